@@ -1,0 +1,169 @@
+//! From `wrapper.h` to Rust: the one bindgen configuration of the project.
+//!
+//! Shared, by `#[path]`, between `build.rs` (fresh bindings in `OUT_DIR`) and `xtask` (the committed
+//! snapshot, and the comparison with NVIDIA's own headers), so that they cannot differ.
+
+use std::path::Path;
+
+use bindgen::{Builder, CodegenConfig, EnumVariation, Formatter};
+
+/// The generated files and their texts.
+pub(crate) struct Bindings(pub(crate) Vec<(&'static str, String)>);
+
+impl Bindings {
+    /// Runs bindgen on `root/wrapper.h`.
+    ///
+    /// Three passes: the types, once; the functions as an `extern` block; the functions as a struct that is
+    /// filled at run time. What the rest of the crate needs to know about every function (its signature, and
+    /// the release each item came with) is read off the first two.
+    ///
+    /// # Errors
+    /// Whatever libclang says about the header. A missing libclang is a *panic* of bindgen's.
+    pub(crate) fn generate(root: &Path) -> Result<Self, String> {
+        let vendor = root.join("vendor-headers");
+        let generate =
+            |builder: Builder| builder.generate().map(|b| b.to_string()).map_err(|e| e.to_string());
+        let builder = || builder(&root.join("wrapper.h"), &vendor, &vendor.join("stubs"));
+
+        let types = generate(builder().blocklist_function(".*"))?;
+        let linked = generate(builder().with_codegen_config(CodegenConfig::FUNCTIONS))?;
+        let dynamic = generate(
+            builder()
+                .with_codegen_config(CodegenConfig::FUNCTIONS)
+                .dynamic_library_name("NcclLibrary")
+                .dynamic_link_require_all(false)
+                .generate_comments(false),
+        )?;
+        let since: Vec<_> = [&types, &linked].into_iter().flat_map(|text| items_with_since(text)).collect();
+        let functions = functions(&linked);
+        let table = c_table(&linked, &since);
+        let since = since_constant(&since);
+        Ok(Self(vec![
+            ("types.rs", types),
+            ("linked.rs", linked),
+            ("linked.c", table),
+            ("dynamic.rs", dynamic),
+            ("functions.rs", functions),
+            ("since.rs", since),
+        ]))
+    }
+}
+
+/// Hermetic: no header of the host is read and the target is fixed, so that every machine writes the same
+/// bytes. NCCL exists on 64-bit Linux only, and there the declarations are the same for every architecture.
+pub(crate) fn builder(header: &Path, include: &Path, stubs: &Path) -> Builder {
+    let include_dirs =
+        [include, &stubs.join("cuda"), &stubs.join("libc")].map(|dir| format!("-I{}", dir.display()));
+    bindgen::builder()
+        .header(header.display().to_string())
+        .clang_args(["-x", "c", "-std=c11", "-nostdinc", "-fparse-all-comments"])
+        .clang_arg("--target=x86_64-unknown-linux-gnu")
+        .clang_args(include_dirs)
+        .allowlist_function("nccl.*")
+        .allowlist_type("nccl.*")
+        .allowlist_var("(NCCL|nccl).*")
+        // A library may answer a code that this header has never heard of: a Rust enum would be undefined
+        // behaviour, a transparent integer is not.
+        .default_enum_style(EnumVariation::NewType { is_bitfield: false, is_global: false })
+        .prepend_enum_name(false)
+        .derive_default(true)
+        .derive_eq(true)
+        .derive_hash(true)
+        .layout_tests(false)
+        .merge_extern_blocks(true)
+        .use_core()
+        .rust_target(bindgen::RustTarget::stable(85, 0).expect("bindgen knows Rust 1.85"))
+        .rust_edition(bindgen::RustEdition::Edition2024)
+        .wrap_unsafe_ops(true)
+        .formatter(Formatter::Prettyplease)
+}
+
+/// `for_each_function!`: hands every function's signature to another macro. The extern block is bindgen's own
+/// reading of the header, so this needs no list of ours.
+fn functions(linked: &str) -> String {
+    let mut text = String::from(
+        "/// Calls `$callback!` with the signature of every function of `nccl.h`.\n\
+         #[doc(hidden)]\n#[macro_export]\nmacro_rules! for_each_function {\n    ($callback:ident) => {\n        $callback! {\n",
+    );
+    signatures(linked).iter().for_each(|signature| text += &format!("            {signature}\n"));
+    text + "        }\n    };\n}\n"
+}
+
+/// `fn name(argument: type, ...) -> type;`, one line each, in the header's order.
+fn signatures(linked: &str) -> Vec<String> {
+    linked
+        .split("pub fn ")
+        .skip(1)
+        .filter_map(|rest| rest.split_once(';'))
+        .map(|(signature, _)| {
+            let one_line = signature.split_whitespace().collect::<Vec<_>>().join(" ");
+            format!("fn {};", one_line.replace("( ", "(").replace(",)", ")").replace(", )", ")"))
+        })
+        .collect()
+}
+
+/// The linked functions as a C array, in the header's order. Those of the oldest release are ordinary
+/// references, which make the linker keep the library; every newer one is weak, null in a library that lacks
+/// it. Rust cannot say this: it takes for granted that a function's address is not null.
+fn c_table(linked: &str, since: &[(String, u32)]) -> String {
+    const OLDEST: u32 = 21_304;
+    let name = |signature: &str| Some(signature.strip_prefix("fn ")?.split_once('(')?.0.to_string());
+    let names: Vec<String> = signatures(linked).iter().filter_map(|signature| name(signature)).collect();
+    let is_weak = |name: &&String| !since.iter().any(|(item, code)| item == *name && *code <= OLDEST);
+
+    let mut text = String::from("/* See build/bindings.rs, `c_table`. */\n");
+    names.iter().for_each(|name| text += &format!("void {name}(void);\n"));
+    names.iter().filter(is_weak).for_each(|name| text += &format!("#pragma weak {name}\n"));
+    text += "void (*const libnccl_linked_functions[])(void) = {\n";
+    names.iter().for_each(|name| text += &format!("    {name},\n"));
+    text + "};\n"
+}
+
+/// Where the crate finds an item's release; see [`items_with_since`].
+fn since_constant(since: &[(String, u32)]) -> String {
+    let mut text = String::from(
+        "/// `(item, version code of the first release that has it)`; a field is `struct.field`.\n\
+         pub const SINCE: &[(&str, u32)] = &[\n",
+    );
+    since.iter().for_each(|(name, code)| text += &format!("    (\"{name}\", {code}),\n"));
+    text + "];\n"
+}
+
+/// The release of every function, enum value and field, from the `Since NCCL x.y.z.` that ends each comment
+/// of the header: `(name, version code)`, a field as `struct.field`.
+pub(crate) fn items_with_since(text: &str) -> Vec<(String, u32)> {
+    let mut items = Vec::new();
+    let mut since = None;
+    let mut within = String::new();
+    for line in text.lines().map(str::trim) {
+        let Some(declaration) = line.strip_prefix("pub ") else {
+            since = version_code(line).or(since);
+            continue;
+        };
+        let is_name = |c: char| !(c.is_alphanumeric() || c == '_');
+        let name = |kind: &str| {
+            let rest = declaration.strip_prefix(kind)?;
+            rest.split(is_name).next().filter(|name| !name.is_empty())
+        };
+        let item = if let Some(name) = name("struct ").or_else(|| name("union ")) {
+            // The tag of a versioned struct (ncclConfig_v23100) changes with the header; the item does not.
+            within = name.split("_v2").next().unwrap_or(name).to_string();
+            Some(within.clone())
+        } else if let Some(name) = name("const ").or_else(|| name("fn ")).or_else(|| name("type ")) {
+            Some(name.to_string())
+        } else {
+            name("").map(|field| format!("{within}.{field}"))
+        };
+        if let (Some(item), Some(code)) = (item, since.take()) {
+            items.push((item, code));
+        }
+    }
+    items
+}
+
+fn version_code(line: &str) -> Option<u32> {
+    let version = line.split_once("Since NCCL ")?.1;
+    let mut parts = version.split(|c: char| !c.is_ascii_digit()).map_while(|part| part.parse::<u32>().ok());
+    let (major, minor, patch) = (parts.next()?, parts.next()?, parts.next()?);
+    Some(major * 10_000 + minor * 100 + patch)
+}

@@ -1,0 +1,135 @@
+use std::iter;
+
+use libnccl::{DataType, ReduceOp};
+
+use crate::args::{BenchArguments, Operation};
+
+/// What is measured, with every default filled in; the same on all ranks.
+#[derive(Debug, Clone)]
+pub(crate) struct Parameters {
+    pub(crate) operation: Operation,
+    pub(crate) op: ReduceOp,
+    pub(crate) data_type: DataType,
+    pub(crate) root: usize,
+    pub(crate) ranks: usize,
+    pub(crate) processes: bool,
+    /// How many GPUs the ranks are spread over; 0 for host memory.
+    pub(crate) gpus: usize,
+    pub(crate) min_bytes: u64,
+    pub(crate) max_bytes: u64,
+    pub(crate) step: Step,
+    pub(crate) iters: u32,
+    pub(crate) warmup_iters: u32,
+    pub(crate) check: bool,
+}
+
+/// How one size leads to the next.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum Step {
+    Factor(u64),
+    Bytes(u64),
+}
+
+impl Parameters {
+    /// The error names the values that do not fit together.
+    pub(crate) fn new(arguments: &BenchArguments, gpus: usize) -> Result<Self, String> {
+        let on_gpus = gpus > 0;
+        let largest = if on_gpus { 128 << 20 } else { 4 << 20 };
+        let min_bytes = arguments.minbytes.unwrap_or(8);
+        let max_bytes = arguments.maxbytes.unwrap_or(largest.max(min_bytes));
+        if min_bytes > max_bytes {
+            return Err(format!("--minbytes {min_bytes} is above --maxbytes {max_bytes}"));
+        }
+        let ranks = arguments.ranks.unwrap_or(if on_gpus { gpus } else { 2 });
+        let root = arguments.root;
+        if root >= ranks {
+            return Err(format!("--root {root} is no rank: there are {ranks}, from 0 to {}", ranks - 1));
+        }
+        Ok(Self {
+            operation: arguments.operation,
+            op: arguments.op,
+            data_type: arguments.datatype,
+            root,
+            ranks,
+            processes: arguments.processes,
+            gpus,
+            min_bytes,
+            max_bytes,
+            step: match (arguments.stepbytes, arguments.stepfactor) {
+                (Some(bytes), _) => Step::Bytes(bytes),
+                (None, Some(factor)) => Step::Factor(factor),
+                (None, None) => Step::Factor(if on_gpus { 2 } else { 4 }),
+            },
+            iters: arguments.iters,
+            warmup_iters: arguments.warmup_iters,
+            check: arguments.check != 0,
+        })
+    }
+
+    pub(crate) fn sizes(&self) -> impl Iterator<Item = u64> + use<> {
+        let Self { min_bytes, max_bytes, step, .. } = *self;
+        let next = move |size: &u64| match step {
+            Step::Factor(factor) => size.checked_mul(factor),
+            Step::Bytes(bytes) => size.checked_add(bytes),
+        };
+        iter::successors(Some(min_bytes), next).take_while(move |size| *size <= max_bytes)
+    }
+
+    /// Broadcast and reduce have a root.
+    pub(crate) fn root(&self) -> Option<usize> {
+        matches!(self.operation, Operation::Broadcast | Operation::Reduce).then_some(self.root)
+    }
+
+    /// The others only move data.
+    pub(crate) fn op(&self) -> Option<ReduceOp> {
+        let reduces =
+            matches!(self.operation, Operation::AllReduce | Operation::Reduce | Operation::ReduceScatter);
+        reduces.then_some(self.op)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::Parser;
+
+    use super::Parameters;
+    use crate::args::{Arguments, Command};
+
+    fn parameters(arguments: &str, gpus: usize) -> Result<Parameters, String> {
+        let words = ["nccl", "bench"].into_iter().chain(arguments.split_whitespace());
+        let Command::Bench(arguments) = Arguments::try_parse_from(words).unwrap().command else {
+            unreachable!()
+        };
+        Parameters::new(&arguments, gpus)
+    }
+
+    fn sizes(arguments: &str) -> Vec<u64> {
+        parameters(arguments, 0).unwrap().sizes().collect()
+    }
+
+    #[test]
+    fn sizes_by_factor_and_by_bytes() {
+        assert_eq!(sizes("all_reduce -b 8 -e 100 -f 3"), [8, 24, 72]);
+        assert_eq!(sizes("all_reduce -b 8 -e 24 -i 8"), [8, 16, 24]);
+        assert_eq!(sizes("all_reduce -b 1K -e 1K"), [1024]);
+        let most = u64::MAX.to_string();
+        assert_eq!(sizes(&format!("all_reduce -b {most} -e {most}")), [u64::MAX]);
+    }
+
+    #[test]
+    fn defaults_depend_on_the_gpus() {
+        let cpu = parameters("broadcast", 0).unwrap();
+        let gpu = parameters("broadcast", 8).unwrap();
+        assert_eq!((cpu.ranks, cpu.max_bytes, cpu.root()), (2, 4 << 20, Some(0)));
+        assert_eq!((gpu.ranks, gpu.max_bytes, gpu.op()), (8, 128 << 20, None));
+        assert_eq!(sizes("all_reduce -b 1G"), [1 << 30]);
+    }
+
+    #[test]
+    fn values_that_do_not_fit_together() {
+        let error = parameters("all_reduce -b 64 -e 8", 0).unwrap_err();
+        assert_eq!(error, "--minbytes 64 is above --maxbytes 8");
+        let error = parameters("reduce -r 4 --ranks 4", 0).unwrap_err();
+        assert_eq!(error, "--root 4 is no rank: there are 4, from 0 to 3");
+    }
+}

@@ -1,0 +1,233 @@
+//! What every rank does, be it a thread or a process.
+
+use std::io::{Stdout, stdout};
+use std::mem::ManuallyDrop;
+use std::ops::Range;
+use std::time::Instant;
+
+use anyhow::{Context, Result, bail, ensure};
+use libnccl::{Communicator, DataType, Nccl, ReduceOp, UniqueId};
+
+use super::data::{Data, Number, Pattern};
+use super::memory::{Buffer, Memory};
+use super::parameters::Parameters;
+use super::shape::Shape;
+use super::table::{Measurement, Table};
+use crate::args::Operation;
+
+/// Takes part as number `rank`, to the end.
+pub(crate) fn run(nccl: &Nccl, id: &UniqueId, rank: usize, parameters: &Parameters) -> Result<()> {
+    let measure = match parameters.data_type {
+        DataType::Int8 => measure::<i8>,
+        DataType::Uint8 => measure::<u8>,
+        DataType::Int32 => measure::<i32>,
+        DataType::Uint32 => measure::<u32>,
+        DataType::Int64 => measure::<i64>,
+        DataType::Uint64 => measure::<u64>,
+        DataType::Float32 => measure::<f32>,
+        DataType::Float64 => measure::<f64>,
+        other => bail!("{other} cannot be measured yet"),
+    };
+    let wrong = measure(nccl, id, rank, parameters).with_context(|| format!("rank {rank}"))?;
+    ensure!(wrong == 0, "{wrong} elements are not what they should be");
+    Ok(())
+}
+
+/// Answers the wrong elements, on the rank that prints.
+fn measure<T: Number>(nccl: &Nccl, id: &UniqueId, rank: usize, parameters: &Parameters) -> Result<u64> {
+    let memory = Memory::of(rank, parameters.gpus)?;
+    let largest = Shape::of(parameters, parameters.max_bytes)?.total();
+    let mut rank = Rank {
+        nccl,
+        parameters,
+        send: memory.buffer::<T>(largest)?,
+        recv: memory.buffer::<T>(largest)?,
+        shared: memory.buffer(1)?,
+        // Not dropped if something fails: then the other ranks would fail too, and one of them might be heard
+        // before the cause is. The program ends with the first error.
+        communicator: ManuallyDrop::new(nccl.init_rank(parameters.ranks, rank, id)?),
+        memory,
+    };
+    let wrong = rank.rows()?;
+    ManuallyDrop::into_inner(rank.communicator).destroy()?;
+    Ok(wrong)
+}
+
+struct Rank<'a, T> {
+    nccl: &'a Nccl,
+    parameters: &'a Parameters,
+    communicator: ManuallyDrop<Communicator>,
+    memory: Memory,
+    send: Buffer<T>,
+    recv: Buffer<T>,
+    /// What the ranks tell each other.
+    shared: Buffer<f64>,
+}
+
+impl<T: Number> Rank<'_, T> {
+    fn rows(&mut self) -> Result<u64> {
+        let parameters = self.parameters;
+        let mut table = self.head()?;
+        for bytes in [parameters.max_bytes, parameters.min_bytes] {
+            let shape = Shape::of(parameters, bytes)?;
+            self.repeat(parameters.warmup_iters, &shape, false)?;
+        }
+        for (row, bytes) in parameters.sizes().enumerate() {
+            let shape = Shape::of(parameters, bytes)?;
+            let out_of_place = self.measurement(&shape, false, 2 * row)?;
+            // A rank cannot send what it is overwriting.
+            let in_place = match parameters.operation {
+                Operation::SendRecv => None,
+                _ => Some(self.measurement(&shape, true, 2 * row + 1)?),
+            };
+            if let Some(table) = &mut table {
+                table.row(parameters, &shape, out_of_place, in_place)?;
+            }
+        }
+        table.map_or(Ok(0), |table| Ok(table.foot()?))
+    }
+
+    /// Rank 0 prints.
+    fn head(&mut self) -> Result<Option<Table<Stdout>>> {
+        let ranks = self.descriptions()?;
+        if self.communicator.rank() != 0 {
+            return Ok(None);
+        }
+        let library = format!("{} ({})", self.nccl.version(), self.nccl.backend());
+        let mut table = Table::new(stdout());
+        table.head(&library, self.parameters, &ranks)?;
+        Ok(Some(table))
+    }
+
+    /// What each rank says of itself.
+    fn descriptions(&mut self) -> Result<Vec<String>> {
+        const LENGTH: usize = 160;
+        let Self { memory, communicator, .. } = self;
+        let host =
+            std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_else(|_| "localhost".into());
+        let mut own = format!(
+            "Rank {:2} Group  0 Pid {:6} on {:>10} device {:2} {}",
+            communicator.rank(),
+            std::process::id(),
+            host.trim(),
+            communicator.device(),
+            memory.describe()?,
+        )
+        .into_bytes();
+        own.resize(LENGTH, 0);
+        let mut send = memory.buffer::<u8>(LENGTH)?;
+        let mut recv = memory.buffer::<u8>(LENGTH * communicator.size())?;
+        send.write(0, &own)?;
+        communicator.all_gather(
+            send.first(LENGTH),
+            recv.first_mut(LENGTH * communicator.size()),
+            memory.stream(),
+        )?;
+        memory.synchronize(communicator)?;
+        let all = recv.read(0..LENGTH * communicator.size())?;
+        let text = |one: &[u8]| String::from_utf8_lossy(one).trim_end_matches('\0').to_owned();
+        Ok(all.chunks_exact(LENGTH).map(text).collect())
+    }
+
+    fn measurement(&mut self, shape: &Shape, in_place: bool, seed: usize) -> Result<Measurement> {
+        let Parameters { op, ranks, iters, check, .. } = *self.parameters;
+        let data = Data { op, ranks, seed };
+        self.fill(shape, in_place, &data)?;
+        self.repeat(1, shape, in_place)?;
+        self.sum(0.0)?; // A barrier.
+        let start = Instant::now();
+        self.repeat(iters, shape, in_place)?;
+        let seconds = start.elapsed().as_secs_f64() / f64::from(iters);
+        let seconds = self.sum(seconds)? / ranks as f64;
+        let wrong = if check {
+            // Anew: in place, what was sent is no longer there.
+            self.fill(shape, in_place, &data)?;
+            self.repeat(1, shape, in_place)?;
+            let wrong = self.wrong(shape, in_place, &data)?;
+            Some(self.sum(wrong as f64)? as u64)
+        } else {
+            None
+        };
+        Ok(Measurement { seconds, wrong })
+    }
+
+    /// The sum of what all ranks bring.
+    fn sum(&mut self, value: f64) -> Result<f64> {
+        self.shared.write(0, &[value])?;
+        let shared = self.shared.first_mut(1);
+        self.communicator.all_reduce_in_place(shared, ReduceOp::Sum, self.memory.stream())?;
+        self.memory.synchronize(&self.communicator)?;
+        self.shared.read(0..1)?.first().copied().context("no sum")
+    }
+
+    fn repeat(&mut self, times: u32, shape: &Shape, in_place: bool) -> Result<()> {
+        for _ in 0..times {
+            self.start(shape, in_place)?;
+        }
+        self.memory.synchronize(&self.communicator)
+    }
+
+    fn start(&mut self, shape: &Shape, in_place: bool) -> libnccl::Result<()> {
+        let Parameters { operation, op, root, ranks, .. } = *self.parameters;
+        let (comm, stream) = (&*self.communicator, self.memory.stream());
+        let send = self.send.first(shape.send);
+        let recv = self.recv.first_mut(if in_place { shape.total() } else { shape.recv });
+        match (operation, in_place) {
+            (Operation::AllReduce, false) => comm.all_reduce(send, recv, op, stream),
+            (Operation::AllReduce, true) => comm.all_reduce_in_place(recv, op, stream),
+            (Operation::Broadcast, false) => comm.broadcast(send, recv, root, stream),
+            (Operation::Broadcast, true) => comm.broadcast_in_place(recv, root, stream),
+            (Operation::Reduce, false) => comm.reduce(send, recv, op, root, stream),
+            (Operation::Reduce, true) => comm.reduce_in_place(recv, op, root, stream),
+            (Operation::AllGather, false) => comm.all_gather(send, recv, stream),
+            (Operation::AllGather, true) => comm.all_gather_in_place(recv, stream),
+            (Operation::ReduceScatter, false) => comm.reduce_scatter(send, recv, op, stream),
+            (Operation::ReduceScatter, true) => comm.reduce_scatter_in_place(recv, op, stream),
+            (Operation::SendRecv, _) => self.nccl.group(|group| {
+                group.send(comm, send, (comm.rank() + 1) % ranks, stream)?;
+                group.recv(comm, recv, (comm.rank() + ranks - 1) % ranks, stream)
+            }),
+        }
+    }
+
+    /// What is to be sent, and something else where it is to be received.
+    fn fill(&mut self, shape: &Shape, in_place: bool, data: &Data) -> Result<()> {
+        let rank = self.communicator.rank();
+        let sent = data.sent(rank);
+        self.recv.fill(0..shape.total(), &Pattern::untouched())?;
+        if in_place {
+            self.recv.fill(shape.sent_in_place(rank), &sent)
+        } else {
+            self.send.fill(0..shape.send, &sent)
+        }
+    }
+
+    /// The elements of this rank that are not what they should be.
+    fn wrong(&self, shape: &Shape, in_place: bool, data: &Data) -> Result<usize> {
+        let rank = self.communicator.rank();
+        let start = if in_place { shape.received_in_place(rank).start } else { 0 };
+        let expected = self.expected(shape, in_place, data).into_iter();
+        expected.map(|(part, pattern)| self.recv.wrong(start + part.start..start + part.end, &pattern)).sum()
+    }
+
+    /// The parts of what this rank receives.
+    fn expected(&self, shape: &Shape, in_place: bool, data: &Data) -> Vec<(Range<usize>, Pattern<T>)> {
+        let Parameters { operation, root, ranks, .. } = *self.parameters;
+        let rank = self.communicator.rank();
+        let count = shape.count;
+        let all = |pattern| vec![(0..count, pattern)];
+        match operation {
+            Operation::AllReduce => all(data.reduced()),
+            Operation::Broadcast => all(data.sent(root)),
+            Operation::Reduce if rank == root => all(data.reduced()),
+            // Left alone.
+            Operation::Reduce if in_place => all(data.sent(rank)),
+            Operation::Reduce => all(Pattern::untouched()),
+            Operation::AllGather => {
+                (0..ranks).map(|from| (from * count..(from + 1) * count, data.sent(from))).collect()
+            }
+            Operation::ReduceScatter => all(data.reduced().from(rank * count)),
+            Operation::SendRecv => all(data.sent((rank + ranks - 1) % ranks)),
+        }
+    }
+}

@@ -1,0 +1,212 @@
+//! `nccl bench`, as a user runs it.
+
+use std::process::{Command, Output};
+use std::time::{Duration, Instant};
+
+const OPERATIONS: [&str; 6] =
+    ["all_reduce", "broadcast", "reduce", "all_gather", "reduce_scatter", "sendrecv"];
+
+/// On the CPU implementation, whatever the machine has.
+fn bench(arguments: &str) -> Output {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_nccl"));
+    command.args(["bench", "--cpu"]).args(arguments.split_whitespace());
+    command.output().expect("the program starts")
+}
+
+fn text(bytes: &[u8]) -> String {
+    String::from_utf8_lossy(bytes).into_owned()
+}
+
+/// The rows of a run that went well.
+fn rows(arguments: &str) -> Vec<Vec<String>> {
+    let Output { status, stdout, stderr } = bench(arguments);
+    let (stdout, stderr) = (text(&stdout), text(&stderr));
+    assert!(status.success(), "{arguments}: {status}\n{stdout}{stderr}");
+    assert!(stdout.lines().any(|line| line == "# Out of bounds values : 0 OK"), "{arguments}\n{stdout}");
+    assert!(
+        stdout.lines().any(|line| line.starts_with("# Avg bus bandwidth    : ")),
+        "{arguments}\n{stdout}"
+    );
+    assert_eq!(stderr, "", "{arguments}");
+    let rows = stdout.lines().filter(|line| !line.starts_with('#'));
+    rows.map(|row| row.split_whitespace().map(ToOwned::to_owned).collect()).collect()
+}
+
+/// What a command line that cannot be is answered.
+fn refusal(arguments: &str) -> String {
+    let Output { status, stderr, .. } = bench(arguments);
+    assert_eq!(status.code(), Some(2), "{arguments}: {}", text(&stderr));
+    text(&stderr).lines().next().unwrap_or_default().to_owned()
+}
+
+#[test]
+fn every_operation_with_threads() {
+    for operation in OPERATIONS {
+        for ranks in 1..=3 {
+            let rows = rows(&format!("{operation} --ranks {ranks} -b 1K -e 96K -f 8 -n 2 -w 1"));
+            assert_eq!(rows.len(), 3, "{operation}");
+            for row in rows {
+                assert_eq!(row.len(), 13, "{row:?}");
+                assert_eq!(row[8], "0", "{row:?}");
+                assert_eq!(row[12], if operation == "sendrecv" { "N/A" } else { "0" }, "{row:?}");
+            }
+        }
+    }
+}
+
+#[test]
+fn every_operation_with_processes() {
+    for operation in OPERATIONS {
+        let rows = rows(&format!("{operation} --ranks 2 --processes -b 1K -e 64K -f 8 -n 2 -w 1"));
+        assert_eq!(rows.len(), 3, "{operation}");
+    }
+}
+
+#[test]
+fn every_type_and_reduction() {
+    for data_type in ["int8", "uint8", "int32", "uint32", "int64", "uint64", "float", "double"] {
+        for op in ["sum", "prod", "max", "min", "avg"] {
+            let rows =
+                rows(&format!("reduce_scatter --ranks 3 -d {data_type} -o {op} -b 50K -e 50K -n 1 -w 0"));
+            assert_eq!((rows.len(), &*rows[0][2], &*rows[0][3], &*rows[0][4]), (1, data_type, op, "-1"));
+        }
+    }
+}
+
+#[test]
+fn the_root_can_be_any_rank() {
+    for operation in ["broadcast", "reduce"] {
+        for root in ["0", "2"] {
+            assert_eq!(rows(&format!("{operation} --ranks 3 -r {root} -b 4K -e 4K"))[0][4], root);
+        }
+    }
+}
+
+#[test]
+fn sizes_are_those_that_are_moved() {
+    let sizes = |arguments| rows(arguments).into_iter().map(|row| (row[0].clone(), row[1].clone()));
+    let expected = [("1000", "250"), ("2000", "500")].map(|(size, count)| (size.into(), count.into()));
+    assert_eq!(sizes("all_reduce -b 1000 -e 2000 -i 1000").collect::<Vec<_>>(), expected);
+    let expected = [("960", "80"), ("1968", "164")].map(|(size, count)| (size.into(), count.into()));
+    assert_eq!(sizes("all_gather --ranks 3 -b 1000 -e 2000 -i 1000").collect::<Vec<_>>(), expected);
+}
+
+#[test]
+fn the_ranks_are_listed() {
+    let pids = |arguments| {
+        let stdout = text(&bench(arguments).stdout);
+        let ranks = stdout.lines().filter(|line| line.starts_with("#  Rank "));
+        ranks.filter_map(|line| line.split_whitespace().nth(6).map(ToOwned::to_owned)).collect::<Vec<_>>()
+    };
+    let threads = pids("all_reduce --ranks 3 -b 8 -e 8");
+    assert!(threads.len() == 3 && threads[0] == threads[1] && threads[0] == threads[2], "{threads:?}");
+    let processes = pids("all_reduce --ranks 2 -b 8 -e 8 --processes");
+    assert!(processes.len() == 2 && processes[0] != processes[1], "{processes:?}");
+}
+
+#[test]
+fn what_is_not_checked_is_not_called_right() {
+    let Output { status, stdout, .. } = bench("all_reduce -b 1K -e 1K -c 0");
+    assert!(status.success());
+    assert!(!text(&stdout).contains("OK") && text(&stdout).contains("     N/A\n"), "{}", text(&stdout));
+}
+
+#[test]
+fn values_that_cannot_be() {
+    for (arguments, problem) in [
+        ("all_reduce --ranks 0", "'0' for '--ranks <N>': expected a whole number from 1 to 1024"),
+        ("all_reduce --ranks -3", "'-3' for '--ranks <N>': expected a whole number from 1 to 1024"),
+        ("all_reduce --ranks 2 -r 2", "--root 2 is no rank: there are 2, from 0 to 1"),
+        ("all_reduce -r -1", "'-1' for '--root <RANK>': expected a whole number from 0 to 1023"),
+        ("all_reduce -b 64 -e 8", "--minbytes 64 is above --maxbytes 8"),
+        ("all_reduce -b 0", "expected a number of bytes above 0, such as 8, 64K, 1M or 1G"),
+        ("all_reduce -e 1X", "'1X' for '--maxbytes <SIZE>': expected a number of bytes above 0, such as 8,"),
+        ("all_reduce -f 0", "'0' for '--stepfactor <FACTOR>': expected a whole number from 2 to"),
+        ("all_reduce -f 1", "'1' for '--stepfactor <FACTOR>': expected a whole number from 2 to"),
+        ("all_reduce -i 0", "'0' for '--stepbytes <SIZE>': expected a number of bytes above 0"),
+        ("all_reduce -f 2 -i 8", "'--stepfactor <FACTOR>' cannot be used with '--stepbytes <SIZE>'"),
+        ("all_reduce -n 0", "'0' for '--iters <ITERS>': expected a whole number from 1 to"),
+        ("all_reduce -c 2", "'2' for '--check <CHECK>': expected a whole number from 0 to 1"),
+        (
+            "all_reduce -d half",
+            "'half' for '--datatype <DATATYPE>': it cannot be measured yet; expected one of int8,",
+        ),
+        ("all_reduce -d f32", "'f32' for '--datatype <DATATYPE>': expected one of int8, uint8,"),
+        ("all_reduce -o mean", "'mean' for '--op <OP>': expected one of sum, prod, max, min, avg"),
+        ("allreduce", "invalid value 'allreduce' for '<OPERATION>'"),
+        ("all_reduce --library x", "'--library <PATH>'"),
+    ] {
+        let refusal = refusal(arguments);
+        assert!(refusal.starts_with("error: ") && refusal.contains(problem), "{arguments}: {refusal}");
+    }
+}
+
+/// With an error of the rank, and only one, soon.
+#[test]
+fn a_rank_that_fails_ends_the_others() {
+    for how in ["", "--processes"] {
+        let start = Instant::now();
+        let Output { status, stderr, .. } = bench(&format!("all_reduce --ranks 3 -e 8388608G {how}"));
+        let stderr = text(&stderr);
+        assert_eq!(status.code(), Some(1), "{stderr}");
+        assert!(stderr.starts_with("error: rank ") && stderr.lines().count() == 1, "{stderr}");
+        assert!(stderr.contains("elements of float can be allocated"), "{stderr}");
+        assert!(start.elapsed() < Duration::from_secs(10));
+    }
+}
+
+/// One that is killed says nothing itself.
+#[cfg(target_os = "linux")]
+#[test]
+fn a_rank_that_is_killed_ends_the_others() {
+    use std::io::{BufRead, BufReader, Read};
+    use std::process::Stdio;
+
+    let mut command = Command::new(env!("CARGO_BIN_EXE_nccl"));
+    command.args(["bench", "--cpu", "all_reduce", "--ranks", "3", "--processes", "-n", "1000000000"]);
+    let mut parent =
+        command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("the program starts");
+    let lines = BufReader::new(parent.stdout.take().expect("it is piped")).lines().map_while(Result::ok);
+    let rank = lines.map(|line| line.split_whitespace().map(ToOwned::to_owned).collect::<Vec<_>>());
+    let rank = rank
+        .filter(|words| words.get(1).is_some_and(|word| word == "Rank"))
+        .nth(2)
+        .expect("rank 2 is listed");
+    let killed = Command::new("kill").args(["-KILL", &rank[6]]).status().expect("kill starts");
+    assert!(killed.success());
+    let mut stderr = String::new();
+    parent.stderr.take().expect("it is piped").read_to_string(&mut stderr).expect("errors are text");
+    assert_eq!(parent.wait().expect("it ends").code(), Some(1));
+    assert_eq!(stderr, "error: rank 2 ended: signal: 9 (SIGKILL)\n");
+}
+
+#[test]
+fn without_nccl_it_says_what_it_runs_on() {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_nccl"));
+    command.args(["bench", "all_reduce", "-b", "8", "-e", "8"]).env("LIBNCCL_PATH", "/nonexistent");
+    let Output { status, stdout, .. } = command.output().expect("the program starts");
+    assert!(status.success());
+    assert_eq!(
+        text(&stdout).lines().next(),
+        Some(
+            "# no NCCL library found: running on the CPU implementation (host memory); `nccl doctor` says where \
+             it was looked for"
+        )
+    );
+}
+
+#[test]
+fn a_library_that_is_insisted_on_has_to_be_there() {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_nccl"));
+    command.args(["bench", "all_reduce", "--library", "/nonexistent"]);
+    let Output { status, stderr, .. } = command.output().expect("the program starts");
+    assert_eq!(status.code(), Some(1));
+    assert!(text(&stderr).starts_with("error: no NCCL library could be loaded"), "{}", text(&stderr));
+}
+
+#[test]
+fn has_a_version() {
+    let output =
+        Command::new(env!("CARGO_BIN_EXE_nccl")).arg("--version").output().expect("the program starts");
+    assert_eq!(text(&output.stdout), format!("nccl {}\n", env!("CARGO_PKG_VERSION")));
+}

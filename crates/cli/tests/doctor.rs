@@ -1,0 +1,72 @@
+//! `nccl doctor`, as a user runs it.
+
+use std::process::{Command, Output};
+
+use serde_json::Value;
+
+fn doctor(arguments: &[&str], library: &str) -> Output {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_nccl"));
+    command.arg("doctor").args(arguments).env("LIBNCCL_PATH", library);
+    command.output().expect("the program starts")
+}
+
+fn json(output: &Output) -> Value {
+    serde_json::from_slice(&output.stdout).expect("it writes JSON")
+}
+
+#[test]
+fn without_a_library_it_lists_where_it_looked() {
+    let output = doctor(&[], "/nonexistent");
+    let text = String::from_utf8_lossy(&output.stdout);
+    assert_eq!(output.status.code(), Some(1), "{text}");
+    let tried = text.lines().find(|line| line.starts_with("tried")).expect("it says what it tried");
+    assert!(tried.contains(" /nonexistent (LIBNCCL_PATH): "), "{text}");
+    assert!(text.lines().any(|line| line.starts_with("library           none: ")), "{text}");
+}
+
+#[test]
+fn without_a_library_the_json_says_so() {
+    let output = doctor(&["--json"], "/nonexistent");
+    assert_eq!(output.status.code(), Some(1));
+    let report = json(&output);
+    assert!(report["library"].is_null(), "{report}");
+    assert_eq!(report["error"], "no NCCL library could be loaded");
+    assert_eq!(report["tried"][0]["source"], "LIBNCCL_PATH");
+    assert_eq!(report["tried"][0]["path"], "/nonexistent");
+    assert!(report["tried"][0]["problem"].is_string(), "{report}");
+    assert_eq!(report["driver"]["library"], "libcuda.so.1");
+    assert!(report["driver"]["loaded"].is_boolean() && report["driver"]["gpus"].is_u64(), "{report}");
+}
+
+#[test]
+fn a_named_library_is_the_only_one_tried() {
+    let output = doctor(&["--json", "--library", "/nowhere/libnccl.so.2"], "/nonexistent");
+    assert_eq!(output.status.code(), Some(1));
+    let report = json(&output);
+    assert_eq!(report["tried"].as_array().map(Vec::len), Some(1), "{report}");
+    assert_eq!(report["tried"][0]["path"], "/nowhere/libnccl.so.2");
+}
+
+/// With the library that `LIBNCCL_TEST_LIBRARY` names.
+#[test]
+fn a_real_library_is_described() {
+    let Ok(library) = std::env::var("LIBNCCL_TEST_LIBRARY") else {
+        println!("a_real_library_is_described: skipped, LIBNCCL_TEST_LIBRARY names no NCCL library");
+        return;
+    };
+    let report = json(&doctor(&["--json", "--library", &library], "/nonexistent"));
+    assert_eq!(report["error"], Value::Null);
+    assert_eq!(report["tried"].as_array().map(Vec::len), Some(0), "{report}");
+    let found = &report["library"];
+    assert_eq!(found["path"], library.as_str());
+    assert_eq!(found["version"].as_str().map(|version| version.split('.').count()), Some(3), "{report}");
+    for missing in found["missing_functions"].as_array().expect("a list") {
+        assert!(missing["name"].as_str().is_some_and(|name| name.starts_with("nccl")), "{report}");
+        assert!(missing["since"].is_string(), "{report}");
+    }
+
+    let output = doctor(&[], &library);
+    let text = String::from_utf8_lossy(&output.stdout);
+    assert!(output.status.success(), "{text}");
+    assert!(text.starts_with(&format!("library           {library} (LIBNCCL_PATH)\n")), "{text}");
+}

@@ -1,0 +1,57 @@
+//! NCCL's C ABI on the CPU, with host memory for device memory.
+//!
+//! For programs that use NCCL, to be written and tested where no GPU is: the same calls, the same results, the
+//! same errors. [`TABLE`] holds the functions; this library exports none of them by name, so a program can hold
+//! it beside the real NCCL.
+//!
+//! Ranks are threads of one process, processes of one host, or both. They meet at an abstract Unix socket and
+//! share anonymous memory, so nothing is left behind however they end. One host only: several are what NCCL is for.
+//!
+//! What differs from NCCL, by design:
+//!
+//! - Streams are ignored: an operation has ended when its call, or the group it is in, returns.
+//! - What NCCL leaves undefined is an error: ranks that call different collectives, or sends and receives that
+//!   do not match, are told who called what. A rank that dies, aborts or leaves gives those who wait for it an
+//!   error.
+//! - Devices are only numbers.
+//!
+//! Not there yet: `ncclFloat16`, `ncclBfloat16` and the 8-bit floats, and the functions that answer
+//! `ncclInvalidUsage` with a last error that says so.
+#![deny(unsafe_code)]
+
+mod abi;
+mod bootstrap;
+mod buffer;
+mod collective;
+mod communicator;
+mod data_type;
+mod element;
+mod executor;
+mod failure;
+mod group;
+mod handle;
+mod last_error;
+mod memory;
+mod param;
+mod point_to_point;
+mod process;
+mod reduction;
+mod segment;
+mod table;
+mod unavailable;
+mod unique_id;
+mod world;
+
+pub use table::TABLE;
+
+/// The CPU implementation as the facade's [`Nccl`](libnccl::Nccl).
+///
+/// # Panics
+/// Never: the table answers `ncclGetVersion`.
+#[must_use]
+#[allow(unsafe_code)]
+pub fn nccl() -> libnccl::Nccl {
+    // SAFETY: the functions are this crate's, with the signatures that the table's type demands and NCCL's
+    // contracts, and they live as long as the program.
+    unsafe { libnccl::Nccl::from_table("the CPU implementation", TABLE) }.expect("ncclGetVersion answers")
+}

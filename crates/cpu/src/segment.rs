@@ -1,0 +1,151 @@
+//! The memory that the ranks of a communicator share: words, used atomically, and after them plain bytes.
+//!
+//! It is anonymous, so nothing is left behind however a process ends, and its size is sealed, so no rank can
+//! take the memory away under another.
+#![allow(unsafe_code)]
+
+use std::os::fd::{AsFd, OwnedFd};
+use std::ptr::{self, NonNull};
+use std::sync::atomic::AtomicU64;
+
+use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, fcntl_get_seals, fstat, ftruncate, memfd_create};
+use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
+
+use crate::buffer::{Source, Target};
+use crate::failure::{Failure, Result};
+
+const WORD: usize = size_of::<AtomicU64>();
+
+#[derive(Debug)]
+pub(crate) struct Segment {
+    start: NonNull<u8>,
+    words: usize,
+    bytes: usize,
+}
+
+// SAFETY: the mapping belongs to no thread; words are atomic, and who may touch which bytes when is settled
+// between ranks, which may be threads, by counters in the words.
+unsafe impl Send for Segment {}
+// SAFETY: as for Send.
+unsafe impl Sync for Segment {}
+
+impl Segment {
+    /// A new segment, all zero, and the file through which others map it.
+    pub(crate) fn create(words: usize, bytes: usize) -> Result<(Self, OwnedFd)> {
+        let failed = |error| Failure::system("shared memory cannot be created", error);
+        let file =
+            memfd_create("libnccl-cpu", MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING).map_err(failed)?;
+        ftruncate(&file, (words * WORD + bytes) as u64).map_err(failed)?;
+        fcntl_add_seals(&file, SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL).map_err(failed)?;
+        Ok((Self::map(&file, words, bytes)?, file))
+    }
+
+    /// The segment that another rank created with the same arguments.
+    pub(crate) fn open(file: impl AsFd, words: usize, bytes: usize) -> Result<Self> {
+        let failed = |error| Failure::system("shared memory cannot be examined", error);
+        let size = fstat(&file).map_err(failed)?.st_size;
+        let sealed = fcntl_get_seals(&file).map_err(failed)?.contains(SealFlags::SHRINK);
+        if size as usize != words * WORD + bytes || !sealed {
+            return Err(Failure::remote(format!(
+                "what another rank sent as shared memory is not that: {size} bytes"
+            )));
+        }
+        Self::map(file, words, bytes)
+    }
+
+    fn map(file: impl AsFd, words: usize, bytes: usize) -> Result<Self> {
+        let length = words * WORD + bytes;
+        // SAFETY: the kernel chooses a place where nothing is mapped, and the file cannot shrink.
+        let start = unsafe {
+            mmap(
+                ptr::null_mut(),
+                length,
+                ProtFlags::READ | ProtFlags::WRITE,
+                MapFlags::SHARED | MapFlags::NORESERVE,
+                file,
+                0,
+            )
+        }
+        .map_err(|error| {
+            Failure::system(&format!("{length} bytes of shared memory cannot be mapped"), error)
+        })?;
+        let start = NonNull::new(start.cast()).ok_or_else(|| Failure::internal("mapped at address zero"))?;
+        Ok(Self { start, words, bytes })
+    }
+
+    pub(crate) fn word(&self, index: usize) -> &AtomicU64 {
+        assert!(index < self.words, "word {index} of {}", self.words);
+        // SAFETY: inside the mapping, which starts at a page and lives as long as `self`; words are never
+        // touched but through this function.
+        unsafe { self.start.cast::<AtomicU64>().add(index).as_ref() }
+    }
+
+    pub(crate) fn write(&self, at: usize, bytes: &[u8]) {
+        // SAFETY: a slice can be read for as long as it is borrowed.
+        self.store(at, unsafe { Source::new(bytes.as_ptr(), bytes.len()) }, 0, bytes.len());
+    }
+
+    pub(crate) fn read(&self, at: usize, bytes: &mut [u8]) {
+        // SAFETY: a mutable slice is exclusively ours for as long as it is borrowed.
+        self.load(at, unsafe { Target::new(bytes.as_mut_ptr(), bytes.len()) }, 0, bytes.len());
+    }
+
+    /// Copies `length` bytes of the caller's memory, from `offset` on, to `at`.
+    pub(crate) fn store(&self, at: usize, from: Source, offset: usize, length: usize) {
+        let (from, to) = (from.part(offset, length), self.place(at, length));
+        // SAFETY: both ranges were checked, and no caller's buffer overlaps this private mapping. No rank
+        // that keeps to the counters uses these bytes now; one that does not can garble them, which are only
+        // data.
+        unsafe { ptr::copy_nonoverlapping(from, to, length) }
+    }
+
+    /// Copies `length` bytes from `at` on into the caller's memory at `offset`.
+    pub(crate) fn load(&self, at: usize, to: Target, offset: usize, length: usize) {
+        let (from, to) = (self.place(at, length), to.part(offset, length));
+        // SAFETY: as in `store`.
+        unsafe { ptr::copy_nonoverlapping(from, to, length) }
+    }
+
+    fn place(&self, at: usize, length: usize) -> *mut u8 {
+        assert!(at <= self.bytes && length <= self.bytes - at, "bytes {at}+{length} of {}", self.bytes);
+        self.start.as_ptr().wrapping_add(self.words * WORD + at)
+    }
+}
+
+impl Drop for Segment {
+    fn drop(&mut self) {
+        // SAFETY: the mapping is ours alone, and no reference into it outlives `self`.
+        let result = unsafe { munmap(self.start.as_ptr().cast(), self.words * WORD + self.bytes) };
+        debug_assert!(result.is_ok());
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::atomic::Ordering::Relaxed;
+
+    #[test]
+    fn two_mappings_of_one_segment_see_each_other() {
+        let (one, file) = Segment::create(3, 100).unwrap();
+        let two = Segment::open(&file, 3, 100).unwrap();
+        one.word(2).store(7, Relaxed);
+        one.write(90, b"0123456789");
+        let mut bytes = [0; 10];
+        two.read(90, &mut bytes);
+        assert_eq!((two.word(2).load(Relaxed), &bytes), (7, b"0123456789"));
+    }
+
+    #[test]
+    fn another_size_is_refused() {
+        let (_, file) = Segment::create(3, 100).unwrap();
+        assert!(Segment::open(&file, 3, 101).is_err());
+        assert!(ftruncate(&file, 0).is_err(), "sealed");
+    }
+
+    #[test]
+    #[should_panic(expected = "bytes 91+10 of 100")]
+    fn bytes_outside_are_refused() {
+        Segment::create(3, 100).unwrap().0.write(91, b"0123456789");
+    }
+}

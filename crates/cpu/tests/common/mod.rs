@@ -1,0 +1,127 @@
+//! What the tests share: calling the table's functions, and ranks that are threads or one thread's group.
+#![allow(dead_code, unreachable_pub)]
+
+use std::ffi::CStr;
+use std::ptr;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::thread;
+
+use libnccl::sys::{ncclComm_t, ncclResult_t, ncclUniqueId};
+
+pub const OK: ncclResult_t = ncclResult_t::ncclSuccess;
+pub const ARGUMENT: ncclResult_t = ncclResult_t::ncclInvalidArgument;
+pub const USAGE: ncclResult_t = ncclResult_t::ncclInvalidUsage;
+pub const REMOTE: ncclResult_t = ncclResult_t::ncclRemoteError;
+
+/// Calls a function of the table.
+#[macro_export]
+macro_rules! nccl {
+    ($name:ident($($argument:expr),* $(,)?)) => {{
+        let function = libnccl_cpu::TABLE.$name.expect(stringify!($name));
+        // SAFETY: the tests pass what the header asks for, or what is checked before it is used.
+        #[allow(unused_unsafe, clippy::macro_metavars_in_unsafe)]
+        unsafe { function($($argument),*) }
+    }};
+}
+
+/// A communicator that can go to another thread.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Comm(pub ncclComm_t);
+
+// SAFETY: handles are numbers.
+unsafe impl Send for Comm {}
+// SAFETY: handles are numbers.
+unsafe impl Sync for Comm {}
+
+impl Comm {
+    pub fn destroy(self) {
+        assert_eq!(nccl!(ncclCommDestroy(self.0)), OK);
+    }
+}
+
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub enum Mode {
+    /// A thread a rank.
+    Threads,
+    /// One thread, all ranks in a group.
+    Group,
+}
+
+pub fn unique_id() -> ncclUniqueId {
+    let mut id = ncclUniqueId::default();
+    assert_eq!(nccl!(ncclGetUniqueId(&mut id)), OK);
+    id
+}
+
+/// The last error is the process's: a test that reads it, or makes errors, must be alone.
+pub fn alone() -> MutexGuard<'static, ()> {
+    static ALONE: Mutex<()> = Mutex::new(());
+    ALONE.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+pub fn last_error() -> String {
+    let text = nccl!(ncclGetLastError(ptr::null_mut()));
+    // SAFETY: a string that ends, as the header says.
+    unsafe { CStr::from_ptr(text) }.to_str().unwrap().to_owned()
+}
+
+pub fn init_rank(id: ncclUniqueId, ranks: usize, rank: usize) -> Result<Comm, ncclResult_t> {
+    let mut comm = ptr::null_mut();
+    match nccl!(ncclCommInitRank(&mut comm, ranks as i32, id, rank as i32)) {
+        OK => Ok(Comm(comm)),
+        code => Err(code),
+    }
+}
+
+pub fn init(mode: Mode, ranks: usize) -> Vec<Comm> {
+    match mode {
+        Mode::Threads => {
+            let id = unique_id();
+            on_threads(ranks, |rank| init_rank(id, ranks, rank).unwrap())
+        }
+        Mode::Group => {
+            let mut comms = vec![ptr::null_mut(); ranks];
+            assert_eq!(nccl!(ncclCommInitAll(comms.as_mut_ptr(), ranks as i32, ptr::null())), OK);
+            comms.into_iter().map(Comm).collect()
+        }
+    }
+}
+
+/// Runs `body` for every rank on a thread of its own.
+pub fn on_threads<T: Send>(ranks: usize, body: impl Fn(usize) -> T + Sync) -> Vec<T> {
+    let body = &body;
+    thread::scope(|scope| {
+        let threads: Vec<_> = (0..ranks).map(|rank| scope.spawn(move || body(rank))).collect();
+        threads.into_iter().map(|thread| thread.join().unwrap()).collect()
+    })
+}
+
+/// Lets every rank make its call, and expects success.
+pub fn together(mode: Mode, comms: &[Comm], call: impl Fn(usize, ncclComm_t) -> ncclResult_t + Sync) {
+    match mode {
+        Mode::Threads => {
+            let codes = on_threads(comms.len(), |rank| call(rank, { comms[rank] }.0));
+            assert!(codes.iter().all(|code| *code == OK), "{codes:?}: {}", last_error());
+        }
+        Mode::Group => {
+            assert_eq!(nccl!(ncclGroupStart()), OK);
+            for (rank, comm) in comms.iter().enumerate() {
+                assert_eq!(call(rank, comm.0), OK, "{}", last_error());
+            }
+            assert_eq!(nccl!(ncclGroupEnd()), OK, "{}", last_error());
+        }
+    }
+}
+
+/// A buffer's address that can go to another thread.
+#[derive(Debug, Clone, Copy)]
+pub struct Address<T>(pub *mut T);
+
+// SAFETY: every rank uses its own buffer.
+unsafe impl<T> Send for Address<T> {}
+// SAFETY: every rank uses its own buffer.
+unsafe impl<T> Sync for Address<T> {}
+
+pub fn addresses<T>(buffers: &mut [Vec<T>]) -> Vec<Address<T>> {
+    buffers.iter_mut().map(|buffer| Address(buffer.as_mut_ptr())).collect()
+}

@@ -1,0 +1,361 @@
+//! Wrong arguments, groups that are called off, ranks that disagree: NCCL's codes, and a text that helps.
+
+mod common;
+
+use std::ffi::{CStr, c_char, c_void};
+use std::ptr;
+use std::thread;
+
+use common::{
+    ARGUMENT, Comm, Mode, OK, REMOTE, USAGE, alone, init, init_rank, last_error, on_threads, unique_id,
+};
+use libnccl::sys::{
+    NCCL_VERSION_CODE, ncclComm_t, ncclConfig_t, ncclDataType_t, ncclRedOp_t, ncclResult_t, ncclUniqueId,
+};
+use libnccl_cpu::TABLE;
+
+const F32: ncclDataType_t = ncclDataType_t::ncclFloat32;
+const SUM: ncclRedOp_t = ncclRedOp_t::ncclSum;
+
+fn all_reduce(buffer: &mut [f32], comm: ncclComm_t) -> ncclResult_t {
+    let place = buffer.as_mut_ptr().cast();
+    nccl!(ncclAllReduce(place, place, buffer.len(), F32, SUM, comm, ptr::null_mut()))
+}
+
+fn assert_last_error(part: &str) {
+    assert!(last_error().contains(part), "{}", last_error());
+}
+
+#[test]
+fn every_function_is_there() {
+    let _alone = alone();
+    assert!(TABLE.present().all(|(_, present)| present));
+}
+
+#[test]
+fn what_needs_no_communicator() {
+    let _alone = alone();
+    let mut version = 0;
+    assert_eq!(nccl!(ncclGetVersion(&mut version)), OK);
+    assert_eq!(version, NCCL_VERSION_CODE as i32);
+    assert_eq!(nccl!(ncclGetVersion(ptr::null_mut())), ARGUMENT);
+    assert_eq!(nccl!(ncclGetUniqueId(ptr::null_mut())), ARGUMENT);
+    assert_eq!(nccl!(ncclGroupEnd()), USAGE);
+    assert_eq!(nccl!(ncclGroupStart()), OK);
+    assert_eq!(nccl!(ncclGroupEnd()), OK);
+    for code in [0, 4, 8, 9, 1000, u32::MAX] {
+        // SAFETY: a string that ends, as the header says.
+        let text = unsafe { CStr::from_ptr(nccl!(ncclGetErrorString(ncclResult_t(code)))) };
+        assert_eq!(text == c"unknown result code", code > 8);
+    }
+    assert_eq!(nccl!(ncclCommRevoke(ptr::null_mut(), 0)), USAGE, "not implemented");
+    assert_last_error("ncclCommRevoke is not available in the CPU implementation");
+}
+
+#[test]
+fn null_communicators() {
+    let _alone = alone();
+    let (null, mut number, mut code) = (ptr::null_mut(), 0, OK);
+    assert_eq!(nccl!(ncclCommCount(null, &mut number)), ARGUMENT);
+    assert_eq!(nccl!(ncclCommUserRank(null, &mut number)), ARGUMENT);
+    assert_eq!(nccl!(ncclCommCuDevice(null, &mut number)), ARGUMENT);
+    assert_eq!(nccl!(ncclCommGetAsyncError(null, &mut code)), ARGUMENT);
+    assert_eq!(all_reduce(&mut [0.0], null), ARGUMENT);
+    let (buffer, stream) = ([0f32; 2].as_mut_ptr().cast(), ptr::null_mut());
+    assert_eq!(nccl!(ncclReduce(buffer, buffer, 1, F32, SUM, 0, null, stream)), ARGUMENT);
+    assert_eq!(nccl!(ncclBroadcast(buffer, buffer, 1, F32, 0, null, stream)), ARGUMENT);
+    assert_eq!(nccl!(ncclBcast(buffer, 1, F32, 0, null, stream)), ARGUMENT);
+    assert_eq!(nccl!(ncclAllGather(buffer, buffer, 1, F32, null, stream)), ARGUMENT);
+    assert_eq!(nccl!(ncclReduceScatter(buffer, buffer, 1, F32, SUM, null, stream)), ARGUMENT);
+    assert_eq!(nccl!(ncclSend(buffer, 1, F32, 0, null, stream)), ARGUMENT);
+    assert_eq!(nccl!(ncclRecv(buffer, 1, F32, 0, null, stream)), ARGUMENT);
+    assert_eq!(nccl!(ncclRedOpDestroy(ncclRedOp_t(5), null)), ARGUMENT);
+    assert_eq!(nccl!(ncclCommFinalize(null)), OK);
+    assert_eq!(nccl!(ncclCommDestroy(null)), OK);
+    assert_eq!(nccl!(ncclCommAbort(null)), OK);
+}
+
+#[test]
+fn foreign_and_destroyed_communicators() {
+    let _alone = alone();
+    let comms = init(Mode::Group, 2);
+    comms.iter().for_each(|comm| comm.destroy());
+    let mut object = [0u64; 64];
+    for comm in [comms[0].0, object.as_mut_ptr().cast(), 8 as ncclComm_t, usize::MAX as ncclComm_t] {
+        let mut number = 0;
+        assert_eq!(nccl!(ncclCommCount(comm, &mut number)), ARGUMENT);
+        assert_eq!(nccl!(ncclCommDestroy(comm)), ARGUMENT);
+        assert_eq!(nccl!(ncclCommAbort(comm)), ARGUMENT);
+        assert_eq!(all_reduce(&mut [0.0], comm), ARGUMENT);
+    }
+}
+
+#[test]
+fn initialisation() {
+    let _alone = alone();
+    let (id, mut comm) = (unique_id(), ptr::null_mut());
+    for (ranks, rank) in [(0, 0), (-1, 0), (2, 2), (2, -1), (i32::MAX, 0)] {
+        assert_eq!(nccl!(ncclCommInitRank(&mut comm, ranks, id, rank)), ARGUMENT);
+    }
+    assert_eq!(nccl!(ncclCommInitRank(ptr::null_mut(), 1, id, 0)), ARGUMENT);
+    assert_eq!(init_rank(ncclUniqueId::default(), 1, 0), Err(ARGUMENT), "128 zero bytes are no id of ours");
+
+    let mut config = ncclConfig_t::initializer();
+    config.blocking = 2;
+    assert_eq!(nccl!(ncclCommInitRankConfig(&mut comm, 1, id, 0, &mut config)), ARGUMENT);
+    config = ncclConfig_t::initializer();
+    config.magic = 0;
+    assert_eq!(nccl!(ncclCommInitRankConfig(&mut comm, 1, id, 0, &mut config)), ARGUMENT);
+    assert!(comm.is_null());
+    config = ncclConfig_t::initializer();
+    assert_eq!(nccl!(ncclCommInitRankConfig(&mut comm, 1, id, 0, &mut config)), OK);
+    Comm(comm).destroy();
+    assert_eq!(nccl!(ncclCommInitRankConfig(&mut comm, 1, id, 0, ptr::null_mut())), OK);
+    Comm(comm).destroy();
+
+    let mut comms = [ptr::null_mut(); 2];
+    let place = comms.as_mut_ptr();
+    assert_eq!(nccl!(ncclCommInitAll(ptr::null_mut(), 2, ptr::null())), ARGUMENT);
+    assert_eq!(nccl!(ncclCommInitAll(place, 0, ptr::null())), ARGUMENT);
+    assert_eq!(nccl!(ncclCommInitAll(place, -1, ptr::null())), ARGUMENT);
+    assert_eq!(nccl!(ncclCommInitAll(place, 2, [0, -1].as_ptr())), ARGUMENT);
+    assert_eq!(nccl!(ncclCommInitAll(place, 2, [3, 3].as_ptr())), USAGE);
+    assert_eq!(nccl!(ncclCommInitAll(place, 2, [7, 3].as_ptr())), OK);
+    let (mut device, mut rank, mut count) = (0, 0, 0);
+    assert_eq!(nccl!(ncclCommCuDevice(comms[1], &mut device)), OK);
+    assert_eq!(nccl!(ncclCommUserRank(comms[1], &mut rank)), OK);
+    assert_eq!(nccl!(ncclCommCount(comms[1], &mut count)), OK);
+    assert_eq!((device, rank, count), (3, 1, 2));
+    comms.into_iter().map(Comm).for_each(Comm::destroy);
+}
+
+#[test]
+fn arguments_of_operations_leave_the_communicator_usable() {
+    let _alone = alone();
+    let comms = init(Mode::Group, 1);
+    let (Comm(comm), stream) = (comms[0], ptr::null_mut());
+    let mut buffer = [1f32, 2.0];
+    let place = buffer.as_mut_ptr().cast();
+    let reduce = |place: *mut c_void, count, data_type, op, root| {
+        nccl!(ncclReduce(place, place, count, ncclDataType_t(data_type), ncclRedOp_t(op), root, comm, stream))
+    };
+    assert_eq!(reduce(place, 2, 7, 0, 1), ARGUMENT);
+    assert_eq!(reduce(place, 2, 7, 0, -1), ARGUMENT);
+    assert_eq!(reduce(place, 2, 12, 0, 0), ARGUMENT);
+    assert_eq!(reduce(place, 2, u32::MAX, 0, 0), ARGUMENT);
+    assert_eq!(reduce(place, 2, 6, 0, 0), USAGE, "half precision is not there yet");
+    assert_eq!(reduce(place, 2, 7, 5, 0), ARGUMENT);
+    assert_eq!(reduce(place, 2, 7, u32::MAX, 0), ARGUMENT);
+    assert_eq!(reduce(place, -1i64 as usize, 7, 0, 0), ARGUMENT);
+    assert_eq!(reduce(ptr::null_mut(), 2, 7, 0, 0), ARGUMENT);
+    assert_eq!(reduce(ptr::null_mut(), 0, 7, 0, 0), OK, "nothing to do");
+    for peer in [-1, 1] {
+        assert_eq!(nccl!(ncclSend(place, 1, F32, peer, comm, stream)), ARGUMENT);
+        assert_eq!(nccl!(ncclRecv(place, 1, F32, peer, comm, stream)), ARGUMENT);
+    }
+    assert_eq!(reduce(place, 2, 7, 0, 0), OK);
+    assert_eq!(buffer, [1.0, 2.0]);
+    comms[0].destroy();
+}
+
+#[test]
+fn custom_reductions() {
+    let _alone = alone();
+    let comms = init(Mode::Group, 2);
+    let (mut op, mut scalar) = (SUM, 2f32);
+    let create = |op: *mut ncclRedOp_t, scalar: *mut f32, residence| {
+        let residence = libnccl::sys::ncclScalarResidence_t(residence);
+        nccl!(ncclRedOpCreatePreMulSum(op, scalar.cast(), F32, residence, comms[0].0))
+    };
+    assert_eq!(create(ptr::null_mut(), &mut scalar, 0), ARGUMENT);
+    assert_eq!(create(&mut op, ptr::null_mut(), 0), ARGUMENT);
+    assert_eq!(create(&mut op, &mut scalar, 2), ARGUMENT);
+    assert_eq!(create(&mut op, &mut scalar, 1), OK);
+    let place = [0u64].as_mut_ptr().cast();
+    let use_it =
+        |data_type, comm: Comm| nccl!(ncclAllReduce(place, place, 1, data_type, op, comm.0, ptr::null_mut()));
+    assert_eq!(use_it(ncclDataType_t::ncclFloat64, comms[0]), ARGUMENT, "for another type");
+    assert_eq!(use_it(F32, comms[1]), ARGUMENT, "another communicator's");
+    assert_eq!(nccl!(ncclRedOpDestroy(op, comms[0].0)), OK);
+    assert_eq!(use_it(F32, comms[0]), ARGUMENT);
+    assert_eq!(nccl!(ncclRedOpDestroy(op, comms[0].0)), ARGUMENT);
+    assert_eq!(nccl!(ncclRedOpDestroy(SUM, comms[0].0)), ARGUMENT);
+    comms.into_iter().for_each(Comm::destroy);
+}
+
+/// One failed call takes back the whole group, and nothing is left of it.
+#[test]
+fn a_failed_call_calls_the_group_off() {
+    let _alone = alone();
+    let comms = init(Mode::Group, 2);
+    let mut buffers = [[1f32], [2f32]];
+    assert_eq!(nccl!(ncclGroupStart()), OK);
+    assert_eq!(nccl!(ncclGroupStart()), OK);
+    // Only rank 0: were it launched, it would never end.
+    assert_eq!(all_reduce(&mut buffers[0], comms[0].0), OK);
+    assert_eq!(nccl!(ncclGroupEnd()), OK, "an inner group");
+    assert_eq!(all_reduce(&mut buffers[1], ptr::null_mut()), ARGUMENT);
+    assert_eq!(nccl!(ncclGroupEnd()), ARGUMENT);
+    assert_last_error("ncclAllReduce in this group failed: the communicator is NULL");
+    assert_eq!(nccl!(ncclGroupEnd()), USAGE, "the group is over");
+    assert_eq!(buffers, [[1.0], [2.0]]);
+
+    assert_eq!(nccl!(ncclGroupStart()), OK);
+    let mut count = 0;
+    assert_eq!(nccl!(ncclCommCount(ptr::null_mut(), &mut count)), ARGUMENT, "no concern of the group");
+    for (buffer, comm) in buffers.iter_mut().zip(&comms) {
+        assert_eq!(all_reduce(buffer, comm.0), OK);
+    }
+    assert_eq!(nccl!(ncclGroupEnd()), OK);
+    assert_eq!(buffers, [[3.0], [3.0]]);
+    comms.into_iter().for_each(Comm::destroy);
+}
+
+/// Every rank learns who called what, and the communicator goes on.
+#[test]
+fn ranks_that_call_different_collectives() {
+    let _alone = alone();
+    let comms = init(Mode::Threads, 3);
+    for round in 0..3 {
+        let codes = on_threads(3, |rank| {
+            let Comm(comm) = comms[rank];
+            let mut buffer = [1f32; 8];
+            let (place, stream) = (buffer.as_mut_ptr().cast(), ptr::null_mut());
+            match (rank, round) {
+                (1, 0) => all_reduce(&mut buffer[..5], comm),
+                (2, 1) => nccl!(ncclBroadcast(place, place, 4, F32, 2, comm, stream)),
+                (0, 2) => nccl!(ncclAllReduce(place, place, 4, F32, ncclRedOp_t::ncclMax, comm, stream)),
+                _ => all_reduce(&mut buffer[..4], comm),
+            }
+        });
+        assert_eq!(codes, [USAGE; 3]);
+        let sum = "rank 0 called ncclAllReduce(count 4, ncclFloat32, ncclSum)";
+        assert_last_error(&match round {
+            0 => format!("rank 1 called ncclAllReduce(count 5, ncclFloat32, ncclSum), {sum}"),
+            1 => format!("rank 2 called ncclBroadcast(count 4, ncclFloat32, root 2), {sum}"),
+            _ => format!("{}, {}", sum.replace("rank 0", "rank 1"), sum.replace("ncclSum", "ncclMax")),
+        });
+        on_threads(3, |rank| {
+            let mut buffer = [1f32; 3];
+            assert_eq!(all_reduce(&mut buffer, comms[rank].0), OK);
+            assert_eq!(buffer, [3.0; 3]);
+        });
+    }
+    comms.into_iter().for_each(Comm::destroy);
+}
+
+#[test]
+fn ranks_that_disagree_on_their_number() {
+    let _alone = alone();
+    let id = unique_id();
+    let codes = on_threads(3, |rank| init_rank(id, if rank == 2 { 4 } else { 3 }, rank).map(|_| ()));
+    assert_eq!(codes, [Err(USAGE); 3]);
+}
+
+#[test]
+fn two_ranks_that_say_they_are_the_same() {
+    let _alone = alone();
+    let id = unique_id();
+    let codes = on_threads(3, |rank| init_rank(id, 3, rank.min(1)).map(|_| ()));
+    assert_eq!(codes, [Err(USAGE); 3]);
+}
+
+#[test]
+fn one_thread_initialises_several_ranks_in_a_group() {
+    let _alone = alone();
+    let (id, mut comms) = (unique_id(), [ptr::null_mut(); 3]);
+    assert_eq!(nccl!(ncclGroupStart()), OK);
+    for (rank, comm) in comms.iter_mut().enumerate() {
+        assert_eq!(nccl!(ncclCommInitRank(comm, 3, id, rank as i32)), OK);
+    }
+    assert_eq!(nccl!(ncclGroupEnd()), OK);
+    for (rank, comm) in comms.into_iter().enumerate() {
+        let mut own = -1;
+        assert_eq!(nccl!(ncclCommUserRank(comm, &mut own)), OK);
+        assert_eq!(own, rank as i32);
+    }
+    comms.into_iter().map(Comm).for_each(Comm::destroy);
+}
+
+#[test]
+fn an_abort_ends_the_others_waiting() {
+    let _alone = alone();
+    let comms = init(Mode::Threads, 3);
+    let waiting = &comms;
+    thread::scope(|scope| {
+        let waiters = [0, 1].map(|rank| scope.spawn(move || all_reduce(&mut [1.0], waiting[rank].0)));
+        thread::sleep(std::time::Duration::from_millis(20));
+        assert_eq!(nccl!(ncclCommAbort(comms[2].0)), OK);
+        for waiter in waiters {
+            assert_eq!(waiter.join().unwrap(), REMOTE);
+        }
+    });
+    assert_last_error("rank 2 aborted the communicator");
+    let mut code = OK;
+    assert_eq!(nccl!(ncclCommGetAsyncError(comms[0].0, &mut code)), OK);
+    assert_eq!(code, REMOTE);
+    assert_eq!(all_reduce(&mut [1.0], comms[0].0), REMOTE, "it stays failed");
+    comms[..2].iter().for_each(|comm| comm.destroy());
+}
+
+#[test]
+fn a_rank_is_aborted_from_another_thread() {
+    let _alone = alone();
+    let comms = init(Mode::Group, 2);
+    thread::scope(|scope| {
+        let Comm(comm) = comms[0];
+        let comm = Comm(comm);
+        let waiter = scope.spawn(move || all_reduce(&mut [1.0], { comm }.0));
+        thread::sleep(std::time::Duration::from_millis(20));
+        assert_eq!(nccl!(ncclCommAbort(comm.0)), OK);
+        assert_eq!(waiter.join().unwrap(), REMOTE);
+    });
+    comms[1].destroy();
+}
+
+#[test]
+fn a_finalized_communicator_starts_nothing() {
+    let _alone = alone();
+    let comms = init(Mode::Group, 2);
+    assert_eq!(nccl!(ncclCommFinalize(comms[0].0)), OK);
+    assert_eq!(nccl!(ncclCommFinalize(comms[0].0)), ARGUMENT);
+    assert_eq!(all_reduce(&mut [1.0], comms[0].0), USAGE);
+    assert_eq!(all_reduce(&mut [1.0], comms[1].0), REMOTE);
+    comms.into_iter().for_each(Comm::destroy);
+}
+
+#[test]
+fn parameters_tell_what_this_is() {
+    let _alone = alone();
+    let (mut value, mut length) = (ptr::null(), 0);
+    let key = c"LIBNCCL_MEMORY_SPACE".as_ptr();
+    assert_eq!(nccl!(ncclParamGetParameter(key, &mut value, &mut length)), OK);
+    // SAFETY: a string that ends, as the header says.
+    assert_eq!(unsafe { CStr::from_ptr(value) }, c"host");
+    assert_eq!(length, 4);
+    assert_eq!(nccl!(ncclParamGetParameter(c"NCCL_NO".as_ptr(), &mut value, &mut length)), ARGUMENT);
+    assert_eq!(nccl!(ncclParamGetParameter(ptr::null(), &mut value, &mut length)), ARGUMENT);
+    let mut keys: *mut *const c_char = ptr::null_mut();
+    assert_eq!(nccl!(ncclParamGetAllParameterKeys(&mut keys, &mut length)), OK);
+    // SAFETY: as many strings as the length says.
+    assert_eq!((length, unsafe { CStr::from_ptr(*keys) }), (1, c"LIBNCCL_MEMORY_SPACE"));
+}
+
+#[test]
+fn memory() {
+    let _alone = alone();
+    let mut memory = ptr::null_mut();
+    assert_eq!(nccl!(ncclMemAlloc(&mut memory, 10_000)), OK);
+    assert_eq!(memory.addr() % 4096, 0);
+    // SAFETY: 10000 bytes, all zero, which are ours.
+    unsafe {
+        assert_eq!(*memory.cast::<u8>().add(9_999), 0);
+        memory.cast::<u8>().write_bytes(1, 10_000);
+    }
+    assert_eq!(nccl!(ncclMemFree(memory.wrapping_byte_add(4096))), ARGUMENT);
+    assert_eq!(nccl!(ncclMemFree(memory)), OK);
+    assert_eq!(nccl!(ncclMemFree(memory)), ARGUMENT);
+    assert_eq!(nccl!(ncclMemFree(ptr::null_mut())), OK);
+    assert_eq!(nccl!(ncclMemAlloc(ptr::null_mut(), 1)), ARGUMENT);
+    assert_eq!(nccl!(ncclMemAlloc(&mut memory, usize::MAX)), ncclResult_t::ncclSystemError);
+}

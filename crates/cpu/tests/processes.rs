@@ -1,0 +1,221 @@
+//! Ranks in several processes, and what the others see when one dies.
+//!
+//! A rank's process is this test program, told by its environment to be one.
+
+mod common;
+
+use std::io::Read;
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::ptr;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use common::{Comm, OK, REMOTE, alone, init_rank, last_error, on_threads, unique_id};
+use libnccl::sys::{ncclComm_t, ncclDataType_t, ncclRedOp_t, ncclResult_t, ncclUniqueId};
+
+fn all_reduce(buffer: &mut [f64], comm: ncclComm_t) -> ncclResult_t {
+    let (place, data_type, op) =
+        (buffer.as_mut_ptr().cast(), ncclDataType_t::ncclFloat64, ncclRedOp_t::ncclSum);
+    nccl!(ncclAllReduce(place, place, buffer.len(), data_type, op, comm, ptr::null_mut()))
+}
+
+/// What a rank's process does.
+#[test]
+fn worker() {
+    let Ok(task) = std::env::var("LIBNCCL_TEST_TASK") else { return };
+    let number = |name| std::env::var(name).unwrap().parse::<usize>().unwrap();
+    let (ranks, rank) = (number("LIBNCCL_TEST_RANKS"), number("LIBNCCL_TEST_RANK"));
+    let mut id = ncclUniqueId::default();
+    let hex = std::env::var("LIBNCCL_TEST_ID").unwrap();
+    for (index, byte) in id.internal.iter_mut().enumerate() {
+        *byte = u8::from_str_radix(&hex[2 * index..][..2], 16).unwrap() as _;
+    }
+    let Comm(comm) = init_rank(id, ranks, rank).unwrap_or_else(|code| panic!("{code:?} {}", last_error()));
+    match task.as_str() {
+        "sum" => {
+            sums(ranks, comm);
+            Comm(comm).destroy();
+        }
+        "exit" => {
+            assert_eq!(all_reduce(&mut [1.0], comm), OK);
+            std::process::exit(0);
+        }
+        "hang" => {
+            assert_eq!(all_reduce(&mut [1.0], comm), OK);
+            thread::sleep(Duration::from_secs(60));
+        }
+        "busy" => while all_reduce(&mut vec![1.0; 300_000], comm) == OK {},
+        _ => panic!("{task}"),
+    }
+}
+
+fn sums(ranks: usize, comm: ncclComm_t) {
+    for round in 0..20 {
+        let mut buffer = vec![1.0 + f64::from(round); 20_000];
+        assert_eq!(all_reduce(&mut buffer, comm), OK, "{}", last_error());
+        assert!(buffer.iter().all(|sum| *sum == ranks as f64 * (1.0 + f64::from(round))));
+    }
+}
+
+fn spawn(task: &str, id: &ncclUniqueId, ranks: usize, rank: usize) -> Child {
+    let hex: String = id.internal.iter().map(|byte| format!("{:02x}", *byte as u8)).collect();
+    Command::new(std::env::current_exe().unwrap())
+        .args(["worker", "--exact", "--nocapture", "--test-threads=1"])
+        .env("LIBNCCL_TEST_TASK", task)
+        .env("LIBNCCL_TEST_ID", hex)
+        .env("LIBNCCL_TEST_RANKS", ranks.to_string())
+        .env("LIBNCCL_TEST_RANK", rank.to_string())
+        .stdout(Stdio::null())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap()
+}
+
+fn finish(mut child: Child) -> (ExitStatus, String) {
+    let mut text = String::new();
+    child.stderr.take().unwrap().read_to_string(&mut text).unwrap();
+    (child.wait().unwrap(), text)
+}
+
+#[test]
+fn processes_reduce() {
+    let id = unique_id();
+    let children: Vec<Child> = (0..3).map(|rank| spawn("sum", &id, 3, rank)).collect();
+    for child in children {
+        let (status, text) = finish(child);
+        assert!(status.success(), "{text}");
+    }
+}
+
+#[test]
+fn threads_and_a_process_reduce() {
+    let id = unique_id();
+    let child = spawn("sum", &id, 4, 1);
+    on_threads(4, |rank| {
+        if rank != 1 {
+            let Comm(comm) = init_rank(id, 4, rank).unwrap();
+            sums(4, comm);
+            Comm(comm).destroy();
+        }
+    });
+    let (status, text) = finish(child);
+    assert!(status.success(), "{text}");
+}
+
+/// Joins `ranks - 1` threads with one process that ends somehow, and expects them to notice within a second.
+fn with_a_death(task: &str, end: impl Fn(&mut Child) + Sync) {
+    let _alone = alone();
+    let id = unique_id();
+    let child = std::sync::Mutex::new(spawn(task, &id, 3, 2));
+    on_threads(2, |rank| {
+        let Comm(comm) = init_rank(id, 3, rank).unwrap();
+        assert_eq!(all_reduce(&mut [1.0], comm), OK);
+        if rank == 0 {
+            // The other one waits already.
+            thread::sleep(Duration::from_millis(20));
+            end(&mut child.lock().unwrap());
+        }
+        let start = Instant::now();
+        assert_eq!(all_reduce(&mut [1.0], comm), REMOTE);
+        assert!(start.elapsed() < Duration::from_secs(1), "{:?}", start.elapsed());
+        let mut code = OK;
+        assert_eq!(nccl!(ncclCommGetAsyncError(comm, &mut code)), OK);
+        assert_eq!(code, REMOTE);
+        Comm(comm).destroy();
+    });
+    finish(child.into_inner().unwrap());
+}
+
+#[test]
+fn a_killed_rank_is_noticed() {
+    with_a_death("hang", |child| child.kill().unwrap());
+}
+
+#[test]
+fn a_rank_that_exits_without_destroying_is_noticed() {
+    with_a_death("exit", |child| assert!(child.wait().unwrap().success()));
+}
+
+#[test]
+fn a_rank_killed_in_the_middle_of_a_collective_is_noticed() {
+    let _alone = alone();
+    let id = unique_id();
+    let mut child = spawn("busy", &id, 3, 1);
+    thread::scope(|scope| {
+        let others = [0, 2].map(|rank| {
+            scope.spawn(move || {
+                let Comm(comm) = init_rank(id, 3, rank).unwrap();
+                let (mut buffer, mut rounds) = (vec![1.0; 300_000], 0);
+                let code = loop {
+                    let code = all_reduce(&mut buffer, comm);
+                    if code != OK {
+                        break code;
+                    }
+                    rounds += 1;
+                };
+                Comm(comm).destroy();
+                (code, rounds, Instant::now())
+            })
+        });
+        thread::sleep(Duration::from_millis(400));
+        child.kill().unwrap();
+        let killed = Instant::now();
+        for other in others {
+            let (code, rounds, noticed) = other.join().unwrap();
+            assert!(
+                code == REMOTE && rounds > 0 && noticed - killed < Duration::from_secs(1),
+                "{code:?} {rounds}"
+            );
+        }
+    });
+    finish(child);
+}
+
+/// A rank dies while others wait for the last one to come: whether it hosts the meeting or has joined it.
+#[test]
+fn a_death_while_ranks_gather_is_noticed() {
+    let _alone = alone();
+    for host_dies in [true, false] {
+        let id = unique_id();
+        let start = Instant::now();
+        let join = |rank| init_rank(id, 3, rank).map(|_| ());
+        let (code, text) = thread::scope(|scope| {
+            let early = (!host_dies).then(|| scope.spawn(move || (join(0), last_error())));
+            thread::sleep(Duration::from_millis(50));
+            let mut child = spawn("sum", &id, 3, 2);
+            thread::sleep(Duration::from_millis(300));
+            let late = host_dies.then(|| scope.spawn(move || (join(0), last_error())));
+            thread::sleep(Duration::from_millis(50));
+            child.kill().unwrap();
+            finish(child);
+            early.or(late).unwrap().join().unwrap()
+        });
+        assert_eq!(code, Err(REMOTE));
+        assert!(text.contains("died before all ranks had joined"), "{text}");
+        assert!(start.elapsed() < Duration::from_secs(3), "{:?}", start.elapsed());
+    }
+}
+
+/// Nobody who does not know the id's secret gets in, and who gets in the way does not disturb.
+#[test]
+fn strangers_are_sent_away() {
+    let _alone = alone();
+    use std::os::linux::net::SocketAddrExt;
+    use std::os::unix::net::{SocketAddr, UnixStream};
+
+    let id = unique_id();
+    let public: String = id.internal[8..24].iter().map(|byte| format!("{:02x}", *byte as u8)).collect();
+    let name = SocketAddr::from_abstract_name(format!("libnccl-cpu-{public}")).unwrap();
+    let codes = on_threads(2, |rank| {
+        if rank == 1 {
+            thread::sleep(Duration::from_millis(50));
+            // Not even the right kind of socket.
+            assert!(UnixStream::connect_addr(&name).is_err());
+            let mut wrong = id;
+            wrong.internal[30] ^= 1;
+            assert_eq!(init_rank(wrong, 2, 1).map(|_| ()), Err(REMOTE), "{}", last_error());
+        }
+        init_rank(id, 2, rank).map(Comm::destroy)
+    });
+    assert_eq!(codes, [Ok(()); 2]);
+}

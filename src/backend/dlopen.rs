@@ -1,0 +1,149 @@
+//! Run-time loading.
+
+use std::env;
+use std::error::Error as _;
+use std::mem::ManuallyDrop;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use super::{Backend, Library, elf, mapped};
+use crate::sys::{Functions, dynamic::NcclLibrary};
+use crate::{Attempt, LoadError};
+
+/// The first candidate that works. A program that links NCCL has no need to search for it.
+#[cfg(not(nccl_linked))]
+pub(super) fn search() -> Result<Arc<Library>, LoadError> {
+    use super::search::{Candidate, PATH_VARIABLE, candidates};
+
+    // Whoever starts a set-uid program must not choose its code.
+    let variable = |name: &str| if is_set_uid() { None } else { env::var_os(name) };
+    let mut attempts = Vec::new();
+    if variable(PATH_VARIABLE).is_none() {
+        attempts.push(Attempt { source: PATH_VARIABLE, path: PathBuf::new(), problem: "not set".into() });
+    }
+    for Candidate { source, path } in candidates(variable) {
+        // SAFETY: the names and places are those where a system keeps its NCCL, or are named by whoever
+        // controls the environment, and with it the dynamic linker (LD_LIBRARY_PATH, LD_PRELOAD) anyway. What
+        // is found there under NCCL's name and answers ncclGetVersion is taken for NCCL, as a linked program
+        // takes it.
+        match unsafe { table(&path) } {
+            // SAFETY: as above.
+            Ok(functions) => return unsafe { library(functions, source, path, attempts) },
+            Err(problem) => attempts.push(Attempt { source, path, problem }),
+        }
+    }
+    Err(LoadError::NotLoaded { attempts: attempts.into() })
+}
+
+/// Exactly this file.
+///
+/// # Safety
+/// The file, if it is a shared object with NCCL's functions, is an implementation of NCCL's C API, and loading
+/// it does no harm.
+pub(super) unsafe fn open(path: &Path) -> Result<Arc<Library>, LoadError> {
+    const SOURCE: &str = "given path";
+    // A bare name would be searched for; a file is meant.
+    let file = if is_bare_name(path) { Path::new(".").join(path) } else { path.into() };
+    // SAFETY: the caller's promise.
+    match unsafe { table(&file) } {
+        // SAFETY: as above.
+        Ok(functions) => unsafe { library(functions, SOURCE, file, Vec::new()) },
+        Err(problem) => {
+            let attempt = Attempt { source: SOURCE, path: path.into(), problem };
+            Err(LoadError::NotLoaded { attempts: [attempt].into() })
+        }
+    }
+}
+
+/// # Safety
+/// As for [`Library::new`].
+unsafe fn library(
+    functions: Functions,
+    source: &'static str,
+    path: PathBuf,
+    passed_over: Vec<Attempt>,
+) -> Result<Arc<Library>, LoadError> {
+    // The file that a bare name led to.
+    let file = functions.ncclGetVersion.and_then(|function| mapped::file_of(function as usize));
+    let backend = Backend::Loaded { path: file.unwrap_or(path), source, passed_over };
+    // SAFETY: the caller's promise.
+    unsafe { Library::new(functions, backend) }
+}
+
+/// Loads a library, for good, and looks up its functions; the error says why that cannot be.
+///
+/// # Safety
+/// As for [`open`].
+unsafe fn table(path: &Path) -> Result<Functions, String> {
+    if is_bare_name(path) {
+        check_library_path(path)?;
+    } else {
+        elf::check(path)?;
+    }
+    // SAFETY: the caller's promise.
+    let library = unsafe { load(path) }.map_err(|error| explanation(&error))?;
+    // SAFETY: the struct's fields have the header's signatures, as the library's functions do by the caller's
+    // promise; absent functions are errors in it.
+    let library = unsafe { NcclLibrary::from_library(library) }.map_err(|error| explanation(&error))?;
+    let functions = Functions::from(&library);
+    if functions.ncclGetVersion.is_none() {
+        return Err("is a shared object without NCCL's functions (no ncclGetVersion)".into());
+    }
+    // Never unloaded: NCCL starts threads that would run on in unmapped code, which crashed 50 to 90 % of the
+    // runs measured with releases up to 2.30.4.
+    let _: ManuallyDrop<NcclLibrary> = ManuallyDrop::new(library);
+    Ok(functions)
+}
+
+/// # Safety
+/// As for [`open`].
+#[cfg(unix)]
+unsafe fn load(path: &Path) -> Result<libloading::Library, libloading::Error> {
+    use libloading::os::unix::{Library, RTLD_LOCAL, RTLD_NOW};
+    // All symbols now: a library that lacks one of its own dependencies' functions is an error here and not a
+    // crash in the middle of a job.
+    // SAFETY: the caller's promise.
+    unsafe { Library::open(Some(path), RTLD_NOW | RTLD_LOCAL) }.map(Into::into)
+}
+
+/// # Safety
+/// As for [`open`].
+#[cfg(not(unix))]
+unsafe fn load(path: &Path) -> Result<libloading::Library, libloading::Error> {
+    // SAFETY: the caller's promise.
+    unsafe { libloading::Library::new(path) }
+}
+
+/// Whether the dynamic linker would search for it: `dlopen` takes a name without a slash so.
+fn is_bare_name(path: &Path) -> bool {
+    path.components().count() == 1 && !path.is_absolute()
+}
+
+/// The dynamic linker searches `LD_LIBRARY_PATH` itself, and maps a damaged file it finds there: so look first.
+fn check_library_path(name: &Path) -> Result<(), String> {
+    let directories = env::var_os("LD_LIBRARY_PATH").filter(|_| !is_set_uid()).unwrap_or_default();
+    let files = env::split_paths(&directories).map(|directory| directory.join(name));
+    match files.filter(|file| file.exists()).map(|file| (elf::check(&file), file)).next() {
+        Some((Err(problem), file)) => Err(format!("{}, from LD_LIBRARY_PATH, {problem}", file.display())),
+        _ => Ok(()),
+    }
+}
+
+/// libloading keeps the loader's own words in the error's source.
+fn explanation(error: &libloading::Error) -> String {
+    error.source().map_or_else(|| error.to_string(), ToString::to_string)
+}
+
+#[cfg(target_os = "linux")]
+fn is_set_uid() -> bool {
+    const AT_SECURE: std::ffi::c_ulong = 23;
+    unsafe extern "C" {
+        safe fn getauxval(kind: std::ffi::c_ulong) -> std::ffi::c_ulong;
+    }
+    getauxval(AT_SECURE) != 0
+}
+
+#[cfg(not(target_os = "linux"))]
+fn is_set_uid() -> bool {
+    false
+}

@@ -1,0 +1,162 @@
+//! Is a file a shared object that this process can map? Asked before `dlopen`, which crashes (SIGBUS) on some
+//! truncated files, and whose words for the rest are hard to understand.
+
+use std::fs::File;
+use std::io::{Read, Seek, SeekFrom};
+use std::path::Path;
+
+const HEADER: usize = 64;
+const MACHINE: Option<u16> = if cfg!(target_arch = "x86_64") {
+    Some(62)
+} else if cfg!(target_arch = "aarch64") {
+    Some(183)
+} else if cfg!(target_arch = "powerpc64") {
+    Some(21)
+} else if cfg!(target_arch = "riscv64") {
+    Some(243)
+} else {
+    None
+};
+
+/// `Err` says what is wrong with the file.
+pub(super) fn check(path: &Path) -> Result<(), String> {
+    let metadata = path.metadata().map_err(|e| e.to_string())?;
+    if metadata.is_dir() {
+        return Err("is a directory; expected the library's file".into());
+    }
+    if !metadata.is_file() {
+        return Err("is not a regular file".into());
+    }
+    let mut file = File::open(path).map_err(|e| e.to_string())?;
+    check_contents(&mut file, metadata.len())
+}
+
+fn check_contents(file: &mut (impl Read + Seek), length: u64) -> Result<(), String> {
+    let truncated =
+        |needed: u64| format!("is truncated: it has {length} bytes, its ELF headers speak of {needed}");
+    if length == 0 {
+        return Err("is empty".into());
+    }
+    let mut magic = [0; 4];
+    if file.read_exact(&mut magic).is_err() || magic != *b"\x7fELF" {
+        return Err("is not a shared object (no ELF header)".into());
+    }
+    let mut header = [0; HEADER];
+    header[..4].copy_from_slice(&magic);
+    file.read_exact(&mut header[4..]).map_err(|_| truncated(HEADER as u64))?;
+    let [class, encoding] = [header[4], header[5]];
+    if class != 2 {
+        return Err("is a 32-bit object; this process is 64-bit".into());
+    }
+    if encoding != if cfg!(target_endian = "little") { 1 } else { 2 } {
+        return Err("has the other byte order".into());
+    }
+    let machine = u16_at(&header, 18);
+    if MACHINE.is_some_and(|own| own != machine) {
+        let other = machine_name(machine).map_or_else(|| format!("ELF machine {machine}"), str::to_string);
+        return Err(format!("is built for {other}; this process is {}", std::env::consts::ARCH));
+    }
+    const SHARED_OBJECT: u16 = 3;
+    if u16_at(&header, 16) != SHARED_OBJECT {
+        return Err("is an ELF file, but not a shared object".into());
+    }
+
+    // The program headers, and what they say is to be mapped, must lie within the file.
+    let (table, size, count) = (u64_at(&header, 32), u16_at(&header, 54), u16_at(&header, 56));
+    let end = table.saturating_add(u64::from(size) * u64::from(count));
+    if end > length {
+        return Err(truncated(end));
+    }
+    const PROGRAM_HEADER: usize = 56;
+    if usize::from(size) < PROGRAM_HEADER || count == 0 {
+        return Err("has no program headers".into());
+    }
+    let mut headers = vec![0; usize::from(size) * usize::from(count)];
+    file.seek(SeekFrom::Start(table))
+        .and_then(|_| file.read_exact(&mut headers))
+        .map_err(|e| e.to_string())?;
+    let furthest = headers
+        .chunks_exact(usize::from(size))
+        .map(|header| u64_at(header, 8).saturating_add(u64_at(header, 32)))
+        .max()
+        .unwrap_or_default();
+    if furthest > length {
+        return Err(truncated(furthest));
+    }
+    Ok(())
+}
+
+fn machine_name(machine: u16) -> Option<&'static str> {
+    Some(match machine {
+        3 => "x86",
+        21 => "powerpc64",
+        40 => "arm",
+        62 => "x86_64",
+        183 => "aarch64",
+        243 => "riscv64",
+        _ => return None,
+    })
+}
+
+fn u16_at(bytes: &[u8], at: usize) -> u16 {
+    u16::from_ne_bytes(std::array::from_fn(|i| bytes[at + i]))
+}
+
+fn u64_at(bytes: &[u8], at: usize) -> u64 {
+    u64::from_ne_bytes(std::array::from_fn(|i| bytes[at + i]))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::Cursor;
+    use std::path::Path;
+
+    use super::{check, check_contents};
+
+    fn libc() -> Vec<u8> {
+        let path =
+            super::super::mapped::files().into_iter().find(|p| p.to_string_lossy().contains("/libc.so"));
+        std::fs::read(path.expect("this program is linked with the C library")).unwrap()
+    }
+
+    fn verdict(bytes: &[u8]) -> String {
+        check_contents(&mut Cursor::new(bytes), bytes.len() as u64).err().unwrap_or_default()
+    }
+
+    #[test]
+    fn a_real_library_passes_and_each_damage_is_named() {
+        let good = libc();
+        assert_eq!(verdict(&good), "");
+        let changed = |at: usize, byte: u8| {
+            let mut bytes = good.clone();
+            bytes[at] = byte;
+            verdict(&bytes)
+        };
+        assert_eq!(verdict(b""), "is empty");
+        assert_eq!(verdict(b"GROUP ( libnccl.so.2 )\n"), "is not a shared object (no ELF header)");
+        assert_eq!(changed(4, 1), "is a 32-bit object; this process is 64-bit");
+        assert!(changed(18, 40).starts_with("is built for arm; this process is "));
+        assert_eq!(changed(16, 2), "is an ELF file, but not a shared object");
+        assert_eq!(changed(5, 2), "has the other byte order");
+        assert_eq!(changed(56, 0), "has no program headers");
+    }
+
+    #[test]
+    fn every_truncation_is_noticed() {
+        let good = libc();
+        for length in [4, 5, 63, 64, 100, 4096, good.len() / 2] {
+            assert!(
+                verdict(&good[..length]).starts_with("is truncated"),
+                "{length}: {}",
+                verdict(&good[..length])
+            );
+        }
+    }
+
+    #[test]
+    fn no_file_and_no_regular_file() {
+        assert_eq!(check(Path::new("/")).unwrap_err(), "is a directory; expected the library's file");
+        assert_eq!(check(Path::new("/dev/null")).unwrap_err(), "is not a regular file");
+        assert!(check(Path::new("/no/such/file")).unwrap_err().contains("No such file"));
+    }
+}

@@ -1,0 +1,172 @@
+#![allow(unsafe_code)] // The raw constructors are unsafe.
+
+use std::ffi::c_void;
+use std::fmt;
+use std::marker::PhantomData;
+
+use crate::Element;
+
+/// Where the memory is that a communicator works on.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum MemorySpace {
+    /// The host's memory: the CPU implementation.
+    Host,
+    /// A GPU's memory: NCCL itself.
+    Device,
+}
+
+impl fmt::Display for MemorySpace {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Host => "host",
+            Self::Device => "device",
+        })
+    }
+}
+
+/// A borrowed buffer that an operation reads.
+///
+/// Made from a slice (host memory, for the CPU implementation) or, by [`from_raw_parts`](Self::from_raw_parts),
+/// from device memory.
+#[derive(Debug, Clone, Copy)]
+pub struct DeviceSlice<'a, T> {
+    pointer: *const T,
+    length: usize,
+    space: MemorySpace,
+    memory: PhantomData<&'a [T]>,
+}
+
+/// A borrowed buffer that an operation writes.
+#[derive(Debug)]
+pub struct DeviceSliceMut<'a, T> {
+    pointer: *mut T,
+    length: usize,
+    space: MemorySpace,
+    memory: PhantomData<&'a mut [T]>,
+}
+
+impl<'a, T> DeviceSlice<'a, T> {
+    /// Borrows `length` elements of device memory.
+    ///
+    /// # Safety
+    /// `pointer` is the address of `length` elements on the device of every communicator that the view is used
+    /// with. The memory stays allocated, and is not written, until the work that reads it *has run* on its
+    /// stream, which is later than the end of `'a`: operations return when they are enqueued.
+    #[must_use]
+    pub const unsafe fn from_raw_parts(pointer: *const T, length: usize) -> Self {
+        Self { pointer, length, space: MemorySpace::Device, memory: PhantomData }
+    }
+
+    /// How many elements it holds.
+    #[must_use]
+    pub const fn len(&self) -> usize {
+        self.length
+    }
+
+    /// Whether it holds none.
+    #[must_use]
+    pub const fn is_empty(&self) -> bool {
+        self.length == 0
+    }
+
+    /// Where its memory is; `None` for an empty buffer, which has none.
+    #[must_use]
+    pub const fn memory_space(&self) -> Option<MemorySpace> {
+        if self.is_empty() { None } else { Some(self.space) }
+    }
+
+    /// What the C function is given: null for an empty buffer, whose address means nothing.
+    pub(crate) const fn as_raw(&self) -> *const c_void {
+        if self.is_empty() { std::ptr::null() } else { self.pointer.cast() }
+    }
+}
+
+impl<'a, T> DeviceSliceMut<'a, T> {
+    /// Borrows `length` elements of device memory.
+    ///
+    /// # Safety
+    /// As for [`DeviceSlice::from_raw_parts`]; and until the work has run, nothing else reads or writes the
+    /// memory.
+    #[must_use]
+    pub const unsafe fn from_raw_parts(pointer: *mut T, length: usize) -> Self {
+        Self { pointer, length, space: MemorySpace::Device, memory: PhantomData }
+    }
+
+    /// How many elements it holds.
+    #[must_use]
+    pub const fn len(&self) -> usize {
+        self.length
+    }
+
+    /// Whether it holds none.
+    #[must_use]
+    pub const fn is_empty(&self) -> bool {
+        self.length == 0
+    }
+
+    /// Where its memory is; `None` for an empty buffer, which has none.
+    #[must_use]
+    pub const fn memory_space(&self) -> Option<MemorySpace> {
+        if self.is_empty() { None } else { Some(self.space) }
+    }
+
+    pub(crate) const fn as_raw(&self) -> *mut c_void {
+        if self.is_empty() { std::ptr::null_mut() } else { self.pointer.cast() }
+    }
+
+    /// What an in-place operation sends: part `index` of the `parts` equal ones that this buffer consists of.
+    pub(crate) const fn part(&self, index: usize, parts: usize) -> DeviceSlice<'a, T> {
+        let Self { space, memory: _, .. } = *self;
+        let length = self.length / parts;
+        let pointer = self.pointer.wrapping_add(index * length).cast_const();
+        DeviceSlice { pointer, length, space, memory: PhantomData }
+    }
+
+    /// The same part, to receive into.
+    pub(crate) const fn part_mut(&self, index: usize, parts: usize) -> Self {
+        let DeviceSlice { pointer, length, space, .. } = self.part(index, parts);
+        Self { pointer: pointer.cast_mut(), length, space, memory: PhantomData }
+    }
+}
+
+impl<'a, T: Element> From<&'a [T]> for DeviceSlice<'a, T> {
+    fn from(slice: &'a [T]) -> Self {
+        Self { pointer: slice.as_ptr(), length: slice.len(), space: MemorySpace::Host, memory: PhantomData }
+    }
+}
+
+impl<'a, T: Element> From<&'a mut [T]> for DeviceSliceMut<'a, T> {
+    fn from(slice: &'a mut [T]) -> Self {
+        Self {
+            pointer: slice.as_mut_ptr(),
+            length: slice.len(),
+            space: MemorySpace::Host,
+            memory: PhantomData,
+        }
+    }
+}
+
+impl<'a, T: Element> From<&'a Vec<T>> for DeviceSlice<'a, T> {
+    fn from(vec: &'a Vec<T>) -> Self {
+        vec.as_slice().into()
+    }
+}
+
+impl<'a, T: Element> From<&'a mut Vec<T>> for DeviceSliceMut<'a, T> {
+    fn from(vec: &'a mut Vec<T>) -> Self {
+        vec.as_mut_slice().into()
+    }
+}
+
+impl<'a, T: Element, const N: usize> From<&'a [T; N]> for DeviceSlice<'a, T> {
+    fn from(array: &'a [T; N]) -> Self {
+        array.as_slice().into()
+    }
+}
+
+impl<'a, T: Element, const N: usize> From<&'a mut [T; N]> for DeviceSliceMut<'a, T> {
+    fn from(array: &'a mut [T; N]) -> Self {
+        array.as_mut_slice().into()
+    }
+}

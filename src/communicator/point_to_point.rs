@@ -1,0 +1,40 @@
+//! Sending and receiving: their arguments' checks, and their calls into C.
+
+use crate::backend::call;
+use crate::{Communicator, DeviceSlice, DeviceSliceMut, Element, Error, Result, ResultCode, StreamRef};
+
+pub(super) fn send<T: Element>(
+    comm: &Communicator,
+    buffer: DeviceSlice<'_, T>,
+    peer: usize,
+    stream: StreamRef<'_>,
+) -> Result<ResultCode> {
+    let name = "send";
+    comm.in_memory(name, [buffer.memory_space()])?;
+    let peer = rank_below(name, "peer", peer, comm.size)?;
+    let (raw, data_type) = (buffer.as_raw(), T::DATA_TYPE.as_raw());
+    // SAFETY: the buffer holds what its length says, in the communicator's memory, for as long as the view
+    // promises.
+    unsafe { call!(comm.library, ncclSend(raw, buffer.len(), data_type, peer, comm.raw, stream.as_raw())) }
+}
+
+pub(super) fn recv<T: Element>(
+    comm: &Communicator,
+    buffer: DeviceSliceMut<'_, T>,
+    peer: usize,
+    stream: StreamRef<'_>,
+) -> Result<ResultCode> {
+    let name = "recv";
+    comm.in_memory(name, [buffer.memory_space()])?;
+    let peer = rank_below(name, "peer", peer, comm.size)?;
+    let (raw, data_type) = (buffer.as_raw(), T::DATA_TYPE.as_raw());
+    // SAFETY: as in `send`, and no one else uses the memory.
+    unsafe { call!(comm.library, ncclRecv(raw, buffer.len(), data_type, peer, comm.raw, stream.as_raw())) }
+}
+
+/// A rank as C wants it.
+pub(super) fn rank_below(call: &'static str, what: &str, rank: usize, size: usize) -> Result<i32> {
+    i32::try_from(rank).ok().filter(|_| rank < size).ok_or_else(|| {
+        Error::argument(call, format!("{what} {rank} is not below {size}, the communicator's size"))
+    })
+}

@@ -1,0 +1,169 @@
+#![allow(unsafe_code)] // `open` and `from_table` are unsafe.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use crate::backend::Library;
+use crate::{Backend, Communicator, Error, LoadError, MemorySpace, Result, UniqueId, Version, sys};
+
+/// An implementation of NCCL, ready to be called: where everything starts.
+///
+/// Cheap to clone. An implementation is never unloaded, because NCCL's own threads may still run in it.
+#[derive(Debug, Clone)]
+pub struct Nccl {
+    pub(crate) library: Arc<Library>,
+}
+
+/// A function of NCCL's C API, and whether an implementation has it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Function {
+    /// Its C name.
+    pub name: &'static str,
+    /// The first release, of those examined, that has it.
+    pub since: Version,
+    /// Whether the implementation has it.
+    pub present: bool,
+}
+
+impl Nccl {
+    /// The library of this system: the linked one if linking was switched on at build time, else the first that
+    /// is found. Found once per process.
+    ///
+    /// The search goes through: the file that `LIBNCCL_PATH` names (and nothing else, if it is set);
+    /// `libnccl.so.2` and `libnccl.so` wherever the dynamic linker looks; the package `nvidia-nccl-cu12` or
+    /// `-cu13` of the Python environment (`VIRTUAL_ENV`, `CONDA_PREFIX`, the `python3` on `PATH`);
+    /// `$CONDA_PREFIX/lib`, `$NCCL_HOME/lib`, `$CUDA_HOME/lib64`. Set-uid programs ignore the environment.
+    ///
+    /// # Errors
+    /// [`LoadError::NotLoaded`] lists every place with the reason; [`LoadError::NoBackend`] without a backend.
+    pub fn load() -> Result<Self, LoadError> {
+        Library::load().map(|library| Self { library })
+    }
+
+    /// Exactly this file, loaded at run time.
+    ///
+    /// # Errors
+    /// [`LoadError`] says what is wrong with it: absent, a directory, no shared object, truncated, of another
+    /// architecture, without NCCL's functions, or whatever the dynamic linker answers.
+    ///
+    /// # Safety
+    /// Loading a library runs its code. If the file is a shared object that has functions of NCCL's names,
+    /// they must be NCCL's: same signatures, same contracts.
+    #[cfg(feature = "dlopen")]
+    pub unsafe fn open(path: impl AsRef<std::path::Path>) -> Result<Self, LoadError> {
+        // SAFETY: the caller's promise.
+        unsafe { Library::open(path.as_ref()) }.map(|library| Self { library })
+    }
+
+    /// The library that was linked at build time.
+    ///
+    /// # Errors
+    /// [`LoadError::NoVersion`] if it does not answer `ncclGetVersion`.
+    #[cfg(nccl_linked)]
+    pub fn linked() -> Result<Self, LoadError> {
+        Library::linked().map(|library| Self { library })
+    }
+
+    /// An implementation that is already in this process, such as the CPU implementation of `libnccl-cpu`.
+    ///
+    /// # Errors
+    /// [`LoadError::NoVersion`] if it does not answer `ncclGetVersion`.
+    ///
+    /// # Safety
+    /// Every function of the table has the signature and the contract that NCCL's documentation gives its
+    /// name, and stays callable until the process ends.
+    pub unsafe fn from_table(name: &'static str, functions: sys::Functions) -> Result<Self, LoadError> {
+        // SAFETY: the caller's promise.
+        unsafe { Library::new(functions, Backend::InProcess { name }) }.map(|library| Self { library })
+    }
+
+    /// The release of the implementation, which need not be the one of the header.
+    #[doc(alias = "ncclGetVersion")]
+    #[must_use]
+    pub fn version(&self) -> Version {
+        self.library.version
+    }
+
+    /// How the implementation came into this process, and from where.
+    #[must_use]
+    pub fn backend(&self) -> &Backend {
+        &self.library.backend
+    }
+
+    /// Where its communicators' buffers have to be.
+    #[must_use]
+    pub fn memory_space(&self) -> MemorySpace {
+        self.library.memory_space
+    }
+
+    /// Every function of the C API, in the header's order.
+    pub fn functions(&self) -> impl Iterator<Item = Function> {
+        let function = |(name, present)| Function { name, since: Version::since(name), present };
+        self.library.functions.present().map(function)
+    }
+
+    /// Asks, ahead of time, whether the implementation has a function.
+    ///
+    /// # Errors
+    /// [`Error::Unsupported`] if it lacks it, [`Error::InvalidArgument`] if NCCL has no such function.
+    pub fn require(&self, function: &str) -> Result<()> {
+        let Some((name, present)) = self.library.functions.present().find(|(name, _)| *name == function)
+        else {
+            return Err(Error::argument(
+                "require",
+                format!("nccl.h of {} has no {function}", Version::HEADER),
+            ));
+        };
+        self.library.function(name, present.then_some(()))
+    }
+
+    /// Other files named like NCCL that are mapped into the process. Two copies share neither state nor
+    /// handles, and their symbols may get mixed up.
+    #[must_use]
+    pub fn others_mapped(&self) -> Vec<PathBuf> {
+        self.library.others_mapped()
+    }
+
+    /// The function table, to call what this crate has no method for.
+    #[must_use]
+    pub fn as_raw(&self) -> &sys::Functions {
+        &self.library.functions
+    }
+
+    /// A new id, for one rank to make and to send to the others.
+    ///
+    /// NCCL keeps a thread and a listening socket for it in this process until all ranks have joined.
+    ///
+    /// # Errors
+    /// [`Error::Nccl`], for instance if no network interface can be used. After a failure, every later call in
+    /// the process answers the same.
+    #[doc(alias = "ncclGetUniqueId")]
+    pub fn unique_id(&self) -> Result<UniqueId> {
+        self.library.unique_id()
+    }
+
+    /// Makes a communicator of `size` ranks, of which the caller is number `rank`; returns when all have called.
+    ///
+    /// On a GPU the rank belongs to the calling thread's current device. Ranks are processes, or threads that
+    /// call at the same time.
+    ///
+    /// # Errors
+    /// [`Error::InvalidArgument`] if `rank` is not below `size`; [`Error::Nccl`] if NCCL cannot do it.
+    #[doc(alias = "ncclCommInitRank")]
+    pub fn init_rank(&self, size: usize, rank: usize, id: &UniqueId) -> Result<Communicator> {
+        Communicator::init_rank(&self.library, size, rank, id)
+    }
+
+    /// Makes one communicator that has all its ranks in this process: rank `i` on device `devices[i]`.
+    ///
+    /// A single thread that drives several ranks has to put their operations into a [`group`](Self::group).
+    /// On the CPU implementation the devices are only numbers.
+    ///
+    /// # Errors
+    /// [`Error::InvalidArgument`] if there is no device, or a negative one; [`Error::Nccl`] if NCCL cannot.
+    #[doc(alias = "ncclCommInitAll")]
+    pub fn init_all(&self, devices: &[i32]) -> Result<Vec<Communicator>> {
+        Communicator::init_all(&self.library, devices)
+    }
+}

@@ -1,0 +1,96 @@
+use std::fmt;
+
+use crate::sys::ncclResult_t;
+
+/// What a C function of NCCL answered.
+///
+/// Not an enum: libraries newer than this crate answer codes that it has never heard of, and they stay what
+/// they are. Two codes of one number are equal, known or not.
+#[doc(alias = "ncclResult_t")]
+#[derive(Clone, Copy, PartialEq, Eq, Hash)]
+pub struct ResultCode(u32);
+
+macro_rules! codes {
+    ($($(#[$doc:meta])* $name:ident = $raw:ident;)*) => {
+        impl ResultCode {
+            $($(#[$doc])* pub const $name: Self = Self(ncclResult_t::$raw.0);)*
+
+            /// NCCL's name, `None` for a code that the vendored header does not know.
+            #[must_use]
+            pub const fn name(self) -> Option<&'static str> {
+                match self {
+                    $(Self::$name => Some(stringify!($raw)),)*
+                    _ => None,
+                }
+            }
+        }
+    };
+}
+
+codes! {
+    /// The call did what it was asked.
+    SUCCESS = ncclSuccess;
+    /// A CUDA call failed; also what every initialisation answers where there is no GPU.
+    UNHANDLED_CUDA_ERROR = ncclUnhandledCudaError;
+    /// A system call failed.
+    SYSTEM_ERROR = ncclSystemError;
+    /// NCCL found itself in a state that should not be; memory corruption looks like this too.
+    INTERNAL_ERROR = ncclInternalError;
+    /// An argument is out of its range.
+    INVALID_ARGUMENT = ncclInvalidArgument;
+    /// The call does not fit the state of things, or the other ranks.
+    INVALID_USAGE = ncclInvalidUsage;
+    /// A peer has failed or cannot be reached.
+    REMOTE_ERROR = ncclRemoteError;
+    /// A nonblocking communicator is still at it. Since NCCL 2.14.3.
+    IN_PROGRESS = ncclInProgress;
+    /// The operation ran out of time. Since NCCL 2.30.3.
+    TIMEOUT = ncclTimeout;
+}
+
+impl ResultCode {
+    /// From the number itself.
+    #[must_use]
+    pub const fn from_raw(raw: ncclResult_t) -> Self {
+        Self(raw.0)
+    }
+
+    /// The number itself.
+    #[must_use]
+    pub const fn as_raw(self) -> ncclResult_t {
+        ncclResult_t(self.0)
+    }
+
+    pub(crate) fn is_success(self) -> bool {
+        self == Self::SUCCESS
+    }
+}
+
+impl fmt::Display for ResultCode {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} ({})", self.name().unwrap_or("a code unknown to this crate"), self.0)
+    }
+}
+
+impl fmt::Debug for ResultCode {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::ResultCode;
+    use crate::sys::ncclResult_t;
+
+    #[test]
+    fn known_and_unknown_codes() {
+        assert_eq!(ResultCode::TIMEOUT.to_string(), "ncclTimeout (8)");
+        for number in 0..ncclResult_t::ncclNumResults.0 {
+            assert!(ResultCode::from_raw(ncclResult_t(number)).name().is_some(), "{number}");
+        }
+        let unknown = ResultCode::from_raw(ncclResult_t(77));
+        assert_eq!((unknown.name(), unknown.as_raw().0), (None, 77));
+        assert_eq!(format!("{unknown:?}"), "a code unknown to this crate (77)");
+    }
+}

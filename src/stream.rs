@@ -1,0 +1,45 @@
+#![allow(unsafe_code)] // The raw constructor is unsafe.
+
+use std::marker::PhantomData;
+
+use crate::sys::cudaStream_t;
+
+/// A borrowed CUDA stream, in the manner of [`BorrowedFd`](std::os::fd::BorrowedFd).
+///
+/// NCCL's operations return when they are enqueued on a stream, and run in its order. The CPU implementation
+/// has no streams: there every operation is complete when the call (or the group) returns.
+#[doc(alias = "cudaStream_t")]
+#[derive(Debug, Clone, Copy)]
+pub struct StreamRef<'a> {
+    raw: cudaStream_t,
+    stream: PhantomData<&'a ()>,
+}
+
+impl StreamRef<'static> {
+    /// The default stream of the communicator's device.
+    pub const DEFAULT: Self = Self { raw: std::ptr::null_mut(), stream: PhantomData };
+}
+
+impl<'a> StreamRef<'a> {
+    /// Borrows a stream of another library.
+    ///
+    /// # Safety
+    /// `raw` is null or a stream of the device of every communicator that it is used with, and it is not
+    /// destroyed during `'a`.
+    #[must_use]
+    pub const unsafe fn from_raw(raw: cudaStream_t) -> Self {
+        Self { raw, stream: PhantomData }
+    }
+
+    /// The handle, for calls into CUDA.
+    #[must_use]
+    pub const fn as_raw(self) -> cudaStream_t {
+        self.raw
+    }
+}
+
+impl<'a> From<&StreamRef<'a>> for StreamRef<'a> {
+    fn from(stream: &StreamRef<'a>) -> Self {
+        *stream
+    }
+}

@@ -1,0 +1,141 @@
+use std::fmt;
+use std::str::FromStr;
+
+use crate::sys;
+
+/// What the ranks of a new communicator have in common: 128 opaque bytes.
+///
+/// One rank makes it with [`Nccl::unique_id`](crate::Nccl::unique_id) and gives it to the others by whatever
+/// means the program has (a file, a socket, an environment variable: its [`Display`](fmt::Display) form is
+/// 256 hexadecimal digits). The process that made it must live until all ranks have joined.
+#[doc(alias = "ncclUniqueId")]
+#[derive(Clone, Copy, PartialEq, Eq, Hash)]
+pub struct UniqueId([u8; Self::BYTES]);
+
+impl UniqueId {
+    /// The size of an id.
+    #[doc(alias = "NCCL_UNIQUE_ID_BYTES")]
+    pub const BYTES: usize = sys::NCCL_UNIQUE_ID_BYTES as usize;
+
+    /// An id received from another rank.
+    #[must_use]
+    pub const fn from_bytes(bytes: [u8; Self::BYTES]) -> Self {
+        Self(bytes)
+    }
+
+    /// The bytes to send to the other ranks.
+    #[must_use]
+    pub const fn as_bytes(&self) -> &[u8; Self::BYTES] {
+        &self.0
+    }
+
+    pub(crate) fn from_raw(raw: sys::ncclUniqueId) -> Self {
+        Self(raw.internal.map(|byte| byte.to_ne_bytes()[0]))
+    }
+
+    pub(crate) fn to_raw(self) -> sys::ncclUniqueId {
+        sys::ncclUniqueId { internal: self.0.map(|byte| std::ffi::c_char::from_ne_bytes([byte])) }
+    }
+}
+
+/// Hexadecimal, 256 digits.
+impl fmt::Display for UniqueId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.iter().try_for_each(|byte| write!(f, "{byte:02x}"))
+    }
+}
+
+/// Shortened: ids carry a secret, and logs are read by many.
+impl fmt::Debug for UniqueId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "UniqueId({:02x}{:02x}..)", self.0[0], self.0[1])
+    }
+}
+
+/// Bytes or text that are no [`UniqueId`].
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum ParseUniqueIdError {
+    /// Not 128 bytes.
+    #[error("a unique id has {expected} bytes; {found} were given", expected = UniqueId::BYTES)]
+    Length {
+        /// Bytes given (half of the digits, rounded up).
+        found: usize,
+    },
+    /// Not a hexadecimal digit.
+    #[error("a unique id is written in hexadecimal digits; character {position} is {found:?}")]
+    Digit {
+        /// Where, counted in characters from 0.
+        position: usize,
+        /// What stands there.
+        found: char,
+    },
+}
+
+impl TryFrom<&[u8]> for UniqueId {
+    type Error = ParseUniqueIdError;
+
+    fn try_from(bytes: &[u8]) -> Result<Self, Self::Error> {
+        bytes.try_into().map(Self).map_err(|_| ParseUniqueIdError::Length { found: bytes.len() })
+    }
+}
+
+impl FromStr for UniqueId {
+    type Err = ParseUniqueIdError;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        let digit = |(position, found): (usize, char)| {
+            found.to_digit(16).map(|d| d as u8).ok_or(ParseUniqueIdError::Digit { position, found })
+        };
+        let digits = text.chars().enumerate().map(digit).collect::<Result<Vec<u8>, _>>()?;
+        if digits.len() != 2 * Self::BYTES {
+            return Err(ParseUniqueIdError::Length { found: digits.len().div_ceil(2) });
+        }
+        let mut id = [0; Self::BYTES];
+        for (byte, pair) in id.iter_mut().zip(digits.chunks_exact(2)) {
+            *byte = pair[0] << 4 | pair[1];
+        }
+        Ok(Self(id))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{ParseUniqueIdError, UniqueId};
+
+    #[test]
+    fn bytes_text_and_c_form_round_trip() {
+        let bytes: [u8; 128] = std::array::from_fn(|i| (i * 37 + 200) as u8);
+        let id = UniqueId::from_bytes(bytes);
+        assert_eq!(id.as_bytes(), &bytes);
+        assert_eq!(id.to_string().len(), 256);
+        assert_eq!(id.to_string().parse(), Ok(id));
+        assert_eq!(id.to_string().to_uppercase().parse(), Ok(id));
+        assert_eq!(UniqueId::from_raw(id.to_raw()), id);
+        assert_eq!(UniqueId::try_from(&bytes[..]), Ok(id));
+    }
+
+    #[test]
+    fn wrong_lengths_and_digits() {
+        for length in [0, 127, 129] {
+            let error = UniqueId::try_from(&vec![0; length][..]).unwrap_err();
+            assert_eq!(error, ParseUniqueIdError::Length { found: length });
+            assert!("00".repeat(length).parse::<UniqueId>() == Err(error));
+        }
+        let error = format!("{}g{}", "0".repeat(9), "0".repeat(246)).parse::<UniqueId>().unwrap_err();
+        assert_eq!(error, ParseUniqueIdError::Digit { position: 9, found: 'g' });
+        assert_eq!(
+            "é".repeat(256).parse::<UniqueId>().unwrap_err().to_string(),
+            "a unique id is written in hexadecimal digits; character 0 is 'é'"
+        );
+        assert_eq!(
+            "0".repeat(255).parse::<UniqueId>().unwrap_err(),
+            ParseUniqueIdError::Length { found: 128 }
+        );
+    }
+
+    #[test]
+    fn debug_hides_the_secret() {
+        assert_eq!(format!("{:?}", UniqueId::from_bytes([0xab; 128])), "UniqueId(abab..)");
+    }
+}

@@ -1,0 +1,93 @@
+use std::fmt;
+use std::str::FromStr;
+
+use crate::sys;
+
+/// A release of NCCL, as `major.minor.patch`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Version {
+    /// Major release.
+    pub major: u32,
+    /// Minor release.
+    pub minor: u32,
+    /// Patch level.
+    pub patch: u32,
+}
+
+impl Version {
+    /// The release that the vendored header declares.
+    pub const HEADER: Self = Self::new(sys::NCCL_MAJOR, sys::NCCL_MINOR, sys::NCCL_PATCH);
+
+    /// `major.minor.patch`.
+    #[must_use]
+    pub const fn new(major: u32, minor: u32, patch: u32) -> Self {
+        Self { major, minor, patch }
+    }
+
+    /// From the number that `ncclGetVersion` answers: `2804` is 2.8.4 and, from 2.9 on, `23203` is 2.32.3.
+    #[doc(alias = "NCCL_VERSION_CODE")]
+    #[must_use]
+    pub const fn from_code(code: u32) -> Self {
+        let major_unit = if code < 10_000 { 1_000 } else { 10_000 };
+        Self::new(code / major_unit, code % major_unit / 100, code % 100)
+    }
+
+    /// The number that NCCL uses for this release.
+    #[must_use]
+    pub const fn code(self) -> u32 {
+        let major_unit = if self.major <= 2 && self.minor <= 8 { 1_000 } else { 10_000 };
+        self.major * major_unit + self.minor * 100 + self.patch
+    }
+
+    /// The first release that has `item`, a C function (or enum value, or field; see [`sys::since`]).
+    pub(crate) fn since(item: &str) -> Self {
+        Self::from_code(sys::since(item).unwrap_or(sys::NCCL_VERSION_CODE))
+    }
+}
+
+impl fmt::Display for Version {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}.{}.{}", self.major, self.minor, self.patch)
+    }
+}
+
+/// The text was not `major.minor.patch`.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{0:?} is not an NCCL version; expected major.minor.patch, such as 2.32.3")]
+pub struct ParseVersionError(String);
+
+impl FromStr for Version {
+    type Err = ParseVersionError;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        let parts: Option<Vec<u32>> = text.split('.').map(|part| part.parse().ok()).collect();
+        match parts.as_deref() {
+            Some(&[major, minor, patch]) => Ok(Self::new(major, minor, patch)),
+            _ => Err(ParseVersionError(text.into())),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::Version;
+
+    #[test]
+    fn codes_of_both_eras() {
+        for (code, text) in [(2_804, "2.8.4"), (21_304, "2.13.4"), (22_707, "2.27.7"), (23_203, "2.32.3")] {
+            let version = Version::from_code(code);
+            assert_eq!(version.to_string(), text);
+            assert_eq!(version.code(), code);
+            assert_eq!(text.parse(), Ok(version));
+        }
+        assert!(Version::new(2, 9, 0) > Version::new(2, 8, 99));
+    }
+
+    #[test]
+    fn text_that_is_no_version() {
+        for text in ["", "2", "2.32", "2.32.3.1", "2.x.3", "-2.0.0"] {
+            let error = text.parse::<Version>().unwrap_err().to_string();
+            assert!(error.contains("major.minor.patch") && error.contains(text), "{error}");
+        }
+    }
+}

@@ -1,0 +1,155 @@
+//! What needs no communicator, and so no GPU.
+
+use libnccl::{Error, Nccl, ResultCode, UniqueId, Version, sys};
+
+use super::cases;
+
+cases! {
+    says_its_version,
+    knows_its_functions,
+    makes_ids_that_differ,
+    an_empty_group_returns_what_the_closure_does,
+    groups_do_not_nest,
+    a_panic_in_a_group_leaves_the_thread_outside,
+    sizes_and_ranks_are_checked_before_nccl_is_called,
+    error_texts_of_known_and_unknown_codes,
+    null_arguments_are_errors,
+}
+
+/// The real library on a machine without a GPU.
+pub(crate) const WITHOUT_A_GPU: &[super::Case] =
+    &[("initialising_without_a_gpu_is_an_error", initialising_without_a_gpu_is_an_error)];
+
+fn says_its_version(nccl: &Nccl) {
+    let mut code = 0;
+    let get_version = nccl.as_raw().ncclGetVersion.unwrap();
+    // SAFETY: `code` is where NCCL writes an int.
+    assert_eq!(unsafe { get_version(&raw mut code) }, sys::ncclResult_t::ncclSuccess);
+    assert_eq!(nccl.version(), Version::from_code(code as u32));
+    assert!(nccl.version() >= Version::new(2, 13, 4), "{}", nccl.version());
+}
+
+/// A release has exactly the functions that came with it or before: this is the proof of the `since`.
+fn knows_its_functions(nccl: &Nccl) {
+    let (version, backend) = (nccl.version(), nccl.backend().to_string());
+    assert_eq!(nccl.functions().count(), 72);
+    for function in nccl.functions() {
+        // nccl.h has the parameter functions since 2.30.4; 2.30.3 already exports them.
+        let early = function.name.starts_with("ncclParam") && version == Version::new(2, 30, 3);
+        assert_eq!(function.present, function.since <= version || early, "{function:?} in {version}");
+        match nccl.require(function.name) {
+            Ok(()) => assert!(function.present, "{function:?}"),
+            Err(Error::Unsupported { function: name, since, found, library }) => {
+                assert!(!function.present, "{function:?}");
+                assert_eq!((name, since, found), (function.name, function.since, version));
+                assert_eq!(*library, *backend);
+            }
+            Err(other) => panic!("{other}"),
+        }
+    }
+    let unknown = nccl.require("ncclFrobnicate").unwrap_err().to_string();
+    assert_eq!(unknown, "require: nccl.h of 2.32.3 has no ncclFrobnicate");
+}
+
+fn makes_ids_that_differ(nccl: &Nccl) {
+    let (one, other) = (nccl.unique_id().unwrap(), nccl.unique_id().unwrap());
+    assert_ne!(one, other);
+    assert_eq!(one.to_string().parse(), Ok(one));
+    assert_eq!(UniqueId::from_bytes(*one.as_bytes()), one);
+}
+
+fn an_empty_group_returns_what_the_closure_does(nccl: &Nccl) {
+    assert_eq!(nccl.group(|_| Ok(7)).unwrap(), 7);
+    let failed = nccl.group(|_| nccl.require("ncclFrobnicate")).unwrap_err();
+    assert!(matches!(failed, Error::InvalidArgument { .. }), "{failed}");
+    assert_eq!(nccl.group(|_| Ok(8)).unwrap(), 8);
+    assert_outside_a_group(nccl);
+}
+
+fn groups_do_not_nest(nccl: &Nccl) {
+    let failed = nccl.group(|_| nccl.group(|_| Ok(()))).unwrap_err();
+    assert!(matches!(failed, Error::InvalidUsage { call: "group", .. }), "{failed}");
+    assert_outside_a_group(nccl);
+}
+
+fn a_panic_in_a_group_leaves_the_thread_outside(nccl: &Nccl) {
+    let panicked = std::panic::catch_unwind(|| {
+        nccl.group(|_| -> libnccl::Result<()> { std::panic::resume_unwind(Box::new(7)) })
+    });
+    assert_eq!(panicked.unwrap_err().downcast_ref(), Some(&7));
+    assert_outside_a_group(nccl);
+}
+
+/// NCCL's own word: ending a group that is not there is invalid usage.
+fn assert_outside_a_group(nccl: &Nccl) {
+    let end = nccl.as_raw().ncclGroupEnd.unwrap();
+    // SAFETY: takes nothing.
+    assert_eq!(unsafe { end() }, sys::ncclResult_t::ncclInvalidUsage, "the thread is inside a group");
+}
+
+fn sizes_and_ranks_are_checked_before_nccl_is_called(nccl: &Nccl) {
+    let id = UniqueId::from_bytes([0; 128]);
+    let beyond = usize::try_from(i32::MAX).unwrap() + 1;
+    for (size, rank, expected) in [
+        (0, 0, "init_rank: rank 0 is not below the size 0"),
+        (4, 4, "init_rank: rank 4 is not below the size 4"),
+        (2, 9, "init_rank: rank 9 is not below the size 2"),
+        (beyond, 0, "init_rank: size 2147483648 or rank 0 is beyond 2147483647"),
+    ] {
+        assert_eq!(nccl.init_rank(size, rank, &id).unwrap_err().to_string(), expected);
+    }
+    assert_eq!(
+        nccl.init_all(&[]).unwrap_err().to_string(),
+        "init_all: no devices; expected one for each rank"
+    );
+    assert_eq!(nccl.init_all(&[0, -3]).unwrap_err().to_string(), "init_all: device -3 is negative");
+    let inside = nccl.group(|_| nccl.init_all(&[0])).unwrap_err();
+    assert!(matches!(inside, Error::InvalidUsage { call: "init_all", .. }), "{inside}");
+}
+
+fn error_texts_of_known_and_unknown_codes(nccl: &Nccl) {
+    let error_string = nccl.as_raw().ncclGetErrorString.unwrap();
+    let text = |code: u32| {
+        // SAFETY: takes any code and answers a static string.
+        let text = unsafe { std::ffi::CStr::from_ptr(error_string(sys::ncclResult_t(code))) };
+        text.to_str().unwrap().to_string()
+    };
+    let texts: Vec<String> = (0..7).map(text).collect();
+    let distinct: std::collections::BTreeSet<&String> = texts.iter().collect();
+    assert_eq!(distinct.len(), 7, "{texts:?}");
+    assert_eq!(text(77), "unknown result code");
+}
+
+fn null_arguments_are_errors(nccl: &Nccl) {
+    let functions = nccl.as_raw();
+    let null = std::ptr::null_mut();
+    let mut count = 0;
+    // SAFETY: NCCL checks its arguments for null, which is what is tested.
+    unsafe {
+        let invalid_argument = ResultCode::INVALID_ARGUMENT.as_raw();
+        assert_eq!(functions.ncclGetVersion.unwrap()(std::ptr::null_mut()), invalid_argument);
+        assert_eq!(functions.ncclGetUniqueId.unwrap()(std::ptr::null_mut()), invalid_argument);
+        assert_eq!(functions.ncclCommCount.unwrap()(null, &raw mut count), invalid_argument);
+        assert_eq!(functions.ncclCommUserRank.unwrap()(null, &raw mut count), invalid_argument);
+        assert_eq!(functions.ncclCommCuDevice.unwrap()(null, &raw mut count), invalid_argument);
+        assert_eq!(functions.ncclCommDestroy.unwrap()(null), ResultCode::SUCCESS.as_raw());
+        assert_eq!(functions.ncclCommAbort.unwrap()(null), ResultCode::SUCCESS.as_raw());
+    }
+}
+
+fn initialising_without_a_gpu_is_an_error(nccl: &Nccl) {
+    let id = nccl.unique_id().unwrap();
+    for (call, failed) in [
+        ("ncclCommInitRank", nccl.init_rank(1, 0, &id).map(drop)),
+        ("ncclCommInitAll", nccl.init_all(&[0]).map(drop)),
+    ] {
+        let error = failed.unwrap_err();
+        let Error::Nccl { call: found, code, message, detail } = &error else { panic!("{error}") };
+        assert_eq!((*found, *code), (call, ResultCode::UNHANDLED_CUDA_ERROR));
+        assert!(message.starts_with("unhandled cuda error"), "{error}");
+        assert!(detail.contains("Cuda failure"), "{error}");
+        assert_eq!(error.code(), Some(*code));
+        assert!(error.to_string().contains("(code 1)"), "{error}");
+        assert_outside_a_group(nccl);
+    }
+}

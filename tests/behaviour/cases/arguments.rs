@@ -1,0 +1,160 @@
+//! Wrong arguments are found before NCCL is called, and the error names the numbers.
+
+use libnccl::{DeviceSlice, DeviceSliceMut, Error, Nccl, ReduceOp, Result, StreamRef, sys};
+
+use super::{cases, of_one_thread, on_threads};
+
+const STREAM: StreamRef<'static> = StreamRef::DEFAULT;
+
+cases! {
+    short_buffers_are_named_with_their_lengths,
+    roots_and_peers_out_of_range,
+    in_place_buffers_that_cannot_be_divided,
+    host_memory_on_a_device_communicator,
+    device_memory_on_a_host_communicator,
+    an_id_of_another_implementation,
+    the_communicator_survives_a_wrong_argument,
+    null_buffers_reach_nccl_as_errors,
+}
+
+fn message(result: Result<()>) -> String {
+    match result.unwrap_err() {
+        error @ Error::InvalidArgument { .. } => error.to_string(),
+        other => panic!("{other:?}"),
+    }
+}
+
+/// One element too few, for every operation, on rank 1 of 3.
+fn short_buffers_are_named_with_their_lengths(nccl: &Nccl) {
+    let comms = of_one_thread(nccl, 3);
+    let comm = &comms[1];
+    let (send, mut recv) = (vec![0_i32; 12], vec![0_i32; 12]);
+    assert_eq!(
+        message(comm.all_reduce(&send, &mut recv[..11], ReduceOp::Sum, STREAM)),
+        "all_reduce: the receive buffer holds 11 elements, and needs 12"
+    );
+    assert_eq!(
+        message(comm.broadcast(&send[..11], &mut recv, 1, STREAM)),
+        "broadcast: the root's send buffer holds 11 elements, and needs 12"
+    );
+    assert_eq!(
+        message(comm.reduce(&send, &mut recv[..11], ReduceOp::Sum, 1, STREAM)),
+        "reduce: the root's receive buffer holds 11 elements, and needs 12"
+    );
+    assert_eq!(
+        message(comm.all_gather(&send[..4], &mut recv[..11], STREAM)),
+        "all_gather: the receive buffer holds 11 elements, and needs 12, 3 ranks times 4"
+    );
+    assert_eq!(
+        message(comm.reduce_scatter(&send[..11], &mut recv[..4], ReduceOp::Sum, STREAM)),
+        "reduce_scatter: the send buffer holds 11 elements, and needs 12, 3 ranks times 4"
+    );
+    // SAFETY: never looked at, as the length is refused.
+    let huge = unsafe { DeviceSlice::<i32>::from_raw_parts(std::ptr::dangling(), usize::MAX) };
+    let refused = device_library().init_all(&[0, 1]).unwrap()[0].all_gather(huge, &mut [0; 0], STREAM);
+    assert!(message(refused).ends_with("needs more than there can be, 2 ranks times 18446744073709551615"));
+}
+
+fn roots_and_peers_out_of_range(nccl: &Nccl) {
+    let comms = of_one_thread(nccl, 2);
+    let comm = &comms[0];
+    let (send, mut recv) = ([0_u8; 4], [0_u8; 4]);
+    let expected = |call: &str, what: &str, rank: usize| {
+        format!("{call}: {what} {rank} is not below 2, the communicator's size")
+    };
+    for rank in [2, usize::MAX] {
+        let wrong = comm.broadcast(&send, &mut recv, rank, STREAM);
+        assert_eq!(message(wrong), expected("broadcast", "root", rank));
+        let wrong = comm.broadcast_in_place(&mut recv, rank, STREAM);
+        assert_eq!(message(wrong), expected("broadcast", "root", rank));
+        let wrong = comm.reduce(&send, &mut recv, ReduceOp::Max, rank, STREAM);
+        assert_eq!(message(wrong), expected("reduce", "root", rank));
+        assert_eq!(message(comm.send(&send, rank, STREAM)), expected("send", "peer", rank));
+        assert_eq!(message(comm.recv(&mut recv, rank, STREAM)), expected("recv", "peer", rank));
+    }
+}
+
+fn in_place_buffers_that_cannot_be_divided(nccl: &Nccl) {
+    let comms = of_one_thread(nccl, 3);
+    let mut buffer = [0_f64; 11];
+    for (call, wrong) in [
+        ("all_gather_in_place", comms[0].all_gather_in_place(&mut buffer, STREAM)),
+        ("reduce_scatter_in_place", comms[0].reduce_scatter_in_place(&mut buffer, ReduceOp::Sum, STREAM)),
+    ] {
+        assert_eq!(
+            message(wrong),
+            format!("{call}: the buffer's 11 elements are not a multiple of 3, the ranks")
+        );
+    }
+}
+
+/// The CPU implementation without the parameter by which it says that it works on host memory.
+fn device_library() -> Nccl {
+    let functions = sys::Functions { ncclParamGetParameter: None, ..libnccl_cpu::TABLE };
+    // SAFETY: the CPU implementation's functions.
+    unsafe { Nccl::from_table("CPU that claims to be a GPU", functions) }.unwrap()
+}
+
+fn host_memory_on_a_device_communicator(_: &Nccl) {
+    let comms = device_library().init_all(&[0]).unwrap();
+    let (send, mut recv) = ([1_i64; 4], [0_i64; 4]);
+    let expected =
+        |call| format!("{call}: a buffer is in host memory; the communicator works on device memory");
+    let comm = &comms[0];
+    assert_eq!(message(comm.all_reduce(&send, &mut recv, ReduceOp::Sum, STREAM)), expected("all_reduce"));
+    assert_eq!(message(comm.broadcast(&send, &mut recv, 0, STREAM)), expected("broadcast"));
+    assert_eq!(message(comm.reduce(&send, &mut recv, ReduceOp::Sum, 0, STREAM)), expected("reduce"));
+    assert_eq!(message(comm.all_gather(&send, &mut recv, STREAM)), expected("all_gather"));
+    assert_eq!(
+        message(comm.reduce_scatter(&send, &mut recv, ReduceOp::Sum, STREAM)),
+        expected("reduce_scatter")
+    );
+    assert_eq!(message(comm.send(&send, 0, STREAM)), expected("send"));
+    assert_eq!(message(comm.recv(&mut recv, 0, STREAM)), expected("recv"));
+
+    // SAFETY: this "device" is the host, and the calls are complete when they return.
+    let (send, recv) = unsafe {
+        (DeviceSlice::from_raw_parts(send.as_ptr(), 4), DeviceSliceMut::from_raw_parts(recv.as_mut_ptr(), 4))
+    };
+    comm.all_reduce(send, recv, ReduceOp::Sum, STREAM).unwrap();
+}
+
+fn device_memory_on_a_host_communicator(nccl: &Nccl) {
+    let comms = of_one_thread(nccl, 1);
+    let mut recv = [0_i8; 4];
+    // SAFETY: never looked at, as the memory space is refused.
+    let send = unsafe { DeviceSlice::<i8>::from_raw_parts(std::ptr::dangling(), 4) };
+    assert_eq!(
+        message(comms[0].all_reduce(send, &mut recv, ReduceOp::Sum, STREAM)),
+        "all_reduce: a buffer is in device memory; the communicator works on host memory"
+    );
+}
+
+fn an_id_of_another_implementation(nccl: &Nccl) {
+    let error = nccl.init_rank(2, 0, &libnccl::UniqueId::from_bytes([0; 128])).unwrap_err();
+    let Error::Nccl { call: "ncclCommInitRank", code, detail, .. } = &error else { panic!("{error}") };
+    assert_eq!(*code, libnccl::ResultCode::INVALID_ARGUMENT);
+    assert!(!detail.is_empty(), "{error}");
+}
+
+fn the_communicator_survives_a_wrong_argument(nccl: &Nccl) {
+    let sums = on_threads(nccl, 2, |comm| {
+        let mut buffer = [1 + comm.rank() as i32; 3];
+        assert!(comm.all_reduce(&[1; 4], &mut buffer, ReduceOp::Sum, STREAM).is_err());
+        comm.all_reduce_in_place(&mut buffer, ReduceOp::Sum, STREAM).unwrap();
+        comm.destroy().unwrap();
+        buffer
+    });
+    assert_eq!(sums, [[3; 3]; 2]);
+}
+
+/// The facade cannot make such a call; C can.
+fn null_buffers_reach_nccl_as_errors(nccl: &Nccl) {
+    let comms = of_one_thread(nccl, 1);
+    let (data_type, op) = (sys::ncclDataType_t::ncclInt8, sys::ncclRedOp_t::ncclSum);
+    let null = std::ptr::null_mut();
+    let all_reduce = nccl.as_raw().ncclAllReduce.unwrap();
+    // SAFETY: a live communicator; null buffers are what is tested.
+    let code = unsafe { all_reduce(null, null, 4, data_type, op, comms[0].as_raw(), std::ptr::null_mut()) };
+    assert_eq!(code, sys::ncclResult_t::ncclInvalidArgument);
+}

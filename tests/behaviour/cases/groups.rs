@@ -1,0 +1,168 @@
+//! What a group does to its members, and what a failure in it does.
+
+use libnccl::{Communicator, Error, Nccl, ReduceOp, Result, ResultCode, StreamRef};
+
+use super::{cases, of_one_thread};
+
+const STREAM: StreamRef<'static> = StreamRef::DEFAULT;
+
+cases! {
+    ordinary_methods_are_refused_while_a_group_is_open,
+    a_closure_that_fails_starts_nothing_and_fails_its_members,
+    a_panic_starts_nothing_and_fails_its_members,
+    a_mistake_found_before_anything_is_queued_marks_nothing,
+    an_ignored_error_of_nccl_still_comes_out,
+    two_communicators_in_one_group,
+    a_group_of_another_library_is_refused,
+}
+
+fn assert_failed(comm: &Communicator) {
+    let refused = comm.all_reduce_in_place(&mut [1_i32], ReduceOp::Sum, STREAM).unwrap_err();
+    assert_eq!(
+        refused.to_string(),
+        "all_reduce_in_place: the communicator was in a group that failed; it can only be aborted or destroyed"
+    );
+    assert_eq!(comm.async_error().unwrap(), ResultCode::SUCCESS);
+}
+
+fn assert_works(nccl: &Nccl, comms: &[Communicator]) {
+    let mut ones = vec![[1_u32]; comms.len()];
+    nccl.group(|g| {
+        comms
+            .iter()
+            .zip(&mut ones)
+            .try_for_each(|(comm, one)| g.all_reduce_in_place(comm, one, ReduceOp::Sum, STREAM))
+    })
+    .unwrap();
+    assert_eq!(ones, vec![[comms.len() as u32]; comms.len()]);
+}
+
+fn ordinary_methods_are_refused_while_a_group_is_open(nccl: &Nccl) {
+    let comms = of_one_thread(nccl, 1);
+    let id = nccl.unique_id().unwrap();
+    let mut buffer = [1_i32];
+    nccl.group(|_| {
+        for (call, refused) in [
+            ("all_reduce_in_place", comms[0].all_reduce_in_place(&mut buffer, ReduceOp::Sum, STREAM)),
+            ("init_rank", nccl.init_rank(1, 0, &id).map(drop)),
+            ("destroy", of_another_thread(nccl).destroy()),
+        ] {
+            let error = refused.unwrap_err();
+            assert!(matches!(error, Error::InvalidUsage { .. }), "{error:?}");
+            assert!(
+                error.to_string().starts_with(&format!("{call}: a group is open on this thread")),
+                "{error}"
+            );
+        }
+        Ok(())
+    })
+    .unwrap();
+    assert_works(nccl, &comms);
+}
+
+fn of_another_thread(nccl: &Nccl) -> Communicator {
+    std::thread::scope(|s| s.spawn(|| of_one_thread(nccl, 1).remove(0)).join().unwrap())
+}
+
+/// Rank 1 never gets its part: were the group started, it would wait for ever.
+fn a_closure_that_fails_starts_nothing_and_fails_its_members(nccl: &Nccl) {
+    let comms = of_one_thread(nccl, 2);
+    let mut buffers = [[5_i32], [7]];
+    let [first, second] = &mut buffers;
+    let error = nccl
+        .group(|g| -> Result<()> {
+            g.all_reduce_in_place(&comms[0], first, ReduceOp::Sum, STREAM)?;
+            g.broadcast_in_place(&comms[1], second, 9, STREAM)
+        })
+        .unwrap_err();
+    assert_eq!(error.to_string(), "broadcast: root 9 is not below 2, the communicator's size");
+    assert_eq!(buffers, [[5], [7]]);
+    assert_failed(&comms[0]);
+    let refused = nccl.group(|g| g.send(&comms[0], &[1_u8; 0], 0, STREAM)).unwrap_err();
+    assert!(matches!(refused, Error::InvalidUsage { call: "send", .. }), "{refused}");
+    for comm in comms {
+        comm.destroy().unwrap();
+    }
+    assert_works(nccl, &of_one_thread(nccl, 2));
+}
+
+fn a_panic_starts_nothing_and_fails_its_members(nccl: &Nccl) {
+    let comms = of_one_thread(nccl, 2);
+    let mut buffer = [5_i32];
+    let panicked = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
+        nccl.group(|g| -> Result<()> {
+            g.all_reduce_in_place(&comms[0], &mut buffer, ReduceOp::Sum, STREAM)?;
+            std::panic::resume_unwind(Box::new("on purpose"))
+        })
+    }));
+    assert_eq!(panicked.unwrap_err().downcast_ref(), Some(&"on purpose"));
+    assert_eq!(buffer, [5]);
+    assert_failed(&comms[0]);
+    assert_works(nccl, &of_one_thread(nccl, 2));
+}
+
+fn a_mistake_found_before_anything_is_queued_marks_nothing(nccl: &Nccl) {
+    let comms = of_one_thread(nccl, 2);
+    let mut buffer = [1.0_f32];
+    let error = nccl.group(|g| g.recv(&comms[0], &mut buffer, 5, STREAM)).unwrap_err();
+    assert_eq!(error.to_string(), "recv: peer 5 is not below 2, the communicator's size");
+    assert_works(nccl, &comms);
+}
+
+/// A floating-point type the CPU implementation refuses stands for any error of NCCL's own.
+fn an_ignored_error_of_nccl_still_comes_out(nccl: &Nccl) {
+    let comms = of_one_thread(nccl, 2);
+    let end = nccl.group(|g| {
+        g.all_reduce_in_place(&comms[0], &mut *Box::leak(Box::new([1_i32])), ReduceOp::Sum, STREAM)?;
+        let refused =
+            g.all_reduce_in_place(&comms[1], &mut *Box::leak(Box::new([Refused(0)])), ReduceOp::Sum, STREAM);
+        assert!(matches!(refused, Err(Error::Nccl { .. })), "{refused:?}");
+        Ok(())
+    });
+    let Err(Error::Nccl { call: "ncclAllReduce", .. }) = end else { panic!("{end:?}") };
+    comms.iter().for_each(assert_failed);
+}
+
+/// An element type that no implementation knows.
+#[derive(Clone, Copy)]
+struct Refused(#[expect(dead_code, reason = "only its size matters")] u8);
+
+// SAFETY: plain data of the size of the type that it claims; NCCL never computes with it.
+unsafe impl libnccl::Element for Refused {
+    const DATA_TYPE: libnccl::DataType = libnccl::DataType::Float8e5m2;
+}
+
+fn two_communicators_in_one_group(nccl: &Nccl) {
+    let (one, other) = (of_one_thread(nccl, 2), of_one_thread(nccl, 3));
+    let mut ones = vec![[1_i64; 9]; 5];
+    nccl.group(|g| {
+        let comms = one.iter().chain(&other);
+        comms
+            .zip(&mut ones)
+            .try_for_each(|(comm, buffer)| g.all_reduce_in_place(comm, buffer, ReduceOp::Sum, STREAM))
+    })
+    .unwrap();
+    assert_eq!(ones, [[2; 9], [2; 9], [3; 9], [3; 9], [3; 9]]);
+}
+
+fn a_group_of_another_library_is_refused(nccl: &Nccl) {
+    let comms = of_one_thread(nccl, 1);
+    let functions =
+        libnccl::sys::Functions { ncclGroupStart: Some(start), ncclGroupEnd: Some(end), ..*nccl.as_raw() };
+    // SAFETY: the functions of `nccl`, but for two that do nothing.
+    let other = unsafe { Nccl::from_table("another", functions) }.unwrap();
+    let mut buffer = [1_i32];
+    let error =
+        other.group(|g| g.all_reduce_in_place(&comms[0], &mut buffer, ReduceOp::Sum, STREAM)).unwrap_err();
+    assert_eq!(
+        error.to_string(),
+        "all_reduce_in_place: the communicator and the group belong to different libraries"
+    );
+
+    unsafe extern "C" fn start() -> libnccl::sys::ncclResult_t {
+        libnccl::sys::ncclResult_t::ncclSuccess
+    }
+    unsafe extern "C" fn end() -> libnccl::sys::ncclResult_t {
+        libnccl::sys::ncclResult_t::ncclSuccess
+    }
+}

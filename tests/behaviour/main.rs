@@ -1,0 +1,33 @@
+//! What an implementation of NCCL has to do, run over every implementation that is present: the CPU one in
+//! process, as a loaded shared object, the linked library (whichever it is), and the real one.
+//!
+//! `LIBNCCL_TEST_LIBRARY` names a real libnccl to load. What is absent is listed as ignored, by name.
+
+mod cases;
+mod implementations;
+
+use libtest_mimic::{Arguments, Trial};
+
+fn main() {
+    let arguments = Arguments::from_args();
+    let mut trials = Vec::new();
+    for implementation in implementations::all() {
+        let name = implementation.name;
+        match implementation.nccl {
+            Ok(nccl) => {
+                for (case, run) in cases::for_implementation(&nccl) {
+                    let nccl = nccl.clone();
+                    trials.push(Trial::test(format!("{name}: {case}"), move || {
+                        run(&nccl);
+                        Ok(())
+                    }));
+                }
+            }
+            Err(reason) => {
+                let skipped = Trial::test(format!("{name}: skipped, {reason}"), move || Err(reason.into()));
+                trials.push(skipped.with_ignored_flag(true));
+            }
+        }
+    }
+    libtest_mimic::run(&arguments, trials).exit();
+}

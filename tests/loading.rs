@@ -1,0 +1,137 @@
+//! Everything that can be wrong with a library file is an error that names the file and what is wrong.
+#![cfg(feature = "dlopen")]
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use libnccl::{LoadError, Nccl};
+
+/// A shared object of this system that has nothing to do with NCCL.
+fn c_library() -> PathBuf {
+    let maps = fs::read_to_string("/proc/self/maps").unwrap();
+    let line = maps.lines().find(|line| line.contains("/libc.so") || line.contains("/libc-"));
+    line.and_then(|line| Some(line[line.find('/')?..].into()))
+        .expect("this program is linked with the C library")
+}
+
+/// Files that are no NCCL, with what is said about each.
+fn bad_files(directory: &Path) -> Vec<(PathBuf, &'static str)> {
+    let good = fs::read(c_library()).unwrap();
+    let changed = |at: usize, byte: u8| {
+        let mut bytes = good.clone();
+        bytes[at] = byte;
+        bytes
+    };
+    let (foreign, name) = if cfg!(target_arch = "x86_64") {
+        (183, "is built for aarch64")
+    } else {
+        (62, "is built for x86_64")
+    };
+    let files: [(&str, Vec<u8>, &str); 8] = [
+        ("empty.so", Vec::new(), "is empty"),
+        ("text.so", b"INPUT(-lnccl)\n".to_vec(), "is not a shared object (no ELF header)"),
+        ("header.so", good[..40].to_vec(), "is truncated: it has 40 bytes"),
+        ("truncated.so", good[..good.len() / 2].to_vec(), "is truncated: it has "),
+        ("class.so", changed(4, 1), "is a 32-bit object; this process is 64-bit"),
+        ("machine.so", changed(18, foreign), name),
+        ("program.so", changed(16, 2), "is an ELF file, but not a shared object"),
+        ("other.so", good.clone(), "is a shared object without NCCL's functions (no ncclGetVersion)"),
+    ];
+    let mut bad: Vec<(PathBuf, &str)> = files
+        .into_iter()
+        .map(|(name, bytes, problem)| {
+            let path = directory.join(name);
+            fs::write(&path, bytes).unwrap();
+            (path, problem)
+        })
+        .collect();
+    bad.push((directory.into(), "is a directory; expected the library's file"));
+    bad.push((directory.join("absent.so"), "No such file or directory"));
+    bad.push(("/dev/null".into(), "is not a regular file"));
+    bad
+}
+
+#[test]
+fn open_says_what_is_wrong_with_a_file() {
+    let directory = tempfile::tempdir().unwrap();
+    for (path, problem) in bad_files(directory.path()) {
+        // SAFETY: none of the files has functions of NCCL's names, and none runs code when it is loaded but
+        // the C library, which is loaded already.
+        let error = unsafe { Nccl::open(&path) }.unwrap_err();
+        let LoadError::NotLoaded { attempts } = &error else { panic!("{error}") };
+        assert_eq!((attempts.len(), &attempts[0].path), (1, &path), "{error}");
+        assert!(attempts[0].problem.contains(problem), "{error}");
+        let text = error.to_string();
+        assert!(text.starts_with("no NCCL library could be loaded\n  ") && text.contains(problem), "{text}");
+    }
+}
+
+/// `Nccl::load` in a process with this environment: what it printed.
+fn load_with(environment: &[(&str, &Path)]) -> String {
+    let mut child = Command::new(std::env::current_exe().unwrap());
+    child.args(["--exact", "child_loads", "--nocapture"]).env("LIBNCCL_TEST_CHILD", "1");
+    for variable in
+        ["LIBNCCL_PATH", "LD_LIBRARY_PATH", "VIRTUAL_ENV", "CONDA_PREFIX", "NCCL_HOME", "CUDA_HOME", "PATH"]
+    {
+        child.env_remove(variable);
+    }
+    let output = child.envs(environment.iter().copied()).output().unwrap();
+    assert!(output.status.success(), "{output:?}");
+    String::from_utf8(output.stdout).unwrap()
+}
+
+/// Not a test of its own: what [`load_with`] runs.
+#[test]
+fn child_loads() {
+    if std::env::var_os("LIBNCCL_TEST_CHILD").is_some() {
+        match Nccl::load() {
+            Ok(nccl) => println!("loaded {} {:?}", nccl.version(), nccl.backend()),
+            Err(error) => println!("error: {error}"),
+        }
+    }
+}
+
+#[test]
+#[cfg_attr(nccl_linked, ignore = "a linked library is never searched for")]
+fn load_takes_the_named_file_or_fails() {
+    let directory = tempfile::tempdir().unwrap();
+    for (path, problem) in bad_files(directory.path()) {
+        let printed = load_with(&[("LIBNCCL_PATH", &path)]);
+        let expected =
+            format!("error: no NCCL library could be loaded\n  {} (LIBNCCL_PATH): ", path.display());
+        assert!(printed.contains(&expected) && printed.contains(problem), "{printed}");
+    }
+}
+
+#[test]
+#[cfg_attr(nccl_linked, ignore = "a linked library is never searched for")]
+fn load_lists_every_place_with_its_reason() {
+    let nowhere = Path::new("/no/such/place");
+    let printed = load_with(&[("NCCL_HOME", nowhere), ("CUDA_HOME", nowhere)]);
+    if printed.contains("loaded ") {
+        eprintln!("skipped: this system has an NCCL where the dynamic linker looks: {printed}");
+        return;
+    }
+    for expected in [
+        "error: no NCCL library could be loaded\n  LIBNCCL_PATH: not set\n",
+        "  libnccl.so.2 (dynamic linker): libnccl.so.2: cannot open shared object file: No such file or directory\n",
+        "  libnccl.so (dynamic linker): libnccl.so: cannot open shared object file: No such file or directory\n",
+        "  /no/such/place/lib/libnccl.so.2 (NCCL_HOME): No such file or directory",
+        "  /no/such/place/lib64/libnccl.so.2 (CUDA_HOME): No such file or directory",
+    ] {
+        assert!(printed.contains(expected), "{expected}\nis not in\n{printed}");
+    }
+}
+
+/// The dynamic linker would map it, and the process would die of SIGBUS.
+#[test]
+#[cfg_attr(nccl_linked, ignore = "a linked library is never searched for")]
+fn a_damaged_file_in_the_library_path_is_not_given_to_the_loader() {
+    let directory = tempfile::tempdir().unwrap();
+    let good = fs::read(c_library()).unwrap();
+    fs::write(directory.path().join("libnccl.so.2"), &good[..good.len() / 2]).unwrap();
+    let printed = load_with(&[("LD_LIBRARY_PATH", directory.path())]);
+    let expected = "libnccl.so.2, from LD_LIBRARY_PATH, is truncated";
+    assert!(printed.contains(expected), "{printed}");
+}

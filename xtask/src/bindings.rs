@@ -1,0 +1,96 @@
+//! The committed bindings: written anew, or held against fresh ones.
+
+use std::fs;
+use std::path::Path;
+
+use anyhow::{Context, Result, anyhow, bail};
+use similar::TextDiff;
+
+#[path = "../../build/bindings.rs"]
+mod shared;
+
+pub(crate) use shared::{builder, items_with_since};
+
+/// The committed bindings, below the root.
+const SNAPSHOT: &str = "src/sys/snapshot";
+
+/// Writes the snapshot.
+pub(crate) fn write(root: &Path) -> Result<()> {
+    for (file, text) in fresh(root)? {
+        let path = root.join(SNAPSHOT).join(file);
+        fs::write(&path, text).with_context(|| format!("cannot write {}", path.display()))?;
+    }
+    Ok(())
+}
+
+/// Fails, and prints the difference, where the snapshot is not what the header gives.
+pub(crate) fn check(root: &Path) -> Result<()> {
+    let mut stale = Vec::new();
+    for (file, text) in fresh(root)? {
+        let name = format!("{SNAPSHOT}/{file}");
+        // A file that cannot be read is one that is missing: the difference is all of it.
+        let committed = fs::read_to_string(root.join(&name)).unwrap_or_default();
+        if committed != text {
+            print!("{}", difference(&name, &committed, &text));
+            stale.push(name);
+        }
+    }
+    if !stale.is_empty() {
+        bail!("not what vendor-headers/nccl.h gives: {}; run `cargo xtask bindings`", stale.join(", "));
+    }
+    Ok(())
+}
+
+fn difference(name: &str, committed: &str, fresh: &str) -> String {
+    TextDiff::from_lines(committed, fresh)
+        .unified_diff()
+        .header(&format!("{name} (committed)"), &format!("{name} (fresh)"))
+        .to_string()
+}
+
+fn fresh(root: &Path) -> Result<Vec<(&'static str, String)>> {
+    find_libclang()?;
+    let bindings =
+        shared::Bindings::generate(root).map_err(|reason| anyhow!("bindgen: {}", reason.trim()))?;
+    Ok(bindings.0)
+}
+
+/// Fails where bindgen would panic.
+pub(crate) fn find_libclang() -> Result<()> {
+    clang_sys::load().map_err(|reason| anyhow!("bindgen needs libclang (on Debian: libclang-dev): {reason}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    #[cfg_attr(not(libclang), ignore = "needs libclang")]
+    fn a_stale_snapshot_is_found_and_rewritten() {
+        let copy = tempfile::tempdir().unwrap();
+        for input in ["wrapper.h", "vendor-headers"] {
+            std::os::unix::fs::symlink(crate::root().join(input), copy.path().join(input)).unwrap();
+        }
+        fs::create_dir_all(copy.path().join(SNAPSHOT)).unwrap();
+        write(copy.path()).unwrap();
+        check(copy.path()).unwrap();
+
+        let types = copy.path().join(SNAPSHOT).join("types.rs");
+        fs::write(&types, fs::read_to_string(&types).unwrap().replace("NCCL_MAJOR: u32", "NCCL_MAJOR: i32"))
+            .unwrap();
+        fs::remove_file(copy.path().join(SNAPSHOT).join("since.rs")).unwrap();
+        let error = check(copy.path()).unwrap_err().to_string();
+        assert!(error.contains(": src/sys/snapshot/types.rs, src/sys/snapshot/since.rs; run"), "{error}");
+        write(copy.path()).unwrap();
+        check(copy.path()).unwrap();
+    }
+
+    #[test]
+    fn a_difference_names_the_file_and_shows_both_sides() {
+        let text = difference("types.rs", "a\nold\nz\n", "a\nnew\nz\n");
+        assert_eq!(
+            text,
+            "--- types.rs (committed)\n+++ types.rs (fresh)\n@@ -1,3 +1,3 @@\n a\n-old\n+new\n z\n"
+        );
+    }
+}

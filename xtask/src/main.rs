@@ -1,0 +1,77 @@
+//! Maintenance of libnccl; `cargo xtask help` lists the tasks.
+
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+use anyhow::Result;
+use clap::Parser;
+
+mod bindings;
+mod compare;
+mod cpu_so;
+mod declarations;
+mod headers;
+mod official;
+
+/// Maintenance of libnccl.
+#[derive(Debug, Parser)]
+#[command(name = "cargo xtask", bin_name = "cargo xtask")]
+enum Task {
+    /// Write the committed bindings (src/sys/snapshot) anew from vendor-headers/nccl.h
+    Bindings {
+        /// Write nothing; show what would change and fail if anything would
+        #[arg(long)]
+        check: bool,
+    },
+    /// Compare vendor-headers/nccl.h with the official headers of these releases, downloading what is needed
+    Headers {
+        /// Releases of NCCL, such as 2.32.3
+        #[arg(required = true)]
+        releases: Vec<String>,
+    },
+    /// Print the folder that holds lib/ and include/ of NVIDIA's package of a release, downloading it if needed
+    Official {
+        /// A release of NCCL, such as 2.32.3
+        release: String,
+    },
+    /// Build the CPU implementation as a shared object and put it into a folder as libnccl.so.2
+    CpuSo {
+        /// The folder, created if needed
+        directory: PathBuf,
+        /// Build it optimised
+        #[arg(long)]
+        release: bool,
+    },
+}
+
+fn main() -> ExitCode {
+    match run(Task::parse()) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("error: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn run(task: Task) -> Result<()> {
+    match task {
+        Task::Bindings { check: true } => bindings::check(root()),
+        Task::Bindings { check: false } => bindings::write(root()),
+        Task::Headers { releases } => headers::compare(root(), &releases),
+        Task::Official { release } => {
+            println!("{}", official::obtain(&release)?.display());
+            Ok(())
+        }
+        Task::CpuSo { directory, release } => {
+            println!("{}", cpu_so::place(&directory, release)?.display());
+            Ok(())
+        }
+    }
+}
+
+/// The root of the checkout.
+fn root() -> &'static Path {
+    let manifest = Path::new(env!("CARGO_MANIFEST_DIR"));
+    manifest.parent().unwrap_or(manifest)
+}
