@@ -20,8 +20,8 @@ fn main() -> ExitCode {
         Command::Doctor(arguments) => doctor::run(&arguments),
     };
     result.unwrap_or_else(|error| {
-        // Not `eprintln`, which panics where there is no stderr.
-        let _ = writeln!(std::io::stderr(), "error: {error:#}");
+        // Not `eprintln`, which panics where there is no stderr; and in one write, as ranks share it.
+        let _ = std::io::stderr().write_all(format!("error: {error:#}\n").as_bytes());
         ExitCode::FAILURE
     })
 }
