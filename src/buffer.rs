@@ -76,6 +76,19 @@ impl<'a, T> DeviceSlice<'a, T> {
         if self.is_empty() { None } else { Some(self.space) }
     }
 
+    /// `length` elements from `start` on; the caller has checked that they are there.
+    pub(crate) const fn slice(&self, start: usize, length: usize) -> Self {
+        debug_assert!(start + length <= self.length);
+        let Self { pointer, space, memory, .. } = *self;
+        Self { pointer: pointer.wrapping_add(start), length, space, memory }
+    }
+
+    /// Part `index` of the `parts` equal ones that this buffer consists of.
+    pub(crate) const fn part(&self, index: usize, parts: usize) -> Self {
+        let length = self.length / parts;
+        self.slice(index * length, length)
+    }
+
     /// What the C function is given: null for an empty buffer, whose address means nothing.
     pub(crate) const fn as_raw(&self) -> *const c_void {
         if self.is_empty() { std::ptr::null() } else { self.pointer.cast() }
@@ -115,18 +128,23 @@ impl<'a, T> DeviceSliceMut<'a, T> {
         if self.is_empty() { std::ptr::null_mut() } else { self.pointer.cast() }
     }
 
-    /// What an in-place operation sends: part `index` of the `parts` equal ones that this buffer consists of.
-    pub(crate) const fn part(&self, index: usize, parts: usize) -> DeviceSlice<'a, T> {
-        let Self { space, memory: _, .. } = *self;
-        let length = self.length / parts;
-        let pointer = self.pointer.wrapping_add(index * length).cast_const();
-        DeviceSlice { pointer, length, space, memory: PhantomData }
+    /// `length` elements from `start` on; the caller has checked that they are there.
+    pub(crate) const fn slice_mut(&self, start: usize, length: usize) -> Self {
+        debug_assert!(start + length <= self.length);
+        let Self { pointer, space, .. } = *self;
+        Self { pointer: pointer.wrapping_add(start), length, space, memory: PhantomData }
     }
 
-    /// The same part, to receive into.
+    /// Part `index` of the `parts` equal ones that this buffer consists of.
     pub(crate) const fn part_mut(&self, index: usize, parts: usize) -> Self {
-        let DeviceSlice { pointer, length, space, .. } = self.part(index, parts);
-        Self { pointer: pointer.cast_mut(), length, space, memory: PhantomData }
+        let length = self.length / parts;
+        self.slice_mut(index * length, length)
+    }
+
+    /// The same part, for an in-place operation to send.
+    pub(crate) const fn part(&self, index: usize, parts: usize) -> DeviceSlice<'a, T> {
+        let Self { pointer, length, space, .. } = self.part_mut(index, parts);
+        DeviceSlice { pointer: pointer.cast_const(), length, space, memory: PhantomData }
     }
 }
 

@@ -1,8 +1,11 @@
 #![allow(unsafe_code)] // `Element` is an unsafe trait.
 
 use std::fmt;
+use std::str::FromStr;
 
+use crate::backend::Library;
 use crate::sys::ncclDataType_t;
+use crate::{Result, Version};
 
 /// The element types that NCCL computes with.
 #[doc(alias = "ncclDataType_t")]
@@ -63,6 +66,59 @@ impl DataType {
         }
     }
 
+    /// The first release of NCCL that computes with it.
+    #[must_use]
+    pub fn since(self) -> Version {
+        Version::since(self.raw_name())
+    }
+
+    /// An error if the library is too old to know it: to that one it would be an invalid argument.
+    #[inline]
+    pub(crate) fn require(self, library: &Library) -> Result<()> {
+        match self {
+            Self::Float8e4m3 | Self::Float8e5m2 => {
+                library.function(self.raw_name(), (self.since() <= library.version).then_some(()))
+            }
+            _ => Ok(()), // As old as the oldest release.
+        }
+    }
+
+    /// The name of NCCL's constant.
+    const fn raw_name(self) -> &'static str {
+        match self {
+            Self::Int8 => "ncclInt8",
+            Self::Uint8 => "ncclUint8",
+            Self::Int32 => "ncclInt32",
+            Self::Uint32 => "ncclUint32",
+            Self::Int64 => "ncclInt64",
+            Self::Uint64 => "ncclUint64",
+            Self::Float16 => "ncclFloat16",
+            Self::Float32 => "ncclFloat32",
+            Self::Float64 => "ncclFloat64",
+            Self::Bfloat16 => "ncclBfloat16",
+            Self::Float8e4m3 => "ncclFloat8e4m3",
+            Self::Float8e5m2 => "ncclFloat8e5m2",
+        }
+    }
+
+    /// The name of the Rust type: of the standard library, or of the crates `half` and `float8`.
+    const fn rust_name(self) -> &'static str {
+        match self {
+            Self::Int8 => "i8",
+            Self::Uint8 => "u8",
+            Self::Int32 => "i32",
+            Self::Uint32 => "u32",
+            Self::Int64 => "i64",
+            Self::Uint64 => "u64",
+            Self::Float16 => "f16",
+            Self::Float32 => "f32",
+            Self::Float64 => "f64",
+            Self::Bfloat16 => "bf16",
+            Self::Float8e4m3 => "F8E4M3",
+            Self::Float8e5m2 => "F8E5M2",
+        }
+    }
+
     /// NCCL's constant.
     #[must_use]
     pub const fn as_raw(self) -> ncclDataType_t {
@@ -103,7 +159,33 @@ impl fmt::Display for DataType {
     }
 }
 
-/// A Rust type that NCCL can compute with.
+/// From the name that nccl-tests uses or that of the Rust type (`float` or `f32`), in upper or lower case.
+impl FromStr for DataType {
+    type Err = ParseDataTypeError;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        let is = |name: &str| name.eq_ignore_ascii_case(text);
+        let named = |data_type: &Self| is(&data_type.to_string()) || is(data_type.rust_name());
+        Self::ALL.into_iter().find(named).ok_or_else(|| ParseDataTypeError(text.into()))
+    }
+}
+
+/// The text named no [`DataType`].
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{0:?} is not a data type of NCCL; expected {names}", names = data_type_names())]
+pub struct ParseDataTypeError(Box<str>);
+
+/// `int8 (i8), ..., f8e4m3, ...`
+fn data_type_names() -> String {
+    let names = DataType::ALL.map(|data_type| match (data_type.to_string(), data_type.rust_name()) {
+        (name, rust_name) if name.eq_ignore_ascii_case(rust_name) => name,
+        (name, rust_name) => format!("{name} ({rust_name})"),
+    });
+    names.join(", ")
+}
+
+/// A Rust type that NCCL can compute with: the numbers of 8, 32 and 64 bits; with feature `half`, `half::f16` and
+/// `half::bf16`; with feature `float8`, `float8::F8E4M3` and `float8::F8E5M2`, which need NCCL 2.24.3.
 ///
 /// # Safety
 /// The type must have the size and representation of [`DATA_TYPE`](Self::DATA_TYPE), every bit pattern must
@@ -113,12 +195,22 @@ pub unsafe trait Element: Copy + Send + Sync + 'static {
     const DATA_TYPE: DataType;
 }
 
+/// The type of a primitive, or of a crate by the feature of the same name.
 macro_rules! elements {
-    ($($type:ty => $data_type:ident),* $(,)?) => {$(
-        // SAFETY: a primitive number of exactly this size and representation.
+    ($($(#[$feature:meta])* $type:ty => $data_type:ident),* $(,)?) => {$(
+        $(#[$feature])*
+        // SAFETY: a number of exactly this representation, plain data of which every bit pattern is a value: a
+        // primitive, or a transparent wrapper around the unsigned integer of its size.
         unsafe impl Element for $type {
             const DATA_TYPE: DataType = DataType::$data_type;
         }
+
+        $(#[$feature])*
+        const _: () = {
+            let size = DataType::$data_type.size();
+            assert!(size_of::<$type>() == size, "NCCL's elements have another size");
+            assert!(align_of::<$type>() <= size, "NCCL aligns its elements to no more than their size");
+        };
     )*};
 }
 
@@ -131,32 +223,88 @@ elements! {
     u64 => Uint64,
     f32 => Float32,
     f64 => Float64,
+    #[cfg(feature = "half")] half::f16 => Float16,
+    #[cfg(feature = "half")] half::bf16 => Bfloat16,
+    #[cfg(feature = "float8")] float8::F8E4M3 => Float8e4m3,
+    #[cfg(feature = "float8")] float8::F8E5M2 => Float8e5m2,
 }
 
 #[cfg(test)]
 mod tests {
-    use super::{DataType, Element};
-
-    #[test]
-    fn elements_have_their_data_types_size() {
-        fn check<T: Element>() {
-            assert_eq!(T::DATA_TYPE.size(), size_of::<T>());
-        }
-        check::<i8>();
-        check::<u8>();
-        check::<i32>();
-        check::<u32>();
-        check::<i64>();
-        check::<u64>();
-        check::<f32>();
-        check::<f64>();
-    }
+    use super::DataType;
+    use crate::sys::{Functions, ncclDataType_t, ncclResult_t};
+    use crate::{Error, Nccl, Version};
 
     #[test]
     fn all_are_nccls_in_nccls_order() {
         for (value, data_type) in DataType::ALL.into_iter().enumerate() {
             assert_eq!(data_type.as_raw().0 as usize, value);
         }
-        assert_eq!(DataType::ALL.len(), crate::sys::ncclDataType_t::ncclNumTypes.0 as usize);
+        assert_eq!(DataType::ALL.len(), ncclDataType_t::ncclNumTypes.0 as usize);
+    }
+
+    #[test]
+    #[cfg(feature = "half")]
+    fn elements_of_half_have_nccls_bits() {
+        assert_eq!((half::f16::ONE.to_bits(), half::bf16::ONE.to_bits()), (0x3c00, 0x3f80));
+    }
+
+    #[test]
+    #[cfg(feature = "float8")]
+    fn elements_of_float8_have_nccls_bits() {
+        assert_eq!(
+            (float8::F8E4M3::from_f32(1.0).to_bits(), float8::F8E5M2::from_f32(1.0).to_bits()),
+            (0x38, 0x3c)
+        );
+        // No infinity: the greatest exponent has numbers too.
+        assert_eq!(float8::F8E4M3::from_bits(0x7e).to_f32(), 448.0);
+        assert!(float8::F8E4M3::from_bits(0x7f).to_f32().is_nan());
+        assert!(float8::F8E5M2::from_bits(0x7c).to_f32().is_infinite());
+    }
+
+    #[test]
+    fn names_round_trip() {
+        for data_type in DataType::ALL {
+            assert_eq!(data_type.to_string().parse(), Ok(data_type));
+            assert_eq!(data_type.rust_name().parse(), Ok(data_type));
+            assert_eq!(data_type.to_string().to_uppercase().parse(), Ok(data_type));
+            assert_eq!(data_type.raw_name(), format!("nccl{data_type:?}"));
+        }
+        for text in ["", "float3", " f32", "bool"] {
+            let error = text.parse::<DataType>().unwrap_err().to_string();
+            assert_eq!(
+                error,
+                format!(
+                    "{text:?} is not a data type of NCCL; expected int8 (i8), uint8 (u8), int32 (i32), uint32 (u32), \
+                     int64 (i64), uint64 (u64), half (f16), float (f32), double (f64), bfloat16 (bf16), f8e4m3, f8e5m2"
+                )
+            );
+        }
+    }
+
+    #[test]
+    fn a_type_that_came_later_is_unsupported_before() {
+        unsafe extern "C" fn version(out: *mut std::ffi::c_int) -> ncclResult_t {
+            // SAFETY: the facade's own int.
+            unsafe { *out = 22_304 };
+            ncclResult_t::ncclSuccess
+        }
+        let functions = Functions { ncclGetVersion: Some(version), ..Functions::EMPTY };
+        // SAFETY: the only function does what NCCL's documentation says.
+        let nccl = unsafe { Nccl::from_table("test", functions) }.unwrap();
+        for data_type in DataType::ALL {
+            let known = data_type.require(&nccl.library);
+            if data_type.since() == Version::new(2, 24, 3) {
+                let error = known.unwrap_err();
+                assert!(matches!(error, Error::Unsupported { .. }));
+                let needs = format!(
+                    "{} needs NCCL 2.24.3 or newer; the loaded library is 2.23.4 (test)",
+                    data_type.raw_name()
+                );
+                assert_eq!(error.to_string(), needs);
+            } else {
+                known.unwrap();
+            }
+        }
     }
 }

@@ -1,6 +1,7 @@
 use std::fmt;
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::time::Duration;
 
 use crate::{ResultCode, Version};
 
@@ -49,6 +50,22 @@ pub enum Error {
         call: &'static str,
         /// The values, and what was expected.
         problem: Box<str>,
+    },
+
+    /// The wait took longer than the communicator's [timeout](crate::Config::timeout); it is aborted.
+    #[error("{call}: not done after {elapsed:?}; the communicator is aborted")]
+    Timeout {
+        /// The method, or the C function.
+        call: &'static str,
+        /// How long it took.
+        elapsed: Duration,
+    },
+
+    /// The communicator is aborted: by an [`AbortHandle`](crate::AbortHandle), or after a timeout.
+    #[error("{call}: the communicator is aborted")]
+    Aborted {
+        /// The method, or the C function.
+        call: &'static str,
     },
 
     /// The call does not fit the state that the communicator or the thread is in; found before NCCL was called.

@@ -2,10 +2,13 @@
 
 use std::cell::{Cell, RefCell};
 use std::marker::PhantomData;
+use std::rc::Rc;
 use std::sync::Arc;
 
 use crate::backend::{Library, call};
-use crate::{Communicator, Error, Nccl, Result, ResultCode, sys};
+use crate::collective_config::RawCollectiveConfig;
+use crate::communicator::{Operations, PendingCommunicator, PendingSlot};
+use crate::{Communicator, Config, Error, Nccl, Result, ResultCode, UniqueId, sys};
 
 thread_local! {
     /// Whether this thread has a group open, of whatever implementation.
@@ -13,27 +16,42 @@ thread_local! {
 }
 
 /// An error if this thread is between a group's start and its end.
+#[inline]
 pub(crate) fn forbid_open(call: &'static str) -> Result<()> {
-    if OPEN.get() {
-        return Err(Error::usage(
-            call,
-            "a group is open on this thread, and inside it only the group's own methods can be called",
-        ));
-    }
-    Ok(())
+    if OPEN.get() { Err(open_error(call)) } else { Ok(()) }
+}
+
+#[cold]
+fn open_error(call: &'static str) -> Error {
+    Error::usage(
+        call,
+        "a group is open on this thread, and inside it only the group's own methods can be called",
+    )
 }
 
 /// Operations that NCCL is to start together; see [`Nccl::group`].
 #[derive(Debug)]
 pub struct Group<'scope, 'env: 'scope> {
-    library: Arc<Library>,
-    /// The communicators that have operations in this group.
-    members: RefCell<Vec<&'scope Communicator>>,
-    /// What the caller is told, whatever fails as a consequence.
-    first_error: RefCell<Option<Error>>,
-    // Invariant, as in `std::thread::scope`; and not to be sent: NCCL's group belongs to the thread.
+    members: Members<'scope>,
+    // Invariant, as in `std::thread::scope`.
     scope: PhantomData<&'scope mut &'scope ()>,
     env: PhantomData<&'env mut &'env ()>,
+}
+
+/// Who takes part in a group.
+#[derive(Debug)]
+pub(crate) struct Members<'scope> {
+    library: &'scope Arc<Library>,
+    /// The communicators that have operations in this group. Most groups have one, which costs no allocation.
+    first: Cell<Option<&'scope Communicator>>,
+    others: RefCell<Vec<&'scope Communicator>>,
+    /// The communicators that are made in it.
+    pending: RefCell<Vec<Rc<PendingSlot>>>,
+    /// The operations' options, which NCCL reads until the end.
+    configs: RefCell<Vec<RawCollectiveConfig>>,
+    /// What the caller is told, whatever fails as a consequence.
+    first_error: RefCell<Option<Error>>,
+    /// Not to be sent: NCCL's group belongs to the thread.
     thread: PhantomData<*mut ()>,
 }
 
@@ -82,33 +100,157 @@ impl Nccl {
     ///
     /// # Errors
     /// What `operations` returned; else the first error of its calls, even one that it ignored, or that of the
-    /// group itself. [`Error::InvalidUsage`] inside another group.
+    /// group itself. [`Error::InvalidUsage`] inside another group: use [`Group::group`].
     #[doc(alias = "ncclGroupStart")]
     #[doc(alias = "ncclGroupEnd")]
-    pub fn group<'env, R, F>(&self, operations: F) -> Result<R>
+    pub fn group<'env, R, F>(&'env self, operations: F) -> Result<R>
     where
         F: for<'scope> FnOnce(&'scope Group<'scope, 'env>) -> Result<R>,
     {
-        let group = Group {
-            library: Arc::clone(&self.library),
-            members: RefCell::default(),
+        self.scope(operations, |open| open.end()).map(|(value, ())| value)
+    }
+
+    /// Collects operations as [`group`](Self::group) does, and estimates the time that they would take instead
+    /// of starting them: microseconds, or `None` if NCCL has no estimate. Since NCCL 2.22.3.
+    ///
+    /// ```no_run
+    /// # fn main() -> libnccl::Result<()> {
+    /// # let nccl = libnccl::Nccl::load()?;
+    /// # let comm = nccl.init_rank(8, 0, &nccl.unique_id()?)?;
+    /// # let mut buffer: libnccl::DeviceSliceMut<'_, f32> = todo!();
+    /// use libnccl::{ReduceOp, StreamRef};
+    ///
+    /// let microseconds =
+    ///     nccl.simulate(|g| g.all_reduce_in_place(&comm, buffer, ReduceOp::Sum, StreamRef::DEFAULT))?;
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    /// As for [`group`](Self::group), and [`Error::Unsupported`].
+    #[doc(alias = "ncclGroupSimulateEnd")]
+    pub fn simulate<'env, F>(&'env self, operations: F) -> Result<Option<f32>>
+    where
+        F: for<'scope> FnOnce(&'scope Group<'scope, 'env>) -> Result<()>,
+    {
+        self.require("ncclGroupSimulateEnd")?;
+        self.scope(operations, |open| open.simulate()).map(|((), estimate)| estimate)
+    }
+
+    /// Opens a group, fills it, and ends it, or cancels it.
+    fn scope<'env, R, E, F>(
+        &'env self,
+        operations: F,
+        end: impl FnOnce(Open<'_, '_>) -> Result<E>,
+    ) -> Result<(R, E)>
+    where
+        F: for<'scope> FnOnce(&'scope Group<'scope, 'env>) -> Result<R>,
+    {
+        let members = Members {
+            library: &self.library,
+            first: Cell::new(None),
+            others: RefCell::default(),
+            pending: RefCell::default(),
+            configs: RefCell::default(),
             first_error: RefCell::default(),
-            scope: PhantomData,
-            env: PhantomData,
             thread: PhantomData,
         };
-        let open = Open::start(&group)?;
+        let group = Group { members, scope: PhantomData, env: PhantomData };
+        let open = Open::start(&group.members)?;
         // If this panics or fails, `open` is dropped, which cancels the group.
         let value = operations(&group)?;
-        match group.first_error.take() {
+        match group.members.first_error.take() {
             Some(error) => Err(error),
-            None => open.end().map(|()| value),
+            None => end(open).map(|ended| (value, ended)),
         }
     }
 }
 
-impl<'scope> Group<'scope, '_> {
+impl<'scope, 'env> Group<'scope, 'env> {
+    /// The operations of a communicator, as part of this group.
+    #[inline]
+    pub fn on(&'scope self, communicator: &'scope Communicator) -> Operations<'scope> {
+        Operations::new(communicator, Some(&self.members))
+    }
+
+    /// A group in this group, for code that groups its operations by itself: they become part of this one, and
+    /// start at its end.
+    ///
+    /// ```
+    /// # fn main() -> libnccl::Result<()> {
+    /// # use libnccl::{Communicator, Group, Result, StreamRef};
+    /// fn swap<'scope>(
+    ///     g: &'scope Group<'scope, '_>,
+    ///     comm: &'scope Communicator,
+    ///     (mine, theirs): (&'scope [i32], &'scope mut [i32]),
+    ///     peer: usize,
+    /// ) -> Result<()> {
+    ///     g.group(|g| {
+    ///         g.send(comm, mine, peer, StreamRef::DEFAULT)?;
+    ///         g.recv(comm, theirs, peer, StreamRef::DEFAULT)
+    ///     })
+    /// }
+    ///
+    /// let nccl = libnccl_cpu::nccl();
+    /// let comms = nccl.init_all(&[0, 1])?;
+    /// let (mine, mut theirs) = ([[1], [2]], [[0], [0]]);
+    /// nccl.group(|g| {
+    ///     comms.iter().zip(mine.iter().zip(&mut theirs)).try_for_each(|(comm, (mine, theirs))| {
+    ///         swap(g, comm, (mine, theirs), 1 - comm.rank())
+    ///     })
+    /// })?;
+    /// assert_eq!(theirs, [[2], [1]]);
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    /// What `operations` returned. The outer group is cancelled only if its own closure returns the error.
+    pub fn group<R>(&'scope self, operations: impl FnOnce(&'scope Self) -> Result<R>) -> Result<R> {
+        let _inner = Inner::start(self.members.library)?;
+        operations(self)
+    }
+
+    /// Makes a communicator as [`Nccl::init_rank_with`] does, at the end of the group: for one thread that makes
+    /// several ranks, on a GPU each after it has made another device current.
+    ///
+    /// NCCL wants groups that make communicators not to contain operations.
+    ///
+    /// ```
+    /// # fn main() -> libnccl::Result<()> {
+    /// use libnccl::Config;
+    ///
+    /// let nccl = libnccl_cpu::nccl();
+    /// let id = nccl.unique_id()?;
+    /// let pending = nccl.group(|g| {
+    ///     Ok([g.init_rank(2, 0, &id, &Config::default())?, g.init_rank(2, 1, &id, &Config::default())?])
+    /// })?;
+    /// for pending in pending {
+    ///     assert_eq!(pending.finish()?.size(), 2);
+    /// }
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    /// As for [`Nccl::init_rank_with`].
+    #[doc(alias = "ncclCommInitRankConfig")]
+    pub fn init_rank(
+        &self,
+        size: usize,
+        rank: usize,
+        id: &UniqueId,
+        config: &Config,
+    ) -> Result<PendingCommunicator> {
+        PendingCommunicator::init_rank(self.members.library, size, rank, id, config)
+            .inspect(|pending| self.members.pending.borrow_mut().push(pending.slot()))
+            .inspect_err(|error| self.members.note(error))
+    }
+}
+
+impl<'scope> Members<'scope> {
     /// Runs one member call.
+    #[inline]
     pub(crate) fn queue(
         &self,
         communicator: &'scope Communicator,
@@ -121,70 +263,139 @@ impl<'scope> Group<'scope, '_> {
                 "the communicator and the group belong to different libraries",
             ));
         }
-        communicator.usable(operation)?;
-        let result = enqueue();
-        // After an error of NCCL's own the group as a whole is lost, whatever the closure makes of it.
-        if let Err(error @ Error::Nccl { .. }) = &result {
+        let joined = communicator.join_group(operation)?;
+        match enqueue() {
+            // Found before NCCL was called, and nothing of this communicator is queued: it was never in.
+            Err(error) if joined && !matches!(error, Error::Nccl { .. }) => {
+                communicator.leave_group();
+                Err(error)
+            }
+            result => {
+                if joined {
+                    self.add(communicator);
+                }
+                result.map(drop).inspect_err(|error| self.note(error))
+            }
+        }
+    }
+
+    fn add(&self, communicator: &'scope Communicator) {
+        if let Some(first) = self.first.replace(Some(communicator)) {
+            self.others.borrow_mut().push(first);
+        }
+    }
+
+    pub(crate) fn keep(&self, config: &RawCollectiveConfig) {
+        self.configs.borrow_mut().push(config.clone());
+    }
+
+    /// After an error of NCCL's own the group as a whole is lost, whatever the closure makes of it.
+    fn note(&self, error: &Error) {
+        if let Error::Nccl { .. } = error {
             self.first_error.borrow_mut().get_or_insert_with(|| error.clone());
         }
-        if matches!(result, Ok(_) | Err(Error::Nccl { .. })) {
-            self.members.borrow_mut().push(communicator);
-        }
-        result.map(drop)
     }
-}
 
-impl Group<'_, '_> {
-    fn fail(&self) {
-        self.members.borrow().iter().for_each(|member| member.mark_failed());
+    fn try_for_each(&self, act: impl Fn(&Communicator) -> Result<()>) -> Result<()> {
+        self.first.get().map_or(Ok(()), &act)?;
+        self.others.borrow().iter().try_for_each(|member| act(member))
+    }
+
+    /// The group is over.
+    fn disband(&self, has_failed: bool) {
+        let _ = self.try_for_each(|member| {
+            if has_failed {
+                member.mark_failed();
+            }
+            member.leave_group();
+            Ok(())
+        });
+        self.pending.borrow().iter().for_each(|slot| slot.settle(has_failed));
     }
 }
 
 /// NCCL's group, open on this thread. Dropped without [`end`](Self::end), it is cancelled, and its members have
 /// failed.
-struct Open<'g, 'scope, 'env> {
-    group: &'g Group<'scope, 'env>,
+struct Open<'g, 'scope> {
+    members: &'g Members<'scope>,
 }
 
-impl<'g, 'scope, 'env> Open<'g, 'scope, 'env> {
-    fn start(group: &'g Group<'scope, 'env>) -> Result<Self> {
+impl<'g, 'scope> Open<'g, 'scope> {
+    fn start(members: &'g Members<'scope>) -> Result<Self> {
         forbid_open("group")?;
         // SAFETY: takes nothing.
-        unsafe { call!(group.library, ncclGroupStart()) }?;
+        unsafe { call!(members.library, ncclGroupStart()) }?;
         OPEN.set(true);
-        Ok(Self { group })
+        Ok(Self { members })
     }
 
     fn end(self) -> Result<()> {
-        let group = self.group;
-        std::mem::forget(self);
         // SAFETY: takes nothing; the group that it ends was started on this thread, to which `self` is bound.
-        let ended = unsafe { call!(group.library, ncclGroupEnd()) };
+        self.close(|library| unsafe { call!(library, ncclGroupEnd()) })
+    }
+
+    fn simulate(self) -> Result<Option<f32>> {
+        let mut info = sys::ncclSimInfo_t::initializer();
+        // SAFETY: as in `end`; `info` is initialized as NCCL wants it.
+        self.close(|library| unsafe { call!(library, ncclGroupSimulateEnd(&raw mut info)) })?;
+        Ok(Some(info.estimatedTime).filter(|time| *time >= 0.0))
+    }
+
+    fn close(self, end: impl FnOnce(&Library) -> Result<ResultCode>) -> Result<()> {
+        let members = self.members;
+        std::mem::forget(self);
+        // An implementation that cannot simulate has not ended the group.
+        let ended = end(members.library).inspect_err(|_| cancel(members.library));
         OPEN.set(false);
-        let result = ended.and_then(|code| match code {
-            ResultCode::IN_PROGRESS => {
-                group.members.borrow().iter().try_for_each(|member| member.wait("ncclGroupEnd"))
-            }
-            _ => Ok(()),
-        });
-        result.inspect_err(|_| group.fail())
+        let result = match ended {
+            Ok(ResultCode::IN_PROGRESS) => members.try_for_each(|member| member.wait("ncclGroupEnd")),
+            result => result.map(drop),
+        };
+        members.disband(result.is_err());
+        result
     }
 }
 
-impl Drop for Open<'_, '_, '_> {
-    /// After a call that failed, NCCL's group end drops what was queued instead of starting it (see
-    /// `docs/design.md`): so fail a call on purpose. A null communicator is refused by every release.
+impl Drop for Open<'_, '_> {
     fn drop(&mut self) {
-        let null = std::ptr::null_mut();
-        let (data_type, op) = (sys::ncclDataType_t::ncclInt8, sys::ncclRedOp_t::ncclSum);
-        let functions = &self.group.library.functions;
-        if let (Some(all_reduce), Some(end)) = (functions.ncclAllReduce, functions.ncclGroupEnd) {
-            // SAFETY: NCCL checks the communicator before it looks at anything else.
-            unsafe { all_reduce(null, null, 1, data_type, op, std::ptr::null_mut(), std::ptr::null_mut()) };
-            // SAFETY: takes nothing; the group was started on this thread.
+        cancel(self.members.library);
+        OPEN.set(false);
+        self.members.disband(true);
+    }
+}
+
+/// Ends the group that is open on this thread, if there is one, without starting anything.
+///
+/// After a call that failed, NCCL's group end drops what was queued instead of starting it (see
+/// `docs/design.md`): so fail a call on purpose. A null communicator is refused by every release.
+#[cold]
+fn cancel(library: &Library) {
+    let null = std::ptr::null_mut();
+    let (data_type, op) = (sys::ncclDataType_t::ncclInt8, sys::ncclRedOp_t::ncclSum);
+    if let (Some(all_reduce), Some(end)) = (library.functions.ncclAllReduce, library.functions.ncclGroupEnd) {
+        // SAFETY: NCCL checks the communicator before it looks at anything else.
+        unsafe { all_reduce(null, null, 1, data_type, op, std::ptr::null_mut(), std::ptr::null_mut()) };
+        // SAFETY: takes nothing.
+        unsafe { end() };
+    }
+}
+
+/// NCCL's count of groups that this thread is in, one up.
+struct Inner<'l>(&'l Library);
+
+impl<'l> Inner<'l> {
+    fn start(library: &'l Library) -> Result<Self> {
+        // SAFETY: takes nothing.
+        unsafe { call!(library, ncclGroupStart()) }.map(|_| Self(library))
+    }
+}
+
+impl Drop for Inner<'_> {
+    /// Starts nothing and so cannot fail: the outer group is still open.
+    fn drop(&mut self) {
+        if let Some(end) = self.0.functions.ncclGroupEnd {
+            // SAFETY: takes nothing; `start` has started one more.
             unsafe { end() };
         }
-        OPEN.set(false);
-        self.group.fail();
     }
 }

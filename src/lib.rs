@@ -4,11 +4,15 @@
 
 mod backend;
 mod buffer;
+mod collective_config;
 mod communicator;
+mod config;
 mod data_type;
+mod encryption;
 mod error;
 mod group;
 mod nccl;
+mod parameters;
 mod reduce_op;
 mod result_code;
 mod stream;
@@ -18,12 +22,19 @@ mod version;
 
 pub use backend::Backend;
 pub use buffer::{DeviceSlice, DeviceSliceMut, MemorySpace};
-pub use communicator::Communicator;
-pub use data_type::{DataType, Element};
+pub use collective_config::CollectiveConfig;
+pub use communicator::{
+    AbortHandle, Communicator, Finalized, MemoryStatistic, Operations, PendingCommunicator, PreMulSum,
+    PreMulSumOperations, ShrinkMode,
+};
+pub use config::{Config, CtaPolicy, GraphUsageMode, HostCftMode, NvlsHostMode};
+pub use data_type::{DataType, Element, ParseDataTypeError};
+pub use encryption::Encryption;
 pub use error::{Attempt, Error, LoadError, Result};
 pub use group::Group;
 pub use nccl::{Function, Nccl};
-pub use reduce_op::ReduceOp;
+pub use parameters::{ParameterValue, Parameters};
+pub use reduce_op::{ParseReduceOpError, ReduceOp};
 pub use result_code::ResultCode;
 pub use stream::StreamRef;
 pub use unique_id::{ParseUniqueIdError, UniqueId};

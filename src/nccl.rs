@@ -4,7 +4,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use crate::backend::Library;
-use crate::{Backend, Communicator, Error, LoadError, MemorySpace, Result, UniqueId, Version, sys};
+use crate::{Backend, Error, LoadError, MemorySpace, Result, UniqueId, Version, sys};
 
 /// An implementation of NCCL, ready to be called: where everything starts.
 ///
@@ -141,29 +141,5 @@ impl Nccl {
     #[doc(alias = "ncclGetUniqueId")]
     pub fn unique_id(&self) -> Result<UniqueId> {
         self.library.unique_id()
-    }
-
-    /// Makes a communicator of `size` ranks, of which the caller is number `rank`; returns when all have called.
-    ///
-    /// On a GPU the rank belongs to the calling thread's current device. Ranks are processes, or threads that
-    /// call at the same time.
-    ///
-    /// # Errors
-    /// [`Error::InvalidArgument`] if `rank` is not below `size`; [`Error::Nccl`] if NCCL cannot do it.
-    #[doc(alias = "ncclCommInitRank")]
-    pub fn init_rank(&self, size: usize, rank: usize, id: &UniqueId) -> Result<Communicator> {
-        Communicator::init_rank(&self.library, size, rank, id)
-    }
-
-    /// Makes one communicator that has all its ranks in this process: rank `i` on device `devices[i]`.
-    ///
-    /// A single thread that drives several ranks has to put their operations into a [`group`](Self::group).
-    /// On the CPU implementation the devices are only numbers.
-    ///
-    /// # Errors
-    /// [`Error::InvalidArgument`] if there is no device, or a negative one; [`Error::Nccl`] if NCCL cannot.
-    #[doc(alias = "ncclCommInitAll")]
-    pub fn init_all(&self, devices: &[i32]) -> Result<Vec<Communicator>> {
-        Communicator::init_all(&self.library, devices)
     }
 }

@@ -1,4 +1,5 @@
 use std::fmt;
+use std::str::FromStr;
 
 use crate::sys::ncclRedOp_t;
 
@@ -46,5 +47,35 @@ impl fmt::Display for ReduceOp {
             Self::Min => "min",
             Self::Avg => "avg",
         })
+    }
+}
+
+/// From the name that nccl-tests uses, in upper or lower case.
+impl FromStr for ReduceOp {
+    type Err = ParseReduceOpError;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        let named = |op: &Self| op.to_string().eq_ignore_ascii_case(text);
+        Self::ALL.into_iter().find(named).ok_or_else(|| ParseReduceOpError(text.into()))
+    }
+}
+
+/// The text named no [`ReduceOp`].
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{0:?} is not an operation of NCCL; expected {names}", names = ReduceOp::ALL.map(|op| op.to_string()).join(", "))]
+pub struct ParseReduceOpError(Box<str>);
+
+#[cfg(test)]
+mod tests {
+    use super::ReduceOp;
+
+    #[test]
+    fn names_round_trip() {
+        for op in ReduceOp::ALL {
+            assert_eq!(op.to_string().parse(), Ok(op));
+            assert_eq!(format!("{op:?}").parse(), Ok(op));
+        }
+        let error = "mean".parse::<ReduceOp>().unwrap_err().to_string();
+        assert_eq!(error, r#""mean" is not an operation of NCCL; expected sum, prod, max, min, avg"#);
     }
 }

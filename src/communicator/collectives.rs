@@ -1,205 +1,409 @@
 //! The collectives: their arguments' checks, and their calls into C.
 
-use super::point_to_point::rank_below;
-use crate::backend::call;
-use crate::{Communicator, DeviceSlice, DeviceSliceMut, Element, Error, MemorySpace, Result, ResultCode};
-use crate::{ReduceOp, StreamRef};
+use std::ffi::c_void;
 
+use super::point_to_point::rank_below;
+use super::{Communicator, Operations};
+use crate::backend::call;
+use crate::collective_config::RawCollectiveConfig;
+use crate::{DeviceSlice, DeviceSliceMut, Element, Error, MemorySpace, Result, ResultCode, StreamRef, sys};
+
+/// A reduction as C knows it: built in, or made for a communicator.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Operator(pub(super) sys::ncclRedOp_t);
+
+/// Calls the plain function, or its form with a configuration if there is one; to be used in `unsafe`.
+macro_rules! call_with {
+    ($operations:expr, $plain:ident, $configured:ident, ($($argument:expr),*)) => {
+        match $operations.raw_config(stringify!($configured))? {
+            None => call!($operations.communicator.library(), $plain($($argument),*)),
+            Some(config) => {
+                call!($operations.communicator.library(), $configured($($argument,)* config.as_ptr()))
+            }
+        }
+    };
+}
+
+#[inline]
 pub(super) fn all_reduce<T: Element>(
-    comm: &Communicator,
+    on: Operations<'_>,
     send: DeviceSlice<'_, T>,
     recv: DeviceSliceMut<'_, T>,
-    op: ReduceOp,
+    Operator(op): Operator,
     stream: StreamRef<'_>,
 ) -> Result<ResultCode> {
     let name = "all_reduce";
-    comm.in_memory(name, [send.memory_space(), recv.memory_space()])?;
+    let comm = on.communicator;
+    comm.accepts::<T, 2>(name, [send.memory_space(), recv.memory_space()])?;
     let count = send.len();
-    comm.long_enough(name, "receive", recv.len(), count, 1)?;
+    long_enough(name, "receive", recv.len(), count, 1)?;
+    let (send, recv, data_type) = (send.as_raw(), recv.as_raw(), T::DATA_TYPE.as_raw());
     // SAFETY: both buffers hold `count` elements by the checks above, in the communicator's memory, for as
-    // long as the views promise.
+    // long as the views promise; the communicator is live, as the caller has entered NCCL with it.
     unsafe {
-        let (send, recv, data_type) = (send.as_raw(), recv.as_raw(), T::DATA_TYPE.as_raw());
-        call!(
-            comm.library,
-            ncclAllReduce(send, recv, count, data_type, op.as_raw(), comm.raw, stream.as_raw())
-        )
+        let arguments = (send, recv, count, data_type, op, comm.raw(), stream.as_raw());
+        let (send, recv, count, data_type, op, raw, stream) = arguments;
+        call_with!(on, ncclAllReduce, ncclAllReduceConfig, (send, recv, count, data_type, op, raw, stream))
     }
 }
 
+#[inline]
 pub(super) fn all_reduce_in_place<T: Element>(
-    comm: &Communicator,
+    on: Operations<'_>,
     buffer: DeviceSliceMut<'_, T>,
-    op: ReduceOp,
+    op: Operator,
     stream: StreamRef<'_>,
 ) -> Result<ResultCode> {
-    all_reduce(comm, buffer.part(0, 1), buffer, op, stream)
+    all_reduce(on, buffer.part(0, 1), buffer, op, stream)
 }
 
+#[inline]
 pub(super) fn broadcast<T: Element>(
-    comm: &Communicator,
+    on: Operations<'_>,
     send: DeviceSlice<'_, T>,
     recv: DeviceSliceMut<'_, T>,
     root: usize,
     stream: StreamRef<'_>,
 ) -> Result<ResultCode> {
     let name = "broadcast";
-    comm.in_memory(name, [send.memory_space(), recv.memory_space()])?;
+    let comm = on.communicator;
+    comm.accepts::<T, 2>(name, [send.memory_space(), recv.memory_space()])?;
     let c_root = rank_below(name, "root", root, comm.size)?;
     let count = recv.len();
     if comm.rank == root {
-        comm.long_enough(name, "root's send", send.len(), count, 1)?;
+        long_enough(name, "root's send", send.len(), count, 1)?;
     }
+    let (send, recv, data_type) = (send.as_raw(), recv.as_raw(), T::DATA_TYPE.as_raw());
+    let (raw, stream) = (comm.raw(), stream.as_raw());
     // SAFETY: as in `all_reduce`; NCCL reads the send buffer on the root only.
     unsafe {
-        let (send, recv, data_type) = (send.as_raw(), recv.as_raw(), T::DATA_TYPE.as_raw());
-        call!(comm.library, ncclBroadcast(send, recv, count, data_type, c_root, comm.raw, stream.as_raw()))
+        call_with!(
+            on,
+            ncclBroadcast,
+            ncclBroadcastConfig,
+            (send, recv, count, data_type, c_root, raw, stream)
+        )
     }
 }
 
+#[inline]
 pub(super) fn broadcast_in_place<T: Element>(
-    comm: &Communicator,
+    on: Operations<'_>,
     buffer: DeviceSliceMut<'_, T>,
     root: usize,
     stream: StreamRef<'_>,
 ) -> Result<ResultCode> {
-    broadcast(comm, buffer.part(0, 1), buffer, root, stream)
+    broadcast(on, buffer.part(0, 1), buffer, root, stream)
 }
 
+#[inline]
 pub(super) fn reduce<T: Element>(
-    comm: &Communicator,
+    on: Operations<'_>,
     send: DeviceSlice<'_, T>,
     recv: DeviceSliceMut<'_, T>,
-    op: ReduceOp,
+    Operator(op): Operator,
     root: usize,
     stream: StreamRef<'_>,
 ) -> Result<ResultCode> {
     let name = "reduce";
-    comm.in_memory(name, [send.memory_space(), recv.memory_space()])?;
+    let comm = on.communicator;
+    comm.accepts::<T, 2>(name, [send.memory_space(), recv.memory_space()])?;
     let c_root = rank_below(name, "root", root, comm.size)?;
     let count = send.len();
     if comm.rank == root {
-        comm.long_enough(name, "root's receive", recv.len(), count, 1)?;
+        long_enough(name, "root's receive", recv.len(), count, 1)?;
     }
+    let (send, recv, data_type) = (send.as_raw(), recv.as_raw(), T::DATA_TYPE.as_raw());
+    let (raw, stream) = (comm.raw(), stream.as_raw());
     // SAFETY: as in `all_reduce`; NCCL writes the receive buffer on the root only.
     unsafe {
-        let (send, recv, data_type) = (send.as_raw(), recv.as_raw(), T::DATA_TYPE.as_raw());
-        let (op, stream) = (op.as_raw(), stream.as_raw());
-        call!(comm.library, ncclReduce(send, recv, count, data_type, op, c_root, comm.raw, stream))
+        call_with!(on, ncclReduce, ncclReduceConfig, (send, recv, count, data_type, op, c_root, raw, stream))
     }
 }
 
+#[inline]
 pub(super) fn reduce_in_place<T: Element>(
-    comm: &Communicator,
+    on: Operations<'_>,
     buffer: DeviceSliceMut<'_, T>,
-    op: ReduceOp,
+    op: Operator,
     root: usize,
     stream: StreamRef<'_>,
 ) -> Result<ResultCode> {
-    reduce(comm, buffer.part(0, 1), buffer, op, root, stream)
+    reduce(on, buffer.part(0, 1), buffer, op, root, stream)
 }
 
+#[inline]
 pub(super) fn all_gather<T: Element>(
-    comm: &Communicator,
+    on: Operations<'_>,
     send: DeviceSlice<'_, T>,
     recv: DeviceSliceMut<'_, T>,
     stream: StreamRef<'_>,
 ) -> Result<ResultCode> {
     let name = "all_gather";
-    comm.in_memory(name, [send.memory_space(), recv.memory_space()])?;
+    let comm = on.communicator;
+    comm.accepts::<T, 2>(name, [send.memory_space(), recv.memory_space()])?;
     let count = send.len();
-    comm.long_enough(name, "receive", recv.len(), count, comm.size)?;
+    long_enough(name, "receive", recv.len(), count, comm.size)?;
+    let (send, recv, data_type) = (send.as_raw(), recv.as_raw(), T::DATA_TYPE.as_raw());
+    let (raw, stream) = (comm.raw(), stream.as_raw());
     // SAFETY: as in `all_reduce`, with `count` elements of each rank in the receive buffer.
-    unsafe {
-        let (send, recv, data_type) = (send.as_raw(), recv.as_raw(), T::DATA_TYPE.as_raw());
-        call!(comm.library, ncclAllGather(send, recv, count, data_type, comm.raw, stream.as_raw()))
-    }
+    unsafe { call_with!(on, ncclAllGather, ncclAllGatherConfig, (send, recv, count, data_type, raw, stream)) }
 }
 
+#[inline]
 pub(super) fn all_gather_in_place<T: Element>(
-    comm: &Communicator,
+    on: Operations<'_>,
     buffer: DeviceSliceMut<'_, T>,
     stream: StreamRef<'_>,
 ) -> Result<ResultCode> {
-    comm.divisible("all_gather_in_place", buffer.len())?;
-    all_gather(comm, buffer.part(comm.rank, comm.size), buffer, stream)
+    let comm = on.communicator;
+    divisible("all_gather_in_place", "", buffer.len(), comm.size)?;
+    all_gather(on, buffer.part(comm.rank, comm.size), buffer, stream)
 }
 
+#[inline]
 pub(super) fn reduce_scatter<T: Element>(
-    comm: &Communicator,
+    on: Operations<'_>,
     send: DeviceSlice<'_, T>,
     recv: DeviceSliceMut<'_, T>,
-    op: ReduceOp,
+    Operator(op): Operator,
     stream: StreamRef<'_>,
 ) -> Result<ResultCode> {
     let name = "reduce_scatter";
-    comm.in_memory(name, [send.memory_space(), recv.memory_space()])?;
+    let comm = on.communicator;
+    comm.accepts::<T, 2>(name, [send.memory_space(), recv.memory_space()])?;
     let count = recv.len();
-    comm.long_enough(name, "send", send.len(), count, comm.size)?;
+    long_enough(name, "send", send.len(), count, comm.size)?;
+    let (send, recv, data_type) = (send.as_raw(), recv.as_raw(), T::DATA_TYPE.as_raw());
+    let (raw, stream) = (comm.raw(), stream.as_raw());
     // SAFETY: as in `all_reduce`, with `count` elements for each rank in the send buffer.
     unsafe {
-        let (send, recv, data_type) = (send.as_raw(), recv.as_raw(), T::DATA_TYPE.as_raw());
-        let (op, stream) = (op.as_raw(), stream.as_raw());
-        call!(comm.library, ncclReduceScatter(send, recv, count, data_type, op, comm.raw, stream))
+        call_with!(
+            on,
+            ncclReduceScatter,
+            ncclReduceScatterConfig,
+            (send, recv, count, data_type, op, raw, stream)
+        )
     }
 }
 
+#[inline]
 pub(super) fn reduce_scatter_in_place<T: Element>(
-    comm: &Communicator,
+    on: Operations<'_>,
     buffer: DeviceSliceMut<'_, T>,
-    op: ReduceOp,
+    op: Operator,
     stream: StreamRef<'_>,
 ) -> Result<ResultCode> {
-    comm.divisible("reduce_scatter_in_place", buffer.len())?;
-    reduce_scatter(comm, buffer.part(0, 1), buffer.part_mut(comm.rank, comm.size), op, stream)
+    let comm = on.communicator;
+    divisible("reduce_scatter_in_place", "", buffer.len(), comm.size)?;
+    reduce_scatter(on, buffer.part(0, 1), buffer.part_mut(comm.rank, comm.size), op, stream)
+}
+
+pub(super) fn all_to_all<T: Element>(
+    on: Operations<'_>,
+    send: DeviceSlice<'_, T>,
+    recv: DeviceSliceMut<'_, T>,
+    stream: StreamRef<'_>,
+) -> Result<ResultCode> {
+    let name = "all_to_all";
+    let comm = on.communicator;
+    comm.accepts::<T, 2>(name, [send.memory_space(), recv.memory_space()])?;
+    divisible(name, "send ", send.len(), comm.size)?;
+    long_enough(name, "receive", recv.len(), send.len(), 1)?;
+    let count = send.len() / comm.size;
+    if comm.library().functions.ncclAlltoAll.is_none() {
+        return on.by_point_to_point("ncclAlltoAllConfig", || {
+            for peer in 0..comm.size {
+                point_to_point(comm, Some(send.part(peer, comm.size)), None, peer, stream)?;
+                point_to_point(comm, None, Some(recv.part_mut(peer, comm.size)), peer, stream)?;
+            }
+            Ok(())
+        });
+    }
+    let (send, recv, data_type) = (send.as_raw(), recv.as_raw(), T::DATA_TYPE.as_raw());
+    let (raw, stream) = (comm.raw(), stream.as_raw());
+    // SAFETY: as in `all_reduce`, with `count` elements for and of each rank in the buffers.
+    unsafe { call_with!(on, ncclAlltoAll, ncclAlltoAllConfig, (send, recv, count, data_type, raw, stream)) }
+}
+
+pub(super) fn gather<T: Element>(
+    on: Operations<'_>,
+    send: DeviceSlice<'_, T>,
+    recv: DeviceSliceMut<'_, T>,
+    root: usize,
+    stream: StreamRef<'_>,
+) -> Result<ResultCode> {
+    let name = "gather";
+    let comm = on.communicator;
+    comm.accepts::<T, 2>(name, [send.memory_space(), recv.memory_space()])?;
+    let c_root = rank_below(name, "root", root, comm.size)?;
+    let count = send.len();
+    let is_root = comm.rank == root;
+    if is_root {
+        long_enough(name, "root's receive", recv.len(), count, comm.size)?;
+    }
+    if comm.library().functions.ncclGather.is_none() {
+        return on.by_point_to_point("ncclGatherConfig", || {
+            point_to_point(comm, Some(send), None, root, stream)?;
+            let senders = if is_root { 0..comm.size } else { 0..0 };
+            senders.into_iter().try_for_each(|peer| {
+                point_to_point(comm, None, Some(recv.slice_mut(peer * count, count)), peer, stream)
+            })
+        });
+    }
+    let (send, recv, data_type) = (send.as_raw(), recv.as_raw(), T::DATA_TYPE.as_raw());
+    let (raw, stream) = (comm.raw(), stream.as_raw());
+    // SAFETY: as in `all_gather`; NCCL writes the receive buffer on the root only.
+    unsafe {
+        call_with!(on, ncclGather, ncclGatherConfig, (send, recv, count, data_type, c_root, raw, stream))
+    }
+}
+
+pub(super) fn scatter<T: Element>(
+    on: Operations<'_>,
+    send: DeviceSlice<'_, T>,
+    recv: DeviceSliceMut<'_, T>,
+    root: usize,
+    stream: StreamRef<'_>,
+) -> Result<ResultCode> {
+    let name = "scatter";
+    let comm = on.communicator;
+    comm.accepts::<T, 2>(name, [send.memory_space(), recv.memory_space()])?;
+    let c_root = rank_below(name, "root", root, comm.size)?;
+    let count = recv.len();
+    let is_root = comm.rank == root;
+    if is_root {
+        long_enough(name, "root's send", send.len(), count, comm.size)?;
+    }
+    if comm.library().functions.ncclScatter.is_none() {
+        return on.by_point_to_point("ncclScatterConfig", || {
+            let receivers = if is_root { 0..comm.size } else { 0..0 };
+            receivers.into_iter().try_for_each(|peer| {
+                point_to_point(comm, Some(send.slice(peer * count, count)), None, peer, stream)
+            })?;
+            point_to_point(comm, None, Some(recv), root, stream)
+        });
+    }
+    let (send, recv, data_type) = (send.as_raw(), recv.as_raw(), T::DATA_TYPE.as_raw());
+    let (raw, stream) = (comm.raw(), stream.as_raw());
+    // SAFETY: as in `reduce_scatter`; NCCL reads the send buffer on the root only.
+    unsafe {
+        call_with!(on, ncclScatter, ncclScatterConfig, (send, recv, count, data_type, c_root, raw, stream))
+    }
+}
+
+impl Operations<'_> {
+    /// The options in C, for the function that takes them.
+    #[inline]
+    fn raw_config(self, function: &'static str) -> Result<Option<RawCollectiveConfig>> {
+        match self.config.filter(|config| !config.is_default()) {
+            None => Ok(None),
+            Some(config) => {
+                let library = self.communicator.library();
+                let raw = config.to_raw(function, library.version, &library.backend.to_string())?;
+                if let Some(group) = self.group {
+                    group.keep(&raw);
+                }
+                Ok(Some(raw))
+            }
+        }
+    }
+
+    /// What `messages` sends and receives, as one operation, on a library that has none for it.
+    fn by_point_to_point(
+        self,
+        configured: &'static str,
+        messages: impl FnOnce() -> Result<()>,
+    ) -> Result<ResultCode> {
+        let library = self.communicator.library();
+        if self.config.is_some_and(|config| !config.is_default()) {
+            // Absent, as the plain function is.
+            return library.function::<()>(configured, None).map(|()| ResultCode::SUCCESS);
+        }
+        // SAFETY: takes nothing. Inside another group this only counts.
+        unsafe { call!(library, ncclGroupStart()) }?;
+        let sent = messages();
+        // SAFETY: takes nothing; ends the group that was started above. After a failed call it starts nothing.
+        let ended = unsafe { call!(library, ncclGroupEnd()) };
+        sent.and(ended)
+    }
+}
+
+/// One message of an operation that is made of several; the caller has checked everything.
+fn point_to_point<T: Element>(
+    comm: &Communicator,
+    send: Option<DeviceSlice<'_, T>>,
+    recv: Option<DeviceSliceMut<'_, T>>,
+    peer: usize,
+    stream: StreamRef<'_>,
+) -> Result<()> {
+    let peer = rank_below("send", "peer", peer, comm.size)?;
+    let (data_type, raw, stream) = (T::DATA_TYPE.as_raw(), comm.raw(), stream.as_raw());
+    let send: Option<(*const c_void, usize)> = send.map(|send| (send.as_raw(), send.len()));
+    let recv: Option<(*mut c_void, usize)> = recv.map(|recv| (recv.as_raw(), recv.len()));
+    // SAFETY: as in `all_reduce`.
+    unsafe {
+        if let Some((buffer, count)) = send {
+            call!(comm.library(), ncclSend(buffer, count, data_type, peer, raw, stream))?;
+        }
+        if let Some((buffer, count)) = recv {
+            call!(comm.library(), ncclRecv(buffer, count, data_type, peer, raw, stream))?;
+        }
+    }
+    Ok(())
 }
 
 impl Communicator {
-    /// Host memory for a GPU, or device memory for the CPU implementation, cannot be right.
-    pub(super) fn in_memory<const N: usize>(
+    /// Host memory for a GPU, or device memory for the CPU implementation, cannot be right; nor an element type
+    /// that the library has never heard of.
+    #[inline]
+    pub(super) fn accepts<T: Element, const N: usize>(
         &self,
         call: &'static str,
         buffers: [Option<MemorySpace>; N],
     ) -> Result<()> {
+        T::DATA_TYPE.require(self.library())?;
         let own = self.memory_space();
         match buffers.into_iter().flatten().find(|space| *space != own) {
-            Some(space) => Err(Error::argument(
-                call,
-                format!("a buffer is in {space} memory; the communicator works on {own} memory"),
-            )),
+            Some(space) => Err(wrong_memory(call, space, own)),
             None => Ok(()),
         }
     }
+}
 
-    /// `count` elements times `ranks`, or which buffer is too short for what.
-    fn long_enough(
-        &self,
-        call: &'static str,
-        buffer: &str,
-        holds: usize,
-        count: usize,
-        ranks: usize,
-    ) -> Result<()> {
-        let needs = count.checked_mul(ranks);
-        if needs.is_some_and(|needs| needs <= holds) {
-            return Ok(());
-        }
-        let needs = needs.map_or_else(|| "more than there can be".into(), |needs| needs.to_string());
-        let why = if ranks == 1 { String::new() } else { format!(", {ranks} ranks times {count}") };
-        Err(Error::argument(
-            call,
-            format!("the {buffer} buffer holds {holds} elements, and needs {needs}{why}"),
-        ))
-    }
+#[cold]
+fn wrong_memory(call: &'static str, space: MemorySpace, own: MemorySpace) -> Error {
+    Error::argument(call, format!("a buffer is in {space} memory; the communicator works on {own} memory"))
+}
 
-    fn divisible(&self, call: &'static str, holds: usize) -> Result<()> {
-        if holds.is_multiple_of(self.size) {
-            return Ok(());
-        }
-        let size = self.size;
-        Err(Error::argument(
-            call,
-            format!("the buffer's {holds} elements are not a multiple of {size}, the ranks"),
-        ))
+/// `count` elements times `ranks`, or which buffer is too short for what.
+#[inline]
+fn long_enough(call: &'static str, buffer: &str, holds: usize, count: usize, ranks: usize) -> Result<()> {
+    match count.checked_mul(ranks) {
+        Some(needs) if needs <= holds => Ok(()),
+        needs => Err(too_short(call, buffer, holds, needs, (count, ranks))),
     }
+}
+
+#[cold]
+fn too_short(
+    call: &'static str,
+    buffer: &str,
+    holds: usize,
+    needs: Option<usize>,
+    (count, ranks): (usize, usize),
+) -> Error {
+    let needs = needs.map_or_else(|| "more than there can be".into(), |needs| needs.to_string());
+    let why = if ranks == 1 { String::new() } else { format!(", {ranks} ranks times {count}") };
+    Error::argument(call, format!("the {buffer} buffer holds {holds} elements, and needs {needs}{why}"))
+}
+
+fn divisible(call: &'static str, buffer: &str, holds: usize, size: usize) -> Result<()> {
+    if holds.is_multiple_of(size) {
+        return Ok(());
+    }
+    Err(Error::argument(
+        call,
+        format!("the {buffer}buffer's {holds} elements are not a multiple of {size}, the ranks"),
+    ))
 }

@@ -1,19 +1,37 @@
 //! A communicator's life; what it does is in the submodules.
 #![allow(unsafe_code)]
 
+mod abort_handle;
 mod collectives;
+mod init;
+mod memory_usage;
 mod operations;
+mod pending;
 mod point_to_point;
+mod pre_mul_sum;
+mod recovery;
+mod split;
+mod state;
 
 use std::cell::Cell;
+use std::ffi::CStr;
 use std::fmt;
-use std::ptr;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
+
+pub use abort_handle::AbortHandle;
+pub use memory_usage::MemoryStatistic;
+pub use operations::Operations;
+pub use pending::PendingCommunicator;
+pub(crate) use pending::PendingSlot;
+pub use pre_mul_sum::{PreMulSum, PreMulSumOperations};
+pub use recovery::ShrinkMode;
 
 use crate::backend::{Library, call};
 use crate::group::forbid_open;
-use crate::{Error, MemorySpace, Result, ResultCode, UniqueId, sys};
+use crate::{Error, MemorySpace, Result, ResultCode, sys};
+use abort_handle::Shared;
+use state::State;
 
 /// One rank's membership in a group of ranks that compute together.
 ///
@@ -41,60 +59,21 @@ use crate::{Error, MemorySpace, Result, ResultCode, UniqueId, sys};
 /// Dropping a communicator aborts it where work may be unfinished (on GPUs), so wait for the stream first.
 #[doc(alias = "ncclComm_t")]
 pub struct Communicator {
-    library: Arc<Library>,
-    /// Not null, but for a moment at the end.
-    raw: sys::ncclComm_t,
+    shared: Arc<Shared>,
     size: usize,
     rank: usize,
     device: i32,
-    failed: Cell<bool>,
+    /// How long a wait may take; set for nonblocking communicators only.
+    timeout: Option<Duration>,
+    /// Whether it has operations in the group that is open on this thread. This also makes it not `Sync`.
+    in_group: Cell<bool>,
 }
 
-// SAFETY: NCCL lets a communicator be used by one thread after the other; it is not `Sync` (it has a `Cell`).
-unsafe impl Send for Communicator {}
+/// A communicator after [`Communicator::finalize`]: there is nothing left to do but to end it.
+#[derive(Debug)]
+pub struct Finalized(Communicator);
 
 impl Communicator {
-    pub(crate) fn init_rank(library: &Arc<Library>, size: usize, rank: usize, id: &UniqueId) -> Result<Self> {
-        const CALL: &str = "init_rank";
-        forbid_open(CALL)?;
-        let (Ok(c_size), Ok(c_rank)) = (i32::try_from(size), i32::try_from(rank)) else {
-            return Err(Error::argument(CALL, format!("size {size} or rank {rank} is beyond {}", i32::MAX)));
-        };
-        if rank >= size {
-            return Err(Error::argument(CALL, format!("rank {rank} is not below the size {size}")));
-        }
-        // Null beforehand: some releases look at what is there when they fail.
-        let mut raw = ptr::null_mut();
-        // SAFETY: `raw` is where NCCL writes a handle; the id goes by value.
-        let made = unsafe { call!(library, ncclCommInitRank(&raw mut raw, c_size, id.to_raw(), c_rank)) };
-        let code = made.inspect_err(|_| library.leave_leaked_group())?;
-        // SAFETY: NCCL has just made the handle, and no one else has it.
-        unsafe { Self::adopt(Arc::clone(library), raw, code) }
-    }
-
-    pub(crate) fn init_all(library: &Arc<Library>, devices: &[i32]) -> Result<Vec<Self>> {
-        const CALL: &str = "init_all";
-        forbid_open(CALL)?;
-        if devices.is_empty() {
-            return Err(Error::argument(CALL, "no devices; expected one for each rank"));
-        }
-        if let Some(device) = devices.iter().find(|device| **device < 0) {
-            return Err(Error::argument(CALL, format!("device {device} is negative")));
-        }
-        let count = i32::try_from(devices.len()).map_err(|_| {
-            Error::argument(CALL, format!("{} devices are beyond {}", devices.len(), i32::MAX))
-        })?;
-        let mut raws = vec![ptr::null_mut(); devices.len()];
-        // SAFETY: both arrays have `count` elements.
-        let made = unsafe { call!(library, ncclCommInitAll(raws.as_mut_ptr(), count, devices.as_ptr())) };
-        let code = made.inspect_err(|_| library.leave_leaked_group())?;
-        // SAFETY: NCCL has just made the handles, and no one else has them.
-        let adopt = |raw| unsafe { Self::adopt(Arc::clone(library), raw, code) };
-        // All of them first: if one fails, the others are ended by their drop.
-        let adopted: Vec<_> = raws.into_iter().map(adopt).collect();
-        adopted.into_iter().collect()
-    }
-
     /// Takes over a handle that was made by other code, with the implementation it belongs to.
     ///
     /// # Errors
@@ -104,23 +83,35 @@ impl Communicator {
     /// `raw` is a live communicator of `nccl`, and whoever made it does not use it any more.
     pub unsafe fn from_raw(nccl: &crate::Nccl, raw: sys::ncclComm_t) -> Result<Self> {
         // SAFETY: the caller's promise.
-        unsafe { Self::adopt(Arc::clone(&nccl.library), raw, ResultCode::SUCCESS) }
+        unsafe { Self::adopt(&nccl.library, raw, ResultCode::SUCCESS, None, None) }
     }
 
     /// Takes over a handle; `code` is what its making answered.
     ///
     /// # Safety
     /// As for [`from_raw`](Self::from_raw).
-    unsafe fn adopt(library: Arc<Library>, raw: sys::ncclComm_t, code: ResultCode) -> Result<Self> {
+    unsafe fn adopt(
+        library: &Arc<Library>,
+        raw: sys::ncclComm_t,
+        code: ResultCode,
+        timeout: Option<Duration>,
+        name: Option<Arc<CStr>>,
+    ) -> Result<Self> {
         if raw.is_null() {
             return Err(Error::argument("from_raw", "the handle is null"));
         }
-        let mut communicator = Self { library, raw, size: 0, rank: 0, device: 0, failed: Cell::new(false) };
-        // One that was made nonblocking (NCCL_COMM_BLOCKING=0) is not ready yet.
+        let shared = Shared { library: Arc::clone(library), raw, state: State::default(), name };
+        let mut communicator = Self {
+            shared: Arc::new(shared),
+            size: 0,
+            rank: 0,
+            device: 0,
+            timeout,
+            in_group: Cell::new(false),
+        };
         if code == ResultCode::IN_PROGRESS {
             communicator.wait("ncclCommGetAsyncError")?;
         }
-        let library = &communicator.library;
         let (mut size, mut rank, mut device) = (0, 0, 0);
         // SAFETY: a live communicator and a place to write an int to, three times.
         unsafe {
@@ -134,16 +125,17 @@ impl Communicator {
         Ok(communicator)
     }
 
-    /// The C handle, for functions that this crate has no method for. It stays this communicator's.
+    /// The C handle, for functions that this crate has no method for; null after an abort. It stays this
+    /// communicator's.
     #[must_use]
     pub fn as_raw(&self) -> sys::ncclComm_t {
-        self.raw
+        if self.shared.state.is_ended() { std::ptr::null_mut() } else { self.shared.raw }
     }
 
-    /// The C handle, for the caller to end.
+    /// The C handle, for the caller to end; null after an abort.
     #[must_use]
-    pub fn into_raw(mut self) -> sys::ncclComm_t {
-        std::mem::replace(&mut self.raw, ptr::null_mut())
+    pub fn into_raw(self) -> sys::ncclComm_t {
+        if self.shared.state.end() { self.shared.raw } else { std::ptr::null_mut() }
     }
 
     /// How many ranks there are.
@@ -170,20 +162,49 @@ impl Communicator {
     /// Where its buffers have to be.
     #[must_use]
     pub fn memory_space(&self) -> MemorySpace {
-        self.library.memory_space
+        self.library().memory_space
     }
 
     /// What has happened since the last call: [`ResultCode::SUCCESS`] if all is well, an error that the work
     /// ran into after it was enqueued, or [`ResultCode::IN_PROGRESS`].
     ///
     /// # Errors
-    /// [`Error::Nccl`] if the question itself fails.
+    /// [`Error::Nccl`] if the question itself fails, [`Error::Aborted`] after an abort.
     #[doc(alias = "ncclCommGetAsyncError")]
     pub fn async_error(&self) -> Result<ResultCode> {
-        let mut state = sys::ncclResult_t::ncclSuccess;
-        // SAFETY: a live communicator and a place to write a code to.
-        unsafe { call!(self.library, ncclCommGetAsyncError(self.raw, &raw mut state)) }?;
-        Ok(ResultCode::from_raw(state))
+        self.ask("async_error", || self.poll())
+    }
+
+    /// A handle that aborts this communicator from another thread.
+    #[must_use]
+    pub fn abort_handle(&self) -> AbortHandle {
+        AbortHandle::new(&self.shared)
+    }
+
+    /// Flushes the work that is under way, together with the other ranks; what is left has only to be ended.
+    /// Since NCCL 2.14.3.
+    ///
+    /// [`destroy`](Self::destroy) does this by itself. Finalizing first lets one thread finalize all its
+    /// communicators in a row before it destroys any.
+    ///
+    /// ```compile_fail,E0382
+    /// # fn main() -> libnccl::Result<()> {
+    /// let comm = libnccl_cpu::nccl().init_all(&[0])?.remove(0);
+    /// let finalized = comm.finalize()?;
+    /// comm.rank();
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    /// [`Error::Nccl`], [`Error::Unsupported`], or [`Error::Timeout`]; the communicator is aborted then.
+    #[doc(alias = "ncclCommFinalize")]
+    pub fn finalize(self) -> Result<Finalized> {
+        self.immediate("finalize", || {
+            // SAFETY: a live communicator.
+            unsafe { call!(self.library(), ncclCommFinalize(self.shared.raw)) }
+        })?;
+        Ok(Finalized(self))
     }
 
     /// Ends the communicator, after the work that is under way; the other ranks have to end theirs too.
@@ -193,8 +214,7 @@ impl Communicator {
     ///
     /// ```compile_fail,E0382
     /// # fn main() -> libnccl::Result<()> {
-    /// let mut comms = libnccl_cpu::nccl().init_all(&[0])?;
-    /// let comm = comms.remove(0);
+    /// let comm = libnccl_cpu::nccl().init_all(&[0])?.remove(0);
     /// comm.destroy()?;
     /// comm.rank();
     /// # Ok(())
@@ -203,102 +223,201 @@ impl Communicator {
     ///
     /// # Errors
     /// [`Error::Nccl`] if NCCL reports a failure; the communicator is gone all the same.
-    /// [`Error::InvalidUsage`] while a group is open on this thread; it is aborted then.
+    /// [`Error::InvalidUsage`] while a group is open on this thread; it is aborted then, as after
+    /// [`Error::Timeout`].
     #[doc(alias = "ncclCommDestroy")]
-    pub fn destroy(mut self) -> Result<()> {
+    pub fn destroy(self) -> Result<()> {
         forbid_open("destroy")?;
-        if self.failed.get() {
+        if self.shared.state.is_failed() {
             return self.abort();
         }
-        let raw = std::mem::replace(&mut self.raw, ptr::null_mut());
-        // SAFETY: a live communicator, and no one uses it after this.
-        let ended = unsafe { call!(self.library, ncclCommDestroy(raw)) };
-        ended.inspect_err(|_| self.library.leave_leaked_group()).map(drop)
+        // Destroying a nonblocking communicator is not something that can be waited for; finalizing is.
+        let finalized = if self.timeout.is_some() { self.finalize()? } else { Finalized(self) };
+        finalized.destroy()
+    }
+
+    /// [`destroy`](Self::destroy) for several communicators of one process, all of which are ended even if
+    /// one fails.
+    ///
+    /// # Errors
+    /// The first one's.
+    pub fn destroy_all(communicators: impl IntoIterator<Item = Self>) -> Result<()> {
+        let ended: Vec<_> = communicators.into_iter().map(Self::destroy).collect();
+        ended.into_iter().collect()
     }
 
     /// Ends the communicator at once, and the work that is under way with it. The other ranks' work fails.
     ///
+    /// ```compile_fail,E0382
+    /// # fn main() -> libnccl::Result<()> {
+    /// let comm = libnccl_cpu::nccl().init_all(&[0])?.remove(0);
+    /// comm.abort()?;
+    /// comm.rank();
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
     /// # Errors
     /// [`Error::Nccl`] if NCCL reports a failure; the communicator is gone all the same.
     #[doc(alias = "ncclCommAbort")]
-    pub fn abort(mut self) -> Result<()> {
-        let raw = std::mem::replace(&mut self.raw, ptr::null_mut());
-        // SAFETY: a live communicator, and no one uses it after this.
-        unsafe { call!(self.library, ncclCommAbort(raw)) }.map(drop)
-    }
-
-    /// Runs an operation outside a group.
-    fn immediate(&self, operation: &'static str, enqueue: impl FnOnce() -> Result<ResultCode>) -> Result<()> {
-        forbid_open(operation)?;
-        self.usable(operation)?;
-        match enqueue()? {
-            ResultCode::IN_PROGRESS => self.wait(operation),
-            _ => Ok(()),
-        }
-    }
-
-    /// Waits until a nonblocking communicator has done what it was asked.
-    pub(crate) fn wait(&self, call: &'static str) -> Result<()> {
-        const LONGEST: Duration = Duration::from_millis(1);
-        let mut pause = Duration::from_micros(1);
-        loop {
-            match self.async_error()? {
-                ResultCode::SUCCESS => return Ok(()),
-                ResultCode::IN_PROGRESS => std::thread::sleep(pause),
-                code => return Err(self.library.error(call, code)),
-            }
-            pause = LONGEST.min(pause * 2);
-        }
-    }
-
-    /// An error if the communicator failed before.
-    pub(crate) fn usable(&self, operation: &'static str) -> Result<()> {
-        if self.failed.get() {
-            return Err(Error::usage(
-                operation,
-                "the communicator was in a group that failed; it can only be aborted or destroyed",
-            ));
+    pub fn abort(self) -> Result<()> {
+        if self.shared.state.end() {
+            // SAFETY: the state has just said so.
+            return unsafe { self.shared.abort() };
         }
         Ok(())
     }
 
-    pub(crate) fn mark_failed(&self) {
-        self.failed.set(true);
+    /// Runs an operation outside a group.
+    #[inline]
+    fn immediate(&self, operation: &'static str, enqueue: impl FnOnce() -> Result<ResultCode>) -> Result<()> {
+        forbid_open(operation)?;
+        self.shared.state.enter(operation)?;
+        let result = match enqueue() {
+            Ok(ResultCode::IN_PROGRESS) => self.wait(operation),
+            result => result.map(drop),
+        };
+        self.leave();
+        result
     }
 
+    /// Asks NCCL something, also after a failure.
+    fn ask<R>(&self, call: &'static str, question: impl FnOnce() -> Result<R>) -> Result<R> {
+        self.shared.state.enter_to_ask(call)?;
+        let answer = question();
+        self.leave();
+        answer
+    }
+
+    /// [`ask`](Self::ask), also while the communicator is in the group that is open on this thread.
+    fn ask_or_in_group<R>(&self, call: &'static str, question: impl FnOnce() -> Result<R>) -> Result<R> {
+        if self.in_group.get() { question() } else { self.ask(call, question) }
+    }
+
+    /// The first operation in a group enters NCCL; the group's end leaves it. `true` if it was the first.
+    pub(crate) fn join_group(&self, operation: &'static str) -> Result<bool> {
+        if self.in_group.get() {
+            return Ok(false);
+        }
+        self.shared.state.enter(operation)?;
+        self.in_group.set(true);
+        Ok(true)
+    }
+
+    pub(crate) fn leave_group(&self) {
+        self.in_group.set(false);
+        self.leave();
+    }
+
+    #[inline]
+    fn leave(&self) {
+        if self.shared.state.leave() {
+            // SAFETY: the state has just said so.
+            let _ = unsafe { self.shared.abort() };
+        }
+    }
+
+    /// Waits, inside NCCL, until a nonblocking communicator has done what it was asked.
+    pub(crate) fn wait(&self, call: &'static str) -> Result<()> {
+        const LONGEST: Duration = Duration::from_millis(1);
+        let mut pause = Duration::from_micros(1);
+        let start = Instant::now();
+        loop {
+            match self.poll()? {
+                ResultCode::SUCCESS => return Ok(()),
+                ResultCode::IN_PROGRESS => {}
+                code => return Err(self.library().error(call, code)),
+            }
+            if self.shared.state.is_abort_wanted() {
+                return Err(Error::Aborted { call });
+            }
+            let elapsed = start.elapsed();
+            if self.timeout.is_some_and(|timeout| elapsed >= timeout) {
+                if self.shared.state.end() {
+                    // SAFETY: the state has just said so.
+                    let _ = unsafe { self.shared.abort() };
+                }
+                return Err(Error::Timeout { call, elapsed });
+            }
+            std::thread::sleep(pause);
+            pause = LONGEST.min(pause * 2);
+        }
+    }
+
+    fn poll(&self) -> Result<ResultCode> {
+        let mut state = sys::ncclResult_t::ncclSuccess;
+        // SAFETY: a live communicator and a place to write a code to.
+        unsafe { call!(self.library(), ncclCommGetAsyncError(self.shared.raw, &raw mut state)) }?;
+        Ok(ResultCode::from_raw(state))
+    }
+
+    pub(crate) fn mark_failed(&self) {
+        self.shared.state.fail();
+    }
+
+    #[inline]
     pub(crate) fn library(&self) -> &Arc<Library> {
-        &self.library
+        &self.shared.library
+    }
+
+    /// For calls that are made inside [`immediate`](Self::immediate), a group or [`ask`](Self::ask).
+    #[inline]
+    pub(crate) fn raw(&self) -> sys::ncclComm_t {
+        self.shared.raw
+    }
+}
+
+impl Finalized {
+    /// Frees what is left. See [`Communicator::destroy`].
+    ///
+    /// # Errors
+    /// As for [`Communicator::destroy`].
+    pub fn destroy(self) -> Result<()> {
+        forbid_open("destroy")?;
+        let Shared { library, raw, state, .. } = &*self.0.shared;
+        if !state.end() {
+            return Err(Error::Aborted { call: "destroy" });
+        }
+        // SAFETY: a live communicator, and no one uses it after this.
+        let ended = unsafe { call!(library, ncclCommDestroy(*raw)) };
+        ended.inspect_err(|_| library.leave_leaked_group()).map(drop)
+    }
+
+    /// See [`Communicator::abort`].
+    ///
+    /// # Errors
+    /// As for [`Communicator::abort`].
+    pub fn abort(self) -> Result<()> {
+        self.0.abort()
     }
 }
 
 impl Drop for Communicator {
     fn drop(&mut self) {
-        if self.raw.is_null() {
+        if !self.shared.state.end() {
             return;
         }
-        let functions = &self.library.functions;
+        let Shared { library, raw, state, .. } = &*self.shared;
         // Destroying waits for the other ranks where work is unfinished, and a drop must not hang. On host
         // memory no work is ever unfinished.
-        let end = match self.library.memory_space {
-            MemorySpace::Host if !self.failed.get() => functions.ncclCommDestroy,
-            _ => functions.ncclCommAbort,
+        let end = match library.memory_space {
+            MemorySpace::Host if !state.is_failed() => library.functions.ncclCommDestroy,
+            _ => library.functions.ncclCommAbort,
         };
         if let Some(end) = end {
             // SAFETY: a live communicator, and no one uses it after this.
-            unsafe { end(self.raw) };
+            unsafe { end(*raw) };
         }
     }
 }
 
 impl fmt::Debug for Communicator {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { raw, size, rank, device, failed, .. } = self;
         f.debug_struct("Communicator")
-            .field("raw", raw)
-            .field("size", size)
-            .field("rank", rank)
-            .field("device", device)
-            .field("failed", &failed.get())
+            .field("size", &self.size)
+            .field("rank", &self.rank)
+            .field("device", &self.device)
+            .field("state", &self.shared.state)
             .finish_non_exhaustive()
     }
 }

@@ -1,14 +1,93 @@
-//! The operations' public face: each stands here once, and is a method of [`Communicator`], where it is
-//! started at once, and of [`Group`], where it is started with the others.
+//! The operations' public face: each is declared here once, and is a method of [`Operations`], of
+//! [`Communicator`], where it is started at once, and of [`Group`], where it is started with the others.
 
-use super::{collectives, point_to_point};
-use crate::{Communicator, DeviceSlice, DeviceSliceMut, Element, Group, ReduceOp, Result, StreamRef};
+use super::collectives::{self, Operator};
+use super::point_to_point;
+use crate::group::Members;
+use crate::{
+    CollectiveConfig, Communicator, DeviceSlice, DeviceSliceMut, Element, Group, ReduceOp, Result,
+    ResultCode, StreamRef,
+};
+
+/// The operations of a communicator, and how they are to be started: at once, or with a group; with options of
+/// their own, or without.
+///
+/// ```no_run
+/// # fn main() -> libnccl::Result<()> {
+/// # let nccl = libnccl::Nccl::load()?;
+/// # let comm = nccl.init_rank(8, 0, &nccl.unique_id()?)?;
+/// # let mut buffer: libnccl::DeviceSliceMut<'_, f32> = todo!();
+/// use libnccl::{CollectiveConfig, ReduceOp, StreamRef};
+///
+/// let few = CollectiveConfig::new().max_ctas(2);
+/// comm.operations().with(&few).all_reduce_in_place(buffer, ReduceOp::Sum, StreamRef::DEFAULT)?;
+/// # Ok(())
+/// # }
+/// ```
+#[derive(Debug, Clone, Copy)]
+pub struct Operations<'scope> {
+    pub(super) communicator: &'scope Communicator,
+    pub(super) group: Option<&'scope Members<'scope>>,
+    pub(super) config: Option<&'scope CollectiveConfig>,
+}
+
+impl<'scope> Operations<'scope> {
+    #[inline]
+    pub(crate) fn new(communicator: &'scope Communicator, group: Option<&'scope Members<'scope>>) -> Self {
+        Self { communicator, group, config: None }
+    }
+
+    /// The same, with options for each collective, which all ranks have to give alike. Since NCCL 2.31.2.
+    #[must_use]
+    pub fn with(self, config: &'scope CollectiveConfig) -> Self {
+        Self { config: Some(config), ..self }
+    }
+
+    #[inline]
+    pub(super) fn issue(
+        self,
+        operation: &'static str,
+        enqueue: impl FnOnce() -> Result<ResultCode>,
+    ) -> Result<()> {
+        match self.group {
+            None => self.communicator.immediate(operation, enqueue),
+            Some(group) => group.queue(self.communicator, operation, enqueue),
+        }
+    }
+}
+
+impl Communicator {
+    /// This communicator's operations, to be started at once; see [`Operations::with`].
+    #[inline]
+    #[must_use]
+    pub fn operations(&self) -> Operations<'_> {
+        Operations::new(self, None)
+    }
+}
 
 macro_rules! operations {
     ($(
         $(#[$documentation:meta])*
         $module:ident::$name:ident($($argument:ident: $type:ty),*);
     )*) => {
+        impl<'scope> Operations<'scope> {
+            $(
+                $(#[$documentation])*
+                #[allow(clippy::missing_errors_doc)]
+                #[inline]
+                pub fn $name<T: Element>(
+                    self,
+                    $($argument: $type,)*
+                    stream: impl Into<StreamRef<'scope>>,
+                ) -> Result<()> {
+                    // Before NCCL is entered: the conversions are other crates' code.
+                    $(let $argument = $argument.into();)*
+                    let stream = stream.into();
+                    self.issue(stringify!($name), || $module::$name(self, $($argument,)* stream))
+                }
+            )*
+        }
+
         /// Operations.
         ///
         /// All ranks call the same ones in the same order. They return when the work is enqueued on `stream`;
@@ -19,19 +98,19 @@ macro_rules! operations {
         /// [`Error::InvalidArgument`](crate::Error::InvalidArgument) for a buffer that is too short or in the
         /// wrong memory, or a rank out of range; nothing was started then.
         /// [`Error::InvalidUsage`](crate::Error::InvalidUsage) while a group is open on this thread, or after
-        /// one that failed. [`Error::Nccl`](crate::Error::Nccl) if NCCL cannot do it.
+        /// one that failed. [`Error::Unsupported`](crate::Error::Unsupported) if the library is older than what
+        /// is asked of it. [`Error::Nccl`](crate::Error::Nccl) if NCCL cannot do it.
         impl Communicator {
             $(
                 $(#[$documentation])*
                 #[allow(clippy::missing_errors_doc)]
+                #[inline]
                 pub fn $name<'scope, T: Element>(
                     &'scope self,
                     $($argument: $type,)*
                     stream: impl Into<StreamRef<'scope>>,
                 ) -> Result<()> {
-                    self.immediate(stringify!($name), || {
-                        $module::$name(self, $($argument.into(),)* stream.into())
-                    })
+                    self.operations().$name($($argument,)* stream)
                 }
             )*
         }
@@ -41,15 +120,14 @@ macro_rules! operations {
             $(
                 $(#[$documentation])*
                 #[allow(clippy::missing_errors_doc)]
+                #[inline]
                 pub fn $name<T: Element>(
                     &'scope self,
                     communicator: &'scope Communicator,
                     $($argument: $type,)*
                     stream: impl Into<StreamRef<'scope>>,
                 ) -> Result<()> {
-                    self.queue(communicator, stringify!($name), || {
-                        $module::$name(communicator, $($argument.into(),)* stream.into())
-                    })
+                    self.on(communicator).$name($($argument,)* stream)
                 }
             )*
         }
@@ -60,6 +138,7 @@ operations! {
     /// Combines the ranks' `send` element by element; every rank gets the result. The count is the length of
     /// `send`; `recv` holds as many.
     #[doc(alias = "ncclAllReduce")]
+    #[doc(alias = "ncclAllReduceConfig")]
     collectives::all_reduce(
         send: impl Into<DeviceSlice<'scope, T>>,
         recv: impl Into<DeviceSliceMut<'scope, T>>,
@@ -73,6 +152,7 @@ operations! {
     /// Copies `send` of rank `root` to `recv` of every rank. The count is the length of `recv`; on the root,
     /// `send` holds as many, and on the others it is ignored and may be empty.
     #[doc(alias = "ncclBroadcast")]
+    #[doc(alias = "ncclBroadcastConfig")]
     collectives::broadcast(
         send: impl Into<DeviceSlice<'scope, T>>,
         recv: impl Into<DeviceSliceMut<'scope, T>>,
@@ -87,6 +167,7 @@ operations! {
     /// Combines the ranks' `send` element by element; rank `root` gets the result. The count is the length of
     /// `send`; on the root, `recv` holds as many, and on the others it is ignored and may be empty.
     #[doc(alias = "ncclReduce")]
+    #[doc(alias = "ncclReduceConfig")]
     collectives::reduce(
         send: impl Into<DeviceSlice<'scope, T>>,
         recv: impl Into<DeviceSliceMut<'scope, T>>,
@@ -105,6 +186,7 @@ operations! {
     /// Every rank gets the `send` of all, in the order of the ranks. The count is the length of `send`; `recv`
     /// holds count x size.
     #[doc(alias = "ncclAllGather")]
+    #[doc(alias = "ncclAllGatherConfig")]
     collectives::all_gather(
         send: impl Into<DeviceSlice<'scope, T>>,
         recv: impl Into<DeviceSliceMut<'scope, T>>
@@ -118,6 +200,7 @@ operations! {
     /// Combines the ranks' `send` element by element; rank `i` gets part `i` of the result. The count is the
     /// length of `recv`; `send` holds count x size.
     #[doc(alias = "ncclReduceScatter")]
+    #[doc(alias = "ncclReduceScatterConfig")]
     collectives::reduce_scatter(
         send: impl Into<DeviceSlice<'scope, T>>,
         recv: impl Into<DeviceSliceMut<'scope, T>>,
@@ -129,6 +212,45 @@ operations! {
     #[doc(alias = "ncclReduceScatter")]
     collectives::reduce_scatter_in_place(buffer: impl Into<DeviceSliceMut<'scope, T>>, op: ReduceOp);
 
+    /// Every rank sends part `i` of the `size` equal parts of `send` to rank `i`, which finds it in that part of
+    /// its `recv` that has the sender's number. The length of `send` is a multiple of the size; `recv` holds as
+    /// many elements.
+    ///
+    /// Before NCCL 2.28.3, which is the first to have it, it is made of grouped sends and receives, and then
+    /// takes no options.
+    #[doc(alias = "ncclAlltoAll")]
+    #[doc(alias = "ncclAlltoAllConfig")]
+    collectives::all_to_all(
+        send: impl Into<DeviceSlice<'scope, T>>,
+        recv: impl Into<DeviceSliceMut<'scope, T>>
+    );
+
+    /// Rank `root` gets the `send` of all, in the order of the ranks. The count is the length of `send`; on the
+    /// root, `recv` holds count x size, and on the others it is ignored and may be empty.
+    ///
+    /// Before NCCL 2.28.3, which is the first to have it, it is made of grouped sends and receives, and then
+    /// takes no options.
+    #[doc(alias = "ncclGather")]
+    #[doc(alias = "ncclGatherConfig")]
+    collectives::gather(
+        send: impl Into<DeviceSlice<'scope, T>>,
+        recv: impl Into<DeviceSliceMut<'scope, T>>,
+        root: usize
+    );
+
+    /// Rank `i` gets part `i` of the `send` of rank `root`. The count is the length of `recv`; on the root,
+    /// `send` holds count x size, and on the others it is ignored and may be empty.
+    ///
+    /// Before NCCL 2.28.3, which is the first to have it, it is made of grouped sends and receives, and then
+    /// takes no options.
+    #[doc(alias = "ncclScatter")]
+    #[doc(alias = "ncclScatterConfig")]
+    collectives::scatter(
+        send: impl Into<DeviceSlice<'scope, T>>,
+        recv: impl Into<DeviceSliceMut<'scope, T>>,
+        root: usize
+    );
+
     /// Sends `buffer` to rank `peer`, which receives as many elements. A rank that sends *and* receives does
     /// both in one group, or it may wait for a peer that does the same.
     #[doc(alias = "ncclSend")]
@@ -137,4 +259,11 @@ operations! {
     /// Receives `buffer` from rank `peer`, which sends as many elements.
     #[doc(alias = "ncclRecv")]
     point_to_point::recv(buffer: impl Into<DeviceSliceMut<'scope, T>>, peer: usize);
+}
+
+impl From<ReduceOp> for Operator {
+    #[inline]
+    fn from(op: ReduceOp) -> Self {
+        Self(op.as_raw())
+    }
 }

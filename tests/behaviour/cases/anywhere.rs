@@ -1,6 +1,6 @@
 //! What needs no communicator, and so no GPU.
 
-use libnccl::{Error, Nccl, ResultCode, UniqueId, Version, sys};
+use libnccl::{Config, Error, Nccl, ResultCode, UniqueId, Version, sys};
 
 use super::cases;
 
@@ -14,6 +14,8 @@ cases! {
     sizes_and_ranks_are_checked_before_nccl_is_called,
     error_texts_of_known_and_unknown_codes,
     null_arguments_are_errors,
+    options_newer_than_the_library_are_unsupported,
+    simulating_needs_a_library_that_can,
 }
 
 /// The real library on a machine without a GPU.
@@ -135,6 +137,36 @@ fn null_arguments_are_errors(nccl: &Nccl) {
         assert_eq!(functions.ncclCommDestroy.unwrap()(null), ResultCode::SUCCESS.as_raw());
         assert_eq!(functions.ncclCommAbort.unwrap()(null), ResultCode::SUCCESS.as_raw());
     }
+}
+
+fn options_newer_than_the_library_are_unsupported(nccl: &Nccl) {
+    let id = UniqueId::from_bytes([0; 128]);
+    let mode = libnccl::NvlsHostMode::Enable;
+    for (config, field, since) in [
+        (Config::new().collnet_enable(true), "ncclConfig_t.collnetEnable", Version::new(2, 27, 3)),
+        (Config::new().nvls_host_mode(mode), "ncclConfig_t.nvlsHostMode", Version::new(2, 32, 3)),
+    ] {
+        if nccl.version() >= since {
+            continue;
+        }
+        let error = nccl.init_rank_with(1, 0, &id, &config).unwrap_err();
+        let Error::Unsupported { function, since: needs, found, .. } = error else { panic!("{error}") };
+        assert_eq!((function, needs, found), (field, since, nccl.version()));
+    }
+}
+
+fn simulating_needs_a_library_that_can(nccl: &Nccl) {
+    match nccl.simulate(|_| Ok(())) {
+        Err(Error::Unsupported { function: "ncclGroupSimulateEnd", since, .. }) => {
+            assert!(nccl.version() < since && since == Version::new(2, 22, 3));
+        }
+        // The CPU implementation has nothing to estimate with.
+        Err(Error::Nccl { call: "ncclGroupSimulateEnd", code: ResultCode::INVALID_USAGE, .. }) => {
+            assert_eq!(nccl.memory_space(), libnccl::MemorySpace::Host);
+        }
+        estimate => assert_eq!(estimate.unwrap(), None, "for nothing"),
+    }
+    assert_outside_a_group(nccl);
 }
 
 fn initialising_without_a_gpu_is_an_error(nccl: &Nccl) {

@@ -21,6 +21,10 @@ cases! {
     integers_wrap_around,
     buffers_longer_than_needed_keep_their_rest,
     one_thread_drives_all_ranks,
+    all_to_all_gather_and_scatter,
+    all_to_all_gather_and_scatter_of_sends_and_receives,
+    a_sum_of_scaled_elements,
+    a_group_inside_a_group,
 }
 
 /// Small whole numbers, which every type holds and adds exactly.
@@ -286,4 +290,120 @@ fn one_thread_drives_all_ranks(nccl: &Nccl) {
     .unwrap();
     assert!(sums.iter().all(|sum| *sum == reduced::<f32>(ReduceOp::Sum, 3, 50_000)));
     assert_eq!(gathered, [[10, 11, 12]; 3]);
+}
+
+fn all_to_all_gather_and_scatter(nccl: &Nccl) {
+    const COUNT: usize = 1000;
+    for size in [1, 3] {
+        on_threads(nccl, size, |comm| check_exchanges(&comm, COUNT));
+        // In groups.
+        let comms = of_one_thread(nccl, size);
+        let sends: Vec<Vec<i32>> = (0..size).map(|rank| filled(rank, 5 * size)).collect();
+        let mut recvs = vec![vec![0; 5 * size]; size];
+        nccl.group(|g| {
+            comms
+                .iter()
+                .zip(&sends)
+                .zip(&mut recvs)
+                .try_for_each(|((comm, send), recv)| g.all_to_all(comm, send, recv, STREAM))
+        })
+        .unwrap();
+        for (rank, recv) in recvs.iter().enumerate() {
+            let expected: Vec<i32> = sends.iter().flat_map(|send| send[rank * 5..][..5].to_vec()).collect();
+            assert_eq!(*recv, expected);
+        }
+    }
+}
+
+fn check_exchanges(comm: &Communicator, count: usize) {
+    let (rank, size) = (comm.rank(), comm.size());
+    let part =
+        |sender: usize, part: usize| filled::<f32>(sender, count * size)[part * count..][..count].to_vec();
+    let whole = filled::<f32>(rank, count * size);
+
+    let mut recv = vec![0.0; count * size];
+    comm.all_to_all(&whole, &mut recv, STREAM).unwrap();
+    let expected: Vec<f32> = (0..size).flat_map(|sender| part(sender, rank)).collect();
+    assert_eq!(recv, expected);
+
+    for root in 0..size {
+        let mut gathered = if rank == root { vec![0.0; count * size] } else { Vec::new() };
+        comm.gather(&whole[..count], &mut gathered, root, STREAM).unwrap();
+        if rank == root {
+            let expected: Vec<f32> = (0..size).flat_map(|sender| part(sender, 0)).collect();
+            assert_eq!(gathered, expected);
+        }
+
+        let send = if rank == root { &whole[..] } else { &[] };
+        let mut scattered = vec![0.0; count];
+        comm.scatter(send, &mut scattered, root, STREAM).unwrap();
+        assert_eq!(scattered, part(root, rank));
+    }
+    let short = comm.all_to_all(&whole, &mut recv[..count * size - 1], STREAM).unwrap_err();
+    assert!(short.to_string().starts_with("all_to_all: the receive buffer holds "), "{short}");
+    let short = comm.gather(&whole, &mut recv[..count * size - 1], rank, STREAM).unwrap_err();
+    assert!(short.to_string().starts_with("gather: the root's receive buffer holds "), "{short}");
+    let short = comm.scatter(&whole[1..], &mut recv[..count], rank, STREAM).unwrap_err();
+    assert!(short.to_string().starts_with("scatter: the root's send buffer holds "), "{short}");
+    let beyond = comm.gather(&whole, &mut recv, size, STREAM).unwrap_err().to_string();
+    assert_eq!(beyond, format!("gather: root {size} is not below {size}, the communicator's size"));
+}
+
+/// As on a library before 2.28.3.
+fn all_to_all_gather_and_scatter_of_sends_and_receives(nccl: &Nccl) {
+    let functions = libnccl::sys::Functions {
+        ncclAlltoAll: None,
+        ncclGather: None,
+        ncclScatter: None,
+        ncclAlltoAllConfig: None,
+        ..*nccl.as_raw()
+    };
+    // SAFETY: the functions of `nccl`, but for some that it lacks.
+    let older = unsafe { Nccl::from_table("an older one", functions) }.unwrap();
+    all_to_all_gather_and_scatter(&older);
+    let comms = of_one_thread(&older, 1);
+    let options = libnccl::CollectiveConfig::new().max_ctas(1);
+    let error = comms[0].operations().with(&options).all_to_all(&[1_i8], &mut [0_i8], STREAM).unwrap_err();
+    assert!(matches!(error, libnccl::Error::Unsupported { function: "ncclAlltoAllConfig", .. }), "{error}");
+}
+
+fn a_sum_of_scaled_elements(nccl: &Nccl) {
+    on_threads(nccl, 2, |comm| {
+        let rank = comm.rank();
+        // Each rank has its own scalar.
+        let scaled = comm.pre_mul_sum(10_i32.pow(rank as u32)).unwrap();
+        let mut sum = [0; 3];
+        scaled.all_reduce(&[1, 2, 3], &mut sum, STREAM).unwrap();
+        assert_eq!(sum, [11, 22, 33]);
+        let mut part = [0];
+        scaled.reduce_scatter(&[4, 5], &mut part, STREAM).unwrap();
+        assert_eq!(part, [[44], [55]][rank]);
+        let mut buffer = [6];
+        scaled.reduce_in_place(&mut buffer, 1, STREAM).unwrap();
+        assert_eq!(buffer, [[6], [66]][rank]);
+        let mut grouped = [7];
+        nccl.group(|g| scaled.on(g).all_reduce_in_place(&mut grouped, STREAM)).unwrap();
+        assert_eq!(grouped, [77]);
+        drop(scaled);
+
+        let half = [0.5_f64];
+        let halves = comm.pre_mul_sum_device(&half).unwrap();
+        let mut mean = [0.0];
+        halves.all_reduce(&[rank as f64 * 3.0], &mut mean, STREAM).unwrap();
+        assert_eq!(mean, [1.5]);
+        let empty = comm.pre_mul_sum_device::<f32>(&[]).unwrap_err().to_string();
+        assert_eq!(empty, "pre_mul_sum_device: the scalar's buffer is empty; expected one element");
+    });
+}
+
+fn a_group_inside_a_group(nccl: &Nccl) {
+    let comms = of_one_thread(nccl, 2);
+    let (mut first, mut second) = ([1_u64], [2_u64]);
+    nccl.group(|g| {
+        g.group(|g| g.all_reduce_in_place(&comms[0], &mut first, ReduceOp::Sum, STREAM))?;
+        // Were the inner group's end to start it, it would wait for ever for this.
+        g.group(|g| g.all_reduce_in_place(&comms[1], &mut second, ReduceOp::Sum, STREAM))
+    })
+    .unwrap();
+    assert_eq!((first, second), ([3], [3]));
 }

@@ -1,6 +1,11 @@
 //! Communicators from their making to their end.
 
-use libnccl::{Communicator, Error, MemorySpace, Nccl, ReduceOp, ResultCode, StreamRef};
+use std::time::Duration;
+
+use libnccl::{
+    Communicator, Config, Error, MemorySpace, MemoryStatistic, Nccl, ReduceOp, ResultCode, ShrinkMode,
+    StreamRef,
+};
 
 use super::{cases, of_one_thread, on_threads};
 
@@ -16,6 +21,12 @@ cases! {
     ranks_that_do_different_things_are_told,
     all_ends_in_every_order,
     many_communicators,
+    a_timeout_does_not_disturb_what_is_in_time,
+    finalized_then_destroyed,
+    an_abort_handle_ends_an_idle_communicator,
+    ranks_made_in_a_group,
+    a_group_that_fails_makes_no_ranks,
+    what_the_cpu_implementation_lacks_is_said,
 }
 
 fn ranks_on_threads_know_themselves(nccl: &Nccl) {
@@ -118,4 +129,122 @@ fn many_communicators(nccl: &Nccl) {
             assert_eq!(one, [2]);
         });
     }
+}
+
+fn a_timeout_does_not_disturb_what_is_in_time(nccl: &Nccl) {
+    let id = nccl.unique_id().unwrap();
+    let config = Config::new().timeout(Duration::from_secs(20)).name("timed");
+    std::thread::scope(|scope| {
+        for rank in 0..2 {
+            let config = &config;
+            scope.spawn(move || {
+                let comm = nccl.init_rank_with(2, rank, &id, config).unwrap();
+                let mut one = [1_i32];
+                comm.all_reduce_in_place(&mut one, ReduceOp::Sum, STREAM).unwrap();
+                assert_eq!(one, [2]);
+                comm.destroy().unwrap();
+            });
+        }
+    });
+    let zero = nccl.init_rank_with(1, 0, &id, &Config::new().timeout(Duration::ZERO)).unwrap_err();
+    assert!(matches!(zero, Error::InvalidArgument { .. }), "{zero}");
+}
+
+fn finalized_then_destroyed(nccl: &Nccl) {
+    on_threads(nccl, 2, |comm| match comm.rank() {
+        0 => comm.finalize().unwrap().destroy().unwrap(),
+        _ => comm.finalize().unwrap().abort().unwrap(),
+    });
+    Communicator::destroy_all(of_one_thread(nccl, 3)).unwrap();
+    drop(of_one_thread(nccl, 1).remove(0).finalize().unwrap());
+}
+
+fn an_abort_handle_ends_an_idle_communicator(nccl: &Nccl) {
+    on_threads(nccl, 2, |comm| {
+        if comm.rank() == 1 {
+            let handle = comm.abort_handle();
+            std::thread::scope(|scope| scope.spawn(|| handle.abort().unwrap()).join().unwrap());
+            handle.abort().unwrap();
+            let refused = comm.all_reduce_in_place(&mut [1_i32], ReduceOp::Sum, STREAM).unwrap_err();
+            assert!(matches!(refused, Error::Aborted { call: "all_reduce_in_place" }), "{refused}");
+            assert!(comm.as_raw().is_null());
+            assert!(matches!(comm.destroy(), Err(Error::Aborted { .. })));
+        } else {
+            assert_remote_error(comm.all_reduce_in_place(&mut [1_i32; 9], ReduceOp::Sum, STREAM));
+        }
+    });
+}
+
+fn ranks_made_in_a_group(nccl: &Nccl) {
+    let id = nccl.unique_id().unwrap();
+    let config = Config::default();
+    let pending = nccl
+        .group(|g| {
+            let pending = g.init_rank(2, 1, &id, &config)?;
+            Ok([pending, g.init_rank(2, 0, &id, &config)?])
+        })
+        .unwrap();
+    let comms = pending.map(|pending| pending.finish().unwrap());
+    assert_eq!(comms.each_ref().map(Communicator::rank), [1, 0]);
+    let mut ones = [[1_u8], [1]];
+    nccl.group(|g| {
+        comms
+            .iter()
+            .zip(&mut ones)
+            .try_for_each(|(comm, one)| g.all_reduce_in_place(comm, one, ReduceOp::Sum, STREAM))
+    })
+    .unwrap();
+    assert_eq!(ones, [[2], [2]]);
+}
+
+fn a_group_that_fails_makes_no_ranks(nccl: &Nccl) {
+    let id = nccl.unique_id().unwrap();
+    let mut kept = None;
+    let error = nccl
+        .group(|g| {
+            kept = Some(g.init_rank(2, 0, &id, &Config::default())?);
+            g.init_rank(2, 2, &id, &Config::default()).map(drop)
+        })
+        .unwrap_err();
+    assert_eq!(error.to_string(), "init_rank: rank 2 is not below the size 2");
+    let error = kept.unwrap().finish().unwrap_err();
+    assert_eq!(error.to_string(), "finish: the group that was to make the communicator failed");
+    let early = nccl.group(|g| g.init_rank(1, 0, &id, &Config::default())?.finish().map(drop)).unwrap_err();
+    assert_eq!(early.to_string(), "finish: the group that makes the communicator has not ended");
+}
+
+fn what_the_cpu_implementation_lacks_is_said(nccl: &Nccl) {
+    let comm = of_one_thread(nccl, 1).remove(0);
+    let config = Config::default();
+    for (function, result) in [
+        ("ncclCommSplit", comm.split(Some(1), 0).map(drop)),
+        ("ncclCommGrow", comm.grow(2, None, &config).map(drop)),
+        ("ncclCommGetUniqueId", comm.unique_id().map(drop)),
+        ("ncclCommRevoke", comm.revoke()),
+        ("ncclCommSuspend", comm.suspend()),
+        ("ncclCommResume", comm.resume()),
+        ("ncclCommMemStats", comm.memory(MemoryStatistic::Total).map(drop)),
+    ] {
+        let error = result.unwrap_err();
+        let Error::Nccl { call, code: ResultCode::INVALID_USAGE, detail, .. } = &error else {
+            panic!("{error}")
+        };
+        assert_eq!(
+            (*call, &**detail),
+            (function, &*format!("{function} is not available in the CPU implementation"))
+        );
+    }
+    for (exclude, problem) in [
+        (&[][..], "no ranks to exclude"),
+        (&[0], "rank 0 excludes itself; excluded ranks do not call shrink"),
+        (&[1], "rank 1 is not below 1, the communicator's size"),
+        (&[5, 5], "a rank is excluded twice in [5, 5]"),
+    ] {
+        let error = comm.shrink(exclude, ShrinkMode::Abort, &config).unwrap_err();
+        assert_eq!(error.to_string(), format!("shrink: {problem}"));
+    }
+    let error = comm.grow(1, None, &config).unwrap_err();
+    assert_eq!(error.to_string(), "grow: size 1 is not above 1, the communicator's size");
+    let error = comm.split(Some(u32::MAX), 0).unwrap_err();
+    assert_eq!(error.to_string(), "split: color 4294967295 is beyond 2147483647");
 }

@@ -5,6 +5,7 @@ mod arguments;
 mod collectives;
 mod groups;
 mod lifecycle;
+mod parameters;
 
 use std::path::Path;
 
@@ -23,7 +24,7 @@ use cases;
 /// Everything, on an implementation that works on host memory; without a GPU the real library can do only what
 /// needs no communicator.
 pub(crate) fn for_implementation(nccl: &Nccl) -> Vec<Case> {
-    let mut cases = anywhere::CASES.to_vec();
+    let mut cases = [anywhere::CASES, parameters::CASES].concat();
     match nccl.memory_space() {
         MemorySpace::Host => {
             for more in [arguments::CASES, collectives::CASES, groups::CASES, lifecycle::CASES] {

@@ -1,0 +1,104 @@
+#![allow(unsafe_code)]
+
+use std::ptr;
+
+use super::Communicator;
+use crate::backend::call;
+use crate::group::forbid_open;
+use crate::{Config, Error, Result, ResultCode, sys};
+
+impl Communicator {
+    /// Parts the ranks into new communicators: all that name the same `color` get one together, ordered by
+    /// `key`, then by their rank here. A rank with no color gets none. Since NCCL 2.18.1.
+    ///
+    /// All ranks call this. The new communicator has this one's options.
+    ///
+    /// ```no_run
+    /// # fn main() -> libnccl::Result<()> {
+    /// # let nccl = libnccl::Nccl::load()?;
+    /// # let world = nccl.init_rank(8, 0, &nccl.unique_id()?)?;
+    /// let half = (world.rank() / 4) as u32;
+    /// let node = world.split(Some(half), 0)?.expect("this rank named a color");
+    /// assert_eq!(node.size(), 4);
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    /// [`Error::InvalidArgument`] if the color is beyond `i32::MAX`, [`Error::Unsupported`], [`Error::Nccl`].
+    #[doc(alias = "ncclCommSplit")]
+    #[doc(alias = "NCCL_SPLIT_NOCOLOR")]
+    pub fn split(&self, color: Option<u32>, key: i32) -> Result<Option<Self>> {
+        self.split_with(color, key, &Config::default())
+    }
+
+    /// [`split`](Self::split) with options for the new communicator. Those that are not set are NCCL's defaults,
+    /// but for the timeout; with none set, all are this communicator's.
+    ///
+    /// # Errors
+    /// As for [`split`](Self::split).
+    #[doc(alias = "ncclCommSplit")]
+    pub fn split_with(&self, color: Option<u32>, key: i32, config: &Config) -> Result<Option<Self>> {
+        let c_color = match color.map(i32::try_from) {
+            None => sys::NCCL_SPLIT_NOCOLOR,
+            Some(Ok(color)) => color,
+            Some(Err(_)) => {
+                let color = color.unwrap_or_default();
+                return Err(Error::argument("split", format!("color {color} is beyond {}", i32::MAX)));
+            }
+        };
+        self.descend("split", config, |slot, config| {
+            // SAFETY: a live communicator; the slot and the configuration are as NCCL wants them.
+            unsafe { call!(self.library(), ncclCommSplit(self.raw(), c_color, key, slot, config)) }
+        })
+    }
+
+    /// Makes a communicator out of this one. `None` if NCCL leaves the slot empty.
+    pub(super) fn descend(
+        &self,
+        call: &'static str,
+        config: &Config,
+        make: impl FnOnce(*mut sys::ncclComm_t, *mut sys::ncclConfig_t) -> Result<ResultCode>,
+    ) -> Result<Option<Self>> {
+        forbid_open(call)?;
+        let library = self.library();
+        // With nothing set, NCCL takes this communicator's options.
+        let inherits = config.is_default();
+        let config = config.clone().or_timeout(self.timeout);
+        let mut raw_config = config.to_raw(call, library.version, &library.backend.to_string())?;
+        let name = raw_config.name().or_else(|| self.shared.name.clone());
+        let raw_config = if inherits { ptr::null_mut() } else { raw_config.as_mut_ptr() };
+        let slot = Slot::new();
+        self.shared.state.enter(call)?;
+        let made = make(slot.0, raw_config);
+        let written = match made {
+            Ok(ResultCode::IN_PROGRESS) => self.wait(call).map(|()| ResultCode::IN_PROGRESS),
+            result => result,
+        };
+        self.leave();
+        // If the wait has not come to its end, NCCL may still write: the slot is left to it.
+        let code = written?;
+        let raw = slot.into_inner();
+        if raw.is_null() {
+            return Ok(None);
+        }
+        // SAFETY: NCCL has just made the handle, and no one else has it.
+        unsafe { Self::adopt(library, raw, code, config.timeout_duration(), name) }.map(Some)
+    }
+}
+
+/// Where NCCL writes a handle to. It keeps the address and may write after the call has returned, also when it
+/// fails: so this is on the heap, and is leaked unless the operation is known to be complete.
+struct Slot(*mut sys::ncclComm_t);
+
+impl Slot {
+    fn new() -> Self {
+        Self(Box::into_raw(Box::new(ptr::null_mut())))
+    }
+
+    /// The operation is complete.
+    fn into_inner(self) -> sys::ncclComm_t {
+        // SAFETY: made from a box in `new`, and taken back only here.
+        *unsafe { Box::from_raw(self.0) }
+    }
+}

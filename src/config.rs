@@ -1,0 +1,666 @@
+#![allow(unsafe_code)] // Zeroes the padding of a C struct.
+
+use std::ffi::{CStr, CString, c_int};
+use std::fmt::{Debug, Display};
+use std::mem::offset_of;
+use std::ops::RangeInclusive;
+use std::sync::Arc;
+use std::time::Duration;
+
+use crate::{Error, Result, Version, sys};
+
+/// The largest number that fits into an option.
+pub(crate) const MAX: u32 = c_int::MAX.cast_unsigned();
+
+/// Makes a struct of options, each set or not: its fields, the methods that set them, and `write`, which puts
+/// what is set into NCCL's struct, if the library knows it and the value is in range.
+///
+/// `others` are fields whose methods and way into C are written out by hand.
+macro_rules! options {
+    (
+        $(#[$attribute:meta])*
+        pub struct $options:ident => $c_struct:ident as $c_type:ident;
+        $(
+            $(#[doc = $doc:literal])+
+            #[doc(alias = $alias:literal)]
+            $option:ident: $value:ty => $field:ident $(, in $range:expr)?;
+        )+
+        others { $($other:ident: $other_type:ty,)+ }
+    ) => {
+        $(#[$attribute])*
+        #[derive(Debug, Clone, Default, PartialEq)]
+        pub struct $options {
+            $($option: Option<$value>,)+
+            $($other: Option<$other_type>,)+
+        }
+
+        impl $options {
+            /// Nothing set: NCCL decides everything.
+            #[must_use]
+            pub fn new() -> Self {
+                Self::default()
+            }
+
+            $(
+                $(#[doc = $doc])+
+                #[doc(alias = $alias)]
+                #[must_use]
+                pub fn $option(mut self, $option: $value) -> Self {
+                    self.$option = Some($option);
+                    self
+                }
+            )+
+
+            /// Whether nothing is set, so that the call without options does the same.
+            pub(crate) fn is_default(&self) -> bool {
+                *self == Self::default()
+            }
+
+            fn write(&self, raw: &mut sys::$c_type, target: Target<'_>) -> Result<()> {
+                $(
+                    if let Some(value) = self.$option {
+                        target.require(
+                            concat!(stringify!($c_type), ".", stringify!($field)),
+                            concat!(stringify!($c_struct), ".", stringify!($field)),
+                        )?;
+                        $(target.in_range(stringify!($option), value, $range)?;)?
+                        raw.$field = value as _;
+                    }
+                )+
+                Ok(())
+            }
+        }
+
+        #[cfg(test)]
+        impl $options {
+            /// Of each option: its name, the C field, the alias and the documentation.
+            pub(crate) const DOCUMENTED: &[(&str, &str, &str, &str)] =
+                &[$((stringify!($option), stringify!($field), $alias, concat!($($doc, "\n",)+)),)+];
+        }
+    };
+}
+pub(crate) use options;
+
+options! {
+    /// Options of one communicator.
+    ///
+    /// What is not set is left to NCCL, whose default is named where it is known. An option that the loaded
+    /// library does not know is [`Error::Unsupported`], where NCCL itself would ignore it without a word; a value
+    /// that cannot be right is [`Error::InvalidArgument`]. Both come from the call that takes the options. NCCL's
+    /// environment variables (`NCCL_MIN_CTAS` and so on) win over options.
+    ///
+    /// Give all ranks of a communicator the same options.
+    ///
+    /// ```
+    /// use std::time::Duration;
+    ///
+    /// use libnccl::{Config, CtaPolicy};
+    ///
+    /// let careful = Config::new().timeout(Duration::from_secs(30)).name("gradients");
+    /// let small = careful.clone().max_ctas(4).cta_policy(CtaPolicy::Efficiency);
+    /// assert_ne!(small, careful);
+    /// assert_eq!(Config::new(), Config::default());
+    /// ```
+    #[doc(alias = "ncclConfig_t")]
+    #[doc(alias = "NCCL_CONFIG_INITIALIZER")]
+    pub struct Config => ncclConfig as ncclConfig_t;
+
+    /// How many thread blocks form a cluster in NCCL's kernels, on Hopper and newer GPUs: 0 (no clusters) to 8.
+    ///
+    /// Default 4. Since NCCL 2.17.1.
+    #[doc(alias = "cgaClusterSize")]
+    cga_cluster_size: u32 => cgaClusterSize, in 0..=8;
+
+    /// The least thread blocks that a kernel uses, from 1.
+    ///
+    /// Default 1. Since NCCL 2.17.1.
+    #[doc(alias = "minCTAs")]
+    min_ctas: u32 => minCTAs, in 1..=MAX;
+
+    /// The most thread blocks that a kernel uses, from 1 and not below [`min_ctas`](Self::min_ctas).
+    ///
+    /// Default, and bound: as many as NCCL has channels. Since NCCL 2.17.1.
+    #[doc(alias = "maxCTAs")]
+    max_ctas: u32 => maxCTAs, in 1..=MAX;
+
+    /// Whether communicators split from this one use its resources, which saves memory and ties their fates:
+    /// aborting one may break the others.
+    ///
+    /// Default `false`. Since NCCL 2.18.1.
+    #[doc(alias = "splitShare")]
+    split_share: bool => splitShare;
+
+    /// The class of the network traffic: the service level on InfiniBand, the type of service on RoCE; from 0.
+    ///
+    /// Default: the network's. Since NCCL 2.26.2.
+    #[doc(alias = "trafficClass")]
+    traffic_class: u32 => trafficClass, in 0..=MAX;
+
+    /// Whether InfiniBand switches reduce (SHARP).
+    ///
+    /// Default `false`. Since NCCL 2.27.3.
+    #[doc(alias = "collnetEnable")]
+    collnet_enable: bool => collnetEnable;
+
+    /// What counts more: speed, or a GPU that is free for computation.
+    ///
+    /// Default [`CtaPolicy::Default`]. Since NCCL 2.27.3.
+    #[doc(alias = "CTAPolicy")]
+    cta_policy: CtaPolicy => CTAPolicy;
+
+    /// Whether communicators shrunk from this one use its resources.
+    ///
+    /// Default `false`. Since NCCL 2.27.3.
+    #[doc(alias = "shrinkShare")]
+    shrink_share: bool => shrinkShare;
+
+    /// How many thread blocks a kernel uses that works in the switch between a node's GPUs (NVLS), from 1.
+    ///
+    /// Default: chosen by the topology. Since NCCL 2.27.3.
+    #[doc(alias = "nvlsCTAs")]
+    nvls_ctas: u32 => nvlsCTAs, in 1..=MAX;
+
+    /// How many network channels there are between two ranks, from 1; rounded up to a power of two.
+    ///
+    /// Default: chosen by the topology. Since NCCL 2.28.3.
+    #[doc(alias = "nChannelsPerNetPeer")]
+    n_channels_per_net_peer: u32 => nChannelsPerNetPeer, in 1..=MAX;
+
+    /// Whether work is scheduled for the sake of the links between a node's GPUs.
+    ///
+    /// Default `false`. Since NCCL 2.28.3.
+    #[doc(alias = "nvlinkCentricSched")]
+    nvlink_centric_sched: bool => nvlinkCentricSched;
+
+    /// How CUDA graphs are going to be used; promising less saves time.
+    ///
+    /// Default [`GraphUsageMode::Mixed`]. Since NCCL 2.29.2.
+    #[doc(alias = "graphUsageMode")]
+    graph_usage_mode: GraphUsageMode => graphUsageMode;
+
+    /// How many contexts there are for one-sided operations; 0 does without such operations.
+    ///
+    /// Default 1. Since NCCL 2.29.2.
+    #[doc(alias = "numRmaCtx")]
+    num_rma_ctx: u32 => numRmaCtx, in 0..=MAX;
+
+    /// With how many peers at once a rank exchanges point-to-point messages, from 1.
+    ///
+    /// Default: all. Since NCCL 2.30.3.
+    #[doc(alias = "maxP2pPeers")]
+    max_p2p_peers: u32 => maxP2pPeers, in 1..=MAX;
+
+    /// Whether NCCL orders the kernels that are captured into CUDA graphs. With `false` the program has to, and
+    /// [`graph_usage_mode`](Self::graph_usage_mode) has to be something other than [`GraphUsageMode::Mixed`]:
+    /// NCCL would warn, and order them.
+    ///
+    /// Default `true`. Since NCCL 2.30.7.
+    #[doc(alias = "graphStreamOrdering")]
+    graph_stream_ordering: bool => graphStreamOrdering;
+
+    /// Whether operations of several communicators run in the order in which the host started them.
+    ///
+    /// Default `false`. Since NCCL 2.31.2.
+    #[doc(alias = "launchOrderImplicit")]
+    launch_order_implicit: bool => launchOrderImplicit;
+
+    /// How many signals each context for one-sided operations has.
+    ///
+    /// Default 1. Since NCCL 2.31.2.
+    #[doc(alias = "numRmaSig")]
+    num_rma_sig: u32 => numRmaSig, in 0..=MAX;
+
+    /// Whether signals are prepared when the communicator is made, instead of with its first window; signals
+    /// without any window need it.
+    ///
+    /// Default `false`. Since NCCL 2.31.2.
+    #[doc(alias = "rmaEagerInit")]
+    rma_eager_init: bool => rmaEagerInit;
+
+    /// Whether the host may use the compute fabric transport (CFT).
+    ///
+    /// Default [`HostCftMode::Disable`]. Since NCCL 2.31.2.
+    #[doc(alias = "hostCftMode")]
+    host_cft_mode: HostCftMode => hostCftMode;
+
+    /// Which uses of the switch between a node's GPUs (NVLS) are given up.
+    ///
+    /// Default [`NvlsHostMode::Enable`]. Since NCCL 2.32.3.
+    #[doc(alias = "nvlsHostMode")]
+    nvls_host_mode: NvlsHostMode => nvlsHostMode;
+
+    others { timeout: Duration, name: Box<str>, net_name: Box<str>, }
+}
+
+impl Config {
+    /// Makes the communicator nonblocking, and ends every wait on it after this time with `Error::Timeout`: an
+    /// error in place of a hang when a rank is missing.
+    ///
+    /// Longer than zero. Default: calls wait as long as it takes. Since NCCL 2.14.3.
+    #[doc(alias = "blocking")]
+    #[must_use]
+    pub fn timeout(mut self, timeout: Duration) -> Self {
+        self.timeout = Some(timeout);
+        self
+    }
+
+    /// A name for logs and profilers, without NUL characters.
+    ///
+    /// Default: none. Since NCCL 2.27.3.
+    #[doc(alias = "commName")]
+    #[must_use]
+    pub fn name(mut self, name: &str) -> Self {
+        self.name = Some(name.into());
+        self
+    }
+
+    /// The network to use, `IB`, `Socket` or the name of a plugin, without NUL characters.
+    ///
+    /// Default: the best that there is. Since NCCL 2.17.1.
+    #[doc(alias = "netName")]
+    #[must_use]
+    pub fn net_name(mut self, net_name: &str) -> Self {
+        self.net_name = Some(net_name.into());
+        self
+    }
+
+    pub(crate) fn timeout_duration(&self) -> Option<Duration> {
+        self.timeout
+    }
+
+    /// The same options for a child of a communicator that has `parent`'s timeout: NCCL takes what is not set
+    /// from its defaults, and the child of a nonblocking communicator would block.
+    pub(crate) fn or_timeout(mut self, parent: Option<Duration>) -> Self {
+        self.timeout = self.timeout.or(parent);
+        self
+    }
+
+    /// The options in C, for a library of release `found`.
+    pub(crate) fn to_raw(&self, call: &'static str, found: Version, library: &str) -> Result<RawConfig> {
+        let target = Target { call, found, library };
+        let mut raw = sys::ncclConfig_t::initializer();
+        self.write(&mut raw, target)?;
+        target.require_cta_policy(self.cta_policy)?;
+        target.ordered(self.min_ctas, self.max_ctas)?;
+        if self.min_ctas.is_some() && self.max_ctas.is_none() {
+            // "Not set" is the least int, so that every minimum is above it: NCCL refuses a minimum alone (from
+            // 2.17.1 on). It caps the maximum to what it has, which is its default.
+            raw.maxCTAs = c_int::MAX;
+        }
+
+        if let Some(timeout) = self.timeout {
+            target.require("ncclConfig_t.blocking", "ncclConfig.blocking")?;
+            if timeout.is_zero() {
+                return Err(target.argument("the timeout is zero; expected a longer one"));
+            }
+            raw.blocking = 0;
+        } else if found < Version::new(2, 17, 0) {
+            raw.blocking = 1; // There is no "not set" yet.
+        }
+
+        let mut name = None;
+        if let Some(text) = &self.name {
+            target.require("ncclConfig_t.commName", "ncclConfig.commName")?;
+            raw.commName = name.insert(target.c_string("name", text)?).as_ptr();
+        }
+        let mut net_name = None;
+        if let Some(text) = &self.net_name {
+            target.require("ncclConfig_t.netName", "ncclConfig.netName")?;
+            raw.netName = net_name.insert(target.c_string("net_name", text)?).as_ptr();
+        }
+        Ok(RawConfig { raw, name, _net_name: net_name })
+    }
+}
+
+/// Options in C, with the strings that they point to.
+#[derive(Debug)]
+pub(crate) struct RawConfig {
+    raw: sys::ncclConfig_t,
+    name: Option<Arc<CStr>>,
+    /// Copied by NCCL during the call.
+    _net_name: Option<Arc<CStr>>,
+}
+
+impl RawConfig {
+    /// For a call of NCCL, which reads the struct before it returns; valid while `self` stays where it is.
+    pub(crate) fn as_mut_ptr(&mut self) -> *mut sys::ncclConfig_t {
+        /// Where the fields end; what follows is padding, the only one in the struct.
+        const END: usize = offset_of!(sys::ncclConfig_t, nvlsHostMode) + size_of::<c_int>();
+        let raw = &raw mut self.raw;
+        // Releases to come put fields there, and would read what it holds. Moving a struct need not copy its
+        // padding, so this is the place.
+        // SAFETY: the bytes from `END` on belong to the struct, and are part of no field.
+        unsafe { raw.cast::<u8>().add(END).write_bytes(0, size_of::<sys::ncclConfig_t>() - END) };
+        raw
+    }
+
+    /// The communicator's name, to which NCCL keeps a pointer: the communicator, and all that are made from it,
+    /// have to keep it alive.
+    pub(crate) fn name(&self) -> Option<Arc<CStr>> {
+        self.name.clone()
+    }
+}
+
+/// The call that options are for, and the library that is to get them.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Target<'a> {
+    pub(crate) call: &'static str,
+    pub(crate) found: Version,
+    pub(crate) library: &'a str,
+}
+
+impl Target<'_> {
+    /// That the library knows `item`, a field in the spelling of [`sys::since`].
+    pub(crate) fn require(self, function: &'static str, item: &str) -> Result<()> {
+        self.require_release(function, Version::since(item))
+    }
+
+    fn require_release(self, function: &'static str, since: Version) -> Result<()> {
+        let Self { found, library, .. } = self;
+        if found < since {
+            return Err(Error::Unsupported { function, since, found, library: library.into() });
+        }
+        Ok(())
+    }
+
+    /// The one policy that is younger than the field.
+    pub(crate) fn require_cta_policy(self, policy: Option<CtaPolicy>) -> Result<()> {
+        match policy {
+            Some(CtaPolicy::Zero) => self.require_release("NCCL_CTA_POLICY_ZERO", Version::new(2, 28, 3)),
+            _ => Ok(()),
+        }
+    }
+
+    pub(crate) fn in_range<T>(self, option: &str, value: T, range: RangeInclusive<T>) -> Result<()>
+    where
+        T: PartialOrd + Display,
+    {
+        if range.contains(&value) {
+            return Ok(());
+        }
+        let (least, most) = range.into_inner();
+        Err(self.argument(format!("{option} is {value}; expected {least} to {most}")))
+    }
+
+    pub(crate) fn ordered(self, min_ctas: Option<u32>, max_ctas: Option<u32>) -> Result<()> {
+        match (min_ctas, max_ctas) {
+            (Some(min), Some(max)) if min > max => {
+                Err(self.argument(format!("min_ctas is {min}, which is above max_ctas, {max}")))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    pub(crate) fn c_string(self, option: &str, text: &str) -> Result<Arc<CStr>> {
+        let c_string = CString::new(text).map_err(|error| {
+            let position = error.nul_position();
+            self.argument(format!("{option} is {text:?}; expected no NUL, and byte {position} is one"))
+        })?;
+        Ok(c_string.into())
+    }
+
+    pub(crate) fn argument(self, problem: impl Into<Box<str>>) -> Error {
+        Error::argument(self.call, problem)
+    }
+}
+
+/// What counts more: speed, or a GPU that is free for computation.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+#[repr(u32)]
+pub enum CtaPolicy {
+    /// As many thread blocks as make the operation fastest. Since NCCL 2.27.3.
+    #[doc(alias = "NCCL_CTA_POLICY_DEFAULT")]
+    Default = sys::NCCL_CTA_POLICY_DEFAULT,
+    /// Few thread blocks. Since NCCL 2.27.3.
+    #[doc(alias = "NCCL_CTA_POLICY_EFFICIENCY")]
+    Efficiency = sys::NCCL_CTA_POLICY_EFFICIENCY,
+    /// No thread block, where copy engines or the switch can do the work. Since NCCL 2.28.3.
+    #[doc(alias = "NCCL_CTA_POLICY_ZERO")]
+    Zero = sys::NCCL_CTA_POLICY_ZERO,
+}
+
+/// How CUDA graphs are going to be used with a communicator.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+#[repr(i32)]
+pub enum GraphUsageMode {
+    /// Not at all. Since NCCL 2.29.2.
+    Never = 0,
+    /// One graph. Since NCCL 2.29.2.
+    Single = 1,
+    /// Several graphs, or operations with and without a graph. Since NCCL 2.29.2.
+    Mixed = 2,
+}
+
+/// Whether the host may use the compute fabric transport (CFT).
+#[doc(alias = "ncclHostCftMode_t")]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+#[repr(i32)]
+pub enum HostCftMode {
+    /// It does; failing to set it up with the first window is an error. Since NCCL 2.31.2.
+    #[doc(alias = "ncclHostCftEnable")]
+    Enable = sys::ncclHostCftMode_t::ncclHostCftEnable.0,
+    /// It does not. Since NCCL 2.31.2.
+    #[doc(alias = "ncclHostCftDisable")]
+    Disable = sys::ncclHostCftMode_t::ncclHostCftDisable.0,
+    /// It does, unless setting it up fails. Since NCCL 2.31.2.
+    #[doc(alias = "ncclHostCftFallback")]
+    Fallback = sys::ncclHostCftMode_t::ncclHostCftFallback.0,
+}
+
+/// Which uses of the switch between a node's GPUs (NVLS) a communicator gives up.
+#[doc(alias = "ncclNvlsHostMode_t")]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+#[repr(i32)]
+pub enum NvlsHostMode {
+    /// None. Since NCCL 2.32.3.
+    #[doc(alias = "ncclNvlsHostModeEnable")]
+    Enable = sys::ncclNvlsHostMode_t::ncclNvlsHostModeEnable.0,
+    /// The NVLS algorithms and their registered buffers. Since NCCL 2.32.3.
+    #[doc(alias = "ncclNvlsHostModeDisableTransport")]
+    DisableTransport = sys::ncclNvlsHostMode_t::ncclNvlsHostModeDisableTransport.0,
+    /// Multicast addresses in the symmetric kernels and copies. Since NCCL 2.32.3.
+    #[doc(alias = "ncclNvlsHostModeDisableSymmetricMultimem")]
+    DisableSymmetricMultimem = sys::ncclNvlsHostMode_t::ncclNvlsHostModeDisableSymmetricMultimem.0,
+    /// Both of the above, but nothing that later releases add. Since NCCL 2.32.3.
+    DisableTransportAndSymmetricMultimem = sys::ncclNvlsHostMode_t::ncclNvlsHostModeDisableTransport.0
+        | sys::ncclNvlsHostMode_t::ncclNvlsHostModeDisableSymmetricMultimem.0,
+    /// All, those that later releases add included. Since NCCL 2.32.3.
+    #[doc(alias = "ncclNvlsHostModeDisable")]
+    Disable = sys::ncclNvlsHostMode_t::ncclNvlsHostModeDisable.0,
+}
+
+#[cfg(test)]
+mod tests {
+    use std::ffi::{CStr, c_char};
+    use std::slice;
+    use std::time::Duration;
+
+    use super::{Config, CtaPolicy, GraphUsageMode, HostCftMode, NvlsHostMode, RawConfig};
+    use crate::{Error, Result, Version, sys};
+
+    type Raw = sys::ncclConfig_t;
+
+    fn raw(config: &Config, found: Version) -> Result<RawConfig> {
+        config.to_raw("init_rank_config", found, "/opt/libnccl.so.2")
+    }
+
+    fn newest(config: &Config) -> RawConfig {
+        raw(config, Version::HEADER).unwrap()
+    }
+
+    fn problem(config: &Config) -> String {
+        raw(config, Version::HEADER).unwrap_err().to_string()
+    }
+
+    /// A release before `release`, whose patch level is not 0.
+    fn before(release: Version) -> Version {
+        Version { patch: release.patch - 1, ..release }
+    }
+
+    fn text<'a>(pointer: *const c_char) -> &'a str {
+        assert!(!pointer.is_null());
+        // SAFETY: a string of a `RawConfig` that the caller still has.
+        unsafe { CStr::from_ptr(pointer) }.to_str().unwrap()
+    }
+
+    /// The first release that has an option, the option, and what it makes of an empty C struct.
+    type Row = (&'static str, Config, fn(&mut Raw));
+
+    #[rustfmt::skip]
+    fn table() -> Vec<Row> {
+        let new = Config::new;
+        vec![
+            ("2.14.3", new().timeout(Duration::from_secs(1)), |raw| raw.blocking = 0),
+            ("2.17.1", new().cga_cluster_size(8), |raw| raw.cgaClusterSize = 8),
+            ("2.17.1", new().max_ctas(3), |raw| raw.maxCTAs = 3),
+            ("2.17.1", new().min_ctas(3), |raw| (raw.minCTAs, raw.maxCTAs) = (3, i32::MAX)),
+            ("2.17.1", new().min_ctas(3).max_ctas(3), |raw| (raw.minCTAs, raw.maxCTAs) = (3, 3)),
+            ("2.18.1", new().split_share(true), |raw| raw.splitShare = 1),
+            ("2.26.2", new().traffic_class(0), |raw| raw.trafficClass = 0),
+            ("2.27.3", new().collnet_enable(false), |raw| raw.collnetEnable = 0),
+            ("2.27.3", new().cta_policy(CtaPolicy::Default), |raw| raw.CTAPolicy = 0),
+            ("2.27.3", new().cta_policy(CtaPolicy::Efficiency), |raw| raw.CTAPolicy = 1),
+            ("2.28.3", new().cta_policy(CtaPolicy::Zero), |raw| raw.CTAPolicy = 2),
+            ("2.27.3", new().shrink_share(true), |raw| raw.shrinkShare = 1),
+            ("2.27.3", new().nvls_ctas(5), |raw| raw.nvlsCTAs = 5),
+            ("2.28.3", new().n_channels_per_net_peer(6), |raw| raw.nChannelsPerNetPeer = 6),
+            ("2.28.3", new().nvlink_centric_sched(true), |raw| raw.nvlinkCentricSched = 1),
+            ("2.29.2", new().graph_usage_mode(GraphUsageMode::Never), |raw| raw.graphUsageMode = 0),
+            ("2.29.2", new().graph_usage_mode(GraphUsageMode::Single), |raw| raw.graphUsageMode = 1),
+            ("2.29.2", new().graph_usage_mode(GraphUsageMode::Mixed), |raw| raw.graphUsageMode = 2),
+            ("2.29.2", new().num_rma_ctx(7), |raw| raw.numRmaCtx = 7),
+            ("2.30.3", new().max_p2p_peers(9), |raw| raw.maxP2pPeers = 9),
+            ("2.30.7", new().graph_stream_ordering(false), |raw| raw.graphStreamOrdering = 0),
+            ("2.31.2", new().launch_order_implicit(true), |raw| raw.launchOrderImplicit = 1),
+            ("2.31.2", new().num_rma_sig(11), |raw| raw.numRmaSig = 11),
+            ("2.31.2", new().rma_eager_init(true), |raw| raw.rmaEagerInit = 1),
+            ("2.31.2", new().host_cft_mode(HostCftMode::Enable), |raw| raw.hostCftMode = 1),
+            ("2.31.2", new().host_cft_mode(HostCftMode::Disable), |raw| raw.hostCftMode = 2),
+            ("2.31.2", new().host_cft_mode(HostCftMode::Fallback), |raw| raw.hostCftMode = 3),
+            ("2.32.3", new().nvls_host_mode(NvlsHostMode::Enable), |raw| raw.nvlsHostMode = 0),
+            ("2.32.3", new().nvls_host_mode(NvlsHostMode::DisableTransport), |raw| raw.nvlsHostMode = 1),
+            ("2.32.3", new().nvls_host_mode(NvlsHostMode::DisableSymmetricMultimem),
+                |raw| raw.nvlsHostMode = 2),
+            ("2.32.3", new().nvls_host_mode(NvlsHostMode::DisableTransportAndSymmetricMultimem),
+                |raw| raw.nvlsHostMode = 3),
+            ("2.32.3", new().nvls_host_mode(NvlsHostMode::Disable), |raw| raw.nvlsHostMode = i32::MAX),
+        ]
+    }
+
+    #[test]
+    fn every_option_lands_in_its_field_and_in_no_other() {
+        for (_, config, change) in table() {
+            let mut expected = Raw::initializer();
+            change(&mut expected);
+            assert_eq!(newest(&config).raw, expected, "{config:?}");
+            assert!(!config.is_default());
+        }
+    }
+
+    #[test]
+    fn nothing_set_is_the_initializer() {
+        assert!(Config::new().is_default());
+        let raw = newest(&Config::new());
+        assert_eq!(raw.raw, Raw::initializer());
+        assert_eq!(raw.raw.minCTAs, sys::NCCL_CONFIG_UNDEF_INT);
+        assert!(raw.name().is_none() && raw.raw.commName.is_null() && raw.raw.netName.is_null());
+        assert!(Config::new().timeout_duration().is_none());
+    }
+
+    #[test]
+    fn an_option_newer_than_the_library_is_an_error() {
+        let mut table: Vec<_> = table().into_iter().map(|(since, config, _)| (since, config)).collect();
+        table.extend([("2.17.1", Config::new().net_name("IB")), ("2.27.3", Config::new().name("a"))]);
+        for (since, config) in table {
+            let since = since.parse().unwrap();
+            assert!(raw(&config, since).is_ok(), "{config:?} with {since}");
+            let error = raw(&config, before(since)).unwrap_err();
+            let Error::Unsupported { function, since: named, found, .. } = &error else { panic!("{error}") };
+            assert_eq!((*named, *found), (since, before(since)), "{function}");
+        }
+        assert_eq!(
+            raw(&Config::new().min_ctas(4), Version::new(2, 16, 5)).unwrap_err().to_string(),
+            "ncclConfig_t.minCTAs needs NCCL 2.17.1 or newer; the loaded library is 2.16.5 (/opt/libnccl.so.2)"
+        );
+    }
+
+    #[test]
+    fn documentation_names_field_and_release() {
+        assert_eq!(Config::DOCUMENTED.len() + 3, 23, "timeout, name and net_name are not in the table");
+        for (option, field, alias, doc) in Config::DOCUMENTED {
+            assert_eq!(field, alias);
+            assert_eq!(option.replace('_', ""), field.to_lowercase());
+            let since = Version::since(&format!("ncclConfig.{field}"));
+            assert!(doc.trim_end().ends_with(&format!(" Since NCCL {since}.")), "{option}: {doc}");
+        }
+    }
+
+    #[test]
+    fn blocking_is_explicit_before_2_17() {
+        let blocking = |config: Config, patch| raw(&config, patch).unwrap().raw.blocking;
+        let timeout = Config::new().timeout(Duration::from_millis(1));
+        assert_eq!(blocking(Config::new(), Version::new(2, 16, 5)), 1);
+        assert_eq!(blocking(timeout.clone(), Version::new(2, 16, 5)), 0);
+        assert_eq!(blocking(Config::new(), Version::new(2, 17, 1)), sys::NCCL_CONFIG_UNDEF_INT);
+        assert_eq!(blocking(timeout, Version::new(2, 17, 1)), 0);
+    }
+
+    #[test]
+    fn a_child_takes_the_timeout_of_its_parent_unless_it_has_one() {
+        let (own, parents) = (Duration::from_secs(1), Duration::from_secs(2));
+        assert_eq!(Config::new().or_timeout(Some(parents)).timeout_duration(), Some(parents));
+        assert_eq!(Config::new().timeout(own).or_timeout(Some(parents)).timeout_duration(), Some(own));
+        assert!(Config::new().or_timeout(None).is_default());
+    }
+
+    #[test]
+    fn strings_are_owned_and_the_name_outlives_the_options() {
+        let raw = newest(&Config::new().name("grad\u{e9}").net_name("Socket"));
+        assert_eq!((text(raw.raw.commName), text(raw.raw.netName)), ("grad\u{e9}", "Socket"));
+        let name = raw.name().unwrap();
+        let pointer = raw.raw.commName;
+        assert_eq!(name.as_ptr(), pointer);
+        drop(raw);
+        assert_eq!(text(pointer), "grad\u{e9}");
+        drop(name);
+        assert_eq!(
+            problem(&Config::new().name("a\0b")),
+            r#"init_rank_config: name is "a\0b"; expected no NUL, and byte 1 is one"#
+        );
+        assert!(problem(&Config::new().net_name("\0")).contains("net_name"));
+    }
+
+    #[test]
+    fn padding_is_zero() {
+        let mut raw = newest(&Config::new().nvls_host_mode(NvlsHostMode::Disable));
+        let pointer = raw.as_mut_ptr();
+        // SAFETY: fields without padding between them, then the padding, which has been written.
+        let bytes = unsafe { slice::from_raw_parts(pointer.cast::<u8>(), size_of::<Raw>()) };
+        assert_eq!(bytes[112..], [0xff, 0xff, 0xff, 0x7f, 0, 0, 0, 0]);
+    }
+
+    #[test]
+    fn values_that_cannot_be_right() {
+        let new = Config::new;
+        for (config, text) in [
+            (new().timeout(Duration::ZERO), "the timeout is zero; expected a longer one"),
+            (new().cga_cluster_size(9), "cga_cluster_size is 9; expected 0 to 8"),
+            (new().min_ctas(0), "min_ctas is 0; expected 1 to 2147483647"),
+            (new().max_ctas(0), "max_ctas is 0; expected 1 to 2147483647"),
+            (new().min_ctas(5).max_ctas(4), "min_ctas is 5, which is above max_ctas, 4"),
+            (new().nvls_ctas(0), "nvls_ctas is 0; expected 1 to 2147483647"),
+            (new().n_channels_per_net_peer(0), "n_channels_per_net_peer is 0; expected 1 to 2147483647"),
+            (new().max_p2p_peers(0), "max_p2p_peers is 0; expected 1 to 2147483647"),
+            // What C would take for "not set".
+            (new().traffic_class(1 << 31), "traffic_class is 2147483648; expected 0 to 2147483647"),
+            (new().num_rma_ctx(1 << 31), "num_rma_ctx is 2147483648; expected 0 to 2147483647"),
+            (new().num_rma_sig(u32::MAX), "num_rma_sig is 4294967295; expected 0 to 2147483647"),
+        ] {
+            assert_eq!(problem(&config), format!("init_rank_config: {text}"));
+        }
+    }
+}

@@ -1,0 +1,170 @@
+#![allow(unsafe_code)] // Calls into NCCL.
+
+use std::ffi::c_char;
+use std::fmt;
+
+use crate::backend::call;
+use crate::{Error, Nccl, Result, sys};
+
+/// Whether the TCP connections between NCCL's processes are encrypted; see [`Nccl::set_encryption`].
+#[doc(alias = "ncclEncryptionConfig_t")]
+#[derive(Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Encryption<'a> {
+    /// They carry the data as it is: what NCCL does unless told otherwise.
+    #[doc(alias = "NCCL_ENCRYPTION_MODE_NONE")]
+    None,
+    /// They speak TLS, with a key that all processes have: at least 32 bytes, none of them zero.
+    #[doc(alias = "NCCL_ENCRYPTION_MODE_PSK")]
+    PreSharedKey(&'a [u8]),
+}
+
+/// Without the key.
+impl fmt::Debug for Encryption<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::None => "None",
+            Self::PreSharedKey(_) => "PreSharedKey(..)",
+        })
+    }
+}
+
+impl Nccl {
+    /// Says whether the TCP connections that NCCL opens from now on, in this whole process, are encrypted.
+    /// Since NCCL 2.32.3.
+    ///
+    /// To be called before the first [`unique_id`](Self::unique_id) and the first communicator, and in all
+    /// processes with one key. It is about TCP only: the other ways (InfiniBand, shared memory, ...) carry the
+    /// data as it is. NCCL keeps a copy of the key; the one that this method makes is overwritten before it
+    /// returns.
+    ///
+    /// ```no_run
+    /// use libnccl::{Encryption, Nccl};
+    ///
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// let nccl = Nccl::load()?;
+    /// let key = std::fs::read("/run/secrets/nccl")?;
+    /// nccl.set_encryption(Encryption::PreSharedKey(&key))?;
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    /// [`Error::InvalidArgument`] if the key is too short or has a zero byte; [`Error::Nccl`] if NCCL cannot, and
+    /// [`Error::Unsupported`] by an older library.
+    #[doc(alias = "ncclSetEncryption")]
+    pub fn set_encryption(&self, encryption: Encryption<'_>) -> Result<()> {
+        let mut config = sys::ncclEncryptionConfig_t::initializer();
+        let mut key = Key::new(encryption)?;
+        if let Some(Key(bytes)) = &mut key {
+            config.mode = sys::ncclEncryptionMode_t::NCCL_ENCRYPTION_MODE_PSK.0 as i32;
+            config.psk = bytes.as_ptr().cast::<c_char>();
+        }
+        // SAFETY: the config is complete; its key is null or a C string, of which NCCL takes a copy.
+        unsafe { call!(self.library, ncclSetEncryption(&raw const config)) }.map(drop)
+    }
+}
+
+/// A key as a C string, overwritten when it is dropped.
+struct Key(Vec<u8>);
+
+impl Key {
+    fn new(encryption: Encryption<'_>) -> Result<Option<Self>> {
+        /// What NCCL asks for.
+        const LEAST: usize = 32;
+        let Encryption::PreSharedKey(key) = encryption else { return Ok(None) };
+        let wrong = |problem| Err(Error::argument("set_encryption", problem));
+        if key.len() < LEAST {
+            return wrong(format!("the key has {} bytes, and needs at least {LEAST}", key.len()));
+        }
+        if let Some(position) = key.iter().position(|byte| *byte == 0) {
+            return wrong(format!("byte {position} of the key is zero, which would end it there"));
+        }
+        Ok(Some(Self([key, &[0]].concat())))
+    }
+}
+
+impl Drop for Key {
+    fn drop(&mut self) {
+        self.0.fill(0);
+        // Otherwise the compiler may leave out writes to memory that nobody reads.
+        std::hint::black_box(&mut self.0);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::ffi::{CStr, c_int};
+    use std::sync::Mutex;
+
+    use super::Encryption;
+    use crate::sys::{self, Functions, ncclEncryptionConfig_t, ncclResult_t};
+    use crate::{Error, Nccl, Version};
+
+    /// What the function below was called with: size, magic, mode and key.
+    type Call = (usize, u32, i32, Option<Vec<u8>>);
+    static CALLS: Mutex<Vec<Call>> = Mutex::new(Vec::new());
+
+    unsafe extern "C" fn version(out: *mut c_int) -> ncclResult_t {
+        // SAFETY: the facade's own int.
+        unsafe { *out = 23_203 };
+        ncclResult_t::ncclSuccess
+    }
+
+    unsafe extern "C" fn set_encryption(config: *const ncclEncryptionConfig_t) -> ncclResult_t {
+        // SAFETY: the facade's own struct, whose key is null or a C string.
+        let (config, key) = unsafe {
+            let config = &*config;
+            (config, (!config.psk.is_null()).then(|| CStr::from_ptr(config.psk).to_bytes().to_vec()))
+        };
+        let fails = key.as_ref().is_some_and(|key| key[0] == b'!');
+        CALLS.lock().unwrap().push((config.size, config.magic, config.mode, key));
+        if fails { ncclResult_t::ncclInvalidUsage } else { ncclResult_t::ncclSuccess }
+    }
+
+    fn nccl(functions: Functions) -> Nccl {
+        let functions = Functions { ncclGetVersion: Some(version), ..functions };
+        // SAFETY: the functions above do what NCCL's documentation says, as far as they are called.
+        unsafe { Nccl::from_table("test", functions) }.unwrap()
+    }
+
+    #[test]
+    fn modes_and_keys_arrive() {
+        let nccl = nccl(Functions { ncclSetEncryption: Some(set_encryption), ..Functions::EMPTY });
+        let (key, refused) = ([0xfe; 32], [b'!'; 40]);
+        nccl.set_encryption(Encryption::None).unwrap();
+        nccl.set_encryption(Encryption::PreSharedKey(&key)).unwrap();
+        let error = nccl.set_encryption(Encryption::PreSharedKey(&refused)).unwrap_err();
+        assert!(matches!(error, Error::Nccl { call: "ncclSetEncryption", .. }), "{error}");
+
+        let mut zero_inside = key;
+        zero_inside[31] = 0;
+        for (wrong, problem) in [
+            (&[][..], "the key has 0 bytes, and needs at least 32"),
+            (&[1; 31], "the key has 31 bytes, and needs at least 32"),
+            (&zero_inside, "byte 31 of the key is zero, which would end it there"),
+        ] {
+            let error = nccl.set_encryption(Encryption::PreSharedKey(wrong)).unwrap_err();
+            assert!(matches!(error, Error::InvalidArgument { .. }), "{error}");
+            assert_eq!(error.to_string(), format!("set_encryption: {problem}"));
+        }
+
+        let expected = [(0, None), (1, Some(key.to_vec())), (1, Some(refused.to_vec()))]
+            .map(|(mode, key)| (32, sys::NCCL_API_MAGIC, mode, key));
+        assert_eq!(*CALLS.lock().unwrap(), expected);
+    }
+
+    #[test]
+    fn a_library_without_it() {
+        let error = nccl(Functions::EMPTY).set_encryption(Encryption::None).unwrap_err();
+        let Error::Unsupported { function, since, .. } = error else { panic!("{error}") };
+        assert_eq!((function, since), ("ncclSetEncryption", Version::new(2, 32, 3)));
+    }
+
+    #[test]
+    fn debug_hides_the_key() {
+        let key = *b"0123456789abcdef0123456789abcdef";
+        assert_eq!(format!("{:?}", Encryption::PreSharedKey(&key)), "PreSharedKey(..)");
+        assert_eq!(format!("{:?}", Encryption::None), "None");
+    }
+}

@@ -1,0 +1,106 @@
+//! The library's parameters, and the encryption of its connections: neither needs a communicator.
+
+use std::ffi::CString;
+
+use libnccl::{Encryption, Error, MemorySpace, Nccl, ResultCode};
+
+use super::cases;
+
+cases! {
+    parameters_are_listed_and_read,
+    parameters_are_of_exactly_one_type,
+    a_key_that_is_none,
+    a_key_that_is_no_c_string,
+    encryption_is_set_or_unsupported,
+}
+
+/// `None`, after a look at the error, for a library that is too old to have them.
+fn parameters(nccl: &Nccl) -> Option<libnccl::Parameters> {
+    let found = nccl.parameters();
+    match nccl.require("ncclParamGetParameter") {
+        Ok(()) => Some(found.unwrap()),
+        Err(_) => {
+            let error = found.unwrap_err();
+            assert!(matches!(error, Error::Unsupported { function: "ncclParamGetParameter", .. }), "{error}");
+            None
+        }
+    }
+}
+
+fn parameters_are_listed_and_read(nccl: &Nccl) {
+    let Some(parameters) = parameters(nccl) else { return };
+    let keys = parameters.keys().unwrap();
+    for key in &keys {
+        assert!(parameters.get::<String>(key).unwrap().is_some(), "{key}");
+    }
+    match nccl.memory_space() {
+        MemorySpace::Host => {
+            assert!(keys.contains(&"LIBNCCL_MEMORY_SPACE".into()), "{keys:?}");
+            assert_eq!(parameters.get::<String>("LIBNCCL_MEMORY_SPACE").unwrap().as_deref(), Some("host"));
+        }
+        _ if nccl.version() >= libnccl::Version::new(2, 30, 7) => {
+            assert!(keys.contains(&"NCCL_DEBUG".into()), "{keys:?}");
+        }
+        _ => {}
+    }
+}
+
+/// The CPU implementation has text only, and no typed functions.
+fn parameters_are_of_exactly_one_type(nccl: &Nccl) {
+    let Some(parameters) = parameters(nccl) else { return };
+    if nccl.memory_space() == MemorySpace::Host {
+        return;
+    }
+    for key in parameters.keys().unwrap() {
+        assert!(parameters.get::<Vec<u8>>(&key).unwrap().is_some(), "{key}");
+        let is = [
+            parameters.get::<i8>(&key).map(drop),
+            parameters.get::<i16>(&key).map(drop),
+            parameters.get::<i32>(&key).map(drop),
+            parameters.get::<i64>(&key).map(drop),
+            parameters.get::<u8>(&key).map(drop),
+            parameters.get::<u16>(&key).map(drop),
+            parameters.get::<u32>(&key).map(drop),
+            parameters.get::<u64>(&key).map(drop),
+            parameters.get::<CString>(&key).map(drop),
+        ];
+        // Booleans and most enums are of no type at all.
+        assert!(is.iter().filter(|is| is.is_ok()).count() <= 1, "{key}: {is:?}");
+        for error in is.into_iter().filter_map(Result::err) {
+            assert_eq!(error.code(), Some(ResultCode::INVALID_ARGUMENT), "{key}: {error}");
+        }
+    }
+}
+
+fn a_key_that_is_none(nccl: &Nccl) {
+    let Some(parameters) = parameters(nccl) else { return };
+    for key in ["", "NCCL_FROBNICATE", "nccl_debug"] {
+        assert_eq!(parameters.get::<String>(key).unwrap(), None, "{key}");
+    }
+    if nccl.memory_space() == MemorySpace::Device {
+        assert_eq!(parameters.get::<u32>("NCCL_FROBNICATE").unwrap(), None);
+        assert_eq!(parameters.get::<CString>("NCCL_FROBNICATE").unwrap(), None);
+        assert_eq!(parameters.get::<Vec<u8>>("NCCL_FROBNICATE").unwrap(), None);
+    }
+}
+
+fn a_key_that_is_no_c_string(nccl: &Nccl) {
+    let Some(parameters) = parameters(nccl) else { return };
+    let error = parameters.get::<u32>("NCCL_DEBUG\0").unwrap_err();
+    assert!(matches!(error, Error::InvalidArgument { call: "get", .. }), "{error}");
+}
+
+/// Only what leaves the connections of the other cases as they are.
+fn encryption_is_set_or_unsupported(nccl: &Nccl) {
+    let short = nccl.set_encryption(Encryption::PreSharedKey(b"short")).unwrap_err();
+    assert!(matches!(short, Error::InvalidArgument { .. }), "{short}");
+    let set = nccl.set_encryption(Encryption::None);
+    match (nccl.require("ncclSetEncryption"), nccl.memory_space()) {
+        (Ok(()), MemorySpace::Device) => set.unwrap(),
+        (Ok(()), _) => {
+            // The CPU implementation has the function, and says that it cannot.
+            assert!(matches!(set, Err(Error::Nccl { call: "ncclSetEncryption", .. })), "{set:?}");
+        }
+        (Err(_), _) => assert!(matches!(set, Err(Error::Unsupported { .. })), "{set:?}"),
+    }
+}
