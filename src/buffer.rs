@@ -4,8 +4,6 @@ use std::ffi::c_void;
 use std::fmt;
 use std::marker::PhantomData;
 
-use crate::Element;
-
 /// Where the memory is that a communicator works on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[non_exhaustive]
@@ -27,8 +25,7 @@ impl fmt::Display for MemorySpace {
 
 /// A borrowed buffer that an operation reads.
 ///
-/// Made from a slice (host memory, for the CPU implementation) or, by [`from_raw_parts`](Self::from_raw_parts),
-/// from device memory.
+/// Made from a slice, or any other [`Buffer`](crate::Buffer), or by [`from_raw_parts`](Self::from_raw_parts).
 #[derive(Debug, Clone, Copy)]
 pub struct DeviceSlice<'a, T> {
     pointer: *const T,
@@ -37,7 +34,7 @@ pub struct DeviceSlice<'a, T> {
     memory: PhantomData<&'a [T]>,
 }
 
-/// A borrowed buffer that an operation writes.
+/// A borrowed buffer that an operation writes; see [`DeviceSlice`].
 #[derive(Debug)]
 pub struct DeviceSliceMut<'a, T> {
     pointer: *mut T,
@@ -55,7 +52,16 @@ impl<'a, T> DeviceSlice<'a, T> {
     /// stream, which is later than the end of `'a`: operations return when they are enqueued.
     #[must_use]
     pub const unsafe fn from_raw_parts(pointer: *const T, length: usize) -> Self {
-        Self { pointer, length, space: MemorySpace::Device, memory: PhantomData }
+        // SAFETY: the caller's promise.
+        unsafe { Self::new(pointer, length, MemorySpace::Device) }
+    }
+
+    /// # Safety
+    /// As for [`from_raw_parts`](Self::from_raw_parts), in the memory that `space` says; host memory has only to
+    /// live as long as `'a`.
+    #[inline]
+    pub(crate) const unsafe fn new(pointer: *const T, length: usize, space: MemorySpace) -> Self {
+        Self { pointer, length, space, memory: PhantomData }
     }
 
     /// How many elements it holds.
@@ -103,7 +109,16 @@ impl<'a, T> DeviceSliceMut<'a, T> {
     /// memory.
     #[must_use]
     pub const unsafe fn from_raw_parts(pointer: *mut T, length: usize) -> Self {
-        Self { pointer, length, space: MemorySpace::Device, memory: PhantomData }
+        // SAFETY: the caller's promise.
+        unsafe { Self::new(pointer, length, MemorySpace::Device) }
+    }
+
+    /// # Safety
+    /// As for [`from_raw_parts`](Self::from_raw_parts), in the memory that `space` says; host memory has only to
+    /// live as long as `'a`.
+    #[inline]
+    pub(crate) const unsafe fn new(pointer: *mut T, length: usize, space: MemorySpace) -> Self {
+        Self { pointer, length, space, memory: PhantomData }
     }
 
     /// How many elements it holds.
@@ -145,46 +160,5 @@ impl<'a, T> DeviceSliceMut<'a, T> {
     pub(crate) const fn part(&self, index: usize, parts: usize) -> DeviceSlice<'a, T> {
         let Self { pointer, length, space, .. } = self.part_mut(index, parts);
         DeviceSlice { pointer: pointer.cast_const(), length, space, memory: PhantomData }
-    }
-}
-
-impl<'a, T: Element> From<&'a [T]> for DeviceSlice<'a, T> {
-    fn from(slice: &'a [T]) -> Self {
-        Self { pointer: slice.as_ptr(), length: slice.len(), space: MemorySpace::Host, memory: PhantomData }
-    }
-}
-
-impl<'a, T: Element> From<&'a mut [T]> for DeviceSliceMut<'a, T> {
-    fn from(slice: &'a mut [T]) -> Self {
-        Self {
-            pointer: slice.as_mut_ptr(),
-            length: slice.len(),
-            space: MemorySpace::Host,
-            memory: PhantomData,
-        }
-    }
-}
-
-impl<'a, T: Element> From<&'a Vec<T>> for DeviceSlice<'a, T> {
-    fn from(vec: &'a Vec<T>) -> Self {
-        vec.as_slice().into()
-    }
-}
-
-impl<'a, T: Element> From<&'a mut Vec<T>> for DeviceSliceMut<'a, T> {
-    fn from(vec: &'a mut Vec<T>) -> Self {
-        vec.as_mut_slice().into()
-    }
-}
-
-impl<'a, T: Element, const N: usize> From<&'a [T; N]> for DeviceSlice<'a, T> {
-    fn from(array: &'a [T; N]) -> Self {
-        array.as_slice().into()
-    }
-}
-
-impl<'a, T: Element, const N: usize> From<&'a mut [T; N]> for DeviceSliceMut<'a, T> {
-    fn from(array: &'a mut [T; N]) -> Self {
-        array.as_mut_slice().into()
     }
 }

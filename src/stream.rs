@@ -37,9 +37,3 @@ impl<'a> StreamRef<'a> {
         self.raw
     }
 }
-
-impl<'a> From<&StreamRef<'a>> for StreamRef<'a> {
-    fn from(stream: &StreamRef<'a>) -> Self {
-        *stream
-    }
-}

@@ -1,0 +1,151 @@
+#![allow(unsafe_code)] // Unsafe traits, and what they promise for slices.
+
+use crate::{DeviceSlice, DeviceSliceMut, Element, MemorySpace, StreamRef, sys};
+
+/// Memory that operations can read: how another crate makes its buffers usable here, without copying.
+///
+/// `&B` is then taken wherever a `DeviceSlice` is.
+///
+/// ```
+/// use libnccl::{Buffer, MemorySpace, ReduceOp, StreamRef};
+///
+/// /// Some framework's tensor.
+/// struct Tensor {
+///     data: Vec<f32>,
+/// }
+///
+/// // SAFETY: host memory, which this borrows; it is freed by Rust's rules, after every operation on it.
+/// unsafe impl Buffer for Tensor {
+///     type Element = f32;
+///
+///     fn memory_space(&self) -> MemorySpace {
+///         MemorySpace::Host
+///     }
+///     fn as_ptr(&self) -> *const f32 {
+///         self.data.as_ptr()
+///     }
+///     fn len(&self) -> usize {
+///         self.data.len()
+///     }
+/// }
+///
+/// # fn main() -> libnccl::Result<()> {
+/// let comms = libnccl_cpu::nccl().init_all(&[0])?;
+/// let tensor = Tensor { data: vec![1.0, 2.0] };
+/// let mut sum = [0.0; 2];
+/// comms[0].all_reduce(&tensor, &mut sum, ReduceOp::Sum, StreamRef::DEFAULT)?;
+/// assert_eq!(sum, [1.0, 2.0]);
+/// # Ok(())
+/// # }
+/// ```
+///
+/// # Safety
+/// While a reference to the buffer lives, `as_ptr` is the address of `len` initialized elements in the memory
+/// that `memory_space` says, and nobody writes them. For device memory more is promised, because operations
+/// return before they run: the memory stays allocated and unwritten until the work that was enqueued while the
+/// reference lived *has run*. Allocators that free in the order of a stream do so, if it is the stream of the
+/// work, or one that waits for it; so does a drop that waits.
+#[allow(clippy::len_without_is_empty)]
+pub unsafe trait Buffer {
+    /// What it is a buffer of.
+    type Element: Element;
+
+    /// Where it is.
+    fn memory_space(&self) -> MemorySpace;
+
+    /// The address of the first element; anything if there is none.
+    fn as_ptr(&self) -> *const Self::Element;
+
+    /// How many elements it has.
+    fn len(&self) -> usize;
+}
+
+/// Memory that operations can write; `&mut B` is taken wherever a `DeviceSliceMut` is.
+///
+/// # Safety
+/// As for [`Buffer`], with `as_mut_ptr` for `as_ptr`: the elements can be written while a mutable reference lives
+/// and, on a device, until the work that was enqueued meanwhile has run; until then nobody else reads or writes
+/// them.
+pub unsafe trait BufferMut: Buffer {
+    /// The address of the first element; anything if there is none.
+    fn as_mut_ptr(&mut self) -> *mut Self::Element;
+}
+
+/// A CUDA stream of another crate's; `&S` is taken wherever a `StreamRef` is.
+///
+/// # Safety
+/// While a reference to the stream lives, `as_raw` is null or a stream that is not destroyed, of the device of
+/// every communicator that it is used with.
+pub unsafe trait Stream {
+    /// The handle.
+    fn as_raw(&self) -> sys::cudaStream_t;
+}
+
+impl<'a, B: Buffer + ?Sized> From<&'a B> for DeviceSlice<'a, B::Element> {
+    #[inline]
+    fn from(buffer: &'a B) -> Self {
+        // SAFETY: the trait's promise, for as long as the reference lives, which is `'a`.
+        unsafe { Self::new(buffer.as_ptr(), buffer.len(), buffer.memory_space()) }
+    }
+}
+
+impl<'a, B: BufferMut + ?Sized> From<&'a mut B> for DeviceSliceMut<'a, B::Element> {
+    #[inline]
+    fn from(buffer: &'a mut B) -> Self {
+        // SAFETY: the trait's promise, for as long as the reference lives, which is `'a`.
+        unsafe { Self::new(buffer.as_mut_ptr(), buffer.len(), buffer.memory_space()) }
+    }
+}
+
+impl<'a, S: Stream + ?Sized> From<&'a S> for StreamRef<'a> {
+    #[inline]
+    fn from(stream: &'a S) -> Self {
+        // SAFETY: the trait's promise, for as long as the reference lives, which is `'a`.
+        unsafe { Self::from_raw(stream.as_raw()) }
+    }
+}
+
+// SAFETY: a stream view's own promise.
+unsafe impl Stream for StreamRef<'_> {
+    #[inline]
+    fn as_raw(&self) -> sys::cudaStream_t {
+        StreamRef::as_raw(*self)
+    }
+}
+
+macro_rules! host_buffers {
+    ($(($($generics:tt)*) $buffer:ty;)*) => {$(
+        // SAFETY: initialized host memory, which the references borrow.
+        unsafe impl<T: Element, $($generics)*> Buffer for $buffer {
+            type Element = T;
+
+            #[inline]
+            fn memory_space(&self) -> MemorySpace {
+                MemorySpace::Host
+            }
+            #[inline]
+            fn as_ptr(&self) -> *const T {
+                <[T]>::as_ptr(self)
+            }
+            #[inline]
+            fn len(&self) -> usize {
+                <[T]>::len(self)
+            }
+        }
+
+        // SAFETY: as above, and exclusively.
+        unsafe impl<T: Element, $($generics)*> BufferMut for $buffer {
+            #[inline]
+            fn as_mut_ptr(&mut self) -> *mut T {
+                <[T]>::as_mut_ptr(self)
+            }
+        }
+    )*};
+}
+
+host_buffers! {
+    () [T];
+    () Vec<T>;
+    () Box<[T]>;
+    (const N: usize) [T; N];
+}
