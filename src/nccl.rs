@@ -4,6 +4,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use crate::backend::Library;
+use crate::sys::device::DeviceFunctions;
 use crate::{Backend, Error, LoadError, MemorySpace, Result, UniqueId, Version, sys};
 
 /// An implementation of NCCL, ready to be called: where everything starts.
@@ -75,7 +76,8 @@ impl Nccl {
     /// name, and stays callable until the process ends.
     pub unsafe fn from_table(name: &'static str, functions: sys::Functions) -> Result<Self, LoadError> {
         // SAFETY: the caller's promise.
-        unsafe { Library::new(functions, Backend::InProcess { name }) }.map(|library| Self { library })
+        unsafe { Library::new(functions, DeviceFunctions::EMPTY, Backend::InProcess { name }) }
+            .map(|library| Self { library })
     }
 
     /// The release of the implementation, which need not be the one of the header.
@@ -129,6 +131,13 @@ impl Nccl {
     #[must_use]
     pub fn as_raw(&self) -> &sys::Functions {
         &self.library.functions
+    }
+
+    /// The table of the device API's host functions.
+    #[cfg(feature = "device-api")]
+    #[must_use]
+    pub fn as_raw_device(&self) -> &DeviceFunctions {
+        &self.library.device_functions
     }
 
     /// A new id, for one rank to make and to send to the others.

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use super::{Backend, Library, elf, mapped};
-use crate::sys::{Functions, dynamic::NcclLibrary};
+use crate::sys::{Functions, device::DeviceFunctions, dynamic::NcclLibrary};
 use crate::{Attempt, LoadError};
 
 /// The first candidate that works. A program that links NCCL has no need to search for it.
@@ -26,9 +26,9 @@ pub(super) fn search() -> Result<Arc<Library>, LoadError> {
         // controls the environment, and with it the dynamic linker (LD_LIBRARY_PATH, LD_PRELOAD) anyway. What
         // is found there under NCCL's name and answers ncclGetVersion is taken for NCCL, as a linked program
         // takes it.
-        match unsafe { table(&path) } {
+        match unsafe { tables(&path) } {
             // SAFETY: as above.
-            Ok(functions) => return unsafe { library(functions, source, path, attempts) },
+            Ok(tables) => return unsafe { library(tables, source, path, attempts) },
             Err(problem) => attempts.push(Attempt { source, path, problem }),
         }
     }
@@ -45,9 +45,9 @@ pub(super) unsafe fn open(path: &Path) -> Result<Arc<Library>, LoadError> {
     // A bare name would be searched for; a file is meant.
     let file = if is_bare_name(path) { Path::new(".").join(path) } else { path.into() };
     // SAFETY: the caller's promise.
-    match unsafe { table(&file) } {
+    match unsafe { tables(&file) } {
         // SAFETY: as above.
-        Ok(functions) => unsafe { library(functions, SOURCE, file, Vec::new()) },
+        Ok(tables) => unsafe { library(tables, SOURCE, file, Vec::new()) },
         Err(problem) => {
             let attempt = Attempt { source: SOURCE, path: path.into(), problem };
             Err(LoadError::NotLoaded { attempts: [attempt].into() })
@@ -58,7 +58,7 @@ pub(super) unsafe fn open(path: &Path) -> Result<Arc<Library>, LoadError> {
 /// # Safety
 /// As for [`Library::new`].
 unsafe fn library(
-    functions: Functions,
+    (functions, device_functions): (Functions, DeviceFunctions),
     source: &'static str,
     path: PathBuf,
     passed_over: Vec<Attempt>,
@@ -67,14 +67,14 @@ unsafe fn library(
     let file = functions.ncclGetVersion.and_then(|function| mapped::file_of(function as usize));
     let backend = Backend::Loaded { path: file.unwrap_or(path), source, passed_over };
     // SAFETY: the caller's promise.
-    unsafe { Library::new(functions, backend) }
+    unsafe { Library::new(functions, device_functions, backend) }
 }
 
 /// Loads a library, for good, and looks up its functions; the error says why that cannot be.
 ///
 /// # Safety
 /// As for [`open`].
-unsafe fn table(path: &Path) -> Result<Functions, String> {
+unsafe fn tables(path: &Path) -> Result<(Functions, DeviceFunctions), String> {
     if is_bare_name(path) {
         check_library_path(path)?;
     } else {
@@ -82,6 +82,8 @@ unsafe fn table(path: &Path) -> Result<Functions, String> {
     }
     // SAFETY: the caller's promise.
     let library = unsafe { load(path) }.map_err(|error| explanation(&error))?;
+    // SAFETY: these too have the signatures of their header, and the library is never unloaded.
+    let device_functions = unsafe { DeviceFunctions::of(&library) };
     // SAFETY: the struct's fields have the header's signatures, as the library's functions do by the caller's
     // promise; absent functions are errors in it.
     let library = unsafe { NcclLibrary::from_library(library) }.map_err(|error| explanation(&error))?;
@@ -92,7 +94,7 @@ unsafe fn table(path: &Path) -> Result<Functions, String> {
     // Never unloaded: NCCL starts threads that would run on in unmapped code, which crashed 50 to 90 % of the
     // runs measured with releases up to 2.30.4.
     let _: ManuallyDrop<NcclLibrary> = ManuallyDrop::new(library);
-    Ok(functions)
+    Ok((functions, device_functions))
 }
 
 /// # Safety

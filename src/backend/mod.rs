@@ -20,6 +20,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 use crate::sys::Functions;
+use crate::sys::device::DeviceFunctions;
 use crate::{Attempt, Error, LoadError, MemorySpace, Result, ResultCode, UniqueId, Version, sys};
 
 /// Calls a C function of a [`Library`] and checks what it answers; to be used in `unsafe`.
@@ -71,6 +72,8 @@ impl fmt::Display for Backend {
 /// One implementation of NCCL: its functions, and what it says of itself.
 pub(crate) struct Library {
     pub(crate) functions: Functions,
+    #[cfg_attr(not(feature = "device-api"), allow(dead_code))]
+    pub(crate) device_functions: DeviceFunctions,
     pub(crate) backend: Backend,
     pub(crate) version: Version,
     pub(crate) memory_space: MemorySpace,
@@ -108,13 +111,17 @@ impl Library {
         let functions = linked::functions();
         let path = functions.ncclGetVersion.and_then(|function| mapped::file_of(function as usize));
         // SAFETY: the pointers are those that the linker resolved for the names that the header declares.
-        unsafe { Self::new(functions, Backend::Linked { path }) }
+        unsafe { Self::new(functions, linked::device_functions(), Backend::Linked { path }) }
     }
 
     /// # Safety
-    /// Every function of the table has the signature and the contract that NCCL's header gives the name, and
+    /// Every function of the tables has the signature and the contract that NCCL's header gives the name, and
     /// stays callable until the process ends.
-    pub(crate) unsafe fn new(functions: Functions, backend: Backend) -> Result<Arc<Self>, LoadError> {
+    pub(crate) unsafe fn new(
+        functions: Functions,
+        device_functions: DeviceFunctions,
+        backend: Backend,
+    ) -> Result<Arc<Self>, LoadError> {
         let no_version = |problem: String| LoadError::NoVersion {
             library: backend.to_string().into(),
             problem: problem.into(),
@@ -130,7 +137,7 @@ impl Library {
         };
         // SAFETY: as above.
         let memory_space = unsafe { memory_space(&functions) };
-        Ok(Arc::new(Self { functions, backend, version, memory_space }))
+        Ok(Arc::new(Self { functions, device_functions, backend, version, memory_space }))
     }
 
     /// The function, or the error that says which release has it.

@@ -404,6 +404,11 @@ impl Drop for Communicator {
             MemorySpace::Host if !state.is_failed() => library.functions.ncclCommDestroy,
             _ => library.functions.ncclCommAbort,
         };
+        #[cfg(feature = "log")]
+        if library.memory_space == MemorySpace::Device && !state.is_failed() && !std::thread::panicking() {
+            let Self { rank, size, .. } = self;
+            log::warn!("rank {rank} of {size} is dropped, and aborted with the work that has not run; see `destroy`");
+        }
         if let Some(end) = end {
             // SAFETY: a live communicator, and no one uses it after this.
             unsafe { end(*raw) };

@@ -25,7 +25,7 @@ use crate::{CollectiveConfig, DeviceSlice, DeviceSliceMut, Element, Error, Group
 /// # }
 /// ```
 ///
-/// ```compile_fail,E0277
+/// ```compile_fail,E0271
 /// # fn main() -> libnccl::Result<()> {
 /// # use libnccl::StreamRef;
 /// let comms = libnccl_cpu::nccl().init_all(&[0])?;

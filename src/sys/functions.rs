@@ -1,22 +1,26 @@
-//! The function table: what every backend fills, and the only thing the facade calls through.
+//! The function tables: what every backend fills, and the only thing the facade calls through.
 
 use super::*;
 
-macro_rules! define_functions {
-    ($(fn $name:ident($($argument:ident: $type:ty),*) $(-> $returned:ty)?;)*) => {
-        /// Pointers to NCCL's functions, `None` where an implementation lacks one.
+/// The struct `$table` of all these functions.
+macro_rules! define_table {
+    (
+        $(#[$attribute:meta])* $table:ident:
+        $(fn $name:ident($($argument:ident: $type:ty),*) $(-> $returned:ty)?;)*
+    ) => {
+        $(#[$attribute])*
         ///
         /// Its layout is that of a C array of function pointers in the header's order.
         #[repr(C)]
         #[derive(Debug, Clone, Copy)]
-        pub struct Functions {
+        pub struct $table {
             $(
                 #[doc = concat!("`", stringify!($name), "`")]
                 pub $name: Option<unsafe extern "C" fn($($argument: $type),*) $(-> $returned)?>,
             )*
         }
 
-        impl Functions {
+        impl $table {
             /// The functions' names, in the header's order.
             pub const NAMES: &'static [&'static str] = &[$(stringify!($name)),*];
 
@@ -27,6 +31,17 @@ macro_rules! define_functions {
             pub fn present(&self) -> impl Iterator<Item = (&'static str, bool)> + '_ {
                 [$((stringify!($name), self.$name.is_some())),*].into_iter()
             }
+        }
+    };
+}
+pub(super) use define_table;
+
+macro_rules! define_functions {
+    ($(fn $name:ident($($argument:ident: $type:ty),*) $(-> $returned:ty)?;)*) => {
+        define_table! {
+            /// Pointers to NCCL's functions, `None` where an implementation lacks one.
+            Functions:
+            $(fn $name($($argument: $type),*) $(-> $returned)?;)*
         }
 
         #[cfg(feature = "dlopen")]

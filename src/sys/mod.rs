@@ -1,6 +1,6 @@
 //! The raw layer: NCCL's C API as the vendored header declares it, without opinions.
 //!
-//! Everything here is generated from `vendor-headers/nccl.h` (see `build/bindings.rs`), but for
+//! Everything here is generated from the headers in `vendor-headers` (see `build/bindings.rs`), but for
 //! [`Functions`], the table through which every backend is called, and the values that C spells as macros.
 //!
 //! | item | what it is |
@@ -9,6 +9,7 @@
 //! | `linked` | the functions as an `extern` block; needs feature `link` |
 //! | `dynamic` | the functions as bindgen's run-time loaded struct; needs feature `dlopen` |
 //! | [`Functions`] | the functions as plain pointers, null where the library lacks one |
+//! | `device` | the host functions of the device API; needs feature `device-api` |
 //! | [`since`] | the first release that has a function, an enum value or a field |
 #![allow(unsafe_code, missing_docs, missing_debug_implementations)]
 #![allow(non_camel_case_types, non_snake_case, non_upper_case_globals)]
@@ -43,6 +44,12 @@ generated! {
 // The macro `for_each_function`, which has to stand before the module that uses it.
 include!(concat!(env!("OUT_DIR"), "/functions.rs"));
 
+/// Without the feature, the facade alone uses what it needs of it.
+#[cfg(not(feature = "device-api"))]
+#[allow(dead_code, unreachable_pub, unused_macros)]
+pub(crate) mod device;
+#[cfg(feature = "device-api")]
+pub mod device;
 mod functions;
 mod initializers;
 
