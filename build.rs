@@ -45,7 +45,8 @@ fn link_library(out: &std::path::Path) {
     if env::var_os("DOCS_RS").is_some() {
         return; // Nothing is linked there, and there may be no C compiler for the target.
     }
-    cc::Build::new().file(out.join("linked.c")).warnings(false).compile("nccl_linked_functions");
+    let tables = ["linked.c", "device.c"].map(|file| out.join(file));
+    cc::Build::new().files(tables).warnings(false).compile("nccl_linked_functions");
     match link::find(|name| env::var_os(name), &link::default_directories(), std::path::Path::exists) {
         Ok(library) => library.directives().iter().for_each(|directive| println!("cargo::{directive}")),
         Err(missing) if missing.named => panic!("{missing}"),

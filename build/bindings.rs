@@ -1,10 +1,11 @@
-//! From `wrapper.h` to Rust: the one bindgen configuration of the project.
+//! From the C headers to Rust: the one bindgen configuration of the project.
 //!
 //! Shared, by `#[path]`, between `build.rs` (fresh bindings in `OUT_DIR`) and `xtask` (the committed
 //! snapshot, and the comparison with NVIDIA's own headers), so that they cannot differ.
 
 use std::path::Path;
 
+use bindgen::callbacks::{ImplementsTrait, ParseCallbacks};
 use bindgen::{Builder, CodegenConfig, EnumVariation, Formatter};
 
 /// The generated files and their texts.
@@ -15,7 +16,8 @@ impl Bindings {
     ///
     /// Three passes: the types, once; the functions as an `extern` block; the functions as a struct that is
     /// filled at run time. What the rest of the crate needs to know about every function (its signature, and
-    /// the release each item came with) is read off the first two.
+    /// the release each item came with) is read off the first two. The header of the device API's host functions
+    /// goes through the first two in the same way; what it takes from `nccl.h` is not generated again.
     ///
     /// # Errors
     /// Whatever libclang says about the header. A missing libclang is a *panic* of bindgen's.
@@ -34,9 +36,21 @@ impl Bindings {
                 .dynamic_link_require_all(false)
                 .generate_comments(false),
         )?;
-        let since: Vec<_> = [&types, &linked].into_iter().flat_map(|text| items_with_since(text)).collect();
-        let functions = functions(&linked);
-        let table = c_table(&linked, &since);
+        let device = || {
+            self::builder(&vendor.join("nccl_device_host.h"), &vendor, &vendor.join("stubs"))
+                .blocklist_file(".*/(nccl|cuda_runtime)\\.h")
+                .parse_callbacks(Box::new(PlainData))
+        };
+        let device_types = generate(device().blocklist_function(".*"))?;
+        let device_linked = generate(device().with_codegen_config(CodegenConfig::FUNCTIONS))?;
+
+        let texts = [&types, &linked, &device_types, &device_linked];
+        let since: Vec<_> = texts.into_iter().flat_map(|text| items_with_since(text)).collect();
+        let functions = functions("for_each_function", "nccl.h", &linked);
+        let device_functions =
+            self::functions("for_each_device_function", "nccl_device_host.h", &device_linked);
+        let table = c_table("libnccl_linked_functions", &linked, &since);
+        let device_table = c_table("libnccl_linked_device_functions", &device_linked, &since);
         let since = since_constant(&since);
         Ok(Self(vec![
             ("types.rs", types),
@@ -45,6 +59,9 @@ impl Bindings {
             ("dynamic.rs", dynamic),
             ("functions.rs", functions),
             ("since.rs", since),
+            ("device_types.rs", device_types),
+            ("device_functions.rs", device_functions),
+            ("device.c", device_table),
         ]))
     }
 }
@@ -78,12 +95,26 @@ pub(crate) fn builder(header: &Path, include: &Path, stubs: &Path) -> Builder {
         .formatter(Formatter::Prettyplease)
 }
 
+/// The types of `nccl.h` that the other header's structs have as fields: handles and numbers.
+#[derive(Debug)]
+struct PlainData;
+
+impl ParseCallbacks for PlainData {
+    fn blocklisted_type_implements_trait(
+        &self,
+        _: &str,
+        _: bindgen::callbacks::DeriveTrait,
+    ) -> Option<ImplementsTrait> {
+        Some(ImplementsTrait::Yes)
+    }
+}
+
 /// `for_each_function!`: hands every function's signature to another macro. The extern block is bindgen's own
 /// reading of the header, so this needs no list of ours.
-fn functions(linked: &str) -> String {
-    let mut text = String::from(
-        "/// Calls `$callback!` with the signature of every function of `nccl.h`.\n\
-         #[doc(hidden)]\n#[macro_export]\nmacro_rules! for_each_function {\n    ($callback:ident) => {\n        $callback! {\n",
+fn functions(name: &str, header: &str, linked: &str) -> String {
+    let mut text = format!(
+        "/// Calls `$callback!` with the signature of every function of `{header}`.\n\
+         #[doc(hidden)]\n#[macro_export]\nmacro_rules! {name} {{\n    ($callback:ident) => {{\n        $callback! {{\n",
     );
     signatures(linked).iter().for_each(|signature| text += &format!("            {signature}\n"));
     text + "        }\n    };\n}\n"
@@ -105,7 +136,7 @@ fn signatures(linked: &str) -> Vec<String> {
 /// The linked functions as a C array, in the header's order. Those of the oldest release are ordinary
 /// references, which make the linker keep the library; every newer one is weak, null in a library that lacks
 /// it. Rust cannot say this: it takes for granted that a function's address is not null.
-fn c_table(linked: &str, since: &[(String, u32)]) -> String {
+fn c_table(array: &str, linked: &str, since: &[(String, u32)]) -> String {
     const OLDEST: u32 = 21_304;
     let name = |signature: &str| Some(signature.strip_prefix("fn ")?.split_once('(')?.0.to_string());
     let names: Vec<String> = signatures(linked).iter().filter_map(|signature| name(signature)).collect();
@@ -114,7 +145,7 @@ fn c_table(linked: &str, since: &[(String, u32)]) -> String {
     let mut text = String::from("/* See build/bindings.rs, `c_table`. */\n");
     names.iter().for_each(|name| text += &format!("void {name}(void);\n"));
     names.iter().filter(is_weak).for_each(|name| text += &format!("#pragma weak {name}\n"));
-    text += "void (*const libnccl_linked_functions[])(void) = {\n";
+    text += &format!("void (*const {array}[])(void) = {{\n");
     names.iter().for_each(|name| text += &format!("    {name},\n"));
     text + "};\n"
 }

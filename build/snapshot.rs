@@ -7,8 +7,17 @@ use std::path::Path;
 pub(crate) const DIRECTORY: &str = "src/sys/snapshot";
 
 /// The generated files that make the raw layer.
-pub(crate) const FILES: [&str; 6] =
-    ["types.rs", "linked.rs", "linked.c", "dynamic.rs", "functions.rs", "since.rs"];
+pub(crate) const FILES: [&str; 9] = [
+    "types.rs",
+    "linked.rs",
+    "linked.c",
+    "dynamic.rs",
+    "functions.rs",
+    "since.rs",
+    "device_types.rs",
+    "device_functions.rs",
+    "device.c",
+];
 
 /// Runs bindgen as `LIBNCCL_BINDGEN` says: `auto` (the default; `None` and one warning where it fails),
 /// `require` (a failure fails the build) or `never`.

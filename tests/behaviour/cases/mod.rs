@@ -3,6 +3,7 @@
 mod anywhere;
 mod arguments;
 mod collectives;
+mod device;
 mod groups;
 mod lifecycle;
 mod parameters;
@@ -25,6 +26,8 @@ use cases;
 /// needs no communicator.
 pub(crate) fn for_implementation(nccl: &Nccl) -> Vec<Case> {
     let mut cases = [anywhere::CASES, parameters::CASES].concat();
+    #[cfg(feature = "device-api")]
+    cases.extend(device::CASES);
     match nccl.memory_space() {
         MemorySpace::Host => {
             for more in [arguments::CASES, collectives::CASES, groups::CASES, lifecycle::CASES] {

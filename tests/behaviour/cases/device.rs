@@ -1,0 +1,48 @@
+//! The host functions of the device API, of the raw layer.
+#![cfg(feature = "device-api")]
+
+use libnccl::sys::device::{DeviceFunctions, ncclCommProperties_t, ncclDevComm_t, ncclDevCommRequirements_t};
+use libnccl::{MemorySpace, Nccl, ResultCode, sys};
+
+use super::cases;
+
+cases! {
+    a_release_has_its_device_functions,
+    null_communicators_are_errors,
+}
+
+/// The CPU implementation has none.
+fn a_release_has_its_device_functions(nccl: &Nccl) {
+    assert_eq!(DeviceFunctions::NAMES.len(), 21);
+    for (name, present) in nccl.as_raw_device().present() {
+        let since = sys::since(name).unwrap();
+        let expected = nccl.memory_space() == MemorySpace::Device && since <= nccl.version().code();
+        assert_eq!(present, expected, "{name}, since {since}, in {}", nccl.version());
+    }
+}
+
+fn null_communicators_are_errors(nccl: &Nccl) {
+    let functions = nccl.as_raw_device();
+    let version = nccl.version().code();
+    let null = std::ptr::null_mut();
+    let mut properties = ncclCommProperties_t::initializer(version);
+    if let Some(query) = functions.ncclCommQueryProperties {
+        // SAFETY: NCCL checks the communicator for null; the struct is its.
+        assert_eq!(unsafe { query(null, &raw mut properties) }, ResultCode::INVALID_ARGUMENT.as_raw());
+        assert_eq!(properties, ncclCommProperties_t::initializer(version));
+    }
+    // Earlier releases crash.
+    if version >= sys::device::LAYOUT_SINCE
+        && let Some(create) = functions.ncclDevCommCreate
+    {
+        let requirements = ncclDevCommRequirements_t::initializer(version);
+        let mut made = ncclDevComm_t::default();
+        // SAFETY: as above.
+        let code = unsafe { create(null, &raw const requirements, &raw mut made) };
+        assert_eq!(code, ResultCode::INVALID_ARGUMENT.as_raw());
+    }
+    if let Some(slots) = functions.ncclLLA2ACalcSlots {
+        // SAFETY: takes and answers numbers.
+        assert!(unsafe { slots(16, 4) } > 0);
+    }
+}
