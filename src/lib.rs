@@ -26,7 +26,7 @@ pub use buffer::{DeviceSlice, DeviceSliceMut, MemorySpace};
 pub use collective_config::CollectiveConfig;
 pub use communicator::{
     AbortHandle, Communicator, Finalized, MemoryStatistic, Operations, PendingCommunicator, PreMulSum,
-    PreMulSumOperations, ShrinkMode,
+    PreMulSumOperations, Properties, ShrinkMode,
 };
 pub use config::{Config, CtaPolicy, GraphUsageMode, HostCftMode, NvlsHostMode};
 pub use data_type::{DataType, Element, ParseDataTypeError};

@@ -72,7 +72,6 @@ impl fmt::Display for Backend {
 /// One implementation of NCCL: its functions, and what it says of itself.
 pub(crate) struct Library {
     pub(crate) functions: Functions,
-    #[cfg_attr(not(feature = "device-api"), allow(dead_code))]
     pub(crate) device_functions: DeviceFunctions,
     pub(crate) backend: Backend,
     pub(crate) version: Version,

@@ -9,6 +9,7 @@ mod operations;
 mod pending;
 mod point_to_point;
 mod pre_mul_sum;
+mod properties;
 mod recovery;
 mod split;
 mod state;
@@ -25,6 +26,7 @@ pub use operations::Operations;
 pub use pending::PendingCommunicator;
 pub(crate) use pending::PendingSlot;
 pub use pre_mul_sum::{PreMulSum, PreMulSumOperations};
+pub use properties::Properties;
 pub use recovery::ShrinkMode;
 
 use crate::backend::{Library, call};
@@ -407,7 +409,9 @@ impl Drop for Communicator {
         #[cfg(feature = "log")]
         if library.memory_space == MemorySpace::Device && !state.is_failed() && !std::thread::panicking() {
             let Self { rank, size, .. } = self;
-            log::warn!("rank {rank} of {size} is dropped, and aborted with the work that has not run; see `destroy`");
+            log::warn!(
+                "rank {rank} of {size} is dropped, and aborted with the work that has not run; see `destroy`"
+            );
         }
         if let Some(end) = end {
             // SAFETY: a live communicator, and no one uses it after this.
