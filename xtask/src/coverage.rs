@@ -1,0 +1,216 @@
+//! `docs/coverage.md`: which method reaches each C function, and which test runs it. Read off the sources, so that
+//! nothing in it is kept by hand but the reasons for what is missing.
+
+use std::collections::BTreeMap;
+use std::fmt::Write as _;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result, bail};
+
+const PAGE: &str = "docs/coverage.md";
+
+/// Functions that no method calls, and those whose callers have no name of their own.
+const REASONS: [(&str, &str); 4] = [
+    ("ncclBcast", "the older form of `ncclBroadcast` in place, which `broadcast_in_place` calls"),
+    ("ncclGetErrorString", "part of every `Error::Nccl`"),
+    ("ncclGetLastError", "part of every `Error::Nccl`"),
+    ("ncclRedOpDestroy", "the drop of `PreMulSum`"),
+];
+
+/// What is known about a C function.
+#[derive(Debug, Default)]
+struct Function {
+    since: String,
+    methods: Vec<String>,
+    is_called: bool,
+    tests: Vec<String>,
+}
+
+/// Writes the page, or fails if it is not what it would be.
+pub(crate) fn run(root: &Path, check: bool) -> Result<()> {
+    let page = page(&functions(root)?)?;
+    let path = root.join(PAGE);
+    if !check {
+        return fs::write(&path, page).with_context(|| format!("cannot write {}", path.display()));
+    }
+    if fs::read_to_string(&path).unwrap_or_default() != page {
+        bail!("{PAGE} is not what the sources give; run `cargo xtask coverage`");
+    }
+    Ok(())
+}
+
+fn functions(root: &Path) -> Result<BTreeMap<String, Function>> {
+    let read =
+        |path: &Path| fs::read_to_string(path).with_context(|| format!("cannot read {}", path.display()));
+    let since = read(&root.join("src/sys/snapshot/since.rs"))?;
+    let signatures = read(&root.join("src/sys/snapshot/functions.rs"))?;
+    let names = signatures.lines().filter_map(|line| line.trim().strip_prefix("fn ")?.split('(').next());
+    let mut functions: BTreeMap<String, Function> = names
+        .map(|name| {
+            let code = since
+                .lines()
+                .find_map(|line| line.trim().strip_prefix(&format!("(\"{name}\", "))?.split(')').next());
+            let code: u32 = code.and_then(|code| code.parse().ok()).unwrap_or_default();
+            let since = format!("{}.{}.{}", code / 10_000, code / 100 % 100, code % 100);
+            (name.to_string(), Function { since, ..Function::default() })
+        })
+        .collect();
+
+    let sources = rust_files(&root.join("src"))?;
+    for path in sources.iter().filter(|path| !path.starts_with(root.join("src/sys"))) {
+        let text = read(path)?;
+        for (alias, method) in methods(&text) {
+            if let Some(function) = functions.get_mut(&alias) {
+                function.methods.push(method);
+            }
+        }
+        let code: Vec<&str> = text
+            .lines()
+            .map(str::trim)
+            .filter(|line| !line.starts_with("//") && !line.starts_with("#["))
+            .collect();
+        for (name, function) in &mut functions {
+            function.is_called |= code.iter().any(|line| words(line).any(|word| word == name));
+        }
+    }
+
+    let tests = rust_files(&root.join("tests"))?;
+    for path in &tests {
+        let text = read(path)?;
+        let file = path.strip_prefix(root).unwrap_or(path).display().to_string();
+        for function in functions.values_mut() {
+            let method = |method: &String| method.rsplit("::").next().map(|name| format!("{name}("));
+            let called = |method: &String| method_is_called(&text, method);
+            if function.methods.iter().filter_map(method).any(|method| called(&method)) {
+                function.tests.push(file.clone());
+            }
+        }
+    }
+    Ok(functions)
+}
+
+fn method_is_called(text: &str, method: &str) -> bool {
+    [".", "::"].iter().any(|before| text.contains(&format!("{before}{method}")))
+        || text.contains(&format!(".{}::<", method.trim_end_matches('(')))
+}
+
+/// `(C function, Type::method)` for every method that names C functions as its aliases.
+fn methods(text: &str) -> Vec<(String, String)> {
+    let mut found = Vec::new();
+    let mut aliases: Vec<String> = Vec::new();
+    let mut owner = String::new();
+    for line in text.lines().map(str::trim) {
+        if let Some(alias) = line.strip_prefix("#[doc(alias = \"").and_then(|rest| rest.split('"').next()) {
+            aliases.push(alias.to_string());
+        } else if line.starts_with("//") || line.starts_with("#[") || line.is_empty() {
+        } else if line.starts_with("impl") {
+            let name = line.split(" for ").last().unwrap_or(line);
+            let name = name.trim_start_matches("impl").trim_start();
+            let name = if name.starts_with('<') {
+                name.split_once("> ").map_or(name, |(_, rest)| rest)
+            } else {
+                name
+            };
+            owner = words(name).next().unwrap_or_default().to_string();
+            aliases.clear();
+        } else {
+            let declared = line.strip_prefix("pub fn ").or_else(|| line.strip_prefix("pub unsafe fn "));
+            // In the list of operations: `collectives::all_reduce(`.
+            let listed = line.strip_prefix("collectives::").or_else(|| line.strip_prefix("point_to_point::"));
+            let (name, owner) = match (declared, listed) {
+                (Some(rest), _) => (words(rest).next(), owner.as_str()),
+                (None, Some(rest)) => (words(rest).next(), "Communicator"),
+                (None, None) => (None, ""),
+            };
+            if let Some(name) = name {
+                found.extend(aliases.iter().map(|alias| (alias.clone(), format!("{owner}::{name}"))));
+            }
+            aliases.clear();
+        }
+    }
+    found
+}
+
+fn words(line: &str) -> impl Iterator<Item = &str> {
+    line.split(|c: char| !(c.is_alphanumeric() || c == '_')).filter(|word| !word.is_empty())
+}
+
+fn rust_files(directory: &Path) -> Result<Vec<PathBuf>> {
+    let mut files = Vec::new();
+    let entries = fs::read_dir(directory).with_context(|| format!("cannot read {}", directory.display()))?;
+    for entry in entries {
+        let path = entry?.path();
+        if path.is_dir() {
+            files.extend(rust_files(&path)?);
+        } else if path.extension().is_some_and(|extension| extension == "rs") {
+            files.push(path);
+        }
+    }
+    files.sort();
+    Ok(files)
+}
+
+fn page(functions: &BTreeMap<String, Function>) -> Result<String> {
+    let reached = functions.values().filter(|function| function.is_called).count();
+    let mut page = format!(
+        "# Coverage\n\n\
+         Written by `cargo xtask coverage` from the sources; CI checks it. {reached} of the {} functions of `nccl.h` are\n\
+         reached by safe methods. Each operation of `Communicator` is also one of `Group` and `Operations`.\n\n\
+         | C function | since | methods | tests |\n|---|---|---|---|\n",
+        functions.len()
+    );
+    for (name, function) in functions {
+        let reason = REASONS.iter().find(|(reasoned, _)| reasoned == name).map(|(_, reason)| *reason);
+        let methods = match (reason, function.methods.is_empty()) {
+            (Some(reason), _) => reason.to_string(),
+            (None, true) if function.is_called => {
+                bail!("{name} is called, but no public method has it as its alias")
+            }
+            (None, true) => bail!("no method reaches {name}, and {} says no reason", file!()),
+            (None, false) => {
+                function.methods.iter().map(|method| format!("`{method}`")).collect::<Vec<_>>().join(", ")
+            }
+        };
+        writeln!(page, "| `{name}` | {} | {methods} | {} |", function.since, function.tests.join(", "))?;
+    }
+    Ok(page)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::methods;
+
+    #[test]
+    fn aliases_belong_to_the_next_method() {
+        let text = "
+            #[doc(alias = \"ncclComm_t\")]
+            pub struct Communicator;
+            impl<'c, T: Element> PreMulSum<'c, T> {
+                /// Text.
+                #[doc(alias = \"ncclA\")]
+                #[doc(alias = \"ncclB\")]
+                #[must_use]
+                pub fn one<R>(&self) {}
+                pub fn none(&self) {}
+            }
+            impl Nccl {
+                #[doc(alias = \"ncclC\")]
+                pub unsafe fn two() {}
+            }
+            operations! {
+                #[doc(alias = \"ncclAllReduce\")]
+                collectives::all_reduce(op: ReduceOp);
+            }";
+        let pair = |alias: &str, method: &str| (alias.to_string(), method.to_string());
+        assert_eq!(
+            methods(text),
+            [
+                pair("ncclA", "PreMulSum::one"),
+                pair("ncclB", "PreMulSum::one"),
+                pair("ncclC", "Nccl::two"),
+                pair("ncclAllReduce", "Communicator::all_reduce"),
+            ]
+        );
+    }
+}
