@@ -8,8 +8,10 @@ use clap::Parser;
 
 mod bindings;
 mod compare;
+mod coverage;
 mod cpu_so;
 mod declarations;
+mod gpu_pack;
 mod headers;
 mod official;
 
@@ -29,6 +31,12 @@ enum Task {
         #[arg(required = true)]
         releases: Vec<String>,
     },
+    /// Write docs/coverage.md, which says how each C function is reached and tested, anew from the sources
+    Coverage {
+        /// Write nothing; fail if anything would change
+        #[arg(long)]
+        check: bool,
+    },
     /// Print the folder that holds lib/ and include/ of NVIDIA's package of a release, downloading it if needed
     Official {
         /// A release of NCCL, such as 2.32.3
@@ -41,6 +49,11 @@ enum Task {
         /// Build it optimised
         #[arg(long)]
         release: bool,
+    },
+    /// Put all that a machine with a GPU needs to test this checkout into a folder: run its run.sh there
+    GpuPack {
+        /// The folder, created if needed
+        directory: PathBuf,
     },
 }
 
@@ -58,6 +71,7 @@ fn run(task: Task) -> Result<()> {
     match task {
         Task::Bindings { check: true } => bindings::check(root()),
         Task::Bindings { check: false } => bindings::write(root()),
+        Task::Coverage { check } => coverage::run(root(), check),
         Task::Headers { releases } => headers::compare(root(), &releases),
         Task::Official { release } => {
             println!("{}", official::obtain(&release)?.display());
@@ -65,6 +79,10 @@ fn run(task: Task) -> Result<()> {
         }
         Task::CpuSo { directory, release } => {
             println!("{}", cpu_so::place(&directory, release)?.display());
+            Ok(())
+        }
+        Task::GpuPack { directory } => {
+            println!("{}", gpu_pack::pack(&directory)?.display());
             Ok(())
         }
     }

@@ -1,0 +1,309 @@
+//! What runs in processes of its own, one for each rank: this program, started again.
+//!
+//! A rank writes down what comes of each of its checks, and one that does not end in time is ended. So every
+//! check has an outcome, whatever happens to the ranks.
+#![allow(unsafe_code)]
+
+use std::collections::HashMap;
+use std::ffi::c_int;
+use std::fmt;
+use std::fs::{self, File};
+use std::io::Write;
+use std::panic;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::sync::OnceLock;
+use std::thread;
+use std::time::{Duration, Instant};
+use std::{env, io};
+
+use libnccl::{Communicator, Nccl};
+use libtest_mimic::Failed;
+
+use crate::{operations, scenarios};
+
+const PAUSE: Duration = Duration::from_millis(5);
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Setting {
+    OneRank,
+    /// On one GPU, which NCCL allows because the environment says so.
+    TwoRanks,
+    /// On one GPU, and NCCL has not been told to allow it.
+    TwoRanksUnasked,
+}
+
+impl Setting {
+    pub(crate) fn ranks(self) -> usize {
+        match self {
+            Self::OneRank => 1,
+            Self::TwoRanks | Self::TwoRanksUnasked => 2,
+        }
+    }
+}
+
+impl fmt::Display for Setting {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::OneRank => "one rank",
+            Self::TwoRanks => "two ranks",
+            Self::TwoRanksUnasked => "two ranks, unasked",
+        })
+    }
+}
+
+pub(crate) struct Job {
+    setting: Setting,
+    name: &'static str,
+    /// What it checks before its end, which is a check of its own.
+    checks: Vec<String>,
+    limit: Duration,
+    run: fn(&Rank),
+    endings: OnceLock<Vec<Ending>>,
+}
+
+/// What has become of a rank's process.
+struct Ending {
+    /// What was wrong, if anything, by check.
+    problems: HashMap<String, Option<String>>,
+    how: String,
+    log: String,
+}
+
+impl Job {
+    /// Every job, in the same order in every process.
+    pub(crate) fn all() -> Vec<Self> {
+        const SCENARIO: Duration = Duration::from_secs(60);
+        const OPERATIONS: Duration = Duration::from_secs(240);
+        let job = |setting, name, checks, limit, run| {
+            let endings = OnceLock::new();
+            Self { setting, name, checks, limit, run, endings }
+        };
+        let operations = [Setting::OneRank, Setting::TwoRanks].map(|setting| {
+            let checks = operations::all().iter().map(ToString::to_string).collect();
+            job(setting, "no error after the operations", checks, OPERATIONS, operations::run as fn(&Rank))
+        });
+        let scenarios = scenarios::SCENARIOS
+            .iter()
+            .map(|&(setting, name, run)| job(setting, name, Vec::new(), SCENARIO, run));
+        operations.into_iter().chain(scenarios).collect()
+    }
+
+    pub(crate) fn setting(&self) -> Setting {
+        self.setting
+    }
+
+    /// What it checks, in order.
+    pub(crate) fn checks(&self) -> Vec<String> {
+        self.checks.iter().cloned().chain([self.name.to_owned()]).collect()
+    }
+
+    /// The same with less detail: for operations, without the types.
+    pub(crate) fn groups(&self) -> Vec<String> {
+        let first_word = |check: &String| check.split(' ').next().unwrap_or_default().to_owned();
+        self.checks.iter().map(first_word).chain([self.name.to_owned()]).collect()
+    }
+
+    /// What has come of a check. The first call runs the job.
+    pub(crate) fn outcome(&self, check: &str) -> Result<(), Failed> {
+        let endings = self.endings.get_or_init(|| self.start().expect("processes and their files"));
+        let problem =
+            |(rank, ending): (usize, &Ending)| Some(format!("rank {rank}: {}", self.problem(check, ending)?));
+        let problems: Vec<String> = endings.iter().enumerate().filter_map(problem).collect();
+        if problems.is_empty() { Ok(()) } else { Err(problems.join("\n").into()) }
+    }
+
+    fn problem(&self, check: &str, Ending { problems, how, log }: &Ending) -> Option<String> {
+        if let Some(problem) = problems.get(check) {
+            return problem.clone();
+        }
+        let last = self.checks().into_iter().find(|check| !problems.contains_key(check))?;
+        Some(if last == check {
+            format!("the process ended: {how}\n{log}")
+        } else {
+            format!("not done, as the process ended before, at: {last}")
+        })
+    }
+
+    fn start(&self) -> io::Result<Vec<Ending>> {
+        let folder = tempfile::tempdir()?;
+        let start = |rank| self.command(rank, folder.path())?.spawn();
+        let mut ranks = (0..self.setting.ranks()).map(start).collect::<io::Result<Vec<_>>>()?;
+        let how = self.wait(&mut ranks)?;
+        Ok(how.into_iter().enumerate().map(|(rank, how)| self.ending(rank, how, folder.path())).collect())
+    }
+
+    fn command(&self, rank: usize, folder: &Path) -> io::Result<Command> {
+        let log = File::create(folder.join(format!("output{rank}")))?;
+        let number = Self::all().iter().position(|job| job.setting == self.setting && job.name == self.name);
+        let mut command = Command::new(env::current_exe()?);
+        command.args([RANK, &number.unwrap_or_default().to_string(), &rank.to_string()]).arg(folder);
+        command.stdin(Stdio::null()).stdout(log.try_clone()?).stderr(log);
+        command.env("NCCL_DEBUG_FILE", folder.join(format!("nccl{rank}")));
+        if env::var_os("NCCL_DEBUG").is_none() {
+            command.env("NCCL_DEBUG", "WARN");
+        }
+        match self.setting {
+            // What NVLink's switches compute cannot be shared.
+            Setting::TwoRanks => command.env("NCCL_MULTI_RANK_GPU_ENABLE", "1").env("NCCL_NVLS_ENABLE", "0"),
+            _ => command.env_remove("NCCL_MULTI_RANK_GPU_ENABLE"),
+        };
+        Ok(command)
+    }
+
+    /// Until all have ended: by themselves, or because one failed, or because the time is over.
+    fn wait(&self, ranks: &mut [Child]) -> io::Result<Vec<String>> {
+        const LAST_WORDS: Duration = Duration::from_secs(5);
+        let mut deadline = Instant::now() + self.limit + LAST_WORDS;
+        let mut failed = false;
+        let mut killed = vec![false; ranks.len()];
+        loop {
+            let ends = ranks.iter_mut().map(Child::try_wait).collect::<io::Result<Vec<_>>>()?;
+            let now = Instant::now();
+            if !failed && ends.iter().flatten().any(|status| !status.success()) {
+                failed = true;
+                deadline = deadline.min(now + LAST_WORDS);
+            }
+            // A process that the driver holds on to cannot even be killed: it is left behind.
+            if ends.iter().all(Option::is_some) || killed.contains(&true) && now > deadline {
+                let how = |(end, killed): (Option<ExitStatus>, bool)| match end {
+                    Some(status) if killed => format!("{status}, as it, or its peer, took too long"),
+                    Some(status) => status.to_string(),
+                    None => "not even when it was killed".to_owned(),
+                };
+                return Ok(ends.into_iter().zip(killed).map(how).collect());
+            }
+            if now > deadline {
+                deadline = now + LAST_WORDS;
+                for ((rank, end), killed) in ranks.iter_mut().zip(ends).zip(&mut killed) {
+                    *killed = end.is_none();
+                    // An error means that it has ended.
+                    let _ = rank.kill();
+                }
+            }
+            thread::sleep(PAUSE);
+        }
+    }
+
+    fn ending(&self, rank: usize, how: String, folder: &Path) -> Ending {
+        let read = |name: &str| {
+            let text = fs::read(folder.join(format!("{name}{rank}"))).unwrap_or_default();
+            String::from_utf8_lossy(&text).into_owned()
+        };
+        let results = read("results");
+        let result = |line: &str| {
+            let (check, problem) = line.split_once('\t')?;
+            Some((check.to_owned(), Some(problem.to_owned()).filter(|problem| !problem.is_empty())))
+        };
+        let mut problems: HashMap<_, _> = results.lines().filter_map(result).collect();
+        if how != "exit status: 0" {
+            problems.remove(self.name);
+        }
+        Ending { problems, how, log: tail(&read("output")) + &tail(&read("nccl")) }
+    }
+}
+
+/// The last lines.
+fn tail(text: &str) -> String {
+    const LINES: usize = 30;
+    let skip = text.lines().count().saturating_sub(LINES);
+    text.lines().skip(skip).map(|line| format!("    {line}\n")).collect()
+}
+
+/// The argument that makes a process a rank.
+const RANK: &str = "--rank";
+
+/// A process that is a rank.
+pub(crate) struct Rank {
+    job: Job,
+    pub(crate) number: usize,
+    pub(crate) nccl: Nccl,
+    folder: PathBuf,
+}
+
+impl Rank {
+    /// If this process is one.
+    pub(crate) fn of_this_process() -> Option<Self> {
+        let mut arguments = env::args().skip(1);
+        if arguments.next()? != RANK {
+            return None;
+        }
+        let mut number = || arguments.next()?.parse().ok();
+        let (job, number) = (number()?, number()?);
+        let folder = arguments.next()?.into();
+        let nccl = Nccl::load().expect("loaded by the parent before");
+        Some(Self { job: Job::all().swap_remove(job), number, nccl, folder })
+    }
+
+    pub(crate) fn run(self) {
+        // What waits for the GPU, or for a peer, cannot be unwound, nor does a normal exit get past it.
+        let report = panic::take_hook();
+        panic::set_hook(Box::new(move |panic| {
+            report(panic);
+            _exit(101);
+        }));
+        let limit = self.job.limit;
+        thread::spawn(move || {
+            thread::sleep(limit);
+            panic!("not done within {limit:?}");
+        });
+        (self.job.run)(&self);
+        self.report(self.job.name, Ok(()));
+    }
+
+    pub(crate) fn size(&self) -> usize {
+        self.job.setting.ranks()
+    }
+
+    pub(crate) fn report(&self, check: &str, outcome: Result<(), String>) {
+        let problem = outcome.err().unwrap_or_default().replace(['\n', '\t'], " ");
+        let path = self.folder.join(format!("results{}", self.number));
+        let file = File::options().create(true).append(true).open(path);
+        file.and_then(|mut file| writeln!(file, "{check}\t{problem}")).expect("a file of results");
+    }
+
+    /// Makes a communicator with the other ranks.
+    pub(crate) fn join(&self, name: &str) -> Communicator {
+        self.try_join(name).expect("a communicator")
+    }
+
+    pub(crate) fn try_join(&self, name: &str) -> libnccl::Result<Communicator> {
+        if self.number == 0 {
+            self.tell(name, &self.nccl.unique_id()?.to_string());
+        }
+        let id = self.hear(name).parse().expect("an id");
+        self.nccl.init_rank(self.size(), self.number, &id)
+    }
+
+    /// For the other ranks to [`hear`](Self::hear).
+    pub(crate) fn tell(&self, what: &str, text: &str) {
+        let unfinished = self.folder.join(format!("unfinished{}", self.number));
+        fs::write(&unfinished, text)
+            .and_then(|()| fs::rename(&unfinished, self.folder.join(what)))
+            .expect("a file for the other ranks");
+    }
+
+    /// Waits for the other rank to get here.
+    pub(crate) fn meet(&self, place: &str) {
+        self.tell(&format!("{} {place}", self.number), "");
+        self.hear(&format!("{} {place}", 1 - self.number));
+    }
+
+    /// Waits for what another rank has to [`tell`](Self::tell).
+    pub(crate) fn hear(&self, what: &str) -> String {
+        const PATIENCE: Duration = Duration::from_secs(30);
+        let start = Instant::now();
+        loop {
+            if let Ok(text) = fs::read_to_string(self.folder.join(what)) {
+                return text;
+            }
+            assert!(start.elapsed() < PATIENCE, "the other rank has not got to {what:?} within {PATIENCE:?}");
+            thread::sleep(PAUSE);
+        }
+    }
+}
+
+unsafe extern "C" {
+    /// POSIX's: ends the process at once, without what other code has put off to its exit.
+    safe fn _exit(status: c_int) -> !;
+}

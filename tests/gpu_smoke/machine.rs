@@ -1,0 +1,60 @@
+//! What this machine has to run the tests on.
+#![allow(unsafe_code)]
+
+use std::fmt;
+use std::fs;
+
+use cudarc::driver::{CudaContext, result, sys};
+use libnccl::{MemorySpace, Nccl, Version};
+
+use crate::job::Setting;
+
+pub(crate) struct Machine {
+    nccl: Nccl,
+    gpu: String,
+}
+
+/// A machine with a GPU and an NCCL; or what is missing.
+pub(crate) fn examine() -> Result<Machine, String> {
+    // Looked at first, because cudarc panics without a driver.
+    // SAFETY: it loads the system's driver, which is made to be loaded by any program.
+    if !unsafe { sys::is_culib_present() } {
+        return Err("no NVIDIA driver (libcuda.so)".into());
+    }
+    match CudaContext::device_count() {
+        Ok(1..) => {}
+        Ok(_) => return Err("the NVIDIA driver sees no GPU".into()),
+        Err(error) => return Err(format!("the NVIDIA driver cannot be used: {error}")),
+    }
+    let nccl = Nccl::load().map_err(|error| error.to_string().replace('\n', "; "))?;
+    if nccl.memory_space() != MemorySpace::Device {
+        return Err(format!("no NCCL for GPUs: {} works on host memory", nccl.backend()));
+    }
+    let gpu = result::device::get(0).and_then(result::device::get_name);
+    Ok(Machine { nccl, gpu: gpu.map_err(|error| format!("GPU 0 cannot be used: {error}"))? })
+}
+
+impl Machine {
+    /// What is missing for jobs of this setting.
+    pub(crate) fn lacks(&self, setting: Setting) -> Option<String> {
+        /// The first release that lets two ranks share a GPU, if asked to.
+        const SHARED_GPU: Version = Version::new(2, 30, 3);
+        let found = self.nccl.version();
+        (setting == Setting::TwoRanks && found < SHARED_GPU)
+            .then(|| format!("two ranks on one GPU need NCCL {SHARED_GPU} or newer; this is {found}"))
+    }
+}
+
+/// What whoever writes the results down has to know.
+impl fmt::Display for Machine {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut cuda = 0;
+        // SAFETY: a place to write an int to; if it fails, that stays 0.
+        let _ = unsafe { sys::cuDriverGetVersion(&raw mut cuda) };
+        let driver = fs::read_to_string("/sys/module/nvidia/version");
+        let driver = driver.as_deref().map_or("unknown", str::trim);
+        writeln!(f, "GPU     {}", self.gpu)?;
+        writeln!(f, "driver  {driver}, CUDA {}.{}", cuda / 1000, cuda % 1000 / 10)?;
+        write!(f, "NCCL    {} ({})", self.nccl.version(), self.nccl.backend())
+    }
+}

@@ -1,0 +1,60 @@
+//! NCCL on a real GPU: every operation and element type against the CPU implementation, and what only a GPU can
+//! show, with one rank and with two ranks on one GPU.
+//!
+//! The ranks are processes, this program again (see `job`), so that no hang lasts. The library is the one that
+//! `Nccl::load()` finds; `LIBNCCL_PATH` names another. What cannot run here is listed as ignored, with the reason.
+#![deny(unsafe_code)]
+
+mod data;
+mod device;
+mod job;
+mod machine;
+mod operations;
+mod scenarios;
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use libtest_mimic::{Arguments, Trial};
+
+use job::Job;
+
+fn main() {
+    if let Some(rank) = job::Rank::of_this_process() {
+        return rank.run();
+    }
+    let mut arguments = Arguments::from_args();
+    // Each job has the GPU to itself.
+    arguments.test_threads = Some(1);
+    let machine = machine::examine();
+    if let (Ok(machine), false) = (&machine, arguments.list) {
+        println!("{machine}");
+    }
+    let mut trials = Vec::new();
+    let mut skipped = BTreeMap::new();
+    for job in Job::all() {
+        let job = Arc::new(job);
+        let problem = match &machine {
+            Ok(machine) => machine.lacks(job.setting()),
+            Err(problem) => Some(problem.clone()),
+        };
+        match problem {
+            None => trials.extend(job.checks().into_iter().map(|check| {
+                let (name, job) = (format!("{}: {check}", job.setting()), Arc::clone(&job));
+                Trial::test(name, move || job.outcome(&check))
+            })),
+            Some(problem) => {
+                for group in job.groups() {
+                    skipped
+                        .insert(format!("{}: {group}: skipped, {problem}", job.setting()), problem.clone());
+                }
+            }
+        }
+    }
+    trials.extend(
+        skipped
+            .into_iter()
+            .map(|(name, problem)| Trial::test(name, move || Err(problem.into())).with_ignored_flag(true)),
+    );
+    libtest_mimic::run(&arguments, trials).exit();
+}

@@ -1,0 +1,256 @@
+//! Every operation, with every element type and reduction, on random data: what the GPU answers is what the CPU
+//! implementation answers.
+//!
+//! With one or two ranks there is but one order to combine them in, so that even floating-point results are
+//! equal to the bit.
+
+use std::fmt;
+use std::thread;
+
+use libnccl::{Communicator, DeviceSlice, DeviceSliceMut, Nccl, ReduceOp, ResultCode, StreamRef};
+
+use crate::data::{Number, compare, random};
+use crate::device::{Buffer, Device};
+use crate::job::Rank;
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Operation {
+    AllReduce,
+    AllReduceInPlace,
+    Broadcast,
+    BroadcastInPlace,
+    Reduce,
+    ReduceInPlace,
+    AllGather,
+    AllGatherInPlace,
+    ReduceScatter,
+    ReduceScatterInPlace,
+    AllToAll,
+    Gather,
+    Scatter,
+    SendRecv,
+}
+
+const OPERATIONS: [(&str, Operation); 14] = [
+    ("all_reduce", Operation::AllReduce),
+    ("all_reduce_in_place", Operation::AllReduceInPlace),
+    ("broadcast", Operation::Broadcast),
+    ("broadcast_in_place", Operation::BroadcastInPlace),
+    ("reduce", Operation::Reduce),
+    ("reduce_in_place", Operation::ReduceInPlace),
+    ("all_gather", Operation::AllGather),
+    ("all_gather_in_place", Operation::AllGatherInPlace),
+    ("reduce_scatter", Operation::ReduceScatter),
+    ("reduce_scatter_in_place", Operation::ReduceScatterInPlace),
+    ("all_to_all", Operation::AllToAll),
+    ("gather", Operation::Gather),
+    ("scatter", Operation::Scatter),
+    ("send_recv", Operation::SendRecv),
+];
+
+macro_rules! types {
+    ($($type:ty),*) => {
+        [$((stringify!($type), Ranks::check::<$type>)),*]
+    };
+}
+
+type Check = fn(&mut Ranks, &Case) -> Result<(), String>;
+
+const TYPES: [(&str, Check); 8] = types![i8, u8, i32, u32, i64, u64, f32, f64];
+
+/// Small, for the protocols with the shortest delay; odd; and large, for the one with the largest bandwidth.
+const COUNTS: [usize; 3] = [5, 4099, 262_147];
+
+/// The bytes of the longest buffer: as many elements for two ranks.
+const LONGEST: usize = COUNTS[2] * 2 * size_of::<u64>();
+
+pub(crate) struct Case {
+    name: &'static str,
+    operation: Operation,
+    type_name: &'static str,
+    check: Check,
+    op: Option<ReduceOp>,
+}
+
+impl fmt::Display for Case {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { name, type_name, op, .. } = self;
+        write!(f, "{name} {type_name}")?;
+        op.map_or(Ok(()), |op| write!(f, " {op}"))
+    }
+}
+
+pub(crate) fn all() -> Vec<Case> {
+    let mut cases = Vec::new();
+    for (name, operation) in OPERATIONS {
+        for (type_name, check) in TYPES {
+            let case = |op| Case { name, operation, type_name, check, op };
+            if operation.reduces() {
+                cases.extend(ReduceOp::ALL.map(|op| case(Some(op))));
+            } else {
+                cases.push(case(None));
+            }
+        }
+    }
+    cases
+}
+
+pub(crate) fn run(rank: &Rank) {
+    let device = Device::new();
+    let communicator = match rank.size() {
+        1 => rank.nccl.init_all(&[0]).expect("a communicator").remove(0),
+        _ => rank.join("communicator"),
+    };
+    let cpu = libnccl_cpu::nccl();
+    let devices: Vec<i32> = (0..).take(rank.size()).collect();
+    let mut ranks = Ranks {
+        nccl: rank.nccl.clone(),
+        communicator,
+        send: device.buffer(LONGEST),
+        recv: device.buffer(LONGEST),
+        device,
+        references: cpu.init_all(&devices).expect("communicators of the CPU implementation"),
+        cpu,
+    };
+    for case in all() {
+        let outcome = (case.check)(&mut ranks, &case);
+        rank.report(&case.to_string(), outcome);
+    }
+    assert_eq!(ranks.communicator.async_error().unwrap(), ResultCode::SUCCESS);
+    ranks.communicator.destroy().unwrap();
+}
+
+/// This rank on the GPU, and all ranks on the CPU.
+struct Ranks {
+    nccl: Nccl,
+    communicator: Communicator,
+    device: Device,
+    send: Buffer,
+    recv: Buffer,
+    cpu: Nccl,
+    references: Vec<Communicator>,
+}
+
+impl Ranks {
+    fn check<T: Number>(&mut self, case: &Case) -> Result<(), String> {
+        let (rank, size) = (self.communicator.rank(), self.communicator.size());
+        for count in COUNTS {
+            let data = |rank| case.data::<T>(count, rank, size);
+            let expected = self.references::<T>(case, data)?.swap_remove(rank);
+            let found = self.on_the_gpu(case, data(rank)).map_err(|error| error.to_string())?;
+            let part = case.operation.defined(count, rank, size);
+            compare(&found[part.clone()], &expected[part], case.op)
+                .map_err(|problem| format!("with a count of {count}: {problem}"))?;
+        }
+        Ok(())
+    }
+
+    fn on_the_gpu<T: Number>(&mut self, case: &Case, data: Data<T>) -> libnccl::Result<Vec<T>> {
+        let Self { nccl, communicator, device, send, recv, .. } = self;
+        send.write(&data.send);
+        recv.write(&data.recv);
+        let views = (send.slice::<T>(data.send.len()), recv.slice_mut(data.recv.len()));
+        case.start(nccl, communicator, views, device.stream())?;
+        Ok(recv.read(data.recv.len()))
+    }
+
+    /// What every rank receives on the CPU.
+    fn references<T: Number>(
+        &mut self,
+        case: &Case,
+        data: impl Fn(usize) -> Data<T> + Sync,
+    ) -> Result<Vec<Vec<T>>, String> {
+        let Self { cpu, references, .. } = self;
+        thread::scope(|scope| {
+            let (cpu, data) = (&*cpu, &data);
+            let run = |communicator: &mut Communicator| {
+                let Data { send, mut recv } = data(communicator.rank());
+                let views = ((&send).into(), (&mut recv).into());
+                case.start(cpu, communicator, views, StreamRef::DEFAULT).map(|()| recv)
+            };
+            let start = |communicator| scope.spawn(move || run(communicator));
+            let threads: Vec<_> = references.iter_mut().map(start).collect();
+            let results = threads.into_iter().map(|thread| thread.join().expect("no panic"));
+            results.collect::<Result<_, _>>().map_err(|error| format!("the CPU implementation: {error}"))
+        })
+    }
+}
+
+/// What a rank's buffers hold beforehand.
+struct Data<T> {
+    send: Vec<T>,
+    recv: Vec<T>,
+}
+
+impl Case {
+    fn data<T: Number>(&self, count: usize, rank: usize, size: usize) -> Data<T> {
+        let (send, recv) = self.operation.lengths(count, size);
+        let random = |count, buffer| random(count, self.op, (2 * rank + buffer) as u64);
+        Data { send: random(send, 0), recv: random(recv, 1) }
+    }
+
+    fn start<T: Number>(
+        &self,
+        nccl: &Nccl,
+        comm: &Communicator,
+        (send, recv): (DeviceSlice<'_, T>, DeviceSliceMut<'_, T>),
+        stream: StreamRef<'_>,
+    ) -> libnccl::Result<()> {
+        let (rank, size) = (comm.rank(), comm.size());
+        let root = size - 1;
+        let op = self.op.unwrap_or(ReduceOp::Sum);
+        match self.operation {
+            Operation::AllReduce => comm.all_reduce(send, recv, op, stream),
+            Operation::AllReduceInPlace => comm.all_reduce_in_place(recv, op, stream),
+            Operation::Broadcast => comm.broadcast(send, recv, root, stream),
+            Operation::BroadcastInPlace => comm.broadcast_in_place(recv, root, stream),
+            Operation::Reduce => comm.reduce(send, recv, op, root, stream),
+            Operation::ReduceInPlace => comm.reduce_in_place(recv, op, root, stream),
+            Operation::AllGather => comm.all_gather(send, recv, stream),
+            Operation::AllGatherInPlace => comm.all_gather_in_place(recv, stream),
+            Operation::ReduceScatter => comm.reduce_scatter(send, recv, op, stream),
+            Operation::ReduceScatterInPlace => comm.reduce_scatter_in_place(recv, op, stream),
+            Operation::AllToAll => comm.all_to_all(send, recv, stream),
+            Operation::Gather => comm.gather(send, recv, root, stream),
+            Operation::Scatter => comm.scatter(send, recv, root, stream),
+            Operation::SendRecv => nccl.group(|group| {
+                group.send(comm, send, (rank + 1) % size, stream)?;
+                group.recv(comm, recv, (rank + size - 1) % size, stream)
+            }),
+        }
+    }
+}
+
+impl Operation {
+    fn reduces(self) -> bool {
+        matches!(
+            self,
+            Self::AllReduce
+                | Self::AllReduceInPlace
+                | Self::Reduce
+                | Self::ReduceInPlace
+                | Self::ReduceScatter
+                | Self::ReduceScatterInPlace
+        )
+    }
+
+    /// Of the buffer to send and of the one to receive; in place, there is only the latter.
+    fn lengths(self, count: usize, size: usize) -> (usize, usize) {
+        match self {
+            Self::AllReduce | Self::Broadcast | Self::Reduce | Self::SendRecv => (count, count),
+            Self::AllReduceInPlace | Self::BroadcastInPlace | Self::ReduceInPlace => (0, count),
+            Self::AllGather | Self::Gather => (count, count * size),
+            Self::ReduceScatter | Self::Scatter => (count * size, count),
+            Self::AllToAll => (count * size, count * size),
+            Self::AllGatherInPlace | Self::ReduceScatterInPlace => (0, count * size),
+        }
+    }
+
+    /// The part of the receive buffer whose contents are known afterwards.
+    fn defined(self, count: usize, rank: usize, size: usize) -> std::ops::Range<usize> {
+        match self {
+            Self::ReduceScatterInPlace => rank * count..(rank + 1) * count,
+            _ => 0..self.lengths(count, size).1,
+        }
+    }
+}

@@ -1,0 +1,242 @@
+//! What only a GPU can show, and no comparison with the CPU: streams, work that never ends, errors.
+
+use std::thread;
+use std::time::{Duration, Instant};
+
+use libnccl::{Communicator, Error, MemorySpace, ReduceOp, Result, ResultCode};
+
+use crate::device::{Buffer, Device};
+use crate::job::{Rank, Setting};
+
+macro_rules! scenarios {
+    ($($setting:ident: $($name:ident),*;)*) => {
+        pub(crate) const SCENARIOS: &[(Setting, &str, fn(&Rank))] =
+            &[$($((Setting::$setting, stringify!($name), $name)),*),*];
+    };
+}
+
+scenarios! {
+    OneRank:
+        init_all_on_one_device,
+        a_host_slice_is_an_error,
+        communicators_end_in_every_order;
+    TwoRanks:
+        results_are_right_on_every_stream,
+        operations_run_in_their_streams_order,
+        operations_of_one_group,
+        a_communicator_works_on_another_thread,
+        a_failed_group_starts_nothing,
+        abort_ends_work_whose_peer_never_comes,
+        drop_ends_work_whose_peer_never_comes,
+        an_abort_handle_ends_work_whose_peer_never_comes,
+        destroy_in_either_order,
+        drop_after_the_work_is_done;
+    TwoRanksUnasked:
+        two_ranks_on_one_gpu_are_refused;
+}
+
+const COUNT: usize = 1000;
+/// For what is to be there, or over, at once.
+const MOMENT: Duration = Duration::from_secs(1);
+/// For what does not wait for anything, but may have much to do.
+const SHORT: Duration = Duration::from_secs(10);
+
+fn within<T>(limit: Duration, what: impl FnOnce() -> T) -> T {
+    let start = Instant::now();
+    let value = what();
+    assert!(start.elapsed() < limit, "it took {:?}", start.elapsed());
+    value
+}
+
+/// The sum over the ranks, in place.
+fn sum(device: &Device, communicator: &Communicator, buffer: &mut Buffer) -> Result<()> {
+    communicator.all_reduce_in_place(buffer.slice_mut::<i32>(COUNT), ReduceOp::Sum, device.stream())
+}
+
+/// The communicator does what it should; afterwards everything is connected.
+fn assert_works(device: &Device, communicator: &Communicator) {
+    let mut buffer = device.upload(&[communicator.rank() as i32 + 3; COUNT]);
+    sum(device, communicator, &mut buffer).unwrap();
+    let expected = (0..communicator.size() as i32).map(|rank| rank + 3).sum();
+    assert_eq!(buffer.read::<i32>(COUNT), [expected; COUNT]);
+    assert_eq!(communicator.async_error().unwrap(), ResultCode::SUCCESS);
+}
+
+fn init_all_on_one_device(rank: &Rank) {
+    let device = Device::new();
+    let comms = rank.nccl.init_all(&[0]).unwrap();
+    let [comm] = comms.as_slice() else { panic!("{comms:?}") };
+    assert_eq!((comm.size(), comm.rank(), comm.device()), (1, 0, 0));
+    assert_eq!(comm.memory_space(), MemorySpace::Device);
+    assert_works(&device, comm);
+}
+
+fn a_host_slice_is_an_error(rank: &Rank) {
+    let device = Device::new();
+    let comm = rank.nccl.init_all(&[0]).unwrap().remove(0);
+    let mut host = [1_i32; COUNT];
+    let error = comm.all_reduce_in_place(&mut host, ReduceOp::Sum, device.stream()).unwrap_err();
+    assert!(matches!(error, Error::InvalidArgument { .. }), "{error:?}");
+    assert!(error.to_string().contains("host memory"), "{error}");
+    assert_works(&device, &comm);
+}
+
+fn communicators_end_in_every_order(rank: &Rank) {
+    let device = Device::new();
+    for order in [[0, 1, 2], [2, 1, 0], [1, 0, 2]] {
+        let mut comms = [(); 3].map(|()| Some(rank.nccl.init_all(&[0]).unwrap().remove(0)));
+        comms.iter().flatten().for_each(|comm| assert_works(&device, comm));
+        for (ending, index) in order.into_iter().enumerate() {
+            let comm: Communicator = comms[index].take().unwrap();
+            within(SHORT, || match ending {
+                0 => comm.destroy().unwrap(),
+                1 => drop(comm),
+                _ => comm.abort().unwrap(),
+            });
+        }
+    }
+}
+
+fn results_are_right_on_every_stream(rank: &Rank) {
+    let comm = rank.join("communicator");
+    for device in [Device::with_default_stream(), Device::new(), Device::new()] {
+        assert_works(&device, &comm);
+    }
+    comm.destroy().unwrap();
+}
+
+/// No one waits until the last has been started.
+fn operations_run_in_their_streams_order(rank: &Rank) {
+    const TIMES: u32 = 20;
+    let device = Device::new();
+    let comm = rank.join("communicator");
+    let mut buffer = device.upload(&[1_i32; COUNT]);
+    for _ in 0..TIMES {
+        sum(&device, &comm, &mut buffer).unwrap();
+    }
+    assert_eq!(buffer.read::<i32>(COUNT), [2_i32.pow(TIMES); COUNT]);
+    comm.destroy().unwrap();
+}
+
+fn operations_of_one_group(rank: &Rank) {
+    let device = Device::new();
+    let comm = rank.join("communicator");
+    let (own, peer) = (rank.number, 1 - rank.number);
+    let (mut summed, mut copied) = (device.upload(&[5_i32; COUNT]), device.upload(&[own as i32; COUNT]));
+    let (sent, mut received) = (device.upload(&[own as u64; COUNT]), device.upload(&[9_u64; COUNT]));
+    rank.nccl
+        .group(|g| {
+            let stream = device.stream();
+            g.all_reduce_in_place(&comm, summed.slice_mut::<i32>(COUNT), ReduceOp::Prod, stream)?;
+            g.broadcast_in_place(&comm, copied.slice_mut::<i32>(COUNT), 1, stream)?;
+            g.send(&comm, sent.slice::<u64>(COUNT), peer, stream)?;
+            g.recv(&comm, received.slice_mut::<u64>(COUNT), peer, stream)
+        })
+        .unwrap();
+    assert_eq!(summed.read::<i32>(COUNT), [25; COUNT]);
+    assert_eq!(copied.read::<i32>(COUNT), [1; COUNT]);
+    assert_eq!(received.read::<u64>(COUNT), [peer as u64; COUNT]);
+    comm.destroy().unwrap();
+}
+
+fn a_communicator_works_on_another_thread(rank: &Rank) {
+    let comm = rank.join("communicator");
+    let work = move || {
+        assert_works(&Device::new(), &comm);
+        comm.destroy().unwrap();
+    };
+    thread::spawn(work).join().unwrap();
+}
+
+/// Rank 1 never starts its part: had rank 0's been started, it would wait on the GPU for ever.
+fn a_failed_group_starts_nothing(rank: &Rank) {
+    let device = Device::new();
+    let comm = rank.join("communicator");
+    assert_works(&device, &comm);
+    if rank.number == 1 {
+        rank.hear("end");
+        return comm.abort().unwrap();
+    }
+    let (mut buffer, mut other) = (device.upload(&[5_i32; COUNT]), device.upload(&[7_i32; COUNT]));
+    let group = rank.nccl.group(|g| -> Result<()> {
+        g.all_reduce_in_place(&comm, buffer.slice_mut::<i32>(COUNT), ReduceOp::Sum, device.stream())?;
+        g.broadcast_in_place(&comm, other.slice_mut::<i32>(COUNT), 9, device.stream())
+    });
+    let error = group.unwrap_err();
+    assert_eq!(error.to_string(), "broadcast: root 9 is not below 2, the communicator's size");
+    thread::sleep(MOMENT / 2);
+    assert!(device.idle_within(MOMENT / 2), "the group was started");
+    assert_eq!(buffer.read::<i32>(COUNT), [5; COUNT]);
+    let refused = sum(&device, &comm, &mut buffer).unwrap_err();
+    assert!(matches!(refused, Error::InvalidUsage { .. }), "{refused:?}");
+    within(SHORT, || comm.abort()).unwrap();
+    // No group is left open on this thread.
+    assert_works(&device, &rank.nccl.init_all(&[0]).unwrap()[0]);
+    rank.tell("end", "");
+}
+
+fn abort_ends_work_whose_peer_never_comes(rank: &Rank) {
+    work_whose_peer_never_comes(rank, |comm| comm.abort().unwrap());
+}
+
+fn drop_ends_work_whose_peer_never_comes(rank: &Rank) {
+    work_whose_peer_never_comes(rank, drop);
+}
+
+/// Of another thread.
+fn an_abort_handle_ends_work_whose_peer_never_comes(rank: &Rank) {
+    work_whose_peer_never_comes(rank, |comm| {
+        let handle = comm.abort_handle();
+        thread::spawn(move || handle.abort().unwrap()).join().unwrap();
+        drop(comm);
+    });
+}
+
+fn work_whose_peer_never_comes(rank: &Rank, end: impl FnOnce(Communicator)) {
+    let device = Device::new();
+    let comm = rank.join("communicator");
+    assert_works(&device, &comm);
+    if rank.number == 1 {
+        rank.hear("end");
+        return within(SHORT, || end(comm));
+    }
+    let mut buffer = device.upload(&[5_i32; COUNT]);
+    sum(&device, &comm, &mut buffer).unwrap();
+    assert!(!device.idle_within(MOMENT), "an all_reduce of two ranks ended with one");
+    assert_eq!(comm.async_error().unwrap(), ResultCode::SUCCESS);
+    within(SHORT, || end(comm));
+    assert!(device.idle_within(SHORT), "the work goes on");
+    rank.tell("end", "");
+}
+
+fn destroy_in_either_order(rank: &Rank) {
+    let device = Device::new();
+    for last in [0, 1] {
+        let comm = rank.join(&format!("communicator {last}"));
+        assert_works(&device, &comm);
+        if rank.number == last {
+            thread::sleep(MOMENT);
+        }
+        within(SHORT, || comm.destroy()).unwrap();
+    }
+}
+
+fn drop_after_the_work_is_done(rank: &Rank) {
+    let device = Device::new();
+    for last in [0, 1] {
+        let comm = rank.join(&format!("communicator {last}"));
+        assert_works(&device, &comm);
+        rank.meet(&format!("end of communicator {last}"));
+        if rank.number == last {
+            thread::sleep(MOMENT);
+        }
+        within(SHORT, || drop(comm));
+    }
+}
+
+/// An error on both ranks, and no hang.
+fn two_ranks_on_one_gpu_are_refused(rank: &Rank) {
+    let _device = Device::new();
+    let error = within(3 * SHORT, || rank.try_join("communicator")).unwrap_err();
+    assert!(matches!(&error, Error::Nccl { detail, .. } if detail.contains("GPU")), "{error:?}");
+}
