@@ -1,6 +1,6 @@
 #![allow(unsafe_code)] // Calls ncclGroupStart and ncclGroupEnd.
 
-use std::cell::{Cell, RefCell};
+use std::cell::{Cell, OnceCell, RefCell};
 use std::marker::PhantomData;
 use std::rc::Rc;
 use std::sync::Arc;
@@ -44,15 +44,30 @@ pub(crate) struct Members<'scope> {
     library: &'scope Arc<Library>,
     /// The communicators that have operations in this group. Most groups have one, which costs no allocation.
     first: Cell<Option<&'scope Communicator>>,
-    others: RefCell<Vec<&'scope Communicator>>,
-    /// The communicators that are made in it.
-    pending: RefCell<Vec<Rc<PendingSlot>>>,
-    /// The operations' options, which NCCL reads until the end.
-    configs: RefCell<Vec<RawCollectiveConfig>>,
+    /// The rest; boxed, so that most groups pay for no more than a null pointer.
+    more: RefCell<Option<Box<More<'scope>>>>,
     /// What the caller is told, whatever fails as a consequence.
-    first_error: RefCell<Option<Error>>,
+    first_error: OnceCell<Error>,
     /// Not to be sent: NCCL's group belongs to the thread.
     thread: PhantomData<*mut ()>,
+}
+
+/// What few groups have.
+#[derive(Debug, Default)]
+struct More<'scope> {
+    members: Vec<&'scope Communicator>,
+    /// The communicators that are made in it.
+    pending: Vec<Rc<PendingSlot>>,
+    /// The operations' options, which NCCL reads until the end.
+    configs: Vec<RawCollectiveConfig>,
+}
+
+impl More<'_> {
+    #[cold]
+    fn disband(&self, has_failed: bool) {
+        self.members.iter().for_each(|member| member.leave_group(has_failed));
+        self.pending.iter().for_each(|slot| slot.settle(has_failed));
+    }
 }
 
 impl Nccl {
@@ -138,6 +153,7 @@ impl Nccl {
     }
 
     /// Opens a group, fills it, and ends it, or cancels it.
+    #[inline(always)]
     fn scope<'env, R, E, F>(
         &'env self,
         operations: F,
@@ -149,18 +165,16 @@ impl Nccl {
         let members = Members {
             library: &self.library,
             first: Cell::new(None),
-            others: RefCell::default(),
-            pending: RefCell::default(),
-            configs: RefCell::default(),
-            first_error: RefCell::default(),
+            more: RefCell::default(),
+            first_error: OnceCell::new(),
             thread: PhantomData,
         };
         let group = Group { members, scope: PhantomData, env: PhantomData };
         let open = Open::start(&group.members)?;
         // If this panics or fails, `open` is dropped, which cancels the group.
         let value = operations(&group)?;
-        match group.members.first_error.take() {
-            Some(error) => Err(error),
+        match group.members.first_error.get() {
+            Some(error) => Err(error.clone()),
             None => end(open).map(|ended| (value, ended)),
         }
     }
@@ -243,74 +257,109 @@ impl<'scope, 'env> Group<'scope, 'env> {
         config: &Config,
     ) -> Result<PendingCommunicator> {
         PendingCommunicator::init_rank(self.members.library, size, rank, id, config)
-            .inspect(|pending| self.members.pending.borrow_mut().push(pending.slot()))
+            .inspect(|pending| self.members.more(|more| more.pending.push(pending.slot())))
             .inspect_err(|error| self.members.note(error))
     }
 }
 
 impl<'scope> Members<'scope> {
-    /// Runs one member call.
-    #[inline]
-    pub(crate) fn queue(
-        &self,
-        communicator: &'scope Communicator,
-        operation: &'static str,
-        enqueue: impl FnOnce() -> Result<ResultCode>,
-    ) -> Result<()> {
+    /// Comes before an operation. `true` if it is the communicator's first in this group.
+    #[inline(always)]
+    pub(crate) fn begin(&self, communicator: &Communicator, operation: &'static str) -> Result<bool> {
         if !self.library.is_same(communicator.library()) {
             return Err(Error::argument(
                 operation,
                 "the communicator and the group belong to different libraries",
             ));
         }
-        let joined = communicator.join_group(operation)?;
-        match enqueue() {
-            // Found before NCCL was called, and nothing of this communicator is queued: it was never in.
-            Err(error) if joined && !matches!(error, Error::Nccl { .. }) => {
-                communicator.leave_group();
-                Err(error)
-            }
-            result => {
+        communicator.join_group(operation)
+    }
+
+    /// Comes after it, with what [`begin`](Self::begin) and the call have answered.
+    #[inline(always)]
+    pub(crate) fn finish(
+        &self,
+        communicator: &'scope Communicator,
+        joined: bool,
+        result: Result<ResultCode>,
+    ) -> Result<()> {
+        match result {
+            Ok(_) => {
                 if joined {
                     self.add(communicator);
                 }
-                result.map(drop).inspect_err(|error| self.note(error))
+                Ok(())
             }
+            Err(error) => Err(self.refused(communicator, joined, error)),
         }
     }
 
+    #[cold]
+    fn refused(&self, communicator: &'scope Communicator, joined: bool, error: Error) -> Error {
+        match (joined, &error) {
+            (true, Error::Nccl { .. }) => self.add(communicator),
+            // Found before NCCL was called, and nothing of this communicator is queued: it was never in.
+            (true, _) => communicator.leave_group(false),
+            (false, _) => {}
+        }
+        self.note(&error);
+        error
+    }
+
+    #[inline]
     fn add(&self, communicator: &'scope Communicator) {
         if let Some(first) = self.first.replace(Some(communicator)) {
-            self.others.borrow_mut().push(first);
+            self.more(|more| more.members.push(first));
         }
+    }
+
+    #[cold]
+    fn more(&self, change: impl FnOnce(&mut More<'scope>)) {
+        change(self.more.borrow_mut().get_or_insert_default());
     }
 
     pub(crate) fn keep(&self, config: &RawCollectiveConfig) {
-        self.configs.borrow_mut().push(config.clone());
+        self.more(|more| more.configs.push(config.clone()));
     }
 
     /// After an error of NCCL's own the group as a whole is lost, whatever the closure makes of it.
     fn note(&self, error: &Error) {
         if let Error::Nccl { .. } = error {
-            self.first_error.borrow_mut().get_or_insert_with(|| error.clone());
+            let _ = self.first_error.set(error.clone());
         }
     }
 
     fn try_for_each(&self, act: impl Fn(&Communicator) -> Result<()>) -> Result<()> {
         self.first.get().map_or(Ok(()), &act)?;
-        self.others.borrow().iter().try_for_each(|member| act(member))
+        match &*self.more.borrow() {
+            Some(more) => more.members.iter().try_for_each(|member| act(member)),
+            None => Ok(()),
+        }
+    }
+
+    /// NCCL's end of the group was not just a success.
+    #[cold]
+    fn close_slowly(&self, ended: Result<ResultCode>) -> Result<()> {
+        // An implementation that cannot simulate has not ended the group.
+        let ended = ended.inspect_err(|_| cancel(self.library));
+        OPEN.set(false);
+        let result = match ended {
+            Ok(ResultCode::IN_PROGRESS) => self.try_for_each(|member| member.wait("ncclGroupEnd")),
+            result => result.map(drop),
+        };
+        self.disband(result.is_err());
+        result
     }
 
     /// The group is over.
+    #[inline]
     fn disband(&self, has_failed: bool) {
-        let _ = self.try_for_each(|member| {
-            if has_failed {
-                member.mark_failed();
-            }
-            member.leave_group();
-            Ok(())
-        });
-        self.pending.borrow().iter().for_each(|slot| slot.settle(has_failed));
+        if let Some(first) = self.first.get() {
+            first.leave_group(has_failed);
+        }
+        if let Some(more) = &*self.more.borrow() {
+            more.disband(has_failed);
+        }
     }
 }
 
@@ -321,6 +370,7 @@ struct Open<'g, 'scope> {
 }
 
 impl<'g, 'scope> Open<'g, 'scope> {
+    #[inline(always)]
     fn start(members: &'g Members<'scope>) -> Result<Self> {
         forbid_open("group")?;
         // SAFETY: takes nothing.
@@ -329,6 +379,7 @@ impl<'g, 'scope> Open<'g, 'scope> {
         Ok(Self { members })
     }
 
+    #[inline]
     fn end(self) -> Result<()> {
         // SAFETY: takes nothing; the group that it ends was started on this thread, to which `self` is bound.
         self.close(|library| unsafe { call!(library, ncclGroupEnd()) })
@@ -341,18 +392,18 @@ impl<'g, 'scope> Open<'g, 'scope> {
         Ok(Some(info.estimatedTime).filter(|time| *time >= 0.0))
     }
 
+    #[inline(always)]
     fn close(self, end: impl FnOnce(&Library) -> Result<ResultCode>) -> Result<()> {
         let members = self.members;
         std::mem::forget(self);
-        // An implementation that cannot simulate has not ended the group.
-        let ended = end(members.library).inspect_err(|_| cancel(members.library));
-        OPEN.set(false);
-        let result = match ended {
-            Ok(ResultCode::IN_PROGRESS) => members.try_for_each(|member| member.wait("ncclGroupEnd")),
-            result => result.map(drop),
-        };
-        members.disband(result.is_err());
-        result
+        match end(members.library) {
+            Ok(ResultCode::SUCCESS) => {
+                OPEN.set(false);
+                members.disband(false);
+                Ok(())
+            }
+            ended => members.close_slowly(ended),
+        }
     }
 }
 

@@ -140,21 +140,33 @@ impl Library {
     }
 
     /// The function, or the error that says which release has it.
+    #[inline]
     pub(crate) fn function<F>(&self, name: &'static str, function: Option<F>) -> Result<F> {
-        function.ok_or_else(|| Error::Unsupported {
+        function.ok_or_else(|| self.unsupported(name))
+    }
+
+    #[cold]
+    fn unsupported(&self, name: &'static str) -> Error {
+        Error::Unsupported {
             function: name,
             since: Version::since(name),
             found: self.version,
             library: self.backend.to_string().into(),
-        })
+        }
     }
 
     /// Success, or work of a nonblocking communicator still in progress; anything else is an error.
+    #[inline]
     pub(crate) fn check(&self, call: &'static str, code: sys::ncclResult_t) -> Result<ResultCode> {
         match ResultCode::from_raw(code) {
-            code @ (ResultCode::SUCCESS | ResultCode::IN_PROGRESS) => Ok(code),
-            code => Err(self.error(call, code)),
+            ResultCode::SUCCESS => Ok(ResultCode::SUCCESS),
+            code => self.check_other(call, code),
         }
+    }
+
+    #[cold]
+    fn check_other(&self, call: &'static str, code: ResultCode) -> Result<ResultCode> {
+        if code == ResultCode::IN_PROGRESS { Ok(code) } else { Err(self.error(call, code)) }
     }
 
     /// The error for a code, with the texts that the library has for it right now.

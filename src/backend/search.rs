@@ -18,28 +18,30 @@ pub(super) struct Candidate {
 /// The candidates, reading the environment through `variable`.
 ///
 /// A library that the user names is the only one: falling back to another would hide a mistake.
-pub(super) fn candidates(variable: impl Fn(&str) -> Option<OsString>) -> Vec<Candidate> {
-    let variable = |name: &str| variable(name).filter(|value| !value.is_empty());
-    let candidate = |source, path| Candidate { source, path };
-    if let Some(path) = variable(PATH_VARIABLE) {
-        return vec![candidate(PATH_VARIABLE, path.into())];
-    }
-
-    let in_environment = |name: &'static str, files: fn(&Path) -> Vec<PathBuf>| {
-        let prefix = variable(name).map(PathBuf::from);
-        prefix.iter().flat_map(|prefix| files(prefix)).map(|path| candidate(name, path)).collect::<Vec<_>>()
+///
+/// Each place is looked at when its turn comes: most programs need none but the first.
+pub(super) fn candidates(variable: impl Fn(&str) -> Option<OsString>) -> impl Iterator<Item = Candidate> {
+    type Place = (&'static str, fn(&Path) -> Vec<PathBuf>);
+    const PLACES: [Place; 8] = [
+        (PATH_VARIABLE, |file| vec![file.into()]),
+        ("dynamic linker", |_| NAMES.map(PathBuf::from).into()),
+        ("VIRTUAL_ENV", python_package),
+        ("CONDA_PREFIX", python_package),
+        ("python3", |path| python_prefix(path).map_or_else(Vec::new, |prefix| python_package(&prefix))),
+        ("CONDA_PREFIX", |prefix| in_directory(&prefix.join("lib"))),
+        ("NCCL_HOME", |prefix| in_directory(&prefix.join("lib"))),
+        ("CUDA_HOME", |prefix| in_directory(&prefix.join("lib64"))),
+    ];
+    let variable = move |source| match source {
+        "dynamic linker" => Some(OsString::new()),
+        "python3" => variable("PATH"),
+        name => variable(name).filter(|value| !value.is_empty()),
     };
-    let python = variable("PATH").and_then(|path| python_prefix(std::env::split_paths(&path)));
-    let mut candidates: Vec<_> = NAMES.map(|name| candidate("dynamic linker", name.into())).into();
-    candidates.extend(in_environment("VIRTUAL_ENV", python_package));
-    candidates.extend(in_environment("CONDA_PREFIX", python_package));
-    candidates.extend(
-        python.iter().flat_map(|prefix| python_package(prefix)).map(|path| candidate("python3", path)),
-    );
-    candidates.extend(in_environment("CONDA_PREFIX", |prefix| in_directory(&prefix.join("lib"))));
-    candidates.extend(in_environment("NCCL_HOME", |prefix| in_directory(&prefix.join("lib"))));
-    candidates.extend(in_environment("CUDA_HOME", |prefix| in_directory(&prefix.join("lib64"))));
-    candidates
+    let places = if variable(PATH_VARIABLE).is_some() { &PLACES[..1] } else { &PLACES[1..] };
+    places.iter().flat_map(move |(source, files)| {
+        let files = variable(source).map_or_else(Vec::new, |value| files(Path::new(&value)));
+        files.into_iter().map(|path| Candidate { source, path })
+    })
 }
 
 /// The first of the names that `directory` has, else the first name, so that a report can say what is missing.
@@ -62,8 +64,9 @@ fn python_package(prefix: &Path) -> Vec<PathBuf> {
 }
 
 /// The prefix of the `python3` that a shell would start. A wrapper script (pyenv's shims) leads nowhere.
-fn python_prefix(mut path: impl Iterator<Item = PathBuf>) -> Option<PathBuf> {
-    let python = path.find_map(|directory| std::fs::canonicalize(directory.join("python3")).ok())?;
+fn python_prefix(path: &Path) -> Option<PathBuf> {
+    let python = std::env::split_paths(path)
+        .find_map(|directory| std::fs::canonicalize(directory.join("python3")).ok())?;
     Some(python.parent()?.parent()?.into())
 }
 
@@ -82,7 +85,7 @@ mod tests {
     fn search(environment: &[(&str, &Path)]) -> Vec<(&'static str, String)> {
         let variable = |name: &str| Some(environment.iter().find(|(n, _)| *n == name)?.1.into());
         let pair = |Candidate { source, path }| (source, path.display().to_string());
-        candidates(variable).into_iter().map(pair).collect()
+        candidates(variable).map(pair).collect()
     }
 
     #[test]

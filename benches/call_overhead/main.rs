@@ -1,0 +1,222 @@
+//! What libnccl costs: instructions and allocations per call, beyond those of a C program, and the time to load
+//! the library, beyond that of a bare `dlopen`. Fails if a limit is broken.
+//!
+//! The library does nothing (`noop.c`), and the callers (`caller.c`, `callers/`) do nothing but call it, n times
+//! and then 2n times under callgrind: the difference is what n calls take, with what the no-op library itself
+//! executes. Needs valgrind and a C compiler.
+
+use std::error::Error;
+use std::ffi::OsStr;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Command, ExitCode};
+
+use libnccl::sys::Functions;
+
+type Result<T = (), E = Box<dyn Error>> = std::result::Result<T, E>;
+
+/// Enough for what differs from run to run to vanish in the mean.
+const CALLS: i64 = 10_000;
+/// Processes for each time; every other one loads with a bare `dlopen`.
+const PAIRS: usize = 201;
+/// What loading may take beyond the bare `dlopen`.
+const LOAD_LIMIT_US: f64 = 100.0;
+
+/// A caller's way to call, and what it may execute beyond C.
+struct Way {
+    name: &'static str,
+    /// How `callers` was built, and what it calls the way.
+    features: &'static str,
+    argument: &'static str,
+    limit: i64,
+}
+
+/// Compared with a C program's one call.
+const SINGLE: &[Way] = &[
+    Way { name: "raw extern function", features: "link", argument: "extern", limit: 5 },
+    Way { name: "raw table, linked", features: "link", argument: "table", limit: 5 },
+    Way { name: "raw table, loaded", features: "dlopen", argument: "table", limit: 5 },
+    Way { name: "facade, linked", features: "link", argument: "facade", limit: 60 },
+    Way { name: "facade, loaded", features: "dlopen", argument: "facade", limit: 60 },
+    Way { name: "facade, in process", features: "dlopen", argument: "facade-in-process", limit: 60 },
+];
+
+/// Compared with a C program's three calls: group start, operation, group end.
+const GROUP: &[Way] = &[
+    Way { name: "group, linked", features: "link", argument: "group", limit: 150 },
+    Way { name: "group, loaded", features: "dlopen", argument: "group", limit: 150 },
+    Way { name: "group, in process", features: "dlopen", argument: "group-in-process", limit: 150 },
+];
+
+fn main() -> ExitCode {
+    // `cargo test --all-targets` runs benchmarks as well, without this.
+    if !std::env::args().any(|argument| argument == "--bench") {
+        println!("skipped; cargo bench --bench call_overhead measures");
+        return ExitCode::SUCCESS;
+    }
+    match measure() {
+        Ok(true) => ExitCode::SUCCESS,
+        Ok(false) => {
+            eprintln!("error: a limit is broken");
+            ExitCode::FAILURE
+        }
+        Err(error) => {
+            eprintln!("error: {error}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+/// Prints the tables; whether all limits are kept.
+fn measure() -> Result<bool> {
+    if Command::new("valgrind").arg("--version").output().is_err() {
+        return Err(
+            "valgrind is missing, which counts the instructions (Debian: apt-get install valgrind)".into()
+        );
+    }
+    let programs = Programs::build()?;
+    println!("all_reduce through a library that does nothing; per call\n");
+    println!("{:<20} {:>12} {:>9} {:>6} {:>12}", "way", "instructions", "beyond C", "limit", "allocations");
+    let mut kept = true;
+    for (name, argument, ways) in [("C", "single", SINGLE), ("C, group", "group", GROUP)] {
+        let (c, _) = programs.cost(&programs.c_caller(), argument)?;
+        println!("{name:<20} {c:>12}");
+        for Way { name, features, argument, limit } in ways {
+            let (instructions, allocations) = programs.cost(&programs.caller(features), argument)?;
+            let beyond = instructions - c;
+            let ok = beyond <= *limit && allocations == 0.0;
+            kept &= ok;
+            let verdict = if ok { "ok" } else { "TOO MUCH" };
+            println!("{name:<20} {instructions:>12} {beyond:>+9} {limit:>6} {allocations:>12}  {verdict}");
+        }
+    }
+
+    println!("\n{:<32} {:>12} {:>13} {:>9} {:>9}", "loading", "dlopen, us", "load(), us", "beyond", "limit");
+    let mut libraries = vec![("the library that does nothing", programs.folder.clone())];
+    if let Some(library) = std::env::var_os("LIBNCCL_TEST_LIBRARY") {
+        let folder = Path::new(&library).parent().ok_or("LIBNCCL_TEST_LIBRARY is not a file's path")?;
+        libraries.push(("LIBNCCL_TEST_LIBRARY", folder.into()));
+    }
+    for (name, folder) in libraries {
+        let [bare, load, beyond] = programs.load_times(&folder)?;
+        let ok = beyond <= LOAD_LIMIT_US;
+        kept &= ok;
+        let verdict = if ok { "ok" } else { "TOO MUCH" };
+        println!("{name:<32} {bare:>12.1} {load:>13.1} {beyond:>9.1} {LOAD_LIMIT_US:>9}  {verdict}");
+    }
+    Ok(kept)
+}
+
+/// The no-op library and its callers, below cargo's target folder.
+struct Programs {
+    folder: PathBuf,
+}
+
+impl Programs {
+    fn build() -> Result<Self> {
+        let programs = Self { folder: Path::new(env!("CARGO_TARGET_TMPDIR")).join("call_overhead") };
+        fs::create_dir_all(&programs.folder)?;
+        programs.build_c()?;
+        ["link", "dlopen"].iter().try_for_each(|features| programs.build_callers(features))?;
+        Ok(programs)
+    }
+
+    fn build_c(&self) -> Result {
+        let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+        let source = root.join("benches/call_overhead");
+        let include = root.join("vendor-headers");
+        let cc = || {
+            let mut cc = Command::new(std::env::var_os("CC").unwrap_or_else(|| "cc".into()));
+            cc.args(["-O2", "-I"]).arg(&include).arg("-I").arg(include.join("stubs/cuda"));
+            cc
+        };
+        // Weak, so that those of noop.c come before them.
+        let function = |name| format!("__attribute__((weak)) int {name}(void) {{ return 0; }}\n");
+        let others = self.folder.join("others.c");
+        fs::write(&others, Functions::NAMES.iter().map(function).collect::<String>())?;
+        let library = self.folder.join("libnccl.so.2");
+        run(cc().args(["-shared", "-fPIC", "-Wl,-soname,libnccl.so.2", "-o"]).args([
+            &library,
+            &source.join("noop.c"),
+            &others,
+        ]))?;
+        run(cc().arg("-o").args([&self.c_caller(), &source.join("caller.c"), &library]))?;
+        Ok(())
+    }
+
+    fn build_callers(&self, features: &str) -> Result {
+        let manifest = Path::new(env!("CARGO_MANIFEST_DIR")).join("benches/call_overhead/callers/Cargo.toml");
+        run(Command::new(env!("CARGO"))
+            .args(["build", "--quiet", "--release", "--features", features, "--manifest-path"])
+            .args([manifest.as_os_str(), "--target-dir".as_ref(), self.folder.join(features).as_os_str()])
+            .env("NCCL_LIB_DIR", &self.folder)
+            .env_remove("LIBNCCL_NO_LINK"))?;
+        Ok(())
+    }
+
+    fn c_caller(&self) -> PathBuf {
+        self.folder.join("caller")
+    }
+
+    fn caller(&self, features: &str) -> PathBuf {
+        self.folder.join(features).join("release/callers")
+    }
+
+    /// The instructions that one call executes, and its allocations.
+    fn cost(&self, caller: &Path, argument: &str) -> Result<(i64, f64)> {
+        let (once, _) = self.callgrind(caller, argument, CALLS)?;
+        let (twice, allocations) = self.callgrind(caller, argument, 2 * CALLS)?;
+        Ok(((twice - once + CALLS / 2) / CALLS, allocations as f64 / (2 * CALLS) as f64))
+    }
+
+    /// The instructions that the whole program executes, and the allocations of all calls together.
+    fn callgrind(&self, caller: &Path, argument: &str, calls: i64) -> Result<(i64, i64)> {
+        let profile = self.folder.join("callgrind.out");
+        let printed = run(self
+            .with_library(&self.folder, "valgrind")
+            .args(["--tool=callgrind", "-q"])
+            .arg(format!("--callgrind-out-file={}", profile.display()))
+            .args([caller.as_os_str(), argument.as_ref(), calls.to_string().as_ref()]))?;
+        let profile = fs::read_to_string(profile)?;
+        let total = profile.lines().find_map(|line| line.strip_prefix("totals: "));
+        let allocations = if printed.is_empty() { 0 } else { printed.parse()? };
+        Ok((total.ok_or("callgrind's profile has no totals")?.parse()?, allocations))
+    }
+
+    /// Medians, in microseconds: a bare `dlopen`, `Nccl::load`, and what it takes longer than the `dlopen` next
+    /// to it. In pairs, since the machine is now faster and now slower.
+    fn load_times(&self, library: &Path) -> Result<[f64; 3]> {
+        let time = |argument| -> Result<f64> {
+            let printed = run(self.with_library(library, self.caller("dlopen")).arg(argument))?;
+            Ok(printed.parse::<f64>()? / 1000.0)
+        };
+        let mut times = [(); 3].map(|()| Vec::with_capacity(PAIRS));
+        for _ in 0..PAIRS {
+            let (bare, load) = (time("bare-dlopen")?, time("load")?);
+            times.iter_mut().zip([bare, load, load - bare]).for_each(|(times, time)| times.push(time));
+        }
+        Ok(times.map(|mut times| {
+            times.sort_by(f64::total_cmp);
+            times[PAIRS / 2]
+        }))
+    }
+
+    /// A command for which `libnccl.so.2` is that in `folder`.
+    fn with_library(&self, folder: &Path, program: impl AsRef<OsStr>) -> Command {
+        let mut command = Command::new(program);
+        command.env("LD_LIBRARY_PATH", folder).env_remove("LIBNCCL_PATH");
+        command
+    }
+}
+
+/// What the command prints, if it succeeds.
+fn run(command: &mut Command) -> Result<String> {
+    let name = command.get_program().to_string_lossy().into_owned();
+    let output = command.output().map_err(|error| format!("{name} does not run: {error}"))?;
+    if !output.status.success() {
+        return Err(
+            format!("{command:?}: {}\n{}", output.status, String::from_utf8_lossy(&output.stderr)).into()
+        );
+    }
+    Ok(String::from_utf8(output.stdout)?.trim().into())
+}
