@@ -12,6 +12,7 @@ mod encryption;
 mod error;
 mod group;
 mod interop;
+mod memory;
 mod nccl;
 mod parameters;
 mod reduce_op;
@@ -26,7 +27,8 @@ pub use buffer::{DeviceSlice, DeviceSliceMut, MemorySpace};
 pub use collective_config::CollectiveConfig;
 pub use communicator::{
     AbortHandle, Communicator, Finalized, MemoryStatistic, Operations, PendingCommunicator, PreMulSum,
-    PreMulSumOperations, Properties, ShrinkMode,
+    PreMulSumOperations, Properties, Registration, ShrinkMode, Signal, WaitSignal, Window, WindowFlags,
+    WindowOffset,
 };
 pub use config::{Config, CtaPolicy, GraphUsageMode, HostCftMode, NvlsHostMode};
 pub use data_type::{DataType, Element, ParseDataTypeError};
@@ -34,6 +36,7 @@ pub use encryption::Encryption;
 pub use error::{Attempt, Error, LoadError, Result};
 pub use group::Group;
 pub use interop::{Buffer, BufferMut, Stream};
+pub use memory::NcclBuffer;
 pub use nccl::{Function, Nccl};
 pub use parameters::{ParameterValue, Parameters};
 pub use reduce_op::{ParseReduceOpError, ReduceOp};

@@ -84,6 +84,16 @@ impl Parameters {
     /// [`ParameterValue`]; [`Error::InvalidArgument`] if there is a zero byte in the key.
     #[doc(alias = "ncclParamGetParameter")]
     #[doc(alias = "ncclParamBind")]
+    #[doc(alias = "ncclParamGet")]
+    #[doc(alias = "ncclParamGetStr")]
+    #[doc(alias = "ncclParamGetI8")]
+    #[doc(alias = "ncclParamGetI16")]
+    #[doc(alias = "ncclParamGetI32")]
+    #[doc(alias = "ncclParamGetI64")]
+    #[doc(alias = "ncclParamGetU8")]
+    #[doc(alias = "ncclParamGetU16")]
+    #[doc(alias = "ncclParamGetU32")]
+    #[doc(alias = "ncclParamGetU64")]
     pub fn get<T: ParameterValue>(&self, key: &str) -> Result<Option<T>> {
         let key = CString::new(key).map_err(|problem| {
             let position = problem.nul_position();

@@ -6,7 +6,8 @@ use super::point_to_point::rank_below;
 use super::{Communicator, Operations};
 use crate::backend::call;
 use crate::collective_config::RawCollectiveConfig;
-use crate::{DeviceSlice, DeviceSliceMut, Element, Error, MemorySpace, Result, ResultCode, StreamRef, sys};
+use crate::{CollectiveConfig, DeviceSlice, DeviceSliceMut, Element, Error, MemorySpace};
+use crate::{Result, ResultCode, StreamRef, sys};
 
 /// A reduction as C knows it: built in, or made for a communicator.
 #[derive(Debug, Clone, Copy)]
@@ -24,7 +25,7 @@ macro_rules! call_with {
     };
 }
 
-#[inline]
+#[inline(always)]
 pub(super) fn all_reduce<T: Element>(
     on: Operations<'_>,
     send: DeviceSlice<'_, T>,
@@ -47,7 +48,7 @@ pub(super) fn all_reduce<T: Element>(
     }
 }
 
-#[inline]
+#[inline(always)]
 pub(super) fn all_reduce_in_place<T: Element>(
     on: Operations<'_>,
     buffer: DeviceSliceMut<'_, T>,
@@ -57,7 +58,7 @@ pub(super) fn all_reduce_in_place<T: Element>(
     all_reduce(on, buffer.part(0, 1), buffer, op, stream)
 }
 
-#[inline]
+#[inline(always)]
 pub(super) fn broadcast<T: Element>(
     on: Operations<'_>,
     send: DeviceSlice<'_, T>,
@@ -86,7 +87,7 @@ pub(super) fn broadcast<T: Element>(
     }
 }
 
-#[inline]
+#[inline(always)]
 pub(super) fn broadcast_in_place<T: Element>(
     on: Operations<'_>,
     buffer: DeviceSliceMut<'_, T>,
@@ -96,7 +97,7 @@ pub(super) fn broadcast_in_place<T: Element>(
     broadcast(on, buffer.part(0, 1), buffer, root, stream)
 }
 
-#[inline]
+#[inline(always)]
 pub(super) fn reduce<T: Element>(
     on: Operations<'_>,
     send: DeviceSlice<'_, T>,
@@ -121,7 +122,7 @@ pub(super) fn reduce<T: Element>(
     }
 }
 
-#[inline]
+#[inline(always)]
 pub(super) fn reduce_in_place<T: Element>(
     on: Operations<'_>,
     buffer: DeviceSliceMut<'_, T>,
@@ -132,7 +133,7 @@ pub(super) fn reduce_in_place<T: Element>(
     reduce(on, buffer.part(0, 1), buffer, op, root, stream)
 }
 
-#[inline]
+#[inline(always)]
 pub(super) fn all_gather<T: Element>(
     on: Operations<'_>,
     send: DeviceSlice<'_, T>,
@@ -150,7 +151,7 @@ pub(super) fn all_gather<T: Element>(
     unsafe { call_with!(on, ncclAllGather, ncclAllGatherConfig, (send, recv, count, data_type, raw, stream)) }
 }
 
-#[inline]
+#[inline(always)]
 pub(super) fn all_gather_in_place<T: Element>(
     on: Operations<'_>,
     buffer: DeviceSliceMut<'_, T>,
@@ -161,7 +162,7 @@ pub(super) fn all_gather_in_place<T: Element>(
     all_gather(on, buffer.part(comm.rank, comm.size), buffer, stream)
 }
 
-#[inline]
+#[inline(always)]
 pub(super) fn reduce_scatter<T: Element>(
     on: Operations<'_>,
     send: DeviceSlice<'_, T>,
@@ -187,7 +188,7 @@ pub(super) fn reduce_scatter<T: Element>(
     }
 }
 
-#[inline]
+#[inline(always)]
 pub(super) fn reduce_scatter_in_place<T: Element>(
     on: Operations<'_>,
     buffer: DeviceSliceMut<'_, T>,
@@ -199,6 +200,7 @@ pub(super) fn reduce_scatter_in_place<T: Element>(
     reduce_scatter(on, buffer.part(0, 1), buffer.part_mut(comm.rank, comm.size), op, stream)
 }
 
+#[inline(always)]
 pub(super) fn all_to_all<T: Element>(
     on: Operations<'_>,
     send: DeviceSlice<'_, T>,
@@ -226,6 +228,7 @@ pub(super) fn all_to_all<T: Element>(
     unsafe { call_with!(on, ncclAlltoAll, ncclAlltoAllConfig, (send, recv, count, data_type, raw, stream)) }
 }
 
+#[inline(always)]
 pub(super) fn gather<T: Element>(
     on: Operations<'_>,
     send: DeviceSlice<'_, T>,
@@ -259,6 +262,7 @@ pub(super) fn gather<T: Element>(
     }
 }
 
+#[inline(always)]
 pub(super) fn scatter<T: Element>(
     on: Operations<'_>,
     send: DeviceSlice<'_, T>,
@@ -294,19 +298,26 @@ pub(super) fn scatter<T: Element>(
 
 impl Operations<'_> {
     /// The options in C, for the function that takes them.
-    #[inline]
+    #[inline(always)]
     fn raw_config(self, function: &'static str) -> Result<Option<RawCollectiveConfig>> {
-        match self.config.filter(|config| !config.is_default()) {
-            None => Ok(None),
-            Some(config) => {
-                let library = self.communicator.library();
-                let raw = config.to_raw(function, library.version, &library.backend.to_string())?;
-                if let Some(group) = self.group {
-                    group.keep(&raw);
-                }
-                Ok(Some(raw))
-            }
+        self.config.map_or(Ok(None), |config| self.make_raw_config(config, function))
+    }
+
+    #[inline(never)]
+    fn make_raw_config(
+        self,
+        config: &CollectiveConfig,
+        function: &'static str,
+    ) -> Result<Option<RawCollectiveConfig>> {
+        if config.is_default() {
+            return Ok(None);
         }
+        let library = self.communicator.library();
+        let raw = config.to_raw(function, library.version, &library.backend.to_string())?;
+        if let Some(group) = self.group {
+            group.keep(&raw);
+        }
+        Ok(Some(raw))
     }
 
     /// What `messages` sends and receives, as one operation, on a library that has none for it.

@@ -2,19 +2,23 @@
 #![allow(unsafe_code)]
 
 mod abort_handle;
+mod barrier;
 mod collectives;
 mod init;
 mod memory_usage;
+mod one_sided;
 mod operations;
 mod pending;
 mod point_to_point;
 mod pre_mul_sum;
 mod properties;
 mod recovery;
+mod registration;
 mod split;
 mod state;
+mod window;
 
-use std::cell::Cell;
+use std::cell::{Cell, OnceCell};
 use std::ffi::CStr;
 use std::fmt;
 use std::sync::Arc;
@@ -22,16 +26,19 @@ use std::time::{Duration, Instant};
 
 pub use abort_handle::AbortHandle;
 pub use memory_usage::MemoryStatistic;
+pub use one_sided::{Signal, WaitSignal};
 pub use operations::Operations;
 pub use pending::PendingCommunicator;
 pub(crate) use pending::PendingSlot;
 pub use pre_mul_sum::{PreMulSum, PreMulSumOperations};
 pub use properties::Properties;
 pub use recovery::ShrinkMode;
+pub use registration::Registration;
+pub use window::{Window, WindowFlags, WindowOffset};
 
 use crate::backend::{Library, call};
 use crate::group::forbid_open;
-use crate::{Error, MemorySpace, Result, ResultCode, sys};
+use crate::{Error, MemorySpace, NcclBuffer, Result, ResultCode, sys};
 use abort_handle::Shared;
 use state::State;
 
@@ -69,6 +76,8 @@ pub struct Communicator {
     timeout: Option<Duration>,
     /// Whether it has operations in the group that is open on this thread. This also makes it not `Sync`.
     in_group: Cell<bool>,
+    /// What the barrier reduces, from the first one on.
+    barrier: OnceCell<NcclBuffer<u8>>,
 }
 
 /// A communicator after [`Communicator::finalize`]: there is nothing left to do but to end it.
@@ -110,6 +119,7 @@ impl Communicator {
             device: 0,
             timeout,
             in_group: Cell::new(false),
+            barrier: OnceCell::new(),
         };
         if code == ResultCode::IN_PROGRESS {
             communicator.wait("ncclCommGetAsyncError")?;
@@ -270,12 +280,25 @@ impl Communicator {
         Ok(())
     }
 
-    /// Runs an operation outside a group.
-    #[inline]
+    /// Runs something outside a group.
     fn immediate(&self, operation: &'static str, enqueue: impl FnOnce() -> Result<ResultCode>) -> Result<()> {
+        self.begin(operation)?;
+        self.finish(operation, enqueue())
+    }
+
+    // Its two halves, for the operations: these are inlined into their caller, and a closure would not be.
+
+    /// Comes before an operation outside a group.
+    #[inline(always)]
+    fn begin(&self, operation: &'static str) -> Result<()> {
         forbid_open(operation)?;
-        self.shared.state.enter(operation)?;
-        let result = match enqueue() {
+        self.shared.state.enter(operation)
+    }
+
+    /// Comes after it, with its result.
+    #[inline(always)]
+    fn finish(&self, operation: &'static str, result: Result<ResultCode>) -> Result<()> {
+        let result = match result {
             Ok(ResultCode::IN_PROGRESS) => self.wait(operation),
             result => result.map(drop),
         };
@@ -297,6 +320,7 @@ impl Communicator {
     }
 
     /// The first operation in a group enters NCCL; the group's end leaves it. `true` if it was the first.
+    #[inline]
     pub(crate) fn join_group(&self, operation: &'static str) -> Result<bool> {
         if self.in_group.get() {
             return Ok(false);
@@ -306,7 +330,11 @@ impl Communicator {
         Ok(true)
     }
 
-    pub(crate) fn leave_group(&self) {
+    #[inline]
+    pub(crate) fn leave_group(&self, has_failed: bool) {
+        if has_failed {
+            self.shared.state.fail();
+        }
         self.in_group.set(false);
         self.leave();
     }
@@ -314,9 +342,15 @@ impl Communicator {
     #[inline]
     fn leave(&self) {
         if self.shared.state.leave() {
-            // SAFETY: the state has just said so.
-            let _ = unsafe { self.shared.abort() };
+            self.end_for_handle();
         }
+    }
+
+    /// An abort handle wanted the end while the owner was inside; the owner is out.
+    #[cold]
+    fn end_for_handle(&self) {
+        // SAFETY: the state has just said so.
+        let _ = unsafe { self.shared.abort() };
     }
 
     /// Waits, inside NCCL, until a nonblocking communicator has done what it was asked.
@@ -351,10 +385,6 @@ impl Communicator {
         // SAFETY: a live communicator and a place to write a code to.
         unsafe { call!(self.library(), ncclCommGetAsyncError(self.shared.raw, &raw mut state)) }?;
         Ok(ResultCode::from_raw(state))
-    }
-
-    pub(crate) fn mark_failed(&self) {
-        self.shared.state.fail();
     }
 
     #[inline]

@@ -2,7 +2,7 @@
 //! [`Communicator`], where it is started at once, and of [`Group`], where it is started with the others.
 
 use super::collectives::{self, Operator};
-use super::point_to_point;
+use super::{Signal, WindowOffset, one_sided, point_to_point};
 use crate::group::Members;
 use crate::{
     CollectiveConfig, Communicator, DeviceSlice, DeviceSliceMut, Element, Group, ReduceOp, Result,
@@ -43,16 +43,39 @@ impl<'scope> Operations<'scope> {
         Self { config: Some(config), ..self }
     }
 
-    #[inline]
+    /// Comes before the call. `true` if it is the communicator's first in a group.
+    #[inline(always)]
+    pub(super) fn begin(self, operation: &'static str) -> Result<bool> {
+        match self.group {
+            None => self.communicator.begin(operation).map(|()| false),
+            Some(group) => group.begin(self.communicator, operation),
+        }
+    }
+
+    /// Comes after the call, with what [`begin`](Self::begin) and the call have answered.
+    #[inline(always)]
+    pub(super) fn finish(
+        self,
+        operation: &'static str,
+        joined: bool,
+        result: Result<ResultCode>,
+    ) -> Result<()> {
+        match self.group {
+            None => self.communicator.finish(operation, result),
+            Some(group) => group.finish(self.communicator, joined, result),
+        }
+    }
+
+    /// Both, around a call. (A closure is not always inlined; where every instruction counts, it is done by
+    /// hand.)
     pub(super) fn issue(
         self,
         operation: &'static str,
         enqueue: impl FnOnce() -> Result<ResultCode>,
     ) -> Result<()> {
-        match self.group {
-            None => self.communicator.immediate(operation, enqueue),
-            Some(group) => group.queue(self.communicator, operation, enqueue),
-        }
+        let joined = self.begin(operation)?;
+        let result = enqueue();
+        self.finish(operation, joined, result)
     }
 }
 
@@ -74,7 +97,7 @@ macro_rules! operations {
             $(
                 $(#[$documentation])*
                 #[allow(clippy::missing_errors_doc)]
-                #[inline]
+                #[inline(always)]
                 pub fn $name<T: Element>(
                     self,
                     $($argument: $type,)*
@@ -83,7 +106,9 @@ macro_rules! operations {
                     // Before NCCL is entered: the conversions are other crates' code.
                     $(let $argument = $argument.into();)*
                     let stream = stream.into();
-                    self.issue(stringify!($name), || $module::$name(self, $($argument,)* stream))
+                    let joined = self.begin(stringify!($name))?;
+                    let result = $module::$name(self, $($argument,)* stream);
+                    self.finish(stringify!($name), joined, result)
                 }
             )*
         }
@@ -104,7 +129,7 @@ macro_rules! operations {
             $(
                 $(#[$documentation])*
                 #[allow(clippy::missing_errors_doc)]
-                #[inline]
+                #[inline(always)]
                 pub fn $name<'scope, T: Element>(
                     &'scope self,
                     $($argument: $type,)*
@@ -120,7 +145,7 @@ macro_rules! operations {
             $(
                 $(#[$documentation])*
                 #[allow(clippy::missing_errors_doc)]
-                #[inline]
+                #[inline(always)]
                 pub fn $name<T: Element>(
                     &'scope self,
                     communicator: &'scope Communicator,
@@ -259,6 +284,17 @@ operations! {
     /// Receives `buffer` from rank `peer`, which sends as many elements.
     #[doc(alias = "ncclRecv")]
     point_to_point::recv(buffer: impl Into<DeviceSliceMut<'scope, T>>, peer: usize);
+
+    /// Writes `local`, which is a part of a window of this rank, to that place in the window of rank `peer`, and
+    /// then raises `signal` there; the peer learns of it by [`wait_signal`](Communicator::wait_signal). Since NCCL
+    /// 2.29.2.
+    #[doc(alias = "ncclPutSignal")]
+    one_sided::put_signal(
+        local: impl Into<DeviceSlice<'scope, T>>,
+        peer: usize,
+        place: WindowOffset<'scope, T>,
+        signal: Signal
+    );
 }
 
 impl From<ReduceOp> for Operator {

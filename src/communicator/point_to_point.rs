@@ -4,6 +4,7 @@ use super::Operations;
 use crate::backend::call;
 use crate::{Communicator, DeviceSlice, DeviceSliceMut, Element, Error, Result, ResultCode, StreamRef};
 
+#[inline(always)]
 pub(super) fn send<T: Element>(
     on: Operations<'_>,
     buffer: DeviceSlice<'_, T>,
@@ -22,6 +23,7 @@ pub(super) fn send<T: Element>(
     }
 }
 
+#[inline(always)]
 pub(super) fn recv<T: Element>(
     on: Operations<'_>,
     buffer: DeviceSliceMut<'_, T>,
@@ -42,7 +44,7 @@ pub(super) fn recv<T: Element>(
 impl<'scope> Operations<'scope> {
     /// NCCL has no form of the call that takes options.
     #[inline]
-    fn without_config(self, call: &'static str) -> Result<&'scope Communicator> {
+    pub(super) fn without_config(self, call: &'static str) -> Result<&'scope Communicator> {
         match self.config {
             None => Ok(self.communicator),
             Some(_) => Err(Error::usage(call, "takes no options of its own; NCCL has them for collectives")),

@@ -160,9 +160,9 @@ macro_rules! reductions {
                     $(let $argument = $argument.into();)*
                     let stream = stream.into();
                     let Self { operations, op, .. } = self;
-                    operations.issue(stringify!($name), || {
-                        collectives::$name(operations, $($argument,)* op, $($root,)? stream)
-                    })
+                    let joined = operations.begin(stringify!($name))?;
+                    let result = collectives::$name(operations, $($argument,)* op, $($root,)? stream);
+                    operations.finish(stringify!($name), joined, result)
                 }
             )*
         }

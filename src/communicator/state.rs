@@ -43,6 +43,7 @@ impl State {
     }
 
     #[cold]
+    #[inline(never)]
     fn leave_slowly(&self) -> bool {
         let leave = |flags| {
             let left = flags & !INSIDE;

@@ -1,0 +1,356 @@
+#![allow(unsafe_code)]
+
+use std::ffi::c_void;
+use std::fmt;
+use std::marker::PhantomData;
+use std::ops::BitOr;
+use std::ptr;
+use std::sync::Arc;
+
+use super::registration::{never_free, or_aborted};
+use super::{Communicator, Operations};
+use crate::backend::{Library, call};
+use crate::memory::Allocation;
+use crate::{Element, Error, Group, NcclBuffer, Result, Version, sys};
+
+/// What a [`Window`] is for. Combined with `|`.
+///
+/// ```
+/// use libnccl::WindowFlags;
+///
+/// let flags = WindowFlags::COLL_SYMMETRIC | WindowFlags::STRICT_ORDERING;
+/// assert!(flags.contains(WindowFlags::COLL_SYMMETRIC));
+/// ```
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
+pub struct WindowFlags(u32);
+
+impl WindowFlags {
+    /// No promise: a collective may use any address inside the window. Since NCCL 2.27.3.
+    #[doc(alias = "NCCL_WIN_DEFAULT")]
+    pub const DEFAULT: Self = Self(sys::NCCL_WIN_DEFAULT);
+    /// All ranks promise to use the same offset from the start of their window in each collective, which the
+    /// fast symmetric kernels need; one-sided operations need it too. Not together with
+    /// [`GIN_ONLY`](Self::GIN_ONLY) or [`CFT_COUNTED`](Self::CFT_COUNTED). Since NCCL 2.27.3.
+    #[doc(alias = "NCCL_WIN_COLL_SYMMETRIC")]
+    pub const COLL_SYMMETRIC: Self = Self(sys::NCCL_WIN_COLL_SYMMETRIC);
+    /// Remote writes through InfiniBand verbs arrive in order; for memory that holds signals. Since NCCL 2.29.7.
+    #[doc(alias = "NCCL_WIN_STRICT_ORDERING")]
+    pub const STRICT_ORDERING: Self = Self(sys::NCCL_WIN_STRICT_ORDERING);
+    /// Only for networking that the GPU starts (GIN), to save the other registrations. Since NCCL 2.32.3.
+    #[doc(alias = "NCCL_WIN_GIN_ONLY")]
+    pub const GIN_ONLY: Self = Self(sys::NCCL_WIN_GIN_ONLY);
+    /// Only for counted operations of the compute fabric transport (CFT). Since NCCL 2.32.3.
+    #[doc(alias = "NCCL_WIN_CFT_COUNTED")]
+    pub const CFT_COUNTED: Self = Self(sys::NCCL_WIN_CFT_COUNTED);
+
+    /// Those that are younger than windows.
+    const YOUNGER: [(Self, &'static str, Version); 3] = [
+        (Self::STRICT_ORDERING, "NCCL_WIN_STRICT_ORDERING", Version::new(2, 29, 7)),
+        (Self::GIN_ONLY, "NCCL_WIN_GIN_ONLY", Version::new(2, 32, 3)),
+        (Self::CFT_COUNTED, "NCCL_WIN_CFT_COUNTED", Version::new(2, 32, 3)),
+    ];
+
+    /// The bits, as C has them.
+    #[must_use]
+    pub const fn bits(self) -> u32 {
+        self.0
+    }
+
+    /// Whether all of `flags` are among these.
+    #[must_use]
+    pub const fn contains(self, flags: Self) -> bool {
+        self.0 & flags.0 == flags.0
+    }
+
+    /// That they go together, and that the library knows them.
+    fn check(self, call: &'static str, library: &Library) -> Result<()> {
+        let younger = Self::YOUNGER.iter().filter(|(flag, ..)| self.contains(*flag));
+        for &(flag, name, since) in younger {
+            if self.contains(Self::COLL_SYMMETRIC) && flag != Self::STRICT_ORDERING {
+                let problem = format!("{name} does not go together with NCCL_WIN_COLL_SYMMETRIC");
+                return Err(Error::argument(call, problem));
+            }
+            let found = library.version;
+            if found < since {
+                let library = library.backend.to_string().into();
+                return Err(Error::Unsupported { function: name, since, found, library });
+            }
+        }
+        Ok(())
+    }
+}
+
+impl BitOr for WindowFlags {
+    type Output = Self;
+
+    fn bitor(self, other: Self) -> Self {
+        Self(self.0 | other.0)
+    }
+}
+
+/// A buffer of every rank that operations of all ranks may use; see [`Communicator::register_window`].
+///
+/// It cannot outlive its communicator:
+///
+/// ```compile_fail,E0505
+/// # fn main() -> libnccl::Result<()> {
+/// # use libnccl::WindowFlags;
+/// let nccl = libnccl_cpu::nccl();
+/// let comm = nccl.init_all(&[0])?.remove(0);
+/// let mut buffer = nccl.alloc::<f32>(1024)?;
+/// let window = comm.register_window(&mut buffer, WindowFlags::DEFAULT)?;
+/// comm.destroy()?;
+/// drop(window);
+/// # Ok(())
+/// # }
+/// ```
+///
+/// As a [`Registration`](crate::Registration) it does not borrow the buffer, but owns the memory together with it.
+/// On a GPU, dropping it while work may use the buffer leaves the window to the end of the communicator, and leaks
+/// the memory; as other ranks can use a window unseen, that is so until
+/// [`NcclBuffer::assume_idle`] says otherwise.
+#[doc(alias = "ncclWindow_t")]
+pub struct Window<'c, T> {
+    communicator: &'c Communicator,
+    slot: Slot,
+    length: usize,
+    /// Until it is deregistered.
+    memory: Option<Arc<Allocation>>,
+    element: PhantomData<T>,
+}
+
+/// A place in a window; see [`Window::at`].
+#[derive(Debug, Clone, Copy)]
+pub struct WindowOffset<'a, T: Element> {
+    pub(super) window: &'a Window<'a, T>,
+    pub(super) offset: usize,
+}
+
+/// Where NCCL writes the handle to: maybe at the end of the group, so it is on the heap, and is leaked if NCCL may
+/// still write it.
+struct Slot(*mut sys::ncclWindow_t);
+
+impl Slot {
+    fn new() -> Self {
+        Self(Box::into_raw(Box::new(ptr::null_mut())))
+    }
+
+    fn get(&self) -> sys::ncclWindow_t {
+        // SAFETY: made from a box in `new`, and freed by nothing but `free`. NCCL writes it during calls on this
+        // communicator only, which are made by this thread.
+        unsafe { self.0.read_volatile() }
+    }
+
+    /// # Safety
+    /// NCCL has written it, or never will; and it is not used any more.
+    unsafe fn free(&self) {
+        // SAFETY: made from a box in `new`; the rest is the caller's promise.
+        drop(unsafe { Box::from_raw(self.0) });
+    }
+}
+
+impl Communicator {
+    /// Makes `buffer` a window: memory that symmetric collectives use in place, and that other ranks write with
+    /// [`put_signal`](Self::put_signal). Since NCCL 2.27.3.
+    ///
+    /// All ranks call this, with buffers of the same length and the same flags, and end their windows when no
+    /// rank uses them any more. One thread with several ranks uses [`Group::register_window`].
+    ///
+    /// ```no_run
+    /// # fn main() -> libnccl::Result<()> {
+    /// # let nccl = libnccl::Nccl::load()?;
+    /// # let comm = nccl.init_rank(8, 0, &nccl.unique_id()?)?;
+    /// # fn synchronize() {}
+    /// use libnccl::{Signal, StreamRef, WaitSignal, WindowFlags};
+    ///
+    /// let mut buffer = nccl.alloc::<f32>(1024)?;
+    /// let window = comm.register_window(&mut buffer, WindowFlags::COLL_SYMMETRIC)?;
+    /// if comm.rank() == 0 {
+    ///     // To the second half of rank 1's window.
+    ///     let first_half = buffer.get(..512).expect("it has 1024 elements");
+    ///     comm.put_signal(first_half, 1, window.at(512), Signal::default(), StreamRef::DEFAULT)?;
+    /// } else if comm.rank() == 1 {
+    ///     let signals = [WaitSignal { count: 1, peer: 0, signal: Signal::default() }];
+    ///     comm.wait_signal(&signals, StreamRef::DEFAULT)?;
+    /// }
+    /// comm.barrier(StreamRef::DEFAULT)?;
+    /// synchronize(); // cudaStreamSynchronize
+    /// // SAFETY: all ranks' work was before the barrier.
+    /// unsafe { buffer.assume_idle() };
+    /// window.deregister()?;
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    /// [`Error::InvalidArgument`] if the buffer is empty, in the wrong memory, or not at a multiple of 4096 bytes,
+    /// or if the flags do not go together; [`Error::InvalidUsage`] while a group is open on this thread, or after
+    /// one that failed; [`Error::Unsupported`]; [`Error::Nccl`]; [`Error::Timeout`].
+    #[doc(alias = "ncclCommWindowRegister")]
+    pub fn register_window<T: Element>(
+        &self,
+        buffer: &mut NcclBuffer<T>,
+        flags: WindowFlags,
+    ) -> Result<Window<'_, T>> {
+        Window::register(self, self.operations(), buffer, flags)
+    }
+}
+
+impl<'scope, 'env> Group<'scope, 'env> {
+    /// [`Communicator::register_window`] at the end of the group: for one thread that has several ranks.
+    ///
+    /// # Errors
+    /// As for [`Communicator::register_window`].
+    #[doc(alias = "ncclCommWindowRegister")]
+    pub fn register_window<T: Element>(
+        &'scope self,
+        communicator: &'env Communicator,
+        buffer: &mut NcclBuffer<T>,
+        flags: WindowFlags,
+    ) -> Result<Window<'env, T>> {
+        Window::register(communicator, self.on(communicator), buffer, flags)
+    }
+}
+
+impl<'c, T: Element> Window<'c, T> {
+    /// `buffer` is borrowed exclusively so that no slice of it is left: other ranks may write it from now on.
+    fn register(
+        communicator: &'c Communicator,
+        on: Operations<'_>,
+        buffer: &mut NcclBuffer<T>,
+        flags: WindowFlags,
+    ) -> Result<Self> {
+        const CALL: &str = "register_window";
+        let library = communicator.library();
+        communicator.can_register(CALL, buffer)?;
+        flags.check(CALL, library)?;
+        let (length, memory) = (buffer.len(), buffer.allocation());
+        let (address, bytes) = (memory.as_ptr(), memory.bytes());
+        if !address.addr().is_multiple_of(sys::NCCL_WIN_REQUIRED_ALIGNMENT as usize) {
+            let multiple = sys::NCCL_WIN_REQUIRED_ALIGNMENT;
+            return Err(Error::argument(CALL, format!("{address:p} is not a multiple of {multiple} bytes")));
+        }
+        let slot = Slot::new();
+        on.issue(CALL, || {
+            let (raw, flags) = (communicator.raw(), flags.bits().cast_signed());
+            // SAFETY: a live communicator, and memory of so many bytes, which the window keeps allocated. The
+            // slot is freed only after NCCL is known to be done with it: not if this fails.
+            unsafe { call!(library, ncclCommWindowRegister(raw, address, bytes, slot.0, flags)) }
+        })?;
+        memory.open_window();
+        let memory = Some(Arc::clone(memory));
+        Ok(Self { communicator, slot, length, memory, element: PhantomData })
+    }
+
+    /// How many elements each rank has in it.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.length
+    }
+
+    /// Whether there are none; there always are.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.length == 0
+    }
+
+    /// The place of the element `offset`, which is the same on all ranks: for
+    /// [`put_signal`](Communicator::put_signal).
+    #[must_use]
+    pub fn at(&self, offset: usize) -> WindowOffset<'_, T> {
+        WindowOffset { window: self, offset }
+    }
+
+    /// Whether NCCL made one. Success without a window means that this system has no use for any: collectives
+    /// work as ever, and one-sided operations do not work. Before the end of the group that registers it, there
+    /// is none yet.
+    #[must_use]
+    pub fn is_active(&self) -> bool {
+        !self.as_raw().is_null()
+    }
+
+    /// The C handle; null if the window is not [active](Self::is_active).
+    #[must_use]
+    pub fn as_raw(&self) -> sys::ncclWindow_t {
+        self.slot.get()
+    }
+
+    /// The address that NCCL has for this rank's part of the window; null if it is not active. Since NCCL 2.29.2.
+    ///
+    /// # Errors
+    /// [`Error::Unsupported`], [`Error::Nccl`], [`Error::Aborted`] after an abort.
+    #[doc(alias = "ncclWinGetUserPtr")]
+    pub fn user_ptr(&self) -> Result<*mut T> {
+        let (communicator, window) = (self.communicator, self.as_raw());
+        let mut pointer: *mut c_void = ptr::null_mut();
+        if !window.is_null() {
+            communicator.ask("user_ptr", || {
+                let (library, raw) = (communicator.library(), communicator.raw());
+                // SAFETY: a window of this live communicator, and a place to write an address to.
+                unsafe { call!(library, ncclWinGetUserPtr(raw, window, &raw mut pointer)) }
+            })?;
+        }
+        Ok(pointer.cast())
+    }
+
+    /// Ends it, as dropping it does, and reports. Local to this rank; no rank uses the window any more.
+    ///
+    /// # Errors
+    /// [`Error::InvalidUsage`] on a GPU if work may still use the buffer, or if the group that registers it has
+    /// failed or has not ended; [`Error::Nccl`]. The window is left to the end of the communicator then, and the
+    /// memory leaked.
+    #[doc(alias = "ncclCommWindowDeregister")]
+    pub fn deregister(mut self) -> Result<()> {
+        self.end()
+    }
+}
+
+impl<T> Window<'_, T> {
+    pub(super) fn is_of(&self, communicator: &Communicator) -> bool {
+        ptr::eq(self.communicator, communicator)
+    }
+
+    fn end(&mut self) -> Result<()> {
+        const CALL: &str = "deregister";
+        let Some(memory) = self.memory.take() else { return Ok(()) };
+        let (communicator, window) = (self.communicator, self.slot.get());
+        let ended = if !window.is_null() {
+            memory.require_idle(CALL).and_then(|()| {
+                or_aborted(communicator.ask_or_in_group(CALL, || {
+                    let (library, raw) = (communicator.library(), communicator.raw());
+                    // SAFETY: a window of this live communicator, ended once, and no work uses the memory.
+                    unsafe { call!(library, ncclCommWindowDeregister(raw, window)) }
+                }))
+            })
+        } else if communicator.in_group.get() || communicator.shared.state.is_failed() {
+            Err(Error::usage(CALL, "the group that registers the window has failed or has not ended"))
+        } else {
+            Ok(())
+        };
+        match ended {
+            Ok(()) => {
+                memory.close_window();
+                // SAFETY: NCCL has written it, or has left it null at the end of a call or a group that went well.
+                unsafe { self.slot.free() };
+            }
+            Err(_) => never_free(memory),
+        }
+        ended
+    }
+}
+
+impl<T> Drop for Window<'_, T> {
+    fn drop(&mut self) {
+        let _ = self.end();
+    }
+}
+
+impl<T: Element> fmt::Debug for Window<'_, T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Window")
+            .field("data_type", &T::DATA_TYPE)
+            .field("length", &self.length)
+            .field("is_active", &self.is_active())
+            .finish_non_exhaustive()
+    }
+}
