@@ -5,6 +5,13 @@ use std::fmt;
 use std::marker::PhantomData;
 
 /// Where the memory is that a communicator works on.
+///
+/// ```
+/// use libnccl::MemorySpace;
+///
+/// let nccl = libnccl_cpu::nccl();
+/// assert_eq!(nccl.memory_space(), MemorySpace::Host);
+/// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum MemorySpace {
@@ -26,6 +33,13 @@ impl fmt::Display for MemorySpace {
 /// A borrowed buffer that an operation reads.
 ///
 /// Made from a slice, or any other [`Buffer`](crate::Buffer), or by [`from_raw_parts`](Self::from_raw_parts).
+///
+/// ```
+/// use libnccl::{DeviceSlice, MemorySpace};
+///
+/// let slice = DeviceSlice::from(&[1.0_f32, 2.0]);
+/// assert_eq!((slice.len(), slice.memory_space()), (2, Some(MemorySpace::Host)));
+/// ```
 #[derive(Debug, Clone, Copy)]
 pub struct DeviceSlice<'a, T> {
     pointer: *const T,
@@ -35,6 +49,14 @@ pub struct DeviceSlice<'a, T> {
 }
 
 /// A borrowed buffer that an operation writes; see [`DeviceSlice`].
+///
+/// ```
+/// use libnccl::DeviceSliceMut;
+///
+/// let mut sums = vec![0.0_f64; 4];
+/// let slice = DeviceSliceMut::from(&mut sums);
+/// assert_eq!(slice.len(), 4);
+/// ```
 #[derive(Debug)]
 pub struct DeviceSliceMut<'a, T> {
     pointer: *mut T,
@@ -45,6 +67,22 @@ pub struct DeviceSliceMut<'a, T> {
 
 impl<'a, T> DeviceSlice<'a, T> {
     /// Borrows `length` elements of device memory.
+    ///
+    /// ```no_run
+    /// # fn main() -> libnccl::Result<()> {
+    /// # let nccl = libnccl::Nccl::load()?;
+    /// # let comm = nccl.init_rank(8, 0, &nccl.unique_id()?)?;
+    /// # let (pointer, length, mut sums) = (std::ptr::null::<f32>(), 1024, nccl.alloc::<f32>(1024)?);
+    /// # fn synchronize() {}
+    /// use libnccl::{DeviceSlice, ReduceOp, StreamRef};
+    ///
+    /// // SAFETY: cudaMalloc gave `pointer` for so many elements; they are freed after `synchronize`.
+    /// let send = unsafe { DeviceSlice::from_raw_parts(pointer, length) };
+    /// comm.all_reduce(send, &mut sums, ReduceOp::Sum, StreamRef::DEFAULT)?;
+    /// synchronize(); // cudaStreamSynchronize
+    /// # Ok(())
+    /// # }
+    /// ```
     ///
     /// # Safety
     /// `pointer` is the address of `length` elements on the device of every communicator that the view is used
@@ -103,6 +141,22 @@ impl<'a, T> DeviceSlice<'a, T> {
 
 impl<'a, T> DeviceSliceMut<'a, T> {
     /// Borrows `length` elements of device memory.
+    ///
+    /// ```no_run
+    /// # fn main() -> libnccl::Result<()> {
+    /// # let nccl = libnccl::Nccl::load()?;
+    /// # let comm = nccl.init_rank(8, 0, &nccl.unique_id()?)?;
+    /// # let (pointer, length) = (std::ptr::null_mut::<f32>(), 1024);
+    /// # fn synchronize() {}
+    /// use libnccl::{DeviceSliceMut, ReduceOp, StreamRef};
+    ///
+    /// // SAFETY: cudaMalloc gave `pointer` for so many elements; nothing else uses them before `synchronize`.
+    /// let buffer = unsafe { DeviceSliceMut::from_raw_parts(pointer, length) };
+    /// comm.all_reduce_in_place(buffer, ReduceOp::Sum, StreamRef::DEFAULT)?;
+    /// synchronize(); // cudaStreamSynchronize
+    /// # Ok(())
+    /// # }
+    /// ```
     ///
     /// # Safety
     /// As for [`DeviceSlice::from_raw_parts`]; and until the work has run, nothing else reads or writes the

@@ -1,7 +1,6 @@
 #![allow(unsafe_code)] // The method that takes a CUDA event is unsafe.
 
 use std::ffi::CStr;
-use std::rc::Rc;
 use std::sync::Arc;
 
 use crate::config::{MAX, Target, options};
@@ -92,6 +91,14 @@ impl CollectiveConfig {
     ///
     /// Default: none. Since NCCL 2.32.3.
     ///
+    /// ```no_run
+    /// use libnccl::{CollectiveConfig, sys};
+    ///
+    /// # let event: sys::cudaEvent_t = std::ptr::null_mut();
+    /// // SAFETY: cudaEventCreateWithFlags made `event`; it is destroyed after the stream has been waited for.
+    /// let config = unsafe { CollectiveConfig::new().launch_completion_event(event) };
+    /// ```
+    ///
     /// # Safety
     /// `event` is null, or an event of the device of every communicator that these options (or copies of them)
     /// are used with, made with `cudaEventDisableTiming` and not for use between processes. It is not destroyed
@@ -127,7 +134,9 @@ impl CollectiveConfig {
             target.require("ncclCollConfig_t.algSelection", "ncclCollConfig.algSelection")?;
             raw.algSelection = alg_selection.insert(target.c_string("alg_selection", text)?).as_ptr();
         }
-        Ok(RawCollectiveConfig { raw: Rc::new(raw), _alg_selection: alg_selection })
+        #[allow(clippy::arc_with_non_send_sync)] // What owns it is `Send`.
+        let raw = Arc::new(raw);
+        Ok(RawCollectiveConfig { raw, _alg_selection: alg_selection })
     }
 }
 
@@ -137,14 +146,17 @@ impl CollectiveConfig {
 /// be moved meanwhile (hence no `Box`, to whose content no pointer may be used after a move).
 #[derive(Debug, Clone)]
 pub(crate) struct RawCollectiveConfig {
-    raw: Rc<sys::ncclCollConfig_t>,
+    raw: Arc<sys::ncclCollConfig_t>,
     _alg_selection: Option<Arc<CStr>>,
 }
+
+// SAFETY: its pointers are to its own text, and an event, which CUDA takes from any thread.
+unsafe impl Send for RawCollectiveConfig {}
 
 impl RawCollectiveConfig {
     /// Valid as long as `self` exists.
     pub(crate) fn as_ptr(&self) -> *const sys::ncclCollConfig_t {
-        Rc::as_ptr(&self.raw)
+        Arc::as_ptr(&self.raw)
     }
 }
 

@@ -405,6 +405,12 @@ impl Target<'_> {
 }
 
 /// What counts more: speed, or a GPU that is free for computation.
+///
+/// ```
+/// use libnccl::{Config, CtaPolicy};
+///
+/// let config = Config::new().cta_policy(CtaPolicy::Efficiency);
+/// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 #[repr(u32)]
@@ -421,6 +427,12 @@ pub enum CtaPolicy {
 }
 
 /// How CUDA graphs are going to be used with a communicator.
+///
+/// ```
+/// use libnccl::{Config, GraphUsageMode};
+///
+/// let config = Config::new().graph_usage_mode(GraphUsageMode::Never);
+/// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 #[repr(i32)]
@@ -434,6 +446,12 @@ pub enum GraphUsageMode {
 }
 
 /// Whether the host may use the compute fabric transport (CFT).
+///
+/// ```
+/// use libnccl::{Config, HostCftMode};
+///
+/// let config = Config::new().host_cft_mode(HostCftMode::Fallback);
+/// ```
 #[doc(alias = "ncclHostCftMode_t")]
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[non_exhaustive]
@@ -451,6 +469,12 @@ pub enum HostCftMode {
 }
 
 /// Which uses of the switch between a node's GPUs (NVLS) a communicator gives up.
+///
+/// ```
+/// use libnccl::{Config, NvlsHostMode};
+///
+/// let config = Config::new().nvls_host_mode(NvlsHostMode::DisableTransport);
+/// ```
 #[doc(alias = "ncclNvlsHostMode_t")]
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[non_exhaustive]

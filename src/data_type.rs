@@ -8,33 +8,59 @@ use crate::sys::ncclDataType_t;
 use crate::{Result, Version};
 
 /// The element types that NCCL computes with.
+///
+/// ```
+/// use libnccl::DataType;
+///
+/// assert_eq!("bf16".parse(), Ok(DataType::Bfloat16)); // Or `bfloat16`.
+/// assert_eq!(DataType::Float32.to_string(), "float");
+/// assert_eq!((DataType::Float64.size(), DataType::ALL.len()), (8, 12));
+/// assert_eq!(DataType::Float8e4m3.since().to_string(), "2.24.3");
+/// ```
 #[doc(alias = "ncclDataType_t")]
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum DataType {
     /// `i8`
+    #[doc(alias = "ncclInt8")]
+    #[doc(alias = "ncclChar")]
     Int8,
     /// `u8`
+    #[doc(alias = "ncclUint8")]
     Uint8,
     /// `i32`
+    #[doc(alias = "ncclInt32")]
+    #[doc(alias = "ncclInt")]
     Int32,
     /// `u32`
+    #[doc(alias = "ncclUint32")]
     Uint32,
     /// `i64`
+    #[doc(alias = "ncclInt64")]
     Int64,
     /// `u64`
+    #[doc(alias = "ncclUint64")]
     Uint64,
     /// IEEE 754 binary16
+    #[doc(alias = "ncclFloat16")]
+    #[doc(alias = "ncclHalf")]
     Float16,
     /// `f32`
+    #[doc(alias = "ncclFloat32")]
+    #[doc(alias = "ncclFloat")]
     Float32,
     /// `f64`
+    #[doc(alias = "ncclFloat64")]
+    #[doc(alias = "ncclDouble")]
     Float64,
     /// The upper half of an `f32`
+    #[doc(alias = "ncclBfloat16")]
     Bfloat16,
     /// 8 bits, 4 of exponent and 3 of mantissa; since NCCL 2.24.3
+    #[doc(alias = "ncclFloat8e4m3")]
     Float8e4m3,
     /// 8 bits, 5 of exponent and 2 of mantissa; since NCCL 2.24.3
+    #[doc(alias = "ncclFloat8e5m2")]
     Float8e5m2,
 }
 
@@ -186,6 +212,15 @@ fn data_type_names() -> String {
 
 /// A Rust type that NCCL can compute with: the numbers of 8, 32 and 64 bits; with feature `half`, `half::f16` and
 /// `half::bf16`; with feature `float8`, `float8::F8E4M3` and `float8::F8E5M2`, which need NCCL 2.24.3.
+///
+/// ```
+/// use libnccl::{DataType, Element};
+///
+/// fn bytes<T: Element>(elements: &[T]) -> usize {
+///     elements.len() * T::DATA_TYPE.size()
+/// }
+/// assert_eq!((bytes(&[1.0_f32; 3]), u64::DATA_TYPE), (12, DataType::Uint64));
+/// ```
 ///
 /// # Safety
 /// The type must have the size and representation of [`DATA_TYPE`](Self::DATA_TYPE), every bit pattern must

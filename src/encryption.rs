@@ -7,6 +7,15 @@ use crate::backend::call;
 use crate::{Error, Nccl, Result, sys};
 
 /// Whether the TCP connections between NCCL's processes are encrypted; see [`Nccl::set_encryption`].
+///
+/// Its `Debug` form is without the key:
+///
+/// ```
+/// use libnccl::Encryption;
+///
+/// let encryption = Encryption::PreSharedKey(b"a key that is known to all processes");
+/// assert_eq!(format!("{encryption:?}"), "PreSharedKey(..)");
+/// ```
 #[doc(alias = "ncclEncryptionConfig_t")]
 #[derive(Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]

@@ -6,9 +6,32 @@ use std::time::Duration;
 use crate::{ResultCode, Version};
 
 /// A `Result` whose error is this crate's.
+///
+/// ```
+/// fn ranks(n: i32) -> libnccl::Result<usize> {
+///     let comms = libnccl_cpu::nccl().init_all(&(0..n).collect::<Vec<_>>())?;
+///     Ok(comms.len())
+/// }
+/// assert_eq!(ranks(2).ok(), Some(2));
+/// ```
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
 /// Why an operation could not be done.
+///
+/// ```
+/// use libnccl::{Error, ReduceOp, StreamRef};
+///
+/// # fn main() -> libnccl::Result<()> {
+/// # let comm = libnccl_cpu::nccl().init_all(&[0])?.remove(0);
+/// let mut short = [0; 1];
+/// match comm.all_reduce(&[1, 2], &mut short, ReduceOp::Sum, StreamRef::DEFAULT) {
+///     Err(Error::InvalidArgument { call, problem }) => println!("{call}: {problem}"),
+///     Err(Error::Nccl { call, code, detail, .. }) => println!("{call} answered {code}: {detail}"),
+///     other => other?,
+/// }
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Debug, Clone, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
@@ -80,6 +103,16 @@ pub enum Error {
 
 impl Error {
     /// The code that NCCL answered, where it was NCCL that failed.
+    ///
+    /// ```
+    /// use libnccl::{Error, ResultCode};
+    ///
+    /// fn is_lost(error: &Error) -> bool {
+    ///     error.code() == Some(ResultCode::REMOTE_ERROR)
+    /// }
+    /// # let error = libnccl_cpu::nccl().require("ncclFrobnicate").unwrap_err();
+    /// # assert!(!is_lost(&error));
+    /// ```
     #[must_use]
     pub fn code(&self) -> Option<ResultCode> {
         match self {
@@ -106,6 +139,16 @@ fn unsupported(function: &str, since: Version, found: Version, library: &str) ->
 }
 
 /// Why no library could be had.
+///
+/// ```no_run
+/// use libnccl::{LoadError, Nccl};
+///
+/// if let Err(LoadError::NotLoaded { attempts }) = Nccl::load() {
+///     for attempt in attempts.iter() {
+///         eprintln!("{}, {}: {}", attempt.source, attempt.path.display(), attempt.problem);
+///     }
+/// }
+/// ```
 #[derive(Debug, Clone, thiserror::Error)]
 #[non_exhaustive]
 pub enum LoadError {
@@ -132,7 +175,7 @@ pub enum LoadError {
     },
 }
 
-/// One place where a library was looked for.
+/// One place where a library was looked for; see [`LoadError::NotLoaded`].
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Attempt {

@@ -58,6 +58,8 @@ struct More<'scope> {
     members: Vec<&'scope Communicator>,
     /// The communicators that are made in it.
     pending: Vec<Rc<PendingSlot>>,
+    /// Whether NCCL could not make one.
+    has_failed_to_make: bool,
     /// The operations' options, which NCCL reads until the end.
     configs: Vec<RawCollectiveConfig>,
 }
@@ -221,7 +223,7 @@ impl<'scope, 'env> Group<'scope, 'env> {
     /// # Errors
     /// What `operations` returned. The outer group is cancelled only if its own closure returns the error.
     pub fn group<R>(&'scope self, operations: impl FnOnce(&'scope Self) -> Result<R>) -> Result<R> {
-        let _inner = Inner::start(self.members.library)?;
+        let _inner = Inner::start(&self.members)?;
         operations(self)
     }
 
@@ -258,7 +260,10 @@ impl<'scope, 'env> Group<'scope, 'env> {
     ) -> Result<PendingCommunicator> {
         PendingCommunicator::init_rank(self.members.library, size, rank, id, config)
             .inspect(|pending| self.members.more(|more| more.pending.push(pending.slot())))
-            .inspect_err(|error| self.members.note(error))
+            .inspect_err(|error| {
+                self.members.note(error);
+                self.members.more(|more| more.has_failed_to_make |= error.code().is_some());
+            })
     }
 }
 
@@ -410,6 +415,10 @@ impl<'g, 'scope> Open<'g, 'scope> {
 impl Drop for Open<'_, '_> {
     fn drop(&mut self) {
         cancel(self.members.library);
+        // A communicator that could not be made may have left one more open.
+        if self.members.more.borrow().as_ref().is_some_and(|more| more.has_failed_to_make) {
+            self.members.library.leave_leaked_group();
+        }
         OPEN.set(false);
         self.members.disband(true);
     }
@@ -432,21 +441,21 @@ fn cancel(library: &Library) {
 }
 
 /// NCCL's count of groups that this thread is in, one up.
-struct Inner<'l>(&'l Library);
+struct Inner<'g, 'scope>(&'g Members<'scope>);
 
-impl<'l> Inner<'l> {
-    fn start(library: &'l Library) -> Result<Self> {
+impl<'g, 'scope> Inner<'g, 'scope> {
+    fn start(members: &'g Members<'scope>) -> Result<Self> {
         // SAFETY: takes nothing.
-        unsafe { call!(library, ncclGroupStart()) }.map(|_| Self(library))
+        unsafe { call!(members.library, ncclGroupStart()) }.map(|_| Self(members))
     }
 }
 
-impl Drop for Inner<'_> {
-    /// Starts nothing and so cannot fail: the outer group is still open.
+impl Drop for Inner<'_, '_> {
+    /// Starts nothing: the outer group is still open.
     fn drop(&mut self) {
-        if let Some(end) = self.0.functions.ncclGroupEnd {
-            // SAFETY: takes nothing; `start` has started one more.
-            unsafe { end() };
+        // SAFETY: takes nothing; `start` has started one more.
+        if let Err(error) = unsafe { call!(self.0.library, ncclGroupEnd()) } {
+            self.0.note(&error);
         }
     }
 }

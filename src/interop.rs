@@ -62,6 +62,44 @@ pub unsafe trait Buffer {
 
 /// Memory that operations can write; `&mut B` is taken wherever a `DeviceSliceMut` is.
 ///
+/// ```
+/// use libnccl::{Buffer, BufferMut, MemorySpace, ReduceOp, StreamRef};
+///
+/// struct Tensor {
+///     data: Vec<f32>,
+/// }
+///
+/// // SAFETY: host memory, which this borrows.
+/// unsafe impl Buffer for Tensor {
+///     type Element = f32;
+/// #
+/// #     fn memory_space(&self) -> MemorySpace {
+/// #         MemorySpace::Host
+/// #     }
+/// #     fn as_ptr(&self) -> *const f32 {
+/// #         self.data.as_ptr()
+/// #     }
+/// #     fn len(&self) -> usize {
+/// #         self.data.len()
+/// #     }
+///     // ...
+/// }
+///
+/// // SAFETY: as above, and exclusively.
+/// unsafe impl BufferMut for Tensor {
+///     fn as_mut_ptr(&mut self) -> *mut f32 {
+///         self.data.as_mut_ptr()
+///     }
+/// }
+///
+/// # fn main() -> libnccl::Result<()> {
+/// let comms = libnccl_cpu::nccl().init_all(&[0])?;
+/// let mut tensor = Tensor { data: vec![1.0, 2.0] };
+/// comms[0].all_reduce_in_place(&mut tensor, ReduceOp::Sum, StreamRef::DEFAULT)?;
+/// # Ok(())
+/// # }
+/// ```
+///
 /// # Safety
 /// As for [`Buffer`], with `as_mut_ptr` for `as_ptr`: the elements can be written while a mutable reference lives
 /// and, on a device, until the work that was enqueued meanwhile has run; until then nobody else reads or writes
@@ -72,6 +110,27 @@ pub unsafe trait BufferMut: Buffer {
 }
 
 /// A CUDA stream of another crate's; `&S` is taken wherever a `StreamRef` is.
+///
+/// ```
+/// use libnccl::{ReduceOp, Stream, sys};
+///
+/// /// Some CUDA crate's stream, which destroys it when it is dropped.
+/// struct OwnedStream(sys::cudaStream_t);
+///
+/// // SAFETY: of the device that this program uses, and alive as long as `self`.
+/// unsafe impl Stream for OwnedStream {
+///     fn as_raw(&self) -> sys::cudaStream_t {
+///         self.0
+///     }
+/// }
+///
+/// # fn main() -> libnccl::Result<()> {
+/// let comms = libnccl_cpu::nccl().init_all(&[0])?;
+/// let stream = OwnedStream(std::ptr::null_mut());
+/// comms[0].all_reduce_in_place(&mut [1.0_f32], ReduceOp::Sum, &stream)?;
+/// # Ok(())
+/// # }
+/// ```
 ///
 /// # Safety
 /// While a reference to the stream lives, `as_raw` is null or a stream that is not destroyed, of the device of

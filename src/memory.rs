@@ -191,6 +191,17 @@ impl<T: Element> NcclBuffer<T> {
     }
 
     /// The elements, to write; `None` as for [`as_slice`](Self::as_slice).
+    ///
+    /// ```
+    /// # fn main() -> libnccl::Result<()> {
+    /// let mut buffer = libnccl_cpu::nccl().alloc::<i32>(3)?;
+    /// if let Some(elements) = buffer.as_mut_slice() {
+    ///     elements.fill(7);
+    /// }
+    /// assert_eq!(buffer.as_slice(), Some(&[7; 3][..]));
+    /// # Ok(())
+    /// # }
+    /// ```
     #[must_use]
     pub fn as_mut_slice(&mut self) -> Option<&mut [T]> {
         // SAFETY: as in `as_slice`, and exclusively borrowed.
@@ -218,6 +229,20 @@ impl<T: Element> NcclBuffer<T> {
     }
 
     /// A part of it, for an operation to write; `None` if it has no such part.
+    ///
+    /// ```
+    /// # fn main() -> libnccl::Result<()> {
+    /// use libnccl::{ReduceOp, StreamRef};
+    ///
+    /// let nccl = libnccl_cpu::nccl();
+    /// let comm = nccl.init_all(&[0])?.remove(0);
+    /// let mut buffer = nccl.alloc::<f32>(4)?;
+    /// let last = buffer.get_mut(3..).expect("it has 4 elements");
+    /// comm.all_reduce(&[5.0], last, ReduceOp::Sum, StreamRef::DEFAULT)?;
+    /// assert_eq!(buffer.as_slice(), Some(&[0.0, 0.0, 0.0, 5.0][..]));
+    /// # Ok(())
+    /// # }
+    /// ```
     #[must_use]
     pub fn get_mut(&mut self, range: impl RangeBounds<usize>) -> Option<DeviceSliceMut<'_, T>> {
         let Range { start, end } = self.part(range)?;
@@ -255,7 +280,8 @@ impl<T: Element> NcclBuffer<T> {
     }
 
     /// Promises that nothing uses the buffer, so that dropping it, and its registrations and windows, takes them
-    /// back. What is enqueued with it from now on makes it busy again.
+    /// back. What is enqueued with it from now on makes it busy again. [Above](Self#on-a-gpu-a-drop-alone-does-not-free)
+    /// is an example.
     ///
     /// # Safety
     /// All work that this buffer was given to has run, this rank's and, if it is a window, that of the other

@@ -10,12 +10,28 @@ use crate::{Backend, Error, LoadError, MemorySpace, Result, UniqueId, Version, s
 /// An implementation of NCCL, ready to be called: where everything starts.
 ///
 /// Cheap to clone. An implementation is never unloaded, because NCCL's own threads may still run in it.
+///
+/// ```
+/// # fn main() -> libnccl::Result<()> {
+/// let nccl = libnccl_cpu::nccl(); // On a machine with GPUs: libnccl::Nccl::load()?
+/// println!("NCCL {} from {}", nccl.version(), nccl.backend());
+/// println!("buffers are in {} memory", nccl.memory_space());
+/// let comms = nccl.init_all(&[0, 1])?;
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Debug, Clone)]
 pub struct Nccl {
     pub(crate) library: Arc<Library>,
 }
 
 /// A function of NCCL's C API, and whether an implementation has it.
+///
+/// ```
+/// let nccl = libnccl_cpu::nccl();
+/// let shrink = nccl.functions().find(|function| function.name == "ncclCommShrink");
+/// assert_eq!(shrink.map(|function| function.since.to_string()).as_deref(), Some("2.27.3"));
+/// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Function {
@@ -36,6 +52,15 @@ impl Nccl {
     /// `-cu13` of the Python environment (`VIRTUAL_ENV`, `CONDA_PREFIX`, the `python3` on `PATH`);
     /// `$CONDA_PREFIX/lib`, `$NCCL_HOME/lib`, `$CUDA_HOME/lib64`. Set-uid programs ignore the environment.
     ///
+    /// ```no_run
+    /// use libnccl::Nccl;
+    ///
+    /// match Nccl::load() {
+    ///     Ok(nccl) => println!("NCCL {} from {}", nccl.version(), nccl.backend()),
+    ///     Err(error) => eprintln!("{error}"), // Names every place that was searched.
+    /// }
+    /// ```
+    ///
     /// # Errors
     /// [`LoadError::NotLoaded`] lists every place with the reason; [`LoadError::NoBackend`] without a backend.
     pub fn load() -> Result<Self, LoadError> {
@@ -43,6 +68,16 @@ impl Nccl {
     }
 
     /// Exactly this file, loaded at run time.
+    ///
+    /// ```no_run
+    /// # fn main() -> libnccl::Result<()> {
+    /// use libnccl::Nccl;
+    ///
+    /// // SAFETY: the file is NVIDIA's.
+    /// let nccl = unsafe { Nccl::open("/opt/nccl/lib/libnccl.so.2") }?;
+    /// # Ok(())
+    /// # }
+    /// ```
     ///
     /// # Errors
     /// [`LoadError`] says what is wrong with it: absent, a directory, no shared object, truncated, of another
@@ -59,6 +94,14 @@ impl Nccl {
 
     /// The library that was linked at build time.
     ///
+    /// ```no_run
+    /// # fn main() -> libnccl::Result<()> {
+    /// let nccl = libnccl::Nccl::linked()?;
+    /// println!("linked: NCCL {}", nccl.version());
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
     /// # Errors
     /// [`LoadError::NoVersion`] if it does not answer `ncclGetVersion`.
     #[cfg(nccl_linked)]
@@ -67,6 +110,17 @@ impl Nccl {
     }
 
     /// An implementation that is already in this process, such as the CPU implementation of `libnccl-cpu`.
+    ///
+    /// ```
+    /// # fn main() -> libnccl::Result<()> {
+    /// use libnccl::Nccl;
+    ///
+    /// // SAFETY: the functions are an implementation of NCCL's, linked into this program.
+    /// let nccl = unsafe { Nccl::from_table("the CPU implementation", libnccl_cpu::TABLE) }?;
+    /// assert_eq!(nccl.backend().to_string(), "the CPU implementation");
+    /// # Ok(())
+    /// # }
+    /// ```
     ///
     /// # Errors
     /// [`LoadError::NoVersion`] if it does not answer `ncclGetVersion`.
@@ -100,12 +154,28 @@ impl Nccl {
     }
 
     /// Every function of the C API, in the header's order.
+    ///
+    /// ```
+    /// let nccl = libnccl_cpu::nccl();
+    /// for function in nccl.functions().filter(|function| !function.present) {
+    ///     println!("no {}, which needs NCCL {}", function.name, function.since);
+    /// }
+    /// ```
     pub fn functions(&self) -> impl Iterator<Item = Function> {
         let function = |(name, present)| Function { name, since: Version::since(name), present };
         self.library.functions.present().map(function)
     }
 
     /// Asks, ahead of time, whether the implementation has a function.
+    ///
+    /// ```
+    /// # fn main() -> libnccl::Result<()> {
+    /// let nccl = libnccl_cpu::nccl();
+    /// nccl.require("ncclAllReduce")?;
+    /// assert!(nccl.require("ncclFrobnicate").is_err());
+    /// # Ok(())
+    /// # }
+    /// ```
     ///
     /// # Errors
     /// [`Error::Unsupported`] if it lacks it, [`Error::InvalidArgument`] if NCCL has no such function.
@@ -122,18 +192,39 @@ impl Nccl {
 
     /// Other files named like NCCL that are mapped into the process. Two copies share neither state nor
     /// handles, and their symbols may get mixed up.
+    ///
+    /// ```
+    /// for path in libnccl_cpu::nccl().others_mapped() {
+    ///     eprintln!("another NCCL in this process: {}", path.display());
+    /// }
+    /// ```
     #[must_use]
     pub fn others_mapped(&self) -> Vec<PathBuf> {
         self.library.others_mapped()
     }
 
     /// The function table, to call what this crate has no method for.
+    ///
+    /// ```
+    /// let nccl = libnccl_cpu::nccl();
+    /// let get_version = nccl.as_raw().ncclGetVersion.expect("every release has it");
+    /// let mut code = 0;
+    /// // SAFETY: a place to write an int to.
+    /// unsafe { get_version(&mut code) };
+    /// assert_eq!(code as u32, nccl.version().code());
+    /// ```
     #[must_use]
     pub fn as_raw(&self) -> &sys::Functions {
         &self.library.functions
     }
 
     /// The table of the device API's host functions.
+    ///
+    /// ```
+    /// let nccl = libnccl_cpu::nccl();
+    /// let has_it = nccl.as_raw_device().ncclCommQueryProperties.is_some();
+    /// println!("ncclCommQueryProperties: {has_it}");
+    /// ```
     #[cfg(feature = "device-api")]
     #[must_use]
     pub fn as_raw_device(&self) -> &DeviceFunctions {
@@ -143,6 +234,18 @@ impl Nccl {
     /// A new id, for one rank to make and to send to the others.
     ///
     /// NCCL keeps a thread and a listening socket for it in this process until all ranks have joined.
+    ///
+    /// ```
+    /// # fn main() -> libnccl::Result<()> {
+    /// use libnccl::UniqueId;
+    ///
+    /// let nccl = libnccl_cpu::nccl();
+    /// let text = nccl.unique_id()?.to_string(); // On one rank, which sends it ...
+    /// let id: UniqueId = text.parse().expect("sent by another rank"); // ... to the others.
+    /// let comm = nccl.init_rank(1, 0, &id)?;
+    /// # Ok(())
+    /// # }
+    /// ```
     ///
     /// # Errors
     /// [`Error::Nccl`], for instance if no network interface can be used. After a failure, every later call in

@@ -4,19 +4,31 @@ use std::str::FromStr;
 use crate::sys::ncclRedOp_t;
 
 /// How a collective combines the ranks' elements.
+///
+/// ```
+/// use libnccl::ReduceOp;
+///
+/// assert_eq!("max".parse(), Ok(ReduceOp::Max));
+/// assert_eq!(ReduceOp::ALL.map(|op| op.to_string()), ["sum", "prod", "max", "min", "avg"]);
+/// ```
 #[doc(alias = "ncclRedOp_t")]
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum ReduceOp {
     /// The sum; integers wrap around.
+    #[doc(alias = "ncclSum")]
     Sum,
     /// The product; integers wrap around.
+    #[doc(alias = "ncclProd")]
     Prod,
     /// The greatest; a NaN counts only if all are.
+    #[doc(alias = "ncclMax")]
     Max,
     /// The least; a NaN counts only if all are.
+    #[doc(alias = "ncclMin")]
     Min,
     /// The mean over the ranks; integers are summed, wrapping, then divided and truncated toward zero.
+    #[doc(alias = "ncclAvg")]
     Avg,
 }
 

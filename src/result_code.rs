@@ -6,6 +6,15 @@ use crate::sys::ncclResult_t;
 ///
 /// Not an enum: libraries newer than this crate answer codes that it has never heard of, and they stay what
 /// they are. Two codes of one number are equal, known or not.
+///
+/// ```
+/// use libnccl::ResultCode;
+/// use libnccl::sys::ncclResult_t;
+///
+/// let code = ResultCode::from_raw(ncclResult_t(5));
+/// assert_eq!((code, code.name()), (ResultCode::INVALID_USAGE, Some("ncclInvalidUsage")));
+/// assert_eq!(ResultCode::from_raw(ncclResult_t(1000)).name(), None);
+/// ```
 #[doc(alias = "ncclResult_t")]
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub struct ResultCode(u32);
@@ -29,22 +38,31 @@ macro_rules! codes {
 
 codes! {
     /// The call did what it was asked.
+    #[doc(alias = "ncclSuccess")]
     SUCCESS = ncclSuccess;
     /// A CUDA call failed; also what every initialisation answers where there is no GPU.
+    #[doc(alias = "ncclUnhandledCudaError")]
     UNHANDLED_CUDA_ERROR = ncclUnhandledCudaError;
     /// A system call failed.
+    #[doc(alias = "ncclSystemError")]
     SYSTEM_ERROR = ncclSystemError;
     /// NCCL found itself in a state that should not be; memory corruption looks like this too.
+    #[doc(alias = "ncclInternalError")]
     INTERNAL_ERROR = ncclInternalError;
     /// An argument is out of its range.
+    #[doc(alias = "ncclInvalidArgument")]
     INVALID_ARGUMENT = ncclInvalidArgument;
     /// The call does not fit the state of things, or the other ranks.
+    #[doc(alias = "ncclInvalidUsage")]
     INVALID_USAGE = ncclInvalidUsage;
     /// A peer has failed or cannot be reached.
+    #[doc(alias = "ncclRemoteError")]
     REMOTE_ERROR = ncclRemoteError;
     /// A nonblocking communicator is still at it. Since NCCL 2.14.3.
+    #[doc(alias = "ncclInProgress")]
     IN_PROGRESS = ncclInProgress;
     /// The operation ran out of time. Since NCCL 2.30.3.
+    #[doc(alias = "ncclTimeout")]
     TIMEOUT = ncclTimeout;
 }
 

@@ -8,6 +8,12 @@ use crate::sys::cudaStream_t;
 ///
 /// NCCL's operations return when they are enqueued on a stream, and run in its order. The CPU implementation
 /// has no streams: there every operation is complete when the call (or the group) returns.
+///
+/// ```
+/// use libnccl::StreamRef;
+///
+/// assert!(StreamRef::DEFAULT.as_raw().is_null());
+/// ```
 #[doc(alias = "cudaStream_t")]
 #[derive(Debug, Clone, Copy)]
 pub struct StreamRef<'a> {
@@ -22,6 +28,21 @@ impl StreamRef<'static> {
 
 impl<'a> StreamRef<'a> {
     /// Borrows a stream of another library.
+    ///
+    /// ```no_run
+    /// # fn main() -> libnccl::Result<()> {
+    /// # let nccl = libnccl::Nccl::load()?;
+    /// # let comm = nccl.init_rank(8, 0, &nccl.unique_id()?)?;
+    /// # let mut buffer = nccl.alloc::<f32>(1024)?;
+    /// # let raw: libnccl::sys::cudaStream_t = std::ptr::null_mut();
+    /// use libnccl::{ReduceOp, StreamRef};
+    ///
+    /// // SAFETY: cudaStreamCreate gave `raw`, which is destroyed later.
+    /// let stream = unsafe { StreamRef::from_raw(raw) };
+    /// comm.all_reduce_in_place(&mut buffer, ReduceOp::Sum, stream)?;
+    /// # Ok(())
+    /// # }
+    /// ```
     ///
     /// # Safety
     /// `raw` is null or a stream of the device of every communicator that it is used with, and it is not

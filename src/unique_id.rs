@@ -8,6 +8,18 @@ use crate::sys;
 /// One rank makes it with [`Nccl::unique_id`](crate::Nccl::unique_id) and gives it to the others by whatever
 /// means the program has (a file, a socket, an environment variable: its [`Display`](fmt::Display) form is
 /// 256 hexadecimal digits). The process that made it must live until all ranks have joined.
+///
+/// ```
+/// # fn main() -> libnccl::Result<()> {
+/// use libnccl::UniqueId;
+///
+/// let id = libnccl_cpu::nccl().unique_id()?;
+/// assert_eq!(UniqueId::from_bytes(*id.as_bytes()), id);
+/// assert_eq!(id.to_string().parse(), Ok(id));
+/// assert!("abc".parse::<UniqueId>().is_err());
+/// # Ok(())
+/// # }
+/// ```
 #[doc(alias = "ncclUniqueId")]
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub struct UniqueId([u8; Self::BYTES]);

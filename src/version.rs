@@ -4,6 +4,16 @@ use std::str::FromStr;
 use crate::sys;
 
 /// A release of NCCL, as `major.minor.patch`.
+///
+/// ```
+/// use libnccl::Version;
+///
+/// let version: Version = "2.27.3".parse()?;
+/// assert!(version < Version::new(2, 32, 3));
+/// assert_eq!(Version::from_code(22_703), version);
+/// assert_eq!((version.code(), version.to_string().as_str()), (22_703, "2.27.3"));
+/// # Ok::<(), libnccl::ParseVersionError>(())
+/// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Version {
     /// Major release.

@@ -314,8 +314,9 @@ impl Operations<'_> {
         }
         let library = self.communicator.library();
         let raw = config.to_raw(function, library.version, &library.backend.to_string())?;
-        if let Some(group) = self.group {
-            group.keep(&raw);
+        match self.group {
+            Some(group) => group.keep(&raw),
+            None => *self.communicator.options.borrow_mut() = Some(raw.clone()),
         }
         Ok(Some(raw))
     }

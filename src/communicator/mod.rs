@@ -18,7 +18,7 @@ mod split;
 mod state;
 mod window;
 
-use std::cell::{Cell, OnceCell};
+use std::cell::{Cell, OnceCell, RefCell};
 use std::ffi::CStr;
 use std::fmt;
 use std::sync::Arc;
@@ -37,6 +37,7 @@ pub use registration::Registration;
 pub use window::{Window, WindowFlags, WindowOffset};
 
 use crate::backend::{Library, call};
+use crate::collective_config::RawCollectiveConfig;
 use crate::group::forbid_open;
 use crate::{Error, MemorySpace, NcclBuffer, Result, ResultCode, sys};
 use abort_handle::Shared;
@@ -76,6 +77,8 @@ pub struct Communicator {
     timeout: Option<Duration>,
     /// Whether it has operations in the group that is open on this thread. This also makes it not `Sync`.
     in_group: Cell<bool>,
+    /// The options of the last collective outside a group, which NCCL may read as long as it is in progress.
+    options: RefCell<Option<RawCollectiveConfig>>,
     /// What the barrier reduces, from the first one on.
     barrier: OnceCell<NcclBuffer<u8>>,
 }
@@ -119,6 +122,7 @@ impl Communicator {
             device: 0,
             timeout,
             in_group: Cell::new(false),
+            options: RefCell::default(),
             barrier: OnceCell::new(),
         };
         if code == ResultCode::IN_PROGRESS {
@@ -131,9 +135,13 @@ impl Communicator {
             call!(library, ncclCommUserRank(raw, &raw mut rank))?;
             call!(library, ncclCommCuDevice(raw, &raw mut device))?;
         }
-        let positive = |value| usize::try_from(value).unwrap_or_default();
-        (communicator.size, communicator.rank, communicator.device) =
-            (positive(size), positive(rank), device);
+        let (Ok(c_size), Ok(c_rank)) = (usize::try_from(size), usize::try_from(rank)) else {
+            return Err(Error::usage("ncclCommUserRank", format!("NCCL says rank {rank} of {size}")));
+        };
+        if c_rank >= c_size {
+            return Err(Error::usage("ncclCommUserRank", format!("NCCL says rank {rank} of {size}")));
+        }
+        (communicator.size, communicator.rank, communicator.device) = (c_size, c_rank, device);
         Ok(communicator)
     }
 
@@ -147,7 +155,12 @@ impl Communicator {
     /// The C handle, for the caller to end; null after an abort.
     #[must_use]
     pub fn into_raw(self) -> sys::ncclComm_t {
-        if self.shared.state.end() { self.shared.raw } else { std::ptr::null_mut() }
+        if !self.shared.state.end() {
+            return std::ptr::null_mut();
+        }
+        // NCCL keeps the pointer to the name, and there is no one left who knows when it is done with it.
+        std::mem::forget(self.shared.name.clone());
+        self.shared.raw
     }
 
     /// How many ranks there are.
@@ -362,7 +375,7 @@ impl Communicator {
             match self.poll()? {
                 ResultCode::SUCCESS => return Ok(()),
                 ResultCode::IN_PROGRESS => {}
-                code => return Err(self.library().error(call, code)),
+                code => return Err(self.library().error("ncclCommGetAsyncError", code)),
             }
             if self.shared.state.is_abort_wanted() {
                 return Err(Error::Aborted { call });

@@ -162,6 +162,22 @@ macro_rules! operations {
 operations! {
     /// Combines the ranks' `send` element by element; every rank gets the result. The count is the length of
     /// `send`; `recv` holds as many.
+    ///
+    /// ```
+    /// # use libnccl::{Communicator, ReduceOp, Result, StreamRef};
+    /// # fn each(comm: Communicator) -> Result<()> {
+    /// // On each of two ranks:
+    /// let mut sums = [0; 2];
+    /// comm.all_reduce(&[10, comm.rank() as i32], &mut sums, ReduceOp::Sum, StreamRef::DEFAULT)?;
+    /// assert_eq!(sums, [20, 1]);
+    /// # Ok(())
+    /// # }
+    /// # fn main() -> Result<()> {
+    /// # let comms = libnccl_cpu::nccl().init_all(&[0, 1])?;
+    /// # std::thread::scope(|s| comms.into_iter().for_each(|comm| drop(s.spawn(|| each(comm).unwrap()))));
+    /// # Ok(())
+    /// # }
+    /// ```
     #[doc(alias = "ncclAllReduce")]
     #[doc(alias = "ncclAllReduceConfig")]
     collectives::all_reduce(
@@ -171,11 +187,44 @@ operations! {
     );
 
     /// [`all_reduce`](Self::all_reduce) with the result in place of what was sent.
+    ///
+    /// ```
+    /// # use libnccl::{Communicator, ReduceOp, Result, StreamRef};
+    /// # fn each(comm: Communicator) -> Result<()> {
+    /// // On each of two ranks:
+    /// let mut buffer = [10, comm.rank() as i32];
+    /// comm.all_reduce_in_place(&mut buffer, ReduceOp::Max, StreamRef::DEFAULT)?;
+    /// assert_eq!(buffer, [10, 1]);
+    /// # Ok(())
+    /// # }
+    /// # fn main() -> Result<()> {
+    /// # let comms = libnccl_cpu::nccl().init_all(&[0, 1])?;
+    /// # std::thread::scope(|s| comms.into_iter().for_each(|comm| drop(s.spawn(|| each(comm).unwrap()))));
+    /// # Ok(())
+    /// # }
+    /// ```
     #[doc(alias = "ncclAllReduce")]
     collectives::all_reduce_in_place(buffer: impl Into<DeviceSliceMut<'scope, T>>, op: ReduceOp);
 
     /// Copies `send` of rank `root` to `recv` of every rank. The count is the length of `recv`; on the root,
     /// `send` holds as many, and on the others it is ignored and may be empty.
+    ///
+    /// ```
+    /// # use libnccl::{Communicator, Result, StreamRef};
+    /// # fn each(comm: Communicator) -> Result<()> {
+    /// // On each of two ranks:
+    /// let send: &[i32] = if comm.rank() == 0 { &[1, 2] } else { &[] };
+    /// let mut recv = [0; 2];
+    /// comm.broadcast(send, &mut recv, 0, StreamRef::DEFAULT)?;
+    /// assert_eq!(recv, [1, 2]);
+    /// # Ok(())
+    /// # }
+    /// # fn main() -> Result<()> {
+    /// # let comms = libnccl_cpu::nccl().init_all(&[0, 1])?;
+    /// # std::thread::scope(|s| comms.into_iter().for_each(|comm| drop(s.spawn(|| each(comm).unwrap()))));
+    /// # Ok(())
+    /// # }
+    /// ```
     #[doc(alias = "ncclBroadcast")]
     #[doc(alias = "ncclBroadcastConfig")]
     collectives::broadcast(
@@ -185,12 +234,46 @@ operations! {
     );
 
     /// Copies `buffer` of rank `root` to `buffer` of every other rank.
+    ///
+    /// ```
+    /// # use libnccl::{Communicator, Result, StreamRef};
+    /// # fn each(comm: Communicator) -> Result<()> {
+    /// // On each of two ranks:
+    /// let mut buffer = [comm.rank() as i32 + 1; 2];
+    /// comm.broadcast_in_place(&mut buffer, 1, StreamRef::DEFAULT)?;
+    /// assert_eq!(buffer, [2, 2]);
+    /// # Ok(())
+    /// # }
+    /// # fn main() -> Result<()> {
+    /// # let comms = libnccl_cpu::nccl().init_all(&[0, 1])?;
+    /// # std::thread::scope(|s| comms.into_iter().for_each(|comm| drop(s.spawn(|| each(comm).unwrap()))));
+    /// # Ok(())
+    /// # }
+    /// ```
     #[doc(alias = "ncclBroadcast")]
     #[doc(alias = "ncclBcast")]
     collectives::broadcast_in_place(buffer: impl Into<DeviceSliceMut<'scope, T>>, root: usize);
 
     /// Combines the ranks' `send` element by element; rank `root` gets the result. The count is the length of
     /// `send`; on the root, `recv` holds as many, and on the others it is ignored and may be empty.
+    ///
+    /// ```
+    /// # use libnccl::{Communicator, ReduceOp, Result, StreamRef};
+    /// # fn each(comm: Communicator) -> Result<()> {
+    /// // On each of two ranks:
+    /// let mut recv = vec![0; if comm.rank() == 0 { 2 } else { 0 }];
+    /// comm.reduce(&[3, 4], &mut recv, ReduceOp::Prod, 0, StreamRef::DEFAULT)?;
+    /// if comm.rank() == 0 {
+    ///     assert_eq!(recv, [9, 16]);
+    /// }
+    /// # Ok(())
+    /// # }
+    /// # fn main() -> Result<()> {
+    /// # let comms = libnccl_cpu::nccl().init_all(&[0, 1])?;
+    /// # std::thread::scope(|s| comms.into_iter().for_each(|comm| drop(s.spawn(|| each(comm).unwrap()))));
+    /// # Ok(())
+    /// # }
+    /// ```
     #[doc(alias = "ncclReduce")]
     #[doc(alias = "ncclReduceConfig")]
     collectives::reduce(
@@ -201,6 +284,22 @@ operations! {
     );
 
     /// [`reduce`](Self::reduce) with the result in place of what the root sent; the others' buffers stay.
+    ///
+    /// ```
+    /// # use libnccl::{Communicator, ReduceOp, Result, StreamRef};
+    /// # fn each(comm: Communicator) -> Result<()> {
+    /// // On each of two ranks:
+    /// let mut buffer = [3, 4];
+    /// comm.reduce_in_place(&mut buffer, ReduceOp::Prod, 0, StreamRef::DEFAULT)?;
+    /// assert_eq!(buffer, if comm.rank() == 0 { [9, 16] } else { [3, 4] });
+    /// # Ok(())
+    /// # }
+    /// # fn main() -> Result<()> {
+    /// # let comms = libnccl_cpu::nccl().init_all(&[0, 1])?;
+    /// # std::thread::scope(|s| comms.into_iter().for_each(|comm| drop(s.spawn(|| each(comm).unwrap()))));
+    /// # Ok(())
+    /// # }
+    /// ```
     #[doc(alias = "ncclReduce")]
     collectives::reduce_in_place(
         buffer: impl Into<DeviceSliceMut<'scope, T>>,
@@ -210,6 +309,22 @@ operations! {
 
     /// Every rank gets the `send` of all, in the order of the ranks. The count is the length of `send`; `recv`
     /// holds count x size.
+    ///
+    /// ```
+    /// # use libnccl::{Communicator, Result, StreamRef};
+    /// # fn each(comm: Communicator) -> Result<()> {
+    /// // On each of two ranks:
+    /// let mut all = [0; 4];
+    /// comm.all_gather(&[comm.rank() as i32; 2], &mut all, StreamRef::DEFAULT)?;
+    /// assert_eq!(all, [0, 0, 1, 1]);
+    /// # Ok(())
+    /// # }
+    /// # fn main() -> Result<()> {
+    /// # let comms = libnccl_cpu::nccl().init_all(&[0, 1])?;
+    /// # std::thread::scope(|s| comms.into_iter().for_each(|comm| drop(s.spawn(|| each(comm).unwrap()))));
+    /// # Ok(())
+    /// # }
+    /// ```
     #[doc(alias = "ncclAllGather")]
     #[doc(alias = "ncclAllGatherConfig")]
     collectives::all_gather(
@@ -219,11 +334,44 @@ operations! {
 
     /// [`all_gather`](Self::all_gather) where part `rank` of the `size` equal parts of `buffer` is what is
     /// sent.
+    ///
+    /// ```
+    /// # use libnccl::{Communicator, Result, StreamRef};
+    /// # fn each(comm: Communicator) -> Result<()> {
+    /// // On each of two ranks:
+    /// let mut all = [-1; 2];
+    /// all[comm.rank()] = comm.rank() as i32;
+    /// comm.all_gather_in_place(&mut all, StreamRef::DEFAULT)?;
+    /// assert_eq!(all, [0, 1]);
+    /// # Ok(())
+    /// # }
+    /// # fn main() -> Result<()> {
+    /// # let comms = libnccl_cpu::nccl().init_all(&[0, 1])?;
+    /// # std::thread::scope(|s| comms.into_iter().for_each(|comm| drop(s.spawn(|| each(comm).unwrap()))));
+    /// # Ok(())
+    /// # }
+    /// ```
     #[doc(alias = "ncclAllGather")]
     collectives::all_gather_in_place(buffer: impl Into<DeviceSliceMut<'scope, T>>);
 
     /// Combines the ranks' `send` element by element; rank `i` gets part `i` of the result. The count is the
     /// length of `recv`; `send` holds count x size.
+    ///
+    /// ```
+    /// # use libnccl::{Communicator, ReduceOp, Result, StreamRef};
+    /// # fn each(comm: Communicator) -> Result<()> {
+    /// // On each of two ranks:
+    /// let mut part = [0];
+    /// comm.reduce_scatter(&[10, 20], &mut part, ReduceOp::Sum, StreamRef::DEFAULT)?;
+    /// assert_eq!(part, if comm.rank() == 0 { [20] } else { [40] });
+    /// # Ok(())
+    /// # }
+    /// # fn main() -> Result<()> {
+    /// # let comms = libnccl_cpu::nccl().init_all(&[0, 1])?;
+    /// # std::thread::scope(|s| comms.into_iter().for_each(|comm| drop(s.spawn(|| each(comm).unwrap()))));
+    /// # Ok(())
+    /// # }
+    /// ```
     #[doc(alias = "ncclReduceScatter")]
     #[doc(alias = "ncclReduceScatterConfig")]
     collectives::reduce_scatter(
@@ -234,6 +382,22 @@ operations! {
 
     /// [`reduce_scatter`](Self::reduce_scatter) where the result goes to part `rank` of the `size` equal parts
     /// of `buffer`; what the other parts hold afterwards is not defined.
+    ///
+    /// ```
+    /// # use libnccl::{Communicator, ReduceOp, Result, StreamRef};
+    /// # fn each(comm: Communicator) -> Result<()> {
+    /// // On each of two ranks:
+    /// let mut buffer = [10, 20];
+    /// comm.reduce_scatter_in_place(&mut buffer, ReduceOp::Sum, StreamRef::DEFAULT)?;
+    /// assert_eq!(buffer[comm.rank()], if comm.rank() == 0 { 20 } else { 40 });
+    /// # Ok(())
+    /// # }
+    /// # fn main() -> Result<()> {
+    /// # let comms = libnccl_cpu::nccl().init_all(&[0, 1])?;
+    /// # std::thread::scope(|s| comms.into_iter().for_each(|comm| drop(s.spawn(|| each(comm).unwrap()))));
+    /// # Ok(())
+    /// # }
+    /// ```
     #[doc(alias = "ncclReduceScatter")]
     collectives::reduce_scatter_in_place(buffer: impl Into<DeviceSliceMut<'scope, T>>, op: ReduceOp);
 
@@ -243,6 +407,23 @@ operations! {
     ///
     /// Before NCCL 2.28.3, which is the first to have it, it is made of grouped sends and receives, and then
     /// takes no options.
+    ///
+    /// ```
+    /// # use libnccl::{Communicator, Result, StreamRef};
+    /// # fn each(comm: Communicator) -> Result<()> {
+    /// // On each of two ranks:
+    /// let send = [10, 20].map(|part| part + comm.rank() as i32);
+    /// let mut recv = [0; 2];
+    /// comm.all_to_all(&send, &mut recv, StreamRef::DEFAULT)?;
+    /// assert_eq!(recv, if comm.rank() == 0 { [10, 11] } else { [20, 21] });
+    /// # Ok(())
+    /// # }
+    /// # fn main() -> Result<()> {
+    /// # let comms = libnccl_cpu::nccl().init_all(&[0, 1])?;
+    /// # std::thread::scope(|s| comms.into_iter().for_each(|comm| drop(s.spawn(|| each(comm).unwrap()))));
+    /// # Ok(())
+    /// # }
+    /// ```
     #[doc(alias = "ncclAlltoAll")]
     #[doc(alias = "ncclAlltoAllConfig")]
     collectives::all_to_all(
@@ -255,6 +436,24 @@ operations! {
     ///
     /// Before NCCL 2.28.3, which is the first to have it, it is made of grouped sends and receives, and then
     /// takes no options.
+    ///
+    /// ```
+    /// # use libnccl::{Communicator, Result, StreamRef};
+    /// # fn each(comm: Communicator) -> Result<()> {
+    /// // On each of two ranks:
+    /// let mut all = vec![0; if comm.rank() == 0 { 2 } else { 0 }];
+    /// comm.gather(&[comm.rank() as i32], &mut all, 0, StreamRef::DEFAULT)?;
+    /// if comm.rank() == 0 {
+    ///     assert_eq!(all, [0, 1]);
+    /// }
+    /// # Ok(())
+    /// # }
+    /// # fn main() -> Result<()> {
+    /// # let comms = libnccl_cpu::nccl().init_all(&[0, 1])?;
+    /// # std::thread::scope(|s| comms.into_iter().for_each(|comm| drop(s.spawn(|| each(comm).unwrap()))));
+    /// # Ok(())
+    /// # }
+    /// ```
     #[doc(alias = "ncclGather")]
     #[doc(alias = "ncclGatherConfig")]
     collectives::gather(
@@ -268,6 +467,23 @@ operations! {
     ///
     /// Before NCCL 2.28.3, which is the first to have it, it is made of grouped sends and receives, and then
     /// takes no options.
+    ///
+    /// ```
+    /// # use libnccl::{Communicator, Result, StreamRef};
+    /// # fn each(comm: Communicator) -> Result<()> {
+    /// // On each of two ranks:
+    /// let send: &[i32] = if comm.rank() == 0 { &[10, 20] } else { &[] };
+    /// let mut part = [0];
+    /// comm.scatter(send, &mut part, 0, StreamRef::DEFAULT)?;
+    /// assert_eq!(part, if comm.rank() == 0 { [10] } else { [20] });
+    /// # Ok(())
+    /// # }
+    /// # fn main() -> Result<()> {
+    /// # let comms = libnccl_cpu::nccl().init_all(&[0, 1])?;
+    /// # std::thread::scope(|s| comms.into_iter().for_each(|comm| drop(s.spawn(|| each(comm).unwrap()))));
+    /// # Ok(())
+    /// # }
+    /// ```
     #[doc(alias = "ncclScatter")]
     #[doc(alias = "ncclScatterConfig")]
     collectives::scatter(
@@ -278,16 +494,72 @@ operations! {
 
     /// Sends `buffer` to rank `peer`, which receives as many elements. A rank that sends *and* receives does
     /// both in one group, or it may wait for a peer that does the same.
+    ///
+    /// ```
+    /// # use libnccl::{Communicator, Result, StreamRef};
+    /// # fn each(comm: Communicator) -> Result<()> {
+    /// // On each of two ranks:
+    /// if comm.rank() == 0 {
+    ///     comm.send(&[1, 2], 1, StreamRef::DEFAULT)?;
+    /// } else {
+    ///     let mut buffer = [0; 2];
+    ///     comm.recv(&mut buffer, 0, StreamRef::DEFAULT)?;
+    ///     assert_eq!(buffer, [1, 2]);
+    /// }
+    /// # Ok(())
+    /// # }
+    /// # fn main() -> Result<()> {
+    /// # let comms = libnccl_cpu::nccl().init_all(&[0, 1])?;
+    /// # std::thread::scope(|s| comms.into_iter().for_each(|comm| drop(s.spawn(|| each(comm).unwrap()))));
+    /// # Ok(())
+    /// # }
+    /// ```
     #[doc(alias = "ncclSend")]
     point_to_point::send(buffer: impl Into<DeviceSlice<'scope, T>>, peer: usize);
 
     /// Receives `buffer` from rank `peer`, which sends as many elements.
+    ///
+    /// ```
+    /// # use libnccl::{Communicator, Nccl, Result, StreamRef};
+    /// # fn each(nccl: &Nccl, comm: Communicator) -> Result<()> {
+    /// // On each of two ranks:
+    /// let (mine, mut theirs, peer) = ([comm.rank() as i32], [-1], 1 - comm.rank());
+    /// nccl.group(|g| {
+    ///     g.send(&comm, &mine, peer, StreamRef::DEFAULT)?;
+    ///     g.recv(&comm, &mut theirs, peer, StreamRef::DEFAULT)
+    /// })?;
+    /// assert_eq!(theirs, [peer as i32]);
+    /// # Ok(())
+    /// # }
+    /// # fn main() -> Result<()> {
+    /// # let nccl = libnccl_cpu::nccl();
+    /// # let comms = nccl.init_all(&[0, 1])?;
+    /// # let nccl = &nccl;
+    /// # std::thread::scope(|s| comms.into_iter().for_each(|comm| drop(s.spawn(move || each(nccl, comm).unwrap()))));
+    /// # Ok(())
+    /// # }
+    /// ```
     #[doc(alias = "ncclRecv")]
     point_to_point::recv(buffer: impl Into<DeviceSliceMut<'scope, T>>, peer: usize);
 
     /// Writes `local`, which is a part of a window of this rank, to that place in the window of rank `peer`, and
     /// then raises `signal` there; the peer learns of it by [`wait_signal`](Communicator::wait_signal). Since NCCL
     /// 2.29.2.
+    ///
+    /// ```no_run
+    /// # fn main() -> libnccl::Result<()> {
+    /// # let nccl = libnccl::Nccl::load()?;
+    /// # let comm = nccl.init_rank(8, 0, &nccl.unique_id()?)?;
+    /// use libnccl::{Signal, StreamRef, WindowFlags};
+    ///
+    /// let mut buffer = nccl.alloc::<f32>(1024)?;
+    /// let window = comm.register_window(&mut buffer, WindowFlags::COLL_SYMMETRIC)?;
+    /// // The first half of this rank's window goes to the second half of rank 1's.
+    /// let first_half = buffer.get(..512).expect("it has 1024 elements");
+    /// comm.put_signal(first_half, 1, window.at(512), Signal::default(), StreamRef::DEFAULT)?;
+    /// # Ok(())
+    /// # }
+    /// ```
     #[doc(alias = "ncclPutSignal")]
     one_sided::put_signal(
         local: impl Into<DeviceSlice<'scope, T>>,

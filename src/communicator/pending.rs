@@ -15,17 +15,17 @@ use crate::{Config, Error, Result, ResultCode, UniqueId, sys};
 
 /// A communicator that a group makes at its end; see [`Group::init_rank`](crate::Group::init_rank).
 pub struct PendingCommunicator {
-    library: Arc<Library>,
     slot: Rc<PendingSlot>,
     timeout: Option<Duration>,
-    name: Option<Arc<CStr>>,
 }
 
-/// Where NCCL writes the handle; alive until the group has ended, for the group has it too.
-#[derive(Debug)]
+/// Where NCCL writes the handle, and what it keeps pointers to; alive until the group has ended, for the group
+/// has it too. Whoever has it last ends the communicator, unless it was taken out.
 pub(crate) struct PendingSlot {
+    library: Arc<Library>,
     raw: Cell<sys::ncclComm_t>,
     state: Cell<Pending>,
+    name: Option<Arc<CStr>>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -55,7 +55,12 @@ impl PendingCommunicator {
         const CALL: &str = "init_rank";
         let Arguments { size, rank } = Arguments::new(CALL, size, rank)?;
         let mut raw_config = config.to_raw(CALL, library.version, &library.backend.to_string())?;
-        let slot = Rc::new(PendingSlot { raw: Cell::new(ptr::null_mut()), state: Cell::new(Pending::Open) });
+        let slot = Rc::new(PendingSlot {
+            library: Arc::clone(library),
+            raw: Cell::new(ptr::null_mut()),
+            state: Cell::new(Pending::Open),
+            name: raw_config.name(),
+        });
         let place = slot.raw.as_ptr();
         // SAFETY: `place` lives until the group has ended, as the group keeps the slot; a failed call does not
         // keep it. The configuration is read during the call, but for the name.
@@ -69,8 +74,7 @@ impl PendingCommunicator {
                 )?;
             }
         }
-        let (timeout, name) = (config.timeout_duration(), raw_config.name());
-        Ok(Self { library: Arc::clone(library), slot, timeout, name })
+        Ok(Self { slot, timeout: config.timeout_duration() })
     }
 
     pub(crate) fn slot(&self) -> Rc<PendingSlot> {
@@ -82,7 +86,7 @@ impl PendingCommunicator {
     /// # Errors
     /// [`Error::InvalidUsage`] before the end of the group, or if it failed; else as for
     /// [`Nccl::init_rank_with`](crate::Nccl::init_rank_with).
-    pub fn finish(mut self) -> Result<Communicator> {
+    pub fn finish(self) -> Result<Communicator> {
         match self.slot.state.get() {
             Pending::Open => {
                 Err(Error::usage("finish", "the group that makes the communicator has not ended"))
@@ -91,21 +95,21 @@ impl PendingCommunicator {
                 Err(Error::usage("finish", "the group that was to make the communicator failed"))
             }
             Pending::Made => {
-                let raw = self.slot.raw.replace(ptr::null_mut());
-                // One that is nonblocking may still be at it.
-                let code = if self.timeout.is_some() { ResultCode::IN_PROGRESS } else { ResultCode::SUCCESS };
-                let (timeout, name) = (self.timeout, self.name.take());
+                let PendingSlot { library, raw, name, .. } = &*self.slot;
+                let raw = raw.replace(ptr::null_mut());
+                // One that is nonblocking, by its options or by `NCCL_COMM_BLOCKING`, may still be at it.
+                let code = ResultCode::IN_PROGRESS;
                 // SAFETY: the group has made the handle, and it is taken out of the slot.
-                unsafe { Communicator::adopt(&self.library, raw, code, timeout, name) }
+                unsafe { Communicator::adopt(library, raw, code, self.timeout, name.clone()) }
             }
         }
     }
 }
 
-impl Drop for PendingCommunicator {
+impl Drop for PendingSlot {
     fn drop(&mut self) {
-        let raw = self.slot.raw.get();
-        if self.slot.state.get() == Pending::Made && !raw.is_null() {
+        let raw = self.raw.get();
+        if self.state.get() == Pending::Made && !raw.is_null() {
             // SAFETY: the group has made the handle, and no one has taken it.
             let _ = unsafe { call!(self.library, ncclCommAbort(raw)) };
         }
@@ -114,6 +118,12 @@ impl Drop for PendingCommunicator {
 
 impl fmt::Debug for PendingCommunicator {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("PendingCommunicator").field("state", &self.slot.state.get()).finish_non_exhaustive()
+        f.debug_struct("PendingCommunicator").field("slot", &self.slot).finish_non_exhaustive()
+    }
+}
+
+impl fmt::Debug for PendingSlot {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("PendingSlot").field("state", &self.state.get()).finish_non_exhaustive()
     }
 }

@@ -76,8 +76,14 @@ impl Communicator {
             result => result,
         };
         self.leave();
-        // If the wait has not come to its end, NCCL may still write: the slot is left to it.
-        let code = written?;
+        let code = written.inspect_err(|_| {
+            // What was made before the failure is no one's. NCCL may still write, so the slot is left to it.
+            let raw = slot.peek();
+            if !raw.is_null() {
+                // SAFETY: a handle that no one else has.
+                let _ = unsafe { call!(library, ncclCommAbort(raw)) };
+            }
+        })?;
         let raw = slot.into_inner();
         if raw.is_null() {
             return Ok(None);
@@ -94,6 +100,12 @@ struct Slot(*mut sys::ncclComm_t);
 impl Slot {
     fn new() -> Self {
         Self(Box::into_raw(Box::new(ptr::null_mut())))
+    }
+
+    /// What has been written so far.
+    fn peek(&self) -> sys::ncclComm_t {
+        // SAFETY: made from a box in `new`, and not taken back yet.
+        unsafe { self.0.read_volatile() }
     }
 
     /// The operation is complete.

@@ -1,0 +1,537 @@
+//! Every method, and the calls that it makes.
+
+use std::time::Duration;
+
+use libnccl::{
+    Communicator, Config, CtaPolicy, Encryption, Error, GraphUsageMode, HostCftMode, MemoryStatistic, Nccl,
+    NvlsHostMode, ReduceOp, Result, ShrinkMode, Version,
+};
+
+use crate::world::{Kept, World, id, keep, recv, send, stream};
+
+type Act = dyn Fn(&World) -> Result<Kept>;
+
+/// A method, what it is called with, and the calls that it makes if all goes well.
+pub(crate) struct Case {
+    pub(crate) name: String,
+    pub(crate) version: Version,
+    pub(crate) act: Box<Act>,
+    pub(crate) calls: Vec<String>,
+    /// Those calls whose answer makes no difference.
+    pub(crate) ignores: &'static [&'static str],
+}
+
+impl Case {
+    fn new<T: 'static>(
+        name: impl Into<String>,
+        calls: impl IntoIterator<Item = impl Into<String>>,
+        act: impl Fn(&World) -> Result<T> + 'static,
+    ) -> Self {
+        let act = Box::new(move |world: &World| act(world).map(keep));
+        let calls = calls.into_iter().map(Into::into).collect();
+        Self { name: name.into(), version: Version::HEADER, act, calls, ignores: &[] }
+    }
+
+    fn of(self, version: &str) -> Self {
+        Self { name: format!("{} of {version}", self.name), version: version.parse().unwrap(), ..self }
+    }
+
+    fn ignoring(self, ignores: &'static [&'static str]) -> Self {
+        Self { ignores, ..self }
+    }
+}
+
+fn in_group(calls: impl IntoIterator<Item = String>) -> Vec<String> {
+    ["ncclGroupStart()".into()].into_iter().chain(calls).chain(["ncclGroupEnd()".into()]).collect()
+}
+
+/// `ncclX(..., 0x5)` with options.
+fn configured(call: &str) -> String {
+    let call = call.replacen('(', "Config(", 1);
+    format!("{}, {{minCTAs=2 userProfilerTag=7}})", call.trim_end_matches(')'))
+}
+
+/// Each operation in its four forms: at once or in a group, without options or with them.
+macro_rules! operations {
+    ($($method:ident($($argument:expr),*) => $call:literal;)*) => {
+        fn operations() -> Vec<Case> {
+            let mut cases = Vec::new();
+            $({
+                let (name, call) = (stringify!($method), $call.to_string());
+                cases.push(Case::new(name, [call.clone()], |w| w.comm.$method($($argument,)* stream())));
+                cases.push(Case::new(format!("grouped {name}"), in_group([call.clone()]), |w| {
+                    w.nccl.group(|g| g.$method(&w.comm, $($argument,)* stream()))
+                }));
+                // Without a form that takes options: see `messages_take_no_options`.
+                if !["send", "recv"].contains(&name) {
+                    let call = configured(&call);
+                    cases.push(Case::new(format!("configured {name}"), [call.clone()], |w| {
+                        w.comm.operations().with(&w.config).$method($($argument,)* stream())
+                    }));
+                    cases.push(Case::new(format!("grouped configured {name}"), in_group([call]), |w| {
+                        w.nccl.group(|g| g.on(&w.comm).with(&w.config).$method($($argument,)* stream()))
+                    }));
+                }
+            })*
+            cases
+        }
+    };
+}
+
+// A size of 4, of which this is rank 2.
+operations! {
+    all_reduce(send::<i8>(3), recv::<i8>(3), ReduceOp::Sum)
+        => "ncclAllReduce(0x10000, 0x20000, 3, Int8, Sum, comm0, 0x5)";
+    all_reduce(send::<f32>(0), recv::<f32>(9), ReduceOp::Sum)
+        => "ncclAllReduce(null, 0x20000, 0, Float32, Sum, comm0, 0x5)";
+    all_reduce_in_place(recv::<u8>(3), ReduceOp::Prod)
+        => "ncclAllReduce(0x20000, 0x20000, 3, Uint8, Prod, comm0, 0x5)";
+    broadcast(send::<i32>(4), recv::<i32>(3), 2)
+        => "ncclBroadcast(0x10000, 0x20000, 3, Int32, 2, comm0, 0x5)";
+    broadcast(send::<i32>(0), recv::<i32>(3), 3)
+        => "ncclBroadcast(null, 0x20000, 3, Int32, 3, comm0, 0x5)";
+    broadcast_in_place(recv::<u32>(3), 1)
+        => "ncclBroadcast(0x20000, 0x20000, 3, Uint32, 1, comm0, 0x5)";
+    reduce(send::<i64>(3), recv::<i64>(4), ReduceOp::Max, 2)
+        => "ncclReduce(0x10000, 0x20000, 3, Int64, Max, 2, comm0, 0x5)";
+    reduce(send::<i64>(3), recv::<i64>(0), ReduceOp::Max, 3)
+        => "ncclReduce(0x10000, null, 3, Int64, Max, 3, comm0, 0x5)";
+    reduce_in_place(recv::<u64>(3), ReduceOp::Min, 0)
+        => "ncclReduce(0x20000, 0x20000, 3, Uint64, Min, 0, comm0, 0x5)";
+    all_gather(send::<f32>(3), recv::<f32>(13))
+        => "ncclAllGather(0x10000, 0x20000, 3, Float32, comm0, 0x5)";
+    all_gather_in_place(recv::<f64>(8))
+        => "ncclAllGather(0x20020, 0x20000, 2, Float64, comm0, 0x5)";
+    reduce_scatter(send::<f32>(13), recv::<f32>(3), ReduceOp::Avg)
+        => "ncclReduceScatter(0x10000, 0x20000, 3, Float32, Avg, comm0, 0x5)";
+    reduce_scatter_in_place(recv::<f32>(8), ReduceOp::Sum)
+        => "ncclReduceScatter(0x20000, 0x20010, 2, Float32, Sum, comm0, 0x5)";
+    all_to_all(send::<f32>(8), recv::<f32>(9))
+        => "ncclAlltoAll(0x10000, 0x20000, 2, Float32, comm0, 0x5)";
+    gather(send::<f32>(3), recv::<f32>(12), 2)
+        => "ncclGather(0x10000, 0x20000, 3, Float32, 2, comm0, 0x5)";
+    gather(send::<f32>(3), recv::<f32>(0), 0)
+        => "ncclGather(0x10000, null, 3, Float32, 0, comm0, 0x5)";
+    scatter(send::<f32>(12), recv::<f32>(3), 2)
+        => "ncclScatter(0x10000, 0x20000, 3, Float32, 2, comm0, 0x5)";
+    scatter(send::<f32>(0), recv::<f32>(3), 1)
+        => "ncclScatter(null, 0x20000, 3, Float32, 1, comm0, 0x5)";
+    send(send::<f32>(3), 1)
+        => "ncclSend(0x10000, 3, Float32, 1, comm0, 0x5)";
+    recv(recv::<f32>(3), 3)
+        => "ncclRecv(0x20000, 3, Float32, 3, comm0, 0x5)";
+}
+
+/// The same for reductions with an operator of their own.
+macro_rules! reductions {
+    ($($method:ident($($argument:expr),*) => $call:literal;)*) => {
+        fn reductions() -> Vec<Case> {
+            const CREATE: &str = "ncclRedOpCreatePreMulSum(&, 0x30000, Float64, 0, comm0)";
+            let around = |calls: Vec<String>| {
+                let destroy = "ncclRedOpDestroy(op5, comm0)";
+                [CREATE.to_string()].into_iter().chain(calls).chain([destroy.into()]).collect::<Vec<_>>()
+            };
+            // SAFETY: never read.
+            let scalar = || unsafe {
+                libnccl::DeviceSlice::<f64>::from_raw_parts(std::ptr::without_provenance(0x3_0000), 1)
+            };
+            let mut cases = Vec::new();
+            $({
+                let (name, call) = (stringify!($method), $call.to_string());
+                cases.push(Case::new(format!("scaled {name}"), around(vec![call.clone()]), move |w| {
+                    w.comm.pre_mul_sum_device(scalar())?.$method($($argument,)* stream())
+                }));
+                let grouped = around(in_group([call.clone()]));
+                cases.push(Case::new(format!("grouped scaled {name}"), grouped, move |w| {
+                    let op = w.comm.pre_mul_sum_device(scalar())?;
+                    w.nccl.group(|g| op.on(g).$method($($argument,)* stream()))
+                }));
+                let call = around(in_group([configured(&call)]));
+                cases.push(Case::new(format!("grouped configured scaled {name}"), call, move |w| {
+                    let op = w.comm.pre_mul_sum_device(scalar())?;
+                    w.nccl.group(|g| op.on(g).with(&w.config).$method($($argument,)* stream()))
+                }));
+            })*
+            cases.into_iter().map(|case| case.ignoring(&["ncclRedOpDestroy"])).collect()
+        }
+    };
+}
+
+reductions! {
+    all_reduce(send(3), recv(3)) => "ncclAllReduce(0x10000, 0x20000, 3, Float64, op5, comm0, 0x5)";
+    all_reduce_in_place(recv(3)) => "ncclAllReduce(0x20000, 0x20000, 3, Float64, op5, comm0, 0x5)";
+    reduce(send(3), recv(3), 1) => "ncclReduce(0x10000, 0x20000, 3, Float64, op5, 1, comm0, 0x5)";
+    reduce_in_place(recv(3), 1) => "ncclReduce(0x20000, 0x20000, 3, Float64, op5, 1, comm0, 0x5)";
+    reduce_scatter(send(12), recv(3))
+        => "ncclReduceScatter(0x10000, 0x20000, 3, Float64, op5, comm0, 0x5)";
+    reduce_scatter_in_place(recv(8))
+        => "ncclReduceScatter(0x20000, 0x20020, 2, Float64, op5, comm0, 0x5)";
+}
+
+/// The questions that every new communicator is asked.
+fn then_asked(call: &str, numbers: impl IntoIterator<Item = usize>) -> Vec<String> {
+    let ask =
+        |number| ["Count", "UserRank", "CuDevice"].map(|what| format!("ncclComm{what}(comm{number}, &)"));
+    [call.to_string()].into_iter().chain(numbers.into_iter().flat_map(ask)).collect()
+}
+
+fn timed() -> Config {
+    Config::new().timeout(Duration::from_secs(10))
+}
+
+fn children() -> Vec<Case> {
+    let making = |name: &str, call: &str, act: fn(&World) -> Result<Communicator>| {
+        Case::new(name, then_asked(call, [2]), act)
+    };
+    let scalable = "ncclCommInitRankScalable(&, 4, 2, 2, [1, 2], {})";
+    let mut cases = vec![
+        making("init_rank", "ncclCommInitRank(&, 4, id1, 2)", |w| w.nccl.init_rank(4, 2, &id(1))),
+        making("init_rank_with defaults", "ncclCommInitRank(&, 4, id1, 2)", |w| {
+            w.nccl.init_rank_with(4, 2, &id(1), &Config::new())
+        }),
+        making("init_rank_with", "ncclCommInitRankConfig(&, 4, id1, 2, {blocking=0})", |w| {
+            w.nccl.init_rank_with(4, 2, &id(1), &timed())
+        }),
+        making("init_rank_scalable", scalable, |w| {
+            w.nccl.init_rank_scalable(4, 2, &[id(1), id(2)], &Config::new())
+        }),
+        making("init_rank_scalable by one", "ncclCommInitRank(&, 4, id1, 2)", |w| {
+            w.nccl.init_rank_scalable(4, 2, &[id(1)], &Config::new())
+        }),
+        Case::new("init_all", then_asked("ncclCommInitAll(&, 3, [0, 2, 1])", 2..5), |w| {
+            w.nccl.init_all(&[0, 2, 1])
+        }),
+        making("grow_rank", "ncclCommGrow(null, 9, id1, 8, &, {})", |w| {
+            w.nccl.grow_rank(9, 8, &id(1), &Config::new())
+        }),
+        making("grow", "ncclCommGrow(comm0, 9, id1, -1, &, null)", |w| {
+            w.comm.grow(9, Some(&id(1)), &Config::new())
+        }),
+        making("grow of one without the id", "ncclCommGrow(comm0, 9, null, -1, &, {blocking=0})", |w| {
+            w.comm.grow(9, None, &timed())
+        }),
+        making("shrink", "ncclCommShrink(comm0, [1, 3], 2, &, null, 0)", |w| {
+            w.comm.shrink(&[3, 1], ShrinkMode::Default, &Config::new())
+        }),
+        making("shrink after a failure", "ncclCommShrink(comm0, [0], 1, &, {shrinkShare=1}, 1)", |w| {
+            w.comm.shrink(&[0], ShrinkMode::Abort, &Config::new().shrink_share(true))
+        }),
+        making("split", "ncclCommSplit(comm0, 7, -3, &, null)", |w| Ok(w.comm.split(Some(7), -3)?.unwrap())),
+        making("split_with", "ncclCommSplit(comm0, 7, 0, &, {splitShare=1})", |w| {
+            Ok(w.comm.split_with(Some(7), 0, &Config::new().split_share(true))?.unwrap())
+        }),
+        Case::new("split without a color", ["ncclCommSplit(comm0, -1, 3, &, null)"], |w| {
+            assert!(w.comm.split(None, 3)?.is_none());
+            Ok(())
+        }),
+    ];
+    for (name, config, call) in [
+        ("pending", Config::new(), "ncclCommInitRank(&, 4, id1, 2)"),
+        ("pending with options", timed(), "ncclCommInitRankConfig(&, 4, id1, 2, {blocking=0})"),
+    ] {
+        // After the group, one has to ask whether it is done: see `a_pending_one_is_waited_for`.
+        let polled = "ncclCommGetAsyncError(comm2, &)".to_string();
+        let group = in_group([call.into()]).into_iter().chain([polled]);
+        let calls = group.chain(then_asked("", [2]).into_iter().skip(1));
+        cases.push(Case::new(name, calls, move |w| {
+            w.nccl.group(|g| g.init_rank(4, 2, &id(1), &config))?.finish()
+        }));
+    }
+    let all = "ncclCommInitRankConfig(&, 4, id1, 2, {blocking=0 cgaClusterSize=8 minCTAs=2 maxCTAs=3 \
+               splitShare=1 trafficClass=4 collnetEnable=1 CTAPolicy=2 shrinkShare=1 nvlsCTAs=5 \
+               nChannelsPerNetPeer=6 nvlinkCentricSched=1 graphUsageMode=1 numRmaCtx=7 maxP2pPeers=8 \
+               graphStreamOrdering=0 launchOrderImplicit=1 numRmaSig=9 rmaEagerInit=1 hostCftMode=2 \
+               nvlsHostMode=3 netName=\"Socket\" commName=\"all\"})";
+    let modes = [HostCftMode::Fallback as i32, NvlsHostMode::DisableTransportAndSymmetricMultimem as i32];
+    let all = all
+        .replace("hostCftMode=2", &format!("hostCftMode={}", modes[0]))
+        .replace("nvlsHostMode=3", &format!("nvlsHostMode={}", modes[1]));
+    cases.push(Case::new("init_rank_with everything", then_asked(&all, [2]), |w| {
+        let config = timed()
+            .cga_cluster_size(8)
+            .min_ctas(2)
+            .max_ctas(3)
+            .split_share(true)
+            .traffic_class(4)
+            .collnet_enable(true)
+            .cta_policy(CtaPolicy::Zero)
+            .shrink_share(true)
+            .nvls_ctas(5)
+            .n_channels_per_net_peer(6)
+            .nvlink_centric_sched(true)
+            .graph_usage_mode(GraphUsageMode::Single)
+            .num_rma_ctx(7)
+            .max_p2p_peers(8)
+            .graph_stream_ordering(false)
+            .launch_order_implicit(true)
+            .num_rma_sig(9)
+            .rma_eager_init(true)
+            .host_cft_mode(HostCftMode::Fallback)
+            .nvls_host_mode(NvlsHostMode::DisableTransportAndSymmetricMultimem)
+            .net_name("Socket")
+            .name("all");
+        w.nccl.init_rank_with(4, 2, &id(1), &config)
+    }));
+    cases
+}
+
+fn lives() -> Vec<Case> {
+    // One element, as NCCL drops operations on none.
+    let barrier = ["ncclMemAlloc(&, 1)", "ncclAllReduce(0x40000, 0x40000, 1, Uint8, Max, comm0, 0x5)"];
+    let grouped_barrier = ["ncclGroupStart()", barrier[0], barrier[1], "ncclGroupEnd()"];
+    let finalized = ["ncclCommFinalize(comm1)", "ncclCommDestroy(comm1)"];
+    vec![
+        Case::new("async_error", ["ncclCommGetAsyncError(comm0, &)"], |w| w.comm.async_error()),
+        Case::new("memory", ["ncclCommMemStats(comm0, 0, &)"], |w| {
+            w.comm.memory(MemoryStatistic::Suspendable)
+        }),
+        Case::new("memory in total", ["ncclCommMemStats(comm0, 3, &)"], |w| {
+            w.comm.memory(MemoryStatistic::Total)
+        }),
+        Case::new("suspend", ["ncclCommSuspend(comm0, 1)"], |w| w.comm.suspend()),
+        Case::new("resume", ["ncclCommResume(comm0)"], |w| w.comm.resume()),
+        Case::new("revoke", ["ncclCommRevoke(comm0, 0)"], |w| w.comm.revoke()),
+        Case::new("unique_id of a communicator", ["ncclCommGetUniqueId(comm0, &)"], |w| {
+            assert_eq!(w.comm.unique_id()?, id(9));
+            Ok(())
+        }),
+        Case::new("pre_mul_sum", ["ncclRedOpCreatePreMulSum(&, SCALAR, Float32, 1, comm0)"], |w| {
+            w.comm.pre_mul_sum(0.5_f32).map(std::mem::forget)?;
+            // So that the operator's end is not in the log, nor its lack a problem.
+            w.recorder.forget_operators();
+            Ok(())
+        }),
+        Case::new("barrier", barrier, |w| w.comm.barrier(stream())),
+        Case::new("grouped barrier", grouped_barrier, |w| w.nccl.group(|g| g.barrier(&w.comm, stream()))),
+        Case::new("destroy", [finalized[1]], |w| w.spare().destroy()),
+        Case::new("abort", ["ncclCommAbort(comm1)"], |w| w.spare().abort()),
+        Case::new("abort by a handle", ["ncclCommAbort(comm1)"], |w| w.spare().abort_handle().abort())
+            .ignoring(&[]),
+        Case::new("finalize", finalized, |w| w.spare().finalize()?.destroy()),
+        Case::new("finalize and abort", [finalized[0], "ncclCommAbort(comm1)"], |w| {
+            w.spare().finalize()?.abort()
+        }),
+        Case::new("destroy_all", [finalized[1]], |w| Communicator::destroy_all([w.spare()])),
+        Case::new("drop", ["ncclCommAbort(comm1)"], |w| {
+            drop(w.spare());
+            Ok(())
+        })
+        .ignoring(&["ncclCommAbort"]),
+        Case::new("into_raw and from_raw", &then_asked("", [1])[1..], |w| {
+            // SAFETY: given up just before.
+            unsafe { Communicator::from_raw(&w.nccl, w.spare().into_raw()) }
+        }),
+    ]
+}
+
+fn others() -> Vec<Case> {
+    let key = "0123456789abcdef0123456789abcdef";
+    let mut cases = vec![
+        Case::new("empty group", in_group([]), |w| w.nccl.group(|_| Ok(5))),
+        Case::new("group in a group", in_group(in_group([])), |w| w.nccl.group(|g| g.group(|_| Ok(5)))),
+        Case::new("simulate", ["ncclGroupStart()", "ncclGroupSimulateEnd(&)"], |w| {
+            assert_eq!(w.nccl.simulate(|_| Ok(()))?, Some(12.5));
+            Ok(())
+        }),
+        Case::new("set_encryption", ["ncclSetEncryption({mode=0 psk=null})"], |w| {
+            w.nccl.set_encryption(Encryption::None)
+        }),
+        Case::new("set_encryption by key", [format!("ncclSetEncryption({{mode=1 psk={key:?}}})")], |w| {
+            w.nccl.set_encryption(Encryption::PreSharedKey(key.as_bytes()))
+        }),
+        Case::new("keys", ["ncclParamGetAllParameterKeys(&, &)"], |w| w.nccl.parameters()?.keys()),
+        Case::new("dump", ["ncclParamDumpAll()"], |w| w.nccl.parameters()?.dump())
+            .ignoring(&["ncclParamDumpAll"]),
+        Case::new("text of a parameter", ["ncclParamGetParameter(\"KEY\", &, &)"], |w| {
+            w.nccl.parameters()?.get::<String>("KEY")
+        }),
+    ];
+    macro_rules! parameters {
+        ($($type:ty: $call:literal;)*) => {$(
+            let calls = ["ncclParamBind(&, \"KEY\")", $call];
+            cases.push(Case::new(format!("parameter of {}", stringify!($type)), calls, |w: &World| {
+                w.nccl.parameters()?.get::<$type>("KEY")
+            }));
+        )*};
+    }
+    parameters! {
+        i8: "ncclParamGetI8(0x77, &)";
+        i16: "ncclParamGetI16(0x77, &)";
+        i32: "ncclParamGetI32(0x77, &)";
+        i64: "ncclParamGetI64(0x77, &)";
+        u8: "ncclParamGetU8(0x77, &)";
+        u16: "ncclParamGetU16(0x77, &)";
+        u32: "ncclParamGetU32(0x77, &)";
+        u64: "ncclParamGetU64(0x77, &)";
+        std::ffi::CString: "ncclParamGetStr(0x77, &)";
+        Vec<u8>: "ncclParamGet(0x77, BYTES, 64, &)";
+    }
+    cases
+}
+
+/// What older releases get instead of what they lack.
+fn fallbacks() -> Vec<Case> {
+    let messages = |calls: &[&str]| in_group(calls.iter().map(|call| format!("{call}, comm0, 0x5)")));
+    let all_to_all = [
+        "ncclSend(0x10000, 2, Float32, 0",
+        "ncclRecv(0x20000, 2, Float32, 0",
+        "ncclSend(0x10008, 2, Float32, 1",
+        "ncclRecv(0x20008, 2, Float32, 1",
+        "ncclSend(0x10010, 2, Float32, 2",
+        "ncclRecv(0x20010, 2, Float32, 2",
+        "ncclSend(0x10018, 2, Float32, 3",
+        "ncclRecv(0x20018, 2, Float32, 3",
+    ];
+    let gather = [
+        "ncclSend(0x10000, 1, Float32, 2",
+        "ncclRecv(0x20000, 1, Float32, 0",
+        "ncclRecv(0x20004, 1, Float32, 1",
+        "ncclRecv(0x20008, 1, Float32, 2",
+        "ncclRecv(0x2000c, 1, Float32, 3",
+    ];
+    let scatter = [
+        "ncclSend(0x10000, 1, Float32, 0",
+        "ncclSend(0x10004, 1, Float32, 1",
+        "ncclSend(0x10008, 1, Float32, 2",
+        "ncclSend(0x1000c, 1, Float32, 3",
+        "ncclRecv(0x20000, 1, Float32, 2",
+    ];
+    let older = ["2.22.3", "2.13.4"].into_iter().flat_map(|version| {
+        [
+            Case::new("all_to_all", messages(&all_to_all), |w| {
+                w.comm.all_to_all(send::<f32>(8), recv::<f32>(8), stream())
+            }),
+            Case::new("grouped all_to_all", in_group(messages(&all_to_all)), |w| {
+                w.nccl.group(|g| g.all_to_all(&w.comm, send::<f32>(8), recv::<f32>(8), stream()))
+            }),
+            Case::new("gather", messages(&gather), |w| {
+                w.comm.gather(send::<f32>(1), recv::<f32>(4), 2, stream())
+            }),
+            Case::new("gather elsewhere", messages(&["ncclSend(0x10000, 1, Float32, 0"]), |w| {
+                w.comm.gather(send::<f32>(1), recv::<f32>(0), 0, stream())
+            }),
+            Case::new("scatter", messages(&scatter), |w| {
+                w.comm.scatter(send::<f32>(4), recv::<f32>(1), 2, stream())
+            }),
+            Case::new("scatter elsewhere", messages(&["ncclRecv(0x20000, 1, Float32, 0"]), |w| {
+                w.comm.scatter(send::<f32>(0), recv::<f32>(1), 0, stream())
+            }),
+            Case::new("init_rank_scalable", then_asked("ncclCommInitRank(&, 4, id1, 2)", [2]), |w| {
+                w.nccl.init_rank_scalable(4, 2, &[id(1), id(2)], &Config::new())
+            }),
+            Case::new("destroy", ["ncclCommDestroy(comm1)"], |w| w.spare().destroy()),
+        ]
+        .map(|case| case.of(version))
+    });
+    older.collect()
+}
+
+pub(crate) fn all() -> Vec<Case> {
+    [operations(), reductions(), children(), lives(), others(), fallbacks()].into_iter().flatten().collect()
+}
+
+/// Addresses that differ from run to run, by name.
+fn named(call: &str) -> String {
+    let replace = |function: &str, position: usize, name: &str| {
+        if !call.starts_with(function) {
+            return call.to_string();
+        }
+        let arguments: Vec<_> = call.split(", ").collect();
+        let replaced =
+            arguments.iter().enumerate().map(|(index, text)| if index == position { name } else { text });
+        replaced.collect::<Vec<_>>().join(", ")
+    };
+    match call.split_once('(').map_or("", |(function, _)| function) {
+        // Only the scalar on this thread's stack; a device's has the address that it was given.
+        "ncclRedOpCreatePreMulSum" if !call.contains("0x30000") => {
+            replace("ncclRedOpCreatePreMulSum", 1, "SCALAR")
+        }
+        "ncclParamGet" => replace("ncclParamGet", 1, "BYTES"),
+        _ => call.to_string(),
+    }
+}
+
+#[test]
+fn every_method_makes_exactly_its_calls() {
+    for Case { name, version, act, calls, .. } in all() {
+        let world = World::of(version);
+        let kept = act(&world).unwrap_or_else(|error| panic!("{name}: {error}"));
+        let log: Vec<_> = world.recorder.take_log().iter().map(|call| named(call)).collect();
+        assert_eq!(log, calls, "{name}");
+        drop(kept);
+        world.close(&name);
+    }
+}
+
+#[test]
+fn answers_are_passed_on() {
+    let world = World::new();
+    assert_eq!((world.comm.size(), world.comm.rank(), world.comm.device()), (4, 2, 1));
+    assert_eq!(world.comm.memory(MemoryStatistic::Total).unwrap(), 4096);
+    let parameters = world.nccl.parameters().unwrap();
+    assert_eq!(parameters.get::<u64>("KEY").unwrap(), Some(7));
+    assert_eq!(parameters.get::<String>("KEY").unwrap().as_deref(), Some("value"));
+    assert_eq!(parameters.get::<Vec<u8>>("KEY").unwrap(), Some(vec![0; 3]));
+    assert_eq!(world.nccl.unique_id().unwrap(), id(9));
+    world.close("answers");
+}
+
+/// A way to call a method that the release lacks, and which one it is that lacks.
+type Lack = (&'static str, &'static str, fn(&World) -> Result<()>);
+
+#[rustfmt::skip]
+const LACKS: &[Lack] = &[
+    ("2.13.4", "ncclConfig_t.blocking", |w| w.nccl.init_rank_with(4, 2, &id(1), &timed()).map(drop)),
+    ("2.13.4", "ncclCommFinalize", |w| w.spare().finalize().map(drop)),
+    ("2.13.4", "ncclCommSplit", |w| w.comm.split(None, 0).map(drop)),
+    ("2.13.4", "ncclGroupSimulateEnd", |w| w.nccl.simulate(|_| Ok(())).map(drop)),
+    ("2.16.2", "ncclConfig_t.minCTAs", |w| group_of(&w.nccl, &Config::new().min_ctas(1))),
+    ("2.22.3", "ncclCommShrink", |w| w.comm.shrink(&[1], ShrinkMode::Abort, &Config::new()).map(drop)),
+    ("2.22.3", "ncclConfig_t.commName", |w| w.comm.split_with(None, 0, &Config::new().name("x")).map(drop)),
+    ("2.22.3", "ncclAlltoAllConfig",
+        |w| w.comm.operations().with(&w.config).all_to_all(send::<f32>(4), recv::<f32>(4), stream())),
+    ("2.22.3", "ncclParamGetParameter", |w| w.nccl.parameters().map(drop)),
+    ("2.27.7", "ncclCommGrow", |w| w.nccl.grow_rank(9, 8, &id(1), &Config::new()).map(drop)),
+    ("2.27.7", "ncclCommGrow", |w| w.comm.grow(9, None, &Config::new()).map(drop)),
+    ("2.27.7", "ncclCommGetUniqueId", |w| w.comm.unique_id().map(drop)),
+    ("2.27.7", "ncclCommRevoke", |w| w.comm.revoke()),
+    ("2.27.7", "ncclCommSuspend", |w| w.comm.suspend()),
+    ("2.27.7", "ncclCommResume", |w| w.comm.resume()),
+    ("2.27.7", "ncclCommMemStats", |w| w.comm.memory(MemoryStatistic::Total).map(drop)),
+    ("2.27.7", "NCCL_CTA_POLICY_ZERO",
+        |w| w.comm.split_with(None, 0, &Config::new().cta_policy(CtaPolicy::Zero)).map(drop)),
+    ("2.28.3", "ncclCollConfig_t.minCTAs",
+        |w| w.comm.operations().with(&w.config).all_to_all(send::<f32>(4), recv::<f32>(4), stream())),
+    ("2.31.2", "ncclSetEncryption", |w| w.nccl.set_encryption(Encryption::None)),
+];
+
+fn group_of(nccl: &Nccl, config: &Config) -> Result<()> {
+    nccl.group(|g| g.init_rank(4, 2, &id(1), config)).map(drop)
+}
+
+#[test]
+fn what_a_release_lacks_is_said_with_both_releases() {
+    for (version, lacking, act) in LACKS {
+        let world = World::of(version.parse().unwrap());
+        let error = act(&world).unwrap_err();
+        let Error::Unsupported { function, since, found, .. } = &error else { panic!("{lacking}: {error}") };
+        assert_eq!((*function, found.to_string()), (*lacking, (*version).to_string()));
+        assert!(since > found, "{error}");
+        let text = error.to_string();
+        assert!(text.contains(&since.to_string()) && text.contains(version), "{text}");
+        assert_eq!(world.recorder.take_started(), [] as [String; 0], "{lacking}");
+        world.close(lacking);
+    }
+}
+
+#[test]
+fn messages_take_no_options() {
+    let world = World::new();
+    let operations = world.comm.operations().with(&world.config);
+    for result in [operations.send(send::<f32>(1), 0, stream()), operations.recv(recv::<f32>(1), 0, stream())]
+    {
+        assert!(matches!(result, Err(Error::InvalidUsage { .. })), "{result:?}");
+    }
+    assert_eq!(world.recorder.take_log(), [] as [String; 0]);
+    world.close("messages");
+}

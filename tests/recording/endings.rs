@@ -1,0 +1,166 @@
+//! Every order in which things can end.
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+
+use libnccl::{Communicator, Config, Error, Result};
+
+use crate::codes::CODES;
+use crate::recorder::{Recorder, SUCCESS};
+use crate::world::{World, id, recv, stream, work};
+
+/// The ways in which a communicator ends, whether they worked or not.
+type End = (&'static str, fn(Communicator));
+
+const ENDS: &[End] = &[
+    ("drop", drop),
+    ("destroy", |comm| drop(comm.destroy())),
+    ("abort", |comm| drop(comm.abort())),
+    ("finalize", |comm| drop(comm.finalize())),
+    ("finalize and destroy", |comm| {
+        let _ = comm.finalize().and_then(libnccl::Finalized::destroy);
+    }),
+    ("finalize and abort", |comm| {
+        let _ = comm.finalize().and_then(libnccl::Finalized::abort);
+    }),
+    ("abort by a handle", |comm| drop(comm.abort_handle().abort())),
+    ("panic", |comm| {
+        let unwound = catch_unwind(AssertUnwindSafe(move || {
+            let _comm = comm;
+            panic!("on purpose")
+        }));
+        assert!(unwound.is_err());
+    }),
+];
+
+/// What a communicator may have gone through before.
+type Past = (&'static str, fn(&World, &Communicator));
+
+const PASTS: &[Past] = &[
+    ("nothing", |_, _| {}),
+    ("work", |_, comm| work(comm).unwrap()),
+    ("a failed call", |world, comm| {
+        world.recorder.answer_once("ncclAllReduce", 0, 6);
+        work(comm).unwrap_err();
+    }),
+    ("a failed group", |world, comm| {
+        let fail = world.nccl.group(|g| {
+            g.recv(comm, recv::<f32>(1), 0, stream())?;
+            Err::<(), _>(Error::Aborted { call: "the closure" })
+        });
+        fail.unwrap_err();
+    }),
+    ("an operator", |_, comm| {
+        let halves = comm.pre_mul_sum(0.5_f32).unwrap();
+        halves.all_reduce_in_place(recv(1), stream()).unwrap();
+    }),
+    ("an operator in a failed group", |world, comm| {
+        let halves = comm.pre_mul_sum(0.5_f32).unwrap();
+        let fail = world.nccl.group(|g| {
+            halves.on(g).all_reduce_in_place(recv(1), stream())?;
+            Err::<(), _>(Error::Aborted { call: "the closure" })
+        });
+        fail.unwrap_err();
+    }),
+    ("an operator that outlives an abort", |_, comm| {
+        let halves = comm.pre_mul_sum(0.5_f32).unwrap();
+        comm.abort_handle().abort().unwrap();
+        assert!(matches!(halves.all_reduce_in_place(recv(1), stream()), Err(Error::Aborted { .. })));
+    }),
+    ("an abort by a handle", |_, comm| comm.abort_handle().abort().unwrap()),
+    ("a child that could not be made", |world, comm| {
+        world.recorder.answer_once("ncclCommSplit", 0, 3);
+        comm.split(Some(1), 0).unwrap_err();
+    }),
+];
+
+#[test]
+fn every_end_after_every_past() {
+    for (past_name, past) in PASTS {
+        for (end_name, end) in ENDS {
+            let world = World::new();
+            let comm = world.spare();
+            past(&world, &comm);
+            end(comm);
+            world.close(&format!("{end_name} after {past_name}"));
+        }
+    }
+}
+
+#[test]
+fn every_end_whatever_nccl_answers() {
+    for (name, end) in ENDS {
+        for function in ["ncclCommDestroy", "ncclCommAbort", "ncclCommFinalize"] {
+            for code in CODES {
+                let world = World::new();
+                world.recorder.answer(function, code);
+                end(world.spare());
+                world.close(&format!("{name}, {function} answers {code}"));
+            }
+        }
+    }
+}
+
+/// A parent, its children and an operator: every permutation of their ends, each in every way.
+#[test]
+fn families_end_in_every_order() {
+    let orders = [[0, 1, 2], [0, 2, 1], [1, 0, 2], [1, 2, 0], [2, 0, 1], [2, 1, 0]];
+    for order in orders {
+        for (name, end) in ENDS {
+            let recorder = Recorder::new();
+            let nccl = recorder.nccl();
+            let config = Config::new().name("parent");
+            let parent = nccl.init_rank_with(4, 2, &id(1), &config).unwrap();
+            let child = parent.split(Some(0), 0).unwrap().unwrap();
+            let grandchild = child.split_with(Some(0), 0, &Config::new().name("other")).unwrap().unwrap();
+            drop(child.pre_mul_sum(3_i32).unwrap());
+            let mut family = [Some(parent), Some(child), Some(grandchild)];
+            for index in order {
+                end(family[index].take().unwrap());
+            }
+            recorder.assert_clean(&format!("{name} in the order {order:?}"));
+        }
+    }
+}
+
+/// A handle that does not answer, or answers what cannot be, is ended, and its siblings too.
+#[test]
+fn a_communicator_that_does_not_know_itself_is_ended() {
+    for (size, rank) in [(0, 0), (-1, 0), (4, -1), (4, 4)] {
+        let recorder = Recorder::new();
+        let nccl = recorder.nccl();
+        recorder.size_and_rank(size, rank);
+        for result in [nccl.init_rank(4, 2, &id(1)).map(drop), nccl.init_all(&[0, 1]).map(drop)] {
+            assert!(result.is_err(), "rank {rank} of {size}");
+        }
+        recorder.assert_clean(&format!("rank {rank} of {size}"));
+    }
+}
+
+#[test]
+fn a_raw_handle_is_the_callers() {
+    let recorder = Recorder::new();
+    let nccl = recorder.nccl();
+    let named = Config::new().name("which NCCL keeps a pointer to");
+    let raw = nccl.init_rank_with(4, 2, &id(1), &named).unwrap().into_raw();
+    recorder.take_log();
+    // What the freed name would be overwritten with.
+    let _others: Vec<Box<[u8]>> = (0..64).map(|_| vec![b'x'; 46].into()).collect();
+    // SAFETY: given up just before.
+    let comm = unsafe { Communicator::from_raw(&nccl, raw) }.unwrap();
+    assert_eq!(comm.as_raw(), raw);
+    comm.abort_handle().abort().unwrap();
+    assert!(comm.as_raw().is_null() && comm.into_raw().is_null());
+    recorder.assert_clean("raw");
+}
+
+#[test]
+fn destroy_all_ends_all() {
+    for code in [SUCCESS, 1] {
+        let recorder = Recorder::new();
+        let comms = recorder.nccl().init_all(&[0, 1, 2]).unwrap();
+        recorder.answer_once("ncclCommDestroy", 1, code);
+        let result: Result<()> = Communicator::destroy_all(comms);
+        assert_eq!(result.is_ok(), code == SUCCESS);
+        recorder.assert_clean("destroy_all");
+    }
+}
