@@ -112,8 +112,9 @@ impl Nccl {
     ///
     /// If `operations` fails or panics, or one of its calls does, NCCL is made to drop what was queued. Other
     /// ranks may have started their part and will wait for this one's, so that the communicators that were in
-    /// the group have failed: they can be aborted, destroyed and asked for their rank, and nothing else. An
-    /// error that is found before anything was queued leaves them as they were.
+    /// the group have failed: they can be aborted, destroyed, revoked, shrunk with
+    /// [`ShrinkMode::Abort`](crate::ShrinkMode::Abort) and asked, and nothing else. An error that is found before
+    /// anything was queued leaves them as they were.
     ///
     /// # Errors
     /// What `operations` returned; else the first error of its calls, even one that it ignored, or that of the

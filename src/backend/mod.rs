@@ -199,6 +199,11 @@ impl Library {
         let mut id = sys::ncclUniqueId::default();
         // SAFETY: `id` is where NCCL writes an id.
         let made = unsafe { call!(self, ncclGetUniqueId(&raw mut id)) };
+        let made = made.and_then(|code| match code {
+            // There is nothing to wait on, and no id.
+            ResultCode::IN_PROGRESS => Err(self.error("ncclGetUniqueId", code)),
+            _ => Ok(()),
+        });
         made.inspect_err(|error| failures.push((address, error.clone())))?;
         Ok(UniqueId::from_raw(id))
     }

@@ -4,9 +4,10 @@ use std::ptr;
 
 use super::Communicator;
 use super::init::Arguments;
+use super::state::State;
 use crate::backend::call;
 use crate::group::forbid_open;
-use crate::{Config, Error, Nccl, Result, UniqueId, sys};
+use crate::{Config, Error, Nccl, Result, ResultCode, UniqueId, sys};
 
 /// What [`Communicator::shrink`] does about the work that is under way.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -63,11 +64,12 @@ impl Communicator {
         // Below the size, which is an i32.
         let mut list: Vec<i32> = list.into_iter().filter_map(|rank| i32::try_from(rank).ok()).collect();
         let count = i32::try_from(list.len()).unwrap_or(i32::MAX);
-        let flags = match mode {
-            ShrinkMode::Default => sys::NCCL_SHRINK_DEFAULT,
-            ShrinkMode::Abort => sys::NCCL_SHRINK_ABORT,
+        // Aborting is for communicators that have failed.
+        let (flags, enter): (_, fn(&State, _) -> _) = match mode {
+            ShrinkMode::Default => (sys::NCCL_SHRINK_DEFAULT, State::enter),
+            ShrinkMode::Abort => (sys::NCCL_SHRINK_ABORT, State::enter_to_ask),
         };
-        let shrunk = self.descend(CALL, config, |slot, config| {
+        let shrunk = self.descend(CALL, config, enter, |slot, config| {
             let (list, flags) = (list.as_mut_ptr(), flags.cast_signed());
             // SAFETY: a live communicator; the list has `count` ranks; the slot and the configuration are as
             // NCCL wants them.
@@ -112,7 +114,7 @@ impl Communicator {
         }
         let Arguments { size, .. } = Arguments::new(CALL, size, self.rank)?;
         let id = id.map(|id| id.to_raw());
-        let grown = self.descend(CALL, config, |slot, config| {
+        let grown = self.descend(CALL, config, State::enter, |slot, config| {
             const EXISTING_RANK: i32 = -1;
             let id = id.as_ref().map_or(ptr::null(), ptr::from_ref);
             // SAFETY: a live communicator; the id is null or an id; the slot and the configuration are as NCCL
@@ -129,9 +131,17 @@ impl Communicator {
     /// [`Error::Unsupported`], [`Error::Nccl`].
     #[doc(alias = "ncclCommRevoke")]
     pub fn revoke(&self) -> Result<()> {
+        const CALL: &str = "revoke";
+        forbid_open(CALL)?;
         let flags = sys::NCCL_REVOKE_DEFAULT.cast_signed();
-        // SAFETY: a live communicator.
-        self.immediate("revoke", || unsafe { call!(self.library(), ncclCommRevoke(self.raw(), flags)) })
+        // Also after a failure, which is when it is wanted.
+        self.ask(CALL, || {
+            // SAFETY: a live communicator.
+            match unsafe { call!(self.library(), ncclCommRevoke(self.raw(), flags)) }? {
+                ResultCode::IN_PROGRESS => self.wait(CALL),
+                _ => Ok(()),
+            }
+        })
     }
 }
 

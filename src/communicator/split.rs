@@ -3,6 +3,7 @@
 use std::ptr;
 
 use super::Communicator;
+use super::state::State;
 use crate::backend::call;
 use crate::group::forbid_open;
 use crate::{Config, Error, Result, ResultCode, sys};
@@ -47,17 +48,18 @@ impl Communicator {
                 return Err(Error::argument("split", format!("color {color} is beyond {}", i32::MAX)));
             }
         };
-        self.descend("split", config, |slot, config| {
+        self.descend("split", config, State::enter, |slot, config| {
             // SAFETY: a live communicator; the slot and the configuration are as NCCL wants them.
             unsafe { call!(self.library(), ncclCommSplit(self.raw(), c_color, key, slot, config)) }
         })
     }
 
-    /// Makes a communicator out of this one. `None` if NCCL leaves the slot empty.
+    /// Makes a communicator out of this one, which `enter` lets into NCCL. `None` if NCCL leaves the slot empty.
     pub(super) fn descend(
         &self,
         call: &'static str,
         config: &Config,
+        enter: fn(&State, &'static str) -> Result<()>,
         make: impl FnOnce(*mut sys::ncclComm_t, *mut sys::ncclConfig_t) -> Result<ResultCode>,
     ) -> Result<Option<Self>> {
         forbid_open(call)?;
@@ -69,7 +71,7 @@ impl Communicator {
         let name = raw_config.name().or_else(|| self.shared.name.clone());
         let raw_config = if inherits { ptr::null_mut() } else { raw_config.as_mut_ptr() };
         let slot = Slot::new();
-        self.shared.state.enter(call)?;
+        enter(&self.shared.state, call)?;
         let made = make(slot.0, raw_config);
         let written = match made {
             Ok(ResultCode::IN_PROGRESS) => self.wait(call).map(|()| ResultCode::IN_PROGRESS),

@@ -1,6 +1,6 @@
 //! What a group does to its members, and what a failure in it does.
 
-use libnccl::{Communicator, Error, Nccl, ReduceOp, Result, ResultCode, StreamRef};
+use libnccl::{Communicator, Config, Error, Nccl, ReduceOp, Result, ResultCode, ShrinkMode, StreamRef};
 
 use super::{cases, of_one_thread};
 
@@ -23,6 +23,14 @@ fn assert_failed(comm: &Communicator) {
         "all_reduce_in_place: the communicator was in a group that failed; it can only be aborted or destroyed"
     );
     assert_eq!(comm.async_error().unwrap(), ResultCode::SUCCESS);
+    // What recovers from a failure gets through to NCCL.
+    let revoked = comm.revoke().unwrap_err();
+    assert!(matches!(revoked, Error::Nccl { call: "ncclCommRevoke", .. }), "{revoked}");
+    let others = [1 - comm.rank()];
+    let shrunk = comm.shrink(&others, ShrinkMode::Abort, &Config::default()).unwrap_err();
+    assert!(matches!(shrunk, Error::Nccl { call: "ncclCommShrink", .. }), "{shrunk}");
+    let refused = comm.shrink(&others, ShrinkMode::Default, &Config::default()).unwrap_err();
+    assert!(matches!(refused, Error::InvalidUsage { call: "shrink", .. }), "{refused}");
 }
 
 fn assert_works(nccl: &Nccl, comms: &[Communicator]) {
