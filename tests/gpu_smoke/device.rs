@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use cudarc::driver::sys::{CUdeviceptr, CUresult, cuStreamQuery};
 use cudarc::driver::{CudaContext, CudaStream, result};
-use libnccl::{DeviceSlice, DeviceSliceMut, Element, StreamRef};
+use libnccl::{DeviceSlice, DeviceSliceMut, Element, NcclBuffer, StreamRef};
 
 /// The GPU, and the stream that all work on it is ordered on.
 pub(crate) struct Device {
@@ -52,6 +52,19 @@ impl Device {
         buffer
     }
 
+    /// Writes memory of NCCL's, from its start on, after all work on the stream.
+    pub(crate) fn fill<T: Element>(&self, buffer: &mut NcclBuffer<T>, elements: &[T]) {
+        assert!(elements.len() <= buffer.len());
+        // SAFETY: so many elements are there, borrowed exclusively.
+        unsafe { copy_in(&self.stream, buffer.as_mut_ptr() as CUdeviceptr, elements) };
+    }
+
+    /// All of it, after all work on the stream.
+    pub(crate) fn contents<T: Element + Default>(&self, buffer: &NcclBuffer<T>) -> Vec<T> {
+        // SAFETY: so many elements are there.
+        unsafe { copy_out(&self.stream, buffer.as_ptr() as CUdeviceptr, buffer.len()) }
+    }
+
     /// Whether all work on the stream has run, or does so soon.
     pub(crate) fn idle_within(&self, time: Duration) -> bool {
         idle_within(&self.stream, time)
@@ -61,23 +74,15 @@ impl Device {
 impl Buffer {
     pub(crate) fn write<T: Element>(&mut self, elements: &[T]) {
         self.check(size_of_val(elements));
-        self.wait();
-        // SAFETY: both are long enough, and live until the copy has been waited for.
-        unsafe { result::memcpy_htod_async(self.pointer, elements, self.stream.cu_stream()) }
-            .expect("a copy to the device");
-        self.wait();
+        // SAFETY: it is long enough.
+        unsafe { copy_in(&self.stream, self.pointer, elements) };
     }
 
     /// The first elements, after all work on the stream.
     pub(crate) fn read<T: Element + Default>(&self, count: usize) -> Vec<T> {
-        let mut elements = vec![T::default(); count];
-        self.check(size_of_val(&*elements));
-        self.wait();
-        // SAFETY: as in `write`.
-        unsafe { result::memcpy_dtoh_async(&mut elements, self.pointer, self.stream.cu_stream()) }
-            .expect("a copy from the device");
-        self.wait();
-        elements
+        self.check(count * size_of::<T>());
+        // SAFETY: it is long enough.
+        unsafe { copy_out(&self.stream, self.pointer, count) }
     }
 
     /// The first elements, for NCCL to read.
@@ -98,10 +103,31 @@ impl Buffer {
     fn check(&self, bytes: usize) {
         assert!(bytes <= self.bytes, "{bytes} bytes of a buffer of {}", self.bytes);
     }
+}
 
-    fn wait(&self) {
-        assert!(idle_within(&self.stream, PATIENCE), "the work on the GPU has not ended within {PATIENCE:?}");
-    }
+/// # Safety
+/// `to` is device memory for all the elements.
+unsafe fn copy_in<T: Element>(stream: &CudaStream, to: CUdeviceptr, elements: &[T]) {
+    wait(stream);
+    // SAFETY: both are long enough, and live until the copy has been waited for.
+    unsafe { result::memcpy_htod_async(to, elements, stream.cu_stream()) }.expect("a copy to the device");
+    wait(stream);
+}
+
+/// # Safety
+/// `from` is device memory that holds `count` elements.
+unsafe fn copy_out<T: Element + Default>(stream: &CudaStream, from: CUdeviceptr, count: usize) -> Vec<T> {
+    let mut elements = vec![T::default(); count];
+    wait(stream);
+    // SAFETY: as in `copy_in`.
+    unsafe { result::memcpy_dtoh_async(&mut elements, from, stream.cu_stream()) }
+        .expect("a copy from the device");
+    wait(stream);
+    elements
+}
+
+fn wait(stream: &CudaStream) {
+    assert!(idle_within(stream, PATIENCE), "the work on the GPU has not ended within {PATIENCE:?}");
 }
 
 /// The only device's, made current on the thread that calls.

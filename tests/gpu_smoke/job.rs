@@ -17,10 +17,11 @@ use std::thread;
 use std::time::{Duration, Instant};
 use std::{env, io};
 
-use libnccl::{Communicator, Nccl};
-use libtest_mimic::Failed;
+use libnccl::{Communicator, Config, Error, Nccl, UniqueId};
+use libtest_mimic::{Completion, Failed};
 
-use crate::{operations, scenarios};
+use crate::scenarios::{self, Scenario};
+use crate::{communicators, memory, more_operations, operations};
 
 const PAUSE: Duration = Duration::from_millis(5);
 
@@ -64,10 +65,19 @@ pub(crate) struct Job {
 
 /// What has become of a rank's process.
 struct Ending {
-    /// What was wrong, if anything, by check.
-    problems: HashMap<String, Option<String>>,
+    /// By check.
+    outcomes: HashMap<String, Outcome>,
     how: String,
     log: String,
+}
+
+/// What has come of a check, on one rank.
+#[derive(Debug, Clone)]
+enum Outcome {
+    Passed,
+    /// It cannot be done here, and why.
+    Skipped(String),
+    Failed(String),
 }
 
 impl Job {
@@ -83,9 +93,10 @@ impl Job {
             let checks = operations::all().iter().map(ToString::to_string).collect();
             job(setting, "no error after the operations", checks, OPERATIONS, operations::run as fn(&Rank))
         });
-        let scenarios = scenarios::SCENARIOS
-            .iter()
-            .map(|&(setting, name, run)| job(setting, name, Vec::new(), SCENARIO, run));
+        let scenarios: [&[Scenario]; 4] =
+            [scenarios::SCENARIOS, communicators::SCENARIOS, memory::SCENARIOS, more_operations::SCENARIOS];
+        let scenarios = scenarios.into_iter().flatten();
+        let scenarios = scenarios.map(|&(setting, name, run)| job(setting, name, Vec::new(), SCENARIO, run));
         operations.into_iter().chain(scenarios).collect()
     }
 
@@ -104,24 +115,35 @@ impl Job {
         self.checks.iter().map(first_word).chain([self.name.to_owned()]).collect()
     }
 
-    /// What has come of a check. The first call runs the job.
-    pub(crate) fn outcome(&self, check: &str) -> Result<(), Failed> {
+    /// What has come of a check: skipped, if it is on any rank, and has failed on none. The first call runs the job.
+    pub(crate) fn outcome(&self, check: &str) -> Result<Completion, Failed> {
         let endings = self.endings.get_or_init(|| self.start().expect("processes and their files"));
-        let problem =
-            |(rank, ending): (usize, &Ending)| Some(format!("rank {rank}: {}", self.problem(check, ending)?));
-        let problems: Vec<String> = endings.iter().enumerate().filter_map(problem).collect();
-        if problems.is_empty() { Ok(()) } else { Err(problems.join("\n").into()) }
+        let (mut problems, mut reasons) = (Vec::new(), Vec::new());
+        for (rank, ending) in endings.iter().enumerate() {
+            match self.outcome_on(check, ending) {
+                Outcome::Passed => {}
+                Outcome::Skipped(reason) => reasons.push(reason),
+                Outcome::Failed(problem) => problems.push(format!("rank {rank}: {problem}")),
+            }
+        }
+        reasons.dedup();
+        match (problems.is_empty(), reasons.is_empty()) {
+            (false, _) => Err(problems.join("\n").into()),
+            (true, false) => Ok(Completion::ignored_with(format!("skipped, {}", reasons.join("; ")))),
+            (true, true) => Ok(Completion::Completed),
+        }
     }
 
-    fn problem(&self, check: &str, Ending { problems, how, log }: &Ending) -> Option<String> {
-        if let Some(problem) = problems.get(check) {
-            return problem.clone();
+    fn outcome_on(&self, check: &str, Ending { outcomes, how, log }: &Ending) -> Outcome {
+        if let Some(outcome) = outcomes.get(check) {
+            return outcome.clone();
         }
-        let last = self.checks().into_iter().find(|check| !problems.contains_key(check))?;
-        Some(if last == check {
-            format!("the process ended: {how}\n{log}")
-        } else {
-            format!("not done, as the process ended before, at: {last}")
+        let first = self.checks().into_iter().find(|check| !outcomes.contains_key(check));
+        Outcome::Failed(match first {
+            Some(first) if first != check => {
+                format!("not done, as the process ended before, at: {first}")
+            }
+            _ => format!("the process ended: {how}\n{log}"),
         })
     }
 
@@ -191,15 +213,34 @@ impl Job {
             String::from_utf8_lossy(&text).into_owned()
         };
         let results = read("results");
-        let result = |line: &str| {
-            let (check, problem) = line.split_once('\t')?;
-            Some((check.to_owned(), Some(problem.to_owned()).filter(|problem| !problem.is_empty())))
-        };
-        let mut problems: HashMap<_, _> = results.lines().filter_map(result).collect();
+        let mut outcomes: HashMap<_, _> = results.lines().filter_map(Outcome::parse).collect();
         if how != "exit status: 0" {
-            problems.remove(self.name);
+            outcomes.remove(self.name);
         }
-        Ending { problems, how, log: tail(&read("output")) + &tail(&read("nccl")) }
+        Ending { outcomes, how, log: tail(&read("output")) + &tail(&read("nccl")) }
+    }
+}
+
+impl Outcome {
+    /// As a line of the file of results.
+    fn line(&self, check: &str) -> String {
+        let (word, text) = match self {
+            Self::Passed => ("passed", ""),
+            Self::Skipped(reason) => ("skipped", reason.as_str()),
+            Self::Failed(problem) => ("failed", problem.as_str()),
+        };
+        format!("{check}\t{word}\t{}", text.replace(['\n', '\t'], " "))
+    }
+
+    fn parse(line: &str) -> Option<(String, Self)> {
+        let (check, outcome) = line.split_once('\t')?;
+        let (word, text) = outcome.split_once('\t')?;
+        let outcome = match word {
+            "passed" => Self::Passed,
+            "skipped" => Self::Skipped(text.to_owned()),
+            _ => Self::Failed(text.to_owned()),
+        };
+        Some((check.to_owned(), outcome))
     }
 }
 
@@ -256,23 +297,53 @@ impl Rank {
     }
 
     pub(crate) fn report(&self, check: &str, outcome: Result<(), String>) {
-        let problem = outcome.err().unwrap_or_default().replace(['\n', '\t'], " ");
+        self.write_down(check, &outcome.map_or_else(Outcome::Failed, |()| Outcome::Passed));
+    }
+
+    fn write_down(&self, check: &str, outcome: &Outcome) {
         let path = self.folder.join(format!("results{}", self.number));
         let file = File::options().create(true).append(true).open(path);
-        file.and_then(|mut file| writeln!(file, "{check}\t{problem}")).expect("a file of results");
+        file.and_then(|mut file| writeln!(file, "{}", outcome.line(check))).expect("a file of results");
+    }
+
+    /// Ends this process: the check of its job cannot be done here. The other ranks find that out by themselves.
+    pub(crate) fn skip(&self, reason: &str) -> ! {
+        self.write_down(self.job.name, &Outcome::Skipped(reason.to_owned()));
+        _exit(0)
+    }
+
+    /// The value. The check is [skipped](Self::skip) if the library is too old for what was asked, or if NCCL itself
+    /// says that it is not supported here; every other error is a failure.
+    #[track_caller]
+    pub(crate) fn supported<T>(&self, result: libnccl::Result<T>) -> T {
+        match result {
+            Ok(value) => value,
+            Err(error) if is_unsupported(&error) => self.skip(&error.to_string()),
+            Err(error) => panic!("{error:?}"),
+        }
     }
 
     /// Makes a communicator with the other ranks.
+    #[track_caller]
     pub(crate) fn join(&self, name: &str) -> Communicator {
         self.try_join(name).expect("a communicator")
     }
 
     pub(crate) fn try_join(&self, name: &str) -> libnccl::Result<Communicator> {
+        self.try_join_with(name, &Config::new())
+    }
+
+    pub(crate) fn try_join_with(&self, name: &str, config: &Config) -> libnccl::Result<Communicator> {
+        let id = self.share_id(name)?;
+        self.nccl.init_rank_with(self.size(), self.number, &id, config)
+    }
+
+    /// An id that rank 0 makes.
+    pub(crate) fn share_id(&self, name: &str) -> libnccl::Result<UniqueId> {
         if self.number == 0 {
             self.tell(name, &self.nccl.unique_id()?.to_string());
         }
-        let id = self.hear(name).parse().expect("an id");
-        self.nccl.init_rank(self.size(), self.number, &id)
+        Ok(self.hear(name).parse().expect("an id"))
     }
 
     /// For the other ranks to [`hear`](Self::hear).
@@ -283,10 +354,12 @@ impl Rank {
             .expect("a file for the other ranks");
     }
 
-    /// Waits for the other rank to get here.
+    /// Waits for the other ranks to get here.
     pub(crate) fn meet(&self, place: &str) {
         self.tell(&format!("{} {place}", self.number), "");
-        self.hear(&format!("{} {place}", 1 - self.number));
+        for rank in 0..self.size() {
+            self.hear(&format!("{rank} {place}"));
+        }
     }
 
     /// Waits for what another rank has to [`tell`](Self::tell).
@@ -300,6 +373,15 @@ impl Rank {
             assert!(start.elapsed() < PATIENCE, "the other rank has not got to {what:?} within {PATIENCE:?}");
             thread::sleep(PAUSE);
         }
+    }
+}
+
+/// By an older library; or in NCCL's own words.
+fn is_unsupported(error: &Error) -> bool {
+    match error {
+        Error::Unsupported { since, found, .. } => found < since,
+        Error::Nccl { detail, .. } => detail.to_lowercase().contains("not supported"),
+        _ => false,
     }
 }
 

@@ -8,12 +8,18 @@ use libnccl::{Communicator, Error, MemorySpace, ReduceOp, Result, ResultCode};
 use crate::device::{Buffer, Device};
 use crate::job::{Rank, Setting};
 
+/// Where it runs, what it is called, and what it does.
+pub(crate) type Scenario = (Setting, &'static str, fn(&Rank));
+
 macro_rules! scenarios {
-    ($($setting:ident: $($name:ident),*;)*) => {
-        pub(crate) const SCENARIOS: &[(Setting, &str, fn(&Rank))] =
-            &[$($((Setting::$setting, stringify!($name), $name)),*),*];
+    ($($setting:ident: $($(#[$attribute:meta])* $name:ident),*;)*) => {
+        pub(crate) const SCENARIOS: &[$crate::scenarios::Scenario] = &[$($(
+            $(#[$attribute])*
+            ($crate::job::Setting::$setting, stringify!($name), $name)
+        ),*),*];
     };
 }
+pub(crate) use scenarios;
 
 scenarios! {
     OneRank:
@@ -35,13 +41,13 @@ scenarios! {
         two_ranks_on_one_gpu_are_refused;
 }
 
-const COUNT: usize = 1000;
+pub(crate) const COUNT: usize = 1000;
 /// For what is to be there, or over, at once.
-const MOMENT: Duration = Duration::from_secs(1);
+pub(crate) const MOMENT: Duration = Duration::from_secs(1);
 /// For what does not wait for anything, but may have much to do.
-const SHORT: Duration = Duration::from_secs(10);
+pub(crate) const SHORT: Duration = Duration::from_secs(10);
 
-fn within<T>(limit: Duration, what: impl FnOnce() -> T) -> T {
+pub(crate) fn within<T>(limit: Duration, what: impl FnOnce() -> T) -> T {
     let start = Instant::now();
     let value = what();
     assert!(start.elapsed() < limit, "it took {:?}", start.elapsed());
@@ -49,12 +55,12 @@ fn within<T>(limit: Duration, what: impl FnOnce() -> T) -> T {
 }
 
 /// The sum over the ranks, in place.
-fn sum(device: &Device, communicator: &Communicator, buffer: &mut Buffer) -> Result<()> {
+pub(crate) fn sum(device: &Device, communicator: &Communicator, buffer: &mut Buffer) -> Result<()> {
     communicator.all_reduce_in_place(buffer.slice_mut::<i32>(COUNT), ReduceOp::Sum, device.stream())
 }
 
 /// The communicator does what it should; afterwards everything is connected.
-fn assert_works(device: &Device, communicator: &Communicator) {
+pub(crate) fn assert_works(device: &Device, communicator: &Communicator) {
     let mut buffer = device.upload(&[communicator.rank() as i32 + 3; COUNT]);
     sum(device, communicator, &mut buffer).unwrap();
     let expected = (0..communicator.size() as i32).map(|rank| rank + 3).sum();

@@ -1,0 +1,271 @@
+//! How communicators are made, with options or of others, and how they are taken back, suspended and revoked.
+
+use std::thread;
+use std::time::Duration;
+
+use libnccl::{Communicator, Config, Encryption, Error, MemoryStatistic, ReduceOp, ResultCode, ShrinkMode};
+
+use crate::device::Device;
+use crate::job::Rank;
+use crate::scenarios::{COUNT, MOMENT, SHORT, assert_works, scenarios, sum, within};
+
+scenarios! {
+    OneRank:
+        a_nonblocking_communicator,
+        a_minimum_of_thread_blocks_alone,
+        init_times_out_without_the_other_rank,
+        a_group_makes_a_communicator,
+        no_encryption,
+        split_by_color,
+        a_revoked_nonblocking_communicator_is_destroyed,
+        properties,
+        suspend_and_resume,
+        parameters;
+    TwoRanks:
+        a_nonblocking_communicator,
+        a_minimum_of_thread_blocks_alone,
+        init_times_out_without_the_other_rank,
+        an_abort_handle_ends_a_call_that_waits_for_the_other_rank,
+        several_ids_make_one_communicator,
+        a_group_makes_a_communicator,
+        no_encryption,
+        split_by_color,
+        shrink_to_one_rank,
+        shrink_ends_work_whose_peer_never_comes,
+        revoke_ends_work_whose_peer_never_comes,
+        a_revoked_nonblocking_communicator_is_destroyed,
+        properties,
+        suspend_and_resume;
+}
+
+fn nonblocking() -> Config {
+    Config::new().timeout(2 * SHORT)
+}
+
+fn a_nonblocking_communicator(rank: &Rank) {
+    let device = Device::new();
+    let config = nonblocking().min_ctas(1).max_ctas(4).name("smoke");
+    let comm = rank.supported(rank.try_join_with("communicator", &config));
+    for _ in 0..3 {
+        assert_works(&device, &comm);
+    }
+    assert_works_in_a_group(rank, &device, &comm);
+    within(SHORT, || comm.destroy()).unwrap();
+}
+
+fn assert_works_in_a_group(rank: &Rank, device: &Device, comm: &Communicator) {
+    let (own, size) = (rank.number, rank.size());
+    let (next, previous) = ((own + 1) % size, (own + size - 1) % size);
+    let mut shared = device.upload(&[own as i32 + 1; COUNT]);
+    let (sent, mut received) = (device.upload(&[own as u64; COUNT]), device.upload(&[9_u64; COUNT]));
+    rank.nccl
+        .group(|g| {
+            let stream = device.stream();
+            g.all_reduce_in_place(comm, shared.slice_mut::<i32>(COUNT), ReduceOp::Max, stream)?;
+            g.send(comm, sent.slice::<u64>(COUNT), next, stream)?;
+            g.recv(comm, received.slice_mut::<u64>(COUNT), previous, stream)
+        })
+        .unwrap();
+    assert_eq!(shared.read::<i32>(COUNT), [size as i32; COUNT]);
+    assert_eq!(received.read::<u64>(COUNT), [previous as u64; COUNT]);
+}
+
+/// NCCL compares it with a maximum that is not set.
+fn a_minimum_of_thread_blocks_alone(rank: &Rank) {
+    let device = Device::new();
+    let comm = rank.supported(rank.try_join_with("communicator", &Config::new().min_ctas(2)));
+    assert_works(&device, &comm);
+    comm.destroy().unwrap();
+}
+
+/// Rank 0 wants one rank more than there is, or than comes.
+fn init_times_out_without_the_other_rank(rank: &Rank) {
+    let device = Device::new();
+    if rank.number == 0 {
+        let id = rank.nccl.unique_id().unwrap();
+        let config = Config::new().timeout(2 * MOMENT);
+        let made = within(5 * MOMENT, || rank.nccl.init_rank_with(2, 0, &id, &config));
+        let error = made.unwrap_err();
+        let Error::Timeout { elapsed, .. } = error else { panic!("{error:?}") };
+        assert!(elapsed >= 2 * MOMENT, "{elapsed:?}");
+    }
+    // No group is left open on the thread, and nothing else stands in the way.
+    assert_works(&device, &rank.nccl.init_all(&[0]).unwrap()[0]);
+    rank.meet("end");
+}
+
+/// While a communicator is being made there is no handle yet, but for that of the one that it is made of.
+fn an_abort_handle_ends_a_call_that_waits_for_the_other_rank(rank: &Rank) {
+    const TIMEOUT: Duration = Duration::from_secs(30);
+    let device = Device::new();
+    let comm = rank.supported(rank.try_join_with("communicator", &Config::new().timeout(TIMEOUT)));
+    assert_works(&device, &comm);
+    if rank.number == 1 {
+        rank.hear("end");
+        return within(SHORT, || comm.abort()).unwrap();
+    }
+    let handle = comm.abort_handle();
+    let watchdog = thread::spawn(move || {
+        thread::sleep(MOMENT);
+        handle.abort().unwrap();
+    });
+    let error = within(5 * MOMENT, || comm.split(Some(0), 0)).unwrap_err();
+    assert!(matches!(error, Error::Aborted { .. }), "{error:?}");
+    watchdog.join().unwrap();
+    let error = comm.async_error().unwrap_err();
+    assert!(matches!(error, Error::Aborted { .. }), "{error:?}");
+    within(SHORT, || drop(comm));
+    rank.tell("end", "");
+}
+
+fn several_ids_make_one_communicator(rank: &Rank) {
+    let device = Device::new();
+    let name = |number| format!("id {number}");
+    rank.tell(&name(rank.number), &rank.nccl.unique_id().unwrap().to_string());
+    let ids = [0, 1].map(|number| rank.hear(&name(number)).parse().expect("an id"));
+    let comm = rank.nccl.init_rank_scalable(rank.size(), rank.number, &ids, &Config::new()).unwrap();
+    assert_works(&device, &comm);
+    comm.destroy().unwrap();
+}
+
+fn a_group_makes_a_communicator(rank: &Rank) {
+    let device = Device::new();
+    for (number, config) in [Config::new(), nonblocking()].iter().enumerate() {
+        let id = rank.share_id(&format!("id {number}")).unwrap();
+        let pending = rank.nccl.group(|g| g.init_rank(rank.size(), rank.number, &id, config)).unwrap();
+        let comm = pending.finish().unwrap();
+        assert_eq!((comm.size(), comm.rank()), (rank.size(), rank.number));
+        assert_works(&device, &comm);
+        comm.destroy().unwrap();
+    }
+}
+
+fn no_encryption(rank: &Rank) {
+    let device = Device::new();
+    rank.supported(rank.nccl.set_encryption(Encryption::None));
+    let comm = rank.join("communicator");
+    assert_works(&device, &comm);
+    comm.destroy().unwrap();
+}
+
+fn split_by_color(rank: &Rank) {
+    let device = Device::new();
+    for (number, config) in [Config::new(), nonblocking()].iter().enumerate() {
+        let comm = rank.try_join_with(&format!("communicator {number}"), config).unwrap();
+        let use_up = |child: Communicator| {
+            assert_works(&device, &child);
+            child.destroy().unwrap();
+        };
+        // One color, in reverse.
+        let child = comm.split(Some(3), -(rank.number as i32)).unwrap().expect("a child");
+        assert_eq!((child.size(), child.rank()), (rank.size(), rank.size() - 1 - rank.number));
+        use_up(child);
+        // As many colors as ranks.
+        let child = comm.split(Some(rank.number as u32), 0).unwrap().expect("a child");
+        assert_eq!((child.size(), child.rank()), (1, 0));
+        use_up(child);
+        // Rank 0 has no color.
+        let color = (rank.number != 0).then_some(0);
+        let child = comm.split(color, 0).unwrap();
+        assert_eq!(child.as_ref().map(Communicator::size), color.map(|_| 1));
+        child.into_iter().for_each(use_up);
+        assert_works(&device, &comm);
+        comm.destroy().unwrap();
+    }
+}
+
+fn shrink_to_one_rank(rank: &Rank) {
+    let device = Device::new();
+    let comm = rank.join("communicator");
+    assert_works(&device, &comm);
+    if rank.number == 0 {
+        let shrunk = rank.supported(comm.shrink(&[1], ShrinkMode::Default, &Config::new()));
+        assert_eq!((shrunk.size(), shrunk.rank()), (1, 0));
+        assert_works(&device, &shrunk);
+        shrunk.destroy().unwrap();
+    }
+    rank.meet("shrunk");
+    comm.destroy().unwrap();
+}
+
+fn shrink_ends_work_whose_peer_never_comes(rank: &Rank) {
+    let device = Device::new();
+    let comm = rank.join("communicator");
+    assert_works(&device, &comm);
+    if rank.number == 0 {
+        let mut buffer = device.upload(&[5_i32; COUNT]);
+        sum(&device, &comm, &mut buffer).unwrap();
+        assert!(!device.idle_within(MOMENT), "an all_reduce of two ranks ended with one");
+        let shrunk = within(SHORT, || comm.shrink(&[1], ShrinkMode::Abort, &Config::new()));
+        let shrunk = rank.supported(shrunk);
+        assert!(device.idle_within(SHORT), "the work goes on");
+        assert_works(&device, &shrunk);
+        shrunk.destroy().unwrap();
+    }
+    rank.meet("shrunk");
+    within(SHORT, || comm.abort()).unwrap();
+}
+
+fn revoke_ends_work_whose_peer_never_comes(rank: &Rank) {
+    let device = Device::new();
+    let comm = rank.join("communicator");
+    assert_works(&device, &comm);
+    let mut buffer = device.upload(&[5_i32; COUNT]);
+    if rank.number == 0 {
+        sum(&device, &comm, &mut buffer).unwrap();
+        assert!(!device.idle_within(MOMENT), "an all_reduce of two ranks ended with one");
+    }
+    rank.supported(within(SHORT, || comm.revoke()));
+    assert!(device.idle_within(SHORT), "the work goes on");
+    let refused = sum(&device, &comm, &mut buffer).unwrap_err();
+    assert_eq!(refused.code(), Some(ResultCode::INVALID_USAGE), "{refused:?}");
+    rank.meet("revoked");
+    let child = within(SHORT, || comm.split(Some(0), 0)).unwrap().expect("a child");
+    assert_works(&device, &child);
+    child.destroy().unwrap();
+    within(SHORT, || comm.destroy()).unwrap();
+}
+
+/// NCCL does not finalize it.
+fn a_revoked_nonblocking_communicator_is_destroyed(rank: &Rank) {
+    let device = Device::new();
+    let comm = rank.supported(rank.try_join_with("communicator", &nonblocking()));
+    assert_works(&device, &comm);
+    rank.supported(within(SHORT, || comm.revoke()));
+    within(SHORT, || comm.destroy()).unwrap();
+}
+
+fn properties(rank: &Rank) {
+    let _device = Device::new();
+    let comm = rank.join("communicator");
+    let properties = rank.supported(comm.properties());
+    let found = (properties.rank, properties.size, properties.cuda_device);
+    assert_eq!(found, (rank.number, rank.size(), 0), "{properties:?}");
+    assert!(properties.nvml_device >= 0, "{properties:?}");
+    comm.destroy().unwrap();
+}
+
+fn suspend_and_resume(rank: &Rank) {
+    let device = Device::new();
+    let comm = rank.join("communicator");
+    assert_works(&device, &comm);
+    let memory = |statistic| rank.supported(comm.memory(statistic));
+    assert!(memory(MemoryStatistic::Total) > 0);
+    rank.meet("all work is done");
+    // It is whether there is any, not how much.
+    for (suspended, change) in [(1, Communicator::suspend as fn(&_) -> _), (0, Communicator::resume)] {
+        rank.supported(change(&comm));
+        assert_eq!(memory(MemoryStatistic::Suspended), suspended);
+        rank.meet(&format!("suspended: {suspended}"));
+    }
+    assert_works(&device, &comm);
+    comm.destroy().unwrap();
+}
+
+fn parameters(rank: &Rank) {
+    let parameters = rank.supported(rank.nccl.parameters());
+    let keys = parameters.keys().unwrap();
+    assert!(keys.iter().any(|key| key == "NCCL_DEBUG"), "{keys:?}");
+    assert!(parameters.get::<String>("NCCL_DEBUG").unwrap().is_some());
+    assert_eq!(parameters.get::<String>("NCCL_NO_SUCH_PARAMETER").unwrap(), None);
+}

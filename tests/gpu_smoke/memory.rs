@@ -1,0 +1,186 @@
+//! Memory of NCCL's own, as itself, registered, and as windows, which ranks write at each other.
+#![allow(unsafe_code)] // Promises that memory is idle.
+
+use std::thread;
+use std::time::Instant;
+
+use libnccl::{
+    Communicator, Error, NcclBuffer, ReduceOp, Signal, StreamRef, WaitSignal, Window, WindowFlags,
+};
+
+use crate::device::Device;
+use crate::job::Rank;
+use crate::scenarios::{COUNT, MOMENT, SHORT, assert_works, scenarios};
+
+scenarios! {
+    OneRank:
+        nccls_memory,
+        nccls_memory_is_dropped_while_busy,
+        a_registered_buffer,
+        a_window,
+        a_symmetric_window,
+        a_window_knows_its_address;
+    TwoRanks:
+        nccls_memory,
+        nccls_memory_is_dropped_while_busy,
+        a_registered_buffer,
+        a_window,
+        a_symmetric_window,
+        a_window_knows_its_address,
+        put_into_the_other_ranks_window,
+        a_signal_is_waited_for;
+}
+
+/// A buffer that holds nothing of use.
+fn alloc(rank: &Rank) -> NcclBuffer<i32> {
+    rank.supported(rank.nccl.alloc(COUNT))
+}
+
+/// The sum over the ranks, in place, is right; so the stream has no work left.
+fn assert_sums(device: &Device, comm: &Communicator, buffer: &mut NcclBuffer<i32>) {
+    device.fill(buffer, &[comm.rank() as i32 + 3; COUNT]);
+    comm.all_reduce_in_place(&mut *buffer, ReduceOp::Sum, device.stream()).unwrap();
+    let expected = (0..comm.size() as i32).map(|rank| rank + 3).sum();
+    assert_eq!(device.contents(buffer), [expected; COUNT]);
+}
+
+fn nccls_memory(rank: &Rank) {
+    let device = Device::new();
+    let comm = rank.join("communicator");
+    for _ in 0..3 {
+        let mut buffer = alloc(rank);
+        assert_sums(&device, &comm, &mut buffer);
+        // SAFETY: its only work has been waited for.
+        unsafe { buffer.assume_idle() };
+        buffer.free().unwrap();
+    }
+    comm.destroy().unwrap();
+}
+
+fn nccls_memory_is_dropped_while_busy(rank: &Rank) {
+    let device = Device::new();
+    let comm = rank.join("communicator");
+    assert_works(&device, &comm);
+    let start = || {
+        let mut buffer = alloc(rank);
+        comm.all_reduce_in_place(&mut buffer, ReduceOp::Sum, device.stream()).unwrap();
+        buffer
+    };
+    // Rank 0's work waits for that of rank 1.
+    if rank.number == 1 {
+        thread::sleep(MOMENT);
+    }
+    let error = start().free().unwrap_err();
+    assert!(matches!(error, Error::InvalidUsage { .. }), "{error:?}");
+    drop(start());
+    assert!(device.idle_within(SHORT));
+    assert_works(&device, &comm);
+    comm.destroy().unwrap();
+}
+
+fn a_registered_buffer(rank: &Rank) {
+    let device = Device::new();
+    let comm = rank.join("communicator");
+    let mut buffer = alloc(rank);
+    let registration = rank.supported(comm.register(&buffer));
+    for _ in 0..3 {
+        assert_sums(&device, &comm, &mut buffer);
+    }
+    rank.meet("all work is done");
+    // SAFETY: its only work has been waited for, on all ranks.
+    unsafe { buffer.assume_idle() };
+    registration.deregister().unwrap();
+    buffer.free().unwrap();
+    assert_works(&device, &comm);
+    comm.destroy().unwrap();
+}
+
+/// What there is to work with in [`with_window`].
+struct Views<'a> {
+    device: &'a Device,
+    comm: &'a Communicator,
+    buffer: &'a mut NcclBuffer<i32>,
+    window: &'a Window<'a, i32>,
+}
+
+/// Registers a window, works, and takes it back. Skipped if NCCL makes no window here, which is no error.
+fn with_window(rank: &Rank, flags: WindowFlags, work: impl FnOnce(Views<'_>)) {
+    let device = Device::new();
+    let comm = rank.join("communicator");
+    let mut buffer = alloc(rank);
+    let window = rank.supported(comm.register_window(&mut buffer, flags));
+    assert_eq!(window.len(), COUNT);
+    assert_sums(&device, &comm, &mut buffer);
+    if !window.is_active() {
+        rank.meet("all sums are right");
+        rank.skip("ncclCommWindowRegister succeeded and made no window; an all_reduce was right");
+    }
+    work(Views { device: &device, comm: &comm, buffer: &mut buffer, window: &window });
+    assert!(device.idle_within(SHORT));
+    rank.meet("all work is done");
+    // SAFETY: all work with it has been waited for, on all ranks.
+    unsafe { buffer.assume_idle() };
+    window.deregister().unwrap();
+    buffer.free().unwrap();
+    assert_works(&device, &comm);
+    comm.destroy().unwrap();
+}
+
+fn a_window(rank: &Rank) {
+    with_window(rank, WindowFlags::DEFAULT, |views| assert_sums(views.device, views.comm, views.buffer));
+}
+
+fn a_symmetric_window(rank: &Rank) {
+    with_window(rank, WindowFlags::COLL_SYMMETRIC, |views| {
+        assert_sums(views.device, views.comm, views.buffer);
+    });
+}
+
+fn a_window_knows_its_address(rank: &Rank) {
+    with_window(rank, WindowFlags::COLL_SYMMETRIC, |views| {
+        assert_eq!(rank.supported(views.window.user_ptr()), views.buffer.as_mut_ptr());
+    });
+}
+
+/// Skipped if NCCL says that the host cannot start one-sided operations.
+fn one_sided(rank: &Rank, work: impl FnOnce(Views<'_>, StreamRef<'_>, usize)) {
+    with_window(rank, WindowFlags::COLL_SYMMETRIC, |views| {
+        let properties = rank.supported(views.comm.properties());
+        if properties.host_rma == Some(false) {
+            rank.skip("ncclCommQueryProperties says hostRmaSupport = false");
+        }
+        let device = views.device;
+        work(views, device.stream(), 1 - rank.number);
+    });
+}
+
+fn put_into_the_other_ranks_window(rank: &Rank) {
+    const HALF: usize = COUNT / 2;
+    one_sided(rank, |Views { device, comm, buffer, window }, stream, peer| {
+        let (own, theirs) = (rank.number as i32 + 1, peer as i32 + 1);
+        device.fill(buffer, &[own; COUNT]);
+        rank.meet("all windows are filled");
+        let first_half = buffer.get(..HALF).expect("it is longer");
+        rank.supported(comm.put_signal(first_half, peer, window.at(HALF), Signal::default(), stream));
+        let signals = [WaitSignal { count: 1, peer: peer as u32, signal: Signal::default() }];
+        rank.supported(comm.wait_signal(&signals, stream));
+        assert_eq!(device.contents(buffer), [[own; HALF], [theirs; HALF]].concat());
+    });
+}
+
+/// It is the stream that waits.
+fn a_signal_is_waited_for(rank: &Rank) {
+    one_sided(rank, |Views { device, comm, .. }, stream, peer| {
+        rank.meet("start");
+        if rank.number == 1 {
+            thread::sleep(MOMENT);
+            return rank.supported(comm.signal(peer, Signal::default(), stream));
+        }
+        let start = Instant::now();
+        let signals = [WaitSignal { count: 1, peer: peer as u32, signal: Signal::default() }];
+        rank.supported(comm.wait_signal(&signals, stream));
+        assert!(device.idle_within(SHORT), "the signal has not come");
+        let waited = start.elapsed();
+        assert!(waited >= MOMENT * 9 / 10, "{waited:?}");
+    });
+}

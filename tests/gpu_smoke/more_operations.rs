@@ -1,0 +1,166 @@
+//! Operations with what the comparison with the CPU implementation leaves out: scalars, options, a barrier, an
+//! estimate, types of 16 bits.
+
+use std::fmt::Debug;
+use std::thread;
+use std::time::Instant;
+
+use libnccl::{CollectiveConfig, Communicator, Element, ReduceOp};
+
+use crate::device::Device;
+use crate::job::Rank;
+use crate::scenarios::{COUNT, MOMENT, SHORT, assert_works, scenarios, sum};
+
+scenarios! {
+    OneRank:
+        pre_mul_sum,
+        a_barrier,
+        options_of_one_collective,
+        #[cfg(feature = "half")]
+        types_of_16_bits;
+    TwoRanks:
+        pre_mul_sum,
+        a_barrier,
+        simulate,
+        options_of_one_collective,
+        #[cfg(feature = "half")]
+        types_of_16_bits;
+}
+
+/// A type that holds small numbers exactly.
+trait Small: Element + Default + PartialEq + Debug + From<u8> {}
+impl<T: Element + Default + PartialEq + Debug + From<u8>> Small for T {}
+
+fn pre_mul_sum(rank: &Rank) {
+    let device = Device::new();
+    let comm = rank.join("communicator");
+    check_pre_mul_sum::<i32>(rank, &device, &comm);
+    check_pre_mul_sum::<f32>(rank, &device, &comm);
+    comm.destroy().unwrap();
+}
+
+/// With another scalar on every rank.
+fn check_pre_mul_sum<T: Small>(rank: &Rank, device: &Device, comm: &Communicator) {
+    let stream = device.stream();
+    let own = rank.number as u8;
+    let scalar = T::from(own + 2);
+    let (in_memory, sent) = (device.upload(&[scalar]), device.upload(&[T::from(own + 3); COUNT]));
+    let expected = vec![T::from((0..rank.size() as u8).map(|rank| (rank + 2) * (rank + 3)).sum()); COUNT];
+    let of_host = comm.pre_mul_sum(scalar).unwrap();
+    let of_device = comm.pre_mul_sum_device(in_memory.slice::<T>(1)).unwrap();
+    for op in [&of_host, &of_device] {
+        let mut received = device.upload(&[T::default(); COUNT]);
+        op.all_reduce(sent.slice::<T>(COUNT), received.slice_mut::<T>(COUNT), stream).unwrap();
+        assert_eq!(received.read::<T>(COUNT), expected);
+    }
+    let mut received = device.upload(&[T::default(); COUNT]);
+    let mut replaced = device.upload(&[T::from(own + 3); COUNT]);
+    rank.nccl
+        .group(|g| {
+            of_host.on(g).all_reduce(sent.slice::<T>(COUNT), received.slice_mut::<T>(COUNT), stream)?;
+            of_device.on(g).all_reduce_in_place(replaced.slice_mut::<T>(COUNT), stream)
+        })
+        .unwrap();
+    assert_eq!(received.read::<T>(COUNT), expected);
+    assert_eq!(replaced.read::<T>(COUNT), expected);
+}
+
+/// What is on rank 0's stream runs only after rank 1, if there is one, has come.
+fn a_barrier(rank: &Rank) {
+    let device = Device::new();
+    let comm = rank.join("communicator");
+    let barrier = || {
+        rank.supported(comm.barrier(device.stream()));
+        assert!(device.idle_within(SHORT), "the barrier does not end");
+    };
+    barrier();
+    rank.meet("start");
+    if rank.number == 1 {
+        thread::sleep(MOMENT);
+    }
+    let start = Instant::now();
+    barrier();
+    let waited = start.elapsed();
+    assert!(rank.number == 1 || rank.size() == 1 || waited >= MOMENT * 9 / 10, "{waited:?}");
+    comm.destroy().unwrap();
+}
+
+fn simulate(rank: &Rank) {
+    let device = Device::new();
+    let comm = rank.join("communicator");
+    assert_works(&device, &comm);
+    let mut buffer = device.upload(&[5_i32; COUNT]);
+    let estimate = rank.nccl.simulate(|g| {
+        g.all_reduce_in_place(&comm, buffer.slice_mut::<i32>(COUNT), ReduceOp::Sum, device.stream())
+    });
+    let estimate = rank.supported(estimate);
+    assert!(estimate.is_none_or(f32::is_finite), "{estimate:?}");
+    assert!(device.idle_within(MOMENT), "something was started");
+    rank.meet("simulated");
+    assert_eq!(buffer.read::<i32>(COUNT), [5; COUNT]);
+    // Nothing is left to be started, either.
+    sum(&device, &comm, &mut buffer).unwrap();
+    assert_eq!(buffer.read::<i32>(COUNT), [10; COUNT]);
+    comm.destroy().unwrap();
+}
+
+fn options_of_one_collective(rank: &Rank) {
+    let device = Device::new();
+    let comm = rank.join("communicator");
+    let configs = [CollectiveConfig::new().max_ctas(1), CollectiveConfig::new().user_profiler_tag(7)];
+    let upload = || device.upload(&[rank.number as i32 + 3; COUNT]);
+    let expected = [(0..rank.size() as i32).map(|rank| rank + 3).sum(); COUNT];
+    for config in &configs {
+        let mut buffer = upload();
+        let slice = buffer.slice_mut::<i32>(COUNT);
+        let started =
+            comm.operations().with(config).all_reduce_in_place(slice, ReduceOp::Sum, device.stream());
+        rank.supported(started);
+        assert_eq!(buffer.read::<i32>(COUNT), expected, "{config:?}");
+    }
+    let mut buffers = configs.each_ref().map(|_| upload());
+    rank.nccl
+        .group(|g| {
+            configs.iter().zip(&mut buffers).try_for_each(|(config, buffer)| {
+                let slice = buffer.slice_mut::<i32>(COUNT);
+                g.on(&comm).with(config).all_reduce_in_place(slice, ReduceOp::Sum, device.stream())
+            })
+        })
+        .unwrap();
+    for (buffer, config) in buffers.iter().zip(&configs) {
+        assert_eq!(buffer.read::<i32>(COUNT), expected, "{config:?}, in a group");
+    }
+    assert_works(&device, &comm);
+    comm.destroy().unwrap();
+}
+
+#[cfg(feature = "half")]
+fn types_of_16_bits(rank: &Rank) {
+    let device = Device::new();
+    let comm = rank.join("communicator");
+    check_reductions::<half::f16>(rank, &device, &comm);
+    check_reductions::<half::bf16>(rank, &device, &comm);
+    check_pre_mul_sum::<half::f16>(rank, &device, &comm);
+    check_pre_mul_sum::<half::bf16>(rank, &device, &comm);
+    comm.destroy().unwrap();
+}
+
+/// Of numbers whose results have no fraction.
+#[cfg(feature = "half")]
+fn check_reductions<T: Small>(rank: &Rank, device: &Device, comm: &Communicator) {
+    let numbers: Vec<u8> = [3, 5].into_iter().take(rank.size()).collect();
+    let (sum, count) = (numbers.iter().sum::<u8>(), numbers.len() as u8);
+    let extreme = |extreme: Option<&u8>| *extreme.expect("one rank at least");
+    for (op, expected) in [
+        (ReduceOp::Sum, sum),
+        (ReduceOp::Prod, numbers.iter().product()),
+        (ReduceOp::Max, extreme(numbers.iter().max())),
+        (ReduceOp::Min, extreme(numbers.iter().min())),
+        (ReduceOp::Avg, sum / count),
+    ] {
+        let sent = device.upload(&[T::from(numbers[rank.number]); COUNT]);
+        let mut received = device.upload(&[T::default(); COUNT]);
+        comm.all_reduce(sent.slice::<T>(COUNT), received.slice_mut::<T>(COUNT), op, device.stream()).unwrap();
+        assert_eq!(received.read::<T>(COUNT), vec![T::from(expected); COUNT], "{op}");
+    }
+}
