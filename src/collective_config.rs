@@ -7,7 +7,7 @@ use crate::config::{MAX, Target, options};
 use crate::{CtaPolicy, Result, Version, sys};
 
 options! {
-    /// Options of one collective.
+    /// Options of one collective. Since NCCL 2.31.2.
     ///
     /// All ranks have to pass equal options: NCCL does not compare them. What is not set is as for the
     /// communicator. An option that the loaded library does not know is

@@ -82,7 +82,7 @@ macro_rules! options {
 pub(crate) use options;
 
 options! {
-    /// Options of one communicator.
+    /// Options of one communicator. Since NCCL 2.14.3.
     ///
     /// What is not set is left to NCCL, whose default is named where it is known. An option that the loaded
     /// library does not know is [`Error::Unsupported`], where NCCL itself would ignore it without a word; a value
@@ -404,7 +404,7 @@ impl Target<'_> {
     }
 }
 
-/// What counts more: speed, or a GPU that is free for computation.
+/// What counts more: speed, or a GPU that is free for computation. Since NCCL 2.27.3.
 ///
 /// ```
 /// use libnccl::{Config, CtaPolicy};
@@ -426,7 +426,7 @@ pub enum CtaPolicy {
     Zero = sys::NCCL_CTA_POLICY_ZERO,
 }
 
-/// How CUDA graphs are going to be used with a communicator.
+/// How CUDA graphs are going to be used with a communicator. Since NCCL 2.29.2.
 ///
 /// ```
 /// use libnccl::{Config, GraphUsageMode};
@@ -445,7 +445,7 @@ pub enum GraphUsageMode {
     Mixed = 2,
 }
 
-/// Whether the host may use the compute fabric transport (CFT).
+/// Whether the host may use the compute fabric transport (CFT). Since NCCL 2.31.2.
 ///
 /// ```
 /// use libnccl::{Config, HostCftMode};
@@ -468,7 +468,7 @@ pub enum HostCftMode {
     Fallback = sys::ncclHostCftMode_t::ncclHostCftFallback.0,
 }
 
-/// Which uses of the switch between a node's GPUs (NVLS) a communicator gives up.
+/// Which uses of the switch between a node's GPUs (NVLS) a communicator gives up. Since NCCL 2.32.3.
 ///
 /// ```
 /// use libnccl::{Config, NvlsHostMode};

@@ -6,7 +6,8 @@ use std::fmt;
 use crate::backend::call;
 use crate::{Error, Nccl, Result, sys};
 
-/// Whether the TCP connections between NCCL's processes are encrypted; see [`Nccl::set_encryption`].
+/// Whether the TCP connections between NCCL's processes are encrypted; see [`Nccl::set_encryption`]. Since NCCL
+/// 2.32.3.
 ///
 /// Its `Debug` form is without the key:
 ///

@@ -47,9 +47,11 @@ pub enum Error {
         /// What it answered.
         code: ResultCode,
         /// `ncclGetErrorString` of the code.
+        #[doc(alias = "ncclGetErrorString")]
         message: Box<str>,
         /// `ncclGetLastError`, copied right after the call; may be empty. NCCL keeps one text for the whole
         /// process, so that the failure of another thread in the same instant may show up here.
+        #[doc(alias = "ncclGetLastError")]
         detail: Box<str>,
     },
 

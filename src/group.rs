@@ -30,6 +30,29 @@ fn open_error(call: &'static str) -> Error {
 }
 
 /// Operations that NCCL is to start together; see [`Nccl::group`].
+///
+/// ```
+/// # fn main() -> libnccl::Result<()> {
+/// use libnccl::{Communicator, Group, StreamRef};
+///
+/// /// Sends to oneself.
+/// fn echo<'scope>(
+///     g: &'scope Group<'scope, '_>,
+///     comm: &'scope Communicator,
+///     (from, to): (&'scope [u8], &'scope mut [u8]),
+/// ) -> libnccl::Result<()> {
+///     g.send(comm, from, comm.rank(), StreamRef::DEFAULT)?;
+///     g.recv(comm, to, comm.rank(), StreamRef::DEFAULT)
+/// }
+///
+/// let nccl = libnccl_cpu::nccl();
+/// let comms = nccl.init_all(&[0])?;
+/// let mut copy = [0; 3];
+/// nccl.group(|g| echo(g, &comms[0], (b"abc", &mut copy)))?;
+/// assert_eq!(&copy, b"abc");
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Debug)]
 pub struct Group<'scope, 'env: 'scope> {
     members: Members<'scope>,
@@ -147,6 +170,7 @@ impl Nccl {
     /// # Errors
     /// As for [`group`](Self::group), and [`Error::Unsupported`].
     #[doc(alias = "ncclGroupSimulateEnd")]
+    #[doc(alias = "ncclSimInfo_t")]
     pub fn simulate<'env, F>(&'env self, operations: F) -> Result<Option<f32>>
     where
         F: for<'scope> FnOnce(&'scope Group<'scope, 'env>) -> Result<()>,
@@ -185,6 +209,23 @@ impl Nccl {
 
 impl<'scope, 'env> Group<'scope, 'env> {
     /// The operations of a communicator, as part of this group.
+    ///
+    /// ```
+    /// # fn main() -> libnccl::Result<()> {
+    /// use libnccl::{ReduceOp, StreamRef};
+    ///
+    /// let nccl = libnccl_cpu::nccl();
+    /// let comms = nccl.init_all(&[0, 1])?;
+    /// let mut buffers = [[1], [2]];
+    /// nccl.group(|g| {
+    ///     comms.iter().zip(&mut buffers).try_for_each(|(comm, buffer)| {
+    ///         g.on(comm).all_reduce_in_place(buffer, ReduceOp::Max, StreamRef::DEFAULT)
+    ///     })
+    /// })?;
+    /// assert_eq!(buffers, [[2], [2]]);
+    /// # Ok(())
+    /// # }
+    /// ```
     #[inline]
     pub fn on(&'scope self, communicator: &'scope Communicator) -> Operations<'scope> {
         Operations::new(communicator, Some(&self.members))

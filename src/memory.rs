@@ -14,7 +14,7 @@ use std::sync::atomic::{AtomicBool, AtomicUsize};
 use crate::backend::{Library, call};
 use crate::{DeviceSlice, DeviceSliceMut, Element, Error, MemorySpace, Nccl, Result};
 
-/// A buffer in the kind of memory that registrations and windows want.
+/// A buffer in the kind of memory that registrations and windows want. Since NCCL 2.19.3.
 ///
 /// It is in the memory of the implementation: on a GPU, where `&buffer` and `&mut buffer` go into operations; on
 /// the CPU implementation in host memory, where it is a slice as well.
@@ -280,8 +280,8 @@ impl<T: Element> NcclBuffer<T> {
     }
 
     /// Promises that nothing uses the buffer, so that dropping it, and its registrations and windows, takes them
-    /// back. What is enqueued with it from now on makes it busy again. [Above](Self#on-a-gpu-a-drop-alone-does-not-free)
-    /// is an example.
+    /// back. What is enqueued with it from now on makes it busy again. For an example, see
+    /// [`NcclBuffer`].
     ///
     /// # Safety
     /// All work that this buffer was given to has run, this rank's and, if it is a window, that of the other
@@ -290,7 +290,7 @@ impl<T: Element> NcclBuffer<T> {
         self.allocation.busy.store(false, Relaxed);
     }
 
-    /// Frees the memory, as dropping it does, and reports.
+    /// Frees the memory, as dropping it does, and reports. Since NCCL 2.19.3.
     ///
     /// ```
     /// # fn main() -> libnccl::Result<()> {

@@ -6,7 +6,7 @@ use crate::backend::call;
 use crate::{Error, Nccl, Result, ResultCode, sys};
 
 /// The library's parameters (`NCCL_DEBUG`, ...) as it has read them from the environment, from its configuration
-/// file, or by default.
+/// file, or by default. Since NCCL 2.30.4.
 ///
 /// Few are there so far: 7 in NCCL 2.32.3, and 10 with `NCCL_PARAM_DUMP_ALL=true` in the environment.
 ///
@@ -36,10 +36,29 @@ pub struct Parameters {
 /// | [`Vec<u8>`] | all: the bytes that NCCL keeps, a text with its final zero |
 ///
 /// Sealed: these are the types that NCCL has functions for.
+///
+/// ```no_run
+/// # fn main() -> libnccl::Result<()> {
+/// # let nccl = libnccl::Nccl::load()?;
+/// let parameters = nccl.parameters()?;
+/// let text = parameters.get::<String>("NCCL_DEBUG")?;
+/// let bytes = parameters.get::<Vec<u8>>("NCCL_DEBUG")?;
+/// # Ok(())
+/// # }
+/// ```
 pub trait ParameterValue: sealed::Read {}
 
 impl Nccl {
     /// The library's parameters. Since NCCL 2.30.4.
+    ///
+    /// ```
+    /// # fn main() -> libnccl::Result<()> {
+    /// let parameters = libnccl_cpu::nccl().parameters()?;
+    /// let debug: Option<String> = parameters.get("NCCL_DEBUG")?;
+    /// println!("NCCL_DEBUG is {}", debug.as_deref().unwrap_or("unknown here"));
+    /// # Ok(())
+    /// # }
+    /// ```
     ///
     /// # Errors
     /// [`Error::Unsupported`] by an older library.
@@ -50,7 +69,15 @@ impl Nccl {
 }
 
 impl Parameters {
-    /// The keys of all parameters.
+    /// The keys of all parameters. Since NCCL 2.30.4.
+    ///
+    /// ```
+    /// # fn main() -> libnccl::Result<()> {
+    /// let keys = libnccl_cpu::nccl().parameters()?.keys()?;
+    /// println!("{}", keys.join(", "));
+    /// # Ok(())
+    /// # }
+    /// ```
     ///
     /// # Errors
     /// [`Error::Nccl`] if NCCL cannot list them.
@@ -68,7 +95,7 @@ impl Parameters {
         Ok(keys.map(lossy).collect())
     }
 
-    /// The value of a parameter; `None` if NCCL knows no such key.
+    /// The value of a parameter; `None` if NCCL knows no such key. Since NCCL 2.30.4.
     ///
     /// ```
     /// # fn main() -> libnccl::Result<()> {
@@ -102,9 +129,17 @@ impl Parameters {
         T::read(&self.nccl, &key)
     }
 
-    /// Has NCCL print all parameters, which it always does to this process's standard output.
+    /// Has NCCL print all parameters, which it always does to this process's standard output. Since
+    /// NCCL 2.30.4.
     ///
     /// C's buffer it is that the text goes through: what Rust prints around it may come out earlier or later.
+    ///
+    /// ```no_run
+    /// # fn main() -> libnccl::Result<()> {
+    /// libnccl_cpu::nccl().parameters()?.dump()?;
+    /// # Ok(())
+    /// # }
+    /// ```
     ///
     /// # Errors
     /// [`Error::Unsupported`] if the library lacks the function.

@@ -35,6 +35,16 @@ macro_rules! call {
 pub(crate) use call;
 
 /// How an implementation of NCCL came into the process.
+///
+/// ```
+/// use libnccl::Backend;
+///
+/// let nccl = libnccl_cpu::nccl();
+/// match nccl.backend() {
+///     Backend::Loaded { path, source, .. } => println!("{}, by {source}", path.display()),
+///     backend => println!("{backend}"),
+/// }
+/// ```
 #[derive(Debug, Clone)]
 #[non_exhaustive]
 pub enum Backend {

@@ -5,7 +5,7 @@ use super::{Communicator, Operations};
 use crate::{Group, NcclBuffer, ReduceOp, Result, StreamRef};
 
 impl<'scope> Operations<'scope> {
-    /// As [`Communicator::barrier`].
+    /// As [`Communicator::barrier`]. Since NCCL 2.19.3.
     ///
     /// # Errors
     /// As for [`Communicator::barrier`].
@@ -45,7 +45,7 @@ impl Communicator {
     /// ```
     ///
     /// # Errors
-    /// As for every operation, and as for [`Nccl::alloc`](crate::Nccl::alloc) the first time.
+    /// Those of [every operation](Operations#errors), and as for [`Nccl::alloc`](crate::Nccl::alloc) the first time.
     pub fn barrier<'scope>(&'scope self, stream: impl Into<StreamRef<'scope>>) -> Result<()> {
         self.operations().barrier(stream)
     }
@@ -61,7 +61,18 @@ impl Communicator {
 
 impl<'scope> Group<'scope, '_> {
     /// As [`Communicator::barrier`]; for one thread that has several ranks. It is no barrier between the operations
-    /// of the group, which have no order.
+    /// of the group, which have no order. Since NCCL 2.19.3.
+    ///
+    /// ```
+    /// # fn main() -> libnccl::Result<()> {
+    /// use libnccl::StreamRef;
+    ///
+    /// let nccl = libnccl_cpu::nccl();
+    /// let comms = nccl.init_all(&[0, 1])?;
+    /// nccl.group(|g| comms.iter().try_for_each(|comm| g.barrier(comm, StreamRef::DEFAULT)))?;
+    /// # Ok(())
+    /// # }
+    /// ```
     ///
     /// # Errors
     /// As for [`Communicator::barrier`].

@@ -34,7 +34,7 @@ impl Nccl {
         self.init_rank_with(size, rank, id, &Config::default())
     }
 
-    /// [`init_rank`](Self::init_rank) with options.
+    /// [`init_rank`](Self::init_rank) with options. Options: since NCCL 2.14.3.
     ///
     /// ```
     /// # fn main() -> libnccl::Result<()> {
@@ -65,6 +65,18 @@ impl Nccl {
     /// bringing many ranks together. All ranks pass the same ids in the same order.
     ///
     /// Before NCCL 2.23.4, which is the first to have this, the first id serves alone.
+    ///
+    /// ```no_run
+    /// # fn main() -> libnccl::Result<()> {
+    /// # let nccl = libnccl::Nccl::load()?;
+    /// # let (rank, ids): (usize, Vec<libnccl::UniqueId>) = (0, Vec::new());
+    /// use libnccl::Config;
+    ///
+    /// // `ids` come from ranks 0, 1000, 2000, ...
+    /// let comm = nccl.init_rank_scalable(10_000, rank, &ids, &Config::default())?;
+    /// # Ok(())
+    /// # }
+    /// ```
     ///
     /// # Errors
     /// As for [`init_rank_with`](Self::init_rank_with); [`Error::InvalidArgument`] if there is no id.

@@ -4,27 +4,50 @@ use super::Communicator;
 use crate::backend::call;
 use crate::{Result, sys};
 
-/// What [`Communicator::memory`] counts, in bytes.
+/// What [`Communicator::memory`] tells. Since NCCL 2.29.7.
+///
+/// ```no_run
+/// # fn main() -> libnccl::Result<()> {
+/// # let nccl = libnccl::Nccl::load()?;
+/// # let comm = nccl.init_rank(8, 0, &nccl.unique_id()?)?;
+/// use libnccl::MemoryStatistic;
+///
+/// let [total, stays] = [MemoryStatistic::Total, MemoryStatistic::Persistent].map(|s| comm.memory(s));
+/// println!("{} bytes, of which {} stay when it is suspended", total?, stays?);
+/// # Ok(())
+/// # }
+/// ```
 #[doc(alias = "ncclCommMemStat_t")]
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum MemoryStatistic {
-    /// Device memory that [`suspend`](Communicator::suspend) would free.
+    /// Bytes of device memory that [`suspend`](Communicator::suspend) would free.
     #[doc(alias = "ncclStatGpuMemSuspend")]
     Suspendable,
-    /// Device memory that is freed now, by a suspension.
+    /// Whether that memory is freed now: 1 or 0.
     #[doc(alias = "ncclStatGpuMemSuspended")]
     Suspended,
-    /// Device memory that stays, suspended or not.
+    /// Bytes of device memory that stay, suspended or not.
     #[doc(alias = "ncclStatGpuMemPersist")]
     Persistent,
-    /// All of the device memory that the communicator takes.
+    /// Bytes of all device memory that the communicator takes.
     #[doc(alias = "ncclStatGpuMemTotal")]
     Total,
 }
 
 impl Communicator {
-    /// How much memory the communicator takes, in bytes. Since NCCL 2.29.7.
+    /// What the communicator's memory is, by one of NCCL's statistics. Since NCCL 2.29.7.
+    ///
+    /// ```no_run
+    /// # fn main() -> libnccl::Result<()> {
+    /// # let nccl = libnccl::Nccl::load()?;
+    /// # let comm = nccl.init_rank(8, 0, &nccl.unique_id()?)?;
+    /// use libnccl::MemoryStatistic;
+    ///
+    /// let is_suspended = comm.memory(MemoryStatistic::Suspended)? == 1;
+    /// # Ok(())
+    /// # }
+    /// ```
     ///
     /// # Errors
     /// [`Error::Unsupported`](crate::Error::Unsupported), [`Error::Nccl`](crate::Error::Nccl).
@@ -47,16 +70,29 @@ impl Communicator {
     /// Frees device memory that the communicator does not need while it does not work; all ranks call it, with
     /// no work under way. Since NCCL 2.29.7.
     ///
+    /// ```no_run
+    /// # fn main() -> libnccl::Result<()> {
+    /// # let nccl = libnccl::Nccl::load()?;
+    /// # let comm = nccl.init_rank(8, 0, &nccl.unique_id()?)?;
+    /// comm.suspend()?;
+    /// // ... What needs the memory in between.
+    /// comm.resume()?;
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
     /// # Errors
     /// [`Error::Unsupported`](crate::Error::Unsupported), [`Error::Nccl`](crate::Error::Nccl).
     #[doc(alias = "ncclCommSuspend")]
+    #[doc(alias = "NCCL_SUSPEND_MEM")]
     pub fn suspend(&self) -> Result<()> {
         let flags = sys::NCCL_SUSPEND_MEM.cast_signed();
         // SAFETY: a live communicator.
         self.immediate("suspend", || unsafe { call!(self.library(), ncclCommSuspend(self.raw(), flags)) })
     }
 
-    /// Takes the memory again that [`suspend`](Self::suspend) freed; all ranks call it. Since NCCL 2.29.7.
+    /// Takes the memory again that [`suspend`](Self::suspend) freed, where there is an example; all ranks call it.
+    /// Since NCCL 2.29.7.
     ///
     /// # Errors
     /// [`Error::Unsupported`](crate::Error::Unsupported), [`Error::Nccl`](crate::Error::Nccl).

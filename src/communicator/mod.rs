@@ -45,6 +45,28 @@ use state::State;
 
 /// One rank's membership in a group of ranks that compute together.
 ///
+/// ```
+/// # fn main() -> libnccl::Result<()> {
+/// use libnccl::{ReduceOp, StreamRef};
+///
+/// let nccl = libnccl_cpu::nccl();
+/// let id = nccl.unique_id()?;
+/// std::thread::scope(|scope| {
+///     for rank in 0..2 {
+///         let nccl = &nccl;
+///         scope.spawn(move || -> libnccl::Result<()> {
+///             let comm = nccl.init_rank(2, rank, &id)?;
+///             let mut sum = [0; 2];
+///             comm.all_reduce(&[1, comm.rank() as i32], &mut sum, ReduceOp::Sum, StreamRef::DEFAULT)?;
+///             assert_eq!(sum, [comm.size() as i32, 1]);
+///             comm.destroy()
+///         });
+///     }
+/// });
+/// # Ok(())
+/// # }
+/// ```
+///
 /// It may move to another thread, but cannot be used by two at the same time, as NCCL is not thread-safe per
 /// communicator:
 ///
@@ -84,11 +106,35 @@ pub struct Communicator {
 }
 
 /// A communicator after [`Communicator::finalize`]: there is nothing left to do but to end it.
+///
+/// ```
+/// # fn main() -> libnccl::Result<()> {
+/// let comms = libnccl_cpu::nccl().init_all(&[0])?;
+/// let finalized: Vec<_> = comms.into_iter().map(|comm| comm.finalize()).collect::<Result<_, _>>()?;
+/// for finalized in finalized {
+///     finalized.destroy()?;
+/// }
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Debug)]
 pub struct Finalized(Communicator);
 
 impl Communicator {
     /// Takes over a handle that was made by other code, with the implementation it belongs to.
+    ///
+    /// ```
+    /// # fn main() -> libnccl::Result<()> {
+    /// use libnccl::Communicator;
+    ///
+    /// let nccl = libnccl_cpu::nccl();
+    /// let raw = nccl.init_all(&[0])?.remove(0).into_raw();
+    /// // SAFETY: a live communicator of `nccl`, and `raw` is not used any more.
+    /// let comm = unsafe { Communicator::from_raw(&nccl, raw) }?;
+    /// assert_eq!(comm.size(), 1);
+    /// # Ok(())
+    /// # }
+    /// ```
     ///
     /// # Errors
     /// If the handle does not answer for its size, rank and device; it is then aborted.
@@ -147,12 +193,25 @@ impl Communicator {
 
     /// The C handle, for functions that this crate has no method for; null after an abort. It stays this
     /// communicator's.
+    ///
+    /// ```
+    /// # fn main() -> libnccl::Result<()> {
+    /// let nccl = libnccl_cpu::nccl();
+    /// let comm = nccl.init_all(&[7])?.remove(0);
+    /// let cu_device = nccl.as_raw().ncclCommCuDevice.expect("every release has it");
+    /// let mut device = 0;
+    /// // SAFETY: a live communicator, and a place to write an int to.
+    /// unsafe { cu_device(comm.as_raw(), &mut device) };
+    /// assert_eq!(device, comm.device());
+    /// # Ok(())
+    /// # }
+    /// ```
     #[must_use]
     pub fn as_raw(&self) -> sys::ncclComm_t {
         if self.shared.state.is_ended() { std::ptr::null_mut() } else { self.shared.raw }
     }
 
-    /// The C handle, for the caller to end; null after an abort.
+    /// The C handle, for the caller to end; null after an abort. [`from_raw`](Self::from_raw) takes it back.
     #[must_use]
     pub fn into_raw(self) -> sys::ncclComm_t {
         if !self.shared.state.end() {
@@ -193,6 +252,16 @@ impl Communicator {
     /// What has happened since the last call: [`ResultCode::SUCCESS`] if all is well, an error that the work
     /// ran into after it was enqueued, or [`ResultCode::IN_PROGRESS`].
     ///
+    /// ```
+    /// # fn main() -> libnccl::Result<()> {
+    /// use libnccl::ResultCode;
+    ///
+    /// let comm = libnccl_cpu::nccl().init_all(&[0])?.remove(0);
+    /// assert_eq!(comm.async_error()?, ResultCode::SUCCESS);
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
     /// # Errors
     /// [`Error::Nccl`] if the question itself fails, [`Error::Aborted`] after an abort.
     #[doc(alias = "ncclCommGetAsyncError")]
@@ -200,7 +269,7 @@ impl Communicator {
         self.ask("async_error", || self.poll())
     }
 
-    /// A handle that aborts this communicator from another thread.
+    /// A handle that aborts this communicator from another thread; see [`AbortHandle`].
     #[must_use]
     pub fn abort_handle(&self) -> AbortHandle {
         AbortHandle::new(&self.shared)
@@ -210,7 +279,7 @@ impl Communicator {
     /// Since NCCL 2.14.3.
     ///
     /// [`destroy`](Self::destroy) does this by itself. Finalizing first lets one thread finalize all its
-    /// communicators in a row before it destroys any.
+    /// communicators in a row before it destroys any; see [`Finalized`]. There is no communicator any more:
     ///
     /// ```compile_fail,E0382
     /// # fn main() -> libnccl::Result<()> {
@@ -234,8 +303,19 @@ impl Communicator {
 
     /// Ends the communicator, after the work that is under way; the other ranks have to end theirs too.
     ///
-    /// One that has failed is aborted instead, as its work may never end. Afterwards there is nothing left to
-    /// use:
+    /// One that has failed is aborted instead, as its work may never end.
+    ///
+    /// ```
+    /// # fn main() -> libnccl::Result<()> {
+    /// let comms = libnccl_cpu::nccl().init_all(&[0])?;
+    /// for comm in comms {
+    ///     comm.destroy()?;
+    /// }
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// Afterwards there is nothing left to use:
     ///
     /// ```compile_fail,E0382
     /// # fn main() -> libnccl::Result<()> {
@@ -264,6 +344,16 @@ impl Communicator {
     /// [`destroy`](Self::destroy) for several communicators of one process, all of which are ended even if
     /// one fails.
     ///
+    /// ```
+    /// # fn main() -> libnccl::Result<()> {
+    /// use libnccl::Communicator;
+    ///
+    /// let comms = libnccl_cpu::nccl().init_all(&[0, 1])?;
+    /// Communicator::destroy_all(comms)?;
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
     /// # Errors
     /// The first one's.
     pub fn destroy_all(communicators: impl IntoIterator<Item = Self>) -> Result<()> {
@@ -272,6 +362,16 @@ impl Communicator {
     }
 
     /// Ends the communicator at once, and the work that is under way with it. The other ranks' work fails.
+    ///
+    /// ```
+    /// # fn main() -> libnccl::Result<()> {
+    /// let comm = libnccl_cpu::nccl().init_all(&[0])?.remove(0);
+    /// comm.abort()?;
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// Afterwards there is nothing left to use:
     ///
     /// ```compile_fail,E0382
     /// # fn main() -> libnccl::Result<()> {

@@ -7,6 +7,12 @@ use crate::backend::call;
 use crate::{DeviceSlice, Element, Error, Group, Result, ResultCode, StreamRef, sys};
 
 /// Which of a rank's signals: by default, the only one that there is.
+///
+/// ```
+/// use libnccl::Signal;
+///
+/// assert_eq!(Signal::default(), Signal { index: 0, context: 0 });
+/// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 #[repr(C)]
 pub struct Signal {
@@ -19,7 +25,13 @@ pub struct Signal {
     pub context: u32,
 }
 
-/// What to wait for in [`Communicator::wait_signal`].
+/// What to wait for in [`Communicator::wait_signal`]. Since NCCL 2.29.2.
+///
+/// ```
+/// use libnccl::{Signal, WaitSignal};
+///
+/// let twice_from_rank_3 = WaitSignal { count: 2, peer: 3, signal: Signal::default() };
+/// ```
 #[doc(alias = "ncclWaitSignalDesc_t")]
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[repr(C)]
@@ -125,7 +137,7 @@ fn wait_signal(on: Operations<'_>, signals: &[WaitSignal], stream: StreamRef<'_>
 }
 
 impl<'scope> Operations<'scope> {
-    /// As [`Communicator::signal`].
+    /// As [`Communicator::signal`]. Since NCCL 2.29.2.
     ///
     /// # Errors
     /// As for [`Communicator::signal`].
@@ -135,7 +147,7 @@ impl<'scope> Operations<'scope> {
         self.issue("signal", || self::signal(self, peer, signal, stream))
     }
 
-    /// As [`Communicator::wait_signal`].
+    /// As [`Communicator::wait_signal`]. Since NCCL 2.29.2.
     ///
     /// # Errors
     /// As for [`Communicator::wait_signal`].
@@ -165,8 +177,8 @@ impl Communicator {
     /// ```
     ///
     /// # Errors
-    /// As for every operation; [`Error::Nccl`] if there is no such signal or context, or before the first window
-    /// is registered, unless [`Config::rma_eager_init`](crate::Config::rma_eager_init) is set.
+    /// Those of [every operation](Operations#errors); [`Error::Nccl`] if there is no such signal or context, or
+    /// before the first window is registered, unless [`Config::rma_eager_init`](crate::Config::rma_eager_init) is set.
     #[doc(alias = "ncclSignal")]
     pub fn signal<'scope>(
         &'scope self,
@@ -206,7 +218,7 @@ impl Communicator {
 }
 
 impl<'scope> Group<'scope, '_> {
-    /// As [`Communicator::signal`].
+    /// As [`Communicator::signal`]. Since NCCL 2.29.2.
     ///
     /// # Errors
     /// As for [`Communicator::signal`].
@@ -221,7 +233,7 @@ impl<'scope> Group<'scope, '_> {
         self.on(communicator).signal(peer, signal, stream)
     }
 
-    /// As [`Communicator::wait_signal`].
+    /// As [`Communicator::wait_signal`]. Since NCCL 2.29.2.
     ///
     /// # Errors
     /// As for [`Communicator::wait_signal`].

@@ -24,6 +24,14 @@ use crate::{
 /// # Ok(())
 /// # }
 /// ```
+///
+/// # Errors
+/// Those of every operation: [`Error::InvalidArgument`](crate::Error::InvalidArgument) for a buffer that is too short
+/// or in the wrong memory, or a rank out of range; nothing was started then.
+/// [`Error::InvalidUsage`](crate::Error::InvalidUsage) while a group is open on this thread, or after one that failed.
+/// [`Error::Unsupported`](crate::Error::Unsupported) if the library is older than what is asked of it.
+/// [`Error::Nccl`](crate::Error::Nccl) if NCCL cannot do it. [`Error::Timeout`](crate::Error::Timeout) and
+/// [`Error::Aborted`](crate::Error::Aborted) if the communicator is aborted.
 #[derive(Debug, Clone, Copy)]
 pub struct Operations<'scope> {
     pub(super) communicator: &'scope Communicator,
@@ -37,7 +45,8 @@ impl<'scope> Operations<'scope> {
         Self { communicator, group, config: None }
     }
 
-    /// The same, with options for each collective, which all ranks have to give alike. Since NCCL 2.31.2.
+    /// The same, with options for each collective, which all ranks have to give alike; for an example, see
+    /// [`Operations`]. Since NCCL 2.31.2.
     #[must_use]
     pub fn with(self, config: &'scope CollectiveConfig) -> Self {
         Self { config: Some(config), ..self }
@@ -80,7 +89,7 @@ impl<'scope> Operations<'scope> {
 }
 
 impl Communicator {
-    /// This communicator's operations, to be started at once; see [`Operations::with`].
+    /// This communicator's operations, to be started at once; see [`Operations`].
     #[inline]
     #[must_use]
     pub fn operations(&self) -> Operations<'_> {
@@ -96,6 +105,9 @@ macro_rules! operations {
         impl<'scope> Operations<'scope> {
             $(
                 $(#[$documentation])*
+                ///
+                /// # Errors
+                /// Those of [every operation](Operations#errors).
                 #[allow(clippy::missing_errors_doc)]
                 #[inline(always)]
                 pub fn $name<T: Element>(
@@ -118,16 +130,12 @@ macro_rules! operations {
         /// All ranks call the same ones in the same order. They return when the work is enqueued on `stream`;
         /// on the CPU implementation, when it is done. Counts are elements, not bytes. Every buffer may be
         /// longer than needed, but for those that set the count.
-        ///
-        /// # Errors
-        /// [`Error::InvalidArgument`](crate::Error::InvalidArgument) for a buffer that is too short or in the
-        /// wrong memory, or a rank out of range; nothing was started then.
-        /// [`Error::InvalidUsage`](crate::Error::InvalidUsage) while a group is open on this thread, or after
-        /// one that failed. [`Error::Unsupported`](crate::Error::Unsupported) if the library is older than what
-        /// is asked of it. [`Error::Nccl`](crate::Error::Nccl) if NCCL cannot do it.
         impl Communicator {
             $(
                 $(#[$documentation])*
+                ///
+                /// # Errors
+                /// Those of [every operation](Operations#errors).
                 #[allow(clippy::missing_errors_doc)]
                 #[inline(always)]
                 pub fn $name<'scope, T: Element>(
@@ -144,6 +152,9 @@ macro_rules! operations {
         impl<'scope> Group<'scope, '_> {
             $(
                 $(#[$documentation])*
+                ///
+                /// # Errors
+                /// Those of [every operation](Operations#errors).
                 #[allow(clippy::missing_errors_doc)]
                 #[inline(always)]
                 pub fn $name<T: Element>(

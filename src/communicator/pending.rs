@@ -14,6 +14,19 @@ use crate::backend::{Library, call};
 use crate::{Config, Error, Result, ResultCode, UniqueId, sys};
 
 /// A communicator that a group makes at its end; see [`Group::init_rank`](crate::Group::init_rank).
+///
+/// ```
+/// # fn main() -> libnccl::Result<()> {
+/// use libnccl::Config;
+///
+/// let nccl = libnccl_cpu::nccl();
+/// let id = nccl.unique_id()?;
+/// let pending = nccl.group(|g| g.init_rank(1, 0, &id, &Config::default()))?;
+/// let comm = pending.finish()?;
+/// assert_eq!(comm.size(), 1);
+/// # Ok(())
+/// # }
+/// ```
 pub struct PendingCommunicator {
     slot: Rc<PendingSlot>,
     timeout: Option<Duration>,
@@ -82,6 +95,21 @@ impl PendingCommunicator {
     }
 
     /// The communicator, after the group.
+    ///
+    /// ```
+    /// # fn main() -> libnccl::Result<()> {
+    /// use libnccl::Config;
+    ///
+    /// let nccl = libnccl_cpu::nccl();
+    /// let id = nccl.unique_id()?;
+    /// nccl.group(|g| {
+    ///     let pending = g.init_rank(1, 0, &id, &Config::default())?;
+    ///     assert!(pending.finish().is_err(), "the group has not ended");
+    ///     Ok(())
+    /// })?;
+    /// # Ok(())
+    /// # }
+    /// ```
     ///
     /// # Errors
     /// [`Error::InvalidUsage`] before the end of the group, or if it failed; else as for

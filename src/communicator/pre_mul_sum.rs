@@ -48,6 +48,7 @@ use crate::{CollectiveConfig, DeviceSlice, DeviceSliceMut, Element, Error, Group
 /// # }
 /// ```
 #[doc(alias = "ncclRedOpCreatePreMulSum")]
+#[doc(alias = "ncclRedOpDestroy")]
 pub struct PreMulSum<'c, T> {
     communicator: &'c Communicator,
     op: Operator,
@@ -55,6 +56,19 @@ pub struct PreMulSum<'c, T> {
 }
 
 /// The reductions of a [`PreMulSum`], and how they are to be started; as [`Operations`].
+///
+/// ```
+/// # fn main() -> libnccl::Result<()> {
+/// use libnccl::StreamRef;
+///
+/// let comms = libnccl_cpu::nccl().init_all(&[0])?;
+/// let halves = comms[0].pre_mul_sum(0.5_f32)?;
+/// let mut buffer = [2.0, 6.0];
+/// halves.operations().all_reduce_in_place(&mut buffer, StreamRef::DEFAULT)?;
+/// assert_eq!(buffer, [1.0, 3.0]);
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Debug, Clone, Copy)]
 pub struct PreMulSumOperations<'scope, T> {
     operations: Operations<'scope>,
@@ -64,6 +78,18 @@ pub struct PreMulSumOperations<'scope, T> {
 
 impl Communicator {
     /// The reduction that multiplies this rank's elements by `scalar` and sums.
+    ///
+    /// ```
+    /// # fn main() -> libnccl::Result<()> {
+    /// use libnccl::StreamRef;
+    ///
+    /// let comms = libnccl_cpu::nccl().init_all(&[0])?;
+    /// let mut buffer = [1, 2];
+    /// comms[0].pre_mul_sum(10)?.all_reduce_in_place(&mut buffer, StreamRef::DEFAULT)?;
+    /// assert_eq!(buffer, [10, 20]);
+    /// # Ok(())
+    /// # }
+    /// ```
     ///
     /// # Errors
     /// [`Error::Nccl`].
@@ -77,6 +103,19 @@ impl Communicator {
 
     /// [`pre_mul_sum`](Self::pre_mul_sum) with the scalar in the communicator's memory: the first element of
     /// `scalar`, read whenever a reduction runs.
+    ///
+    /// ```
+    /// # fn main() -> libnccl::Result<()> {
+    /// use libnccl::StreamRef;
+    ///
+    /// let comms = libnccl_cpu::nccl().init_all(&[0])?;
+    /// let weight = [0.25_f64];
+    /// let mut buffer = [4.0, 8.0];
+    /// comms[0].pre_mul_sum_device(&weight)?.all_reduce_in_place(&mut buffer, StreamRef::DEFAULT)?;
+    /// assert_eq!(buffer, [1.0, 2.0]);
+    /// # Ok(())
+    /// # }
+    /// ```
     ///
     /// # Errors
     /// [`Error::InvalidArgument`] if `scalar` is empty, or in the wrong memory; [`Error::Nccl`].
@@ -128,6 +167,24 @@ impl<'c, T: Element> PreMulSum<'c, T> {
     }
 
     /// Its operations, as part of a group.
+    ///
+    /// ```
+    /// # fn main() -> libnccl::Result<()> {
+    /// use libnccl::StreamRef;
+    ///
+    /// let nccl = libnccl_cpu::nccl();
+    /// let comms = nccl.init_all(&[0, 1])?;
+    /// let (tenfold, once) = (comms[0].pre_mul_sum(10)?, comms[1].pre_mul_sum(1)?);
+    /// let mut buffers = [[1], [2]];
+    /// let [first, second] = &mut buffers;
+    /// nccl.group(|g| {
+    ///     tenfold.on(g).all_reduce_in_place(first, StreamRef::DEFAULT)?;
+    ///     once.on(g).all_reduce_in_place(second, StreamRef::DEFAULT)
+    /// })?;
+    /// assert_eq!(buffers, [[12], [12]]);
+    /// # Ok(())
+    /// # }
+    /// ```
     #[must_use]
     pub fn on<'scope>(&'scope self, group: &'scope Group<'scope, '_>) -> PreMulSumOperations<'scope, T> {
         let operations = group.on(self.communicator);
@@ -137,6 +194,20 @@ impl<'c, T: Element> PreMulSum<'c, T> {
 
 impl<'scope, T> PreMulSumOperations<'scope, T> {
     /// The same, with options for each collective. Since NCCL 2.31.2.
+    ///
+    /// ```no_run
+    /// # fn main() -> libnccl::Result<()> {
+    /// # let nccl = libnccl::Nccl::load()?;
+    /// # let comm = nccl.init_rank(8, 0, &nccl.unique_id()?)?;
+    /// use libnccl::{CollectiveConfig, StreamRef};
+    ///
+    /// let mut buffer = nccl.alloc::<f32>(1024)?;
+    /// let few = CollectiveConfig::new().max_ctas(2);
+    /// let halves = comm.pre_mul_sum(0.5_f32)?;
+    /// halves.operations().with(&few).all_reduce_in_place(&mut buffer, StreamRef::DEFAULT)?;
+    /// # Ok(())
+    /// # }
+    /// ```
     #[must_use]
     pub fn with(self, config: &'scope CollectiveConfig) -> Self {
         Self { operations: self.operations.with(config), ..self }
@@ -188,16 +259,22 @@ macro_rules! reductions {
 
 reductions! {
     /// As [`Communicator::all_reduce`].
+    #[doc(alias = "ncclAllReduce")]
     all_reduce(send: impl Into<DeviceSlice<'scope, T>>, recv: impl Into<DeviceSliceMut<'scope, T>>);
     /// As [`Communicator::all_reduce_in_place`].
+    #[doc(alias = "ncclAllReduce")]
     all_reduce_in_place(buffer: impl Into<DeviceSliceMut<'scope, T>>);
     /// As [`Communicator::reduce`].
+    #[doc(alias = "ncclReduce")]
     reduce(send: impl Into<DeviceSlice<'scope, T>>, recv: impl Into<DeviceSliceMut<'scope, T>>), root;
     /// As [`Communicator::reduce_in_place`].
+    #[doc(alias = "ncclReduce")]
     reduce_in_place(buffer: impl Into<DeviceSliceMut<'scope, T>>), root;
     /// As [`Communicator::reduce_scatter`].
+    #[doc(alias = "ncclReduceScatter")]
     reduce_scatter(send: impl Into<DeviceSlice<'scope, T>>, recv: impl Into<DeviceSliceMut<'scope, T>>);
     /// As [`Communicator::reduce_scatter_in_place`].
+    #[doc(alias = "ncclReduceScatter")]
     reduce_scatter_in_place(buffer: impl Into<DeviceSliceMut<'scope, T>>);
 }
 

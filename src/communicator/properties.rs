@@ -4,7 +4,19 @@ use super::Communicator;
 use crate::sys::device::ncclCommProperties_t;
 use crate::{Result, Version};
 
-/// What NCCL says of a communicator; see [`Communicator::properties`].
+/// What NCCL says of a communicator; see [`Communicator::properties`]. Since NCCL 2.29.2.
+///
+/// ```no_run
+/// # fn main() -> libnccl::Result<()> {
+/// # let nccl = libnccl::Nccl::load()?;
+/// # let comm = nccl.init_rank(8, 0, &nccl.unique_id()?)?;
+/// let properties = comm.properties()?;
+/// if properties.host_rma == Some(true) {
+///     println!("GPU {} can put and signal", properties.cuda_device);
+/// }
+/// # Ok(())
+/// # }
+/// ```
 #[doc(alias = "ncclCommProperties_t")]
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]

@@ -9,7 +9,20 @@ use crate::backend::call;
 use crate::group::forbid_open;
 use crate::{Config, Error, Nccl, Result, ResultCode, UniqueId, sys};
 
-/// What [`Communicator::shrink`] does about the work that is under way.
+/// What [`Communicator::shrink`] does about the work that is under way. Since NCCL 2.27.3.
+///
+/// ```no_run
+/// # fn main() -> libnccl::Result<()> {
+/// # let nccl = libnccl::Nccl::load()?;
+/// # let comm = nccl.init_rank(8, 0, &nccl.unique_id()?)?;
+/// use libnccl::{Config, ShrinkMode};
+///
+/// // Rank 7 is to do something else from now on; it does not call this.
+/// let fewer = comm.shrink(&[7], ShrinkMode::Default, &Config::default())?;
+/// assert_eq!(fewer.size(), 7);
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 #[non_exhaustive]
 pub enum ShrinkMode {
@@ -81,6 +94,16 @@ impl Communicator {
     /// The id by which new ranks find this communicator, to [`grow`](Self::grow) it once. One rank makes it,
     /// and passes it to `grow` and to the new ranks. Since NCCL 2.29.2.
     ///
+    /// ```no_run
+    /// # fn main() -> libnccl::Result<()> {
+    /// # let nccl = libnccl::Nccl::load()?;
+    /// # let comm = nccl.init_rank(8, 0, &nccl.unique_id()?)?;
+    /// let id = comm.unique_id()?;
+    /// println!("new ranks join with {id}");
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
     /// # Errors
     /// [`Error::Unsupported`], [`Error::Nccl`].
     #[doc(alias = "ncclCommGetUniqueId")]
@@ -98,6 +121,23 @@ impl Communicator {
     ///
     /// All ranks of this communicator call it; the one that made the [id](Self::unique_id) passes it, the others
     /// pass none.
+    ///
+    /// ```no_run
+    /// # fn main() -> libnccl::Result<()> {
+    /// # let nccl = libnccl::Nccl::load()?;
+    /// # let comm = nccl.init_rank(8, 0, &nccl.unique_id()?)?;
+    /// # let send_to_new_ranks = |_: libnccl::UniqueId| {};
+    /// use libnccl::Config;
+    ///
+    /// let id = if comm.rank() == 0 { Some(comm.unique_id()?) } else { None };
+    /// if let Some(id) = id {
+    ///     send_to_new_ranks(id); // Each calls `nccl.grow_rank(9, 8, &id, ..)`.
+    /// }
+    /// let grown = comm.grow(9, id.as_ref(), &Config::default())?;
+    /// assert_eq!((grown.size(), grown.rank()), (9, comm.rank()));
+    /// # Ok(())
+    /// # }
+    /// ```
     ///
     /// # Errors
     /// [`Error::InvalidArgument`] if `size` is not above this communicator's; [`Error::Unsupported`];
@@ -127,9 +167,24 @@ impl Communicator {
     /// Stops the work that is under way, on all ranks, and refuses new work; what remains is to split, shrink
     /// or end the communicator. Since NCCL 2.28.7.
     ///
+    /// ```no_run
+    /// # fn main() -> libnccl::Result<()> {
+    /// # let nccl = libnccl::Nccl::load()?;
+    /// # let comm = nccl.init_rank(8, 0, &nccl.unique_id()?)?;
+    /// # let is_dead = |_: usize| false;
+    /// use libnccl::{Config, ShrinkMode};
+    ///
+    /// comm.revoke()?;
+    /// let dead: Vec<usize> = (0..comm.size()).filter(|rank| is_dead(*rank)).collect();
+    /// let survivors = comm.shrink(&dead, ShrinkMode::Abort, &Config::default())?;
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
     /// # Errors
     /// [`Error::Unsupported`], [`Error::Nccl`].
     #[doc(alias = "ncclCommRevoke")]
+    #[doc(alias = "NCCL_REVOKE_DEFAULT")]
     pub fn revoke(&self) -> Result<()> {
         const CALL: &str = "revoke";
         forbid_open(CALL)?;
@@ -148,6 +203,18 @@ impl Communicator {
 impl Nccl {
     /// Joins a communicator that others [`grow`](Communicator::grow), as number `rank` of the `size` that it
     /// will have. Since NCCL 2.29.2.
+    ///
+    /// ```no_run
+    /// # fn main() -> libnccl::Result<()> {
+    /// # let text = String::new();
+    /// use libnccl::{Config, Nccl, UniqueId};
+    ///
+    /// let nccl = Nccl::load()?;
+    /// let id: UniqueId = text.parse().expect("a rank of the communicator has sent it");
+    /// let comm = nccl.grow_rank(9, 8, &id, &Config::default())?;
+    /// # Ok(())
+    /// # }
+    /// ```
     ///
     /// # Errors
     /// [`Error::InvalidArgument`] if `rank` is not below `size`; [`Error::Unsupported`]; [`Error::Nccl`].

@@ -10,7 +10,8 @@ use crate::backend::call;
 use crate::memory::Allocation;
 use crate::{Element, Error, NcclBuffer, Result};
 
-/// A buffer that a communicator knows of, so that operations need no copies; see [`Communicator::register`].
+/// A buffer that a communicator knows of, so that operations need no copies; see [`Communicator::register`], where
+/// there is an example. Since NCCL 2.19.3.
 ///
 /// It cannot outlive its communicator:
 ///
@@ -92,7 +93,7 @@ impl Registration<'_> {
         self.handle
     }
 
-    /// Ends it, as dropping it does, and reports.
+    /// Ends it, as dropping it does, and reports; for an example, see [`Communicator::register`]. Since NCCL 2.19.3.
     ///
     /// # Errors
     /// [`Error::InvalidUsage`] on a GPU if work may still use the buffer; [`Error::Nccl`]. The registration is

@@ -34,7 +34,20 @@ impl Communicator {
     }
 
     /// [`split`](Self::split) with options for the new communicator. Those that are not set are NCCL's defaults,
-    /// but for the timeout; with none set, all are this communicator's.
+    /// but for the timeout; with none set, all are this communicator's. Since NCCL 2.18.1.
+    ///
+    /// ```no_run
+    /// # fn main() -> libnccl::Result<()> {
+    /// # let nccl = libnccl::Nccl::load()?;
+    /// # let comm = nccl.init_rank(8, 0, &nccl.unique_id()?)?;
+    /// use libnccl::Config;
+    ///
+    /// let config = Config::new().split_share(true).name("even ranks");
+    /// let even = comm.split_with((comm.rank() % 2 == 0).then_some(0), 0, &config)?;
+    /// assert_eq!(even.is_none(), comm.rank() % 2 == 1);
+    /// # Ok(())
+    /// # }
+    /// ```
     ///
     /// # Errors
     /// As for [`split`](Self::split).

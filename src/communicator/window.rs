@@ -88,7 +88,8 @@ impl BitOr for WindowFlags {
     }
 }
 
-/// A buffer of every rank that operations of all ranks may use; see [`Communicator::register_window`].
+/// A buffer of every rank that operations of all ranks may use; see [`Communicator::register_window`], where there
+/// is an example. Since NCCL 2.27.3.
 ///
 /// It cannot outlive its communicator:
 ///
@@ -120,6 +121,19 @@ pub struct Window<'c, T> {
 }
 
 /// A place in a window; see [`Window::at`].
+///
+/// ```no_run
+/// # fn main() -> libnccl::Result<()> {
+/// # let nccl = libnccl::Nccl::load()?;
+/// # let comm = nccl.init_rank(8, 0, &nccl.unique_id()?)?;
+/// use libnccl::WindowFlags;
+///
+/// let mut buffer = nccl.alloc::<f32>(1024)?;
+/// let window = comm.register_window(&mut buffer, WindowFlags::COLL_SYMMETRIC)?;
+/// let second_half = window.at(512);
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Debug, Clone, Copy)]
 pub struct WindowOffset<'a, T: Element> {
     pub(super) window: &'a Window<'a, T>,
@@ -197,7 +211,28 @@ impl Communicator {
 }
 
 impl<'scope, 'env> Group<'scope, 'env> {
-    /// [`Communicator::register_window`] at the end of the group: for one thread that has several ranks.
+    /// [`Communicator::register_window`] at the end of the group: for one thread that has several ranks. Since
+    /// NCCL 2.27.3.
+    ///
+    /// ```no_run
+    /// # fn main() -> libnccl::Result<()> {
+    /// # let nccl = libnccl::Nccl::load()?;
+    /// # let comms = nccl.init_all(&[0, 1])?;
+    /// # fn set_device(_: i32) {}
+    /// use libnccl::WindowFlags;
+    ///
+    /// let mut buffers = Vec::new();
+    /// for comm in &comms {
+    ///     set_device(comm.device()); // cudaSetDevice
+    ///     buffers.push(nccl.alloc::<f32>(1024)?);
+    /// }
+    /// let windows = nccl.group(|g| {
+    ///     let register = |(comm, buffer)| g.register_window(comm, buffer, WindowFlags::DEFAULT);
+    ///     comms.iter().zip(&mut buffers).map(register).collect::<libnccl::Result<Vec<_>>>()
+    /// })?;
+    /// # Ok(())
+    /// # }
+    /// ```
     ///
     /// # Errors
     /// As for [`Communicator::register_window`].
@@ -264,6 +299,21 @@ impl<'c, T: Element> Window<'c, T> {
     /// Whether NCCL made one. Success without a window means that this system has no use for any: collectives
     /// work as ever, and one-sided operations do not work. Before the end of the group that registers it, there
     /// is none yet.
+    ///
+    /// ```no_run
+    /// # fn main() -> libnccl::Result<()> {
+    /// # let nccl = libnccl::Nccl::load()?;
+    /// # let comm = nccl.init_rank(8, 0, &nccl.unique_id()?)?;
+    /// use libnccl::WindowFlags;
+    ///
+    /// let mut buffer = nccl.alloc::<f32>(1024)?;
+    /// let window = comm.register_window(&mut buffer, WindowFlags::COLL_SYMMETRIC)?;
+    /// if !window.is_active() {
+    ///     eprintln!("no one-sided operations here");
+    /// }
+    /// # Ok(())
+    /// # }
+    /// ```
     #[must_use]
     pub fn is_active(&self) -> bool {
         !self.as_raw().is_null()
@@ -276,6 +326,21 @@ impl<'c, T: Element> Window<'c, T> {
     }
 
     /// The address that NCCL has for this rank's part of the window; null if it is not active. Since NCCL 2.29.2.
+    ///
+    /// ```no_run
+    /// # fn main() -> libnccl::Result<()> {
+    /// # let nccl = libnccl::Nccl::load()?;
+    /// # let comm = nccl.init_rank(8, 0, &nccl.unique_id()?)?;
+    /// use libnccl::WindowFlags;
+    ///
+    /// let mut buffer = nccl.alloc::<f32>(1024)?;
+    /// let window = comm.register_window(&mut buffer, WindowFlags::DEFAULT)?;
+    /// if window.is_active() {
+    ///     assert_eq!(window.user_ptr()?, buffer.as_mut_ptr());
+    /// }
+    /// # Ok(())
+    /// # }
+    /// ```
     ///
     /// # Errors
     /// [`Error::Unsupported`], [`Error::Nccl`], [`Error::Aborted`] after an abort.
@@ -293,7 +358,8 @@ impl<'c, T: Element> Window<'c, T> {
         Ok(pointer.cast())
     }
 
-    /// Ends it, as dropping it does, and reports. Local to this rank; no rank uses the window any more.
+    /// Ends it, as dropping it does, and reports; for an example, see [`Communicator::register_window`]. Local to
+    /// this rank; no rank uses the window any more. Since NCCL 2.27.3.
     ///
     /// # Errors
     /// [`Error::InvalidUsage`] on a GPU if work may still use the buffer, or if the group that registers it has
