@@ -196,7 +196,9 @@ impl Communicator {
                 ResultCode::IN_PROGRESS => self.wait(CALL),
                 _ => Ok(()),
             }
-        })
+        })?;
+        self.is_revoked.set(true);
+        Ok(())
     }
 }
 

@@ -86,12 +86,11 @@ impl Communicator {
         let slot = Slot::new();
         enter(&self.shared.state, call)?;
         let made = make(slot.0, raw_config);
-        let written = match made {
-            Ok(ResultCode::IN_PROGRESS) => self.wait(call).map(|()| ResultCode::IN_PROGRESS),
-            result => result,
-        };
+        // A nonblocking communicator answers success at once, and writes the slot when its state says so (seen on
+        // 2.28.3 and 2.32.3): so ask for it, whatever the answer was.
+        let written = made.and_then(|_| self.wait(call));
         self.leave();
-        let code = written.inspect_err(|_| {
+        written.inspect_err(|_| {
             // What was made before the failure is no one's. NCCL may still write, so the slot is left to it.
             let raw = slot.peek();
             if !raw.is_null() {
@@ -104,7 +103,8 @@ impl Communicator {
             return Ok(None);
         }
         // SAFETY: NCCL has just made the handle, and no one else has it.
-        unsafe { Self::adopt(library, raw, code, config.timeout_duration(), name) }.map(Some)
+        unsafe { Self::adopt(library, raw, ResultCode::IN_PROGRESS, config.timeout_duration(), name) }
+            .map(Some)
     }
 }
 
