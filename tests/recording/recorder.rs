@@ -500,7 +500,9 @@ impl State {
             _ => None,
         });
         let name = name.filter(|name| !name.is_null()).map(|name| (name, string(name)));
-        let later = MAKE_LATER.contains(&function) && code == IN_PROGRESS;
+        // Whatever the call answers: success, too, does not mean that the child is there (seen on GPUs).
+        let state = self.asynchronous.front().copied().unwrap_or(self.forever);
+        let later = MAKE_LATER.contains(&function) && [code, state].contains(&IN_PROGRESS);
         let handle = if later || no_color { ptr::null_mut() } else { self.make(name) };
         // SAFETY: the caller's place for a handle.
         unsafe { *slot = handle };

@@ -16,7 +16,10 @@ const SCRIPT: &str = include_str!("../../tests/gpu_smoke/run.sh");
 pub(crate) fn pack(directory: &Path) -> Result<PathBuf> {
     fs::create_dir_all(directory).with_context(|| format!("cannot create {}", directory.display()))?;
     let builds: [(&str, &[&str]); 2] = [
-        ("gpu_smoke", &["test", "--no-run", "--package", "libnccl", "--test", "gpu_smoke", "--features", "half"]),
+        (
+            "gpu_smoke",
+            &["test", "--no-run", "--package", "libnccl", "--test", "gpu_smoke", "--features", "half"],
+        ),
         ("nccl", &["build", "--package", "libnccl-cli", "--bin", "nccl"]),
     ];
     for (name, arguments) in builds {
