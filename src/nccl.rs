@@ -190,6 +190,22 @@ impl Nccl {
         self.library.function(name, present.then_some(()))
     }
 
+    /// NCCL's words on the last failure, of any thread and communicator; empty if there was none. An
+    /// [`Error::Nccl`] has its own copy of them.
+    ///
+    /// ```
+    /// # fn main() {
+    /// let nccl = libnccl_cpu::nccl();
+    /// let failed = nccl.init_rank(2, 0, &libnccl::UniqueId::from_bytes([0; 128]));
+    /// assert!(failed.is_err() && !nccl.last_error().is_empty());
+    /// # }
+    /// ```
+    #[doc(alias = "ncclGetLastError")]
+    #[must_use]
+    pub fn last_error(&self) -> Box<str> {
+        self.library.last_error()
+    }
+
     /// Other files named like NCCL that are mapped into the process. Two copies share neither state nor
     /// handles, and their symbols may get mixed up.
     ///

@@ -181,16 +181,24 @@ impl Library {
 
     /// The error for a code, with the texts that the library has for it right now.
     pub(crate) fn error(&self, call: &'static str, code: ResultCode) -> Error {
-        let Functions { ncclGetErrorString: error_string, ncclGetLastError: last_error, .. } = self.functions;
-        // SAFETY: these functions take any code, and any communicator including null, and answer null or a
-        // string that lives as long as the library; it is copied before this thread calls NCCL again.
-        let (message, detail) = unsafe {
-            (
-                copy(error_string.map_or(std::ptr::null(), |function| function(code.as_raw()))),
-                copy(last_error.map_or(std::ptr::null(), |function| function(std::ptr::null_mut()))),
-            )
-        };
+        let text = self.functions.ncclGetErrorString.map_or(std::ptr::null(), |error_string| {
+            // SAFETY: takes any code, and answers a string that lives as long as the library.
+            unsafe { error_string(code.as_raw()) }
+        });
+        // SAFETY: null or a string, as above.
+        let message = unsafe { copy(text) };
+        let detail = self.last_error();
         Error::Nccl { call, code, message, detail }
+    }
+
+    /// NCCL's words on the last failure.
+    pub(crate) fn last_error(&self) -> Box<str> {
+        let text = self.functions.ncclGetLastError.map_or(std::ptr::null(), |last_error| {
+            // SAFETY: takes any communicator including null, and answers the process's one text.
+            unsafe { last_error(std::ptr::null_mut()) }
+        });
+        // SAFETY: null or a string; another failure overwrites it in place, so that it is copied at once.
+        unsafe { copy(text) }
     }
 
     /// `ncclGetUniqueId`; after a failure the same error forever.

@@ -296,6 +296,36 @@ pub(super) fn scatter<T: Element>(
     }
 }
 
+#[inline(always)]
+pub(super) fn gather_in_place<T: Element>(
+    on: Operations<'_>,
+    buffer: DeviceSliceMut<'_, T>,
+    root: usize,
+    stream: StreamRef<'_>,
+) -> Result<ResultCode> {
+    let comm = on.communicator;
+    if comm.rank != root {
+        return gather(on, buffer.part(0, 1), buffer.slice_mut(0, 0), root, stream);
+    }
+    divisible("gather_in_place", "", buffer.len(), comm.size)?;
+    gather(on, buffer.part(root, comm.size), buffer, root, stream)
+}
+
+#[inline(always)]
+pub(super) fn scatter_in_place<T: Element>(
+    on: Operations<'_>,
+    buffer: DeviceSliceMut<'_, T>,
+    root: usize,
+    stream: StreamRef<'_>,
+) -> Result<ResultCode> {
+    let comm = on.communicator;
+    if comm.rank != root {
+        return scatter(on, buffer.part(0, 1).slice(0, 0), buffer, root, stream);
+    }
+    divisible("scatter_in_place", "", buffer.len(), comm.size)?;
+    scatter(on, buffer.part(0, 1), buffer.part_mut(root, comm.size), root, stream)
+}
+
 impl Operations<'_> {
     /// The options in C, for the function that takes them.
     #[inline(always)]

@@ -473,6 +473,27 @@ operations! {
         root: usize
     );
 
+    /// [`gather`](Self::gather) where the root's own part is in its place already: on the root, `buffer` is what
+    /// is received, size equal parts of which part `root` is sent; on the others, it is what they send.
+    ///
+    /// ```
+    /// # use libnccl::{Communicator, Result, StreamRef};
+    /// # fn each(comm: Communicator) -> Result<()> {
+    /// // On each of two ranks:
+    /// let mut buffer = if comm.rank() == 0 { vec![10, 0] } else { vec![20] };
+    /// comm.gather_in_place(&mut buffer, 0, StreamRef::DEFAULT)?;
+    /// assert_eq!(buffer, if comm.rank() == 0 { vec![10, 20] } else { vec![20] });
+    /// # Ok(())
+    /// # }
+    /// # fn main() -> Result<()> {
+    /// # let comms = libnccl_cpu::nccl().init_all(&[0, 1])?;
+    /// # std::thread::scope(|s| comms.into_iter().for_each(|comm| drop(s.spawn(|| each(comm).unwrap()))));
+    /// # Ok(())
+    /// # }
+    /// ```
+    #[doc(alias = "ncclGather")]
+    collectives::gather_in_place(buffer: impl Into<DeviceSliceMut<'scope, T>>, root: usize);
+
     /// Rank `i` gets part `i` of the `send` of rank `root`. The count is the length of `recv`; on the root,
     /// `send` holds count x size, and on the others it is ignored and may be empty.
     ///
@@ -502,6 +523,27 @@ operations! {
         recv: impl Into<DeviceSliceMut<'scope, T>>,
         root: usize
     );
+
+    /// [`scatter`](Self::scatter) where the root's own part stays in its place: on the root, `buffer` is what is
+    /// sent, size equal parts; on the others, it receives.
+    ///
+    /// ```
+    /// # use libnccl::{Communicator, Result, StreamRef};
+    /// # fn each(comm: Communicator) -> Result<()> {
+    /// // On each of two ranks:
+    /// let mut buffer = if comm.rank() == 0 { vec![10, 20] } else { vec![0] };
+    /// comm.scatter_in_place(&mut buffer, 0, StreamRef::DEFAULT)?;
+    /// assert_eq!(buffer, if comm.rank() == 0 { vec![10, 20] } else { vec![20] });
+    /// # Ok(())
+    /// # }
+    /// # fn main() -> Result<()> {
+    /// # let comms = libnccl_cpu::nccl().init_all(&[0, 1])?;
+    /// # std::thread::scope(|s| comms.into_iter().for_each(|comm| drop(s.spawn(|| each(comm).unwrap()))));
+    /// # Ok(())
+    /// # }
+    /// ```
+    #[doc(alias = "ncclScatter")]
+    collectives::scatter_in_place(buffer: impl Into<DeviceSliceMut<'scope, T>>, root: usize);
 
     /// Sends `buffer` to rank `peer`, which receives as many elements. A rank that sends *and* receives does
     /// both in one group, or it may wait for a peer that does the same.

@@ -36,6 +36,17 @@ use crate::{CollectiveConfig, DeviceSlice, DeviceSliceMut, Element, Error, Group
 /// # }
 /// ```
 ///
+/// ```compile_fail,E0308
+/// # fn main() -> libnccl::Result<()> {
+/// # use libnccl::StreamRef;
+/// let comms = libnccl_cpu::nccl().init_all(&[0, 1])?;
+/// let halves = comms[0].pre_mul_sum(0.5_f32)?;
+/// let mut sum = [0.0_f32; 2];
+/// comms[1].all_reduce(&[2.0_f32, 6.0], &mut sum, halves, StreamRef::DEFAULT)?;
+/// # Ok(())
+/// # }
+/// ```
+///
 /// It cannot outlive its communicator:
 ///
 /// ```compile_fail,E0505

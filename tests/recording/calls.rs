@@ -112,6 +112,14 @@ operations! {
         => "ncclGather(0x10000, 0x20000, 3, Float32, 2, comm0, 0x5)";
     gather(send::<f32>(3), recv::<f32>(0), 0)
         => "ncclGather(0x10000, null, 3, Float32, 0, comm0, 0x5)";
+    gather_in_place(recv::<f32>(12), 2)
+        => "ncclGather(0x20018, 0x20000, 3, Float32, 2, comm0, 0x5)";
+    gather_in_place(recv::<f32>(3), 0)
+        => "ncclGather(0x20000, null, 3, Float32, 0, comm0, 0x5)";
+    scatter_in_place(recv::<f32>(12), 2)
+        => "ncclScatter(0x20000, 0x20018, 3, Float32, 2, comm0, 0x5)";
+    scatter_in_place(recv::<f32>(3), 1)
+        => "ncclScatter(null, 0x20000, 3, Float32, 1, comm0, 0x5)";
     scatter(send::<f32>(12), recv::<f32>(3), 2)
         => "ncclScatter(0x10000, 0x20000, 3, Float32, 2, comm0, 0x5)";
     scatter(send::<f32>(0), recv::<f32>(3), 1)

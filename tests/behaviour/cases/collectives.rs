@@ -338,6 +338,20 @@ fn check_exchanges(comm: &Communicator, count: usize) {
         let mut scattered = vec![0.0; count];
         comm.scatter(send, &mut scattered, root, STREAM).unwrap();
         assert_eq!(scattered, part(root, rank));
+
+        // In place: on the root all parts, on the others one.
+        let own = |rank: usize| part(rank, rank);
+        let mut buffer = if rank == root { vec![0.0; count * size] } else { own(rank) };
+        if rank == root {
+            buffer[rank * count..][..count].copy_from_slice(&own(rank));
+        }
+        comm.gather_in_place(&mut buffer, root, STREAM).unwrap();
+        let all: Vec<f32> = (0..size).flat_map(own).collect();
+        assert_eq!(buffer, if rank == root { all } else { own(rank) });
+
+        let mut buffer = if rank == root { whole.clone() } else { vec![0.0; count] };
+        comm.scatter_in_place(&mut buffer, root, STREAM).unwrap();
+        assert_eq!(buffer, if rank == root { whole.clone() } else { part(root, rank) });
     }
     let short = comm.all_to_all(&whole, &mut recv[..count * size - 1], STREAM).unwrap_err();
     assert!(short.to_string().starts_with("all_to_all: the receive buffer holds "), "{short}");
