@@ -27,11 +27,13 @@ enum Operation {
     ReduceScatterInPlace,
     AllToAll,
     Gather,
+    GatherInPlace,
     Scatter,
+    ScatterInPlace,
     SendRecv,
 }
 
-const OPERATIONS: [(&str, Operation); 14] = [
+const OPERATIONS: [(&str, Operation); 16] = [
     ("all_reduce", Operation::AllReduce),
     ("all_reduce_in_place", Operation::AllReduceInPlace),
     ("broadcast", Operation::Broadcast),
@@ -44,7 +46,9 @@ const OPERATIONS: [(&str, Operation); 14] = [
     ("reduce_scatter_in_place", Operation::ReduceScatterInPlace),
     ("all_to_all", Operation::AllToAll),
     ("gather", Operation::Gather),
+    ("gather_in_place", Operation::GatherInPlace),
     ("scatter", Operation::Scatter),
+    ("scatter_in_place", Operation::ScatterInPlace),
     ("send_recv", Operation::SendRecv),
 ];
 
@@ -184,7 +188,7 @@ struct Data<T> {
 
 impl Case {
     fn data<T: Number>(&self, count: usize, rank: usize, size: usize) -> Data<T> {
-        let (send, recv) = self.operation.lengths(count, size);
+        let (send, recv) = self.operation.lengths(count, rank, size);
         let random = |count, buffer| random(count, self.op, (2 * rank + buffer) as u64);
         Data { send: random(send, 0), recv: random(recv, 1) }
     }
@@ -212,7 +216,9 @@ impl Case {
             Operation::ReduceScatterInPlace => comm.reduce_scatter_in_place(recv, op, stream),
             Operation::AllToAll => comm.all_to_all(send, recv, stream),
             Operation::Gather => comm.gather(send, recv, root, stream),
+            Operation::GatherInPlace => comm.gather_in_place(recv, root, stream),
             Operation::Scatter => comm.scatter(send, recv, root, stream),
+            Operation::ScatterInPlace => comm.scatter_in_place(recv, root, stream),
             Operation::SendRecv => nccl.group(|group| {
                 group.send(comm, send, (rank + 1) % size, stream)?;
                 group.recv(comm, recv, (rank + size - 1) % size, stream)
@@ -235,8 +241,12 @@ impl Operation {
     }
 
     /// Of the buffer to send and of the one to receive; in place, there is only the latter.
-    fn lengths(self, count: usize, size: usize) -> (usize, usize) {
+    fn lengths(self, count: usize, rank: usize, size: usize) -> (usize, usize) {
+        let is_root = rank == size - 1;
         match self {
+            // The root has all parts, the others one.
+            Self::GatherInPlace | Self::ScatterInPlace if !is_root => (0, count),
+            Self::GatherInPlace | Self::ScatterInPlace => (0, count * size),
             Self::AllReduce | Self::Broadcast | Self::Reduce | Self::SendRecv => (count, count),
             Self::AllReduceInPlace | Self::BroadcastInPlace | Self::ReduceInPlace => (0, count),
             Self::AllGather | Self::Gather => (count, count * size),
@@ -250,7 +260,7 @@ impl Operation {
     fn defined(self, count: usize, rank: usize, size: usize) -> std::ops::Range<usize> {
         match self {
             Self::ReduceScatterInPlace => rank * count..(rank + 1) * count,
-            _ => 0..self.lengths(count, size).1,
+            _ => 0..self.lengths(count, rank, size).1,
         }
     }
 }
