@@ -19,8 +19,10 @@ cases! {
 }
 
 /// The real library on a machine without a GPU.
-pub(crate) const WITHOUT_A_GPU: &[super::Case] =
-    &[("initialising_without_a_gpu_is_an_error", initialising_without_a_gpu_is_an_error)];
+pub(crate) const WITHOUT_A_GPU: &[super::Case] = &[
+    ("initialising_without_a_gpu_is_an_error", initialising_without_a_gpu_is_an_error),
+    ("allocating_without_a_gpu_is_an_error", allocating_without_a_gpu_is_an_error),
+];
 
 fn says_its_version(nccl: &Nccl) {
     let mut code = 0;
@@ -184,4 +186,14 @@ fn initialising_without_a_gpu_is_an_error(nccl: &Nccl) {
         assert!(error.to_string().contains("(code 1)"), "{error}");
         assert_outside_a_group(nccl);
     }
+}
+
+fn allocating_without_a_gpu_is_an_error(nccl: &Nccl) {
+    match nccl.alloc::<f32>(1024).unwrap_err() {
+        Error::Unsupported { function: "ncclMemAlloc", since, found, .. } => assert!(found < since),
+        error => assert_eq!(error.code(), Some(ResultCode::UNHANDLED_CUDA_ERROR), "{error}"),
+    }
+    assert_eq!(nccl.alloc::<f32>(0).unwrap().len(), 0);
+    let error = nccl.alloc::<f64>(usize::MAX / 8).unwrap_err();
+    assert!(matches!(error, Error::InvalidArgument { call: "alloc", .. }), "{error}");
 }
