@@ -62,6 +62,9 @@ fn the_build_used_the_bindings_that_are_committed() {
         ("dynamic.rs", include_str!(concat!(env!("OUT_DIR"), "/dynamic.rs"))),
         ("functions.rs", include_str!(concat!(env!("OUT_DIR"), "/functions.rs"))),
         ("since.rs", include_str!(concat!(env!("OUT_DIR"), "/since.rs"))),
+        ("device_types.rs", include_str!(concat!(env!("OUT_DIR"), "/device_types.rs"))),
+        ("device_functions.rs", include_str!(concat!(env!("OUT_DIR"), "/device_functions.rs"))),
+        ("device.c", include_str!(concat!(env!("OUT_DIR"), "/device.c"))),
     ] {
         let committed = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("src/sys/snapshot").join(file);
         let committed = std::fs::read_to_string(committed).unwrap();

@@ -38,7 +38,7 @@ impl ncclConfig_t {
             rmaEagerInit: UNDEF,
             hostCftMode: UNDEF,
             nvlsHostMode: UNDEF,
-            // The pointers, and the padding at the end: some releases read a former padding as a field.
+            // The pointers. (`Config` zeroes the padding where NCCL gets the struct: a move need not copy it.)
             ..Self::default()
         }
     }
