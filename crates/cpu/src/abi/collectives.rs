@@ -1,0 +1,185 @@
+//! Collectives.
+#![allow(unsafe_code, non_snake_case)]
+
+use std::ffi::{c_int, c_void};
+use std::sync::Arc;
+
+use libnccl::sys::{cudaStream_t, ncclComm_t, ncclDataType_t, ncclRedOp_t, ncclResult_t};
+
+use super::{answer_in_group, check, rank_of};
+use crate::buffer::{Source, Target};
+use crate::collective::{Call, Function};
+use crate::data_type::DataType;
+use crate::group::{self, Lane, Task};
+use crate::handle;
+
+/// The arguments of a collective.
+struct Arguments {
+    function: Function,
+    send: *const c_void,
+    receive: *mut c_void,
+    count: usize,
+    datatype: ncclDataType_t,
+    op: Option<ncclRedOp_t>,
+    root: c_int,
+    comm: ncclComm_t,
+}
+
+/// # Safety
+///
+/// The contract of the function that was called.
+unsafe fn collective(arguments: &Arguments) -> ncclResult_t {
+    let Arguments { function, send, receive, count, datatype, op, root, comm } = *arguments;
+    answer_in_group(function.name(), || {
+        let communicator = handle::get(comm)?;
+        communicator.ready()?;
+        let (rank, ranks) = (communicator.rank(), communicator.ranks());
+        let root = rank_of(root, ranks, "root")?;
+        let data_type = DataType::new(datatype)?;
+        let reduction = op.map(|op| communicator.reduction(op, data_type)).transpose()?;
+        data_type.bytes(count.saturating_mul(ranks))?;
+        if count == 0 {
+            return Ok(());
+        }
+        let call = Call { function, count, data_type, reduction, root };
+        let (inputs, outputs) = (call.inputs(rank, ranks), call.outputs(rank, ranks));
+        if inputs > 0 {
+            check(send, "the send buffer")?;
+        }
+        if outputs > 0 {
+            check(receive, "the receive buffer")?;
+        }
+        let bytes = count * data_type.size();
+        // SAFETY: the caller's contract: the buffers are as long as the function says and stay until the
+        // call, or the group, has ended, and with it every use of these.
+        let (send, receive) = unsafe {
+            (Source::new(send.cast(), inputs * bytes), Target::new(receive.cast(), outputs * bytes))
+        };
+        let own = Arc::clone(&communicator);
+        let operation = Box::pin(async move { call.run(own.world(), own.rank(), send, receive).await });
+        group::run(Task { communicator, lane: Lane::Collective, operation })
+    })
+}
+
+pub(crate) unsafe extern "C" fn ncclReduce(
+    send: *const c_void,
+    receive: *mut c_void,
+    count: usize,
+    datatype: ncclDataType_t,
+    op: ncclRedOp_t,
+    root: c_int,
+    comm: ncclComm_t,
+    _: cudaStream_t,
+) -> ncclResult_t {
+    let (function, op) = (Function::Reduce, Some(op));
+    // SAFETY: the same contract.
+    unsafe { collective(&Arguments { function, send, receive, count, datatype, op, root, comm }) }
+}
+
+pub(crate) unsafe extern "C" fn ncclBcast(
+    buff: *mut c_void,
+    count: usize,
+    datatype: ncclDataType_t,
+    root: c_int,
+    comm: ncclComm_t,
+    stream: cudaStream_t,
+) -> ncclResult_t {
+    // SAFETY: a broadcast in place.
+    unsafe { ncclBroadcast(buff, buff, count, datatype, root, comm, stream) }
+}
+
+pub(crate) unsafe extern "C" fn ncclBroadcast(
+    send: *const c_void,
+    receive: *mut c_void,
+    count: usize,
+    datatype: ncclDataType_t,
+    root: c_int,
+    comm: ncclComm_t,
+    _: cudaStream_t,
+) -> ncclResult_t {
+    let (function, op) = (Function::Broadcast, None);
+    // SAFETY: the same contract.
+    unsafe { collective(&Arguments { function, send, receive, count, datatype, op, root, comm }) }
+}
+
+pub(crate) unsafe extern "C" fn ncclAllReduce(
+    send: *const c_void,
+    receive: *mut c_void,
+    count: usize,
+    datatype: ncclDataType_t,
+    op: ncclRedOp_t,
+    comm: ncclComm_t,
+    _: cudaStream_t,
+) -> ncclResult_t {
+    let (function, op, root) = (Function::AllReduce, Some(op), 0);
+    // SAFETY: the same contract.
+    unsafe { collective(&Arguments { function, send, receive, count, datatype, op, root, comm }) }
+}
+
+pub(crate) unsafe extern "C" fn ncclReduceScatter(
+    send: *const c_void,
+    receive: *mut c_void,
+    count: usize,
+    datatype: ncclDataType_t,
+    op: ncclRedOp_t,
+    comm: ncclComm_t,
+    _: cudaStream_t,
+) -> ncclResult_t {
+    let (function, op, root) = (Function::ReduceScatter, Some(op), 0);
+    // SAFETY: the same contract.
+    unsafe { collective(&Arguments { function, send, receive, count, datatype, op, root, comm }) }
+}
+
+pub(crate) unsafe extern "C" fn ncclAllGather(
+    send: *const c_void,
+    receive: *mut c_void,
+    count: usize,
+    datatype: ncclDataType_t,
+    comm: ncclComm_t,
+    _: cudaStream_t,
+) -> ncclResult_t {
+    let (function, op, root) = (Function::AllGather, None, 0);
+    // SAFETY: the same contract.
+    unsafe { collective(&Arguments { function, send, receive, count, datatype, op, root, comm }) }
+}
+
+pub(crate) unsafe extern "C" fn ncclAlltoAll(
+    send: *const c_void,
+    receive: *mut c_void,
+    count: usize,
+    datatype: ncclDataType_t,
+    comm: ncclComm_t,
+    _: cudaStream_t,
+) -> ncclResult_t {
+    let (function, op, root) = (Function::AlltoAll, None, 0);
+    // SAFETY: the same contract.
+    unsafe { collective(&Arguments { function, send, receive, count, datatype, op, root, comm }) }
+}
+
+pub(crate) unsafe extern "C" fn ncclGather(
+    send: *const c_void,
+    receive: *mut c_void,
+    count: usize,
+    datatype: ncclDataType_t,
+    root: c_int,
+    comm: ncclComm_t,
+    _: cudaStream_t,
+) -> ncclResult_t {
+    let (function, op) = (Function::Gather, None);
+    // SAFETY: the same contract.
+    unsafe { collective(&Arguments { function, send, receive, count, datatype, op, root, comm }) }
+}
+
+pub(crate) unsafe extern "C" fn ncclScatter(
+    send: *const c_void,
+    receive: *mut c_void,
+    count: usize,
+    datatype: ncclDataType_t,
+    root: c_int,
+    comm: ncclComm_t,
+    _: cudaStream_t,
+) -> ncclResult_t {
+    let (function, op) = (Function::Scatter, None);
+    // SAFETY: the same contract.
+    unsafe { collective(&Arguments { function, send, receive, count, datatype, op, root, comm }) }
+}

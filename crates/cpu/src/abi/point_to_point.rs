@@ -1,0 +1,76 @@
+//! Sends and receives.
+#![allow(unsafe_code, non_snake_case)]
+
+use std::ffi::{c_int, c_void};
+use std::sync::Arc;
+
+use libnccl::sys::{cudaStream_t, ncclComm_t, ncclDataType_t, ncclResult_t};
+
+use super::{answer_in_group, check, rank_of};
+use crate::buffer::{Source, Target};
+use crate::communicator::Communicator;
+use crate::data_type::DataType;
+use crate::failure::Result;
+use crate::group::{self, Lane, Task};
+use crate::handle;
+use crate::point_to_point::Message;
+
+/// Checks the arguments of a send or a receive. `None` if there is nothing to do.
+fn message(
+    buffer: *const c_void,
+    count: usize,
+    datatype: ncclDataType_t,
+    peer: c_int,
+    comm: ncclComm_t,
+) -> Result<Option<(Arc<Communicator>, Message, usize)>> {
+    let communicator = handle::get(comm)?;
+    communicator.ready()?;
+    let peer = rank_of(peer, communicator.ranks(), "peer")?;
+    let data_type = DataType::new(datatype)?;
+    data_type.bytes(count)?;
+    if count == 0 {
+        return Ok(None);
+    }
+    check(buffer, "the buffer")?;
+    Ok(Some((communicator, Message { count, data_type }, peer)))
+}
+
+pub(crate) unsafe extern "C" fn ncclSend(
+    sendbuff: *const c_void,
+    count: usize,
+    datatype: ncclDataType_t,
+    peer: c_int,
+    comm: ncclComm_t,
+    _: cudaStream_t,
+) -> ncclResult_t {
+    answer_in_group("ncclSend", || {
+        let Some((communicator, message, peer)) = message(sendbuff, count, datatype, peer, comm)? else {
+            return Ok(());
+        };
+        // SAFETY: the C declaration's contract, as for collectives.
+        let from = unsafe { Source::new(sendbuff.cast(), message.count * message.data_type.size()) };
+        let own = Arc::clone(&communicator);
+        let operation = Box::pin(async move { message.send(own.world(), own.rank(), peer, from).await });
+        group::run(Task { communicator, lane: Lane::SendTo(peer), operation })
+    })
+}
+
+pub(crate) unsafe extern "C" fn ncclRecv(
+    recvbuff: *mut c_void,
+    count: usize,
+    datatype: ncclDataType_t,
+    peer: c_int,
+    comm: ncclComm_t,
+    _: cudaStream_t,
+) -> ncclResult_t {
+    answer_in_group("ncclRecv", || {
+        let Some((communicator, message, peer)) = message(recvbuff, count, datatype, peer, comm)? else {
+            return Ok(());
+        };
+        // SAFETY: the C declaration's contract, as for collectives.
+        let to = unsafe { Target::new(recvbuff.cast(), message.count * message.data_type.size()) };
+        let own = Arc::clone(&communicator);
+        let operation = Box::pin(async move { message.receive(own.world(), own.rank(), peer, to).await });
+        group::run(Task { communicator, lane: Lane::ReceiveFrom(peer), operation })
+    })
+}
