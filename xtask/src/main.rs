@@ -6,6 +6,7 @@ use std::process::ExitCode;
 use anyhow::Result;
 use clap::Parser;
 
+mod bench_peers;
 mod bindings;
 mod compare;
 mod coverage;
@@ -55,6 +56,8 @@ enum Task {
         /// The folder, created if needed
         directory: PathBuf,
     },
+    /// Measure the CPU implementation side by side with OpenMPI, downloading OpenMPI if needed
+    BenchPeers(bench_peers::Options),
 }
 
 fn main() -> ExitCode {
@@ -85,6 +88,7 @@ fn run(task: Task) -> Result<()> {
             println!("{}", gpu_pack::pack(&directory)?.display());
             Ok(())
         }
+        Task::BenchPeers(options) => bench_peers::run(&options),
     }
 }
 

@@ -1,29 +1,60 @@
-//! NVIDIA's own packages of NCCL, from the Python package index, kept outside the tree.
+//! Packages of the Python package index, kept outside the tree: NVIDIA's own of NCCL, and what it is compared with.
 
 use std::env;
 use std::fs::{self, File};
 use std::io;
+use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use anyhow::{Context, Result, anyhow, bail};
 use zip::ZipArchive;
 
+/// A wheel, and what of it is wanted.
+#[derive(Debug)]
+pub(crate) struct Wheel<'a> {
+    pub(crate) package: &'a str,
+    pub(crate) release: &'a str,
+    /// The name of its folder among the packages that are kept.
+    pub(crate) folder: &'a str,
+    /// How much is to be downloaded, in words.
+    pub(crate) size: &'a str,
+    /// Where in the folder a file of the wheel belongs; none if it is not wanted.
+    pub(crate) place: fn(&Path) -> Option<&Path>,
+    /// Files that have to be in the folder.
+    pub(crate) needed: &'a [&'a str],
+}
+
 /// The folder that holds `lib/` and `include/` of a release. The first call for a release downloads it.
 pub(crate) fn obtain(release: &str) -> Result<PathBuf> {
-    let package = package(release)?;
+    obtain_wheel(&Wheel {
+        package: &package(release)?,
+        release,
+        folder: release,
+        size: "some hundred megabytes",
+        place: |path| {
+            let path = path.strip_prefix("nvidia/nccl").ok()?;
+            (path.starts_with("include") || path == Path::new("lib/libnccl.so.2")).then_some(path)
+        },
+        needed: &["include/nccl.h", "lib/libnccl.so.2"],
+    })
+}
+
+/// The folder that holds what is wanted of a wheel. The first call downloads it.
+pub(crate) fn obtain_wheel(wheel: &Wheel<'_>) -> Result<PathBuf> {
+    let Wheel { package, release, .. } = wheel;
     let cache = cache()?;
-    let folder = cache.join(release);
+    let folder = cache.join(wheel.folder);
     if folder.is_dir() {
         return Ok(folder);
     }
     fs::create_dir_all(&cache).with_context(|| format!("cannot create {}", cache.display()))?;
-    // Unpacked aside and renamed at the end: a release is there as a whole or not at all.
+    // Unpacked aside and renamed at the end: a package is there as a whole or not at all.
     let scratch = tempfile::Builder::new().prefix(".unfinished-").tempdir_in(&cache)?;
     let unpacked = scratch.path().join("unpacked");
-    eprintln!("downloading {package} {release} from PyPI, some hundred megabytes");
-    let wheel = download(&package, release, &scratch.path().join("wheel"))?;
-    unpack(&wheel, &unpacked).with_context(|| format!("cannot unpack {package} {release}"))?;
+    eprintln!("downloading {package} {release} from PyPI, {}", wheel.size);
+    let file = download(package, release, &scratch.path().join("wheel"))?;
+    unpack(wheel, &file, &unpacked).with_context(|| format!("cannot unpack {package} {release}"))?;
     match fs::rename(&unpacked, &folder) {
         // Somebody else was faster.
         Err(_) if folder.is_dir() => {}
@@ -53,7 +84,7 @@ fn cache() -> Result<PathBuf> {
     let cache = set("LIBNCCL_CACHE")
         .or_else(|| Some(set("XDG_CACHE_HOME")?.join("libnccl")))
         .or_else(|| Some(set("HOME")?.join(".cache/libnccl")))
-        .context("no place to keep NVIDIA's packages: set LIBNCCL_CACHE to a folder")?;
+        .context("no place to keep packages: set LIBNCCL_CACHE to a folder")?;
     Ok(std::path::absolute(cache)?)
 }
 
@@ -65,9 +96,7 @@ fn download(package: &str, release: &str, into: &Path) -> Result<PathBuf> {
         .arg(into)
         .arg(format!("{package}=={release}"))
         .output()
-        .map_err(|error| {
-            anyhow!("NVIDIA's packages are downloaded with pip, and python3 does not run: {error}")
-        })?;
+        .map_err(|error| anyhow!("packages are downloaded with pip, and python3 does not run: {error}"))?;
     if !output.status.success() {
         bail!(pip_failure(package, release, &String::from_utf8_lossy(&output.stderr)));
     }
@@ -78,8 +107,7 @@ fn download(package: &str, release: &str, into: &Path) -> Result<PathBuf> {
 /// pip's failure in one sentence.
 fn pip_failure(package: &str, release: &str, stderr: &str) -> String {
     if stderr.contains("No module named pip") {
-        return "NVIDIA's packages are downloaded with pip, and python3 has none (on Debian: python3-pip)"
-            .into();
+        return "packages are downloaded with pip, and python3 has none (on Debian: python3-pip)".into();
     }
     let versions = stderr.split_once("(from versions: ").and_then(|(_, rest)| rest.split_once(')'));
     match versions {
@@ -98,22 +126,22 @@ fn pip_failure(package: &str, release: &str, stderr: &str) -> String {
     }
 }
 
-/// Takes the headers and the library out of a wheel, which is a zip archive.
-fn unpack(wheel: &Path, into: &Path) -> Result<()> {
-    let mut archive = ZipArchive::new(File::open(wheel)?)?;
+/// Takes what is wanted out of a wheel, which is a zip archive.
+fn unpack(wheel: &Wheel<'_>, file: &Path, into: &Path) -> Result<()> {
+    let mut archive = ZipArchive::new(File::open(file)?)?;
     for index in 0..archive.len() {
         let mut entry = archive.by_index(index)?;
         // `enclosed_name` is none for a path that leads out of the folder.
         let Some(path) = entry.enclosed_name() else { continue };
-        let Ok(path) = path.strip_prefix("nvidia/nccl") else { continue };
-        if entry.is_dir() || !(path.starts_with("include") || path == Path::new("lib/libnccl.so.2")) {
-            continue;
-        }
+        let Some(path) = (wheel.place)(&path).filter(|_| !entry.is_dir()) else { continue };
         let target = into.join(path);
         fs::create_dir_all(target.parent().unwrap_or(into))?;
-        io::copy(&mut entry, &mut File::create(target)?)?;
+        io::copy(&mut entry, &mut File::create(&target)?)?;
+        if entry.unix_mode().is_some_and(|mode| mode & 0o100 != 0) {
+            fs::set_permissions(&target, PermissionsExt::from_mode(0o755))?;
+        }
     }
-    for needed in ["include/nccl.h", "lib/libnccl.so.2"] {
+    for needed in wheel.needed {
         if !into.join(needed).is_file() {
             bail!("it has no {needed}");
         }

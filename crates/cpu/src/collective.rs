@@ -1,17 +1,19 @@
-//! Collectives: all ranks go through the same steps, a part of the data at a time.
+//! Collectives: who makes which part of the result out of which inputs, and the three ways to get it done.
 //!
-//! In each step a rank stages its part, waits for the others' parts, takes what it needs of them, and says
-//! that it is done. With the first step comes a description of the call, which every rank compares with all
-//! others.
+//! A call begins with a step in which every rank says what it calls and where its buffers are; all compare.
+//! Short inputs travel along, and every rank makes what it needs: one step. Otherwise, if every rank can use
+//! the others' buffers, each makes its pieces from there and puts them where they belong; then a step says that
+//! all are done. Otherwise the ranks stage their inputs in shared memory, a window at a time.
 
 use std::ops::Range;
-use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 
-use crate::buffer::{Source, Target};
+use crate::agreement;
+use crate::buffer::{self, Source, Target};
 use crate::data_type::{self, DataType};
-use crate::failure::{Failure, Result};
-use crate::reduction::{self, Reduction};
-use crate::world::{DESCRIPTION, SLOTS, STAGE, World};
+use crate::failure::Result;
+use crate::reach::{Reach, Whereabouts};
+use crate::reduction::{self, Factor, Reduction};
+use crate::world::{OWN, PAYLOAD, STAGE, World};
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Function {
@@ -23,31 +25,73 @@ pub(crate) enum Function {
     AlltoAll,
     Gather,
     Scatter,
+    /// A broadcast in which all ranks have a share of the work. No rank calls it by this name.
+    Spread,
 }
 
-/// Who stages what for whom.
+/// What the result is made of.
 struct Shape {
     name: &'static str,
-    /// Only the root stages anything.
-    one_source: bool,
-    /// Only the root takes anything.
-    one_target: bool,
-    /// A rank stages a part for each rank, instead of one for all.
-    personal: bool,
-    /// A rank reduces what it takes, instead of placing it side by side.
+    /// Whether only the root sends, or only the root receives.
+    root: Root,
+    /// How the send and the receive buffers are divided.
+    input: Division,
+    output: Division,
     reduces: bool,
 }
 
-const SHAPES: [Shape; 8] = [
-    Shape { name: "ncclAllReduce", one_source: false, one_target: false, personal: false, reduces: true },
-    Shape { name: "ncclBroadcast", one_source: true, one_target: false, personal: false, reduces: false },
-    Shape { name: "ncclReduce", one_source: false, one_target: true, personal: false, reduces: true },
-    Shape { name: "ncclAllGather", one_source: false, one_target: false, personal: false, reduces: false },
-    Shape { name: "ncclReduceScatter", one_source: false, one_target: false, personal: true, reduces: true },
-    Shape { name: "ncclAlltoAll", one_source: false, one_target: false, personal: true, reduces: false },
-    Shape { name: "ncclGather", one_source: false, one_target: true, personal: false, reduces: false },
-    Shape { name: "ncclScatter", one_source: true, one_target: false, personal: true, reduces: false },
-];
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Root {
+    None,
+    Sends,
+    Receives,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Division {
+    /// `count` elements in one part.
+    Whole,
+    /// `count` elements divided among the ranks.
+    Chunks,
+    /// `count` elements for each rank.
+    Blocks,
+}
+
+const SHAPES: [Shape; 9] = {
+    use Division::{Blocks, Chunks, Whole};
+    const fn shape(
+        name: &'static str,
+        root: Root,
+        input: Division,
+        output: Division,
+        reduces: bool,
+    ) -> Shape {
+        Shape { name, root, input, output, reduces }
+    }
+    [
+        shape("ncclAllReduce", Root::None, Chunks, Chunks, true),
+        shape("ncclBroadcast", Root::Sends, Whole, Whole, false),
+        shape("ncclReduce", Root::Receives, Chunks, Chunks, true),
+        shape("ncclAllGather", Root::None, Whole, Blocks, false),
+        shape("ncclReduceScatter", Root::None, Blocks, Whole, true),
+        shape("ncclAlltoAll", Root::None, Blocks, Blocks, false),
+        shape("ncclGather", Root::Receives, Whole, Blocks, false),
+        shape("ncclScatter", Root::Sends, Blocks, Whole, false),
+        shape("ncclBroadcast", Root::Sends, Chunks, Chunks, false),
+    ]
+};
+
+/// What the bytes of a chunk are a multiple of: whole cache lines, and few pieces of what is short.
+const CHUNK: usize = 512;
+
+/// Bytes that are reduced at a time, so that they stay in the nearest cache.
+const BLOCK: usize = 4 << 10;
+
+/// From so many bytes between two ranks on, another process's memory is read instead of staged.
+const READ: usize = 16 << 10;
+
+/// From so many bytes at all ranks together on, the result goes around the caches.
+const STREAM: usize = 64 << 20;
 
 impl Function {
     fn shape(self) -> &'static Shape {
@@ -69,175 +113,445 @@ pub(crate) struct Call {
     pub(crate) reduction: Option<Reduction>,
     /// 0 where the function has none.
     pub(crate) root: usize,
+    pub(crate) ranks: usize,
+    /// Bytes of `count` elements.
+    bytes: usize,
+    /// Bytes of a chunk where they are divided among the ranks.
+    chunk: usize,
+}
+
+/// A piece of the result: part `input` of the ranks `first`, `first + 1`, ... (`sources` of them, after the last
+/// rank comes the first), in this order, becomes part `output` of one rank's receive buffer, or of all.
+#[derive(Debug, Clone, Copy)]
+struct Piece {
+    input: usize,
+    first: usize,
+    sources: usize,
+    output: usize,
+    target: Option<usize>,
+}
+
+/// What a rank said of its buffers.
+#[derive(Debug, Clone, Copy)]
+struct Own {
+    send: Whereabouts,
+    receive: Whereabouts,
+    factor: Option<Factor>,
+}
+
+/// This rank's part in a call.
+#[derive(Debug)]
+pub(crate) struct Part<'a> {
+    pub(crate) reach: &'a Reach,
+    pub(crate) world: &'a World,
+    pub(crate) rank: usize,
+    pub(crate) send: Source,
+    pub(crate) receive: Target,
 }
 
 impl Call {
-    /// How many times `count` elements `rank` reads: 0 where its send buffer is of no interest.
-    pub(crate) fn inputs(&self, rank: usize, ranks: usize) -> usize {
+    pub(crate) fn new(
+        function: Function,
+        count: usize,
+        data_type: DataType,
+        reduction: Option<Reduction>,
+        root: usize,
+        ranks: usize,
+    ) -> Self {
+        let bytes = count * data_type.size();
+        let chunk = (count.div_ceil(ranks) * data_type.size()).next_multiple_of(CHUNK);
+        Self { function, count, data_type, reduction, root, ranks, bytes, chunk }
+    }
+
+    /// The same with the scalar that lies there now.
+    pub(crate) fn with_scalar(self, place: Source) -> Self {
+        let mut scalar = [0; 8];
+        place.read(0, &mut scalar[..place.length()]);
+        Self { reduction: Some(Reduction::PreMulSum(scalar)), ..self }
+    }
+
+    /// Bytes that `rank` reads: 0 where its send buffer is of no interest.
+    pub(crate) fn input(&self, rank: usize) -> usize {
         let shape = self.function.shape();
-        match (shape.one_source && rank != self.root, shape.personal) {
-            (true, _) => 0,
-            (false, true) => ranks,
-            (false, false) => 1,
+        if shape.root == Root::Sends && rank != self.root { 0 } else { self.buffer(shape.input) }
+    }
+
+    /// Bytes that `rank` writes: 0 where its receive buffer is of no interest.
+    pub(crate) fn output(&self, rank: usize) -> usize {
+        let shape = self.function.shape();
+        if shape.root == Root::Receives && rank != self.root { 0 } else { self.buffer(shape.output) }
+    }
+
+    fn buffer(&self, division: Division) -> usize {
+        self.bytes * if division == Division::Blocks { self.ranks } else { 1 }
+    }
+
+    /// The bytes of a part of a buffer.
+    fn part(&self, division: Division, index: usize) -> Range<usize> {
+        let Self { bytes, chunk, .. } = *self;
+        match division {
+            Division::Whole => 0..bytes,
+            Division::Blocks => index * bytes..(index + 1) * bytes,
+            Division::Chunks => (index * chunk).min(bytes)..((index + 1) * chunk).min(bytes),
         }
     }
 
-    /// How many times `count` elements `rank` writes: 0 where its receive buffer is of no interest.
-    pub(crate) fn outputs(&self, rank: usize, ranks: usize) -> usize {
-        let shape = self.function.shape();
-        match (shape.one_target && rank != self.root, shape.one_source || shape.reduces) {
-            (true, _) => 0,
-            (false, true) => 1,
-            (false, false) => ranks,
+    /// The pieces of the result that `rank` makes.
+    fn pieces(&self, rank: usize) -> impl Iterator<Item = Piece> {
+        let (shape, ranks, root) = (self.function.shape(), self.ranks, self.root);
+        let number = match self.function {
+            Function::AllGather | Function::AlltoAll => ranks,
+            Function::Gather if rank == root => ranks,
+            Function::Gather => 0,
+            _ => 1,
+        };
+        (0..number).map(move |index| Piece {
+            input: if shape.input == Division::Whole { 0 } else { rank },
+            first: match (shape.reduces, shape.root) {
+                // In the order of NCCL's ring, which ends at the rank that keeps the result.
+                (true, Root::Receives) => root + 1,
+                (true, _) => rank + 1,
+                (false, Root::Sends) => root,
+                (false, _) => index,
+            },
+            sources: if shape.reduces { ranks } else { 1 },
+            output: match shape.output {
+                Division::Whole => 0,
+                Division::Chunks => rank,
+                Division::Blocks => index,
+            },
+            target: match self.function {
+                Function::AllReduce | Function::Spread => None,
+                Function::Reduce => Some(root),
+                _ => Some(rank),
+            },
+        })
+    }
+
+    /// Whether others than who makes a piece receive it.
+    fn shares_results(&self) -> bool {
+        self.function.shape().output == Division::Chunks
+    }
+
+    fn common(&self) -> [u64; 2] {
+        let reduction = self.reduction.map_or(0xff, Reduction::number);
+        let data_type = u64::from(self.data_type.raw().0);
+        [
+            self.function as u64 | data_type << 8 | reduction << 16 | (self.root as u64) << 32,
+            self.count as u64,
+        ]
+    }
+
+    /// Runs the collective.
+    pub(crate) async fn run(self, part: Part<'_>) -> Result {
+        let Part { world, rank, .. } = part;
+        if self.ranks == 1 {
+            let own = self.own(&part, false);
+            return self.direct(&part, &[own]);
+        }
+        let travels = self.buffer(self.function.shape().input) <= PAYLOAD;
+        let step = world.next_step(rank);
+        if travels {
+            let factor = self.factor();
+            let words = if factor.is_some() { &self.own(&part, false).words()[..] } else { &[] };
+            world.say(rank, step, self.common(), part.send.bytes(0, self.input(rank)), words);
+            world.all(rank, step).await?;
+            world.make_ready(rank, step, self.buffer(self.function.shape().input));
+            agreement::check(world, rank, step)?;
+            self.from_payloads(&part, step, factor);
+            return Ok(());
+        }
+        // The rest is only for what takes longer than finding some memory.
+        Box::pin(self.from_buffers(part, step)).await
+    }
+
+    /// Makes the result out of the ranks' buffers, after they have said in `step` where these are.
+    async fn from_buffers(self, part: Part<'_>, step: u64) -> Result {
+        let Part { world, rank, .. } = part;
+        let own = self.own(&part, true);
+        world.say(rank, step, self.common(), &[], &own.words());
+        world.all(rank, step).await?;
+        agreement::check(world, rank, step)?;
+        let said = |rank| Own::from_words(world.own(rank, step), own.factor.is_some());
+        let said: Vec<Own> = (0..self.ranks).map(said).collect();
+        let Part { reach, .. } = part;
+        let spread = if self.function == Function::Broadcast { Function::Spread } else { self.function };
+        let spread = Self { function: spread, ..self };
+        let done = if reach.everywhere(world, rank, &spread.used(&said)).await? {
+            spread.direct(&part, &said)
+        } else if reach.everywhere(world, rank, &self.used(&said)).await? {
+            self.direct(&part, &said)
+        } else if self.is_read() && reach.readable(world, rank, &self.used(&said)).await? {
+            spread.read(&part, &said)
+        } else {
+            return self.staged(&part, &said).await;
+        };
+        // The others wait for this step even if this rank has failed.
+        let step = world.next_step(rank);
+        world.announce(rank, step);
+        world.all(rank, step).await?;
+        done
+    }
+
+    fn own(&self, part: &Part<'_>, others: bool) -> Own {
+        let others = others && !part.world.is_one_process();
+        Own {
+            send: Whereabouts::new(part.send.start(), self.input(part.rank), others),
+            receive: Whereabouts::new(part.receive.start(), self.output(part.rank), others),
+            factor: self.factor(),
         }
     }
 
-    fn description(&self) -> [u64; DESCRIPTION] {
-        let reduction = self.reduction.map_or(u64::MAX, Reduction::number);
-        let data_type = self.data_type.raw().0.into();
-        [self.function as u64, self.count as u64, data_type, reduction, self.root as u64]
+    fn factor(&self) -> Option<Factor> {
+        self.reduction.and_then(|reduction| reduction.factor(self.data_type, self.ranks))
     }
 
-    /// Runs the collective as `rank`.
-    pub(crate) async fn run(self, world: &World, rank: usize, send: Source, receive: Target) -> Result {
-        let ranks = world.ranks();
-        let total = self.count * self.data_type.size();
-        let (inputs, outputs) = (self.inputs(rank, ranks), self.outputs(rank, ranks));
-        // The bytes of a part in one step: parts share a stage, and hold whole elements of any type.
-        let most = (STAGE / if self.function.shape().personal { ranks } else { 1 }) & !7;
-        let mut scratch = Scratch::new(total.min(most));
-        let mut step = world.produced(rank).load(Relaxed);
-        for at in (0..total).step_by(most) {
-            let (length, first) = (most.min(total - at), at == 0);
-            step += 1;
-            for other in 0..ranks {
-                world.wait(other, || world.consumed(other).load(Acquire) + SLOTS >= step).await?;
+    /// The buffers that other ranks use in the direct way, with their owners.
+    fn used(&self, said: &[Own]) -> Vec<(usize, Whereabouts)> {
+        let senders = (0..self.ranks).filter(|rank| self.input(*rank) > 0);
+        let receivers = (0..self.ranks).filter(|rank| self.shares_results() && self.output(*rank) > 0);
+        let sends = senders.map(|rank| (rank, said[rank].send));
+        sends.chain(receivers.map(|rank| (rank, said[rank].receive))).collect()
+    }
+
+    /// Makes what this rank receives out of what all said along with `step`.
+    fn from_payloads(&self, part: &Part<'_>, step: u64, factor: Option<Factor>) {
+        let Part { world, rank, receive, .. } = *part;
+        let shape = self.function.shape();
+        let factor = |source| match self.reduction {
+            Some(Reduction::PreMulSum(_)) => Own::from_words(world.own(source, step), true).factor,
+            _ => factor,
+        };
+        for piece in (0..self.ranks).flat_map(|maker| self.pieces(maker)) {
+            let from = self.part(shape.input, piece.input);
+            if from.is_empty() || piece.target.is_some_and(|target| target != rank) {
+                continue;
             }
-            for input in 0..inputs {
-                let place = world.stage(rank, step) + input * most;
-                self.stage(world, place, send, input * total + at, scratch.input(length));
-            }
-            if first {
-                for (word, value) in world.description(rank, step).into_iter().zip(self.description()) {
-                    word.store(value, Relaxed);
+            let to = receive.slice(self.part(shape.output, piece.output));
+            // Nothing of it is the caller's memory, so it can become the result where that belongs.
+            to.fill(|result| {
+                for (index, source) in piece.sources(self.ranks).enumerate() {
+                    let input = world.payload(source, step, self.input(source));
+                    let input = &input.bytes()[from.clone()];
+                    match self.reduction {
+                        Some(reduction) if index > 0 => {
+                            reduction.combine(self.data_type, result, input, factor(source));
+                        }
+                        Some(reduction) => reduction.begin(self.data_type, result, input, factor(source)),
+                        None => result.copy_from_slice(input),
+                    }
                 }
-            }
-            world.produced(rank).store(step, Release);
-            // Everyone in the first step, because of the descriptions; later those whose parts are taken.
-            let awaited = match (first, outputs) {
-                (true, _) => 0..ranks,
-                (false, 0) => 0..0,
-                (false, _) => self.sources(ranks),
+                if let Some(reduction) = self.reduction {
+                    reduction.finish(self.data_type, self.ranks, result);
+                }
+            });
+        }
+    }
+
+    /// Makes this rank's pieces straight from the ranks' buffers.
+    fn direct(&self, part: &Part<'_>, said: &[Own]) -> Result {
+        let Part { reach, world, rank, send, receive } = *part;
+        let shape = self.function.shape();
+        let mut scratch = vec![0; BLOCK];
+        for piece in self.pieces(rank) {
+            let (from, to) = (self.part(shape.input, piece.input), self.part(shape.output, piece.output));
+            let source = |source: usize| {
+                let whole = if source == rank {
+                    send
+                } else {
+                    reach.source(world, rank, source, said[source].send, self.input(source))?
+                };
+                Ok((whole.slice(from.clone()), said[source].factor))
             };
-            for other in awaited {
-                world.wait(other, || world.produced(other).load(Acquire) >= step).await?;
-            }
-            let agreed = if first { agreement(world, step) } else { Ok(()) };
-            if agreed.is_ok() && outputs > 0 {
-                let part = if self.function.shape().personal { rank * most } else { 0 };
-                self.take(world, Piece { step, at, length, total }, part, receive, &mut scratch);
-            }
-            world.consumed(rank).store(step, Release);
-            agreed?;
+            let target = |target: usize| {
+                let whole = if target == rank {
+                    receive
+                } else {
+                    reach.target(world, rank, target, said[target].receive, self.output(target))?
+                };
+                Ok(whole.slice(to.clone()))
+            };
+            // Where it is already.
+            let in_place = |target: &usize| {
+                !shape.reduces && *target == piece.first && said[*target].send == said[*target].receive
+            };
+            let sources: Vec<_> = piece.sources(self.ranks).map(source).collect::<Result<_>>()?;
+            let targets = piece.targets(self.ranks).filter(|target| !in_place(target));
+            let targets: Vec<_> = targets.map(target).collect::<Result<_>>()?;
+            self.make(&sources, &targets, &mut scratch);
         }
         Ok(())
     }
 
-    /// The ranks that stage anything.
-    fn sources(&self, ranks: usize) -> Range<usize> {
-        if self.function.shape().one_source { self.root..self.root + 1 } else { 0..ranks }
+    /// Whether reading other processes' memory is faster than staging: only one copy, but slow for what is short,
+    /// and no help where the processor has to see the bytes anyway.
+    fn is_read(&self) -> bool {
+        !self.function.shape().reduces && self.bytes >= READ
     }
 
-    /// Stages the part of the send buffer that begins at `from`, as long as `scratch`.
-    fn stage(&self, world: &World, place: usize, send: Source, from: usize, scratch: &mut [u8]) {
-        if let Some(reduction) = self.reduction {
-            send.read(from, scratch);
-            reduction.prepare(self.data_type, world.ranks(), scratch);
-            world.segment().write(place, scratch);
-        } else {
-            world.segment().store(place, send, from, scratch.len());
+    /// Copies this rank's pieces out of the memory of the other ranks' processes, and into it.
+    fn read(&self, part: &Part<'_>, said: &[Own]) -> Result {
+        let Part { reach, world, rank, send, receive } = *part;
+        let shape = self.function.shape();
+        for piece in self.pieces(rank) {
+            let from = self.part(shape.input, piece.input);
+            let to = self.part(shape.output, piece.output);
+            let own = receive.slice(to.clone());
+            if piece.first == rank {
+                own.copy(send.slice(from), self.streams());
+            } else {
+                reach.read(world, rank, (piece.first, said[piece.first].send), from.start, own)?;
+            }
+            for target in piece.targets(self.ranks).filter(|target| *target != rank) {
+                if target != piece.first || said[target].send != said[target].receive {
+                    reach.write(world, rank, (target, said[target].receive), to.start, own.source())?;
+                }
+            }
         }
+        Ok(())
     }
 
-    /// Takes the others' parts of a piece, which begin at `part` of their stages: for reductions in the order
-    /// of the ranks, so that all get the same bits.
-    fn take(&self, world: &World, piece: Piece, part: usize, receive: Target, scratch: &mut Scratch) {
-        let Piece { step, at, length, total } = piece;
-        let ranks = world.ranks();
-        let sources = self.sources(ranks);
+    /// Makes this rank's pieces from what the ranks stage of their inputs, a window at a time. In each step a
+    /// rank stages a window, takes what others made of the one before, and makes its own of this one.
+    async fn staged(&self, part: &Part<'_>, said: &[Own]) -> Result {
+        let Part { world, rank, send, receive, .. } = *part;
+        let shape = self.function.shape();
+        let shares = self.shares_results();
+        let cells = if shape.input == Division::Whole { 1 } else { self.ranks };
+        let window = STAGE / (cells + usize::from(shares)) & !63;
+        // The parts are nearly equal, and the first one is the longest.
+        let windows = self.part(shape.input, 0).len().div_ceil(window);
+        let slice = |division, index, at: usize| {
+            let Range { start, end } = self.part(division, index);
+            (start + at * window).min(end)..(start + (at + 1) * window).min(end)
+        };
+        let cell = |owner, step, index, length| world.staged(owner, step, index * window, length);
+        let mut scratch = vec![0; BLOCK];
+        for at in 0..windows + usize::from(shares) {
+            let step = world.next_step(rank);
+            if at < windows && self.input(rank) > 0 {
+                // What only this rank needs stays where it is.
+                let needed = |index: &usize| shape.input == Division::Whole || *index != rank;
+                for index in (0..cells).filter(needed) {
+                    let from = slice(shape.input, index, at);
+                    let (_, to) = cell(rank, step, index, from.len());
+                    to.copy(send.slice(from), false);
+                }
+            }
+            world.announce(rank, step);
+            world.all(rank, step).await?;
+            if shares && at > 0 && self.output(rank) > 0 {
+                for maker in (rank + 1..self.ranks).chain(0..rank) {
+                    let to = slice(shape.output, maker, at - 1);
+                    let (from, _) = cell(maker, step - 1, cells, to.len());
+                    receive.slice(to).copy(from, self.streams());
+                }
+            }
+            for piece in self.pieces(rank).filter(|_| at < windows) {
+                let from = slice(shape.input, piece.input, at);
+                let to = slice(shape.output, piece.output, at);
+                let source = |source| {
+                    let index = if shape.input == Division::Whole { 0 } else { piece.input };
+                    let (staged, _) = cell(source, step, index, from.len());
+                    (if source == rank { send.slice(from.clone()) } else { staged }, said[source].factor)
+                };
+                let sources: Vec<_> = piece.sources(self.ranks).map(source).collect();
+                let mut targets = vec![];
+                if piece.target != Some(rank) {
+                    targets.push(cell(rank, step, cells, to.len()).1);
+                }
+                if piece.target.is_none_or(|target| target == rank) {
+                    targets.push(receive.slice(to));
+                }
+                self.make(&sources, &targets, &mut scratch);
+            }
+        }
+        Ok(())
+    }
+
+    /// Whether the result is too long to be still in a cache when it is needed.
+    fn streams(&self) -> bool {
+        self.bytes * self.ranks >= STREAM
+    }
+
+    /// Reduces `sources`, or copies the only one, into all `targets`.
+    fn make(&self, sources: &[(Source, Option<Factor>)], targets: &[Target], scratch: &mut [u8]) {
         let Some(reduction) = self.reduction else {
-            for (output, source) in sources.enumerate() {
-                world.segment().load(world.stage(source, step) + part, receive, output * total + at, length);
+            for target in targets {
+                sources.iter().for_each(|(source, _)| target.copy(*source, self.streams()));
             }
             return;
         };
-        let (result, input) = scratch.both(length);
-        for source in sources {
-            if source == 0 {
-                world.segment().read(world.stage(source, step) + part, result);
-            } else {
-                world.segment().read(world.stage(source, step) + part, input);
-                reduction.combine(self.data_type, result, input);
+        let length = sources.first().map_or(0, |(source, _)| source.length());
+        for at in (0..length).step_by(BLOCK) {
+            let result = &mut scratch[..BLOCK.min(length - at)];
+            let mut inputs = sources.iter().map(|(source, factor)| (source.bytes(at, result.len()), *factor));
+            match (inputs.next(), inputs.next()) {
+                (Some((left, left_factor)), Some((right, right_factor))) => {
+                    reduction.join(self.data_type, result, left, left_factor, right, right_factor);
+                }
+                (Some((only, factor)), None) => reduction.begin(self.data_type, result, only, factor),
+                (None, _) => {}
+            }
+            let inputs = sources.iter().skip(2);
+            for (source, factor) in inputs {
+                reduction.combine(self.data_type, result, source.bytes(at, result.len()), *factor);
+            }
+            reduction.finish(self.data_type, self.ranks, result);
+            for target in targets {
+                if self.streams() {
+                    target.write_around_caches(at, result);
+                } else {
+                    target.write(at, result);
+                }
             }
         }
-        reduction.finish(self.data_type, ranks, result);
-        receive.write(at, result);
+        if self.streams() {
+            buffer::settle();
+        }
     }
 }
 
-/// What one step moves: `length` bytes from `at` on, of `total` that go from one rank to one rank.
-#[derive(Debug, Clone, Copy)]
-struct Piece {
-    step: u64,
-    at: usize,
-    length: usize,
-    total: usize,
-}
+impl Piece {
+    fn sources(self, ranks: usize) -> impl Iterator<Item = usize> {
+        let around = move |rank| if rank < ranks { rank } else { rank - ranks };
+        (self.first..self.first + self.sources).map(around)
+    }
 
-/// Compares what the ranks say they called. All ranks see the same and come to the same result.
-fn agreement(world: &World, step: u64) -> Result {
-    let of = |rank: usize| world.description(rank, step).map(|word| word.load(Relaxed));
-    let first = of(0);
-    match (1..world.ranks()).map(|rank| (rank, of(rank))).find(|(_, other)| *other != first) {
-        None => Ok(()),
-        Some((rank, other)) => Err(Failure::usage(format!(
-            "the ranks called different collectives: rank {rank} called {}, rank 0 called {}",
-            tell(other),
-            tell(first)
-        ))),
+    fn targets(self, ranks: usize) -> impl Iterator<Item = usize> {
+        self.target.map_or(0..ranks, |target| target..target + 1)
     }
 }
 
-/// A description in words. It comes from another rank, so its numbers may be any.
-fn tell([function, count, data_type, reduction, root]: [u64; DESCRIPTION]) -> String {
-    let Some(shape) = usize::try_from(function).ok().and_then(|index| SHAPES.get(index)) else {
-        return format!("function {function}");
-    };
-    let mut text = format!("{}(count {count}, {}", shape.name, data_type::name(data_type));
+impl Own {
+    fn words(self) -> [u64; OWN] {
+        let mut words = [0; OWN];
+        words[..4].copy_from_slice(&self.send.words());
+        words[4..8].copy_from_slice(&self.receive.words());
+        words[8] = self.factor.map_or(0, |Factor(bytes)| u64::from_ne_bytes(bytes));
+        words
+    }
+
+    /// What another rank said; `reduces` with a factor or not, all ranks alike.
+    fn from_words([a, b, c, d, e, f, g, h, factor]: [u64; OWN], scales: bool) -> Self {
+        Self {
+            send: Whereabouts::from_words([a, b, c, d]),
+            receive: Whereabouts::from_words([e, f, g, h]),
+            factor: scales.then_some(Factor(factor.to_ne_bytes())),
+        }
+    }
+}
+
+/// The words that all ranks have in common, if they are of a collective.
+pub(crate) fn tell([head, count]: [u64; 2]) -> Option<String> {
+    let [function, data_type, reduction, ..] = head.to_le_bytes();
+    let shape = SHAPES.get(usize::from(function))?;
+    let mut text = format!("{}(count {count}, {}", shape.name, data_type::name(data_type.into()));
     if shape.reduces {
-        text += &format!(", {}", reduction::name(reduction));
+        text += &format!(", {}", reduction::name(reduction.into()));
     }
-    if shape.one_source || shape.one_target {
-        text += &format!(", root {root}");
+    if shape.root != Root::None {
+        text += &format!(", root {}", head >> 32);
     }
-    text + ")"
-}
-
-/// Private memory to compute in: the staged parts of other ranks may not be changed.
-struct Scratch(Vec<u8>);
-
-impl Scratch {
-    fn new(length: usize) -> Self {
-        Self(vec![0; 2 * length])
-    }
-
-    fn input(&mut self, length: usize) -> &mut [u8] {
-        &mut self.0[..length]
-    }
-
-    fn both(&mut self, length: usize) -> (&mut [u8], &mut [u8]) {
-        let half = self.0.len() / 2;
-        let (result, input) = self.0.split_at_mut(half);
-        (&mut result[..length], &mut input[..length])
-    }
+    Some(text + ")")
 }

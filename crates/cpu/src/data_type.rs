@@ -1,4 +1,4 @@
-//! The data types, as far as they are implemented.
+//! NCCL's data types.
 
 use libnccl::sys::ncclDataType_t;
 
@@ -12,8 +12,12 @@ pub(crate) enum DataType {
     Uint32,
     Int64,
     Uint64,
+    Float16,
     Float32,
     Float64,
+    Bfloat16,
+    Float8e4m3,
+    Float8e5m2,
 }
 
 /// NCCL's names, by number.
@@ -41,14 +45,12 @@ impl DataType {
             ncclDataType_t::ncclUint32 => Self::Uint32,
             ncclDataType_t::ncclInt64 => Self::Int64,
             ncclDataType_t::ncclUint64 => Self::Uint64,
+            ncclDataType_t::ncclFloat16 => Self::Float16,
             ncclDataType_t::ncclFloat32 => Self::Float32,
             ncclDataType_t::ncclFloat64 => Self::Float64,
-            known if known.0 < ncclDataType_t::ncclNumTypes.0 => {
-                return Err(Failure::usage(format!(
-                    "{} is not available yet in the CPU implementation",
-                    name(known.0.into())
-                )));
-            }
+            ncclDataType_t::ncclBfloat16 => Self::Bfloat16,
+            ncclDataType_t::ncclFloat8e4m3 => Self::Float8e4m3,
+            ncclDataType_t::ncclFloat8e5m2 => Self::Float8e5m2,
             unknown => return Err(Failure::argument(format!("invalid data type {}", unknown.0))),
         })
     }
@@ -61,14 +63,19 @@ impl DataType {
             Self::Uint32 => ncclDataType_t::ncclUint32,
             Self::Int64 => ncclDataType_t::ncclInt64,
             Self::Uint64 => ncclDataType_t::ncclUint64,
+            Self::Float16 => ncclDataType_t::ncclFloat16,
             Self::Float32 => ncclDataType_t::ncclFloat32,
             Self::Float64 => ncclDataType_t::ncclFloat64,
+            Self::Bfloat16 => ncclDataType_t::ncclBfloat16,
+            Self::Float8e4m3 => ncclDataType_t::ncclFloat8e4m3,
+            Self::Float8e5m2 => ncclDataType_t::ncclFloat8e5m2,
         }
     }
 
     pub(crate) fn size(self) -> usize {
         match self {
-            Self::Int8 | Self::Uint8 => 1,
+            Self::Int8 | Self::Uint8 | Self::Float8e4m3 | Self::Float8e5m2 => 1,
+            Self::Float16 | Self::Bfloat16 => 2,
             Self::Int32 | Self::Uint32 | Self::Float32 => 4,
             Self::Int64 | Self::Uint64 | Self::Float64 => 8,
         }
@@ -98,11 +105,18 @@ mod tests {
     fn every_number_is_a_type_or_the_right_error() {
         for number in 0..20 {
             match DataType::new(ncclDataType_t(number)) {
-                Ok(data_type) => assert_eq!(data_type.raw().0, number),
-                Err(failure) if number < 12 => assert_eq!(failure.code, ncclResult_t::ncclInvalidUsage),
-                Err(failure) => assert_eq!(failure.code, ncclResult_t::ncclInvalidArgument),
+                Ok(data_type) => assert_eq!((data_type.raw().0, number < 12), (number, true)),
+                Err(failure) => {
+                    assert_eq!((failure.code, number < 12), (ncclResult_t::ncclInvalidArgument, false));
+                }
             }
         }
+    }
+
+    #[test]
+    fn every_type_has_nccls_size() {
+        let sizes = (0..12).map(|number| DataType::new(ncclDataType_t(number)).unwrap().size());
+        assert_eq!(sizes.collect::<Vec<_>>(), [1, 1, 4, 4, 8, 8, 2, 4, 8, 2, 1, 1]);
     }
 
     #[test]

@@ -2,32 +2,58 @@
 //!
 //! Operations wait by being polled: what they wait for is memory that another rank writes.
 
+use std::cell::Cell;
 use std::collections::VecDeque;
-use std::pin::Pin;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
-use std::task::{Context, Poll, Wake};
+use std::pin::{Pin, pin};
+use std::sync::LazyLock;
+use std::task::{Context, Poll, Waker};
 use std::time::{Duration, Instant};
 
 use crate::failure::Result;
 
-pub(crate) type Operation = Pin<Box<dyn Future<Output = Result>>>;
+pub(crate) type Operation = Pin<Box<dyn Future<Output = Result> + Send>>;
 
 /// How long nothing may happen before someone looks after the other ranks.
 const PATROL: Duration = Duration::from_millis(50);
 
+thread_local! {
+    static PROGRESS: Cell<bool> = const { Cell::new(false) };
+}
+
+/// Says that an operation that waited got further.
+pub(crate) fn progress() {
+    PROGRESS.set(true);
+}
+
+/// Runs one operation. `ranks` is how many threads of this host may want a processor for it; `idle` is called
+/// every now and then while nothing happens.
+pub(crate) fn run_one(
+    operation: impl Future<Output = Result>,
+    ranks: usize,
+    mut idle: impl FnMut(),
+) -> Result {
+    let mut operation = pin!(operation);
+    let mut context = Context::from_waker(Waker::noop());
+    let mut patience = Patience::new(ranks);
+    loop {
+        if let Poll::Ready(result) = operation.as_mut().poll(&mut context) {
+            return result;
+        }
+        patience.pause(&mut idle);
+    }
+}
+
 /// Runs each lane's operations one after another and the lanes side by side; the first failure is the result,
-/// but everything runs. Calls `idle` every now and then while nothing happens.
-pub(crate) fn run(mut lanes: Vec<VecDeque<Operation>>, mut idle: impl FnMut()) -> Result {
-    let activity = Arc::new(Activity(AtomicBool::new(false)));
-    let waker = Arc::clone(&activity).into();
-    let mut context = Context::from_waker(&waker);
-    let mut patience = Patience::new();
+/// but everything runs.
+pub(crate) fn run(mut lanes: Vec<VecDeque<Operation>>, ranks: usize, mut idle: impl FnMut()) -> Result {
+    let mut context = Context::from_waker(Waker::noop());
+    let mut patience = Patience::new(ranks);
     let mut result = Ok(());
     loop {
         lanes.retain_mut(|lane| {
             while let Some(operation) = lane.front_mut() {
                 let Poll::Ready(outcome) = operation.as_mut().poll(&mut context) else { return true };
+                progress();
                 result = std::mem::replace(&mut result, Ok(())).and(outcome);
                 lane.pop_front();
             }
@@ -36,56 +62,53 @@ pub(crate) fn run(mut lanes: Vec<VecDeque<Operation>>, mut idle: impl FnMut()) -
         if lanes.is_empty() {
             return result;
         }
-        if activity.0.swap(false, Relaxed) {
-            patience = Patience::new();
-        } else if patience.pause() {
-            idle();
-        }
-    }
-}
-
-/// Whether any operation got further: it wakes its waker when it does.
-struct Activity(AtomicBool);
-
-impl Wake for Activity {
-    fn wake(self: Arc<Self>) {
-        self.0.store(true, Relaxed);
+        patience.pause(&mut idle);
     }
 }
 
 /// Waits for other ranks, first without giving up the processor, later so that they can have it.
 struct Patience {
+    spin: u32,
     turns: u32,
     patrolled: Option<Instant>,
 }
 
 impl Patience {
-    const SPIN: u32 = 50;
-    const YIELD: u32 = 150;
+    /// Turns with a processor for every rank, which are some 10 us, and without.
+    const SPIN: u32 = 250;
+    const CROWDED: u32 = 2;
+    const YIELD: u32 = 200;
 
-    fn new() -> Self {
-        Self { turns: 0, patrolled: None }
+    fn new(ranks: usize) -> Self {
+        static PROCESSORS: LazyLock<usize> =
+            LazyLock::new(|| std::thread::available_parallelism().map_or(1, usize::from));
+        let spin = if ranks > *PROCESSORS { Self::CROWDED } else { Self::SPIN };
+        Self { spin, turns: 0, patrolled: None }
     }
 
-    /// Pauses, and says whether a patrol is due.
-    fn pause(&mut self) -> bool {
+    fn pause(&mut self, idle: &mut impl FnMut()) {
+        if PROGRESS.replace(false) {
+            self.turns = 0;
+        }
         self.turns = self.turns.saturating_add(1);
-        if self.turns <= Self::SPIN {
+        if self.turns <= self.spin {
+            // It also keeps the processor from reading ahead what the other rank is about to write.
             std::hint::spin_loop();
-            return false;
-        }
-        if self.turns <= Self::YIELD {
+        } else if self.turns <= self.spin + Self::YIELD {
             std::thread::yield_now();
-            return false;
+        } else {
+            self.sleep(idle);
         }
-        let doublings = ((self.turns - Self::YIELD) / 8).min(5);
+    }
+
+    fn sleep(&mut self, idle: &mut impl FnMut()) {
+        let doublings = ((self.turns - self.spin - Self::YIELD) / 8).min(5);
         std::thread::sleep(Duration::from_micros(32 << doublings));
         let now = Instant::now();
-        let due = now - *self.patrolled.get_or_insert(now) >= PATROL;
-        if due {
+        if now - *self.patrolled.get_or_insert(now) >= PATROL {
             self.patrolled = Some(now);
+            idle();
         }
-        due
     }
 }
 
@@ -93,49 +116,50 @@ impl Patience {
 mod tests {
     use super::*;
     use crate::failure::Failure;
-    use std::cell::RefCell;
     use std::future::poll_fn;
-    use std::rc::Rc;
+    use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
+    use std::sync::{Arc, Mutex};
 
     /// Notes `name` after `polls` polls.
-    fn after(polls: u32, name: &'static str, log: &Rc<RefCell<Vec<&'static str>>>) -> Operation {
-        let (log, mut left) = (Rc::clone(log), polls);
+    fn after(polls: u32, name: &'static str, log: &Arc<Mutex<Vec<&'static str>>>) -> Operation {
+        let (log, mut left) = (Arc::clone(log), polls);
         Box::pin(async move {
             poll_fn(|_| {
                 left -= 1;
                 if left == 0 { Poll::Ready(()) } else { Poll::Pending }
             })
             .await;
-            log.borrow_mut().push(name);
+            log.lock().unwrap().push(name);
             if name == "bad" { Err(Failure::usage(name)) } else { Ok(()) }
         })
     }
 
     #[test]
     fn a_lane_is_sequential_and_lanes_are_concurrent() {
-        let log = Rc::default();
+        let log = Arc::default();
         let lanes = vec![
             VecDeque::from([after(3, "first", &log), after(1, "second", &log)]),
             VecDeque::from([after(1, "beside", &log)]),
         ];
-        run(lanes, || ()).unwrap();
-        assert_eq!(*log.borrow(), ["beside", "first", "second"]);
+        run(lanes, 1, || ()).unwrap();
+        assert_eq!(*log.lock().unwrap(), ["beside", "first", "second"]);
     }
 
     #[test]
     fn a_failure_is_the_result_and_the_rest_still_runs() {
-        let log = Rc::default();
+        let log = Arc::default();
         let lane = VecDeque::from([after(1, "bad", &log), after(1, "good", &log)]);
-        assert_eq!(run(vec![lane], || ()).unwrap_err().text, "bad");
-        assert_eq!(*log.borrow(), ["bad", "good"]);
+        assert_eq!(run(vec![lane], 1, || ()).unwrap_err().text, "bad");
+        assert_eq!(*log.lock().unwrap(), ["bad", "good"]);
     }
 
     #[test]
     fn an_idle_run_patrols() {
-        let patrols = Rc::new(RefCell::new(0));
-        let seen = Rc::clone(&patrols);
-        let operation: Operation =
-            Box::pin(poll_fn(move |_| if *seen.borrow() < 2 { Poll::Pending } else { Poll::Ready(Ok(())) }));
-        run(vec![VecDeque::from([operation])], || *patrols.borrow_mut() += 1).unwrap();
+        let patrols = AtomicU32::new(0);
+        let twice = poll_fn(|_| if patrols.load(Relaxed) < 2 { Poll::Pending } else { Poll::Ready(Ok(())) });
+        run_one(twice, 1, || {
+            patrols.fetch_add(1, Relaxed);
+        })
+        .unwrap();
     }
 }

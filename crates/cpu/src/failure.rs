@@ -4,6 +4,14 @@ use libnccl::sys::ncclResult_t;
 
 pub(crate) type Result<T = (), E = Failure> = std::result::Result<T, E>;
 
+/// How far a call without a failure got.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Progress {
+    Done,
+    /// The rest happens in the background.
+    Running,
+}
+
 #[derive(Debug, Clone)]
 pub(crate) struct Failure {
     pub(crate) code: ncclResult_t,

@@ -1,14 +1,23 @@
-//! Groups: calls between ncclGroupStart and ncclGroupEnd run together, at the end, on the calling thread.
+//! Groups: calls between ncclGroupStart and ncclGroupEnd run together, at the end, on the calling thread; if
+//! their communicators do not block, on one of their own.
 //!
 //! A call outside any group is a group of one. If a call inside a group fails, nothing of the group runs.
 
 use std::cell::RefCell;
 use std::collections::{BTreeMap, VecDeque};
-use std::sync::Arc;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::ptr;
+use std::sync::{Arc, OnceLock};
 
-use crate::communicator::Communicator;
+use libnccl::sys::ncclComm_t;
+
+use crate::communicator::{Communicator, Job, Membership};
+use crate::debug::{self, Subsystem};
 use crate::executor::{self, Operation};
-use crate::failure::{Failure, Result};
+use crate::failure::{Failure, Progress, Result};
+use crate::handle;
+use crate::last_error;
+use crate::slot::Slot;
 use crate::world::Alarm;
 
 /// What is to run at the end of a group.
@@ -20,18 +29,29 @@ struct Group {
     tasks: Vec<Task>,
 }
 
-/// An initialisation, which waits for other ranks, and the end of it, on the calling thread once all are
-/// through.
+/// The initialisation of a communicator, which waits for other ranks.
 pub(crate) struct Init {
-    pub(crate) meet: Box<dyn FnOnce() -> Result<Communicator> + Send>,
-    pub(crate) accept: Box<dyn FnOnce(Communicator)>,
+    communicator: Arc<Communicator>,
+    /// The one that it is made from, if any.
+    parent: Option<Arc<Communicator>>,
+    meet: Meet,
+    /// What it found.
+    met: Option<Membership>,
+    slot: Slot<ncclComm_t>,
+    /// The handle's number, if the caller has it already.
+    given: Option<usize>,
 }
 
+/// Finds the other ranks of a communicator; none if this rank has no part in it.
+type Meet = Box<dyn FnOnce(&Communicator) -> Result<Option<Membership>> + Send>;
+
 /// An operation of a communicator. Those in one lane run one after another.
-pub(crate) struct Task {
-    pub(crate) communicator: Arc<Communicator>,
-    pub(crate) lane: Lane,
-    pub(crate) operation: Operation,
+struct Task {
+    communicator: Arc<Communicator>,
+    lane: Lane,
+    /// How many it reads and writes.
+    bytes: usize,
+    operation: Operation,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -39,6 +59,10 @@ pub(crate) enum Lane {
     Collective,
     SendTo(usize),
     ReceiveFrom(usize),
+    /// Writing to other ranks and raising signals there, which never waits.
+    Put,
+    /// Waiting for signals.
+    Wait,
 }
 
 thread_local! {
@@ -49,16 +73,37 @@ pub(crate) fn start() {
     GROUP.with_borrow_mut(|group| group.depth += 1);
 }
 
-pub(crate) fn end() -> Result {
-    let group = GROUP.with_borrow_mut(|group| match group.depth {
-        0 => Err(Failure::usage("ncclGroupEnd: not in a group call")),
+pub(crate) fn end() -> Result<Progress> {
+    match leave("ncclGroupEnd")? {
+        Some(group) => group.end(),
+        None => Ok(Progress::Done),
+    }
+}
+
+/// Leaves a group without running it. The outermost one says how many microseconds it would take; nothing if
+/// there is nothing in it.
+pub(crate) fn simulate() -> Result<Option<f32>> {
+    let Some(group) = leave("ncclGroupSimulateEnd")? else { return Ok(None) };
+    if let Some(failure) = group.failure {
+        return Err(failure);
+    }
+    if !group.inits.is_empty() {
+        return Err(Failure::usage("a group that creates communicators cannot be simulated"));
+    }
+    let estimate = group.tasks.iter().map(Task::estimate).reduce(|sum, time| sum + time);
+    Ok(estimate)
+}
+
+/// Leaves a group; the outermost one is returned.
+fn leave(function: &str) -> Result<Option<Group>> {
+    GROUP.with_borrow_mut(|group| match group.depth {
+        0 => Err(Failure::usage(format!("{function}: not in a group call"))),
         1 => Ok(Some(std::mem::take(group))),
         _ => {
             group.depth -= 1;
             Ok(None)
         }
-    })?;
-    group.map_or(Ok(()), Group::run)
+    })
 }
 
 /// Notes that a call failed: if it was in a group, the group is off.
@@ -71,90 +116,258 @@ pub(crate) fn fail(function: &str, failure: &Failure) {
     });
 }
 
-/// Runs `task` at the end of the group, or now.
-pub(crate) fn run(task: Task) -> Result {
-    add(|group| group.tasks.push(task))
+/// Runs `operation`, which reads and writes so many bytes, at the end of the group, or now.
+pub(crate) fn run(
+    communicator: Arc<Communicator>,
+    lane: Lane,
+    bytes: usize,
+    operation: impl Future<Output = Result> + Send + 'static,
+) -> Result<Progress> {
+    let now = GROUP.with_borrow(|group| group.depth == 0);
+    if now && communicator.options().blocking && !lane.is_to_self(&communicator) {
+        // Nothing to be put together, so nothing to be put on the heap.
+        let Membership { world, .. } = communicator.settled()?;
+        let unfinished = Unfinished(std::slice::from_ref(&communicator));
+        let result = executor::run_one(operation, world.ranks(), || world.patrol());
+        std::mem::forget(unfinished);
+        return result.inspect_err(|failure| communicator.note(failure)).map(|()| Progress::Done);
+    }
+    add(|group| group.tasks.push(Task { communicator, lane, bytes, operation: Box::pin(operation) }))
 }
 
 /// Initialises a communicator at the end of the group, or now.
-pub(crate) fn init(init: Init) -> Result {
+pub(crate) fn init(init: Init) -> Result<Progress> {
     add(|group| group.inits.push(init))
 }
 
-fn add(put: impl FnOnce(&mut Group)) -> Result {
+fn add(put: impl FnOnce(&mut Group)) -> Result<Progress> {
     let alone = GROUP.with_borrow_mut(|group| {
         put(group);
         (group.depth == 0).then(|| std::mem::take(group))
     });
-    alone.map_or(Ok(()), Group::run)
+    alone.map_or(Ok(Progress::Done), Group::end)
 }
 
 impl Group {
-    fn run(self) -> Result {
+    fn end(mut self) -> Result<Progress> {
         if let Some(failure) = self.failure {
             return Err(failure);
         }
+        let of_tasks = self.tasks.iter().map(|task| &task.communicator);
+        let callers = distinct(self.inits.iter().map(Init::caller).chain(of_tasks));
+        let waiting = callers.iter().filter(|communicator| communicator.options().blocking).count();
+        if waiting == callers.len() {
+            return self.run().map(|()| Progress::Done);
+        }
+        if waiting > 0 {
+            return Err(Failure::argument(format!(
+                "{waiting} of the {} communicators in this group block and the others do not",
+                callers.len()
+            )));
+        }
+        self.inits.iter_mut().for_each(Init::give_early);
+        let jobs: Vec<Job> = callers.iter().map(Communicator::begin_job).collect();
+        let job = move || {
+            let result = self.run().inspect_err(|failure| last_error::set(&failure.text));
+            jobs.into_iter().for_each(|job| job.end(&result));
+        };
+        let thread = std::thread::Builder::new().name("libnccl-cpu".into()).spawn(job);
+        thread
+            .map_err(|error| Failure::system("a thread for what does not block cannot be started", error))?;
+        Ok(Progress::Running)
+    }
+
+    fn run(self) -> Result {
         initialise(self.inits)?;
         operate(self.tasks)
     }
 }
 
-/// Ranks of one communicator that one thread initialises wait for each other, so each gets a thread.
-fn initialise(inits: Vec<Init>) -> Result {
-    let (meets, accepts): (Vec<_>, Vec<_>) = inits.into_iter().map(|init| (init.meet, init.accept)).unzip();
-    let results = all(meets);
-    let communicators: Result<Vec<Communicator>> = results.into_iter().collect();
-    for (accept, communicator) in accepts.into_iter().zip(communicators?) {
-        accept(communicator);
+impl Lane {
+    /// Whether its operations need others of the same rank to end.
+    fn is_to_self(self, communicator: &Communicator) -> bool {
+        let peer = match self {
+            Self::SendTo(peer) | Self::ReceiveFrom(peer) => peer,
+            Self::Collective | Self::Put | Self::Wait => return false,
+        };
+        communicator.membership().is_none_or(|membership| membership.rank == peer)
     }
+}
+
+impl Task {
+    /// Microseconds that it takes, roughly: ranks that wait for each other on the same host, and each byte
+    /// copied once by one thread, which is also what a simple sum costs. Nothing is measured.
+    fn estimate(&self) -> f32 {
+        const LATENCY: f32 = 1.0;
+        const BYTES: f32 = 8000.0;
+        LATENCY + self.bytes as f32 / BYTES
+    }
+}
+
+impl Init {
+    pub(crate) fn new(
+        communicator: Communicator,
+        parent: Option<Arc<Communicator>>,
+        slot: Slot<ncclComm_t>,
+        meet: impl FnOnce(&Communicator) -> Result<Option<Membership>> + Send + 'static,
+    ) -> Self {
+        Self {
+            communicator: Arc::new(communicator),
+            parent,
+            meet: Box::new(meet),
+            met: None,
+            slot,
+            given: None,
+        }
+    }
+
+    /// The communicator that says whether the caller waits, and that is at work if not.
+    fn caller(&self) -> &Arc<Communicator> {
+        self.parent.as_ref().unwrap_or(&self.communicator)
+    }
+
+    /// Where the caller does not wait, it has to have something to ask.
+    fn give_early(&mut self) {
+        if self.parent.is_none() {
+            let given = handle::add(Arc::clone(&self.communicator));
+            self.given = Some(given.addr());
+            self.slot.write(given);
+        }
+    }
+
+    fn meet(&mut self) -> Result {
+        let meet = std::mem::replace(&mut self.meet, Box::new(|_| Ok(None)));
+        self.met = meet(&self.communicator)?;
+        Ok(())
+    }
+
+    fn accept(self) {
+        let Some(membership) = self.met else { return self.slot.write(ptr::null_mut()) };
+        self.communicator.join(membership);
+        let told = |handle| {
+            debug::info(Subsystem::Init, || {
+                format!("{} - Init COMPLETE", self.communicator.describe(handle))
+            });
+            handle
+        };
+        match self.given {
+            Some(given) => {
+                told(ptr::without_provenance_mut(given));
+            }
+            None => self.slot.write(told(handle::add(Arc::clone(&self.communicator)))),
+        }
+    }
+}
+
+fn distinct<'a>(communicators: impl Iterator<Item = &'a Arc<Communicator>>) -> Vec<Arc<Communicator>> {
+    let mut distinct: Vec<Arc<Communicator>> = vec![];
+    for communicator in communicators {
+        if !distinct.iter().any(|known| Arc::ptr_eq(known, communicator)) {
+            distinct.push(Arc::clone(communicator));
+        }
+    }
+    distinct
+}
+
+/// Ranks of one communicator that one thread initialises wait for each other, so each gets a thread. Those that
+/// are made from one communicator take turns in the order of their calls, which is the same on all its ranks.
+fn initialise(mut inits: Vec<Init>) -> Result {
+    let communicators: Vec<Arc<Communicator>> =
+        inits.iter().map(|init| Arc::clone(&init.communicator)).collect();
+    let mut turns: Vec<Vec<&mut Init>> = vec![];
+    for init in &mut inits {
+        let same = |turn: &&mut Vec<&mut Init>| Arc::ptr_eq(turn[0].caller(), init.caller());
+        match turns.iter_mut().find(same) {
+            Some(turn) => turn.push(init),
+            None => turns.push(vec![init]),
+        }
+    }
+    let cause = OnceLock::new();
+    std::thread::scope(|scope| {
+        let last = turns.pop();
+        for turn in turns {
+            let turn = Turn { inits: turn.into_iter(), all: &communicators };
+            let thread = std::thread::Builder::new().spawn_scoped(scope, || turn.take(&cause));
+            if let Err(error) = thread {
+                let failure = Failure::system("a thread to initialise a rank cannot be started", error);
+                let _ = cause.set(failure);
+            }
+        }
+        if let Some(turn) = last {
+            Turn { inits: turn.into_iter(), all: &communicators }.take(&cause);
+        }
+    });
+    if let Some(failure) = cause.into_inner() {
+        communicators.iter().for_each(|communicator| communicator.fail(&failure));
+        return Err(failure);
+    }
+    inits.into_iter().for_each(Init::accept);
     Ok(())
 }
 
-fn all<T: Send>(mut functions: Vec<Box<dyn FnOnce() -> Result<T> + Send>>) -> Vec<Result<T>> {
-    let last = functions.pop();
-    std::thread::scope(|scope| {
-        let threads: Vec<_> = functions
-            .into_iter()
-            .map(|function| std::thread::Builder::new().spawn_scoped(scope, function))
-            .collect();
-        let last = last.map(|function| function());
-        let results = threads.into_iter().map(|thread| match thread.map(|thread| thread.join()) {
-            Ok(Ok(result)) => result,
-            Ok(Err(_)) => Err(Failure::internal("a thread that initialised a rank panicked")),
-            Err(error) => Err(Failure::system("a thread to initialise a rank cannot be started", error)),
-        });
-        results.chain(last).collect()
-    })
+/// Initialisations of one thread. One that fails, or panics, ends all of the group: what the others wait for may
+/// never come.
+struct Turn<'a> {
+    inits: std::vec::IntoIter<&'a mut Init>,
+    all: &'a [Arc<Communicator>],
+}
+
+impl Turn<'_> {
+    /// The first failure is the cause of the others.
+    fn take(mut self, cause: &OnceLock<Failure>) {
+        for init in self.inits.by_ref() {
+            let met = catch_unwind(AssertUnwindSafe(|| init.meet()));
+            let met =
+                met.unwrap_or_else(|_| Err(Failure::internal("a thread that initialised a rank panicked")));
+            if let Err(failure) = met {
+                let _ = cause.set(failure);
+                return;
+            }
+        }
+        self.all = &[];
+    }
+}
+
+impl Drop for Turn<'_> {
+    fn drop(&mut self) {
+        self.all.iter().for_each(|communicator| communicator.cancel());
+        // Other ranks wait for the rest of what was to be made from this one.
+        self.inits.by_ref().for_each(|left| left.caller().alarm(Alarm::Failed));
+    }
 }
 
 fn operate(tasks: Vec<Task>) -> Result {
-    let mut communicators: Vec<Arc<Communicator>> = vec![];
+    let communicators = distinct(tasks.iter().map(|task| &task.communicator));
     let mut lanes: BTreeMap<(usize, Lane), VecDeque<Operation>> = BTreeMap::new();
-    for Task { communicator, lane, operation } in tasks {
+    for Task { communicator, lane, operation, .. } in tasks {
         let id = Arc::as_ptr(&communicator).addr();
-        let noting = Arc::clone(&communicator);
         let noted: Operation =
-            Box::pin(async move { operation.await.inspect_err(|failure| noting.note(failure)) });
+            Box::pin(async move { operation.await.inspect_err(|failure| communicator.note(failure)) });
         lanes.entry((id, lane)).or_default().push_back(noted);
-        if !communicators.iter().any(|known| Arc::ptr_eq(known, &communicator)) {
-            communicators.push(communicator);
-        }
     }
+    let mut threads = 1;
+    let mut worlds = vec![];
     for communicator in &communicators {
         let id = Arc::as_ptr(communicator).addr();
         let number = |lane| lanes.get(&(id, lane)).map_or(0, VecDeque::len);
-        let (sends, receives) =
-            (number(Lane::SendTo(communicator.rank())), number(Lane::ReceiveFrom(communicator.rank())));
+        let Some(Membership { world, rank, .. }) = communicator.membership() else { continue };
+        let (sends, receives) = (number(Lane::SendTo(*rank)), number(Lane::ReceiveFrom(*rank)));
         if sends != receives {
             return Err(Failure::usage(format!(
                 "a rank that sends to itself has to receive it in the same group: {sends} sends, \
                  {receives} receives"
             )));
         }
+        threads = threads.max(world.ranks());
+        worlds.push(world);
     }
     let unfinished = Unfinished(&communicators);
-    let result = executor::run(lanes.into_values().collect(), || {
-        communicators.iter().for_each(|communicator| communicator.world().patrol());
+    let result = executor::run(lanes.into_values().collect(), threads, || {
+        worlds.iter().for_each(|world| world.patrol());
+        // Who aborts one of them waits for all that runs here.
+        if communicators.iter().any(|communicator| communicator.is_aborted()) {
+            communicators.iter().for_each(|communicator| communicator.alarm(Alarm::Failed));
+        }
     });
     std::mem::forget(unfinished);
     result
@@ -166,7 +379,7 @@ struct Unfinished<'a>(&'a [Arc<Communicator>]);
 impl Drop for Unfinished<'_> {
     fn drop(&mut self) {
         for communicator in self.0 {
-            communicator.give_up(Alarm::Failed);
+            communicator.alarm(Alarm::Failed);
         }
     }
 }
@@ -174,40 +387,48 @@ impl Drop for Unfinished<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::options::Options;
     use crate::process::Process;
+    use crate::unique_id::UniqueId;
     use crate::world::World;
-    use std::cell::Cell;
-    use std::rc::Rc;
+    use libnccl::sys::ncclResult_t;
+    use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 
-    fn communicators(ranks: usize) -> Vec<Arc<Communicator>> {
+    fn memberships(ranks: usize) -> impl Iterator<Item = Membership> {
         let world = Arc::new(World::create(&vec![Process::current().unwrap(); ranks]).unwrap().0);
-        (0..ranks).map(|rank| Arc::new(Communicator::new(Arc::clone(&world), rank, 0))).collect()
+        let id = UniqueId::generate().unwrap();
+        (0..ranks).map(move |rank| Membership { world: Arc::clone(&world), rank, id })
     }
 
-    fn task(communicator: &Arc<Communicator>, body: impl Future<Output = Result> + 'static) -> Task {
-        Task { communicator: Arc::clone(communicator), lane: Lane::Collective, operation: Box::pin(body) }
+    fn communicators(ranks: usize) -> Vec<Arc<Communicator>> {
+        let join = |membership| {
+            let communicator = Communicator::new(0, Options::default());
+            communicator.join(membership);
+            Arc::new(communicator)
+        };
+        memberships(ranks).map(join).collect()
     }
 
     #[test]
     fn an_operation_runs_at_once_or_at_the_outermost_end() {
         let communicator = &communicators(1)[0];
-        let ran = Rc::new(Cell::new(0));
+        let ran = Arc::new(AtomicU32::new(0));
         let count = || {
-            let ran = Rc::clone(&ran);
-            task(communicator, async move {
-                ran.set(ran.get() + 1);
+            let ran = Arc::clone(&ran);
+            run(Arc::clone(communicator), Lane::Collective, 0, async move {
+                ran.fetch_add(1, Relaxed);
                 Ok(())
             })
         };
-        run(count()).unwrap();
-        assert_eq!(ran.get(), 1);
+        count().unwrap();
+        assert_eq!(ran.load(Relaxed), 1);
         start();
         start();
-        run(count()).unwrap();
+        count().unwrap();
         end().unwrap();
-        assert_eq!(ran.get(), 1);
+        assert_eq!(ran.load(Relaxed), 1);
         end().unwrap();
-        assert_eq!(ran.get(), 2);
+        assert_eq!(ran.load(Relaxed), 2);
         assert!(end().is_err());
     }
 
@@ -215,23 +436,49 @@ mod tests {
     fn a_panic_in_an_operation_is_bad_news_for_the_others() {
         let communicators = communicators(2);
         let result = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
-            run(task(&communicators[1], async { panic!("on purpose") }))
+            run(Arc::clone(&communicators[1]), Lane::Collective, 0, async { panic!("on purpose") })
         }));
         assert!(result.is_err());
-        assert_eq!(communicators[0].world().alarmed().unwrap_err().text, "rank 1 failed");
+        let Membership { world, .. } = communicators[0].settled().unwrap();
+        assert_eq!(world.alarmed().unwrap_err().text, "rank 1 failed");
     }
 
     #[test]
     fn one_failed_initialisation_fails_all_and_the_others_leave() {
-        let world = Arc::new(World::create(&[Process::current().unwrap(); 2]).unwrap().0);
-        let theirs = Arc::clone(&world);
+        let mut memberships = memberships(2);
+        let mine = memberships.next().unwrap();
+        let theirs = memberships.next().unwrap();
+        let mut slots = [ptr::null_mut(); 2];
+        let [one, two] = slots.each_mut();
+        let [one, two] = [one, two].map(Slot::for_test);
+        let communicator = || Communicator::new(0, Options::default());
         start();
-        let accept = || Box::new(|_| panic!("nothing to accept"));
-        init(Init { meet: Box::new(move || Ok(Communicator::new(theirs, 1, 1))), accept: accept() }).unwrap();
-        init(Init { meet: Box::new(|| Err(Failure::remote("gone"))), accept: accept() }).unwrap();
+        init(Init::new(communicator(), None, one, move |_| Ok(Some(theirs)))).unwrap();
+        init(Init::new(communicator(), None, two, |_| Err(Failure::remote("gone")))).unwrap();
         assert_eq!(end().unwrap_err().text, "gone");
-        let operation: Operation = Box::pin(async move { world.wait(1, || false).await });
-        let waited = executor::run(vec![VecDeque::from([operation])], || ());
+        assert_eq!(slots, [ptr::null_mut(); 2]);
+        let waited = executor::run_one(mine.world.wait(1, || false), 2, || ());
         assert!(waited.unwrap_err().text.contains("rank 1 has left"));
+    }
+
+    #[test]
+    fn what_does_not_block_runs_on_a_thread_of_its_own() {
+        let communicator = Communicator::new(0, Options { blocking: false, ..Options::default() });
+        communicator.join(memberships(1).next().unwrap());
+        let communicator = Arc::new(communicator);
+        let (go, wait) = std::sync::mpsc::channel();
+        let caller = std::thread::current().id();
+        let outcome = run(Arc::clone(&communicator), Lane::Collective, 0, async move {
+            wait.recv().unwrap();
+            assert_ne!(std::thread::current().id(), caller);
+            Err(Failure::usage("on purpose"))
+        });
+        assert!(matches!(outcome, Ok(Progress::Running)));
+        assert_eq!(communicator.state(), ncclResult_t::ncclInProgress);
+        assert!(communicator.ready().is_err());
+        go.send(()).unwrap();
+        communicator.rest();
+        assert_eq!(communicator.state(), ncclResult_t::ncclInvalidUsage);
+        assert!(communicator.ready().is_ok(), "it still works");
     }
 }

@@ -3,9 +3,10 @@
 //! A handle is no address and is never given twice, so one that is foreign, or was destroyed, is an error and
 //! not a crash.
 
+use std::cell::RefCell;
 use std::collections::HashMap;
 use std::ptr;
-use std::sync::{Arc, LazyLock, PoisonError, RwLock};
+use std::sync::{Arc, LazyLock, PoisonError, RwLock, Weak};
 
 use libnccl::sys::{ncclComm, ncclComm_t};
 
@@ -20,23 +21,42 @@ struct Table {
 
 static TABLE: LazyLock<RwLock<Table>> = LazyLock::new(RwLock::default);
 
-pub(crate) fn add(communicator: Communicator) -> ncclComm_t {
+thread_local! {
+    /// The handle that this thread used last: most threads use one, and the table's lock is all threads'.
+    static LAST: RefCell<(usize, Weak<Communicator>)> = const { RefCell::new((0, Weak::new())) };
+}
+
+pub(crate) fn add(communicator: Arc<Communicator>) -> ncclComm_t {
     let mut table = TABLE.write().unwrap_or_else(PoisonError::into_inner);
     table.last += 1;
     let number = table.last;
-    table.communicators.insert(number, Arc::new(communicator));
+    table.communicators.insert(number, communicator);
     // Far from where any real object lies, and aligned, in case anyone looks.
     ptr::without_provenance_mut::<ncclComm>(number << 4)
 }
 
 pub(crate) fn get(handle: ncclComm_t) -> Result<Arc<Communicator>> {
-    let table = TABLE.read().unwrap_or_else(PoisonError::into_inner);
-    table.communicators.get(&number(handle)).cloned().ok_or_else(|| unknown(handle))
+    let number = number(handle);
+    LAST.with_borrow_mut(|(last, communicator)| {
+        if *last == number
+            && let Some(communicator) = communicator.upgrade()
+            && !communicator.is_gone()
+        {
+            return Ok(communicator);
+        }
+        let table = TABLE.read().unwrap_or_else(PoisonError::into_inner);
+        let found = table.communicators.get(&number).cloned().ok_or_else(|| unknown(handle))?;
+        (*last, *communicator) = (number, Arc::downgrade(&found));
+        Ok(found)
+    })
 }
 
+/// The communicator, whose handle is none any more.
 pub(crate) fn remove(handle: ncclComm_t) -> Result<Arc<Communicator>> {
     let mut table = TABLE.write().unwrap_or_else(PoisonError::into_inner);
-    table.communicators.remove(&number(handle)).ok_or_else(|| unknown(handle))
+    let communicator = table.communicators.remove(&number(handle)).ok_or_else(|| unknown(handle))?;
+    communicator.go();
+    Ok(communicator)
 }
 
 fn number(handle: ncclComm_t) -> usize {

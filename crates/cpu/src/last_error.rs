@@ -7,16 +7,17 @@ use std::ffi::c_char;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU8, Ordering::Relaxed};
 
+use crate::debug;
+
 const SIZE: usize = 1024;
 
 static TEXT: [AtomicU8; SIZE] = [const { AtomicU8::new(0) }; SIZE];
 static WRITER: Mutex<()> = Mutex::new(());
 
-/// Replaces the text, cut to what fits.
+/// Replaces the text, cut to what fits, and warns with all of it.
+#[track_caller]
 pub(crate) fn set(text: &str) {
-    if warnings_wanted() {
-        eprintln!("libnccl-cpu: {text}");
-    }
+    debug::warn(|| text.to_owned());
     let end = (0..SIZE).rev().find(|end| text.is_char_boundary(*end)).unwrap_or(0).min(text.len());
     let _one_at_a_time = WRITER.lock();
     for (cell, byte) in TEXT.iter().zip(text.as_bytes()[..end].iter().chain([&0])) {
@@ -27,12 +28,6 @@ pub(crate) fn set(text: &str) {
 /// The buffer, as C sees it.
 pub(crate) fn pointer() -> *const c_char {
     TEXT.as_ptr().cast()
-}
-
-/// Whether `NCCL_DEBUG` asks for warnings.
-pub(crate) fn warnings_wanted() -> bool {
-    std::env::var("NCCL_DEBUG")
-        .is_ok_and(|level| matches!(level.to_ascii_uppercase().as_str(), "WARN" | "INFO" | "ABORT" | "TRACE"))
 }
 
 #[cfg(test)]

@@ -20,26 +20,44 @@
 #![deny(unsafe_code)]
 
 mod abi;
+mod agreement;
 mod bootstrap;
 mod buffer;
 mod collective;
 mod communicator;
 mod data_type;
+mod debug;
 mod element;
+mod exchange;
 mod executor;
 mod failure;
+mod foreign;
 mod group;
+mod growth;
 mod handle;
 mod last_error;
+mod mapping;
 mod memory;
+mod one_sided;
+mod options;
 mod param;
 mod point_to_point;
 mod process;
+mod reach;
 mod reduction;
+mod registry;
 mod segment;
+mod shrink;
+mod simd;
+mod slot;
+mod small_float;
+mod split;
+mod suspension;
 mod table;
 mod unavailable;
 mod unique_id;
+mod watch;
+mod window;
 mod world;
 
 pub use table::TABLE;

@@ -4,6 +4,8 @@
 //! process's death would outlive it where the process has forked; this does not.
 
 use std::io::{self, ErrorKind};
+use std::sync::atomic::AtomicU64;
+use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 
 use rustix::io::Errno;
 
@@ -21,8 +23,18 @@ struct Status {
 }
 
 impl Process {
+    /// This process, looked up once. A process that forks has a child that looks for itself.
     pub(crate) fn current() -> io::Result<Self> {
-        Self::of(std::process::id().into())
+        static PID: AtomicU64 = AtomicU64::new(0);
+        static STARTED: AtomicU64 = AtomicU64::new(0);
+        let pid = std::process::id().into();
+        if PID.load(Acquire) == pid {
+            return Ok(Self { pid, started: STARTED.load(Relaxed) });
+        }
+        let current = Self::of(pid)?;
+        STARTED.store(current.started, Relaxed);
+        PID.store(pid, Release);
+        Ok(current)
     }
 
     pub(crate) fn of(pid: u64) -> io::Result<Self> {

@@ -1,7 +1,11 @@
 //! Reductions over buffers: what happens to an input, how two become one, what happens to the result.
 
+use std::marker::PhantomData;
+
 use crate::data_type::DataType;
-use crate::element::Element;
+use crate::element::{Binary, Element, Unary};
+use crate::simd::{self, Loop};
+use crate::small_float::{Bfloat16, Float8e4m3, Float8e5m2, Float16};
 
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) enum Reduction {
@@ -13,6 +17,10 @@ pub(crate) enum Reduction {
     /// The sum of the inputs, each multiplied by its rank's scalar: an element in the first bytes.
     PreMulSum([u8; 8]),
 }
+
+/// A factor that every input of a rank is multiplied by: an element in the first bytes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Factor(pub(crate) [u8; 8]);
 
 /// NCCL's names, by number; a custom operation has the number after the built-in ones.
 const NAMES: [&str; 6] = ["ncclSum", "ncclProd", "ncclMax", "ncclMin", "ncclAvg", "a custom PreMulSum"];
@@ -27,8 +35,12 @@ macro_rules! with_element {
             DataType::Uint32 => with_element!(@ u32, $element, $body),
             DataType::Int64 => with_element!(@ i64, $element, $body),
             DataType::Uint64 => with_element!(@ u64, $element, $body),
+            DataType::Float16 => with_element!(@ Float16, $element, $body),
             DataType::Float32 => with_element!(@ f32, $element, $body),
             DataType::Float64 => with_element!(@ f64, $element, $body),
+            DataType::Bfloat16 => with_element!(@ Bfloat16, $element, $body),
+            DataType::Float8e4m3 => with_element!(@ Float8e4m3, $element, $body),
+            DataType::Float8e5m2 => with_element!(@ Float8e5m2, $element, $body),
         }
     };
     (@ $type:ty, $element:ident, $body:expr) => {{
@@ -49,37 +61,221 @@ impl Reduction {
         }
     }
 
-    /// Before an input meets the others'.
-    pub(crate) fn prepare(self, data_type: DataType, ranks: usize, input: &mut [u8]) {
-        with_element!(data_type, E => {
-            let factor = match self {
-                Self::Avg => E::reciprocal(ranks),
-                Self::PreMulSum(scalar) => E::first(&scalar),
-                _ => None,
-            };
-            if let Some(factor) = factor {
-                E::map(input, |element| element.multiply(factor));
+    /// What this rank's inputs are multiplied by before they meet the others'; `None` if by nothing. Only
+    /// reductions that sum have a factor.
+    pub(crate) fn factor(self, data_type: DataType, ranks: usize) -> Option<Factor> {
+        match self {
+            Self::Avg => with_element!(data_type, E => E::reciprocal(ranks).map(E::widened)).map(Factor),
+            Self::PreMulSum(scalar) => Some(Factor(scalar)),
+            _ => None,
+        }
+    }
+
+    /// result = left (x left's factor) op right (x right's factor)
+    pub(crate) fn join(
+        self,
+        data_type: DataType,
+        result: &mut [u8],
+        left: &[u8],
+        left_factor: Option<Factor>,
+        right: &[u8],
+        right_factor: Option<Factor>,
+    ) {
+        let operator = self.operator();
+        with_element!(data_type, E => match (left_factor, right_factor) {
+            (None, None) => simd::widest(Join::<E> { operator, result, left, right, factors: None }),
+            (Some(Factor(one)), Some(Factor(other))) => {
+                let factors = Some((E::first(one), E::first(other)));
+                simd::widest(Join { operator, result, left, right, factors });
+            }
+            _ => {
+                self.begin(data_type, result, left, left_factor);
+                self.combine(data_type, result, right, right_factor);
             }
         });
     }
 
-    /// Reduces `input` into `result`.
-    pub(crate) fn combine(self, data_type: DataType, result: &mut [u8], input: &[u8]) {
-        with_element!(data_type, E => match self {
-            Self::Sum | Self::Avg | Self::PreMulSum(_) => E::zip(result, input, E::add),
-            Self::Prod => E::zip(result, input, E::multiply),
-            Self::Max => E::zip(result, input, E::larger),
-            Self::Min => E::zip(result, input, E::smaller),
+    /// result = result op input (x factor)
+    pub(crate) fn combine(
+        self,
+        data_type: DataType,
+        result: &mut [u8],
+        input: &[u8],
+        factor: Option<Factor>,
+    ) {
+        let operator = self.operator();
+        with_element!(data_type, E => {
+            let factor = factor.map(|Factor(bytes)| E::first(bytes));
+            simd::widest(Combine { operator, result, input, factor });
         });
+    }
+
+    /// result = input (x factor): the only rank's input
+    pub(crate) fn begin(self, data_type: DataType, result: &mut [u8], input: &[u8], factor: Option<Factor>) {
+        match factor {
+            None => result.copy_from_slice(input),
+            Some(Factor(bytes)) => with_element!(data_type, E => {
+                simd::widest(Scale { result, input, factor: E::first(bytes) });
+            }),
+        }
     }
 
     /// After all inputs are in.
     pub(crate) fn finish(self, data_type: DataType, ranks: usize, result: &mut [u8]) {
         with_element!(data_type, E => {
-            if self == Self::Avg && E::reciprocal(ranks).is_none() {
-                E::map(result, |element| element.divide(ranks));
+            if self == Self::Avg && ranks > 1 && E::reciprocal(ranks).is_none() {
+                simd::widest(Divide::<E> { result, ranks, element: PhantomData });
             }
         });
+    }
+
+    fn operator(self) -> Operator {
+        match self {
+            Self::Sum | Self::Avg | Self::PreMulSum(_) => Operator::Add,
+            Self::Prod => Operator::Multiply,
+            Self::Max => Operator::Larger,
+            Self::Min => Operator::Smaller,
+        }
+    }
+}
+
+#[derive(Debug, Clone, Copy)]
+enum Operator {
+    Add,
+    Multiply,
+    Larger,
+    Smaller,
+}
+
+/// Functions of two elements.
+macro_rules! binary {
+    ($($name:ident = $function:ident),*) => {$(
+        #[derive(Clone, Copy)]
+        struct $name;
+
+        impl<E: Element> Binary<E> for $name {
+            #[inline(always)]
+            fn of(self, left: E, right: E) -> E {
+                left.$function(right)
+            }
+        }
+    )*};
+}
+
+binary!(Add = add, Multiply = multiply, Larger = larger, Smaller = smaller);
+
+/// The sum of two elements, each multiplied by its factor.
+#[derive(Clone, Copy)]
+struct AddScaled<E>(E, E);
+
+impl<E: Element> Binary<E> for AddScaled<E> {
+    #[inline(always)]
+    fn of(self, left: E, right: E) -> E {
+        left.multiply(self.0).add(right.multiply(self.1))
+    }
+}
+
+/// The sum of two elements, the second multiplied by its factor.
+#[derive(Clone, Copy)]
+struct AddRightScaled<E>(E);
+
+impl<E: Element> Binary<E> for AddRightScaled<E> {
+    #[inline(always)]
+    fn of(self, left: E, right: E) -> E {
+        left.add(right.multiply(self.0))
+    }
+}
+
+#[derive(Clone, Copy)]
+struct Scaled<E>(E);
+
+impl<E: Element> Unary<E> for Scaled<E> {
+    #[inline(always)]
+    fn of(self, input: E) -> E {
+        input.multiply(self.0)
+    }
+}
+
+#[derive(Clone, Copy)]
+struct Divided(usize);
+
+impl<E: Element> Unary<E> for Divided {
+    #[inline(always)]
+    fn of(self, input: E) -> E {
+        input.divide(self.0)
+    }
+}
+
+/// The elements are summed if they have factors, whatever the operator.
+struct Join<'a, E> {
+    operator: Operator,
+    result: &'a mut [u8],
+    left: &'a [u8],
+    right: &'a [u8],
+    factors: Option<(E, E)>,
+}
+
+impl<E: Element> Loop for Join<'_, E> {
+    #[inline(always)]
+    fn run(self) {
+        let Self { operator, result, left, right, factors } = self;
+        match (factors, operator) {
+            (Some((one, other)), _) => E::zip(result, left, right, AddScaled(one, other)),
+            (None, Operator::Add) => E::zip(result, left, right, Add),
+            (None, Operator::Multiply) => E::zip(result, left, right, Multiply),
+            (None, Operator::Larger) => E::zip(result, left, right, Larger),
+            (None, Operator::Smaller) => E::zip(result, left, right, Smaller),
+        }
+    }
+}
+
+/// The elements are summed if there is a factor, whatever the operator.
+struct Combine<'a, E> {
+    operator: Operator,
+    result: &'a mut [u8],
+    input: &'a [u8],
+    factor: Option<E>,
+}
+
+impl<E: Element> Loop for Combine<'_, E> {
+    #[inline(always)]
+    fn run(self) {
+        let Self { operator, result, input, factor } = self;
+        match (factor, operator) {
+            (Some(factor), _) => E::update(result, input, AddRightScaled(factor)),
+            (None, Operator::Add) => E::update(result, input, Add),
+            (None, Operator::Multiply) => E::update(result, input, Multiply),
+            (None, Operator::Larger) => E::update(result, input, Larger),
+            (None, Operator::Smaller) => E::update(result, input, Smaller),
+        }
+    }
+}
+
+struct Scale<'a, E> {
+    result: &'a mut [u8],
+    input: &'a [u8],
+    factor: E,
+}
+
+impl<E: Element> Loop for Scale<'_, E> {
+    #[inline(always)]
+    fn run(self) {
+        let Self { result, input, factor } = self;
+        E::map(result, input, Scaled(factor));
+    }
+}
+
+struct Divide<'a, E> {
+    result: &'a mut [u8],
+    ranks: usize,
+    element: PhantomData<E>,
+}
+
+impl<E: Element> Loop for Divide<'_, E> {
+    #[inline(always)]
+    fn run(self) {
+        let Self { result, ranks, .. } = self;
+        E::change(result, Divided(ranks));
     }
 }
 
@@ -92,21 +288,39 @@ pub(crate) fn name(number: u64) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use libnccl::sys::ncclDataType_t;
 
+    /// Reduces one element of each rank, in both ways.
     fn reduce<const N: usize>(op: Reduction, data_type: DataType, inputs: &[[u8; N]]) -> [u8; N] {
-        let prepared = inputs.iter().map(|input| {
-            let mut input = *input;
-            op.prepare(data_type, inputs.len(), &mut input);
-            input
-        });
-        let mut result = prepared
-            .reduce(|mut result, input| {
-                op.combine(data_type, &mut result, &input);
-                result
-            })
-            .unwrap();
+        let factor = op.factor(data_type, inputs.len());
+        let (mut result, mut joined) = ([0; N], [0; N]);
+        op.begin(data_type, &mut result, &inputs[0], factor);
+        for (rank, input) in inputs.iter().enumerate().skip(1) {
+            if rank == 1 {
+                op.join(data_type, &mut joined, &inputs[0], factor, input, factor);
+            } else {
+                op.combine(data_type, &mut joined, input, factor);
+            }
+            op.combine(data_type, &mut result, input, factor);
+            assert!(joined == result || is_nan(data_type, &result));
+        }
         op.finish(data_type, inputs.len(), &mut result);
         result
+    }
+
+    fn is_nan(data_type: DataType, element: &[u8]) -> bool {
+        let mut bytes = [0; 8];
+        bytes[..element.len()].copy_from_slice(element);
+        let bits = u64::from_le_bytes(bytes) & (u64::MAX >> (65 - 8 * element.len()));
+        match data_type {
+            DataType::Float16 => bits > 0x7c00,
+            DataType::Bfloat16 => bits > 0x7f80,
+            DataType::Float32 => bits > f32::INFINITY.to_bits().into(),
+            DataType::Float64 => bits > f64::INFINITY.to_bits(),
+            DataType::Float8e4m3 => bits > 0x7e,
+            DataType::Float8e5m2 => bits > 0x7c,
+            _ => false,
+        }
     }
 
     fn f32s(op: Reduction, inputs: &[f32]) -> f32 {
@@ -119,6 +333,11 @@ mod tests {
         i8::from_ne_bytes(reduce(op, DataType::Int8, &inputs))
     }
 
+    fn u32s(op: Reduction, inputs: &[u32]) -> u32 {
+        let inputs: Vec<_> = inputs.iter().map(|input| input.to_ne_bytes()).collect();
+        u32::from_ne_bytes(reduce(op, DataType::Uint32, &inputs))
+    }
+
     #[test]
     fn integers_wrap_and_divide_towards_zero() {
         assert_eq!(i8s(Reduction::Sum, &[127, 1]), -128);
@@ -129,18 +348,94 @@ mod tests {
         many[7] = -128;
         assert_eq!(i8s(Reduction::Avg, &many), 0, "more ranks than the type holds");
         assert_eq!(i8s(Reduction::PreMulSum([3, 0, 0, 0, 0, 0, 0, 0]), &[100, 2]), 50);
+        for ranks in 2..300 {
+            let mut inputs = vec![0; ranks];
+            for quotient in [1, 2, u32::MAX / ranks as u32] {
+                inputs[1] = quotient * ranks as u32;
+                assert_eq!(u32s(Reduction::Avg, &inputs), quotient);
+                inputs[1] -= 1;
+                assert_eq!(u32s(Reduction::Avg, &inputs), quotient - 1);
+            }
+        }
     }
 
     #[test]
     fn extremes_ignore_nan_unless_all_are() {
         assert_eq!(f32s(Reduction::Max, &[f32::NAN, 1.0, 2.0]), 2.0);
-        assert_eq!(f32s(Reduction::Min, &[1.0, f32::NAN]), 1.0);
+        assert_eq!(f32s(Reduction::Min, &[1.0, -f32::NAN]), 1.0);
+        assert_eq!(f32s(Reduction::Max, &[-2.0, -3.0, f32::NEG_INFINITY]), -2.0);
+        assert_eq!(f32s(Reduction::Min, &[-2.0, -3.0, f32::INFINITY]), -3.0);
         assert!(f32s(Reduction::Max, &[f32::NAN, f32::NAN]).is_nan());
+    }
+
+    #[test]
+    fn the_negative_zero_is_the_smaller() {
+        for inputs in [[0.0, -0.0], [-0.0, 0.0]] {
+            assert!(f32s(Reduction::Max, &inputs).is_sign_positive());
+            assert!(f32s(Reduction::Min, &inputs).is_sign_negative());
+        }
     }
 
     #[test]
     fn a_float_average_multiplies_each_input_first() {
         let third = 1.0f32 / 3.0;
         assert_eq!(f32s(Reduction::Avg, &[1.0, 2.0, 4.0]), 1.0 * third + 2.0 * third + 4.0 * third);
+    }
+
+    #[test]
+    fn ranks_may_have_different_factors_or_none() {
+        let two = Some(Factor([2; 8]));
+        let op = Reduction::PreMulSum([2; 8]);
+        for (left, right, expected) in [(two, None, [9, 12]), (None, two, [12, 15]), (two, two, [14, 18])] {
+            let mut result = [0; 2];
+            op.join(DataType::Uint8, &mut result, &[2, 3], left, &[5, 6], right);
+            assert_eq!(result, expected);
+        }
+    }
+
+    /// All types with all reductions on the same bytes: whatever the processor, the place in memory and how many
+    /// elements are computed at once, the results are the same.
+    #[test]
+    fn long_slices_are_reduced_element_by_element() {
+        const ELEMENTS: usize = 100;
+        let mut bytes = [0; 2 * 8 * ELEMENTS + 1];
+        let mut state = 1u64;
+        for byte in &mut bytes {
+            state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+            *byte = (state >> 56) as u8;
+        }
+        let scalar = Reduction::PreMulSum([0x3f; 8]);
+        for number in 0..12 {
+            let data_type = DataType::new(ncclDataType_t(number)).unwrap();
+            let size = data_type.size();
+            let (left, right) = bytes[1..].split_at(8 * ELEMENTS);
+            for op in
+                [Reduction::Sum, Reduction::Prod, Reduction::Max, Reduction::Min, Reduction::Avg, scalar]
+            {
+                let factor = op.factor(data_type, 3);
+                for elements in [0, 1, 2, 31, 32, 33, 63, ELEMENTS] {
+                    let (left, right) = (&left[..elements * size], &right[..elements * size]);
+                    let mut whole = vec![0; elements * size + 1];
+                    op.join(data_type, &mut whole[1..], left, factor, right, factor);
+                    op.finish(data_type, 3, &mut whole[1..]);
+                    // One at a time, and by the loops that any processor can run.
+                    for at in (0..elements * size).step_by(size) {
+                        let (left, right) = (&left[at..][..size], &right[at..][..size]);
+                        let mut single = vec![0; size];
+                        let (operator, result) = (op.operator(), &mut single[..]);
+                        with_element!(data_type, E => {
+                            let factors = factor.map(|Factor(bytes)| (E::first(bytes), E::first(bytes)));
+                            Join::<E> { operator, result, left, right, factors }.run();
+                        });
+                        op.finish(data_type, 3, &mut single);
+                        let element = &whole[1 + at..][..size];
+                        assert!(
+                            element == single || is_nan(data_type, element) && is_nan(data_type, &single),
+                            "{op:?} of {data_type:?}: {element:x?}, not {single:x?}, of {left:x?} and {right:x?}"
+                        );
+                    }
+                }
+            }
+        }
     }
 }

@@ -4,14 +4,18 @@
 //! take the memory away under another.
 #![allow(unsafe_code)]
 
+use std::fs::File;
 use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::fs::FileExt;
 use std::ptr::{self, NonNull};
 use std::sync::atomic::AtomicU64;
 
 use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, fcntl_get_seals, fstat, ftruncate, memfd_create};
-use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
+use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap, munmap};
+use rustix::param::page_size;
 
 use crate::buffer::{Source, Target};
+use crate::debug::{self, Subsystem};
 use crate::failure::{Failure, Result};
 
 const WORD: usize = size_of::<AtomicU64>();
@@ -81,29 +85,56 @@ impl Segment {
     }
 
     pub(crate) fn write(&self, at: usize, bytes: &[u8]) {
-        // SAFETY: a slice can be read for as long as it is borrowed.
-        self.store(at, unsafe { Source::new(bytes.as_ptr(), bytes.len()) }, 0, bytes.len());
+        self.memory(at, bytes.len()).1.write(0, bytes);
     }
 
     pub(crate) fn read(&self, at: usize, bytes: &mut [u8]) {
-        // SAFETY: a mutable slice is exclusively ours for as long as it is borrowed.
-        self.load(at, unsafe { Target::new(bytes.as_mut_ptr(), bytes.len()) }, 0, bytes.len());
+        self.memory(at, bytes.len()).0.read(0, bytes);
     }
 
-    /// Copies `length` bytes of the caller's memory, from `offset` on, to `at`.
-    pub(crate) fn store(&self, at: usize, from: Source, offset: usize, length: usize) {
-        let (from, to) = (from.part(offset, length), self.place(at, length));
-        // SAFETY: both ranges were checked, and no caller's buffer overlaps this private mapping. No rank
-        // that keeps to the counters uses these bytes now; one that does not can garble them, which are only
-        // data.
-        unsafe { ptr::copy_nonoverlapping(from, to, length) }
+    /// The `length` bytes from `at` on, to read and to write.
+    pub(crate) fn memory(&self, at: usize, length: usize) -> (Source, Target) {
+        let start = self.place(at, length);
+        // SAFETY: inside the mapping, which lives until every operation on it has ended, for they borrow it. No
+        // rank that keeps to the counters uses bytes that another one writes; one that does not can garble
+        // them, which are only data.
+        unsafe { (Source::new(start, length), Target::new(start, length)) }
     }
 
-    /// Copies `length` bytes from `at` on into the caller's memory at `offset`.
-    pub(crate) fn load(&self, at: usize, to: Target, offset: usize, length: usize) {
-        let (from, to) = (self.place(at, length), to.part(offset, length));
-        // SAFETY: as in `store`.
-        unsafe { ptr::copy_nonoverlapping(from, to, length) }
+    /// Gives back the whole pages among the `length` bytes from `at` on, which are then zero. If the kernel
+    /// cannot, they stay.
+    pub(crate) fn release(&self, at: usize, length: usize) {
+        let page = page_size();
+        let start = self.place(at, length);
+        let skipped = start.addr().next_multiple_of(page) - start.addr();
+        let whole = length.saturating_sub(skipped) / page * page;
+        if whole == 0 {
+            return;
+        }
+        // SAFETY: whole pages inside the mapping. Who keeps to the counters does not use them now.
+        let released = unsafe { madvise(start.wrapping_add(skipped).cast(), whole, Advice::LinuxRemove) };
+        if let Err(error) = released {
+            debug::info(Subsystem::SharedMemory, || {
+                format!("{whole} bytes of shared memory cannot be given back: {error}")
+            });
+        }
+    }
+
+    /// How many of the `length` bytes from `at` on this process has used so far, in whole pages: as many as take
+    /// memory if nobody else uses them. All, if the kernel does not say.
+    pub(crate) fn resident(&self, at: usize, length: usize) -> usize {
+        const PRESENT: u64 = 1 << 63;
+        let page = page_size();
+        let start = self.place(at, length).addr();
+        let (first, end) = (start.div_ceil(page), (start + length) / page);
+        let mut entries = vec![0; end.saturating_sub(first) * WORD];
+        let read = File::open("/proc/self/pagemap")
+            .and_then(|file| file.read_exact_at(&mut entries, (first * WORD) as u64));
+        if read.is_err() {
+            return length;
+        }
+        let (entries, _) = entries.as_chunks();
+        page * entries.iter().filter(|entry| u64::from_ne_bytes(**entry) & PRESENT != 0).count()
     }
 
     fn place(&self, at: usize, length: usize) -> *mut u8 {
@@ -134,6 +165,25 @@ mod tests {
         let mut bytes = [0; 10];
         two.read(90, &mut bytes);
         assert_eq!((two.word(2).load(Relaxed), &bytes), (7, b"0123456789"));
+    }
+
+    #[test]
+    fn what_is_released_takes_no_memory_and_is_zero() {
+        let page = page_size();
+        let length = 8 * page;
+        let (segment, _) = Segment::create(3, length).unwrap();
+        assert_eq!(segment.resident(0, length), 0);
+        segment.write(0, &vec![7; length]);
+        // The bytes begin after three words, so the first and the last page are not whole ones.
+        assert_eq!(segment.resident(0, length), 7 * page);
+        segment.release(page, 3 * page);
+        assert_eq!(segment.resident(0, length), 5 * page);
+        let mut bytes = vec![0; length];
+        segment.read(0, &mut bytes);
+        let zero = bytes.iter().filter(|byte| **byte == 0).count();
+        assert_eq!((bytes[page], bytes[4 * page - 1], zero), (7, 7, 2 * page), "only whole pages");
+        segment.release(1, page);
+        segment.release(0, 0);
     }
 
     #[test]

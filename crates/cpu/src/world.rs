@@ -9,6 +9,8 @@ use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
 use std::task::Poll;
 
+use crate::buffer::{Source, Target};
+use crate::executor;
 use crate::failure::{Failure, Result};
 use crate::process::Process;
 use crate::segment::Segment;
@@ -16,36 +18,71 @@ use crate::segment::Segment;
 /// More ranks than this is taken for a mistake.
 pub(crate) const MAX_RANKS: usize = 1024;
 
+/// Bytes that a rank can say along with a call.
+pub(crate) const PAYLOAD: usize = 8 << 10;
+
 /// Bytes a rank can stage for the others at a time.
-pub(crate) const STAGE: usize = 128 << 10;
+pub(crate) const STAGE: usize = 512 << 10;
 
-/// Steps of a collective that a rank can be ahead of the slowest.
-pub(crate) const SLOTS: u64 = 2;
+/// Signals that a rank can raise at another, each counted by itself.
+pub(crate) const SIGNALS: usize = 16;
 
-/// Words that describe a collective.
-pub(crate) const DESCRIPTION: usize = 5;
+/// Words that a rank says of its own along with a call.
+pub(crate) const OWN: usize = 9;
 
-// In words. What different ranks write lies on different cache lines.
+/// Steps that a rank can be ahead of the slowest, so what it said is there until then.
+const SLOTS: u64 = 2;
+
+// In words. What different ranks write lies on different cache lines, and all of a short call on one line.
 const LINE: usize = 8;
 const ALARM: usize = 0;
 const HEADER: usize = LINE;
 const PROCESS: usize = 0;
 const STARTED: usize = 1;
 const LEFT: usize = 2;
-const PRODUCED: usize = LINE;
-const CONSUMED: usize = 2 * LINE;
-const DESCRIPTIONS: usize = 3 * LINE;
-const CONTROL: usize = DESCRIPTIONS + SLOTS as usize * LINE;
+const STEP: usize = LINE;
+const RECORDS: usize = 2 * LINE;
+const SAID: usize = 0;
+const COMMON: usize = 1;
+const IN_LINE: usize = 3;
+const OF_OWN: usize = LINE;
+const RECORD: usize = 4 * LINE;
+const CONTROL: usize = RECORDS + SLOTS as usize * RECORD;
 const WRITTEN: usize = 0;
 const READ: usize = LINE;
 const REFUSED: usize = LINE + 1;
-const MAILBOX: usize = 2 * LINE;
+const RAISED: usize = 2 * LINE;
+const TAKEN: usize = RAISED + SIGNALS;
+const MAILBOX: usize = TAKEN + SIGNALS;
+
+/// Bytes of a payload that travel in the words that all ranks look at anyway.
+const SHORT: usize = (LINE - IN_LINE) * size_of::<u64>();
 
 #[derive(Debug)]
 pub(crate) struct World {
     segment: Segment,
-    ranks: usize,
+    processes: Vec<Process>,
     ring: usize,
+}
+
+/// Bytes of a payload that are made ready for the next one.
+const READY: usize = 256;
+
+/// What a rank said along with a call.
+#[derive(Debug)]
+pub(crate) enum Payload {
+    Short([u8; SHORT]),
+    Long(Source),
+}
+
+impl Payload {
+    /// The bytes, and 0 after them if they are few.
+    pub(crate) fn bytes(&self) -> &[u8] {
+        match self {
+            Self::Short(bytes) => bytes,
+            Self::Long(source) => source.bytes(0, source.length()),
+        }
+    }
 }
 
 /// Why nobody can rely on a rank any more.
@@ -55,15 +92,16 @@ pub(crate) enum Alarm {
     Died = 1,
     Aborted = 2,
     Failed = 3,
+    Revoked = 4,
+    Shrunk = 5,
 }
 
 impl World {
     /// The world of `processes`, one a rank, and the file through which other processes open it.
     pub(crate) fn create(processes: &[Process]) -> Result<(Self, OwnedFd)> {
-        let ranks = processes.len();
-        let (words, bytes, ring) = layout(ranks);
+        let (words, bytes, ring) = layout(processes.len());
         let (segment, file) = Segment::create(words, bytes)?;
-        let world = Self { segment, ranks, ring };
+        let world = Self { segment, processes: processes.to_vec(), ring };
         for (rank, process) in processes.iter().enumerate() {
             world.control(rank, PROCESS).store(process.pid, Relaxed);
             world.control(rank, STARTED).store(process.started, Relaxed);
@@ -74,54 +112,168 @@ impl World {
     /// The world that another rank created.
     pub(crate) fn open(file: impl AsFd, ranks: usize) -> Result<Self> {
         let (words, bytes, ring) = layout(ranks);
-        Ok(Self { segment: Segment::open(file, words, bytes)?, ranks, ring })
+        let mut world = Self {
+            segment: Segment::open(file, words, bytes)?,
+            processes: vec![Process { pid: 0, started: 0 }; ranks],
+            ring,
+        };
+        for rank in 0..ranks {
+            let word = |offset| world.control(rank, offset).load(Relaxed);
+            world.processes[rank] = Process { pid: word(PROCESS), started: word(STARTED) };
+        }
+        Ok(world)
     }
 
     pub(crate) fn ranks(&self) -> usize {
-        self.ranks
+        self.processes.len()
+    }
+
+    pub(crate) fn process(&self, rank: usize) -> Process {
+        self.processes[rank]
+    }
+
+    /// Whether all ranks are threads of one process.
+    pub(crate) fn is_one_process(&self) -> bool {
+        self.processes.windows(2).all(|pair| pair[0] == pair[1])
     }
 
     pub(crate) fn segment(&self) -> &Segment {
         &self.segment
     }
 
-    /// The last step of a collective that `rank` has staged its part of.
-    pub(crate) fn produced(&self, rank: usize) -> &AtomicU64 {
-        self.control(rank, PRODUCED)
+    /// The number of `rank`'s next step. A step is one exchange between all ranks.
+    pub(crate) fn next_step(&self, rank: usize) -> u64 {
+        let step = self.control(rank, STEP).load(Relaxed) + 1;
+        self.control(rank, STEP).store(step, Relaxed);
+        step
     }
 
-    /// The last step of a collective in which `rank` is done with all others' parts.
-    pub(crate) fn consumed(&self, rank: usize) -> &AtomicU64 {
-        self.control(rank, CONSUMED)
+    /// Announces `step` of `rank`, and with it all that the rank has written for it.
+    pub(crate) fn announce(&self, rank: usize, step: u64) {
+        self.said(rank, step).store(step, Release);
     }
 
-    /// The words that describe the collective that begins with `step`.
-    pub(crate) fn description(&self, rank: usize, step: u64) -> [&AtomicU64; DESCRIPTION] {
-        let start = DESCRIPTIONS + (step % SLOTS) as usize * LINE;
-        std::array::from_fn(|word| self.control(rank, start + word))
+    /// The same, with a record, up to [`PAYLOAD`] bytes, and what is the rank's own.
+    pub(crate) fn say(&self, rank: usize, step: u64, common: [u64; 2], payload: &[u8], own: &[u64]) {
+        let start = record_of(step);
+        for (index, value) in common.into_iter().enumerate() {
+            self.control(rank, start + COMMON + index).store(value, Relaxed);
+        }
+        for (index, value) in own.iter().take(OWN).enumerate() {
+            self.control(rank, start + OF_OWN + index).store(*value, Relaxed);
+        }
+        if payload.len() <= SHORT {
+            for (index, bytes) in payload.chunks(size_of::<u64>()).enumerate() {
+                let mut word = [0; size_of::<u64>()];
+                word[..bytes.len()].copy_from_slice(bytes);
+                self.control(rank, start + IN_LINE + index).store(u64::from_ne_bytes(word), Relaxed);
+            }
+        } else {
+            self.segment.write(payload_of(rank, step), payload);
+        }
+        self.announce(rank, step);
     }
 
-    /// Where in the segment's bytes `rank` stages its part of `step`: [`STAGE`] bytes.
-    pub(crate) fn stage(&self, rank: usize, step: u64) -> usize {
-        (rank * SLOTS as usize + (step % SLOTS) as usize) * STAGE
+    /// Takes the line of `rank`'s next step out of the other ranks' caches, to which nobody then has to listen:
+    /// they have all announced `step`, and so are done with the one before it.
+    pub(crate) fn make_ready(&self, rank: usize, step: u64, length: usize) {
+        self.control(rank, record_of(step + 1) + COMMON).store(0, Relaxed);
+        if length > SHORT {
+            let (_, payload) = self.segment.memory(payload_of(rank, step + 1), length.min(READY));
+            for at in (0..length.min(READY)).step_by(64) {
+                payload.write(at, &[0]);
+            }
+        }
+    }
+
+    /// What of its own `rank` said with `step`, once it has.
+    pub(crate) fn own(&self, rank: usize, step: u64) -> [u64; OWN] {
+        let start = record_of(step) + OF_OWN;
+        std::array::from_fn(|index| self.control(rank, start + index).load(Relaxed))
+    }
+
+    /// What `rank` said with `step` that all ranks have to say alike.
+    pub(crate) fn common(&self, rank: usize, step: u64) -> [u64; 2] {
+        std::array::from_fn(|index| self.control(rank, record_of(step) + COMMON + index).load(Relaxed))
+    }
+
+    /// The `length` bytes that `rank` said with `step`.
+    pub(crate) fn payload(&self, rank: usize, step: u64, length: usize) -> Payload {
+        if length > SHORT {
+            return Payload::Long(self.segment.memory(payload_of(rank, step), length).0);
+        }
+        let mut bytes = [0; SHORT];
+        for (index, word) in bytes.as_chunks_mut().0.iter_mut().enumerate() {
+            *word = self.control(rank, record_of(step) + IN_LINE + index).load(Relaxed).to_ne_bytes();
+        }
+        Payload::Short(bytes)
+    }
+
+    /// The `length` bytes from `at` on, of the [`STAGE`] that `rank` stages for `step`.
+    pub(crate) fn staged(&self, rank: usize, step: u64, at: usize, length: usize) -> (Source, Target) {
+        assert!(at <= STAGE && length <= STAGE - at, "{length} bytes at {at} of a stage");
+        self.segment.memory(self.stage(rank, step) + at, length)
+    }
+
+    fn stage(&self, rank: usize, step: u64) -> usize {
+        let slot = rank * SLOTS as usize + (step % SLOTS) as usize;
+        self.ranks() * SLOTS as usize * PAYLOAD + slot * STAGE
+    }
+
+    /// Gives back the memory of what `rank` says along and stages. It comes back when it is used.
+    pub(crate) fn give_back(&self, rank: usize) {
+        self.temporary(rank).into_iter().for_each(|(at, length)| self.segment.release(at, length));
+    }
+
+    /// How many bytes of memory `rank` takes: what can be given back, and the rest.
+    pub(crate) fn memory(&self, rank: usize) -> (usize, usize) {
+        let temporary = self.temporary(rank).map(|(at, length)| self.segment.resident(at, length));
+        let rings = self.ranks() * self.ring;
+        let first = self.mailbox(rank, 0).ring;
+        let words = CONTROL + self.ranks() * MAILBOX;
+        (temporary.iter().sum(), self.segment.resident(first, rings) + words * size_of::<u64>())
+    }
+
+    /// Where and how long `rank`'s payloads and stages are.
+    fn temporary(&self, rank: usize) -> [(usize, usize); 2] {
+        let slots = SLOTS as usize;
+        [(payload_of(rank, 0), slots * PAYLOAD), (self.stage(rank, 0), slots * STAGE)]
+    }
+
+    /// Waits until all ranks have announced `step`.
+    pub(crate) async fn all(&self, rank: usize, step: u64) -> Result {
+        for other in (rank + 1..self.ranks()).chain(0..rank) {
+            let said = self.said(other, step);
+            self.wait(other, || said.load(Acquire) >= step).await?;
+        }
+        Ok(())
+    }
+
+    /// How often `from` has raised a signal at `to`, and how often that has been waited for.
+    pub(crate) fn signal(&self, from: usize, to: usize, signal: usize) -> (&AtomicU64, &AtomicU64) {
+        assert!(signal < SIGNALS, "signal {signal} of {SIGNALS}");
+        let start = self.pair(from, to);
+        (self.segment.word(start + RAISED + signal), self.segment.word(start + TAKEN + signal))
     }
 
     /// The way from one rank to another.
     pub(crate) fn mailbox(&self, from: usize, to: usize) -> Mailbox<'_> {
-        let pair = from * self.ranks + to;
-        let start = HEADER + self.ranks * CONTROL + pair * MAILBOX;
+        let start = self.pair(from, to);
         Mailbox {
             written: self.segment.word(start + WRITTEN),
             read: self.segment.word(start + READ),
             refused: std::array::from_fn(|word| self.segment.word(start + REFUSED + word)),
-            ring: self.ranks * SLOTS as usize * STAGE + pair * self.ring,
+            ring: self.ranks() * SLOTS as usize * (PAYLOAD + STAGE) + (from * self.ranks() + to) * self.ring,
             size: self.ring,
         }
     }
 
     /// Waits until `done`, which needs something of `rank`.
     pub(crate) async fn wait(&self, rank: usize, mut done: impl FnMut() -> bool) -> Result {
-        poll_fn(|context| {
+        if done() {
+            return Ok(());
+        }
+        poll_fn(|_| {
             if !done() {
                 let Err(failure) = self.health(rank) else { return Poll::Pending };
                 // It may have happened just before the bad news.
@@ -129,19 +281,31 @@ impl World {
                     return Poll::Ready(Err(failure));
                 }
             }
-            context.waker().wake_by_ref();
+            executor::progress();
             Poll::Ready(Ok(()))
         })
         .await
     }
 
     /// Whether it makes sense to wait for `rank`.
-    fn health(&self, rank: usize) -> Result {
+    pub(crate) fn health(&self, rank: usize) -> Result {
         self.alarmed()?;
         if self.control(rank, LEFT).load(Acquire) != 0 {
             return Err(Failure::remote(format!(
                 "rank {rank} has left: its communicator was finalized or destroyed"
             )));
+        }
+        Ok(())
+    }
+
+    /// Whether `rank` can still do something, whatever the others did.
+    pub(crate) fn lives(&self, rank: usize) -> Result {
+        if self.control(rank, LEFT).load(Acquire) != 0 {
+            return Err(Failure::remote(format!("rank {rank} has left: its communicator is gone")));
+        }
+        let process = &self.processes[rank];
+        if process.pid != u64::from(std::process::id()) && process.ended() {
+            return Err(Failure::remote(format!("rank {rank} died: its process has ended")));
         }
         Ok(())
     }
@@ -156,6 +320,8 @@ impl World {
                 "died: its process ended without destroying the communicator"
             }
             reason if reason == Alarm::Aborted as u64 => "aborted the communicator",
+            reason if reason == Alarm::Revoked as u64 => "revoked the communicator",
+            reason if reason == Alarm::Shrunk as u64 => "shrank the communicator with NCCL_SHRINK_ABORT",
             _ => "failed",
         };
         Err(Failure::remote(format!("rank {rank} {what}")))
@@ -175,23 +341,42 @@ impl World {
     /// Looks for ranks whose process has ended.
     pub(crate) fn patrol(&self) {
         let own = u64::from(std::process::id());
-        let mut last = Process { pid: own, started: 0 };
-        for rank in 0..self.ranks {
-            let word = |offset| self.control(rank, offset).load(Relaxed);
-            let process = Process { pid: word(PROCESS), started: word(STARTED) };
+        let mut last = None;
+        for (rank, process) in self.processes.iter().enumerate() {
             // Ranks are often threads of one process: one look serves them all.
-            let looked_at = process.pid == own || process == last;
-            last = process;
-            if !looked_at && word(LEFT) == 0 && process.ended() {
+            let looked_at = process.pid == own || last == Some(process);
+            last = Some(process);
+            let left = || self.control(rank, LEFT).load(Acquire) != 0;
+            // It may leave and end while this looks.
+            if !looked_at && !left() && process.ended() && !left() {
                 self.alarm(rank, Alarm::Died);
             }
         }
     }
 
     fn control(&self, rank: usize, word: usize) -> &AtomicU64 {
-        assert!(rank < self.ranks, "rank {rank} of {}", self.ranks);
+        assert!(rank < self.ranks(), "rank {rank} of {}", self.ranks());
         self.segment.word(HEADER + rank * CONTROL + word)
     }
+
+    fn said(&self, rank: usize, step: u64) -> &AtomicU64 {
+        self.control(rank, record_of(step) + SAID)
+    }
+
+    fn pair(&self, from: usize, to: usize) -> usize {
+        assert!(from < self.ranks() && to < self.ranks(), "ranks {from} and {to} of {}", self.ranks());
+        HEADER + self.ranks() * CONTROL + (from * self.ranks() + to) * MAILBOX
+    }
+}
+
+/// Where in a rank's words the record of a step begins.
+fn record_of(step: u64) -> usize {
+    RECORDS + (step % SLOTS) as usize * RECORD
+}
+
+/// Where in the segment's bytes a rank's payload of a step begins.
+fn payload_of(rank: usize, step: u64) -> usize {
+    (rank * SLOTS as usize + (step % SLOTS) as usize) * PAYLOAD
 }
 
 /// The segment's words and bytes, and the bytes of a mailbox's ring, for so many ranks.
@@ -200,7 +385,7 @@ fn layout(ranks: usize) -> (usize, usize, usize) {
     // Memory is only taken once it is used, but the more ranks, the more of it is.
     let ring = ((256 << 20) / pairs).clamp(4 << 10, 64 << 10) & !0xfff;
     let words = HEADER + ranks * CONTROL + pairs * MAILBOX;
-    (words, ranks * SLOTS as usize * STAGE + pairs * ring, ring)
+    (words, ranks * SLOTS as usize * (PAYLOAD + STAGE) + pairs * ring, ring)
 }
 
 /// The way from one rank to another: a ring of bytes. Positions count bytes and never turn back.
@@ -232,15 +417,21 @@ mod tests {
         let mut words = vec![];
         let mut places = vec![];
         for rank in 0..3 {
-            words.extend([world.produced(rank), world.consumed(rank), world.control(rank, LEFT)]);
+            words.extend([world.control(rank, LEFT), world.control(rank, STEP)]);
             for step in 0..SLOTS {
-                words.extend(world.description(rank, step));
+                let start = record_of(step);
+                words.extend((start..start + OF_OWN + OWN).map(|word| world.control(rank, word)));
+                places.push((payload_of(rank, step), PAYLOAD));
                 places.push((world.stage(rank, step), STAGE));
             }
             for to in 0..3 {
                 let mailbox = world.mailbox(rank, to);
                 words.extend([mailbox.written, mailbox.read]);
                 words.extend(mailbox.refused);
+                words.extend((0..SIGNALS).flat_map(|signal| {
+                    let (raised, taken) = world.signal(rank, to, signal);
+                    [raised, taken]
+                }));
                 places.push((mailbox.ring, mailbox.size));
             }
         }
@@ -251,6 +442,20 @@ mod tests {
         places.sort_unstable();
         assert!(places.windows(2).all(|pair| pair[0].0 + pair[0].1 == pair[1].0), "no overlap, no gap");
         assert_eq!(places.last().map(|(at, length)| at + length), Some(layout(3).1));
+    }
+
+    #[test]
+    fn what_a_rank_says_arrives() {
+        let world = world(2);
+        for length in [0, 1, 8, SHORT, SHORT + 1, PAYLOAD] {
+            let payload: Vec<u8> = (0..length).map(|index| (index % 251) as u8).collect();
+            let (common, own) = ([7, length as u64], std::array::from_fn(|index| index as u64));
+            let step = world.next_step(1);
+            world.say(1, step, common, &payload, &own);
+            assert_eq!(world.said(1, step).load(Relaxed), step);
+            assert_eq!((world.common(1, step), world.own(1, step)), (common, own));
+            assert_eq!(world.payload(1, step, length).bytes()[..length], payload);
+        }
     }
 
     #[test]

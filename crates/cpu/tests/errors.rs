@@ -2,7 +2,7 @@
 
 mod common;
 
-use std::ffi::{CStr, c_char, c_void};
+use std::ffi::{CStr, c_void};
 use std::ptr;
 use std::thread;
 
@@ -48,8 +48,6 @@ fn what_needs_no_communicator() {
         let text = unsafe { CStr::from_ptr(nccl!(ncclGetErrorString(ncclResult_t(code)))) };
         assert_eq!(text == c"unknown result code", code > 8);
     }
-    assert_eq!(nccl!(ncclCommRevoke(ptr::null_mut(), 0)), USAGE, "not implemented");
-    assert_last_error("ncclCommRevoke is not available in the CPU implementation");
 }
 
 #[test]
@@ -143,7 +141,6 @@ fn arguments_of_operations_leave_the_communicator_usable() {
     assert_eq!(reduce(place, 2, 7, 0, -1), ARGUMENT);
     assert_eq!(reduce(place, 2, 12, 0, 0), ARGUMENT);
     assert_eq!(reduce(place, 2, u32::MAX, 0, 0), ARGUMENT);
-    assert_eq!(reduce(place, 2, 6, 0, 0), USAGE, "half precision is not there yet");
     assert_eq!(reduce(place, 2, 7, 5, 0), ARGUMENT);
     assert_eq!(reduce(place, 2, 7, u32::MAX, 0), ARGUMENT);
     assert_eq!(reduce(place, -1i64 as usize, 7, 0, 0), ARGUMENT);
@@ -335,10 +332,6 @@ fn parameters_tell_what_this_is() {
     assert_eq!(length, 4);
     assert_eq!(nccl!(ncclParamGetParameter(c"NCCL_NO".as_ptr(), &mut value, &mut length)), ARGUMENT);
     assert_eq!(nccl!(ncclParamGetParameter(ptr::null(), &mut value, &mut length)), ARGUMENT);
-    let mut keys: *mut *const c_char = ptr::null_mut();
-    assert_eq!(nccl!(ncclParamGetAllParameterKeys(&mut keys, &mut length)), OK);
-    // SAFETY: as many strings as the length says.
-    assert_eq!((length, unsafe { CStr::from_ptr(*keys) }), (1, c"LIBNCCL_MEMORY_SPACE"));
 }
 
 #[test]

@@ -8,9 +8,11 @@ use libnccl::sys::{cudaStream_t, ncclComm_t, ncclDataType_t, ncclRedOp_t, ncclRe
 
 use super::{answer_in_group, check, rank_of};
 use crate::buffer::{Source, Target};
-use crate::collective::{Call, Function};
+use crate::collective::{Call, Function, Part};
+use crate::communicator::Membership;
 use crate::data_type::DataType;
-use crate::group::{self, Lane, Task};
+use crate::failure::Progress;
+use crate::group::{self, Lane};
 use crate::handle;
 
 /// The arguments of a collective.
@@ -32,32 +34,33 @@ unsafe fn collective(arguments: &Arguments) -> ncclResult_t {
     let Arguments { function, send, receive, count, datatype, op, root, comm } = *arguments;
     answer_in_group(function.name(), || {
         let communicator = handle::get(comm)?;
-        communicator.ready()?;
-        let (rank, ranks) = (communicator.rank(), communicator.ranks());
+        let Membership { world, rank, .. } = communicator.ready()?;
+        let (rank, ranks) = (*rank, world.ranks());
         let root = rank_of(root, ranks, "root")?;
         let data_type = DataType::new(datatype)?;
-        let reduction = op.map(|op| communicator.reduction(op, data_type)).transpose()?;
+        let (reduction, scalar) = op.map(|op| communicator.reduction(op, data_type)).transpose()?.unzip();
         data_type.bytes(count.saturating_mul(ranks))?;
         if count == 0 {
-            return Ok(());
+            return Ok(Progress::Done);
         }
-        let call = Call { function, count, data_type, reduction, root };
-        let (inputs, outputs) = (call.inputs(rank, ranks), call.outputs(rank, ranks));
-        if inputs > 0 {
+        let call = Call::new(function, count, data_type, reduction, root, ranks);
+        let (input, output) = (call.input(rank), call.output(rank));
+        if input > 0 {
             check(send, "the send buffer")?;
         }
-        if outputs > 0 {
+        if output > 0 {
             check(receive, "the receive buffer")?;
         }
-        let bytes = count * data_type.size();
         // SAFETY: the caller's contract: the buffers are as long as the function says and stay until the
         // call, or the group, has ended, and with it every use of these.
-        let (send, receive) = unsafe {
-            (Source::new(send.cast(), inputs * bytes), Target::new(receive.cast(), outputs * bytes))
-        };
+        let (send, receive) =
+            unsafe { (Source::new(send.cast(), input), Target::new(receive.cast(), output)) };
         let own = Arc::clone(&communicator);
-        let operation = Box::pin(async move { call.run(own.world(), own.rank(), send, receive).await });
-        group::run(Task { communicator, lane: Lane::Collective, operation })
+        group::run(communicator, Lane::Collective, input.saturating_add(output), async move {
+            let world = &own.place()?.world;
+            let call = scalar.flatten().map_or(call, |scalar| call.with_scalar(scalar));
+            call.run(Part { reach: own.reach(), world, rank, send, receive }).await
+        })
     })
 }
 

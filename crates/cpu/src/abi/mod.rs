@@ -12,31 +12,41 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use libnccl::sys::ncclResult_t;
 
-use crate::failure::{Failure, Result};
+use crate::failure::{Failure, Progress, Result};
 use crate::{group, last_error};
 
 mod collectives;
+mod configured;
+mod encryption;
 mod groups;
 mod lifecycle;
 mod memory;
+mod one_sided;
 mod parameters;
 mod point_to_point;
 mod questions;
 mod reductions;
+mod suspension;
+mod windows;
 
 pub(crate) use collectives::*;
+pub(crate) use configured::*;
+pub(crate) use encryption::*;
 pub(crate) use groups::*;
 pub(crate) use lifecycle::*;
 pub(crate) use memory::*;
+pub(crate) use one_sided::*;
 pub(crate) use parameters::*;
 pub(crate) use point_to_point::*;
 pub(crate) use questions::*;
 pub(crate) use reductions::*;
+pub(crate) use suspension::*;
+pub(crate) use windows::*;
 
 /// Runs a call and turns what became of it into a result code and the last error. No panic gets out.
-fn answer(call: impl FnOnce() -> Result) -> ncclResult_t {
+fn answer<T: Answer>(call: impl FnOnce() -> Result<T>) -> ncclResult_t {
     match catch_unwind(AssertUnwindSafe(call)) {
-        Ok(Ok(())) => ncclResult_t::ncclSuccess,
+        Ok(Ok(answer)) => answer.code(),
         Ok(Err(failure)) => fail(&failure),
         Err(_) => fail(&Failure::internal("a panic inside the CPU implementation, which is a bug in it")),
     }
@@ -48,8 +58,28 @@ fn fail(failure: &Failure) -> ncclResult_t {
 }
 
 /// The same for a call whose failure calls the group off that it is in.
-fn answer_in_group(function: &str, call: impl FnOnce() -> Result) -> ncclResult_t {
+fn answer_in_group<T: Answer>(function: &str, call: impl FnOnce() -> Result<T>) -> ncclResult_t {
     answer(|| call().inspect_err(|failure| group::fail(function, failure)))
+}
+
+/// What a call without a failure says.
+trait Answer {
+    fn code(self) -> ncclResult_t;
+}
+
+impl Answer for () {
+    fn code(self) -> ncclResult_t {
+        ncclResult_t::ncclSuccess
+    }
+}
+
+impl Answer for Progress {
+    fn code(self) -> ncclResult_t {
+        match self {
+            Self::Done => ncclResult_t::ncclSuccess,
+            Self::Running => ncclResult_t::ncclInProgress,
+        }
+    }
 }
 
 /// Writes a result.

@@ -1,13 +1,96 @@
 //! Parameters.
 #![allow(unsafe_code, non_snake_case)]
 
-use std::ffi::{CStr, c_char, c_int};
+use std::ffi::{CStr, c_char, c_int, c_void};
+use std::io::Write;
+use std::ptr;
 
-use libnccl::sys::ncclResult_t;
+use libnccl::sys::{ncclParamHandle_t, ncclResult_t};
 
 use super::{answer, check, put};
-use crate::failure::Failure;
-use crate::param;
+use crate::failure::{Failure, Result};
+use crate::param::{self, Parameter};
+
+/// The parameter that a caller names.
+///
+/// # Safety
+///
+/// `key` is NULL or a string that ends.
+unsafe fn find(key: *const c_char) -> Result<&'static Parameter> {
+    check(key, "the key")?;
+    // SAFETY: not NULL, and the caller vouches for the rest.
+    param::find(unsafe { CStr::from_ptr(key) })
+}
+
+pub(crate) unsafe extern "C" fn ncclParamBind(
+    out: *mut ncclParamHandle_t,
+    key: *const c_char,
+) -> ncclResult_t {
+    // SAFETY: the C declaration's contract.
+    answer(|| unsafe { put(out, param::handle(find(key)?)) })
+}
+
+macro_rules! define_getters {
+    ($($name:ident: $type:ident),* $(,)?) => {$(
+        pub(crate) unsafe extern "C" fn $name(h: ncclParamHandle_t, out: *mut $type) -> ncclResult_t {
+            answer(|| {
+                let parameter = param::get(h)?;
+                parameter.check_kind(stringify!($type))?;
+                let bytes = parameter.bytes().try_into().map_err(|_| Failure::internal("a number's size"))?;
+                // SAFETY: the C declaration's contract.
+                unsafe { put(out, $type::from_ne_bytes(bytes)) }
+            })
+        }
+    )*};
+}
+
+define_getters! {
+    ncclParamGetI8: i8,
+    ncclParamGetI16: i16,
+    ncclParamGetI32: i32,
+    ncclParamGetI64: i64,
+    ncclParamGetU8: u8,
+    ncclParamGetU16: u16,
+    ncclParamGetU32: u32,
+    ncclParamGetU64: u64,
+}
+
+pub(crate) unsafe extern "C" fn ncclParamGetStr(
+    h: ncclParamHandle_t,
+    out: *mut *const c_char,
+) -> ncclResult_t {
+    answer(|| {
+        let parameter = param::get(h)?;
+        parameter.check_kind(param::TEXT)?;
+        // SAFETY: the C declaration's contract.
+        unsafe { put(out, parameter.text().as_ptr()) }
+    })
+}
+
+pub(crate) unsafe extern "C" fn ncclParamGet(
+    h: ncclParamHandle_t,
+    out: *mut c_void,
+    maxLen: c_int,
+    len: *mut c_int,
+) -> ncclResult_t {
+    answer(|| {
+        let (key, bytes) = param::get(h).map(|parameter| (parameter.key, parameter.bytes()))?;
+        check(out, "the value")?;
+        check(len, "the length")?;
+        let room = usize::try_from(maxLen)
+            .map_err(|_| Failure::argument(format!("invalid room for a value: {maxLen} bytes")))?;
+        if room < bytes.len() {
+            let (key, needed) = (key.to_string_lossy(), bytes.len());
+            return Err(Failure::argument(format!(
+                "the value of {key} has {needed} bytes, there is room for {room}"
+            )));
+        }
+        // SAFETY: `out` has room for as many bytes, the C declaration's contract.
+        unsafe { ptr::copy_nonoverlapping(bytes.as_ptr(), out.cast(), bytes.len()) };
+        // SAFETY: the C declaration's contract.
+        unsafe { put(len, bytes.len() as c_int) }
+    })
+}
 
 pub(crate) unsafe extern "C" fn ncclParamGetParameter(
     key: *const c_char,
@@ -15,17 +98,18 @@ pub(crate) unsafe extern "C" fn ncclParamGetParameter(
     valueLen: *mut c_int,
 ) -> ncclResult_t {
     answer(|| {
-        check(key, "the key")?;
         check(value, "the value")?;
-        // SAFETY: the C declaration's contract: a string that ends.
-        let key = unsafe { CStr::from_ptr(key) };
-        let found = param::value(key)
-            .ok_or_else(|| Failure::argument(format!("there is no parameter {}", key.to_string_lossy())))?;
+        check(valueLen, "the length")?;
+        // SAFETY: the C declaration's contract.
+        let found = unsafe { find(key) };
+        // Without a value, too, as NCCL does: the caller's stale text is no answer.
+        let text = found.as_ref().ok().map(|parameter| parameter.text());
         // SAFETY: the C declaration's contract.
         unsafe {
-            put(valueLen, found.count_bytes() as c_int)?;
-            put(value, found.as_ptr())
+            put(valueLen, text.map_or(0, CStr::count_bytes) as c_int)?;
+            put(value, text.map_or(ptr::null(), CStr::as_ptr))?;
         }
+        found.map(|_| ())
     })
 }
 
@@ -37,14 +121,20 @@ pub(crate) unsafe extern "C" fn ncclParamGetAllParameterKeys(
         check(table, "the table")?;
         // SAFETY: the C declaration's contract.
         unsafe {
-            put(tableLen, param::PARAMETERS.len() as c_int)?;
+            put(tableLen, param::all().len() as c_int)?;
             put(table, param::keys())
         }
     })
 }
 
 pub(crate) unsafe extern "C" fn ncclParamDumpAll() {
-    for (key, value) in param::PARAMETERS {
-        println!("{}={}", key.to_string_lossy(), value.to_string_lossy());
+    let mut lines = String::from("=== ncclParam Registry Dump ===\n");
+    for parameter in param::all() {
+        let Parameter { key, about, kind, .. } = parameter;
+        let (key, value) = (key.to_string_lossy(), parameter.text().to_string_lossy());
+        lines += &format!("{key} ({kind}) {about}\n    Current value={value}\n\n");
     }
+    let mut output = std::io::stdout().lock();
+    // There is nobody to tell that it failed.
+    let _ = output.write_all(lines.as_bytes()).and_then(|()| output.flush());
 }

@@ -8,14 +8,16 @@ use libnccl::sys::{cudaStream_t, ncclComm_t, ncclDataType_t, ncclResult_t};
 
 use super::{answer_in_group, check, rank_of};
 use crate::buffer::{Source, Target};
-use crate::communicator::Communicator;
+use crate::communicator::{Communicator, Membership};
 use crate::data_type::DataType;
-use crate::failure::Result;
-use crate::group::{self, Lane, Task};
+use crate::failure::{Progress, Result};
+use crate::group::{self, Lane};
 use crate::handle;
-use crate::point_to_point::Message;
+use crate::point_to_point::{Message, Way};
 
 /// Checks the arguments of a send or a receive. `None` if there is nothing to do.
+///
+/// No elements are no message, on neither side: who expects some waits until there are.
 fn message(
     buffer: *const c_void,
     count: usize,
@@ -24,8 +26,7 @@ fn message(
     comm: ncclComm_t,
 ) -> Result<Option<(Arc<Communicator>, Message, usize)>> {
     let communicator = handle::get(comm)?;
-    communicator.ready()?;
-    let peer = rank_of(peer, communicator.ranks(), "peer")?;
+    let peer = rank_of(peer, communicator.ready()?.world.ranks(), "peer")?;
     let data_type = DataType::new(datatype)?;
     data_type.bytes(count)?;
     if count == 0 {
@@ -45,13 +46,16 @@ pub(crate) unsafe extern "C" fn ncclSend(
 ) -> ncclResult_t {
     answer_in_group("ncclSend", || {
         let Some((communicator, message, peer)) = message(sendbuff, count, datatype, peer, comm)? else {
-            return Ok(());
+            return Ok(Progress::Done);
         };
         // SAFETY: the C declaration's contract, as for collectives.
         let from = unsafe { Source::new(sendbuff.cast(), message.count * message.data_type.size()) };
+        let Membership { world, rank, .. } = communicator.ready()?;
+        let (world, rank) = (Arc::clone(world), *rank);
         let own = Arc::clone(&communicator);
-        let operation = Box::pin(async move { message.send(own.world(), own.rank(), peer, from).await });
-        group::run(Task { communicator, lane: Lane::SendTo(peer), operation })
+        group::run(communicator, Lane::SendTo(peer), from.length(), async move {
+            message.send(Way { reach: own.reach(), world: &world, rank, peer }, from).await
+        })
     })
 }
 
@@ -65,12 +69,15 @@ pub(crate) unsafe extern "C" fn ncclRecv(
 ) -> ncclResult_t {
     answer_in_group("ncclRecv", || {
         let Some((communicator, message, peer)) = message(recvbuff, count, datatype, peer, comm)? else {
-            return Ok(());
+            return Ok(Progress::Done);
         };
         // SAFETY: the C declaration's contract, as for collectives.
         let to = unsafe { Target::new(recvbuff.cast(), message.count * message.data_type.size()) };
-        let own = Arc::clone(&communicator);
-        let operation = Box::pin(async move { message.receive(own.world(), own.rank(), peer, to).await });
-        group::run(Task { communicator, lane: Lane::ReceiveFrom(peer), operation })
+        let Membership { world, rank, .. } = communicator.ready()?;
+        let (world, rank) = (Arc::clone(world), *rank);
+        let (own, bytes) = (Arc::clone(&communicator), message.count * message.data_type.size());
+        group::run(communicator, Lane::ReceiveFrom(peer), bytes, async move {
+            message.receive(Way { reach: own.reach(), world: &world, rank, peer }, to).await
+        })
     })
 }

@@ -43,15 +43,19 @@ pub(crate) unsafe extern "C" fn ncclCommGetAsyncError(
 
 pub(crate) unsafe extern "C" fn ncclCommCount(comm: ncclComm_t, count: *mut c_int) -> ncclResult_t {
     // SAFETY: the C declaration's contract.
-    answer(|| unsafe { put(count, handle::get(comm)?.ranks() as c_int) })
+    answer(|| unsafe { put(count, handle::get(comm)?.settled()?.world.ranks() as c_int) })
 }
 
 pub(crate) unsafe extern "C" fn ncclCommCuDevice(comm: ncclComm_t, device: *mut c_int) -> ncclResult_t {
-    // SAFETY: the C declaration's contract.
-    answer(|| unsafe { put(device, handle::get(comm)?.device()) })
+    answer(|| {
+        let communicator = handle::get(comm)?;
+        communicator.settled()?;
+        // SAFETY: the C declaration's contract.
+        unsafe { put(device, communicator.device()) }
+    })
 }
 
 pub(crate) unsafe extern "C" fn ncclCommUserRank(comm: ncclComm_t, rank: *mut c_int) -> ncclResult_t {
     // SAFETY: the C declaration's contract.
-    answer(|| unsafe { put(rank, handle::get(comm)?.rank() as c_int) })
+    answer(|| unsafe { put(rank, handle::get(comm)?.settled()?.rank as c_int) })
 }

@@ -7,6 +7,7 @@ use libnccl::sys::{ncclComm_t, ncclDataType_t, ncclRedOp_t, ncclResult_t, ncclSc
 
 use super::{answer, check, put};
 use crate::buffer::Source;
+use crate::communicator::Scalar;
 use crate::data_type::DataType;
 use crate::failure::Failure;
 use crate::handle;
@@ -26,12 +27,18 @@ pub(crate) unsafe extern "C" fn ncclRedOpCreatePreMulSum(
         if residence.0 > ncclScalarResidence_t::ncclScalarHostImmediate.0 {
             return Err(Failure::argument(format!("invalid residence {} of a scalar", residence.0)));
         }
-        let mut bytes = [0; 8];
-        // SAFETY: the C declaration's contract: one element. Device memory is host memory here, and reading
-        // it now instead of at every use is what NCCL allows: it must not change before the last use.
-        unsafe { Source::new(scalar.cast(), data_type.size()) }.read(0, &mut bytes[..data_type.size()]);
+        // SAFETY: the C declaration's contract: one element, which in device memory, host memory here, stays until
+        // the last operation that takes it has run.
+        let place = unsafe { Source::new(scalar.cast(), data_type.size()) };
+        let scalar = if residence == ncclScalarResidence_t::ncclScalarDevice {
+            Scalar::Later(place)
+        } else {
+            let mut bytes = [0; 8];
+            place.read(0, &mut bytes[..data_type.size()]);
+            Scalar::Now(bytes)
+        };
         // SAFETY: the C declaration's contract.
-        unsafe { put(op, communicator.create_scalar(data_type, bytes)) }
+        unsafe { put(op, communicator.create_scalar(data_type, scalar)) }
     })
 }
 

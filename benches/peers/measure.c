@@ -1,0 +1,187 @@
+/* The measurement: see measure.h. */
+#define _GNU_SOURCE
+#include "measure.h"
+
+#include <getopt.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+static const char *const names[OPERATIONS] = {"all_reduce", "all_gather", "reduce_scatter", "broadcast",
+                                              "all_to_all"};
+
+/* ---- Sizes ---------------------------------------------------------------------------------------------- */
+
+/* Whether the larger buffer holds one block for each rank, and `bytes` counts them all. */
+static int has_blocks(enum operation operation) {
+    return operation == ALL_GATHER || operation == REDUCE_SCATTER || operation == ALL_TO_ALL;
+}
+
+size_t elements(enum operation operation, size_t bytes, int ranks) {
+    return bytes / sizeof(float) / (has_blocks(operation) ? ranks : 1);
+}
+
+static size_t sent(enum operation operation, size_t elements, int ranks) {
+    return operation == REDUCE_SCATTER || operation == ALL_TO_ALL ? elements * ranks : elements;
+}
+
+static size_t received(enum operation operation, size_t elements, int ranks) {
+    return operation == ALL_GATHER || operation == ALL_TO_ALL ? elements * ranks : elements;
+}
+
+/* ---- Values --------------------------------------------------------------------------------------------- */
+
+/* Whole numbers so small that every order of adding them gives the same sum. */
+static float input(int rank, size_t index) {
+    return (float)((index * 5 + (size_t)rank * 7) % 61);
+}
+
+static float expected(const struct rank *rank, enum operation operation, size_t elements, size_t index, int root) {
+    size_t of_block = index % elements;
+    int block = (int)(index / elements);
+    float sum = 0;
+    switch (operation) {
+    case ALL_GATHER:
+        return input(block, of_block);
+    case ALL_TO_ALL:
+        return input(block, rank->index * elements + of_block);
+    case BROADCAST:
+        return input(root, index);
+    case REDUCE_SCATTER:
+        index += rank->index * elements;
+        break;
+    default:
+        break;
+    }
+    for (int other = 0; other < rank->ranks; other++) sum += input(other, index);
+    return sum;
+}
+
+static void check(const struct rank *rank, enum operation operation, float *send, float *receive, size_t elements,
+                  int root) {
+    size_t out = sent(operation, elements, rank->ranks), in = received(operation, elements, rank->ranks);
+    for (size_t i = 0; i < in; i++) receive[i] = -1;
+    for (size_t i = 0; i < out; i++) send[i] = input(rank->index, i);
+    operate(rank, operation, send, receive, elements, root);
+    for (size_t i = 0; i < in; i++) {
+        float wanted = expected(rank, operation, elements, i, root);
+        if (receive[i] != wanted) {
+            fail("%s of %zu elements among %d ranks: at rank %d element %zu is %g, and should be %g",
+                 names[operation], elements, rank->ranks, rank->index, i, receive[i], wanted);
+        }
+    }
+}
+
+/* ---- Time ----------------------------------------------------------------------------------------------- */
+
+/* The slowest rank's time for so many operations. Each broadcast has another root: with one root for all, it could
+   run ahead of the others, and more than one operation would be under way. */
+static double batch(const struct rank *rank, enum operation operation, const float *send, float *receive,
+                    size_t elements, long iterations) {
+    largest(rank, 0);
+    double start = now();
+    for (long i = 0; i < iterations; i++) {
+        operate(rank, operation, send, receive, elements, (int)(i % rank->ranks));
+    }
+    return largest(rank, now() - start);
+}
+
+/* Seconds of one operation: the median of batches that last about as long as was asked for. All ranks see the same
+   times and so take the same decisions. */
+static double typical(const struct rank *rank, const struct options *options, const float *send, float *receive,
+                      size_t elements) {
+    double *times = calloc(options->batches, sizeof *times);
+    if (times == NULL) fail("no memory for %d times", options->batches);
+    batch(rank, options->operation, send, receive, elements, 2);
+    long iterations = 1;
+    for (int taken = 0; taken < options->batches;) {
+        double seconds = batch(rank, options->operation, send, receive, elements, iterations);
+        if (seconds >= options->batch_seconds / 2) {
+            times[taken++] = seconds / iterations;
+        } else {
+            double factor = options->batch_seconds / seconds;
+            iterations *= factor > 10 ? 10 : (long)factor;
+        }
+    }
+    double result = median(times, options->batches);
+    free(times);
+    return result;
+}
+
+void measure(const struct rank *rank, const struct options *options, float *send, float *receive) {
+    enum operation operation = options->operation;
+    if (operation == BROADCAST) send = receive;
+    for (size_t size = options->least; size <= options->most; size *= options->factor) {
+        size_t count = elements(operation, size, rank->ranks);
+        if (count == 0) continue;
+        int roots = operation == BROADCAST ? rank->ranks : 1;
+        for (int root = 0; root < roots; root++) check(rank, operation, send, receive, count, root);
+        double seconds = typical(rank, options, send, receive, count);
+        double peak = largest(rank, proc_bytes("/proc/self/status", "VmHWM:"));
+        size_t out = sent(operation, count, rank->ranks), in = received(operation, count, rank->ranks);
+        size_t bytes = (out > in ? out : in) * sizeof(float);
+        size_t buffers = rank->in_process * (in + (send == receive ? 0 : out)) * sizeof(float);
+        if (rank->index == 0) {
+            printf("%s\t%d\t%zu\t%.1f\t%.0f\t%zu\t%d\n", names[operation], rank->ranks, bytes, seconds * 1e9, peak,
+                   buffers, rank->in_process);
+            fflush(stdout);
+        }
+    }
+}
+
+/* ---- Options -------------------------------------------------------------------------------------------- */
+
+static enum operation operation_named(const char *name) {
+    for (int operation = 0; operation < OPERATIONS; operation++) {
+        if (strcmp(name, names[operation]) == 0) return operation;
+    }
+    fail("there is no operation %s", name);
+}
+
+struct options parse(int argc, char **argv) {
+    struct options options = {.mode = PROCESSES, .ranks = 2, .least = 4, .most = 64 << 20, .factor = 4,
+                              .batches = 7, .batch_seconds = 0.05, .limit = 120, .rank = -1, .shared = -1};
+    const struct option known[] = {
+        {"operation", required_argument, NULL, 'o'}, {"ranks", required_argument, NULL, 'n'},
+        {"sizes", required_argument, NULL, 's'},     {"batches", required_argument, NULL, 'b'},
+        {"seconds", required_argument, NULL, 't'},   {"limit", required_argument, NULL, 'l'},
+        {"memory", required_argument, NULL, 'm'},    {"threads", no_argument, NULL, 'T'},
+        {"processes", no_argument, NULL, 'P'},       {"lifecycle", no_argument, NULL, 'L'},
+        {"rank", required_argument, NULL, 'r'},      {"shared", required_argument, NULL, 'f'},
+        {NULL, 0, NULL, 0}};
+    for (int letter; (letter = getopt_long(argc, argv, "", known, NULL)) != -1;) {
+        switch (letter) {
+        case 'o': options.operation = operation_named(optarg); break;
+        case 'n': options.ranks = atoi(optarg); break;
+        case 's':
+            if (sscanf(optarg, "%zu:%zu:%zu", &options.least, &options.most, &options.factor) != 3) {
+                fail("--sizes %s is not <least>:<most>:<factor> in bytes", optarg);
+            }
+            break;
+        case 'b': options.batches = atoi(optarg); break;
+        case 't': options.batch_seconds = atof(optarg); break;
+        case 'l': options.limit = (unsigned)atoi(optarg); break;
+        case 'm':
+            options.library_memory = strcmp(optarg, "nccl") == 0;
+            if (!options.library_memory && strcmp(optarg, "malloc") != 0) {
+                fail("--memory is malloc or nccl, not %s", optarg);
+            }
+            break;
+        case 'T': options.mode = THREADS; break;
+        case 'P': options.mode = PROCESSES; break;
+        case 'L': options.mode = LIFECYCLE; break;
+        case 'r': options.rank = atoi(optarg); break;
+        case 'f': options.shared = atoi(optarg); break;
+        default: exit(EXIT_FAILURE); /* getopt has said why */
+        }
+    }
+    if (optind < argc) fail("%s means nothing here", argv[optind]);
+    if (options.ranks < 1 || options.least < sizeof(float) || options.most < options.least ||
+        options.factor < 2 || options.batches < 1 || options.batch_seconds <= 0) {
+        fail("--ranks, --batches: 1 or more; --sizes: 4 bytes or more, a factor of 2 or more; --seconds: above 0");
+    }
+    /* Whoever started this ends it at the same limit, but may not reach each rank. */
+    alarm(options.limit);
+    return options;
+}

@@ -1,0 +1,50 @@
+/* Small things: see support.h. */
+#define _GNU_SOURCE
+#include "support.h"
+
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+#include <unistd.h>
+
+double now(void) {
+    struct timespec time;
+    clock_gettime(CLOCK_MONOTONIC, &time);
+    return (double)time.tv_sec + (double)time.tv_nsec * 1e-9;
+}
+
+static int ascending(const void *left, const void *right) {
+    double l = *(const double *)left, r = *(const double *)right;
+    return (l > r) - (l < r);
+}
+
+double median(double *values, int count) {
+    qsort(values, count, sizeof *values, ascending);
+    return (values[(count - 1) / 2] + values[count / 2]) / 2;
+}
+
+double proc_bytes(const char *path, const char *name) {
+    char line[256];
+    FILE *file = fopen(path, "r");
+    if (file == NULL) fail("%s cannot be read", path);
+    double kilobytes = -1;
+    while (kilobytes < 0 && fgets(line, sizeof line, file) != NULL) {
+        if (strncmp(line, name, strlen(name)) == 0) kilobytes = atof(line + strlen(name));
+    }
+    fclose(file);
+    if (kilobytes < 0) fail("%s has no %s", path, name);
+    return kilobytes * 1024;
+}
+
+void fail(const char *format, ...) {
+    va_list arguments;
+    va_start(arguments, format);
+    char text[512];
+    vsnprintf(text, sizeof text, format, arguments);
+    va_end(arguments);
+    fprintf(stderr, "%s\n", text);
+    /* Other threads may be inside the library: nothing of it is torn down under them. */
+    _exit(EXIT_FAILURE);
+}

@@ -1,0 +1,194 @@
+//! The shared object as C programs see it: its names, and programs that use NCCL as its documentation says.
+//!
+//! The programs are compiled against the header of this repository and linked with the shared object under
+//! NCCL's name.
+
+use std::collections::BTreeSet;
+use std::ffi::OsStr;
+use std::fs::{self, File};
+use std::os::unix::process::{CommandExt, ExitStatusExt};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, ExitStatus};
+use std::sync::LazyLock;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use libnccl::sys::Functions;
+use rustix::process::{Pid, Signal, kill_process_group};
+use tempfile::TempDir;
+
+/// A program that runs longer hangs.
+const LIMIT: Duration = Duration::from_secs(60);
+
+/// The names of the headers' folders in the repository.
+const INCLUDES: [&str; 2] = ["vendor-headers", "vendor-headers/stubs/cuda"];
+
+/// Cargo builds a cdylib for no tests, not even those of its own package, so ask it to.
+fn shared_object() -> &'static Path {
+    static FILE: LazyLock<PathBuf> = LazyLock::new(|| {
+        let target = Path::new(env!("CARGO_TARGET_TMPDIR")).join("cpu-so");
+        let mut command = Command::new(env!("CARGO"));
+        command.args(["build", "--quiet", "--package", "libnccl-cpu-so", "--target-dir"]).arg(&target);
+        run_tool(command.current_dir(env!("CARGO_MANIFEST_DIR")));
+        target.join("debug/libnccl_cpu.so")
+    });
+    &FILE
+}
+
+fn repository() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../..").canonicalize().expect("this package lies in crates")
+}
+
+/// Runs a tool to its end and returns what it printed.
+fn run_tool(command: &mut Command) -> String {
+    let output = command.output().unwrap_or_else(|error| panic!("{command:?} cannot be run: {error}"));
+    let (printed, errors) =
+        (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+    assert!(output.status.success(), "{command:?}: {}\n{printed}{errors}", output.status);
+    printed.into_owned()
+}
+
+/// A folder that has the shared object under NCCL's names, and a program linked with it.
+struct Program {
+    folder: TempDir,
+}
+
+impl Program {
+    /// Compiles a file of `tests/c`.
+    fn compile(source: &str) -> Self {
+        let folder = tempfile::tempdir().expect("a temporary folder");
+        let library = folder.path().join("libnccl.so.2");
+        fs::copy(shared_object(), &library).expect("the shared object can be copied");
+        std::os::unix::fs::symlink("libnccl.so.2", folder.path().join("libnccl.so")).expect("a link");
+        let (compiler, standard) = match Path::new(source).extension().and_then(OsStr::to_str) {
+            Some("cpp") => ("c++", "-std=c++17"),
+            _ => ("cc", "-std=c11"),
+        };
+        let mut command = Command::new(compiler);
+        command.args([standard, "-Wall", "-Wextra", "-Werror", "-O1", "-g", "-pthread"]);
+        for include in INCLUDES {
+            command.arg("-I").arg(repository().join(include));
+        }
+        command.current_dir(Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/c"));
+        command.arg(source).arg("-o").arg(folder.path().join("program"));
+        command.arg("-L").arg(folder.path()).arg("-lnccl");
+        run_tool(&mut command);
+        Self { folder }
+    }
+
+    /// Runs it: it has to say that all was well, and to end.
+    fn run(&self) {
+        let file = |name| {
+            let path = self.folder.path().join(name);
+            (File::create(&path).expect("a file in the temporary folder"), path)
+        };
+        let ((output, output_path), (errors, errors_path)) = (file("output"), file("errors"));
+        let child = Command::new(self.folder.path().join("program"))
+            .env("LD_LIBRARY_PATH", self.folder.path())
+            .env_remove("NCCL_DEBUG")
+            .stdout(output)
+            .stderr(errors)
+            // A group of its own, so that the processes that it starts can be ended with it.
+            .process_group(0)
+            .spawn()
+            .expect("the program can be started");
+        let end = finish(child);
+        let printed = fs::read_to_string(output_path).expect("the program's output");
+        let errors = fs::read_to_string(errors_path).expect("the program's errors");
+        let Some(status) = end else { panic!("killed after {LIMIT:?}\n{printed}{errors}") };
+        assert!(
+            status.success() && printed.starts_with("ok: "),
+            "{status} (signal {:?})\n{printed}{errors}",
+            status.signal()
+        );
+    }
+}
+
+/// The program's end, or none if it was killed because it took too long. None of its processes is left.
+fn finish(mut child: Child) -> Option<ExitStatus> {
+    let group = Pid::from_child(&child);
+    let deadline = Instant::now() + LIMIT;
+    let mut status = None;
+    while status.is_none() && Instant::now() < deadline {
+        status = child.try_wait().expect("a child can be waited for");
+        thread::sleep(Duration::from_millis(2));
+    }
+    // Nobody may be left in the group: then there is nothing to do.
+    let _ = kill_process_group(group, Signal::KILL);
+    if status.is_none() {
+        child.wait().expect("a killed child ends");
+    }
+    status
+}
+
+macro_rules! programs {
+    ($($(#[$attribute:meta])* $name:ident: $source:literal;)*) => {
+        $(
+            $(#[$attribute])*
+            #[test]
+            fn $name() {
+                Program::compile($source).run();
+            }
+        )*
+
+        /// The programs in `tests/c`, each of which is a test here.
+        const SOURCES: &[&str] = &[$($source),*];
+    };
+}
+
+programs! {
+    abort_after_error: "abort_after_error.c";
+    all_to_all: "all_to_all.c";
+    devices_in_a_group: "devices_in_a_group.c";
+    given_up_init: "given_up_init.c";
+    in_place: "in_place.c";
+    nonblocking: "nonblocking.c";
+    one_sided: "one_sided.c";
+    pre_mul_sum: "pre_mul_sum.c";
+    process_per_rank: "process_per_rank.c";
+    revoke: "revoke.c";
+    ring: "ring.c";
+    shrink: "shrink.c";
+    split: "split.c";
+    the_header_is_cplusplus: "header.cpp";
+    thread_per_device: "thread_per_device.c";
+}
+
+#[test]
+fn every_program_is_run() {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/c");
+    let files = fs::read_dir(&folder).expect("tests/c").map(|entry| entry.expect("an entry").file_name());
+    let found: BTreeSet<String> = files
+        .map(|name| name.into_string().expect("a file's name"))
+        .filter(|name| name.ends_with(".c") || name.ends_with(".cpp"))
+        .collect();
+    assert_eq!(found, SOURCES.iter().map(ToString::to_string).collect());
+}
+
+#[test]
+fn it_exports_the_names_of_nccl_and_nothing_else() {
+    let printed = run_tool(Command::new("nm").args(["-D", "--defined-only"]).arg(shared_object()));
+    let mut found = BTreeSet::new();
+    for line in printed.lines() {
+        let fields: Vec<&str> = line.split_whitespace().collect();
+        let [_, kind, name] = fields[..] else { panic!("nm says: {line}") };
+        assert_eq!(kind, "T", "{name} is not an ordinary function");
+        assert!(found.insert(name.to_owned()), "{name} is there twice");
+    }
+    let names = Functions::NAMES.iter();
+    let expected: BTreeSet<String> =
+        names.flat_map(|name| [(*name).to_owned(), format!("p{name}")]).collect();
+    assert_eq!(expected.len(), 2 * 72);
+    let missing: Vec<_> = expected.difference(&found).collect();
+    let surplus: Vec<_> = found.difference(&expected).collect();
+    assert!(missing.is_empty() && surplus.is_empty(), "missing: {missing:?}, surplus: {surplus:?}");
+}
+
+#[test]
+fn its_name_is_that_of_nccl() {
+    let printed = run_tool(Command::new("readelf").args(["-W", "-d"]).arg(shared_object()));
+    let names: Vec<&str> = printed.lines().filter(|line| line.contains("(SONAME)")).collect();
+    assert!(matches!(names[..], [name] if name.ends_with("[libnccl.so.2]")), "{names:?}");
+    let needed = printed.lines().filter(|line| line.contains("(NEEDED)"));
+    assert!(!needed.clone().any(|line| line.contains("nccl")), "{:?}", needed.collect::<Vec<_>>());
+}

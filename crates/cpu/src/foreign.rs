@@ -1,0 +1,72 @@
+//! Reading and writing the memory of another process: for what lies in no memory that both have.
+#![allow(unsafe_code)]
+
+use std::io;
+use std::ptr;
+
+use libc::{iovec, pid_t, process_vm_readv, process_vm_writev};
+
+use crate::buffer::{Source, Target};
+use crate::process::Process;
+
+/// Fills `target` with what lies at `address` in the process.
+pub(crate) fn read(process: &Process, address: u64, target: Target) -> io::Result<()> {
+    // SAFETY: the kernel writes to memory that is the operation's, and checks the other address itself.
+    transfer(process, address, target.start(), target.length(), |pid, own, other| unsafe {
+        process_vm_readv(pid, own, 1, other, 1, 0)
+    })
+}
+
+/// Copies `source` to `address` in the process.
+pub(crate) fn write(process: &Process, address: u64, source: Source) -> io::Result<()> {
+    // SAFETY: the kernel reads memory that is the operation's, and checks the other address itself. That it is
+    // to be written there, the other rank said.
+    transfer(process, address, source.start().cast_mut(), source.length(), |pid, own, other| unsafe {
+        process_vm_writev(pid, own, 1, other, 1, 0)
+    })
+}
+
+/// Calls `call` until it has moved `length` bytes.
+fn transfer(
+    process: &Process,
+    address: u64,
+    own: *mut u8,
+    length: usize,
+    call: impl Fn(pid_t, *const iovec, *const iovec) -> isize,
+) -> io::Result<()> {
+    let pid = pid_t::try_from(process.pid).map_err(io::Error::other)?;
+    let mut done = 0;
+    while done < length {
+        let rest =
+            |start: *mut u8| iovec { iov_base: start.wrapping_add(done).cast(), iov_len: length - done };
+        let (own, other) = (rest(own), rest(ptr::without_provenance_mut(address as usize)));
+        match usize::try_from(call(pid, &raw const own, &raw const other)) {
+            Ok(0) => return Err(io::ErrorKind::UnexpectedEof.into()),
+            Ok(moved) => done += moved,
+            Err(_) => return Err(io::Error::last_os_error()),
+        }
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn memory_is_read_and_what_is_none_is_an_error() {
+        // A process may read itself, which takes the same way.
+        let own = Process::current().unwrap();
+        let (source, mut bytes) = (*b"some bytes", [0; 10]);
+        // SAFETY: ten bytes, used through this only.
+        let target = unsafe { Target::new(bytes.as_mut_ptr(), bytes.len()) };
+        read(&own, source.as_ptr().addr() as u64, target).unwrap();
+        assert_eq!(bytes, source);
+        // SAFETY: as above.
+        let source = unsafe { Source::new(b"other".as_ptr(), 5) };
+        write(&own, bytes.as_mut_ptr().expose_provenance() as u64, source).unwrap();
+        assert_eq!(&bytes, b"otherbytes");
+        assert!(read(&own, 8, target).is_err(), "nothing is mapped there");
+        assert!(read(&Process { pid: u64::MAX, started: 0 }, 0, target).is_err());
+    }
+}

@@ -1,0 +1,413 @@
+//! Unique ids that are none, strangers at the meeting of the ranks, and hosts that are no ranks: whatever
+//! comes, there is an answer, and soon.
+//!
+//! A failure tells its seed. `LIBNCCL_FUZZ_SEED=<seed> cargo test -p libnccl-cpu --test fuzz` repeats it.
+
+mod common;
+#[path = "common/random.rs"]
+mod random;
+
+use std::io::IoSlice;
+use std::mem::MaybeUninit;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::ptr;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use common::{Comm, OK, alone, init_rank, last_error, unique_id};
+use libnccl::sys::{ncclDataType_t, ncclRedOp_t, ncclResult_t, ncclUniqueId};
+use random::Random;
+use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, ftruncate, memfd_create};
+use rustix::net::{
+    AddressFamily, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage, SendFlags, SocketAddrUnix,
+    SocketFlags, SocketType, accept_with, bind, connect, listen, recv, send, sendmsg, socket_with,
+};
+
+/// How long a call may take that has nothing to wait for.
+const AT_ONCE: Duration = Duration::from_secs(5);
+
+/// How often a watch looks.
+const TURN: Duration = Duration::from_millis(5);
+
+fn seed() -> u64 {
+    random::from_environment("LIBNCCL_FUZZ_SEED").unwrap_or_else(random::fresh_seed)
+}
+
+/// Runs `body`, which counts its rounds, and ends the program if it stops counting: a thread that hangs
+/// cannot be ended otherwise.
+fn watched<T: Send>(seed: u64, body: impl FnOnce(&AtomicU64) -> T + Send) -> T {
+    let (rounds, done) = (&AtomicU64::new(0), &AtomicBool::new(false));
+    thread::scope(|scope| {
+        scope.spawn(move || {
+            let (mut last, mut idle) = (0, Duration::ZERO);
+            while !done.load(Relaxed) {
+                // Turns count, and not the clock: while the machine stands still, nobody hangs.
+                thread::sleep(TURN);
+                let now = rounds.load(Relaxed);
+                idle = if now == last { idle + TURN } else { Duration::ZERO };
+                last = now;
+                if idle > AT_ONCE {
+                    eprintln!("seed {seed}: round {now} hangs; the last error is: {}", last_error());
+                    std::process::exit(101);
+                }
+            }
+        });
+        let result = scope.spawn(|| body(rounds)).join();
+        done.store(true, Relaxed);
+        result.unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+    })
+}
+
+/// How many files this process has open, which must not grow.
+fn open_files() -> usize {
+    std::fs::read_dir("/proc/self/fd").map_or(0, Iterator::count)
+}
+
+/// Whether a code is one of NCCL's errors, and not a success, "in progress", or nothing at all.
+fn is_error(code: ncclResult_t) -> bool {
+    matches!(code.0, 1..=6 | 8)
+}
+
+fn all_reduce(Comm(comm): Comm, value: &mut f32) -> ncclResult_t {
+    let place = ptr::from_mut(value).cast();
+    let (data_type, op) = (ncclDataType_t::ncclFloat32, ncclRedOp_t::ncclSum);
+    nccl!(ncclAllReduce(place, place, 1, data_type, op, comm, ptr::null_mut()))
+}
+
+/// What can happen to some bytes on their way.
+fn damage(bytes: &mut [u8], random: &mut Random) {
+    match random.below(6) {
+        0 => random.fill(bytes),
+        1 => {
+            let from = random.below(bytes.len());
+            bytes[from..].fill(0);
+        }
+        2 => {
+            let (from, value) = (random.below(bytes.len()), random.pick(&[0, 1, 0x7f, 0x80, 0xff]));
+            let length = random.below(9).min(bytes.len() - from);
+            bytes[from..from + length].fill(value);
+        }
+        3 => {
+            let distance = random.below(bytes.len());
+            bytes.rotate_left(distance);
+        }
+        _ => {
+            for _ in 0..=random.below(4) {
+                bytes[random.below(bytes.len())] ^= 1 << random.below(8);
+            }
+        }
+    }
+}
+
+fn with_bytes(id: &ncclUniqueId, change: impl FnOnce(&mut [u8])) -> ncclUniqueId {
+    let mut bytes = id.internal.map(|byte| byte as u8);
+    change(&mut bytes);
+    let mut changed = ncclUniqueId::default();
+    for (to, from) in changed.internal.iter_mut().zip(bytes) {
+        *to = from as _;
+    }
+    changed
+}
+
+/// Passes damaged ids to `ncclCommInitRank`.
+fn ids(inputs: u64) {
+    let _alone = alone();
+    let seed = seed();
+    let files = open_files();
+    let (good, refused) = watched(seed, |rounds| {
+        let mut random = Random::new(seed);
+        let id = unique_id();
+        let (mut good, mut refused) = (0, 0);
+        for input in 0..inputs {
+            rounds.fetch_add(1, Relaxed);
+            let damaged = with_bytes(&id, |bytes| damage(bytes, &mut random));
+            // An id may still be good, when the changed part is only a name or means nothing: ranks would
+            // then wait for others that never come. A single rank waits for nobody.
+            match init_rank(damaged, 1, 0) {
+                Ok(comm) => {
+                    good += 1;
+                    if good % 64 == 0 {
+                        assert_eq!(all_reduce(comm, &mut 1.0), OK, "seed {seed}, input {input}");
+                    }
+                    comm.destroy();
+                }
+                Err(code) => {
+                    refused += 1;
+                    assert!(is_error(code), "seed {seed}, input {input}: {code:?} for {damaged:02x?}");
+                    let ranks = 2 + random.below(3);
+                    let again = init_rank(damaged, ranks, random.below(ranks));
+                    assert_eq!(again, Err(code), "seed {seed}, input {input}: {damaged:02x?}");
+                }
+            }
+            // A rank that is none is found even if the id is good.
+            let (ranks, rank) =
+                random.pick(&[(0, 0), (-1, 0), (2, 2), (3, -1), (i32::MIN, i32::MAX), (4, 5)]);
+            let mut comm = ptr::null_mut();
+            let code = nccl!(ncclCommInitRank(&mut comm, ranks, damaged, rank));
+            assert!(
+                is_error(code) && comm.is_null(),
+                "seed {seed}, input {input}: {code:?} for {ranks} {rank}"
+            );
+        }
+        (good, refused)
+    });
+    assert_eq!(open_files(), files, "seed {seed}: files stay open");
+    println!("seed {seed}: {inputs} ids, {good} good all the same, {refused} refused");
+    assert!(good > 0 && refused > inputs / 10, "seed {seed}: {good} good, {refused} refused of {inputs}");
+}
+
+#[test]
+fn damaged_ids() {
+    ids(10_000);
+}
+
+#[test]
+#[ignore = "takes minutes"]
+fn a_million_damaged_ids() {
+    ids(1_000_000);
+}
+
+#[test]
+fn ids_that_are_certainly_none() {
+    let _alone = alone();
+    let mut random = Random::new(1);
+    let id = unique_id();
+    for length in 0..8 {
+        let cut = with_bytes(&id, |bytes| bytes[length..].fill(0));
+        assert!(init_rank(cut, 4, 3).is_err_and(is_error), "only {length} bytes");
+    }
+    for _ in 0..1000 {
+        let noise = with_bytes(&id, |bytes| random.fill(bytes));
+        assert!(init_rank(noise, 2, 1).is_err_and(is_error), "{noise:02x?}");
+    }
+    init_rank(id, 1, 0).expect("the id itself is good").destroy();
+}
+
+/// Where the ranks that have this id meet.
+fn meeting_point(id: &ncclUniqueId) -> SocketAddrUnix {
+    let public: String = id.internal[8..24].iter().map(|byte| format!("{:02x}", *byte as u8)).collect();
+    SocketAddrUnix::new_abstract_name(format!("libnccl-cpu-{public}").as_bytes()).expect("a short name")
+}
+
+fn socket() -> OwnedFd {
+    let kind = SocketType::SEQPACKET;
+    socket_with(AddressFamily::UNIX, kind, SocketFlags::CLOEXEC, None).expect("a socket")
+}
+
+/// What a rank says first, but for the secret, which a stranger does not know.
+fn hello(id: &ncclUniqueId, ranks: u32, rank: u32, random: &mut Random) -> Vec<u8> {
+    let mut bytes: Vec<u8> = id.internal[..8].iter().map(|byte| *byte as u8).collect();
+    bytes.extend(random.next().to_ne_bytes());
+    bytes.extend(random.next().to_ne_bytes());
+    bytes.extend(ranks.to_ne_bytes());
+    bytes.extend(rank.to_ne_bytes());
+    // When its process began.
+    bytes.extend(random.next().to_ne_bytes());
+    bytes
+}
+
+/// Bytes of any length and kind, seldom many.
+fn noise(random: &mut Random) -> Vec<u8> {
+    let largest = random.pick(&[1, 4, 8, 33, 64, 1024, 1100, 60_000]);
+    let mut bytes = vec![0; random.below(largest + 1)];
+    if random.coin() {
+        random.fill(&mut bytes);
+    }
+    bytes
+}
+
+/// Disturbs a meeting until it is over, and counts how often it got through.
+fn disturb(id: &ncclUniqueId, seed: u64, over: &AtomicBool, visits: &AtomicU64) {
+    let mut random = Random::new(seed);
+    let address = meeting_point(id);
+    let mut held = vec![];
+    while !over.load(Relaxed) {
+        let stranger = socket();
+        // Nobody may be there, or nobody any more. A full queue would be waited for.
+        rustix::io::ioctl_fionbio(&stranger, true).expect("a socket can be told not to wait");
+        if connect(&stranger, &address).is_err() {
+            thread::yield_now();
+            continue;
+        }
+        visits.fetch_add(1, Relaxed);
+        for _ in 0..random.below(3) {
+            let (ranks, rank) = (random.below(6) as u32, random.below(6) as u32);
+            let mut message = hello(id, ranks, rank, &mut random);
+            match random.below(4) {
+                0 => message = noise(&mut random),
+                1 => message.truncate(random.below(message.len())),
+                // A damaged secret is as wrong as before.
+                2 => damage(&mut message, &mut random),
+                _ => {}
+            }
+            // The other side may have closed.
+            let _ = send(&stranger, &message, SendFlags::NOSIGNAL | SendFlags::DONTWAIT);
+        }
+        // Some stay, and say nothing more.
+        if random.once_in(4) {
+            held.push(stranger);
+            if held.len() > 100 {
+                held.swap_remove(random.below(100));
+            }
+        }
+    }
+}
+
+/// Lets ranks meet among strangers for so long.
+fn meetings(time: Duration) {
+    let _alone = alone();
+    let seed = seed();
+    let visits = AtomicU64::new(0);
+    let files = open_files();
+    let met = watched(seed, |rounds| {
+        let mut random = Random::new(seed);
+        let end = Instant::now() + time;
+        while Instant::now() < end {
+            let round = rounds.fetch_add(1, Relaxed);
+            let (id, ranks, over) = (unique_id(), 2 + random.below(3), AtomicBool::new(false));
+            let seeds = [random.next(), random.next()];
+            // Time in which strangers can come.
+            let delays: Vec<u64> = (0..ranks).map(|_| random.below(20_000) as u64).collect();
+            let codes: Vec<Result<ncclResult_t, ncclResult_t>> = thread::scope(|scope| {
+                for seed in seeds {
+                    let (over, visits) = (&over, &visits);
+                    scope.spawn(move || disturb(&id, seed, over, visits));
+                }
+                let threads: Vec<_> = (0..ranks)
+                    .map(|rank| {
+                        let delay = Duration::from_micros(delays[rank]);
+                        scope.spawn(move || {
+                            thread::sleep(delay);
+                            let comm = init_rank(id, ranks, rank)?;
+                            let mut sum = 1.0;
+                            let code = all_reduce(comm, &mut sum);
+                            assert_eq!((code, sum), (OK, ranks as f32), "seed {seed}, round {round}");
+                            comm.destroy();
+                            Ok(code)
+                        })
+                    })
+                    .collect();
+                let codes = threads.into_iter().map(|thread| thread.join());
+                let codes: Vec<_> = codes.collect();
+                over.store(true, Relaxed);
+                codes.into_iter().map(|code| code.unwrap_or(Err(ncclResult_t::ncclInternalError))).collect()
+            });
+            assert_eq!(codes, vec![Ok(OK); ranks], "seed {seed}, round {round}: {}", last_error());
+        }
+        rounds.load(Relaxed)
+    });
+    let visits = visits.into_inner();
+    assert_eq!(open_files(), files, "seed {seed}: files stay open");
+    println!("seed {seed}: {met} meetings, {visits} strangers came");
+    assert!(visits > met, "seed {seed}: only {visits} strangers came to {met} meetings");
+}
+
+#[test]
+fn strangers_do_not_disturb_a_meeting() {
+    meetings(Duration::from_millis(1500));
+}
+
+#[test]
+#[ignore = "takes minutes"]
+fn strangers_do_not_disturb_a_meeting_for_minutes() {
+    meetings(Duration::from_secs(120));
+}
+
+/// A file that may be sent in place of the ranks' memory.
+fn any_file(random: &mut Random) -> OwnedFd {
+    let open = |path| std::fs::File::open(path).expect("a file that is always there").into();
+    match random.below(5) {
+        0 => open("/dev/null"),
+        1 => open("/proc/self/stat"),
+        2 => open("/"),
+        3 => socket(),
+        _ => {
+            let file = memfd_create("fuzz", MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING).expect("memory");
+            let size = random.pick(&[0, 1, 4096, 1 << 20, 1 << 40]) + random.below(3) as u64;
+            ftruncate(&file, size).expect("a size");
+            if random.coin() {
+                fcntl_add_seals(&file, SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL).expect("seals");
+            }
+            file
+        }
+    }
+}
+
+/// Sends some message with some files.
+fn answer(connection: &OwnedFd, random: &mut Random) {
+    let mut message = match random.below(4) {
+        0 => noise(random),
+        // A success.
+        1 => vec![0; 4],
+        // An end, and why.
+        _ => random.below(12).to_le_bytes()[..4].to_vec(),
+    };
+    if random.once_in(4) {
+        message.extend(noise(random));
+    }
+    let files: Vec<OwnedFd> = (0..random.pick(&[0, 0, 1, 1, 2, 5])).map(|_| any_file(random)).collect();
+    let borrowed: Vec<BorrowedFd<'_>> = files.iter().map(AsFd::as_fd).collect();
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(5))];
+    let mut control = SendAncillaryBuffer::new(&mut space);
+    if !borrowed.is_empty() {
+        control.push(SendAncillaryMessage::ScmRights(&borrowed));
+    }
+    // The other side may have closed.
+    let _ = sendmsg(connection, &[IoSlice::new(&message)], &mut control, SendFlags::NOSIGNAL);
+}
+
+/// Lets a rank come to meetings of someone who is no rank.
+fn hosts(time: Duration) {
+    let _alone = alone();
+    let seed = seed();
+    let files = open_files();
+    let rounds = watched(seed, |rounds| {
+        let mut random = Random::new(seed);
+        let end = Instant::now() + time;
+        while Instant::now() < end {
+            let round = rounds.fetch_add(1, Relaxed);
+            let id = unique_id();
+            let listener = socket();
+            bind(&listener, &meeting_point(&id)).expect("nobody has this id");
+            listen(&listener, 1).expect("a socket can listen");
+            let result = thread::scope(|scope| {
+                let joining = scope.spawn(move || init_rank(id, 3, 1));
+                let guest = accept_with(&listener, SocketFlags::CLOEXEC).expect("a guest");
+                if random.coin() {
+                    // The hello, or not.
+                    let _ = recv(&guest, &mut [0u8; 64], RecvFlags::empty());
+                }
+                for _ in 0..random.below(4) {
+                    answer(&guest, &mut random);
+                }
+                // There is nobody any more, and the guest must not wait for anybody.
+                drop(guest);
+                let result = joining.join();
+                drop(listener);
+                result
+            });
+            let text = last_error();
+            match result {
+                Ok(Err(code)) => assert!(is_error(code), "seed {seed}, round {round}: {code:?}: {text}"),
+                Ok(Ok(_)) => panic!("seed {seed}, round {round}: a meeting without a host came about"),
+                Err(_) => panic!("seed {seed}, round {round}: the rank that came panicked"),
+            }
+            assert!(!text.is_empty(), "seed {seed}, round {round}: an error without a text");
+        }
+        rounds.load(Relaxed)
+    });
+    assert_eq!(open_files(), files, "seed {seed}: files stay open");
+    println!("seed {seed}: {rounds} hosts that were none");
+}
+
+#[test]
+fn hosts_that_are_none() {
+    hosts(Duration::from_millis(1500));
+}
+
+#[test]
+#[ignore = "takes minutes"]
+fn hosts_that_are_none_for_minutes() {
+    hosts(Duration::from_secs(120));
+}

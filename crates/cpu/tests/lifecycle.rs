@@ -1,0 +1,936 @@
+//! Communicators made from communicators, and how they all end.
+
+mod common;
+#[path = "common/watchdog.rs"]
+mod watchdog;
+
+use std::io::Read;
+use std::process::{Child, Command, Stdio};
+use std::ptr;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use common::{
+    ARGUMENT, Comm, Mode, OK, REMOTE, USAGE, alone, init, init_rank, last_error, on_threads, together,
+    unique_id,
+};
+use libnccl::sys::{
+    NCCL_SPLIT_NOCOLOR, ncclComm_t, ncclConfig_t, ncclDataType_t, ncclRedOp_t, ncclResult_t, ncclUniqueId,
+};
+use watchdog::Watchdog;
+
+const PROGRESS: ncclResult_t = ncclResult_t::ncclInProgress;
+
+/// How long what should take no time may take on a loaded machine.
+const SOON: Duration = Duration::from_millis(500);
+
+/// The longest wait for anything.
+const LIMIT: Duration = Duration::from_secs(10);
+
+/// The sum of one number a rank.
+fn sum(comm: ncclComm_t, number: i32) -> Result<i32, ncclResult_t> {
+    let mut place = [number];
+    let (buffer, data_type) = (place.as_mut_ptr().cast(), ncclDataType_t::ncclInt32);
+    match nccl!(ncclAllReduce(buffer, buffer, 1, data_type, ncclRedOp_t::ncclSum, comm, ptr::null_mut())) {
+        OK => Ok(place[0]),
+        code => Err(code),
+    }
+}
+
+/// The numbers of all ranks, in their order.
+fn everyone(comm: ncclComm_t, number: i32) -> Vec<i32> {
+    let mut place = vec![number; count(comm)];
+    let (mine, all, data_type) = ([number], place.as_mut_ptr().cast(), ncclDataType_t::ncclInt32);
+    assert_eq!(
+        nccl!(ncclAllGather(mine.as_ptr().cast(), all, 1, data_type, comm, ptr::null_mut())),
+        OK,
+        "{}",
+        last_error()
+    );
+    place
+}
+
+fn count(comm: ncclComm_t) -> usize {
+    let mut count = 0;
+    assert_eq!(nccl!(ncclCommCount(comm, &mut count)), OK, "{}", last_error());
+    count as usize
+}
+
+fn rank(comm: ncclComm_t) -> i32 {
+    let mut rank = -1;
+    assert_eq!(nccl!(ncclCommUserRank(comm, &mut rank)), OK, "{}", last_error());
+    rank
+}
+
+fn state(comm: ncclComm_t) -> ncclResult_t {
+    let mut state = OK;
+    assert_eq!(nccl!(ncclCommGetAsyncError(comm, &mut state)), OK);
+    state
+}
+
+/// Waits for what does not block.
+#[track_caller]
+fn outcome(comm: ncclComm_t) -> ncclResult_t {
+    let start = Instant::now();
+    loop {
+        match state(comm) {
+            PROGRESS => assert!(start.elapsed() < LIMIT, "it never ends"),
+            outcome => return outcome,
+        }
+        thread::sleep(Duration::from_millis(1));
+    }
+}
+
+fn split(comm: ncclComm_t, color: i32, key: i32) -> Result<Comm, ncclResult_t> {
+    let mut child = ptr::dangling_mut();
+    match nccl!(ncclCommSplit(comm, color, key, &mut child, ptr::null_mut())) {
+        OK => Ok(Comm(child)),
+        code => Err(code),
+    }
+}
+
+fn shrink(comm: ncclComm_t, exclude: &[i32], flags: i32) -> Result<Comm, ncclResult_t> {
+    let (mut list, mut child) = (exclude.to_vec(), ptr::null_mut());
+    let number = list.len() as i32;
+    match nccl!(ncclCommShrink(comm, list.as_mut_ptr(), number, &mut child, ptr::null_mut(), flags)) {
+        OK => Ok(Comm(child)),
+        code => Err(code),
+    }
+}
+
+fn grow(comm: ncclComm_t, ranks: usize, id: Option<&ncclUniqueId>, rank: i32) -> Result<Comm, ncclResult_t> {
+    let (id, mut child) = (id.map_or(ptr::null(), ptr::from_ref), ptr::null_mut());
+    match nccl!(ncclCommGrow(comm, ranks as i32, id, rank, &mut child, ptr::null_mut())) {
+        OK => Ok(Comm(child)),
+        code => Err(code),
+    }
+}
+
+fn assert_last_error(part: &str) {
+    assert!(last_error().contains(part), "{}", last_error());
+}
+
+/// Whether a communicator's operations work, and its ranks come in the order of `members`.
+fn assert_members(comm: Comm, me: i32, members: &[i32]) {
+    assert_eq!(everyone(comm.0, me), members);
+    assert_eq!(members[rank(comm.0) as usize], me);
+    assert_eq!(sum(comm.0, me), Ok(members.iter().sum()));
+}
+
+/// What a rank's process does: it is told by its environment to be one.
+#[test]
+fn worker() {
+    let Ok(task) = std::env::var("LIBNCCL_LIFECYCLE_TASK") else { return };
+    let number = |name| std::env::var(name).unwrap().parse::<usize>().unwrap();
+    let (ranks, rank) = (number("LIBNCCL_LIFECYCLE_RANKS"), number("LIBNCCL_LIFECYCLE_RANK"));
+    let mut id = ncclUniqueId::default();
+    let hex = std::env::var("LIBNCCL_LIFECYCLE_ID").unwrap();
+    for (index, byte) in id.internal.iter_mut().enumerate() {
+        *byte = u8::from_str_radix(&hex[2 * index..][..2], 16).unwrap() as _;
+    }
+    if task == "grow" {
+        let comm = grow(ptr::null_mut(), ranks, Some(&id), rank as i32).unwrap();
+        assert_members(comm, rank as i32, &(0..ranks as i32).collect::<Vec<_>>());
+        return comm.destroy();
+    }
+    let comm = init_rank(id, ranks, rank).unwrap_or_else(|code| panic!("{code:?} {}", last_error()));
+    assert_eq!(sum(comm.0, 1), Ok(ranks as i32));
+    match task.as_str() {
+        "hang" => thread::sleep(Duration::from_secs(60)),
+        "log" => {
+            let (mut config, mut child) = (ncclConfig_t::initializer(), ptr::null_mut());
+            config.commName = c"the child".as_ptr();
+            assert_eq!(nccl!(ncclCommSplit(comm.0, 0, 0, &mut child, &mut config)), OK);
+            Comm(child).destroy();
+            assert_eq!(nccl!(ncclCommAbort(comm.0)), OK);
+        }
+        "split" => {
+            let mut turns = 0;
+            loop {
+                let Ok(child) = split(comm.0, 0, -(rank as i32)) else { panic!("{}", last_error()) };
+                turns += 1;
+                child.destroy();
+                assert!(turns < 1_000_000);
+            }
+        }
+        "times" => {
+            let start = Instant::now();
+            for _ in 0..20 {
+                split(comm.0, 0, 0).unwrap().destroy();
+            }
+            eprintln!("split of {ranks} processes: {:?}", start.elapsed() / 20);
+            assert!(start.elapsed() / 20 < Duration::from_millis(50));
+            comm.destroy();
+        }
+        _ => panic!("{task}"),
+    }
+}
+
+fn spawn(task: &str, id: &ncclUniqueId, ranks: usize, rank: usize) -> Child {
+    command(task, id, ranks, rank).stdout(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap()
+}
+
+fn command(task: &str, id: &ncclUniqueId, ranks: usize, rank: usize) -> Command {
+    let hex: String = id.internal.iter().map(|byte| format!("{:02x}", *byte as u8)).collect();
+    let mut command = Command::new(std::env::current_exe().unwrap());
+    command
+        .args(["worker", "--exact", "--nocapture", "--test-threads=1"])
+        .env("LIBNCCL_LIFECYCLE_TASK", task)
+        .env("LIBNCCL_LIFECYCLE_ID", hex)
+        .env("LIBNCCL_LIFECYCLE_RANKS", ranks.to_string())
+        .env("LIBNCCL_LIFECYCLE_RANK", rank.to_string());
+    command
+}
+
+fn finish(mut child: Child) -> String {
+    let mut text = String::new();
+    child.stderr.take().unwrap().read_to_string(&mut text).unwrap();
+    assert!(child.wait().unwrap().success(), "{text}");
+    text
+}
+
+/// Waits until a meeting has its host and so many guests, as the kernel lists the sockets of that name.
+fn wait_for_guests(id: &ncclUniqueId, guests: usize) {
+    let name: String = id.internal[8..24].iter().map(|byte| format!("{:02x}", *byte as u8)).collect();
+    let start = Instant::now();
+    let sockets = || std::fs::read_to_string("/proc/net/unix").unwrap().matches(&name).count();
+    while sockets() < 1 + guests {
+        assert!(start.elapsed() < LIMIT, "{} of {guests} guests have come", sockets());
+        thread::sleep(Duration::from_millis(5));
+    }
+    // They are let in; now they say who they are.
+    thread::sleep(Duration::from_millis(100));
+}
+
+fn kill(child: &mut Child) {
+    child.kill().unwrap();
+    child.wait().unwrap();
+}
+
+#[test]
+fn colors_and_reversed_keys() {
+    let (_alone, _watchdog) = (alone(), Watchdog::new());
+    for mode in [Mode::Threads, Mode::Group] {
+        let comms = init(mode, 5);
+        let mut children: Vec<ncclComm_t> = vec![ptr::null_mut(); 5];
+        let places = common::addresses(std::slice::from_mut(&mut children))[0];
+        together(mode, &comms, |rank, comm| {
+            let place = { places }.0.wrapping_add(rank);
+            nccl!(ncclCommSplit(comm, rank as i32 % 2, -(rank as i32), place, ptr::null_mut()))
+        });
+        let children: Vec<Comm> = children.into_iter().map(Comm).collect();
+        on_threads(5, |rank| {
+            let members: &[i32] = if rank % 2 == 0 { &[4, 2, 0] } else { &[3, 1] };
+            assert_members(children[rank], rank as i32, members);
+        });
+        // The parent goes on, and ends before its children or after.
+        on_threads(5, |rank| assert_eq!(sum({ comms[rank] }.0, 1), Ok(5)));
+        comms[..3].iter().for_each(|comm| comm.destroy());
+        on_threads(5, |rank| assert_eq!(sum({ children[rank] }.0, 1), Ok(if rank % 2 == 0 { 3 } else { 2 })));
+        children.into_iter().for_each(Comm::destroy);
+        comms[3..].iter().for_each(|comm| comm.destroy());
+    }
+}
+
+#[test]
+fn ranks_without_a_color_take_part_and_get_nothing() {
+    let (_alone, _watchdog) = (alone(), Watchdog::new());
+    let comms = init(Mode::Threads, 3);
+    on_threads(3, |rank| {
+        let color = if rank == 1 { NCCL_SPLIT_NOCOLOR } else { 7 };
+        let child = split({ comms[rank] }.0, color, 0).unwrap();
+        if rank == 1 {
+            assert!({ child }.0.is_null());
+        } else {
+            assert_members(child, rank as i32, &[0, 2]);
+            child.destroy();
+        }
+    });
+    let mut child = ptr::null_mut();
+    let Comm(comm) = comms[0];
+    assert_eq!(nccl!(ncclCommSplit(comm, -2, 0, &mut child, ptr::null_mut())), ARGUMENT);
+    assert_eq!(nccl!(ncclCommSplit(comm, 0, 0, ptr::null_mut(), ptr::null_mut())), ARGUMENT);
+    assert_eq!(nccl!(ncclCommSplit(ptr::null_mut(), 0, 0, &mut child, ptr::null_mut())), ARGUMENT);
+    comms.into_iter().for_each(Comm::destroy);
+}
+
+#[test]
+fn a_split_of_a_split_of_a_split() {
+    let (_alone, _watchdog) = (alone(), Watchdog::new());
+    let comms = init(Mode::Threads, 4);
+    on_threads(4, |rank| {
+        let (mut comm, me) = (comms[rank], rank as i32);
+        let mut members = vec![0, 1, 2, 3];
+        for _ in 0..3 {
+            members.reverse();
+            let child = split(comm.0, 0, -common_rank(comm)).unwrap();
+            assert_members(child, me, &members);
+            comm.destroy();
+            comm = child;
+        }
+        let alone = split(comm.0, me, 0).unwrap();
+        assert_members(alone, me, &[me]);
+        alone.destroy();
+        comm.destroy();
+    });
+}
+
+fn common_rank(comm: Comm) -> i32 {
+    rank(comm.0)
+}
+
+#[test]
+fn several_splits_of_each_communicator_in_one_group() {
+    let (_alone, _watchdog) = (alone(), Watchdog::new());
+    let comms = init(Mode::Group, 3);
+    let mut children = [[ptr::null_mut(); 3]; 2];
+    assert_eq!(nccl!(ncclGroupStart()), OK);
+    for (turn, children) in children.iter_mut().enumerate() {
+        for (rank, child) in children.iter_mut().enumerate() {
+            let color = i32::from(turn == 1 && rank == 2);
+            let comm = { comms[rank] }.0;
+            assert_eq!(nccl!(ncclCommSplit(comm, color, 0, child, ptr::null_mut())), OK);
+        }
+    }
+    assert_eq!(nccl!(ncclGroupEnd()), OK, "{}", last_error());
+    let children = children.map(|children| children.map(Comm));
+    on_threads(3, |rank| {
+        assert_members(children[0][rank], rank as i32, &[0, 1, 2]);
+        assert_members(children[1][rank], rank as i32, if rank == 2 { &[2] } else { &[0, 1] });
+    });
+    children.into_iter().flatten().for_each(Comm::destroy);
+    comms.into_iter().for_each(Comm::destroy);
+}
+
+#[test]
+fn ranks_that_call_something_else_than_a_split_are_told() {
+    let (_alone, _watchdog) = (alone(), Watchdog::new());
+    let comms = init(Mode::Threads, 2);
+    let codes = on_threads(2, |rank| {
+        let Comm(comm) = comms[rank];
+        if rank == 0 { split(comm, 0, 0).map(|_| 0) } else { sum(comm, 1) }
+    });
+    assert_eq!(codes, [Err(USAGE); 2]);
+    assert_last_error("rank 1 called ncclAllReduce");
+    assert_last_error("rank 0 called ncclCommSplit");
+    on_threads(2, |rank| split({ comms[rank] }.0, 0, 0).unwrap().destroy());
+    comms.into_iter().for_each(Comm::destroy);
+}
+
+/// A rank that aborts, leaves or dies while others split ends the split.
+#[test]
+fn a_split_with_a_rank_that_is_gone() {
+    let (_alone, _watchdog) = (alone(), Watchdog::new());
+    let comms = init(Mode::Threads, 3);
+    let codes = on_threads(3, |rank| {
+        let Comm(comm) = comms[rank];
+        if rank == 2 {
+            thread::sleep(Duration::from_millis(20));
+            assert_eq!(nccl!(ncclCommAbort(comm)), OK);
+            return REMOTE;
+        }
+        split(comm, 0, 0).unwrap_err()
+    });
+    assert_eq!(codes, [REMOTE; 3]);
+    assert_eq!(state({ comms[0] }.0), REMOTE);
+    comms[..2].iter().for_each(|comm| comm.destroy());
+}
+
+#[test]
+fn a_rank_killed_while_it_splits_is_noticed() {
+    let (_alone, _watchdog) = (alone(), Watchdog::new());
+    for turn in 0..8 {
+        let id = unique_id();
+        let mut child = spawn("split", &id, 3, 1);
+        let joined = std::sync::Barrier::new(3);
+        let joined = &joined;
+        thread::scope(|scope| {
+            let others = [0, 2].map(|rank| {
+                scope.spawn(move || {
+                    let Comm(comm) = init_rank(id, 3, rank).unwrap();
+                    assert_eq!(sum(comm, 1), Ok(3));
+                    joined.wait();
+                    let (code, at) = loop {
+                        match split(comm, 0, -(rank as i32)) {
+                            Ok(child) => child.destroy(),
+                            Err(code) => break (code, Instant::now()),
+                        }
+                    };
+                    assert_eq!(state(comm), REMOTE);
+                    Comm(comm).destroy();
+                    (code, at)
+                })
+            });
+            // So that it is somewhere else in the split each time.
+            joined.wait();
+            thread::sleep(Duration::from_micros(5_000 + 1_370 * turn));
+            kill(&mut child);
+            let killed = Instant::now();
+            for other in others {
+                let (code, at) = other.join().unwrap();
+                assert_eq!(code, REMOTE);
+                assert!(at.saturating_duration_since(killed) < Duration::from_secs(1), "{:?}", at - killed);
+            }
+        });
+    }
+}
+
+#[test]
+fn survivors_of_a_killed_process_go_on() {
+    let (_alone, _watchdog) = (alone(), Watchdog::new());
+    let id = unique_id();
+    let mut child = spawn("hang", &id, 4, 2);
+    let comms = on_threads(4, |rank| (rank != 2).then(|| init_rank(id, 4, rank).unwrap()));
+    let alive = |rank: usize| comms[rank].map(|comm| comm.0);
+    on_threads(4, |rank| alive(rank).map(|comm| assert_eq!(sum(comm, 1), Ok(4))));
+    kill(&mut child);
+    on_threads(4, |rank| {
+        let Some(comm) = alive(rank) else { return };
+        // One shrinks a communicator that has not yet noticed; the others wait in an operation.
+        if rank != 0 {
+            assert_eq!(sum(comm, 1), Err(REMOTE));
+            assert_eq!(shrink(comm, &[2], 0), Err(REMOTE), "it is not healthy");
+        }
+        let fewer = shrink(comm, &[2], 1).unwrap_or_else(|code| panic!("{code:?} {}", last_error()));
+        assert_members(fewer, rank as i32, &[0, 1, 3]);
+        assert_eq!(state(comm), OK, "the shrink went well");
+        assert_eq!(sum(comm, 1), Err(USAGE));
+        assert_eq!(nccl!(ncclCommFinalize(comm)), ARGUMENT);
+        Comm(comm).destroy();
+        // Of what has shrunk, others can be made.
+        let fewest = split(fewer.0, i32::from(rank == 3), 0).unwrap();
+        assert_members(fewest, rank as i32, if rank == 3 { &[3] } else { &[0, 1] });
+        fewer.destroy();
+        fewest.destroy();
+    });
+}
+
+#[test]
+fn shrinking_twice_and_in_good_health() {
+    let (_alone, _watchdog) = (alone(), Watchdog::new());
+    let comms = init(Mode::Threads, 4);
+    on_threads(4, |rank| {
+        let (Comm(comm), me) = (comms[rank], rank as i32);
+        if rank != 3 {
+            let fewer = shrink(comm, &[3], 0).unwrap();
+            assert_members(fewer, me, &[0, 1, 2]);
+            fewer.destroy();
+        }
+        if rank == 1 || rank == 2 {
+            let fewer = shrink(comm, &[3, 0], 0).unwrap();
+            assert_members(fewer, me, &[1, 2]);
+            fewer.destroy();
+        }
+    });
+    on_threads(4, |rank| assert_eq!(sum({ comms[rank] }.0, 1), Ok(4), "the parent is as before"));
+    let Comm(comm) = comms[1];
+    for exclude in [&[4][..], &[-1], &[0, 0], &[1], &[], &[0, 1, 2, 3]] {
+        assert_eq!(shrink(comm, exclude, 0), Err(ARGUMENT), "{exclude:?}");
+    }
+    assert_eq!(shrink(comm, &[0], 2), Err(ARGUMENT));
+    assert_eq!(shrink(ptr::null_mut(), &[0], 0), Err(ARGUMENT));
+    comms.into_iter().for_each(Comm::destroy);
+}
+
+#[test]
+fn the_list_of_excluded_ranks_is_sorted() {
+    let (_alone, _watchdog) = (alone(), Watchdog::new());
+    let comms = init(Mode::Threads, 4);
+    let (mut list, mut child) = ([3, 0, 1], ptr::null_mut());
+    let Comm(comm) = comms[2];
+    let code = nccl!(ncclCommShrink(comm, list.as_mut_ptr(), 3, &mut child, ptr::null_mut(), 0));
+    assert_eq!((code, list), (OK, [0, 1, 3]));
+    assert_members(Comm(child), 2, &[2]);
+    Comm(child).destroy();
+    comms.into_iter().for_each(Comm::destroy);
+}
+
+/// A rank is stuck in an operation with one that does not come; a shrink that aborts sets it free.
+#[test]
+fn a_shrink_ends_what_is_stuck() {
+    let (_alone, _watchdog) = (alone(), Watchdog::new());
+    let comms = init(Mode::Threads, 3);
+    thread::scope(|scope| {
+        let stuck = [0, 1].map(|rank| {
+            let comm = comms[rank];
+            scope.spawn(move || sum({ comm }.0, 1))
+        });
+        thread::sleep(Duration::from_millis(50));
+        let start = Instant::now();
+        let fewer = on_threads(2, |rank| shrink({ comms[rank] }.0, &[2], 1).unwrap());
+        for stuck in stuck {
+            assert_eq!(stuck.join().unwrap(), Err(REMOTE));
+        }
+        assert!(start.elapsed() < SOON, "{:?}", start.elapsed());
+        on_threads(2, |rank| assert_members(fewer[rank], rank as i32, &[0, 1]));
+        fewer.into_iter().for_each(Comm::destroy);
+    });
+    // What the others said before still counts; after that the excluded rank hears of it.
+    assert!(matches!(sum({ comms[2] }.0, 1), Ok(3) | Err(REMOTE)));
+    assert_eq!(sum({ comms[2] }.0, 1), Err(REMOTE));
+    assert_last_error("shrank the communicator with NCCL_SHRINK_ABORT");
+    comms.into_iter().for_each(Comm::destroy);
+}
+
+#[test]
+fn growing_by_threads_and_by_a_process() {
+    let (_alone, _watchdog) = (alone(), Watchdog::new());
+    let comms = init(Mode::Threads, 2);
+    let Comm(holder) = comms[1];
+    let mut token = ncclUniqueId::default();
+    assert_eq!(nccl!(ncclCommGetUniqueId(holder, ptr::null_mut())), ARGUMENT);
+    assert_eq!(nccl!(ncclCommGetUniqueId(ptr::null_mut(), &mut token)), ARGUMENT);
+    assert_eq!(nccl!(ncclCommGetUniqueId(holder, &mut token)), OK);
+    let mut another = token;
+    assert_eq!(nccl!(ncclCommGetUniqueId(holder, &mut another)), USAGE, "one at a time");
+
+    assert_eq!(grow(holder, 2, Some(&token), -1), Err(ARGUMENT), "no more than before");
+    assert_eq!(grow(holder, 5, Some(&token), 1), Err(ARGUMENT), "it has a rank");
+    assert_eq!(grow(holder, 5, Some(&unique_id()), -1), Err(ARGUMENT), "another id");
+    assert_eq!(grow({ comms[0] }.0, 5, Some(&token), -1), Err(ARGUMENT), "another rank's id");
+    assert_eq!(grow(ptr::null_mut(), 5, None, 3), Err(ARGUMENT));
+    assert_eq!(grow(ptr::null_mut(), 5, Some(&token), 5), Err(ARGUMENT));
+    let codes = on_threads(2, |rank| grow({ comms[rank] }.0, 3, None, -1));
+    assert_eq!(codes, [Err(USAGE); 2], "nobody has the id");
+    assert_last_error("one rank has to pass the id");
+    let codes = on_threads(2, |rank| grow({ comms[rank] }.0, 3 + rank, (rank == 1).then_some(&token), -1));
+    assert_eq!(codes, [Err(ARGUMENT); 2]);
+    assert_last_error("rank 1 says 4, rank 0 says 3");
+
+    let child = spawn("grow", &token, 5, 3);
+    let grown = on_threads(5, |rank| match rank {
+        0 | 1 => grow({ comms[rank] }.0, 5, (rank == 1).then_some(&token), -1),
+        3 => Err(OK),
+        _ => grow(ptr::null_mut(), 5, Some(&token), rank as i32),
+    });
+    let grown: Vec<Option<Comm>> = grown.into_iter().map(Result::ok).collect();
+    on_threads(5, |rank| grown[rank].map(|comm| assert_members(comm, rank as i32, &[0, 1, 2, 3, 4])));
+    finish(child);
+    grown.into_iter().flatten().for_each(Comm::destroy);
+
+    assert_eq!(grow(holder, 3, Some(&token), -1), Err(ARGUMENT), "it is used up");
+    assert_eq!(nccl!(ncclCommGetUniqueId(holder, &mut another)), OK);
+    assert_ne!({ another }.internal, { token }.internal);
+    on_threads(2, |rank| assert_eq!(sum({ comms[rank] }.0, 1), Ok(2), "the parent is as before"));
+    comms.into_iter().for_each(Comm::destroy);
+}
+
+#[test]
+fn a_revoked_communicator_is_good_for_others() {
+    let (_alone, _watchdog) = (alone(), Watchdog::new());
+    assert_eq!(nccl!(ncclCommRevoke(ptr::null_mut(), 0)), OK);
+    let comms = init(Mode::Threads, 3);
+    thread::scope(|scope| {
+        let waiting = [1, 2].map(|rank| {
+            let comm = comms[rank];
+            scope.spawn(move || sum({ comm }.0, 1))
+        });
+        thread::sleep(Duration::from_millis(50));
+        let (start, Comm(comm)) = (Instant::now(), comms[0]);
+        assert_eq!(nccl!(ncclCommRevoke(comm, 1)), ARGUMENT);
+        assert_eq!(nccl!(ncclCommRevoke(comm, 0)), OK);
+        for waiting in waiting {
+            assert_eq!(waiting.join().unwrap(), Err(REMOTE));
+        }
+        assert!(start.elapsed() < SOON, "{:?}", start.elapsed());
+        assert_last_error("rank 0 revoked the communicator");
+        assert_eq!(sum(comm, 1), Err(USAGE));
+        assert_eq!(nccl!(ncclCommRevoke(comm, 0)), ARGUMENT, "twice");
+        assert_eq!(nccl!(ncclCommFinalize(comm)), ARGUMENT);
+        assert_eq!(state(comm), OK);
+        assert_eq!(state({ comms[1] }.0), REMOTE);
+    });
+    for Comm(comm) in &comms[1..] {
+        assert_eq!(nccl!(ncclCommRevoke(*comm, 0)), OK);
+        assert_eq!(state(*comm), OK);
+    }
+    on_threads(3, |rank| {
+        let (Comm(comm), me) = (comms[rank], rank as i32);
+        for _ in 0..2 {
+            let child = split(comm, i32::from(rank == 1), -me).unwrap();
+            assert_members(child, me, if rank == 1 { &[1] } else { &[2, 0] });
+            child.destroy();
+        }
+        if rank != 1 {
+            let fewer = shrink(comm, &[1], 0).unwrap();
+            assert_members(fewer, me, &[0, 2]);
+            fewer.destroy();
+        }
+    });
+    comms.into_iter().for_each(Comm::destroy);
+
+    let comms = init(Mode::Group, 1);
+    assert_eq!(nccl!(ncclCommFinalize(comms[0].0)), OK);
+    assert_eq!(nccl!(ncclCommRevoke(comms[0].0, 0)), ARGUMENT, "after the end");
+    comms[0].destroy();
+}
+
+fn nonblocking() -> ncclConfig_t {
+    ncclConfig_t { blocking: 0, ..ncclConfig_t::initializer() }
+}
+
+fn begin(id: ncclUniqueId, ranks: i32, rank: i32) -> Comm {
+    let (mut comm, mut config) = (ptr::null_mut(), nonblocking());
+    assert_eq!(nccl!(ncclCommInitRankConfig(&mut comm, ranks, id, rank, &mut config)), PROGRESS);
+    assert!(!comm.is_null(), "there is something to ask");
+    Comm(comm)
+}
+
+#[test]
+fn a_life_without_blocking() {
+    let (_alone, _watchdog) = (alone(), Watchdog::new());
+    let id = unique_id();
+    let first = begin(id, 2, 0);
+    let mut number = 0;
+    assert_eq!(nccl!(ncclCommCount(first.0, &mut number)), ARGUMENT, "it is at work");
+    assert_eq!(state(first.0), PROGRESS);
+    let comms = [first, begin(id, 2, 1)];
+    comms.iter().for_each(|comm| assert_eq!(outcome(comm.0), OK));
+
+    let mut children = [ptr::null_mut(); 2];
+    for (comm, child) in comms.iter().zip(&mut children) {
+        assert_eq!(nccl!(ncclCommSplit(comm.0, 0, -rank(comm.0), child, ptr::null_mut())), PROGRESS);
+    }
+    comms.iter().for_each(|comm| assert_eq!(outcome(comm.0), OK));
+    for (me, child) in children.into_iter().enumerate() {
+        assert_eq!((outcome(child), rank(child)), (OK, 1 - me as i32));
+        Comm(child).destroy();
+    }
+
+    let (mut token, mut grown) = (ncclUniqueId::default(), [ptr::null_mut(); 3]);
+    assert_eq!(nccl!(ncclCommGetUniqueId(comms[0].0, &mut token)), OK);
+    let [one, two, three] = &mut grown;
+    let none = ptr::null_mut();
+    assert_eq!(nccl!(ncclCommGrow(comms[0].0, 3, &token, -1, one, none)), PROGRESS);
+    assert_eq!(nccl!(ncclCommGrow(comms[1].0, 3, ptr::null(), -1, two, none)), PROGRESS);
+    assert_eq!(nccl!(ncclCommGrow(ptr::null_mut(), 3, &token, 2, three, &mut nonblocking())), PROGRESS);
+    assert!(!grown[2].is_null());
+    for comm in [comms[0].0, comms[1].0, grown[2]] {
+        assert_eq!(outcome(comm), OK);
+    }
+    for (me, comm) in grown.into_iter().enumerate() {
+        assert_eq!((count(comm), rank(comm)), (3, me as i32));
+        Comm(comm).destroy();
+    }
+
+    let mut fewer = ptr::null_mut();
+    assert_eq!(nccl!(ncclCommShrink(comms[1].0, [0].as_mut_ptr(), 1, &mut fewer, none, 0)), PROGRESS);
+    assert_eq!(outcome(comms[1].0), OK);
+    assert_eq!((count(fewer), rank(fewer)), (1, 0));
+    Comm(fewer).destroy();
+    for comm in comms {
+        assert_eq!(nccl!(ncclCommFinalize(comm.0)), OK);
+        assert_eq!(outcome(comm.0), OK);
+        comm.destroy();
+    }
+}
+
+#[test]
+fn an_abort_ends_what_waits_in_the_background() {
+    let (_alone, _watchdog) = (alone(), Watchdog::new());
+    // Its peers never come, as host of the meeting and as guest.
+    let id = unique_id();
+    let comms = [begin(id, 3, 0), begin(id, 3, 1)];
+    thread::sleep(Duration::from_millis(30));
+    let start = Instant::now();
+    assert_eq!(nccl!(ncclCommAbort(comms[1].0)), OK);
+    assert!(start.elapsed() < SOON, "{:?}", start.elapsed());
+    assert_eq!(outcome(comms[0].0), REMOTE, "its peer is gone");
+    assert_eq!(nccl!(ncclCommCount(comms[0].0, &mut 0)), REMOTE);
+    assert_last_error("before all ranks had joined");
+    comms[0].destroy();
+
+    // A split, a shrink and an operation of which the others know nothing.
+    let id = unique_id();
+    for turn in 0..3 {
+        let comms = [begin(id, 2, 0), begin(id, 2, 1)];
+        comms.iter().for_each(|comm| assert_eq!(outcome(comm.0), OK));
+        let (comm, mut child, none) = (comms[0].0, ptr::dangling_mut(), ptr::null_mut());
+        let mut buffer = [1f32];
+        let place = buffer.as_mut_ptr().cast();
+        let code = match turn {
+            0 => nccl!(ncclCommSplit(comm, 0, 0, &mut child, none)),
+            1 => {
+                assert_eq!(nccl!(ncclCommRevoke(comm, 0)), OK);
+                nccl!(ncclCommSplit(comm, 0, 0, &mut child, none))
+            }
+            _ => {
+                let (data_type, op) = (ncclDataType_t::ncclFloat32, ncclRedOp_t::ncclSum);
+                child = ptr::null_mut();
+                nccl!(ncclAllReduce(place, place, 1, data_type, op, comm, ptr::null_mut()))
+            }
+        };
+        assert_eq!(code, PROGRESS);
+        thread::sleep(Duration::from_millis(30));
+        let start = Instant::now();
+        assert_eq!(nccl!(ncclCommAbort(comm)), OK);
+        assert!(start.elapsed() < SOON, "{:?}", start.elapsed());
+        assert!(child.is_null(), "written at once, and not again");
+        assert_eq!(buffer, [1.0]);
+        assert_eq!(state(comms[1].0), REMOTE);
+        comms[1].destroy();
+    }
+}
+
+/// One of a group's communicators is aborted: what the others wait for cannot come any more, either.
+#[test]
+fn an_abort_ends_a_group_of_initialisations() {
+    let (_alone, _watchdog) = (alone(), Watchdog::new());
+    let mut comms = [ptr::null_mut(); 2];
+    assert_eq!(nccl!(ncclGroupStart()), OK);
+    for comm in &mut comms {
+        let code = nccl!(ncclCommInitRankConfig(comm, 2, unique_id(), 0, &mut nonblocking()));
+        assert!(matches!(code, OK | PROGRESS));
+    }
+    assert_eq!(nccl!(ncclGroupEnd()), PROGRESS);
+    thread::sleep(Duration::from_millis(30));
+    let start = Instant::now();
+    assert_eq!(nccl!(ncclCommAbort(comms[0])), OK);
+    assert!(start.elapsed() < SOON, "{:?}", start.elapsed());
+    assert_eq!(outcome(comms[1]), REMOTE);
+    assert_eq!(nccl!(ncclCommAbort(comms[1])), OK);
+}
+
+/// The same for operations: one thread that aborts one communicator after the other must not wait for itself.
+#[test]
+fn an_abort_ends_a_group_of_operations() {
+    let (_alone, _watchdog) = (alone(), Watchdog::new());
+    let pair = || {
+        let id = unique_id();
+        let comms = [begin(id, 2, 0), begin(id, 2, 1)];
+        comms.iter().for_each(|comm| assert_eq!(outcome(comm.0), OK));
+        comms
+    };
+    let (one, two) = (pair(), pair());
+    let mut places = [[1f32]; 2];
+    assert_eq!(nccl!(ncclGroupStart()), OK);
+    for (place, comm) in places.iter_mut().zip([one[0], two[0]]) {
+        let (place, data_type) = (place.as_mut_ptr().cast(), ncclDataType_t::ncclFloat32);
+        let op = ncclRedOp_t::ncclSum;
+        assert_eq!(nccl!(ncclAllReduce(place, place, 1, data_type, op, comm.0, ptr::null_mut())), OK);
+    }
+    assert_eq!(nccl!(ncclGroupEnd()), PROGRESS);
+    thread::sleep(Duration::from_millis(30));
+    let start = Instant::now();
+    assert_eq!(nccl!(ncclCommAbort(one[0].0)), OK);
+    assert_eq!(nccl!(ncclCommAbort(two[0].0)), OK);
+    assert!(start.elapsed() < SOON, "{:?}", start.elapsed());
+    assert_eq!((state(one[1].0), state(two[1].0)), (REMOTE, REMOTE));
+    one[1].destroy();
+    two[1].destroy();
+}
+
+/// The one that hosts the meeting dies; who comes after that hears of it from one who was there.
+#[test]
+fn latecomers_of_a_meeting_whose_host_died() {
+    let (_alone, _watchdog) = (alone(), Watchdog::new());
+    let id = unique_id();
+    let mut host = spawn("hang", &id, 4, 0);
+    wait_for_guests(&id, 0);
+    let early = begin(id, 4, 1);
+    wait_for_guests(&id, 1);
+    kill(&mut host);
+    thread::sleep(Duration::from_millis(50));
+    let late = begin(id, 4, 2);
+    assert_eq!(outcome(early.0), REMOTE);
+    assert_eq!(outcome(late.0), REMOTE);
+    assert_last_error("before all ranks had joined");
+    early.destroy();
+    late.destroy();
+}
+
+/// A newcomer that dies fails the growth and not what was to grow; it can be tried again.
+#[test]
+fn a_growth_that_fails() {
+    let (_alone, _watchdog) = (alone(), Watchdog::new());
+    let comms = init(Mode::Threads, 2);
+    let mut token = ncclUniqueId::default();
+    assert_eq!(nccl!(ncclCommGetUniqueId(comms[0].0, &mut token)), OK);
+    for again in [false, true] {
+        let newcomers = if again { 1 } else { 2 };
+        let mut child = spawn("grow", &token, 2 + newcomers, 2);
+        thread::scope(|scope| {
+            let grown = [0, 1].map(|rank| {
+                let comm = comms[rank];
+                let token = (rank == 0).then_some(token);
+                scope.spawn(move || grow({ comm }.0, 2 + newcomers, token.as_ref(), -1))
+            });
+            if !again {
+                wait_for_guests(&token, 2);
+                child.kill().unwrap();
+            }
+            for (rank, grown) in grown.into_iter().enumerate() {
+                let grown = grown.join().unwrap();
+                if again {
+                    scope.spawn(move || {
+                        assert_members(grown.unwrap(), rank as i32, &[0, 1, 2]);
+                        grown.unwrap().destroy();
+                    });
+                } else {
+                    assert_eq!(grown, Err(REMOTE));
+                }
+            }
+        });
+        if again {
+            finish(child);
+        } else {
+            child.wait().unwrap();
+        }
+        on_threads(2, |rank| assert_eq!(sum({ comms[rank] }.0, 1), Ok(2)));
+    }
+    comms.into_iter().for_each(Comm::destroy);
+}
+
+#[test]
+fn a_revoke_ends_what_runs_in_the_background() {
+    let (_alone, _watchdog) = (alone(), Watchdog::new());
+    let id = unique_id();
+    let comms = [begin(id, 2, 0), begin(id, 2, 1)];
+    comms.iter().for_each(|comm| assert_eq!(outcome(comm.0), OK));
+    assert_eq!(sum(comms[0].0, 1), Err(PROGRESS));
+    thread::sleep(Duration::from_millis(20));
+    let start = Instant::now();
+    let code = nccl!(ncclCommRevoke(comms[0].0, 0));
+    assert!(matches!(code, OK | PROGRESS), "{code:?}");
+    assert_eq!(outcome(comms[0].0), OK);
+    assert!(start.elapsed() < SOON, "{:?}", start.elapsed());
+    assert_eq!(outcome(comms[1].0), REMOTE);
+    comms.into_iter().for_each(Comm::destroy);
+}
+
+#[test]
+fn a_failed_initialisation_leaves_something_to_ask() {
+    let (_alone, _watchdog) = (alone(), Watchdog::new());
+    let id = unique_id();
+    let comms = [begin(id, 2, 0), begin(id, 3, 1)];
+    for comm in comms {
+        assert_eq!(outcome(comm.0), USAGE);
+        assert_eq!(sum(comm.0, 1), Err(USAGE));
+        assert_last_error("the ranks disagree on their number");
+        assert_eq!(nccl!(ncclCommRevoke(comm.0, 0)), USAGE);
+    }
+    assert_eq!(nccl!(ncclCommAbort(comms[0].0)), OK);
+    comms[1].destroy();
+}
+
+#[test]
+fn several_ids() {
+    let (_alone, _watchdog) = (alone(), Watchdog::new());
+    let ids = [unique_id(), unique_id()];
+    let comms = on_threads(3, |rank| {
+        let (mut comm, mut ids) = (ptr::null_mut(), ids);
+        let (ids, none) = (ids.as_mut_ptr(), ptr::null_mut());
+        assert_eq!(nccl!(ncclCommInitRankScalable(&mut comm, 3, rank as i32, 2, ids, none)), OK);
+        Comm(comm)
+    });
+    on_threads(3, |rank| assert_members(comms[rank], rank as i32, &[0, 1, 2]));
+    comms.into_iter().for_each(Comm::destroy);
+
+    let (mut comm, mut ids, none) = (ptr::null_mut(), [ids[0], ncclUniqueId::default()], ptr::null_mut());
+    let mut scalable = |comm: *mut ncclComm_t, number, some| {
+        let ids = if some { ids.as_mut_ptr() } else { ptr::null_mut() };
+        nccl!(ncclCommInitRankScalable(comm, 1, 0, number, ids, none))
+    };
+    assert_eq!(scalable(&mut comm, 0, true), ARGUMENT);
+    assert_eq!(scalable(&mut comm, -1, true), ARGUMENT);
+    assert_eq!(scalable(&mut comm, 2, true), ARGUMENT, "more ids than ranks");
+    assert_eq!(scalable(&mut comm, 1, false), ARGUMENT);
+    assert_eq!(scalable(ptr::null_mut(), 1, true), ARGUMENT);
+    assert_eq!(scalable(&mut comm, 1, true), OK);
+    Comm(comm).destroy();
+    assert_eq!(nccl!(ncclCommInitRankScalable(&mut comm, 2, 0, 2, ids.as_mut_ptr(), none)), ARGUMENT);
+    assert_last_error("unique id");
+}
+
+#[test]
+fn configs_are_checked() {
+    let (_alone, _watchdog) = (alone(), Watchdog::new());
+    let initialise = |config: &mut ncclConfig_t| {
+        let mut comm = ptr::null_mut();
+        let code = nccl!(ncclCommInitRankConfig(&mut comm, 1, unique_id(), 0, config));
+        if code == OK {
+            Comm(comm).destroy();
+        }
+        code
+    };
+    let with = |change: fn(&mut ncclConfig_t)| {
+        let mut config = ncclConfig_t::initializer();
+        change(&mut config);
+        initialise(&mut config)
+    };
+    assert_eq!(with(|config| config.cgaClusterSize = 9), ARGUMENT);
+    assert_last_error("invalid config value 9 of cgaClusterSize: it has to be in 0..=8");
+    assert_eq!(with(|config| config.numRmaCtx = 17), ARGUMENT);
+    assert_eq!(with(|config| (config.numRmaCtx, config.numRmaSig) = (4, 4)), OK);
+    assert_eq!(with(|config| config.size = 0), ARGUMENT);
+    // As from a header of 2.14: nothing behind `blocking` counts.
+    assert_eq!(with(|config| (config.size, config.version, config.minCTAs) = (24, 21400, -5)), OK);
+    // As from a later one.
+    #[repr(C)]
+    struct Later {
+        config: ncclConfig_t,
+        more: [i32; 8],
+    }
+    let mut later = Later { config: ncclConfig_t::initializer(), more: [-77; 8] };
+    (later.config.size, later.config.version) = (size_of::<Later>(), 99_999);
+    assert_eq!(initialise(&mut later.config), OK);
+    assert_eq!(later.more, [-77; 8]);
+
+    // The name is copied, and comes from the caller for the time of the call only.
+    let name = std::ffi::CString::new("the name").unwrap();
+    let mut config = ncclConfig_t { commName: name.as_ptr(), ..ncclConfig_t::initializer() };
+    let comms = init(Mode::Group, 1);
+    let mut child = ptr::null_mut();
+    assert_eq!(nccl!(ncclCommSplit(comms[0].0, 0, 0, &mut child, &mut config)), OK);
+    drop(name);
+    let second = split(child, 0, 0).unwrap();
+    (config.blocking, config.commName) = (3, ptr::null());
+    let mut none = ptr::null_mut();
+    assert_eq!(nccl!(ncclCommSplit(child, 0, 0, &mut none, &mut config)), ARGUMENT);
+    second.destroy();
+    Comm(child).destroy();
+    comms[0].destroy();
+}
+
+#[test]
+fn the_log_tells_who_begins_and_ends() {
+    let (_alone, _watchdog) = (alone(), Watchdog::new());
+    let mut command = command("log", &unique_id(), 1, 0);
+    for name in ["NCCL_DEBUG_SUBSYS", "NCCL_DEBUG_FILE"] {
+        command.env_remove(name);
+    }
+    let output = command.env("NCCL_DEBUG", "INFO").output().unwrap();
+    let text = String::from_utf8(output.stdout).unwrap();
+    let lines: Vec<&str> = text.lines().filter(|line| line.contains(" NCCL INFO ")).collect();
+    let ends =
+        ["- Init START", "- Init COMPLETE", "- Init COMPLETE", "- Destroy COMPLETE", "- Abort COMPLETE"];
+    let told: Vec<&&str> = lines.iter().filter(|line| line.contains("nranks")).collect();
+    assert_eq!(told.len(), ends.len(), "{text}");
+    for (line, end) in told.iter().zip(ends) {
+        assert!(line.ends_with(end) && line.contains(" rank 0 nranks 1 cudaDev 0 commId 0x"), "{line}");
+    }
+    assert!(told[1].contains("comm 0x10 rank") && told[2].contains("comm 0x20 (the child) rank"), "{text}");
+}
+
+#[test]
+fn it_does_not_take_long() {
+    let (_alone, _watchdog) = (alone(), Watchdog::new());
+    let start = Instant::now();
+    let comms = init(Mode::Threads, 8);
+    let created = start.elapsed();
+    let times = on_threads(8, |rank| {
+        let Comm(comm) = comms[rank];
+        assert_eq!(sum(comm, 1), Ok(8));
+        let start = Instant::now();
+        (0..10).for_each(|_| split(comm, 0, 0).unwrap().destroy());
+        start.elapsed() / 10
+    });
+    println!("8 threads: created in {created:?}, split in {:?}", times[0]);
+    assert!(created < Duration::from_millis(100), "{created:?}");
+    assert!(times[0] < Duration::from_millis(50), "{times:?}");
+    comms.into_iter().for_each(Comm::destroy);
+
+    let id = unique_id();
+    let children: Vec<Child> = (0..4).map(|rank| spawn("times", &id, 4, rank)).collect();
+    children.into_iter().for_each(|child| print!("{}", finish(child)));
+}

@@ -1,0 +1,366 @@
+//! Writing into windows, signals, and waiting for them.
+#![allow(unsafe_code)]
+
+mod common;
+#[path = "common/memory.rs"]
+mod memory;
+#[path = "common/watchdog.rs"]
+mod watchdog;
+#[path = "common/worker.rs"]
+mod worker;
+
+use std::ptr;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use common::{ARGUMENT, Comm, Mode, OK, REMOTE, USAGE, alone, init, last_error, on_threads, together};
+use libnccl::sys::{
+    ncclComm_t, ncclConfig_t, ncclDataType_t, ncclResult_t, ncclWaitSignalDesc_t, ncclWindow_t,
+};
+use memory::Memory;
+use watchdog::Watchdog;
+
+const I32: ncclDataType_t = ncclDataType_t::ncclInt32;
+const STREAM: libnccl::sys::cudaStream_t = ptr::null_mut();
+
+fn register(comm: ncclComm_t, memory: &Memory, win: *mut ncclWindow_t) -> ncclResult_t {
+    nccl!(ncclCommWindowRegister(comm, memory.start.cast(), memory.bytes(), win, 0))
+}
+
+/// Puts the elements at `from` where offset `to`, in elements, of `peer`'s part is.
+fn put(from: &[i32], peer: usize, win: ncclWindow_t, to: usize, comm: ncclComm_t) -> ncclResult_t {
+    let (place, offset) = (from.as_ptr().cast(), to * size_of::<i32>());
+    nccl!(ncclPutSignal(place, from.len(), I32, peer as i32, win, offset, 0, 0, 0, comm, STREAM))
+}
+
+fn signal(peer: usize, index: i32, context: i32, comm: ncclComm_t) -> ncclResult_t {
+    nccl!(ncclSignal(peer as i32, index, context, 0, comm, STREAM))
+}
+
+fn description(raises: i32, peer: usize) -> ncclWaitSignalDesc_t {
+    ncclWaitSignalDesc_t { opCnt: raises, peer: peer as i32, sigIdx: 0, ctx: 0 }
+}
+
+fn wait(descriptions: &mut [ncclWaitSignalDesc_t], comm: ncclComm_t) -> ncclResult_t {
+    nccl!(ncclWaitSignal(descriptions.len() as i32, descriptions.as_mut_ptr(), comm, STREAM))
+}
+
+/// Communicators with a window each of `count` elements a rank, in twice as many: one half to put from.
+fn with_windows(mode: Mode, ranks: usize, count: usize) -> (Vec<Comm>, Vec<Memory>, Vec<Window>) {
+    let comms = init(mode, ranks);
+    let memories: Vec<Memory> = (0..ranks).map(|_| Memory::new(2 * count)).collect();
+    let mut windows = vec![vec![ptr::null_mut()]; ranks];
+    let slots = common::addresses(&mut windows);
+    together(mode, &comms, |rank, comm| register(comm, &memories[rank], slots[rank].0));
+    let windows = windows.into_iter().map(|window| Window(window[0])).collect();
+    (comms, memories, windows)
+}
+
+#[derive(Debug, Clone, Copy)]
+struct Window(ncclWindow_t);
+
+// SAFETY: handles are numbers.
+unsafe impl Send for Window {}
+// SAFETY: handles are numbers.
+unsafe impl Sync for Window {}
+
+fn element(from: usize, to: usize, round: usize, index: usize) -> i32 {
+    (from * 1_000_003 + to * 10_007 + round * 101 + index) as i32
+}
+
+/// In every round each rank puts a block into every rank's window, itself included, and waits for all.
+fn exchange(rank: usize, ranks: usize, block: usize, memory: &Memory, win: ncclWindow_t, comm: ncclComm_t) {
+    for round in 0..3 {
+        let (received, sent) = memory.elements().split_at_mut(ranks * block);
+        for (index, element_at) in sent.iter_mut().enumerate() {
+            *element_at = element(rank, index / block, round, index % block);
+        }
+        assert_eq!(nccl!(ncclGroupStart()), OK);
+        let mut all: Vec<_> = (0..ranks).map(|peer| description(1, peer)).collect();
+        assert_eq!(wait(&mut all, comm), OK, "{}", last_error());
+        for (peer, sent) in sent.chunks(block).enumerate() {
+            assert_eq!(put(sent, peer, win, rank * block, comm), OK, "{}", last_error());
+        }
+        assert_eq!(nccl!(ncclGroupEnd()), OK, "{}", last_error());
+        for (peer, received) in received.chunks(block).enumerate() {
+            let right = |(index, value): (usize, &i32)| *value == element(peer, rank, round, index);
+            assert!(received.iter().enumerate().all(right), "{peer} to {rank} in round {round}");
+        }
+        // Nobody puts the next round before all have looked at this one.
+        for peer in 0..ranks {
+            assert_eq!(signal(peer, 0, 0, comm), OK, "{}", last_error());
+        }
+        assert_eq!(wait(&mut all, comm), OK, "{}", last_error());
+    }
+}
+
+#[test]
+fn every_rank_writes_to_every_rank() {
+    let _watchdog = Watchdog::new();
+    for (ranks, block) in [(1, 10), (2, 1), (2, 300_000), (3, 1000), (4, 5)] {
+        let (comms, memories, windows) = with_windows(Mode::Threads, ranks, ranks * block);
+        on_threads(ranks, |rank| {
+            exchange(rank, ranks, block, &memories[rank], windows[rank].0, { comms[rank] }.0);
+        });
+        comms.into_iter().for_each(Comm::destroy);
+    }
+}
+
+#[test]
+fn one_thread_writes_for_all_ranks_in_a_group() {
+    let _watchdog = Watchdog::new();
+    let ranks = 4;
+    let (comms, memories, windows) = with_windows(Mode::Group, ranks, ranks);
+    together(Mode::Group, &comms, |rank, comm| {
+        let mut all: Vec<_> = (0..ranks).map(|peer| description(1, peer)).collect();
+        let sent = &mut memories[rank].elements()[ranks..];
+        for (peer, one) in sent.iter_mut().enumerate() {
+            *one = element(rank, peer, 0, 0);
+            let put = put(std::slice::from_ref(one), peer, windows[rank].0, rank, comm);
+            assert_eq!(put, OK, "{}", last_error());
+        }
+        wait(&mut all, comm)
+    });
+    for (rank, memory) in memories.iter().enumerate() {
+        let right = |peer| memory.elements()[peer] == element(peer, rank, 0, 0);
+        assert!((0..ranks).all(right), "{rank}");
+    }
+    comms.into_iter().for_each(Comm::destroy);
+}
+
+/// A put happens at once, or at the end of the group, and puts to one peer in their order.
+#[test]
+fn puts_come_in_order_and_nobody_waits_for_them() {
+    let (comms, memories, windows) = with_windows(Mode::Group, 2, 4);
+    let (Comm(comm), Window(win)) = (comms[0], windows[0]);
+    let (mine, theirs) = (memories[0].elements(), memories[1].elements());
+    mine.copy_from_slice(&[1, 2, 3, 4, 5, 6, 7, 8]);
+    assert_eq!(put(&mine[..3], 1, win, 1, comm), OK);
+    assert_eq!(theirs[..5], [0, 1, 2, 3, 0]);
+    assert_eq!(nccl!(ncclGroupStart()), OK);
+    assert_eq!(put(&mine[4..6], 1, win, 0, comm), OK);
+    assert_eq!(put(&mine[6..7], 1, win, 1, comm), OK);
+    assert_eq!(theirs[..5], [0, 1, 2, 3, 0]);
+    assert_eq!(nccl!(ncclGroupEnd()), OK);
+    assert_eq!(theirs[..5], [5, 7, 2, 3, 0]);
+    assert_eq!(wait(&mut [description(3, 0)], comms[1].0), OK, "three times in all");
+    comms.into_iter().for_each(Comm::destroy);
+}
+
+#[test]
+fn signals_count_and_are_apart() {
+    let _alone = alone();
+    let _watchdog = Watchdog::new();
+    let id = common::unique_id();
+    let comms = on_threads(2, |rank| {
+        let (mut comm, mut config) = (ptr::null_mut(), ncclConfig_t::initializer());
+        (config.numRmaCtx, config.numRmaSig, config.rmaEagerInit) = (2, 3, 1);
+        assert_eq!(nccl!(ncclCommInitRankConfig(&mut comm, 2, id, rank as i32, &mut config)), OK);
+        Comm(comm)
+    });
+    let (Comm(one), Comm(two)) = (comms[0], comms[1]);
+    let all = (0..2).flat_map(|ctx| (0..3).map(move |index| (index, ctx)));
+    for (number, (index, context)) in all.clone().enumerate() {
+        for _ in 0..=number {
+            assert_eq!(signal(1, index, context, one), OK, "{}", last_error());
+        }
+    }
+    let mut one_by_one = vec![];
+    for (number, (index, ctx)) in all.enumerate() {
+        let once = ncclWaitSignalDesc_t { opCnt: 1, peer: 0, sigIdx: index, ctx };
+        one_by_one.extend(vec![once; number]);
+        one_by_one.push(ncclWaitSignalDesc_t { opCnt: 0, ..once });
+    }
+    assert_eq!(wait(&mut one_by_one, two), OK);
+    // One of each is left; the next wait gets it, and the one after has to wait until there is another.
+    let left = |ctx, index| ncclWaitSignalDesc_t { opCnt: 1, peer: 0, sigIdx: index, ctx };
+    assert_eq!(wait(&mut [left(0, 0), left(0, 1), left(0, 2), left(1, 0), left(1, 1), left(1, 2)], two), OK);
+    thread::scope(|scope| {
+        let waiting = scope.spawn(|| (wait(&mut [left(1, 2)], { comms[1] }.0), Instant::now()));
+        thread::sleep(Duration::from_millis(20));
+        let raised = Instant::now();
+        assert_eq!(signal(1, 2, 1, { comms[0] }.0), OK);
+        let (code, ended) = waiting.join().unwrap();
+        assert_eq!(code, OK);
+        assert!(ended >= raised);
+    });
+    for (index, context) in [(-1, 0), (3, 0), (0, -1), (0, 2), (i32::MAX, i32::MAX)] {
+        assert_eq!(signal(1, index, context, one), ARGUMENT);
+        let description = ncclWaitSignalDesc_t { opCnt: 1, peer: 0, sigIdx: index, ctx: context };
+        assert_eq!(wait(&mut [description], two), ARGUMENT);
+    }
+    assert!(last_error().contains("invalid ctx 2147483647: it has to be in 0..2"), "{}", last_error());
+    comms.into_iter().for_each(Comm::destroy);
+}
+
+#[test]
+fn no_signals_without_a_window() {
+    let _alone = alone();
+    let comms = init(Mode::Group, 1);
+    let Comm(comm) = comms[0];
+    assert_eq!(signal(0, 0, 0, comm), USAGE);
+    assert!(last_error().contains("set rmaEagerInit"), "{}", last_error());
+    assert_eq!(wait(&mut [description(0, 0)], comm), USAGE);
+    let (memory, mut win) = (Memory::new(1), ptr::null_mut());
+    assert_eq!(register(comm, &memory, &mut win), OK);
+    assert_eq!(signal(0, 0, 0, comm), OK);
+    assert_eq!(wait(&mut [description(1, 0)], comm), OK);
+    assert_eq!(nccl!(ncclCommWindowDeregister(comm, win)), OK);
+    assert_eq!(signal(0, 0, 0, comm), OK, "they stay");
+    comms[0].destroy();
+}
+
+#[test]
+fn arguments_of_a_put() {
+    let _alone = alone();
+    let (comms, memories, windows) = with_windows(Mode::Group, 2, 1024);
+    let (Comm(comm), Window(win), mine) = (comms[0], windows[0], memories[0].start);
+    let put = |from: *const i32, count, data_type, peer, win, offset, index, context, flags, comm| {
+        let data_type = ncclDataType_t(data_type);
+        let from = from.cast();
+        nccl!(ncclPutSignal(from, count, data_type, peer, win, offset, index, context, flags, comm, STREAM))
+    };
+    assert_eq!(put(mine, 1, 2, 1, win, 0, 0, 0, 0, comm), OK);
+    assert_eq!(put(mine, 1, 2, 1, win, 0, 0, 0, 0, ptr::null_mut()), ARGUMENT);
+    assert_eq!(put(mine, 1, 99, 1, win, 0, 0, 0, 0, comm), ARGUMENT);
+    for peer in [-1, 2] {
+        assert_eq!(put(mine, 1, 2, peer, win, 0, 0, 0, 0, comm), ARGUMENT);
+    }
+    for wrong in [ptr::null_mut(), windows[1].0, ptr::dangling_mut()] {
+        assert_eq!(put(mine, 1, 2, 1, wrong, 0, 0, 0, 0, comm), ARGUMENT);
+        assert!(last_error().contains("is no window of this communicator"), "{}", last_error());
+    }
+    assert_eq!(put(mine, 1, 2, 1, win, 0, 1, 0, 0, comm), ARGUMENT);
+    assert_eq!(put(mine, 1, 2, 1, win, 0, 0, 1, 0, comm), ARGUMENT);
+    assert_eq!(put(mine, 1, 2, 1, win, 0, 0, 0, 1, comm), ARGUMENT);
+    assert!(last_error().contains("invalid flags 0x1: they have to be 0"), "{}", last_error());
+    // The window has 2048 elements of 4 bytes.
+    for (count, offset) in [(2049, 0), (1, 8189), (0, 8193), (1, usize::MAX), (2, usize::MAX - 7)] {
+        assert_eq!(put(mine, count, 2, 1, win, offset, 0, 0, 0, comm), ARGUMENT);
+        let expected = format!("{} bytes at offset {offset} are not inside the window", count * 4);
+        assert!(last_error().contains(&expected), "{}", last_error());
+    }
+    assert!(last_error().contains("rank 1's part has 8192 bytes"), "{}", last_error());
+    assert_eq!(put(mine, usize::MAX, 2, 1, win, 0, 0, 0, 0, comm), ARGUMENT);
+    let outside = [0i32; 4];
+    for from in
+        [ptr::null(), outside.as_ptr(), mine.wrapping_sub(1), mine.wrapping_add(2047), memories[1].start]
+    {
+        assert_eq!(put(from, 2, 2, 1, win, 0, 0, 0, 0, comm), ARGUMENT);
+    }
+    assert_eq!(put(mine, 8, 2, 0, win, 16, 0, 0, 0, comm), ARGUMENT);
+    assert!(last_error().contains("overlaps with where they go"), "{}", last_error());
+    assert_eq!(put(mine, 8, 2, 0, win, 0, 0, 0, 0, comm), OK, "to itself, where it is already");
+    assert_eq!(put(mine, 8, 2, 0, win, 32, 0, 0, 0, comm), OK, "just behind");
+    // No elements need no buffer, but raise the signal.
+    assert_eq!(put(ptr::null(), 0, 2, 1, win, 8192, 0, 0, 0, comm), OK);
+    assert_eq!(wait(&mut [description(2, 0)], comms[1].0), OK);
+
+    assert_eq!(nccl!(ncclSignal(1, 0, 0, 7, comm, STREAM)), ARGUMENT);
+    assert_eq!(nccl!(ncclSignal(2, 0, 0, 0, comm, STREAM)), ARGUMENT);
+    assert_eq!(nccl!(ncclWaitSignal(-1, ptr::null_mut(), comm, STREAM)), ARGUMENT);
+    assert_eq!(nccl!(ncclWaitSignal(1, ptr::null_mut(), comm, STREAM)), ARGUMENT);
+    assert_eq!(nccl!(ncclWaitSignal(0, ptr::null_mut(), comm, STREAM)), OK, "nothing to wait for");
+    assert_eq!(wait(&mut [description(-1, 0)], comm), ARGUMENT);
+    assert_eq!(wait(&mut [description(1, 2)], comm), ARGUMENT);
+    comms.into_iter().for_each(Comm::destroy);
+}
+
+#[test]
+fn who_waits_for_a_rank_that_is_gone_is_told() {
+    let _alone = alone();
+    let _watchdog = Watchdog::new();
+    let (comms, _memories, _) = with_windows(Mode::Group, 3, 1);
+    assert_eq!(signal(0, 0, 0, comms[1].0), OK);
+    comms[1].destroy();
+    assert_eq!(wait(&mut [description(1, 1)], comms[0].0), OK, "what came before still counts");
+    assert_eq!(wait(&mut [description(1, 1)], comms[0].0), REMOTE);
+    assert!(last_error().contains("rank 1 has left"), "{}", last_error());
+    assert_eq!(signal(1, 0, 0, comms[2].0), REMOTE);
+    [comms[0], comms[2]].into_iter().for_each(Comm::destroy);
+}
+
+/// What a rank's process does.
+#[test]
+fn worker() {
+    let Some(worker::Worker { task, ranks, rank, comm: Comm(comm) }) = worker::told() else { return };
+    let block = if task == "large blocks" { 300_000 } else { 3 };
+    let (memory, mut win) = (Memory::new(2 * ranks * block), ptr::null_mut());
+    assert_eq!(register(comm, &memory, &mut win), OK, "{}", last_error());
+    assert!(!win.is_null());
+    if task == "death" {
+        if rank == 1 {
+            std::process::exit(0);
+        }
+        let start = Instant::now();
+        assert_eq!(wait(&mut [description(1, 1)], comm), REMOTE);
+        assert!(last_error().contains("rank 1 died"), "{}", last_error());
+        assert!(start.elapsed() < Duration::from_secs(2), "{:?}", start.elapsed());
+        return;
+    }
+    exchange(rank, ranks, block, &memory, win, comm);
+    assert_eq!(nccl!(ncclCommWindowDeregister(comm, win)), OK);
+    Comm(comm).destroy();
+}
+
+#[test]
+fn processes_write_to_each_other() {
+    let _watchdog = Watchdog::new();
+    worker::together("large blocks", 2);
+    worker::together("small blocks", 4);
+}
+
+#[test]
+fn threads_and_a_process_write_to_each_other() {
+    let _watchdog = Watchdog::new();
+    let (id, ranks, block) = (common::unique_id(), 3, 3);
+    let child = worker::spawn("small blocks", &id, ranks, 1);
+    on_threads(ranks, |rank| {
+        if rank != 1 {
+            let Comm(comm) = common::init_rank(id, ranks, rank).unwrap();
+            let (memory, mut win) = (Memory::new(2 * ranks * block), ptr::null_mut());
+            assert_eq!(register(comm, &memory, &mut win), OK, "{}", last_error());
+            exchange(rank, ranks, block, &memory, win, comm);
+            assert_eq!(nccl!(ncclCommWindowDeregister(comm, win)), OK);
+            Comm(comm).destroy();
+        }
+    });
+    worker::finish(child);
+}
+
+/// Without blocking, operations run on a thread of their own, a communicator at a time.
+#[test]
+fn a_put_need_not_block() {
+    let _watchdog = Watchdog::new();
+    let id = common::unique_id();
+    on_threads(2, |rank| {
+        let (mut comm, mut config) = (ptr::null_mut(), ncclConfig_t::initializer());
+        config.blocking = 0;
+        let settle = |comm, code| {
+            let mut state = code;
+            while state == ncclResult_t::ncclInProgress {
+                assert_eq!(nccl!(ncclCommGetAsyncError(comm, &mut state)), OK);
+                thread::yield_now();
+            }
+            assert_eq!(state, OK, "{}", last_error());
+        };
+        let code = nccl!(ncclCommInitRankConfig(&mut comm, 2, id, rank as i32, &mut config));
+        settle(comm, code);
+        let (memory, mut win) = (Memory::new(4), ptr::null_mut());
+        settle(comm, register(comm, &memory, &mut win));
+        memory.elements()[3] = 7 + rank as i32;
+        settle(comm, put(&memory.elements()[3..], 1 - rank, win, 0, comm));
+        settle(comm, wait(&mut [description(1, 1 - rank)], comm));
+        assert_eq!(memory.elements()[0], 8 - rank as i32);
+        // Nobody goes before all are done.
+        settle(comm, signal(1 - rank, 0, 0, comm));
+        settle(comm, wait(&mut [description(1, 1 - rank)], comm));
+        Comm(comm).destroy();
+    });
+}
+
+#[test]
+fn a_death_ends_the_waiting() {
+    let _watchdog = Watchdog::new();
+    worker::together("death", 2);
+}

@@ -1,0 +1,151 @@
+//! Suspending and resuming, and what memory a communicator takes.
+#![allow(unsafe_code)]
+
+mod common;
+#[path = "common/watchdog.rs"]
+mod watchdog;
+#[path = "common/worker.rs"]
+mod worker;
+
+use std::ptr;
+
+use common::{ARGUMENT, Comm, Mode, OK, USAGE, alone, init, last_error, on_threads, together};
+use libnccl::sys::{ncclComm_t, ncclCommMemStat_t, ncclDataType_t, ncclRedOp_t, ncclResult_t};
+use watchdog::Watchdog;
+
+fn all_reduce(buffer: &mut [f32], comm: ncclComm_t) -> ncclResult_t {
+    let (place, data_type, op) =
+        (buffer.as_mut_ptr().cast(), ncclDataType_t::ncclFloat32, ncclRedOp_t::ncclSum);
+    nccl!(ncclAllReduce(place, place, buffer.len(), data_type, op, comm, ptr::null_mut()))
+}
+
+/// What suspending gives back, whether it has, what stays, and all.
+fn memory(comm: ncclComm_t) -> [u64; 4] {
+    std::array::from_fn(|stat| {
+        let mut value = u64::MAX;
+        assert_eq!(nccl!(ncclCommMemStats(comm, ncclCommMemStat_t(stat as u32), &mut value)), OK);
+        value
+    })
+}
+
+fn suspend(comm: ncclComm_t) -> ncclResult_t {
+    nccl!(ncclCommSuspend(comm, 1))
+}
+
+fn resume(comm: ncclComm_t) -> ncclResult_t {
+    nccl!(ncclCommResume(comm))
+}
+
+/// Works, sleeps, and works again, as all ranks do.
+fn cycle(rank: usize, ranks: usize, comm: ncclComm_t) {
+    for round in 0..3 {
+        for count in [1, 1000, 300_000] {
+            let mut buffer = vec![(rank + round) as f32; count];
+            assert_eq!(all_reduce(&mut buffer, comm), OK, "{}", last_error());
+            let sum = (0..ranks).map(|rank| rank + round).sum::<usize>() as f32;
+            assert!(buffer.iter().all(|element| *element == sum), "{count} in round {round}");
+        }
+        let [_, suspended, _, _] = memory(comm);
+        assert_eq!(suspended, 0);
+        assert_eq!(suspend(comm), OK, "{}", last_error());
+        let [temporary, suspended, rest, all] = memory(comm);
+        // What is no whole page stays.
+        assert!(temporary <= 2 * 4096, "{temporary}");
+        assert_eq!((suspended, all), (1, temporary + rest));
+        assert_eq!(all_reduce(&mut [1.0], comm), USAGE);
+        assert_eq!(suspend(comm), USAGE);
+        assert_eq!(resume(comm), OK, "{}", last_error());
+        assert_eq!(resume(comm), USAGE);
+    }
+}
+
+#[test]
+fn ranks_work_sleep_and_work_again() {
+    let _alone = alone();
+    let _watchdog = Watchdog::new();
+    for ranks in 1..=4 {
+        let comms = init(Mode::Threads, ranks);
+        on_threads(ranks, |rank| cycle(rank, ranks, { comms[rank] }.0));
+        comms.into_iter().for_each(Comm::destroy);
+    }
+}
+
+#[test]
+fn one_thread_suspends_all_ranks_in_a_group() {
+    let _alone = alone();
+    let _watchdog = Watchdog::new();
+    let comms = init(Mode::Group, 3);
+    together(Mode::Group, &comms, |_, comm| suspend(comm));
+    assert_eq!(all_reduce(&mut [1.0], comms[0].0), USAGE);
+    assert!(last_error().contains("is suspended: call ncclCommResume first"), "{}", last_error());
+    let mut ranks = 0;
+    assert_eq!(nccl!(ncclCommCount(comms[1].0, &mut ranks)), OK, "questions are answered");
+    together(Mode::Group, &comms, |_, comm| resume(comm));
+    let mut buffers = vec![vec![1.0]; 3];
+    let places = common::addresses(&mut buffers);
+    together(Mode::Group, &comms, |rank, comm| {
+        // SAFETY: one element, which only this rank has.
+        all_reduce(unsafe { std::slice::from_raw_parts_mut(places[rank].0, 1) }, comm)
+    });
+    assert_eq!(buffers, vec![vec![3.0]; 3]);
+    // Who is suspended can be destroyed.
+    together(Mode::Group, &comms, |_, comm| suspend(comm));
+    comms.into_iter().for_each(Comm::destroy);
+}
+
+#[test]
+fn what_was_sent_before_arrives_after() {
+    let _watchdog = Watchdog::new();
+    let comms = init(Mode::Group, 2);
+    let (data_type, stream) = (ncclDataType_t::ncclInt32, ptr::null_mut());
+    let (sent, mut received) = ([1, 2, 3], [0; 3]);
+    assert_eq!(nccl!(ncclSend(sent.as_ptr().cast(), 3, data_type, 1, comms[0].0, stream)), OK);
+    together(Mode::Group, &comms, |_, comm| suspend(comm));
+    together(Mode::Group, &comms, |_, comm| resume(comm));
+    let place = received.as_mut_ptr().cast();
+    assert_eq!(nccl!(ncclRecv(place, 3, data_type, 0, comms[1].0, stream)), OK);
+    assert_eq!(received, sent);
+    comms.into_iter().for_each(Comm::destroy);
+}
+
+#[test]
+fn arguments() {
+    let _alone = alone();
+    let comms = init(Mode::Group, 1);
+    let Comm(comm) = comms[0];
+    for flags in [0, 2, 3, -1] {
+        assert_eq!(nccl!(ncclCommSuspend(comm, flags)), ARGUMENT);
+    }
+    assert!(last_error().contains("have to be NCCL_SUSPEND_MEM, 0x1"), "{}", last_error());
+    assert_eq!(resume(comm), USAGE);
+    assert!(last_error().contains("is not suspended"), "{}", last_error());
+    assert_eq!((suspend(ptr::null_mut()), resume(ptr::null_mut())), (ARGUMENT, ARGUMENT));
+    let mut value = 0;
+    for stat in [4, u32::MAX] {
+        assert_eq!(nccl!(ncclCommMemStats(comm, ncclCommMemStat_t(stat), &mut value)), ARGUMENT);
+    }
+    let total = ncclCommMemStat_t::ncclStatGpuMemTotal;
+    assert_eq!(nccl!(ncclCommMemStats(comm, total, ptr::null_mut())), ARGUMENT);
+    assert_eq!(nccl!(ncclCommMemStats(ptr::null_mut(), total, &mut value)), ARGUMENT);
+    comms[0].destroy();
+}
+
+/// What a rank's process does.
+#[test]
+fn worker() {
+    let Some(worker::Worker { ranks, rank, comm: Comm(comm), .. }) = worker::told() else { return };
+    let [before, ..] = memory(comm);
+    let mut buffer = vec![1f32; 300_000];
+    assert_eq!(all_reduce(&mut buffer, comm), OK);
+    let [during, ..] = memory(comm);
+    // Processes without common memory stage what they reduce.
+    assert!(during > before && during > 500_000, "{before} {during}");
+    cycle(rank, ranks, comm);
+    Comm(comm).destroy();
+}
+
+#[test]
+fn processes_give_back_what_they_stage() {
+    let _watchdog = Watchdog::new();
+    worker::together("cycle", 2);
+}
