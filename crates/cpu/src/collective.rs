@@ -373,7 +373,8 @@ impl Call {
             };
             // Where it is already.
             let in_place = |target: &usize| {
-                !shape.reduces && *target == piece.first && said[*target].send == said[*target].receive
+                let Own { send, receive, .. } = said[*target];
+                !shape.reduces && *target != rank && *target == piece.first && send == receive
             };
             let sources: Vec<_> = piece.sources(self.ranks).map(source).collect::<Result<_>>()?;
             let targets = piece.targets(self.ranks).filter(|target| !in_place(target));
