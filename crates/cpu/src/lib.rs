@@ -13,10 +13,19 @@
 //! - What NCCL leaves undefined is an error: ranks that call different collectives, or sends and receives that
 //!   do not match, are told who called what. A rank that dies, aborts or leaves gives those who wait for it an
 //!   error.
-//! - Devices are only numbers.
+//! - Devices are only numbers, and there are no events: `launchCompletionEvent` is ignored.
+//! - What has no meaning here (channels, networks, thread blocks, algorithms) is checked and then ignored;
+//!   encryption with a key, which would have to be kept, answers `ncclInvalidUsage`.
+//! - Calls on a communicator that does not block answer `ncclInProgress` and run on a thread of their own.
 //!
-//! Not there yet: `ncclFloat16`, `ncclBfloat16` and the 8-bit floats, and the functions that answer
-//! `ncclInvalidUsage` with a last error that says so.
+//! What is the same, to the bit: the rounding of every type at every step, wrapping integers, which NaN counts, and
+//! the order in which floats are added. `count` elements are divided into as many chunks as there are ranks, of
+//! equal length but rounded up to 512 bytes; chunk k begins with the value of rank k + 1 and ends with that of
+//! rank k, as in NCCL's ring; a reduction to a root ends with the root's.
+//!
+//! Memory from `ncclMemAlloc` is shared between the ranks' processes and used without copies; other memory is read
+//! across processes or staged, whichever is faster and allowed. `NCCL_DEBUG=INFO` with `NCCL_DEBUG_SUBSYS=SHM` says
+//! which, and `NCCL_P2P_DISABLE=1` has everything staged.
 #![deny(unsafe_code)]
 
 mod abi;
@@ -54,7 +63,6 @@ mod small_float;
 mod split;
 mod suspension;
 mod table;
-mod unavailable;
 mod unique_id;
 mod watch;
 mod window;

@@ -1,8 +1,8 @@
-//! The function table: what is implemented, and for the rest, what says that it is not.
+//! The function table.
 
 use libnccl::sys::Functions;
 
-use crate::{abi, unavailable};
+use crate::abi;
 
 /// Every function of NCCL's API.
 pub const TABLE: Functions = Functions {
@@ -78,5 +78,4 @@ pub const TABLE: Functions = Functions {
     ncclParamGetParameter: Some(abi::ncclParamGetParameter),
     ncclParamGetAllParameterKeys: Some(abi::ncclParamGetAllParameterKeys),
     ncclParamDumpAll: Some(abi::ncclParamDumpAll),
-    ..unavailable::TABLE
 };
