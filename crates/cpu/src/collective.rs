@@ -87,8 +87,11 @@ const CHUNK: usize = 512;
 /// Bytes that are reduced at a time, so that they stay in the nearest cache.
 const BLOCK: usize = 4 << 10;
 
-/// From so many bytes between two ranks on, another process's memory is read instead of staged.
-const READ: usize = 16 << 10;
+/// Bytes that travel with a call at most where the ranks reach each other's memory anyway.
+const NEAR: usize = 8 << 10;
+
+/// From pieces of so many bytes on, another process's memory is read instead of staged.
+const READ: usize = 8 << 10;
 
 /// From so many bytes at all ranks together on, the result goes around the caches.
 const STREAM: usize = 64 << 20;
@@ -249,7 +252,8 @@ impl Call {
             let own = self.own(&part, false);
             return self.direct(&part, &[own]);
         }
-        let travels = self.buffer(self.function.shape().input) <= PAYLOAD;
+        let most = if world.is_one_process() { NEAR } else { PAYLOAD };
+        let travels = self.buffer(self.function.shape().input) <= most;
         let step = world.next_step(rank);
         if travels {
             let factor = self.factor();
@@ -281,7 +285,7 @@ impl Call {
             spread.direct(&part, &said)
         } else if reach.everywhere(world, rank, &self.used(&said)).await? {
             self.direct(&part, &said)
-        } else if self.is_read() && reach.readable(world, rank, &self.used(&said)).await? {
+        } else if spread.is_read() && reach.readable(world, rank, &self.used(&said)).await? {
             spread.read(&part, &said)
         } else {
             return self.staged(&part, &said).await;
@@ -387,7 +391,8 @@ impl Call {
     /// Whether reading other processes' memory is faster than staging: only one copy, but slow for what is short,
     /// and no help where the processor has to see the bytes anyway.
     fn is_read(&self) -> bool {
-        !self.function.shape().reduces && self.bytes >= READ
+        let shape = self.function.shape();
+        !shape.reduces && self.part(shape.input, 0).len() >= READ
     }
 
     /// Copies this rank's pieces out of the memory of the other ranks' processes, and into it.

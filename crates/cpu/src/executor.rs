@@ -74,10 +74,10 @@ struct Patience {
 }
 
 impl Patience {
-    /// Turns with a processor for every rank, which are some 10 us, and without.
-    const SPIN: u32 = 250;
+    /// Turns with a processor for every rank, which are some 3 us, and without.
+    const SPIN: u32 = 60;
     const CROWDED: u32 = 2;
-    const YIELD: u32 = 200;
+    const YIELD: u32 = 1000;
 
     fn new(ranks: usize) -> Self {
         static PROCESSORS: LazyLock<usize> =

@@ -19,7 +19,7 @@ use crate::segment::Segment;
 pub(crate) const MAX_RANKS: usize = 1024;
 
 /// Bytes that a rank can say along with a call.
-pub(crate) const PAYLOAD: usize = 8 << 10;
+pub(crate) const PAYLOAD: usize = 16 << 10;
 
 /// Bytes a rank can stage for the others at a time.
 pub(crate) const STAGE: usize = 512 << 10;
@@ -62,6 +62,7 @@ const SHORT: usize = (LINE - IN_LINE) * size_of::<u64>();
 pub(crate) struct World {
     segment: Segment,
     processes: Vec<Process>,
+    is_one_process: bool,
     ring: usize,
 }
 
@@ -101,7 +102,8 @@ impl World {
     pub(crate) fn create(processes: &[Process]) -> Result<(Self, OwnedFd)> {
         let (words, bytes, ring) = layout(processes.len());
         let (segment, file) = Segment::create(words, bytes)?;
-        let world = Self { segment, processes: processes.to_vec(), ring };
+        let is_one_process = processes.windows(2).all(|pair| pair[0] == pair[1]);
+        let world = Self { segment, processes: processes.to_vec(), is_one_process, ring };
         for (rank, process) in processes.iter().enumerate() {
             world.control(rank, PROCESS).store(process.pid, Relaxed);
             world.control(rank, STARTED).store(process.started, Relaxed);
@@ -115,12 +117,14 @@ impl World {
         let mut world = Self {
             segment: Segment::open(file, words, bytes)?,
             processes: vec![Process { pid: 0, started: 0 }; ranks],
+            is_one_process: false,
             ring,
         };
         for rank in 0..ranks {
             let word = |offset| world.control(rank, offset).load(Relaxed);
             world.processes[rank] = Process { pid: word(PROCESS), started: word(STARTED) };
         }
+        world.is_one_process = world.processes.windows(2).all(|pair| pair[0] == pair[1]);
         Ok(world)
     }
 
@@ -134,7 +138,7 @@ impl World {
 
     /// Whether all ranks are threads of one process.
     pub(crate) fn is_one_process(&self) -> bool {
-        self.processes.windows(2).all(|pair| pair[0] == pair[1])
+        self.is_one_process
     }
 
     pub(crate) fn segment(&self) -> &Segment {
