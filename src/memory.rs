@@ -34,9 +34,10 @@ use crate::{DeviceSlice, DeviceSliceMut, Element, Error, MemorySpace, Nccl, Resu
 ///
 /// # On a GPU, a drop alone does not free
 /// Operations return when they are enqueued, and NCCL does not say when they have run. So memory that an operation
-/// was given, or that was a [`Window`](crate::Window), is never taken back under work in flight: dropping it
-/// *leaks* it, until [`assume_idle`](Self::assume_idle) promises that the work has run. A buffer that nothing has
-/// used, and any buffer in host memory, is freed by its drop.
+/// was given is never taken back under work in flight: dropping it *leaks* it, until
+/// [`assume_idle`](Self::assume_idle) promises that the work has run. A buffer that nothing has used is freed by its
+/// drop, and so is one in host memory. Either way, a [`Window`](crate::Window) is not: other ranks may use it at any
+/// time, and only `assume_idle` says that they do not.
 ///
 /// ```no_run
 /// # fn main() -> libnccl::Result<()> {
@@ -84,8 +85,8 @@ pub(crate) struct Allocation {
     pointer: NonNull<c_void>,
     /// Zero if there is nothing to free.
     bytes: usize,
-    /// Whether work that may not have run yet has been given the memory. Host memory is never busy: there an
-    /// operation has run when it returns.
+    /// Whether someone may use the memory of whom nobody knows when they are done: work that may not have run yet,
+    /// or other ranks, as it is a window. In host memory an operation has run when it returns.
     busy: AtomicBool,
     /// How many windows it is: other ranks may write it at any time then.
     windows: AtomicUsize,
@@ -300,8 +301,8 @@ impl<T: Element> NcclBuffer<T> {
     /// ```
     ///
     /// # Errors
-    /// [`Error::InvalidUsage`] on a GPU if work may still use it, which leaks it; or if it is registered: then it
-    /// is freed after its registrations. [`Error::Nccl`] if NCCL reports a failure; the memory is gone all the
+    /// [`Error::InvalidUsage`] if work may still use it, on a GPU or as a window, which leaks it; or if it is
+    /// registered: then it is freed after its registrations. [`Error::Nccl`] if NCCL reports a failure; the memory is gone all the
     /// same.
     #[doc(alias = "ncclMemFree")]
     pub fn free(self) -> Result<()> {
@@ -325,13 +326,16 @@ impl Allocation {
         self.bytes
     }
 
+    /// An operation is given the memory.
     fn set_busy(&self) {
-        self.busy.store(true, Relaxed);
+        if self.library.memory_space == MemorySpace::Device {
+            self.busy.store(true, Relaxed);
+        }
     }
 
-    /// An error if work that uses the memory may be in flight.
+    /// An error if work that uses the memory, this rank's or another's, may be in flight.
     pub(crate) fn require_idle(&self, call: &'static str) -> Result<()> {
-        if self.library.memory_space == MemorySpace::Device && self.busy.load(Relaxed) {
+        if self.busy.load(Relaxed) {
             return Err(Error::usage(
                 call,
                 "work that uses the memory may not have run yet; wait for it, and say so with assume_idle",
@@ -342,7 +346,7 @@ impl Allocation {
 
     /// Other ranks may write it from now on.
     pub(crate) fn open_window(&self) {
-        self.set_busy();
+        self.busy.store(true, Relaxed);
         self.windows.fetch_add(1, Relaxed);
     }
 

@@ -97,8 +97,8 @@ pub struct Communicator {
     device: i32,
     /// How long a wait may take; set for nonblocking communicators only.
     timeout: Option<Duration>,
-    /// Whether its work was revoked, after which there is nothing to finalize.
-    is_revoked: Cell<bool>,
+    /// Whether its work was revoked, or aborted by a shrink, after which there is nothing to finalize.
+    is_stopped: Cell<bool>,
     /// Whether it has operations in the group that is open on this thread. This also makes it not `Sync`.
     in_group: Cell<bool>,
     /// The options of the last collective outside a group, which NCCL may read as long as it is in progress.
@@ -169,7 +169,7 @@ impl Communicator {
             rank: 0,
             device: 0,
             timeout,
-            is_revoked: Cell::new(false),
+            is_stopped: Cell::new(false),
             in_group: Cell::new(false),
             options: RefCell::default(),
             barrier: OnceCell::new(),
@@ -340,7 +340,7 @@ impl Communicator {
             return self.abort();
         }
         // Destroying a nonblocking communicator is not something that can be waited for; finalizing is.
-        let is_to_finalize = self.timeout.is_some() && !self.is_revoked.get();
+        let is_to_finalize = self.timeout.is_some() && !self.is_stopped.get();
         let finalized = if is_to_finalize { self.finalize()? } else { Finalized(self) };
         finalized.destroy()
     }

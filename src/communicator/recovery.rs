@@ -82,6 +82,9 @@ impl Communicator {
             ShrinkMode::Default => (sys::NCCL_SHRINK_DEFAULT, State::enter),
             ShrinkMode::Abort => (sys::NCCL_SHRINK_ABORT, State::enter_to_ask),
         };
+        if mode == ShrinkMode::Abort {
+            self.is_stopped.set(true);
+        }
         let shrunk = self.descend(CALL, config, enter, |slot, config| {
             let (list, flags) = (list.as_mut_ptr(), flags.cast_signed());
             // SAFETY: a live communicator; the list has `count` ranks; the slot and the configuration are as
@@ -197,7 +200,7 @@ impl Communicator {
                 _ => Ok(()),
             }
         })?;
-        self.is_revoked.set(true);
+        self.is_stopped.set(true);
         Ok(())
     }
 }

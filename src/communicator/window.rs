@@ -107,9 +107,8 @@ impl BitOr for WindowFlags {
 /// ```
 ///
 /// As a [`Registration`](crate::Registration) it does not borrow the buffer, but owns the memory together with it.
-/// On a GPU, dropping it while work may use the buffer leaves the window to the end of the communicator, and leaks
-/// the memory; as other ranks can use a window unseen, that is so until
-/// [`NcclBuffer::assume_idle`] says otherwise.
+/// Other ranks can use a window unseen, on the CPU implementation too: so dropping it leaves the window to the end of
+/// the communicator, and leaks the memory, unless [`NcclBuffer::assume_idle`] has said that they do not.
 #[doc(alias = "ncclWindow_t")]
 pub struct Window<'c, T> {
     communicator: &'c Communicator,
@@ -362,8 +361,8 @@ impl<'c, T: Element> Window<'c, T> {
     /// this rank; no rank uses the window any more. Since NCCL 2.27.3.
     ///
     /// # Errors
-    /// [`Error::InvalidUsage`] on a GPU if work may still use the buffer, or if the group that registers it has
-    /// failed or has not ended; [`Error::Nccl`]. The window is left to the end of the communicator then, and the
+    /// [`Error::InvalidUsage`] if work may still use the buffer, this rank's or another's, or if the group that
+    /// registers it has failed or has not ended; [`Error::Nccl`]. The window is left to the end of the communicator then, and the
     /// memory leaked.
     #[doc(alias = "ncclCommWindowDeregister")]
     pub fn deregister(mut self) -> Result<()> {

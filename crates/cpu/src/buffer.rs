@@ -46,6 +46,8 @@ impl Source {
         if length == 0 {
             return &[];
         }
+        #[cfg(all(test, loom))]
+        crate::interleavings::read(self.part(at, length), length);
         // SAFETY: `part` lies inside what `new`'s caller vouched for, and nobody writes there meanwhile.
         unsafe { slice::from_raw_parts(self.part(at, length), length) }
     }
@@ -100,6 +102,8 @@ impl Target {
     /// Lets `write` write all of it, while nothing else does and nothing that it reads lies there.
     pub(crate) fn fill(self, write: impl FnOnce(&mut [u8])) {
         if self.length > 0 {
+            #[cfg(all(test, loom))]
+            crate::interleavings::write(self.start, self.length);
             // SAFETY: `new`'s caller vouched for the memory, and it is the operation's alone meanwhile.
             write(unsafe { slice::from_raw_parts_mut(self.start, self.length) });
         }
@@ -122,6 +126,8 @@ impl Target {
     /// Copies `bytes`, which is no part of this target, to `at`.
     pub(crate) fn write(self, at: usize, bytes: &[u8]) {
         let to = self.part(at, bytes.len());
+        #[cfg(all(test, loom))]
+        crate::interleavings::write(to, bytes.len());
         // SAFETY: `part` lies inside what `new`'s caller vouched for. A slice and a part that is written at the
         // same time do not overlap, by the contract of `new`.
         unsafe { ptr::copy_nonoverlapping(bytes.as_ptr(), to, bytes.len()) }

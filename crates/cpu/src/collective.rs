@@ -1,18 +1,21 @@
-//! Collectives: who makes which part of the result out of which inputs, and the three ways to get it done.
+//! Collectives: who makes which part of the result out of which inputs, and the ways to get it done.
 //!
 //! A call begins with a step in which every rank says what it calls and where its buffers are; all compare.
 //! Short inputs travel along, and every rank makes what it needs: one step. Otherwise, if every rank can use
 //! the others' buffers, each makes its pieces from there and puts them where they belong; then a step says that
-//! all are done. Otherwise the ranks stage their inputs in shared memory, a window at a time.
+//! all are done. Otherwise the ranks stage their inputs in shared memory, a window at a time. When a communicator
+//! first goes a way that others would not have had to, debug output tells why.
 
 use std::ops::Range;
 
 use crate::agreement;
 use crate::buffer::{self, Source, Target};
 use crate::data_type::{self, DataType};
+use crate::debug::{self, Subsystem};
 use crate::failure::Result;
 use crate::reach::{Reach, Whereabouts};
 use crate::reduction::{self, Factor, Reduction};
+use crate::segment::TINY;
 use crate::world::{OWN, PAYLOAD, STAGE, World};
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -82,13 +85,13 @@ const SHAPES: [Shape; 9] = {
 };
 
 /// What the bytes of a chunk are a multiple of: whole cache lines, and few pieces of what is short.
-const CHUNK: usize = 512;
+const CHUNK: usize = if TINY { 64 } else { 512 };
 
 /// Bytes that are reduced at a time, so that they stay in the nearest cache.
 const BLOCK: usize = 4 << 10;
 
 /// Bytes that travel with a call at most where the ranks reach each other's memory anyway.
-const NEAR: usize = 8 << 10;
+const NEAR: usize = if TINY { PAYLOAD } else { 8 << 10 };
 
 /// From pieces of so many bytes on, another process's memory is read instead of staged.
 const READ: usize = 8 << 10;
@@ -104,6 +107,15 @@ impl Function {
     pub(crate) fn name(self) -> &'static str {
         self.shape().name
     }
+}
+
+/// How a call gets done whose inputs do not travel along.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Way {
+    /// From the ranks' buffers, mapped where they are another process's.
+    Direct,
+    Read,
+    Staged,
 }
 
 /// What every rank has to call alike. `count` is of the elements that go from one rank to one rank.
@@ -278,23 +290,98 @@ impl Call {
         agreement::check(world, rank, step)?;
         let said = |rank| Own::from_words(world.own(rank, step), own.factor.is_some());
         let said: Vec<Own> = (0..self.ranks).map(said).collect();
-        let Part { reach, .. } = part;
+        let result = self.with_buffers(&part, &said).await;
+        if result.is_err() {
+            world.retreat(rank).await;
+        }
+        result
+    }
+
+    /// The same once they are known.
+    async fn with_buffers(&self, part: &Part<'_>, said: &[Own]) -> Result {
+        let Part { reach, world, rank, .. } = *part;
         let spread = if self.function == Function::Broadcast { Function::Spread } else { self.function };
-        let spread = Self { function: spread, ..self };
-        let done = if reach.everywhere(world, rank, &spread.used(&said)).await? {
-            spread.direct(&part, &said)
-        } else if reach.everywhere(world, rank, &self.used(&said)).await? {
-            self.direct(&part, &said)
-        } else if spread.is_read() && reach.readable(world, rank, &self.used(&said)).await? {
-            spread.read(&part, &said)
-        } else {
-            return self.staged(&part, &said).await;
+        let spread = Self { function: spread, ..*self };
+        let (way, call) = self.choose(part, &spread, said).await?;
+        if reach.is_new(way as u8) {
+            debug::info(Subsystem::SharedMemory, || spread.tell_way(way, world, rank, said));
+        }
+        let done = match way {
+            Way::Direct => call.direct(part, said),
+            Way::Read => call.read(part, said),
+            Way::Staged => return call.staged(part, said).await,
         };
         // The others wait for this step even if this rank has failed.
         let step = world.next_step(rank);
         world.announce(rank, step);
         world.all(rank, step).await?;
         done
+    }
+
+    /// The way that all ranks go, and whether as `spread` or as `self`.
+    async fn choose<'a>(
+        &'a self,
+        part: &Part<'_>,
+        spread: &'a Self,
+        said: &[Own],
+    ) -> Result<(Way, &'a Self)> {
+        let Part { reach, world, rank, .. } = *part;
+        if said.iter().any(Own::is_hidden) {
+            return Ok((Way::Staged, self));
+        }
+        for call in [spread, self] {
+            if reach.everywhere(world, rank, &call.used(said)).await? {
+                return Ok((Way::Direct, call));
+            }
+        }
+        // Of every rank, since the answer also holds for calls that use the memory of others.
+        let any = |rank| (rank, if self.input(rank) > 0 { said[rank].send } else { said[rank].receive });
+        let any: Vec<_> = (0..self.ranks).map(any).collect();
+        if spread.is_read() && reach.readable(world, rank, &any).await? {
+            return Ok((Way::Read, spread));
+        }
+        Ok((Way::Staged, self))
+    }
+
+    /// That the call goes `way`, and why it is this one.
+    fn tell_way(&self, way: Way, world: &World, rank: usize, said: &[Own]) -> String {
+        let Self { bytes, .. } = self;
+        let how = match way {
+            Way::Direct if world.is_one_process() => "direct, because all ranks are in one process".into(),
+            Way::Direct => "direct, because the ranks can map each other's buffers".into(),
+            Way::Read => format!("read across processes, because {}", self.obstacle(said)),
+            Way::Staged => format!("staged, because {}{}", self.obstacle(said), self.no_reading(said)),
+        };
+        format!("{} of {bytes} bytes on rank {rank}: {how}", self.function.name())
+    }
+
+    /// Why the ranks do not use each other's buffers directly.
+    fn obstacle(&self, said: &[Own]) -> String {
+        if let Some(rank) = said.iter().position(Own::is_hidden) {
+            return format!("NCCL_P2P_DISABLE is 1 at rank {rank}");
+        }
+        let private = |buffer: fn(&Own) -> Whereabouts, used: &dyn Fn(usize) -> bool| {
+            (0..self.ranks).find(|rank| used(*rank) && !buffer(&said[*rank]).is_shared())
+        };
+        let sends = private(|own| own.send, &|rank| self.input(rank) > 0).map(|rank| ("send", rank));
+        let receives = || private(|own| own.receive, &|rank| self.shares_results() && self.output(rank) > 0);
+        match sends.or_else(|| receives().map(|rank| ("receive", rank))) {
+            Some((buffer, rank)) => format!("the {buffer} buffer of rank {rank} is not from ncclMemAlloc"),
+            None => "a rank cannot map another one's memory".into(),
+        }
+    }
+
+    /// Why the ranks do not read each other's memory either, where they might.
+    fn no_reading(&self, said: &[Own]) -> &'static str {
+        if said.iter().any(Own::is_hidden) {
+            ""
+        } else if self.function.shape().reduces {
+            ", and reading across processes is for what is only copied"
+        } else if self.is_read() {
+            ", nor can every rank read the others' memory"
+        } else {
+            ", and it is too short to read across processes"
+        }
     }
 
     fn own(&self, part: &Part<'_>, others: bool) -> Own {
@@ -357,6 +444,7 @@ impl Call {
         let Part { reach, world, rank, send, receive } = *part;
         let shape = self.function.shape();
         let mut scratch = vec![0; BLOCK];
+        let _touch = world.touch(rank)?;
         for piece in self.pieces(rank) {
             let (from, to) = (self.part(shape.input, piece.input), self.part(shape.output, piece.output));
             let source = |source: usize| {
@@ -399,6 +487,7 @@ impl Call {
     fn read(&self, part: &Part<'_>, said: &[Own]) -> Result {
         let Part { reach, world, rank, send, receive } = *part;
         let shape = self.function.shape();
+        let _touch = world.touch(rank)?;
         for piece in self.pieces(rank) {
             let from = self.part(shape.input, piece.input);
             let to = self.part(shape.output, piece.output);
@@ -530,6 +619,11 @@ impl Piece {
 }
 
 impl Own {
+    /// Whether the rank keeps the others out of its memory. It has at least one buffer to tell of otherwise.
+    fn is_hidden(&self) -> bool {
+        !self.send.is_told() && !self.receive.is_told()
+    }
+
     fn words(self) -> [u64; OWN] {
         let mut words = [0; OWN];
         words[..4].copy_from_slice(&self.send.words());

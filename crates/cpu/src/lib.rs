@@ -44,6 +44,8 @@ mod foreign;
 mod group;
 mod growth;
 mod handle;
+#[cfg(all(test, loom))]
+mod interleavings;
 mod last_error;
 mod mapping;
 mod memory;

@@ -12,6 +12,7 @@ use crate::buffer::{Source, Target};
 use crate::data_type::{self, DataType};
 use crate::failure::{Failure, Result};
 use crate::reach::{Reach, Whereabouts};
+use crate::segment::TINY;
 use crate::world::{Mailbox, World};
 
 const HEADER: u64 = 16;
@@ -26,7 +27,7 @@ const OFFER: u64 = HEADER + (Whereabouts::WORDS * size_of::<u64>()) as u64;
 const DECLINED: [u64; 2] = [u64::MAX; 2];
 
 /// Longer messages are offered.
-const LONG: u64 = 64 << 10;
+const LONG: u64 = if TINY { 64 } else { 64 << 10 };
 
 /// From so many bytes on a message goes around the caches.
 const STREAM: u64 = 4 << 20;
@@ -96,7 +97,10 @@ impl Message {
         mailbox.write_words(world, start + HEADER, &place.words());
         let end = start + OFFER;
         mailbox.written.store(end, Release);
-        world.wait(peer, || mailbox.read.load(Acquire) >= end).await?;
+        if let Err(failure) = world.wait(peer, || mailbox.read.load(Acquire) >= end).await {
+            world.retreat(rank).await;
+            return Err(failure);
+        }
         Ok(match mailbox.refusal(start) {
             None => Answer::Taken,
             Some(DECLINED) => Answer::Declined,
@@ -164,7 +168,7 @@ impl Message {
                 return self.take(way, payload, end, to).await;
             }
             world.wait(peer, || mailbox.arrived(start) >= OFFER).await?;
-            let is_taken = self.fetch(way, mailbox.read_words(world, payload), to);
+            let is_taken = self.fetch(way, mailbox.read_words(world, payload), to)?;
             if !is_taken {
                 mailbox.refuse(start, DECLINED);
             }
@@ -194,17 +198,20 @@ impl Message {
     }
 
     /// Copies the elements that are offered, unless this rank cannot use the sender's memory.
-    fn fetch(self, way: Way<'_>, place: [u64; Whereabouts::WORDS], to: Target) -> bool {
+    fn fetch(self, way: Way<'_>, place: [u64; Whereabouts::WORDS], to: Target) -> Result<bool> {
         let Way { reach, world, rank, peer } = way;
         let length = self.bytes() as usize;
+        let _touch = world.touch(rank)?;
         let stretch = reach.stretch(world, rank, peer, Whereabouts::from_words(place), length);
-        let Some(from) = stretch.as_ref().and_then(|stretch| stretch.source(0, length)) else { return false };
+        let Some(from) = stretch.as_ref().and_then(|stretch| stretch.source(0, length)) else {
+            return Ok(false);
+        };
         // Through the ring they at least get across.
         if (1..length).contains(&from.start().addr().abs_diff(to.start().addr())) {
-            return false;
+            return Ok(false);
         }
         to.copy(from, self.bytes() >= STREAM);
-        true
+        Ok(true)
     }
 }
 

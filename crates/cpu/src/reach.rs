@@ -7,6 +7,7 @@
 #![allow(unsafe_code)]
 
 use std::collections::HashMap;
+use std::sync::atomic::{AtomicU8, Ordering::Relaxed};
 use std::sync::{Arc, LazyLock, Mutex, OnceLock, PoisonError};
 
 use crate::buffer::{Source, Target};
@@ -51,6 +52,8 @@ pub(crate) struct Reach {
     mappings: Mutex<HashMap<Key, Option<Arc<Mapping>>>>,
     /// Whether every rank may read the memory of every other's process.
     readable: OnceLock<bool>,
+    /// The ways to get a call done that debug output has told of, a bit each.
+    told: AtomicU8,
 }
 
 /// A stretch of a rank's memory, in reach for as long as this is there.
@@ -90,7 +93,7 @@ impl Whereabouts {
     }
 
     /// Whether its owner lets others use it.
-    fn is_told(self) -> bool {
+    pub(crate) fn is_told(self) -> bool {
         self.address != 0
     }
 
@@ -197,6 +200,13 @@ impl Reach {
         }
         let readable = all_can(world, rank, failure.is_none()).await?;
         Ok(*self.readable.get_or_init(|| readable))
+    }
+
+    /// Whether this is asked for the first time of `way`.
+    pub(crate) fn is_new(&self, way: u8) -> bool {
+        // Nearly always not, and then nothing is written.
+        let bit = 1 << way;
+        self.told.load(Relaxed) & bit == 0 && self.told.fetch_or(bit, Relaxed) & bit == 0
     }
 
     /// Copies what lies `offset` bytes into `buffer` of `owner`, which is in another process or in this one.

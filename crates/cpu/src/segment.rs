@@ -8,7 +8,6 @@ use std::fs::File;
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::fs::FileExt;
 use std::ptr::{self, NonNull};
-use std::sync::atomic::AtomicU64;
 
 use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, fcntl_get_seals, fstat, ftruncate, memfd_create};
 use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap, munmap};
@@ -18,13 +17,24 @@ use crate::buffer::{Source, Target};
 use crate::debug::{self, Subsystem};
 use crate::failure::{Failure, Result};
 
-const WORD: usize = size_of::<AtomicU64>();
+/// A word. Where all interleavings are tried, Loom has the words, and only the bytes are in the mapping.
+#[cfg(all(test, loom))]
+pub(crate) use loom::sync::atomic::AtomicU64;
+#[cfg(not(all(test, loom)))]
+pub(crate) use std::sync::atomic::AtomicU64;
+
+/// Whether all interleavings are tried, which takes little memory and short calls.
+pub(crate) const TINY: bool = cfg!(all(test, loom));
+
+const WORD: usize = size_of::<u64>();
 
 #[derive(Debug)]
 pub(crate) struct Segment {
     start: NonNull<u8>,
     words: usize,
     bytes: usize,
+    #[cfg(all(test, loom))]
+    loom: Vec<AtomicU64>,
 }
 
 // SAFETY: the mapping belongs to no thread; words are atomic, and who may touch which bytes when is settled
@@ -74,11 +84,22 @@ impl Segment {
             Failure::system(&format!("{length} bytes of shared memory cannot be mapped"), error)
         })?;
         let start = NonNull::new(start.cast()).ok_or_else(|| Failure::internal("mapped at address zero"))?;
-        Ok(Self { start, words, bytes })
+        #[cfg(all(test, loom))]
+        crate::interleavings::begin(start.as_ptr().wrapping_add(words * WORD), bytes);
+        Ok(Self {
+            start,
+            words,
+            bytes,
+            #[cfg(all(test, loom))]
+            loom: (0..words).map(|_| AtomicU64::new(0)).collect(),
+        })
     }
 
     pub(crate) fn word(&self, index: usize) -> &AtomicU64 {
         assert!(index < self.words, "word {index} of {}", self.words);
+        #[cfg(all(test, loom))]
+        return &self.loom[index];
+        #[cfg(not(all(test, loom)))]
         // SAFETY: inside the mapping, which starts at a page and lives as long as `self`; words are never
         // touched but through this function.
         unsafe { self.start.cast::<AtomicU64>().add(index).as_ref() }
@@ -145,6 +166,8 @@ impl Segment {
 
 impl Drop for Segment {
     fn drop(&mut self) {
+        #[cfg(all(test, loom))]
+        crate::interleavings::end(self.place(0, self.bytes));
         // SAFETY: the mapping is ours alone, and no reference into it outlives `self`.
         let result = unsafe { munmap(self.start.as_ptr().cast(), self.words * WORD + self.bytes) };
         debug_assert!(result.is_ok());

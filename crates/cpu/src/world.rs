@@ -5,27 +5,27 @@
 
 use std::future::poll_fn;
 use std::os::fd::{AsFd, OwnedFd};
-use std::sync::atomic::AtomicU64;
-use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
+use std::sync::atomic::Ordering::{Acquire, Relaxed, Release, SeqCst};
 use std::task::Poll;
+use std::time::{Duration, Instant};
 
 use crate::buffer::{Source, Target};
 use crate::executor;
 use crate::failure::{Failure, Result};
 use crate::process::Process;
-use crate::segment::Segment;
+use crate::segment::{AtomicU64, Segment, TINY};
 
 /// More ranks than this is taken for a mistake.
 pub(crate) const MAX_RANKS: usize = 1024;
 
 /// Bytes that a rank can say along with a call.
-pub(crate) const PAYLOAD: usize = 16 << 10;
+pub(crate) const PAYLOAD: usize = if TINY { 64 } else { 16 << 10 };
 
 /// Bytes a rank can stage for the others at a time.
-pub(crate) const STAGE: usize = 512 << 10;
+pub(crate) const STAGE: usize = if TINY { 3 * 64 } else { 512 << 10 };
 
 /// Signals that a rank can raise at another, each counted by itself.
-pub(crate) const SIGNALS: usize = 16;
+pub(crate) const SIGNALS: usize = if TINY { 2 } else { 16 };
 
 /// Words that a rank says of its own along with a call.
 pub(crate) const OWN: usize = 9;
@@ -34,12 +34,13 @@ pub(crate) const OWN: usize = 9;
 const SLOTS: u64 = 2;
 
 // In words. What different ranks write lies on different cache lines, and all of a short call on one line.
-const LINE: usize = 8;
+const LINE: usize = if TINY { 4 } else { 8 };
 const ALARM: usize = 0;
 const HEADER: usize = LINE;
 const PROCESS: usize = 0;
 const STARTED: usize = 1;
 const LEFT: usize = 2;
+const TOUCHING: usize = 3;
 const STEP: usize = LINE;
 const RECORDS: usize = 2 * LINE;
 const SAID: usize = 0;
@@ -68,6 +69,19 @@ pub(crate) struct World {
 
 /// Bytes of a payload that are made ready for the next one.
 const READY: usize = 256;
+
+/// How often a rank that is touched looks whether the other one still runs.
+const RETREAT: Duration = Duration::from_millis(10);
+
+/// A rank's use of other ranks' memory.
+#[derive(Debug)]
+pub(crate) struct Touch<'a>(&'a AtomicU64);
+
+impl Drop for Touch<'_> {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Release);
+    }
+}
 
 /// What a rank said along with a call.
 #[derive(Debug)]
@@ -272,6 +286,41 @@ impl World {
         }
     }
 
+    /// Says that `rank` is about to use memory of other ranks' callers, until the result is dropped; an error if it
+    /// must not any more.
+    ///
+    /// In one order for all ranks: a rank says so and then looks for bad news, and one that gives up lets the bad
+    /// news out and then looks whether it is touched. One of the two sees the other.
+    pub(crate) fn touch(&self, rank: usize) -> Result<Touch<'_>> {
+        let touch = Touch(self.control(rank, TOUCHING));
+        touch.0.fetch_add(1, SeqCst);
+        self.alarmed()?;
+        Ok(touch)
+    }
+
+    /// Ends an operation of `rank` that has failed after the others were told where its memory is: waits until none
+    /// of them uses that any more, for the caller may do with it what it wants after this.
+    pub(crate) async fn retreat(&self, rank: usize) {
+        self.alarm(rank, Alarm::Failed);
+        for other in (0..self.ranks()).filter(|other| *other != rank) {
+            let touching = self.control(other, TOUCHING);
+            let mut looked = Instant::now();
+            poll_fn(|_| {
+                if touching.load(SeqCst) == 0 {
+                    return Poll::Ready(());
+                }
+                if looked.elapsed() >= RETREAT {
+                    looked = Instant::now();
+                    if self.processes[other].ended() {
+                        return Poll::Ready(());
+                    }
+                }
+                Poll::Pending
+            })
+            .await;
+        }
+    }
+
     /// Waits until `done`, which needs something of `rank`.
     pub(crate) async fn wait(&self, rank: usize, mut done: impl FnMut() -> bool) -> Result {
         if done() {
@@ -316,7 +365,7 @@ impl World {
 
     /// Whether all ranks can be relied on.
     pub(crate) fn alarmed(&self) -> Result {
-        let alarm = self.segment.word(ALARM).load(Acquire);
+        let alarm = self.segment.word(ALARM).load(SeqCst);
         let (rank, reason) = (alarm >> 8, alarm & 0xff);
         let what = match reason {
             0 => return Ok(()),
@@ -334,7 +383,7 @@ impl World {
     /// Tells all ranks that `rank` cannot be relied on. The first alarm counts.
     pub(crate) fn alarm(&self, rank: usize, reason: Alarm) {
         let alarm = (rank as u64) << 8 | reason as u64;
-        let _ = self.segment.word(ALARM).compare_exchange(0, alarm, AcqRel, Relaxed);
+        let _ = self.segment.word(ALARM).compare_exchange(0, alarm, SeqCst, Relaxed);
     }
 
     /// Says that nothing more comes from `rank`.
@@ -387,7 +436,7 @@ fn payload_of(rank: usize, step: u64) -> usize {
 fn layout(ranks: usize) -> (usize, usize, usize) {
     let pairs = ranks * ranks;
     // Memory is only taken once it is used, but the more ranks, the more of it is.
-    let ring = ((256 << 20) / pairs).clamp(4 << 10, 64 << 10) & !0xfff;
+    let ring = if TINY { 64 } else { ((256 << 20) / pairs).clamp(4 << 10, 64 << 10) & !0xfff };
     let words = HEADER + ranks * CONTROL + pairs * MAILBOX;
     (words, ranks * SLOTS as usize * (PAYLOAD + STAGE) + pairs * ring, ring)
 }
@@ -482,6 +531,32 @@ mod tests {
         child.wait().unwrap();
         world.patrol();
         assert!(world.alarmed().unwrap_err().text.starts_with("rank 1 died"));
+    }
+
+    #[test]
+    fn a_rank_that_retreats_waits_until_nobody_touches_it() {
+        use std::sync::atomic::AtomicBool;
+
+        let world = world(2);
+        let done = AtomicBool::new(false);
+        let touch = world.touch(1).unwrap();
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                let retreat = async {
+                    world.retreat(0).await;
+                    Ok(())
+                };
+                executor::run_one(retreat, 2, || ()).unwrap();
+                assert!(done.load(Acquire), "touched");
+            });
+            while world.alarmed().is_ok() {
+                std::thread::yield_now();
+            }
+            std::thread::sleep(Duration::from_millis(5));
+            done.store(true, Release);
+            drop(touch);
+        });
+        assert!(world.touch(1).is_err(), "too late to begin");
     }
 
     #[test]

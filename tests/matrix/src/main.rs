@@ -1,0 +1,72 @@
+//! What one NCCL does on a machine without a GPU, through this build's backend: one line for each check or call.
+//!
+//! `cargo xtask matrix` runs it, one process for each set of checks and for each trap, because some of them spoil
+//! the process for the others.
+
+mod checks;
+mod id_failure;
+mod traps;
+
+use std::process::ExitCode;
+
+use libnccl::{Nccl, ResultCode};
+
+fn main() -> ExitCode {
+    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    match run(&arguments.iter().map(String::as_str).collect::<Vec<_>>()) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(problem) => {
+            eprintln!("error: {problem}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn run(arguments: &[&str]) -> Result<(), String> {
+    let nccl = Nccl::load().map_err(|error| error.to_string())?;
+    match *arguments {
+        ["checks", release, library] => checks::run(&nccl, release, library),
+        ["id-failure"] => id_failure::run(&nccl),
+        ["trap", name] => traps::run(&nccl, name)?,
+        _ => return Err("expected `checks RELEASE LIBRARY`, `id-failure` or `trap NAME`".into()),
+    }
+    Ok(())
+}
+
+/// What a check found, or what is wrong.
+type Outcome = Result<Found, String>;
+
+struct Found {
+    /// For the table.
+    text: String,
+    /// What the backends have to agree on besides.
+    detail: String,
+}
+
+impl Found {
+    fn new(text: impl Into<String>) -> Self {
+        Self { text: text.into(), detail: String::new() }
+    }
+
+    fn with(self, detail: impl Into<String>) -> Self {
+        Self { detail: detail.into(), ..self }
+    }
+}
+
+/// A name, a tabulator, the outcome, a tabulator, its detail.
+fn report(name: &str, outcome: Outcome) {
+    let line = |text: &str| text.replace(['\t', '\n'], " ");
+    match outcome {
+        Ok(found) => println!("{name}\t{}\t{}", line(&found.text), line(&found.detail)),
+        Err(problem) => println!("{name}\tfailed: {}\t", line(&problem)),
+    }
+}
+
+fn ensure(holds: bool, problem: impl FnOnce() -> String) -> Result<(), String> {
+    if holds { Ok(()) } else { Err(problem()) }
+}
+
+/// `code 1`.
+fn code(code: ResultCode) -> String {
+    format!("code {}", code.as_raw().0)
+}

@@ -1,0 +1,121 @@
+#![allow(unsafe_code)] // Calls NCCL as nobody should.
+//! What NCCL itself does where the facade stands in between: it crashes, hangs, or leaves something behind.
+//!
+//! Each is a process of its own, which prints what every call answered for as long as it lives.
+
+use std::ffi::c_void;
+use std::ptr;
+
+use libnccl::{Nccl, sys};
+
+pub(crate) fn run(nccl: &Nccl, name: &str) -> Result<(), String> {
+    let functions = nccl.as_raw();
+    let run = match name {
+        "second-id" => second_id,
+        "garbage-slot" => garbage_slot,
+        "open-group" => open_group,
+        "null-split" => null_split,
+        "null-shrink" => null_shrink,
+        "null-operator" => null_operator,
+        "null-operator-destroy" => null_operator_destroy,
+        "zeroed-count" => zeroed_count,
+        "zeroed-destroy" => zeroed_destroy,
+        _ => return Err(format!("there is no trap {name:?}")),
+    };
+    if run(functions).is_none() {
+        println!("absent");
+    }
+    Ok(())
+}
+
+fn answered(code: sys::ncclResult_t) {
+    println!("{}", code.0);
+}
+
+/// Two ids, of which the first cannot be made: `NCCL_SOCKET_IFNAME` names no interface.
+fn second_id(functions: &sys::Functions) -> Option<()> {
+    let get = functions.ncclGetUniqueId?;
+    let mut id = sys::ncclUniqueId::default();
+    for _ in 0..2 {
+        // SAFETY: a place for an id.
+        answered(unsafe { get(&raw mut id) });
+    }
+    Some(())
+}
+
+/// Where the communicator is to be written, there is an address already, and nothing lives there.
+fn garbage_slot(functions: &sys::Functions) -> Option<()> {
+    let mut comm = ptr::without_provenance_mut(0x5a5a_5a5a_5a5a_5a58);
+    init(functions, &raw mut comm)
+}
+
+/// The end of a group that nobody has started.
+fn open_group(functions: &sys::Functions) -> Option<()> {
+    init(functions, &raw mut ptr::null_mut())?;
+    let end = functions.ncclGroupEnd?;
+    // SAFETY: takes nothing.
+    answered(unsafe { end() });
+    Some(())
+}
+
+fn init(functions: &sys::Functions, slot: *mut sys::ncclComm_t) -> Option<()> {
+    let init = functions.ncclCommInitRankConfig?;
+    let id = sys::ncclUniqueId::default();
+    // Releases before 2.17 insist on one or the other.
+    let mut config = sys::ncclConfig_t { blocking: 1, ..sys::ncclConfig_t::initializer() };
+    // SAFETY: arguments as NCCL documents them, and a slot that it says it only writes; where that is not so, the
+    // process ends here.
+    answered(unsafe { init(slot, 1, id, 0, &raw mut config) });
+    Some(())
+}
+
+fn null_split(functions: &sys::Functions) -> Option<()> {
+    let (split, mut new) = (functions.ncclCommSplit?, ptr::null_mut());
+    // SAFETY: whether NCCL checks its argument is what is asked; where it does not, the process ends here.
+    answered(unsafe { split(ptr::null_mut(), 0, 0, &raw mut new, ptr::null_mut()) });
+    Some(())
+}
+
+fn null_shrink(functions: &sys::Functions) -> Option<()> {
+    let (shrink, mut new, mut excluded) = (functions.ncclCommShrink?, ptr::null_mut(), [0]);
+    let (excluded, flags) = (excluded.as_mut_ptr(), sys::NCCL_SHRINK_DEFAULT as i32);
+    // SAFETY: as in `null_split`.
+    answered(unsafe { shrink(ptr::null_mut(), excluded, 1, &raw mut new, ptr::null_mut(), flags) });
+    Some(())
+}
+
+fn null_operator(functions: &sys::Functions) -> Option<()> {
+    let (create, mut op, mut scalar) = (functions.ncclRedOpCreatePreMulSum?, sys::ncclRedOp_t(0), 1.0_f32);
+    let scalar = (&raw mut scalar).cast::<c_void>();
+    let (float, here) =
+        (sys::ncclDataType_t::ncclFloat32, sys::ncclScalarResidence_t::ncclScalarHostImmediate);
+    // SAFETY: as in `null_split`.
+    answered(unsafe { create(&raw mut op, scalar, float, here, ptr::null_mut()) });
+    Some(())
+}
+
+fn null_operator_destroy(functions: &sys::Functions) -> Option<()> {
+    let destroy = functions.ncclRedOpDestroy?;
+    // SAFETY: as in `null_split`.
+    answered(unsafe { destroy(sys::ncclRedOp_t(5), ptr::null_mut()) });
+    Some(())
+}
+
+/// A communicator that is none: zeros, more than NCCL's own struct has.
+fn zeroed() -> sys::ncclComm_t {
+    Box::leak(vec![0_u64; 1 << 20].into_boxed_slice()).as_mut_ptr().cast()
+}
+
+fn zeroed_count(functions: &sys::Functions) -> Option<()> {
+    let (count, mut ranks) = (functions.ncclCommCount?, 0);
+    // SAFETY: as in `null_split`.
+    answered(unsafe { count(zeroed(), &raw mut ranks) });
+    Some(())
+}
+
+fn zeroed_destroy(functions: &sys::Functions) -> Option<()> {
+    let destroy = functions.ncclCommDestroy?;
+    // SAFETY: as in `null_split`.
+    answered(unsafe { destroy(zeroed()) });
+    Some(())
+}
