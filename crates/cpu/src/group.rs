@@ -5,19 +5,13 @@
 
 use std::cell::RefCell;
 use std::collections::{BTreeMap, VecDeque};
-use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::ptr;
-use std::sync::{Arc, OnceLock};
-
-use libnccl::sys::ncclComm_t;
+use std::sync::Arc;
 
 use crate::communicator::{Communicator, Job, Membership};
-use crate::debug::{self, Subsystem};
 use crate::executor::{self, Operation};
 use crate::failure::{Failure, Progress, Result};
-use crate::handle;
+use crate::init::{self, Init};
 use crate::last_error;
-use crate::slot::Slot;
 use crate::world::Alarm;
 
 /// What is to run at the end of a group.
@@ -28,22 +22,6 @@ struct Group {
     inits: Vec<Init>,
     tasks: Vec<Task>,
 }
-
-/// The initialisation of a communicator, which waits for other ranks.
-pub(crate) struct Init {
-    communicator: Arc<Communicator>,
-    /// The one that it is made from, if any.
-    parent: Option<Arc<Communicator>>,
-    meet: Meet,
-    /// What it found.
-    met: Option<Membership>,
-    slot: Slot<ncclComm_t>,
-    /// The handle's number, if the caller has it already.
-    given: Option<usize>,
-}
-
-/// Finds the other ranks of a communicator; none if this rank has no part in it.
-type Meet = Box<dyn FnOnce(&Communicator) -> Result<Option<Membership>> + Send>;
 
 /// An operation of a communicator. Those in one lane run one after another.
 struct Task {
@@ -135,8 +113,8 @@ pub(crate) fn run(
     add(|group| group.tasks.push(Task { communicator, lane, bytes, operation: Box::pin(operation) }))
 }
 
-/// Initialises a communicator at the end of the group, or now.
-pub(crate) fn init(init: Init) -> Result<Progress> {
+/// Makes a communicator at the end of the group, or now.
+pub(crate) fn make(init: Init) -> Result<Progress> {
     add(|group| group.inits.push(init))
 }
 
@@ -178,7 +156,7 @@ impl Group {
     }
 
     fn run(self) -> Result {
-        initialise(self.inits)?;
+        init::all(self.inits)?;
         operate(self.tasks)
     }
 }
@@ -204,61 +182,6 @@ impl Task {
     }
 }
 
-impl Init {
-    pub(crate) fn new(
-        communicator: Communicator,
-        parent: Option<Arc<Communicator>>,
-        slot: Slot<ncclComm_t>,
-        meet: impl FnOnce(&Communicator) -> Result<Option<Membership>> + Send + 'static,
-    ) -> Self {
-        Self {
-            communicator: Arc::new(communicator),
-            parent,
-            meet: Box::new(meet),
-            met: None,
-            slot,
-            given: None,
-        }
-    }
-
-    /// The communicator that says whether the caller waits, and that is at work if not.
-    fn caller(&self) -> &Arc<Communicator> {
-        self.parent.as_ref().unwrap_or(&self.communicator)
-    }
-
-    /// Where the caller does not wait, it has to have something to ask.
-    fn give_early(&mut self) {
-        if self.parent.is_none() {
-            let given = handle::add(Arc::clone(&self.communicator));
-            self.given = Some(given.addr());
-            self.slot.write(given);
-        }
-    }
-
-    fn meet(&mut self) -> Result {
-        let meet = std::mem::replace(&mut self.meet, Box::new(|_| Ok(None)));
-        self.met = meet(&self.communicator)?;
-        Ok(())
-    }
-
-    fn accept(self) {
-        let Some(membership) = self.met else { return self.slot.write(ptr::null_mut()) };
-        self.communicator.join(membership);
-        let told = |handle| {
-            debug::info(Subsystem::Init, || {
-                format!("{} - Init COMPLETE", self.communicator.describe(handle))
-            });
-            handle
-        };
-        match self.given {
-            Some(given) => {
-                told(ptr::without_provenance_mut(given));
-            }
-            None => self.slot.write(told(handle::add(Arc::clone(&self.communicator)))),
-        }
-    }
-}
-
 fn distinct<'a>(communicators: impl Iterator<Item = &'a Arc<Communicator>>) -> Vec<Arc<Communicator>> {
     let mut distinct: Vec<Arc<Communicator>> = vec![];
     for communicator in communicators {
@@ -267,73 +190,6 @@ fn distinct<'a>(communicators: impl Iterator<Item = &'a Arc<Communicator>>) -> V
         }
     }
     distinct
-}
-
-/// Ranks of one communicator that one thread initialises wait for each other, so each gets a thread. Those that
-/// are made from one communicator take turns in the order of their calls, which is the same on all its ranks.
-fn initialise(mut inits: Vec<Init>) -> Result {
-    let communicators: Vec<Arc<Communicator>> =
-        inits.iter().map(|init| Arc::clone(&init.communicator)).collect();
-    let mut turns: Vec<Vec<&mut Init>> = vec![];
-    for init in &mut inits {
-        let same = |turn: &&mut Vec<&mut Init>| Arc::ptr_eq(turn[0].caller(), init.caller());
-        match turns.iter_mut().find(same) {
-            Some(turn) => turn.push(init),
-            None => turns.push(vec![init]),
-        }
-    }
-    let cause = OnceLock::new();
-    std::thread::scope(|scope| {
-        let last = turns.pop();
-        for turn in turns {
-            let turn = Turn { inits: turn.into_iter(), all: &communicators };
-            let thread = std::thread::Builder::new().spawn_scoped(scope, || turn.take(&cause));
-            if let Err(error) = thread {
-                let failure = Failure::system("a thread to initialise a rank cannot be started", error);
-                let _ = cause.set(failure);
-            }
-        }
-        if let Some(turn) = last {
-            Turn { inits: turn.into_iter(), all: &communicators }.take(&cause);
-        }
-    });
-    if let Some(failure) = cause.into_inner() {
-        communicators.iter().for_each(|communicator| communicator.fail(&failure));
-        return Err(failure);
-    }
-    inits.into_iter().for_each(Init::accept);
-    Ok(())
-}
-
-/// Initialisations of one thread. One that fails, or panics, ends all of the group: what the others wait for may
-/// never come.
-struct Turn<'a> {
-    inits: std::vec::IntoIter<&'a mut Init>,
-    all: &'a [Arc<Communicator>],
-}
-
-impl Turn<'_> {
-    /// The first failure is the cause of the others.
-    fn take(mut self, cause: &OnceLock<Failure>) {
-        for init in self.inits.by_ref() {
-            let met = catch_unwind(AssertUnwindSafe(|| init.meet()));
-            let met =
-                met.unwrap_or_else(|_| Err(Failure::internal("a thread that initialised a rank panicked")));
-            if let Err(failure) = met {
-                let _ = cause.set(failure);
-                return;
-            }
-        }
-        self.all = &[];
-    }
-}
-
-impl Drop for Turn<'_> {
-    fn drop(&mut self) {
-        self.all.iter().for_each(|communicator| communicator.cancel());
-        // Other ranks wait for the rest of what was to be made from this one.
-        self.inits.by_ref().for_each(|left| left.caller().alarm(Alarm::Failed));
-    }
 }
 
 fn operate(tasks: Vec<Task>) -> Result {
@@ -389,9 +245,11 @@ mod tests {
     use super::*;
     use crate::options::Options;
     use crate::process::Process;
+    use crate::slot::Slot;
     use crate::unique_id::UniqueId;
     use crate::world::World;
     use libnccl::sys::ncclResult_t;
+    use std::ptr;
     use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 
     fn memberships(ranks: usize) -> impl Iterator<Item = Membership> {
@@ -453,8 +311,8 @@ mod tests {
         let [one, two] = [one, two].map(Slot::for_test);
         let communicator = || Communicator::new(0, Options::default());
         start();
-        init(Init::new(communicator(), None, one, move |_| Ok(Some(theirs)))).unwrap();
-        init(Init::new(communicator(), None, two, |_| Err(Failure::remote("gone")))).unwrap();
+        make(Init::new(communicator(), None, one, move |_| Ok(Some(theirs)))).unwrap();
+        make(Init::new(communicator(), None, two, |_| Err(Failure::remote("gone")))).unwrap();
         assert_eq!(end().unwrap_err().text, "gone");
         assert_eq!(slots, [ptr::null_mut(); 2]);
         let waited = executor::run_one(mine.world.wait(1, || false), 2, || ());

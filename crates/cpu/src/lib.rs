@@ -44,6 +44,7 @@ mod foreign;
 mod group;
 mod growth;
 mod handle;
+mod init;
 #[cfg(all(test, loom))]
 mod interleavings;
 mod last_error;

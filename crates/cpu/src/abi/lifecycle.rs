@@ -16,7 +16,8 @@ use super::{answer, answer_in_group, check, put, rank_of};
 use crate::communicator::{Communicator, Membership, Stop};
 use crate::debug::{self, Subsystem};
 use crate::failure::{Failure, Progress, Result};
-use crate::group::{self, Init};
+use crate::group;
+use crate::init::Init;
 use crate::options::{NAMES_SINCE, Options};
 use crate::process::Process;
 use crate::slot::Slot;
@@ -106,7 +107,7 @@ unsafe fn init(
     });
     // SAFETY: the caller's contract: the slot can be written until the work has ended.
     let slot = unsafe { Slot::new(comm) };
-    group::init(Init::new(Communicator::new(rank, options), None, slot, move |communicator| {
+    group::make(Init::new(Communicator::new(rank, options), None, slot, move |communicator| {
         let world = bootstrap::meet(&id, ranks, rank_index, &Watch::new(communicator))?;
         Ok(Some(Membership { world: Arc::new(world), rank: rank_index, id }))
     }))
@@ -158,7 +159,7 @@ unsafe fn descend(
     let slot = unsafe { Slot::new(newcomm) };
     slot.write(ptr::null_mut());
     let communicator = Communicator::new(parent.device(), options);
-    group::init(Init::new(communicator, Some(Arc::clone(&parent)), slot, move |communicator| {
+    group::make(Init::new(communicator, Some(Arc::clone(&parent)), slot, move |communicator| {
         meet(communicator, &parent)
     }))
 }
