@@ -11,7 +11,7 @@
 #![allow(unsafe_code)]
 
 use std::cell::RefCell;
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::future::poll_fn;
 use std::pin::pin;
 use std::sync::{Arc, Mutex};
@@ -246,9 +246,9 @@ impl Rank {
 
 /// Runs `body` as every rank in all interleavings, or in those in which at most `preemptions` ranks are stopped
 /// where they do not wait. Two ranks with the same number are in the same process.
-fn explore(processes: &[u64], preemptions: Option<usize>, body: impl Fn(Rank) + Send + Sync + 'static) {
+fn explore(processes: &[u64], preemptions: usize, body: impl Fn(Rank) + Send + Sync + 'static) {
     let mut builder = loom::model::Builder::new();
-    builder.preemption_bound = preemptions;
+    builder.preemption_bound = Some(preemptions);
     builder.max_branches = 100_000;
     let processes: Vec<_> = processes.iter().map(|pid| Process { pid: *pid, started: 0 }).collect();
     let number = Arc::new(Mutex::new(0));
@@ -273,17 +273,22 @@ const FAR: [u64; 2] = [1, 2];
 
 #[test]
 fn what_travels_in_words_is_of_its_step() {
-    explore(&NEAR, None, |rank| (0..3).for_each(|round| rank.sum(round, SHORT)));
+    explore(&NEAR, 3, |rank| (0..3).for_each(|round| rank.sum(round, SHORT)));
 }
 
 #[test]
 fn what_travels_in_bytes_is_of_its_step() {
-    explore(&NEAR, None, |rank| (0..3).for_each(|round| rank.sum(round, LONG)));
+    explore(&NEAR, 3, |rank| (0..3).for_each(|round| rank.sum(round, LONG)));
+}
+
+#[test]
+fn two_calls_in_all_interleavings() {
+    explore(&NEAR, 255, |rank| (0..2).for_each(|round| rank.sum(round, LONG)));
 }
 
 #[test]
 fn calls_of_all_kinds_take_turns() {
-    explore(&NEAR, None, |rank| {
+    explore(&NEAR, 3, |rank| {
         rank.sum(0, LONG);
         rank.tell(1);
         rank.sum(2, SHORT);
@@ -292,21 +297,28 @@ fn calls_of_all_kinds_take_turns() {
 
 #[test]
 fn three_ranks_hear_each_other() {
-    explore(&[1; 3], Some(2), |rank| {
-        rank.sum(0, LONG);
-        rank.sum(1, LONG);
-        rank.tell(2);
+    explore(&[1; 3], 1, |rank| {
+        let Rank { world, rank: own, .. } = &rank;
+        for round in 0..2 {
+            let step = world.next_step(*own);
+            let text = |rank| [value(rank, round, 0); LONG];
+            world.say(*own, step, [7, round as u64], &text(*own), &[]);
+            rank.run(world.all(*own, step)).unwrap();
+            for other in 0..3 {
+                assert_eq!(world.payload(other, step, LONG).bytes(), text(other));
+            }
+        }
     });
 }
 
 #[test]
 fn stages_are_read_before_they_are_reused() {
-    explore(&FAR, None, |rank| rank.sum(0, 2 * STAGED));
+    explore(&FAR, 2, |rank| rank.sum(0, 3 * STAGED));
 }
 
 #[test]
 fn stages_of_different_calls_take_turns() {
-    explore(&FAR, None, |rank| {
+    explore(&FAR, 2, |rank| {
         rank.sum(0, STAGED);
         rank.gather(1, STAGED);
     });
@@ -314,13 +326,212 @@ fn stages_of_different_calls_take_turns() {
 
 #[test]
 fn buffers_are_the_callers_again_after_the_call() {
-    explore(&NEAR, None, |rank| {
+    explore(&NEAR, 2, |rank| {
         rank.sum(0, STAGED);
         rank.gather(1, STAGED);
     });
 }
 
 #[test]
-fn messages_come_once_and_in_order() {
-    explore(&NEAR, None, |rank| rank.messages(1 - rank.rank, 0, &[8, 24, 40, 5]));
+fn buffers_are_the_callers_again_after_a_call_that_failed() {
+    explore(&NEAR, 2, |rank| {
+        let (send, receive) = (Buffer::of(rank.rank, 0, STAGED), Buffer::new(2 * STAGED));
+        let mut call = pin!(rank.call(Function::AllGather, STAGED, &send, &receive));
+        if rank.rank == 1 {
+            // Another thread aborts in the middle of it.
+            let _ = call.as_mut().poll(&mut Context::from_waker(Waker::noop()));
+            rank.world.alarm(1, Alarm::Aborted);
+        }
+        let _ = rank.run(call);
+        send.fill(|_| 0);
+        receive.fill(|_| 0);
+    });
+}
+
+#[test]
+fn who_retreats_is_not_touched() {
+    explore(&[1; 3], 2, |rank| {
+        let Rank { world, rank: own, .. } = &rank;
+        // As good as a caller's memory.
+        let (source, target) = world.staged(0, 0, 0, GRAIN);
+        match own {
+            0 => {
+                let waited = rank.run(world.wait(2, || false));
+                assert_eq!(waited.unwrap_err().text, "rank 2 aborted the communicator");
+                rank.run(world.retreat(0));
+                target.write(0, &[0; GRAIN]);
+            }
+            1 => {
+                if let Ok(_touch) = world.touch(1) {
+                    source.read(0, &mut [0; GRAIN]);
+                }
+            }
+            _ => world.alarm(2, Alarm::Aborted),
+        }
+    });
+}
+
+#[test]
+fn short_messages_come_once_and_in_order() {
+    explore(&NEAR, 2, |rank| rank.messages(1 - rank.rank, 0, &[24, 40, 5]));
+}
+
+#[test]
+fn messages_longer_than_the_ring_come_in_parts() {
+    explore(&FAR, 1, |rank| rank.messages(1 - rank.rank, 0, &[66]));
+}
+
+#[test]
+fn offered_messages_are_copied_from_where_they_are() {
+    explore(&NEAR, 3, |rank| rank.messages(1 - rank.rank, 0, &[5, 80, 70]));
+}
+
+#[test]
+fn messages_go_both_ways_at_once() {
+    explore(&NEAR, 2, |rank| {
+        let peer = 1 - rank.rank;
+        let (sent, received) = (Buffer::of(rank.rank, 0, 80), Buffer::new(80));
+        let (mut send, mut receive) = (pin!(rank.send(peer, &sent)), pin!(rank.receive(peer, &received)));
+        let (mut to_send, mut to_receive) = (true, true);
+        rank.run(poll_fn(|context| {
+            to_send = to_send && send.as_mut().poll(context).map(Result::unwrap).is_pending();
+            to_receive = to_receive && receive.as_mut().poll(context).map(Result::unwrap).is_pending();
+            if to_send || to_receive { Poll::Pending } else { Poll::Ready(()) }
+        }));
+        received.expect(|index| value(peer, 0, index));
+    });
+}
+
+#[test]
+fn declined_messages_come_through_the_ring() {
+    let here = std::process::id().into();
+    // No process has the number 0, so the receiver cannot map its memory.
+    explore(&[0, here], 1, |rank| {
+        if rank.rank == 0 {
+            let buffer = Buffer::shared(70);
+            buffer.fill(|index| value(0, 0, index));
+            rank.run(rank.send(1, &buffer)).unwrap();
+            rank.run(rank.send(1, &Buffer::of(0, 1, 5))).unwrap();
+        } else {
+            for (round, length) in [70, 5].into_iter().enumerate() {
+                let buffer = Buffer::new(length);
+                rank.run(rank.receive(0, &buffer)).unwrap();
+                buffer.expect(|index| value(0, round, index));
+            }
+        }
+    });
+}
+
+/// A message of one length for which the receiver has another, and then one that fits.
+fn refuse(processes: &[u64], preemptions: usize, sent: usize, wanted: usize, is_told: bool) {
+    explore(processes, preemptions, move |rank| {
+        if rank.rank == 0 {
+            let buffer = Buffer::of(0, 0, sent);
+            let outcome = rank.run(rank.send(1, &buffer));
+            buffer.fill(|_| 0);
+            if is_told {
+                let text = format!("rank 1, which called ncclRecv(count {wanted}, ncclUint8)");
+                assert!(outcome.unwrap_err().text.contains(&text));
+            } else {
+                outcome.unwrap();
+            }
+        } else {
+            let text = format!("rank 0 called ncclSend(count {sent}, ncclUint8)");
+            let outcome = rank.run(rank.receive(0, &Buffer::new(wanted)));
+            assert!(outcome.unwrap_err().text.contains(&text));
+        }
+        rank.messages(1 - rank.rank, 0, &[24]);
+    });
+}
+
+#[test]
+fn refused_short_messages_are_gone() {
+    refuse(&NEAR, 3, 24, 23, false);
+}
+
+#[test]
+fn refused_offers_are_told() {
+    refuse(&NEAR, 3, 80, 79, true);
+}
+
+#[test]
+fn refused_messages_longer_than_the_ring_are_told() {
+    refuse(&FAR, 1, 90, 89, true);
+}
+
+#[test]
+fn signals_come_with_what_was_written_before() {
+    let target = Mutex::new(None);
+    explore(&NEAR, 3, move |rank| {
+        let window = Buffer::new(2 * GRAIN);
+        let part = |index: usize| window.target().slice(index * GRAIN..(index + 1) * GRAIN);
+        let awaited = |peer, raises| [Awaited { peer, signal: 1, raises }];
+        if rank.rank == 1 {
+            *target.lock().unwrap() = Some([part(0), part(1)]);
+            rank.tell(0);
+            rank.run(one_sided::wait(&rank.world, 1, &awaited(0, 1))).unwrap();
+            let mut bytes = [0; GRAIN];
+            part(0).source().read(0, &mut bytes);
+            assert!(bytes.iter().enumerate().all(|(index, byte)| *byte == value(0, 0, index)));
+            rank.run(one_sided::wait(&rank.world, 1, &awaited(0, 1))).unwrap();
+            part(1).source().read(0, &mut bytes);
+            assert!(bytes.iter().enumerate().all(|(index, byte)| *byte == value(0, 1, index)));
+            one_sided::raise(&rank.world, 1, 0, 1).unwrap();
+        } else {
+            rank.tell(0);
+            let parts = target.lock().unwrap().take().unwrap();
+            for (round, to) in parts.into_iter().enumerate() {
+                Put { from: Buffer::of(0, round, GRAIN).source(), to }.run();
+                one_sided::raise(&rank.world, 0, 1, 1).unwrap();
+            }
+            rank.run(one_sided::wait(&rank.world, 0, &awaited(1, 1))).unwrap();
+        }
+    });
+}
+
+#[test]
+fn what_a_rank_did_before_it_left_counts() {
+    explore(&NEAR, 3, |rank| {
+        rank.sum(0, LONG);
+        if rank.rank == 1 {
+            rank.run(rank.send(0, &Buffer::of(1, 1, 24))).unwrap();
+            one_sided::raise(&rank.world, 1, 0, 0).unwrap();
+            rank.world.leave(1);
+            return;
+        }
+        let buffer = Buffer::new(24);
+        rank.run(rank.receive(1, &buffer)).unwrap();
+        buffer.expect(|index| value(1, 1, index));
+        let awaited = [Awaited { peer: 1, signal: 0, raises: 1 }];
+        rank.run(one_sided::wait(&rank.world, 0, &awaited)).unwrap();
+        let failure = rank.run(one_sided::wait(&rank.world, 0, &awaited)).unwrap_err();
+        assert!(failure.text.starts_with("rank 1 has left"));
+        let failure = rank.run(rank.receive(1, &buffer)).unwrap_err();
+        assert!(failure.text.starts_with("rank 1 has left"));
+        let (send, receive) = (Buffer::new(SHORT), Buffer::new(SHORT));
+        let failure = rank.run(rank.call(Function::AllReduce, SHORT, &send, &receive)).unwrap_err();
+        assert!(failure.text.starts_with("rank 1 has left"));
+    });
+}
+
+#[test]
+fn an_alarm_ends_waiting_but_not_what_is_there_before_it() {
+    explore(&[1; 3], 1, |rank| {
+        if rank.rank == 2 {
+            rank.world.say(2, rank.world.next_step(2), [7, 7], &[], &[]);
+            rank.world.alarm(2, Alarm::Aborted);
+            return;
+        }
+        let Rank { world, rank: own, .. } = &rank;
+        let step = world.next_step(*own);
+        world.say(*own, step, [7, 7], &[], &[]);
+        let first = rank.run(world.all(*own, step));
+        if first.is_ok() {
+            assert_eq!((world.common(2, step), world.common(1 - own, step)), ([7, 7], [7, 7]));
+        }
+        let step = world.next_step(*own);
+        world.say(*own, step, [8, 8], &[], &[]);
+        let failure = rank.run(world.all(*own, step)).unwrap_err();
+        assert_eq!(failure.text, "rank 2 aborted the communicator");
+    });
 }

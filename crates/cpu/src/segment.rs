@@ -17,11 +17,11 @@ use crate::buffer::{Source, Target};
 use crate::debug::{self, Subsystem};
 use crate::failure::{Failure, Result};
 
-/// A word. Where all interleavings are tried, Loom has the words, and only the bytes are in the mapping.
+/// Where all interleavings are tried, Loom has the words, and only the bytes are in the mapping.
 #[cfg(all(test, loom))]
-pub(crate) use loom::sync::atomic::AtomicU64;
+pub(crate) use loom::sync::atomic::{AtomicU64, fence};
 #[cfg(not(all(test, loom)))]
-pub(crate) use std::sync::atomic::AtomicU64;
+pub(crate) use std::sync::atomic::{AtomicU64, fence};
 
 /// Whether all interleavings are tried, which takes little memory and short calls.
 pub(crate) const TINY: bool = cfg!(all(test, loom));
@@ -84,15 +84,16 @@ impl Segment {
             Failure::system(&format!("{length} bytes of shared memory cannot be mapped"), error)
         })?;
         let start = NonNull::new(start.cast()).ok_or_else(|| Failure::internal("mapped at address zero"))?;
-        #[cfg(all(test, loom))]
-        crate::interleavings::begin(start.as_ptr().wrapping_add(words * WORD), bytes);
-        Ok(Self {
+        let segment = Self {
             start,
             words,
             bytes,
             #[cfg(all(test, loom))]
             loom: (0..words).map(|_| AtomicU64::new(0)).collect(),
-        })
+        };
+        #[cfg(all(test, loom))]
+        crate::interleavings::begin(segment.place(0, bytes), bytes);
+        Ok(segment)
     }
 
     pub(crate) fn word(&self, index: usize) -> &AtomicU64 {

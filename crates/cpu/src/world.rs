@@ -5,7 +5,7 @@
 
 use std::future::poll_fn;
 use std::os::fd::{AsFd, OwnedFd};
-use std::sync::atomic::Ordering::{Acquire, Relaxed, Release, SeqCst};
+use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release, SeqCst};
 use std::task::Poll;
 use std::time::{Duration, Instant};
 
@@ -13,7 +13,7 @@ use crate::buffer::{Source, Target};
 use crate::executor;
 use crate::failure::{Failure, Result};
 use crate::process::Process;
-use crate::segment::{AtomicU64, Segment, TINY};
+use crate::segment::{AtomicU64, Segment, TINY, fence};
 
 /// More ranks than this is taken for a mistake.
 pub(crate) const MAX_RANKS: usize = 1024;
@@ -71,7 +71,7 @@ pub(crate) struct World {
 const READY: usize = 256;
 
 /// How often a rank that is touched looks whether the other one still runs.
-const RETREAT: Duration = Duration::from_millis(10);
+const RETREAT: Duration = if TINY { Duration::MAX } else { Duration::from_millis(10) };
 
 /// A rank's use of other ranks' memory.
 #[derive(Debug)]
@@ -293,7 +293,8 @@ impl World {
     /// news out and then looks whether it is touched. One of the two sees the other.
     pub(crate) fn touch(&self, rank: usize) -> Result<Touch<'_>> {
         let touch = Touch(self.control(rank, TOUCHING));
-        touch.0.fetch_add(1, SeqCst);
+        touch.0.fetch_add(1, Relaxed);
+        fence(SeqCst);
         self.alarmed()?;
         Ok(touch)
     }
@@ -302,11 +303,12 @@ impl World {
     /// of them uses that any more, for the caller may do with it what it wants after this.
     pub(crate) async fn retreat(&self, rank: usize) {
         self.alarm(rank, Alarm::Failed);
+        fence(SeqCst);
         for other in (0..self.ranks()).filter(|other| *other != rank) {
             let touching = self.control(other, TOUCHING);
             let mut looked = Instant::now();
             poll_fn(|_| {
-                if touching.load(SeqCst) == 0 {
+                if touching.load(Acquire) == 0 {
                     return Poll::Ready(());
                 }
                 if looked.elapsed() >= RETREAT {
@@ -365,7 +367,7 @@ impl World {
 
     /// Whether all ranks can be relied on.
     pub(crate) fn alarmed(&self) -> Result {
-        let alarm = self.segment.word(ALARM).load(SeqCst);
+        let alarm = self.segment.word(ALARM).load(Acquire);
         let (rank, reason) = (alarm >> 8, alarm & 0xff);
         let what = match reason {
             0 => return Ok(()),
@@ -383,7 +385,7 @@ impl World {
     /// Tells all ranks that `rank` cannot be relied on. The first alarm counts.
     pub(crate) fn alarm(&self, rank: usize, reason: Alarm) {
         let alarm = (rank as u64) << 8 | reason as u64;
-        let _ = self.segment.word(ALARM).compare_exchange(0, alarm, SeqCst, Relaxed);
+        let _ = self.segment.word(ALARM).compare_exchange(0, alarm, AcqRel, Relaxed);
     }
 
     /// Says that nothing more comes from `rank`.

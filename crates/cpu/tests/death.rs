@@ -35,11 +35,11 @@ const LIMIT: Duration = Duration::from_secs(10);
 const F32: ncclDataType_t = ncclDataType_t::ncclFloat32;
 const SUM: ncclRedOp_t = ncclRedOp_t::ncclSum;
 
-/// Elements of a small operation, and of a large one, which takes many steps.
+/// Elements of a small operation, and of a large one, which takes many steps, or is mapped, or read.
 const SMALL: usize = 100;
-const LARGE: usize = 500_000;
+const LARGE: usize = 1_100_000;
 /// Elements of a block that goes from one rank to one rank.
-const BLOCK: usize = 30_000;
+const BLOCK: usize = LARGE;
 
 macro_rules! operations {
     ($($name:ident: $step:expr;)*) => {

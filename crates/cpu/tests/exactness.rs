@@ -1,463 +1,25 @@
-//! Every data type and every reduction to the bit, against a reference that is slow and plain.
-//!
-//! The reference computes integers in 128 bits, and floats of fewer than 32 bits in f64, rounded by counting
-//! units in the last place. Only which NaN a NaN is stays open.
+//! Every data type and every reduction to the bit, against a reference that is slow and plain, with ranks that are
+//! threads or one thread's group. `ways.rs` does so with processes.
 
 mod common;
 #[path = "common/random.rs"]
 mod random;
+#[path = "common/reference.rs"]
+mod reference;
+#[path = "common/worker.rs"]
+mod worker;
 
-use std::fmt::Debug;
 use std::ops::Range;
+use std::process::{Command, Stdio};
 use std::ptr;
-use std::sync::OnceLock;
 use std::thread::available_parallelism;
 
 use common::{Address, Comm, Mode, OK, addresses, init, on_threads, together};
-use libnccl::sys::{ncclDataType_t, ncclRedOp_t, ncclResult_t, ncclScalarResidence_t};
-use random::Random;
-
-#[derive(Debug, Clone, Copy, PartialEq)]
-enum Op {
-    Sum,
-    Prod,
-    Max,
-    Min,
-    Avg,
-    PreMulSum,
-}
-
-const OPS: [Op; 6] = [Op::Sum, Op::Prod, Op::Max, Op::Min, Op::Avg, Op::PreMulSum];
-
-#[derive(Debug, Clone, Copy, PartialEq)]
-enum Function {
-    AllReduce,
-    Reduce,
-    ReduceScatter,
-}
-
-const FUNCTIONS: [Function; 3] = [Function::AllReduce, Function::Reduce, Function::ReduceScatter];
-
-/// An element, and what NCCL computes with it.
-trait Number: Copy + Debug + Send + Sync {
-    const RAW: ncclDataType_t;
-    const SIZE: usize;
-
-    /// Of the last bytes of a word.
-    fn from_bits(bits: u64) -> Self;
-    fn bits(self) -> u64;
-    fn nearest(value: f64) -> Self;
-    fn add(self, other: Self) -> Self;
-    fn multiply(self, other: Self) -> Self;
-    fn larger(self, other: Self) -> Self;
-    fn smaller(self, other: Self) -> Self;
-    /// What an average multiplies by; `None` if it divides.
-    fn reciprocal(ranks: usize) -> Option<Self>;
-    fn divide(self, ranks: usize) -> Self;
-    fn is_nan(self) -> bool;
-    /// Bits worth trying.
-    fn special() -> Vec<u64>;
-    /// A number, the product of two of which may be subnormal.
-    fn small(random: u64) -> Self;
-}
-
-macro_rules! integers {
-    ($($type:ty: $raw:ident),*) => {$(
-        impl Number for $type {
-            const RAW: ncclDataType_t = ncclDataType_t::$raw;
-            const SIZE: usize = size_of::<Self>();
-
-            fn from_bits(bits: u64) -> Self {
-                bits as Self
-            }
-
-            fn bits(self) -> u64 {
-                // Without the sign's copies.
-                self as u64 & (u64::MAX >> (64 - Self::BITS))
-            }
-
-            fn nearest(value: f64) -> Self {
-                value as i64 as Self
-            }
-
-            fn add(self, other: Self) -> Self {
-                (self as i128 + other as i128) as Self
-            }
-
-            fn multiply(self, other: Self) -> Self {
-                (self as i128 as u128).wrapping_mul(other as i128 as u128) as Self
-            }
-
-            fn larger(self, other: Self) -> Self {
-                if self as i128 > other as i128 { self } else { other }
-            }
-
-            fn smaller(self, other: Self) -> Self {
-                if (self as i128) < other as i128 { self } else { other }
-            }
-
-            fn reciprocal(_: usize) -> Option<Self> {
-                None
-            }
-
-            fn divide(self, ranks: usize) -> Self {
-                (self as i128 / ranks as i128) as Self
-            }
-
-            fn is_nan(self) -> bool {
-                false
-            }
-
-            fn special() -> Vec<u64> {
-                [0, 1, Self::MAX, Self::MIN, Self::MAX / 2, Self::MAX / 3].map(Self::bits).to_vec()
-            }
-
-            fn small(random: u64) -> Self {
-                (random % 100) as Self
-            }
-        }
-    )*};
-}
-
-integers!(i8: ncclInt8, u8: ncclUint8, i32: ncclInt32, u32: ncclUint32, i64: ncclInt64, u64: ncclUint64);
-
-macro_rules! floats {
-    ($($type:ty as $bits:ty: $raw:ident),*) => {$(
-        impl Number for $type {
-            const RAW: ncclDataType_t = ncclDataType_t::$raw;
-            const SIZE: usize = size_of::<Self>();
-
-            fn from_bits(bits: u64) -> Self {
-                Self::from_bits(bits as $bits)
-            }
-
-            fn bits(self) -> u64 {
-                self.to_bits().into()
-            }
-
-            fn nearest(value: f64) -> Self {
-                value as Self
-            }
-
-            fn add(self, other: Self) -> Self {
-                self + other
-            }
-
-            fn multiply(self, other: Self) -> Self {
-                self * other
-            }
-
-            fn larger(self, other: Self) -> Self {
-                if second_is_larger(self.into(), other.into()) { other } else { self }
-            }
-
-            fn smaller(self, other: Self) -> Self {
-                if second_is_smaller(self.into(), other.into()) { other } else { self }
-            }
-
-            fn reciprocal(ranks: usize) -> Option<Self> {
-                Some(1.0 / ranks as Self)
-            }
-
-            fn divide(self, _: usize) -> Self {
-                self
-            }
-
-            fn is_nan(self) -> bool {
-                self.is_nan()
-            }
-
-            fn special() -> Vec<u64> {
-                let (one, infinity) = (Self::bits(1.0), Self::bits(Self::INFINITY));
-                let (normal, largest) = (Self::bits(Self::MIN_POSITIVE), Self::bits(Self::MAX));
-                signed(&[0, 1, normal - 1, normal, one, largest, infinity, infinity + 1], Self::SIZE)
-            }
-
-            fn small(random: u64) -> Self {
-                Self::MIN_POSITIVE.sqrt() * (random % 4096) as Self / 2048.0
-            }
-        }
-    )*};
-}
-
-floats!(f32 as u32: ncclFloat32, f64 as u64: ncclFloat64);
-
-/// The magnitudes, and with a sign.
-fn signed(magnitudes: &[u64], size: usize) -> Vec<u64> {
-    magnitudes.iter().flat_map(|magnitude| [*magnitude, magnitude | 1 << (8 * size - 1)]).collect()
-}
-
-fn second_is_larger(first: f64, second: f64) -> bool {
-    match (first.is_nan(), second.is_nan()) {
-        (true, _) => true,
-        (false, true) => false,
-        (false, false) if first == second => first.is_sign_negative(),
-        (false, false) => first < second,
-    }
-}
-
-fn second_is_smaller(first: f64, second: f64) -> bool {
-    match (first.is_nan(), second.is_nan()) {
-        (true, _) => true,
-        (false, true) => false,
-        (false, false) if first == second => second.is_sign_negative(),
-        (false, false) => first > second,
-    }
-}
-
-/// A float that Rust does not know.
-struct Format {
-    raw: ncclDataType_t,
-    exponent: i32,
-    mantissa: i32,
-    /// The largest finite magnitude's bits; those after it are infinity, unless `no_infinity`, and NaN.
-    largest: u64,
-    no_infinity: bool,
-    /// Too large a result is the largest number, and not infinity.
-    saturates: bool,
-}
-
-const HALF: usize = 0;
-const BFLOAT16: usize = 1;
-const E4M3: usize = 2;
-const E5M2: usize = 3;
-
-static FORMATS: [Format; 4] = [
-    Format {
-        raw: ncclDataType_t::ncclFloat16,
-        exponent: 5,
-        mantissa: 10,
-        largest: 0x7bff,
-        no_infinity: false,
-        saturates: false,
-    },
-    Format {
-        raw: ncclDataType_t::ncclBfloat16,
-        exponent: 8,
-        mantissa: 7,
-        largest: 0x7f7f,
-        no_infinity: false,
-        saturates: false,
-    },
-    Format {
-        raw: ncclDataType_t::ncclFloat8e4m3,
-        exponent: 4,
-        mantissa: 3,
-        largest: 0x7e,
-        no_infinity: true,
-        saturates: true,
-    },
-    Format {
-        raw: ncclDataType_t::ncclFloat8e5m2,
-        exponent: 5,
-        mantissa: 2,
-        largest: 0x7b,
-        no_infinity: false,
-        saturates: true,
-    },
-];
-
-impl Format {
-    fn sign(&self) -> u64 {
-        1 << (self.exponent + self.mantissa)
-    }
-
-    /// The exponent of the smallest normal number.
-    fn smallest_exponent(&self) -> i32 {
-        2 - (1 << (self.exponent - 1))
-    }
-
-    /// The value as the definition of such floats says.
-    fn value(&self, bits: u64) -> f64 {
-        let magnitude = bits & (self.sign() - 1);
-        let (exponent, mantissa) = ((magnitude >> self.mantissa) as i32, magnitude % (1 << self.mantissa));
-        let fraction = mantissa as f64 / f64::from(1 << self.mantissa);
-        let smallest = self.smallest_exponent();
-        let value = match exponent {
-            _ if magnitude == self.largest + 1 && !self.no_infinity => f64::INFINITY,
-            _ if magnitude > self.largest => f64::NAN,
-            0 => fraction * 2f64.powi(smallest),
-            _ => (1.0 + fraction) * 2f64.powi(exponent - 1 + smallest),
-        };
-        if bits & self.sign() == 0 { value } else { -value }
-    }
-
-    /// The bits of the nearest number, the even one of two.
-    fn nearest(&self, value: f64) -> u64 {
-        if value.is_nan() {
-            return self.sign() - 1;
-        }
-        let sign = if value.is_sign_negative() { self.sign() } else { 0 };
-        let overflow = sign | if self.saturates { self.largest } else { self.largest + 1 };
-        if value.is_infinite() {
-            return overflow;
-        }
-        // f64's exponent: what is subnormal there is far below any of these formats.
-        let exponent = ((value.abs().to_bits() >> 52) as i32 - 1023).max(self.smallest_exponent());
-        let unit = f64::from_bits(((exponent - self.mantissa + 1023) as u64) << 52);
-        let units = (value.abs() / unit).round_ties_even();
-        let one = 1u64 << self.mantissa;
-        // A subnormal number's units are its bits. Above it each exponent has `one` units; those that are rounded
-        // up to the next exponent carry into it.
-        let bits = units as u64 + (exponent - self.smallest_exponent()) as u64 * one;
-        if bits > self.largest { overflow } else { sign | bits }
-    }
-}
-
-/// An element of a format.
-#[derive(Debug, Clone, Copy)]
-struct Small<const F: usize>(u64);
-
-/// The values of a format's bits.
-fn values(format: usize) -> &'static [f64] {
-    static VALUES: [OnceLock<Vec<f64>>; 4] = [const { OnceLock::new() }; 4];
-    VALUES[format].get_or_init(|| {
-        let format = &FORMATS[format];
-        (0..2 * format.sign()).map(|bits| format.value(bits)).collect()
-    })
-}
-
-impl<const F: usize> Small<F> {
-    fn value(self) -> f64 {
-        values(F)[self.0 as usize]
-    }
-
-    /// A result of arithmetic: an 8-bit float's is rounded to a half first.
-    fn result(value: f64) -> Self {
-        let halves = &FORMATS[HALF];
-        Self::nearest(if Self::SIZE == 1 { halves.value(halves.nearest(value)) } else { value })
-    }
-}
-
-impl<const F: usize> Number for Small<F> {
-    const RAW: ncclDataType_t = FORMATS[F].raw;
-    const SIZE: usize = (1 + FORMATS[F].exponent + FORMATS[F].mantissa) as usize / 8;
-
-    fn from_bits(bits: u64) -> Self {
-        Self(bits & (2 * FORMATS[F].sign() - 1))
-    }
-
-    fn bits(self) -> u64 {
-        self.0
-    }
-
-    fn nearest(value: f64) -> Self {
-        Self(FORMATS[F].nearest(value))
-    }
-
-    // An f64 holds every product of two of these. Where it does not hold a sum, what it drops is too small to
-    // make a difference.
-    fn add(self, other: Self) -> Self {
-        Self::result(self.value() + other.value())
-    }
-
-    fn multiply(self, other: Self) -> Self {
-        Self::result(self.value() * other.value())
-    }
-
-    // Rounded, because 8-bit infinities are too large.
-    fn larger(self, other: Self) -> Self {
-        let (value, other) = (self.value(), other.value());
-        Self::nearest(if second_is_larger(value, other) { other } else { value })
-    }
-
-    fn smaller(self, other: Self) -> Self {
-        let (value, other) = (self.value(), other.value());
-        Self::nearest(if second_is_smaller(value, other) { other } else { value })
-    }
-
-    fn reciprocal(ranks: usize) -> Option<Self> {
-        Some(Self::nearest(1.0 / ranks as f64))
-    }
-
-    fn divide(self, _: usize) -> Self {
-        self
-    }
-
-    fn is_nan(self) -> bool {
-        self.value().is_nan()
-    }
-
-    fn special() -> Vec<u64> {
-        let format = &FORMATS[F];
-        let (normal, largest, one) = (1 << format.mantissa, format.largest, format.nearest(1.0));
-        signed(&[0, 1, normal - 1, normal, one, largest, largest + 1, format.sign() - 1], Self::SIZE)
-    }
-
-    fn small(random: u64) -> Self {
-        let root = 2f64.powi(FORMATS[F].smallest_exponent() / 2);
-        Self::nearest(root * (random % 4096) as f64 / 2048.0)
-    }
-}
-
-/// The bytes of `length` elements: any bits, numbers near 1, special ones, small ones. Which of these an element
-/// is depends on its place, so that it meets its like.
-fn elements<T: Number>(seed: u64, length: usize) -> Vec<u8> {
-    let (mut random, special) = (Random::new(seed << 32), T::special());
-    let mut bytes = Vec::with_capacity(length * T::SIZE);
-    for index in 0..length {
-        let number = random.next();
-        let element = match index % 8 {
-            0..3 => T::from_bits(number),
-            3 | 4 => T::nearest((number % 2001) as f64 / 77.0 - 13.0),
-            5 => T::small(number),
-            6 => T::from_bits(special[number as usize % special.len()]),
-            _ if number.is_multiple_of(2) => T::from_bits(special[number as usize / 2 % special.len()]),
-            _ => T::nearest((number % 20_001) as f64 / 7.0 - 1300.0),
-        };
-        let word = element.bits().to_le_bytes();
-        bytes.extend_from_slice(&word[..T::SIZE]);
-    }
-    bytes
-}
-
-fn load<T: Number>(bytes: &[u8], index: usize) -> T {
-    let mut word = [0; 8];
-    word[..T::SIZE].copy_from_slice(&bytes[index * T::SIZE..][..T::SIZE]);
-    T::from_bits(u64::from_le_bytes(word))
-}
-
-/// A rank's factor in [`Op::PreMulSum`].
-fn scalar<T: Number>(rank: usize) -> T {
-    T::nearest([0.3, 2.0, -1.7, 3.1, 0.001, 7.0, 1.0, -5.0][rank])
-}
-
-/// The reduction of one element: in the order of the ranks, from the one after `last` round to `last`.
-fn reduced<T: Number>(op: Op, sends: &[Vec<u8>], index: usize, last: usize) -> T {
-    let ranks = sends.len();
-    let mut result = None;
-    for step in 1..=ranks {
-        let rank = (last + step) % ranks;
-        let element = load::<T>(&sends[rank], index);
-        let factor = match op {
-            Op::Avg => T::reciprocal(ranks),
-            Op::PreMulSum => Some(scalar::<T>(rank)),
-            _ => None,
-        };
-        let input = factor.map_or(element, |factor| element.multiply(factor));
-        result = Some(match (result, op) {
-            (None, _) => input,
-            (Some(result), Op::Sum | Op::Avg | Op::PreMulSum) => T::add(result, input),
-            (Some(result), Op::Prod) => T::multiply(result, input),
-            (Some(result), Op::Max) => T::larger(result, input),
-            (Some(result), Op::Min) => T::smaller(result, input),
-        });
-    }
-    let result = result.expect("there is a rank");
-    if op == Op::Avg { result.divide(ranks) } else { result }
-}
-
-/// The rank that is last in the order of reduction.
-fn last<T: Number>(function: Function, ranks: usize, count: usize, root: usize, index: usize) -> usize {
-    match function {
-        Function::AllReduce => {
-            let bytes = (count.div_ceil(ranks) * T::SIZE).next_multiple_of(512);
-            index * T::SIZE / bytes
-        }
-        Function::Reduce => root,
-        Function::ReduceScatter => index / count,
-    }
-}
+use libnccl::sys::ncclResult_t;
+use reference::{
+    BFLOAT16, E4M3, E5M2, FORMATS, FUNCTIONS, Function, HALF, Number, OPS, Op, Small, create, elements, last,
+    load, reduced,
+};
 
 /// What lies behind the receive buffers, and stays.
 const GUARD: [u8; 64] = [0xa5; 64];
@@ -481,24 +43,6 @@ fn run(
         received.truncate(length);
     }
     received
-}
-
-/// The reduction to pass.
-fn create<T: Number>(op: Op, rank: usize, comm: Comm) -> ncclRedOp_t {
-    match op {
-        Op::Sum => ncclRedOp_t::ncclSum,
-        Op::Prod => ncclRedOp_t::ncclProd,
-        Op::Max => ncclRedOp_t::ncclMax,
-        Op::Min => ncclRedOp_t::ncclMin,
-        Op::Avg => ncclRedOp_t::ncclAvg,
-        Op::PreMulSum => {
-            let mut scalar = scalar::<T>(rank).bits().to_le_bytes();
-            let (mut created, scalar) = (ncclRedOp_t::ncclSum, scalar.as_mut_ptr().cast());
-            let residence = ncclScalarResidence_t::ncclScalarHostImmediate;
-            assert_eq!(nccl!(ncclRedOpCreatePreMulSum(&mut created, scalar, T::RAW, residence, comm.0)), OK);
-            created
-        }
-    }
 }
 
 /// A number of ranks, as threads and as a group.
@@ -727,6 +271,28 @@ fn a_large_reduction() {
     let sends = on_threads(3, |rank| elements::<f32>(rank as u64, LARGE_COUNT));
     reduction::<f32>(&ranks, &[Mode::Threads], Function::AllReduce, Op::Sum, LARGE_COUNT, &sends);
     ranks.destroy();
+}
+
+/// The same where no rank uses another's memory, in a process of its own, as the environment is read once a
+/// process.
+#[test]
+fn the_same_staged() {
+    let child = Command::new(std::env::current_exe().unwrap())
+        .args(["reductions_thinned", "moves_thinned", "a_large_reduction", "--exact", "--test-threads=2"])
+        .env("NCCL_P2P_DISABLE", "1")
+        .env("NCCL_DEBUG", "INFO")
+        .env("NCCL_DEBUG_SUBSYS", "SHM")
+        .env_remove("NCCL_DEBUG_FILE")
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let text = worker::finish(child);
+    assert!(text.contains("3 passed"), "{text}");
+    let ways = || text.lines().filter(|line| line.contains(" bytes on rank "));
+    assert!(ways().count() > 0, "{text}");
+    let staged = ": staged, because NCCL_P2P_DISABLE is 1 at rank 0";
+    assert_eq!(ways().find(|line| !line.ends_with(staged)), None);
 }
 
 // All combinations, for a release build.

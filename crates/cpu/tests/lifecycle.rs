@@ -787,7 +787,12 @@ fn a_revoke_ends_what_runs_in_the_background() {
     let id = unique_id();
     let comms = [begin(id, 2, 0), begin(id, 2, 1)];
     comms.iter().for_each(|comm| assert_eq!(outcome(comm.0), OK));
-    assert_eq!(sum(comms[0].0, 1), Err(PROGRESS));
+    // In use until the communicator is gone.
+    let mut place = [1];
+    let (buffer, data_type, sum) =
+        (place.as_mut_ptr().cast(), ncclDataType_t::ncclInt32, ncclRedOp_t::ncclSum);
+    let started = nccl!(ncclAllReduce(buffer, buffer, 1, data_type, sum, comms[0].0, ptr::null_mut()));
+    assert_eq!(started, PROGRESS);
     thread::sleep(Duration::from_millis(20));
     let start = Instant::now();
     let code = nccl!(ncclCommRevoke(comms[0].0, 0));

@@ -22,55 +22,96 @@ pub struct Worker {
     pub comm: Comm,
 }
 
-/// What this process is told to be, if it is: the test that is called `worker` begins with this.
+/// What a process is told.
+#[derive(Debug)]
+pub struct Orders {
+    pub task: String,
+    pub id: ncclUniqueId,
+    pub ranks: usize,
+    /// The ranks that are its own.
+    pub own: Vec<usize>,
+}
+
+/// What this process is told to be, if it is one: the test that is called `worker` begins with this.
 pub fn told() -> Option<Worker> {
+    let Orders { task, id, ranks, own } = orders()?;
+    let rank = own[0];
+    Some(Worker { task, ranks, rank, comm: join(id, ranks, rank) })
+}
+
+/// The same before the ranks meet, and where a process may have several.
+pub fn orders() -> Option<Orders> {
     let task = std::env::var("LIBNCCL_TEST_TASK").ok()?;
-    let number = |name| std::env::var(name).unwrap().parse::<usize>().unwrap();
-    let (ranks, rank) = (number("LIBNCCL_TEST_RANKS"), number("LIBNCCL_TEST_RANK"));
     let mut id = ncclUniqueId::default();
     let hex = std::env::var("LIBNCCL_TEST_ID").unwrap();
     for (index, byte) in id.internal.iter_mut().enumerate() {
         *byte = u8::from_str_radix(&hex[2 * index..][..2], 16).unwrap() as _;
     }
-    let comm = init_rank(id, ranks, rank).unwrap_or_else(|code| panic!("{code:?} {}", last_error()));
-    Some(Worker { task, ranks, rank, comm })
+    let ranks = std::env::var("LIBNCCL_TEST_RANKS").unwrap().parse().unwrap();
+    let own = std::env::var("LIBNCCL_TEST_RANK").unwrap();
+    Some(Orders { task, id, ranks, own: own.split(',').map(|rank| rank.parse().unwrap()).collect() })
 }
 
-pub fn spawn(task: &str, id: &ncclUniqueId, ranks: usize, rank: usize) -> Child {
+pub fn join(id: ncclUniqueId, ranks: usize, rank: usize) -> Comm {
+    init_rank(id, ranks, rank).unwrap_or_else(|code| panic!("{code:?} {}", last_error()))
+}
+
+/// The process of the ranks `own`, to be started.
+pub fn command(task: &str, id: &ncclUniqueId, ranks: usize, own: &[usize]) -> Command {
     let hex: String = id.internal.iter().map(|byte| format!("{:02x}", *byte as u8)).collect();
-    Command::new(std::env::current_exe().unwrap())
+    let own: Vec<String> = own.iter().map(ToString::to_string).collect();
+    let mut command = Command::new(std::env::current_exe().unwrap());
+    command
         .args(["worker", "--exact", "--nocapture", "--test-threads=1"])
         .env("LIBNCCL_TEST_TASK", task)
         .env("LIBNCCL_TEST_ID", hex)
         .env("LIBNCCL_TEST_RANKS", ranks.to_string())
-        .env("LIBNCCL_TEST_RANK", rank.to_string())
+        .env("LIBNCCL_TEST_RANK", own.join(","))
         .stdout(Stdio::null())
-        .stderr(Stdio::piped())
-        .spawn()
-        .unwrap()
+        .stderr(Stdio::piped());
+    command
 }
 
-/// Waits until a process has ended well.
-pub fn finish(mut child: Child) {
-    let deadline = Instant::now() + LIMIT;
-    let status = loop {
-        match child.try_wait().unwrap() {
-            Some(status) => break Some(status),
-            None if Instant::now() > deadline => break None,
-            None => thread::sleep(Duration::from_millis(2)),
+pub fn spawn(task: &str, id: &ncclUniqueId, ranks: usize, rank: usize) -> Child {
+    command(task, id, ranks, &[rank]).spawn().unwrap()
+}
+
+/// Waits until a process has ended well, and returns what it printed as far as that comes here.
+pub fn finish(mut child: Child) -> String {
+    let (output, errors) = (child.stdout.take(), child.stderr.take());
+    thread::scope(|scope| {
+        let output = scope.spawn(|| all_of(output));
+        let errors = scope.spawn(|| all_of(errors));
+        let deadline = Instant::now() + LIMIT;
+        let status = loop {
+            match child.try_wait().unwrap() {
+                Some(status) => break Some(status),
+                None if Instant::now() > deadline => break None,
+                None => thread::sleep(Duration::from_millis(2)),
+            }
+        };
+        if status.is_none() {
+            child.kill().unwrap();
         }
-    };
-    if status.is_none() {
-        child.kill().unwrap();
+        let (output, errors) = (output.join().unwrap(), errors.join().unwrap());
+        assert!(status.is_some_and(|status| status.success()), "{status:?} {output}{errors}");
+        output
+    })
+}
+
+fn all_of(pipe: Option<impl Read>) -> String {
+    let mut bytes = vec![];
+    if let Some(mut pipe) = pipe {
+        pipe.read_to_end(&mut bytes).unwrap();
     }
-    let mut text = String::new();
-    child.stderr.take().unwrap().read_to_string(&mut text).unwrap();
-    assert!(status.is_some_and(|status| status.success()), "{status:?} {text}");
+    String::from_utf8_lossy(&bytes).into_owned()
 }
 
 /// Has as many processes do `task` together.
 pub fn together(task: &str, ranks: usize) {
     let id = unique_id();
     let children: Vec<Child> = (0..ranks).map(|rank| spawn(task, &id, ranks, rank)).collect();
-    children.into_iter().for_each(finish);
+    for child in children {
+        finish(child);
+    }
 }
