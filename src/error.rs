@@ -160,6 +160,14 @@ pub enum LoadError {
     )]
     NoBackend,
 
+    /// There is no NCCL for this operating system. What is in the process already works all the same:
+    /// [`Nccl::from_table`](crate::Nccl::from_table).
+    #[error("there is no NCCL for {system}: NVIDIA's NCCL and AMD's RCCL are libraries for Linux")]
+    NoPlatform {
+        /// Its name, as in [`std::env::consts::OS`].
+        system: &'static str,
+    },
+
     /// None of the places that were tried has a library that works.
     #[error("no NCCL library could be loaded{}", list(attempts))]
     NotLoaded {
@@ -244,6 +252,11 @@ mod tests {
         assert_eq!(
             unsupported(Version::new(2, 27, 7)).to_string(),
             "ncclCommShrink, in NCCL since 2.27.3, is missing from the loaded library, 2.27.7 (/opt/libnccl.so.2)"
+        );
+
+        assert_eq!(
+            LoadError::NoPlatform { system: "macos" }.to_string(),
+            "there is no NCCL for macos: NVIDIA's NCCL and AMD's RCCL are libraries for Linux"
         );
 
         let attempt = |path: &str, problem: &str| Attempt {

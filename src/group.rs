@@ -469,16 +469,38 @@ impl Drop for Open<'_, '_> {
 /// Ends the group that is open on this thread, if there is one, without starting anything.
 ///
 /// After a call that failed, NCCL's group end drops what was queued instead of starting it (see
-/// `docs/design.md`): so fail a call on purpose. A null communicator is refused by every release.
+/// `docs/design.md`): so fail a call on purpose.
 #[cold]
 fn cancel(library: &Library) {
-    let null = std::ptr::null_mut();
-    let (data_type, op) = (sys::ncclDataType_t::ncclInt8, sys::ncclRedOp_t::ncclSum);
-    if let (Some(all_reduce), Some(end)) = (library.functions.ncclAllReduce, library.functions.ncclGroupEnd) {
-        // SAFETY: NCCL checks the communicator before it looks at anything else.
-        unsafe { all_reduce(null, null, 1, data_type, op, std::ptr::null_mut(), std::ptr::null_mut()) };
+    if library.is_rccl {
+        fail_to_make(library);
+    } else {
+        fail_to_reduce(library);
+    }
+    if let Some(end) = library.functions.ncclGroupEnd {
         // SAFETY: takes nothing.
         unsafe { end() };
+    }
+}
+
+/// A null communicator is refused by every release of NCCL.
+fn fail_to_reduce(library: &Library) {
+    let (null, stream) = (std::ptr::null_mut(), std::ptr::null_mut());
+    let (data_type, op) = (sys::ncclDataType_t::ncclInt8, sys::ncclRedOp_t::ncclSum);
+    if let Some(all_reduce) = library.functions.ncclAllReduce {
+        // SAFETY: NCCL checks the communicator before it looks at anything else.
+        unsafe { all_reduce(null, null, 1, data_type, op, std::ptr::null_mut(), stream) };
+    }
+}
+
+/// RCCL's collectives read from a null communicator; its making of one refuses what is no rank, as NCCL's does.
+fn fail_to_make(library: &Library) {
+    const SIZE: i32 = 1;
+    const NO_RANK: i32 = -1;
+    let mut none = std::ptr::null_mut();
+    if let Some(init_rank) = library.functions.ncclCommInitRank {
+        // SAFETY: a place to write a handle to, which it does not come to.
+        unsafe { init_rank(&raw mut none, SIZE, sys::ncclUniqueId::default(), NO_RANK) };
     }
 }
 

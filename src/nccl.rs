@@ -50,7 +50,9 @@ impl Nccl {
     /// The search goes through: the file that `LIBNCCL_PATH` names (and nothing else, if it is set);
     /// `libnccl.so.2` and `libnccl.so` wherever the dynamic linker looks; the package `nvidia-nccl-cu12` or
     /// `-cu13` of the Python environment (`VIRTUAL_ENV`, `CONDA_PREFIX`, the `python3` on `PATH`);
-    /// `$CONDA_PREFIX/lib`, `$NCCL_HOME/lib`, `$CUDA_HOME/lib64`. Set-uid programs ignore the environment.
+    /// `$CONDA_PREFIX/lib`, `$NCCL_HOME/lib`, `$CUDA_HOME/lib64`; and then, for AMD's RCCL, `librccl.so.1` and
+    /// `librccl.so` wherever the dynamic linker looks, `$ROCM_PATH/lib`, `/opt/rocm/lib`. Set-uid programs ignore
+    /// the environment.
     ///
     /// ```no_run
     /// use libnccl::Nccl;
@@ -62,7 +64,8 @@ impl Nccl {
     /// ```
     ///
     /// # Errors
-    /// [`LoadError::NotLoaded`] lists every place with the reason; [`LoadError::NoBackend`] without a backend.
+    /// [`LoadError::NotLoaded`] lists every place with the reason; [`LoadError::NoBackend`] without a backend;
+    /// [`LoadError::NoPlatform`] on another system than Linux.
     pub fn load() -> Result<Self, LoadError> {
         Library::load().map(|library| Self { library })
     }
@@ -130,7 +133,7 @@ impl Nccl {
     /// name, and stays callable until the process ends.
     pub unsafe fn from_table(name: &'static str, functions: sys::Functions) -> Result<Self, LoadError> {
         // SAFETY: the caller's promise.
-        unsafe { Library::new(functions, DeviceFunctions::EMPTY, Backend::InProcess { name }) }
+        unsafe { Library::new(functions, DeviceFunctions::EMPTY, Backend::InProcess { name }, false) }
             .map(|library| Self { library })
     }
 

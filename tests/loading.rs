@@ -1,5 +1,5 @@
 //! Everything that can be wrong with a library file is an error that names the file and what is wrong.
-#![cfg(feature = "dlopen")]
+#![cfg(all(feature = "dlopen", target_os = "linux"))]
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -71,9 +71,16 @@ fn open_says_what_is_wrong_with_a_file() {
 fn load_with(environment: &[(&str, &Path)]) -> String {
     let mut child = Command::new(std::env::current_exe().unwrap());
     child.args(["--ignored", "--exact", "child_loads", "--nocapture"]);
-    for variable in
-        ["LIBNCCL_PATH", "LD_LIBRARY_PATH", "VIRTUAL_ENV", "CONDA_PREFIX", "NCCL_HOME", "CUDA_HOME", "PATH"]
-    {
+    for variable in [
+        "LIBNCCL_PATH",
+        "LD_LIBRARY_PATH",
+        "VIRTUAL_ENV",
+        "CONDA_PREFIX",
+        "NCCL_HOME",
+        "CUDA_HOME",
+        "PATH",
+        "ROCM_PATH",
+    ] {
         child.env_remove(variable);
     }
     let output = child.envs(environment.iter().copied()).output().unwrap();
@@ -107,7 +114,7 @@ fn load_takes_the_named_file_or_fails() {
 #[cfg_attr(nccl_linked, ignore = "a linked library is never searched for")]
 fn load_lists_every_place_with_its_reason() {
     let nowhere = Path::new("/no/such/place");
-    let printed = load_with(&[("NCCL_HOME", nowhere), ("CUDA_HOME", nowhere)]);
+    let printed = load_with(&[("NCCL_HOME", nowhere), ("CUDA_HOME", nowhere), ("ROCM_PATH", nowhere)]);
     if printed.contains("loaded ") {
         // This system has an NCCL where the dynamic linker looks, which comes before all other places.
         assert!(printed.contains("source: \"dynamic linker\""), "{printed}");
@@ -119,6 +126,9 @@ fn load_lists_every_place_with_its_reason() {
         "  libnccl.so (dynamic linker): libnccl.so: cannot open shared object file: No such file or directory\n",
         "  /no/such/place/lib/libnccl.so.2 (NCCL_HOME): No such file or directory",
         "  /no/such/place/lib64/libnccl.so.2 (CUDA_HOME): No such file or directory",
+        "  librccl.so.1 (dynamic linker): librccl.so.1: cannot open shared object file: No such file or directory\n",
+        "  /no/such/place/lib/librccl.so.1 (ROCM_PATH): No such file or directory",
+        "  /opt/rocm/lib/librccl.so.1 (ROCm's own place): No such file or directory",
     ] {
         assert!(printed.contains(expected), "{expected}\nis not in\n{printed}");
     }

@@ -565,15 +565,36 @@ fn host_memory_is_no_slice_while_it_is_a_window() {
     let window = comm.register_window(&mut buffer, WindowFlags::DEFAULT).unwrap();
     assert!(buffer.as_slice().is_none() && buffer.as_mut_slice().is_none());
     sum(&comm, &mut buffer);
+    // SAFETY: no other rank uses it.
+    unsafe { buffer.assume_idle() };
     drop(window);
     assert_eq!(buffer.as_slice(), Some(&[0.0; 8][..]));
     let window = comm.register_window(&mut buffer, WindowFlags::DEFAULT).unwrap();
     comm.abort_handle().abort().unwrap();
+    // SAFETY: as above.
+    unsafe { buffer.assume_idle() };
     drop(window);
     assert!(buffer.as_mut_slice().is_some());
     drop(buffer);
     let window = "window(32, 0)";
     assert_eq!(calls(), ["alloc(32)", window, "window_end(0x4560)", window, "abort", "free"]);
+}
+
+/// Other ranks may write it, whatever becomes of this one's communicator.
+#[test]
+fn host_memory_that_was_a_window_is_kept_until_someone_says_that_it_is_idle() {
+    let (nccl, comm) = host();
+    let mut buffer = nccl.alloc::<f32>(8).unwrap();
+    let window = comm.register_window(&mut buffer, WindowFlags::DEFAULT).unwrap();
+    let refused = text(window.deregister());
+    assert!(refused.starts_with("deregister: work that uses the memory may not have run yet"), "{refused}");
+    assert!(buffer.as_slice().is_none());
+    drop(buffer);
+    let mut buffer = nccl.alloc::<f32>(8).unwrap();
+    let window = comm.register_window(&mut buffer, WindowFlags::DEFAULT).unwrap();
+    comm.abort_handle().abort().unwrap();
+    drop((window, buffer));
+    assert_eq!(calls(), ["alloc(32)", "window(32, 0)", "alloc(32)", "window(32, 0)", "abort"]);
 }
 
 #[test]
@@ -676,19 +697,15 @@ fn functions_that_are_absent() {
 }
 
 #[test]
-fn the_cpu_implementation_has_memory_and_no_more() {
-    let nccl = libnccl_cpu::nccl();
-    let comm = nccl.init_all(&[0]).unwrap().remove(0);
+fn host_memory_needs_no_promises_but_for_windows() {
+    let (nccl, comm) = host();
     let mut buffer = nccl.alloc::<f32>(8).unwrap();
-    assert_eq!(buffer.as_slice(), Some(&[0.0; 8][..]));
+    let registration = comm.register(&buffer).unwrap();
     sum(&comm, &mut buffer);
-    let problem = text(comm.register(&buffer));
-    assert!(problem.contains("ncclCommRegister is not available in the CPU implementation"), "{problem}");
-    let window = comm.register_window(&mut buffer, WindowFlags::DEFAULT).map(drop);
-    assert_eq!(window.unwrap_err().code(), Some(ResultCode::INVALID_USAGE));
-    assert!(comm.signal(0, Signal::default(), STREAM).is_err());
-    assert!(buffer.as_slice().is_some());
+    registration.deregister().unwrap();
+    assert_eq!(buffer.as_slice(), Some(&[0.0; 8][..]));
     buffer.free().unwrap();
+    assert_eq!(calls(), ["alloc(32)", "register(32)", "deregister(0x1230)", "free"]);
     // A GPU's buffer, and a host's communicator.
     let elsewhere = device().0.alloc::<f32>(8).unwrap();
     let problem = "register: a buffer is in device memory; the communicator works on host memory";

@@ -29,7 +29,7 @@ pub(super) fn search() -> Result<Arc<Library>, LoadError> {
         // takes it.
         match unsafe { tables(&path) } {
             // SAFETY: as above.
-            Ok(tables) => return unsafe { library(tables, source, path, attempts) },
+            Ok(found) => return unsafe { library(found, source, path, attempts) },
             Err(problem) => attempts.push(Attempt { source, path, problem }),
         }
     }
@@ -48,7 +48,7 @@ pub(super) unsafe fn open(path: &Path) -> Result<Arc<Library>, LoadError> {
     // SAFETY: the caller's promise.
     match unsafe { tables(&file) } {
         // SAFETY: as above.
-        Ok(tables) => unsafe { library(tables, SOURCE, file, Vec::new()) },
+        Ok(found) => unsafe { library(found, SOURCE, file, Vec::new()) },
         Err(problem) => {
             let attempt = Attempt { source: SOURCE, path: path.into(), problem };
             Err(LoadError::NotLoaded { attempts: [attempt].into() })
@@ -56,10 +56,17 @@ pub(super) unsafe fn open(path: &Path) -> Result<Arc<Library>, LoadError> {
     }
 }
 
+/// What a file has.
+struct Found {
+    functions: Functions,
+    device_functions: DeviceFunctions,
+    is_rccl: bool,
+}
+
 /// # Safety
 /// As for [`Library::new`].
 unsafe fn library(
-    (functions, device_functions): (Functions, DeviceFunctions),
+    Found { functions, device_functions, is_rccl }: Found,
     source: &'static str,
     path: PathBuf,
     passed_over: Vec<Attempt>,
@@ -68,14 +75,16 @@ unsafe fn library(
     let file = functions.ncclGetVersion.and_then(|function| loaded_from(function as *const c_void));
     let backend = Backend::Loaded { path: file.unwrap_or(path), source, passed_over };
     // SAFETY: the caller's promise.
-    unsafe { Library::new(functions, device_functions, backend) }
+    unsafe { Library::new(functions, device_functions, backend, is_rccl) }
 }
 
 /// Loads a library, for good, and looks up its functions; the error says why that cannot be.
 ///
 /// # Safety
 /// As for [`open`].
-unsafe fn tables(path: &Path) -> Result<(Functions, DeviceFunctions), String> {
+unsafe fn tables(path: &Path) -> Result<Found, String> {
+    /// A function that every RCCL has and no NCCL, to know it under whatever name the file has.
+    const OF_RCCL: &str = "ncclAllToAllv";
     if is_bare_name(path) {
         check_library_path(path)?;
     } else {
@@ -85,6 +94,8 @@ unsafe fn tables(path: &Path) -> Result<(Functions, DeviceFunctions), String> {
     let library = unsafe { load(path) }.map_err(|error| explanation(&error))?;
     // SAFETY: these too have the signatures of their header, and the library is never unloaded.
     let device_functions = unsafe { DeviceFunctions::of(&library) };
+    // SAFETY: the symbol is looked up, and not used.
+    let is_rccl = unsafe { library.get::<*const c_void>(OF_RCCL) }.is_ok();
     // SAFETY: the struct's fields have the header's signatures, as the library's functions do by the caller's
     // promise; absent functions are errors in it.
     let library = unsafe { NcclLibrary::from_library(library) }.map_err(|error| explanation(&error))?;
@@ -95,7 +106,7 @@ unsafe fn tables(path: &Path) -> Result<(Functions, DeviceFunctions), String> {
     // Never unloaded: NCCL starts threads that would run on in unmapped code, which crashed 50 to 90 % of the
     // runs measured with releases up to 2.30.4.
     let _: ManuallyDrop<NcclLibrary> = ManuallyDrop::new(library);
-    Ok((functions, device_functions))
+    Ok(Found { functions, device_functions, is_rccl })
 }
 
 /// # Safety

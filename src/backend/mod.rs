@@ -86,12 +86,15 @@ pub(crate) struct Library {
     pub(crate) backend: Backend,
     pub(crate) version: Version,
     pub(crate) memory_space: MemorySpace,
+    /// AMD's implementation, which takes no null communicator for an error but reads from it.
+    pub(crate) is_rccl: bool,
 }
 
 impl Library {
     /// What `Nccl::load` means in this build.
     pub(crate) fn load() -> Result<Arc<Self>, LoadError> {
         static LOADED: OnceLock<Arc<Library>> = OnceLock::new();
+        require_linux()?;
         if let Some(library) = LOADED.get() {
             return Ok(Arc::clone(library));
         }
@@ -111,6 +114,7 @@ impl Library {
     /// As for [`crate::Nccl::open`].
     #[cfg(feature = "dlopen")]
     pub(crate) unsafe fn open(path: &Path) -> Result<Arc<Self>, LoadError> {
+        require_linux()?;
         // SAFETY: the caller promises what `dlopen::open` asks for.
         unsafe { dlopen::open(path) }
     }
@@ -119,8 +123,11 @@ impl Library {
     pub(crate) fn linked() -> Result<Arc<Self>, LoadError> {
         let functions = linked::functions();
         let path = functions.ncclGetVersion.and_then(|function| mapped::file_of(function as usize));
+        // Known by its file's name alone: that of a symbol that NCCL lacks could not be linked.
+        let is_rccl = path.as_deref().is_some_and(|path| path.to_string_lossy().contains("librccl.so"));
+        let backend = Backend::Linked { path };
         // SAFETY: the pointers are those that the linker resolved for the names that the header declares.
-        unsafe { Self::new(functions, linked::device_functions(), Backend::Linked { path }) }
+        unsafe { Self::new(functions, linked::device_functions(), backend, is_rccl) }
     }
 
     /// # Safety
@@ -130,6 +137,7 @@ impl Library {
         functions: Functions,
         device_functions: DeviceFunctions,
         backend: Backend,
+        is_rccl: bool,
     ) -> Result<Arc<Self>, LoadError> {
         let no_version = |problem: String| LoadError::NoVersion {
             library: backend.to_string().into(),
@@ -146,7 +154,7 @@ impl Library {
         };
         // SAFETY: as above.
         let memory_space = unsafe { memory_space(&functions) };
-        Ok(Arc::new(Self { functions, device_functions, backend, version, memory_space }))
+        Ok(Arc::new(Self { functions, device_functions, backend, version, memory_space, is_rccl }))
     }
 
     /// The function, or the error that says which release has it.
@@ -262,6 +270,14 @@ impl fmt::Debug for Library {
             .field("memory_space", memory_space)
             .finish_non_exhaustive()
     }
+}
+
+/// An error wherever there is no NCCL to be had.
+fn require_linux() -> Result<(), LoadError> {
+    if cfg!(target_os = "linux") {
+        return Ok(());
+    }
+    Err(LoadError::NoPlatform { system: std::env::consts::OS })
 }
 
 fn is_nccl(path: &Path) -> bool {

@@ -7,6 +7,10 @@ use std::path::{Path, PathBuf};
 pub(super) const PATH_VARIABLE: &str = "LIBNCCL_PATH";
 /// The library's names; packages from Python's index have only the first.
 const NAMES: [&str; 2] = ["libnccl.so.2", "libnccl.so"];
+/// Those of AMD's implementation of the same functions.
+const RCCL_NAMES: [&str; 2] = ["librccl.so.1", "librccl.so"];
+/// Where AMD's packages install it.
+const ROCM: &str = "/opt/rocm";
 
 /// A file, or a bare name for the dynamic linker to find.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -19,21 +23,27 @@ pub(super) struct Candidate {
 ///
 /// A library that the user names is the only one: falling back to another would hide a mistake.
 ///
-/// Each place is looked at when its turn comes: most programs need none but the first.
+/// NCCL comes before RCCL wherever it is: where both are installed, one of them is there for another program, and
+/// this crate is named after the other. Each place is looked at when its turn comes: most programs need none but
+/// the first.
 pub(super) fn candidates(variable: impl Fn(&str) -> Option<OsString>) -> impl Iterator<Item = Candidate> {
     type Place = (&'static str, fn(&Path) -> Vec<PathBuf>);
-    const PLACES: [Place; 8] = [
+    const PLACES: [Place; 11] = [
         (PATH_VARIABLE, |file| vec![file.into()]),
         ("dynamic linker", |_| NAMES.map(PathBuf::from).into()),
         ("VIRTUAL_ENV", python_package),
         ("CONDA_PREFIX", python_package),
         ("python3", |path| python_prefix(path).map_or_else(Vec::new, |prefix| python_package(&prefix))),
-        ("CONDA_PREFIX", |prefix| in_directory(&prefix.join("lib"))),
-        ("NCCL_HOME", |prefix| in_directory(&prefix.join("lib"))),
-        ("CUDA_HOME", |prefix| in_directory(&prefix.join("lib64"))),
+        ("CONDA_PREFIX", |prefix| in_directory(&prefix.join("lib"), NAMES)),
+        ("NCCL_HOME", |prefix| in_directory(&prefix.join("lib"), NAMES)),
+        ("CUDA_HOME", |prefix| in_directory(&prefix.join("lib64"), NAMES)),
+        ("dynamic linker", |_| RCCL_NAMES.map(PathBuf::from).into()),
+        ("ROCM_PATH", |prefix| in_directory(&prefix.join("lib"), RCCL_NAMES)),
+        ("ROCm's own place", |prefix| in_directory(&prefix.join("lib"), RCCL_NAMES)),
     ];
     let variable = move |source| match source {
         "dynamic linker" => Some(OsString::new()),
+        "ROCm's own place" => Some(ROCM.into()),
         "python3" => variable("PATH"),
         name => variable(name).filter(|value| !value.is_empty()),
     };
@@ -45,8 +55,8 @@ pub(super) fn candidates(variable: impl Fn(&str) -> Option<OsString>) -> impl It
 }
 
 /// The first of the names that `directory` has, else the first name, so that a report can say what is missing.
-fn in_directory(directory: &Path) -> Vec<PathBuf> {
-    let files = NAMES.map(|name| directory.join(name));
+fn in_directory(directory: &Path, names: [&str; 2]) -> Vec<PathBuf> {
+    let files = names.map(|name| directory.join(name));
     vec![files.iter().find(|file| file.exists()).unwrap_or(&files[0]).clone()]
 }
 
@@ -89,10 +99,25 @@ mod tests {
     }
 
     #[test]
-    fn without_an_environment_only_the_dynamic_linker_is_asked() {
-        let names = [("dynamic linker", "libnccl.so.2".into()), ("dynamic linker", "libnccl.so".into())];
-        assert_eq!(search(&[]), names);
-        assert_eq!(search(&[("LIBNCCL_PATH", Path::new(""))]), names);
+    fn without_an_environment_the_dynamic_linker_is_asked_for_nccl_then_for_rccl() {
+        let found = search(&[]);
+        let bare = ["libnccl.so.2", "libnccl.so", "librccl.so.1", "librccl.so"];
+        assert_eq!(found[..4], bare.map(|name| ("dynamic linker", name.to_string())));
+        let (source, path) = &found[4];
+        assert!(*source == "ROCm's own place" && path.starts_with("/opt/rocm/lib/librccl.so"), "{found:?}");
+        assert_eq!(found.len(), 5);
+        assert_eq!(search(&[("LIBNCCL_PATH", Path::new(""))]), found);
+    }
+
+    #[test]
+    fn rccl_is_last() {
+        let directory = tempfile::tempdir().unwrap();
+        touch(&directory.path().join("lib/librccl.so"));
+        let found = search(&[("ROCM_PATH", directory.path()), ("NCCL_HOME", Path::new("/no/nccl"))]);
+        let sources: Vec<_> = found.iter().map(|(source, _)| *source).skip(2).collect();
+        let linker = "dynamic linker";
+        assert_eq!(sources, ["NCCL_HOME", linker, linker, "ROCM_PATH", "ROCm's own place"]);
+        assert_eq!(found[5].1, directory.path().join("lib/librccl.so").display().to_string());
     }
 
     #[test]
@@ -125,6 +150,6 @@ mod tests {
             ("NCCL_HOME", nccl.join("lib/libnccl.so")),
             ("CUDA_HOME", "/no/cuda/lib64/libnccl.so.2".into()),
         ];
-        assert_eq!(found[2..], expected.map(|(source, path)| (source, path.display().to_string())));
+        assert_eq!(found[2..6], expected.map(|(source, path)| (source, path.display().to_string())));
     }
 }

@@ -159,6 +159,23 @@ impl Communicator {
         timeout: Option<Duration>,
         name: Option<Arc<CStr>>,
     ) -> Result<Self> {
+        // SAFETY: the caller's promise.
+        unsafe { Self::adopt_child(library, raw, code, timeout, name, None) }
+    }
+
+    /// [`adopt`](Self::adopt), while the `parent` is in the call that makes it: who aborts that one means this too,
+    /// of which nobody can have a handle yet.
+    ///
+    /// # Safety
+    /// As for [`from_raw`](Self::from_raw).
+    unsafe fn adopt_child(
+        library: &Arc<Library>,
+        raw: sys::ncclComm_t,
+        code: ResultCode,
+        timeout: Option<Duration>,
+        name: Option<Arc<CStr>>,
+        parent: Option<&State>,
+    ) -> Result<Self> {
         if raw.is_null() {
             return Err(Error::argument("from_raw", "the handle is null"));
         }
@@ -175,7 +192,7 @@ impl Communicator {
             barrier: OnceCell::new(),
         };
         if code == ResultCode::IN_PROGRESS {
-            communicator.wait("ncclCommGetAsyncError")?;
+            communicator.wait_with("ncclCommGetAsyncError", parent)?;
         }
         let (mut size, mut rank, mut device) = (0, 0, 0);
         // SAFETY: a live communicator and a place to write an int to, three times.
@@ -472,6 +489,11 @@ impl Communicator {
 
     /// Waits, inside NCCL, until a nonblocking communicator has done what it was asked.
     pub(crate) fn wait(&self, call: &'static str) -> Result<()> {
+        self.wait_with(call, None)
+    }
+
+    /// [`wait`](Self::wait) that an abort of the `parent` ends too.
+    fn wait_with(&self, call: &'static str, parent: Option<&State>) -> Result<()> {
         const LONGEST: Duration = Duration::from_millis(1);
         let mut pause = Duration::from_micros(1);
         let start = Instant::now();
@@ -481,7 +503,7 @@ impl Communicator {
                 ResultCode::IN_PROGRESS => {}
                 code => return Err(self.library().error("ncclCommGetAsyncError", code)),
             }
-            if self.shared.state.is_abort_wanted() {
+            if self.shared.state.is_abort_wanted() || parent.is_some_and(State::is_abort_wanted) {
                 return Err(Error::Aborted { call });
             }
             let elapsed = start.elapsed();

@@ -82,14 +82,12 @@ impl Communicator {
             ShrinkMode::Default => (sys::NCCL_SHRINK_DEFAULT, State::enter),
             ShrinkMode::Abort => (sys::NCCL_SHRINK_ABORT, State::enter_to_ask),
         };
-        if mode == ShrinkMode::Abort {
-            self.is_stopped.set(true);
-        }
         let shrunk = self.descend(CALL, config, enter, |slot, config| {
             let (list, flags) = (list.as_mut_ptr(), flags.cast_signed());
             // SAFETY: a live communicator; the list has `count` ranks; the slot and the configuration are as
             // NCCL wants them.
             unsafe { call!(self.library(), ncclCommShrink(self.raw(), list, count, slot, config, flags)) }
+                .inspect(|_| self.is_stopped.set(self.is_stopped.get() || mode == ShrinkMode::Abort))
         })?;
         shrunk.ok_or_else(|| Error::usage(CALL, "NCCL made no communicator"))
     }

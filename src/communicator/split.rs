@@ -88,23 +88,26 @@ impl Communicator {
         let made = make(slot.0, raw_config);
         // A nonblocking communicator answers success at once, and writes the slot when its state says so (seen on
         // 2.28.3 and 2.32.3): so ask for it, whatever the answer was.
-        let written = made.and_then(|_| self.wait(call));
-        self.leave();
-        written.inspect_err(|_| {
+        let written = made.and_then(|_| self.wait(call)).inspect_err(|_| {
             // What was made before the failure is no one's. NCCL may still write, so the slot is left to it.
             let raw = slot.peek();
             if !raw.is_null() {
                 // SAFETY: a handle that no one else has.
                 let _ = unsafe { call!(library, ncclCommAbort(raw)) };
             }
-        })?;
-        let raw = slot.into_inner();
-        if raw.is_null() {
-            return Ok(None);
-        }
-        // SAFETY: NCCL has just made the handle, and no one else has it.
-        unsafe { Self::adopt(library, raw, ResultCode::IN_PROGRESS, config.timeout_duration(), name) }
-            .map(Some)
+        });
+        let child = written.and_then(|()| {
+            let raw = slot.into_inner();
+            if raw.is_null() {
+                return Ok(None);
+            }
+            let (timeout, parent) = (config.timeout_duration(), Some(&self.shared.state));
+            // SAFETY: NCCL has just made the handle, and no one else has it.
+            unsafe { Self::adopt_child(library, raw, ResultCode::IN_PROGRESS, timeout, name, parent) }
+                .map(Some)
+        });
+        self.leave();
+        child
     }
 }
 

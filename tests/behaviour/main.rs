@@ -8,6 +8,8 @@ mod implementations;
 
 use libtest_mimic::{Arguments, Trial};
 
+use cases::Selection;
+
 fn main() {
     let arguments = Arguments::from_args();
     let mut trials = Vec::new();
@@ -15,13 +17,19 @@ fn main() {
         let name = implementation.name;
         match implementation.nccl {
             Ok(nccl) => {
-                for (case, run) in cases::for_implementation(&nccl) {
+                let Selection { run, skipped } = Selection::of(&nccl);
+                for (case, run) in run {
                     let nccl = nccl.clone();
                     trials.push(Trial::test(format!("{name}: {case}"), move || {
                         run(&nccl);
                         Ok(())
                     }));
                 }
+                trials.extend(skipped.into_iter().map(|(case, _)| {
+                    let reason = "works on a GPU's memory";
+                    let name = format!("{name}: {case}: skipped, {reason}");
+                    Trial::test(name, move || Err(reason.into())).with_ignored_flag(true)
+                }));
             }
             Err(reason) => {
                 let skipped = Trial::test(format!("{name}: skipped, {reason}"), move || Err(reason.into()));

@@ -5,20 +5,54 @@
 //! with the same types; what NVIDIA spelled differently back then is listed here, and nowhere else.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::fmt;
 
 use crate::declarations::{Declaration, Header, Kind};
 
-/// One line for each difference.
-pub(crate) fn differences(ours: &Header, official: &Header) -> Vec<String> {
+/// An item that the headers do not agree on.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct Difference {
+    pub(crate) item: String,
+    pub(crate) reason: Reason,
+    ours: String,
+    official: String,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Reason {
+    /// Ours does not declare it.
+    Unknown,
+    /// Ours names no release, or another one than that which it came with.
+    Since,
+    /// The declarations are not the same, or the official header has none.
+    Declaration,
+}
+
+impl fmt::Display for Difference {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { item, ours, official, .. } = self;
+        write!(f, "{item}: ours: {ours}; official: {official}")
+    }
+}
+
+impl Difference {
+    /// The item as the official header declares it.
+    pub(crate) fn official(&self) -> String {
+        format!("{}: {}", self.item, self.official)
+    }
+}
+
+/// What the headers do not agree on, by name.
+pub(crate) fn differences(ours: &Header, official: &Header) -> Vec<Difference> {
     let older = official.version < ours.version;
     let theirs = if older { respelled(official) } else { official.items.clone() };
     let names: BTreeSet<_> = ours.items.keys().chain(theirs.keys()).collect();
     names
         .into_iter()
         .filter_map(|name| {
-            let (left, right) =
+            let (reason, ours, official) =
                 difference(name, ours.items.get(name), theirs.get(name), official.version, older)?;
-            Some(format!("{name}: ours: {left}; official: {right}"))
+            Some(Difference { item: name.clone(), reason, ours, official })
         })
         .collect()
 }
@@ -29,24 +63,26 @@ fn difference(
     theirs: Option<&Declaration>,
     version: u32,
     older: bool,
-) -> Option<(String, String)> {
+) -> Option<(Reason, String, String)> {
     let absent = || "not declared".to_string();
     let (ours, theirs) = match (ours, theirs) {
         (Some(ours), theirs) => (ours, theirs),
-        (None, theirs) => return Some((absent(), theirs?.text.clone())),
+        (None, theirs) => return Some((Reason::Unknown, absent(), theirs?.text.clone())),
     };
     let since =
         ours.since.map_or("its comment names no release".into(), |code| format!("since {}", release(code)));
     let Some(theirs) = theirs else {
         let expected = !older || ours.since.is_some_and(|code| code <= version);
-        return expected.then(|| (format!("{} ({since})", ours.text), absent()));
+        // Nothing was ever taken away from NCCL's API: the item came later than its comment says.
+        let reason = if older { Reason::Since } else { Reason::Declaration };
+        return expected.then(|| (reason, format!("{} ({since})", ours.text), absent()));
     };
     if ours.since.is_some_and(|code| code > version) || (ours.since.is_none() && has_since(name, ours.kind)) {
-        return Some((since, format!("declared in {}", release(version))));
+        return Some((Reason::Since, since, format!("declared in {}", release(version))));
     }
     let same =
         if older { ours.abi == theirs.abi || moves(name, ours, theirs) } else { ours.text == theirs.text };
-    (!same).then(|| (ours.text.clone(), theirs.text.clone()))
+    (!same).then(|| (Reason::Declaration, ours.text.clone(), theirs.text.clone()))
 }
 
 /// `2.32.3` for 23203.
@@ -183,7 +219,7 @@ mod tests {
     /// The names of the items that differ, in either view.
     fn differing(ours: &str, official: &str) -> Vec<String> {
         let lines = VIEWS.iter().flat_map(|view| differences(&read(ours, view), &read(official, view)));
-        let names: BTreeSet<_> = lines.filter_map(|line| Some(line.split_once(':')?.0.to_string())).collect();
+        let names: BTreeSet<_> = lines.map(|difference| difference.item).collect();
         names.into_iter().collect()
     }
 
@@ -259,8 +295,30 @@ mod tests {
         assert_eq!(differing(&late, OLDER), ["ncclInProgress"]);
         let none = with(OURS, "/** Since NCCL 2.30.4. */\n        ncclResult_t", "ncclResult_t");
         assert_eq!(differing(&none, OURS), ["ncclParamBind"]);
-        let line = differences(&read(&late, &[]), &read(OLDER, &[]));
-        assert_eq!(line, ["ncclInProgress: ours: since 2.28.3; official: declared in 2.27.7"]);
+        let found = differences(&read(&late, &[]), &read(OLDER, &[]));
+        let lines: Vec<_> = found.iter().map(Difference::to_string).collect();
+        assert_eq!(lines, ["ncclInProgress: ours: since 2.28.3; official: declared in 2.27.7"]);
+        assert_eq!(found[0].reason, Reason::Since);
+    }
+
+    #[test]
+    #[cfg_attr(not(libclang), ignore = "needs libclang")]
+    fn what_a_newer_release_adds_is_told_from_what_it_changes() {
+        let newer = with(OURS, "CODE 23203", "CODE 23300");
+        let newer = with(
+            &newer,
+            "ncclResult_t pncclGetVersion",
+            "ncclResult_t ncclNew(int flags);\n        ncclResult_t pncclGetVersion",
+        );
+        let found = differences(&read(OURS, &[]), &read(&newer, &[]));
+        let found: Vec<_> = found.iter().map(|found| (found.official(), found.reason)).collect();
+        assert_eq!(
+            found,
+            [
+                ("NCCL_VERSION_CODE: u32 = 23300".into(), Reason::Declaration),
+                ("ncclNew: fn ( flags : c_int ) -> ncclResult_t".into(), Reason::Unknown),
+            ]
+        );
     }
 
     #[test]

@@ -14,7 +14,9 @@ mod cpu_so;
 mod declarations;
 mod gpu_pack;
 mod headers;
+mod matrix;
 mod official;
+mod releases;
 
 /// Maintenance of libnccl.
 #[derive(Debug, Parser)]
@@ -26,12 +28,10 @@ enum Task {
         #[arg(long)]
         check: bool,
     },
-    /// Compare vendor-headers/nccl.h with the official headers of these releases, downloading what is needed
-    Headers {
-        /// Releases of NCCL, such as 2.32.3
-        #[arg(required = true)]
-        releases: Vec<String>,
-    },
+    /// Compare vendor-headers/nccl.h with the official headers of releases, downloading what is needed
+    Headers(headers::Options),
+    /// Run releases, loaded and linked, against the checks in tests/matrix; with --all, write docs/compatibility.md
+    Matrix(matrix::Options),
     /// Write docs/coverage.md, which says how each C function is reached and tested, anew from the sources
     Coverage {
         /// Write nothing; fail if anything would change
@@ -75,7 +75,8 @@ fn run(task: Task) -> Result<()> {
         Task::Bindings { check: true } => bindings::check(root()),
         Task::Bindings { check: false } => bindings::write(root()),
         Task::Coverage { check } => coverage::run(root(), check),
-        Task::Headers { releases } => headers::compare(root(), &releases),
+        Task::Headers(options) => headers::run(root(), &options),
+        Task::Matrix(options) => matrix::run(root(), &options),
         Task::Official { release } => {
             println!("{}", official::obtain(&release)?.display());
             Ok(())

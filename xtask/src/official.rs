@@ -6,6 +6,8 @@ use std::io;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::sync::{Mutex, PoisonError};
+use std::thread;
 
 use anyhow::{Context, Result, anyhow, bail};
 use zip::ZipArchive;
@@ -25,19 +27,73 @@ pub(crate) struct Wheel<'a> {
     pub(crate) needed: &'a [&'a str],
 }
 
+/// The library, in the folder of a release.
+const LIBRARY: &str = "lib/libnccl.so.2";
+
+/// How many packages are downloaded at once.
+const AT_ONCE: usize = 4;
+
+/// What is wanted of a release.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Part {
+    /// Less than two megabytes.
+    Headers,
+    /// Some hundred.
+    All,
+}
+
 /// The folder that holds `lib/` and `include/` of a release. The first call for a release downloads it.
 pub(crate) fn obtain(release: &str) -> Result<PathBuf> {
+    obtain_part(release, Part::All)
+}
+
+/// The folder that holds what is wanted of a release, and may hold the rest. The first call downloads it: all of it,
+/// as there is no other way, but only what is wanted is kept.
+pub(crate) fn obtain_part(release: &str, part: Part) -> Result<PathBuf> {
+    fn headers(path: &Path) -> Option<&Path> {
+        let path = path.strip_prefix("nvidia/nccl").ok()?;
+        path.starts_with("include").then_some(path)
+    }
+    fn all(path: &Path) -> Option<&Path> {
+        let path = path.strip_prefix("nvidia/nccl").ok()?;
+        (path.starts_with("include") || path == Path::new(LIBRARY)).then_some(path)
+    }
     obtain_wheel(&Wheel {
         package: &package(release)?,
         release,
         folder: release,
         size: "some hundred megabytes",
-        place: |path| {
-            let path = path.strip_prefix("nvidia/nccl").ok()?;
-            (path.starts_with("include") || path == Path::new("lib/libnccl.so.2")).then_some(path)
-        },
-        needed: &["include/nccl.h", "lib/libnccl.so.2"],
+        place: if part == Part::All { all } else { headers },
+        needed: if part == Part::All { &["include/nccl.h", LIBRARY] } else { &["include/nccl.h"] },
     })
+}
+
+/// Downloads what is not there yet, several at a time. What fails will be tried again, and reported, by whoever
+/// obtains it.
+pub(crate) fn obtain_ahead(releases: &[String], part: Part) {
+    let queue = Mutex::new(releases.iter());
+    thread::scope(|scope| {
+        for _ in 0..AT_ONCE {
+            scope.spawn(|| {
+                // The lock is not held during the download.
+                let next = || queue.lock().unwrap_or_else(PoisonError::into_inner).next();
+                while let Some(release) = next() {
+                    let _ = obtain_part(release, part);
+                }
+            });
+        }
+    });
+}
+
+/// Whether the library of a release is kept.
+pub(crate) fn has_library(release: &str) -> Result<bool> {
+    Ok(cache()?.join(release).join(LIBRARY).is_file())
+}
+
+/// Keeps the headers of a release only.
+pub(crate) fn drop_library(release: &str) -> Result<()> {
+    let file = cache()?.join(release).join(LIBRARY);
+    fs::remove_file(&file).with_context(|| format!("cannot remove {}", file.display()))
 }
 
 /// The folder that holds what is wanted of a wheel. The first call downloads it.
@@ -45,22 +101,37 @@ pub(crate) fn obtain_wheel(wheel: &Wheel<'_>) -> Result<PathBuf> {
     let Wheel { package, release, .. } = wheel;
     let cache = cache()?;
     let folder = cache.join(wheel.folder);
-    if folder.is_dir() {
+    if is_complete(wheel, &folder) {
         return Ok(folder);
     }
     fs::create_dir_all(&cache).with_context(|| format!("cannot create {}", cache.display()))?;
-    // Unpacked aside and renamed at the end: a package is there as a whole or not at all.
+    // Unpacked aside and renamed at the end: a file is there as a whole or not at all.
     let scratch = tempfile::Builder::new().prefix(".unfinished-").tempdir_in(&cache)?;
     let unpacked = scratch.path().join("unpacked");
     eprintln!("downloading {package} {release} from PyPI, {}", wheel.size);
     let file = download(package, release, &scratch.path().join("wheel"))?;
     unpack(wheel, &file, &unpacked).with_context(|| format!("cannot unpack {package} {release}"))?;
     match fs::rename(&unpacked, &folder) {
-        // Somebody else was faster.
-        Err(_) if folder.is_dir() => {}
-        result => result.with_context(|| format!("cannot create {}", folder.display()))?,
+        // Somebody else was faster, or there was a part of it.
+        Err(_) if folder.is_dir() => complete(wheel, &unpacked, &folder),
+        result => result,
     }
+    .with_context(|| format!("cannot create {}", folder.display()))?;
     Ok(folder)
+}
+
+fn is_complete(wheel: &Wheel<'_>, folder: &Path) -> bool {
+    wheel.needed.iter().all(|needed| folder.join(needed).is_file())
+}
+
+/// Moves what a folder lacks into it.
+fn complete(wheel: &Wheel<'_>, unpacked: &Path, folder: &Path) -> io::Result<()> {
+    for needed in wheel.needed.iter().filter(|needed| !folder.join(needed).is_file()) {
+        let target = folder.join(needed);
+        fs::create_dir_all(target.parent().unwrap_or(folder))?;
+        fs::rename(unpacked.join(needed), target)?;
+    }
+    Ok(())
 }
 
 /// The package that has a release: NVIDIA names them after the CUDA that they were built with, and changed
@@ -161,6 +232,30 @@ mod tests {
         for wrong in ["", "2.32", "../2.3.4", "2.3.4/x", "2.3.4..", "-r.1.2", "latest"] {
             assert!(package(wrong).is_err(), "{wrong}");
         }
+    }
+
+    #[test]
+    fn a_folder_without_its_library_is_completed() {
+        let directory = tempfile::tempdir().unwrap();
+        let (unpacked, folder) = (directory.path().join("unpacked"), directory.path().join("2.3.4"));
+        for (root, text) in [(&unpacked, "new"), (&folder, "old")] {
+            fs::create_dir_all(root.join("include")).unwrap();
+            fs::write(root.join("include/nccl.h"), text).unwrap();
+        }
+        fs::create_dir_all(unpacked.join("lib")).unwrap();
+        fs::write(unpacked.join(LIBRARY), "new").unwrap();
+        let wheel = Wheel {
+            package: "p",
+            release: "2.3.4",
+            folder: "2.3.4",
+            size: "",
+            place: |path| Some(path),
+            needed: &["include/nccl.h", LIBRARY],
+        };
+        assert!(is_complete(&wheel, &unpacked) && !is_complete(&wheel, &folder));
+        complete(&wheel, &unpacked, &folder).unwrap();
+        assert!(is_complete(&wheel, &folder));
+        assert_eq!(fs::read_to_string(folder.join("include/nccl.h")).unwrap(), "old");
     }
 
     #[test]

@@ -62,12 +62,12 @@ pub(crate) struct BenchArguments {
     #[arg(short = 'w', long = "warmup_iters", value_name = "ITERS", default_value_t = 5)]
     #[arg(value_parser = whole::<u32>(0..=u32::MAX))]
     pub(crate) warmup_iters: u32,
-    /// Element type
-    #[arg(short = 'd', long, default_value = "float", value_parser = data_type)]
-    pub(crate) datatype: DataType,
-    /// Reduction: sum, prod, max, min or avg
+    /// Element type, or all
+    #[arg(short = 'd', long, default_value = "float")]
+    pub(crate) datatype: OneOrAll<DataType>,
+    /// Reduction: sum, prod, max, min or avg, or all
     #[arg(short = 'o', long, default_value = "sum")]
-    pub(crate) op: ReduceOp,
+    pub(crate) op: OneOrAll<ReduceOp>,
     /// Root of broadcast and reduce
     #[arg(short = 'r', long, value_name = "RANK", default_value_t = 0)]
     #[arg(value_parser = whole::<usize>(0..=MOST_RANKS - 1))]
@@ -131,20 +131,19 @@ fn size(text: &str) -> Result<u64, String> {
     bytes.filter(|bytes| *bytes > 0).ok_or_else(|| expected.into())
 }
 
-fn data_type(text: &str) -> Result<DataType, String> {
-    // The others have no Rust type yet.
-    const MEASURED: [DataType; 8] = [
-        DataType::Int8,
-        DataType::Uint8,
-        DataType::Int32,
-        DataType::Uint32,
-        DataType::Int64,
-        DataType::Uint64,
-        DataType::Float32,
-        DataType::Float64,
-    ];
-    let data_type = text.parse::<DataType>().map_err(|error| error.to_string())?;
-    MEASURED.contains(&data_type).then_some(data_type).ok_or_else(|| "it cannot be measured yet".into())
+/// What is named, or everything that there is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum OneOrAll<T> {
+    One(T),
+    All,
+}
+
+impl<T: FromStr> FromStr for OneOrAll<T> {
+    type Err = T::Err;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        if text.eq_ignore_ascii_case("all") { Ok(Self::All) } else { text.parse().map(Self::One) }
+    }
 }
 
 #[cfg(test)]
@@ -152,7 +151,7 @@ mod tests {
     use clap::CommandFactory;
     use libnccl::DataType;
 
-    use super::{Arguments, data_type, size, whole};
+    use super::{Arguments, OneOrAll, size, whole};
 
     #[test]
     fn the_command_line_is_consistent() {
@@ -181,9 +180,10 @@ mod tests {
 
     #[test]
     fn names() {
-        assert_eq!(data_type("double"), Ok(DataType::Float64));
-        assert_eq!(data_type("f64"), Ok(DataType::Float64));
-        assert_eq!(data_type("half").unwrap_err(), "it cannot be measured yet");
-        assert!(data_type("f99").unwrap_err().contains("is not a data type of NCCL; expected int8"));
+        assert_eq!("double".parse(), Ok(OneOrAll::One(DataType::Float64)));
+        assert_eq!("f64".parse(), Ok(OneOrAll::One(DataType::Float64)));
+        assert_eq!("all".parse(), Ok(OneOrAll::<DataType>::All));
+        let error = "f99".parse::<OneOrAll<DataType>>().unwrap_err().to_string();
+        assert!(error.contains("is not a data type of NCCL; expected int8"), "{error}");
     }
 }

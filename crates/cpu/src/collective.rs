@@ -274,19 +274,22 @@ impl Call {
             world.all(rank, step).await?;
             world.make_ready(rank, step, self.buffer(self.function.shape().input));
             agreement::check(world, rank, step)?;
-            self.from_payloads(&part, step, factor);
+            self.over_payloads(&part, step, factor);
             return Ok(());
         }
         // The rest is only for what takes longer than finding some memory.
-        Box::pin(self.from_buffers(part, step)).await
+        Box::pin(self.over_buffers(part, step)).await
     }
 
     /// Makes the result out of the ranks' buffers, after they have said in `step` where these are.
-    async fn from_buffers(self, part: Part<'_>, step: u64) -> Result {
+    async fn over_buffers(self, part: Part<'_>, step: u64) -> Result {
         let Part { world, rank, .. } = part;
         let own = self.own(&part, true);
         world.say(rank, step, self.common(), &[], &own.words());
-        world.all(rank, step).await?;
+        if let Err(failure) = world.all(rank, step).await {
+            world.retreat(rank).await;
+            return Err(failure);
+        }
         agreement::check(world, rank, step)?;
         let said = |rank| Own::from_words(world.own(rank, step), own.factor.is_some());
         let said: Vec<Own> = (0..self.ranks).map(said).collect();
@@ -406,7 +409,7 @@ impl Call {
     }
 
     /// Makes what this rank receives out of what all said along with `step`.
-    fn from_payloads(&self, part: &Part<'_>, step: u64, factor: Option<Factor>) {
+    fn over_payloads(&self, part: &Part<'_>, step: u64, factor: Option<Factor>) {
         let Part { world, rank, receive, .. } = *part;
         let shape = self.function.shape();
         let factor = |source| match self.reduction {
@@ -513,7 +516,7 @@ impl Call {
         let shape = self.function.shape();
         let shares = self.shares_results();
         let cells = if shape.input == Division::Whole { 1 } else { self.ranks };
-        let window = STAGE / (cells + usize::from(shares)) & !63;
+        let window = (STAGE / (cells + usize::from(shares))) & !63;
         // The parts are nearly equal, and the first one is the longest.
         let windows = self.part(shape.input, 0).len().div_ceil(window);
         let slice = |division, index, at: usize| {

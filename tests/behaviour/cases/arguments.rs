@@ -1,10 +1,8 @@
 //! Wrong arguments are found before NCCL is called, and the error names the numbers.
 
-use libnccl::{DeviceSlice, DeviceSliceMut, Error, Nccl, ReduceOp, Result, StreamRef, sys};
+use libnccl::{DeviceSlice, DeviceSliceMut, Error, Nccl, ReduceOp, Result, sys};
 
-use super::{cases, of_one_thread, on_threads};
-
-const STREAM: StreamRef<'static> = StreamRef::DEFAULT;
+use super::{STREAM, cases, of_one_thread, on_threads};
 
 cases! {
     short_buffers_are_named_with_their_lengths,

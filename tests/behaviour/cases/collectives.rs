@@ -1,10 +1,8 @@
 //! Every operation against a plain computation, for every element type, by threads and in one thread.
 
-use libnccl::{Communicator, DataType, Element, Nccl, ReduceOp, StreamRef};
+use libnccl::{Communicator, DataType, Element, Nccl, ReduceOp};
 
-use super::{cases, of_one_thread, on_threads};
-
-const STREAM: StreamRef<'static> = StreamRef::DEFAULT;
+use super::{STREAM, cases, of_one_thread, on_threads};
 
 cases! {
     all_reduce_of_every_type_and_operation,

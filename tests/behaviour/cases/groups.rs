@@ -1,10 +1,8 @@
 //! What a group does to its members, and what a failure in it does.
 
-use libnccl::{Communicator, Config, Error, Nccl, ReduceOp, Result, ResultCode, ShrinkMode, StreamRef};
+use libnccl::{Communicator, Config, Error, Nccl, ReduceOp, Result, ResultCode, ShrinkMode};
 
-use super::{cases, of_one_thread};
-
-const STREAM: StreamRef<'static> = StreamRef::DEFAULT;
+use super::{STREAM, cases, of_one_thread};
 
 cases! {
     ordinary_methods_are_refused_while_a_group_is_open,
@@ -23,14 +21,14 @@ fn assert_failed(comm: &Communicator) {
         "all_reduce_in_place: the communicator was in a group that failed; it can only be aborted or destroyed"
     );
     assert_eq!(comm.async_error().unwrap(), ResultCode::SUCCESS);
-    // What recovers from a failure gets through to NCCL.
-    let revoked = comm.revoke().unwrap_err();
-    assert!(matches!(revoked, Error::Nccl { call: "ncclCommRevoke", .. }), "{revoked}");
+    // What recovers from a failure works.
     let others = [1 - comm.rank()];
-    let shrunk = comm.shrink(&others, ShrinkMode::Abort, &Config::default()).unwrap_err();
-    assert!(matches!(shrunk, Error::Nccl { call: "ncclCommShrink", .. }), "{shrunk}");
     let refused = comm.shrink(&others, ShrinkMode::Default, &Config::default()).unwrap_err();
     assert!(matches!(refused, Error::InvalidUsage { call: "shrink", .. }), "{refused}");
+    comm.revoke().unwrap();
+    let shrunk = comm.shrink(&others, ShrinkMode::Abort, &Config::default()).unwrap();
+    assert_eq!((shrunk.size(), shrunk.rank()), (1, 0));
+    super::assert_works(&shrunk);
 }
 
 fn assert_works(nccl: &Nccl, comms: &[Communicator]) {
@@ -117,27 +115,24 @@ fn a_mistake_found_before_anything_is_queued_marks_nothing(nccl: &Nccl) {
     assert_works(nccl, &comms);
 }
 
-/// A floating-point type the CPU implementation refuses stands for any error of NCCL's own.
+/// The refusal of a suspended communicator stands for any error of NCCL's own.
 fn an_ignored_error_of_nccl_still_comes_out(nccl: &Nccl) {
-    let comms = of_one_thread(nccl, 2);
+    let (comms, suspended) = (of_one_thread(nccl, 2), of_one_thread(nccl, 1).remove(0));
+    suspended.suspend().unwrap();
+    let mut buffers = [[1_i32], [2]];
+    let [first, second] = &mut buffers;
     let end = nccl.group(|g| {
-        g.all_reduce_in_place(&comms[0], &mut *Box::leak(Box::new([1_i32])), ReduceOp::Sum, STREAM)?;
-        let refused =
-            g.all_reduce_in_place(&comms[1], &mut *Box::leak(Box::new([Refused(0)])), ReduceOp::Sum, STREAM);
+        g.all_reduce_in_place(&comms[0], first, ReduceOp::Sum, STREAM)?;
+        let refused = g.all_reduce_in_place(&suspended, second, ReduceOp::Sum, STREAM);
         assert!(matches!(refused, Err(Error::Nccl { .. })), "{refused:?}");
         Ok(())
     });
-    let Err(Error::Nccl { call: "ncclAllReduce", .. }) = end else { panic!("{end:?}") };
-    comms.iter().for_each(assert_failed);
-}
-
-/// An element type that no implementation knows.
-#[derive(Clone, Copy)]
-struct Refused(#[expect(dead_code, reason = "only its size matters")] u8);
-
-// SAFETY: plain data of the size of the type that it claims; NCCL never computes with it.
-unsafe impl libnccl::Element for Refused {
-    const DATA_TYPE: libnccl::DataType = libnccl::DataType::Float8e5m2;
+    let Err(Error::Nccl { call: "ncclAllReduce", code, .. }) = end else { panic!("{end:?}") };
+    assert_eq!(code, ResultCode::INVALID_USAGE);
+    assert_eq!(buffers, [[1], [2]]);
+    assert_failed(&comms[0]);
+    let refused = suspended.resume().unwrap_err();
+    assert!(matches!(refused, Error::InvalidUsage { call: "resume", .. }), "{refused}");
 }
 
 fn two_communicators_in_one_group(nccl: &Nccl) {

@@ -2,14 +2,9 @@
 
 use std::time::Duration;
 
-use libnccl::{
-    Communicator, Config, Error, MemorySpace, MemoryStatistic, Nccl, ReduceOp, ResultCode, ShrinkMode,
-    StreamRef,
-};
+use libnccl::{Communicator, Config, Error, MemorySpace, Nccl, ReduceOp, ResultCode, ShrinkMode};
 
-use super::{cases, of_one_thread, on_threads};
-
-const STREAM: StreamRef<'static> = StreamRef::DEFAULT;
+use super::{STREAM, assert_works, cases, of_one_thread, on_threads};
 
 cases! {
     ranks_on_threads_know_themselves,
@@ -26,7 +21,8 @@ cases! {
     an_abort_handle_ends_an_idle_communicator,
     ranks_made_in_a_group,
     a_group_that_fails_makes_no_ranks,
-    what_the_cpu_implementation_lacks_is_said,
+    arguments_of_split_shrink_and_grow,
+    several_ids_make_one_communicator,
 }
 
 fn ranks_on_threads_know_themselves(nccl: &Nccl) {
@@ -95,15 +91,34 @@ fn peers_of_a_dropped_rank_get_an_error(nccl: &Nccl) {
     });
 }
 
+/// The rank that is different is named, and another one.
 fn ranks_that_do_different_things_are_told(nccl: &Nccl) {
-    let errors = on_threads(nccl, 3, |comm| {
-        let mut buffer = vec![1_i32; if comm.rank() == 2 { 6 } else { 5 }];
-        let error = comm.all_reduce_in_place(&mut buffer, ReduceOp::Sum, STREAM).unwrap_err();
-        assert!(matches!(error, Error::Nccl { call: "ncclAllReduce", .. }), "{error}");
-        error.to_string()
-    });
-    for error in errors {
-        assert!(error.contains("rank 2") && error.contains("rank 0"), "{error}");
+    type Call = fn(&Communicator) -> libnccl::Result<()>;
+    fn sum<T: libnccl::Element + Default>(
+        comm: &Communicator,
+        count: usize,
+        op: ReduceOp,
+    ) -> libnccl::Result<()> {
+        comm.all_reduce_in_place(&mut vec![T::default(); count], op, STREAM)
+    }
+    let usual: Call = |comm| sum::<i32>(comm, 5, ReduceOp::Sum);
+    let different: [(&str, Call); 6] = [
+        ("a count", |comm| sum::<i32>(comm, 6, ReduceOp::Sum)),
+        ("an element type", |comm| sum::<u32>(comm, 5, ReduceOp::Sum)),
+        ("a reduction", |comm| sum::<i32>(comm, 5, ReduceOp::Max)),
+        ("a collective", |comm| comm.broadcast_in_place(&mut [0_i32; 5], 0, STREAM)),
+        ("one with other lengths", |comm| comm.all_gather(&[0_i32; 5], &mut [0; 15], STREAM)),
+        ("a call that makes communicators", |comm| comm.split(Some(0), 0).map(drop)),
+    ];
+    for (what, call) in different {
+        let errors = on_threads(nccl, 3, |comm| {
+            let error = if comm.rank() == 2 { call(&comm) } else { usual(&comm) }.unwrap_err();
+            assert!(matches!(error, Error::Nccl { .. }), "{what}: {error}");
+            error.to_string()
+        });
+        for error in errors {
+            assert!(error.contains("rank 2") && error.contains("rank 0"), "{what}: {error}");
+        }
     }
 }
 
@@ -213,27 +228,9 @@ fn a_group_that_fails_makes_no_ranks(nccl: &Nccl) {
     assert_eq!(early.to_string(), "finish: the group that makes the communicator has not ended");
 }
 
-fn what_the_cpu_implementation_lacks_is_said(nccl: &Nccl) {
+fn arguments_of_split_shrink_and_grow(nccl: &Nccl) {
     let comm = of_one_thread(nccl, 1).remove(0);
     let config = Config::default();
-    for (function, result) in [
-        ("ncclCommSplit", comm.split(Some(1), 0).map(drop)),
-        ("ncclCommGrow", comm.grow(2, None, &config).map(drop)),
-        ("ncclCommGetUniqueId", comm.unique_id().map(drop)),
-        ("ncclCommRevoke", comm.revoke()),
-        ("ncclCommSuspend", comm.suspend()),
-        ("ncclCommResume", comm.resume()),
-        ("ncclCommMemStats", comm.memory(MemoryStatistic::Total).map(drop)),
-    ] {
-        let error = result.unwrap_err();
-        let Error::Nccl { call, code: ResultCode::INVALID_USAGE, detail, .. } = &error else {
-            panic!("{error}")
-        };
-        assert_eq!(
-            (*call, &**detail),
-            (function, &*format!("{function} is not available in the CPU implementation"))
-        );
-    }
     for (exclude, problem) in [
         (&[][..], "no ranks to exclude"),
         (&[0], "rank 0 excludes itself; excluded ranks do not call shrink"),
@@ -247,4 +244,20 @@ fn what_the_cpu_implementation_lacks_is_said(nccl: &Nccl) {
     assert_eq!(error.to_string(), "grow: size 1 is not above 1, the communicator's size");
     let error = comm.split(Some(u32::MAX), 0).unwrap_err();
     assert_eq!(error.to_string(), "split: color 4294967295 is beyond 2147483647");
+    assert_works(&comm);
+}
+
+fn several_ids_make_one_communicator(nccl: &Nccl) {
+    let ids = [(); 3].map(|()| nccl.unique_id().unwrap());
+    std::thread::scope(|scope| {
+        for rank in 0..3 {
+            let ids = &ids;
+            scope.spawn(move || {
+                let comm = nccl.init_rank_scalable(3, rank, ids, &Config::default()).unwrap();
+                assert_eq!((comm.size(), comm.rank()), (3, rank));
+                assert_works(&comm);
+                comm.destroy().unwrap();
+            });
+        }
+    });
 }

@@ -4,13 +4,19 @@ mod anywhere;
 mod arguments;
 mod collectives;
 mod device;
+mod element_types;
 mod groups;
 mod lifecycle;
+mod nonblocking;
+mod one_sided;
+mod options;
 mod parameters;
+mod recovery;
 
 use std::path::Path;
+use std::time::{Duration, Instant};
 
-use libnccl::{Communicator, MemorySpace, Nccl};
+use libnccl::{Communicator, Config, Group, MemorySpace, Nccl, PendingCommunicator, ReduceOp, StreamRef};
 
 pub(crate) type Case = (&'static str, fn(&Nccl));
 
@@ -22,22 +28,60 @@ macro_rules! cases {
 }
 use cases;
 
-/// Everything, on an implementation that works on host memory; without a GPU the real library can do only what
-/// needs no communicator.
-pub(crate) fn for_implementation(nccl: &Nccl) -> Vec<Case> {
-    let mut cases = [anywhere::CASES, parameters::CASES].concat();
-    #[cfg(feature = "device-api")]
-    cases.extend(device::CASES);
-    match nccl.memory_space() {
-        MemorySpace::Host => {
-            for more in [arguments::CASES, collectives::CASES, groups::CASES, lifecycle::CASES] {
-                cases.extend(more);
-            }
+/// What needs communicators of host memory.
+const ON_HOST_MEMORY: &[&[Case]] = &[
+    arguments::CASES,
+    collectives::CASES,
+    element_types::CASES,
+    groups::CASES,
+    lifecycle::CASES,
+    nonblocking::CASES,
+    one_sided::CASES,
+    options::CASES,
+    recovery::CASES,
+];
+
+/// What an implementation is asked, and what it is not: everything, if it works on host memory; without a GPU the
+/// real library can do only what needs no communicator.
+pub(crate) struct Selection {
+    pub(crate) run: Vec<Case>,
+    pub(crate) skipped: Vec<Case>,
+}
+
+impl Selection {
+    pub(crate) fn of(nccl: &Nccl) -> Self {
+        let mut run = [anywhere::CASES, parameters::CASES].concat();
+        #[cfg(feature = "device-api")]
+        run.extend(device::CASES);
+        let on_host_memory = ON_HOST_MEMORY.concat();
+        if nccl.memory_space() == MemorySpace::Host {
+            run.extend(on_host_memory);
+            return Self { run, skipped: Vec::new() };
         }
-        _ if Path::new("/dev/nvidiactl").exists() => {}
-        _ => cases.extend(anywhere::WITHOUT_A_GPU),
+        if !Path::new("/dev/nvidiactl").exists() {
+            run.extend(anywhere::WITHOUT_A_GPU);
+        }
+        Self { run, skipped: on_host_memory }
     }
-    cases
+}
+
+const STREAM: StreamRef<'static> = StreamRef::DEFAULT;
+/// For what does not wait for anything, on a machine that has other things to do.
+const SHORT: Duration = Duration::from_secs(20);
+
+fn within<T>(limit: Duration, what: impl FnOnce() -> T) -> T {
+    let start = Instant::now();
+    let value = what();
+    assert!(start.elapsed() < limit, "it took {:?}", start.elapsed());
+    value
+}
+
+/// The communicator does what it should, in time with the other ranks.
+fn assert_works(comm: &Communicator) {
+    const COUNT: usize = 1000;
+    let mut buffer = [comm.rank() as i32 + 3; COUNT];
+    comm.all_reduce_in_place(&mut buffer, ReduceOp::Sum, STREAM).unwrap();
+    assert_eq!(buffer, [(0..comm.size() as i32).map(|rank| rank + 3).sum(); COUNT]);
 }
 
 /// Runs `rank` on as many threads, each with its communicator; the results in the order of the ranks.
@@ -46,14 +90,27 @@ pub(crate) fn on_threads<R: Send>(
     size: usize,
     rank: impl Fn(Communicator) -> R + Sync,
 ) -> Vec<R> {
+    on_threads_with(nccl, size, &Config::default(), rank)
+}
+
+/// The same with options.
+fn on_threads_with<R: Send>(
+    nccl: &Nccl,
+    size: usize,
+    config: &Config,
+    rank: impl Fn(Communicator) -> R + Sync,
+) -> Vec<R> {
     let id = nccl.unique_id().unwrap();
+    let make = |number| nccl.init_rank_with(size, number, &id, config).unwrap();
+    // What a rank does is no news to one that is still being made.
+    on_threads_each(on_threads_each((0..size).collect(), make), rank)
+}
+
+/// Runs `work` on a thread for each input; the results in the same order.
+fn on_threads_each<I: Send, R: Send>(inputs: Vec<I>, work: impl Fn(I) -> R + Sync) -> Vec<R> {
+    let work = &work;
     std::thread::scope(|scope| {
-        let start = |number| {
-            let rank = &rank;
-            let id = &id;
-            scope.spawn(move || rank(nccl.init_rank(size, number, id).unwrap()))
-        };
-        let threads: Vec<_> = (0..size).map(start).collect();
+        let threads: Vec<_> = inputs.into_iter().map(|input| scope.spawn(move || work(input))).collect();
         threads.into_iter().map(|thread| thread.join().unwrap()).collect()
     })
 }
@@ -62,4 +119,12 @@ pub(crate) fn on_threads<R: Send>(
 pub(crate) fn of_one_thread(nccl: &Nccl, size: usize) -> Vec<Communicator> {
     let devices: Vec<i32> = (0..).take(size).collect();
     nccl.init_all(&devices).unwrap()
+}
+
+/// The same with options.
+fn of_one_thread_with(nccl: &Nccl, size: usize, config: &Config) -> Vec<Communicator> {
+    let id = nccl.unique_id().unwrap();
+    let ranks = |g: &Group<'_, '_>| (0..size).map(|rank| g.init_rank(size, rank, &id, config)).collect();
+    let pending: Vec<PendingCommunicator> = nccl.group(|g| ranks(g)).unwrap();
+    pending.into_iter().map(|pending| pending.finish().unwrap()).collect()
 }

@@ -51,7 +51,8 @@ fn garbage_slot(functions: &sys::Functions) -> Option<()> {
 
 /// The end of a group that nobody has started.
 fn open_group(functions: &sys::Functions) -> Option<()> {
-    init(functions, &raw mut ptr::null_mut())?;
+    let mut comm = ptr::null_mut();
+    init(functions, &raw mut comm)?;
     let end = functions.ncclGroupEnd?;
     // SAFETY: takes nothing.
     answered(unsafe { end() });

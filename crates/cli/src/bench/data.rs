@@ -4,16 +4,25 @@ use libnccl::{Element, ReduceOp};
 
 /// A type that can be measured.
 pub(crate) trait Number: Element + PartialEq {
+    /// All whole numbers up to this one are values of the type. Integers hold all, as they wrap.
+    const WHOLE: i64;
+    /// As many times can 1 be doubled.
+    const DOUBLINGS: usize;
+
     /// Integers wrap.
     fn from_integer(value: i64) -> Self;
 
-    /// `value / divisor` as NCCL averages: truncated for integers, rounded to the type for others.
+    /// `value / divisor` as NCCL averages: truncated for integers; for others multiplied by the inverse, each
+    /// rounded to the type. The value is a power of two.
     fn quotient(value: i64, divisor: usize) -> Self;
 }
 
 macro_rules! integers {
     ($($type:ty)*) => {$(
         impl Number for $type {
+            const WHOLE: i64 = i64::MAX;
+            const DOUBLINGS: usize = usize::MAX;
+
             fn from_integer(value: i64) -> Self {
                 value as Self
             }
@@ -28,12 +37,34 @@ macro_rules! integers {
 macro_rules! floats {
     ($($type:ty)*) => {$(
         impl Number for $type {
+            const WHOLE: i64 = 1 << <$type>::MANTISSA_DIGITS;
+            const DOUBLINGS: usize = <$type>::MAX_EXP as usize - 1;
+
             fn from_integer(value: i64) -> Self {
                 value as Self
             }
 
             fn quotient(value: i64, divisor: usize) -> Self {
-                value as Self / divisor as Self
+                value as Self * (1.0 / divisor as Self)
+            }
+        }
+    )*};
+}
+
+/// With the bits of the mantissa, of which one is not written down, and the greatest exponent.
+macro_rules! narrow_floats {
+    ($($type:ty: $mantissa:literal, $exponent:literal;)*) => {$(
+        impl Number for $type {
+            const WHOLE: i64 = 1 << $mantissa;
+            const DOUBLINGS: usize = $exponent;
+
+            fn from_integer(value: i64) -> Self {
+                Self::from_f32(value as f32)
+            }
+
+            fn quotient(value: i64, divisor: usize) -> Self {
+                let inverse = Self::from_f32(1.0 / divisor as f32);
+                Self::from_f32(value as f32 * inverse.to_f32())
             }
         }
     )*};
@@ -41,6 +72,12 @@ macro_rules! floats {
 
 integers!(i8 u8 i32 u32 i64 u64);
 floats!(f32 f64);
+narrow_floats! {
+    half::f16: 11, 15;
+    half::bf16: 8, 127;
+    float8::F8E4M3: 4, 8;
+    float8::F8E5M2: 3, 15;
+}
 
 /// Elements that repeat.
 ///
@@ -98,12 +135,12 @@ pub(crate) struct Data {
 
 impl Data {
     pub(crate) fn sent<T: Number>(&self, rank: usize) -> Pattern<T> {
-        Pattern::new(|index| T::from_integer(self.value(rank, index)))
+        Pattern::new(|index| T::from_integer(self.value::<T>(rank, index)))
     }
 
     pub(crate) fn reduced<T: Number>(&self) -> Pattern<T> {
         Pattern::new(|index| {
-            let values = (0..self.ranks).map(|rank| self.value(rank, index));
+            let values = (0..self.ranks).map(|rank| self.value::<T>(rank, index));
             match self.op {
                 ReduceOp::Prod => T::from_integer(values.product()),
                 ReduceOp::Max => T::from_integer(values.max().unwrap_or_default()),
@@ -114,25 +151,34 @@ impl Data {
         })
     }
 
-    fn value(&self, rank: usize, index: usize) -> i64 {
+    fn value<T: Number>(&self, rank: usize, index: usize) -> i64 {
         let Self { op, ranks, seed } = *self;
         let number = ((seed * ranks + rank) * PERIOD + index) as u64;
         // Fibonacci hashing: the upper bits of the product look random.
         let random = (number.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 58) as i64;
+        // As each rank has its turn, a missing one is noticed.
+        let has_turn = (index + seed) % ranks == rank;
         match op {
             // A float's exponent holds this product, and so does an i64.
-            ReduceOp::Prod => 1 + i64::from(rank < 32 && random % 2 == 1),
+            ReduceOp::Prod => 1 + i64::from(rank < T::DOUBLINGS.min(32) && random % 2 == 1),
             // NCCL multiplies floats by 1/ranks first, which is inexact. Times a power of two it stays as it is,
-            // and so it does in a sum with zeros. As each rank has its turn, a missing one is noticed.
-            ReduceOp::Avg if (index + seed) % ranks == rank => 1 << (random % 7),
+            // and so it does in a sum with zeros.
+            ReduceOp::Avg if has_turn => 1 << (random % 7),
             ReduceOp::Avg => 0,
-            _ => random,
+            ReduceOp::Sum => match T::WHOLE / ranks as i64 {
+                0 if has_turn => random.min(T::WHOLE),
+                0 => 0,
+                share => random % share.saturating_add(1),
+            },
+            _ => random % T::WHOLE.saturating_add(1),
         }
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use float8::{F8E4M3, F8E5M2};
+    use half::{bf16, f16};
     use libnccl::ReduceOp;
 
     use super::{BLOCK, Data, Number, PERIOD, Pattern};
@@ -200,13 +246,28 @@ mod tests {
             reduced::<f32>(data(ReduceOp::Prod), |a, b| a * b, |x| x);
             reduced::<f32>(data(ReduceOp::Avg), |a, b| a + b, |x| x * (1.0 / ranks as f32));
             reduced::<f64>(data(ReduceOp::Avg), |a, b| a + b, |x| x * (1.0 / ranks as f64));
+            narrow::<f16>(data, f16::to_f32, f16::from_f32);
+            narrow::<bf16>(data, bf16::to_f32, bf16::from_f32);
+            // So narrow that the average over 64 may be 0.
+            narrow::<F8E4M3>(data, |x| x.to_f32(), F8E4M3::from_f32);
+            narrow::<F8E5M2>(data, |x| x.to_f32(), F8E5M2::from_f32);
         }
+    }
+
+    /// Rounded after each step.
+    fn narrow<T: Number>(data: impl Fn(ReduceOp) -> Data, widen: fn(T) -> f32, round: fn(f32) -> T) {
+        let inverse = widen(round(1.0 / data(ReduceOp::Avg).ranks as f32));
+        reduced::<T>(data(ReduceOp::Sum), |a, b| round(widen(a) + widen(b)), |x| x);
+        reduced::<T>(data(ReduceOp::Prod), |a, b| round(widen(a) * widen(b)), |x| x);
+        reduced::<T>(data(ReduceOp::Max), |a, b| round(widen(a).max(widen(b))), |x| x);
+        reduced::<T>(data(ReduceOp::Min), |a, b| round(widen(a).min(widen(b))), |x| x);
+        reduced::<T>(data(ReduceOp::Avg), |a, b| round(widen(a) + widen(b)), |x| round(widen(x) * inverse));
     }
 
     #[test]
     fn integer_averages_are_truncated() {
         let data = Data { op: ReduceOp::Avg, ranks: 3, seed: 2 };
-        let sums = (0..PERIOD).map(|index| (0..3).map(|rank| data.value(rank, index)).sum::<i64>());
+        let sums = (0..PERIOD).map(|index| (0..3).map(|rank| data.value::<i8>(rank, index)).sum::<i64>());
         let averages: Vec<i8> = sums.map(|sum| (sum as i8) / 3).collect();
         assert_eq!(data.reduced::<i8>().wrong(&averages), 0);
         assert!(averages.iter().any(|average| *average > 0));

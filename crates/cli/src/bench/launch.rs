@@ -19,10 +19,10 @@ const RANK: &str = "LIBNCCL_BENCH_RANK";
 const ID: &str = "LIBNCCL_BENCH_ID";
 
 /// Runs the ranks as threads.
-pub(crate) fn threads(nccl: &Nccl, id: &UniqueId, parameters: &Parameters) -> Result<()> {
+pub(crate) fn threads(nccl: &Nccl, id: &UniqueId, ranks: usize, parameters: &[Parameters]) -> Result<()> {
     let (sender, outcomes) = channel();
-    for rank in 0..parameters.ranks {
-        let (nccl, id, parameters, sender) = (nccl.clone(), *id, parameters.clone(), sender.clone());
+    for rank in 0..ranks {
+        let (nccl, id, parameters, sender) = (nccl.clone(), *id, parameters.to_vec(), sender.clone());
         let run = move || {
             let outcome = catch_unwind(AssertUnwindSafe(|| rank::run(&nccl, &id, rank, &parameters)));
             // No one listens any more if another rank has failed.

@@ -35,10 +35,11 @@ pub(crate) fn run(arguments: &BenchArguments) -> Result<ExitCode> {
         writeln!(std::io::stdout(), "# {why}")?;
     }
     let id = nccl.unique_id()?;
+    let ranks = parameters.first().map_or(0, |parameters| parameters.ranks);
     if arguments.processes {
-        launch::processes(&id, parameters.ranks)?;
+        launch::processes(&id, ranks)?;
     } else {
-        launch::threads(&nccl, &id, &parameters)?;
+        launch::threads(&nccl, &id, ranks, &parameters)?;
     }
     Ok(ExitCode::SUCCESS)
 }

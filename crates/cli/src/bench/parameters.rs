@@ -2,7 +2,7 @@ use std::iter;
 
 use libnccl::{DataType, ReduceOp};
 
-use crate::args::{BenchArguments, Operation};
+use crate::args::{BenchArguments, OneOrAll, Operation};
 
 /// What is measured, with every default filled in; the same on all ranks.
 #[derive(Debug, Clone)]
@@ -31,8 +31,8 @@ pub(crate) enum Step {
 }
 
 impl Parameters {
-    /// The error names the values that do not fit together.
-    pub(crate) fn new(arguments: &BenchArguments, gpus: usize) -> Result<Self, String> {
+    /// For every type and reduction that is asked for. The error names the values that do not fit together.
+    pub(crate) fn new(arguments: &BenchArguments, gpus: usize) -> Result<Vec<Self>, String> {
         let on_gpus = gpus > 0;
         let largest = if on_gpus { 128 << 20 } else { 4 << 20 };
         let min_bytes = arguments.minbytes.unwrap_or(8);
@@ -45,10 +45,22 @@ impl Parameters {
         if root >= ranks {
             return Err(format!("--root {root} is no rank: there are {ranks}, from 0 to {}", ranks - 1));
         }
-        Ok(Self {
+        let mut ops = match arguments.op {
+            OneOrAll::One(op) => vec![op],
+            OneOrAll::All => ReduceOp::ALL.to_vec(),
+        };
+        if !reduces(arguments.operation) {
+            ops.truncate(1);
+        }
+        let data_types = match arguments.datatype {
+            OneOrAll::One(data_type) => vec![data_type],
+            OneOrAll::All => DataType::ALL.to_vec(),
+        };
+        let pairs = data_types.into_iter().flat_map(|data_type| ops.iter().map(move |op| (data_type, *op)));
+        let parameters = |(data_type, op)| Self {
             operation: arguments.operation,
-            op: arguments.op,
-            data_type: arguments.datatype,
+            op,
+            data_type,
             root,
             ranks,
             processes: arguments.processes,
@@ -63,7 +75,8 @@ impl Parameters {
             iters: arguments.iters,
             warmup_iters: arguments.warmup_iters,
             check: arguments.check != 0,
-        })
+        };
+        Ok(pairs.map(parameters).collect())
     }
 
     pub(crate) fn sizes(&self) -> impl Iterator<Item = u64> + use<> {
@@ -80,12 +93,15 @@ impl Parameters {
         matches!(self.operation, Operation::Broadcast | Operation::Reduce).then_some(self.root)
     }
 
-    /// The others only move data.
+    /// Not every operation has one.
     pub(crate) fn op(&self) -> Option<ReduceOp> {
-        let reduces =
-            matches!(self.operation, Operation::AllReduce | Operation::Reduce | Operation::ReduceScatter);
-        reduces.then_some(self.op)
+        reduces(self.operation).then_some(self.op)
     }
+}
+
+/// The others only move data.
+fn reduces(operation: Operation) -> bool {
+    matches!(operation, Operation::AllReduce | Operation::Reduce | Operation::ReduceScatter)
 }
 
 #[cfg(test)]
@@ -95,12 +111,26 @@ mod tests {
     use super::Parameters;
     use crate::args::{Arguments, Command};
 
-    fn parameters(arguments: &str, gpus: usize) -> Result<Parameters, String> {
+    fn all(arguments: &str, gpus: usize) -> Result<Vec<Parameters>, String> {
         let words = ["nccl", "bench"].into_iter().chain(arguments.split_whitespace());
         let Command::Bench(arguments) = Arguments::try_parse_from(words).unwrap().command else {
             unreachable!()
         };
         Parameters::new(&arguments, gpus)
+    }
+
+    fn parameters(arguments: &str, gpus: usize) -> Result<Parameters, String> {
+        all(arguments, gpus).map(|mut all| all.remove(0))
+    }
+
+    #[test]
+    fn every_type_and_every_reduction() {
+        let number = |arguments| all(arguments, 0).unwrap().len();
+        assert_eq!(number("all_reduce -d half -o avg"), 1);
+        assert_eq!(number("all_reduce -d all"), 12);
+        assert_eq!(number("reduce -d all -o all"), 60);
+        // It has none.
+        assert_eq!(number("broadcast -d all -o all"), 12);
     }
 
     fn sizes(arguments: &str) -> Vec<u64> {

@@ -5,8 +5,10 @@ use std::mem::ManuallyDrop;
 use std::ops::Range;
 use std::time::Instant;
 
-use anyhow::{Context, Result, bail, ensure};
-use libnccl::{Communicator, DataType, Nccl, ReduceOp, UniqueId};
+use anyhow::{Context, Result, ensure};
+use float8::{F8E4M3, F8E5M2};
+use half::{bf16, f16};
+use libnccl::{Communicator, DataType, Element, Nccl, ReduceOp, UniqueId};
 
 use super::data::{Data, Number, Pattern};
 use super::memory::{Buffer, Memory};
@@ -15,87 +17,102 @@ use super::shape::Shape;
 use super::table::{Measurement, Table};
 use crate::args::Operation;
 
-/// Takes part as number `rank`, to the end.
-pub(crate) fn run(nccl: &Nccl, id: &UniqueId, rank: usize, parameters: &Parameters) -> Result<()> {
-    let measure = match parameters.data_type {
-        DataType::Int8 => measure::<i8>,
-        DataType::Uint8 => measure::<u8>,
-        DataType::Int32 => measure::<i32>,
-        DataType::Uint32 => measure::<u32>,
-        DataType::Int64 => measure::<i64>,
-        DataType::Uint64 => measure::<u64>,
-        DataType::Float32 => measure::<f32>,
-        DataType::Float64 => measure::<f64>,
-        other => bail!("{other} cannot be measured yet"),
+type Measure = fn(&mut Rank<'_>, &Parameters, Option<&mut Table<Stdout>>) -> Result<()>;
+
+macro_rules! measures {
+    ($($type:ty)*) => {
+        [$((<$type>::DATA_TYPE, measure::<$type>)),*]
     };
-    let wrong = measure(nccl, id, rank, parameters).with_context(|| format!("rank {rank}"))?;
+}
+
+/// What measures each element type.
+const MEASURES: [(DataType, Measure); DataType::ALL.len()] =
+    measures![i8 u8 i32 u32 i64 u64 f16 f32 f64 bf16 F8E4M3 F8E5M2];
+
+/// Takes part as number `rank`, in one measurement after the other, to the end.
+pub(crate) fn run(nccl: &Nccl, id: &UniqueId, rank: usize, parameters: &[Parameters]) -> Result<()> {
+    let wrong = measure_all(nccl, id, rank, parameters).with_context(|| format!("rank {rank}"))?;
     ensure!(wrong == 0, "{wrong} elements are not what they should be");
     Ok(())
 }
 
 /// Answers the wrong elements, on the rank that prints.
-fn measure<T: Number>(nccl: &Nccl, id: &UniqueId, rank: usize, parameters: &Parameters) -> Result<u64> {
-    let memory = Memory::of(rank, parameters.gpus)?;
-    let largest = Shape::of(parameters, parameters.max_bytes)?.total();
+fn measure_all(nccl: &Nccl, id: &UniqueId, rank: usize, parameters: &[Parameters]) -> Result<u64> {
+    let first = parameters.first().context("nothing to measure")?;
+    let memory = Memory::of(rank, first.gpus)?;
     let mut rank = Rank {
         nccl,
-        parameters,
-        send: memory.buffer::<T>(largest)?,
-        recv: memory.buffer::<T>(largest)?,
         shared: memory.buffer(1)?,
         // Not dropped if something fails: then the other ranks would fail too, and one of them might be heard
         // before the cause is. The program ends with the first error.
-        communicator: ManuallyDrop::new(nccl.init_rank(parameters.ranks, rank, id)?),
+        communicator: ManuallyDrop::new(nccl.init_rank(first.ranks, rank, id)?),
         memory,
     };
-    let wrong = rank.rows()?;
+    let mut table = rank.head(first)?;
+    for parameters in parameters {
+        let measure = MEASURES.iter().find(|(data_type, _)| *data_type == parameters.data_type);
+        let (_, measure) = measure.with_context(|| format!("{} has no Rust type", parameters.data_type))?;
+        measure(&mut rank, parameters, table.as_mut())?;
+    }
+    let wrong = table.map_or(Ok(0), Table::foot)?;
     ManuallyDrop::into_inner(rank.communicator).destroy()?;
     Ok(wrong)
 }
 
-struct Rank<'a, T> {
+struct Rank<'a> {
     nccl: &'a Nccl,
-    parameters: &'a Parameters,
     communicator: ManuallyDrop<Communicator>,
     memory: Memory,
-    send: Buffer<T>,
-    recv: Buffer<T>,
     /// What the ranks tell each other.
     shared: Buffer<f64>,
 }
 
-impl<T: Number> Rank<'_, T> {
-    fn rows(&mut self) -> Result<u64> {
-        let parameters = self.parameters;
-        let mut table = self.head()?;
-        for bytes in [parameters.max_bytes, parameters.min_bytes] {
-            let shape = Shape::of(parameters, bytes)?;
-            self.repeat(parameters.warmup_iters, &shape, false)?;
-        }
-        for (row, bytes) in parameters.sizes().enumerate() {
-            let shape = Shape::of(parameters, bytes)?;
-            let out_of_place = self.measurement(&shape, false, 2 * row)?;
-            // A rank cannot send what it is overwriting.
-            let in_place = match parameters.operation {
-                Operation::SendRecv => None,
-                _ => Some(self.measurement(&shape, true, 2 * row + 1)?),
-            };
-            if let Some(table) = &mut table {
-                table.row(parameters, &shape, out_of_place, in_place)?;
-            }
-        }
-        table.map_or(Ok(0), |table| Ok(table.foot()?))
-    }
+/// One type and operation.
+struct Work<'w, 'a, T> {
+    rank: &'w mut Rank<'a>,
+    parameters: &'w Parameters,
+    send: Buffer<T>,
+    recv: Buffer<T>,
+}
 
+/// All sizes of one type and operation, a row each.
+fn measure<T: Number>(
+    rank: &mut Rank<'_>,
+    parameters: &Parameters,
+    mut table: Option<&mut Table<Stdout>>,
+) -> Result<()> {
+    let largest = Shape::of(parameters, parameters.max_bytes)?.total();
+    let (send, recv) = (rank.memory.buffer::<T>(largest)?, rank.memory.buffer::<T>(largest)?);
+    let mut work = Work { rank, parameters, send, recv };
+    for bytes in [parameters.max_bytes, parameters.min_bytes] {
+        let shape = Shape::of(parameters, bytes)?;
+        work.repeat(parameters.warmup_iters, &shape, false)?;
+    }
+    for (row, bytes) in parameters.sizes().enumerate() {
+        let shape = Shape::of(parameters, bytes)?;
+        let out_of_place = work.measurement(&shape, false, 2 * row)?;
+        // A rank cannot send what it is overwriting.
+        let in_place = match parameters.operation {
+            Operation::SendRecv => None,
+            _ => Some(work.measurement(&shape, true, 2 * row + 1)?),
+        };
+        if let Some(table) = &mut table {
+            table.row(parameters, &shape, out_of_place, in_place)?;
+        }
+    }
+    Ok(())
+}
+
+impl Rank<'_> {
     /// Rank 0 prints.
-    fn head(&mut self) -> Result<Option<Table<Stdout>>> {
+    fn head(&mut self, parameters: &Parameters) -> Result<Option<Table<Stdout>>> {
         let ranks = self.descriptions()?;
         if self.communicator.rank() != 0 {
             return Ok(None);
         }
         let library = format!("{} ({})", self.nccl.version(), self.nccl.backend());
         let mut table = Table::new(stdout());
-        table.head(&library, self.parameters, &ranks)?;
+        table.head(&library, parameters, &ranks)?;
         Ok(Some(table))
     }
 
@@ -129,28 +146,6 @@ impl<T: Number> Rank<'_, T> {
         Ok(all.chunks_exact(LENGTH).map(text).collect())
     }
 
-    fn measurement(&mut self, shape: &Shape, in_place: bool, seed: usize) -> Result<Measurement> {
-        let Parameters { op, ranks, iters, check, .. } = *self.parameters;
-        let data = Data { op, ranks, seed };
-        self.fill(shape, in_place, &data)?;
-        self.repeat(1, shape, in_place)?;
-        self.sum(0.0)?; // A barrier.
-        let start = Instant::now();
-        self.repeat(iters, shape, in_place)?;
-        let seconds = start.elapsed().as_secs_f64() / f64::from(iters);
-        let seconds = self.sum(seconds)? / ranks as f64;
-        let wrong = if check {
-            // Anew: in place, what was sent is no longer there.
-            self.fill(shape, in_place, &data)?;
-            self.repeat(1, shape, in_place)?;
-            let wrong = self.wrong(shape, in_place, &data)?;
-            Some(self.sum(wrong as f64)? as u64)
-        } else {
-            None
-        };
-        Ok(Measurement { seconds, wrong })
-    }
-
     /// The sum of what all ranks bring.
     fn sum(&mut self, value: f64) -> Result<f64> {
         self.shared.write(0, &[value])?;
@@ -159,17 +154,41 @@ impl<T: Number> Rank<'_, T> {
         self.memory.synchronize(&self.communicator)?;
         self.shared.read(0..1)?.first().copied().context("no sum")
     }
+}
+
+impl<T: Number> Work<'_, '_, T> {
+    fn measurement(&mut self, shape: &Shape, in_place: bool, seed: usize) -> Result<Measurement> {
+        let Parameters { op, ranks, iters, check, .. } = *self.parameters;
+        let data = Data { op, ranks, seed };
+        self.fill(shape, in_place, &data)?;
+        self.repeat(1, shape, in_place)?;
+        self.rank.sum(0.0)?; // A barrier.
+        let start = Instant::now();
+        self.repeat(iters, shape, in_place)?;
+        let seconds = start.elapsed().as_secs_f64() / f64::from(iters);
+        let seconds = self.rank.sum(seconds)? / ranks as f64;
+        let wrong = if check {
+            // Anew: in place, what was sent is no longer there.
+            self.fill(shape, in_place, &data)?;
+            self.repeat(1, shape, in_place)?;
+            let wrong = self.wrong(shape, in_place, &data)?;
+            Some(self.rank.sum(wrong as f64)? as u64)
+        } else {
+            None
+        };
+        Ok(Measurement { seconds, wrong })
+    }
 
     fn repeat(&mut self, times: u32, shape: &Shape, in_place: bool) -> Result<()> {
         for _ in 0..times {
             self.start(shape, in_place)?;
         }
-        self.memory.synchronize(&self.communicator)
+        self.rank.memory.synchronize(&self.rank.communicator)
     }
 
     fn start(&mut self, shape: &Shape, in_place: bool) -> libnccl::Result<()> {
         let Parameters { operation, op, root, ranks, .. } = *self.parameters;
-        let (comm, stream) = (&*self.communicator, self.memory.stream());
+        let (comm, stream) = (&*self.rank.communicator, self.rank.memory.stream());
         let send = self.send.first(shape.send);
         let recv = self.recv.first_mut(if in_place { shape.total() } else { shape.recv });
         match (operation, in_place) {
@@ -183,7 +202,7 @@ impl<T: Number> Rank<'_, T> {
             (Operation::AllGather, true) => comm.all_gather_in_place(recv, stream),
             (Operation::ReduceScatter, false) => comm.reduce_scatter(send, recv, op, stream),
             (Operation::ReduceScatter, true) => comm.reduce_scatter_in_place(recv, op, stream),
-            (Operation::SendRecv, _) => self.nccl.group(|group| {
+            (Operation::SendRecv, _) => self.rank.nccl.group(|group| {
                 group.send(comm, send, (comm.rank() + 1) % ranks, stream)?;
                 group.recv(comm, recv, (comm.rank() + ranks - 1) % ranks, stream)
             }),
@@ -192,7 +211,7 @@ impl<T: Number> Rank<'_, T> {
 
     /// What is to be sent, and something else where it is to be received.
     fn fill(&mut self, shape: &Shape, in_place: bool, data: &Data) -> Result<()> {
-        let rank = self.communicator.rank();
+        let rank = self.rank.communicator.rank();
         let sent = data.sent(rank);
         self.recv.fill(0..shape.total(), &Pattern::untouched())?;
         if in_place {
@@ -204,7 +223,7 @@ impl<T: Number> Rank<'_, T> {
 
     /// The elements of this rank that are not what they should be.
     fn wrong(&self, shape: &Shape, in_place: bool, data: &Data) -> Result<usize> {
-        let rank = self.communicator.rank();
+        let rank = self.rank.communicator.rank();
         let start = if in_place { shape.received_in_place(rank).start } else { 0 };
         let expected = self.expected(shape, in_place, data).into_iter();
         expected.map(|(part, pattern)| self.recv.wrong(start + part.start..start + part.end, &pattern)).sum()
@@ -213,7 +232,7 @@ impl<T: Number> Rank<'_, T> {
     /// The parts of what this rank receives.
     fn expected(&self, shape: &Shape, in_place: bool, data: &Data) -> Vec<(Range<usize>, Pattern<T>)> {
         let Parameters { operation, root, ranks, .. } = *self.parameters;
-        let rank = self.communicator.rank();
+        let rank = self.rank.communicator.rank();
         let count = shape.count;
         let all = |pattern| vec![(0..count, pattern)];
         match operation {
