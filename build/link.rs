@@ -7,8 +7,16 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 /// The environment that decides.
-pub(crate) const INPUTS: [&str; 6] =
-    ["LIBNCCL_NO_LINK", "NCCL_LIB_DIR", "NCCL_HOME", "NCCL_STATIC", "CUDA_HOME", "PKG_CONFIG"];
+pub(crate) const INPUTS: [&str; 8] = [
+    "LIBNCCL_NO_LINK",
+    "NCCL_LIB_DIR",
+    "NCCL_HOME",
+    "NCCL_STATIC",
+    "CUDA_HOME",
+    "PKG_CONFIG",
+    "PKG_CONFIG_PATH",
+    "PKG_CONFIG_LIBDIR",
+];
 
 /// A library to link, and how.
 #[derive(Debug, PartialEq, Eq)]
@@ -110,7 +118,10 @@ pub(crate) fn default_directories() -> Vec<PathBuf> {
     let pkg_config = env::var_os("PKG_CONFIG").unwrap_or_else(|| "pkg-config".into());
     let answer = Command::new(pkg_config).args(["--variable=libdir", "nccl"]).output();
     let from_pkg_config = answer.ok().filter(|answer| answer.status.success());
-    let from_pkg_config = from_pkg_config.map(|answer| String::from_utf8_lossy(&answer.stdout).trim().into());
+    let from_pkg_config =
+        from_pkg_config.map(|answer| String::from_utf8_lossy(&answer.stdout).trim().to_owned());
+    // A file without the variable is an empty answer, which would mean the current directory.
+    let from_pkg_config = from_pkg_config.filter(|answer| !answer.is_empty()).map(PathBuf::from);
     let architecture = env::var("CARGO_CFG_TARGET_ARCH").unwrap_or_default();
     let multiarch = format!("/usr/lib/{architecture}-linux-gnu");
     let cuda = env::var_os("CUDA_HOME").map(|home| Path::new(&home).join("lib64"));

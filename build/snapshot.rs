@@ -23,7 +23,9 @@ pub(crate) const FILES: [&str; 9] = [
 /// `require` (a failure fails the build) or `never`.
 #[cfg(feature = "bindgen")]
 pub(crate) fn fresh_bindings(root: &Path) -> Option<Vec<(&'static str, String)>> {
-    println!("cargo::rerun-if-env-changed=LIBNCCL_BINDGEN");
+    for variable in ["LIBNCCL_BINDGEN", "LIBCLANG_PATH"] {
+        println!("cargo::rerun-if-env-changed={variable}");
+    }
     let mode = std::env::var("LIBNCCL_BINDGEN").unwrap_or_else(|_| "auto".into());
     if mode == "never" {
         return None;

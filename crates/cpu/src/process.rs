@@ -53,8 +53,11 @@ impl Process {
 }
 
 fn status(pid: u64) -> io::Result<Status> {
-    let text = std::fs::read_to_string(format!("/proc/{pid}/stat"))?;
-    parse(&text).ok_or_else(|| io::Error::new(ErrorKind::InvalidData, format!("/proc/{pid}/stat: {text}")))
+    // What the first thread's file says of the process is the same. That of the whole process an emulator of
+    // another processor makes up for the process itself, with a start time a little off.
+    let path = format!("/proc/{pid}/task/{pid}/stat");
+    let text = std::fs::read_to_string(&path)?;
+    parse(&text).ok_or_else(|| io::Error::new(ErrorKind::InvalidData, format!("{path}: {text}")))
 }
 
 fn parse(text: &str) -> Option<Status> {

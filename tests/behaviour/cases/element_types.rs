@@ -1,0 +1,149 @@
+//! Every element type that Rust has, or a crate by a feature, with numbers that the narrowest of them holds.
+
+use std::fmt::Debug;
+
+use libnccl::{Communicator, Element, Nccl, ReduceOp};
+
+use super::{STREAM, cases, on_threads};
+
+cases! {
+    every_reduction,
+    every_average,
+    every_scaled_sum,
+    every_type_is_moved,
+}
+
+/// No multiple of the ranks, nor of what the CPU computes at a time.
+const COUNT: usize = 1003;
+
+trait Small: Element + PartialEq + Debug {
+    /// A quarter of a number, of which four bits are enough; integers are rounded down.
+    fn quarters(number: u8) -> Self;
+
+    /// The number itself.
+    fn of(number: u8) -> Self {
+        Self::quarters(4 * number)
+    }
+}
+
+macro_rules! small {
+    ($($(#[$feature:meta])* $type:ty: |$number:ident| $convert:expr;)*) => {
+        $(
+            $(#[$feature])*
+            impl Small for $type {
+                fn quarters($number: u8) -> Self {
+                    $convert
+                }
+            }
+        )*
+
+        /// A generic function for every type.
+        macro_rules! for_every_type {
+            ($function:ident($comm:expr)) => {{
+                $(
+                    $(#[$feature])*
+                    $function::<$type>($comm);
+                )*
+            }};
+        }
+    };
+}
+
+small! {
+    i8: |number| (number / 4) as Self;
+    u8: |number| number / 4;
+    i32: |number| (number / 4).into();
+    u32: |number| (number / 4).into();
+    i64: |number| (number / 4).into();
+    u64: |number| (number / 4).into();
+    f32: |number| Self::from(number) / 4.0;
+    f64: |number| Self::from(number) / 4.0;
+    #[cfg(feature = "half")]
+    half::f16: |number| Self::from_f32(f32::from(number) / 4.0);
+    #[cfg(feature = "half")]
+    half::bf16: |number| Self::from_f32(f32::from(number) / 4.0);
+    #[cfg(feature = "float8")]
+    float8::F8E4M3: |number| Self::from_f32(f32::from(number) / 4.0);
+    #[cfg(feature = "float8")]
+    float8::F8E5M2: |number| Self::from_f32(f32::from(number) / 4.0);
+}
+
+/// 1 or 2.
+fn sent(rank: usize, index: usize) -> u8 {
+    1 + u8::from((index + rank).is_multiple_of(3))
+}
+
+fn elements<T: Small>(number: impl Fn(usize) -> u8) -> Vec<T> {
+    (0..COUNT).map(|index| T::of(number(index))).collect()
+}
+
+fn every_reduction(nccl: &Nccl) {
+    fn check<T: Small>(comm: &Communicator) {
+        for op in [ReduceOp::Sum, ReduceOp::Prod, ReduceOp::Max, ReduceOp::Min] {
+            let expected = |index| {
+                let numbers = (0..comm.size()).map(|rank| sent(rank, index));
+                match op {
+                    ReduceOp::Prod => numbers.product(),
+                    ReduceOp::Max => numbers.max().unwrap(),
+                    ReduceOp::Min => numbers.min().unwrap(),
+                    _ => numbers.sum(),
+                }
+            };
+            let mut buffer = elements::<T>(|index| sent(comm.rank(), index));
+            comm.all_reduce_in_place(&mut buffer, op, STREAM).unwrap();
+            assert_eq!(buffer, elements::<T>(expected), "{} {op}", T::DATA_TYPE);
+        }
+    }
+    for size in 1..=4 {
+        on_threads(nccl, size, |comm| for_every_type!(check(&comm)));
+    }
+}
+
+fn every_average(nccl: &Nccl) {
+    fn check<T: Small>(comm: &Communicator) {
+        let quarters =
+            |index| (0..comm.size()).map(|rank| sent(rank, index)).sum::<u8>() * (4 / comm.size() as u8);
+        let expected: Vec<T> = (0..COUNT).map(|index| T::quarters(quarters(index))).collect();
+        let mut buffer = elements::<T>(|index| sent(comm.rank(), index));
+        comm.all_reduce_in_place(&mut buffer, ReduceOp::Avg, STREAM).unwrap();
+        assert_eq!(buffer, expected, "{} of {}", T::DATA_TYPE, comm.size());
+    }
+    for size in [1, 2, 4] {
+        on_threads(nccl, size, |comm| for_every_type!(check(&comm)));
+    }
+}
+
+/// With another scalar on every rank, from the call and from memory.
+fn every_scaled_sum(nccl: &Nccl) {
+    fn check<T: Small>(comm: &Communicator) {
+        let rank = comm.rank() as u8;
+        let scalar = [T::of(rank + 1)];
+        // 1 + 2 + 3, and nothing.
+        let number = |index: usize| u8::from(index.is_multiple_of(2));
+        let expected = elements::<T>(|index| 6 * number(index));
+        for op in [comm.pre_mul_sum(scalar[0]).unwrap(), comm.pre_mul_sum_device(&scalar).unwrap()] {
+            let mut buffer = elements::<T>(number);
+            op.all_reduce_in_place(&mut buffer, STREAM).unwrap();
+            assert_eq!(buffer, expected, "{}", T::DATA_TYPE);
+            let mut part = vec![T::of(0); 2];
+            op.reduce_scatter(&expected[..6], &mut part, STREAM).unwrap();
+            // 6 x 6 has too many bits for some, but its half has a power of two.
+            assert!(part[1] == T::of(0) && part[0] != T::of(0), "{}: {part:?}", T::DATA_TYPE);
+        }
+    }
+    on_threads(nccl, 3, |comm| for_every_type!(check(&comm)));
+}
+
+fn every_type_is_moved(nccl: &Nccl) {
+    fn check<T: Small>(comm: &Communicator) {
+        let (rank, size) = (comm.rank(), comm.size());
+        let of = |rank| elements::<T>(|index| sent(rank, index));
+        let mut all = vec![T::of(0); COUNT * size];
+        comm.all_gather(&of(rank), &mut all, STREAM).unwrap();
+        assert_eq!(all, (0..size).flat_map(of).collect::<Vec<_>>(), "{}", T::DATA_TYPE);
+        let mut from_root = of(rank);
+        comm.broadcast_in_place(&mut from_root, size - 1, STREAM).unwrap();
+        assert_eq!(from_root, of(size - 1), "{}", T::DATA_TYPE);
+    }
+    on_threads(nccl, 3, |comm| for_every_type!(check(&comm)));
+}

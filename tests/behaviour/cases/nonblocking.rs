@@ -1,0 +1,264 @@
+//! Communicators with a timeout: no call waits for ever, and nothing uses a buffer after its call.
+
+use std::sync::Mutex;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use libnccl::{Communicator, Config, Error, Nccl, ReduceOp, Result, ResultCode, WaitSignal, WindowFlags};
+
+use super::{
+    SHORT, STREAM, assert_works, cases, of_one_thread, of_one_thread_with, on_threads, on_threads_with,
+    within,
+};
+
+/// Long enough for what is in time, on a slow machine.
+const PATIENCE: Duration = Duration::from_secs(60);
+/// For what is to be too late.
+const TIMEOUT: Duration = Duration::from_millis(150);
+const MOMENT: Duration = Duration::from_millis(50);
+
+cases! {
+    everything_works_in_time,
+    init_times_out_without_the_other_rank,
+    calls_time_out_without_the_other_rank,
+    a_buffer_is_left_alone_after_a_timeout,
+    an_abort_handle_ends_calls_that_wait,
+    an_abort_handle_waits_for_a_call_that_blocks,
+    a_lost_rank_ends_calls_that_wait,
+    what_is_dropped_in_progress_does_not_hang,
+    one_thread_drives_ranks_that_do_not_block,
+    a_group_times_out_as_a_whole,
+    ranks_that_block_and_others_share_no_group,
+}
+
+fn with_timeout(timeout: Duration) -> Config {
+    Config::new().timeout(timeout).rma_eager_init(true)
+}
+
+type Call = fn(&Nccl, &Communicator) -> Result<()>;
+
+/// Calls of rank 0 that wait for rank 1.
+const WAITING: [(&str, Call); 9] = [
+    ("all_reduce", |_, comm| comm.all_reduce_in_place(&mut [1_i32; 9], ReduceOp::Sum, STREAM)),
+    ("broadcast", |_, comm| comm.broadcast_in_place(&mut [1_u8; 100_000], 1, STREAM)),
+    ("recv", |_, comm| comm.recv(&mut [1_i32; 9], 1, STREAM)),
+    ("a group", |nccl, comm| {
+        let (mut one, mut other) = ([1_i32; 9], [1_i32; 9]);
+        nccl.group(|g| {
+            g.recv(comm, &mut one, 1, STREAM)?;
+            g.all_reduce_in_place(comm, &mut other, ReduceOp::Sum, STREAM)
+        })
+    }),
+    ("barrier", |_, comm| comm.barrier(STREAM)),
+    ("split", |_, comm| comm.split(Some(0), 0).map(drop)),
+    ("suspend", |_, comm| comm.suspend()),
+    ("register_window", |nccl, comm| {
+        comm.register_window(&mut nccl.alloc::<i32>(9)?, WindowFlags::DEFAULT).map(drop)
+    }),
+    ("wait_signal", |_, comm| {
+        let signals = [WaitSignal { count: 1, peer: 1, signal: libnccl::Signal::default() }];
+        comm.wait_signal(&signals, STREAM)
+    }),
+];
+
+/// Does `work` as rank 0, while rank 1 does nothing; its communicator is returned.
+fn alone(nccl: &Nccl, timeout: Duration, work: impl Fn(Communicator) + Sync) -> Communicator {
+    let idle = on_threads_with(nccl, 2, &with_timeout(timeout), |comm| match comm.rank() {
+        0 => {
+            work(comm);
+            None
+        }
+        _ => Some(comm),
+    });
+    idle.into_iter().flatten().next().expect("rank 1's")
+}
+
+fn assert_lost(comm: &Communicator) {
+    let error = comm.all_reduce_in_place(&mut [1_i32; 9], ReduceOp::Sum, STREAM).unwrap_err();
+    assert_eq!(error.code(), Some(ResultCode::REMOTE_ERROR), "{error}");
+}
+
+fn assert_aborted<T>(what: &str, result: Result<T>) {
+    match result {
+        Err(Error::Aborted { .. }) => {}
+        Err(other) => panic!("{what}: {other}"),
+        Ok(_) => panic!("{what}: the communicator was not aborted"),
+    }
+}
+
+fn everything_works_in_time(nccl: &Nccl) {
+    on_threads_with(nccl, 3, &with_timeout(PATIENCE).name("patient"), |comm| {
+        let (rank, size) = (comm.rank(), comm.size());
+        let (next, previous) = ((rank + 1) % size, (rank + size - 1) % size);
+        for round in 0..30 {
+            assert_works(&comm);
+            let (sent, mut received, mut most) = ([rank as u64; 300], [9; 300], [rank as i32 + round]);
+            nccl.group(|g| {
+                g.send(&comm, &sent, next, STREAM)?;
+                g.recv(&comm, &mut received, previous, STREAM)?;
+                g.all_reduce_in_place(&comm, &mut most, ReduceOp::Max, STREAM)
+            })
+            .unwrap();
+            assert_eq!((received, most), ([previous as u64; 300], [size as i32 - 1 + round]));
+            comm.barrier(STREAM).unwrap();
+        }
+        let mut sum = [1_i64];
+        comm.pre_mul_sum(10_i64).unwrap().all_reduce_in_place(&mut sum, STREAM).unwrap();
+        assert_eq!(sum, [30]);
+        within(SHORT, || comm.destroy()).unwrap();
+    });
+}
+
+fn init_times_out_without_the_other_rank(nccl: &Nccl) {
+    let id = nccl.unique_id().unwrap();
+    let made = within(SHORT, || nccl.init_rank_with(2, 0, &id, &with_timeout(TIMEOUT)));
+    let Err(Error::Timeout { elapsed, .. }) = made else { panic!("{made:?}") };
+    assert!(elapsed >= TIMEOUT, "{elapsed:?}");
+    let pending = nccl.group(|g| g.init_rank(2, 0, &id, &with_timeout(TIMEOUT))).unwrap();
+    let made = within(SHORT, || pending.finish());
+    assert!(matches!(made, Err(Error::Timeout { .. })), "{made:?}");
+    // No group is left open on the thread.
+    assert_works(&of_one_thread(nccl, 1)[0]);
+}
+
+fn calls_time_out_without_the_other_rank(nccl: &Nccl) {
+    for (what, call) in WAITING {
+        let other = alone(nccl, TIMEOUT, |comm| {
+            let called = within(SHORT, || call(nccl, &comm));
+            let Err(Error::Timeout { elapsed, .. }) = called else { panic!("{what}: {called:?}") };
+            assert!(elapsed >= TIMEOUT, "{what}: {elapsed:?}");
+            assert_aborted(what, comm.async_error());
+            assert_aborted(what, call(nccl, &comm));
+            assert!(comm.as_raw().is_null(), "{what}");
+        });
+        assert_lost(&other);
+        within(SHORT, || drop(other));
+    }
+}
+
+fn a_buffer_is_left_alone_after_a_timeout(nccl: &Nccl) {
+    const COUNT: usize = 300_000;
+    let buffer = Mutex::new(vec![7_i32; COUNT]);
+    let other = alone(nccl, TIMEOUT, |comm| {
+        let mut buffer = buffer.lock().unwrap();
+        let received = comm.recv(&mut *buffer, 1, STREAM);
+        assert!(matches!(received, Err(Error::Timeout { .. })), "{received:?}");
+    });
+    // There may be room for it on the way.
+    let _ = other.send(&vec![9_i32; COUNT], 0, STREAM);
+    assert_lost(&other);
+    assert!(buffer.into_inner().unwrap().iter().all(|element| *element == 7));
+}
+
+fn an_abort_handle_ends_calls_that_wait(nccl: &Nccl) {
+    for (what, call) in WAITING {
+        let other = alone(nccl, PATIENCE, |comm| {
+            let handle = comm.abort_handle();
+            thread::scope(|scope| {
+                scope.spawn(move || {
+                    thread::sleep(MOMENT);
+                    handle.abort().unwrap();
+                });
+                assert_aborted(what, within(SHORT, || call(nccl, &comm)));
+            });
+            assert_aborted(what, comm.async_error());
+            within(SHORT, || drop(comm));
+        });
+        assert_lost(&other);
+    }
+}
+
+/// Its owner cannot be reached: the end comes afterwards.
+fn an_abort_handle_waits_for_a_call_that_blocks(nccl: &Nccl) {
+    on_threads(nccl, 2, |comm| {
+        if comm.rank() == 1 {
+            thread::sleep(4 * MOMENT);
+            assert_works(&comm);
+            return assert_lost(&comm);
+        }
+        let handle = comm.abort_handle();
+        thread::scope(|scope| {
+            scope.spawn(move || {
+                thread::sleep(MOMENT);
+                let start = Instant::now();
+                handle.abort().unwrap();
+                assert!(start.elapsed() < SHORT, "it waited");
+            });
+            assert_works(&comm);
+        });
+        assert_aborted("afterwards", comm.async_error());
+        assert_aborted("afterwards", comm.destroy());
+    });
+}
+
+fn a_lost_rank_ends_calls_that_wait(nccl: &Nccl) {
+    for (what, call) in WAITING {
+        on_threads_with(nccl, 2, &with_timeout(PATIENCE), |comm| {
+            if comm.rank() == 1 {
+                thread::sleep(MOMENT);
+                return comm.abort().unwrap();
+            }
+            let error = within(SHORT, || call(nccl, &comm)).unwrap_err();
+            assert_eq!(error.code(), Some(ResultCode::REMOTE_ERROR), "{what}: {error}");
+            within(SHORT, || drop(comm));
+        });
+    }
+}
+
+fn what_is_dropped_in_progress_does_not_hang(nccl: &Nccl) {
+    let id = nccl.unique_id().unwrap();
+    let pending = nccl.group(|g| g.init_rank(2, 0, &id, &with_timeout(PATIENCE))).unwrap();
+    within(SHORT, || drop(pending));
+    let panicked = thread::scope(|scope| {
+        let panics = || {
+            let _pending = nccl.group(|g| g.init_rank(2, 0, &id, &with_timeout(PATIENCE))).unwrap();
+            std::panic::resume_unwind(Box::new("on purpose"));
+        };
+        within(SHORT, || scope.spawn(panics).join())
+    });
+    assert!(panicked.is_err());
+    assert_works(&of_one_thread(nccl, 1)[0]);
+}
+
+fn sum_of_all(nccl: &Nccl, comms: &[Communicator]) -> Result<Vec<[i32; 50]>> {
+    let mut buffers = vec![[1; 50]; comms.len()];
+    nccl.group(|g| {
+        let mut pairs = comms.iter().zip(&mut buffers);
+        pairs.try_for_each(|(comm, buffer)| g.all_reduce_in_place(comm, buffer, ReduceOp::Sum, STREAM))
+    })?;
+    Ok(buffers)
+}
+
+fn one_thread_drives_ranks_that_do_not_block(nccl: &Nccl) {
+    let comms = of_one_thread_with(nccl, 3, &with_timeout(PATIENCE));
+    for _ in 0..30 {
+        assert_eq!(sum_of_all(nccl, &comms).unwrap(), [[3; 50]; 3]);
+    }
+    within(SHORT, || Communicator::destroy_all(comms)).unwrap();
+}
+
+/// Rank 2 has no part in it. One of the others is aborted, and all have failed.
+fn a_group_times_out_as_a_whole(nccl: &Nccl) {
+    let comms = of_one_thread_with(nccl, 3, &with_timeout(TIMEOUT));
+    let ended = within(SHORT, || sum_of_all(nccl, &comms[..2]));
+    assert!(matches!(ended, Err(Error::Timeout { call: "ncclGroupEnd", .. })), "{ended:?}");
+    assert!(comms[..2].iter().any(|comm| comm.as_raw().is_null()));
+    for comm in &comms[..2] {
+        let refused = comm.all_reduce_in_place(&mut [1_i32], ReduceOp::Sum, STREAM);
+        assert!(matches!(refused, Err(Error::Aborted { .. } | Error::InvalidUsage { .. })), "{refused:?}");
+    }
+    assert_lost(&comms[2]);
+    within(SHORT, || drop(comms));
+}
+
+fn ranks_that_block_and_others_share_no_group(nccl: &Nccl) {
+    let mut comms = of_one_thread(nccl, 1);
+    comms.extend(of_one_thread_with(nccl, 1, &with_timeout(PATIENCE)));
+    let error = sum_of_all(nccl, &comms).unwrap_err();
+    assert_eq!(error.code(), Some(ResultCode::INVALID_ARGUMENT), "{error}");
+    for comm in comms {
+        let refused = comm.all_reduce_in_place(&mut [1_i32], ReduceOp::Sum, STREAM).unwrap_err();
+        assert!(matches!(refused, Error::InvalidUsage { .. }), "{refused}");
+        within(SHORT, || comm.destroy()).unwrap();
+    }
+}

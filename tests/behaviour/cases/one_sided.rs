@@ -1,0 +1,315 @@
+//! Memory of NCCL's own, as itself, registered, and as windows, which ranks write at each other.
+
+use std::thread;
+use std::time::{Duration, Instant};
+
+use libnccl::{
+    Communicator, Config, Error, Nccl, NcclBuffer, ReduceOp, Result, ResultCode, Signal, WaitSignal, Window,
+    WindowFlags,
+};
+
+use super::{SHORT, STREAM, assert_works, cases, of_one_thread, on_threads, on_threads_with, within};
+
+const COUNT: usize = 1000;
+const HALF: usize = COUNT / 2;
+
+cases! {
+    nccls_memory,
+    a_registered_buffer,
+    a_window,
+    one_thread_registers_the_windows_of_all_ranks,
+    a_window_of_a_communicator_that_does_not_block,
+    put_into_the_next_ranks_window,
+    a_signal_is_waited_for,
+    signals_are_counted,
+    signals_have_indices_and_contexts,
+    signals_need_a_window,
+    what_does_not_fit_into_a_window,
+    a_window_that_others_may_use_is_kept,
+}
+
+fn signal_of(peer: usize) -> WaitSignal {
+    WaitSignal { count: 1, peer: peer as u32, signal: Signal::default() }
+}
+
+/// The sum over the ranks, in place, is right.
+fn assert_sums(comm: &Communicator, buffer: &mut NcclBuffer<i32>) {
+    let own = vec![comm.rank() as i32 + 3; COUNT];
+    comm.all_reduce(&own, &mut *buffer, ReduceOp::Sum, STREAM).unwrap();
+    comm.all_reduce_in_place(&mut *buffer, ReduceOp::Max, STREAM).unwrap();
+    let expected = (0..comm.size() as i32).map(|rank| rank + 3).sum();
+    assert_eq!(contents(comm, buffer), vec![expected; COUNT]);
+}
+
+/// Also of a window, which is no slice.
+fn contents(comm: &Communicator, buffer: &NcclBuffer<i32>) -> Vec<i32> {
+    let alone = comm.split(Some(comm.rank() as u32), 0).unwrap().expect("a child");
+    let mut copy = vec![0; buffer.len()];
+    alone.broadcast(buffer, &mut copy, 0, STREAM).unwrap();
+    copy
+}
+
+/// Ends a window that no rank uses any more.
+fn end(comm: &Communicator, window: Window<'_, i32>, buffer: &mut NcclBuffer<i32>) {
+    comm.barrier(STREAM).unwrap();
+    // SAFETY: all ranks have come to the barrier, after which none uses a window.
+    unsafe { buffer.assume_idle() };
+    window.deregister().unwrap();
+    assert!(buffer.as_slice().is_some());
+}
+
+/// The lines of this process's memory map that are about the memory at an address, by the file that it is of.
+fn mapped(address: usize) -> Option<String> {
+    let maps = std::fs::read_to_string("/proc/self/maps").unwrap();
+    let range = |line: &str| {
+        let (start, end) = line.split_once(' ')?.0.split_once('-')?;
+        Some(usize::from_str_radix(start, 16).ok()?..usize::from_str_radix(end, 16).ok()?)
+    };
+    let line = maps.lines().find(|line| range(line).is_some_and(|range| range.contains(&address)))?;
+    // The device and the inode.
+    Some(line.split_whitespace().skip(3).take(2).collect::<Vec<_>>().join(" "))
+}
+
+/// Whoever is the last that needs it, gives it back.
+fn nccls_memory(nccl: &Nccl) {
+    let comm = of_one_thread(nccl, 1).remove(0);
+    let mut files = Vec::new();
+    for how in 0..3 {
+        let mut buffer = nccl.alloc::<i32>(COUNT).unwrap();
+        assert_eq!(buffer.as_slice(), Some(&[0; COUNT][..]));
+        assert_sums(&comm, &mut buffer);
+        files.push(mapped(buffer.as_ptr().addr()).expect("it is mapped"));
+        match how {
+            0 => buffer.free().unwrap(),
+            1 => drop(buffer),
+            _ => {
+                let registration = comm.register(&buffer).unwrap();
+                drop(buffer);
+                drop(registration);
+            }
+        }
+    }
+    let maps = std::fs::read_to_string("/proc/self/maps").unwrap();
+    for file in files {
+        assert!(!maps.contains(&format!(" {file} ")), "{file} is still mapped");
+    }
+}
+
+fn a_registered_buffer(nccl: &Nccl) {
+    on_threads(nccl, 2, |comm| {
+        let mut buffer = nccl.alloc(COUNT).unwrap();
+        let (one, other) = (comm.register(&buffer).unwrap(), comm.register(&buffer).unwrap());
+        assert!(!one.as_raw().is_null() && one.as_raw() != other.as_raw());
+        for _ in 0..3 {
+            assert_sums(&comm, &mut buffer);
+        }
+        drop(one);
+        assert_sums(&comm, &mut buffer);
+        other.deregister().unwrap();
+        buffer.free().unwrap();
+        assert_works(&comm);
+    });
+}
+
+fn a_window(nccl: &Nccl) {
+    on_threads(nccl, 3, |comm| {
+        for flags in [WindowFlags::DEFAULT, WindowFlags::COLL_SYMMETRIC | WindowFlags::STRICT_ORDERING] {
+            let mut buffer = nccl.alloc(COUNT).unwrap();
+            let window = comm.register_window(&mut buffer, flags).unwrap();
+            assert!(window.is_active() && window.len() == COUNT);
+            assert_eq!(window.user_ptr().unwrap(), buffer.as_mut_ptr());
+            assert!(buffer.as_slice().is_none());
+            assert_sums(&comm, &mut buffer);
+            end(&comm, window, &mut buffer);
+            buffer.free().unwrap();
+        }
+        assert_works(&comm);
+    });
+}
+
+fn one_thread_registers_the_windows_of_all_ranks(nccl: &Nccl) {
+    let comms = of_one_thread(nccl, 2);
+    let mut buffers = [nccl.alloc::<i32>(COUNT).unwrap(), nccl.alloc::<i32>(COUNT).unwrap()];
+    buffers[0].as_mut_slice().unwrap().fill(5);
+    let windows = nccl
+        .group(|g| {
+            let register = |(comm, buffer)| g.register_window(comm, buffer, WindowFlags::COLL_SYMMETRIC);
+            comms.iter().zip(&mut buffers).map(register).collect::<Result<Vec<_>>>()
+        })
+        .unwrap();
+    let signals = [signal_of(0)];
+    let half = buffers[0].get(..HALF).unwrap();
+    nccl.group(|g| {
+        g.put_signal(&comms[0], half, 1, windows[0].at(HALF), Signal::default(), STREAM)?;
+        g.wait_signal(&comms[1], &signals, STREAM)
+    })
+    .unwrap();
+    // SAFETY: what was started has run, and no other thread has the communicators.
+    buffers.iter_mut().for_each(|buffer| unsafe { buffer.assume_idle() });
+    windows.into_iter().for_each(|window| window.deregister().unwrap());
+    assert_eq!(buffers[1].as_slice().unwrap(), [[0; HALF], [5; HALF]].concat());
+}
+
+fn a_window_of_a_communicator_that_does_not_block(nccl: &Nccl) {
+    on_threads_with(nccl, 2, &Config::new().timeout(SHORT), |comm| {
+        let mut buffer = nccl.alloc(COUNT).unwrap();
+        let window = comm.register_window(&mut buffer, WindowFlags::COLL_SYMMETRIC).unwrap();
+        put_around(&comm, &mut buffer, &window);
+        end(&comm, window, &mut buffer);
+        within(SHORT, || comm.destroy()).unwrap();
+    });
+}
+
+/// Every rank puts the first half of its window into the second half of the next one's.
+fn put_around(comm: &Communicator, buffer: &mut NcclBuffer<i32>, window: &Window<'_, i32>) {
+    let (rank, size) = (comm.rank(), comm.size());
+    let (next, previous) = ((rank + 1) % size, (rank + size - 1) % size);
+    let own = vec![rank as i32 + 1; COUNT];
+    let alone = comm.split(Some(rank as u32), 0).unwrap().expect("a child");
+    alone.broadcast(&own, &mut *buffer, 0, STREAM).unwrap();
+    // Nobody fills a window that has been put into.
+    comm.barrier(STREAM).unwrap();
+    let half = buffer.get(..HALF).expect("it is longer");
+    comm.put_signal(half, next, window.at(HALF), Signal::default(), STREAM).unwrap();
+    comm.wait_signal(&[signal_of(previous)], STREAM).unwrap();
+    let expected = [[rank as i32 + 1; HALF], [previous as i32 + 1; HALF]].concat();
+    assert_eq!(contents(comm, buffer), expected);
+}
+
+fn put_into_the_next_ranks_window(nccl: &Nccl) {
+    for size in 1..=3 {
+        on_threads(nccl, size, |comm| {
+            let mut buffer = nccl.alloc(COUNT).unwrap();
+            let window = comm.register_window(&mut buffer, WindowFlags::COLL_SYMMETRIC).unwrap();
+            for _ in 0..3 {
+                put_around(&comm, &mut buffer, &window);
+                comm.barrier(STREAM).unwrap();
+            }
+            end(&comm, window, &mut buffer);
+        });
+    }
+}
+
+/// Signals without a window.
+fn eager() -> Config {
+    Config::new().rma_eager_init(true)
+}
+
+fn a_signal_is_waited_for(nccl: &Nccl) {
+    const MOMENT: Duration = Duration::from_millis(150);
+    on_threads_with(nccl, 2, &eager(), |comm| {
+        comm.barrier(STREAM).unwrap();
+        if comm.rank() == 1 {
+            thread::sleep(MOMENT);
+            return comm.signal(0, Signal::default(), STREAM).unwrap();
+        }
+        let start = Instant::now();
+        comm.wait_signal(&[signal_of(1)], STREAM).unwrap();
+        let waited = start.elapsed();
+        assert!(waited >= MOMENT / 2, "{waited:?}");
+    });
+}
+
+fn signals_are_counted(nccl: &Nccl) {
+    on_threads_with(nccl, 3, &eager(), |comm| {
+        if comm.rank() != 0 {
+            for _ in 0..2 * comm.rank() {
+                comm.signal(0, Signal::default(), STREAM).unwrap();
+            }
+            return comm.barrier(STREAM).unwrap();
+        }
+        comm.wait_signal(&[signal_of(1), WaitSignal { count: 3, ..signal_of(2) }], STREAM).unwrap();
+        comm.wait_signal(&[signal_of(2), signal_of(1)], STREAM).unwrap();
+        comm.barrier(STREAM).unwrap();
+    });
+}
+
+fn signals_have_indices_and_contexts(nccl: &Nccl) {
+    on_threads_with(nccl, 2, &eager().num_rma_sig(2).num_rma_ctx(3), |comm| {
+        let all = || (0..2).flat_map(|index| (0..3).map(move |context| Signal { index, context }));
+        if comm.rank() == 1 {
+            all().for_each(|signal| comm.signal(0, signal, STREAM).unwrap());
+        } else {
+            let signals: Vec<_> = all().map(|signal| WaitSignal { signal, ..signal_of(1) }).collect();
+            comm.wait_signal(&signals, STREAM).unwrap();
+        }
+        for signal in [Signal { index: 2, context: 0 }, Signal { index: 0, context: 3 }] {
+            let refused = comm.signal(0, signal, STREAM).unwrap_err();
+            assert_eq!(refused.code(), Some(ResultCode::INVALID_ARGUMENT), "{refused}");
+        }
+        comm.barrier(STREAM).unwrap();
+    });
+}
+
+fn signals_need_a_window(nccl: &Nccl) {
+    let comm = of_one_thread(nccl, 1).remove(0);
+    for refused in [comm.signal(0, Signal::default(), STREAM), comm.wait_signal(&[signal_of(0)], STREAM)] {
+        let error = refused.unwrap_err();
+        assert_eq!(error.code(), Some(ResultCode::INVALID_USAGE), "{error}");
+        assert!(error.to_string().contains("ncclCommWindowRegister"), "{error}");
+    }
+}
+
+fn what_does_not_fit_into_a_window(nccl: &Nccl) {
+    let comms = of_one_thread(nccl, 1);
+    let comm = &comms[0];
+    let mut buffer = nccl.alloc::<i32>(COUNT).unwrap();
+    let window = comm.register_window(&mut buffer, WindowFlags::DEFAULT).unwrap();
+    let put = |from, at: usize| {
+        let part = buffer.get(from).expect("there is such a part");
+        comm.put_signal(part, 0, window.at(at), Signal::default(), STREAM)
+    };
+    let error = put(0..HALF, HALF + 1).unwrap_err();
+    assert_eq!(error.to_string(), "put_signal: 500 elements from 501 on are beyond the window's 1000");
+    // NCCL's own: what overlaps, and what is of no window.
+    assert_eq!(put(0..HALF, 1).unwrap_err().code(), Some(ResultCode::INVALID_ARGUMENT));
+    let elsewhere = comm.put_signal(&[1_i32], 0, window.at(0), Signal::default(), STREAM).unwrap_err();
+    assert_eq!(elsewhere.code(), Some(ResultCode::INVALID_ARGUMENT), "{elsewhere}");
+    put(0..HALF, HALF).unwrap();
+    comm.wait_signal(&[signal_of(0)], STREAM).unwrap();
+    end(comm, window, &mut buffer);
+}
+
+/// Rank 1 gives its window up in every way that there is without a promise, and rank 0 goes on to write it.
+fn a_window_that_others_may_use_is_kept(nccl: &Nccl) {
+    for how in 0..4 {
+        on_threads(nccl, 2, |comm| {
+            let mut buffer = nccl.alloc::<i32>(COUNT).unwrap();
+            let window = comm.register_window(&mut buffer, WindowFlags::COLL_SYMMETRIC).unwrap();
+            if comm.rank() == 0 {
+                comm.barrier(STREAM).unwrap();
+                let half = buffer.get(..HALF).expect("it is longer");
+                for _ in 0..100 {
+                    // If rank 1 is gone, that is an error, and no more than that.
+                    let _ = comm.put_signal(half, 1, window.at(HALF), Signal::default(), STREAM);
+                }
+                return;
+            }
+            match how {
+                0 => {
+                    let refused = window.deregister().unwrap_err();
+                    assert!(matches!(refused, Error::InvalidUsage { call: "deregister", .. }), "{refused}");
+                    assert!(buffer.as_slice().is_none());
+                    drop(buffer);
+                    comm.barrier(STREAM).unwrap();
+                }
+                1 => {
+                    drop((window, buffer));
+                    comm.barrier(STREAM).unwrap();
+                }
+                2 => {
+                    comm.barrier(STREAM).unwrap();
+                    drop((buffer, window));
+                    comm.abort().unwrap();
+                }
+                _ => {
+                    comm.barrier(STREAM).unwrap();
+                    comm.abort_handle().abort().unwrap();
+                    drop(window);
+                    assert!(buffer.as_slice().is_none());
+                    assert!(matches!(buffer.free(), Err(Error::InvalidUsage { .. })));
+                }
+            }
+        });
+    }
+}

@@ -1,0 +1,274 @@
+//! Communicators that are made of others, after something has happened or just so; and suspension.
+
+use std::sync::mpsc;
+use std::thread;
+use std::time::Duration;
+
+use libnccl::{Communicator, Config, Error, MemoryStatistic, Nccl, ReduceOp, Result, ResultCode, ShrinkMode};
+
+use super::{
+    SHORT, STREAM, assert_works, cases, of_one_thread, of_one_thread_with, on_threads, on_threads_each,
+    on_threads_with, within,
+};
+
+cases! {
+    split_by_color_and_key,
+    a_child_is_split_again,
+    a_child_has_options_of_its_own,
+    shrink_leaves_the_others_alone,
+    shrink_after_a_rank_is_lost,
+    shrink_twice,
+    grow_by_newcomers,
+    an_id_to_grow_serves_once,
+    revoke_ends_work_whose_peer_never_comes,
+    revoke_then_split,
+    suspend_and_resume,
+    memory_adds_up,
+}
+
+/// One that blocks, and one that does not.
+fn configs() -> [Config; 2] {
+    [Config::new(), Config::new().timeout(SHORT)]
+}
+
+/// Communicators whose first work is done on all ranks.
+fn working(nccl: &Nccl, size: usize, config: &Config) -> Vec<Communicator> {
+    on_threads_with(nccl, size, config, |comm| {
+        assert_works(&comm);
+        comm
+    })
+}
+
+fn sum(comm: &Communicator) -> Result<()> {
+    comm.all_reduce_in_place(&mut [1_i32; 99], ReduceOp::Sum, STREAM)
+}
+
+fn assert_code<T>(result: Result<T>, code: ResultCode) -> String {
+    let error = result.err().expect("an error");
+    assert_eq!(error.code(), Some(code), "{error}");
+    error.to_string()
+}
+
+fn use_up(child: Communicator, size: usize, rank: usize) {
+    assert_eq!((child.size(), child.rank()), (size, rank));
+    assert_works(&child);
+    child.destroy().unwrap();
+}
+
+fn split_by_color_and_key(nccl: &Nccl) {
+    for config in configs() {
+        on_threads_with(nccl, 4, &config, |comm| {
+            let (rank, size) = (comm.rank(), comm.size());
+            // One color, in reverse.
+            let child = comm.split(Some(3), -(rank as i32)).unwrap().expect("a child");
+            use_up(child, size, size - 1 - rank);
+            // Two; where keys are equal, the ranks decide.
+            let child = comm.split(Some(rank as u32 % 2), 7).unwrap().expect("a child");
+            use_up(child, 2, rank / 2);
+            // As many colors as ranks.
+            use_up(comm.split(Some(rank as u32), 0).unwrap().expect("a child"), 1, 0);
+            // Rank 0 has none.
+            let child = comm.split((rank != 0).then_some(0), 0).unwrap();
+            assert_eq!(child.is_none(), rank == 0);
+            child.into_iter().for_each(|child| use_up(child, 3, rank - 1));
+            // Nor has any.
+            assert!(comm.split(None, 0).unwrap().is_none());
+            assert_works(&comm);
+            comm.destroy().unwrap();
+        });
+    }
+}
+
+fn a_child_is_split_again(nccl: &Nccl) {
+    on_threads(nccl, 4, |comm| {
+        let half = comm.split(Some(comm.rank() as u32 / 2), 0).unwrap().expect("a child");
+        comm.destroy().unwrap();
+        let quarter = half.split(Some(half.rank() as u32), 0).unwrap().expect("a child");
+        // All generations at once, and in any order.
+        assert_works(&half);
+        use_up(quarter, 1, 0);
+        let again = half.split(Some(0), 0).unwrap().expect("a child");
+        let rank = half.rank();
+        drop(half);
+        use_up(again, 2, rank);
+    });
+}
+
+/// The parent blocks, and its child does not.
+fn a_child_has_options_of_its_own(nccl: &Nccl) {
+    on_threads(nccl, 2, |comm| {
+        let config = Config::new().timeout(Duration::from_millis(200)).name("a child").split_share(true);
+        let child = comm.split_with(Some(0), 0, &config).unwrap().expect("a child");
+        assert_works(&child);
+        if comm.rank() == 0 {
+            let error = within(SHORT, || sum(&child)).unwrap_err();
+            assert!(matches!(error, Error::Timeout { .. }), "{error}");
+        }
+        assert_works(&comm);
+    });
+}
+
+fn shrink_leaves_the_others_alone(nccl: &Nccl) {
+    for config in configs() {
+        on_threads_with(nccl, 3, &config, |comm| {
+            let rank = comm.rank();
+            if rank != 1 {
+                let shrunk = comm.shrink(&[1], ShrinkMode::Default, &Config::new()).unwrap();
+                use_up(shrunk, 2, rank / 2);
+            }
+            // The one that it was made of still is.
+            assert_works(&comm);
+            comm.destroy().unwrap();
+        });
+    }
+}
+
+fn shrink_after_a_rank_is_lost(nccl: &Nccl) {
+    for config in configs() {
+        on_threads_each(working(nccl, 4, &config), |comm| {
+            if comm.rank() == 1 {
+                return comm.abort().unwrap();
+            }
+            let lost = assert_code(sum(&comm), ResultCode::REMOTE_ERROR);
+            assert!(config != Config::new() || lost.contains("rank 1"), "{lost}");
+            let shrunk = within(SHORT, || comm.shrink(&[1], ShrinkMode::Abort, &Config::new())).unwrap();
+            use_up(shrunk, 3, comm.rank().saturating_sub(1));
+            assert_code(sum(&comm), ResultCode::INVALID_USAGE);
+            within(SHORT, || comm.destroy()).unwrap();
+        });
+    }
+}
+
+/// What is left of a communicator can lose a rank, too.
+fn shrink_twice(nccl: &Nccl) {
+    on_threads(nccl, 3, |comm| {
+        let rank = comm.rank();
+        if rank == 0 {
+            return;
+        }
+        let pair = comm.shrink(&[0], ShrinkMode::Abort, &Config::new()).unwrap();
+        assert_works(&pair);
+        if rank == 1 {
+            let alone = pair.shrink(&[1], ShrinkMode::Abort, &Config::new()).unwrap();
+            use_up(alone, 1, 0);
+        }
+    });
+}
+
+fn grow_by_newcomers(nccl: &Nccl) {
+    for config in configs() {
+        let (tell, hear) = mpsc::channel();
+        let old = |comm: Communicator| {
+            let id = (comm.rank() == 0).then(|| comm.unique_id().unwrap());
+            id.iter().for_each(|id| tell.send(*id).unwrap());
+            let grown = comm.grow(4, id.as_ref(), &Config::new()).unwrap();
+            // Both are there.
+            assert_works(&comm);
+            comm.destroy().unwrap();
+            grown
+        };
+        let old = &old;
+        let finish = |grown: Communicator, rank: usize| use_up(grown, 4, rank);
+        thread::scope(|scope| {
+            let config = &config;
+            scope.spawn(move || {
+                let id = hear.recv().unwrap();
+                thread::scope(|scope| {
+                    for rank in 2..4 {
+                        scope.spawn(move || finish(nccl.grow_rank(4, rank, &id, config).unwrap(), rank));
+                    }
+                });
+            });
+            let comms = of_one_thread_with(nccl, 2, config);
+            for (rank, comm) in comms.into_iter().enumerate() {
+                let tell = tell.clone();
+                scope.spawn(move || {
+                    let _keep = tell;
+                    finish(old(comm), rank);
+                });
+            }
+        });
+    }
+}
+
+fn an_id_to_grow_serves_once(nccl: &Nccl) {
+    let comm = of_one_thread(nccl, 1).remove(0);
+    let id = comm.unique_id().unwrap();
+    assert_code(comm.unique_id(), ResultCode::INVALID_USAGE);
+    let other = nccl.unique_id().unwrap();
+    assert_code(comm.grow(2, Some(&other), &Config::new()), ResultCode::INVALID_ARGUMENT);
+    thread::scope(|scope| {
+        scope.spawn(|| use_up(nccl.grow_rank(2, 1, &id, &Config::new()).unwrap(), 2, 1));
+        use_up(comm.grow(2, Some(&id), &Config::new()).unwrap(), 2, 0);
+    });
+    assert_code(comm.grow(2, Some(&id), &Config::new()), ResultCode::INVALID_ARGUMENT);
+    let error = nccl.grow_rank(2, 2, &id, &Config::new()).unwrap_err();
+    assert_eq!(error.to_string(), "grow_rank: rank 2 is not below the size 2");
+}
+
+/// Of another rank's.
+fn revoke_ends_work_whose_peer_never_comes(nccl: &Nccl) {
+    for config in configs() {
+        on_threads_each(working(nccl, 3, &config), |comm| {
+            if comm.rank() == 2 {
+                thread::sleep(Duration::from_millis(100));
+            } else {
+                let ended = within(SHORT, || sum(&comm)).unwrap_err();
+                assert!(matches!(ended, Error::Nccl { .. }), "{ended:?}");
+            }
+            within(SHORT, || comm.revoke()).unwrap();
+            assert_code(sum(&comm), ResultCode::INVALID_USAGE);
+            within(SHORT, || comm.destroy()).unwrap();
+        });
+    }
+}
+
+fn revoke_then_split(nccl: &Nccl) {
+    for config in configs() {
+        on_threads_each(working(nccl, 3, &config), |comm| {
+            let rank = comm.rank();
+            comm.revoke().unwrap();
+            let child = within(SHORT, || comm.split(Some(0), -(rank as i32))).unwrap().expect("a child");
+            use_up(child, 3, 2 - rank);
+            if rank != 0 {
+                let shrunk = comm.shrink(&[0], ShrinkMode::Default, &Config::new()).unwrap();
+                use_up(shrunk, 2, rank - 1);
+            }
+            drop(comm);
+        });
+    }
+}
+
+fn suspend_and_resume(nccl: &Nccl) {
+    for config in configs() {
+        on_threads_with(nccl, 2, &config, |comm| {
+            let is_suspended = || comm.memory(MemoryStatistic::Suspended).unwrap();
+            assert_code(comm.resume(), ResultCode::INVALID_USAGE);
+            for _ in 0..2 {
+                assert_works(&comm);
+                assert_eq!(is_suspended(), 0);
+                comm.suspend().unwrap();
+                assert_eq!(is_suspended(), 1);
+                let refused = assert_code(sum(&comm), ResultCode::INVALID_USAGE);
+                assert!(refused.contains("suspended"), "{refused}");
+                comm.resume().unwrap();
+            }
+            assert_eq!(is_suspended(), 0);
+            assert_works(&comm);
+            comm.destroy().unwrap();
+        });
+    }
+}
+
+fn memory_adds_up(nccl: &Nccl) {
+    use MemoryStatistic::{Persistent, Suspendable, Total};
+    on_threads(nccl, 2, |comm| {
+        assert_works(&comm);
+        let [suspendable, persistent, total] =
+            [Suspendable, Persistent, Total].map(|statistic| comm.memory(statistic).unwrap());
+        assert!(total > 0);
+        assert_eq!(suspendable + persistent, total);
+        comm.abort_handle().abort().unwrap();
+        assert!(matches!(comm.memory(Total), Err(Error::Aborted { .. })));
+    });
+}
