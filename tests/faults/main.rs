@@ -1,0 +1,115 @@
+//! A library that breaks its promises: whatever it answers, from whatever function, the safe layer must not panic,
+//! hang, use what has ended, or leave the thread in a group; and an error names the call and the code.
+//!
+//! Every method runs once to see which functions it calls; then once for each of these calls and each fault. So a
+//! new function has only to be reached by a method in `methods.rs`, which a test checks.
+
+mod fault;
+mod library;
+mod methods;
+mod place;
+mod run;
+mod texts;
+mod versions;
+mod waits;
+
+use std::collections::BTreeSet;
+
+use fault::{CODES, Fault, Outs};
+use libnccl::Error;
+use libnccl::sys::Functions;
+use library::IN_PROGRESS;
+use run::{Outcome, Timing, baseline, run};
+
+/// What is answered but not looked at: the drop of what made the call has nobody to tell.
+const UNHEARD: [&str; 1] = ["ncclRedOpDestroy"];
+
+#[test]
+fn every_function_is_reached() {
+    let reached: BTreeSet<&str> =
+        methods::all().iter().flat_map(|method| baseline(method, Timing::Timeout).calls).collect();
+    // The errors' texts have tests of their own.
+    let elsewhere = ["ncclBcast", "ncclGetErrorString", "ncclGetLastError"];
+    let missing: Vec<_> = Functions::NAMES
+        .iter()
+        .filter(|name| !reached.contains(*name) && !elsewhere.contains(name))
+        .collect();
+    assert!(missing.is_empty(), "no method in methods.rs reaches {missing:?}");
+}
+
+#[test]
+fn every_method_works_without_faults() {
+    for timing in [Timing::Timeout, Timing::None] {
+        for method in methods::all() {
+            let Outcome { result, .. } = run(&method, timing, None);
+            result.unwrap_or_else(|error| panic!("{}, {timing:?}: {error}", method.name));
+        }
+    }
+}
+
+/// Each code from each call, with what it should write, with nothing, and with what cannot be.
+#[test]
+fn every_code_and_every_value_from_every_call() {
+    let mut count = 0;
+    for timing in [Timing::Timeout, Timing::None] {
+        for method in methods::all() {
+            for call in baseline(&method, timing).own_calls(&method) {
+                for code in CODES {
+                    // What is written counts where it is read: after a success, or while there is progress.
+                    let is_read = [0, 3, IN_PROGRESS].contains(&code);
+                    for outs in if is_read { &Outs::ALL[..] } else { &Outs::ALL[..1] } {
+                        let outs = *outs;
+                        let fault = Fault { code, outs, ..Fault::of(call) };
+                        let outcome = run(&method, timing, Some(fault.clone()));
+                        check(&format!("{}, {timing:?}, {fault:?}", method.name), &fault, &outcome);
+                        count += 1;
+                    }
+                }
+            }
+        }
+    }
+    assert!(count > 10_000, "{count} faults");
+}
+
+/// An error code is an error, of that call and that code.
+fn check(context: &str, fault: &Fault, outcome: &Outcome) {
+    assert!(outcome.was_hit, "{context}: the call was not made");
+    if [0, IN_PROGRESS].contains(&fault.code) || UNHEARD.contains(&fault.function) {
+        return;
+    }
+    // Functions that answer no code.
+    if ["ncclGetLastError", "ncclParamDumpAll"].contains(&fault.function) {
+        return;
+    }
+    // "There is no such parameter", and "there is too little room".
+    let is_lookup = ["ncclParamBind", "ncclParamGetParameter", "ncclParamGet"].contains(&fault.function);
+    if is_lookup && fault.code == 4 {
+        return;
+    }
+    match &outcome.result {
+        Err(Error::Nccl { call, code, .. }) => {
+            assert_eq!((*call, code.as_raw().0), (fault.function, fault.code), "{context}");
+        }
+        other => panic!("{context}: {other:?}"),
+    }
+}
+
+#[test]
+fn every_function_may_be_absent() {
+    for method in methods::all() {
+        let calls: BTreeSet<&'static str> = baseline(&method, Timing::Timeout).calls.into_iter().collect();
+        // Without one of these there is no library, and no end of a group.
+        for function in calls.into_iter().filter(|name| !["ncclGetVersion", "ncclGroupEnd"].contains(name)) {
+            let context = format!("{} without {function}", method.name);
+            let fault = Fault { is_absent: true, ..Fault::of((function, 0)) };
+            match run(&method, Timing::Timeout, Some(fault)).result {
+                // Others may stand in for it, or nobody be told.
+                Ok(()) => {}
+                Err(Error::Unsupported { function: named, .. }) => {
+                    assert!(named.starts_with(function), "{context}: {named}");
+                }
+                Err(error) => panic!("{context}: {error}"),
+            }
+        }
+    }
+}

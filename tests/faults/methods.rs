@@ -1,0 +1,318 @@
+//! Every method, as a caller would use it.
+#![allow(unsafe_code)]
+
+use std::cell::RefCell;
+use std::ffi::CString;
+use std::ptr;
+use std::time::Duration;
+
+use libnccl::{
+    AbortHandle, CollectiveConfig, Communicator, Config, DeviceSlice, DeviceSliceMut, Encryption, LoadError,
+    MemoryStatistic, Nccl, NcclBuffer, ReduceOp, Result, ShrinkMode, Signal, StreamRef, UniqueId, WaitSignal,
+    WindowFlags,
+};
+
+use crate::library::Library;
+
+/// What a method has to work with.
+pub(crate) struct World {
+    pub(crate) library: Library,
+    pub(crate) nccl: Nccl,
+    pub(crate) config: Config,
+    pub(crate) options: CollectiveConfig,
+    /// How many calls came before those that the method is about.
+    before: RefCell<usize>,
+    publish: Box<dyn Fn(AbortHandle)>,
+}
+
+type Act = dyn Fn(&World) -> Result<()> + Send + Sync;
+
+/// A method. What it ends, it ends by a method that reports.
+pub(crate) struct Method {
+    pub(crate) name: String,
+    /// Whether the calls that make and end the communicator are what it is about.
+    pub(crate) is_about_life: bool,
+    pub(crate) act: Box<Act>,
+}
+
+impl World {
+    pub(crate) fn new(
+        library: Library,
+        timeout: Option<Duration>,
+        publish: Box<dyn Fn(AbortHandle)>,
+    ) -> Result<Self, LoadError> {
+        let config = timeout.map_or_else(Config::new, |timeout| Config::new().timeout(timeout));
+        let options = CollectiveConfig::new().min_ctas(2).alg_selection("ring");
+        let nccl = library.nccl()?;
+        Ok(Self { library, nccl, config, options, before: RefCell::default(), publish })
+    }
+
+    fn comm(&self) -> Result<Communicator> {
+        let comm = self.nccl.init_rank_with(4, 2, &id(), &self.config)?;
+        self.publish(&comm);
+        *self.before.borrow_mut() = self.library.calls().len();
+        Ok(comm)
+    }
+
+    fn publish(&self, comm: &Communicator) {
+        (self.publish)(comm.abort_handle());
+    }
+
+    pub(crate) fn before(&self) -> usize {
+        *self.before.borrow()
+    }
+}
+
+fn id() -> UniqueId {
+    UniqueId::from_bytes([1; UniqueId::BYTES])
+}
+
+fn send<T>(length: usize) -> DeviceSlice<'static, T> {
+    // SAFETY: never read, as the library does nothing.
+    unsafe { DeviceSlice::from_raw_parts(ptr::without_provenance(0x1_0000), length) }
+}
+
+fn recv<T>(length: usize) -> DeviceSliceMut<'static, T> {
+    // SAFETY: as above.
+    unsafe { DeviceSliceMut::from_raw_parts(ptr::without_provenance_mut(0x2_0000), length) }
+}
+
+const STREAM: StreamRef<'static> = StreamRef::DEFAULT;
+
+fn method(name: impl Into<String>, act: impl Fn(&World) -> Result<()> + Send + Sync + 'static) -> Method {
+    Method { name: name.into(), is_about_life: true, act: Box::new(act) }
+}
+
+/// One of a communicator that is made before, and destroyed afterwards.
+fn of_comm(
+    name: impl Into<String>,
+    act: impl Fn(&World, &Communicator) -> Result<()> + Send + Sync + 'static,
+) -> Method {
+    let act = Box::new(move |world: &World| {
+        let comm = world.comm()?;
+        act(world, &comm)?;
+        comm.destroy()
+    });
+    Method { name: name.into(), is_about_life: false, act }
+}
+
+macro_rules! operations {
+    ($($method:ident($($argument:expr),*);)*) => {
+        fn operations() -> Vec<Method> {
+            let mut methods = Vec::new();
+            $({
+                let name = stringify!($method);
+                methods.push(of_comm(name, |_, comm| comm.$method($($argument,)* STREAM)));
+                methods.push(of_comm(format!("grouped {name}"), |w, comm| {
+                    w.nccl.group(|g| g.$method(comm, $($argument,)* STREAM))
+                }));
+                if !["send", "recv"].contains(&name) {
+                    methods.push(of_comm(format!("configured {name}"), |w, comm| {
+                        comm.operations().with(&w.options).$method($($argument,)* STREAM)
+                    }));
+                    methods.push(of_comm(format!("grouped configured {name}"), |w, comm| {
+                        w.nccl.group(|g| g.on(comm).with(&w.options).$method($($argument,)* STREAM))
+                    }));
+                }
+            })*
+            methods
+        }
+    };
+}
+
+operations! {
+    all_reduce(send::<i8>(3), recv::<i8>(3), ReduceOp::Sum);
+    all_reduce_in_place(recv::<u8>(3), ReduceOp::Prod);
+    broadcast(send::<i32>(3), recv::<i32>(3), 2);
+    broadcast_in_place(recv::<u32>(3), 1);
+    reduce(send::<i64>(3), recv::<i64>(3), ReduceOp::Max, 2);
+    reduce_in_place(recv::<u64>(3), ReduceOp::Min, 0);
+    all_gather(send::<f32>(3), recv::<f32>(12));
+    all_gather_in_place(recv::<f64>(8));
+    reduce_scatter(send::<f32>(12), recv::<f32>(3), ReduceOp::Avg);
+    reduce_scatter_in_place(recv::<f32>(8), ReduceOp::Sum);
+    all_to_all(send::<f32>(8), recv::<f32>(8));
+    gather(send::<f32>(3), recv::<f32>(12), 2);
+    gather_in_place(recv::<f32>(12), 2);
+    scatter(send::<f32>(12), recv::<f32>(3), 2);
+    scatter_in_place(recv::<f32>(12), 2);
+    send(send::<f32>(3), 1);
+    recv(recv::<f32>(3), 3);
+}
+
+macro_rules! reductions {
+    ($($method:ident($($argument:expr),*);)*) => {
+        fn reductions() -> Vec<Method> {
+            let mut methods = Vec::new();
+            $({
+                let name = stringify!($method);
+                methods.push(of_comm(format!("scaled {name}"), |_, comm| {
+                    comm.pre_mul_sum(0.5_f64)?.$method($($argument,)* STREAM)
+                }));
+                methods.push(of_comm(format!("grouped scaled {name}"), |w, comm| {
+                    let op = comm.pre_mul_sum_device(send::<f64>(1))?;
+                    w.nccl.group(|g| op.on(g).with(&w.options).$method($($argument,)* STREAM))
+                }));
+            })*
+            methods
+        }
+    };
+}
+
+reductions! {
+    all_reduce(send(3), recv(3));
+    all_reduce_in_place(recv(3));
+    reduce(send(3), recv(3), 1);
+    reduce_in_place(recv(3), 1);
+    reduce_scatter(send(12), recv(3));
+    reduce_scatter_in_place(recv(8));
+}
+
+/// Ways to make communicators.
+fn makers() -> Vec<Method> {
+    vec![
+        method("unique_id", |w| w.nccl.unique_id().map(drop)),
+        method("init_rank", |w| w.nccl.init_rank(4, 2, &id())?.destroy()),
+        method("init_rank_with", |w| w.nccl.init_rank_with(4, 2, &id(), &w.config)?.destroy()),
+        method("init_rank_scalable", |w| {
+            w.nccl.init_rank_scalable(4, 2, &[id(), id()], &w.config)?.destroy()
+        }),
+        method("init_all", |w| Communicator::destroy_all(w.nccl.init_all(&[0, 2, 1])?)),
+        method("grow_rank", |w| w.nccl.grow_rank(9, 8, &id(), &w.config)?.destroy()),
+        method("pending", |w| w.nccl.group(|g| g.init_rank(4, 2, &id(), &w.config))?.finish()?.destroy()),
+        method("two pending", |w| {
+            let [first, second] = w.nccl.group(|g| {
+                Ok([g.init_rank(4, 2, &id(), &w.config)?, g.init_rank(4, 3, &id(), &w.config)?])
+            })?;
+            let ended = first.finish()?.destroy();
+            ended.and(second.finish()?.destroy())
+        }),
+        method("into_raw and from_raw", |w| {
+            let raw = w.nccl.init_rank(4, 2, &id())?.into_raw();
+            // SAFETY: given up just before.
+            unsafe { Communicator::from_raw(&w.nccl, raw) }?.destroy()
+        }),
+        of_comm("split", |w, comm| {
+            let Some(child) = comm.split(Some(7), -3)? else { return Ok(()) };
+            w.publish(&child);
+            child.destroy()
+        }),
+        of_comm("split_with", |_, comm| {
+            let config = Config::new().split_share(true).name("child");
+            comm.split_with(Some(7), 0, &config)?.map_or(Ok(()), Communicator::destroy)
+        }),
+        of_comm("split without a color", |_, comm| {
+            comm.split(None, 3)?.map_or(Ok(()), Communicator::destroy)
+        }),
+        of_comm("shrink", |_, comm| comm.shrink(&[3, 1], ShrinkMode::Default, &Config::new())?.destroy()),
+        of_comm("shrink after a failure", |_, comm| {
+            comm.shrink(&[0], ShrinkMode::Abort, &Config::new().shrink_share(true))?.destroy()
+        }),
+        of_comm("grow", |_, comm| comm.grow(9, Some(&id()), &Config::new())?.destroy()),
+        of_comm("grow without the id", |_, comm| comm.grow(9, None, &Config::new())?.destroy()),
+    ]
+}
+
+/// What a communicator can be asked and told, and its ends.
+fn lives() -> Vec<Method> {
+    vec![
+        of_comm("async_error", |_, comm| comm.async_error().map(drop)),
+        of_comm("memory", |_, comm| comm.memory(MemoryStatistic::Total).map(drop)),
+        of_comm("suspend", |_, comm| comm.suspend()),
+        of_comm("resume", |_, comm| comm.resume()),
+        of_comm("revoke", |_, comm| comm.revoke()),
+        of_comm("unique_id of a communicator", |_, comm| comm.unique_id().map(drop)),
+        of_comm("barrier", |_, comm| comm.barrier(STREAM)),
+        of_comm("grouped barrier", |w, comm| w.nccl.group(|g| g.barrier(comm, STREAM))),
+        method("destroy", |w| w.comm()?.destroy()),
+        method("abort", |w| w.comm()?.abort()),
+        method("abort by a handle", |w| w.comm()?.abort_handle().abort()),
+        method("finalize and destroy", |w| w.comm()?.finalize()?.destroy()),
+        method("finalize and abort", |w| w.comm()?.finalize()?.abort()),
+        method("destroy_all", |w| Communicator::destroy_all([w.comm()?, w.comm()?])),
+    ]
+}
+
+/// Memory, registrations, windows, and what is put into them.
+fn memory() -> Vec<Method> {
+    /// A window of a page, registered at once.
+    fn with_window(
+        w: &World,
+        comm: &Communicator,
+        act: impl FnOnce(&libnccl::Window<'_, f32>) -> Result<()>,
+    ) -> Result<()> {
+        let mut buffer = w.nccl.alloc::<f32>(1024)?;
+        let window = comm.register_window(&mut buffer, WindowFlags::COLL_SYMMETRIC)?;
+        act(&window)?;
+        end_window(buffer, window)
+    }
+    fn end_window(mut buffer: NcclBuffer<f32>, window: libnccl::Window<'_, f32>) -> Result<()> {
+        // SAFETY: the library does no work.
+        unsafe { buffer.assume_idle() };
+        window.deregister()?;
+        buffer.free()
+    }
+    let signal = Signal::default();
+    let wait = [WaitSignal { count: 1, peer: 1, signal }];
+    vec![
+        method("alloc", |w| w.nccl.alloc::<f64>(8)?.free()),
+        of_comm("register", |w, comm| {
+            let buffer = w.nccl.alloc::<f32>(8)?;
+            comm.register(&buffer)?.deregister()?;
+            buffer.free()
+        }),
+        of_comm("register_window", |w, comm| with_window(w, comm, |_| Ok(()))),
+        of_comm("grouped register_window", |w, comm| {
+            let mut buffer = w.nccl.alloc::<f32>(1024)?;
+            let window = w.nccl.group(|g| g.register_window(comm, &mut buffer, WindowFlags::DEFAULT))?;
+            end_window(buffer, window)
+        }),
+        of_comm("user_ptr", |w, comm| with_window(w, comm, |window| window.user_ptr().map(drop))),
+        of_comm("put_signal", move |w, comm| {
+            with_window(w, comm, |window| match window.is_active() {
+                true => comm.put_signal(send::<f32>(4), 1, window.at(8), signal, STREAM),
+                false => Ok(()),
+            })
+        }),
+        of_comm("signal", move |_, comm| comm.signal(1, signal, STREAM)),
+        of_comm("grouped signal", move |w, comm| w.nccl.group(|g| g.signal(comm, 1, signal, STREAM))),
+        of_comm("wait_signal", move |_, comm| comm.wait_signal(&wait, STREAM)),
+        of_comm("grouped wait_signal", move |w, comm| w.nccl.group(|g| g.wait_signal(comm, &wait, STREAM))),
+    ]
+}
+
+fn others() -> Vec<Method> {
+    let mut methods = vec![
+        method("last_error", |w| {
+            drop(w.nccl.last_error());
+            Ok(())
+        }),
+        method("empty group", |w| w.nccl.group(|_| Ok(()))),
+        method("group in a group", |w| w.nccl.group(|g| g.group(|_| Ok(())))),
+        of_comm("operations in a group in a group", |w, comm| {
+            w.nccl.group(|g| {
+                g.group(|g| g.send(comm, send::<f32>(1), 0, STREAM))?;
+                g.recv(comm, recv::<f32>(1), 0, STREAM)
+            })
+        }),
+        of_comm("simulate", |w, comm| {
+            w.nccl.simulate(|g| g.all_reduce_in_place(comm, recv::<f32>(3), ReduceOp::Sum, STREAM)).map(drop)
+        }),
+        method("set_encryption", |w| w.nccl.set_encryption(Encryption::None)),
+        method("keys", |w| w.nccl.parameters()?.keys().map(drop)),
+        method("dump", |w| w.nccl.parameters()?.dump()),
+    ];
+    macro_rules! parameters {
+        ($($type:ty),*) => {$(
+            methods.push(method(concat!("parameter of ", stringify!($type)), |w| {
+                w.nccl.parameters()?.get::<$type>("KEY").map(drop)
+            }));
+        )*};
+    }
+    parameters!(i8, i16, i32, i64, u8, u16, u32, u64, String, CString, Vec<u8>);
+    methods
+}
+
+pub(crate) fn all() -> Vec<Method> {
+    [operations(), reductions(), makers(), lives(), memory(), others()].into_iter().flatten().collect()
+}

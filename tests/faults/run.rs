@@ -1,0 +1,149 @@
+//! One run of one method: in a thread of its own, with an end.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::{RecvTimeoutError, channel};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use libnccl::{AbortHandle, Error, Result};
+
+use crate::fault::Fault;
+use crate::library::Library;
+use crate::methods::{Method, World};
+
+/// What ends a wait that has no end.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Timing {
+    /// The communicators' timeout.
+    Timeout,
+    /// Nothing: communicators that block.
+    None,
+    /// An abort handle, from another thread, again and again from the fault on.
+    Abort,
+}
+
+pub(crate) const TIMEOUT: Duration = Duration::from_millis(3);
+/// No run takes longer, on however slow a machine.
+const PATIENCE: Duration = Duration::from_secs(30);
+
+/// What a run has come to.
+pub(crate) struct Outcome {
+    pub(crate) result: Result<()>,
+    pub(crate) calls: Vec<&'static str>,
+    /// How many of the calls came before those that the method is about.
+    before: usize,
+    pub(crate) was_hit: bool,
+    pub(crate) took: Duration,
+}
+
+impl Outcome {
+    /// The calls that the method is about, each with its number among those of its function.
+    pub(crate) fn own_calls(&self, method: &Method) -> Vec<(&'static str, usize)> {
+        let numbered = self.calls.iter().enumerate().map(|(index, function)| {
+            (*function, self.calls[..index].iter().filter(|called| *called == function).count())
+        });
+        let is_own = |(function, _): &(&str, usize)| {
+            // Its end is the same for all that are not about it.
+            method.is_about_life || !["ncclCommFinalize", "ncclCommDestroy"].contains(function)
+        };
+        let before = if method.is_about_life { 0 } else { self.before };
+        // The version, and the question where its memory is: `versions.rs`.
+        numbered.skip(before.max(2)).filter(is_own).collect()
+    }
+}
+
+/// The calls of a method if all goes well.
+pub(crate) fn baseline(method: &Method, timing: Timing) -> Outcome {
+    run(method, timing, None)
+}
+
+pub(crate) fn run(method: &Method, timing: Timing, fault: Option<Fault>) -> Outcome {
+    let context = format!("{}, {timing:?}, {fault:?}", method.name);
+    let (sender, receiver) = channel();
+    thread::scope(|scope| {
+        scope.spawn(|| {
+            let sender = sender; // Dropped if it panics.
+            let _ = sender.send(outcome(method, timing, fault));
+        });
+        match receiver.recv_timeout(PATIENCE) {
+            Ok((outcome, violations)) => {
+                assert!(violations.is_empty(), "{context}: {violations:?}, after {:?}", outcome.calls);
+                if let Err(error) = &outcome.result {
+                    check_text(&context, error);
+                }
+                outcome
+            }
+            Err(RecvTimeoutError::Disconnected) => panic!("{context}: it panicked"),
+            Err(RecvTimeoutError::Timeout) => {
+                eprintln!("{context}: it does not end");
+                // The scope would wait for it.
+                std::process::exit(101);
+            }
+        }
+    })
+}
+
+fn outcome(method: &Method, timing: Timing, fault: Option<Fault>) -> (Outcome, Vec<String>) {
+    let library = Library::new(fault);
+    let handles: Arc<Mutex<Vec<AbortHandle>>> = Arc::default();
+    let publish = {
+        let handles = Arc::clone(&handles);
+        move |handle| handles.lock().unwrap_or_else(PoisonError::into_inner).push(handle)
+    };
+    let timeout = (timing == Timing::Timeout).then_some(TIMEOUT);
+    let is_over = AtomicBool::new(false);
+    let abort_all = || {
+        library.attach();
+        while !is_over.load(Ordering::Relaxed) {
+            if library.was_hit() {
+                let handles = handles.lock().unwrap_or_else(PoisonError::into_inner).clone();
+                handles.iter().for_each(|handle| drop(handle.abort()));
+            }
+            thread::sleep(Duration::from_micros(200));
+        }
+    };
+    let start = Instant::now();
+    let mut before = 0;
+    let act = || {
+        let world = World::new(library.clone(), timeout, Box::new(publish));
+        let result = world.map_err(Error::from).and_then(|world| {
+            let result = (method.act)(&world);
+            before = world.before();
+            result
+        });
+        is_over.store(true, Ordering::Relaxed);
+        result
+    };
+    let result = if timing == Timing::Abort {
+        thread::scope(|scope| {
+            scope.spawn(abort_all);
+            act()
+        })
+    } else {
+        act()
+    };
+    let took = start.elapsed();
+    let (calls, was_hit) = (library.calls(), library.was_hit());
+    library.repair();
+    let mut violations = library.violations();
+    // Whatever has happened, the thread is free again.
+    if let Err(error) = library.nccl().map_err(Error::from).and_then(|nccl| nccl.group(|_| Ok(()))) {
+        violations.push(format!("afterwards there is no group: {error}"));
+    }
+    (Outcome { result, calls, before, was_hit, took }, violations)
+}
+
+/// Every error says what was called, and NCCL's what it answered.
+fn check_text(context: &str, error: &Error) {
+    let text = error.to_string();
+    assert!(!text.trim().is_empty() && text.len() < 4 << 20, "{context}: {} bytes of text", text.len());
+    if let Error::Nccl { call, code, .. } = error {
+        assert!(libnccl::sys::Functions::NAMES.contains(call), "{context}: {call} is no function");
+        let (start, code) = (format!("{call} failed: "), format!("(code {})", code.as_raw().0));
+        assert!(text.starts_with(&start) && text.contains(&code), "{context}: {text:.200}");
+    }
+    if let Error::InvalidArgument { call, .. } | Error::InvalidUsage { call, .. } = error {
+        assert!(text.starts_with(call), "{context}: {text:.200}");
+    }
+}
