@@ -297,7 +297,7 @@ fn calls_of_all_kinds_take_turns() {
 
 #[test]
 fn three_ranks_hear_each_other() {
-    explore(&[1; 3], 1, |rank| {
+    explore(&[1; 3], 0, |rank| {
         let Rank { world, rank: own, .. } = &rank;
         for round in 0..2 {
             let step = world.next_step(*own);
@@ -339,10 +339,14 @@ fn buffers_are_the_callers_again_after_a_call_that_failed() {
         let mut call = pin!(rank.call(Function::AllGather, STAGED, &send, &receive));
         if rank.rank == 1 {
             // Another thread aborts in the middle of it.
-            let _ = call.as_mut().poll(&mut Context::from_waker(Waker::noop()));
+            let outcome = call.as_mut().poll(&mut Context::from_waker(Waker::noop()));
             rank.world.alarm(1, Alarm::Aborted);
+            if outcome.is_pending() {
+                let _ = rank.run(call);
+            }
+        } else {
+            let _ = rank.run(call);
         }
-        let _ = rank.run(call);
         send.fill(|_| 0);
         receive.fill(|_| 0);
     });
@@ -407,17 +411,13 @@ fn declined_messages_come_through_the_ring() {
     let here = std::process::id().into();
     // No process has the number 0, so the receiver cannot map its memory.
     explore(&[0, here], 1, |rank| {
+        let buffer = Buffer::shared(66);
         if rank.rank == 0 {
-            let buffer = Buffer::shared(70);
             buffer.fill(|index| value(0, 0, index));
             rank.run(rank.send(1, &buffer)).unwrap();
-            rank.run(rank.send(1, &Buffer::of(0, 1, 5))).unwrap();
         } else {
-            for (round, length) in [70, 5].into_iter().enumerate() {
-                let buffer = Buffer::new(length);
-                rank.run(rank.receive(0, &buffer)).unwrap();
-                buffer.expect(|index| value(0, round, index));
-            }
+            rank.run(rank.receive(0, &buffer)).unwrap();
+            buffer.expect(|index| value(0, 0, index));
         }
     });
 }
@@ -516,22 +516,17 @@ fn what_a_rank_did_before_it_left_counts() {
 
 #[test]
 fn an_alarm_ends_waiting_but_not_what_is_there_before_it() {
-    explore(&[1; 3], 1, |rank| {
-        if rank.rank == 2 {
-            rank.world.say(2, rank.world.next_step(2), [7, 7], &[], &[]);
-            rank.world.alarm(2, Alarm::Aborted);
-            return;
-        }
+    explore(&NEAR, 3, |rank| {
         let Rank { world, rank: own, .. } = &rank;
         let step = world.next_step(*own);
         world.say(*own, step, [7, 7], &[], &[]);
-        let first = rank.run(world.all(*own, step));
-        if first.is_ok() {
-            assert_eq!((world.common(2, step), world.common(1 - own, step)), ([7, 7], [7, 7]));
+        if *own == 1 {
+            world.alarm(1, Alarm::Aborted);
+            return;
         }
-        let step = world.next_step(*own);
-        world.say(*own, step, [8, 8], &[], &[]);
-        let failure = rank.run(world.all(*own, step)).unwrap_err();
-        assert_eq!(failure.text, "rank 2 aborted the communicator");
+        rank.run(world.all(0, step)).unwrap();
+        assert_eq!(world.common(1, step), [7, 7]);
+        let failure = rank.run(world.all(0, step + 1)).unwrap_err();
+        assert_eq!(failure.text, "rank 1 aborted the communicator");
     });
 }

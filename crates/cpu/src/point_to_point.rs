@@ -33,7 +33,7 @@ const LONG: u64 = if TINY { 64 } else { 64 << 10 };
 const STREAM: u64 = 4 << 20;
 
 /// A message that does not fit into the ring goes in parts of this part of it, so that both sides are at work.
-const PARTS: u64 = 4;
+const PARTS: u64 = if TINY { 2 } else { 4 };
 
 /// What both sides have to call alike.
 #[derive(Debug, Clone, Copy)]

@@ -103,7 +103,9 @@ impl Segment {
         #[cfg(not(all(test, loom)))]
         // SAFETY: inside the mapping, which starts at a page and lives as long as `self`; words are never
         // touched but through this function.
-        unsafe { self.start.cast::<AtomicU64>().add(index).as_ref() }
+        unsafe {
+            self.start.cast::<AtomicU64>().add(index).as_ref()
+        }
     }
 
     pub(crate) fn write(&self, at: usize, bytes: &[u8]) {

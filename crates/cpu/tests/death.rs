@@ -26,11 +26,13 @@ use common::{Comm, OK, REMOTE, alone, init_rank, unique_id};
 use libnccl::sys::{ncclComm_t, ncclDataType_t, ncclRedOp_t, ncclResult_t, ncclUniqueId};
 use random::Random;
 
-/// How soon the others have to know.
+/// How soon the others have to know; the short form, which runs on any machine whatever else that does, only finds
+/// those who never do.
 const NOTICE: Duration = Duration::from_secs(1);
+static STRICT: AtomicBool = AtomicBool::new(false);
 
 /// How long anything may take before it counts as hung.
-const LIMIT: Duration = Duration::from_secs(10);
+const LIMIT: Duration = Duration::from_secs(30);
 
 const F32: ncclDataType_t = ncclDataType_t::ncclFloat32;
 const SUM: ncclRedOp_t = ncclRedOp_t::ncclSum;
@@ -383,7 +385,8 @@ impl Ranks {
             slowest = slowest.max(Duration::from_nanos(after));
         }
         let standstill = standstill();
-        if slowest > NOTICE + standstill {
+        let notice = if STRICT.load(Relaxed) { NOTICE } else { 10 * NOTICE };
+        if slowest > notice + standstill {
             self.fail(&format!(
                 "it took {slowest:?} until the last one noticed; this process stood still for {standstill:?}"
             ));
@@ -585,6 +588,7 @@ fn nothing_is_left_of_ranks_that_all_die_at_once() {
 #[ignore = "takes minutes"]
 fn two_hundred_deaths() {
     let _alone = alone();
+    STRICT.store(true, Relaxed);
     let first = random::from_environment("LIBNCCL_DEATH_SEED").unwrap_or_else(random::fresh_seed);
     println!("seeds from {first} on");
     let (mut slowest, mut failures) = (Duration::ZERO, vec![]);

@@ -295,7 +295,7 @@ fn worker() {
         let start = Instant::now();
         assert_eq!(wait(&mut [description(1, 1)], comm), REMOTE);
         assert!(last_error().contains("rank 1 died"), "{}", last_error());
-        assert!(start.elapsed() < Duration::from_secs(2), "{:?}", start.elapsed());
+        assert!(start.elapsed() < Duration::from_secs(10), "{:?}", start.elapsed());
         return;
     }
     exchange(rank, ranks, block, &memory, win, comm);

@@ -102,7 +102,7 @@ fn threads_and_a_process_reduce() {
     assert!(status.success(), "{text}");
 }
 
-/// Joins `ranks - 1` threads with one process that ends somehow, and expects them to notice within a second.
+/// Joins `ranks - 1` threads with one process that ends somehow, and expects them to notice; how soon, death.rs measures.
 fn with_a_death(task: &str, end: impl Fn(&mut Child) + Sync) {
     let _alone = alone();
     let id = unique_id();
@@ -117,7 +117,7 @@ fn with_a_death(task: &str, end: impl Fn(&mut Child) + Sync) {
         }
         let start = Instant::now();
         assert_eq!(all_reduce(&mut [1.0], comm), REMOTE);
-        assert!(start.elapsed() < Duration::from_secs(1), "{:?}", start.elapsed());
+        assert!(start.elapsed() < Duration::from_secs(5), "{:?}", start.elapsed());
         let mut code = OK;
         assert_eq!(nccl!(ncclCommGetAsyncError(comm, &mut code)), OK);
         assert_eq!(code, REMOTE);
@@ -163,7 +163,7 @@ fn a_rank_killed_in_the_middle_of_a_collective_is_noticed() {
         for other in others {
             let (code, rounds, noticed) = other.join().unwrap();
             assert!(
-                code == REMOTE && rounds > 0 && noticed - killed < Duration::from_secs(1),
+                code == REMOTE && rounds > 0 && noticed - killed < Duration::from_secs(5),
                 "{code:?} {rounds}"
             );
         }
@@ -192,7 +192,7 @@ fn a_death_while_ranks_gather_is_noticed() {
         });
         assert_eq!(code, Err(REMOTE));
         assert!(text.contains("died before all ranks had joined"), "{text}");
-        assert!(start.elapsed() < Duration::from_secs(3), "{:?}", start.elapsed());
+        assert!(start.elapsed() < Duration::from_secs(10), "{:?}", start.elapsed());
     }
 }
 
