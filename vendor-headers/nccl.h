@@ -439,7 +439,7 @@ ncclResult_t pncclGetUniqueId(ncclUniqueId *uniqueId);
  *
  * Set `*comm` to `NULL` beforehand: 2.17.1 to 2.22.3 follow it when the call fails. Before 2.17 `blocking` must
  * be 0 or 1. With `blocking` 0 the call may answer `ncclInProgress`, and the handle is there at once. If no
- * device can be found, the thread may be left inside a group (seen in 2.31.2 and 2.32.3).
+ * device can be found, the thread may be left inside a group (seen in 2.23.4 to 2.32.3).
  * Since NCCL 2.14.3.
  */
 ncclResult_t ncclCommInitRankConfig(ncclComm_t *comm, int nranks, ncclUniqueId commId, int rank,

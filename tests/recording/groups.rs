@@ -264,7 +264,7 @@ fn a_pending_one_is_waited_for() {
     world.close("pending");
 }
 
-/// The bug of 2.31.2 and 2.32.3: a communicator that cannot be made leaves the thread in a group.
+/// The bug of 2.23.4 to 2.32.3: a communicator that cannot be made leaves the thread in a group.
 #[test]
 fn a_group_that_nccl_leaves_open_is_closed() {
     let timeless = Config::new().min_ctas(1);

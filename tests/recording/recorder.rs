@@ -54,7 +54,7 @@ struct State {
     operators_made: i32,
     depth: u32,
     group_error: u32,
-    /// Whether making a communicator leaves a group open when it fails, as 2.31.2 and 2.32.3 do.
+    /// Whether making a communicator leaves a group open when it fails, as 2.23.4 to 2.32.3 do.
     leaks_group: bool,
     size: c_int,
     rank: c_int,
