@@ -38,7 +38,7 @@ pub(crate) fn fresh_bindings(root: &Path) -> Option<Vec<(&'static str, String)>>
         Ok(bindings) => Some(bindings.0),
         Err(reason) if mode == "require" => panic!("LIBNCCL_BINDGEN=require, but bindgen failed: {reason}"),
         Err(reason) => {
-            let reason = reason.lines().next().unwrap_or_default();
+            let reason = reason.lines().map(str::trim).find(|line| !line.is_empty()).unwrap_or_default();
             println!("cargo::warning=using the committed bindings, which are the same text ({reason})");
             None
         }

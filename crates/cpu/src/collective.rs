@@ -90,8 +90,9 @@ const CHUNK: usize = if TINY { 64 } else { 512 };
 /// Bytes that are reduced at a time, so that they stay in the nearest cache.
 const BLOCK: usize = 4 << 10;
 
-/// Bytes that travel with a call at most where the ranks reach each other's memory anyway.
-const NEAR: usize = if TINY { PAYLOAD } else { 8 << 10 };
+/// Bytes that travel with a call at most where another step costs less than another copy: with two ranks, or where
+/// they reach each other's memory for certain.
+const NEAR: usize = if TINY { PAYLOAD } else { 4 << 10 };
 
 /// From pieces of so many bytes on, another process's memory is read instead of staged.
 const READ: usize = 8 << 10;
@@ -264,7 +265,7 @@ impl Call {
             let own = self.own(&part, false);
             return self.direct(&part, &[own]);
         }
-        let most = if world.is_one_process() { NEAR } else { PAYLOAD };
+        let most = if self.ranks == 2 || world.is_one_process() { NEAR } else { PAYLOAD };
         let travels = self.buffer(self.function.shape().input) <= most;
         let step = world.next_step(rank);
         if travels {
