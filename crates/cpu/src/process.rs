@@ -16,7 +16,7 @@ pub(crate) struct Process {
     pub(crate) started: u64,
 }
 
-/// What `/proc/<pid>/stat` says.
+/// What `/proc/<pid>/task/<pid>/stat` says.
 struct Status {
     ended: bool,
     started: u64,
