@@ -28,48 +28,64 @@
 //! which, and `NCCL_P2P_DISABLE=1` has everything staged.
 #![deny(unsafe_code)]
 
+// C's side: arguments become safe types, failures become codes.
 mod abi;
-mod agreement;
-mod bootstrap;
-mod buffer;
-mod collective;
+mod table;
+
+// What C holds in its hands.
 mod communicator;
-mod data_type;
-mod debug;
-mod element;
-mod exchange;
-mod executor;
-mod failure;
-mod foreign;
-mod group;
-mod growth;
 mod handle;
+mod options;
+mod registry;
+mod slot;
+
+// How calls run: at once or in a group, on this thread or another one.
+mod executor;
+mod group;
 mod init;
-#[cfg(all(test, loom))]
-mod interleavings;
-mod last_error;
+
+// What ranks do together.
+mod agreement;
+mod collective;
+mod exchange;
+mod one_sided;
+mod point_to_point;
+mod suspension;
+mod window;
+
+// What they share, and what they can use of each other's.
+mod buffer;
+mod foreign;
 mod mapping;
 mod memory;
-mod one_sided;
-mod options;
-mod param;
-mod point_to_point;
-mod process;
 mod reach;
-mod reduction;
-mod registry;
 mod segment;
+mod world;
+
+// How they find each other, and whether they live.
+mod bootstrap;
+mod growth;
+mod process;
 mod shrink;
-mod simd;
-mod slot;
-mod small_float;
 mod split;
-mod suspension;
-mod table;
 mod unique_id;
 mod watch;
-mod window;
-mod world;
+
+// Arithmetic.
+mod data_type;
+mod element;
+mod reduction;
+mod simd;
+mod small_float;
+
+// What is said to the user.
+mod debug;
+mod failure;
+mod last_error;
+mod param;
+
+#[cfg(all(test, loom))]
+mod interleavings;
 
 pub use table::TABLE;
 
