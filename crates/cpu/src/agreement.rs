@@ -1,22 +1,25 @@
 //! What all ranks have to call alike, in two words, and the comparison.
 
+use std::ops::Range;
+
 use crate::collective;
 use crate::exchange;
 use crate::failure::{Failure, Result};
 use crate::world::World;
 
-/// Compares what the ranks said with `step`. All see the same and come to the same result.
-pub(crate) fn check(world: &World, rank: usize, step: u64) -> Result {
+/// Compares what `heard`, the ranks that `rank` waited for, said with `step`. If these are all ranks, they all see the
+/// same and come to the same result.
+pub(crate) fn check(world: &World, rank: usize, step: u64, heard: Range<usize>) -> Result {
     let own = world.common(rank, step);
-    let ranks = world.ranks();
-    if (0..ranks).all(|other| world.common(other, step) == own) {
+    if heard.clone().all(|other| world.common(other, step) == own) {
         return Ok(());
     }
-    let first = world.common(0, step);
-    let other = (1..ranks).find(|other| world.common(*other, step) != first).unwrap_or(rank);
+    let (first, tell) = (heard.start, |rank| tell(world.common(rank, step)));
+    let mut others = heard.chain([rank]);
+    let other = others.find(|other| world.common(*other, step) != world.common(first, step)).unwrap_or(rank);
     Err(Failure::usage(format!(
-        "the ranks called different functions: rank {other} called {}, rank 0 called {}",
-        tell(world.common(other, step)),
+        "the ranks called different functions: rank {other} called {}, rank {first} called {}",
+        tell(other),
         tell(first)
     )))
 }

@@ -249,6 +249,15 @@ impl Call {
         self.function.shape().output == Division::Chunks
     }
 
+    /// The ranks whose inputs `rank` makes its result of.
+    fn heard(&self, rank: usize) -> Range<usize> {
+        match self.function.shape().root {
+            Root::Sends => self.root..self.root + 1,
+            Root::Receives if rank != self.root => rank..rank + 1,
+            _ => 0..self.ranks,
+        }
+    }
+
     fn common(&self) -> [u64; 2] {
         let reduction = self.reduction.map_or(0xff, Reduction::number);
         let data_type = u64::from(self.data_type.raw().0);
@@ -267,19 +276,29 @@ impl Call {
         }
         let most = if self.ranks == 2 || world.is_one_process() { NEAR } else { PAYLOAD };
         let travels = self.buffer(self.function.shape().input) <= most;
-        let step = world.next_step(rank);
+        let step = world.next_step(rank).await?;
         if travels {
-            let factor = self.factor();
-            let words = if factor.is_some() { &self.own(&part, false).words()[..] } else { &[] };
-            world.say(rank, step, self.common(), part.send.bytes(0, self.input(rank)), words);
-            world.all(rank, step).await?;
+            self.say(&part, step);
+            let heard = self.heard(rank);
+            world.wait_for(rank, step, heard.clone()).await?;
             world.make_ready(rank, step, self.buffer(self.function.shape().input));
-            agreement::check(world, rank, step)?;
-            self.over_payloads(&part, step, factor);
+            agreement::check(world, rank, step, heard)?;
+            self.over_payloads(&part, step);
             return Ok(());
         }
         // The rest is only for what takes longer than finding some memory.
         Box::pin(self.over_buffers(part, step)).await
+    }
+
+    /// Says what this rank calls, with its input.
+    fn say(&self, part: &Part<'_>, step: u64) {
+        let Part { world, rank, send, .. } = *part;
+        let input = send.bytes(0, self.input(rank));
+        if self.factor().is_some() {
+            world.say(rank, step, self.common(), input, &self.own(part, false).words());
+        } else {
+            world.say(rank, step, self.common(), input, &[]);
+        }
     }
 
     /// Makes the result out of the ranks' buffers, after they have said in `step` where these are.
@@ -291,7 +310,7 @@ impl Call {
             world.retreat(rank).await;
             return Err(failure);
         }
-        agreement::check(world, rank, step)?;
+        agreement::check(world, rank, step, 0..self.ranks)?;
         let said = |rank| Own::from_words(world.own(rank, step), own.factor.is_some());
         let said: Vec<Own> = (0..self.ranks).map(said).collect();
         let result = self.with_buffers(&part, &said).await;
@@ -316,7 +335,7 @@ impl Call {
             Way::Staged => return call.staged(part, said).await,
         };
         // The others wait for this step even if this rank has failed.
-        let step = world.next_step(rank);
+        let step = world.next_step(rank).await?;
         world.announce(rank, step);
         world.all(rank, step).await?;
         done
@@ -410,18 +429,20 @@ impl Call {
     }
 
     /// Makes what this rank receives out of what all said along with `step`.
-    fn over_payloads(&self, part: &Part<'_>, step: u64, factor: Option<Factor>) {
+    fn over_payloads(&self, part: &Part<'_>, step: u64) {
         let Part { world, rank, receive, .. } = *part;
-        let shape = self.function.shape();
+        let (shape, factor) = (self.function.shape(), self.factor());
         let factor = |source| match self.reduction {
             Some(Reduction::PreMulSum(_)) => Own::from_words(world.own(source, step), true).factor,
             _ => factor,
         };
-        for piece in (0..self.ranks).flat_map(|maker| self.pieces(maker)) {
-            let from = self.part(shape.input, piece.input);
-            if from.is_empty() || piece.target.is_some_and(|target| target != rank) {
+        // Those whose pieces come here and are not empty.
+        let makers = if self.shares_results() { 0..self.bytes.div_ceil(self.chunk) } else { rank..rank + 1 };
+        for piece in makers.flat_map(|maker| self.pieces(maker)) {
+            if piece.target.is_some_and(|target| target != rank) {
                 continue;
             }
+            let from = self.part(shape.input, piece.input);
             let to = receive.slice(self.part(shape.output, piece.output));
             // Nothing of it is the caller's memory, so it can become the result where that belongs.
             to.fill(|result| {
@@ -447,7 +468,7 @@ impl Call {
     fn direct(&self, part: &Part<'_>, said: &[Own]) -> Result {
         let Part { reach, world, rank, send, receive } = *part;
         let shape = self.function.shape();
-        let mut scratch = vec![0; BLOCK];
+        let mut scratch = vec![0; BLOCK.min(self.bytes)];
         let _touch = world.touch(rank)?;
         for piece in self.pieces(rank) {
             let (from, to) = (self.part(shape.input, piece.input), self.part(shape.output, piece.output));
@@ -525,9 +546,9 @@ impl Call {
             (start + at * window).min(end)..(start + (at + 1) * window).min(end)
         };
         let cell = |owner, step, index, length| world.staged(owner, step, index * window, length);
-        let mut scratch = vec![0; BLOCK];
+        let mut scratch = vec![0; BLOCK.min(self.bytes)];
         for at in 0..windows + usize::from(shares) {
-            let step = world.next_step(rank);
+            let step = world.next_step(rank).await?;
             if at < windows && self.input(rank) > 0 {
                 // What only this rank needs stays where it is.
                 let needed = |index: &usize| shape.input == Division::Whole || *index != rank;

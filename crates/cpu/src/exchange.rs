@@ -30,11 +30,11 @@ pub(crate) async fn exchange(
     if text.len() > PAYLOAD {
         return Err(Failure::internal(format!("{} bytes are too long for an exchange", text.len())));
     }
-    let step = world.next_step(rank);
+    let step = world.next_step(rank).await?;
     let common = [FIRST + purpose as u64, text.len() as u64];
     world.say(rank, step, common, text, &[]);
     world.all(rank, step).await?;
-    agreement::check(world, rank, step)?;
+    agreement::check(world, rank, step, 0..world.ranks())?;
     let said = |rank| world.payload(rank, step, text.len()).bytes()[..text.len()].to_vec();
     Ok((0..world.ranks()).map(said).collect())
 }

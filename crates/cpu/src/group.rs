@@ -5,6 +5,7 @@
 
 use std::cell::RefCell;
 use std::collections::{BTreeMap, VecDeque};
+use std::pin::pin;
 use std::sync::Arc;
 
 use crate::communicator::{Communicator, Job, Membership};
@@ -94,23 +95,24 @@ pub(crate) fn fail(function: &str, failure: &Failure) {
     });
 }
 
-/// Runs `operation`, which reads and writes so many bytes, at the end of the group, or now.
-pub(crate) fn run(
+/// Runs `operation`, which reads and writes so many bytes, at the end of the group, or now. It is made where it stays,
+/// for moving it would cost a short call a good part of its time.
+pub(crate) fn run<F: Future<Output = Result> + Send + 'static>(
     communicator: Arc<Communicator>,
     lane: Lane,
     bytes: usize,
-    operation: impl Future<Output = Result> + Send + 'static,
+    operation: impl FnOnce() -> F,
 ) -> Result<Progress> {
     let now = GROUP.with_borrow(|group| group.depth == 0);
     if now && communicator.options().blocking && !lane.is_to_self(&communicator) {
         // Nothing to be put together, so nothing to be put on the heap.
         let Membership { world, .. } = communicator.settled()?;
         let unfinished = Unfinished(std::slice::from_ref(&communicator));
-        let result = executor::run_one(operation, world.ranks(), || world.patrol());
+        let result = executor::run_one(pin!(operation()), world.ranks(), || world.patrol());
         std::mem::forget(unfinished);
         return result.inspect_err(|failure| communicator.note(failure)).map(|()| Progress::Done);
     }
-    add(|group| group.tasks.push(Task { communicator, lane, bytes, operation: Box::pin(operation) }))
+    add(|group| group.tasks.push(Task { communicator, lane, bytes, operation: Box::pin(operation()) }))
 }
 
 /// Makes a communicator at the end of the group, or now.
@@ -273,7 +275,7 @@ mod tests {
         let ran = Arc::new(AtomicU32::new(0));
         let count = || {
             let ran = Arc::clone(&ran);
-            run(Arc::clone(communicator), Lane::Collective, 0, async move {
+            run(Arc::clone(communicator), Lane::Collective, 0, async move || {
                 ran.fetch_add(1, Relaxed);
                 Ok(())
             })
@@ -294,7 +296,7 @@ mod tests {
     fn a_panic_in_an_operation_is_bad_news_for_the_others() {
         let communicators = communicators(2);
         let result = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
-            run(Arc::clone(&communicators[1]), Lane::Collective, 0, async { panic!("on purpose") })
+            run(Arc::clone(&communicators[1]), Lane::Collective, 0, async || panic!("on purpose"))
         }));
         assert!(result.is_err());
         let Membership { world, .. } = communicators[0].settled().unwrap();
@@ -326,7 +328,7 @@ mod tests {
         let communicator = Arc::new(communicator);
         let (go, wait) = std::sync::mpsc::channel();
         let caller = std::thread::current().id();
-        let outcome = run(Arc::clone(&communicator), Lane::Collective, 0, async move {
+        let outcome = run(Arc::clone(&communicator), Lane::Collective, 0, async move || {
             wait.recv().unwrap();
             assert_ne!(std::thread::current().id(), caller);
             Err(Failure::usage("on purpose"))

@@ -210,6 +210,14 @@ impl Rank {
         receive.fill(|_| 0);
     }
 
+    /// What rank 0 has.
+    fn broadcast(&self, round: usize, length: usize) {
+        let (send, receive) = (Buffer::of(self.rank, round, length), Buffer::new(length));
+        self.run(self.call(Function::Broadcast, length, &send, &receive)).unwrap();
+        send.fill(|_| 0);
+        receive.expect(|index| value(0, round, index));
+    }
+
     fn tell(&self, round: usize) {
         let text = |rank| [value(rank, round, 0); LONG];
         let heard = self.run(exchange(&self.world, self.rank, Purpose::Split, &text(self.rank))).unwrap();
@@ -300,7 +308,7 @@ fn three_ranks_hear_each_other() {
     explore(&[1; 3], 0, |rank| {
         let Rank { world, rank: own, .. } = &rank;
         for round in 0..2 {
-            let step = world.next_step(*own);
+            let step = rank.run(world.next_step(*own)).unwrap();
             let text = |rank| [value(rank, round, 0); LONG];
             world.say(*own, step, [7, round as u64], &text(*own), &[]);
             rank.run(world.all(*own, step)).unwrap();
@@ -308,6 +316,20 @@ fn three_ranks_hear_each_other() {
                 assert_eq!(world.payload(other, step, LONG).bytes(), text(other));
             }
         }
+    });
+}
+
+#[test]
+fn a_rank_that_runs_ahead_waits_for_the_others() {
+    explore(&NEAR, 3, |rank| (0..4).for_each(|round| rank.broadcast(round, LONG)));
+}
+
+#[test]
+fn a_call_of_all_follows_one_that_waits_for_nobody() {
+    explore(&NEAR, 3, |rank| {
+        rank.broadcast(0, SHORT);
+        rank.sum(1, LONG);
+        rank.broadcast(2, LONG);
     });
 }
 
@@ -518,7 +540,7 @@ fn what_a_rank_did_before_it_left_counts() {
 fn an_alarm_ends_waiting_but_not_what_is_there_before_it() {
     explore(&NEAR, 3, |rank| {
         let Rank { world, rank: own, .. } = &rank;
-        let step = world.next_step(*own);
+        let step = rank.run(world.next_step(*own)).unwrap();
         world.say(*own, step, [7, 7], &[], &[]);
         if *own == 1 {
             world.alarm(1, Alarm::Aborted);

@@ -395,7 +395,7 @@ impl Stretch {
 
 /// Whether `can` holds at every rank.
 async fn all_can(world: &World, rank: usize, can: bool) -> Result<bool> {
-    let step = world.next_step(rank);
+    let step = world.next_step(rank).await?;
     world.say(rank, step, [can.into(), 0], &[], &[]);
     world.all(rank, step).await?;
     Ok((0..world.ranks()).all(|rank| world.common(rank, step)[0] != 0))

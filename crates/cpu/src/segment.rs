@@ -97,14 +97,20 @@ impl Segment {
     }
 
     pub(crate) fn word(&self, index: usize) -> &AtomicU64 {
-        assert!(index < self.words, "word {index} of {}", self.words);
+        let [word] = self.words(index);
+        word
+    }
+
+    /// The words from `start` on.
+    pub(crate) fn words<const N: usize>(&self, start: usize) -> &[AtomicU64; N] {
+        assert!(N <= self.words && start <= self.words - N, "{N} words from {start} on of {}", self.words);
         #[cfg(all(test, loom))]
-        return &self.loom[index];
+        return self.loom[start..].first_chunk().unwrap();
         #[cfg(not(all(test, loom)))]
         // SAFETY: inside the mapping, which starts at a page and lives as long as `self`; words are never
         // touched but through this function.
         unsafe {
-            self.start.cast::<AtomicU64>().add(index).as_ref()
+            self.start.cast::<AtomicU64>().add(start).cast().as_ref()
         }
     }
 

@@ -4,6 +4,7 @@
 //! bad news second, so that what a rank did before it left still counts.
 
 use std::future::poll_fn;
+use std::ops::Range;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release, SeqCst};
 use std::task::Poll;
@@ -30,8 +31,11 @@ pub(crate) const SIGNALS: usize = if TINY { 2 } else { 16 };
 /// Words that a rank says of its own along with a call.
 pub(crate) const OWN: usize = 9;
 
-/// Steps that a rank can be ahead of the slowest, so what it said is there until then.
-const SLOTS: u64 = 2;
+/// Steps that a rank can be ahead of the slowest, which is how long what it said is there.
+const SLOTS: u64 = if TINY { 2 } else { 8 };
+
+/// The same of what it staged: where ranks stage, they all wait for all.
+const STAGES: u64 = 2;
 
 // In words. What different ranks write lies on different cache lines, and all of a short call on one line.
 const LINE: usize = if TINY { 4 } else { 8 };
@@ -42,6 +46,7 @@ const STARTED: usize = 1;
 const LEFT: usize = 2;
 const TOUCHING: usize = 3;
 const STEP: usize = LINE;
+const HEARD: usize = LINE + 1;
 const RECORDS: usize = 2 * LINE;
 const SAID: usize = 0;
 const COMMON: usize = 1;
@@ -159,11 +164,21 @@ impl World {
         &self.segment
     }
 
-    /// The number of `rank`'s next step. A step is one exchange between all ranks.
-    pub(crate) fn next_step(&self, rank: usize) -> u64 {
+    /// The number of `rank`'s next step, once what it said [`SLOTS`] steps ago is of no use any more. In a step all
+    /// ranks announce something, and each waits for those that it needs.
+    pub(crate) async fn next_step(&self, rank: usize) -> Result<u64> {
         let step = self.control(rank, STEP).load(Relaxed) + 1;
+        if !self.is_free(rank, step) {
+            // They have ended the steps before it.
+            self.all(rank, step + 1 - SLOTS).await?;
+        }
         self.control(rank, STEP).store(step, Relaxed);
-        step
+        Ok(step)
+    }
+
+    /// Whether, as far as `rank` has heard, the others are done with what is where it writes for `step`.
+    fn is_free(&self, rank: usize, step: u64) -> bool {
+        self.control(rank, HEARD).load(Relaxed) + SLOTS > step
     }
 
     /// Announces `step` of `rank`, and with it all that the rank has written for it.
@@ -173,18 +188,20 @@ impl World {
 
     /// The same, with a record, up to [`PAYLOAD`] bytes, and what is the rank's own.
     pub(crate) fn say(&self, rank: usize, step: u64, common: [u64; 2], payload: &[u8], own: &[u64]) {
-        let start = record_of(step);
-        for (index, value) in common.into_iter().enumerate() {
-            self.control(rank, start + COMMON + index).store(value, Relaxed);
+        let record = self.record(rank, step);
+        for (word, value) in record[COMMON..IN_LINE].iter().zip(common) {
+            word.store(value, Relaxed);
         }
-        for (index, value) in own.iter().take(OWN).enumerate() {
-            self.control(rank, start + OF_OWN + index).store(*value, Relaxed);
+        for (word, value) in record[OF_OWN..][..OWN].iter().zip(own) {
+            word.store(*value, Relaxed);
         }
         if payload.len() <= SHORT {
-            for (index, bytes) in payload.chunks(size_of::<u64>()).enumerate() {
-                let mut word = [0; size_of::<u64>()];
-                word[..bytes.len()].copy_from_slice(bytes);
-                self.control(rank, start + IN_LINE + index).store(u64::from_ne_bytes(word), Relaxed);
+            let (words, rest) = payload.as_chunks();
+            let mut last = [0; size_of::<u64>()];
+            last[..rest.len()].copy_from_slice(rest);
+            let last = (!rest.is_empty()).then_some(&last);
+            for (word, value) in record[IN_LINE..].iter().zip(words.iter().chain(last)) {
+                word.store(u64::from_ne_bytes(*value), Relaxed);
             }
         } else {
             self.segment.write(payload_of(rank, step), payload);
@@ -192,10 +209,12 @@ impl World {
         self.announce(rank, step);
     }
 
-    /// Takes the line of `rank`'s next step out of the other ranks' caches, to which nobody then has to listen:
-    /// they have all announced `step`, and so are done with the one before it.
+    /// Takes the line of `rank`'s next step out of the other ranks' caches, to which nobody then has to listen.
     pub(crate) fn make_ready(&self, rank: usize, step: u64, length: usize) {
-        self.control(rank, record_of(step + 1) + COMMON).store(0, Relaxed);
+        if !self.is_free(rank, step + 1) {
+            return;
+        }
+        self.record(rank, step + 1)[COMMON].store(0, Relaxed);
         if length > SHORT {
             let (_, payload) = self.segment.memory(payload_of(rank, step + 1), length.min(READY));
             for at in (0..length.min(READY)).step_by(64) {
@@ -206,13 +225,14 @@ impl World {
 
     /// What of its own `rank` said with `step`, once it has.
     pub(crate) fn own(&self, rank: usize, step: u64) -> [u64; OWN] {
-        let start = record_of(step) + OF_OWN;
-        std::array::from_fn(|index| self.control(rank, start + index).load(Relaxed))
+        let record = self.record(rank, step);
+        std::array::from_fn(|index| record[OF_OWN + index].load(Relaxed))
     }
 
     /// What `rank` said with `step` that all ranks have to say alike.
     pub(crate) fn common(&self, rank: usize, step: u64) -> [u64; 2] {
-        std::array::from_fn(|index| self.control(rank, record_of(step) + COMMON + index).load(Relaxed))
+        let record = self.record(rank, step);
+        std::array::from_fn(|index| record[COMMON + index].load(Relaxed))
     }
 
     /// The `length` bytes that `rank` said with `step`.
@@ -221,8 +241,8 @@ impl World {
             return Payload::Long(self.segment.memory(payload_of(rank, step), length).0);
         }
         let mut bytes = [0; SHORT];
-        for (index, word) in bytes.as_chunks_mut().0.iter_mut().enumerate() {
-            *word = self.control(rank, record_of(step) + IN_LINE + index).load(Relaxed).to_ne_bytes();
+        for (bytes, word) in bytes.as_chunks_mut().0.iter_mut().zip(&self.record(rank, step)[IN_LINE..LINE]) {
+            *bytes = word.load(Relaxed).to_ne_bytes();
         }
         Payload::Short(bytes)
     }
@@ -234,8 +254,8 @@ impl World {
     }
 
     fn stage(&self, rank: usize, step: u64) -> usize {
-        let slot = rank * SLOTS as usize + (step % SLOTS) as usize;
-        self.ranks() * SLOTS as usize * PAYLOAD + slot * STAGE
+        let slot = rank * STAGES as usize + (step % STAGES) as usize;
+        payload_of(self.ranks(), 0) + slot * STAGE
     }
 
     /// Gives back the memory of what `rank` says along and stages. It comes back when it is used.
@@ -254,15 +274,25 @@ impl World {
 
     /// Where and how long `rank`'s payloads and stages are.
     fn temporary(&self, rank: usize) -> [(usize, usize); 2] {
-        let slots = SLOTS as usize;
-        [(payload_of(rank, 0), slots * PAYLOAD), (self.stage(rank, 0), slots * STAGE)]
+        [(payload_of(rank, 0), SLOTS as usize * PAYLOAD), (self.stage(rank, 0), STAGES as usize * STAGE)]
     }
 
     /// Waits until all ranks have announced `step`.
     pub(crate) async fn all(&self, rank: usize, step: u64) -> Result {
-        for other in (rank + 1..self.ranks()).chain(0..rank) {
+        self.wait_for(rank, step, 0..self.ranks()).await
+    }
+
+    /// Waits until these ranks have.
+    pub(crate) async fn wait_for(&self, rank: usize, step: u64, ranks: Range<usize>) -> Result {
+        // Each begins with its neighbour, not all with the same.
+        let (before, after) = (ranks.start..ranks.end.min(rank), ranks.start.max(rank + 1)..ranks.end);
+        let all = before.len() + after.len() + 1 == self.ranks();
+        for other in after.chain(before) {
             let said = self.said(other, step);
             self.wait(other, || said.load(Acquire) >= step).await?;
+        }
+        if all {
+            self.control(rank, HEARD).store(step, Relaxed);
         }
         Ok(())
     }
@@ -281,7 +311,7 @@ impl World {
             written: self.segment.word(start + WRITTEN),
             read: self.segment.word(start + READ),
             refused: std::array::from_fn(|word| self.segment.word(start + REFUSED + word)),
-            ring: self.ranks() * SLOTS as usize * (PAYLOAD + STAGE) + (from * self.ranks() + to) * self.ring,
+            ring: self.stage(self.ranks(), 0) + (from * self.ranks() + to) * self.ring,
             size: self.ring,
         }
     }
@@ -415,18 +445,19 @@ impl World {
     }
 
     fn said(&self, rank: usize, step: u64) -> &AtomicU64 {
-        self.control(rank, record_of(step) + SAID)
+        &self.record(rank, step)[SAID]
+    }
+
+    /// What `rank` says of a step.
+    fn record(&self, rank: usize, step: u64) -> &[AtomicU64; RECORD] {
+        assert!(rank < self.ranks(), "rank {rank} of {}", self.ranks());
+        self.segment.words(HEADER + rank * CONTROL + RECORDS + (step % SLOTS) as usize * RECORD)
     }
 
     fn pair(&self, from: usize, to: usize) -> usize {
         assert!(from < self.ranks() && to < self.ranks(), "ranks {from} and {to} of {}", self.ranks());
         HEADER + self.ranks() * CONTROL + (from * self.ranks() + to) * MAILBOX
     }
-}
-
-/// Where in a rank's words the record of a step begins.
-fn record_of(step: u64) -> usize {
-    RECORDS + (step % SLOTS) as usize * RECORD
 }
 
 /// Where in the segment's bytes a rank's payload of a step begins.
@@ -440,7 +471,7 @@ fn layout(ranks: usize) -> (usize, usize, usize) {
     // Memory is only taken once it is used, but the more ranks, the more of it is.
     let ring = if TINY { 64 } else { ((256 << 20) / pairs).clamp(4 << 10, 64 << 10) & !0xfff };
     let words = HEADER + ranks * CONTROL + pairs * MAILBOX;
-    (words, ranks * SLOTS as usize * (PAYLOAD + STAGE) + pairs * ring, ring)
+    (words, ranks * (SLOTS as usize * PAYLOAD + STAGES as usize * STAGE) + pairs * ring, ring)
 }
 
 /// The way from one rank to another: a ring of bytes. Positions count bytes and never turn back.
@@ -461,9 +492,19 @@ pub(crate) struct Mailbox<'a> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::pin::pin;
+    use std::task::{Context, Waker};
 
     fn world(ranks: usize) -> World {
         World::create(&vec![Process::current().unwrap(); ranks]).unwrap().0
+    }
+
+    fn next_step(world: &World, rank: usize) -> u64 {
+        let mut step = pin!(world.next_step(rank));
+        let Poll::Ready(step) = step.as_mut().poll(&mut Context::from_waker(Waker::noop())) else {
+            panic!("rank {rank} has to wait for its next step")
+        };
+        step.unwrap()
     }
 
     #[test]
@@ -474,11 +515,10 @@ mod tests {
         for rank in 0..3 {
             words.extend([world.control(rank, LEFT), world.control(rank, STEP)]);
             for step in 0..SLOTS {
-                let start = record_of(step);
-                words.extend((start..start + OF_OWN + OWN).map(|word| world.control(rank, word)));
+                words.extend(&world.record(rank, step)[..OF_OWN + OWN]);
                 places.push((payload_of(rank, step), PAYLOAD));
-                places.push((world.stage(rank, step), STAGE));
             }
+            places.extend((0..STAGES).map(|step| (world.stage(rank, step), STAGE)));
             for to in 0..3 {
                 let mailbox = world.mailbox(rank, to);
                 words.extend([mailbox.written, mailbox.read]);
@@ -505,7 +545,7 @@ mod tests {
         for length in [0, 1, 8, SHORT, SHORT + 1, PAYLOAD] {
             let payload: Vec<u8> = (0..length).map(|index| (index % 251) as u8).collect();
             let (common, own) = ([7, length as u64], std::array::from_fn(|index| index as u64));
-            let step = world.next_step(1);
+            let step = next_step(&world, 1);
             world.say(1, step, common, &payload, &own);
             assert_eq!(world.said(1, step).load(Relaxed), step);
             assert_eq!((world.common(1, step), world.own(1, step)), (common, own));

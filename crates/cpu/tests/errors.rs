@@ -208,28 +208,31 @@ fn a_failed_call_calls_the_group_off() {
     comms.into_iter().for_each(Comm::destroy);
 }
 
-/// Every rank learns who called what, and the communicator goes on.
+/// Every rank that waits for others learns who called what, and the communicator goes on.
 #[test]
 fn ranks_that_call_different_collectives() {
     let _alone = alone();
     let comms = init(Mode::Threads, 3);
-    for round in 0..3 {
+    for round in 0..4 {
         let codes = on_threads(3, |rank| {
             let Comm(comm) = comms[rank];
             let mut buffer = [1f32; 8];
             let (place, stream) = (buffer.as_mut_ptr().cast(), ptr::null_mut());
             match (rank, round) {
                 (1, 0) => all_reduce(&mut buffer[..5], comm),
-                (2, 1) => nccl!(ncclBroadcast(place, place, 4, F32, 2, comm, stream)),
-                (0, 2) => nccl!(ncclAllReduce(place, place, 4, F32, ncclRedOp_t::ncclMax, comm, stream)),
+                (2, 1 | 2) => nccl!(ncclBroadcast(place, place, 4, F32, round, comm, stream)),
+                (0, 3) => nccl!(ncclAllReduce(place, place, 4, F32, ncclRedOp_t::ncclMax, comm, stream)),
                 _ => all_reduce(&mut buffer[..4], comm),
             }
         });
-        assert_eq!(codes, [USAGE; 3]);
+        // Who broadcasts little waits for nobody.
+        assert_eq!(codes, [USAGE, USAGE, if round == 2 { OK } else { USAGE }]);
         let sum = "rank 0 called ncclAllReduce(count 4, ncclFloat32, ncclSum)";
         assert_last_error(&match round {
             0 => format!("rank 1 called ncclAllReduce(count 5, ncclFloat32, ncclSum), {sum}"),
-            1 => format!("rank 2 called ncclBroadcast(count 4, ncclFloat32, root 2), {sum}"),
+            // Rank 2 compares with rank 1 alone.
+            1 => "called ncclAllReduce(count 4, ncclFloat32, ncclSum)".into(),
+            2 => format!("rank 2 called ncclBroadcast(count 4, ncclFloat32, root 2), {sum}"),
             _ => format!("{}, {}", sum.replace("rank 0", "rank 1"), sum.replace("ncclSum", "ncclMax")),
         });
         on_threads(3, |rank| {
@@ -239,6 +242,32 @@ fn ranks_that_call_different_collectives() {
         });
     }
     comms.into_iter().for_each(Comm::destroy);
+}
+
+/// A root may be ahead of the others, and end before they begin.
+#[test]
+fn a_root_that_broadcasts_little_waits_for_nobody() {
+    let _alone = alone();
+    for calls in [1, 7] {
+        let (has_left, left) = std::sync::mpsc::channel();
+        let left = std::sync::Mutex::new(left);
+        let comms: Vec<Comm> = init(Mode::Threads, 2);
+        on_threads(2, |rank| {
+            if rank == 1 {
+                left.lock().unwrap().recv().unwrap();
+            }
+            for call in 0..calls {
+                let mut buffer = [(call * (1 - rank)) as f32; 4];
+                let place = buffer.as_mut_ptr().cast();
+                assert_eq!(nccl!(ncclBroadcast(place, place, 4, F32, 0, comms[rank].0, ptr::null_mut())), OK);
+                assert_eq!(buffer, [call as f32; 4]);
+            }
+            assert_eq!(nccl!(ncclCommDestroy(comms[rank].0)), OK);
+            if rank == 0 {
+                has_left.send(()).unwrap();
+            }
+        });
+    }
 }
 
 #[test]

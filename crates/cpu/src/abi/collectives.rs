@@ -56,7 +56,7 @@ unsafe fn collective(arguments: &Arguments) -> ncclResult_t {
         let (send, receive) =
             unsafe { (Source::new(send.cast(), input), Target::new(receive.cast(), output)) };
         let own = Arc::clone(&communicator);
-        group::run(communicator, Lane::Collective, input.saturating_add(output), async move {
+        group::run(communicator, Lane::Collective, input.saturating_add(output), async move || {
             let world = &own.place()?.world;
             let call = scalar.flatten().map_or(call, |scalar| call.with_scalar(scalar));
             call.run(Part { reach: own.reach(), world, rank, send, receive }).await

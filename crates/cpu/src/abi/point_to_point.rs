@@ -53,7 +53,7 @@ pub(crate) unsafe extern "C" fn ncclSend(
         let Membership { world, rank, .. } = communicator.ready()?;
         let (world, rank) = (Arc::clone(world), *rank);
         let own = Arc::clone(&communicator);
-        group::run(communicator, Lane::SendTo(peer), from.length(), async move {
+        group::run(communicator, Lane::SendTo(peer), from.length(), async move || {
             message.send(Way { reach: own.reach(), world: &world, rank, peer }, from).await
         })
     })
@@ -76,7 +76,7 @@ pub(crate) unsafe extern "C" fn ncclRecv(
         let Membership { world, rank, .. } = communicator.ready()?;
         let (world, rank) = (Arc::clone(world), *rank);
         let (own, bytes) = (Arc::clone(&communicator), message.count * message.data_type.size());
-        group::run(communicator, Lane::ReceiveFrom(peer), bytes, async move {
+        group::run(communicator, Lane::ReceiveFrom(peer), bytes, async move || {
             message.receive(Way { reach: own.reach(), world: &world, rank, peer }, to).await
         })
     })

@@ -23,7 +23,7 @@ pub(crate) unsafe extern "C" fn ncclCommSuspend(comm: ncclComm_t, flags: c_int) 
             )));
         }
         let own = Arc::clone(&communicator);
-        group::run(communicator, Lane::Collective, 0, async move {
+        group::run(communicator, Lane::Collective, 0, async move || {
             suspension::suspend(&world, rank).await?;
             own.set_suspended(true);
             Ok(())
@@ -40,7 +40,7 @@ pub(crate) unsafe extern "C" fn ncclCommResume(comm: ncclComm_t) -> ncclResult_t
             return Err(Failure::usage("the communicator is not suspended"));
         }
         let own = Arc::clone(&communicator);
-        group::run(communicator, Lane::Collective, 0, async move {
+        group::run(communicator, Lane::Collective, 0, async move || {
             suspension::resume(&world, rank).await?;
             own.set_suspended(false);
             Ok(())

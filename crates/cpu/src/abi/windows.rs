@@ -70,7 +70,7 @@ pub(crate) unsafe extern "C" fn ncclCommWindowRegister(
         // SAFETY: the C declaration's contract: the slot can be written until the work has ended.
         let slot = unsafe { Slot::new(win) };
         let own = Arc::clone(&communicator);
-        group::run(communicator, Lane::Collective, 0, async move {
+        group::run(communicator, Lane::Collective, 0, async move || {
             let window = Window::register(own.reach(), &world, rank, start, part).await?;
             slot.write(
                 window
