@@ -27,6 +27,8 @@ pub(crate) struct Communicator {
     /// Jobs in the background, and how the last one went.
     jobs: AtomicUsize,
     outcome: Mutex<ncclResult_t>,
+    /// Whether the caller has yet to hear of that.
+    untold: AtomicBool,
     job_ended: Condvar,
     aborted: AtomicBool,
     /// Its handle is none any more.
@@ -79,6 +81,7 @@ impl Communicator {
             reach: Reach::default(),
             jobs: AtomicUsize::new(0),
             outcome: Mutex::new(ncclResult_t::ncclSuccess),
+            untold: AtomicBool::new(false),
             job_ended: Condvar::new(),
             aborted: AtomicBool::new(false),
             gone: AtomicBool::new(false),
@@ -251,12 +254,13 @@ impl Communicator {
         self.token.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// What went wrong so far, other ranks' ends included.
+    /// What went wrong so far, other ranks' ends included: but what a job came to is told first, for a peer that
+    /// ends after it takes nothing of that back.
     pub(crate) fn state(&self) -> ncclResult_t {
         if self.is_at_work() {
             return ncclResult_t::ncclInProgress;
         }
-        if self.stopped().is_some() {
+        if self.untold.swap(false, Relaxed) || self.stopped().is_some() {
             return *self.outcome();
         }
         if self.failure.get().is_none()
@@ -444,6 +448,7 @@ impl Drop for Job {
         let mut outcome = self.communicator.outcome();
         if self.stopped || self.communicator.stopped().is_none() {
             *outcome = self.outcome;
+            self.communicator.untold.store(true, Relaxed);
         }
         self.communicator.jobs.fetch_sub(1, Release);
         drop(outcome);

@@ -625,6 +625,40 @@ fn a_life_without_blocking() {
     }
 }
 
+/// What a rank hears first is what became of its own call, even if a peer has gone since.
+#[test]
+fn what_has_succeeded_stays_a_success() {
+    let (_alone, _watchdog) = (alone(), Watchdog::new());
+    let id = unique_id();
+    let comms = [begin(id, 2, 0), begin(id, 2, 1)];
+    comms.iter().for_each(|comm| assert_eq!(outcome(comm.0), OK));
+    // In use until the communicators are gone.
+    let mut places = [[1], [2]];
+    let addresses = places.each_mut().map(|place| place.as_mut_ptr());
+    for (comm, place) in comms.iter().zip(addresses) {
+        let (place, data_type, sum) = (place.cast(), ncclDataType_t::ncclInt32, ncclRedOp_t::ncclSum);
+        let started = nccl!(ncclAllReduce(place, place, 1, data_type, sum, comm.0, ptr::null_mut()));
+        assert_eq!(started, PROGRESS);
+    }
+    // Rank 0 is not asked yet, but nothing can keep it from its end after this.
+    assert_eq!(outcome(comms[1].0), OK);
+    assert_eq!(nccl!(ncclCommAbort(comms[1].0)), OK);
+    assert_eq!(outcome(comms[0].0), OK, "{}", last_error());
+    assert_eq!(places[0], [3]);
+    assert_eq!(state(comms[0].0), REMOTE, "now the peer's end is news");
+    assert_eq!(sum(comms[0].0, 1), Err(REMOTE));
+    comms[0].destroy();
+
+    // The same for an initialisation.
+    let id = unique_id();
+    let comms = [begin(id, 2, 0), begin(id, 2, 1)];
+    assert_eq!(outcome(comms[1].0), OK);
+    assert_eq!(nccl!(ncclCommAbort(comms[1].0)), OK);
+    assert_eq!(outcome(comms[0].0), OK, "{}", last_error());
+    assert_eq!(state(comms[0].0), REMOTE);
+    comms[0].destroy();
+}
+
 #[test]
 fn an_abort_ends_what_waits_in_the_background() {
     let (_alone, _watchdog) = (alone(), Watchdog::new());
