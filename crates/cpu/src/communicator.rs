@@ -31,6 +31,7 @@ pub(crate) struct Communicator {
     untold: AtomicBool,
     job_ended: Condvar,
     aborted: AtomicBool,
+    cancelled: AtomicBool,
     /// Its handle is none any more.
     gone: AtomicBool,
     finalized: AtomicBool,
@@ -84,6 +85,7 @@ impl Communicator {
             untold: AtomicBool::new(false),
             job_ended: Condvar::new(),
             aborted: AtomicBool::new(false),
+            cancelled: AtomicBool::new(false),
             gone: AtomicBool::new(false),
             finalized: AtomicBool::new(false),
             stopped: OnceLock::new(),
@@ -315,14 +317,28 @@ impl Communicator {
 
     /// Ends the others' waiting for this rank, and its own, for good.
     pub(crate) fn abort(&self) {
+        self.aborted.store(true, Relaxed);
         self.cancel();
         self.alarm(Alarm::Aborted);
         self.rest();
     }
 
+    /// Waits for the operations in the background, but not for ranks that have yet to come to a communicator, this
+    /// one or another made of it: they may never, and nobody could end that any more.
+    pub(crate) fn destroy(&self) {
+        if self.is_at_work() {
+            self.cancel();
+        }
+        self.rest();
+    }
+
     /// Ends this rank's waiting for the others to join.
     pub(crate) fn cancel(&self) {
-        self.aborted.store(true, Relaxed);
+        self.cancelled.store(true, Relaxed);
+    }
+
+    pub(crate) fn is_cancelled(&self) -> bool {
+        self.cancelled.load(Relaxed)
     }
 
     pub(crate) fn is_gone(&self) -> bool {

@@ -17,6 +17,13 @@
 //! - What has no meaning here (channels, networks, thread blocks, algorithms) is checked and then ignored;
 //!   encryption with a key, which would have to be kept, answers `ncclInvalidUsage`.
 //! - Calls on a communicator that does not block answer `ncclInProgress` and run on a thread of their own.
+//! - `ncclCommDestroy` gives up what is still being made, the communicator itself or another one of it, as
+//!   `ncclCommAbort` does. NCCL answers `ncclInvalidArgument` and frees nothing, though the handle must not be used
+//!   any more after that: the rank would wait for its peers for ever.
+//!
+//! As in NCCL, a rank waits without limit for others that are alive and do not call: for what can be ended, have
+//! the communicator not block, and abort it. `ncclCommInitRank` has nobody to notice the death of ranks that have
+//! not come yet.
 //!
 //! What is the same, to the bit: the rounding of every type at every step, wrapping integers, which NaN counts, and
 //! the order in which floats are added. `count` elements are divided into as many chunks as there are ranks, of

@@ -81,7 +81,7 @@ pub(crate) fn tell(
     };
     executor::run_one(telling, world.ranks(), || {
         world.patrol();
-        if communicator.is_aborted() || parent.is_aborted() {
+        if communicator.is_cancelled() || parent.is_cancelled() {
             world.alarm(rank, Alarm::Aborted);
         }
     })?;

@@ -40,11 +40,11 @@ impl<'a> Watch<'a> {
     /// Whether this rank is to go on waiting.
     pub(crate) fn go_on(&self) -> Result {
         let ended = |what| Err(Failure::remote(format!("the communicator was {what} while its ranks met")));
-        if self.communicator.is_aborted() {
-            return ended("aborted");
+        if self.communicator.is_cancelled() {
+            return ended("aborted or destroyed");
         }
         match &self.kin {
-            Some(kin) if kin.parent.is_aborted() => ended("aborted"),
+            Some(kin) if kin.parent.is_cancelled() => ended("aborted or destroyed"),
             Some(kin) if kin.parent.stopped() != kin.stopped => ended("revoked"),
             _ => Ok(()),
         }

@@ -4,6 +4,7 @@ mod common;
 #[path = "common/watchdog.rs"]
 mod watchdog;
 
+use std::ffi::c_void;
 use std::io::Read;
 use std::process::{Child, Command, Stdio};
 use std::ptr;
@@ -704,6 +705,75 @@ fn an_abort_ends_what_waits_in_the_background() {
         assert_eq!(state(comms[1].0), REMOTE);
         comms[1].destroy();
     }
+}
+
+/// Destroying waits for operations, but not for ranks that have yet to come to a communicator.
+#[test]
+fn destroying_gives_up_what_is_being_made() {
+    let (_alone, _watchdog) = (alone(), Watchdog::new());
+    let soon = |comm: Comm| {
+        let start = Instant::now();
+        comm.destroy();
+        assert!(start.elapsed() < SOON, "{:?}", start.elapsed());
+    };
+    // Its peers never come, as guest of the meeting and as host.
+    let id = unique_id();
+    let comms = [begin(id, 3, 0), begin(id, 3, 1)];
+    wait_for_guests(&id, 1);
+    assert_eq!(nccl!(ncclCommFinalize(comms[1].0)), ARGUMENT, "it is at work");
+    soon(comms[1]);
+    assert_eq!(outcome(comms[0].0), REMOTE, "its peer is gone");
+    soon(comms[0]);
+    let lonely = begin(unique_id(), 2, 0);
+    soon(lonely);
+    assert_eq!(nccl!(ncclCommDestroy(lonely.0)), ARGUMENT, "it is gone");
+
+    // Communicators of which the others know nothing, made of a healthy one and of a revoked one.
+    let none = ptr::null_mut();
+    for turn in 0..4 {
+        let comms = [begin(id, 3, 0), begin(id, 3, 1), begin(id, 3, 2)];
+        comms.iter().for_each(|comm| assert_eq!(outcome(comm.0), OK));
+        let (comm, mut child, mut token) = (comms[0].0, ptr::null_mut(), ncclUniqueId::default());
+        let code = match turn {
+            0 => nccl!(ncclCommSplit(comm, 0, 0, &mut child, none)),
+            1 => {
+                assert_eq!(nccl!(ncclCommRevoke(comm, 0)), OK);
+                nccl!(ncclCommSplit(comm, 0, 0, &mut child, none))
+            }
+            2 => nccl!(ncclCommShrink(comm, [2].as_mut_ptr(), 1, &mut child, none, 0)),
+            _ => {
+                assert_eq!(nccl!(ncclCommGetUniqueId(comm, &mut token)), OK);
+                nccl!(ncclCommGrow(comm, 4, &token, -1, &mut child, none))
+            }
+        };
+        assert_eq!(code, PROGRESS);
+        thread::sleep(Duration::from_millis(30));
+        soon(comms[0]);
+        assert!(child.is_null());
+        comms[1..].iter().for_each(|comm| soon(*comm));
+    }
+
+    // An operation is waited for.
+    let comms = [begin(id, 2, 0), begin(id, 2, 1)];
+    comms.iter().for_each(|comm| assert_eq!(outcome(comm.0), OK));
+    let mut places = [[1], [2]];
+    let [mine, theirs] = places.each_mut().map(|place| place.as_mut_ptr().cast());
+    let reduce = |comm: Comm, place: *mut c_void| {
+        let (data_type, sum) = (ncclDataType_t::ncclInt32, ncclRedOp_t::ncclSum);
+        assert_eq!(nccl!(ncclAllReduce(place, place, 1, data_type, sum, comm.0, ptr::null_mut())), PROGRESS);
+    };
+    reduce(comms[0], mine);
+    thread::scope(|scope| {
+        let first = comms[0];
+        let destroyed = scope.spawn(move || first.destroy());
+        // Longer than anyone takes to look after the other ranks.
+        thread::sleep(Duration::from_millis(300));
+        assert!(!destroyed.is_finished());
+        reduce(comms[1], theirs);
+    });
+    assert_eq!(outcome(comms[1].0), OK);
+    assert_eq!(places, [[3], [3]]);
+    comms[1].destroy();
 }
 
 /// One of a group's communicators is aborted: what the others wait for cannot come any more, either.

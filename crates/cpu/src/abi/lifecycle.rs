@@ -354,7 +354,7 @@ pub(crate) unsafe extern "C" fn ncclCommDestroy(comm: ncclComm_t) -> ncclResult_
     answer(|| {
         if !comm.is_null() {
             let communicator = handle::remove(comm)?;
-            communicator.rest();
+            communicator.destroy();
             debug::info(Subsystem::Init, || format!("{} - Destroy COMPLETE", communicator.describe(comm)));
         }
         Ok(())
