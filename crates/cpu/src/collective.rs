@@ -401,7 +401,7 @@ impl Call {
         } else if self.function.shape().reduces {
             ", and reading across processes is for what is only copied"
         } else if self.is_read() {
-            ", nor can every rank read the others' memory"
+            ", nor can every rank read and write the others' memory"
         } else {
             ", and it is too short to read across processes"
         }

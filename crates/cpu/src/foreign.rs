@@ -26,6 +26,15 @@ pub(crate) fn write(process: &Process, address: u64, source: Source) -> io::Resu
     })
 }
 
+/// Whether this process, `own`, may call [`write`] at all. Of whom it can read, the kernel lets it write, too; but a
+/// filter of system calls can refuse one of the two, whomever it is about.
+pub(crate) fn may_write(own: &Process) -> io::Result<()> {
+    let (byte, mut place) = (0u8, 0u8);
+    // SAFETY: one byte, there until the call has ended.
+    let source = unsafe { Source::new(&raw const byte, 1) };
+    write(own, (&raw mut place).expose_provenance() as u64, source)
+}
+
 /// Calls `call` until it has moved `length` bytes.
 fn transfer(
     process: &Process,
@@ -66,6 +75,7 @@ mod tests {
         let source = unsafe { Source::new(b"other".as_ptr(), 5) };
         write(&own, bytes.as_mut_ptr().expose_provenance() as u64, source).unwrap();
         assert_eq!(&bytes, b"otherbytes");
+        may_write(&own).unwrap();
         assert!(read(&own, 8, target).is_err(), "nothing is mapped there");
         assert!(read(&Process { pid: u64::MAX, started: 0 }, 0, target).is_err());
     }

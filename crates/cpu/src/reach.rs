@@ -50,7 +50,7 @@ pub(crate) struct Reach {
     known: Mutex<HashMap<Key, Access>>,
     /// This rank's mappings, also of what is no other rank's business, and what could not be mapped.
     mappings: Mutex<HashMap<Key, Option<Arc<Mapping>>>>,
-    /// Whether every rank may read the memory of every other's process.
+    /// Whether every rank may read and write the memory of every other's process.
     readable: OnceLock<bool>,
     /// The ways to get a call done that debug output has told of, a bit each.
     told: AtomicU8,
@@ -171,8 +171,8 @@ impl Reach {
         Ok(())
     }
 
-    /// Whether every rank can [`read`](Self::read) `buffers`, given with their owners; all ranks call this with
-    /// the same buffers and get the same answer, the first time by trying.
+    /// Whether every rank can [`read`](Self::read) and [`write`](Self::write) `buffers`, given with their owners; all
+    /// ranks call this with the same buffers and get the same answer, the first time by trying.
     pub(crate) async fn readable(
         &self,
         world: &World,
@@ -189,14 +189,17 @@ impl Reach {
         // SAFETY: one byte, used through this only.
         let target = unsafe { Target::new(byte.as_mut_ptr(), 1) };
         let mut others = buffers.iter().filter(|(owner, _)| world.process(*owner) != world.process(rank));
-        let failure = others.find_map(|(owner, buffer)| {
+        let unread = others.find_map(|(owner, buffer)| {
             let error = foreign::read(&world.process(*owner), buffer.address, target).err()?;
-            Some((*owner, error))
+            Some(format!("memory of rank {owner} cannot be read and is staged: {error}"))
         });
-        if let Some((owner, error)) = &failure {
-            debug::info(Subsystem::SharedMemory, || {
-                format!("memory of rank {owner} cannot be read and is staged: {error}")
-            });
+        let unwritten = || {
+            let error = foreign::may_write(&world.process(rank)).err()?;
+            Some(format!("memory of other ranks cannot be written and is staged: {error}"))
+        };
+        let failure = unread.or_else(unwritten);
+        if let Some(failure) = &failure {
+            debug::info(Subsystem::SharedMemory, || failure.clone());
         }
         let readable = all_can(world, rank, failure.is_none()).await?;
         Ok(*self.readable.get_or_init(|| readable))

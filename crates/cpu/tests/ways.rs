@@ -449,6 +449,28 @@ fn hide(from_others: bool) {
     assert_eq!(code, 0, "{}", std::io::Error::last_os_error());
 }
 
+/// Has the kernel refuse a call to this thread and those that it starts.
+fn forbid(call: libc::c_long) {
+    use libc::{BPF_ABS, BPF_JEQ, BPF_JMP, BPF_JUMP, BPF_K, BPF_LD, BPF_RET, BPF_STMT, BPF_W};
+    let refused = libc::SECCOMP_RET_ERRNO | libc::EPERM as u32;
+    // SAFETY: they only put numbers together. The call's number is the first word of what is looked at.
+    let mut filter = unsafe {
+        [
+            BPF_STMT((BPF_LD | BPF_W | BPF_ABS) as u16, 0),
+            BPF_JUMP((BPF_JMP | BPF_JEQ | BPF_K) as u16, call as u32, 0, 1),
+            BPF_STMT((BPF_RET | BPF_K) as u16, refused),
+            BPF_STMT((BPF_RET | BPF_K) as u16, libc::SECCOMP_RET_ALLOW),
+        ]
+    };
+    let program = libc::sock_fprog { len: filter.len() as u16, filter: filter.as_mut_ptr() };
+    // SAFETY: takes numbers.
+    let code = unsafe { libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) };
+    assert_eq!(code, 0, "{}", std::io::Error::last_os_error());
+    // SAFETY: a program of as many instructions as it says, which the kernel copies.
+    let code = unsafe { libc::prctl(libc::PR_SET_SECCOMP, libc::SECCOMP_MODE_FILTER, &raw const program) };
+    assert_eq!(code, 0, "{}", std::io::Error::last_os_error());
+}
+
 /// What a process does.
 #[test]
 fn worker() {
@@ -456,6 +478,11 @@ fn worker() {
     let words: Vec<&str> = task.split(' ').collect();
     if let [.., "hidden", rank] = words[..] {
         hide(own.iter().any(|own| own.to_string() == rank));
+    }
+    if let [.., "without", call, "at", rank] = words[..]
+        && own.iter().any(|own| own.to_string() == rank)
+    {
+        forbid(if call == "reading" { libc::SYS_process_vm_readv } else { libc::SYS_process_vm_writev });
     }
     // What was printed before has no end yet.
     println!();
@@ -613,7 +640,7 @@ fn ranks_agree_if_the_memory_of_one_is_hidden() {
     let told = |lines: &[String], what| lines.iter().any(|line| line.contains(what));
     assert!(told(&lines, "memory of rank 1 cannot be read and is staged: "), "{lines:#?}");
 
-    assert!(told(&lines, ", nor can every rank read the others' memory"), "{lines:#?}");
+    assert!(told(&lines, ", nor can every rank read and write the others' memory"), "{lines:#?}");
 
     // Even so, nobody needs the hidden rank's memory for a broadcast of another one, which is direct.
     let lines = run("thinned Nccl 50 hidden 1", &PROCESSES[..3], &[]);
@@ -624,4 +651,23 @@ fn ranks_agree_if_the_memory_of_one_is_hidden() {
     // It is not for another reason: that they have no privileges, say.
     let lines = run("thinned Nccl 50 hidden 3", &PROCESSES[..3], &[]);
     expect(&lines, 3, &[DIRECT]);
+}
+
+/// As under a container's filter of calls: a broadcast needs to read and to write, and a rank that may not do one of
+/// them finds out before it counts on it.
+#[test]
+fn ranks_agree_if_one_may_not_read_or_not_write() {
+    if !reading_is_allowed() {
+        return println!("skipped: the kernel lets no process read another");
+    }
+    for (call, what) in [
+        ("reading", "cannot be read and is staged: Operation not permitted"),
+        ("writing", "cannot be written and is staged: Operation not permitted"),
+    ] {
+        let lines = run(&format!("thinned Allocator 60 without {call} at 1"), &PROCESSES[..3], &[]);
+        expect(&lines, 3, &[STAGED]);
+        let told = |what| lines.iter().filter(|line| line.contains(what)).count();
+        assert_eq!(told(what), 1, "{call}: {lines:#?}");
+        assert!(told(", nor can every rank read and write the others' memory") > 0, "{call}: {lines:#?}");
+    }
 }
