@@ -51,6 +51,10 @@ const FLAGS: SocketFlags = SocketFlags::CLOEXEC.union(SocketFlags::NONBLOCK);
 
 /// The world of `ranks` ranks that were all given `id`, once all have come.
 pub(crate) fn meet(id: &UniqueId, ranks: usize, rank: usize, watch: &Watch<'_>) -> Result<World> {
+    come(id, ranks, rank, watch).inspect_err(|failure| watch.stay_away(failure))
+}
+
+fn come(id: &UniqueId, ranks: usize, rank: usize, watch: &Watch<'_>) -> Result<World> {
     let me = Process::current().map_err(|error| Failure::system("/proc/self/stat", error))?;
     if ranks == 1 {
         return Ok(World::create(&[me])?.0);

@@ -1,5 +1,7 @@
 //! What a rank looks after while it waits for others to come to a new communicator.
 
+use libnccl::sys::ncclResult_t;
+
 use crate::communicator::{Communicator, Membership, Stop};
 use crate::failure::{Failure, Result};
 
@@ -47,6 +49,16 @@ impl<'a> Watch<'a> {
             Some(kin) if kin.parent.is_cancelled() => ended("aborted or destroyed"),
             Some(kin) if kin.parent.stopped() != kin.stopped => ended("revoked"),
             _ => Ok(()),
+        }
+    }
+
+    /// Has those who still [`expect`](Self::expect) this rank know that it will not come. What another one did, they
+    /// see for themselves; but not what is this one's own trouble, and then it is out of step with its parent, too.
+    pub(crate) fn stay_away(&self, failure: &Failure) {
+        let Some(Kin { parent, membership, .. }) = &self.kin else { return };
+        if failure.code == ncclResult_t::ncclSystemError || self.communicator.is_cancelled() {
+            parent.fail(failure);
+            membership.world.leave(membership.rank);
         }
     }
 

@@ -5,7 +5,9 @@ mod common;
 mod watchdog;
 
 use std::ffi::c_void;
+use std::fs::File;
 use std::io::Read;
+use std::os::fd::AsRawFd;
 use std::process::{Child, Command, Stdio};
 use std::ptr;
 use std::thread;
@@ -18,8 +20,10 @@ use common::{
 use libnccl::sys::{
     NCCL_SPLIT_NOCOLOR, ncclComm_t, ncclConfig_t, ncclDataType_t, ncclRedOp_t, ncclResult_t, ncclUniqueId,
 };
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use watchdog::Watchdog;
 
+const SYSTEM: ncclResult_t = ncclResult_t::ncclSystemError;
 const PROGRESS: ncclResult_t = ncclResult_t::ncclInProgress;
 
 /// How long what should take no time may take on a loaded machine.
@@ -138,6 +142,17 @@ fn worker() {
     assert_eq!(sum(comm.0, 1), Ok(ranks as i32));
     match task.as_str() {
         "hang" => thread::sleep(Duration::from_secs(60)),
+        "starve split" | "starve shrink" | "starve grow" => {
+            starve();
+            let made = match task.as_str() {
+                "starve split" => split(comm.0, 0, 0),
+                "starve shrink" => shrink(comm.0, &[0], 0),
+                _ => grow(comm.0, ranks + 1, None, -1),
+            };
+            assert_eq!(made, Err(SYSTEM));
+            assert_eq!(sum(comm.0, 1), Err(SYSTEM), "it has given up its place");
+            thread::sleep(Duration::from_secs(60));
+        }
         "log" => {
             let (mut config, mut child) = (ncclConfig_t::initializer(), ptr::null_mut());
             config.commName = c"the child".as_ptr();
@@ -165,6 +180,14 @@ fn worker() {
         }
         _ => panic!("{task}"),
     }
+}
+
+/// Leaves this process no file descriptor that it could open anything with.
+fn starve() {
+    let next = File::open("/dev/null").unwrap().as_raw_fd() as u64;
+    let limit = getrlimit(Resource::Nofile);
+    setrlimit(Resource::Nofile, Rlimit { current: Some(next), ..limit }).unwrap();
+    assert!(File::open("/dev/null").is_err());
 }
 
 fn spawn(task: &str, id: &ncclUniqueId, ranks: usize, rank: usize) -> Child {
@@ -374,6 +397,54 @@ fn a_rank_killed_while_it_splits_is_noticed() {
             }
         });
     }
+}
+
+/// A rank that cannot get to where a communicator is made is alive, and yet never comes.
+#[test]
+fn a_rank_that_cannot_join_is_not_waited_for() {
+    let (_alone, _watchdog) = (alone(), Watchdog::new());
+    for task in ["split", "shrink", "grow"] {
+        let id = unique_id();
+        let mut child = spawn(&format!("starve {task}"), &id, 3, 2);
+        let comms = on_threads(2, |rank| init_rank(id, 3, rank).unwrap());
+        on_threads(2, |rank| assert_eq!(sum({ comms[rank] }.0, 1), Ok(3)));
+        let mut token = ncclUniqueId::default();
+        assert_eq!(nccl!(ncclCommGetUniqueId(comms[1].0, &mut token)), OK);
+        on_threads(2, |rank| {
+            let Comm(comm) = comms[rank];
+            let made = match task {
+                "split" => split(comm, 0, 0),
+                "shrink" if rank == 0 => return,
+                "shrink" => shrink(comm, &[0], 0),
+                _ => grow(comm, 4, (rank == 1).then_some(&token), -1),
+            };
+            assert_eq!(made, Err(REMOTE), "{task}");
+            assert_last_error("rank 2 has left: its communicator is gone");
+        });
+        assert!(child.try_wait().unwrap().is_none(), "{task}: it lives");
+        kill(&mut child);
+        comms.into_iter().for_each(Comm::destroy);
+    }
+}
+
+/// Nor is one that has given up because another communicator of its group could not be made.
+#[test]
+fn a_rank_whose_group_has_failed_is_not_waited_for() {
+    let (_alone, _watchdog) = (alone(), Watchdog::new());
+    let (bad, good) = (init(Mode::Threads, 2), init(Mode::Threads, 3));
+    assert_eq!(nccl!(ncclCommAbort(bad[1].0)), OK);
+    let (mut children, mut list) = ([ptr::dangling_mut(); 2], [2]);
+    let [one, two] = &mut children;
+    assert_eq!(nccl!(ncclGroupStart()), OK);
+    assert_eq!(nccl!(ncclCommSplit(bad[0].0, 0, 0, one, ptr::null_mut())), OK);
+    assert_eq!(nccl!(ncclCommShrink(good[0].0, list.as_mut_ptr(), 1, two, ptr::null_mut(), 0)), OK);
+    assert_eq!(nccl!(ncclGroupEnd()), REMOTE);
+    assert_eq!(children, [ptr::null_mut(); 2]);
+    assert_eq!(shrink(good[1].0, &[2], 0), Err(REMOTE));
+    assert_last_error("rank 0 has left: its communicator is gone");
+    assert_eq!(sum(good[0].0, 1), Err(REMOTE));
+    bad[0].destroy();
+    good.into_iter().for_each(Comm::destroy);
 }
 
 #[test]
