@@ -48,8 +48,16 @@ thread_local! {
     static GROUP: RefCell<Group> = RefCell::default();
 }
 
+/// Uses this thread's group. A thread that ends may have lost it already, and each of its calls is one of its own.
+fn with_group<T>(act: impl FnOnce(&mut Group) -> T) -> T {
+    match GROUP.try_with(|_| ()) {
+        Ok(()) => GROUP.with_borrow_mut(act),
+        Err(_) => act(&mut Group::default()),
+    }
+}
+
 pub(crate) fn start() {
-    GROUP.with_borrow_mut(|group| group.depth += 1);
+    with_group(|group| group.depth += 1);
 }
 
 pub(crate) fn end() -> Result<Progress> {
@@ -75,7 +83,7 @@ pub(crate) fn simulate() -> Result<Option<f32>> {
 
 /// Leaves a group; the outermost one is returned.
 fn leave(function: &str) -> Result<Option<Group>> {
-    GROUP.with_borrow_mut(|group| match group.depth {
+    with_group(|group| match group.depth {
         0 => Err(Failure::usage(format!("{function}: not in a group call"))),
         1 => Ok(Some(std::mem::take(group))),
         _ => {
@@ -87,7 +95,7 @@ fn leave(function: &str) -> Result<Option<Group>> {
 
 /// Notes that a call failed: if it was in a group, the group is off.
 pub(crate) fn fail(function: &str, failure: &Failure) {
-    GROUP.with_borrow_mut(|group| {
+    with_group(|group| {
         if group.depth > 0 {
             let text = format!("{function} in this group failed: {}", failure.text);
             group.failure.get_or_insert(Failure { text, ..failure.clone() });
@@ -103,7 +111,7 @@ pub(crate) fn run<F: Future<Output = Result> + Send + 'static>(
     bytes: usize,
     operation: impl FnOnce() -> F,
 ) -> Result<Progress> {
-    let now = GROUP.with_borrow(|group| group.depth == 0);
+    let now = GROUP.try_with(|group| group.borrow().depth == 0).unwrap_or(true);
     if now && communicator.options().blocking && !lane.is_to_self(&communicator) {
         // Nothing to be put together, so nothing to be put on the heap.
         let Membership { world, .. } = communicator.settled()?;
@@ -121,7 +129,7 @@ pub(crate) fn make(init: Init) -> Result<Progress> {
 }
 
 fn add(put: impl FnOnce(&mut Group)) -> Result<Progress> {
-    let alone = GROUP.with_borrow_mut(|group| {
+    let alone = with_group(|group| {
         put(group);
         (group.depth == 0).then(|| std::mem::take(group))
     });

@@ -37,18 +37,25 @@ pub(crate) fn add(communicator: Arc<Communicator>) -> ncclComm_t {
 
 pub(crate) fn get(handle: ncclComm_t) -> Result<Arc<Communicator>> {
     let number = number(handle);
-    LAST.with_borrow_mut(|(last, communicator)| {
+    let known = LAST.try_with(|known| {
+        let (last, communicator) = &mut *known.borrow_mut();
         if *last == number
             && let Some(communicator) = communicator.upgrade()
             && !communicator.is_gone()
         {
             return Ok(communicator);
         }
-        let table = TABLE.read().unwrap_or_else(PoisonError::into_inner);
-        let found = table.communicators.get(&number).cloned().ok_or_else(|| unknown(handle))?;
+        let found = find(handle)?;
         (*last, *communicator) = (number, Arc::downgrade(&found));
         Ok(found)
-    })
+    });
+    // A thread that ends may have forgotten.
+    known.unwrap_or_else(|_| find(handle))
+}
+
+fn find(handle: ncclComm_t) -> Result<Arc<Communicator>> {
+    let table = TABLE.read().unwrap_or_else(PoisonError::into_inner);
+    table.communicators.get(&number(handle)).cloned().ok_or_else(|| unknown(handle))
 }
 
 /// The communicator, whose handle is none any more.

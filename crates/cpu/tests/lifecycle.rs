@@ -4,12 +4,14 @@ mod common;
 #[path = "common/watchdog.rs"]
 mod watchdog;
 
+use std::cell::RefCell;
 use std::ffi::c_void;
 use std::fs::File;
 use std::io::Read;
 use std::os::fd::AsRawFd;
 use std::process::{Child, Command, Stdio};
 use std::ptr;
+use std::sync::mpsc;
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -1090,6 +1092,41 @@ fn the_log_tells_who_begins_and_ends() {
         assert!(line.ends_with(end) && line.contains(" rank 0 nranks 1 cudaDev 0 commId 0x"), "{line}");
     }
     assert!(told[1].contains("comm 0x10 rank") && told[2].contains("comm 0x20 (the child) rank"), "{text}");
+}
+
+/// As a C++ program does that keeps its communicator in a variable of the thread.
+#[test]
+fn a_thread_can_end_its_communicator_when_it_has_nothing_else_left() {
+    /// Ends when what the thread has used after it is gone, the library's own included.
+    struct Last(Option<Comm>, mpsc::Sender<Vec<Result<i32, ncclResult_t>>>);
+    impl Drop for Last {
+        fn drop(&mut self) {
+            let Some(comm) = self.0.take() else { return };
+            let code = |code| if code == OK { Ok(0) } else { Err(code) };
+            let alone = sum(comm.0, 5);
+            let codes = [
+                code(nccl!(ncclGroupStart())),
+                sum(comm.0, 6),
+                code(nccl!(ncclGroupEnd())),
+                split(comm.0, 0, 0).map(|child| child.destroy()).map(|()| 1),
+                code(nccl!(ncclCommFinalize(comm.0))),
+                code(nccl!(ncclCommDestroy(comm.0))),
+            ];
+            let _ = self.1.send([alone].into_iter().chain(codes).collect());
+        }
+    }
+    thread_local!(static LAST: RefCell<Option<Last>> = const { RefCell::new(None) });
+
+    let (_alone, _watchdog) = (alone(), Watchdog::new());
+    let (sender, receiver) = mpsc::channel();
+    thread::spawn(move || {
+        LAST.set(Some(Last(None, sender)));
+        let comm = init_rank(unique_id(), 1, 0).unwrap();
+        assert_eq!(sum(comm.0, 4), Ok(4));
+        LAST.with_borrow_mut(|last| last.as_mut().unwrap().0 = Some(comm));
+    });
+    // There are no groups any more, so each call is one of its own.
+    assert_eq!(receiver.recv().unwrap(), [Ok(5), Ok(0), Ok(6), Err(USAGE), Ok(1), Ok(0), Ok(0)]);
 }
 
 #[test]
