@@ -6,7 +6,7 @@
 use std::cell::RefCell;
 use std::collections::{BTreeMap, VecDeque};
 use std::pin::pin;
-use std::sync::Arc;
+use std::sync::{Arc, mpsc};
 
 use crate::communicator::{Communicator, Job, Membership};
 use crate::executor::{self, Operation};
@@ -153,15 +153,19 @@ impl Group {
                 callers.len()
             )));
         }
-        self.inits.iter_mut().for_each(Init::give_early);
-        let jobs: Vec<Job> = callers.iter().map(Communicator::begin_job).collect();
-        let job = move || {
-            let result = self.run().inspect_err(|failure| last_error::set(&failure.text));
+        // The thread first: without one, nothing has begun, and nobody is given anything to ask.
+        let (hand_over, take) = mpsc::channel::<(Self, Vec<Job>)>();
+        let work = move || {
+            let Ok((group, jobs)) = take.recv() else { return };
+            let result = group.run().inspect_err(|failure| last_error::set(&failure.text));
             jobs.into_iter().for_each(|job| job.end(&result));
         };
-        let thread = std::thread::Builder::new().name("libnccl-cpu".into()).spawn(job);
+        let thread = std::thread::Builder::new().name("libnccl-cpu".into()).spawn(work);
         thread
             .map_err(|error| Failure::system("a thread for what does not block cannot be started", error))?;
+        self.inits.iter_mut().for_each(Init::give_early);
+        let jobs = callers.iter().map(Communicator::begin_job).collect();
+        hand_over.send((self, jobs)).map_err(|_| Failure::internal("a thread ended before it began"))?;
         Ok(Progress::Running)
     }
 

@@ -22,6 +22,7 @@ use common::{
 use libnccl::sys::{
     NCCL_SPLIT_NOCOLOR, ncclComm_t, ncclConfig_t, ncclDataType_t, ncclRedOp_t, ncclResult_t, ncclUniqueId,
 };
+use rustix::param::page_size;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use watchdog::Watchdog;
 
@@ -155,6 +156,14 @@ fn worker() {
             assert_eq!(sum(comm.0, 1), Err(SYSTEM), "it has given up its place");
             thread::sleep(Duration::from_secs(60));
         }
+        "do without threads" => {
+            let nonblocking = begin(unique_id(), 1, 0);
+            assert_eq!(outcome(nonblocking.0), OK);
+            if !exhaust_threads() {
+                return println!("skipped: threads cannot be kept from starting here");
+            }
+            without_threads(nonblocking);
+        }
         "log" => {
             let (mut config, mut child) = (ncclConfig_t::initializer(), ptr::null_mut());
             config.commName = c"the child".as_ptr();
@@ -190,6 +199,34 @@ fn starve() {
     let limit = getrlimit(Resource::Nofile);
     setrlimit(Resource::Nofile, Rlimit { current: Some(next), ..limit }).unwrap();
     assert!(File::open("/dev/null").is_err());
+}
+
+/// Has this process start threads until there is no room for another one's stack; false if there is no end of it.
+fn exhaust_threads() -> bool {
+    let pages = std::fs::read_to_string("/proc/self/statm").unwrap();
+    let pages: usize = pages.split_once(' ').unwrap().0.parse().unwrap();
+    let room = (pages * page_size() + (256 << 10)) as u64;
+    setrlimit(Resource::As, Rlimit { current: Some(room), ..getrlimit(Resource::As) }).unwrap();
+    // A few find the stack of one that has ended.
+    (0..100).any(|_| thread::Builder::new().spawn(thread::park).is_err())
+}
+
+fn without_threads(nonblocking: Comm) {
+    let mut comm = ptr::dangling_mut();
+    let code = nccl!(ncclCommInitRankConfig(&mut comm, 2, unique_id(), 0, &mut self::nonblocking()));
+    assert_eq!((code, comm), (SYSTEM, ptr::null_mut()), "there is nobody to ask");
+    assert_last_error("a thread for what does not block cannot be started");
+
+    assert_eq!(sum(nonblocking.0, 1), Err(SYSTEM));
+    assert_eq!(state(nonblocking.0), OK, "nothing has begun");
+    nonblocking.destroy();
+
+    let (mut comms, id) = ([ptr::dangling_mut(); 2], unique_id());
+    assert_eq!(nccl!(ncclGroupStart()), OK);
+    for (rank, comm) in comms.iter_mut().enumerate() {
+        assert_eq!(nccl!(ncclCommInitRank(comm, 2, id, rank as i32)), OK);
+    }
+    assert_eq!((nccl!(ncclGroupEnd()), comms), (SYSTEM, [ptr::null_mut(); 2]));
 }
 
 fn spawn(task: &str, id: &ncclUniqueId, ranks: usize, rank: usize) -> Child {
@@ -993,6 +1030,32 @@ fn a_failed_initialisation_leaves_something_to_ask() {
     }
     assert_eq!(nccl!(ncclCommAbort(comms[0].0)), OK);
     comms[1].destroy();
+}
+
+/// As with NCCL: what is not there is not to be ended.
+#[test]
+fn a_failed_initialisation_gives_no_communicator() {
+    let (_alone, _watchdog) = (alone(), Watchdog::new());
+    let id = unique_id();
+    let codes = on_threads(2, |rank| {
+        let mut comm = ptr::dangling_mut();
+        let code = nccl!(ncclCommInitRank(&mut comm, 2 + rank as i32, id, rank as i32));
+        (code, comm.is_null())
+    });
+    assert_eq!(codes, [(USAGE, true); 2]);
+    for (ranks, rank) in [(0, 0), (2, 2), (2, -1)] {
+        let mut comm = ptr::dangling_mut();
+        assert_eq!(nccl!(ncclCommInitRank(&mut comm, ranks, id, rank)), ARGUMENT);
+        assert!(comm.is_null());
+    }
+}
+
+/// Where no thread can be started, nothing is.
+#[test]
+fn a_background_that_cannot_be_had() {
+    let (_alone, _watchdog) = (alone(), Watchdog::new());
+    let output = command("do without threads", &unique_id(), 1, 0).output().unwrap();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
 }
 
 #[test]

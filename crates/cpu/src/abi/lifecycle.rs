@@ -96,6 +96,9 @@ unsafe fn init(
     config: *const ncclConfig_t,
 ) -> Result<Progress> {
     check(comm, "the communicator")?;
+    // SAFETY: the caller's contract: the slot can be written until the work has ended.
+    let slot = unsafe { Slot::new(comm) };
+    slot.write(ptr::null_mut());
     let ranks = number_of_ranks(nranks)?;
     let rank_index = rank_of(rank, ranks, "rank")?;
     // SAFETY: the caller's contract.
@@ -105,8 +108,6 @@ unsafe fn init(
     debug::info(Subsystem::Init, || {
         format!("rank {rank} nranks {nranks} cudaDev {rank} commId {} - Init START", id.short())
     });
-    // SAFETY: the caller's contract: the slot can be written until the work has ended.
-    let slot = unsafe { Slot::new(comm) };
     group::make(Init::new(Communicator::new(rank, options), None, slot, move |communicator| {
         let world = bootstrap::meet(&id, ranks, rank_index, &Watch::new(communicator))?;
         Ok(Some(Membership { world: Arc::new(world), rank: rank_index, id }))
