@@ -330,6 +330,9 @@ impl Communicator {
             self.cancel();
         }
         self.rest();
+        if let Some(Membership { world, rank, .. }) = self.membership() {
+            world.leave(*rank);
+        }
     }
 
     /// Ends this rank's waiting for the others to join.

@@ -315,6 +315,16 @@ mod tests {
         assert_eq!(world.alarmed().unwrap_err().text, "rank 1 failed");
     }
 
+    /// What is left of a job may keep a communicator for a little longer than its handle; the process may even end
+    /// before, which is not to look like a death.
+    #[test]
+    fn a_destroyed_communicator_has_left_at_once() {
+        let communicators = communicators(2);
+        communicators[1].destroy();
+        let Membership { world, .. } = communicators[0].settled().unwrap();
+        assert!(world.health(1).unwrap_err().text.contains("rank 1 has left"));
+    }
+
     #[test]
     fn one_failed_initialisation_fails_all_and_the_others_leave() {
         let mut memberships = memberships(2);
