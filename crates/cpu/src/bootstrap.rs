@@ -2,9 +2,10 @@
 //!
 //! They meet at a Unix socket named by the id. Whoever comes first hosts the meeting inside its own call: it
 //! waits for the others, makes the world, and hands it over. Each rank keeps its connection until all have
-//! the world, so a rank that dies before is noticed by the kernel, at once.
+//! the world, so a rank that dies before is noticed by the kernel, at once; and a little later where a process that
+//! the rank has forked still has its end of it.
 
-use std::io::{IoSlice, IoSliceMut};
+use std::io::{ErrorKind, IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, OwnedFd};
 use std::time::{Duration, Instant};
@@ -30,7 +31,7 @@ use crate::world::{MAX_RANKS, World};
 /// How long a rank waits at a time before it looks whether it is to go on.
 const LOOK: Duration = Duration::from_millis(5);
 
-/// How often the host looks whether those who have not come still can.
+/// How often a rank looks whether the others still live, and the host whether those who have not come still can.
 const EXPECT: Duration = Duration::from_millis(50);
 
 /// How long the host of a meeting that failed stays to tell those who come later.
@@ -203,21 +204,22 @@ fn join(host: &OwnedFd, hello: Hello, watch: &Watch<'_>) -> Result<World, Troubl
     }
     // Whether the host is still there, its answer shows.
     let _ = send(host, &hello.to_bytes(), SendFlags::NOSIGNAL);
-    let file =
-        hear(host, watch)?.ok_or_else(|| Failure::internal("the host of the meeting sent no memory"))?;
+    let process = process_of(host)?;
+    let file = hear(host, process, watch)?
+        .ok_or_else(|| Failure::internal("the host of the meeting sent no memory"))?;
     let world = World::open(file, hello.ranks)?;
     let _ = send(host, READY, SendFlags::NOSIGNAL);
     // Others may have begun to use the world.
-    hear(host, watch).inspect_err(|_| world.leave(hello.rank))?;
+    hear(host, process, watch).inspect_err(|_| world.leave(hello.rank))?;
     Ok(world)
 }
 
 /// Waits for the host's next message: go on, perhaps with a file, or what went wrong.
-fn hear(host: &OwnedFd, watch: &Watch<'_>) -> Result<Option<OwnedFd>, Trouble> {
+fn hear(host: &OwnedFd, process: Option<Process>, watch: &Watch<'_>) -> Result<Option<OwnedFd>, Trouble> {
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
     let mut control = RecvAncillaryBuffer::new(&mut space);
     let mut bytes = [0; MESSAGE];
-    let received = patiently(host, watch, || {
+    let received = patiently(host, process, watch, || {
         recvmsg(host, &mut [IoSliceMut::new(&mut bytes)], &mut control, RecvFlags::CMSG_CLOEXEC)
     });
     let length = match received? {
@@ -244,19 +246,27 @@ fn hear(host: &OwnedFd, watch: &Watch<'_>) -> Result<Option<OwnedFd>, Trouble> {
     Ok(files.next().and_then(|mut files| files.next()))
 }
 
-/// Receives from `peer` once something comes.
+/// Receives from `peer` once something comes; if its process ends instead, the connection has.
 fn patiently<T>(
     peer: &OwnedFd,
+    process: Option<Process>,
     watch: &Watch<'_>,
     mut receive: impl FnMut() -> rustix::io::Result<T>,
 ) -> Result<rustix::io::Result<T>> {
+    let (mut looked, mut ended) = (Instant::now(), false);
     loop {
         match retry_on_intr(&mut receive) {
+            // What it said before it ended still counts.
+            Err(Errno::AGAIN) if ended => return Ok(Err(Errno::CONNRESET)),
             Err(Errno::AGAIN) => {}
             received => return Ok(received),
         }
         watch.go_on()?;
         wait(&mut [PollFd::new(peer, PollFlags::IN)], LOOK)?;
+        if looked.elapsed() >= EXPECT {
+            looked = Instant::now();
+            ended = process.is_some_and(|process| process.ended());
+        }
     }
 }
 
@@ -311,6 +321,12 @@ impl<'a> Host<'a> {
                 self.welcome(connection, hello)?;
             } else if looked.elapsed() >= EXPECT {
                 looked = Instant::now();
+                let ended = self.present().find(|(_, member)| member.process.ended()).map(|(rank, _)| rank);
+                if let Some(rank) = ended {
+                    self.former += 1;
+                    self.members[rank] = None;
+                    return Err(lost(rank));
+                }
                 let absent = |rank: &usize| *rank != self.hello.rank && self.members[*rank].is_none();
                 (0..self.hello.ranks).filter(absent).try_for_each(|rank| self.watch.expect(rank))?;
             }
@@ -328,7 +344,7 @@ impl<'a> Host<'a> {
         } else if rank == self.hello.rank || self.members[rank].is_some() {
             format!("two ranks say that they are rank {rank}")
         } else {
-            let pid = credentials(&connection)?.pid.as_raw_pid().unsigned_abs().into();
+            let pid = pid_of(&connection)?;
             self.members[rank] = Some(Member { connection, process: Process { pid, started } });
             return Ok(());
         };
@@ -352,10 +368,11 @@ impl<'a> Host<'a> {
             // Whether the rank is still there, its answer shows.
             let _ = sendmsg(&member.connection, &[IoSlice::new(&go)], &mut control, SendFlags::NOSIGNAL);
         }
-        for (rank, Member { connection, .. }) in self.present() {
+        for (rank, Member { connection, process }) in self.present() {
             let mut answer = [0; 8];
-            let received =
-                patiently(connection, self.watch, || recv(connection, &mut answer, RecvFlags::empty()))?;
+            let received = patiently(connection, Some(*process), self.watch, || {
+                recv(connection, &mut answer, RecvFlags::empty())
+            })?;
             match received.map(|(_, length)| &answer[..length]) {
                 Ok(READY) => {}
                 Ok(ABORTED) => return Err(gave_up(rank)),
@@ -462,6 +479,19 @@ fn gave_up(rank: usize) -> Failure {
 
 fn credentials(peer: &OwnedFd) -> Result<UCred> {
     socket_peercred(peer).map_err(|error| Failure::system("a rank's process cannot be determined", error))
+}
+
+fn pid_of(peer: &OwnedFd) -> Result<u64> {
+    Ok(credentials(peer)?.pid.as_raw_pid().unsigned_abs().into())
+}
+
+/// The process at the other end, where that can be told.
+fn process_of(peer: &OwnedFd) -> Result<Option<Process>, Trouble> {
+    match Process::of(pid_of(peer)?) {
+        Ok(process) => Ok(Some(process)),
+        Err(error) if error.kind() == ErrorKind::NotFound => Err(Trouble::HostGone),
+        Err(_) => Ok(None),
+    }
 }
 
 fn same_user(peer: &OwnedFd) -> bool {

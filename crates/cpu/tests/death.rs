@@ -175,6 +175,7 @@ fn worker() {
         for order in std::io::stdin().lines().map_while(Result::ok) {
             match order.as_str() {
                 "panic" => PANIC.store(true, Relaxed),
+                "fork" => fork(),
                 "exit" => {
                     say("dying");
                     std::process::exit(0);
@@ -220,6 +221,22 @@ fn worker() {
     let abort = FINISH.get().is_some_and(|how| how == "finish by aborting");
     assert_eq!(if abort { nccl!(ncclCommAbort(comm)) } else { nccl!(ncclCommDestroy(comm)) }, OK);
     say("ended");
+}
+
+/// Leaves a process that has all that this one has, and does nothing with it.
+fn fork() {
+    // SAFETY: what the new process calls may be called by a process that had several threads.
+    match unsafe { libc::fork() } {
+        0 => {
+            // SAFETY: as above; it ends by itself if nobody else sees to it.
+            unsafe { libc::alarm(LIMIT.as_secs() as u32) };
+            loop {
+                // SAFETY: as above.
+                unsafe { libc::pause() };
+            }
+        }
+        process => say(&format!("forked {process}")),
+    }
 }
 
 fn hex(bytes: &[std::ffi::c_char]) -> String {
@@ -558,6 +575,34 @@ fn few(operation: &'static str, test: fn(&'static str, u64) -> Duration) {
 #[test]
 fn init() {
     few("init", a_death_at_init);
+}
+
+/// A rank dies while the ranks meet, and a process that it has forked keeps its end of the connections open.
+#[test]
+fn init_with_an_heir() {
+    let _alone = alone();
+    for victim in 0..2 {
+        let title = format!("process {victim} has forked and dies before the last rank has come");
+        let mut run = Ranks::new("all_reduce_small", 3, false, title);
+        for rank in 0..2 {
+            run.start(rank);
+            run.expect(LIMIT, "a rank does not start", |run| run.said(rank, "joining"));
+            // So that the first one hosts the meeting.
+            thread::sleep(Duration::from_millis(200));
+        }
+        run.order(victim, "fork");
+        run.expect(LIMIT, "the victim does not fork", |run| run.said(victim, "forked"));
+        let heir = run.event(victim, "forked").expect("just seen").what.split_once(' ').expect("a number").1;
+        let heir = rustix::process::Pid::from_raw(heir.parse().expect("a number")).expect("a process");
+        let death = run.end(victim, End::Kill);
+        run.expect_errors(&[1 - victim], death, Some(REMOTE));
+        if victim == 0 {
+            // The meeting point is still there, but nobody at it.
+            let late = run.start(2);
+            run.expect_errors(&[late], death, Some(REMOTE));
+        }
+        rustix::process::kill_process(heir, rustix::process::Signal::KILL).expect("it is still there");
+    }
 }
 
 /// All at once, in the middle of it: there is nobody left who could tidy up.
