@@ -15,7 +15,7 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::{Errno, retry_on_intr};
 use rustix::net::sockopt::socket_peercred;
 use rustix::net::{
-    AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer,
+    AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFlags, SendAncillaryBuffer,
     SendAncillaryMessage, SendFlags, SocketAddrUnix, SocketFlags, SocketType, UCred, accept_with, bind,
     connect, listen, recv, recvmsg, send, sendmsg, socket_with,
 };
@@ -223,6 +223,10 @@ fn hear(host: &OwnedFd, process: Option<Process>, watch: &Watch<'_>) -> Result<O
         recvmsg(host, &mut [IoSliceMut::new(&mut bytes)], &mut control, RecvFlags::CMSG_CLOEXEC)
     });
     let length = match received? {
+        Ok(message) if message.flags.contains(ReturnFlags::CTRUNC) => {
+            // The kernel had no number left to give to the file.
+            return Err(Failure::system("the ranks' shared memory cannot be received", Errno::MFILE).into());
+        }
         Ok(message) => message.bytes,
         Err(Errno::CONNRESET) => return Err(Trouble::HostGone),
         Err(error) => return Err(Failure::system("the host of the meeting cannot be heard", error).into()),

@@ -141,12 +141,18 @@ fn worker() {
         assert_members(comm, rank as i32, &(0..ranks as i32).collect::<Vec<_>>());
         return comm.destroy();
     }
+    if task == "starve init" {
+        // Enough to come to the meeting, and not to take anything from there.
+        starve(2);
+        assert_eq!(init_rank(id, ranks, rank), Err(SYSTEM), "{}", last_error());
+        return assert_last_error("Too many open files");
+    }
     let comm = init_rank(id, ranks, rank).unwrap_or_else(|code| panic!("{code:?} {}", last_error()));
     assert_eq!(sum(comm.0, 1), Ok(ranks as i32));
     match task.as_str() {
         "hang" => thread::sleep(Duration::from_secs(60)),
         "starve split" | "starve shrink" | "starve grow" => {
-            starve();
+            starve(0);
             let made = match task.as_str() {
                 "starve split" => split(comm.0, 0, 0),
                 "starve shrink" => shrink(comm.0, &[0], 0),
@@ -193,12 +199,12 @@ fn worker() {
     }
 }
 
-/// Leaves this process no file descriptor that it could open anything with.
-fn starve() {
+/// Leaves this process so many file descriptors to open anything with.
+fn starve(left: u64) {
     let next = File::open("/dev/null").unwrap().as_raw_fd() as u64;
     let limit = getrlimit(Resource::Nofile);
-    setrlimit(Resource::Nofile, Rlimit { current: Some(next), ..limit }).unwrap();
-    assert!(File::open("/dev/null").is_err());
+    setrlimit(Resource::Nofile, Rlimit { current: Some(next + left), ..limit }).unwrap();
+    assert_eq!(File::open("/dev/null").is_ok(), left > 0);
 }
 
 /// Has this process start threads until there is no room for another one's stack; false if there is no end of it.
@@ -464,6 +470,17 @@ fn a_rank_that_cannot_join_is_not_waited_for() {
         kill(&mut child);
         comms.into_iter().for_each(Comm::destroy);
     }
+}
+
+#[test]
+fn a_rank_that_cannot_take_the_memory_says_why() {
+    let (_alone, _watchdog) = (alone(), Watchdog::new());
+    let id = unique_id();
+    let host = begin(id, 2, 0);
+    wait_for_guests(&id, 0);
+    finish(spawn("starve init", &id, 2, 1));
+    assert_eq!(outcome(host.0), REMOTE);
+    host.destroy();
 }
 
 /// Nor is one that has given up because another communicator of its group could not be made.
