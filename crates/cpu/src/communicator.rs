@@ -27,7 +27,7 @@ pub(crate) struct Communicator {
     /// Jobs in the background, and how the last one went.
     jobs: AtomicUsize,
     outcome: Mutex<ncclResult_t>,
-    /// Whether the caller has yet to hear of that.
+    /// Whether the caller has yet to hear of that, or of its having been made.
     untold: AtomicBool,
     job_ended: Condvar,
     aborted: AtomicBool,
@@ -102,6 +102,8 @@ impl Communicator {
     pub(crate) fn join(&self, membership: Membership) {
         let joined = self.membership.set(membership);
         debug_assert!(joined.is_ok(), "a communicator joins once");
+        // One that was made of another is asked, too, whether that went well.
+        self.untold.store(!self.options.blocking, Relaxed);
         if self.is_aborted() {
             self.alarm(Alarm::Aborted);
         }

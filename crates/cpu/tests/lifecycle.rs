@@ -785,6 +785,20 @@ fn what_has_succeeded_stays_a_success() {
     assert_eq!(outcome(comms[0].0), OK, "{}", last_error());
     assert_eq!(state(comms[0].0), REMOTE);
     comms[0].destroy();
+
+    // And for what is made of another one, where both are asked.
+    let comms = [begin(id, 2, 0), begin(id, 2, 1)];
+    comms.iter().for_each(|comm| assert_eq!(outcome(comm.0), OK));
+    let mut children = [ptr::null_mut(); 2];
+    for (comm, child) in comms.iter().zip(&mut children) {
+        assert_eq!(nccl!(ncclCommSplit(comm.0, 0, 0, child, ptr::null_mut())), PROGRESS);
+    }
+    comms.iter().for_each(|comm| assert_eq!(outcome(comm.0), OK));
+    assert_eq!(nccl!(ncclCommAbort(children[1])), OK);
+    assert_eq!(outcome(children[0]), OK, "{}", last_error());
+    assert_eq!(state(children[0]), REMOTE);
+    Comm(children[0]).destroy();
+    comms.into_iter().for_each(Comm::destroy);
 }
 
 #[test]
