@@ -95,7 +95,7 @@ const BLOCK: usize = 4 << 10;
 const NEAR: usize = if TINY { PAYLOAD } else { 4 << 10 };
 
 /// From pieces of so many bytes on, another process's memory is read instead of staged.
-const READ: usize = 8 << 10;
+const READ: usize = 64 << 10;
 
 /// From so many bytes at all ranks together on, the result goes around the caches.
 const STREAM: usize = 64 << 20;
@@ -401,7 +401,7 @@ impl Call {
         } else if self.function.shape().reduces {
             ", and reading across processes is for what is only copied"
         } else if self.is_read() {
-            ", nor can every rank read and write the others' memory"
+            ", nor can every rank read and write the others' memory faster"
         } else {
             ", and it is too short to read across processes"
         }

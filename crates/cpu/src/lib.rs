@@ -31,8 +31,9 @@
 //! rank k, as in NCCL's ring; a reduction to a root ends with the root's.
 //!
 //! Memory from `ncclMemAlloc` is shared between the ranks' processes and used without copies; other memory is read
-//! across processes or staged, whichever is faster and allowed. `NCCL_DEBUG=INFO` with `NCCL_DEBUG_SUBSYS=SHM` says
-//! which, and `NCCL_P2P_DISABLE=1` has everything staged.
+//! across processes or staged: each process measures once which is faster, and one rank for which it is staging, or
+//! which may not read, has all of them stage. `NCCL_DEBUG=INFO` with `NCCL_DEBUG_SUBSYS=SHM` says which and why.
+//! `NCCL_P2P_DISABLE=1` has everything staged, and `NCCL_SHM_DISABLE=1`, at all ranks, what can be read read.
 #![deny(unsafe_code)]
 
 // C's side: arguments become safe types, failures become codes.

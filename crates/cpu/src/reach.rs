@@ -22,15 +22,20 @@ use crate::world::World;
 const MOST: usize = 256;
 
 /// As in NCCL, `NCCL_P2P_DISABLE=1` keeps ranks out of each other's memory: everything is staged.
-static DISABLED: LazyLock<bool> = LazyLock::new(|| {
-    let disabled = std::env::var_os("NCCL_P2P_DISABLE").is_some_and(|value| value == "1");
-    if disabled {
-        debug::info(Subsystem::Environment, || {
-            "NCCL_P2P_DISABLE set by environment to 1: no rank uses another's memory".into()
-        });
+static DISABLED: LazyLock<bool> =
+    LazyLock::new(|| is_set("NCCL_P2P_DISABLE", "no rank uses another's memory"));
+
+/// As in NCCL, `NCCL_SHM_DISABLE=1` keeps bytes from being staged in memory that ranks share, where there is another way.
+static NOT_STAGED: LazyLock<bool> =
+    LazyLock::new(|| is_set("NCCL_SHM_DISABLE", "nothing is staged that can be read"));
+
+fn is_set(name: &str, meaning: &str) -> bool {
+    let set = std::env::var_os(name).is_some_and(|value| value == "1");
+    if set {
+        debug::info(Subsystem::Environment, || format!("{name} set by environment to 1: {meaning}"));
     }
-    disabled
-});
+    set
+}
 
 /// What a rank says of one of its buffers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -171,8 +176,9 @@ impl Reach {
         Ok(())
     }
 
-    /// Whether every rank can [`read`](Self::read) and [`write`](Self::write) `buffers`, given with their owners; all
-    /// ranks call this with the same buffers and get the same answer, the first time by trying.
+    /// Whether every rank can [`read`](Self::read) and [`write`](Self::write) `buffers`, given with their owners, faster
+    /// than have them staged; all ranks call this with the same buffers and get the same answer, the first time by
+    /// trying.
     pub(crate) async fn readable(
         &self,
         world: &World,
@@ -197,7 +203,19 @@ impl Reach {
             let error = foreign::may_write(&world.process(rank)).err()?;
             Some(format!("memory of other ranks cannot be written and is staged: {error}"))
         };
-        let failure = unread.or_else(unwritten);
+        let slow = || {
+            if *NOT_STAGED {
+                return None;
+            }
+            let [read, copied] = (*foreign::COMPARED)?;
+            (read > 2 * copied).then(|| {
+                format!(
+                    "memory of other ranks is staged: reading a megabyte takes {read:?}, copying it twice {:?}",
+                    2 * copied
+                )
+            })
+        };
+        let failure = unread.or_else(unwritten).or_else(slow);
         if let Some(failure) = &failure {
             debug::info(Subsystem::SharedMemory, || failure.clone());
         }
