@@ -1,11 +1,14 @@
 //! Everything that can be wrong with a library file is an error that names the file and what is wrong.
 #![cfg(all(feature = "dlopen", target_os = "linux"))]
 
+#[path = "common/load.rs"]
+mod load;
+
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::process::Command;
 
 use libnccl::{LoadError, Nccl};
+use load::load_with;
 
 /// A shared object of this system that has nothing to do with NCCL.
 fn c_library() -> PathBuf {
@@ -64,37 +67,6 @@ fn open_says_what_is_wrong_with_a_file() {
         assert!(attempts[0].problem.contains(problem), "{error}");
         let text = error.to_string();
         assert!(text.starts_with("no NCCL library could be loaded\n  ") && text.contains(problem), "{text}");
-    }
-}
-
-/// `Nccl::load` in a process with this environment: what it printed.
-fn load_with(environment: &[(&str, &Path)]) -> String {
-    let mut child = Command::new(std::env::current_exe().unwrap());
-    child.args(["--ignored", "--exact", "child_loads", "--nocapture"]);
-    for variable in [
-        "LIBNCCL_PATH",
-        "LD_LIBRARY_PATH",
-        "VIRTUAL_ENV",
-        "CONDA_PREFIX",
-        "NCCL_HOME",
-        "CUDA_HOME",
-        "PATH",
-        "ROCM_PATH",
-    ] {
-        child.env_remove(variable);
-    }
-    let output = child.envs(environment.iter().copied()).output().unwrap();
-    assert!(output.status.success(), "{output:?}");
-    String::from_utf8(output.stdout).unwrap()
-}
-
-/// Not a test of its own: what [`load_with`] runs.
-#[test]
-#[ignore = "the other tests run it, each in a process of its own"]
-fn child_loads() {
-    match Nccl::load() {
-        Ok(nccl) => println!("loaded {} {:?}", nccl.version(), nccl.backend()),
-        Err(error) => println!("error: {error}"),
     }
 }
 

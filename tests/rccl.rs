@@ -5,6 +5,9 @@
 #![cfg(all(feature = "dlopen", target_os = "linux"))]
 #![allow(unsafe_code)]
 
+#[path = "common/load.rs"]
+mod load;
+
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
@@ -13,6 +16,7 @@ use libnccl::{
     Backend, Communicator, Config, DeviceSlice, DeviceSliceMut, Error, MemorySpace, Nccl, ReduceOp, Result,
     ShrinkMode, StreamRef, Version,
 };
+use load::load_with;
 
 /// RCCL counts releases as NCCL does, by the one that it was made from.
 const VERSION: Version = Version::new(2, 21, 5);
@@ -237,37 +241,6 @@ fn a_group_is_cancelled_without_a_null_communicator() {
         let comm = nccl.init_rank(2, 0, &nccl.unique_id().unwrap()).unwrap();
         nccl.group(|g| g.all_reduce_in_place(&comm, recv(&mut buffer), ReduceOp::Sum, STREAM)).unwrap();
         assert_eq!(&*nccl.last_error(), "depth 0, queued 0, launched 1", "{name}");
-    }
-}
-
-/// `Nccl::load` in a process with this environment: what it printed.
-fn load_with(environment: &[(&str, &Path)]) -> String {
-    let mut child = Command::new(std::env::current_exe().unwrap());
-    child.args(["--ignored", "--exact", "child_loads", "--nocapture"]);
-    for variable in [
-        "LIBNCCL_PATH",
-        "LD_LIBRARY_PATH",
-        "VIRTUAL_ENV",
-        "CONDA_PREFIX",
-        "NCCL_HOME",
-        "CUDA_HOME",
-        "PATH",
-        "ROCM_PATH",
-    ] {
-        child.env_remove(variable);
-    }
-    let output = child.envs(environment.iter().copied()).output().unwrap();
-    assert!(output.status.success(), "{output:?}");
-    String::from_utf8(output.stdout).unwrap()
-}
-
-/// Not a test of its own: what [`load_with`] runs.
-#[test]
-#[ignore = "the other tests run it, each in a process of its own"]
-fn child_loads() {
-    match Nccl::load() {
-        Ok(nccl) => println!("loaded {} {:?}", nccl.version(), nccl.backend()),
-        Err(error) => println!("error: {error}"),
     }
 }
 
