@@ -11,10 +11,12 @@
 mod common;
 #[path = "common/random.rs"]
 mod random;
+#[path = "common/worker.rs"]
+mod worker;
 
 use std::collections::BTreeSet;
 use std::io::{BufRead, BufReader, Write};
-use std::process::{Child, Command, Stdio};
+use std::process::{Child, Stdio};
 use std::ptr;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::sync::mpsc::{Receiver, Sender, channel};
@@ -25,6 +27,7 @@ use std::time::{Duration, Instant};
 use common::{Comm, OK, REMOTE, alone, init_rank, unique_id};
 use libnccl::sys::{ncclComm_t, ncclDataType_t, ncclRedOp_t, ncclResult_t, ncclUniqueId};
 use random::Random;
+use worker::{Orders, hex, orders};
 
 /// How soon the others have to know; the short form, which runs on any machine whatever else that does, only finds
 /// those who never do.
@@ -122,14 +125,6 @@ impl Rank {
     }
 }
 
-fn variable(name: &str) -> String {
-    std::env::var(name).unwrap_or_else(|error| panic!("{name}: {error}"))
-}
-
-fn number(name: &str) -> usize {
-    variable(name).parse().unwrap_or_else(|error| panic!("{name}: {error}"))
-}
-
 /// Nanoseconds of a clock that all processes of the host share, which `Instant` does not tell.
 fn now() -> u64 {
     unsafe extern "C" {
@@ -168,7 +163,7 @@ fn worker() {
     static PANIC: AtomicBool = AtomicBool::new(false);
     static FINISH: OnceLock<String> = OnceLock::new();
 
-    let Ok(operation) = std::env::var("LIBNCCL_DEATH_OPERATION") else { return };
+    let Some(Orders { task: operation, id, ranks, own }) = orders() else { return };
     let none = rustix::process::Rlimit { current: Some(0), maximum: Some(0) };
     rustix::process::setrlimit(rustix::process::Resource::Core, none).expect("no core files");
     thread::spawn(|| {
@@ -191,9 +186,8 @@ fn worker() {
         std::process::exit(1);
     });
 
-    let (ranks, rank) = (number("LIBNCCL_DEATH_RANKS"), number("LIBNCCL_DEATH_RANK"));
-    let from_nccl = number("LIBNCCL_DEATH_FROM_NCCL") == 1;
-    let (id, count) = (id_from(&variable("LIBNCCL_DEATH_ID")), LARGE.max(BLOCK * ranks));
+    let from_nccl = random::from_environment("LIBNCCL_DEATH_FROM_NCCL") == Some(1);
+    let (rank, count) = (own[0], LARGE.max(BLOCK * ranks));
     say("joining");
     let Comm(comm) = match init_rank(id, ranks, rank) {
         Ok(comm) => comm,
@@ -237,18 +231,6 @@ fn fork() {
         }
         process => say(&format!("forked {process}")),
     }
-}
-
-fn hex(bytes: &[std::ffi::c_char]) -> String {
-    bytes.iter().map(|byte| format!("{:02x}", *byte as u8)).collect()
-}
-
-fn id_from(hex: &str) -> ncclUniqueId {
-    let mut id = ncclUniqueId::default();
-    for (index, byte) in id.internal.iter_mut().enumerate() {
-        *byte = u8::from_str_radix(&hex[2 * index..][..2], 16).expect("hexadecimal digits") as _;
-    }
-    id
 }
 
 /// What the parent hears of a process.
@@ -304,16 +286,9 @@ impl Ranks {
     /// Starts a process for a rank, and returns its index.
     fn start(&mut self, rank: usize) -> usize {
         let process = self.processes.len();
-        let mut child = Command::new(std::env::current_exe().expect("this program has a path"))
-            .args(["worker", "--exact", "--nocapture", "--test-threads=1"])
-            .env("LIBNCCL_DEATH_OPERATION", self.operation)
-            .env("LIBNCCL_DEATH_RANKS", self.ranks.to_string())
-            .env("LIBNCCL_DEATH_RANK", rank.to_string())
-            .env("LIBNCCL_DEATH_ID", hex(&self.id.internal))
+        let mut child = worker::command(self.operation, &self.id, self.ranks, &[rank])
             .env("LIBNCCL_DEATH_FROM_NCCL", u8::from(self.from_nccl).to_string())
             .stdin(Stdio::piped())
-            .stdout(Stdio::null())
-            .stderr(Stdio::piped())
             .spawn()
             .expect("this program can be started");
         let errors = BufReader::new(child.stderr.take().expect("a pipe"));

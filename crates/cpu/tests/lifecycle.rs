@@ -3,13 +3,14 @@
 mod common;
 #[path = "common/watchdog.rs"]
 mod watchdog;
+#[path = "common/worker.rs"]
+mod worker;
 
 use std::cell::RefCell;
 use std::ffi::c_void;
 use std::fs::File;
-use std::io::Read;
 use std::os::fd::AsRawFd;
-use std::process::{Child, Command, Stdio};
+use std::process::{Child, Stdio};
 use std::ptr;
 use std::sync::mpsc;
 use std::thread;
@@ -25,6 +26,7 @@ use libnccl::sys::{
 use rustix::param::page_size;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use watchdog::Watchdog;
+use worker::{Orders, command, finish, hex, join, orders, spawn};
 
 const SYSTEM: ncclResult_t = ncclResult_t::ncclSystemError;
 const PROGRESS: ncclResult_t = ncclResult_t::ncclInProgress;
@@ -125,17 +127,11 @@ fn assert_members(comm: Comm, me: i32, members: &[i32]) {
     assert_eq!(sum(comm.0, me), Ok(members.iter().sum()));
 }
 
-/// What a rank's process does: it is told by its environment to be one.
+/// What a rank's process does.
 #[test]
 fn worker() {
-    let Ok(task) = std::env::var("LIBNCCL_LIFECYCLE_TASK") else { return };
-    let number = |name| std::env::var(name).unwrap().parse::<usize>().unwrap();
-    let (ranks, rank) = (number("LIBNCCL_LIFECYCLE_RANKS"), number("LIBNCCL_LIFECYCLE_RANK"));
-    let mut id = ncclUniqueId::default();
-    let hex = std::env::var("LIBNCCL_LIFECYCLE_ID").unwrap();
-    for (index, byte) in id.internal.iter_mut().enumerate() {
-        *byte = u8::from_str_radix(&hex[2 * index..][..2], 16).unwrap() as _;
-    }
+    let Some(Orders { task, id, ranks, own }) = orders() else { return };
+    let rank = own[0];
     if task == "grow" {
         let comm = grow(ptr::null_mut(), ranks, Some(&id), rank as i32).unwrap();
         assert_members(comm, rank as i32, &(0..ranks as i32).collect::<Vec<_>>());
@@ -147,7 +143,7 @@ fn worker() {
         assert_eq!(init_rank(id, ranks, rank), Err(SYSTEM), "{}", last_error());
         return assert_last_error("Too many open files");
     }
-    let comm = init_rank(id, ranks, rank).unwrap_or_else(|code| panic!("{code:?} {}", last_error()));
+    let comm = join(id, ranks, rank);
     assert_eq!(sum(comm.0, 1), Ok(ranks as i32));
     match task.as_str() {
         "hang" => thread::sleep(Duration::from_secs(60)),
@@ -235,32 +231,9 @@ fn without_threads(nonblocking: Comm) {
     assert_eq!((nccl!(ncclGroupEnd()), comms), (SYSTEM, [ptr::null_mut(); 2]));
 }
 
-fn spawn(task: &str, id: &ncclUniqueId, ranks: usize, rank: usize) -> Child {
-    command(task, id, ranks, rank).stdout(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap()
-}
-
-fn command(task: &str, id: &ncclUniqueId, ranks: usize, rank: usize) -> Command {
-    let hex: String = id.internal.iter().map(|byte| format!("{:02x}", *byte as u8)).collect();
-    let mut command = Command::new(std::env::current_exe().unwrap());
-    command
-        .args(["worker", "--exact", "--nocapture", "--test-threads=1"])
-        .env("LIBNCCL_LIFECYCLE_TASK", task)
-        .env("LIBNCCL_LIFECYCLE_ID", hex)
-        .env("LIBNCCL_LIFECYCLE_RANKS", ranks.to_string())
-        .env("LIBNCCL_LIFECYCLE_RANK", rank.to_string());
-    command
-}
-
-fn finish(mut child: Child) -> String {
-    let mut text = String::new();
-    child.stderr.take().unwrap().read_to_string(&mut text).unwrap();
-    assert!(child.wait().unwrap().success(), "{text}");
-    text
-}
-
 /// Waits until a meeting has its host and so many guests, as the kernel lists the sockets of that name.
 fn wait_for_guests(id: &ncclUniqueId, guests: usize) {
-    let name: String = id.internal[8..24].iter().map(|byte| format!("{:02x}", *byte as u8)).collect();
+    let name = hex(&id.internal[8..24]);
     let start = Instant::now();
     let sockets = || std::fs::read_to_string("/proc/net/unix").unwrap().matches(&name).count();
     while sockets() < 1 + guests {
@@ -1085,7 +1058,7 @@ fn a_failed_initialisation_gives_no_communicator() {
 #[test]
 fn a_background_that_cannot_be_had() {
     let (_alone, _watchdog) = (alone(), Watchdog::new());
-    let output = command("do without threads", &unique_id(), 1, 0).output().unwrap();
+    let output = command("do without threads", &unique_id(), 1, &[0]).output().unwrap();
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
 }
 
@@ -1171,12 +1144,11 @@ fn configs_are_checked() {
 #[test]
 fn the_log_tells_who_begins_and_ends() {
     let (_alone, _watchdog) = (alone(), Watchdog::new());
-    let mut command = command("log", &unique_id(), 1, 0);
+    let mut command = worker::command("log", &unique_id(), 1, &[0]);
     for name in ["NCCL_DEBUG_SUBSYS", "NCCL_DEBUG_FILE"] {
         command.env_remove(name);
     }
-    let output = command.env("NCCL_DEBUG", "INFO").output().unwrap();
-    let text = String::from_utf8(output.stdout).unwrap();
+    let text = finish(command.env("NCCL_DEBUG", "INFO").stdout(Stdio::piped()).spawn().unwrap());
     let lines: Vec<&str> = text.lines().filter(|line| line.contains(" NCCL INFO ")).collect();
     let ends =
         ["- Init START", "- Init COMPLETE", "- Init COMPLETE", "- Destroy COMPLETE", "- Abort COMPLETE"];

@@ -3,15 +3,17 @@
 //! A rank's process is this test program, told by its environment to be one.
 
 mod common;
+#[path = "common/worker.rs"]
+mod worker;
 
-use std::io::Read;
-use std::process::{Child, Command, ExitStatus, Stdio};
+use std::process::Child;
 use std::ptr;
 use std::thread;
 use std::time::{Duration, Instant};
 
 use common::{Comm, OK, REMOTE, alone, init_rank, last_error, on_threads, unique_id};
-use libnccl::sys::{ncclComm_t, ncclDataType_t, ncclRedOp_t, ncclResult_t, ncclUniqueId};
+use libnccl::sys::{ncclComm_t, ncclDataType_t, ncclRedOp_t, ncclResult_t};
+use worker::{Worker, finish, hex, spawn, told};
 
 fn all_reduce(buffer: &mut [f64], comm: ncclComm_t) -> ncclResult_t {
     let (place, data_type, op) =
@@ -22,15 +24,7 @@ fn all_reduce(buffer: &mut [f64], comm: ncclComm_t) -> ncclResult_t {
 /// What a rank's process does.
 #[test]
 fn worker() {
-    let Ok(task) = std::env::var("LIBNCCL_TEST_TASK") else { return };
-    let number = |name| std::env::var(name).unwrap().parse::<usize>().unwrap();
-    let (ranks, rank) = (number("LIBNCCL_TEST_RANKS"), number("LIBNCCL_TEST_RANK"));
-    let mut id = ncclUniqueId::default();
-    let hex = std::env::var("LIBNCCL_TEST_ID").unwrap();
-    for (index, byte) in id.internal.iter_mut().enumerate() {
-        *byte = u8::from_str_radix(&hex[2 * index..][..2], 16).unwrap() as _;
-    }
-    let Comm(comm) = init_rank(id, ranks, rank).unwrap_or_else(|code| panic!("{code:?} {}", last_error()));
+    let Some(Worker { task, ranks, comm: Comm(comm), .. }) = told() else { return };
     match task.as_str() {
         "sum" => {
             sums(ranks, comm);
@@ -57,34 +51,9 @@ fn sums(ranks: usize, comm: ncclComm_t) {
     }
 }
 
-fn spawn(task: &str, id: &ncclUniqueId, ranks: usize, rank: usize) -> Child {
-    let hex: String = id.internal.iter().map(|byte| format!("{:02x}", *byte as u8)).collect();
-    Command::new(std::env::current_exe().unwrap())
-        .args(["worker", "--exact", "--nocapture", "--test-threads=1"])
-        .env("LIBNCCL_TEST_TASK", task)
-        .env("LIBNCCL_TEST_ID", hex)
-        .env("LIBNCCL_TEST_RANKS", ranks.to_string())
-        .env("LIBNCCL_TEST_RANK", rank.to_string())
-        .stdout(Stdio::null())
-        .stderr(Stdio::piped())
-        .spawn()
-        .unwrap()
-}
-
-fn finish(mut child: Child) -> (ExitStatus, String) {
-    let mut text = String::new();
-    child.stderr.take().unwrap().read_to_string(&mut text).unwrap();
-    (child.wait().unwrap(), text)
-}
-
 #[test]
 fn processes_reduce() {
-    let id = unique_id();
-    let children: Vec<Child> = (0..3).map(|rank| spawn("sum", &id, 3, rank)).collect();
-    for child in children {
-        let (status, text) = finish(child);
-        assert!(status.success(), "{text}");
-    }
+    worker::together("sum", 3);
 }
 
 #[test]
@@ -98,8 +67,7 @@ fn threads_and_a_process_reduce() {
             Comm(comm).destroy();
         }
     });
-    let (status, text) = finish(child);
-    assert!(status.success(), "{text}");
+    finish(child);
 }
 
 /// Joins `ranks - 1` threads with one process that ends somehow, and expects them to notice; how soon, death.rs measures.
@@ -123,7 +91,7 @@ fn with_a_death(task: &str, end: impl Fn(&mut Child) + Sync) {
         assert_eq!(code, REMOTE);
         Comm(comm).destroy();
     });
-    finish(child.into_inner().unwrap());
+    child.into_inner().unwrap().wait().unwrap();
 }
 
 #[test]
@@ -168,7 +136,7 @@ fn a_rank_killed_in_the_middle_of_a_collective_is_noticed() {
             );
         }
     });
-    finish(child);
+    child.wait().unwrap();
 }
 
 /// A rank dies while others wait for the last one to come: whether it hosts the meeting or has joined it.
@@ -187,7 +155,7 @@ fn a_death_while_ranks_gather_is_noticed() {
             let late = host_dies.then(|| scope.spawn(move || (join(0), last_error())));
             thread::sleep(Duration::from_millis(50));
             child.kill().unwrap();
-            finish(child);
+            child.wait().unwrap();
             early.or(late).unwrap().join().unwrap()
         });
         assert_eq!(code, Err(REMOTE));
@@ -204,8 +172,8 @@ fn strangers_are_sent_away() {
     use std::os::unix::net::{SocketAddr, UnixStream};
 
     let id = unique_id();
-    let public: String = id.internal[8..24].iter().map(|byte| format!("{:02x}", *byte as u8)).collect();
-    let name = SocketAddr::from_abstract_name(format!("libnccl-cpu-{public}")).unwrap();
+    let name = format!("libnccl-cpu-{}", hex(&id.internal[8..24]));
+    let name = SocketAddr::from_abstract_name(name).unwrap();
     let codes = on_threads(2, |rank| {
         if rank == 1 {
             thread::sleep(Duration::from_millis(50));

@@ -11,9 +11,11 @@
 mod common;
 #[path = "common/random.rs"]
 mod random;
+#[path = "common/worker.rs"]
+mod worker;
 
 use std::fmt;
-use std::process::{Child, Command, Stdio};
+use std::process::{Child, Stdio};
 use std::ptr;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::sync::{Mutex, PoisonError};
@@ -25,6 +27,7 @@ use libnccl::sys::{
     ncclComm_t, ncclDataType_t, ncclRedOp_t, ncclResult_t, ncclScalarResidence_t, ncclUniqueId,
 };
 use random::{Random, mix};
+use worker::{Orders, orders};
 
 const RANKS: usize = 6;
 
@@ -811,21 +814,15 @@ fn on_threads(ranks: &[usize], id: ncclUniqueId, seed: u64, time: Duration, talk
 /// How the ranks are dealt out to processes.
 fn in_processes(dealt: &[&[usize]], seed: u64, time: Duration, talk: bool) -> Outcome {
     let id = unique_id();
-    let hex: String = id.internal.iter().map(|byte| format!("{:02x}", *byte as u8)).collect();
     let children: Vec<Child> = dealt
         .iter()
         .enumerate()
         .map(|(index, ranks)| {
-            let ranks: Vec<String> = ranks.iter().map(ToString::to_string).collect();
-            Command::new(std::env::current_exe().expect("this program has a path"))
-                .args(["worker", "--exact", "--nocapture", "--test-threads=1"])
-                .env("LIBNCCL_SOAK_ID", &hex)
-                .env("LIBNCCL_SOAK_RANKS", ranks.join(","))
+            worker::command("soak", &id, RANKS, ranks)
                 .env("LIBNCCL_SOAK_SEED", seed.to_string())
                 .env("LIBNCCL_SOAK_MILLISECONDS", time.as_millis().to_string())
                 .env("LIBNCCL_SOAK_TALK", u8::from(talk && index == 0).to_string())
                 .stdout(if talk && index == 0 { Stdio::inherit() } else { Stdio::null() })
-                .stderr(Stdio::piped())
                 .spawn()
                 .expect("this program can be started")
         })
@@ -844,17 +841,11 @@ fn in_processes(dealt: &[&[usize]], seed: u64, time: Duration, talk: bool) -> Ou
 /// What a process does that has some of the ranks.
 #[test]
 fn worker() {
-    let Ok(hex) = std::env::var("LIBNCCL_SOAK_ID") else { return };
-    let variable = |name| std::env::var(name).unwrap_or_else(|error| panic!("{name}: {error}"));
-    let mut id = ncclUniqueId::default();
-    for (index, byte) in id.internal.iter_mut().enumerate() {
-        *byte = u8::from_str_radix(&hex[2 * index..][..2], 16).expect("hexadecimal digits") as _;
-    }
-    let ranks = variable("LIBNCCL_SOAK_RANKS");
-    let ranks: Vec<usize> = ranks.split(',').map(|rank| rank.parse().expect("a rank")).collect();
-    let time = Duration::from_millis(variable("LIBNCCL_SOAK_MILLISECONDS").parse().expect("milliseconds"));
-    let talk = variable("LIBNCCL_SOAK_TALK") == "1";
-    on_threads(&ranks, id, seed(), time, talk).unwrap_or_else(|text| panic!("{text}"));
+    let Some(Orders { id, own, .. }) = orders() else { return };
+    let number = |name| random::from_environment(name).unwrap_or_else(|| panic!("{name} is not set"));
+    let time = Duration::from_millis(number("LIBNCCL_SOAK_MILLISECONDS"));
+    let talk = number("LIBNCCL_SOAK_TALK") == 1;
+    on_threads(&own, id, seed(), time, talk).unwrap_or_else(|text| panic!("{text}"));
 }
 
 const SHORT: Duration = Duration::from_millis(1200);

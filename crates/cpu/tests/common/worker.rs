@@ -1,6 +1,7 @@
 //! Ranks in processes of their own: this test program, told by its environment to be one.
 #![allow(dead_code, unreachable_pub)]
 
+use std::ffi::c_char;
 use std::io::Read;
 use std::process::{Child, Command, Stdio};
 use std::thread;
@@ -56,15 +57,19 @@ pub fn join(id: ncclUniqueId, ranks: usize, rank: usize) -> Comm {
     init_rank(id, ranks, rank).unwrap_or_else(|code| panic!("{code:?} {}", last_error()))
 }
 
+/// Bytes of an id, as text.
+pub fn hex(bytes: &[c_char]) -> String {
+    bytes.iter().map(|byte| format!("{:02x}", *byte as u8)).collect()
+}
+
 /// The process of the ranks `own`, to be started.
 pub fn command(task: &str, id: &ncclUniqueId, ranks: usize, own: &[usize]) -> Command {
-    let hex: String = id.internal.iter().map(|byte| format!("{:02x}", *byte as u8)).collect();
     let own: Vec<String> = own.iter().map(ToString::to_string).collect();
     let mut command = Command::new(std::env::current_exe().unwrap());
     command
         .args(["worker", "--exact", "--nocapture", "--test-threads=1"])
         .env("LIBNCCL_TEST_TASK", task)
-        .env("LIBNCCL_TEST_ID", hex)
+        .env("LIBNCCL_TEST_ID", hex(&id.internal))
         .env("LIBNCCL_TEST_RANKS", ranks.to_string())
         .env("LIBNCCL_TEST_RANK", own.join(","))
         .stdout(Stdio::null())
@@ -94,8 +99,9 @@ pub fn finish(mut child: Child) -> String {
             child.kill().unwrap();
         }
         let (output, errors) = (output.join().unwrap(), errors.join().unwrap());
-        assert!(status.is_some_and(|status| status.success()), "{status:?} {output}{errors}");
-        output
+        let printed = output + &errors;
+        assert!(status.is_some_and(|status| status.success()), "{status:?} {printed}");
+        printed
     })
 }
 
