@@ -7,27 +7,16 @@
 
 enum { RANKS = 4, LOST = 2, COUNT = 100000 };
 
-static void check_sum(ncclComm_t comm, int ranks, int *values) {
-    for (int i = 0; i < COUNT; i++)
-        values[i] = i;
-    CHECK(ncclAllReduce(values, values, COUNT, ncclInt, ncclSum, comm, STREAM));
-    for (int i = 0; i < COUNT; i++)
-        EQUALS(ranks * i, values[i]);
-}
-
 static int rank_main(int rank, int from) {
-    ncclUniqueId id;
-    ncclComm_t comm = NULL;
+    ncclComm_t comm = join(RANKS, rank, from);
     ncclResult_t state = ncclSuccess;
     int *values = plain_memory(COUNT * sizeof *values);
-    read_all(from, id.internal, sizeof id.internal);
-    CHECK(ncclCommInitRank(&comm, RANKS, id, rank));
 
     ANSWERS(ncclInvalidArgument, ncclBroadcast(values, values, COUNT, ncclInt, RANKS, comm, STREAM));
     HOLDS(strlen(ncclGetLastError(comm)) > 0);
     CHECK(ncclCommGetAsyncError(comm, &state));
     EQUALS(ncclSuccess, state);
-    check_sum(comm, RANKS, values);
+    check_sum(comm, RANKS, values, COUNT);
 
     /* One rank goes without a word, once all have their sums. */
     report();
@@ -41,10 +30,8 @@ static int rank_main(int rank, int from) {
     EQUALS(ncclRemoteError, state);
     CHECK(ncclCommAbort(comm));
 
-    comm = NULL;
-    read_all(from, id.internal, sizeof id.internal);
-    CHECK(ncclCommInitRank(&comm, RANKS - 1, id, rank < LOST ? rank : rank - 1));
-    check_sum(comm, RANKS - 1, values);
+    comm = join(RANKS - 1, rank < LOST ? rank : rank - 1, from);
+    check_sum(comm, RANKS - 1, values, COUNT);
 
     /* A rank that aborts is lost for the others, too. */
     report();
@@ -58,23 +45,15 @@ static int rank_main(int rank, int from) {
 }
 
 int main(void) {
-    int pipes[RANKS][2];
+    int to[RANKS];
     pid_t children[RANKS];
-    ncclUniqueId id;
-    EQUALS(0, pipe(reports));
-    for (int rank = 0; rank < RANKS; rank++) {
-        EQUALS(0, pipe(pipes[rank]));
-        FORK(children[rank], rank_main(rank, pipes[rank][0]));
-    }
-    CHECK(ncclGetUniqueId(&id));
-    for (int rank = 0; rank < RANKS; rank++)
-        write_all(pipes[rank][1], id.internal, sizeof id.internal);
-    collect_reports(RANKS, pipes[LOST][1]);
-    CHECK(ncclGetUniqueId(&id));
-    for (int rank = 0; rank < RANKS; rank++)
-        if (rank != LOST)
-            write_all(pipes[rank][1], id.internal, sizeof id.internal);
-    collect_reports(RANKS - 1, pipes[0][1]);
+    fork_ranks(RANKS, rank_main, children, to);
+    send_id(RANKS, to);
+    collect_reports(RANKS, to[LOST]);
+    /* The lost rank gets no other id. */
+    to[LOST] = to[RANKS - 1];
+    send_id(RANKS - 1, to);
+    collect_reports(RANKS - 1, to[0]);
     for (int rank = 0; rank < RANKS; rank++)
         expect_exit(children[rank], rank == LOST ? 7 : 0);
     puts("ok: abort after an error, and on with those that are left");

@@ -20,9 +20,7 @@ static void check_collectives(ncclComm_t comm, int rank, int32_t *buffer) {
     }
 }
 
-static int rank_main(int rank, ncclUniqueId id) {
-    ncclComm_t comm = NULL;
-    CHECK(ncclCommInitRank(&comm, RANKS, id, rank));
+static int rank_main(int rank, ncclComm_t comm) {
     check_identity(comm, RANKS, rank);
     int32_t *shared = device_memory(COUNT * sizeof *shared);
     check_collectives(comm, rank, shared);
@@ -35,25 +33,20 @@ static int rank_main(int rank, ncclUniqueId id) {
     return 0;
 }
 
-/* A rank other than 0: the id comes over the pipe. */
-static int other_rank(int rank, int from) {
-    ncclUniqueId id;
-    read_all(from, id.internal, sizeof id.internal);
-    return rank_main(rank, id);
-}
-
 int main(void) {
     int pipes[RANKS][2];
     pid_t children[RANKS];
     for (int rank = 1; rank < RANKS; rank++) {
         EQUALS(0, pipe(pipes[rank]));
-        FORK(children[rank], other_rank(rank, pipes[rank][0]));
+        FORK(children[rank], rank_main(rank, join(RANKS, rank, pipes[rank][0])));
     }
     ncclUniqueId id;
+    ncclComm_t comm = NULL;
     CHECK(ncclGetUniqueId(&id));
     for (int rank = 1; rank < RANKS; rank++)
         write_all(pipes[rank][1], id.internal, sizeof id.internal);
-    rank_main(0, id);
+    CHECK(ncclCommInitRank(&comm, RANKS, id, 0));
+    rank_main(0, comm);
     for (int rank = 1; rank < RANKS; rank++)
         expect_exit(children[rank], 0);
     puts("ok: a process for each rank");

@@ -57,6 +57,42 @@ static inline void collect_reports(int ranks, int to) {
         } \
     } while (0)
 
+/* Forks a process for each rank, and keeps the end of a pipe to each. */
+static inline void fork_ranks(int ranks, int (*rank_main)(int rank, int from), pid_t *children, int *to) {
+    EQUALS(0, pipe(reports));
+    for (int rank = 0; rank < ranks; rank++) {
+        int ends[2];
+        EQUALS(0, pipe(ends));
+        FORK(children[rank], rank_main(rank, ends[0]));
+        to[rank] = ends[1];
+    }
+}
+
+/* Sends the ranks an id, with which they join each other. */
+static inline void send_id(int ranks, const int *to) {
+    ncclUniqueId id;
+    CHECK(ncclGetUniqueId(&id));
+    for (int rank = 0; rank < ranks; rank++)
+        write_all(to[rank], id.internal, sizeof id.internal);
+}
+
+static inline ncclComm_t join(int ranks, int rank, int from) {
+    ncclUniqueId id;
+    ncclComm_t comm = NULL;
+    read_all(from, id.internal, sizeof id.internal);
+    CHECK(ncclCommInitRank(&comm, ranks, id, rank));
+    return comm;
+}
+
+/* Adds up the same values of all ranks. */
+static inline void check_sum(ncclComm_t comm, int ranks, int *values, int count) {
+    for (int i = 0; i < count; i++)
+        values[i] = i;
+    CHECK(ncclAllReduce(values, values, (size_t)count, ncclInt, ncclSum, comm, STREAM));
+    for (int i = 0; i < count; i++)
+        EQUALS(ranks * i, values[i]);
+}
+
 /* Waits for a child, which has to exit with `expected`. */
 static inline void expect_exit(pid_t child, int expected) {
     int status = 0;

@@ -7,21 +7,10 @@
 
 enum { RANKS = 4, LOST = 1, COUNT = 50000 };
 
-static void check_sum(ncclComm_t comm, int ranks, int *values) {
-    for (int i = 0; i < COUNT; i++)
-        values[i] = i;
-    CHECK(ncclAllReduce(values, values, COUNT, ncclInt, ncclSum, comm, STREAM));
-    for (int i = 0; i < COUNT; i++)
-        EQUALS(ranks * i, values[i]);
-}
-
 static int rank_main(int rank, int from) {
-    ncclUniqueId id;
-    ncclComm_t comm = NULL, three = NULL, two = NULL;
+    ncclComm_t comm = join(RANKS, rank, from), three = NULL, two = NULL;
     int *values = plain_memory(COUNT * sizeof *values);
-    read_all(from, id.internal, sizeof id.internal);
-    CHECK(ncclCommInitRank(&comm, RANKS, id, rank));
-    check_sum(comm, RANKS, values);
+    check_sum(comm, RANKS, values, COUNT);
 
     /* One rank goes without a word, once all have their sums. */
     report();
@@ -36,36 +25,29 @@ static int rank_main(int rank, int from) {
     /* The ranks that are left close ranks. */
     const int place = rank < LOST ? rank : rank - 1;
     check_identity(three, RANKS - 1, place);
-    check_sum(three, RANKS - 1, values);
+    check_sum(three, RANKS - 1, values, COUNT);
 
     /* A rank that is excluded does not call. */
     if (place > 0) {
         int first[] = {0};
         CHECK(ncclCommShrink(three, first, 1, &two, NULL, NCCL_SHRINK_DEFAULT));
         check_identity(two, RANKS - 2, place - 1);
-        check_sum(two, RANKS - 2, values);
+        check_sum(two, RANKS - 2, values, COUNT);
         CHECK(ncclCommDestroy(two));
     }
     /* The parent is as it was. */
-    check_sum(three, RANKS - 1, values);
+    check_sum(three, RANKS - 1, values, COUNT);
     CHECK(ncclCommDestroy(three));
     free(values);
     return 0;
 }
 
 int main(void) {
-    int pipes[RANKS][2];
+    int to[RANKS];
     pid_t children[RANKS];
-    ncclUniqueId id;
-    EQUALS(0, pipe(reports));
-    for (int rank = 0; rank < RANKS; rank++) {
-        EQUALS(0, pipe(pipes[rank]));
-        FORK(children[rank], rank_main(rank, pipes[rank][0]));
-    }
-    CHECK(ncclGetUniqueId(&id));
-    for (int rank = 0; rank < RANKS; rank++)
-        write_all(pipes[rank][1], id.internal, sizeof id.internal);
-    collect_reports(RANKS, pipes[LOST][1]);
+    fork_ranks(RANKS, rank_main, children, to);
+    send_id(RANKS, to);
+    collect_reports(RANKS, to[LOST]);
     for (int rank = 0; rank < RANKS; rank++)
         expect_exit(children[rank], rank == LOST ? 7 : 0);
     puts("ok: on with fewer ranks");
