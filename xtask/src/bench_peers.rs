@@ -9,7 +9,8 @@ use std::time::Duration;
 use anyhow::{Context, Result, bail};
 use clap::{Args, ValueEnum};
 
-mod child;
+use crate::process;
+
 mod lifecycle;
 mod machine;
 mod measurement;
@@ -164,12 +165,15 @@ pub(crate) fn run(options: &Options) -> Result<()> {
                     continue;
                 }
                 let mut command = programs.command(way, ranks);
-                let ended = child::run(command.args(arguments(options, ranks, operation)), LIMIT)?;
+                let ended = process::run(command.args(arguments(options, ranks, operation)), LIMIT)?;
                 let added = results.add(way, &ended.printed);
-                match ended.failure {
+                match ended.failure() {
                     // What it printed may end with anything.
                     Some(reason) => failures.push(((way, ranks, operation), reason)),
-                    None => added?,
+                    None => {
+                        eprint!("{}", ended.complained);
+                        added?;
+                    }
                 }
             }
         }
@@ -202,8 +206,8 @@ fn arguments(options: &Options, ranks: u32, operation: Operation) -> Vec<String>
 
 /// Bytes read and written in a second when this machine copies memory with all its cores.
 fn copy_speed(programs: &Programs) -> Result<f64> {
-    let ended = child::run(&mut Command::new(&programs.copy), LIMIT)?;
-    if let Some(reason) = ended.failure {
+    let ended = process::run(&mut Command::new(&programs.copy), LIMIT)?;
+    if let Some(reason) = ended.failure() {
         bail!("the program that measures the speed of copying: {reason}");
     }
     let value = ended.printed.trim().strip_prefix("copy\t").and_then(|value| value.parse().ok());

@@ -16,6 +16,7 @@ mod gpu_pack;
 mod headers;
 mod matrix;
 mod official;
+mod process;
 mod releases;
 
 /// Maintenance of libnccl.

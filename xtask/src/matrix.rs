@@ -16,7 +16,6 @@ use crate::releases::{NEWEST, OLDEST, Selection};
 
 mod cell;
 mod page;
-mod process;
 mod programs;
 
 use cell::Cell;

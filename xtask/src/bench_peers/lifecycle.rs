@@ -3,7 +3,8 @@
 use anyhow::{Context, Result, bail};
 
 use super::report::mebibytes;
-use super::{LIMIT, Programs, Sizes, Way, child, machine, target};
+use super::{LIMIT, Programs, Sizes, Way, machine, target};
+use crate::process;
 
 const RANKS: u32 = 8;
 
@@ -23,8 +24,8 @@ pub(crate) fn run(programs: &Programs, sizes: Sizes) -> Result<()> {
         let mut command = programs.command(way, RANKS);
         command.arg("--lifecycle").args(["--ranks", &RANKS.to_string(), "--sizes", &sizes.to_string()]);
         command.args(["--limit", &LIMIT.as_secs().to_string()]);
-        let ended = child::run(&mut command, LIMIT)?;
-        if let Some(reason) = ended.failure {
+        let ended = process::run(&mut command, LIMIT)?;
+        if let Some(reason) = ended.failure() {
             bail!("communicators with buffers from {way}: {reason}");
         }
         let mut figure = |name, target, show: fn(f64) -> String| -> Result<String> {

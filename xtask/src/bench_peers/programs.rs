@@ -2,6 +2,7 @@
 
 use std::env;
 use std::fs;
+use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
@@ -94,6 +95,8 @@ impl Programs {
     /// The program for a way, which wants its arguments still.
     pub(crate) fn command(&self, way: Way, ranks: u32) -> Command {
         let mut command = Command::new(if way == Way::OpenMpi { &self.mpirun } else { &self.nccl });
+        // The ranks end with it.
+        command.process_group(0);
         match way {
             Way::OpenMpi => {
                 command.args(["--allow-run-as-root", "--oversubscribe", "--bind-to", "none"]);

@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, anyhow, bail};
 
-use super::process::{End, run};
 use super::programs::Program;
+use crate::process::{End, run};
 
 /// The checks, in the order of the table, and what the table calls them.
 pub(super) const CHECKS: [(&str, &str); 18] = [

@@ -9,10 +9,11 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
+use rustix::process::{Pid, Signal, kill_process_group};
 
 /// How a program ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum End {
+pub(crate) enum End {
     Success,
     Failure,
     /// By this signal.
@@ -38,15 +39,22 @@ impl fmt::Display for End {
 }
 
 #[derive(Debug)]
-pub(super) struct Ended {
+pub(crate) struct Ended {
     /// What it had printed by then.
-    pub(super) printed: String,
-    pub(super) complained: String,
-    pub(super) end: End,
+    pub(crate) printed: String,
+    pub(crate) complained: String,
+    pub(crate) end: End,
 }
 
-/// Runs a command to its end or the limit; then it is killed.
-pub(super) fn run(command: &mut Command, limit: Duration) -> Result<Ended> {
+impl Ended {
+    /// Why it does not count as done.
+    pub(crate) fn failure(&self) -> Option<String> {
+        (self.end != End::Success).then(|| format!("{}: {}", self.end, self.complained.trim()))
+    }
+}
+
+/// Runs a command to its end or the limit; then it is killed, with its whole group if it leads one.
+pub(crate) fn run(command: &mut Command, limit: Duration) -> Result<Ended> {
     // Files take any amount, where pipes would have to be emptied meanwhile.
     let (output, errors) = (tempfile::tempfile()?, tempfile::tempfile()?);
     let mut child = command
@@ -71,11 +79,15 @@ fn wait(child: &mut Child, limit: Duration) -> Result<Option<ExitStatus>> {
             return Ok(Some(status));
         }
         if start.elapsed() >= limit {
-            child.kill()?;
+            // There is no group of this number unless it leads one.
+            if kill_process_group(Pid::from_child(child), Signal::KILL).is_err() {
+                child.kill()?;
+            }
             child.wait()?;
             return Ok(None);
         }
-        thread::sleep(Duration::from_millis(5));
+        // Seldom, so as not to disturb what may be measured.
+        thread::sleep(Duration::from_millis(20));
     }
 }
 
@@ -88,7 +100,11 @@ fn text(mut file: File) -> Result<String> {
 
 #[cfg(test)]
 mod tests {
+    use std::os::unix::process::CommandExt;
+
     use super::*;
+
+    const MINUTE: Duration = Duration::from_secs(60);
 
     fn shell(script: &str, limit: Duration) -> Ended {
         run(Command::new("sh").args(["-c", script]), limit).unwrap()
@@ -96,13 +112,34 @@ mod tests {
 
     #[test]
     fn ends_are_told_apart() {
-        let minute = Duration::from_secs(60);
-        assert_eq!(shell("true", minute).end, End::Success);
-        let failed = shell("echo one; echo two >&2; exit 3", minute);
+        let done = shell("true", MINUTE);
+        assert_eq!((done.end, done.failure()), (End::Success, None));
+        let failed = shell("echo one; echo two >&2; exit 3", MINUTE);
         assert_eq!((&*failed.printed, &*failed.complained, failed.end), ("one\n", "two\n", End::Failure));
-        assert_eq!(shell("kill -SEGV $$", minute).end.to_string(), "SIGSEGV");
+        assert_eq!(failed.failure().as_deref(), Some("failed: two"));
+        assert_eq!(shell("kill -SEGV $$", MINUTE).end.to_string(), "SIGSEGV");
+    }
+
+    #[test]
+    fn who_is_not_done_in_time_is_killed() {
         let start = Instant::now();
         assert_eq!(shell("exec sleep 60", Duration::from_millis(50)).end, End::Hang);
-        assert!(start.elapsed() < Duration::from_secs(30));
+        assert!(start.elapsed() < MINUTE / 2);
+    }
+
+    #[test]
+    fn a_group_is_killed_with_its_leader() {
+        let start = Instant::now();
+        let mut leader = Command::new("sh");
+        leader.args(["-c", "sleep 60 & echo $!; wait"]).process_group(0);
+        let ended = run(&mut leader, Duration::from_secs(1)).unwrap();
+        assert_eq!(ended.end, End::Hang);
+        let child: u32 = ended.printed.trim().parse().unwrap();
+        // It may be that nobody waits for it.
+        let status = || std::fs::read_to_string(format!("/proc/{child}/stat"));
+        while status().is_ok_and(|status| !status.contains(") Z ")) {
+            assert!(start.elapsed() < MINUTE / 2);
+            thread::sleep(Duration::from_millis(5));
+        }
     }
 }
