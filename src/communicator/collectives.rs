@@ -13,16 +13,16 @@ use crate::{Result, ResultCode, StreamRef, sys};
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Operator(pub(super) sys::ncclRedOp_t);
 
-/// Calls the plain function, or its form with a configuration if there is one; to be used in `unsafe`.
+/// Calls the plain function, or its form with a configuration if there is one, with the communicator and the stream
+/// behind the other arguments; to be used in `unsafe`. `name` is the method's.
 macro_rules! call_with {
-    ($operations:expr, $plain:ident, $configured:ident, ($($argument:expr),*)) => {
-        match $operations.raw_config(stringify!($configured))? {
-            None => call!($operations.communicator.library(), $plain($($argument),*)),
-            Some(config) => {
-                call!($operations.communicator.library(), $configured($($argument,)* config.as_ptr()))
-            }
+    ($on:ident, $name:ident, $plain:ident, $configured:ident, ($($argument:expr),*), $stream:ident) => {{
+        let (library, raw, stream) = ($on.communicator.library(), $on.communicator.raw(), $stream.as_raw());
+        match $on.raw_config($name)? {
+            None => call!(library, $plain($($argument,)* raw, stream)),
+            Some(config) => call!(library, $configured($($argument,)* raw, stream, config.as_ptr())),
         }
-    };
+    }};
 }
 
 #[inline(always)]
@@ -42,9 +42,7 @@ pub(super) fn all_reduce<T: Element>(
     // SAFETY: both buffers hold `count` elements by the checks above, in the communicator's memory, for as
     // long as the views promise; the communicator is live, as the caller has entered NCCL with it.
     unsafe {
-        let arguments = (send, recv, count, data_type, op, comm.raw(), stream.as_raw());
-        let (send, recv, count, data_type, op, raw, stream) = arguments;
-        call_with!(on, ncclAllReduce, ncclAllReduceConfig, (send, recv, count, data_type, op, raw, stream))
+        call_with!(on, name, ncclAllReduce, ncclAllReduceConfig, (send, recv, count, data_type, op), stream)
     }
 }
 
@@ -75,14 +73,15 @@ pub(super) fn broadcast<T: Element>(
         long_enough(name, "root's send", send.len(), count, 1)?;
     }
     let (send, recv, data_type) = (send.as_raw(), recv.as_raw(), T::DATA_TYPE.as_raw());
-    let (raw, stream) = (comm.raw(), stream.as_raw());
     // SAFETY: as in `all_reduce`; NCCL reads the send buffer on the root only.
     unsafe {
         call_with!(
             on,
+            name,
             ncclBroadcast,
             ncclBroadcastConfig,
-            (send, recv, count, data_type, c_root, raw, stream)
+            (send, recv, count, data_type, c_root),
+            stream
         )
     }
 }
@@ -115,10 +114,9 @@ pub(super) fn reduce<T: Element>(
         long_enough(name, "root's receive", recv.len(), count, 1)?;
     }
     let (send, recv, data_type) = (send.as_raw(), recv.as_raw(), T::DATA_TYPE.as_raw());
-    let (raw, stream) = (comm.raw(), stream.as_raw());
     // SAFETY: as in `all_reduce`; NCCL writes the receive buffer on the root only.
     unsafe {
-        call_with!(on, ncclReduce, ncclReduceConfig, (send, recv, count, data_type, op, c_root, raw, stream))
+        call_with!(on, name, ncclReduce, ncclReduceConfig, (send, recv, count, data_type, op, c_root), stream)
     }
 }
 
@@ -146,9 +144,10 @@ pub(super) fn all_gather<T: Element>(
     let count = send.len();
     long_enough(name, "receive", recv.len(), count, comm.size)?;
     let (send, recv, data_type) = (send.as_raw(), recv.as_raw(), T::DATA_TYPE.as_raw());
-    let (raw, stream) = (comm.raw(), stream.as_raw());
     // SAFETY: as in `all_reduce`, with `count` elements of each rank in the receive buffer.
-    unsafe { call_with!(on, ncclAllGather, ncclAllGatherConfig, (send, recv, count, data_type, raw, stream)) }
+    unsafe {
+        call_with!(on, name, ncclAllGather, ncclAllGatherConfig, (send, recv, count, data_type), stream)
+    }
 }
 
 #[inline(always)]
@@ -176,14 +175,15 @@ pub(super) fn reduce_scatter<T: Element>(
     let count = recv.len();
     long_enough(name, "send", send.len(), count, comm.size)?;
     let (send, recv, data_type) = (send.as_raw(), recv.as_raw(), T::DATA_TYPE.as_raw());
-    let (raw, stream) = (comm.raw(), stream.as_raw());
     // SAFETY: as in `all_reduce`, with `count` elements for each rank in the send buffer.
     unsafe {
         call_with!(
             on,
+            name,
             ncclReduceScatter,
             ncclReduceScatterConfig,
-            (send, recv, count, data_type, op, raw, stream)
+            (send, recv, count, data_type, op),
+            stream
         )
     }
 }
@@ -223,9 +223,8 @@ pub(super) fn all_to_all<T: Element>(
         });
     }
     let (send, recv, data_type) = (send.as_raw(), recv.as_raw(), T::DATA_TYPE.as_raw());
-    let (raw, stream) = (comm.raw(), stream.as_raw());
     // SAFETY: as in `all_reduce`, with `count` elements for and of each rank in the buffers.
-    unsafe { call_with!(on, ncclAlltoAll, ncclAlltoAllConfig, (send, recv, count, data_type, raw, stream)) }
+    unsafe { call_with!(on, name, ncclAlltoAll, ncclAlltoAllConfig, (send, recv, count, data_type), stream) }
 }
 
 #[inline(always)]
@@ -255,10 +254,9 @@ pub(super) fn gather<T: Element>(
         });
     }
     let (send, recv, data_type) = (send.as_raw(), recv.as_raw(), T::DATA_TYPE.as_raw());
-    let (raw, stream) = (comm.raw(), stream.as_raw());
     // SAFETY: as in `all_gather`; NCCL writes the receive buffer on the root only.
     unsafe {
-        call_with!(on, ncclGather, ncclGatherConfig, (send, recv, count, data_type, c_root, raw, stream))
+        call_with!(on, name, ncclGather, ncclGatherConfig, (send, recv, count, data_type, c_root), stream)
     }
 }
 
@@ -289,10 +287,9 @@ pub(super) fn scatter<T: Element>(
         });
     }
     let (send, recv, data_type) = (send.as_raw(), recv.as_raw(), T::DATA_TYPE.as_raw());
-    let (raw, stream) = (comm.raw(), stream.as_raw());
     // SAFETY: as in `reduce_scatter`; NCCL reads the send buffer on the root only.
     unsafe {
-        call_with!(on, ncclScatter, ncclScatterConfig, (send, recv, count, data_type, c_root, raw, stream))
+        call_with!(on, name, ncclScatter, ncclScatterConfig, (send, recv, count, data_type, c_root), stream)
     }
 }
 
@@ -327,23 +324,23 @@ pub(super) fn scatter_in_place<T: Element>(
 }
 
 impl Operations<'_> {
-    /// The options in C, for the function that takes them.
+    /// The options in C.
     #[inline(always)]
-    fn raw_config(self, function: &'static str) -> Result<Option<RawCollectiveConfig>> {
-        self.config.map_or(Ok(None), |config| self.make_raw_config(config, function))
+    fn raw_config(self, call: &'static str) -> Result<Option<RawCollectiveConfig>> {
+        self.config.map_or(Ok(None), |config| self.make_raw_config(config, call))
     }
 
     #[inline(never)]
     fn make_raw_config(
         self,
         config: &CollectiveConfig,
-        function: &'static str,
+        call: &'static str,
     ) -> Result<Option<RawCollectiveConfig>> {
         if config.is_default() {
             return Ok(None);
         }
         let library = self.communicator.library();
-        let raw = config.to_raw(function, library.version, &library.backend.to_string())?;
+        let raw = config.to_raw(call, library.version, &library.backend.to_string())?;
         match self.group {
             Some(group) => group.keep(&raw),
             None => *self.communicator.options.borrow_mut() = Some(raw.clone()),

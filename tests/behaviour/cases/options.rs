@@ -78,10 +78,22 @@ fn options_in_a_group(nccl: &Nccl) {
 fn options_that_are_wrong_start_nothing(nccl: &Nccl) {
     let comms = of_one_thread(nccl, 2);
     let wrong = CollectiveConfig::new().min_ctas(5).max_ctas(4);
-    let mut buffer = [1_i32];
-    let error = comms[0].operations().with(&wrong).all_reduce_in_place(&mut buffer, ReduceOp::Sum, STREAM);
-    let problem = "ncclAllReduceConfig: min_ctas is 5, which is above max_ctas, 4";
-    assert_eq!(error.unwrap_err().to_string(), problem);
+    let (comm, sum) = (&comms[0], ReduceOp::Sum);
+    let (send, mut recv) = ([1_i32; 2], [9; 4]);
+    for (method, answer) in [
+        ("all_reduce", comm.operations().with(&wrong).all_reduce(&send, &mut recv, sum, STREAM)),
+        ("broadcast", comm.operations().with(&wrong).broadcast(&send, &mut recv[..2], 0, STREAM)),
+        ("reduce", comm.operations().with(&wrong).reduce(&send, &mut recv, sum, 0, STREAM)),
+        ("all_gather", comm.operations().with(&wrong).all_gather(&send, &mut recv, STREAM)),
+        ("reduce_scatter", comm.operations().with(&wrong).reduce_scatter(&send, &mut recv[..1], sum, STREAM)),
+        ("all_to_all", comm.operations().with(&wrong).all_to_all(&send, &mut recv, STREAM)),
+        ("gather", comm.operations().with(&wrong).gather(&send, &mut recv, 0, STREAM)),
+        ("scatter", comm.operations().with(&wrong).scatter(&send, &mut recv[..1], 0, STREAM)),
+    ] {
+        let problem = format!("{method}: min_ctas is 5, which is above max_ctas, 4");
+        assert_eq!(answer.unwrap_err().to_string(), problem);
+    }
+    assert_eq!(recv, [9; 4]);
 }
 
 fn what_takes_no_options_says_so(nccl: &Nccl) {
