@@ -91,7 +91,7 @@ impl CollectiveConfig {
     ///
     /// Default: none. Since NCCL 2.32.3.
     ///
-    /// ```no_run
+    /// ```
     /// use libnccl::{CollectiveConfig, sys};
     ///
     /// # let event: sys::cudaEvent_t = std::ptr::null_mut();

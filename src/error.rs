@@ -142,7 +142,7 @@ fn unsupported(function: &str, since: Version, found: Version, library: &str) ->
 
 /// Why no library could be had.
 ///
-/// ```no_run
+/// ```
 /// use libnccl::{LoadError, Nccl};
 ///
 /// if let Err(LoadError::NotLoaded { attempts }) = Nccl::load() {

@@ -154,15 +154,16 @@ impl Nccl {
     /// Collects operations as [`group`](Self::group) does, and estimates the time that they would take instead
     /// of starting them: microseconds, or `None` if NCCL has no estimate. Since NCCL 2.22.3.
     ///
-    /// ```no_run
+    /// ```
     /// # fn main() -> libnccl::Result<()> {
-    /// # let nccl = libnccl::Nccl::load()?;
-    /// # let comm = nccl.init_rank(8, 0, &nccl.unique_id()?)?;
-    /// # let mut buffer: libnccl::DeviceSliceMut<'_, f32> = todo!();
     /// use libnccl::{ReduceOp, StreamRef};
     ///
+    /// let nccl = libnccl_cpu::nccl();
+    /// let comm = nccl.init_all(&[0])?.remove(0);
+    /// let mut buffer = [1.0_f32, 2.0];
     /// let microseconds =
-    ///     nccl.simulate(|g| g.all_reduce_in_place(&comm, buffer, ReduceOp::Sum, StreamRef::DEFAULT))?;
+    ///     nccl.simulate(|g| g.all_reduce_in_place(&comm, &mut buffer, ReduceOp::Sum, StreamRef::DEFAULT))?;
+    /// assert_eq!(buffer, [1.0, 2.0]);
     /// # Ok(())
     /// # }
     /// ```

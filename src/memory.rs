@@ -39,11 +39,11 @@ use crate::{DeviceSlice, DeviceSliceMut, Element, Error, MemorySpace, Nccl, Resu
 /// drop, and so is one in host memory. Either way, a [`Window`](crate::Window) is not: other ranks may use it at any
 /// time, and only `assume_idle` says that they do not.
 ///
-/// ```no_run
+/// ```
 /// # fn main() -> libnccl::Result<()> {
 /// # use libnccl::{ReduceOp, StreamRef};
-/// # let nccl = libnccl::Nccl::load()?;
-/// # let comm = nccl.init_rank(8, 0, &nccl.unique_id()?)?;
+/// # let nccl = libnccl_cpu::nccl();
+/// # let comm = nccl.init_all(&[0])?.remove(0);
 /// # fn synchronize() {}
 /// let mut buffer = nccl.alloc::<f32>(1 << 20)?;
 /// comm.all_reduce_in_place(&mut buffer, ReduceOp::Sum, StreamRef::DEFAULT)?;

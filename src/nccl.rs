@@ -54,7 +54,7 @@ impl Nccl {
     /// `librccl.so` wherever the dynamic linker looks, `$ROCM_PATH/lib`, `/opt/rocm/lib`. Set-uid programs ignore
     /// the environment.
     ///
-    /// ```no_run
+    /// ```
     /// use libnccl::Nccl;
     ///
     /// match Nccl::load() {
@@ -97,7 +97,7 @@ impl Nccl {
 
     /// The library that was linked at build time.
     ///
-    /// ```no_run
+    /// ```
     /// # fn main() -> libnccl::Result<()> {
     /// let nccl = libnccl::Nccl::linked()?;
     /// println!("linked: NCCL {}", nccl.version());

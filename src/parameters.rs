@@ -37,10 +37,9 @@ pub struct Parameters {
 ///
 /// Sealed: these are the types that NCCL has functions for.
 ///
-/// ```no_run
+/// ```
 /// # fn main() -> libnccl::Result<()> {
-/// # let nccl = libnccl::Nccl::load()?;
-/// let parameters = nccl.parameters()?;
+/// let parameters = libnccl_cpu::nccl().parameters()?;
 /// let text = parameters.get::<String>("NCCL_DEBUG")?;
 /// let bytes = parameters.get::<Vec<u8>>("NCCL_DEBUG")?;
 /// # Ok(())
@@ -134,7 +133,7 @@ impl Parameters {
     ///
     /// C's buffer it is that the text goes through: what Rust prints around it may come out earlier or later.
     ///
-    /// ```no_run
+    /// ```
     /// # fn main() -> libnccl::Result<()> {
     /// libnccl_cpu::nccl().parameters()?.dump()?;
     /// # Ok(())

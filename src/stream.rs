@@ -29,12 +29,10 @@ impl StreamRef<'static> {
 impl<'a> StreamRef<'a> {
     /// Borrows a stream of another library.
     ///
-    /// ```no_run
+    /// ```
     /// # fn main() -> libnccl::Result<()> {
-    /// # let nccl = libnccl::Nccl::load()?;
-    /// # let comm = nccl.init_rank(8, 0, &nccl.unique_id()?)?;
-    /// # let mut buffer = nccl.alloc::<f32>(1024)?;
-    /// # let raw: libnccl::sys::cudaStream_t = std::ptr::null_mut();
+    /// # let comm = libnccl_cpu::nccl().init_all(&[0])?.remove(0);
+    /// # let (mut buffer, raw) = ([1.0], std::ptr::null_mut());
     /// use libnccl::{ReduceOp, StreamRef};
     ///
     /// // SAFETY: cudaStreamCreate gave `raw`, which is destroyed later.

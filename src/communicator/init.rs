@@ -66,14 +66,19 @@ impl Nccl {
     ///
     /// Before NCCL 2.23.4, which is the first to have this, the first id serves alone.
     ///
-    /// ```no_run
+    /// ```
     /// # fn main() -> libnccl::Result<()> {
-    /// # let nccl = libnccl::Nccl::load()?;
-    /// # let (rank, ids): (usize, Vec<libnccl::UniqueId>) = (0, Vec::new());
     /// use libnccl::Config;
     ///
-    /// // `ids` come from ranks 0, 1000, 2000, ...
-    /// let comm = nccl.init_rank_scalable(10_000, rank, &ids, &Config::default())?;
+    /// let nccl = libnccl_cpu::nccl();
+    /// // Here from ranks 0 and 2; of 10,000 ranks, every thousandth could make one.
+    /// let ids = [nccl.unique_id()?, nccl.unique_id()?];
+    /// std::thread::scope(|scope| {
+    ///     for rank in 0..4 {
+    ///         let nccl = &nccl;
+    ///         scope.spawn(move || nccl.init_rank_scalable(4, rank, &ids, &Config::default()).unwrap());
+    ///     }
+    /// });
     /// # Ok(())
     /// # }
     /// ```

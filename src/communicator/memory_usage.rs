@@ -6,12 +6,11 @@ use crate::{Result, sys};
 
 /// What [`Communicator::memory`] tells. Since NCCL 2.29.7.
 ///
-/// ```no_run
+/// ```
 /// # fn main() -> libnccl::Result<()> {
-/// # let nccl = libnccl::Nccl::load()?;
-/// # let comm = nccl.init_rank(8, 0, &nccl.unique_id()?)?;
 /// use libnccl::MemoryStatistic;
 ///
+/// let comm = libnccl_cpu::nccl().init_all(&[0])?.remove(0);
 /// let [total, stays] = [MemoryStatistic::Total, MemoryStatistic::Persistent].map(|s| comm.memory(s));
 /// println!("{} bytes, of which {} stay when it is suspended", total?, stays?);
 /// # Ok(())
@@ -38,13 +37,13 @@ pub enum MemoryStatistic {
 impl Communicator {
     /// What the communicator's memory is, by one of NCCL's statistics. Since NCCL 2.29.7.
     ///
-    /// ```no_run
+    /// ```
     /// # fn main() -> libnccl::Result<()> {
-    /// # let nccl = libnccl::Nccl::load()?;
-    /// # let comm = nccl.init_rank(8, 0, &nccl.unique_id()?)?;
     /// use libnccl::MemoryStatistic;
     ///
+    /// let comm = libnccl_cpu::nccl().init_all(&[0])?.remove(0);
     /// let is_suspended = comm.memory(MemoryStatistic::Suspended)? == 1;
+    /// assert!(!is_suspended);
     /// # Ok(())
     /// # }
     /// ```
@@ -70,10 +69,9 @@ impl Communicator {
     /// Frees device memory that the communicator does not need while it does not work; all ranks call it, with
     /// no work under way. Since NCCL 2.29.7.
     ///
-    /// ```no_run
+    /// ```
     /// # fn main() -> libnccl::Result<()> {
-    /// # let nccl = libnccl::Nccl::load()?;
-    /// # let comm = nccl.init_rank(8, 0, &nccl.unique_id()?)?;
+    /// let comm = libnccl_cpu::nccl().init_all(&[0])?.remove(0);
     /// comm.suspend()?;
     /// // ... What needs the memory in between.
     /// comm.resume()?;

@@ -165,13 +165,25 @@ impl<'scope> Operations<'scope> {
 impl Communicator {
     /// Raises a signal at rank `peer`, after what was put there before in the same context. Since NCCL 2.29.2.
     ///
-    /// ```no_run
-    /// # fn main() -> libnccl::Result<()> {
-    /// # let nccl = libnccl::Nccl::load()?;
-    /// # let comm = nccl.init_rank(8, 0, &nccl.unique_id()?)?;
-    /// use libnccl::{Signal, StreamRef};
-    ///
-    /// comm.signal(1, Signal::default(), StreamRef::DEFAULT)?;
+    /// ```
+    /// # use libnccl::{Communicator, Nccl, Result, Signal, StreamRef, WaitSignal, WindowFlags};
+    /// # fn each(nccl: &Nccl, comm: Communicator) -> Result<()> {
+    /// # let window = comm.register_window(&mut nccl.alloc::<f32>(1)?, WindowFlags::DEFAULT)?;
+    /// // On each of two ranks, which have a window:
+    /// if comm.rank() == 0 {
+    ///     comm.signal(1, Signal::default(), StreamRef::DEFAULT)?;
+    /// } else {
+    ///     let signal = WaitSignal { count: 1, peer: 0, signal: Signal::default() };
+    ///     comm.wait_signal(&[signal], StreamRef::DEFAULT)?;
+    /// }
+    /// # comm.barrier(StreamRef::DEFAULT)?;
+    /// # Ok(())
+    /// # }
+    /// # fn main() -> Result<()> {
+    /// # let nccl = libnccl_cpu::nccl();
+    /// # let comms = nccl.init_all(&[0, 1])?;
+    /// # let nccl = &nccl;
+    /// # std::thread::scope(|s| comms.into_iter().for_each(|comm| drop(s.spawn(move || each(nccl, comm).unwrap()))));
     /// # Ok(())
     /// # }
     /// ```
@@ -192,14 +204,25 @@ impl Communicator {
     /// Makes the stream wait until other ranks have raised all of `signals`, and what they put before is there.
     /// Since NCCL 2.29.2.
     ///
-    /// ```no_run
-    /// # fn main() -> libnccl::Result<()> {
-    /// # let nccl = libnccl::Nccl::load()?;
-    /// # let comm = nccl.init_rank(8, 0, &nccl.unique_id()?)?;
-    /// use libnccl::{Signal, StreamRef, WaitSignal};
-    ///
-    /// let signals = [1, 2].map(|peer| WaitSignal { count: 1, peer, signal: Signal::default() });
-    /// comm.wait_signal(&signals, StreamRef::DEFAULT)?;
+    /// ```
+    /// # use libnccl::{Communicator, Nccl, Result, Signal, StreamRef, WaitSignal, WindowFlags};
+    /// # fn each(nccl: &Nccl, comm: Communicator) -> Result<()> {
+    /// # let window = comm.register_window(&mut nccl.alloc::<f32>(1)?, WindowFlags::DEFAULT)?;
+    /// // On each of three ranks, which have a window:
+    /// if comm.rank() == 0 {
+    ///     let signals = [1, 2].map(|peer| WaitSignal { count: 1, peer, signal: Signal::default() });
+    ///     comm.wait_signal(&signals, StreamRef::DEFAULT)?;
+    /// } else {
+    ///     comm.signal(0, Signal::default(), StreamRef::DEFAULT)?;
+    /// }
+    /// # comm.barrier(StreamRef::DEFAULT)?;
+    /// # Ok(())
+    /// # }
+    /// # fn main() -> Result<()> {
+    /// # let nccl = libnccl_cpu::nccl();
+    /// # let comms = nccl.init_all(&[0, 1, 2])?;
+    /// # let nccl = &nccl;
+    /// # std::thread::scope(|s| comms.into_iter().for_each(|comm| drop(s.spawn(move || each(nccl, comm).unwrap()))));
     /// # Ok(())
     /// # }
     /// ```

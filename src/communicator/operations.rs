@@ -12,15 +12,14 @@ use crate::{
 /// The operations of a communicator, and how they are to be started: at once, or with a group; with options of
 /// their own, or without.
 ///
-/// ```no_run
+/// ```
 /// # fn main() -> libnccl::Result<()> {
-/// # let nccl = libnccl::Nccl::load()?;
-/// # let comm = nccl.init_rank(8, 0, &nccl.unique_id()?)?;
-/// # let mut buffer: libnccl::DeviceSliceMut<'_, f32> = todo!();
 /// use libnccl::{CollectiveConfig, ReduceOp, StreamRef};
 ///
+/// let comms = libnccl_cpu::nccl().init_all(&[0])?;
+/// let mut buffer = [1.0, 2.0];
 /// let few = CollectiveConfig::new().max_ctas(2);
-/// comm.operations().with(&few).all_reduce_in_place(buffer, ReduceOp::Sum, StreamRef::DEFAULT)?;
+/// comms[0].operations().with(&few).all_reduce_in_place(&mut buffer, ReduceOp::Sum, StreamRef::DEFAULT)?;
 /// # Ok(())
 /// # }
 /// ```
@@ -599,17 +598,25 @@ operations! {
     /// then raises `signal` there; the peer learns of it by [`wait_signal`](Communicator::wait_signal). Since NCCL
     /// 2.29.2.
     ///
-    /// ```no_run
-    /// # fn main() -> libnccl::Result<()> {
-    /// # let nccl = libnccl::Nccl::load()?;
-    /// # let comm = nccl.init_rank(8, 0, &nccl.unique_id()?)?;
-    /// use libnccl::{Signal, StreamRef, WindowFlags};
-    ///
+    /// ```
+    /// # use libnccl::{Communicator, Nccl, Result, Signal, StreamRef, WaitSignal, WindowFlags};
+    /// # fn each(nccl: &Nccl, comm: Communicator) -> Result<()> {
+    /// // On each of two ranks:
     /// let mut buffer = nccl.alloc::<f32>(1024)?;
     /// let window = comm.register_window(&mut buffer, WindowFlags::COLL_SYMMETRIC)?;
-    /// // The first half of this rank's window goes to the second half of rank 1's.
+    /// // The first half of this rank's window goes to the second half of the other's.
+    /// let (peer, signal) = (1 - comm.rank(), Signal::default());
     /// let first_half = buffer.get(..512).expect("it has 1024 elements");
-    /// comm.put_signal(first_half, 1, window.at(512), Signal::default(), StreamRef::DEFAULT)?;
+    /// comm.put_signal(first_half, peer, window.at(512), signal, StreamRef::DEFAULT)?;
+    /// comm.wait_signal(&[WaitSignal { count: 1, peer: peer as u32, signal }], StreamRef::DEFAULT)?;
+    /// # comm.barrier(StreamRef::DEFAULT)?;
+    /// # Ok(())
+    /// # }
+    /// # fn main() -> Result<()> {
+    /// # let nccl = libnccl_cpu::nccl();
+    /// # let comms = nccl.init_all(&[0, 1])?;
+    /// # let nccl = &nccl;
+    /// # std::thread::scope(|s| comms.into_iter().for_each(|comm| drop(s.spawn(move || each(nccl, comm).unwrap()))));
     /// # Ok(())
     /// # }
     /// ```

@@ -206,16 +206,16 @@ impl<'c, T: Element> PreMulSum<'c, T> {
 impl<'scope, T> PreMulSumOperations<'scope, T> {
     /// The same, with options for each collective. Since NCCL 2.31.2.
     ///
-    /// ```no_run
+    /// ```
     /// # fn main() -> libnccl::Result<()> {
-    /// # let nccl = libnccl::Nccl::load()?;
-    /// # let comm = nccl.init_rank(8, 0, &nccl.unique_id()?)?;
     /// use libnccl::{CollectiveConfig, StreamRef};
     ///
-    /// let mut buffer = nccl.alloc::<f32>(1024)?;
+    /// let comms = libnccl_cpu::nccl().init_all(&[0])?;
+    /// let mut buffer = [2.0, 6.0];
     /// let few = CollectiveConfig::new().max_ctas(2);
-    /// let halves = comm.pre_mul_sum(0.5_f32)?;
+    /// let halves = comms[0].pre_mul_sum(0.5_f32)?;
     /// halves.operations().with(&few).all_reduce_in_place(&mut buffer, StreamRef::DEFAULT)?;
+    /// assert_eq!(buffer, [1.0, 3.0]);
     /// # Ok(())
     /// # }
     /// ```

@@ -11,15 +11,14 @@ use crate::{Config, Error, Nccl, Result, ResultCode, UniqueId, sys};
 
 /// What [`Communicator::shrink`] does about the work that is under way. Since NCCL 2.27.3.
 ///
-/// ```no_run
+/// ```
 /// # fn main() -> libnccl::Result<()> {
-/// # let nccl = libnccl::Nccl::load()?;
-/// # let comm = nccl.init_rank(8, 0, &nccl.unique_id()?)?;
 /// use libnccl::{Config, ShrinkMode};
 ///
-/// // Rank 7 is to do something else from now on; it does not call this.
-/// let fewer = comm.shrink(&[7], ShrinkMode::Default, &Config::default())?;
-/// assert_eq!(fewer.size(), 7);
+/// let comms = libnccl_cpu::nccl().init_all(&[0, 1])?;
+/// // Rank 1 is to do something else from now on; it does not call this.
+/// let fewer = comms[0].shrink(&[1], ShrinkMode::Default, &Config::default())?;
+/// assert_eq!(fewer.size(), 1);
 /// # Ok(())
 /// # }
 /// ```
@@ -39,14 +38,14 @@ impl Communicator {
     /// A new communicator without the ranks of `exclude`, which do not call this; the others keep their order.
     /// Since NCCL 2.27.3.
     ///
-    /// ```no_run
+    /// ```
     /// # fn main() -> libnccl::Result<()> {
-    /// # let nccl = libnccl::Nccl::load()?;
-    /// # let world = nccl.init_rank(8, 0, &nccl.unique_id()?)?;
     /// use libnccl::{Config, ShrinkMode};
     ///
-    /// // Rank 3 is dead.
-    /// let survivors = world.shrink(&[3], ShrinkMode::Abort, &Config::default())?;
+    /// let mut comms = libnccl_cpu::nccl().init_all(&[0, 1])?;
+    /// drop(comms.pop()); // Rank 1 is lost.
+    /// let survivors = comms[0].shrink(&[1], ShrinkMode::Abort, &Config::default())?;
+    /// assert_eq!(survivors.size(), 1);
     /// # Ok(())
     /// # }
     /// ```
@@ -95,10 +94,9 @@ impl Communicator {
     /// The id by which new ranks find this communicator, to [`grow`](Self::grow) it once. One rank makes it,
     /// and passes it to `grow` and to the new ranks. Since NCCL 2.29.2.
     ///
-    /// ```no_run
+    /// ```
     /// # fn main() -> libnccl::Result<()> {
-    /// # let nccl = libnccl::Nccl::load()?;
-    /// # let comm = nccl.init_rank(8, 0, &nccl.unique_id()?)?;
+    /// let comm = libnccl_cpu::nccl().init_all(&[0])?.remove(0);
     /// let id = comm.unique_id()?;
     /// println!("new ranks join with {id}");
     /// # Ok(())
@@ -123,19 +121,17 @@ impl Communicator {
     /// All ranks of this communicator call it; the one that made the [id](Self::unique_id) passes it, the others
     /// pass none.
     ///
-    /// ```no_run
+    /// ```
     /// # fn main() -> libnccl::Result<()> {
-    /// # let nccl = libnccl::Nccl::load()?;
-    /// # let comm = nccl.init_rank(8, 0, &nccl.unique_id()?)?;
-    /// # let send_to_new_ranks = |_: libnccl::UniqueId| {};
     /// use libnccl::Config;
     ///
-    /// let id = if comm.rank() == 0 { Some(comm.unique_id()?) } else { None };
-    /// if let Some(id) = id {
-    ///     send_to_new_ranks(id); // Each calls `nccl.grow_rank(9, 8, &id, ..)`.
-    /// }
-    /// let grown = comm.grow(9, id.as_ref(), &Config::default())?;
-    /// assert_eq!((grown.size(), grown.rank()), (9, comm.rank()));
+    /// let nccl = libnccl_cpu::nccl();
+    /// let comm = nccl.init_all(&[0])?.remove(0);
+    /// let id = comm.unique_id()?; // To be sent to the new rank, which joins by it.
+    /// let new = std::thread::spawn(move || nccl.grow_rank(2, 1, &id, &Config::default()));
+    /// let grown = comm.grow(2, Some(&id), &Config::default())?;
+    /// assert_eq!((grown.size(), grown.rank()), (2, comm.rank()));
+    /// # new.join().unwrap()?;
     /// # Ok(())
     /// # }
     /// ```
@@ -168,16 +164,15 @@ impl Communicator {
     /// Stops the work that is under way, on all ranks, and refuses new work; what remains is to split, shrink
     /// or end the communicator. Since NCCL 2.28.7.
     ///
-    /// ```no_run
+    /// ```
     /// # fn main() -> libnccl::Result<()> {
-    /// # let nccl = libnccl::Nccl::load()?;
-    /// # let comm = nccl.init_rank(8, 0, &nccl.unique_id()?)?;
-    /// # let is_dead = |_: usize| false;
     /// use libnccl::{Config, ShrinkMode};
     ///
-    /// comm.revoke()?;
-    /// let dead: Vec<usize> = (0..comm.size()).filter(|rank| is_dead(*rank)).collect();
-    /// let survivors = comm.shrink(&dead, ShrinkMode::Abort, &Config::default())?;
+    /// let mut comms = libnccl_cpu::nccl().init_all(&[0, 1])?;
+    /// drop(comms.pop()); // Rank 1 is lost.
+    /// comms[0].revoke()?;
+    /// let survivors = comms[0].shrink(&[1], ShrinkMode::Abort, &Config::default())?;
+    /// assert_eq!(survivors.size(), 1);
     /// # Ok(())
     /// # }
     /// ```
@@ -207,14 +202,19 @@ impl Nccl {
     /// Joins a communicator that others [`grow`](Communicator::grow), as number `rank` of the `size` that it
     /// will have. Since NCCL 2.29.2.
     ///
-    /// ```no_run
+    /// ```
     /// # fn main() -> libnccl::Result<()> {
-    /// # let text = String::new();
-    /// use libnccl::{Config, Nccl, UniqueId};
+    /// # let old = libnccl_cpu::nccl().init_all(&[0])?.remove(0);
+    /// # let id = old.unique_id()?;
+    /// # let text = id.to_string();
+    /// # let old = std::thread::spawn(move || old.grow(2, Some(&id), &Config::default()));
+    /// use libnccl::{Config, UniqueId};
     ///
-    /// let nccl = Nccl::load()?;
+    /// let nccl = libnccl_cpu::nccl();
     /// let id: UniqueId = text.parse().expect("a rank of the communicator has sent it");
-    /// let comm = nccl.grow_rank(9, 8, &id, &Config::default())?;
+    /// let comm = nccl.grow_rank(2, 1, &id, &Config::default())?;
+    /// assert_eq!((comm.size(), comm.rank()), (2, 1));
+    /// # old.join().unwrap()?;
     /// # Ok(())
     /// # }
     /// ```

@@ -43,11 +43,11 @@ impl Communicator {
     /// Tells NCCL of a buffer that operations will use, so that it can skip its staging copies. Local to this
     /// rank. Since NCCL 2.19.3.
     ///
-    /// ```no_run
+    /// ```
     /// # fn main() -> libnccl::Result<()> {
     /// # use libnccl::{ReduceOp, StreamRef};
-    /// # let nccl = libnccl::Nccl::load()?;
-    /// # let comm = nccl.init_rank(8, 0, &nccl.unique_id()?)?;
+    /// # let nccl = libnccl_cpu::nccl();
+    /// # let comm = nccl.init_all(&[0])?.remove(0);
     /// # fn synchronize() {}
     /// let mut buffer = nccl.alloc::<f32>(1 << 20)?;
     /// let registration = comm.register(&buffer)?;

@@ -14,13 +14,18 @@ impl Communicator {
     ///
     /// All ranks call this. The new communicator has this one's options.
     ///
-    /// ```no_run
-    /// # fn main() -> libnccl::Result<()> {
-    /// # let nccl = libnccl::Nccl::load()?;
-    /// # let world = nccl.init_rank(8, 0, &nccl.unique_id()?)?;
-    /// let half = (world.rank() / 4) as u32;
-    /// let node = world.split(Some(half), 0)?.expect("this rank named a color");
-    /// assert_eq!(node.size(), 4);
+    /// ```
+    /// # use libnccl::{Communicator, Result};
+    /// # fn each(comm: Communicator) -> Result<()> {
+    /// // On each of four ranks:
+    /// let half = (comm.rank() / 2) as u32;
+    /// let node = comm.split(Some(half), 0)?.expect("this rank named a color");
+    /// assert_eq!((node.size(), node.rank()), (2, comm.rank() % 2));
+    /// # Ok(())
+    /// # }
+    /// # fn main() -> Result<()> {
+    /// # let comms = libnccl_cpu::nccl().init_all(&[0, 1, 2, 3])?;
+    /// # std::thread::scope(|s| comms.into_iter().for_each(|comm| drop(s.spawn(|| each(comm).unwrap()))));
     /// # Ok(())
     /// # }
     /// ```
@@ -36,15 +41,18 @@ impl Communicator {
     /// [`split`](Self::split) with options for the new communicator. Those that are not set are NCCL's defaults,
     /// but for the timeout; with none set, all are this communicator's. Since NCCL 2.18.1.
     ///
-    /// ```no_run
-    /// # fn main() -> libnccl::Result<()> {
-    /// # let nccl = libnccl::Nccl::load()?;
-    /// # let comm = nccl.init_rank(8, 0, &nccl.unique_id()?)?;
-    /// use libnccl::Config;
-    ///
+    /// ```
+    /// # use libnccl::{Communicator, Config, Result};
+    /// # fn each(comm: Communicator) -> Result<()> {
+    /// // On each of three ranks:
     /// let config = Config::new().split_share(true).name("even ranks");
     /// let even = comm.split_with((comm.rank() % 2 == 0).then_some(0), 0, &config)?;
-    /// assert_eq!(even.is_none(), comm.rank() % 2 == 1);
+    /// assert_eq!(even.is_none(), comm.rank() == 1);
+    /// # Ok(())
+    /// # }
+    /// # fn main() -> Result<()> {
+    /// # let comms = libnccl_cpu::nccl().init_all(&[0, 1, 2])?;
+    /// # std::thread::scope(|s| comms.into_iter().for_each(|comm| drop(s.spawn(|| each(comm).unwrap()))));
     /// # Ok(())
     /// # }
     /// ```

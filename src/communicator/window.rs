@@ -121,12 +121,12 @@ pub struct Window<'c, T> {
 
 /// A place in a window; see [`Window::at`].
 ///
-/// ```no_run
+/// ```
 /// # fn main() -> libnccl::Result<()> {
-/// # let nccl = libnccl::Nccl::load()?;
-/// # let comm = nccl.init_rank(8, 0, &nccl.unique_id()?)?;
 /// use libnccl::WindowFlags;
 ///
+/// let nccl = libnccl_cpu::nccl();
+/// let comm = nccl.init_all(&[0])?.remove(0);
 /// let mut buffer = nccl.alloc::<f32>(1024)?;
 /// let window = comm.register_window(&mut buffer, WindowFlags::COLL_SYMMETRIC)?;
 /// let second_half = window.at(512);
@@ -169,20 +169,18 @@ impl Communicator {
     /// All ranks call this, with buffers of the same length and the same flags, and end their windows when no
     /// rank uses them any more. One thread with several ranks uses [`Group::register_window`].
     ///
-    /// ```no_run
-    /// # fn main() -> libnccl::Result<()> {
-    /// # let nccl = libnccl::Nccl::load()?;
-    /// # let comm = nccl.init_rank(8, 0, &nccl.unique_id()?)?;
+    /// ```
+    /// # use libnccl::{Communicator, Nccl, Result, Signal, StreamRef, WaitSignal, WindowFlags};
+    /// # fn each(nccl: &Nccl, comm: Communicator) -> Result<()> {
     /// # fn synchronize() {}
-    /// use libnccl::{Signal, StreamRef, WaitSignal, WindowFlags};
-    ///
+    /// // On each of two ranks:
     /// let mut buffer = nccl.alloc::<f32>(1024)?;
     /// let window = comm.register_window(&mut buffer, WindowFlags::COLL_SYMMETRIC)?;
     /// if comm.rank() == 0 {
     ///     // To the second half of rank 1's window.
     ///     let first_half = buffer.get(..512).expect("it has 1024 elements");
     ///     comm.put_signal(first_half, 1, window.at(512), Signal::default(), StreamRef::DEFAULT)?;
-    /// } else if comm.rank() == 1 {
+    /// } else {
     ///     let signals = [WaitSignal { count: 1, peer: 0, signal: Signal::default() }];
     ///     comm.wait_signal(&signals, StreamRef::DEFAULT)?;
     /// }
@@ -191,6 +189,13 @@ impl Communicator {
     /// // SAFETY: all ranks' work was before the barrier.
     /// unsafe { buffer.assume_idle() };
     /// window.deregister()?;
+    /// # Ok(())
+    /// # }
+    /// # fn main() -> Result<()> {
+    /// # let nccl = libnccl_cpu::nccl();
+    /// # let comms = nccl.init_all(&[0, 1])?;
+    /// # let nccl = &nccl;
+    /// # std::thread::scope(|s| comms.into_iter().for_each(|comm| drop(s.spawn(move || each(nccl, comm).unwrap()))));
     /// # Ok(())
     /// # }
     /// ```
@@ -213,13 +218,13 @@ impl<'scope, 'env> Group<'scope, 'env> {
     /// [`Communicator::register_window`] at the end of the group: for one thread that has several ranks. Since
     /// NCCL 2.27.3.
     ///
-    /// ```no_run
+    /// ```
     /// # fn main() -> libnccl::Result<()> {
-    /// # let nccl = libnccl::Nccl::load()?;
-    /// # let comms = nccl.init_all(&[0, 1])?;
     /// # fn set_device(_: i32) {}
     /// use libnccl::WindowFlags;
     ///
+    /// let nccl = libnccl_cpu::nccl();
+    /// let comms = nccl.init_all(&[0, 1])?;
     /// let mut buffers = Vec::new();
     /// for comm in &comms {
     ///     set_device(comm.device()); // cudaSetDevice
@@ -299,12 +304,12 @@ impl<'c, T: Element> Window<'c, T> {
     /// work as ever, and one-sided operations do not work. Before the end of the group that registers it, there
     /// is none yet.
     ///
-    /// ```no_run
+    /// ```
     /// # fn main() -> libnccl::Result<()> {
-    /// # let nccl = libnccl::Nccl::load()?;
-    /// # let comm = nccl.init_rank(8, 0, &nccl.unique_id()?)?;
     /// use libnccl::WindowFlags;
     ///
+    /// let nccl = libnccl_cpu::nccl();
+    /// let comm = nccl.init_all(&[0])?.remove(0);
     /// let mut buffer = nccl.alloc::<f32>(1024)?;
     /// let window = comm.register_window(&mut buffer, WindowFlags::COLL_SYMMETRIC)?;
     /// if !window.is_active() {
@@ -326,12 +331,12 @@ impl<'c, T: Element> Window<'c, T> {
 
     /// The address that NCCL has for this rank's part of the window; null if it is not active. Since NCCL 2.29.2.
     ///
-    /// ```no_run
+    /// ```
     /// # fn main() -> libnccl::Result<()> {
-    /// # let nccl = libnccl::Nccl::load()?;
-    /// # let comm = nccl.init_rank(8, 0, &nccl.unique_id()?)?;
     /// use libnccl::WindowFlags;
     ///
+    /// let nccl = libnccl_cpu::nccl();
+    /// let comm = nccl.init_all(&[0])?.remove(0);
     /// let mut buffer = nccl.alloc::<f32>(1024)?;
     /// let window = comm.register_window(&mut buffer, WindowFlags::DEFAULT)?;
     /// if window.is_active() {
