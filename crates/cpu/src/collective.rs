@@ -430,38 +430,46 @@ impl Call {
 
     /// Makes what this rank receives out of what all said along with `step`.
     fn over_payloads(&self, part: &Part<'_>, step: u64) {
-        let Part { world, rank, receive, .. } = *part;
-        let (shape, factor) = (self.function.shape(), self.factor());
-        let factor = |source| match self.reduction {
-            Some(Reduction::PreMulSum(_)) => Own::from_words(world.own(source, step), true).factor,
-            _ => factor,
-        };
         // Those whose pieces come here and are not empty.
-        let makers = if self.shares_results() { 0..self.bytes.div_ceil(self.chunk) } else { rank..rank + 1 };
-        for piece in makers.flat_map(|maker| self.pieces(maker)) {
-            if piece.target.is_some_and(|target| target != rank) {
-                continue;
+        let makers =
+            if self.shares_results() { 0..self.bytes.div_ceil(self.chunk) } else { part.rank..part.rank + 1 };
+        for maker in makers {
+            for piece in self.pieces(maker) {
+                if piece.target.is_none_or(|target| target == part.rank) {
+                    self.over_payload(part, step, piece);
+                }
             }
-            let from = self.part(shape.input, piece.input);
-            let to = receive.slice(self.part(shape.output, piece.output));
-            // Nothing of it is the caller's memory, so it can become the result where that belongs.
-            to.fill(|result| {
-                for (index, source) in piece.sources(self.ranks).enumerate() {
-                    let input = world.payload(source, step, self.input(source));
-                    let input = &input.bytes()[from.clone()];
-                    match self.reduction {
-                        Some(reduction) if index > 0 => {
-                            reduction.combine(self.data_type, result, input, factor(source));
-                        }
-                        Some(reduction) => reduction.begin(self.data_type, result, input, factor(source)),
-                        None => result.copy_from_slice(input),
-                    }
-                }
-                if let Some(reduction) = self.reduction {
-                    reduction.finish(self.data_type, self.ranks, result);
-                }
-            });
         }
+    }
+
+    /// Makes a piece of it.
+    fn over_payload(&self, Part { world, receive, .. }: &Part<'_>, step: u64, piece: Piece) {
+        let shape = self.function.shape();
+        let from = self.part(shape.input, piece.input);
+        let to = receive.slice(self.part(shape.output, piece.output));
+        let payload = |source| world.payload(source, step, self.input(source));
+        let Some(reduction) = self.reduction else {
+            to.write(0, &payload(piece.first).bytes()[from]);
+            return;
+        };
+        let common = self.factor();
+        let factor = |source| match reduction {
+            Reduction::PreMulSum(_) => Own::from_words(world.own(source, step), true).factor,
+            _ => common,
+        };
+        // Nothing of it is the caller's memory, so it can become the result where that belongs.
+        to.fill(|result| {
+            for (index, source) in piece.sources(self.ranks).enumerate() {
+                let input = payload(source);
+                let input = &input.bytes()[from.clone()];
+                if index == 0 {
+                    reduction.begin(self.data_type, result, input, factor(source));
+                } else {
+                    reduction.combine(self.data_type, result, input, factor(source));
+                }
+            }
+            reduction.finish(self.data_type, self.ranks, result);
+        });
     }
 
     /// Makes this rank's pieces straight from the ranks' buffers.
