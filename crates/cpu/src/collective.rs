@@ -13,7 +13,7 @@ use crate::buffer::{self, Source, Target};
 use crate::data_type::{self, DataType};
 use crate::debug::{self, Subsystem};
 use crate::failure::Result;
-use crate::reach::{Reach, Whereabouts};
+use crate::reach::{Seat, Whereabouts};
 use crate::reduction::{self, Factor, Reduction};
 use crate::segment::TINY;
 use crate::world::{OWN, PAYLOAD, STAGE, World};
@@ -158,9 +158,7 @@ struct Own {
 /// This rank's part in a call.
 #[derive(Debug)]
 pub(crate) struct Part<'a> {
-    pub(crate) reach: &'a Reach,
-    pub(crate) world: &'a World,
-    pub(crate) rank: usize,
+    pub(crate) seat: Seat<'a>,
     pub(crate) send: Source,
     pub(crate) receive: Target,
 }
@@ -269,7 +267,7 @@ impl Call {
 
     /// Runs the collective.
     pub(crate) async fn run(self, part: Part<'_>) -> Result {
-        let Part { world, rank, .. } = part;
+        let Seat { world, rank, .. } = part.seat;
         if self.ranks == 1 {
             let own = self.own(&part, false);
             return self.direct(&part, &[own]);
@@ -292,8 +290,8 @@ impl Call {
 
     /// Says what this rank calls, with its input.
     fn say(&self, part: &Part<'_>, step: u64) {
-        let Part { world, rank, send, .. } = *part;
-        let input = send.bytes(0, self.input(rank));
+        let Seat { world, rank, .. } = part.seat;
+        let input = part.send.bytes(0, self.input(rank));
         if self.factor().is_some() {
             world.say(rank, step, self.common(), input, &self.own(part, false).words());
         } else {
@@ -303,7 +301,7 @@ impl Call {
 
     /// Makes the result out of the ranks' buffers, after they have said in `step` where these are.
     async fn over_buffers(self, part: Part<'_>, step: u64) -> Result {
-        let Part { world, rank, .. } = part;
+        let Seat { world, rank, .. } = part.seat;
         let own = self.own(&part, true);
         world.say(rank, step, self.common(), &[], &own.words());
         if let Err(failure) = world.all(rank, step).await {
@@ -322,7 +320,7 @@ impl Call {
 
     /// The same once they are known.
     async fn with_buffers(&self, part: &Part<'_>, said: &[Own]) -> Result {
-        let Part { reach, world, rank, .. } = *part;
+        let Seat { reach, world, rank } = part.seat;
         let spread = if self.function == Function::Broadcast { Function::Spread } else { self.function };
         let spread = Self { function: spread, ..*self };
         let (way, call) = self.choose(part, &spread, said).await?;
@@ -348,19 +346,18 @@ impl Call {
         spread: &'a Self,
         said: &[Own],
     ) -> Result<(Way, &'a Self)> {
-        let Part { reach, world, rank, .. } = *part;
         if said.iter().any(Own::is_hidden) {
             return Ok((Way::Staged, self));
         }
         for call in [spread, self] {
-            if reach.everywhere(world, rank, &call.used(said)).await? {
+            if part.seat.everywhere(&call.used(said)).await? {
                 return Ok((Way::Direct, call));
             }
         }
         // Of every rank, since the answer also holds for calls that use the memory of others.
         let any = |rank| (rank, if self.input(rank) > 0 { said[rank].send } else { said[rank].receive });
         let any: Vec<_> = (0..self.ranks).map(any).collect();
-        if spread.is_read() && reach.readable(world, rank, &any).await? {
+        if spread.is_read() && part.seat.readable(&any).await? {
             return Ok((Way::Read, spread));
         }
         Ok((Way::Staged, self))
@@ -408,10 +405,10 @@ impl Call {
     }
 
     fn own(&self, part: &Part<'_>, others: bool) -> Own {
-        let others = others && !part.world.is_one_process();
+        let others = others && !part.seat.world.is_one_process();
         Own {
-            send: Whereabouts::new(part.send.start(), self.input(part.rank), others),
-            receive: Whereabouts::new(part.receive.start(), self.output(part.rank), others),
+            send: Whereabouts::new(part.send.start(), self.input(part.seat.rank), others),
+            receive: Whereabouts::new(part.receive.start(), self.output(part.seat.rank), others),
             factor: self.factor(),
         }
     }
@@ -431,11 +428,14 @@ impl Call {
     /// Makes what this rank receives out of what all said along with `step`.
     fn over_payloads(&self, part: &Part<'_>, step: u64) {
         // Those whose pieces come here and are not empty.
-        let makers =
-            if self.shares_results() { 0..self.bytes.div_ceil(self.chunk) } else { part.rank..part.rank + 1 };
+        let makers = if self.shares_results() {
+            0..self.bytes.div_ceil(self.chunk)
+        } else {
+            part.seat.rank..part.seat.rank + 1
+        };
         for maker in makers {
             for piece in self.pieces(maker) {
-                if piece.target.is_none_or(|target| target == part.rank) {
+                if piece.target.is_none_or(|target| target == part.seat.rank) {
                     self.over_payload(part, step, piece);
                 }
             }
@@ -443,18 +443,18 @@ impl Call {
     }
 
     /// Makes a piece of it.
-    fn over_payload(&self, Part { world, receive, .. }: &Part<'_>, step: u64, piece: Piece) {
+    fn over_payload(&self, Part { seat, receive, .. }: &Part<'_>, step: u64, piece: Piece) {
         let shape = self.function.shape();
         let from = self.part(shape.input, piece.input);
         let to = receive.slice(self.part(shape.output, piece.output));
-        let payload = |source| world.payload(source, step, self.input(source));
+        let payload = |source| seat.world.payload(source, step, self.input(source));
         let Some(reduction) = self.reduction else {
             to.write(0, &payload(piece.first).bytes()[from]);
             return;
         };
         let common = self.factor();
         let factor = |source| match reduction {
-            Reduction::PreMulSum(_) => Own::from_words(world.own(source, step), true).factor,
+            Reduction::PreMulSum(_) => Own::from_words(seat.world.own(source, step), true).factor,
             _ => common,
         };
         // Nothing of it is the caller's memory, so it can become the result where that belongs.
@@ -474,7 +474,8 @@ impl Call {
 
     /// Makes this rank's pieces straight from the ranks' buffers.
     fn direct(&self, part: &Part<'_>, said: &[Own]) -> Result {
-        let Part { reach, world, rank, send, receive } = *part;
+        let Part { seat, send, receive } = *part;
+        let Seat { world, rank, .. } = seat;
         let shape = self.function.shape();
         let mut scratch = vec![0; BLOCK.min(self.bytes)];
         let _touch = world.touch(rank)?;
@@ -484,7 +485,7 @@ impl Call {
                 let whole = if source == rank {
                     send
                 } else {
-                    reach.source(world, rank, source, said[source].send, self.input(source))?
+                    seat.source(source, said[source].send, self.input(source))?
                 };
                 Ok((whole.slice(from.clone()), said[source].factor))
             };
@@ -492,7 +493,7 @@ impl Call {
                 let whole = if target == rank {
                     receive
                 } else {
-                    reach.target(world, rank, target, said[target].receive, self.output(target))?
+                    seat.target(target, said[target].receive, self.output(target))?
                 };
                 Ok(whole.slice(to.clone()))
             };
@@ -518,7 +519,8 @@ impl Call {
 
     /// Copies this rank's pieces out of the memory of the other ranks' processes, and into it.
     fn read(&self, part: &Part<'_>, said: &[Own]) -> Result {
-        let Part { reach, world, rank, send, receive } = *part;
+        let Part { seat, send, receive } = *part;
+        let Seat { world, rank, .. } = seat;
         let shape = self.function.shape();
         let _touch = world.touch(rank)?;
         for piece in self.pieces(rank) {
@@ -528,11 +530,11 @@ impl Call {
             if piece.first == rank {
                 own.copy(send.slice(from), self.streams());
             } else {
-                reach.read(world, rank, (piece.first, said[piece.first].send), from.start, own)?;
+                seat.read(piece.first, said[piece.first].send, from.start, own)?;
             }
             for target in piece.targets(self.ranks).filter(|target| *target != rank) {
                 if target != piece.first || said[target].send != said[target].receive {
-                    reach.write(world, rank, (target, said[target].receive), to.start, own.source())?;
+                    seat.write(target, said[target].receive, to.start, own.source())?;
                 }
             }
         }
@@ -542,7 +544,7 @@ impl Call {
     /// Makes this rank's pieces from what the ranks stage of their inputs, a window at a time. In each step a
     /// rank stages a window, takes what others made of the one before, and makes its own of this one.
     async fn staged(&self, part: &Part<'_>, said: &[Own]) -> Result {
-        let Part { world, rank, send, receive, .. } = *part;
+        let Part { seat: Seat { world, rank, .. }, send, receive } = *part;
         let shape = self.function.shape();
         let shares = self.shares_results();
         let cells = if shape.input == Division::Whole { 1 } else { self.ranks };

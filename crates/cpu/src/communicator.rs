@@ -11,7 +11,7 @@ use crate::buffer::Source;
 use crate::data_type::DataType;
 use crate::failure::{Failure, Progress, Result};
 use crate::options::Options;
-use crate::reach::Reach;
+use crate::reach::{Reach, Seat};
 use crate::reduction::Reduction;
 use crate::registry::Registry;
 use crate::unique_id::UniqueId;
@@ -117,10 +117,6 @@ impl Communicator {
         self.device
     }
 
-    pub(crate) fn reach(&self) -> &Reach {
-        &self.reach
-    }
-
     pub(crate) fn windows(&self) -> &Windows {
         &self.windows
     }
@@ -171,6 +167,12 @@ impl Communicator {
                 .cloned()
                 .unwrap_or_else(|| Failure::argument("the communicator was never initialized"))
         })
+    }
+
+    /// The same, with what operations use of other ranks' memory.
+    pub(crate) fn seat(&self) -> Result<Seat<'_>> {
+        let Membership { world, rank, .. } = self.place()?;
+        Ok(Seat { reach: &self.reach, world, rank: *rank })
     }
 
     /// The same, if operations can be started.

@@ -29,7 +29,7 @@ use crate::memory;
 use crate::one_sided::{self, Awaited, Put};
 use crate::point_to_point::{Message, Way};
 use crate::process::Process;
-use crate::reach::Reach;
+use crate::reach::{Reach, Seat};
 use crate::reduction::Reduction;
 use crate::world::{Alarm, World};
 
@@ -187,8 +187,7 @@ impl Rank {
     ) -> impl Future<Output = Result> {
         let reduction = (function == Function::AllReduce).then_some(Reduction::Sum);
         let call = Call::new(function, count, bytes(), reduction, 0, self.world.ranks());
-        let Self { world, rank, reach } = self;
-        call.run(Part { reach, world, rank: *rank, send: send.source(), receive: receive.target() })
+        call.run(Part { seat: self.seat(), send: send.source(), receive: receive.target() })
     }
 
     /// Sums up `length` bytes of each rank.
@@ -225,7 +224,11 @@ impl Rank {
     }
 
     fn way(&self, peer: usize) -> Way<'_> {
-        Way { reach: &self.reach, world: &self.world, rank: self.rank, peer }
+        Way { seat: self.seat(), peer }
+    }
+
+    fn seat(&self) -> Seat<'_> {
+        Seat { reach: &self.reach, world: &self.world, rank: self.rank }
     }
 
     async fn send(&self, peer: usize, buffer: &Buffer) -> Result {

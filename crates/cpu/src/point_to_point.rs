@@ -11,7 +11,7 @@ use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 use crate::buffer::{Source, Target};
 use crate::data_type::{self, DataType};
 use crate::failure::{Failure, Result};
-use crate::reach::{Reach, Whereabouts};
+use crate::reach::{Seat, Whereabouts};
 use crate::segment::TINY;
 use crate::world::{Mailbox, World};
 
@@ -45,9 +45,7 @@ pub(crate) struct Message {
 /// A rank and whom it sends to or receives from.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Way<'a> {
-    pub(crate) reach: &'a Reach,
-    pub(crate) world: &'a World,
-    pub(crate) rank: usize,
+    pub(crate) seat: Seat<'a>,
     pub(crate) peer: usize,
 }
 
@@ -69,7 +67,7 @@ impl Message {
     }
 
     pub(crate) async fn send(self, way: Way<'_>, from: Source) -> Result {
-        let Way { world, rank, peer, .. } = way;
+        let Way { seat: Seat { world, rank, .. }, peer } = way;
         let is_near = world.process(rank) == world.process(peer);
         let mut answer = Answer::Declined;
         if self.bytes() > LONG {
@@ -88,7 +86,11 @@ impl Message {
     }
 
     /// Offers the elements to the receiver, to copy them from where they are.
-    async fn offer(self, Way { world, rank, peer, .. }: Way<'_>, place: Whereabouts) -> Result<Answer> {
+    async fn offer(
+        self,
+        Way { seat: Seat { world, rank, .. }, peer }: Way<'_>,
+        place: Whereabouts,
+    ) -> Result<Answer> {
         let mailbox = world.mailbox(rank, peer);
         let start = mailbox.written.load(Relaxed);
         mailbox.room(world, peer, start, start, OFFER).await?;
@@ -109,7 +111,11 @@ impl Message {
     }
 
     /// Sends the elements through the ring.
-    async fn stream(self, Way { world, rank, peer, .. }: Way<'_>, from: Source) -> Result<Answer> {
+    async fn stream(
+        self,
+        Way { seat: Seat { world, rank, .. }, peer }: Way<'_>,
+        from: Source,
+    ) -> Result<Answer> {
         let mailbox = world.mailbox(rank, peer);
         let start = mailbox.written.load(Relaxed);
         let payload = start + HEADER;
@@ -148,7 +154,7 @@ impl Message {
     }
 
     pub(crate) async fn receive(self, way: Way<'_>, to: Target) -> Result {
-        let Way { world, rank, peer, .. } = way;
+        let Way { seat: Seat { world, rank, .. }, peer } = way;
         let mailbox = world.mailbox(peer, rank);
         loop {
             let start = mailbox.read.load(Relaxed);
@@ -181,7 +187,7 @@ impl Message {
 
     /// Takes the elements out of the ring.
     async fn take(self, way: Way<'_>, payload: u64, end: u64, to: Target) -> Result {
-        let Way { world, rank, peer, .. } = way;
+        let Way { seat: Seat { world, rank, .. }, peer } = way;
         let mailbox = world.mailbox(peer, rank);
         let next = end.next_multiple_of(HEADER);
         let mut at = payload;
@@ -199,10 +205,10 @@ impl Message {
 
     /// Copies the elements that are offered, unless this rank cannot use the sender's memory.
     fn fetch(self, way: Way<'_>, place: [u64; Whereabouts::WORDS], to: Target) -> Result<bool> {
-        let Way { reach, world, rank, peer } = way;
+        let Way { seat, peer } = way;
         let length = self.bytes() as usize;
-        let _touch = world.touch(rank)?;
-        let stretch = reach.stretch(world, rank, peer, Whereabouts::from_words(place), length);
+        let _touch = seat.world.touch(seat.rank)?;
+        let stretch = seat.stretch(peer, Whereabouts::from_words(place), length);
         let Some(from) = stretch.as_ref().and_then(|stretch| stretch.source(0, length)) else {
             return Ok(false);
         };
@@ -307,6 +313,7 @@ mod tests {
     use crate::executor;
     use crate::memory;
     use crate::process::Process;
+    use crate::reach::Reach;
     use std::collections::VecDeque;
     use std::process::Command;
     use std::sync::Arc;
@@ -323,10 +330,14 @@ mod tests {
         let (from, to) = unsafe { (Source::new(start, COUNT), Target::new(received.as_mut_ptr(), COUNT)) };
         let (one, two) = (Arc::clone(&world), Arc::clone(&world));
         let send: executor::Operation = Box::pin(async move {
-            message.send(Way { reach: &Reach::default(), world: &one, rank: 0, peer: 1 }, from).await
+            message
+                .send(Way { seat: Seat { reach: &Reach::default(), world: &one, rank: 0 }, peer: 1 }, from)
+                .await
         });
         let receive: executor::Operation = Box::pin(async move {
-            message.receive(Way { reach: &Reach::default(), world: &two, rank: 1, peer: 0 }, to).await
+            message
+                .receive(Way { seat: Seat { reach: &Reach::default(), world: &two, rank: 1 }, peer: 0 }, to)
+                .await
         });
         executor::run(vec![VecDeque::from([send]), VecDeque::from([receive])], 1, || ()).unwrap();
         // SAFETY: as above.

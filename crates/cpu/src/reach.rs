@@ -61,6 +61,14 @@ pub(crate) struct Reach {
     told: AtomicU8,
 }
 
+/// A rank among the others, and what it can use of their memory.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Seat<'a> {
+    pub(crate) reach: &'a Reach,
+    pub(crate) world: &'a World,
+    pub(crate) rank: usize,
+}
+
 /// A stretch of a rank's memory, in reach for as long as this is there.
 #[derive(Debug)]
 pub(crate) struct Stretch {
@@ -120,18 +128,30 @@ impl Whereabouts {
 }
 
 impl Reach {
+    /// Whether this is asked for the first time of `way`.
+    pub(crate) fn is_new(&self, way: u8) -> bool {
+        // Nearly always not, and then nothing is written.
+        let bit = 1 << way;
+        self.told.load(Relaxed) & bit == 0 && self.told.fetch_or(bit, Relaxed) & bit == 0
+    }
+
+    fn known(&self) -> std::sync::MutexGuard<'_, HashMap<Key, Access>> {
+        self.known.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Seat<'_> {
+    fn is_near(self, owner: usize) -> bool {
+        self.world.process(owner) == self.world.process(self.rank)
+    }
+
     /// Whether every rank can use all `buffers`, given with their owners, as `rank`; all ranks call this with
     /// the same buffers and get the same answer.
-    pub(crate) async fn everywhere(
-        &self,
-        world: &World,
-        rank: usize,
-        buffers: &[(usize, Whereabouts)],
-    ) -> Result<bool> {
+    pub(crate) async fn everywhere(self, buffers: &[(usize, Whereabouts)]) -> Result<bool> {
         if buffers.iter().any(|(_, buffer)| !buffer.is_told()) {
             return Ok(false);
         }
-        if world.is_one_process() {
+        if self.world.is_one_process() {
             return Ok(true);
         }
         let Some(places) = buffers
@@ -144,20 +164,20 @@ impl Reach {
         let unknown = |known: &HashMap<_, _>| {
             places.iter().filter(|(owner, place)| !known.contains_key(&(*owner, place.allocation))).count()
         };
-        if unknown(&self.known()) > 0 {
-            self.look(world, rank, &places).await?;
+        if unknown(&self.reach.known()) > 0 {
+            self.look(&places).await?;
         }
-        let known = self.known();
+        let known = self.reach.known();
         Ok(places
             .iter()
             .all(|(owner, place)| !matches!(known.get(&(*owner, place.allocation)), None | Some(Access::No))))
     }
 
     /// Maps what is new of `places` and tells the other ranks whether that went well.
-    async fn look(&self, world: &World, rank: usize, places: &[(usize, Place)]) -> Result {
+    async fn look(self, places: &[(usize, Place)]) -> Result {
         let mut new = HashMap::new();
         {
-            let mut known = self.known();
+            let mut known = self.reach.known();
             if known.len() + places.len() > MOST {
                 // All ranks know the same, so all forget at the same time.
                 known.clear();
@@ -165,42 +185,37 @@ impl Reach {
             for (owner, place) in places {
                 let key = (*owner, place.allocation);
                 if !known.contains_key(&key) && !new.contains_key(&key) {
-                    new.insert(key, self.access(world, rank, *owner, *place));
+                    new.insert(key, self.access(*owner, *place));
                 }
             }
         }
         let possible = !new.values().any(|access| matches!(access, Access::No));
-        let possible = all_can(world, rank, possible).await?;
+        let possible = self.all_can(possible).await?;
         let new = new.into_iter().map(|(key, access)| (key, if possible { access } else { Access::No }));
-        self.known().extend(new);
+        self.reach.known().extend(new);
         Ok(())
     }
 
     /// Whether every rank can [`read`](Self::read) and [`write`](Self::write) `buffers`, given with their owners, faster
     /// than have them staged; all ranks call this with the same buffers and get the same answer, the first time by
     /// trying.
-    pub(crate) async fn readable(
-        &self,
-        world: &World,
-        rank: usize,
-        buffers: &[(usize, Whereabouts)],
-    ) -> Result<bool> {
+    pub(crate) async fn readable(self, buffers: &[(usize, Whereabouts)]) -> Result<bool> {
         if buffers.iter().any(|(_, buffer)| !buffer.is_told()) {
             return Ok(false);
         }
-        if let Some(readable) = self.readable.get() {
+        if let Some(readable) = self.reach.readable.get() {
             return Ok(*readable);
         }
         let mut byte = [0];
         // SAFETY: one byte, used through this only.
         let target = unsafe { Target::new(byte.as_mut_ptr(), 1) };
-        let mut others = buffers.iter().filter(|(owner, _)| world.process(*owner) != world.process(rank));
+        let mut others = buffers.iter().filter(|(owner, _)| !self.is_near(*owner));
         let unread = others.find_map(|(owner, buffer)| {
-            let error = foreign::read(&world.process(*owner), buffer.address, target).err()?;
+            let error = foreign::read(&self.world.process(*owner), buffer.address, target).err()?;
             Some(format!("memory of rank {owner} cannot be read and is staged: {error}"))
         });
         let unwritten = || {
-            let error = foreign::may_write(&world.process(rank)).err()?;
+            let error = foreign::may_write(&self.world.process(self.rank)).err()?;
             Some(format!("memory of other ranks cannot be written and is staged: {error}"))
         };
         let slow = || {
@@ -219,102 +234,60 @@ impl Reach {
         if let Some(failure) = &failure {
             debug::info(Subsystem::SharedMemory, || failure.clone());
         }
-        let readable = all_can(world, rank, failure.is_none()).await?;
-        Ok(*self.readable.get_or_init(|| readable))
-    }
-
-    /// Whether this is asked for the first time of `way`.
-    pub(crate) fn is_new(&self, way: u8) -> bool {
-        // Nearly always not, and then nothing is written.
-        let bit = 1 << way;
-        self.told.load(Relaxed) & bit == 0 && self.told.fetch_or(bit, Relaxed) & bit == 0
+        let readable = self.all_can(failure.is_none()).await?;
+        Ok(*self.reach.readable.get_or_init(|| readable))
     }
 
     /// Copies what lies `offset` bytes into `buffer` of `owner`, which is in another process or in this one.
-    pub(crate) fn read(
-        &self,
-        world: &World,
-        rank: usize,
-        (owner, buffer): (usize, Whereabouts),
-        offset: usize,
-        target: Target,
-    ) -> Result {
+    pub(crate) fn read(self, owner: usize, buffer: Whereabouts, offset: usize, target: Target) -> Result {
         let address = buffer.address + offset as u64;
-        if world.process(owner) == world.process(rank) {
+        if self.is_near(owner) {
             let start = std::ptr::with_exposed_provenance(address as usize);
             // SAFETY: as in `source`.
             target.copy(unsafe { Source::new(start, target.length()) }, false);
             return Ok(());
         }
-        foreign::read(&world.process(owner), address, target).map_err(|error| {
+        foreign::read(&self.world.process(owner), address, target).map_err(|error| {
             Failure::remote(format!("{} bytes of rank {owner} cannot be read: {error}", target.length()))
         })
     }
 
     /// Copies `source` to `offset` bytes into `buffer` of `owner`.
-    pub(crate) fn write(
-        &self,
-        world: &World,
-        rank: usize,
-        (owner, buffer): (usize, Whereabouts),
-        offset: usize,
-        source: Source,
-    ) -> Result {
+    pub(crate) fn write(self, owner: usize, buffer: Whereabouts, offset: usize, source: Source) -> Result {
         let address = buffer.address + offset as u64;
-        if world.process(owner) == world.process(rank) {
+        if self.is_near(owner) {
             let start = std::ptr::with_exposed_provenance_mut(address as usize);
             // SAFETY: as in `target`.
             unsafe { Target::new(start, source.length()) }.copy(source, false);
             return Ok(());
         }
-        foreign::write(&world.process(owner), address, source).map_err(|error| {
+        foreign::write(&self.world.process(owner), address, source).map_err(|error| {
             Failure::remote(format!("{} bytes of rank {owner} cannot be written: {error}", source.length()))
         })
     }
 
     /// `length` bytes that `owner` said are at `buffer`, to read.
-    pub(crate) fn source(
-        &self,
-        world: &World,
-        rank: usize,
-        owner: usize,
-        buffer: Whereabouts,
-        length: usize,
-    ) -> Result<Source> {
-        let start = self.start(world, rank, owner, buffer, length)?;
+    pub(crate) fn source(self, owner: usize, buffer: Whereabouts, length: usize) -> Result<Source> {
+        let start = self.start(owner, buffer, length)?;
         // SAFETY: `start` is where they are here, and `owner`, or its caller, vouched for them in the call of
         // which this is a part. It does not return from that before all ranks have said that they are done.
         Ok(unsafe { Source::new(start, length) })
     }
 
     /// `length` bytes that `owner` said are at `buffer`, to write.
-    pub(crate) fn target(
-        &self,
-        world: &World,
-        rank: usize,
-        owner: usize,
-        buffer: Whereabouts,
-        length: usize,
-    ) -> Result<Target> {
-        let start = self.start(world, rank, owner, buffer, length)?;
+    pub(crate) fn target(self, owner: usize, buffer: Whereabouts, length: usize) -> Result<Target> {
+        let start = self.start(owner, buffer, length)?;
         // SAFETY: as for `source`; which rank writes which part, the collective settles.
         Ok(unsafe { Target::new(start, length) })
     }
 
-    fn start(
-        &self,
-        world: &World,
-        rank: usize,
-        owner: usize,
-        buffer: Whereabouts,
-        length: usize,
-    ) -> Result<*mut u8> {
-        if world.process(owner) == world.process(rank) {
+    fn start(self, owner: usize, buffer: Whereabouts, length: usize) -> Result<*mut u8> {
+        if self.is_near(owner) {
             return Ok(std::ptr::with_exposed_provenance_mut(buffer.address as usize));
         }
         let lost = || Failure::internal(format!("memory of rank {owner} that was mapped is not"));
         let place = buffer.place.ok_or_else(lost)?;
-        let known = self.known();
+        let known = self.reach.known();
         let Some(Access::Mapped(mapping)) = known.get(&(owner, place.allocation)) else { return Err(lost()) };
         let part = mapping.part(place.offset, length);
         part.map(std::ptr::NonNull::as_ptr).ok_or_else(|| {
@@ -327,44 +300,37 @@ impl Reach {
 
     /// `length` bytes that `owner` said are at `buffer`; none if this rank cannot use them. No other rank is
     /// asked.
-    pub(crate) fn stretch(
-        &self,
-        world: &World,
-        rank: usize,
-        owner: usize,
-        buffer: Whereabouts,
-        length: usize,
-    ) -> Option<Stretch> {
+    pub(crate) fn stretch(self, owner: usize, buffer: Whereabouts, length: usize) -> Option<Stretch> {
         if !buffer.is_told() {
             return None;
         }
-        let memory = if world.process(owner) == world.process(rank) {
+        let memory = if self.is_near(owner) {
             Memory::Here(buffer.address)
         } else {
             let place = buffer.place?;
-            let mapping = self.map(world, owner, place)?;
+            let mapping = self.map(owner, place)?;
             mapping.part(place.offset, length)?;
             Memory::There(mapping, place.offset)
         };
         Some(Stretch { memory, length })
     }
 
-    fn access(&self, world: &World, rank: usize, owner: usize, place: Place) -> Access {
-        if world.process(owner) == world.process(rank) {
+    fn access(self, owner: usize, place: Place) -> Access {
+        if self.is_near(owner) {
             return Access::Own;
         }
-        self.map(world, owner, place).map_or(Access::No, Access::Mapped)
+        self.map(owner, place).map_or(Access::No, Access::Mapped)
     }
 
     /// Another process's allocation.
-    fn map(&self, world: &World, owner: usize, place: Place) -> Option<Arc<Mapping>> {
-        let mut mappings = self.mappings.lock().unwrap_or_else(PoisonError::into_inner);
+    fn map(self, owner: usize, place: Place) -> Option<Arc<Mapping>> {
+        let mut mappings = self.reach.mappings.lock().unwrap_or_else(PoisonError::into_inner);
         let key = (owner, place.allocation);
         if mappings.len() >= MOST && !mappings.contains_key(&key) {
             // Those in use stay for as long as they are.
             mappings.clear();
         }
-        let opened = || match Mapping::open(&world.process(owner), place.file) {
+        let opened = || match Mapping::open(&self.world.process(owner), place.file) {
             Ok(mapping) => Some(Arc::new(mapping)),
             Err(failure) => {
                 debug::info(Subsystem::SharedMemory, || {
@@ -376,8 +342,13 @@ impl Reach {
         mappings.entry(key).or_insert_with(opened).clone()
     }
 
-    fn known(&self) -> std::sync::MutexGuard<'_, HashMap<Key, Access>> {
-        self.known.lock().unwrap_or_else(PoisonError::into_inner)
+    /// Whether `can` holds at every rank.
+    async fn all_can(self, can: bool) -> Result<bool> {
+        let Self { world, rank, .. } = self;
+        let step = world.next_step(rank).await?;
+        world.say(rank, step, [can.into(), 0], &[], &[]);
+        world.all(rank, step).await?;
+        Ok((0..world.ranks()).all(|rank| world.common(rank, step)[0] != 0))
     }
 }
 
@@ -412,12 +383,4 @@ impl Stretch {
             }
         }
     }
-}
-
-/// Whether `can` holds at every rank.
-async fn all_can(world: &World, rank: usize, can: bool) -> Result<bool> {
-    let step = world.next_step(rank).await?;
-    world.say(rank, step, [can.into(), 0], &[], &[]);
-    world.all(rank, step).await?;
-    Ok((0..world.ranks()).all(|rank| world.common(rank, step)[0] != 0))
 }

@@ -9,9 +9,8 @@ use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use crate::debug::{self, Subsystem};
 use crate::exchange::{Purpose, exchange};
 use crate::failure::{Failure, Result};
-use crate::reach::{Reach, Stretch, Whereabouts};
+use crate::reach::{Seat, Stretch, Whereabouts};
 use crate::registry::Registry;
-use crate::world::World;
 
 /// A rank's part of a window, as it tells the others.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -64,15 +63,10 @@ impl Part {
 }
 
 impl Window {
-    /// Registers `part` as `rank`, together with all other ranks, of which each has its own. None if not all
+    /// Registers `part`, together with all other ranks, of which each has its own. None if not all
     /// ranks can use all parts.
-    pub(crate) async fn register(
-        reach: &Reach,
-        world: &World,
-        rank: usize,
-        start: usize,
-        part: Part,
-    ) -> Result<Option<Self>> {
+    pub(crate) async fn register(seat: Seat<'_>, start: usize, part: Part) -> Result<Option<Self>> {
+        let Seat { world, rank, .. } = seat;
         let said = exchange(world, rank, Purpose::RegisterWindow, &part.text()).await?;
         let parts = said
             .iter()
@@ -91,7 +85,7 @@ impl Window {
             )));
         }
         let places: Vec<_> = parts.iter().enumerate().map(|(owner, part)| (owner, part.place)).collect();
-        if !reach.everywhere(world, rank, &places).await? {
+        if !seat.everywhere(&places).await? {
             debug::info(Subsystem::Registration, || {
                 let private = parts.iter().position(|part| !part.place.is_shared());
                 let why = private.map_or("a rank cannot map another's memory".into(), |owner| {
@@ -102,7 +96,7 @@ impl Window {
             return Ok(None);
         }
         let stretch = |(owner, part): (usize, &Part)| {
-            reach.stretch(world, rank, owner, part.place, part.length).ok_or_else(|| {
+            seat.stretch(owner, part.place, part.length).ok_or_else(|| {
                 Failure::remote(format!(
                     "rank {owner} has not {} bytes where it says that its part of a window is",
                     part.length

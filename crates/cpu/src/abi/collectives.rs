@@ -57,9 +57,8 @@ unsafe fn collective(arguments: &Arguments) -> ncclResult_t {
             unsafe { (Source::new(send.cast(), input), Target::new(receive.cast(), output)) };
         let own = Arc::clone(&communicator);
         group::run(communicator, Lane::Collective, input.saturating_add(output), async move || {
-            let world = &own.place()?.world;
             let call = scalar.flatten().map_or(call, |scalar| call.with_scalar(scalar));
-            call.run(Part { reach: own.reach(), world, rank, send, receive }).await
+            call.run(Part { seat: own.seat()?, send, receive }).await
         })
     })
 }

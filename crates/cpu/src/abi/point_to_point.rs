@@ -8,7 +8,7 @@ use libnccl::sys::{cudaStream_t, ncclComm_t, ncclDataType_t, ncclResult_t};
 
 use super::{answer_in_group, check, rank_of};
 use crate::buffer::{Source, Target};
-use crate::communicator::{Communicator, Membership};
+use crate::communicator::Communicator;
 use crate::data_type::DataType;
 use crate::failure::{Progress, Result};
 use crate::group::{self, Lane};
@@ -50,11 +50,9 @@ pub(crate) unsafe extern "C" fn ncclSend(
         };
         // SAFETY: the C declaration's contract, as for collectives.
         let from = unsafe { Source::new(sendbuff.cast(), message.count * message.data_type.size()) };
-        let Membership { world, rank, .. } = communicator.ready()?;
-        let (world, rank) = (Arc::clone(world), *rank);
         let own = Arc::clone(&communicator);
         group::run(communicator, Lane::SendTo(peer), from.length(), async move || {
-            message.send(Way { reach: own.reach(), world: &world, rank, peer }, from).await
+            message.send(Way { seat: own.seat()?, peer }, from).await
         })
     })
 }
@@ -73,11 +71,9 @@ pub(crate) unsafe extern "C" fn ncclRecv(
         };
         // SAFETY: the C declaration's contract, as for collectives.
         let to = unsafe { Target::new(recvbuff.cast(), message.count * message.data_type.size()) };
-        let Membership { world, rank, .. } = communicator.ready()?;
-        let (world, rank) = (Arc::clone(world), *rank);
         let (own, bytes) = (Arc::clone(&communicator), message.count * message.data_type.size());
         group::run(communicator, Lane::ReceiveFrom(peer), bytes, async move || {
-            message.receive(Way { reach: own.reach(), world: &world, rank, peer }, to).await
+            message.receive(Way { seat: own.seat()?, peer }, to).await
         })
     })
 }

@@ -53,8 +53,7 @@ pub(crate) unsafe extern "C" fn ncclCommWindowRegister(
 ) -> ncclResult_t {
     answer_in_group("ncclCommWindowRegister", || {
         let communicator = handle::get(comm)?;
-        let Membership { world, rank, .. } = communicator.ready()?;
-        let (world, rank) = (Arc::clone(world), *rank);
+        let Membership { world, .. } = communicator.ready()?;
         check(win, "the window")?;
         check_buffer(buff, size)?;
         let alignment = NCCL_WIN_REQUIRED_ALIGNMENT as usize;
@@ -71,7 +70,7 @@ pub(crate) unsafe extern "C" fn ncclCommWindowRegister(
         let slot = unsafe { Slot::new(win) };
         let own = Arc::clone(&communicator);
         group::run(communicator, Lane::Collective, 0, async move || {
-            let window = Window::register(own.reach(), &world, rank, start, part).await?;
+            let window = Window::register(own.seat()?, start, part).await?;
             slot.write(
                 window
                     .map_or(ptr::null_mut(), |window| ptr::without_provenance_mut(own.windows().add(window))),
