@@ -192,13 +192,23 @@ impl Communicator {
         if let Some(stop) = self.stopped() {
             return Err(Failure::usage(format!("the communicator has ended: {}", stop.tell())));
         }
-        match self.failure.get() {
-            None => self.settled(),
-            Some(failure) => Err(Failure {
-                text: format!("the communicator has failed: {}", failure.text),
-                ..failure.clone()
-            }),
+        let failed = |failure: &Failure| {
+            let text = format!("the communicator has failed: {}", failure.text);
+            Err(Failure { text, ..failure.clone() })
+        };
+        if let Some(failure) = self.failure.get() {
+            return failed(failure);
         }
+        let membership = self.settled()?;
+        if !self.options.blocking
+            && let Err(failure) = membership.world.alarmed()
+        {
+            // The peer may have begun this call, or another one, before it went: whether this one works, or of what
+            // it is an error, is not to depend on how far that got.
+            self.note(&failure);
+            return failed(&failure);
+        }
+        Ok(membership)
     }
 
     /// The same, if others can be made of it: also of one that was revoked.

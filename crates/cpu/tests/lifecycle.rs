@@ -774,6 +774,30 @@ fn what_has_succeeded_stays_a_success() {
     comms.into_iter().for_each(Comm::destroy);
 }
 
+/// Even if the peer has done its part of it before it went, and there would be nothing to wait for.
+#[test]
+fn what_begins_after_a_peers_end_fails() {
+    let (_alone, _watchdog) = (alone(), Watchdog::new());
+    let id = unique_id();
+    let comms = [begin(id, 2, 0), begin(id, 2, 1)];
+    comms.iter().for_each(|comm| assert_eq!(outcome(comm.0), OK));
+    let mut places = [[1], [2]];
+    let codes = [0, 1].map(|rank| {
+        let (place, data_type) = (places[rank].as_mut_ptr().cast(), ncclDataType_t::ncclInt32);
+        let op = ncclRedOp_t::ncclSum;
+        let code = nccl!(ncclAllReduce(place, place, 1, data_type, op, comms[rank].0, ptr::null_mut()));
+        if rank == 0 {
+            thread::sleep(Duration::from_millis(30));
+            assert_eq!(nccl!(ncclCommAbort(comms[0].0)), OK);
+        }
+        code
+    });
+    assert_eq!(codes, [PROGRESS, REMOTE]);
+    assert_eq!(places, [[1], [2]]);
+    assert_eq!(state(comms[1].0), REMOTE);
+    comms[1].destroy();
+}
+
 #[test]
 fn an_abort_ends_what_waits_in_the_background() {
     let (_alone, _watchdog) = (alone(), Watchdog::new());
