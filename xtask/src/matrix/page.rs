@@ -19,6 +19,9 @@ pub(super) fn page(rows: &[Row]) -> Result<String> {
          x86_64, on a machine without a GPU. Each release was run by {}. All three find the same in each cell, to the\n\
          texts of the errors. `cargo xtask matrix --some 3` compares the rows of the newest release, of the oldest, and of\n\
          another one every day with what it finds.\n\n\
+         The packages are those for CUDA 12, and for CUDA 11 before 2.16. Those for CUDA 13, from 2.27.7 to 2.32.3, were run\n\
+         by hand, with the folder `nvidia/nccl` of each as `$LIBNCCL_CACHE/RELEASE`: `cargo xtask matrix RELEASE` finds the\n\
+         same headers and the same in each cell.\n\n\
          ## What works\n\n\
          {}\n",
         rows.len(),
