@@ -13,8 +13,8 @@ use super::{
 
 /// Long enough for what is in time, on a slow machine.
 const PATIENCE: Duration = Duration::from_secs(60);
-/// For what is to be too late.
-const TIMEOUT: Duration = Duration::from_millis(150);
+/// For what is to be too late; also for making the communicator, which is not.
+const TIMEOUT: Duration = Duration::from_millis(400);
 const MOMENT: Duration = Duration::from_millis(50);
 
 cases! {
