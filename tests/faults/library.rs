@@ -28,6 +28,12 @@ const PAGE: usize = 4096;
 const HANDLE: usize = 0x77;
 const NOT_UTF8: &CStr = c"\xff\xfe broken \xc3";
 const MEGABYTE: usize = 1 << 20;
+/// A string of a megabyte.
+static LONG: [u8; MEGABYTE + 1] = {
+    let mut text = [b'x'; MEGABYTE + 1];
+    text[MEGABYTE] = 0;
+    text
+};
 
 thread_local! {
     static CURRENT: RefCell<Option<Library>> = const { RefCell::new(None) };
@@ -50,13 +56,10 @@ struct State {
     violations: Vec<String>,
     /// What the text that changes is.
     changing: Box<[u8; 8]>,
-    megabyte: Vec<u8>,
 }
 
 impl Library {
     pub(crate) fn new(fault: Option<Fault>) -> Self {
-        let mut megabyte = vec![b'x'; MEGABYTE];
-        megabyte.push(0);
         let library = Self(Arc::new(Mutex::new(State {
             fault,
             was_hit: false,
@@ -67,7 +70,6 @@ impl Library {
             memory: BTreeMap::new(),
             violations: Vec::new(),
             changing: Box::new(*b"text 00\0"),
-            megabyte,
         })));
         library.attach();
         library
@@ -225,7 +227,7 @@ impl State {
                     Outs::Nothing => {}
                     Outs::Zeros | Outs::Part => *out = ptr::null(),
                     Outs::Ones => *out = NOT_UTF8.as_ptr(),
-                    Outs::Huge => *out = self.megabyte.as_ptr().cast(),
+                    Outs::Huge => *out = LONG.as_ptr().cast(),
                 },
                 // A number of strings that is larger than the array is beyond what anyone can notice.
                 Place::Texts(out) if outs == Outs::Proper => *out = Box::leak(Box::new(keys())).as_mut_ptr(),
@@ -283,7 +285,7 @@ impl State {
             Text::Null => ptr::null(),
             Text::Empty => c"".as_ptr(),
             Text::NotUtf8 => NOT_UTF8.as_ptr(),
-            Text::Megabyte => self.megabyte.as_ptr().cast(),
+            Text::Megabyte => LONG.as_ptr().cast(),
             Text::Changing => {
                 self.changing[6] = if self.changing[6] == b'9' { b'0' } else { self.changing[6] + 1 };
                 self.changing.as_ptr().cast()
