@@ -24,7 +24,7 @@ use std::sync::{Arc, Mutex, Once, OnceLock};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use common::{Comm, OK, REMOTE, alone, init_rank, unique_id};
+use common::{Comm, OK, REMOTE, alone, init_rank, unique_id, wait_for_guests};
 use libnccl::sys::{ncclComm_t, ncclDataType_t, ncclRedOp_t, ncclResult_t, ncclUniqueId};
 use random::Random;
 use worker::{Orders, hex, orders};
@@ -507,9 +507,7 @@ fn a_death_at_init(_: &'static str, seed: u64) -> Duration {
         for rank in &order[..early] {
             run.start(*rank);
         }
-        run.expect(LIMIT, "a rank does not start", |run| (0..early).all(|rank| run.said(rank, "joining")));
-        // Nobody can see that they have reached the meeting, which is their next step.
-        thread::sleep(Duration::from_millis(150));
+        wait_for_guests(&run.id, early - 1);
         if one_is_missing {
             let victim = random.below(early);
             let survivors: Vec<usize> = (0..early).filter(|process| *process != victim).collect();

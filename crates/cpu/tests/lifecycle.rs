@@ -18,7 +18,7 @@ use std::time::{Duration, Instant};
 
 use common::{
     ARGUMENT, Comm, Mode, OK, REMOTE, USAGE, alone, init, init_rank, last_error, on_threads, together,
-    unique_id,
+    unique_id, wait_for_guests,
 };
 use libnccl::sys::{
     NCCL_SPLIT_NOCOLOR, ncclComm_t, ncclConfig_t, ncclDataType_t, ncclRedOp_t, ncclResult_t, ncclUniqueId,
@@ -26,7 +26,7 @@ use libnccl::sys::{
 use rustix::param::page_size;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use watchdog::Watchdog;
-use worker::{Orders, command, finish, hex, join, orders, spawn};
+use worker::{Orders, command, finish, join, orders, spawn};
 
 const SYSTEM: ncclResult_t = ncclResult_t::ncclSystemError;
 const PROGRESS: ncclResult_t = ncclResult_t::ncclInProgress;
@@ -229,19 +229,6 @@ fn without_threads(nonblocking: Comm) {
         assert_eq!(nccl!(ncclCommInitRank(comm, 2, id, rank as i32)), OK);
     }
     assert_eq!((nccl!(ncclGroupEnd()), comms), (SYSTEM, [ptr::null_mut(); 2]));
-}
-
-/// Waits until a meeting has its host and so many guests, as the kernel lists the sockets of that name.
-fn wait_for_guests(id: &ncclUniqueId, guests: usize) {
-    let name = hex(&id.internal[8..24]);
-    let start = Instant::now();
-    let sockets = || std::fs::read_to_string("/proc/net/unix").unwrap().matches(&name).count();
-    while sockets() < 1 + guests {
-        assert!(start.elapsed() < LIMIT, "{} of {guests} guests have come", sockets());
-        thread::sleep(Duration::from_millis(5));
-    }
-    // They are let in; now they say who they are.
-    thread::sleep(Duration::from_millis(100));
 }
 
 fn kill(child: &mut Child) {

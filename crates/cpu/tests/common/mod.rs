@@ -1,10 +1,11 @@
 //! What the tests share: calling the table's functions, and ranks that are threads or one thread's group.
 #![allow(dead_code, unreachable_pub)]
 
-use std::ffi::CStr;
+use std::ffi::{CStr, c_char};
 use std::ptr;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::thread;
+use std::time::{Duration, Instant};
 
 use libnccl::sys::{ncclComm_t, ncclResult_t, ncclUniqueId};
 
@@ -71,6 +72,25 @@ pub fn init_rank(id: ncclUniqueId, ranks: usize, rank: usize) -> Result<Comm, nc
         OK => Ok(Comm(comm)),
         code => Err(code),
     }
+}
+
+/// Bytes of an id, as text.
+pub fn hex(bytes: &[c_char]) -> String {
+    bytes.iter().map(|byte| format!("{:02x}", *byte as u8)).collect()
+}
+
+/// Waits until a meeting has its host and so many guests, as the kernel lists the sockets of that name.
+pub fn wait_for_guests(id: &ncclUniqueId, guests: usize) {
+    const LIMIT: Duration = Duration::from_secs(60);
+    let name = hex(&id.internal[8..24]);
+    let start = Instant::now();
+    let sockets = || std::fs::read_to_string("/proc/net/unix").unwrap().matches(&name).count();
+    while sockets() < 1 + guests {
+        assert!(start.elapsed() < LIMIT, "{} of {guests} guests have come", sockets().saturating_sub(1));
+        thread::sleep(Duration::from_millis(5));
+    }
+    // They are let in; now they say who they are.
+    thread::sleep(Duration::from_millis(100));
 }
 
 pub fn init(mode: Mode, ranks: usize) -> Vec<Comm> {

@@ -1,7 +1,6 @@
 //! Ranks in processes of their own: this test program, told by its environment to be one.
 #![allow(dead_code, unreachable_pub)]
 
-use std::ffi::c_char;
 use std::io::Read;
 use std::process::{Child, Command, Stdio};
 use std::thread;
@@ -9,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use libnccl::sys::ncclUniqueId;
 
-use super::common::{Comm, init_rank, last_error, unique_id};
+use super::common::{Comm, hex, init_rank, last_error, unique_id};
 
 /// How long a process may take before it counts as hung.
 const LIMIT: Duration = Duration::from_secs(60);
@@ -55,11 +54,6 @@ pub fn orders() -> Option<Orders> {
 
 pub fn join(id: ncclUniqueId, ranks: usize, rank: usize) -> Comm {
     init_rank(id, ranks, rank).unwrap_or_else(|code| panic!("{code:?} {}", last_error()))
-}
-
-/// Bytes of an id, as text.
-pub fn hex(bytes: &[c_char]) -> String {
-    bytes.iter().map(|byte| format!("{:02x}", *byte as u8)).collect()
 }
 
 /// The process of the ranks `own`, to be started.
