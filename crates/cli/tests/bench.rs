@@ -179,8 +179,9 @@ fn a_rank_that_is_killed_ends_the_others() {
     command.args(["bench", "--cpu", "all_reduce", "--ranks", "3", "--processes", "-n", "1000000000"]);
     let mut parent =
         command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("the program starts");
-    let lines = BufReader::new(parent.stdout.take().expect("it is piped")).lines().map_while(Result::ok);
-    let rank = lines.map(|line| line.split_whitespace().map(ToOwned::to_owned).collect::<Vec<_>>());
+    // It stays open: ranks that nobody listens to would end by themselves.
+    let mut lines = BufReader::new(parent.stdout.take().expect("it is piped")).lines().map_while(Result::ok);
+    let rank = lines.by_ref().map(|line| line.split_whitespace().map(ToOwned::to_owned).collect::<Vec<_>>());
     let rank = rank
         .filter(|words| words.get(1).is_some_and(|word| word == "Rank"))
         .nth(2)
