@@ -140,7 +140,8 @@ fn functions_are_what_they_are_not_what_the_version_promises() {
     assert!(nccl.require("ncclScatter").is_ok() && nccl.require("ncclAlltoAll").is_err());
 }
 
-/// The shared object: communicators are numbers in memory, and an operation on null is a crash, as in RCCL.
+/// The shared object: communicators are numbers in memory, and an operation on null is a crash, as in RCCL. The id
+/// comes by value, from one compiler's code to another's, and is refused unless all of it has come.
 const SOURCE: &str = r#"
 #include <stdio.h>
 typedef struct { char bytes[128]; } id;
@@ -152,14 +153,16 @@ const char *ncclGetLastError(void *comm) {
     snprintf(last, sizeof last, "depth %d, queued %d, launched %d", depth, queued, launched);
     return last;
 }
-int ncclGetUniqueId(id *out) { *out = (id){{7}}; return 0; }
-int ncclCommInitRank(void **comm, int size, id unused, int rank) {
+static char byte(int index) { return 7 + 3 * index; }
+int ncclGetUniqueId(id *out) { for (int i = 0; i < 128; i++) out->bytes[i] = byte(i); return 0; }
+int ncclCommInitRank(void **comm, int size, id given, int rank) {
     if (size < 1 || rank < 0 || rank >= size) { failed = depth ? 4 : 0; return 4; }
+    for (int i = 0; i < 128; i++) if (given.bytes[i] != byte(i)) return 3;
     *comm = &one_rank;
     return 0;
 }
-int ncclCommInitRankConfig(void **comm, int size, id unused, int rank, void *config) {
-    return ncclCommInitRank(comm, size, unused, rank);
+int ncclCommInitRankConfig(void **comm, int size, id given, int rank, void *config) {
+    return ncclCommInitRank(comm, size, given, rank);
 }
 int ncclCommInitAll(void **comms, int count, const int *devices) { return count == 1 ? (*comms = &one_rank, 0) : 4; }
 int ncclCommCount(void *comm, int *out) { *out = 2; return 0; }
