@@ -11,7 +11,7 @@ use libnccl::sys::ncclUniqueId;
 use super::common::{Comm, hex, init_rank, last_error, unique_id};
 
 /// How long a process may take before it counts as hung.
-const LIMIT: Duration = Duration::from_secs(60);
+const LIMIT: Duration = Duration::from_secs(180);
 
 /// A rank in its process.
 #[derive(Debug)]
