@@ -24,10 +24,10 @@ use std::sync::{Arc, Mutex, Once, OnceLock};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use common::{Comm, OK, REMOTE, alone, init_rank, unique_id, wait_for_guests};
+use common::{Comm, OK, REMOTE, alone, hex, init_rank, unique_id, wait_for_guests};
 use libnccl::sys::{ncclComm_t, ncclDataType_t, ncclRedOp_t, ncclResult_t, ncclUniqueId};
 use random::Random;
-use worker::{Orders, hex, orders};
+use worker::{Orders, orders};
 
 /// How soon the others have to know; the short form, which runs on any machine whatever else that does, only finds
 /// those who never do.
