@@ -259,14 +259,20 @@ fn patiently<T>(
 ) -> Result<rustix::io::Result<T>> {
     let (mut looked, mut ended) = (Instant::now(), false);
     loop {
-        match retry_on_intr(&mut receive) {
-            // What it said before it ended still counts.
-            Err(Errno::AGAIN) if ended => return Ok(Err(Errno::CONNRESET)),
-            Err(Errno::AGAIN) => {}
-            received => return Ok(received),
-        }
         watch.go_on()?;
-        wait(&mut [PollFd::new(peer, PollFlags::IN)], LOOK)?;
+        let mut watched = [PollFd::new(peer, PollFlags::IN)];
+        wait(&mut watched, LOOK)?;
+        // Not before there is something: where a message comes just then, and the end of the connection with it, the
+        // kernel (Linux 6.18 still) may give the end first.
+        if !watched[0].revents().is_empty() {
+            match retry_on_intr(&mut receive) {
+                Err(Errno::AGAIN) => {}
+                received => return Ok(received),
+            }
+        } else if ended {
+            // What it said before it ended has come first.
+            return Ok(Err(Errno::CONNRESET));
+        }
         if looked.elapsed() >= EXPECT {
             looked = Instant::now();
             ended = process.is_some_and(|process| process.ended());
@@ -504,7 +510,28 @@ fn same_user(peer: &OwnedFd) -> bool {
 
 #[cfg(test)]
 mod tests {
+    use rustix::net::socketpair;
+
     use super::*;
+    use crate::communicator::Communicator;
+    use crate::options::Options;
+
+    /// A host says its last word and ends the connection at once.
+    #[test]
+    fn the_last_word_is_heard_before_the_end() {
+        let communicator = Communicator::new(0, Options::default());
+        let watch = Watch::new(&communicator);
+        for round in 0..5000 {
+            let (host, other) = socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, FLAGS, None).unwrap();
+            let heard = std::thread::scope(|scope| {
+                scope.spawn(move || {
+                    send(&other, &ncclResult_t::ncclSuccess.0.to_ne_bytes(), SendFlags::NOSIGNAL).unwrap();
+                });
+                hear(&host, None, &watch)
+            });
+            assert!(matches!(heard, Ok(None)), "round {round}");
+        }
+    }
 
     #[test]
     fn a_hello_survives_the_way_and_garbage_is_none() {
