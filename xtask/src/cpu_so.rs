@@ -25,7 +25,7 @@ fn build(release: bool) -> Result<PathBuf> {
     let cargo = env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
     let output = Command::new(cargo)
         .args(["build", "--quiet", "--package", "libnccl-cpu-so", "--message-format=json-render-diagnostics"])
-        .args(release.then_some("--release"))
+        .args(release.then_some("--profile=shared-object"))
         .current_dir(crate::root())
         .stderr(Stdio::inherit())
         .output()

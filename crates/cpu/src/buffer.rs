@@ -61,6 +61,23 @@ impl Source {
         Self { start: self.part(part.start, part.len()), length: part.len() }
     }
 
+    /// Whether some of it lies where `target` does.
+    pub(crate) fn overlaps(self, target: Target) -> bool {
+        let (this, that) = (self.start.addr(), target.start.addr());
+        this < that + target.length && that < this + self.length
+    }
+
+    /// Has the processor fetch it, for it is about to be read.
+    pub(crate) fn prefetch(self) {
+        #[cfg(target_arch = "x86_64")]
+        for at in (0..self.length).step_by(64) {
+            use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
+
+            // SAFETY: SSE is part of x86_64, and a prefetch only hints: it may name any address.
+            unsafe { _mm_prefetch::<_MM_HINT_T0>(self.start.wrapping_add(at).cast()) };
+        }
+    }
+
     /// Copies `bytes.len()` bytes from `at` on.
     pub(crate) fn read(self, at: usize, bytes: &mut [u8]) {
         bytes.copy_from_slice(self.bytes(at, bytes.len()));

@@ -173,15 +173,20 @@ impl Call {
         ranks: usize,
     ) -> Self {
         let bytes = count * data_type.size();
-        let chunk = (count.div_ceil(ranks) * data_type.size()).next_multiple_of(CHUNK);
+        // A short call does without the division.
+        let chunk = if bytes <= CHUNK {
+            CHUNK
+        } else {
+            (count.div_ceil(ranks) * data_type.size()).next_multiple_of(CHUNK)
+        };
         Self { function, count, data_type, reduction, root, ranks, bytes, chunk }
     }
 
     /// The same with the scalar that lies there now.
-    pub(crate) fn with_scalar(self, place: Source) -> Self {
+    pub(crate) fn with_scalar(&self, place: Source) -> Self {
         let mut scalar = [0; 8];
         place.read(0, &mut scalar[..place.length()]);
-        Self { reduction: Some(Reduction::PreMulSum(scalar)), ..self }
+        Self { reduction: Some(Reduction::PreMulSum(scalar)), ..*self }
     }
 
     /// Bytes that `rank` reads: 0 where its send buffer is of no interest.
@@ -213,33 +218,31 @@ impl Call {
     /// The pieces of the result that `rank` makes.
     fn pieces(&self, rank: usize) -> impl Iterator<Item = Piece> {
         let (shape, ranks, root) = (self.function.shape(), self.ranks, self.root);
+        // One of each rank, instead of one.
+        let gathers = matches!(self.function, Function::AllGather | Function::AlltoAll | Function::Gather);
         let number = match self.function {
-            Function::AllGather | Function::AlltoAll => ranks,
-            Function::Gather if rank == root => ranks,
-            Function::Gather => 0,
+            Function::Gather if rank != root => 0,
+            _ if gathers => ranks,
             _ => 1,
         };
-        (0..number).map(move |index| Piece {
+        let piece = Piece {
             input: if shape.input == Division::Whole { 0 } else { rank },
             first: match (shape.reduces, shape.root) {
                 // In the order of NCCL's ring, which ends at the rank that keeps the result.
                 (true, Root::Receives) => root + 1,
                 (true, _) => rank + 1,
-                (false, Root::Sends) => root,
-                (false, _) => index,
+                (false, _) => root,
             },
             sources: if shape.reduces { ranks } else { 1 },
-            output: match shape.output {
-                Division::Whole => 0,
-                Division::Chunks => rank,
-                Division::Blocks => index,
-            },
+            output: if shape.output == Division::Chunks { rank } else { 0 },
             target: match self.function {
                 Function::AllReduce | Function::Spread => None,
                 Function::Reduce => Some(root),
                 _ => Some(rank),
             },
-        })
+        };
+        let of = move |index| if gathers { Piece { first: index, output: index, ..piece } } else { piece };
+        (0..number).map(of)
     }
 
     /// Whether others than who makes a piece receive it.
@@ -266,22 +269,25 @@ impl Call {
     }
 
     /// Runs the collective.
-    pub(crate) async fn run(self, part: Part<'_>) -> Result {
+    pub(crate) async fn run(&self, part: &Part<'_>) -> Result {
         let Seat { world, rank, .. } = part.seat;
         if self.ranks == 1 {
-            let own = self.own(&part, false);
-            return self.direct(&part, &[own]);
+            let own = self.own(part, false);
+            return self.direct(part, &[own]);
         }
         let most = if self.ranks == 2 || world.is_one_process() { NEAR } else { PAYLOAD };
         let travels = self.buffer(self.function.shape().input) <= most;
         let step = world.next_step(rank).await?;
         if travels {
-            self.say(&part, step);
+            self.say(part, step);
             let heard = self.heard(rank);
             world.wait_for(rank, step, heard.clone()).await?;
+            for other in heard.clone().filter(|other| *other != rank) {
+                world.payload(other, step, self.input(other)).prefetch();
+            }
             world.make_ready(rank, step, self.buffer(self.function.shape().input));
             agreement::check(world, rank, step, heard)?;
-            self.over_payloads(&part, step);
+            self.over_payloads(part, step);
             return Ok(());
         }
         // The rest is only for what takes longer than finding some memory.
@@ -291,19 +297,15 @@ impl Call {
     /// Says what this rank calls, with its input.
     fn say(&self, part: &Part<'_>, step: u64) {
         let Seat { world, rank, .. } = part.seat;
-        let input = part.send.bytes(0, self.input(rank));
-        if self.factor().is_some() {
-            world.say(rank, step, self.common(), input, &self.own(part, false).words());
-        } else {
-            world.say(rank, step, self.common(), input, &[]);
-        }
+        let own = self.factor().map(|_| self.own(part, false).words());
+        world.say(rank, step, self.common(), part.send.bytes(0, part.send.length()), own);
     }
 
     /// Makes the result out of the ranks' buffers, after they have said in `step` where these are.
-    async fn over_buffers(self, part: Part<'_>, step: u64) -> Result {
+    async fn over_buffers(&self, part: &Part<'_>, step: u64) -> Result {
         let Seat { world, rank, .. } = part.seat;
-        let own = self.own(&part, true);
-        world.say(rank, step, self.common(), &[], &own.words());
+        let own = self.own(part, true);
+        world.say(rank, step, self.common(), &[], Some(own.words()));
         if let Err(failure) = world.all(rank, step).await {
             world.retreat(rank).await;
             return Err(failure);
@@ -311,7 +313,7 @@ impl Call {
         agreement::check(world, rank, step, 0..self.ranks)?;
         let said = |rank| Own::from_words(world.own(rank, step), own.factor.is_some());
         let said: Vec<Own> = (0..self.ranks).map(said).collect();
-        let result = self.with_buffers(&part, &said).await;
+        let result = self.with_buffers(part, &said).await;
         if result.is_err() {
             world.retreat(rank).await;
         }
@@ -427,49 +429,42 @@ impl Call {
 
     /// Makes what this rank receives out of what all said along with `step`.
     fn over_payloads(&self, part: &Part<'_>, step: u64) {
+        let rank = part.seat.rank;
         // Those whose pieces come here and are not empty.
-        let makers = if self.shares_results() {
-            0..self.bytes.div_ceil(self.chunk)
-        } else {
-            part.seat.rank..part.seat.rank + 1
+        let makers = match self.shares_results() {
+            false => rank..rank + 1,
+            true if self.output(rank) == 0 => 0..0,
+            true if self.bytes <= self.chunk => 0..1,
+            true => 0..self.bytes.div_ceil(self.chunk),
         };
         for maker in makers {
             for piece in self.pieces(maker) {
-                if piece.target.is_none_or(|target| target == part.seat.rank) {
-                    self.over_payload(part, step, piece);
-                }
+                self.over_payload(part, step, piece);
             }
         }
     }
 
     /// Makes a piece of it.
-    fn over_payload(&self, Part { seat, receive, .. }: &Part<'_>, step: u64, piece: Piece) {
+    fn over_payload(&self, Part { seat, send, receive }: &Part<'_>, step: u64, piece: Piece) {
         let shape = self.function.shape();
         let from = self.part(shape.input, piece.input);
         let to = receive.slice(self.part(shape.output, piece.output));
-        let payload = |source| seat.world.payload(source, step, self.input(source));
+        let input = |source| {
+            let said = seat.world.payload(source, step, self.input(source));
+            // This rank's own is nearer than what it has just said, but the result may go where it is.
+            let whole = if source == seat.rank && !send.overlaps(to) { *send } else { said };
+            whole.slice(from.clone())
+        };
         let Some(reduction) = self.reduction else {
-            to.write(0, &payload(piece.first).bytes()[from]);
-            return;
+            return to.copy(input(piece.first), false);
         };
         let common = self.factor();
         let factor = |source| match reduction {
             Reduction::PreMulSum(_) => Own::from_words(seat.world.own(source, step), true).factor,
             _ => common,
         };
-        // Nothing of it is the caller's memory, so it can become the result where that belongs.
-        to.fill(|result| {
-            for (index, source) in piece.sources(self.ranks).enumerate() {
-                let input = payload(source);
-                let input = &input.bytes()[from.clone()];
-                if index == 0 {
-                    reduction.begin(self.data_type, result, input, factor(source));
-                } else {
-                    reduction.combine(self.data_type, result, input, factor(source));
-                }
-            }
-            reduction.finish(self.data_type, self.ranks, result);
-        });
+        let input = |source| (input(source), factor(source));
+        to.fill(|result| self.reduce(reduction, result, 0, piece.sources(self.ranks).map(input)));
     }
 
     /// Makes this rank's pieces straight from the ranks' buffers.
@@ -599,6 +594,31 @@ impl Call {
         Ok(())
     }
 
+    /// Makes `result` of what the sources hold from `at` on.
+    fn reduce(
+        &self,
+        reduction: Reduction,
+        result: &mut [u8],
+        at: usize,
+        mut sources: impl Iterator<Item = (Source, Option<Factor>)>,
+    ) {
+        let (data_type, length) = (self.data_type, result.len());
+        match (sources.next(), sources.next()) {
+            (Some((left, left_factor)), Some((right, right_factor))) => {
+                let (left, right) = (left.bytes(at, length), right.bytes(at, length));
+                reduction.join(data_type, result, left, left_factor, right, right_factor);
+            }
+            (Some((only, factor)), None) => {
+                reduction.begin(data_type, result, only.bytes(at, length), factor);
+            }
+            (None, _) => {}
+        }
+        for (source, factor) in sources {
+            reduction.combine(data_type, result, source.bytes(at, length), factor);
+        }
+        reduction.finish(data_type, self.ranks, result);
+    }
+
     /// Whether the result is too long to be still in a cache when it is needed.
     fn streams(&self) -> bool {
         self.bytes * self.ranks >= STREAM
@@ -615,19 +635,7 @@ impl Call {
         let length = sources.first().map_or(0, |(source, _)| source.length());
         for at in (0..length).step_by(BLOCK) {
             let result = &mut scratch[..BLOCK.min(length - at)];
-            let mut inputs = sources.iter().map(|(source, factor)| (source.bytes(at, result.len()), *factor));
-            match (inputs.next(), inputs.next()) {
-                (Some((left, left_factor)), Some((right, right_factor))) => {
-                    reduction.join(self.data_type, result, left, left_factor, right, right_factor);
-                }
-                (Some((only, factor)), None) => reduction.begin(self.data_type, result, only, factor),
-                (None, _) => {}
-            }
-            let inputs = sources.iter().skip(2);
-            for (source, factor) in inputs {
-                reduction.combine(self.data_type, result, source.bytes(at, result.len()), *factor);
-            }
-            reduction.finish(self.data_type, self.ranks, result);
+            self.reduce(reduction, result, at, sources.iter().copied());
             for target in targets {
                 if self.streams() {
                     target.write_around_caches(at, result);

@@ -32,10 +32,10 @@ pub(crate) async fn exchange(
     }
     let step = world.next_step(rank).await?;
     let common = [FIRST + purpose as u64, text.len() as u64];
-    world.say(rank, step, common, text, &[]);
+    world.say(rank, step, common, text, None);
     world.all(rank, step).await?;
     agreement::check(world, rank, step, 0..world.ranks())?;
-    let said = |rank| world.payload(rank, step, text.len()).bytes()[..text.len()].to_vec();
+    let said = |rank| world.payload(rank, step, text.len()).bytes(0, text.len()).to_vec();
     Ok((0..world.ranks()).map(said).collect())
 }
 

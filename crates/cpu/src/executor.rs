@@ -11,13 +11,30 @@ use std::time::{Duration, Instant};
 
 use crate::failure::Result;
 
-pub(crate) type Operation = Pin<Box<dyn Future<Output = Result> + Send>>;
+pub(crate) type Operation<'a> = Pin<Box<dyn Future<Output = Result> + 'a>>;
 
 /// How long nothing may happen before someone looks after the other ranks.
 const PATROL: Duration = Duration::from_millis(50);
 
+/// How often ranks with a processor each look for each other before they give it up, which is some 3 us.
+const SPIN: u32 = 60;
+
 thread_local! {
     static PROGRESS: Cell<bool> = const { Cell::new(false) };
+    /// How often an operation may look, all by itself, for what it waits for.
+    static LOOKS: Cell<u32> = const { Cell::new(0) };
+}
+
+/// Whether what an operation waits for was `done` soon enough not to be polled for it, which takes longer than to look.
+pub(crate) fn spin(done: impl Fn() -> bool) -> bool {
+    (0..LOOKS.get()).any(|_| {
+        let done = done();
+        if !done {
+            // It also keeps the processor from reading ahead what the other rank is about to write.
+            std::hint::spin_loop();
+        }
+        done
+    })
 }
 
 /// Says that an operation that waited got further.
@@ -35,6 +52,8 @@ pub(crate) fn run_one(
     let mut operation = pin!(operation);
     let mut context = Context::from_waker(Waker::noop());
     let mut patience = Patience::new(ranks);
+    // Nothing else is to be done meanwhile.
+    LOOKS.set(std::mem::take(&mut patience.spin));
     loop {
         if let Poll::Ready(result) = operation.as_mut().poll(&mut context) {
             return result;
@@ -45,9 +64,10 @@ pub(crate) fn run_one(
 
 /// Runs each lane's operations one after another and the lanes side by side; the first failure is the result,
 /// but everything runs.
-pub(crate) fn run(mut lanes: Vec<VecDeque<Operation>>, ranks: usize, mut idle: impl FnMut()) -> Result {
+pub(crate) fn run(mut lanes: Vec<VecDeque<Operation<'_>>>, ranks: usize, mut idle: impl FnMut()) -> Result {
     let mut context = Context::from_waker(Waker::noop());
     let mut patience = Patience::new(ranks);
+    LOOKS.set(0);
     let mut result = Ok(());
     loop {
         lanes.retain_mut(|lane| {
@@ -74,15 +94,14 @@ struct Patience {
 }
 
 impl Patience {
-    /// Turns with a processor for every rank, which are some 3 us, and without.
-    const SPIN: u32 = 60;
+    /// Turns without a processor for every rank.
     const CROWDED: u32 = 2;
     const YIELD: u32 = 1000;
 
     fn new(ranks: usize) -> Self {
         static PROCESSORS: LazyLock<usize> =
             LazyLock::new(|| std::thread::available_parallelism().map_or(1, usize::from));
-        let spin = if ranks > *PROCESSORS { Self::CROWDED } else { Self::SPIN };
+        let spin = if ranks > *PROCESSORS { Self::CROWDED } else { SPIN };
         Self { spin, turns: 0, patrolled: None }
     }
 
@@ -92,7 +111,6 @@ impl Patience {
         }
         self.turns = self.turns.saturating_add(1);
         if self.turns <= self.spin {
-            // It also keeps the processor from reading ahead what the other rank is about to write.
             std::hint::spin_loop();
         } else if self.turns <= self.spin + Self::YIELD {
             std::thread::yield_now();
@@ -121,7 +139,7 @@ mod tests {
     use std::sync::{Arc, Mutex};
 
     /// Notes `name` after `polls` polls.
-    fn after(polls: u32, name: &'static str, log: &Arc<Mutex<Vec<&'static str>>>) -> Operation {
+    fn after(polls: u32, name: &'static str, log: &Arc<Mutex<Vec<&'static str>>>) -> Operation<'static> {
         let (log, mut left) = (Arc::clone(log), polls);
         Box::pin(async move {
             poll_fn(|_| {

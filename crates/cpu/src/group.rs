@@ -30,8 +30,11 @@ struct Task {
     lane: Lane,
     /// How many it reads and writes.
     bytes: usize,
-    operation: Operation,
+    operation: Begin,
 }
+
+/// Begins an operation, on the thread that then runs it.
+type Begin = Box<dyn for<'a> FnOnce(&'a Communicator) -> Operation<'a> + Send>;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Lane {
@@ -103,24 +106,25 @@ pub(crate) fn fail(function: &str, failure: &Failure) {
     });
 }
 
-/// Runs `operation`, which reads and writes so many bytes, at the end of the group, or now. It is made where it stays,
-/// for moving it would cost a short call a good part of its time.
-pub(crate) fn run<F: Future<Output = Result> + Send + 'static>(
-    communicator: Arc<Communicator>,
+/// Runs `operation`, which reads and writes so many bytes, at the end of the group, or now.
+pub(crate) fn run(
+    communicator: &Arc<Communicator>,
     lane: Lane,
     bytes: usize,
-    operation: impl FnOnce() -> F,
+    operation: impl AsyncFn(&Communicator) -> Result + Send + 'static,
 ) -> Result<Progress> {
     let now = GROUP.try_with(|group| group.borrow().depth == 0).unwrap_or(true);
-    if now && communicator.options().blocking && !lane.is_to_self(&communicator) {
+    if now && communicator.options().blocking && !lane.is_to_self(communicator) {
         // Nothing to be put together, so nothing to be put on the heap.
         let Membership { world, .. } = communicator.settled()?;
-        let unfinished = Unfinished(std::slice::from_ref(&communicator));
-        let result = executor::run_one(pin!(operation()), world.ranks(), || world.patrol());
+        let unfinished = Unfinished(std::slice::from_ref(communicator));
+        let result = executor::run_one(pin!(operation(communicator)), world.ranks(), || world.patrol());
         std::mem::forget(unfinished);
         return result.inspect_err(|failure| communicator.note(failure)).map(|()| Progress::Done);
     }
-    add(|group| group.tasks.push(Task { communicator, lane, bytes, operation: Box::pin(operation()) }))
+    let operation: Begin = Box::new(|communicator| Box::pin(async move { operation(communicator).await }));
+    let communicator = Arc::clone(communicator);
+    add(|group| group.tasks.push(Task { communicator, lane, bytes, operation }))
 }
 
 /// Makes a communicator at the end of the group, or now.
@@ -208,12 +212,12 @@ fn distinct<'a>(communicators: impl Iterator<Item = &'a Arc<Communicator>>) -> V
 
 fn operate(tasks: Vec<Task>) -> Result {
     let communicators = distinct(tasks.iter().map(|task| &task.communicator));
-    let mut lanes: BTreeMap<(usize, Lane), VecDeque<Operation>> = BTreeMap::new();
+    let mut lanes: BTreeMap<(usize, Lane), VecDeque<Operation<'_>>> = BTreeMap::new();
     for Task { communicator, lane, operation, .. } in tasks {
         let id = Arc::as_ptr(&communicator).addr();
-        let noted: Operation =
-            Box::pin(async move { operation.await.inspect_err(|failure| communicator.note(failure)) });
-        lanes.entry((id, lane)).or_default().push_back(noted);
+        let noted =
+            async move { operation(&communicator).await.inspect_err(|failure| communicator.note(failure)) };
+        lanes.entry((id, lane)).or_default().push_back(Box::pin(noted));
     }
     let mut threads = 1;
     let mut worlds = vec![];
@@ -287,7 +291,7 @@ mod tests {
         let ran = Arc::new(AtomicU32::new(0));
         let count = || {
             let ran = Arc::clone(&ran);
-            run(Arc::clone(communicator), Lane::Collective, 0, async move || {
+            run(communicator, Lane::Collective, 0, async move |_| {
                 ran.fetch_add(1, Relaxed);
                 Ok(())
             })
@@ -308,7 +312,7 @@ mod tests {
     fn a_panic_in_an_operation_is_bad_news_for_the_others() {
         let communicators = communicators(2);
         let result = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
-            run(Arc::clone(&communicators[1]), Lane::Collective, 0, async || panic!("on purpose"))
+            run(&communicators[1], Lane::Collective, 0, async |_| panic!("on purpose"))
         }));
         assert!(result.is_err());
         let Membership { world, .. } = communicators[0].settled().unwrap();
@@ -350,7 +354,7 @@ mod tests {
         let communicator = Arc::new(communicator);
         let (go, wait) = std::sync::mpsc::channel();
         let caller = std::thread::current().id();
-        let outcome = run(Arc::clone(&communicator), Lane::Collective, 0, async move || {
+        let outcome = run(&communicator, Lane::Collective, 0, async move |_| {
             wait.recv().unwrap();
             assert_ne!(std::thread::current().id(), caller);
             Err(Failure::usage("on purpose"))

@@ -3,10 +3,10 @@
 //! A handle is no address and is never given twice, so one that is foreign, or was destroyed, is an error and
 //! not a crash.
 
-use std::cell::RefCell;
+use std::cell::Cell;
 use std::collections::HashMap;
 use std::ptr;
-use std::sync::{Arc, LazyLock, PoisonError, RwLock, Weak};
+use std::sync::{Arc, LazyLock, PoisonError, RwLock};
 
 use libnccl::sys::{ncclComm, ncclComm_t};
 
@@ -23,7 +23,7 @@ static TABLE: LazyLock<RwLock<Table>> = LazyLock::new(RwLock::default);
 
 thread_local! {
     /// The handle that this thread used last: most threads use one, and the table's lock is all threads'.
-    static LAST: RefCell<(usize, Weak<Communicator>)> = const { RefCell::new((0, Weak::new())) };
+    static LAST: Cell<Option<(usize, Arc<Communicator>)>> = const { Cell::new(None) };
 }
 
 pub(crate) fn add(communicator: Arc<Communicator>) -> ncclComm_t {
@@ -36,30 +36,29 @@ pub(crate) fn add(communicator: Arc<Communicator>) -> ncclComm_t {
 }
 
 pub(crate) fn get(handle: ncclComm_t) -> Result<Arc<Communicator>> {
-    let number = number(handle);
-    let known = LAST.try_with(|known| {
-        let (last, communicator) = &mut *known.borrow_mut();
-        if *last == number
-            && let Some(communicator) = communicator.upgrade()
-            && !communicator.is_gone()
-        {
-            return Ok(communicator);
-        }
-        let found = find(handle)?;
-        (*last, *communicator) = (number, Arc::downgrade(&found));
-        Ok(found)
-    });
-    // A thread that ends may have forgotten.
-    known.unwrap_or_else(|_| find(handle))
-}
-
-fn find(handle: ncclComm_t) -> Result<Arc<Communicator>> {
     let table = TABLE.read().unwrap_or_else(PoisonError::into_inner);
     table.communicators.get(&number(handle)).cloned().ok_or_else(|| unknown(handle))
 }
 
+/// Makes a call on it that takes little more time than finding it. The thread keeps the communicator for its next call:
+/// counting references waits for what the processor has yet to write, which another rank may be waiting for. So one that
+/// another thread destroys stays in memory until this one uses another or ends.
+pub(crate) fn with<T>(handle: ncclComm_t, call: impl FnOnce(&Arc<Communicator>) -> Result<T>) -> Result<T> {
+    let number = number(handle);
+    // A thread that ends may have lost it.
+    let last = LAST.try_with(Cell::take).ok().flatten();
+    let known = last.filter(|(last, communicator)| *last == number && !communicator.is_gone());
+    let communicator = known.map_or_else(|| get(handle), |(_, communicator)| Ok(communicator))?;
+    let result = call(&communicator);
+    if !communicator.is_gone() {
+        let _ = LAST.try_with(|last| last.set(Some((number, communicator))));
+    }
+    result
+}
+
 /// The communicator, whose handle is none any more.
 pub(crate) fn remove(handle: ncclComm_t) -> Result<Arc<Communicator>> {
+    drop(LAST.try_with(Cell::take));
     let mut table = TABLE.write().unwrap_or_else(PoisonError::into_inner);
     let communicator = table.communicators.remove(&number(handle)).ok_or_else(|| unknown(handle))?;
     communicator.go();

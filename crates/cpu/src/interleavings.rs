@@ -178,16 +178,10 @@ impl Rank {
         }
     }
 
-    fn call(
-        &self,
-        function: Function,
-        count: usize,
-        send: &Buffer,
-        receive: &Buffer,
-    ) -> impl Future<Output = Result> {
+    async fn call(&self, function: Function, count: usize, send: &Buffer, receive: &Buffer) -> Result {
         let reduction = (function == Function::AllReduce).then_some(Reduction::Sum);
         let call = Call::new(function, count, bytes(), reduction, 0, self.world.ranks());
-        call.run(Part { seat: self.seat(), send: send.source(), receive: receive.target() })
+        call.run(&Part { seat: self.seat(), send: send.source(), receive: receive.target() }).await
     }
 
     /// Sums up `length` bytes of each rank.
@@ -313,10 +307,10 @@ fn three_ranks_hear_each_other() {
         for round in 0..2 {
             let step = rank.run(world.next_step(*own)).unwrap();
             let text = |rank| [value(rank, round, 0); LONG];
-            world.say(*own, step, [7, round as u64], &text(*own), &[]);
+            world.say(*own, step, [7, round as u64], &text(*own), None);
             rank.run(world.all(*own, step)).unwrap();
             for other in 0..3 {
-                assert_eq!(world.payload(other, step, LONG).bytes(), text(other));
+                assert_eq!(world.payload(other, step, LONG).bytes(0, LONG), text(other));
             }
         }
     });
@@ -544,7 +538,7 @@ fn an_alarm_ends_waiting_but_not_what_is_there_before_it() {
     explore(&NEAR, 3, |rank| {
         let Rank { world, rank: own, .. } = &rank;
         let step = rank.run(world.next_step(*own)).unwrap();
-        world.say(*own, step, [7, 7], &[], &[]);
+        world.say(*own, step, [7, 7], &[], None);
         if *own == 1 {
             world.alarm(1, Alarm::Aborted);
             return;

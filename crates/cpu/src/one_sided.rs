@@ -29,7 +29,7 @@ pub(crate) struct Awaited {
 }
 
 impl Put {
-    pub(crate) fn run(self) {
+    pub(crate) fn run(&self) {
         self.to.copy(self.from, self.from.length() >= STREAM);
     }
 }

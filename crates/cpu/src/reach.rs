@@ -346,7 +346,7 @@ impl Seat<'_> {
     async fn all_can(self, can: bool) -> Result<bool> {
         let Self { world, rank, .. } = self;
         let step = world.next_step(rank).await?;
-        world.say(rank, step, [can.into(), 0], &[], &[]);
+        world.say(rank, step, [can.into(), 0], &[], None);
         world.all(rank, step).await?;
         Ok((0..world.ranks()).all(|rank| world.common(rank, step)[0] != 0))
     }

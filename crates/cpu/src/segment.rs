@@ -92,7 +92,7 @@ impl Segment {
             loom: (0..words).map(|_| AtomicU64::new(0)).collect(),
         };
         #[cfg(all(test, loom))]
-        crate::interleavings::begin(segment.place(0, bytes), bytes);
+        crate::interleavings::begin(segment.start.as_ptr(), length);
         Ok(segment)
     }
 
@@ -128,6 +128,15 @@ impl Segment {
         // SAFETY: inside the mapping, which lives until every operation on it has ended, for they borrow it. No
         // rank that keeps to the counters uses bytes that another one writes; one that does not can garble
         // them, which are only data.
+        unsafe { (Source::new(start, length), Target::new(start, length)) }
+    }
+
+    /// The same for `length` bytes that lie where the words from `word` on do, which nobody uses as words.
+    pub(crate) fn memory_of_words(&self, word: usize, length: usize) -> (Source, Target) {
+        let end = word + length.div_ceil(WORD);
+        assert!(end <= self.words, "words {word}..{end} of {}", self.words);
+        let start = self.start.as_ptr().wrapping_add(word * WORD);
+        // SAFETY: as in `memory`.
         unsafe { (Source::new(start, length), Target::new(start, length)) }
     }
 
@@ -176,7 +185,7 @@ impl Segment {
 impl Drop for Segment {
     fn drop(&mut self) {
         #[cfg(all(test, loom))]
-        crate::interleavings::end(self.place(0, self.bytes));
+        crate::interleavings::end(self.start.as_ptr());
         // SAFETY: the mapping is ours alone, and no reference into it outlives `self`.
         let result = unsafe { munmap(self.start.as_ptr().cast(), self.words * WORD + self.bytes) };
         debug_assert!(result.is_ok());

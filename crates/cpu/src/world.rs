@@ -88,23 +88,6 @@ impl Drop for Touch<'_> {
     }
 }
 
-/// What a rank said along with a call.
-#[derive(Debug)]
-pub(crate) enum Payload {
-    Short([u8; SHORT]),
-    Long(Source),
-}
-
-impl Payload {
-    /// The bytes, and 0 after them if they are few.
-    pub(crate) fn bytes(&self) -> &[u8] {
-        match self {
-            Self::Short(bytes) => bytes,
-            Self::Long(source) => source.bytes(0, source.length()),
-        }
-    }
-}
-
 /// Why nobody can rely on a rank any more.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u64)]
@@ -167,12 +150,13 @@ impl World {
     /// The number of `rank`'s next step, once what it said [`SLOTS`] steps ago is of no use any more. In a step all
     /// ranks announce something, and each waits for those that it needs.
     pub(crate) async fn next_step(&self, rank: usize) -> Result<u64> {
-        let step = self.control(rank, STEP).load(Relaxed) + 1;
+        let last = self.control(rank, STEP);
+        let step = last.load(Relaxed) + 1;
         if !self.is_free(rank, step) {
             // They have ended the steps before it.
             self.all(rank, step + 1 - SLOTS).await?;
         }
-        self.control(rank, STEP).store(step, Relaxed);
+        last.store(step, Relaxed);
         Ok(step)
     }
 
@@ -187,26 +171,25 @@ impl World {
     }
 
     /// The same, with a record, up to [`PAYLOAD`] bytes, and what is the rank's own.
-    pub(crate) fn say(&self, rank: usize, step: u64, common: [u64; 2], payload: &[u8], own: &[u64]) {
+    pub(crate) fn say(
+        &self,
+        rank: usize,
+        step: u64,
+        common: [u64; 2],
+        payload: &[u8],
+        own: Option<[u64; OWN]>,
+    ) {
         let record = self.record(rank, step);
         for (word, value) in record[COMMON..IN_LINE].iter().zip(common) {
             word.store(value, Relaxed);
         }
-        for (word, value) in record[OF_OWN..][..OWN].iter().zip(own) {
-            word.store(*value, Relaxed);
-        }
-        if payload.len() <= SHORT {
-            let (words, rest) = payload.as_chunks();
-            let mut last = [0; size_of::<u64>()];
-            last[..rest.len()].copy_from_slice(rest);
-            let last = (!rest.is_empty()).then_some(&last);
-            for (word, value) in record[IN_LINE..].iter().zip(words.iter().chain(last)) {
-                word.store(u64::from_ne_bytes(*value), Relaxed);
+        if let Some(own) = own {
+            for (word, value) in self.record_of_own(rank, step).iter().zip(own) {
+                word.store(value, Relaxed);
             }
-        } else {
-            self.segment.write(payload_of(rank, step), payload);
         }
-        self.announce(rank, step);
+        self.payload_memory(rank, step, payload.len()).1.write(0, payload);
+        record[SAID].store(step, Release);
     }
 
     /// Takes the line of `rank`'s next step out of the other ranks' caches, to which nobody then has to listen.
@@ -216,7 +199,7 @@ impl World {
         }
         self.record(rank, step + 1)[COMMON].store(0, Relaxed);
         if length > SHORT {
-            let (_, payload) = self.segment.memory(payload_of(rank, step + 1), length.min(READY));
+            let (_, payload) = self.payload_memory(rank, step + 1, length);
             for at in (0..length.min(READY)).step_by(64) {
                 payload.write(at, &[0]);
             }
@@ -225,8 +208,7 @@ impl World {
 
     /// What of its own `rank` said with `step`, once it has.
     pub(crate) fn own(&self, rank: usize, step: u64) -> [u64; OWN] {
-        let record = self.record(rank, step);
-        std::array::from_fn(|index| record[OF_OWN + index].load(Relaxed))
+        self.record_of_own(rank, step).each_ref().map(|word| word.load(Relaxed))
     }
 
     /// What `rank` said with `step` that all ranks have to say alike.
@@ -235,16 +217,17 @@ impl World {
         std::array::from_fn(|index| record[COMMON + index].load(Relaxed))
     }
 
-    /// The `length` bytes that `rank` said with `step`.
-    pub(crate) fn payload(&self, rank: usize, step: u64, length: usize) -> Payload {
-        if length > SHORT {
-            return Payload::Long(self.segment.memory(payload_of(rank, step), length).0);
+    /// The `length` bytes that `rank` says with `step`.
+    pub(crate) fn payload(&self, rank: usize, step: u64, length: usize) -> Source {
+        self.payload_memory(rank, step, length).0
+    }
+
+    fn payload_memory(&self, rank: usize, step: u64, length: usize) -> (Source, Target) {
+        if length <= SHORT {
+            self.segment.memory_of_words(self.start_of(rank, step) + IN_LINE, length)
+        } else {
+            self.segment.memory(payload_of(rank, step), length)
         }
-        let mut bytes = [0; SHORT];
-        for (bytes, word) in bytes.as_chunks_mut().0.iter_mut().zip(&self.record(rank, step)[IN_LINE..LINE]) {
-            *bytes = word.load(Relaxed).to_ne_bytes();
-        }
-        Payload::Short(bytes)
     }
 
     /// The `length` bytes from `at` on, of the [`STAGE`] that `rank` stages for `step`.
@@ -287,9 +270,14 @@ impl World {
         // Each begins with its neighbour, not all with the same.
         let (before, after) = (ranks.start..ranks.end.min(rank), ranks.start.max(rank + 1)..ranks.end);
         let all = before.len() + after.len() + 1 == self.ranks();
-        for other in after.chain(before) {
-            let said = self.said(other, step);
-            self.wait(other, || said.load(Acquire) >= step).await?;
+        for others in [after, before] {
+            for other in others {
+                let said = self.said(other, step);
+                let has_said = || said.load(Acquire) >= step;
+                if !executor::spin(has_said) {
+                    self.wait(other, has_said).await?;
+                }
+            }
         }
         if all {
             self.control(rank, HEARD).store(step, Relaxed);
@@ -449,9 +437,19 @@ impl World {
     }
 
     /// What `rank` says of a step.
-    fn record(&self, rank: usize, step: u64) -> &[AtomicU64; RECORD] {
+    fn record(&self, rank: usize, step: u64) -> &[AtomicU64; IN_LINE] {
+        self.segment.words(self.start_of(rank, step))
+    }
+
+    /// The rest of it, if the rank says that much.
+    fn record_of_own(&self, rank: usize, step: u64) -> &[AtomicU64; OWN] {
+        self.segment.words(self.start_of(rank, step) + OF_OWN)
+    }
+
+    /// Where in the segment's words it begins.
+    fn start_of(&self, rank: usize, step: u64) -> usize {
         assert!(rank < self.ranks(), "rank {rank} of {}", self.ranks());
-        self.segment.words(HEADER + rank * CONTROL + RECORDS + (step % SLOTS) as usize * RECORD)
+        HEADER + rank * CONTROL + RECORDS + (step % SLOTS) as usize * RECORD
     }
 
     fn pair(&self, from: usize, to: usize) -> usize {
@@ -515,7 +513,11 @@ mod tests {
         for rank in 0..3 {
             words.extend([world.control(rank, LEFT), world.control(rank, STEP)]);
             for step in 0..SLOTS {
-                words.extend(&world.record(rank, step)[..OF_OWN + OWN]);
+                words.extend(world.record(rank, step));
+                words.extend(
+                    (IN_LINE..LINE).map(|word| world.segment.word(world.start_of(rank, step) + word)),
+                );
+                words.extend(world.record_of_own(rank, step));
                 places.push((payload_of(rank, step), PAYLOAD));
             }
             places.extend((0..STAGES).map(|step| (world.stage(rank, step), STAGE)));
@@ -546,10 +548,10 @@ mod tests {
             let payload: Vec<u8> = (0..length).map(|index| (index % 251) as u8).collect();
             let (common, own) = ([7, length as u64], std::array::from_fn(|index| index as u64));
             let step = next_step(&world, 1);
-            world.say(1, step, common, &payload, &own);
+            world.say(1, step, common, &payload, Some(own));
             assert_eq!(world.said(1, step).load(Relaxed), step);
             assert_eq!((world.common(1, step), world.own(1, step)), (common, own));
-            assert_eq!(world.payload(1, step, length).bytes()[..length], payload);
+            assert_eq!(world.payload(1, step, length).bytes(0, length), payload);
         }
     }
 

@@ -9,7 +9,7 @@ use libnccl::sys::{cudaStream_t, ncclComm_t, ncclDataType_t, ncclRedOp_t, ncclRe
 use super::{answer_in_group, check, rank_of};
 use crate::buffer::{Source, Target};
 use crate::collective::{Call, Function, Part};
-use crate::communicator::Membership;
+use crate::communicator::{Communicator, Membership};
 use crate::data_type::DataType;
 use crate::failure::Progress;
 use crate::group::{self, Lane};
@@ -32,8 +32,7 @@ struct Arguments {
 /// The contract of the function that was called.
 unsafe fn collective(arguments: &Arguments) -> ncclResult_t {
     let Arguments { function, send, receive, count, datatype, op, root, comm } = *arguments;
-    answer_in_group(function.name(), || {
-        let communicator = handle::get(comm)?;
+    let call = |communicator: &Arc<Communicator>| {
         let Membership { world, rank, .. } = communicator.ready()?;
         let (rank, ranks) = (*rank, world.ranks());
         let root = rank_of(root, ranks, "root")?;
@@ -55,12 +54,15 @@ unsafe fn collective(arguments: &Arguments) -> ncclResult_t {
         // call, or the group, has ended, and with it every use of these.
         let (send, receive) =
             unsafe { (Source::new(send.cast(), input), Target::new(receive.cast(), output)) };
-        let own = Arc::clone(&communicator);
-        group::run(communicator, Lane::Collective, input.saturating_add(output), async move || {
-            let call = scalar.flatten().map_or(call, |scalar| call.with_scalar(scalar));
-            call.run(Part { seat: own.seat()?, send, receive }).await
+        group::run(communicator, Lane::Collective, input.saturating_add(output), async move |own| {
+            let part = Part { seat: own.seat()?, send, receive };
+            match scalar.flatten() {
+                Some(scalar) => Box::pin(call.with_scalar(scalar).run(&part)).await,
+                None => call.run(&part).await,
+            }
         })
-    })
+    };
+    answer_in_group(function.name(), || handle::with(comm, call))
 }
 
 pub(crate) unsafe extern "C" fn ncclReduce(

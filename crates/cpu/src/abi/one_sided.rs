@@ -63,9 +63,9 @@ pub(crate) unsafe extern "C" fn ncclPutSignal(
         // SAFETY: the C declaration's contract, as for collectives.
         let from = unsafe { Source::new(localbuff.cast(), bytes) };
         let put = Put { from, to };
-        group::run(communicator, Lane::Put, bytes.saturating_mul(2), async move || {
+        group::run(&communicator, Lane::Put, bytes.saturating_mul(2), async move |_| {
             // The part that is written stays in reach until then.
-            let _window = window;
+            let _window = &window;
             put.run();
             one_sided::raise(&world, rank, peer, signal)
         })
@@ -86,7 +86,7 @@ pub(crate) unsafe extern "C" fn ncclSignal(
         let (world, rank) = (Arc::clone(world), *rank);
         let (peer, signal) = raised(&communicator, peer, sigIdx, ctx, flags)?;
         check_signals(&communicator)?;
-        group::run(communicator, Lane::Put, 0, async move || one_sided::raise(&world, rank, peer, signal))
+        group::run(&communicator, Lane::Put, 0, async move |_| one_sided::raise(&world, rank, peer, signal))
     })
 }
 
@@ -113,7 +113,7 @@ pub(crate) unsafe extern "C" fn ncclWaitSignal(
             }
         }
         check_signals(&communicator)?;
-        group::run(communicator, Lane::Wait, 0, async move || one_sided::wait(&world, rank, &all).await)
+        group::run(&communicator, Lane::Wait, 0, async move |_| one_sided::wait(&world, rank, &all).await)
     })
 }
 

@@ -23,9 +23,8 @@ fn message(
     count: usize,
     datatype: ncclDataType_t,
     peer: c_int,
-    comm: ncclComm_t,
-) -> Result<Option<(Arc<Communicator>, Message, usize)>> {
-    let communicator = handle::get(comm)?;
+    communicator: &Communicator,
+) -> Result<Option<(Message, usize)>> {
     let peer = rank_of(peer, communicator.ready()?.world.ranks(), "peer")?;
     let data_type = DataType::new(datatype)?;
     data_type.bytes(count)?;
@@ -33,7 +32,7 @@ fn message(
         return Ok(None);
     }
     check(buffer, "the buffer")?;
-    Ok(Some((communicator, Message { count, data_type }, peer)))
+    Ok(Some((Message { count, data_type }, peer)))
 }
 
 pub(crate) unsafe extern "C" fn ncclSend(
@@ -44,17 +43,17 @@ pub(crate) unsafe extern "C" fn ncclSend(
     comm: ncclComm_t,
     _: cudaStream_t,
 ) -> ncclResult_t {
-    answer_in_group("ncclSend", || {
-        let Some((communicator, message, peer)) = message(sendbuff, count, datatype, peer, comm)? else {
+    let call = |communicator: &Arc<Communicator>| {
+        let Some((message, peer)) = message(sendbuff, count, datatype, peer, communicator)? else {
             return Ok(Progress::Done);
         };
         // SAFETY: the C declaration's contract, as for collectives.
         let from = unsafe { Source::new(sendbuff.cast(), message.count * message.data_type.size()) };
-        let own = Arc::clone(&communicator);
-        group::run(communicator, Lane::SendTo(peer), from.length(), async move || {
+        group::run(communicator, Lane::SendTo(peer), from.length(), async move |own| {
             message.send(Way { seat: own.seat()?, peer }, from).await
         })
-    })
+    };
+    answer_in_group("ncclSend", || handle::with(comm, call))
 }
 
 pub(crate) unsafe extern "C" fn ncclRecv(
@@ -65,15 +64,16 @@ pub(crate) unsafe extern "C" fn ncclRecv(
     comm: ncclComm_t,
     _: cudaStream_t,
 ) -> ncclResult_t {
-    answer_in_group("ncclRecv", || {
-        let Some((communicator, message, peer)) = message(recvbuff, count, datatype, peer, comm)? else {
+    let call = |communicator: &Arc<Communicator>| {
+        let Some((message, peer)) = message(recvbuff, count, datatype, peer, communicator)? else {
             return Ok(Progress::Done);
         };
         // SAFETY: the C declaration's contract, as for collectives.
         let to = unsafe { Target::new(recvbuff.cast(), message.count * message.data_type.size()) };
-        let (own, bytes) = (Arc::clone(&communicator), message.count * message.data_type.size());
-        group::run(communicator, Lane::ReceiveFrom(peer), bytes, async move || {
+        let bytes = to.length();
+        group::run(communicator, Lane::ReceiveFrom(peer), bytes, async move |own| {
             message.receive(Way { seat: own.seat()?, peer }, to).await
         })
-    })
+    };
+    answer_in_group("ncclRecv", || handle::with(comm, call))
 }

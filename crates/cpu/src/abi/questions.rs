@@ -38,7 +38,7 @@ pub(crate) unsafe extern "C" fn ncclCommGetAsyncError(
     asyncError: *mut ncclResult_t,
 ) -> ncclResult_t {
     // SAFETY: the C declaration's contract.
-    answer(|| unsafe { put(asyncError, handle::get(comm)?.state()) })
+    answer(|| unsafe { put(asyncError, handle::with(comm, |communicator| Ok(communicator.state()))?) })
 }
 
 pub(crate) unsafe extern "C" fn ncclCommCount(comm: ncclComm_t, count: *mut c_int) -> ncclResult_t {

@@ -22,8 +22,7 @@ pub(crate) unsafe extern "C" fn ncclCommSuspend(comm: ncclComm_t, flags: c_int) 
                 "invalid flags {flags:#x}: they have to be NCCL_SUSPEND_MEM, {NCCL_SUSPEND_MEM:#x}"
             )));
         }
-        let own = Arc::clone(&communicator);
-        group::run(communicator, Lane::Collective, 0, async move || {
+        group::run(&communicator, Lane::Collective, 0, async move |own| {
             suspension::suspend(&world, rank).await?;
             own.set_suspended(true);
             Ok(())
@@ -39,8 +38,7 @@ pub(crate) unsafe extern "C" fn ncclCommResume(comm: ncclComm_t) -> ncclResult_t
         if !communicator.is_suspended() {
             return Err(Failure::usage("the communicator is not suspended"));
         }
-        let own = Arc::clone(&communicator);
-        group::run(communicator, Lane::Collective, 0, async move || {
+        group::run(&communicator, Lane::Collective, 0, async move |own| {
             suspension::resume(&world, rank).await?;
             own.set_suspended(false);
             Ok(())

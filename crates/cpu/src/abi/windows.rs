@@ -3,7 +3,6 @@
 
 use std::ffi::{c_int, c_void};
 use std::ptr;
-use std::sync::Arc;
 
 use libnccl::sys::{
     NCCL_WIN_CFT_COUNTED, NCCL_WIN_COLL_SYMMETRIC, NCCL_WIN_GIN_ONLY, NCCL_WIN_REQUIRED_ALIGNMENT,
@@ -68,8 +67,7 @@ pub(crate) unsafe extern "C" fn ncclCommWindowRegister(
         let start = buff.addr();
         // SAFETY: the C declaration's contract: the slot can be written until the work has ended.
         let slot = unsafe { Slot::new(win) };
-        let own = Arc::clone(&communicator);
-        group::run(communicator, Lane::Collective, 0, async move || {
+        group::run(&communicator, Lane::Collective, 0, async move |own| {
             let window = Window::register(own.seat()?, start, part).await?;
             slot.write(
                 window
