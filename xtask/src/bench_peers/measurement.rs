@@ -45,9 +45,20 @@ impl Measurements {
     }
 
     pub(crate) fn nanoseconds(&self, way: Way, cell: Cell) -> Option<f64> {
+        median(self.rounds(way, cell).collect())
+    }
+
+    /// How many times `way`'s time OpenMPI's is. They are compared within each round, seconds apart: what the machine
+    /// does differently minutes later is no difference between them.
+    pub(crate) fn ratio(&self, way: Way, cell: Cell) -> Option<f64> {
+        let rounds = self.rounds(Way::OpenMpi, cell).zip(self.rounds(way, cell));
+        median(rounds.map(|(theirs, ours)| theirs / ours).collect())
+    }
+
+    fn rounds(&self, way: Way, cell: Cell) -> impl Iterator<Item = f64> {
         let of_cell =
-            |&&(with, ref measurement): &&(Way, Measurement)| with == way && measurement.cell == cell;
-        median(self.all.iter().filter(of_cell).map(|(_, measurement)| measurement.nanoseconds).collect())
+            self.all.iter().filter(move |(with, measurement)| *with == way && measurement.cell == cell);
+        of_cell.map(|(_, measurement)| measurement.nanoseconds)
     }
 
     /// The most bytes that a rank used beside its buffers, in any operation.
@@ -111,6 +122,19 @@ mod tests {
         assert_eq!(measurements.beside(Way::Malloc, 2), Some(1.0));
         assert_eq!(measurements.cells().len(), 1);
         assert!(measurements.add(Way::Malloc, "an error message\n").is_err());
+    }
+
+    #[test]
+    fn what_is_compared_is_of_one_round() {
+        let mut measurements = Measurements::default();
+        // After the first round the machine does everything in twice the time.
+        for (way, rounds) in [(Way::OpenMpi, [4, 8, 8]), (Way::Malloc, [2, 4, 5])] {
+            for nanoseconds in rounds {
+                measurements.add(way, &format!("all_to_all\t2\t64\t{nanoseconds}\t9\t8\t1\n")).unwrap();
+            }
+        }
+        assert_eq!(measurements.ratio(Way::Malloc, CELL), Some(2.0));
+        assert_eq!(measurements.ratio(Way::Threads, CELL), None);
     }
 
     #[test]

@@ -92,8 +92,7 @@ fn memory(text: &mut String, results: &Measurements) {
 
 /// OpenMPI's time over ours, for each of our ways.
 fn ratios(results: &Measurements, cell: Cell) -> impl Iterator<Item = Option<f64>> {
-    let theirs = results.nanoseconds(Way::OpenMpi, cell);
-    Way::OURS.into_iter().map(move |way| Some(theirs? / results.nanoseconds(way, cell)?))
+    Way::OURS.into_iter().map(move |way| results.ratio(way, cell))
 }
 
 fn row(text: &mut String, cell: Cell) {
