@@ -282,6 +282,7 @@ impl Call {
             self.say(part, step);
             let heard = self.heard(rank);
             world.wait_for(rank, step, heard.clone()).await?;
+            // It comes while this rank does the rest.
             for other in heard.clone().filter(|other| *other != rank) {
                 world.payload(other, step, self.input(other)).prefetch();
             }
@@ -431,11 +432,14 @@ impl Call {
     fn over_payloads(&self, part: &Part<'_>, step: u64) {
         let rank = part.seat.rank;
         // Those whose pieces come here and are not empty.
-        let makers = match self.shares_results() {
-            false => rank..rank + 1,
-            true if self.output(rank) == 0 => 0..0,
-            true if self.bytes <= self.chunk => 0..1,
-            true => 0..self.bytes.div_ceil(self.chunk),
+        let makers = if !self.shares_results() {
+            rank..rank + 1
+        } else if self.output(rank) == 0 {
+            0..0
+        } else if self.bytes <= self.chunk {
+            0..1
+        } else {
+            0..self.bytes.div_ceil(self.chunk)
         };
         for maker in makers {
             for piece in self.pieces(maker) {

@@ -36,7 +36,7 @@ use crate::world::{Alarm, World};
 /// Bytes that are watched as one: what one rank writes while another reads lies no closer.
 const GRAIN: usize = 16;
 
-/// Bytes that travel in words, that are said along, and that are staged or used directly.
+/// Bytes that travel in a line with what is called, that are said along, and that are staged or used directly.
 const SHORT: usize = 5;
 const LONG: usize = 40;
 const STAGED: usize = 128;
