@@ -77,3 +77,22 @@ fn unknown(handle: ncclComm_t) -> Failure {
         format!("{handle:p} is no communicator, or no longer")
     })
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::options::Options;
+
+    #[test]
+    fn what_another_thread_destroyed_is_unknown_and_let_go() {
+        let communicator = Arc::new(Communicator::new(0, Options::default()));
+        let (kept, handle) = (Arc::downgrade(&communicator), add(communicator));
+        with(handle, |_| Ok(())).unwrap();
+        let address = handle.addr();
+        let destroy = move || drop(remove(ptr::without_provenance_mut(address)).unwrap());
+        std::thread::spawn(destroy).join().unwrap();
+        assert!(kept.upgrade().is_some(), "this thread used it last");
+        assert!(with(handle, |_| Ok(())).unwrap_err().text.contains("is no communicator, or no longer"));
+        assert!(kept.upgrade().is_none());
+    }
+}
