@@ -284,7 +284,8 @@ impl Call {
             world.wait_for(rank, step, heard.clone()).await?;
             // It comes while this rank does the rest.
             for other in heard.clone().filter(|other| *other != rank) {
-                world.payload(other, step, self.input(other)).prefetch();
+                let said = world.payload(other, step, self.input(other));
+                said.slice(self.needed(rank, said.length())).prefetch();
             }
             world.make_ready(rank, step, self.buffer(self.function.shape().input));
             agreement::check(world, rank, step, heard)?;
@@ -428,6 +429,14 @@ impl Call {
         sends.chain(receivers.map(|rank| (rank, said[rank].receive))).collect()
     }
 
+    /// What `rank` uses of another one's input, which has `length` bytes.
+    fn needed(&self, rank: usize, length: usize) -> Range<usize> {
+        match self.function.shape().input {
+            Division::Blocks => self.part(Division::Blocks, rank),
+            Division::Whole | Division::Chunks => 0..length,
+        }
+    }
+
     /// Makes what this rank receives out of what all said along with `step`.
     fn over_payloads(&self, part: &Part<'_>, step: u64) {
         let rank = part.seat.rank;
@@ -454,9 +463,12 @@ impl Call {
         let from = self.part(shape.input, piece.input);
         let to = receive.slice(self.part(shape.output, piece.output));
         let input = |source| {
-            let said = seat.world.payload(source, step, self.input(source));
             // This rank's own is nearer than what it has just said, but the result may go where it is.
-            let whole = if source == seat.rank && !send.overlaps(to) { *send } else { said };
+            let whole = if source == seat.rank && !send.overlaps(to) {
+                *send
+            } else {
+                seat.world.payload(source, step, self.input(source))
+            };
             whole.slice(from.clone())
         };
         let Some(reduction) = self.reduction else {

@@ -16,8 +16,12 @@ pub(crate) type Operation<'a> = Pin<Box<dyn Future<Output = Result> + 'a>>;
 /// How long nothing may happen before someone looks after the other ranks.
 const PATROL: Duration = Duration::from_millis(50);
 
-/// How often ranks with a processor each look for each other before they give it up, which is some 3 us.
+/// How often a rank looks for another before it gives up the processor, where there is one for each: a microsecond or
+/// three.
 const SPIN: u32 = 60;
+
+/// The same where there is not.
+const CROWDED: u32 = 2;
 
 thread_local! {
     static PROGRESS: Cell<bool> = const { Cell::new(false) };
@@ -37,6 +41,13 @@ pub(crate) fn spin(done: impl Fn() -> bool) -> bool {
     })
 }
 
+/// How often `ranks` that wait for each other look before they give up the processor.
+fn spins(ranks: usize) -> u32 {
+    static PROCESSORS: LazyLock<usize> =
+        LazyLock::new(|| std::thread::available_parallelism().map_or(1, usize::from));
+    if ranks > *PROCESSORS { CROWDED } else { SPIN }
+}
+
 /// Says that an operation that waited got further.
 pub(crate) fn progress() {
     PROGRESS.set(true);
@@ -51,9 +62,9 @@ pub(crate) fn run_one(
 ) -> Result {
     let mut operation = pin!(operation);
     let mut context = Context::from_waker(Waker::noop());
-    let mut patience = Patience::new(ranks);
     // Nothing else is to be done meanwhile.
-    LOOKS.set(std::mem::take(&mut patience.spin));
+    LOOKS.set(spins(ranks));
+    let mut patience = Patience::new(0);
     loop {
         if let Poll::Ready(result) = operation.as_mut().poll(&mut context) {
             return result;
@@ -66,8 +77,8 @@ pub(crate) fn run_one(
 /// but everything runs.
 pub(crate) fn run(mut lanes: Vec<VecDeque<Operation<'_>>>, ranks: usize, mut idle: impl FnMut()) -> Result {
     let mut context = Context::from_waker(Waker::noop());
-    let mut patience = Patience::new(ranks);
     LOOKS.set(0);
+    let mut patience = Patience::new(spins(ranks));
     let mut result = Ok(());
     loop {
         lanes.retain_mut(|lane| {
@@ -94,14 +105,9 @@ struct Patience {
 }
 
 impl Patience {
-    /// Turns without a processor for every rank.
-    const CROWDED: u32 = 2;
     const YIELD: u32 = 1000;
 
-    fn new(ranks: usize) -> Self {
-        static PROCESSORS: LazyLock<usize> =
-            LazyLock::new(|| std::thread::available_parallelism().map_or(1, usize::from));
-        let spin = if ranks > *PROCESSORS { Self::CROWDED } else { SPIN };
+    fn new(spin: u32) -> Self {
         Self { spin, turns: 0, patrolled: None }
     }
 

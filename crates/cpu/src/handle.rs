@@ -22,7 +22,8 @@ struct Table {
 static TABLE: LazyLock<RwLock<Table>> = LazyLock::new(RwLock::default);
 
 thread_local! {
-    /// The handle that this thread used last: most threads use one, and the table's lock is all threads'.
+    /// The communicator that this thread used last, with the number of its handle: most threads use one, and the
+    /// table's lock is all threads'.
     static LAST: Cell<Option<(usize, Arc<Communicator>)>> = const { Cell::new(None) };
 }
 

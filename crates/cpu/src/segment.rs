@@ -107,8 +107,8 @@ impl Segment {
         #[cfg(all(test, loom))]
         return self.loom[start..].first_chunk().unwrap();
         #[cfg(not(all(test, loom)))]
-        // SAFETY: inside the mapping, which starts at a page and lives as long as `self`; words are never
-        // touched but through this function.
+        // SAFETY: inside the mapping, which starts at a page and lives as long as `self`; words are
+        // touched through this function only; those that `memory_of_words` gives out are not used as words.
         unsafe {
             self.start.cast::<AtomicU64>().add(start).cast().as_ref()
         }

@@ -57,6 +57,7 @@ unsafe fn collective(arguments: &Arguments) -> ncclResult_t {
         group::run(communicator, Lane::Collective, input.saturating_add(output), async move |own| {
             let part = Part { seat: own.seat()?, send, receive };
             match scalar.flatten() {
+                // On the heap, so that the usual one stays small.
                 Some(scalar) => Box::pin(call.with_scalar(scalar).run(&part)).await,
                 None => call.run(&part).await,
             }
