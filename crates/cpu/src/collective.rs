@@ -90,15 +90,15 @@ const CHUNK: usize = if TINY { 64 } else { 512 };
 /// Bytes that are reduced at a time, so that they stay in the nearest cache.
 const BLOCK: usize = 4 << 10;
 
-/// Bytes that travel with a call at most where another step costs less than another copy: with two ranks, or where
-/// they reach each other's memory for certain.
+/// Bytes that travel with a call at most where another step costs less than another copy: with two ranks. More of them
+/// often have to wait for a processor in each step.
 const NEAR: usize = if TINY { PAYLOAD } else { 4 << 10 };
 
 /// From pieces of so many bytes on, another process's memory is read instead of staged.
 const READ: usize = 64 << 10;
 
-/// From so many bytes at all ranks together on, the result goes around the caches.
-const STREAM: usize = 64 << 20;
+/// From so many bytes on that all ranks together write, they go around the caches.
+const STREAM: usize = 32 << 20;
 
 impl Function {
     fn shape(self) -> &'static Shape {
@@ -275,7 +275,7 @@ impl Call {
             let own = self.own(part, false);
             return self.direct(part, &[own]);
         }
-        let most = if self.ranks == 2 || world.is_one_process() { NEAR } else { PAYLOAD };
+        let most = if self.ranks == 2 { NEAR } else { PAYLOAD };
         let travels = self.buffer(self.function.shape().input) <= most;
         let step = world.next_step(rank).await?;
         if travels {
@@ -637,14 +637,22 @@ impl Call {
 
     /// Whether the result is too long to be still in a cache when it is needed.
     fn streams(&self) -> bool {
-        self.bytes * self.ranks >= STREAM
+        let shape = self.function.shape();
+        let receivers = match shape.root {
+            Root::None => self.ranks,
+            // The root usually has its own where it belongs.
+            Root::Sends => self.ranks - 1,
+            Root::Receives => 1,
+        };
+        self.buffer(shape.output) * receivers >= STREAM
     }
 
     /// Reduces `sources`, or copies the only one, into all `targets`.
     fn make(&self, sources: &[(Source, Option<Factor>)], targets: &[Target], scratch: &mut [u8]) {
+        let streams = self.streams();
         let Some(reduction) = self.reduction else {
             for target in targets {
-                sources.iter().for_each(|(source, _)| target.copy(*source, self.streams()));
+                sources.iter().for_each(|(source, _)| target.copy(*source, streams));
             }
             return;
         };
@@ -653,14 +661,14 @@ impl Call {
             let result = &mut scratch[..BLOCK.min(length - at)];
             self.reduce(reduction, result, at, sources.iter().copied());
             for target in targets {
-                if self.streams() {
+                if streams {
                     target.write_around_caches(at, result);
                 } else {
                     target.write(at, result);
                 }
             }
         }
-        if self.streams() {
+        if streams {
             buffer::settle();
         }
     }

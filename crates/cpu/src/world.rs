@@ -153,11 +153,27 @@ impl World {
         let last = self.control(rank, STEP);
         let step = last.load(Relaxed) + 1;
         if !self.is_free(rank, step) {
-            // They have ended the steps before it.
-            self.all(rank, step + 1 - SLOTS).await?;
+            self.make_room(rank, step).await?;
         }
-        last.store(step, Relaxed);
+        // With it, all that the rank read of what others said in the steps before.
+        last.store(step, Release);
         Ok(step)
+    }
+
+    /// Waits until the others have ended the steps that `rank` needs the place of for `step`.
+    async fn make_room(&self, rank: usize, step: u64) -> Result {
+        let mut least = step;
+        for other in (0..self.ranks()).filter(|other| *other != rank) {
+            let begun = self.control(other, STEP);
+            let is_near = || begun.load(Acquire) + SLOTS > step;
+            if !executor::spin(is_near) {
+                self.wait(other, is_near).await?;
+            }
+            least = least.min(begun.load(Acquire));
+        }
+        // They may be further than they have to, so that this rank need not look for some steps.
+        self.control(rank, HEARD).store(least, Relaxed);
+        Ok(())
     }
 
     /// Whether, as far as `rank` has heard, the others are done with what is where it writes for `step`.
