@@ -41,11 +41,8 @@ pub(crate) struct Options {
     #[arg(long, default_value = "4:64M:4")]
     sizes: Sizes,
     /// How many times to measure everything; the medians count
-    #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..))]
+    #[arg(long, default_value_t = 9, value_parser = clap::value_parser!(u32).range(1..))]
     rounds: u32,
-    /// One round with short batches: less exact
-    #[arg(long)]
-    quick: bool,
     /// Measure instead how long communicators take to create and to split, and the memory that they hold
     #[arg(long)]
     time_to_create: bool,
@@ -150,16 +147,15 @@ pub(crate) fn run(options: &Options) -> Result<()> {
     }
     let cases: Vec<(u32, Operation)> =
         options.ranks.iter().flat_map(|&ranks| options.operations.iter().map(move |&o| (ranks, o))).collect();
-    let rounds = if options.quick { 1 } else { options.rounds };
-    let mut busy: f64 = 0.0;
+    let mut busy = Vec::new();
     let mut speeds = Vec::new();
     let mut results = Measurements::default();
     let mut failures = Vec::new();
-    for round in 1..=rounds {
+    for round in 1..=options.rounds {
         speeds.push(copy_speed(&programs)?);
         for &(ranks, operation) in &cases {
-            eprintln!("round {round} of {rounds}: {operation} with {ranks} ranks");
-            busy = busy.max(machine::busy());
+            eprintln!("round {round} of {}: {operation} with {ranks} ranks", options.rounds);
+            busy.push(machine::busy());
             for way in Way::ALL {
                 if failures.iter().any(|&(failed, _)| failed == (way, ranks, operation)) {
                     continue;
@@ -178,7 +174,7 @@ pub(crate) fn run(options: &Options) -> Result<()> {
             }
         }
     }
-    let machine = machine::describe(busy);
+    let machine = machine::describe(measurement::median(busy).unwrap_or_default());
     print!("{}", report::text(&machine, measurement::median(speeds).unwrap_or_default(), &results));
     for ((way, ranks, operation), reason) in &failures {
         println!("{way}, {operation} with {ranks} ranks: {reason}");
@@ -192,13 +188,12 @@ pub(crate) fn run(options: &Options) -> Result<()> {
 
 /// The command line that all programs understand.
 fn arguments(options: &Options, ranks: u32, operation: Operation) -> Vec<String> {
-    let (batches, seconds) = if options.quick { ("3", "0.01") } else { ("7", "0.05") };
     let values = [
         ("--operation", operation.to_string()),
         ("--ranks", ranks.to_string()),
         ("--sizes", options.sizes.to_string()),
-        ("--batches", batches.into()),
-        ("--seconds", seconds.into()),
+        ("--batches", "3".into()),
+        ("--seconds", "0.02".into()),
         ("--limit", LIMIT.as_secs().to_string()),
     ];
     values.into_iter().flat_map(|(name, value)| [name.into(), value]).collect()

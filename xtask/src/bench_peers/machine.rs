@@ -17,7 +17,7 @@ pub(crate) fn describe(busy: f64) -> String {
     let mut text = format!("Number of cores: {}, {model}", cores());
     if busy > DISTURBED {
         text += &format!(
-            "\nNOT QUIET: at times other programs took {:.0}% of the processors, so these figures say little",
+            "\nNOT QUIET: other programs took {:.0}% of the processors, so these figures say little",
             busy * 100.0
         );
     }
