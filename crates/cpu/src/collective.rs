@@ -90,6 +90,9 @@ const CHUNK: usize = if TINY { 64 } else { 512 };
 /// Bytes that are reduced at a time, so that they stay in the nearest cache.
 const BLOCK: usize = 4 << 10;
 
+/// The same where the result goes around the caches: reading and writing the memory take turns more often.
+const BURST: usize = 1 << 10;
+
 /// Bytes that travel with a call at most where another step costs less than another copy: with two ranks. More of them
 /// often have to wait for a processor in each step.
 const NEAR: usize = if TINY { PAYLOAD } else { 4 << 10 };
@@ -657,8 +660,9 @@ impl Call {
             return;
         };
         let length = sources.first().map_or(0, |(source, _)| source.length());
-        for at in (0..length).step_by(BLOCK) {
-            let result = &mut scratch[..BLOCK.min(length - at)];
+        let block = if streams { BURST } else { BLOCK };
+        for at in (0..length).step_by(block) {
+            let result = &mut scratch[..block.min(length - at)];
             self.reduce(reduction, result, at, sources.iter().copied());
             for target in targets {
                 if streams {
