@@ -41,7 +41,7 @@ pub(crate) struct Options {
     #[arg(long, default_value = "4:64M:4")]
     sizes: Sizes,
     /// How many times to measure everything; the medians count
-    #[arg(long, default_value_t = 9, value_parser = clap::value_parser!(u32).range(1..))]
+    #[arg(long, default_value_t = 15, value_parser = clap::value_parser!(u32).range(1..))]
     rounds: u32,
     /// Measure instead how long communicators take to create and to split, and the memory that they hold
     #[arg(long)]
@@ -193,7 +193,7 @@ fn arguments(options: &Options, ranks: u32, operation: Operation) -> Vec<String>
         ("--ranks", ranks.to_string()),
         ("--sizes", options.sizes.to_string()),
         ("--batches", "3".into()),
-        ("--seconds", "0.02".into()),
+        ("--seconds", "0.01".into()),
         ("--limit", LIMIT.as_secs().to_string()),
     ];
     values.into_iter().flat_map(|(name, value)| [name.into(), value]).collect()
