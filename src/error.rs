@@ -50,7 +50,8 @@ pub enum Error {
         #[doc(alias = "ncclGetErrorString")]
         message: Box<str>,
         /// `ncclGetLastError`, copied right after the call; may be empty. NCCL keeps one text for the whole
-        /// process, so that the failure of another thread in the same instant may show up here.
+        /// process, so that the failure of another thread in the same instant may show up here; the CPU
+        /// implementation keeps one for each thread.
         #[doc(alias = "ncclGetLastError")]
         detail: Box<str>,
     },

@@ -193,8 +193,9 @@ impl Nccl {
         self.library.function(name, present.then_some(()))
     }
 
-    /// NCCL's words on the last failure, of any thread and communicator; empty if there was none. An
-    /// [`Error::Nccl`] has its own copy of them.
+    /// NCCL's words on the last failure, of any thread and communicator, or of this thread if the library keeps one
+    /// text for each, as the CPU implementation does; empty if there was none. An [`Error::Nccl`] has its own copy
+    /// of them.
     ///
     /// ```
     /// # fn main() {

@@ -202,7 +202,7 @@ impl Library {
     /// NCCL's words on the last failure.
     pub(crate) fn last_error(&self) -> Box<str> {
         let text = self.functions.ncclGetLastError.map_or(std::ptr::null(), |last_error| {
-            // SAFETY: takes any communicator including null, and answers the process's one text.
+            // SAFETY: takes any communicator including null, and answers a text of the process or the thread.
             unsafe { last_error(std::ptr::null_mut()) }
         });
         // SAFETY: null or a string; another failure overwrites it in place, so that it is copied at once.

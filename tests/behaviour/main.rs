@@ -6,9 +6,15 @@
 mod cases;
 mod implementations;
 
+use std::sync::{Mutex, PoisonError};
+
+use libnccl::MemorySpace;
 use libtest_mimic::{Arguments, Trial};
 
 use cases::Selection;
+
+/// Real NCCL has one text of the last failure, so that its cases would read each other's.
+static REAL: Mutex<()> = Mutex::new(());
 
 fn main() {
     let arguments = Arguments::from_args();
@@ -21,6 +27,8 @@ fn main() {
                 for (case, run) in run {
                     let nccl = nccl.clone();
                     trials.push(Trial::test(format!("{name}: {case}"), move || {
+                        let _alone = (nccl.memory_space() != MemorySpace::Host)
+                            .then(|| REAL.lock().unwrap_or_else(PoisonError::into_inner));
                         run(&nccl);
                         Ok(())
                     }));

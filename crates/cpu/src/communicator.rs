@@ -26,7 +26,7 @@ pub(crate) struct Communicator {
     reach: Reach,
     /// Jobs in the background, and how the last one went.
     jobs: AtomicUsize,
-    outcome: Mutex<ncclResult_t>,
+    outcome: Mutex<Result>,
     /// Whether the caller has yet to hear of that, or of its having been made.
     untold: AtomicBool,
     job_ended: Condvar,
@@ -81,7 +81,7 @@ impl Communicator {
             membership: OnceLock::new(),
             reach: Reach::default(),
             jobs: AtomicUsize::new(0),
-            outcome: Mutex::new(ncclResult_t::ncclSuccess),
+            outcome: Mutex::new(Ok(())),
             untold: AtomicBool::new(false),
             job_ended: Condvar::new(),
             aborted: AtomicBool::new(false),
@@ -231,7 +231,7 @@ impl Communicator {
         }
         if self.stopped.set(stop).is_ok() {
             // What becomes of its operations is no news.
-            *self.outcome() = ncclResult_t::ncclSuccess;
+            *self.outcome() = Ok(());
             self.alarm(match stop {
                 Stop::Revoked => Alarm::Revoked,
                 Stop::Shrunk => Alarm::Shrunk,
@@ -272,12 +272,13 @@ impl Communicator {
 
     /// What went wrong so far, other ranks' ends included: but what a job came to is told first, for a peer that
     /// ends after it takes nothing of that back.
-    pub(crate) fn state(&self) -> ncclResult_t {
+    pub(crate) fn state(&self) -> Result<Progress> {
         if self.is_at_work() {
-            return ncclResult_t::ncclInProgress;
+            return Ok(Progress::Running);
         }
+        let outcome = || self.outcome().clone().map(|()| Progress::Done);
         if self.untold.swap(false, Relaxed) || self.stopped().is_some() {
-            return *self.outcome();
+            return outcome();
         }
         if self.failure.get().is_none()
             && !self.finalized.load(Relaxed)
@@ -288,7 +289,7 @@ impl Communicator {
                 self.note(&failure);
             }
         }
-        self.failure.get().map_or_else(|| *self.outcome(), |failure| failure.code)
+        self.failure.get().map_or_else(outcome, |failure| Err(failure.clone()))
     }
 
     /// Takes note of an operation's failure: after some the ranks are no longer in step.
@@ -308,7 +309,7 @@ impl Communicator {
     pub(crate) fn begin_job(self: &Arc<Self>) -> Job {
         self.jobs.fetch_add(1, Relaxed);
         let stopped = self.stopped().is_some();
-        Job { communicator: Arc::clone(self), outcome: ncclResult_t::ncclInternalError, stopped }
+        Job { communicator: Arc::clone(self), outcome: None, stopped }
     }
 
     /// Waits until nothing runs in the background.
@@ -436,7 +437,7 @@ impl Communicator {
         self.jobs.load(Acquire) > 0
     }
 
-    fn outcome(&self) -> MutexGuard<'_, ncclResult_t> {
+    fn outcome(&self) -> MutexGuard<'_, Result> {
         self.outcome.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -465,14 +466,14 @@ impl Drop for Membership {
 #[derive(Debug)]
 pub(crate) struct Job {
     communicator: Arc<Communicator>,
-    outcome: ncclResult_t,
+    outcome: Option<Result>,
     /// Whether the communicator had been stopped before.
     stopped: bool,
 }
 
 impl Job {
     pub(crate) fn end(mut self, result: &Result) {
-        self.outcome = result.as_ref().map_or_else(|failure| failure.code, |()| ncclResult_t::ncclSuccess);
+        self.outcome = Some(result.clone());
     }
 }
 
@@ -480,7 +481,7 @@ impl Drop for Job {
     fn drop(&mut self) {
         let mut outcome = self.communicator.outcome();
         if self.stopped || self.communicator.stopped().is_none() {
-            *outcome = self.outcome;
+            *outcome = self.outcome.take().unwrap_or_else(|| Err(Failure::panic()));
             self.communicator.untold.store(true, Relaxed);
         }
         self.communicator.jobs.fetch_sub(1, Release);

@@ -38,6 +38,10 @@ impl Failure {
         Self { code: ncclResult_t::ncclInternalError, text: text.into() }
     }
 
+    pub(crate) fn panic() -> Self {
+        Self::internal("a panic inside the CPU implementation, which is a bug in it")
+    }
+
     /// The operating system refused `what`.
     pub(crate) fn system(what: &str, error: impl Into<std::io::Error>) -> Self {
         Self { code: ncclResult_t::ncclSystemError, text: format!("{what}: {}", error.into()) }

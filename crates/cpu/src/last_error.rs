@@ -1,7 +1,8 @@
-//! The text that `ncclGetLastError` returns: one buffer a process, as in NCCL.
+//! The text that `ncclGetLastError` returns: one a thread, so that ranks that are threads of one process do not
+//! overwrite each other's, as they do NCCL's only one. A thread that has seen no failure is given the latest of all.
 //!
-//! The caller reads the buffer without any lock, so it is made of atomic bytes, the last of which stays 0: a
-//! reader that races with a writer sees a mixture of two texts and never runs out of the buffer.
+//! Callers read a buffer without any lock, so it is made of atomic bytes, the last of which stays 0: a reader that
+//! races with a writer sees a mixture of two texts and never runs out of the buffer.
 
 use std::ffi::c_char;
 use std::sync::Mutex;
@@ -11,35 +12,87 @@ use crate::debug;
 
 const SIZE: usize = 1024;
 
-static TEXT: [AtomicU8; SIZE] = [const { AtomicU8::new(0) }; SIZE];
+struct Text([AtomicU8; SIZE]);
+
+thread_local! {
+    static OWN: Text = const { Text::new() };
+}
+
+static LATEST: Text = Text::new();
 static WRITER: Mutex<()> = Mutex::new(());
 
-/// Replaces the text, cut to what fits, and warns with all of it.
+/// Warns of a failure and makes it the thread's last.
 #[track_caller]
 pub(crate) fn set(text: &str) {
     debug::warn(|| text.to_owned());
-    let end = (0..SIZE).rev().find(|end| text.is_char_boundary(*end)).unwrap_or(0).min(text.len());
-    let _one_at_a_time = WRITER.lock();
-    for (cell, byte) in TEXT.iter().zip(text.as_bytes()[..end].iter().chain([&0])) {
-        cell.store(*byte, Relaxed);
-    }
+    keep(text);
 }
 
-/// The buffer, as C sees it.
+/// Makes a failure the thread's last, of which something has warned before. The text is cut to what fits.
+pub(crate) fn keep(text: &str) {
+    OWN.with(|own| own.write(text));
+    let _one_at_a_time = WRITER.lock();
+    LATEST.write(text);
+}
+
+/// The thread's text, as C sees it: until the thread ends.
 pub(crate) fn pointer() -> *const c_char {
-    TEXT.as_ptr().cast()
+    OWN.with(|own| if own.is_empty() { LATEST.pointer() } else { own.pointer() })
+}
+
+impl Text {
+    const fn new() -> Self {
+        Self([const { AtomicU8::new(0) }; SIZE])
+    }
+
+    fn is_empty(&self) -> bool {
+        self.0[0].load(Relaxed) == 0
+    }
+
+    fn pointer(&self) -> *const c_char {
+        self.0.as_ptr().cast()
+    }
+
+    fn write(&self, text: &str) {
+        let end = (0..SIZE).rev().find(|end| text.is_char_boundary(*end)).unwrap_or(0).min(text.len());
+        for (cell, byte) in self.0.iter().zip(text.as_bytes()[..end].iter().chain([&0])) {
+            cell.store(*byte, Relaxed);
+        }
+    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::sync::Barrier;
+
+    fn read(text: &Text) -> String {
+        let bytes = text.0.iter().map(|cell| cell.load(Relaxed)).take_while(|byte| *byte != 0).collect();
+        String::from_utf8(bytes).unwrap()
+    }
 
     #[test]
     fn a_long_text_is_cut_at_a_character_and_terminated() {
-        set(&"ä".repeat(SIZE));
-        let bytes: Vec<u8> =
-            TEXT.iter().map(|cell| cell.load(Relaxed)).take_while(|byte| *byte != 0).collect();
-        assert_eq!(String::from_utf8(bytes).unwrap(), "ä".repeat((SIZE - 1) / 2));
-        assert_eq!(TEXT[SIZE - 1].load(Relaxed), 0);
+        let text = Text::new();
+        text.write(&"ä".repeat(SIZE));
+        assert_eq!(read(&text), "ä".repeat((SIZE - 1) / 2));
+        assert_eq!(text.0[SIZE - 1].load(Relaxed), 0);
+    }
+
+    #[test]
+    fn a_thread_is_given_its_own_or_the_latest() {
+        let both = Barrier::new(2);
+        std::thread::scope(|scope| {
+            for name in ["one", "the other"] {
+                let both = &both;
+                scope.spawn(move || {
+                    assert_eq!(pointer(), LATEST.pointer());
+                    both.wait();
+                    keep(name);
+                    both.wait();
+                    OWN.with(|own| assert_eq!((pointer(), read(own).as_str()), (own.pointer(), name)));
+                });
+            }
+        });
     }
 }

@@ -16,6 +16,9 @@
 //! - Devices are only numbers, and there are no events: `launchCompletionEvent` is ignored.
 //! - What has no meaning here (channels, networks, thread blocks, algorithms) is checked and then ignored;
 //!   encryption with a key, which would have to be kept, answers `ncclInvalidUsage`.
+//! - `ncclGetLastError` has a text for each thread, which lives as long, and `ncclCommGetAsyncError` brings a thread
+//!   that of the failure it tells. A thread that has seen no failure is given the latest of all. NCCL has one text,
+//!   in which threads overwrite each other's.
 //! - Calls on a communicator that does not block answer `ncclInProgress` and run on a thread of their own.
 //! - `ncclCommDestroy` gives up what is still being made, the communicator itself or another one of it, as
 //!   `ncclCommAbort` does. NCCL answers `ncclInvalidArgument` and frees nothing, though the handle must not be used

@@ -48,7 +48,7 @@ fn answer<T: Answer>(call: impl FnOnce() -> Result<T>) -> ncclResult_t {
     match catch_unwind(AssertUnwindSafe(call)) {
         Ok(Ok(answer)) => answer.code(),
         Ok(Err(failure)) => fail(&failure),
-        Err(_) => fail(&Failure::internal("a panic inside the CPU implementation, which is a bug in it")),
+        Err(_) => fail(&Failure::panic()),
     }
 }
 

@@ -5,7 +5,7 @@ use std::ffi::{c_char, c_int};
 
 use libnccl::sys::{NCCL_VERSION_CODE, ncclComm_t, ncclResult_t};
 
-use super::{answer, put};
+use super::{Answer, answer, put};
 use crate::{handle, last_error};
 
 pub(crate) unsafe extern "C" fn ncclGetVersion(version: *mut c_int) -> ncclResult_t {
@@ -37,8 +37,18 @@ pub(crate) unsafe extern "C" fn ncclCommGetAsyncError(
     comm: ncclComm_t,
     asyncError: *mut ncclResult_t,
 ) -> ncclResult_t {
-    // SAFETY: the C declaration's contract.
-    answer(|| unsafe { put(asyncError, handle::with(comm, |communicator| Ok(communicator.state()))?) })
+    answer(|| {
+        let code = match handle::with(comm, |communicator| Ok(communicator.state()))? {
+            Ok(progress) => progress.code(),
+            Err(failure) => {
+                // Some other thread ran into it, and this one hears of it.
+                last_error::keep(&failure.text);
+                failure.code
+            }
+        };
+        // SAFETY: the C declaration's contract.
+        unsafe { put(asyncError, code) }
+    })
 }
 
 pub(crate) unsafe extern "C" fn ncclCommCount(comm: ncclComm_t, count: *mut c_int) -> ncclResult_t {
