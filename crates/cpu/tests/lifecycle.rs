@@ -785,6 +785,29 @@ fn what_begins_after_a_peers_end_fails() {
     comms[1].destroy();
 }
 
+/// The thread that asks is told why, whatever it ran into before.
+#[test]
+fn what_fails_in_the_background_says_why() {
+    let (_alone, _watchdog) = (alone(), Watchdog::new());
+    let id = unique_id();
+    let comms = [begin(id, 2, 0), begin(id, 2, 1)];
+    comms.iter().for_each(|comm| assert_eq!(outcome(comm.0), OK));
+    let mut places = [[1, 0], [2, 0]];
+    let addresses = places.each_mut().map(|place| place.as_mut_ptr());
+    for (rank, place) in addresses.into_iter().enumerate() {
+        let (place, data_type, op) = (place.cast(), ncclDataType_t::ncclInt32, ncclRedOp_t::ncclSum);
+        let (count, comm) = (rank + 1, comms[rank].0);
+        assert_eq!(nccl!(ncclAllReduce(place, place, count, data_type, op, comm, ptr::null_mut())), PROGRESS);
+    }
+    for comm in comms {
+        assert_eq!(nccl!(ncclCommCount(ptr::null_mut(), &mut 0)), ARGUMENT);
+        assert_last_error("the communicator is NULL");
+        assert_eq!(outcome(comm.0), USAGE);
+        assert_last_error("rank 1 called ncclAllReduce(count 2, ncclInt32, ncclSum)");
+        comm.destroy();
+    }
+}
+
 #[test]
 fn an_abort_ends_what_waits_in_the_background() {
     let (_alone, _watchdog) = (alone(), Watchdog::new());
