@@ -6,13 +6,13 @@
 mod common;
 
 use std::fs;
-use std::path::PathBuf;
 use std::process::{Command, Stdio};
 use std::ptr;
 use std::thread;
 
 use common::{ARGUMENT, OK};
 use libnccl::sys::ncclEncryptionConfig_t;
+use tempfile::TempDir;
 
 const THREADS: usize = 4;
 const ROUNDS: usize = 100;
@@ -139,42 +139,26 @@ fn the_time_has_the_format_and_the_lines_that_are_asked_for() {
     assert!(run("both", &zone).0.starts_with("\n+0930 "));
 }
 
-struct Folder(PathBuf);
-
-impl Folder {
-    fn new(name: &str) -> Self {
-        let path = std::env::temp_dir().join(format!("libnccl-debug-{name}-{}", std::process::id()));
-        fs::create_dir_all(&path).unwrap();
-        Self(path)
-    }
-
-    fn file(&self, name: &str) -> String {
-        self.0.join(name).to_str().unwrap().to_owned()
-    }
-}
-
-impl Drop for Folder {
-    fn drop(&mut self) {
-        fs::remove_dir_all(&self.0).unwrap();
-    }
+fn file_in(folder: &TempDir, name: &str) -> String {
+    folder.path().join(name).to_str().unwrap().to_owned()
 }
 
 #[test]
 fn lines_go_to_a_file() {
-    let folder = Folder::new("file");
-    let environment = [("NCCL_DEBUG", "WARN"), ("NCCL_DEBUG_FILE", &folder.file("%h.%p.log"))];
+    let folder = tempfile::tempdir().unwrap();
+    let environment = [("NCCL_DEBUG", "WARN"), ("NCCL_DEBUG_FILE", &file_in(&folder, "%h.%p.log"))];
     let (text, process) = run("both", &environment);
     assert_eq!(text, "");
-    let file = folder.file(&format!("{}.{process}.log", host()));
+    let file = file_in(&folder, &format!("{}.{process}.log", host()));
     assert_eq!(shape(&fs::read_to_string(file).unwrap(), process), WARNING);
     // It starts anew.
-    let file = folder.file("old");
+    let file = file_in(&folder, "old");
     fs::write(&file, "old\n").unwrap();
     let (text, process) = run("both", &[("NCCL_DEBUG", "WARN"), ("NCCL_DEBUG_FILE", &file)]);
     assert_eq!(text, "");
     assert_eq!(shape(&fs::read_to_string(file).unwrap(), process), WARNING);
     // Nobody asks for lines, and nobody gets a file.
-    let file = folder.file("none");
+    let file = file_in(&folder, "none");
     run("both", &[("NCCL_DEBUG", "VERSION"), ("NCCL_DEBUG_FILE", &file)]);
     assert!(!fs::exists(file).unwrap());
 }
@@ -188,8 +172,8 @@ fn lines_go_to_the_standard_output_without_a_file() {
 
 #[test]
 fn lines_of_threads_do_not_mix() {
-    let folder = Folder::new("threads");
-    let file = folder.file("lines");
+    let folder = tempfile::tempdir().unwrap();
+    let file = file_in(&folder, "lines");
     let (text, process) = run("threads", &[("NCCL_DEBUG", "WARN")]);
     let (nothing, other_process) = run("threads", &[("NCCL_DEBUG", "WARN"), ("NCCL_DEBUG_FILE", &file)]);
     assert_eq!(nothing, "");
