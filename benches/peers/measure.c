@@ -8,6 +8,9 @@
 #include <string.h>
 #include <unistd.h>
 
+/* Seconds that ranks work before they are measured. */
+static const double SETTLING = 0.1;
+
 static const char *const names[OPERATIONS] = {"all_reduce", "all_gather", "reduce_scatter", "broadcast",
                                               "all_to_all"};
 
@@ -87,6 +90,12 @@ static double batch(const struct rank *rank, enum operation operation, const flo
     return largest(rank, now() - start);
 }
 
+/* The system may have begun two ranks on one core, and takes a while to see that another one is free. */
+static void settle(const struct rank *rank, enum operation operation, const float *send, float *receive,
+                   size_t elements) {
+    for (double spent = 0; spent < SETTLING;) spent += batch(rank, operation, send, receive, elements, 10);
+}
+
 /* Seconds of one operation: the median of batches that last about as long as was asked for. All ranks see the same
    times and so take the same decisions. */
 static double typical(const struct rank *rank, const struct options *options, const float *send, float *receive,
@@ -112,11 +121,14 @@ static double typical(const struct rank *rank, const struct options *options, co
 void measure(const struct rank *rank, const struct options *options, float *send, float *receive) {
     enum operation operation = options->operation;
     if (operation == BROADCAST) send = receive;
+    int settled = 0;
     for (size_t size = options->least; size <= options->most; size *= options->factor) {
         size_t count = elements(operation, size, rank->ranks);
         if (count == 0) continue;
         int roots = operation == BROADCAST ? rank->ranks : 1;
         for (int root = 0; root < roots; root++) check(rank, operation, send, receive, count, root);
+        if (!settled) settle(rank, operation, send, receive, count);
+        settled = 1;
         double seconds = typical(rank, options, send, receive, count);
         double peak = largest(rank, proc_bytes("/proc/self/status", "VmHWM:"));
         size_t out = sent(operation, count, rank->ranks), in = received(operation, count, rank->ranks);
