@@ -664,6 +664,14 @@ fn begin(id: ncclUniqueId, ranks: i32, rank: i32) -> Comm {
     Comm(comm)
 }
 
+/// Two ranks that have been told that they are made.
+fn begun() -> [Comm; 2] {
+    let id = unique_id();
+    let comms = [begin(id, 2, 0), begin(id, 2, 1)];
+    comms.iter().for_each(|comm| assert_eq!(outcome(comm.0), OK));
+    comms
+}
+
 #[test]
 fn a_life_without_blocking() {
     let (_alone, _watchdog) = (alone(), Watchdog::new());
@@ -717,9 +725,7 @@ fn a_life_without_blocking() {
 #[test]
 fn what_has_succeeded_stays_a_success() {
     let (_alone, _watchdog) = (alone(), Watchdog::new());
-    let id = unique_id();
-    let comms = [begin(id, 2, 0), begin(id, 2, 1)];
-    comms.iter().for_each(|comm| assert_eq!(outcome(comm.0), OK));
+    let comms = begun();
     // In use until the communicators are gone.
     let mut places = [[1], [2]];
     let addresses = places.each_mut().map(|place| place.as_mut_ptr());
@@ -747,8 +753,7 @@ fn what_has_succeeded_stays_a_success() {
     comms[0].destroy();
 
     // And for what is made of another one, where both are asked.
-    let comms = [begin(id, 2, 0), begin(id, 2, 1)];
-    comms.iter().for_each(|comm| assert_eq!(outcome(comm.0), OK));
+    let comms = begun();
     let mut children = [ptr::null_mut(); 2];
     for (comm, child) in comms.iter().zip(&mut children) {
         assert_eq!(nccl!(ncclCommSplit(comm.0, 0, 0, child, ptr::null_mut())), PROGRESS);
@@ -765,9 +770,7 @@ fn what_has_succeeded_stays_a_success() {
 #[test]
 fn what_begins_after_a_peers_end_fails() {
     let (_alone, _watchdog) = (alone(), Watchdog::new());
-    let id = unique_id();
-    let comms = [begin(id, 2, 0), begin(id, 2, 1)];
-    comms.iter().for_each(|comm| assert_eq!(outcome(comm.0), OK));
+    let comms = begun();
     let mut places = [[1], [2]];
     let codes = [0, 1].map(|rank| {
         let (place, data_type) = (places[rank].as_mut_ptr().cast(), ncclDataType_t::ncclInt32);
@@ -789,9 +792,7 @@ fn what_begins_after_a_peers_end_fails() {
 #[test]
 fn what_fails_in_the_background_says_why() {
     let (_alone, _watchdog) = (alone(), Watchdog::new());
-    let id = unique_id();
-    let comms = [begin(id, 2, 0), begin(id, 2, 1)];
-    comms.iter().for_each(|comm| assert_eq!(outcome(comm.0), OK));
+    let comms = begun();
     let mut places = [[1, 0], [2, 0]];
     let addresses = places.each_mut().map(|place| place.as_mut_ptr());
     for (rank, place) in addresses.into_iter().enumerate() {
@@ -902,8 +903,7 @@ fn destroying_gives_up_what_is_being_made() {
     }
 
     // An operation is waited for.
-    let comms = [begin(id, 2, 0), begin(id, 2, 1)];
-    comms.iter().for_each(|comm| assert_eq!(outcome(comm.0), OK));
+    let comms = begun();
     let mut places = [[1], [2]];
     let [mine, theirs] = places.each_mut().map(|place| place.as_mut_ptr().cast());
     let reduce = |comm: Comm, place: *mut c_void| {
@@ -947,13 +947,7 @@ fn an_abort_ends_a_group_of_initialisations() {
 #[test]
 fn an_abort_ends_a_group_of_operations() {
     let (_alone, _watchdog) = (alone(), Watchdog::new());
-    let pair = || {
-        let id = unique_id();
-        let comms = [begin(id, 2, 0), begin(id, 2, 1)];
-        comms.iter().for_each(|comm| assert_eq!(outcome(comm.0), OK));
-        comms
-    };
-    let (one, two) = (pair(), pair());
+    let (one, two) = (begun(), begun());
     let mut places = [[1f32]; 2];
     assert_eq!(nccl!(ncclGroupStart()), OK);
     for (place, comm) in places.iter_mut().zip([one[0], two[0]]) {
@@ -1036,9 +1030,7 @@ fn a_growth_that_fails() {
 #[test]
 fn a_revoke_ends_what_runs_in_the_background() {
     let (_alone, _watchdog) = (alone(), Watchdog::new());
-    let id = unique_id();
-    let comms = [begin(id, 2, 0), begin(id, 2, 1)];
-    comms.iter().for_each(|comm| assert_eq!(outcome(comm.0), OK));
+    let comms = begun();
     // In use until the communicator is gone.
     let mut place = [1];
     let (buffer, data_type, sum) =
