@@ -28,7 +28,7 @@ pub(crate) fn set(text: &str) {
     keep(text);
 }
 
-/// Makes a failure the thread's last, of which something has warned before. The text is cut to what fits.
+/// Makes a failure the thread's last without a warning. The text is cut to what fits.
 pub(crate) fn keep(text: &str) {
     OWN.with(|own| own.write(text));
     let _one_at_a_time = WRITER.lock();
