@@ -1,25 +1,28 @@
-//! Collectives.
+//! Collectives, without and with options for one call.
 #![allow(unsafe_code, non_snake_case)]
 
 use std::ffi::{c_int, c_void};
 use std::sync::Arc;
 
-use libnccl::sys::{cudaStream_t, ncclComm_t, ncclDataType_t, ncclRedOp_t, ncclResult_t};
+use libnccl::sys::{cudaStream_t, ncclCollConfig_t, ncclComm_t, ncclDataType_t, ncclRedOp_t, ncclResult_t};
 
-use super::{answer_in_group, check, rank_of};
-use crate::buffer::{Source, Target};
-use crate::collective::{Call, Function, Part};
-use crate::communicator::{Communicator, Membership};
-use crate::data_type::DataType;
-use crate::failure::Progress;
-use crate::group::{self, Lane};
-use crate::handle;
+use super::collective_config::check_config;
+use super::ffi_guard::{check_not_null, check_rank, guard_in_group};
+use crate::coll::collective::Collective;
+use crate::coll::function::Function;
+use crate::coll::plan::Call;
+use crate::comm::communicator::Communicator;
+use crate::comm::group::{self, Queue};
+use crate::comm::handle;
+use crate::diag::error::Progress;
+use crate::reduce::data_type::DataType;
+use crate::shm::buffer::{ReadBuf, WriteBuf};
 
 /// The arguments of a collective.
 struct Arguments {
     function: Function,
     send: *const c_void,
-    receive: *mut c_void,
+    recv: *mut c_void,
     count: usize,
     datatype: ncclDataType_t,
     op: Option<ncclRedOp_t>,
@@ -27,15 +30,38 @@ struct Arguments {
     comm: ncclComm_t,
 }
 
+impl Arguments {
+    fn new(
+        function: Function,
+        send: *const c_void,
+        recv: *mut c_void,
+        count: usize,
+        datatype: ncclDataType_t,
+        comm: ncclComm_t,
+    ) -> Self {
+        Self { function, send, recv, count, datatype, op: None, root: 0, comm }
+    }
+
+    fn op(self, op: ncclRedOp_t) -> Self {
+        Self { op: Some(op), ..self }
+    }
+
+    fn root(self, root: c_int) -> Self {
+        Self { root, ..self }
+    }
+}
+
+/// Runs a collective.
+///
 /// # Safety
 ///
 /// The contract of the function that was called.
 unsafe fn collective(arguments: &Arguments) -> ncclResult_t {
-    let Arguments { function, send, receive, count, datatype, op, root, comm } = *arguments;
+    let Arguments { function, send, recv, count, datatype, op, root, comm } = *arguments;
     let call = |communicator: &Arc<Communicator>| {
-        let Membership { world, rank, .. } = communicator.ready()?;
-        let (rank, ranks) = (*rank, world.ranks());
-        let root = rank_of(root, ranks, "root")?;
+        let context = communicator.check_operable()?;
+        let (rank, ranks) = (context.rank, context.state.ranks());
+        let root = check_rank(root, ranks, "root")?;
         let data_type = DataType::new(datatype)?;
         let (reduction, scalar) = op.map(|op| communicator.reduction(op, data_type)).transpose()?.unzip();
         data_type.bytes(count.saturating_mul(ranks))?;
@@ -45,43 +71,72 @@ unsafe fn collective(arguments: &Arguments) -> ncclResult_t {
         let call = Call::new(function, count, data_type, reduction, root, ranks);
         let (input, output) = (call.input(rank), call.output(rank));
         if input > 0 {
-            check(send, "the send buffer")?;
+            check_not_null(send, "the send buffer")?;
         }
         if output > 0 {
-            check(receive, "the receive buffer")?;
+            check_not_null(recv, "the receive buffer")?;
         }
-        // SAFETY: the caller's contract: the buffers are as long as the function says and stay until the
-        // call, or the group, has ended, and with it every use of these.
-        let (send, receive) =
-            unsafe { (Source::new(send.cast(), input), Target::new(receive.cast(), output)) };
-        group::run(communicator, Lane::Collective, input.saturating_add(output), async move |own| {
-            let part = Part { seat: own.seat()?, send, receive };
-            match scalar.flatten() {
-                // On the heap, so that the usual one stays small.
-                Some(scalar) => Box::pin(call.with_scalar(scalar).run(&part)).await,
-                None => call.run(&part).await,
-            }
-        })
+        // SAFETY: the caller's contract: the buffers are as long as the function says and stay valid until the call, or
+        // the group, has ended, and with it every use of these.
+        let (send, recv) = unsafe { (ReadBuf::new(send.cast(), input), WriteBuf::new(recv.cast(), output)) };
+        let collective = Collective { call, scalar: scalar.flatten(), send, recv };
+        group::run(communicator, context, Queue::Collective, input.saturating_add(output), collective)
     };
-    answer_in_group(function.name(), || handle::with(comm, call))
+    guard_in_group(function.name(), || handle::with(comm, call))
 }
 
-pub(crate) unsafe extern "C" fn ncclReduce(
-    send: *const c_void,
-    receive: *mut c_void,
-    count: usize,
-    datatype: ncclDataType_t,
-    op: ncclRedOp_t,
-    root: c_int,
-    comm: ncclComm_t,
-    _: cudaStream_t,
-) -> ncclResult_t {
-    let (function, op) = (Function::Reduce, Some(op));
-    // SAFETY: the same contract.
-    unsafe { collective(&Arguments { function, send, receive, count, datatype, op, root, comm }) }
+/// Defines a collective and its form with options. `op` and `root` are what the function has of them.
+macro_rules! define_collectives {
+    ($($name:ident, $with_config:ident = $function:ident($($option:ident: $type:ty),*);)*) => {$(
+        pub(super) unsafe extern "C" fn $name(
+            sendbuff: *const c_void,
+            recvbuff: *mut c_void,
+            count: usize,
+            datatype: ncclDataType_t,
+            $($option: $type,)*
+            comm: ncclComm_t,
+            _stream: cudaStream_t,
+        ) -> ncclResult_t {
+            let arguments = Arguments::new(Function::$function, sendbuff, recvbuff, count, datatype, comm)
+                $(.$option($option))*;
+            // SAFETY: the same contract.
+            unsafe { collective(&arguments) }
+        }
+
+        pub(super) unsafe extern "C" fn $with_config(
+            sendbuff: *const c_void,
+            recvbuff: *mut c_void,
+            count: usize,
+            datatype: ncclDataType_t,
+            $($option: $type,)*
+            comm: ncclComm_t,
+            stream: cudaStream_t,
+            config: *const ncclCollConfig_t,
+        ) -> ncclResult_t {
+            // SAFETY: the same contract.
+            match guard_in_group(stringify!($with_config), || unsafe { check_config(config) }) {
+                // SAFETY: the same contract.
+                ncclResult_t::ncclSuccess => unsafe {
+                    $name(sendbuff, recvbuff, count, datatype, $($option,)* comm, stream)
+                },
+                code => code,
+            }
+        }
+    )*};
 }
 
-pub(crate) unsafe extern "C" fn ncclBcast(
+define_collectives! {
+    ncclAllReduce, ncclAllReduceConfig = AllReduce(op: ncclRedOp_t);
+    ncclBroadcast, ncclBroadcastConfig = Broadcast(root: c_int);
+    ncclReduce, ncclReduceConfig = Reduce(op: ncclRedOp_t, root: c_int);
+    ncclAllGather, ncclAllGatherConfig = AllGather();
+    ncclReduceScatter, ncclReduceScatterConfig = ReduceScatter(op: ncclRedOp_t);
+    ncclAlltoAll, ncclAlltoAllConfig = AlltoAll();
+    ncclGather, ncclGatherConfig = Gather(root: c_int);
+    ncclScatter, ncclScatterConfig = Scatter(root: c_int);
+}
+
+pub(super) unsafe extern "C" fn ncclBcast(
     buff: *mut c_void,
     count: usize,
     datatype: ncclDataType_t,
@@ -91,100 +146,4 @@ pub(crate) unsafe extern "C" fn ncclBcast(
 ) -> ncclResult_t {
     // SAFETY: a broadcast in place.
     unsafe { ncclBroadcast(buff, buff, count, datatype, root, comm, stream) }
-}
-
-pub(crate) unsafe extern "C" fn ncclBroadcast(
-    send: *const c_void,
-    receive: *mut c_void,
-    count: usize,
-    datatype: ncclDataType_t,
-    root: c_int,
-    comm: ncclComm_t,
-    _: cudaStream_t,
-) -> ncclResult_t {
-    let (function, op) = (Function::Broadcast, None);
-    // SAFETY: the same contract.
-    unsafe { collective(&Arguments { function, send, receive, count, datatype, op, root, comm }) }
-}
-
-pub(crate) unsafe extern "C" fn ncclAllReduce(
-    send: *const c_void,
-    receive: *mut c_void,
-    count: usize,
-    datatype: ncclDataType_t,
-    op: ncclRedOp_t,
-    comm: ncclComm_t,
-    _: cudaStream_t,
-) -> ncclResult_t {
-    let (function, op, root) = (Function::AllReduce, Some(op), 0);
-    // SAFETY: the same contract.
-    unsafe { collective(&Arguments { function, send, receive, count, datatype, op, root, comm }) }
-}
-
-pub(crate) unsafe extern "C" fn ncclReduceScatter(
-    send: *const c_void,
-    receive: *mut c_void,
-    count: usize,
-    datatype: ncclDataType_t,
-    op: ncclRedOp_t,
-    comm: ncclComm_t,
-    _: cudaStream_t,
-) -> ncclResult_t {
-    let (function, op, root) = (Function::ReduceScatter, Some(op), 0);
-    // SAFETY: the same contract.
-    unsafe { collective(&Arguments { function, send, receive, count, datatype, op, root, comm }) }
-}
-
-pub(crate) unsafe extern "C" fn ncclAllGather(
-    send: *const c_void,
-    receive: *mut c_void,
-    count: usize,
-    datatype: ncclDataType_t,
-    comm: ncclComm_t,
-    _: cudaStream_t,
-) -> ncclResult_t {
-    let (function, op, root) = (Function::AllGather, None, 0);
-    // SAFETY: the same contract.
-    unsafe { collective(&Arguments { function, send, receive, count, datatype, op, root, comm }) }
-}
-
-pub(crate) unsafe extern "C" fn ncclAlltoAll(
-    send: *const c_void,
-    receive: *mut c_void,
-    count: usize,
-    datatype: ncclDataType_t,
-    comm: ncclComm_t,
-    _: cudaStream_t,
-) -> ncclResult_t {
-    let (function, op, root) = (Function::AlltoAll, None, 0);
-    // SAFETY: the same contract.
-    unsafe { collective(&Arguments { function, send, receive, count, datatype, op, root, comm }) }
-}
-
-pub(crate) unsafe extern "C" fn ncclGather(
-    send: *const c_void,
-    receive: *mut c_void,
-    count: usize,
-    datatype: ncclDataType_t,
-    root: c_int,
-    comm: ncclComm_t,
-    _: cudaStream_t,
-) -> ncclResult_t {
-    let (function, op) = (Function::Gather, None);
-    // SAFETY: the same contract.
-    unsafe { collective(&Arguments { function, send, receive, count, datatype, op, root, comm }) }
-}
-
-pub(crate) unsafe extern "C" fn ncclScatter(
-    send: *const c_void,
-    receive: *mut c_void,
-    count: usize,
-    datatype: ncclDataType_t,
-    root: c_int,
-    comm: ncclComm_t,
-    _: cudaStream_t,
-) -> ncclResult_t {
-    let (function, op) = (Function::Scatter, None);
-    // SAFETY: the same contract.
-    unsafe { collective(&Arguments { function, send, receive, count, datatype, op, root, comm }) }
 }

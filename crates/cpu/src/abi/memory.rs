@@ -5,19 +5,19 @@ use std::ffi::c_void;
 
 use libnccl::sys::ncclResult_t;
 
-use super::{answer, check, put};
-use crate::memory;
+use super::ffi_guard::{check_not_null, guard, write_out};
+use crate::shm::mem_alloc;
 
-pub(crate) unsafe extern "C" fn ncclMemAlloc(ptr: *mut *mut c_void, size: usize) -> ncclResult_t {
-    answer(|| {
-        check(ptr, "the pointer")?;
-        let memory = memory::allocate(size)?;
+pub(super) unsafe extern "C" fn ncclMemAlloc(ptr: *mut *mut c_void, size: usize) -> ncclResult_t {
+    guard(|| {
+        check_not_null(ptr, "the pointer")?;
+        let memory = mem_alloc::allocate(size)?;
         // SAFETY: the C declaration's contract.
-        unsafe { put(ptr, memory) }
+        unsafe { write_out(ptr, memory) }
     })
 }
 
-pub(crate) unsafe extern "C" fn ncclMemFree(ptr: *mut c_void) -> ncclResult_t {
-    // SAFETY: the C declaration's contract: who frees memory no longer uses it.
-    answer(|| unsafe { memory::free(ptr) })
+pub(super) unsafe extern "C" fn ncclMemFree(ptr: *mut c_void) -> ncclResult_t {
+    // SAFETY: the C declaration's contract: memory that is freed is no longer used.
+    guard(|| unsafe { mem_alloc::free(ptr) })
 }

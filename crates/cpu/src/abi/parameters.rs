@@ -7,38 +7,38 @@ use std::ptr;
 
 use libnccl::sys::{ncclParamHandle_t, ncclResult_t};
 
-use super::{answer, check, put};
-use crate::failure::{Failure, Result};
-use crate::param::{self, Parameter};
+use super::ffi_guard::{check_not_null, guard, write_out};
+use super::param_registry::{self as param, Parameter};
+use crate::diag::error::{Error, Result};
 
-/// The parameter that a caller names.
+/// Returns the parameter of a key.
 ///
 /// # Safety
 ///
-/// `key` is NULL or a string that ends.
+/// `key` is NULL or a terminated string.
 unsafe fn find(key: *const c_char) -> Result<&'static Parameter> {
-    check(key, "the key")?;
-    // SAFETY: not NULL, and the caller vouches for the rest.
+    check_not_null(key, "the key")?;
+    // SAFETY: not NULL, so a terminated string by the caller's contract.
     param::find(unsafe { CStr::from_ptr(key) })
 }
 
-pub(crate) unsafe extern "C" fn ncclParamBind(
+pub(super) unsafe extern "C" fn ncclParamBind(
     out: *mut ncclParamHandle_t,
     key: *const c_char,
 ) -> ncclResult_t {
     // SAFETY: the C declaration's contract.
-    answer(|| unsafe { put(out, param::handle(find(key)?)) })
+    guard(|| unsafe { write_out(out, param::handle(find(key)?)) })
 }
 
 macro_rules! define_getters {
     ($($name:ident: $type:ident),* $(,)?) => {$(
-        pub(crate) unsafe extern "C" fn $name(h: ncclParamHandle_t, out: *mut $type) -> ncclResult_t {
-            answer(|| {
+        pub(super) unsafe extern "C" fn $name(h: ncclParamHandle_t, out: *mut $type) -> ncclResult_t {
+            guard(|| {
                 let parameter = param::get(h)?;
                 parameter.check_kind(stringify!($type))?;
-                let bytes = parameter.bytes().try_into().map_err(|_| Failure::internal("a number's size"))?;
+                let bytes = parameter.bytes().try_into().map_err(|_| Error::internal("a number's size"))?;
                 // SAFETY: the C declaration's contract.
-                unsafe { put(out, $type::from_ne_bytes(bytes)) }
+                unsafe { write_out(out, $type::from_ne_bytes(bytes)) }
             })
         }
     )*};
@@ -55,79 +55,79 @@ define_getters! {
     ncclParamGetU64: u64,
 }
 
-pub(crate) unsafe extern "C" fn ncclParamGetStr(
+pub(super) unsafe extern "C" fn ncclParamGetStr(
     h: ncclParamHandle_t,
     out: *mut *const c_char,
 ) -> ncclResult_t {
-    answer(|| {
+    guard(|| {
         let parameter = param::get(h)?;
         parameter.check_kind(param::TEXT)?;
         // SAFETY: the C declaration's contract.
-        unsafe { put(out, parameter.text().as_ptr()) }
+        unsafe { write_out(out, parameter.text().as_ptr()) }
     })
 }
 
-pub(crate) unsafe extern "C" fn ncclParamGet(
+pub(super) unsafe extern "C" fn ncclParamGet(
     h: ncclParamHandle_t,
     out: *mut c_void,
     maxLen: c_int,
     len: *mut c_int,
 ) -> ncclResult_t {
-    answer(|| {
+    guard(|| {
         let (key, bytes) = param::get(h).map(|parameter| (parameter.key, parameter.bytes()))?;
-        check(out, "the value")?;
-        check(len, "the length")?;
+        check_not_null(out, "the value")?;
+        check_not_null(len, "the length")?;
         let room = usize::try_from(maxLen)
-            .map_err(|_| Failure::argument(format!("invalid room for a value: {maxLen} bytes")))?;
+            .map_err(|_| Error::argument(format!("invalid room for a value: {maxLen} bytes")))?;
         if room < bytes.len() {
             let (key, needed) = (key.to_string_lossy(), bytes.len());
-            return Err(Failure::argument(format!(
+            return Err(Error::argument(format!(
                 "the value of {key} has {needed} bytes, there is room for {room}"
             )));
         }
         // SAFETY: `out` has room for as many bytes, the C declaration's contract.
         unsafe { ptr::copy_nonoverlapping(bytes.as_ptr(), out.cast(), bytes.len()) };
         // SAFETY: the C declaration's contract.
-        unsafe { put(len, bytes.len() as c_int) }
+        unsafe { write_out(len, bytes.len() as c_int) }
     })
 }
 
-pub(crate) unsafe extern "C" fn ncclParamGetParameter(
+pub(super) unsafe extern "C" fn ncclParamGetParameter(
     key: *const c_char,
     value: *mut *const c_char,
     valueLen: *mut c_int,
 ) -> ncclResult_t {
-    answer(|| {
-        check(value, "the value")?;
-        check(valueLen, "the length")?;
+    guard(|| {
+        check_not_null(value, "the value")?;
+        check_not_null(valueLen, "the length")?;
         // SAFETY: the C declaration's contract.
         let found = unsafe { find(key) };
-        // Without a value, too, as NCCL does: the caller's stale text is no answer.
+        // Also on an error, as in NCCL, so that the caller sees no stale text.
         let text = found.as_ref().ok().map(|parameter| parameter.text());
         // SAFETY: the C declaration's contract.
         unsafe {
-            put(valueLen, text.map_or(0, CStr::count_bytes) as c_int)?;
-            put(value, text.map_or(ptr::null(), CStr::as_ptr))?;
+            write_out(valueLen, text.map_or(0, CStr::count_bytes) as c_int)?;
+            write_out(value, text.map_or(ptr::null(), CStr::as_ptr))?;
         }
         found.map(|_| ())
     })
 }
 
-pub(crate) unsafe extern "C" fn ncclParamGetAllParameterKeys(
+pub(super) unsafe extern "C" fn ncclParamGetAllParameterKeys(
     table: *mut *mut *const c_char,
     tableLen: *mut c_int,
 ) -> ncclResult_t {
-    answer(|| {
-        check(table, "the table")?;
+    guard(|| {
+        check_not_null(table, "the table")?;
         // SAFETY: the C declaration's contract.
         unsafe {
-            put(tableLen, param::all().len() as c_int)?;
-            put(table, param::keys())
+            write_out(tableLen, param::all().len() as c_int)?;
+            write_out(table, param::keys())
         }
     })
 }
 
-pub(crate) unsafe extern "C" fn ncclParamDumpAll() {
+pub(super) unsafe extern "C" fn ncclParamDumpAll() {
     let mut lines = String::from("=== ncclParam Registry Dump ===\n");
     for parameter in param::all() {
         let Parameter { key, about, kind, .. } = parameter;
@@ -135,6 +135,6 @@ pub(crate) unsafe extern "C" fn ncclParamDumpAll() {
         lines += &format!("{key} ({kind}) {about}\n    Current value={value}\n\n");
     }
     let mut output = std::io::stdout().lock();
-    // There is nobody to tell that it failed.
+    // A failure cannot be reported: the function returns nothing.
     let _ = output.write_all(lines.as_bytes()).and_then(|()| output.flush());
 }

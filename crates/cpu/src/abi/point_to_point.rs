@@ -1,4 +1,4 @@
-//! Sends and receives.
+//! Send and receive.
 #![allow(unsafe_code, non_snake_case)]
 
 use std::ffi::{c_int, c_void};
@@ -6,36 +6,38 @@ use std::sync::Arc;
 
 use libnccl::sys::{cudaStream_t, ncclComm_t, ncclDataType_t, ncclResult_t};
 
-use super::{answer_in_group, check, rank_of};
-use crate::buffer::{Source, Target};
-use crate::communicator::Communicator;
-use crate::data_type::DataType;
-use crate::failure::{Progress, Result};
-use crate::group::{self, Lane};
-use crate::handle;
-use crate::point_to_point::{Message, Way};
+use super::ffi_guard::{check_not_null, check_rank, guard_in_group};
+use crate::coll::point_to_point::{Message, RecvMessage, SendMessage};
+use crate::comm::communicator::Communicator;
+use crate::comm::group::{self, Queue};
+use crate::comm::handle;
+use crate::diag::error::{Progress, Result};
+use crate::reduce::data_type::DataType;
+use crate::shm::buffer::{ReadBuf, WriteBuf};
+use crate::shm::call_context::CallContext;
 
-/// Checks the arguments of a send or a receive. `None` if there is nothing to do.
+/// Checks the arguments of a send or a receive. Returns the message and the peer, or `None` if there is nothing to do.
 ///
-/// No elements are no message, on neither side: who expects some waits until there are.
-fn message(
+/// No elements are no message, on neither side: a receiver that expects some waits until there are.
+fn message<'a>(
     buffer: *const c_void,
     count: usize,
     datatype: ncclDataType_t,
     peer: c_int,
-    communicator: &Communicator,
-) -> Result<Option<(Message, usize)>> {
-    let peer = rank_of(peer, communicator.ready()?.world.ranks(), "peer")?;
+    communicator: &'a Communicator,
+) -> Result<Option<(CallContext<'a>, Message, usize)>> {
+    let context = communicator.check_operable()?;
+    let peer = check_rank(peer, context.state.ranks(), "peer")?;
     let data_type = DataType::new(datatype)?;
     data_type.bytes(count)?;
     if count == 0 {
         return Ok(None);
     }
-    check(buffer, "the buffer")?;
-    Ok(Some((Message { count, data_type }, peer)))
+    check_not_null(buffer, "the buffer")?;
+    Ok(Some((context, Message { count, data_type }, peer)))
 }
 
-pub(crate) unsafe extern "C" fn ncclSend(
+pub(super) unsafe extern "C" fn ncclSend(
     sendbuff: *const c_void,
     count: usize,
     datatype: ncclDataType_t,
@@ -44,19 +46,18 @@ pub(crate) unsafe extern "C" fn ncclSend(
     _: cudaStream_t,
 ) -> ncclResult_t {
     let call = |communicator: &Arc<Communicator>| {
-        let Some((message, peer)) = message(sendbuff, count, datatype, peer, communicator)? else {
+        let Some((context, message, peer)) = message(sendbuff, count, datatype, peer, communicator)? else {
             return Ok(Progress::Done);
         };
         // SAFETY: the C declaration's contract, as for collectives.
-        let from = unsafe { Source::new(sendbuff.cast(), message.count * message.data_type.size()) };
-        group::run(communicator, Lane::SendTo(peer), from.length(), async move |own| {
-            message.send(Way { seat: own.seat()?, peer }, from).await
-        })
+        let from = unsafe { ReadBuf::new(sendbuff.cast(), message.bytes()) };
+        let send = SendMessage { message, peer, from };
+        group::run(communicator, context, Queue::SendTo(peer), from.length(), send)
     };
-    answer_in_group("ncclSend", || handle::with(comm, call))
+    guard_in_group("ncclSend", || handle::with(comm, call))
 }
 
-pub(crate) unsafe extern "C" fn ncclRecv(
+pub(super) unsafe extern "C" fn ncclRecv(
     recvbuff: *mut c_void,
     count: usize,
     datatype: ncclDataType_t,
@@ -65,15 +66,13 @@ pub(crate) unsafe extern "C" fn ncclRecv(
     _: cudaStream_t,
 ) -> ncclResult_t {
     let call = |communicator: &Arc<Communicator>| {
-        let Some((message, peer)) = message(recvbuff, count, datatype, peer, communicator)? else {
+        let Some((context, message, peer)) = message(recvbuff, count, datatype, peer, communicator)? else {
             return Ok(Progress::Done);
         };
         // SAFETY: the C declaration's contract, as for collectives.
-        let to = unsafe { Target::new(recvbuff.cast(), message.count * message.data_type.size()) };
-        let bytes = to.length();
-        group::run(communicator, Lane::ReceiveFrom(peer), bytes, async move |own| {
-            message.receive(Way { seat: own.seat()?, peer }, to).await
-        })
+        let to = unsafe { WriteBuf::new(recvbuff.cast(), message.bytes()) };
+        let recv = RecvMessage { message, peer, to };
+        group::run(communicator, context, Queue::ReceiveFrom(peer), to.length(), recv)
     };
-    answer_in_group("ncclRecv", || handle::with(comm, call))
+    guard_in_group("ncclRecv", || handle::with(comm, call))
 }

@@ -1,0 +1,45 @@
+//! Reading `ncclConfig_t`, of any release, and the number of ranks.
+#![allow(unsafe_code)]
+
+use std::ffi::{CStr, c_int};
+use std::mem::offset_of;
+use std::ptr;
+
+use libnccl::sys::{NCCL_API_MAGIC, ncclConfig_t};
+
+use crate::comm::config::{Config, NAMES_SINCE};
+use crate::diag::error::{Error, Result};
+use crate::shm::layout::MAX_RANKS;
+
+/// Reads a config, if there is one.
+///
+/// # Safety
+///
+/// `config` is NULL or points to as many bytes as its first field, `size`, says, and at least to that and `magic`.
+pub(super) unsafe fn read_config(config: *const ncclConfig_t) -> Result<Option<Config>> {
+    if config.is_null() {
+        return Ok(None);
+    }
+    // SAFETY: the caller's contract. The struct may be an older and shorter one, so no reference is made to it.
+    let (size, magic) = unsafe { ((*config).size, (*config).magic) };
+    if magic != NCCL_API_MAGIC || size < offset_of!(ncclConfig_t, cgaClusterSize) {
+        return Err(Error::argument("the config was not initialized with NCCL_CONFIG_INITIALIZER"));
+    }
+    // Fields that the caller's struct lacks stay unset. Fields that this one lacks are ignored.
+    let mut complete = ncclConfig_t::initializer();
+    // SAFETY: both have so many bytes, which are those of numbers and pointers, or padding.
+    unsafe {
+        let bytes = size.min(size_of::<ncclConfig_t>());
+        ptr::copy_nonoverlapping(config.cast::<u8>(), (&raw mut complete).cast::<u8>(), bytes);
+    }
+    let named = complete.version >= NAMES_SINCE && !complete.commName.is_null();
+    // SAFETY: the C declaration's contract: a name is a terminated string.
+    let name = named.then(|| unsafe { CStr::from_ptr(complete.commName) }.to_string_lossy().into_owned());
+    Config::new(&complete, name).map(Some)
+}
+
+pub(super) fn check_rank_count(number: c_int) -> Result<usize> {
+    usize::try_from(number).ok().filter(|ranks| (1..=MAX_RANKS).contains(ranks)).ok_or_else(|| {
+        Error::argument(format!("invalid number of ranks {number}: it has to be in 1..={MAX_RANKS}"))
+    })
+}

@@ -1,0 +1,74 @@
+//! The boundary to C: panics and errors become result codes, pointers and ranks are checked.
+#![allow(unsafe_code)]
+
+use std::ffi::c_int;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+
+use libnccl::sys::ncclResult_t;
+
+use crate::comm::group;
+use crate::diag::error::{Error, Progress, Result};
+use crate::diag::last_error;
+
+/// Runs a call and returns its result code. An error becomes the last error; no panic gets out.
+pub(super) fn guard<T: Success>(call: impl FnOnce() -> Result<T>) -> ncclResult_t {
+    match catch_unwind(AssertUnwindSafe(call)) {
+        Ok(Ok(success)) => success.code(),
+        Ok(Err(error)) => fail(&error),
+        Err(_) => fail(&Error::panic()),
+    }
+}
+
+fn fail(error: &Error) -> ncclResult_t {
+    last_error::set(&error.text);
+    error.code
+}
+
+/// Runs a call whose error fails the group that it is in.
+pub(super) fn guard_in_group<T: Success>(function: &str, call: impl FnOnce() -> Result<T>) -> ncclResult_t {
+    guard(|| call().inspect_err(|error| group::fail(function, error)))
+}
+
+/// The value of a call that did not fail.
+pub(super) trait Success {
+    fn code(self) -> ncclResult_t;
+}
+
+impl Success for () {
+    fn code(self) -> ncclResult_t {
+        ncclResult_t::ncclSuccess
+    }
+}
+
+impl Success for Progress {
+    fn code(self) -> ncclResult_t {
+        match self {
+            Self::Done => ncclResult_t::ncclSuccess,
+            Self::Running => ncclResult_t::ncclInProgress,
+        }
+    }
+}
+
+/// Writes a result.
+///
+/// # Safety
+///
+/// `out` is NULL or can be written.
+pub(super) unsafe fn write_out<T>(out: *mut T, value: T) -> Result {
+    check_not_null(out, "the result")?;
+    // SAFETY: not NULL, so it can be written by the caller's contract.
+    unsafe { out.write(value) };
+    Ok(())
+}
+
+pub(super) fn check_not_null<T>(pointer: *const T, what: &str) -> Result {
+    if pointer.is_null() { Err(Error::argument(format!("the pointer to {what} is NULL"))) } else { Ok(()) }
+}
+
+/// Checks a rank that a caller passes.
+pub(super) fn check_rank(number: c_int, ranks: usize, what: &str) -> Result<usize> {
+    usize::try_from(number)
+        .ok()
+        .filter(|rank| *rank < ranks)
+        .ok_or_else(|| Error::argument(format!("invalid {what} {number}: it has to be in 0..{ranks}")))
+}

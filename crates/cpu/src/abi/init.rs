@@ -1,0 +1,140 @@
+//! Unique ids, and communicators made by them.
+#![allow(unsafe_code, non_snake_case)]
+
+use std::collections::BTreeSet;
+use std::ffi::c_int;
+use std::ptr;
+use std::slice;
+use std::sync::Arc;
+
+use libnccl::sys::{ncclComm_t, ncclConfig_t, ncclResult_t, ncclUniqueId};
+
+use super::config::{check_rank_count, read_config};
+use super::ffi_guard::{check_not_null, check_rank, guard, guard_in_group, write_out};
+use crate::bootstrap::unique_id::UniqueId;
+use crate::comm::communicator::{Communicator, RankInfo};
+use crate::comm::config::Config;
+use crate::comm::init::Init;
+use crate::comm::out_param::OutParam;
+use crate::comm::{group, handle};
+use crate::diag::debug::{self, Subsystem};
+use crate::diag::error::{Error, Progress, Result};
+use crate::shm::layout::MAX_RANKS;
+use crate::shm::process::Process;
+use crate::shm::shared_state::SharedState;
+
+pub(super) unsafe extern "C" fn ncclGetUniqueId(uniqueId: *mut ncclUniqueId) -> ncclResult_t {
+    guard(|| {
+        check_not_null(uniqueId, "the unique id")?;
+        let id = UniqueId::generate()?.raw();
+        // SAFETY: the C declaration's contract.
+        unsafe { write_out(uniqueId, id) }
+    })
+}
+
+pub(super) unsafe extern "C" fn ncclCommInitRank(
+    comm: *mut ncclComm_t,
+    nranks: c_int,
+    commId: ncclUniqueId,
+    rank: c_int,
+) -> ncclResult_t {
+    // SAFETY: the same contract; a config may be NULL.
+    guard_in_group("ncclCommInitRank", || unsafe { init_rank(comm, nranks, &[commId], rank, ptr::null()) })
+}
+
+pub(super) unsafe extern "C" fn ncclCommInitRankConfig(
+    comm: *mut ncclComm_t,
+    nranks: c_int,
+    commId: ncclUniqueId,
+    rank: c_int,
+    config: *mut ncclConfig_t,
+) -> ncclResult_t {
+    // SAFETY: the same contract.
+    guard_in_group("ncclCommInitRankConfig", || unsafe { init_rank(comm, nranks, &[commId], rank, config) })
+}
+
+pub(super) unsafe extern "C" fn ncclCommInitRankScalable(
+    newcomm: *mut ncclComm_t,
+    nranks: c_int,
+    myrank: c_int,
+    nId: c_int,
+    commIds: *mut ncclUniqueId,
+    config: *mut ncclConfig_t,
+) -> ncclResult_t {
+    guard_in_group("ncclCommInitRankScalable", || {
+        check_not_null(commIds, "the unique ids")?;
+        let number = usize::try_from(nId).ok().filter(|number| (1..=MAX_RANKS).contains(number));
+        let number = number.filter(|_| nId <= nranks).ok_or_else(|| {
+            Error::argument(format!("invalid number of unique ids {nId}: it has to be in 1..={nranks}"))
+        })?;
+        // SAFETY: the C declaration's contract: there are `nId` ids.
+        let ids = unsafe { slice::from_raw_parts(commIds, number) };
+        // SAFETY: the same contract.
+        unsafe { init_rank(newcomm, nranks, ids, myrank, config) }
+    })
+}
+
+/// Makes a communicator whose ranks join by the first of the ids.
+///
+/// # Safety
+///
+/// The contract of `ncclCommInitRankConfig`.
+pub(super) unsafe fn init_rank(
+    comm: *mut ncclComm_t,
+    nranks: c_int,
+    ids: &[ncclUniqueId],
+    rank: c_int,
+    config: *const ncclConfig_t,
+) -> Result<Progress> {
+    check_not_null(comm, "the communicator")?;
+    // SAFETY: the caller's contract: it can be written until the work has ended.
+    let out = unsafe { OutParam::new(comm) };
+    out.write(ptr::null_mut());
+    let ranks = check_rank_count(nranks)?;
+    let rank_index = check_rank(rank, ranks, "rank")?;
+    // SAFETY: the caller's contract.
+    let config = unsafe { read_config(config) }?.unwrap_or_default();
+    let ids = ids.iter().map(UniqueId::new).collect::<Result<Vec<_>>>()?;
+    let id = *ids.first().ok_or_else(|| Error::argument("there is no unique id"))?;
+    debug::info(Subsystem::Init, || {
+        format!("rank {rank} nranks {nranks} cudaDev {rank} commId {} - Init START", id.short())
+    });
+    group::init(Init::of_rank(Communicator::new(rank, config), id, ranks, rank_index, out))
+}
+
+pub(super) unsafe extern "C" fn ncclCommInitAll(
+    comm: *mut ncclComm_t,
+    ndev: c_int,
+    devlist: *const c_int,
+) -> ncclResult_t {
+    guard(|| {
+        check_not_null(comm, "the communicators")?;
+        let ranks = check_rank_count(ndev)?;
+        let devices: Vec<c_int> = (0..ranks)
+            // SAFETY: the C declaration's contract: a device list has `ndev` entries.
+            .map(|rank| if devlist.is_null() { rank as c_int } else { unsafe { *devlist.add(rank) } })
+            .collect();
+        let mut known = BTreeSet::new();
+        for device in &devices {
+            if *device < 0 {
+                return Err(Error::argument(format!("invalid device {device}")));
+            }
+            if !known.insert(*device) {
+                return Err(Error::usage(format!("device {device} is twice in the list")));
+            }
+        }
+        let me = Process::current().map_err(|error| Error::system("/proc/self/stat", error))?;
+        let state = Arc::new(SharedState::create(&vec![me; ranks])?.0);
+        let id = UniqueId::generate()?;
+        for (rank, device) in devices.into_iter().enumerate() {
+            let communicator = Communicator::new(device, Config::default());
+            communicator.join(RankInfo { state: Arc::clone(&state), rank, id });
+            let communicator = Arc::new(communicator);
+            let handle = handle::add(Arc::clone(&communicator));
+            debug::info(Subsystem::Init, || format!("{} - Init COMPLETE", communicator.describe(handle)));
+            // SAFETY: the C declaration's contract: there is room for `ndev` communicators.
+            unsafe { comm.add(rank).write(handle) };
+        }
+        Ok(())
+    })
+}

@@ -1,0 +1,109 @@
+//! The registry of parameters: properties of this implementation, and what it has read from the environment.
+
+use std::ffi::{CStr, CString, c_char};
+use std::ptr;
+use std::sync::LazyLock;
+use std::sync::atomic::AtomicPtr;
+
+use libnccl::sys::{ncclParamHandle, ncclParamHandle_t};
+
+use crate::diag::debug;
+use crate::diag::error::{Error, Result};
+use crate::shm::layout::MAX_RANKS;
+
+/// The type of a parameter that is not a number.
+pub(crate) const TEXT: &str = "text";
+
+#[derive(Debug)]
+pub(crate) struct Parameter {
+    pub(crate) key: &'static CStr,
+    pub(crate) about: &'static str,
+    /// [`TEXT`], or a number's type as Rust calls it.
+    pub(crate) kind: &'static str,
+    bytes: Vec<u8>,
+    text: CString,
+}
+
+/// All parameters, which live as long as the process, so that pointers given to C stay valid.
+static PARAMETERS: LazyLock<Vec<Parameter>> = LazyLock::new(|| {
+    let debug = debug::settings();
+    vec![
+        // The facade recognises an implementation on host memory by this one.
+        text(c"LIBNCCL_MEMORY_SPACE", "Memory space of buffers", "host"),
+        number(c"LIBNCCL_MAX_RANKS", "Maximum number of ranks of a communicator", MAX_RANKS as i64),
+        text(c"NCCL_DEBUG", "Level of the lines that are printed", debug.level()),
+        text(
+            c"NCCL_DEBUG_FILE",
+            "File to print to, with %h for the host and %p for the pid",
+            debug.file_name().as_encoded_bytes(),
+        ),
+        text(c"NCCL_DEBUG_SUBSYS", "Subsystems of INFO lines", debug.subsystems()),
+        text(c"NCCL_DEBUG_TIMESTAMP_FORMAT", "Format of the time, for strftime", debug.stamp().to_bytes()),
+        text(c"NCCL_DEBUG_TIMESTAMP_LEVELS", "Levels whose lines start with the time", debug.stamped()),
+    ]
+});
+
+/// The keys as a mutable array of pointers, which C asks for.
+static KEYS: LazyLock<Vec<AtomicPtr<c_char>>> = LazyLock::new(|| {
+    PARAMETERS.iter().map(|parameter| AtomicPtr::new(parameter.key.as_ptr().cast_mut())).collect()
+});
+
+fn text(key: &'static CStr, about: &'static str, value: impl AsRef<[u8]>) -> Parameter {
+    // The values come from the environment or from this file, so none has a zero byte.
+    let text = CString::new(value.as_ref()).unwrap_or_default();
+    Parameter { key, about, kind: TEXT, bytes: text.as_bytes_with_nul().to_vec(), text }
+}
+
+fn number(key: &'static CStr, about: &'static str, value: i64) -> Parameter {
+    let text = CString::new(value.to_string()).unwrap_or_default();
+    Parameter { key, about, kind: "i64", bytes: value.to_ne_bytes().to_vec(), text }
+}
+
+impl Parameter {
+    /// Returns the value as text, whatever its type.
+    pub(crate) fn text(&self) -> &CStr {
+        &self.text
+    }
+
+    /// Returns the value as bytes in memory; a text with its terminating zero byte.
+    pub(crate) fn bytes(&self) -> &[u8] {
+        &self.bytes
+    }
+
+    /// Checks that the value is of exactly this type.
+    pub(crate) fn check_kind(&self, kind: &str) -> Result {
+        if self.kind == kind {
+            return Ok(());
+        }
+        let key = self.key.to_string_lossy();
+        Err(Error::argument(format!("the parameter {key} has type {}, not {kind}", self.kind)))
+    }
+}
+
+pub(crate) fn all() -> &'static [Parameter] {
+    &PARAMETERS
+}
+
+pub(crate) fn keys() -> *mut *const c_char {
+    KEYS.as_ptr().cast_mut().cast()
+}
+
+pub(crate) fn find(key: &CStr) -> Result<&'static Parameter> {
+    all()
+        .iter()
+        .find(|parameter| parameter.key == key)
+        .ok_or_else(|| Error::argument(format!("there is no parameter {key:?}")))
+}
+
+/// Returns the handle of a parameter: a number that is not an address and not a communicator's handle.
+pub(crate) fn handle(parameter: &Parameter) -> ncclParamHandle_t {
+    let index = all().iter().position(|other| ptr::eq(other, parameter)).map_or(0, |index| index + 1);
+    ptr::without_provenance_mut::<ncclParamHandle>(index << 4 | 8)
+}
+
+pub(crate) fn get(handle: ncclParamHandle_t) -> Result<&'static Parameter> {
+    all()
+        .iter()
+        .find(|parameter| self::handle(parameter) == handle)
+        .ok_or_else(|| Error::argument(format!("{handle:p} is not a parameter handle of ncclParamBind")))
+}

@@ -1,0 +1,47 @@
+//! Custom reductions.
+#![allow(unsafe_code, non_snake_case)]
+
+use std::ffi::c_void;
+
+use libnccl::sys::{ncclComm_t, ncclDataType_t, ncclRedOp_t, ncclResult_t, ncclScalarResidence_t};
+
+use super::ffi_guard::{check_not_null, guard, write_out};
+use crate::comm::communicator::Scalar;
+use crate::comm::handle;
+use crate::diag::error::Error;
+use crate::reduce::data_type::DataType;
+use crate::shm::buffer::ReadBuf;
+
+pub(super) unsafe extern "C" fn ncclRedOpCreatePreMulSum(
+    op: *mut ncclRedOp_t,
+    scalar: *mut c_void,
+    datatype: ncclDataType_t,
+    residence: ncclScalarResidence_t,
+    comm: ncclComm_t,
+) -> ncclResult_t {
+    guard(|| {
+        let communicator = handle::get(comm)?;
+        check_not_null(op, "the reduction")?;
+        check_not_null(scalar, "the scalar")?;
+        let data_type = DataType::new(datatype)?;
+        if residence.0 > ncclScalarResidence_t::ncclScalarHostImmediate.0 {
+            return Err(Error::argument(format!("invalid ncclScalarResidence_t {}", residence.0)));
+        }
+        // SAFETY: the C declaration's contract: one element, which in device memory (host memory here) stays valid
+        // until the last operation with it has run.
+        let place = unsafe { ReadBuf::new(scalar.cast(), data_type.size()) };
+        let scalar = if residence == ncclScalarResidence_t::ncclScalarDevice {
+            Scalar::Deferred(place)
+        } else {
+            let mut bytes = [0; 8];
+            place.read(0, &mut bytes[..data_type.size()]);
+            Scalar::Immediate(bytes)
+        };
+        // SAFETY: the C declaration's contract.
+        unsafe { write_out(op, communicator.create_pre_mul_sum(data_type, scalar)) }
+    })
+}
+
+pub(super) unsafe extern "C" fn ncclRedOpDestroy(op: ncclRedOp_t, comm: ncclComm_t) -> ncclResult_t {
+    guard(|| handle::get(comm)?.destroy_red_op(op))
+}

@@ -1,0 +1,33 @@
+//! `ncclCommSplit`.
+#![allow(unsafe_code, non_snake_case)]
+
+use std::ffi::c_int;
+
+use libnccl::sys::{NCCL_SPLIT_NOCOLOR, ncclComm_t, ncclConfig_t, ncclResult_t};
+
+use super::child::create_child;
+use super::ffi_guard::{check_not_null, guard_in_group};
+use crate::comm::handle;
+use crate::comm::init::InitKind;
+use crate::diag::error::Error;
+
+pub(super) unsafe extern "C" fn ncclCommSplit(
+    comm: ncclComm_t,
+    color: c_int,
+    key: c_int,
+    newcomm: *mut ncclComm_t,
+    config: *mut ncclConfig_t,
+) -> ncclResult_t {
+    guard_in_group("ncclCommSplit", || {
+        let parent = handle::get(comm)?;
+        check_not_null(newcomm, "the new communicator")?;
+        if color < NCCL_SPLIT_NOCOLOR {
+            return Err(Error::argument(format!(
+                "invalid color {color}: it has to be at least 0, or NCCL_SPLIT_NOCOLOR"
+            )));
+        }
+        parent.check_parent()?;
+        // SAFETY: the C declaration's contract.
+        unsafe { create_child(parent, newcomm, config, InitKind::Split { color, key }) }
+    })
+}

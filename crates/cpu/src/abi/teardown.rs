@@ -1,0 +1,51 @@
+//! The end of a communicator: finalize, destroy, abort, revoke.
+#![allow(unsafe_code, non_snake_case)]
+
+use std::ffi::c_int;
+
+use libnccl::sys::{NCCL_REVOKE_DEFAULT, ncclComm_t, ncclResult_t};
+
+use super::ffi_guard::guard;
+use crate::comm::communicator::StopReason;
+use crate::comm::handle;
+use crate::diag::debug::{self, Subsystem};
+use crate::diag::error::{Error, Progress};
+
+pub(super) unsafe extern "C" fn ncclCommFinalize(comm: ncclComm_t) -> ncclResult_t {
+    guard(|| if comm.is_null() { Ok(()) } else { handle::get(comm)?.finalize() })
+}
+
+pub(super) unsafe extern "C" fn ncclCommDestroy(comm: ncclComm_t) -> ncclResult_t {
+    guard(|| {
+        if !comm.is_null() {
+            let communicator = handle::remove(comm)?;
+            communicator.destroy();
+            debug::info(Subsystem::Init, || format!("{} - Destroy COMPLETE", communicator.describe(comm)));
+        }
+        Ok(())
+    })
+}
+
+pub(super) unsafe extern "C" fn ncclCommAbort(comm: ncclComm_t) -> ncclResult_t {
+    guard(|| {
+        if !comm.is_null() {
+            let communicator = handle::remove(comm)?;
+            communicator.abort();
+            debug::info(Subsystem::Init, || format!("{} - Abort COMPLETE", communicator.describe(comm)));
+        }
+        Ok(())
+    })
+}
+
+pub(super) unsafe extern "C" fn ncclCommRevoke(comm: ncclComm_t, revokeFlags: c_int) -> ncclResult_t {
+    guard(|| {
+        if comm.is_null() {
+            return Ok(Progress::Done);
+        }
+        let communicator = handle::get(comm)?;
+        if u32::try_from(revokeFlags) != Ok(NCCL_REVOKE_DEFAULT) {
+            return Err(Error::argument(format!("invalid revokeFlags {revokeFlags}: they have to be 0")));
+        }
+        communicator.stop(StopReason::Revoked)
+    })
+}

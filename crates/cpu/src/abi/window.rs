@@ -1,0 +1,127 @@
+//! Registering buffers: by one rank, and by all as a window.
+#![allow(unsafe_code, non_snake_case)]
+
+use std::ffi::{c_int, c_void};
+use std::ptr;
+use std::sync::Arc;
+
+use libnccl::sys::{
+    NCCL_WIN_CFT_COUNTED, NCCL_WIN_COLL_SYMMETRIC, NCCL_WIN_GIN_ONLY, NCCL_WIN_REQUIRED_ALIGNMENT,
+    NCCL_WIN_STRICT_ORDERING, ncclComm_t, ncclResult_t, ncclWindow_t,
+};
+
+use super::ffi_guard::{check_not_null, guard, guard_in_group, write_out};
+use crate::coll::window::WindowPart;
+use crate::comm::group::{self, Queue};
+use crate::comm::handle;
+use crate::comm::out_param::OutParam;
+use crate::comm::window::RegisterWindow;
+use crate::diag::error::{Error, Result};
+use crate::shm::peer_access::RemoteBuffer;
+
+pub(super) unsafe extern "C" fn ncclCommRegister(
+    comm: ncclComm_t,
+    buff: *mut c_void,
+    size: usize,
+    handle: *mut *mut c_void,
+) -> ncclResult_t {
+    guard(|| {
+        let communicator = handle::get(comm)?;
+        communicator.check_operable()?;
+        check_not_null(handle, "the handle")?;
+        check_buffer(buff, size)?;
+        let number = communicator.registrations().add(());
+        // SAFETY: the C declaration's contract.
+        unsafe { write_out(handle, ptr::without_provenance_mut(number)) }
+    })
+}
+
+pub(super) unsafe extern "C" fn ncclCommDeregister(comm: ncclComm_t, handle: *mut c_void) -> ncclResult_t {
+    guard(|| {
+        let communicator = handle::get(comm)?;
+        communicator.check_idle()?;
+        communicator.registrations().remove(handle.addr())
+    })
+}
+
+pub(super) unsafe extern "C" fn ncclCommWindowRegister(
+    comm: ncclComm_t,
+    buff: *mut c_void,
+    size: usize,
+    win: *mut ncclWindow_t,
+    winFlags: c_int,
+) -> ncclResult_t {
+    guard_in_group("ncclCommWindowRegister", || {
+        let communicator = handle::get(comm)?;
+        let context = communicator.check_operable()?;
+        check_not_null(win, "the window")?;
+        check_buffer(buff, size)?;
+        let alignment = NCCL_WIN_REQUIRED_ALIGNMENT as usize;
+        if !buff.addr().is_multiple_of(alignment) {
+            return Err(Error::argument(format!(
+                "invalid window address {buff:p}: it has to be a multiple of {alignment}"
+            )));
+        }
+        let flags = flags(winFlags)?;
+        let buffer = RemoteBuffer::new(buff.cast(), size, !context.state.is_one_process());
+        let register = RegisterWindow {
+            windows: Arc::clone(communicator.windows()),
+            start: buff.addr(),
+            part: WindowPart { buffer, length: size, flags },
+            // SAFETY: the C declaration's contract: it can be written until the work has ended.
+            out: unsafe { OutParam::new(win) },
+        };
+        group::run(&communicator, context, Queue::Collective, 0, register)
+    })
+}
+
+pub(super) unsafe extern "C" fn ncclCommWindowDeregister(
+    comm: ncclComm_t,
+    win: ncclWindow_t,
+) -> ncclResult_t {
+    guard(|| {
+        let communicator = handle::get(comm)?;
+        communicator.check_idle()?;
+        // A registration without a window returned NULL.
+        if win.is_null() { Ok(()) } else { communicator.windows().remove(win.addr()) }
+    })
+}
+
+pub(super) unsafe extern "C" fn ncclWinGetUserPtr(
+    comm: ncclComm_t,
+    win: ncclWindow_t,
+    outUserPtr: *mut *mut c_void,
+) -> ncclResult_t {
+    guard(|| {
+        let communicator = handle::get(comm)?;
+        communicator.check_idle()?;
+        check_not_null(outUserPtr, "the address")?;
+        let window = communicator.windows().get(win.addr())?;
+        // SAFETY: the C declaration's contract.
+        unsafe { write_out(outUserPtr, ptr::with_exposed_provenance_mut(window.start())) }
+    })
+}
+
+fn check_buffer(buffer: *const c_void, size: usize) -> Result {
+    check_not_null(buffer, "the buffer")?;
+    if size == 0 || buffer.addr().checked_add(size).is_none() {
+        return Err(Error::argument(format!("invalid buffer size {size} at {buffer:p}")));
+    }
+    Ok(())
+}
+
+fn flags(flags: c_int) -> Result<u32> {
+    const RESTRICTING: u32 = NCCL_WIN_GIN_ONLY | NCCL_WIN_CFT_COUNTED;
+    const KNOWN: u32 = NCCL_WIN_COLL_SYMMETRIC | NCCL_WIN_STRICT_ORDERING | RESTRICTING;
+    let bits = flags.cast_unsigned();
+    if bits & !KNOWN != 0 {
+        return Err(Error::argument(format!("invalid winFlags {bits:#x}: the known ones are {KNOWN:#x}")));
+    }
+    if bits & NCCL_WIN_COLL_SYMMETRIC != 0 && bits & RESTRICTING != 0 {
+        return Err(Error::argument(format!(
+            "invalid winFlags {bits:#x}: NCCL_WIN_COLL_SYMMETRIC does not go together with NCCL_WIN_GIN_ONLY or \
+             NCCL_WIN_CFT_COUNTED"
+        )));
+    }
+    Ok(bits)
+}

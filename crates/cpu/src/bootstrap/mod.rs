@@ -1,0 +1,13 @@
+//! Rendezvous: ranks that have only a unique id in common come to share memory.
+//!
+//! In: a unique id, the number of ranks, this rank's number. Out: the ranks' [`SharedState`](crate::shm::shared_state).
+//! The rank that comes first is the root: it accepts the others (the peers) at an abstract Unix socket that the id
+//! names, creates the memory and sends each of them its file descriptor.
+
+mod hello;
+pub(crate) mod join_context;
+mod peer;
+pub(crate) mod rendezvous;
+mod root;
+mod socket;
+pub(crate) mod unique_id;

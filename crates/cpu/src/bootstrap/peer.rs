@@ -1,0 +1,139 @@
+//! A peer: a rank that joins at the rendezvous of another, the root.
+
+use std::io::{ErrorKind, IoSliceMut};
+use std::mem::MaybeUninit;
+use std::os::fd::OwnedFd;
+
+use libnccl::sys::ncclResult_t;
+use rustix::event::{PollFd, PollFlags};
+use rustix::io::Errno;
+use rustix::net::{
+    RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFlags, SendFlags, recv, recvmsg, send,
+};
+
+use crate::bootstrap::hello::Hello;
+use crate::bootstrap::join_context::JoinContext;
+use crate::bootstrap::socket::{MAX_MESSAGE, POLL_INTERVAL, READY, is_same_user, pid_of, receive, wait};
+use crate::diag::error::{Error, Result};
+use crate::shm::process::Process;
+use crate::shm::shared_state::SharedState;
+
+/// The reason for which a peer could not join.
+pub(super) enum JoinError {
+    /// The root ended the connection without a message.
+    RootGone,
+    Failed(Error),
+}
+
+impl From<Error> for JoinError {
+    fn from(error: Error) -> Self {
+        Self::Failed(error)
+    }
+}
+
+/// Joins at the root's rendezvous.
+pub(super) fn join(
+    root: &OwnedFd,
+    hello: Hello,
+    context: &JoinContext<'_>,
+) -> Result<SharedState, JoinError> {
+    if !is_same_user(root) {
+        let error = Error::system("the rendezvous socket belongs to another user", Errno::ACCESS);
+        return Err(error.into());
+    }
+    // The root's answer shows whether it is still there.
+    let _ = send(root, &hello.to_bytes(), SendFlags::NOSIGNAL);
+    let process = process_of(root)?;
+    let file = receive_from_root(root, process, context)?
+        .ok_or_else(|| Error::internal("the rendezvous root sent no shared memory"))?;
+    let state = SharedState::open(file, hello.ranks)?;
+    let _ = send(root, READY, SendFlags::NOSIGNAL);
+    // Other ranks may use the shared state already.
+    receive_from_root(root, process, context).inspect_err(|_| state.depart(hello.rank))?;
+    Ok(state)
+}
+
+/// Receives the root's next message: success, perhaps with a file, or an error.
+fn receive_from_root(
+    root: &OwnedFd,
+    process: Option<Process>,
+    context: &JoinContext<'_>,
+) -> Result<Option<OwnedFd>, JoinError> {
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+    let mut control = RecvAncillaryBuffer::new(&mut space);
+    let mut bytes = [0; MAX_MESSAGE];
+    let received = receive(root, process, context, || {
+        recvmsg(root, &mut [IoSliceMut::new(&mut bytes)], &mut control, RecvFlags::CMSG_CLOEXEC)
+    });
+    let length = match received? {
+        Ok(message) if message.flags.contains(ReturnFlags::CTRUNC) => {
+            // The process has no file descriptor left.
+            return Err(Error::system("the ranks' shared memory cannot be received", Errno::MFILE).into());
+        }
+        Ok(message) => message.bytes,
+        Err(Errno::CONNRESET) => return Err(JoinError::RootGone),
+        Err(error) => return Err(Error::system("receiving from the rendezvous root failed", error).into()),
+    };
+    let (code, text) = bytes[..length].split_first_chunk().ok_or(JoinError::RootGone)?;
+    let code = ncclResult_t(u32::from_ne_bytes(*code));
+    if code != ncclResult_t::ncclSuccess {
+        if code.0 >= ncclResult_t::ncclNumResults.0 || code == ncclResult_t::ncclInProgress {
+            return Err(Error::remote(format!("the rendezvous root sent result code {}", code.0)).into());
+        }
+        let text = String::from_utf8_lossy(text).replace(char::is_control, " ");
+        let text =
+            if text.trim().is_empty() { "the rendezvous root sent an error without a text" } else { &text };
+        return Err(JoinError::Failed(Error { code, text: text.into() }));
+    }
+    let mut files = control.drain().filter_map(|message| match message {
+        RecvAncillaryMessage::ScmRights(files) => Some(files),
+        _ => None,
+    });
+    Ok(files.next().and_then(|mut files| files.next()))
+}
+
+/// Returns `true` if there is a root that accepts this rank. The socket of one that has died may exist a little longer.
+pub(super) fn is_accepted(root: &OwnedFd, hello: Hello) -> bool {
+    let _ = send(root, &hello.to_bytes(), SendFlags::NOSIGNAL);
+    for _ in 0..10 {
+        let _ = wait(&mut [PollFd::new(root, PollFlags::IN)], POLL_INTERVAL);
+        match recv(root, &mut [0; MAX_MESSAGE], RecvFlags::empty()) {
+            Err(Errno::AGAIN) => {}
+            received => return received.is_ok(),
+        }
+    }
+    // It is there and waits for other ranks.
+    true
+}
+
+/// Returns the process at the other end, where that can be determined.
+fn process_of(root: &OwnedFd) -> Result<Option<Process>, JoinError> {
+    match Process::of(pid_of(root)?) {
+        Ok(process) => Ok(Some(process)),
+        Err(error) if error.kind() == ErrorKind::NotFound => Err(JoinError::RootGone),
+        Err(_) => Ok(None),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use rustix::net::{AddressFamily, SocketType, socketpair};
+
+    use super::*;
+    use crate::bootstrap::socket::FLAGS;
+
+    #[test]
+    fn last_message_of_a_root_that_hangs_up_is_received() {
+        let context = JoinContext { check_cancelled: &|| Ok(()), parent: None };
+        for round in 0..5000 {
+            let (root, other) = socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, FLAGS, None).unwrap();
+            let received = std::thread::scope(|scope| {
+                scope.spawn(move || {
+                    send(&other, &ncclResult_t::ncclSuccess.0.to_ne_bytes(), SendFlags::NOSIGNAL).unwrap();
+                });
+                receive_from_root(&root, None, &context)
+            });
+            assert!(matches!(received, Ok(None)), "round {round}");
+        }
+    }
+}

@@ -1,0 +1,134 @@
+//! The header of a call: the arguments that all ranks must agree on, in two words.
+
+use std::fmt;
+
+use crate::coll::function::{Function, Root};
+use crate::reduce::{data_type, reduction};
+
+/// The header of a call. The numbers in it come from other ranks, so they may be any.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum CallHeader {
+    Collective {
+        function: Function,
+        data_type: u8,
+        /// [`NO_REDUCTION`](Self::NO_REDUCTION) if the function does not reduce.
+        reduction: u8,
+        /// 0 if the function has no root.
+        root: u32,
+        count: u64,
+    },
+    Control {
+        call: ControlCall,
+        /// Bytes that each rank contributes.
+        length: u64,
+    },
+    Unknown {
+        number: u64,
+    },
+}
+
+/// The calls in which ranks exchange control data. All ranks make them in the same order.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum ControlCall {
+    Split,
+    Grow,
+    Suspend,
+    Resume,
+    RegisterWindow,
+}
+
+/// The number of the first control call, above those of collectives.
+const FIRST_CONTROL_CALL: u64 = 0x80;
+
+impl ControlCall {
+    const ALL: [Self; 5] = [Self::Split, Self::Grow, Self::Suspend, Self::Resume, Self::RegisterWindow];
+
+    fn name(self) -> &'static str {
+        match self {
+            Self::Split => "ncclCommSplit",
+            Self::Grow => "ncclCommGrow",
+            Self::Suspend => "ncclCommSuspend",
+            Self::Resume => "ncclCommResume",
+            Self::RegisterWindow => "ncclCommWindowRegister",
+        }
+    }
+}
+
+impl CallHeader {
+    pub(super) const NO_REDUCTION: u8 = 0xff;
+
+    pub(super) fn encode(self) -> [u64; 2] {
+        match self {
+            Self::Collective { function, data_type, reduction, root, count } => {
+                let head = u64::from_le_bytes([function as u8, data_type, reduction, 0, 0, 0, 0, 0]);
+                [head | u64::from(root) << 32, count]
+            }
+            Self::Control { call, length } => [FIRST_CONTROL_CALL + call as u64, length],
+            Self::Unknown { number } => [number, 0],
+        }
+    }
+
+    pub(super) fn decode([head, count]: [u64; 2]) -> Self {
+        let [number, data_type, reduction, ..] = head.to_le_bytes();
+        if let Some(function) = Function::from_number(number) {
+            return Self::Collective { function, data_type, reduction, root: (head >> 32) as u32, count };
+        }
+        let index = head.checked_sub(FIRST_CONTROL_CALL).and_then(|index| usize::try_from(index).ok());
+        match index.and_then(|index| ControlCall::ALL.get(index)) {
+            Some(call) => Self::Control { call: *call, length: count },
+            None => Self::Unknown { number: head },
+        }
+    }
+}
+
+/// Formats the call as a user would write it.
+impl fmt::Display for CallHeader {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match *self {
+            Self::Collective { function, data_type, reduction, root, count } => {
+                let shape = function.shape();
+                write!(f, "{}(count {count}, {}", shape.name, data_type::name(data_type.into()))?;
+                if shape.reduces {
+                    write!(f, ", {}", reduction::name(reduction.into()))?;
+                }
+                if shape.root != Root::None {
+                    write!(f, ", root {root}")?;
+                }
+                f.write_str(")")
+            }
+            Self::Control { call, .. } => f.write_str(call.name()),
+            Self::Unknown { number } => write!(f, "function {number}"),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn header_of_every_kind_is_decoded_and_displayed() {
+        let collective = |function, reduction, root| CallHeader::Collective {
+            function,
+            data_type: 7,
+            reduction,
+            root,
+            count: 1 << 40,
+        };
+        for (header, text) in [
+            (
+                collective(Function::AllReduce, 2, 0),
+                "ncclAllReduce(count 1099511627776, ncclFloat32, ncclMax)",
+            ),
+            (
+                collective(Function::Scatter, CallHeader::NO_REDUCTION, 1023),
+                "ncclScatter(count 1099511627776, ncclFloat32, root 1023)",
+            ),
+            (CallHeader::Control { call: ControlCall::Split, length: 40 }, "ncclCommSplit"),
+            (CallHeader::Control { call: ControlCall::RegisterWindow, length: 48 }, "ncclCommWindowRegister"),
+            (CallHeader::Unknown { number: 0x1234_5678_90ab_cdef }, "function 1311768467294899695"),
+        ] {
+            assert_eq!((CallHeader::decode(header.encode()), header.to_string()), (header, text.into()));
+        }
+    }
+}

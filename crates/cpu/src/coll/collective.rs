@@ -1,0 +1,213 @@
+//! Collectives: publishing a call, comparing it with the other ranks', and choosing a transport.
+//!
+//! A call begins with a step in which every rank publishes its arguments; all compare. Short inputs are published with
+//! them (eager), and every rank computes its own result: one step. Otherwise, if every rank can use the others' buffers,
+//! each does its tasks on them (direct, or by cross-memory attach), and a second step says that all are done. Otherwise
+//! the ranks stage their inputs in shared memory. The log says once per communicator why a slower transport is used.
+
+use crate::coll::call_check;
+use crate::coll::function::Function;
+use crate::coll::operation::Operation;
+use crate::coll::plan::Call;
+use crate::coll::rank_args::RankArgs;
+use crate::coll::transport::{cma, direct, eager, staged};
+use crate::diag::debug::{self, Subsystem};
+use crate::diag::error::Result;
+use crate::shm::buffer::{ReadBuf, WriteBuf};
+use crate::shm::call_context::CallContext;
+use crate::shm::layout::EAGER_MAX;
+use crate::shm::peer_access::RemoteBuffer;
+use crate::sync::primitive::LOOM;
+
+/// Bytes that two ranks send eagerly at most, where another step costs less than another copy. More ranks send up to
+/// [`EAGER_MAX`], as they often have to wait for a CPU in each step.
+const EAGER_MAX_OF_TWO: usize = if LOOM { EAGER_MAX } else { 4 << 10 };
+
+/// A collective of one rank, with its buffers.
+#[derive(Debug)]
+pub(crate) struct Collective {
+    pub(crate) call: Call,
+    /// The place of the reduction's scalar, if it is to be read when the collective runs.
+    pub(crate) scalar: Option<ReadBuf>,
+    pub(crate) send: ReadBuf,
+    pub(crate) recv: WriteBuf,
+}
+
+/// One rank's side of a call.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct LocalCall<'a> {
+    pub(crate) context: CallContext<'a>,
+    pub(crate) send: ReadBuf,
+    pub(crate) recv: WriteBuf,
+}
+
+/// The transport of a call whose inputs are not eager.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Transport {
+    Direct,
+    Cma,
+    Staged,
+}
+
+impl Operation for Collective {
+    async fn run(&self, context: CallContext<'_>) -> Result {
+        let local = LocalCall { context, send: self.send, recv: self.recv };
+        match self.scalar {
+            // On the heap, so that the usual future stays small.
+            Some(scalar) => Box::pin(run(&self.call.with_scalar(scalar), &local)).await,
+            None => run(&self.call, &local).await,
+        }
+    }
+}
+
+async fn run(call: &Call, local: &LocalCall<'_>) -> Result {
+    let CallContext { state, rank, .. } = local.context;
+    if call.ranks == 1 {
+        return direct::run(call, local, &[rank_args(call, local, false)]);
+    }
+    let eager_max = if call.ranks == 2 { EAGER_MAX_OF_TWO } else { EAGER_MAX };
+    let is_eager = call.buffer(call.function.shape().input) <= eager_max;
+    let step = state.next_step(rank).await?;
+    if is_eager {
+        let rank_args = call.factor().map(|_| rank_args(call, local, false).to_words());
+        let data = local.send.bytes(0, local.send.length());
+        state.publish(rank, step, call.header().encode(), data, rank_args);
+        let sources = call.sources(rank);
+        state.wait_for(rank, step, sources.clone()).await?;
+        // It arrives while this rank does the rest.
+        for other in sources.clone().filter(|other| *other != rank) {
+            let data = state.eager(other, step, call.input(other));
+            data.slice(call.needed(rank, data.length())).prefetch();
+        }
+        state.prewrite(rank, step, call.buffer(call.function.shape().input));
+        call_check::check(state, rank, step, sources)?;
+        eager::run(call, local, step);
+        return Ok(());
+    }
+    // On the heap, which only calls that take longer have to afford.
+    Box::pin(run_on_buffers(call, local, step)).await
+}
+
+/// Runs a call on the ranks' buffers, which they publish in `step`.
+async fn run_on_buffers(call: &Call, local: &LocalCall<'_>, step: u64) -> Result {
+    let CallContext { state, rank, .. } = local.context;
+    let own = rank_args(call, local, true);
+    state.publish(rank, step, call.header().encode(), &[], Some(own.to_words()));
+    if let Err(error) = state.wait_all(rank, step).await {
+        state.quiesce(rank).await;
+        return Err(error);
+    }
+    call_check::check(state, rank, step, 0..call.ranks)?;
+    let args = |rank| RankArgs::from_words(state.rank_args(rank, step), own.factor.is_some());
+    let args: Vec<RankArgs> = (0..call.ranks).map(args).collect();
+    let result = transfer(call, local, &args).await;
+    if result.is_err() {
+        state.quiesce(rank).await;
+    }
+    result
+}
+
+/// Moves the data of a call, once all ranks' arguments are known.
+async fn transfer(call: &Call, local: &LocalCall<'_>, args: &[RankArgs]) -> Result {
+    let CallContext { state, rank, peers } = local.context;
+    let is_broadcast = call.function == Function::Broadcast;
+    let spread = call.with_function(if is_broadcast { Function::ScatterAllgather } else { call.function });
+    let (transport, chosen) = choose(call, &spread, local, args).await?;
+    if peers.is_first_use(transport as u8) {
+        debug::info(Subsystem::SharedMemory, || describe(&spread, transport, local.context, args));
+    }
+    let done = match transport {
+        Transport::Direct => direct::run(chosen, local, args),
+        Transport::Cma => cma::run(chosen, local, args),
+        Transport::Staged => return staged::run(chosen, local, args).await,
+    };
+    // The others wait for this step even if this rank has failed.
+    let step = state.next_step(rank).await?;
+    state.announce(rank, step);
+    state.wait_all(rank, step).await?;
+    done
+}
+
+/// Chooses the transport, the same at all ranks, and the form of the call: `spread` shares the work of a broadcast.
+async fn choose<'a>(
+    call: &'a Call,
+    spread: &'a Call,
+    local: &LocalCall<'_>,
+    args: &[RankArgs],
+) -> Result<(Transport, &'a Call)> {
+    if args.iter().any(RankArgs::is_private) {
+        return Ok((Transport::Staged, call));
+    }
+    for form in [spread, call] {
+        if local.context.all_can_map(&shared_buffers(form, args)).await? {
+            return Ok((Transport::Direct, form));
+        }
+    }
+    // A buffer of every rank, since the answer also holds for calls that use the memory of other ranks.
+    let buffer = |rank| (rank, if call.input(rank) > 0 { args[rank].send } else { args[rank].recv });
+    let buffers: Vec<_> = (0..call.ranks).map(buffer).collect();
+    if cma::is_worthwhile(spread) && local.context.all_can_read(&buffers).await? {
+        return Ok((Transport::Cma, spread));
+    }
+    Ok((Transport::Staged, call))
+}
+
+/// Returns the buffers that other ranks use in a direct call, with their owners.
+fn shared_buffers(call: &Call, args: &[RankArgs]) -> Vec<(usize, RemoteBuffer)> {
+    let senders = (0..call.ranks).filter(|rank| call.input(*rank) > 0);
+    let receivers = (0..call.ranks).filter(|rank| call.shares_results() && call.output(*rank) > 0);
+    let sends = senders.map(|rank| (rank, args[rank].send));
+    sends.chain(receivers.map(|rank| (rank, args[rank].recv))).collect()
+}
+
+/// Describes the transport of a call and the reason for it.
+fn describe(call: &Call, transport: Transport, context: CallContext<'_>, args: &[RankArgs]) -> String {
+    let how = match transport {
+        Transport::Direct if context.state.is_one_process() => {
+            "direct, because all ranks are in one process".into()
+        }
+        Transport::Direct => "direct, because the ranks can map each other's buffers".into(),
+        Transport::Cma => format!("read across processes, because {}", obstacle(call, args)),
+        Transport::Staged => format!("staged, because {}{}", obstacle(call, args), cma_obstacle(call, args)),
+    };
+    format!("{} of {} bytes on rank {}: {how}", call.function.name(), call.bytes, context.rank)
+}
+
+/// Returns the reason for which the ranks do not use each other's buffers directly.
+fn obstacle(call: &Call, args: &[RankArgs]) -> String {
+    if let Some(rank) = args.iter().position(RankArgs::is_private) {
+        return format!("NCCL_P2P_DISABLE is 1 at rank {rank}");
+    }
+    let private = |buffer: fn(&RankArgs) -> RemoteBuffer, is_used: &dyn Fn(usize) -> bool| {
+        (0..call.ranks).find(|rank| is_used(*rank) && !buffer(&args[*rank]).is_shared())
+    };
+    let sends = private(|args| args.send, &|rank| call.input(rank) > 0).map(|rank| ("send", rank));
+    let receives = || private(|args| args.recv, &|rank| call.shares_results() && call.output(rank) > 0);
+    match sends.or_else(|| receives().map(|rank| ("receive", rank))) {
+        Some((buffer, rank)) => format!("the {buffer} buffer of rank {rank} is not from ncclMemAlloc"),
+        None => "a rank cannot map another one's memory".into(),
+    }
+}
+
+/// Returns the reason for which the ranks do not read each other's memory either, if they might.
+fn cma_obstacle(call: &Call, args: &[RankArgs]) -> &'static str {
+    if args.iter().any(RankArgs::is_private) {
+        ""
+    } else if call.function.shape().reduces {
+        ", and reading across processes is for data that is only copied"
+    } else if cma::is_worthwhile(call) {
+        ", nor can every rank read and write the others' memory faster"
+    } else {
+        ", and it is too short to read across processes"
+    }
+}
+
+fn rank_args(call: &Call, local: &LocalCall<'_>, for_others: bool) -> RankArgs {
+    let CallContext { state, rank, .. } = local.context;
+    let other_processes = for_others && !state.is_one_process();
+    RankArgs {
+        send: RemoteBuffer::new(local.send.start(), call.input(rank), other_processes),
+        recv: RemoteBuffer::new(local.recv.start(), call.output(rank), other_processes),
+        factor: call.factor(),
+    }
+}

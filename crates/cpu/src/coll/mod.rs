@@ -1,0 +1,18 @@
+//! Operations: collectives, send and receive, one-sided operations, windows.
+//!
+//! In: an operation's arguments as safe types, and the [`CallContext`](crate::shm::call_context) of the rank that calls
+//! it. Out: the result in the receive buffers. Nothing here knows communicators, handles or groups: an operation is a
+//! future that `sync::executor` polls.
+
+mod call_check;
+pub(crate) mod call_header;
+pub(crate) mod collective;
+pub(crate) mod control_allgather;
+pub(crate) mod function;
+pub(crate) mod one_sided;
+pub(crate) mod operation;
+pub(crate) mod plan;
+pub(crate) mod point_to_point;
+mod rank_args;
+mod transport;
+pub(crate) mod window;

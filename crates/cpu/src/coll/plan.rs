@@ -1,0 +1,207 @@
+//! The plan of a collective: which rank makes which part of the result, from which inputs, in which order, for whom.
+//!
+//! It depends on the arguments that all ranks agree on and on nothing else.
+
+use std::ops::Range;
+
+use crate::coll::call_header::CallHeader;
+use crate::coll::function::{Division, Function, Root};
+use crate::reduce::data_type::DataType;
+use crate::reduce::reduction::{Factor, Reduction};
+use crate::shm::buffer::ReadBuf;
+use crate::sync::primitive::LOOM;
+
+/// The granularity of a chunk in bytes: whole cache lines, and few tasks for a short call.
+const CHUNK: usize = if LOOM { 64 } else { 512 };
+
+/// The arguments of a collective that all ranks must agree on. `count` is of the elements that go from one rank to one
+/// rank.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Call {
+    pub(super) function: Function,
+    count: usize,
+    pub(super) data_type: DataType,
+    /// `None` if the function does not reduce.
+    pub(super) reduction: Option<Reduction>,
+    /// 0 if the function has no root.
+    root: usize,
+    pub(super) ranks: usize,
+    /// Bytes of `count` elements.
+    pub(super) bytes: usize,
+    /// Bytes of a chunk, where the elements are divided among the ranks.
+    chunk: usize,
+}
+
+/// A task of one rank: part `input` of the send buffers of the ranks `first`, `first + 1`, ... (`sources` of them; the
+/// first rank follows the last), in this order, becomes part `output` of one rank's receive buffer, or of all.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Task {
+    pub(super) input: usize,
+    pub(super) first: usize,
+    sources: usize,
+    pub(super) output: usize,
+    /// The receiving rank, or `None` for all.
+    pub(super) target: Option<usize>,
+}
+
+impl Call {
+    pub(crate) fn new(
+        function: Function,
+        count: usize,
+        data_type: DataType,
+        reduction: Option<Reduction>,
+        root: usize,
+        ranks: usize,
+    ) -> Self {
+        let bytes = count * data_type.size();
+        // A short call does without the division.
+        let chunk = if bytes <= CHUNK {
+            CHUNK
+        } else {
+            (count.div_ceil(ranks) * data_type.size()).next_multiple_of(CHUNK)
+        };
+        Self { function, count, data_type, reduction, root, ranks, bytes, chunk }
+    }
+
+    /// Returns the call as another function with the same arguments.
+    pub(super) fn with_function(&self, function: Function) -> Self {
+        Self { function, ..*self }
+    }
+
+    /// Returns the call with the scalar that is at `place` now.
+    pub(super) fn with_scalar(&self, place: ReadBuf) -> Self {
+        let mut scalar = [0; 8];
+        place.read(0, &mut scalar[..place.length()]);
+        Self { reduction: Some(Reduction::PreMulSum(scalar)), ..*self }
+    }
+
+    /// Returns the number of bytes that `rank` sends: 0 where its send buffer is not used.
+    pub(crate) fn input(&self, rank: usize) -> usize {
+        let shape = self.function.shape();
+        if shape.root == Root::Sends && rank != self.root { 0 } else { self.buffer(shape.input) }
+    }
+
+    /// Returns the number of bytes that `rank` receives: 0 where its receive buffer is not used.
+    pub(crate) fn output(&self, rank: usize) -> usize {
+        let shape = self.function.shape();
+        if shape.root == Root::Receives && rank != self.root { 0 } else { self.buffer(shape.output) }
+    }
+
+    /// Returns the bytes of a buffer that is divided like this.
+    pub(super) fn buffer(&self, division: Division) -> usize {
+        self.bytes * if division == Division::Blocks { self.ranks } else { 1 }
+    }
+
+    /// Returns the bytes of a part of a buffer.
+    pub(super) fn part(&self, division: Division, index: usize) -> Range<usize> {
+        let Self { bytes, chunk, .. } = *self;
+        match division {
+            Division::Whole => 0..bytes,
+            Division::Blocks => index * bytes..(index + 1) * bytes,
+            Division::Chunks => (index * chunk).min(bytes)..((index + 1) * chunk).min(bytes),
+        }
+    }
+
+    /// Returns the tasks of `rank`.
+    pub(super) fn tasks(&self, rank: usize) -> impl Iterator<Item = Task> {
+        let (shape, ranks, root) = (self.function.shape(), self.ranks, self.root);
+        // One task for each rank, instead of one.
+        let gathers = matches!(self.function, Function::AllGather | Function::AlltoAll | Function::Gather);
+        let number = match self.function {
+            Function::Gather if rank != root => 0,
+            _ if gathers => ranks,
+            _ => 1,
+        };
+        let task = Task {
+            input: if shape.input == Division::Whole { 0 } else { rank },
+            first: match (shape.reduces, shape.root) {
+                // In the order of NCCL's ring, which ends at the rank that keeps the result.
+                (true, Root::Receives) => root + 1,
+                (true, _) => rank + 1,
+                (false, _) => root,
+            },
+            sources: if shape.reduces { ranks } else { 1 },
+            output: if shape.output == Division::Chunks { rank } else { 0 },
+            target: match self.function {
+                Function::AllReduce | Function::ScatterAllgather => None,
+                Function::Reduce => Some(root),
+                _ => Some(rank),
+            },
+        };
+        let of = move |index| if gathers { Task { first: index, output: index, ..task } } else { task };
+        (0..number).map(of)
+    }
+
+    /// Returns the ranks whose tasks write to `rank`'s receive buffer.
+    pub(super) fn writers(&self, rank: usize) -> Range<usize> {
+        if !self.shares_results() {
+            rank..rank + 1
+        } else if self.output(rank) == 0 {
+            0..0
+        } else if self.bytes <= self.chunk {
+            0..1
+        } else {
+            0..self.bytes.div_ceil(self.chunk)
+        }
+    }
+
+    /// Returns `true` if ranks other than the one that does a task receive its result.
+    pub(super) fn shares_results(&self) -> bool {
+        self.function.shape().output == Division::Chunks
+    }
+
+    /// Returns the ranks whose inputs `rank`'s result depends on.
+    pub(super) fn sources(&self, rank: usize) -> Range<usize> {
+        match self.function.shape().root {
+            Root::Sends => self.root..self.root + 1,
+            Root::Receives if rank != self.root => rank..rank + 1,
+            _ => 0..self.ranks,
+        }
+    }
+
+    /// Returns the bytes that `rank` uses of another rank's input of `length` bytes.
+    pub(super) fn needed(&self, rank: usize, length: usize) -> Range<usize> {
+        match self.function.shape().input {
+            Division::Blocks => self.part(Division::Blocks, rank),
+            Division::Whole | Division::Chunks => 0..length,
+        }
+    }
+
+    /// Returns the bytes that all ranks together write.
+    pub(super) fn written(&self) -> usize {
+        let shape = self.function.shape();
+        let receivers = match shape.root {
+            Root::None => self.ranks,
+            // The root usually has its own part where it belongs.
+            Root::Sends => self.ranks - 1,
+            Root::Receives => 1,
+        };
+        self.buffer(shape.output) * receivers
+    }
+
+    /// Returns the factor of every rank's input, unless each rank has its own.
+    pub(super) fn factor(&self) -> Option<Factor> {
+        self.reduction.and_then(|reduction| reduction.factor(self.data_type, self.ranks))
+    }
+
+    pub(super) fn header(&self) -> CallHeader {
+        CallHeader::Collective {
+            function: self.function,
+            data_type: self.data_type.raw().0 as u8,
+            reduction: self.reduction.map_or(CallHeader::NO_REDUCTION, Reduction::number),
+            root: self.root as u32,
+            count: self.count as u64,
+        }
+    }
+}
+
+impl Task {
+    pub(super) fn sources(self, ranks: usize) -> impl Iterator<Item = usize> {
+        let around = move |rank| if rank < ranks { rank } else { rank - ranks };
+        (self.first..self.first + self.sources).map(around)
+    }
+
+    pub(super) fn targets(self, ranks: usize) -> impl Iterator<Item = usize> {
+        self.target.map_or(0..ranks, |target| target..target + 1)
+    }
+}

@@ -1,0 +1,317 @@
+//! Send and receive: messages in the mailbox from one rank to another.
+//!
+//! A message is a header, with count and data type, and the elements, padded so that headers never wrap. A send ends
+//! when its last byte is in the ring, a receive when it has read it.
+//!
+//! A long message is sent by rendezvous: only a header and the place of the elements go into the ring, and the receiver
+//! copies them from there. If it cannot use the sender's memory, it answers [`NACK`], and they are sent eagerly.
+
+use std::ops::Range;
+
+use crate::coll::operation::Operation;
+use crate::diag::error::{Error, Result};
+use crate::reduce::data_type::{self, DataType};
+use crate::shm::buffer::{ReadBuf, WriteBuf};
+use crate::shm::call_context::CallContext;
+use crate::shm::mailbox::{CELL, Mailbox};
+use crate::shm::peer_access::RemoteBuffer;
+use crate::sync::primitive::LOOM;
+
+const HEADER: u64 = CELL;
+
+/// The flag of a rendezvous in a header, beside the data type.
+const RENDEZVOUS: u64 = 1 << 32;
+
+/// The bytes of a rendezvous request.
+const REQUEST: u64 = HEADER + (RemoteBuffer::WORDS * size_of::<u64>()) as u64;
+
+/// The refusal of a rendezvous, by which the receiver asks for the elements themselves: no message is like that.
+const NACK: [u64; 2] = [u64::MAX; 2];
+
+/// The bytes above which a message is sent by rendezvous.
+const EAGER_MAX: u64 = if LOOM { 64 } else { 64 << 10 };
+
+/// The bytes from which on a message is written by non-temporal stores.
+const NON_TEMPORAL_MIN: u64 = 4 << 20;
+
+/// The arguments that a send and its receive must agree on.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Message {
+    pub(crate) count: usize,
+    pub(crate) data_type: DataType,
+}
+
+/// A send of one rank.
+#[derive(Debug)]
+pub(crate) struct SendMessage {
+    pub(crate) message: Message,
+    pub(crate) peer: usize,
+    pub(crate) from: ReadBuf,
+}
+
+/// A receive of one rank.
+#[derive(Debug)]
+pub(crate) struct RecvMessage {
+    pub(crate) message: Message,
+    pub(crate) peer: usize,
+    pub(crate) to: WriteBuf,
+}
+
+/// The outcome of an attempt to send.
+enum Outcome {
+    Sent,
+    /// The receiver cannot use the sender's memory.
+    Nack,
+    /// The receiver expects another message.
+    Mismatch([u64; 2]),
+}
+
+impl Operation for SendMessage {
+    async fn run(&self, context: CallContext<'_>) -> Result {
+        let Self { message, peer, from } = *self;
+        let CallContext { state, rank, .. } = context;
+        let mailbox = Mailbox::new(state, rank, peer);
+        let mut outcome = Outcome::Nack;
+        if message.bytes() as u64 > EAGER_MAX {
+            let same_process = state.process(rank) == state.process(peer);
+            let buffer = RemoteBuffer::new(from.start(), from.length(), !same_process);
+            if same_process || buffer.is_shared() {
+                outcome = message.send_by_rendezvous(context, &mailbox, peer, buffer).await?;
+            }
+        }
+        if let Outcome::Nack = outcome {
+            outcome = message.send_eagerly(&mailbox, peer, from).await?;
+        }
+        match outcome {
+            Outcome::Mismatch(expected) => Err(mismatch(rank, message.to_words(), peer, expected)),
+            Outcome::Sent | Outcome::Nack => Ok(()),
+        }
+    }
+}
+
+impl Operation for RecvMessage {
+    async fn run(&self, context: CallContext<'_>) -> Result {
+        let Self { message, peer, to } = *self;
+        let CallContext { state, rank, .. } = context;
+        let mailbox = Mailbox::new(state, peer, rank);
+        loop {
+            let start = mailbox.read_position();
+            let elements = start + HEADER;
+            state.wait(peer, || mailbox.available(start) >= HEADER).await?;
+            let [count, data_type] = mailbox.read_words(start);
+            let (sent, is_rendezvous) = ([count, data_type & !RENDEZVOUS], data_type & RENDEZVOUS != 0);
+            let end = if is_rendezvous { Some(start + REQUEST) } else { end_of(elements, sent) }
+                .ok_or_else(|| Error::remote(format!("rank {peer} sent a malformed header: {sent:?}")))?;
+            let next = end.next_multiple_of(HEADER);
+            if sent != message.to_words() {
+                mailbox.refuse(start, message.to_words());
+                mailbox.release(next);
+                return Err(mismatch(peer, sent, rank, message.to_words()));
+            }
+            if !is_rendezvous {
+                return receive_eagerly(context, &mailbox, peer, elements..end, to).await;
+            }
+            state.wait(peer, || mailbox.available(start) >= REQUEST).await?;
+            let buffer = RemoteBuffer::from_words(mailbox.read_words(elements));
+            let is_copied = receive_by_rendezvous(context, peer, buffer, to)?;
+            if !is_copied {
+                mailbox.refuse(start, NACK);
+            }
+            mailbox.release(next);
+            if is_copied {
+                return Ok(());
+            }
+        }
+    }
+}
+
+impl Message {
+    fn to_words(self) -> [u64; 2] {
+        [self.count as u64, self.data_type.raw().0.into()]
+    }
+
+    /// Returns the bytes of the elements.
+    pub(crate) fn bytes(self) -> usize {
+        self.count * self.data_type.size()
+    }
+
+    /// Sends the place of the elements, for the receiver to copy them from there.
+    async fn send_by_rendezvous(
+        self,
+        CallContext { state, rank, .. }: CallContext<'_>,
+        mailbox: &Mailbox<'_>,
+        peer: usize,
+        buffer: RemoteBuffer,
+    ) -> Result<Outcome> {
+        let start = mailbox.write_position();
+        mailbox.wait_for_room(peer, start, start, REQUEST).await?;
+        let [count, data_type] = self.to_words();
+        mailbox.write_words(start, &[count, data_type | RENDEZVOUS]);
+        mailbox.write_words(start + HEADER, &buffer.to_words());
+        let end = start + REQUEST;
+        mailbox.publish(end);
+        if let Err(error) = state.wait(peer, || mailbox.is_read(end)).await {
+            state.quiesce(rank).await;
+            return Err(error);
+        }
+        Ok(match mailbox.refusal(start) {
+            None => Outcome::Sent,
+            Some(NACK) => Outcome::Nack,
+            Some(expected) => Outcome::Mismatch(expected),
+        })
+    }
+
+    /// Sends the elements through the ring.
+    async fn send_eagerly(self, mailbox: &Mailbox<'_>, peer: usize, from: ReadBuf) -> Result<Outcome> {
+        let start = mailbox.write_position();
+        let elements = start + HEADER;
+        let end = elements + self.bytes() as u64;
+        let next = end.next_multiple_of(HEADER);
+        let Some(room) = mailbox.wait_for_room(peer, start, start, HEADER).await? else {
+            return Err(Error::remote(format!("rank {peer} refused a message before it was sent")));
+        };
+        let mut space = room - HEADER;
+        mailbox.write_words(start, &self.to_words());
+        let mut at = elements;
+        loop {
+            // As many elements as there is room for go with the header.
+            let length = mailbox.chunk(at, space.min(end - at), end - start);
+            let (_, ring) = mailbox.memory(at..at + length);
+            ring.copy(from.slice((at - elements) as usize..(at - elements + length) as usize), false);
+            at += length;
+            if at == end {
+                mailbox.publish(next);
+                return Ok(Outcome::Sent);
+            }
+            space -= length;
+            mailbox.publish(at);
+            if space == 0 {
+                match mailbox.wait_for_room(peer, start, at, mailbox.least_room(end - at)).await? {
+                    Some(room) => space = room,
+                    None => {
+                        mailbox.publish(next);
+                        return Ok(Outcome::Mismatch(mailbox.refusal(start).unwrap_or(NACK)));
+                    }
+                }
+            }
+        }
+    }
+}
+
+/// Copies the elements at `positions` out of the ring.
+async fn receive_eagerly(
+    CallContext { state, .. }: CallContext<'_>,
+    mailbox: &Mailbox<'_>,
+    peer: usize,
+    positions: Range<u64>,
+    to: WriteBuf,
+) -> Result {
+    let Range { start, end } = positions;
+    let next = end.next_multiple_of(HEADER);
+    let mut at = start;
+    while at < end {
+        state.wait(peer, || mailbox.available(at) > 0).await?;
+        let length = mailbox.chunk(at, mailbox.available(at).min(end - at), end - start + HEADER);
+        let (ring, _) = mailbox.memory(at..at + length);
+        to.slice((at - start) as usize..(at - start + length) as usize).copy(ring, false);
+        at += length;
+        mailbox.release(if at == end { next } else { at });
+    }
+    Ok(())
+}
+
+/// Copies the elements from the sender's buffer. Returns `false` if this rank cannot use it.
+fn receive_by_rendezvous(
+    context: CallContext<'_>,
+    peer: usize,
+    buffer: RemoteBuffer,
+    to: WriteBuf,
+) -> Result<bool> {
+    let length = to.length();
+    let _access = context.state.begin_access(context.rank)?;
+    let range = context.map(peer, buffer, length);
+    let Some(from) = range.as_ref().and_then(|range| range.read_buf(0, length)) else {
+        return Ok(false);
+    };
+    // Buffers that overlap can only be copied through the ring.
+    if (1..length).contains(&from.start().addr().abs_diff(to.start().addr())) {
+        return Ok(false);
+    }
+    to.copy(from, length as u64 >= NON_TEMPORAL_MIN);
+    Ok(true)
+}
+
+/// Returns the position at which a message's elements end, or `None` if there is no such message.
+fn end_of(elements: u64, [count, data_type]: [u64; 2]) -> Option<u64> {
+    let data_type = DataType::new(libnccl::sys::ncclDataType_t(u32::try_from(data_type).ok()?)).ok()?;
+    let bytes = data_type.bytes(usize::try_from(count).ok()?).ok()?;
+    elements.checked_add(bytes as u64)?.checked_add(HEADER)?;
+    Some(elements + bytes as u64)
+}
+
+fn mismatch(sender: usize, sent: [u64; 2], receiver: usize, expected: [u64; 2]) -> Error {
+    let describe = |[count, data_type]: [u64; 2]| format!("count {count}, {}", data_type::name(data_type));
+    Error::usage(format!(
+        "send and receive do not match: rank {sender} called ncclSend({}) to rank {receiver}, \
+         which called ncclRecv({})",
+        describe(sent),
+        describe(expected)
+    ))
+}
+
+#[cfg(test)]
+#[allow(unsafe_code)]
+mod tests {
+    use super::*;
+    use crate::shm::mem_alloc;
+    use crate::shm::peer_access::PeerAccess;
+    use crate::shm::process::Process;
+    use crate::shm::shared_state::SharedState;
+    use crate::sync::executor;
+    use std::collections::VecDeque;
+    use std::process::Command;
+
+    const COUNT: usize = 100_000;
+
+    /// Sends the bytes at `start` from a rank of one process to one of another, and returns how many went into the ring.
+    fn bytes_in_ring(sender: Process, receiver: Process, start: *const u8) -> u64 {
+        let state = SharedState::create(&[sender, receiver]).unwrap().0;
+        let message =
+            Message { count: COUNT, data_type: DataType::new(libnccl::sys::ncclDataType_t(0)).unwrap() };
+        let mut received = vec![0; COUNT];
+        // SAFETY: the memory is valid until the operations have ended, and only they access it.
+        let (from, to) = unsafe { (ReadBuf::new(start, COUNT), WriteBuf::new(received.as_mut_ptr(), COUNT)) };
+        let (send, recv) = (SendMessage { message, peer: 1, from }, RecvMessage { message, peer: 0, to });
+        let (one, two) = (PeerAccess::default(), PeerAccess::default());
+        let send: executor::BoxedOperation<'_> =
+            Box::pin(send.run(CallContext { state: &state, rank: 0, peers: &one }));
+        let recv: executor::BoxedOperation<'_> =
+            Box::pin(recv.run(CallContext { state: &state, rank: 1, peers: &two }));
+        executor::run(vec![VecDeque::from([send]), VecDeque::from([recv])], 1, || ()).unwrap();
+        // SAFETY: as above.
+        assert!(received == unsafe { std::slice::from_raw_parts(start, COUNT) });
+        let mailbox = Mailbox::new(&state, 0, 1);
+        assert_eq!(mailbox.read_position(), mailbox.write_position());
+        mailbox.write_position()
+    }
+
+    #[test]
+    fn long_message_goes_through_the_ring_only_if_it_must() {
+        let mut child = Command::new("sleep").arg("60").spawn().unwrap();
+        let (here, elsewhere) = (Process::current().unwrap(), Process::of(child.id().into()).unwrap());
+        let private: Vec<u8> = (0..COUNT).map(|index| index as u8).collect();
+        let shared: *mut u8 = mem_alloc::allocate(COUNT).unwrap().cast();
+        // SAFETY: as many bytes, of this test only.
+        unsafe { shared.copy_from_nonoverlapping(private.as_ptr(), COUNT) };
+        let all = HEADER + COUNT as u64;
+        assert_eq!(bytes_in_ring(here, here, private.as_ptr()), REQUEST);
+        assert_eq!(bytes_in_ring(here, elsewhere, private.as_ptr()), all);
+        assert_eq!(bytes_in_ring(here, elsewhere, shared), REQUEST);
+        // That process has no such memory, so the receiver answers NACK.
+        assert_eq!(bytes_in_ring(elsewhere, here, shared), REQUEST + all);
+        // SAFETY: the memory is no longer used.
+        unsafe { mem_alloc::free(shared.cast()) }.unwrap();
+        child.kill().unwrap();
+        child.wait().unwrap();
+    }
+}

@@ -1,0 +1,135 @@
+//! Windows: memory of every rank that all ranks know, so that each can write into that of the others.
+//!
+//! All ranks have to be able to use all of it directly. If one of them cannot, registration succeeds without a window,
+//! as it does in NCCL where a system has no symmetric memory.
+
+use crate::coll::call_header::ControlCall;
+use crate::coll::control_allgather::control_allgather;
+use crate::diag::debug::{self, Subsystem};
+use crate::diag::error::{Error, Result};
+use crate::shm::call_context::CallContext;
+use crate::shm::peer_access::{MappedRange, RemoteBuffer};
+
+/// The part of a window that a rank contributes, as it publishes it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct WindowPart {
+    pub(crate) buffer: RemoteBuffer,
+    pub(crate) length: usize,
+    pub(crate) flags: u32,
+}
+
+/// Words of a part: its place, its length, its flags.
+const WORDS: usize = RemoteBuffer::WORDS + 2;
+
+#[derive(Debug)]
+pub(crate) struct Window {
+    rank: usize,
+    parts: Vec<MappedRange>,
+    /// The address of this rank's own part, as the caller passed it.
+    start: usize,
+}
+
+impl WindowPart {
+    fn to_bytes(self) -> [u8; WORDS * size_of::<u64>()] {
+        let [a, b, c, d] = self.buffer.to_words();
+        let words = [a, b, c, d, self.length as u64, self.flags.into()];
+        let mut bytes = [0; WORDS * size_of::<u64>()];
+        for (bytes, word) in bytes.as_chunks_mut().0.iter_mut().zip(words) {
+            *bytes = word.to_ne_bytes();
+        }
+        bytes
+    }
+
+    /// Returns the part that another rank published, or `None` if it is malformed.
+    fn from_bytes(bytes: &[u8]) -> Option<Self> {
+        let (words, []) = bytes.as_chunks() else { return None };
+        let [a, b, c, d, length, flags] = <[[u8; 8]; WORDS]>::try_from(words).ok()?.map(u64::from_ne_bytes);
+        Some(Self {
+            buffer: RemoteBuffer::from_words([a, b, c, d]),
+            length: usize::try_from(length).ok()?,
+            flags: u32::try_from(flags).ok()?,
+        })
+    }
+}
+
+impl Window {
+    /// Registers a window together with all other ranks, each of which contributes its `part`. Returns `None` unless
+    /// all ranks can use all parts.
+    pub(crate) async fn register(
+        context: CallContext<'_>,
+        start: usize,
+        part: WindowPart,
+    ) -> Result<Option<Self>> {
+        let CallContext { state, rank, .. } = context;
+        let all = control_allgather(state, rank, ControlCall::RegisterWindow, &part.to_bytes()).await?;
+        let parts = all
+            .iter()
+            .enumerate()
+            .map(|(owner, bytes)| {
+                WindowPart::from_bytes(bytes).ok_or_else(|| {
+                    Error::remote(format!("rank {owner} sent an invalid window descriptor: {bytes:?}"))
+                })
+            })
+            .collect::<Result<Vec<WindowPart>>>()?;
+        if let Some(other) = parts.iter().position(|other| other.flags != parts[0].flags) {
+            return Err(Error::usage(format!(
+                "the ranks called ncclCommWindowRegister with different winFlags: rank {other} with {:#x}, \
+                 rank 0 with {:#x}",
+                parts[other].flags, parts[0].flags
+            )));
+        }
+        let buffers: Vec<_> = parts.iter().enumerate().map(|(owner, part)| (owner, part.buffer)).collect();
+        if !context.all_can_map(&buffers).await? {
+            debug::info(Subsystem::Registration, || {
+                let private = parts.iter().position(|part| !part.buffer.is_shared());
+                let why = private.map_or("a rank cannot map another's memory".into(), |owner| {
+                    format!("the memory of rank {owner} is not from ncclMemAlloc")
+                });
+                format!("No window for {} bytes of rank {rank}: {why}", part.length)
+            });
+            return Ok(None);
+        }
+        let map = |(owner, part): (usize, &WindowPart)| {
+            context.map(owner, part.buffer, part.length).ok_or_else(|| {
+                Error::remote(format!(
+                    "rank {owner} published a window of {} bytes that its memory does not have",
+                    part.length
+                ))
+            })
+        };
+        let parts = parts.iter().enumerate().map(map).collect::<Result<_>>()?;
+        Ok(Some(Self { rank, parts, start }))
+    }
+
+    /// Returns the address that this rank passed.
+    pub(crate) fn start(&self) -> usize {
+        self.start
+    }
+
+    /// Returns the part of a rank.
+    pub(crate) fn part(&self, rank: usize) -> &MappedRange {
+        &self.parts[rank]
+    }
+
+    /// Returns `true` if `length` bytes at `start` are in this rank's own part.
+    pub(crate) fn contains(&self, start: usize, length: usize) -> bool {
+        let own = self.part(self.rank).length();
+        start.checked_sub(self.start).is_some_and(|at| at <= own && length <= own - at)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn window_part_is_decoded_and_a_malformed_one_is_refused() {
+        let shared = RemoteBuffer::from_words([1 << 40, 7, 3, 4096]);
+        for buffer in [shared, RemoteBuffer::from_words([5, 0, 0, 0])] {
+            let part = WindowPart { buffer, length: 8192, flags: 3 };
+            assert_eq!(WindowPart::from_bytes(&part.to_bytes()), Some(part));
+        }
+        assert_eq!(WindowPart::from_bytes(&[0; 47]), None);
+        assert_eq!(WindowPart::from_bytes(&[0xff; 48]), None, "flags of 64 bits");
+    }
+}

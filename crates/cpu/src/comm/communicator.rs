@@ -1,0 +1,484 @@
+//! A communicator: one rank's membership in a group of ranks, and what its calls may do in its present state.
+
+use std::collections::BTreeMap;
+use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
+
+use libnccl::sys::{ncclComm_t, ncclRedOp_t, ncclResult_t};
+
+use crate::bootstrap::unique_id::UniqueId;
+use crate::comm::config::Config;
+use crate::comm::registry::Registry;
+use crate::comm::window::Windows;
+use crate::diag::error::{Error, Progress, Result};
+use crate::reduce::data_type::DataType;
+use crate::reduce::reduction::Reduction;
+use crate::shm::buffer::ReadBuf;
+use crate::shm::call_context::CallContext;
+use crate::shm::liveness::AbortReason;
+use crate::shm::peer_access::PeerAccess;
+use crate::shm::shared_state::SharedState;
+
+#[derive(Debug)]
+pub(crate) struct Communicator {
+    device: i32,
+    config: Config,
+    rank_info: OnceLock<RankInfo>,
+    peers: PeerAccess,
+    /// The number of background jobs, and the outcome of the last one.
+    jobs: AtomicUsize,
+    outcome: Mutex<Result>,
+    job_ended: Condvar,
+    /// Set while the caller has not asked for the outcome yet, or for that of the initialisation.
+    unreported: AtomicBool,
+    aborted: AtomicBool,
+    cancelled: AtomicBool,
+    /// The handle has been destroyed.
+    handle_destroyed: AtomicBool,
+    finalized: AtomicBool,
+    stopped: OnceLock<StopReason>,
+    /// The number of child ids derived from this one's id, for each set of ranks.
+    children: Mutex<BTreeMap<Vec<usize>, u64>>,
+    /// The id by which new ranks join, if one was created and has not been used.
+    grow_id: Mutex<Option<UniqueId>>,
+    /// The error after which the communicator is unusable.
+    error: OnceLock<Error>,
+    scalars: Mutex<BTreeMap<u32, (DataType, Scalar)>>,
+    windows: Arc<Windows>,
+    registrations: Registry<()>,
+    suspended: Arc<AtomicBool>,
+}
+
+/// The scalar of a custom reduction, an element in the first bytes.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum Scalar {
+    Immediate([u8; 8]),
+    /// To be read when an operation runs.
+    Deferred(ReadBuf),
+}
+
+/// A rank's membership, once it has found the other ranks.
+#[derive(Debug)]
+pub(crate) struct RankInfo {
+    pub(crate) state: Arc<SharedState>,
+    pub(crate) rank: usize,
+    /// The secret that the ranks share, from which child ids are derived.
+    pub(crate) id: UniqueId,
+}
+
+/// The call after which a communicator starts no operations, and only serves to make others.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum StopReason {
+    Revoked,
+    Shrunk,
+}
+
+impl Communicator {
+    /// Creates a communicator that has yet to [`join`](Self::join) the other ranks.
+    pub(crate) fn new(device: i32, config: Config) -> Self {
+        Self {
+            device,
+            config,
+            rank_info: OnceLock::new(),
+            peers: PeerAccess::default(),
+            jobs: AtomicUsize::new(0),
+            outcome: Mutex::new(Ok(())),
+            job_ended: Condvar::new(),
+            unreported: AtomicBool::new(false),
+            aborted: AtomicBool::new(false),
+            cancelled: AtomicBool::new(false),
+            handle_destroyed: AtomicBool::new(false),
+            finalized: AtomicBool::new(false),
+            stopped: OnceLock::new(),
+            children: Mutex::default(),
+            grow_id: Mutex::default(),
+            error: OnceLock::new(),
+            scalars: Mutex::default(),
+            windows: Arc::default(),
+            registrations: Registry::new("registration"),
+            suspended: Arc::default(),
+        }
+    }
+
+    pub(crate) fn join(&self, rank_info: RankInfo) {
+        let joined = self.rank_info.set(rank_info);
+        debug_assert!(joined.is_ok(), "a communicator joins once");
+        // A child is asked for the outcome of its initialisation, too.
+        self.unreported.store(!self.config.blocking, Relaxed);
+        if self.is_aborted() {
+            self.set_abort(AbortReason::Aborted);
+        }
+    }
+
+    pub(crate) fn config(&self) -> &Config {
+        &self.config
+    }
+
+    pub(crate) fn device(&self) -> i32 {
+        self.device
+    }
+
+    pub(crate) fn windows(&self) -> &Arc<Windows> {
+        &self.windows
+    }
+
+    /// Describes the communicator for the log.
+    pub(crate) fn describe(&self, handle: ncclComm_t) -> String {
+        let name = self.config.name.as_ref().map_or_else(String::new, |name| format!(" ({name})"));
+        let rank = self.rank_info.get().map_or_else(String::new, |RankInfo { state, rank, id }| {
+            format!(" rank {rank} nranks {} cudaDev {} commId {}", state.ranks(), self.device, id.short())
+        });
+        format!("comm {handle:p}{name}{rank}")
+    }
+
+    /// Returns the buffers that the caller registered. Nothing is gained from knowing them.
+    pub(crate) fn registrations(&self) -> &Registry<()> {
+        &self.registrations
+    }
+
+    pub(crate) fn suspended(&self) -> &Arc<AtomicBool> {
+        &self.suspended
+    }
+
+    pub(crate) fn is_suspended(&self) -> bool {
+        self.suspended.load(Relaxed)
+    }
+
+    /// Returns the rank's membership.
+    ///
+    /// # Errors
+    /// The communicator has not joined the other ranks.
+    pub(crate) fn rank_info(&self) -> Result<&RankInfo> {
+        self.rank_info.get().ok_or_else(|| {
+            self.error
+                .get()
+                .cloned()
+                .unwrap_or_else(|| Error::argument("the communicator was never initialized"))
+        })
+    }
+
+    /// Returns the context of calls, whatever the communicator's state.
+    pub(crate) fn context(&self) -> Result<CallContext<'_>> {
+        let RankInfo { state, rank, .. } = self.rank_info()?;
+        Ok(CallContext { state, rank: *rank, peers: &self.peers })
+    }
+
+    /// Returns the context, unless an earlier call is still in progress.
+    pub(crate) fn check_idle(&self) -> Result<CallContext<'_>> {
+        if self.is_busy() {
+            return Err(Error::argument(
+                "the communicator is still busy with a call that returned ncclInProgress: poll \
+                 ncclCommGetAsyncError until it returns something else",
+            ));
+        }
+        self.context()
+    }
+
+    /// Returns the context if operations can be started.
+    pub(crate) fn check_operable(&self) -> Result<CallContext<'_>> {
+        let context = self.check_not_failed()?;
+        if self.is_suspended() {
+            return Err(Error::usage("the communicator is suspended: call ncclCommResume first"));
+        }
+        Ok(context)
+    }
+
+    /// Returns the context if operations can be started or the communicator is suspended.
+    pub(crate) fn check_not_failed(&self) -> Result<CallContext<'_>> {
+        if self.finalized.load(Relaxed) {
+            return Err(Error::usage("the communicator has been finalized"));
+        }
+        if let Some(reason) = self.stopped() {
+            return Err(Error::usage(format!("the communicator is unusable: {}", reason.describe())));
+        }
+        let failed = |error: &Error| {
+            let text = format!("the communicator has failed: {}", error.text);
+            Err(Error { text, ..error.clone() })
+        };
+        if let Some(error) = self.error.get() {
+            return failed(error);
+        }
+        let context = self.check_idle()?;
+        if !self.config.blocking
+            && let Err(error) = context.state.check_abort()
+        {
+            // The peer may have begun this call, or another one, before it aborted: the outcome of this one must not
+            // depend on how far that got.
+            self.record_error(&error);
+            return failed(&error);
+        }
+        Ok(context)
+    }
+
+    /// Returns the context if another communicator can be made of this one, also if it was revoked.
+    pub(crate) fn check_parent(&self) -> Result<CallContext<'_>> {
+        if self.stopped() == Some(StopReason::Revoked) { self.check_idle() } else { self.check_operable() }
+    }
+
+    pub(crate) fn stopped(&self) -> Option<StopReason> {
+        self.stopped.get().copied()
+    }
+
+    /// Ends the operations in progress, here and at the ranks that wait for this one, and allows no more. The first
+    /// reason counts.
+    pub(crate) fn stop(&self, reason: StopReason) -> Result<Progress> {
+        if self.finalized.load(Relaxed) {
+            return Err(Error::argument("the communicator has been finalized"));
+        }
+        if self.rank_info.get().is_none() {
+            self.check_idle()?;
+        }
+        if self.stopped.set(reason).is_ok() {
+            // The outcome of its operations is not reported any more.
+            *self.outcome() = Ok(());
+            self.set_abort(match reason {
+                StopReason::Revoked => AbortReason::Revoked,
+                StopReason::Shrunk => AbortReason::Shrunk,
+            });
+        } else if reason == StopReason::Revoked {
+            let before = self.stopped().unwrap_or(reason).describe();
+            return Err(Error::argument(format!("the communicator is already unusable: {before}")));
+        }
+        Ok(if self.is_busy() { Progress::Running } else { Progress::Done })
+    }
+
+    /// Returns the number of the next child id of these ranks. They all derive theirs in the same order, and other
+    /// ranks do not, so each set of ranks counts by itself.
+    pub(crate) fn next_child(&self, ranks: &[usize]) -> u64 {
+        let mut children = self.children.lock().unwrap_or_else(PoisonError::into_inner);
+        let number = children.entry(ranks.to_vec()).or_default();
+        *number += 1;
+        *number
+    }
+
+    /// Creates the id by which new ranks join. There is one at a time.
+    pub(crate) fn create_grow_id(&self) -> Result<UniqueId> {
+        self.check_operable()?;
+        let mut grow_id = self.grow_id();
+        if grow_id.is_some() {
+            return Err(Error::usage(
+                "the communicator already has an id for ncclCommGrow that has not been used",
+            ));
+        }
+        let new = UniqueId::generate()?;
+        *grow_id = Some(new);
+        Ok(new)
+    }
+
+    pub(crate) fn grow_id(&self) -> MutexGuard<'_, Option<UniqueId>> {
+        self.grow_id.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Returns the asynchronous state. The outcome of a job comes first: it holds whatever a peer did afterwards.
+    pub(crate) fn async_state(&self) -> Result<Progress> {
+        if self.is_busy() {
+            return Ok(Progress::Running);
+        }
+        let outcome = || self.outcome().clone().map(|()| Progress::Done);
+        if self.unreported.swap(false, Relaxed) || self.stopped().is_some() {
+            return outcome();
+        }
+        if self.error.get().is_none()
+            && !self.finalized.load(Relaxed)
+            && let Some(RankInfo { state, .. }) = self.rank_info.get()
+        {
+            state.check_liveness();
+            if let Err(error) = state.check_abort() {
+                self.record_error(&error);
+            }
+        }
+        self.error.get().map_or_else(outcome, |error| Err(error.clone()))
+    }
+
+    /// Records an operation's error if it leaves the ranks out of step. The first one counts.
+    pub(crate) fn record_error(&self, error: &Error) {
+        if matches!(error.code, ncclResult_t::ncclRemoteError | ncclResult_t::ncclInternalError) {
+            self.fail(error);
+        }
+    }
+
+    /// Makes the communicator unusable. The first error counts.
+    pub(crate) fn fail(&self, error: &Error) {
+        let _ = self.error.set(error.clone());
+    }
+
+    /// Begins a background job.
+    pub(crate) fn begin_job(self: &Arc<Self>) -> Job {
+        self.jobs.fetch_add(1, Relaxed);
+        let stopped = self.stopped().is_some();
+        Job { communicator: Arc::clone(self), outcome: None, stopped }
+    }
+
+    /// Waits until no background job runs.
+    pub(crate) fn wait_idle(&self) {
+        drop(self.job_ended.wait_while(self.outcome(), |_| self.is_busy()));
+    }
+
+    /// Ends this rank's operations. All that were started have completed.
+    pub(crate) fn finalize(&self) -> Result {
+        let context = self.check_idle()?;
+        if let Some(reason) = self.stopped() {
+            return Err(Error::argument(format!("the communicator is unusable: {}", reason.describe())));
+        }
+        if self.finalized.swap(true, Relaxed) {
+            return Err(Error::argument("the communicator has already been finalized"));
+        }
+        context.state.depart(context.rank);
+        Ok(())
+    }
+
+    /// Aborts the waits of other ranks for this one, and this rank's own.
+    pub(crate) fn abort(&self) {
+        self.aborted.store(true, Relaxed);
+        self.cancel();
+        self.set_abort(AbortReason::Aborted);
+        self.wait_idle();
+    }
+
+    /// Waits for the operations in progress, but not for ranks that have yet to join this communicator or a child of
+    /// it: they may never come, and nothing could end the wait any more.
+    pub(crate) fn destroy(&self) {
+        if self.is_busy() {
+            self.cancel();
+        }
+        self.wait_idle();
+        if let Some(RankInfo { state, rank, .. }) = self.rank_info.get() {
+            state.depart(*rank);
+        }
+    }
+
+    /// Cancels this rank's wait for other ranks to join.
+    pub(crate) fn cancel(&self) {
+        self.cancelled.store(true, Relaxed);
+    }
+
+    pub(crate) fn is_cancelled(&self) -> bool {
+        self.cancelled.load(Relaxed)
+    }
+
+    pub(crate) fn is_handle_destroyed(&self) -> bool {
+        self.handle_destroyed.load(Relaxed)
+    }
+
+    pub(crate) fn mark_destroyed(&self) {
+        self.handle_destroyed.store(true, Relaxed);
+    }
+
+    pub(crate) fn is_aborted(&self) -> bool {
+        self.aborted.load(Relaxed)
+    }
+
+    /// Sets the abort flag on behalf of this rank.
+    pub(crate) fn set_abort(&self, reason: AbortReason) {
+        if let Some(RankInfo { state, rank, .. }) = self.rank_info.get() {
+            state.set_abort(*rank, reason);
+        }
+    }
+
+    /// Creates a reduction that multiplies this rank's inputs by a scalar first.
+    pub(crate) fn create_pre_mul_sum(&self, data_type: DataType, scalar: Scalar) -> ncclRedOp_t {
+        // Never reused, so that a destroyed reduction, or another communicator's, is detected.
+        static NEXT: AtomicU32 = AtomicU32::new(ncclRedOp_t::ncclNumOps.0);
+        let number = NEXT.fetch_add(1, Relaxed);
+        self.scalars().insert(number, (data_type, scalar));
+        ncclRedOp_t(number)
+    }
+
+    pub(crate) fn destroy_red_op(&self, op: ncclRedOp_t) -> Result {
+        match self.scalars().remove(&op.0) {
+            Some(_) => Ok(()),
+            None => Err(Error::argument(format!("reduction {} was not created by this communicator", op.0))),
+        }
+    }
+
+    /// Returns the reduction, and the place of its scalar if that is to be read when the operation runs.
+    pub(crate) fn reduction(
+        &self,
+        op: ncclRedOp_t,
+        data_type: DataType,
+    ) -> Result<(Reduction, Option<ReadBuf>)> {
+        let reduction = match op {
+            ncclRedOp_t::ncclSum => Reduction::Sum,
+            ncclRedOp_t::ncclProd => Reduction::Prod,
+            ncclRedOp_t::ncclMax => Reduction::Max,
+            ncclRedOp_t::ncclMin => Reduction::Min,
+            ncclRedOp_t::ncclAvg => Reduction::Avg,
+            custom => match self.scalars().get(&custom.0) {
+                Some((own, Scalar::Immediate(scalar))) if *own == data_type => Reduction::PreMulSum(*scalar),
+                Some((own, Scalar::Deferred(place))) if *own == data_type => {
+                    return Ok((Reduction::PreMulSum([0; 8]), Some(*place)));
+                }
+                Some((own, _)) => {
+                    return Err(Error::argument(format!(
+                        "reduction {} was created for {own:?}, not for {data_type:?}",
+                        custom.0
+                    )));
+                }
+                None => {
+                    return Err(Error::argument(format!(
+                        "reduction {} is unknown to this communicator",
+                        custom.0
+                    )));
+                }
+            },
+        };
+        Ok((reduction, None))
+    }
+
+    fn is_busy(&self) -> bool {
+        self.jobs.load(Acquire) > 0
+    }
+
+    fn outcome(&self) -> MutexGuard<'_, Result> {
+        self.outcome.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn scalars(&self) -> MutexGuard<'_, BTreeMap<u32, (DataType, Scalar)>> {
+        self.scalars.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl StopReason {
+    fn describe(self) -> &'static str {
+        match self {
+            Self::Revoked => "it was revoked",
+            Self::Shrunk => "it was shrunk with NCCL_SHRINK_ABORT",
+        }
+    }
+}
+
+impl Drop for RankInfo {
+    /// Departs: a rank whose communicator is gone does nothing more, however it ended.
+    fn drop(&mut self) {
+        self.state.depart(self.rank);
+    }
+}
+
+/// A background job of a nonblocking communicator. One that is dropped without an [`end`](Self::end) has panicked.
+#[derive(Debug)]
+pub(crate) struct Job {
+    communicator: Arc<Communicator>,
+    outcome: Option<Result>,
+    /// Set if the communicator had been stopped before the job began.
+    stopped: bool,
+}
+
+impl Job {
+    pub(crate) fn end(mut self, result: &Result) {
+        self.outcome = Some(result.clone());
+    }
+}
+
+impl Drop for Job {
+    fn drop(&mut self) {
+        let mut outcome = self.communicator.outcome();
+        if self.stopped || self.communicator.stopped().is_none() {
+            *outcome = self.outcome.take().unwrap_or_else(|| Err(Error::panic()));
+            self.communicator.unreported.store(true, Relaxed);
+        }
+        self.communicator.jobs.fetch_sub(1, Release);
+        drop(outcome);
+        self.communicator.job_ended.notify_all();
+    }
+}

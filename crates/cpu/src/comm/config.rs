@@ -1,0 +1,169 @@
+//! The configuration of a communicator, as far as it matters here.
+
+use std::ffi::c_int;
+use std::ops::RangeInclusive;
+
+use libnccl::sys::{NCCL_CONFIG_UNDEF_INT, ncclConfig_t};
+
+use crate::diag::error::{Error, Result};
+use crate::shm::layout::SIGNALS;
+
+/// The fields of `ncclConfig_t` that have an effect, checked.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Config {
+    /// Set if a call returns only when its work is complete.
+    pub(crate) blocking: bool,
+    /// The number of contexts of one-sided operations, and of signals in each.
+    pub(crate) contexts: c_int,
+    pub(crate) signals: c_int,
+    /// Set if signals can be used before a window is registered.
+    pub(crate) eager_signals: bool,
+    /// The communicator's name in the log.
+    pub(crate) name: Option<String>,
+}
+
+impl Default for Config {
+    fn default() -> Self {
+        Self { blocking: true, contexts: 1, signals: 1, eager_signals: false, name: None }
+    }
+}
+
+/// The first release whose config has a name; before it, the field was another.
+pub(crate) const NAMES_SINCE: u32 = 22700;
+
+impl Config {
+    /// Checks a complete `config`, in which fields that the caller's struct lacks are unset. Fields newer than its version
+    /// are ignored, as in NCCL.
+    pub(crate) fn new(config: &ncclConfig_t, name: Option<String>) -> Result<Self> {
+        const SWITCH: RangeInclusive<c_int> = 0..=1;
+        const POSITIVE: RangeInclusive<c_int> = 1..=c_int::MAX;
+        // The release from which on a field counts, and its valid values.
+        let fields = [
+            ("blocking", 21400, config.blocking, SWITCH),
+            ("cgaClusterSize", 0, config.cgaClusterSize, 0..=8),
+            ("minCTAs", 21700, config.minCTAs, POSITIVE),
+            ("maxCTAs", 21700, config.maxCTAs, POSITIVE),
+            ("splitShare", 0, config.splitShare, SWITCH),
+            ("collnetEnable", 22700, config.collnetEnable, SWITCH),
+            ("CTAPolicy", 22700, config.CTAPolicy, 0..=3),
+            ("shrinkShare", 22700, config.shrinkShare, SWITCH),
+            ("nvlsCTAs", 22700, config.nvlsCTAs, POSITIVE),
+            ("nChannelsPerNetPeer", 22800, config.nChannelsPerNetPeer, POSITIVE),
+            ("nvlinkCentricSched", 22800, config.nvlinkCentricSched, SWITCH),
+            ("graphUsageMode", 22900, config.graphUsageMode, 0..=2),
+            ("numRmaCtx", 22900, config.numRmaCtx, POSITIVE),
+            ("maxP2pPeers", 23000, config.maxP2pPeers, POSITIVE),
+            ("graphStreamOrdering", 23005, config.graphStreamOrdering, SWITCH),
+            ("launchOrderImplicit", 23100, config.launchOrderImplicit, SWITCH),
+            ("numRmaSig", 23100, config.numRmaSig, POSITIVE),
+            ("rmaEagerInit", 23100, config.rmaEagerInit, SWITCH),
+            ("hostCftMode", 23100, config.hostCftMode, 1..=3),
+            ("nvlsHostMode", 23100, config.nvlsHostMode, 0..=c_int::MAX),
+        ];
+        let set = |name: &str| {
+            let known = fields.iter().find(|(known, ..)| *known == name);
+            known
+                .filter(|(_, since, value, _)| config.version >= *since && *value != NCCL_CONFIG_UNDEF_INT)
+                .map(|(_, _, value, _)| *value)
+        };
+        for (name, _, _, allowed) in &fields {
+            if let Some(value) = set(name).filter(|value| !allowed.contains(value)) {
+                return Err(invalid(name, value, &expectation(allowed)));
+            }
+        }
+        if let Some(mode) = set("nvlsHostMode").filter(|mode| *mode > 3 && *mode != c_int::MAX) {
+            return Err(invalid("nvlsHostMode", mode, "a value of ncclNvlsHostMode_t"));
+        }
+        if let (Some(least), Some(most)) = (set("minCTAs"), set("maxCTAs"))
+            && least > most
+        {
+            return Err(invalid("minCTAs", least, &format!("at most maxCTAs, which is {most}")));
+        }
+        let contexts = set("numRmaCtx").unwrap_or(1);
+        let signals = set("numRmaSig").unwrap_or(1);
+        if contexts.checked_mul(signals).is_none_or(|all| all > SIGNALS as c_int) {
+            return Err(Error::argument(format!(
+                "invalid config: numRmaCtx {contexts} times numRmaSig {signals} is more than the {SIGNALS} \
+                 signals that a rank has here"
+            )));
+        }
+        Ok(Self {
+            blocking: set("blocking") != Some(0),
+            contexts,
+            signals,
+            eager_signals: set("rmaEagerInit") == Some(1),
+            name,
+        })
+    }
+}
+
+fn expectation(allowed: &RangeInclusive<c_int>) -> String {
+    match (*allowed.start(), *allowed.end()) {
+        (0, 1) => "0 or 1".into(),
+        (least, c_int::MAX) => format!("at least {least}"),
+        (least, most) => format!("in {least}..={most}"),
+    }
+}
+
+fn invalid(name: &str, value: c_int, expected: &str) -> Error {
+    Error::argument(format!("invalid config value {value} of {name}: it has to be {expected}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn checked(change: impl FnOnce(&mut ncclConfig_t)) -> Result<Config, String> {
+        let mut config = ncclConfig_t::initializer();
+        change(&mut config);
+        Config::new(&config, None).map_err(|error| error.text)
+    }
+
+    #[test]
+    fn unset_config_is_the_default() {
+        assert_eq!(checked(|_| ()), Ok(Config::default()));
+    }
+
+    #[test]
+    fn set_fields_take_effect() {
+        let set = checked(|config| {
+            config.blocking = 0;
+            config.numRmaCtx = 2;
+            config.numRmaSig = 8;
+            config.rmaEagerInit = 1;
+        });
+        let expected = Config { blocking: false, contexts: 2, signals: 8, eager_signals: true, name: None };
+        assert_eq!(set, Ok(expected));
+    }
+
+    #[test]
+    fn fields_newer_than_the_version_are_ignored() {
+        let old = checked(|config| {
+            config.version = 22200;
+            config.CTAPolicy = 77;
+            config.numRmaCtx = 99;
+            config.cgaClusterSize = 8;
+        });
+        assert_eq!(old, Ok(Config::default()));
+    }
+
+    #[test]
+    fn value_out_of_range_is_refused_by_name() {
+        assert_eq!(
+            checked(|config| config.cgaClusterSize = 9),
+            Err("invalid config value 9 of cgaClusterSize: it has to be in 0..=8".into())
+        );
+        assert_eq!(
+            checked(|config| config.splitShare = -1),
+            Err("invalid config value -1 of splitShare: it has to be 0 or 1".into())
+        );
+        assert_eq!(
+            checked(|config| (config.minCTAs, config.maxCTAs) = (4, 2)),
+            Err("invalid config value 4 of minCTAs: it has to be at most maxCTAs, which is 2".into())
+        );
+        assert!(checked(|config| config.nvlsHostMode = 4).unwrap_err().contains("ncclNvlsHostMode_t"));
+        assert!(checked(|config| config.nvlsHostMode = c_int::MAX).is_ok());
+        assert!(checked(|config| config.numRmaSig = 17).unwrap_err().contains("the 16 signals"));
+        assert!(checked(|config| (config.numRmaCtx, config.numRmaSig) = (i32::MAX, 2)).is_err());
+    }
+}

@@ -1,0 +1,406 @@
+//! Groups: calls between ncclGroupStart and ncclGroupEnd run together when the group ends: on the calling thread, or, if
+//! their communicators are nonblocking, on a thread of their own.
+//!
+//! A call outside a group is a group of one. If a call inside a group fails, nothing of the group runs.
+
+use std::cell::RefCell;
+use std::collections::{BTreeMap, VecDeque};
+use std::pin::pin;
+use std::sync::{Arc, mpsc};
+
+use crate::coll::operation::Operation;
+use crate::comm::communicator::{Communicator, Job, RankInfo};
+use crate::comm::init::{self, Init};
+use crate::diag::error::{Error, Progress, Result};
+use crate::diag::last_error;
+use crate::shm::call_context::CallContext;
+use crate::shm::liveness::AbortReason;
+use crate::sync::executor::{self, BoxedOperation};
+
+/// The calls of a thread's open group.
+#[derive(Default)]
+struct Group {
+    depth: u32,
+    error: Option<Error>,
+    inits: Vec<Init>,
+    operations: Vec<QueuedOperation>,
+}
+
+/// An operation that runs when the group ends.
+struct QueuedOperation {
+    communicator: Arc<Communicator>,
+    queue: Queue,
+    /// The number of bytes that it reads and writes.
+    bytes: usize,
+    start: Start,
+}
+
+/// Starts an operation, on the thread that then runs it.
+type Start = Box<dyn for<'a> FnOnce(CallContext<'a>) -> BoxedOperation<'a> + Send>;
+
+/// The queue of an operation: those in one queue run in order, and queues run concurrently.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Queue {
+    Collective,
+    SendTo(usize),
+    ReceiveFrom(usize),
+    /// Writes to other ranks and signals there, which never wait.
+    Put,
+    /// Waits for signals.
+    Wait,
+}
+
+thread_local! {
+    static GROUP: RefCell<Group> = RefCell::default();
+}
+
+/// Calls `act` with this thread's group. A thread that is ending may have dropped it, and each of its calls is a group of
+/// its own.
+fn with_group<T>(act: impl FnOnce(&mut Group) -> T) -> T {
+    match GROUP.try_with(|_| ()) {
+        Ok(()) => GROUP.with_borrow_mut(act),
+        Err(_) => act(&mut Group::default()),
+    }
+}
+
+pub(crate) fn start() {
+    with_group(|group| group.depth += 1);
+}
+
+pub(crate) fn end() -> Result<Progress> {
+    match leave("ncclGroupEnd")? {
+        Some(group) => group.end(),
+        None => Ok(Progress::Done),
+    }
+}
+
+/// Leaves a group without running it. The outermost group returns the estimated time in microseconds, or `None` if it is
+/// empty.
+pub(crate) fn simulate() -> Result<Option<f32>> {
+    let Some(group) = leave("ncclGroupSimulateEnd")? else { return Ok(None) };
+    if let Some(error) = group.error {
+        return Err(error);
+    }
+    if !group.inits.is_empty() {
+        return Err(Error::usage("a group that creates communicators cannot be simulated"));
+    }
+    let estimate = group.operations.iter().map(QueuedOperation::estimate).reduce(|sum, time| sum + time);
+    Ok(estimate)
+}
+
+/// Leaves a group, and returns it if it was the outermost.
+fn leave(function: &str) -> Result<Option<Group>> {
+    with_group(|group| match group.depth {
+        0 => Err(Error::usage(format!("{function}: not in a group call"))),
+        1 => Ok(Some(std::mem::take(group))),
+        _ => {
+            group.depth -= 1;
+            Ok(None)
+        }
+    })
+}
+
+/// Records that a call failed: if it was in a group, nothing of that group runs.
+pub(crate) fn fail(function: &str, error: &Error) {
+    with_group(|group| {
+        if group.depth > 0 {
+            let text = format!("{function} in this group failed: {}", error.text);
+            group.error.get_or_insert(Error { text, ..error.clone() });
+        }
+    });
+}
+
+/// Runs `operation`, which reads and writes so many bytes, when the group ends, or now. `context` is `communicator`'s.
+pub(crate) fn run(
+    communicator: &Arc<Communicator>,
+    context: CallContext<'_>,
+    queue: Queue,
+    bytes: usize,
+    operation: impl Operation,
+) -> Result<Progress> {
+    let now = GROUP.try_with(|group| group.borrow().depth == 0).unwrap_or(true);
+    if now && communicator.config().blocking && queue.peer() != Some(context.rank) {
+        // Nothing to combine, so nothing to put on the heap.
+        let CallContext { state, .. } = context;
+        let guard = AbortOnPanic(std::slice::from_ref(communicator));
+        let result =
+            executor::run_one(pin!(operation.run(context)), state.ranks(), || state.check_liveness());
+        std::mem::forget(guard);
+        return result.inspect_err(|error| communicator.record_error(error)).map(|()| Progress::Done);
+    }
+    let start: Start = Box::new(|context| Box::pin(async move { operation.run(context).await }));
+    let communicator = Arc::clone(communicator);
+    add(|group| group.operations.push(QueuedOperation { communicator, queue, bytes, start }))
+}
+
+/// Runs an initialisation when the group ends, or now.
+pub(crate) fn init(init: Init) -> Result<Progress> {
+    add(|group| group.inits.push(init))
+}
+
+fn add(push: impl FnOnce(&mut Group)) -> Result<Progress> {
+    let alone = with_group(|group| {
+        push(group);
+        (group.depth == 0).then(|| std::mem::take(group))
+    });
+    alone.map_or(Ok(Progress::Done), Group::end)
+}
+
+impl Group {
+    fn end(mut self) -> Result<Progress> {
+        if let Some(error) = self.error {
+            return Err(error);
+        }
+        let of_operations = self.operations.iter().map(|operation| &operation.communicator);
+        let callers = distinct(self.inits.iter().map(Init::caller).chain(of_operations));
+        let blocking = callers.iter().filter(|communicator| communicator.config().blocking).count();
+        if blocking == callers.len() {
+            return self.run().map(|()| Progress::Done);
+        }
+        if blocking > 0 {
+            return Err(Error::argument(format!(
+                "{blocking} of the {} communicators in this group are blocking and the others are nonblocking",
+                callers.len()
+            )));
+        }
+        // The thread first: without one, nothing has begun, and no handle has been given out.
+        let (hand_over, receive) = mpsc::channel::<(Self, Vec<Job>)>();
+        let work = move || {
+            let Ok((group, jobs)) = receive.recv() else { return };
+            let result = group.run().inspect_err(|error| last_error::set(&error.text));
+            jobs.into_iter().for_each(|job| job.end(&result));
+        };
+        let thread = std::thread::Builder::new().name("libnccl-cpu".into()).spawn(work);
+        thread.map_err(|error| Error::system("a thread for a nonblocking call cannot be started", error))?;
+        self.inits.iter_mut().for_each(Init::hand_out_early);
+        let jobs = callers.iter().map(Communicator::begin_job).collect();
+        hand_over.send((self, jobs)).map_err(|_| Error::internal("a thread ended before it began"))?;
+        Ok(Progress::Running)
+    }
+
+    fn run(self) -> Result {
+        init::run_all(self.inits)?;
+        run_operations(self.operations)
+    }
+}
+
+impl Queue {
+    fn peer(self) -> Option<usize> {
+        match self {
+            Self::SendTo(peer) | Self::ReceiveFrom(peer) => Some(peer),
+            Self::Collective | Self::Put | Self::Wait => None,
+        }
+    }
+}
+
+impl QueuedOperation {
+    /// Returns a rough estimate in microseconds: the latency of ranks on one host, and one copy of each byte by one
+    /// thread, which is also the cost of a simple sum. Nothing is measured.
+    fn estimate(&self) -> f32 {
+        const LATENCY: f32 = 1.0;
+        const BYTES: f32 = 8000.0;
+        LATENCY + self.bytes as f32 / BYTES
+    }
+}
+
+fn distinct<'a>(communicators: impl Iterator<Item = &'a Arc<Communicator>>) -> Vec<Arc<Communicator>> {
+    let mut distinct: Vec<Arc<Communicator>> = vec![];
+    for communicator in communicators {
+        if !distinct.iter().any(|known| Arc::ptr_eq(known, communicator)) {
+            distinct.push(Arc::clone(communicator));
+        }
+    }
+    distinct
+}
+
+fn run_operations(operations: Vec<QueuedOperation>) -> Result {
+    let communicators = distinct(operations.iter().map(|operation| &operation.communicator));
+    let mut queues: BTreeMap<(usize, Queue), VecDeque<BoxedOperation<'_>>> = BTreeMap::new();
+    for QueuedOperation { communicator, queue, start, .. } in operations {
+        let id = Arc::as_ptr(&communicator).addr();
+        let recorded = async move {
+            let operation = async { start(communicator.context()?).await };
+            operation.await.inspect_err(|error| communicator.record_error(error))
+        };
+        queues.entry((id, queue)).or_default().push_back(Box::pin(recorded));
+    }
+    let mut threads = 1;
+    let mut states = vec![];
+    for communicator in &communicators {
+        let id = Arc::as_ptr(communicator).addr();
+        let number = |queue| queues.get(&(id, queue)).map_or(0, VecDeque::len);
+        let Ok(RankInfo { state, rank, .. }) = communicator.rank_info() else { continue };
+        let (sends, receives) = (number(Queue::SendTo(*rank)), number(Queue::ReceiveFrom(*rank)));
+        if sends != receives {
+            return Err(Error::usage(format!(
+                "a rank that sends to itself has to receive it in the same group: {sends} sends, \
+                 {receives} receives"
+            )));
+        }
+        threads = threads.max(state.ranks());
+        states.push(state);
+    }
+    let guard = AbortOnPanic(&communicators);
+    let result = executor::run(queues.into_values().collect(), threads, || {
+        states.iter().for_each(|state| state.check_liveness());
+        // An abort of one of them waits for everything that runs here.
+        if communicators.iter().any(|communicator| communicator.is_aborted()) {
+            communicators.iter().for_each(|communicator| communicator.set_abort(AbortReason::Failed));
+        }
+    });
+    std::mem::forget(guard);
+    result
+}
+
+/// Sets the abort flag on drop, which is a panic in an operation: its rank is out of step, and the others must not wait
+/// for it.
+struct AbortOnPanic<'a>(&'a [Arc<Communicator>]);
+
+impl Drop for AbortOnPanic<'_> {
+    fn drop(&mut self) {
+        for communicator in self.0 {
+            communicator.set_abort(AbortReason::Failed);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::bootstrap::unique_id::UniqueId;
+    use crate::comm::config::Config;
+    use crate::comm::init::InitKind;
+    use crate::comm::out_param::OutParam;
+    use crate::comm::split;
+    use crate::shm::process::Process;
+    use crate::shm::shared_state::SharedState;
+    use std::ptr;
+    use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
+    use std::sync::{Mutex, mpsc::Receiver};
+    use std::thread::{self, ThreadId};
+
+    fn communicators(ranks: usize, config: &Config) -> Vec<Arc<Communicator>> {
+        let state = Arc::new(SharedState::create(&vec![Process::current().unwrap(); ranks]).unwrap().0);
+        let id = UniqueId::generate().unwrap();
+        let join = |rank| {
+            let communicator = Communicator::new(0, config.clone());
+            communicator.join(RankInfo { state: Arc::clone(&state), rank, id });
+            Arc::new(communicator)
+        };
+        (0..ranks).map(join).collect()
+    }
+
+    fn run_collective(communicator: &Arc<Communicator>, operation: impl Operation) -> Result<Progress> {
+        run(communicator, communicator.check_operable().unwrap(), Queue::Collective, 0, operation)
+    }
+
+    /// Counts its runs.
+    struct Count(Arc<AtomicU32>);
+
+    impl Operation for Count {
+        async fn run(&self, _: CallContext<'_>) -> Result {
+            self.0.fetch_add(1, Relaxed);
+            Ok(())
+        }
+    }
+
+    #[test]
+    fn operation_runs_at_once_or_at_the_outermost_group_end() {
+        let communicator = &communicators(1, &Config::default())[0];
+        let ran = Arc::new(AtomicU32::new(0));
+        let count = || run_collective(communicator, Count(Arc::clone(&ran)));
+        count().unwrap();
+        assert_eq!(ran.load(Relaxed), 1);
+        start();
+        start();
+        count().unwrap();
+        end().unwrap();
+        assert_eq!(ran.load(Relaxed), 1);
+        end().unwrap();
+        assert_eq!(ran.load(Relaxed), 2);
+        assert!(end().is_err());
+    }
+
+    struct Panic;
+
+    impl Operation for Panic {
+        async fn run(&self, _: CallContext<'_>) -> Result {
+            panic!("on purpose")
+        }
+    }
+
+    #[test]
+    fn panic_in_an_operation_sets_the_abort_flag() {
+        let communicators = communicators(2, &Config::default());
+        let result = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
+            run_collective(&communicators[1], Panic)
+        }));
+        assert!(result.is_err());
+        let state = communicators[0].check_idle().unwrap().state;
+        assert_eq!(state.check_abort().unwrap_err().text, "rank 1 failed");
+    }
+
+    /// A job may keep a communicator for a little longer than its handle; the process may even end before, which must
+    /// not look like a death.
+    #[test]
+    fn destroyed_communicator_departs_at_once() {
+        let communicators = communicators(2, &Config::default());
+        communicators[1].destroy();
+        let state = communicators[0].check_idle().unwrap().state;
+        assert!(state.check_peer(1).unwrap_err().text.contains("rank 1 has left"));
+    }
+
+    #[test]
+    fn failed_init_fails_the_group_and_the_joined_ranks_depart() {
+        let parents = communicators(2, &Config::default());
+        let child = || Communicator::new(0, Config::default());
+        let split = || InitKind::Split { color: 0, key: 0 };
+        let waited = thread::scope(|scope| {
+            let other = scope.spawn(|| {
+                let child = Arc::new(child());
+                let joined = split::split(&child, &parents[1], 0, 0).unwrap().unwrap();
+                executor::run_one(joined.state.wait(0, || false), 2, || ()).unwrap_err().text
+            });
+            let mut handles = [ptr::null_mut(); 2];
+            let [one, two] = handles.each_mut().map(OutParam::for_test);
+            start();
+            init(Init::of_child(child(), Arc::clone(&parents[0]), split(), one)).unwrap();
+            let excluded = InitKind::Shrink { survivors: vec![1] };
+            init(Init::of_child(child(), Arc::clone(&parents[0]), excluded, two)).unwrap();
+            assert_eq!(end().unwrap_err().text, "an excluded rank called ncclCommShrink");
+            assert_eq!(handles, [ptr::null_mut(); 2]);
+            other.join().unwrap()
+        });
+        assert!(waited.contains("rank 0 has left"), "{waited}");
+    }
+
+    /// Waits for the message, records its thread, and fails.
+    struct Fail(Mutex<Receiver<()>>, Arc<Mutex<Option<ThreadId>>>);
+
+    impl Operation for Fail {
+        async fn run(&self, _: CallContext<'_>) -> Result {
+            self.0.lock().unwrap().recv().unwrap();
+            *self.1.lock().unwrap() = Some(thread::current().id());
+            Err(Error::usage("on purpose"))
+        }
+    }
+
+    #[test]
+    fn nonblocking_operation_runs_on_another_thread() {
+        let nonblocking = Config { blocking: false, ..Config::default() };
+        let communicator = &communicators(1, &nonblocking)[0];
+        // The outcome of the initialisation comes first.
+        assert_eq!(communicator.async_state().unwrap(), Progress::Done);
+        let (go, wait) = mpsc::channel();
+        let ran_on = Arc::new(Mutex::new(None));
+        let outcome = run_collective(communicator, Fail(Mutex::new(wait), Arc::clone(&ran_on)));
+        assert!(matches!(outcome, Ok(Progress::Running)));
+        assert_eq!(communicator.async_state().unwrap(), Progress::Running);
+        assert!(communicator.check_operable().is_err());
+        go.send(()).unwrap();
+        communicator.wait_idle();
+        assert_eq!(communicator.async_state().unwrap_err().text, "on purpose");
+        assert!(ran_on.lock().unwrap().is_some_and(|thread| thread != thread::current().id()));
+        assert!(communicator.check_operable().is_ok(), "it still works");
+    }
+}

@@ -1,0 +1,102 @@
+//! Handles: the numbers by which C refers to communicators.
+//!
+//! Handles are not addresses and are never reused, so a stale or foreign one is an error, not a crash.
+
+use std::cell::Cell;
+use std::collections::HashMap;
+use std::ptr;
+use std::sync::{Arc, LazyLock, PoisonError, RwLock};
+
+use libnccl::sys::{ncclComm, ncclComm_t};
+
+use crate::comm::communicator::Communicator;
+use crate::diag::error::{Error, Result};
+
+#[derive(Debug, Default)]
+struct Table {
+    last: usize,
+    communicators: HashMap<usize, Arc<Communicator>>,
+}
+
+static TABLE: LazyLock<RwLock<Table>> = LazyLock::new(RwLock::default);
+
+thread_local! {
+    /// The communicator that this thread used last, with the number of its handle: most threads use one, and the
+    /// table's lock is shared by all threads.
+    static LAST: Cell<Option<(usize, Arc<Communicator>)>> = const { Cell::new(None) };
+}
+
+/// Adds a communicator and returns its handle.
+pub(crate) fn add(communicator: Arc<Communicator>) -> ncclComm_t {
+    let mut table = TABLE.write().unwrap_or_else(PoisonError::into_inner);
+    table.last += 1;
+    let number = table.last;
+    table.communicators.insert(number, communicator);
+    // Far from any real object, and aligned, in case a debugger follows it.
+    ptr::without_provenance_mut::<ncclComm>(number << 4)
+}
+
+pub(crate) fn get(handle: ncclComm_t) -> Result<Arc<Communicator>> {
+    let table = TABLE.read().unwrap_or_else(PoisonError::into_inner);
+    table.communicators.get(&number(handle)).cloned().ok_or_else(|| unknown(handle))
+}
+
+/// Calls `call` with the communicator of a handle, at little more cost than the look-up. The thread keeps the
+/// communicator for its next call: counting references would wait for the CPU's pending stores, for which another rank
+/// may be waiting. A communicator that another thread destroys therefore stays in memory until this thread uses another
+/// or ends.
+pub(crate) fn with<T>(handle: ncclComm_t, call: impl FnOnce(&Arc<Communicator>) -> Result<T>) -> Result<T> {
+    let number = number(handle);
+    // A thread that is ending may have dropped it.
+    let last = LAST.try_with(Cell::take).ok().flatten();
+    let known = last.filter(|(last, communicator)| *last == number && !communicator.is_handle_destroyed());
+    let communicator = known.map_or_else(|| get(handle), |(_, communicator)| Ok(communicator))?;
+    let result = call(&communicator);
+    if !communicator.is_handle_destroyed() {
+        let _ = LAST.try_with(|last| last.set(Some((number, communicator))));
+    }
+    result
+}
+
+/// Destroys a handle and returns its communicator.
+pub(crate) fn remove(handle: ncclComm_t) -> Result<Arc<Communicator>> {
+    drop(LAST.try_with(Cell::take));
+    let mut table = TABLE.write().unwrap_or_else(PoisonError::into_inner);
+    let communicator = table.communicators.remove(&number(handle)).ok_or_else(|| unknown(handle))?;
+    communicator.mark_destroyed();
+    Ok(communicator)
+}
+
+fn number(handle: ncclComm_t) -> usize {
+    // The low bits are part of the number, so that no other address is mistaken for it.
+    handle.addr().rotate_right(4)
+}
+
+fn unknown(handle: ncclComm_t) -> Error {
+    Error::argument(if handle.is_null() {
+        "the communicator is NULL".into()
+    } else {
+        format!("{handle:p} is not a communicator, or was destroyed")
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::comm::config::Config;
+
+    #[test]
+    fn handle_destroyed_by_another_thread_is_unknown_and_dropped() {
+        let communicator = Arc::new(Communicator::new(0, Config::default()));
+        let (kept, handle) = (Arc::downgrade(&communicator), add(communicator));
+        with(handle, |_| Ok(())).unwrap();
+        let address = handle.addr();
+        let destroy = move || drop(remove(ptr::without_provenance_mut(address)).unwrap());
+        std::thread::spawn(destroy).join().unwrap();
+        assert!(kept.upgrade().is_some(), "this thread used it last");
+        assert!(
+            with(handle, |_| Ok(())).unwrap_err().text.contains("is not a communicator, or was destroyed")
+        );
+        assert!(kept.upgrade().is_none());
+    }
+}

@@ -1,0 +1,181 @@
+//! Initialisation: making communicators, which waits for other ranks.
+
+use std::ffi::c_int;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::ptr;
+use std::sync::{Arc, OnceLock};
+
+use libnccl::sys::ncclComm_t;
+
+use crate::bootstrap::unique_id::UniqueId;
+use crate::comm::communicator::{Communicator, RankInfo};
+use crate::comm::join::join;
+use crate::comm::out_param::OutParam;
+use crate::comm::{grow, handle, shrink, split};
+use crate::diag::debug::{self, Subsystem};
+use crate::diag::error::{Error, Result};
+use crate::shm::liveness::AbortReason;
+
+/// The initialisation of one communicator.
+pub(crate) struct Init {
+    communicator: Arc<Communicator>,
+    /// The communicator that it is made from, if any.
+    parent: Option<Arc<Communicator>>,
+    kind: InitKind,
+    /// The result, once the ranks have joined.
+    joined: Option<RankInfo>,
+    out: OutParam<ncclComm_t>,
+    /// The handle's number, if the caller has been given it already.
+    handle: Option<usize>,
+}
+
+/// The way in which the ranks of a new communicator find each other.
+#[derive(Debug)]
+pub(crate) enum InitKind {
+    Rank { id: UniqueId, ranks: usize, rank: usize },
+    Split { color: c_int, key: c_int },
+    Shrink { survivors: Vec<usize> },
+    Grow { ranks: usize, id: Option<UniqueId> },
+}
+
+impl Init {
+    /// Creates the initialisation of a communicator by its id.
+    pub(crate) fn of_rank(
+        communicator: Communicator,
+        id: UniqueId,
+        ranks: usize,
+        rank: usize,
+        out: OutParam<ncclComm_t>,
+    ) -> Self {
+        let kind = InitKind::Rank { id, ranks, rank };
+        Self { communicator: Arc::new(communicator), parent: None, kind, joined: None, out, handle: None }
+    }
+
+    /// Creates the initialisation of a communicator that is made from `parent`.
+    pub(crate) fn of_child(
+        communicator: Communicator,
+        parent: Arc<Communicator>,
+        kind: InitKind,
+        out: OutParam<ncclComm_t>,
+    ) -> Self {
+        let (communicator, parent) = (Arc::new(communicator), Some(parent));
+        Self { communicator, parent, kind, joined: None, out, handle: None }
+    }
+
+    /// Returns the communicator whose mode decides whether the caller waits: the parent, if there is one.
+    pub(crate) fn caller(&self) -> &Arc<Communicator> {
+        self.parent.as_ref().unwrap_or(&self.communicator)
+    }
+
+    /// Gives the caller the handle before the initialisation ends, for it to poll.
+    pub(crate) fn hand_out_early(&mut self) {
+        if self.parent.is_none() {
+            let handle = handle::add(Arc::clone(&self.communicator));
+            self.handle = Some(handle.addr());
+            self.out.write(handle);
+        }
+    }
+
+    fn join(&mut self) -> Result {
+        let communicator = &self.communicator;
+        self.joined = match (&self.kind, &self.parent) {
+            (InitKind::Rank { id, ranks, rank }, _) => Some(join(communicator, None, *id, *ranks, *rank)?),
+            (InitKind::Split { color, key }, Some(parent)) => {
+                split::split(communicator, parent, *color, *key)
+                    .inspect_err(|error| parent.record_error(error))?
+            }
+            (InitKind::Shrink { survivors }, Some(parent)) => {
+                shrink::shrink(communicator, parent, survivors)?
+            }
+            (InitKind::Grow { ranks, id }, Some(parent)) => grow::grow(communicator, parent, *ranks, *id)?,
+            (kind, None) => return Err(Error::internal(format!("{kind:?} without a parent"))),
+        };
+        Ok(())
+    }
+
+    fn complete(self) {
+        let Some(rank_info) = self.joined else { return self.out.write(ptr::null_mut()) };
+        self.communicator.join(rank_info);
+        let log = |handle| {
+            debug::info(Subsystem::Init, || {
+                format!("{} - Init COMPLETE", self.communicator.describe(handle))
+            });
+            handle
+        };
+        match self.handle {
+            Some(handle) => {
+                log(ptr::without_provenance_mut(handle));
+            }
+            None => self.out.write(log(handle::add(Arc::clone(&self.communicator)))),
+        }
+    }
+}
+
+/// Runs the initialisations of a group.
+///
+/// Ranks of one communicator that one thread initialises wait for each other, so each gets a thread. Communicators that
+/// are made from one parent are made in the order of their calls, which is the same on all its ranks.
+pub(crate) fn run_all(mut inits: Vec<Init>) -> Result {
+    let communicators: Vec<Arc<Communicator>> =
+        inits.iter().map(|init| Arc::clone(&init.communicator)).collect();
+    let mut sequences: Vec<Vec<&mut Init>> = vec![];
+    for init in &mut inits {
+        let is_same = |sequence: &&mut Vec<&mut Init>| Arc::ptr_eq(sequence[0].caller(), init.caller());
+        match sequences.iter_mut().find(is_same) {
+            Some(sequence) => sequence.push(init),
+            None => sequences.push(vec![init]),
+        }
+    }
+    let cause = OnceLock::new();
+    std::thread::scope(|scope| {
+        let last = sequences.pop();
+        for inits in sequences {
+            let sequence = Sequence { inits: inits.into_iter(), all: &communicators };
+            let thread = std::thread::Builder::new().spawn_scoped(scope, || sequence.run(&cause));
+            if let Err(error) = thread {
+                let error = Error::system("a thread to initialise a rank cannot be started", error);
+                let _ = cause.set(error);
+            }
+        }
+        if let Some(inits) = last {
+            Sequence { inits: inits.into_iter(), all: &communicators }.run(&cause);
+        }
+    });
+    if let Some(error) = cause.into_inner() {
+        communicators.iter().for_each(|communicator| communicator.fail(&error));
+        return Err(error);
+    }
+    inits.into_iter().for_each(Init::complete);
+    Ok(())
+}
+
+/// The initialisations of one thread. One that fails, or panics, ends all of the group: what the others wait for may
+/// never come.
+struct Sequence<'a> {
+    inits: std::vec::IntoIter<&'a mut Init>,
+    all: &'a [Arc<Communicator>],
+}
+
+impl Sequence<'_> {
+    /// Runs them in order. The first error is the cause of the others.
+    fn run(mut self, cause: &OnceLock<Error>) {
+        for init in self.inits.by_ref() {
+            let joined = catch_unwind(AssertUnwindSafe(|| init.join()));
+            let joined =
+                joined.unwrap_or_else(|_| Err(Error::internal("a thread that initialised a rank panicked")));
+            if let Err(error) = joined {
+                let _ = cause.set(error);
+                return;
+            }
+        }
+        self.all = &[];
+    }
+}
+
+impl Drop for Sequence<'_> {
+    fn drop(&mut self) {
+        self.all.iter().for_each(|communicator| communicator.cancel());
+        // Other ranks wait for the rest of what was to be made from this one.
+        self.inits.by_ref().for_each(|left| left.caller().set_abort(AbortReason::Failed));
+    }
+}

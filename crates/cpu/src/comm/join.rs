@@ -1,0 +1,75 @@
+//! Joining the other ranks of a new communicator, in one of the ways in which it can be made.
+
+use std::sync::Arc;
+
+use libnccl::sys::ncclResult_t;
+
+use crate::bootstrap::join_context::{JoinContext, ParentComm};
+use crate::bootstrap::rendezvous;
+use crate::bootstrap::unique_id::UniqueId;
+use crate::comm::communicator::{Communicator, RankInfo};
+use crate::diag::error::{Error, Result};
+use crate::shm::shared_state::SharedState;
+
+/// The communicator that a new one is made from.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Parent<'a> {
+    pub(crate) communicator: &'a Communicator,
+    /// The parent's ranks that become the first ranks of the new communicator.
+    pub(crate) members: &'a [usize],
+    /// Set if an abort of the parent fails the join.
+    pub(crate) must_be_healthy: bool,
+}
+
+/// Joins `ranks` ranks by `id`, as `rank`.
+pub(crate) fn join(
+    communicator: &Communicator,
+    parent: Option<Parent<'_>>,
+    id: UniqueId,
+    ranks: usize,
+    rank: usize,
+) -> Result<RankInfo> {
+    let state = join_state(communicator, parent, &id, ranks, rank)?;
+    Ok(RankInfo { state: Arc::new(state), rank, id })
+}
+
+/// Joins the other ranks and returns the state that they share.
+pub(crate) fn join_state(
+    communicator: &Communicator,
+    parent: Option<Parent<'_>>,
+    id: &UniqueId,
+    ranks: usize,
+    rank: usize,
+) -> Result<SharedState> {
+    let Some(parent) = parent else {
+        let context = JoinContext { check_cancelled: &|| check_cancelled(communicator), parent: None };
+        return rendezvous::join(id, ranks, rank, &context);
+    };
+    let old = parent.communicator;
+    let stopped = old.stopped();
+    let RankInfo { state, rank: old_rank, .. } = old.rank_info()?;
+    let context = JoinContext {
+        check_cancelled: &|| {
+            check_cancelled(communicator)?;
+            check_cancelled(old)?;
+            if old.stopped() != stopped { Err(cancelled("revoked")) } else { Ok(()) }
+        },
+        parent: Some(ParentComm { state, members: parent.members, must_be_healthy: parent.must_be_healthy }),
+    };
+    rendezvous::join(id, ranks, rank, &context).inspect_err(|error| {
+        // The others see for themselves what another rank did. This rank's own trouble they do not see, so it departs
+        // from the parent, with which it is out of step as well.
+        if error.code == ncclResult_t::ncclSystemError || communicator.is_cancelled() {
+            old.fail(error);
+            state.depart(*old_rank);
+        }
+    })
+}
+
+fn check_cancelled(communicator: &Communicator) -> Result {
+    if communicator.is_cancelled() { Err(cancelled("aborted or destroyed")) } else { Ok(()) }
+}
+
+fn cancelled(what: &str) -> Error {
+    Error::remote(format!("the communicator was {what} while its ranks were joining"))
+}

@@ -1,0 +1,18 @@
+//! Communicators, from `ncclCommInitRank` to `ncclCommDestroy`, and the groups that calls on them run in.
+//!
+//! In: checked arguments from `abi`. Out: handles, and operations handed to the executor with the context that they run
+//! in. `bootstrap` finds the other ranks, `coll` knows what an operation does; neither knows a communicator.
+
+pub(crate) mod communicator;
+pub(crate) mod config;
+pub(crate) mod group;
+pub(crate) mod grow;
+pub(crate) mod handle;
+pub(crate) mod init;
+pub(crate) mod join;
+pub(crate) mod out_param;
+pub(crate) mod registry;
+pub(crate) mod shrink;
+pub(crate) mod split;
+pub(crate) mod suspend;
+pub(crate) mod window;

@@ -1,0 +1,72 @@
+//! The windows of a communicator, and the operation that registers one.
+
+use std::ptr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+
+use libnccl::sys::ncclWindow_t;
+
+use crate::coll::operation::Operation;
+use crate::coll::window::{Window, WindowPart};
+use crate::comm::out_param::OutParam;
+use crate::comm::registry::Registry;
+use crate::diag::error::Result;
+use crate::shm::call_context::CallContext;
+
+/// The windows of a communicator.
+#[derive(Debug)]
+pub(crate) struct Windows {
+    registry: Registry<Arc<Window>>,
+    /// Set by the first window, and never cleared.
+    any_registered: AtomicBool,
+}
+
+/// The registration of a window.
+#[derive(Debug)]
+pub(crate) struct RegisterWindow {
+    pub(crate) windows: Arc<Windows>,
+    pub(crate) start: usize,
+    pub(crate) part: WindowPart,
+    pub(crate) out: OutParam<ncclWindow_t>,
+}
+
+impl Default for Windows {
+    fn default() -> Self {
+        Self { registry: Registry::new("window"), any_registered: AtomicBool::new(false) }
+    }
+}
+
+impl Windows {
+    /// Adds a window and returns the number that is its handle.
+    fn add(&self, window: Window) -> usize {
+        self.any_registered.store(true, Relaxed);
+        self.registry.add(Arc::new(window))
+    }
+
+    pub(crate) fn get(&self, handle: usize) -> Result<Arc<Window>> {
+        self.registry.get(handle)
+    }
+
+    pub(crate) fn remove(&self, handle: usize) -> Result {
+        self.registry.remove(handle).map(drop)
+    }
+
+    /// Returns `true` if a window has ever been registered.
+    pub(crate) fn any_registered(&self) -> bool {
+        self.any_registered.load(Relaxed)
+    }
+
+    /// Returns `true` if `length` bytes at `start` are in this rank's part of a window.
+    pub(crate) fn contain(&self, start: usize, length: usize) -> bool {
+        self.registry.any(|window| window.contains(start, length))
+    }
+}
+
+impl Operation for RegisterWindow {
+    async fn run(&self, context: CallContext<'_>) -> Result {
+        let window = Window::register(context, self.start, self.part).await?;
+        let handle = |window| ptr::without_provenance_mut(self.windows.add(window));
+        self.out.write(window.map_or(ptr::null_mut(), handle));
+        Ok(())
+    }
+}

@@ -1,0 +1,98 @@
+//! The text that `ncclGetLastError` returns: one per thread, so that ranks that are threads of one process do not
+//! overwrite each other's, as they do in NCCL. A thread without an error of its own gets the latest of all.
+//!
+//! Callers read a buffer without a lock, so it consists of atomic bytes, the last of which stays 0: a reader that races
+//! with a writer sees a mixture of two texts and never reads past the buffer.
+
+use std::ffi::c_char;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicU8, Ordering::Relaxed};
+
+use crate::diag::debug;
+
+const SIZE: usize = 1024;
+
+struct Text([AtomicU8; SIZE]);
+
+thread_local! {
+    static RANK_ARGS: Text = const { Text::new() };
+}
+
+static LATEST: Text = Text::new();
+static WRITER: Mutex<()> = Mutex::new(());
+
+/// Logs a warning and makes it the thread's last error.
+#[track_caller]
+pub(crate) fn set(text: &str) {
+    debug::warn(|| text.to_owned());
+    record(text);
+}
+
+/// Makes a text the thread's last error without a warning. It is cut to what fits.
+pub(crate) fn record(text: &str) {
+    RANK_ARGS.with(|own| own.write(text));
+    let _one_at_a_time = WRITER.lock();
+    LATEST.write(text);
+}
+
+/// Returns the thread's text for C, valid until the thread ends.
+pub(crate) fn pointer() -> *const c_char {
+    RANK_ARGS.with(|own| if own.is_empty() { LATEST.pointer() } else { own.pointer() })
+}
+
+impl Text {
+    const fn new() -> Self {
+        Self([const { AtomicU8::new(0) }; SIZE])
+    }
+
+    fn is_empty(&self) -> bool {
+        self.0[0].load(Relaxed) == 0
+    }
+
+    fn pointer(&self) -> *const c_char {
+        self.0.as_ptr().cast()
+    }
+
+    fn write(&self, text: &str) {
+        let end = (0..SIZE).rev().find(|end| text.is_char_boundary(*end)).unwrap_or(0).min(text.len());
+        for (cell, byte) in self.0.iter().zip(text.as_bytes()[..end].iter().chain([&0])) {
+            cell.store(*byte, Relaxed);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::Barrier;
+
+    fn read(text: &Text) -> String {
+        let bytes = text.0.iter().map(|cell| cell.load(Relaxed)).take_while(|byte| *byte != 0).collect();
+        String::from_utf8(bytes).unwrap()
+    }
+
+    #[test]
+    fn long_text_is_cut_at_a_character_and_terminated() {
+        let text = Text::new();
+        text.write(&"ä".repeat(SIZE));
+        assert_eq!(read(&text), "ä".repeat((SIZE - 1) / 2));
+        assert_eq!(text.0[SIZE - 1].load(Relaxed), 0);
+    }
+
+    #[test]
+    fn thread_gets_its_own_text_or_the_latest() {
+        let both = Barrier::new(2);
+        std::thread::scope(|scope| {
+            for name in ["one", "the other"] {
+                let both = &both;
+                scope.spawn(move || {
+                    assert_eq!(pointer(), LATEST.pointer());
+                    both.wait();
+                    record(name);
+                    both.wait();
+                    RANK_ARGS.with(|own| assert_eq!((pointer(), read(own).as_str()), (own.pointer(), name)));
+                });
+            }
+        });
+    }
+}

@@ -1,0 +1,5 @@
+//! Diagnostics: errors with NCCL's result codes, the text of the last error, and `NCCL_DEBUG` logging.
+
+pub(crate) mod debug;
+pub(crate) mod error;
+pub(crate) mod last_error;

@@ -1,0 +1,515 @@
+//! Models of what ranks do to the memory that they share, explored by [`loom`] in small shared states:
+//! `RUSTFLAGS="--cfg loom" cargo test --release -p libnccl-cpu --lib loom_models`.
+//!
+//! They run the real code. Loom has the segment's words, and gives every load each value that the memory model allows,
+//! stale ones included. Of plain bytes, which are the segment's and those of the callers' [`Buffer`]s, it knows who reads
+//! and writes them, [`GRAIN`] at a time: two accesses of which one writes and that nothing orders are an error, whether
+//! or not they were close in time.
+//!
+//! Not covered: the length of waits, which [`backoff`](crate::sync::backoff) decides, processes that die, and memory that
+//! processes map or read of each other.
+#![allow(unsafe_code)]
+
+use std::future::poll_fn;
+use std::pin::pin;
+use std::sync::{Arc, Mutex};
+use std::task::{Context, Poll, Waker};
+
+use libnccl::sys::ncclDataType_t;
+
+use crate::coll::call_header::ControlCall;
+use crate::coll::collective::Collective;
+use crate::coll::control_allgather::control_allgather;
+use crate::coll::function::Function;
+use crate::coll::one_sided::{AwaitedSignal, Signal, WaitSignals};
+use crate::coll::operation::Operation;
+use crate::coll::plan::Call;
+use crate::coll::point_to_point::{Message, RecvMessage, SendMessage};
+use crate::diag::error::Result;
+use crate::reduce::data_type::DataType;
+use crate::reduce::reduction::Reduction;
+use crate::shm::buffer::{ReadBuf, WriteBuf};
+use crate::shm::call_context::CallContext;
+use crate::shm::liveness::AbortReason;
+use crate::shm::mem_alloc;
+use crate::shm::peer_access::PeerAccess;
+use crate::shm::process::Process;
+use crate::shm::shared_state::SharedState;
+use crate::sync::primitive::{GRAIN, track, untrack};
+
+/// Bytes that are published in the record's cache line, that are published eagerly, and that are staged or used directly.
+const INLINE: usize = 5;
+const EAGER: usize = 40;
+const STAGED: usize = 128;
+
+/// One rank of a model.
+struct Rank {
+    state: Arc<SharedState>,
+    rank: usize,
+    peers: PeerAccess,
+}
+
+/// A caller's buffer, which the caller may access whenever none of its calls is in progress.
+struct Buffer {
+    start: *mut u8,
+    length: usize,
+    /// Set if other processes could map it.
+    is_shared: bool,
+}
+
+impl Buffer {
+    fn new(length: usize) -> Self {
+        let start = Box::into_raw(vec![0; length].into_boxed_slice()).cast();
+        track(start, length);
+        Self { start, length, is_shared: false }
+    }
+
+    fn shared(length: usize) -> Self {
+        let start = mem_alloc::allocate(length).unwrap().cast();
+        track(start, length);
+        Self { start, length, is_shared: true }
+    }
+
+    fn of(rank: usize, round: usize, length: usize) -> Self {
+        let buffer = Self::new(length);
+        buffer.fill(|index| value(rank, round, index));
+        buffer
+    }
+
+    /// Writes it as the caller does between calls.
+    fn fill(&self, value: impl Fn(usize) -> u8) {
+        self.write_buf()
+            .fill(|bytes| bytes.iter_mut().enumerate().for_each(|(index, byte)| *byte = value(index)));
+    }
+
+    fn expect(&self, value: impl Fn(usize) -> u8) {
+        let expected: Vec<u8> = (0..self.length).map(value).collect();
+        assert_eq!(self.read_buf().bytes(0, self.length), expected);
+    }
+
+    fn read_buf(&self) -> ReadBuf {
+        self.write_buf().as_read()
+    }
+
+    fn write_buf(&self) -> WriteBuf {
+        // SAFETY: the memory lives as long as `self`; whether accesses are ordered is what the models find out, on one
+        // thread of the system.
+        unsafe { WriteBuf::new(self.start, self.length) }
+    }
+}
+
+impl Drop for Buffer {
+    fn drop(&mut self) {
+        untrack(self.start);
+        // SAFETY: it was made of a box, or allocated, of this length, and is no longer used.
+        unsafe {
+            if self.is_shared {
+                mem_alloc::free(self.start.cast()).unwrap();
+            } else {
+                drop(Box::from_raw(std::ptr::slice_from_raw_parts_mut(self.start, self.length)));
+            }
+        }
+    }
+}
+
+/// Returns the value of `rank` at `index` in a round.
+fn value(rank: usize, round: usize, index: usize) -> u8 {
+    (1 + 100 * rank + 30 * round + index) as u8
+}
+
+fn bytes() -> DataType {
+    DataType::new(ncclDataType_t::ncclUint8).unwrap()
+}
+
+impl Rank {
+    fn run<T>(&self, operation: impl Future<Output = T>) -> T {
+        let mut operation = pin!(operation);
+        let mut context = Context::from_waker(Waker::noop());
+        loop {
+            match operation.as_mut().poll(&mut context) {
+                Poll::Ready(outcome) => return outcome,
+                Poll::Pending => loom::thread::yield_now(),
+            }
+        }
+    }
+
+    async fn call(&self, function: Function, count: usize, send: &Buffer, recv: &Buffer) -> Result {
+        let reduction = (function == Function::AllReduce).then_some(Reduction::Sum);
+        let call = Call::new(function, count, bytes(), reduction, 0, self.state.ranks());
+        let collective = Collective { call, scalar: None, send: send.read_buf(), recv: recv.write_buf() };
+        collective.run(self.context()).await
+    }
+
+    /// All-reduces `length` bytes.
+    fn all_reduce(&self, round: usize, length: usize) {
+        let (send, receive) = (Buffer::of(self.rank, round, length), Buffer::new(length));
+        self.run(self.call(Function::AllReduce, length, &send, &receive)).unwrap();
+        // No rank may access them any more.
+        send.fill(|_| 0);
+        receive.expect(|index| (0..self.state.ranks()).fold(0, |sum, rank| sum + value(rank, round, index)));
+        receive.fill(|_| 0);
+    }
+
+    /// All-gathers `length` bytes of each rank.
+    fn all_gather(&self, round: usize, length: usize) {
+        let receive = Buffer::new(length * self.state.ranks());
+        let send = Buffer::of(self.rank, round, length);
+        self.run(self.call(Function::AllGather, length, &send, &receive)).unwrap();
+        send.fill(|_| 0);
+        receive.expect(|index| value(index / length, round, index % length));
+        receive.fill(|_| 0);
+    }
+
+    /// Broadcasts `length` bytes of rank 0.
+    fn broadcast(&self, round: usize, length: usize) {
+        let (send, receive) = (Buffer::of(self.rank, round, length), Buffer::new(length));
+        self.run(self.call(Function::Broadcast, length, &send, &receive)).unwrap();
+        send.fill(|_| 0);
+        receive.expect(|index| value(0, round, index));
+    }
+
+    fn control_allgather(&self, round: usize) {
+        let data = |rank| [value(rank, round, 0); EAGER];
+        let own = data(self.rank);
+        let all = self.run(control_allgather(&self.state, self.rank, ControlCall::Split, &own)).unwrap();
+        assert!(all.iter().enumerate().all(|(rank, bytes)| *bytes == data(rank)));
+    }
+
+    fn context(&self) -> CallContext<'_> {
+        CallContext { state: &self.state, rank: self.rank, peers: &self.peers }
+    }
+
+    async fn send(&self, peer: usize, buffer: &Buffer) -> Result {
+        let message = Message { count: buffer.length, data_type: bytes() };
+        SendMessage { message, peer, from: buffer.read_buf() }.run(self.context()).await
+    }
+
+    async fn recv(&self, peer: usize, buffer: &Buffer) -> Result {
+        let message = Message { count: buffer.length, data_type: bytes() };
+        RecvMessage { message, peer, to: buffer.write_buf() }.run(self.context()).await
+    }
+
+    fn signal(&self, peer: usize, index: usize) -> Result {
+        self.run(Signal { peer, index }.run(self.context()))
+    }
+
+    fn wait_signal(&self, peer: usize, index: usize) -> Result {
+        let wait = WaitSignals(vec![AwaitedSignal { peer, index, count: 1 }]);
+        self.run(wait.run(self.context()))
+    }
+
+    /// Sends one message after another, or receives them.
+    fn messages(&self, peer: usize, sender: usize, lengths: &[usize]) {
+        for (round, length) in lengths.iter().enumerate() {
+            if self.rank == sender {
+                let buffer = Buffer::of(self.rank, round, *length);
+                self.run(self.send(peer, &buffer)).unwrap();
+                buffer.fill(|_| 0);
+            } else {
+                let buffer = Buffer::new(*length);
+                self.run(self.recv(peer, &buffer)).unwrap();
+                buffer.expect(|index| value(sender, round, index));
+            }
+        }
+    }
+}
+
+/// Runs `body` as every rank in all interleavings with at most `preemptions` preemptions. Ranks with the same number in
+/// `processes` are in the same process.
+fn explore(processes: &[u64], preemptions: usize, body: impl Fn(Rank) + Send + Sync + 'static) {
+    let mut builder = loom::model::Builder::new();
+    builder.preemption_bound = Some(preemptions);
+    builder.max_branches = 100_000;
+    let processes: Vec<_> = processes.iter().map(|pid| Process { pid: *pid, started: 0 }).collect();
+    let number = Arc::new(Mutex::new(0));
+    let (counted, body) = (Arc::clone(&number), Arc::new(body));
+    builder.check(move || {
+        *counted.lock().unwrap() += 1;
+        let state = Arc::new(SharedState::create(&processes).unwrap().0);
+        let spawn = |rank| {
+            let rank = Rank { state: Arc::clone(&state), rank, peers: PeerAccess::default() };
+            let body = Arc::clone(&body);
+            loom::thread::Builder::new().stack_size(0x8000).spawn(move || body(rank)).unwrap()
+        };
+        let threads: Vec<_> = (0..processes.len()).map(spawn).collect();
+        threads.into_iter().for_each(|thread| thread.join().unwrap());
+    });
+    println!("{} interleavings", number.lock().unwrap());
+}
+
+/// Two ranks in one process, and in two.
+const ONE_PROCESS: [u64; 2] = [1, 1];
+const TWO_PROCESSES: [u64; 2] = [1, 2];
+
+#[test]
+fn inline_data_belongs_to_its_step() {
+    explore(&ONE_PROCESS, 3, |rank| (0..3).for_each(|round| rank.all_reduce(round, INLINE)));
+}
+
+#[test]
+fn eager_data_belongs_to_its_step() {
+    explore(&ONE_PROCESS, 3, |rank| (0..3).for_each(|round| rank.all_reduce(round, EAGER)));
+}
+
+#[test]
+fn two_all_reduces_in_all_interleavings() {
+    explore(&ONE_PROCESS, 255, |rank| (0..2).for_each(|round| rank.all_reduce(round, EAGER)));
+}
+
+#[test]
+fn control_call_between_collectives() {
+    explore(&ONE_PROCESS, 3, |rank| {
+        rank.all_reduce(0, EAGER);
+        rank.control_allgather(1);
+        rank.all_reduce(2, INLINE);
+    });
+}
+
+#[test]
+fn three_ranks_see_each_others_records() {
+    explore(&[1; 3], 0, |rank| {
+        let Rank { state, rank: own, .. } = &rank;
+        for round in 0..2 {
+            let step = rank.run(state.next_step(*own)).unwrap();
+            let text = |rank| [value(rank, round, 0); EAGER];
+            state.publish(*own, step, [7, round as u64], &text(*own), None);
+            rank.run(state.wait_all(*own, step)).unwrap();
+            for other in 0..3 {
+                assert_eq!(state.eager(other, step, EAGER).bytes(0, EAGER), text(other));
+            }
+        }
+    });
+}
+
+#[test]
+fn root_that_runs_ahead_waits_for_a_free_slot() {
+    explore(&ONE_PROCESS, 3, |rank| (0..4).for_each(|round| rank.broadcast(round, EAGER)));
+}
+
+#[test]
+fn all_reduce_after_a_broadcast_that_waits_for_nobody() {
+    explore(&ONE_PROCESS, 3, |rank| {
+        rank.broadcast(0, INLINE);
+        rank.all_reduce(1, EAGER);
+        rank.broadcast(2, EAGER);
+    });
+}
+
+#[test]
+fn stage_is_read_before_it_is_reused() {
+    explore(&TWO_PROCESSES, 2, |rank| rank.all_reduce(0, 3 * STAGED));
+}
+
+#[test]
+fn stages_of_successive_calls_do_not_mix() {
+    explore(&TWO_PROCESSES, 2, |rank| {
+        rank.all_reduce(0, STAGED);
+        rank.all_gather(1, STAGED);
+    });
+}
+
+#[test]
+fn completed_call_ends_access_to_buffers() {
+    explore(&ONE_PROCESS, 2, |rank| {
+        rank.all_reduce(0, STAGED);
+        rank.all_gather(1, STAGED);
+    });
+}
+
+#[test]
+fn failed_call_ends_access_to_buffers() {
+    explore(&ONE_PROCESS, 2, |rank| {
+        let (send, receive) = (Buffer::of(rank.rank, 0, STAGED), Buffer::new(2 * STAGED));
+        let mut call = pin!(rank.call(Function::AllGather, STAGED, &send, &receive));
+        if rank.rank == 1 {
+            // Another thread aborts in the middle of it.
+            let outcome = call.as_mut().poll(&mut Context::from_waker(Waker::noop()));
+            rank.state.set_abort(1, AbortReason::Aborted);
+            if outcome.is_pending() {
+                let _ = rank.run(call);
+            }
+        } else {
+            let _ = rank.run(call);
+        }
+        send.fill(|_| 0);
+        receive.fill(|_| 0);
+    });
+}
+
+#[test]
+fn quiesced_memory_is_not_accessed() {
+    explore(&[1; 3], 2, |rank| {
+        let Rank { state, rank: own, .. } = &rank;
+        // Stands for a caller's memory.
+        let (source, target) = state.staged(0, 0, 0, GRAIN);
+        match own {
+            0 => {
+                let waited = rank.run(state.wait(2, || false));
+                assert_eq!(waited.unwrap_err().text, "rank 2 aborted the communicator");
+                rank.run(state.quiesce(0));
+                target.write(0, &[0; GRAIN]);
+            }
+            1 => {
+                if let Ok(_access) = state.begin_access(1) {
+                    source.read(0, &mut [0; GRAIN]);
+                }
+            }
+            _ => state.set_abort(2, AbortReason::Aborted),
+        }
+    });
+}
+
+#[test]
+fn short_messages_arrive_once_and_in_order() {
+    explore(&ONE_PROCESS, 2, |rank| rank.messages(1 - rank.rank, 0, &[24, 40, 5]));
+}
+
+#[test]
+fn message_longer_than_the_ring_arrives_in_chunks() {
+    explore(&TWO_PROCESSES, 1, |rank| rank.messages(1 - rank.rank, 0, &[66]));
+}
+
+#[test]
+fn rendezvous_message_is_copied_from_the_senders_buffer() {
+    explore(&ONE_PROCESS, 3, |rank| rank.messages(1 - rank.rank, 0, &[5, 80, 70]));
+}
+
+#[test]
+fn messages_in_both_directions_do_not_block_each_other() {
+    explore(&ONE_PROCESS, 2, |rank| {
+        let peer = 1 - rank.rank;
+        let (sent, received) = (Buffer::of(rank.rank, 0, 80), Buffer::new(80));
+        let (mut send, mut receive) = (pin!(rank.send(peer, &sent)), pin!(rank.recv(peer, &received)));
+        let (mut to_send, mut to_receive) = (true, true);
+        rank.run(poll_fn(|context| {
+            to_send = to_send && send.as_mut().poll(context).map(Result::unwrap).is_pending();
+            to_receive = to_receive && receive.as_mut().poll(context).map(Result::unwrap).is_pending();
+            if to_send || to_receive { Poll::Pending } else { Poll::Ready(()) }
+        }));
+        received.expect(|index| value(peer, 0, index));
+    });
+}
+
+#[test]
+fn message_after_nack_arrives_through_the_ring() {
+    let here = std::process::id().into();
+    // No process has the number 0, so the receiver cannot map its memory.
+    explore(&[0, here], 1, |rank| {
+        let buffer = Buffer::shared(66);
+        if rank.rank == 0 {
+            buffer.fill(|index| value(0, 0, index));
+            rank.run(rank.send(1, &buffer)).unwrap();
+        } else {
+            rank.run(rank.recv(0, &buffer)).unwrap();
+            buffer.expect(|index| value(0, 0, index));
+        }
+    });
+}
+
+/// Sends a message of a length that the receiver does not expect, and then one that it does. The sender learns of the
+/// mismatch if `is_reported`.
+fn mismatch(processes: &[u64], preemptions: usize, sent: usize, expected: usize, is_reported: bool) {
+    explore(processes, preemptions, move |rank| {
+        if rank.rank == 0 {
+            let buffer = Buffer::of(0, 0, sent);
+            let outcome = rank.run(rank.send(1, &buffer));
+            buffer.fill(|_| 0);
+            if is_reported {
+                let text = format!("rank 1, which called ncclRecv(count {expected}, ncclUint8)");
+                assert!(outcome.unwrap_err().text.contains(&text));
+            } else {
+                outcome.unwrap();
+            }
+        } else {
+            let text = format!("rank 0 called ncclSend(count {sent}, ncclUint8)");
+            let outcome = rank.run(rank.recv(0, &Buffer::new(expected)));
+            assert!(outcome.unwrap_err().text.contains(&text));
+        }
+        rank.messages(1 - rank.rank, 0, &[24]);
+    });
+}
+
+#[test]
+fn mismatched_short_message_is_dropped() {
+    mismatch(&ONE_PROCESS, 3, 24, 23, false);
+}
+
+#[test]
+fn mismatched_rendezvous_is_reported_to_the_sender() {
+    mismatch(&ONE_PROCESS, 3, 80, 79, true);
+}
+
+#[test]
+fn mismatched_long_message_is_reported_to_the_sender() {
+    mismatch(&TWO_PROCESSES, 1, 90, 89, true);
+}
+
+#[test]
+fn signal_publishes_earlier_writes() {
+    let target = Mutex::new(None);
+    explore(&ONE_PROCESS, 3, move |rank| {
+        let window = Buffer::new(2 * GRAIN);
+        let part = |index: usize| window.write_buf().slice(index * GRAIN..(index + 1) * GRAIN);
+        if rank.rank == 1 {
+            *target.lock().unwrap() = Some([part(0), part(1)]);
+            rank.control_allgather(0);
+            rank.wait_signal(0, 1).unwrap();
+            let mut bytes = [0; GRAIN];
+            part(0).as_read().read(0, &mut bytes);
+            assert!(bytes.iter().enumerate().all(|(index, byte)| *byte == value(0, 0, index)));
+            rank.wait_signal(0, 1).unwrap();
+            part(1).as_read().read(0, &mut bytes);
+            assert!(bytes.iter().enumerate().all(|(index, byte)| *byte == value(0, 1, index)));
+            rank.signal(0, 1).unwrap();
+        } else {
+            rank.control_allgather(0);
+            let parts = target.lock().unwrap().take().unwrap();
+            for (round, to) in parts.into_iter().enumerate() {
+                to.copy(Buffer::of(0, round, GRAIN).read_buf(), false);
+                rank.signal(1, 1).unwrap();
+            }
+            rank.wait_signal(1, 1).unwrap();
+        }
+    });
+}
+
+#[test]
+fn work_before_departure_is_seen() {
+    explore(&ONE_PROCESS, 3, |rank| {
+        rank.all_reduce(0, EAGER);
+        if rank.rank == 1 {
+            rank.run(rank.send(0, &Buffer::of(1, 1, 24))).unwrap();
+            rank.signal(0, 0).unwrap();
+            rank.state.depart(1);
+            return;
+        }
+        let buffer = Buffer::new(24);
+        rank.run(rank.recv(1, &buffer)).unwrap();
+        buffer.expect(|index| value(1, 1, index));
+        rank.wait_signal(1, 0).unwrap();
+        let error = rank.wait_signal(1, 0).unwrap_err();
+        assert!(error.text.starts_with("rank 1 has left"));
+        let error = rank.run(rank.recv(1, &buffer)).unwrap_err();
+        assert!(error.text.starts_with("rank 1 has left"));
+        let (send, receive) = (Buffer::new(INLINE), Buffer::new(INLINE));
+        let error = rank.run(rank.call(Function::AllReduce, INLINE, &send, &receive)).unwrap_err();
+        assert!(error.text.starts_with("rank 1 has left"));
+    });
+}
+
+#[test]
+fn abort_ends_waits_but_not_records_published_before() {
+    explore(&ONE_PROCESS, 3, |rank| {
+        let Rank { state, rank: own, .. } = &rank;
+        let step = rank.run(state.next_step(*own)).unwrap();
+        state.publish(*own, step, [7, 7], &[], None);
+        if *own == 1 {
+            state.set_abort(1, AbortReason::Aborted);
+            return;
+        }
+        rank.run(state.wait_all(0, step)).unwrap();
+        assert_eq!(state.call_args(1, step), [7, 7]);
+        let error = rank.run(state.wait_all(0, step + 1)).unwrap_err();
+        assert_eq!(error.text, "rank 1 aborted the communicator");
+    });
+}

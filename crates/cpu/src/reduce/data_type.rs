@@ -1,0 +1,105 @@
+//! NCCL's data types.
+
+use libnccl::sys::ncclDataType_t;
+
+use crate::diag::error::{Error, Result};
+
+/// Defines the data types, in the order of NCCL's numbers: name, NCCL's constant, bytes of an element.
+macro_rules! data_types {
+    ($($name:ident = $raw:ident: $size:literal,)*) => {
+        #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+        pub(crate) enum DataType {
+            $($name),*
+        }
+
+        /// NCCL's names, by number.
+        const NAMES: [&str; ncclDataType_t::ncclNumTypes.0 as usize] = [$(stringify!($raw)),*];
+
+        impl DataType {
+            pub(crate) fn new(raw: ncclDataType_t) -> Result<Self> {
+                match raw {
+                    $(ncclDataType_t::$raw => Ok(Self::$name),)*
+                    unknown => Err(Error::argument(format!("invalid ncclDataType_t {}", unknown.0))),
+                }
+            }
+
+            pub(crate) fn raw(self) -> ncclDataType_t {
+                match self {
+                    $(Self::$name => ncclDataType_t::$raw),*
+                }
+            }
+
+            /// Returns the bytes of an element.
+            pub(crate) fn size(self) -> usize {
+                match self {
+                    $(Self::$name => $size),*
+                }
+            }
+        }
+    };
+}
+
+data_types! {
+    Int8 = ncclInt8: 1,
+    Uint8 = ncclUint8: 1,
+    Int32 = ncclInt32: 4,
+    Uint32 = ncclUint32: 4,
+    Int64 = ncclInt64: 8,
+    Uint64 = ncclUint64: 8,
+    Float16 = ncclFloat16: 2,
+    Float32 = ncclFloat32: 4,
+    Float64 = ncclFloat64: 8,
+    Bfloat16 = ncclBfloat16: 2,
+    Float8e4m3 = ncclFloat8e4m3: 1,
+    Float8e5m2 = ncclFloat8e5m2: 1,
+}
+
+impl DataType {
+    /// Returns the bytes of `count` elements.
+    ///
+    /// # Errors
+    /// No buffer can be that long.
+    pub(crate) fn bytes(self, count: usize) -> Result<usize> {
+        count
+            .checked_mul(self.size())
+            .filter(|bytes| isize::try_from(*bytes).is_ok())
+            .ok_or_else(|| Error::argument(format!("count {count} is more than any buffer holds")))
+    }
+}
+
+/// Returns NCCL's name of a data type, by the number that a rank published.
+pub(crate) fn name(number: u64) -> String {
+    let known = usize::try_from(number).ok().and_then(|index| NAMES.get(index));
+    known.map_or_else(|| format!("data type {number}"), ToString::to_string)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use libnccl::sys::ncclResult_t;
+
+    #[test]
+    fn number_out_of_range_is_an_invalid_argument() {
+        for number in 0..20 {
+            match DataType::new(ncclDataType_t(number)) {
+                Ok(data_type) => assert_eq!((data_type.raw().0, number < 12), (number, true)),
+                Err(error) => {
+                    assert_eq!((error.code, number < 12), (ncclResult_t::ncclInvalidArgument, false));
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn size_of_every_type_is_nccls() {
+        let sizes = (0..12).map(|number| DataType::new(ncclDataType_t(number)).unwrap().size());
+        assert_eq!(sizes.collect::<Vec<_>>(), [1, 1, 4, 4, 8, 8, 2, 4, 8, 2, 1, 1]);
+    }
+
+    #[test]
+    fn count_beyond_any_buffer_is_refused() {
+        assert_eq!(DataType::Int32.bytes(3).unwrap(), 12);
+        assert!(DataType::Int8.bytes(usize::MAX).is_err());
+        assert!(DataType::Int64.bytes(usize::MAX / 8).is_err());
+    }
+}

@@ -1,0 +1,440 @@
+//! Reductions over byte slices: scaling an input, combining two, finishing the result.
+
+use std::marker::PhantomData;
+
+use crate::reduce::data_type::DataType;
+use crate::reduce::element::{Binary, Element, Unary};
+use crate::reduce::simd::{self, Kernel};
+use crate::reduce::small_float::{Bfloat16, Float8e4m3, Float8e5m2, Float16};
+
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(crate) enum Reduction {
+    Sum,
+    Prod,
+    Max,
+    Min,
+    Avg,
+    /// The sum of the inputs, each multiplied by its rank's scalar, which is in the first bytes.
+    PreMulSum([u8; 8]),
+}
+
+/// The factor of a rank's inputs: an element in the first bytes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Factor(pub(crate) [u8; 8]);
+
+/// NCCL's names, by number; a custom operation has the number after the built-in ones.
+const NAMES: [&str; 6] = ["ncclSum", "ncclProd", "ncclMax", "ncclMin", "ncclAvg", "a custom PreMulSum"];
+
+/// Evaluates an expression with `$element` standing for the Rust type of a data type's elements.
+macro_rules! with_element {
+    ($data_type:expr, $element:ident => $body:expr) => {
+        match $data_type {
+            DataType::Int8 => with_element!(@ i8, $element, $body),
+            DataType::Uint8 => with_element!(@ u8, $element, $body),
+            DataType::Int32 => with_element!(@ i32, $element, $body),
+            DataType::Uint32 => with_element!(@ u32, $element, $body),
+            DataType::Int64 => with_element!(@ i64, $element, $body),
+            DataType::Uint64 => with_element!(@ u64, $element, $body),
+            DataType::Float16 => with_element!(@ Float16, $element, $body),
+            DataType::Float32 => with_element!(@ f32, $element, $body),
+            DataType::Float64 => with_element!(@ f64, $element, $body),
+            DataType::Bfloat16 => with_element!(@ Bfloat16, $element, $body),
+            DataType::Float8e4m3 => with_element!(@ Float8e4m3, $element, $body),
+            DataType::Float8e5m2 => with_element!(@ Float8e5m2, $element, $body),
+        }
+    };
+    (@ $type:ty, $element:ident, $body:expr) => {{
+        type $element = $type;
+        $body
+    }};
+}
+
+impl Reduction {
+    /// Returns NCCL's number.
+    pub(crate) fn number(self) -> u8 {
+        match self {
+            Self::Sum => 0,
+            Self::Prod => 1,
+            Self::Max => 2,
+            Self::Min => 3,
+            Self::Avg => 4,
+            Self::PreMulSum(_) => 5,
+        }
+    }
+
+    /// Returns the factor by which this rank's inputs are multiplied first, if any. Only reductions that sum have one.
+    pub(crate) fn factor(self, data_type: DataType, ranks: usize) -> Option<Factor> {
+        match self {
+            Self::Avg => with_element!(data_type, E => E::reciprocal(ranks).map(E::to_padded)).map(Factor),
+            Self::PreMulSum(scalar) => Some(Factor(scalar)),
+            _ => None,
+        }
+    }
+
+    /// Computes result = left (x left's factor) op right (x right's factor).
+    pub(crate) fn join(
+        self,
+        data_type: DataType,
+        result: &mut [u8],
+        left: &[u8],
+        left_factor: Option<Factor>,
+        right: &[u8],
+        right_factor: Option<Factor>,
+    ) {
+        let operator = self.operator();
+        with_element!(data_type, E => match (left_factor, right_factor) {
+            (None, None) => simd::dispatch(Join::<E> { operator, result, left, right, factors: None }),
+            (Some(Factor(one)), Some(Factor(other))) => {
+                let factors = Some((E::first(one), E::first(other)));
+                simd::dispatch(Join { operator, result, left, right, factors });
+            }
+            _ => {
+                self.begin(data_type, result, left, left_factor);
+                self.combine(data_type, result, right, right_factor);
+            }
+        });
+    }
+
+    /// Computes result = result op input (x factor).
+    pub(crate) fn combine(
+        self,
+        data_type: DataType,
+        result: &mut [u8],
+        input: &[u8],
+        factor: Option<Factor>,
+    ) {
+        let operator = self.operator();
+        with_element!(data_type, E => {
+            let factor = factor.map(|Factor(bytes)| E::first(bytes));
+            simd::dispatch(Combine { operator, result, input, factor });
+        });
+    }
+
+    /// Computes result = input (x factor), for a single rank.
+    pub(crate) fn begin(self, data_type: DataType, result: &mut [u8], input: &[u8], factor: Option<Factor>) {
+        match factor {
+            None => result.copy_from_slice(input),
+            Some(Factor(bytes)) => with_element!(data_type, E => {
+                simd::dispatch(Scale { result, input, factor: E::first(bytes) });
+            }),
+        }
+    }
+
+    /// Finishes a result, after all inputs have been combined.
+    pub(crate) fn finish(self, data_type: DataType, ranks: usize, result: &mut [u8]) {
+        with_element!(data_type, E => {
+            if self == Self::Avg && ranks > 1 && E::reciprocal(ranks).is_none() {
+                simd::dispatch(Divide::<E> { result, ranks, element: PhantomData });
+            }
+        });
+    }
+
+    fn operator(self) -> Operator {
+        match self {
+            Self::Sum | Self::Avg | Self::PreMulSum(_) => Operator::Add,
+            Self::Prod => Operator::Multiply,
+            Self::Max => Operator::Max,
+            Self::Min => Operator::Min,
+        }
+    }
+}
+
+#[derive(Debug, Clone, Copy)]
+enum Operator {
+    Add,
+    Multiply,
+    Max,
+    Min,
+}
+
+/// Defines functions of two elements.
+macro_rules! binary {
+    ($($name:ident = $function:ident),*) => {$(
+        #[derive(Clone, Copy)]
+        struct $name;
+
+        impl<E: Element> Binary<E> for $name {
+            #[inline(always)]
+            fn apply(self, left: E, right: E) -> E {
+                left.$function(right)
+            }
+        }
+    )*};
+}
+
+binary!(Add = add, Multiply = multiply, Max = maximum, Min = minimum);
+
+/// The sum of two elements, each multiplied by its factor.
+#[derive(Clone, Copy)]
+struct AddScaled<E>(E, E);
+
+impl<E: Element> Binary<E> for AddScaled<E> {
+    #[inline(always)]
+    fn apply(self, left: E, right: E) -> E {
+        left.multiply(self.0).add(right.multiply(self.1))
+    }
+}
+
+/// The sum of two elements, the second multiplied by its factor.
+#[derive(Clone, Copy)]
+struct AddRightScaled<E>(E);
+
+impl<E: Element> Binary<E> for AddRightScaled<E> {
+    #[inline(always)]
+    fn apply(self, left: E, right: E) -> E {
+        left.add(right.multiply(self.0))
+    }
+}
+
+#[derive(Clone, Copy)]
+struct Scaled<E>(E);
+
+impl<E: Element> Unary<E> for Scaled<E> {
+    #[inline(always)]
+    fn apply(self, input: E) -> E {
+        input.multiply(self.0)
+    }
+}
+
+#[derive(Clone, Copy)]
+struct Divided(usize);
+
+impl<E: Element> Unary<E> for Divided {
+    #[inline(always)]
+    fn apply(self, input: E) -> E {
+        input.divide(self.0)
+    }
+}
+
+/// Combines two inputs. With factors it sums, whatever the operator.
+struct Join<'a, E> {
+    operator: Operator,
+    result: &'a mut [u8],
+    left: &'a [u8],
+    right: &'a [u8],
+    factors: Option<(E, E)>,
+}
+
+impl<E: Element> Kernel for Join<'_, E> {
+    #[inline(always)]
+    fn run(self) {
+        let Self { operator, result, left, right, factors } = self;
+        match (factors, operator) {
+            (Some((one, other)), _) => E::zip(result, left, right, AddScaled(one, other)),
+            (None, Operator::Add) => E::zip(result, left, right, Add),
+            (None, Operator::Multiply) => E::zip(result, left, right, Multiply),
+            (None, Operator::Max) => E::zip(result, left, right, Max),
+            (None, Operator::Min) => E::zip(result, left, right, Min),
+        }
+    }
+}
+
+/// Combines an input with the result. With a factor it sums, whatever the operator.
+struct Combine<'a, E> {
+    operator: Operator,
+    result: &'a mut [u8],
+    input: &'a [u8],
+    factor: Option<E>,
+}
+
+impl<E: Element> Kernel for Combine<'_, E> {
+    #[inline(always)]
+    fn run(self) {
+        let Self { operator, result, input, factor } = self;
+        match (factor, operator) {
+            (Some(factor), _) => E::update(result, input, AddRightScaled(factor)),
+            (None, Operator::Add) => E::update(result, input, Add),
+            (None, Operator::Multiply) => E::update(result, input, Multiply),
+            (None, Operator::Max) => E::update(result, input, Max),
+            (None, Operator::Min) => E::update(result, input, Min),
+        }
+    }
+}
+
+struct Scale<'a, E> {
+    result: &'a mut [u8],
+    input: &'a [u8],
+    factor: E,
+}
+
+impl<E: Element> Kernel for Scale<'_, E> {
+    #[inline(always)]
+    fn run(self) {
+        let Self { result, input, factor } = self;
+        E::map(result, input, Scaled(factor));
+    }
+}
+
+struct Divide<'a, E> {
+    result: &'a mut [u8],
+    ranks: usize,
+    element: PhantomData<E>,
+}
+
+impl<E: Element> Kernel for Divide<'_, E> {
+    #[inline(always)]
+    fn run(self) {
+        let Self { result, ranks, .. } = self;
+        E::change(result, Divided(ranks));
+    }
+}
+
+/// Returns NCCL's name of a reduction, by the number that a rank published.
+pub(crate) fn name(number: u64) -> String {
+    let known = usize::try_from(number).ok().and_then(|index| NAMES.get(index));
+    known.map_or_else(|| format!("reduction {number}"), ToString::to_string)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use libnccl::sys::ncclDataType_t;
+
+    /// Reduces one element of each rank, by `begin` and by `join`.
+    fn reduce<const N: usize>(op: Reduction, data_type: DataType, inputs: &[[u8; N]]) -> [u8; N] {
+        let factor = op.factor(data_type, inputs.len());
+        let (mut result, mut joined) = ([0; N], [0; N]);
+        op.begin(data_type, &mut result, &inputs[0], factor);
+        for (rank, input) in inputs.iter().enumerate().skip(1) {
+            if rank == 1 {
+                op.join(data_type, &mut joined, &inputs[0], factor, input, factor);
+            } else {
+                op.combine(data_type, &mut joined, input, factor);
+            }
+            op.combine(data_type, &mut result, input, factor);
+            assert!(joined == result || is_nan(data_type, &result));
+        }
+        op.finish(data_type, inputs.len(), &mut result);
+        result
+    }
+
+    fn is_nan(data_type: DataType, element: &[u8]) -> bool {
+        let mut bytes = [0; 8];
+        bytes[..element.len()].copy_from_slice(element);
+        let bits = u64::from_le_bytes(bytes) & (u64::MAX >> (65 - 8 * element.len()));
+        match data_type {
+            DataType::Float16 => bits > 0x7c00,
+            DataType::Bfloat16 => bits > 0x7f80,
+            DataType::Float32 => bits > f32::INFINITY.to_bits().into(),
+            DataType::Float64 => bits > f64::INFINITY.to_bits(),
+            DataType::Float8e4m3 => bits > 0x7e,
+            DataType::Float8e5m2 => bits > 0x7c,
+            _ => false,
+        }
+    }
+
+    fn f32s(op: Reduction, inputs: &[f32]) -> f32 {
+        let inputs: Vec<_> = inputs.iter().map(|input| input.to_ne_bytes()).collect();
+        f32::from_ne_bytes(reduce(op, DataType::Float32, &inputs))
+    }
+
+    fn i8s(op: Reduction, inputs: &[i8]) -> i8 {
+        let inputs: Vec<_> = inputs.iter().map(|input| input.to_ne_bytes()).collect();
+        i8::from_ne_bytes(reduce(op, DataType::Int8, &inputs))
+    }
+
+    fn u32s(op: Reduction, inputs: &[u32]) -> u32 {
+        let inputs: Vec<_> = inputs.iter().map(|input| input.to_ne_bytes()).collect();
+        u32::from_ne_bytes(reduce(op, DataType::Uint32, &inputs))
+    }
+
+    #[test]
+    fn integer_sum_wraps_and_average_truncates() {
+        assert_eq!(i8s(Reduction::Sum, &[127, 1]), -128);
+        assert_eq!(i8s(Reduction::Prod, &[64, 4, 3]), 0);
+        assert_eq!(i8s(Reduction::Avg, &[-3, 0]), -1);
+        assert_eq!(i8s(Reduction::Avg, &[100, 100]), -28, "wrapped, then divided");
+        let mut many = [0; 200];
+        many[7] = -128;
+        assert_eq!(i8s(Reduction::Avg, &many), 0, "more ranks than the type holds");
+        assert_eq!(i8s(Reduction::PreMulSum([3, 0, 0, 0, 0, 0, 0, 0]), &[100, 2]), 50);
+        for ranks in 2..300 {
+            let mut inputs = vec![0; ranks];
+            for quotient in [1, 2, u32::MAX / ranks as u32] {
+                inputs[1] = quotient * ranks as u32;
+                assert_eq!(u32s(Reduction::Avg, &inputs), quotient);
+                inputs[1] -= 1;
+                assert_eq!(u32s(Reduction::Avg, &inputs), quotient - 1);
+            }
+        }
+    }
+
+    #[test]
+    fn max_and_min_ignore_nan_unless_all_are_nan() {
+        assert_eq!(f32s(Reduction::Max, &[f32::NAN, 1.0, 2.0]), 2.0);
+        assert_eq!(f32s(Reduction::Min, &[1.0, -f32::NAN]), 1.0);
+        assert_eq!(f32s(Reduction::Max, &[-2.0, -3.0, f32::NEG_INFINITY]), -2.0);
+        assert_eq!(f32s(Reduction::Min, &[-2.0, -3.0, f32::INFINITY]), -3.0);
+        assert!(f32s(Reduction::Max, &[f32::NAN, f32::NAN]).is_nan());
+    }
+
+    #[test]
+    fn negative_zero_is_less_than_zero() {
+        for inputs in [[0.0, -0.0], [-0.0, 0.0]] {
+            assert!(f32s(Reduction::Max, &inputs).is_sign_positive());
+            assert!(f32s(Reduction::Min, &inputs).is_sign_negative());
+        }
+    }
+
+    #[test]
+    fn float_average_scales_each_input_first() {
+        let third = 1.0f32 / 3.0;
+        assert_eq!(f32s(Reduction::Avg, &[1.0, 2.0, 4.0]), 1.0 * third + 2.0 * third + 4.0 * third);
+    }
+
+    #[test]
+    fn pre_mul_sum_takes_a_factor_per_rank() {
+        let two = Some(Factor([2; 8]));
+        let op = Reduction::PreMulSum([2; 8]);
+        for (left, right, expected) in [(two, None, [9, 12]), (None, two, [12, 15]), (two, two, [14, 18])] {
+            let mut result = [0; 2];
+            op.join(DataType::Uint8, &mut result, &[2, 3], left, &[5, 6], right);
+            assert_eq!(result, expected);
+        }
+    }
+
+    /// Results are the same whatever the CPU, the alignment and the number of elements computed together.
+    #[test]
+    fn vectorized_reduction_equals_element_by_element() {
+        const ELEMENTS: usize = 100;
+        let mut bytes = [0; 2 * 8 * ELEMENTS + 1];
+        let mut state = 1u64;
+        for byte in &mut bytes {
+            state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+            *byte = (state >> 56) as u8;
+        }
+        let scalar = Reduction::PreMulSum([0x3f; 8]);
+        for number in 0..12 {
+            let data_type = DataType::new(ncclDataType_t(number)).unwrap();
+            let size = data_type.size();
+            let (left, right) = bytes[1..].split_at(8 * ELEMENTS);
+            for op in
+                [Reduction::Sum, Reduction::Prod, Reduction::Max, Reduction::Min, Reduction::Avg, scalar]
+            {
+                let factor = op.factor(data_type, 3);
+                for elements in [0, 1, 2, 31, 32, 33, 63, ELEMENTS] {
+                    let (left, right) = (&left[..elements * size], &right[..elements * size]);
+                    let mut whole = vec![0; elements * size + 1];
+                    op.join(data_type, &mut whole[1..], left, factor, right, factor);
+                    op.finish(data_type, 3, &mut whole[1..]);
+                    // One at a time, and by the kernels that any CPU can run.
+                    for at in (0..elements * size).step_by(size) {
+                        let (left, right) = (&left[at..][..size], &right[at..][..size]);
+                        let mut single = vec![0; size];
+                        let (operator, result) = (op.operator(), &mut single[..]);
+                        with_element!(data_type, E => {
+                            let factors = factor.map(|Factor(bytes)| (E::first(bytes), E::first(bytes)));
+                            Join::<E> { operator, result, left, right, factors }.run();
+                        });
+                        op.finish(data_type, 3, &mut single);
+                        let element = &whole[1 + at..][..size];
+                        assert!(
+                            element == single || is_nan(data_type, element) && is_nan(data_type, &single),
+                            "{op:?} of {data_type:?}: {element:x?}, not {single:x?}, of {left:x?} and {right:x?}"
+                        );
+                    }
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,89 @@
+//! Run-time dispatch of kernels to the instruction sets of the CPU.
+#![allow(unsafe_code)]
+
+/// A loop over elements. An implementation, and all that it calls, has to be `#[inline(always)]`, so that it is compiled
+/// once for each instruction set.
+pub(crate) trait Kernel {
+    fn run(self);
+}
+
+/// Runs a kernel with the widest instructions of this CPU. The results are the same with any: nothing is contracted or
+/// reordered.
+pub(crate) fn dispatch(work: impl Kernel) {
+    #[cfg(target_arch = "x86_64")]
+    if is_x86_feature_detected!("avx2") && is_x86_feature_detected!("f16c") {
+        // SAFETY: the CPU has the instructions that the function is compiled for.
+        unsafe { avx2(work) };
+        return;
+    }
+    work.run();
+}
+
+#[cfg(target_arch = "x86_64")]
+#[target_feature(enable = "avx2,f16c")]
+fn avx2(work: impl Kernel) {
+    work.run();
+}
+
+/// The number of halves that are converted at a time.
+pub(crate) const LANES: usize = 32;
+
+/// Converts halves to f32, if the CPU has the instructions.
+#[inline(always)]
+pub(crate) fn widen(halves: [u16; LANES]) -> Option<[f32; LANES]> {
+    #[cfg(target_arch = "x86_64")]
+    if is_x86_feature_detected!("f16c") {
+        // SAFETY: the CPU has the instructions that the function is compiled for.
+        return Some(unsafe { f16c::widen(halves) });
+    }
+    let _ = halves;
+    None
+}
+
+/// Rounds f32 to the nearest halves, ties to even, if the CPU has the instructions.
+#[inline(always)]
+pub(crate) fn narrow(values: [f32; LANES]) -> Option<[u16; LANES]> {
+    #[cfg(target_arch = "x86_64")]
+    if is_x86_feature_detected!("f16c") {
+        // SAFETY: the CPU has the instructions that the function is compiled for.
+        return Some(unsafe { f16c::narrow(values) });
+    }
+    let _ = values;
+    None
+}
+
+#[cfg(target_arch = "x86_64")]
+mod f16c {
+    use std::arch::x86_64::{__m128i, __m256};
+    use std::arch::x86_64::{_MM_FROUND_TO_NEAREST_INT, _mm256_cvtph_ps, _mm256_cvtps_ph};
+    use std::mem::transmute;
+
+    use super::LANES;
+
+    #[inline]
+    #[target_feature(enable = "f16c")]
+    pub(super) fn widen(halves: [u16; LANES]) -> [f32; LANES] {
+        let mut values = [0.0; LANES];
+        for (values, halves) in values.as_chunks_mut().0.iter_mut().zip(halves.as_chunks().0) {
+            // SAFETY: both are 16 bytes, and any bytes are valid.
+            let halves = unsafe { transmute::<[u16; 8], __m128i>(*halves) };
+            // SAFETY: both are 32 bytes, and any bytes are valid.
+            *values = unsafe { transmute::<__m256, [f32; 8]>(_mm256_cvtph_ps(halves)) };
+        }
+        values
+    }
+
+    #[inline]
+    #[target_feature(enable = "f16c")]
+    pub(super) fn narrow(values: [f32; LANES]) -> [u16; LANES] {
+        let mut halves = [0; LANES];
+        for (halves, values) in halves.as_chunks_mut().0.iter_mut().zip(values.as_chunks().0) {
+            // SAFETY: both are 32 bytes, and any bytes are valid.
+            let values = unsafe { transmute::<[f32; 8], __m256>(*values) };
+            let nearest = _mm256_cvtps_ph::<_MM_FROUND_TO_NEAREST_INT>(values);
+            // SAFETY: both are 16 bytes, and any bytes are valid.
+            *halves = unsafe { transmute::<__m128i, [u16; 8]>(nearest) };
+        }
+        halves
+    }
+}

@@ -1,0 +1,473 @@
+//! Small floats: binary16, bfloat16 and the 8-bit floats.
+//!
+//! They are computed in f32 and rounded. Rounding twice makes no difference, as an f32 has at least twice their precision
+//! and two bits more. Subnormal products of bfloat16, which has the exponents of f32, are an exception; but from half the
+//! smallest bfloat16 on, an f32 holds all 16 bits of a product, and smaller ones become 0 either way.
+//!
+//! Many elements are computed together, so that every conversion is a loop of its own, which is vectorized.
+
+use crate::reduce::element::{Binary, Element, Unary, extremes, loops, padded};
+use crate::reduce::simd::{self, LANES};
+
+/// The sign bit of an f32.
+const SIGN: u32 = 1 << 31;
+/// The magnitude of an f32's infinity: only that of a NaN is larger.
+const INFINITY: u32 = f32::INFINITY.to_bits();
+
+/// Returns the value of a half.
+#[inline(always)]
+fn widen(half: u16) -> f32 {
+    /// The smallest normal half as an f32.
+    const NORMAL: u32 = 113 << 23;
+    let magnitude = u32::from(half & 0x7fff) << 13;
+    // As if it had a leading one, which is then subtracted.
+    let subnormal = f32::from_bits(magnitude + NORMAL) - f32::from_bits(NORMAL);
+    let bits = match half & 0x7c00 {
+        0 => subnormal.to_bits(),
+        0x7c00 => magnitude | INFINITY,
+        _ => magnitude + (112 << 23),
+    };
+    f32::from_bits(bits | u32::from(half >> 15) << 31)
+}
+
+/// Rounds to the nearest half, ties to even.
+#[inline(always)]
+fn narrow(value: f32) -> u16 {
+    let magnitude = value.to_bits() & !SIGN;
+    let bits = if magnitude > INFINITY {
+        0x7e00
+    } else if magnitude < 113 << 23 {
+        // The last bit of 0.5 counts what a subnormal half's does: there the sum is rounded.
+        (f32::from_bits(magnitude) + 0.5).to_bits() - 0.5f32.to_bits()
+    } else {
+        let odd = (magnitude >> 13) & 1;
+        ((magnitude - (112 << 23) + 0xfff + odd) >> 13).min(0x7c00)
+    };
+    (bits | value.to_bits() >> 31 << 15) as u16
+}
+
+#[inline(always)]
+fn values(halves: [u16; LANES]) -> [f32; LANES] {
+    simd::widen(halves).unwrap_or_else(|| halves.map(widen))
+}
+
+#[inline(always)]
+fn nearest(values: [f32; LANES]) -> [u16; LANES] {
+    simd::narrow(values).unwrap_or_else(|| values.map(narrow))
+}
+
+/// Applies `$function` to the elements of two arrays.
+macro_rules! pairwise {
+    ($left:expr, $right:expr, |$one:ident, $other:ident| $function:expr) => {{
+        let (left, right, mut result) = ($left, $right, [Default::default(); LANES]);
+        for index in 0..LANES {
+            let ($one, $other) = (left[index], right[index]);
+            result[index] = $function;
+        }
+        result
+    }};
+}
+
+/// Defines the conversions of `LANES` elements from and to bytes.
+macro_rules! bytes {
+    ($type:ident, $bits:ty) => {
+        impl $type {
+            #[inline(always)]
+            fn from_ne_bytes(bytes: [u8; LANES * size_of::<$bits>()]) -> Self {
+                let mut result = [0; LANES];
+                for (result, bytes) in result.iter_mut().zip(bytes.as_chunks().0) {
+                    *result = <$bits>::from_ne_bytes(*bytes);
+                }
+                Self(result)
+            }
+
+            #[inline(always)]
+            fn to_ne_bytes(self) -> [u8; LANES * size_of::<$bits>()] {
+                let mut bytes = [0; LANES * size_of::<$bits>()];
+                for (bytes, bits) in bytes.as_chunks_mut().0.iter_mut().zip(self.0) {
+                    *bytes = bits.to_ne_bytes();
+                }
+                bytes
+            }
+        }
+    };
+}
+
+/// Defines the functions of [`Element`] that are the same for all types of `LANES` elements.
+macro_rules! lanes {
+    ($bits:ty) => {
+        fn reciprocal(ranks: usize) -> Option<Self> {
+            Some(Self([Self::one(1.0 / ranks as f32); LANES]))
+        }
+
+        #[inline(always)]
+        fn divide(self, _: usize) -> Self {
+            self
+        }
+
+        fn first(bytes: [u8; 8]) -> Self {
+            Self([<$bits>::from_ne_bytes(padded(&bytes)); LANES])
+        }
+
+        fn to_padded(self) -> [u8; 8] {
+            padded(&self.0[0].to_ne_bytes())
+        }
+
+        loops!();
+    };
+}
+
+extremes!(larger_half, smaller_half, u16, 0x7c00);
+extremes!(larger_bfloat16, smaller_bfloat16, u16, 0x7f80);
+
+/// `LANES` elements of IEEE 754 binary16.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Float16([u16; LANES]);
+
+bytes!(Float16, u16);
+
+impl Float16 {
+    fn one(value: f32) -> u16 {
+        narrow(value)
+    }
+}
+
+impl Element for Float16 {
+    #[inline(always)]
+    fn add(self, other: Self) -> Self {
+        Self(nearest(pairwise!(values(self.0), values(other.0), |one, other| one + other)))
+    }
+
+    #[inline(always)]
+    fn multiply(self, other: Self) -> Self {
+        Self(nearest(pairwise!(values(self.0), values(other.0), |one, other| one * other)))
+    }
+
+    #[inline(always)]
+    fn maximum(self, other: Self) -> Self {
+        Self(pairwise!(self.0, other.0, |one, other| larger_half(one, other)))
+    }
+
+    #[inline(always)]
+    fn minimum(self, other: Self) -> Self {
+        Self(pairwise!(self.0, other.0, |one, other| smaller_half(one, other)))
+    }
+
+    lanes!(u16);
+}
+
+/// `LANES` elements of bfloat16: the upper halves of f32.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Bfloat16([u16; LANES]);
+
+bytes!(Bfloat16, u16);
+
+impl Bfloat16 {
+    #[inline(always)]
+    fn one(value: f32) -> u16 {
+        let bits = value.to_bits();
+        let rounded = bits.wrapping_add(0x7fff + ((bits >> 16) & 1));
+        let nan = bits & !SIGN > INFINITY;
+        (if nan { 0x7fc0_0000 } else { rounded } >> 16) as u16
+    }
+
+    #[inline(always)]
+    fn value(bits: u16) -> f32 {
+        f32::from_bits(u32::from(bits) << 16)
+    }
+}
+
+impl Element for Bfloat16 {
+    #[inline(always)]
+    fn add(self, other: Self) -> Self {
+        Self(pairwise!(self.0, other.0, |one, other| Self::one(Self::value(one) + Self::value(other))))
+    }
+
+    #[inline(always)]
+    fn multiply(self, other: Self) -> Self {
+        Self(pairwise!(self.0, other.0, |one, other| Self::one(Self::value(one) * Self::value(other))))
+    }
+
+    #[inline(always)]
+    fn maximum(self, other: Self) -> Self {
+        Self(pairwise!(self.0, other.0, |one, other| larger_bfloat16(one, other)))
+    }
+
+    #[inline(always)]
+    fn minimum(self, other: Self) -> Self {
+        Self(pairwise!(self.0, other.0, |one, other| smaller_bfloat16(one, other)))
+    }
+
+    lanes!(u16);
+}
+
+/// Defines `LANES` elements of an 8-bit float. Its bits are a half's from bit `$shift` on, whose value is `$scale` times
+/// smaller. A result that is too large becomes the largest number, `$largest`; magnitudes from `$nan` on are NaN.
+///
+/// NCCL rounds results to a half and then to 8 bits. Here the half is one of the smaller values, which makes no
+/// difference.
+macro_rules! float8 {
+    ($($(#[$comment:meta])* $type:ident: $shift:expr, $scale:expr, $largest:expr, $nan:expr;)*) => {$(
+        $(#[$comment])*
+        #[derive(Debug, Clone, Copy)]
+        pub(crate) struct $type([u8; LANES]);
+
+        bytes!($type, u8);
+
+        impl $type {
+            /// The magnitude of the largest number.
+            const LARGEST: u16 = $largest;
+
+            fn one(value: f32) -> u8 {
+                let value = value / $scale;
+                // The smallest normal half's, if it is less.
+                let exponent = ((value.to_bits() & INFINITY) >> 23).max(113);
+                let unit = f32::from_bits((exponent - (10 - $shift)) << 23);
+                // A half holds all bits that are left.
+                Self::new([narrow((value / unit).round_ties_even() * unit); LANES]).0[0]
+            }
+
+            #[inline(always)]
+            fn new(halves: [u16; LANES]) -> Self {
+                let mut result = [0; LANES];
+                for (result, half) in result.iter_mut().zip(halves) {
+                    let magnitude = half & 0x7fff;
+                    let odd = (magnitude >> $shift) & 1;
+                    let rounded = (magnitude + ((1 << ($shift - 1)) - 1) + odd) >> $shift;
+                    let number = if rounded < Self::LARGEST { rounded } else { Self::LARGEST };
+                    let number = if magnitude > 0x7c00 { $nan } else { number };
+                    *result = (number | (half >> 15 << 7)) as u8;
+                }
+                Self(result)
+            }
+
+            #[inline(always)]
+            fn halves(self) -> [u16; LANES] {
+                let mut halves = [0; LANES];
+                for (half, bits) in halves.iter_mut().zip(self.0) {
+                    let magnitude = u16::from(bits & 0x7f);
+                    let number = if magnitude < $nan { magnitude << $shift } else { 0x7e00 };
+                    *half = number | (u16::from(bits >> 7) << 15);
+                }
+                halves
+            }
+        }
+
+        impl Element for $type {
+            #[inline(always)]
+            fn add(self, other: Self) -> Self {
+                let (left, right) = (values(self.halves()), values(other.halves()));
+                Self::new(nearest(pairwise!(left, right, |one, other| one + other)))
+            }
+
+            #[inline(always)]
+            fn multiply(self, other: Self) -> Self {
+                let (left, right) = (values(self.halves()), values(other.halves()));
+                Self::new(nearest(pairwise!(left, right, |one, other| one * other * $scale)))
+            }
+
+            #[inline(always)]
+            fn maximum(self, other: Self) -> Self {
+                Self::new(pairwise!(self.halves(), other.halves(), |one, other| larger_half(one, other)))
+            }
+
+            #[inline(always)]
+            fn minimum(self, other: Self) -> Self {
+                Self::new(pairwise!(self.halves(), other.halves(), |one, other| smaller_half(one, other)))
+            }
+
+            lanes!(u8);
+        }
+    )*};
+}
+
+float8!(
+    /// Four bits of exponent, three of mantissa, and no infinity.
+    Float8e4m3: 7, 256.0, 0x7e, 0x7f;
+    /// Five bits of exponent, two of mantissa.
+    Float8e5m2: 8, 1.0, 0x7b, 0x7d;
+);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Returns the value of a float by its definition; `special` is the exponent of infinity and NaN.
+    fn defined(bits: u32, exponent_bits: i32, mantissa_bits: i32, special: i32) -> f64 {
+        let mantissa = bits & ((1 << mantissa_bits) - 1);
+        let exponent = (bits >> mantissa_bits) as i32 & ((1 << exponent_bits) - 1);
+        let fraction = f64::from(mantissa) / f64::from(1 << mantissa_bits);
+        let bias = (1 << (exponent_bits - 1)) - 1;
+        let magnitude = match exponent {
+            0 => fraction * 2f64.powi(1 - bias),
+            _ if exponent == special && mantissa == 0 => f64::INFINITY,
+            _ if exponent == special => f64::NAN,
+            _ => (1.0 + fraction) * 2f64.powi(exponent - bias),
+        };
+        if bits >> (exponent_bits + mantissa_bits) & 1 == 0 { magnitude } else { -magnitude }
+    }
+
+    /// Returns the index of the value nearest to `value` in `ordered`, ties to even.
+    fn nearest_of(ordered: &[f64], value: f64) -> usize {
+        let above = ordered.partition_point(|candidate| *candidate < value);
+        if above == 0 || above == ordered.len() {
+            return above.min(ordered.len() - 1);
+        }
+        match (value - ordered[above - 1]).total_cmp(&(ordered[above] - value)) {
+            std::cmp::Ordering::Less => above - 1,
+            std::cmp::Ordering::Equal => above - above % 2,
+            std::cmp::Ordering::Greater => above,
+        }
+    }
+
+    fn same(one: f32, other: f32) -> bool {
+        one.to_bits() == other.to_bits() || one.is_nan() && other.is_nan()
+    }
+
+    #[test]
+    fn half_of_any_bits_has_its_value() {
+        for bits in 0..=u16::MAX {
+            let value = defined(bits.into(), 5, 10, 31) as f32;
+            assert!(same(widen(bits), value), "{bits:#x}");
+            assert!(same(values([bits; LANES])[LANES - 1], value), "{bits:#x}, by the CPU");
+        }
+    }
+
+    #[test]
+    fn value_is_rounded_to_the_nearest_half() {
+        let check = |value: f32, half: u16| {
+            let expected = [half, half | 0x8000];
+            assert_eq!([narrow(value), narrow(-value)], expected, "{value:e}");
+            assert_eq!([nearest([value; LANES])[0], nearest([-value; LANES])[0]], expected, "{value:e}");
+        };
+        for half in 0..0x7c00 {
+            // What would come after the largest half is where infinity begins.
+            let (value, next) = (widen(half), if half == 0x7bff { 65536.0 } else { widen(half + 1) });
+            let middle = f32::midpoint(value, next);
+            check(value, half);
+            check(middle.next_down(), half);
+            check(middle, half + half % 2);
+            check(middle.next_up(), half + 1);
+        }
+        check(f32::from_bits(1), 0);
+        check(f32::MAX, 0x7c00);
+        check(f32::INFINITY, 0x7c00);
+        assert!(widen(narrow(f32::NAN)).is_nan() && widen(nearest([-f32::NAN; LANES])[0]).is_nan());
+    }
+
+    #[test]
+    fn value_is_rounded_to_the_nearest_bfloat16() {
+        for bits in 0..0x7f80u16 {
+            let (value, next) = (Bfloat16::value(bits), Bfloat16::value(bits + 1));
+            let middle = f32::from_bits(value.to_bits() + 0x8000);
+            assert!(value < middle && middle < next);
+            assert_eq!(f64::from(value), defined(bits.into(), 8, 7, 255));
+            assert_eq!(Bfloat16::one(value), bits);
+            assert_eq!(Bfloat16::one(middle.next_down()), bits);
+            assert_eq!(Bfloat16::one(middle), bits + bits % 2);
+            assert_eq!(Bfloat16::one(-middle.next_up()), (bits + 1) | 0x8000);
+        }
+        assert!(Bfloat16::value(Bfloat16::one(f32::from_bits(0x7f80_0001))).is_nan());
+        assert!(Bfloat16::value(Bfloat16::one(-f32::from_bits(u32::MAX))).is_nan());
+    }
+
+    #[test]
+    fn subnormal_product_of_bfloat16_is_rounded_once() {
+        let ordered: Vec<f64> = (0..0x100).map(|bits| defined(bits, 8, 7, 255)).collect();
+        let product = |left, right| Bfloat16::one(Bfloat16::value(left) * Bfloat16::value(right));
+        // The smaller factor from subnormal to 2^-119, the other from 1/128 to 4.
+        for left in 1..0x0480u16 {
+            for right in (0x3c00..0x4080u16).step_by(if left < 0x100 { 1 } else { 61 }) {
+                let exact = f64::from(Bfloat16::value(left)) * f64::from(Bfloat16::value(right));
+                if exact > ordered[0xff] {
+                    continue;
+                }
+                let expected = nearest_of(&ordered, exact) as u16;
+                assert_eq!(product(left, right), expected, "{left:#x} times {right:#x}");
+                assert_eq!(product(right | 0x8000, left), expected | 0x8000, "{left:#x} times -{right:#x}");
+            }
+        }
+        // All mantissas, around half the smallest number.
+        for (left, right) in (0..0x80).flat_map(|left| (0..0x80).map(move |right| (left, right))) {
+            for right in [0x1d80 | right, 0x1e00 | right, 0x1e80 | right, 0x1f00 | right] {
+                let left = 0x1e00 | left;
+                let exact = f64::from(Bfloat16::value(left)) * f64::from(Bfloat16::value(right));
+                assert_eq!(
+                    product(left, right),
+                    nearest_of(&ordered, exact) as u16,
+                    "{left:#x} times {right:#x}"
+                );
+            }
+        }
+    }
+
+    macro_rules! float8_as_defined {
+        ($name:ident: $type:ident, $exponent:expr, $mantissa:expr, $special:expr) => {
+            #[test]
+            fn $name() {
+                const LARGEST: u8 = $type::LARGEST as u8;
+                let value = |bits: u8| match bits & 0x7f {
+                    // With four bits of exponent the last one is that of numbers, too.
+                    magnitude if $special == 16 && magnitude == 0x7f => f64::NAN,
+                    _ => defined(bits.into(), $exponent, $mantissa, $special),
+                };
+                let ordered: Vec<f64> = (0..=LARGEST).map(value).collect();
+                let encode = |value: f64| {
+                    let sign = if value.is_sign_negative() { 0x80 } else { 0 };
+                    sign | nearest_of(&ordered, value.abs()) as u8
+                };
+                // Every half becomes the nearest number.
+                for half in 0..=u16::MAX {
+                    let (expected, is) = (widen(half), $type::one(widen(half)));
+                    if expected.is_nan() {
+                        assert!(value(is).is_nan(), "of {half:#x}");
+                    } else {
+                        assert_eq!(is, encode(expected.into()), "of {half:#x}");
+                    }
+                }
+                let half = |result: f64| f64::from(widen(narrow(result as f32)));
+                for left in 0..=u8::MAX {
+                    let right: [u8; 256] = std::array::from_fn(|right| right as u8);
+                    for right in right.as_chunks::<LANES>().0 {
+                        let (many, others) = ($type([left; LANES]), $type(*right));
+                        let (sums, products) = (many.add(others).0, many.multiply(others).0);
+                        let (larger, smaller) = (many.maximum(others).0, many.minimum(others).0);
+                        for lane in 0..LANES {
+                            let (one, other) = (value(left), value(right[lane]));
+                            let minimum = if one.is_nan() || other.is_nan() {
+                                one.min(other)
+                            } else if one.total_cmp(&other).is_lt() {
+                                one
+                            } else {
+                                other
+                            };
+                            let maximum = if one.is_nan() || other.is_nan() {
+                                one.max(other)
+                            } else if one.total_cmp(&other).is_gt() {
+                                one
+                            } else {
+                                other
+                            };
+                            for (result, expected) in [
+                                (sums[lane], half(one + other)),
+                                (products[lane], half(one * other)),
+                                (larger[lane], maximum),
+                                (smaller[lane], minimum),
+                            ] {
+                                let right = if expected.is_nan() {
+                                    value(result).is_nan()
+                                } else {
+                                    result == encode(expected)
+                                };
+                                assert!(right, "{one} and {other}: {result:#x}, not {expected}");
+                            }
+                        }
+                    }
+                }
+            }
+        };
+    }
+
+    float8_as_defined!(e4m3_arithmetic_equals_that_of_halves: Float8e4m3, 4, 3, 16);
+    float8_as_defined!(e5m2_arithmetic_equals_that_of_halves: Float8e5m2, 5, 2, 31);
+}

@@ -1,0 +1,104 @@
+//! Cross-memory attach: reading and writing another process's memory by `process_vm_readv` and `process_vm_writev`.
+#![allow(unsafe_code)]
+
+use std::hint::black_box;
+use std::io;
+use std::ptr;
+use std::sync::LazyLock;
+use std::time::{Duration, Instant};
+
+use libc::{iovec, pid_t, process_vm_readv, process_vm_writev};
+
+use crate::shm::buffer::{ReadBuf, WriteBuf};
+use crate::shm::process::Process;
+
+/// Fills `to` from `address` in the process.
+pub(crate) fn read(process: &Process, address: u64, to: WriteBuf) -> io::Result<()> {
+    // SAFETY: the kernel writes to memory that `to` vouches for, and checks the other address itself.
+    transfer(process, address, to.start(), to.length(), |pid, own, other| unsafe {
+        process_vm_readv(pid, own, 1, other, 1, 0)
+    })
+}
+
+/// Copies `from` to `address` in the process.
+pub(crate) fn write(process: &Process, address: u64, from: ReadBuf) -> io::Result<()> {
+    // SAFETY: the kernel reads memory that `from` vouches for, and checks the other address itself, which the other rank
+    // published for writing.
+    transfer(process, address, from.start().cast_mut(), from.length(), |pid, own, other| unsafe {
+        process_vm_writev(pid, own, 1, other, 1, 0)
+    })
+}
+
+/// Checks that this process, `own`, may call [`write`] at all. The kernel's permission is the same for reading and
+/// writing, but a seccomp filter can refuse one of the two.
+pub(crate) fn check_write(own: &Process) -> io::Result<()> {
+    let (byte, mut copy) = (0u8, 0u8);
+    // SAFETY: one byte, valid until the call has ended.
+    let from = unsafe { ReadBuf::new(&raw const byte, 1) };
+    write(own, (&raw mut copy).expose_provenance() as u64, from)
+}
+
+/// The time to [`read`] a mebibyte and the time to copy one, the best of three; `None` if it cannot be read. Reading
+/// saves a copy, but the kernel looks up every page of the other process, and the cost of that differs between machines
+/// by several times.
+pub(crate) static READ_AND_COPY_TIMES: LazyLock<Option<[Duration; 2]>> = LazyLock::new(|| {
+    let own = Process::current().ok()?;
+    let (from, mut to) = (vec![1u8; 1 << 20], vec![0u8; 1 << 20]);
+    let mut best = [Duration::MAX; 2];
+    for _ in 0..3 {
+        let start = Instant::now();
+        // SAFETY: the length of `to`, which nothing else uses before the call has ended.
+        let buffer = unsafe { WriteBuf::new(to.as_mut_ptr(), to.len()) };
+        read(&own, from.as_ptr().expose_provenance() as u64, buffer).ok()?;
+        let read = Instant::now();
+        black_box(&mut to).copy_from_slice(black_box(&from));
+        best = [best[0].min(read - start), best[1].min(read.elapsed())];
+    }
+    Some(best)
+});
+
+/// Repeats `call` until it has transferred `length` bytes.
+fn transfer(
+    process: &Process,
+    address: u64,
+    own: *mut u8,
+    length: usize,
+    call: impl Fn(pid_t, *const iovec, *const iovec) -> isize,
+) -> io::Result<()> {
+    let pid = pid_t::try_from(process.pid).map_err(io::Error::other)?;
+    let mut done = 0;
+    while done < length {
+        let rest =
+            |start: *mut u8| iovec { iov_base: start.wrapping_add(done).cast(), iov_len: length - done };
+        let (own, other) = (rest(own), rest(ptr::without_provenance_mut(address as usize)));
+        match usize::try_from(call(pid, &raw const own, &raw const other)) {
+            Ok(0) => return Err(io::ErrorKind::UnexpectedEof.into()),
+            Ok(moved) => done += moved,
+            Err(_) => return Err(io::Error::last_os_error()),
+        }
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn read_and_write_transfer_bytes_and_unmapped_memory_is_an_error() {
+        // A process may read itself, by the same system call.
+        let own = Process::current().unwrap();
+        let (source, mut bytes) = (*b"some bytes", [0; 10]);
+        // SAFETY: ten bytes, used through this only.
+        let target = unsafe { WriteBuf::new(bytes.as_mut_ptr(), bytes.len()) };
+        read(&own, source.as_ptr().addr() as u64, target).unwrap();
+        assert_eq!(bytes, source);
+        // SAFETY: as above.
+        let source = unsafe { ReadBuf::new(b"other".as_ptr(), 5) };
+        write(&own, bytes.as_mut_ptr().expose_provenance() as u64, source).unwrap();
+        assert_eq!(&bytes, b"otherbytes");
+        check_write(&own).unwrap();
+        assert!(read(&own, 8, target).is_err(), "nothing is mapped there");
+        assert!(read(&Process { pid: u64::MAX, started: 0 }, 0, target).is_err());
+    }
+}

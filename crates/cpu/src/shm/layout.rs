@@ -1,0 +1,225 @@
+//! The layout of the shared memory: which word and which byte belongs to what.
+//!
+//! Words come first: the abort flag, then a control block for each rank (process, departure, steps, and the records of
+//! its last [`SLOTS`] steps), then a block for each pair of ranks (mailbox counters and signals). Bytes follow: each
+//! rank's eager buffers, its staging buffers, and a ring for each pair. Words that different ranks write are on
+//! different cache lines, and all of a short call is on one line.
+
+use crate::diag::error::{Error, Result};
+use crate::sync::primitive::LOOM;
+
+/// The most ranks of a communicator: more is taken for a mistake.
+pub(crate) const MAX_RANKS: usize = 1024;
+
+/// Bytes that a rank can publish eagerly, with the call itself.
+pub(crate) const EAGER_MAX: usize = if LOOM { 64 } else { 16 << 10 };
+
+/// Bytes that a rank can stage at a time.
+pub(crate) const STAGE: usize = if LOOM { 3 * 64 } else { 512 << 10 };
+
+/// Signals that a rank can raise at another, each with a counter of its own.
+pub(crate) const SIGNALS: usize = if LOOM { 2 } else { 16 };
+
+/// Words of a rank's own arguments that it can publish with a call.
+pub(crate) const RANK_ARGS: usize = 9;
+
+/// Record slots per rank: how far a rank may run ahead of the slowest.
+pub(super) const SLOTS: u64 = if LOOM { 2 } else { 8 };
+
+/// Staging buffers per rank: fewer than [`SLOTS`], as ranks that stage all wait for all.
+pub(super) const STAGES: u64 = 2;
+
+/// Words of a cache line.
+pub(super) const LINE: usize = if LOOM { 4 } else { 8 };
+
+// Words of the header.
+pub(super) const ABORT_FLAG: usize = 0;
+const HEADER: usize = LINE;
+
+// Words of a rank's control block.
+pub(super) const PROCESS: usize = 0;
+pub(super) const STARTED: usize = 1;
+pub(super) const DEPARTED: usize = 2;
+pub(super) const ACCESSES: usize = 3;
+pub(super) const STEP: usize = LINE;
+pub(super) const SEEN: usize = LINE + 1;
+const RECORDS: usize = 2 * LINE;
+const CONTROL: usize = RECORDS + SLOTS as usize * RECORD;
+
+// Words of a record.
+pub(super) const PUBLISHED: usize = 0;
+pub(super) const CALL_ARGS: usize = 1;
+pub(super) const INLINE: usize = 3;
+const RANK_ARGS_AT: usize = LINE;
+const RECORD: usize = 4 * LINE;
+
+// Words of a pair's block.
+const WRITTEN: usize = 0;
+const READ: usize = LINE;
+const REFUSED: usize = LINE + 1;
+const RAISED: usize = 2 * LINE;
+const AWAITED: usize = RAISED + SIGNALS;
+const PAIR: usize = AWAITED + SIGNALS;
+
+/// Bytes of eager data that fit into the cache line of the record.
+pub(super) const INLINE_MAX: usize = (LINE - INLINE) * size_of::<u64>();
+
+/// The layout for a number of ranks.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Layout {
+    ranks: usize,
+    /// Bytes of a pair's ring.
+    pub(super) ring: usize,
+}
+
+/// Word indices of a mailbox, and the byte offset of its ring.
+pub(super) struct MailboxLayout {
+    pub(super) written: usize,
+    pub(super) read: usize,
+    pub(super) refused: usize,
+    pub(super) ring: usize,
+}
+
+impl Layout {
+    /// Returns the layout for `ranks` ranks.
+    ///
+    /// # Errors
+    /// A number that is 0 or above [`MAX_RANKS`].
+    pub(super) fn new(ranks: usize) -> Result<Self> {
+        if !(1..=MAX_RANKS).contains(&ranks) {
+            return Err(Error::internal(format!("shared memory for {ranks} ranks")));
+        }
+        // Memory is taken only once it is used, but the more ranks, the more of it is.
+        let ring = if LOOM { 64 } else { ((256 << 20) / (ranks * ranks)).clamp(4 << 10, 64 << 10) & !0xfff };
+        Ok(Self { ranks, ring })
+    }
+
+    pub(super) fn ranks(&self) -> usize {
+        self.ranks
+    }
+
+    /// Returns the number of words.
+    pub(super) fn words(&self) -> usize {
+        HEADER + self.ranks * CONTROL + self.ranks * self.ranks * PAIR
+    }
+
+    /// Returns the number of bytes.
+    pub(super) fn bytes(&self) -> usize {
+        self.ring_of(self.ranks, 0)
+    }
+
+    /// Returns the number of words that belong to one rank.
+    pub(super) fn words_of_rank(&self) -> usize {
+        CONTROL + self.ranks * PAIR
+    }
+
+    /// Returns the index of a word of `rank`'s control block.
+    pub(super) fn control(&self, rank: usize, word: usize) -> usize {
+        assert!(rank < self.ranks, "rank {rank} of {}", self.ranks);
+        HEADER + rank * CONTROL + word
+    }
+
+    /// Returns the index of the first word of `rank`'s record of `step`.
+    pub(super) fn record(&self, rank: usize, step: u64) -> usize {
+        self.control(rank, RECORDS + (step % SLOTS) as usize * RECORD)
+    }
+
+    /// Returns the index of the first word of `rank`'s own arguments in its record of `step`.
+    pub(super) fn rank_args(&self, rank: usize, step: u64) -> usize {
+        self.record(rank, step) + RANK_ARGS_AT
+    }
+
+    /// Returns the word indices of the counters of a signal: how often `from` has raised it at `to`, and how often that
+    /// has been awaited.
+    pub(super) fn signal(&self, from: usize, to: usize, signal: usize) -> (usize, usize) {
+        assert!(signal < SIGNALS, "signal {signal} of {SIGNALS}");
+        let pair = self.pair(from, to);
+        (pair + RAISED + signal, pair + AWAITED + signal)
+    }
+
+    /// Returns the layout of the mailbox from one rank to another.
+    pub(super) fn mailbox(&self, from: usize, to: usize) -> MailboxLayout {
+        let pair = self.pair(from, to);
+        MailboxLayout {
+            written: pair + WRITTEN,
+            read: pair + READ,
+            refused: pair + REFUSED,
+            ring: self.ring_of(from, to),
+        }
+    }
+
+    /// Returns the byte offset of `rank`'s eager buffer of `step`.
+    pub(super) fn eager(&self, rank: usize, step: u64) -> usize {
+        (rank * SLOTS as usize + (step % SLOTS) as usize) * EAGER_MAX
+    }
+
+    /// Returns the byte offset of `rank`'s staging buffer of `step`.
+    pub(super) fn stage(&self, rank: usize, step: u64) -> usize {
+        let slot = rank * STAGES as usize + (step % STAGES) as usize;
+        self.eager(self.ranks, 0) + slot * STAGE
+    }
+
+    /// Returns the byte ranges, as offset and length, of `rank`'s eager and staging buffers.
+    pub(super) fn buffers(&self, rank: usize) -> [(usize, usize); 2] {
+        [(self.eager(rank, 0), SLOTS as usize * EAGER_MAX), (self.stage(rank, 0), STAGES as usize * STAGE)]
+    }
+
+    fn ring_of(&self, from: usize, to: usize) -> usize {
+        self.stage(self.ranks, 0) + (from * self.ranks + to) * self.ring
+    }
+
+    fn pair(&self, from: usize, to: usize) -> usize {
+        assert!(from < self.ranks && to < self.ranks, "ranks {from} and {to} of {}", self.ranks);
+        HEADER + self.ranks * CONTROL + (from * self.ranks + to) * PAIR
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn layout_of_any_number_of_ranks_fits_in_8_gib() {
+        let layout = Layout::new(MAX_RANKS).unwrap();
+        assert!(layout.ring >= 4096 && layout.words() * 8 + layout.bytes() < 8 << 30);
+        assert!(Layout::new(0).is_err() && Layout::new(MAX_RANKS + 1).is_err());
+    }
+
+    #[test]
+    fn layout_has_no_overlaps_and_no_gaps_between_buffers() {
+        let layout = Layout::new(3).unwrap();
+        let mut words = vec![ABORT_FLAG];
+        let mut bytes = vec![];
+        for rank in 0..3 {
+            words.extend(
+                [PROCESS, STARTED, DEPARTED, ACCESSES, STEP, SEEN].map(|word| layout.control(rank, word)),
+            );
+            for step in 0..SLOTS {
+                let record = layout.record(rank, step);
+                words.extend(record..record + LINE);
+                let args = layout.rank_args(rank, step);
+                words.extend(args..args + RANK_ARGS);
+                bytes.push((layout.eager(rank, step), EAGER_MAX));
+            }
+            bytes.extend((0..STAGES).map(|step| (layout.stage(rank, step), STAGE)));
+            for to in 0..3 {
+                let mailbox = layout.mailbox(rank, to);
+                words.extend([mailbox.written, mailbox.read]);
+                words.extend(mailbox.refused..mailbox.refused + 3);
+                for signal in 0..SIGNALS {
+                    let (raised, awaited) = layout.signal(rank, to, signal);
+                    words.extend([raised, awaited]);
+                }
+                bytes.push((mailbox.ring, layout.ring));
+            }
+        }
+        let count = words.len();
+        words.sort_unstable();
+        words.dedup();
+        assert_eq!(words.len(), count);
+        assert!(words.last().is_some_and(|last| *last < layout.words()));
+        bytes.sort_unstable();
+        assert!(bytes.windows(2).all(|pair| pair[0].0 + pair[0].1 == pair[1].0));
+        assert_eq!(bytes.last().map(|(at, length)| at + length), Some(layout.bytes()));
+    }
+}

@@ -1,0 +1,151 @@
+//! Mailboxes: a ring of bytes from each rank to each other.
+//!
+//! Positions count bytes and never decrease; the ring holds the bytes between the receiver's position and the sender's.
+//! What is in the ring is for `coll::point_to_point`.
+
+use std::ops::Range;
+use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
+
+use crate::diag::error::Result;
+use crate::shm::buffer::{ReadBuf, WriteBuf};
+use crate::shm::shared_state::SharedState;
+use crate::sync::primitive::{AtomicU64, LOOM};
+
+/// Bytes that never wrap if they begin at a multiple of their length.
+pub(crate) const CELL: u64 = 16;
+
+/// A message that does not fit into the ring is copied in chunks of this fraction of it, so that both ranks are busy.
+const CHUNKS: u64 = if LOOM { 2 } else { 4 };
+
+/// The mailbox from one rank to another.
+#[derive(Debug)]
+pub(crate) struct Mailbox<'a> {
+    state: &'a SharedState,
+    written: &'a AtomicU64,
+    read: &'a AtomicU64,
+    /// The last message that the receiver refused, by its position plus one, and two words of the receiver's.
+    refused: [&'a AtomicU64; 3],
+    /// The byte offset of the ring in the segment.
+    ring: usize,
+    /// Bytes of the ring.
+    size: u64,
+}
+
+impl<'a> Mailbox<'a> {
+    pub(crate) fn new(state: &'a SharedState, from: usize, to: usize) -> Self {
+        let layout = state.layout.mailbox(from, to);
+        Self {
+            state,
+            written: state.segment.word(layout.written),
+            read: state.segment.word(layout.read),
+            refused: std::array::from_fn(|word| state.segment.word(layout.refused + word)),
+            ring: layout.ring,
+            size: state.layout.ring as u64,
+        }
+    }
+
+    /// Returns the position up to which the sender has written, for the sender.
+    pub(crate) fn write_position(&self) -> u64 {
+        self.written.load(Relaxed)
+    }
+
+    /// Returns the position up to which the receiver has read, for the receiver.
+    pub(crate) fn read_position(&self) -> u64 {
+        self.read.load(Relaxed)
+    }
+
+    /// Makes what the sender has written up to `position` visible to the receiver.
+    pub(crate) fn publish(&self, position: u64) {
+        self.written.store(position, Release);
+    }
+
+    /// Frees what the receiver has read up to `position`.
+    pub(crate) fn release(&self, position: u64) {
+        self.read.store(position, Release);
+    }
+
+    /// Returns how far the sender has written beyond `position`.
+    pub(crate) fn available(&self, position: u64) -> u64 {
+        self.written.load(Acquire).saturating_sub(position)
+    }
+
+    /// Returns `true` if the receiver has read up to `position`.
+    pub(crate) fn is_read(&self, position: u64) -> bool {
+        self.read.load(Acquire) >= position
+    }
+
+    /// Returns how many of `length` bytes at `position`, of a message of `whole` bytes, are copied at a time: they do
+    /// not wrap.
+    pub(crate) fn chunk(&self, position: u64, length: u64, whole: u64) -> u64 {
+        let most = if whole > self.size { self.size / CHUNKS } else { self.size };
+        length.min(most).min(self.size - position % self.size)
+    }
+
+    /// Returns how many bytes of room a sender with `left` bytes to write waits for.
+    pub(crate) fn least_room(&self, left: u64) -> u64 {
+        left.min(self.size / CHUNKS)
+    }
+
+    /// Returns the memory of `range` of positions, which must not wrap.
+    pub(crate) fn memory(&self, range: Range<u64>) -> (ReadBuf, WriteBuf) {
+        self.state.segment.memory(self.offset(range.start), (range.end - range.start) as usize)
+    }
+
+    /// Writes words at a position, two by two, which never wrap.
+    pub(crate) fn write_words(&self, position: u64, words: &[u64]) {
+        for (index, [one, two]) in words.as_chunks().0.iter().enumerate() {
+            let bytes = (u128::from(*one) | u128::from(*two) << 64).to_le_bytes();
+            self.state.segment.write(self.offset(position + CELL * index as u64), &bytes);
+        }
+    }
+
+    /// Reads words at a position.
+    pub(crate) fn read_words<const N: usize>(&self, position: u64) -> [u64; N] {
+        std::array::from_fn(|index| {
+            let mut bytes = [0; size_of::<u64>()];
+            self.state.segment.read(self.offset(position + (index * bytes.len()) as u64), &mut bytes);
+            u64::from_le_bytes(bytes)
+        })
+    }
+
+    /// Refuses the message at `start`, before reading past it, with two words that tell why.
+    pub(crate) fn refuse(&self, start: u64, words: [u64; 2]) {
+        let [position, one, two] = self.refused;
+        one.store(words[0], Relaxed);
+        two.store(words[1], Relaxed);
+        position.store(start + 1, Release);
+    }
+
+    /// Returns the words with which the receiver refused the message at `start`, if it did.
+    pub(crate) fn refusal(&self, start: u64) -> Option<[u64; 2]> {
+        let [position, one, two] = self.refused;
+        (position.load(Acquire) == start + 1).then(|| [one.load(Relaxed), two.load(Relaxed)])
+    }
+
+    /// Waits until the ring has room for `least` bytes at `at` in the message that begins at `start`. Returns the bytes
+    /// of room, or `None` if the receiver, `peer`, refuses the message.
+    pub(crate) async fn wait_for_room(
+        &self,
+        peer: usize,
+        start: u64,
+        at: u64,
+        least: u64,
+    ) -> Result<Option<u64>> {
+        let mut room = None;
+        self.state
+            .wait(peer, || {
+                // In this order: the receiver refuses a message before it reads past it.
+                let read = self.read.load(Acquire);
+                let refused = self.refused[0].load(Acquire) == start + 1;
+                let space = self.size - at.saturating_sub(read).min(self.size);
+                room = (!refused).then_some(space);
+                refused || space >= least
+            })
+            .await?;
+        Ok(room)
+    }
+
+    fn offset(&self, position: u64) -> usize {
+        self.ring + (position % self.size) as usize
+    }
+}

@@ -1,0 +1,270 @@
+//! Mapped memory: private, or shared through an anonymous file that other processes can open.
+#![allow(unsafe_code)]
+
+use std::ffi::c_void;
+use std::fs::{OpenOptions, read_link};
+use std::io::{self, ErrorKind};
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::ptr::{self, NonNull};
+
+use rustix::fs::fstat;
+use rustix::io::Errno;
+use rustix::mm::{MapFlags, ProtFlags, mmap, mmap_anonymous, munmap};
+use rustix::process::{Resource, getrlimit};
+
+use crate::diag::error::{Error, Result};
+use crate::shm::memfd;
+use crate::shm::process::Process;
+
+/// Memory that this process maps, unmapped on drop.
+#[derive(Debug)]
+pub(crate) struct Mapping {
+    start: NonNull<u8>,
+    length: usize,
+}
+
+// SAFETY: the mapping is not bound to a thread, and nothing here accesses its bytes: those who do synchronize among
+// themselves.
+unsafe impl Send for Mapping {}
+// SAFETY: as for Send.
+unsafe impl Sync for Mapping {}
+
+impl Mapping {
+    /// Maps memory of this process alone, all zero.
+    pub(crate) fn private(length: usize) -> Result<Self> {
+        // SAFETY: the kernel chooses an address where nothing is mapped.
+        let start = unsafe {
+            mmap_anonymous(ptr::null_mut(), length, ProtFlags::READ | ProtFlags::WRITE, MapFlags::PRIVATE)
+        };
+        Self::new(start, length)
+    }
+
+    /// Creates memory that other processes can map, all zero, and the file through which they do.
+    pub(crate) fn shared(length: usize) -> Result<(Self, OwnedFd)> {
+        let file = memfd::create().map_err(cannot_create)?;
+        Self::fill(file, length)
+    }
+
+    /// Creates such memory within the process's limits: no longer than a file may be, and leaving half of the file
+    /// descriptors to the program.
+    pub(crate) fn shared_within_limits(length: usize) -> Result<(Self, OwnedFd)> {
+        // The kernel kills a process that makes a file longer than this.
+        if exceeds(length as u64, Resource::Fsize) {
+            return Err(cannot_create(Errno::FBIG));
+        }
+        let file = memfd::create().map_err(cannot_create)?;
+        // The kernel assigns the lowest free number.
+        if exceeds(2 * u64::from(file.as_raw_fd().unsigned_abs()), Resource::Nofile) {
+            return Err(cannot_create(Errno::MFILE));
+        }
+        Self::fill(file, length)
+    }
+
+    fn fill(file: OwnedFd, length: usize) -> Result<(Self, OwnedFd)> {
+        memfd::set_length(&file, length).map_err(cannot_create)?;
+        Ok((Self::map(&file, length)?, file))
+    }
+
+    /// Maps the memory that another rank created and sent as `file`, which must have `length` bytes.
+    pub(crate) fn received(file: impl AsFd, length: usize) -> Result<Self> {
+        let failed = |error| Error::system("shared memory cannot be examined", error);
+        let size = fstat(&file).map_err(failed)?.st_size;
+        if size as usize != length || !memfd::is_sealed(&file).map_err(failed)? {
+            return Err(Error::remote(format!(
+                "another rank sent an invalid shared memory file: {size} bytes, expected {length}, sealed"
+            )));
+        }
+        Self::map(file, length)
+    }
+
+    /// Maps the memory that `owner` shares through its file descriptor `file`, whole.
+    pub(crate) fn open(owner: &Process, file: u32) -> Result<Self> {
+        let pid = owner.pid;
+        let ended = || Error::remote(format!("process {pid} has ended, and its memory with it"));
+        let failed = |error: io::Error| match error.kind() {
+            _ if owner.ended() => ended(),
+            ErrorKind::NotFound => Error::remote(format!("process {pid} has no file descriptor {file}")),
+            _ => Error::system(&format!("file descriptor {file} of process {pid} cannot be opened"), error),
+        };
+        let path = format!("/proc/{pid}/fd/{file}");
+        let found = read_link(&path).map_err(failed)?;
+        let refused = |why: &str| {
+            Error::remote(format!(
+                "file descriptor {file} of process {pid} is {}, {why}, and not memory from ncclMemAlloc",
+                found.display()
+            ))
+        };
+        // Before opening, which would have side effects on a device.
+        if !found.as_os_str().as_encoded_bytes().starts_with(b"/memfd:") {
+            return Err(refused("not anonymous memory"));
+        }
+        let opened = OpenOptions::new().read(true).write(true).open(&path).map_err(failed)?;
+        // The process is still the owner, so it was when the file was opened.
+        if Process::of(pid).map_err(failed)? != *owner {
+            return Err(ended());
+        }
+        let failed = |error| Error::system("another process's memory cannot be examined", error);
+        if !memfd::is_sealed(&opened).map_err(failed)? {
+            return Err(refused("which can shrink"));
+        }
+        match usize::try_from(fstat(&opened).map_err(failed)?.st_size) {
+            Ok(length) if length > 0 => Self::map(&opened, length),
+            _ => Err(refused("which is empty")),
+        }
+    }
+
+    /// Maps `file`, which must be sealed and have `length` bytes.
+    fn map(file: impl AsFd, length: usize) -> Result<Self> {
+        let flags = MapFlags::SHARED | MapFlags::NORESERVE;
+        // SAFETY: the kernel chooses an address where nothing is mapped, and the file cannot shrink.
+        let start =
+            unsafe { mmap(ptr::null_mut(), length, ProtFlags::READ | ProtFlags::WRITE, flags, file, 0) };
+        Self::new(start, length)
+    }
+
+    fn new(start: rustix::io::Result<*mut c_void>, length: usize) -> Result<Self> {
+        let start = start
+            .map_err(|error| Error::system(&format!("{length} bytes of memory cannot be mapped"), error))?;
+        let start = NonNull::new(start.cast()).ok_or_else(|| Error::internal("mapped at address zero"))?;
+        Ok(Self { start, length })
+    }
+
+    pub(crate) fn start(&self) -> NonNull<u8> {
+        self.start
+    }
+
+    pub(crate) fn length(&self) -> usize {
+        self.length
+    }
+
+    /// Returns the start of the `length` bytes at `offset`, or `None` if they are not inside.
+    pub(crate) fn range(&self, offset: u64, length: usize) -> Option<NonNull<u8>> {
+        let offset = usize::try_from(offset).ok()?;
+        if length > self.length.checked_sub(offset)? {
+            return None;
+        }
+        NonNull::new(self.start.as_ptr().wrapping_add(offset))
+    }
+}
+
+impl Drop for Mapping {
+    fn drop(&mut self) {
+        // SAFETY: the mapping is this value's alone, and its owner no longer uses the bytes.
+        let result = unsafe { munmap(self.start.as_ptr().cast(), self.length) };
+        debug_assert!(result.is_ok());
+    }
+}
+
+fn cannot_create(error: Errno) -> Error {
+    Error::system("shared memory cannot be created", error)
+}
+
+fn exceeds(value: u64, resource: Resource) -> bool {
+    getrlimit(resource).current.is_some_and(|limit| value > limit)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::process::Command;
+
+    use libnccl::sys::ncclResult_t;
+    use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, ftruncate, memfd_create};
+
+    fn number(file: impl AsFd) -> u32 {
+        file.as_fd().as_raw_fd().unsigned_abs()
+    }
+
+    fn refusal(file: u32) -> String {
+        let error = Mapping::open(&Process::current().unwrap(), file).unwrap_err();
+        assert_eq!(error.code, ncclResult_t::ncclRemoteError);
+        error.text
+    }
+
+    #[test]
+    fn two_mappings_of_one_file_share_bytes() {
+        let (one, file) = Mapping::shared(8192).unwrap();
+        let two = Mapping::open(&Process::current().unwrap(), number(&file)).unwrap();
+        let (there, back) = (5000, 8191);
+        // SAFETY: inside the mappings, one byte each, and no other thread has them.
+        unsafe {
+            one.range(there, 1).unwrap().write(7);
+            two.range(back, 1).unwrap().write(9);
+            assert_eq!(two.range(there, 1).unwrap().read(), 7);
+            assert_eq!(one.range(back, 1).unwrap().read(), 9);
+        }
+        drop((one, file));
+        // SAFETY: as above; this mapping needs no other.
+        assert_eq!(unsafe { two.range(there, 1).unwrap().read() }, 7);
+    }
+
+    #[test]
+    fn range_outside_the_mapping_is_none() {
+        let (mapping, _file) = Mapping::shared(8192).unwrap();
+        assert_eq!(mapping.range(0, 8192), Some(mapping.start()));
+        assert_eq!(mapping.range(8191, 1).unwrap().addr().get(), mapping.start().addr().get() + 8191);
+        for (offset, length) in [(0, 8193), (8191, 2), (8193, 0), (u64::MAX, 1), (1, usize::MAX)] {
+            assert_eq!(mapping.range(offset, length), None, "{offset}+{length}");
+        }
+    }
+
+    #[test]
+    fn shared_file_is_sealed_and_close_on_exec() {
+        let (_mapping, file) = Mapping::shared(8192).unwrap();
+        assert_eq!(ftruncate(&file, 4096), Err(Errno::PERM));
+        assert!(rustix::io::fcntl_getfd(&file).unwrap().contains(rustix::io::FdFlags::CLOEXEC));
+    }
+
+    #[test]
+    fn open_of_another_kind_of_file_names_it() {
+        let regular = std::fs::File::open("/proc/self/exe").unwrap();
+        let program = std::env::current_exe().unwrap();
+        let text = refusal(number(&regular));
+        assert!(text.contains(&format!(" is {}, not anonymous memory", program.display())), "{text}");
+
+        let (pipe, _other_end) = std::io::pipe().unwrap();
+        let text = refusal(number(&pipe));
+        assert!(text.contains(" is pipe:["), "{text}");
+
+        let loose = memfd_create("loose", MemfdFlags::ALLOW_SEALING).unwrap();
+        ftruncate(&loose, 8192).unwrap();
+        let text = refusal(number(&loose));
+        assert!(text.contains(" is /memfd:loose (deleted), which can shrink"), "{text}");
+
+        let empty = memfd_create("empty", MemfdFlags::ALLOW_SEALING).unwrap();
+        fcntl_add_seals(&empty, SealFlags::SHRINK).unwrap();
+        let text = refusal(number(&empty));
+        assert!(text.contains("which is empty"), "{text}");
+
+        let text = refusal(i32::MAX as u32);
+        assert!(text.ends_with("has no file descriptor 2147483647"), "{text}");
+    }
+
+    #[test]
+    fn open_of_a_reused_pid_is_refused() {
+        let (_mapping, file) = Mapping::shared(8192).unwrap();
+        let current = Process::current().unwrap();
+        let before = Process { started: current.started - 1, ..current };
+        let error = Mapping::open(&before, number(&file)).unwrap_err();
+        assert_eq!(error.text, format!("process {} has ended, and its memory with it", current.pid));
+    }
+
+    #[test]
+    fn open_of_an_ended_process_is_refused_before_and_after_reaping() {
+        let mut child = Command::new("sleep").arg("60").spawn().unwrap();
+        let process = Process::of(child.id().into()).unwrap();
+        let refused = |file| {
+            let error = Mapping::open(&process, file).unwrap_err();
+            (error.code, error.text.contains("has ended"))
+        };
+        assert_eq!(refused(1_000), (ncclResult_t::ncclRemoteError, false), "it runs");
+        child.kill().unwrap();
+        let deadline = std::time::Instant::now() + std::time::Duration::from_secs(5);
+        while !process.ended() {
+            assert!(std::time::Instant::now() < deadline);
+        }
+        assert_eq!(refused(0), (ncclResult_t::ncclRemoteError, true));
+        child.wait().unwrap();
+        assert_eq!(refused(0), (ncclResult_t::ncclRemoteError, true));
+    }
+}

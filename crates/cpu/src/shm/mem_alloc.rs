@@ -1,0 +1,272 @@
+//! Memory from `ncclMemAlloc`: whole pages, all zero, which other processes of the host can map.
+//!
+//! Collectives on it need no copies between processes. A process that may not open this process's `/proc` entries, such
+//! as another user's, cannot map it.
+//!
+//! A forked child shares this memory with its parent, unlike other memory: each sees the other's writes. It is freed
+//! when the process that allocated it frees it.
+#![allow(unsafe_code)]
+
+use std::collections::BTreeMap;
+use std::ffi::c_void;
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::ptr;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{PoisonError, RwLock, RwLockWriteGuard};
+
+use rustix::fs::{FallocateFlags, fallocate};
+
+use crate::diag::debug::{self, Subsystem};
+use crate::diag::error::{Error, Result};
+use crate::shm::mapping::Mapping;
+
+/// The granularity of sizes in bytes; where pages are larger, the kernel rounds further.
+const PAGE: usize = 4096;
+
+#[derive(Debug)]
+struct Allocation {
+    number: u64,
+    mapping: Mapping,
+    /// The file through which others map the memory, open until it is freed; `None` if the memory is private.
+    file: Option<OwnedFd>,
+    /// The pid of the process that allocated it, and not of a forked child.
+    process: u32,
+}
+
+/// The allocations, by address.
+static ALLOCATIONS: RwLock<BTreeMap<usize, Allocation>> = RwLock::new(BTreeMap::new());
+
+/// Shared memory of a process, in terms that other processes understand.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct ShmHandle {
+    /// The allocation's number, never 0 and never reused in a process.
+    pub(crate) allocation: u64,
+    /// The file descriptor's number in the owner.
+    pub(crate) file: u32,
+    pub(crate) offset: u64,
+}
+
+/// Allocates `size` bytes, or returns NULL for 0.
+pub(crate) fn allocate(size: usize) -> Result<*mut c_void> {
+    if size == 0 {
+        return Ok(ptr::null_mut());
+    }
+    // A size that overflows is refused by the kernel.
+    let size = size.checked_next_multiple_of(PAGE).unwrap_or(size);
+    // Private memory first: the kernel refuses more of it than the host has, while it creates a file of any size and
+    // kills the process that uses it.
+    let private = Mapping::private(size)?;
+    let (mapping, file) = match Mapping::shared_within_limits(size) {
+        Ok((mapping, file)) => (mapping, Some(file)),
+        // Most likely out of file descriptors, which must not make an allocation fail: private memory is only slower.
+        Err(error) => {
+            debug::info(Subsystem::Allocation, || {
+                format!(
+                    "{size} bytes at {:p} are not shared with other processes: {}",
+                    private.start(),
+                    error.text
+                )
+            });
+            (private, None)
+        }
+    };
+    let memory = mapping.start();
+    static LAST: AtomicU64 = AtomicU64::new(0);
+    let number = LAST.fetch_add(1, Ordering::Relaxed) + 1;
+    allocations()
+        .insert(memory.addr().get(), Allocation { number, mapping, file, process: std::process::id() });
+    Ok(memory.as_ptr().cast())
+}
+
+/// Frees what [`allocate`] returned.
+///
+/// # Safety
+///
+/// The memory is no longer used in this process.
+pub(crate) unsafe fn free(memory: *mut c_void) -> Result {
+    if memory.is_null() {
+        return Ok(());
+    }
+    let allocation = allocations()
+        .remove(&memory.addr())
+        .ok_or_else(|| Error::argument(format!("{memory:p} is not from ncclMemAlloc, or was freed")))?;
+    // Other processes may keep the memory mapped, but its pages are free at once.
+    if let Some(file) = &allocation.file
+        && allocation.process == std::process::id()
+        && let Err(error) = fallocate(
+            file,
+            FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE,
+            0,
+            allocation.mapping.length() as u64,
+        )
+    {
+        debug::info(Subsystem::Allocation, || {
+            format!("memory at {memory:p} is free only once no process maps it any more: {error}")
+        });
+    }
+    Ok(())
+}
+
+/// Returns the handle of `length` bytes at `start`, or `None` unless they are in one shared allocation of this process.
+pub(crate) fn find(start: *const u8, length: usize) -> Option<ShmHandle> {
+    let allocations = ALLOCATIONS.read().unwrap_or_else(PoisonError::into_inner);
+    let (first, Allocation { number, mapping, file, .. }) = allocations.range(..=start.addr()).next_back()?;
+    let (file, offset) = (file.as_ref()?, (start.addr() - first) as u64);
+    mapping.range(offset, length)?;
+    Some(ShmHandle { allocation: *number, file: file.as_raw_fd().unsigned_abs(), offset })
+}
+
+fn allocations() -> RwLockWriteGuard<'static, BTreeMap<usize, Allocation>> {
+    ALLOCATIONS.write().unwrap_or_else(PoisonError::into_inner)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::process::Command;
+
+    use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+
+    use crate::shm::process::Process;
+
+    /// Memory that is freed on drop.
+    struct Memory(*mut u8);
+
+    impl Memory {
+        fn new(size: usize) -> Self {
+            Self(allocate(size).unwrap().cast())
+        }
+    }
+
+    impl Drop for Memory {
+        fn drop(&mut self) {
+            // SAFETY: the memory is this test's only.
+            unsafe { free(self.0.cast()) }.unwrap();
+        }
+    }
+
+    #[test]
+    fn mapped_memory_shows_the_owners_writes() {
+        let memory = Memory::new(10_000);
+        let handle = find(memory.0.wrapping_add(9_000), 1_000).unwrap();
+        assert_eq!(handle.offset, 9_000);
+        let mapping = Mapping::open(&Process::current().unwrap(), handle.file).unwrap();
+        // SAFETY: 10000 bytes, of this test only.
+        unsafe { memory.0.add(9_999).write(7) };
+        // SAFETY: as above.
+        assert_eq!(unsafe { mapping.range(handle.offset, 1_000).unwrap().add(999).read() }, 7);
+    }
+
+    #[test]
+    fn freed_pages_are_released_while_another_process_maps_them() {
+        let memory = Memory::new(10_000);
+        let handle = find(memory.0, 10_000).unwrap();
+        let mapping = Mapping::open(&Process::current().unwrap(), handle.file).unwrap();
+        let there = mapping.range(handle.offset, 10_000).unwrap();
+        // SAFETY: 10000 bytes, of this test only.
+        unsafe { memory.0.add(9_999).write(7) };
+        // SAFETY: as above.
+        assert_eq!(unsafe { there.add(9_999).read() }, 7);
+        drop(memory);
+        // SAFETY: as above; `mapping` keeps the file's size, and its pages are zero again.
+        assert_eq!(unsafe { there.add(9_999).read() }, 0);
+    }
+
+    #[test]
+    fn pointer_is_found_up_to_the_end_of_the_last_page() {
+        let memory = Memory::new(10_000);
+        let whole = find(memory.0, 12_288).unwrap();
+        assert_ne!(whole.allocation, 0);
+        assert_eq!(whole.offset, 0);
+        assert_eq!(find(memory.0.wrapping_add(12_287), 1), Some(ShmHandle { offset: 12_287, ..whole }));
+        assert_eq!(find(memory.0, 12_289), None);
+        assert_eq!(find(memory.0.wrapping_add(12_287), 2), None);
+        assert_eq!(find(memory.0, usize::MAX), None);
+        let other = 0_u8;
+        assert_eq!(find(&raw const other, 1), None);
+        assert_eq!(find(ptr::null(), 0), None);
+    }
+
+    #[test]
+    fn adjacent_allocations_are_told_apart() {
+        // The kernel places mappings side by side where it can.
+        let memories: Vec<Memory> = (0..64).map(|_| Memory::new(4096)).collect();
+        let (mut numbers, mut adjacent) = (Vec::new(), 0);
+        for memory in &memories {
+            let handle = find(memory.0, 4096).unwrap();
+            let end = memory.0.wrapping_add(4096);
+            assert_eq!(find(end.wrapping_sub(1), 1), Some(ShmHandle { offset: 4095, ..handle }));
+            assert_eq!(find(memory.0, 4097), None);
+            if let Some(after) = find(end, 1) {
+                assert_eq!(after.offset, 0);
+                adjacent += 1;
+            }
+            numbers.push((handle.allocation, handle.file));
+        }
+        assert!(adjacent > 0, "nothing was tested");
+        numbers.sort_unstable();
+        numbers.dedup_by_key(|(allocation, _)| *allocation);
+        assert_eq!(numbers.len(), 64);
+        numbers.sort_unstable_by_key(|(_, file)| *file);
+        numbers.dedup_by_key(|(_, file)| *file);
+        assert_eq!(numbers.len(), 64);
+    }
+
+    #[test]
+    fn freed_memory_is_not_found_and_its_number_not_reused() {
+        let mut last = 0;
+        for _ in 0..10 {
+            let memory = Memory::new(4096);
+            let handle = find(memory.0, 4096).unwrap();
+            assert!(handle.allocation > last);
+            last = handle.allocation;
+            let start = memory.0;
+            drop(memory);
+            // Another test may have got the address since.
+            assert!(find(start, 1).is_none_or(|now| now.allocation > last));
+        }
+    }
+
+    /// Runs in a child process, as the limits apply to a whole process.
+    #[test]
+    fn allocation_beyond_the_process_limits_is_private() {
+        const CHILD: &str = "LIBNCCL_TEST_LIMITS";
+        if std::env::var_os(CHILD).is_none() {
+            let name = "shm::mem_alloc::tests::allocation_beyond_the_process_limits_is_private";
+            let mut child = Command::new(std::env::current_exe().unwrap());
+            let output = child.args([name, "--exact", "--nocapture"]).env(CHILD, "").output().unwrap();
+            let text = String::from_utf8_lossy(&output.stdout);
+            assert!(output.status.success(), "{text}{}", String::from_utf8_lossy(&output.stderr));
+            assert!(text.contains("1 passed"), "{text}");
+            return;
+        }
+        let limit = |resource, current| {
+            let maximum = getrlimit(resource).maximum;
+            setrlimit(resource, Rlimit { current: Some(current), maximum }).unwrap();
+        };
+        let used = |memory: &Memory| {
+            // SAFETY: 4096 bytes, of this test only.
+            let bytes = unsafe { std::slice::from_raw_parts_mut(memory.0, 4096) };
+            assert!(bytes.iter().all(|byte| *byte == 0));
+            bytes.fill(1);
+        };
+        limit(Resource::Fsize, 8192);
+        assert!(find(Memory::new(8192).0, 1).is_some());
+        let long = Memory::new(8193);
+        assert_eq!(find(long.0, 1), None, "longer than a file may be");
+        used(&long);
+
+        limit(Resource::Nofile, 400);
+        let memories: Vec<Memory> = (0..400).map(|_| Memory::new(4096)).collect();
+        memories.iter().for_each(used);
+        let shared = memories.iter().filter(|memory| find(memory.0, 1).is_some()).count();
+        assert!((1..=201).contains(&shared), "half of the file descriptors: {shared}");
+        std::fs::File::open("/proc/self/exe").expect("file descriptors are left");
+
+        limit(Resource::Nofile, 1);
+        std::fs::File::open("/proc/self/exe").expect_err("no file descriptor is left");
+        let memory = Memory::new(4096);
+        used(&memory);
+        assert_eq!(find(memory.0, 1), None);
+    }
+}

@@ -1,0 +1,187 @@
+//! Peer access: the buffers of other ranks that this rank can use directly.
+//!
+//! Those are the buffers of its own process, and of other processes the memory from `ncclMemAlloc`, which it maps.
+#![allow(unsafe_code)]
+
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicU8, Ordering::Relaxed};
+use std::sync::{Arc, LazyLock, Mutex, MutexGuard, OnceLock, PoisonError};
+
+use crate::diag::debug::{self, Subsystem};
+use crate::shm::buffer::{ReadBuf, WriteBuf};
+use crate::shm::mapping::Mapping;
+use crate::shm::mem_alloc::{self, ShmHandle};
+use crate::shm::process::Process;
+
+/// The number of other ranks' allocations that are remembered, and of other processes' that stay mapped.
+pub(super) const CACHE_SIZE: usize = 256;
+
+/// `NCCL_P2P_DISABLE=1`, as in NCCL: no rank uses another's memory, and everything is staged.
+static P2P_DISABLED: LazyLock<bool> =
+    LazyLock::new(|| is_set("NCCL_P2P_DISABLE", "no rank uses another's memory"));
+
+/// `NCCL_SHM_DISABLE=1`, as in NCCL: nothing is staged in shared memory if there is another way.
+static SHM_DISABLED: LazyLock<bool> =
+    LazyLock::new(|| is_set("NCCL_SHM_DISABLE", "nothing is staged that can be read"));
+
+fn is_set(name: &str, meaning: &str) -> bool {
+    let set = std::env::var_os(name).is_some_and(|value| value == "1");
+    if set {
+        debug::info(Subsystem::Environment, || format!("{name} set by environment to 1: {meaning}"));
+    }
+    set
+}
+
+/// Returns `true` if `NCCL_SHM_DISABLE` is 1.
+pub(super) fn is_shm_disabled() -> bool {
+    *SHM_DISABLED
+}
+
+/// A buffer of a rank, as it is published to the others.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct RemoteBuffer {
+    pub(super) address: u64,
+    /// Its memory, if other processes can map it.
+    pub(super) handle: Option<ShmHandle>,
+}
+
+impl RemoteBuffer {
+    pub(crate) const WORDS: usize = 4;
+
+    /// Returns `length` bytes at `start`, with their handle if it is needed by `other_processes`.
+    pub(crate) fn new(start: *const u8, length: usize, other_processes: bool) -> Self {
+        if *P2P_DISABLED {
+            return Self { address: 0, handle: None };
+        }
+        let handle = if other_processes && length > 0 { mem_alloc::find(start, length) } else { None };
+        Self { address: start.expose_provenance() as u64, handle }
+    }
+
+    /// Returns `true` if its owner lets others use it.
+    pub(crate) fn is_published(self) -> bool {
+        self.address != 0
+    }
+
+    /// Returns `true` if other processes can map it, as far as its owner knows.
+    pub(crate) fn is_shared(self) -> bool {
+        self.handle.is_some()
+    }
+
+    pub(crate) fn to_words(self) -> [u64; Self::WORDS] {
+        let ShmHandle { allocation, file, offset } =
+            self.handle.unwrap_or(ShmHandle { allocation: 0, file: 0, offset: 0 });
+        [self.address, allocation, file.into(), offset]
+    }
+
+    pub(crate) fn from_words([address, allocation, file, offset]: [u64; Self::WORDS]) -> Self {
+        let handle = ShmHandle { allocation, file: file as u32, offset };
+        Self { address, handle: (allocation != 0).then_some(handle) }
+    }
+}
+
+/// An allocation, by its owner's rank and its number there.
+pub(super) type Key = (usize, u64);
+
+/// The access to an allocation of another rank.
+#[derive(Debug)]
+pub(super) enum Access {
+    /// It belongs to this process.
+    SameProcess,
+    Mapped(Arc<Mapping>),
+    /// Not every rank has access.
+    Denied,
+}
+
+/// The allocations of other ranks that a communicator has looked at.
+#[derive(Debug, Default)]
+pub(crate) struct PeerAccess {
+    /// The same at all ranks.
+    known: Mutex<HashMap<Key, Access>>,
+    /// This rank's mappings, also of allocations that only two ranks use; `None` if it cannot be mapped.
+    mappings: Mutex<HashMap<Key, Option<Arc<Mapping>>>>,
+    /// Set once ranks know whether every one may read and write every other's memory.
+    pub(super) readable: OnceLock<bool>,
+    /// The transports that the log has mentioned, a bit each.
+    logged: AtomicU8,
+}
+
+impl PeerAccess {
+    /// Returns `true` the first time it is called for `transport`.
+    pub(crate) fn is_first_use(&self, transport: u8) -> bool {
+        // Nearly always `false`, and then nothing is written.
+        let bit = 1 << transport;
+        self.logged.load(Relaxed) & bit == 0 && self.logged.fetch_or(bit, Relaxed) & bit == 0
+    }
+
+    pub(super) fn known(&self) -> MutexGuard<'_, HashMap<Key, Access>> {
+        self.known.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Returns the mapping of an allocation of `owner`, which is rank `rank` in another process.
+    pub(super) fn map(&self, rank: usize, owner: &Process, handle: ShmHandle) -> Option<Arc<Mapping>> {
+        let mut mappings = self.mappings.lock().unwrap_or_else(PoisonError::into_inner);
+        let key = (rank, handle.allocation);
+        if mappings.len() >= CACHE_SIZE && !mappings.contains_key(&key) {
+            // Those in use stay mapped for as long as they are.
+            mappings.clear();
+        }
+        let open = || match Mapping::open(owner, handle.file) {
+            Ok(mapping) => Some(Arc::new(mapping)),
+            Err(error) => {
+                debug::info(Subsystem::SharedMemory, || {
+                    format!("memory of rank {rank} is not used directly: {}", error.text)
+                });
+                None
+            }
+        };
+        mappings.entry(key).or_insert_with(open).clone()
+    }
+}
+
+/// A range of a rank's memory, accessible for as long as this lives.
+#[derive(Debug)]
+pub(crate) struct MappedRange {
+    pub(super) memory: RangeMemory,
+    pub(super) length: usize,
+}
+
+#[derive(Debug)]
+pub(super) enum RangeMemory {
+    /// At an address of this process.
+    Address(u64),
+    /// At an offset of a mapping.
+    Mapping(Arc<Mapping>, u64),
+}
+
+impl MappedRange {
+    pub(crate) fn length(&self) -> usize {
+        self.length
+    }
+
+    /// Returns the `length` bytes from `at` on to read, or `None` if they are not inside.
+    pub(crate) fn read_buf(&self, at: usize, length: usize) -> Option<ReadBuf> {
+        // SAFETY: `start` checks the bounds; the owner guaranteed the memory when it published it, and keeps it until
+        // no rank uses it any more.
+        self.start(at, length).map(|start| unsafe { ReadBuf::new(start, length) })
+    }
+
+    /// Returns the `length` bytes from `at` on to write, or `None` if they are not inside.
+    pub(crate) fn write_buf(&self, at: usize, length: usize) -> Option<WriteBuf> {
+        // SAFETY: as in `read_buf`; concurrent writes are ruled out by the ranks' own synchronization.
+        self.start(at, length).map(|start| unsafe { WriteBuf::new(start, length) })
+    }
+
+    fn start(&self, at: usize, length: usize) -> Option<*mut u8> {
+        if length > self.length.checked_sub(at)? {
+            return None;
+        }
+        match &self.memory {
+            RangeMemory::Address(address) => {
+                Some(std::ptr::with_exposed_provenance_mut((*address as usize).checked_add(at)?))
+            }
+            RangeMemory::Mapping(mapping, offset) => {
+                mapping.range(offset.checked_add(at as u64)?, length).map(std::ptr::NonNull::as_ptr)
+            }
+        }
+    }
+}

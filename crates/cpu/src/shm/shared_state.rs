@@ -1,0 +1,275 @@
+//! The state that the ranks of a communicator share, and the steps by which they synchronize.
+//!
+//! Operations that ranks do together consist of steps: a rank publishes a record, announces the step, and waits until
+//! the ranks that it needs, nearly always all, have announced it. Every word has one writer, but for the abort flag.
+//! A record stays valid until its slot is reused, [`SLOTS`] steps later, so no acknowledgement is needed.
+
+use std::ops::Range;
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
+
+use crate::diag::error::Result;
+use crate::shm::buffer::{ReadBuf, WriteBuf};
+use crate::shm::layout::{
+    CALL_ARGS, INLINE, INLINE_MAX, LINE, Layout, PROCESS, PUBLISHED, RANK_ARGS, SEEN, SLOTS, STAGE, STARTED,
+    STEP,
+};
+use crate::shm::process::Process;
+use crate::shm::segment::Segment;
+use crate::sync::backoff;
+use crate::sync::primitive::AtomicU64;
+
+/// Bytes of eager data that are written ahead for the next step.
+const PREWRITE_MAX: usize = 256;
+
+/// Bytes of a cache line.
+const LINE_BYTES: usize = 64;
+
+#[derive(Debug)]
+pub(crate) struct SharedState {
+    pub(super) segment: Segment,
+    pub(super) layout: Layout,
+    pub(super) processes: Vec<Process>,
+    is_one_process: bool,
+}
+
+impl SharedState {
+    /// Creates the shared state of `processes`, one a rank, and the file through which other processes open it.
+    pub(crate) fn create(processes: &[Process]) -> Result<(Self, OwnedFd)> {
+        let layout = Layout::new(processes.len())?;
+        let (segment, file) = Segment::create(layout.words(), layout.bytes())?;
+        let state =
+            Self { segment, layout, processes: processes.to_vec(), is_one_process: all_equal(processes) };
+        for (rank, process) in processes.iter().enumerate() {
+            state.control(rank, PROCESS).store(process.pid, Relaxed);
+            state.control(rank, STARTED).store(process.started, Relaxed);
+        }
+        Ok((state, file))
+    }
+
+    /// Opens the shared state that another rank created.
+    pub(crate) fn open(file: impl AsFd, ranks: usize) -> Result<Self> {
+        let layout = Layout::new(ranks)?;
+        let segment = Segment::open(file, layout.words(), layout.bytes())?;
+        let mut state = Self { segment, layout, processes: vec![], is_one_process: false };
+        let word = |rank, word| state.control(rank, word).load(Relaxed);
+        let process = |rank| Process { pid: word(rank, PROCESS), started: word(rank, STARTED) };
+        state.processes = (0..ranks).map(process).collect();
+        state.is_one_process = all_equal(&state.processes);
+        Ok(state)
+    }
+
+    pub(crate) fn ranks(&self) -> usize {
+        self.layout.ranks()
+    }
+
+    pub(crate) fn process(&self, rank: usize) -> Process {
+        self.processes[rank]
+    }
+
+    /// Returns `true` if all ranks are threads of one process.
+    pub(crate) fn is_one_process(&self) -> bool {
+        self.is_one_process
+    }
+
+    /// Returns the number of `rank`'s next step, once the slot of its record is free.
+    pub(crate) async fn next_step(&self, rank: usize) -> Result<u64> {
+        let last = self.control(rank, STEP);
+        let step = last.load(Relaxed) + 1;
+        if !self.slot_is_free(rank, step) {
+            self.wait_for_slot(rank, step).await?;
+        }
+        // Release: by then the rank has read all that it needs of the others' records of earlier steps.
+        last.store(step, Release);
+        Ok(step)
+    }
+
+    /// Waits until the other ranks have ended the step whose slot `rank` reuses for `step`.
+    async fn wait_for_slot(&self, rank: usize, step: u64) -> Result {
+        let mut least = step;
+        for other in (0..self.ranks()).filter(|other| *other != rank) {
+            let begun = self.control(other, STEP);
+            let is_near = || begun.load(Acquire) + SLOTS > step;
+            if !backoff::spin(is_near) {
+                self.wait(other, is_near).await?;
+            }
+            least = least.min(begun.load(Acquire));
+        }
+        // They may be further than they have to be, so that the next steps need no look at them.
+        self.control(rank, SEEN).store(least, Relaxed);
+        Ok(())
+    }
+
+    /// Returns `true` if the slot of `step` is free, as far as `rank` has seen.
+    fn slot_is_free(&self, rank: usize, step: u64) -> bool {
+        self.control(rank, SEEN).load(Relaxed) + SLOTS > step
+    }
+
+    /// Announces `step`, and with it all that the rank has written for it.
+    pub(crate) fn announce(&self, rank: usize, step: u64) {
+        self.published(rank, step).store(step, Release);
+    }
+
+    /// Publishes a record and announces its step: arguments that all ranks must agree on, up to
+    /// [`EAGER_MAX`](super::layout::EAGER_MAX) bytes of data, and arguments of this rank.
+    pub(crate) fn publish(
+        &self,
+        rank: usize,
+        step: u64,
+        call_args: [u64; 2],
+        eager: &[u8],
+        rank_args: Option<[u64; RANK_ARGS]>,
+    ) {
+        let record = self.record(rank, step);
+        for (word, value) in record[CALL_ARGS..INLINE].iter().zip(call_args) {
+            word.store(value, Relaxed);
+        }
+        if let Some(rank_args) = rank_args {
+            for (word, value) in self.rank_args_words(rank, step).iter().zip(rank_args) {
+                word.store(value, Relaxed);
+            }
+        }
+        self.eager_memory(rank, step, eager.len()).1.write(0, eager);
+        record[PUBLISHED].store(step, Release);
+    }
+
+    /// Pre-writes the next record, so that its cache lines are already exclusive when it is published.
+    pub(crate) fn prewrite(&self, rank: usize, step: u64, length: usize) {
+        if !self.slot_is_free(rank, step + 1) {
+            return;
+        }
+        self.record(rank, step + 1)[CALL_ARGS].store(0, Relaxed);
+        if length > INLINE_MAX {
+            let (_, eager) = self.eager_memory(rank, step + 1, length);
+            for at in (0..length.min(PREWRITE_MAX)).step_by(LINE_BYTES) {
+                eager.write(at, &[0]);
+            }
+        }
+    }
+
+    /// Returns `rank`'s own arguments of `step`, which it has announced.
+    pub(crate) fn rank_args(&self, rank: usize, step: u64) -> [u64; RANK_ARGS] {
+        self.rank_args_words(rank, step).each_ref().map(|word| word.load(Relaxed))
+    }
+
+    /// Returns the arguments that all ranks must agree on, as `rank` published them with `step`.
+    pub(crate) fn call_args(&self, rank: usize, step: u64) -> [u64; 2] {
+        let record = self.record(rank, step);
+        std::array::from_fn(|index| record[CALL_ARGS + index].load(Relaxed))
+    }
+
+    /// Returns the `length` bytes of eager data that `rank` publishes with `step`.
+    pub(crate) fn eager(&self, rank: usize, step: u64, length: usize) -> ReadBuf {
+        self.eager_memory(rank, step, length).0
+    }
+
+    fn eager_memory(&self, rank: usize, step: u64, length: usize) -> (ReadBuf, WriteBuf) {
+        if length <= INLINE_MAX {
+            self.segment.word_memory(self.layout.record(rank, step) + INLINE, length)
+        } else {
+            self.segment.memory(self.layout.eager(rank, step), length)
+        }
+    }
+
+    /// Returns the `length` bytes from `at` on of the buffer that `rank` stages in for `step`.
+    pub(crate) fn staged(&self, rank: usize, step: u64, at: usize, length: usize) -> (ReadBuf, WriteBuf) {
+        assert!(at <= STAGE && length <= STAGE - at, "{length} bytes at {at} of a stage");
+        self.segment.memory(self.layout.stage(rank, step) + at, length)
+    }
+
+    /// Releases the memory of `rank`'s eager and staging buffers to the kernel. It returns when it is used.
+    pub(crate) fn release_buffers(&self, rank: usize) {
+        self.layout.buffers(rank).into_iter().for_each(|(at, length)| self.segment.release(at, length));
+    }
+
+    /// Returns the bytes of memory that `rank` takes: what [`release_buffers`](Self::release_buffers) can release, and
+    /// the rest.
+    pub(crate) fn memory_usage(&self, rank: usize) -> (usize, usize) {
+        let buffers = self.layout.buffers(rank).map(|(at, length)| self.segment.resident(at, length));
+        let rings = self.segment.resident(self.layout.mailbox(rank, 0).ring, self.ranks() * self.layout.ring);
+        (buffers.iter().sum(), rings + self.layout.words_of_rank() * size_of::<u64>())
+    }
+
+    /// Waits until all ranks have announced `step`.
+    pub(crate) async fn wait_all(&self, rank: usize, step: u64) -> Result {
+        self.wait_for(rank, step, 0..self.ranks()).await
+    }
+
+    /// Waits until `ranks` have announced `step`.
+    pub(crate) async fn wait_for(&self, rank: usize, step: u64, ranks: Range<usize>) -> Result {
+        // Each rank begins with its neighbour, so that they do not all look at the same one.
+        let (before, after) = (ranks.start..ranks.end.min(rank), ranks.start.max(rank + 1)..ranks.end);
+        let all = before.len() + after.len() + 1 == self.ranks();
+        for others in [after, before] {
+            for other in others {
+                let published = self.published(other, step);
+                let is_announced = || published.load(Acquire) >= step;
+                if !backoff::spin(is_announced) {
+                    self.wait(other, is_announced).await?;
+                }
+            }
+        }
+        if all {
+            self.control(rank, SEEN).store(step, Relaxed);
+        }
+        Ok(())
+    }
+
+    /// Returns how often `from` has raised a signal at `to`, and how often that has been awaited.
+    pub(crate) fn signal(&self, from: usize, to: usize, signal: usize) -> (&AtomicU64, &AtomicU64) {
+        let (raised, awaited) = self.layout.signal(from, to, signal);
+        (self.segment.word(raised), self.segment.word(awaited))
+    }
+
+    pub(super) fn control(&self, rank: usize, word: usize) -> &AtomicU64 {
+        self.segment.word(self.layout.control(rank, word))
+    }
+
+    fn published(&self, rank: usize, step: u64) -> &AtomicU64 {
+        &self.record(rank, step)[PUBLISHED]
+    }
+
+    /// Returns the first words of `rank`'s record of a step; inline data follows in the same cache line.
+    fn record(&self, rank: usize, step: u64) -> &[AtomicU64; INLINE] {
+        const { assert!(INLINE < LINE) };
+        self.segment.words(self.layout.record(rank, step))
+    }
+
+    fn rank_args_words(&self, rank: usize, step: u64) -> &[AtomicU64; RANK_ARGS] {
+        self.segment.words(self.layout.rank_args(rank, step))
+    }
+}
+
+fn all_equal(processes: &[Process]) -> bool {
+    processes.windows(2).all(|pair| pair[0] == pair[1])
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::shm::layout::EAGER_MAX;
+    use std::pin::pin;
+    use std::task::{Context, Poll, Waker};
+
+    fn next_step(state: &SharedState, rank: usize) -> u64 {
+        let mut step = pin!(state.next_step(rank));
+        let Poll::Ready(step) = step.as_mut().poll(&mut Context::from_waker(Waker::noop())) else {
+            panic!("rank {rank} has to wait for its next step")
+        };
+        step.unwrap()
+    }
+
+    #[test]
+    fn published_record_of_any_length_is_read_back() {
+        let state = SharedState::create(&[Process::current().unwrap(); 2]).unwrap().0;
+        for length in [0, 1, 8, INLINE_MAX, INLINE_MAX + 1, EAGER_MAX] {
+            let eager: Vec<u8> = (0..length).map(|index| (index % 251) as u8).collect();
+            let (call_args, rank_args) = ([7, length as u64], std::array::from_fn(|index| index as u64));
+            let step = next_step(&state, 1);
+            state.publish(1, step, call_args, &eager, Some(rank_args));
+            assert_eq!(state.published(1, step).load(Relaxed), step);
+            assert_eq!((state.call_args(1, step), state.rank_args(1, step)), (call_args, rank_args));
+            assert_eq!(state.eager(1, step, length).bytes(0, length), eager);
+        }
+    }
+}

@@ -1,0 +1,114 @@
+//! Polls operations on the calling thread until all have ended.
+//!
+//! There is nothing that could wake them: an operation waits for memory that another rank writes, so it is polled
+//! again, with a growing pause in between.
+
+use std::collections::VecDeque;
+use std::pin::{Pin, pin};
+use std::task::{Context, Poll, Waker};
+
+use crate::diag::error::Result;
+use crate::sync::backoff::{self, Backoff};
+
+/// An operation of a group, on the heap.
+pub(crate) type BoxedOperation<'a> = Pin<Box<dyn Future<Output = Result> + 'a>>;
+
+/// Runs one operation. `ranks` is the number of threads of this host that may want a CPU for it; `idle` is called
+/// every now and then while nothing happens.
+pub(crate) fn run_one(
+    operation: impl Future<Output = Result>,
+    ranks: usize,
+    mut idle: impl FnMut(),
+) -> Result {
+    let mut operation = pin!(operation);
+    let mut context = Context::from_waker(Waker::noop());
+    // The operation may spin by itself: nothing else waits for this thread.
+    backoff::set_spin_budget(backoff::spins(ranks));
+    let mut backoff = Backoff::new(0);
+    loop {
+        if let Poll::Ready(result) = operation.as_mut().poll(&mut context) {
+            return result;
+        }
+        backoff.pause(&mut idle);
+    }
+}
+
+/// Runs the operations of each queue in order and the queues concurrently. Everything runs; the first error is the
+/// result.
+pub(crate) fn run(
+    mut queues: Vec<VecDeque<BoxedOperation<'_>>>,
+    ranks: usize,
+    mut idle: impl FnMut(),
+) -> Result {
+    let mut context = Context::from_waker(Waker::noop());
+    backoff::set_spin_budget(0);
+    let mut backoff = Backoff::new(backoff::spins(ranks));
+    let mut result = Ok(());
+    loop {
+        queues.retain_mut(|queue| {
+            while let Some(operation) = queue.front_mut() {
+                let Poll::Ready(outcome) = operation.as_mut().poll(&mut context) else { return true };
+                backoff::note_progress();
+                result = std::mem::replace(&mut result, Ok(())).and(outcome);
+                queue.pop_front();
+            }
+            false
+        });
+        if queues.is_empty() {
+            return result;
+        }
+        backoff.pause(&mut idle);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::diag::error::Error;
+    use std::future::poll_fn;
+    use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
+    use std::sync::{Arc, Mutex};
+
+    /// Logs `name` after `polls` polls.
+    fn after(polls: u32, name: &'static str, log: &Arc<Mutex<Vec<&'static str>>>) -> BoxedOperation<'static> {
+        let (log, mut left) = (Arc::clone(log), polls);
+        Box::pin(async move {
+            poll_fn(|_| {
+                left -= 1;
+                if left == 0 { Poll::Ready(()) } else { Poll::Pending }
+            })
+            .await;
+            log.lock().unwrap().push(name);
+            if name == "bad" { Err(Error::usage(name)) } else { Ok(()) }
+        })
+    }
+
+    #[test]
+    fn queue_runs_in_order_and_queues_run_concurrently() {
+        let log = Arc::default();
+        let queues = vec![
+            VecDeque::from([after(3, "first", &log), after(1, "second", &log)]),
+            VecDeque::from([after(1, "concurrent", &log)]),
+        ];
+        run(queues, 1, || ()).unwrap();
+        assert_eq!(*log.lock().unwrap(), ["concurrent", "first", "second"]);
+    }
+
+    #[test]
+    fn failed_operation_is_the_result_and_the_rest_still_runs() {
+        let log = Arc::default();
+        let queue = VecDeque::from([after(1, "bad", &log), after(1, "good", &log)]);
+        assert_eq!(run(vec![queue], 1, || ()).unwrap_err().text, "bad");
+        assert_eq!(*log.lock().unwrap(), ["bad", "good"]);
+    }
+
+    #[test]
+    fn idle_wait_checks_liveness_repeatedly() {
+        let checks = AtomicU32::new(0);
+        let twice = poll_fn(|_| if checks.load(Relaxed) < 2 { Poll::Pending } else { Poll::Ready(Ok(())) });
+        run_one(twice, 1, || {
+            checks.fetch_add(1, Relaxed);
+        })
+        .unwrap();
+    }
+}
