@@ -259,11 +259,11 @@ fn lengths_that_are_none_or_too_many() {
     let mut empty = nccl.alloc::<f32>(0).unwrap();
     assert!(empty.is_empty() && empty.get(..).is_some_and(|view| view.is_empty()));
     sum(&comm, &mut empty);
-    assert_eq!(text(comm.register(&empty)), "register: the buffer is empty; expected one element at least");
+    assert_eq!(text(comm.register(&empty)), "register: the buffer is empty; expected at least one element");
     assert!(text(comm.register_window(&mut empty, WindowFlags::DEFAULT)).contains("is empty"));
     empty.free().unwrap();
     let much = usize::MAX / 4;
-    let problem = format!("alloc: {much} elements of 8 bytes are more than there can be");
+    let problem = format!("alloc: {much} elements of 8 bytes exceed isize::MAX bytes");
     assert_eq!(text(nccl.alloc::<f64>(much)), problem);
     assert!(matches!(nccl.alloc::<i8>(usize::MAX), Err(Error::InvalidArgument { .. })));
     assert!(calls().is_empty());
@@ -293,8 +293,7 @@ fn work_in_flight_keeps_memory() {
     sum(&comm, &mut buffer);
     drop(buffer);
     assert_eq!(calls(), ["alloc(32)"]);
-    let problem =
-        "free: work that uses the memory may not have run yet; wait for it, and say so with assume_idle";
+    let problem = "free: work that uses the memory may not have run yet; wait for it, then call assume_idle";
     let buffer = nccl.alloc::<f32>(8).unwrap();
     comm.broadcast(&buffer, &mut nccl.alloc(8).unwrap(), 0, STREAM).unwrap();
     assert_eq!(text(buffer.free()), problem);
@@ -502,7 +501,7 @@ fn window_flags() {
         [(WindowFlags::GIN_ONLY, "NCCL_WIN_GIN_ONLY"), (WindowFlags::CFT_COUNTED, "NCCL_WIN_CFT_COUNTED")]
     {
         let problem = text(comm.register_window(&mut buffer, flag | WindowFlags::COLL_SYMMETRIC));
-        let expected = format!("register_window: {name} does not go together with NCCL_WIN_COLL_SYMMETRIC");
+        let expected = format!("register_window: {name} cannot be combined with NCCL_WIN_COLL_SYMMETRIC");
         assert_eq!(problem, expected);
     }
     for (flag, bits, before, since) in [
@@ -634,17 +633,17 @@ fn one_sided_operations() {
             put(1, window.at(usize::MAX), first),
             "put_signal: 8 elements from 18446744073709551615 on are beyond the window's 8",
         ),
-        (put(1, elsewhere.at(0), first), "put_signal: the window is not one of this communicator"),
+        (put(1, elsewhere.at(0), first), "put_signal: the window belongs to another communicator"),
         (put(1, window.at(0), far), "put_signal: signal 2147483648 is beyond 2147483647"),
         (text(comm.signal(5, first, STREAM)), "signal: peer 5 is not below 2, the communicator's size"),
         (
             text(comm.signal(1, Signal { index: 0, context: u32::MAX }, STREAM)),
             "signal: context 4294967295 is beyond 2147483647",
         ),
-        (text(comm.wait_signal(&[], STREAM)), "wait_signal: no signals; expected one at least"),
+        (text(comm.wait_signal(&[], STREAM)), "wait_signal: no signals; expected at least one"),
         (
             wait(WaitSignal { count: 0, peer: 0, signal: first }),
-            "wait_signal: the count is 0; expected 1 at least",
+            "wait_signal: the count is 0; expected at least 1",
         ),
         (
             wait(WaitSignal { count: 1, peer: 9, signal: first }),

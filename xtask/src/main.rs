@@ -23,7 +23,7 @@ mod releases;
 #[derive(Debug, Parser)]
 #[command(name = "cargo xtask", bin_name = "cargo xtask")]
 enum Task {
-    /// Write the committed bindings (src/sys/snapshot) anew from vendor-headers/nccl.h
+    /// Write the committed bindings (src/sys/generated) anew from vendor-headers/nccl.h
     Bindings {
         /// Write nothing; show what would change and fail if anything would
         #[arg(long)]

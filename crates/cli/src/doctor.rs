@@ -85,13 +85,13 @@ impl Report {
         let (library, error, tried) = match &loaded {
             Ok(nccl) => {
                 let passed_over = match nccl.backend() {
-                    Backend::Loaded { passed_over, .. } => passed_over.iter().map(Tried::new).collect(),
+                    Backend::Loaded { rejected, .. } => rejected.iter().map(Tried::new).collect(),
                     _ => Vec::new(),
                 };
                 (Some(Library::new(nccl)), None, passed_over)
             }
             // Its text would list the attempts once more.
-            Err(LoadError::NotLoaded { attempts }) => {
+            Err(LoadError::NotFound { attempts }) => {
                 let error = "no NCCL library could be loaded".into();
                 (None, Some(error), attempts.iter().map(Tried::new).collect())
             }
@@ -153,7 +153,7 @@ impl Library {
                 .map(|function| Missing { name: function.name, since: function.since.to_string() })
                 .collect(),
             unique_id: Check::new(nccl.unique_id()),
-            others_mapped: nccl.others_mapped(),
+            others_mapped: nccl.other_loaded_libraries(),
         }
     }
 }
