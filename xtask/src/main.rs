@@ -18,6 +18,7 @@ mod matrix;
 mod official;
 mod process;
 mod releases;
+mod words;
 
 /// Maintenance of libnccl.
 #[derive(Debug, Parser)]
@@ -57,6 +58,8 @@ enum Task {
         /// The folder, created if needed
         directory: PathBuf,
     },
+    /// Find private terms, and doc comments whose first line is no verb or noun phrase
+    Words,
     /// Measure the CPU implementation side by side with OpenMPI, downloading OpenMPI if needed
     BenchPeers(bench_peers::Options),
 }
@@ -90,6 +93,7 @@ fn run(task: Task) -> Result<()> {
             println!("{}", gpu_pack::pack(&directory)?.display());
             Ok(())
         }
+        Task::Words => words::check(root()),
         Task::BenchPeers(options) => bench_peers::run(&options),
     }
 }
