@@ -8,12 +8,14 @@ use clap::Parser;
 
 mod bench_peers;
 mod bindings;
+mod checkout;
 mod compare;
 mod coverage;
 mod cpu_so;
 mod declarations;
 mod gpu_pack;
 mod headers;
+mod imports;
 mod matrix;
 mod official;
 mod process;
@@ -58,6 +60,8 @@ enum Task {
         /// The folder, created if needed
         directory: PathBuf,
     },
+    /// Find circles of imports between the files of each crate, and production code that imports tests
+    Imports,
     /// Find private terms, and doc comments whose first line is no verb or noun phrase
     Words,
     /// Measure the CPU implementation side by side with OpenMPI, downloading OpenMPI if needed
@@ -93,6 +97,7 @@ fn run(task: Task) -> Result<()> {
             println!("{}", gpu_pack::pack(&directory)?.display());
             Ok(())
         }
+        Task::Imports => imports::check(root()),
         Task::Words => words::check(root()),
         Task::BenchPeers(options) => bench_peers::run(&options),
     }

@@ -5,18 +5,18 @@ mod lexer;
 use std::collections::HashSet;
 use std::fs;
 use std::path::Path;
-use std::process::Command;
 
 use anyhow::{Context, Result, bail, ensure};
 
+use crate::checkout;
 use lexer::{Doc, Line};
 
 /// Private terms; the comments at its top describe the format.
 const TERMS: &str = include_str!("words/terms.tsv");
 
 /// Files that name private terms because they define this check, or whose text is not the project's own.
-const EXCLUDED: [&str; 6] =
-    ["xtask/src/words", "Cargo.lock", "LICENSE-", "src/sys/generated/", "src/sys/snapshot/", "target/"];
+const EXCLUDED: [&str; 5] =
+    ["xtask/src/words", "Cargo.lock", "LICENSE-", "src/sys/generated/", "src/sys/snapshot/"];
 
 /// First words that make a doc comment's first line neither a verb nor a noun phrase.
 const OPENINGS: [&str; 21] = [
@@ -48,10 +48,11 @@ const OPENINGS: [&str; 21] = [
 pub(crate) fn check(root: &Path) -> Result<()> {
     let terms = parse(TERMS)?;
     let mut findings = Vec::new();
-    let files = files(root)?;
+    let mut files = checkout::files(root)?;
+    files.retain(|file| !EXCLUDED.iter().any(|prefix| file.starts_with(prefix)));
     for file in &files {
         let Ok(text) = fs::read_to_string(root.join(file)) else {
-            continue; // Deleted but not yet committed, or binary.
+            continue; // Not text.
         };
         findings.extend(find(file, &text, &terms));
     }
@@ -61,23 +62,6 @@ pub(crate) fn check(root: &Path) -> Result<()> {
     ensure!(findings.is_empty(), "{} findings in {} files", findings.len(), files.len());
     println!("words: {} files, {} terms", files.len(), terms.len());
     Ok(())
-}
-
-/// The files of the checkout that are tracked or could be.
-fn files(root: &Path) -> Result<Vec<String>> {
-    let mut git = Command::new("git");
-    git.args(["ls-files", "--cached", "--others", "--exclude-standard"]).current_dir(root);
-    let output = git.output().context("cannot run git ls-files")?;
-    ensure!(output.status.success(), "git ls-files: {}", String::from_utf8_lossy(&output.stderr));
-    let listed = String::from_utf8(output.stdout)?;
-    let mut files: Vec<String> = listed
-        .lines()
-        .filter(|file| !EXCLUDED.iter().any(|prefix| file.starts_with(prefix)))
-        .map(String::from)
-        .collect();
-    files.sort();
-    files.dedup();
-    Ok(files)
 }
 
 /// One way to write a private term.
