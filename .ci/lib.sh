@@ -19,9 +19,13 @@ is_turn() { [[ -n ${LIBNCCL_CI_ALL:-} ]] || (($(date +%s) / 86400 % $2 == $1)); 
 
 has_nightly() { cargo +nightly --version >/dev/null 2>&1; }
 
-# Runs apt-get, one at a time: parts run side by side.
-apt_get() { flock /tmp/libnccl-ci-apt apt-get -qq "$@"; }
+# Runs apt-get once no other one runs: parts run side by side.
+apt_get() { flock /tmp/libnccl-ci-apt apt-get -qq -o DPkg::Lock::Timeout=300 "$@"; }
 install() { apt_get update && DEBIAN_FRONTEND=noninteractive apt_get install --yes "$@"; }
-need_libclang() { compgen -G '/usr/lib/llvm-*/lib/libclang*.so*' >/dev/null || install libclang-dev; }
+need_libclang() {
+    # Not libclang-cpp.
+    compgen -G '/usr/lib/llvm-*/lib/libclang.so*' >/dev/null ||
+        compgen -G '/usr/lib/llvm-*/lib/libclang-[0-9]*.so*' >/dev/null || install libclang-dev
+}
 need_pip() { python3 -m pip --version >/dev/null 2>&1 || install python3-pip; }
 need_valgrind() { valgrind --version >/dev/null 2>&1 || install valgrind; }
