@@ -8,16 +8,19 @@ use clap::Parser;
 
 mod bench_peers;
 mod bindings;
+mod checkout;
 mod compare;
 mod coverage;
 mod cpu_so;
 mod declarations;
 mod gpu_pack;
 mod headers;
+mod imports;
 mod matrix;
 mod official;
 mod process;
 mod releases;
+mod words;
 
 /// Maintenance of libnccl.
 #[derive(Debug, Parser)]
@@ -57,6 +60,10 @@ enum Task {
         /// The folder, created if needed
         directory: PathBuf,
     },
+    /// Find circles of imports between the files of each crate, and production code that imports tests
+    Imports,
+    /// Find private terms, and doc comments whose first line is no verb or noun phrase
+    Words,
     /// Measure the CPU implementation side by side with OpenMPI, downloading OpenMPI if needed
     BenchPeers(bench_peers::Options),
 }
@@ -90,6 +97,8 @@ fn run(task: Task) -> Result<()> {
             println!("{}", gpu_pack::pack(&directory)?.display());
             Ok(())
         }
+        Task::Imports => imports::check(root()),
+        Task::Words => words::check(root()),
         Task::BenchPeers(options) => bench_peers::run(&options),
     }
 }
