@@ -1,11 +1,11 @@
 //! What one NCCL does on a machine without a GPU, through this build's backend: one line for each check or call.
 //!
-//! `cargo xtask matrix` runs it, one process for each set of checks and for each trap, because some of them spoil
+//! `cargo xtask matrix` runs it, one process for each set of checks and for each quirk, because some of them spoil
 //! the process for the others.
 
 mod checks;
 mod id_failure;
-mod traps;
+mod quirks;
 
 use std::process::ExitCode;
 
@@ -27,8 +27,8 @@ fn run(arguments: &[&str]) -> Result<(), String> {
     match *arguments {
         ["checks", release, library] => checks::run(&nccl, release, library),
         ["id-failure"] => id_failure::run(&nccl),
-        ["trap", name] => traps::run(&nccl, name)?,
-        _ => return Err("expected `checks RELEASE LIBRARY`, `id-failure` or `trap NAME`".into()),
+        ["quirk", name] => quirks::run(&nccl, name)?,
+        _ => return Err("expected `checks RELEASE LIBRARY`, `id-failure` or `quirk NAME`".into()),
     }
     Ok(())
 }
