@@ -8,7 +8,6 @@ use clap::Parser;
 
 mod bench_openmpi;
 mod bindings;
-mod checkout;
 mod compare;
 mod coverage;
 mod cpu_so;
@@ -20,8 +19,9 @@ mod nvidia_packages;
 mod process;
 mod releases;
 mod wheel;
+mod workspace;
 
-use checkout::root;
+use workspace::root;
 
 /// Maintenance of libnccl.
 #[derive(Debug, Parser)]
