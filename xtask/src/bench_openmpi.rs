@@ -47,7 +47,7 @@ pub(crate) struct Options {
     /// Number of times that everything is measured; the medians are reported
     #[arg(long, default_value_t = 15, value_parser = clap::value_parser!(u32).range(1..))]
     rounds: u32,
-    /// Compare with another build of the CPU implementation instead of OpenMPI: its libnccl.so.2, or the folder of that
+    /// Compare with another build of the CPU implementation instead of OpenMPI: its libnccl.so.2, or the folder with it
     #[arg(long, value_name = "PATH")]
     baseline: Option<PathBuf>,
     /// Write the tables to docs/cpu-performance-tables.md instead of printing them

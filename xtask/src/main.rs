@@ -56,7 +56,7 @@ enum Task {
         #[arg(long)]
         release: bool,
     },
-    /// Build the GPU tests into a folder, for a machine with a GPU but without Rust; there, run its run.sh
+    /// Build the GPU tests into a folder, for a machine with a GPU but without Rust: run its run.sh there
     GpuPack {
         /// The folder to put them into, created if needed
         directory: PathBuf,

@@ -30,7 +30,7 @@ use row::Row;
 pub(crate) struct Options {
     #[command(flatten)]
     selection: Selection,
-    /// With --all, write nothing; fail if docs/compatibility.md differs, as without --all
+    /// Compare with docs/compatibility.md instead of writing it; always so without --all
     #[arg(long)]
     check: bool,
     /// Remove each downloaded library after its run: needs 1 GB of disk space instead of 10 GB

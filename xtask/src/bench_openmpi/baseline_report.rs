@@ -7,7 +7,7 @@ use super::measurement::{Measurements, median};
 /// Returns the table, a row for each operation, number of ranks, size and setup, and a summary of the ratios.
 pub(crate) fn text(results: &Measurements) -> String {
     let mut text = String::from(
-        "Median times in microseconds; the ratio is the baseline's time divided by this build's, so less than 1 is\n\
+        "Median times in microseconds; the ratio is the baseline's time divided by this build's: below 1, this build is\n\
          slower:\n\n\
          | operation | ranks | size | setup | baseline | this build | ratio |\n\
          |---|--:|--:|---|--:|--:|--:|\n",
@@ -17,20 +17,21 @@ pub(crate) fn text(results: &Measurements) -> String {
         for setup in Setup::ALL {
             let (baseline, current) = (Configuration::Baseline(setup), Configuration::Current(setup));
             let ratio = results.ratio(baseline, current, cell);
-            let name = format!("{} | {} | {} | {setup}", cell.operation, cell.ranks, size(cell.bytes));
+            let (operation, ranks, size) = (cell.operation, cell.ranks, size(cell.bytes));
             text += &format!(
-                "| {name} | {} | {} | {} |\n",
+                "| {operation} | {ranks} | {size} | {setup} | {} | {} | {} |\n",
                 microseconds(results.nanoseconds(baseline, cell)),
                 microseconds(results.nanoseconds(current, cell)),
                 ratio.map_or("-".into(), |ratio| format!("{ratio:.2}")),
             );
-            ratios.extend(ratio.map(|ratio| (ratio, name)));
+            ratios.extend(ratio.map(|ratio| (ratio, format!("{operation}, {ranks} ranks, {size}, {setup}"))));
         }
     }
     text += &summary(&ratios);
     text
 }
 
+/// Returns the number of ratios, their median and their minimum with its name.
 fn summary(ratios: &[(f64, String)]) -> String {
     let values = ratios.iter().map(|(ratio, _)| *ratio).collect();
     let lowest = ratios.iter().min_by(|(one, _), (other, _)| one.total_cmp(other));
@@ -67,7 +68,7 @@ mod tests {
                 "| broadcast | 4 | 2 KiB | ncclMemAlloc | 0.09 | 0.10 | 0.90 |",
                 "| broadcast | 4 | 2 KiB | threads | - | 0.10 | - |",
                 "",
-                "2 ratios: median 1.20, minimum 0.90 (broadcast | 4 | 2 KiB | ncclMemAlloc)",
+                "2 ratios: median 1.20, minimum 0.90 (broadcast, 4 ranks, 2 KiB, ncclMemAlloc)",
             ]
         );
     }
