@@ -26,8 +26,8 @@ pub(crate) fn text(copy_speed: f64, results: &Measurements) -> String {
 /// Writes the table of times; returns the number of ratios that miss their targets.
 fn times(text: &mut String, results: &Measurements) -> usize {
     let mut missed = 0;
-    *text += "Median times in microseconds. The column after each of ours is OpenMPI's time divided by ours; `< t` marks a ratio that\n\
-             misses its target t:\n\n";
+    *text += "Median times in microseconds. The column after each of ours is OpenMPI's time divided by ours; `< t` \
+              marks a ratio that\nmisses its target t:\n\n";
     *text += "| operation | ranks | size | OpenMPI | malloc | | ncclMemAlloc | | threads | |\n";
     *text += "|---|--:|--:|--:|--:|--:|--:|--:|--:|--:|\n";
     for cell in results.cells() {

@@ -33,8 +33,8 @@ pub(crate) enum Buffer<T> {
 const OUT_OF_RANGE: &str = "the range exceeds the buffer";
 
 impl Memory {
-    /// Returns the memory of a rank; ranks are assigned to GPUs round-robin. Must be called on the rank's own thread, whose
-    /// current device it sets.
+    /// Returns the memory of a rank; ranks are assigned to GPUs round-robin. Must be called on the rank's own thread,
+    /// whose current device it sets.
     pub(crate) fn of(rank: usize, gpus: usize) -> Result<Self> {
         if gpus == 0 {
             return Ok(Self::Host);

@@ -10,8 +10,8 @@ pub(crate) trait Number: Element + PartialEq {
     /// Converts a whole number; integers wrap.
     fn from_integer(value: i64) -> Self;
 
-    /// Returns `value / divisor` as NCCL computes averages: truncated for integers, multiplied by the rounded inverse for
-    /// others. The value is a power of two.
+    /// Returns `value / divisor` as NCCL computes averages: truncated for integers, multiplied by the rounded inverse
+    /// for others. The value is a power of two.
     fn quotient(value: i64, divisor: usize) -> Self;
 }
 

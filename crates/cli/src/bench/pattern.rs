@@ -10,7 +10,7 @@ pub(crate) struct Pattern<T>(Vec<T>);
 /// The number of elements after which a pattern repeats.
 pub(crate) const PERIOD: usize = 1021;
 
-/// The number of elements to copy at a time, so that a large buffer needs no copy of its size. A multiple of the period.
+/// The number of elements to copy at a time, a multiple of the period: a large buffer needs no copy of its size.
 pub(crate) const BLOCK: usize = 1024 * PERIOD;
 
 impl<T: Number> Pattern<T> {

@@ -57,8 +57,8 @@ impl Shape {
     }
 }
 
-/// Returns the ratio of bus bandwidth to algorithm bandwidth, as nccl-tests defines it: the bus bandwidth is that of the
-/// busiest link and does not depend on the number of ranks.
+/// Returns the ratio of bus bandwidth to algorithm bandwidth, as nccl-tests defines it: the bus bandwidth is that of
+/// the busiest link and does not depend on the number of ranks.
 pub(crate) fn bus_factor(operation: Operation, ranks: usize) -> f64 {
     let others = (ranks - 1) as f64 / ranks as f64;
     match operation {
