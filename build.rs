@@ -6,44 +6,45 @@ use std::path::PathBuf;
 #[cfg(feature = "bindgen")]
 #[path = "build/bindings.rs"]
 mod bindings;
+#[path = "build/generated.rs"]
+mod generated;
 #[cfg(feature = "link")]
 #[path = "build/link.rs"]
 mod link;
-#[path = "build/snapshot.rs"]
-mod snapshot;
 
 fn main() {
     println!("cargo::rustc-check-cfg=cfg(nccl_linked)");
-    for input in ["build.rs", "build", "wrapper.h", "vendor-headers", snapshot::DIRECTORY] {
+    for input in ["build.rs", "build", "wrapper.h", "vendor-headers", generated::DIRECTORY] {
         println!("cargo::rerun-if-changed={input}");
     }
     let root = PathBuf::from(env::var_os("CARGO_MANIFEST_DIR").expect("cargo sets CARGO_MANIFEST_DIR"));
     let out = PathBuf::from(env::var_os("OUT_DIR").expect("cargo sets OUT_DIR"));
 
     #[cfg(feature = "bindgen")]
-    let fresh = snapshot::fresh_bindings(&root);
+    let fresh = generated::fresh_bindings(|| bindings::Bindings::generate(&root).map(|bindings| bindings.0));
     #[cfg(not(feature = "bindgen"))]
     let fresh = None;
-    snapshot::write_bindings(&root, &out, fresh);
+    generated::write_bindings(&root, &out, fresh);
 
     #[cfg(feature = "link")]
     link_library(&out);
 }
 
-/// Tells cargo what to link, unless whoever builds the final program has vetoed it.
+/// Tells cargo what to link, unless `LIBNCCL_NO_LINK` is set.
 ///
-/// Features are additive: once any crate of a build has switched `link` on, no other can take that back.
+/// Features are additive: once a crate of the build has enabled `link`, no other crate can disable it. The
+/// variable lets whoever builds the final program do so.
 #[cfg(feature = "link")]
 fn link_library(out: &std::path::Path) {
     for variable in link::INPUTS {
         println!("cargo::rerun-if-env-changed={variable}");
     }
-    if env::var_os("LIBNCCL_NO_LINK").is_some_and(|veto| veto != "0") {
+    if env::var_os("LIBNCCL_NO_LINK").is_some_and(|value| value != "0") {
         return;
     }
     println!("cargo::rustc-cfg=nccl_linked");
     if env::var_os("DOCS_RS").is_some() {
-        return; // Nothing is linked there, and there may be no C compiler for the target.
+        return; // docs.rs links nothing and may have no C compiler for the target.
     }
     let tables = ["linked.c", "device.c"].map(|file| out.join(file));
     cc::Build::new().files(tables).warnings(false).compile("nccl_linked_functions");
@@ -51,7 +52,7 @@ fn link_library(out: &std::path::Path) {
         Ok(library) => library.directives().iter().for_each(|directive| println!("cargo::{directive}")),
         Err(missing) if missing.named => panic!("{missing}"),
         Err(missing) => {
-            // Checking and documenting need no library; if this is more, the linker will say so.
+            // `cargo check` and `cargo doc` need no library; for any other command the linker reports it.
             println!("cargo::warning={missing}");
             println!("cargo::rustc-link-lib=dylib=nccl");
         }

@@ -1,2 +1,2 @@
-/* What bindgen reads: the vendored header and nothing else. See build/bindings.rs. */
+/* The input of bindgen: the vendored header and nothing else. See build/bindings.rs. */
 #include <nccl.h>

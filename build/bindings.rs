@@ -1,7 +1,7 @@
-//! From the C headers to Rust: the one bindgen configuration of the project.
+//! The project's only bindgen configuration: from the C headers to Rust.
 //!
-//! Shared, by `#[path]`, between `build.rs` (fresh bindings in `OUT_DIR`) and `xtask` (the committed
-//! snapshot, and the comparison with NVIDIA's own headers), so that they cannot differ.
+//! `build.rs` (fresh bindings in `OUT_DIR`) and `xtask` (the committed bindings, and the comparison with NVIDIA's
+//! own headers) share this file by `#[path]`, so that they cannot differ.
 
 use std::path::Path;
 
@@ -14,13 +14,13 @@ pub(crate) struct Bindings(pub(crate) Vec<(&'static str, String)>);
 impl Bindings {
     /// Runs bindgen on `root/wrapper.h`.
     ///
-    /// Three passes: the types, once; the functions as an `extern` block; the functions as a struct that is
-    /// filled at run time. What the rest of the crate needs to know about every function (its signature, and
-    /// the release each item came with) is read off the first two. The header of the device API's host functions
-    /// goes through the first two in the same way; what it takes from `nccl.h` is not generated again.
+    /// There are three passes: the types; the functions as an `extern` block; the functions as a struct that is
+    /// filled at run time. The signature of every function, and the release that introduced each item, are read
+    /// from the output of the first two. The header of the device API's host functions goes through the same two
+    /// passes; the items that it takes from `nccl.h` are not generated again.
     ///
     /// # Errors
-    /// Whatever libclang says about the header. A missing libclang is a *panic* of bindgen's.
+    /// The message of libclang about the header. If libclang is missing, bindgen *panics*.
     pub(crate) fn generate(root: &Path) -> Result<Self, String> {
         let vendor = root.join("vendor-headers");
         let generate =
@@ -66,8 +66,9 @@ impl Bindings {
     }
 }
 
-/// Hermetic: no header of the host is read and the target is fixed, so that every machine writes the same
-/// bytes. NCCL exists on 64-bit Linux only, and there the declarations are the same for every architecture.
+/// Returns the bindgen configuration. It is hermetic: no header of the host is read and the target is fixed, so
+/// every machine generates the same bytes. NCCL exists for 64-bit Linux only, where the declarations are the same
+/// for every architecture.
 pub(crate) fn builder(header: &Path, include: &Path, stubs: &Path) -> Builder {
     let include_dirs =
         [include, &stubs.join("cuda"), &stubs.join("libc")].map(|dir| format!("-I{}", dir.display()));
@@ -79,8 +80,8 @@ pub(crate) fn builder(header: &Path, include: &Path, stubs: &Path) -> Builder {
         .allowlist_function("nccl.*")
         .allowlist_type("nccl.*")
         .allowlist_var("(NCCL|nccl).*")
-        // A library may answer a code that this header has never heard of: a Rust enum would be undefined
-        // behaviour, a transparent integer is not.
+        // A library may return a code that this header does not have: undefined behaviour for a Rust enum, but not
+        // for a transparent integer.
         .default_enum_style(EnumVariation::NewType { is_bitfield: false, is_global: false })
         .prepend_enum_name(false)
         .derive_default(true)
@@ -95,7 +96,8 @@ pub(crate) fn builder(header: &Path, include: &Path, stubs: &Path) -> Builder {
         .formatter(Formatter::Prettyplease)
 }
 
-/// The types of `nccl.h` that the other header's structs have as fields: handles and numbers.
+/// A callback that tells bindgen that the types of `nccl.h`, which the other header's structs have as fields, are
+/// plain data: handles and numbers.
 #[derive(Debug)]
 struct PlainData;
 
@@ -109,8 +111,8 @@ impl ParseCallbacks for PlainData {
     }
 }
 
-/// `for_each_function!`: hands every function's signature to another macro. The extern block is bindgen's own
-/// reading of the header, so this needs no list of ours.
+/// Generates the macro `name!`, which passes the signature of every function to another macro. The signatures are
+/// taken from bindgen's extern block, so there is no list to maintain.
 fn functions(name: &str, header: &str, linked: &str) -> String {
     let mut text = format!(
         "/// Calls `$callback!` with the signature of every function of `{header}`.\n\
@@ -120,7 +122,7 @@ fn functions(name: &str, header: &str, linked: &str) -> String {
     text + "        }\n    };\n}\n"
 }
 
-/// `fn name(argument: type, ...) -> type;`, one line each, in the header's order.
+/// Returns the signatures, `fn name(argument: type, ...) -> type;`, one line each, in the header's order.
 fn signatures(linked: &str) -> Vec<String> {
     linked
         .split("pub fn ")
@@ -133,9 +135,9 @@ fn signatures(linked: &str) -> Vec<String> {
         .collect()
 }
 
-/// The linked functions as a C array, in the header's order. Those of the oldest release are ordinary
-/// references, which make the linker keep the library; every newer one is weak, null in a library that lacks
-/// it. Rust cannot say this: it takes for granted that a function's address is not null.
+/// Generates the table of linked functions as a C array, in the header's order. Functions of the oldest release are
+/// ordinary references, which make the linker keep the library; newer functions are weak references, which are
+/// null if the library lacks them. Rust cannot express this: it assumes that the address of a function is not null.
 fn c_table(array: &str, linked: &str, since: &[(String, u32)]) -> String {
     const OLDEST: u32 = 21_304;
     let name = |signature: &str| Some(signature.strip_prefix("fn ")?.split_once('(')?.0.to_string());
@@ -150,22 +152,23 @@ fn c_table(array: &str, linked: &str, since: &[(String, u32)]) -> String {
     text + "};\n"
 }
 
-/// Where the crate finds an item's release; see [`items_with_since`].
+/// Generates the constant `SINCE`, the release of every item; see [`items_with_since`].
 fn since_constant(since: &[(String, u32)]) -> String {
     let mut text = String::from(
-        "/// `(item, version code of the first release that has it)`; a field is `struct.field`.\n\
+        "/// The items of the headers: `(item, version code of the first release that has it)`; a field is\n\
+         /// `struct.field`.\n\
          pub const SINCE: &[(&str, u32)] = &[\n",
     );
     since.iter().for_each(|(name, code)| text += &format!("    (\"{name}\", {code}),\n"));
     text + "];\n"
 }
 
-/// The release of every function, enum value and field, from the `Since NCCL x.y.z.` that ends each comment
-/// of the header: `(name, version code)`, a field as `struct.field`.
+/// Returns `(name, version code)` of every function, enum value and field, from the `Since NCCL x.y.z.` that ends
+/// each comment of the header. The name of a field is `struct.field`.
 pub(crate) fn items_with_since(text: &str) -> Vec<(String, u32)> {
     let mut items = Vec::new();
     let mut since = None;
-    let mut within = String::new();
+    let mut parent = String::new();
     for line in text.lines().map(str::trim) {
         let Some(declaration) = line.strip_prefix("pub ") else {
             since = version_code(line).or(since);
@@ -177,13 +180,13 @@ pub(crate) fn items_with_since(text: &str) -> Vec<(String, u32)> {
             rest.split(is_name).next().filter(|name| !name.is_empty())
         };
         let item = if let Some(name) = name("struct ").or_else(|| name("union ")) {
-            // The tag of a versioned struct (ncclConfig_v23100) changes with the header; the item does not.
-            within = name.split("_v2").next().unwrap_or(name).to_string();
-            Some(within.clone())
+            // The tag of a versioned struct (ncclConfig_v23100) changes with the header; the item stays the same.
+            parent = name.split("_v2").next().unwrap_or(name).to_string();
+            Some(parent.clone())
         } else if let Some(name) = name("const ").or_else(|| name("fn ")).or_else(|| name("type ")) {
             Some(name.to_string())
         } else {
-            name("").map(|field| format!("{within}.{field}"))
+            name("").map(|field| format!("{parent}.{field}"))
         };
         if let (Some(item), Some(code)) = (item, since.take()) {
             items.push((item, code));
@@ -192,6 +195,7 @@ pub(crate) fn items_with_since(text: &str) -> Vec<(String, u32)> {
     items
 }
 
+/// Parses the release in a line of a comment.
 fn version_code(line: &str) -> Option<u32> {
     let version = line.split_once("Since NCCL ")?.1;
     let mut parts = version.split(|c: char| !c.is_ascii_digit()).map_while(|part| part.parse::<u32>().ok());

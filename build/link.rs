@@ -1,4 +1,4 @@
-//! Feature `link`: which library to link, and how.
+//! Feature `link`: finds the library to link and writes the directives for cargo.
 
 use std::env;
 use std::ffi::OsString;
@@ -6,7 +6,7 @@ use std::fmt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// The environment that decides.
+/// The environment variables that the result depends on.
 pub(crate) const INPUTS: [&str; 8] = [
     "LIBNCCL_NO_LINK",
     "NCCL_LIB_DIR",
@@ -18,19 +18,19 @@ pub(crate) const INPUTS: [&str; 8] = [
     "PKG_CONFIG_LIBDIR",
 ];
 
-/// A library to link, and how.
+/// A library to link, by kind.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Library {
-    /// `libnccl.so`, what a development package has.
+    /// `libnccl.so`, as in a development package.
     Development(PathBuf),
-    /// `libnccl.so.2` alone, what a run-time package and Python's package have.
+    /// `libnccl.so.2` alone, as in a run-time package or a Python package.
     Runtime(PathBuf),
-    /// `libnccl_static.a`, with the directory of the CUDA runtime that it needs.
+    /// `libnccl_static.a`, with the directory of the CUDA runtime library that it needs.
     Static(PathBuf, Option<PathBuf>),
 }
 
 impl Library {
-    /// Lines for cargo.
+    /// Returns the directives for cargo, one per line.
     pub(crate) fn directives(&self) -> Vec<String> {
         let search = |directory: &PathBuf| format!("rustc-link-search=native={}", directory.display());
         let lib = |library: &str| format!("rustc-link-lib={library}");
@@ -38,7 +38,7 @@ impl Library {
             Self::Development(directory) => vec![search(directory), lib("dylib=nccl")],
             Self::Runtime(directory) => vec![search(directory), lib("dylib:+verbatim=libnccl.so.2")],
             Self::Static(directory, cuda) => {
-                // All of the archive: weak references alone would pull in no member.
+                // The whole archive: weak references alone would not pull in any member.
                 let mut directives =
                     vec![search(directory), lib("static:+whole-archive,-bundle=nccl_static")];
                 directives.extend(cuda.iter().map(search));
@@ -59,11 +59,11 @@ impl Library {
     }
 }
 
-/// Nothing was found.
+/// The error returned when no library was found.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Missing {
     pub(crate) searched: Vec<PathBuf>,
-    /// The directory was named by the user, who will not want another.
+    /// Set if the user named the directory: there is no fallback.
     pub(crate) named: bool,
 }
 
@@ -80,8 +80,8 @@ impl fmt::Display for Missing {
     }
 }
 
-/// The first directory that has a library: `NCCL_LIB_DIR`, else `NCCL_HOME`, else the `defaults`. The archive
-/// only if `NCCL_STATIC` asks for it.
+/// Finds the library in `NCCL_LIB_DIR`, else in `NCCL_HOME`, else in the `defaults`. The static library is used only
+/// if `NCCL_STATIC` is set.
 pub(crate) fn find(
     variable: impl Fn(&str) -> Option<OsString>,
     defaults: &[PathBuf],
@@ -110,18 +110,18 @@ pub(crate) fn find(
     searched.iter().find_map(library).ok_or(Missing { searched, named })
 }
 
-/// Where this system keeps libraries; nowhere when cross-compiling.
+/// Returns the directories where this system keeps libraries; none when cross-compiling.
 pub(crate) fn default_directories() -> Vec<PathBuf> {
     if env::var_os("HOST") != env::var_os("TARGET") {
         return Vec::new();
     }
     let pkg_config = env::var_os("PKG_CONFIG").unwrap_or_else(|| "pkg-config".into());
-    let answer = Command::new(pkg_config).args(["--variable=libdir", "nccl"]).output();
-    let from_pkg_config = answer.ok().filter(|answer| answer.status.success());
+    let output = Command::new(pkg_config).args(["--variable=libdir", "nccl"]).output();
+    let from_pkg_config = output.ok().filter(|output| output.status.success());
     let from_pkg_config =
-        from_pkg_config.map(|answer| String::from_utf8_lossy(&answer.stdout).trim().to_owned());
-    // A file without the variable is an empty answer, which would mean the current directory.
-    let from_pkg_config = from_pkg_config.filter(|answer| !answer.is_empty()).map(PathBuf::from);
+        from_pkg_config.map(|output| String::from_utf8_lossy(&output.stdout).trim().to_owned());
+    // If the file lacks the variable, the output is empty, which would mean the current directory.
+    let from_pkg_config = from_pkg_config.filter(|directory| !directory.is_empty()).map(PathBuf::from);
     let architecture = env::var("CARGO_CFG_TARGET_ARCH").unwrap_or_default();
     let multiarch = format!("/usr/lib/{architecture}-linux-gnu");
     let cuda = env::var_os("CUDA_HOME").map(|home| Path::new(&home).join("lib64"));

@@ -270,7 +270,7 @@ impl Config {
 
     /// The same options for a child of a communicator that has `parent`'s timeout: NCCL takes what is not set
     /// from its defaults, and the child of a nonblocking communicator would block.
-    pub(crate) fn or_timeout(mut self, parent: Option<Duration>) -> Self {
+    pub(crate) fn inherit_timeout(mut self, parent: Option<Duration>) -> Self {
         self.timeout = self.timeout.or(parent);
         self
     }
@@ -636,9 +636,9 @@ mod tests {
     #[test]
     fn a_child_takes_the_timeout_of_its_parent_unless_it_has_one() {
         let (own, parents) = (Duration::from_secs(1), Duration::from_secs(2));
-        assert_eq!(Config::new().or_timeout(Some(parents)).timeout_duration(), Some(parents));
-        assert_eq!(Config::new().timeout(own).or_timeout(Some(parents)).timeout_duration(), Some(own));
-        assert!(Config::new().or_timeout(None).is_default());
+        assert_eq!(Config::new().inherit_timeout(Some(parents)).timeout_duration(), Some(parents));
+        assert_eq!(Config::new().timeout(own).inherit_timeout(Some(parents)).timeout_duration(), Some(own));
+        assert!(Config::new().inherit_timeout(None).is_default());
     }
 
     #[test]

@@ -146,7 +146,7 @@ fn unsupported(function: &str, since: Version, found: Version, library: &str) ->
 /// ```
 /// use libnccl::{LoadError, Nccl};
 ///
-/// if let Err(LoadError::NotLoaded { attempts }) = Nccl::load() {
+/// if let Err(LoadError::NotFound { attempts }) = Nccl::load() {
 ///     for attempt in attempts.iter() {
 ///         eprintln!("{}, {}: {}", attempt.source, attempt.path.display(), attempt.problem);
 ///     }
@@ -164,21 +164,21 @@ pub enum LoadError {
     /// There is no NCCL for this operating system. What is in the process already works all the same:
     /// [`Nccl::from_table`](crate::Nccl::from_table).
     #[error("there is no NCCL for {system}: NVIDIA's NCCL and AMD's RCCL are libraries for Linux")]
-    NoPlatform {
+    UnsupportedPlatform {
         /// Its name, as in [`std::env::consts::OS`].
         system: &'static str,
     },
 
     /// None of the places that were tried has a library that works.
     #[error("no NCCL library could be loaded{}", list(attempts))]
-    NotLoaded {
+    NotFound {
         /// What was tried, in order.
         attempts: Arc<[Attempt]>,
     },
 
     /// `ncclGetVersion` itself failed or is absent.
     #[error("{library} does not answer ncclGetVersion: {problem}")]
-    NoVersion {
+    VersionQuery {
         /// Where the library is.
         library: Box<str>,
         /// What happened instead.
@@ -186,7 +186,7 @@ pub enum LoadError {
     },
 }
 
-/// One place where a library was looked for; see [`LoadError::NotLoaded`].
+/// One place where a library was looked for; see [`LoadError::NotFound`].
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Attempt {
@@ -256,7 +256,7 @@ mod tests {
         );
 
         assert_eq!(
-            LoadError::NoPlatform { system: "macos" }.to_string(),
+            LoadError::UnsupportedPlatform { system: "macos" }.to_string(),
             "there is no NCCL for macos: NVIDIA's NCCL and AMD's RCCL are libraries for Linux"
         );
 
@@ -267,7 +267,7 @@ mod tests {
         };
         let attempts = [attempt("", "not set"), attempt("libnccl.so.2", "no such file")].into();
         assert_eq!(
-            LoadError::NotLoaded { attempts }.to_string(),
+            LoadError::NotFound { attempts }.to_string(),
             "no NCCL library could be loaded\n  test: not set\n  libnccl.so.2 (test): no such file"
         );
     }

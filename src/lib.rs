@@ -4,6 +4,7 @@
 
 mod backend;
 mod buffer;
+mod buffer_traits;
 mod collective_config;
 mod communicator;
 mod config;
@@ -11,7 +12,7 @@ mod data_type;
 mod encryption;
 mod error;
 mod group;
-mod interop;
+
 mod memory;
 mod nccl;
 mod parameters;
@@ -24,6 +25,7 @@ mod version;
 
 pub use backend::Backend;
 pub use buffer::{DeviceSlice, DeviceSliceMut, MemorySpace};
+pub use buffer_traits::{Buffer, BufferMut, Stream};
 pub use collective_config::CollectiveConfig;
 pub use communicator::{
     AbortHandle, Communicator, Finalized, MemoryStatistic, Operations, PendingCommunicator, PreMulSum,
@@ -35,7 +37,6 @@ pub use data_type::{DataType, Element, ParseDataTypeError};
 pub use encryption::Encryption;
 pub use error::{Attempt, Error, LoadError, Result};
 pub use group::Group;
-pub use interop::{Buffer, BufferMut, Stream};
 pub use memory::NcclBuffer;
 pub use nccl::{Function, Nccl};
 pub use parameters::{ParameterValue, Parameters};

@@ -334,7 +334,7 @@ impl Allocation {
     }
 
     /// An error if work that uses the memory, this rank's or another's, may be in flight.
-    pub(crate) fn require_idle(&self, call: &'static str) -> Result<()> {
+    pub(crate) fn check_idle(&self, call: &'static str) -> Result<()> {
         if self.busy.load(Relaxed) {
             return Err(Error::usage(
                 call,
@@ -359,7 +359,7 @@ impl Allocation {
         if std::mem::take(&mut self.bytes) == 0 {
             return Ok(());
         }
-        self.require_idle("free")?;
+        self.check_idle("free")?;
         // SAFETY: what ncclMemAlloc gave, once; no reference, registration or window is left, as all of them
         // own a part of `self`, and no work.
         unsafe { call!(self.library, ncclMemFree(self.pointer.as_ptr())) }.map(drop)

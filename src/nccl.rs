@@ -64,8 +64,8 @@ impl Nccl {
     /// ```
     ///
     /// # Errors
-    /// [`LoadError::NotLoaded`] lists every place with the reason; [`LoadError::NoBackend`] without a backend;
-    /// [`LoadError::NoPlatform`] on another system than Linux.
+    /// [`LoadError::NotFound`] lists every place with the reason; [`LoadError::NoBackend`] without a backend;
+    /// [`LoadError::UnsupportedPlatform`] on another system than Linux.
     pub fn load() -> Result<Self, LoadError> {
         Library::load().map(|library| Self { library })
     }
@@ -106,7 +106,7 @@ impl Nccl {
     /// ```
     ///
     /// # Errors
-    /// [`LoadError::NoVersion`] if it does not answer `ncclGetVersion`.
+    /// [`LoadError::VersionQuery`] if it does not answer `ncclGetVersion`.
     #[cfg(nccl_linked)]
     pub fn linked() -> Result<Self, LoadError> {
         Library::linked().map(|library| Self { library })
@@ -126,7 +126,7 @@ impl Nccl {
     /// ```
     ///
     /// # Errors
-    /// [`LoadError::NoVersion`] if it does not answer `ncclGetVersion`.
+    /// [`LoadError::VersionQuery`] if it does not answer `ncclGetVersion`.
     ///
     /// # Safety
     /// Every function of the table has the signature and the contract that NCCL's documentation gives its
@@ -214,13 +214,13 @@ impl Nccl {
     /// handles, and their symbols may get mixed up.
     ///
     /// ```
-    /// for path in libnccl_cpu::nccl().others_mapped() {
+    /// for path in libnccl_cpu::nccl().other_loaded_libraries() {
     ///     eprintln!("another NCCL in this process: {}", path.display());
     /// }
     /// ```
     #[must_use]
-    pub fn others_mapped(&self) -> Vec<PathBuf> {
-        self.library.others_mapped()
+    pub fn other_loaded_libraries(&self) -> Vec<PathBuf> {
+        self.library.other_loaded_libraries()
     }
 
     /// The function table, to call what this crate has no method for.

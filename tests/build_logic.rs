@@ -66,9 +66,9 @@ fn the_build_used_the_bindings_that_are_committed() {
         ("device_functions.rs", include_str!(concat!(env!("OUT_DIR"), "/device_functions.rs"))),
         ("device.c", include_str!(concat!(env!("OUT_DIR"), "/device.c"))),
     ] {
-        let committed = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("src/sys/snapshot").join(file);
+        let committed = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("src/sys/generated").join(file);
         let committed = std::fs::read_to_string(committed).unwrap();
-        assert!(used == committed, "{file} differs from src/sys/snapshot: run `cargo xtask bindings`");
+        assert!(used == committed, "{file} differs from src/sys/generated: run `cargo xtask bindings`");
     }
 }
 
@@ -76,7 +76,7 @@ fn the_build_used_the_bindings_that_are_committed() {
 #[test]
 fn the_extern_block_and_the_loaded_struct_agree() {
     let snapshot = |file: &str| {
-        let path = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("src/sys/snapshot").join(file);
+        let path = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("src/sys/generated").join(file);
         std::fs::read_to_string(path).unwrap()
     };
     let linked = snapshot("linked.rs");

@@ -62,7 +62,7 @@ fn open_says_what_is_wrong_with_a_file() {
         // SAFETY: none of the files has functions of NCCL's names, and none runs code when it is loaded but
         // the C library, which is loaded already.
         let error = unsafe { Nccl::open(&path) }.unwrap_err();
-        let LoadError::NotLoaded { attempts } = &error else { panic!("{error}") };
+        let LoadError::NotFound { attempts } = &error else { panic!("{error}") };
         assert_eq!((attempts.len(), &attempts[0].path), (1, &path), "{error}");
         assert!(attempts[0].problem.contains(problem), "{error}");
         let text = error.to_string();
@@ -100,7 +100,7 @@ fn load_lists_every_place_with_its_reason() {
         "  /no/such/place/lib64/libnccl.so.2 (CUDA_HOME): No such file or directory",
         "  librccl.so.1 (dynamic linker): librccl.so.1: cannot open shared object file: No such file or directory\n",
         "  /no/such/place/lib/librccl.so.1 (ROCM_PATH): No such file or directory",
-        "  /opt/rocm/lib/librccl.so.1 (ROCm's own place): No such file or directory",
+        "  /opt/rocm/lib/librccl.so.1 (ROCm's default directory): No such file or directory",
     ] {
         assert!(printed.contains(expected), "{expected}\nis not in\n{printed}");
     }

@@ -634,17 +634,17 @@ fn one_sided_operations() {
             put(1, window.at(usize::MAX), first),
             "put_signal: 8 elements from 18446744073709551615 on are beyond the window's 8",
         ),
-        (put(1, elsewhere.at(0), first), "put_signal: the window is not one of this communicator"),
+        (put(1, elsewhere.at(0), first), "put_signal: the window belongs to another communicator"),
         (put(1, window.at(0), far), "put_signal: signal 2147483648 is beyond 2147483647"),
         (text(comm.signal(5, first, STREAM)), "signal: peer 5 is not below 2, the communicator's size"),
         (
             text(comm.signal(1, Signal { index: 0, context: u32::MAX }, STREAM)),
             "signal: context 4294967295 is beyond 2147483647",
         ),
-        (text(comm.wait_signal(&[], STREAM)), "wait_signal: no signals; expected one at least"),
+        (text(comm.wait_signal(&[], STREAM)), "wait_signal: no signals; expected at least one"),
         (
             wait(WaitSignal { count: 0, peer: 0, signal: first }),
-            "wait_signal: the count is 0; expected 1 at least",
+            "wait_signal: the count is 0; expected at least 1",
         ),
         (
             wait(WaitSignal { count: 1, peer: 9, signal: first }),

@@ -1,22 +1,31 @@
-//! Run-time loading.
+//! Loading at run time.
 
 use std::env;
 use std::error::Error as _;
 use std::ffi::c_void;
 use std::mem::ManuallyDrop;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 
-use super::{Backend, Library, elf};
+use super::elf;
 use crate::sys::{Functions, device::DeviceFunctions, dynamic::NcclLibrary};
 use crate::{Attempt, LoadError};
 
-/// The first candidate that works. A program that links NCCL has no need to search for it.
+/// A loaded library, which is never unloaded.
+pub(super) struct Loaded {
+    pub(super) functions: Functions,
+    pub(super) device_functions: DeviceFunctions,
+    pub(super) is_rccl: bool,
+    pub(super) path: PathBuf,
+    pub(super) source: &'static str,
+    pub(super) rejected: Vec<Attempt>,
+}
+
+/// Loads the first candidate that works. A program that links NCCL does not need to search.
 #[cfg(not(nccl_linked))]
-pub(super) fn search() -> Result<Arc<Library>, LoadError> {
+pub(super) fn search() -> Result<Loaded, LoadError> {
     use super::search::{Candidate, PATH_VARIABLE, candidates};
 
-    // Whoever starts a set-uid program must not choose its code.
+    // The user who starts a set-uid program must not be able to choose its code.
     let variable = |name: &str| if is_set_uid() { None } else { env::var_os(name) };
     let mut attempts = Vec::new();
     if variable(PATH_VARIABLE).is_none() {
@@ -24,116 +33,111 @@ pub(super) fn search() -> Result<Arc<Library>, LoadError> {
     }
     for Candidate { source, path } in candidates(variable) {
         // SAFETY: the names and places are those where a system keeps its NCCL, or are named by whoever
-        // controls the environment, and with it the dynamic linker (LD_LIBRARY_PATH, LD_PRELOAD) anyway. What
-        // is found there under NCCL's name and answers ncclGetVersion is taken for NCCL, as a linked program
-        // takes it.
-        match unsafe { tables(&path) } {
-            // SAFETY: as above.
-            Ok(found) => return unsafe { library(found, source, path, attempts) },
+        // controls the environment, and with it the dynamic linker (LD_LIBRARY_PATH, LD_PRELOAD) anyway. A
+        // library there with NCCL's name and functions is taken for NCCL, as a linked program does.
+        match unsafe { load_functions(&path) } {
+            Ok(found) => return Ok(found.into_loaded(source, path, attempts)),
             Err(problem) => attempts.push(Attempt { source, path, problem }),
         }
     }
-    Err(LoadError::NotLoaded { attempts: attempts.into() })
+    Err(LoadError::NotFound { attempts: attempts.into() })
 }
 
-/// Exactly this file.
+/// Loads exactly this file.
 ///
 /// # Safety
 /// The file, if it is a shared object with NCCL's functions, is an implementation of NCCL's C API, and loading
 /// it does no harm.
-pub(super) unsafe fn open(path: &Path) -> Result<Arc<Library>, LoadError> {
+pub(super) unsafe fn open(path: &Path) -> Result<Loaded, LoadError> {
     const SOURCE: &str = "given path";
-    // A bare name would be searched for; a file is meant.
+    // `dlopen` would search for a bare name; the caller means a file.
     let file = if is_bare_name(path) { Path::new(".").join(path) } else { path.into() };
-    // SAFETY: the caller's promise.
-    match unsafe { tables(&file) } {
-        // SAFETY: as above.
-        Ok(found) => unsafe { library(found, SOURCE, file, Vec::new()) },
+    // SAFETY: the caller guarantees that the file is what it seems to be.
+    match unsafe { load_functions(&file) } {
+        Ok(found) => Ok(found.into_loaded(SOURCE, file, Vec::new())),
         Err(problem) => {
             let attempt = Attempt { source: SOURCE, path: path.into(), problem };
-            Err(LoadError::NotLoaded { attempts: [attempt].into() })
+            Err(LoadError::NotFound { attempts: [attempt].into() })
         }
     }
 }
 
-/// What a file has.
+/// The functions of a loaded file.
 struct Found {
     functions: Functions,
     device_functions: DeviceFunctions,
     is_rccl: bool,
 }
 
-/// # Safety
-/// As for [`Library::new`].
-unsafe fn library(
-    Found { functions, device_functions, is_rccl }: Found,
-    source: &'static str,
-    path: PathBuf,
-    passed_over: Vec<Attempt>,
-) -> Result<Arc<Library>, LoadError> {
-    // The file that a bare name led to.
-    let file = functions.ncclGetVersion.and_then(|function| loaded_from(function as *const c_void));
-    let backend = Backend::Loaded { path: file.unwrap_or(path), source, passed_over };
-    // SAFETY: the caller's promise.
-    unsafe { Library::new(functions, device_functions, backend, is_rccl) }
+impl Found {
+    fn into_loaded(self, source: &'static str, path: PathBuf, rejected: Vec<Attempt>) -> Loaded {
+        let Self { functions, device_functions, is_rccl } = self;
+        // The file to which a bare name was resolved.
+        let file = functions.ncclGetVersion.and_then(|function| file_of_code(function as *const c_void));
+        Loaded { functions, device_functions, is_rccl, path: file.unwrap_or(path), source, rejected }
+    }
 }
 
-/// Loads a library, for good, and looks up its functions; the error says why that cannot be.
+/// Loads a library, never to unload it, and looks up its functions; an error gives the reason.
 ///
 /// # Safety
 /// As for [`open`].
-unsafe fn tables(path: &Path) -> Result<Found, String> {
-    /// A function that every RCCL has and no NCCL, to know it under whatever name the file has.
-    const OF_RCCL: &str = "ncclAllToAllv";
+unsafe fn load_functions(path: &Path) -> Result<Found, String> {
+    /// A function that every RCCL and no NCCL has, which tells them apart whatever the file's name.
+    const RCCL_FUNCTION: &str = "ncclAllToAllv";
     if is_bare_name(path) {
         check_library_path(path)?;
     } else {
         elf::check(path)?;
     }
-    // SAFETY: the caller's promise.
-    let library = unsafe { load(path) }.map_err(|error| explanation(&error))?;
-    // SAFETY: these too have the signatures of their header, and the library is never unloaded.
-    let device_functions = unsafe { DeviceFunctions::of(&library) };
+    // SAFETY: the caller guarantees that loading the file does no harm.
+    let library = unsafe { load(path) }.map_err(|error| loader_message(&error))?;
+    // SAFETY: these functions too have the signatures of their header, and the library is never unloaded.
+    let device_functions = unsafe { DeviceFunctions::load(&library) };
     // SAFETY: the symbol is looked up, and not used.
-    let is_rccl = unsafe { library.get::<*const c_void>(OF_RCCL) }.is_ok();
-    // SAFETY: the struct's fields have the header's signatures, as the library's functions do by the caller's
-    // promise; absent functions are errors in it.
-    let library = unsafe { NcclLibrary::from_library(library) }.map_err(|error| explanation(&error))?;
+    let is_rccl = unsafe { library.get::<*const c_void>(RCCL_FUNCTION) }.is_ok();
+    // SAFETY: the struct's fields have the header's signatures, and the caller guarantees that the library's
+    // functions have them too; absent functions are errors in it.
+    let library = unsafe { NcclLibrary::from_library(library) }.map_err(|error| loader_message(&error))?;
     let functions = Functions::from(&library);
     if functions.ncclGetVersion.is_none() {
         return Err("is a shared object without NCCL's functions (no ncclGetVersion)".into());
     }
-    // Never unloaded: NCCL starts threads that would run on in unmapped code, which crashed 50 to 90 % of the
-    // runs measured with releases up to 2.30.4.
+    // Never unloaded: NCCL starts threads that would go on running unmapped code, which crashed 50 to 90 % of
+    // the runs measured with releases up to 2.30.4.
     let _: ManuallyDrop<NcclLibrary> = ManuallyDrop::new(library);
     Ok(Found { functions, device_functions, is_rccl })
 }
 
+/// Maps the file into the process.
+///
 /// # Safety
 /// As for [`open`].
 #[cfg(unix)]
 unsafe fn load(path: &Path) -> Result<libloading::Library, libloading::Error> {
     use libloading::os::unix::{Library, RTLD_LOCAL, RTLD_NOW};
-    // All symbols now: a library that lacks one of its own dependencies' functions is an error here and not a
-    // crash in the middle of a job.
-    // SAFETY: the caller's promise.
+    // RTLD_NOW resolves all symbols: if a dependency lacks a function, that is an error here and not a crash in the
+    // middle of a job.
+    // SAFETY: the caller guarantees that loading the file does no harm.
     unsafe { Library::open(Some(path), RTLD_NOW | RTLD_LOCAL) }.map(Into::into)
 }
 
+/// Maps the file into the process.
+///
 /// # Safety
 /// As for [`open`].
 #[cfg(not(unix))]
 unsafe fn load(path: &Path) -> Result<libloading::Library, libloading::Error> {
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller guarantees that loading the file does no harm.
     unsafe { libloading::Library::new(path) }
 }
 
-/// Whether the dynamic linker would search for it: `dlopen` takes a name without a slash so.
+/// Returns `true` if the dynamic linker would search for the file: `dlopen` searches for names without a slash.
 fn is_bare_name(path: &Path) -> bool {
     path.components().count() == 1 && !path.is_absolute()
 }
 
-/// The dynamic linker searches `LD_LIBRARY_PATH` itself, and maps a damaged file it finds there: so look first.
+/// Checks the file that the dynamic linker would find in `LD_LIBRARY_PATH`: it maps damaged files unchecked.
 fn check_library_path(name: &Path) -> Result<(), String> {
     let directories = env::var_os("LD_LIBRARY_PATH").filter(|_| !is_set_uid()).unwrap_or_default();
     let files = env::split_paths(&directories).map(|directory| directory.join(name));
@@ -143,10 +147,10 @@ fn check_library_path(name: &Path) -> Result<(), String> {
     }
 }
 
-/// The file that the dynamic linker loaded the code at `address` from. It knows, and in a microsecond; reading
-/// /proc/self/maps takes 30 to 60.
+/// Returns the file from which the dynamic linker loaded the code at `address`. Asking the linker takes a
+/// microsecond; reading /proc/self/maps takes 30 to 60.
 #[cfg(target_os = "linux")]
-fn loaded_from(address: *const c_void) -> Option<PathBuf> {
+fn file_of_code(address: *const c_void) -> Option<PathBuf> {
     use std::ffi::{CStr, OsStr, c_char, c_int};
     use std::os::unix::ffi::OsStrExt;
 
@@ -162,22 +166,22 @@ fn loaded_from(address: *const c_void) -> Option<PathBuf> {
     }
     let null: *mut c_void = std::ptr::null_mut();
     let mut info = Info { file: null.cast(), base: null, symbol: null.cast(), symbol_address: null };
-    // SAFETY: any address may be asked about; `info` is as <dlfcn.h> declares it.
+    // SAFETY: any address is allowed; `info` has the layout that <dlfcn.h> declares.
     if unsafe { dladdr(address, &raw mut info) } == 0 || info.file.is_null() {
         return None;
     }
-    // SAFETY: a C string that lives as long as the library is loaded, which is for good.
+    // SAFETY: a C string that lives as long as the library, which is never unloaded.
     let file = unsafe { CStr::from_ptr(info.file) };
     std::fs::canonicalize(OsStr::from_bytes(file.to_bytes())).ok()
 }
 
 #[cfg(not(target_os = "linux"))]
-fn loaded_from(address: *const c_void) -> Option<PathBuf> {
+fn file_of_code(address: *const c_void) -> Option<PathBuf> {
     super::mapped::file_of(address as usize)
 }
 
-/// libloading keeps the loader's own words in the error's source.
-fn explanation(error: &libloading::Error) -> String {
+/// Returns the message of the dynamic linker, which libloading keeps in the error's source.
+fn loader_message(error: &libloading::Error) -> String {
     error.source().map_or_else(|| error.to_string(), ToString::to_string)
 }
 

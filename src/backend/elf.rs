@@ -1,5 +1,6 @@
-//! Is a file a shared object that this process can map? Asked before `dlopen`, which crashes (SIGBUS) on some
-//! truncated files, and whose words for the rest are hard to understand.
+//! A check that a file is a shared object that this process can map.
+//!
+//! It runs before `dlopen`, which crashes (SIGBUS) on some truncated files and has unclear messages for the rest.
 
 use std::fs::File;
 use std::io::{Read, Seek, SeekFrom};
@@ -18,7 +19,7 @@ const MACHINE: Option<u16> = if cfg!(target_arch = "x86_64") {
     None
 };
 
-/// `Err` says what is wrong with the file.
+/// Checks the file; an error tells what is wrong with it.
 pub(super) fn check(path: &Path) -> Result<(), String> {
     let metadata = path.metadata().map_err(|e| e.to_string())?;
     if metadata.is_dir() {
@@ -33,7 +34,7 @@ pub(super) fn check(path: &Path) -> Result<(), String> {
 
 fn check_contents(file: &mut (impl Read + Seek), length: u64) -> Result<(), String> {
     let truncated =
-        |needed: u64| format!("is truncated: it has {length} bytes, its ELF headers speak of {needed}");
+        |needed: u64| format!("is truncated: it has {length} bytes, but its ELF headers require {needed}");
     if length == 0 {
         return Err("is empty".into());
     }
@@ -61,7 +62,7 @@ fn check_contents(file: &mut (impl Read + Seek), length: u64) -> Result<(), Stri
         return Err("is an ELF file, but not a shared object".into());
     }
 
-    // The program headers, and what they say is to be mapped, must lie within the file.
+    // The program headers, and the segments that they describe, must lie within the file.
     let (table, size, count) = (u64_at(&header, 32), u16_at(&header, 54), u16_at(&header, 56));
     let end = table.saturating_add(u64::from(size) * u64::from(count));
     if end > length {
@@ -119,21 +120,21 @@ mod tests {
         std::fs::read(path.expect("this program is linked with the C library")).unwrap()
     }
 
-    fn verdict(bytes: &[u8]) -> String {
+    fn error_of(bytes: &[u8]) -> String {
         check_contents(&mut Cursor::new(bytes), bytes.len() as u64).err().unwrap_or_default()
     }
 
     #[test]
-    fn a_real_library_passes_and_each_damage_is_named() {
+    fn intact_library_passes_and_damaged_header_is_named() {
         let good = libc();
-        assert_eq!(verdict(&good), "");
+        assert_eq!(error_of(&good), "");
         let changed = |at: usize, byte: u8| {
             let mut bytes = good.clone();
             bytes[at] = byte;
-            verdict(&bytes)
+            error_of(&bytes)
         };
-        assert_eq!(verdict(b""), "is empty");
-        assert_eq!(verdict(b"GROUP ( libnccl.so.2 )\n"), "is not a shared object (no ELF header)");
+        assert_eq!(error_of(b""), "is empty");
+        assert_eq!(error_of(b"GROUP ( libnccl.so.2 )\n"), "is not a shared object (no ELF header)");
         assert_eq!(changed(4, 1), "is a 32-bit object; this process is 64-bit");
         assert!(changed(18, 40).starts_with("is built for arm; this process is "));
         assert_eq!(changed(16, 2), "is an ELF file, but not a shared object");
@@ -142,19 +143,19 @@ mod tests {
     }
 
     #[test]
-    fn every_truncation_is_noticed() {
+    fn truncated_library_is_rejected_at_every_length() {
         let good = libc();
         for length in [4, 5, 63, 64, 100, 4096, good.len() / 2] {
             assert!(
-                verdict(&good[..length]).starts_with("is truncated"),
+                error_of(&good[..length]).starts_with("is truncated"),
                 "{length}: {}",
-                verdict(&good[..length])
+                error_of(&good[..length])
             );
         }
     }
 
     #[test]
-    fn no_file_and_no_regular_file() {
+    fn directory_device_and_missing_file_are_rejected() {
         assert_eq!(check(Path::new("/")).unwrap_err(), "is a directory; expected the library's file");
         assert_eq!(check(Path::new("/dev/null")).unwrap_err(), "is not a regular file");
         assert!(check(Path::new("/no/such/file")).unwrap_err().contains("No such file"));

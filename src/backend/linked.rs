@@ -1,11 +1,11 @@
-//! Build-time linking.
+//! Linking at build time.
 
 use crate::sys::Functions;
 use crate::sys::device::DeviceFunctions;
 
 unsafe extern "C" {
-    /// Compiled by `build/link.rs`. Functions newer than NCCL 2.13.4 are weak references there, null in a
-    /// library that lacks them; a table made in Rust would make all 72 required when the program starts.
+    /// The table that `build.rs` compiles from C. It has weak references to functions newer than NCCL 2.13.4, which
+    /// are null if the library lacks them; a table written in Rust would require all 72 when the program starts.
     #[link_name = "libnccl_linked_functions"]
     static FUNCTIONS: Functions;
     #[link_name = "libnccl_linked_device_functions"]
@@ -13,8 +13,8 @@ unsafe extern "C" {
 }
 
 pub(super) fn functions() -> Functions {
-    // SAFETY: a constant array of function pointers in the order and number of the table's fields: both are
-    // made from the same list, and a null pointer is `None`. Nothing writes it.
+    // SAFETY: a constant array of function pointers, as many and in the same order as the table's fields: both are
+    // generated from the same list, and a null pointer is `None`. Nothing writes to it.
     unsafe { FUNCTIONS }
 }
 

@@ -1,15 +1,15 @@
-//! Where a libnccl may be, in the order in which it is looked for.
+//! The places where a libnccl may be, in search order.
 
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 
-/// The variable that names the library's file.
+/// The environment variable that names the library's file.
 pub(super) const PATH_VARIABLE: &str = "LIBNCCL_PATH";
-/// The library's names; packages from Python's index have only the first.
+/// The library's file names; Python packages have only the first.
 const NAMES: [&str; 2] = ["libnccl.so.2", "libnccl.so"];
-/// Those of AMD's implementation of the same functions.
+/// The file names of RCCL, AMD's implementation of the same functions.
 const RCCL_NAMES: [&str; 2] = ["librccl.so.1", "librccl.so"];
-/// Where AMD's packages install it.
+/// The directory in which AMD's packages install RCCL.
 const ROCM: &str = "/opt/rocm";
 
 /// A file, or a bare name for the dynamic linker to find.
@@ -19,13 +19,12 @@ pub(super) struct Candidate {
     pub(super) path: PathBuf,
 }
 
-/// The candidates, reading the environment through `variable`.
+/// Returns the candidates, reading the environment through `variable`.
 ///
-/// A library that the user names is the only one: falling back to another would hide a mistake.
+/// If the user names a library, it is the only candidate: falling back to another would hide a mistake.
 ///
-/// NCCL comes before RCCL wherever it is: where both are installed, one of them is there for another program, and
-/// this crate is named after the other. Each place is looked at when its turn comes: most programs need none but
-/// the first.
+/// NCCL comes before RCCL wherever it is: if both are installed, this crate prefers the one it is named after. The
+/// places are examined lazily, as most programs need only the first.
 pub(super) fn candidates(variable: impl Fn(&str) -> Option<OsString>) -> impl Iterator<Item = Candidate> {
     type Place = (&'static str, fn(&Path) -> Vec<PathBuf>);
     const PLACES: [Place; 11] = [
@@ -39,11 +38,11 @@ pub(super) fn candidates(variable: impl Fn(&str) -> Option<OsString>) -> impl It
         ("CUDA_HOME", |prefix| in_directory(&prefix.join("lib64"), NAMES)),
         ("dynamic linker", |_| RCCL_NAMES.map(PathBuf::from).into()),
         ("ROCM_PATH", |prefix| in_directory(&prefix.join("lib"), RCCL_NAMES)),
-        ("ROCm's own place", |prefix| in_directory(&prefix.join("lib"), RCCL_NAMES)),
+        ("ROCm's default directory", |prefix| in_directory(&prefix.join("lib"), RCCL_NAMES)),
     ];
     let variable = move |source| match source {
         "dynamic linker" => Some(OsString::new()),
-        "ROCm's own place" => Some(ROCM.into()),
+        "ROCm's default directory" => Some(ROCM.into()),
         "python3" => variable("PATH"),
         name => variable(name).filter(|value| !value.is_empty()),
     };
@@ -54,13 +53,13 @@ pub(super) fn candidates(variable: impl Fn(&str) -> Option<OsString>) -> impl It
     })
 }
 
-/// The first of the names that `directory` has, else the first name, so that a report can say what is missing.
+/// Returns the first of the files that exists in `directory`, else the first, so that an error can name it.
 fn in_directory(directory: &Path, names: [&str; 2]) -> Vec<PathBuf> {
     let files = names.map(|name| directory.join(name));
     vec![files.iter().find(|file| file.exists()).unwrap_or(&files[0]).clone()]
 }
 
-/// What `pip install nvidia-nccl-cu12` (or `-cu13`) puts into a Python environment.
+/// Returns the libraries that `pip install nvidia-nccl-cu12` (or `-cu13`) has put into a Python environment.
 fn python_package(prefix: &Path) -> Vec<PathBuf> {
     let versions = std::fs::read_dir(prefix.join("lib")).into_iter().flatten().flatten();
     let mut files: Vec<_> = versions
@@ -73,7 +72,7 @@ fn python_package(prefix: &Path) -> Vec<PathBuf> {
     files
 }
 
-/// The prefix of the `python3` that a shell would start. A wrapper script (pyenv's shims) leads nowhere.
+/// Returns the prefix of the `python3` that a shell would start. It is useless for a wrapper script (pyenv's shims).
 fn python_prefix(path: &Path) -> Option<PathBuf> {
     let python = std::env::split_paths(path)
         .find_map(|directory| std::fs::canonicalize(directory.join("python3")).ok())?;
@@ -99,36 +98,39 @@ mod tests {
     }
 
     #[test]
-    fn without_an_environment_the_dynamic_linker_is_asked_for_nccl_then_for_rccl() {
+    fn empty_environment_searches_the_dynamic_linker_for_nccl_then_for_rccl() {
         let found = search(&[]);
         let bare = ["libnccl.so.2", "libnccl.so", "librccl.so.1", "librccl.so"];
         assert_eq!(found[..4], bare.map(|name| ("dynamic linker", name.to_string())));
         let (source, path) = &found[4];
-        assert!(*source == "ROCm's own place" && path.starts_with("/opt/rocm/lib/librccl.so"), "{found:?}");
+        assert!(
+            *source == "ROCm's default directory" && path.starts_with("/opt/rocm/lib/librccl.so"),
+            "{found:?}"
+        );
         assert_eq!(found.len(), 5);
         assert_eq!(search(&[("LIBNCCL_PATH", Path::new(""))]), found);
     }
 
     #[test]
-    fn rccl_is_last() {
+    fn rccl_candidates_come_after_all_nccl_candidates() {
         let directory = tempfile::tempdir().unwrap();
         touch(&directory.path().join("lib/librccl.so"));
         let found = search(&[("ROCM_PATH", directory.path()), ("NCCL_HOME", Path::new("/no/nccl"))]);
         let sources: Vec<_> = found.iter().map(|(source, _)| *source).skip(2).collect();
         let linker = "dynamic linker";
-        assert_eq!(sources, ["NCCL_HOME", linker, linker, "ROCM_PATH", "ROCm's own place"]);
+        assert_eq!(sources, ["NCCL_HOME", linker, linker, "ROCM_PATH", "ROCm's default directory"]);
         assert_eq!(found[5].1, directory.path().join("lib/librccl.so").display().to_string());
     }
 
     #[test]
-    fn a_named_library_is_the_only_candidate() {
+    fn library_named_by_the_user_is_the_only_candidate() {
         let conda = Path::new("/conda");
         let found = search(&[("CONDA_PREFIX", conda), ("LIBNCCL_PATH", Path::new("/x/libnccl.so.2"))]);
         assert_eq!(found, [("LIBNCCL_PATH", "/x/libnccl.so.2".into())]);
     }
 
     #[test]
-    fn python_then_conda_then_the_toolkits() {
+    fn candidates_are_python_then_nccl_home_then_cuda_home() {
         let directory = tempfile::tempdir().unwrap();
         let venv = directory.path().join("venv");
         let python = directory.path().join("python");

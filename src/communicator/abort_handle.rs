@@ -1,46 +1,18 @@
-#![allow(unsafe_code)] // Calls ncclCommAbort.
+#![allow(unsafe_code)] // Aborts on behalf of the communicator.
 
-use std::ffi::CStr;
 use std::fmt;
 use std::sync::Arc;
 
-use super::state::State;
-use crate::backend::{Library, call};
-use crate::{Result, sys};
+use super::shared::Shared;
+use crate::Result;
 
-/// What a communicator and its abort handles share.
-pub(crate) struct Shared {
-    pub(crate) library: Arc<Library>,
-    /// Live as long as [`State`] does not say that it is ended.
-    pub(crate) raw: sys::ncclComm_t,
-    pub(crate) state: State,
-    /// NCCL keeps the pointer that it was given as `commName`.
-    pub(crate) name: Option<Arc<CStr>>,
-}
-
-// SAFETY: the pointer is only used by whom `state` lets into NCCL, one thread at a time.
-unsafe impl Send for Shared {}
-// SAFETY: as above.
-unsafe impl Sync for Shared {}
-
-impl Shared {
-    /// Ends the communicator without waiting.
-    ///
-    /// # Safety
-    /// [`State`] has told the caller to.
-    pub(crate) unsafe fn abort(&self) -> Result<()> {
-        // SAFETY: live, and no one enters NCCL with it any more, by the caller's promise.
-        unsafe { call!(self.library, ncclCommAbort(self.raw)) }.map(drop)
-    }
-}
-
-/// Aborts a communicator from another thread: for a watchdog, or a signal to stop.
+/// A handle that aborts a communicator from another thread, for instance from a watchdog or a signal handler thread.
 ///
-/// NCCL allows no second thread in a communicator, so a handle does not force its way in. If the owner is not in
-/// a call, the communicator is aborted at once. If it is waiting in a call of a communicator with a
-/// [timeout](crate::Config::timeout), which polls, the owner aborts it itself within a millisecond and gets
-/// [`Error::Aborted`](crate::Error::Aborted). A call that blocks inside NCCL is not interrupted; the abort
-/// happens when it returns.
+/// NCCL allows only one thread at a time in a communicator, so the handle never enters NCCL beside the owner. If the
+/// owner is not in a call, the handle aborts the communicator at once. If the owner waits in a call of a communicator
+/// with a [timeout](crate::Config::timeout), which polls, the owner aborts it within a millisecond and gets
+/// [`Error::Aborted`](crate::Error::Aborted). A call that blocks inside NCCL is not interrupted; the abort follows
+/// when it returns.
 ///
 /// ```
 /// # fn main() -> libnccl::Result<()> {
@@ -61,14 +33,14 @@ impl AbortHandle {
         Self { shared: Arc::clone(shared) }
     }
 
-    /// Aborts the communicator; nothing happens if it has ended already.
+    /// Aborts the communicator; does nothing if it has ended already.
     ///
     /// # Errors
-    /// [`Error::Nccl`](crate::Error::Nccl) if NCCL reports a failure; the communicator is gone all the same.
+    /// [`Error::Nccl`](crate::Error::Nccl) if NCCL reports a failure; the communicator is gone nevertheless.
     #[doc(alias = "ncclCommAbort")]
     pub fn abort(&self) -> Result<()> {
         if self.shared.state.abort() {
-            // SAFETY: the state has just said so.
+            // SAFETY: the state has told this thread to end it.
             return unsafe { self.shared.abort() };
         }
         Ok(())

@@ -1,14 +1,15 @@
-//! A barrier, which NCCL does not have: not even an operation on no elements is one, as NCCL drops those.
+//! A barrier, which NCCL lacks: an operation on zero elements is none either, as NCCL drops those.
 
 use super::collectives::{self, Operator};
-use super::{Communicator, Operations};
+use super::handle::Communicator;
+use super::operations::Operations;
 use crate::{Group, NcclBuffer, ReduceOp, Result, StreamRef};
 
 impl<'scope> Operations<'scope> {
-    /// As [`Communicator::barrier`]. Since NCCL 2.19.3.
+    /// Waits for all ranks; see [`Communicator::barrier`]. Since NCCL 2.19.3.
     ///
     /// # Errors
-    /// As for [`Communicator::barrier`].
+    /// The errors of [`Communicator::barrier`].
     pub fn barrier(self, stream: impl Into<StreamRef<'scope>>) -> Result<()> {
         let stream = stream.into();
         let buffer = self.communicator.barrier_buffer()?;
@@ -20,14 +21,14 @@ impl<'scope> Operations<'scope> {
 }
 
 impl Communicator {
-    /// Waits for all ranks to come here: an all-reduce of one element. Since NCCL 2.19.3.
+    /// Waits until all ranks have reached the barrier, by an all-reduce of one element. Since NCCL 2.19.3.
     ///
-    /// On a GPU it is the *stream* that waits: what is enqueued on it afterwards runs when all ranks' streams have
-    /// come to their barrier, and synchronizing with the stream makes the host wait too. On the CPU implementation
-    /// the ranks have come when this returns, or at the end of the group.
+    /// On a GPU the *stream* waits: work that is enqueued on it afterwards runs when the streams of all ranks have
+    /// reached their barrier. Synchronize with the stream to make the host wait too. On the CPU implementation, all
+    /// ranks have reached the barrier when this returns, or at the end of the group.
     ///
-    /// The element's memory is the communicator's from the first barrier on. Its barriers are one after the other,
-    /// as are all of its operations.
+    /// The first barrier allocates the element, which the communicator keeps. Barriers of one communicator run one after
+    /// the other, as do all its operations.
     ///
     /// ```
     /// # fn main() -> libnccl::Result<()> {
@@ -45,7 +46,8 @@ impl Communicator {
     /// ```
     ///
     /// # Errors
-    /// Those of [every operation](Operations#errors), and as for [`Nccl::alloc`](crate::Nccl::alloc) the first time.
+    /// The errors of [every operation](Operations#errors); the first time also those of
+    /// [`Nccl::alloc`](crate::Nccl::alloc).
     pub fn barrier<'scope>(&'scope self, stream: impl Into<StreamRef<'scope>>) -> Result<()> {
         self.operations().barrier(stream)
     }
@@ -60,8 +62,8 @@ impl Communicator {
 }
 
 impl<'scope> Group<'scope, '_> {
-    /// As [`Communicator::barrier`]; for one thread that has several ranks. It is no barrier between the operations
-    /// of the group, which have no order. Since NCCL 2.19.3.
+    /// Waits for all ranks as [`Communicator::barrier`] does, for one thread that has several ranks. It does not order
+    /// the other operations of the group. Since NCCL 2.19.3.
     ///
     /// ```
     /// # fn main() -> libnccl::Result<()> {
@@ -75,7 +77,7 @@ impl<'scope> Group<'scope, '_> {
     /// ```
     ///
     /// # Errors
-    /// As for [`Communicator::barrier`].
+    /// The errors of [`Communicator::barrier`].
     pub fn barrier(
         &'scope self,
         communicator: &'scope Communicator,

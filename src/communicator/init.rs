@@ -2,13 +2,14 @@
 
 use std::ptr;
 
-use super::Communicator;
+use super::arguments::SizeAndRank;
+use super::handle::Communicator;
 use crate::backend::call;
-use crate::group::forbid_open;
+use crate::group::open::check_no_open_group;
 use crate::{Config, Error, Nccl, Result, UniqueId};
 
 impl Nccl {
-    /// Makes a communicator of `size` ranks, of which the caller is number `rank`; returns when all have called.
+    /// Creates a communicator of `size` ranks, of which the caller is number `rank`; returns when all ranks have joined.
     ///
     /// On a GPU the rank belongs to the calling thread's current device. Ranks are processes, or threads that
     /// call at the same time.
@@ -28,13 +29,13 @@ impl Nccl {
     /// ```
     ///
     /// # Errors
-    /// [`Error::InvalidArgument`] if `rank` is not below `size`; [`Error::Nccl`] if NCCL cannot do it.
+    /// [`Error::InvalidArgument`] if `rank` is not below `size`; [`Error::Nccl`] if NCCL fails.
     #[doc(alias = "ncclCommInitRank")]
     pub fn init_rank(&self, size: usize, rank: usize, id: &UniqueId) -> Result<Communicator> {
         self.init_rank_with(size, rank, id, &Config::default())
     }
 
-    /// [`init_rank`](Self::init_rank) with options. Options: since NCCL 2.14.3.
+    /// Creates a communicator as [`init_rank`](Self::init_rank) does, with options, which NCCL has since 2.14.3.
     ///
     /// ```
     /// # fn main() -> libnccl::Result<()> {
@@ -48,8 +49,8 @@ impl Nccl {
     /// ```
     ///
     /// # Errors
-    /// As for [`init_rank`](Self::init_rank); [`Error::Unsupported`] if the library is older than an option;
-    /// [`Error::Timeout`] if the other ranks did not come in time.
+    /// The errors of [`init_rank`](Self::init_rank); [`Error::Unsupported`] if the library is older than an option;
+    /// [`Error::Timeout`] if the other ranks did not join in time.
     #[doc(alias = "ncclCommInitRankConfig")]
     pub fn init_rank_with(
         &self,
@@ -61,17 +62,17 @@ impl Nccl {
         self.init_rank_scalable(size, rank, std::slice::from_ref(id), config)
     }
 
-    /// [`init_rank_with`](Self::init_rank_with) by several ids, made by as many ranks, which share the work of
-    /// bringing many ranks together. All ranks pass the same ids in the same order.
+    /// Creates a communicator as [`init_rank_with`](Self::init_rank_with) does, from several ids of as many ranks, which
+    /// share the work of the bootstrap. All ranks pass the same ids in the same order.
     ///
-    /// Before NCCL 2.23.4, which is the first to have this, the first id serves alone.
+    /// NCCL has this since 2.23.4. Before, only the first id is used.
     ///
     /// ```
     /// # fn main() -> libnccl::Result<()> {
     /// use libnccl::Config;
     ///
     /// let nccl = libnccl_cpu::nccl();
-    /// // Here from ranks 0 and 2; of 10,000 ranks, every thousandth could make one.
+    /// // Ranks 0 and 2 create them here; of 10,000 ranks, every thousandth could create one.
     /// let ids = [nccl.unique_id()?, nccl.unique_id()?];
     /// std::thread::scope(|scope| {
     ///     for rank in 0..4 {
@@ -84,7 +85,7 @@ impl Nccl {
     /// ```
     ///
     /// # Errors
-    /// As for [`init_rank_with`](Self::init_rank_with); [`Error::InvalidArgument`] if there is no id.
+    /// The errors of [`init_rank_with`](Self::init_rank_with); [`Error::InvalidArgument`] if there is no id.
     #[doc(alias = "ncclCommInitRankScalable")]
     pub fn init_rank_scalable(
         &self,
@@ -94,42 +95,42 @@ impl Nccl {
         config: &Config,
     ) -> Result<Communicator> {
         const CALL: &str = "init_rank";
-        forbid_open(CALL)?;
-        let arguments = Arguments::new(CALL, size, rank)?;
+        check_no_open_group(CALL)?;
+        let arguments = SizeAndRank::new(CALL, size, rank)?;
         let Some(first) = ids.first() else {
-            return Err(Error::argument(CALL, "no unique ids; expected one at least"));
+            return Err(Error::argument(CALL, "no unique ids; expected at least one"));
         };
         let library = &self.library;
         let mut raw_config = config.to_raw(CALL, library.version, &library.backend.to_string())?;
-        // Null beforehand: some releases look at what is there when they fail.
+        // Initialized to null, as some releases read it when they fail.
         let mut raw = ptr::null_mut();
-        let (slot, config_pointer) = (&raw mut raw, raw_config.as_mut_ptr());
-        let Arguments { size, rank } = arguments;
-        // SAFETY: `raw` is where NCCL writes a handle, at once; the ids and the configuration are read during
-        // the call, but for the name, which the communicator keeps alive.
-        let made = unsafe {
+        let (out, config_pointer) = (&raw mut raw, raw_config.as_mut_ptr());
+        let SizeAndRank { size, rank } = arguments;
+        // SAFETY: NCCL writes the handle to `raw` before the call returns. It reads the ids and the options during the
+        // call, except the name, which the communicator keeps alive.
+        let created = unsafe {
             if ids.len() > 1 && library.functions.ncclCommInitRankScalable.is_some() {
                 let count = i32::try_from(ids.len()).unwrap_or(i32::MAX);
                 let mut ids: Vec<_> = ids.iter().take(i32::MAX as usize).map(|id| id.to_raw()).collect();
                 call!(
                     library,
-                    ncclCommInitRankScalable(slot, size, rank, count, ids.as_mut_ptr(), config_pointer)
+                    ncclCommInitRankScalable(out, size, rank, count, ids.as_mut_ptr(), config_pointer)
                 )
             } else if config.is_default() {
-                call!(library, ncclCommInitRank(slot, size, first.to_raw(), rank))
+                call!(library, ncclCommInitRank(out, size, first.to_raw(), rank))
             } else {
-                call!(library, ncclCommInitRankConfig(slot, size, first.to_raw(), rank, config_pointer))
+                call!(library, ncclCommInitRankConfig(out, size, first.to_raw(), rank, config_pointer))
             }
         };
-        let code = made.inspect_err(|_| library.leave_leaked_group())?;
-        // SAFETY: NCCL has just made the handle, and no one else has it.
+        let code = created.inspect_err(|_| library.end_leaked_groups())?;
+        // SAFETY: NCCL has just created the handle, and nothing else has it.
         unsafe { Communicator::adopt(library, raw, code, config.timeout_duration(), raw_config.name()) }
     }
 
-    /// Makes one communicator that has all its ranks in this process: rank `i` on device `devices[i]`.
+    /// Creates a communicator with all its ranks in this process: rank `i` on device `devices[i]`.
     ///
-    /// A single thread that drives several ranks has to put their operations into a [`group`](Self::group).
-    /// On the CPU implementation the devices are only numbers.
+    /// A single thread that drives several ranks must put their operations into a [`group`](Self::group). On the CPU
+    /// implementation the devices are only numbers.
     ///
     /// ```
     /// # fn main() -> libnccl::Result<()> {
@@ -140,11 +141,11 @@ impl Nccl {
     /// ```
     ///
     /// # Errors
-    /// [`Error::InvalidArgument`] if there is no device, or a negative one; [`Error::Nccl`] if NCCL cannot.
+    /// [`Error::InvalidArgument`] if there is no device, or a negative one; [`Error::Nccl`] if NCCL fails.
     #[doc(alias = "ncclCommInitAll")]
     pub fn init_all(&self, devices: &[i32]) -> Result<Vec<Communicator>> {
         const CALL: &str = "init_all";
-        forbid_open(CALL)?;
+        check_no_open_group(CALL)?;
         if devices.is_empty() {
             return Err(Error::argument(CALL, "no devices; expected one for each rank"));
         }
@@ -157,30 +158,12 @@ impl Nccl {
         let library = &self.library;
         let mut raws = vec![ptr::null_mut(); devices.len()];
         // SAFETY: both arrays have `count` elements.
-        let made = unsafe { call!(library, ncclCommInitAll(raws.as_mut_ptr(), count, devices.as_ptr())) };
-        let code = made.inspect_err(|_| library.leave_leaked_group())?;
-        // SAFETY: NCCL has just made the handles, and no one else has them.
+        let created = unsafe { call!(library, ncclCommInitAll(raws.as_mut_ptr(), count, devices.as_ptr())) };
+        let code = created.inspect_err(|_| library.end_leaked_groups())?;
+        // SAFETY: NCCL has just created the handles, and nothing else has them.
         let adopt = |raw| unsafe { Communicator::adopt(library, raw, code, None, None) };
-        // All of them first: if one fails, the others are ended by their drop.
+        // Adopt all of them first, so that if one fails, dropping the others ends them.
         let adopted: Vec<_> = raws.into_iter().map(adopt).collect();
         adopted.into_iter().collect()
-    }
-}
-
-/// A size and a rank below it, as C wants them.
-pub(super) struct Arguments {
-    pub(super) size: i32,
-    pub(super) rank: i32,
-}
-
-impl Arguments {
-    pub(super) fn new(call: &'static str, size: usize, rank: usize) -> Result<Self> {
-        let (Ok(c_size), Ok(c_rank)) = (i32::try_from(size), i32::try_from(rank)) else {
-            return Err(Error::argument(call, format!("size {size} or rank {rank} is beyond {}", i32::MAX)));
-        };
-        if rank >= size {
-            return Err(Error::argument(call, format!("rank {rank} is not below the size {size}")));
-        }
-        Ok(Self { size: c_size, rank: c_rank })
     }
 }

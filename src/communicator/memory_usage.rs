@@ -1,18 +1,18 @@
 #![allow(unsafe_code)]
 
-use super::Communicator;
+use super::handle::Communicator;
 use crate::backend::call;
 use crate::{Result, sys};
 
-/// What [`Communicator::memory`] tells. Since NCCL 2.29.7.
+/// A statistic of a communicator's memory; see [`Communicator::memory`]. Since NCCL 2.29.7.
 ///
 /// ```
 /// # fn main() -> libnccl::Result<()> {
 /// use libnccl::MemoryStatistic;
 ///
 /// let comm = libnccl_cpu::nccl().init_all(&[0])?.remove(0);
-/// let [total, stays] = [MemoryStatistic::Total, MemoryStatistic::Persistent].map(|s| comm.memory(s));
-/// println!("{} bytes, of which {} stay when it is suspended", total?, stays?);
+/// let [total, persistent] = [MemoryStatistic::Total, MemoryStatistic::Persistent].map(|s| comm.memory(s));
+/// println!("{} bytes, of which {} remain when suspended", total?, persistent?);
 /// # Ok(())
 /// # }
 /// ```
@@ -20,22 +20,22 @@ use crate::{Result, sys};
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum MemoryStatistic {
-    /// Bytes of device memory that [`suspend`](Communicator::suspend) would free.
+    /// The bytes of device memory that [`suspend`](Communicator::suspend) can free.
     #[doc(alias = "ncclStatGpuMemSuspend")]
     Suspendable,
-    /// Whether that memory is freed now: 1 or 0.
+    /// 1 while that memory is freed, otherwise 0.
     #[doc(alias = "ncclStatGpuMemSuspended")]
     Suspended,
-    /// Bytes of device memory that stay, suspended or not.
+    /// The bytes of device memory that remain while suspended.
     #[doc(alias = "ncclStatGpuMemPersist")]
     Persistent,
-    /// Bytes of all device memory that the communicator takes.
+    /// The bytes of all device memory of the communicator.
     #[doc(alias = "ncclStatGpuMemTotal")]
     Total,
 }
 
 impl Communicator {
-    /// What the communicator's memory is, by one of NCCL's statistics. Since NCCL 2.29.7.
+    /// Returns a statistic of the communicator's memory. Since NCCL 2.29.7.
     ///
     /// ```
     /// # fn main() -> libnccl::Result<()> {
@@ -59,21 +59,21 @@ impl Communicator {
             MemoryStatistic::Total => sys::ncclCommMemStat_t::ncclStatGpuMemTotal,
         };
         let mut bytes = 0;
-        self.ask("memory", || {
-            // SAFETY: a live communicator, and a place to write a number to.
+        self.query("memory", || {
+            // SAFETY: a live communicator and a valid out-parameter.
             unsafe { call!(self.library(), ncclCommMemStats(self.raw(), raw_statistic, &raw mut bytes)) }
         })?;
         Ok(bytes)
     }
 
-    /// Frees device memory that the communicator does not need while it does not work; all ranks call it, with
-    /// no work under way. Since NCCL 2.29.7.
+    /// Frees the device memory that the communicator does not need while it is idle; all ranks call it, with no work in
+    /// progress. Since NCCL 2.29.7.
     ///
     /// ```
     /// # fn main() -> libnccl::Result<()> {
     /// let comm = libnccl_cpu::nccl().init_all(&[0])?.remove(0);
     /// comm.suspend()?;
-    /// // ... What needs the memory in between.
+    /// // ... Code that needs the memory.
     /// comm.resume()?;
     /// # Ok(())
     /// # }
@@ -86,17 +86,17 @@ impl Communicator {
     pub fn suspend(&self) -> Result<()> {
         let flags = sys::NCCL_SUSPEND_MEM.cast_signed();
         // SAFETY: a live communicator.
-        self.immediate("suspend", || unsafe { call!(self.library(), ncclCommSuspend(self.raw(), flags)) })
+        self.run_ungrouped("suspend", || unsafe { call!(self.library(), ncclCommSuspend(self.raw(), flags)) })
     }
 
-    /// Takes the memory again that [`suspend`](Self::suspend) freed, where there is an example; all ranks call it.
-    /// Since NCCL 2.29.7.
+    /// Allocates the memory again that [`suspend`](Self::suspend) freed; all ranks call it. For an example, see
+    /// `suspend`. Since NCCL 2.29.7.
     ///
     /// # Errors
     /// [`Error::Unsupported`](crate::Error::Unsupported), [`Error::Nccl`](crate::Error::Nccl).
     #[doc(alias = "ncclCommResume")]
     pub fn resume(&self) -> Result<()> {
         // SAFETY: a live communicator.
-        self.immediate("resume", || unsafe { call!(self.library(), ncclCommResume(self.raw())) })
+        self.run_ungrouped("resume", || unsafe { call!(self.library(), ncclCommResume(self.raw())) })
     }
 }

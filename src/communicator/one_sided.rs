@@ -1,12 +1,14 @@
-//! One-sided operations: their arguments' checks, and their calls into C.
+//! One-sided operations: the checks of their arguments, and the calls into C.
 #![allow(unsafe_code)]
 
-use super::point_to_point::rank_below;
-use super::{Communicator, Operations, WindowOffset};
+use super::arguments::{check_buffers, to_c_rank};
+use super::handle::Communicator;
+use super::operations::Operations;
+use super::window::WindowOffset;
 use crate::backend::call;
 use crate::{DeviceSlice, Element, Error, Group, Result, ResultCode, StreamRef, sys};
 
-/// Which of a rank's signals: by default, the only one that there is.
+/// The signal of a rank, by its numbers: by default, the only one that there is.
 ///
 /// ```
 /// use libnccl::Signal;
@@ -16,16 +18,16 @@ use crate::{DeviceSlice, Element, Error, Group, Result, ResultCode, StreamRef, s
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 #[repr(C)]
 pub struct Signal {
-    /// Below [`Config::num_rma_sig`](crate::Config::num_rma_sig), which is 1 unless set.
+    /// The number of the signal, below [`Config::num_rma_sig`](crate::Config::num_rma_sig), which is 1 unless set.
     #[doc(alias = "sigIdx")]
     pub index: u32,
-    /// Below [`Config::num_rma_ctx`](crate::Config::num_rma_ctx), which is 1 unless set. Operations of one context
-    /// keep their order.
+    /// The number of the context, below [`Config::num_rma_ctx`](crate::Config::num_rma_ctx), which is 1 unless set.
+    /// Operations of one context keep their order.
     #[doc(alias = "ctx")]
     pub context: u32,
 }
 
-/// What to wait for in [`Communicator::wait_signal`]. Since NCCL 2.29.2.
+/// A signal to wait for in [`Communicator::wait_signal`]. Since NCCL 2.29.2.
 ///
 /// ```
 /// use libnccl::{Signal, WaitSignal};
@@ -36,7 +38,7 @@ pub struct Signal {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[repr(C)]
 pub struct WaitSignal {
-    /// How many times the signal is raised; one at least.
+    /// The number of times that the signal is raised; at least one.
     #[doc(alias = "opCnt")]
     pub count: u32,
     /// The rank that raises it.
@@ -45,7 +47,7 @@ pub struct WaitSignal {
     pub signal: Signal,
 }
 
-// NCCL is given the caller's own array, as it may read it until the end of a group.
+// NCCL receives the caller's own array, as it may read it until the end of a group.
 const _: () = {
     use std::mem::offset_of;
     type Raw = sys::ncclWaitSignalDesc_t;
@@ -57,18 +59,19 @@ const _: () = {
 };
 
 impl Signal {
-    /// As C wants it. NCCL knows how many there are.
+    /// Converts the numbers to C's types. NCCL checks whether they exist.
     fn to_raw(self, call: &'static str) -> Result<(i32, i32)> {
-        Ok((in_range(call, "signal", self.index)?, in_range(call, "context", self.context)?))
+        Ok((to_c_int(call, "signal", self.index)?, to_c_int(call, "context", self.context)?))
     }
 }
 
-fn in_range(call: &'static str, what: &str, value: u32) -> Result<i32> {
+/// Converts a number to C's type.
+fn to_c_int(call: &'static str, what: &str, value: u32) -> Result<i32> {
     i32::try_from(value).map_err(|_| Error::argument(call, format!("{what} {value} is beyond {}", i32::MAX)))
 }
 
 pub(super) fn put_signal<T: Element>(
-    on: Operations<'_>,
+    operations: Operations<'_>,
     local: DeviceSlice<'_, T>,
     peer: usize,
     WindowOffset { window, offset }: WindowOffset<'_, T>,
@@ -76,13 +79,13 @@ pub(super) fn put_signal<T: Element>(
     stream: StreamRef<'_>,
 ) -> Result<ResultCode> {
     let name = "put_signal";
-    let comm = on.without_config(name)?;
-    comm.accepts::<T, 1>(name, [local.memory_space()])?;
-    let peer = rank_below(name, "peer", peer, comm.size)?;
+    let comm = operations.without_config(name)?;
+    check_buffers::<T, 1>(comm, name, [local.memory_space()])?;
+    let peer = to_c_rank(name, "peer", peer, comm.size)?;
     let (index, context) = signal.to_raw(name)?;
     let count = local.len();
-    if !window.is_of(comm) {
-        return Err(Error::argument(name, "the window is not one of this communicator"));
+    if !window.belongs_to(comm) {
+        return Err(Error::argument(name, "the window belongs to another communicator"));
     }
     if offset.checked_add(count).is_none_or(|end| end > window.len()) {
         let length = window.len();
@@ -95,8 +98,8 @@ pub(super) fn put_signal<T: Element>(
     }
     let (raw, stream, bytes) = (comm.raw(), stream.as_raw(), offset * size_of::<T>());
     let (local, data_type) = (local.as_raw(), T::DATA_TYPE.as_raw());
-    // SAFETY: the buffer holds `count` elements, for as long as the view promises; the window is one of this live
-    // communicator, and they fit into it: into the peer's, too, as windows have the same length on all ranks.
+    // SAFETY: whoever made the view guarantees that it holds `count` elements and lives long enough. The window belongs
+    // to this live communicator, and the elements fit into it, also on the peer, as all ranks give the same length.
     unsafe {
         let library = comm.library();
         call!(
@@ -106,51 +109,60 @@ pub(super) fn put_signal<T: Element>(
     }
 }
 
-fn signal(on: Operations<'_>, peer: usize, signal: Signal, stream: StreamRef<'_>) -> Result<ResultCode> {
+fn signal(
+    operations: Operations<'_>,
+    peer: usize,
+    signal: Signal,
+    stream: StreamRef<'_>,
+) -> Result<ResultCode> {
     let name = "signal";
-    let comm = on.without_config(name)?;
-    let peer = rank_below(name, "peer", peer, comm.size)?;
+    let comm = operations.without_config(name)?;
+    let peer = to_c_rank(name, "peer", peer, comm.size)?;
     let (index, context) = signal.to_raw(name)?;
     // SAFETY: a live communicator.
     unsafe { call!(comm.library(), ncclSignal(peer, index, context, 0, comm.raw(), stream.as_raw())) }
 }
 
-fn wait_signal(on: Operations<'_>, signals: &[WaitSignal], stream: StreamRef<'_>) -> Result<ResultCode> {
+fn wait_signal(
+    operations: Operations<'_>,
+    signals: &[WaitSignal],
+    stream: StreamRef<'_>,
+) -> Result<ResultCode> {
     let name = "wait_signal";
-    let comm = on.without_config(name)?;
+    let comm = operations.without_config(name)?;
     if signals.is_empty() {
-        return Err(Error::argument(name, "no signals; expected one at least"));
+        return Err(Error::argument(name, "no signals; expected at least one"));
     }
     for wait in signals {
-        rank_below(name, "peer", wait.peer as usize, comm.size)?;
+        to_c_rank(name, "peer", wait.peer as usize, comm.size)?;
         wait.signal.to_raw(name)?;
-        if in_range(name, "count", wait.count)? == 0 {
-            return Err(Error::argument(name, "the count is 0; expected 1 at least"));
+        if to_c_int(name, "count", wait.count)? == 0 {
+            return Err(Error::argument(name, "the count is 0; expected at least 1"));
         }
     }
     let count = i32::try_from(signals.len())
         .map_err(|_| Error::argument(name, format!("{} signals are beyond {}", signals.len(), i32::MAX)))?;
     let array = signals.as_ptr().cast::<sys::ncclWaitSignalDesc_t>().cast_mut();
-    // SAFETY: `count` entries of C's layout, checked where they are declared, which NCCL only reads, and which
-    // live until the operation is started: a group borrows them to its end.
+    // SAFETY: `count` entries with C's layout, as the assertions above check, which NCCL only reads. They live until
+    // the operation is started, as a group borrows them until its end.
     unsafe { call!(comm.library(), ncclWaitSignal(count, array, comm.raw(), stream.as_raw())) }
 }
 
 impl<'scope> Operations<'scope> {
-    /// As [`Communicator::signal`]. Since NCCL 2.29.2.
+    /// Raises a signal at rank `peer`; see [`Communicator::signal`]. Since NCCL 2.29.2.
     ///
     /// # Errors
-    /// As for [`Communicator::signal`].
+    /// The errors of [`Communicator::signal`].
     #[doc(alias = "ncclSignal")]
     pub fn signal(self, peer: usize, signal: Signal, stream: impl Into<StreamRef<'scope>>) -> Result<()> {
         let stream = stream.into();
         self.issue("signal", || self::signal(self, peer, signal, stream))
     }
 
-    /// As [`Communicator::wait_signal`]. Since NCCL 2.29.2.
+    /// Makes the stream wait for signals; see [`Communicator::wait_signal`]. Since NCCL 2.29.2.
     ///
     /// # Errors
-    /// As for [`Communicator::wait_signal`].
+    /// The errors of [`Communicator::wait_signal`].
     #[doc(alias = "ncclWaitSignal")]
     pub fn wait_signal(
         self,
@@ -163,7 +175,7 @@ impl<'scope> Operations<'scope> {
 }
 
 impl Communicator {
-    /// Raises a signal at rank `peer`, after what was put there before in the same context. Since NCCL 2.29.2.
+    /// Raises a signal at rank `peer`, after the data that was put there before in the same context. Since NCCL 2.29.2.
     ///
     /// ```
     /// # use libnccl::{Communicator, Nccl, Result, Signal, StreamRef, WaitSignal, WindowFlags};
@@ -189,7 +201,7 @@ impl Communicator {
     /// ```
     ///
     /// # Errors
-    /// Those of [every operation](Operations#errors); [`Error::Nccl`] if there is no such signal or context, or
+    /// The errors of [every operation](Operations#errors); [`Error::Nccl`] if there is no such signal or context, or
     /// before the first window is registered, unless [`Config::rma_eager_init`](crate::Config::rma_eager_init) is set.
     #[doc(alias = "ncclSignal")]
     pub fn signal<'scope>(
@@ -201,8 +213,8 @@ impl Communicator {
         self.operations().signal(peer, signal, stream)
     }
 
-    /// Makes the stream wait until other ranks have raised all of `signals`, and what they put before is there.
-    /// Since NCCL 2.29.2.
+    /// Makes the stream wait until other ranks have raised all of `signals` and the data that they put before has
+    /// arrived. Since NCCL 2.29.2.
     ///
     /// ```
     /// # use libnccl::{Communicator, Nccl, Result, Signal, StreamRef, WaitSignal, WindowFlags};
@@ -228,8 +240,7 @@ impl Communicator {
     /// ```
     ///
     /// # Errors
-    /// As for [`signal`](Self::signal); [`Error::InvalidArgument`] if there are no signals, or if one is waited for
-    /// no times.
+    /// The errors of [`signal`](Self::signal); [`Error::InvalidArgument`] if there are no signals, or if a count is 0.
     #[doc(alias = "ncclWaitSignal")]
     pub fn wait_signal<'scope>(
         &'scope self,
@@ -241,10 +252,10 @@ impl Communicator {
 }
 
 impl<'scope> Group<'scope, '_> {
-    /// As [`Communicator::signal`]. Since NCCL 2.29.2.
+    /// Raises a signal at rank `peer` as part of the group; see [`Communicator::signal`]. Since NCCL 2.29.2.
     ///
     /// # Errors
-    /// As for [`Communicator::signal`].
+    /// The errors of [`Communicator::signal`].
     #[doc(alias = "ncclSignal")]
     pub fn signal(
         &'scope self,
@@ -256,10 +267,10 @@ impl<'scope> Group<'scope, '_> {
         self.on(communicator).signal(peer, signal, stream)
     }
 
-    /// As [`Communicator::wait_signal`]. Since NCCL 2.29.2.
+    /// Makes the stream wait for signals as part of the group; see [`Communicator::wait_signal`]. Since NCCL 2.29.2.
     ///
     /// # Errors
-    /// As for [`Communicator::wait_signal`].
+    /// The errors of [`Communicator::wait_signal`].
     #[doc(alias = "ncclWaitSignal")]
     pub fn wait_signal(
         &'scope self,

@@ -8,12 +8,12 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::Communicator;
-use super::init::Arguments;
+use super::arguments::SizeAndRank;
+use super::handle::Communicator;
 use crate::backend::{Library, call};
 use crate::{Config, Error, Result, ResultCode, UniqueId, sys};
 
-/// A communicator that a group makes at its end; see [`Group::init_rank`](crate::Group::init_rank).
+/// A communicator that a group creates at its end; see [`Group::init_rank`](crate::Group::init_rank).
 ///
 /// ```
 /// # fn main() -> libnccl::Result<()> {
@@ -28,32 +28,33 @@ use crate::{Config, Error, Result, ResultCode, UniqueId, sys};
 /// # }
 /// ```
 pub struct PendingCommunicator {
-    slot: Rc<PendingSlot>,
+    handle: Rc<PendingHandle>,
     timeout: Option<Duration>,
 }
 
-/// Where NCCL writes the handle, and what it keeps pointers to; alive until the group has ended, for the group
-/// has it too. Whoever has it last ends the communicator, unless it was taken out.
-pub(crate) struct PendingSlot {
+/// The out-parameter for the handle, with the data to which NCCL keeps pointers. The group shares it, so it lives until
+/// the group has ended. Unless the handle was taken out, the last owner ends the communicator.
+pub(crate) struct PendingHandle {
     library: Arc<Library>,
     raw: Cell<sys::ncclComm_t>,
-    state: Cell<Pending>,
+    state: Cell<PendingState>,
     name: Option<Arc<CStr>>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Pending {
+enum PendingState {
     /// The group is open.
-    Open,
-    /// It has ended.
-    Made,
-    /// It has failed, and NCCL has taken its communicators back.
+    GroupOpen,
+    /// The group has created the communicator.
+    Created,
+    /// The group has failed, and NCCL has destroyed its communicators.
     Failed,
 }
 
-impl PendingSlot {
-    pub(crate) fn settle(&self, has_failed: bool) {
-        self.state.set(if has_failed { Pending::Failed } else { Pending::Made });
+impl PendingHandle {
+    /// Records the end of the group.
+    pub(crate) fn resolve(&self, has_failed: bool) {
+        self.state.set(if has_failed { PendingState::Failed } else { PendingState::Created });
     }
 }
 
@@ -66,35 +67,35 @@ impl PendingCommunicator {
         config: &Config,
     ) -> Result<Self> {
         const CALL: &str = "init_rank";
-        let Arguments { size, rank } = Arguments::new(CALL, size, rank)?;
+        let SizeAndRank { size, rank } = SizeAndRank::new(CALL, size, rank)?;
         let mut raw_config = config.to_raw(CALL, library.version, &library.backend.to_string())?;
-        let slot = Rc::new(PendingSlot {
+        let handle = Rc::new(PendingHandle {
             library: Arc::clone(library),
             raw: Cell::new(ptr::null_mut()),
-            state: Cell::new(Pending::Open),
+            state: Cell::new(PendingState::GroupOpen),
             name: raw_config.name(),
         });
-        let place = slot.raw.as_ptr();
-        // SAFETY: `place` lives until the group has ended, as the group keeps the slot; a failed call does not
-        // keep it. The configuration is read during the call, but for the name.
+        let out = handle.raw.as_ptr();
+        // SAFETY: `out` lives until the group has ended, as the group keeps the handle; NCCL drops it if the call fails.
+        // The options are read during the call, except the name, which the handle keeps alive.
         unsafe {
             if config.is_default() {
-                call!(library, ncclCommInitRank(place, size, id.to_raw(), rank))?;
+                call!(library, ncclCommInitRank(out, size, id.to_raw(), rank))?;
             } else {
                 call!(
                     library,
-                    ncclCommInitRankConfig(place, size, id.to_raw(), rank, raw_config.as_mut_ptr())
+                    ncclCommInitRankConfig(out, size, id.to_raw(), rank, raw_config.as_mut_ptr())
                 )?;
             }
         }
-        Ok(Self { slot, timeout: config.timeout_duration() })
+        Ok(Self { handle, timeout: config.timeout_duration() })
     }
 
-    pub(crate) fn slot(&self) -> Rc<PendingSlot> {
-        Rc::clone(&self.slot)
+    pub(crate) fn handle(&self) -> Rc<PendingHandle> {
+        Rc::clone(&self.handle)
     }
 
-    /// The communicator, after the group.
+    /// Returns the communicator, after the end of the group.
     ///
     /// ```
     /// # fn main() -> libnccl::Result<()> {
@@ -112,33 +113,33 @@ impl PendingCommunicator {
     /// ```
     ///
     /// # Errors
-    /// [`Error::InvalidUsage`] before the end of the group, or if it failed; else as for
+    /// [`Error::InvalidUsage`] before the end of the group, or if it failed; the errors of
     /// [`Nccl::init_rank_with`](crate::Nccl::init_rank_with).
     pub fn finish(self) -> Result<Communicator> {
-        match self.slot.state.get() {
-            Pending::Open => {
-                Err(Error::usage("finish", "the group that makes the communicator has not ended"))
+        match self.handle.state.get() {
+            PendingState::GroupOpen => {
+                Err(Error::usage("finish", "the group that creates the communicator has not ended"))
             }
-            Pending::Failed => {
-                Err(Error::usage("finish", "the group that was to make the communicator failed"))
+            PendingState::Failed => {
+                Err(Error::usage("finish", "the group that was to create the communicator failed"))
             }
-            Pending::Made => {
-                let PendingSlot { library, raw, name, .. } = &*self.slot;
+            PendingState::Created => {
+                let PendingHandle { library, raw, name, .. } = &*self.handle;
                 let raw = raw.replace(ptr::null_mut());
-                // One that is nonblocking, by its options or by `NCCL_COMM_BLOCKING`, may still be at it.
+                // A communicator that is nonblocking, by its options or `NCCL_COMM_BLOCKING`, may be in progress.
                 let code = ResultCode::IN_PROGRESS;
-                // SAFETY: the group has made the handle, and it is taken out of the slot.
+                // SAFETY: the group has created the handle, and it is taken out here.
                 unsafe { Communicator::adopt(library, raw, code, self.timeout, name.clone()) }
             }
         }
     }
 }
 
-impl Drop for PendingSlot {
+impl Drop for PendingHandle {
     fn drop(&mut self) {
         let raw = self.raw.get();
-        if self.state.get() == Pending::Made && !raw.is_null() {
-            // SAFETY: the group has made the handle, and no one has taken it.
+        if self.state.get() == PendingState::Created && !raw.is_null() {
+            // SAFETY: the group has created the handle, and it was not taken out.
             let _ = unsafe { call!(self.library, ncclCommAbort(raw)) };
         }
     }
@@ -146,12 +147,12 @@ impl Drop for PendingSlot {
 
 impl fmt::Debug for PendingCommunicator {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("PendingCommunicator").field("slot", &self.slot).finish_non_exhaustive()
+        f.debug_struct("PendingCommunicator").field("handle", &self.handle).finish_non_exhaustive()
     }
 }
 
-impl fmt::Debug for PendingSlot {
+impl fmt::Debug for PendingHandle {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("PendingSlot").field("state", &self.state.get()).finish_non_exhaustive()
+        f.debug_struct("PendingHandle").field("state", &self.state.get()).finish_non_exhaustive()
     }
 }

@@ -3,15 +3,17 @@
 use std::fmt;
 use std::marker::PhantomData;
 
+use super::arguments::check_buffers;
 use super::collectives::{self, Operator};
-use super::{Communicator, Operations};
+use super::handle::Communicator;
+use super::operations::Operations;
 use crate::backend::call;
 use crate::{CollectiveConfig, DeviceSlice, DeviceSliceMut, Element, Error, Group, Result, StreamRef, sys};
 
-/// A reduction that multiplies each rank's elements by a scalar of that rank's, and sums.
+/// A reduction that multiplies each rank's elements by a scalar of that rank and sums the products.
 ///
-/// It belongs to a communicator and an element type, and so has the operations itself: there is no way to use it
-/// with others.
+/// It belongs to a communicator and an element type. The reductions are methods of this type, so that it cannot be
+/// used with another communicator or element type.
 ///
 /// ```
 /// # fn main() -> libnccl::Result<()> {
@@ -66,7 +68,7 @@ pub struct PreMulSum<'c, T> {
     element: PhantomData<T>,
 }
 
-/// The reductions of a [`PreMulSum`], and how they are to be started; as [`Operations`].
+/// The reductions of a [`PreMulSum`], with the way in which they are started, like [`Operations`].
 ///
 /// ```
 /// # fn main() -> libnccl::Result<()> {
@@ -88,7 +90,7 @@ pub struct PreMulSumOperations<'scope, T> {
 }
 
 impl Communicator {
-    /// The reduction that multiplies this rank's elements by `scalar` and sums.
+    /// Creates a reduction that multiplies this rank's elements by `scalar` and sums the products.
     ///
     /// ```
     /// # fn main() -> libnccl::Result<()> {
@@ -112,8 +114,8 @@ impl Communicator {
         unsafe { PreMulSum::create(self, (&raw mut scalar).cast(), residence) }
     }
 
-    /// [`pre_mul_sum`](Self::pre_mul_sum) with the scalar in the communicator's memory: the first element of
-    /// `scalar`, read whenever a reduction runs.
+    /// Creates a reduction as [`pre_mul_sum`](Self::pre_mul_sum) does, with the scalar in the communicator's memory: the
+    /// first element of `scalar`, which is read whenever a reduction runs.
     ///
     /// ```
     /// # fn main() -> libnccl::Result<()> {
@@ -141,43 +143,46 @@ impl Communicator {
         if scalar.is_empty() {
             return Err(Error::argument(CALL, "the scalar's buffer is empty; expected one element"));
         }
-        self.accepts::<T, 1>(CALL, [scalar.memory_space()])?;
+        check_buffers::<T, 1>(self, CALL, [scalar.memory_space()])?;
         let residence = sys::ncclScalarResidence_t::ncclScalarDevice;
-        // SAFETY: the view promises that the memory outlives the work that reads it.
+        // SAFETY: whoever made the view guarantees that the memory outlives the work that reads it.
         unsafe { PreMulSum::create(self, scalar.as_raw().cast_mut(), residence) }
     }
 }
 
 impl<'c, T: Element> PreMulSum<'c, T> {
+    /// Creates the operator.
+    ///
     /// # Safety
-    /// `scalar` is an element of the type, in the memory that `residence` says, for as long as that needs.
+    /// `scalar` points to an element of the type in the memory that `residence` names. Host memory is valid during the
+    /// call, device memory until the work that reads it has run.
     unsafe fn create(
         communicator: &'c Communicator,
         scalar: *mut std::ffi::c_void,
         residence: sys::ncclScalarResidence_t,
     ) -> Result<Self> {
         let mut op = sys::ncclRedOp_t(0);
-        communicator.immediate("pre_mul_sum", || {
-            let (slot, data_type, raw) = (&raw mut op, T::DATA_TYPE.as_raw(), communicator.raw());
-            // SAFETY: the scalar is as the caller promises; a live communicator, and a place for the operator.
+        communicator.run_ungrouped("pre_mul_sum", || {
+            let (out, data_type, raw) = (&raw mut op, T::DATA_TYPE.as_raw(), communicator.raw());
+            // SAFETY: the caller guarantees that the scalar is valid; a live communicator and a valid out-parameter.
             unsafe {
                 call!(
                     communicator.library(),
-                    ncclRedOpCreatePreMulSum(slot, scalar, data_type, residence, raw)
+                    ncclRedOpCreatePreMulSum(out, scalar, data_type, residence, raw)
                 )
             }
         })?;
         Ok(Self { communicator, op: Operator(op), element: PhantomData })
     }
 
-    /// Its operations, to be started at once; see [`PreMulSumOperations::with`].
+    /// Returns its operations, started at once; see [`PreMulSumOperations::with`].
     #[must_use]
     pub fn operations(&self) -> PreMulSumOperations<'_, T> {
         let operations = self.communicator.operations();
         PreMulSumOperations { operations, op: self.op, element: PhantomData }
     }
 
-    /// Its operations, as part of a group.
+    /// Returns its operations, as part of a group.
     ///
     /// ```
     /// # fn main() -> libnccl::Result<()> {
@@ -204,7 +209,7 @@ impl<'c, T: Element> PreMulSum<'c, T> {
 }
 
 impl<'scope, T> PreMulSumOperations<'scope, T> {
-    /// The same, with options for each collective. Since NCCL 2.31.2.
+    /// Adds options for each collective. Since NCCL 2.31.2.
     ///
     /// ```
     /// # fn main() -> libnccl::Result<()> {
@@ -232,7 +237,7 @@ macro_rules! reductions {
                 $(#[$documentation])*
                 ///
                 /// # Errors
-                /// As for [`Communicator`]'s operation of this name.
+                /// The errors of the operation of [`Communicator`] with this name.
                 pub fn $name(
                     self,
                     $($argument: $type,)*
@@ -242,9 +247,9 @@ macro_rules! reductions {
                     $(let $argument = $argument.into();)*
                     let stream = stream.into();
                     let Self { operations, op, .. } = self;
-                    let joined = operations.begin(stringify!($name))?;
+                    let joined = operations.begin_operation(stringify!($name))?;
                     let result = collectives::$name(operations, $($argument,)* op, $($root,)? stream);
-                    operations.finish(stringify!($name), joined, result)
+                    operations.finish_operation(stringify!($name), joined, result)
                 }
             )*
         }
@@ -254,7 +259,7 @@ macro_rules! reductions {
                 $(#[$documentation])*
                 ///
                 /// # Errors
-                /// As for [`Communicator`]'s operation of this name.
+                /// The errors of the operation of [`Communicator`] with this name.
                 pub fn $name<'scope>(
                     &'scope self,
                     $($argument: $type,)*
@@ -269,32 +274,32 @@ macro_rules! reductions {
 }
 
 reductions! {
-    /// As [`Communicator::all_reduce`].
+    /// Performs [`Communicator::all_reduce`] with this reduction.
     #[doc(alias = "ncclAllReduce")]
     all_reduce(send: impl Into<DeviceSlice<'scope, T>>, recv: impl Into<DeviceSliceMut<'scope, T>>);
-    /// As [`Communicator::all_reduce_in_place`].
+    /// Performs [`Communicator::all_reduce_in_place`] with this reduction.
     #[doc(alias = "ncclAllReduce")]
     all_reduce_in_place(buffer: impl Into<DeviceSliceMut<'scope, T>>);
-    /// As [`Communicator::reduce`].
+    /// Performs [`Communicator::reduce`] with this reduction.
     #[doc(alias = "ncclReduce")]
     reduce(send: impl Into<DeviceSlice<'scope, T>>, recv: impl Into<DeviceSliceMut<'scope, T>>), root;
-    /// As [`Communicator::reduce_in_place`].
+    /// Performs [`Communicator::reduce_in_place`] with this reduction.
     #[doc(alias = "ncclReduce")]
     reduce_in_place(buffer: impl Into<DeviceSliceMut<'scope, T>>), root;
-    /// As [`Communicator::reduce_scatter`].
+    /// Performs [`Communicator::reduce_scatter`] with this reduction.
     #[doc(alias = "ncclReduceScatter")]
     reduce_scatter(send: impl Into<DeviceSlice<'scope, T>>, recv: impl Into<DeviceSliceMut<'scope, T>>);
-    /// As [`Communicator::reduce_scatter_in_place`].
+    /// Performs [`Communicator::reduce_scatter_in_place`] with this reduction.
     #[doc(alias = "ncclReduceScatter")]
     reduce_scatter_in_place(buffer: impl Into<DeviceSliceMut<'scope, T>>);
 }
 
 impl<T> Drop for PreMulSum<'_, T> {
-    /// NCCL copies the operator into each call, so that it may go while they run.
+    /// Destroys the operator. NCCL copies it into each call, so calls may still be running.
     fn drop(&mut self) {
         let (library, raw, Operator(op)) = (self.communicator.library(), self.communicator.raw(), self.op);
-        let _ = self.communicator.ask_or_in_group("ncclRedOpDestroy", || {
-            // SAFETY: an operator of this live communicator, not used any more.
+        let _ = self.communicator.query_or_in_group("ncclRedOpDestroy", || {
+            // SAFETY: an operator of this live communicator, which nothing uses any more.
             unsafe { call!(library, ncclRedOpDestroy(op, raw)) }
         });
     }

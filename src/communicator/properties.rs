@@ -1,10 +1,10 @@
 #![allow(unsafe_code)]
 
-use super::Communicator;
+use super::handle::Communicator;
 use crate::sys::device::ncclCommProperties_t;
 use crate::{Result, Version};
 
-/// What NCCL says of a communicator; see [`Communicator::properties`]. Since NCCL 2.29.2.
+/// The properties of a communicator; see [`Communicator::properties`]. Since NCCL 2.29.2.
 ///
 /// ```no_run
 /// # fn main() -> libnccl::Result<()> {
@@ -21,24 +21,24 @@ use crate::{Result, Version};
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Properties {
-    /// This rank.
+    /// The number of this rank.
     pub rank: usize,
-    /// How many ranks there are.
+    /// The number of ranks.
     pub size: usize,
-    /// The number that CUDA gives this rank's device.
+    /// The number of this rank's device in CUDA.
     pub cuda_device: i32,
-    /// The number that NVML, and `nvidia-smi`, give it.
+    /// The number of the device in NVML and `nvidia-smi`.
     pub nvml_device: i32,
-    /// Whether kernels can communicate through NCCL's device API.
+    /// `true` if kernels can communicate through NCCL's device API.
     pub device_api: bool,
-    /// Whether kernels can address several GPUs at once.
+    /// `true` if kernels can address several GPUs at once.
     pub multimem: bool,
-    /// Whether the host can start one-sided operations. Since NCCL 2.29.7, else `None`.
+    /// `true` if the host can start one-sided operations; `None` before NCCL 2.29.7.
     pub host_rma: Option<bool>,
 }
 
 impl Communicator {
-    /// What NCCL says of this communicator. Since NCCL 2.29.2.
+    /// Returns the properties of this communicator. Since NCCL 2.29.2.
     ///
     /// ```no_run
     /// # fn main() -> libnccl::Result<()> {
@@ -54,23 +54,23 @@ impl Communicator {
     #[doc(alias = "ncclCommQueryProperties")]
     pub fn properties(&self) -> Result<Properties> {
         let library = self.library();
-        // This function is of the device API's header, and so not in the table of nccl.h.
+        // The device API's header declares this function, so it is not in the table of nccl.h.
         let functions = &library.device_functions;
         let query = library.function("ncclCommQueryProperties", functions.ncclCommQueryProperties)?;
         let mut raw = ncclCommProperties_t::initializer(library.version.code());
-        self.ask("properties", || {
-            // SAFETY: a live communicator, and a struct that is initialized as this library wants it.
+        self.query("properties", || {
+            // SAFETY: a live communicator, and a struct that is initialized for this release.
             library.check("ncclCommQueryProperties", unsafe { query(self.raw(), &raw mut raw) })
         })?;
-        let positive = |value| usize::try_from(value).unwrap_or_default();
+        let to_usize = |value| usize::try_from(value).unwrap_or_default();
         Ok(Properties {
-            rank: positive(raw.rank),
-            size: positive(raw.nRanks),
+            rank: to_usize(raw.rank),
+            size: to_usize(raw.nRanks),
             cuda_device: raw.cudaDev,
             nvml_device: raw.nvmlDev,
             device_api: raw.deviceApiSupport,
             multimem: raw.multimemSupport,
-            // Before, what follows had another layout.
+            // Earlier releases have another layout from here on.
             host_rma: (library.version >= Version::new(2, 29, 7)).then_some(raw.hostRmaSupport),
         })
     }

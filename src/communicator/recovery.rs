@@ -2,21 +2,21 @@
 
 use std::ptr;
 
-use super::Communicator;
-use super::init::Arguments;
+use super::arguments::SizeAndRank;
+use super::handle::Communicator;
 use super::state::State;
 use crate::backend::call;
-use crate::group::forbid_open;
+use crate::group::open::check_no_open_group;
 use crate::{Config, Error, Nccl, Result, ResultCode, UniqueId, sys};
 
-/// What [`Communicator::shrink`] does about the work that is under way. Since NCCL 2.27.3.
+/// The state of the work when [`Communicator::shrink`] is called. Since NCCL 2.27.3.
 ///
 /// ```
 /// # fn main() -> libnccl::Result<()> {
 /// use libnccl::{Config, ShrinkMode};
 ///
 /// let comms = libnccl_cpu::nccl().init_all(&[0, 1])?;
-/// // Rank 1 is to do something else from now on; it does not call this.
+/// // Rank 1 is excluded, so it does not call this.
 /// let fewer = comms[0].shrink(&[1], ShrinkMode::Default, &Config::default())?;
 /// assert_eq!(fewer.size(), 1);
 /// # Ok(())
@@ -25,17 +25,17 @@ use crate::{Config, Error, Nccl, Result, ResultCode, UniqueId, sys};
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 #[non_exhaustive]
 pub enum ShrinkMode {
-    /// It is complete: the excluded ranks leave in an orderly way.
+    /// All work is complete: the excluded ranks leave in an orderly way.
     #[default]
     #[doc(alias = "NCCL_SHRINK_DEFAULT")]
     Default,
-    /// It is aborted: ranks have failed.
+    /// Work in progress is aborted, as ranks have failed.
     #[doc(alias = "NCCL_SHRINK_ABORT")]
     Abort,
 }
 
 impl Communicator {
-    /// A new communicator without the ranks of `exclude`, which do not call this; the others keep their order.
+    /// Creates a communicator without the ranks in `exclude`, which do not call this; the others keep their order.
     /// Since NCCL 2.27.3.
     ///
     /// ```
@@ -51,7 +51,7 @@ impl Communicator {
     /// ```
     ///
     /// # Errors
-    /// [`Error::InvalidArgument`] if `exclude` is empty, or has this rank, one twice, or one out of range;
+    /// [`Error::InvalidArgument`] if `exclude` is empty, or contains this rank, a rank twice, or a rank out of range;
     /// [`Error::Unsupported`]; [`Error::Nccl`].
     #[doc(alias = "ncclCommShrink")]
     pub fn shrink(&self, exclude: &[usize], mode: ShrinkMode, config: &Config) -> Result<Self> {
@@ -76,23 +76,23 @@ impl Communicator {
         // Below the size, which is an i32.
         let mut list: Vec<i32> = list.into_iter().filter_map(|rank| i32::try_from(rank).ok()).collect();
         let count = i32::try_from(list.len()).unwrap_or(i32::MAX);
-        // Aborting is for communicators that have failed.
+        // A communicator that has failed can be shrunk only with an abort.
         let (flags, enter): (_, fn(&State, _) -> _) = match mode {
             ShrinkMode::Default => (sys::NCCL_SHRINK_DEFAULT, State::enter),
-            ShrinkMode::Abort => (sys::NCCL_SHRINK_ABORT, State::enter_to_ask),
+            ShrinkMode::Abort => (sys::NCCL_SHRINK_ABORT, State::enter_for_query),
         };
-        let shrunk = self.descend(CALL, config, enter, |slot, config| {
+        let shrunk = self.create_child(CALL, config, enter, |out, config| {
             let (list, flags) = (list.as_mut_ptr(), flags.cast_signed());
-            // SAFETY: a live communicator; the list has `count` ranks; the slot and the configuration are as
-            // NCCL wants them.
-            unsafe { call!(self.library(), ncclCommShrink(self.raw(), list, count, slot, config, flags)) }
+            // SAFETY: a live communicator; the list has `count` ranks; `create_child` provides the out-parameter and
+            // the options.
+            unsafe { call!(self.library(), ncclCommShrink(self.raw(), list, count, out, config, flags)) }
                 .inspect(|_| self.is_stopped.set(self.is_stopped.get() || mode == ShrinkMode::Abort))
         })?;
-        shrunk.ok_or_else(|| Error::usage(CALL, "NCCL made no communicator"))
+        shrunk.ok_or_else(|| Error::usage(CALL, "NCCL created no communicator"))
     }
 
-    /// The id by which new ranks find this communicator, to [`grow`](Self::grow) it once. One rank makes it,
-    /// and passes it to `grow` and to the new ranks. Since NCCL 2.29.2.
+    /// Creates the id with which new ranks join this communicator when it [grows](Self::grow), once. One rank creates
+    /// it, and passes it to `grow` and to the new ranks. Since NCCL 2.29.2.
     ///
     /// ```
     /// # fn main() -> libnccl::Result<()> {
@@ -108,18 +108,18 @@ impl Communicator {
     #[doc(alias = "ncclCommGetUniqueId")]
     pub fn unique_id(&self) -> Result<UniqueId> {
         let mut id = sys::ncclUniqueId::default();
-        self.immediate("unique_id", || {
-            // SAFETY: a live communicator, and a place to write an id to.
+        self.run_ungrouped("unique_id", || {
+            // SAFETY: a live communicator and a valid out-parameter.
             unsafe { call!(self.library(), ncclCommGetUniqueId(self.raw(), &raw mut id)) }
         })?;
         Ok(UniqueId::from_raw(id))
     }
 
-    /// A new communicator of `size` ranks: those of this one, and new ones that call
-    /// [`Nccl::grow_rank`]. Since NCCL 2.29.2.
+    /// Creates a communicator of `size` ranks: those of this one, and new ranks that call [`Nccl::grow_rank`]. Since
+    /// NCCL 2.29.2.
     ///
-    /// All ranks of this communicator call it; the one that made the [id](Self::unique_id) passes it, the others
-    /// pass none.
+    /// All ranks of this communicator call it; the rank that created the [id](Self::unique_id) passes it, the others
+    /// pass `None`.
     ///
     /// ```
     /// # fn main() -> libnccl::Result<()> {
@@ -127,7 +127,7 @@ impl Communicator {
     ///
     /// let nccl = libnccl_cpu::nccl();
     /// let comm = nccl.init_all(&[0])?.remove(0);
-    /// let id = comm.unique_id()?; // To be sent to the new rank, which joins by it.
+    /// let id = comm.unique_id()?; // Send it to the new rank, which joins with it.
     /// let new = std::thread::spawn(move || nccl.grow_rank(2, 1, &id, &Config::default()));
     /// let grown = comm.grow(2, Some(&id), &Config::default())?;
     /// assert_eq!((grown.size(), grown.rank()), (2, comm.rank()));
@@ -149,20 +149,20 @@ impl Communicator {
                 format!("size {size} is not above {own}, the communicator's size"),
             ));
         }
-        let Arguments { size, .. } = Arguments::new(CALL, size, self.rank)?;
+        let SizeAndRank { size, .. } = SizeAndRank::new(CALL, size, self.rank)?;
         let id = id.map(|id| id.to_raw());
-        let grown = self.descend(CALL, config, State::enter, |slot, config| {
+        let grown = self.create_child(CALL, config, State::enter, |out, config| {
             const EXISTING_RANK: i32 = -1;
             let id = id.as_ref().map_or(ptr::null(), ptr::from_ref);
-            // SAFETY: a live communicator; the id is null or an id; the slot and the configuration are as NCCL
-            // wants them.
-            unsafe { call!(self.library(), ncclCommGrow(self.raw(), size, id, EXISTING_RANK, slot, config)) }
+            // SAFETY: a live communicator; the id is null or valid; `create_child` provides the out-parameter and the
+            // options.
+            unsafe { call!(self.library(), ncclCommGrow(self.raw(), size, id, EXISTING_RANK, out, config)) }
         })?;
-        grown.ok_or_else(|| Error::usage(CALL, "NCCL made no communicator"))
+        grown.ok_or_else(|| Error::usage(CALL, "NCCL created no communicator"))
     }
 
-    /// Stops the work that is under way, on all ranks, and refuses new work; what remains is to split, shrink
-    /// or end the communicator. Since NCCL 2.28.7.
+    /// Stops the work in progress on all ranks, and rejects new work. The communicator can then only be split, shrunk
+    /// or ended. Since NCCL 2.28.7.
     ///
     /// ```
     /// # fn main() -> libnccl::Result<()> {
@@ -183,10 +183,10 @@ impl Communicator {
     #[doc(alias = "NCCL_REVOKE_DEFAULT")]
     pub fn revoke(&self) -> Result<()> {
         const CALL: &str = "revoke";
-        forbid_open(CALL)?;
+        check_no_open_group(CALL)?;
         let flags = sys::NCCL_REVOKE_DEFAULT.cast_signed();
-        // Also after a failure, which is when it is wanted.
-        self.ask(CALL, || {
+        // As a query, as it is meant for communicators that have failed.
+        self.query(CALL, || {
             // SAFETY: a live communicator.
             match unsafe { call!(self.library(), ncclCommRevoke(self.raw(), flags)) }? {
                 ResultCode::IN_PROGRESS => self.wait(CALL),
@@ -199,8 +199,8 @@ impl Communicator {
 }
 
 impl Nccl {
-    /// Joins a communicator that others [`grow`](Communicator::grow), as number `rank` of the `size` that it
-    /// will have. Since NCCL 2.29.2.
+    /// Joins a communicator that other ranks [`grow`](Communicator::grow), as number `rank` of its new `size`. Since
+    /// NCCL 2.29.2.
     ///
     /// ```
     /// # fn main() -> libnccl::Result<()> {
@@ -211,7 +211,7 @@ impl Nccl {
     /// use libnccl::{Config, UniqueId};
     ///
     /// let nccl = libnccl_cpu::nccl();
-    /// let id: UniqueId = text.parse().expect("a rank of the communicator has sent it");
+    /// let id: UniqueId = text.parse().expect("sent by a rank of the communicator");
     /// let comm = nccl.grow_rank(2, 1, &id, &Config::default())?;
     /// assert_eq!((comm.size(), comm.rank()), (2, 1));
     /// # old.join().unwrap()?;
@@ -230,18 +230,18 @@ impl Nccl {
         config: &Config,
     ) -> Result<Communicator> {
         const CALL: &str = "grow_rank";
-        forbid_open(CALL)?;
-        let Arguments { size, rank } = Arguments::new(CALL, size, rank)?;
+        check_no_open_group(CALL)?;
+        let SizeAndRank { size, rank } = SizeAndRank::new(CALL, size, rank)?;
         let library = &self.library;
         let mut raw_config = config.to_raw(CALL, library.version, &library.backend.to_string())?;
         let (id, mut raw) = (id.to_raw(), ptr::null_mut());
-        let (slot, config_pointer) = (&raw mut raw, raw_config.as_mut_ptr());
-        // SAFETY: as in `init_rank_scalable`; a new rank has no communicator yet.
-        let made = unsafe {
-            call!(library, ncclCommGrow(ptr::null_mut(), size, &raw const id, rank, slot, config_pointer))
+        let (out, config_pointer) = (&raw mut raw, raw_config.as_mut_ptr());
+        // SAFETY: as in `init_rank_scalable`; a new rank passes no communicator.
+        let created = unsafe {
+            call!(library, ncclCommGrow(ptr::null_mut(), size, &raw const id, rank, out, config_pointer))
         };
-        let code = made.inspect_err(|_| library.leave_leaked_group())?;
-        // SAFETY: NCCL has just made the handle, and no one else has it.
+        let code = created.inspect_err(|_| library.end_leaked_groups())?;
+        // SAFETY: NCCL has just created the handle, and nothing else has it.
         unsafe { Communicator::adopt(library, raw, code, config.timeout_duration(), raw_config.name()) }
     }
 }

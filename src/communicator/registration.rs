@@ -5,13 +5,14 @@ use std::fmt;
 use std::ptr;
 use std::sync::Arc;
 
-use super::Communicator;
+use super::arguments::check_buffers;
+use super::handle::Communicator;
 use crate::backend::call;
 use crate::memory::Allocation;
 use crate::{Element, Error, NcclBuffer, Result};
 
-/// A buffer that a communicator knows of, so that operations need no copies; see [`Communicator::register`], where
-/// there is an example. Since NCCL 2.19.3.
+/// The registration of a buffer with a communicator, which saves operations staging copies; for an example, see
+/// [`Communicator::register`]. Since NCCL 2.19.3.
 ///
 /// It cannot outlive its communicator:
 ///
@@ -26,22 +27,22 @@ use crate::{Element, Error, NcclBuffer, Result};
 /// # }
 /// ```
 ///
-/// It does not borrow the buffer, which stays free for every operation, but owns the memory together with it:
-/// whichever goes first, the memory is freed after both. On a GPU, dropping it while work may use the buffer (see
-/// [`NcclBuffer`]) leaves the registration to the end of the communicator, and leaks the memory.
+/// It does not borrow the buffer, which remains usable in every operation. The two share the memory, which is freed
+/// after both are dropped. On a GPU, if the registration is dropped while work may use the buffer (see [`NcclBuffer`]),
+/// it lasts until the end of the communicator, and the memory is leaked.
 #[doc(alias = "ncclCommRegister")]
 #[doc(alias = "ncclCommDeregister")]
 pub struct Registration<'c> {
     communicator: &'c Communicator,
-    /// Null if NCCL has no use for it.
+    /// The handle; null if NCCL does not use the registration.
     handle: *mut c_void,
-    /// Until it is deregistered.
+    /// The memory; `None` once it is deregistered.
     memory: Option<Arc<Allocation>>,
 }
 
 impl Communicator {
-    /// Tells NCCL of a buffer that operations will use, so that it can skip its staging copies. Local to this
-    /// rank. Since NCCL 2.19.3.
+    /// Registers a buffer that operations will use, so that NCCL can skip its staging copies. Other ranks need not take
+    /// part. Since NCCL 2.19.3.
     ///
     /// ```
     /// # fn main() -> libnccl::Result<()> {
@@ -66,38 +67,44 @@ impl Communicator {
     #[doc(alias = "ncclCommRegister")]
     pub fn register<T: Element>(&self, buffer: &NcclBuffer<T>) -> Result<Registration<'_>> {
         const CALL: &str = "register";
-        self.can_register(CALL, buffer)?;
+        self.check_registrable(CALL, buffer)?;
         let allocation = buffer.allocation();
         let mut handle = ptr::null_mut();
-        self.immediate(CALL, || {
+        self.run_ungrouped(CALL, || {
             let (address, bytes) = (allocation.as_ptr(), allocation.bytes());
-            // SAFETY: a live communicator, memory of so many bytes, and a place to write a handle to, which this
-            // function writes at once. The registration keeps the memory allocated.
+            // SAFETY: a live communicator, memory of so many bytes, and an out-parameter, which is written before the
+            // call returns. The registration keeps the memory allocated.
             unsafe { call!(self.library(), ncclCommRegister(self.raw(), address, bytes, &raw mut handle)) }
         })?;
         Ok(Registration { communicator: self, handle, memory: Some(Arc::clone(allocation)) })
     }
 
-    pub(super) fn can_register<T: Element>(&self, call: &'static str, buffer: &NcclBuffer<T>) -> Result<()> {
+    /// Returns an error if a buffer cannot be registered.
+    pub(super) fn check_registrable<T: Element>(
+        &self,
+        call: &'static str,
+        buffer: &NcclBuffer<T>,
+    ) -> Result<()> {
         if buffer.is_empty() {
-            return Err(Error::argument(call, "the buffer is empty; expected one element at least"));
+            return Err(Error::argument(call, "the buffer is empty; expected at least one element"));
         }
-        self.accepts::<T, 1>(call, [Some(buffer.memory_space())])
+        check_buffers::<T, 1>(self, call, [Some(buffer.memory_space())])
     }
 }
 
 impl Registration<'_> {
-    /// The C handle; null if NCCL has no use for the registration, which is no error.
+    /// Returns the C handle; null if NCCL does not use the registration, which is not an error.
     #[must_use]
     pub fn as_raw(&self) -> *mut c_void {
         self.handle
     }
 
-    /// Ends it, as dropping it does, and reports; for an example, see [`Communicator::register`]. Since NCCL 2.19.3.
+    /// Ends the registration, as dropping it does, and returns errors; for an example, see [`Communicator::register`].
+    /// Since NCCL 2.19.3.
     ///
     /// # Errors
-    /// [`Error::InvalidUsage`] on a GPU if work may still use the buffer; [`Error::Nccl`]. The registration is
-    /// left to the end of the communicator then, and the memory leaked.
+    /// [`Error::InvalidUsage`] on a GPU if work may still use the buffer; [`Error::Nccl`]. In both cases it
+    /// lasts until the end of the communicator, and the memory is leaked.
     #[doc(alias = "ncclCommDeregister")]
     pub fn deregister(mut self) -> Result<()> {
         self.end()
@@ -110,26 +117,26 @@ impl Registration<'_> {
             return Ok(());
         }
         let (communicator, handle) = (self.communicator, self.handle);
-        let ended = memory.require_idle(CALL).and_then(|()| {
-            communicator.ask_or_in_group(CALL, || {
-                // SAFETY: a registration of this live communicator, ended once, and no work uses the memory.
+        let ended = memory.check_idle(CALL).and_then(|()| {
+            communicator.query_or_in_group(CALL, || {
+                // SAFETY: a registration of this live communicator, ended only here; no work uses the memory.
                 unsafe { call!(communicator.library(), ncclCommDeregister(communicator.raw(), handle)) }
             })
         });
-        or_aborted(ended).inspect_err(|_| never_free(memory))
+        ok_if_aborted(ended).inspect_err(|_| leak(memory))
     }
 }
 
-/// An aborted communicator has no registrations any more.
-pub(super) fn or_aborted<R>(ended: Result<R>) -> Result<()> {
+/// Treats an aborted communicator as success, as the abort has ended its registrations.
+pub(super) fn ok_if_aborted<R>(ended: Result<R>) -> Result<()> {
     match ended {
         Ok(_) | Err(Error::Aborted { .. }) => Ok(()),
         Err(error) => Err(error),
     }
 }
 
-/// NCCL knows memory that could not be deregistered until the communicator ends, and it must not be freed before.
-pub(super) fn never_free(memory: Arc<Allocation>) {
+/// Leaks memory that could not be deregistered: NCCL may use it until the communicator ends.
+pub(super) fn leak(memory: Arc<Allocation>) {
     std::mem::forget(memory);
 }
 

@@ -1,17 +1,17 @@
-//! Who may enter NCCL with a communicator: its owner, or nobody any more.
+//! The state of a communicator, which decides whether its owner may enter NCCL and which thread ends it.
 
 use std::sync::atomic::AtomicU32;
 use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
 
 use crate::{Error, Result};
 
-/// The owner is in a call of NCCL's, or in a group.
+/// Set while the owner is in a call of NCCL or in a group.
 const INSIDE: u32 = 1;
-/// It was in something that failed; only its end remains.
+/// Set after a group that failed: only queries and the end are allowed.
 const FAILED: u32 = 2;
-/// An [`AbortHandle`](crate::AbortHandle) wants it to end.
+/// Set when an [`AbortHandle`](crate::AbortHandle) has requested the end.
 const ABORT: u32 = 4;
-/// The handle is given up: whoever set this, and no one else, ends it.
+/// Set when the handle is given up: the thread that set this flag ends the communicator.
 const ENDED: u32 = 8;
 
 /// The flags of one communicator, shared with its abort handles.
@@ -19,32 +19,32 @@ const ENDED: u32 = 8;
 pub(crate) struct State(AtomicU32);
 
 impl State {
-    /// The owner enters NCCL, to work. Pairs with [`leave`](Self::leave).
+    /// Enters NCCL for an operation. Pairs with [`leave`](Self::leave).
     #[inline]
     pub(crate) fn enter(&self, call: &'static str) -> Result<()> {
         match self.0.compare_exchange(0, INSIDE, Acquire, Relaxed) {
             Ok(_) => Ok(()),
-            Err(flags) => Err(refusal(call, flags)),
+            Err(flags) => Err(entry_error(call, flags)),
         }
     }
 
-    /// The owner enters NCCL, to ask or to end: also after a failure.
-    pub(crate) fn enter_to_ask(&self, call: &'static str) -> Result<()> {
+    /// Enters NCCL for a query or for the end, which are allowed after a failure too.
+    pub(crate) fn enter_for_query(&self, call: &'static str) -> Result<()> {
         let enter = |flags| if flags & !FAILED == 0 { Some(flags | INSIDE) } else { None };
-        self.0.fetch_update(Acquire, Relaxed, enter).map(drop).map_err(|flags| refusal(call, flags))
+        self.0.fetch_update(Acquire, Relaxed, enter).map(drop).map_err(|flags| entry_error(call, flags))
     }
 
-    /// The owner is out again. `true` if it now has to end the communicator, as an abort handle wants.
+    /// Leaves NCCL. Returns `true` if the owner now has to end the communicator, as an abort handle has requested it.
     #[inline]
     #[must_use]
     pub(crate) fn leave(&self) -> bool {
-        // Nothing else is set, as nearly always.
-        self.0.compare_exchange(INSIDE, 0, Release, Relaxed).is_err() && self.leave_slowly()
+        // The fast path: no other flag is set.
+        self.0.compare_exchange(INSIDE, 0, Release, Relaxed).is_err() && self.leave_slow_path()
     }
 
     #[cold]
     #[inline(never)]
-    fn leave_slowly(&self) -> bool {
+    fn leave_slow_path(&self) -> bool {
         let leave = |flags| {
             let left = flags & !INSIDE;
             Some(if left & ABORT != 0 { left | ENDED } else { left })
@@ -53,8 +53,8 @@ impl State {
         before & (ABORT | ENDED) == ABORT
     }
 
-    /// Whether an abort handle wants the owner, who is inside, to stop.
-    pub(crate) fn is_abort_wanted(&self) -> bool {
+    /// Returns `true` if an abort handle has requested the end.
+    pub(crate) fn is_abort_requested(&self) -> bool {
         self.0.load(Relaxed) & ABORT != 0
     }
 
@@ -70,13 +70,13 @@ impl State {
         self.0.fetch_or(FAILED, Relaxed);
     }
 
-    /// The owner gives the handle up. `true` if it is the owner who has to end it.
+    /// Gives up the handle. Returns `true` if the owner has to end the communicator.
     #[must_use]
     pub(crate) fn end(&self) -> bool {
         self.0.fetch_or(ENDED, AcqRel) & ENDED == 0
     }
 
-    /// An abort handle wants the end. `true` if its thread has to do it, as the owner is not inside NCCL.
+    /// Requests the end. Returns `true` if the calling thread has to end the communicator, as the owner is not in NCCL.
     #[must_use]
     pub(crate) fn abort(&self) -> bool {
         let abort = |flags| {
@@ -89,13 +89,13 @@ impl State {
 }
 
 #[cold]
-fn refusal(call: &'static str, flags: u32) -> Error {
+fn entry_error(call: &'static str, flags: u32) -> Error {
     if flags & (ABORT | ENDED) != 0 {
         Error::Aborted { call }
     } else if flags & FAILED != 0 {
         Error::usage(call, "the communicator was in a group that failed; it can only be aborted or destroyed")
     } else {
-        Error::usage(call, "the communicator is in a group that is open")
+        Error::usage(call, "the communicator is in an open group")
     }
 }
 
@@ -105,7 +105,7 @@ mod tests {
     use crate::Error;
 
     #[test]
-    fn one_at_a_time() {
+    fn second_entry_is_rejected_until_leave() {
         let state = State::default();
         state.enter("one").unwrap();
         assert!(matches!(state.enter("two"), Err(Error::InvalidUsage { call: "two", .. })));
@@ -114,37 +114,37 @@ mod tests {
     }
 
     #[test]
-    fn a_failure_leaves_questions() {
+    fn failed_communicator_allows_queries_only() {
         let state = State::default();
         state.fail();
         assert!(state.is_failed() && state.enter("work").is_err());
-        state.enter_to_ask("ask").unwrap();
+        state.enter_for_query("query").unwrap();
         assert!(!state.leave());
         assert!(state.end() && !state.end());
     }
 
     #[test]
-    fn an_idle_communicator_is_ended_by_the_abort_handle() {
+    fn idle_communicator_is_ended_by_the_abort_handle() {
         let state = State::default();
         assert!(state.abort());
         assert!(!state.abort(), "only once");
         assert!(matches!(state.enter("work"), Err(Error::Aborted { call: "work" })));
-        assert!(matches!(state.enter_to_ask("ask"), Err(Error::Aborted { call: "ask" })));
+        assert!(matches!(state.enter_for_query("query"), Err(Error::Aborted { call: "query" })));
         assert!(!state.end(), "not by the owner");
     }
 
     #[test]
-    fn a_busy_communicator_is_ended_by_its_owner() {
+    fn busy_communicator_is_ended_by_its_owner() {
         let state = State::default();
         state.enter("work").unwrap();
-        assert!(!state.abort() && state.is_abort_wanted());
+        assert!(!state.abort() && state.is_abort_requested());
         assert!(state.leave(), "the owner has to");
         assert!(state.is_ended() && !state.abort() && !state.end());
     }
 
-    /// Whatever the interleaving, exactly one ends it.
+    /// Checks many interleavings of an owner and two abort handles.
     #[test]
-    fn exactly_one_ends_it() {
+    fn concurrent_aborts_end_it_exactly_once() {
         for _ in 0..2000 {
             let state = State::default();
             let ends = std::thread::scope(|scope| {

@@ -7,13 +7,15 @@ use std::ops::BitOr;
 use std::ptr;
 use std::sync::Arc;
 
-use super::registration::{never_free, or_aborted};
-use super::{Communicator, Operations};
+use super::handle::Communicator;
+use super::operations::Operations;
+use super::out_param::OutParam;
+use super::registration::{leak, ok_if_aborted};
 use crate::backend::{Library, call};
 use crate::memory::Allocation;
 use crate::{Element, Error, Group, NcclBuffer, Result, Version, sys};
 
-/// What a [`Window`] is for. Combined with `|`.
+/// Promises about the use of a [`Window`], combined with `|`.
 ///
 /// ```
 /// use libnccl::WindowFlags;
@@ -25,49 +27,49 @@ use crate::{Element, Error, Group, NcclBuffer, Result, Version, sys};
 pub struct WindowFlags(u32);
 
 impl WindowFlags {
-    /// No promise: a collective may use any address inside the window. Since NCCL 2.27.3.
+    /// No promises: a collective may use any address inside the window. Since NCCL 2.27.3.
     #[doc(alias = "NCCL_WIN_DEFAULT")]
     pub const DEFAULT: Self = Self(sys::NCCL_WIN_DEFAULT);
-    /// All ranks promise to use the same offset from the start of their window in each collective, which the
-    /// fast symmetric kernels need; one-sided operations need it too. Not together with
-    /// [`GIN_ONLY`](Self::GIN_ONLY) or [`CFT_COUNTED`](Self::CFT_COUNTED). Since NCCL 2.27.3.
+    /// A promise that all ranks use the same offset from the start of their window in each collective. The fast
+    /// symmetric kernels and one-sided operations require it. Cannot be combined with [`GIN_ONLY`](Self::GIN_ONLY) or
+    /// [`CFT_COUNTED`](Self::CFT_COUNTED). Since NCCL 2.27.3.
     #[doc(alias = "NCCL_WIN_COLL_SYMMETRIC")]
     pub const COLL_SYMMETRIC: Self = Self(sys::NCCL_WIN_COLL_SYMMETRIC);
-    /// Remote writes through InfiniBand verbs arrive in order; for memory that holds signals. Since NCCL 2.29.7.
+    /// Ordered arrival of remote writes through InfiniBand verbs; for memory that holds signals. Since NCCL 2.29.7.
     #[doc(alias = "NCCL_WIN_STRICT_ORDERING")]
     pub const STRICT_ORDERING: Self = Self(sys::NCCL_WIN_STRICT_ORDERING);
-    /// Only for networking that the GPU starts (GIN), to save the other registrations. Since NCCL 2.32.3.
+    /// Use by GPU-initiated networking (GIN) only, which saves the other registrations. Since NCCL 2.32.3.
     #[doc(alias = "NCCL_WIN_GIN_ONLY")]
     pub const GIN_ONLY: Self = Self(sys::NCCL_WIN_GIN_ONLY);
-    /// Only for counted operations of the compute fabric transport (CFT). Since NCCL 2.32.3.
+    /// Use by counted operations of the compute fabric transport (CFT) only. Since NCCL 2.32.3.
     #[doc(alias = "NCCL_WIN_CFT_COUNTED")]
     pub const CFT_COUNTED: Self = Self(sys::NCCL_WIN_CFT_COUNTED);
 
-    /// Those that are younger than windows.
-    const YOUNGER: [(Self, &'static str, Version); 3] = [
+    /// The flags that are newer than windows.
+    const NEWER: [(Self, &'static str, Version); 3] = [
         (Self::STRICT_ORDERING, "NCCL_WIN_STRICT_ORDERING", Version::new(2, 29, 7)),
         (Self::GIN_ONLY, "NCCL_WIN_GIN_ONLY", Version::new(2, 32, 3)),
         (Self::CFT_COUNTED, "NCCL_WIN_CFT_COUNTED", Version::new(2, 32, 3)),
     ];
 
-    /// The bits, as C has them.
+    /// Returns the bits of C.
     #[must_use]
     pub const fn bits(self) -> u32 {
         self.0
     }
 
-    /// Whether all of `flags` are among these.
+    /// Returns `true` if all of `flags` are set.
     #[must_use]
     pub const fn contains(self, flags: Self) -> bool {
         self.0 & flags.0 == flags.0
     }
 
-    /// That they go together, and that the library knows them.
+    /// Returns an error if the flags cannot be combined, or if the library is older than one of them.
     fn check(self, call: &'static str, library: &Library) -> Result<()> {
-        let younger = Self::YOUNGER.iter().filter(|(flag, ..)| self.contains(*flag));
-        for &(flag, name, since) in younger {
+        let newer = Self::NEWER.iter().filter(|(flag, ..)| self.contains(*flag));
+        for &(flag, name, since) in newer {
             if self.contains(Self::COLL_SYMMETRIC) && flag != Self::STRICT_ORDERING {
-                let problem = format!("{name} does not go together with NCCL_WIN_COLL_SYMMETRIC");
+                let problem = format!("{name} cannot be combined with NCCL_WIN_COLL_SYMMETRIC");
                 return Err(Error::argument(call, problem));
             }
             let found = library.version;
@@ -88,8 +90,8 @@ impl BitOr for WindowFlags {
     }
 }
 
-/// A buffer of every rank that operations of all ranks may use; see [`Communicator::register_window`], where there
-/// is an example. Since NCCL 2.27.3.
+/// A window: a buffer of every rank that operations of all ranks can access; for an example, see
+/// [`Communicator::register_window`]. Since NCCL 2.27.3.
 ///
 /// It cannot outlive its communicator:
 ///
@@ -106,20 +108,21 @@ impl BitOr for WindowFlags {
 /// # }
 /// ```
 ///
-/// As a [`Registration`](crate::Registration) it does not borrow the buffer, but owns the memory together with it.
-/// Other ranks can use a window unseen, on the CPU implementation too: so dropping it leaves the window to the end of
-/// the communicator, and leaks the memory, unless [`NcclBuffer::assume_idle`] has said that they do not.
+/// Like a [`Registration`](crate::Registration), it does not borrow the buffer; the two share the memory. Other ranks can
+/// access a window at any time, on the CPU implementation too. So if it is dropped before
+/// [`NcclBuffer::assume_idle`] promises that they do not, the window lasts until the end of the communicator, and the
+/// memory is leaked.
 #[doc(alias = "ncclWindow_t")]
 pub struct Window<'c, T> {
     communicator: &'c Communicator,
-    slot: Slot,
+    handle: OutParam<sys::ncclWindow_vidmem>,
     length: usize,
-    /// Until it is deregistered.
+    /// The memory; `None` once it is deregistered.
     memory: Option<Arc<Allocation>>,
     element: PhantomData<T>,
 }
 
-/// A place in a window; see [`Window::at`].
+/// An offset in a window; see [`Window::at`].
 ///
 /// ```
 /// # fn main() -> libnccl::Result<()> {
@@ -139,35 +142,12 @@ pub struct WindowOffset<'a, T: Element> {
     pub(super) offset: usize,
 }
 
-/// Where NCCL writes the handle to: maybe at the end of the group, so it is on the heap, and is leaked if NCCL may
-/// still write it.
-struct Slot(*mut sys::ncclWindow_t);
-
-impl Slot {
-    fn new() -> Self {
-        Self(Box::into_raw(Box::new(ptr::null_mut())))
-    }
-
-    fn get(&self) -> sys::ncclWindow_t {
-        // SAFETY: made from a box in `new`, and freed by nothing but `free`. NCCL writes it during calls on this
-        // communicator only, which are made by this thread.
-        unsafe { self.0.read_volatile() }
-    }
-
-    /// # Safety
-    /// NCCL has written it, or never will; and it is not used any more.
-    unsafe fn free(&self) {
-        // SAFETY: made from a box in `new`; the rest is the caller's promise.
-        drop(unsafe { Box::from_raw(self.0) });
-    }
-}
-
 impl Communicator {
-    /// Makes `buffer` a window: memory that symmetric collectives use in place, and that other ranks write with
+    /// Registers `buffer` as a window: memory that symmetric collectives use in place, and that other ranks write with
     /// [`put_signal`](Self::put_signal). Since NCCL 2.27.3.
     ///
-    /// All ranks call this, with buffers of the same length and the same flags, and end their windows when no
-    /// rank uses them any more. One thread with several ranks uses [`Group::register_window`].
+    /// All ranks call this, with buffers of the same length and the same flags, and deregister their windows once no
+    /// rank uses them any more. A single thread with several ranks uses [`Group::register_window`].
     ///
     /// ```
     /// # use libnccl::{Communicator, Nccl, Result, Signal, StreamRef, WaitSignal, WindowFlags};
@@ -177,7 +157,7 @@ impl Communicator {
     /// let mut buffer = nccl.alloc::<f32>(1024)?;
     /// let window = comm.register_window(&mut buffer, WindowFlags::COLL_SYMMETRIC)?;
     /// if comm.rank() == 0 {
-    ///     // To the second half of rank 1's window.
+    ///     // Write to the second half of rank 1's window.
     ///     let first_half = buffer.get(..512).expect("it has 1024 elements");
     ///     comm.put_signal(first_half, 1, window.at(512), Signal::default(), StreamRef::DEFAULT)?;
     /// } else {
@@ -186,7 +166,7 @@ impl Communicator {
     /// }
     /// comm.barrier(StreamRef::DEFAULT)?;
     /// synchronize(); // cudaStreamSynchronize
-    /// // SAFETY: all ranks' work was before the barrier.
+    /// // SAFETY: the work of all ranks was enqueued before the barrier.
     /// unsafe { buffer.assume_idle() };
     /// window.deregister()?;
     /// # Ok(())
@@ -202,7 +182,7 @@ impl Communicator {
     ///
     /// # Errors
     /// [`Error::InvalidArgument`] if the buffer is empty, in the wrong memory, or not at a multiple of 4096 bytes,
-    /// or if the flags do not go together; [`Error::InvalidUsage`] while a group is open on this thread, or after
+    /// or if the flags cannot be combined; [`Error::InvalidUsage`] while a group is open on this thread, or after
     /// one that failed; [`Error::Unsupported`]; [`Error::Nccl`]; [`Error::Timeout`].
     #[doc(alias = "ncclCommWindowRegister")]
     pub fn register_window<T: Element>(
@@ -215,8 +195,8 @@ impl Communicator {
 }
 
 impl<'scope, 'env> Group<'scope, 'env> {
-    /// [`Communicator::register_window`] at the end of the group: for one thread that has several ranks. Since
-    /// NCCL 2.27.3.
+    /// Registers a window as [`Communicator::register_window`] does, at the end of the group: for one thread that has
+    /// several ranks. Since NCCL 2.27.3.
     ///
     /// ```
     /// # fn main() -> libnccl::Result<()> {
@@ -239,7 +219,7 @@ impl<'scope, 'env> Group<'scope, 'env> {
     /// ```
     ///
     /// # Errors
-    /// As for [`Communicator::register_window`].
+    /// The errors of [`Communicator::register_window`].
     #[doc(alias = "ncclCommWindowRegister")]
     pub fn register_window<T: Element>(
         &'scope self,
@@ -252,16 +232,17 @@ impl<'scope, 'env> Group<'scope, 'env> {
 }
 
 impl<'c, T: Element> Window<'c, T> {
-    /// `buffer` is borrowed exclusively so that no slice of it is left: other ranks may write it from now on.
+    /// Registers the window. Other ranks may write it from now on; the exclusive borrow ensures that no slice of
+    /// `buffer` exists.
     fn register(
         communicator: &'c Communicator,
-        on: Operations<'_>,
+        operations: Operations<'_>,
         buffer: &mut NcclBuffer<T>,
         flags: WindowFlags,
     ) -> Result<Self> {
         const CALL: &str = "register_window";
         let library = communicator.library();
-        communicator.can_register(CALL, buffer)?;
+        communicator.check_registrable(CALL, buffer)?;
         flags.check(CALL, library)?;
         let (length, memory) = (buffer.len(), buffer.allocation());
         let (address, bytes) = (memory.as_ptr(), memory.bytes());
@@ -269,40 +250,39 @@ impl<'c, T: Element> Window<'c, T> {
             let multiple = sys::NCCL_WIN_REQUIRED_ALIGNMENT;
             return Err(Error::argument(CALL, format!("{address:p} is not a multiple of {multiple} bytes")));
         }
-        let slot = Slot::new();
-        on.issue(CALL, || {
+        let handle = OutParam::new();
+        operations.issue(CALL, || {
             let (raw, flags) = (communicator.raw(), flags.bits().cast_signed());
-            // SAFETY: a live communicator, and memory of so many bytes, which the window keeps allocated. The
-            // slot is freed only after NCCL is known to be done with it: not if this fails.
-            unsafe { call!(library, ncclCommWindowRegister(raw, address, bytes, slot.0, flags)) }
+            // SAFETY: a live communicator, and memory of so many bytes, which the window keeps allocated. NCCL may write
+            // the handle at the end of the group; it is freed once that is known to be over, and never if this fails.
+            unsafe { call!(library, ncclCommWindowRegister(raw, address, bytes, handle.as_mut_ptr(), flags)) }
         })?;
         memory.open_window();
         let memory = Some(Arc::clone(memory));
-        Ok(Self { communicator, slot, length, memory, element: PhantomData })
+        Ok(Self { communicator, handle, length, memory, element: PhantomData })
     }
 
-    /// How many elements each rank has in it.
+    /// Returns the number of elements that each rank has in it.
     #[must_use]
     pub fn len(&self) -> usize {
         self.length
     }
 
-    /// Whether there are none; there always are.
+    /// Returns `false`: a window is never empty.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.length == 0
     }
 
-    /// The place of the element `offset`, which is the same on all ranks: for
-    /// [`put_signal`](Communicator::put_signal).
+    /// Returns the offset, in elements, as the target of a [`put_signal`](Communicator::put_signal).
     #[must_use]
     pub fn at(&self, offset: usize) -> WindowOffset<'_, T> {
         WindowOffset { window: self, offset }
     }
 
-    /// Whether NCCL made one. Success without a window means that this system has no use for any: collectives
-    /// work as ever, and one-sided operations do not work. Before the end of the group that registers it, there
-    /// is none yet.
+    /// Returns `true` if NCCL has created the window. On some systems NCCL returns success without a window: collectives
+    /// then work as before, and one-sided operations do not work. A window is not active before the end of the group
+    /// that registers it.
     ///
     /// ```
     /// # fn main() -> libnccl::Result<()> {
@@ -323,13 +303,14 @@ impl<'c, T: Element> Window<'c, T> {
         !self.as_raw().is_null()
     }
 
-    /// The C handle; null if the window is not [active](Self::is_active).
+    /// Returns the C handle; null if the window is not [active](Self::is_active).
     #[must_use]
     pub fn as_raw(&self) -> sys::ncclWindow_t {
-        self.slot.get()
+        self.handle.get()
     }
 
-    /// The address that NCCL has for this rank's part of the window; null if it is not active. Since NCCL 2.29.2.
+    /// Returns the address that NCCL has for this rank's part of the window; null if it is not active. Since NCCL
+    /// 2.29.2.
     ///
     /// ```
     /// # fn main() -> libnccl::Result<()> {
@@ -353,22 +334,22 @@ impl<'c, T: Element> Window<'c, T> {
         let (communicator, window) = (self.communicator, self.as_raw());
         let mut pointer: *mut c_void = ptr::null_mut();
         if !window.is_null() {
-            communicator.ask("user_ptr", || {
+            communicator.query("user_ptr", || {
                 let (library, raw) = (communicator.library(), communicator.raw());
-                // SAFETY: a window of this live communicator, and a place to write an address to.
+                // SAFETY: a window of this live communicator and a valid out-parameter.
                 unsafe { call!(library, ncclWinGetUserPtr(raw, window, &raw mut pointer)) }
             })?;
         }
         Ok(pointer.cast())
     }
 
-    /// Ends it, as dropping it does, and reports; for an example, see [`Communicator::register_window`]. Local to
-    /// this rank; no rank uses the window any more. Since NCCL 2.27.3.
+    /// Ends the window, as dropping it does, and returns errors; for an example, see
+    /// [`Communicator::register_window`]. No rank may use the window any more. Since NCCL 2.27.3.
     ///
     /// # Errors
     /// [`Error::InvalidUsage`] if work may still use the buffer, this rank's or another's, or if the group that
-    /// registers it has failed or has not ended; [`Error::Nccl`]. The window is left to the end of the communicator then, and the
-    /// memory leaked.
+    /// registers it has failed or has not ended; [`Error::Nccl`]. In all cases the window lasts until the end of
+    /// the communicator, and the memory is leaked.
     #[doc(alias = "ncclCommWindowDeregister")]
     pub fn deregister(mut self) -> Result<()> {
         self.end()
@@ -376,19 +357,19 @@ impl<'c, T: Element> Window<'c, T> {
 }
 
 impl<T> Window<'_, T> {
-    pub(super) fn is_of(&self, communicator: &Communicator) -> bool {
+    pub(super) fn belongs_to(&self, communicator: &Communicator) -> bool {
         ptr::eq(self.communicator, communicator)
     }
 
     fn end(&mut self) -> Result<()> {
         const CALL: &str = "deregister";
         let Some(memory) = self.memory.take() else { return Ok(()) };
-        let (communicator, window) = (self.communicator, self.slot.get());
+        let (communicator, window) = (self.communicator, self.handle.get());
         let ended = if !window.is_null() {
-            memory.require_idle(CALL).and_then(|()| {
-                or_aborted(communicator.ask_or_in_group(CALL, || {
+            memory.check_idle(CALL).and_then(|()| {
+                ok_if_aborted(communicator.query_or_in_group(CALL, || {
                     let (library, raw) = (communicator.library(), communicator.raw());
-                    // SAFETY: a window of this live communicator, ended once, and no work uses the memory.
+                    // SAFETY: a window of this live communicator, ended only here; no work uses the memory.
                     unsafe { call!(library, ncclCommWindowDeregister(raw, window)) }
                 }))
             })
@@ -400,10 +381,10 @@ impl<T> Window<'_, T> {
         match ended {
             Ok(()) => {
                 memory.close_window();
-                // SAFETY: NCCL has written it, or has left it null at the end of a call or a group that went well.
-                unsafe { self.slot.free() };
+                // SAFETY: the call, or the group, has succeeded, so NCCL does not write the handle any more.
+                unsafe { self.handle.free() };
             }
-            Err(_) => never_free(memory),
+            Err(_) => leak(memory),
         }
         ended
     }

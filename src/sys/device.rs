@@ -1,18 +1,19 @@
 //! The host functions of NCCL's device API (since NCCL 2.28.3), as `vendor-headers/nccl_device_host.h` declares
-//! them: they prepare what kernels need in order to communicate by themselves.
+//! them. They prepare the resources with which kernels communicate.
 //!
-//! Kernels are compiled with NVIDIA's own headers, and what they exchange with the host has those headers' layout.
-//! So this part of NCCL is bound to releases as the rest is not:
+//! Kernels are compiled with NVIDIA's own headers, and the data that they share with the host has the layout of
+//! those headers. So, unlike the rest of the API, this part depends on the release:
 //!
-//! - [`ncclCommProperties_t`] and [`ncclDevCommRequirements_t`] are those of [`LAYOUT_SINCE`] and later, to which
-//!   every release has appended. A library fills in, and reads, what the `version` in them had, and refuses one
-//!   newer than itself: make them with `initializer(version)`, for the library that will get them.
-//! - [`ncclDevComm_t`] is that of 2.31.2 and 2.32.3. Those of other releases are smaller, and mean something else.
+//! - [`ncclCommProperties_t`] and [`ncclDevCommRequirements_t`] have the layout of [`LAYOUT_SINCE`] and later
+//!   releases, each of which has appended fields. A library reads and writes the fields of the release in `version`,
+//!   and rejects a release newer than itself: create the structs with `initializer(version)` for the library that
+//!   will receive them.
+//! - [`ncclDevComm_t`] has the layout of 2.31.2 and 2.32.3. In other releases it is smaller and its fields differ.
 //!
-//! [`DeviceFunctions`] is the table of the functions, like [`Functions`].
+//! [`DeviceFunctions`] is the table of these functions, like [`Functions`](super::Functions).
 
+use super::bindings::types::*;
 use super::functions::define_table;
-use super::*;
 
 generated! {
     mod types = "device_types.rs";
@@ -21,7 +22,7 @@ include!(concat!(env!("OUT_DIR"), "/device_functions.rs"));
 
 pub use self::types::*;
 
-/// The version code of the first release with the structs' present layout, as far as they reach there.
+/// The version code of the first release whose structs are prefixes of the present ones.
 pub const LAYOUT_SINCE: u32 = 22_907;
 
 macro_rules! define_device_functions {
@@ -34,12 +35,12 @@ macro_rules! define_device_functions {
 
         #[cfg(feature = "dlopen")]
         impl DeviceFunctions {
-            /// Looks the functions up in a library.
+            /// Looks up the functions in a library.
             ///
             /// # Safety
-            /// They have the header's signatures there, and the library stays loaded.
-            pub(crate) unsafe fn of(library: &libloading::Library) -> Self {
-                // SAFETY: the caller's promise.
+            /// They have the header's signatures, and the library stays loaded.
+            pub(crate) unsafe fn load(library: &libloading::Library) -> Self {
+                // SAFETY: the caller guarantees the signatures and that the library stays loaded.
                 unsafe {
                     Self { $($name: library.get(stringify!($name)).ok().map(|symbol| *symbol)),* }
                 }
@@ -50,28 +51,28 @@ macro_rules! define_device_functions {
 for_each_device_function!(define_device_functions);
 
 impl ncclCommProperties_t {
-    /// `NCCL_COMM_PROPERTIES_INITIALIZER`, for a library whose `ncclGetVersion` answers `version`. It fills in the
-    /// fields that came with that release or before; the others stay zero.
+    /// Returns `NCCL_COMM_PROPERTIES_INITIALIZER` for a library whose `ncclGetVersion` returns `version`. The library
+    /// fills in the fields that it knows; the others stay zero.
     #[must_use]
     pub fn initializer(version: u32) -> Self {
         Self {
             size: size_of::<Self>(),
             magic: NCCL_API_MAGIC,
-            version: of_header(version),
+            version: at_most_header(version),
             ..Self::default()
         }
     }
 }
 
 impl ncclDevCommRequirements_t {
-    /// `NCCL_DEV_COMM_REQUIREMENTS_INITIALIZER`, nothing asked for, for a library whose `ncclGetVersion` answers
-    /// `version`.
+    /// Returns `NCCL_DEV_COMM_REQUIREMENTS_INITIALIZER`, with no requirements, for a library whose `ncclGetVersion`
+    /// returns `version`.
     #[must_use]
     pub fn initializer(version: u32) -> Self {
         Self {
             size: size_of::<Self>(),
             magic: NCCL_API_MAGIC,
-            version: of_header(version),
+            version: at_most_header(version),
             ginContextCount: 4,
             ginTrafficClass: NCCL_CONFIG_UNDEF_INT,
             ginStrongSignalsRequired: true,
@@ -82,8 +83,8 @@ impl ncclDevCommRequirements_t {
     }
 }
 
-/// The release of a library, or that of the header if it is older.
-fn of_header(version: u32) -> u32 {
+/// Limits the version code of a library to the release of the header.
+fn at_most_header(version: u32) -> u32 {
     version.min(NCCL_VERSION_CODE)
 }
 
@@ -92,9 +93,10 @@ mod tests {
     use std::mem::offset_of;
 
     use super::*;
+    use crate::sys::since;
 
     #[test]
-    fn structs_have_the_sizes_of_2_32_3() {
+    fn struct_layout_matches_2_32_3() {
         assert_eq!(size_of::<ncclTeam_t>(), 12);
         assert_eq!(size_of::<ncclCommProperties_t>(), 152);
         assert_eq!(size_of::<ncclDevCommRequirements_t>(), 120);
@@ -108,7 +110,7 @@ mod tests {
     }
 
     #[test]
-    fn initializers_name_no_release_newer_than_the_library() {
+    fn initializer_version_is_at_most_that_of_the_library_and_the_header() {
         for (library, expected) in [(22_907, 22_907), (NCCL_VERSION_CODE, 23_203), (29_900, 23_203)] {
             let properties = ncclCommProperties_t::initializer(library);
             assert_eq!((properties.version, properties.size), (expected, 152));
@@ -119,7 +121,7 @@ mod tests {
     }
 
     #[test]
-    fn every_function_has_a_release() {
+    fn every_function_has_a_release_from_2_28_3_on() {
         assert_eq!(DeviceFunctions::NAMES.len(), 21);
         for name in DeviceFunctions::NAMES {
             assert!(since(name).is_some_and(|code| code >= 22_803), "{name}");

@@ -1,8 +1,10 @@
-//! The function tables: what every backend fills, and the only thing the facade calls through.
+//! The function table that every backend fills, and the only way in which the facade calls NCCL.
 
-use super::*;
+#[cfg(feature = "dlopen")]
+use super::bindings::dynamic::NcclLibrary;
+use super::bindings::types::*;
 
-/// The struct `$table` of all these functions.
+/// Defines the struct `$table`, with one field per function.
 macro_rules! define_table {
     (
         $(#[$attribute:meta])* $table:ident:
@@ -21,13 +23,13 @@ macro_rules! define_table {
         }
 
         impl $table {
-            /// The functions' names, in the header's order.
+            /// The names of the functions, in the header's order.
             pub const NAMES: &'static [&'static str] = &[$(stringify!($name)),*];
 
             /// A table without any function.
             pub const EMPTY: Self = Self { $($name: None),* };
 
-            /// Whether each function of [`NAMES`](Self::NAMES) is there, in the same order.
+            /// Returns the name of each function, in the order of [`NAMES`](Self::NAMES), and `true` if it is present.
             pub fn present(&self) -> impl Iterator<Item = (&'static str, bool)> + '_ {
                 [$((stringify!($name), self.$name.is_some())),*].into_iter()
             }
@@ -45,8 +47,8 @@ macro_rules! define_functions {
         }
 
         #[cfg(feature = "dlopen")]
-        impl From<&dynamic::NcclLibrary> for Functions {
-            fn from(library: &dynamic::NcclLibrary) -> Self {
+        impl From<&NcclLibrary> for Functions {
+            fn from(library: &NcclLibrary) -> Self {
                 Self { $($name: library.$name.as_ref().ok().copied()),* }
             }
         }

@@ -1,16 +1,16 @@
-//! What the header spells as initializer macros, which bindgen cannot translate.
+//! The initializer macros of the header, which bindgen cannot translate.
 //!
-//! `Default` of each struct is all zeros, which is *not* what NCCL takes for "not set".
+//! The `Default` of each struct is all zeros, which NCCL does *not* treat as "not set".
 
-use super::*;
+use super::bindings::types::*;
 
 const MAGIC: u32 = NCCL_API_MAGIC;
 const VERSION: u32 = NCCL_VERSION_CODE;
 const UNDEF: i32 = NCCL_CONFIG_UNDEF_INT;
 
 impl ncclConfig_t {
-    /// `NCCL_CONFIG_INITIALIZER`: nothing set. Size and version are those of the vendored header; libraries
-    /// of any release from 2.17 take it as it is, those before want `blocking` to be 0 or 1.
+    /// Returns `NCCL_CONFIG_INITIALIZER`: no option set. Size and version are those of the vendored header. Releases
+    /// from 2.17 on accept it unchanged; earlier ones require `blocking` to be 0 or 1.
     #[must_use]
     pub fn initializer() -> Self {
         Self {
@@ -38,14 +38,14 @@ impl ncclConfig_t {
             rmaEagerInit: UNDEF,
             hostCftMode: UNDEF,
             nvlsHostMode: UNDEF,
-            // The pointers. (`Config` zeroes the padding where NCCL gets the struct: a move need not copy it.)
+            // The pointers. (`Config` zeroes the padding just before the call: a move need not copy it.)
             ..Self::default()
         }
     }
 }
 
 impl ncclCollConfig_t {
-    /// `NCCL_COLLCONFIG_INITIALIZER`.
+    /// Returns `NCCL_COLLCONFIG_INITIALIZER`.
     #[must_use]
     pub fn initializer() -> Self {
         Self {
@@ -64,7 +64,7 @@ impl ncclCollConfig_t {
 }
 
 impl ncclSimInfo_t {
-    /// `NCCL_SIM_INFO_INITIALIZER`.
+    /// Returns `NCCL_SIM_INFO_INITIALIZER`.
     #[must_use]
     pub fn initializer() -> Self {
         Self { size: size_of::<Self>(), magic: 0x7468_5283, version: VERSION, estimatedTime: -1.0 }
@@ -72,7 +72,7 @@ impl ncclSimInfo_t {
 }
 
 impl ncclEncryptionConfig_t {
-    /// `NCCL_ENCRYPTION_CONFIG_INITIALIZER`.
+    /// Returns `NCCL_ENCRYPTION_CONFIG_INITIALIZER`.
     #[must_use]
     pub fn initializer() -> Self {
         Self { size: size_of::<Self>(), magic: MAGIC, version: VERSION, ..Self::default() }

@@ -1,9 +1,9 @@
-//! The raw layer: NCCL's C API as the vendored header declares it, without opinions.
+//! The raw layer: NCCL's C API as the vendored header declares it, unchanged.
 //!
-//! Everything here is generated from the headers in `vendor-headers` (see `build/bindings.rs`), but for
-//! [`Functions`], the table through which every backend is called, and the values that C spells as macros.
+//! Everything here is generated from the headers in `vendor-headers` (see `build/bindings.rs`), except
+//! [`Functions`], the table through which every backend is called, and the initializer macros of C.
 //!
-//! | item | what it is |
+//! | item | description |
 //! |---|---|
 //! | types and constants | once, at this module's root |
 //! | `linked` | the functions as an `extern` block; needs feature `link` |
@@ -15,36 +15,10 @@
 #![allow(non_camel_case_types, non_snake_case, non_upper_case_globals)]
 #![allow(clippy::wildcard_imports)]
 
-/// Generated text. Its `unsafe` is bindgen's: zeroed structs, and calls through loaded pointers.
-macro_rules! generated {
-    ($($(#[$attribute:meta])* $visibility:vis mod $name:ident = $file:literal;)*) => {$(
-        $(#[$attribute])*
-        #[allow(clippy::all, clippy::ptr_as_ptr, clippy::undocumented_unsafe_blocks)]
-        #[allow(clippy::semicolon_if_nothing_returned, clippy::doc_markdown, unused_imports)]
-        $visibility mod $name {
-            use super::*;
-
-            include!(concat!(env!("OUT_DIR"), "/", $file));
-        }
-    )*};
-}
-
-generated! {
-    mod types = "types.rs";
-    mod release = "since.rs";
-    /// The functions as an `extern` block: calling one makes it required when the program starts.
-    #[cfg(nccl_linked)]
-    pub mod linked = "linked.rs";
-    /// The functions as bindgen's run-time loaded struct.
-    ///
-    /// Its *fields* say which functions the library has. Its methods panic where one is absent: use the fields.
-    #[cfg(feature = "dlopen")]
-    pub mod dynamic = "dynamic.rs";
-}
-// The macro `for_each_function`, which has to stand before the module that uses it.
-include!(concat!(env!("OUT_DIR"), "/functions.rs"));
-
-/// Without the feature, the facade alone uses what it needs of it.
+// First, as its macros are used by the modules below.
+#[macro_use]
+mod bindings;
+// Without the feature, the facade uses it only in part.
 #[cfg(not(feature = "device-api"))]
 #[allow(dead_code, unreachable_pub, unused_macros)]
 pub(crate) mod device;
@@ -52,14 +26,12 @@ pub(crate) mod device;
 pub mod device;
 mod functions;
 mod initializers;
+mod releases;
 
+#[cfg(feature = "dlopen")]
+pub use bindings::dynamic;
+#[cfg(nccl_linked)]
+pub use bindings::linked;
+pub use bindings::types::*;
 pub use functions::Functions;
-pub use release::SINCE;
-pub use types::*;
-
-/// The version code (as in [`NCCL_VERSION_CODE`]) of the first examined release that has `item`: a function,
-/// an enum value, or a field written `ncclConfig.minCTAs`.
-#[must_use]
-pub fn since(item: &str) -> Option<u32> {
-    SINCE.iter().find(|(name, _)| *name == item).map(|(_, code)| *code)
-}
+pub use releases::{SINCE, since};

@@ -19,11 +19,11 @@ fn every_answer_of_ncclgetversion() {
                     assert!(code == 0 && is_positive, "{context}");
                     assert!(nccl.version().to_string().split('.').count() == 3, "{context}");
                 }
-                Err(error @ LoadError::NoVersion { .. }) => {
+                Err(error @ LoadError::VersionQuery { .. }) => {
                     assert!(code != 0 || !is_positive, "{context}: {error}");
                     let text = error.to_string();
                     assert!(
-                        text.contains("ncclGetVersion: it answered") && text.contains(&format!("({code})"))
+                        text.contains("ncclGetVersion: it returned") && text.contains(&format!("({code})"))
                     );
                 }
                 Err(error) => panic!("{context}: {error}"),
@@ -35,7 +35,7 @@ fn every_answer_of_ncclgetversion() {
 #[test]
 fn a_library_without_ncclgetversion() {
     let loaded = Library::new(Some(Fault { is_absent: true, ..Fault::of(("ncclGetVersion", 0)) })).nccl();
-    assert!(matches!(loaded, Err(LoadError::NoVersion { .. })), "{loaded:?}");
+    assert!(matches!(loaded, Err(LoadError::VersionQuery { .. })), "{loaded:?}");
 }
 
 #[test]

@@ -12,12 +12,12 @@ mod shared;
 pub(crate) use shared::{builder, items_with_since};
 
 /// The folder of the committed bindings, below the root.
-const SNAPSHOT: &str = "src/sys/snapshot";
+const GENERATED: &str = "src/sys/generated";
 
 /// Writes the bindings.
 pub(crate) fn write(root: &Path) -> Result<()> {
     for (file, text) in fresh(root)? {
-        let path = root.join(SNAPSHOT).join(file);
+        let path = root.join(GENERATED).join(file);
         fs::write(&path, text).with_context(|| format!("cannot write {}", path.display()))?;
     }
     Ok(())
@@ -27,7 +27,7 @@ pub(crate) fn write(root: &Path) -> Result<()> {
 pub(crate) fn check(root: &Path) -> Result<()> {
     let mut stale = Vec::new();
     for (file, text) in fresh(root)? {
-        let name = format!("{SNAPSHOT}/{file}");
+        let name = format!("{GENERATED}/{file}");
         // A missing file differs as a whole.
         let committed = fs::read_to_string(root.join(&name)).unwrap_or_default();
         if committed != text {
@@ -75,16 +75,16 @@ mod tests {
             std::os::unix::fs::symlink(crate::workspace::root().join(input), copy.path().join(input))
                 .unwrap();
         }
-        fs::create_dir_all(copy.path().join(SNAPSHOT)).unwrap();
+        fs::create_dir_all(copy.path().join(GENERATED)).unwrap();
         write(copy.path()).unwrap();
         check(copy.path()).unwrap();
 
-        let types = copy.path().join(SNAPSHOT).join("types.rs");
+        let types = copy.path().join(GENERATED).join("types.rs");
         fs::write(&types, fs::read_to_string(&types).unwrap().replace("NCCL_MAJOR: u32", "NCCL_MAJOR: i32"))
             .unwrap();
-        fs::remove_file(copy.path().join(SNAPSHOT).join("since.rs")).unwrap();
+        fs::remove_file(copy.path().join(GENERATED).join("since.rs")).unwrap();
         let error = check(copy.path()).unwrap_err().to_string();
-        assert!(error.contains(": src/sys/snapshot/types.rs, src/sys/snapshot/since.rs; run"), "{error}");
+        assert!(error.contains(": src/sys/generated/types.rs, src/sys/generated/since.rs; run"), "{error}");
         write(copy.path()).unwrap();
         check(copy.path()).unwrap();
     }

@@ -43,8 +43,8 @@ pub(crate) fn run(root: &Path, check: bool) -> Result<()> {
 fn functions(root: &Path) -> Result<BTreeMap<String, Function>> {
     let read =
         |path: &Path| fs::read_to_string(path).with_context(|| format!("cannot read {}", path.display()));
-    let since = read(&root.join("src/sys/snapshot/since.rs"))?;
-    let signatures = read(&root.join("src/sys/snapshot/functions.rs"))?;
+    let since = read(&root.join("src/sys/generated/since.rs"))?;
+    let signatures = read(&root.join("src/sys/generated/functions.rs"))?;
     let names = signatures.lines().filter_map(|line| line.trim().strip_prefix("fn ")?.split('(').next());
     let mut functions: BTreeMap<String, Function> = names
         .map(|name| {

@@ -47,8 +47,8 @@ struct Library {
     memory: String,
     unique_id: Check,
     missing_functions: Vec<Missing>,
-    /// Other libnccl files in this process, which may get mixed up with this one.
-    others_mapped: Vec<PathBuf>,
+    /// Other libnccl files in this process, whose symbols may interfere with this one's.
+    other_loaded_libraries: Vec<PathBuf>,
 }
 
 #[derive(Debug, Serialize)]
@@ -84,14 +84,14 @@ impl Report {
     fn new(loaded: Result<Nccl, LoadError>) -> Self {
         let (library, error, tried) = match &loaded {
             Ok(nccl) => {
-                let passed_over = match nccl.backend() {
-                    Backend::Loaded { passed_over, .. } => passed_over.iter().map(Tried::new).collect(),
+                let rejected = match nccl.backend() {
+                    Backend::Loaded { rejected, .. } => rejected.iter().map(Tried::new).collect(),
                     _ => Vec::new(),
                 };
-                (Some(Library::new(nccl)), None, passed_over)
+                (Some(Library::new(nccl)), None, rejected)
             }
             // The error's own text repeats the attempts.
-            Err(LoadError::NotLoaded { attempts }) => {
+            Err(LoadError::NotFound { attempts }) => {
                 let error = "no NCCL library could be loaded".into();
                 (None, Some(error), attempts.iter().map(Tried::new).collect())
             }
@@ -121,7 +121,7 @@ impl Report {
                 .iter()
                 .map(|Missing { name, since }| format!("{name}, since {since}"));
             entry("missing functions", or_none(missing.collect()))?;
-            let others = library.others_mapped.iter().map(|path| path.display().to_string());
+            let others = library.other_loaded_libraries.iter().map(|path| path.display().to_string());
             entry("other copies", or_none(others.collect()))?;
         }
         entry("library", error.iter().map(|error| format!("none: {error}")).collect())?;
@@ -153,7 +153,7 @@ impl Library {
                 .map(|function| Missing { name: function.name, since: function.since.to_string() })
                 .collect(),
             unique_id: Check::new(nccl.unique_id()),
-            others_mapped: nccl.others_mapped(),
+            other_loaded_libraries: nccl.other_loaded_libraries(),
         }
     }
 }

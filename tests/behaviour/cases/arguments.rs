@@ -50,7 +50,7 @@ fn short_buffers_are_named_with_their_lengths(nccl: &Nccl) {
     // SAFETY: never looked at, as the length is refused.
     let huge = unsafe { DeviceSlice::<i32>::from_raw_parts(std::ptr::dangling(), usize::MAX) };
     let refused = device_library().init_all(&[0, 1]).unwrap()[0].all_gather(huge, &mut [0; 0], STREAM);
-    assert!(message(refused).ends_with("needs more than there can be, 2 ranks times 18446744073709551615"));
+    assert!(message(refused).ends_with("needs more than usize::MAX, 2 ranks times 18446744073709551615"));
 }
 
 fn roots_and_peers_out_of_range(nccl: &Nccl) {
@@ -81,7 +81,7 @@ fn in_place_buffers_that_cannot_be_divided(nccl: &Nccl) {
     ] {
         assert_eq!(
             message(wrong),
-            format!("{call}: the buffer's 11 elements are not a multiple of 3, the ranks")
+            format!("{call}: the buffer's 11 elements are not a multiple of 3, the communicator's size")
         );
     }
 }

@@ -1,12 +1,13 @@
-//! Fresh bindings where libclang can be had, the committed snapshot of the same text where it cannot.
+//! The generated bindings of a build: fresh ones where libclang is available, otherwise the committed copy of the
+//! same text.
 
 use std::fs;
 use std::path::Path;
 
-/// The committed bindings, below the package's root.
-pub(crate) const DIRECTORY: &str = "src/sys/snapshot";
+/// The directory of the committed bindings, relative to the package root.
+pub(crate) const DIRECTORY: &str = "src/sys/generated";
 
-/// The generated files that make the raw layer.
+/// The generated files that make up the raw layer.
 pub(crate) const FILES: [&str; 9] = [
     "types.rs",
     "linked.rs",
@@ -19,10 +20,12 @@ pub(crate) const FILES: [&str; 9] = [
     "device.c",
 ];
 
-/// Runs bindgen as `LIBNCCL_BINDGEN` says: `auto` (the default; `None` and one warning where it fails),
-/// `require` (a failure fails the build) or `never`.
+/// Calls `generate`, which runs bindgen, as `LIBNCCL_BINDGEN` asks: `auto` (the default) returns `None` and prints
+/// one warning on failure, `require` fails the build on failure, `never` does not call it.
 #[cfg(feature = "bindgen")]
-pub(crate) fn fresh_bindings(root: &Path) -> Option<Vec<(&'static str, String)>> {
+pub(crate) fn fresh_bindings(
+    generate: impl FnOnce() -> Result<Vec<(&'static str, String)>, String> + std::panic::UnwindSafe,
+) -> Option<Vec<(&'static str, String)>> {
     for variable in ["LIBNCCL_BINDGEN", "LIBCLANG_PATH"] {
         println!("cargo::rerun-if-env-changed={variable}");
     }
@@ -34,8 +37,8 @@ pub(crate) fn fresh_bindings(root: &Path) -> Option<Vec<(&'static str, String)>>
         mode == "auto" || mode == "require",
         "LIBNCCL_BINDGEN is {mode:?}; expected auto, require or never"
     );
-    match quietly(|| crate::bindings::Bindings::generate(root)) {
-        Ok(bindings) => Some(bindings.0),
+    match catch_panic(generate) {
+        Ok(files) => Some(files),
         Err(reason) if mode == "require" => panic!("LIBNCCL_BINDGEN=require, but bindgen failed: {reason}"),
         Err(reason) => {
             let reason = reason.lines().map(str::trim).find(|line| !line.is_empty()).unwrap_or_default();
@@ -45,9 +48,12 @@ pub(crate) fn fresh_bindings(root: &Path) -> Option<Vec<(&'static str, String)>>
     }
 }
 
-/// bindgen answers a header it cannot read with an `Err`, but a missing libclang with a panic.
+/// Turns a panic of `generate` into an error, without a backtrace on stderr: bindgen returns an `Err` for a header
+/// that it cannot read, but panics when libclang is missing.
 #[cfg(feature = "bindgen")]
-fn quietly<T>(generate: impl FnOnce() -> Result<T, String> + std::panic::UnwindSafe) -> Result<T, String> {
+fn catch_panic<T>(
+    generate: impl FnOnce() -> Result<T, String> + std::panic::UnwindSafe,
+) -> Result<T, String> {
     let hook = std::panic::take_hook();
     std::panic::set_hook(Box::new(|_| {}));
     let result = std::panic::catch_unwind(generate);
@@ -58,9 +64,9 @@ fn quietly<T>(generate: impl FnOnce() -> Result<T, String> + std::panic::UnwindS
     })
 }
 
-/// Puts every file of the bindings into `out`: the fresh ones, else the snapshot's.
+/// Writes every file of the bindings into `out`: the fresh text if there is one, otherwise the committed text.
 pub(crate) fn write_bindings(root: &Path, out: &Path, fresh: Option<Vec<(&'static str, String)>>) {
-    let snapshot = || {
+    let committed = || {
         FILES
             .map(|file| {
                 let path = root.join(DIRECTORY).join(file);
@@ -69,7 +75,7 @@ pub(crate) fn write_bindings(root: &Path, out: &Path, fresh: Option<Vec<(&'stati
             })
             .to_vec()
     };
-    for (file, text) in fresh.unwrap_or_else(snapshot) {
+    for (file, text) in fresh.unwrap_or_else(committed) {
         let path = out.join(file);
         fs::write(&path, text).unwrap_or_else(|e| panic!("{}: {e}", path.display()));
     }

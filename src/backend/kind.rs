@@ -1,0 +1,49 @@
+use std::fmt;
+use std::path::PathBuf;
+
+use crate::Attempt;
+
+/// The way in which an implementation of NCCL came into the process.
+///
+/// ```
+/// use libnccl::Backend;
+///
+/// let nccl = libnccl_cpu::nccl();
+/// match nccl.backend() {
+///     Backend::Loaded { path, source, .. } => println!("{}, from {source}", path.display()),
+///     backend => println!("{backend}"),
+/// }
+/// ```
+#[derive(Debug, Clone)]
+#[non_exhaustive]
+pub enum Backend {
+    /// Linked at build time.
+    Linked {
+        /// The file that the dynamic linker chose; `None` if the system does not tell.
+        path: Option<PathBuf>,
+    },
+    /// Loaded at run time.
+    Loaded {
+        /// The file.
+        path: PathBuf,
+        /// The place in the search that named the file, such as an environment variable.
+        source: &'static str,
+        /// The candidates that were tried before this one and rejected.
+        rejected: Vec<Attempt>,
+    },
+    /// A function table of this process.
+    InProcess {
+        /// The name that was given to it.
+        name: &'static str,
+    },
+}
+
+impl fmt::Display for Backend {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Linked { path: Some(path) } | Self::Loaded { path, .. } => path.display().fmt(f),
+            Self::Linked { path: None } => f.write_str("the linked library"),
+            Self::InProcess { name } => f.write_str(name),
+        }
+    }
+}

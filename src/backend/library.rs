@@ -1,0 +1,271 @@
+use std::ffi::{CStr, c_char};
+use std::fmt;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+
+#[cfg(feature = "dlopen")]
+use super::dlopen;
+use super::kind::Backend;
+#[cfg(nccl_linked)]
+use super::linked;
+use super::mapped;
+use crate::sys::Functions;
+use crate::sys::device::DeviceFunctions;
+use crate::{Error, LoadError, MemorySpace, Result, ResultCode, UniqueId, Version, sys};
+
+/// Calls a C function of a [`Library`] and checks its result; for use in an `unsafe` block.
+macro_rules! call {
+    ($library:expr, $function:ident($($argument:expr),* $(,)?)) => {
+        match $library.function(stringify!($function), $library.functions.$function) {
+            Ok(function) => $library.check(stringify!($function), function($($argument),*)),
+            Err(error) => Err(error),
+        }
+    };
+}
+pub(crate) use call;
+
+/// One implementation of NCCL: its functions and properties.
+pub(crate) struct Library {
+    pub(crate) functions: Functions,
+    pub(crate) device_functions: DeviceFunctions,
+    pub(crate) backend: Backend,
+    pub(crate) version: Version,
+    pub(crate) memory_space: MemorySpace,
+    /// Set for AMD's implementation, which dereferences a null communicator instead of rejecting it.
+    pub(crate) is_rccl: bool,
+}
+
+impl Library {
+    /// Returns the library of `Nccl::load`: the linked one, or the first that the search finds.
+    pub(crate) fn load() -> Result<Arc<Self>, LoadError> {
+        static LOADED: OnceLock<Arc<Library>> = OnceLock::new();
+        require_linux()?;
+        if let Some(library) = LOADED.get() {
+            return Ok(Arc::clone(library));
+        }
+        cfg_if::cfg_if! {
+            if #[cfg(nccl_linked)] {
+                let library = Self::linked()?;
+            } else if #[cfg(feature = "dlopen")] {
+                let loaded = dlopen::search()?;
+                // SAFETY: the search takes a library with NCCL's name and functions for NCCL, as a linked program
+                // does.
+                let library = unsafe { Self::from_loaded(loaded) }?;
+            } else {
+                let library: Arc<Self> = Err(LoadError::NoBackend)?;
+            }
+        }
+        Ok(Arc::clone(LOADED.get_or_init(|| library)))
+    }
+
+    /// # Safety
+    /// As for [`crate::Nccl::open`].
+    #[cfg(feature = "dlopen")]
+    pub(crate) unsafe fn open(path: &Path) -> Result<Arc<Self>, LoadError> {
+        require_linux()?;
+        // SAFETY: the caller guarantees that the file, if it has NCCL's functions, is NCCL.
+        unsafe { Self::from_loaded(dlopen::open(path)?) }
+    }
+
+    /// # Safety
+    /// As for [`new`](Self::new), for the functions that were looked up in the file.
+    #[cfg(feature = "dlopen")]
+    unsafe fn from_loaded(loaded: dlopen::Loaded) -> Result<Arc<Self>, LoadError> {
+        let dlopen::Loaded { functions, device_functions, is_rccl, path, source, rejected } = loaded;
+        // SAFETY: the caller guarantees signatures and contracts; a loaded library is never unloaded.
+        unsafe { Self::new(functions, device_functions, Backend::Loaded { path, source, rejected }, is_rccl) }
+    }
+
+    #[cfg(nccl_linked)]
+    pub(crate) fn linked() -> Result<Arc<Self>, LoadError> {
+        let functions = linked::functions();
+        let path = functions.ncclGetVersion.and_then(|function| mapped::file_of(function as usize));
+        // Detected by the file name alone: a program that references a symbol of RCCL would not link to NCCL.
+        let is_rccl = path.as_deref().is_some_and(|path| path.to_string_lossy().contains("librccl.so"));
+        let backend = Backend::Linked { path };
+        // SAFETY: the pointers are those that the linker resolved for the names that the header declares.
+        unsafe { Self::new(functions, linked::device_functions(), backend, is_rccl) }
+    }
+
+    /// # Safety
+    /// Every function of the tables has the signature and the contract that NCCL's header gives the name, and
+    /// stays callable until the process ends.
+    pub(crate) unsafe fn new(
+        functions: Functions,
+        device_functions: DeviceFunctions,
+        backend: Backend,
+        is_rccl: bool,
+    ) -> Result<Arc<Self>, LoadError> {
+        let version_error = |problem: String| LoadError::VersionQuery {
+            library: backend.to_string().into(),
+            problem: problem.into(),
+        };
+        let get_version =
+            functions.ncclGetVersion.ok_or_else(|| version_error("the function is absent".into()))?;
+        let mut version = 0;
+        // SAFETY: the caller guarantees that this is NCCL's function; `version` is a valid out-parameter.
+        let code = ResultCode::from_raw(unsafe { get_version(&raw mut version) });
+        let version = match u32::try_from(version) {
+            Ok(version) if code.is_success() && version > 0 => Version::from_code(version),
+            _ => return Err(version_error(format!("it returned {code} and the version {version}"))),
+        };
+        // SAFETY: as above.
+        let memory_space = unsafe { memory_space(&functions) };
+        Ok(Arc::new(Self { functions, device_functions, backend, version, memory_space, is_rccl }))
+    }
+
+    /// Returns the function, or the error that names the first release that has it.
+    #[inline]
+    pub(crate) fn function<F>(&self, name: &'static str, function: Option<F>) -> Result<F> {
+        function.ok_or_else(|| self.unsupported(name))
+    }
+
+    #[cold]
+    fn unsupported(&self, name: &'static str) -> Error {
+        Error::Unsupported {
+            function: name,
+            since: Version::since(name),
+            found: self.version,
+            library: self.backend.to_string().into(),
+        }
+    }
+
+    /// Returns success and `ncclInProgress` of a nonblocking communicator as they are; any other code is an error.
+    #[inline]
+    pub(crate) fn check(&self, call: &'static str, code: sys::ncclResult_t) -> Result<ResultCode> {
+        match ResultCode::from_raw(code) {
+            ResultCode::SUCCESS => Ok(ResultCode::SUCCESS),
+            code => self.check_not_success(call, code),
+        }
+    }
+
+    #[cold]
+    fn check_not_success(&self, call: &'static str, code: ResultCode) -> Result<ResultCode> {
+        if code == ResultCode::IN_PROGRESS { Ok(code) } else { Err(self.error(call, code)) }
+    }
+
+    /// Returns the error for a code, with the texts that the library now has for it.
+    pub(crate) fn error(&self, call: &'static str, code: ResultCode) -> Error {
+        let text = self.functions.ncclGetErrorString.map_or(std::ptr::null(), |error_string| {
+            // SAFETY: accepts any code, and returns a string that lives as long as the library.
+            unsafe { error_string(code.as_raw()) }
+        });
+        // SAFETY: null or a string, as above.
+        let message = unsafe { copy(text) };
+        let detail = self.last_error();
+        Error::Nccl { call, code, message, detail }
+    }
+
+    /// Returns the most recent error message, or an empty string.
+    pub(crate) fn last_error(&self) -> Box<str> {
+        let text = self.functions.ncclGetLastError.map_or(std::ptr::null(), |last_error| {
+            // SAFETY: accepts any communicator including null, and returns a text of the process or the thread.
+            unsafe { last_error(std::ptr::null_mut()) }
+        });
+        // SAFETY: null or a string. The next failure overwrites it in place, so it is copied at once.
+        unsafe { copy(text) }
+    }
+
+    /// Calls `ncclGetUniqueId`; after a failure, returns the same error forever.
+    ///
+    /// In NCCL up to 2.21.5, a failed first call leaves a mutex locked, so that a second call would never return.
+    /// Later releases return the same error forever by themselves.
+    pub(crate) fn unique_id(&self) -> Result<UniqueId> {
+        /// The failures, by the address of the function: several `Library` values may refer to one loaded file.
+        static FAILURES: Mutex<Vec<(usize, Error)>> = Mutex::new(Vec::new());
+        let address = self.functions.ncclGetUniqueId.map_or(0, |function| function as usize);
+        let mut failures = FAILURES.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some((_, error)) = failures.iter().find(|(failed, _)| *failed == address) {
+            return Err(error.clone());
+        }
+        // Zeroed: 2.16.5 to 2.22.3 write only the first 40 bytes.
+        let mut id = sys::ncclUniqueId::default();
+        // SAFETY: `id` is a valid out-parameter.
+        let created = unsafe { call!(self, ncclGetUniqueId(&raw mut id)) };
+        let created = created.and_then(|code| match code {
+            // There is no communicator to wait for, and no id.
+            ResultCode::IN_PROGRESS => Err(self.error("ncclGetUniqueId", code)),
+            _ => Ok(()),
+        });
+        created.inspect_err(|error| failures.push((address, error.clone())))?;
+        Ok(UniqueId::from_raw(id))
+    }
+
+    /// Returns `true` if both are the same implementation with the same state: a file may have been opened twice.
+    pub(crate) fn is_same(&self, other: &Self) -> bool {
+        let address = |library: &Self| library.functions.ncclGroupStart.map(|function| function as usize);
+        address(self) == address(other)
+    }
+
+    /// Ends the groups that a failed call left open on the calling thread.
+    ///
+    /// `ncclCommInitRankConfig`, its scalable form and `ncclCommDestroy` have error paths that return between
+    /// their own group start and end (measured on all releases from 2.23.4 to 2.32.3). `ncclGroupEnd` returns
+    /// `ncclInvalidUsage` once no group is open.
+    pub(crate) fn end_leaked_groups(&self) {
+        const MAX_DEPTH: usize = 4;
+        if let Some(end) = self.functions.ncclGroupEnd {
+            // SAFETY: has no arguments. The facade has no group of its own open on this thread when it calls this.
+            let ended = || ResultCode::from_raw(unsafe { end() }) != ResultCode::INVALID_USAGE;
+            let _ = (0..MAX_DEPTH).take_while(|_| ended()).count();
+        }
+    }
+
+    /// Returns the other libraries named like NCCL that are mapped into the process.
+    pub(crate) fn other_loaded_libraries(&self) -> Vec<PathBuf> {
+        let own = self.functions.ncclGetVersion.and_then(|function| mapped::file_of(function as usize));
+        mapped::files().into_iter().filter(|path| is_nccl(path) && Some(path) != own.as_ref()).collect()
+    }
+}
+
+impl fmt::Debug for Library {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { backend, version, memory_space, .. } = self;
+        f.debug_struct("Nccl")
+            .field("version", version)
+            .field("backend", backend)
+            .field("memory_space", memory_space)
+            .finish_non_exhaustive()
+    }
+}
+
+/// Returns an error on systems for which there is no NCCL.
+fn require_linux() -> Result<(), LoadError> {
+    if cfg!(target_os = "linux") {
+        return Ok(());
+    }
+    Err(LoadError::UnsupportedPlatform { system: std::env::consts::OS })
+}
+
+fn is_nccl(path: &Path) -> bool {
+    let name = path.file_name().unwrap_or_default().to_string_lossy();
+    name.starts_with("libnccl.so") || name.starts_with("librccl.so")
+}
+
+/// Returns the memory space of an implementation. NCCL's is device memory; the CPU implementation reports host memory
+/// through NCCL's parameter interface, under a key that NCCL does not have.
+///
+/// # Safety
+/// As for [`Library::new`].
+unsafe fn memory_space(functions: &Functions) -> MemorySpace {
+    const KEY: &CStr = c"LIBNCCL_MEMORY_SPACE";
+    let Some(get_parameter) = functions.ncclParamGetParameter else { return MemorySpace::Device };
+    let (mut value, mut length) = (std::ptr::null(), 0);
+    // SAFETY: a C string and two valid out-parameters; the caller guarantees that this is NCCL's function.
+    let code = ResultCode::from_raw(unsafe { get_parameter(KEY.as_ptr(), &raw mut value, &raw mut length) });
+    // SAFETY: null or a string that is valid until this thread queries another parameter.
+    let value = unsafe { copy(value) };
+    if code.is_success() && &*value == "host" { MemorySpace::Host } else { MemorySpace::Device }
+}
+
+/// Copies a C string; null becomes an empty one.
+///
+/// # Safety
+/// `text` is null or a C string.
+unsafe fn copy(text: *const c_char) -> Box<str> {
+    if text.is_null() {
+        return Box::default();
+    }
+    // SAFETY: the caller guarantees that it is a C string.
+    unsafe { CStr::from_ptr(text) }.to_string_lossy().trim().into()
+}

@@ -1,0 +1,95 @@
+//! The checks of arguments that several operations have, and their conversion to C.
+
+use super::handle::Communicator;
+use crate::{Element, Error, MemorySpace, Result};
+
+/// Returns an error for an element type that the library does not know, and for host memory on a GPU or device memory
+/// on the CPU implementation.
+#[inline]
+pub(super) fn check_buffers<T: Element, const N: usize>(
+    communicator: &Communicator,
+    call: &'static str,
+    buffers: [Option<MemorySpace>; N],
+) -> Result<()> {
+    T::DATA_TYPE.require(communicator.library())?;
+    let expected = communicator.memory_space();
+    match buffers.into_iter().flatten().find(|space| *space != expected) {
+        Some(space) => Err(wrong_memory(call, space, expected)),
+        None => Ok(()),
+    }
+}
+
+#[cold]
+fn wrong_memory(call: &'static str, space: MemorySpace, expected: MemorySpace) -> Error {
+    Error::argument(
+        call,
+        format!("a buffer is in {space} memory; the communicator works on {expected} memory"),
+    )
+}
+
+/// Returns an error if a buffer with `length` elements is shorter than `count` elements times `ranks`.
+#[inline]
+pub(super) fn check_length(
+    call: &'static str,
+    buffer: &str,
+    length: usize,
+    count: usize,
+    ranks: usize,
+) -> Result<()> {
+    match count.checked_mul(ranks) {
+        Some(needed) if needed <= length => Ok(()),
+        needed => Err(too_short(call, buffer, length, needed, (count, ranks))),
+    }
+}
+
+#[cold]
+fn too_short(
+    call: &'static str,
+    buffer: &str,
+    length: usize,
+    needed: Option<usize>,
+    (count, ranks): (usize, usize),
+) -> Error {
+    let needed = needed.map_or_else(|| "more than usize::MAX".into(), |needed| needed.to_string());
+    let factors = if ranks == 1 { String::new() } else { format!(", {ranks} ranks times {count}") };
+    Error::argument(call, format!("the {buffer} buffer holds {length} elements, and needs {needed}{factors}"))
+}
+
+/// Returns an error if the length of a buffer is not a multiple of the communicator's size.
+pub(super) fn check_divisible(call: &'static str, buffer: &str, length: usize, size: usize) -> Result<()> {
+    if length.is_multiple_of(size) {
+        return Ok(());
+    }
+    Err(Error::argument(
+        call,
+        format!(
+            "the {buffer}buffer's {length} elements are not a multiple of {size}, the communicator's size"
+        ),
+    ))
+}
+
+/// Checks that a rank is below `size`, and converts it to C's type.
+#[inline]
+pub(super) fn to_c_rank(call: &'static str, what: &str, rank: usize, size: usize) -> Result<i32> {
+    i32::try_from(rank).ok().filter(|_| rank < size).ok_or_else(|| {
+        Error::argument(call, format!("{what} {rank} is not below {size}, the communicator's size"))
+    })
+}
+
+/// A size and a rank below it, in C's types.
+pub(super) struct SizeAndRank {
+    pub(super) size: i32,
+    pub(super) rank: i32,
+}
+
+impl SizeAndRank {
+    pub(super) fn new(call: &'static str, size: usize, rank: usize) -> Result<Self> {
+        let (Ok(c_size), Ok(c_rank)) = (i32::try_from(size), i32::try_from(rank)) else {
+            return Err(Error::argument(call, format!("size {size} or rank {rank} is beyond {}", i32::MAX)));
+        };
+        if rank >= size {
+            return Err(Error::argument(call, format!("rank {rank} is not below the size {size}")));
+        }
+        Ok(Self { size: c_size, rank: c_rank })
+    }
+}

@@ -1,0 +1,398 @@
+use std::cell::{Cell, OnceCell, RefCell};
+use std::ffi::CStr;
+use std::fmt;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use super::abort_handle::AbortHandle;
+use super::shared::Shared;
+use super::state::State;
+use crate::backend::{Library, call};
+use crate::collective_config::RawCollectiveConfig;
+use crate::group::open::check_no_open_group;
+use crate::{Error, MemorySpace, NcclBuffer, Result, ResultCode, sys};
+
+/// A communicator: one rank's membership in a set of ranks that communicate with each other.
+///
+/// ```
+/// # fn main() -> libnccl::Result<()> {
+/// use libnccl::{ReduceOp, StreamRef};
+///
+/// let nccl = libnccl_cpu::nccl();
+/// let id = nccl.unique_id()?;
+/// std::thread::scope(|scope| {
+///     for rank in 0..2 {
+///         let nccl = &nccl;
+///         scope.spawn(move || -> libnccl::Result<()> {
+///             let comm = nccl.init_rank(2, rank, &id)?;
+///             let mut sum = [0; 2];
+///             comm.all_reduce(&[1, comm.rank() as i32], &mut sum, ReduceOp::Sum, StreamRef::DEFAULT)?;
+///             assert_eq!(sum, [comm.size() as i32, 1]);
+///             comm.destroy()
+///         });
+///     }
+/// });
+/// # Ok(())
+/// # }
+/// ```
+///
+/// It may move to another thread, but two threads cannot use it at the same time, as NCCL's calls on one communicator
+/// are not thread-safe:
+///
+/// ```compile_fail,E0277
+/// # fn main() -> libnccl::Result<()> {
+/// let comms = libnccl_cpu::nccl().init_all(&[0])?;
+/// let comm = &comms[0];
+/// std::thread::scope(|s| s.spawn(|| comm.rank()).join().unwrap());
+/// # Ok(())
+/// # }
+/// ```
+///
+/// # The contract between ranks
+/// All ranks of a communicator must call the same operations in the same order, with the same counts, element types,
+/// reduction operators and roots. No single process can check this. On GPUs, a mismatch causes a hang or wrong data
+/// (NCCL 2.29.7 and newer detect some with `NCCL_CHECK_MODE=DEBUG_GLOBAL`); the CPU implementation reports which rank
+/// differs. Several threads that drive several communicators of *one device* at the same time can deadlock inside
+/// NCCL: start all operations of a device from one thread, in the same order on every rank.
+///
+/// # Ending
+/// [`destroy`](Self::destroy) waits for unfinished work and returns errors; [`abort`](Self::abort) does not wait.
+/// Dropping a communicator aborts it where work may be unfinished (on GPUs), so wait for the stream first.
+#[doc(alias = "ncclComm_t")]
+pub struct Communicator {
+    pub(super) shared: Arc<Shared>,
+    pub(super) size: usize,
+    pub(super) rank: usize,
+    device: i32,
+    /// The longest time that a wait may take; set for nonblocking communicators only.
+    pub(super) timeout: Option<Duration>,
+    /// Set once its work was revoked, or aborted by a shrink, after which there is nothing to finalize.
+    pub(super) is_stopped: Cell<bool>,
+    /// Set while it has operations in the group that is open on this thread. This also makes it not `Sync`.
+    pub(super) in_group: Cell<bool>,
+    /// The options of the last collective outside a group, which NCCL may read as long as it is in progress.
+    pub(super) options: RefCell<Option<RawCollectiveConfig>>,
+    /// The buffer that barriers reduce, allocated by the first one.
+    pub(super) barrier: OnceCell<NcclBuffer<u8>>,
+}
+
+impl Communicator {
+    /// Takes over a handle that other code has created with `nccl`.
+    ///
+    /// ```
+    /// # fn main() -> libnccl::Result<()> {
+    /// use libnccl::Communicator;
+    ///
+    /// let nccl = libnccl_cpu::nccl();
+    /// let raw = nccl.init_all(&[0])?.remove(0).into_raw();
+    /// // SAFETY: a live communicator of `nccl`, and `raw` is not used any more.
+    /// let comm = unsafe { Communicator::from_raw(&nccl, raw) }?;
+    /// assert_eq!(comm.size(), 1);
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    /// [`Error::InvalidArgument`] if the handle is null; [`Error::Nccl`] or [`Error::InvalidUsage`] if NCCL does not
+    /// return a valid size, rank and device for it, in which case it is aborted.
+    ///
+    /// # Safety
+    /// `raw` is a live communicator of `nccl`, and nothing else uses it any more.
+    pub unsafe fn from_raw(nccl: &crate::Nccl, raw: sys::ncclComm_t) -> Result<Self> {
+        // SAFETY: the caller guarantees that the handle is live and used by nothing else.
+        unsafe { Self::adopt(&nccl.library, raw, ResultCode::SUCCESS, None, None) }
+    }
+
+    /// Takes over a handle; `code` is the result of the call that created it.
+    ///
+    /// # Safety
+    /// As for [`from_raw`](Self::from_raw).
+    pub(super) unsafe fn adopt(
+        library: &Arc<Library>,
+        raw: sys::ncclComm_t,
+        code: ResultCode,
+        timeout: Option<Duration>,
+        name: Option<Arc<CStr>>,
+    ) -> Result<Self> {
+        // SAFETY: the caller guarantees that the handle is live and used by nothing else.
+        unsafe { Self::adopt_child(library, raw, code, timeout, name, None) }
+    }
+
+    /// Takes over a handle while the `parent` is in the call that creates it. Aborting the parent aborts the child
+    /// too, as no abort handle of the child exists yet.
+    ///
+    /// # Safety
+    /// As for [`from_raw`](Self::from_raw).
+    pub(super) unsafe fn adopt_child(
+        library: &Arc<Library>,
+        raw: sys::ncclComm_t,
+        code: ResultCode,
+        timeout: Option<Duration>,
+        name: Option<Arc<CStr>>,
+        parent: Option<&State>,
+    ) -> Result<Self> {
+        if raw.is_null() {
+            return Err(Error::argument("from_raw", "the handle is null"));
+        }
+        let shared = Shared { library: Arc::clone(library), raw, state: State::default(), name };
+        let mut communicator = Self {
+            shared: Arc::new(shared),
+            size: 0,
+            rank: 0,
+            device: 0,
+            timeout,
+            is_stopped: Cell::new(false),
+            in_group: Cell::new(false),
+            options: RefCell::default(),
+            barrier: OnceCell::new(),
+        };
+        if code == ResultCode::IN_PROGRESS {
+            communicator.wait_with("ncclCommGetAsyncError", parent)?;
+        }
+        let (mut size, mut rank, mut device) = (0, 0, 0);
+        // SAFETY: a live communicator and a valid out-parameter, three times.
+        unsafe {
+            call!(library, ncclCommCount(raw, &raw mut size))?;
+            call!(library, ncclCommUserRank(raw, &raw mut rank))?;
+            call!(library, ncclCommCuDevice(raw, &raw mut device))?;
+        }
+        let (Ok(c_size), Ok(c_rank)) = (usize::try_from(size), usize::try_from(rank)) else {
+            return Err(Error::usage("ncclCommUserRank", format!("NCCL returned rank {rank} of {size}")));
+        };
+        if c_rank >= c_size {
+            return Err(Error::usage("ncclCommUserRank", format!("NCCL returned rank {rank} of {size}")));
+        }
+        (communicator.size, communicator.rank, communicator.device) = (c_size, c_rank, device);
+        Ok(communicator)
+    }
+
+    /// Returns the C handle, for functions that have no method in this crate; null after an abort. The communicator
+    /// keeps its ownership.
+    ///
+    /// ```
+    /// # fn main() -> libnccl::Result<()> {
+    /// let nccl = libnccl_cpu::nccl();
+    /// let comm = nccl.init_all(&[7])?.remove(0);
+    /// let cu_device = nccl.as_raw().ncclCommCuDevice.expect("every release has it");
+    /// let mut device = 0;
+    /// // SAFETY: a live communicator, and a valid out-parameter.
+    /// unsafe { cu_device(comm.as_raw(), &mut device) };
+    /// assert_eq!(device, comm.device());
+    /// # Ok(())
+    /// # }
+    /// ```
+    #[must_use]
+    pub fn as_raw(&self) -> sys::ncclComm_t {
+        if self.shared.state.is_ended() { std::ptr::null_mut() } else { self.shared.raw }
+    }
+
+    /// Returns the C handle, which the caller has to end; null after an abort. [`from_raw`](Self::from_raw) takes it
+    /// back.
+    #[must_use]
+    pub fn into_raw(self) -> sys::ncclComm_t {
+        if !self.shared.state.end() {
+            return std::ptr::null_mut();
+        }
+        // NCCL keeps a pointer to the name, and nothing here can tell any more when NCCL is done with it.
+        std::mem::forget(self.shared.name.clone());
+        self.shared.raw
+    }
+
+    /// Returns the number of ranks.
+    #[doc(alias = "ncclCommCount")]
+    #[must_use]
+    pub fn size(&self) -> usize {
+        self.size
+    }
+
+    /// Returns the number of this rank, from 0.
+    #[doc(alias = "ncclCommUserRank")]
+    #[must_use]
+    pub fn rank(&self) -> usize {
+        self.rank
+    }
+
+    /// Returns the CUDA device of this rank; a number without meaning on the CPU implementation.
+    #[doc(alias = "ncclCommCuDevice")]
+    #[must_use]
+    pub fn device(&self) -> i32 {
+        self.device
+    }
+
+    /// Returns the memory space in which buffers have to be.
+    #[must_use]
+    pub fn memory_space(&self) -> MemorySpace {
+        self.library().memory_space
+    }
+
+    /// Returns the asynchronous state: [`ResultCode::SUCCESS`], the error of work that failed after it was enqueued,
+    /// or [`ResultCode::IN_PROGRESS`].
+    ///
+    /// ```
+    /// # fn main() -> libnccl::Result<()> {
+    /// use libnccl::ResultCode;
+    ///
+    /// let comm = libnccl_cpu::nccl().init_all(&[0])?.remove(0);
+    /// assert_eq!(comm.async_error()?, ResultCode::SUCCESS);
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    /// [`Error::Nccl`] if the query itself fails, [`Error::Aborted`] after an abort.
+    #[doc(alias = "ncclCommGetAsyncError")]
+    pub fn async_error(&self) -> Result<ResultCode> {
+        self.query("async_error", || self.poll())
+    }
+
+    /// Returns a handle that aborts this communicator from another thread.
+    #[must_use]
+    pub fn abort_handle(&self) -> AbortHandle {
+        AbortHandle::new(&self.shared)
+    }
+
+    /// Runs a call outside a group.
+    pub(super) fn run_ungrouped(
+        &self,
+        operation: &'static str,
+        enqueue: impl FnOnce() -> Result<ResultCode>,
+    ) -> Result<()> {
+        self.begin_ungrouped(operation)?;
+        self.finish_ungrouped(operation, enqueue())
+    }
+
+    // The two halves of `run_ungrouped`, for operations: these are inlined into their caller; a closure would not be.
+
+    /// Enters NCCL for a call outside a group.
+    #[inline(always)]
+    pub(super) fn begin_ungrouped(&self, operation: &'static str) -> Result<()> {
+        check_no_open_group(operation)?;
+        self.shared.state.enter(operation)
+    }
+
+    /// Waits if the call is in progress, and leaves NCCL.
+    #[inline(always)]
+    pub(super) fn finish_ungrouped(&self, operation: &'static str, result: Result<ResultCode>) -> Result<()> {
+        let result = match result {
+            Ok(ResultCode::IN_PROGRESS) => self.wait(operation),
+            result => result.map(drop),
+        };
+        self.leave();
+        result
+    }
+
+    /// Runs a query, which is allowed after a failure too.
+    pub(super) fn query<R>(&self, call: &'static str, query: impl FnOnce() -> Result<R>) -> Result<R> {
+        self.shared.state.enter_for_query(call)?;
+        let result = query();
+        self.leave();
+        result
+    }
+
+    /// Runs a [`query`](Self::query), also while the communicator is in the group that is open on this thread.
+    pub(super) fn query_or_in_group<R>(
+        &self,
+        call: &'static str,
+        query: impl FnOnce() -> Result<R>,
+    ) -> Result<R> {
+        if self.in_group.get() { query() } else { self.query(call, query) }
+    }
+
+    /// Enters NCCL for the first operation in a group, whose end leaves it. Returns `true` if it is the first.
+    #[inline]
+    pub(crate) fn join_group(&self, operation: &'static str) -> Result<bool> {
+        if self.in_group.get() {
+            return Ok(false);
+        }
+        self.shared.state.enter(operation)?;
+        self.in_group.set(true);
+        Ok(true)
+    }
+
+    /// Leaves NCCL at the end of a group.
+    #[inline]
+    pub(crate) fn leave_group(&self, has_failed: bool) {
+        if has_failed {
+            self.shared.state.fail();
+        }
+        self.in_group.set(false);
+        self.leave();
+    }
+
+    /// Leaves NCCL.
+    #[inline]
+    pub(super) fn leave(&self) {
+        if self.shared.state.leave() {
+            self.abort_as_requested();
+        }
+    }
+
+    /// Aborts the communicator as an abort handle requested while the owner was in NCCL.
+    #[cold]
+    fn abort_as_requested(&self) {
+        // SAFETY: the state has told this thread to end it.
+        let _ = unsafe { self.shared.abort() };
+    }
+
+    /// Waits until the call in progress on a nonblocking communicator is complete.
+    pub(crate) fn wait(&self, call: &'static str) -> Result<()> {
+        self.wait_with(call, None)
+    }
+
+    /// Waits as [`wait`](Self::wait) does; an abort of the `parent` ends it too.
+    fn wait_with(&self, call: &'static str, parent: Option<&State>) -> Result<()> {
+        const MAX_PAUSE: Duration = Duration::from_millis(1);
+        let mut pause = Duration::from_micros(1);
+        let start = Instant::now();
+        loop {
+            match self.poll()? {
+                ResultCode::SUCCESS => return Ok(()),
+                ResultCode::IN_PROGRESS => {}
+                code => return Err(self.library().error("ncclCommGetAsyncError", code)),
+            }
+            if self.shared.state.is_abort_requested() || parent.is_some_and(State::is_abort_requested) {
+                return Err(Error::Aborted { call });
+            }
+            let elapsed = start.elapsed();
+            if self.timeout.is_some_and(|timeout| elapsed >= timeout) {
+                if self.shared.state.end() {
+                    // SAFETY: the state has told this thread to end it.
+                    let _ = unsafe { self.shared.abort() };
+                }
+                return Err(Error::Timeout { call, elapsed });
+            }
+            std::thread::sleep(pause);
+            pause = MAX_PAUSE.min(pause * 2);
+        }
+    }
+
+    /// Calls `ncclCommGetAsyncError`.
+    fn poll(&self) -> Result<ResultCode> {
+        let mut state = sys::ncclResult_t::ncclSuccess;
+        // SAFETY: a live communicator and a valid out-parameter.
+        unsafe { call!(self.library(), ncclCommGetAsyncError(self.shared.raw, &raw mut state)) }?;
+        Ok(ResultCode::from_raw(state))
+    }
+
+    #[inline]
+    pub(crate) fn library(&self) -> &Arc<Library> {
+        &self.shared.library
+    }
+
+    /// Returns the handle, for calls inside [`run_ungrouped`](Self::run_ungrouped), a group or [`query`](Self::query).
+    #[inline]
+    pub(crate) fn raw(&self) -> sys::ncclComm_t {
+        self.shared.raw
+    }
+}
+
+impl fmt::Debug for Communicator {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Communicator")
+            .field("size", &self.size)
+            .field("rank", &self.rank)
+            .field("device", &self.device)
+            .field("state", &self.shared.state)
+            .finish_non_exhaustive()
+    }
+}

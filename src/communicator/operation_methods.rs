@@ -1,0 +1,537 @@
+//! The methods of the operations. Each operation is declared once, as a method of [`Operations`], of
+//! [`Communicator`], which starts it at once, and of [`Group`], which starts it at the end of the group.
+
+use super::{Signal, WindowOffset, collectives, one_sided, point_to_point};
+use crate::{
+    Communicator, DeviceSlice, DeviceSliceMut, Element, Group, Operations, ReduceOp, Result, StreamRef,
+};
+
+macro_rules! operations {
+    ($(
+        $(#[$documentation:meta])*
+        $module:ident::$name:ident($($argument:ident: $type:ty),*);
+    )*) => {
+        impl<'scope> Operations<'scope> {
+            $(
+                $(#[$documentation])*
+                ///
+                /// # Errors
+                /// The errors of [every operation](Operations#errors).
+                #[allow(clippy::missing_errors_doc)]
+                #[inline(always)]
+                pub fn $name<T: Element>(
+                    self,
+                    $($argument: $type,)*
+                    stream: impl Into<StreamRef<'scope>>,
+                ) -> Result<()> {
+                    // Converted before NCCL is entered, as this may run code of other crates.
+                    $(let $argument = $argument.into();)*
+                    let stream = stream.into();
+                    let joined = self.begin_operation(stringify!($name))?;
+                    let result = $module::$name(self, $($argument,)* stream);
+                    self.finish_operation(stringify!($name), joined, result)
+                }
+            )*
+        }
+
+        /// Operations.
+        ///
+        /// All ranks call the same operations in the same order. They return when the work is enqueued on `stream`;
+        /// on the CPU implementation, when it is complete. Counts are elements, not bytes. Buffers may be longer than
+        /// needed, except those whose length is the count.
+        impl Communicator {
+            $(
+                $(#[$documentation])*
+                ///
+                /// # Errors
+                /// The errors of [every operation](Operations#errors).
+                #[allow(clippy::missing_errors_doc)]
+                #[inline(always)]
+                pub fn $name<'scope, T: Element>(
+                    &'scope self,
+                    $($argument: $type,)*
+                    stream: impl Into<StreamRef<'scope>>,
+                ) -> Result<()> {
+                    self.operations().$name($($argument,)* stream)
+                }
+            )*
+        }
+
+        /// The operations of [`Communicator`], started when the group ends.
+        impl<'scope> Group<'scope, '_> {
+            $(
+                $(#[$documentation])*
+                ///
+                /// # Errors
+                /// The errors of [every operation](Operations#errors).
+                #[allow(clippy::missing_errors_doc)]
+                #[inline(always)]
+                pub fn $name<T: Element>(
+                    &'scope self,
+                    communicator: &'scope Communicator,
+                    $($argument: $type,)*
+                    stream: impl Into<StreamRef<'scope>>,
+                ) -> Result<()> {
+                    self.on(communicator).$name($($argument,)* stream)
+                }
+            )*
+        }
+    };
+}
+
+operations! {
+    /// Combines the `send` buffers of all ranks element by element; every rank receives the result. The count is the
+    /// length of `send`; `recv` holds at least as many elements.
+    ///
+    /// ```
+    /// # use libnccl::{Communicator, ReduceOp, Result, StreamRef};
+    /// # fn each(comm: Communicator) -> Result<()> {
+    /// // On each of two ranks:
+    /// let mut sums = [0; 2];
+    /// comm.all_reduce(&[10, comm.rank() as i32], &mut sums, ReduceOp::Sum, StreamRef::DEFAULT)?;
+    /// assert_eq!(sums, [20, 1]);
+    /// # Ok(())
+    /// # }
+    /// # fn main() -> Result<()> {
+    /// # let comms = libnccl_cpu::nccl().init_all(&[0, 1])?;
+    /// # std::thread::scope(|s| comms.into_iter().for_each(|comm| drop(s.spawn(|| each(comm).unwrap()))));
+    /// # Ok(())
+    /// # }
+    /// ```
+    #[doc(alias = "ncclAllReduce")]
+    #[doc(alias = "ncclAllReduceConfig")]
+    collectives::all_reduce(
+        send: impl Into<DeviceSlice<'scope, T>>,
+        recv: impl Into<DeviceSliceMut<'scope, T>>,
+        op: ReduceOp
+    );
+
+    /// Performs [`all_reduce`](Self::all_reduce) in place: the result replaces the elements that were sent.
+    ///
+    /// ```
+    /// # use libnccl::{Communicator, ReduceOp, Result, StreamRef};
+    /// # fn each(comm: Communicator) -> Result<()> {
+    /// // On each of two ranks:
+    /// let mut buffer = [10, comm.rank() as i32];
+    /// comm.all_reduce_in_place(&mut buffer, ReduceOp::Max, StreamRef::DEFAULT)?;
+    /// assert_eq!(buffer, [10, 1]);
+    /// # Ok(())
+    /// # }
+    /// # fn main() -> Result<()> {
+    /// # let comms = libnccl_cpu::nccl().init_all(&[0, 1])?;
+    /// # std::thread::scope(|s| comms.into_iter().for_each(|comm| drop(s.spawn(|| each(comm).unwrap()))));
+    /// # Ok(())
+    /// # }
+    /// ```
+    #[doc(alias = "ncclAllReduce")]
+    collectives::all_reduce_in_place(buffer: impl Into<DeviceSliceMut<'scope, T>>, op: ReduceOp);
+
+    /// Copies `send` of rank `root` to `recv` of every rank. The count is the length of `recv`; on the root, `send`
+    /// holds at least as many elements; on the other ranks it is ignored and may be empty.
+    ///
+    /// ```
+    /// # use libnccl::{Communicator, Result, StreamRef};
+    /// # fn each(comm: Communicator) -> Result<()> {
+    /// // On each of two ranks:
+    /// let send: &[i32] = if comm.rank() == 0 { &[1, 2] } else { &[] };
+    /// let mut recv = [0; 2];
+    /// comm.broadcast(send, &mut recv, 0, StreamRef::DEFAULT)?;
+    /// assert_eq!(recv, [1, 2]);
+    /// # Ok(())
+    /// # }
+    /// # fn main() -> Result<()> {
+    /// # let comms = libnccl_cpu::nccl().init_all(&[0, 1])?;
+    /// # std::thread::scope(|s| comms.into_iter().for_each(|comm| drop(s.spawn(|| each(comm).unwrap()))));
+    /// # Ok(())
+    /// # }
+    /// ```
+    #[doc(alias = "ncclBroadcast")]
+    #[doc(alias = "ncclBroadcastConfig")]
+    collectives::broadcast(
+        send: impl Into<DeviceSlice<'scope, T>>,
+        recv: impl Into<DeviceSliceMut<'scope, T>>,
+        root: usize
+    );
+
+    /// Copies `buffer` of rank `root` to `buffer` of every other rank.
+    ///
+    /// ```
+    /// # use libnccl::{Communicator, Result, StreamRef};
+    /// # fn each(comm: Communicator) -> Result<()> {
+    /// // On each of two ranks:
+    /// let mut buffer = [comm.rank() as i32 + 1; 2];
+    /// comm.broadcast_in_place(&mut buffer, 1, StreamRef::DEFAULT)?;
+    /// assert_eq!(buffer, [2, 2]);
+    /// # Ok(())
+    /// # }
+    /// # fn main() -> Result<()> {
+    /// # let comms = libnccl_cpu::nccl().init_all(&[0, 1])?;
+    /// # std::thread::scope(|s| comms.into_iter().for_each(|comm| drop(s.spawn(|| each(comm).unwrap()))));
+    /// # Ok(())
+    /// # }
+    /// ```
+    #[doc(alias = "ncclBroadcast")]
+    #[doc(alias = "ncclBcast")]
+    collectives::broadcast_in_place(buffer: impl Into<DeviceSliceMut<'scope, T>>, root: usize);
+
+    /// Combines the `send` buffers of all ranks element by element; rank `root` receives the result. The count is the
+    /// length of `send`; on the root, `recv` holds at least as many elements; on the other ranks it is ignored and may
+    /// be empty.
+    ///
+    /// ```
+    /// # use libnccl::{Communicator, ReduceOp, Result, StreamRef};
+    /// # fn each(comm: Communicator) -> Result<()> {
+    /// // On each of two ranks:
+    /// let mut recv = vec![0; if comm.rank() == 0 { 2 } else { 0 }];
+    /// comm.reduce(&[3, 4], &mut recv, ReduceOp::Prod, 0, StreamRef::DEFAULT)?;
+    /// if comm.rank() == 0 {
+    ///     assert_eq!(recv, [9, 16]);
+    /// }
+    /// # Ok(())
+    /// # }
+    /// # fn main() -> Result<()> {
+    /// # let comms = libnccl_cpu::nccl().init_all(&[0, 1])?;
+    /// # std::thread::scope(|s| comms.into_iter().for_each(|comm| drop(s.spawn(|| each(comm).unwrap()))));
+    /// # Ok(())
+    /// # }
+    /// ```
+    #[doc(alias = "ncclReduce")]
+    #[doc(alias = "ncclReduceConfig")]
+    collectives::reduce(
+        send: impl Into<DeviceSlice<'scope, T>>,
+        recv: impl Into<DeviceSliceMut<'scope, T>>,
+        op: ReduceOp,
+        root: usize
+    );
+
+    /// Performs [`reduce`](Self::reduce) in place: the result replaces the elements that the root sent; the buffers of
+    /// the other ranks do not change.
+    ///
+    /// ```
+    /// # use libnccl::{Communicator, ReduceOp, Result, StreamRef};
+    /// # fn each(comm: Communicator) -> Result<()> {
+    /// // On each of two ranks:
+    /// let mut buffer = [3, 4];
+    /// comm.reduce_in_place(&mut buffer, ReduceOp::Prod, 0, StreamRef::DEFAULT)?;
+    /// assert_eq!(buffer, if comm.rank() == 0 { [9, 16] } else { [3, 4] });
+    /// # Ok(())
+    /// # }
+    /// # fn main() -> Result<()> {
+    /// # let comms = libnccl_cpu::nccl().init_all(&[0, 1])?;
+    /// # std::thread::scope(|s| comms.into_iter().for_each(|comm| drop(s.spawn(|| each(comm).unwrap()))));
+    /// # Ok(())
+    /// # }
+    /// ```
+    #[doc(alias = "ncclReduce")]
+    collectives::reduce_in_place(
+        buffer: impl Into<DeviceSliceMut<'scope, T>>,
+        op: ReduceOp,
+        root: usize
+    );
+
+    /// Gathers the `send` buffers of all ranks, in rank order, on every rank. The count is the length of `send`; `recv`
+    /// holds at least count x size elements.
+    ///
+    /// ```
+    /// # use libnccl::{Communicator, Result, StreamRef};
+    /// # fn each(comm: Communicator) -> Result<()> {
+    /// // On each of two ranks:
+    /// let mut all = [0; 4];
+    /// comm.all_gather(&[comm.rank() as i32; 2], &mut all, StreamRef::DEFAULT)?;
+    /// assert_eq!(all, [0, 0, 1, 1]);
+    /// # Ok(())
+    /// # }
+    /// # fn main() -> Result<()> {
+    /// # let comms = libnccl_cpu::nccl().init_all(&[0, 1])?;
+    /// # std::thread::scope(|s| comms.into_iter().for_each(|comm| drop(s.spawn(|| each(comm).unwrap()))));
+    /// # Ok(())
+    /// # }
+    /// ```
+    #[doc(alias = "ncclAllGather")]
+    #[doc(alias = "ncclAllGatherConfig")]
+    collectives::all_gather(
+        send: impl Into<DeviceSlice<'scope, T>>,
+        recv: impl Into<DeviceSliceMut<'scope, T>>
+    );
+
+    /// Performs [`all_gather`](Self::all_gather) in place: `buffer` consists of `size` equal parts, of which each rank
+    /// sends part `rank`.
+    ///
+    /// ```
+    /// # use libnccl::{Communicator, Result, StreamRef};
+    /// # fn each(comm: Communicator) -> Result<()> {
+    /// // On each of two ranks:
+    /// let mut all = [-1; 2];
+    /// all[comm.rank()] = comm.rank() as i32;
+    /// comm.all_gather_in_place(&mut all, StreamRef::DEFAULT)?;
+    /// assert_eq!(all, [0, 1]);
+    /// # Ok(())
+    /// # }
+    /// # fn main() -> Result<()> {
+    /// # let comms = libnccl_cpu::nccl().init_all(&[0, 1])?;
+    /// # std::thread::scope(|s| comms.into_iter().for_each(|comm| drop(s.spawn(|| each(comm).unwrap()))));
+    /// # Ok(())
+    /// # }
+    /// ```
+    #[doc(alias = "ncclAllGather")]
+    collectives::all_gather_in_place(buffer: impl Into<DeviceSliceMut<'scope, T>>);
+
+    /// Combines the `send` buffers of all ranks element by element; rank `i` receives part `i` of the result. The count
+    /// is the length of `recv`; `send` holds at least count x size elements.
+    ///
+    /// ```
+    /// # use libnccl::{Communicator, ReduceOp, Result, StreamRef};
+    /// # fn each(comm: Communicator) -> Result<()> {
+    /// // On each of two ranks:
+    /// let mut part = [0];
+    /// comm.reduce_scatter(&[10, 20], &mut part, ReduceOp::Sum, StreamRef::DEFAULT)?;
+    /// assert_eq!(part, if comm.rank() == 0 { [20] } else { [40] });
+    /// # Ok(())
+    /// # }
+    /// # fn main() -> Result<()> {
+    /// # let comms = libnccl_cpu::nccl().init_all(&[0, 1])?;
+    /// # std::thread::scope(|s| comms.into_iter().for_each(|comm| drop(s.spawn(|| each(comm).unwrap()))));
+    /// # Ok(())
+    /// # }
+    /// ```
+    #[doc(alias = "ncclReduceScatter")]
+    #[doc(alias = "ncclReduceScatterConfig")]
+    collectives::reduce_scatter(
+        send: impl Into<DeviceSlice<'scope, T>>,
+        recv: impl Into<DeviceSliceMut<'scope, T>>,
+        op: ReduceOp
+    );
+
+    /// Performs [`reduce_scatter`](Self::reduce_scatter) in place: `buffer` consists of `size` equal parts, of which
+    /// part `rank` receives the result. The contents of the other parts are undefined afterwards.
+    ///
+    /// ```
+    /// # use libnccl::{Communicator, ReduceOp, Result, StreamRef};
+    /// # fn each(comm: Communicator) -> Result<()> {
+    /// // On each of two ranks:
+    /// let mut buffer = [10, 20];
+    /// comm.reduce_scatter_in_place(&mut buffer, ReduceOp::Sum, StreamRef::DEFAULT)?;
+    /// assert_eq!(buffer[comm.rank()], if comm.rank() == 0 { 20 } else { 40 });
+    /// # Ok(())
+    /// # }
+    /// # fn main() -> Result<()> {
+    /// # let comms = libnccl_cpu::nccl().init_all(&[0, 1])?;
+    /// # std::thread::scope(|s| comms.into_iter().for_each(|comm| drop(s.spawn(|| each(comm).unwrap()))));
+    /// # Ok(())
+    /// # }
+    /// ```
+    #[doc(alias = "ncclReduceScatter")]
+    collectives::reduce_scatter_in_place(buffer: impl Into<DeviceSliceMut<'scope, T>>, op: ReduceOp);
+
+    /// Sends part `i` of the `size` equal parts of `send` to rank `i`, which receives it in the part of its `recv` with
+    /// the sender's number. The length of `send` is a multiple of the size; `recv` holds at least as many elements.
+    ///
+    /// NCCL has this operation since 2.28.3. Before, it consists of grouped sends and receives and takes no options.
+    ///
+    /// ```
+    /// # use libnccl::{Communicator, Result, StreamRef};
+    /// # fn each(comm: Communicator) -> Result<()> {
+    /// // On each of two ranks:
+    /// let send = [10, 20].map(|part| part + comm.rank() as i32);
+    /// let mut recv = [0; 2];
+    /// comm.all_to_all(&send, &mut recv, StreamRef::DEFAULT)?;
+    /// assert_eq!(recv, if comm.rank() == 0 { [10, 11] } else { [20, 21] });
+    /// # Ok(())
+    /// # }
+    /// # fn main() -> Result<()> {
+    /// # let comms = libnccl_cpu::nccl().init_all(&[0, 1])?;
+    /// # std::thread::scope(|s| comms.into_iter().for_each(|comm| drop(s.spawn(|| each(comm).unwrap()))));
+    /// # Ok(())
+    /// # }
+    /// ```
+    #[doc(alias = "ncclAlltoAll")]
+    #[doc(alias = "ncclAlltoAllConfig")]
+    collectives::all_to_all(
+        send: impl Into<DeviceSlice<'scope, T>>,
+        recv: impl Into<DeviceSliceMut<'scope, T>>
+    );
+
+    /// Gathers the `send` buffers of all ranks, in rank order, on rank `root`. The count is the length of `send`; on the
+    /// root, `recv` holds at least count x size elements; on the other ranks it is ignored and may be empty.
+    ///
+    /// NCCL has this operation since 2.28.3. Before, it consists of grouped sends and receives and takes no options.
+    ///
+    /// ```
+    /// # use libnccl::{Communicator, Result, StreamRef};
+    /// # fn each(comm: Communicator) -> Result<()> {
+    /// // On each of two ranks:
+    /// let mut all = vec![0; if comm.rank() == 0 { 2 } else { 0 }];
+    /// comm.gather(&[comm.rank() as i32], &mut all, 0, StreamRef::DEFAULT)?;
+    /// if comm.rank() == 0 {
+    ///     assert_eq!(all, [0, 1]);
+    /// }
+    /// # Ok(())
+    /// # }
+    /// # fn main() -> Result<()> {
+    /// # let comms = libnccl_cpu::nccl().init_all(&[0, 1])?;
+    /// # std::thread::scope(|s| comms.into_iter().for_each(|comm| drop(s.spawn(|| each(comm).unwrap()))));
+    /// # Ok(())
+    /// # }
+    /// ```
+    #[doc(alias = "ncclGather")]
+    #[doc(alias = "ncclGatherConfig")]
+    collectives::gather(
+        send: impl Into<DeviceSlice<'scope, T>>,
+        recv: impl Into<DeviceSliceMut<'scope, T>>,
+        root: usize
+    );
+
+    /// Performs [`gather`](Self::gather) in place: on the root, `buffer` receives `size` equal parts, of which part
+    /// `root` is already there; the other ranks send their `buffer`.
+    ///
+    /// ```
+    /// # use libnccl::{Communicator, Result, StreamRef};
+    /// # fn each(comm: Communicator) -> Result<()> {
+    /// // On each of two ranks:
+    /// let mut buffer = if comm.rank() == 0 { vec![10, 0] } else { vec![20] };
+    /// comm.gather_in_place(&mut buffer, 0, StreamRef::DEFAULT)?;
+    /// assert_eq!(buffer, if comm.rank() == 0 { vec![10, 20] } else { vec![20] });
+    /// # Ok(())
+    /// # }
+    /// # fn main() -> Result<()> {
+    /// # let comms = libnccl_cpu::nccl().init_all(&[0, 1])?;
+    /// # std::thread::scope(|s| comms.into_iter().for_each(|comm| drop(s.spawn(|| each(comm).unwrap()))));
+    /// # Ok(())
+    /// # }
+    /// ```
+    #[doc(alias = "ncclGather")]
+    collectives::gather_in_place(buffer: impl Into<DeviceSliceMut<'scope, T>>, root: usize);
+
+    /// Scatters `send` of rank `root`: rank `i` receives part `i`. The count is the length of `recv`; on the root,
+    /// `send` holds at least count x size elements; on the other ranks it is ignored and may be empty.
+    ///
+    /// NCCL has this operation since 2.28.3. Before, it consists of grouped sends and receives and takes no options.
+    ///
+    /// ```
+    /// # use libnccl::{Communicator, Result, StreamRef};
+    /// # fn each(comm: Communicator) -> Result<()> {
+    /// // On each of two ranks:
+    /// let send: &[i32] = if comm.rank() == 0 { &[10, 20] } else { &[] };
+    /// let mut part = [0];
+    /// comm.scatter(send, &mut part, 0, StreamRef::DEFAULT)?;
+    /// assert_eq!(part, if comm.rank() == 0 { [10] } else { [20] });
+    /// # Ok(())
+    /// # }
+    /// # fn main() -> Result<()> {
+    /// # let comms = libnccl_cpu::nccl().init_all(&[0, 1])?;
+    /// # std::thread::scope(|s| comms.into_iter().for_each(|comm| drop(s.spawn(|| each(comm).unwrap()))));
+    /// # Ok(())
+    /// # }
+    /// ```
+    #[doc(alias = "ncclScatter")]
+    #[doc(alias = "ncclScatterConfig")]
+    collectives::scatter(
+        send: impl Into<DeviceSlice<'scope, T>>,
+        recv: impl Into<DeviceSliceMut<'scope, T>>,
+        root: usize
+    );
+
+    /// Performs [`scatter`](Self::scatter) in place: on the root, `buffer` consists of `size` equal parts to send, of
+    /// which part `root` stays there; the other ranks receive into their `buffer`.
+    ///
+    /// ```
+    /// # use libnccl::{Communicator, Result, StreamRef};
+    /// # fn each(comm: Communicator) -> Result<()> {
+    /// // On each of two ranks:
+    /// let mut buffer = if comm.rank() == 0 { vec![10, 20] } else { vec![0] };
+    /// comm.scatter_in_place(&mut buffer, 0, StreamRef::DEFAULT)?;
+    /// assert_eq!(buffer, if comm.rank() == 0 { vec![10, 20] } else { vec![20] });
+    /// # Ok(())
+    /// # }
+    /// # fn main() -> Result<()> {
+    /// # let comms = libnccl_cpu::nccl().init_all(&[0, 1])?;
+    /// # std::thread::scope(|s| comms.into_iter().for_each(|comm| drop(s.spawn(|| each(comm).unwrap()))));
+    /// # Ok(())
+    /// # }
+    /// ```
+    #[doc(alias = "ncclScatter")]
+    collectives::scatter_in_place(buffer: impl Into<DeviceSliceMut<'scope, T>>, root: usize);
+
+    /// Sends `buffer` to rank `peer`, which receives the same number of elements. A rank that sends *and* receives must
+    /// do both in one group; otherwise two ranks that send to each other can deadlock.
+    ///
+    /// ```
+    /// # use libnccl::{Communicator, Result, StreamRef};
+    /// # fn each(comm: Communicator) -> Result<()> {
+    /// // On each of two ranks:
+    /// if comm.rank() == 0 {
+    ///     comm.send(&[1, 2], 1, StreamRef::DEFAULT)?;
+    /// } else {
+    ///     let mut buffer = [0; 2];
+    ///     comm.recv(&mut buffer, 0, StreamRef::DEFAULT)?;
+    ///     assert_eq!(buffer, [1, 2]);
+    /// }
+    /// # Ok(())
+    /// # }
+    /// # fn main() -> Result<()> {
+    /// # let comms = libnccl_cpu::nccl().init_all(&[0, 1])?;
+    /// # std::thread::scope(|s| comms.into_iter().for_each(|comm| drop(s.spawn(|| each(comm).unwrap()))));
+    /// # Ok(())
+    /// # }
+    /// ```
+    #[doc(alias = "ncclSend")]
+    point_to_point::send(buffer: impl Into<DeviceSlice<'scope, T>>, peer: usize);
+
+    /// Receives `buffer` from rank `peer`, which sends the same number of elements.
+    ///
+    /// ```
+    /// # use libnccl::{Communicator, Nccl, Result, StreamRef};
+    /// # fn each(nccl: &Nccl, comm: Communicator) -> Result<()> {
+    /// // On each of two ranks:
+    /// let (mine, mut theirs, peer) = ([comm.rank() as i32], [-1], 1 - comm.rank());
+    /// nccl.group(|g| {
+    ///     g.send(&comm, &mine, peer, StreamRef::DEFAULT)?;
+    ///     g.recv(&comm, &mut theirs, peer, StreamRef::DEFAULT)
+    /// })?;
+    /// assert_eq!(theirs, [peer as i32]);
+    /// # Ok(())
+    /// # }
+    /// # fn main() -> Result<()> {
+    /// # let nccl = libnccl_cpu::nccl();
+    /// # let comms = nccl.init_all(&[0, 1])?;
+    /// # let nccl = &nccl;
+    /// # std::thread::scope(|s| comms.into_iter().for_each(|comm| drop(s.spawn(move || each(nccl, comm).unwrap()))));
+    /// # Ok(())
+    /// # }
+    /// ```
+    #[doc(alias = "ncclRecv")]
+    point_to_point::recv(buffer: impl Into<DeviceSliceMut<'scope, T>>, peer: usize);
+
+    /// Writes `local`, which is part of a window of this rank, to `target` in the window of rank `peer`, and then raises
+    /// `signal` there; the peer waits for it with [`wait_signal`](Communicator::wait_signal). Since NCCL 2.29.2.
+    ///
+    /// ```
+    /// # use libnccl::{Communicator, Nccl, Result, Signal, StreamRef, WaitSignal, WindowFlags};
+    /// # fn each(nccl: &Nccl, comm: Communicator) -> Result<()> {
+    /// // On each of two ranks:
+    /// let mut buffer = nccl.alloc::<f32>(1024)?;
+    /// let window = comm.register_window(&mut buffer, WindowFlags::COLL_SYMMETRIC)?;
+    /// // The first half of this rank's window goes to the second half of the other's.
+    /// let (peer, signal) = (1 - comm.rank(), Signal::default());
+    /// let first_half = buffer.get(..512).expect("it has 1024 elements");
+    /// comm.put_signal(first_half, peer, window.at(512), signal, StreamRef::DEFAULT)?;
+    /// comm.wait_signal(&[WaitSignal { count: 1, peer: peer as u32, signal }], StreamRef::DEFAULT)?;
+    /// # comm.barrier(StreamRef::DEFAULT)?;
+    /// # Ok(())
+    /// # }
+    /// # fn main() -> Result<()> {
+    /// # let nccl = libnccl_cpu::nccl();
+    /// # let comms = nccl.init_all(&[0, 1])?;
+    /// # let nccl = &nccl;
+    /// # std::thread::scope(|s| comms.into_iter().for_each(|comm| drop(s.spawn(move || each(nccl, comm).unwrap()))));
+    /// # Ok(())
+    /// # }
+    /// ```
+    #[doc(alias = "ncclPutSignal")]
+    one_sided::put_signal(
+        local: impl Into<DeviceSlice<'scope, T>>,
+        peer: usize,
+        target: WindowOffset<'scope, T>,
+        signal: Signal
+    );
+}

@@ -1,0 +1,32 @@
+use std::ptr;
+
+/// An out-parameter of NCCL for a handle: on the heap, as NCCL keeps its address and may write it after the call has
+/// returned, even if the call fails. It is leaked unless it is freed explicitly.
+pub(super) struct OutParam<T>(*mut *mut T);
+
+impl<T> OutParam<T> {
+    pub(super) fn new() -> Self {
+        Self(Box::into_raw(Box::new(ptr::null_mut())))
+    }
+
+    /// Returns the address to pass to NCCL.
+    pub(super) fn as_mut_ptr(&self) -> *mut *mut T {
+        self.0
+    }
+
+    /// Returns the handle, null as long as NCCL has not written it.
+    pub(super) fn get(&self) -> *mut T {
+        // SAFETY: allocated in `new`, and freed only by `free`, whose caller does not use it any more. NCCL writes it
+        // only during calls on the communicator, which are made by this thread.
+        unsafe { self.0.read_volatile() }
+    }
+
+    /// Frees the memory.
+    ///
+    /// # Safety
+    /// NCCL has written the handle or never will, and `self` is not used any more.
+    pub(super) unsafe fn free(&self) {
+        // SAFETY: allocated in `new`; the caller guarantees that nothing uses it any more.
+        drop(unsafe { Box::from_raw(self.0) });
+    }
+}

@@ -1,0 +1,380 @@
+#![allow(unsafe_code)] // Calls ncclGroupStart and ncclGroupEnd.
+
+use std::marker::PhantomData;
+
+use super::open::{check_no_open_group, set_open};
+use super::participants::Participants;
+use crate::backend::{Library, call};
+use crate::communicator::{Operations, PendingCommunicator};
+use crate::{Communicator, Config, Nccl, Result, ResultCode, UniqueId, sys};
+
+/// Operations that NCCL starts together; see [`Nccl::group`].
+///
+/// ```
+/// # fn main() -> libnccl::Result<()> {
+/// use libnccl::{Communicator, Group, StreamRef};
+///
+/// /// Sends to this rank itself.
+/// fn echo<'scope>(
+///     g: &'scope Group<'scope, '_>,
+///     comm: &'scope Communicator,
+///     (from, to): (&'scope [u8], &'scope mut [u8]),
+/// ) -> libnccl::Result<()> {
+///     g.send(comm, from, comm.rank(), StreamRef::DEFAULT)?;
+///     g.recv(comm, to, comm.rank(), StreamRef::DEFAULT)
+/// }
+///
+/// let nccl = libnccl_cpu::nccl();
+/// let comms = nccl.init_all(&[0])?;
+/// let mut copy = [0; 3];
+/// nccl.group(|g| echo(g, &comms[0], (b"abc", &mut copy)))?;
+/// assert_eq!(&copy, b"abc");
+/// # Ok(())
+/// # }
+/// ```
+#[derive(Debug)]
+pub struct Group<'scope, 'env: 'scope> {
+    participants: Participants<'scope>,
+    // Invariant, as in `std::thread::scope`.
+    scope: PhantomData<&'scope mut &'scope ()>,
+    env: PhantomData<&'env mut &'env ()>,
+}
+
+impl Nccl {
+    /// Collects the operations that `operations` calls on the [`Group`], and starts them together at its end.
+    ///
+    /// Groups let one thread drive several ranks, let a rank send and receive at the same time, and merge many small
+    /// operations into one launch. The operations start at the end of the group, so their buffers must outlive it, as
+    /// with [`std::thread::scope`]; a buffer that is created inside does not compile:
+    ///
+    /// ```compile_fail,E0597
+    /// # fn main() -> libnccl::Result<()> {
+    /// # let nccl = libnccl_cpu::nccl();
+    /// # let comms = nccl.init_all(&[0])?;
+    /// # use libnccl::StreamRef;
+    /// nccl.group(|g| {
+    ///     let inside = vec![1.0_f32; 8];
+    ///     g.send(&comms[0], &inside, 0, StreamRef::DEFAULT)
+    /// })?;
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// ```
+    /// # fn main() -> libnccl::Result<()> {
+    /// use libnccl::{ReduceOp, StreamRef};
+    ///
+    /// let nccl = libnccl_cpu::nccl();
+    /// let comms = nccl.init_all(&[0, 1])?;
+    /// let mut buffers = [[1.0_f32, 2.0], [10.0, 20.0]];
+    /// nccl.group(|g| {
+    ///     for (comm, buffer) in comms.iter().zip(&mut buffers) {
+    ///         g.all_reduce_in_place(comm, buffer, ReduceOp::Sum, StreamRef::DEFAULT)?;
+    ///     }
+    ///     Ok(())
+    /// })?;
+    /// assert_eq!(buffers, [[11.0, 22.0], [11.0, 22.0]]);
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// If `operations` fails or panics, or if one of its calls fails, the group is cancelled: NCCL drops the queued
+    /// operations. Other ranks may have started their part and wait for this one's, so the communicators in the
+    /// group have failed: they can only be queried, revoked, shrunk with
+    /// [`ShrinkMode::Abort`](crate::ShrinkMode::Abort), aborted and destroyed. An error that is found before the
+    /// first operation is queued does not affect them.
+    ///
+    /// # Errors
+    /// The error of `operations`; else the first error of its calls, even one that it ignored, or that of the group
+    /// itself. [`Error::InvalidUsage`] inside another group: use [`Group::group`].
+    #[doc(alias = "ncclGroupStart")]
+    #[doc(alias = "ncclGroupEnd")]
+    pub fn group<'env, R, F>(&'env self, operations: F) -> Result<R>
+    where
+        F: for<'scope> FnOnce(&'scope Group<'scope, 'env>) -> Result<R>,
+    {
+        self.scope(operations, |open| open.end()).map(|(value, ())| value)
+    }
+
+    /// Collects operations as [`group`](Self::group) does, and instead of starting them estimates the time that they
+    /// would take: microseconds, or `None` if NCCL has no estimate. Since NCCL 2.22.3.
+    ///
+    /// ```
+    /// # fn main() -> libnccl::Result<()> {
+    /// use libnccl::{ReduceOp, StreamRef};
+    ///
+    /// let nccl = libnccl_cpu::nccl();
+    /// let comm = nccl.init_all(&[0])?.remove(0);
+    /// let mut buffer = [1.0_f32, 2.0];
+    /// let microseconds =
+    ///     nccl.simulate(|g| g.all_reduce_in_place(&comm, &mut buffer, ReduceOp::Sum, StreamRef::DEFAULT))?;
+    /// assert_eq!(buffer, [1.0, 2.0]);
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    /// As for [`group`](Self::group), and [`Error::Unsupported`].
+    #[doc(alias = "ncclGroupSimulateEnd")]
+    #[doc(alias = "ncclSimInfo_t")]
+    pub fn simulate<'env, F>(&'env self, operations: F) -> Result<Option<f32>>
+    where
+        F: for<'scope> FnOnce(&'scope Group<'scope, 'env>) -> Result<()>,
+    {
+        self.require("ncclGroupSimulateEnd")?;
+        self.scope(operations, |open| open.simulate()).map(|((), estimate)| estimate)
+    }
+
+    /// Opens a group, runs `operations`, and ends or cancels the group.
+    #[inline(always)]
+    fn scope<'env, R, E, F>(
+        &'env self,
+        operations: F,
+        end: impl FnOnce(OpenGroup<'_, '_>) -> Result<E>,
+    ) -> Result<(R, E)>
+    where
+        F: for<'scope> FnOnce(&'scope Group<'scope, 'env>) -> Result<R>,
+    {
+        let participants = Participants::new(&self.library);
+        let group = Group { participants, scope: PhantomData, env: PhantomData };
+        let open = OpenGroup::start(&group.participants)?;
+        // If this panics or fails, `open` is dropped, which cancels the group.
+        let value = operations(&group)?;
+        match group.participants.first_error() {
+            Some(error) => Err(error.clone()),
+            None => end(open).map(|ended| (value, ended)),
+        }
+    }
+}
+
+impl<'scope, 'env> Group<'scope, 'env> {
+    /// Returns the operations of a communicator, as part of this group.
+    ///
+    /// ```
+    /// # fn main() -> libnccl::Result<()> {
+    /// use libnccl::{ReduceOp, StreamRef};
+    ///
+    /// let nccl = libnccl_cpu::nccl();
+    /// let comms = nccl.init_all(&[0, 1])?;
+    /// let mut buffers = [[1], [2]];
+    /// nccl.group(|g| {
+    ///     comms.iter().zip(&mut buffers).try_for_each(|(comm, buffer)| {
+    ///         g.on(comm).all_reduce_in_place(buffer, ReduceOp::Max, StreamRef::DEFAULT)
+    ///     })
+    /// })?;
+    /// assert_eq!(buffers, [[2], [2]]);
+    /// # Ok(())
+    /// # }
+    /// ```
+    #[inline]
+    pub fn on(&'scope self, communicator: &'scope Communicator) -> Operations<'scope> {
+        Operations::new(communicator, Some(&self.participants))
+    }
+
+    /// Opens a group inside this one, for code that groups its operations by itself: they become part of this group
+    /// and start at its end.
+    ///
+    /// ```
+    /// # fn main() -> libnccl::Result<()> {
+    /// # use libnccl::{Communicator, Group, Result, StreamRef};
+    /// fn swap<'scope>(
+    ///     g: &'scope Group<'scope, '_>,
+    ///     comm: &'scope Communicator,
+    ///     (mine, theirs): (&'scope [i32], &'scope mut [i32]),
+    ///     peer: usize,
+    /// ) -> Result<()> {
+    ///     g.group(|g| {
+    ///         g.send(comm, mine, peer, StreamRef::DEFAULT)?;
+    ///         g.recv(comm, theirs, peer, StreamRef::DEFAULT)
+    ///     })
+    /// }
+    ///
+    /// let nccl = libnccl_cpu::nccl();
+    /// let comms = nccl.init_all(&[0, 1])?;
+    /// let (mine, mut theirs) = ([[1], [2]], [[0], [0]]);
+    /// nccl.group(|g| {
+    ///     comms.iter().zip(mine.iter().zip(&mut theirs)).try_for_each(|(comm, (mine, theirs))| {
+    ///         swap(g, comm, (mine, theirs), 1 - comm.rank())
+    ///     })
+    /// })?;
+    /// assert_eq!(theirs, [[2], [1]]);
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    /// The error of `operations`. The outer group is cancelled only if its own closure returns the error too.
+    pub fn group<R>(&'scope self, operations: impl FnOnce(&'scope Self) -> Result<R>) -> Result<R> {
+        let _nested = NestedGroup::start(&self.participants)?;
+        operations(self)
+    }
+
+    /// Creates a communicator as [`Nccl::init_rank_with`] does, at the end of the group: for one thread that creates
+    /// several ranks. On GPUs, make the device of each rank current before its call.
+    ///
+    /// NCCL requires that a group that creates communicators contains no operations.
+    ///
+    /// ```
+    /// # fn main() -> libnccl::Result<()> {
+    /// use libnccl::Config;
+    ///
+    /// let nccl = libnccl_cpu::nccl();
+    /// let id = nccl.unique_id()?;
+    /// let pending = nccl.group(|g| {
+    ///     Ok([g.init_rank(2, 0, &id, &Config::default())?, g.init_rank(2, 1, &id, &Config::default())?])
+    /// })?;
+    /// for pending in pending {
+    ///     assert_eq!(pending.finish()?.size(), 2);
+    /// }
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    /// As for [`Nccl::init_rank_with`].
+    #[doc(alias = "ncclCommInitRankConfig")]
+    pub fn init_rank(
+        &self,
+        size: usize,
+        rank: usize,
+        id: &UniqueId,
+        config: &Config,
+    ) -> Result<PendingCommunicator> {
+        let participants = &self.participants;
+        PendingCommunicator::init_rank(participants.library(), size, rank, id, config)
+            .inspect(|pending| participants.add_pending(pending.handle()))
+            .inspect_err(|error| participants.record_failed_init(error))
+    }
+}
+
+/// NCCL's group, open on this thread. Dropping it without [`end`](Self::end) cancels the group, and its participants
+/// have failed.
+struct OpenGroup<'g, 'scope> {
+    participants: &'g Participants<'scope>,
+}
+
+impl<'g, 'scope> OpenGroup<'g, 'scope> {
+    #[inline(always)]
+    fn start(participants: &'g Participants<'scope>) -> Result<Self> {
+        check_no_open_group("group")?;
+        // SAFETY: has no arguments.
+        unsafe { call!(participants.library(), ncclGroupStart()) }?;
+        set_open(true);
+        Ok(Self { participants })
+    }
+
+    #[inline]
+    fn end(self) -> Result<()> {
+        // SAFETY: has no arguments; ends the group that was started on this thread, which `self` cannot leave.
+        self.end_with(|library| unsafe { call!(library, ncclGroupEnd()) })
+    }
+
+    fn simulate(self) -> Result<Option<f32>> {
+        let mut info = sys::ncclSimInfo_t::initializer();
+        // SAFETY: as in `end`; `info` is initialized as NCCL requires.
+        self.end_with(|library| unsafe { call!(library, ncclGroupSimulateEnd(&raw mut info)) })?;
+        Ok(Some(info.estimatedTime).filter(|time| *time >= 0.0))
+    }
+
+    #[inline(always)]
+    fn end_with(self, end: impl FnOnce(&Library) -> Result<ResultCode>) -> Result<()> {
+        let participants = self.participants;
+        std::mem::forget(self);
+        match end(participants.library()) {
+            Ok(ResultCode::SUCCESS) => {
+                set_open(false);
+                participants.release_all(false);
+                Ok(())
+            }
+            result => finish_end(participants, result),
+        }
+    }
+}
+
+/// Completes the end of a group for which NCCL did not return success.
+#[cold]
+fn finish_end(participants: &Participants<'_>, result: Result<ResultCode>) -> Result<()> {
+    // An implementation that cannot simulate has not ended the group.
+    let result = result.inspect_err(|_| cancel(participants.library()));
+    set_open(false);
+    let result = match result {
+        Ok(ResultCode::IN_PROGRESS) => {
+            participants.try_for_each(|communicator| communicator.wait("ncclGroupEnd"))
+        }
+        result => result.map(drop),
+    };
+    participants.release_all(result.is_err());
+    result
+}
+
+impl Drop for OpenGroup<'_, '_> {
+    fn drop(&mut self) {
+        let participants = self.participants;
+        cancel(participants.library());
+        // The failed creation of a communicator may have left one more group open.
+        if participants.has_failed_init() {
+            participants.library().end_leaked_groups();
+        }
+        set_open(false);
+        participants.release_all(true);
+    }
+}
+
+/// Ends the group that is open on this thread, if there is one, without starting its operations.
+///
+/// After a failed call, `ncclGroupEnd` drops the queued operations instead of starting them (see `docs/design.md`),
+/// so this makes a call that is certain to fail.
+#[cold]
+fn cancel(library: &Library) {
+    if library.is_rccl {
+        call_init_rank_with_invalid_rank(library);
+    } else {
+        call_all_reduce_with_null_communicator(library);
+    }
+    if let Some(end) = library.functions.ncclGroupEnd {
+        // SAFETY: has no arguments.
+        unsafe { end() };
+    }
+}
+
+/// Makes a call that every release of NCCL rejects. (RCCL dereferences the null communicator.)
+fn call_all_reduce_with_null_communicator(library: &Library) {
+    let (null, stream) = (std::ptr::null_mut(), std::ptr::null_mut());
+    let (data_type, op) = (sys::ncclDataType_t::ncclInt8, sys::ncclRedOp_t::ncclSum);
+    if let Some(all_reduce) = library.functions.ncclAllReduce {
+        // SAFETY: NCCL checks the communicator before all other arguments.
+        unsafe { all_reduce(null, null, 1, data_type, op, std::ptr::null_mut(), stream) };
+    }
+}
+
+/// Makes a call that every release of RCCL rejects.
+fn call_init_rank_with_invalid_rank(library: &Library) {
+    const SIZE: i32 = 1;
+    const INVALID_RANK: i32 = -1;
+    let mut none = std::ptr::null_mut();
+    if let Some(init_rank) = library.functions.ncclCommInitRank {
+        // SAFETY: a valid out-parameter, which is not written, as the rank is checked first.
+        unsafe { init_rank(&raw mut none, SIZE, sys::ncclUniqueId::default(), INVALID_RANK) };
+    }
+}
+
+/// A group inside a group: NCCL only counts it.
+struct NestedGroup<'g, 'scope>(&'g Participants<'scope>);
+
+impl<'g, 'scope> NestedGroup<'g, 'scope> {
+    fn start(participants: &'g Participants<'scope>) -> Result<Self> {
+        // SAFETY: has no arguments.
+        unsafe { call!(participants.library(), ncclGroupStart()) }.map(|_| Self(participants))
+    }
+}
+
+impl Drop for NestedGroup<'_, '_> {
+    /// Ends the nested group, which starts nothing, as the outer group is still open.
+    fn drop(&mut self) {
+        let participants = self.0;
+        // SAFETY: has no arguments; ends the group that `start` has started.
+        if let Err(error) = unsafe { call!(participants.library(), ncclGroupEnd()) } {
+            participants.record_error(&error);
+        }
+    }
+}
