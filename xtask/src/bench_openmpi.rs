@@ -95,7 +95,7 @@ pub(crate) fn run(options: &Options) -> Result<()> {
         eprintln!("{configuration}, {operation} with {ranks} ranks: {reason}");
     }
     if options.write && run.failures.is_empty() {
-        return page::write(crate::workspace::root(), &page::page(&machine, options.rounds, &text));
+        return page::write(crate::checkout::root(), &page::page(&machine, options.rounds, &text));
     }
     print!("{machine}\n\n{text}");
     if !run.failures.is_empty() {

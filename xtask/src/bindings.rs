@@ -72,8 +72,7 @@ mod tests {
     fn check_names_stale_bindings_and_write_replaces_them() {
         let copy = tempfile::tempdir().unwrap();
         for input in ["wrapper.h", "vendor-headers"] {
-            std::os::unix::fs::symlink(crate::workspace::root().join(input), copy.path().join(input))
-                .unwrap();
+            std::os::unix::fs::symlink(crate::checkout::root().join(input), copy.path().join(input)).unwrap();
         }
         fs::create_dir_all(copy.path().join(GENERATED)).unwrap();
         write(copy.path()).unwrap();

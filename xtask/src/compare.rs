@@ -216,7 +216,7 @@ mod tests {
         let directory = tempfile::tempdir().unwrap();
         let header = directory.path().join("nccl.h");
         fs::write(&header, text).unwrap();
-        Header::read(&header, &crate::workspace::root().join("vendor-headers/stubs"), view).unwrap()
+        Header::read(&header, &crate::checkout::root().join("vendor-headers/stubs"), view).unwrap()
     }
 
     /// Returns the names of the items that differ, in either view.

@@ -26,7 +26,7 @@ fn build(release: bool) -> Result<PathBuf> {
     let output = Command::new(cargo)
         .args(["build", "--quiet", "--package", "libnccl-cpu-so", "--message-format=json-render-diagnostics"])
         .args(release.then_some("--profile=shared-object"))
-        .current_dir(crate::workspace::root())
+        .current_dir(crate::checkout::root())
         .stderr(Stdio::inherit())
         .output()
         .context("cannot run cargo")?;

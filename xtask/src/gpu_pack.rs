@@ -38,7 +38,7 @@ fn build(name: &str, arguments: &[&str]) -> Result<PathBuf> {
     let output = Command::new(cargo)
         .args(arguments)
         .args(["--release", "--quiet", "--message-format=json-render-diagnostics"])
-        .current_dir(crate::workspace::root())
+        .current_dir(crate::checkout::root())
         .stderr(Stdio::inherit())
         .output()
         .context("cannot run cargo")?;

@@ -8,20 +8,22 @@ use clap::Parser;
 
 mod bench_openmpi;
 mod bindings;
+mod checkout;
 mod compare;
 mod coverage;
 mod cpu_so;
 mod declarations;
 mod gpu_pack;
 mod headers;
+mod imports;
 mod matrix;
 mod nvidia_packages;
 mod process;
 mod releases;
 mod wheel;
-mod workspace;
+mod words;
 
-use workspace::root;
+use checkout::root;
 
 /// Maintenance of libnccl.
 #[derive(Debug, Parser)]
@@ -61,6 +63,10 @@ enum Task {
         /// The folder to put them into, created if needed
         directory: PathBuf,
     },
+    /// Find circles of imports between the files of each crate, and production code that imports tests
+    Imports,
+    /// Find private terms, and doc comments whose first line is no verb or noun phrase
+    Words,
     /// Compare the CPU implementation's performance with OpenMPI's, which is downloaded if needed
     BenchOpenmpi(bench_openmpi::Options),
 }
@@ -94,6 +100,8 @@ fn run(task: Task) -> Result<()> {
             println!("{}", gpu_pack::pack(&directory)?.display());
             Ok(())
         }
+        Task::Imports => imports::check(root()),
+        Task::Words => words::check(root()),
         Task::BenchOpenmpi(options) => bench_openmpi::run(&options),
     }
 }

@@ -77,7 +77,7 @@ mod tests {
 
     #[test]
     fn newest_release_is_that_of_the_header() {
-        let header = std::fs::read_to_string(crate::workspace::root().join("vendor-headers/nccl.h")).unwrap();
+        let header = std::fs::read_to_string(crate::checkout::root().join("vendor-headers/nccl.h")).unwrap();
         let value = |name: &str| {
             let line = header.lines().find_map(|line| line.strip_prefix(&format!("#define {name} ")));
             line.unwrap().trim().to_string()

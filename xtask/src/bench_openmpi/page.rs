@@ -57,7 +57,7 @@ Number of cores: 2, a CPU
 
     #[test]
     fn committed_page_has_the_format_that_is_written() {
-        let committed = fs::read_to_string(crate::workspace::root().join(PATH)).unwrap();
+        let committed = fs::read_to_string(crate::checkout::root().join(PATH)).unwrap();
         let machine = committed.lines().find(|line| line.starts_with("Number of cores: ")).unwrap();
         let tables = committed.split_once(&format!("{machine}\n\n")).unwrap().1;
         assert_eq!(page(machine, 15, tables), committed);

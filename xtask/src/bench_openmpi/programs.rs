@@ -11,9 +11,9 @@ use anyhow::{Context, Result, bail};
 
 use super::configuration::{Configuration, Setup};
 use super::machine;
+use crate::checkout::root;
 use crate::cpu_so;
 use crate::wheel::Wheel;
-use crate::workspace::root;
 
 /// The time after which a program is killed: several times what the slowest one needs.
 pub(crate) const TIME_LIMIT: Duration = Duration::from_secs(120);

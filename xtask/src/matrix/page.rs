@@ -160,7 +160,7 @@ mod tests {
 
     #[test]
     fn committed_page_has_the_present_text() {
-        let committed = std::fs::read_to_string(crate::workspace::root().join(PAGE)).unwrap();
+        let committed = std::fs::read_to_string(crate::checkout::root().join(PAGE)).unwrap();
         assert_eq!(page(&parse(&committed)).unwrap(), committed);
     }
 }

@@ -1,0 +1,27 @@
+# shellcheck shell=bash disable=SC2034
+# Sourced first by every script in this folder: the root of the checkout, shared names and helpers.
+set -euo pipefail
+cd "$(dirname "${BASH_SOURCE[0]}")/.."
+
+# The newest release of NCCL that is supported.
+newest=2.32.3
+# Downloads that outlive the checkout.
+cache=${LIBNCCL_CACHE:-${XDG_CACHE_HOME:-$HOME/.cache}/libnccl}
+target=$(realpath -m "${CARGO_TARGET_DIR:-target}")
+
+step() { printf '\n--- %s (%ss)\n' "$*" "$SECONDS"; }
+fail() { echo "error: $*"; exit 1; }
+skip() { echo "skipped: $*"; exit 0; }
+
+# Whether a check that takes turns with others runs today: is_turn OWN_TURN TURNS. Days since 1970 are counted, as
+# `cargo xtask headers --some` does.
+is_turn() { [[ -n ${LIBNCCL_CI_ALL:-} ]] || (($(date +%s) / 86400 % $2 == $1)); }
+
+has_nightly() { cargo +nightly --version >/dev/null 2>&1; }
+
+# Runs apt-get, one at a time: parts run side by side.
+apt_get() { flock /tmp/libnccl-ci-apt apt-get -qq "$@"; }
+install() { apt_get update && DEBIAN_FRONTEND=noninteractive apt_get install --yes "$@"; }
+need_libclang() { compgen -G '/usr/lib/llvm-*/lib/libclang*.so*' >/dev/null || install libclang-dev; }
+need_pip() { python3 -m pip --version >/dev/null 2>&1 || install python3-pip; }
+need_valgrind() { valgrind --version >/dev/null 2>&1 || install valgrind; }
