@@ -259,11 +259,11 @@ fn lengths_that_are_none_or_too_many() {
     let mut empty = nccl.alloc::<f32>(0).unwrap();
     assert!(empty.is_empty() && empty.get(..).is_some_and(|view| view.is_empty()));
     sum(&comm, &mut empty);
-    assert_eq!(text(comm.register(&empty)), "register: the buffer is empty; expected one element at least");
+    assert_eq!(text(comm.register(&empty)), "register: the buffer is empty; expected at least one element");
     assert!(text(comm.register_window(&mut empty, WindowFlags::DEFAULT)).contains("is empty"));
     empty.free().unwrap();
     let much = usize::MAX / 4;
-    let problem = format!("alloc: {much} elements of 8 bytes are more than there can be");
+    let problem = format!("alloc: {much} elements of 8 bytes exceed isize::MAX bytes");
     assert_eq!(text(nccl.alloc::<f64>(much)), problem);
     assert!(matches!(nccl.alloc::<i8>(usize::MAX), Err(Error::InvalidArgument { .. })));
     assert!(calls().is_empty());
@@ -294,7 +294,7 @@ fn work_in_flight_keeps_memory() {
     drop(buffer);
     assert_eq!(calls(), ["alloc(32)"]);
     let problem =
-        "free: work that uses the memory may not have run yet; wait for it, and say so with assume_idle";
+        "free: work that uses the memory may not have run yet; wait for it, then call assume_idle";
     let buffer = nccl.alloc::<f32>(8).unwrap();
     comm.broadcast(&buffer, &mut nccl.alloc(8).unwrap(), 0, STREAM).unwrap();
     assert_eq!(text(buffer.free()), problem);
@@ -502,7 +502,7 @@ fn window_flags() {
         [(WindowFlags::GIN_ONLY, "NCCL_WIN_GIN_ONLY"), (WindowFlags::CFT_COUNTED, "NCCL_WIN_CFT_COUNTED")]
     {
         let problem = text(comm.register_window(&mut buffer, flag | WindowFlags::COLL_SYMMETRIC));
-        let expected = format!("register_window: {name} does not go together with NCCL_WIN_COLL_SYMMETRIC");
+        let expected = format!("register_window: {name} cannot be combined with NCCL_WIN_COLL_SYMMETRIC");
         assert_eq!(problem, expected);
     }
     for (flag, bits, before, since) in [
