@@ -150,7 +150,7 @@ impl Run {
         let outcome = process::run(command.args(arguments(ranks, operation, sizes)), TIME_LIMIT)?;
         let added = self.results.add(configuration, &outcome.stdout);
         match outcome.failure() {
-            // The last line of a program that failed may be cut off, so an error in `added` adds nothing.
+            // The last line of a failed program may be cut off, so its parse error does not matter.
             Some(reason) => self.failures.push((configuration, ranks, operation, reason)),
             None => {
                 eprint!("{}", outcome.stderr);

@@ -103,7 +103,7 @@ fn has_since(name: &str, kind: Kind) -> bool {
 fn changes_with_releases(name: &str, ours: &Declaration, theirs: &Declaration) -> bool {
     match name {
         "NCCL_MAJOR" | "NCCL_MINOR" | "NCCL_PATCH" | "NCCL_VERSION_CODE" => true,
-        // They count the values before them.
+        // The number of values before them.
         "ncclNumTypes" | "ncclNumResults" => true,
         // A function from 2.24.3 to 2.29.7, later hidden by a macro of the same name. In the view of NCCL's own build
         // it is a function in all releases, and compared as such.

@@ -20,7 +20,7 @@ pub(crate) fn count() -> Result<usize, String> {
 
 /// Loads the driver. Must succeed before any use of cudarc, which panics without a driver.
 pub(crate) fn load_driver() -> Result<(), String> {
-    // SAFETY: the library's official name; the driver's initializers are made to run in any program.
+    // SAFETY: loading only runs the driver's initializers, which NVIDIA makes for any program.
     match unsafe { libloading::Library::new(DRIVER) } {
         Ok(library) => {
             // Never unloaded: it starts threads.
