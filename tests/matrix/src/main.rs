@@ -1,6 +1,6 @@
 //! What one NCCL does on a machine without a GPU, through this build's backend: one line for each check or call.
 //!
-//! `cargo xtask matrix` runs it, one process for each set of checks and for each quirk, because some of them spoil
+//! `cargo xtask matrix` runs it, one process for each set of checks and for each trap, because some of them spoil
 //! the process for the others.
 
 mod checks;
