@@ -1,4 +1,4 @@
-//! Tells the tests whether there is a libclang here: what needs it is listed as ignored where there is none.
+//! Sets `cfg(libclang)` if libclang is installed; tests that need it are ignored otherwise.
 
 fn main() {
     println!("cargo::rustc-check-cfg=cfg(libclang)");

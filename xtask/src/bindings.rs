@@ -1,4 +1,4 @@
-//! The committed bindings: written anew, or held against fresh ones.
+//! The committed bindings: writes them, or compares them with fresh ones.
 
 use std::fs;
 use std::path::Path;
@@ -11,10 +11,10 @@ mod shared;
 
 pub(crate) use shared::{builder, items_with_since};
 
-/// The committed bindings, below the root.
+/// The folder of the committed bindings, below the root.
 const GENERATED: &str = "src/sys/generated";
 
-/// Writes the snapshot.
+/// Writes the bindings.
 pub(crate) fn write(root: &Path) -> Result<()> {
     for (file, text) in fresh(root)? {
         let path = root.join(GENERATED).join(file);
@@ -23,12 +23,12 @@ pub(crate) fn write(root: &Path) -> Result<()> {
     Ok(())
 }
 
-/// Fails, and prints the difference, where the snapshot is not what the header gives.
+/// Fails and prints the differences if the committed bindings differ from those generated from the header.
 pub(crate) fn check(root: &Path) -> Result<()> {
     let mut stale = Vec::new();
     for (file, text) in fresh(root)? {
         let name = format!("{GENERATED}/{file}");
-        // A file that cannot be read is one that is missing: the difference is all of it.
+        // A missing file differs as a whole.
         let committed = fs::read_to_string(root.join(&name)).unwrap_or_default();
         if committed != text {
             print!("{}", difference(&name, &committed, &text));
@@ -36,7 +36,10 @@ pub(crate) fn check(root: &Path) -> Result<()> {
         }
     }
     if !stale.is_empty() {
-        bail!("not what vendor-headers/nccl.h gives: {}; run `cargo xtask bindings`", stale.join(", "));
+        bail!(
+            "not generated from the present vendor-headers/nccl.h: {}; run `cargo xtask bindings`",
+            stale.join(", ")
+        );
     }
     Ok(())
 }
@@ -55,7 +58,7 @@ fn fresh(root: &Path) -> Result<Vec<(&'static str, String)>> {
     Ok(bindings.0)
 }
 
-/// Fails where bindgen would panic.
+/// Fails if there is no libclang, without which bindgen would panic.
 pub(crate) fn find_libclang() -> Result<()> {
     clang_sys::load().map_err(|reason| anyhow!("bindgen needs libclang (on Debian: libclang-dev): {reason}"))
 }
@@ -66,10 +69,10 @@ mod tests {
 
     #[test]
     #[cfg_attr(not(libclang), ignore = "needs libclang")]
-    fn a_stale_snapshot_is_found_and_rewritten() {
+    fn check_names_stale_bindings_and_write_replaces_them() {
         let copy = tempfile::tempdir().unwrap();
         for input in ["wrapper.h", "vendor-headers"] {
-            std::os::unix::fs::symlink(crate::root().join(input), copy.path().join(input)).unwrap();
+            std::os::unix::fs::symlink(crate::checkout::root().join(input), copy.path().join(input)).unwrap();
         }
         fs::create_dir_all(copy.path().join(GENERATED)).unwrap();
         write(copy.path()).unwrap();
@@ -86,7 +89,7 @@ mod tests {
     }
 
     #[test]
-    fn a_difference_names_the_file_and_shows_both_sides() {
+    fn difference_names_the_file_and_shows_both_sides() {
         let text = difference("types.rs", "a\nold\nz\n", "a\nnew\nz\n");
         assert_eq!(
             text,

@@ -1,9 +1,15 @@
-//! The files of the checkout.
+//! The checkout: its root and its files.
 
 use std::path::Path;
 use std::process::Command;
 
 use anyhow::{Context, Result, ensure};
+
+/// Returns the root of the checkout that this program was built from.
+pub(crate) fn root() -> &'static Path {
+    let manifest = Path::new(env!("CARGO_MANIFEST_DIR"));
+    manifest.parent().unwrap_or(manifest)
+}
 
 /// Returns the files that are tracked or could be, in order, relative to the root.
 pub(crate) fn files(root: &Path) -> Result<Vec<String>> {

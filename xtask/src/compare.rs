@@ -1,15 +1,15 @@
 //! The rules by which our header and an official one agree.
 //!
-//! Ours describes one release. An official header of that release, or of a newer one, must declare the same,
-//! word for word. One of an older release must declare exactly those of our items whose `Since` it has reached,
-//! with the same types; what NVIDIA spelled differently back then is listed here, and nowhere else.
+//! Ours describes one release. An official header of that release, or of a newer one, must declare the same items in
+//! the same words. One of an older release must declare exactly those of our items whose `Since` it has reached, with
+//! the same types. Items that NVIDIA spelled differently in older releases are listed here and nowhere else.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 
 use crate::declarations::{Declaration, Header, Kind};
 
-/// An item that the headers do not agree on.
+/// An item whose declarations differ.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Difference {
     pub(crate) item: String,
@@ -20,11 +20,11 @@ pub(crate) struct Difference {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Reason {
-    /// Ours does not declare it.
+    /// Our header does not declare the item.
     Unknown,
-    /// Ours names no release, or another one than that which it came with.
+    /// Our comment names no release, or not the one that introduced the item.
     Since,
-    /// The declarations are not the same, or the official header has none.
+    /// The declarations differ, or the official header has none.
     Declaration,
 }
 
@@ -36,13 +36,13 @@ impl fmt::Display for Difference {
 }
 
 impl Difference {
-    /// The item as the official header declares it.
+    /// Returns the item as the official header declares it.
     pub(crate) fn official(&self) -> String {
         format!("{}: {}", self.item, self.official)
     }
 }
 
-/// What the headers do not agree on, by name.
+/// Returns the differences between the headers, by name of the item.
 pub(crate) fn differences(ours: &Header, official: &Header) -> Vec<Difference> {
     let older = official.version < ours.version;
     let theirs = if older { respelled(official) } else { official.items.clone() };
@@ -73,46 +73,49 @@ fn difference(
         ours.since.map_or("its comment names no release".into(), |code| format!("since {}", release(code)));
     let Some(theirs) = theirs else {
         let expected = !older || ours.since.is_some_and(|code| code <= version);
-        // Nothing was ever taken away from NCCL's API: the item came later than its comment says.
+        // NCCL never removed anything from its API: the item was introduced later than its comment says.
         let reason = if older { Reason::Since } else { Reason::Declaration };
         return expected.then(|| (reason, format!("{} ({since})", ours.text), absent()));
     };
     if ours.since.is_some_and(|code| code > version) || (ours.since.is_none() && has_since(name, ours.kind)) {
         return Some((Reason::Since, since, format!("declared in {}", release(version))));
     }
-    let same =
-        if older { ours.abi == theirs.abi || moves(name, ours, theirs) } else { ours.text == theirs.text };
+    let same = if older {
+        ours.abi == theirs.abi || changes_with_releases(name, ours, theirs)
+    } else {
+        ours.text == theirs.text
+    };
     (!same).then(|| (Reason::Declaration, ours.text.clone(), theirs.text.clone()))
 }
 
-/// `2.32.3` for 23203.
+/// Returns the release of a version code: `2.32.3` for 23203.
 pub(crate) fn release(code: u32) -> String {
     format!("{}.{}.{}", code / 10_000, code / 100 % 100, code % 100)
 }
 
-/// Whether the item's comment has to say when it came. Macros have no documentation in Rust, opaque structs are
-/// documented at the handle, and CUDA's handles are not NCCL's.
+/// Returns whether the item's comment must name a release. Macros have no documentation in Rust, opaque structs are
+/// documented at the handle, and CUDA's handles do not belong to NCCL.
 fn has_since(name: &str, kind: Kind) -> bool {
     !matches!(kind, Kind::Constant | Kind::Macro | Kind::Opaque) && !name.starts_with("cuda")
 }
 
-/// Whether the value of an item is another in every release, or nearly.
-fn moves(name: &str, ours: &Declaration, theirs: &Declaration) -> bool {
+/// Returns whether the value of an item changes with nearly every release.
+fn changes_with_releases(name: &str, ours: &Declaration, theirs: &Declaration) -> bool {
     match name {
         "NCCL_MAJOR" | "NCCL_MINOR" | "NCCL_PATCH" | "NCCL_VERSION_CODE" => true,
-        // They count the values before them.
+        // The number of values before them.
         "ncclNumTypes" | "ncclNumResults" => true,
-        // In plain sight from 2.24.3 to 2.29.7, later hidden behind a macro of the same name. The view of NCCL's
-        // own build sees the function in all of them, and there it is compared.
+        // A function from 2.24.3 to 2.29.7, later hidden by a macro of the same name. In the view of NCCL's own build
+        // it is a function in all releases, and compared as such.
         "ncclResetDebugInit" | "pncclResetDebugInit" => {
             (ours.kind, theirs.kind) == (Kind::Macro, Kind::Function)
         }
-        // As long as their structs.
+        // An initializer grows with its struct.
         _ => name.ends_with("_INITIALIZER"),
     }
 }
 
-/// The declarations of an older release as today's header spells them; the ABI is the same in each case.
+/// Returns the declarations of an older release in today's spelling, of which each has the same ABI.
 fn respelled(official: &Header) -> BTreeMap<String, Declaration> {
     let respell = |(name, declaration): (&String, &Declaration)| {
         let mut name = name.clone();
@@ -121,12 +124,12 @@ fn respelled(official: &Header) -> BTreeMap<String, Declaration> {
         if official.version < 2_16_05 && name == "pncclGetError" {
             name = "pncclGetLastError".into();
         }
-        // The windows of 2.27 had a struct of another name.
+        // The struct of windows had another name in 2.27.
         if official.version < 2_28_03 {
             name = if name == "ncclWindow" { "ncclWindow_vidmem".into() } else { name };
-            declaration.abi = with_word(&declaration.abi, "ncclWindow", "ncclWindow_vidmem");
+            declaration.abi = replace_word(&declaration.abi, "ncclWindow", "ncclWindow_vidmem");
         }
-        // The handle was the struct, and functions took a pointer to it; now it is that pointer.
+        // The handle was the struct, and functions took a pointer to it; now the handle is that pointer.
         if official.version < 2_30_07 {
             declaration.abi = match name.as_str() {
                 "ncclParamHandle_t" => format!("* mut {}", declaration.abi),
@@ -138,7 +141,7 @@ fn respelled(official: &Header) -> BTreeMap<String, Declaration> {
     official.items.iter().map(respell).collect()
 }
 
-fn with_word(text: &str, old: &str, new: &str) -> String {
+fn replace_word(text: &str, old: &str, new: &str) -> String {
     text.split(' ').map(|word| if word == old { new } else { word }).collect::<Vec<_>>().join(" ")
 }
 
@@ -149,7 +152,7 @@ mod tests {
     use super::*;
     use crate::declarations::VIEWS;
 
-    /// A header of 2.32.3 in small.
+    /// A small header of 2.32.3.
     const OURS: &str = "
         #include <cuda_runtime.h>
         #define NCCL_VERSION_CODE 23203
@@ -194,7 +197,7 @@ mod tests {
         ncclResult_t ncclParamBind(ncclParamHandle_t *out, const char *key);
         ";
 
-    /// A header of 2.27.7 in small, with everything that was spelled differently then.
+    /// A small header of 2.27.7, with everything that was spelled differently in that release.
     const OLDER: &str = "
         #include <cuda_runtime.h>
         #define NCCL_VERSION_CODE 22707
@@ -213,10 +216,10 @@ mod tests {
         let directory = tempfile::tempdir().unwrap();
         let header = directory.path().join("nccl.h");
         fs::write(&header, text).unwrap();
-        Header::read(&header, &crate::root().join("vendor-headers/stubs"), view).unwrap()
+        Header::read(&header, &crate::checkout::root().join("vendor-headers/stubs"), view).unwrap()
     }
 
-    /// The names of the items that differ, in either view.
+    /// Returns the names of the items that differ, in either view.
     fn differing(ours: &str, official: &str) -> Vec<String> {
         let lines = VIEWS.iter().flat_map(|view| differences(&read(ours, view), &read(official, view)));
         let names: BTreeSet<_> = lines.map(|difference| difference.item).collect();
@@ -231,14 +234,14 @@ mod tests {
 
     #[test]
     #[cfg_attr(not(libclang), ignore = "needs libclang")]
-    fn a_header_agrees_with_itself_and_with_an_older_one() {
+    fn differences_of_equal_headers_and_of_an_older_one_are_none() {
         assert!(differing(OURS, OURS).is_empty());
         assert_eq!(differing(OURS, OLDER), Vec::<String>::new());
     }
 
     #[test]
     #[cfg_attr(not(libclang), ignore = "needs libclang")]
-    fn what_differs_in_the_same_release_is_named() {
+    fn differences_in_the_same_release_are_named() {
         let cases = [
             ("int minCTAs;", "long minCTAs;", &["ncclConfig.minCTAs"][..]),
             ("const char *key", "char *key", &["ncclParamBind"]),
@@ -260,7 +263,7 @@ mod tests {
 
     #[test]
     #[cfg_attr(not(libclang), ignore = "needs libclang")]
-    fn what_differs_from_an_older_release_is_named() {
+    fn differences_from_an_older_release_are_named() {
         let cases = [
             ("int minCTAs;", "long minCTAs;", &["ncclConfig.minCTAs"][..]),
             (
@@ -286,7 +289,7 @@ mod tests {
 
     #[test]
     #[cfg_attr(not(libclang), ignore = "needs libclang")]
-    fn a_wrong_since_is_named() {
+    fn differences_of_a_wrong_since_are_named() {
         let early =
             with(OURS, "2.29.2. */\n            int numRmaCtx", "2.27.3. */\n            int numRmaCtx");
         assert_eq!(differing(&early, OLDER), ["ncclConfig.numRmaCtx"]);
@@ -303,7 +306,7 @@ mod tests {
 
     #[test]
     #[cfg_attr(not(libclang), ignore = "needs libclang")]
-    fn what_a_newer_release_adds_is_told_from_what_it_changes() {
+    fn differences_from_a_newer_release_are_additions_or_changes() {
         let newer = with(OURS, "CODE 23203", "CODE 23300");
         let newer = with(
             &newer,
@@ -323,7 +326,7 @@ mod tests {
 
     #[test]
     #[cfg_attr(not(libclang), ignore = "needs libclang")]
-    fn the_parameter_handle_was_once_the_struct() {
+    fn parameter_handle_of_older_releases_was_the_struct() {
         let former = with(
             OURS,
             "struct ncclParamHandle *ncclParamHandle_t",

@@ -1,5 +1,5 @@
-//! `docs/coverage.md`: which method reaches each C function, and which test runs it. Read off the sources, so that
-//! nothing in it is kept by hand but the reasons for what is missing.
+//! `docs/coverage.md`: the methods that call each C function, and the tests that name it. All of it is derived from the
+//! sources, except for the reasons why a function has no method.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
@@ -10,15 +10,15 @@ use anyhow::{Context, Result, bail};
 
 const PAGE: &str = "docs/coverage.md";
 
-/// Functions that no method calls, and those whose callers have no name of their own.
-const REASONS: [(&str, &str); 4] = [
+/// The functions without a method of their own, with the reason.
+const REASONS: &[(&str, &str)] = &[
     ("ncclBcast", "the older form of `ncclBroadcast` in place, which `broadcast_in_place` calls"),
     ("ncclGetErrorString", "part of every `Error::Nccl`"),
     ("ncclGetLastError", "part of every `Error::Nccl`"),
     ("ncclRedOpDestroy", "the drop of `PreMulSum`"),
 ];
 
-/// What is known about a C function.
+/// The coverage of a C function.
 #[derive(Debug, Default)]
 struct Function {
     since: String,
@@ -27,7 +27,7 @@ struct Function {
     tests: Vec<String>,
 }
 
-/// Writes the page, or fails if it is not what it would be.
+/// Writes the page, or with `check` fails if the committed page differs.
 pub(crate) fn run(root: &Path, check: bool) -> Result<()> {
     let page = page(&functions(root)?)?;
     let path = root.join(PAGE);
@@ -35,7 +35,7 @@ pub(crate) fn run(root: &Path, check: bool) -> Result<()> {
         return fs::write(&path, page).with_context(|| format!("cannot write {}", path.display()));
     }
     if fs::read_to_string(&path).unwrap_or_default() != page {
-        bail!("{PAGE} is not what the sources give; run `cargo xtask coverage`");
+        bail!("{PAGE} is out of date; run `cargo xtask coverage`");
     }
     Ok(())
 }
@@ -75,7 +75,7 @@ fn functions(root: &Path) -> Result<BTreeMap<String, Function>> {
         }
     }
 
-    // A test that exercises a C function names it: in the call that it expects, or the error.
+    // A test of a C function names it, in the expected call or the expected error.
     for path in rust_files(&root.join("tests"))? {
         let text = read(&path)?;
         let file = path.strip_prefix(root).unwrap_or(&path).display().to_string();
@@ -87,7 +87,7 @@ fn functions(root: &Path) -> Result<BTreeMap<String, Function>> {
     Ok(functions)
 }
 
-/// `(C function, Type::method)` for every method that names C functions as its aliases.
+/// Returns `(C function, Type::method)` for every method with C functions as its documentation aliases.
 fn methods(text: &str) -> Vec<(String, String)> {
     let mut found = Vec::new();
     let mut aliases: Vec<String> = Vec::new();
@@ -108,7 +108,7 @@ fn methods(text: &str) -> Vec<(String, String)> {
             aliases.clear();
         } else {
             let declared = line.strip_prefix("pub fn ").or_else(|| line.strip_prefix("pub unsafe fn "));
-            // In the list of operations: `collectives::all_reduce(`.
+            // A line of the `operations!` macro: `collectives::all_reduce(`.
             let listed =
                 line.split_once("::").filter(|(module, _)| words(module).eq([*module])).map(|(_, rest)| rest);
             let (name, owner) = match (declared, listed) {
@@ -158,9 +158,9 @@ fn page(functions: &BTreeMap<String, Function>) -> Result<String> {
         let methods = match (reason, function.methods.is_empty()) {
             (Some(reason), _) => reason.to_string(),
             (None, true) if function.is_called => {
-                bail!("{name} is called, but no public method has it as its alias")
+                bail!("{name} is called, but no public method has it as its documentation alias")
             }
-            (None, true) => bail!("no method reaches {name}, and {} says no reason", file!()),
+            (None, true) => bail!("no method calls {name}, and {} gives no reason", file!()),
             (None, false) => {
                 function.methods.iter().map(|method| format!("`{method}`")).collect::<Vec<_>>().join(", ")
             }
@@ -175,7 +175,7 @@ mod tests {
     use super::methods;
 
     #[test]
-    fn aliases_belong_to_the_next_method() {
+    fn methods_have_the_aliases_before_them() {
         let text = "
             #[doc(alias = \"ncclComm_t\")]
             pub struct Communicator;

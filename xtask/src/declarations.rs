@@ -1,4 +1,4 @@
-//! What an `nccl.h` declares, ours or an official one, flat and without documentation.
+//! The declarations of an `nccl.h`, ours or an official one, as a flat list.
 
 use std::collections::{BTreeMap, HashMap};
 use std::env;
@@ -12,10 +12,10 @@ use quote::ToTokens;
 
 use crate::bindings;
 
-/// The two faces of `nccl.h`: what a program sees, and what NCCL's own build on Linux sees.
+/// The macros that select the two views of `nccl.h`: a program's, and that of NCCL's own build on Linux.
 pub(crate) const VIEWS: [&[&str]; 2] = [&[], &["-DNCCL_OS_LINUX"]];
 
-/// One header.
+/// The declarations of a header.
 #[derive(Debug, Clone)]
 pub(crate) struct Header {
     /// `NCCL_VERSION_CODE`.
@@ -23,17 +23,17 @@ pub(crate) struct Header {
     pub(crate) items: BTreeMap<String, Declaration>,
 }
 
-/// One item: a function, a type, a field (`struct.field`), an enum value, a constant or a macro. The version in
-/// the name of a struct (`ncclConfig_v23100`) is left out of the item's name.
+/// The declaration of a function, a type, a field (`struct.field`), an enum value, a constant or a macro. The version
+/// in the name of a struct (`ncclConfig_v23100`) is not part of the item's name.
 #[derive(Debug, Clone)]
 pub(crate) struct Declaration {
     pub(crate) kind: Kind,
-    /// Every word of it.
+    /// The whole declaration.
     pub(crate) text: String,
-    /// What the machine sees, and what therefore must not change between releases: no names of parameters,
-    /// no versions in the names of structs.
+    /// The part that decides the ABI, and so must not change between releases: without the names of parameters and the
+    /// versions in the names of structs.
     pub(crate) abi: String,
-    /// The release that the comment names; official headers name none.
+    /// The release that the comment names; the comments of official headers name none.
     pub(crate) since: Option<u32>,
 }
 
@@ -47,7 +47,7 @@ pub(crate) enum Kind {
     Alias,
     EnumValue,
     Constant,
-    /// A macro that bindgen makes no constant of.
+    /// A macro for which bindgen generates no constant.
     Macro,
 }
 
@@ -71,7 +71,7 @@ impl Header {
     pub(crate) fn read(header: &Path, stubs: &Path, defines: &[&str]) -> Result<Self> {
         let directory = header.parent().unwrap_or(Path::new("."));
         bindings::find_libclang()?;
-        // The twins are left out of the crate, but they are declared, so they are compared.
+        // The crate leaves the pnccl twins out, but they are declared and so compared.
         let builder =
             bindings::builder(header, directory, stubs).clang_args(defines).allowlist_function("pnccl.*");
         let rust = builder.generate().with_context(|| header.display().to_string())?.to_string();
@@ -90,7 +90,7 @@ impl Declaration {
     }
 }
 
-/// The name without the version that structs carry in it.
+/// Returns the name without a struct's version.
 fn untagged(name: &str) -> &str {
     match name.rsplit_once("_v") {
         Some((stem, code)) if code.len() == 5 && code.bytes().all(|b| b.is_ascii_digit()) => stem,
@@ -108,7 +108,7 @@ fn parse(rust: &str) -> Result<BTreeMap<String, Declaration>> {
     let since: HashMap<_, _> = bindings::items_with_since(rust).into_iter().collect();
     let mut items = BTreeMap::new();
     let mut add = |name: String, mut declaration: Declaration| {
-        // A twin came with the function that it is the twin of.
+        // A twin was introduced with its function.
         let documented = name.strip_prefix('p').filter(|name| name.starts_with("nccl")).unwrap_or(&name);
         declaration.since = since.get(documented).copied();
         items.insert(name, declaration);
@@ -142,15 +142,15 @@ fn parse(rust: &str) -> Result<BTreeMap<String, Declaration>> {
                     }
                 }
             }
-            // What bindgen derives from these: traits.
+            // Implementations of traits, which bindgen derives.
             _ => {}
         }
     }
     Ok(items)
 }
 
-/// A struct or a union, and its fields. The position is a part of a field, so that a field inserted before
-/// others shows.
+/// Adds a struct or a union, and its fields. The position is part of a field's text, so that a field inserted before
+/// others is a difference.
 fn record(
     add: &mut impl FnMut(String, Declaration),
     ident: &syn::Ident,
@@ -163,7 +163,7 @@ fn record(
     for (position, field) in fields.iter().enumerate() {
         let ty = tokens(&field.ty);
         match &field.ident {
-            // So bindgen writes a struct that is only declared.
+            // bindgen's form of a struct without a definition.
             Some(ident) if ident == "_unused" => kind = Kind::Opaque,
             Some(ident) => {
                 let text = format!("field {position} : {ty}");
@@ -188,7 +188,7 @@ fn function(signature: &syn::Signature) -> Declaration {
     Declaration { text: format!("fn ( {inputs} ) {output}"), ..abi }
 }
 
-/// `#[repr(...)]`, the only attribute that the header decides; the derives follow from the fields.
+/// Returns `#[repr(...)]`, the only attribute that depends on the header alone; derives follow from the fields.
 fn representation(attributes: &[syn::Attribute]) -> String {
     attributes.iter().filter(|a| a.path().is_ident("repr")).map(tokens).collect()
 }
@@ -197,7 +197,7 @@ fn tokens(item: &impl ToTokens) -> String {
     item.to_token_stream().to_string().replace(":: core :: ffi :: ", "")
 }
 
-/// NCCL's macros, from the C compiler: bindgen is blind to those that are no number and no string.
+/// Returns NCCL's macros as the C compiler lists them: bindgen omits those that are not a number or a string.
 fn macros(header: &Path, directory: &Path, stubs: &Path, defines: &[&str]) -> Result<Vec<(String, String)>> {
     let compiler = env::var("CC").unwrap_or_else(|_| "cc".into());
     let output = Command::new(&compiler)
@@ -223,7 +223,7 @@ fn nccl_macro(line: &str) -> Option<(String, String)> {
     let end = definition.find(|c: char| !(c.is_ascii_alphanumeric() || c == '_')).unwrap_or(definition.len());
     let (name, body) = definition.split_at(end);
     let ours = ["NCCL_", "nccl", "pnccl"].iter().any(|prefix| name.starts_with(prefix));
-    // C lexes as Rust does, as far as these macros go; what does not is compared as it stands.
+    // Rust's lexer reads most of these macros; the others are compared as text.
     let body = body.parse::<TokenStream>().map_or_else(|_| body.trim().to_string(), |t| t.to_string());
     ours.then(|| (name.to_string(), format!("#define {body}")))
 }
@@ -233,13 +233,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_a_version_is_a_tag() {
+    fn untagged_removes_only_versions() {
         assert_eq!(untagged("ncclConfig_v23100"), "ncclConfig");
         assert_eq!(untagged("ncclWindow_vidmem"), "ncclWindow_vidmem");
     }
 
     #[test]
-    fn macros_are_compared_by_tokens() {
+    fn macros_that_differ_in_whitespace_are_equal() {
         let spaced = nccl_macro("#define NCCL_VERSION(X,Y) (((X) <= 2)  ? ( X ) : (Y))");
         assert_eq!(spaced, nccl_macro("#define NCCL_VERSION(X, Y) (((X) <= 2) ? (X) : (Y))"));
         assert!(spaced.is_some());

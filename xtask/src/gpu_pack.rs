@@ -1,4 +1,4 @@
-//! The tests for a GPU, as a folder for a machine that has one and nothing else: neither Rust nor a checkout.
+//! The GPU tests as a folder, for a machine with a GPU but without Rust and a checkout.
 
 use std::env;
 use std::fs;
@@ -11,8 +11,7 @@ use serde_json::Value;
 
 const SCRIPT: &str = include_str!("../../tests/gpu_smoke/run.sh");
 
-/// Builds what is needed, optimised and without debugging information, and puts it into `directory`. Answers the
-/// script to run there.
+/// Builds the programs in release mode and puts them into `directory`. Returns the script to run there.
 pub(crate) fn pack(directory: &Path) -> Result<PathBuf> {
     fs::create_dir_all(directory).with_context(|| format!("cannot create {}", directory.display()))?;
     let builds: [(&str, &[&str]); 2] = [
@@ -39,21 +38,21 @@ fn build(name: &str, arguments: &[&str]) -> Result<PathBuf> {
     let output = Command::new(cargo)
         .args(arguments)
         .args(["--release", "--quiet", "--message-format=json-render-diagnostics"])
-        .current_dir(crate::root())
+        .current_dir(crate::checkout::root())
         .stderr(Stdio::inherit())
         .output()
         .context("cannot run cargo")?;
     if !output.status.success() {
-        bail!("{name} does not build");
+        bail!("cannot build {name}");
     }
     let messages = String::from_utf8(output.stdout).context("cargo's output")?;
     messages
         .lines()
         .find_map(|message| executable(name, message))
-        .with_context(|| format!("cargo built {name}, but no executable"))
+        .with_context(|| format!("cargo did not report the executable {name}"))
 }
 
-/// The executable, where cargo's message is about it.
+/// Returns the path of the executable if this message of cargo's reports it.
 fn executable(name: &str, message: &str) -> Option<PathBuf> {
     let message: Value = serde_json::from_str(message).ok()?;
     if message["target"]["name"] != name {
@@ -67,7 +66,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn cargo_says_where_an_executable_is() {
+    fn executable_is_found_in_cargos_messages() {
         let artifact = |executable| {
             format!(
                 r#"{{"reason":"compiler-artifact","target":{{"name":"nccl"}},"executable":{executable}}}"#

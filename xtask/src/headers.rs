@@ -1,4 +1,4 @@
-//! Our header against NVIDIA's, release by release.
+//! Comparison of our header with NVIDIA's, release by release.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
@@ -8,36 +8,36 @@ use clap::Args;
 
 use crate::compare::{Difference, Reason, differences, release as spelled};
 use crate::declarations::{Header, Kind, VIEWS};
-use crate::official::{self, Part};
+use crate::nvidia_packages::{self, Part};
 use crate::releases::Selection;
 
 #[derive(Debug, Args)]
 pub(crate) struct Options {
     #[command(flatten)]
     selection: Selection,
-    /// Keep only the headers of what has to be downloaded: a few megabytes for all releases, in place of ten gigabytes
+    /// Keep only the headers of new downloads: a few MB for all releases instead of 10 GB
     #[arg(long)]
     drop: bool,
 }
 
-/// What the comparison with one release gave.
+/// The result of the comparison with one release.
 #[derive(Debug)]
 pub(crate) struct Comparison {
-    /// How many items there were to compare.
+    /// The number of items compared.
     pub(crate) items: usize,
-    /// The official header's, by kind, in words.
+    /// The number of the official header's items by kind, as text.
     summary: String,
     differences: BTreeSet<Difference>,
-    /// Our release, if the official one is newer.
+    /// Our header's release, if the official one is newer.
     older: Option<u32>,
 }
 
-/// Compares `vendor-headers/nccl.h`, and where a release has it the header of the device API's host functions, with
-/// the headers of each release; prints one line for each release, and one for each difference.
+/// Compares `vendor-headers/nccl.h`, and `nccl_device_host.h` if the release has the device API, with the headers of
+/// each release. Prints a line for each release, and one for each difference.
 pub(crate) fn run(root: &Path, options: &Options) -> Result<()> {
     let releases = options.selection.releases()?;
     let part = if options.drop { Part::Headers } else { Part::All };
-    official::obtain_ahead(&releases, part);
+    nvidia_packages::prefetch(&releases, part);
     println!("release   items  differences  wrong since  declared");
     let mut failed = Vec::new();
     for release in &releases {
@@ -62,7 +62,7 @@ pub(crate) fn run(root: &Path, options: &Options) -> Result<()> {
 }
 
 impl Comparison {
-    /// In one sentence, unless the headers agree.
+    /// Returns an error message, `None` if the headers agree.
     pub(crate) fn problem(&self) -> Option<String> {
         let count = self.differences.len();
         (count > 0).then(|| format!("the headers differ in {count} items: see `cargo xtask headers`"))
@@ -94,11 +94,11 @@ impl Comparison {
     }
 }
 
-/// Compares with the headers of one release, in both views.
+/// Compares the headers with those of one release, in both views.
 pub(crate) fn compare(root: &Path, release: &str, part: Part) -> Result<Comparison> {
     let vendor = root.join("vendor-headers");
     let stubs = vendor.join("stubs");
-    let include = official::obtain_part(release, part)?.join("include");
+    let include = nvidia_packages::obtain_part(release, part)?.join("include");
     let official = include.join("nccl.h");
     let mut found = BTreeSet::new();
     let mut names = BTreeSet::new();
@@ -107,9 +107,9 @@ pub(crate) fn compare(root: &Path, release: &str, part: Part) -> Result<Comparis
     for view in VIEWS {
         let ours = Header::read(&vendor.join("nccl.h"), &stubs, view)?;
         let theirs = Header::read(&official, &stubs, view)?;
-        // A release after the fact, such as 2.26.2.post1, has the header of its original.
+        // A post-release such as 2.26.2.post1 has the header of its original.
         if !release.starts_with(&spelled(theirs.version)) {
-            bail!("the package's header says that it is of {}", spelled(theirs.version));
+            bail!("the package's header is of release {}", spelled(theirs.version));
         }
         found.extend(differences(&ours, &theirs));
         if view.is_empty() {
@@ -128,29 +128,30 @@ pub(crate) fn compare(root: &Path, release: &str, part: Part) -> Result<Comparis
     Ok(Comparison { items, summary, differences: found, older })
 }
 
-/// The differences between our header of the device API's host functions and the official one, which exists since
-/// 2.32.3 and brings kernels' types along; and how many items ours has beyond `nccl.h`.
+/// Compares our header of the device API's host functions with the official one, which exists since 2.32.3 and also
+/// declares the kernels' types. Returns the differences, and the number of items that ours adds to `nccl.h`.
 fn device_differences(vendor: &Path, include: &Path) -> Result<(Vec<Difference>, usize)> {
-    /// Declared, but no library exports it.
-    const NOWHERE: &str = "ncclCftBarrierCreateRequirement";
+    /// A function that is declared, but that no library exports.
+    const NOT_EXPORTED: &str = "ncclCftBarrierCreateRequirement";
     let stubs = vendor.join("stubs");
     let host = Header::read(&vendor.join("nccl.h"), &stubs, &[])?;
     let mut ours = Header::read(&vendor.join("nccl_device_host.h"), &stubs, &[])?;
-    // Official headers take `bool` from CUDA's.
+    // Official headers take `bool` from CUDA's headers.
     let view = ["-include", "stdbool.h", &format!("-I{}", include.display())];
     let mut theirs = Header::read(&include.join("nccl_device/host.h"), &stubs, &view)?;
     ours.items.retain(|name, declaration| {
-        // What the host only hands on is opaque here and has fields there.
+        // Types that the host only passes on are opaque here, and have fields there.
         declaration.kind != Kind::Opaque && !host.items.contains_key(name) && name != "NCCL_DEVICE_HOST_H_"
     });
     theirs.items.retain(|name, declaration| {
-        let is_more = declaration.kind == Kind::Function && name != NOWHERE && !host.items.contains_key(name);
+        let is_more =
+            declaration.kind == Kind::Function && name != NOT_EXPORTED && !host.items.contains_key(name);
         is_more || ours.items.contains_key(name)
     });
     Ok((differences(&ours, &theirs), ours.items.len()))
 }
 
-/// "27 functions, 27 twins, ...": what the header declares, by kind.
+/// Returns the number of declarations by kind: "27 functions, 27 twins, ...".
 fn counts(header: &Header) -> String {
     let mut counts = BTreeMap::<(Kind, bool), usize>::new();
     for (name, declaration) in &header.items {

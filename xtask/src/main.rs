@@ -1,12 +1,12 @@
 //! Maintenance of libnccl; `cargo xtask help` lists the tasks.
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::ExitCode;
 
 use anyhow::Result;
 use clap::Parser;
 
-mod bench_peers;
+mod bench_openmpi;
 mod bindings;
 mod checkout;
 mod compare;
@@ -17,55 +17,58 @@ mod gpu_pack;
 mod headers;
 mod imports;
 mod matrix;
-mod official;
+mod nvidia_packages;
 mod process;
 mod releases;
+mod wheel;
 mod words;
+
+use checkout::root;
 
 /// Maintenance of libnccl.
 #[derive(Debug, Parser)]
 #[command(name = "cargo xtask", bin_name = "cargo xtask")]
 enum Task {
-    /// Write the committed bindings (src/sys/generated) anew from vendor-headers/nccl.h
+    /// Generate the committed bindings from vendor-headers/nccl.h
     Bindings {
-        /// Write nothing; show what would change and fail if anything would
+        /// Write nothing; print the differences and fail if there are any
         #[arg(long)]
         check: bool,
     },
-    /// Compare vendor-headers/nccl.h with the official headers of releases, downloading what is needed
+    /// Compare vendor-headers/nccl.h with NVIDIA's headers of releases, which are downloaded if needed
     Headers(headers::Options),
-    /// Run releases, loaded and linked, against the checks in tests/matrix; with --all, write docs/compatibility.md
+    /// Run the checks in tests/matrix with releases, loaded and linked; with --all, write docs/compatibility.md
     Matrix(matrix::Options),
-    /// Write docs/coverage.md, which says how each C function is reached and tested, anew from the sources
+    /// Generate docs/coverage.md, which lists the methods and tests of each C function, from the sources
     Coverage {
-        /// Write nothing; fail if anything would change
+        /// Write nothing; fail if the page would change
         #[arg(long)]
         check: bool,
     },
-    /// Print the folder that holds lib/ and include/ of NVIDIA's package of a release, downloading it if needed
-    Official {
+    /// Print the folder with lib/ and include/ of NVIDIA's package of a release, which is downloaded if needed
+    NvidiaPackage {
         /// A release of NCCL, such as 2.32.3
         release: String,
     },
-    /// Build the CPU implementation as a shared object and put it into a folder as libnccl.so.2
+    /// Build the CPU implementation as a shared object, libnccl.so.2
     CpuSo {
-        /// The folder, created if needed
+        /// The folder to put it into, created if needed
         directory: PathBuf,
-        /// Build it optimised
+        /// Build with optimizations
         #[arg(long)]
         release: bool,
     },
-    /// Put all that a machine with a GPU needs to test this checkout into a folder: run its run.sh there
+    /// Build the GPU tests into a folder, for a machine with a GPU but without Rust: run its run.sh there
     GpuPack {
-        /// The folder, created if needed
+        /// The folder to put them into, created if needed
         directory: PathBuf,
     },
     /// Find circles of imports between the files of each crate, and production code that imports tests
     Imports,
     /// Find private terms, and doc comments whose first line is no verb or noun phrase
     Words,
-    /// Measure the CPU implementation side by side with OpenMPI, downloading OpenMPI if needed
-    BenchPeers(bench_peers::Options),
+    /// Compare the CPU implementation's performance with OpenMPI's, which is downloaded if needed
+    BenchOpenmpi(bench_openmpi::Options),
 }
 
 fn main() -> ExitCode {
@@ -85,12 +88,12 @@ fn run(task: Task) -> Result<()> {
         Task::Coverage { check } => coverage::run(root(), check),
         Task::Headers(options) => headers::run(root(), &options),
         Task::Matrix(options) => matrix::run(root(), &options),
-        Task::Official { release } => {
-            println!("{}", official::obtain(&release)?.display());
+        Task::NvidiaPackage { release } => {
+            println!("{}", nvidia_packages::obtain(&release)?.display());
             Ok(())
         }
         Task::CpuSo { directory, release } => {
-            println!("{}", cpu_so::place(&directory, release)?.display());
+            println!("{}", cpu_so::install(&directory, release)?.display());
             Ok(())
         }
         Task::GpuPack { directory } => {
@@ -99,12 +102,6 @@ fn run(task: Task) -> Result<()> {
         }
         Task::Imports => imports::check(root()),
         Task::Words => words::check(root()),
-        Task::BenchPeers(options) => bench_peers::run(&options),
+        Task::BenchOpenmpi(options) => bench_openmpi::run(&options),
     }
-}
-
-/// The root of the checkout.
-fn root() -> &'static Path {
-    let manifest = Path::new(env!("CARGO_MANIFEST_DIR"));
-    manifest.parent().unwrap_or(manifest)
 }

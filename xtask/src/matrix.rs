@@ -1,5 +1,5 @@
-//! Every release of NCCL, loaded and linked: what it answers on a machine without a GPU, and whether that is what
-//! `docs/compatibility.md` says.
+//! Runs the checks of `tests/matrix` with releases of NCCL, loaded and linked, on a machine without a GPU, and compares
+//! the results with `docs/compatibility.md`.
 
 use std::fs;
 use std::path::Path;
@@ -11,49 +11,44 @@ use clap::Args;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
 use crate::headers;
-use crate::official::{self, Part};
+use crate::nvidia_packages::{self, Part};
 use crate::releases::{NEWEST, OLDEST, Selection};
 
-mod cell;
+mod checks;
+mod findings;
 mod page;
 mod programs;
+mod quirks;
+mod row;
 
-use cell::Cell;
+use findings::Findings;
 use page::PAGE;
 use programs::Program;
+use row::Row;
 
 #[derive(Debug, Args)]
 pub(crate) struct Options {
     #[command(flatten)]
     selection: Selection,
-    /// Write nothing, which without --all is so in any case; fail if docs/compatibility.md says something else
+    /// Compare with docs/compatibility.md instead of writing it; always so without --all
     #[arg(long)]
     check: bool,
-    /// Keep no library that had to be downloaded: a gigabyte at a time, in place of ten in the end
+    /// Remove each downloaded library after its run: needs 1 GB of disk space instead of 10 GB
     #[arg(long)]
     drop: bool,
 }
 
-/// What is known about a release.
-#[derive(Debug)]
-struct Row {
-    release: String,
-    header_items: usize,
-    /// The same for all programs.
-    cell: Cell,
-}
-
-/// Runs the releases, and writes the page, or compares the rows with it.
+/// Runs the selected releases, and writes the page or compares its rows.
 pub(crate) fn run(root: &Path, options: &Options) -> Result<()> {
     if Path::new("/dev/nvidiactl").exists() {
-        bail!("the matrix is about machines without a GPU, and this one has /dev/nvidiactl");
+        bail!("the matrix needs a machine without a GPU, and this one has /dev/nvidiactl");
     }
-    // The traps kill processes; what is left of them would fill the disk.
+    // Some quirks crash the process; core dumps would fill the disk.
     setrlimit(Resource::Core, Rlimit { current: Some(0), ..getrlimit(Resource::Core) })?;
     let releases = options.selection.releases()?;
-    let lasting = Lasting::of(options, &releases)?;
+    let kept = KeptLibraries::new(options, &releases)?;
     if !options.drop {
-        official::obtain_ahead(&releases, Part::All);
+        nvidia_packages::prefetch(&releases, Part::All);
     }
     let programs = programs::build(root)?;
     let mut rows = Vec::new();
@@ -75,12 +70,12 @@ pub(crate) fn run(root: &Path, options: &Options) -> Result<()> {
             }
         }
         if release != NEWEST && release != OLDEST {
-            lasting.drop_others(release)?;
+            kept.remove_unless_kept(release)?;
         }
     }
-    lasting.drop_others(NEWEST)?;
-    lasting.drop_others(OLDEST)?;
-    println!("{} of {} releases: all checks pass, and all programs agree", rows.len(), releases.len());
+    kept.remove_unless_kept(NEWEST)?;
+    kept.remove_unless_kept(OLDEST)?;
+    println!("{} of {} releases pass all checks, and all programs agree", rows.len(), releases.len());
     if !failed.is_empty() {
         bail!("{} of {} releases failed: {}", failed.len(), releases.len(), failed.join(", "));
     }
@@ -92,35 +87,35 @@ pub(crate) fn run(root: &Path, options: &Options) -> Result<()> {
     }
     let committed = fs::read_to_string(&path).with_context(|| format!("cannot read {}", path.display()))?;
     if whole && committed != page::page(&rows)? || !whole && !compare(&committed, &rows) {
-        bail!("{PAGE} says something else; `cargo xtask matrix --all` writes it anew");
+        bail!("{PAGE} is out of date; `cargo xtask matrix --all` writes it");
     }
-    println!("{PAGE} says the same");
+    println!("{PAGE} is up to date");
     Ok(())
 }
 
-/// Which libraries stay when libraries are dropped: those that were there before.
-struct Lasting(Option<Vec<String>>);
+/// The releases whose library was there before, and so is not removed; `None` if no library is removed.
+struct KeptLibraries(Option<Vec<String>>);
 
-impl Lasting {
-    fn of(options: &Options, releases: &[String]) -> Result<Self> {
+impl KeptLibraries {
+    fn new(options: &Options, releases: &[String]) -> Result<Self> {
         if !options.drop {
             return Ok(Self(None));
         }
-        let mut lasting = Vec::new();
+        let mut kept = Vec::new();
         for release in releases.iter().map(String::as_str).chain([NEWEST, OLDEST]) {
-            if official::has_library(release)? {
-                lasting.push(release.to_string());
+            if nvidia_packages::has_library(release)? {
+                kept.push(release.to_string());
             }
         }
-        Ok(Self(Some(lasting)))
+        Ok(Self(Some(kept)))
     }
 
-    fn drop_others(&self, release: &str) -> Result<()> {
+    fn remove_unless_kept(&self, release: &str) -> Result<()> {
         match &self.0 {
-            Some(lasting)
-                if !lasting.iter().any(|stays| stays == release) && official::has_library(release)? =>
+            Some(kept)
+                if !kept.iter().any(|kept| kept == release) && nvidia_packages::has_library(release)? =>
             {
-                official::drop_library(release)
+                nvidia_packages::remove_library(release)
             }
             _ => Ok(()),
         }
@@ -132,48 +127,47 @@ fn examine(root: &Path, programs: &[Program], release: &str) -> Result<Row> {
     if let Some(problem) = comparison.problem() {
         bail!(problem);
     }
-    let library = official::obtain(release)?.join("lib/libnccl.so.2");
-    // At the same time, because most of it is waiting for what hangs.
-    let cells: Vec<Result<Cell>> = thread::scope(|scope| {
+    let library = nvidia_packages::obtain(release)?.join("lib/libnccl.so.2");
+    // In parallel, because most of the time is spent waiting for calls that hang.
+    let findings: Vec<Result<Findings>> = thread::scope(|scope| {
         let library = &library;
-        let start = |program| scope.spawn(move || cell::examine(program, release, library));
+        let start = |program| scope.spawn(move || findings::examine(program, release, library));
         let threads: Vec<_> = programs.iter().map(start).collect();
         threads
             .into_iter()
-            .map(|thread| thread.join().unwrap_or_else(|_| Err(anyhow!("a panic in the matrix itself"))))
+            .map(|thread| {
+                thread.join().unwrap_or_else(|_| Err(anyhow!("the thread that runs the program panicked")))
+            })
             .collect()
     });
-    let cells = programs
+    let findings = programs
         .iter()
-        .zip(cells)
-        .map(|(program, cell)| cell.with_context(|| program.name.clone()))
-        .collect::<Result<Vec<Cell>>>()?;
-    let first = cells.first().context("there are no programs")?;
+        .zip(findings)
+        .map(|(program, findings)| findings.with_context(|| program.name.clone()))
+        .collect::<Result<Vec<Findings>>>()?;
+    let first = findings.first().context("there are no programs")?;
     let problems: Vec<String> = programs
         .iter()
-        .zip(&cells)
-        .flat_map(|(program, cell)| {
-            cell::problems(cell, first).into_iter().map(|problem| format!("\n  {}: {problem}", program.name))
+        .zip(&findings)
+        .flat_map(|(program, findings)| {
+            findings::problems(findings, first)
+                .into_iter()
+                .map(|problem| format!("\n  {}: {problem}", program.name))
         })
         .collect();
     if !problems.is_empty() {
         bail!("{} problems{}", problems.len(), problems.concat());
     }
-    Ok(Row { release: release.into(), header_items: comparison.items, cell: first.clone() })
+    Ok(Row { release: release.into(), header_items: comparison.items, findings: first.clone() })
 }
 
-/// Whether the page has these rows; prints those that it has not.
+/// Returns whether the page has these rows; prints those that it lacks.
 fn compare(committed: &str, rows: &[Row]) -> bool {
     let lines: Vec<&str> = committed.lines().collect();
-    let found = rows.iter().flat_map(|row| [page::checks(row), page::traps(row)]);
-    let other: Vec<String> = found.filter(|row| !lines.contains(&row.as_str())).collect();
-    for row in &other {
+    let found = rows.iter().flat_map(|row| [page::checks(row), page::quirks(row)]);
+    let missing: Vec<String> = found.filter(|row| !lines.contains(&row.as_str())).collect();
+    for row in &missing {
         println!("not in {PAGE}: {row}");
     }
-    other.is_empty()
-}
-
-/// The programs, in words.
-fn ways() -> String {
-    format!("three programs: one that loads it, one\nlinked with {NEWEST} and one linked with {OLDEST}")
+    missing.is_empty()
 }

@@ -1,4 +1,4 @@
-//! A program that may crash, or not return.
+//! Runs programs that may crash or hang.
 
 use std::fmt;
 use std::fs::File;
@@ -11,15 +11,15 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result};
 use rustix::process::{Pid, Signal, kill_process_group};
 
-/// How a program ended.
+/// The way in which a program ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum End {
     Success,
     Failure,
-    /// By this signal.
-    Death(i32),
-    /// It was killed, because it was not done in time.
-    Hang,
+    /// Terminated by this signal.
+    Signal(i32),
+    /// Killed at the time limit.
+    Timeout,
 }
 
 impl fmt::Display for End {
@@ -27,35 +27,34 @@ impl fmt::Display for End {
         match self {
             Self::Success => f.write_str("done"),
             Self::Failure => f.write_str("failed"),
-            Self::Death(4) => f.write_str("SIGILL"),
-            Self::Death(6) => f.write_str("SIGABRT"),
-            Self::Death(7) => f.write_str("SIGBUS"),
-            Self::Death(8) => f.write_str("SIGFPE"),
-            Self::Death(11) => f.write_str("SIGSEGV"),
-            Self::Death(signal) => write!(f, "signal {signal}"),
-            Self::Hang => f.write_str("hangs"),
+            Self::Signal(4) => f.write_str("SIGILL"),
+            Self::Signal(6) => f.write_str("SIGABRT"),
+            Self::Signal(7) => f.write_str("SIGBUS"),
+            Self::Signal(8) => f.write_str("SIGFPE"),
+            Self::Signal(11) => f.write_str("SIGSEGV"),
+            Self::Signal(signal) => write!(f, "signal {signal}"),
+            Self::Timeout => f.write_str("hangs"),
         }
     }
 }
 
 #[derive(Debug)]
-pub(crate) struct Ended {
-    /// What it had printed by then.
-    pub(crate) printed: String,
-    pub(crate) complained: String,
+pub(crate) struct Outcome {
+    pub(crate) stdout: String,
+    pub(crate) stderr: String,
     pub(crate) end: End,
 }
 
-impl Ended {
-    /// Why it does not count as done.
+impl Outcome {
+    /// Returns the reason why the program failed, `None` if it succeeded.
     pub(crate) fn failure(&self) -> Option<String> {
-        (self.end != End::Success).then(|| format!("{}: {}", self.end, self.complained.trim()))
+        (self.end != End::Success).then(|| format!("{}: {}", self.end, self.stderr.trim()))
     }
 }
 
-/// Runs a command to its end or the limit; then it is killed, with its whole group if it leads one.
-pub(crate) fn run(command: &mut Command, limit: Duration) -> Result<Ended> {
-    // Files take any amount, where pipes would have to be emptied meanwhile.
+/// Runs a command until it ends, or kills it at the time limit, with its whole group if it leads one.
+pub(crate) fn run(command: &mut Command, limit: Duration) -> Result<Outcome> {
+    // Files, because a pipe blocks the program unless it is emptied meanwhile.
     let (output, errors) = (tempfile::tempfile()?, tempfile::tempfile()?);
     let mut child = command
         .stdin(Stdio::null())
@@ -64,14 +63,14 @@ pub(crate) fn run(command: &mut Command, limit: Duration) -> Result<Ended> {
         .spawn()
         .with_context(|| format!("cannot run {}", command.get_program().display()))?;
     let end = match wait(&mut child, limit)? {
-        None => End::Hang,
+        None => End::Timeout,
         Some(status) if status.success() => End::Success,
-        Some(status) => status.signal().map_or(End::Failure, End::Death),
+        Some(status) => status.signal().map_or(End::Failure, End::Signal),
     };
-    Ok(Ended { printed: text(output)?, complained: text(errors)?, end })
+    Ok(Outcome { stdout: text(output)?, stderr: text(errors)?, end })
 }
 
-/// None if it had to be killed.
+/// Returns the exit status, `None` if the program was killed at the time limit.
 fn wait(child: &mut Child, limit: Duration) -> Result<Option<ExitStatus>> {
     let start = Instant::now();
     loop {
@@ -79,14 +78,14 @@ fn wait(child: &mut Child, limit: Duration) -> Result<Option<ExitStatus>> {
             return Ok(Some(status));
         }
         if start.elapsed() >= limit {
-            // There is no group of this number unless it leads one.
+            // The group exists only if the program leads one.
             if kill_process_group(Pid::from_child(child), Signal::KILL).is_err() {
                 child.kill()?;
             }
             child.wait()?;
             return Ok(None);
         }
-        // Seldom, so as not to disturb what may be measured.
+        // A long interval, so as not to disturb a measurement.
         thread::sleep(Duration::from_millis(20));
     }
 }
@@ -106,36 +105,36 @@ mod tests {
 
     const MINUTE: Duration = Duration::from_secs(60);
 
-    fn shell(script: &str, limit: Duration) -> Ended {
+    fn shell(script: &str, limit: Duration) -> Outcome {
         run(Command::new("sh").args(["-c", script]), limit).unwrap()
     }
 
     #[test]
-    fn ends_are_told_apart() {
+    fn run_reports_success_failure_and_signal() {
         let done = shell("true", MINUTE);
         assert_eq!((done.end, done.failure()), (End::Success, None));
         let failed = shell("echo one; echo two >&2; exit 3", MINUTE);
-        assert_eq!((&*failed.printed, &*failed.complained, failed.end), ("one\n", "two\n", End::Failure));
+        assert_eq!((&*failed.stdout, &*failed.stderr, failed.end), ("one\n", "two\n", End::Failure));
         assert_eq!(failed.failure().as_deref(), Some("failed: two"));
         assert_eq!(shell("kill -SEGV $$", MINUTE).end.to_string(), "SIGSEGV");
     }
 
     #[test]
-    fn who_is_not_done_in_time_is_killed() {
+    fn run_kills_a_program_at_the_time_limit() {
         let start = Instant::now();
-        assert_eq!(shell("exec sleep 60", Duration::from_millis(50)).end, End::Hang);
+        assert_eq!(shell("exec sleep 60", Duration::from_millis(50)).end, End::Timeout);
         assert!(start.elapsed() < MINUTE / 2);
     }
 
     #[test]
-    fn a_group_is_killed_with_its_leader() {
+    fn run_kills_the_group_with_its_leader() {
         let start = Instant::now();
         let mut leader = Command::new("sh");
         leader.args(["-c", "sleep 60 & echo $!; wait"]).process_group(0);
-        let ended = run(&mut leader, Duration::from_secs(1)).unwrap();
-        assert_eq!(ended.end, End::Hang);
-        let child: u32 = ended.printed.trim().parse().unwrap();
-        // It may be that nobody waits for it.
+        let outcome = run(&mut leader, Duration::from_secs(1)).unwrap();
+        assert_eq!(outcome.end, End::Timeout);
+        let child: u32 = outcome.stdout.trim().parse().unwrap();
+        // It may remain a zombie, as its new parent need not wait for it.
         let status = || std::fs::read_to_string(format!("/proc/{child}/stat"));
         while status().is_ok_and(|status| !status.contains(") Z ")) {
             assert!(start.elapsed() < MINUTE / 2);

@@ -1,4 +1,4 @@
-//! The releases of NCCL that are examined, and selections of them.
+//! NCCL's releases, and selections of them.
 
 use std::collections::BTreeSet;
 use std::time::{SystemTime, UNIX_EPOCH};
@@ -6,9 +6,9 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use anyhow::{Result, bail};
 use clap::Args;
 
-/// Those that NVIDIA's packages of the Python package index have, oldest first. A new one is added here, and nowhere
-/// else.
-pub(crate) const RELEASES: [&str; 31] = [
+/// The releases that NVIDIA publishes as packages of the Python package index, oldest first. A new release is added
+/// here and nowhere else.
+pub(crate) const RELEASES: &[&str] = &[
     "2.13.4", "2.14.3", "2.15.5", "2.16.5", "2.17.1", "2.18.1", "2.18.3", "2.19.3", "2.20.5", "2.21.5",
     "2.22.3", "2.23.4", "2.24.3", "2.25.1", "2.26.2", "2.26.5", "2.27.3", "2.27.5", "2.27.6", "2.27.7",
     "2.28.3", "2.28.7", "2.28.9", "2.29.2", "2.29.3", "2.29.7", "2.30.3", "2.30.4", "2.30.7", "2.31.2",
@@ -18,16 +18,16 @@ pub(crate) const RELEASES: [&str; 31] = [
 pub(crate) const OLDEST: &str = RELEASES[0];
 pub(crate) const NEWEST: &str = RELEASES[RELEASES.len() - 1];
 
-/// Which releases a task is about.
+/// The releases that a task examines.
 #[derive(Debug, Args)]
 #[group(required = true, multiple = false)]
 pub(crate) struct Selection {
     /// Releases of NCCL, such as 2.32.3
     releases: Vec<String>,
-    /// All releases that are known
+    /// All releases
     #[arg(long)]
     all: bool,
-    /// The newest, the oldest, and as many others as make it N in all: other ones every day
+    /// N releases: the newest, the oldest, and others that change every day
     #[arg(long, value_name = "N")]
     some: Option<usize>,
 }
@@ -37,29 +37,26 @@ impl Selection {
         self.all
     }
 
-    /// The releases, in the order in which they are to be examined.
+    /// Returns the releases in the order in which they are to be examined.
     pub(crate) fn releases(&self) -> Result<Vec<String>> {
         let owned = |releases: &[&str]| releases.iter().map(|release| (*release).to_string()).collect();
         if self.all {
-            return Ok(owned(&RELEASES));
+            return Ok(owned(RELEASES));
         }
         let Some(count) = self.some else { return Ok(self.releases.clone()) };
         let others = RELEASES.len() - 2;
         if !(3..=RELEASES.len()).contains(&count) {
-            bail!(
-                "--some {count}: expected 3 to {}; the newest and the oldest are always among them",
-                others + 2
-            );
+            bail!("--some {count}: expected 3 to {}, including the newest and the oldest", RELEASES.len());
         }
         let day = SystemTime::now().duration_since(UNIX_EPOCH)?.as_secs() / (24 * 60 * 60);
         let chosen = of_the_day(day, count);
         let turn = others.div_ceil(count - 2);
-        println!("of day {day}, in {turn} days all: {}", chosen.join(" "));
+        println!("selection of day {day}, all releases in {turn} days: {}", chosen.join(" "));
         Ok(owned(&chosen))
     }
 }
 
-/// The oldest and the newest, and of the others the next ones every day.
+/// Returns the oldest, the newest, and the next ones of the others every day.
 fn of_the_day(day: u64, count: usize) -> Vec<&'static str> {
     let (between, each) = (RELEASES.len() - 2, count.saturating_sub(2));
     let start = usize::try_from(day).unwrap_or_default().wrapping_mul(each);
@@ -79,8 +76,8 @@ mod tests {
     }
 
     #[test]
-    fn the_newest_is_that_of_the_header() {
-        let header = std::fs::read_to_string(crate::root().join("vendor-headers/nccl.h")).unwrap();
+    fn newest_release_is_that_of_the_header() {
+        let header = std::fs::read_to_string(crate::checkout::root().join("vendor-headers/nccl.h")).unwrap();
         let value = |name: &str| {
             let line = header.lines().find_map(|line| line.strip_prefix(&format!("#define {name} ")));
             line.unwrap().trim().to_string()
@@ -90,9 +87,10 @@ mod tests {
     }
 
     #[test]
-    fn every_release_has_its_day() {
-        for count in [3, 4, 7, 30, 31] {
-            let days = 29_u64.div_ceil(count as u64 - 2);
+    fn of_the_day_selects_every_release_in_turn() {
+        let others = RELEASES.len() - 2;
+        for count in [3, 4, 7, RELEASES.len() - 1, RELEASES.len()] {
+            let days = others.div_ceil(count - 2) as u64;
             for first in [0, 20_777] {
                 let mut seen = BTreeSet::new();
                 for day in first..first + days {

@@ -1,4 +1,4 @@
-//! The tasks as commands.
+//! Runs the tasks as commands.
 
 use std::process::{Command, Output};
 
@@ -16,33 +16,33 @@ fn fails_with(output: &Output, text: &str) {
 
 #[test]
 #[cfg_attr(not(libclang), ignore = "needs libclang")]
-fn the_committed_bindings_are_what_the_header_gives() {
+fn bindings_check_of_the_committed_bindings_succeeds() {
     let output = xtask(&["bindings", "--check"], &[]);
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
     assert!(output.stdout.is_empty());
 }
 
 #[test]
-fn a_missing_libclang_is_an_error() {
+fn bindings_without_libclang_is_an_error() {
     let output = xtask(&["bindings", "--check"], &[("LIBCLANG_PATH", "/nowhere")]);
     fails_with(&output, "error: bindgen needs libclang");
 }
 
 #[test]
-fn a_missing_python_is_an_error() {
+fn nvidia_package_without_python_is_an_error() {
     let cache = tempfile::tempdir().expect("a temporary folder");
     let cache = cache.path().to_str().expect("its name is text");
-    let output = xtask(&["official", "2.18.3"], &[("PATH", "/nowhere"), ("LIBNCCL_CACHE", cache)]);
+    let output = xtask(&["nvidia-package", "2.18.3"], &[("PATH", "/nowhere"), ("LIBNCCL_CACHE", cache)]);
     fails_with(&output, "python3 does not run");
     assert_eq!(
         std::fs::read_dir(cache).expect("the cache is a folder").count(),
         0,
-        "nothing half-done is left"
+        "no partial download is left"
     );
 }
 
 #[test]
-fn what_is_no_release_is_an_error() {
-    fails_with(&xtask(&["official", "../2.18.3"], &[]), "is not a release of NCCL");
+fn malformed_release_is_an_error() {
+    fails_with(&xtask(&["nvidia-package", "../2.18.3"], &[]), "is not a release of NCCL");
     fails_with(&xtask(&["headers", "latest"], &[]), "1 of 1 releases failed: latest");
 }

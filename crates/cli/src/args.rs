@@ -1,4 +1,4 @@
-//! The command line, and what is wrong with a value that cannot be.
+//! The command line.
 
 use std::fmt::Display;
 use std::ops::RangeInclusive;
@@ -8,8 +8,8 @@ use std::str::FromStr;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use libnccl::{DataType, ReduceOp};
 
-/// More ranks than one host can have any use for.
-const MOST_RANKS: usize = 1024;
+/// The limit of ranks, more than one host can use.
+const MAX_RANKS: usize = 1024;
 
 /// Diagnose and measure NCCL.
 #[derive(Debug, Parser)]
@@ -21,15 +21,15 @@ pub(crate) struct Arguments {
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
-    /// Measure an operation, and check its results, as nccl-tests does
+    /// Measure an operation and check its results, as nccl-tests does
     Bench(BenchArguments),
-    /// Say which NCCL library is found, and what it can do
+    /// Report which NCCL library a program finds, and what it supports
     Doctor(DoctorArguments),
 }
 
 #[derive(Debug, Args)]
 pub(crate) struct DoctorArguments {
-    /// Write JSON
+    /// Print JSON
     #[arg(long)]
     pub(crate) json: bool,
     /// Examine this NCCL library instead of searching for one
@@ -38,50 +38,48 @@ pub(crate) struct DoctorArguments {
 }
 
 #[derive(Debug, Args)]
-#[command(allow_negative_numbers = true)] // So that they are bad values, and not unknown options.
+#[command(allow_negative_numbers = true)] // A negative number is an invalid value, not an unknown option.
 pub(crate) struct BenchArguments {
-    /// The operation
+    /// Operation to measure
     #[arg(value_enum, value_name = "OPERATION")]
     pub(crate) operation: Operation,
-    /// Smallest size, in bytes or as 64K, 1M, 1G [default: 8]
+    /// Smallest size in bytes, with an optional unit: 64K, 1M, 1G [default: 8]
     #[arg(short = 'b', long, value_name = "SIZE", value_parser = size)]
     pub(crate) minbytes: Option<u64>,
     /// Largest size [default: 4M on the CPU, 128M on GPUs]
     #[arg(short = 'e', long, value_name = "SIZE", value_parser = size)]
     pub(crate) maxbytes: Option<u64>,
-    /// Multiply each size by this to get the next [default: 4 on the CPU, 2 on GPUs]
+    /// Factor between a size and the next [default: 4 on the CPU, 2 on GPUs]
     #[arg(short = 'f', long, value_name = "FACTOR", value_parser = whole::<u64>(2..=u64::MAX))]
     pub(crate) stepfactor: Option<u64>,
-    /// Add this to each size to get the next, instead
+    /// Difference between a size and the next, instead of a factor
     #[arg(short = 'i', long, value_name = "SIZE", value_parser = size, conflicts_with = "stepfactor")]
     pub(crate) stepbytes: Option<u64>,
-    /// How often each size is measured
+    /// Measured iterations of each size
     #[arg(short = 'n', long, default_value_t = 20, value_parser = whole::<u32>(1..=u32::MAX))]
     pub(crate) iters: u32,
-    /// How often the largest and the smallest size run first, unmeasured
+    /// Warm-up iterations of the largest and the smallest size
     #[arg(short = 'w', long = "warmup_iters", value_name = "ITERS", default_value_t = 5)]
     #[arg(value_parser = whole::<u32>(0..=u32::MAX))]
     pub(crate) warmup_iters: u32,
-    /// Element type, or all
-    #[arg(short = 'd', long, default_value = "float")]
+    #[arg(short = 'd', long, default_value = "float", help = help("Data type", &DataType::ALL))]
     pub(crate) datatype: OneOrAll<DataType>,
-    /// Reduction: sum, prod, max, min or avg, or all
-    #[arg(short = 'o', long, default_value = "sum")]
+    #[arg(short = 'o', long, default_value = "sum", help = help("Reduction", &ReduceOp::ALL))]
     pub(crate) op: OneOrAll<ReduceOp>,
     /// Root of broadcast and reduce
     #[arg(short = 'r', long, value_name = "RANK", default_value_t = 0)]
-    #[arg(value_parser = whole::<usize>(0..=MOST_RANKS - 1))]
+    #[arg(value_parser = whole::<usize>(0..=MAX_RANKS - 1))]
     pub(crate) root: usize,
-    /// Compare the results with what they should be (1) or not (0)
+    /// Check the results (1) or not (0)
     #[arg(short = 'c', long, default_value_t = 1, value_parser = whole::<u8>(0..=1))]
     pub(crate) check: u8,
-    /// How many ranks take part [default: one for each GPU; without GPUs 2]
-    #[arg(long, value_name = "N", value_parser = whole::<usize>(1..=MOST_RANKS))]
+    /// Number of ranks [default: one for each GPU; 2 on the CPU]
+    #[arg(long, value_name = "N", value_parser = whole::<usize>(1..=MAX_RANKS))]
     pub(crate) ranks: Option<usize>,
-    /// Make every rank a process instead of a thread
+    /// Run each rank as a process instead of a thread
     #[arg(long)]
     pub(crate) processes: bool,
-    /// Use the CPU implementation even if there are NCCL and GPUs
+    /// Use the CPU implementation even if NCCL and GPUs are available
     #[arg(long, conflicts_with = "library")]
     pub(crate) cpu: bool,
     /// Use this NCCL library instead of searching for one
@@ -89,26 +87,32 @@ pub(crate) struct BenchArguments {
     pub(crate) library: Option<PathBuf>,
 }
 
-/// What is measured.
+/// An operation that `nccl bench` measures.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 #[value(rename_all = "snake_case")]
 pub(crate) enum Operation {
-    /// Every rank gets the combination of all ranks' buffers
+    /// Reduce all ranks' buffers; every rank gets the result
     AllReduce,
-    /// Every rank gets the root's buffer
+    /// Copy the root's buffer to every rank
     Broadcast,
-    /// The root gets the combination of all ranks' buffers
+    /// Reduce all ranks' buffers; the root gets the result
     Reduce,
-    /// Every rank gets all ranks' parts
+    /// Gather all ranks' buffers at every rank
     AllGather,
-    /// Every rank gets its part of the combination of all ranks' buffers
+    /// Reduce all ranks' buffers; every rank gets its part of the result
     ReduceScatter,
-    /// Every rank sends to the next one and receives from the one before
+    /// Send to the next rank and receive from the previous one
     #[value(name = "sendrecv")]
     SendRecv,
 }
 
-/// Parses a whole number of a range.
+/// Returns the help of an option that takes one of `values` or `all`.
+fn help(what: &str, values: &[impl Display]) -> String {
+    let names: Vec<String> = values.iter().map(ToString::to_string).collect();
+    format!("{what}: {}, or all", names.join(", "))
+}
+
+/// Returns a parser of whole numbers of a range.
 fn whole<T>(range: RangeInclusive<T>) -> impl Fn(&str) -> Result<T, String> + Clone
 where
     T: Copy + FromStr + PartialOrd + Display,
@@ -131,7 +135,7 @@ fn size(text: &str) -> Result<u64, String> {
     bytes.filter(|bytes| *bytes > 0).ok_or_else(|| expected.into())
 }
 
-/// What is named, or everything that there is.
+/// The value of an option that also takes `all`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum OneOrAll<T> {
     One(T),
@@ -154,12 +158,22 @@ mod tests {
     use super::{Arguments, OneOrAll, size, whole};
 
     #[test]
-    fn the_command_line_is_consistent() {
+    fn command_line_is_consistent() {
         Arguments::command().debug_assert();
     }
 
     #[test]
-    fn sizes() {
+    fn help_of_bench_names_all_types_and_reductions() {
+        let mut command = Arguments::command();
+        let bench = command.find_subcommand_mut("bench").unwrap();
+        let help = bench.render_help().to_string().split_whitespace().collect::<Vec<_>>().join(" ");
+        assert!(help.contains("Data type: int8, uint8, int32,"), "{help}");
+        assert!(help.contains("f8e4m3, f8e5m2, or all [default: float]"), "{help}");
+        assert!(help.contains("Reduction: sum, prod, max, min, avg, or all [default: sum]"), "{help}");
+    }
+
+    #[test]
+    fn size_accepts_units_and_rejects_other_text() {
         let sizes = [("8", 8), ("64K", 65_536), ("64k", 65_536), ("1M", 1 << 20), ("3G", 3 << 30)];
         for (text, bytes) in sizes {
             assert_eq!(size(text), Ok(bytes), "{text}");
@@ -170,7 +184,7 @@ mod tests {
     }
 
     #[test]
-    fn whole_numbers() {
+    fn whole_rejects_numbers_outside_of_the_range() {
         let parse = whole::<usize>(1..=1024);
         assert_eq!((parse("1"), parse("1024")), (Ok(1), Ok(1024)));
         for text in ["0", "-1", "1025", "two", "", "1.0"] {
@@ -179,7 +193,7 @@ mod tests {
     }
 
     #[test]
-    fn names() {
+    fn one_or_all_parses_names_and_all() {
         assert_eq!("double".parse(), Ok(OneOrAll::One(DataType::Float64)));
         assert_eq!("f64".parse(), Ok(OneOrAll::One(DataType::Float64)));
         assert_eq!("all".parse(), Ok(OneOrAll::<DataType>::All));

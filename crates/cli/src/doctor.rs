@@ -1,4 +1,4 @@
-//! `nccl doctor`: what NCCL there is, why that one, and what it can do.
+//! `nccl doctor`: reports which NCCL library a program finds, why that one, and what it supports.
 
 use std::io::{Result as IoResult, Write, stdout};
 use std::path::PathBuf;
@@ -23,16 +23,16 @@ pub(crate) fn run(arguments: &DoctorArguments) -> Result<ExitCode> {
     Ok(if report.library.is_some() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
-/// The findings. Field names are what programs that read the JSON rely on.
+/// The findings. The names of the fields are a stable interface: they are those of the JSON.
 #[derive(Debug, Serialize)]
 struct Report {
-    /// The library that a program gets here; `null` if there is none.
+    /// The library that a program loads; `null` if there is none.
     library: Option<Library>,
-    /// Why there is none.
+    /// The reason why no library was loaded.
     error: Option<String>,
-    /// Where it was looked for before, without success.
+    /// The attempts that failed before.
     tried: Vec<Tried>,
-    /// The release whose functions are expected.
+    /// The release of the header that the bindings were generated from.
     header_version: String,
     driver: Driver,
 }
@@ -40,15 +40,15 @@ struct Report {
 #[derive(Debug, Serialize)]
 struct Library {
     path: Option<PathBuf>,
-    /// What led there.
+    /// The rule of the search that led to the library.
     source: String,
     version: String,
-    /// Where its communicators' buffers have to be: `device` or `host`.
+    /// The memory that its communicators work on: `device` or `host`.
     memory: String,
     unique_id: Check,
     missing_functions: Vec<Missing>,
-    /// Other libnccl files in this process, which may get mixed up with this one.
-    others_mapped: Vec<PathBuf>,
+    /// Other libnccl files in this process, whose symbols may interfere with this one's.
+    other_loaded_libraries: Vec<PathBuf>,
 }
 
 #[derive(Debug, Serialize)]
@@ -64,13 +64,13 @@ struct Missing {
     since: String,
 }
 
-/// NVIDIA's driver, without which NCCL has nothing to work on.
+/// NVIDIA's driver, which NCCL needs.
 #[derive(Debug, Serialize)]
 struct Driver {
     library: &'static str,
     loaded: bool,
     gpus: usize,
-    /// Why there is no GPU to use.
+    /// The reason why no GPU is available.
     problem: Option<String>,
 }
 
@@ -84,13 +84,13 @@ impl Report {
     fn new(loaded: Result<Nccl, LoadError>) -> Self {
         let (library, error, tried) = match &loaded {
             Ok(nccl) => {
-                let passed_over = match nccl.backend() {
+                let rejected = match nccl.backend() {
                     Backend::Loaded { rejected, .. } => rejected.iter().map(Tried::new).collect(),
                     _ => Vec::new(),
                 };
-                (Some(Library::new(nccl)), None, passed_over)
+                (Some(Library::new(nccl)), None, rejected)
             }
-            // Its text would list the attempts once more.
+            // The error's own text repeats the attempts.
             Err(LoadError::NotFound { attempts }) => {
                 let error = "no NCCL library could be loaded".into();
                 (None, Some(error), attempts.iter().map(Tried::new).collect())
@@ -100,7 +100,7 @@ impl Report {
         Self { library, error, tried, header_version: Version::HEADER.to_string(), driver: Driver::new() }
     }
 
-    /// For people: names on the left, findings on the right, one below the other.
+    /// Prints names on the left and findings on the right, one below the other.
     fn list(&self, out: &mut impl Write) -> IoResult<()> {
         let Self { library, error, tried, header_version, driver } = self;
         let mut entry = |name: &str, findings: Vec<String>| -> IoResult<()> {
@@ -121,7 +121,7 @@ impl Report {
                 .iter()
                 .map(|Missing { name, since }| format!("{name}, since {since}"));
             entry("missing functions", or_none(missing.collect()))?;
-            let others = library.others_mapped.iter().map(|path| path.display().to_string());
+            let others = library.other_loaded_libraries.iter().map(|path| path.display().to_string());
             entry("other copies", or_none(others.collect()))?;
         }
         entry("library", error.iter().map(|error| format!("none: {error}")).collect())?;
@@ -153,7 +153,7 @@ impl Library {
                 .map(|function| Missing { name: function.name, since: function.since.to_string() })
                 .collect(),
             unique_id: Check::new(nccl.unique_id()),
-            others_mapped: nccl.other_loaded_libraries(),
+            other_loaded_libraries: nccl.other_loaded_libraries(),
         }
     }
 }

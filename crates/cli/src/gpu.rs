@@ -1,29 +1,29 @@
-//! Whether there is an NVIDIA GPU to work on.
+//! NVIDIA GPUs of this machine.
 #![allow(unsafe_code)]
 
 use std::error::Error;
 
 use cudarc::driver::CudaContext;
 
-/// The NVIDIA driver's user part.
+/// The user-mode library of the NVIDIA driver.
 pub(crate) const DRIVER: &str = "libcuda.so.1";
 
-/// How many GPUs there are, at least one; or why there is none to use.
+/// Returns the number of GPUs, at least one, or the reason why there is none.
 pub(crate) fn count() -> Result<usize, String> {
     load_driver()?;
     match CudaContext::device_count() {
         Ok(count @ 1..) => Ok(count as usize),
-        Ok(_) => Err("the NVIDIA driver sees no GPU".into()),
+        Ok(_) => Err("the NVIDIA driver reports no GPU".into()),
         Err(error) => Err(format!("the NVIDIA driver cannot be used: {error}")),
     }
 }
 
-/// Whether the driver can be loaded; has to be known before cudarc is used, which panics without one.
+/// Loads the driver. Must succeed before any use of cudarc, which panics without a driver.
 pub(crate) fn load_driver() -> Result<(), String> {
-    // SAFETY: it is the system's driver under its official name, made to be loaded by any program.
+    // SAFETY: loading only runs the driver's initializers, which NVIDIA makes for any program.
     match unsafe { libloading::Library::new(DRIVER) } {
         Ok(library) => {
-            // Kept: it starts threads.
+            // Never unloaded: it starts threads.
             std::mem::forget(library);
             Ok(())
         }

@@ -1,4 +1,4 @@
-//! `nccl`: says what NCCL a system has, and measures it; without a GPU, on the CPU implementation.
+//! `nccl`: reports which NCCL a system has, and measures it or, without a GPU, the CPU implementation.
 #![deny(unsafe_code)]
 
 mod args;
@@ -20,7 +20,7 @@ fn main() -> ExitCode {
         Command::Doctor(arguments) => doctor::run(&arguments),
     };
     result.unwrap_or_else(|error| {
-        // Not `eprintln`, which panics where there is no stderr; and in one write, as ranks share it.
+        // `eprintln` panics without stderr; a single write, because ranks share stderr.
         let _ = std::io::stderr().write_all(format!("error: {error:#}\n").as_bytes());
         ExitCode::FAILURE
     })

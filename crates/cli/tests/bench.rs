@@ -1,4 +1,4 @@
-//! `nccl bench`, as a user runs it.
+//! Runs `nccl bench` as a user does.
 
 use std::process::{Command, Output};
 use std::time::{Duration, Instant};
@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 const OPERATIONS: [&str; 6] =
     ["all_reduce", "broadcast", "reduce", "all_gather", "reduce_scatter", "sendrecv"];
 
-/// On the CPU implementation, whatever the machine has.
+/// Runs `nccl bench` on the CPU implementation.
 fn bench(arguments: &str) -> Output {
     let mut command = Command::new(env!("CARGO_BIN_EXE_nccl"));
     command.args(["bench", "--cpu"]).args(arguments.split_whitespace());
@@ -17,7 +17,7 @@ fn text(bytes: &[u8]) -> String {
     String::from_utf8_lossy(bytes).into_owned()
 }
 
-/// The rows of a run that went well.
+/// Returns the rows of a run, which must succeed.
 fn rows(arguments: &str) -> Vec<Vec<String>> {
     let Output { status, stdout, stderr } = bench(arguments);
     let (stdout, stderr) = (text(&stdout), text(&stderr));
@@ -32,15 +32,15 @@ fn rows(arguments: &str) -> Vec<Vec<String>> {
     rows.map(|row| row.split_whitespace().map(ToOwned::to_owned).collect()).collect()
 }
 
-/// What a command line that cannot be is answered.
-fn refusal(arguments: &str) -> String {
+/// Returns the error message for a rejected command line.
+fn usage_error(arguments: &str) -> String {
     let Output { status, stderr, .. } = bench(arguments);
     assert_eq!(status.code(), Some(2), "{arguments}: {}", text(&stderr));
     text(&stderr).lines().next().unwrap_or_default().to_owned()
 }
 
 #[test]
-fn every_operation_with_threads() {
+fn bench_runs_every_operation_with_threads() {
     for operation in OPERATIONS {
         for ranks in 1..=3 {
             let rows = rows(&format!("{operation} --ranks {ranks} -b 1K -e 96K -f 8 -n 2 -w 1"));
@@ -55,7 +55,7 @@ fn every_operation_with_threads() {
 }
 
 #[test]
-fn every_operation_with_processes() {
+fn bench_runs_every_operation_with_processes() {
     for operation in OPERATIONS {
         let rows = rows(&format!("{operation} --ranks 2 --processes -b 1K -e 64K -f 8 -n 2 -w 1"));
         assert_eq!(rows.len(), 3, "{operation}");
@@ -68,7 +68,7 @@ const TYPES: [&str; 12] = [
 ];
 
 #[test]
-fn every_type_and_reduction() {
+fn bench_of_all_types_and_reductions_has_a_row_for_each() {
     const OPS: [&str; 5] = ["sum", "prod", "max", "min", "avg"];
     for ranks in [3, 4, 9] {
         let rows = rows(&format!("reduce_scatter --ranks {ranks} -d all -o all -b 20K -e 20K -n 1 -w 0"));
@@ -79,7 +79,7 @@ fn every_type_and_reduction() {
 }
 
 #[test]
-fn every_type_by_itself() {
+fn bench_runs_every_type_by_name() {
     for data_type in TYPES {
         let rows = rows(&format!("all_reduce --ranks 2 -d {data_type} -o avg -b 1K -e 1K -n 1 -w 0"));
         assert_eq!((rows.len(), &*rows[0][2], &*rows[0][3]), (1, data_type, "avg"));
@@ -91,7 +91,7 @@ fn every_type_by_itself() {
 }
 
 #[test]
-fn the_root_can_be_any_rank() {
+fn bench_accepts_any_rank_as_root() {
     for operation in ["broadcast", "reduce"] {
         for root in ["0", "2"] {
             assert_eq!(rows(&format!("{operation} --ranks 3 -r {root} -b 4K -e 4K"))[0][4], root);
@@ -100,7 +100,7 @@ fn the_root_can_be_any_rank() {
 }
 
 #[test]
-fn sizes_are_those_that_are_moved() {
+fn bench_reports_the_sizes_moved() {
     let sizes = |arguments| rows(arguments).into_iter().map(|row| (row[0].clone(), row[1].clone()));
     let expected = [("1000", "250"), ("2000", "500")].map(|(size, count)| (size.into(), count.into()));
     assert_eq!(sizes("all_reduce -b 1000 -e 2000 -i 1000").collect::<Vec<_>>(), expected);
@@ -109,7 +109,7 @@ fn sizes_are_those_that_are_moved() {
 }
 
 #[test]
-fn the_ranks_are_listed() {
+fn bench_lists_the_ranks_with_their_processes() {
     let pids = |arguments| {
         let stdout = text(&bench(arguments).stdout);
         let ranks = stdout.lines().filter(|line| line.starts_with("#  Rank "));
@@ -122,18 +122,18 @@ fn the_ranks_are_listed() {
 }
 
 #[test]
-fn what_is_not_checked_is_not_called_right() {
+fn bench_without_check_reports_na() {
     let Output { status, stdout, .. } = bench("all_reduce -b 1K -e 1K -c 0");
     assert!(status.success());
     assert!(!text(&stdout).contains("OK") && text(&stdout).contains("     N/A\n"), "{}", text(&stdout));
 }
 
 #[test]
-fn values_that_cannot_be() {
+fn bench_rejects_invalid_values() {
     for (arguments, problem) in [
         ("all_reduce --ranks 0", "'0' for '--ranks <N>': expected a whole number from 1 to 1024"),
         ("all_reduce --ranks -3", "'-3' for '--ranks <N>': expected a whole number from 1 to 1024"),
-        ("all_reduce --ranks 2 -r 2", "--root 2 is no rank: there are 2, from 0 to 1"),
+        ("all_reduce --ranks 2 -r 2", "--root 2 is not a rank: expected 0 to 1"),
         ("all_reduce -r -1", "'-1' for '--root <RANK>': expected a whole number from 0 to 1023"),
         ("all_reduce -b 64 -e 8", "--minbytes 64 is above --maxbytes 8"),
         ("all_reduce -b 0", "expected a number of bytes above 0, such as 8, 64K, 1M or 1G"),
@@ -149,29 +149,29 @@ fn values_that_cannot_be() {
         ("allreduce", "invalid value 'allreduce' for '<OPERATION>'"),
         ("all_reduce --library x", "'--library <PATH>'"),
     ] {
-        let refusal = refusal(arguments);
-        assert!(refusal.starts_with("error: ") && refusal.contains(problem), "{arguments}: {refusal}");
+        let error = usage_error(arguments);
+        assert!(error.starts_with("error: ") && error.contains(problem), "{arguments}: {error}");
     }
 }
 
-/// With an error of the rank, and only one, soon.
+/// Expects a single error, that of the rank, within seconds.
 #[test]
-fn a_rank_that_fails_ends_the_others() {
+fn failing_rank_ends_the_others() {
     for how in ["", "--processes"] {
         let start = Instant::now();
         let Output { status, stderr, .. } = bench(&format!("all_reduce --ranks 3 -e 8388608G {how}"));
         let stderr = text(&stderr);
         assert_eq!(status.code(), Some(1), "{stderr}");
         assert!(stderr.starts_with("error: rank ") && stderr.lines().count() == 1, "{stderr}");
-        assert!(stderr.contains("elements of float can be allocated"), "{stderr}");
+        assert!(stderr.contains("elements of float") && stderr.contains("cannot allocate "), "{stderr}");
         assert!(start.elapsed() < Duration::from_secs(10));
     }
 }
 
-/// One that is killed says nothing itself.
+/// Expects the launcher to report a rank that is killed.
 #[cfg(target_os = "linux")]
 #[test]
-fn a_rank_that_is_killed_ends_the_others() {
+fn killed_rank_ends_the_others() {
     use std::io::{BufRead, BufReader, Read};
     use std::process::Stdio;
 
@@ -179,7 +179,7 @@ fn a_rank_that_is_killed_ends_the_others() {
     command.args(["bench", "--cpu", "all_reduce", "--ranks", "3", "--processes", "-n", "1000000000"]);
     let mut parent =
         command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("the program starts");
-    // It stays open: ranks that nobody listens to would end by themselves.
+    // stdout stays open: otherwise the ranks would end with an error of their own.
     let mut lines = BufReader::new(parent.stdout.take().expect("it is piped")).lines().map_while(Result::ok);
     let rank = lines.by_ref().map(|line| line.split_whitespace().map(ToOwned::to_owned).collect::<Vec<_>>());
     let rank = rank
@@ -195,7 +195,7 @@ fn a_rank_that_is_killed_ends_the_others() {
 }
 
 #[test]
-fn without_nccl_it_says_what_it_runs_on() {
+fn bench_without_nccl_reports_the_cpu_implementation() {
     let mut command = Command::new(env!("CARGO_BIN_EXE_nccl"));
     command.args(["bench", "all_reduce", "-b", "8", "-e", "8"]).env("LIBNCCL_PATH", "/nonexistent");
     let Output { status, stdout, .. } = command.output().expect("the program starts");
@@ -203,14 +203,14 @@ fn without_nccl_it_says_what_it_runs_on() {
     assert_eq!(
         text(&stdout).lines().next(),
         Some(
-            "# no NCCL library found: running on the CPU implementation (host memory); `nccl doctor` says where \
-             it was looked for"
+            "# no NCCL library found: running on the CPU implementation (host memory); `nccl doctor` lists \
+             the search"
         )
     );
 }
 
 #[test]
-fn a_library_that_is_insisted_on_has_to_be_there() {
+fn bench_with_a_missing_named_library_is_an_error() {
     let mut command = Command::new(env!("CARGO_BIN_EXE_nccl"));
     command.args(["bench", "all_reduce", "--library", "/nonexistent"]);
     let Output { status, stderr, .. } = command.output().expect("the program starts");
@@ -219,7 +219,7 @@ fn a_library_that_is_insisted_on_has_to_be_there() {
 }
 
 #[test]
-fn has_a_version() {
+fn version_is_that_of_the_package() {
     let output =
         Command::new(env!("CARGO_BIN_EXE_nccl")).arg("--version").output().expect("the program starts");
     assert_eq!(text(&output.stdout), format!("nccl {}\n", env!("CARGO_PKG_VERSION")));

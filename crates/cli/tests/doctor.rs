@@ -1,4 +1,4 @@
-//! `nccl doctor`, as a user runs it.
+//! Runs `nccl doctor` as a user does.
 
 use std::process::{Command, Output};
 
@@ -15,17 +15,17 @@ fn json(output: &Output) -> Value {
 }
 
 #[test]
-fn without_a_library_it_lists_where_it_looked() {
+fn doctor_without_a_library_lists_the_search() {
     let output = doctor(&[], "/nonexistent");
     let text = String::from_utf8_lossy(&output.stdout);
     assert_eq!(output.status.code(), Some(1), "{text}");
-    let tried = text.lines().find(|line| line.starts_with("tried")).expect("it says what it tried");
+    let tried = text.lines().find(|line| line.starts_with("tried")).expect("it lists the search");
     assert!(tried.contains(" /nonexistent (LIBNCCL_PATH): "), "{text}");
     assert!(text.lines().any(|line| line.starts_with("library           none: ")), "{text}");
 }
 
 #[test]
-fn without_a_library_the_json_says_so() {
+fn doctor_json_without_a_library_has_the_error_and_the_search() {
     let output = doctor(&["--json"], "/nonexistent");
     assert_eq!(output.status.code(), Some(1));
     let report = json(&output);
@@ -39,7 +39,7 @@ fn without_a_library_the_json_says_so() {
 }
 
 #[test]
-fn a_named_library_is_the_only_one_tried() {
+fn doctor_with_a_named_library_tries_no_other() {
     let output = doctor(&["--json", "--library", "/nowhere/libnccl.so.2"], "/nonexistent");
     assert_eq!(output.status.code(), Some(1));
     let report = json(&output);
@@ -47,10 +47,10 @@ fn a_named_library_is_the_only_one_tried() {
     assert_eq!(report["tried"][0]["path"], "/nowhere/libnccl.so.2");
 }
 
-/// With the library that `LIBNCCL_TEST_LIBRARY` names.
+/// Runs with the library that `LIBNCCL_TEST_LIBRARY` names.
 #[test]
 #[ignore = "needs a real NCCL, named by LIBNCCL_TEST_LIBRARY"]
-fn a_real_library_is_described() {
+fn doctor_describes_a_real_library() {
     let library = std::env::var("LIBNCCL_TEST_LIBRARY").expect("LIBNCCL_TEST_LIBRARY names an NCCL library");
     let report = json(&doctor(&["--json", "--library", &library], "/nonexistent"));
     assert_eq!(report["error"], Value::Null);

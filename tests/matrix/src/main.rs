@@ -5,7 +5,7 @@
 
 mod checks;
 mod id_failure;
-mod traps;
+mod quirks;
 
 use std::process::ExitCode;
 
@@ -27,8 +27,8 @@ fn run(arguments: &[&str]) -> Result<(), String> {
     match *arguments {
         ["checks", release, library] => checks::run(&nccl, release, library),
         ["id-failure"] => id_failure::run(&nccl),
-        ["trap", name] => traps::run(&nccl, name)?,
-        _ => return Err("expected `checks RELEASE LIBRARY`, `id-failure` or `trap NAME`".into()),
+        ["quirk", name] => quirks::run(&nccl, name)?,
+        _ => return Err("expected `checks RELEASE LIBRARY`, `id-failure` or `quirk NAME`".into()),
     }
     Ok(())
 }

@@ -1,4 +1,4 @@
-//! The program in `tests/matrix`, in each way in which NCCL comes into a process.
+//! The builds of the program in `tests/matrix`: one loads NCCL, the others are linked with it.
 
 use std::env;
 use std::fs;
@@ -7,21 +7,21 @@ use std::process::Command;
 
 use anyhow::{Context, Result, bail};
 
-use crate::official;
+use crate::nvidia_packages;
 use crate::releases::{NEWEST, OLDEST};
 
-/// The program, built one way.
+/// A build of the program.
 #[derive(Debug)]
 pub(super) struct Program {
-    /// As messages call it.
+    /// The name in messages.
     pub(super) name: String,
     file: PathBuf,
-    /// The release that it is linked with, if it is.
+    /// The release that it is linked with, `None` if it loads the library.
     linked: Option<&'static str>,
 }
 
 impl Program {
-    /// With this library in the place of its own, and nothing else in its environment that could matter to NCCL.
+    /// Returns the command that runs the program with this library, in an environment without anything else.
     pub(super) fn command(&self, library: &Path) -> Command {
         let mut command = Command::new(&self.file);
         command.env_clear();
@@ -33,19 +33,19 @@ impl Program {
     }
 }
 
-/// Builds the program that loads, and those that are linked: with the newest release, and with the oldest.
+/// Builds the program that loads NCCL, and those that are linked with the newest and with the oldest release.
 pub(super) fn build(root: &Path) -> Result<Vec<Program>> {
     let target = env::var_os("CARGO_TARGET_DIR").map_or_else(|| root.join("target"), PathBuf::from);
     let target = std::path::absolute(target)?.join("matrix");
-    let ways = [
+    let builds = [
         ("loaded".to_string(), "dlopen", None),
         (format!("linked with {NEWEST}"), "link", Some(NEWEST)),
         (format!("linked with {OLDEST}"), "link", Some(OLDEST)),
     ];
     let mut programs = Vec::new();
-    for (name, feature, linked) in ways {
-        let built =
-            build_one(root, &target, feature, linked).with_context(|| format!("the program, {name}"))?;
+    for (name, feature, linked) in builds {
+        let built = build_one(root, &target, feature, linked)
+            .with_context(|| format!("the program that is {name}"))?;
         let file = target.join(name.replace(' ', "-"));
         fs::copy(&built, &file)
             .with_context(|| format!("cannot copy {} to {}", built.display(), file.display()))?;
@@ -62,10 +62,10 @@ fn build_one(root: &Path, target: &Path, feature: &str, linked: Option<&str>) ->
         cargo.env_remove(variable);
     }
     if let Some(release) = linked {
-        cargo.env("NCCL_LIB_DIR", official::obtain(release)?.join("lib"));
+        cargo.env("NCCL_LIB_DIR", nvidia_packages::obtain(release)?.join("lib"));
     }
     if !cargo.status().context("cannot run cargo")?.success() {
-        bail!("tests/matrix does not build");
+        bail!("cannot build tests/matrix");
     }
     Ok(target.join("debug/matrix"))
 }

@@ -1,143 +1,28 @@
-//! What the ranks send, and so what they must receive, to the bit.
+//! The data that ranks send, and the exact results that they must receive.
 
-use libnccl::{Element, ReduceOp};
+use libnccl::ReduceOp;
 
-/// A type that can be measured.
-pub(crate) trait Number: Element + PartialEq {
-    /// All whole numbers up to this one are values of the type. Integers hold all, as they wrap.
-    const WHOLE: i64;
-    /// As many times can 1 be doubled.
-    const DOUBLINGS: usize;
+use super::number::Number;
+use super::pattern::{PERIOD, Pattern};
 
-    /// Integers wrap.
-    fn from_integer(value: i64) -> Self;
-
-    /// `value / divisor` as NCCL averages: truncated for integers; for others multiplied by the inverse, each
-    /// rounded to the type. The value is a power of two.
-    fn quotient(value: i64, divisor: usize) -> Self;
-}
-
-macro_rules! integers {
-    ($($type:ty)*) => {$(
-        impl Number for $type {
-            const WHOLE: i64 = i64::MAX;
-            const DOUBLINGS: usize = usize::MAX;
-
-            fn from_integer(value: i64) -> Self {
-                value as Self
-            }
-
-            fn quotient(value: i64, divisor: usize) -> Self {
-                (value / divisor as i64) as Self
-            }
-        }
-    )*};
-}
-
-macro_rules! floats {
-    ($($type:ty)*) => {$(
-        impl Number for $type {
-            const WHOLE: i64 = 1 << <$type>::MANTISSA_DIGITS;
-            const DOUBLINGS: usize = <$type>::MAX_EXP as usize - 1;
-
-            fn from_integer(value: i64) -> Self {
-                value as Self
-            }
-
-            fn quotient(value: i64, divisor: usize) -> Self {
-                value as Self * (1.0 / divisor as Self)
-            }
-        }
-    )*};
-}
-
-/// With the bits of the mantissa, of which one is not written down, and the greatest exponent.
-macro_rules! narrow_floats {
-    ($($type:ty: $mantissa:literal, $exponent:literal;)*) => {$(
-        impl Number for $type {
-            const WHOLE: i64 = 1 << $mantissa;
-            const DOUBLINGS: usize = $exponent;
-
-            fn from_integer(value: i64) -> Self {
-                Self::from_f32(value as f32)
-            }
-
-            fn quotient(value: i64, divisor: usize) -> Self {
-                let inverse = Self::from_f32(1.0 / divisor as f32);
-                Self::from_f32(value as f32 * inverse.to_f32())
-            }
-        }
-    )*};
-}
-
-integers!(i8 u8 i32 u32 i64 u64);
-floats!(f32 f64);
-narrow_floats! {
-    half::f16: 11, 15;
-    half::bf16: 8, 127;
-    float8::F8E4M3: 4, 8;
-    float8::F8E5M2: 3, 15;
-}
-
-/// Elements that repeat.
+/// The data of one operation on all ranks.
 ///
-/// The period is a prime: a block that ends up at another block's place does not look right, as blocks begin at
-/// multiples of powers of two.
-#[derive(Debug, Clone)]
-pub(crate) struct Pattern<T>(Vec<T>);
-
-const PERIOD: usize = 1021;
-
-/// Elements to write or to read at a time, so that large buffers need no copy as large. A multiple of the period.
-pub(crate) const BLOCK: usize = 1024 * PERIOD;
-
-impl<T: Number> Pattern<T> {
-    fn new(element: impl Fn(usize) -> T) -> Self {
-        Self((0..PERIOD).map(element).collect())
-    }
-
-    /// What a buffer holds where nothing has been received: a value that is not sent, nor is its combination.
-    pub(crate) fn untouched() -> Self {
-        Self::new(|_| T::from_integer(-1))
-    }
-
-    /// The same elements from number `start` on.
-    pub(crate) fn from(mut self, start: usize) -> Self {
-        self.0.rotate_left(start % PERIOD);
-        self
-    }
-
-    /// The first elements: as many as are asked for or, of more, [`BLOCK`], after which all begins anew.
-    pub(crate) fn block(&self, count: usize) -> Vec<T> {
-        let count = count.min(BLOCK);
-        let mut block = self.0.repeat(count.div_ceil(PERIOD));
-        block.truncate(count);
-        block
-    }
-
-    /// How many elements are not what they should be.
-    pub(crate) fn wrong(&self, buffer: &[T]) -> usize {
-        let wrong = |chunk: &[T]| chunk.iter().zip(&self.0).filter(|(is, should)| is != should).count();
-        buffer.chunks(PERIOD).map(wrong).sum()
-    }
-}
-
-/// One operation's data on all ranks.
-///
-/// Every value, result and intermediate result is exact in every type, in whatever order the ranks are combined.
+/// All values, results and intermediate results are exact in every type, for any order of the ranks.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Data {
     pub(crate) op: ReduceOp,
     pub(crate) ranks: usize,
-    /// Differs from one operation to the next.
+    /// A number that changes with each operation.
     pub(crate) seed: usize,
 }
 
 impl Data {
+    /// Returns the elements that a rank sends.
     pub(crate) fn sent<T: Number>(&self, rank: usize) -> Pattern<T> {
         Pattern::new(|index| T::from_integer(self.value::<T>(rank, index)))
     }
 
+    /// Returns the reduction of all ranks' elements.
     pub(crate) fn reduced<T: Number>(&self) -> Pattern<T> {
         Pattern::new(|index| {
             let values = (0..self.ranks).map(|rank| self.value::<T>(rank, index));
@@ -156,13 +41,13 @@ impl Data {
         let number = ((seed * ranks + rank) * PERIOD + index) as u64;
         // Fibonacci hashing: the upper bits of the product look random.
         let random = (number.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 58) as i64;
-        // As each rank has its turn, a missing one is noticed.
+        // Each rank has its turn, so a missing contribution is noticed.
         let has_turn = (index + seed) % ranks == rank;
         match op {
-            // A float's exponent holds this product, and so does an i64.
+            // The product is exact in the type and in an i64.
             ReduceOp::Prod => 1 + i64::from(rank < T::DOUBLINGS.min(32) && random % 2 == 1),
-            // NCCL multiplies floats by 1/ranks first, which is inexact. Times a power of two it stays as it is,
-            // and so it does in a sum with zeros.
+            // NCCL multiplies floats by 1/ranks first, which is inexact. The product with a power of two and the sum
+            // with zeros add no further rounding.
             ReduceOp::Avg if has_turn => 1 << (random % 7),
             ReduceOp::Avg => 0,
             ReduceOp::Sum => match T::WHOLE / ranks as i64 {
@@ -181,12 +66,14 @@ mod tests {
     use half::{bf16, f16};
     use libnccl::ReduceOp;
 
-    use super::{BLOCK, Data, Number, PERIOD, Pattern};
+    use super::Data;
+    use crate::bench::number::Number;
+    use crate::bench::pattern::{BLOCK, PERIOD, Pattern};
 
     const COUNT: usize = 3 * PERIOD + 7;
 
     #[test]
-    fn wrong_elements_are_counted() {
+    fn wrong_elements_of_a_pattern_are_counted() {
         let pattern = Data { op: ReduceOp::Sum, ranks: 3, seed: 1 }.reduced::<f32>();
         let mut buffer = pattern.block(COUNT);
         assert_eq!(pattern.wrong(&buffer), 0);
@@ -202,7 +89,7 @@ mod tests {
     }
 
     #[test]
-    fn ranks_and_operations_send_different_data() {
+    fn data_differs_between_ranks_and_operations() {
         for op in ReduceOp::ALL {
             let data = |seed| Data { op, ranks: 4, seed };
             let first = data(0).sent::<i32>(0).block(COUNT);
@@ -212,8 +99,8 @@ mod tests {
         }
     }
 
-    /// NCCL's arithmetic, in one order of the ranks and in the other.
-    fn reduced<T: Number>(data: Data, combine: impl Fn(T, T) -> T, scale: impl Fn(T) -> T) {
+    /// Compares the expected reduction with NCCL's arithmetic in both orders of the ranks.
+    fn check_reduced<T: Number>(data: Data, combine: impl Fn(T, T) -> T, scale: impl Fn(T) -> T) {
         let expected = data.reduced::<T>();
         let sent: Vec<Vec<T>> = (0..data.ranks).map(|rank| data.sent(rank).block(COUNT)).collect();
         for backwards in [false, true] {
@@ -234,38 +121,42 @@ mod tests {
     }
 
     #[test]
-    fn expectations_are_nccls_results() {
+    fn expected_results_are_those_of_nccls_arithmetic() {
         for ranks in [1, 2, 3, 5, 7, 64] {
             let data = |op| Data { op, ranks, seed: 5 };
-            reduced::<i8>(data(ReduceOp::Sum), i8::wrapping_add, |x| x);
-            reduced::<u8>(data(ReduceOp::Prod), u8::wrapping_mul, |x| x);
-            reduced::<i32>(data(ReduceOp::Prod), i32::wrapping_mul, |x| x);
-            reduced::<u64>(data(ReduceOp::Max), u64::max, |x| x);
-            reduced::<i8>(data(ReduceOp::Min), i8::min, |x| x);
-            reduced::<f32>(data(ReduceOp::Sum), |a, b| a + b, |x| x);
-            reduced::<f32>(data(ReduceOp::Prod), |a, b| a * b, |x| x);
-            reduced::<f32>(data(ReduceOp::Avg), |a, b| a + b, |x| x * (1.0 / ranks as f32));
-            reduced::<f64>(data(ReduceOp::Avg), |a, b| a + b, |x| x * (1.0 / ranks as f64));
-            narrow::<f16>(data, f16::to_f32, f16::from_f32);
-            narrow::<bf16>(data, bf16::to_f32, bf16::from_f32);
-            // So narrow that the average over 64 may be 0.
-            narrow::<F8E4M3>(data, |x| x.to_f32(), F8E4M3::from_f32);
-            narrow::<F8E5M2>(data, |x| x.to_f32(), F8E5M2::from_f32);
+            check_reduced::<i8>(data(ReduceOp::Sum), i8::wrapping_add, |x| x);
+            check_reduced::<u8>(data(ReduceOp::Prod), u8::wrapping_mul, |x| x);
+            check_reduced::<i32>(data(ReduceOp::Prod), i32::wrapping_mul, |x| x);
+            check_reduced::<u64>(data(ReduceOp::Max), u64::max, |x| x);
+            check_reduced::<i8>(data(ReduceOp::Min), i8::min, |x| x);
+            check_reduced::<f32>(data(ReduceOp::Sum), |a, b| a + b, |x| x);
+            check_reduced::<f32>(data(ReduceOp::Prod), |a, b| a * b, |x| x);
+            check_reduced::<f32>(data(ReduceOp::Avg), |a, b| a + b, |x| x * (1.0 / ranks as f32));
+            check_reduced::<f64>(data(ReduceOp::Avg), |a, b| a + b, |x| x * (1.0 / ranks as f64));
+            check_narrow::<f16>(data, f16::to_f32, f16::from_f32);
+            check_narrow::<bf16>(data, bf16::to_f32, bf16::from_f32);
+            // The average over 64 ranks may underflow to 0 in these types.
+            check_narrow::<F8E4M3>(data, |x| x.to_f32(), F8E4M3::from_f32);
+            check_narrow::<F8E5M2>(data, |x| x.to_f32(), F8E5M2::from_f32);
         }
     }
 
-    /// Rounded after each step.
-    fn narrow<T: Number>(data: impl Fn(ReduceOp) -> Data, widen: fn(T) -> f32, round: fn(f32) -> T) {
+    /// Checks all reductions of a type that is rounded after each step.
+    fn check_narrow<T: Number>(data: impl Fn(ReduceOp) -> Data, widen: fn(T) -> f32, round: fn(f32) -> T) {
         let inverse = widen(round(1.0 / data(ReduceOp::Avg).ranks as f32));
-        reduced::<T>(data(ReduceOp::Sum), |a, b| round(widen(a) + widen(b)), |x| x);
-        reduced::<T>(data(ReduceOp::Prod), |a, b| round(widen(a) * widen(b)), |x| x);
-        reduced::<T>(data(ReduceOp::Max), |a, b| round(widen(a).max(widen(b))), |x| x);
-        reduced::<T>(data(ReduceOp::Min), |a, b| round(widen(a).min(widen(b))), |x| x);
-        reduced::<T>(data(ReduceOp::Avg), |a, b| round(widen(a) + widen(b)), |x| round(widen(x) * inverse));
+        check_reduced::<T>(data(ReduceOp::Sum), |a, b| round(widen(a) + widen(b)), |x| x);
+        check_reduced::<T>(data(ReduceOp::Prod), |a, b| round(widen(a) * widen(b)), |x| x);
+        check_reduced::<T>(data(ReduceOp::Max), |a, b| round(widen(a).max(widen(b))), |x| x);
+        check_reduced::<T>(data(ReduceOp::Min), |a, b| round(widen(a).min(widen(b))), |x| x);
+        check_reduced::<T>(
+            data(ReduceOp::Avg),
+            |a, b| round(widen(a) + widen(b)),
+            |x| round(widen(x) * inverse),
+        );
     }
 
     #[test]
-    fn integer_averages_are_truncated() {
+    fn averages_of_integers_are_truncated() {
         let data = Data { op: ReduceOp::Avg, ranks: 3, seed: 2 };
         let sums = (0..PERIOD).map(|index| (0..3).map(|rank| data.value::<i8>(rank, index)).sum::<i64>());
         let averages: Vec<i8> = sums.map(|sum| (sum as i8) / 3).collect();

@@ -1,4 +1,4 @@
-//! Starts the ranks, as threads or as processes. The first error of any of them ends them all.
+//! Starts the ranks as threads or as processes. The first error of a rank ends all ranks.
 
 use std::env;
 use std::io::{BufRead, BufReader, PipeReader, Write, stderr};
@@ -14,7 +14,8 @@ use libnccl::{Nccl, UniqueId};
 use super::parameters::Parameters;
 use super::rank;
 
-/// What makes a process a rank: its number, and the id, which is a secret and so no argument that all can see.
+/// Environment variables that make a process a rank: the rank, and the id. The id is a secret, and command lines are
+/// visible to all users.
 const RANK: &str = "LIBNCCL_BENCH_RANK";
 const ID: &str = "LIBNCCL_BENCH_ID";
 
@@ -25,55 +26,58 @@ pub(crate) fn threads(nccl: &Nccl, id: &UniqueId, ranks: usize, parameters: &[Pa
         let (nccl, id, parameters, sender) = (nccl.clone(), *id, parameters.to_vec(), sender.clone());
         let run = move || {
             let outcome = catch_unwind(AssertUnwindSafe(|| rank::run(&nccl, &id, rank, &parameters)));
-            // No one listens any more if another rank has failed.
+            // The receiver is gone if another rank has failed.
             let _ = sender.send(outcome.unwrap_or_else(|_| Err(anyhow!("rank {rank} panicked"))));
         };
-        // Not scoped: after an error, the other threads may wait in NCCL for ever.
-        thread::Builder::new().name(format!("rank {rank}")).spawn(run).context("no thread for a rank")?;
+        // Not scoped: after an error, the other threads may block in NCCL forever.
+        thread::Builder::new()
+            .name(format!("rank {rank}"))
+            .spawn(run)
+            .context("cannot start a thread for a rank")?;
     }
     drop(sender);
     outcomes.iter().collect()
 }
 
-/// Runs the ranks as processes: this program again, with the same arguments.
+/// Runs the ranks as processes of this program, with the same arguments.
 pub(crate) fn processes(id: &UniqueId, ranks: usize) -> Result<()> {
-    const PAUSE: Duration = Duration::from_millis(20);
-    const LAST_WORDS: Duration = Duration::from_secs(1);
+    const POLL_INTERVAL: Duration = Duration::from_millis(20);
+    const ERROR_TIMEOUT: Duration = Duration::from_secs(1);
 
-    // One pipe for all, so that what was written first is read first.
-    let (output, input) = std::io::pipe().context("no pipe for the ranks' errors")?;
+    // One pipe for all ranks, so that errors arrive in the order in which they were written.
+    let (output, input) = std::io::pipe().context("cannot create a pipe for the ranks' errors")?;
     let mut processes = Processes(Vec::new());
     for rank in 0..ranks {
         let mut command = Command::new(env::current_exe()?);
         command.args(env::args_os().skip(1));
         command.env(RANK, rank.to_string()).env(ID, id.to_string()).stderr(input.try_clone()?);
-        processes.0.push(command.spawn().context("no process for a rank")?);
+        processes.0.push(command.spawn().context("cannot start a process for a rank")?);
     }
     drop(input);
     let (sender, errors) = channel();
     thread::Builder::new().spawn(move || forward(output, &sender))?;
     loop {
         let error = errors.try_recv();
-        // Looked at after: a rank that others complain about may have been killed.
+        // The state is read after the error: a rank that was killed is the cause of the others' errors.
         match (processes.state()?, error) {
-            (State::Killed(how), _) => bail!(how),
+            (State::Killed(reason), _) => bail!(reason),
             (_, Ok(error)) => bail!(error),
-            (State::Failed(how), _) => bail!(errors.recv_timeout(LAST_WORDS).unwrap_or(how)),
-            (State::Running, _) => thread::sleep(PAUSE),
-            (State::Ended, _) => return Ok(()),
+            (State::Failed(reason), _) => bail!(errors.recv_timeout(ERROR_TIMEOUT).unwrap_or(reason)),
+            (State::Running, _) => thread::sleep(POLL_INTERVAL),
+            (State::Succeeded, _) => return Ok(()),
         }
     }
 }
 
-/// If this process is a rank of another: what to join.
+/// Returns the id and the rank if this process was started as a rank.
 pub(crate) fn launched() -> Result<Option<(UniqueId, usize)>> {
     let (Ok(rank), Ok(id)) = (env::var(RANK), env::var(ID)) else { return Ok(None) };
-    let rank = rank.parse().with_context(|| format!("{RANK}={rank} is no rank"))?;
-    let id = id.parse().with_context(|| format!("{ID} is no id"))?;
+    let rank = rank.parse().with_context(|| format!("invalid rank {RANK}={rank}"))?;
+    let id = id.parse().with_context(|| format!("invalid id in {ID}"))?;
     Ok(Some((id, rank)))
 }
 
-/// Passes on what the ranks write, but for their errors: the first is `sender`'s, the others are its consequences.
+/// Sends the ranks' errors to `sender`, and writes their other lines to stderr.
 fn forward(output: PipeReader, sender: &Sender<String>) {
     for line in BufReader::new(output).split(b'\n').map_while(Result::ok) {
         let line = String::from_utf8_lossy(&line);
@@ -84,29 +88,30 @@ fn forward(output: PipeReader, sender: &Sender<String>) {
     }
 }
 
-/// Killed, if they still run, when dropped.
+/// The processes of the ranks. Dropping kills those that still run.
 struct Processes(Vec<Child>);
 
-/// How a process is; of several, the greatest counts.
+/// The state of a process. That of several processes is their maximum.
 #[derive(PartialEq, Eq, PartialOrd, Ord)]
 enum State {
-    Ended,
+    Succeeded,
     Running,
-    /// It says why itself.
+    /// Exited with a failure, having printed the error.
     Failed(String),
+    /// Killed by a signal.
     Killed(String),
 }
 
 impl Processes {
     fn state(&mut self) -> Result<State> {
-        let mut worst = State::Ended;
+        let mut worst = State::Succeeded;
         for (rank, process) in self.0.iter_mut().enumerate() {
             let state = match process.try_wait()? {
-                Some(status) if status.success() => State::Ended,
+                Some(status) if status.success() => State::Succeeded,
                 None => State::Running,
                 Some(status) => {
-                    let how = format!("rank {rank} ended: {status}");
-                    if status.code().is_some() { State::Failed(how) } else { State::Killed(how) }
+                    let reason = format!("rank {rank} ended: {status}");
+                    if status.code().is_some() { State::Failed(reason) } else { State::Killed(reason) }
                 }
             };
             worst = worst.max(state);
@@ -118,7 +123,7 @@ impl Processes {
 impl Drop for Processes {
     fn drop(&mut self) {
         for process in &mut self.0 {
-            // An error means that it has ended.
+            // An error means that the process has already ended.
             let _ = process.kill();
             let _ = process.wait();
         }

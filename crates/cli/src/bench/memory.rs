@@ -1,4 +1,4 @@
-//! The one place that knows whether a rank works on host or on device memory.
+//! Buffers in host or device memory. No other module distinguishes the two.
 #![allow(unsafe_code)]
 
 use std::borrow::Cow;
@@ -11,29 +11,30 @@ use cudarc::driver::sys::{CUdeviceptr, CUresult, cuStreamQuery};
 use cudarc::driver::{CudaContext, CudaStream, result};
 use libnccl::{Communicator, DeviceSlice, DeviceSliceMut, ResultCode, StreamRef};
 
-use super::data::{BLOCK, Number, Pattern};
+use super::number::Number;
+use super::pattern::{BLOCK, Pattern};
 
-/// Where a rank's buffers are.
+/// The memory of a rank's buffers.
 pub(crate) enum Memory {
     Host,
-    /// The device's, with the stream that all work is ordered on.
+    /// Device memory, with the stream on which all work is ordered.
     ///
-    /// Nothing of it is ever freed: that would wait for work on it, which after an error of another rank may
-    /// never end. It is needed until the program ends anyway.
+    /// Neither is ever freed: that would wait for work on the stream, which may never finish after an error of another
+    /// rank. The program needs both until its end anyway.
     Device(&'static CudaStream),
 }
 
-/// Elements in it.
+/// A buffer in a rank's memory.
 pub(crate) enum Buffer<T> {
     Host(Vec<T>),
     Device { pointer: CUdeviceptr, length: usize, stream: &'static CudaStream },
 }
 
-const BEYOND: &str = "a part of a buffer beyond its end";
+const OUT_OF_RANGE: &str = "the range exceeds the buffer";
 
 impl Memory {
-    /// The memory of one rank; GPUs are dealt out in turn. To be called on the rank's own thread, whose current
-    /// device it sets.
+    /// Returns the memory of a rank; ranks are assigned to GPUs round-robin. Must be called on the rank's own thread,
+    /// whose current device it sets.
     pub(crate) fn of(rank: usize, gpus: usize) -> Result<Self> {
         if gpus == 0 {
             return Ok(Self::Host);
@@ -44,16 +45,18 @@ impl Memory {
         Ok(Self::Device(Box::leak(Box::new(stream))))
     }
 
+    /// Returns the stream for NCCL's operations.
     pub(crate) fn stream(&self) -> StreamRef<'static> {
         match self {
             Self::Host => StreamRef::DEFAULT,
-            // SAFETY: a stream of the rank's device, and never destroyed.
+            // SAFETY: the stream belongs to the rank's device and is never destroyed.
             Self::Device(stream) => unsafe { StreamRef::from_raw(stream.cu_stream().cast()) },
         }
     }
 
+    /// Allocates a buffer of `length` elements.
     pub(crate) fn buffer<T: Number>(&self, length: usize) -> Result<Buffer<T>> {
-        let too_large = || format!("no {length} elements of {} can be allocated", T::DATA_TYPE);
+        let too_large = || format!("cannot allocate {length} elements of {}", T::DATA_TYPE);
         match *self {
             Self::Host => {
                 let mut elements = Vec::new();
@@ -63,19 +66,19 @@ impl Memory {
             }
             Self::Device(stream) => {
                 let bytes = length.checked_mul(size_of::<T>()).with_context(too_large)?;
-                // SAFETY: the thread's context is the stream's; CUDA refuses only an empty buffer. Memory without
-                // stream order, as NCCL lets other devices read and write it.
+                // SAFETY: the thread's current context is the stream's, and the size is not 0. Not stream-ordered
+                // memory, because NCCL lets other devices access it.
                 let pointer = unsafe { result::malloc_sync(bytes.max(1)) }.with_context(too_large)?;
                 Ok(Buffer::Device { pointer, length, stream })
             }
         }
     }
 
-    /// Waits until the work has run; an error if the communicator finds out that it never will.
+    /// Waits until all work has finished. Fails if the communicator reports an error.
     pub(crate) fn synchronize(&self, communicator: &Communicator) -> Result<()> {
         let Self::Device(stream) = self else { return Ok(()) };
         loop {
-            // SAFETY: a live stream of the thread's context.
+            // SAFETY: the stream is never destroyed and belongs to the thread's current context.
             match unsafe { cuStreamQuery(stream.cu_stream()) } {
                 CUresult::CUDA_SUCCESS => return Ok(()),
                 CUresult::CUDA_ERROR_NOT_READY => {}
@@ -88,7 +91,7 @@ impl Memory {
         }
     }
 
-    /// What nccl-tests says of a device.
+    /// Returns the description of the device in nccl-tests' format.
     pub(crate) fn describe(&self) -> Result<String> {
         let Self::Device(stream) = self else { return Ok("[host memory]".into()) };
         let context: &Arc<CudaContext> = stream.context();
@@ -100,25 +103,25 @@ impl Memory {
 }
 
 impl<T: Number> Buffer<T> {
-    /// Lays a pattern over a part. No work may be under way on the buffer.
+    /// Fills a range with a pattern. No work may be in flight on the buffer.
     pub(crate) fn fill(&mut self, part: Range<usize>, pattern: &Pattern<T>) -> Result<()> {
         let block = pattern.block(part.len());
         blocks(part).try_for_each(|part| self.write(part.start, &block[..part.len()]))
     }
 
-    /// How many elements of a part do not follow a pattern. No work may be under way on the buffer.
+    /// Returns the number of elements of a range that differ from a pattern. No work may be in flight on the buffer.
     pub(crate) fn wrong(&self, part: Range<usize>, pattern: &Pattern<T>) -> Result<usize> {
         blocks(part).map(|part| Ok(pattern.wrong(&self.read(part)?))).sum()
     }
 
-    /// Copies `elements` to the place from `start` on. No work may be under way on the buffer.
+    /// Copies `elements` into the buffer from `start` on. No work may be in flight on the buffer.
     pub(crate) fn write(&mut self, start: usize, elements: &[T]) -> Result<()> {
         let part = start..start + elements.len();
         match self {
-            Self::Host(own) => own.get_mut(part).context(BEYOND)?.copy_from_slice(elements),
+            Self::Host(own) => own.get_mut(part).context(OUT_OF_RANGE)?.copy_from_slice(elements),
             Self::Device { pointer, length, stream, .. } => {
-                ensure!(part.end <= *length, BEYOND);
-                // SAFETY: the part is within the buffer, and both live until the copy has been waited for.
+                ensure!(part.end <= *length, OUT_OF_RANGE);
+                // SAFETY: the range is within the buffer, and both live until the synchronization below.
                 unsafe {
                     result::memcpy_htod_async(address::<T>(*pointer, start), elements, stream.cu_stream())
                 }?;
@@ -128,12 +131,12 @@ impl<T: Number> Buffer<T> {
         Ok(())
     }
 
-    /// A part of what the buffer holds. No work may be under way on it.
+    /// Returns the elements of a range. No work may be in flight on the buffer.
     pub(crate) fn read(&self, part: Range<usize>) -> Result<Cow<'_, [T]>> {
         match self {
-            Self::Host(own) => Ok(Cow::Borrowed(own.get(part).context(BEYOND)?)),
+            Self::Host(own) => Ok(Cow::Borrowed(own.get(part).context(OUT_OF_RANGE)?)),
             &Self::Device { pointer, length, stream } => {
-                ensure!(part.end <= length, BEYOND);
+                ensure!(part.end <= length, OUT_OF_RANGE);
                 let mut elements = vec![T::from_integer(0); part.len()];
                 let start = address::<T>(pointer, part.start);
                 // SAFETY: as in `write`.
@@ -144,26 +147,26 @@ impl<T: Number> Buffer<T> {
         }
     }
 
-    /// The first `count` elements, for NCCL to read.
+    /// Returns the first `count` elements for NCCL to read.
     pub(crate) fn first(&self, count: usize) -> DeviceSlice<'_, T> {
         match self {
             Self::Host(own) => own[..count.min(own.len())].into(),
-            // SAFETY: so much memory is there, for ever; between the copies above only NCCL's operations use it,
-            // and all are on one stream.
+            // SAFETY: the memory is never freed; apart from the copies above, only NCCL's operations access it, all
+            // of them on one stream.
             Self::Device { pointer, length, .. } => unsafe {
                 DeviceSlice::from_raw_parts(*pointer as *const T, count.min(*length))
             },
         }
     }
 
-    /// The first `count` elements, for NCCL to write.
+    /// Returns the first `count` elements for NCCL to write.
     pub(crate) fn first_mut(&mut self, count: usize) -> DeviceSliceMut<'_, T> {
         match self {
             Self::Host(own) => {
                 let count = count.min(own.len());
                 (&mut own[..count]).into()
             }
-            // SAFETY: as above.
+            // SAFETY: as in `first`, and the borrow is exclusive.
             Self::Device { pointer, length, .. } => unsafe {
                 DeviceSliceMut::from_raw_parts(*pointer as *mut T, count.min(*length))
             },
@@ -171,7 +174,7 @@ impl<T: Number> Buffer<T> {
     }
 }
 
-/// Of element `index`, for the driver.
+/// Returns the device address of element `index`.
 fn address<T>(pointer: CUdeviceptr, index: usize) -> CUdeviceptr {
     pointer + (index * size_of::<T>()) as CUdeviceptr
 }
@@ -188,7 +191,7 @@ mod tests {
     use crate::bench::data::Data;
 
     #[test]
-    fn parts_of_several_blocks() {
+    fn ranges_of_several_blocks_are_filled_and_compared() {
         let pattern = Data { op: ReduceOp::Sum, ranks: 2, seed: 3 }.sent::<u8>(1);
         let mut buffer = Memory::Host.buffer(2 * BLOCK + 5).unwrap();
         buffer.fill(1..2 * BLOCK + 5, &pattern).unwrap();
@@ -200,7 +203,7 @@ mod tests {
     }
 
     #[test]
-    fn beyond_the_end_is_an_error() {
+    fn ranges_beyond_the_end_are_errors() {
         let mut buffer = Memory::Host.buffer::<f32>(4).unwrap();
         assert!(buffer.write(3, &[1.0, 2.0]).is_err());
         assert!(buffer.read(3..5).is_err());

@@ -1,9 +1,11 @@
-//! `nccl bench`: nccl-tests' measurements, without MPI and a CUDA toolkit, and where need be without a GPU.
+//! `nccl bench`: the measurements of nccl-tests, without MPI or a CUDA toolkit, on GPUs or on the CPU.
 
 mod data;
 mod launch;
 mod memory;
+mod number;
 mod parameters;
+mod pattern;
 mod rank;
 mod shape;
 mod table;
@@ -20,9 +22,10 @@ use crate::args::BenchArguments;
 use crate::{gpu, library};
 use parameters::Parameters;
 
+/// Measures the operation that the arguments select.
 pub(crate) fn run(arguments: &BenchArguments) -> Result<ExitCode> {
     let launched = launch::launched()?;
-    let Implementation { nccl, gpus, instead_of } = implementation(arguments)?;
+    let Implementation { nccl, gpus, fallback } = implementation(arguments)?;
     let parameters = Parameters::new(arguments, gpus).unwrap_or_else(|problem| {
         let mut command = BenchArguments::augment_args(clap::Command::new("nccl bench"));
         command.error(ErrorKind::ValueValidation, problem).exit()
@@ -31,8 +34,8 @@ pub(crate) fn run(arguments: &BenchArguments) -> Result<ExitCode> {
         rank::run(&nccl, &id, rank, &parameters)?;
         return Ok(ExitCode::SUCCESS);
     }
-    if let Some(why) = instead_of {
-        writeln!(std::io::stdout(), "# {why}")?;
+    if let Some(reason) = fallback {
+        writeln!(std::io::stdout(), "# {reason}")?;
     }
     let id = nccl.unique_id()?;
     let ranks = parameters.first().map_or(0, |parameters| parameters.ranks);
@@ -44,20 +47,22 @@ pub(crate) fn run(arguments: &BenchArguments) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
+/// The implementation of NCCL to measure.
 struct Implementation {
     nccl: Nccl,
-    /// 0: it works on host memory.
+    /// The number of GPUs, 0 for host memory.
     gpus: usize,
-    /// Why it is not the one that one would expect.
-    instead_of: Option<String>,
+    /// The reason why it is the CPU implementation, unless the user asked for that.
+    fallback: Option<String>,
 }
 
-/// NCCL if it is there and has something to work on, else the CPU implementation; or what the user insists on.
+/// Returns the implementation that the user selected, or else NCCL if it is available with a GPU, or else the CPU
+/// implementation.
 fn implementation(arguments: &BenchArguments) -> Result<Implementation> {
     let path = arguments.library.as_deref();
-    let cpu = |instead_of| Ok(Implementation { nccl: libnccl_cpu::nccl(), gpus: 0, instead_of });
-    let instead = |why: &str, hint: &str| {
-        cpu(Some(format!("{why}: running on the CPU implementation (host memory){hint}")))
+    let cpu = |fallback| Ok(Implementation { nccl: libnccl_cpu::nccl(), gpus: 0, fallback });
+    let fallback = |reason: &str, hint: &str| {
+        cpu(Some(format!("{reason}: running on the CPU implementation (host memory){hint}")))
     };
     if arguments.cpu {
         return cpu(None);
@@ -65,16 +70,16 @@ fn implementation(arguments: &BenchArguments) -> Result<Implementation> {
     let nccl = match library::load(path) {
         Ok(nccl) => nccl,
         Err(error) if path.is_some() => return Err(error.into()),
-        Err(_) => return instead("no NCCL library found", "; `nccl doctor` says where it was looked for"),
+        Err(_) => return fallback("no NCCL library found", "; `nccl doctor` lists the search"),
     };
     if nccl.memory_space() == MemorySpace::Host {
-        return Ok(Implementation { nccl, gpus: 0, instead_of: None });
+        return Ok(Implementation { nccl, gpus: 0, fallback: None });
     }
     match gpu::count() {
-        Ok(gpus) => Ok(Implementation { nccl, gpus, instead_of: None }),
+        Ok(gpus) => Ok(Implementation { nccl, gpus, fallback: None }),
         Err(problem) if path.is_some() => {
-            bail!("{} works on GPUs, and there is none: {problem}", nccl.backend())
+            bail!("{} needs a GPU: {problem}", nccl.backend())
         }
-        Err(problem) => instead(&format!("no GPU for NCCL {} ({problem})", nccl.version()), ""),
+        Err(problem) => fallback(&format!("no GPU for NCCL {} ({problem})", nccl.version()), ""),
     }
 }

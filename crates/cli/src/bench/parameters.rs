@@ -4,7 +4,7 @@ use libnccl::{DataType, ReduceOp};
 
 use crate::args::{BenchArguments, OneOrAll, Operation};
 
-/// What is measured, with every default filled in; the same on all ranks.
+/// The parameters of a measurement with all defaults filled in, equal on all ranks.
 #[derive(Debug, Clone)]
 pub(crate) struct Parameters {
     pub(crate) operation: Operation,
@@ -13,7 +13,7 @@ pub(crate) struct Parameters {
     pub(crate) root: usize,
     pub(crate) ranks: usize,
     pub(crate) processes: bool,
-    /// How many GPUs the ranks are spread over; 0 for host memory.
+    /// The number of GPUs that the ranks are spread over; 0 for host memory.
     pub(crate) gpus: usize,
     pub(crate) min_bytes: u64,
     pub(crate) max_bytes: u64,
@@ -23,7 +23,7 @@ pub(crate) struct Parameters {
     pub(crate) check: bool,
 }
 
-/// How one size leads to the next.
+/// The step from one size to the next.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Step {
     Factor(u64),
@@ -31,7 +31,7 @@ pub(crate) enum Step {
 }
 
 impl Parameters {
-    /// For every type and reduction that is asked for. The error names the values that do not fit together.
+    /// Returns the parameters for every selected data type and reduction. The error names the values that conflict.
     pub(crate) fn new(arguments: &BenchArguments, gpus: usize) -> Result<Vec<Self>, String> {
         let on_gpus = gpus > 0;
         let largest = if on_gpus { 128 << 20 } else { 4 << 20 };
@@ -43,7 +43,7 @@ impl Parameters {
         let ranks = arguments.ranks.unwrap_or(if on_gpus { gpus } else { 2 });
         let root = arguments.root;
         if root >= ranks {
-            return Err(format!("--root {root} is no rank: there are {ranks}, from 0 to {}", ranks - 1));
+            return Err(format!("--root {root} is not a rank: expected 0 to {}", ranks - 1));
         }
         let mut ops = match arguments.op {
             OneOrAll::One(op) => vec![op],
@@ -79,6 +79,7 @@ impl Parameters {
         Ok(pairs.map(parameters).collect())
     }
 
+    /// Returns the sizes in bytes, in ascending order.
     pub(crate) fn sizes(&self) -> impl Iterator<Item = u64> + use<> {
         let Self { min_bytes, max_bytes, step, .. } = *self;
         let next = move |size: &u64| match step {
@@ -88,18 +89,18 @@ impl Parameters {
         iter::successors(Some(min_bytes), next).take_while(move |size| *size <= max_bytes)
     }
 
-    /// Broadcast and reduce have a root.
+    /// Returns the root, `None` for an operation without one.
     pub(crate) fn root(&self) -> Option<usize> {
         matches!(self.operation, Operation::Broadcast | Operation::Reduce).then_some(self.root)
     }
 
-    /// Not every operation has one.
+    /// Returns the reduction, `None` for an operation without one.
     pub(crate) fn op(&self) -> Option<ReduceOp> {
         reduces(self.operation).then_some(self.op)
     }
 }
 
-/// The others only move data.
+/// Returns whether the operation combines elements; the others only move them.
 fn reduces(operation: Operation) -> bool {
     matches!(operation, Operation::AllReduce | Operation::Reduce | Operation::ReduceScatter)
 }
@@ -107,6 +108,7 @@ fn reduces(operation: Operation) -> bool {
 #[cfg(test)]
 mod tests {
     use clap::Parser;
+    use libnccl::{DataType, ReduceOp};
 
     use super::Parameters;
     use crate::args::{Arguments, Command};
@@ -124,13 +126,14 @@ mod tests {
     }
 
     #[test]
-    fn every_type_and_every_reduction() {
+    fn all_selects_every_type_and_reduction() {
+        let (types, ops) = (DataType::ALL.len(), ReduceOp::ALL.len());
         let number = |arguments| all(arguments, 0).unwrap().len();
         assert_eq!(number("all_reduce -d half -o avg"), 1);
-        assert_eq!(number("all_reduce -d all"), 12);
-        assert_eq!(number("reduce -d all -o all"), 60);
-        // It has none.
-        assert_eq!(number("broadcast -d all -o all"), 12);
+        assert_eq!(number("all_reduce -d all"), types);
+        assert_eq!(number("reduce -d all -o all"), types * ops);
+        // A broadcast has no reduction.
+        assert_eq!(number("broadcast -d all -o all"), types);
     }
 
     fn sizes(arguments: &str) -> Vec<u64> {
@@ -138,7 +141,7 @@ mod tests {
     }
 
     #[test]
-    fn sizes_by_factor_and_by_bytes() {
+    fn sizes_grow_by_factor_or_by_bytes() {
         assert_eq!(sizes("all_reduce -b 8 -e 100 -f 3"), [8, 24, 72]);
         assert_eq!(sizes("all_reduce -b 8 -e 24 -i 8"), [8, 16, 24]);
         assert_eq!(sizes("all_reduce -b 1K -e 1K"), [1024]);
@@ -147,7 +150,7 @@ mod tests {
     }
 
     #[test]
-    fn defaults_depend_on_the_gpus() {
+    fn defaults_depend_on_the_number_of_gpus() {
         let cpu = parameters("broadcast", 0).unwrap();
         let gpu = parameters("broadcast", 8).unwrap();
         assert_eq!((cpu.ranks, cpu.max_bytes, cpu.root()), (2, 4 << 20, Some(0)));
@@ -156,10 +159,10 @@ mod tests {
     }
 
     #[test]
-    fn values_that_do_not_fit_together() {
+    fn conflicting_values_are_rejected() {
         let error = parameters("all_reduce -b 64 -e 8", 0).unwrap_err();
         assert_eq!(error, "--minbytes 64 is above --maxbytes 8");
         let error = parameters("reduce -r 4 --ranks 4", 0).unwrap_err();
-        assert_eq!(error, "--root 4 is no rank: there are 4, from 0 to 3");
+        assert_eq!(error, "--root 4 is not a rank: expected 0 to 3");
     }
 }

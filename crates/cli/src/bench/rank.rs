@@ -1,4 +1,4 @@
-//! What every rank does, be it a thread or a process.
+//! The work of a rank, whether it is a thread or a process.
 
 use std::io::{Stdout, stdout};
 use std::mem::ManuallyDrop;
@@ -6,13 +6,13 @@ use std::ops::Range;
 use std::time::Instant;
 
 use anyhow::{Context, Result, ensure};
-use float8::{F8E4M3, F8E5M2};
-use half::{bf16, f16};
 use libnccl::{Communicator, DataType, Element, Nccl, ReduceOp, UniqueId};
 
-use super::data::{Data, Number, Pattern};
+use super::data::Data;
 use super::memory::{Buffer, Memory};
+use super::number::{Number, for_each_number};
 use super::parameters::Parameters;
+use super::pattern::Pattern;
 use super::shape::Shape;
 use super::table::{Measurement, Table};
 use crate::args::Operation;
@@ -25,33 +25,32 @@ macro_rules! measures {
     };
 }
 
-/// What measures each element type.
-const MEASURES: [(DataType, Measure); DataType::ALL.len()] =
-    measures![i8 u8 i32 u32 i64 u64 f16 f32 f64 bf16 F8E4M3 F8E5M2];
+/// The function that measures each data type.
+const MEASURES: [(DataType, Measure); DataType::ALL.len()] = for_each_number!(measures);
 
-/// Takes part as number `rank`, in one measurement after the other, to the end.
+/// Runs all measurements as rank `rank`. Fails if results are wrong.
 pub(crate) fn run(nccl: &Nccl, id: &UniqueId, rank: usize, parameters: &[Parameters]) -> Result<()> {
     let wrong = measure_all(nccl, id, rank, parameters).with_context(|| format!("rank {rank}"))?;
-    ensure!(wrong == 0, "{wrong} elements are not what they should be");
+    ensure!(wrong == 0, "{wrong} elements are wrong");
     Ok(())
 }
 
-/// Answers the wrong elements, on the rank that prints.
+/// Returns the number of wrong elements on the rank that prints, 0 on the others.
 fn measure_all(nccl: &Nccl, id: &UniqueId, rank: usize, parameters: &[Parameters]) -> Result<u64> {
     let first = parameters.first().context("nothing to measure")?;
     let memory = Memory::of(rank, first.gpus)?;
     let mut rank = Rank {
         nccl,
         shared: memory.buffer(1)?,
-        // Not dropped if something fails: then the other ranks would fail too, and one of them might be heard
-        // before the cause is. The program ends with the first error.
+        // Not dropped on failure: that would make the other ranks fail too, and one of their errors might be reported
+        // before the cause. The program ends with the first error.
         communicator: ManuallyDrop::new(nccl.init_rank(first.ranks, rank, id)?),
         memory,
     };
     let mut table = rank.head(first)?;
     for parameters in parameters {
         let measure = MEASURES.iter().find(|(data_type, _)| *data_type == parameters.data_type);
-        let (_, measure) = measure.with_context(|| format!("{} has no Rust type", parameters.data_type))?;
+        let (_, measure) = measure.with_context(|| format!("no Rust type for {}", parameters.data_type))?;
         measure(&mut rank, parameters, table.as_mut())?;
     }
     let wrong = table.map_or(Ok(0), Table::foot)?;
@@ -59,15 +58,16 @@ fn measure_all(nccl: &Nccl, id: &UniqueId, rank: usize, parameters: &[Parameters
     Ok(wrong)
 }
 
+/// A rank with its communicator.
 struct Rank<'a> {
     nccl: &'a Nccl,
     communicator: ManuallyDrop<Communicator>,
     memory: Memory,
-    /// What the ranks tell each other.
+    /// The buffer of sums over all ranks.
     shared: Buffer<f64>,
 }
 
-/// One type and operation.
+/// The measurement of one data type and reduction.
 struct Work<'w, 'a, T> {
     rank: &'w mut Rank<'a>,
     parameters: &'w Parameters,
@@ -75,7 +75,7 @@ struct Work<'w, 'a, T> {
     recv: Buffer<T>,
 }
 
-/// All sizes of one type and operation, a row each.
+/// Measures all sizes of one data type and reduction, a row each.
 fn measure<T: Number>(
     rank: &mut Rank<'_>,
     parameters: &Parameters,
@@ -91,7 +91,7 @@ fn measure<T: Number>(
     for (row, bytes) in parameters.sizes().enumerate() {
         let shape = Shape::of(parameters, bytes)?;
         let out_of_place = work.measurement(&shape, false, 2 * row)?;
-        // A rank cannot send what it is overwriting.
+        // Sendrecv has no in-place form: the buffer sent would be overwritten.
         let in_place = match parameters.operation {
             Operation::SendRecv => None,
             _ => Some(work.measurement(&shape, true, 2 * row + 1)?),
@@ -104,7 +104,7 @@ fn measure<T: Number>(
 }
 
 impl Rank<'_> {
-    /// Rank 0 prints.
+    /// Returns the table with its head on rank 0, which prints; `None` on the others.
     fn head(&mut self, parameters: &Parameters) -> Result<Option<Table<Stdout>>> {
         let ranks = self.descriptions()?;
         if self.communicator.rank() != 0 {
@@ -116,7 +116,7 @@ impl Rank<'_> {
         Ok(Some(table))
     }
 
-    /// What each rank says of itself.
+    /// Gathers the description of each rank.
     fn descriptions(&mut self) -> Result<Vec<String>> {
         const LENGTH: usize = 160;
         let Self { memory, communicator, .. } = self;
@@ -146,7 +146,7 @@ impl Rank<'_> {
         Ok(all.chunks_exact(LENGTH).map(text).collect())
     }
 
-    /// The sum of what all ranks bring.
+    /// Returns the sum of all ranks' values.
     fn sum(&mut self, value: f64) -> Result<f64> {
         self.shared.write(0, &[value])?;
         let shared = self.shared.first_mut(1);
@@ -168,7 +168,7 @@ impl<T: Number> Work<'_, '_, T> {
         let seconds = start.elapsed().as_secs_f64() / f64::from(iters);
         let seconds = self.rank.sum(seconds)? / ranks as f64;
         let wrong = if check {
-            // Anew: in place, what was sent is no longer there.
+            // The buffer is filled again, because in-place operations have overwritten it.
             self.fill(shape, in_place, &data)?;
             self.repeat(1, shape, in_place)?;
             let wrong = self.wrong(shape, in_place, &data)?;
@@ -209,7 +209,7 @@ impl<T: Number> Work<'_, '_, T> {
         }
     }
 
-    /// What is to be sent, and something else where it is to be received.
+    /// Writes the data to send, and a different pattern where data will be received.
     fn fill(&mut self, shape: &Shape, in_place: bool, data: &Data) -> Result<()> {
         let rank = self.rank.communicator.rank();
         let sent = data.sent(rank);
@@ -221,7 +221,7 @@ impl<T: Number> Work<'_, '_, T> {
         }
     }
 
-    /// The elements of this rank that are not what they should be.
+    /// Returns the number of wrong elements on this rank.
     fn wrong(&self, shape: &Shape, in_place: bool, data: &Data) -> Result<usize> {
         let rank = self.rank.communicator.rank();
         let start = if in_place { shape.received_in_place(rank).start } else { 0 };
@@ -229,7 +229,7 @@ impl<T: Number> Work<'_, '_, T> {
         expected.map(|(part, pattern)| self.recv.wrong(start + part.start..start + part.end, &pattern)).sum()
     }
 
-    /// The parts of what this rank receives.
+    /// Returns the ranges that this rank receives, with their expected elements.
     fn expected(&self, shape: &Shape, in_place: bool, data: &Data) -> Vec<(Range<usize>, Pattern<T>)> {
         let Parameters { operation, root, ranks, .. } = *self.parameters;
         let rank = self.rank.communicator.rank();
@@ -239,7 +239,7 @@ impl<T: Number> Work<'_, '_, T> {
             Operation::AllReduce => all(data.reduced()),
             Operation::Broadcast => all(data.sent(root)),
             Operation::Reduce if rank == root => all(data.reduced()),
-            // Left alone.
+            // The receive buffer stays unchanged.
             Operation::Reduce if in_place => all(data.sent(rank)),
             Operation::Reduce => all(Pattern::untouched()),
             Operation::AllGather => {

@@ -5,10 +5,10 @@ use anyhow::{Context, Result};
 use super::parameters::Parameters;
 use crate::args::Operation;
 
-/// How many elements an operation of a given size moves, and where they are; nccl-tests' reckoning.
+/// The number and the position of the elements that an operation of a given size moves, counted as in nccl-tests.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Shape {
-    /// What NCCL calls the count.
+    /// The count argument of NCCL.
     pub(crate) count: usize,
     /// Elements that a rank sends.
     pub(crate) send: usize,
@@ -18,14 +18,15 @@ pub(crate) struct Shape {
 }
 
 impl Shape {
-    /// An error if this machine could not even count so many bytes.
+    /// Returns the shape for a size. Fails if the size exceeds the address space.
     pub(crate) fn of(parameters: &Parameters, bytes: u64) -> Result<Self> {
-        let bytes = usize::try_from(bytes).with_context(|| format!("{bytes} bytes cannot be addressed"))?;
+        let bytes =
+            usize::try_from(bytes).with_context(|| format!("{bytes} bytes exceed the address space"))?;
         let element_size = parameters.data_type.size();
         Ok(Self::new(parameters.operation, bytes / element_size, element_size, parameters.ranks))
     }
 
-    /// The size is that of a rank's larger buffer, rounded down to what can be divided among the ranks.
+    /// Returns the shape for a rank's larger buffer, rounded down to a size that can be divided among the ranks.
     fn new(operation: Operation, elements: usize, element_size: usize, ranks: usize) -> Self {
         // Parts begin at multiples of 16 bytes, where the buffer does.
         let aligned = (16 / element_size).max(1);
@@ -38,26 +39,26 @@ impl Shape {
         Self { count, send, recv, operation }
     }
 
-    /// Elements of the larger buffer, which serves as both in place.
+    /// Returns the elements of the larger buffer, the only one of an in-place operation.
     pub(crate) fn total(&self) -> usize {
         self.send.max(self.recv)
     }
 
-    /// What a rank sends, within the buffer of an in-place operation.
+    /// Returns the range that a rank sends from, in the buffer of an in-place operation.
     pub(crate) fn sent_in_place(&self, rank: usize) -> Range<usize> {
         let start = if self.operation == Operation::AllGather { rank * self.count } else { 0 };
         start..start + self.send
     }
 
-    /// What it receives there.
+    /// Returns the range that a rank receives into, in the buffer of an in-place operation.
     pub(crate) fn received_in_place(&self, rank: usize) -> Range<usize> {
         let start = if self.operation == Operation::ReduceScatter { rank * self.count } else { 0 };
         start..start + self.recv
     }
 }
 
-/// What the bandwidth seen by the caller has to be multiplied with to get that of the busiest link, which does
-/// not depend on the number of ranks.
+/// Returns the ratio of bus bandwidth to algorithm bandwidth, as nccl-tests defines it: the bus bandwidth is that of
+/// the busiest link and does not depend on the number of ranks.
 pub(crate) fn bus_factor(operation: Operation, ranks: usize) -> f64 {
     let others = (ranks - 1) as f64 / ranks as f64;
     match operation {
@@ -73,7 +74,7 @@ mod tests {
     use crate::args::Operation;
 
     #[test]
-    fn factors_are_those_of_nccl_tests() {
+    fn bus_factor_is_that_of_nccl_tests() {
         let factors = |operation| [1, 2, 4].map(|ranks| bus_factor(operation, ranks));
         assert_eq!(factors(Operation::AllReduce), [0.0, 1.0, 1.5]);
         assert_eq!(factors(Operation::AllGather), [0.0, 0.5, 0.75]);
@@ -84,7 +85,7 @@ mod tests {
     }
 
     #[test]
-    fn parts_are_aligned() {
+    fn parts_of_the_ranks_are_aligned() {
         let shape = Shape::new(Operation::AllGather, 1000, 4, 3);
         assert_eq!((shape.count, shape.send, shape.recv, shape.total()), (332, 332, 996, 996));
         assert_eq!((shape.sent_in_place(2), shape.received_in_place(2)), (664..996, 0..996));

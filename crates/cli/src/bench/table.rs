@@ -1,19 +1,19 @@
-//! The output, column by column that of nccl-tests.
+//! The output, in the columns of nccl-tests.
 
 use std::io::{Result, Write};
 
 use super::parameters::{Parameters, Step};
 use super::shape::{Shape, bus_factor};
 
-/// One operation on one size, out of place or in place.
+/// The measurement of one size, out of place or in place.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Measurement {
     pub(crate) seconds: f64,
-    /// Elements, on all ranks, that are not what they should be; `None` if not looked at.
+    /// The number of wrong elements on all ranks; `None` if the results were not checked.
     pub(crate) wrong: Option<u64>,
 }
 
-/// Writes line by line, and sums up.
+/// The table, written line by line, with the sums for its last lines.
 pub(crate) struct Table<W> {
     out: W,
     measurements: u32,
@@ -26,7 +26,7 @@ impl<W: Write> Table<W> {
         Self { out, measurements: 0, bus_bandwidths: 0.0, wrong: None }
     }
 
-    /// The parameters, the ranks and the columns' heads.
+    /// Writes the parameters, the ranks and the column titles.
     pub(crate) fn head(&mut self, library: &str, parameters: &Parameters, ranks: &[String]) -> Result<()> {
         let &Parameters { min_bytes, max_bytes, step, iters, warmup_iters, check, .. } = parameters;
         let threads = if parameters.processes { 1 } else { parameters.ranks };
@@ -54,7 +54,7 @@ impl<W: Write> Table<W> {
         self.line(["#        (B)", "(elements)", "", "", ""], [units.clone(), units])
     }
 
-    /// One size; not every operation can be done in place.
+    /// Writes the row of a size; `in_place` is `None` for an operation without an in-place form.
     pub(crate) fn row(
         &mut self,
         parameters: &Parameters,
@@ -94,7 +94,7 @@ impl<W: Write> Table<W> {
         ])
     }
 
-    /// The sums; answers the wrong elements of all rows.
+    /// Writes the sums. Returns the number of wrong elements of all rows.
     pub(crate) fn foot(mut self) -> Result<u64> {
         let verdict = match self.wrong {
             Some(0) => "0 OK".into(),
@@ -111,7 +111,7 @@ impl<W: Write> Table<W> {
     fn line(&mut self, fields: [&str; 5], both: [String; 2]) -> Result<()> {
         let [size, count, data_type, op, root] = fields;
         let [out_of_place, in_place] = both;
-        // Text beside a number is aligned right, but for the `#` of a comment.
+        // Titles are right-aligned like numbers, except after the `#` of a comment.
         let size = if size.starts_with('#') { format!("{size:<12}") } else { format!("{size:>12}") };
         let line =
             format!("{size}  {count:>12}  {data_type:>8}  {op:>6}  {root:>6}  {out_of_place}  {in_place}");
@@ -123,7 +123,7 @@ fn columns([time, bandwidth, bus_bandwidth, wrong]: [&str; 4]) -> String {
     format!("{time:>7}  {bandwidth:>6}  {bus_bandwidth:>6}  {wrong:>6}")
 }
 
-/// With as many decimals, two at most, as the column's width has room for.
+/// Formats a number with as many decimals as fit the width, at most two.
 fn number(value: f64, width: usize) -> String {
     let fitting = |decimals| Some(format!("{value:.decimals$}")).filter(|text| text.len() <= width);
     let decimals = [2, 1, 0].into_iter();
@@ -140,7 +140,7 @@ mod tests {
     use crate::bench::shape::Shape;
 
     #[test]
-    fn numbers_fit_their_columns() {
+    fn number_fits_the_width() {
         let texts = [(0.0, "0.00"), (1.234, "1.23"), (9999.994, "9999.99"), (12_345.6, "12345.6")];
         for (value, text) in texts {
             assert_eq!(number(value, 7), text);
@@ -167,7 +167,7 @@ mod tests {
     }
 
     #[test]
-    fn looks_like_nccl_tests() {
+    fn table_has_the_format_of_nccl_tests() {
         let (text, wrong) = table("all_reduce --ranks 4 -b 8 -e 4000 -f 2", Some(0));
         let expected = "\
 # nThread 4 nGpus 1 minBytes 8 maxBytes 4000 step: 2(factor) warmup iters: 5 iters: 20 agg iters: 1 \
@@ -191,7 +191,7 @@ validation: 1 graph: 0
     }
 
     #[test]
-    fn wrong_elements_fail() {
+    fn table_with_wrong_elements_fails() {
         let (text, wrong) = table("broadcast --ranks 4 -b 8 -e 4000 -r 3", Some(3));
         assert!(text.contains(
             "float    none       3     1.00    4.00    4.00       3      N/A     N/A     N/A     N/A\n"
@@ -201,7 +201,7 @@ validation: 1 graph: 0
     }
 
     #[test]
-    fn what_is_not_checked_is_not_right() {
+    fn table_of_unchecked_results_shows_na() {
         let (text, wrong) = table("all_gather --ranks 4 -c 0", None);
         assert!(text.contains("        3968           248     "));
         assert!(text.contains("     N/A\n# Out of bounds values : N/A\n"));

@@ -8,15 +8,15 @@
 #include <string.h>
 #include <unistd.h>
 
-/* Seconds that ranks work before they are measured. */
-static const double SETTLING = 0.1;
+/* Seconds of warm-up before the first measurement. */
+static const double WARMUP = 0.1;
 
 static const char *const names[OPERATIONS] = {"all_reduce", "all_gather", "reduce_scatter", "broadcast",
                                               "all_to_all"};
 
 /* ---- Sizes ---------------------------------------------------------------------------------------------- */
 
-/* Whether the larger buffer holds one block for each rank, and `bytes` counts them all. */
+/* Returns whether the larger buffer holds one block for each rank; `bytes` is then the size of all blocks. */
 static int has_blocks(enum operation operation) {
     return operation == ALL_GATHER || operation == REDUCE_SCATTER || operation == ALL_TO_ALL;
 }
@@ -35,20 +35,20 @@ static size_t received(enum operation operation, size_t elements, int ranks) {
 
 /* ---- Values --------------------------------------------------------------------------------------------- */
 
-/* Whole numbers so small that every order of adding them gives the same sum. */
+/* Small whole numbers, whose sum is exact in any order. */
 static float input(int rank, size_t index) {
     return (float)((index * 5 + (size_t)rank * 7) % 61);
 }
 
 static float expected(const struct rank *rank, enum operation operation, size_t elements, size_t index, int root) {
-    size_t of_block = index % elements;
+    size_t in_block = index % elements;
     int block = (int)(index / elements);
     float sum = 0;
     switch (operation) {
     case ALL_GATHER:
-        return input(block, of_block);
+        return input(block, in_block);
     case ALL_TO_ALL:
-        return input(block, rank->index * elements + of_block);
+        return input(block, rank->index * elements + in_block);
     case BROADCAST:
         return input(root, index);
     case REDUCE_SCATTER:
@@ -70,38 +70,38 @@ static void check(const struct rank *rank, enum operation operation, float *send
     for (size_t i = 0; i < in; i++) {
         float wanted = expected(rank, operation, elements, i, root);
         if (receive[i] != wanted) {
-            fail("%s of %zu elements among %d ranks: at rank %d element %zu is %g, and should be %g",
-                 names[operation], elements, rank->ranks, rank->index, i, receive[i], wanted);
+            fail("%s of %zu elements among %d ranks: element %zu of rank %d is %g, expected %g",
+                 names[operation], elements, rank->ranks, i, rank->index, receive[i], wanted);
         }
     }
 }
 
 /* ---- Time ----------------------------------------------------------------------------------------------- */
 
-/* The slowest rank's time for so many operations. Each broadcast has another root: with one root for all, it could
-   run ahead of the others, and more than one operation would be under way. */
+/* Returns the slowest rank's time for a number of operations. The root of a broadcast changes with each operation: a
+   fixed root could run ahead of the other ranks, so that several operations would be in flight. */
 static double batch(const struct rank *rank, enum operation operation, const float *send, float *receive,
                     size_t elements, long iterations) {
-    largest(rank, 0);
+    max_over_ranks(rank, 0);
     double start = now();
     for (long i = 0; i < iterations; i++) {
         operate(rank, operation, send, receive, elements, (int)(i % rank->ranks));
     }
-    return largest(rank, now() - start);
+    return max_over_ranks(rank, now() - start);
 }
 
-/* The system may have begun two ranks on one core, and takes a while to see that another one is free. */
-static void settle(const struct rank *rank, enum operation operation, const float *send, float *receive,
+/* The kernel may start two ranks on one core, and takes a while to migrate one to a free core. */
+static void warm_up(const struct rank *rank, enum operation operation, const float *send, float *receive,
                    size_t elements) {
-    for (double spent = 0; spent < SETTLING;) spent += batch(rank, operation, send, receive, elements, 10);
+    for (double spent = 0; spent < WARMUP;) spent += batch(rank, operation, send, receive, elements, 10);
 }
 
-/* Seconds of one operation: the median of batches that last about as long as was asked for. All ranks see the same
-   times and so take the same decisions. */
-static double typical(const struct rank *rank, const struct options *options, const float *send, float *receive,
+/* Returns the time of one operation in seconds: the median of batches of about `batch_seconds`. All ranks see the
+   same times and so decide alike. */
+static double median_time(const struct rank *rank, const struct options *options, const float *send, float *receive,
                       size_t elements) {
     double *times = calloc(options->batches, sizeof *times);
-    if (times == NULL) fail("no memory for %d times", options->batches);
+    if (times == NULL) fail("cannot allocate %d times", options->batches);
     batch(rank, options->operation, send, receive, elements, 2);
     long iterations = 1;
     for (int taken = 0; taken < options->batches;) {
@@ -121,16 +121,16 @@ static double typical(const struct rank *rank, const struct options *options, co
 void measure(const struct rank *rank, const struct options *options, float *send, float *receive) {
     enum operation operation = options->operation;
     if (operation == BROADCAST) send = receive;
-    int settled = 0;
-    for (size_t size = options->least; size <= options->most; size *= options->factor) {
+    int warm = 0;
+    for (size_t size = options->min; size <= options->max; size *= options->factor) {
         size_t count = elements(operation, size, rank->ranks);
         if (count == 0) continue;
         int roots = operation == BROADCAST ? rank->ranks : 1;
         for (int root = 0; root < roots; root++) check(rank, operation, send, receive, count, root);
-        if (!settled) settle(rank, operation, send, receive, count);
-        settled = 1;
-        double seconds = typical(rank, options, send, receive, count);
-        double peak = largest(rank, proc_bytes("/proc/self/status", "VmHWM:"));
+        if (!warm) warm_up(rank, operation, send, receive, count);
+        warm = 1;
+        double seconds = median_time(rank, options, send, receive, count);
+        double peak = max_over_ranks(rank, proc_bytes("/proc/self/status", "VmHWM:"));
         size_t out = sent(operation, count, rank->ranks), in = received(operation, count, rank->ranks);
         size_t bytes = (out > in ? out : in) * sizeof(float);
         size_t buffers = rank->in_process * (in + (send == receive ? 0 : out)) * sizeof(float);
@@ -148,11 +148,11 @@ static enum operation operation_named(const char *name) {
     for (int operation = 0; operation < OPERATIONS; operation++) {
         if (strcmp(name, names[operation]) == 0) return operation;
     }
-    fail("there is no operation %s", name);
+    fail("unknown operation %s", name);
 }
 
 struct options parse(int argc, char **argv) {
-    struct options options = {.mode = PROCESSES, .ranks = 2, .least = 4, .most = 64 << 20, .factor = 4,
+    struct options options = {.mode = PROCESSES, .ranks = 2, .min = 4, .max = 64 << 20, .factor = 4,
                               .batches = 7, .batch_seconds = 0.05, .limit = 120, .rank = -1, .shared = -1};
     const struct option known[] = {
         {"operation", required_argument, NULL, 'o'}, {"ranks", required_argument, NULL, 'n'},
@@ -167,8 +167,8 @@ struct options parse(int argc, char **argv) {
         case 'o': options.operation = operation_named(optarg); break;
         case 'n': options.ranks = atoi(optarg); break;
         case 's':
-            if (sscanf(optarg, "%zu:%zu:%zu", &options.least, &options.most, &options.factor) != 3) {
-                fail("--sizes %s is not <least>:<most>:<factor> in bytes", optarg);
+            if (sscanf(optarg, "%zu:%zu:%zu", &options.min, &options.max, &options.factor) != 3) {
+                fail("--sizes: expected MIN:MAX:FACTOR in bytes, not %s", optarg);
             }
             break;
         case 'b': options.batches = atoi(optarg); break;
@@ -177,7 +177,7 @@ struct options parse(int argc, char **argv) {
         case 'm':
             options.library_memory = strcmp(optarg, "nccl") == 0;
             if (!options.library_memory && strcmp(optarg, "malloc") != 0) {
-                fail("--memory is malloc or nccl, not %s", optarg);
+                fail("--memory: expected malloc or nccl, not %s", optarg);
             }
             break;
         case 'T': options.mode = THREADS; break;
@@ -185,15 +185,15 @@ struct options parse(int argc, char **argv) {
         case 'L': options.mode = LIFECYCLE; break;
         case 'r': options.rank = atoi(optarg); break;
         case 'f': options.shared = atoi(optarg); break;
-        default: exit(EXIT_FAILURE); /* getopt has said why */
+        default: exit(EXIT_FAILURE); /* getopt has printed the error */
         }
     }
-    if (optind < argc) fail("%s means nothing here", argv[optind]);
-    if (options.ranks < 1 || options.least < sizeof(float) || options.most < options.least ||
+    if (optind < argc) fail("unexpected argument %s", argv[optind]);
+    if (options.ranks < 1 || options.min < sizeof(float) || options.max < options.min ||
         options.factor < 2 || options.batches < 1 || options.batch_seconds <= 0) {
         fail("--ranks, --batches: 1 or more; --sizes: 4 bytes or more, a factor of 2 or more; --seconds: above 0");
     }
-    /* Whoever started this ends it at the same limit, but may not reach each rank. */
+    /* The launcher kills this program at the same limit, but may not reach every rank. */
     alarm(options.limit);
     return options;
 }

@@ -1,14 +1,14 @@
-/* What the measuring programs share besides the measurement. */
+/* Helpers of all programs. */
 #ifndef SUPPORT_H
 #define SUPPORT_H
 
 double now(void); /* in seconds */
 double median(double *values, int count);
 
-/* Bytes, from a line such as "VmHWM:  123 kB" of a file in /proc. */
+/* Returns the bytes in a line such as "VmHWM:  123 kB" of a file in /proc. */
 double proc_bytes(const char *file, const char *name);
 
-/* Says why, and ends the process. */
+/* Prints the reason and exits the process. */
 void fail(const char *format, ...) __attribute__((noreturn, format(printf, 1, 2)));
 
 #endif

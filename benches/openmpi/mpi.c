@@ -32,11 +32,11 @@ void operate(const struct rank *rank, enum operation operation, const float *sen
                 "MPI_Alltoall");
         break;
     default:
-        fail("MPI has no operation %d here", (int)operation);
+        fail("unsupported operation %d", (int)operation);
     }
 }
 
-double largest(const struct rank *rank, double value) {
+double max_over_ranks(const struct rank *rank, double value) {
     (void)rank;
     double result;
     require(MPI_Allreduce(&value, &result, 1, MPI_DOUBLE, MPI_MAX, MPI_COMM_WORLD), "MPI_Allreduce");
@@ -45,7 +45,7 @@ double largest(const struct rank *rank, double value) {
 
 static float *allocate(size_t bytes) {
     void *memory = NULL;
-    if (posix_memalign(&memory, 64, bytes) != 0) fail("%zu bytes cannot be allocated", bytes);
+    if (posix_memalign(&memory, 64, bytes) != 0) fail("cannot allocate %zu bytes", bytes);
     return memory;
 }
 
@@ -56,7 +56,7 @@ int main(int argc, char **argv) {
     require(MPI_Comm_rank(MPI_COMM_WORLD, &rank.index), "MPI_Comm_rank");
     require(MPI_Comm_size(MPI_COMM_WORLD, &rank.ranks), "MPI_Comm_size");
     if (rank.ranks != options.ranks) fail("mpirun started %d ranks, not %d", rank.ranks, options.ranks);
-    float *send = allocate(options.most), *receive = allocate(options.most);
+    float *send = allocate(options.max), *receive = allocate(options.max);
     measure(&rank, &options, send, receive);
     require(MPI_Finalize(), "MPI_Finalize");
     free(send);

@@ -1,4 +1,4 @@
-/* Small things: see support.h. */
+/* See support.h. */
 #define _GNU_SOURCE
 #include "support.h"
 
@@ -28,7 +28,7 @@ double median(double *values, int count) {
 double proc_bytes(const char *path, const char *name) {
     char line[256];
     FILE *file = fopen(path, "r");
-    if (file == NULL) fail("%s cannot be read", path);
+    if (file == NULL) fail("cannot read %s", path);
     double kilobytes = -1;
     while (kilobytes < 0 && fgets(line, sizeof line, file) != NULL) {
         if (strncmp(line, name, strlen(name)) == 0) kilobytes = atof(line + strlen(name));
@@ -45,6 +45,6 @@ void fail(const char *format, ...) {
     vsnprintf(text, sizeof text, format, arguments);
     va_end(arguments);
     fprintf(stderr, "%s\n", text);
-    /* Other threads may be inside the library: nothing of it is torn down under them. */
+    /* No destructors run: other threads may be inside the library. */
     _exit(EXIT_FAILURE);
 }

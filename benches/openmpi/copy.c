@@ -1,6 +1,6 @@
 /*
- * How fast this machine copies: prints the bytes read and written in a second, together, by as many threads as there
- * are processors that copy 64 MiB between them. The better of two ways: memcpy, and stores that go around the caches.
+ * Measures the machine's copy speed: one thread for each core copies its share of 64 MiB. Prints the bytes read and
+ * written in a second, added up. Takes the faster of memcpy and non-temporal stores.
  */
 #define _GNU_SOURCE
 #include "support.h"
@@ -14,7 +14,7 @@
 #include <emmintrin.h>
 #endif
 
-enum { BYTES = 64 << 20, ALIGNMENT = 4096, REPETITIONS = 20, MOST_THREADS = 256 };
+enum { BYTES = 64 << 20, ALIGNMENT = 4096, REPETITIONS = 20, MAX_THREADS = 256 };
 
 struct share {
     pthread_t thread;
@@ -26,18 +26,18 @@ struct share {
     double times[REPETITIONS];
 };
 
-static void ordinary(char *to, const char *from, size_t bytes) {
+static void copy_memcpy(char *to, const char *from, size_t bytes) {
     memcpy(to, from, bytes);
 }
 
-static void streaming(char *to, const char *from, size_t bytes) {
+static void copy_nontemporal(char *to, const char *from, size_t bytes) {
 #ifdef __SSE2__
     __m128i *target = (__m128i *)to;
     const __m128i *source = (const __m128i *)from;
     for (size_t i = 0; i < bytes / sizeof *source; i++) _mm_stream_si128(target + i, _mm_load_si128(source + i));
     _mm_sfence();
 #else
-    ordinary(to, from, bytes);
+    copy_memcpy(to, from, bytes);
 #endif
 }
 
@@ -53,32 +53,32 @@ static void *run(void *argument) {
     return NULL;
 }
 
-/* Seconds to copy everything. */
+/* Returns the median time to copy everything, in seconds. */
 static double time_of(void (*copy)(char *, const char *, size_t), char *to, const char *from, int threads) {
-    static struct share shares[MOST_THREADS];
+    static struct share shares[MAX_THREADS];
     pthread_barrier_t barrier;
     pthread_barrier_init(&barrier, NULL, threads);
     size_t bytes = BYTES / threads / ALIGNMENT * ALIGNMENT;
     for (int i = 0; i < threads; i++) {
         shares[i] = (struct share){.barrier = &barrier, .copy = copy, .to = to + i * bytes, .from = from + i * bytes,
                                    .bytes = i + 1 < threads ? bytes : BYTES - i * bytes};
-        if (pthread_create(&shares[i].thread, NULL, run, &shares[i]) != 0) fail("thread %d does not start", i);
+        if (pthread_create(&shares[i].thread, NULL, run, &shares[i]) != 0) fail("cannot start thread %d", i);
     }
     for (int i = 0; i < threads; i++) pthread_join(shares[i].thread, NULL);
     return median(shares[0].times, REPETITIONS);
 }
 
 int main(void) {
-    cpu_set_t processors;
-    if (sched_getaffinity(0, sizeof processors, &processors) != 0) fail("the processors are not known");
-    int threads = CPU_COUNT(&processors);
-    if (threads > MOST_THREADS) threads = MOST_THREADS;
+    cpu_set_t cpus;
+    if (sched_getaffinity(0, sizeof cpus, &cpus) != 0) fail("cannot get the CPU affinity");
+    int threads = CPU_COUNT(&cpus);
+    if (threads > MAX_THREADS) threads = MAX_THREADS;
     char *from = aligned_alloc(ALIGNMENT, BYTES), *to = aligned_alloc(ALIGNMENT, BYTES);
-    if (from == NULL || to == NULL) fail("%d bytes cannot be allocated", BYTES);
+    if (from == NULL || to == NULL) fail("cannot allocate %d bytes", BYTES);
     memset(from, 1, BYTES);
     memset(to, 2, BYTES);
-    double one = time_of(ordinary, to, from, threads), other = time_of(streaming, to, from, threads);
+    double cached = time_of(copy_memcpy, to, from, threads), nontemporal = time_of(copy_nontemporal, to, from, threads);
     if (memcmp(from, to, BYTES) != 0) fail("the copy differs");
-    printf("copy\t%.0f\n", 2.0 * BYTES / (one < other ? one : other));
+    printf("copy\t%.0f\n", 2.0 * BYTES / (cached < nontemporal ? cached : nontemporal));
     return EXIT_SUCCESS;
 }

@@ -1,8 +1,8 @@
 /*
- * The measurement with NCCL's C ABI, and with --lifecycle the time to create and split communicators and the memory
- * that they hold. Options: see measure.c.
+ * The measurement with NCCL's C ABI, or with --lifecycle that of the time to create and split communicators, and of
+ * the memory that they use. Options: see measure.c.
  *
- * Ranks are threads of this process, or processes: then this one starts itself once for each rank and waits for all.
+ * Ranks are threads of this process, or processes: then the program starts itself once for each rank.
  */
 #define _GNU_SOURCE
 #include "measure.h"
@@ -19,15 +19,15 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-enum { MOST_RANKS = 64, REPETITIONS = 20 };
+enum { MAX_RANKS = 64, REPETITIONS = 20 };
 
-/* What the ranks of a run share, whether they are threads or processes. */
+/* The state shared by the ranks, in memory that processes share too. */
 struct shared {
     pthread_barrier_t barrier;
     ncclUniqueId id;
-    double begin[MOST_RANKS], end[MOST_RANKS];
-    double resident[MOST_RANKS], proportional[MOST_RANKS];
-    int unavailable;
+    double begin[MAX_RANKS], end[MAX_RANKS];
+    double resident[MAX_RANKS], proportional[MAX_RANKS];
+    int split_unsupported;
 };
 
 static void require(ncclResult_t result, const char *call) {
@@ -56,11 +56,11 @@ void operate(const struct rank *rank, enum operation operation, const float *sen
         require(ncclAlltoAll(send, receive, elements, ncclFloat32, comm, NULL), "ncclAlltoAll");
         break;
     default:
-        fail("NCCL has no operation %d here", (int)operation);
+        fail("unsupported operation %d", (int)operation);
     }
 }
 
-double largest(const struct rank *rank, double value) {
+double max_over_ranks(const struct rank *rank, double value) {
     double result;
     require(ncclAllReduce(&value, &result, 1, ncclFloat64, ncclMax, rank->communicator, NULL), "ncclAllReduce");
     return result;
@@ -71,9 +71,9 @@ double largest(const struct rank *rank, double value) {
 static float *allocate(const struct options *options) {
     void *memory = NULL;
     if (options->library_memory) {
-        require(ncclMemAlloc(&memory, options->most), "ncclMemAlloc");
-    } else if (posix_memalign(&memory, 64, options->most) != 0) {
-        fail("%zu bytes cannot be allocated", options->most);
+        require(ncclMemAlloc(&memory, options->max), "ncclMemAlloc");
+    } else if (posix_memalign(&memory, 64, options->max) != 0) {
+        fail("cannot allocate %zu bytes", options->max);
     }
     return memory;
 }
@@ -86,17 +86,17 @@ static void release(const struct options *options, float *memory) {
     }
 }
 
-/* ---- What a rank does ----------------------------------------------------------------------------------- */
+/* ---- Ranks ---------------------------------------------------------------------------------------------- */
 
-static void wait_for_all(struct shared *shared) {
+static void barrier(struct shared *shared) {
     pthread_barrier_wait(&shared->barrier);
 }
 
-/* Every rank calls this; it returns once `id` is there for all. */
-static void make_id(const struct rank *rank, struct shared *shared) {
-    wait_for_all(shared);
+/* Creates an id for all ranks, which all have to call this. */
+static void create_id(const struct rank *rank, struct shared *shared) {
+    barrier(shared);
     if (rank->index == 0) require(ncclGetUniqueId(&shared->id), "ncclGetUniqueId");
-    wait_for_all(shared);
+    barrier(shared);
 }
 
 static void create(struct rank *rank, struct shared *shared) {
@@ -112,7 +112,7 @@ static void destroy(struct rank *rank) {
 
 static void work(struct rank *rank, const struct options *options, struct shared *shared) {
     float *send = allocate(options), *receive = allocate(options);
-    make_id(rank, shared);
+    create_id(rank, shared);
     create(rank, shared);
     measure(rank, options, send, receive);
     destroy(rank);
@@ -122,24 +122,24 @@ static void work(struct rank *rank, const struct options *options, struct shared
 
 /* ---- Lifecycle ------------------------------------------------------------------------------------------ */
 
-/* Seconds from the first rank's begin to the last one's end. */
+/* Returns the seconds from the first rank's start to the last one's end. */
 static double elapsed(const struct rank *rank, struct shared *shared, double begin) {
     shared->begin[rank->index] = begin;
     shared->end[rank->index] = now();
-    wait_for_all(shared);
+    barrier(shared);
     double first = shared->begin[0], last = shared->end[0];
     for (int other = 1; other < rank->ranks; other++) {
         if (shared->begin[other] < first) first = shared->begin[other];
         if (shared->end[other] > last) last = shared->end[other];
     }
-    wait_for_all(shared);
+    barrier(shared);
     return last - first;
 }
 
 static double time_to_create(struct rank *rank, struct shared *shared) {
     double times[REPETITIONS];
     for (int i = 0; i < REPETITIONS; i++) {
-        make_id(rank, shared);
+        create_id(rank, shared);
         double begin = now();
         create(rank, shared);
         times[i] = elapsed(rank, shared, begin);
@@ -148,18 +148,18 @@ static double time_to_create(struct rank *rank, struct shared *shared) {
     return median(times, REPETITIONS);
 }
 
-/* Negative if the library cannot split. */
+/* Returns a negative value if the library does not support splitting. */
 static double time_to_split(const struct rank *rank, struct shared *shared) {
     double times[REPETITIONS];
     for (int i = 0; i < REPETITIONS; i++) {
         ncclComm_t half = NULL;
-        wait_for_all(shared);
+        barrier(shared);
         double begin = now();
         ncclResult_t result = ncclCommSplit(rank->communicator, rank->index < rank->ranks / 2 ? 0 : 1, rank->index,
                                             &half, NULL);
-        if (result == ncclInvalidUsage) shared->unavailable = 1;
+        if (result == ncclInvalidUsage) shared->split_unsupported = 1;
         times[i] = elapsed(rank, shared, begin);
-        if (shared->unavailable) return -1;
+        if (shared->split_unsupported) return -1;
         require(result, "ncclCommSplit");
         require(ncclCommDestroy(half), "ncclCommDestroy");
     }
@@ -170,19 +170,19 @@ static void touch(float *memory, size_t bytes) {
     for (size_t i = 0; i < bytes / sizeof(float); i++) memory[i] = 0;
 }
 
-/* Adds this process's memory, times `sign`, to what is noted for the rank. While any rank reads, all memory that
-   they share is mapped by all. */
-static void note_memory(const struct rank *rank, struct shared *shared, double sign) {
-    wait_for_all(shared);
+/* Adds this process's memory, times `sign`, to the rank's figures. The barriers ensure that all ranks have mapped the
+   shared memory while any rank reads. */
+static void add_memory(const struct rank *rank, struct shared *shared, double sign) {
+    barrier(shared);
     shared->resident[rank->index] += sign * proc_bytes("/proc/self/smaps_rollup", "Rss:");
     shared->proportional[rank->index] += sign * proc_bytes("/proc/self/smaps_rollup", "Pss:");
-    wait_for_all(shared);
+    barrier(shared);
 }
 
-/* Each operation, each size. */
-static void use(const struct rank *rank, const struct options *options, float *send, float *receive) {
+/* Runs each operation at each size. */
+static void run_operations(const struct rank *rank, const struct options *options, float *send, float *receive) {
     for (int operation = 0; operation < OPERATIONS; operation++) {
-        for (size_t size = options->least; size <= options->most; size *= options->factor) {
+        for (size_t size = options->min; size <= options->max; size *= options->factor) {
             size_t count = elements(operation, size, rank->ranks);
             if (count > 0) operate(rank, operation, send, receive, count, 0);
         }
@@ -195,18 +195,19 @@ static double mean(const double *values, int count) {
     return sum / count;
 }
 
-/* Prints a line for each: what, ranks, value; seconds or bytes for each rank, "-" for what the library lacks. */
-static void live(struct rank *rank, const struct options *options, struct shared *shared) {
+/* Prints a line for each figure: name, ranks, value. Times are in seconds, memory is in bytes for each rank; "-" is a
+   function that the library does not support. */
+static void measure_lifecycle(struct rank *rank, const struct options *options, struct shared *shared) {
     double created = time_to_create(rank, shared);
 
     float *send = allocate(options), *receive = allocate(options);
-    touch(send, options->most);
-    touch(receive, options->most);
-    note_memory(rank, shared, -1);
-    make_id(rank, shared);
+    touch(send, options->max);
+    touch(receive, options->max);
+    add_memory(rank, shared, -1);
+    create_id(rank, shared);
     create(rank, shared);
-    use(rank, options, send, receive);
-    note_memory(rank, shared, 1);
+    run_operations(rank, options, send, receive);
+    add_memory(rank, shared, 1);
 
     double split = time_to_split(rank, shared);
     destroy(rank);
@@ -239,53 +240,53 @@ static void *run_thread(void *argument) {
 }
 
 static void run_threads(const struct options *options, struct shared *shared) {
-    struct thread threads[MOST_RANKS];
+    struct thread threads[MAX_RANKS];
     for (int i = 0; i < options->ranks; i++) {
         threads[i] = (struct thread){.rank = {.index = i, .ranks = options->ranks, .in_process = options->ranks},
                                      .options = options, .shared = shared};
         int error = pthread_create(&threads[i].thread, NULL, run_thread, &threads[i]);
-        if (error != 0) fail("thread %d cannot be started: %s", i, strerror(error));
+        if (error != 0) fail("cannot start thread %d: %s", i, strerror(error));
     }
     for (int i = 0; i < options->ranks; i++) pthread_join(threads[i].thread, NULL);
 }
 
 /* ---- Processes ------------------------------------------------------------------------------------------ */
 
-/* Becomes this program again, as one rank. */
-static void become_rank(int rank, int shared, int argc, char **argv) {
+/* Replaces this process with the program as one rank. */
+static void exec_rank(int rank, int shared, int argc, char **argv) {
     char rank_text[16], shared_text[16];
     snprintf(rank_text, sizeof rank_text, "%d", rank);
     snprintf(shared_text, sizeof shared_text, "%d", shared);
     char **arguments = calloc(argc + 5, sizeof *arguments);
-    if (arguments == NULL) fail("no memory for %d arguments", argc + 5);
+    if (arguments == NULL) fail("cannot allocate %d arguments", argc + 5);
     memcpy(arguments, argv, argc * sizeof *arguments);
     arguments[argc] = "--rank";
     arguments[argc + 1] = rank_text;
     arguments[argc + 2] = "--shared";
     arguments[argc + 3] = shared_text;
     execv("/proc/self/exe", arguments);
-    fail("rank %d cannot be started: %s", rank, strerror(errno));
+    fail("cannot start rank %d: %s", rank, strerror(errno));
 }
 
 static void run_processes(const struct options *options, int shared, int argc, char **argv) {
-    pid_t children[MOST_RANKS];
+    pid_t children[MAX_RANKS];
     for (int i = 0; i < options->ranks; i++) {
         children[i] = fork();
         if (children[i] == 0) {
             prctl(PR_SET_PDEATHSIG, SIGKILL); /* no rank outlives the launcher */
-            become_rank(i, shared, argc, argv);
+            exec_rank(i, shared, argc, argv);
         }
-        if (children[i] < 0) fail("rank %d cannot be started: %s", i, strerror(errno));
+        if (children[i] < 0) fail("cannot start rank %d: %s", i, strerror(errno));
     }
-    /* The first to fail ends all: the kernel kills the others when this process ends. */
+    /* The first failure ends the program, and the kernel kills the other ranks with it. */
     for (int running = options->ranks; running > 0; running--) {
         int status;
         pid_t ended = wait(&status);
-        if (ended < 0) fail("waiting for the ranks failed: %s", strerror(errno));
+        if (ended < 0) fail("cannot wait for the ranks: %s", strerror(errno));
         int rank = 0;
         while (children[rank] != ended) rank++;
         if (WIFSIGNALED(status)) fail("rank %d: %s", rank, strsignal(WTERMSIG(status)));
-        if (WEXITSTATUS(status) != 0) fail("rank %d ended with status %d", rank, WEXITSTATUS(status));
+        if (WEXITSTATUS(status) != 0) fail("rank %d exited with status %d", rank, WEXITSTATUS(status));
     }
 }
 
@@ -293,32 +294,32 @@ static void run_processes(const struct options *options, int shared, int argc, c
 
 static struct shared *map(int file) {
     void *memory = mmap(NULL, sizeof(struct shared), PROT_READ | PROT_WRITE, MAP_SHARED, file, 0);
-    if (memory == MAP_FAILED) fail("shared memory cannot be mapped: %s", strerror(errno));
+    if (memory == MAP_FAILED) fail("cannot map shared memory: %s", strerror(errno));
     return memory;
 }
 
-/* A file in memory that child processes inherit. */
+/* Creates shared memory as a file that child processes inherit. */
 static int create_shared(int ranks) {
     int file = memfd_create("ranks", 0);
     if (file < 0 || ftruncate(file, sizeof(struct shared)) != 0) {
-        fail("shared memory cannot be created: %s", strerror(errno));
+        fail("cannot create shared memory: %s", strerror(errno));
     }
     struct shared *shared = map(file);
     pthread_barrierattr_t attributes;
     pthread_barrierattr_init(&attributes);
     pthread_barrierattr_setpshared(&attributes, PTHREAD_PROCESS_SHARED);
     int error = pthread_barrier_init(&shared->barrier, &attributes, ranks);
-    if (error != 0) fail("a barrier of %d ranks cannot be created: %s", ranks, strerror(error));
+    if (error != 0) fail("cannot create a barrier of %d ranks: %s", ranks, strerror(error));
     return file;
 }
 
 int main(int argc, char **argv) {
     struct options options = parse(argc, argv);
-    if (options.ranks > MOST_RANKS) fail("--ranks is at most %d", MOST_RANKS);
+    if (options.ranks > MAX_RANKS) fail("--ranks: expected at most %d", MAX_RANKS);
     if (options.rank >= 0) {
         struct shared *shared = map(options.shared);
         struct rank rank = {.index = options.rank, .ranks = options.ranks, .in_process = 1};
-        (options.mode == LIFECYCLE ? live : work)(&rank, &options, shared);
+        (options.mode == LIFECYCLE ? measure_lifecycle : work)(&rank, &options, shared);
         return EXIT_SUCCESS;
     }
     int shared = create_shared(options.ranks);

@@ -1,13 +1,13 @@
-//! Where it was measured, for whoever reads the figures.
+//! The machine that runs the measurements.
 
 use std::fs;
 use std::thread;
 use std::time::Duration;
 
-/// The share of the processors' time from which on others are a disturbance.
+/// The share of CPU time from which on other programs distort the figures.
 const DISTURBED: f64 = 0.05;
 
-/// The machine in a line, and in another whether it was busy with something else.
+/// Returns a line with the cores and the CPU model, and a second one if other programs kept the CPUs `busy`.
 pub(crate) fn describe(busy: f64) -> String {
     let processors = fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
     let model = processors
@@ -17,31 +17,32 @@ pub(crate) fn describe(busy: f64) -> String {
     let mut text = format!("Number of cores: {}, {model}", cores());
     if busy > DISTURBED {
         text += &format!(
-            "\nNOT QUIET: other programs took {:.0}% of the processors, so these figures say little",
+            "\nNOT QUIET: other programs took {:.0}% of the CPU time, so the figures are unreliable",
             busy * 100.0
         );
     }
     text
 }
 
-/// The share of the processors' time that other programs take just now. Nobody's, where the kernel does not say.
+/// Returns the share of CPU time that other programs take at the moment, 0 if the kernel does not tell.
 pub(crate) fn busy() -> f64 {
     let before = times();
     thread::sleep(Duration::from_millis(500));
     before.zip(times()).map_or(0.0, |(before, after)| share(before, after))
 }
 
+/// Returns the number of cores that this process may use.
 pub(crate) fn cores() -> usize {
     thread::available_parallelism().map_or(1, usize::from)
 }
 
-/// The processors' time since the machine started, all of it and idle.
+/// Returns the CPU time since the machine started, in total and idle.
 fn times() -> Option<(u64, u64)> {
     parse(fs::read_to_string("/proc/stat").ok()?.lines().next()?)
 }
 
 fn parse(line: &str) -> Option<(u64, u64)> {
-    // User, nice, system, idle, waiting for a disk, interrupts, soft interrupts, another machine on this one.
+    // user, nice, system, idle, iowait, irq, softirq, steal
     let ticks: Vec<u64> =
         line.strip_prefix("cpu ")?.split_whitespace().map_while(|field| field.parse().ok()).collect();
     Some((ticks.iter().take(8).sum(), ticks.get(3)? + ticks.get(4)?))
@@ -57,7 +58,7 @@ mod tests {
     use super::{parse, share};
 
     #[test]
-    fn what_is_not_idle_is_busy() {
+    fn share_of_busy_time_excludes_idle_and_iowait() {
         let before = parse("cpu  10 0 10 100 0 0 0 0 0 0").unwrap();
         let after = parse("cpu  20 0 20 140 10 5 3 2 7 7").unwrap();
         assert_eq!(before, (120, 100));

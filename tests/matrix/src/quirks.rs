@@ -20,7 +20,7 @@ pub(crate) fn run(nccl: &Nccl, name: &str) -> Result<(), String> {
         "null-operator-destroy" => null_operator_destroy,
         "zeroed-count" => zeroed_count,
         "zeroed-destroy" => zeroed_destroy,
-        _ => return Err(format!("there is no trap {name:?}")),
+        _ => return Err(format!("unknown quirk {name:?}")),
     };
     if run(functions).is_none() {
         println!("absent");

@@ -1,0 +1,21 @@
+/// The checks, in the order of the table: their names in the program, and their titles in the table.
+pub(super) const CHECKS: &[(&str, &str)] = &[
+    ("load", "load"),
+    ("version", "version"),
+    ("functions", "functions"),
+    ("missing functions", "missing"),
+    ("options", "options"),
+    ("codes", "codes"),
+    ("last error", "last error"),
+    ("ids", "ids"),
+    ("bytes of an id", "bytes of an id"),
+    ("id failure", "no network"),
+    ("groups", "groups"),
+    ("wrong arguments", "wrong arguments"),
+    ("null arguments", "null"),
+    ("initialisation", "no GPU"),
+    ("allocation", "allocation"),
+    ("simulation", "simulation"),
+    ("parameters", "parameters"),
+    ("encryption", "encryption"),
+];

@@ -1,0 +1,110 @@
+//! NVIDIA's packages of NCCL.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::sync::{Mutex, PoisonError};
+use std::thread;
+
+use anyhow::{Context, Result, bail};
+
+use crate::wheel::{self, Wheel};
+
+/// The library, in the folder of a release.
+const LIBRARY: &str = "lib/libnccl.so.2";
+
+/// The number of packages that are downloaded at the same time.
+const PARALLEL_DOWNLOADS: usize = 4;
+
+/// The part of a package that is kept.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Part {
+    /// Less than 2 MB.
+    Headers,
+    /// The headers and the library: some hundred MB.
+    All,
+}
+
+/// Returns the folder that holds `lib/` and `include/` of a release, after downloading the package if needed.
+pub(crate) fn obtain(release: &str) -> Result<PathBuf> {
+    obtain_part(release, Part::All)
+}
+
+/// Returns the folder that holds at least this part of a release, after downloading the package if needed. A package
+/// can only be downloaded as a whole, but only the part is kept.
+pub(crate) fn obtain_part(release: &str, part: Part) -> Result<PathBuf> {
+    fn headers(path: &Path) -> Option<&Path> {
+        let path = path.strip_prefix("nvidia/nccl").ok()?;
+        path.starts_with("include").then_some(path)
+    }
+    fn all(path: &Path) -> Option<&Path> {
+        let path = path.strip_prefix("nvidia/nccl").ok()?;
+        (path.starts_with("include") || path == Path::new(LIBRARY)).then_some(path)
+    }
+    let wheel = Wheel {
+        package: &package(release)?,
+        release,
+        folder: release,
+        size: "some hundred MB",
+        target: if part == Part::All { all } else { headers },
+        required: if part == Part::All { &["include/nccl.h", LIBRARY] } else { &["include/nccl.h"] },
+    };
+    wheel.obtain()
+}
+
+/// Downloads the packages that are missing, several at a time. A failed download is tried again, and reported, by the
+/// caller that obtains the release.
+pub(crate) fn prefetch(releases: &[String], part: Part) {
+    let queue = Mutex::new(releases.iter());
+    thread::scope(|scope| {
+        for _ in 0..PARALLEL_DOWNLOADS {
+            scope.spawn(|| {
+                // The lock is not held during the download.
+                let next = || queue.lock().unwrap_or_else(PoisonError::into_inner).next();
+                while let Some(release) = next() {
+                    let _ = obtain_part(release, part);
+                }
+            });
+        }
+    });
+}
+
+/// Returns whether the library of a release is kept.
+pub(crate) fn has_library(release: &str) -> Result<bool> {
+    Ok(wheel::cache()?.join(release).join(LIBRARY).is_file())
+}
+
+/// Removes the library of a release; the headers stay.
+pub(crate) fn remove_library(release: &str) -> Result<()> {
+    let file = wheel::cache()?.join(release).join(LIBRARY);
+    fs::remove_file(&file).with_context(|| format!("cannot remove {}", file.display()))
+}
+
+/// Returns the package that has a release. NVIDIA names packages after the CUDA release that they were built with,
+/// which changed with NCCL 2.16.
+fn package(release: &str) -> Result<String> {
+    let parts: Vec<&str> = release.split('.').collect();
+    let numbers: Vec<u32> = parts.iter().map_while(|part| part.parse().ok()).collect();
+    // The text becomes the name of a folder and an argument of pip.
+    let plain = parts.iter().all(|part| !part.is_empty() && part.bytes().all(|b| b.is_ascii_alphanumeric()));
+    match numbers[..] {
+        [major, minor, _, ..] if plain => {
+            Ok(format!("nvidia-nccl-cu{}", if (major, minor) < (2, 16) { 11 } else { 12 }))
+        }
+        _ => bail!("{release:?} is not a release of NCCL; expected one such as 2.32.3"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn package_depends_on_the_release_and_malformed_ones_are_rejected() {
+        assert_eq!(package("2.13.4").unwrap(), "nvidia-nccl-cu11");
+        assert_eq!(package("2.16.5").unwrap(), "nvidia-nccl-cu12");
+        assert_eq!(package("2.26.2.post1").unwrap(), "nvidia-nccl-cu12");
+        for wrong in ["", "2.32", "../2.3.4", "2.3.4/x", "2.3.4..", "-r.1.2", "latest"] {
+            assert!(package(wrong).is_err(), "{wrong}");
+        }
+    }
+}
