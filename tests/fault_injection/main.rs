@@ -4,10 +4,10 @@
 //! Every method runs once to see which functions it calls; then once for each of these calls and each fault. So a
 //! new function has only to be reached by a method in `methods.rs`, which a test checks.
 
+#[path = "../support/fake_nccl/mod.rs"]
+mod fake_nccl;
 mod fault;
-mod library;
 mod methods;
-mod place;
 mod run;
 mod texts;
 mod versions;
@@ -15,10 +15,10 @@ mod waits;
 
 use std::collections::BTreeSet;
 
-use fault::{CODES, Fault, Outs};
+use fake_nccl::{IN_PROGRESS, Output};
+use fault::{CODES, Fault};
 use libnccl::Error;
 use libnccl::sys::Functions;
-use library::IN_PROGRESS;
 use run::{Outcome, Timing, baseline, run};
 
 /// What is answered but not looked at: the drop of what made the call has nobody to tell.
@@ -57,9 +57,9 @@ fn every_code_and_every_value_from_every_call() {
                 for code in CODES {
                     // What is written counts where it is read: after a success, or while there is progress.
                     let is_read = [0, 3, IN_PROGRESS].contains(&code);
-                    for outs in if is_read { &Outs::ALL[..] } else { &Outs::ALL[..1] } {
-                        let outs = *outs;
-                        let fault = Fault { code, outs, ..Fault::of(call) };
+                    for output in if is_read { &Output::ALL[..] } else { &Output::ALL[..1] } {
+                        let output = *output;
+                        let fault = Fault { code, output, ..Fault::of(call) };
                         let outcome = run(&method, timing, Some(fault.clone()));
                         check(&format!("{}, {timing:?}, {fault:?}", method.name), &fault, &outcome);
                         count += 1;

@@ -2,8 +2,8 @@
 
 use libnccl::Error;
 
-use crate::fault::{Fault, Outs, Progress};
-use crate::library::IN_PROGRESS;
+use crate::fake_nccl::{IN_PROGRESS, Output};
+use crate::fault::{Fault, Progress};
 use crate::methods;
 use crate::run::{TIMEOUT, Timing, baseline, run};
 
@@ -17,12 +17,12 @@ fn every_wait_ends_by_its_timeout() {
     let mut timeouts = 0;
     for method in methods::all() {
         for call in baseline(&method, Timing::Timeout).own_calls(&method) {
-            // Blocking communicators of a timed world: nobody has given them a limit.
+            // Blocking communicators of a timed fixture: nobody has given them a limit.
             if ["init_rank", "init_all", "into_raw and from_raw"].contains(&method.name.as_str()) {
                 continue;
             }
-            for outs in [Outs::Proper, Outs::Zeros] {
-                let fault = Fault { code: IN_PROGRESS, outs, progress: Progress::Never, ..Fault::of(call) };
+            for output in [Output::Correct, Output::Zeros] {
+                let fault = Fault { code: IN_PROGRESS, output, progress: Progress::Never, ..Fault::of(call) };
                 let outcome = run(&method, Timing::Timeout, Some(fault));
                 if let Err(Error::Timeout { elapsed, .. }) = outcome.result {
                     assert!(elapsed >= TIMEOUT && outcome.took >= TIMEOUT);
@@ -57,13 +57,13 @@ fn every_wait_without_a_timeout_ends_by_an_abort() {
 
 #[test]
 fn every_wait_may_end_with_any_code_or_waver() {
-    let ends = [1, 2, 3, 4, 5, 6, 8, 9, 1000, u32::MAX].map(Progress::Ends);
+    let ends = [1, 2, 3, 4, 5, 6, 8, 9, 1000, u32::MAX].map(Progress::EndsWith);
     for method in methods::all() {
         for call in baseline(&method, Timing::Timeout).own_calls(&method) {
             for progress in ends.into_iter().chain([Progress::Done, Progress::Wavers]) {
                 let fault = Fault { code: IN_PROGRESS, progress, ..Fault::of(call) };
                 let outcome = run(&method, Timing::Timeout, Some(fault));
-                if let (Progress::Ends(expected), Err(Error::Nccl { call, code, .. })) =
+                if let (Progress::EndsWith(expected), Err(Error::Nccl { call, code, .. })) =
                     (progress, &outcome.result)
                 {
                     let found = code.as_raw().0;

@@ -3,8 +3,8 @@
 use libnccl::{Error, ResultCode};
 
 use crate::calls::{self, Case};
-use crate::recorder::{self, IN_PROGRESS, INVALID_ARGUMENT, Recorder, SUCCESS, nccl_without_ids};
-use crate::world::World;
+use crate::fake_nccl::{FakeNccl, IN_PROGRESS, INVALID_ARGUMENT, SUCCESS};
+use crate::fixture::Fixture;
 
 /// All of the header's, and two of the future.
 pub(crate) const CODES: [u32; 11] = [0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 77];
@@ -75,11 +75,11 @@ fn every_code_of_every_call() {
             for code in CODES {
                 let (function, before, _) = position;
                 let context = format!("{}: call {before} of {function} answers {code}", case.name);
-                let world = World::of(case.version);
-                world.recorder.answer_once(function, before, code);
-                world.recorder.asynchronous([IN_PROGRESS, IN_PROGRESS], SUCCESS);
-                let result = (case.act)(&world);
-                let polls_left = world.recorder.asynchronous_left();
+                let fixture = Fixture::of_release(case.version);
+                fixture.fake.answer_once(function, before, code);
+                fixture.fake.set_async_states([IN_PROGRESS, IN_PROGRESS], SUCCESS);
+                let result = (case.act)(&fixture);
+                let polls_left = fixture.fake.async_states_left();
                 match expected(&case, call, position, code) {
                     Expected::Error => match &result {
                         Err(Error::Nccl { call, code: found, .. }) => {
@@ -95,7 +95,7 @@ fn every_code_of_every_call() {
                     Expected::Done => assert!(result.is_ok(), "{context}: {:?}", result.err()),
                 }
                 drop(result);
-                world.close(&context);
+                fixture.close(&context);
             }
         }
     }
@@ -112,37 +112,34 @@ fn every_code_at_the_end_of_every_wait() {
             for code in CODES.into_iter().filter(|code| ![SUCCESS, IN_PROGRESS].contains(code)) {
                 let (function, before, _) = position;
                 let context = format!("{}: {function} ends with {code}", case.name);
-                let world = World::of(case.version);
-                world.recorder.answer_once(function, before, IN_PROGRESS);
-                world.recorder.asynchronous([IN_PROGRESS, code], SUCCESS);
-                let result = (case.act)(&world);
+                let fixture = Fixture::of_release(case.version);
+                fixture.fake.answer_once(function, before, IN_PROGRESS);
+                fixture.fake.set_async_states([IN_PROGRESS, code], SUCCESS);
+                let result = (case.act)(&fixture);
                 let Err(Error::Nccl { call, code: found, .. }) = &result else {
                     panic!("{context}: {:?}", result.err())
                 };
                 assert_eq!(found.as_raw().0, code, "{context}");
                 assert!(call.starts_with("nccl"), "{context}: {call} is no C function");
                 drop(result);
-                world.close(&context);
+                fixture.close(&context);
             }
         }
     }
 }
 
 #[test]
-fn every_code_of_making_an_id() {
-    let recorder = Recorder::new();
-    macro_rules! check {
-        ($($code:literal)*) => {$(
-            let nccl = nccl_without_ids::<$code>();
-            recorder.take_log();
-            for _ in 0..2 {
-                let error = nccl.unique_id().unwrap_err();
-                assert_eq!(error.code().map(ResultCode::as_raw).map(|raw| raw.0), Some($code), "{error}");
-            }
-            // NCCL up to 2.21.5 hangs in a second call after a failure.
-            assert_eq!(recorder.take_log(), ["ncclGetUniqueId()"]);
-        )*};
+fn unique_id_failure_is_reported_and_not_retried() {
+    for code in CODES.into_iter().filter(|code| ![SUCCESS, IN_PROGRESS].contains(code)) {
+        let fake = FakeNccl::new();
+        fake.answer("ncclGetUniqueId", code);
+        let nccl = fake.nccl();
+        for _ in 0..2 {
+            let error = nccl.unique_id().unwrap_err();
+            assert_eq!(error.code().map(ResultCode::as_raw).map(|raw| raw.0), Some(code), "{error}");
+        }
+        // NCCL up to 2.21.5 hangs in a second call after a failure.
+        assert_eq!(fake.take_log(), ["ncclGetUniqueId(&)"]);
     }
-    check!(1 2 3 4 5 6 8 9 77);
-    assert!(recorder::nccl_without_ids::<0>().unique_id().is_ok());
+    assert!(FakeNccl::new().nccl().unique_id().is_ok());
 }

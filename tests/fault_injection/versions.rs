@@ -2,18 +2,18 @@
 
 use libnccl::{Error, LoadError, MemorySpace};
 
-use crate::fault::{CODES, Fault, Outs};
-use crate::library::Library;
+use crate::fake_nccl::Output;
+use crate::fault::{CODES, Fault};
 use crate::methods;
 use crate::run::{Timing, run};
 
 #[test]
 fn every_answer_of_ncclgetversion() {
     for code in CODES {
-        for outs in Outs::ALL {
-            let context = format!("code {code}, {outs:?}");
-            let loaded = Library::new(Some(Fault { code, outs, ..Fault::of(("ncclGetVersion", 0)) })).nccl();
-            let is_positive = [Outs::Proper, Outs::Huge, Outs::Part].contains(&outs);
+        for output in Output::ALL {
+            let context = format!("code {code}, {output:?}");
+            let loaded = Fault { code, output, ..Fault::of(("ncclGetVersion", 0)) }.library().load();
+            let is_positive = [Output::Correct, Output::Huge, Output::Partial].contains(&output);
             match loaded {
                 Ok(nccl) => {
                     assert!(code == 0 && is_positive, "{context}");
@@ -34,16 +34,16 @@ fn every_answer_of_ncclgetversion() {
 
 #[test]
 fn a_library_without_ncclgetversion() {
-    let loaded = Library::new(Some(Fault { is_absent: true, ..Fault::of(("ncclGetVersion", 0)) })).nccl();
+    let loaded = Fault { is_absent: true, ..Fault::of(("ncclGetVersion", 0)) }.library().load();
     assert!(matches!(loaded, Err(LoadError::NoVersion { .. })), "{loaded:?}");
 }
 
 #[test]
 fn every_answer_to_where_its_memory_is() {
     for code in CODES {
-        for outs in Outs::ALL {
-            let fault = Fault { code, outs, ..Fault::of(("ncclParamGetParameter", 0)) };
-            let nccl = Library::new(Some(fault)).nccl().unwrap();
+        for output in Output::ALL {
+            let fault = Fault { code, output, ..Fault::of(("ncclParamGetParameter", 0)) };
+            let nccl = fault.library().load().unwrap();
             assert_eq!(nccl.memory_space(), MemorySpace::Device);
         }
     }

@@ -7,9 +7,9 @@ use libnccl::{
     NvlsHostMode, ReduceOp, Result, ShrinkMode, Version,
 };
 
-use crate::world::{Kept, World, id, keep, recv, send, stream};
+use crate::fixture::{Kept, Fixture, id, keep, recv, send, stream};
 
-type Act = dyn Fn(&World) -> Result<Kept>;
+type Act = dyn Fn(&Fixture) -> Result<Kept>;
 
 /// A method, what it is called with, and the calls that it makes if all goes well.
 pub(crate) struct Case {
@@ -25,9 +25,9 @@ impl Case {
     fn new<T: 'static>(
         name: impl Into<String>,
         calls: impl IntoIterator<Item = impl Into<String>>,
-        act: impl Fn(&World) -> Result<T> + 'static,
+        act: impl Fn(&Fixture) -> Result<T> + 'static,
     ) -> Self {
-        let act = Box::new(move |world: &World| act(world).map(keep));
+        let act = Box::new(move |fixture: &Fixture| act(fixture).map(keep));
         let calls = calls.into_iter().map(Into::into).collect();
         Self { name: name.into(), version: Version::HEADER, act, calls, ignores: &[] }
     }
@@ -58,18 +58,18 @@ macro_rules! operations {
             let mut cases = Vec::new();
             $({
                 let (name, call) = (stringify!($method), $call.to_string());
-                cases.push(Case::new(name, [call.clone()], |w| w.comm.$method($($argument,)* stream())));
-                cases.push(Case::new(format!("grouped {name}"), in_group([call.clone()]), |w| {
-                    w.nccl.group(|g| g.$method(&w.comm, $($argument,)* stream()))
+                cases.push(Case::new(name, [call.clone()], |f| f.comm.$method($($argument,)* stream())));
+                cases.push(Case::new(format!("grouped {name}"), in_group([call.clone()]), |f| {
+                    f.nccl.group(|g| g.$method(&f.comm, $($argument,)* stream()))
                 }));
                 // Without a form that takes options: see `messages_take_no_options`.
                 if !["send", "recv"].contains(&name) {
                     let call = configured(&call);
-                    cases.push(Case::new(format!("configured {name}"), [call.clone()], |w| {
-                        w.comm.operations().with(&w.config).$method($($argument,)* stream())
+                    cases.push(Case::new(format!("configured {name}"), [call.clone()], |f| {
+                        f.comm.operations().with(&f.config).$method($($argument,)* stream())
                     }));
-                    cases.push(Case::new(format!("grouped configured {name}"), in_group([call]), |w| {
-                        w.nccl.group(|g| g.on(&w.comm).with(&w.config).$method($($argument,)* stream()))
+                    cases.push(Case::new(format!("grouped configured {name}"), in_group([call]), |f| {
+                        f.nccl.group(|g| g.on(&f.comm).with(&f.config).$method($($argument,)* stream()))
                     }));
                 }
             })*
@@ -146,18 +146,18 @@ macro_rules! reductions {
             let mut cases = Vec::new();
             $({
                 let (name, call) = (stringify!($method), $call.to_string());
-                cases.push(Case::new(format!("scaled {name}"), around(vec![call.clone()]), move |w| {
-                    w.comm.pre_mul_sum_device(scalar())?.$method($($argument,)* stream())
+                cases.push(Case::new(format!("scaled {name}"), around(vec![call.clone()]), move |f| {
+                    f.comm.pre_mul_sum_device(scalar())?.$method($($argument,)* stream())
                 }));
                 let grouped = around(in_group([call.clone()]));
-                cases.push(Case::new(format!("grouped scaled {name}"), grouped, move |w| {
-                    let op = w.comm.pre_mul_sum_device(scalar())?;
-                    w.nccl.group(|g| op.on(g).$method($($argument,)* stream()))
+                cases.push(Case::new(format!("grouped scaled {name}"), grouped, move |f| {
+                    let op = f.comm.pre_mul_sum_device(scalar())?;
+                    f.nccl.group(|g| op.on(g).$method($($argument,)* stream()))
                 }));
                 let call = around(in_group([configured(&call)]));
-                cases.push(Case::new(format!("grouped configured scaled {name}"), call, move |w| {
-                    let op = w.comm.pre_mul_sum_device(scalar())?;
-                    w.nccl.group(|g| op.on(g).with(&w.config).$method($($argument,)* stream()))
+                cases.push(Case::new(format!("grouped configured scaled {name}"), call, move |f| {
+                    let op = f.comm.pre_mul_sum_device(scalar())?;
+                    f.nccl.group(|g| op.on(g).with(&f.config).$method($($argument,)* stream()))
                 }));
             })*
             cases.into_iter().map(|case| case.ignoring(&["ncclRedOpDestroy"])).collect()
@@ -188,59 +188,59 @@ fn timed() -> Config {
 }
 
 fn children() -> Vec<Case> {
-    let making = |name: &str, call: &str, act: fn(&World) -> Result<Communicator>| {
+    let making = |name: &str, call: &str, act: fn(&Fixture) -> Result<Communicator>| {
         Case::new(name, then_asked(call, [2]), act)
     };
     // The child of a nonblocking communicator is made after the call: so one has to ask, whatever it answered.
     let polled = |comm: usize| format!("ncclCommGetAsyncError(comm{comm}, &)");
-    let descending = |name: &str, call: &str, act: fn(&World) -> Result<Communicator>| {
+    let descending = |name: &str, call: &str, act: fn(&Fixture) -> Result<Communicator>| {
         let calls = [call.to_string(), polled(0), polled(2)].into_iter();
         Case::new(name, calls.chain(then_asked("", [2]).into_iter().skip(1)).collect::<Vec<_>>(), act)
     };
     let scalable = "ncclCommInitRankScalable(&, 4, 2, 2, [1, 2], {})";
     let mut cases = vec![
-        making("init_rank", "ncclCommInitRank(&, 4, id1, 2)", |w| w.nccl.init_rank(4, 2, &id(1))),
-        making("init_rank_with defaults", "ncclCommInitRank(&, 4, id1, 2)", |w| {
-            w.nccl.init_rank_with(4, 2, &id(1), &Config::new())
+        making("init_rank", "ncclCommInitRank(&, 4, id1, 2)", |f| f.nccl.init_rank(4, 2, &id(1))),
+        making("init_rank_with defaults", "ncclCommInitRank(&, 4, id1, 2)", |f| {
+            f.nccl.init_rank_with(4, 2, &id(1), &Config::new())
         }),
-        making("init_rank_with", "ncclCommInitRankConfig(&, 4, id1, 2, {blocking=0})", |w| {
-            w.nccl.init_rank_with(4, 2, &id(1), &timed())
+        making("init_rank_with", "ncclCommInitRankConfig(&, 4, id1, 2, {blocking=0})", |f| {
+            f.nccl.init_rank_with(4, 2, &id(1), &timed())
         }),
-        making("init_rank_scalable", scalable, |w| {
-            w.nccl.init_rank_scalable(4, 2, &[id(1), id(2)], &Config::new())
+        making("init_rank_scalable", scalable, |f| {
+            f.nccl.init_rank_scalable(4, 2, &[id(1), id(2)], &Config::new())
         }),
-        making("init_rank_scalable by one", "ncclCommInitRank(&, 4, id1, 2)", |w| {
-            w.nccl.init_rank_scalable(4, 2, &[id(1)], &Config::new())
+        making("init_rank_scalable by one", "ncclCommInitRank(&, 4, id1, 2)", |f| {
+            f.nccl.init_rank_scalable(4, 2, &[id(1)], &Config::new())
         }),
-        Case::new("init_all", then_asked("ncclCommInitAll(&, 3, [0, 2, 1])", 2..5), |w| {
-            w.nccl.init_all(&[0, 2, 1])
+        Case::new("init_all", then_asked("ncclCommInitAll(&, 3, [0, 2, 1])", 2..5), |f| {
+            f.nccl.init_all(&[0, 2, 1])
         }),
-        making("grow_rank", "ncclCommGrow(null, 9, id1, 8, &, {})", |w| {
-            w.nccl.grow_rank(9, 8, &id(1), &Config::new())
+        making("grow_rank", "ncclCommGrow(null, 9, id1, 8, &, {})", |f| {
+            f.nccl.grow_rank(9, 8, &id(1), &Config::new())
         }),
-        descending("grow", "ncclCommGrow(comm0, 9, id1, -1, &, null)", |w| {
-            w.comm.grow(9, Some(&id(1)), &Config::new())
+        descending("grow", "ncclCommGrow(comm0, 9, id1, -1, &, null)", |f| {
+            f.comm.grow(9, Some(&id(1)), &Config::new())
         }),
-        descending("grow of one without the id", "ncclCommGrow(comm0, 9, null, -1, &, {blocking=0})", |w| {
-            w.comm.grow(9, None, &timed())
+        descending("grow of one without the id", "ncclCommGrow(comm0, 9, null, -1, &, {blocking=0})", |f| {
+            f.comm.grow(9, None, &timed())
         }),
-        descending("shrink", "ncclCommShrink(comm0, [1, 3], 2, &, null, 0)", |w| {
-            w.comm.shrink(&[3, 1], ShrinkMode::Default, &Config::new())
+        descending("shrink", "ncclCommShrink(comm0, [1, 3], 2, &, null, 0)", |f| {
+            f.comm.shrink(&[3, 1], ShrinkMode::Default, &Config::new())
         }),
-        descending("shrink after a failure", "ncclCommShrink(comm0, [0], 1, &, {shrinkShare=1}, 1)", |w| {
-            w.comm.shrink(&[0], ShrinkMode::Abort, &Config::new().shrink_share(true))
+        descending("shrink after a failure", "ncclCommShrink(comm0, [0], 1, &, {shrinkShare=1}, 1)", |f| {
+            f.comm.shrink(&[0], ShrinkMode::Abort, &Config::new().shrink_share(true))
         }),
-        descending("split", "ncclCommSplit(comm0, 7, -3, &, null)", |w| {
-            Ok(w.comm.split(Some(7), -3)?.unwrap())
+        descending("split", "ncclCommSplit(comm0, 7, -3, &, null)", |f| {
+            Ok(f.comm.split(Some(7), -3)?.unwrap())
         }),
-        descending("split_with", "ncclCommSplit(comm0, 7, 0, &, {splitShare=1})", |w| {
-            Ok(w.comm.split_with(Some(7), 0, &Config::new().split_share(true))?.unwrap())
+        descending("split_with", "ncclCommSplit(comm0, 7, 0, &, {splitShare=1})", |f| {
+            Ok(f.comm.split_with(Some(7), 0, &Config::new().split_share(true))?.unwrap())
         }),
         Case::new(
             "split without a color",
             ["ncclCommSplit(comm0, -1, 3, &, null)".to_string(), polled(0)],
-            |w| {
-                assert!(w.comm.split(None, 3)?.is_none());
+            |f| {
+                assert!(f.comm.split(None, 3)?.is_none());
                 Ok(())
             },
         ),
@@ -252,8 +252,8 @@ fn children() -> Vec<Case> {
         // After the group, one has to ask whether it is done: see `a_pending_one_is_waited_for`.
         let group = in_group([call.into()]).into_iter().chain([polled(2)]);
         let calls = group.chain(then_asked("", [2]).into_iter().skip(1));
-        cases.push(Case::new(name, calls, move |w| {
-            w.nccl.group(|g| g.init_rank(4, 2, &id(1), &config))?.finish()
+        cases.push(Case::new(name, calls, move |f| {
+            f.nccl.group(|g| g.init_rank(4, 2, &id(1), &config))?.finish()
         }));
     }
     let all = "ncclCommInitRankConfig(&, 4, id1, 2, {blocking=0 cgaClusterSize=8 minCTAs=2 maxCTAs=3 \
@@ -265,7 +265,7 @@ fn children() -> Vec<Case> {
     let all = all
         .replace("hostCftMode=2", &format!("hostCftMode={}", modes[0]))
         .replace("nvlsHostMode=3", &format!("nvlsHostMode={}", modes[1]));
-    cases.push(Case::new("init_rank_with everything", then_asked(&all, [2]), |w| {
+    cases.push(Case::new("init_rank_with everything", then_asked(&all, [2]), |f| {
         let config = timed()
             .cga_cluster_size(8)
             .min_ctas(2)
@@ -289,56 +289,56 @@ fn children() -> Vec<Case> {
             .nvls_host_mode(NvlsHostMode::DisableTransportAndSymmetricMultimem)
             .net_name("Socket")
             .name("all");
-        w.nccl.init_rank_with(4, 2, &id(1), &config)
+        f.nccl.init_rank_with(4, 2, &id(1), &config)
     }));
     cases
 }
 
 fn lives() -> Vec<Case> {
     // One element, as NCCL drops operations on none.
-    let barrier = ["ncclMemAlloc(&, 1)", "ncclAllReduce(0x40000, 0x40000, 1, Uint8, Max, comm0, 0x5)"];
+    let barrier = ["ncclMemAlloc(&, 1)", "ncclAllReduce(memory, memory, 1, Uint8, Max, comm0, 0x5)"];
     let grouped_barrier = ["ncclGroupStart()", barrier[0], barrier[1], "ncclGroupEnd()"];
     let finalized = ["ncclCommFinalize(comm1)", "ncclCommDestroy(comm1)"];
     vec![
-        Case::new("async_error", ["ncclCommGetAsyncError(comm0, &)"], |w| w.comm.async_error()),
-        Case::new("memory", ["ncclCommMemStats(comm0, 0, &)"], |w| {
-            w.comm.memory(MemoryStatistic::Suspendable)
+        Case::new("async_error", ["ncclCommGetAsyncError(comm0, &)"], |f| f.comm.async_error()),
+        Case::new("memory", ["ncclCommMemStats(comm0, 0, &)"], |f| {
+            f.comm.memory(MemoryStatistic::Suspendable)
         }),
-        Case::new("memory in total", ["ncclCommMemStats(comm0, 3, &)"], |w| {
-            w.comm.memory(MemoryStatistic::Total)
+        Case::new("memory in total", ["ncclCommMemStats(comm0, 3, &)"], |f| {
+            f.comm.memory(MemoryStatistic::Total)
         }),
-        Case::new("suspend", ["ncclCommSuspend(comm0, 1)"], |w| w.comm.suspend()),
-        Case::new("resume", ["ncclCommResume(comm0)"], |w| w.comm.resume()),
-        Case::new("revoke", ["ncclCommRevoke(comm0, 0)"], |w| w.comm.revoke()),
-        Case::new("unique_id of a communicator", ["ncclCommGetUniqueId(comm0, &)"], |w| {
-            assert_eq!(w.comm.unique_id()?, id(9));
+        Case::new("suspend", ["ncclCommSuspend(comm0, 1)"], |f| f.comm.suspend()),
+        Case::new("resume", ["ncclCommResume(comm0)"], |f| f.comm.resume()),
+        Case::new("revoke", ["ncclCommRevoke(comm0, 0)"], |f| f.comm.revoke()),
+        Case::new("unique_id of a communicator", ["ncclCommGetUniqueId(comm0, &)"], |f| {
+            assert_eq!(f.comm.unique_id()?, id(9));
             Ok(())
         }),
-        Case::new("pre_mul_sum", ["ncclRedOpCreatePreMulSum(&, SCALAR, Float32, 1, comm0)"], |w| {
-            w.comm.pre_mul_sum(0.5_f32).map(std::mem::forget)?;
+        Case::new("pre_mul_sum", ["ncclRedOpCreatePreMulSum(&, SCALAR, Float32, 1, comm0)"], |f| {
+            f.comm.pre_mul_sum(0.5_f32).map(std::mem::forget)?;
             // So that the operator's end is not in the log, nor its lack a problem.
-            w.recorder.forget_operators();
+            f.fake.forget_operators();
             Ok(())
         }),
-        Case::new("barrier", barrier, |w| w.comm.barrier(stream())),
-        Case::new("grouped barrier", grouped_barrier, |w| w.nccl.group(|g| g.barrier(&w.comm, stream()))),
-        Case::new("destroy", [finalized[1]], |w| w.spare().destroy()),
-        Case::new("abort", ["ncclCommAbort(comm1)"], |w| w.spare().abort()),
-        Case::new("abort by a handle", ["ncclCommAbort(comm1)"], |w| w.spare().abort_handle().abort())
+        Case::new("barrier", barrier, |f| f.comm.barrier(stream())),
+        Case::new("grouped barrier", grouped_barrier, |f| f.nccl.group(|g| g.barrier(&f.comm, stream()))),
+        Case::new("destroy", [finalized[1]], |f| f.spare().destroy()),
+        Case::new("abort", ["ncclCommAbort(comm1)"], |f| f.spare().abort()),
+        Case::new("abort by a handle", ["ncclCommAbort(comm1)"], |f| f.spare().abort_handle().abort())
             .ignoring(&[]),
-        Case::new("finalize", finalized, |w| w.spare().finalize()?.destroy()),
-        Case::new("finalize and abort", [finalized[0], "ncclCommAbort(comm1)"], |w| {
-            w.spare().finalize()?.abort()
+        Case::new("finalize", finalized, |f| f.spare().finalize()?.destroy()),
+        Case::new("finalize and abort", [finalized[0], "ncclCommAbort(comm1)"], |f| {
+            f.spare().finalize()?.abort()
         }),
-        Case::new("destroy_all", [finalized[1]], |w| Communicator::destroy_all([w.spare()])),
-        Case::new("drop", ["ncclCommAbort(comm1)"], |w| {
-            drop(w.spare());
+        Case::new("destroy_all", [finalized[1]], |f| Communicator::destroy_all([f.spare()])),
+        Case::new("drop", ["ncclCommAbort(comm1)"], |f| {
+            drop(f.spare());
             Ok(())
         })
         .ignoring(&["ncclCommAbort"]),
-        Case::new("into_raw and from_raw", &then_asked("", [1])[1..], |w| {
+        Case::new("into_raw and from_raw", &then_asked("", [1])[1..], |f| {
             // SAFETY: given up just before.
-            unsafe { Communicator::from_raw(&w.nccl, w.spare().into_raw()) }
+            unsafe { Communicator::from_raw(&f.nccl, f.spare().into_raw()) }
         }),
     ]
 }
@@ -346,30 +346,30 @@ fn lives() -> Vec<Case> {
 fn others() -> Vec<Case> {
     let key = "0123456789abcdef0123456789abcdef";
     let mut cases = vec![
-        Case::new("empty group", in_group([]), |w| w.nccl.group(|_| Ok(5))),
-        Case::new("group in a group", in_group(in_group([])), |w| w.nccl.group(|g| g.group(|_| Ok(5)))),
-        Case::new("simulate", ["ncclGroupStart()", "ncclGroupSimulateEnd(&)"], |w| {
-            assert_eq!(w.nccl.simulate(|_| Ok(()))?, Some(12.5));
+        Case::new("empty group", in_group([]), |f| f.nccl.group(|_| Ok(5))),
+        Case::new("group in a group", in_group(in_group([])), |f| f.nccl.group(|g| g.group(|_| Ok(5)))),
+        Case::new("simulate", ["ncclGroupStart()", "ncclGroupSimulateEnd(&)"], |f| {
+            assert_eq!(f.nccl.simulate(|_| Ok(()))?, Some(12.5));
             Ok(())
         }),
-        Case::new("set_encryption", ["ncclSetEncryption({mode=0 psk=null})"], |w| {
-            w.nccl.set_encryption(Encryption::None)
+        Case::new("set_encryption", ["ncclSetEncryption({mode=0 psk=null})"], |f| {
+            f.nccl.set_encryption(Encryption::None)
         }),
-        Case::new("set_encryption by key", [format!("ncclSetEncryption({{mode=1 psk={key:?}}})")], |w| {
-            w.nccl.set_encryption(Encryption::PreSharedKey(key.as_bytes()))
+        Case::new("set_encryption by key", [format!("ncclSetEncryption({{mode=1 psk={key:?}}})")], |f| {
+            f.nccl.set_encryption(Encryption::PreSharedKey(key.as_bytes()))
         }),
-        Case::new("keys", ["ncclParamGetAllParameterKeys(&, &)"], |w| w.nccl.parameters()?.keys()),
-        Case::new("dump", ["ncclParamDumpAll()"], |w| w.nccl.parameters()?.dump())
+        Case::new("keys", ["ncclParamGetAllParameterKeys(&, &)"], |f| f.nccl.parameters()?.keys()),
+        Case::new("dump", ["ncclParamDumpAll()"], |f| f.nccl.parameters()?.dump())
             .ignoring(&["ncclParamDumpAll"]),
-        Case::new("text of a parameter", ["ncclParamGetParameter(\"KEY\", &, &)"], |w| {
-            w.nccl.parameters()?.get::<String>("KEY")
+        Case::new("text of a parameter", ["ncclParamGetParameter(\"KEY\", &, &)"], |f| {
+            f.nccl.parameters()?.get::<String>("KEY")
         }),
     ];
     macro_rules! parameters {
         ($($type:ty: $call:literal;)*) => {$(
             let calls = ["ncclParamBind(&, \"KEY\")", $call];
-            cases.push(Case::new(format!("parameter of {}", stringify!($type)), calls, |w: &World| {
-                w.nccl.parameters()?.get::<$type>("KEY")
+            cases.push(Case::new(format!("parameter of {}", stringify!($type)), calls, |f: &Fixture| {
+                f.nccl.parameters()?.get::<$type>("KEY")
             }));
         )*};
     }
@@ -417,28 +417,28 @@ fn fallbacks() -> Vec<Case> {
     ];
     let older = ["2.22.3", "2.13.4"].into_iter().flat_map(|version| {
         [
-            Case::new("all_to_all", messages(&all_to_all), |w| {
-                w.comm.all_to_all(send::<f32>(8), recv::<f32>(8), stream())
+            Case::new("all_to_all", messages(&all_to_all), |f| {
+                f.comm.all_to_all(send::<f32>(8), recv::<f32>(8), stream())
             }),
-            Case::new("grouped all_to_all", in_group(messages(&all_to_all)), |w| {
-                w.nccl.group(|g| g.all_to_all(&w.comm, send::<f32>(8), recv::<f32>(8), stream()))
+            Case::new("grouped all_to_all", in_group(messages(&all_to_all)), |f| {
+                f.nccl.group(|g| g.all_to_all(&f.comm, send::<f32>(8), recv::<f32>(8), stream()))
             }),
-            Case::new("gather", messages(&gather), |w| {
-                w.comm.gather(send::<f32>(1), recv::<f32>(4), 2, stream())
+            Case::new("gather", messages(&gather), |f| {
+                f.comm.gather(send::<f32>(1), recv::<f32>(4), 2, stream())
             }),
-            Case::new("gather elsewhere", messages(&["ncclSend(0x10000, 1, Float32, 0"]), |w| {
-                w.comm.gather(send::<f32>(1), recv::<f32>(0), 0, stream())
+            Case::new("gather elsewhere", messages(&["ncclSend(0x10000, 1, Float32, 0"]), |f| {
+                f.comm.gather(send::<f32>(1), recv::<f32>(0), 0, stream())
             }),
-            Case::new("scatter", messages(&scatter), |w| {
-                w.comm.scatter(send::<f32>(4), recv::<f32>(1), 2, stream())
+            Case::new("scatter", messages(&scatter), |f| {
+                f.comm.scatter(send::<f32>(4), recv::<f32>(1), 2, stream())
             }),
-            Case::new("scatter elsewhere", messages(&["ncclRecv(0x20000, 1, Float32, 0"]), |w| {
-                w.comm.scatter(send::<f32>(0), recv::<f32>(1), 0, stream())
+            Case::new("scatter elsewhere", messages(&["ncclRecv(0x20000, 1, Float32, 0"]), |f| {
+                f.comm.scatter(send::<f32>(0), recv::<f32>(1), 0, stream())
             }),
-            Case::new("init_rank_scalable", then_asked("ncclCommInitRank(&, 4, id1, 2)", [2]), |w| {
-                w.nccl.init_rank_scalable(4, 2, &[id(1), id(2)], &Config::new())
+            Case::new("init_rank_scalable", then_asked("ncclCommInitRank(&, 4, id1, 2)", [2]), |f| {
+                f.nccl.init_rank_scalable(4, 2, &[id(1), id(2)], &Config::new())
             }),
-            Case::new("destroy", ["ncclCommDestroy(comm1)"], |w| w.spare().destroy()),
+            Case::new("destroy", ["ncclCommDestroy(comm1)"], |f| f.spare().destroy()),
         ]
         .map(|case| case.of(version))
     });
@@ -473,55 +473,55 @@ fn named(call: &str) -> String {
 #[test]
 fn every_method_makes_exactly_its_calls() {
     for Case { name, version, act, calls, .. } in all() {
-        let world = World::of(version);
-        let kept = act(&world).unwrap_or_else(|error| panic!("{name}: {error}"));
-        let log: Vec<_> = world.recorder.take_log().iter().map(|call| named(call)).collect();
+        let fixture = Fixture::of_release(version);
+        let kept = act(&fixture).unwrap_or_else(|error| panic!("{name}: {error}"));
+        let log: Vec<_> = fixture.fake.take_log().iter().map(|call| named(call)).collect();
         assert_eq!(log, calls, "{name}");
         drop(kept);
-        world.close(&name);
+        fixture.close(&name);
     }
 }
 
 #[test]
 fn answers_are_passed_on() {
-    let world = World::new();
-    assert_eq!((world.comm.size(), world.comm.rank(), world.comm.device()), (4, 2, 1));
-    assert_eq!(world.comm.memory(MemoryStatistic::Total).unwrap(), 4096);
-    let parameters = world.nccl.parameters().unwrap();
+    let fixture = Fixture::new();
+    assert_eq!((fixture.comm.size(), fixture.comm.rank(), fixture.comm.device()), (4, 2, 1));
+    assert_eq!(fixture.comm.memory(MemoryStatistic::Total).unwrap(), 4096);
+    let parameters = fixture.nccl.parameters().unwrap();
     assert_eq!(parameters.get::<u64>("KEY").unwrap(), Some(7));
     assert_eq!(parameters.get::<String>("KEY").unwrap().as_deref(), Some("value"));
     assert_eq!(parameters.get::<Vec<u8>>("KEY").unwrap(), Some(vec![0; 3]));
-    assert_eq!(world.nccl.unique_id().unwrap(), id(9));
-    world.close("answers");
+    assert_eq!(fixture.nccl.unique_id().unwrap(), id(9));
+    fixture.close("answers");
 }
 
 /// A way to call a method that the release lacks, and which one it is that lacks.
-type Lack = (&'static str, &'static str, fn(&World) -> Result<()>);
+type Lack = (&'static str, &'static str, fn(&Fixture) -> Result<()>);
 
 #[rustfmt::skip]
 const LACKS: &[Lack] = &[
-    ("2.13.4", "ncclConfig_t.blocking", |w| w.nccl.init_rank_with(4, 2, &id(1), &timed()).map(drop)),
-    ("2.13.4", "ncclCommFinalize", |w| w.spare().finalize().map(drop)),
-    ("2.13.4", "ncclCommSplit", |w| w.comm.split(None, 0).map(drop)),
-    ("2.13.4", "ncclGroupSimulateEnd", |w| w.nccl.simulate(|_| Ok(())).map(drop)),
-    ("2.16.2", "ncclConfig_t.minCTAs", |w| group_of(&w.nccl, &Config::new().min_ctas(1))),
-    ("2.22.3", "ncclCommShrink", |w| w.comm.shrink(&[1], ShrinkMode::Abort, &Config::new()).map(drop)),
-    ("2.22.3", "ncclConfig_t.commName", |w| w.comm.split_with(None, 0, &Config::new().name("x")).map(drop)),
+    ("2.13.4", "ncclConfig_t.blocking", |f| f.nccl.init_rank_with(4, 2, &id(1), &timed()).map(drop)),
+    ("2.13.4", "ncclCommFinalize", |f| f.spare().finalize().map(drop)),
+    ("2.13.4", "ncclCommSplit", |f| f.comm.split(None, 0).map(drop)),
+    ("2.13.4", "ncclGroupSimulateEnd", |f| f.nccl.simulate(|_| Ok(())).map(drop)),
+    ("2.16.2", "ncclConfig_t.minCTAs", |f| group_of(&f.nccl, &Config::new().min_ctas(1))),
+    ("2.22.3", "ncclCommShrink", |f| f.comm.shrink(&[1], ShrinkMode::Abort, &Config::new()).map(drop)),
+    ("2.22.3", "ncclConfig_t.commName", |f| f.comm.split_with(None, 0, &Config::new().name("x")).map(drop)),
     ("2.22.3", "ncclAlltoAllConfig",
-        |w| w.comm.operations().with(&w.config).all_to_all(send::<f32>(4), recv::<f32>(4), stream())),
-    ("2.22.3", "ncclParamGetParameter", |w| w.nccl.parameters().map(drop)),
-    ("2.27.7", "ncclCommGrow", |w| w.nccl.grow_rank(9, 8, &id(1), &Config::new()).map(drop)),
-    ("2.27.7", "ncclCommGrow", |w| w.comm.grow(9, None, &Config::new()).map(drop)),
-    ("2.27.7", "ncclCommGetUniqueId", |w| w.comm.unique_id().map(drop)),
-    ("2.27.7", "ncclCommRevoke", |w| w.comm.revoke()),
-    ("2.27.7", "ncclCommSuspend", |w| w.comm.suspend()),
-    ("2.27.7", "ncclCommResume", |w| w.comm.resume()),
-    ("2.27.7", "ncclCommMemStats", |w| w.comm.memory(MemoryStatistic::Total).map(drop)),
+        |f| f.comm.operations().with(&f.config).all_to_all(send::<f32>(4), recv::<f32>(4), stream())),
+    ("2.22.3", "ncclParamGetParameter", |f| f.nccl.parameters().map(drop)),
+    ("2.27.7", "ncclCommGrow", |f| f.nccl.grow_rank(9, 8, &id(1), &Config::new()).map(drop)),
+    ("2.27.7", "ncclCommGrow", |f| f.comm.grow(9, None, &Config::new()).map(drop)),
+    ("2.27.7", "ncclCommGetUniqueId", |f| f.comm.unique_id().map(drop)),
+    ("2.27.7", "ncclCommRevoke", |f| f.comm.revoke()),
+    ("2.27.7", "ncclCommSuspend", |f| f.comm.suspend()),
+    ("2.27.7", "ncclCommResume", |f| f.comm.resume()),
+    ("2.27.7", "ncclCommMemStats", |f| f.comm.memory(MemoryStatistic::Total).map(drop)),
     ("2.27.7", "NCCL_CTA_POLICY_ZERO",
-        |w| w.comm.split_with(None, 0, &Config::new().cta_policy(CtaPolicy::Zero)).map(drop)),
+        |f| f.comm.split_with(None, 0, &Config::new().cta_policy(CtaPolicy::Zero)).map(drop)),
     ("2.28.3", "ncclCollConfig_t.minCTAs",
-        |w| w.comm.operations().with(&w.config).all_to_all(send::<f32>(4), recv::<f32>(4), stream())),
-    ("2.31.2", "ncclSetEncryption", |w| w.nccl.set_encryption(Encryption::None)),
+        |f| f.comm.operations().with(&f.config).all_to_all(send::<f32>(4), recv::<f32>(4), stream())),
+    ("2.31.2", "ncclSetEncryption", |f| f.nccl.set_encryption(Encryption::None)),
 ];
 
 fn group_of(nccl: &Nccl, config: &Config) -> Result<()> {
@@ -531,26 +531,26 @@ fn group_of(nccl: &Nccl, config: &Config) -> Result<()> {
 #[test]
 fn what_a_release_lacks_is_said_with_both_releases() {
     for (version, lacking, act) in LACKS {
-        let world = World::of(version.parse().unwrap());
-        let error = act(&world).unwrap_err();
+        let fixture = Fixture::of_release(version.parse().unwrap());
+        let error = act(&fixture).unwrap_err();
         let Error::Unsupported { function, since, found, .. } = &error else { panic!("{lacking}: {error}") };
         assert_eq!((*function, found.to_string()), (*lacking, (*version).to_string()));
         assert!(since > found, "{error}");
         let text = error.to_string();
         assert!(text.contains(&since.to_string()) && text.contains(version), "{text}");
-        assert_eq!(world.recorder.take_started(), [] as [String; 0], "{lacking}");
-        world.close(lacking);
+        assert_eq!(fixture.fake.take_started(), [] as [String; 0], "{lacking}");
+        fixture.close(lacking);
     }
 }
 
 #[test]
 fn messages_take_no_options() {
-    let world = World::new();
-    let operations = world.comm.operations().with(&world.config);
+    let fixture = Fixture::new();
+    let operations = fixture.comm.operations().with(&fixture.config);
     for result in [operations.send(send::<f32>(1), 0, stream()), operations.recv(recv::<f32>(1), 0, stream())]
     {
         assert!(matches!(result, Err(Error::InvalidUsage { .. })), "{result:?}");
     }
-    assert_eq!(world.recorder.take_log(), [] as [String; 0]);
-    world.close("messages");
+    assert_eq!(fixture.fake.take_log(), [] as [String; 0]);
+    fixture.close("messages");
 }

@@ -2,16 +2,17 @@
 
 use libnccl::Error;
 
-use crate::fault::{Fault, Text};
+use crate::fake_nccl::ErrorText;
+use crate::fault::Fault;
 use crate::methods;
 use crate::run::{Timing, baseline, run};
 
-const TEXTS: [(Text, &str); 5] = [
-    (Text::Null, ""),
-    (Text::Empty, ""),
-    (Text::NotUtf8, "\u{fffd}\u{fffd} broken \u{fffd}"),
-    (Text::Megabyte, "xxx"),
-    (Text::Changing, "text 0"),
+const TEXTS: [(ErrorText, &str); 5] = [
+    (ErrorText::Null, ""),
+    (ErrorText::Empty, ""),
+    (ErrorText::NotUtf8, "\u{fffd}\u{fffd} broken \u{fffd}"),
+    (ErrorText::Megabyte, "xxx"),
+    (ErrorText::Changing, "text 0"),
 ];
 
 #[test]
@@ -28,8 +29,8 @@ fn every_text_of_every_error() {
                 for words in [&message, &detail] {
                     assert!(words.starts_with(expected) && words.is_empty() == expected.is_empty());
                 }
-                assert_eq!(text == Text::Changing, message != detail, "{text:?}");
-                assert_eq!(text == Text::Megabyte, message.len() == 1 << 20, "{text:?}");
+                assert_eq!(text == ErrorText::Changing, message != detail, "{text:?}");
+                assert_eq!(text == ErrorText::Megabyte, message.len() == 1 << 20, "{text:?}");
             }
         }
     }
