@@ -1,14 +1,14 @@
 //! Everything that can be wrong with a library file is an error that names the file and what is wrong.
 #![cfg(all(feature = "dlopen", target_os = "linux"))]
 
-#[path = "common/load.rs"]
-mod load;
+#[path = "support/rccl.rs"]
+mod rccl;
 
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::process::Command;
 
 use libnccl::{LoadError, Nccl};
-use load::load_with;
 
 /// A shared object of this system that has nothing to do with NCCL.
 fn c_library() -> PathBuf {
@@ -53,6 +53,37 @@ fn bad_files(directory: &Path) -> Vec<(PathBuf, &'static str)> {
     bad.push((directory.join("absent.so"), "No such file or directory"));
     bad.push(("/dev/null".into(), "is not a regular file"));
     bad
+}
+
+/// `Nccl::load` in a process with this environment: what it printed.
+fn load_with(environment: &[(&str, &Path)]) -> String {
+    let mut child = Command::new(std::env::current_exe().unwrap());
+    child.args(["--ignored", "--exact", "child_loads", "--nocapture"]);
+    for variable in [
+        "LIBNCCL_PATH",
+        "LD_LIBRARY_PATH",
+        "VIRTUAL_ENV",
+        "CONDA_PREFIX",
+        "NCCL_HOME",
+        "CUDA_HOME",
+        "PATH",
+        "ROCM_PATH",
+    ] {
+        child.env_remove(variable);
+    }
+    let output = child.envs(environment.iter().copied()).output().unwrap();
+    assert!(output.status.success(), "{output:?}");
+    String::from_utf8(output.stdout).unwrap()
+}
+
+/// Not a test of its own: what [`load_with`] runs.
+#[test]
+#[ignore = "the other tests run it, each in a process of its own"]
+fn child_loads() {
+    match Nccl::load() {
+        Ok(nccl) => println!("loaded {} {:?}", nccl.version(), nccl.backend()),
+        Err(error) => println!("error: {error}"),
+    }
 }
 
 #[test]
@@ -116,4 +147,27 @@ fn a_damaged_file_in_the_library_path_is_not_given_to_the_loader() {
     let printed = load_with(&[("LD_LIBRARY_PATH", directory.path())]);
     let expected = "libnccl.so.2, from LD_LIBRARY_PATH, is truncated";
     assert!(printed.contains(expected), "{printed}");
+}
+
+#[test]
+#[cfg_attr(nccl_linked, ignore = "a linked library is never searched for")]
+fn loaded_by_its_path_by_the_dynamic_linker_and_from_rocm() {
+    let directory = tempfile::tempdir().unwrap();
+    let root = std::fs::canonicalize(directory.path()).unwrap();
+    let path = rccl::build(&root.join("lib"), "librccl.so.1");
+    for (variable, value, source) in [
+        ("LIBNCCL_PATH", path.as_path(), "LIBNCCL_PATH"),
+        ("LD_LIBRARY_PATH", path.parent().unwrap(), "dynamic linker"),
+        ("ROCM_PATH", root.as_path(), "ROCM_PATH"),
+    ] {
+        let printed = load_with(&[(variable, value)]);
+        if variable != "LIBNCCL_PATH" && !printed.contains("librccl") {
+            // This system has an NCCL, which comes before.
+            assert!(printed.contains("loaded ") && printed.contains("libnccl.so"), "{printed}");
+            continue;
+        }
+        assert!(printed.contains("loaded 2.21.5"), "{variable}: {printed}");
+        let expected = format!("path: {path:?}, source: {source:?}");
+        assert!(printed.contains(&expected), "{variable}: {expected}\nis not in\n{printed}");
+    }
 }

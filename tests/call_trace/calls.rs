@@ -7,7 +7,7 @@ use libnccl::{
     NvlsHostMode, ReduceOp, Result, ShrinkMode, Version,
 };
 
-use crate::fixture::{Kept, Fixture, id, keep, recv, send, stream};
+use crate::fixture::{Fixture, Kept, id, keep, recv, send, stream};
 
 type Act = dyn Fn(&Fixture) -> Result<Kept>;
 

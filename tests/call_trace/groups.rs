@@ -5,7 +5,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use libnccl::{Communicator, Config, Error, Group, ReduceOp, Result, ResultCode};
 
 use crate::fake_nccl::{IN_PROGRESS, INVALID_USAGE, SUCCESS};
-use crate::fixture::{WORK, Fixture, id, recv, send, stream, work};
+use crate::fixture::{Fixture, WORK, id, recv, send, stream, work};
 
 fn grouped<'scope>(g: &'scope Group<'scope, '_>, comm: &'scope Communicator) -> Result<()> {
     g.all_reduce(comm, send::<f32>(3), recv::<f32>(3), ReduceOp::Sum, stream())

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use libnccl::{CollectiveConfig, Communicator, Config, Error, ReduceOp, Result, ShrinkMode};
 
-use crate::fake_nccl::{IN_PROGRESS, FakeNccl, SUCCESS};
+use crate::fake_nccl::{FakeNccl, IN_PROGRESS, SUCCESS};
 use crate::fixture::{Fixture, id, recv, send, stream, work};
 
 const TIMEOUT: Duration = Duration::from_millis(30);

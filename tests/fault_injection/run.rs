@@ -8,9 +8,9 @@ use std::time::{Duration, Instant};
 
 use libnccl::{AbortHandle, Error, Result};
 
-use crate::fault::Fault;
 use crate::fake_nccl::FakeNccl;
-use crate::methods::{Method, Fixture};
+use crate::fault::Fault;
+use crate::methods::{Fixture, Method};
 
 /// What ends a wait for a communicator that never makes progress.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -1,12 +1,12 @@
 //! The cases, by what they need.
 
-mod anywhere;
 mod arguments;
 mod collectives;
 mod device;
 mod element_types;
 mod groups;
 mod lifecycle;
+mod no_communicator;
 mod nonblocking;
 mod one_sided;
 mod options;
@@ -50,7 +50,7 @@ pub(crate) struct Selection {
 
 impl Selection {
     pub(crate) fn of(nccl: &Nccl) -> Self {
-        let mut run = [anywhere::CASES, parameters::CASES].concat();
+        let mut run = [no_communicator::CASES, parameters::CASES].concat();
         #[cfg(feature = "device-api")]
         run.extend(device::CASES);
         let on_host_memory = ON_HOST_MEMORY.concat();
@@ -59,7 +59,7 @@ impl Selection {
             return Self { run, skipped: Vec::new() };
         }
         if !Path::new("/dev/nvidiactl").exists() {
-            run.extend(anywhere::WITHOUT_A_GPU);
+            run.extend(no_communicator::WITHOUT_A_GPU);
         }
         Self { run, skipped: on_host_memory }
     }

@@ -5,7 +5,9 @@ use std::ffi::{CStr, c_char, c_int, c_void};
 use std::ptr;
 use std::time::Duration;
 
-use libnccl::sys::{self, ncclCollConfig_t, ncclComm_t, ncclRedOp_t, ncclSimInfo_t, ncclUniqueId, ncclWindow_t};
+use libnccl::sys::{
+    self, ncclCollConfig_t, ncclComm_t, ncclRedOp_t, ncclSimInfo_t, ncclUniqueId, ncclWindow_t,
+};
 
 use super::argument::{Argument, call_text, string};
 use super::memory::Memory;
@@ -327,7 +329,8 @@ impl State {
             code = member_error;
         }
         let queued = std::mem::take(&mut self.queued);
-        let (comms, windows) = (std::mem::take(&mut self.group_comms), std::mem::take(&mut self.group_windows));
+        let (comms, windows) =
+            (std::mem::take(&mut self.group_comms), std::mem::take(&mut self.group_windows));
         let window = if is_success(code) { self.window() } else { ptr::null_mut() };
         for slot in windows {
             // SAFETY: whoever passed the slot keeps it until the group ends.
@@ -368,8 +371,8 @@ impl State {
         });
         let name = name.filter(|name| !name.is_null()).map(|name| (name, string(name)));
         // Whatever the call returns: even after a success, the child may not be there yet (seen on GPUs).
-        let is_pending = CREATE_CHILDREN.contains(&function)
-            && [code, self.async_states.peek()].contains(&IN_PROGRESS);
+        let is_pending =
+            CREATE_CHILDREN.contains(&function) && [code, self.async_states.peek()].contains(&IN_PROGRESS);
         let count = if function == "ncclCommInitAll" { Argument::length(arguments) } else { 1 };
         for slot in (0..count).map(|index| slots.wrapping_add(index)) {
             let raw = if is_pending || has_no_color { ptr::null_mut() } else { self.create(name.clone()) };
@@ -414,7 +417,13 @@ impl State {
         }
     }
 
-    fn write_handle(&mut self, function: &str, arguments: &[Argument], slot: *mut *mut c_void, output: Output) {
+    fn write_handle(
+        &mut self,
+        function: &str,
+        arguments: &[Argument],
+        slot: *mut *mut c_void,
+        output: Output,
+    ) {
         // SAFETY: the caller's slot, of which a part may be written.
         unsafe {
             match output {

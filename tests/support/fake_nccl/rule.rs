@@ -43,10 +43,7 @@ pub(crate) struct AsyncStates {
 }
 
 impl AsyncStates {
-    pub(crate) fn new(
-        first: impl IntoIterator<Item = u32>,
-        repeated: impl IntoIterator<Item = u32>,
-    ) -> Self {
+    pub(crate) fn new(first: impl IntoIterator<Item = u32>, repeated: impl IntoIterator<Item = u32>) -> Self {
         Self { first: first.into_iter().collect(), repeated: repeated.into_iter().collect(), turn: 0 }
     }
 
