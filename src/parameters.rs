@@ -500,6 +500,7 @@ mod tests {
         assert_eq!(DUMPED.load(Ordering::Relaxed), 1);
     }
 
+    // Regression: cudarc panics when the library lacks a function.
     #[test]
     fn functions_that_the_library_lacks() {
         let bare = Functions { ncclGetVersion: Some(version), ..Functions::EMPTY };

@@ -16,7 +16,7 @@ mod linking {
     }
 
     #[test]
-    fn a_named_directory_is_the_only_one() {
+    fn nccl_lib_dir_excludes_other_directories() {
         let files = ["/named/libnccl.so.2", "/home/lib/libnccl.so", "/usr/lib/libnccl.so"];
         let environment = [("NCCL_LIB_DIR", "/named"), ("NCCL_HOME", "/home")];
         assert_eq!(found(&environment, &["/usr/lib"], &files), Ok(Library::Runtime("/named".into())));
@@ -30,7 +30,7 @@ mod linking {
     }
 
     #[test]
-    fn the_archive_only_if_asked_for() {
+    fn archive_is_linked_only_with_nccl_static() {
         let files = ["/n/libnccl_static.a", "/n/libnccl.so"];
         let environment = [("NCCL_LIB_DIR", "/n"), ("NCCL_STATIC", "1"), ("CUDA_HOME", "/cuda")];
         assert_eq!(found(&environment[..1], &[], &files), Ok(Library::Development("/n".into())));
@@ -42,7 +42,7 @@ mod linking {
     }
 
     #[test]
-    fn pythons_package_is_linked_by_its_only_name() {
+    fn libnccl_so_2_alone_is_linked_verbatim() {
         let library = found(&[("NCCL_LIB_DIR", "/p")], &[], &["/p/libnccl.so.2"]).unwrap();
         assert_eq!(
             library.directives(),
@@ -54,7 +54,7 @@ mod linking {
 /// The committed bindings and what bindgen makes of the header are the same bytes, so that it does not matter
 /// which a build used. With libclang, `OUT_DIR` has the fresh ones.
 #[test]
-fn the_build_used_the_bindings_that_are_committed() {
+fn build_used_the_committed_bindings() {
     for (file, used) in [
         ("types.rs", include_str!(concat!(env!("OUT_DIR"), "/types.rs"))),
         ("linked.rs", include_str!(concat!(env!("OUT_DIR"), "/linked.rs"))),
@@ -73,8 +73,9 @@ fn the_build_used_the_bindings_that_are_committed() {
 }
 
 /// bindgen's two forms of the functions name the same ones.
+// Regression: ztensor compares codes in the width of a register.
 #[test]
-fn the_extern_block_and_the_loaded_struct_agree() {
+fn extern_block_and_dlopen_struct_declare_the_same_functions() {
     let snapshot = |file: &str| {
         let path = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("src/sys/snapshot").join(file);
         std::fs::read_to_string(path).unwrap()

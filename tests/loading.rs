@@ -58,7 +58,7 @@ fn bad_files(directory: &Path) -> Vec<(PathBuf, &'static str)> {
 /// `Nccl::load` in a process with this environment: what it printed.
 fn load_with(environment: &[(&str, &Path)]) -> String {
     let mut child = Command::new(std::env::current_exe().unwrap());
-    child.args(["--ignored", "--exact", "child_loads", "--nocapture"]);
+    child.args(["--ignored", "--exact", "load_in_child_process", "--nocapture"]);
     for variable in [
         "LIBNCCL_PATH",
         "LD_LIBRARY_PATH",
@@ -79,15 +79,16 @@ fn load_with(environment: &[(&str, &Path)]) -> String {
 /// Not a test of its own: what [`load_with`] runs.
 #[test]
 #[ignore = "the other tests run it, each in a process of its own"]
-fn child_loads() {
+fn load_in_child_process() {
     match Nccl::load() {
         Ok(nccl) => println!("loaded {} {:?}", nccl.version(), nccl.backend()),
         Err(error) => println!("error: {error}"),
     }
 }
 
+// Regression: cudarc panics when no library is found.
 #[test]
-fn open_says_what_is_wrong_with_a_file() {
+fn open_of_bad_file_names_the_problem() {
     let directory = tempfile::tempdir().unwrap();
     for (path, problem) in bad_files(directory.path()) {
         // SAFETY: none of the files has functions of NCCL's names, and none runs code when it is loaded but
@@ -101,9 +102,10 @@ fn open_says_what_is_wrong_with_a_file() {
     }
 }
 
+// Regression: cudarc panics when no library is found.
 #[test]
 #[cfg_attr(nccl_linked, ignore = "a linked library is never searched for")]
-fn load_takes_the_named_file_or_fails() {
+fn load_with_libnccl_path_tries_no_other_file() {
     let directory = tempfile::tempdir().unwrap();
     for (path, problem) in bad_files(directory.path()) {
         let printed = load_with(&[("LIBNCCL_PATH", &path)]);
@@ -113,9 +115,10 @@ fn load_takes_the_named_file_or_fails() {
     }
 }
 
+// Regression: cudarc never looks for libnccl.so.2.
 #[test]
 #[cfg_attr(nccl_linked, ignore = "a linked library is never searched for")]
-fn load_lists_every_place_with_its_reason() {
+fn load_without_library_lists_every_place_searched() {
     let nowhere = Path::new("/no/such/place");
     let printed = load_with(&[("NCCL_HOME", nowhere), ("CUDA_HOME", nowhere), ("ROCM_PATH", nowhere)]);
     if printed.contains("loaded ") {
@@ -140,7 +143,7 @@ fn load_lists_every_place_with_its_reason() {
 /// The dynamic linker would map it, and the process would die of SIGBUS.
 #[test]
 #[cfg_attr(nccl_linked, ignore = "a linked library is never searched for")]
-fn a_damaged_file_in_the_library_path_is_not_given_to_the_loader() {
+fn load_skips_truncated_file_in_ld_library_path() {
     let directory = tempfile::tempdir().unwrap();
     let good = fs::read(c_library()).unwrap();
     fs::write(directory.path().join("libnccl.so.2"), &good[..good.len() / 2]).unwrap();
@@ -151,7 +154,7 @@ fn a_damaged_file_in_the_library_path_is_not_given_to_the_loader() {
 
 #[test]
 #[cfg_attr(nccl_linked, ignore = "a linked library is never searched for")]
-fn loaded_by_its_path_by_the_dynamic_linker_and_from_rocm() {
+fn load_finds_rccl_by_path_linker_and_rocm_path() {
     let directory = tempfile::tempdir().unwrap();
     let root = std::fs::canonicalize(directory.path()).unwrap();
     let path = rccl::build(&root.join("lib"), "librccl.so.1");

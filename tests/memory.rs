@@ -100,7 +100,7 @@ fn sum(comm: &Communicator, buffer: &mut NcclBuffer<f32>) {
 const CODES: [u32; 8] = [1, 2, 3, 4, 5, 6, 8, 77];
 
 #[test]
-fn a_buffer_is_allocated_and_freed_once() {
+fn buffer_is_allocated_and_freed_once() {
     let (fake, nccl, _comm) = device();
     let buffer = nccl.alloc::<f64>(3).unwrap();
     assert_eq!((buffer.len(), buffer.is_empty(), buffer.as_slice()), (3, false, None));
@@ -117,7 +117,7 @@ fn a_buffer_is_allocated_and_freed_once() {
 }
 
 #[test]
-fn lengths_that_are_none_or_too_many() {
+fn zero_length_allocates_nothing_and_overflow_is_an_error() {
     let (fake, nccl, comm) = device();
     let mut empty = nccl.alloc::<f32>(0).unwrap();
     assert!(empty.is_empty() && empty.get(..).is_some_and(|view| view.is_empty()));
@@ -134,7 +134,7 @@ fn lengths_that_are_none_or_too_many() {
 }
 
 #[test]
-fn every_error_of_an_allocation() {
+fn alloc_and_free_any_error_code_is_reported() {
     let (fake, nccl, _comm) = device();
     for code in CODES {
         let error = failing(&fake, "ncclMemAlloc", code, || nccl.alloc::<f32>(1)).unwrap_err();
@@ -150,7 +150,7 @@ fn every_error_of_an_allocation() {
 }
 
 #[test]
-fn work_in_flight_keeps_memory() {
+fn buffer_with_work_in_flight_is_not_freed() {
     let (fake, nccl, comm) = device();
     let mut buffer = nccl.alloc::<f32>(8).unwrap();
     sum(&comm, &mut buffer);
@@ -176,7 +176,7 @@ fn work_in_flight_keeps_memory() {
 }
 
 #[test]
-fn parts() {
+fn buffer_views_cover_the_requested_range() {
     let nccl = libnccl_cpu::nccl();
     let mut buffer = nccl.alloc::<u8>(4).unwrap();
     buffer.as_mut_slice().unwrap().copy_from_slice(&[1, 2, 3, 4]);
@@ -200,7 +200,7 @@ fn parts() {
 }
 
 #[test]
-fn registrations_end_before_memory_in_every_order() {
+fn registration_in_any_drop_order_ends_before_its_memory() {
     let (fake, nccl, comm) = device();
     let buffer = nccl.alloc::<f32>(8).unwrap();
     let registration = comm.register(&buffer).unwrap();
@@ -241,7 +241,7 @@ fn registrations_end_before_memory_in_every_order() {
 }
 
 #[test]
-fn what_cannot_be_deregistered_is_never_freed() {
+fn buffer_that_stays_registered_is_never_freed() {
     let (fake, nccl, comm) = device();
     let registered = || -> (NcclBuffer<f32>, Registration<'_>) {
         let buffer = nccl.alloc::<f32>(8).unwrap();
@@ -294,7 +294,7 @@ fn what_cannot_be_deregistered_is_never_freed() {
 }
 
 #[test]
-fn windows() {
+fn window_is_deregistered_before_its_memory_is_freed() {
     let (fake, nccl, comm) = device();
     let flags = WindowFlags::COLL_SYMMETRIC | WindowFlags::STRICT_ORDERING;
     let mut buffer = nccl.alloc::<f32>(8).unwrap();
@@ -334,7 +334,7 @@ fn windows() {
 }
 
 #[test]
-fn every_error_of_a_window() {
+fn window_any_error_code_is_reported() {
     let (fake, nccl, comm) = device();
     for code in CODES {
         let mut buffer = nccl.alloc::<f32>(8).unwrap();
@@ -363,7 +363,7 @@ fn every_error_of_a_window() {
 }
 
 #[test]
-fn window_flags() {
+fn window_flags_need_their_release_and_conflicts_are_errors() {
     let (fake, nccl, comm) = device();
     let mut buffer = nccl.alloc::<f32>(8).unwrap();
     for (flag, name) in
@@ -394,7 +394,7 @@ fn window_flags() {
 }
 
 #[test]
-fn a_group_registers_windows_at_its_end() {
+fn group_activates_windows_at_its_end() {
     let (fake, nccl, comms) = pair();
     let mut buffers = [nccl.alloc::<f32>(8).unwrap(), nccl.alloc::<f32>(8).unwrap()];
     let flags = WindowFlags::COLL_SYMMETRIC;
@@ -429,7 +429,7 @@ fn a_group_registers_windows_at_its_end() {
 }
 
 #[test]
-fn host_memory_is_no_slice_while_it_is_a_window() {
+fn host_buffer_registered_as_window_is_no_slice() {
     let (fake, nccl, comm) = host();
     let mut buffer = nccl.alloc::<f32>(8).unwrap();
     let window = comm.register_window(&mut buffer, WindowFlags::DEFAULT).unwrap();
@@ -452,7 +452,7 @@ fn host_memory_is_no_slice_while_it_is_a_window() {
 
 /// Other ranks may write it, whatever becomes of this one's communicator.
 #[test]
-fn host_memory_that_was_a_window_is_kept_until_someone_says_that_it_is_idle() {
+fn host_window_memory_is_kept_until_assumed_idle() {
     let (fake, nccl, comm) = host();
     let mut buffer = nccl.alloc::<f32>(8).unwrap();
     let window = comm.register_window(&mut buffer, WindowFlags::DEFAULT).unwrap();
@@ -468,7 +468,7 @@ fn host_memory_that_was_a_window_is_kept_until_someone_says_that_it_is_idle() {
 }
 
 #[test]
-fn one_sided_operations() {
+fn one_sided_operations_check_arguments_and_report_errors() {
     let (fake, nccl, comms) = pair();
     let comm = &comms[0];
     let mut buffer = nccl.alloc::<f64>(8).unwrap();
@@ -549,7 +549,7 @@ fn one_sided_operations() {
 }
 
 #[test]
-fn functions_that_are_absent() {
+fn absent_memory_functions_are_unsupported() {
     const ABSENT: [&str; 7] = [
         "ncclMemAlloc",
         "ncclCommRegister",
@@ -577,7 +577,7 @@ fn functions_that_are_absent() {
 }
 
 #[test]
-fn host_memory_needs_no_promises_but_for_windows() {
+fn host_buffer_after_work_needs_no_assume_idle() {
     let (fake, nccl, comm) = host();
     let mut buffer = nccl.alloc::<f32>(8).unwrap();
     let registration = comm.register(&buffer).unwrap();
@@ -593,8 +593,9 @@ fn host_memory_needs_no_promises_but_for_windows() {
     assert_eq!(text(comm.register(&elsewhere)), problem);
 }
 
+// Regression: ferrotorch's barrier does not wait.
 #[test]
-fn a_barrier_waits_for_every_rank() {
+fn barrier_waits_for_every_rank() {
     use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
 
     let comms = libnccl_cpu::nccl().init_all(&[0, 1, 2]).unwrap();
@@ -622,7 +623,7 @@ fn a_barrier_waits_for_every_rank() {
 }
 
 #[test]
-fn a_barriers_memory_is_the_communicators() {
+fn barrier_memory_is_freed_with_its_communicator() {
     let (fake, _nccl, comm) = device();
     comm.barrier(STREAM).unwrap();
     comm.barrier(STREAM).unwrap();

@@ -50,7 +50,7 @@ type Act = dyn Fn(&Communicator, &[i32; 2], &mut [i32; 4]) -> Result<()> + Sync;
 
 /// Each operation on two ranks, whether RCCL has a function for it or not.
 #[test]
-fn operations() {
+fn operations_on_two_ranks_move_the_right_data() {
     let nccl = in_process();
     assert_eq!((nccl.version(), nccl.memory_space()), (VERSION, MemorySpace::Device));
     let both = |act: &Act| {
@@ -110,14 +110,14 @@ fn check_lacks(nccl: &Nccl, comm: &Communicator) {
 }
 
 #[test]
-fn what_it_lacks_is_unsupported() {
+fn functions_missing_in_rccl_are_unsupported() {
     let nccl = in_process();
     check_lacks(&nccl, &nccl.init_all(&[0, 1]).unwrap()[0]);
 }
 
 /// A function that RCCL has and NCCL 2.21.5 had not is there, and says when NCCL got it.
 #[test]
-fn functions_are_what_they_are_not_what_the_version_promises() {
+fn function_newer_than_the_version_is_used_if_present() {
     let nccl = in_process();
     let gather = nccl.functions().find(|function| function.name == "ncclGather").unwrap();
     assert!(gather.present && gather.since > nccl.version());
@@ -130,7 +130,7 @@ fn open(path: &Path) -> Nccl {
 }
 
 #[test]
-fn opened() {
+fn opened_rccl_reports_version_and_functions() {
     let directory = tempfile::tempdir().unwrap();
     let path = build(directory.path(), "librccl.so.1");
     let nccl = open(&path);
@@ -145,7 +145,7 @@ fn opened() {
 /// Nothing of a group that fails is started, and nothing is asked of a null communicator, which would be a crash;
 /// whatever the file's name is.
 #[test]
-fn a_group_is_cancelled_without_a_null_communicator() {
+fn failed_group_is_cancelled_without_null_communicator() {
     for name in ["librccl.so.1", "renamed.so"] {
         let directory = tempfile::tempdir().unwrap();
         let nccl = open(&build(directory.path(), name));

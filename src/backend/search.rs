@@ -127,6 +127,7 @@ mod tests {
         assert_eq!(found, [("LIBNCCL_PATH", "/x/libnccl.so.2".into())]);
     }
 
+    // Regression: cudarc never looks for libnccl.so.2.
     #[test]
     fn python_then_conda_then_the_toolkits() {
         let directory = tempfile::tempdir().unwrap();

@@ -58,8 +58,11 @@ const FAILURES: &[(&str, Option<&str>, &str, Fill)] = &[
     ("the end", Some("ncclGroupEnd"), "ncclGroupEnd failed", |g, f| grouped(g, &f.comm)),
 ];
 
+// Regression: cudarc panics in drop if a group's end fails, and the end may be forgotten.
+// Regression: nccl4py starts half a group after an exception.
+// Regression: monarch leaves a group open on an early return.
 #[test]
-fn a_group_that_fails_starts_nothing_and_says_why() {
+fn failed_group_starts_nothing_and_returns_cause() {
     for (name, fails, text, fill) in FAILURES {
         let fixture = Fixture::new();
         if let Some(function) = fails {
@@ -84,8 +87,10 @@ fn a_group_that_fails_starts_nothing_and_says_why() {
     }
 }
 
+// Regression: cudarc panics in drop if a group's end fails, and the end may be forgotten.
+// Regression: nccl4py starts half a group after an exception.
 #[test]
-fn a_group_that_panics_starts_nothing() {
+fn panic_in_group_starts_nothing() {
     let deep: [(&str, Fill); 2] = [
         ("panic", |g, f| {
             grouped(g, &f.comm)?;
@@ -109,7 +114,7 @@ fn a_group_that_panics_starts_nothing() {
 }
 
 #[test]
-fn what_fails_before_anything_is_queued_fails_nobody() {
+fn failure_before_first_operation_leaves_members_usable() {
     let fixture = Fixture::new();
     let wrong = fixture.nccl.group(|g| g.send(&fixture.comm, send::<f32>(1), 9, stream()));
     assert!(matches!(wrong, Err(Error::InvalidArgument { .. })));
@@ -122,7 +127,7 @@ fn what_fails_before_anything_is_queued_fails_nobody() {
 }
 
 #[test]
-fn two_communicators_share_a_group_and_its_fate() {
+fn group_of_two_communicators_succeeds_or_fails_as_one() {
     for code in [SUCCESS, 2] {
         let fixture = Fixture::new();
         let spare = fixture.spare();
@@ -145,7 +150,7 @@ fn two_communicators_share_a_group_and_its_fate() {
 }
 
 #[test]
-fn all_members_in_progress_are_waited_for() {
+fn group_end_in_progress_waits_for_all_members() {
     let fixture = Fixture::new();
     let spare = fixture.spare();
     fixture.fake.answer_once("ncclGroupEnd", 0, IN_PROGRESS);
@@ -164,7 +169,7 @@ fn all_members_in_progress_are_waited_for() {
 }
 
 #[test]
-fn simulations_fail_as_groups_do() {
+fn failed_simulation_fails_its_members() {
     let fixture = Fixture::new();
     fixture.fake.answer_once("ncclGroupSimulateEnd", 0, INVALID_USAGE);
     let error = fixture.nccl.simulate(|g| grouped(g, &fixture.comm)).unwrap_err();
@@ -182,7 +187,7 @@ fn simulations_fail_as_groups_do() {
 }
 
 #[test]
-fn ordinary_methods_are_refused_in_a_group() {
+fn methods_inside_open_group_are_invalid_usage() {
     let fixture = Fixture::new();
     fixture
         .nccl
@@ -208,7 +213,7 @@ fn ordinary_methods_are_refused_in_a_group() {
 
 /// What becomes of communicators that a group makes.
 #[test]
-fn pending_communicators_are_ended_once() {
+fn pending_communicator_is_ended_once() {
     let make = |fixture: &Fixture, config: &Config| fixture.nccl.group(|g| g.init_rank(4, 2, &id(1), config));
     let named = Config::new().name("pending");
     type Act<'a> = (&'a str, &'a dyn Fn(&Fixture));
@@ -253,8 +258,9 @@ fn pending_communicators_are_ended_once() {
 }
 
 /// Whether it was the options or `NCCL_COMM_BLOCKING` that made it nonblocking.
+// Regression: cudarc takes a communicator in progress for ready.
 #[test]
-fn a_pending_one_is_waited_for() {
+fn pending_communicator_finish_waits_while_in_progress() {
     let fixture = Fixture::new();
     fixture.fake.answer_once("ncclGroupEnd", 0, IN_PROGRESS);
     let pending = fixture.nccl.group(|g| g.init_rank(4, 2, &id(1), &Config::new())).unwrap();
@@ -266,7 +272,7 @@ fn a_pending_one_is_waited_for() {
 
 /// The bug of 2.23.4 to 2.32.3: a communicator that cannot be made leaves the thread in a group.
 #[test]
-fn a_group_that_nccl_leaves_open_is_closed() {
+fn group_left_open_by_failed_init_is_closed() {
     let timeless = Config::new().min_ctas(1);
     type Act<'a> = (&'static str, &'a dyn Fn(&Fixture) -> Result<()>);
     let acts: [Act<'_>; 5] = [

@@ -45,7 +45,7 @@ const ENDLESS: &[Endless] = &[
 ];
 
 #[test]
-fn a_wait_without_end_is_a_timeout_and_one_abort() {
+fn endless_wait_times_out_and_aborts_once() {
     for (function, act) in ENDLESS {
         let (fake, nccl, comm) = nonblocking();
         fake.answer_once(function, 0, IN_PROGRESS);
@@ -65,7 +65,7 @@ fn a_wait_without_end_is_a_timeout_and_one_abort() {
 }
 
 #[test]
-fn making_one_without_end_is_a_timeout_and_one_abort() {
+fn endless_init_times_out_and_aborts_once() {
     type Make = (&'static str, fn(&libnccl::Nccl) -> Result<()>);
     let makes: [Make; 4] = [
         ("ncclCommInitRankConfig", |nccl| nccl.init_rank_with(4, 2, &id(1), &timed()).map(drop)),
@@ -90,7 +90,7 @@ fn making_one_without_end_is_a_timeout_and_one_abort() {
 }
 
 #[test]
-fn after_a_timeout_there_is_nothing_left_to_use() {
+fn communicator_after_timeout_is_aborted() {
     let (fake, nccl, comm) = nonblocking();
     let halves = comm.pre_mul_sum(0.5_f32).unwrap();
     fake.answer_once("ncclAllReduce", 0, IN_PROGRESS);
@@ -114,7 +114,7 @@ fn after_a_timeout_there_is_nothing_left_to_use() {
 }
 
 #[test]
-fn a_child_may_come_late() {
+fn child_created_after_the_call_is_returned() {
     type Make = fn(&Communicator) -> Result<Option<Communicator>>;
     let makes: [Make; 2] = [
         |comm| comm.split(Some(1), 0),
@@ -139,7 +139,7 @@ fn a_child_may_come_late() {
 
 /// NCCL may write to the slot whenever it likes, even after everyone has given up.
 #[test]
-fn a_child_may_come_too_late() {
+fn child_created_after_timeout_is_written_to_live_memory() {
     let (fake, _, comm) = nonblocking();
     fake.answer_once("ncclCommSplit", 0, IN_PROGRESS);
     fake.set_async_states([], IN_PROGRESS);
@@ -154,7 +154,7 @@ fn a_child_may_come_too_late() {
 
 /// NCCL's own thread reads them.
 #[test]
-fn options_outlive_the_wait() {
+fn collective_options_outlive_the_wait() {
     let (fake, _, comm) = nonblocking();
     fake.answer_once("ncclAllReduceConfig", 0, IN_PROGRESS);
     fake.set_async_states([IN_PROGRESS], SUCCESS);
@@ -164,8 +164,9 @@ fn options_outlive_the_wait() {
     fake.assert_clean("options");
 }
 
+// Regression: nccl4py closes resources on a hanging communicator before it aborts.
 #[test]
-fn an_abort_handle_ends_a_wait() {
+fn abort_handle_ends_a_wait() {
     for _ in 0..20 {
         let fake = FakeNccl::new();
         let nccl = fake.nccl();
@@ -195,8 +196,9 @@ fn an_abort_handle_ends_a_wait() {
 }
 
 /// Whenever the abort comes, one thread at a time is inside, and one of them ends it.
+// Regression: baracuda uses and frees a communicator again after its abort.
 #[test]
-fn an_abort_handle_races_with_work() {
+fn abort_handle_racing_with_work_aborts_once() {
     for round in 0..100 {
         let fake = FakeNccl::new();
         let comm = fake.nccl().init_rank_with(4, 2, &id(1), &timed()).unwrap();
@@ -223,7 +225,7 @@ fn an_abort_handle_races_with_work() {
 }
 
 #[test]
-fn an_abort_handle_waits_for_the_group() {
+fn abort_handle_in_open_group_aborts_after_group_end() {
     let fixture = Fixture::new();
     let handle = fixture.comm.abort_handle();
     fixture

@@ -25,7 +25,7 @@ use run::{Outcome, Timing, baseline, run};
 const UNHEARD: [&str; 1] = ["ncclRedOpDestroy"];
 
 #[test]
-fn every_function_is_reached() {
+fn every_function_is_called_by_a_method() {
     let reached: BTreeSet<&str> =
         methods::all().iter().flat_map(|method| baseline(method, Timing::Timeout).calls).collect();
     // The errors' texts have tests of their own.
@@ -38,7 +38,7 @@ fn every_function_is_reached() {
 }
 
 #[test]
-fn every_method_works_without_faults() {
+fn every_method_without_faults_succeeds() {
     for timing in [Timing::Timeout, Timing::None] {
         for method in methods::all() {
             let Outcome { result, .. } = run(&method, timing, None);
@@ -49,7 +49,7 @@ fn every_method_works_without_faults() {
 
 /// Each code from each call, with what it should write, with nothing, and with what cannot be.
 #[test]
-fn every_code_and_every_value_from_every_call() {
+fn every_call_any_code_and_output_is_reported() {
     let mut count = 0;
     for timing in [Timing::Timeout, Timing::None] {
         for method in methods::all() {
@@ -95,7 +95,7 @@ fn check(context: &str, fault: &Fault, outcome: &Outcome) {
 }
 
 #[test]
-fn every_function_may_be_absent() {
+fn every_absent_function_is_unsupported() {
     for method in methods::all() {
         let calls: BTreeSet<&'static str> = baseline(&method, Timing::Timeout).calls.into_iter().collect();
         // Without one of these there is no library, and no end of a group.

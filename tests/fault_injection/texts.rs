@@ -16,7 +16,7 @@ const TEXTS: [(ErrorText, &str); 5] = [
 ];
 
 #[test]
-fn every_text_of_every_error() {
+fn error_text_of_any_bytes_is_copied() {
     for method in methods::all() {
         for call in baseline(&method, Timing::Timeout).own_calls(&method) {
             for (text, expected) in TEXTS {

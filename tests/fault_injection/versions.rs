@@ -8,7 +8,7 @@ use crate::methods;
 use crate::run::{Timing, run};
 
 #[test]
-fn every_answer_of_ncclgetversion() {
+fn ncclgetversion_any_answer_loads_or_fails() {
     for code in CODES {
         for output in Output::ALL {
             let context = format!("code {code}, {output:?}");
@@ -33,13 +33,13 @@ fn every_answer_of_ncclgetversion() {
 }
 
 #[test]
-fn a_library_without_ncclgetversion() {
+fn ncclgetversion_absent_fails_to_load() {
     let loaded = Fault { is_absent: true, ..Fault::of(("ncclGetVersion", 0)) }.library().load();
     assert!(matches!(loaded, Err(LoadError::NoVersion { .. })), "{loaded:?}");
 }
 
 #[test]
-fn every_answer_to_where_its_memory_is() {
+fn memory_space_any_answer_but_host_is_device() {
     for code in CODES {
         for output in Output::ALL {
             let fault = Fault { code, output, ..Fault::of(("ncclParamGetParameter", 0)) };
@@ -51,7 +51,7 @@ fn every_answer_to_where_its_memory_is() {
 
 /// Then all that a library can be refused is what that release does not have.
 #[test]
-fn every_method_of_a_library_of_any_version() {
+fn every_method_any_version_succeeds_or_is_unsupported() {
     for version in [1, 999, 2_804, 9_999, 10_000, 21_304, 22_105, 29_999, 1_000_000, i32::MAX] {
         for method in methods::all() {
             let fault = Fault { version, ..Fault::of(("ncclCommAbort", usize::MAX)) };

@@ -13,7 +13,7 @@ const WITHOUT_A_HANDLE: [&str; 7] =
     ["init_rank", "init_rank_with", "init_rank_scalable", "init_all", "grow_rank", "pending", "two pending"];
 
 #[test]
-fn every_wait_ends_by_its_timeout() {
+fn every_endless_wait_ends_at_its_timeout() {
     let mut timeouts = 0;
     for method in methods::all() {
         for call in baseline(&method, Timing::Timeout).own_calls(&method) {
@@ -35,7 +35,7 @@ fn every_wait_ends_by_its_timeout() {
 }
 
 #[test]
-fn every_wait_without_a_timeout_ends_by_an_abort() {
+fn every_endless_wait_without_timeout_ends_on_abort() {
     let mut aborts = 0;
     for method in methods::all() {
         if WITHOUT_A_HANDLE.contains(&method.name.as_str()) || method.name == "into_raw and from_raw" {
@@ -56,7 +56,7 @@ fn every_wait_without_a_timeout_ends_by_an_abort() {
 }
 
 #[test]
-fn every_wait_may_end_with_any_code_or_waver() {
+fn every_wait_any_final_code_or_wavering_ends() {
     let ends = [1, 2, 3, 4, 5, 6, 8, 9, 1000, u32::MAX].map(Progress::EndsWith);
     for method in methods::all() {
         for call in baseline(&method, Timing::Timeout).own_calls(&method) {

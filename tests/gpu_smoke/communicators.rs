@@ -11,38 +11,38 @@ use crate::scenarios::{COUNT, MOMENT, SHORT, assert_works, scenarios, sum, withi
 
 scenarios! {
     OneRank:
-        a_nonblocking_communicator,
-        a_minimum_of_thread_blocks_alone,
-        init_times_out_without_the_other_rank,
-        a_group_makes_a_communicator,
-        no_encryption,
-        split_by_color,
-        a_revoked_nonblocking_communicator_is_destroyed,
-        properties,
-        suspend_and_resume,
-        parameters;
+        nonblocking_communicator_works,
+        min_ctas_without_max_ctas_works,
+        init_without_peer_times_out,
+        communicator_created_in_a_group_works,
+        communicator_without_encryption_works,
+        split_orders_ranks_by_color_and_key,
+        revoked_nonblocking_communicator_is_destroyed,
+        properties_match_the_communicator,
+        suspended_communicator_works_after_resume,
+        parameters_are_listed_and_readable;
     TwoRanks:
-        a_nonblocking_communicator,
-        a_minimum_of_thread_blocks_alone,
-        init_times_out_without_the_other_rank,
-        an_abort_handle_ends_a_call_that_waits_for_the_other_rank,
-        several_ids_make_one_communicator,
-        a_group_makes_a_communicator,
-        no_encryption,
-        split_by_color,
-        shrink_to_one_rank,
-        shrink_ends_work_whose_peer_never_comes,
-        revoke_ends_work_whose_peer_never_comes,
-        a_revoked_nonblocking_communicator_is_destroyed,
-        properties,
-        suspend_and_resume;
+        nonblocking_communicator_works,
+        min_ctas_without_max_ctas_works,
+        init_without_peer_times_out,
+        abort_handle_ends_call_that_waits_for_peer,
+        init_with_several_ids_creates_one_communicator,
+        communicator_created_in_a_group_works,
+        communicator_without_encryption_works,
+        split_orders_ranks_by_color_and_key,
+        shrink_to_one_rank_works,
+        shrink_ends_work_of_absent_peer,
+        revoke_ends_work_of_absent_peer,
+        revoked_nonblocking_communicator_is_destroyed,
+        properties_match_the_communicator,
+        suspended_communicator_works_after_resume;
 }
 
 fn nonblocking() -> Config {
     Config::new().timeout(2 * SHORT)
 }
 
-fn a_nonblocking_communicator(rank: &Rank) {
+fn nonblocking_communicator_works(rank: &Rank) {
     let device = Device::new();
     let config = nonblocking().min_ctas(1).max_ctas(4).name("smoke");
     let comm = rank.supported(rank.try_join_with("communicator", &config));
@@ -71,7 +71,7 @@ fn assert_works_in_a_group(rank: &Rank, device: &Device, comm: &Communicator) {
 }
 
 /// NCCL compares it with a maximum that is not set.
-fn a_minimum_of_thread_blocks_alone(rank: &Rank) {
+fn min_ctas_without_max_ctas_works(rank: &Rank) {
     let device = Device::new();
     let comm = rank.supported(rank.try_join_with("communicator", &Config::new().min_ctas(2)));
     assert_works(&device, &comm);
@@ -79,7 +79,7 @@ fn a_minimum_of_thread_blocks_alone(rank: &Rank) {
 }
 
 /// Rank 0 wants one rank more than there is, or than comes.
-fn init_times_out_without_the_other_rank(rank: &Rank) {
+fn init_without_peer_times_out(rank: &Rank) {
     let device = Device::new();
     if rank.number == 0 {
         let id = rank.nccl.unique_id().unwrap();
@@ -95,7 +95,7 @@ fn init_times_out_without_the_other_rank(rank: &Rank) {
 }
 
 /// While a communicator is being made there is no handle yet, but for that of the one that it is made of.
-fn an_abort_handle_ends_a_call_that_waits_for_the_other_rank(rank: &Rank) {
+fn abort_handle_ends_call_that_waits_for_peer(rank: &Rank) {
     const TIMEOUT: Duration = Duration::from_secs(30);
     let device = Device::new();
     let comm = rank.supported(rank.try_join_with("communicator", &Config::new().timeout(TIMEOUT)));
@@ -118,7 +118,7 @@ fn an_abort_handle_ends_a_call_that_waits_for_the_other_rank(rank: &Rank) {
     rank.tell("end", "");
 }
 
-fn several_ids_make_one_communicator(rank: &Rank) {
+fn init_with_several_ids_creates_one_communicator(rank: &Rank) {
     let device = Device::new();
     let name = |number| format!("id {number}");
     rank.tell(&name(rank.number), &rank.nccl.unique_id().unwrap().to_string());
@@ -128,7 +128,7 @@ fn several_ids_make_one_communicator(rank: &Rank) {
     comm.destroy().unwrap();
 }
 
-fn a_group_makes_a_communicator(rank: &Rank) {
+fn communicator_created_in_a_group_works(rank: &Rank) {
     let device = Device::new();
     for (number, config) in [Config::new(), nonblocking()].iter().enumerate() {
         let id = rank.share_id(&format!("id {number}")).unwrap();
@@ -140,7 +140,7 @@ fn a_group_makes_a_communicator(rank: &Rank) {
     }
 }
 
-fn no_encryption(rank: &Rank) {
+fn communicator_without_encryption_works(rank: &Rank) {
     let device = Device::new();
     rank.supported(rank.nccl.set_encryption(Encryption::None));
     let comm = rank.join("communicator");
@@ -148,7 +148,7 @@ fn no_encryption(rank: &Rank) {
     comm.destroy().unwrap();
 }
 
-fn split_by_color(rank: &Rank) {
+fn split_orders_ranks_by_color_and_key(rank: &Rank) {
     let device = Device::new();
     for (number, config) in [Config::new(), nonblocking()].iter().enumerate() {
         let comm = rank.try_join_with(&format!("communicator {number}"), config).unwrap();
@@ -174,7 +174,7 @@ fn split_by_color(rank: &Rank) {
     }
 }
 
-fn shrink_to_one_rank(rank: &Rank) {
+fn shrink_to_one_rank_works(rank: &Rank) {
     let device = Device::new();
     let comm = rank.join("communicator");
     assert_works(&device, &comm);
@@ -188,7 +188,7 @@ fn shrink_to_one_rank(rank: &Rank) {
     comm.destroy().unwrap();
 }
 
-fn shrink_ends_work_whose_peer_never_comes(rank: &Rank) {
+fn shrink_ends_work_of_absent_peer(rank: &Rank) {
     let device = Device::new();
     let comm = rank.join("communicator");
     assert_works(&device, &comm);
@@ -206,7 +206,7 @@ fn shrink_ends_work_whose_peer_never_comes(rank: &Rank) {
     within(SHORT, || comm.abort()).unwrap();
 }
 
-fn revoke_ends_work_whose_peer_never_comes(rank: &Rank) {
+fn revoke_ends_work_of_absent_peer(rank: &Rank) {
     let device = Device::new();
     let comm = rank.join("communicator");
     assert_works(&device, &comm);
@@ -227,7 +227,7 @@ fn revoke_ends_work_whose_peer_never_comes(rank: &Rank) {
 }
 
 /// NCCL does not finalize it.
-fn a_revoked_nonblocking_communicator_is_destroyed(rank: &Rank) {
+fn revoked_nonblocking_communicator_is_destroyed(rank: &Rank) {
     let device = Device::new();
     let comm = rank.supported(rank.try_join_with("communicator", &nonblocking()));
     assert_works(&device, &comm);
@@ -235,7 +235,7 @@ fn a_revoked_nonblocking_communicator_is_destroyed(rank: &Rank) {
     within(SHORT, || comm.destroy()).unwrap();
 }
 
-fn properties(rank: &Rank) {
+fn properties_match_the_communicator(rank: &Rank) {
     let _device = Device::new();
     let comm = rank.join("communicator");
     let properties = rank.supported(comm.properties());
@@ -245,7 +245,7 @@ fn properties(rank: &Rank) {
     comm.destroy().unwrap();
 }
 
-fn suspend_and_resume(rank: &Rank) {
+fn suspended_communicator_works_after_resume(rank: &Rank) {
     let device = Device::new();
     let comm = rank.join("communicator");
     assert_works(&device, &comm);
@@ -262,7 +262,7 @@ fn suspend_and_resume(rank: &Rank) {
     comm.destroy().unwrap();
 }
 
-fn parameters(rank: &Rank) {
+fn parameters_are_listed_and_readable(rank: &Rank) {
     let parameters = rank.supported(rank.nccl.parameters());
     let keys = parameters.keys().unwrap();
     assert!(keys.iter().any(|key| key == "NCCL_DEBUG"), "{keys:?}");

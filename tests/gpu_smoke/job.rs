@@ -31,14 +31,14 @@ pub(crate) enum Setting {
     /// On one GPU, which NCCL allows because the environment says so.
     TwoRanks,
     /// On one GPU, and NCCL has not been told to allow it.
-    TwoRanksUnasked,
+    TwoRanksByDefault,
 }
 
 impl Setting {
     pub(crate) fn ranks(self) -> usize {
         match self {
             Self::OneRank => 1,
-            Self::TwoRanks | Self::TwoRanksUnasked => 2,
+            Self::TwoRanks | Self::TwoRanksByDefault => 2,
         }
     }
 }
@@ -48,7 +48,7 @@ impl fmt::Display for Setting {
         f.write_str(match self {
             Self::OneRank => "one rank",
             Self::TwoRanks => "two ranks",
-            Self::TwoRanksUnasked => "two ranks, unasked",
+            Self::TwoRanksByDefault => "two ranks, by default",
         })
     }
 }

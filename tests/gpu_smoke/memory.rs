@@ -14,21 +14,21 @@ use crate::scenarios::{COUNT, MOMENT, SHORT, assert_works, scenarios};
 
 scenarios! {
     OneRank:
-        nccls_memory,
-        nccls_memory_is_dropped_while_busy,
-        a_registered_buffer,
-        a_window,
-        a_symmetric_window,
-        a_window_knows_its_address;
+        nccl_memory_is_reduced_and_freed,
+        nccl_memory_dropped_while_busy_is_kept,
+        registered_buffer_is_reduced,
+        window_buffer_is_reduced,
+        symmetric_window_buffer_is_reduced,
+        window_user_ptr_is_the_buffers_address;
     TwoRanks:
-        nccls_memory,
-        nccls_memory_is_dropped_while_busy,
-        a_registered_buffer,
-        a_window,
-        a_symmetric_window,
-        a_window_knows_its_address,
-        put_into_the_other_ranks_window,
-        a_signal_is_waited_for;
+        nccl_memory_is_reduced_and_freed,
+        nccl_memory_dropped_while_busy_is_kept,
+        registered_buffer_is_reduced,
+        window_buffer_is_reduced,
+        symmetric_window_buffer_is_reduced,
+        window_user_ptr_is_the_buffers_address,
+        put_signal_writes_peers_window,
+        wait_signal_makes_the_stream_wait;
 }
 
 /// A buffer that holds nothing of use.
@@ -44,7 +44,7 @@ fn assert_sums(device: &Device, comm: &Communicator, buffer: &mut NcclBuffer<i32
     assert_eq!(device.contents(buffer), [expected; COUNT]);
 }
 
-fn nccls_memory(rank: &Rank) {
+fn nccl_memory_is_reduced_and_freed(rank: &Rank) {
     let device = Device::new();
     let comm = rank.join("communicator");
     for _ in 0..3 {
@@ -57,7 +57,7 @@ fn nccls_memory(rank: &Rank) {
     comm.destroy().unwrap();
 }
 
-fn nccls_memory_is_dropped_while_busy(rank: &Rank) {
+fn nccl_memory_dropped_while_busy_is_kept(rank: &Rank) {
     let device = Device::new();
     let comm = rank.join("communicator");
     assert_works(&device, &comm);
@@ -78,7 +78,7 @@ fn nccls_memory_is_dropped_while_busy(rank: &Rank) {
     comm.destroy().unwrap();
 }
 
-fn a_registered_buffer(rank: &Rank) {
+fn registered_buffer_is_reduced(rank: &Rank) {
     let device = Device::new();
     let comm = rank.join("communicator");
     let mut buffer = alloc(rank);
@@ -126,17 +126,17 @@ fn with_window(rank: &Rank, flags: WindowFlags, work: impl FnOnce(Views<'_>)) {
     comm.destroy().unwrap();
 }
 
-fn a_window(rank: &Rank) {
+fn window_buffer_is_reduced(rank: &Rank) {
     with_window(rank, WindowFlags::DEFAULT, |views| assert_sums(views.device, views.comm, views.buffer));
 }
 
-fn a_symmetric_window(rank: &Rank) {
+fn symmetric_window_buffer_is_reduced(rank: &Rank) {
     with_window(rank, WindowFlags::COLL_SYMMETRIC, |views| {
         assert_sums(views.device, views.comm, views.buffer);
     });
 }
 
-fn a_window_knows_its_address(rank: &Rank) {
+fn window_user_ptr_is_the_buffers_address(rank: &Rank) {
     with_window(rank, WindowFlags::COLL_SYMMETRIC, |views| {
         assert_eq!(rank.supported(views.window.user_ptr()), views.buffer.as_mut_ptr());
     });
@@ -154,7 +154,7 @@ fn one_sided(rank: &Rank, work: impl FnOnce(Views<'_>, StreamRef<'_>, usize)) {
     });
 }
 
-fn put_into_the_other_ranks_window(rank: &Rank) {
+fn put_signal_writes_peers_window(rank: &Rank) {
     const HALF: usize = COUNT / 2;
     one_sided(rank, |Views { device, comm, buffer, window }, stream, peer| {
         let (own, theirs) = (rank.number as i32 + 1, peer as i32 + 1);
@@ -169,7 +169,7 @@ fn put_into_the_other_ranks_window(rank: &Rank) {
 }
 
 /// It is the stream that waits.
-fn a_signal_is_waited_for(rank: &Rank) {
+fn wait_signal_makes_the_stream_wait(rank: &Rank) {
     one_sided(rank, |Views { device, comm, .. }, stream, peer| {
         rank.meet("start");
         if rank.number == 1 {

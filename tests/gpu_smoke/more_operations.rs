@@ -14,17 +14,17 @@ use crate::scenarios::{COUNT, MOMENT, SHORT, assert_works, scenarios, sum};
 scenarios! {
     OneRank:
         pre_mul_sum,
-        a_barrier,
-        options_of_one_collective,
+        barrier_makes_the_stream_wait_for_peers,
+        collective_with_options_is_right,
         #[cfg(feature = "half")]
-        types_of_16_bits;
+        sixteen_bit_types_are_reduced;
     TwoRanks:
         pre_mul_sum,
-        a_barrier,
+        barrier_makes_the_stream_wait_for_peers,
         simulate,
-        options_of_one_collective,
+        collective_with_options_is_right,
         #[cfg(feature = "half")]
-        types_of_16_bits;
+        sixteen_bit_types_are_reduced;
 }
 
 /// A type that holds small numbers exactly.
@@ -66,7 +66,7 @@ fn check_pre_mul_sum<T: Small>(rank: &Rank, device: &Device, comm: &Communicator
 }
 
 /// What is on rank 0's stream runs only after rank 1, if there is one, has come.
-fn a_barrier(rank: &Rank) {
+fn barrier_makes_the_stream_wait_for_peers(rank: &Rank) {
     let device = Device::new();
     let comm = rank.join("communicator");
     let barrier = || {
@@ -104,7 +104,7 @@ fn simulate(rank: &Rank) {
     comm.destroy().unwrap();
 }
 
-fn options_of_one_collective(rank: &Rank) {
+fn collective_with_options_is_right(rank: &Rank) {
     let device = Device::new();
     let comm = rank.join("communicator");
     let configs = [CollectiveConfig::new().max_ctas(1), CollectiveConfig::new().user_profiler_tag(7)];
@@ -135,7 +135,7 @@ fn options_of_one_collective(rank: &Rank) {
 }
 
 #[cfg(feature = "half")]
-fn types_of_16_bits(rank: &Rank) {
+fn sixteen_bit_types_are_reduced(rank: &Rank) {
     let device = Device::new();
     let comm = rank.join("communicator");
     check_reductions::<half::f16>(rank, &device, &comm);

@@ -23,22 +23,22 @@ pub(crate) use scenarios;
 
 scenarios! {
     OneRank:
-        init_all_on_one_device,
-        a_host_slice_is_an_error,
-        communicators_end_in_every_order;
+        init_all_on_one_device_works,
+        host_slice_is_an_error,
+        destroy_drop_and_abort_in_any_order_return;
     TwoRanks:
-        results_are_right_on_every_stream,
-        operations_run_in_their_streams_order,
-        operations_of_one_group,
-        a_communicator_works_on_another_thread,
-        a_failed_group_starts_nothing,
-        abort_ends_work_whose_peer_never_comes,
-        drop_ends_work_whose_peer_never_comes,
-        an_abort_handle_ends_work_whose_peer_never_comes,
-        destroy_in_either_order,
-        drop_after_the_work_is_done;
-    TwoRanksUnasked:
-        two_ranks_on_one_gpu_are_refused;
+        all_reduce_on_any_stream_is_right,
+        operations_run_in_stream_order,
+        group_of_different_operations_is_right,
+        communicator_moved_to_another_thread_works,
+        failed_group_starts_nothing,
+        abort_ends_work_of_absent_peer,
+        drop_ends_work_of_absent_peer,
+        abort_handle_ends_work_of_absent_peer,
+        destroy_in_either_order_returns,
+        drop_after_work_returns;
+    TwoRanksByDefault:
+        two_ranks_on_one_gpu_by_default_are_an_error;
 }
 
 pub(crate) const COUNT: usize = 1000;
@@ -68,7 +68,7 @@ pub(crate) fn assert_works(device: &Device, communicator: &Communicator) {
     assert_eq!(communicator.async_error().unwrap(), ResultCode::SUCCESS);
 }
 
-fn init_all_on_one_device(rank: &Rank) {
+fn init_all_on_one_device_works(rank: &Rank) {
     let device = Device::new();
     let comms = rank.nccl.init_all(&[0]).unwrap();
     let [comm] = comms.as_slice() else { panic!("{comms:?}") };
@@ -77,7 +77,7 @@ fn init_all_on_one_device(rank: &Rank) {
     assert_works(&device, comm);
 }
 
-fn a_host_slice_is_an_error(rank: &Rank) {
+fn host_slice_is_an_error(rank: &Rank) {
     let device = Device::new();
     let comm = rank.nccl.init_all(&[0]).unwrap().remove(0);
     let mut host = [1_i32; COUNT];
@@ -87,7 +87,7 @@ fn a_host_slice_is_an_error(rank: &Rank) {
     assert_works(&device, &comm);
 }
 
-fn communicators_end_in_every_order(rank: &Rank) {
+fn destroy_drop_and_abort_in_any_order_return(rank: &Rank) {
     let device = Device::new();
     for order in [[0, 1, 2], [2, 1, 0], [1, 0, 2]] {
         let mut comms = [(); 3].map(|()| Some(rank.nccl.init_all(&[0]).unwrap().remove(0)));
@@ -103,7 +103,7 @@ fn communicators_end_in_every_order(rank: &Rank) {
     }
 }
 
-fn results_are_right_on_every_stream(rank: &Rank) {
+fn all_reduce_on_any_stream_is_right(rank: &Rank) {
     let comm = rank.join("communicator");
     for device in [Device::with_default_stream(), Device::new(), Device::new()] {
         assert_works(&device, &comm);
@@ -112,7 +112,7 @@ fn results_are_right_on_every_stream(rank: &Rank) {
 }
 
 /// No one waits until the last has been started.
-fn operations_run_in_their_streams_order(rank: &Rank) {
+fn operations_run_in_stream_order(rank: &Rank) {
     const TIMES: u32 = 20;
     let device = Device::new();
     let comm = rank.join("communicator");
@@ -124,7 +124,7 @@ fn operations_run_in_their_streams_order(rank: &Rank) {
     comm.destroy().unwrap();
 }
 
-fn operations_of_one_group(rank: &Rank) {
+fn group_of_different_operations_is_right(rank: &Rank) {
     let device = Device::new();
     let comm = rank.join("communicator");
     let (own, peer) = (rank.number, 1 - rank.number);
@@ -145,7 +145,7 @@ fn operations_of_one_group(rank: &Rank) {
     comm.destroy().unwrap();
 }
 
-fn a_communicator_works_on_another_thread(rank: &Rank) {
+fn communicator_moved_to_another_thread_works(rank: &Rank) {
     let comm = rank.join("communicator");
     let work = move || {
         assert_works(&Device::new(), &comm);
@@ -155,7 +155,7 @@ fn a_communicator_works_on_another_thread(rank: &Rank) {
 }
 
 /// Rank 1 never starts its part: had rank 0's been started, it would wait on the GPU for ever.
-fn a_failed_group_starts_nothing(rank: &Rank) {
+fn failed_group_starts_nothing(rank: &Rank) {
     let device = Device::new();
     let comm = rank.join("communicator");
     assert_works(&device, &comm);
@@ -181,24 +181,24 @@ fn a_failed_group_starts_nothing(rank: &Rank) {
     rank.tell("end", "");
 }
 
-fn abort_ends_work_whose_peer_never_comes(rank: &Rank) {
-    work_whose_peer_never_comes(rank, |comm| comm.abort().unwrap());
+fn abort_ends_work_of_absent_peer(rank: &Rank) {
+    check_end_of_work_of_absent_peer(rank, |comm| comm.abort().unwrap());
 }
 
-fn drop_ends_work_whose_peer_never_comes(rank: &Rank) {
-    work_whose_peer_never_comes(rank, drop);
+fn drop_ends_work_of_absent_peer(rank: &Rank) {
+    check_end_of_work_of_absent_peer(rank, drop);
 }
 
 /// Of another thread.
-fn an_abort_handle_ends_work_whose_peer_never_comes(rank: &Rank) {
-    work_whose_peer_never_comes(rank, |comm| {
+fn abort_handle_ends_work_of_absent_peer(rank: &Rank) {
+    check_end_of_work_of_absent_peer(rank, |comm| {
         let handle = comm.abort_handle();
         thread::spawn(move || handle.abort().unwrap()).join().unwrap();
         drop(comm);
     });
 }
 
-fn work_whose_peer_never_comes(rank: &Rank, end: impl FnOnce(Communicator)) {
+fn check_end_of_work_of_absent_peer(rank: &Rank, end: impl FnOnce(Communicator)) {
     let device = Device::new();
     let comm = rank.join("communicator");
     assert_works(&device, &comm);
@@ -215,7 +215,7 @@ fn work_whose_peer_never_comes(rank: &Rank, end: impl FnOnce(Communicator)) {
     rank.tell("end", "");
 }
 
-fn destroy_in_either_order(rank: &Rank) {
+fn destroy_in_either_order_returns(rank: &Rank) {
     let device = Device::new();
     for last in [0, 1] {
         let comm = rank.join(&format!("communicator {last}"));
@@ -227,7 +227,7 @@ fn destroy_in_either_order(rank: &Rank) {
     }
 }
 
-fn drop_after_the_work_is_done(rank: &Rank) {
+fn drop_after_work_returns(rank: &Rank) {
     let device = Device::new();
     for last in [0, 1] {
         let comm = rank.join(&format!("communicator {last}"));
@@ -241,7 +241,7 @@ fn drop_after_the_work_is_done(rank: &Rank) {
 }
 
 /// An error on both ranks, and no hang.
-fn two_ranks_on_one_gpu_are_refused(rank: &Rank) {
+fn two_ranks_on_one_gpu_by_default_are_an_error(rank: &Rank) {
     let _device = Device::new();
     let error = within(3 * SHORT, || rank.try_join("communicator")).unwrap_err();
     assert!(matches!(&error, Error::Nccl { detail, .. } if detail.contains("GPU")), "{error:?}");

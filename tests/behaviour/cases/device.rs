@@ -7,12 +7,12 @@ use libnccl::{MemorySpace, Nccl, ResultCode, sys};
 use super::cases;
 
 cases! {
-    a_release_has_its_device_functions,
-    null_communicators_are_errors,
+    device_functions_present_match_their_release,
+    null_communicator_in_device_api_is_invalid_argument,
 }
 
 /// The CPU implementation has none.
-fn a_release_has_its_device_functions(nccl: &Nccl) {
+fn device_functions_present_match_their_release(nccl: &Nccl) {
     assert_eq!(DeviceFunctions::NAMES.len(), 21);
     for (name, present) in nccl.as_raw_device().present() {
         let since = sys::since(name).unwrap();
@@ -21,7 +21,7 @@ fn a_release_has_its_device_functions(nccl: &Nccl) {
     }
 }
 
-fn null_communicators_are_errors(nccl: &Nccl) {
+fn null_communicator_in_device_api_is_invalid_argument(nccl: &Nccl) {
     let functions = nccl.as_raw_device();
     let version = nccl.version().code();
     let null = std::ptr::null_mut();

@@ -7,10 +7,10 @@ use libnccl::{Communicator, Element, Nccl, ReduceOp};
 use super::{STREAM, cases, on_threads};
 
 cases! {
-    every_reduction,
-    every_average,
-    every_scaled_sum,
-    every_type_is_moved,
+    every_type_reduction_is_exact,
+    every_type_average_is_exact,
+    every_type_pre_mul_sum_is_exact,
+    every_type_gather_and_broadcast_is_exact,
 }
 
 /// No multiple of the ranks, nor of what the CPU computes at a time.
@@ -77,7 +77,7 @@ fn elements<T: Small>(number: impl Fn(usize) -> u8) -> Vec<T> {
     (0..COUNT).map(|index| T::of(number(index))).collect()
 }
 
-fn every_reduction(nccl: &Nccl) {
+fn every_type_reduction_is_exact(nccl: &Nccl) {
     fn check<T: Small>(comm: &Communicator) {
         for op in [ReduceOp::Sum, ReduceOp::Prod, ReduceOp::Max, ReduceOp::Min] {
             let expected = |index| {
@@ -99,7 +99,7 @@ fn every_reduction(nccl: &Nccl) {
     }
 }
 
-fn every_average(nccl: &Nccl) {
+fn every_type_average_is_exact(nccl: &Nccl) {
     fn check<T: Small>(comm: &Communicator) {
         let quarters =
             |index| (0..comm.size()).map(|rank| sent(rank, index)).sum::<u8>() * (4 / comm.size() as u8);
@@ -114,7 +114,7 @@ fn every_average(nccl: &Nccl) {
 }
 
 /// With another scalar on every rank, from the call and from memory.
-fn every_scaled_sum(nccl: &Nccl) {
+fn every_type_pre_mul_sum_is_exact(nccl: &Nccl) {
     fn check<T: Small>(comm: &Communicator) {
         let rank = comm.rank() as u8;
         let scalar = [T::of(rank + 1)];
@@ -134,7 +134,7 @@ fn every_scaled_sum(nccl: &Nccl) {
     on_threads(nccl, 3, |comm| for_every_type!(check(&comm)));
 }
 
-fn every_type_is_moved(nccl: &Nccl) {
+fn every_type_gather_and_broadcast_is_exact(nccl: &Nccl) {
     fn check<T: Small>(comm: &Communicator) {
         let (rank, size) = (comm.rank(), comm.size());
         let of = |rank| elements::<T>(|index| sent(rank, index));

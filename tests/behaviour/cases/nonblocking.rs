@@ -18,17 +18,17 @@ const TIMEOUT: Duration = Duration::from_millis(400);
 const MOMENT: Duration = Duration::from_millis(50);
 
 cases! {
-    everything_works_in_time,
-    init_times_out_without_the_other_rank,
-    calls_time_out_without_the_other_rank,
-    a_buffer_is_left_alone_after_a_timeout,
-    an_abort_handle_ends_calls_that_wait,
-    an_abort_handle_waits_for_a_call_that_blocks,
-    a_lost_rank_ends_calls_that_wait,
-    what_is_dropped_in_progress_does_not_hang,
-    one_thread_drives_ranks_that_do_not_block,
-    a_group_times_out_as_a_whole,
-    ranks_that_block_and_others_share_no_group,
+    operations_with_timeout_succeed_in_time,
+    init_without_peer_times_out,
+    calls_without_peer_time_out,
+    buffer_after_timeout_is_not_written,
+    abort_handle_ends_waiting_calls,
+    abort_handle_during_blocking_call_aborts_after_it,
+    lost_rank_ends_waiting_calls,
+    pending_communicator_dropped_in_progress_does_not_hang,
+    one_thread_drives_nonblocking_ranks,
+    group_timeout_fails_all_members,
+    blocking_and_nonblocking_in_one_group_is_an_error,
 }
 
 fn with_timeout(timeout: Duration) -> Config {
@@ -86,7 +86,7 @@ fn assert_aborted<T>(what: &str, result: Result<T>) {
     }
 }
 
-fn everything_works_in_time(nccl: &Nccl) {
+fn operations_with_timeout_succeed_in_time(nccl: &Nccl) {
     on_threads_with(nccl, 3, &with_timeout(PATIENCE).name("patient"), |comm| {
         let (rank, size) = (comm.rank(), comm.size());
         let (next, previous) = ((rank + 1) % size, (rank + size - 1) % size);
@@ -109,7 +109,7 @@ fn everything_works_in_time(nccl: &Nccl) {
     });
 }
 
-fn init_times_out_without_the_other_rank(nccl: &Nccl) {
+fn init_without_peer_times_out(nccl: &Nccl) {
     let id = nccl.unique_id().unwrap();
     let made = within(SHORT, || nccl.init_rank_with(2, 0, &id, &with_timeout(TIMEOUT)));
     let Err(Error::Timeout { elapsed, .. }) = made else { panic!("{made:?}") };
@@ -121,7 +121,7 @@ fn init_times_out_without_the_other_rank(nccl: &Nccl) {
     assert_works(&of_one_thread(nccl, 1)[0]);
 }
 
-fn calls_time_out_without_the_other_rank(nccl: &Nccl) {
+fn calls_without_peer_time_out(nccl: &Nccl) {
     for (what, call) in WAITING {
         let other = alone(nccl, TIMEOUT, |comm| {
             let called = within(SHORT, || call(nccl, &comm));
@@ -136,7 +136,7 @@ fn calls_time_out_without_the_other_rank(nccl: &Nccl) {
     }
 }
 
-fn a_buffer_is_left_alone_after_a_timeout(nccl: &Nccl) {
+fn buffer_after_timeout_is_not_written(nccl: &Nccl) {
     const COUNT: usize = 300_000;
     let buffer = Mutex::new(vec![7_i32; COUNT]);
     let other = alone(nccl, TIMEOUT, |comm| {
@@ -150,7 +150,7 @@ fn a_buffer_is_left_alone_after_a_timeout(nccl: &Nccl) {
     assert!(buffer.into_inner().unwrap().iter().all(|element| *element == 7));
 }
 
-fn an_abort_handle_ends_calls_that_wait(nccl: &Nccl) {
+fn abort_handle_ends_waiting_calls(nccl: &Nccl) {
     for (what, call) in WAITING {
         let other = alone(nccl, PATIENCE, |comm| {
             let handle = comm.abort_handle();
@@ -169,7 +169,7 @@ fn an_abort_handle_ends_calls_that_wait(nccl: &Nccl) {
 }
 
 /// Its owner cannot be reached: the end comes afterwards.
-fn an_abort_handle_waits_for_a_call_that_blocks(nccl: &Nccl) {
+fn abort_handle_during_blocking_call_aborts_after_it(nccl: &Nccl) {
     on_threads(nccl, 2, |comm| {
         if comm.rank() == 1 {
             thread::sleep(4 * MOMENT);
@@ -191,7 +191,7 @@ fn an_abort_handle_waits_for_a_call_that_blocks(nccl: &Nccl) {
     });
 }
 
-fn a_lost_rank_ends_calls_that_wait(nccl: &Nccl) {
+fn lost_rank_ends_waiting_calls(nccl: &Nccl) {
     for (what, call) in WAITING {
         on_threads_with(nccl, 2, &with_timeout(PATIENCE), |comm| {
             if comm.rank() == 1 {
@@ -205,7 +205,7 @@ fn a_lost_rank_ends_calls_that_wait(nccl: &Nccl) {
     }
 }
 
-fn what_is_dropped_in_progress_does_not_hang(nccl: &Nccl) {
+fn pending_communicator_dropped_in_progress_does_not_hang(nccl: &Nccl) {
     let id = nccl.unique_id().unwrap();
     let pending = nccl.group(|g| g.init_rank(2, 0, &id, &with_timeout(PATIENCE))).unwrap();
     within(SHORT, || drop(pending));
@@ -229,7 +229,7 @@ fn sum_of_all(nccl: &Nccl, comms: &[Communicator]) -> Result<Vec<[i32; 50]>> {
     Ok(buffers)
 }
 
-fn one_thread_drives_ranks_that_do_not_block(nccl: &Nccl) {
+fn one_thread_drives_nonblocking_ranks(nccl: &Nccl) {
     let comms = of_one_thread_with(nccl, 3, &with_timeout(PATIENCE));
     for _ in 0..30 {
         assert_eq!(sum_of_all(nccl, &comms).unwrap(), [[3; 50]; 3]);
@@ -238,7 +238,7 @@ fn one_thread_drives_ranks_that_do_not_block(nccl: &Nccl) {
 }
 
 /// Rank 2 has no part in it. One of the others is aborted, and all have failed.
-fn a_group_times_out_as_a_whole(nccl: &Nccl) {
+fn group_timeout_fails_all_members(nccl: &Nccl) {
     let comms = of_one_thread_with(nccl, 3, &with_timeout(TIMEOUT));
     let ended = within(SHORT, || sum_of_all(nccl, &comms[..2]));
     assert!(matches!(ended, Err(Error::Timeout { call: "ncclGroupEnd", .. })), "{ended:?}");
@@ -251,7 +251,7 @@ fn a_group_times_out_as_a_whole(nccl: &Nccl) {
     within(SHORT, || drop(comms));
 }
 
-fn ranks_that_block_and_others_share_no_group(nccl: &Nccl) {
+fn blocking_and_nonblocking_in_one_group_is_an_error(nccl: &Nccl) {
     let mut comms = of_one_thread(nccl, 1);
     comms.extend(of_one_thread_with(nccl, 1, &with_timeout(PATIENCE)));
     let error = sum_of_all(nccl, &comms).unwrap_err();

@@ -14,18 +14,18 @@ const COUNT: usize = 1000;
 const HALF: usize = COUNT / 2;
 
 cases! {
-    nccls_memory,
-    a_registered_buffer,
-    a_window,
-    one_thread_registers_the_windows_of_all_ranks,
-    a_window_of_a_communicator_that_does_not_block,
-    put_into_the_next_ranks_window,
-    a_signal_is_waited_for,
-    signals_are_counted,
-    signals_have_indices_and_contexts,
-    signals_need_a_window,
-    what_does_not_fit_into_a_window,
-    a_window_that_others_may_use_is_kept,
+    nccl_memory_is_unmapped_by_its_last_user,
+    registered_buffer_is_reduced,
+    window_buffer_is_reduced,
+    one_thread_registers_windows_of_all_ranks,
+    nonblocking_communicator_uses_a_window,
+    put_signal_writes_next_ranks_window,
+    wait_signal_waits_for_the_signal,
+    wait_signal_counts_signals,
+    signals_are_kept_apart_by_index_and_context,
+    signal_without_window_is_invalid_usage,
+    put_outside_window_is_an_error,
+    window_memory_in_use_by_peers_is_kept,
 }
 
 fn signal_of(peer: usize) -> WaitSignal {
@@ -71,7 +71,7 @@ fn mapped(address: usize) -> Option<String> {
 }
 
 /// Whoever is the last that needs it, gives it back.
-fn nccls_memory(nccl: &Nccl) {
+fn nccl_memory_is_unmapped_by_its_last_user(nccl: &Nccl) {
     let comm = of_one_thread(nccl, 1).remove(0);
     let mut files = Vec::new();
     for how in 0..3 {
@@ -95,7 +95,7 @@ fn nccls_memory(nccl: &Nccl) {
     }
 }
 
-fn a_registered_buffer(nccl: &Nccl) {
+fn registered_buffer_is_reduced(nccl: &Nccl) {
     on_threads(nccl, 2, |comm| {
         let mut buffer = nccl.alloc(COUNT).unwrap();
         let (one, other) = (comm.register(&buffer).unwrap(), comm.register(&buffer).unwrap());
@@ -111,7 +111,7 @@ fn a_registered_buffer(nccl: &Nccl) {
     });
 }
 
-fn a_window(nccl: &Nccl) {
+fn window_buffer_is_reduced(nccl: &Nccl) {
     on_threads(nccl, 3, |comm| {
         for flags in [WindowFlags::DEFAULT, WindowFlags::COLL_SYMMETRIC | WindowFlags::STRICT_ORDERING] {
             let mut buffer = nccl.alloc(COUNT).unwrap();
@@ -127,7 +127,7 @@ fn a_window(nccl: &Nccl) {
     });
 }
 
-fn one_thread_registers_the_windows_of_all_ranks(nccl: &Nccl) {
+fn one_thread_registers_windows_of_all_ranks(nccl: &Nccl) {
     let comms = of_one_thread(nccl, 2);
     let mut buffers = [nccl.alloc::<i32>(COUNT).unwrap(), nccl.alloc::<i32>(COUNT).unwrap()];
     buffers[0].as_mut_slice().unwrap().fill(5);
@@ -150,7 +150,7 @@ fn one_thread_registers_the_windows_of_all_ranks(nccl: &Nccl) {
     assert_eq!(buffers[1].as_slice().unwrap(), [[0; HALF], [5; HALF]].concat());
 }
 
-fn a_window_of_a_communicator_that_does_not_block(nccl: &Nccl) {
+fn nonblocking_communicator_uses_a_window(nccl: &Nccl) {
     on_threads_with(nccl, 2, &Config::new().timeout(SHORT), |comm| {
         let mut buffer = nccl.alloc(COUNT).unwrap();
         let window = comm.register_window(&mut buffer, WindowFlags::COLL_SYMMETRIC).unwrap();
@@ -176,7 +176,7 @@ fn put_around(comm: &Communicator, buffer: &mut NcclBuffer<i32>, window: &Window
     assert_eq!(contents(comm, buffer), expected);
 }
 
-fn put_into_the_next_ranks_window(nccl: &Nccl) {
+fn put_signal_writes_next_ranks_window(nccl: &Nccl) {
     for size in 1..=3 {
         on_threads(nccl, size, |comm| {
             let mut buffer = nccl.alloc(COUNT).unwrap();
@@ -195,7 +195,7 @@ fn eager() -> Config {
     Config::new().rma_eager_init(true)
 }
 
-fn a_signal_is_waited_for(nccl: &Nccl) {
+fn wait_signal_waits_for_the_signal(nccl: &Nccl) {
     const MOMENT: Duration = Duration::from_millis(150);
     on_threads_with(nccl, 2, &eager(), |comm| {
         comm.barrier(STREAM).unwrap();
@@ -210,7 +210,7 @@ fn a_signal_is_waited_for(nccl: &Nccl) {
     });
 }
 
-fn signals_are_counted(nccl: &Nccl) {
+fn wait_signal_counts_signals(nccl: &Nccl) {
     on_threads_with(nccl, 3, &eager(), |comm| {
         if comm.rank() != 0 {
             for _ in 0..2 * comm.rank() {
@@ -224,7 +224,7 @@ fn signals_are_counted(nccl: &Nccl) {
     });
 }
 
-fn signals_have_indices_and_contexts(nccl: &Nccl) {
+fn signals_are_kept_apart_by_index_and_context(nccl: &Nccl) {
     on_threads_with(nccl, 2, &eager().num_rma_sig(2).num_rma_ctx(3), |comm| {
         let all = || (0..2).flat_map(|index| (0..3).map(move |context| Signal { index, context }));
         if comm.rank() == 1 {
@@ -241,7 +241,7 @@ fn signals_have_indices_and_contexts(nccl: &Nccl) {
     });
 }
 
-fn signals_need_a_window(nccl: &Nccl) {
+fn signal_without_window_is_invalid_usage(nccl: &Nccl) {
     let comm = of_one_thread(nccl, 1).remove(0);
     for refused in [comm.signal(0, Signal::default(), STREAM), comm.wait_signal(&[signal_of(0)], STREAM)] {
         let error = refused.unwrap_err();
@@ -250,7 +250,7 @@ fn signals_need_a_window(nccl: &Nccl) {
     }
 }
 
-fn what_does_not_fit_into_a_window(nccl: &Nccl) {
+fn put_outside_window_is_an_error(nccl: &Nccl) {
     let comms = of_one_thread(nccl, 1);
     let comm = &comms[0];
     let mut buffer = nccl.alloc::<i32>(COUNT).unwrap();
@@ -271,7 +271,7 @@ fn what_does_not_fit_into_a_window(nccl: &Nccl) {
 }
 
 /// Rank 1 gives its window up in every way that there is without a promise, and rank 0 goes on to write it.
-fn a_window_that_others_may_use_is_kept(nccl: &Nccl) {
+fn window_memory_in_use_by_peers_is_kept(nccl: &Nccl) {
     for how in 0..4 {
         on_threads(nccl, 2, |comm| {
             let mut buffer = nccl.alloc::<i32>(COUNT).unwrap();

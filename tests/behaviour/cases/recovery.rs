@@ -12,18 +12,18 @@ use super::{
 };
 
 cases! {
-    split_by_color_and_key,
-    a_child_is_split_again,
-    a_child_has_options_of_its_own,
-    shrink_leaves_the_others_alone,
-    shrink_after_a_rank_is_lost,
-    shrink_twice,
-    grow_by_newcomers,
-    an_id_to_grow_serves_once,
-    revoke_ends_work_whose_peer_never_comes,
-    revoke_then_split,
-    suspend_and_resume,
-    memory_adds_up,
+    split_orders_ranks_by_color_and_key,
+    child_split_again_works,
+    child_has_its_own_options,
+    shrink_leaves_parent_usable,
+    shrink_after_lost_rank_works,
+    shrunk_communicator_shrinks_again,
+    grow_adds_new_ranks,
+    grow_id_is_used_once,
+    revoke_ends_work_of_absent_peer,
+    split_after_revoke_works,
+    suspended_communicator_refuses_work_until_resume,
+    memory_statistics_add_up,
 }
 
 /// One that blocks, and one that does not.
@@ -55,7 +55,7 @@ fn use_up(child: Communicator, size: usize, rank: usize) {
     child.destroy().unwrap();
 }
 
-fn split_by_color_and_key(nccl: &Nccl) {
+fn split_orders_ranks_by_color_and_key(nccl: &Nccl) {
     for config in configs() {
         on_threads_with(nccl, 4, &config, |comm| {
             let (rank, size) = (comm.rank(), comm.size());
@@ -79,7 +79,7 @@ fn split_by_color_and_key(nccl: &Nccl) {
     }
 }
 
-fn a_child_is_split_again(nccl: &Nccl) {
+fn child_split_again_works(nccl: &Nccl) {
     on_threads(nccl, 4, |comm| {
         let half = comm.split(Some(comm.rank() as u32 / 2), 0).unwrap().expect("a child");
         comm.destroy().unwrap();
@@ -95,7 +95,7 @@ fn a_child_is_split_again(nccl: &Nccl) {
 }
 
 /// The parent blocks, and its child does not.
-fn a_child_has_options_of_its_own(nccl: &Nccl) {
+fn child_has_its_own_options(nccl: &Nccl) {
     on_threads(nccl, 2, |comm| {
         let config = Config::new().timeout(Duration::from_millis(200)).name("a child").split_share(true);
         let child = comm.split_with(Some(0), 0, &config).unwrap().expect("a child");
@@ -108,7 +108,7 @@ fn a_child_has_options_of_its_own(nccl: &Nccl) {
     });
 }
 
-fn shrink_leaves_the_others_alone(nccl: &Nccl) {
+fn shrink_leaves_parent_usable(nccl: &Nccl) {
     for config in configs() {
         on_threads_with(nccl, 3, &config, |comm| {
             let rank = comm.rank();
@@ -123,7 +123,7 @@ fn shrink_leaves_the_others_alone(nccl: &Nccl) {
     }
 }
 
-fn shrink_after_a_rank_is_lost(nccl: &Nccl) {
+fn shrink_after_lost_rank_works(nccl: &Nccl) {
     for config in configs() {
         on_threads_each(working(nccl, 4, &config), |comm| {
             if comm.rank() == 1 {
@@ -140,7 +140,7 @@ fn shrink_after_a_rank_is_lost(nccl: &Nccl) {
 }
 
 /// What is left of a communicator can lose a rank, too.
-fn shrink_twice(nccl: &Nccl) {
+fn shrunk_communicator_shrinks_again(nccl: &Nccl) {
     on_threads(nccl, 3, |comm| {
         let rank = comm.rank();
         if rank == 0 {
@@ -155,7 +155,7 @@ fn shrink_twice(nccl: &Nccl) {
     });
 }
 
-fn grow_by_newcomers(nccl: &Nccl) {
+fn grow_adds_new_ranks(nccl: &Nccl) {
     for config in configs() {
         let (tell, hear) = mpsc::channel();
         let old = |comm: Communicator| {
@@ -191,7 +191,7 @@ fn grow_by_newcomers(nccl: &Nccl) {
     }
 }
 
-fn an_id_to_grow_serves_once(nccl: &Nccl) {
+fn grow_id_is_used_once(nccl: &Nccl) {
     let comm = of_one_thread(nccl, 1).remove(0);
     let id = comm.unique_id().unwrap();
     assert_code(comm.unique_id(), ResultCode::INVALID_USAGE);
@@ -207,7 +207,7 @@ fn an_id_to_grow_serves_once(nccl: &Nccl) {
 }
 
 /// Of another rank's.
-fn revoke_ends_work_whose_peer_never_comes(nccl: &Nccl) {
+fn revoke_ends_work_of_absent_peer(nccl: &Nccl) {
     for config in configs() {
         on_threads_each(working(nccl, 3, &config), |comm| {
             if comm.rank() == 2 {
@@ -223,7 +223,7 @@ fn revoke_ends_work_whose_peer_never_comes(nccl: &Nccl) {
     }
 }
 
-fn revoke_then_split(nccl: &Nccl) {
+fn split_after_revoke_works(nccl: &Nccl) {
     for config in configs() {
         on_threads_each(working(nccl, 3, &config), |comm| {
             let rank = comm.rank();
@@ -239,7 +239,7 @@ fn revoke_then_split(nccl: &Nccl) {
     }
 }
 
-fn suspend_and_resume(nccl: &Nccl) {
+fn suspended_communicator_refuses_work_until_resume(nccl: &Nccl) {
     for config in configs() {
         on_threads_with(nccl, 2, &config, |comm| {
             let is_suspended = || comm.memory(MemoryStatistic::Suspended).unwrap();
@@ -260,7 +260,7 @@ fn suspend_and_resume(nccl: &Nccl) {
     }
 }
 
-fn memory_adds_up(nccl: &Nccl) {
+fn memory_statistics_add_up(nccl: &Nccl) {
     use MemoryStatistic::{Persistent, Suspendable, Total};
     on_threads(nccl, 2, |comm| {
         assert_works(&comm);
