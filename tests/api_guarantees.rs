@@ -1,4 +1,4 @@
-//! What the public API promises by its types, its signatures and its README.
+//! Guarantees of the public API's types and signatures, and of the README.
 
 use std::fs;
 use std::path::Path;

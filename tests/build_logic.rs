@@ -1,4 +1,4 @@
-//! What the build script decides, without building anything.
+//! The build script's decisions, without building anything.
 
 #[path = "../build/link.rs"]
 #[allow(dead_code)]
@@ -51,8 +51,7 @@ mod linking {
     }
 }
 
-/// The committed bindings and what bindgen makes of the header are the same bytes, so that it does not matter
-/// which a build used. With libclang, `OUT_DIR` has the fresh ones.
+/// Proves that the committed bindings are what bindgen generates: with libclang, `OUT_DIR` has fresh ones.
 #[test]
 fn build_used_the_committed_bindings() {
     for (file, used) in [
@@ -72,7 +71,7 @@ fn build_used_the_committed_bindings() {
     }
 }
 
-/// bindgen's two forms of the functions name the same ones.
+/// Compares the header with bindgen's two forms of its functions.
 // Regression: ztensor compares codes in the width of a register.
 #[test]
 fn extern_block_and_dlopen_struct_declare_the_same_functions() {
@@ -87,7 +86,24 @@ fn extern_block_and_dlopen_struct_declare_the_same_functions() {
     let dynamic: Vec<&str> =
         dynamic.split("pub nccl").skip(1).filter_map(|rest| rest.split(':').next()).collect();
     let dynamic: Vec<String> = dynamic.iter().map(|name| format!("nccl{name}")).collect();
-    assert_eq!(linked.len(), 72);
+    assert_eq!(linked, declared_functions(include_str!("../vendor-headers/nccl.h")));
     assert_eq!(linked, dynamic);
     assert_eq!(linked, libnccl::sys::Functions::NAMES);
+}
+
+#[test]
+fn device_bindings_declare_the_functions_of_the_header() {
+    let bindings = include_str!(concat!(env!("OUT_DIR"), "/device_functions.rs"));
+    let bound: Vec<&str> = bindings.lines().filter_map(|line| line.trim().strip_prefix("fn ")).collect();
+    let bound: Vec<&str> = bound.iter().filter_map(|rest| rest.split('(').next()).collect();
+    assert_eq!(bound, declared_functions(include_str!("../vendor-headers/nccl_device_host.h")));
+}
+
+/// Returns the functions that a C header declares, without the `pnccl` forms of profilers.
+fn declared_functions(header: &str) -> Vec<&str> {
+    let declarations = header.lines().filter(|line| line.starts_with(|first: char| first.is_alphabetic()));
+    let names = declarations.filter_map(|line| line.split('(').next()?.split([' ', '*']).next_back());
+    let names: Vec<&str> = names.filter(|name| name.starts_with("nccl") && !name.ends_with(';')).collect();
+    assert!(!names.is_empty());
+    names
 }

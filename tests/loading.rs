@@ -1,4 +1,4 @@
-//! Everything that can be wrong with a library file is an error that names the file and what is wrong.
+//! Loading: each kind of bad library file gives an error that names the file and the problem.
 #![cfg(all(feature = "dlopen", target_os = "linux"))]
 
 #[path = "support/rccl.rs"]
@@ -10,7 +10,7 @@ use std::process::Command;
 
 use libnccl::{LoadError, Nccl};
 
-/// A shared object of this system that has nothing to do with NCCL.
+/// Returns the C library, a shared object without NCCL's functions.
 fn c_library() -> PathBuf {
     let maps = fs::read_to_string("/proc/self/maps").unwrap();
     let line = maps.lines().find(|line| line.contains("/libc.so") || line.contains("/libc-"));
@@ -18,7 +18,7 @@ fn c_library() -> PathBuf {
         .expect("this program is linked with the C library")
 }
 
-/// Files that are no NCCL, with what is said about each.
+/// Creates files that are not an NCCL, and returns each with its expected error.
 fn bad_files(directory: &Path) -> Vec<(PathBuf, &'static str)> {
     let good = fs::read(c_library()).unwrap();
     let changed = |at: usize, byte: u8| {
@@ -55,7 +55,7 @@ fn bad_files(directory: &Path) -> Vec<(PathBuf, &'static str)> {
     bad
 }
 
-/// `Nccl::load` in a process with this environment: what it printed.
+/// Runs `Nccl::load`, which searches once per process, in a child with this environment; returns what it printed.
 fn load_with(environment: &[(&str, &Path)]) -> String {
     let mut child = Command::new(std::env::current_exe().unwrap());
     child.args(["--ignored", "--exact", "load_in_child_process", "--nocapture"]);
@@ -76,7 +76,7 @@ fn load_with(environment: &[(&str, &Path)]) -> String {
     String::from_utf8(output.stdout).unwrap()
 }
 
-/// Not a test of its own: what [`load_with`] runs.
+/// The child process of [`load_with`].
 #[test]
 #[ignore = "the other tests run it, each in a process of its own"]
 fn load_in_child_process() {
@@ -140,7 +140,7 @@ fn load_without_library_lists_every_place_searched() {
     }
 }
 
-/// The dynamic linker would map it, and the process would die of SIGBUS.
+/// If the dynamic linker mapped the file, the process would die of SIGBUS.
 #[test]
 #[cfg_attr(nccl_linked, ignore = "a linked library is never searched for")]
 fn load_skips_truncated_file_in_ld_library_path() {

@@ -259,7 +259,7 @@ fn buffer_that_stays_registered_is_never_freed() {
     unsafe { buffer.assume_idle() };
     drop(buffer);
     assert!(calls(&fake).is_empty());
-    // A refusal.
+    // NCCL refuses.
     for code in CODES {
         let (buffer, registration) = registered();
         let error = failing(&fake, "ncclCommDeregister", code, || registration.deregister()).unwrap_err();
@@ -278,13 +278,13 @@ fn buffer_that_stays_registered_is_never_freed() {
     std::mem::forget(registration);
     drop(buffer);
     assert!(calls(&fake).is_empty());
-    // No use for it.
+    // NCCL succeeds with a null handle.
     fake.set_registers(false);
     let (buffer, registration) = registered();
     registration.deregister().unwrap();
     drop(buffer);
     assert_eq!(calls(&fake), [FREE]);
-    // Gone with the communicator.
+    // The communicator has ended.
     fake.set_registers(true);
     let (buffer, registration) = registered();
     comm.abort_handle().abort().unwrap();
@@ -311,7 +311,7 @@ fn window_is_deregistered_before_its_memory_is_freed() {
         [ALLOC, "ncclCommWindowRegister(comm0, memory, 32, &, 3)", USER_PTR, DEREGISTER_WINDOW, FREE]
     );
 
-    // Other ranks may use it as long as nobody says that they do not.
+    // Until someone promises otherwise, other ranks may still use the window.
     let mut buffer = nccl.alloc::<f32>(8).unwrap();
     drop(comm.register_window(&mut buffer, WindowFlags::DEFAULT).unwrap());
     // SAFETY: as above.
@@ -416,7 +416,7 @@ fn group_activates_windows_at_its_end() {
     let (register1, deregister1) = (&*of_comm1(register), &*of_comm1(deregister));
     assert_eq!(calls(&fake), [ALLOC, ALLOC, register, register1, deregister, deregister1]);
 
-    // Dropped before there is one: the memory stays.
+    // Dropped before NCCL has written the window: the memory is kept.
     nccl.group(|g| g.register_window(&comms[0], &mut buffers[0], flags).map(drop)).unwrap();
     // A group that fails.
     let error = nccl.group(|g| {
@@ -450,7 +450,7 @@ fn host_buffer_registered_as_window_is_no_slice() {
     assert_eq!(calls(&fake), [ALLOC, window, DEREGISTER_WINDOW, window, ABORT, FREE]);
 }
 
-/// Other ranks may write it, whatever becomes of this one's communicator.
+/// Other ranks may write to it even after this rank's communicator has ended.
 #[test]
 fn host_window_memory_is_kept_until_assumed_idle() {
     let (fake, nccl, comm) = host();
@@ -586,7 +586,7 @@ fn host_buffer_after_work_needs_no_assume_idle() {
     assert_eq!(buffer.as_slice(), Some(&[0.0; 8][..]));
     buffer.free().unwrap();
     assert_eq!(calls(&fake), [ALLOC, REGISTER, DEREGISTER, FREE]);
-    // A GPU's buffer, and a host's communicator.
+    // A device buffer with a host communicator.
     fake.set_host_memory(false);
     let elsewhere = fake.nccl().alloc::<f32>(8).unwrap();
     let problem = "register: a buffer is in device memory; the communicator works on host memory";

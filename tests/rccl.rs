@@ -45,10 +45,10 @@ fn recv<T>(slice: &mut [T]) -> DeviceSliceMut<'_, T> {
     unsafe { DeviceSliceMut::from_raw_parts(slice.as_mut_ptr(), slice.len()) }
 }
 
-/// What each of two ranks does with its two numbers and its room for four.
+/// An operation of one of two ranks, on its two numbers and a buffer for four.
 type Act = dyn Fn(&Communicator, &[i32; 2], &mut [i32; 4]) -> Result<()> + Sync;
 
-/// Each operation on two ranks, whether RCCL has a function for it or not.
+/// Includes operations for which RCCL has no function.
 #[test]
 fn operations_on_two_ranks_move_the_right_data() {
     let nccl = in_process();
@@ -67,7 +67,7 @@ fn operations_on_two_ranks_move_the_right_data() {
             threads.into_iter().map(|thread| thread.join().unwrap()).collect::<Vec<_>>()
         })
     };
-    // Named `ncclAllToAll` there, so that it is sends and receives here.
+    // RCCL's function is named `ncclAllToAll`, so the facade uses sends and receives instead.
     assert_eq!(
         both(&|comm, mine, got| comm.all_to_all(send(mine), recv(&mut got[..2]), STREAM)),
         [[0, 10, -1, -1], [1, 11, -1, -1]]
@@ -86,7 +86,7 @@ fn operations_on_two_ranks_move_the_right_data() {
     );
 }
 
-/// Something that it lacks, and the name of that.
+/// A call that needs something RCCL lacks, and the name of what it lacks.
 type Lack = (&'static str, fn(&Nccl, &Communicator) -> Result<()>);
 
 const LACKS: [Lack; 8] = [
@@ -115,7 +115,7 @@ fn functions_missing_in_rccl_are_unsupported() {
     check_lacks(&nccl, &nccl.init_all(&[0, 1]).unwrap()[0]);
 }
 
-/// A function that RCCL has and NCCL 2.21.5 had not is there, and says when NCCL got it.
+/// RCCL has `ncclGather`, which NCCL got after the version that RCCL reports.
 #[test]
 fn function_newer_than_the_version_is_used_if_present() {
     let nccl = in_process();
@@ -142,8 +142,7 @@ fn opened_rccl_reports_version_and_functions() {
     check_lacks(&nccl, &nccl.init_rank(2, 0, &nccl.unique_id().unwrap()).unwrap());
 }
 
-/// Nothing of a group that fails is started, and nothing is asked of a null communicator, which would be a crash;
-/// whatever the file's name is.
+/// Cancelling the group with a null communicator, as with NCCL, would crash RCCL, whatever the file's name is.
 #[test]
 fn failed_group_is_cancelled_without_null_communicator() {
     for name in ["librccl.so.1", "renamed.so"] {

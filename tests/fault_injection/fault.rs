@@ -1,4 +1,4 @@
-//! What can go wrong with a call.
+//! Faults: the ways in which one call goes wrong.
 
 use libnccl::sys::{Functions, NCCL_VERSION_CODE};
 

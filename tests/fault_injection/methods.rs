@@ -1,4 +1,4 @@
-//! Every method, as a caller would use it.
+//! Every method of the safe layer, as a caller would use it.
 #![allow(unsafe_code)]
 
 use std::cell::RefCell;
@@ -14,23 +14,23 @@ use libnccl::{
 
 use crate::fake_nccl::FakeNccl;
 
-/// What a method has to work with.
+/// The library and options that a method works with.
 pub(crate) struct Fixture {
     pub(crate) library: FakeNccl,
     pub(crate) nccl: Nccl,
     pub(crate) config: Config,
     pub(crate) options: CollectiveConfig,
-    /// How many calls came before those that the method is about.
+    /// The number of calls before those that the method is about.
     before: RefCell<usize>,
     publish: Box<dyn Fn(AbortHandle)>,
 }
 
 type Act = dyn Fn(&Fixture) -> Result<()> + Send + Sync;
 
-/// A method. What it ends, it ends by a method that reports.
+/// A method under test. It ends its communicators by methods that return errors, not by drop.
 pub(crate) struct Method {
     pub(crate) name: String,
-    /// Whether the calls that make and end the communicator are what it is about.
+    /// Set if the method is about creating or ending a communicator.
     pub(crate) is_about_lifecycle: bool,
     pub(crate) act: Box<Act>,
 }
@@ -83,7 +83,7 @@ fn method(name: impl Into<String>, act: impl Fn(&Fixture) -> Result<()> + Send +
     Method { name: name.into(), is_about_lifecycle: true, act: Box::new(act) }
 }
 
-/// One of a communicator that is made before, and destroyed afterwards.
+/// Creates a method of a communicator, which is created before and destroyed afterwards.
 fn of_comm(
     name: impl Into<String>,
     act: impl Fn(&Fixture, &Communicator) -> Result<()> + Send + Sync + 'static,
@@ -168,7 +168,7 @@ reductions! {
     reduce_scatter_in_place(recv(8));
 }
 
-/// Ways to make communicators.
+/// Returns the methods that create communicators.
 fn makers() -> Vec<Method> {
     vec![
         method("unique_id", |f| f.nccl.unique_id().map(drop)),
@@ -213,7 +213,7 @@ fn makers() -> Vec<Method> {
     ]
 }
 
-/// What a communicator can be asked and told, and its ends.
+/// Returns the queries, state changes and endings of a communicator.
 fn lives() -> Vec<Method> {
     vec![
         of_comm("async_error", |_, comm| comm.async_error().map(drop)),
@@ -233,9 +233,9 @@ fn lives() -> Vec<Method> {
     ]
 }
 
-/// Memory, registrations, windows, and what is put into them.
+/// Returns the methods for memory, registrations, windows and one-sided operations.
 fn memory() -> Vec<Method> {
-    /// A window of a page, registered at once.
+    /// Registers a window of one page, passes it to `act`, and deregisters it.
     fn with_window(
         f: &Fixture,
         comm: &Communicator,

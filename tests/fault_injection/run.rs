@@ -19,7 +19,7 @@ pub(crate) enum Timing {
     Timeout,
     /// Nothing: the communicators block.
     None,
-    /// An abort handle, from another thread, again and again from the fault on.
+    /// An abort handle, used repeatedly by another thread after the fault.
     Abort,
 }
 

@@ -1,4 +1,4 @@
-//! NCCL's words, which may be any bytes or none.
+//! NCCL's error texts, which may be null or any bytes.
 
 use libnccl::Error;
 
@@ -26,8 +26,8 @@ fn error_text_of_any_bytes_is_copied() {
                 else {
                     continue; // Checked with the codes.
                 };
-                for words in [&message, &detail] {
-                    assert!(words.starts_with(expected) && words.is_empty() == expected.is_empty());
+                for copied in [&message, &detail] {
+                    assert!(copied.starts_with(expected) && copied.is_empty() == expected.is_empty());
                 }
                 assert_eq!(text == ErrorText::Changing, message != detail, "{text:?}");
                 assert_eq!(text == ErrorText::Megabyte, message.len() == 1 << 20, "{text:?}");

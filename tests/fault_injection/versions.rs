@@ -1,4 +1,4 @@
-//! What a library says of itself, before it is used.
+//! Answers to the queries that loading makes: the version, and the memory space.
 
 use libnccl::{Error, LoadError, MemorySpace};
 
@@ -49,7 +49,7 @@ fn memory_space_any_answer_but_host_is_device() {
     }
 }
 
-/// Then all that a library can be refused is what that release does not have.
+/// Calls may only fail for what a release of that version lacks.
 #[test]
 fn every_method_any_version_succeeds_or_is_unsupported() {
     for version in [1, 999, 2_804, 9_999, 10_000, 21_304, 22_105, 29_999, 1_000_000, i32::MAX] {

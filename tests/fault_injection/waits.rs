@@ -1,4 +1,4 @@
-//! Nonblocking work that never ends, ends badly, or cannot make up its mind.
+//! Nonblocking work that never completes, fails, or reports contradictory states.
 
 use libnccl::Error;
 
@@ -7,8 +7,7 @@ use crate::fault::{Fault, Progress};
 use crate::methods;
 use crate::run::{TIMEOUT, Timing, baseline, run};
 
-/// Calls that make a communicator: there is nothing yet that another thread could abort, and the timeout is the
-/// only end. The group's, if it makes some.
+/// Methods that create a communicator: while they wait there is no abort handle yet, so that only the timeout ends them.
 const WITHOUT_A_HANDLE: [&str; 7] =
     ["init_rank", "init_rank_with", "init_rank_scalable", "init_all", "grow_rank", "pending", "two pending"];
 
@@ -17,7 +16,7 @@ fn every_endless_wait_ends_at_its_timeout() {
     let mut timeouts = 0;
     for method in methods::all() {
         for call in baseline(&method, Timing::Timeout).own_calls(&method) {
-            // Blocking communicators of a timed fixture: nobody has given them a limit.
+            // These create blocking communicators, which have no timeout.
             if ["init_rank", "init_all", "into_raw and from_raw"].contains(&method.name.as_str()) {
                 continue;
             }
@@ -43,7 +42,7 @@ fn every_endless_wait_without_timeout_ends_on_abort() {
         }
         let outcome = baseline(&method, Timing::None);
         for call in outcome.own_calls(&method) {
-            // As above, for the communicators that the method begins with.
+            // There is no abort handle yet.
             if call.0.starts_with("ncclCommInit") {
                 continue;
             }

@@ -1,4 +1,4 @@
-//! Wrong arguments are found before NCCL is called, and the error names the numbers.
+//! Invalid arguments: they are found before NCCL is called, and the error names the values.
 
 use libnccl::{DeviceSlice, DeviceSliceMut, Error, Nccl, ReduceOp, Result, sys};
 
@@ -22,7 +22,7 @@ fn message(result: Result<()>) -> String {
     }
 }
 
-/// One element too few, for every operation, on rank 1 of 3.
+/// Passes one element too few to each operation, on rank 1 of 3.
 // Regression: cudarc checks neither receive buffers nor roots.
 // Regression: baracuda does not check lengths, or panics.
 // Regression: ferrotorch guesses the data type from the size, and checks no sizes.
@@ -50,7 +50,7 @@ fn short_buffer_error_names_both_lengths(nccl: &Nccl) {
         message(comm.reduce_scatter(&send[..11], &mut recv[..4], ReduceOp::Sum, STREAM)),
         "reduce_scatter: the send buffer holds 11 elements, and needs 12, 3 ranks times 4"
     );
-    // SAFETY: never looked at, as the length is refused.
+    // SAFETY: never read, as the length is an error.
     let huge = unsafe { DeviceSlice::<i32>::from_raw_parts(std::ptr::dangling(), usize::MAX) };
     let refused = device_library().init_all(&[0, 1]).unwrap()[0].all_gather(huge, &mut [0; 0], STREAM);
     assert!(message(refused).ends_with("needs more than there can be, 2 ranks times 18446744073709551615"));
@@ -90,7 +90,7 @@ fn in_place_buffer_not_divisible_by_ranks_is_an_error(nccl: &Nccl) {
     }
 }
 
-/// The CPU implementation without the parameter by which it says that it works on host memory.
+/// Returns the CPU implementation without the parameter that says it works on host memory.
 fn device_library() -> Nccl {
     let functions = sys::Functions { ncclParamGetParameter: None, ..libnccl_cpu::TABLE };
     // SAFETY: the CPU implementation's functions.
@@ -124,7 +124,7 @@ fn host_buffer_on_device_communicator_is_an_error(_: &Nccl) {
 fn device_buffer_on_host_communicator_is_an_error(nccl: &Nccl) {
     let comms = of_one_thread(nccl, 1);
     let mut recv = [0_i8; 4];
-    // SAFETY: never looked at, as the memory space is refused.
+    // SAFETY: never read, as the memory space is an error.
     let send = unsafe { DeviceSlice::<i8>::from_raw_parts(std::ptr::dangling(), 4) };
     assert_eq!(
         message(comms[0].all_reduce(send, &mut recv, ReduceOp::Sum, STREAM)),
@@ -150,7 +150,7 @@ fn communicator_after_invalid_argument_works(nccl: &Nccl) {
     assert_eq!(sums, [[3; 3]; 2]);
 }
 
-/// The facade cannot make such a call; C can.
+/// Makes a call that the facade cannot make, but C can.
 fn null_buffer_from_c_is_invalid_argument(nccl: &Nccl) {
     let comms = of_one_thread(nccl, 1);
     let (data_type, op) = (sys::ncclDataType_t::ncclInt8, sys::ncclRedOp_t::ncclSum);

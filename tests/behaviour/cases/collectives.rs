@@ -1,4 +1,4 @@
-//! Every operation against a plain computation, for every element type, by threads and in one thread.
+//! Results of every operation, compared with a plain computation, with one thread per rank and with one for all.
 
 use libnccl::{Communicator, DataType, Element, Nccl, ReduceOp};
 
@@ -25,7 +25,7 @@ cases! {
     nested_group_starts_at_the_outer_end,
 }
 
-/// Small whole numbers, which every type holds and adds exactly.
+/// Element types, which all hold and add small whole numbers exactly.
 trait Number: Element + PartialEq + std::fmt::Debug {
     fn from_small(value: i64) -> Self;
 }
@@ -41,8 +41,7 @@ macro_rules! numbers {
 }
 numbers!(i8, u8, i32, u32, i64, u64, f32, f64);
 
-/// What `rank` puts at `index`: 1 to 4, so that sums and products of four ranks fit an i8 and sums are often
-/// divisible.
+/// Returns the element of `rank` at `index`: 1 to 4, so that sums and products of four ranks fit an i8.
 fn input(rank: usize, index: usize) -> i64 {
     [2, 4, 1, 3][(rank + index / 4 + index) % 4]
 }
@@ -74,7 +73,7 @@ fn all_reduce_every_type_and_op_is_exact(nccl: &Nccl) {
     fn check<T: Number>(comm: &Communicator) {
         let (rank, size) = (comm.rank(), comm.size());
         for op in ReduceOp::ALL {
-            // The float average is not a whole number for three ranks; see `expected`.
+            // The average of three ranks is not a whole number; see `expected`.
             if op == ReduceOp::Avg && is_float(T::DATA_TYPE) && !size.is_power_of_two() {
                 continue;
             }
@@ -82,7 +81,7 @@ fn all_reduce_every_type_and_op_is_exact(nccl: &Nccl) {
             let mut recv = vec![T::from_small(0); 1000];
             comm.all_reduce(&send, &mut recv, op, STREAM).unwrap();
             if op == ReduceOp::Avg && is_float(T::DATA_TYPE) {
-                // Exact for powers of two: compare n times the average with the sum.
+                // Exact for powers of two: the sum of the averages is the sum.
                 let mut sum = recv.clone();
                 let mut out = recv.clone();
                 comm.all_reduce(&sum, &mut out, ReduceOp::Sum, STREAM).unwrap();
@@ -230,7 +229,7 @@ fn many_operations_in_sequence_stay_in_step(nccl: &Nccl) {
 }
 
 fn zero_count_returns_without_peers(nccl: &Nccl) {
-    // By one rank alone: it is not even a barrier.
+    // Only one rank calls: an empty operation is not even a barrier.
     let comms = of_one_thread(nccl, 2);
     let mut nothing = [0_f32; 0];
     comms[0].all_reduce_in_place(&mut nothing, ReduceOp::Sum, STREAM).unwrap();
@@ -362,7 +361,7 @@ fn check_exchanges(comm: &Communicator, count: usize) {
     assert_eq!(beyond, format!("gather: root {size} is not below {size}, the communicator's size"));
 }
 
-/// As on a library before 2.28.3.
+/// Removes the functions that came with 2.28.3 and later.
 fn all_to_all_gather_and_scatter_fall_back_to_send_recv(nccl: &Nccl) {
     let functions = libnccl::sys::Functions {
         ncclAlltoAll: None,
@@ -372,7 +371,7 @@ fn all_to_all_gather_and_scatter_fall_back_to_send_recv(nccl: &Nccl) {
         ..*nccl.as_raw()
     };
     // SAFETY: the functions of `nccl`, but for some that it lacks.
-    let older = unsafe { Nccl::from_table("an older one", functions) }.unwrap();
+    let older = unsafe { Nccl::from_table("an older library", functions) }.unwrap();
     all_to_all_gather_and_scatter_move_every_part(&older);
     let comms = of_one_thread(&older, 1);
     let options = libnccl::CollectiveConfig::new().max_ctas(1);
@@ -414,7 +413,7 @@ fn nested_group_starts_at_the_outer_end(nccl: &Nccl) {
     let (mut first, mut second) = ([1_u64], [2_u64]);
     nccl.group(|g| {
         g.group(|g| g.all_reduce_in_place(&comms[0], &mut first, ReduceOp::Sum, STREAM))?;
-        // Were the inner group's end to start it, it would wait for ever for this.
+        // If the first inner group had started its operation, it would wait for this one for ever.
         g.group(|g| g.all_reduce_in_place(&comms[1], &mut second, ReduceOp::Sum, STREAM))
     })
     .unwrap();

@@ -1,4 +1,4 @@
-//! What a group does to its members, and what a failure in it does.
+//! Groups, and the effect of a failure on their members.
 
 use libnccl::{Communicator, Config, Error, Nccl, ReduceOp, Result, ResultCode, ShrinkMode};
 
@@ -21,7 +21,7 @@ fn assert_failed(comm: &Communicator) {
         "all_reduce_in_place: the communicator was in a group that failed; it can only be aborted or destroyed"
     );
     assert_eq!(comm.async_error().unwrap(), ResultCode::SUCCESS);
-    // What recovers from a failure works.
+    // Recovery still works.
     let others = [1 - comm.rank()];
     let refused = comm.shrink(&others, ShrinkMode::Default, &Config::default()).unwrap_err();
     assert!(matches!(refused, Error::InvalidUsage { call: "shrink", .. }), "{refused}");
@@ -70,7 +70,7 @@ fn of_another_thread(nccl: &Nccl) -> Communicator {
     std::thread::scope(|s| s.spawn(|| of_one_thread(nccl, 1).remove(0)).join().unwrap())
 }
 
-/// Rank 1 never gets its part: were the group started, it would wait for ever.
+/// Rank 1's operation is never queued: if the group were started, it would wait for ever.
 fn failed_closure_starts_nothing_and_fails_members(nccl: &Nccl) {
     let comms = of_one_thread(nccl, 2);
     let mut buffers = [[5_i32], [7]];
@@ -115,7 +115,7 @@ fn invalid_first_operation_leaves_members_usable(nccl: &Nccl) {
     assert_works(nccl, &comms);
 }
 
-/// The refusal of a suspended communicator stands for any error of NCCL's own.
+/// A suspended communicator stands for any error that NCCL itself returns.
 fn ignored_nccl_error_fails_the_group(nccl: &Nccl) {
     let (comms, suspended) = (of_one_thread(nccl, 2), of_one_thread(nccl, 1).remove(0));
     suspended.suspend().unwrap();

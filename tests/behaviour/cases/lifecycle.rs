@@ -1,4 +1,4 @@
-//! Communicators from their making to their end.
+//! Communicators from creation to end.
 
 use std::time::Duration;
 
@@ -92,7 +92,7 @@ fn dropped_rank_is_a_remote_error_at_peers(nccl: &Nccl) {
     });
 }
 
-/// The rank that is different is named, and another one.
+/// The error names the rank that differs, and one that it differs from.
 fn mismatched_calls_name_both_ranks(nccl: &Nccl) {
     type Call = fn(&Communicator) -> libnccl::Result<()>;
     fn sum<T: libnccl::Element + Default>(

@@ -11,9 +11,9 @@ use super::{
     within,
 };
 
-/// Long enough for what is in time, on a slow machine.
-const PATIENCE: Duration = Duration::from_secs(60);
-/// For what is to be too late; also for making the communicator, which is not.
+/// A timeout that is never reached, even on a slow machine.
+const LONG_TIMEOUT: Duration = Duration::from_secs(60);
+/// A timeout that waiting calls reach, and the creation of a communicator does not.
 const TIMEOUT: Duration = Duration::from_millis(400);
 const MOMENT: Duration = Duration::from_millis(50);
 
@@ -61,7 +61,7 @@ const WAITING: [(&str, Call); 9] = [
     }),
 ];
 
-/// Does `work` as rank 0, while rank 1 does nothing; its communicator is returned.
+/// Does `work` as rank 0 while rank 1 does nothing, and returns rank 1's communicator.
 fn alone(nccl: &Nccl, timeout: Duration, work: impl Fn(Communicator) + Sync) -> Communicator {
     let idle = on_threads_with(nccl, 2, &with_timeout(timeout), |comm| match comm.rank() {
         0 => {
@@ -87,7 +87,7 @@ fn assert_aborted<T>(what: &str, result: Result<T>) {
 }
 
 fn operations_with_timeout_succeed_in_time(nccl: &Nccl) {
-    on_threads_with(nccl, 3, &with_timeout(PATIENCE).name("patient"), |comm| {
+    on_threads_with(nccl, 3, &with_timeout(LONG_TIMEOUT).name("patient"), |comm| {
         let (rank, size) = (comm.rank(), comm.size());
         let (next, previous) = ((rank + 1) % size, (rank + size - 1) % size);
         for round in 0..30 {
@@ -144,7 +144,7 @@ fn buffer_after_timeout_is_not_written(nccl: &Nccl) {
         let received = comm.recv(&mut *buffer, 1, STREAM);
         assert!(matches!(received, Err(Error::Timeout { .. })), "{received:?}");
     });
-    // There may be room for it on the way.
+    // The send may succeed if it is buffered.
     let _ = other.send(&vec![9_i32; COUNT], 0, STREAM);
     assert_lost(&other);
     assert!(buffer.into_inner().unwrap().iter().all(|element| *element == 7));
@@ -152,7 +152,7 @@ fn buffer_after_timeout_is_not_written(nccl: &Nccl) {
 
 fn abort_handle_ends_waiting_calls(nccl: &Nccl) {
     for (what, call) in WAITING {
-        let other = alone(nccl, PATIENCE, |comm| {
+        let other = alone(nccl, LONG_TIMEOUT, |comm| {
             let handle = comm.abort_handle();
             thread::scope(|scope| {
                 scope.spawn(move || {
@@ -168,7 +168,7 @@ fn abort_handle_ends_waiting_calls(nccl: &Nccl) {
     }
 }
 
-/// Its owner cannot be reached: the end comes afterwards.
+/// A blocking call cannot be interrupted: the abort takes effect after it.
 fn abort_handle_during_blocking_call_aborts_after_it(nccl: &Nccl) {
     on_threads(nccl, 2, |comm| {
         if comm.rank() == 1 {
@@ -193,7 +193,7 @@ fn abort_handle_during_blocking_call_aborts_after_it(nccl: &Nccl) {
 
 fn lost_rank_ends_waiting_calls(nccl: &Nccl) {
     for (what, call) in WAITING {
-        on_threads_with(nccl, 2, &with_timeout(PATIENCE), |comm| {
+        on_threads_with(nccl, 2, &with_timeout(LONG_TIMEOUT), |comm| {
             if comm.rank() == 1 {
                 thread::sleep(MOMENT);
                 return comm.abort().unwrap();
@@ -207,11 +207,11 @@ fn lost_rank_ends_waiting_calls(nccl: &Nccl) {
 
 fn pending_communicator_dropped_in_progress_does_not_hang(nccl: &Nccl) {
     let id = nccl.unique_id().unwrap();
-    let pending = nccl.group(|g| g.init_rank(2, 0, &id, &with_timeout(PATIENCE))).unwrap();
+    let pending = nccl.group(|g| g.init_rank(2, 0, &id, &with_timeout(LONG_TIMEOUT))).unwrap();
     within(SHORT, || drop(pending));
     let panicked = thread::scope(|scope| {
         let panics = || {
-            let _pending = nccl.group(|g| g.init_rank(2, 0, &id, &with_timeout(PATIENCE))).unwrap();
+            let _pending = nccl.group(|g| g.init_rank(2, 0, &id, &with_timeout(LONG_TIMEOUT))).unwrap();
             std::panic::resume_unwind(Box::new("on purpose"));
         };
         within(SHORT, || scope.spawn(panics).join())
@@ -230,14 +230,14 @@ fn sum_of_all(nccl: &Nccl, comms: &[Communicator]) -> Result<Vec<[i32; 50]>> {
 }
 
 fn one_thread_drives_nonblocking_ranks(nccl: &Nccl) {
-    let comms = of_one_thread_with(nccl, 3, &with_timeout(PATIENCE));
+    let comms = of_one_thread_with(nccl, 3, &with_timeout(LONG_TIMEOUT));
     for _ in 0..30 {
         assert_eq!(sum_of_all(nccl, &comms).unwrap(), [[3; 50]; 3]);
     }
     within(SHORT, || Communicator::destroy_all(comms)).unwrap();
 }
 
-/// Rank 2 has no part in it. One of the others is aborted, and all have failed.
+/// Rank 2 takes no part, so that the group of ranks 0 and 1 times out: one is aborted, and both have failed.
 fn group_timeout_fails_all_members(nccl: &Nccl) {
     let comms = of_one_thread_with(nccl, 3, &with_timeout(TIMEOUT));
     let ended = within(SHORT, || sum_of_all(nccl, &comms[..2]));
@@ -253,7 +253,7 @@ fn group_timeout_fails_all_members(nccl: &Nccl) {
 
 fn blocking_and_nonblocking_in_one_group_is_an_error(nccl: &Nccl) {
     let mut comms = of_one_thread(nccl, 1);
-    comms.extend(of_one_thread_with(nccl, 1, &with_timeout(PATIENCE)));
+    comms.extend(of_one_thread_with(nccl, 1, &with_timeout(LONG_TIMEOUT)));
     let error = sum_of_all(nccl, &comms).unwrap_err();
     assert_eq!(error.code(), Some(ResultCode::INVALID_ARGUMENT), "{error}");
     for comm in comms {

@@ -1,4 +1,4 @@
-//! Memory of NCCL's own, as itself, registered, and as windows, which ranks write at each other.
+//! Memory allocated by NCCL: plain, registered, and as windows for one-sided operations.
 
 use std::thread;
 use std::time::{Duration, Instant};
@@ -32,7 +32,7 @@ fn signal_of(peer: usize) -> WaitSignal {
     WaitSignal { count: 1, peer: peer as u32, signal: Signal::default() }
 }
 
-/// The sum over the ranks, in place, is right.
+/// Asserts that an `all_reduce` of the buffer gives the sum over the ranks.
 fn assert_sums(comm: &Communicator, buffer: &mut NcclBuffer<i32>) {
     let own = vec![comm.rank() as i32 + 3; COUNT];
     comm.all_reduce(&own, &mut *buffer, ReduceOp::Sum, STREAM).unwrap();
@@ -41,7 +41,7 @@ fn assert_sums(comm: &Communicator, buffer: &mut NcclBuffer<i32>) {
     assert_eq!(contents(comm, buffer), vec![expected; COUNT]);
 }
 
-/// Also of a window, which is no slice.
+/// Copies a buffer's contents, also those of a window, which is not a slice.
 fn contents(comm: &Communicator, buffer: &NcclBuffer<i32>) -> Vec<i32> {
     let alone = comm.split(Some(comm.rank() as u32), 0).unwrap().expect("a child");
     let mut copy = vec![0; buffer.len()];
@@ -49,16 +49,16 @@ fn contents(comm: &Communicator, buffer: &NcclBuffer<i32>) -> Vec<i32> {
     copy
 }
 
-/// Ends a window that no rank uses any more.
+/// Deregisters a window once no rank uses it any more.
 fn end(comm: &Communicator, window: Window<'_, i32>, buffer: &mut NcclBuffer<i32>) {
     comm.barrier(STREAM).unwrap();
-    // SAFETY: all ranks have come to the barrier, after which none uses a window.
+    // SAFETY: all ranks have reached the barrier, after which none uses a window.
     unsafe { buffer.assume_idle() };
     window.deregister().unwrap();
     assert!(buffer.as_slice().is_some());
 }
 
-/// The lines of this process's memory map that are about the memory at an address, by the file that it is of.
+/// Returns the file that is mapped at an address, as it appears in this process's memory map.
 fn mapped(address: usize) -> Option<String> {
     let maps = std::fs::read_to_string("/proc/self/maps").unwrap();
     let range = |line: &str| {
@@ -70,7 +70,7 @@ fn mapped(address: usize) -> Option<String> {
     Some(line.split_whitespace().skip(3).take(2).collect::<Vec<_>>().join(" "))
 }
 
-/// Whoever is the last that needs it, gives it back.
+/// The last user is the buffer or its registration.
 fn nccl_memory_is_unmapped_by_its_last_user(nccl: &Nccl) {
     let comm = of_one_thread(nccl, 1).remove(0);
     let mut files = Vec::new();
@@ -160,14 +160,14 @@ fn nonblocking_communicator_uses_a_window(nccl: &Nccl) {
     });
 }
 
-/// Every rank puts the first half of its window into the second half of the next one's.
+/// Puts the first half of every rank's window into the second half of the next rank's.
 fn put_around(comm: &Communicator, buffer: &mut NcclBuffer<i32>, window: &Window<'_, i32>) {
     let (rank, size) = (comm.rank(), comm.size());
     let (next, previous) = ((rank + 1) % size, (rank + size - 1) % size);
     let own = vec![rank as i32 + 1; COUNT];
     let alone = comm.split(Some(rank as u32), 0).unwrap().expect("a child");
     alone.broadcast(&own, &mut *buffer, 0, STREAM).unwrap();
-    // Nobody fills a window that has been put into.
+    // All ranks have filled their windows before any rank puts into one.
     comm.barrier(STREAM).unwrap();
     let half = buffer.get(..HALF).expect("it is longer");
     comm.put_signal(half, next, window.at(HALF), Signal::default(), STREAM).unwrap();
@@ -190,7 +190,7 @@ fn put_signal_writes_next_ranks_window(nccl: &Nccl) {
     }
 }
 
-/// Signals without a window.
+/// Returns options that allow signals without a window.
 fn eager() -> Config {
     Config::new().rma_eager_init(true)
 }
@@ -261,7 +261,7 @@ fn put_outside_window_is_an_error(nccl: &Nccl) {
     };
     let error = put(0..HALF, HALF + 1).unwrap_err();
     assert_eq!(error.to_string(), "put_signal: 500 elements from 501 on are beyond the window's 1000");
-    // NCCL's own: what overlaps, and what is of no window.
+    // NCCL's own checks: overlapping buffers, and a buffer outside any window.
     assert_eq!(put(0..HALF, 1).unwrap_err().code(), Some(ResultCode::INVALID_ARGUMENT));
     let elsewhere = comm.put_signal(&[1_i32], 0, window.at(0), Signal::default(), STREAM).unwrap_err();
     assert_eq!(elsewhere.code(), Some(ResultCode::INVALID_ARGUMENT), "{elsewhere}");
@@ -270,7 +270,7 @@ fn put_outside_window_is_an_error(nccl: &Nccl) {
     end(comm, window, &mut buffer);
 }
 
-/// Rank 1 gives its window up in every way that there is without a promise, and rank 0 goes on to write it.
+/// Rank 1 gives up its window in every way that makes no promise, while rank 0 goes on writing to it.
 fn window_memory_in_use_by_peers_is_kept(nccl: &Nccl) {
     for how in 0..4 {
         on_threads(nccl, 2, |comm| {
@@ -280,7 +280,7 @@ fn window_memory_in_use_by_peers_is_kept(nccl: &Nccl) {
                 comm.barrier(STREAM).unwrap();
                 let half = buffer.get(..HALF).expect("it is longer");
                 for _ in 0..100 {
-                    // If rank 1 is gone, that is an error, and no more than that.
+                    // If rank 1 has ended, this is an error, not a crash.
                     let _ = comm.put_signal(half, 1, window.at(HALF), Signal::default(), STREAM);
                 }
                 return;

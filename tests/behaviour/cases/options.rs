@@ -67,7 +67,7 @@ fn options_in_group_may_be_dropped_before_its_end(nccl: &Nccl) {
     nccl.group(|g| {
         let mut pairs = comms.iter().zip(&mut buffers);
         pairs.try_for_each(|(comm, buffer)| {
-            // These options are gone before the group is.
+            // The group keeps a copy of the options.
             g.on(comm).with(&config).all_reduce_in_place(buffer, ReduceOp::Sum, STREAM)
         })
     })
@@ -114,7 +114,7 @@ fn simulate_returns_estimate_and_starts_nothing(nccl: &Nccl) {
     };
     let (short, long) = (estimate(100), estimate(1_000_000));
     assert!(short > 0.0 && short < long && long.is_finite(), "{short} {long}");
-    // Had rank 0 started something, rank 1 would have to, too.
+    // If the simulation had started something on rank 0, this would not match.
     std::thread::scope(|scope| {
         for comm in comms {
             scope.spawn(move || assert_works(&comm));

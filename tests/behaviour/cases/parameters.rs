@@ -1,4 +1,4 @@
-//! The library's parameters, and the encryption of its connections: neither needs a communicator.
+//! The library's parameters, and the encryption of its connections.
 
 use std::ffi::CString;
 
@@ -14,7 +14,7 @@ cases! {
     encryption_is_set_or_unsupported,
 }
 
-/// `None`, after a look at the error, for a library that is too old to have them.
+/// Returns the parameters, or `None` after checking the error if the library is too old to have them.
 fn parameters(nccl: &Nccl) -> Option<libnccl::Parameters> {
     let found = nccl.parameters();
     match nccl.require("ncclParamGetParameter") {
@@ -61,7 +61,7 @@ fn parameter_has_exactly_one_type(nccl: &Nccl) {
             parameters.get::<u64>(&key).map(drop),
             parameters.get::<CString>(&key).map(drop),
         ];
-        // On GPUs, booleans and most enums are of no type at all.
+        // On GPUs, booleans and most enums have no type at all.
         let types = is.iter().filter(|is| is.is_ok()).count();
         assert!(types == 1 || types == 0 && nccl.memory_space() == MemorySpace::Device, "{key}: {is:?}");
         for error in is.into_iter().filter_map(Result::err) {
@@ -86,7 +86,7 @@ fn parameter_key_with_zero_byte_is_an_error(nccl: &Nccl) {
     assert!(matches!(error, Error::InvalidArgument { call: "get", .. }), "{error}");
 }
 
-/// Only what leaves the connections of the other cases as they are.
+/// Uses only settings that leave the connections of other cases unchanged.
 fn encryption_is_set_or_unsupported(nccl: &Nccl) {
     let short = nccl.set_encryption(Encryption::PreSharedKey(b"short")).unwrap_err();
     assert!(matches!(short, Error::InvalidArgument { .. }), "{short}");
