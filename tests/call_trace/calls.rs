@@ -1,4 +1,4 @@
-//! Every method, and the calls that it makes.
+//! The exact C calls of every method.
 
 use std::time::Duration;
 
@@ -11,13 +11,13 @@ use crate::fixture::{Fixture, Kept, id, keep, recv, send, stream};
 
 type Act = dyn Fn(&Fixture) -> Result<Kept>;
 
-/// A method, what it is called with, and the calls that it makes if all goes well.
+/// A use of a method, and the calls that it makes if all succeed.
 pub(crate) struct Case {
     pub(crate) name: String,
     pub(crate) version: Version,
     pub(crate) act: Box<Act>,
     pub(crate) calls: Vec<String>,
-    /// Those calls whose answer makes no difference.
+    /// The functions whose result the method ignores.
     pub(crate) ignores: &'static [&'static str],
 }
 
@@ -45,13 +45,13 @@ fn in_group(calls: impl IntoIterator<Item = String>) -> Vec<String> {
     ["ncclGroupStart()".into()].into_iter().chain(calls).chain(["ncclGroupEnd()".into()]).collect()
 }
 
-/// `ncclX(..., 0x5)` with options.
+/// Returns the form of a call that takes options: `ncclXConfig(..., 0x5, {...})`.
 fn configured(call: &str) -> String {
     let call = call.replacen('(', "Config(", 1);
     format!("{}, {{minCTAs=2 userProfilerTag=7}})", call.trim_end_matches(')'))
 }
 
-/// Each operation in its four forms: at once or in a group, without options or with them.
+/// Tests each operation in its four forms: at once or in a group, with and without options.
 macro_rules! operations {
     ($($method:ident($($argument:expr),*) => $call:literal;)*) => {
         fn operations() -> Vec<Case> {
@@ -62,7 +62,7 @@ macro_rules! operations {
                 cases.push(Case::new(format!("grouped {name}"), in_group([call.clone()]), |f| {
                     f.nccl.group(|g| g.$method(&f.comm, $($argument,)* stream()))
                 }));
-                // Without a form that takes options: see `send_and_recv_with_options_are_invalid_usage`.
+                // These take no options: see `send_and_recv_with_options_are_invalid_usage`.
                 if !["send", "recv"].contains(&name) {
                     let call = configured(&call);
                     cases.push(Case::new(format!("configured {name}"), [call.clone()], |f| {
@@ -78,7 +78,7 @@ macro_rules! operations {
     };
 }
 
-// A size of 4, of which this is rank 2.
+// Rank 2 of 4.
 operations! {
     all_reduce(send::<i8>(3), recv::<i8>(3), ReduceOp::Sum)
         => "ncclAllReduce(0x10000, 0x20000, 3, Int8, Sum, comm0, 0x5)";
@@ -130,7 +130,7 @@ operations! {
         => "ncclRecv(0x20000, 3, Float32, 3, comm0, 0x5)";
 }
 
-/// The same for reductions with an operator of their own.
+/// Tests each reduction with a custom operator.
 macro_rules! reductions {
     ($($method:ident($($argument:expr),*) => $call:literal;)*) => {
         fn reductions() -> Vec<Case> {
@@ -176,64 +176,64 @@ reductions! {
         => "ncclReduceScatter(0x20000, 0x20020, 2, Float64, op5, comm0, 0x5)";
 }
 
-/// The questions that every new communicator is asked.
-fn then_asked(call: &str, numbers: impl IntoIterator<Item = usize>) -> Vec<String> {
-    let ask =
+/// Returns a call and the queries that follow for each communicator that it creates.
+fn with_queries(call: &str, numbers: impl IntoIterator<Item = usize>) -> Vec<String> {
+    let queries =
         |number| ["Count", "UserRank", "CuDevice"].map(|what| format!("ncclComm{what}(comm{number}, &)"));
-    [call.to_string()].into_iter().chain(numbers.into_iter().flat_map(ask)).collect()
+    [call.to_string()].into_iter().chain(numbers.into_iter().flat_map(queries)).collect()
 }
 
 fn timed() -> Config {
     Config::new().timeout(Duration::from_secs(10))
 }
 
-fn children() -> Vec<Case> {
-    let making = |name: &str, call: &str, act: fn(&Fixture) -> Result<Communicator>| {
-        Case::new(name, then_asked(call, [2]), act)
+fn initialisations() -> Vec<Case> {
+    let creating = |name: &str, call: &str, act: fn(&Fixture) -> Result<Communicator>| {
+        Case::new(name, with_queries(call, [2]), act)
     };
-    // The child of a nonblocking communicator is made after the call: so one has to ask, whatever it answered.
+    // The child of a nonblocking communicator may be created after the call, even if that was a success.
     let polled = |comm: usize| format!("ncclCommGetAsyncError(comm{comm}, &)");
-    let descending = |name: &str, call: &str, act: fn(&Fixture) -> Result<Communicator>| {
+    let deriving = |name: &str, call: &str, act: fn(&Fixture) -> Result<Communicator>| {
         let calls = [call.to_string(), polled(0), polled(2)].into_iter();
-        Case::new(name, calls.chain(then_asked("", [2]).into_iter().skip(1)).collect::<Vec<_>>(), act)
+        Case::new(name, calls.chain(with_queries("", [2]).into_iter().skip(1)).collect::<Vec<_>>(), act)
     };
     let scalable = "ncclCommInitRankScalable(&, 4, 2, 2, [1, 2], {})";
     let mut cases = vec![
-        making("init_rank", "ncclCommInitRank(&, 4, id1, 2)", |f| f.nccl.init_rank(4, 2, &id(1))),
-        making("init_rank_with defaults", "ncclCommInitRank(&, 4, id1, 2)", |f| {
+        creating("init_rank", "ncclCommInitRank(&, 4, id1, 2)", |f| f.nccl.init_rank(4, 2, &id(1))),
+        creating("init_rank_with defaults", "ncclCommInitRank(&, 4, id1, 2)", |f| {
             f.nccl.init_rank_with(4, 2, &id(1), &Config::new())
         }),
-        making("init_rank_with", "ncclCommInitRankConfig(&, 4, id1, 2, {blocking=0})", |f| {
+        creating("init_rank_with", "ncclCommInitRankConfig(&, 4, id1, 2, {blocking=0})", |f| {
             f.nccl.init_rank_with(4, 2, &id(1), &timed())
         }),
-        making("init_rank_scalable", scalable, |f| {
+        creating("init_rank_scalable", scalable, |f| {
             f.nccl.init_rank_scalable(4, 2, &[id(1), id(2)], &Config::new())
         }),
-        making("init_rank_scalable by one", "ncclCommInitRank(&, 4, id1, 2)", |f| {
+        creating("init_rank_scalable by one", "ncclCommInitRank(&, 4, id1, 2)", |f| {
             f.nccl.init_rank_scalable(4, 2, &[id(1)], &Config::new())
         }),
-        Case::new("init_all", then_asked("ncclCommInitAll(&, 3, [0, 2, 1])", 2..5), |f| {
+        Case::new("init_all", with_queries("ncclCommInitAll(&, 3, [0, 2, 1])", 2..5), |f| {
             f.nccl.init_all(&[0, 2, 1])
         }),
-        making("grow_rank", "ncclCommGrow(null, 9, id1, 8, &, {})", |f| {
+        creating("grow_rank", "ncclCommGrow(null, 9, id1, 8, &, {})", |f| {
             f.nccl.grow_rank(9, 8, &id(1), &Config::new())
         }),
-        descending("grow", "ncclCommGrow(comm0, 9, id1, -1, &, null)", |f| {
+        deriving("grow", "ncclCommGrow(comm0, 9, id1, -1, &, null)", |f| {
             f.comm.grow(9, Some(&id(1)), &Config::new())
         }),
-        descending("grow of one without the id", "ncclCommGrow(comm0, 9, null, -1, &, {blocking=0})", |f| {
+        deriving("grow of one without the id", "ncclCommGrow(comm0, 9, null, -1, &, {blocking=0})", |f| {
             f.comm.grow(9, None, &timed())
         }),
-        descending("shrink", "ncclCommShrink(comm0, [1, 3], 2, &, null, 0)", |f| {
+        deriving("shrink", "ncclCommShrink(comm0, [1, 3], 2, &, null, 0)", |f| {
             f.comm.shrink(&[3, 1], ShrinkMode::Default, &Config::new())
         }),
-        descending("shrink after a failure", "ncclCommShrink(comm0, [0], 1, &, {shrinkShare=1}, 1)", |f| {
+        deriving("shrink after a failure", "ncclCommShrink(comm0, [0], 1, &, {shrinkShare=1}, 1)", |f| {
             f.comm.shrink(&[0], ShrinkMode::Abort, &Config::new().shrink_share(true))
         }),
-        descending("split", "ncclCommSplit(comm0, 7, -3, &, null)", |f| {
+        deriving("split", "ncclCommSplit(comm0, 7, -3, &, null)", |f| {
             Ok(f.comm.split(Some(7), -3)?.unwrap())
         }),
-        descending("split_with", "ncclCommSplit(comm0, 7, 0, &, {splitShare=1})", |f| {
+        deriving("split_with", "ncclCommSplit(comm0, 7, 0, &, {splitShare=1})", |f| {
             Ok(f.comm.split_with(Some(7), 0, &Config::new().split_share(true))?.unwrap())
         }),
         Case::new(
@@ -249,9 +249,9 @@ fn children() -> Vec<Case> {
         ("pending", Config::new(), "ncclCommInitRank(&, 4, id1, 2)"),
         ("pending with options", timed(), "ncclCommInitRankConfig(&, 4, id1, 2, {blocking=0})"),
     ] {
-        // After the group, one has to ask whether it is done: see `pending_communicator_finish_waits_while_in_progress`.
+        // The group's end may leave it in progress: see `pending_communicator_finish_waits_while_in_progress`.
         let group = in_group([call.into()]).into_iter().chain([polled(2)]);
-        let calls = group.chain(then_asked("", [2]).into_iter().skip(1));
+        let calls = group.chain(with_queries("", [2]).into_iter().skip(1));
         cases.push(Case::new(name, calls, move |f| {
             f.nccl.group(|g| g.init_rank(4, 2, &id(1), &config))?.finish()
         }));
@@ -265,7 +265,7 @@ fn children() -> Vec<Case> {
     let all = all
         .replace("hostCftMode=2", &format!("hostCftMode={}", modes[0]))
         .replace("nvlsHostMode=3", &format!("nvlsHostMode={}", modes[1]));
-    cases.push(Case::new("init_rank_with everything", then_asked(&all, [2]), |f| {
+    cases.push(Case::new("init_rank_with everything", with_queries(&all, [2]), |f| {
         let config = timed()
             .cga_cluster_size(8)
             .min_ctas(2)
@@ -294,8 +294,8 @@ fn children() -> Vec<Case> {
     cases
 }
 
-fn lives() -> Vec<Case> {
-    // One element, as NCCL drops operations on none.
+fn lifecycles() -> Vec<Case> {
+    // One element, as NCCL drops empty operations.
     let barrier = ["ncclMemAlloc(&, 1)", "ncclAllReduce(memory, memory, 1, Uint8, Max, comm0, 0x5)"];
     let grouped_barrier = ["ncclGroupStart()", barrier[0], barrier[1], "ncclGroupEnd()"];
     let finalized = ["ncclCommFinalize(comm1)", "ncclCommDestroy(comm1)"];
@@ -316,7 +316,7 @@ fn lives() -> Vec<Case> {
         }),
         Case::new("pre_mul_sum", ["ncclRedOpCreatePreMulSum(&, SCALAR, Float32, 1, comm0)"], |f| {
             f.comm.pre_mul_sum(0.5_f32).map(std::mem::forget)?;
-            // So that the operator's end is not in the log, nor its lack a problem.
+            // Its end is not part of this case.
             f.fake.forget_operators();
             Ok(())
         }),
@@ -336,7 +336,7 @@ fn lives() -> Vec<Case> {
             Ok(())
         })
         .ignoring(&["ncclCommAbort"]),
-        Case::new("into_raw and from_raw", &then_asked("", [1])[1..], |f| {
+        Case::new("into_raw and from_raw", &with_queries("", [1])[1..], |f| {
             // SAFETY: given up just before.
             unsafe { Communicator::from_raw(&f.nccl, f.spare().into_raw()) }
         }),
@@ -388,7 +388,7 @@ fn others() -> Vec<Case> {
     cases
 }
 
-/// What older releases get instead of what they lack.
+/// Returns the calls that replace functions which older releases lack.
 fn fallbacks() -> Vec<Case> {
     let messages = |calls: &[&str]| in_group(calls.iter().map(|call| format!("{call}, comm0, 0x5)")));
     let all_to_all = [
@@ -435,7 +435,7 @@ fn fallbacks() -> Vec<Case> {
             Case::new("scatter elsewhere", messages(&["ncclRecv(0x20000, 1, Float32, 0"]), |f| {
                 f.comm.scatter(send::<f32>(0), recv::<f32>(1), 0, stream())
             }),
-            Case::new("init_rank_scalable", then_asked("ncclCommInitRank(&, 4, id1, 2)", [2]), |f| {
+            Case::new("init_rank_scalable", with_queries("ncclCommInitRank(&, 4, id1, 2)", [2]), |f| {
                 f.nccl.init_rank_scalable(4, 2, &[id(1), id(2)], &Config::new())
             }),
             Case::new("destroy", ["ncclCommDestroy(comm1)"], |f| f.spare().destroy()),
@@ -446,10 +446,13 @@ fn fallbacks() -> Vec<Case> {
 }
 
 pub(crate) fn all() -> Vec<Case> {
-    [operations(), reductions(), children(), lives(), others(), fallbacks()].into_iter().flatten().collect()
+    [operations(), reductions(), initialisations(), lifecycles(), others(), fallbacks()]
+        .into_iter()
+        .flatten()
+        .collect()
 }
 
-/// Addresses that differ from run to run, by name.
+/// Replaces addresses that differ from run to run by names.
 fn named(call: &str) -> String {
     let replace = |function: &str, position: usize, name: &str| {
         if !call.starts_with(function) {
@@ -461,7 +464,7 @@ fn named(call: &str) -> String {
         replaced.collect::<Vec<_>>().join(", ")
     };
     match call.split_once('(').map_or("", |(function, _)| function) {
-        // Only the scalar on this thread's stack; a device's has the address that it was given.
+        // A scalar on this thread's stack; one in device memory has a fixed address.
         "ncclRedOpCreatePreMulSum" if !call.contains("0x30000") => {
             replace("ncclRedOpCreatePreMulSum", 1, "SCALAR")
         }
@@ -502,7 +505,7 @@ fn queries_return_nccls_values() {
     fixture.close("answers");
 }
 
-/// A way to call a method that the release lacks, and which one it is that lacks.
+/// A release, the function or field that it lacks, and a call that needs it.
 type Lack = (&'static str, &'static str, fn(&Fixture) -> Result<()>);
 
 #[rustfmt::skip]
@@ -538,16 +541,16 @@ fn group_of(nccl: &Nccl, config: &Config) -> Result<()> {
 // Regression: cudarc panics when the library lacks a function.
 #[test]
 fn missing_function_error_names_both_releases() {
-    for (version, lacking, act) in LACKS {
+    for (version, missing, act) in LACKS {
         let fixture = Fixture::of_release(version.parse().unwrap());
         let error = act(&fixture).unwrap_err();
-        let Error::Unsupported { function, since, found, .. } = &error else { panic!("{lacking}: {error}") };
-        assert_eq!((*function, found.to_string()), (*lacking, (*version).to_string()));
+        let Error::Unsupported { function, since, found, .. } = &error else { panic!("{missing}: {error}") };
+        assert_eq!((*function, found.to_string()), (*missing, (*version).to_string()));
         assert!(since > found, "{error}");
         let text = error.to_string();
         assert!(text.contains(&since.to_string()) && text.contains(version), "{text}");
-        assert_eq!(fixture.fake.take_started(), [] as [String; 0], "{lacking}");
-        fixture.close(lacking);
+        assert_eq!(fixture.fake.take_started(), [] as [String; 0], "{missing}");
+        fixture.close(missing);
     }
 }
 

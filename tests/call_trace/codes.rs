@@ -1,4 +1,4 @@
-//! Every code, as the answer of every call of every method.
+//! Result codes: every code, as the result of every call of every method.
 
 use libnccl::{Error, ResultCode};
 
@@ -6,10 +6,10 @@ use crate::calls::{self, Case};
 use crate::fake_nccl::{FakeNccl, IN_PROGRESS, INVALID_ARGUMENT, SUCCESS};
 use crate::fixture::Fixture;
 
-/// All of the header's, and two of the future.
+/// The header's codes, and one that it does not know.
 pub(crate) const CODES: [u32; 11] = [0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 77];
 
-/// Calls after which there is nothing to wait for, or nothing to wait with.
+/// Functions after which the facade has nothing to wait for, or no communicator to poll.
 const NOT_WAITED_FOR: &[&str] = &[
     "ncclCommAbort",
     "ncclCommCount",
@@ -21,7 +21,7 @@ const NOT_WAITED_FOR: &[&str] = &[
     "ncclRedOpDestroy",
 ];
 
-/// Which call of which function it is, of a log.
+/// Returns the function of each call, its number among those of the function, and the depth of groups.
 fn positions(calls: &[String]) -> Vec<(&'static str, usize, u32)> {
     let mut depth = 0;
     let mut positions: Vec<(&'static str, usize, u32)> = Vec::new();
@@ -39,7 +39,7 @@ fn positions(calls: &[String]) -> Vec<(&'static str, usize, u32)> {
     positions
 }
 
-/// What the method has to make of it.
+/// The required reaction of the method to a result code.
 #[derive(Debug, PartialEq)]
 enum Expected {
     Done,
@@ -51,7 +51,7 @@ fn expected(case: &Case, call: &str, (function, _, depth): (&str, usize, u32), c
     if code == SUCCESS || case.ignores.contains(&function) {
         return Expected::Done;
     }
-    // "There is no such parameter", and "there is too little room".
+    // These codes mean "unknown parameter" and "buffer too small".
     let finds = ["ncclParamBind", "ncclParamGetParameter", "ncclParamGet"].contains(&function);
     if finds && code == INVALID_ARGUMENT {
         return Expected::Done;
@@ -92,11 +92,11 @@ fn every_call_any_result_code_is_handled() {
                             assert_eq!((*call, found.as_raw().0), (function, code), "{context}");
                         }
                         Err(error) => panic!("{context}: {error}"),
-                        Ok(_) => panic!("{context}: it is taken for success"),
+                        Ok(_) => panic!("{context}: the method succeeded"),
                     },
                     Expected::Waits => {
                         assert!(result.is_ok(), "{context}: {:?}", result.err());
-                        assert_eq!(polls_left, 0, "{context}: it does not wait");
+                        assert_eq!(polls_left, 0, "{context}: the method did not wait");
                     }
                     Expected::Done => assert!(result.is_ok(), "{context}: {:?}", result.err()),
                 }
@@ -107,7 +107,7 @@ fn every_call_any_result_code_is_handled() {
     }
 }
 
-/// What the wait ends with, for every call that is waited for.
+/// Covers every call after which the method waits.
 #[test]
 fn every_wait_any_final_code_is_reported() {
     for case in calls::all() {

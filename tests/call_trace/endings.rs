@@ -1,4 +1,4 @@
-//! Every order in which things can end.
+//! Endings: every way to end a communicator, after any history, in any order.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
@@ -8,10 +8,10 @@ use crate::codes::CODES;
 use crate::fake_nccl::{FakeNccl, SUCCESS};
 use crate::fixture::{Fixture, id, recv, stream, work};
 
-/// The ways in which a communicator ends, whether they worked or not.
-type End = (&'static str, fn(Communicator));
+/// A way to end a communicator, whether it succeeds or not.
+type Ending = (&'static str, fn(Communicator));
 
-const ENDS: &[End] = &[
+const ENDINGS: &[Ending] = &[
     ("drop", drop),
     ("destroy", |comm| drop(comm.destroy())),
     ("abort", |comm| drop(comm.abort())),
@@ -32,10 +32,10 @@ const ENDS: &[End] = &[
     }),
 ];
 
-/// What a communicator may have gone through before.
-type Past = (&'static str, fn(&Fixture, &Communicator));
+/// Something that may have happened to a communicator before its end.
+type History = (&'static str, fn(&Fixture, &Communicator));
 
-const PASTS: &[Past] = &[
+const HISTORIES: &[History] = &[
     ("nothing", |_, _| {}),
     ("work", |_, comm| work(comm).unwrap()),
     ("a failed call", |fixture, comm| {
@@ -78,13 +78,13 @@ const PASTS: &[Past] = &[
 // Regression: monarch, cubecl, candle and mistral.rs leak communicators.
 #[test]
 fn every_ending_after_any_history_ends_handles_once() {
-    for (past_name, past) in PASTS {
-        for (end_name, end) in ENDS {
+    for (history_name, history) in HISTORIES {
+        for (end_name, end) in ENDINGS {
             let fixture = Fixture::new();
             let comm = fixture.spare();
-            past(&fixture, &comm);
+            history(&fixture, &comm);
             end(comm);
-            fixture.close(&format!("{end_name} after {past_name}"));
+            fixture.close(&format!("{end_name} after {history_name}"));
         }
     }
 }
@@ -92,7 +92,7 @@ fn every_ending_after_any_history_ends_handles_once() {
 // Regression: cudarc panics in drop if the abort fails.
 #[test]
 fn every_ending_any_result_code_ends_handles_once() {
-    for (name, end) in ENDS {
+    for (name, end) in ENDINGS {
         for function in ["ncclCommDestroy", "ncclCommAbort", "ncclCommFinalize"] {
             for code in CODES {
                 let fixture = Fixture::new();
@@ -104,12 +104,12 @@ fn every_ending_any_result_code_ends_handles_once() {
     }
 }
 
-/// A parent, its children and an operator: every permutation of their ends, each in every way.
+/// Ends a parent, its child and its grandchild in every order, and in every way.
 #[test]
 fn parent_and_children_in_any_order_end_once() {
     let orders = [[0, 1, 2], [0, 2, 1], [1, 0, 2], [1, 2, 0], [2, 0, 1], [2, 1, 0]];
     for order in orders {
-        for (name, end) in ENDS {
+        for (name, end) in ENDINGS {
             let fake = FakeNccl::new();
             let nccl = fake.nccl();
             let config = Config::new().name("parent");
@@ -126,7 +126,7 @@ fn parent_and_children_in_any_order_end_once() {
     }
 }
 
-/// A handle that does not answer, or answers what cannot be, is ended, and its siblings too.
+/// A communicator that reports an impossible size or rank is ended, together with its siblings.
 #[test]
 fn invalid_size_or_rank_from_nccl_ends_communicator() {
     for (size, rank) in [(0, 0), (-1, 0), (4, -1), (4, 4)] {
@@ -147,7 +147,7 @@ fn into_raw_then_from_raw_keeps_handle_and_name() {
     let named = Config::new().name("which NCCL keeps a pointer to");
     let raw = nccl.init_rank_with(4, 2, &id(1), &named).unwrap().into_raw();
     fake.take_log();
-    // What the freed name would be overwritten with.
+    // Reuses the name's memory if it was freed.
     let _others: Vec<Box<[u8]>> = (0..64).map(|_| vec![b'x'; 46].into()).collect();
     // SAFETY: given up just before.
     let comm = unsafe { Communicator::from_raw(&nccl, raw) }.unwrap();

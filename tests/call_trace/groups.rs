@@ -1,4 +1,4 @@
-//! Groups that fail, in every way there is.
+//! Groups that fail: by an error, an early return, a panic, or their end.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
@@ -18,7 +18,7 @@ fn own_error<T>() -> Result<T> {
 
 type Fill = for<'s, 'e> fn(&'s Group<'s, 'e>, &'s Fixture) -> Result<()>;
 
-/// What the closure does, the function that fails in it (with code 6), and the error that comes out.
+/// A description, the function that fails with code 6, the start of the group's error, and the closure.
 #[rustfmt::skip]
 const FAILURES: &[(&str, Option<&str>, &str, Fill)] = &[
     ("a call that fails", Some("ncclAllReduce"), "ncclAllReduce failed", |g, f| grouped(g, &f.comm)),
@@ -73,12 +73,12 @@ fn failed_group_starts_nothing_and_returns_cause() {
         assert_eq!(fixture.fake.take_started(), [] as [String; 0], "{name}");
         fixture.fake.take_log();
 
-        // The member has failed: it can be asked and ended, and no more.
+        // The member has failed: it can only be queried and ended.
         assert!(matches!(work(&fixture.comm), Err(Error::InvalidUsage { .. })), "{name}");
         assert!(matches!(fixture.comm.split(None, 0), Err(Error::InvalidUsage { .. })), "{name}");
         assert!(matches!(fixture.nccl.group(|g| grouped(g, &fixture.comm)), Err(Error::InvalidUsage { .. })));
         assert_eq!(fixture.comm.async_error().unwrap(), ResultCode::SUCCESS);
-        // Another communicator has not, and the thread is outside.
+        // Another communicator has not failed, and no group is open.
         let spare = fixture.spare();
         work(&spare).unwrap();
         fixture.nccl.group(|g| grouped(g, &spare)).unwrap();
@@ -211,7 +211,7 @@ fn methods_inside_open_group_are_invalid_usage() {
     fixture.close("refusals");
 }
 
-/// What becomes of communicators that a group makes.
+/// Drops, finishes and fails communicators that a group creates.
 #[test]
 fn pending_communicator_is_ended_once() {
     let make = |fixture: &Fixture, config: &Config| fixture.nccl.group(|g| g.init_rank(4, 2, &id(1), config));
@@ -257,7 +257,7 @@ fn pending_communicator_is_ended_once() {
     }
 }
 
-/// Whether it was the options or `NCCL_COMM_BLOCKING` that made it nonblocking.
+/// Options or `NCCL_COMM_BLOCKING` may have made it nonblocking.
 // Regression: cudarc takes a communicator in progress for ready.
 #[test]
 fn pending_communicator_finish_waits_while_in_progress() {
@@ -270,7 +270,7 @@ fn pending_communicator_finish_waits_while_in_progress() {
     fixture.close("pending");
 }
 
-/// The bug of 2.23.4 to 2.32.3: a communicator that cannot be made leaves the thread in a group.
+/// In 2.23.4 to 2.32.3, a failed initialisation leaves the thread in a group.
 #[test]
 fn group_left_open_by_failed_init_is_closed() {
     let timeless = Config::new().min_ctas(1);

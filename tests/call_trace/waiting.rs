@@ -1,4 +1,4 @@
-//! Nonblocking communicators: waits, their limits, and aborts from elsewhere.
+//! Nonblocking communicators: waits, timeouts, and aborts from other threads.
 
 use std::thread;
 use std::time::{Duration, Instant};
@@ -14,7 +14,7 @@ fn timed() -> Config {
     Config::new().timeout(TIMEOUT)
 }
 
-/// A nonblocking communicator, alone in its recording.
+/// Creates a fake library and a nonblocking communicator.
 fn nonblocking() -> (FakeNccl, libnccl::Nccl, Communicator) {
     let fake = FakeNccl::new();
     let nccl = fake.nccl();
@@ -27,7 +27,7 @@ fn aborts(fake: &FakeNccl) -> usize {
     fake.take_log().iter().filter(|call| call.starts_with("ncclCommAbort")).count()
 }
 
-/// Something that never finishes, and the function that says so.
+/// A function that returns "in progress", and a method that then waits for ever.
 type Endless = (&'static str, fn(&libnccl::Nccl, Communicator) -> Result<()>);
 
 const ENDLESS: &[Endless] = &[
@@ -55,7 +55,7 @@ fn endless_wait_times_out_and_aborts_once() {
         let took = start.elapsed();
         let Error::Timeout { elapsed, .. } = error else { panic!("{function}: {error}") };
         assert!(elapsed >= TIMEOUT && took < TIMEOUT * 100, "{function}: {elapsed:?} of {took:?}");
-        // A child that has a handle already is ended too.
+        // A child that already has a handle is aborted too.
         let expected = if *function == "ncclCommGrow" { 2 } else { 1 };
         assert_eq!(aborts(&fake), expected, "{function}");
         fake.forget_operators();
@@ -127,7 +127,7 @@ fn child_created_after_the_call_is_returned() {
         }
         fake.set_async_states([IN_PROGRESS, IN_PROGRESS], SUCCESS);
         let child = make(&comm).unwrap().unwrap();
-        // It has its parent's timeout.
+        // The child has its parent's timeout.
         fake.answer_once("ncclAllReduce", 0, IN_PROGRESS);
         fake.set_async_states([], IN_PROGRESS);
         assert!(matches!(work(&child), Err(Error::Timeout { .. })));
@@ -137,7 +137,7 @@ fn child_created_after_the_call_is_returned() {
     }
 }
 
-/// NCCL may write to the slot whenever it likes, even after everyone has given up.
+/// NCCL may write to the slot at any time, even after all callers have given up.
 #[test]
 fn child_created_after_timeout_is_written_to_live_memory() {
     let (fake, _, comm) = nonblocking();
@@ -145,14 +145,14 @@ fn child_created_after_timeout_is_written_to_live_memory() {
     fake.set_async_states([], IN_PROGRESS);
     assert!(matches!(comm.split(Some(1), 0), Err(Error::Timeout { .. })));
     drop(comm);
-    // What would be overwritten if the slot were not NCCL's any more.
+    // Reuses the slot's memory if it was freed.
     let boxes: Vec<Box<usize>> = (0..64).map(|_| Box::new(7)).collect();
     assert_eq!(fake.write_pending_children(), 1);
     assert!(boxes.iter().all(|number| **number == 7));
     fake.assert_clean("too late");
 }
 
-/// NCCL's own thread reads them.
+/// NCCL's own thread reads the options.
 #[test]
 fn collective_options_outlive_the_wait() {
     let (fake, _, comm) = nonblocking();
@@ -174,7 +174,7 @@ fn abort_handle_ends_a_wait() {
         let comm = nccl.init_rank_with(4, 2, &id(1), &config).unwrap();
         fake.answer_once("ncclAllReduce", 0, IN_PROGRESS);
         fake.set_async_states([], IN_PROGRESS);
-        // So that the abort comes while the owner is inside NCCL.
+        // Makes the abort come while the owner is inside NCCL.
         fake.set_async_error_delay(Duration::from_micros(300));
         let handles = [comm.abort_handle(), comm.abort_handle()];
         thread::scope(|scope| {
@@ -195,7 +195,7 @@ fn abort_handle_ends_a_wait() {
     }
 }
 
-/// Whenever the abort comes, one thread at a time is inside, and one of them ends it.
+/// At any time, at most one thread is inside NCCL, and exactly one ends the communicator.
 // Regression: baracuda uses and frees a communicator again after its abort.
 #[test]
 fn abort_handle_racing_with_work_aborts_once() {

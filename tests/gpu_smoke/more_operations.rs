@@ -1,5 +1,5 @@
-//! Operations with what the comparison with the CPU implementation leaves out: scalars, options, a barrier, an
-//! estimate, types of 16 bits.
+//! Operations that the comparison with the CPU implementation leaves out: custom scalars, options, the barrier,
+//! simulation, 16-bit types.
 
 use std::fmt::Debug;
 use std::thread;
@@ -27,7 +27,7 @@ scenarios! {
         sixteen_bit_types_are_reduced;
 }
 
-/// A type that holds small numbers exactly.
+/// An element type that holds small numbers exactly.
 trait Small: Element + Default + PartialEq + Debug + From<u8> {}
 impl<T: Element + Default + PartialEq + Debug + From<u8>> Small for T {}
 
@@ -39,7 +39,7 @@ fn pre_mul_sum(rank: &Rank) {
     comm.destroy().unwrap();
 }
 
-/// With another scalar on every rank.
+/// Uses a different scalar on every rank.
 fn check_pre_mul_sum<T: Small>(rank: &Rank, device: &Device, comm: &Communicator) {
     let stream = device.stream();
     let own = rank.number as u8;
@@ -65,7 +65,7 @@ fn check_pre_mul_sum<T: Small>(rank: &Rank, device: &Device, comm: &Communicator
     assert_eq!(replaced.read::<T>(COUNT), expected);
 }
 
-/// What is on rank 0's stream runs only after rank 1, if there is one, has come.
+/// Rank 0's stream goes on only after rank 1, if there is one, has reached the barrier.
 fn barrier_makes_the_stream_wait_for_peers(rank: &Rank) {
     let device = Device::new();
     let comm = rank.join("communicator");
@@ -74,7 +74,7 @@ fn barrier_makes_the_stream_wait_for_peers(rank: &Rank) {
         assert!(device.idle_within(SHORT), "the barrier does not end");
     };
     barrier();
-    rank.meet("start");
+    rank.barrier("start");
     if rank.number == 1 {
         thread::sleep(MOMENT);
     }
@@ -95,10 +95,10 @@ fn simulate(rank: &Rank) {
     });
     let estimate = rank.supported(estimate);
     assert!(estimate.is_none_or(f32::is_finite), "{estimate:?}");
-    assert!(device.idle_within(MOMENT), "something was started");
-    rank.meet("simulated");
+    assert!(device.idle_within(MOMENT), "the simulation started something");
+    rank.barrier("simulated");
     assert_eq!(buffer.read::<i32>(COUNT), [5; COUNT]);
-    // Nothing is left to be started, either.
+    // Nothing was left in the queue, either.
     sum(&device, &comm, &mut buffer).unwrap();
     assert_eq!(buffer.read::<i32>(COUNT), [10; COUNT]);
     comm.destroy().unwrap();
@@ -145,7 +145,7 @@ fn sixteen_bit_types_are_reduced(rank: &Rank) {
     comm.destroy().unwrap();
 }
 
-/// Of numbers whose results have no fraction.
+/// Uses numbers whose results have no fraction.
 #[cfg(feature = "half")]
 fn check_reductions<T: Small>(rank: &Rank, device: &Device, comm: &Communicator) {
     let numbers: Vec<u8> = [3, 5].into_iter().take(rank.size()).collect();

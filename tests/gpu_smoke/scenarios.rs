@@ -1,4 +1,4 @@
-//! What only a GPU can show, and no comparison with the CPU: streams, work that never ends, errors.
+//! Behaviour that only a GPU has: streams, work that never ends, errors.
 
 use std::thread;
 use std::time::{Duration, Instant};
@@ -8,7 +8,7 @@ use libnccl::{Communicator, Error, MemorySpace, ReduceOp, Result, ResultCode};
 use crate::device::{Buffer, Device};
 use crate::job::{Rank, Setting};
 
-/// Where it runs, what it is called, and what it does.
+/// A setting, a name, and what each rank does.
 pub(crate) type Scenario = (Setting, &'static str, fn(&Rank));
 
 macro_rules! scenarios {
@@ -42,9 +42,9 @@ scenarios! {
 }
 
 pub(crate) const COUNT: usize = 1000;
-/// For what is to be there, or over, at once.
+/// A limit for what should happen at once.
 pub(crate) const MOMENT: Duration = Duration::from_secs(1);
-/// For what does not wait for anything, but may have much to do.
+/// A limit for calls that wait for nothing, but may do much.
 pub(crate) const SHORT: Duration = Duration::from_secs(10);
 
 pub(crate) fn within<T>(limit: Duration, what: impl FnOnce() -> T) -> T {
@@ -54,12 +54,12 @@ pub(crate) fn within<T>(limit: Duration, what: impl FnOnce() -> T) -> T {
     value
 }
 
-/// The sum over the ranks, in place.
+/// Starts an in-place sum over the ranks.
 pub(crate) fn sum(device: &Device, communicator: &Communicator, buffer: &mut Buffer) -> Result<()> {
     communicator.all_reduce_in_place(buffer.slice_mut::<i32>(COUNT), ReduceOp::Sum, device.stream())
 }
 
-/// The communicator does what it should; afterwards everything is connected.
+/// Asserts that an `all_reduce` is right, after which all ranks are connected.
 pub(crate) fn assert_works(device: &Device, communicator: &Communicator) {
     let mut buffer = device.upload(&[communicator.rank() as i32 + 3; COUNT]);
     sum(device, communicator, &mut buffer).unwrap();
@@ -111,7 +111,7 @@ fn all_reduce_on_any_stream_is_right(rank: &Rank) {
     comm.destroy().unwrap();
 }
 
-/// No one waits until the last has been started.
+/// Starts all operations before it waits for any.
 fn operations_run_in_stream_order(rank: &Rank) {
     const TIMES: u32 = 20;
     let device = Device::new();
@@ -154,13 +154,13 @@ fn communicator_moved_to_another_thread_works(rank: &Rank) {
     thread::spawn(work).join().unwrap();
 }
 
-/// Rank 1 never starts its part: had rank 0's been started, it would wait on the GPU for ever.
+/// Rank 1 never starts its operation: if rank 0's were started, it would wait on the GPU for ever.
 fn failed_group_starts_nothing(rank: &Rank) {
     let device = Device::new();
     let comm = rank.join("communicator");
     assert_works(&device, &comm);
     if rank.number == 1 {
-        rank.hear("end");
+        rank.receive("end");
         return comm.abort().unwrap();
     }
     let (mut buffer, mut other) = (device.upload(&[5_i32; COUNT]), device.upload(&[7_i32; COUNT]));
@@ -178,7 +178,7 @@ fn failed_group_starts_nothing(rank: &Rank) {
     within(SHORT, || comm.abort()).unwrap();
     // No group is left open on this thread.
     assert_works(&device, &rank.nccl.init_all(&[0]).unwrap()[0]);
-    rank.tell("end", "");
+    rank.publish("end", "");
 }
 
 fn abort_ends_work_of_absent_peer(rank: &Rank) {
@@ -189,7 +189,7 @@ fn drop_ends_work_of_absent_peer(rank: &Rank) {
     check_end_of_work_of_absent_peer(rank, drop);
 }
 
-/// Of another thread.
+/// Aborts from another thread.
 fn abort_handle_ends_work_of_absent_peer(rank: &Rank) {
     check_end_of_work_of_absent_peer(rank, |comm| {
         let handle = comm.abort_handle();
@@ -203,7 +203,7 @@ fn check_end_of_work_of_absent_peer(rank: &Rank, end: impl FnOnce(Communicator))
     let comm = rank.join("communicator");
     assert_works(&device, &comm);
     if rank.number == 1 {
-        rank.hear("end");
+        rank.receive("end");
         return within(SHORT, || end(comm));
     }
     let mut buffer = device.upload(&[5_i32; COUNT]);
@@ -211,8 +211,8 @@ fn check_end_of_work_of_absent_peer(rank: &Rank, end: impl FnOnce(Communicator))
     assert!(!device.idle_within(MOMENT), "an all_reduce of two ranks ended with one");
     assert_eq!(comm.async_error().unwrap(), ResultCode::SUCCESS);
     within(SHORT, || end(comm));
-    assert!(device.idle_within(SHORT), "the work goes on");
-    rank.tell("end", "");
+    assert!(device.idle_within(SHORT), "the work has not ended");
+    rank.publish("end", "");
 }
 
 fn destroy_in_either_order_returns(rank: &Rank) {
@@ -232,7 +232,7 @@ fn drop_after_work_returns(rank: &Rank) {
     for last in [0, 1] {
         let comm = rank.join(&format!("communicator {last}"));
         assert_works(&device, &comm);
-        rank.meet(&format!("end of communicator {last}"));
+        rank.barrier(&format!("end of communicator {last}"));
         if rank.number == last {
             thread::sleep(MOMENT);
         }
@@ -240,7 +240,7 @@ fn drop_after_work_returns(rank: &Rank) {
     }
 }
 
-/// An error on both ranks, and no hang.
+/// Expects an error on both ranks, and no hang.
 fn two_ranks_on_one_gpu_by_default_are_an_error(rank: &Rank) {
     let _device = Device::new();
     let error = within(3 * SHORT, || rank.try_join("communicator")).unwrap_err();
