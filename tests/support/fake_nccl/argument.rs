@@ -164,7 +164,8 @@ fn text(argument: Argument, memory: &Memory) -> String {
         Argument::Id(id) => format!("id{}", id.internal[0]),
         Argument::IdPointer(id) | Argument::Ids(id) => {
             // SAFETY: null or the caller's id.
-            unless_null(id.is_null(), &|| format!("id{}", unsafe { &*id }.internal[0]))
+            let id = unsafe { id.as_ref() };
+            id.map_or_else(|| "null".into(), |id| format!("id{}", id.internal[0]))
         }
         // SAFETY: null or the caller's struct.
         Argument::Config(config) => unless_null(config.is_null(), &|| config_text(unsafe { &*config })),
