@@ -122,7 +122,7 @@ fn load_without_library_lists_every_place_searched() {
     let nowhere = Path::new("/no/such/place");
     let printed = load_with(&[("NCCL_HOME", nowhere), ("CUDA_HOME", nowhere), ("ROCM_PATH", nowhere)]);
     if printed.contains("loaded ") {
-        // This system has an NCCL where the dynamic linker looks, which comes before all other places.
+        // This system has an NCCL where the dynamic linker looks, before all other places.
         assert!(printed.contains("source: \"dynamic linker\""), "{printed}");
         return;
     }
@@ -165,7 +165,7 @@ fn load_finds_rccl_by_path_linker_and_rocm_path() {
     ] {
         let printed = load_with(&[(variable, value)]);
         if variable != "LIBNCCL_PATH" && !printed.contains("librccl") {
-            // This system has an NCCL, which comes before.
+            // This system has an NCCL, which is found before RCCL.
             assert!(printed.contains("loaded ") && printed.contains("libnccl.so"), "{printed}");
             continue;
         }

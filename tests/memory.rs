@@ -599,18 +599,18 @@ fn barrier_waits_for_every_rank() {
     use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
 
     let comms = libnccl_cpu::nccl().init_all(&[0, 1, 2]).unwrap();
-    let come = AtomicUsize::new(0);
+    let arrivals = AtomicUsize::new(0);
     std::thread::scope(|scope| {
         for comm in comms {
-            let come = &come;
+            let arrivals = &arrivals;
             scope.spawn(move || {
                 for round in 1..=20 {
                     if comm.rank() == round % 3 {
                         std::thread::sleep(std::time::Duration::from_millis(2));
                     }
-                    come.fetch_add(1, SeqCst);
+                    arrivals.fetch_add(1, SeqCst);
                     comm.barrier(STREAM).unwrap();
-                    assert_eq!(come.load(SeqCst), 3 * round);
+                    assert_eq!(arrivals.load(SeqCst), 3 * round);
                     comm.barrier(STREAM).unwrap();
                 }
             });

@@ -1,4 +1,4 @@
-//! AMD's RCCL: the functions of an NCCL of some years ago, a few of its own, and crashes on null communicators.
+//! AMD's RCCL: it has the functions of an older NCCL and a few of its own, and crashes on null communicators.
 //!
 //! No RCCL runs here. A shared object with the version and the functions of RCCL 2.21.5 (AMD's 6.3) is opened by the
 //! real loader, and the CPU implementation with RCCL's functions moves the data. `loading.rs` searches for RCCL.

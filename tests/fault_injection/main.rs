@@ -1,5 +1,5 @@
-//! A library that breaks its contract: whatever any function returns or writes, the safe layer must not panic, hang,
-//! use what has ended, or leave a group open; and an error names the call and the code.
+//! Fault injection: whatever any C function returns or writes, the safe layer must not panic, hang, use an ended object,
+//! or leave a group open; and its errors name the call and the code.
 //!
 //! Every method runs once to find out which functions it calls, and then once for each of these calls and each fault.
 //! So a new function only needs a method in `methods.rs` that calls it, which a test checks.

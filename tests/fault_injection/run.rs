@@ -12,7 +12,7 @@ use crate::fake_nccl::FakeNccl;
 use crate::fault::Fault;
 use crate::methods::{Fixture, Method};
 
-/// What ends a wait for a communicator that never makes progress.
+/// The event that ends a wait for a communicator that never makes progress.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Timing {
     /// The communicators' timeout.

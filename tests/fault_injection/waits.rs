@@ -7,7 +7,7 @@ use crate::fault::{Fault, Progress};
 use crate::methods;
 use crate::run::{TIMEOUT, Timing, baseline, run};
 
-/// Methods that create a communicator: while they wait there is no abort handle yet, so that only the timeout ends them.
+/// Methods that wait for a new communicator, for which there is no abort handle yet: only the timeout ends the wait.
 const WITHOUT_A_HANDLE: [&str; 7] =
     ["init_rank", "init_rank_with", "init_rank_scalable", "init_all", "grow_rank", "pending", "two pending"];
 

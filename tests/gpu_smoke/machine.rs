@@ -37,7 +37,7 @@ pub(crate) fn examine() -> Result<Machine, String> {
 impl Machine {
     /// Returns what is missing for jobs of this setting.
     pub(crate) fn lacks(&self, setting: Setting) -> Option<String> {
-        /// The first release that lets two ranks share a GPU, if asked to.
+        /// The first release that has an option to let two ranks share a GPU.
         const SHARED_GPU: Version = Version::new(2, 30, 3);
         let found = self.nccl.version();
         (setting == Setting::TwoRanks && found < SHARED_GPU)

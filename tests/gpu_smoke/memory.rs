@@ -179,7 +179,7 @@ fn wait_signal_makes_the_stream_wait(rank: &Rank) {
         let start = Instant::now();
         let signals = [WaitSignal { count: 1, peer: peer as u32, signal: Signal::default() }];
         rank.supported(comm.wait_signal(&signals, stream));
-        assert!(device.idle_within(SHORT), "the signal has not come");
+        assert!(device.idle_within(SHORT), "the signal has not arrived");
         let waited = start.elapsed();
         assert!(waited >= MOMENT * 9 / 10, "{waited:?}");
     });

@@ -1,4 +1,4 @@
-//! RCCL as tests see it: its functions, and a shared object that has them.
+//! A stand-in for RCCL: its list of functions, and a shared object that has them.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;

@@ -32,14 +32,14 @@ pub(crate) enum Argument {
     Signals(*const ncclWaitSignalDesc_t),
     /// A buffer, a stream, or a handle of another kind.
     Address(*mut c_void),
-    /// Where a plain value of this many bytes is written.
+    /// The place for a plain value of this many bytes.
     ValueOut(*mut u8, usize),
-    /// Where the handles of new communicators are written.
+    /// The place for the handles of new communicators.
     CommOut(*mut ncclComm_t),
-    /// Where another handle, or an address, is written.
+    /// The place for another handle, or an address.
     HandleOut(*mut *mut c_void),
     TextOut(*mut *const c_char),
-    /// Where an array of strings is written.
+    /// The place for an array of strings.
     TextsOut(*mut *mut *const c_char),
 }
 
@@ -103,7 +103,7 @@ impl Argument {
         }
     }
 
-    /// The communicator that a call is about, null included.
+    /// Returns the communicator of a call, which may be null.
     pub(super) fn comm(arguments: &[Self]) -> Option<ncclComm_t> {
         arguments.iter().find_map(|argument| match argument {
             Self::Comm(raw) => Some(*raw),
@@ -111,7 +111,7 @@ impl Argument {
         })
     }
 
-    /// The first number of a call, which is its length where it has one.
+    /// Returns the first number of a call, which is its length if it has one.
     pub(super) fn length(arguments: &[Self]) -> usize {
         let number = arguments.iter().find_map(|argument| match argument {
             Self::Number(number) => Some(*number),

@@ -8,7 +8,7 @@ use std::ptr;
 /// The alignment that windows need.
 const PAGE: usize = 4096;
 
-/// Live allocations; what is left is freed on drop.
+/// Live allocations, which are freed on drop.
 #[derive(Default)]
 pub(super) struct Memory {
     allocations: BTreeMap<usize, (Layout, *mut u8)>,
@@ -28,7 +28,7 @@ impl Memory {
         address.cast()
     }
 
-    /// Frees an allocation; ignores any other address, which a rule made the fake write.
+    /// Frees an allocation; ignores other addresses, which a rule may have made the fake write.
     pub(super) fn free(&mut self, address: *mut c_void) {
         if let Some((layout, start)) = self.allocations.remove(&address.addr()) {
             // SAFETY: allocated with this layout, and no longer in the map.

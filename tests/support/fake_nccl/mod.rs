@@ -204,7 +204,7 @@ impl FakeNccl {
         std::mem::take(&mut self.state().started)
     }
 
-    /// Returns what no caller may do: use what has ended, or leave a group open.
+    /// Returns the caller's mistakes: use of an ended object, or a group left open.
     pub(crate) fn violations(&self) -> Vec<String> {
         self.state().all_violations()
     }

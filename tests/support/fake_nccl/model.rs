@@ -71,12 +71,12 @@ pub(super) struct State {
     pub(super) rank: c_int,
     /// The communicators that the open group creates.
     group_comms: Vec<usize>,
-    /// Where to write the windows that the open group registers.
+    /// The places for the windows that the open group registers.
     group_windows: Vec<*mut ncclWindow_t>,
     depth: u32,
     group_error: u32,
     pub(super) leaves_group_open: bool,
-    /// Where to write children once their parent is no longer in progress.
+    /// The places for children that are created once their parent is no longer in progress.
     pub(super) pending_children: Vec<*mut ncclComm_t>,
     pub(super) operators: Vec<(ncclRedOp_t, ncclComm_t)>,
     operators_created: i32,

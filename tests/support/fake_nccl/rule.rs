@@ -1,6 +1,6 @@
-//! How a test makes calls deviate from success.
+//! Rules by which calls deviate from success.
 
-/// What a call writes through the pointers that it is given.
+/// The output that a call writes through its pointer arguments.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Output {
     /// A correct value, handle or string, at once.
