@@ -227,6 +227,7 @@ mod tests {
         assert!(size_of::<Error>() <= 72, "{}", size_of::<Error>());
     }
 
+    // Regression: cudarc's error does not implement std::error::Error, and has no text.
     #[test]
     fn display_names_the_call_and_the_values() {
         let mut error = Error::Nccl {

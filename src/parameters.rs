@@ -508,6 +508,7 @@ mod tests {
         assert_eq!(DUMPED.load(Ordering::Relaxed), 1);
     }
 
+    // Regression: cudarc panics when the library lacks a function.
     #[test]
     fn missing_function_is_unsupported() {
         let bare = Functions { ncclGetVersion: Some(version), ..Functions::EMPTY };

@@ -101,6 +101,8 @@ mod tests {
     use super::ResultCode;
     use crate::sys::ncclResult_t;
 
+    // Regression: cudarc takes an unknown result code for success, or is undefined.
+    // Regression: ferrotorch's result codes are a closed enum.
     #[test]
     fn unknown_code_keeps_its_number() {
         assert_eq!(ResultCode::TIMEOUT.to_string(), "ncclTimeout (8)");

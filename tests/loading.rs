@@ -1,16 +1,16 @@
-//! Everything that can be wrong with a library file is an error that names the file and what is wrong.
+//! Loading: each kind of bad library file gives an error that names the file and the problem.
 #![cfg(all(feature = "dlopen", target_os = "linux"))]
 
-#[path = "common/load.rs"]
-mod load;
+#[path = "support/rccl.rs"]
+mod rccl;
 
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::process::Command;
 
 use libnccl::{LoadError, Nccl};
-use load::load_with;
 
-/// A shared object of this system that has nothing to do with NCCL.
+/// Returns the C library, a shared object without NCCL's functions.
 fn c_library() -> PathBuf {
     let maps = fs::read_to_string("/proc/self/maps").unwrap();
     let line = maps.lines().find(|line| line.contains("/libc.so") || line.contains("/libc-"));
@@ -18,7 +18,7 @@ fn c_library() -> PathBuf {
         .expect("this program is linked with the C library")
 }
 
-/// Files that are no NCCL, with what is said about each.
+/// Creates files that are not an NCCL, and returns each with its expected error.
 fn bad_files(directory: &Path) -> Vec<(PathBuf, &'static str)> {
     let good = fs::read(c_library()).unwrap();
     let changed = |at: usize, byte: u8| {
@@ -55,8 +55,40 @@ fn bad_files(directory: &Path) -> Vec<(PathBuf, &'static str)> {
     bad
 }
 
+/// Runs `Nccl::load`, which searches once per process, in a child with this environment; returns what it printed.
+fn load_with(environment: &[(&str, &Path)]) -> String {
+    let mut child = Command::new(std::env::current_exe().unwrap());
+    child.args(["--ignored", "--exact", "load_in_child_process", "--nocapture"]);
+    for variable in [
+        "LIBNCCL_PATH",
+        "LD_LIBRARY_PATH",
+        "VIRTUAL_ENV",
+        "CONDA_PREFIX",
+        "NCCL_HOME",
+        "CUDA_HOME",
+        "PATH",
+        "ROCM_PATH",
+    ] {
+        child.env_remove(variable);
+    }
+    let output = child.envs(environment.iter().copied()).output().unwrap();
+    assert!(output.status.success(), "{output:?}");
+    String::from_utf8(output.stdout).unwrap()
+}
+
+/// The child process of [`load_with`].
 #[test]
-fn open_says_what_is_wrong_with_a_file() {
+#[ignore = "the other tests run it, each in a process of its own"]
+fn load_in_child_process() {
+    match Nccl::load() {
+        Ok(nccl) => println!("loaded {} {:?}", nccl.version(), nccl.backend()),
+        Err(error) => println!("error: {error}"),
+    }
+}
+
+// Regression: cudarc panics when no library is found.
+#[test]
+fn open_of_bad_file_names_the_problem() {
     let directory = tempfile::tempdir().unwrap();
     for (path, problem) in bad_files(directory.path()) {
         // SAFETY: none of the files has functions of NCCL's names, and none runs code when it is loaded but
@@ -70,9 +102,10 @@ fn open_says_what_is_wrong_with_a_file() {
     }
 }
 
+// Regression: cudarc panics when no library is found.
 #[test]
 #[cfg_attr(nccl_linked, ignore = "a linked library is never searched for")]
-fn load_takes_the_named_file_or_fails() {
+fn load_with_libnccl_path_tries_no_other_file() {
     let directory = tempfile::tempdir().unwrap();
     for (path, problem) in bad_files(directory.path()) {
         let printed = load_with(&[("LIBNCCL_PATH", &path)]);
@@ -82,13 +115,14 @@ fn load_takes_the_named_file_or_fails() {
     }
 }
 
+// Regression: cudarc never looks for libnccl.so.2.
 #[test]
 #[cfg_attr(nccl_linked, ignore = "a linked library is never searched for")]
-fn load_lists_every_place_with_its_reason() {
+fn load_without_library_lists_every_place_searched() {
     let nowhere = Path::new("/no/such/place");
     let printed = load_with(&[("NCCL_HOME", nowhere), ("CUDA_HOME", nowhere), ("ROCM_PATH", nowhere)]);
     if printed.contains("loaded ") {
-        // This system has an NCCL where the dynamic linker looks, which comes before all other places.
+        // This system has an NCCL where the dynamic linker looks, before all other places.
         assert!(printed.contains("source: \"dynamic linker\""), "{printed}");
         return;
     }
@@ -106,14 +140,37 @@ fn load_lists_every_place_with_its_reason() {
     }
 }
 
-/// The dynamic linker would map it, and the process would die of SIGBUS.
+/// If the dynamic linker mapped the file, the process would die of SIGBUS.
 #[test]
 #[cfg_attr(nccl_linked, ignore = "a linked library is never searched for")]
-fn a_damaged_file_in_the_library_path_is_not_given_to_the_loader() {
+fn load_skips_truncated_file_in_ld_library_path() {
     let directory = tempfile::tempdir().unwrap();
     let good = fs::read(c_library()).unwrap();
     fs::write(directory.path().join("libnccl.so.2"), &good[..good.len() / 2]).unwrap();
     let printed = load_with(&[("LD_LIBRARY_PATH", directory.path())]);
     let expected = "libnccl.so.2, from LD_LIBRARY_PATH, is truncated";
     assert!(printed.contains(expected), "{printed}");
+}
+
+#[test]
+#[cfg_attr(nccl_linked, ignore = "a linked library is never searched for")]
+fn load_finds_rccl_by_path_linker_and_rocm_path() {
+    let directory = tempfile::tempdir().unwrap();
+    let root = std::fs::canonicalize(directory.path()).unwrap();
+    let path = rccl::build(&root.join("lib"), "librccl.so.1");
+    for (variable, value, source) in [
+        ("LIBNCCL_PATH", path.as_path(), "LIBNCCL_PATH"),
+        ("LD_LIBRARY_PATH", path.parent().unwrap(), "dynamic linker"),
+        ("ROCM_PATH", root.as_path(), "ROCM_PATH"),
+    ] {
+        let printed = load_with(&[(variable, value)]);
+        if variable != "LIBNCCL_PATH" && !printed.contains("librccl") {
+            // This system has an NCCL, which is found before RCCL.
+            assert!(printed.contains("loaded ") && printed.contains("libnccl.so"), "{printed}");
+            continue;
+        }
+        assert!(printed.contains("loaded 2.21.5"), "{variable}: {printed}");
+        let expected = format!("path: {path:?}, source: {source:?}");
+        assert!(printed.contains(&expected), "{variable}: {expected}\nis not in\n{printed}");
+    }
 }

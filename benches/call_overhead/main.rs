@@ -1,9 +1,9 @@
-//! What libnccl costs: instructions and allocations per call, beyond those of a C program, and the time to load
-//! the library, beyond that of a bare `dlopen`. Fails if a limit is broken.
+//! The overhead of libnccl: instructions and allocations per call beyond those of a C program, and the time to load
+//! the library beyond a bare `dlopen`. Fails if a limit is exceeded.
 //!
-//! The library does nothing (`noop.c`), and the callers (`caller.c`, `callers/`) do nothing but call it, n times
-//! and then 2n times under callgrind: the difference is what n calls take, with what the no-op library itself
-//! executes. Needs valgrind and a C compiler.
+//! The library does nothing (`noop.c`), and the callers (`caller.c`, `callers/`) only call it, n times and then 2n
+//! times under callgrind: the difference is the cost of n calls, including the no-op library's own instructions. Needs
+//! valgrind and a C compiler.
 
 use std::error::Error;
 use std::ffi::OsStr;
@@ -15,41 +15,43 @@ use libnccl::sys::Functions;
 
 type Result<T = (), E = Box<dyn Error>> = std::result::Result<T, E>;
 
-/// Enough for what differs from run to run to vanish in the mean.
+/// The number of calls n, large enough that differences between runs vanish in the mean.
 const CALLS: i64 = 10_000;
-/// Processes for each time; every other one loads with a bare `dlopen`.
+/// The number of pairs of processes that load: one with a bare `dlopen`, one with `Nccl::load`.
 const PAIRS: usize = 201;
-/// What loading may take beyond the bare `dlopen`.
+/// The limit for loading, beyond the bare `dlopen`.
 const LOAD_LIMIT_US: f64 = 100.0;
 
-/// A caller's way to call, and what it may execute beyond C.
-struct Way {
+/// A way to call, and its limit.
+struct CallPath {
     name: &'static str,
-    /// How `callers` was built, and what it calls the way.
+    /// The features that `callers` is built with.
     features: &'static str,
+    /// The name of this way in the command line of `callers`.
     argument: &'static str,
+    /// The limit of instructions beyond those of C.
     limit: i64,
 }
 
-/// Compared with a C program's one call.
-const SINGLE: &[Way] = &[
-    Way { name: "raw extern function", features: "link", argument: "extern", limit: 5 },
-    Way { name: "raw table, linked", features: "link", argument: "table", limit: 5 },
-    Way { name: "raw table, loaded", features: "dlopen", argument: "table", limit: 5 },
-    Way { name: "facade, linked", features: "link", argument: "facade", limit: 60 },
-    Way { name: "facade, loaded", features: "dlopen", argument: "facade", limit: 60 },
-    Way { name: "facade, in process", features: "dlopen", argument: "facade-in-process", limit: 60 },
+/// Ways to make one call, compared with one call in C.
+const SINGLE: &[CallPath] = &[
+    CallPath { name: "raw extern function", features: "link", argument: "extern", limit: 5 },
+    CallPath { name: "raw table, linked", features: "link", argument: "table", limit: 5 },
+    CallPath { name: "raw table, loaded", features: "dlopen", argument: "table", limit: 5 },
+    CallPath { name: "facade, linked", features: "link", argument: "facade", limit: 60 },
+    CallPath { name: "facade, loaded", features: "dlopen", argument: "facade", limit: 60 },
+    CallPath { name: "facade, in process", features: "dlopen", argument: "facade-in-process", limit: 60 },
 ];
 
-/// Compared with a C program's three calls: group start, operation, group end.
-const GROUP: &[Way] = &[
-    Way { name: "group, linked", features: "link", argument: "group", limit: 150 },
-    Way { name: "group, loaded", features: "dlopen", argument: "group", limit: 150 },
-    Way { name: "group, in process", features: "dlopen", argument: "group-in-process", limit: 150 },
+/// Ways to make a group, compared with three calls in C: group start, operation, group end.
+const GROUP: &[CallPath] = &[
+    CallPath { name: "group, linked", features: "link", argument: "group", limit: 150 },
+    CallPath { name: "group, loaded", features: "dlopen", argument: "group", limit: 150 },
+    CallPath { name: "group, in process", features: "dlopen", argument: "group-in-process", limit: 150 },
 ];
 
 fn main() -> ExitCode {
-    // `cargo test --all-targets` runs benchmarks as well, without this.
+    // `cargo test --all-targets` runs benchmarks too, without this argument.
     if !std::env::args().any(|argument| argument == "--bench") {
         println!("skipped; cargo bench --bench call_overhead measures");
         return ExitCode::SUCCESS;
@@ -57,7 +59,7 @@ fn main() -> ExitCode {
     match measure() {
         Ok(true) => ExitCode::SUCCESS,
         Ok(false) => {
-            eprintln!("error: a limit is broken");
+            eprintln!("error: a limit is exceeded");
             ExitCode::FAILURE
         }
         Err(error) => {
@@ -67,7 +69,7 @@ fn main() -> ExitCode {
     }
 }
 
-/// Prints the tables; whether all limits are kept.
+/// Prints the tables, and returns whether all limits are kept.
 fn measure() -> Result<bool> {
     if Command::new("valgrind").arg("--version").output().is_err() {
         return Err(
@@ -76,12 +78,15 @@ fn measure() -> Result<bool> {
     }
     let programs = Programs::build()?;
     println!("all_reduce through a library that does nothing; per call\n");
-    println!("{:<20} {:>12} {:>9} {:>6} {:>12}", "way", "instructions", "beyond C", "limit", "allocations");
+    println!(
+        "{:<20} {:>12} {:>9} {:>6} {:>12}",
+        "call path", "instructions", "beyond C", "limit", "allocations"
+    );
     let mut kept = true;
     for (name, argument, ways) in [("C", "single", SINGLE), ("C, group", "group", GROUP)] {
         let (c, _) = programs.cost(&programs.c_caller(), argument)?;
         println!("{name:<20} {c:>12}");
-        for Way { name, features, argument, limit } in ways {
+        for CallPath { name, features, argument, limit } in ways {
             let (instructions, allocations) = programs.cost(&programs.caller(features), argument)?;
             let beyond = instructions - c;
             let ok = beyond <= *limit && allocations == 0.0;
@@ -130,7 +135,7 @@ impl Programs {
             cc.args(["-O2", "-I"]).arg(&include).arg("-I").arg(include.join("stubs/cuda"));
             cc
         };
-        // Weak, so that those of noop.c come before them.
+        // Weak, so that the definitions in noop.c take precedence.
         let function = |name| format!("__attribute__((weak)) int {name}(void) {{ return 0; }}\n");
         let others = self.folder.join("others.c");
         fs::write(&others, Functions::NAMES.iter().map(function).collect::<String>())?;
@@ -162,14 +167,14 @@ impl Programs {
         self.folder.join(features).join("release/callers")
     }
 
-    /// The instructions that one call executes, and its allocations.
+    /// Returns the instructions and the allocations of one call.
     fn cost(&self, caller: &Path, argument: &str) -> Result<(i64, f64)> {
         let (once, _) = self.callgrind(caller, argument, CALLS)?;
         let (twice, allocations) = self.callgrind(caller, argument, 2 * CALLS)?;
         Ok(((twice - once + CALLS / 2) / CALLS, allocations as f64 / (2 * CALLS) as f64))
     }
 
-    /// The instructions that the whole program executes, and the allocations of all calls together.
+    /// Returns the instructions of the whole program, and the allocations of all calls together.
     fn callgrind(&self, caller: &Path, argument: &str, calls: i64) -> Result<(i64, i64)> {
         let profile = self.folder.join("callgrind.out");
         let printed = run(self
@@ -183,8 +188,8 @@ impl Programs {
         Ok((total.ok_or("callgrind's profile has no totals")?.parse()?, allocations))
     }
 
-    /// Medians, in microseconds: a bare `dlopen`, `Nccl::load`, and what it takes longer than the `dlopen` next
-    /// to it. In pairs, since the machine is now faster and now slower.
+    /// Returns medians in microseconds: a bare `dlopen`, `Nccl::load`, and the difference in each pair of runs. Pairs
+    /// cancel changes in the machine's speed.
     fn load_times(&self, library: &Path) -> Result<[f64; 3]> {
         let time = |argument| -> Result<f64> {
             let printed = run(self.with_library(library, self.caller("dlopen")).arg(argument))?;
@@ -201,7 +206,7 @@ impl Programs {
         }))
     }
 
-    /// A command for which `libnccl.so.2` is that in `folder`.
+    /// Creates a command that finds `libnccl.so.2` in `folder`.
     fn with_library(&self, folder: &Path, program: impl AsRef<OsStr>) -> Command {
         let mut command = Command::new(program);
         command.env("LD_LIBRARY_PATH", folder).env_remove("LIBNCCL_PATH");
@@ -209,7 +214,7 @@ impl Programs {
     }
 }
 
-/// What the command prints, if it succeeds.
+/// Runs a command, and returns what it prints if it succeeds.
 fn run(command: &mut Command) -> Result<String> {
     let name = command.get_program().to_string_lossy().into_owned();
     let output = command.output().map_err(|error| format!("{name} does not run: {error}"))?;

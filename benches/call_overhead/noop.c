@@ -1,5 +1,5 @@
-/* A libnccl that does nothing, successfully: what is left to measure is the way to it. The functions that are
- * not here are generated (see `noop_library` in main.rs), and return 0 too. */
+/* A libnccl that does nothing, successfully, so that only the path to it is measured. The functions that are not here
+ * are generated (see `build_c` in main.rs), and return 0 too. */
 #include <nccl.h>
 
 ncclResult_t ncclGetVersion(int *version) {

@@ -129,6 +129,7 @@ mod tests {
         assert_eq!(found, [("LIBNCCL_PATH", "/x/libnccl.so.2".into())]);
     }
 
+    // Regression: cudarc never looks for libnccl.so.2.
     #[test]
     fn candidates_are_python_then_nccl_home_then_cuda_home() {
         let directory = tempfile::tempdir().unwrap();

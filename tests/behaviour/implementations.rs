@@ -4,7 +4,7 @@ use libnccl::Nccl;
 
 pub(crate) struct Implementation {
     pub(crate) name: &'static str,
-    /// Or why there is none.
+    /// The library, or the reason why it is missing.
     pub(crate) nccl: Result<Nccl, String>,
 }
 
@@ -20,11 +20,11 @@ pub(crate) fn all() -> Vec<Implementation> {
 #[cfg(feature = "dlopen")]
 fn cpu_shared_object() -> Result<Nccl, String> {
     let file = build_cpu_shared_object()?;
-    // SAFETY: built from crates/cpu-so a moment ago.
+    // SAFETY: built from crates/cpu-so just before.
     unsafe { Nccl::open(&file) }.map_err(|e| e.to_string())
 }
 
-/// Cargo builds a cdylib for no other package's tests, so ask it to.
+/// Builds the shared object: Cargo does not build another package's cdylib for tests.
 #[cfg(feature = "dlopen")]
 fn build_cpu_shared_object() -> Result<std::path::PathBuf, String> {
     let target = std::path::Path::new(env!("CARGO_TARGET_TMPDIR")).join("cpu-so");
@@ -45,7 +45,7 @@ fn build_cpu_shared_object() -> Result<std::path::PathBuf, String> {
 fn real() -> Result<Nccl, String> {
     let file = std::env::var_os("LIBNCCL_TEST_LIBRARY").ok_or("LIBNCCL_TEST_LIBRARY is not set")?;
     if cfg!(nccl_linked) {
-        // Its calls to its own functions would end up in the linked one: two NCCLs in a process interpose.
+        // Two NCCLs in one process interpose: its internal calls would end up in the linked one.
         return Err("another library is linked".into());
     }
     // SAFETY: whoever set the variable says that it is NCCL.

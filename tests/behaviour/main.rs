@@ -1,5 +1,5 @@
-//! What an implementation of NCCL has to do, run over every implementation that is present: the CPU one in
-//! process, as a loaded shared object, the linked library (whichever it is), and the real one.
+//! The behaviour that every implementation of NCCL must have, tested with each one that is present: the CPU
+//! implementation in process and as a loaded shared object, the linked library, and a real NCCL.
 //!
 //! `LIBNCCL_TEST_LIBRARY` names a real libnccl to load. What is absent is listed as ignored, by name.
 
@@ -13,7 +13,7 @@ use libtest_mimic::{Arguments, Trial};
 
 use cases::Selection;
 
-/// Real NCCL has one text of the last failure, so that its cases would read each other's.
+/// Serializes the cases of real NCCL, which has one last-error text for the whole process.
 static REAL: Mutex<()> = Mutex::new(());
 
 fn main() {

@@ -1,4 +1,4 @@
-//! How communicators are made, with options or of others, and how they are taken back, suspended and revoked.
+//! Communicators: creation with options and from others, suspension, and revocation.
 
 use std::thread;
 use std::time::Duration;
@@ -11,38 +11,38 @@ use crate::scenarios::{COUNT, MOMENT, SHORT, assert_works, scenarios, sum, withi
 
 scenarios! {
     OneRank:
-        a_nonblocking_communicator,
-        a_minimum_of_thread_blocks_alone,
-        init_times_out_without_the_other_rank,
-        a_group_makes_a_communicator,
-        no_encryption,
-        split_by_color,
-        a_revoked_nonblocking_communicator_is_destroyed,
-        properties,
-        suspend_and_resume,
-        parameters;
+        nonblocking_communicator_works,
+        min_ctas_without_max_ctas_works,
+        init_without_peer_times_out,
+        communicator_created_in_a_group_works,
+        communicator_without_encryption_works,
+        split_orders_ranks_by_color_and_key,
+        revoked_nonblocking_communicator_is_destroyed,
+        properties_match_the_communicator,
+        suspended_communicator_works_after_resume,
+        parameters_are_listed_and_readable;
     TwoRanks:
-        a_nonblocking_communicator,
-        a_minimum_of_thread_blocks_alone,
-        init_times_out_without_the_other_rank,
-        an_abort_handle_ends_a_call_that_waits_for_the_other_rank,
-        several_ids_make_one_communicator,
-        a_group_makes_a_communicator,
-        no_encryption,
-        split_by_color,
-        shrink_to_one_rank,
-        shrink_ends_work_whose_peer_never_comes,
-        revoke_ends_work_whose_peer_never_comes,
-        a_revoked_nonblocking_communicator_is_destroyed,
-        properties,
-        suspend_and_resume;
+        nonblocking_communicator_works,
+        min_ctas_without_max_ctas_works,
+        init_without_peer_times_out,
+        abort_handle_ends_call_that_waits_for_peer,
+        init_with_several_ids_creates_one_communicator,
+        communicator_created_in_a_group_works,
+        communicator_without_encryption_works,
+        split_orders_ranks_by_color_and_key,
+        shrink_to_one_rank_works,
+        shrink_ends_work_of_absent_peer,
+        revoke_ends_work_of_absent_peer,
+        revoked_nonblocking_communicator_is_destroyed,
+        properties_match_the_communicator,
+        suspended_communicator_works_after_resume;
 }
 
 fn nonblocking() -> Config {
     Config::new().timeout(2 * SHORT)
 }
 
-fn a_nonblocking_communicator(rank: &Rank) {
+fn nonblocking_communicator_works(rank: &Rank) {
     let device = Device::new();
     let config = nonblocking().min_ctas(1).max_ctas(4).name("smoke");
     let comm = rank.supported(rank.try_join_with("communicator", &config));
@@ -70,16 +70,16 @@ fn assert_works_in_a_group(rank: &Rank, device: &Device, comm: &Communicator) {
     assert_eq!(received.read::<u64>(COUNT), [previous as u64; COUNT]);
 }
 
-/// NCCL compares it with a maximum that is not set.
-fn a_minimum_of_thread_blocks_alone(rank: &Rank) {
+/// NCCL compares the minimum with a maximum that is not set.
+fn min_ctas_without_max_ctas_works(rank: &Rank) {
     let device = Device::new();
     let comm = rank.supported(rank.try_join_with("communicator", &Config::new().min_ctas(2)));
     assert_works(&device, &comm);
     comm.destroy().unwrap();
 }
 
-/// Rank 0 wants one rank more than there is, or than comes.
-fn init_times_out_without_the_other_rank(rank: &Rank) {
+/// Rank 0 asks for a second rank, which does not exist or does not join.
+fn init_without_peer_times_out(rank: &Rank) {
     let device = Device::new();
     if rank.number == 0 {
         let id = rank.nccl.unique_id().unwrap();
@@ -89,19 +89,19 @@ fn init_times_out_without_the_other_rank(rank: &Rank) {
         let Error::Timeout { elapsed, .. } = error else { panic!("{error:?}") };
         assert!(elapsed >= 2 * MOMENT, "{elapsed:?}");
     }
-    // No group is left open on the thread, and nothing else stands in the way.
+    // No group is left open on the thread, and a new communicator works.
     assert_works(&device, &rank.nccl.init_all(&[0]).unwrap()[0]);
-    rank.meet("end");
+    rank.barrier("end");
 }
 
-/// While a communicator is being made there is no handle yet, but for that of the one that it is made of.
-fn an_abort_handle_ends_a_call_that_waits_for_the_other_rank(rank: &Rank) {
+/// A communicator under construction has no abort handle; its parent has one.
+fn abort_handle_ends_call_that_waits_for_peer(rank: &Rank) {
     const TIMEOUT: Duration = Duration::from_secs(30);
     let device = Device::new();
     let comm = rank.supported(rank.try_join_with("communicator", &Config::new().timeout(TIMEOUT)));
     assert_works(&device, &comm);
     if rank.number == 1 {
-        rank.hear("end");
+        rank.receive("end");
         return within(SHORT, || comm.abort()).unwrap();
     }
     let handle = comm.abort_handle();
@@ -115,20 +115,20 @@ fn an_abort_handle_ends_a_call_that_waits_for_the_other_rank(rank: &Rank) {
     let error = comm.async_error().unwrap_err();
     assert!(matches!(error, Error::Aborted { .. }), "{error:?}");
     within(SHORT, || drop(comm));
-    rank.tell("end", "");
+    rank.publish("end", "");
 }
 
-fn several_ids_make_one_communicator(rank: &Rank) {
+fn init_with_several_ids_creates_one_communicator(rank: &Rank) {
     let device = Device::new();
     let name = |number| format!("id {number}");
-    rank.tell(&name(rank.number), &rank.nccl.unique_id().unwrap().to_string());
-    let ids = [0, 1].map(|number| rank.hear(&name(number)).parse().expect("an id"));
+    rank.publish(&name(rank.number), &rank.nccl.unique_id().unwrap().to_string());
+    let ids = [0, 1].map(|number| rank.receive(&name(number)).parse().expect("an id"));
     let comm = rank.nccl.init_rank_scalable(rank.size(), rank.number, &ids, &Config::new()).unwrap();
     assert_works(&device, &comm);
     comm.destroy().unwrap();
 }
 
-fn a_group_makes_a_communicator(rank: &Rank) {
+fn communicator_created_in_a_group_works(rank: &Rank) {
     let device = Device::new();
     for (number, config) in [Config::new(), nonblocking()].iter().enumerate() {
         let id = rank.share_id(&format!("id {number}")).unwrap();
@@ -140,7 +140,7 @@ fn a_group_makes_a_communicator(rank: &Rank) {
     }
 }
 
-fn no_encryption(rank: &Rank) {
+fn communicator_without_encryption_works(rank: &Rank) {
     let device = Device::new();
     rank.supported(rank.nccl.set_encryption(Encryption::None));
     let comm = rank.join("communicator");
@@ -148,33 +148,33 @@ fn no_encryption(rank: &Rank) {
     comm.destroy().unwrap();
 }
 
-fn split_by_color(rank: &Rank) {
+fn split_orders_ranks_by_color_and_key(rank: &Rank) {
     let device = Device::new();
     for (number, config) in [Config::new(), nonblocking()].iter().enumerate() {
         let comm = rank.try_join_with(&format!("communicator {number}"), config).unwrap();
-        let use_up = |child: Communicator| {
+        let check_and_destroy = |child: Communicator| {
             assert_works(&device, &child);
             child.destroy().unwrap();
         };
-        // One color, in reverse.
+        // One color, with keys in reverse.
         let child = comm.split(Some(3), -(rank.number as i32)).unwrap().expect("a child");
         assert_eq!((child.size(), child.rank()), (rank.size(), rank.size() - 1 - rank.number));
-        use_up(child);
+        check_and_destroy(child);
         // As many colors as ranks.
         let child = comm.split(Some(rank.number as u32), 0).unwrap().expect("a child");
         assert_eq!((child.size(), child.rank()), (1, 0));
-        use_up(child);
+        check_and_destroy(child);
         // Rank 0 has no color.
         let color = (rank.number != 0).then_some(0);
         let child = comm.split(color, 0).unwrap();
         assert_eq!(child.as_ref().map(Communicator::size), color.map(|_| 1));
-        child.into_iter().for_each(use_up);
+        child.into_iter().for_each(check_and_destroy);
         assert_works(&device, &comm);
         comm.destroy().unwrap();
     }
 }
 
-fn shrink_to_one_rank(rank: &Rank) {
+fn shrink_to_one_rank_works(rank: &Rank) {
     let device = Device::new();
     let comm = rank.join("communicator");
     assert_works(&device, &comm);
@@ -184,11 +184,11 @@ fn shrink_to_one_rank(rank: &Rank) {
         assert_works(&device, &shrunk);
         shrunk.destroy().unwrap();
     }
-    rank.meet("shrunk");
+    rank.barrier("shrunk");
     comm.destroy().unwrap();
 }
 
-fn shrink_ends_work_whose_peer_never_comes(rank: &Rank) {
+fn shrink_ends_work_of_absent_peer(rank: &Rank) {
     let device = Device::new();
     let comm = rank.join("communicator");
     assert_works(&device, &comm);
@@ -198,15 +198,15 @@ fn shrink_ends_work_whose_peer_never_comes(rank: &Rank) {
         assert!(!device.idle_within(MOMENT), "an all_reduce of two ranks ended with one");
         let shrunk = within(SHORT, || comm.shrink(&[1], ShrinkMode::Abort, &Config::new()));
         let shrunk = rank.supported(shrunk);
-        assert!(device.idle_within(SHORT), "the work goes on");
+        assert!(device.idle_within(SHORT), "the work has not ended");
         assert_works(&device, &shrunk);
         shrunk.destroy().unwrap();
     }
-    rank.meet("shrunk");
+    rank.barrier("shrunk");
     within(SHORT, || comm.abort()).unwrap();
 }
 
-fn revoke_ends_work_whose_peer_never_comes(rank: &Rank) {
+fn revoke_ends_work_of_absent_peer(rank: &Rank) {
     let device = Device::new();
     let comm = rank.join("communicator");
     assert_works(&device, &comm);
@@ -216,18 +216,18 @@ fn revoke_ends_work_whose_peer_never_comes(rank: &Rank) {
         assert!(!device.idle_within(MOMENT), "an all_reduce of two ranks ended with one");
     }
     rank.supported(within(SHORT, || comm.revoke()));
-    assert!(device.idle_within(SHORT), "the work goes on");
+    assert!(device.idle_within(SHORT), "the work has not ended");
     let refused = sum(&device, &comm, &mut buffer).unwrap_err();
     assert_eq!(refused.code(), Some(ResultCode::INVALID_USAGE), "{refused:?}");
-    rank.meet("revoked");
+    rank.barrier("revoked");
     let child = within(SHORT, || comm.split(Some(0), 0)).unwrap().expect("a child");
     assert_works(&device, &child);
     child.destroy().unwrap();
     within(SHORT, || comm.destroy()).unwrap();
 }
 
-/// NCCL does not finalize it.
-fn a_revoked_nonblocking_communicator_is_destroyed(rank: &Rank) {
+/// NCCL does not finalize a revoked communicator.
+fn revoked_nonblocking_communicator_is_destroyed(rank: &Rank) {
     let device = Device::new();
     let comm = rank.supported(rank.try_join_with("communicator", &nonblocking()));
     assert_works(&device, &comm);
@@ -235,7 +235,7 @@ fn a_revoked_nonblocking_communicator_is_destroyed(rank: &Rank) {
     within(SHORT, || comm.destroy()).unwrap();
 }
 
-fn properties(rank: &Rank) {
+fn properties_match_the_communicator(rank: &Rank) {
     let _device = Device::new();
     let comm = rank.join("communicator");
     let properties = rank.supported(comm.properties());
@@ -245,24 +245,24 @@ fn properties(rank: &Rank) {
     comm.destroy().unwrap();
 }
 
-fn suspend_and_resume(rank: &Rank) {
+fn suspended_communicator_works_after_resume(rank: &Rank) {
     let device = Device::new();
     let comm = rank.join("communicator");
     assert_works(&device, &comm);
     let memory = |statistic| rank.supported(comm.memory(statistic));
     assert!(memory(MemoryStatistic::Total) > 0);
-    rank.meet("all work is done");
-    // It is whether there is any, not how much.
+    rank.barrier("all work is done");
+    // The statistic says whether there is any, not how much.
     for (suspended, change) in [(1, Communicator::suspend as fn(&_) -> _), (0, Communicator::resume)] {
         rank.supported(change(&comm));
         assert_eq!(memory(MemoryStatistic::Suspended), suspended);
-        rank.meet(&format!("suspended: {suspended}"));
+        rank.barrier(&format!("suspended: {suspended}"));
     }
     assert_works(&device, &comm);
     comm.destroy().unwrap();
 }
 
-fn parameters(rank: &Rank) {
+fn parameters_are_listed_and_readable(rank: &Rank) {
     let parameters = rank.supported(rank.nccl.parameters());
     let keys = parameters.keys().unwrap();
     assert!(keys.iter().any(|key| key == "NCCL_DEBUG"), "{keys:?}");

@@ -1,16 +1,16 @@
-//! What the ranks send: random, the same in every run, with all that is special about a type.
+//! The ranks' data: random, the same in every run, with the special values of each type.
 
 use libnccl::{Element, ReduceOp};
 
-/// A type whose results can be compared with the CPU implementation's.
+/// An element type whose results can be compared with the CPU implementation's.
 pub(crate) trait Number: Element + Default + std::fmt::Display {
-    /// Any value, special ones often.
+    /// Returns any value, often a special one.
     fn random(bits: u64) -> Self;
 
-    /// The value itself, or another one if the average of two ranks could be rounded twice (NCCL halves first).
+    /// Returns the value, or another one if the average of two ranks could be rounded twice (NCCL halves first).
     fn averaged(self) -> Self;
 
-    /// To the bit; but there is only one NaN, and the extreme of two zeros may be either of them.
+    /// Compares bit by bit, but treats all NaNs as equal, and lets the extreme of two zeros be either of them.
     fn same(self, other: Self, op: Option<ReduceOp>) -> bool;
 }
 
@@ -52,7 +52,7 @@ macro_rules! floats {
                     1 | 2 => $type::from_bits((bits >> (u64::BITS - <$bits>::BITS)) as $bits),
                     _ => (bits as i64 >> 3) as $type / (1_u64 << 58) as $type,
                 };
-                // A signalling one is a matter of its own.
+                // Signalling NaNs are not tested.
                 if value.is_nan() { $type::NAN } else { value }
             }
 
@@ -72,10 +72,10 @@ macro_rules! floats {
 integers!(i8, u8, i32, u32, i64, u64);
 floats!(f32 of u32, f64 of u64);
 
-/// Elements that depend on nothing but the arguments.
+/// Returns elements that depend only on the arguments.
 pub(crate) fn random<T: Number>(count: usize, op: Option<ReduceOp>, seed: u64) -> Vec<T> {
     let element = |index: u64| {
-        // The generator SplitMix64, at one place of its sequence.
+        // One step of the generator SplitMix64.
         let mut bits = (seed << 32 | index).wrapping_mul(0x9e37_79b9_7f4a_7c15);
         bits = (bits ^ bits >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
         bits = (bits ^ bits >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
@@ -85,7 +85,7 @@ pub(crate) fn random<T: Number>(count: usize, op: Option<ReduceOp>, seed: u64) -
     (0..count as u64).map(element).collect()
 }
 
-/// What is wrong with a result, if anything is.
+/// Compares a result with the expected one, and describes the first difference.
 pub(crate) fn compare<T: Number>(found: &[T], expected: &[T], op: Option<ReduceOp>) -> Result<(), String> {
     let pairs = found.iter().zip(expected).enumerate();
     let mut wrong = pairs.filter(|(_, (found, expected))| !found.same(**expected, op));

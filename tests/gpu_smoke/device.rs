@@ -20,16 +20,16 @@ pub(crate) struct Buffer {
     stream: Arc<CudaStream>,
 }
 
-/// So long may work take that is well under way. Two processes have a GPU in turns of milliseconds.
-const PATIENCE: Duration = Duration::from_secs(30);
+/// The longest that running work may take. Two processes share a GPU in turns of milliseconds.
+const WORK_LIMIT: Duration = Duration::from_secs(30);
 
 impl Device {
-    /// With a stream of its own, for the thread that calls.
+    /// Creates a device with a new stream, for the calling thread.
     pub(crate) fn new() -> Self {
         Self { stream: context().new_stream().expect("a stream") }
     }
 
-    /// With the default stream.
+    /// Creates a device with the default stream, for the calling thread.
     pub(crate) fn with_default_stream() -> Self {
         Self { stream: context().default_stream() }
     }
@@ -45,27 +45,27 @@ impl Device {
         Buffer { pointer, bytes, stream: Arc::clone(&self.stream) }
     }
 
-    /// A buffer that holds these elements.
+    /// Creates a buffer that holds these elements.
     pub(crate) fn upload<T: Element>(&self, elements: &[T]) -> Buffer {
         let mut buffer = self.buffer(size_of_val(elements));
         buffer.write(elements);
         buffer
     }
 
-    /// Writes memory of NCCL's, from its start on, after all work on the stream.
+    /// Writes to the start of NCCL's memory, after all work on the stream.
     pub(crate) fn fill<T: Element>(&self, buffer: &mut NcclBuffer<T>, elements: &[T]) {
         assert!(elements.len() <= buffer.len());
-        // SAFETY: so many elements are there, borrowed exclusively.
+        // SAFETY: the buffer has that many elements, borrowed exclusively.
         unsafe { copy_in(&self.stream, buffer.as_mut_ptr() as CUdeviceptr, elements) };
     }
 
-    /// All of it, after all work on the stream.
+    /// Returns all elements of NCCL's memory, after all work on the stream.
     pub(crate) fn contents<T: Element + Default>(&self, buffer: &NcclBuffer<T>) -> Vec<T> {
-        // SAFETY: so many elements are there.
+        // SAFETY: the buffer has that many elements.
         unsafe { copy_out(&self.stream, buffer.as_ptr() as CUdeviceptr, buffer.len()) }
     }
 
-    /// Whether all work on the stream has run, or does so soon.
+    /// Returns whether all work on the stream ends within `time`.
     pub(crate) fn idle_within(&self, time: Duration) -> bool {
         idle_within(&self.stream, time)
     }
@@ -78,22 +78,22 @@ impl Buffer {
         unsafe { copy_in(&self.stream, self.pointer, elements) };
     }
 
-    /// The first elements, after all work on the stream.
+    /// Returns the first elements, after all work on the stream.
     pub(crate) fn read<T: Element + Default>(&self, count: usize) -> Vec<T> {
         self.check(count * size_of::<T>());
         // SAFETY: it is long enough.
         unsafe { copy_out(&self.stream, self.pointer, count) }
     }
 
-    /// The first elements, for NCCL to read.
+    /// Returns the first elements, for NCCL to read.
     pub(crate) fn slice<T: Element>(&self, count: usize) -> DeviceSlice<'_, T> {
         self.check(count * size_of::<T>());
-        // SAFETY: so much memory is there, for ever; only NCCL and the copies above use it, and those wait for
-        // the stream that all work is on.
+        // SAFETY: the memory is that large and never freed; only NCCL and the copies above use it, and those wait
+        // for the stream that all work is on.
         unsafe { DeviceSlice::from_raw_parts(self.pointer as *const T, count) }
     }
 
-    /// The first elements, for NCCL to write.
+    /// Returns the first elements, for NCCL to write.
     pub(crate) fn slice_mut<T: Element>(&mut self, count: usize) -> DeviceSliceMut<'_, T> {
         self.check(count * size_of::<T>());
         // SAFETY: as above.
@@ -127,10 +127,10 @@ unsafe fn copy_out<T: Element + Default>(stream: &CudaStream, from: CUdeviceptr,
 }
 
 fn wait(stream: &CudaStream) {
-    assert!(idle_within(stream, PATIENCE), "the work on the GPU has not ended within {PATIENCE:?}");
+    assert!(idle_within(stream, WORK_LIMIT), "the work on the GPU has not ended within {WORK_LIMIT:?}");
 }
 
-/// The only device's, made current on the thread that calls.
+/// Returns the only device's context, made current on the calling thread.
 fn context() -> Arc<CudaContext> {
     CudaContext::new(0).expect("GPU 0 can be used")
 }

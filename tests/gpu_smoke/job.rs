@@ -1,7 +1,7 @@
-//! What runs in processes of its own, one for each rank: this program, started again.
+//! Jobs: a process for each rank, which is this program, started again.
 //!
-//! A rank writes down what comes of each of its checks, and one that does not end in time is ended. So every
-//! check has an outcome, whatever happens to the ranks.
+//! A rank writes the outcome of each check to a file, and is killed if it does not end in time. So every check has an
+//! outcome, whatever happens to the ranks.
 #![allow(unsafe_code)]
 
 use std::collections::HashMap;
@@ -28,17 +28,17 @@ const PAUSE: Duration = Duration::from_millis(5);
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Setting {
     OneRank,
-    /// On one GPU, which NCCL allows because the environment says so.
+    /// Two ranks on one GPU, which the environment tells NCCL to allow.
     TwoRanks,
-    /// On one GPU, and NCCL has not been told to allow it.
-    TwoRanksUnasked,
+    /// Two ranks on one GPU, which NCCL refuses by default.
+    TwoRanksByDefault,
 }
 
 impl Setting {
     pub(crate) fn ranks(self) -> usize {
         match self {
             Self::OneRank => 1,
-            Self::TwoRanks | Self::TwoRanksUnasked => 2,
+            Self::TwoRanks | Self::TwoRanksByDefault => 2,
         }
     }
 }
@@ -48,7 +48,7 @@ impl fmt::Display for Setting {
         f.write_str(match self {
             Self::OneRank => "one rank",
             Self::TwoRanks => "two ranks",
-            Self::TwoRanksUnasked => "two ranks, unasked",
+            Self::TwoRanksByDefault => "two ranks, by default",
         })
     }
 }
@@ -56,32 +56,32 @@ impl fmt::Display for Setting {
 pub(crate) struct Job {
     setting: Setting,
     name: &'static str,
-    /// What it checks before its end, which is a check of its own.
+    /// The checks before the end of the job, which is a check of its own.
     checks: Vec<String>,
     limit: Duration,
     run: fn(&Rank),
     endings: OnceLock<Vec<Ending>>,
 }
 
-/// What has become of a rank's process.
+/// The end of a rank's process.
 struct Ending {
-    /// By check.
+    /// The outcomes by check.
     outcomes: HashMap<String, Outcome>,
-    how: String,
+    status: String,
     log: String,
 }
 
-/// What has come of a check, on one rank.
+/// The outcome of a check on one rank.
 #[derive(Debug, Clone)]
 enum Outcome {
     Passed,
-    /// It cannot be done here, and why.
+    /// The check cannot run here, for this reason.
     Skipped(String),
     Failed(String),
 }
 
 impl Job {
-    /// Every job, in the same order in every process.
+    /// Returns every job, in the same order in every process.
     pub(crate) fn all() -> Vec<Self> {
         const SCENARIO: Duration = Duration::from_secs(60);
         const OPERATIONS: Duration = Duration::from_secs(240);
@@ -104,18 +104,19 @@ impl Job {
         self.setting
     }
 
-    /// What it checks, in order.
+    /// Returns the names of the checks, in order.
     pub(crate) fn checks(&self) -> Vec<String> {
         self.checks.iter().cloned().chain([self.name.to_owned()]).collect()
     }
 
-    /// The same with less detail: for operations, without the types.
+    /// Returns the names of the checks with less detail: for operations, without the types.
     pub(crate) fn groups(&self) -> Vec<String> {
         let first_word = |check: &String| check.split(' ').next().unwrap_or_default().to_owned();
         self.checks.iter().map(first_word).chain([self.name.to_owned()]).collect()
     }
 
-    /// What has come of a check: skipped, if it is on any rank, and has failed on none. The first call runs the job.
+    /// Returns the outcome of a check: skipped if it is skipped on any rank and has failed on none. The first call runs
+    /// the job.
     pub(crate) fn outcome(&self, check: &str) -> Result<Completion, Failed> {
         let endings = self.endings.get_or_init(|| self.start().expect("processes and their files"));
         let (mut problems, mut reasons) = (Vec::new(), Vec::new());
@@ -134,16 +135,16 @@ impl Job {
         }
     }
 
-    fn outcome_on(&self, check: &str, Ending { outcomes, how, log }: &Ending) -> Outcome {
+    fn outcome_on(&self, check: &str, Ending { outcomes, status, log }: &Ending) -> Outcome {
         if let Some(outcome) = outcomes.get(check) {
             return outcome.clone();
         }
         let first = self.checks().into_iter().find(|check| !outcomes.contains_key(check));
         Outcome::Failed(match first {
             Some(first) if first != check => {
-                format!("not done, as the process ended before, at: {first}")
+                format!("not run, as the process ended before, at: {first}")
             }
-            _ => format!("the process ended: {how}\n{log}"),
+            _ => format!("the process ended: {status}\n{log}"),
         })
     }
 
@@ -151,8 +152,9 @@ impl Job {
         let folder = tempfile::tempdir()?;
         let start = |rank| self.command(rank, folder.path())?.spawn();
         let mut ranks = (0..self.setting.ranks()).map(start).collect::<io::Result<Vec<_>>>()?;
-        let how = self.wait(&mut ranks)?;
-        Ok(how.into_iter().enumerate().map(|(rank, how)| self.ending(rank, how, folder.path())).collect())
+        let statuses = self.wait(&mut ranks)?;
+        let endings = statuses.into_iter().enumerate();
+        Ok(endings.map(|(rank, status)| self.ending(rank, status, folder.path())).collect())
     }
 
     fn command(&self, rank: usize, folder: &Path) -> io::Result<Command> {
@@ -166,17 +168,17 @@ impl Job {
             command.env("NCCL_DEBUG", "WARN");
         }
         match self.setting {
-            // What NVLink's switches compute cannot be shared.
+            // Reductions in NVLink's switches (NVLS) do not support a shared GPU.
             Setting::TwoRanks => command.env("NCCL_MULTI_RANK_GPU_ENABLE", "1").env("NCCL_NVLS_ENABLE", "0"),
             _ => command.env_remove("NCCL_MULTI_RANK_GPU_ENABLE"),
         };
         Ok(command)
     }
 
-    /// Until all have ended: by themselves, or because one failed, or because the time is over.
+    /// Waits until all ranks have ended: by themselves, because one failed, or because the time is over.
     fn wait(&self, ranks: &mut [Child]) -> io::Result<Vec<String>> {
-        const LAST_WORDS: Duration = Duration::from_secs(5);
-        let mut deadline = Instant::now() + self.limit + LAST_WORDS;
+        const GRACE: Duration = Duration::from_secs(5);
+        let mut deadline = Instant::now() + self.limit + GRACE;
         let mut failed = false;
         let mut killed = vec![false; ranks.len()];
         loop {
@@ -184,19 +186,19 @@ impl Job {
             let now = Instant::now();
             if !failed && ends.iter().flatten().any(|status| !status.success()) {
                 failed = true;
-                deadline = deadline.min(now + LAST_WORDS);
+                deadline = deadline.min(now + GRACE);
             }
-            // A process that the driver holds on to cannot even be killed: it is left behind.
+            // A process that is stuck in the driver cannot be killed: it is left behind.
             if ends.iter().all(Option::is_some) || killed.contains(&true) && now > deadline {
-                let how = |(end, killed): (Option<ExitStatus>, bool)| match end {
-                    Some(status) if killed => format!("{status}, as it, or its peer, took too long"),
+                let status = |(end, killed): (Option<ExitStatus>, bool)| match end {
+                    Some(status) if killed => format!("{status}, as it or its peer took too long"),
                     Some(status) => status.to_string(),
-                    None => "not even when it was killed".to_owned(),
+                    None => "it does not end even when killed".to_owned(),
                 };
-                return Ok(ends.into_iter().zip(killed).map(how).collect());
+                return Ok(ends.into_iter().zip(killed).map(status).collect());
             }
             if now > deadline {
-                deadline = now + LAST_WORDS;
+                deadline = now + GRACE;
                 for ((rank, end), killed) in ranks.iter_mut().zip(ends).zip(&mut killed) {
                     *killed = end.is_none();
                     // An error means that it has ended.
@@ -207,22 +209,22 @@ impl Job {
         }
     }
 
-    fn ending(&self, rank: usize, how: String, folder: &Path) -> Ending {
+    fn ending(&self, rank: usize, status: String, folder: &Path) -> Ending {
         let read = |name: &str| {
             let text = fs::read(folder.join(format!("{name}{rank}"))).unwrap_or_default();
             String::from_utf8_lossy(&text).into_owned()
         };
         let results = read("results");
         let mut outcomes: HashMap<_, _> = results.lines().filter_map(Outcome::parse).collect();
-        if how != "exit status: 0" {
+        if status != "exit status: 0" {
             outcomes.remove(self.name);
         }
-        Ending { outcomes, how, log: tail(&read("output")) + &tail(&read("nccl")) }
+        Ending { outcomes, status, log: tail(&read("output")) + &tail(&read("nccl")) }
     }
 }
 
 impl Outcome {
-    /// As a line of the file of results.
+    /// Returns the outcome as a line of the results file.
     fn line(&self, check: &str) -> String {
         let (word, text) = match self {
             Self::Passed => ("passed", ""),
@@ -244,7 +246,7 @@ impl Outcome {
     }
 }
 
-/// The last lines.
+/// Returns the last lines.
 fn tail(text: &str) -> String {
     const LINES: usize = 30;
     let skip = text.lines().count().saturating_sub(LINES);
@@ -263,7 +265,7 @@ pub(crate) struct Rank {
 }
 
 impl Rank {
-    /// If this process is one.
+    /// Returns this process's rank, if the process is one.
     pub(crate) fn of_this_process() -> Option<Self> {
         let mut arguments = env::args().skip(1);
         if arguments.next()? != RANK {
@@ -277,7 +279,7 @@ impl Rank {
     }
 
     pub(crate) fn run(self) {
-        // What waits for the GPU, or for a peer, cannot be unwound, nor does a normal exit get past it.
+        // Code that waits for the GPU or for a peer cannot be unwound, and also blocks a normal exit.
         let report = panic::take_hook();
         panic::set_hook(Box::new(move |panic| {
             report(panic);
@@ -297,23 +299,23 @@ impl Rank {
     }
 
     pub(crate) fn report(&self, check: &str, outcome: Result<(), String>) {
-        self.write_down(check, &outcome.map_or_else(Outcome::Failed, |()| Outcome::Passed));
+        self.write_outcome(check, &outcome.map_or_else(Outcome::Failed, |()| Outcome::Passed));
     }
 
-    fn write_down(&self, check: &str, outcome: &Outcome) {
+    fn write_outcome(&self, check: &str, outcome: &Outcome) {
         let path = self.folder.join(format!("results{}", self.number));
         let file = File::options().create(true).append(true).open(path);
         file.and_then(|mut file| writeln!(file, "{}", outcome.line(check))).expect("a file of results");
     }
 
-    /// Ends this process: the check of its job cannot be done here. The other ranks find that out by themselves.
+    /// Ends this process, because the job's check cannot run here. The other ranks find this out by themselves.
     pub(crate) fn skip(&self, reason: &str) -> ! {
-        self.write_down(self.job.name, &Outcome::Skipped(reason.to_owned()));
+        self.write_outcome(self.job.name, &Outcome::Skipped(reason.to_owned()));
         _exit(0)
     }
 
-    /// The value. The check is [skipped](Self::skip) if the library is too old for what was asked, or if NCCL itself
-    /// says that it is not supported here; every other error is a failure.
+    /// Returns the value. The check is [skipped](Self::skip) if the library is too old, or if NCCL says that the call is
+    /// not supported here; every other error is a failure.
     #[track_caller]
     pub(crate) fn supported<T>(&self, result: libnccl::Result<T>) -> T {
         match result {
@@ -323,7 +325,7 @@ impl Rank {
         }
     }
 
-    /// Makes a communicator with the other ranks.
+    /// Creates a communicator with the other ranks.
     #[track_caller]
     pub(crate) fn join(&self, name: &str) -> Communicator {
         self.try_join(name).expect("a communicator")
@@ -338,45 +340,45 @@ impl Rank {
         self.nccl.init_rank_with(self.size(), self.number, &id, config)
     }
 
-    /// An id that rank 0 makes.
+    /// Returns an id that rank 0 creates.
     pub(crate) fn share_id(&self, name: &str) -> libnccl::Result<UniqueId> {
         if self.number == 0 {
-            self.tell(name, &self.nccl.unique_id()?.to_string());
+            self.publish(name, &self.nccl.unique_id()?.to_string());
         }
-        Ok(self.hear(name).parse().expect("an id"))
+        Ok(self.receive(name).parse().expect("an id"))
     }
 
-    /// For the other ranks to [`hear`](Self::hear).
-    pub(crate) fn tell(&self, what: &str, text: &str) {
+    /// Publishes a text under a name, for the other ranks to [`receive`](Self::receive).
+    pub(crate) fn publish(&self, name: &str, text: &str) {
         let unfinished = self.folder.join(format!("unfinished{}", self.number));
         fs::write(&unfinished, text)
-            .and_then(|()| fs::rename(&unfinished, self.folder.join(what)))
+            .and_then(|()| fs::rename(&unfinished, self.folder.join(name)))
             .expect("a file for the other ranks");
     }
 
-    /// Waits for the other ranks to get here.
-    pub(crate) fn meet(&self, place: &str) {
-        self.tell(&format!("{} {place}", self.number), "");
+    /// Waits until all ranks have reached the barrier of this name.
+    pub(crate) fn barrier(&self, name: &str) {
+        self.publish(&format!("{} {name}", self.number), "");
         for rank in 0..self.size() {
-            self.hear(&format!("{rank} {place}"));
+            self.receive(&format!("{rank} {name}"));
         }
     }
 
-    /// Waits for what another rank has to [`tell`](Self::tell).
-    pub(crate) fn hear(&self, what: &str) -> String {
-        const PATIENCE: Duration = Duration::from_secs(30);
+    /// Waits for a text that another rank [publishes](Self::publish).
+    pub(crate) fn receive(&self, name: &str) -> String {
+        const LIMIT: Duration = Duration::from_secs(30);
         let start = Instant::now();
         loop {
-            if let Ok(text) = fs::read_to_string(self.folder.join(what)) {
+            if let Ok(text) = fs::read_to_string(self.folder.join(name)) {
                 return text;
             }
-            assert!(start.elapsed() < PATIENCE, "the other rank has not got to {what:?} within {PATIENCE:?}");
+            assert!(start.elapsed() < LIMIT, "the other rank did not publish {name:?} within {LIMIT:?}");
             thread::sleep(PAUSE);
         }
     }
 }
 
-/// By an older library; or in NCCL's own words.
+/// Returns whether the library is too old, or NCCL's message says that something is not supported.
 fn is_unsupported(error: &Error) -> bool {
     match error {
         Error::Unsupported { since, found, .. } => found < since,
@@ -386,6 +388,6 @@ fn is_unsupported(error: &Error) -> bool {
 }
 
 unsafe extern "C" {
-    /// POSIX's: ends the process at once, without what other code has put off to its exit.
+    /// POSIX's `_exit`: ends the process at once, without running exit handlers.
     safe fn _exit(status: c_int) -> !;
 }

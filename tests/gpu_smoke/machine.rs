@@ -1,4 +1,4 @@
-//! What this machine has to run the tests on.
+//! The machine's GPU, driver and NCCL.
 #![allow(unsafe_code)]
 
 use std::fmt;
@@ -14,10 +14,10 @@ pub(crate) struct Machine {
     gpu: String,
 }
 
-/// A machine with a GPU and an NCCL; or what is missing.
+/// Returns the machine if it has a GPU and an NCCL, otherwise what is missing.
 pub(crate) fn examine() -> Result<Machine, String> {
-    // Looked at first, because cudarc panics without a driver.
-    // SAFETY: it loads the system's driver, which is made to be loaded by any program.
+    // Checked first, because cudarc panics without a driver.
+    // SAFETY: it loads the system's driver, which any program may load.
     if !unsafe { sys::is_culib_present() } {
         return Err("no NVIDIA driver (libcuda.so)".into());
     }
@@ -35,9 +35,9 @@ pub(crate) fn examine() -> Result<Machine, String> {
 }
 
 impl Machine {
-    /// What is missing for jobs of this setting.
+    /// Returns what is missing for jobs of this setting.
     pub(crate) fn lacks(&self, setting: Setting) -> Option<String> {
-        /// The first release that lets two ranks share a GPU, if asked to.
+        /// The first release that has an option to let two ranks share a GPU.
         const SHARED_GPU: Version = Version::new(2, 30, 3);
         let found = self.nccl.version();
         (setting == Setting::TwoRanks && found < SHARED_GPU)
@@ -45,11 +45,11 @@ impl Machine {
     }
 }
 
-/// What whoever writes the results down has to know.
+/// Prints the facts that belong to the results.
 impl fmt::Display for Machine {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let mut cuda = 0;
-        // SAFETY: a place to write an int to; if it fails, that stays 0.
+        // SAFETY: a place to write an int to; it stays 0 if the call fails.
         let _ = unsafe { sys::cuDriverGetVersion(&raw mut cuda) };
         let driver = fs::read_to_string("/sys/module/nvidia/version");
         let driver = driver.as_deref().map_or("unknown", str::trim);

@@ -1,8 +1,8 @@
-//! NCCL on a real GPU: every operation and element type against the CPU implementation, and what only a GPU can
-//! show, with one rank and with two ranks on one GPU.
+//! NCCL on a real GPU, with one rank and with two ranks on one GPU: every operation and element type compared with the
+//! CPU implementation, and behaviour that only a GPU has.
 //!
-//! The ranks are processes, this program again (see `job`), so that no hang lasts. The library is the one that
-//! `Nccl::load()` finds; `LIBNCCL_PATH` names another. What cannot run here is ignored, with the reason.
+//! Each rank is a process, which runs this program again (see `job`), so that a hang can be ended. The library is the
+//! one that `Nccl::load()` finds; `LIBNCCL_PATH` names another. What cannot run here is ignored, with the reason.
 #![deny(unsafe_code)]
 
 mod communicators;

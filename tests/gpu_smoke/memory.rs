@@ -1,4 +1,4 @@
-//! Memory of NCCL's own, as itself, registered, and as windows, which ranks write at each other.
+//! Memory allocated by NCCL: plain, registered, and as windows for one-sided operations.
 #![allow(unsafe_code)] // Promises that memory is idle.
 
 use std::thread;
@@ -14,29 +14,29 @@ use crate::scenarios::{COUNT, MOMENT, SHORT, assert_works, scenarios};
 
 scenarios! {
     OneRank:
-        nccls_memory,
-        nccls_memory_is_dropped_while_busy,
-        a_registered_buffer,
-        a_window,
-        a_symmetric_window,
-        a_window_knows_its_address;
+        nccl_memory_is_reduced_and_freed,
+        nccl_memory_dropped_while_busy_is_kept,
+        registered_buffer_is_reduced,
+        window_buffer_is_reduced,
+        symmetric_window_buffer_is_reduced,
+        window_user_ptr_is_the_buffers_address;
     TwoRanks:
-        nccls_memory,
-        nccls_memory_is_dropped_while_busy,
-        a_registered_buffer,
-        a_window,
-        a_symmetric_window,
-        a_window_knows_its_address,
-        put_into_the_other_ranks_window,
-        a_signal_is_waited_for;
+        nccl_memory_is_reduced_and_freed,
+        nccl_memory_dropped_while_busy_is_kept,
+        registered_buffer_is_reduced,
+        window_buffer_is_reduced,
+        symmetric_window_buffer_is_reduced,
+        window_user_ptr_is_the_buffers_address,
+        put_signal_writes_peers_window,
+        wait_signal_makes_the_stream_wait;
 }
 
-/// A buffer that holds nothing of use.
+/// Allocates a buffer with arbitrary contents.
 fn alloc(rank: &Rank) -> NcclBuffer<i32> {
     rank.supported(rank.nccl.alloc(COUNT))
 }
 
-/// The sum over the ranks, in place, is right; so the stream has no work left.
+/// Asserts that an in-place sum over the ranks is right, after which the stream has no work left.
 fn assert_sums(device: &Device, comm: &Communicator, buffer: &mut NcclBuffer<i32>) {
     device.fill(buffer, &[comm.rank() as i32 + 3; COUNT]);
     comm.all_reduce_in_place(&mut *buffer, ReduceOp::Sum, device.stream()).unwrap();
@@ -44,7 +44,7 @@ fn assert_sums(device: &Device, comm: &Communicator, buffer: &mut NcclBuffer<i32
     assert_eq!(device.contents(buffer), [expected; COUNT]);
 }
 
-fn nccls_memory(rank: &Rank) {
+fn nccl_memory_is_reduced_and_freed(rank: &Rank) {
     let device = Device::new();
     let comm = rank.join("communicator");
     for _ in 0..3 {
@@ -57,7 +57,7 @@ fn nccls_memory(rank: &Rank) {
     comm.destroy().unwrap();
 }
 
-fn nccls_memory_is_dropped_while_busy(rank: &Rank) {
+fn nccl_memory_dropped_while_busy_is_kept(rank: &Rank) {
     let device = Device::new();
     let comm = rank.join("communicator");
     assert_works(&device, &comm);
@@ -66,7 +66,7 @@ fn nccls_memory_is_dropped_while_busy(rank: &Rank) {
         comm.all_reduce_in_place(&mut buffer, ReduceOp::Sum, device.stream()).unwrap();
         buffer
     };
-    // Rank 0's work waits for that of rank 1.
+    // Rank 0's work waits for rank 1's.
     if rank.number == 1 {
         thread::sleep(MOMENT);
     }
@@ -78,7 +78,7 @@ fn nccls_memory_is_dropped_while_busy(rank: &Rank) {
     comm.destroy().unwrap();
 }
 
-fn a_registered_buffer(rank: &Rank) {
+fn registered_buffer_is_reduced(rank: &Rank) {
     let device = Device::new();
     let comm = rank.join("communicator");
     let mut buffer = alloc(rank);
@@ -86,7 +86,7 @@ fn a_registered_buffer(rank: &Rank) {
     for _ in 0..3 {
         assert_sums(&device, &comm, &mut buffer);
     }
-    rank.meet("all work is done");
+    rank.barrier("all work is done");
     // SAFETY: its only work has been waited for, on all ranks.
     unsafe { buffer.assume_idle() };
     registration.deregister().unwrap();
@@ -95,7 +95,7 @@ fn a_registered_buffer(rank: &Rank) {
     comm.destroy().unwrap();
 }
 
-/// What there is to work with in [`with_window`].
+/// The arguments of the work in [`with_window`].
 struct Views<'a> {
     device: &'a Device,
     comm: &'a Communicator,
@@ -103,7 +103,7 @@ struct Views<'a> {
     window: &'a Window<'a, i32>,
 }
 
-/// Registers a window, works, and takes it back. Skipped if NCCL makes no window here, which is no error.
+/// Registers a window, works with it, and deregisters it. Skipped if NCCL registers no window here, which is no error.
 fn with_window(rank: &Rank, flags: WindowFlags, work: impl FnOnce(Views<'_>)) {
     let device = Device::new();
     let comm = rank.join("communicator");
@@ -112,12 +112,12 @@ fn with_window(rank: &Rank, flags: WindowFlags, work: impl FnOnce(Views<'_>)) {
     assert_eq!(window.len(), COUNT);
     assert_sums(&device, &comm, &mut buffer);
     if !window.is_active() {
-        rank.meet("all sums are right");
+        rank.barrier("all sums are right");
         rank.skip("ncclCommWindowRegister succeeded and made no window; an all_reduce was right");
     }
     work(Views { device: &device, comm: &comm, buffer: &mut buffer, window: &window });
     assert!(device.idle_within(SHORT));
-    rank.meet("all work is done");
+    rank.barrier("all work is done");
     // SAFETY: all work with it has been waited for, on all ranks.
     unsafe { buffer.assume_idle() };
     window.deregister().unwrap();
@@ -126,23 +126,23 @@ fn with_window(rank: &Rank, flags: WindowFlags, work: impl FnOnce(Views<'_>)) {
     comm.destroy().unwrap();
 }
 
-fn a_window(rank: &Rank) {
+fn window_buffer_is_reduced(rank: &Rank) {
     with_window(rank, WindowFlags::DEFAULT, |views| assert_sums(views.device, views.comm, views.buffer));
 }
 
-fn a_symmetric_window(rank: &Rank) {
+fn symmetric_window_buffer_is_reduced(rank: &Rank) {
     with_window(rank, WindowFlags::COLL_SYMMETRIC, |views| {
         assert_sums(views.device, views.comm, views.buffer);
     });
 }
 
-fn a_window_knows_its_address(rank: &Rank) {
+fn window_user_ptr_is_the_buffers_address(rank: &Rank) {
     with_window(rank, WindowFlags::COLL_SYMMETRIC, |views| {
         assert_eq!(rank.supported(views.window.user_ptr()), views.buffer.as_mut_ptr());
     });
 }
 
-/// Skipped if NCCL says that the host cannot start one-sided operations.
+/// Works with a window. Skipped if NCCL says that the host cannot start one-sided operations.
 fn one_sided(rank: &Rank, work: impl FnOnce(Views<'_>, StreamRef<'_>, usize)) {
     with_window(rank, WindowFlags::COLL_SYMMETRIC, |views| {
         let properties = rank.supported(views.comm.properties());
@@ -154,12 +154,12 @@ fn one_sided(rank: &Rank, work: impl FnOnce(Views<'_>, StreamRef<'_>, usize)) {
     });
 }
 
-fn put_into_the_other_ranks_window(rank: &Rank) {
+fn put_signal_writes_peers_window(rank: &Rank) {
     const HALF: usize = COUNT / 2;
     one_sided(rank, |Views { device, comm, buffer, window }, stream, peer| {
         let (own, theirs) = (rank.number as i32 + 1, peer as i32 + 1);
         device.fill(buffer, &[own; COUNT]);
-        rank.meet("all windows are filled");
+        rank.barrier("all windows are filled");
         let first_half = buffer.get(..HALF).expect("it is longer");
         rank.supported(comm.put_signal(first_half, peer, window.at(HALF), Signal::default(), stream));
         let signals = [WaitSignal { count: 1, peer: peer as u32, signal: Signal::default() }];
@@ -168,10 +168,10 @@ fn put_into_the_other_ranks_window(rank: &Rank) {
     });
 }
 
-/// It is the stream that waits.
-fn a_signal_is_waited_for(rank: &Rank) {
+/// The stream waits, not the call.
+fn wait_signal_makes_the_stream_wait(rank: &Rank) {
     one_sided(rank, |Views { device, comm, .. }, stream, peer| {
-        rank.meet("start");
+        rank.barrier("start");
         if rank.number == 1 {
             thread::sleep(MOMENT);
             return rank.supported(comm.signal(peer, Signal::default(), stream));
@@ -179,7 +179,7 @@ fn a_signal_is_waited_for(rank: &Rank) {
         let start = Instant::now();
         let signals = [WaitSignal { count: 1, peer: peer as u32, signal: Signal::default() }];
         rank.supported(comm.wait_signal(&signals, stream));
-        assert!(device.idle_within(SHORT), "the signal has not come");
+        assert!(device.idle_within(SHORT), "the signal has not arrived");
         let waited = start.elapsed();
         assert!(waited >= MOMENT * 9 / 10, "{waited:?}");
     });

@@ -1,5 +1,5 @@
-//! Operations with what the comparison with the CPU implementation leaves out: scalars, options, a barrier, an
-//! estimate, types of 16 bits.
+//! Operations that the comparison with the CPU implementation leaves out: custom scalars, options, the barrier,
+//! simulation, 16-bit types.
 
 use std::fmt::Debug;
 use std::thread;
@@ -14,20 +14,20 @@ use crate::scenarios::{COUNT, MOMENT, SHORT, assert_works, scenarios, sum};
 scenarios! {
     OneRank:
         pre_mul_sum,
-        a_barrier,
-        options_of_one_collective,
+        barrier_makes_the_stream_wait_for_peers,
+        collective_with_options_is_right,
         #[cfg(feature = "half")]
-        types_of_16_bits;
+        sixteen_bit_types_are_reduced;
     TwoRanks:
         pre_mul_sum,
-        a_barrier,
+        barrier_makes_the_stream_wait_for_peers,
         simulate,
-        options_of_one_collective,
+        collective_with_options_is_right,
         #[cfg(feature = "half")]
-        types_of_16_bits;
+        sixteen_bit_types_are_reduced;
 }
 
-/// A type that holds small numbers exactly.
+/// An element type that holds small numbers exactly.
 trait Small: Element + Default + PartialEq + Debug + From<u8> {}
 impl<T: Element + Default + PartialEq + Debug + From<u8>> Small for T {}
 
@@ -39,7 +39,7 @@ fn pre_mul_sum(rank: &Rank) {
     comm.destroy().unwrap();
 }
 
-/// With another scalar on every rank.
+/// Uses a different scalar on every rank.
 fn check_pre_mul_sum<T: Small>(rank: &Rank, device: &Device, comm: &Communicator) {
     let stream = device.stream();
     let own = rank.number as u8;
@@ -65,8 +65,8 @@ fn check_pre_mul_sum<T: Small>(rank: &Rank, device: &Device, comm: &Communicator
     assert_eq!(replaced.read::<T>(COUNT), expected);
 }
 
-/// What is on rank 0's stream runs only after rank 1, if there is one, has come.
-fn a_barrier(rank: &Rank) {
+/// Rank 0's stream goes on only after rank 1, if there is one, has reached the barrier.
+fn barrier_makes_the_stream_wait_for_peers(rank: &Rank) {
     let device = Device::new();
     let comm = rank.join("communicator");
     let barrier = || {
@@ -74,7 +74,7 @@ fn a_barrier(rank: &Rank) {
         assert!(device.idle_within(SHORT), "the barrier does not end");
     };
     barrier();
-    rank.meet("start");
+    rank.barrier("start");
     if rank.number == 1 {
         thread::sleep(MOMENT);
     }
@@ -95,16 +95,16 @@ fn simulate(rank: &Rank) {
     });
     let estimate = rank.supported(estimate);
     assert!(estimate.is_none_or(f32::is_finite), "{estimate:?}");
-    assert!(device.idle_within(MOMENT), "something was started");
-    rank.meet("simulated");
+    assert!(device.idle_within(MOMENT), "the simulation started something");
+    rank.barrier("simulated");
     assert_eq!(buffer.read::<i32>(COUNT), [5; COUNT]);
-    // Nothing is left to be started, either.
+    // Nothing was left in the queue, either.
     sum(&device, &comm, &mut buffer).unwrap();
     assert_eq!(buffer.read::<i32>(COUNT), [10; COUNT]);
     comm.destroy().unwrap();
 }
 
-fn options_of_one_collective(rank: &Rank) {
+fn collective_with_options_is_right(rank: &Rank) {
     let device = Device::new();
     let comm = rank.join("communicator");
     let configs = [CollectiveConfig::new().max_ctas(1), CollectiveConfig::new().user_profiler_tag(7)];
@@ -135,7 +135,7 @@ fn options_of_one_collective(rank: &Rank) {
 }
 
 #[cfg(feature = "half")]
-fn types_of_16_bits(rank: &Rank) {
+fn sixteen_bit_types_are_reduced(rank: &Rank) {
     let device = Device::new();
     let comm = rank.join("communicator");
     check_reductions::<half::f16>(rank, &device, &comm);
@@ -145,7 +145,7 @@ fn types_of_16_bits(rank: &Rank) {
     comm.destroy().unwrap();
 }
 
-/// Of numbers whose results have no fraction.
+/// Uses numbers whose results have no fraction.
 #[cfg(feature = "half")]
 fn check_reductions<T: Small>(rank: &Rank, device: &Device, comm: &Communicator) {
     let numbers: Vec<u8> = [3, 5].into_iter().take(rank.size()).collect();

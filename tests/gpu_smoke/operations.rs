@@ -1,8 +1,8 @@
-//! Every operation, with every element type and reduction, on random data: what the GPU answers is what the CPU
-//! implementation answers.
+//! Every operation, with every element type and reduction, on random data: the GPU's results are compared with the CPU
+//! implementation's.
 //!
-//! With one or two ranks there is but one order to combine them in, so that even floating-point results are
-//! equal to the bit.
+//! With one or two ranks there is only one order of reduction, so that even floating-point results are equal bit by
+//! bit.
 
 use std::fmt;
 use std::thread;
@@ -62,10 +62,10 @@ type Check = fn(&mut Ranks, &Case) -> Result<(), String>;
 
 const TYPES: [(&str, Check); 8] = types![i8, u8, i32, u32, i64, u64, f32, f64];
 
-/// Small, for the protocols with the shortest delay; odd; and large, for the one with the largest bandwidth.
+/// Counts for each of NCCL's protocols: small for low latency, odd, and large for bandwidth.
 const COUNTS: [usize; 3] = [5, 4099, 262_147];
 
-/// The bytes of the longest buffer: as many elements for two ranks.
+/// The size in bytes of the longest buffer, which holds the elements of two ranks.
 const LONGEST: usize = COUNTS[2] * 2 * size_of::<u64>();
 
 pub(crate) struct Case {
@@ -124,7 +124,7 @@ pub(crate) fn run(rank: &Rank) {
     ranks.communicator.destroy().unwrap();
 }
 
-/// This rank on the GPU, and all ranks on the CPU.
+/// This rank's communicator on the GPU, and all ranks' on the CPU.
 struct Ranks {
     nccl: Nccl,
     communicator: Communicator,
@@ -158,7 +158,7 @@ impl Ranks {
         Ok(recv.read(data.recv.len()))
     }
 
-    /// What every rank receives on the CPU.
+    /// Returns what every rank receives on the CPU.
     fn references<T: Number>(
         &mut self,
         case: &Case,
@@ -180,7 +180,7 @@ impl Ranks {
     }
 }
 
-/// What a rank's buffers hold beforehand.
+/// The initial contents of a rank's buffers.
 struct Data<T> {
     send: Vec<T>,
     recv: Vec<T>,
@@ -240,11 +240,11 @@ impl Operation {
         )
     }
 
-    /// Of the buffer to send and of the one to receive; in place, there is only the latter.
+    /// Returns the lengths of the send and receive buffers; in place, there is only the latter.
     fn lengths(self, count: usize, rank: usize, size: usize) -> (usize, usize) {
         let is_root = rank == size - 1;
         match self {
-            // The root has all parts, the others one.
+            // The root has all parts, each other rank one.
             Self::GatherInPlace | Self::ScatterInPlace if !is_root => (0, count),
             Self::GatherInPlace | Self::ScatterInPlace => (0, count * size),
             Self::AllReduce | Self::Broadcast | Self::Reduce | Self::SendRecv => (count, count),
@@ -256,7 +256,7 @@ impl Operation {
         }
     }
 
-    /// The part of the receive buffer whose contents are known afterwards.
+    /// Returns the part of the receive buffer whose contents are defined afterwards.
     fn defined(self, count: usize, rank: usize, size: usize) -> std::ops::Range<usize> {
         match self {
             Self::ReduceScatterInPlace => rank * count..(rank + 1) * count,

@@ -3,8 +3,8 @@
 #
 #     ./run.sh [FILE]
 #
-# FILE is the libnccl.so.2 to test; without it, the one that is found. Writes what it does, and at the end a
-# summary. The exit status is 0 if all went well. What needs a newer NCCL is not run, and said so.
+# FILE is the libnccl.so.2 to test; without it, the one that is found is tested. Prints each step, and a summary at the
+# end. The exit status is 0 if every step succeeded. Steps that need a newer NCCL are listed as skipped.
 
 here=$(cd "$(dirname "$0")" && pwd) || exit 1
 [ $# -eq 0 ] || export LIBNCCL_PATH="$1"
@@ -12,12 +12,12 @@ here=$(cd "$(dirname "$0")" && pwd) || exit 1
 summary=
 status=0
 
-note() { # how it went, what
+note() { # result, step
     summary="$summary$1  $2
 "
 }
 
-# Bounded: the programs bound what they do themselves, so this should never end them.
+# Runs a step with a time limit, which should never be reached: the programs have limits of their own.
 step() { # what, seconds, command and its arguments
     what=$1 seconds=$2
     shift 2

@@ -1,4 +1,4 @@
-//! What only a GPU can show, and no comparison with the CPU: streams, work that never ends, errors.
+//! Behaviour that only a GPU has: streams, work that never ends, errors.
 
 use std::thread;
 use std::time::{Duration, Instant};
@@ -8,7 +8,7 @@ use libnccl::{Communicator, Error, MemorySpace, ReduceOp, Result, ResultCode};
 use crate::device::{Buffer, Device};
 use crate::job::{Rank, Setting};
 
-/// Where it runs, what it is called, and what it does.
+/// A setting, a name, and what each rank does.
 pub(crate) type Scenario = (Setting, &'static str, fn(&Rank));
 
 macro_rules! scenarios {
@@ -23,28 +23,28 @@ pub(crate) use scenarios;
 
 scenarios! {
     OneRank:
-        init_all_on_one_device,
-        a_host_slice_is_an_error,
-        communicators_end_in_every_order;
+        init_all_on_one_device_works,
+        host_slice_is_an_error,
+        destroy_drop_and_abort_in_any_order_return;
     TwoRanks:
-        results_are_right_on_every_stream,
-        operations_run_in_their_streams_order,
-        operations_of_one_group,
-        a_communicator_works_on_another_thread,
-        a_failed_group_starts_nothing,
-        abort_ends_work_whose_peer_never_comes,
-        drop_ends_work_whose_peer_never_comes,
-        an_abort_handle_ends_work_whose_peer_never_comes,
-        destroy_in_either_order,
-        drop_after_the_work_is_done;
-    TwoRanksUnasked:
-        two_ranks_on_one_gpu_are_refused;
+        all_reduce_on_any_stream_is_right,
+        operations_run_in_stream_order,
+        group_of_different_operations_is_right,
+        communicator_moved_to_another_thread_works,
+        failed_group_starts_nothing,
+        abort_ends_work_of_absent_peer,
+        drop_ends_work_of_absent_peer,
+        abort_handle_ends_work_of_absent_peer,
+        destroy_in_either_order_returns,
+        drop_after_work_returns;
+    TwoRanksByDefault:
+        two_ranks_on_one_gpu_by_default_are_an_error;
 }
 
 pub(crate) const COUNT: usize = 1000;
-/// For what is to be there, or over, at once.
+/// A limit for what should happen at once.
 pub(crate) const MOMENT: Duration = Duration::from_secs(1);
-/// For what does not wait for anything, but may have much to do.
+/// A limit for calls that wait for nothing, but may do much.
 pub(crate) const SHORT: Duration = Duration::from_secs(10);
 
 pub(crate) fn within<T>(limit: Duration, what: impl FnOnce() -> T) -> T {
@@ -54,12 +54,12 @@ pub(crate) fn within<T>(limit: Duration, what: impl FnOnce() -> T) -> T {
     value
 }
 
-/// The sum over the ranks, in place.
+/// Starts an in-place sum over the ranks.
 pub(crate) fn sum(device: &Device, communicator: &Communicator, buffer: &mut Buffer) -> Result<()> {
     communicator.all_reduce_in_place(buffer.slice_mut::<i32>(COUNT), ReduceOp::Sum, device.stream())
 }
 
-/// The communicator does what it should; afterwards everything is connected.
+/// Asserts that an `all_reduce` is right, after which all ranks are connected.
 pub(crate) fn assert_works(device: &Device, communicator: &Communicator) {
     let mut buffer = device.upload(&[communicator.rank() as i32 + 3; COUNT]);
     sum(device, communicator, &mut buffer).unwrap();
@@ -68,7 +68,7 @@ pub(crate) fn assert_works(device: &Device, communicator: &Communicator) {
     assert_eq!(communicator.async_error().unwrap(), ResultCode::SUCCESS);
 }
 
-fn init_all_on_one_device(rank: &Rank) {
+fn init_all_on_one_device_works(rank: &Rank) {
     let device = Device::new();
     let comms = rank.nccl.init_all(&[0]).unwrap();
     let [comm] = comms.as_slice() else { panic!("{comms:?}") };
@@ -77,7 +77,7 @@ fn init_all_on_one_device(rank: &Rank) {
     assert_works(&device, comm);
 }
 
-fn a_host_slice_is_an_error(rank: &Rank) {
+fn host_slice_is_an_error(rank: &Rank) {
     let device = Device::new();
     let comm = rank.nccl.init_all(&[0]).unwrap().remove(0);
     let mut host = [1_i32; COUNT];
@@ -87,7 +87,7 @@ fn a_host_slice_is_an_error(rank: &Rank) {
     assert_works(&device, &comm);
 }
 
-fn communicators_end_in_every_order(rank: &Rank) {
+fn destroy_drop_and_abort_in_any_order_return(rank: &Rank) {
     let device = Device::new();
     for order in [[0, 1, 2], [2, 1, 0], [1, 0, 2]] {
         let mut comms = [(); 3].map(|()| Some(rank.nccl.init_all(&[0]).unwrap().remove(0)));
@@ -103,7 +103,7 @@ fn communicators_end_in_every_order(rank: &Rank) {
     }
 }
 
-fn results_are_right_on_every_stream(rank: &Rank) {
+fn all_reduce_on_any_stream_is_right(rank: &Rank) {
     let comm = rank.join("communicator");
     for device in [Device::with_default_stream(), Device::new(), Device::new()] {
         assert_works(&device, &comm);
@@ -111,8 +111,8 @@ fn results_are_right_on_every_stream(rank: &Rank) {
     comm.destroy().unwrap();
 }
 
-/// No one waits until the last has been started.
-fn operations_run_in_their_streams_order(rank: &Rank) {
+/// Starts all operations before it waits for any.
+fn operations_run_in_stream_order(rank: &Rank) {
     const TIMES: u32 = 20;
     let device = Device::new();
     let comm = rank.join("communicator");
@@ -124,7 +124,7 @@ fn operations_run_in_their_streams_order(rank: &Rank) {
     comm.destroy().unwrap();
 }
 
-fn operations_of_one_group(rank: &Rank) {
+fn group_of_different_operations_is_right(rank: &Rank) {
     let device = Device::new();
     let comm = rank.join("communicator");
     let (own, peer) = (rank.number, 1 - rank.number);
@@ -145,7 +145,7 @@ fn operations_of_one_group(rank: &Rank) {
     comm.destroy().unwrap();
 }
 
-fn a_communicator_works_on_another_thread(rank: &Rank) {
+fn communicator_moved_to_another_thread_works(rank: &Rank) {
     let comm = rank.join("communicator");
     let work = move || {
         assert_works(&Device::new(), &comm);
@@ -154,13 +154,13 @@ fn a_communicator_works_on_another_thread(rank: &Rank) {
     thread::spawn(work).join().unwrap();
 }
 
-/// Rank 1 never starts its part: had rank 0's been started, it would wait on the GPU for ever.
-fn a_failed_group_starts_nothing(rank: &Rank) {
+/// Rank 1 never starts its operation: if rank 0's were started, it would wait on the GPU for ever.
+fn failed_group_starts_nothing(rank: &Rank) {
     let device = Device::new();
     let comm = rank.join("communicator");
     assert_works(&device, &comm);
     if rank.number == 1 {
-        rank.hear("end");
+        rank.receive("end");
         return comm.abort().unwrap();
     }
     let (mut buffer, mut other) = (device.upload(&[5_i32; COUNT]), device.upload(&[7_i32; COUNT]));
@@ -178,32 +178,32 @@ fn a_failed_group_starts_nothing(rank: &Rank) {
     within(SHORT, || comm.abort()).unwrap();
     // No group is left open on this thread.
     assert_works(&device, &rank.nccl.init_all(&[0]).unwrap()[0]);
-    rank.tell("end", "");
+    rank.publish("end", "");
 }
 
-fn abort_ends_work_whose_peer_never_comes(rank: &Rank) {
-    work_whose_peer_never_comes(rank, |comm| comm.abort().unwrap());
+fn abort_ends_work_of_absent_peer(rank: &Rank) {
+    check_end_of_work_of_absent_peer(rank, |comm| comm.abort().unwrap());
 }
 
-fn drop_ends_work_whose_peer_never_comes(rank: &Rank) {
-    work_whose_peer_never_comes(rank, drop);
+fn drop_ends_work_of_absent_peer(rank: &Rank) {
+    check_end_of_work_of_absent_peer(rank, drop);
 }
 
-/// Of another thread.
-fn an_abort_handle_ends_work_whose_peer_never_comes(rank: &Rank) {
-    work_whose_peer_never_comes(rank, |comm| {
+/// Aborts from another thread.
+fn abort_handle_ends_work_of_absent_peer(rank: &Rank) {
+    check_end_of_work_of_absent_peer(rank, |comm| {
         let handle = comm.abort_handle();
         thread::spawn(move || handle.abort().unwrap()).join().unwrap();
         drop(comm);
     });
 }
 
-fn work_whose_peer_never_comes(rank: &Rank, end: impl FnOnce(Communicator)) {
+fn check_end_of_work_of_absent_peer(rank: &Rank, end: impl FnOnce(Communicator)) {
     let device = Device::new();
     let comm = rank.join("communicator");
     assert_works(&device, &comm);
     if rank.number == 1 {
-        rank.hear("end");
+        rank.receive("end");
         return within(SHORT, || end(comm));
     }
     let mut buffer = device.upload(&[5_i32; COUNT]);
@@ -211,11 +211,11 @@ fn work_whose_peer_never_comes(rank: &Rank, end: impl FnOnce(Communicator)) {
     assert!(!device.idle_within(MOMENT), "an all_reduce of two ranks ended with one");
     assert_eq!(comm.async_error().unwrap(), ResultCode::SUCCESS);
     within(SHORT, || end(comm));
-    assert!(device.idle_within(SHORT), "the work goes on");
-    rank.tell("end", "");
+    assert!(device.idle_within(SHORT), "the work has not ended");
+    rank.publish("end", "");
 }
 
-fn destroy_in_either_order(rank: &Rank) {
+fn destroy_in_either_order_returns(rank: &Rank) {
     let device = Device::new();
     for last in [0, 1] {
         let comm = rank.join(&format!("communicator {last}"));
@@ -227,12 +227,12 @@ fn destroy_in_either_order(rank: &Rank) {
     }
 }
 
-fn drop_after_the_work_is_done(rank: &Rank) {
+fn drop_after_work_returns(rank: &Rank) {
     let device = Device::new();
     for last in [0, 1] {
         let comm = rank.join(&format!("communicator {last}"));
         assert_works(&device, &comm);
-        rank.meet(&format!("end of communicator {last}"));
+        rank.barrier(&format!("end of communicator {last}"));
         if rank.number == last {
             thread::sleep(MOMENT);
         }
@@ -240,8 +240,8 @@ fn drop_after_the_work_is_done(rank: &Rank) {
     }
 }
 
-/// An error on both ranks, and no hang.
-fn two_ranks_on_one_gpu_are_refused(rank: &Rank) {
+/// Expects an error on both ranks, and no hang.
+fn two_ranks_on_one_gpu_by_default_are_an_error(rank: &Rank) {
     let _device = Device::new();
     let error = within(3 * SHORT, || rank.try_join("communicator")).unwrap_err();
     assert!(matches!(&error, Error::Nccl { detail, .. } if detail.contains("GPU")), "{error:?}");

@@ -1,18 +1,18 @@
-//! Wrong arguments are found before NCCL is called, and the error names the numbers.
+//! Invalid arguments: they are found before NCCL is called, and the error names the values.
 
 use libnccl::{DeviceSlice, DeviceSliceMut, Error, Nccl, ReduceOp, Result, sys};
 
 use super::{STREAM, cases, of_one_thread, on_threads};
 
 cases! {
-    short_buffers_are_named_with_their_lengths,
-    roots_and_peers_out_of_range,
-    in_place_buffers_that_cannot_be_divided,
-    host_memory_on_a_device_communicator,
-    device_memory_on_a_host_communicator,
-    an_id_of_another_implementation,
-    the_communicator_survives_a_wrong_argument,
-    null_buffers_reach_nccl_as_errors,
+    short_buffer_error_names_both_lengths,
+    root_or_peer_out_of_range_is_an_error,
+    in_place_buffer_not_divisible_by_ranks_is_an_error,
+    host_buffer_on_device_communicator_is_an_error,
+    device_buffer_on_host_communicator_is_an_error,
+    foreign_unique_id_is_invalid_argument,
+    communicator_after_invalid_argument_works,
+    null_buffer_from_c_is_invalid_argument,
 }
 
 fn message(result: Result<()>) -> String {
@@ -22,8 +22,11 @@ fn message(result: Result<()>) -> String {
     }
 }
 
-/// One element too few, for every operation, on rank 1 of 3.
-fn short_buffers_are_named_with_their_lengths(nccl: &Nccl) {
+/// Passes one element too few to each operation, on rank 1 of 3.
+// Regression: cudarc checks neither receive buffers nor roots.
+// Regression: baracuda does not check lengths, or panics.
+// Regression: ferrotorch guesses the data type from the size, and checks no sizes.
+fn short_buffer_error_names_both_lengths(nccl: &Nccl) {
     let comms = of_one_thread(nccl, 3);
     let comm = &comms[1];
     let (send, mut recv) = (vec![0_i32; 12], vec![0_i32; 12]);
@@ -47,13 +50,14 @@ fn short_buffers_are_named_with_their_lengths(nccl: &Nccl) {
         message(comm.reduce_scatter(&send[..11], &mut recv[..4], ReduceOp::Sum, STREAM)),
         "reduce_scatter: the send buffer holds 11 elements, and needs 12, 3 ranks times 4"
     );
-    // SAFETY: never looked at, as the length is refused.
+    // SAFETY: never read, as the length is an error.
     let huge = unsafe { DeviceSlice::<i32>::from_raw_parts(std::ptr::dangling(), usize::MAX) };
     let refused = device_library().init_all(&[0, 1]).unwrap()[0].all_gather(huge, &mut [0; 0], STREAM);
     assert!(message(refused).ends_with("needs more than usize::MAX, 2 ranks times 18446744073709551615"));
 }
 
-fn roots_and_peers_out_of_range(nccl: &Nccl) {
+// Regression: cudarc checks neither receive buffers nor roots.
+fn root_or_peer_out_of_range_is_an_error(nccl: &Nccl) {
     let comms = of_one_thread(nccl, 2);
     let comm = &comms[0];
     let (send, mut recv) = ([0_u8; 4], [0_u8; 4]);
@@ -72,7 +76,7 @@ fn roots_and_peers_out_of_range(nccl: &Nccl) {
     }
 }
 
-fn in_place_buffers_that_cannot_be_divided(nccl: &Nccl) {
+fn in_place_buffer_not_divisible_by_ranks_is_an_error(nccl: &Nccl) {
     let comms = of_one_thread(nccl, 3);
     let mut buffer = [0_f64; 11];
     for (call, wrong) in [
@@ -86,14 +90,14 @@ fn in_place_buffers_that_cannot_be_divided(nccl: &Nccl) {
     }
 }
 
-/// The CPU implementation without the parameter by which it says that it works on host memory.
+/// Returns the CPU implementation without the parameter that says it works on host memory.
 fn device_library() -> Nccl {
     let functions = sys::Functions { ncclParamGetParameter: None, ..libnccl_cpu::TABLE };
     // SAFETY: the CPU implementation's functions.
     unsafe { Nccl::from_table("CPU that claims to be a GPU", functions) }.unwrap()
 }
 
-fn host_memory_on_a_device_communicator(_: &Nccl) {
+fn host_buffer_on_device_communicator_is_an_error(_: &Nccl) {
     let comms = device_library().init_all(&[0]).unwrap();
     let (send, mut recv) = ([1_i64; 4], [0_i64; 4]);
     let expected =
@@ -117,10 +121,10 @@ fn host_memory_on_a_device_communicator(_: &Nccl) {
     comm.all_reduce(send, recv, ReduceOp::Sum, STREAM).unwrap();
 }
 
-fn device_memory_on_a_host_communicator(nccl: &Nccl) {
+fn device_buffer_on_host_communicator_is_an_error(nccl: &Nccl) {
     let comms = of_one_thread(nccl, 1);
     let mut recv = [0_i8; 4];
-    // SAFETY: never looked at, as the memory space is refused.
+    // SAFETY: never read, as the memory space is an error.
     let send = unsafe { DeviceSlice::<i8>::from_raw_parts(std::ptr::dangling(), 4) };
     assert_eq!(
         message(comms[0].all_reduce(send, &mut recv, ReduceOp::Sum, STREAM)),
@@ -128,14 +132,14 @@ fn device_memory_on_a_host_communicator(nccl: &Nccl) {
     );
 }
 
-fn an_id_of_another_implementation(nccl: &Nccl) {
+fn foreign_unique_id_is_invalid_argument(nccl: &Nccl) {
     let error = nccl.init_rank(2, 0, &libnccl::UniqueId::from_bytes([0; 128])).unwrap_err();
     let Error::Nccl { call: "ncclCommInitRank", code, detail, .. } = &error else { panic!("{error}") };
     assert_eq!(*code, libnccl::ResultCode::INVALID_ARGUMENT);
     assert!(!detail.is_empty(), "{error}");
 }
 
-fn the_communicator_survives_a_wrong_argument(nccl: &Nccl) {
+fn communicator_after_invalid_argument_works(nccl: &Nccl) {
     let sums = on_threads(nccl, 2, |comm| {
         let mut buffer = [1 + comm.rank() as i32; 3];
         assert!(comm.all_reduce(&[1; 4], &mut buffer, ReduceOp::Sum, STREAM).is_err());
@@ -146,8 +150,8 @@ fn the_communicator_survives_a_wrong_argument(nccl: &Nccl) {
     assert_eq!(sums, [[3; 3]; 2]);
 }
 
-/// The facade cannot make such a call; C can.
-fn null_buffers_reach_nccl_as_errors(nccl: &Nccl) {
+/// Makes a call that the facade cannot make, but C can.
+fn null_buffer_from_c_is_invalid_argument(nccl: &Nccl) {
     let comms = of_one_thread(nccl, 1);
     let (data_type, op) = (sys::ncclDataType_t::ncclInt8, sys::ncclRedOp_t::ncclSum);
     let null = std::ptr::null_mut();

@@ -1,31 +1,31 @@
-//! Every operation against a plain computation, for every element type, by threads and in one thread.
+//! Results of every operation, compared with a plain computation, with one thread per rank and with one for all.
 
 use libnccl::{Communicator, DataType, Element, Nccl, ReduceOp};
 
 use super::{STREAM, cases, of_one_thread, on_threads};
 
 cases! {
-    all_reduce_of_every_type_and_operation,
-    all_reduce_of_many_sizes,
-    broadcast_from_every_root,
-    reduce_to_every_root,
-    all_gather_and_reduce_scatter,
-    in_place_forms,
-    a_ring_of_send_and_recv,
-    a_rank_sends_to_itself,
-    many_operations_one_after_the_other,
-    a_count_of_zero_does_nothing,
-    minimum_and_maximum_ignore_nan,
-    integers_wrap_around,
-    buffers_longer_than_needed_keep_their_rest,
-    one_thread_drives_all_ranks,
-    all_to_all_gather_and_scatter,
-    all_to_all_gather_and_scatter_of_sends_and_receives,
-    a_sum_of_scaled_elements,
-    a_group_inside_a_group,
+    all_reduce_every_type_and_op_is_exact,
+    all_reduce_many_sizes_is_exact,
+    broadcast_any_root_reaches_all_ranks,
+    reduce_any_root_gets_the_result,
+    all_gather_and_reduce_scatter_move_every_part,
+    in_place_operations_match_out_of_place,
+    send_recv_ring_delivers,
+    send_to_self_delivers,
+    many_operations_in_sequence_stay_in_step,
+    zero_count_returns_without_peers,
+    min_and_max_ignore_nan,
+    integer_overflow_wraps,
+    longer_receive_buffer_keeps_its_tail,
+    one_thread_drives_all_ranks_in_a_group,
+    all_to_all_gather_and_scatter_move_every_part,
+    all_to_all_gather_and_scatter_fall_back_to_send_recv,
+    pre_mul_sum_scales_each_ranks_elements,
+    nested_group_starts_at_the_outer_end,
 }
 
-/// Small whole numbers, which every type holds and adds exactly.
+/// Element types, which all hold and add small whole numbers exactly.
 trait Number: Element + PartialEq + std::fmt::Debug {
     fn from_small(value: i64) -> Self;
 }
@@ -41,8 +41,7 @@ macro_rules! numbers {
 }
 numbers!(i8, u8, i32, u32, i64, u64, f32, f64);
 
-/// What `rank` puts at `index`: 1 to 4, so that sums and products of four ranks fit an i8 and sums are often
-/// divisible.
+/// Returns the element of `rank` at `index`: 1 to 4, so that sums and products of four ranks fit an i8.
 fn input(rank: usize, index: usize) -> i64 {
     [2, 4, 1, 3][(rank + index / 4 + index) % 4]
 }
@@ -70,11 +69,11 @@ fn is_float(data_type: DataType) -> bool {
     matches!(data_type, DataType::Float32 | DataType::Float64)
 }
 
-fn all_reduce_of_every_type_and_operation(nccl: &Nccl) {
+fn all_reduce_every_type_and_op_is_exact(nccl: &Nccl) {
     fn check<T: Number>(comm: &Communicator) {
         let (rank, size) = (comm.rank(), comm.size());
         for op in ReduceOp::ALL {
-            // The float average is not a whole number for three ranks; see `expected`.
+            // The average of three ranks is not a whole number; see `expected`.
             if op == ReduceOp::Avg && is_float(T::DATA_TYPE) && !size.is_power_of_two() {
                 continue;
             }
@@ -82,7 +81,7 @@ fn all_reduce_of_every_type_and_operation(nccl: &Nccl) {
             let mut recv = vec![T::from_small(0); 1000];
             comm.all_reduce(&send, &mut recv, op, STREAM).unwrap();
             if op == ReduceOp::Avg && is_float(T::DATA_TYPE) {
-                // Exact for powers of two: compare n times the average with the sum.
+                // Exact for powers of two: the sum of the averages is the sum.
                 let mut sum = recv.clone();
                 let mut out = recv.clone();
                 comm.all_reduce(&sum, &mut out, ReduceOp::Sum, STREAM).unwrap();
@@ -107,7 +106,7 @@ fn all_reduce_of_every_type_and_operation(nccl: &Nccl) {
     }
 }
 
-fn all_reduce_of_many_sizes(nccl: &Nccl) {
+fn all_reduce_many_sizes_is_exact(nccl: &Nccl) {
     on_threads(nccl, 3, |comm| {
         for count in [1, 2, 7, 255, 4095, 65_536, 300_001] {
             let mut buffer = filled::<i32>(comm.rank(), count);
@@ -117,7 +116,7 @@ fn all_reduce_of_many_sizes(nccl: &Nccl) {
     });
 }
 
-fn broadcast_from_every_root(nccl: &Nccl) {
+fn broadcast_any_root_reaches_all_ranks(nccl: &Nccl) {
     on_threads(nccl, 3, |comm| {
         for root in 0..3 {
             let send = if comm.rank() == root { filled::<u64>(root, 70_000) } else { Vec::new() };
@@ -128,7 +127,7 @@ fn broadcast_from_every_root(nccl: &Nccl) {
     });
 }
 
-fn reduce_to_every_root(nccl: &Nccl) {
+fn reduce_any_root_gets_the_result(nccl: &Nccl) {
     on_threads(nccl, 3, |comm| {
         for root in 0..3 {
             let send = filled::<f32>(comm.rank(), 5000);
@@ -141,7 +140,7 @@ fn reduce_to_every_root(nccl: &Nccl) {
     });
 }
 
-fn all_gather_and_reduce_scatter(nccl: &Nccl) {
+fn all_gather_and_reduce_scatter_move_every_part(nccl: &Nccl) {
     const COUNT: usize = 40_000;
     for size in [1, 2, 4] {
         on_threads(nccl, size, |comm| {
@@ -161,7 +160,7 @@ fn all_gather_and_reduce_scatter(nccl: &Nccl) {
     }
 }
 
-fn in_place_forms(nccl: &Nccl) {
+fn in_place_operations_match_out_of_place(nccl: &Nccl) {
     const COUNT: usize = 3000;
     on_threads(nccl, 3, |comm| {
         let (rank, size) = (comm.rank(), comm.size());
@@ -188,7 +187,7 @@ fn in_place_forms(nccl: &Nccl) {
     });
 }
 
-fn a_ring_of_send_and_recv(nccl: &Nccl) {
+fn send_recv_ring_delivers(nccl: &Nccl) {
     for (size, count) in [(2, 5), (3, 200_000), (4, 1000)] {
         on_threads(nccl, size, |comm| {
             let (next, previous) = ((comm.rank() + 1) % size, (comm.rank() + size - 1) % size);
@@ -204,7 +203,7 @@ fn a_ring_of_send_and_recv(nccl: &Nccl) {
     }
 }
 
-fn a_rank_sends_to_itself(nccl: &Nccl) {
+fn send_to_self_delivers(nccl: &Nccl) {
     let comms = of_one_thread(nccl, 1);
     let (send, mut recv) = (filled::<u64>(3, 100_000), vec![0; 100_000]);
     nccl.group(|g| {
@@ -215,7 +214,7 @@ fn a_rank_sends_to_itself(nccl: &Nccl) {
     assert!(recv == send);
 }
 
-fn many_operations_one_after_the_other(nccl: &Nccl) {
+fn many_operations_in_sequence_stay_in_step(nccl: &Nccl) {
     let totals = on_threads(nccl, 4, |comm| {
         let mut total = 0;
         for round in 0..200 {
@@ -229,8 +228,8 @@ fn many_operations_one_after_the_other(nccl: &Nccl) {
     assert_eq!(totals, [(0..200).map(|round| 4 * round + 6).sum(); 4]);
 }
 
-fn a_count_of_zero_does_nothing(nccl: &Nccl) {
-    // By one rank alone: it is not even a barrier.
+fn zero_count_returns_without_peers(nccl: &Nccl) {
+    // Only one rank calls: an empty operation is not even a barrier.
     let comms = of_one_thread(nccl, 2);
     let mut nothing = [0_f32; 0];
     comms[0].all_reduce_in_place(&mut nothing, ReduceOp::Sum, STREAM).unwrap();
@@ -238,7 +237,7 @@ fn a_count_of_zero_does_nothing(nccl: &Nccl) {
     comms[0].all_gather_in_place(&mut nothing, STREAM).unwrap();
 }
 
-fn minimum_and_maximum_ignore_nan(nccl: &Nccl) {
+fn min_and_max_ignore_nan(nccl: &Nccl) {
     on_threads(nccl, 2, |comm| {
         let send = if comm.rank() == 0 { [f32::NAN, 1.0, f32::NAN] } else { [2.0, f32::NAN, f32::NAN] };
         for op in [ReduceOp::Min, ReduceOp::Max] {
@@ -249,7 +248,7 @@ fn minimum_and_maximum_ignore_nan(nccl: &Nccl) {
     });
 }
 
-fn integers_wrap_around(nccl: &Nccl) {
+fn integer_overflow_wraps(nccl: &Nccl) {
     on_threads(nccl, 2, |comm| {
         let mut sum = [i8::MAX, -100];
         comm.all_reduce_in_place(&mut sum, ReduceOp::Sum, STREAM).unwrap();
@@ -263,7 +262,7 @@ fn integers_wrap_around(nccl: &Nccl) {
     });
 }
 
-fn buffers_longer_than_needed_keep_their_rest(nccl: &Nccl) {
+fn longer_receive_buffer_keeps_its_tail(nccl: &Nccl) {
     on_threads(nccl, 2, |comm| {
         let mut recv = [77_u8; 5];
         comm.all_gather(&[comm.rank() as u8, 9], &mut recv, STREAM).unwrap();
@@ -271,7 +270,7 @@ fn buffers_longer_than_needed_keep_their_rest(nccl: &Nccl) {
     });
 }
 
-fn one_thread_drives_all_ranks(nccl: &Nccl) {
+fn one_thread_drives_all_ranks_in_a_group(nccl: &Nccl) {
     let comms = of_one_thread(nccl, 3);
     let mut sums: Vec<Vec<f32>> = (0..3).map(|rank| filled(rank, 50_000)).collect();
     let mut gathered = vec![vec![0_u32; 3]; 3];
@@ -290,7 +289,8 @@ fn one_thread_drives_all_ranks(nccl: &Nccl) {
     assert_eq!(gathered, [[10, 11, 12]; 3]);
 }
 
-fn all_to_all_gather_and_scatter(nccl: &Nccl) {
+// Regression: monarch's all_to_all does not check what it writes to.
+fn all_to_all_gather_and_scatter_move_every_part(nccl: &Nccl) {
     const COUNT: usize = 1000;
     for size in [1, 3] {
         on_threads(nccl, size, |comm| check_exchanges(&comm, COUNT));
@@ -361,8 +361,8 @@ fn check_exchanges(comm: &Communicator, count: usize) {
     assert_eq!(beyond, format!("gather: root {size} is not below {size}, the communicator's size"));
 }
 
-/// As on a library before 2.28.3.
-fn all_to_all_gather_and_scatter_of_sends_and_receives(nccl: &Nccl) {
+/// Removes the functions that came with 2.28.3 and later.
+fn all_to_all_gather_and_scatter_fall_back_to_send_recv(nccl: &Nccl) {
     let functions = libnccl::sys::Functions {
         ncclAlltoAll: None,
         ncclGather: None,
@@ -371,15 +371,15 @@ fn all_to_all_gather_and_scatter_of_sends_and_receives(nccl: &Nccl) {
         ..*nccl.as_raw()
     };
     // SAFETY: the functions of `nccl`, but for some that it lacks.
-    let older = unsafe { Nccl::from_table("an older one", functions) }.unwrap();
-    all_to_all_gather_and_scatter(&older);
+    let older = unsafe { Nccl::from_table("an older library", functions) }.unwrap();
+    all_to_all_gather_and_scatter_move_every_part(&older);
     let comms = of_one_thread(&older, 1);
     let options = libnccl::CollectiveConfig::new().max_ctas(1);
     let error = comms[0].operations().with(&options).all_to_all(&[1_i8], &mut [0_i8], STREAM).unwrap_err();
     assert!(matches!(error, libnccl::Error::Unsupported { function: "ncclAlltoAllConfig", .. }), "{error}");
 }
 
-fn a_sum_of_scaled_elements(nccl: &Nccl) {
+fn pre_mul_sum_scales_each_ranks_elements(nccl: &Nccl) {
     on_threads(nccl, 2, |comm| {
         let rank = comm.rank();
         // Each rank has its own scalar.
@@ -408,12 +408,12 @@ fn a_sum_of_scaled_elements(nccl: &Nccl) {
     });
 }
 
-fn a_group_inside_a_group(nccl: &Nccl) {
+fn nested_group_starts_at_the_outer_end(nccl: &Nccl) {
     let comms = of_one_thread(nccl, 2);
     let (mut first, mut second) = ([1_u64], [2_u64]);
     nccl.group(|g| {
         g.group(|g| g.all_reduce_in_place(&comms[0], &mut first, ReduceOp::Sum, STREAM))?;
-        // Were the inner group's end to start it, it would wait for ever for this.
+        // If the first inner group had started its operation, it would wait for this one for ever.
         g.group(|g| g.all_reduce_in_place(&comms[1], &mut second, ReduceOp::Sum, STREAM))
     })
     .unwrap();

@@ -1,4 +1,4 @@
-//! The host functions of the device API, of the raw layer.
+//! The host functions of the device API, in the raw layer.
 #![cfg(feature = "device-api")]
 
 use libnccl::sys::device::{DeviceFunctions, ncclCommProperties_t, ncclDevComm_t, ncclDevCommRequirements_t};
@@ -7,13 +7,14 @@ use libnccl::{MemorySpace, Nccl, ResultCode, sys};
 use super::cases;
 
 cases! {
-    a_release_has_its_device_functions,
-    null_communicators_are_errors,
+    device_functions_present_match_their_release,
+    null_communicator_in_device_api_is_invalid_argument,
 }
 
-/// The CPU implementation has none.
-fn a_release_has_its_device_functions(nccl: &Nccl) {
-    assert_eq!(DeviceFunctions::NAMES.len(), 21);
+/// The CPU implementation has no device functions.
+fn device_functions_present_match_their_release(nccl: &Nccl) {
+    let names = nccl.as_raw_device().present().map(|(name, _)| name);
+    assert!(names.eq(DeviceFunctions::NAMES.iter().copied()));
     for (name, present) in nccl.as_raw_device().present() {
         let since = sys::since(name).unwrap();
         let expected = nccl.memory_space() == MemorySpace::Device && since <= nccl.version().code();
@@ -21,13 +22,13 @@ fn a_release_has_its_device_functions(nccl: &Nccl) {
     }
 }
 
-fn null_communicators_are_errors(nccl: &Nccl) {
+fn null_communicator_in_device_api_is_invalid_argument(nccl: &Nccl) {
     let functions = nccl.as_raw_device();
     let version = nccl.version().code();
     let null = std::ptr::null_mut();
     let mut properties = ncclCommProperties_t::initializer(version);
     if let Some(query) = functions.ncclCommQueryProperties {
-        // SAFETY: NCCL checks the communicator for null; the struct is its.
+        // SAFETY: NCCL checks the communicator for null; the struct has its layout.
         assert_eq!(unsafe { query(null, &raw mut properties) }, ResultCode::INVALID_ARGUMENT.as_raw());
         assert_eq!(properties, ncclCommProperties_t::initializer(version));
     }

@@ -1,4 +1,4 @@
-//! Every element type that Rust has, or a crate by a feature, with numbers that the narrowest of them holds.
+//! Every element type, including those of the features `half` and `float8`, with numbers that all of them hold.
 
 use std::fmt::Debug;
 
@@ -7,20 +7,20 @@ use libnccl::{Communicator, Element, Nccl, ReduceOp};
 use super::{STREAM, cases, on_threads};
 
 cases! {
-    every_reduction,
-    every_average,
-    every_scaled_sum,
-    every_type_is_moved,
+    every_type_reduction_is_exact,
+    every_type_average_is_exact,
+    every_type_pre_mul_sum_is_exact,
+    every_type_gather_and_broadcast_is_exact,
 }
 
-/// No multiple of the ranks, nor of what the CPU computes at a time.
+/// A number of elements that is no multiple of the ranks, nor of a vector register's lanes.
 const COUNT: usize = 1003;
 
 trait Small: Element + PartialEq + Debug {
-    /// A quarter of a number, of which four bits are enough; integers are rounded down.
+    /// Returns a quarter of a number of at most four significant bits; integers are rounded down.
     fn quarters(number: u8) -> Self;
 
-    /// The number itself.
+    /// Returns the number itself.
     fn of(number: u8) -> Self {
         Self::quarters(4 * number)
     }
@@ -37,7 +37,7 @@ macro_rules! small {
             }
         )*
 
-        /// A generic function for every type.
+        /// Calls a generic function for every type.
         macro_rules! for_every_type {
             ($function:ident($comm:expr)) => {{
                 $(
@@ -68,7 +68,7 @@ small! {
     float8::F8E5M2: |number| Self::from_f32(f32::from(number) / 4.0);
 }
 
-/// 1 or 2.
+/// Returns the number that a rank sends at an index: 1 or 2.
 fn sent(rank: usize, index: usize) -> u8 {
     1 + u8::from((index + rank).is_multiple_of(3))
 }
@@ -77,7 +77,7 @@ fn elements<T: Small>(number: impl Fn(usize) -> u8) -> Vec<T> {
     (0..COUNT).map(|index| T::of(number(index))).collect()
 }
 
-fn every_reduction(nccl: &Nccl) {
+fn every_type_reduction_is_exact(nccl: &Nccl) {
     fn check<T: Small>(comm: &Communicator) {
         for op in [ReduceOp::Sum, ReduceOp::Prod, ReduceOp::Max, ReduceOp::Min] {
             let expected = |index| {
@@ -99,7 +99,7 @@ fn every_reduction(nccl: &Nccl) {
     }
 }
 
-fn every_average(nccl: &Nccl) {
+fn every_type_average_is_exact(nccl: &Nccl) {
     fn check<T: Small>(comm: &Communicator) {
         let quarters =
             |index| (0..comm.size()).map(|rank| sent(rank, index)).sum::<u8>() * (4 / comm.size() as u8);
@@ -113,12 +113,12 @@ fn every_average(nccl: &Nccl) {
     }
 }
 
-/// With another scalar on every rank, from the call and from memory.
-fn every_scaled_sum(nccl: &Nccl) {
+/// Uses a different scalar on every rank, passed by value and in memory.
+fn every_type_pre_mul_sum_is_exact(nccl: &Nccl) {
     fn check<T: Small>(comm: &Communicator) {
         let rank = comm.rank() as u8;
         let scalar = [T::of(rank + 1)];
-        // 1 + 2 + 3, and nothing.
+        // The scalars add up to 1 + 2 + 3; every other element is 0.
         let number = |index: usize| u8::from(index.is_multiple_of(2));
         let expected = elements::<T>(|index| 6 * number(index));
         for op in [comm.pre_mul_sum(scalar[0]).unwrap(), comm.pre_mul_sum_device(&scalar).unwrap()] {
@@ -127,14 +127,14 @@ fn every_scaled_sum(nccl: &Nccl) {
             assert_eq!(buffer, expected, "{}", T::DATA_TYPE);
             let mut part = vec![T::of(0); 2];
             op.reduce_scatter(&expected[..6], &mut part, STREAM).unwrap();
-            // 6 x 6 has too many bits for some, but its half has a power of two.
+            // 6 x 6 has too many bits for some types, so only zero or not is compared.
             assert!(part[1] == T::of(0) && part[0] != T::of(0), "{}: {part:?}", T::DATA_TYPE);
         }
     }
     on_threads(nccl, 3, |comm| for_every_type!(check(&comm)));
 }
 
-fn every_type_is_moved(nccl: &Nccl) {
+fn every_type_gather_and_broadcast_is_exact(nccl: &Nccl) {
     fn check<T: Small>(comm: &Communicator) {
         let (rank, size) = (comm.rank(), comm.size());
         let of = |rank| elements::<T>(|index| sent(rank, index));

@@ -1,17 +1,17 @@
-//! What a group does to its members, and what a failure in it does.
+//! Groups, and the effect of a failure on their members.
 
 use libnccl::{Communicator, Config, Error, Nccl, ReduceOp, Result, ResultCode, ShrinkMode};
 
 use super::{STREAM, cases, of_one_thread};
 
 cases! {
-    ordinary_methods_are_refused_while_a_group_is_open,
-    a_closure_that_fails_starts_nothing_and_fails_its_members,
-    a_panic_starts_nothing_and_fails_its_members,
-    a_mistake_found_before_anything_is_queued_marks_nothing,
-    an_ignored_error_of_nccl_still_comes_out,
-    two_communicators_in_one_group,
-    a_group_of_another_library_is_refused,
+    methods_while_group_is_open_are_invalid_usage,
+    failed_closure_starts_nothing_and_fails_members,
+    panic_in_group_starts_nothing_and_fails_members,
+    invalid_first_operation_leaves_members_usable,
+    ignored_nccl_error_fails_the_group,
+    two_communicators_share_one_group,
+    group_of_another_library_is_an_error,
 }
 
 fn assert_failed(comm: &Communicator) {
@@ -21,7 +21,7 @@ fn assert_failed(comm: &Communicator) {
         "all_reduce_in_place: the communicator was in a group that failed; it can only be aborted or destroyed"
     );
     assert_eq!(comm.async_error().unwrap(), ResultCode::SUCCESS);
-    // What recovers from a failure works.
+    // Recovery still works.
     let others = [1 - comm.rank()];
     let refused = comm.shrink(&others, ShrinkMode::Default, &Config::default()).unwrap_err();
     assert!(matches!(refused, Error::InvalidUsage { call: "shrink", .. }), "{refused}");
@@ -43,7 +43,7 @@ fn assert_works(nccl: &Nccl, comms: &[Communicator]) {
     assert_eq!(ones, vec![[comms.len() as u32]; comms.len()]);
 }
 
-fn ordinary_methods_are_refused_while_a_group_is_open(nccl: &Nccl) {
+fn methods_while_group_is_open_are_invalid_usage(nccl: &Nccl) {
     let comms = of_one_thread(nccl, 1);
     let id = nccl.unique_id().unwrap();
     let mut buffer = [1_i32];
@@ -70,8 +70,8 @@ fn of_another_thread(nccl: &Nccl) -> Communicator {
     std::thread::scope(|s| s.spawn(|| of_one_thread(nccl, 1).remove(0)).join().unwrap())
 }
 
-/// Rank 1 never gets its part: were the group started, it would wait for ever.
-fn a_closure_that_fails_starts_nothing_and_fails_its_members(nccl: &Nccl) {
+/// Rank 1's operation is never queued: if the group were started, it would wait for ever.
+fn failed_closure_starts_nothing_and_fails_members(nccl: &Nccl) {
     let comms = of_one_thread(nccl, 2);
     let mut buffers = [[5_i32], [7]];
     let [first, second] = &mut buffers;
@@ -92,7 +92,7 @@ fn a_closure_that_fails_starts_nothing_and_fails_its_members(nccl: &Nccl) {
     assert_works(nccl, &of_one_thread(nccl, 2));
 }
 
-fn a_panic_starts_nothing_and_fails_its_members(nccl: &Nccl) {
+fn panic_in_group_starts_nothing_and_fails_members(nccl: &Nccl) {
     let comms = of_one_thread(nccl, 2);
     let mut buffer = [5_i32];
     let panicked = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
@@ -107,7 +107,7 @@ fn a_panic_starts_nothing_and_fails_its_members(nccl: &Nccl) {
     assert_works(nccl, &of_one_thread(nccl, 2));
 }
 
-fn a_mistake_found_before_anything_is_queued_marks_nothing(nccl: &Nccl) {
+fn invalid_first_operation_leaves_members_usable(nccl: &Nccl) {
     let comms = of_one_thread(nccl, 2);
     let mut buffer = [1.0_f32];
     let error = nccl.group(|g| g.recv(&comms[0], &mut buffer, 5, STREAM)).unwrap_err();
@@ -115,8 +115,8 @@ fn a_mistake_found_before_anything_is_queued_marks_nothing(nccl: &Nccl) {
     assert_works(nccl, &comms);
 }
 
-/// The refusal of a suspended communicator stands for any error of NCCL's own.
-fn an_ignored_error_of_nccl_still_comes_out(nccl: &Nccl) {
+/// A suspended communicator stands for any error that NCCL itself returns.
+fn ignored_nccl_error_fails_the_group(nccl: &Nccl) {
     let (comms, suspended) = (of_one_thread(nccl, 2), of_one_thread(nccl, 1).remove(0));
     suspended.suspend().unwrap();
     let mut buffers = [[1_i32], [2]];
@@ -135,7 +135,7 @@ fn an_ignored_error_of_nccl_still_comes_out(nccl: &Nccl) {
     assert!(matches!(refused, Error::InvalidUsage { call: "resume", .. }), "{refused}");
 }
 
-fn two_communicators_in_one_group(nccl: &Nccl) {
+fn two_communicators_share_one_group(nccl: &Nccl) {
     let (one, other) = (of_one_thread(nccl, 2), of_one_thread(nccl, 3));
     let mut ones = vec![[1_i64; 9]; 5];
     nccl.group(|g| {
@@ -148,7 +148,7 @@ fn two_communicators_in_one_group(nccl: &Nccl) {
     assert_eq!(ones, [[2; 9], [2; 9], [3; 9], [3; 9], [3; 9]]);
 }
 
-fn a_group_of_another_library_is_refused(nccl: &Nccl) {
+fn group_of_another_library_is_an_error(nccl: &Nccl) {
     let comms = of_one_thread(nccl, 1);
     let functions =
         libnccl::sys::Functions { ncclGroupStart: Some(start), ncclGroupEnd: Some(end), ..*nccl.as_raw() };

@@ -1,4 +1,4 @@
-//! Communicators from their making to their end.
+//! Communicators from creation to end.
 
 use std::time::Duration;
 
@@ -7,25 +7,25 @@ use libnccl::{Communicator, Config, Error, MemorySpace, Nccl, ReduceOp, ResultCo
 use super::{STREAM, assert_works, cases, of_one_thread, on_threads};
 
 cases! {
-    ranks_on_threads_know_themselves,
-    ranks_of_one_thread_know_themselves,
-    a_communicator_moves_to_another_thread,
-    raw_handles_go_out_and_come_back,
-    peers_of_an_aborted_rank_get_an_error,
-    peers_of_a_dropped_rank_get_an_error,
-    ranks_that_do_different_things_are_told,
-    all_ends_in_every_order,
-    many_communicators,
-    a_timeout_does_not_disturb_what_is_in_time,
-    finalized_then_destroyed,
-    an_abort_handle_ends_an_idle_communicator,
-    ranks_made_in_a_group,
-    a_group_that_fails_makes_no_ranks,
-    arguments_of_split_shrink_and_grow,
-    several_ids_make_one_communicator,
+    ranks_on_threads_report_rank_and_size,
+    init_all_ranks_report_rank_size_and_device,
+    communicator_moved_to_another_thread_works,
+    into_raw_and_from_raw_round_trip,
+    aborted_rank_is_a_remote_error_at_peers,
+    dropped_rank_is_a_remote_error_at_peers,
+    mismatched_calls_name_both_ranks,
+    destroy_drop_and_abort_in_any_order_return,
+    many_communicators_in_sequence_work,
+    timeout_not_reached_changes_nothing,
+    finalized_communicator_is_destroyed_or_aborted,
+    abort_handle_ends_idle_communicator,
+    ranks_created_in_a_group_work,
+    failed_group_creates_no_ranks,
+    invalid_split_shrink_and_grow_arguments_are_errors,
+    init_with_several_ids_creates_one_communicator,
 }
 
-fn ranks_on_threads_know_themselves(nccl: &Nccl) {
+fn ranks_on_threads_report_rank_and_size(nccl: &Nccl) {
     let ranks = on_threads(nccl, 4, |comm| {
         assert_eq!((comm.size(), comm.memory_space()), (4, MemorySpace::Host));
         assert_eq!(comm.async_error().unwrap(), ResultCode::SUCCESS);
@@ -35,13 +35,14 @@ fn ranks_on_threads_know_themselves(nccl: &Nccl) {
     assert_eq!(ranks, [0, 1, 2, 3]);
 }
 
-fn ranks_of_one_thread_know_themselves(nccl: &Nccl) {
+fn init_all_ranks_report_rank_size_and_device(nccl: &Nccl) {
     let comms = nccl.init_all(&[5, 0, 2]).unwrap();
     let facts: Vec<_> = comms.iter().map(|comm| (comm.rank(), comm.size(), comm.device())).collect();
     assert_eq!(facts, [(0, 3, 5), (1, 3, 0), (2, 3, 2)]);
 }
 
-fn a_communicator_moves_to_another_thread(nccl: &Nccl) {
+// Regression: cudarc cannot send a communicator to another thread.
+fn communicator_moved_to_another_thread_works(nccl: &Nccl) {
     let comms = of_one_thread(nccl, 2);
     let sum = |comm: Communicator| {
         let mut value = [comm.rank() as u64 + 1];
@@ -55,7 +56,7 @@ fn a_communicator_moves_to_another_thread(nccl: &Nccl) {
     assert_eq!(sums, [3, 3]);
 }
 
-fn raw_handles_go_out_and_come_back(nccl: &Nccl) {
+fn into_raw_and_from_raw_round_trip(nccl: &Nccl) {
     let comm = of_one_thread(nccl, 1).remove(0);
     let raw = comm.as_raw();
     assert_eq!(comm.into_raw(), raw);
@@ -74,7 +75,7 @@ fn assert_remote_error(result: libnccl::Result<()>) {
     assert!(error.to_string().contains("rank 1"), "{error}");
 }
 
-fn peers_of_an_aborted_rank_get_an_error(nccl: &Nccl) {
+fn aborted_rank_is_a_remote_error_at_peers(nccl: &Nccl) {
     on_threads(nccl, 3, |comm| {
         if comm.rank() == 1 {
             comm.abort().unwrap();
@@ -84,15 +85,15 @@ fn peers_of_an_aborted_rank_get_an_error(nccl: &Nccl) {
     });
 }
 
-fn peers_of_a_dropped_rank_get_an_error(nccl: &Nccl) {
+fn dropped_rank_is_a_remote_error_at_peers(nccl: &Nccl) {
     on_threads(nccl, 2, |comm| match comm.rank() {
         0 => assert_remote_error(comm.recv(&mut [1_i32; 9], 1, STREAM)),
         _ => drop(comm),
     });
 }
 
-/// The rank that is different is named, and another one.
-fn ranks_that_do_different_things_are_told(nccl: &Nccl) {
+/// The error names the rank that differs, and one that it differs from.
+fn mismatched_calls_name_both_ranks(nccl: &Nccl) {
     type Call = fn(&Communicator) -> libnccl::Result<()>;
     fn sum<T: libnccl::Element + Default>(
         comm: &Communicator,
@@ -122,7 +123,7 @@ fn ranks_that_do_different_things_are_told(nccl: &Nccl) {
     }
 }
 
-fn all_ends_in_every_order(nccl: &Nccl) {
+fn destroy_drop_and_abort_in_any_order_return(nccl: &Nccl) {
     for order in [[0, 1, 2], [2, 1, 0], [1, 0, 2]] {
         let mut comms: Vec<Option<Communicator>> = of_one_thread(nccl, 3).into_iter().map(Some).collect();
         for (ending, rank) in order.into_iter().enumerate() {
@@ -136,7 +137,7 @@ fn all_ends_in_every_order(nccl: &Nccl) {
     }
 }
 
-fn many_communicators(nccl: &Nccl) {
+fn many_communicators_in_sequence_work(nccl: &Nccl) {
     for _ in 0..50 {
         on_threads(nccl, 2, |comm| {
             let mut one = [1_u8];
@@ -146,7 +147,7 @@ fn many_communicators(nccl: &Nccl) {
     }
 }
 
-fn a_timeout_does_not_disturb_what_is_in_time(nccl: &Nccl) {
+fn timeout_not_reached_changes_nothing(nccl: &Nccl) {
     let id = nccl.unique_id().unwrap();
     let config = Config::new().timeout(Duration::from_secs(20)).name("timed");
     std::thread::scope(|scope| {
@@ -165,7 +166,7 @@ fn a_timeout_does_not_disturb_what_is_in_time(nccl: &Nccl) {
     assert!(matches!(zero, Error::InvalidArgument { .. }), "{zero}");
 }
 
-fn finalized_then_destroyed(nccl: &Nccl) {
+fn finalized_communicator_is_destroyed_or_aborted(nccl: &Nccl) {
     on_threads(nccl, 2, |comm| match comm.rank() {
         0 => comm.finalize().unwrap().destroy().unwrap(),
         _ => comm.finalize().unwrap().abort().unwrap(),
@@ -174,7 +175,7 @@ fn finalized_then_destroyed(nccl: &Nccl) {
     drop(of_one_thread(nccl, 1).remove(0).finalize().unwrap());
 }
 
-fn an_abort_handle_ends_an_idle_communicator(nccl: &Nccl) {
+fn abort_handle_ends_idle_communicator(nccl: &Nccl) {
     on_threads(nccl, 2, |comm| {
         if comm.rank() == 1 {
             let handle = comm.abort_handle();
@@ -190,7 +191,7 @@ fn an_abort_handle_ends_an_idle_communicator(nccl: &Nccl) {
     });
 }
 
-fn ranks_made_in_a_group(nccl: &Nccl) {
+fn ranks_created_in_a_group_work(nccl: &Nccl) {
     let id = nccl.unique_id().unwrap();
     let config = Config::default();
     let pending = nccl
@@ -212,7 +213,7 @@ fn ranks_made_in_a_group(nccl: &Nccl) {
     assert_eq!(ones, [[2], [2]]);
 }
 
-fn a_group_that_fails_makes_no_ranks(nccl: &Nccl) {
+fn failed_group_creates_no_ranks(nccl: &Nccl) {
     let id = nccl.unique_id().unwrap();
     let mut kept = None;
     let error = nccl
@@ -228,7 +229,7 @@ fn a_group_that_fails_makes_no_ranks(nccl: &Nccl) {
     assert_eq!(early.to_string(), "finish: the group that creates the communicator has not ended");
 }
 
-fn arguments_of_split_shrink_and_grow(nccl: &Nccl) {
+fn invalid_split_shrink_and_grow_arguments_are_errors(nccl: &Nccl) {
     let comm = of_one_thread(nccl, 1).remove(0);
     let config = Config::default();
     for (exclude, problem) in [
@@ -247,7 +248,7 @@ fn arguments_of_split_shrink_and_grow(nccl: &Nccl) {
     assert_works(&comm);
 }
 
-fn several_ids_make_one_communicator(nccl: &Nccl) {
+fn init_with_several_ids_creates_one_communicator(nccl: &Nccl) {
     let ids = [(); 3].map(|()| nccl.unique_id().unwrap());
     std::thread::scope(|scope| {
         for rank in 0..3 {

@@ -1,12 +1,12 @@
-//! The cases, by what they need.
+//! The cases, and what they share.
 
-mod anywhere;
 mod arguments;
 mod collectives;
 mod device;
 mod element_types;
 mod groups;
 mod lifecycle;
+mod no_communicator;
 mod nonblocking;
 mod one_sided;
 mod options;
@@ -20,7 +20,7 @@ use libnccl::{Communicator, Config, Group, MemorySpace, Nccl, PendingCommunicato
 
 pub(crate) type Case = (&'static str, fn(&Nccl));
 
-/// A function's name and itself.
+/// Lists functions with their names.
 macro_rules! cases {
     ($($name:ident),* $(,)?) => {
         pub(crate) const CASES: &[super::Case] = &[$((stringify!($name), $name)),*];
@@ -28,7 +28,7 @@ macro_rules! cases {
 }
 use cases;
 
-/// What needs communicators of host memory.
+/// The cases that need communicators of host memory.
 const ON_HOST_MEMORY: &[&[Case]] = &[
     arguments::CASES,
     collectives::CASES,
@@ -41,8 +41,8 @@ const ON_HOST_MEMORY: &[&[Case]] = &[
     recovery::CASES,
 ];
 
-/// What an implementation is asked, and what it is not: everything, if it works on host memory; without a GPU the
-/// real library can do only what needs no communicator.
+/// The cases that run with an implementation: all if it works on host memory, otherwise those that need no
+/// communicator.
 pub(crate) struct Selection {
     pub(crate) run: Vec<Case>,
     pub(crate) skipped: Vec<Case>,
@@ -50,7 +50,7 @@ pub(crate) struct Selection {
 
 impl Selection {
     pub(crate) fn of(nccl: &Nccl) -> Self {
-        let mut run = [anywhere::CASES, parameters::CASES].concat();
+        let mut run = [no_communicator::CASES, parameters::CASES].concat();
         #[cfg(feature = "device-api")]
         run.extend(device::CASES);
         let on_host_memory = ON_HOST_MEMORY.concat();
@@ -59,14 +59,14 @@ impl Selection {
             return Self { run, skipped: Vec::new() };
         }
         if !Path::new("/dev/nvidiactl").exists() {
-            run.extend(anywhere::WITHOUT_A_GPU);
+            run.extend(no_communicator::WITHOUT_A_GPU);
         }
         Self { run, skipped: on_host_memory }
     }
 }
 
 const STREAM: StreamRef<'static> = StreamRef::DEFAULT;
-/// For what does not wait for anything, on a machine that has other things to do.
+/// A limit for calls that wait for nothing, on a busy machine.
 const SHORT: Duration = Duration::from_secs(20);
 
 fn within<T>(limit: Duration, what: impl FnOnce() -> T) -> T {
@@ -76,7 +76,7 @@ fn within<T>(limit: Duration, what: impl FnOnce() -> T) -> T {
     value
 }
 
-/// The communicator does what it should, in time with the other ranks.
+/// Asserts that an `all_reduce` with the other ranks gives the right result.
 fn assert_works(comm: &Communicator) {
     const COUNT: usize = 1000;
     let mut buffer = [comm.rank() as i32 + 3; COUNT];
@@ -84,7 +84,7 @@ fn assert_works(comm: &Communicator) {
     assert_eq!(buffer, [(0..comm.size() as i32).map(|rank| rank + 3).sum(); COUNT]);
 }
 
-/// Runs `rank` on as many threads, each with its communicator; the results in the order of the ranks.
+/// Runs `rank` on one thread per rank, each with its communicator, and returns the results in rank order.
 pub(crate) fn on_threads<R: Send>(
     nccl: &Nccl,
     size: usize,
@@ -93,7 +93,7 @@ pub(crate) fn on_threads<R: Send>(
     on_threads_with(nccl, size, &Config::default(), rank)
 }
 
-/// The same with options.
+/// Runs `rank` as [`on_threads`] does, with options.
 fn on_threads_with<R: Send>(
     nccl: &Nccl,
     size: usize,
@@ -102,11 +102,11 @@ fn on_threads_with<R: Send>(
 ) -> Vec<R> {
     let id = nccl.unique_id().unwrap();
     let make = |number| nccl.init_rank_with(size, number, &id, config).unwrap();
-    // What a rank does is no news to one that is still being made.
+    // Create all ranks before any of them starts to work.
     on_threads_each(on_threads_each((0..size).collect(), make), rank)
 }
 
-/// Runs `work` on a thread for each input; the results in the same order.
+/// Runs `work` on a thread for each input, and returns the results in the same order.
 fn on_threads_each<I: Send, R: Send>(inputs: Vec<I>, work: impl Fn(I) -> R + Sync) -> Vec<R> {
     let work = &work;
     std::thread::scope(|scope| {
@@ -115,13 +115,13 @@ fn on_threads_each<I: Send, R: Send>(inputs: Vec<I>, work: impl Fn(I) -> R + Syn
     })
 }
 
-/// Communicators of one thread.
+/// Creates all communicators of a job, for one thread.
 pub(crate) fn of_one_thread(nccl: &Nccl, size: usize) -> Vec<Communicator> {
     let devices: Vec<i32> = (0..).take(size).collect();
     nccl.init_all(&devices).unwrap()
 }
 
-/// The same with options.
+/// Creates all communicators of a job, for one thread, with options.
 fn of_one_thread_with(nccl: &Nccl, size: usize, config: &Config) -> Vec<Communicator> {
     let id = nccl.unique_id().unwrap();
     let ranks = |g: &Group<'_, '_>| (0..size).map(|rank| g.init_rank(size, rank, &id, config)).collect();

@@ -11,24 +11,24 @@ use super::{
     within,
 };
 
-/// Long enough for what is in time, on a slow machine.
-const PATIENCE: Duration = Duration::from_secs(60);
-/// For what is to be too late; also for making the communicator, which is not.
+/// A timeout that is never reached, even on a slow machine.
+const LONG_TIMEOUT: Duration = Duration::from_secs(60);
+/// A timeout that waiting calls reach, and the creation of a communicator does not.
 const TIMEOUT: Duration = Duration::from_millis(400);
 const MOMENT: Duration = Duration::from_millis(50);
 
 cases! {
-    everything_works_in_time,
-    init_times_out_without_the_other_rank,
-    calls_time_out_without_the_other_rank,
-    a_buffer_is_left_alone_after_a_timeout,
-    an_abort_handle_ends_calls_that_wait,
-    an_abort_handle_waits_for_a_call_that_blocks,
-    a_lost_rank_ends_calls_that_wait,
-    what_is_dropped_in_progress_does_not_hang,
-    one_thread_drives_ranks_that_do_not_block,
-    a_group_times_out_as_a_whole,
-    ranks_that_block_and_others_share_no_group,
+    operations_with_timeout_succeed_in_time,
+    init_without_peer_times_out,
+    calls_without_peer_time_out,
+    buffer_after_timeout_is_not_written,
+    abort_handle_ends_waiting_calls,
+    abort_handle_during_blocking_call_aborts_after_it,
+    lost_rank_ends_waiting_calls,
+    pending_communicator_dropped_in_progress_does_not_hang,
+    one_thread_drives_nonblocking_ranks,
+    group_timeout_fails_all_members,
+    blocking_and_nonblocking_in_one_group_is_an_error,
 }
 
 fn with_timeout(timeout: Duration) -> Config {
@@ -61,7 +61,7 @@ const WAITING: [(&str, Call); 9] = [
     }),
 ];
 
-/// Does `work` as rank 0, while rank 1 does nothing; its communicator is returned.
+/// Does `work` as rank 0 while rank 1 does nothing, and returns rank 1's communicator.
 fn alone(nccl: &Nccl, timeout: Duration, work: impl Fn(Communicator) + Sync) -> Communicator {
     let idle = on_threads_with(nccl, 2, &with_timeout(timeout), |comm| match comm.rank() {
         0 => {
@@ -86,8 +86,8 @@ fn assert_aborted<T>(what: &str, result: Result<T>) {
     }
 }
 
-fn everything_works_in_time(nccl: &Nccl) {
-    on_threads_with(nccl, 3, &with_timeout(PATIENCE).name("patient"), |comm| {
+fn operations_with_timeout_succeed_in_time(nccl: &Nccl) {
+    on_threads_with(nccl, 3, &with_timeout(LONG_TIMEOUT).name("patient"), |comm| {
         let (rank, size) = (comm.rank(), comm.size());
         let (next, previous) = ((rank + 1) % size, (rank + size - 1) % size);
         for round in 0..30 {
@@ -109,7 +109,7 @@ fn everything_works_in_time(nccl: &Nccl) {
     });
 }
 
-fn init_times_out_without_the_other_rank(nccl: &Nccl) {
+fn init_without_peer_times_out(nccl: &Nccl) {
     let id = nccl.unique_id().unwrap();
     let made = within(SHORT, || nccl.init_rank_with(2, 0, &id, &with_timeout(TIMEOUT)));
     let Err(Error::Timeout { elapsed, .. }) = made else { panic!("{made:?}") };
@@ -121,7 +121,7 @@ fn init_times_out_without_the_other_rank(nccl: &Nccl) {
     assert_works(&of_one_thread(nccl, 1)[0]);
 }
 
-fn calls_time_out_without_the_other_rank(nccl: &Nccl) {
+fn calls_without_peer_time_out(nccl: &Nccl) {
     for (what, call) in WAITING {
         let other = alone(nccl, TIMEOUT, |comm| {
             let called = within(SHORT, || call(nccl, &comm));
@@ -136,7 +136,7 @@ fn calls_time_out_without_the_other_rank(nccl: &Nccl) {
     }
 }
 
-fn a_buffer_is_left_alone_after_a_timeout(nccl: &Nccl) {
+fn buffer_after_timeout_is_not_written(nccl: &Nccl) {
     const COUNT: usize = 300_000;
     let buffer = Mutex::new(vec![7_i32; COUNT]);
     let other = alone(nccl, TIMEOUT, |comm| {
@@ -144,15 +144,15 @@ fn a_buffer_is_left_alone_after_a_timeout(nccl: &Nccl) {
         let received = comm.recv(&mut *buffer, 1, STREAM);
         assert!(matches!(received, Err(Error::Timeout { .. })), "{received:?}");
     });
-    // There may be room for it on the way.
+    // The send may succeed if it is buffered.
     let _ = other.send(&vec![9_i32; COUNT], 0, STREAM);
     assert_lost(&other);
     assert!(buffer.into_inner().unwrap().iter().all(|element| *element == 7));
 }
 
-fn an_abort_handle_ends_calls_that_wait(nccl: &Nccl) {
+fn abort_handle_ends_waiting_calls(nccl: &Nccl) {
     for (what, call) in WAITING {
-        let other = alone(nccl, PATIENCE, |comm| {
+        let other = alone(nccl, LONG_TIMEOUT, |comm| {
             let handle = comm.abort_handle();
             thread::scope(|scope| {
                 scope.spawn(move || {
@@ -168,8 +168,8 @@ fn an_abort_handle_ends_calls_that_wait(nccl: &Nccl) {
     }
 }
 
-/// Its owner cannot be reached: the end comes afterwards.
-fn an_abort_handle_waits_for_a_call_that_blocks(nccl: &Nccl) {
+/// A blocking call cannot be interrupted: the abort takes effect after it.
+fn abort_handle_during_blocking_call_aborts_after_it(nccl: &Nccl) {
     on_threads(nccl, 2, |comm| {
         if comm.rank() == 1 {
             thread::sleep(4 * MOMENT);
@@ -191,9 +191,9 @@ fn an_abort_handle_waits_for_a_call_that_blocks(nccl: &Nccl) {
     });
 }
 
-fn a_lost_rank_ends_calls_that_wait(nccl: &Nccl) {
+fn lost_rank_ends_waiting_calls(nccl: &Nccl) {
     for (what, call) in WAITING {
-        on_threads_with(nccl, 2, &with_timeout(PATIENCE), |comm| {
+        on_threads_with(nccl, 2, &with_timeout(LONG_TIMEOUT), |comm| {
             if comm.rank() == 1 {
                 thread::sleep(MOMENT);
                 return comm.abort().unwrap();
@@ -205,13 +205,13 @@ fn a_lost_rank_ends_calls_that_wait(nccl: &Nccl) {
     }
 }
 
-fn what_is_dropped_in_progress_does_not_hang(nccl: &Nccl) {
+fn pending_communicator_dropped_in_progress_does_not_hang(nccl: &Nccl) {
     let id = nccl.unique_id().unwrap();
-    let pending = nccl.group(|g| g.init_rank(2, 0, &id, &with_timeout(PATIENCE))).unwrap();
+    let pending = nccl.group(|g| g.init_rank(2, 0, &id, &with_timeout(LONG_TIMEOUT))).unwrap();
     within(SHORT, || drop(pending));
     let panicked = thread::scope(|scope| {
         let panics = || {
-            let _pending = nccl.group(|g| g.init_rank(2, 0, &id, &with_timeout(PATIENCE))).unwrap();
+            let _pending = nccl.group(|g| g.init_rank(2, 0, &id, &with_timeout(LONG_TIMEOUT))).unwrap();
             std::panic::resume_unwind(Box::new("on purpose"));
         };
         within(SHORT, || scope.spawn(panics).join())
@@ -229,16 +229,16 @@ fn sum_of_all(nccl: &Nccl, comms: &[Communicator]) -> Result<Vec<[i32; 50]>> {
     Ok(buffers)
 }
 
-fn one_thread_drives_ranks_that_do_not_block(nccl: &Nccl) {
-    let comms = of_one_thread_with(nccl, 3, &with_timeout(PATIENCE));
+fn one_thread_drives_nonblocking_ranks(nccl: &Nccl) {
+    let comms = of_one_thread_with(nccl, 3, &with_timeout(LONG_TIMEOUT));
     for _ in 0..30 {
         assert_eq!(sum_of_all(nccl, &comms).unwrap(), [[3; 50]; 3]);
     }
     within(SHORT, || Communicator::destroy_all(comms)).unwrap();
 }
 
-/// Rank 2 has no part in it. One of the others is aborted, and all have failed.
-fn a_group_times_out_as_a_whole(nccl: &Nccl) {
+/// Rank 2 takes no part, so that the group of ranks 0 and 1 times out: one is aborted, and both have failed.
+fn group_timeout_fails_all_members(nccl: &Nccl) {
     let comms = of_one_thread_with(nccl, 3, &with_timeout(TIMEOUT));
     let ended = within(SHORT, || sum_of_all(nccl, &comms[..2]));
     assert!(matches!(ended, Err(Error::Timeout { call: "ncclGroupEnd", .. })), "{ended:?}");
@@ -251,9 +251,9 @@ fn a_group_times_out_as_a_whole(nccl: &Nccl) {
     within(SHORT, || drop(comms));
 }
 
-fn ranks_that_block_and_others_share_no_group(nccl: &Nccl) {
+fn blocking_and_nonblocking_in_one_group_is_an_error(nccl: &Nccl) {
     let mut comms = of_one_thread(nccl, 1);
-    comms.extend(of_one_thread_with(nccl, 1, &with_timeout(PATIENCE)));
+    comms.extend(of_one_thread_with(nccl, 1, &with_timeout(LONG_TIMEOUT)));
     let error = sum_of_all(nccl, &comms).unwrap_err();
     assert_eq!(error.code(), Some(ResultCode::INVALID_ARGUMENT), "{error}");
     for comm in comms {

@@ -1,4 +1,4 @@
-//! Memory of NCCL's own, as itself, registered, and as windows, which ranks write at each other.
+//! Memory allocated by NCCL: plain, registered, and as windows for one-sided operations.
 
 use std::thread;
 use std::time::{Duration, Instant};
@@ -14,25 +14,25 @@ const COUNT: usize = 1000;
 const HALF: usize = COUNT / 2;
 
 cases! {
-    nccls_memory,
-    a_registered_buffer,
-    a_window,
-    one_thread_registers_the_windows_of_all_ranks,
-    a_window_of_a_communicator_that_does_not_block,
-    put_into_the_next_ranks_window,
-    a_signal_is_waited_for,
-    signals_are_counted,
-    signals_have_indices_and_contexts,
-    signals_need_a_window,
-    what_does_not_fit_into_a_window,
-    a_window_that_others_may_use_is_kept,
+    nccl_memory_is_unmapped_by_its_last_user,
+    registered_buffer_is_reduced,
+    window_buffer_is_reduced,
+    one_thread_registers_windows_of_all_ranks,
+    nonblocking_communicator_uses_a_window,
+    put_signal_writes_next_ranks_window,
+    wait_signal_waits_for_the_signal,
+    wait_signal_counts_signals,
+    signals_are_kept_apart_by_index_and_context,
+    signal_without_window_is_invalid_usage,
+    put_outside_window_is_an_error,
+    window_memory_in_use_by_peers_is_kept,
 }
 
 fn signal_of(peer: usize) -> WaitSignal {
     WaitSignal { count: 1, peer: peer as u32, signal: Signal::default() }
 }
 
-/// The sum over the ranks, in place, is right.
+/// Asserts that an `all_reduce` of the buffer gives the sum over the ranks.
 fn assert_sums(comm: &Communicator, buffer: &mut NcclBuffer<i32>) {
     let own = vec![comm.rank() as i32 + 3; COUNT];
     comm.all_reduce(&own, &mut *buffer, ReduceOp::Sum, STREAM).unwrap();
@@ -41,7 +41,7 @@ fn assert_sums(comm: &Communicator, buffer: &mut NcclBuffer<i32>) {
     assert_eq!(contents(comm, buffer), vec![expected; COUNT]);
 }
 
-/// Also of a window, which is no slice.
+/// Copies a buffer's contents, also those of a window, which is not a slice.
 fn contents(comm: &Communicator, buffer: &NcclBuffer<i32>) -> Vec<i32> {
     let alone = comm.split(Some(comm.rank() as u32), 0).unwrap().expect("a child");
     let mut copy = vec![0; buffer.len()];
@@ -49,16 +49,16 @@ fn contents(comm: &Communicator, buffer: &NcclBuffer<i32>) -> Vec<i32> {
     copy
 }
 
-/// Ends a window that no rank uses any more.
+/// Deregisters a window once no rank uses it any more.
 fn end(comm: &Communicator, window: Window<'_, i32>, buffer: &mut NcclBuffer<i32>) {
     comm.barrier(STREAM).unwrap();
-    // SAFETY: all ranks have come to the barrier, after which none uses a window.
+    // SAFETY: all ranks have reached the barrier, after which none uses a window.
     unsafe { buffer.assume_idle() };
     window.deregister().unwrap();
     assert!(buffer.as_slice().is_some());
 }
 
-/// The lines of this process's memory map that are about the memory at an address, by the file that it is of.
+/// Returns the file that is mapped at an address, as it appears in this process's memory map.
 fn mapped(address: usize) -> Option<String> {
     let maps = std::fs::read_to_string("/proc/self/maps").unwrap();
     let range = |line: &str| {
@@ -70,8 +70,8 @@ fn mapped(address: usize) -> Option<String> {
     Some(line.split_whitespace().skip(3).take(2).collect::<Vec<_>>().join(" "))
 }
 
-/// Whoever is the last that needs it, gives it back.
-fn nccls_memory(nccl: &Nccl) {
+/// The last user is the buffer or its registration.
+fn nccl_memory_is_unmapped_by_its_last_user(nccl: &Nccl) {
     let comm = of_one_thread(nccl, 1).remove(0);
     let mut files = Vec::new();
     for how in 0..3 {
@@ -95,7 +95,7 @@ fn nccls_memory(nccl: &Nccl) {
     }
 }
 
-fn a_registered_buffer(nccl: &Nccl) {
+fn registered_buffer_is_reduced(nccl: &Nccl) {
     on_threads(nccl, 2, |comm| {
         let mut buffer = nccl.alloc(COUNT).unwrap();
         let (one, other) = (comm.register(&buffer).unwrap(), comm.register(&buffer).unwrap());
@@ -111,7 +111,7 @@ fn a_registered_buffer(nccl: &Nccl) {
     });
 }
 
-fn a_window(nccl: &Nccl) {
+fn window_buffer_is_reduced(nccl: &Nccl) {
     on_threads(nccl, 3, |comm| {
         for flags in [WindowFlags::DEFAULT, WindowFlags::COLL_SYMMETRIC | WindowFlags::STRICT_ORDERING] {
             let mut buffer = nccl.alloc(COUNT).unwrap();
@@ -127,7 +127,7 @@ fn a_window(nccl: &Nccl) {
     });
 }
 
-fn one_thread_registers_the_windows_of_all_ranks(nccl: &Nccl) {
+fn one_thread_registers_windows_of_all_ranks(nccl: &Nccl) {
     let comms = of_one_thread(nccl, 2);
     let mut buffers = [nccl.alloc::<i32>(COUNT).unwrap(), nccl.alloc::<i32>(COUNT).unwrap()];
     buffers[0].as_mut_slice().unwrap().fill(5);
@@ -150,7 +150,7 @@ fn one_thread_registers_the_windows_of_all_ranks(nccl: &Nccl) {
     assert_eq!(buffers[1].as_slice().unwrap(), [[0; HALF], [5; HALF]].concat());
 }
 
-fn a_window_of_a_communicator_that_does_not_block(nccl: &Nccl) {
+fn nonblocking_communicator_uses_a_window(nccl: &Nccl) {
     on_threads_with(nccl, 2, &Config::new().timeout(SHORT), |comm| {
         let mut buffer = nccl.alloc(COUNT).unwrap();
         let window = comm.register_window(&mut buffer, WindowFlags::COLL_SYMMETRIC).unwrap();
@@ -160,14 +160,14 @@ fn a_window_of_a_communicator_that_does_not_block(nccl: &Nccl) {
     });
 }
 
-/// Every rank puts the first half of its window into the second half of the next one's.
+/// Puts the first half of every rank's window into the second half of the next rank's.
 fn put_around(comm: &Communicator, buffer: &mut NcclBuffer<i32>, window: &Window<'_, i32>) {
     let (rank, size) = (comm.rank(), comm.size());
     let (next, previous) = ((rank + 1) % size, (rank + size - 1) % size);
     let own = vec![rank as i32 + 1; COUNT];
     let alone = comm.split(Some(rank as u32), 0).unwrap().expect("a child");
     alone.broadcast(&own, &mut *buffer, 0, STREAM).unwrap();
-    // Nobody fills a window that has been put into.
+    // All ranks have filled their windows before any rank puts into one.
     comm.barrier(STREAM).unwrap();
     let half = buffer.get(..HALF).expect("it is longer");
     comm.put_signal(half, next, window.at(HALF), Signal::default(), STREAM).unwrap();
@@ -176,7 +176,7 @@ fn put_around(comm: &Communicator, buffer: &mut NcclBuffer<i32>, window: &Window
     assert_eq!(contents(comm, buffer), expected);
 }
 
-fn put_into_the_next_ranks_window(nccl: &Nccl) {
+fn put_signal_writes_next_ranks_window(nccl: &Nccl) {
     for size in 1..=3 {
         on_threads(nccl, size, |comm| {
             let mut buffer = nccl.alloc(COUNT).unwrap();
@@ -190,12 +190,12 @@ fn put_into_the_next_ranks_window(nccl: &Nccl) {
     }
 }
 
-/// Signals without a window.
+/// Returns options that allow signals without a window.
 fn eager() -> Config {
     Config::new().rma_eager_init(true)
 }
 
-fn a_signal_is_waited_for(nccl: &Nccl) {
+fn wait_signal_waits_for_the_signal(nccl: &Nccl) {
     const MOMENT: Duration = Duration::from_millis(150);
     on_threads_with(nccl, 2, &eager(), |comm| {
         comm.barrier(STREAM).unwrap();
@@ -210,7 +210,7 @@ fn a_signal_is_waited_for(nccl: &Nccl) {
     });
 }
 
-fn signals_are_counted(nccl: &Nccl) {
+fn wait_signal_counts_signals(nccl: &Nccl) {
     on_threads_with(nccl, 3, &eager(), |comm| {
         if comm.rank() != 0 {
             for _ in 0..2 * comm.rank() {
@@ -224,7 +224,7 @@ fn signals_are_counted(nccl: &Nccl) {
     });
 }
 
-fn signals_have_indices_and_contexts(nccl: &Nccl) {
+fn signals_are_kept_apart_by_index_and_context(nccl: &Nccl) {
     on_threads_with(nccl, 2, &eager().num_rma_sig(2).num_rma_ctx(3), |comm| {
         let all = || (0..2).flat_map(|index| (0..3).map(move |context| Signal { index, context }));
         if comm.rank() == 1 {
@@ -241,7 +241,7 @@ fn signals_have_indices_and_contexts(nccl: &Nccl) {
     });
 }
 
-fn signals_need_a_window(nccl: &Nccl) {
+fn signal_without_window_is_invalid_usage(nccl: &Nccl) {
     let comm = of_one_thread(nccl, 1).remove(0);
     for refused in [comm.signal(0, Signal::default(), STREAM), comm.wait_signal(&[signal_of(0)], STREAM)] {
         let error = refused.unwrap_err();
@@ -250,7 +250,7 @@ fn signals_need_a_window(nccl: &Nccl) {
     }
 }
 
-fn what_does_not_fit_into_a_window(nccl: &Nccl) {
+fn put_outside_window_is_an_error(nccl: &Nccl) {
     let comms = of_one_thread(nccl, 1);
     let comm = &comms[0];
     let mut buffer = nccl.alloc::<i32>(COUNT).unwrap();
@@ -261,7 +261,7 @@ fn what_does_not_fit_into_a_window(nccl: &Nccl) {
     };
     let error = put(0..HALF, HALF + 1).unwrap_err();
     assert_eq!(error.to_string(), "put_signal: 500 elements from 501 on are beyond the window's 1000");
-    // NCCL's own: what overlaps, and what is of no window.
+    // NCCL's own checks: overlapping buffers, and a buffer outside any window.
     assert_eq!(put(0..HALF, 1).unwrap_err().code(), Some(ResultCode::INVALID_ARGUMENT));
     let elsewhere = comm.put_signal(&[1_i32], 0, window.at(0), Signal::default(), STREAM).unwrap_err();
     assert_eq!(elsewhere.code(), Some(ResultCode::INVALID_ARGUMENT), "{elsewhere}");
@@ -270,8 +270,8 @@ fn what_does_not_fit_into_a_window(nccl: &Nccl) {
     end(comm, window, &mut buffer);
 }
 
-/// Rank 1 gives its window up in every way that there is without a promise, and rank 0 goes on to write it.
-fn a_window_that_others_may_use_is_kept(nccl: &Nccl) {
+/// Rank 1 gives up its window in every way that makes no promise, while rank 0 goes on writing to it.
+fn window_memory_in_use_by_peers_is_kept(nccl: &Nccl) {
     for how in 0..4 {
         on_threads(nccl, 2, |comm| {
             let mut buffer = nccl.alloc::<i32>(COUNT).unwrap();
@@ -280,7 +280,7 @@ fn a_window_that_others_may_use_is_kept(nccl: &Nccl) {
                 comm.barrier(STREAM).unwrap();
                 let half = buffer.get(..HALF).expect("it is longer");
                 for _ in 0..100 {
-                    // If rank 1 is gone, that is an error, and no more than that.
+                    // If rank 1 has ended, this is an error, not a crash.
                     let _ = comm.put_signal(half, 1, window.at(HALF), Signal::default(), STREAM);
                 }
                 return;

@@ -5,15 +5,15 @@ use libnccl::{CollectiveConfig, CtaPolicy, Error, Nccl, ReduceOp, ResultCode};
 use super::{STREAM, assert_works, cases, of_one_thread, on_threads};
 
 cases! {
-    every_collective_takes_options,
-    options_in_a_group,
-    options_that_are_wrong_start_nothing,
-    what_takes_no_options_says_so,
-    an_estimate_starts_nothing,
-    an_estimate_that_fails,
+    every_collective_accepts_options,
+    options_in_group_may_be_dropped_before_its_end,
+    invalid_options_start_nothing,
+    send_with_options_is_invalid_usage,
+    simulate_returns_estimate_and_starts_nothing,
+    failed_simulation_leaves_communicator_usable,
 }
 
-fn every_collective_takes_options(nccl: &Nccl) {
+fn every_collective_accepts_options(nccl: &Nccl) {
     let every = CollectiveConfig::new()
         .min_ctas(1)
         .max_ctas(2)
@@ -60,14 +60,14 @@ fn every_collective_takes_options(nccl: &Nccl) {
     }
 }
 
-fn options_in_a_group(nccl: &Nccl) {
+fn options_in_group_may_be_dropped_before_its_end(nccl: &Nccl) {
     let comms = of_one_thread(nccl, 3);
     let config = CollectiveConfig::new().max_ctas(1).alg_selection("tree");
     let mut buffers = [[1_u64; 9]; 3];
     nccl.group(|g| {
         let mut pairs = comms.iter().zip(&mut buffers);
         pairs.try_for_each(|(comm, buffer)| {
-            // These options are gone before the group is.
+            // The group keeps a copy of the options.
             g.on(comm).with(&config).all_reduce_in_place(buffer, ReduceOp::Sum, STREAM)
         })
     })
@@ -75,7 +75,7 @@ fn options_in_a_group(nccl: &Nccl) {
     assert_eq!(buffers, [[3; 9]; 3]);
 }
 
-fn options_that_are_wrong_start_nothing(nccl: &Nccl) {
+fn invalid_options_start_nothing(nccl: &Nccl) {
     let comms = of_one_thread(nccl, 2);
     let wrong = CollectiveConfig::new().min_ctas(5).max_ctas(4);
     let (comm, sum) = (&comms[0], ReduceOp::Sum);
@@ -96,14 +96,14 @@ fn options_that_are_wrong_start_nothing(nccl: &Nccl) {
     assert_eq!(recv, [9; 4]);
 }
 
-fn what_takes_no_options_says_so(nccl: &Nccl) {
+fn send_with_options_is_invalid_usage(nccl: &Nccl) {
     let comms = of_one_thread(nccl, 1);
     let config = CollectiveConfig::new().max_ctas(1);
     let error = comms[0].operations().with(&config).send(&[1_i8], 0, STREAM).unwrap_err();
     assert!(matches!(error, Error::InvalidUsage { call: "send", .. }), "{error}");
 }
 
-fn an_estimate_starts_nothing(nccl: &Nccl) {
+fn simulate_returns_estimate_and_starts_nothing(nccl: &Nccl) {
     let comms = of_one_thread(nccl, 2);
     let estimate = |count: usize| {
         let mut buffer = vec![5_i32; count];
@@ -114,7 +114,7 @@ fn an_estimate_starts_nothing(nccl: &Nccl) {
     };
     let (short, long) = (estimate(100), estimate(1_000_000));
     assert!(short > 0.0 && short < long && long.is_finite(), "{short} {long}");
-    // Had rank 0 started something, rank 1 would have to, too.
+    // If the simulation had started something on rank 0, this would not match.
     std::thread::scope(|scope| {
         for comm in comms {
             scope.spawn(move || assert_works(&comm));
@@ -122,7 +122,7 @@ fn an_estimate_starts_nothing(nccl: &Nccl) {
     });
 }
 
-fn an_estimate_that_fails(nccl: &Nccl) {
+fn failed_simulation_leaves_communicator_usable(nccl: &Nccl) {
     let comms = of_one_thread(nccl, 1);
     let mut buffer = [1_i32];
     let error = nccl.simulate(|g| g.recv(&comms[0], &mut buffer, 1, STREAM)).unwrap_err();

@@ -1,4 +1,4 @@
-//! The library's parameters, and the encryption of its connections: neither needs a communicator.
+//! The library's parameters, and the encryption of its connections.
 
 use std::ffi::CString;
 
@@ -7,14 +7,14 @@ use libnccl::{Encryption, Error, MemorySpace, Nccl, ResultCode};
 use super::cases;
 
 cases! {
-    parameters_are_listed_and_read,
-    parameters_are_of_exactly_one_type,
-    a_key_that_is_none,
-    a_key_that_is_no_c_string,
+    parameters_are_listed_and_readable,
+    parameter_has_exactly_one_type,
+    unknown_parameter_is_none,
+    parameter_key_with_zero_byte_is_an_error,
     encryption_is_set_or_unsupported,
 }
 
-/// `None`, after a look at the error, for a library that is too old to have them.
+/// Returns the parameters, or `None` after checking the error if the library is too old to have them.
 fn parameters(nccl: &Nccl) -> Option<libnccl::Parameters> {
     let found = nccl.parameters();
     match nccl.require("ncclParamGetParameter") {
@@ -27,7 +27,7 @@ fn parameters(nccl: &Nccl) -> Option<libnccl::Parameters> {
     }
 }
 
-fn parameters_are_listed_and_read(nccl: &Nccl) {
+fn parameters_are_listed_and_readable(nccl: &Nccl) {
     let Some(parameters) = parameters(nccl) else { return };
     let keys = parameters.keys().unwrap();
     for key in &keys {
@@ -46,7 +46,7 @@ fn parameters_are_listed_and_read(nccl: &Nccl) {
     }
 }
 
-fn parameters_are_of_exactly_one_type(nccl: &Nccl) {
+fn parameter_has_exactly_one_type(nccl: &Nccl) {
     let Some(parameters) = parameters(nccl) else { return };
     for key in parameters.keys().unwrap() {
         assert!(parameters.get::<Vec<u8>>(&key).unwrap().is_some(), "{key}");
@@ -61,7 +61,7 @@ fn parameters_are_of_exactly_one_type(nccl: &Nccl) {
             parameters.get::<u64>(&key).map(drop),
             parameters.get::<CString>(&key).map(drop),
         ];
-        // On GPUs, booleans and most enums are of no type at all.
+        // On GPUs, booleans and most enums have no type at all.
         let types = is.iter().filter(|is| is.is_ok()).count();
         assert!(types == 1 || types == 0 && nccl.memory_space() == MemorySpace::Device, "{key}: {is:?}");
         for error in is.into_iter().filter_map(Result::err) {
@@ -70,7 +70,7 @@ fn parameters_are_of_exactly_one_type(nccl: &Nccl) {
     }
 }
 
-fn a_key_that_is_none(nccl: &Nccl) {
+fn unknown_parameter_is_none(nccl: &Nccl) {
     let Some(parameters) = parameters(nccl) else { return };
     for key in ["", "NCCL_FROBNICATE", "nccl_debug"] {
         assert_eq!(parameters.get::<String>(key).unwrap(), None, "{key}");
@@ -80,13 +80,13 @@ fn a_key_that_is_none(nccl: &Nccl) {
     assert_eq!(parameters.get::<Vec<u8>>("NCCL_FROBNICATE").unwrap(), None);
 }
 
-fn a_key_that_is_no_c_string(nccl: &Nccl) {
+fn parameter_key_with_zero_byte_is_an_error(nccl: &Nccl) {
     let Some(parameters) = parameters(nccl) else { return };
     let error = parameters.get::<u32>("NCCL_DEBUG\0").unwrap_err();
     assert!(matches!(error, Error::InvalidArgument { call: "get", .. }), "{error}");
 }
 
-/// Only what leaves the connections of the other cases as they are.
+/// Uses only settings that leave the connections of other cases unchanged.
 fn encryption_is_set_or_unsupported(nccl: &Nccl) {
     let short = nccl.set_encryption(Encryption::PreSharedKey(b"short")).unwrap_err();
     assert!(matches!(short, Error::InvalidArgument { .. }), "{short}");

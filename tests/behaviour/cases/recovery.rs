@@ -1,4 +1,4 @@
-//! Communicators that are made of others, after something has happened or just so; and suspension.
+//! Split, shrink, grow, revoke and suspend, on healthy communicators and after failures.
 
 use std::sync::mpsc;
 use std::thread;
@@ -12,26 +12,26 @@ use super::{
 };
 
 cases! {
-    split_by_color_and_key,
-    a_child_is_split_again,
-    a_child_has_options_of_its_own,
-    shrink_leaves_the_others_alone,
-    shrink_after_a_rank_is_lost,
-    shrink_twice,
-    grow_by_newcomers,
-    an_id_to_grow_serves_once,
-    revoke_ends_work_whose_peer_never_comes,
-    revoke_then_split,
-    suspend_and_resume,
-    memory_adds_up,
+    split_orders_ranks_by_color_and_key,
+    child_split_again_works,
+    child_has_its_own_options,
+    shrink_leaves_parent_usable,
+    shrink_after_lost_rank_works,
+    shrunk_communicator_shrinks_again,
+    grow_adds_new_ranks,
+    grow_id_is_used_once,
+    revoke_ends_work_of_absent_peer,
+    split_after_revoke_works,
+    suspended_communicator_refuses_work_until_resume,
+    memory_statistics_add_up,
 }
 
-/// One that blocks, and one that does not.
+/// Returns options for a blocking and for a nonblocking communicator.
 fn configs() -> [Config; 2] {
     [Config::new(), Config::new().timeout(SHORT)]
 }
 
-/// Communicators whose first work is done on all ranks.
+/// Creates communicators, and does some work on all ranks.
 fn working(nccl: &Nccl, size: usize, config: &Config) -> Vec<Communicator> {
     on_threads_with(nccl, size, config, |comm| {
         assert_works(&comm);
@@ -55,23 +55,23 @@ fn use_up(child: Communicator, size: usize, rank: usize) {
     child.destroy().unwrap();
 }
 
-fn split_by_color_and_key(nccl: &Nccl) {
+fn split_orders_ranks_by_color_and_key(nccl: &Nccl) {
     for config in configs() {
         on_threads_with(nccl, 4, &config, |comm| {
             let (rank, size) = (comm.rank(), comm.size());
-            // One color, in reverse.
+            // One color, with keys in reverse.
             let child = comm.split(Some(3), -(rank as i32)).unwrap().expect("a child");
             use_up(child, size, size - 1 - rank);
-            // Two; where keys are equal, the ranks decide.
+            // Two colors; equal keys are ordered by rank.
             let child = comm.split(Some(rank as u32 % 2), 7).unwrap().expect("a child");
             use_up(child, 2, rank / 2);
             // As many colors as ranks.
             use_up(comm.split(Some(rank as u32), 0).unwrap().expect("a child"), 1, 0);
-            // Rank 0 has none.
+            // Rank 0 has no color.
             let child = comm.split((rank != 0).then_some(0), 0).unwrap();
             assert_eq!(child.is_none(), rank == 0);
             child.into_iter().for_each(|child| use_up(child, 3, rank - 1));
-            // Nor has any.
+            // No rank has a color.
             assert!(comm.split(None, 0).unwrap().is_none());
             assert_works(&comm);
             comm.destroy().unwrap();
@@ -79,12 +79,12 @@ fn split_by_color_and_key(nccl: &Nccl) {
     }
 }
 
-fn a_child_is_split_again(nccl: &Nccl) {
+fn child_split_again_works(nccl: &Nccl) {
     on_threads(nccl, 4, |comm| {
         let half = comm.split(Some(comm.rank() as u32 / 2), 0).unwrap().expect("a child");
         comm.destroy().unwrap();
         let quarter = half.split(Some(half.rank() as u32), 0).unwrap().expect("a child");
-        // All generations at once, and in any order.
+        // Parent and child are used side by side.
         assert_works(&half);
         use_up(quarter, 1, 0);
         let again = half.split(Some(0), 0).unwrap().expect("a child");
@@ -94,8 +94,8 @@ fn a_child_is_split_again(nccl: &Nccl) {
     });
 }
 
-/// The parent blocks, and its child does not.
-fn a_child_has_options_of_its_own(nccl: &Nccl) {
+/// Splits a nonblocking child off a blocking parent.
+fn child_has_its_own_options(nccl: &Nccl) {
     on_threads(nccl, 2, |comm| {
         let config = Config::new().timeout(Duration::from_millis(200)).name("a child").split_share(true);
         let child = comm.split_with(Some(0), 0, &config).unwrap().expect("a child");
@@ -108,7 +108,7 @@ fn a_child_has_options_of_its_own(nccl: &Nccl) {
     });
 }
 
-fn shrink_leaves_the_others_alone(nccl: &Nccl) {
+fn shrink_leaves_parent_usable(nccl: &Nccl) {
     for config in configs() {
         on_threads_with(nccl, 3, &config, |comm| {
             let rank = comm.rank();
@@ -116,14 +116,14 @@ fn shrink_leaves_the_others_alone(nccl: &Nccl) {
                 let shrunk = comm.shrink(&[1], ShrinkMode::Default, &Config::new()).unwrap();
                 use_up(shrunk, 2, rank / 2);
             }
-            // The one that it was made of still is.
+            // The parent is still usable.
             assert_works(&comm);
             comm.destroy().unwrap();
         });
     }
 }
 
-fn shrink_after_a_rank_is_lost(nccl: &Nccl) {
+fn shrink_after_lost_rank_works(nccl: &Nccl) {
     for config in configs() {
         on_threads_each(working(nccl, 4, &config), |comm| {
             if comm.rank() == 1 {
@@ -139,8 +139,8 @@ fn shrink_after_a_rank_is_lost(nccl: &Nccl) {
     }
 }
 
-/// What is left of a communicator can lose a rank, too.
-fn shrink_twice(nccl: &Nccl) {
+/// Shrinks the result of a shrink.
+fn shrunk_communicator_shrinks_again(nccl: &Nccl) {
     on_threads(nccl, 3, |comm| {
         let rank = comm.rank();
         if rank == 0 {
@@ -155,14 +155,14 @@ fn shrink_twice(nccl: &Nccl) {
     });
 }
 
-fn grow_by_newcomers(nccl: &Nccl) {
+fn grow_adds_new_ranks(nccl: &Nccl) {
     for config in configs() {
-        let (tell, hear) = mpsc::channel();
+        let (id_sender, id_receiver) = mpsc::channel();
         let old = |comm: Communicator| {
             let id = (comm.rank() == 0).then(|| comm.unique_id().unwrap());
-            id.iter().for_each(|id| tell.send(*id).unwrap());
+            id.iter().for_each(|id| id_sender.send(*id).unwrap());
             let grown = comm.grow(4, id.as_ref(), &Config::new()).unwrap();
-            // Both are there.
+            // The old communicator still works.
             assert_works(&comm);
             comm.destroy().unwrap();
             grown
@@ -172,7 +172,7 @@ fn grow_by_newcomers(nccl: &Nccl) {
         thread::scope(|scope| {
             let config = &config;
             scope.spawn(move || {
-                let id = hear.recv().unwrap();
+                let id = id_receiver.recv().unwrap();
                 thread::scope(|scope| {
                     for rank in 2..4 {
                         scope.spawn(move || finish(nccl.grow_rank(4, rank, &id, config).unwrap(), rank));
@@ -181,9 +181,9 @@ fn grow_by_newcomers(nccl: &Nccl) {
             });
             let comms = of_one_thread_with(nccl, 2, config);
             for (rank, comm) in comms.into_iter().enumerate() {
-                let tell = tell.clone();
+                let id_sender = id_sender.clone();
                 scope.spawn(move || {
-                    let _keep = tell;
+                    let _keep = id_sender;
                     finish(old(comm), rank);
                 });
             }
@@ -191,7 +191,7 @@ fn grow_by_newcomers(nccl: &Nccl) {
     }
 }
 
-fn an_id_to_grow_serves_once(nccl: &Nccl) {
+fn grow_id_is_used_once(nccl: &Nccl) {
     let comm = of_one_thread(nccl, 1).remove(0);
     let id = comm.unique_id().unwrap();
     assert_code(comm.unique_id(), ResultCode::INVALID_USAGE);
@@ -206,8 +206,8 @@ fn an_id_to_grow_serves_once(nccl: &Nccl) {
     assert_eq!(error.to_string(), "grow_rank: rank 2 is not below the size 2");
 }
 
-/// Of another rank's.
-fn revoke_ends_work_whose_peer_never_comes(nccl: &Nccl) {
+/// Ranks 0 and 1 wait for rank 2, which revokes instead.
+fn revoke_ends_work_of_absent_peer(nccl: &Nccl) {
     for config in configs() {
         on_threads_each(working(nccl, 3, &config), |comm| {
             if comm.rank() == 2 {
@@ -223,7 +223,7 @@ fn revoke_ends_work_whose_peer_never_comes(nccl: &Nccl) {
     }
 }
 
-fn revoke_then_split(nccl: &Nccl) {
+fn split_after_revoke_works(nccl: &Nccl) {
     for config in configs() {
         on_threads_each(working(nccl, 3, &config), |comm| {
             let rank = comm.rank();
@@ -239,7 +239,7 @@ fn revoke_then_split(nccl: &Nccl) {
     }
 }
 
-fn suspend_and_resume(nccl: &Nccl) {
+fn suspended_communicator_refuses_work_until_resume(nccl: &Nccl) {
     for config in configs() {
         on_threads_with(nccl, 2, &config, |comm| {
             let is_suspended = || comm.memory(MemoryStatistic::Suspended).unwrap();
@@ -260,7 +260,7 @@ fn suspend_and_resume(nccl: &Nccl) {
     }
 }
 
-fn memory_adds_up(nccl: &Nccl) {
+fn memory_statistics_add_up(nccl: &Nccl) {
     use MemoryStatistic::{Persistent, Suspendable, Total};
     on_threads(nccl, 2, |comm| {
         assert_works(&comm);

@@ -1,4 +1,4 @@
-//! Prints which library `Nccl::load` gives, and makes an id with it.
+//! Prints which library `Nccl::load` returns, and the length of an id that it creates.
 
 fn main() {
     match libnccl::Nccl::load() {

@@ -1,5 +1,5 @@
-#![allow(unsafe_code)] // Some questions can only be asked in C.
-//! What the facade makes of a library: everything that needs no communicator, and so no GPU.
+#![allow(unsafe_code)] // Some checks need C calls.
+//! Checks of the facade over a library: everything that needs no communicator, and so no GPU.
 
 use std::collections::BTreeSet;
 use std::ffi::CStr;
@@ -14,17 +14,17 @@ use libnccl::{
 
 use crate::{Found, Outcome, code, ensure, report};
 
-type Check = fn(&Cell) -> Outcome;
+type Check = fn(&Library) -> Outcome;
 
-struct Cell<'a> {
+/// A library, and the release and file that it is expected to be.
+struct Library<'a> {
     nccl: &'a Nccl,
-    /// What is expected.
     release: &'a str,
-    library: &'a Path,
+    path: &'a Path,
 }
 
 pub(crate) fn run(nccl: &Nccl, release: &str, library: &str) {
-    let cell = Cell { nccl, release, library: Path::new(library) };
+    let library = Library { nccl, release, path: Path::new(library) };
     let checks: [(&str, Check); 17] = [
         ("load", load),
         ("version", version),
@@ -45,45 +45,45 @@ pub(crate) fn run(nccl: &Nccl, release: &str, library: &str) {
         ("encryption", encryption),
     ];
     for (name, check) in checks {
-        let outcome = panic::catch_unwind(AssertUnwindSafe(|| check(&cell)));
+        let outcome = panic::catch_unwind(AssertUnwindSafe(|| check(&library)));
         report(name, outcome.unwrap_or_else(|_| Err("a panic".into())));
     }
 }
 
-fn load(cell: &Cell) -> Outcome {
-    let found = cell.nccl.backend().to_string();
-    let same = std::fs::canonicalize(&found).ok() == std::fs::canonicalize(cell.library).ok();
-    ensure(same, || format!("it is {found}, expected {}", cell.library.display()))?;
+fn load(library: &Library) -> Outcome {
+    let found = library.nccl.backend().to_string();
+    let same = std::fs::canonicalize(&found).ok() == std::fs::canonicalize(library.path).ok();
+    ensure(same, || format!("it is {found}, expected {}", library.path.display()))?;
     Ok(Found::new("ok"))
 }
 
-fn version(cell: &Cell) -> Outcome {
-    let found = cell.nccl.version().to_string();
-    ensure(found == cell.release, || format!("it is {found}, expected {}", cell.release))?;
+fn version(library: &Library) -> Outcome {
+    let found = library.nccl.version().to_string();
+    ensure(found == library.release, || format!("it is {found}, expected {}", library.release))?;
     Ok(Found::new("ok"))
 }
 
 /// nccl.h has the parameters' functions since 2.30.4; 2.30.3 already exports them.
-fn is_early(cell: &Cell, name: &str) -> bool {
-    name.starts_with("ncclParam") && cell.nccl.version() == Version::new(2, 30, 3)
+fn is_early(library: &Library, name: &str) -> bool {
+    name.starts_with("ncclParam") && library.nccl.version() == Version::new(2, 30, 3)
 }
 
-/// A release has exactly the functions that came with it or before.
-fn functions(cell: &Cell) -> Outcome {
-    let version = cell.nccl.version();
-    for function in cell.nccl.functions() {
-        let expected = function.since <= version || is_early(cell, function.name);
+/// Checks that a release has exactly the functions that came with it or before.
+fn functions(library: &Library) -> Outcome {
+    let version = library.nccl.version();
+    for function in library.nccl.functions() {
+        let expected = function.since <= version || is_early(library, function.name);
         ensure(function.present == expected, || format!("{function:?} in {version}"))?;
     }
-    let present = cell.nccl.functions().filter(|function| function.present).count();
+    let present = library.nccl.functions().filter(|function| function.present).count();
     Ok(Found::new(present.to_string()))
 }
 
-fn missing_functions(cell: &Cell) -> Outcome {
-    let version = cell.nccl.version();
+fn missing_functions(library: &Library) -> Outcome {
+    let version = library.nccl.version();
     let mut missing = Vec::new();
-    for function in cell.nccl.functions().filter(|function| !function.present) {
-        let text = match cell.nccl.require(function.name) {
+    for function in library.nccl.functions().filter(|function| !function.present) {
+        let text = match library.nccl.require(function.name) {
             Err(error @ Error::Unsupported { .. }) => error.to_string(),
             other => return Err(format!("{}: {other:?}, expected it to be unsupported", function.name)),
         };
@@ -97,20 +97,20 @@ fn missing_functions(cell: &Cell) -> Outcome {
     Ok(Found::new(format!("{} named", missing.len())).with(missing.join(" ")))
 }
 
-/// Before anything has failed.
-fn last_error(cell: &Cell) -> Outcome {
-    let before = cell.nccl.last_error();
+/// Runs before anything has failed.
+fn last_error(library: &Library) -> Outcome {
+    let before = library.nccl.last_error();
     ensure(before.is_empty(), || format!("it is {before:?} before anything has failed"))?;
-    let end = raw_end(cell)?;
-    let after = cell.nccl.last_error();
+    let end = raw_end(library)?;
+    let after = library.nccl.last_error();
     ensure(end == ResultCode::INVALID_USAGE && !after.is_empty(), || {
         format!("{end} and {after:?} after a group's end without its start")
     })?;
     Ok(Found::new("ok").with(after))
 }
 
-fn ids(cell: &Cell) -> Outcome {
-    let make = || cell.nccl.unique_id().map_err(|error| error.to_string());
+fn ids(library: &Library) -> Outcome {
+    let make = || library.nccl.unique_id().map_err(|error| error.to_string());
     let (one, other) = (make()?, make()?);
     ensure(one != other, || format!("{one:?} twice"))?;
     ensure(one.to_string().parse() == Ok(one), || format!("{one:?} is not what its text says"))?;
@@ -118,11 +118,11 @@ fn ids(cell: &Cell) -> Outcome {
     Ok(Found::new("ok"))
 }
 
-/// How many of the 128 NCCL writes; the facade makes the others zero.
-fn bytes_of_an_id(cell: &Cell) -> Outcome {
-    let get = cell.nccl.as_raw().ncclGetUniqueId.ok_or("it is absent")?;
-    // What keeps both of two fillings was not written. An id's own bytes may be the same by chance, but not at the end
-    // of it, where zeros are.
+/// Counts how many of the 128 bytes NCCL writes; the facade zeroes the rest.
+fn bytes_of_an_id(library: &Library) -> Outcome {
+    let get = library.nccl.as_raw().ncclGetUniqueId.ok_or("it is absent")?;
+    // A byte that keeps two different fillings was not written. By chance an id may contain a filling, but not at its
+    // end, where it has zeros.
     let mut written = 0;
     for filling in [0x5a, 0x25] {
         let mut id = sys::ncclUniqueId { internal: [filling; 128] };
@@ -132,15 +132,15 @@ fn bytes_of_an_id(cell: &Cell) -> Outcome {
         let last = id.internal.iter().rposition(|byte| *byte != filling);
         written = written.max(last.map_or(0, |last| last + 1));
     }
-    let id = cell.nccl.unique_id().map_err(|error| error.to_string())?;
+    let id = library.nccl.unique_id().map_err(|error| error.to_string())?;
     let rest = &id.as_bytes()[written..];
     ensure(rest.iter().all(|byte| *byte == 0), || format!("after {written} bytes, {rest:?}"))?;
     Ok(Found::new(written.to_string()))
 }
 
-fn codes(cell: &Cell) -> Outcome {
+fn codes(library: &Library) -> Outcome {
     let text = |code: u32| -> Result<String, String> {
-        let text = cell.nccl.as_raw().ncclGetErrorString.ok_or("it is absent")?;
+        let text = library.nccl.as_raw().ncclGetErrorString.ok_or("it is absent")?;
         // SAFETY: takes any code.
         let text = unsafe { text(sys::ncclResult_t(code)) };
         ensure(!text.is_null(), || format!("null for {code}"))?;
@@ -161,48 +161,48 @@ fn codes(cell: &Cell) -> Outcome {
     Ok(Found::new(format!("0 to {}", known.saturating_sub(1))).with(format!("{texts:?}, {unknown:?}")))
 }
 
-fn raw_end(cell: &Cell) -> Result<ResultCode, String> {
-    let end = cell.nccl.as_raw().ncclGroupEnd.ok_or("ncclGroupEnd is absent")?;
+fn raw_end(library: &Library) -> Result<ResultCode, String> {
+    let end = library.nccl.as_raw().ncclGroupEnd.ok_or("ncclGroupEnd is absent")?;
     // SAFETY: takes nothing.
     Ok(ResultCode::from_raw(unsafe { end() }))
 }
 
-/// NCCL's own word: ending a group that is not there is invalid usage.
-fn outside(cell: &Cell, after: &str) -> Result<(), String> {
-    let answered = raw_end(cell)?;
+/// Checks that no group is open: NCCL returns invalid usage for a group end without a start.
+fn check_no_open_group(library: &Library, after: &str) -> Result<(), String> {
+    let answered = raw_end(library)?;
     ensure(answered == ResultCode::INVALID_USAGE, || format!("inside a group after {after}: {answered}"))
 }
 
-/// An empty group, one in another, in the wrong place, after a panic.
-fn groups(cell: &Cell) -> Outcome {
-    let nccl = cell.nccl;
+/// Opens an empty group, a nested one, a misplaced one, and one that panics.
+fn groups(library: &Library) -> Outcome {
+    let nccl = library.nccl;
     let answered = |result: Result<i32, Error>| match result {
         Ok(7) => Ok("ok".to_string()),
         Err(Error::Nccl { call: "ncclGroupEnd", code: found, .. }) => Ok(code(found)),
         other => Err(format!("{other:?}, expected 7")),
     };
     let empty = answered(nccl.group(|_| Ok(7)))?;
-    outside(cell, "an empty group")?;
+    check_no_open_group(library, "an empty group")?;
     let nested = answered(nccl.group(|group| group.group(|_| Ok(7))))?;
-    outside(cell, "a group in a group")?;
+    check_no_open_group(library, "a group in a group")?;
     ensure(empty == nested, || format!("{empty} for an empty group, {nested} for one in another"))?;
 
     let misplaced = nccl.group(|_| nccl.group(|_| Ok(())));
     ensure(matches!(misplaced, Err(Error::InvalidUsage { call: "group", .. })), || format!("{misplaced:?}"))?;
-    outside(cell, "a group that was not asked of the group that it is in")?;
+    check_no_open_group(library, "a nested group that does not use the outer group")?;
 
     let panicked = panic::catch_unwind(AssertUnwindSafe(|| {
         nccl.group(|_| -> libnccl::Result<()> { panic::resume_unwind(Box::new(7)) })
     }));
     let payload = panicked.err().and_then(|payload| payload.downcast::<i32>().ok());
-    ensure(payload.as_deref() == Some(&7), || "a panic in a group does not come out of it".into())?;
-    outside(cell, "a panic")?;
+    ensure(payload.as_deref() == Some(&7), || "a panic in a group is not propagated".into())?;
+    check_no_open_group(library, "a panic")?;
     Ok(Found::new(empty))
 }
 
-/// All are found before NCCL is called: its last error stays what it was.
-fn wrong_arguments(cell: &Cell) -> Outcome {
-    let nccl = cell.nccl;
+/// Checks that invalid arguments are found before NCCL is called, whose last error stays the same.
+fn wrong_arguments(library: &Library) -> Outcome {
+    let nccl = library.nccl;
     let id = UniqueId::from_bytes([0; 128]);
     let before = nccl.last_error();
     let with = |config: Config| nccl.init_rank_with(1, 0, &id, &config).map(drop);
@@ -229,18 +229,18 @@ fn wrong_arguments(cell: &Cell) -> Outcome {
     }
     let inside = nccl.group(|_| nccl.init_all(&[0]).map(drop));
     ensure(matches!(inside, Err(Error::InvalidUsage { .. })), || format!("{inside:?}, inside a group"))?;
-    outside(cell, "a call inside a group")?;
+    check_no_open_group(library, "a call inside a group")?;
     let texts: Vec<_> = wrong.iter().flat_map(|wrong| wrong.as_ref().err()).map(Error::to_string).collect();
     let after = nccl.last_error();
-    // Cancelling the group and asking whether one is open are calls of NCCL's, and fail on purpose.
+    // Cancelling a group and checking for an open one call NCCL, and fail on purpose.
     let known = ["", &before].contains(&&*after) || after.contains("not in a group");
     ensure(known, || format!("NCCL was called: {after}"))?;
     Ok(Found::new(format!("{} refused", texts.len())).with(texts.join("; ")))
 }
 
-/// NCCL's own checks, on which the facade does not rely.
-fn null_arguments(cell: &Cell) -> Outcome {
-    let (functions, null) = (cell.nccl.as_raw(), ptr::null_mut());
+/// Checks NCCL's own checks, on which the facade does not rely.
+fn null_arguments(library: &Library) -> Outcome {
+    let (functions, null) = (library.nccl.as_raw(), ptr::null_mut());
     let mut number = 0;
     let absent = "a function of 2.13.4 is absent";
     // SAFETY: all releases check these arguments for null.
@@ -260,8 +260,8 @@ fn null_arguments(cell: &Cell) -> Outcome {
     Ok(Found::new("ok").with(codes))
 }
 
-/// Each option: refused where the library does not know it, and on its way to NCCL where it does.
-fn options(cell: &Cell) -> Outcome {
+/// Checks that each option is unsupported by a library that does not know it, and passed on to one that does.
+fn options(library: &Library) -> Outcome {
     let minute = std::time::Duration::from_secs(60);
     let options = [
         ("blocking", Config::new().timeout(minute)),
@@ -288,12 +288,12 @@ fn options(cell: &Cell) -> Outcome {
         ("hostCftMode", Config::new().host_cft_mode(HostCftMode::Enable)),
         ("nvlsHostMode", Config::new().nvls_host_mode(NvlsHostMode::Enable)),
     ];
-    let (version, id) = (cell.nccl.version(), UniqueId::from_bytes([0; 128]));
+    let (version, id) = (library.nccl.version(), UniqueId::from_bytes([0; 128]));
     let mut known = Vec::new();
     for (field, config) in &options {
         let since = sys::since(&format!("ncclConfig.{field}")).ok_or(format!("{field} has no release"))?;
         let since = Version::from_code(since);
-        match cell.nccl.init_rank_with(1, 0, &id, config).map(drop) {
+        match library.nccl.init_rank_with(1, 0, &id, config).map(drop) {
             Err(Error::Nccl { code, .. }) if since <= version && code == ResultCode::UNHANDLED_CUDA_ERROR => {
                 known.push(*field);
             }
@@ -304,13 +304,13 @@ fn options(cell: &Cell) -> Outcome {
             }
             other => return Err(format!("{field}, since {since}: {other:?}")),
         }
-        outside(cell, field)?;
+        check_no_open_group(library, field)?;
     }
     Ok(Found::new(format!("{} of {}", known.len(), options.len())).with(known.join(" ")))
 }
 
-fn initialisation(cell: &Cell) -> Outcome {
-    let (nccl, id) = (cell.nccl, cell.nccl.unique_id().map_err(|error| error.to_string())?);
+fn initialisation(library: &Library) -> Outcome {
+    let (nccl, id) = (library.nccl, library.nccl.unique_id().map_err(|error| error.to_string())?);
     let mut outcome = None;
     let mut tries = vec![nccl.init_rank(1, 0, &id).map(drop), nccl.init_all(&[0]).map(drop)];
     if nccl.require("ncclCommInitRankConfig").is_ok() {
@@ -327,7 +327,7 @@ fn initialisation(cell: &Cell) -> Outcome {
         ensure(found == ResultCode::UNHANDLED_CUDA_ERROR && !detail.is_empty(), || {
             format!("{found}: {detail}, expected a CUDA error")
         })?;
-        outside(cell, "an initialisation that failed")?;
+        check_no_open_group(library, "an initialisation that failed")?;
         let outcome = outcome.get_or_insert((code(found), format!("{message}: {detail}")));
         ensure(outcome.1 == format!("{message}: {detail}"), || format!("{outcome:?}, then {detail}"))?;
     }
@@ -335,16 +335,16 @@ fn initialisation(cell: &Cell) -> Outcome {
     Ok(Found::new(text).with(detail))
 }
 
-/// A function of a known release: `-` if it is rightly unsupported, otherwise what it answered.
-fn gated<T>(
-    cell: &Cell,
+/// Returns `-` if the library rightly lacks a function, otherwise the outcome of its call.
+fn unless_unsupported<T>(
+    library: &Library,
     name: &'static str,
     result: libnccl::Result<T>,
     found: impl FnOnce(T) -> Outcome,
 ) -> Outcome {
-    match (cell.nccl.require(name), result) {
+    match (library.nccl.require(name), result) {
         (Err(_), Err(Error::Unsupported { function, found, .. })) => {
-            ensure((function, found) == (name, cell.nccl.version()), || format!("{function} in {found}"))?;
+            ensure((function, found) == (name, library.nccl.version()), || format!("{function} in {found}"))?;
             Ok(Found::new("-"))
         }
         (Ok(()), Ok(value)) => found(value),
@@ -355,21 +355,24 @@ fn gated<T>(
     }
 }
 
-fn allocation(cell: &Cell) -> Outcome {
-    gated(cell, "ncclMemAlloc", cell.nccl.alloc::<f32>(256), |_| Err("it worked, without a GPU".into()))
+fn allocation(library: &Library) -> Outcome {
+    unless_unsupported(library, "ncclMemAlloc", library.nccl.alloc::<f32>(256), |_| {
+        Err("it succeeded without a GPU".into())
+    })
 }
 
-fn simulation(cell: &Cell) -> Outcome {
-    let outcome = gated(cell, "ncclGroupSimulateEnd", cell.nccl.simulate(|_| Ok(())), |estimate| {
-        ensure(estimate.is_none(), || format!("{estimate:?} for nothing"))?;
-        Ok(Found::new("ok"))
-    })?;
-    outside(cell, "a simulation")?;
+fn simulation(library: &Library) -> Outcome {
+    let outcome =
+        unless_unsupported(library, "ncclGroupSimulateEnd", library.nccl.simulate(|_| Ok(())), |estimate| {
+            ensure(estimate.is_none(), || format!("{estimate:?} for nothing"))?;
+            Ok(Found::new("ok"))
+        })?;
+    check_no_open_group(library, "a simulation")?;
     Ok(outcome)
 }
 
-fn parameters(cell: &Cell) -> Outcome {
-    gated(cell, "ncclParamGetParameter", cell.nccl.parameters(), |parameters| {
+fn parameters(library: &Library) -> Outcome {
+    unless_unsupported(library, "ncclParamGetParameter", library.nccl.parameters(), |parameters| {
         let text = |error: Error| error.to_string();
         let keys = parameters.keys().map_err(text)?;
         for key in &keys {
@@ -382,6 +385,8 @@ fn parameters(cell: &Cell) -> Outcome {
     })
 }
 
-fn encryption(cell: &Cell) -> Outcome {
-    gated(cell, "ncclSetEncryption", cell.nccl.set_encryption(Encryption::None), |()| Ok(Found::new("ok")))
+fn encryption(library: &Library) -> Outcome {
+    unless_unsupported(library, "ncclSetEncryption", library.nccl.set_encryption(Encryption::None), |()| {
+        Ok(Found::new("ok"))
+    })
 }

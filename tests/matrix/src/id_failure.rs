@@ -1,4 +1,4 @@
-//! An id that cannot be made, because there is no network: the variable `NCCL_SOCKET_IFNAME` says so from outside.
+//! Failure to create an id: the environment's `NCCL_SOCKET_IFNAME` names no network interface.
 
 use libnccl::{Error, Nccl};
 
@@ -8,7 +8,7 @@ pub(crate) fn run(nccl: &Nccl) {
     report("id failure", twice(nccl));
 }
 
-/// Up to 2.21.5, NCCL does not return from the second call.
+/// Requests an id twice: up to 2.21.5, NCCL hangs in the second call.
 fn twice(nccl: &Nccl) -> Outcome {
     let mut answers = Vec::new();
     for _ in 0..2 {

@@ -1,7 +1,7 @@
-//! What one NCCL does on a machine without a GPU, through this build's backend: one line for each check or call.
+//! Prints what one NCCL does on a machine without a GPU, through this build's backend: a line for each check or call.
 //!
-//! `cargo xtask matrix` runs it, one process for each set of checks and for each trap, because some of them spoil
-//! the process for the others.
+//! `cargo xtask matrix` runs it in a process for each set of checks and for each trap, because some of them leave the
+//! process unusable.
 
 mod checks;
 mod id_failure;
@@ -33,13 +33,13 @@ fn run(arguments: &[&str]) -> Result<(), String> {
     Ok(())
 }
 
-/// What a check found, or what is wrong.
+/// The finding of a check, or the problem.
 type Outcome = Result<Found, String>;
 
 struct Found {
-    /// For the table.
+    /// The cell of the table.
     text: String,
-    /// What the backends have to agree on besides.
+    /// Details that all backends must agree on.
     detail: String,
 }
 
@@ -53,7 +53,7 @@ impl Found {
     }
 }
 
-/// A name, a tabulator, the outcome, a tabulator, its detail.
+/// Prints a name, the outcome and its detail, separated by tabs.
 fn report(name: &str, outcome: Outcome) {
     let line = |text: &str| text.replace(['\t', '\n'], " ");
     match outcome {
@@ -66,7 +66,7 @@ fn ensure(holds: bool, problem: impl FnOnce() -> String) -> Result<(), String> {
     if holds { Ok(()) } else { Err(problem()) }
 }
 
-/// `code 1`.
+/// Returns the code's number, such as `code 1`.
 fn code(code: ResultCode) -> String {
     format!("code {}", code.as_raw().0)
 }

@@ -1,7 +1,7 @@
-#![allow(unsafe_code)] // Calls NCCL as nobody should.
-//! What NCCL itself does where the facade stands in between: it crashes, hangs, or leaves something behind.
+#![allow(unsafe_code)] // Calls NCCL in ways that the facade prevents.
+//! Traps: calls that crash NCCL, hang it, or leave something behind, and from which the facade protects.
 //!
-//! Each is a process of its own, which prints what every call answered for as long as it lives.
+//! Each runs in a process of its own, which prints the code of every call for as long as it lives.
 
 use std::ffi::c_void;
 use std::ptr;
@@ -28,34 +28,34 @@ pub(crate) fn run(nccl: &Nccl, name: &str) -> Result<(), String> {
     Ok(())
 }
 
-fn answered(code: sys::ncclResult_t) {
+fn print_code(code: sys::ncclResult_t) {
     println!("{}", code.0);
 }
 
-/// Two ids, of which the first cannot be made: `NCCL_SOCKET_IFNAME` names no interface.
+/// Requests two ids, of which the first fails: `NCCL_SOCKET_IFNAME` names no interface.
 fn second_id(functions: &sys::Functions) -> Option<()> {
     let get = functions.ncclGetUniqueId?;
     let mut id = sys::ncclUniqueId::default();
     for _ in 0..2 {
         // SAFETY: a place for an id.
-        answered(unsafe { get(&raw mut id) });
+        print_code(unsafe { get(&raw mut id) });
     }
     Some(())
 }
 
-/// Where the communicator is to be written, there is an address already, and nothing lives there.
+/// Initialises into a slot that contains a dangling address.
 fn garbage_slot(functions: &sys::Functions) -> Option<()> {
     let mut comm = ptr::without_provenance_mut(0x5a5a_5a5a_5a5a_5a58);
     init(functions, &raw mut comm)
 }
 
-/// The end of a group that nobody has started.
+/// Ends a group that was never started, after a failed initialisation.
 fn open_group(functions: &sys::Functions) -> Option<()> {
     let mut comm = ptr::null_mut();
     init(functions, &raw mut comm)?;
     let end = functions.ncclGroupEnd?;
     // SAFETY: takes nothing.
-    answered(unsafe { end() });
+    print_code(unsafe { end() });
     Some(())
 }
 
@@ -64,16 +64,16 @@ fn init(functions: &sys::Functions, slot: *mut sys::ncclComm_t) -> Option<()> {
     let id = sys::ncclUniqueId::default();
     // Releases before 2.17 insist on one or the other.
     let mut config = sys::ncclConfig_t { blocking: 1, ..sys::ncclConfig_t::initializer() };
-    // SAFETY: arguments as NCCL documents them, and a slot that it says it only writes; where that is not so, the
+    // SAFETY: arguments as NCCL documents them, and a slot that it promises only to write; where it reads the slot, the
     // process ends here.
-    answered(unsafe { init(slot, 1, id, 0, &raw mut config) });
+    print_code(unsafe { init(slot, 1, id, 0, &raw mut config) });
     Some(())
 }
 
 fn null_split(functions: &sys::Functions) -> Option<()> {
     let (split, mut new) = (functions.ncclCommSplit?, ptr::null_mut());
-    // SAFETY: whether NCCL checks its argument is what is asked; where it does not, the process ends here.
-    answered(unsafe { split(ptr::null_mut(), 0, 0, &raw mut new, ptr::null_mut()) });
+    // SAFETY: the trap tests whether NCCL checks its argument; where it does not, the process ends here.
+    print_code(unsafe { split(ptr::null_mut(), 0, 0, &raw mut new, ptr::null_mut()) });
     Some(())
 }
 
@@ -81,7 +81,7 @@ fn null_shrink(functions: &sys::Functions) -> Option<()> {
     let (shrink, mut new, mut excluded) = (functions.ncclCommShrink?, ptr::null_mut(), [0]);
     let (excluded, flags) = (excluded.as_mut_ptr(), sys::NCCL_SHRINK_DEFAULT as i32);
     // SAFETY: as in `null_split`.
-    answered(unsafe { shrink(ptr::null_mut(), excluded, 1, &raw mut new, ptr::null_mut(), flags) });
+    print_code(unsafe { shrink(ptr::null_mut(), excluded, 1, &raw mut new, ptr::null_mut(), flags) });
     Some(())
 }
 
@@ -91,18 +91,18 @@ fn null_operator(functions: &sys::Functions) -> Option<()> {
     let (float, here) =
         (sys::ncclDataType_t::ncclFloat32, sys::ncclScalarResidence_t::ncclScalarHostImmediate);
     // SAFETY: as in `null_split`.
-    answered(unsafe { create(&raw mut op, scalar, float, here, ptr::null_mut()) });
+    print_code(unsafe { create(&raw mut op, scalar, float, here, ptr::null_mut()) });
     Some(())
 }
 
 fn null_operator_destroy(functions: &sys::Functions) -> Option<()> {
     let destroy = functions.ncclRedOpDestroy?;
     // SAFETY: as in `null_split`.
-    answered(unsafe { destroy(sys::ncclRedOp_t(5), ptr::null_mut()) });
+    print_code(unsafe { destroy(sys::ncclRedOp_t(5), ptr::null_mut()) });
     Some(())
 }
 
-/// A communicator that is none: zeros, more than NCCL's own struct has.
+/// Returns a false communicator: zeroed memory, larger than NCCL's own struct.
 fn zeroed() -> sys::ncclComm_t {
     Box::leak(vec![0_u64; 1 << 20].into_boxed_slice()).as_mut_ptr().cast()
 }
@@ -110,13 +110,13 @@ fn zeroed() -> sys::ncclComm_t {
 fn zeroed_count(functions: &sys::Functions) -> Option<()> {
     let (count, mut ranks) = (functions.ncclCommCount?, 0);
     // SAFETY: as in `null_split`.
-    answered(unsafe { count(zeroed(), &raw mut ranks) });
+    print_code(unsafe { count(zeroed(), &raw mut ranks) });
     Some(())
 }
 
 fn zeroed_destroy(functions: &sys::Functions) -> Option<()> {
     let destroy = functions.ncclCommDestroy?;
     // SAFETY: as in `null_split`.
-    answered(unsafe { destroy(zeroed()) });
+    print_code(unsafe { destroy(zeroed()) });
     Some(())
 }

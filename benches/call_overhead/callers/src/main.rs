@@ -1,5 +1,5 @@
-//! `callers <way> <calls>` calls all_reduce that often, that way, and prints how many allocations that took;
-//! `callers load` and `callers bare-dlopen` print how many nanoseconds it takes to load the library.
+//! `callers <path> <calls>` calls all_reduce that many times by that call path, and prints the number of allocations;
+//! `callers load` and `callers bare-dlopen` print the nanoseconds that it takes to load the library.
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
@@ -18,7 +18,7 @@ struct Counting;
 
 static ALLOCATIONS: AtomicUsize = AtomicUsize::new(0);
 
-// SAFETY: the system's allocator, which is one.
+// SAFETY: passes every call on to the system's allocator.
 unsafe impl GlobalAlloc for Counting {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         ALLOCATIONS.fetch_add(1, Relaxed);
@@ -35,8 +35,8 @@ unsafe impl GlobalAlloc for Counting {
 #[global_allocator]
 static ALLOCATOR: Counting = Counting;
 
-/// In cells, which the library might change as far as the compiler knows: they are read for each call, and no
-/// check is done once for all calls.
+/// The arguments, in cells that the library might change as far as the compiler knows: so they are read, and checked,
+/// for each call.
 struct Arguments {
     send: Cell<*const f32>,
     recv: Cell<*mut f32>,
@@ -48,7 +48,7 @@ struct Arguments {
 impl Arguments {
     fn views(&self) -> (DeviceSlice<'_, f32>, DeviceSliceMut<'_, f32>, StreamRef<'_>) {
         // SAFETY: `main` put arrays of these lengths there, and the null stream; the no-op library, which takes
-        // them for a device's, does not touch them.
+        // them for device memory, does not access them.
         unsafe {
             (
                 DeviceSlice::from_raw_parts(self.send.get(), self.send_length.get()),
@@ -61,13 +61,13 @@ impl Arguments {
 
 fn main() -> Result {
     let mut words = std::env::args().skip(1);
-    let way = words.next().ok_or("which way?")?;
-    match way.as_str() {
+    let path = words.next().ok_or("the call path is missing")?;
+    match path.as_str() {
         "load" => return timed(|| Nccl::load().map_err(Into::into)),
         "bare-dlopen" => return timed(bare_dlopen),
         _ => {}
     }
-    let calls = words.next().ok_or("how many calls?")?.parse()?;
+    let calls = words.next().ok_or("the number of calls is missing")?.parse()?;
     let (send, mut recv) = ([1.0; 4], [0.0; 4]);
     let arguments = Arguments {
         send: Cell::new(send.as_ptr()),
@@ -78,26 +78,26 @@ fn main() -> Result {
     };
     let arguments = black_box(&arguments);
     let loaded = Nccl::load()?;
-    let nccl = if way.ends_with("-in-process") {
+    let nccl = if path.ends_with("-in-process") {
         // SAFETY: the functions of a library that is never unloaded.
         unsafe { Nccl::from_table("no-op", *loaded.as_raw()) }?
     } else {
         loaded
     };
     let comm = nccl.init_all(&[0])?.remove(0);
-    // From another place too: a function with a single caller might be inlined that is not in a real program.
+    // A second call site: a function with a single one might be inlined, which would not happen in a real program.
     let (send, recv, stream) = arguments.views();
     comm.all_reduce(send, recv, ReduceOp::Sum, stream)?;
     let (send, recv, stream) = arguments.views();
     nccl.group(|group| group.all_reduce(&comm, send, recv, ReduceOp::Sum, stream))?;
     let before = ALLOCATIONS.load(Relaxed);
-    match way.as_str() {
+    match path.as_str() {
         #[cfg(feature = "link")]
         "extern" => raw_extern(comm.as_raw(), arguments, calls),
         "table" => raw_table(&nccl, comm.as_raw(), arguments, calls),
         "facade" | "facade-in-process" => facade(&comm, arguments, calls),
         "group" | "group-in-process" => group(&nccl, &comm, arguments, calls),
-        _ => Err(format!("there is no way {way}").into()),
+        _ => Err(format!("unknown call path {path}").into()),
     }?;
     println!("{}", ALLOCATIONS.load(Relaxed) - before);
     Ok(())
@@ -146,7 +146,7 @@ fn group(nccl: &Nccl, comm: &Communicator, arguments: &Arguments, calls: usize) 
 }
 
 fn check(code: ncclResult_t) -> Result {
-    if code == ncclResult_t::ncclSuccess { Ok(()) } else { Err(format!("NCCL answers {}", code.0).into()) }
+    if code == ncclResult_t::ncclSuccess { Ok(()) } else { Err(format!("NCCL returned {}", code.0).into()) }
 }
 
 fn timed<T>(load: impl FnOnce() -> Result<T>) -> Result {
@@ -158,7 +158,7 @@ fn timed<T>(load: impl FnOnce() -> Result<T>) -> Result {
     Ok(())
 }
 
-/// What `Nccl::load` does in the end, and what any program has to do.
+/// Loads the library as any program must, and as `Nccl::load` does in the end.
 fn bare_dlopen() -> Result<*mut c_void> {
     unsafe extern "C" {
         fn dlopen(file: *const c_char, flags: c_int) -> *mut c_void;

@@ -1,4 +1,4 @@
-//! Prints which library each of two crates gets that ask for different backends.
+//! Prints which library is loaded by each of two crates that enable different backends.
 
 fn main() {
     println!("defaults: {}, links: {}", defaults::backend(), links::backend());

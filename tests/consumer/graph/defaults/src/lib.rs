@@ -2,7 +2,7 @@
 
 use libnccl::{Backend, Nccl};
 
-/// How `Nccl::load` came to its library.
+/// Returns the kind of backend that `Nccl::load` chose.
 pub fn backend() -> String {
     match Nccl::load() {
         Ok(nccl) => match nccl.backend() {

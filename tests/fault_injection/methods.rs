@@ -1,4 +1,4 @@
-//! Every method, as a caller would use it.
+//! Every method of the safe layer, as a caller would use it.
 #![allow(unsafe_code)]
 
 use std::cell::RefCell;
@@ -12,38 +12,38 @@ use libnccl::{
     WindowFlags,
 };
 
-use crate::library::Library;
+use crate::fake_nccl::FakeNccl;
 
-/// What a method has to work with.
-pub(crate) struct World {
-    pub(crate) library: Library,
+/// The library and options that a method works with.
+pub(crate) struct Fixture {
+    pub(crate) library: FakeNccl,
     pub(crate) nccl: Nccl,
     pub(crate) config: Config,
     pub(crate) options: CollectiveConfig,
-    /// How many calls came before those that the method is about.
+    /// The number of calls before those that the method is about.
     before: RefCell<usize>,
     publish: Box<dyn Fn(AbortHandle)>,
 }
 
-type Act = dyn Fn(&World) -> Result<()> + Send + Sync;
+type Act = dyn Fn(&Fixture) -> Result<()> + Send + Sync;
 
-/// A method. What it ends, it ends by a method that reports.
+/// A method under test. It ends its communicators by methods that return errors, not by drop.
 pub(crate) struct Method {
     pub(crate) name: String,
-    /// Whether the calls that make and end the communicator are what it is about.
-    pub(crate) is_about_life: bool,
+    /// Set if the method is about creating or ending a communicator.
+    pub(crate) is_about_lifecycle: bool,
     pub(crate) act: Box<Act>,
 }
 
-impl World {
+impl Fixture {
     pub(crate) fn new(
-        library: Library,
+        library: FakeNccl,
         timeout: Option<Duration>,
         publish: Box<dyn Fn(AbortHandle)>,
     ) -> Result<Self, LoadError> {
         let config = timeout.map_or_else(Config::new, |timeout| Config::new().timeout(timeout));
         let options = CollectiveConfig::new().min_ctas(2).alg_selection("ring");
-        let nccl = library.nccl()?;
+        let nccl = library.load()?;
         Ok(Self { library, nccl, config, options, before: RefCell::default(), publish })
     }
 
@@ -79,21 +79,21 @@ fn recv<T>(length: usize) -> DeviceSliceMut<'static, T> {
 
 const STREAM: StreamRef<'static> = StreamRef::DEFAULT;
 
-fn method(name: impl Into<String>, act: impl Fn(&World) -> Result<()> + Send + Sync + 'static) -> Method {
-    Method { name: name.into(), is_about_life: true, act: Box::new(act) }
+fn method(name: impl Into<String>, act: impl Fn(&Fixture) -> Result<()> + Send + Sync + 'static) -> Method {
+    Method { name: name.into(), is_about_lifecycle: true, act: Box::new(act) }
 }
 
-/// One of a communicator that is made before, and destroyed afterwards.
+/// Creates a method of a communicator, which is created before and destroyed afterwards.
 fn of_comm(
     name: impl Into<String>,
-    act: impl Fn(&World, &Communicator) -> Result<()> + Send + Sync + 'static,
+    act: impl Fn(&Fixture, &Communicator) -> Result<()> + Send + Sync + 'static,
 ) -> Method {
-    let act = Box::new(move |world: &World| {
-        let comm = world.comm()?;
-        act(world, &comm)?;
+    let act = Box::new(move |fixture: &Fixture| {
+        let comm = fixture.comm()?;
+        act(fixture, &comm)?;
         comm.destroy()
     });
-    Method { name: name.into(), is_about_life: false, act }
+    Method { name: name.into(), is_about_lifecycle: false, act }
 }
 
 macro_rules! operations {
@@ -103,15 +103,15 @@ macro_rules! operations {
             $({
                 let name = stringify!($method);
                 methods.push(of_comm(name, |_, comm| comm.$method($($argument,)* STREAM)));
-                methods.push(of_comm(format!("grouped {name}"), |w, comm| {
-                    w.nccl.group(|g| g.$method(comm, $($argument,)* STREAM))
+                methods.push(of_comm(format!("grouped {name}"), |f, comm| {
+                    f.nccl.group(|g| g.$method(comm, $($argument,)* STREAM))
                 }));
                 if !["send", "recv"].contains(&name) {
-                    methods.push(of_comm(format!("configured {name}"), |w, comm| {
-                        comm.operations().with(&w.options).$method($($argument,)* STREAM)
+                    methods.push(of_comm(format!("configured {name}"), |f, comm| {
+                        comm.operations().with(&f.options).$method($($argument,)* STREAM)
                     }));
-                    methods.push(of_comm(format!("grouped configured {name}"), |w, comm| {
-                        w.nccl.group(|g| g.on(comm).with(&w.options).$method($($argument,)* STREAM))
+                    methods.push(of_comm(format!("grouped configured {name}"), |f, comm| {
+                        f.nccl.group(|g| g.on(comm).with(&f.options).$method($($argument,)* STREAM))
                     }));
                 }
             })*
@@ -149,9 +149,9 @@ macro_rules! reductions {
                 methods.push(of_comm(format!("scaled {name}"), |_, comm| {
                     comm.pre_mul_sum(0.5_f64)?.$method($($argument,)* STREAM)
                 }));
-                methods.push(of_comm(format!("grouped scaled {name}"), |w, comm| {
+                methods.push(of_comm(format!("grouped scaled {name}"), |f, comm| {
                     let op = comm.pre_mul_sum_device(send::<f64>(1))?;
-                    w.nccl.group(|g| op.on(g).with(&w.options).$method($($argument,)* STREAM))
+                    f.nccl.group(|g| op.on(g).with(&f.options).$method($($argument,)* STREAM))
                 }));
             })*
             methods
@@ -168,33 +168,33 @@ reductions! {
     reduce_scatter_in_place(recv(8));
 }
 
-/// Ways to make communicators.
+/// Returns the methods that create communicators.
 fn makers() -> Vec<Method> {
     vec![
-        method("unique_id", |w| w.nccl.unique_id().map(drop)),
-        method("init_rank", |w| w.nccl.init_rank(4, 2, &id())?.destroy()),
-        method("init_rank_with", |w| w.nccl.init_rank_with(4, 2, &id(), &w.config)?.destroy()),
-        method("init_rank_scalable", |w| {
-            w.nccl.init_rank_scalable(4, 2, &[id(), id()], &w.config)?.destroy()
+        method("unique_id", |f| f.nccl.unique_id().map(drop)),
+        method("init_rank", |f| f.nccl.init_rank(4, 2, &id())?.destroy()),
+        method("init_rank_with", |f| f.nccl.init_rank_with(4, 2, &id(), &f.config)?.destroy()),
+        method("init_rank_scalable", |f| {
+            f.nccl.init_rank_scalable(4, 2, &[id(), id()], &f.config)?.destroy()
         }),
-        method("init_all", |w| Communicator::destroy_all(w.nccl.init_all(&[0, 2, 1])?)),
-        method("grow_rank", |w| w.nccl.grow_rank(9, 8, &id(), &w.config)?.destroy()),
-        method("pending", |w| w.nccl.group(|g| g.init_rank(4, 2, &id(), &w.config))?.finish()?.destroy()),
-        method("two pending", |w| {
-            let [first, second] = w.nccl.group(|g| {
-                Ok([g.init_rank(4, 2, &id(), &w.config)?, g.init_rank(4, 3, &id(), &w.config)?])
+        method("init_all", |f| Communicator::destroy_all(f.nccl.init_all(&[0, 2, 1])?)),
+        method("grow_rank", |f| f.nccl.grow_rank(9, 8, &id(), &f.config)?.destroy()),
+        method("pending", |f| f.nccl.group(|g| g.init_rank(4, 2, &id(), &f.config))?.finish()?.destroy()),
+        method("two pending", |f| {
+            let [first, second] = f.nccl.group(|g| {
+                Ok([g.init_rank(4, 2, &id(), &f.config)?, g.init_rank(4, 3, &id(), &f.config)?])
             })?;
             let ended = first.finish()?.destroy();
             ended.and(second.finish()?.destroy())
         }),
-        method("into_raw and from_raw", |w| {
-            let raw = w.nccl.init_rank(4, 2, &id())?.into_raw();
+        method("into_raw and from_raw", |f| {
+            let raw = f.nccl.init_rank(4, 2, &id())?.into_raw();
             // SAFETY: given up just before.
-            unsafe { Communicator::from_raw(&w.nccl, raw) }?.destroy()
+            unsafe { Communicator::from_raw(&f.nccl, raw) }?.destroy()
         }),
-        of_comm("split", |w, comm| {
+        of_comm("split", |f, comm| {
             let Some(child) = comm.split(Some(7), -3)? else { return Ok(()) };
-            w.publish(&child);
+            f.publish(&child);
             child.destroy()
         }),
         of_comm("split_with", |_, comm| {
@@ -213,7 +213,7 @@ fn makers() -> Vec<Method> {
     ]
 }
 
-/// What a communicator can be asked and told, and its ends.
+/// Returns the queries, state changes and endings of a communicator.
 fn lives() -> Vec<Method> {
     vec![
         of_comm("async_error", |_, comm| comm.async_error().map(drop)),
@@ -223,25 +223,25 @@ fn lives() -> Vec<Method> {
         of_comm("revoke", |_, comm| comm.revoke()),
         of_comm("unique_id of a communicator", |_, comm| comm.unique_id().map(drop)),
         of_comm("barrier", |_, comm| comm.barrier(STREAM)),
-        of_comm("grouped barrier", |w, comm| w.nccl.group(|g| g.barrier(comm, STREAM))),
-        method("destroy", |w| w.comm()?.destroy()),
-        method("abort", |w| w.comm()?.abort()),
-        method("abort by a handle", |w| w.comm()?.abort_handle().abort()),
-        method("finalize and destroy", |w| w.comm()?.finalize()?.destroy()),
-        method("finalize and abort", |w| w.comm()?.finalize()?.abort()),
-        method("destroy_all", |w| Communicator::destroy_all([w.comm()?, w.comm()?])),
+        of_comm("grouped barrier", |f, comm| f.nccl.group(|g| g.barrier(comm, STREAM))),
+        method("destroy", |f| f.comm()?.destroy()),
+        method("abort", |f| f.comm()?.abort()),
+        method("abort by a handle", |f| f.comm()?.abort_handle().abort()),
+        method("finalize and destroy", |f| f.comm()?.finalize()?.destroy()),
+        method("finalize and abort", |f| f.comm()?.finalize()?.abort()),
+        method("destroy_all", |f| Communicator::destroy_all([f.comm()?, f.comm()?])),
     ]
 }
 
-/// Memory, registrations, windows, and what is put into them.
+/// Returns the methods for memory, registrations, windows and one-sided operations.
 fn memory() -> Vec<Method> {
-    /// A window of a page, registered at once.
+    /// Registers a window of one page, passes it to `act`, and deregisters it.
     fn with_window(
-        w: &World,
+        f: &Fixture,
         comm: &Communicator,
         act: impl FnOnce(&libnccl::Window<'_, f32>) -> Result<()>,
     ) -> Result<()> {
-        let mut buffer = w.nccl.alloc::<f32>(1024)?;
+        let mut buffer = f.nccl.alloc::<f32>(1024)?;
         let window = comm.register_window(&mut buffer, WindowFlags::COLL_SYMMETRIC)?;
         act(&window)?;
         end_window(buffer, window)
@@ -255,57 +255,57 @@ fn memory() -> Vec<Method> {
     let signal = Signal::default();
     let wait = [WaitSignal { count: 1, peer: 1, signal }];
     vec![
-        method("alloc", |w| w.nccl.alloc::<f64>(8)?.free()),
-        of_comm("register", |w, comm| {
-            let buffer = w.nccl.alloc::<f32>(8)?;
+        method("alloc", |f| f.nccl.alloc::<f64>(8)?.free()),
+        of_comm("register", |f, comm| {
+            let buffer = f.nccl.alloc::<f32>(8)?;
             comm.register(&buffer)?.deregister()?;
             buffer.free()
         }),
-        of_comm("register_window", |w, comm| with_window(w, comm, |_| Ok(()))),
-        of_comm("grouped register_window", |w, comm| {
-            let mut buffer = w.nccl.alloc::<f32>(1024)?;
-            let window = w.nccl.group(|g| g.register_window(comm, &mut buffer, WindowFlags::DEFAULT))?;
+        of_comm("register_window", |f, comm| with_window(f, comm, |_| Ok(()))),
+        of_comm("grouped register_window", |f, comm| {
+            let mut buffer = f.nccl.alloc::<f32>(1024)?;
+            let window = f.nccl.group(|g| g.register_window(comm, &mut buffer, WindowFlags::DEFAULT))?;
             end_window(buffer, window)
         }),
-        of_comm("user_ptr", |w, comm| with_window(w, comm, |window| window.user_ptr().map(drop))),
-        of_comm("put_signal", move |w, comm| {
-            with_window(w, comm, |window| match window.is_active() {
+        of_comm("user_ptr", |f, comm| with_window(f, comm, |window| window.user_ptr().map(drop))),
+        of_comm("put_signal", move |f, comm| {
+            with_window(f, comm, |window| match window.is_active() {
                 true => comm.put_signal(send::<f32>(4), 1, window.at(8), signal, STREAM),
                 false => Ok(()),
             })
         }),
         of_comm("signal", move |_, comm| comm.signal(1, signal, STREAM)),
-        of_comm("grouped signal", move |w, comm| w.nccl.group(|g| g.signal(comm, 1, signal, STREAM))),
+        of_comm("grouped signal", move |f, comm| f.nccl.group(|g| g.signal(comm, 1, signal, STREAM))),
         of_comm("wait_signal", move |_, comm| comm.wait_signal(&wait, STREAM)),
-        of_comm("grouped wait_signal", move |w, comm| w.nccl.group(|g| g.wait_signal(comm, &wait, STREAM))),
+        of_comm("grouped wait_signal", move |f, comm| f.nccl.group(|g| g.wait_signal(comm, &wait, STREAM))),
     ]
 }
 
 fn others() -> Vec<Method> {
     let mut methods = vec![
-        method("last_error", |w| {
-            drop(w.nccl.last_error());
+        method("last_error", |f| {
+            drop(f.nccl.last_error());
             Ok(())
         }),
-        method("empty group", |w| w.nccl.group(|_| Ok(()))),
-        method("group in a group", |w| w.nccl.group(|g| g.group(|_| Ok(())))),
-        of_comm("operations in a group in a group", |w, comm| {
-            w.nccl.group(|g| {
+        method("empty group", |f| f.nccl.group(|_| Ok(()))),
+        method("group in a group", |f| f.nccl.group(|g| g.group(|_| Ok(())))),
+        of_comm("operations in a group in a group", |f, comm| {
+            f.nccl.group(|g| {
                 g.group(|g| g.send(comm, send::<f32>(1), 0, STREAM))?;
                 g.recv(comm, recv::<f32>(1), 0, STREAM)
             })
         }),
-        of_comm("simulate", |w, comm| {
-            w.nccl.simulate(|g| g.all_reduce_in_place(comm, recv::<f32>(3), ReduceOp::Sum, STREAM)).map(drop)
+        of_comm("simulate", |f, comm| {
+            f.nccl.simulate(|g| g.all_reduce_in_place(comm, recv::<f32>(3), ReduceOp::Sum, STREAM)).map(drop)
         }),
-        method("set_encryption", |w| w.nccl.set_encryption(Encryption::None)),
-        method("keys", |w| w.nccl.parameters()?.keys().map(drop)),
-        method("dump", |w| w.nccl.parameters()?.dump()),
+        method("set_encryption", |f| f.nccl.set_encryption(Encryption::None)),
+        method("keys", |f| f.nccl.parameters()?.keys().map(drop)),
+        method("dump", |f| f.nccl.parameters()?.dump()),
     ];
     macro_rules! parameters {
         ($($type:ty),*) => {$(
-            methods.push(method(concat!("parameter of ", stringify!($type)), |w| {
-                w.nccl.parameters()?.get::<$type>("KEY").map(drop)
+            methods.push(method(concat!("parameter of ", stringify!($type)), |f| {
+                f.nccl.parameters()?.get::<$type>("KEY").map(drop)
             }));
         )*};
     }

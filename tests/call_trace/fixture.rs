@@ -1,4 +1,4 @@
-//! What the tests start from.
+//! The fake library, communicators and buffers that the tests start from.
 
 use std::any::Any;
 use std::cell::RefCell;
@@ -8,47 +8,47 @@ use libnccl::{
     CollectiveConfig, Communicator, DeviceSlice, DeviceSliceMut, Nccl, Result, StreamRef, UniqueId, Version,
 };
 
-use crate::recorder::Recorder;
+use crate::fake_nccl::FakeNccl;
 
-/// A recording, and two communicators.
-pub(crate) struct World {
-    pub(crate) recorder: Recorder,
+/// A fake library, and two communicators.
+pub(crate) struct Fixture {
+    pub(crate) fake: FakeNccl,
     pub(crate) nccl: Nccl,
-    /// `comm0` of the logs.
+    /// `comm0` in the log.
     pub(crate) comm: Communicator,
-    /// `comm1`, for methods that consume it.
+    /// `comm1` in the log, for methods that consume a communicator.
     spare: RefCell<Option<Communicator>>,
     pub(crate) config: CollectiveConfig,
 }
 
-impl World {
+impl Fixture {
     pub(crate) fn new() -> Self {
-        Self::of(Version::HEADER)
+        Self::of_release(Version::HEADER)
     }
 
-    pub(crate) fn of(version: Version) -> Self {
-        let recorder = Recorder::of(version);
-        let nccl = recorder.nccl();
+    pub(crate) fn of_release(version: Version) -> Self {
+        let fake = FakeNccl::of_release(version);
+        let nccl = fake.nccl();
         let mut comms = nccl.init_all(&[0, 1]).unwrap();
-        recorder.take_log();
+        fake.take_log();
         let spare = RefCell::new(comms.pop());
         let config = CollectiveConfig::new().min_ctas(2).user_profiler_tag(7);
-        Self { recorder, nccl, comm: comms.remove(0), spare, config }
+        Self { fake, nccl, comm: comms.remove(0), spare, config }
     }
 
     pub(crate) fn spare(&self) -> Communicator {
         self.spare.take().unwrap()
     }
 
-    /// Ends everything, and checks that everything has ended.
+    /// Drops everything, and asserts that everything has ended.
     pub(crate) fn close(self, context: &str) {
-        let recorder = self.recorder.clone();
+        let fake = self.fake.clone();
         drop(self);
-        recorder.assert_clean(context);
+        fake.assert_clean(context);
     }
 }
 
-/// What a method returned: kept until the log has been read, as its drop calls NCCL too.
+/// A method's result, kept until the log has been read: its drop calls NCCL too.
 pub(crate) type Kept = Box<dyn Any>;
 
 pub(crate) fn keep<T: Any>(value: T) -> Kept {
@@ -60,7 +60,7 @@ pub(crate) const RECV: usize = 0x2_0000;
 
 /// A buffer at [`SEND`].
 pub(crate) fn send<T>(length: usize) -> DeviceSlice<'static, T> {
-    // SAFETY: never read, as the recorder does nothing.
+    // SAFETY: never read: the fake moves no data.
     unsafe { DeviceSlice::from_raw_parts(ptr::without_provenance(SEND), length) }
 }
 
@@ -79,10 +79,10 @@ pub(crate) fn id(byte: u8) -> UniqueId {
     UniqueId::from_bytes([byte; UniqueId::BYTES])
 }
 
-/// An `all_reduce`, for tests that are not about what it is.
+/// Starts an `all_reduce`, where any operation would do.
 pub(crate) fn work(comm: &Communicator) -> Result<()> {
     comm.all_reduce(send::<f32>(3), recv::<f32>(3), libnccl::ReduceOp::Sum, stream())
 }
 
-/// Its line in the log.
+/// The line of [`work`] in the log.
 pub(crate) const WORK: &str = "ncclAllReduce(0x10000, 0x20000, 3, Float32, Sum, comm0, 0x5)";

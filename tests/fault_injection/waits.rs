@@ -1,28 +1,27 @@
-//! Nonblocking work that never ends, ends badly, or cannot make up its mind.
+//! Nonblocking work that never completes, fails, or reports contradictory states.
 
 use libnccl::Error;
 
-use crate::fault::{Fault, Outs, Progress};
-use crate::library::IN_PROGRESS;
+use crate::fake_nccl::{IN_PROGRESS, Output};
+use crate::fault::{Fault, Progress};
 use crate::methods;
 use crate::run::{TIMEOUT, Timing, baseline, run};
 
-/// Calls that make a communicator: there is nothing yet that another thread could abort, and the timeout is the
-/// only end. The group's, if it makes some.
+/// Methods that wait for a new communicator, for which there is no abort handle yet: only the timeout ends the wait.
 const WITHOUT_A_HANDLE: [&str; 7] =
     ["init_rank", "init_rank_with", "init_rank_scalable", "init_all", "grow_rank", "pending", "two pending"];
 
 #[test]
-fn every_wait_ends_by_its_timeout() {
+fn every_endless_wait_ends_at_its_timeout() {
     let mut timeouts = 0;
     for method in methods::all() {
         for call in baseline(&method, Timing::Timeout).own_calls(&method) {
-            // Blocking communicators of a timed world: nobody has given them a limit.
+            // These create blocking communicators, which have no timeout.
             if ["init_rank", "init_all", "into_raw and from_raw"].contains(&method.name.as_str()) {
                 continue;
             }
-            for outs in [Outs::Proper, Outs::Zeros] {
-                let fault = Fault { code: IN_PROGRESS, outs, progress: Progress::Never, ..Fault::of(call) };
+            for output in [Output::Correct, Output::Zeros] {
+                let fault = Fault { code: IN_PROGRESS, output, progress: Progress::Never, ..Fault::of(call) };
                 let outcome = run(&method, Timing::Timeout, Some(fault));
                 if let Err(Error::Timeout { elapsed, .. }) = outcome.result {
                     assert!(elapsed >= TIMEOUT && outcome.took >= TIMEOUT);
@@ -35,7 +34,7 @@ fn every_wait_ends_by_its_timeout() {
 }
 
 #[test]
-fn every_wait_without_a_timeout_ends_by_an_abort() {
+fn every_endless_wait_without_timeout_ends_on_abort() {
     let mut aborts = 0;
     for method in methods::all() {
         if WITHOUT_A_HANDLE.contains(&method.name.as_str()) || method.name == "into_raw and from_raw" {
@@ -43,7 +42,7 @@ fn every_wait_without_a_timeout_ends_by_an_abort() {
         }
         let outcome = baseline(&method, Timing::None);
         for call in outcome.own_calls(&method) {
-            // As above, for the communicators that the method begins with.
+            // There is no abort handle yet.
             if call.0.starts_with("ncclCommInit") {
                 continue;
             }
@@ -56,14 +55,14 @@ fn every_wait_without_a_timeout_ends_by_an_abort() {
 }
 
 #[test]
-fn every_wait_may_end_with_any_code_or_waver() {
-    let ends = [1, 2, 3, 4, 5, 6, 8, 9, 1000, u32::MAX].map(Progress::Ends);
+fn every_wait_any_final_code_or_wavering_ends() {
+    let ends = [1, 2, 3, 4, 5, 6, 8, 9, 1000, u32::MAX].map(Progress::EndsWith);
     for method in methods::all() {
         for call in baseline(&method, Timing::Timeout).own_calls(&method) {
             for progress in ends.into_iter().chain([Progress::Done, Progress::Wavers]) {
                 let fault = Fault { code: IN_PROGRESS, progress, ..Fault::of(call) };
                 let outcome = run(&method, Timing::Timeout, Some(fault));
-                if let (Progress::Ends(expected), Err(Error::Nccl { call, code, .. })) =
+                if let (Progress::EndsWith(expected), Err(Error::Nccl { call, code, .. })) =
                     (progress, &outcome.result)
                 {
                     let found = code.as_raw().0;

@@ -1,13 +1,13 @@
-//! A library that breaks its promises: whatever it answers, from whatever function, the safe layer must not panic,
-//! hang, use what has ended, or leave the thread in a group; and an error names the call and the code.
+//! Fault injection: whatever any C function returns or writes, the safe layer must not panic, hang, use an ended object,
+//! or leave a group open; and its errors name the call and the code.
 //!
-//! Every method runs once to see which functions it calls; then once for each of these calls and each fault. So a
-//! new function has only to be reached by a method in `methods.rs`, which a test checks.
+//! Every method runs once to find out which functions it calls, and then once for each of these calls and each fault.
+//! So a new function only needs a method in `methods.rs` that calls it, which a test checks.
 
+#[path = "../support/fake_nccl/mod.rs"]
+mod fake_nccl;
 mod fault;
-mod library;
 mod methods;
-mod place;
 mod run;
 mod texts;
 mod versions;
@@ -15,20 +15,20 @@ mod waits;
 
 use std::collections::BTreeSet;
 
-use fault::{CODES, Fault, Outs};
+use fake_nccl::{IN_PROGRESS, Output};
+use fault::{CODES, Fault};
 use libnccl::Error;
 use libnccl::sys::Functions;
-use library::IN_PROGRESS;
 use run::{Outcome, Timing, baseline, run};
 
-/// What is answered but not looked at: the drop of what made the call has nobody to tell.
-const UNHEARD: [&str; 1] = ["ncclRedOpDestroy"];
+/// Functions whose result is ignored: a drop calls them, and cannot return an error.
+const IGNORED: [&str; 1] = ["ncclRedOpDestroy"];
 
 #[test]
-fn every_function_is_reached() {
+fn every_function_is_called_by_a_method() {
     let reached: BTreeSet<&str> =
         methods::all().iter().flat_map(|method| baseline(method, Timing::Timeout).calls).collect();
-    // The errors' texts have tests of their own.
+    // `texts.rs` tests the error texts; `ncclBroadcast` replaces `ncclBcast`.
     let elsewhere = ["ncclBcast", "ncclGetErrorString", "ncclGetLastError"];
     let missing: Vec<_> = Functions::NAMES
         .iter()
@@ -38,7 +38,7 @@ fn every_function_is_reached() {
 }
 
 #[test]
-fn every_method_works_without_faults() {
+fn every_method_without_faults_succeeds() {
     for timing in [Timing::Timeout, Timing::None] {
         for method in methods::all() {
             let Outcome { result, .. } = run(&method, timing, None);
@@ -47,19 +47,19 @@ fn every_method_works_without_faults() {
     }
 }
 
-/// Each code from each call, with what it should write, with nothing, and with what cannot be.
+/// Combines each call and each code with a correct output, no output, and invalid ones.
 #[test]
-fn every_code_and_every_value_from_every_call() {
+fn every_call_any_code_and_output_is_reported() {
     let mut count = 0;
     for timing in [Timing::Timeout, Timing::None] {
         for method in methods::all() {
             for call in baseline(&method, timing).own_calls(&method) {
                 for code in CODES {
-                    // What is written counts where it is read: after a success, or while there is progress.
+                    // Outputs are read only after a success, or while the call is in progress.
                     let is_read = [0, 3, IN_PROGRESS].contains(&code);
-                    for outs in if is_read { &Outs::ALL[..] } else { &Outs::ALL[..1] } {
-                        let outs = *outs;
-                        let fault = Fault { code, outs, ..Fault::of(call) };
+                    for output in if is_read { &Output::ALL[..] } else { &Output::ALL[..1] } {
+                        let output = *output;
+                        let fault = Fault { code, output, ..Fault::of(call) };
                         let outcome = run(&method, timing, Some(fault.clone()));
                         check(&format!("{}, {timing:?}, {fault:?}", method.name), &fault, &outcome);
                         count += 1;
@@ -71,17 +71,17 @@ fn every_code_and_every_value_from_every_call() {
     assert!(count > 10_000, "{count} faults");
 }
 
-/// An error code is an error, of that call and that code.
+/// Checks that an error code is returned as an error with that call and that code.
 fn check(context: &str, fault: &Fault, outcome: &Outcome) {
     assert!(outcome.was_hit, "{context}: the call was not made");
-    if [0, IN_PROGRESS].contains(&fault.code) || UNHEARD.contains(&fault.function) {
+    if [0, IN_PROGRESS].contains(&fault.code) || IGNORED.contains(&fault.function) {
         return;
     }
-    // Functions that answer no code.
+    // These return no code.
     if ["ncclGetLastError", "ncclParamDumpAll"].contains(&fault.function) {
         return;
     }
-    // "There is no such parameter", and "there is too little room".
+    // These codes mean "unknown parameter" and "buffer too small".
     let is_lookup = ["ncclParamBind", "ncclParamGetParameter", "ncclParamGet"].contains(&fault.function);
     if is_lookup && fault.code == 4 {
         return;
@@ -95,15 +95,15 @@ fn check(context: &str, fault: &Fault, outcome: &Outcome) {
 }
 
 #[test]
-fn every_function_may_be_absent() {
+fn every_absent_function_is_unsupported() {
     for method in methods::all() {
         let calls: BTreeSet<&'static str> = baseline(&method, Timing::Timeout).calls.into_iter().collect();
-        // Without one of these there is no library, and no end of a group.
+        // Without `ncclGetVersion` a library does not load, and without `ncclGroupEnd` a group cannot end.
         for function in calls.into_iter().filter(|name| !["ncclGetVersion", "ncclGroupEnd"].contains(name)) {
             let context = format!("{} without {function}", method.name);
             let fault = Fault { is_absent: true, ..Fault::of((function, 0)) };
             match run(&method, Timing::Timeout, Some(fault)).result {
-                // Others may stand in for it, or nobody be told.
+                // Other functions may replace it, or it may be called by a drop.
                 Ok(()) => {}
                 Err(Error::Unsupported { function: named, .. }) => {
                     assert!(named.starts_with(function), "{context}: {named}");

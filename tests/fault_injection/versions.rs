@@ -1,19 +1,19 @@
-//! What a library says of itself, before it is used.
+//! Answers to the queries that loading makes: the version, and the memory space.
 
 use libnccl::{Error, LoadError, MemorySpace};
 
-use crate::fault::{CODES, Fault, Outs};
-use crate::library::Library;
+use crate::fake_nccl::Output;
+use crate::fault::{CODES, Fault};
 use crate::methods;
 use crate::run::{Timing, run};
 
 #[test]
-fn every_answer_of_ncclgetversion() {
+fn ncclgetversion_any_answer_loads_or_fails() {
     for code in CODES {
-        for outs in Outs::ALL {
-            let context = format!("code {code}, {outs:?}");
-            let loaded = Library::new(Some(Fault { code, outs, ..Fault::of(("ncclGetVersion", 0)) })).nccl();
-            let is_positive = [Outs::Proper, Outs::Huge, Outs::Part].contains(&outs);
+        for output in Output::ALL {
+            let context = format!("code {code}, {output:?}");
+            let loaded = Fault { code, output, ..Fault::of(("ncclGetVersion", 0)) }.library().load();
+            let is_positive = [Output::Correct, Output::Huge, Output::Partial].contains(&output);
             match loaded {
                 Ok(nccl) => {
                     assert!(code == 0 && is_positive, "{context}");
@@ -33,25 +33,25 @@ fn every_answer_of_ncclgetversion() {
 }
 
 #[test]
-fn a_library_without_ncclgetversion() {
-    let loaded = Library::new(Some(Fault { is_absent: true, ..Fault::of(("ncclGetVersion", 0)) })).nccl();
+fn ncclgetversion_absent_fails_to_load() {
+    let loaded = Fault { is_absent: true, ..Fault::of(("ncclGetVersion", 0)) }.library().load();
     assert!(matches!(loaded, Err(LoadError::VersionQuery { .. })), "{loaded:?}");
 }
 
 #[test]
-fn every_answer_to_where_its_memory_is() {
+fn memory_space_any_answer_but_host_is_device() {
     for code in CODES {
-        for outs in Outs::ALL {
-            let fault = Fault { code, outs, ..Fault::of(("ncclParamGetParameter", 0)) };
-            let nccl = Library::new(Some(fault)).nccl().unwrap();
+        for output in Output::ALL {
+            let fault = Fault { code, output, ..Fault::of(("ncclParamGetParameter", 0)) };
+            let nccl = fault.library().load().unwrap();
             assert_eq!(nccl.memory_space(), MemorySpace::Device);
         }
     }
 }
 
-/// Then all that a library can be refused is what that release does not have.
+/// Calls may only fail for what a release of that version lacks.
 #[test]
-fn every_method_of_a_library_of_any_version() {
+fn every_method_any_version_succeeds_or_is_unsupported() {
     for version in [1, 999, 2_804, 9_999, 10_000, 21_304, 22_105, 29_999, 1_000_000, i32::MAX] {
         for method in methods::all() {
             let fault = Fault { version, ..Fault::of(("ncclCommAbort", usize::MAX)) };

@@ -1,17 +1,17 @@
-//! Every order in which things can end.
+//! Endings: every way to end a communicator, after any history, in any order.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use libnccl::{Communicator, Config, Error, Result};
 
 use crate::codes::CODES;
-use crate::recorder::{Recorder, SUCCESS};
-use crate::world::{World, id, recv, stream, work};
+use crate::fake_nccl::{FakeNccl, SUCCESS};
+use crate::fixture::{Fixture, id, recv, stream, work};
 
-/// The ways in which a communicator ends, whether they worked or not.
-type End = (&'static str, fn(Communicator));
+/// A way to end a communicator, whether it succeeds or not.
+type Ending = (&'static str, fn(Communicator));
 
-const ENDS: &[End] = &[
+const ENDINGS: &[Ending] = &[
     ("drop", drop),
     ("destroy", |comm| drop(comm.destroy())),
     ("abort", |comm| drop(comm.abort())),
@@ -32,18 +32,18 @@ const ENDS: &[End] = &[
     }),
 ];
 
-/// What a communicator may have gone through before.
-type Past = (&'static str, fn(&World, &Communicator));
+/// Something that may have happened to a communicator before its end.
+type History = (&'static str, fn(&Fixture, &Communicator));
 
-const PASTS: &[Past] = &[
+const HISTORIES: &[History] = &[
     ("nothing", |_, _| {}),
     ("work", |_, comm| work(comm).unwrap()),
-    ("a failed call", |world, comm| {
-        world.recorder.answer_once("ncclAllReduce", 0, 6);
+    ("a failed call", |fixture, comm| {
+        fixture.fake.answer_once("ncclAllReduce", 0, 6);
         work(comm).unwrap_err();
     }),
-    ("a failed group", |world, comm| {
-        let fail = world.nccl.group(|g| {
+    ("a failed group", |fixture, comm| {
+        let fail = fixture.nccl.group(|g| {
             g.recv(comm, recv::<f32>(1), 0, stream())?;
             Err::<(), _>(Error::Aborted { call: "the closure" })
         });
@@ -53,9 +53,9 @@ const PASTS: &[Past] = &[
         let halves = comm.pre_mul_sum(0.5_f32).unwrap();
         halves.all_reduce_in_place(recv(1), stream()).unwrap();
     }),
-    ("an operator in a failed group", |world, comm| {
+    ("an operator in a failed group", |fixture, comm| {
         let halves = comm.pre_mul_sum(0.5_f32).unwrap();
-        let fail = world.nccl.group(|g| {
+        let fail = fixture.nccl.group(|g| {
             halves.on(g).all_reduce_in_place(recv(1), stream())?;
             Err::<(), _>(Error::Aborted { call: "the closure" })
         });
@@ -67,47 +67,51 @@ const PASTS: &[Past] = &[
         assert!(matches!(halves.all_reduce_in_place(recv(1), stream()), Err(Error::Aborted { .. })));
     }),
     ("an abort by a handle", |_, comm| comm.abort_handle().abort().unwrap()),
-    ("a child that could not be made", |world, comm| {
-        world.recorder.answer_once("ncclCommSplit", 0, 3);
+    ("a child that could not be made", |fixture, comm| {
+        fixture.fake.answer_once("ncclCommSplit", 0, 3);
         comm.split(Some(1), 0).unwrap_err();
     }),
 ];
 
+// Regression: baracuda uses and frees a communicator again after its abort.
+// Regression: nccl4py closes resources on a hanging communicator before it aborts.
+// Regression: monarch, cubecl, candle and mistral.rs leak communicators.
 #[test]
-fn every_end_after_every_past() {
-    for (past_name, past) in PASTS {
-        for (end_name, end) in ENDS {
-            let world = World::new();
-            let comm = world.spare();
-            past(&world, &comm);
+fn every_ending_after_any_history_ends_handles_once() {
+    for (history_name, history) in HISTORIES {
+        for (end_name, end) in ENDINGS {
+            let fixture = Fixture::new();
+            let comm = fixture.spare();
+            history(&fixture, &comm);
             end(comm);
-            world.close(&format!("{end_name} after {past_name}"));
+            fixture.close(&format!("{end_name} after {history_name}"));
         }
     }
 }
 
+// Regression: cudarc panics in drop if the abort fails.
 #[test]
-fn every_end_whatever_nccl_answers() {
-    for (name, end) in ENDS {
+fn every_ending_any_result_code_ends_handles_once() {
+    for (name, end) in ENDINGS {
         for function in ["ncclCommDestroy", "ncclCommAbort", "ncclCommFinalize"] {
             for code in CODES {
-                let world = World::new();
-                world.recorder.answer(function, code);
-                end(world.spare());
-                world.close(&format!("{name}, {function} answers {code}"));
+                let fixture = Fixture::new();
+                fixture.fake.answer(function, code);
+                end(fixture.spare());
+                fixture.close(&format!("{name}, {function} answers {code}"));
             }
         }
     }
 }
 
-/// A parent, its children and an operator: every permutation of their ends, each in every way.
+/// Ends a parent, its child and its grandchild in every order, and in every way.
 #[test]
-fn families_end_in_every_order() {
+fn parent_and_children_in_any_order_end_once() {
     let orders = [[0, 1, 2], [0, 2, 1], [1, 0, 2], [1, 2, 0], [2, 0, 1], [2, 1, 0]];
     for order in orders {
-        for (name, end) in ENDS {
-            let recorder = Recorder::new();
-            let nccl = recorder.nccl();
+        for (name, end) in ENDINGS {
+            let fake = FakeNccl::new();
+            let nccl = fake.nccl();
             let config = Config::new().name("parent");
             let parent = nccl.init_rank_with(4, 2, &id(1), &config).unwrap();
             let child = parent.split(Some(0), 0).unwrap().unwrap();
@@ -117,50 +121,50 @@ fn families_end_in_every_order() {
             for index in order {
                 end(family[index].take().unwrap());
             }
-            recorder.assert_clean(&format!("{name} in the order {order:?}"));
+            fake.assert_clean(&format!("{name} in the order {order:?}"));
         }
     }
 }
 
-/// A handle that does not answer, or answers what cannot be, is ended, and its siblings too.
+/// A communicator that reports an impossible size or rank is ended, together with its siblings.
 #[test]
-fn a_communicator_that_does_not_know_itself_is_ended() {
+fn invalid_size_or_rank_from_nccl_ends_communicator() {
     for (size, rank) in [(0, 0), (-1, 0), (4, -1), (4, 4)] {
-        let recorder = Recorder::new();
-        let nccl = recorder.nccl();
-        recorder.size_and_rank(size, rank);
+        let fake = FakeNccl::new();
+        let nccl = fake.nccl();
+        fake.set_size_and_rank(size, rank);
         for result in [nccl.init_rank(4, 2, &id(1)).map(drop), nccl.init_all(&[0, 1]).map(drop)] {
             assert!(result.is_err(), "rank {rank} of {size}");
         }
-        recorder.assert_clean(&format!("rank {rank} of {size}"));
+        fake.assert_clean(&format!("rank {rank} of {size}"));
     }
 }
 
 #[test]
-fn a_raw_handle_is_the_callers() {
-    let recorder = Recorder::new();
-    let nccl = recorder.nccl();
+fn into_raw_then_from_raw_keeps_handle_and_name() {
+    let fake = FakeNccl::new();
+    let nccl = fake.nccl();
     let named = Config::new().name("which NCCL keeps a pointer to");
     let raw = nccl.init_rank_with(4, 2, &id(1), &named).unwrap().into_raw();
-    recorder.take_log();
-    // What the freed name would be overwritten with.
+    fake.take_log();
+    // Reuses the name's memory if it was freed.
     let _others: Vec<Box<[u8]>> = (0..64).map(|_| vec![b'x'; 46].into()).collect();
     // SAFETY: given up just before.
     let comm = unsafe { Communicator::from_raw(&nccl, raw) }.unwrap();
     assert_eq!(comm.as_raw(), raw);
     comm.abort_handle().abort().unwrap();
     assert!(comm.as_raw().is_null() && comm.into_raw().is_null());
-    recorder.assert_clean("raw");
+    fake.assert_clean("raw");
 }
 
 #[test]
-fn destroy_all_ends_all() {
+fn destroy_all_with_one_failure_ends_all() {
     for code in [SUCCESS, 1] {
-        let recorder = Recorder::new();
-        let comms = recorder.nccl().init_all(&[0, 1, 2]).unwrap();
-        recorder.answer_once("ncclCommDestroy", 1, code);
+        let fake = FakeNccl::new();
+        let comms = fake.nccl().init_all(&[0, 1, 2]).unwrap();
+        fake.answer_once("ncclCommDestroy", 1, code);
         let result: Result<()> = Communicator::destroy_all(comms);
         assert_eq!(result.is_ok(), code == SUCCESS);
-        recorder.assert_clean("destroy_all");
+        fake.assert_clean("destroy_all");
     }
 }

@@ -1,4 +1,4 @@
-//! One run of one method: in a thread of its own, with an end.
+//! One run of one method, in a thread of its own and with a deadline.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{RecvTimeoutError, channel};
@@ -8,52 +8,52 @@ use std::time::{Duration, Instant};
 
 use libnccl::{AbortHandle, Error, Result};
 
+use crate::fake_nccl::FakeNccl;
 use crate::fault::Fault;
-use crate::library::Library;
-use crate::methods::{Method, World};
+use crate::methods::{Fixture, Method};
 
-/// What ends a wait that has no end.
+/// The event that ends a wait for a communicator that never makes progress.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Timing {
     /// The communicators' timeout.
     Timeout,
-    /// Nothing: communicators that block.
+    /// Nothing: the communicators block.
     None,
-    /// An abort handle, from another thread, again and again from the fault on.
+    /// An abort handle, used repeatedly by another thread after the fault.
     Abort,
 }
 
 pub(crate) const TIMEOUT: Duration = Duration::from_millis(3);
-/// No run takes longer, on however slow a machine.
-const PATIENCE: Duration = Duration::from_secs(30);
+/// The longest that any run may take, on however slow a machine.
+const DEADLINE: Duration = Duration::from_secs(30);
 
-/// What a run has come to.
+/// The outcome of a run.
 pub(crate) struct Outcome {
     pub(crate) result: Result<()>,
     pub(crate) calls: Vec<&'static str>,
-    /// How many of the calls came before those that the method is about.
+    /// The number of calls before those that the method is about.
     before: usize,
     pub(crate) was_hit: bool,
     pub(crate) took: Duration,
 }
 
 impl Outcome {
-    /// The calls that the method is about, each with its number among those of its function.
+    /// Returns the calls that the method is about, each with its number among those of its function.
     pub(crate) fn own_calls(&self, method: &Method) -> Vec<(&'static str, usize)> {
         let numbered = self.calls.iter().enumerate().map(|(index, function)| {
             (*function, self.calls[..index].iter().filter(|called| *called == function).count())
         });
         let is_own = |(function, _): &(&str, usize)| {
-            // Its end is the same for all that are not about it.
-            method.is_about_life || !["ncclCommFinalize", "ncclCommDestroy"].contains(function)
+            // The communicator's end is tested by the methods that are about it.
+            method.is_about_lifecycle || !["ncclCommFinalize", "ncclCommDestroy"].contains(function)
         };
-        let before = if method.is_about_life { 0 } else { self.before };
-        // The version, and the question where its memory is: `versions.rs`.
+        let before = if method.is_about_lifecycle { 0 } else { self.before };
+        // The first two are those of loading, which `versions.rs` tests.
         numbered.skip(before.max(2)).filter(is_own).collect()
     }
 }
 
-/// The calls of a method if all goes well.
+/// Runs a method without a fault.
 pub(crate) fn baseline(method: &Method, timing: Timing) -> Outcome {
     run(method, timing, None)
 }
@@ -66,7 +66,7 @@ pub(crate) fn run(method: &Method, timing: Timing, fault: Option<Fault>) -> Outc
             let sender = sender; // Dropped if it panics.
             let _ = sender.send(outcome(method, timing, fault));
         });
-        match receiver.recv_timeout(PATIENCE) {
+        match receiver.recv_timeout(DEADLINE) {
             Ok((outcome, violations)) => {
                 assert!(violations.is_empty(), "{context}: {violations:?}, after {:?}", outcome.calls);
                 if let Err(error) = &outcome.result {
@@ -76,7 +76,7 @@ pub(crate) fn run(method: &Method, timing: Timing, fault: Option<Fault>) -> Outc
             }
             Err(RecvTimeoutError::Disconnected) => panic!("{context}: it panicked"),
             Err(RecvTimeoutError::Timeout) => {
-                eprintln!("{context}: it does not end");
+                eprintln!("{context}: it does not return");
                 // The scope would wait for it.
                 std::process::exit(101);
             }
@@ -85,7 +85,7 @@ pub(crate) fn run(method: &Method, timing: Timing, fault: Option<Fault>) -> Outc
 }
 
 fn outcome(method: &Method, timing: Timing, fault: Option<Fault>) -> (Outcome, Vec<String>) {
-    let library = Library::new(fault);
+    let library = fault.as_ref().map_or_else(FakeNccl::new, Fault::library);
     let handles: Arc<Mutex<Vec<AbortHandle>>> = Arc::default();
     let publish = {
         let handles = Arc::clone(&handles);
@@ -96,7 +96,7 @@ fn outcome(method: &Method, timing: Timing, fault: Option<Fault>) -> (Outcome, V
     let abort_all = || {
         library.attach();
         while !is_over.load(Ordering::Relaxed) {
-            if library.was_hit() {
+            if library.has_deviated() {
                 let handles = handles.lock().unwrap_or_else(PoisonError::into_inner).clone();
                 handles.iter().for_each(|handle| drop(handle.abort()));
             }
@@ -106,10 +106,10 @@ fn outcome(method: &Method, timing: Timing, fault: Option<Fault>) -> (Outcome, V
     let start = Instant::now();
     let mut before = 0;
     let act = || {
-        let world = World::new(library.clone(), timeout, Box::new(publish));
-        let result = world.map_err(Error::from).and_then(|world| {
-            let result = (method.act)(&world);
-            before = world.before();
+        let fixture = Fixture::new(library.clone(), timeout, Box::new(publish));
+        let result = fixture.map_err(Error::from).and_then(|fixture| {
+            let result = (method.act)(&fixture);
+            before = fixture.before();
             result
         });
         is_over.store(true, Ordering::Relaxed);
@@ -124,17 +124,17 @@ fn outcome(method: &Method, timing: Timing, fault: Option<Fault>) -> (Outcome, V
         act()
     };
     let took = start.elapsed();
-    let (calls, was_hit) = (library.calls(), library.was_hit());
+    let (calls, was_hit) = (library.calls(), library.has_deviated());
     library.repair();
     let mut violations = library.violations();
-    // Whatever has happened, the thread is free again.
-    if let Err(error) = library.nccl().map_err(Error::from).and_then(|nccl| nccl.group(|_| Ok(()))) {
-        violations.push(format!("afterwards there is no group: {error}"));
+    // Whatever has happened, this thread is outside any group.
+    if let Err(error) = library.load().map_err(Error::from).and_then(|nccl| nccl.group(|_| Ok(()))) {
+        violations.push(format!("a later group fails: {error}"));
     }
     (Outcome { result, calls, before, was_hit, took }, violations)
 }
 
-/// Every error says what was called, and NCCL's what it answered.
+/// Checks that an error names the call, and NCCL's code if it is NCCL's.
 fn check_text(context: &str, error: &Error) {
     let text = error.to_string();
     assert!(!text.trim().is_empty() && text.len() < 4 << 20, "{context}: {} bytes of text", text.len());

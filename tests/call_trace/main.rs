@@ -1,0 +1,11 @@
+//! The exact C calls that the safe layer makes: for each method, for each code that NCCL may return, and for each
+//! way in which a communicator may end.
+
+mod calls;
+mod codes;
+mod endings;
+#[path = "../support/fake_nccl/mod.rs"]
+mod fake_nccl;
+mod fixture;
+mod groups;
+mod waiting;

@@ -1,0 +1,37 @@
+//! NCCL's error texts, which may be null or any bytes.
+
+use libnccl::Error;
+
+use crate::fake_nccl::ErrorText;
+use crate::fault::Fault;
+use crate::methods;
+use crate::run::{Timing, baseline, run};
+
+const TEXTS: [(ErrorText, &str); 5] = [
+    (ErrorText::Null, ""),
+    (ErrorText::Empty, ""),
+    (ErrorText::NotUtf8, "\u{fffd}\u{fffd} broken \u{fffd}"),
+    (ErrorText::Megabyte, "xxx"),
+    (ErrorText::Changing, "text 0"),
+];
+
+#[test]
+fn error_text_of_any_bytes_is_copied() {
+    for method in methods::all() {
+        for call in baseline(&method, Timing::Timeout).own_calls(&method) {
+            for (text, expected) in TEXTS {
+                let fault = Fault { code: 3, text, ..Fault::of(call) };
+                let Err(Error::Nccl { message, detail, .. }) =
+                    run(&method, Timing::Timeout, Some(fault)).result
+                else {
+                    continue; // Checked with the codes.
+                };
+                for copied in [&message, &detail] {
+                    assert!(copied.starts_with(expected) && copied.is_empty() == expected.is_empty());
+                }
+                assert_eq!(text == ErrorText::Changing, message != detail, "{text:?}");
+                assert_eq!(text == ErrorText::Megabyte, message.len() == 1 << 20, "{text:?}");
+            }
+        }
+    }
+}

@@ -1,0 +1,255 @@
+//! A fake NCCL: it logs the calls that it receives, plays NCCL's part without moving any data, deviates where a
+//! [`Rule`] says so, and reports what no caller may do.
+#![allow(dead_code, unused_imports)] // Each test program uses a part of it.
+
+mod argument;
+mod functions;
+mod memory;
+mod model;
+mod rule;
+
+#[path = "../function_table.rs"]
+mod function_table;
+
+use std::cell::RefCell;
+use std::ffi::{c_char, c_int};
+use std::ptr;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use libnccl::sys::{self, Functions};
+use libnccl::{LoadError, Nccl, Version};
+
+use argument::{Argument, call_text};
+use function_table::restricted;
+use model::State;
+pub(crate) use model::{REGISTRATION, USER_POINTER, WINDOW};
+pub(crate) use rule::{AsyncStates, ErrorText, Output, Rule};
+
+pub(crate) const SUCCESS: u32 = 0;
+pub(crate) const INVALID_ARGUMENT: u32 = 4;
+pub(crate) const INVALID_USAGE: u32 = 5;
+pub(crate) const IN_PROGRESS: u32 = 7;
+
+/// Functions that the log leaves out: the facade calls them for the text of every error.
+const ERROR_TEXTS: [&str; 2] = ["ncclGetErrorString", "ncclGetLastError"];
+
+thread_local! {
+    /// The fake that this thread's calls go to.
+    static CURRENT: RefCell<Option<FakeNccl>> = const { RefCell::new(None) };
+}
+
+/// A fake library; clones share it.
+#[derive(Clone)]
+pub(crate) struct FakeNccl(Arc<Mutex<State>>);
+
+impl FakeNccl {
+    /// Creates a fake of the header's release with all functions, and directs this thread's calls to it.
+    pub(crate) fn new() -> Self {
+        let fake = Self(Arc::new(Mutex::new(State::new())));
+        fake.attach();
+        fake
+    }
+
+    /// Creates a fake that has the version and the functions of a release.
+    pub(crate) fn of_release(version: Version) -> Self {
+        let fake = Self::new();
+        fake.set_version(version.code().cast_signed());
+        fake.remove_functions(|name| sys::since(name).unwrap_or_default() > version.code());
+        fake
+    }
+
+    /// Directs the calls of the current thread to this fake.
+    pub(crate) fn attach(&self) {
+        CURRENT.set(Some(self.clone()));
+    }
+
+    /// Opens the fake as a library.
+    pub(crate) fn load(&self) -> Result<Nccl, LoadError> {
+        let (absent, fails_ids) = {
+            let state = self.state();
+            let fails_ids = state.rules.iter().any(|rule| rule.function == "ncclGetUniqueId");
+            (state.absent.clone(), fails_ids)
+        };
+        let mut table = functions::ALL;
+        if fails_ids {
+            table.ncclGetUniqueId = Some(functions::next_get_unique_id());
+        }
+        let table = restricted(table, |name| !absent.contains(name));
+        // SAFETY: the signatures are the header's, and the fake keeps NCCL's contracts as far as the facade relies on
+        // them.
+        unsafe { Nccl::from_table("the fake NCCL", table) }
+    }
+
+    /// Opens the fake as a library, and forgets the calls that this made.
+    pub(crate) fn nccl(&self) -> Nccl {
+        let nccl = self.load().unwrap();
+        self.take_log();
+        nccl
+    }
+
+    /// Sets the code that `ncclGetVersion` writes.
+    pub(crate) fn set_version(&self, code: c_int) {
+        self.state().version = code;
+    }
+
+    /// Removes functions from the tables of libraries that are opened later.
+    pub(crate) fn remove_functions(&self, is_removed: impl Fn(&str) -> bool) {
+        self.state().absent.extend(Functions::NAMES.iter().filter(|name| is_removed(name)));
+    }
+
+    pub(crate) fn add_rule(&self, rule: Rule) {
+        self.state().rules.push(rule);
+    }
+
+    /// Makes every call of a function return a code.
+    pub(crate) fn answer(&self, function: &'static str, code: u32) {
+        self.add_rule(Rule::always(function, code));
+    }
+
+    /// Makes one call of a function return a code, after `after` others.
+    pub(crate) fn answer_once(&self, function: &'static str, after: usize, code: u32) {
+        self.add_rule(Rule::once(function, after, code));
+    }
+
+    /// Returns whether any rule has applied to a call.
+    pub(crate) fn has_deviated(&self) -> bool {
+        self.state().has_deviated
+    }
+
+    /// Ends all deviations: rules, missing functions, version, texts and states.
+    pub(crate) fn repair(&self) {
+        let mut state = self.state();
+        state.rules.clear();
+        state.absent.clear();
+        state.version = sys::NCCL_VERSION_CODE.cast_signed();
+        state.error_text = ErrorText::Plain;
+        state.async_states = AsyncStates::new([], [SUCCESS]);
+    }
+
+    /// Sets the states that `ncclCommGetAsyncError` reports: `first`, and then always `last`.
+    pub(crate) fn set_async_states(&self, first: impl IntoIterator<Item = u32>, last: u32) {
+        self.state().async_states = AsyncStates::new(first, [last]);
+    }
+
+    /// Returns how many of the first asynchronous states have not been queried.
+    pub(crate) fn async_states_left(&self) -> usize {
+        self.state().async_states.first.len()
+    }
+
+    /// Sets how long `ncclCommGetAsyncError` takes.
+    pub(crate) fn set_async_error_delay(&self, delay: Duration) {
+        self.state().async_error_delay = delay;
+    }
+
+    pub(crate) fn set_error_text(&self, text: ErrorText) {
+        self.state().error_text = text;
+    }
+
+    /// Makes a failed initialisation leave a group open, as 2.23.4 to 2.32.3 do.
+    pub(crate) fn leave_group_open_on_failed_init(&self) {
+        self.state().leaves_group_open = true;
+    }
+
+    /// Sets the size and the rank that communicators report.
+    pub(crate) fn set_size_and_rank(&self, size: c_int, rank: c_int) {
+        let mut state = self.state();
+        (state.size, state.rank) = (size, rank);
+    }
+
+    /// Sets whether the library says that it works on the host's memory.
+    pub(crate) fn set_host_memory(&self, is_host: bool) {
+        self.state().has_host_memory = is_host;
+    }
+
+    /// Makes the addresses of later allocations this far from a multiple of a page.
+    pub(crate) fn misalign_memory(&self, bytes: usize) {
+        self.state().memory.misalignment = bytes;
+    }
+
+    /// Sets whether registrations and windows get a handle; without one, they succeed with null.
+    pub(crate) fn set_registers(&self, registers: bool) {
+        self.state().registers = registers;
+    }
+
+    /// Forgets the live operators, so that [`assert_clean`](Self::assert_clean) does not miss their ends.
+    pub(crate) fn forget_operators(&self) {
+        self.state().operators.clear();
+    }
+
+    /// Writes a dangling handle for each child that is still pending, as NCCL's own thread may do at any time, and
+    /// returns how many there were.
+    pub(crate) fn write_pending_children(&self) -> usize {
+        let mut state = self.state();
+        let slots = std::mem::take(&mut state.pending_children);
+        for slot in &slots {
+            // SAFETY: whoever passed the slot keeps it until NCCL is done, which is what is tested.
+            unsafe { **slot = ptr::without_provenance_mut(0xdead) };
+        }
+        slots.len()
+    }
+
+    /// Returns the names of all functions that were called, in order.
+    pub(crate) fn calls(&self) -> Vec<&'static str> {
+        self.state().calls.clone()
+    }
+
+    /// Returns the calls since the last time, with their arguments.
+    pub(crate) fn take_log(&self) -> Vec<String> {
+        std::mem::take(&mut self.state().log)
+    }
+
+    /// Returns the operations that were started since the last time, at once or by the end of a group.
+    pub(crate) fn take_started(&self) -> Vec<String> {
+        std::mem::take(&mut self.state().started)
+    }
+
+    /// Returns the caller's mistakes: use of an ended object, or a group left open.
+    pub(crate) fn violations(&self) -> Vec<String> {
+        self.state().all_violations()
+    }
+
+    /// Asserts that there are no violations, and that every communicator and every operator has ended.
+    pub(crate) fn assert_clean(&self, context: &str) {
+        let state = self.state();
+        let mut problems = state.all_violations();
+        problems.extend(state.leaks());
+        let log = state.log.join("\n  ");
+        drop(state);
+        assert!(problems.is_empty(), "{context}: {problems:?}, after\n  {log}");
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Receives every call of a C function, and returns its code.
+fn call(function: &'static str, arguments: &[Argument]) -> u32 {
+    let Some(fake) = CURRENT.with_borrow(Clone::clone) else {
+        return INVALID_USAGE; // The thread has no fake.
+    };
+    let mut state = fake.state();
+    state.calls.push(function);
+    if ERROR_TEXTS.contains(&function) {
+        // They return no code, and the facade may call them for a communicator that has ended.
+        return state.apply_rules(function).0;
+    }
+    let text = call_text(function, arguments, &state.memory);
+    state.log.push(text);
+    let Some(raw) = Argument::comm(arguments) else { return state.play(function, arguments) };
+    state.enter(function, raw);
+    let delay = if function == "ncclCommGetAsyncError" { state.async_error_delay } else { Duration::ZERO };
+    // Other threads may call meanwhile.
+    drop(state);
+    std::thread::sleep(delay);
+    let mut state = fake.state();
+    let code = state.play(function, arguments);
+    state.leave(raw);
+    code
+}
+
+/// Returns the text of an error, after its call.
+fn error_text() -> *const c_char {
+    CURRENT.with_borrow(|fake| fake.as_ref().map_or(ptr::null(), |fake| fake.state().next_error_text()))
+}

@@ -1,0 +1,560 @@
+//! NCCL's part: communicators, groups, operators and memory, as far as a caller can see them.
+
+use std::collections::BTreeSet;
+use std::ffi::{CStr, c_char, c_int, c_void};
+use std::ptr;
+use std::time::Duration;
+
+use libnccl::sys::{
+    self, ncclCollConfig_t, ncclComm_t, ncclRedOp_t, ncclSimInfo_t, ncclUniqueId, ncclWindow_t,
+};
+
+use super::argument::{Argument, call_text, string};
+use super::memory::Memory;
+use super::rule::{AsyncStates, ErrorText, Output, Rule};
+use super::{IN_PROGRESS, INVALID_ARGUMENT, INVALID_USAGE, SUCCESS};
+
+/// The size, rank and device that communicators report.
+const SIZE: usize = 4;
+const RANK: usize = 2;
+const DEVICE: i32 = 1;
+
+/// The addresses of all handles of their kind.
+pub(crate) const REGISTRATION: usize = 0x1230;
+pub(crate) const WINDOW: usize = 0x4560;
+const PARAMETER: usize = 0x77;
+/// The address that `ncclWinGetUserPtr` writes.
+pub(crate) const USER_POINTER: usize = 0x1000;
+
+const NOT_UTF8: &CStr = c"\xff\xfe broken \xc3";
+const MEGABYTE: usize = 1 << 20;
+static LONG: [u8; MEGABYTE + 1] = {
+    let mut text = [b'x'; MEGABYTE + 1];
+    text[MEGABYTE] = 0;
+    text
+};
+
+const CREATE_CHILDREN: [&str; 2] = ["ncclCommSplit", "ncclCommShrink"];
+const CREATE_COMMS: [&str; 5] = [
+    "ncclCommInitAll",
+    "ncclCommInitRank",
+    "ncclCommInitRankConfig",
+    "ncclCommInitRankScalable",
+    "ncclCommGrow",
+];
+
+pub(super) struct State {
+    pub(super) version: c_int,
+    /// Functions that the library lacks.
+    pub(super) absent: BTreeSet<&'static str>,
+    pub(super) rules: Vec<Rule>,
+    pub(super) has_deviated: bool,
+    /// Set when a rule has written handles that may be dangling.
+    has_forged: bool,
+
+    pub(super) calls: Vec<&'static str>,
+    pub(super) log: Vec<String>,
+    /// Operations that were started: at once, or by the end of a group.
+    pub(super) started: Vec<String>,
+    queued: Vec<String>,
+    violations: Vec<String>,
+
+    pub(super) async_states: AsyncStates,
+    pub(super) async_error_delay: Duration,
+    pub(super) error_text: ErrorText,
+    /// The text that [`ErrorText::Changing`] changes.
+    changing_text: Box<[u8; 8]>,
+    keys: Box<[*const c_char; 3]>,
+
+    comms: Vec<Comm>,
+    pub(super) size: c_int,
+    pub(super) rank: c_int,
+    /// The communicators that the open group creates.
+    group_comms: Vec<usize>,
+    /// The places for the windows that the open group registers.
+    group_windows: Vec<*mut ncclWindow_t>,
+    depth: u32,
+    group_error: u32,
+    pub(super) leaves_group_open: bool,
+    /// The places for children that are created once their parent is no longer in progress.
+    pub(super) pending_children: Vec<*mut ncclComm_t>,
+    pub(super) operators: Vec<(ncclRedOp_t, ncclComm_t)>,
+    operators_created: i32,
+    /// The options of a collective in progress: their address, and their fields when they were passed.
+    options_in_use: Option<(*const ncclCollConfig_t, (usize, c_int))>,
+
+    pub(super) memory: Memory,
+    pub(super) has_host_memory: bool,
+    pub(super) registers: bool,
+}
+
+struct Comm {
+    is_alive: bool,
+    is_busy: bool,
+    ends: u32,
+    /// The name in the options, to which NCCL keeps the pointer, and its text at the time.
+    name: Option<(*const c_char, String)>,
+}
+
+// SAFETY: its pointers are the tests' own, which outlive it, and are used by one thread at a time.
+unsafe impl Send for State {}
+
+fn is_success(code: u32) -> bool {
+    code == SUCCESS || code == IN_PROGRESS
+}
+
+/// Returns the handle of communicator `number`, which is not an address.
+fn handle(number: usize) -> ncclComm_t {
+    ptr::without_provenance_mut((number + 1) << 8)
+}
+
+fn number(raw: ncclComm_t) -> Option<usize> {
+    (raw.addr() >> 8).checked_sub(1)
+}
+
+/// Returns a communicator's name in the log.
+pub(super) fn comm_name(raw: ncclComm_t) -> String {
+    number(raw).map_or_else(|| "null".into(), |number| format!("comm{number}"))
+}
+
+impl State {
+    pub(super) fn new() -> Self {
+        Self {
+            version: sys::NCCL_VERSION_CODE.cast_signed(),
+            absent: BTreeSet::new(),
+            rules: Vec::new(),
+            has_deviated: false,
+            has_forged: false,
+            calls: Vec::new(),
+            log: Vec::new(),
+            started: Vec::new(),
+            queued: Vec::new(),
+            violations: Vec::new(),
+            async_states: AsyncStates::new([], [SUCCESS]),
+            async_error_delay: Duration::ZERO,
+            error_text: ErrorText::Plain,
+            changing_text: Box::new(*b"text 00\0"),
+            keys: Box::new([c"KEY".as_ptr(), ptr::null(), NOT_UTF8.as_ptr()]),
+            comms: Vec::new(),
+            size: SIZE as c_int,
+            rank: RANK as c_int,
+            group_comms: Vec::new(),
+            group_windows: Vec::new(),
+            depth: 0,
+            group_error: SUCCESS,
+            leaves_group_open: false,
+            pending_children: Vec::new(),
+            operators: Vec::new(),
+            operators_created: 0,
+            options_in_use: None,
+            memory: Memory::default(),
+            has_host_memory: false,
+            registers: true,
+        }
+    }
+
+    /// Returns the violations so far, with the groups that are open.
+    pub(super) fn all_violations(&self) -> Vec<String> {
+        let mut violations = self.violations.clone();
+        if self.depth > 0 {
+            violations.push(format!("the thread is in {} groups", self.depth));
+        }
+        violations
+    }
+
+    /// Returns what has not ended.
+    pub(super) fn leaks(&self) -> Vec<String> {
+        let alive = self.comms.iter().enumerate().filter(|(_, comm)| comm.is_alive);
+        let comms = alive.map(|(number, _)| format!("comm{number} is never ended"));
+        let operators = self.operators.iter().map(|(op, _)| format!("op{} is never destroyed", op.0));
+        comms.chain(operators).collect()
+    }
+
+    /// Checks a call's communicator: it is alive, in no other call, and its name is still where it was.
+    pub(super) fn enter(&mut self, function: &str, raw: ncclComm_t) {
+        let Some(comm) = self.live(function, raw) else { return };
+        let overlaps = std::mem::replace(&mut comm.is_busy, true);
+        let is_renamed = comm.name.as_ref().is_some_and(|(pointer, text)| string(*pointer) != *text);
+        if overlaps {
+            self.violations.push(format!("{function} of a communicator that is in another call"));
+        }
+        if is_renamed {
+            self.violations.push(format!("{function} of a communicator whose name is gone"));
+        }
+    }
+
+    pub(super) fn leave(&mut self, raw: ncclComm_t) {
+        if let Some(comm) = self.comm(raw) {
+            comm.is_busy = false;
+        }
+    }
+
+    fn comm(&mut self, raw: ncclComm_t) -> Option<&mut Comm> {
+        number(raw).and_then(|number| self.comms.get_mut(number))
+    }
+
+    /// Returns the live communicator of a call; records a violation if there is none.
+    fn live(&mut self, function: &str, raw: ncclComm_t) -> Option<&mut Comm> {
+        let known = number(raw).and_then(|number| self.comms.get(number));
+        let problem = match known {
+            Some(comm) if comm.is_alive => return self.comm(raw),
+            Some(comm) => format!("has ended {} times", comm.ends),
+            // A null communicator is an error in NCCL, with which the facade cancels groups.
+            None if raw.is_null() && ["ncclAllReduce", "ncclCommGrow"].contains(&function) => return None,
+            None if self.has_forged => return None,
+            None => "is no communicator".into(),
+        };
+        self.violations.push(format!("{function} of {}, which {problem}", comm_name(raw)));
+        None
+    }
+
+    fn create(&mut self, name: Option<(*const c_char, String)>) -> ncclComm_t {
+        self.comms.push(Comm { is_alive: true, is_busy: false, ends: 0, name });
+        handle(self.comms.len() - 1)
+    }
+
+    fn end(&mut self, raw: ncclComm_t) {
+        if let Some(comm) = self.comm(raw) {
+            comm.is_alive = false;
+            comm.ends += 1;
+        }
+    }
+
+    /// Applies the rules, and returns the code of a call, and what it writes if a rule says so.
+    pub(super) fn apply_rules(&mut self, function: &str) -> (u32, Option<Output>) {
+        let (mut code, mut output) = (SUCCESS, None);
+        for rule in self.rules.iter_mut().filter(|rule| rule.function == function) {
+            if rule.applies() {
+                (code, output) = (rule.code, rule.output);
+                self.has_deviated = true;
+                self.async_states = rule.async_states.take().unwrap_or_else(|| self.async_states.clone());
+            }
+        }
+        self.has_forged |= output.is_some_and(|output| output != Output::Correct);
+        (code, output)
+    }
+
+    /// Does what NCCL does in a call, and returns its code.
+    pub(super) fn play(&mut self, function: &str, arguments: &[Argument]) -> u32 {
+        let (mut code, output) = self.apply_rules(function);
+        match (function, arguments) {
+            ("ncclGroupStart", _) if is_success(code) => self.depth += 1,
+            ("ncclGroupEnd" | "ncclGroupSimulateEnd", _) if self.depth == 0 => return INVALID_USAGE,
+            ("ncclGroupEnd" | "ncclGroupSimulateEnd", _) => code = self.end_group(function, code),
+            // These end their object whatever they return.
+            ("ncclCommDestroy" | "ncclCommAbort", &[Argument::Comm(raw)]) => {
+                self.end(raw);
+                self.operators.retain(|(_, comm)| *comm != raw);
+            }
+            ("ncclMemFree", &[Argument::Address(address)]) => self.memory.free(address),
+            ("ncclGroupStart", _) => {}
+            _ if is_success(code) => code = self.perform(function, arguments, code),
+            _ => self.fail(function, code),
+        }
+        match output {
+            Some(output) => self.write_all(function, arguments, output),
+            None if is_success(code) => {
+                self.write_handles_as_nccl(function, arguments, code);
+                self.write_all_but_handles(function, arguments, Output::Correct);
+            }
+            None => {}
+        }
+        code
+    }
+
+    /// Records a failure that is not of a group's own functions.
+    fn fail(&mut self, function: &str, code: u32) {
+        if self.depth > 0 {
+            self.group_error = code;
+        }
+        if self.leaves_group_open && CREATE_COMMS.contains(&function) {
+            self.depth += 1;
+        }
+    }
+
+    /// Does what a call does besides writing, and returns its code.
+    fn perform(&mut self, function: &str, arguments: &[Argument], code: u32) -> u32 {
+        let has_null_comm = matches!(arguments, [.., Argument::Comm(raw), _] if raw.is_null());
+        if function == "ncclAllReduce" && has_null_comm {
+            self.fail(function, INVALID_ARGUMENT);
+            return INVALID_ARGUMENT;
+        }
+        self.check_options_in_use(function, arguments, code);
+        match (function, arguments) {
+            ("ncclRedOpDestroy", &[Argument::Op(op), Argument::Comm(raw)]) => self.destroy_operator(op, raw),
+            ("ncclRedOpCreatePreMulSum", _) => {}
+            _ if arguments.iter().any(|argument| matches!(argument, Argument::Type(_))) => {
+                let text = call_text(function, arguments, &self.memory);
+                if self.depth > 0 { self.queued.push(text) } else { self.started.push(text) }
+            }
+            _ => {}
+        }
+        code
+    }
+
+    fn destroy_operator(&mut self, op: ncclRedOp_t, raw: ncclComm_t) {
+        let before = self.operators.len();
+        self.operators.retain(|operator| *operator != (op, raw));
+        if self.operators.len() == before && !self.has_forged {
+            self.violations.push(format!("op{} of {} is no operator", op.0, comm_name(raw)));
+        }
+    }
+
+    /// Reads a collective's options again while it is in progress, as NCCL may.
+    fn check_options_in_use(&mut self, function: &str, arguments: &[Argument], code: u32) {
+        // SAFETY: the facade's struct, if it has kept it; that it has is what is tested.
+        let fields = |config: *const ncclCollConfig_t| unsafe { ((*config).size, (*config).minCTAs) };
+        if function == "ncclCommGetAsyncError"
+            && let Some((config, before)) = self.options_in_use.take()
+        {
+            // Reuses the memory of the struct if it was freed.
+            let _others: Vec<Box<[usize; 11]>> = (0..64).map(|_| Box::new([7; 11])).collect();
+            if fields(config) != before {
+                self.violations.push("a collective in progress has lost its options".into());
+            }
+        }
+        if let (IN_PROGRESS, &[.., Argument::CollConfig(config)]) = (code, arguments) {
+            self.options_in_use = Some((config, fields(config)));
+        }
+    }
+
+    /// Closes a group, and returns its code: that of the first member that failed, if any has.
+    fn end_group(&mut self, function: &str, mut code: u32) -> u32 {
+        self.depth -= 1;
+        if self.depth > 0 {
+            return code;
+        }
+        let member_error = std::mem::take(&mut self.group_error);
+        if member_error != SUCCESS {
+            code = member_error;
+        }
+        let queued = std::mem::take(&mut self.queued);
+        let (comms, windows) =
+            (std::mem::take(&mut self.group_comms), std::mem::take(&mut self.group_windows));
+        let window = if is_success(code) { self.window() } else { ptr::null_mut() };
+        for slot in windows {
+            // SAFETY: whoever passed the slot keeps it until the group ends.
+            unsafe { *slot = window.cast() };
+        }
+        if !is_success(code) {
+            comms.into_iter().for_each(|number| self.end(handle(number)));
+        } else if function == "ncclGroupEnd" {
+            self.started.extend(queued);
+        }
+        code
+    }
+
+    fn window(&self) -> *mut c_void {
+        ptr::without_provenance_mut(if self.registers { WINDOW } else { 0 })
+    }
+
+    /// Writes the handles that NCCL may write later: those of children, and of windows in a group.
+    fn write_handles_as_nccl(&mut self, function: &str, arguments: &[Argument], code: u32) {
+        for argument in arguments {
+            match *argument {
+                Argument::CommOut(slots) => self.write_comms(function, arguments, slots, code),
+                Argument::HandleOut(slot) if function == "ncclCommWindowRegister" && self.depth > 0 => {
+                    self.group_windows.push(slot.cast());
+                }
+                Argument::HandleOut(slot) => self.write_handle(function, arguments, slot, Output::Correct),
+                _ => {}
+            }
+        }
+    }
+
+    fn write_comms(&mut self, function: &str, arguments: &[Argument], slots: *mut ncclComm_t, code: u32) {
+        let has_no_color = matches!(arguments, [_, Argument::Number(-1), ..]) && function == "ncclCommSplit";
+        let name = arguments.iter().find_map(|argument| match argument {
+            // SAFETY: null or the caller's struct.
+            Argument::Config(config) => unsafe { config.as_ref() }.map(|config| config.commName),
+            _ => None,
+        });
+        let name = name.filter(|name| !name.is_null()).map(|name| (name, string(name)));
+        // Whatever the call returns: even after a success, the child may not be there yet (seen on GPUs).
+        let is_pending =
+            CREATE_CHILDREN.contains(&function) && [code, self.async_states.peek()].contains(&IN_PROGRESS);
+        let count = if function == "ncclCommInitAll" { Argument::length(arguments) } else { 1 };
+        for slot in (0..count).map(|index| slots.wrapping_add(index)) {
+            let raw = if is_pending || has_no_color { ptr::null_mut() } else { self.create(name.clone()) };
+            // SAFETY: the caller's slot.
+            unsafe { *slot = raw };
+            if is_pending && !has_no_color {
+                self.pending_children.push(slot);
+            }
+            if self.depth > 0 {
+                self.group_comms.extend(number(raw));
+            }
+        }
+    }
+
+    fn write_all(&mut self, function: &str, arguments: &[Argument], output: Output) {
+        for argument in arguments {
+            match *argument {
+                Argument::CommOut(slots) => {
+                    let count = if function == "ncclCommInitAll" { Argument::length(arguments) } else { 1 };
+                    let slots = (0..count).map(|index| slots.wrapping_add(index));
+                    slots.for_each(|slot| self.write_comm(function, arguments, slot, output));
+                }
+                Argument::HandleOut(slot) => self.write_handle(function, arguments, slot, output),
+                _ => {}
+            }
+        }
+        self.write_all_but_handles(function, arguments, output);
+    }
+
+    fn write_comm(&mut self, function: &str, arguments: &[Argument], slot: *mut ncclComm_t, output: Output) {
+        let has_no_color = matches!(arguments, [_, Argument::Number(-1), ..]) && function == "ncclCommSplit";
+        // SAFETY: the caller's slot, of which a part may be written.
+        unsafe {
+            match output {
+                Output::Correct if has_no_color => *slot = ptr::null_mut(),
+                Output::Correct | Output::Huge => *slot = self.create(None),
+                Output::Nothing => {}
+                Output::Zeros => *slot = ptr::null_mut(),
+                Output::Ones => *slot = ptr::without_provenance_mut(usize::MAX),
+                Output::Partial => slot.cast::<u32>().write(u32::MAX),
+            }
+        }
+    }
+
+    fn write_handle(
+        &mut self,
+        function: &str,
+        arguments: &[Argument],
+        slot: *mut *mut c_void,
+        output: Output,
+    ) {
+        // SAFETY: the caller's slot, of which a part may be written.
+        unsafe {
+            match output {
+                Output::Correct | Output::Huge => {
+                    *slot = match function {
+                        "ncclMemAlloc" => self.memory.allocate(Argument::length(arguments)),
+                        "ncclCommRegister" if self.registers => ptr::without_provenance_mut(REGISTRATION),
+                        "ncclCommRegister" => ptr::null_mut(),
+                        "ncclCommWindowRegister" => self.window(),
+                        "ncclWinGetUserPtr" => ptr::without_provenance_mut(USER_POINTER),
+                        _ => ptr::without_provenance_mut(PARAMETER),
+                    };
+                }
+                Output::Nothing => {}
+                Output::Zeros => *slot = ptr::null_mut(),
+                Output::Ones => *slot = ptr::without_provenance_mut(usize::MAX),
+                Output::Partial => slot.cast::<u32>().write(u32::MAX),
+            }
+        }
+    }
+
+    fn write_all_but_handles(&mut self, function: &str, arguments: &[Argument], output: Output) {
+        for argument in arguments {
+            // SAFETY: the caller's places, for what their types say; a call may write less.
+            unsafe {
+                match *argument {
+                    Argument::ValueOut(out, size) => self.write_value(function, arguments, out, size, output),
+                    Argument::TextOut(out) => match output {
+                        Output::Correct => *out = self.parameter_text(arguments),
+                        Output::Nothing => {}
+                        Output::Zeros | Output::Partial => *out = ptr::null(),
+                        Output::Ones => *out = NOT_UTF8.as_ptr(),
+                        Output::Huge => *out = LONG.as_ptr().cast(),
+                    },
+                    Argument::TextsOut(out) => match output {
+                        Output::Correct => *out = self.keys.as_mut_ptr(),
+                        Output::Nothing => {}
+                        // A length beyond the array's is more than any caller can notice.
+                        _ => *out = ptr::null_mut(),
+                    },
+                    _ => {}
+                }
+            }
+        }
+    }
+
+    /// # Safety
+    /// `out` is a place of `size` bytes, for a value of any bits.
+    unsafe fn write_value(
+        &mut self,
+        function: &str,
+        arguments: &[Argument],
+        out: *mut u8,
+        size: usize,
+        output: Output,
+    ) {
+        let bytes: Vec<u8> = match output {
+            Output::Correct if function == "ncclGroupSimulateEnd" => {
+                // SAFETY: the caller's struct.
+                unsafe { (*out.cast::<ncclSimInfo_t>()).estimatedTime = 12.5 };
+                return;
+            }
+            Output::Correct if size == size_of::<ncclUniqueId>() => vec![9; size],
+            Output::Correct => {
+                let mut bytes = self.correct_number(function, arguments).to_ne_bytes().to_vec();
+                bytes.truncate(size);
+                bytes
+            }
+            Output::Nothing => return,
+            Output::Zeros => vec![0; size],
+            Output::Ones => vec![0xff; size],
+            Output::Huge => [vec![0xff; size - 1], vec![0x7f]].concat(),
+            Output::Partial => vec![0xa5; if size == size_of::<ncclUniqueId>() { 40 } else { size / 2 }],
+        };
+        // SAFETY: there are at most `size` bytes.
+        unsafe { ptr::copy_nonoverlapping(bytes.as_ptr(), out, bytes.len()) };
+    }
+
+    /// Returns the number that a call writes.
+    fn correct_number(&mut self, function: &str, arguments: &[Argument]) -> i64 {
+        match function {
+            "ncclGetVersion" => self.version.into(),
+            "ncclCommCount" => self.size.into(),
+            "ncclCommUserRank" => self.rank.into(),
+            "ncclCommCuDevice" => DEVICE.into(),
+            "ncclCommMemStats" => 4096,
+            "ncclCommGetAsyncError" => {
+                let state = self.async_states.next();
+                if state == SUCCESS {
+                    for slot in std::mem::take(&mut self.pending_children) {
+                        // SAFETY: whoever passed the slot keeps it until NCCL is done.
+                        unsafe { *slot = self.create(None) };
+                    }
+                }
+                state.into()
+            }
+            "ncclRedOpCreatePreMulSum" => {
+                self.operators_created += 1;
+                let op = 4 + self.operators_created;
+                let comm = Argument::comm(arguments).unwrap_or(ptr::null_mut());
+                self.operators.push((ncclRedOp_t(op as _), comm));
+                op.into()
+            }
+            "ncclParamGet" => 3,
+            "ncclParamGetParameter" => 5,
+            "ncclParamGetAllParameterKeys" => self.keys.len() as i64,
+            // Every parameter of a numeric type.
+            _ => 7,
+        }
+    }
+
+    fn parameter_text(&self, arguments: &[Argument]) -> *const c_char {
+        let asks_for_memory_space = arguments.iter().any(|argument| match argument {
+            Argument::Text(key) => string(*key) == "\"LIBNCCL_MEMORY_SPACE\"",
+            _ => false,
+        });
+        if asks_for_memory_space && self.has_host_memory { c"host".as_ptr() } else { c"value".as_ptr() }
+    }
+
+    pub(super) fn next_error_text(&mut self) -> *const c_char {
+        match self.error_text {
+            ErrorText::Plain => c"a text".as_ptr(),
+            ErrorText::Null => ptr::null(),
+            ErrorText::Empty => c"".as_ptr(),
+            ErrorText::NotUtf8 => NOT_UTF8.as_ptr(),
+            ErrorText::Megabyte => LONG.as_ptr().cast(),
+            ErrorText::Changing => {
+                let digit = &mut self.changing_text[6];
+                *digit = if *digit == b'9' { b'0' } else { *digit + 1 };
+                self.changing_text.as_ptr().cast()
+            }
+        }
+    }
+}

@@ -1,0 +1,36 @@
+//! A stand-in for RCCL: its list of functions, and a shared object that has them.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use libnccl::Version;
+use libnccl::sys::{self, Functions};
+
+/// The version that the shared object reports. RCCL numbers its releases as NCCL does.
+pub(crate) const VERSION: Version = Version::new(2, 21, 5);
+
+const SOURCE: &str = include_str!("rccl.c");
+
+/// Returns whether RCCL has a function: NCCL's up to that release, and two that it had before NCCL, with the same
+/// signatures.
+pub(crate) fn has(function: &str) -> bool {
+    sys::since(function).is_some_and(|since| since <= VERSION.code())
+        || ["ncclGather", "ncclScatter"].contains(&function)
+}
+
+/// Compiles the shared object, with the rest of RCCL's functions, under a name in a directory.
+pub(crate) fn build(directory: &Path, name: &str) -> PathBuf {
+    let is_defined = |function: &str| SOURCE.contains(&format!("{function}("));
+    let rest = Functions::NAMES.iter().filter(|name| has(name) && !is_defined(name));
+    let rest: String = rest.map(|name| format!("int {name}(void) {{ return 0; }}\n")).collect();
+    let (source, library) = (directory.join("rccl.c"), directory.join(name));
+    std::fs::create_dir_all(directory).unwrap();
+    std::fs::write(&source, format!("{SOURCE}{rest}")).unwrap();
+    let compiled = Command::new("cc")
+        .args(["-shared", "-fPIC", "-w", "-Wl,-soname,librccl.so.1", "-o"])
+        .args([&library, &source])
+        .status()
+        .expect("a C compiler, cc");
+    assert!(compiled.success(), "cc: {compiled}");
+    library
+}
