@@ -6,7 +6,7 @@ mod common;
 use std::ffi::c_void;
 use std::ptr;
 
-use common::{ARGUMENT, Comm, Mode, OK, USAGE, alone, init, last_error, together};
+use common::{ARGUMENT, Comm, Mode, OK, USAGE, alone, assert_last_error, init, last_error, together};
 use libnccl::sys::{
     ncclCollConfig_t, ncclComm_t, ncclConfigExt_t, ncclDataType_t, ncclRedOp_t, ncclResult_t, ncclSimInfo_t,
 };
@@ -117,7 +117,7 @@ fn malformed_collective_config_is_invalid_argument() {
     assert_eq!(nccl!(ncclGroupStart()), OK);
     assert_eq!(call(3, place, place, comm, &bad), ARGUMENT);
     assert_eq!(nccl!(ncclGroupEnd()), ARGUMENT);
-    assert!(last_error().contains("ncclAllGatherConfig in this group failed"), "{}", last_error());
+    assert_last_error("ncclAllGatherConfig in this group failed");
     comms[0].destroy();
 }
 
@@ -160,14 +160,14 @@ fn group_simulate_end_misuse_returns_error() {
     let _alone = alone();
     let mut info = ncclSimInfo_t::initializer();
     assert_eq!(nccl!(ncclGroupSimulateEnd(&mut info)), USAGE, "not in a group");
-    assert!(last_error().contains("ncclGroupSimulateEnd: not in a group call"), "{}", last_error());
+    assert_last_error("ncclGroupSimulateEnd: not in a group call");
     assert_eq!(nccl!(ncclGroupStart()), OK);
     assert_eq!(nccl!(ncclGroupSimulateEnd(ptr::null_mut())), OK);
     let ends_with_error = |wrong: ncclSimInfo_t| {
         let mut info = wrong;
         assert_eq!(nccl!(ncclGroupStart()), OK);
         assert_eq!(nccl!(ncclGroupSimulateEnd(&mut info)), ARGUMENT);
-        assert!(last_error().contains("NCCL_SIM_INFO_INITIALIZER"), "{}", last_error());
+        assert_last_error("NCCL_SIM_INFO_INITIALIZER");
         assert_eq!(nccl!(ncclGroupEnd()), USAGE, "the group has ended all the same");
     };
     ends_with_error(ncclSimInfo_t { magic: 0xcafe_beef, ..info });

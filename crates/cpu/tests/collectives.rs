@@ -1,5 +1,6 @@
-//! Collectives in place, on unaligned buffers, several in one group, and with more ranks than cores. `exactness.rs` tests
-//! types, reductions and counts.
+//! Collectives in place, on unaligned buffers, several in one group, and with more ranks than cores.
+//!
+//! `exactness.rs` tests types, reductions and counts.
 
 mod common;
 

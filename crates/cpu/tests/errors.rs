@@ -7,7 +7,7 @@ use std::ptr;
 use std::thread;
 
 use common::{
-    ARGUMENT, Comm, Mode, OK, REMOTE, USAGE, alone, init, init_rank, last_error, on_threads, unique_id,
+    ARGUMENT, Comm, Mode, OK, REMOTE, USAGE, alone, assert_last_error, init, init_rank, on_threads, unique_id,
 };
 use libnccl::sys::{
     NCCL_VERSION_CODE, ncclComm_t, ncclConfig_t, ncclDataType_t, ncclRedOp_t, ncclResult_t, ncclUniqueId,
@@ -20,10 +20,6 @@ const SUM: ncclRedOp_t = ncclRedOp_t::ncclSum;
 fn all_reduce(buffer: &mut [f32], comm: ncclComm_t) -> ncclResult_t {
     let place = buffer.as_mut_ptr().cast();
     nccl!(ncclAllReduce(place, place, buffer.len(), F32, SUM, comm, ptr::null_mut()))
-}
-
-fn assert_last_error(part: &str) {
-    assert!(last_error().contains(part), "{}", last_error());
 }
 
 #[test]

@@ -5,7 +5,7 @@ mod common;
 use std::ffi::c_void;
 use std::ptr;
 
-use common::{ARGUMENT, OK, alone, last_error};
+use common::{ARGUMENT, OK, alone, assert_last_error, last_error};
 use libnccl::sys::ncclResult_t;
 
 fn allocate(size: usize) -> *mut c_void {
@@ -56,7 +56,7 @@ fn mem_free_of_foreign_or_freed_pointer_is_invalid_argument() {
     let mut foreign = 0_u64;
     for wrong in [ptr::from_mut(&mut foreign).cast(), memory.wrapping_byte_add(4096)] {
         assert_eq!(free(wrong), ARGUMENT);
-        assert!(last_error().contains(&format!("{wrong:p} is not from ncclMemAlloc")), "{}", last_error());
+        assert_last_error(&format!("{wrong:p} is not from ncclMemAlloc"));
     }
     assert_eq!(free(memory), OK);
     assert_eq!(free(memory), ARGUMENT);

@@ -10,7 +10,9 @@ use std::time::{Duration, Instant};
 use common::memory::Memory;
 use common::processes::{self, RankProcess};
 use common::watchdog::Watchdog;
-use common::{ARGUMENT, Comm, Mode, OK, REMOTE, USAGE, alone, init, last_error, on_threads, together};
+use common::{
+    ARGUMENT, Comm, Mode, OK, REMOTE, USAGE, alone, assert_last_error, init, last_error, on_threads, together,
+};
 use libnccl::sys::{
     ncclComm_t, ncclConfig_t, ncclDataType_t, ncclResult_t, ncclWaitSignalDesc_t, ncclWindow_t,
 };
@@ -184,7 +186,7 @@ fn signals_are_counted_per_index_and_context() {
         let description = ncclWaitSignalDesc_t { opCnt: 1, peer: 0, sigIdx: index, ctx: context };
         assert_eq!(wait(&mut [description], two), ARGUMENT);
     }
-    assert!(last_error().contains("invalid ctx 2147483647: it has to be in 0..2"), "{}", last_error());
+    assert_last_error("invalid ctx 2147483647: it has to be in 0..2");
     comms.into_iter().for_each(Comm::destroy);
 }
 
@@ -194,7 +196,7 @@ fn signal_without_window_is_invalid_usage() {
     let comms = init(Mode::Group, 1);
     let Comm(comm) = comms[0];
     assert_eq!(signal(0, 0, 0, comm), USAGE);
-    assert!(last_error().contains("set rmaEagerInit"), "{}", last_error());
+    assert_last_error("set rmaEagerInit");
     assert_eq!(wait(&mut [description(0, 0)], comm), USAGE);
     let (memory, mut win) = (Memory::new(1), ptr::null_mut());
     assert_eq!(register(comm, &memory, &mut win), OK);
@@ -223,19 +225,19 @@ fn put_and_signal_with_invalid_arguments_fail() {
     }
     for wrong in [ptr::null_mut(), windows[1].0, ptr::dangling_mut()] {
         assert_eq!(put(mine, 1, 2, 1, wrong, 0, 0, 0, 0, comm), ARGUMENT);
-        assert!(last_error().contains("is no window of this communicator"), "{}", last_error());
+        assert_last_error("is no window of this communicator");
     }
     assert_eq!(put(mine, 1, 2, 1, win, 0, 1, 0, 0, comm), ARGUMENT);
     assert_eq!(put(mine, 1, 2, 1, win, 0, 0, 1, 0, comm), ARGUMENT);
     assert_eq!(put(mine, 1, 2, 1, win, 0, 0, 0, 1, comm), ARGUMENT);
-    assert!(last_error().contains("invalid flags 0x1: they have to be 0"), "{}", last_error());
+    assert_last_error("invalid flags 0x1: they have to be 0");
     // The window has 2048 elements of 4 bytes.
     for (count, offset) in [(2049, 0), (1, 8189), (0, 8193), (1, usize::MAX), (2, usize::MAX - 7)] {
         assert_eq!(put(mine, count, 2, 1, win, offset, 0, 0, 0, comm), ARGUMENT);
         let expected = format!("{} bytes at offset {offset} are not inside the window", count * 4);
-        assert!(last_error().contains(&expected), "{}", last_error());
+        assert_last_error(&expected);
     }
-    assert!(last_error().contains("rank 1's part has 8192 bytes"), "{}", last_error());
+    assert_last_error("rank 1's part has 8192 bytes");
     assert_eq!(put(mine, usize::MAX, 2, 1, win, 0, 0, 0, 0, comm), ARGUMENT);
     let outside = [0i32; 4];
     for from in
@@ -244,7 +246,7 @@ fn put_and_signal_with_invalid_arguments_fail() {
         assert_eq!(put(from, 2, 2, 1, win, 0, 0, 0, 0, comm), ARGUMENT);
     }
     assert_eq!(put(mine, 8, 2, 0, win, 16, 0, 0, 0, comm), ARGUMENT);
-    assert!(last_error().contains("overlaps with where they go"), "{}", last_error());
+    assert_last_error("overlaps with where they go");
     assert_eq!(put(mine, 8, 2, 0, win, 0, 0, 0, 0, comm), OK, "to itself, at the same address");
     assert_eq!(put(mine, 8, 2, 0, win, 32, 0, 0, 0, comm), OK, "to itself, adjacent");
     // A put of no elements needs no buffer, but raises the signal.
@@ -270,7 +272,7 @@ fn wait_signal_for_departed_rank_returns_remote_error() {
     comms[1].destroy();
     assert_eq!(wait(&mut [description(1, 1)], comms[0].0), OK, "an earlier signal still counts");
     assert_eq!(wait(&mut [description(1, 1)], comms[0].0), REMOTE);
-    assert!(last_error().contains("rank 1 has left"), "{}", last_error());
+    assert_last_error("rank 1 has left");
     assert_eq!(signal(1, 0, 0, comms[2].0), REMOTE);
     [comms[0], comms[2]].into_iter().for_each(Comm::destroy);
 }
@@ -303,7 +305,7 @@ fn wait_for_exited_rank(process: &RankProcess) {
     }
     let start = Instant::now();
     assert_eq!(wait(&mut [description(1, 1)], comm), REMOTE);
-    assert!(last_error().contains("rank 1 died"), "{}", last_error());
+    assert_last_error("rank 1 died");
     assert!(start.elapsed() < Duration::from_secs(10), "{:?}", start.elapsed());
 }
 

@@ -7,7 +7,7 @@ use std::process::Stdio;
 use std::ptr;
 
 use common::processes::{self, RankProcess};
-use common::{ARGUMENT, OK, USAGE, alone, last_error, unique_id};
+use common::{ARGUMENT, OK, USAGE, alone, assert_last_error, last_error, unique_id};
 use libnccl::sys::{
     ncclEncryptionConfig_t, ncclEncryptionMode_t, ncclParamHandle, ncclParamHandle_t, ncclResult_t,
 };
@@ -233,15 +233,15 @@ fn set_encryption_validates_config() {
     assert_eq!(encrypt(none, Some(c"short")), OK);
     let magic = ncclEncryptionConfig_t { magic: 1, ..ncclEncryptionConfig_t::initializer() };
     assert_eq!(nccl!(ncclSetEncryption(&magic)), ARGUMENT);
-    assert!(last_error().contains("0x1 and has to be 0xcafebeef"), "{}", last_error());
+    assert_last_error("0x1 and has to be 0xcafebeef");
     for mode in [-1, 2] {
         assert_eq!(encrypt(mode, None), ARGUMENT);
-        assert!(last_error().contains(&format!("encryption mode {mode}:")), "{}", last_error());
+        assert_last_error(&format!("encryption mode {mode}:"));
     }
     assert_eq!(encrypt(secret, None), ARGUMENT);
     let key = |length| CString::new(vec![b'k'; length]).unwrap();
     assert_eq!(encrypt(secret, Some(&key(31))), ARGUMENT);
     assert_eq!(last_error(), "the secret has 31 bytes and has to have 32 or more");
     assert_eq!(encrypt(secret, Some(&key(32))), USAGE);
-    assert!(last_error().contains("opens no TCP connections that could be encrypted"), "{}", last_error());
+    assert_last_error("opens no TCP connections that could be encrypted");
 }

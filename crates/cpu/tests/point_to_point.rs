@@ -9,7 +9,10 @@ use std::time::Duration;
 use common::memory::Memory;
 use common::processes::{self, RankProcess};
 use common::watchdog::Watchdog;
-use common::{Comm, Mode, OK, REMOTE, USAGE, addresses, alone, init, last_error, on_threads, together};
+use common::{
+    Comm, Mode, OK, REMOTE, USAGE, addresses, alone, assert_last_error, init, last_error, on_threads,
+    together,
+};
 use libnccl::sys::{ncclComm_t, ncclDataType_t, ncclResult_t};
 
 const I32: ncclDataType_t = ncclDataType_t::ncclInt32;
@@ -100,7 +103,7 @@ fn self_send_without_receive_in_group_is_invalid_usage() {
     let comms = init(Mode::Group, 1);
     let Comm(comm) = comms[0];
     assert_eq!(send(&[1], 0, comm), USAGE);
-    assert!(last_error().contains("sends to itself"), "{}", last_error());
+    assert_last_error("sends to itself");
     assert_eq!(receive(&mut [0], 0, comm), USAGE);
     let mut buffer = [0];
     assert_eq!(nccl!(ncclGroupStart()), OK);
@@ -160,7 +163,7 @@ fn receive_from_departed_rank_returns_remote_error() {
     assert_eq!(receive(&mut buffer, 1, comms[0].0), OK);
     assert_eq!(buffer, [7], "a message sent before it left still arrives");
     assert_eq!(receive(&mut buffer, 1, comms[0].0), REMOTE);
-    assert!(last_error().contains("rank 1 has left"), "{}", last_error());
+    assert_last_error("rank 1 has left");
     comms[0].destroy();
 }
 
@@ -210,7 +213,7 @@ fn all_sizes(lengths: &[usize], rank: usize, comm: ncclComm_t) {
     }
 }
 
-/// Where the buffers overlap, at least the beginning of the message arrives.
+/// At least the beginning of the message arrives where the buffers overlap.
 #[test]
 fn overlapping_self_send_copies_message() {
     let _watchdog = Watchdog::new();
@@ -245,7 +248,7 @@ fn large_send_to_departing_rank_returns_remote_error() {
         send(&numbers(0, 100_000), 1, comms[0].0)
     });
     assert_eq!(codes, [REMOTE; 2]);
-    assert!(last_error().contains("rank 1 has left"), "{}", last_error());
+    assert_last_error("rank 1 has left");
     comms[0].destroy();
 }
 
@@ -269,7 +272,7 @@ fn send_large_messages_after_mismatch(process: &RankProcess) {
     assert_eq!(code, USAGE);
     let expected = "rank 0 called ncclSend(count 100000, ncclInt32) to rank 1, which called \
                     ncclRecv(count 99999, ncclInt32)";
-    assert!(last_error().contains(expected), "{}", last_error());
+    assert_last_error(expected);
     exchange_large_messages(rank, Comm(comm));
 }
 

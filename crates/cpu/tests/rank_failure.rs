@@ -64,11 +64,15 @@ operations! {
     failure_ends_reduce, "reduce": |rank, root| {
         nccl!(ncclReduce(rank.send, rank.receive, LARGE, F32, SUM, root as i32, rank.comm, STREAM))
     };
-    failure_ends_all_gather, "all_gather": |rank, _| nccl!(ncclAllGather(rank.send, rank.receive, BLOCK, F32, rank.comm, STREAM));
+    failure_ends_all_gather, "all_gather": |rank, _| {
+        nccl!(ncclAllGather(rank.send, rank.receive, BLOCK, F32, rank.comm, STREAM))
+    };
     failure_ends_reduce_scatter, "reduce_scatter": |rank, _| {
         nccl!(ncclReduceScatter(rank.send, rank.receive, BLOCK, F32, SUM, rank.comm, STREAM))
     };
-    failure_ends_all_to_all, "all_to_all": |rank, _| nccl!(ncclAlltoAll(rank.send, rank.receive, BLOCK, F32, rank.comm, STREAM));
+    failure_ends_all_to_all, "all_to_all": |rank, _| {
+        nccl!(ncclAlltoAll(rank.send, rank.receive, BLOCK, F32, rank.comm, STREAM))
+    };
     failure_ends_gather, "gather": |rank, root| {
         nccl!(ncclGather(rank.send, rank.receive, BLOCK, F32, root as i32, rank.comm, STREAM))
     };
@@ -561,7 +565,7 @@ fn failure_during_init_ends_init() {
 fn init_fails_when_forked_child_outlives_failed_rank() {
     let _alone = alone();
     for victim in 0..2 {
-        let title = format!("process {victim} has forked and dies before the last rank has come");
+        let title = format!("process {victim} has forked and dies before the last rank has joined");
         let mut run = Ranks::new("all_reduce_small", 3, false, title);
         for rank in 0..2 {
             run.start(rank);

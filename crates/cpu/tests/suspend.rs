@@ -7,7 +7,9 @@ use std::ptr;
 
 use common::processes::{self, RankProcess};
 use common::watchdog::Watchdog;
-use common::{ARGUMENT, Comm, Mode, OK, USAGE, alone, init, last_error, on_threads, together};
+use common::{
+    ARGUMENT, Comm, Mode, OK, USAGE, alone, assert_last_error, init, last_error, on_threads, together,
+};
 use libnccl::sys::{ncclComm_t, ncclCommMemStat_t, ncclDataType_t, ncclRedOp_t, ncclResult_t};
 
 fn all_reduce(buffer: &mut [f32], comm: ncclComm_t) -> ncclResult_t {
@@ -74,7 +76,7 @@ fn suspend_in_group_blocks_operations_until_resume() {
     let comms = init(Mode::Group, 3);
     together(Mode::Group, &comms, |_, comm| suspend(comm));
     assert_eq!(all_reduce(&mut [1.0], comms[0].0), USAGE);
-    assert!(last_error().contains("is suspended: call ncclCommResume first"), "{}", last_error());
+    assert_last_error("is suspended: call ncclCommResume first");
     let mut ranks = 0;
     assert_eq!(nccl!(ncclCommCount(comms[1].0, &mut ranks)), OK, "queries are allowed");
     together(Mode::Group, &comms, |_, comm| resume(comm));
@@ -113,9 +115,9 @@ fn suspend_and_mem_stats_with_invalid_arguments_fail() {
     for flags in [0, 2, 3, -1] {
         assert_eq!(nccl!(ncclCommSuspend(comm, flags)), ARGUMENT);
     }
-    assert!(last_error().contains("have to be NCCL_SUSPEND_MEM, 0x1"), "{}", last_error());
+    assert_last_error("have to be NCCL_SUSPEND_MEM, 0x1");
     assert_eq!(resume(comm), USAGE);
-    assert!(last_error().contains("is not suspended"), "{}", last_error());
+    assert_last_error("is not suspended");
     assert_eq!((suspend(ptr::null_mut()), resume(ptr::null_mut())), (ARGUMENT, ARGUMENT));
     let mut value = 0;
     for stat in [4, u32::MAX] {

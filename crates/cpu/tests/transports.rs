@@ -516,8 +516,8 @@ fn run_cases(process: &RankProcess) {
     });
 }
 
-/// Runs `task` in processes with these ranks, those at `disabled` with `NCCL_P2P_DISABLE=1`; returns the log lines about
-/// shared memory.
+/// Runs `task` in processes with these ranks, those at `disabled` with `NCCL_P2P_DISABLE=1`, and returns the log lines
+/// about shared memory.
 fn run(task: &str, processes: &[&[usize]], disabled: &[usize]) -> Vec<String> {
     // More processes than processors would only wait for each other.
     static ALONE: Mutex<()> = Mutex::new(());

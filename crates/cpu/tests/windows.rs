@@ -9,7 +9,10 @@ use std::ptr;
 use common::memory::Memory;
 use common::processes::{self, RankProcess};
 use common::watchdog::Watchdog;
-use common::{ARGUMENT, Address, Comm, Mode, OK, USAGE, alone, init, last_error, on_threads, together};
+use common::{
+    ARGUMENT, Address, Comm, Mode, OK, USAGE, alone, assert_last_error, init, last_error, on_threads,
+    together,
+};
 use libnccl::sys::{ncclComm_t, ncclConfig_t, ncclResult_t, ncclWindow_t};
 
 fn register(comm: ncclComm_t, memory: &Memory, win: *mut ncclWindow_t, flags: i32) -> ncclResult_t {
@@ -45,7 +48,7 @@ fn buffer_deregisters_exactly_once() {
         assert!(!handles[..index].contains(handle), "two registrations have one handle");
     }
     assert_eq!(nccl!(ncclCommDeregister(one, handles[3])), ARGUMENT, "another communicator's");
-    assert!(last_error().contains("is no registration of this communicator"), "{}", last_error());
+    assert_last_error("is no registration of this communicator");
     for handle in &handles[..3] {
         assert_eq!(nccl!(ncclCommDeregister(one, *handle)), OK);
         assert_eq!(nccl!(ncclCommDeregister(one, *handle)), ARGUMENT, "already deregistered");
@@ -69,7 +72,7 @@ fn register_with_invalid_arguments_fails() {
     assert_eq!(nccl!(ncclCommRegister(comm, null, 10, &mut handle)), ARGUMENT);
     assert_eq!(nccl!(ncclCommRegister(comm, place, 0, &mut handle)), ARGUMENT);
     assert_eq!(nccl!(ncclCommRegister(comm, place, usize::MAX, &mut handle)), ARGUMENT);
-    assert!(last_error().contains("no buffer has 18446744073709551615 bytes at"), "{}", last_error());
+    assert_last_error("no buffer has 18446744073709551615 bytes at");
     assert_eq!(nccl!(ncclCommRegister(comm, place, 10, ptr::null_mut())), ARGUMENT);
     assert_eq!(nccl!(ncclCommDeregister(ptr::null_mut(), handle)), ARGUMENT);
     assert_eq!(nccl!(ncclCommDeregister(comm, null)), ARGUMENT);
@@ -136,15 +139,15 @@ fn window_calls_with_invalid_arguments_fail() {
     assert_eq!(with(at(0), usize::MAX, 0), ARGUMENT);
     for offset in [1, 64, 2048] {
         assert_eq!(with(at(offset), 64, 0), ARGUMENT);
-        assert!(last_error().contains("has to be a multiple of 4096"), "{}", last_error());
+        assert_last_error("has to be a multiple of 4096");
     }
     for flags in [0x10, 0x11, -1, i32::MIN] {
         assert_eq!(with(at(0), 4096, flags), ARGUMENT);
-        assert!(last_error().contains("invalid winFlags"), "{}", last_error());
+        assert_last_error("invalid winFlags");
     }
     for flags in [0x5, 0x9, 0xf] {
         assert_eq!(with(at(0), 4096, flags), ARGUMENT);
-        assert!(last_error().contains("does not go together with NCCL_WIN_GIN_ONLY"), "{}", last_error());
+        assert_last_error("does not go together with NCCL_WIN_GIN_ONLY");
     }
     assert_eq!(register(comm, &memory, ptr::null_mut(), 0), ARGUMENT);
     assert_eq!(register(ptr::null_mut(), &memory, &mut win, 0), ARGUMENT);
@@ -166,7 +169,7 @@ fn window_of_other_comm_is_invalid_argument() {
     let slots = common::addresses(&mut windows);
     together(Mode::Group, &comms, |rank, comm| register(comm, &memories[rank], slots[rank].0, 0));
     assert_eq!(user_pointer(comms[0].0, windows[1][0]), Err(ARGUMENT));
-    assert!(last_error().contains("is no window of this communicator"), "{}", last_error());
+    assert_last_error("is no window of this communicator");
     assert_eq!(deregister(comms[0].0, windows[1][0]), ARGUMENT);
     // Windows are deregistered with their communicator.
     comms.iter().for_each(|comm| comm.destroy());

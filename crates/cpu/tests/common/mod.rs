@@ -72,6 +72,12 @@ pub fn last_error() -> String {
     unsafe { CStr::from_ptr(text) }.to_str().unwrap().to_owned()
 }
 
+/// Asserts that the last error contains `part`.
+#[track_caller]
+pub fn assert_last_error(part: &str) {
+    assert!(last_error().contains(part), "{}", last_error());
+}
+
 pub fn init_rank(id: ncclUniqueId, ranks: usize, rank: usize) -> Result<Comm, ncclResult_t> {
     let mut comm = ptr::null_mut();
     match nccl!(ncclCommInitRank(&mut comm, ranks as i32, id, rank as i32)) {

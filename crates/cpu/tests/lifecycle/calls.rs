@@ -124,10 +124,6 @@ pub(crate) fn init_nonblocking_pair() -> [Comm; 2] {
     comms
 }
 
-pub(crate) fn assert_last_error(part: &str) {
-    assert!(last_error().contains(part), "{}", last_error());
-}
-
 /// Asserts that a communicator's operations work, and that its ranks are `members` in this order.
 pub(crate) fn assert_members(comm: Comm, me: i32, members: &[i32]) {
     assert_eq!(all_gather(comm.0, me), members);

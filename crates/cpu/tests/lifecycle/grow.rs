@@ -5,11 +5,12 @@ use std::thread;
 
 use libnccl::sys::ncclUniqueId;
 
-use crate::calls::{assert_last_error, assert_members, grow, sum};
+use crate::calls::{assert_members, grow, sum};
 use crate::common::processes::{RankProcess, finish, spawn};
 use crate::common::watchdog::Watchdog;
 use crate::common::{
-    ARGUMENT, Comm, Mode, OK, REMOTE, USAGE, alone, init, on_threads, unique_id, wait_for_peers,
+    ARGUMENT, Comm, Mode, OK, REMOTE, USAGE, alone, assert_last_error, init, on_threads, unique_id,
+    wait_for_peers,
 };
 use crate::nccl;
 

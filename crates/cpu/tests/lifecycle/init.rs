@@ -7,11 +7,12 @@ use std::time::{Duration, Instant};
 
 use libnccl::sys::{ncclComm_t, ncclConfig_t, ncclUniqueId};
 
-use crate::calls::{assert_last_error, assert_members, init_nonblocking, join, kill, split, sum, wait_async};
+use crate::calls::{assert_members, init_nonblocking, join, kill, split, sum, wait_async};
 use crate::common::processes::{self, RankProcess, finish, spawn};
 use crate::common::watchdog::Watchdog;
 use crate::common::{
-    ARGUMENT, Comm, Mode, OK, REMOTE, USAGE, alone, init, on_threads, unique_id, wait_for_peers,
+    ARGUMENT, Comm, Mode, OK, REMOTE, USAGE, alone, assert_last_error, init, on_threads, unique_id,
+    wait_for_peers,
 };
 use crate::nccl;
 

@@ -7,11 +7,10 @@ use std::time::Duration;
 use libnccl::sys::{ncclDataType_t, ncclRedOp_t, ncclUniqueId};
 
 use crate::calls::{
-    PROGRESS, assert_last_error, async_error, count, init_nonblocking, init_nonblocking_pair, nonblocking,
-    rank, sum, wait_async,
+    PROGRESS, async_error, count, init_nonblocking, init_nonblocking_pair, nonblocking, rank, sum, wait_async,
 };
 use crate::common::watchdog::Watchdog;
-use crate::common::{ARGUMENT, Comm, OK, REMOTE, USAGE, alone, last_error, unique_id};
+use crate::common::{ARGUMENT, Comm, OK, REMOTE, USAGE, alone, assert_last_error, last_error, unique_id};
 use crate::nccl;
 
 #[test]

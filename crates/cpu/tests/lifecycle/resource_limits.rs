@@ -11,12 +11,13 @@ use rustix::param::page_size;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
 use crate::calls::{
-    SYSTEM, assert_last_error, async_error, grow, init_nonblocking, join, kill, nonblocking, shrink, split,
-    sum, wait_async,
+    SYSTEM, async_error, grow, init_nonblocking, join, kill, nonblocking, shrink, split, sum, wait_async,
 };
 use crate::common::processes::{RankProcess, command, finish, spawn};
 use crate::common::watchdog::Watchdog;
-use crate::common::{Comm, OK, REMOTE, alone, init_rank, last_error, on_threads, unique_id, wait_for_peers};
+use crate::common::{
+    Comm, OK, REMOTE, alone, assert_last_error, init_rank, last_error, on_threads, unique_id, wait_for_peers,
+};
 use crate::nccl;
 
 /// Fails to initialise for lack of file descriptors.

@@ -7,11 +7,10 @@ use std::time::{Duration, Instant};
 use libnccl::sys::{ncclDataType_t, ncclRedOp_t};
 
 use crate::calls::{
-    PROGRESS, SOON, assert_last_error, assert_members, async_error, init_nonblocking_pair, shrink, split,
-    sum, wait_async,
+    PROGRESS, SOON, assert_members, async_error, init_nonblocking_pair, shrink, split, sum, wait_async,
 };
 use crate::common::watchdog::Watchdog;
-use crate::common::{ARGUMENT, Comm, Mode, OK, REMOTE, USAGE, alone, init, on_threads};
+use crate::common::{ARGUMENT, Comm, Mode, OK, REMOTE, USAGE, alone, assert_last_error, init, on_threads};
 use crate::nccl;
 
 #[test]

@@ -4,11 +4,12 @@ use std::ptr;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use crate::calls::{SOON, assert_last_error, assert_members, async_error, kill, shrink, split, sum};
+use crate::calls::{SOON, assert_members, async_error, kill, shrink, split, sum};
 use crate::common::processes::spawn;
 use crate::common::watchdog::Watchdog;
 use crate::common::{
-    ARGUMENT, Comm, Mode, OK, REMOTE, USAGE, alone, init, init_rank, last_error, on_threads, unique_id,
+    ARGUMENT, Comm, Mode, OK, REMOTE, USAGE, alone, assert_last_error, init, init_rank, last_error,
+    on_threads, unique_id,
 };
 use crate::nccl;
 

@@ -6,14 +6,12 @@ use std::time::{Duration, Instant};
 
 use libnccl::sys::{NCCL_SPLIT_NOCOLOR, ncclComm_t};
 
-use crate::calls::{
-    self, SOON, assert_last_error, assert_members, async_error, join, kill, shrink, split, sum,
-};
+use crate::calls::{self, SOON, assert_members, async_error, join, kill, shrink, split, sum};
 use crate::common::processes::{RankProcess, spawn};
 use crate::common::watchdog::Watchdog;
 use crate::common::{
-    self, ARGUMENT, Comm, Mode, OK, REMOTE, USAGE, alone, init, init_rank, last_error, on_threads, together,
-    unique_id,
+    self, ARGUMENT, Comm, Mode, OK, REMOTE, USAGE, alone, assert_last_error, init, init_rank, last_error,
+    on_threads, together, unique_id,
 };
 use crate::nccl;
 
@@ -88,9 +86,9 @@ fn nested_splits_order_ranks_by_key() {
             comm.destroy();
             comm = child;
         }
-        let alone = split(comm.0, me, 0).unwrap();
-        assert_members(alone, me, &[me]);
-        alone.destroy();
+        let single = split(comm.0, me, 0).unwrap();
+        assert_members(single, me, &[me]);
+        single.destroy();
         comm.destroy();
     });
 }

@@ -10,11 +10,12 @@ use std::time::{Duration, Instant};
 use libnccl::sys::{ncclDataType_t, ncclRedOp_t, ncclResult_t, ncclUniqueId};
 
 use crate::calls::{
-    PROGRESS, SOON, assert_last_error, async_error, init_nonblocking, init_nonblocking_pair, nonblocking,
-    split, sum, wait_async,
+    PROGRESS, SOON, async_error, init_nonblocking, init_nonblocking_pair, nonblocking, split, sum, wait_async,
 };
 use crate::common::watchdog::Watchdog;
-use crate::common::{ARGUMENT, Comm, OK, REMOTE, USAGE, alone, init_rank, unique_id, wait_for_peers};
+use crate::common::{
+    ARGUMENT, Comm, OK, REMOTE, USAGE, alone, assert_last_error, init_rank, unique_id, wait_for_peers,
+};
 use crate::nccl;
 
 #[test]
