@@ -535,7 +535,7 @@ fn fail_one_rank_at_init(_: &'static str, seed: u64) -> Duration {
         if run.wait_until(NOTICE, noticed) {
             return run.expect_errors(&survivors, death, None);
         }
-        // It died before its connection, so another process can take its place.
+        // It died before it connected, so another process can take its place.
         let substitute = run.start(order[early]);
         let everyone: Vec<usize> = survivors.iter().copied().chain([substitute]).collect();
         run.expect(LIMIT, "the ranks do not join after one was replaced", |run| {

@@ -33,7 +33,7 @@ fn abort_ends_calls_that_wait_in_background() {
     assert_last_error("before all ranks had joined");
     comms[0].destroy();
 
-    // A split, one of a revoked communicator, and an operation, which the other rank does not call.
+    // A split, a split of a revoked communicator, and an operation, none of which the other rank calls.
     let id = unique_id();
     for turn in 0..3 {
         let comms = [init_nonblocking(id, 2, 0), init_nonblocking(id, 2, 1)];
