@@ -1,8 +1,8 @@
-//! Gives the shared object NCCL's name.
+//! Sets the shared object's soname to NCCL's.
 
 fn main() {
     println!("cargo::rerun-if-changed=build.rs");
     println!("cargo::rustc-cdylib-link-arg=-Wl,-soname,libnccl.so.2");
-    // Its own functions call each other, whatever else in the process has their names.
+    // Binds its own calls to its own functions, whatever else in the process has their names.
     println!("cargo::rustc-cdylib-link-arg=-Wl,-Bsymbolic");
 }

@@ -1,6 +1,6 @@
-//! The CPU implementation of NCCL's C ABI as a shared object that exports NCCL's names, and nothing else.
+//! The CPU implementation of NCCL's C ABI as a shared object that exports only NCCL's functions.
 //!
-//! As in NCCL, each function is there twice: `ncclXxx`, which a profiler may replace, and `pncclXxx`.
+//! As in NCCL, each function has two names: `ncclXxx`, which a profiler may interpose, and `pncclXxx`.
 #![allow(unsafe_code, non_snake_case, clippy::wildcard_imports)]
 
 use libnccl::sys::*;
@@ -12,18 +12,18 @@ macro_rules! export {
             unsafe extern "C" fn $name($($argument: $type),*) $(-> $returned)? {
                 const FUNCTION: unsafe extern "C" fn($($type),*) $(-> $returned)? =
                     libnccl_cpu::TABLE.$name.expect(stringify!($name));
-                // SAFETY: the caller keeps to the same contract.
+                // SAFETY: the caller upholds the same contract.
                 unsafe { FUNCTION($($argument),*) }
             }
         )*
 
-        mod twins {
+        mod profiling {
             use super::*;
 
             $(
                 #[unsafe(export_name = concat!("p", stringify!($name)))]
                 unsafe extern "C" fn $name($($argument: $type),*) $(-> $returned)? {
-                    // SAFETY: the caller keeps to the same contract.
+                    // SAFETY: the caller upholds the same contract.
                     unsafe { super::$name($($argument),*) }
                 }
             )*

@@ -1,4 +1,4 @@
-//! The shared object as C programs see it: its names, and programs that use NCCL as its documentation says.
+//! The shared object as C programs see it: its exports, and programs that use NCCL as documented.
 //!
 //! The programs are compiled against the header of this repository and linked with the shared object under
 //! NCCL's name.
@@ -17,13 +17,13 @@ use libnccl::sys::Functions;
 use rustix::process::{Pid, Signal, kill_process_group};
 use tempfile::TempDir;
 
-/// A program that runs longer hangs.
+/// Time after which a program counts as hung.
 const LIMIT: Duration = Duration::from_secs(60);
 
-/// The names of the headers' folders in the repository.
+/// The include folders of the repository.
 const INCLUDES: [&str; 2] = ["vendor-headers", "vendor-headers/stubs/cuda"];
 
-/// Cargo builds a cdylib for no tests, not even those of its own package, so ask it to.
+/// Builds the shared object: Cargo builds no cdylib for tests, not even for those of its own package.
 fn shared_object() -> &'static Path {
     static FILE: LazyLock<PathBuf> = LazyLock::new(|| {
         let target = Path::new(env!("CARGO_TARGET_TMPDIR")).join("cpu-so");
@@ -48,7 +48,7 @@ fn run_tool(command: &mut Command) -> String {
     printed.into_owned()
 }
 
-/// A folder that has the shared object under NCCL's names, and a program linked with it.
+/// A folder with the shared object under NCCL's names, and a program linked with it.
 struct Program {
     folder: TempDir,
 }
@@ -76,7 +76,7 @@ impl Program {
         Self { folder }
     }
 
-    /// Runs it: it has to say that all was well, and to end.
+    /// Runs the program, which has to print `ok` and to succeed in time.
     fn run(&self) {
         let file = |name| {
             let path = self.folder.path().join(name);
@@ -88,7 +88,7 @@ impl Program {
             .env_remove("NCCL_DEBUG")
             .stdout(output)
             .stderr(errors)
-            // A group of its own, so that the processes that it starts can be ended with it.
+            // A process group of its own, so that the processes that it starts can be killed with it.
             .process_group(0)
             .spawn()
             .expect("the program can be started");
@@ -104,7 +104,7 @@ impl Program {
     }
 }
 
-/// The program's end, or none if it was killed because it took too long. None of its processes is left.
+/// Waits for the program, and returns its status, or `None` if it exceeded the limit. Kills all of its processes.
 fn finish(mut child: Child) -> Option<ExitStatus> {
     let group = Pid::from_child(&child);
     let deadline = Instant::now() + LIMIT;
@@ -113,7 +113,7 @@ fn finish(mut child: Child) -> Option<ExitStatus> {
         status = child.try_wait().expect("a child can be waited for");
         thread::sleep(Duration::from_millis(2));
     }
-    // Nobody may be left in the group: then there is nothing to do.
+    // Fails if no process of the group is left.
     let _ = kill_process_group(group, Signal::KILL);
     if status.is_none() {
         child.wait().expect("a killed child ends");
@@ -122,7 +122,7 @@ fn finish(mut child: Child) -> Option<ExitStatus> {
 }
 
 fn run(source: &str) {
-    // The project needs a C compiler, and not one for C++.
+    // The project needs a C compiler, but no C++ compiler.
     if source.ends_with(".cpp") && Command::new("c++").arg("--version").output().is_err() {
         eprintln!("skipped: {source}, as there is no C++ compiler");
         return;
@@ -140,16 +140,17 @@ macro_rules! programs {
             }
         )*
 
-        /// The programs in `tests/c`, each of which is a test here.
+        /// The programs in `tests/c` that have a test.
         const SOURCES: &[&str] = &[$($source),*];
     };
 }
 
 programs! {
     abort_after_error: "abort_after_error.c";
+    abort_init: "abort_init.c";
     all_to_all: "all_to_all.c";
     devices_in_a_group: "devices_in_a_group.c";
-    given_up_init: "given_up_init.c";
+    header_compiles_as_cplusplus: "header.cpp";
     in_place: "in_place.c";
     nonblocking: "nonblocking.c";
     one_sided: "one_sided.c";
@@ -159,12 +160,11 @@ programs! {
     ring: "ring.c";
     shrink: "shrink.c";
     split: "split.c";
-    the_header_is_cplusplus: "header.cpp";
     thread_per_device: "thread_per_device.c";
 }
 
 #[test]
-fn every_program_is_run() {
+fn every_c_program_has_a_test() {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/c");
     let files = fs::read_dir(&folder).expect("tests/c").map(|entry| entry.expect("an entry").file_name());
     let found: BTreeSet<String> = files
@@ -174,27 +174,38 @@ fn every_program_is_run() {
     assert_eq!(found, SOURCES.iter().map(ToString::to_string).collect());
 }
 
+/// Returns the names of the functions that `nccl.h` declares.
+fn functions_of_header() -> BTreeSet<String> {
+    let header = fs::read_to_string(repository().join("vendor-headers/nccl.h")).expect("the header");
+    let declaration = |line: &str| {
+        let name = line.split_once('(')?.0.rsplit([' ', '*']).next()?;
+        let is_function = name.starts_with("nccl") || name.starts_with("pnccl");
+        (is_function && !line.starts_with([' ', '#'])).then(|| name.to_owned())
+    };
+    header.lines().filter_map(declaration).collect()
+}
+
 #[test]
-fn it_exports_the_names_of_nccl_and_nothing_else() {
+fn exports_are_exactly_the_functions_of_the_header() {
     let printed = run_tool(Command::new("nm").args(["-D", "--defined-only"]).arg(shared_object()));
     let mut found = BTreeSet::new();
     for line in printed.lines() {
         let fields: Vec<&str> = line.split_whitespace().collect();
-        let [_, kind, name] = fields[..] else { panic!("nm says: {line}") };
+        let [_, kind, name] = fields[..] else { panic!("unexpected line of nm: {line}") };
         assert_eq!(kind, "T", "{name} is not an ordinary function");
-        assert!(found.insert(name.to_owned()), "{name} is there twice");
+        assert!(found.insert(name.to_owned()), "{name} is exported twice");
     }
     let names = Functions::NAMES.iter();
     let expected: BTreeSet<String> =
         names.flat_map(|name| [(*name).to_owned(), format!("p{name}")]).collect();
-    assert_eq!(expected.len(), 2 * 72);
+    assert_eq!(expected, functions_of_header());
     let missing: Vec<_> = expected.difference(&found).collect();
     let surplus: Vec<_> = found.difference(&expected).collect();
     assert!(missing.is_empty() && surplus.is_empty(), "missing: {missing:?}, surplus: {surplus:?}");
 }
 
 #[test]
-fn its_name_is_that_of_nccl() {
+fn soname_is_that_of_nccl() {
     let printed = run_tool(Command::new("readelf").args(["-W", "-d"]).arg(shared_object()));
     let names: Vec<&str> = printed.lines().filter(|line| line.contains("(SONAME)")).collect();
     assert!(matches!(names[..], [name] if name.ends_with("[libnccl.so.2]")), "{names:?}");

@@ -1,5 +1,6 @@
-//! Collectives in place, on any address, several in one group, and with more ranks than cores. Types, reductions
-//! and counts: see exactness.rs.
+//! Collectives in place, on unaligned buffers, several in one group, and with more ranks than cores.
+//!
+//! `exactness.rs` tests types, reductions and counts.
 
 mod common;
 
@@ -18,7 +19,7 @@ fn sums(inputs: &[Vec<i32>]) -> Vec<i32> {
     (0..inputs[0].len()).map(sum).collect()
 }
 
-/// Every rank has one buffer of `length`; `call` gets its address.
+/// Makes a call on every rank with the address of its one buffer, and returns the buffers.
 fn in_place(
     comms: &[Comm],
     length: usize,
@@ -34,7 +35,7 @@ fn in_place(
 }
 
 #[test]
-fn in_place_in_every_way_that_nccl_allows() {
+fn in_place_collectives_give_correct_results() {
     const COUNT: usize = 50_000;
     const TYPE: ncclDataType_t = ncclDataType_t::ncclInt32;
     const SUM: ncclRedOp_t = ncclRedOp_t::ncclSum;
@@ -76,7 +77,7 @@ fn in_place_in_every_way_that_nccl_allows() {
 }
 
 #[test]
-fn buffers_need_no_alignment() {
+fn all_reduce_of_unaligned_buffers_is_correct() {
     let comms = init(Mode::Group, 2);
     let mut buffers = vec![vec![0u8; 33]; 2];
     for (rank, buffer) in buffers.iter_mut().enumerate() {
@@ -93,7 +94,7 @@ fn buffers_need_no_alignment() {
 }
 
 #[test]
-fn many_collectives_of_several_communicators_in_one_group() {
+fn all_reduces_of_two_comms_in_one_group_complete() {
     let (one, two) = (init(Mode::Group, 3), init(Mode::Group, 2));
     let mut sums = vec![vec![0i64; 40]; 5];
     assert_eq!(nccl!(ncclGroupStart()), OK);
@@ -118,7 +119,7 @@ fn many_collectives_of_several_communicators_in_one_group() {
 }
 
 #[test]
-fn four_ranks_on_few_cores_do_not_collapse() {
+fn oversubscribed_all_reduces_finish_in_time() {
     let comms = init(Mode::Threads, 4);
     let start = std::time::Instant::now();
     common::on_threads(4, |rank| {

@@ -1,4 +1,4 @@
-//! Wrong arguments, groups that are called off, ranks that disagree: NCCL's codes, and a text that helps.
+//! Invalid arguments, cancelled groups and mismatched calls: NCCL's codes, and helpful texts.
 
 mod common;
 
@@ -7,7 +7,7 @@ use std::ptr;
 use std::thread;
 
 use common::{
-    ARGUMENT, Comm, Mode, OK, REMOTE, USAGE, alone, init, init_rank, last_error, on_threads, unique_id,
+    ARGUMENT, Comm, Mode, OK, REMOTE, USAGE, alone, assert_last_error, init, init_rank, on_threads, unique_id,
 };
 use libnccl::sys::{
     NCCL_VERSION_CODE, ncclComm_t, ncclConfig_t, ncclDataType_t, ncclRedOp_t, ncclResult_t, ncclUniqueId,
@@ -22,18 +22,14 @@ fn all_reduce(buffer: &mut [f32], comm: ncclComm_t) -> ncclResult_t {
     nccl!(ncclAllReduce(place, place, buffer.len(), F32, SUM, comm, ptr::null_mut()))
 }
 
-fn assert_last_error(part: &str) {
-    assert!(last_error().contains(part), "{}", last_error());
-}
-
 #[test]
-fn every_function_is_there() {
+fn function_table_is_complete() {
     let _alone = alone();
     assert!(TABLE.present().all(|(_, present)| present));
 }
 
 #[test]
-fn what_needs_no_communicator() {
+fn calls_without_comm_validate_arguments() {
     let _alone = alone();
     let mut version = 0;
     assert_eq!(nccl!(ncclGetVersion(&mut version)), OK);
@@ -44,14 +40,14 @@ fn what_needs_no_communicator() {
     assert_eq!(nccl!(ncclGroupStart()), OK);
     assert_eq!(nccl!(ncclGroupEnd()), OK);
     for code in [0, 4, 8, 9, 1000, u32::MAX] {
-        // SAFETY: a string that ends, as the header says.
+        // SAFETY: a NUL-terminated string, as the header promises.
         let text = unsafe { CStr::from_ptr(nccl!(ncclGetErrorString(ncclResult_t(code)))) };
         assert_eq!(text == c"unknown result code", code > 8);
     }
 }
 
 #[test]
-fn null_communicators() {
+fn null_comm_is_invalid_argument() {
     let _alone = alone();
     let (null, mut number, mut code) = (ptr::null_mut(), 0, OK);
     assert_eq!(nccl!(ncclCommCount(null, &mut number)), ARGUMENT);
@@ -74,7 +70,7 @@ fn null_communicators() {
 }
 
 #[test]
-fn foreign_and_destroyed_communicators() {
+fn foreign_or_destroyed_comm_is_invalid_argument() {
     let _alone = alone();
     let comms = init(Mode::Group, 2);
     comms.iter().for_each(|comm| comm.destroy());
@@ -89,14 +85,14 @@ fn foreign_and_destroyed_communicators() {
 }
 
 #[test]
-fn initialisation() {
+fn init_with_invalid_arguments_fails() {
     let _alone = alone();
     let (id, mut comm) = (unique_id(), ptr::null_mut());
     for (ranks, rank) in [(0, 0), (-1, 0), (2, 2), (2, -1), (i32::MAX, 0)] {
         assert_eq!(nccl!(ncclCommInitRank(&mut comm, ranks, id, rank)), ARGUMENT);
     }
     assert_eq!(nccl!(ncclCommInitRank(ptr::null_mut(), 1, id, 0)), ARGUMENT);
-    assert_eq!(init_rank(ncclUniqueId::default(), 1, 0), Err(ARGUMENT), "128 zero bytes are no id of ours");
+    assert_eq!(init_rank(ncclUniqueId::default(), 1, 0), Err(ARGUMENT), "128 zero bytes are not an id");
 
     let mut config = ncclConfig_t::initializer();
     config.blocking = 2;
@@ -128,7 +124,7 @@ fn initialisation() {
 }
 
 #[test]
-fn arguments_of_operations_leave_the_communicator_usable() {
+fn invalid_operation_arguments_leave_comm_usable() {
     let _alone = alone();
     let comms = init(Mode::Group, 1);
     let (Comm(comm), stream) = (comms[0], ptr::null_mut());
@@ -145,7 +141,7 @@ fn arguments_of_operations_leave_the_communicator_usable() {
     assert_eq!(reduce(place, 2, 7, u32::MAX, 0), ARGUMENT);
     assert_eq!(reduce(place, -1i64 as usize, 7, 0, 0), ARGUMENT);
     assert_eq!(reduce(ptr::null_mut(), 2, 7, 0, 0), ARGUMENT);
-    assert_eq!(reduce(ptr::null_mut(), 0, 7, 0, 0), OK, "nothing to do");
+    assert_eq!(reduce(ptr::null_mut(), 0, 7, 0, 0), OK, "no elements need no buffer");
     for peer in [-1, 1] {
         assert_eq!(nccl!(ncclSend(place, 1, F32, peer, comm, stream)), ARGUMENT);
         assert_eq!(nccl!(ncclRecv(place, 1, F32, peer, comm, stream)), ARGUMENT);
@@ -156,7 +152,7 @@ fn arguments_of_operations_leave_the_communicator_usable() {
 }
 
 #[test]
-fn custom_reductions() {
+fn pre_mul_sum_misuse_is_invalid_argument() {
     let _alone = alone();
     let comms = init(Mode::Group, 2);
     let (mut op, mut scalar) = (SUM, 2f32);
@@ -169,37 +165,41 @@ fn custom_reductions() {
     assert_eq!(create(&mut op, &mut scalar, 2), ARGUMENT);
     assert_eq!(create(&mut op, &mut scalar, 1), OK);
     let place = [0u64].as_mut_ptr().cast();
-    let use_it =
+    let all_reduce_with =
         |data_type, comm: Comm| nccl!(ncclAllReduce(place, place, 1, data_type, op, comm.0, ptr::null_mut()));
-    assert_eq!(use_it(ncclDataType_t::ncclFloat64, comms[0]), ARGUMENT, "for another type");
-    assert_eq!(use_it(F32, comms[1]), ARGUMENT, "another communicator's");
+    assert_eq!(all_reduce_with(ncclDataType_t::ncclFloat64, comms[0]), ARGUMENT, "of another data type");
+    assert_eq!(all_reduce_with(F32, comms[1]), ARGUMENT, "of another communicator");
     assert_eq!(nccl!(ncclRedOpDestroy(op, comms[0].0)), OK);
-    assert_eq!(use_it(F32, comms[0]), ARGUMENT);
+    assert_eq!(all_reduce_with(F32, comms[0]), ARGUMENT);
     assert_eq!(nccl!(ncclRedOpDestroy(op, comms[0].0)), ARGUMENT);
     assert_eq!(nccl!(ncclRedOpDestroy(SUM, comms[0].0)), ARGUMENT);
     comms.into_iter().for_each(Comm::destroy);
 }
 
-/// One failed call takes back the whole group, and nothing is left of it.
+/// One failed call cancels the whole group.
 #[test]
-fn a_failed_call_calls_the_group_off() {
+fn failed_call_cancels_group() {
     let _alone = alone();
     let comms = init(Mode::Group, 2);
     let mut buffers = [[1f32], [2f32]];
     assert_eq!(nccl!(ncclGroupStart()), OK);
     assert_eq!(nccl!(ncclGroupStart()), OK);
-    // Only rank 0: were it launched, it would never end.
+    // Only rank 0: if it were launched, it would never end.
     assert_eq!(all_reduce(&mut buffers[0], comms[0].0), OK);
-    assert_eq!(nccl!(ncclGroupEnd()), OK, "an inner group");
+    assert_eq!(nccl!(ncclGroupEnd()), OK, "the end of an inner group");
     assert_eq!(all_reduce(&mut buffers[1], ptr::null_mut()), ARGUMENT);
     assert_eq!(nccl!(ncclGroupEnd()), ARGUMENT);
     assert_last_error("ncclAllReduce in this group failed: the communicator is NULL");
-    assert_eq!(nccl!(ncclGroupEnd()), USAGE, "the group is over");
+    assert_eq!(nccl!(ncclGroupEnd()), USAGE, "the group has ended");
     assert_eq!(buffers, [[1.0], [2.0]]);
 
     assert_eq!(nccl!(ncclGroupStart()), OK);
     let mut count = 0;
-    assert_eq!(nccl!(ncclCommCount(ptr::null_mut(), &mut count)), ARGUMENT, "no concern of the group");
+    assert_eq!(
+        nccl!(ncclCommCount(ptr::null_mut(), &mut count)),
+        ARGUMENT,
+        "a query is not part of the group"
+    );
     for (buffer, comm) in buffers.iter_mut().zip(&comms) {
         assert_eq!(all_reduce(buffer, comm.0), OK);
     }
@@ -208,9 +208,9 @@ fn a_failed_call_calls_the_group_off() {
     comms.into_iter().for_each(Comm::destroy);
 }
 
-/// Every rank that waits for others learns who called what, and the communicator goes on.
+/// The error of every waiting rank names both calls, and the communicator stays usable.
 #[test]
-fn ranks_that_call_different_collectives() {
+fn mismatched_collectives_name_both_calls() {
     let _alone = alone();
     let comms = init(Mode::Threads, 3);
     for round in 0..4 {
@@ -225,12 +225,12 @@ fn ranks_that_call_different_collectives() {
                 _ => all_reduce(&mut buffer[..4], comm),
             }
         });
-        // Who broadcasts little waits for nobody.
+        // The root of a small broadcast does not wait.
         assert_eq!(codes, [USAGE, USAGE, if round == 2 { OK } else { USAGE }]);
         let sum = "rank 0 called ncclAllReduce(count 4, ncclFloat32, ncclSum)";
         assert_last_error(&match round {
             0 => format!("rank 1 called ncclAllReduce(count 5, ncclFloat32, ncclSum), {sum}"),
-            // Rank 2 compares with rank 1 alone.
+            // Rank 2 compares its call with that of rank 1 only.
             1 => "called ncclAllReduce(count 4, ncclFloat32, ncclSum)".into(),
             2 => format!("rank 2 called ncclBroadcast(count 4, ncclFloat32, root 2), {sum}"),
             _ => format!("{}, {}", sum.replace("rank 0", "rank 1"), sum.replace("ncclSum", "ncclMax")),
@@ -244,9 +244,9 @@ fn ranks_that_call_different_collectives() {
     comms.into_iter().for_each(Comm::destroy);
 }
 
-/// A root may be ahead of the others, and end before they begin.
+/// The root may be ahead of the others, and destroy its communicator before they begin.
 #[test]
-fn a_root_that_broadcasts_little_waits_for_nobody() {
+fn small_broadcast_root_returns_before_others_begin() {
     let _alone = alone();
     for calls in [1, 7] {
         let (has_left, left) = std::sync::mpsc::channel();
@@ -271,7 +271,7 @@ fn a_root_that_broadcasts_little_waits_for_nobody() {
 }
 
 #[test]
-fn ranks_that_disagree_on_their_number() {
+fn init_with_different_rank_counts_is_invalid_usage() {
     let _alone = alone();
     let id = unique_id();
     let codes = on_threads(3, |rank| init_rank(id, if rank == 2 { 4 } else { 3 }, rank).map(|_| ()));
@@ -279,7 +279,7 @@ fn ranks_that_disagree_on_their_number() {
 }
 
 #[test]
-fn two_ranks_that_say_they_are_the_same() {
+fn init_with_duplicate_rank_is_invalid_usage() {
     let _alone = alone();
     let id = unique_id();
     let codes = on_threads(3, |rank| init_rank(id, 3, rank.min(1)).map(|_| ()));
@@ -287,7 +287,7 @@ fn two_ranks_that_say_they_are_the_same() {
 }
 
 #[test]
-fn one_thread_initialises_several_ranks_in_a_group() {
+fn init_of_several_ranks_in_group_succeeds() {
     let _alone = alone();
     let (id, mut comms) = (unique_id(), [ptr::null_mut(); 3]);
     assert_eq!(nccl!(ncclGroupStart()), OK);
@@ -304,7 +304,7 @@ fn one_thread_initialises_several_ranks_in_a_group() {
 }
 
 #[test]
-fn an_abort_ends_the_others_waiting() {
+fn abort_ends_collectives_of_other_ranks() {
     let _alone = alone();
     let comms = init(Mode::Threads, 3);
     let waiting = &comms;
@@ -320,12 +320,12 @@ fn an_abort_ends_the_others_waiting() {
     let mut code = OK;
     assert_eq!(nccl!(ncclCommGetAsyncError(comms[0].0, &mut code)), OK);
     assert_eq!(code, REMOTE);
-    assert_eq!(all_reduce(&mut [1.0], comms[0].0), REMOTE, "it stays failed");
+    assert_eq!(all_reduce(&mut [1.0], comms[0].0), REMOTE, "the communicator stays failed");
     comms[..2].iter().for_each(|comm| comm.destroy());
 }
 
 #[test]
-fn a_rank_is_aborted_from_another_thread() {
+fn abort_from_other_thread_ends_blocked_collective() {
     let _alone = alone();
     let comms = init(Mode::Group, 2);
     thread::scope(|scope| {
@@ -340,7 +340,7 @@ fn a_rank_is_aborted_from_another_thread() {
 }
 
 #[test]
-fn a_finalized_communicator_starts_nothing() {
+fn operation_on_finalized_comm_fails() {
     let _alone = alone();
     let comms = init(Mode::Group, 2);
     assert_eq!(nccl!(ncclCommFinalize(comms[0].0)), OK);
@@ -351,12 +351,12 @@ fn a_finalized_communicator_starts_nothing() {
 }
 
 #[test]
-fn parameters_tell_what_this_is() {
+fn memory_space_parameter_is_host() {
     let _alone = alone();
     let (mut value, mut length) = (ptr::null(), 0);
     let key = c"LIBNCCL_MEMORY_SPACE".as_ptr();
     assert_eq!(nccl!(ncclParamGetParameter(key, &mut value, &mut length)), OK);
-    // SAFETY: a string that ends, as the header says.
+    // SAFETY: a NUL-terminated string, as the header promises.
     assert_eq!(unsafe { CStr::from_ptr(value) }, c"host");
     assert_eq!(length, 4);
     assert_eq!(nccl!(ncclParamGetParameter(c"NCCL_NO".as_ptr(), &mut value, &mut length)), ARGUMENT);
@@ -364,12 +364,12 @@ fn parameters_tell_what_this_is() {
 }
 
 #[test]
-fn memory() {
+fn mem_alloc_and_free_validate_arguments() {
     let _alone = alone();
     let mut memory = ptr::null_mut();
     assert_eq!(nccl!(ncclMemAlloc(&mut memory, 10_000)), OK);
     assert_eq!(memory.addr() % 4096, 0);
-    // SAFETY: 10000 bytes, all zero, which are ours.
+    // SAFETY: ncclMemAlloc has returned 10000 initialized bytes, which only this test uses.
     unsafe {
         assert_eq!(*memory.cast::<u8>().add(9_999), 0);
         memory.cast::<u8>().write_bytes(1, 10_000);

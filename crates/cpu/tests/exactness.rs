@@ -1,30 +1,25 @@
-//! Every data type and every reduction to the bit, against a reference that is slow and plain, with ranks that are
-//! threads or one thread's group. `ways.rs` does so with processes.
+//! Every data type and every reduction to the bit, against a slow and simple reference, with ranks as threads or in one
+//! thread's group. `transports.rs` does so with processes.
 
 mod common;
-#[path = "common/random.rs"]
-mod random;
-#[path = "common/reference.rs"]
-mod reference;
-#[path = "common/worker.rs"]
-mod worker;
 
 use std::ops::Range;
 use std::process::{Command, Stdio};
 use std::ptr;
 use std::thread::available_parallelism;
 
-use common::{Address, Comm, Mode, OK, addresses, init, on_threads, together};
-use libnccl::sys::ncclResult_t;
-use reference::{
+use common::processes;
+use common::reference::{
     BFLOAT16, E4M3, E5M2, FORMATS, FUNCTIONS, Function, HALF, Number, OPS, Op, Small, create, elements, last,
     load, reduced,
 };
+use common::{Address, Comm, Mode, OK, addresses, init, on_threads, together};
+use libnccl::sys::ncclResult_t;
 
-/// What lies behind the receive buffers, and stays.
+/// The bytes behind each receive buffer, which must not change.
 const GUARD: [u8; 64] = [0xa5; 64];
 
-/// The same call on every rank, with its send and its receive buffer; returns what was received.
+/// Makes the same call on every rank with its send and receive buffer, and returns the received bytes.
 fn run(
     mode: Mode,
     comms: &[Comm],
@@ -45,7 +40,7 @@ fn run(
     received
 }
 
-/// A number of ranks, as threads and as a group.
+/// Communicators of as many ranks as threads and in one thread's group.
 struct Ranks {
     threads: Vec<Comm>,
     group: Vec<Comm>,
@@ -72,7 +67,7 @@ impl Ranks {
     }
 }
 
-/// A reduction in the modes, against the reference.
+/// Compares a reduction in the given modes with the reference.
 fn reduction<T: Number>(
     ranks: &Ranks,
     modes: &[Mode],
@@ -86,10 +81,10 @@ fn reduction<T: Number>(
     let expect = |indices: Range<usize>| -> Vec<T> {
         indices.map(|index| reduced(op, sends, index, last::<T>(function, n, count, root, index))).collect()
     };
-    let workers = if total < 10_000 { 1 } else { available_parallelism().map_or(1, usize::from) };
-    let share = total.div_ceil(workers);
+    let threads = if total < 10_000 { 1 } else { available_parallelism().map_or(1, usize::from) };
+    let share = total.div_ceil(threads);
     let expected =
-        on_threads(workers, |worker| expect((worker * share).min(total)..((worker + 1) * share).min(total)));
+        on_threads(threads, |thread| expect((thread * share).min(total)..((thread + 1) * share).min(total)));
     let expected = expected.concat();
     for mode in modes {
         let received = run(*mode, ranks.comms(*mode), sends, count * T::SIZE, |rank, send, receive, comm| {
@@ -136,8 +131,8 @@ fn reduction<T: Number>(
     }
 }
 
-/// The collectives that only move elements.
-fn moves<T: Number>(ranks: &Ranks, mode: Mode, count: usize) {
+/// Checks the collectives that only move elements.
+fn movement<T: Number>(ranks: &Ranks, mode: Mode, count: usize) {
     let (n, root, length, stream) = (ranks.count(), count % ranks.count(), count * T::SIZE, ptr::null_mut);
     let what = format!("of {:?}, {n} ranks ({mode:?}), count {count}", T::RAW);
     let comms = ranks.comms(mode);
@@ -176,12 +171,12 @@ fn moves<T: Number>(ranks: &Ranks, mode: Mode, count: usize) {
     }
 }
 
-/// How much of everything.
+/// The share of all combinations to test.
 #[derive(Debug, Clone, Copy, PartialEq)]
 enum Extent {
     /// Every type with every reduction in every function, but not each of these with every number of ranks, nor
     /// both as threads and as a group.
-    Thinned,
+    Sampled,
     Full,
 }
 
@@ -197,7 +192,7 @@ fn reductions<T: Number>(ranks: &Ranks, extent: Extent) {
             (0..n).map(|rank| elements::<T>(rank as u64, n * count.min(4095) + count)).collect();
         for (number, op) in OPS.into_iter().enumerate() {
             for function in FUNCTIONS {
-                // All that a large reduce_scatter reduces is as much as elsewhere.
+                // So that a large reduce_scatter reduces as many elements in all.
                 let block = if count == LARGE_COUNT && function == Function::ReduceScatter {
                     count / n
                 } else {
@@ -205,8 +200,8 @@ fn reductions<T: Number>(ranks: &Ranks, extent: Extent) {
                 };
                 let case = n + number + function as usize + T::RAW.0 as usize;
                 let modes = match extent {
-                    Extent::Thinned if count == 4095 && !case.is_multiple_of(4) => &[],
-                    Extent::Thinned => &MODES[case / 4 % 2..][..1],
+                    Extent::Sampled if count == 4095 && !case.is_multiple_of(4) => &[],
+                    Extent::Sampled => &MODES[case / 4 % 2..][..1],
                     Extent::Full => &MODES[..],
                 };
                 if !modes.is_empty() {
@@ -217,7 +212,7 @@ fn reductions<T: Number>(ranks: &Ranks, extent: Extent) {
     }
 }
 
-fn every_reduction(extent: Extent) {
+fn all_reductions(extent: Extent) {
     for n in 1..=8 {
         let ranks = Ranks::new(n);
         reductions::<i8>(&ranks, extent);
@@ -236,18 +231,18 @@ fn every_reduction(extent: Extent) {
     }
 }
 
-fn every_move(extent: Extent) {
+fn all_movement(extent: Extent) {
     for n in 1..=8 {
         let ranks = Ranks::new(n);
-        // All that a large call moves to a rank is as much as elsewhere.
+        // So that a large call moves as many elements to a rank in all.
         let large = if extent == Extent::Full { &[LARGE_COUNT / n][..] } else { &[] };
         for count in SMALL_COUNTS.iter().chain(large).copied() {
             for mode in MODES {
                 if extent == Extent::Full || (n + count).is_multiple_of(2) == (mode == Mode::Group) {
-                    moves::<u8>(&ranks, mode, count);
-                    moves::<Small<HALF>>(&ranks, mode, count);
-                    moves::<u32>(&ranks, mode, count);
-                    moves::<f64>(&ranks, mode, count);
+                    movement::<u8>(&ranks, mode, count);
+                    movement::<Small<HALF>>(&ranks, mode, count);
+                    movement::<u32>(&ranks, mode, count);
+                    movement::<f64>(&ranks, mode, count);
                 }
             }
         }
@@ -256,29 +251,34 @@ fn every_move(extent: Extent) {
 }
 
 #[test]
-fn reductions_thinned() {
-    every_reduction(Extent::Thinned);
+fn reductions_match_reference() {
+    all_reductions(Extent::Sampled);
 }
 
 #[test]
-fn moves_thinned() {
-    every_move(Extent::Thinned);
+fn data_movement_matches_reference() {
+    all_movement(Extent::Sampled);
 }
 
 #[test]
-fn a_large_reduction() {
+fn large_all_reduce_matches_reference() {
     let ranks = Ranks::new(3);
     let sends = on_threads(3, |rank| elements::<f32>(rank as u64, LARGE_COUNT));
     reduction::<f32>(&ranks, &[Mode::Threads], Function::AllReduce, Op::Sum, LARGE_COUNT, &sends);
     ranks.destroy();
 }
 
-/// The same where no rank uses another's memory, in a process of its own, as the environment is read once a
-/// process.
+/// Repeats the tests with `NCCL_P2P_DISABLE=1`, in another process, as the environment is read once per process.
 #[test]
-fn the_same_staged() {
+fn staged_collectives_match_reference() {
     let child = Command::new(std::env::current_exe().unwrap())
-        .args(["reductions_thinned", "moves_thinned", "a_large_reduction", "--exact", "--test-threads=2"])
+        .args([
+            "reductions_match_reference",
+            "data_movement_matches_reference",
+            "large_all_reduce_matches_reference",
+            "--exact",
+            "--test-threads=2",
+        ])
         .env("NCCL_P2P_DISABLE", "1")
         .env("NCCL_DEBUG", "INFO")
         .env("NCCL_DEBUG_SUBSYS", "SHM")
@@ -287,26 +287,26 @@ fn the_same_staged() {
         .stderr(Stdio::piped())
         .spawn()
         .unwrap();
-    let text = worker::finish(child);
+    let text = processes::finish(child);
     assert!(text.contains("3 passed"), "{text}");
-    let ways = || text.lines().filter(|line| line.contains(" bytes on rank "));
-    assert!(ways().count() > 0, "{text}");
+    let transports = || text.lines().filter(|line| line.contains(" bytes on rank "));
+    assert!(transports().count() > 0, "{text}");
     let staged = ": staged, because NCCL_P2P_DISABLE is 1 at rank 0";
-    assert_eq!(ways().find(|line| !line.ends_with(staged)), None);
+    assert_eq!(transports().find(|line| !line.ends_with(staged)), None);
 }
 
 // All combinations, for a release build.
 
 #[test]
 #[ignore = "takes minutes"]
-fn full() {
-    every_reduction(Extent::Full);
-    every_move(Extent::Full);
+fn all_combinations_match_reference() {
+    all_reductions(Extent::Full);
+    all_movement(Extent::Full);
 }
 
-/// The reference itself, where someone else has the answers.
+/// The reference itself, against values from the definitions of the formats.
 #[test]
-fn the_reference_rounds_as_the_formats_say() {
+fn reference_rounds_as_formats_specify() {
     for (format, bits, value) in [
         (HALF, 0x3c00, 1.0),
         (HALF, 0x7bff, 65504.0),
@@ -323,7 +323,7 @@ fn the_reference_rounds_as_the_formats_say() {
         assert_eq!((FORMATS[format].value(bits), FORMATS[format].nearest(value)), (value, bits));
     }
     for format in &FORMATS {
-        // Midway is the even one; a little more or less is the nearer.
+        // Ties round to even; anything else to the nearer number.
         for bits in 0..format.largest {
             let (value, next) = (format.value(bits), format.value(bits + 1));
             let middle = f64::midpoint(value, next);

@@ -1,11 +1,8 @@
-//! Unique ids that are none, strangers at the meeting of the ranks, and hosts that are no ranks: whatever
-//! comes, there is an answer, and soon.
+//! Corrupted unique ids, unauthenticated connections to the rendezvous, and fake roots: every call returns, and soon.
 //!
-//! A failure tells its seed. `LIBNCCL_FUZZ_SEED=<seed> cargo test -p libnccl-cpu --test fuzz` repeats it.
+//! A failure prints its seed; `LIBNCCL_FUZZ_SEED=<seed> cargo test -p libnccl-cpu --test fuzz` repeats it.
 
 mod common;
-#[path = "common/random.rs"]
-mod random;
 
 use std::io::IoSlice;
 use std::mem::MaybeUninit;
@@ -15,39 +12,39 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use common::random::{self, Random};
 use common::{Comm, OK, alone, init_rank, last_error, unique_id};
 use libnccl::sys::{ncclDataType_t, ncclRedOp_t, ncclResult_t, ncclUniqueId};
-use random::Random;
 use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, ftruncate, memfd_create};
 use rustix::net::{
     AddressFamily, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage, SendFlags, SocketAddrUnix,
     SocketFlags, SocketType, accept_with, bind, connect, listen, recv, send, sendmsg, socket_with,
 };
 
-/// How long a call may take that has nothing to wait for.
-const AT_ONCE: Duration = Duration::from_secs(5);
+/// Limit for a round, which has no other rank to wait for.
+const ROUND_LIMIT: Duration = Duration::from_secs(5);
 
-/// How often a watch looks.
-const TURN: Duration = Duration::from_millis(5);
+/// Interval between two checks of the watchdog.
+const TICK: Duration = Duration::from_millis(5);
 
 fn seed() -> u64 {
     random::from_environment("LIBNCCL_FUZZ_SEED").unwrap_or_else(random::fresh_seed)
 }
 
-/// Runs `body`, which counts its rounds, and ends the program if it stops counting: a thread that hangs
-/// cannot be ended otherwise.
+/// Runs `body`, which counts its rounds, and ends the program if the count stops: a thread that hangs cannot be ended
+/// otherwise.
 fn watched<T: Send>(seed: u64, body: impl FnOnce(&AtomicU64) -> T + Send) -> T {
     let (rounds, done) = (&AtomicU64::new(0), &AtomicBool::new(false));
     thread::scope(|scope| {
         scope.spawn(move || {
             let (mut last, mut idle) = (0, Duration::ZERO);
             while !done.load(Relaxed) {
-                // Turns count, and not the clock: while the machine stands still, nobody hangs.
-                thread::sleep(TURN);
+                // Counts ticks rather than time: while the machine is suspended, nothing hangs.
+                thread::sleep(TICK);
                 let now = rounds.load(Relaxed);
-                idle = if now == last { idle + TURN } else { Duration::ZERO };
+                idle = if now == last { idle + TICK } else { Duration::ZERO };
                 last = now;
-                if idle > AT_ONCE {
+                if idle > ROUND_LIMIT {
                     eprintln!("seed {seed}: round {now} hangs; the last error is: {}", last_error());
                     std::process::exit(101);
                 }
@@ -59,12 +56,12 @@ fn watched<T: Send>(seed: u64, body: impl FnOnce(&AtomicU64) -> T + Send) -> T {
     })
 }
 
-/// How many files this process has open, which must not grow.
+/// Counts the open files of this process, which must not grow.
 fn open_files() -> usize {
     std::fs::read_dir("/proc/self/fd").map_or(0, Iterator::count)
 }
 
-/// Whether a code is one of NCCL's errors, and not a success, "in progress", or nothing at all.
+/// Returns whether a code is an error of NCCL: not success, in progress, or unknown.
 fn is_error(code: ncclResult_t) -> bool {
     matches!(code.0, 1..=6 | 8)
 }
@@ -75,8 +72,8 @@ fn all_reduce(Comm(comm): Comm, value: &mut f32) -> ncclResult_t {
     nccl!(ncclAllReduce(place, place, 1, data_type, op, comm, ptr::null_mut()))
 }
 
-/// What can happen to some bytes on their way.
-fn damage(bytes: &mut [u8], random: &mut Random) {
+/// Corrupts bytes at random.
+fn corrupt(bytes: &mut [u8], random: &mut Random) {
     match random.below(6) {
         0 => random.fill(bytes),
         1 => {
@@ -110,8 +107,8 @@ fn with_bytes(id: &ncclUniqueId, change: impl FnOnce(&mut [u8])) -> ncclUniqueId
     changed
 }
 
-/// Passes damaged ids to `ncclCommInitRank`.
-fn ids(inputs: u64) {
+/// Passes corrupted ids to `ncclCommInitRank`.
+fn initialise_with_corrupted_ids(inputs: u64) {
     let _alone = alone();
     let seed = seed();
     let files = open_files();
@@ -121,10 +118,10 @@ fn ids(inputs: u64) {
         let (mut good, mut refused) = (0, 0);
         for input in 0..inputs {
             rounds.fetch_add(1, Relaxed);
-            let damaged = with_bytes(&id, |bytes| damage(bytes, &mut random));
-            // An id may still be good, when the changed part is only a name or means nothing: ranks would
-            // then wait for others that never come. A single rank waits for nobody.
-            match init_rank(damaged, 1, 0) {
+            let corrupted = with_bytes(&id, |bytes| corrupt(bytes, &mut random));
+            // An id may still be valid if only its name or an unused part has changed: several ranks would then
+            // wait for others that never join. A single rank does not wait.
+            match init_rank(corrupted, 1, 0) {
                 Ok(comm) => {
                     good += 1;
                     if good % 64 == 0 {
@@ -134,17 +131,17 @@ fn ids(inputs: u64) {
                 }
                 Err(code) => {
                     refused += 1;
-                    assert!(is_error(code), "seed {seed}, input {input}: {code:?} for {damaged:02x?}");
+                    assert!(is_error(code), "seed {seed}, input {input}: {code:?} for {corrupted:02x?}");
                     let ranks = 2 + random.below(3);
-                    let again = init_rank(damaged, ranks, random.below(ranks));
-                    assert_eq!(again, Err(code), "seed {seed}, input {input}: {damaged:02x?}");
+                    let again = init_rank(corrupted, ranks, random.below(ranks));
+                    assert_eq!(again, Err(code), "seed {seed}, input {input}: {corrupted:02x?}");
                 }
             }
-            // A rank that is none is found even if the id is good.
+            // An invalid rank is found even if the id is valid.
             let (ranks, rank) =
                 random.pick(&[(0, 0), (-1, 0), (2, 2), (3, -1), (i32::MIN, i32::MAX), (4, 5)]);
             let mut comm = ptr::null_mut();
-            let code = nccl!(ncclCommInitRank(&mut comm, ranks, damaged, rank));
+            let code = nccl!(ncclCommInitRank(&mut comm, ranks, corrupted, rank));
             assert!(
                 is_error(code) && comm.is_null(),
                 "seed {seed}, input {input}: {code:?} for {ranks} {rank}"
@@ -153,23 +150,23 @@ fn ids(inputs: u64) {
         (good, refused)
     });
     assert_eq!(open_files(), files, "seed {seed}: files stay open");
-    println!("seed {seed}: {inputs} ids, {good} good all the same, {refused} refused");
-    assert!(good > 0 && refused > inputs / 10, "seed {seed}: {good} good, {refused} refused of {inputs}");
+    println!("seed {seed}: {inputs} corrupted ids, {good} still valid, {refused} rejected");
+    assert!(good > 0 && refused > inputs / 10, "seed {seed}: {good} valid, {refused} rejected of {inputs}");
 }
 
 #[test]
-fn damaged_ids() {
-    ids(10_000);
+fn init_with_corrupted_id_returns_error() {
+    initialise_with_corrupted_ids(10_000);
 }
 
 #[test]
 #[ignore = "takes minutes"]
-fn a_million_damaged_ids() {
-    ids(1_000_000);
+fn init_with_a_million_corrupted_ids_returns_errors() {
+    initialise_with_corrupted_ids(1_000_000);
 }
 
 #[test]
-fn ids_that_are_certainly_none() {
+fn init_with_truncated_or_random_id_returns_error() {
     let _alone = alone();
     let mut random = Random::new(1);
     let id = unique_id();
@@ -181,11 +178,11 @@ fn ids_that_are_certainly_none() {
         let noise = with_bytes(&id, |bytes| random.fill(bytes));
         assert!(init_rank(noise, 2, 1).is_err_and(is_error), "{noise:02x?}");
     }
-    init_rank(id, 1, 0).expect("the id itself is good").destroy();
+    init_rank(id, 1, 0).expect("the id itself is valid").destroy();
 }
 
-/// Where the ranks that have this id meet.
-fn meeting_point(id: &ncclUniqueId) -> SocketAddrUnix {
+/// Returns the address at which the ranks of this id rendezvous.
+fn rendezvous_address(id: &ncclUniqueId) -> SocketAddrUnix {
     let public: String = id.internal[8..24].iter().map(|byte| format!("{:02x}", *byte as u8)).collect();
     SocketAddrUnix::new_abstract_name(format!("libnccl-cpu-{public}").as_bytes()).expect("a short name")
 }
@@ -195,19 +192,19 @@ fn socket() -> OwnedFd {
     socket_with(AddressFamily::UNIX, kind, SocketFlags::CLOEXEC, None).expect("a socket")
 }
 
-/// What a rank says first, but for the secret, which a stranger does not know.
+/// Builds the first message of a rank with a random secret.
 fn hello(id: &ncclUniqueId, ranks: u32, rank: u32, random: &mut Random) -> Vec<u8> {
     let mut bytes: Vec<u8> = id.internal[..8].iter().map(|byte| *byte as u8).collect();
     bytes.extend(random.next().to_ne_bytes());
     bytes.extend(random.next().to_ne_bytes());
     bytes.extend(ranks.to_ne_bytes());
     bytes.extend(rank.to_ne_bytes());
-    // When its process began.
+    // The start time of its process.
     bytes.extend(random.next().to_ne_bytes());
     bytes
 }
 
-/// Bytes of any length and kind, seldom many.
+/// Returns random or zero bytes of random length.
 fn noise(random: &mut Random) -> Vec<u8> {
     let largest = random.pick(&[1, 4, 8, 33, 64, 1024, 1100, 60_000]);
     let mut bytes = vec![0; random.below(largest + 1)];
@@ -217,36 +214,36 @@ fn noise(random: &mut Random) -> Vec<u8> {
     bytes
 }
 
-/// Disturbs a meeting until it is over, and counts how often it got through.
-fn disturb(id: &ncclUniqueId, seed: u64, over: &AtomicBool, visits: &AtomicU64) {
+/// Connects to a rendezvous and sends bad messages until `over`, and counts the connections.
+fn intrude(id: &ncclUniqueId, seed: u64, over: &AtomicBool, connections: &AtomicU64) {
     let mut random = Random::new(seed);
-    let address = meeting_point(id);
+    let address = rendezvous_address(id);
     let mut held = vec![];
     while !over.load(Relaxed) {
-        let stranger = socket();
-        // Nobody may be there, or nobody any more. A full queue would be waited for.
-        rustix::io::ioctl_fionbio(&stranger, true).expect("a socket can be told not to wait");
-        if connect(&stranger, &address).is_err() {
+        let connection = socket();
+        // There may be no root yet, or none any more. A blocking socket would wait for room in a full queue.
+        rustix::io::ioctl_fionbio(&connection, true).expect("a socket can be made nonblocking");
+        if connect(&connection, &address).is_err() {
             thread::yield_now();
             continue;
         }
-        visits.fetch_add(1, Relaxed);
+        connections.fetch_add(1, Relaxed);
         for _ in 0..random.below(3) {
             let (ranks, rank) = (random.below(6) as u32, random.below(6) as u32);
             let mut message = hello(id, ranks, rank, &mut random);
             match random.below(4) {
                 0 => message = noise(&mut random),
                 1 => message.truncate(random.below(message.len())),
-                // A damaged secret is as wrong as before.
-                2 => damage(&mut message, &mut random),
+                // The secret is wrong with or without this.
+                2 => corrupt(&mut message, &mut random),
                 _ => {}
             }
             // The other side may have closed.
-            let _ = send(&stranger, &message, SendFlags::NOSIGNAL | SendFlags::DONTWAIT);
+            let _ = send(&connection, &message, SendFlags::NOSIGNAL | SendFlags::DONTWAIT);
         }
-        // Some stay, and say nothing more.
+        // Some connections stay open and silent.
         if random.once_in(4) {
-            held.push(stranger);
+            held.push(connection);
             if held.len() > 100 {
                 held.swap_remove(random.below(100));
             }
@@ -254,25 +251,25 @@ fn disturb(id: &ncclUniqueId, seed: u64, over: &AtomicBool, visits: &AtomicU64) 
     }
 }
 
-/// Lets ranks meet among strangers for so long.
-fn meetings(time: Duration) {
+/// Initialises ranks among unauthenticated connections for `time`.
+fn rendezvous_among_intruders(time: Duration) {
     let _alone = alone();
     let seed = seed();
-    let visits = AtomicU64::new(0);
+    let connections = AtomicU64::new(0);
     let files = open_files();
-    let met = watched(seed, |rounds| {
+    let inits = watched(seed, |rounds| {
         let mut random = Random::new(seed);
         let end = Instant::now() + time;
         while Instant::now() < end {
             let round = rounds.fetch_add(1, Relaxed);
             let (id, ranks, over) = (unique_id(), 2 + random.below(3), AtomicBool::new(false));
             let seeds = [random.next(), random.next()];
-            // Time in which strangers can come.
+            // Time for unauthenticated connections.
             let delays: Vec<u64> = (0..ranks).map(|_| random.below(20_000) as u64).collect();
             let codes: Vec<Result<ncclResult_t, ncclResult_t>> = thread::scope(|scope| {
                 for seed in seeds {
-                    let (over, visits) = (&over, &visits);
-                    scope.spawn(move || disturb(&id, seed, over, visits));
+                    let (over, connections) = (&over, &connections);
+                    scope.spawn(move || intrude(&id, seed, over, connections));
                 }
                 let threads: Vec<_> = (0..ranks)
                     .map(|rank| {
@@ -297,26 +294,26 @@ fn meetings(time: Duration) {
         }
         rounds.load(Relaxed)
     });
-    let visits = visits.into_inner();
+    let connections = connections.into_inner();
     assert_eq!(open_files(), files, "seed {seed}: files stay open");
-    println!("seed {seed}: {met} meetings, {visits} strangers came");
-    assert!(visits > met, "seed {seed}: only {visits} strangers came to {met} meetings");
+    println!("seed {seed}: {inits} inits, {connections} unauthenticated connections");
+    assert!(connections > inits, "seed {seed}: only {connections} connections during {inits} inits");
 }
 
 #[test]
-fn strangers_do_not_disturb_a_meeting() {
-    meetings(Duration::from_millis(1500));
+fn unauthenticated_connections_do_not_disturb_init() {
+    rendezvous_among_intruders(Duration::from_millis(1500));
 }
 
 #[test]
 #[ignore = "takes minutes"]
-fn strangers_do_not_disturb_a_meeting_for_minutes() {
-    meetings(Duration::from_secs(120));
+fn unauthenticated_connections_do_not_disturb_init_for_minutes() {
+    rendezvous_among_intruders(Duration::from_secs(120));
 }
 
-/// A file that may be sent in place of the ranks' memory.
+/// Opens a file to send in place of the shared memory.
 fn any_file(random: &mut Random) -> OwnedFd {
-    let open = |path| std::fs::File::open(path).expect("a file that is always there").into();
+    let open = |path| std::fs::File::open(path).expect("a file that always exists").into();
     match random.below(5) {
         0 => open("/dev/null"),
         1 => open("/proc/self/stat"),
@@ -334,13 +331,13 @@ fn any_file(random: &mut Random) -> OwnedFd {
     }
 }
 
-/// Sends some message with some files.
-fn answer(connection: &OwnedFd, random: &mut Random) {
+/// Sends a random message with random files.
+fn send_reply(connection: &OwnedFd, random: &mut Random) {
     let mut message = match random.below(4) {
         0 => noise(random),
         // A success.
         1 => vec![0; 4],
-        // An end, and why.
+        // An error code.
         _ => random.below(12).to_le_bytes()[..4].to_vec(),
     };
     if random.once_in(4) {
@@ -357,8 +354,8 @@ fn answer(connection: &OwnedFd, random: &mut Random) {
     let _ = sendmsg(connection, &[IoSlice::new(&message)], &mut control, SendFlags::NOSIGNAL);
 }
 
-/// Lets a rank come to meetings of someone who is no rank.
-fn hosts(time: Duration) {
+/// Lets a rank join rendezvous whose root is this test.
+fn join_fake_roots(time: Duration) {
     let _alone = alone();
     let seed = seed();
     let files = open_files();
@@ -369,20 +366,20 @@ fn hosts(time: Duration) {
             let round = rounds.fetch_add(1, Relaxed);
             let id = unique_id();
             let listener = socket();
-            bind(&listener, &meeting_point(&id)).expect("nobody has this id");
+            bind(&listener, &rendezvous_address(&id)).expect("the id is new");
             listen(&listener, 1).expect("a socket can listen");
             let result = thread::scope(|scope| {
                 let joining = scope.spawn(move || init_rank(id, 3, 1));
-                let guest = accept_with(&listener, SocketFlags::CLOEXEC).expect("a guest");
+                let peer = accept_with(&listener, SocketFlags::CLOEXEC).expect("a connection");
                 if random.coin() {
-                    // The hello, or not.
-                    let _ = recv(&guest, &mut [0u8; 64], RecvFlags::empty());
+                    // Receives the hello in half of the rounds.
+                    let _ = recv(&peer, &mut [0u8; 64], RecvFlags::empty());
                 }
                 for _ in 0..random.below(4) {
-                    answer(&guest, &mut random);
+                    send_reply(&peer, &mut random);
                 }
-                // There is nobody any more, and the guest must not wait for anybody.
-                drop(guest);
+                // The peer must not wait for a root that is gone.
+                drop(peer);
                 let result = joining.join();
                 drop(listener);
                 result
@@ -390,24 +387,24 @@ fn hosts(time: Duration) {
             let text = last_error();
             match result {
                 Ok(Err(code)) => assert!(is_error(code), "seed {seed}, round {round}: {code:?}: {text}"),
-                Ok(Ok(_)) => panic!("seed {seed}, round {round}: a meeting without a host came about"),
-                Err(_) => panic!("seed {seed}, round {round}: the rank that came panicked"),
+                Ok(Ok(_)) => panic!("seed {seed}, round {round}: an init without a root succeeded"),
+                Err(_) => panic!("seed {seed}, round {round}: the rank panicked"),
             }
             assert!(!text.is_empty(), "seed {seed}, round {round}: an error without a text");
         }
         rounds.load(Relaxed)
     });
     assert_eq!(open_files(), files, "seed {seed}: files stay open");
-    println!("seed {seed}: {rounds} hosts that were none");
+    println!("seed {seed}: {rounds} fake roots");
 }
 
 #[test]
-fn hosts_that_are_none() {
-    hosts(Duration::from_millis(1500));
+fn init_with_fake_root_returns_error() {
+    join_fake_roots(Duration::from_millis(1500));
 }
 
 #[test]
 #[ignore = "takes minutes"]
-fn hosts_that_are_none_for_minutes() {
-    hosts(Duration::from_secs(120));
+fn init_with_fake_root_returns_error_for_minutes() {
+    join_fake_roots(Duration::from_secs(120));
 }

@@ -1,24 +1,21 @@
-//! Writing into windows, signals, and waiting for them.
+//! One-sided operations: puts into windows, and signals.
 #![allow(unsafe_code)]
 
 mod common;
-#[path = "common/memory.rs"]
-mod memory;
-#[path = "common/watchdog.rs"]
-mod watchdog;
-#[path = "common/worker.rs"]
-mod worker;
 
 use std::ptr;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use common::{ARGUMENT, Comm, Mode, OK, REMOTE, USAGE, alone, init, last_error, on_threads, together};
+use common::memory::Memory;
+use common::processes::{self, RankProcess};
+use common::watchdog::Watchdog;
+use common::{
+    ARGUMENT, Comm, Mode, OK, REMOTE, USAGE, alone, assert_last_error, init, last_error, on_threads, together,
+};
 use libnccl::sys::{
     ncclComm_t, ncclConfig_t, ncclDataType_t, ncclResult_t, ncclWaitSignalDesc_t, ncclWindow_t,
 };
-use memory::Memory;
-use watchdog::Watchdog;
 
 const I32: ncclDataType_t = ncclDataType_t::ncclInt32;
 const STREAM: libnccl::sys::cudaStream_t = ptr::null_mut();
@@ -27,7 +24,7 @@ fn register(comm: ncclComm_t, memory: &Memory, win: *mut ncclWindow_t) -> ncclRe
     nccl!(ncclCommWindowRegister(comm, memory.start.cast(), memory.bytes(), win, 0))
 }
 
-/// Puts the elements at `from` where offset `to`, in elements, of `peer`'s part is.
+/// Puts the elements of `from` into `peer`'s part of a window, from element `to` on.
 fn put(from: &[i32], peer: usize, win: ncclWindow_t, to: usize, comm: ncclComm_t) -> ncclResult_t {
     let (place, offset) = (from.as_ptr().cast(), to * size_of::<i32>());
     nccl!(ncclPutSignal(place, from.len(), I32, peer as i32, win, offset, 0, 0, 0, comm, STREAM))
@@ -37,15 +34,15 @@ fn signal(peer: usize, index: i32, context: i32, comm: ncclComm_t) -> ncclResult
     nccl!(ncclSignal(peer as i32, index, context, 0, comm, STREAM))
 }
 
-fn description(raises: i32, peer: usize) -> ncclWaitSignalDesc_t {
-    ncclWaitSignalDesc_t { opCnt: raises, peer: peer as i32, sigIdx: 0, ctx: 0 }
+fn description(count: i32, peer: usize) -> ncclWaitSignalDesc_t {
+    ncclWaitSignalDesc_t { opCnt: count, peer: peer as i32, sigIdx: 0, ctx: 0 }
 }
 
 fn wait(descriptions: &mut [ncclWaitSignalDesc_t], comm: ncclComm_t) -> ncclResult_t {
     nccl!(ncclWaitSignal(descriptions.len() as i32, descriptions.as_mut_ptr(), comm, STREAM))
 }
 
-/// Communicators with a window each of `count` elements a rank, in twice as many: one half to put from.
+/// Creates communicators with a window each: `2 * count` elements per rank, half of them to put from.
 fn with_windows(mode: Mode, ranks: usize, count: usize) -> (Vec<Comm>, Vec<Memory>, Vec<Window>) {
     let comms = init(mode, ranks);
     let memories: Vec<Memory> = (0..ranks).map(|_| Memory::new(2 * count)).collect();
@@ -68,7 +65,7 @@ fn element(from: usize, to: usize, round: usize, index: usize) -> i32 {
     (from * 1_000_003 + to * 10_007 + round * 101 + index) as i32
 }
 
-/// In every round each rank puts a block into every rank's window, itself included, and waits for all.
+/// In every round, puts a block into every rank's window, this rank's included, and waits for all ranks' blocks.
 fn exchange(rank: usize, ranks: usize, block: usize, memory: &Memory, win: ncclWindow_t, comm: ncclComm_t) {
     for round in 0..3 {
         let (received, sent) = memory.elements().split_at_mut(ranks * block);
@@ -86,7 +83,7 @@ fn exchange(rank: usize, ranks: usize, block: usize, memory: &Memory, win: ncclW
             let right = |(index, value): (usize, &i32)| *value == element(peer, rank, round, index);
             assert!(received.iter().enumerate().all(right), "{peer} to {rank} in round {round}");
         }
-        // Nobody puts the next round before all have looked at this one.
+        // No rank puts the next round before all have checked this one.
         for peer in 0..ranks {
             assert_eq!(signal(peer, 0, 0, comm), OK, "{}", last_error());
         }
@@ -95,7 +92,7 @@ fn exchange(rank: usize, ranks: usize, block: usize, memory: &Memory, win: ncclW
 }
 
 #[test]
-fn every_rank_writes_to_every_rank() {
+fn put_signal_between_all_ranks_delivers_data() {
     let _watchdog = Watchdog::new();
     for (ranks, block) in [(1, 10), (2, 1), (2, 300_000), (3, 1000), (4, 5)] {
         let (comms, memories, windows) = with_windows(Mode::Threads, ranks, ranks * block);
@@ -107,7 +104,7 @@ fn every_rank_writes_to_every_rank() {
 }
 
 #[test]
-fn one_thread_writes_for_all_ranks_in_a_group() {
+fn put_signal_in_group_delivers_data() {
     let _watchdog = Watchdog::new();
     let ranks = 4;
     let (comms, memories, windows) = with_windows(Mode::Group, ranks, ranks);
@@ -128,9 +125,9 @@ fn one_thread_writes_for_all_ranks_in_a_group() {
     comms.into_iter().for_each(Comm::destroy);
 }
 
-/// A put happens at once, or at the end of the group, and puts to one peer in their order.
+/// A put happens at once, or at the end of its group; puts to one peer keep their order.
 #[test]
-fn puts_come_in_order_and_nobody_waits_for_them() {
+fn puts_to_one_peer_are_ordered_and_do_not_wait() {
     let (comms, memories, windows) = with_windows(Mode::Group, 2, 4);
     let (Comm(comm), Window(win)) = (comms[0], windows[0]);
     let (mine, theirs) = (memories[0].elements(), memories[1].elements());
@@ -143,12 +140,12 @@ fn puts_come_in_order_and_nobody_waits_for_them() {
     assert_eq!(theirs[..5], [0, 1, 2, 3, 0]);
     assert_eq!(nccl!(ncclGroupEnd()), OK);
     assert_eq!(theirs[..5], [5, 7, 2, 3, 0]);
-    assert_eq!(wait(&mut [description(3, 0)], comms[1].0), OK, "three times in all");
+    assert_eq!(wait(&mut [description(3, 0)], comms[1].0), OK, "three puts in all");
     comms.into_iter().for_each(Comm::destroy);
 }
 
 #[test]
-fn signals_count_and_are_apart() {
+fn signals_are_counted_per_index_and_context() {
     let _alone = alone();
     let _watchdog = Watchdog::new();
     let id = common::unique_id();
@@ -172,7 +169,7 @@ fn signals_count_and_are_apart() {
         one_by_one.push(ncclWaitSignalDesc_t { opCnt: 0, ..once });
     }
     assert_eq!(wait(&mut one_by_one, two), OK);
-    // One of each is left; the next wait gets it, and the one after has to wait until there is another.
+    // One signal of each is left for the next wait; the wait after it needs another signal.
     let left = |ctx, index| ncclWaitSignalDesc_t { opCnt: 1, peer: 0, sigIdx: index, ctx };
     assert_eq!(wait(&mut [left(0, 0), left(0, 1), left(0, 2), left(1, 0), left(1, 1), left(1, 2)], two), OK);
     thread::scope(|scope| {
@@ -189,29 +186,29 @@ fn signals_count_and_are_apart() {
         let description = ncclWaitSignalDesc_t { opCnt: 1, peer: 0, sigIdx: index, ctx: context };
         assert_eq!(wait(&mut [description], two), ARGUMENT);
     }
-    assert!(last_error().contains("invalid ctx 2147483647: it has to be in 0..2"), "{}", last_error());
+    assert_last_error("invalid ctx 2147483647: it has to be in 0..2");
     comms.into_iter().for_each(Comm::destroy);
 }
 
 #[test]
-fn no_signals_without_a_window() {
+fn signal_without_window_is_invalid_usage() {
     let _alone = alone();
     let comms = init(Mode::Group, 1);
     let Comm(comm) = comms[0];
     assert_eq!(signal(0, 0, 0, comm), USAGE);
-    assert!(last_error().contains("set rmaEagerInit"), "{}", last_error());
+    assert_last_error("set rmaEagerInit");
     assert_eq!(wait(&mut [description(0, 0)], comm), USAGE);
     let (memory, mut win) = (Memory::new(1), ptr::null_mut());
     assert_eq!(register(comm, &memory, &mut win), OK);
     assert_eq!(signal(0, 0, 0, comm), OK);
     assert_eq!(wait(&mut [description(1, 0)], comm), OK);
     assert_eq!(nccl!(ncclCommWindowDeregister(comm, win)), OK);
-    assert_eq!(signal(0, 0, 0, comm), OK, "they stay");
+    assert_eq!(signal(0, 0, 0, comm), OK, "signals stay usable");
     comms[0].destroy();
 }
 
 #[test]
-fn arguments_of_a_put() {
+fn put_and_signal_with_invalid_arguments_fail() {
     let _alone = alone();
     let (comms, memories, windows) = with_windows(Mode::Group, 2, 1024);
     let (Comm(comm), Window(win), mine) = (comms[0], windows[0], memories[0].start);
@@ -228,19 +225,19 @@ fn arguments_of_a_put() {
     }
     for wrong in [ptr::null_mut(), windows[1].0, ptr::dangling_mut()] {
         assert_eq!(put(mine, 1, 2, 1, wrong, 0, 0, 0, 0, comm), ARGUMENT);
-        assert!(last_error().contains("is no window of this communicator"), "{}", last_error());
+        assert_last_error("is no window of this communicator");
     }
     assert_eq!(put(mine, 1, 2, 1, win, 0, 1, 0, 0, comm), ARGUMENT);
     assert_eq!(put(mine, 1, 2, 1, win, 0, 0, 1, 0, comm), ARGUMENT);
     assert_eq!(put(mine, 1, 2, 1, win, 0, 0, 0, 1, comm), ARGUMENT);
-    assert!(last_error().contains("invalid flags 0x1: they have to be 0"), "{}", last_error());
+    assert_last_error("invalid flags 0x1: they have to be 0");
     // The window has 2048 elements of 4 bytes.
     for (count, offset) in [(2049, 0), (1, 8189), (0, 8193), (1, usize::MAX), (2, usize::MAX - 7)] {
         assert_eq!(put(mine, count, 2, 1, win, offset, 0, 0, 0, comm), ARGUMENT);
         let expected = format!("{} bytes at offset {offset} are not inside the window", count * 4);
-        assert!(last_error().contains(&expected), "{}", last_error());
+        assert_last_error(&expected);
     }
-    assert!(last_error().contains("rank 1's part has 8192 bytes"), "{}", last_error());
+    assert_last_error("rank 1's part has 8192 bytes");
     assert_eq!(put(mine, usize::MAX, 2, 1, win, 0, 0, 0, 0, comm), ARGUMENT);
     let outside = [0i32; 4];
     for from in
@@ -249,10 +246,10 @@ fn arguments_of_a_put() {
         assert_eq!(put(from, 2, 2, 1, win, 0, 0, 0, 0, comm), ARGUMENT);
     }
     assert_eq!(put(mine, 8, 2, 0, win, 16, 0, 0, 0, comm), ARGUMENT);
-    assert!(last_error().contains("overlaps with where they go"), "{}", last_error());
-    assert_eq!(put(mine, 8, 2, 0, win, 0, 0, 0, 0, comm), OK, "to itself, where it is already");
-    assert_eq!(put(mine, 8, 2, 0, win, 32, 0, 0, 0, comm), OK, "just behind");
-    // No elements need no buffer, but raise the signal.
+    assert_last_error("overlaps with where they go");
+    assert_eq!(put(mine, 8, 2, 0, win, 0, 0, 0, 0, comm), OK, "to itself, at the same address");
+    assert_eq!(put(mine, 8, 2, 0, win, 32, 0, 0, 0, comm), OK, "to itself, adjacent");
+    // A put of no elements needs no buffer, but raises the signal.
     assert_eq!(put(ptr::null(), 0, 2, 1, win, 8192, 0, 0, 0, comm), OK);
     assert_eq!(wait(&mut [description(2, 0)], comms[1].0), OK);
 
@@ -260,61 +257,70 @@ fn arguments_of_a_put() {
     assert_eq!(nccl!(ncclSignal(2, 0, 0, 0, comm, STREAM)), ARGUMENT);
     assert_eq!(nccl!(ncclWaitSignal(-1, ptr::null_mut(), comm, STREAM)), ARGUMENT);
     assert_eq!(nccl!(ncclWaitSignal(1, ptr::null_mut(), comm, STREAM)), ARGUMENT);
-    assert_eq!(nccl!(ncclWaitSignal(0, ptr::null_mut(), comm, STREAM)), OK, "nothing to wait for");
+    assert_eq!(nccl!(ncclWaitSignal(0, ptr::null_mut(), comm, STREAM)), OK, "no signals to wait for");
     assert_eq!(wait(&mut [description(-1, 0)], comm), ARGUMENT);
     assert_eq!(wait(&mut [description(1, 2)], comm), ARGUMENT);
     comms.into_iter().for_each(Comm::destroy);
 }
 
 #[test]
-fn who_waits_for_a_rank_that_is_gone_is_told() {
+fn wait_signal_for_departed_rank_returns_remote_error() {
     let _alone = alone();
     let _watchdog = Watchdog::new();
     let (comms, _memories, _) = with_windows(Mode::Group, 3, 1);
     assert_eq!(signal(0, 0, 0, comms[1].0), OK);
     comms[1].destroy();
-    assert_eq!(wait(&mut [description(1, 1)], comms[0].0), OK, "what came before still counts");
+    assert_eq!(wait(&mut [description(1, 1)], comms[0].0), OK, "an earlier signal still counts");
     assert_eq!(wait(&mut [description(1, 1)], comms[0].0), REMOTE);
-    assert!(last_error().contains("rank 1 has left"), "{}", last_error());
+    assert_last_error("rank 1 has left");
     assert_eq!(signal(1, 0, 0, comms[2].0), REMOTE);
     [comms[0], comms[2]].into_iter().for_each(Comm::destroy);
 }
 
-/// What a rank's process does.
-#[test]
-fn worker() {
-    let Some(worker::Worker { task, ranks, rank, comm: Comm(comm) }) = worker::told() else { return };
-    let block = if task == "large blocks" { 300_000 } else { 3 };
+rank_tasks! {
+    "exchange" => exchange_in_process,
+    "wait_for_exited_rank" => wait_for_exited_rank,
+}
+
+/// Exchanges blocks of as many elements as the argument says.
+fn exchange_in_process(process: &RankProcess) {
+    let (ranks, block) = (process.ranks, process.arguments[0].parse().unwrap());
+    let Comm(comm) = process.join();
     let (memory, mut win) = (Memory::new(2 * ranks * block), ptr::null_mut());
     assert_eq!(register(comm, &memory, &mut win), OK, "{}", last_error());
     assert!(!win.is_null());
-    if task == "death" {
-        if rank == 1 {
-            std::process::exit(0);
-        }
-        let start = Instant::now();
-        assert_eq!(wait(&mut [description(1, 1)], comm), REMOTE);
-        assert!(last_error().contains("rank 1 died"), "{}", last_error());
-        assert!(start.elapsed() < Duration::from_secs(10), "{:?}", start.elapsed());
-        return;
-    }
-    exchange(rank, ranks, block, &memory, win, comm);
+    exchange(process.rank(), ranks, block, &memory, win, comm);
     assert_eq!(nccl!(ncclCommWindowDeregister(comm, win)), OK);
     Comm(comm).destroy();
 }
 
-#[test]
-fn processes_write_to_each_other() {
-    let _watchdog = Watchdog::new();
-    worker::together("large blocks", 2);
-    worker::together("small blocks", 4);
+/// Exits as rank 1, and waits for its signal as rank 0.
+fn wait_for_exited_rank(process: &RankProcess) {
+    let Comm(comm) = process.join();
+    let (memory, mut win) = (Memory::new(2 * process.ranks * 3), ptr::null_mut());
+    assert_eq!(register(comm, &memory, &mut win), OK, "{}", last_error());
+    assert!(!win.is_null());
+    if process.rank() == 1 {
+        std::process::exit(0);
+    }
+    let start = Instant::now();
+    assert_eq!(wait(&mut [description(1, 1)], comm), REMOTE);
+    assert_last_error("rank 1 died");
+    assert!(start.elapsed() < Duration::from_secs(10), "{:?}", start.elapsed());
 }
 
 #[test]
-fn threads_and_a_process_write_to_each_other() {
+fn put_signal_between_processes_delivers_data() {
+    let _watchdog = Watchdog::new();
+    processes::run("exchange 300000", 2);
+    processes::run("exchange 3", 4);
+}
+
+#[test]
+fn put_signal_between_threads_and_process_delivers_data() {
     let _watchdog = Watchdog::new();
     let (id, ranks, block) = (common::unique_id(), 3, 3);
-    let child = worker::spawn("small blocks", &id, ranks, 1);
+    let child = processes::spawn("exchange 3", &id, ranks, 1);
     on_threads(ranks, |rank| {
         if rank != 1 {
             let Comm(comm) = common::init_rank(id, ranks, rank).unwrap();
@@ -325,18 +331,18 @@ fn threads_and_a_process_write_to_each_other() {
             Comm(comm).destroy();
         }
     });
-    worker::finish(child);
+    processes::finish(child);
 }
 
-/// Without blocking, operations run on a thread of their own, a communicator at a time.
+/// Operations of a nonblocking communicator run on a background thread.
 #[test]
-fn a_put_need_not_block() {
+fn nonblocking_put_signal_completes() {
     let _watchdog = Watchdog::new();
     let id = common::unique_id();
     on_threads(2, |rank| {
         let (mut comm, mut config) = (ptr::null_mut(), ncclConfig_t::initializer());
         config.blocking = 0;
-        let settle = |comm, code| {
+        let wait_async = |comm, code| {
             let mut state = code;
             while state == ncclResult_t::ncclInProgress {
                 assert_eq!(nccl!(ncclCommGetAsyncError(comm, &mut state)), OK);
@@ -345,22 +351,22 @@ fn a_put_need_not_block() {
             assert_eq!(state, OK, "{}", last_error());
         };
         let code = nccl!(ncclCommInitRankConfig(&mut comm, 2, id, rank as i32, &mut config));
-        settle(comm, code);
+        wait_async(comm, code);
         let (memory, mut win) = (Memory::new(4), ptr::null_mut());
-        settle(comm, register(comm, &memory, &mut win));
+        wait_async(comm, register(comm, &memory, &mut win));
         memory.elements()[3] = 7 + rank as i32;
-        settle(comm, put(&memory.elements()[3..], 1 - rank, win, 0, comm));
-        settle(comm, wait(&mut [description(1, 1 - rank)], comm));
+        wait_async(comm, put(&memory.elements()[3..], 1 - rank, win, 0, comm));
+        wait_async(comm, wait(&mut [description(1, 1 - rank)], comm));
         assert_eq!(memory.elements()[0], 8 - rank as i32);
-        // Nobody goes before all are done.
-        settle(comm, signal(1 - rank, 0, 0, comm));
-        settle(comm, wait(&mut [description(1, 1 - rank)], comm));
+        // No rank destroys its communicator before both have finished.
+        wait_async(comm, signal(1 - rank, 0, 0, comm));
+        wait_async(comm, wait(&mut [description(1, 1 - rank)], comm));
         Comm(comm).destroy();
     });
 }
 
 #[test]
-fn a_death_ends_the_waiting() {
+fn wait_signal_for_dead_process_returns_remote_error() {
     let _watchdog = Watchdog::new();
-    worker::together("death", 2);
+    processes::run("wait_for_exited_rank", 2);
 }

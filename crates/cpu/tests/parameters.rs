@@ -1,12 +1,13 @@
-//! Parameters and encryption: what needs no communicator.
+//! Parameters and encryption.
 
 mod common;
 
 use std::ffi::{CStr, CString, c_char, c_int, c_void};
-use std::process::Command;
+use std::process::Stdio;
 use std::ptr;
 
-use common::{ARGUMENT, OK, USAGE, alone, last_error};
+use common::processes::{self, RankProcess};
+use common::{ARGUMENT, OK, USAGE, alone, assert_last_error, last_error, unique_id};
 use libnccl::sys::{
     ncclEncryptionConfig_t, ncclEncryptionMode_t, ncclParamHandle, ncclParamHandle_t, ncclResult_t,
 };
@@ -30,13 +31,13 @@ fn bind(key: &CStr) -> ncclParamHandle_t {
 fn text(key: &CStr) -> String {
     let (mut value, mut length) = (ptr::null(), -1);
     assert_eq!(nccl!(ncclParamGetParameter(key.as_ptr(), &mut value, &mut length)), OK);
-    // SAFETY: a string that ends, as the header says.
+    // SAFETY: a NUL-terminated string, as the header promises.
     let value = unsafe { CStr::from_ptr(value) };
     assert_eq!(length as usize, value.count_bytes());
     value.to_str().unwrap().to_owned()
 }
 
-/// The results of the getters of I8 to U64, and of text.
+/// Calls the getters of I8 to U64 and of strings, and returns their results.
 fn getters(handle: ncclParamHandle_t) -> [ncclResult_t; 9] {
     let mut text = ptr::null();
     [
@@ -53,12 +54,12 @@ fn getters(handle: ncclParamHandle_t) -> [ncclResult_t; 9] {
 }
 
 #[test]
-fn keys_are_listed() {
+fn parameter_keys_are_listed() {
     let _alone = alone();
     let (mut keys, mut length): (*mut *const c_char, c_int) = (ptr::null_mut(), -1);
     assert_eq!(nccl!(ncclParamGetAllParameterKeys(&mut keys, &mut length)), OK);
     let key = |index| {
-        // SAFETY: as many strings as the length says.
+        // SAFETY: `length` strings, as the header promises.
         unsafe { CStr::from_ptr(*keys.add(index)) }.to_str().unwrap()
     };
     assert_eq!((0..length as usize).map(key).collect::<Vec<_>>(), KEYS);
@@ -67,7 +68,7 @@ fn keys_are_listed() {
 }
 
 #[test]
-fn every_parameter_is_of_exactly_one_type() {
+fn parameter_getters_of_other_types_fail() {
     let _alone = alone();
     for key in KEYS {
         let kinds = getters(bind(&CString::new(key).unwrap()));
@@ -83,7 +84,7 @@ fn every_parameter_is_of_exactly_one_type() {
 }
 
 #[test]
-fn values() {
+fn parameter_values_are_returned() {
     let _alone = alone();
     assert_eq!(text(c"LIBNCCL_MEMORY_SPACE"), "host");
     assert_eq!(text(c"LIBNCCL_MAX_RANKS"), "1024");
@@ -92,21 +93,21 @@ fn values() {
     assert_eq!(number, 1024);
     let mut value = ptr::null();
     assert_eq!(nccl!(ncclParamGetStr(bind(c"LIBNCCL_MEMORY_SPACE"), &mut value)), OK);
-    // SAFETY: a string that ends, as the header says.
+    // SAFETY: a NUL-terminated string, as the header promises.
     assert_eq!(unsafe { CStr::from_ptr(value) }, c"host");
     assert_eq!(bind(c"NCCL_DEBUG"), bind(c"NCCL_DEBUG"));
     assert_ne!(bind(c"NCCL_DEBUG"), bind(c"NCCL_DEBUG_FILE"));
 }
 
 #[test]
-fn bytes() {
+fn param_get_copies_bytes_and_checks_size() {
     let _alone = alone();
     let get = |key, room| {
         let (mut bytes, mut length) = ([b'-'; 10], -1);
         let code = nccl!(ncclParamGet(bind(key), bytes.as_mut_ptr().cast(), room, &mut length));
         (code, length, bytes)
     };
-    // The zero byte counts.
+    // The terminating NUL counts.
     for room in [5, 10] {
         assert_eq!(get(c"LIBNCCL_MEMORY_SPACE", room), (OK, 5, *b"host\0-----"));
     }
@@ -120,7 +121,7 @@ fn bytes() {
 }
 
 #[test]
-fn unknown_keys() {
+fn unknown_parameter_key_is_invalid_argument() {
     let _alone = alone();
     for key in [c"NCCL_NO", c"nccl_debug", c""] {
         let mut handle = ptr::without_provenance_mut::<ncclParamHandle>(7);
@@ -134,7 +135,7 @@ fn unknown_keys() {
 }
 
 #[test]
-fn foreign_handles_are_no_parameters() {
+fn foreign_parameter_handle_is_invalid_argument() {
     let _alone = alone();
     let mut comm = ptr::null_mut();
     assert_eq!(nccl!(ncclCommInitAll(&mut comm, 1, ptr::null())), OK);
@@ -153,7 +154,7 @@ fn foreign_handles_are_no_parameters() {
 }
 
 #[test]
-fn null_is_no_place() {
+fn null_pointer_is_invalid_argument() {
     let _alone = alone();
     let (mut handle, mut value, mut length) = (ptr::null_mut(), ptr::null(), 0);
     let key = c"NCCL_DEBUG".as_ptr();
@@ -171,24 +172,21 @@ fn null_is_no_place() {
     assert_eq!(nccl!(ncclParamGet(text, place, 64, ptr::null_mut())), ARGUMENT);
 }
 
-/// What the process does that [`dump`] starts.
-#[test]
-fn worker() {
-    if std::env::var_os("LIBNCCL_TEST_DUMP").is_some() {
-        println!("\n<<<");
-        nccl!(ncclParamDumpAll());
-        println!(">>>");
-    }
+rank_tasks! { "dump" => dump_parameters }
+
+fn dump_parameters(_: &RankProcess) {
+    println!("\n<<<");
+    nccl!(ncclParamDumpAll());
+    println!(">>>");
 }
 
-/// The values that a process dumps whose environment is this.
+/// Returns the parameters, and their values, that a process with this environment dumps.
 fn dump(environment: &[(&str, &str)]) -> Vec<(String, String)> {
-    let mut command = Command::new(std::env::current_exe().unwrap());
+    let mut command = processes::command("dump", &unique_id(), 1, &[0]);
     for key in KEYS {
         command.env_remove(key);
     }
-    command.args(["worker", "--exact", "--nocapture", "--test-threads=1"]).env("LIBNCCL_TEST_DUMP", "1");
-    let output = command.envs(environment.iter().copied()).output().unwrap();
+    let output = command.envs(environment.iter().copied()).stdout(Stdio::piped()).output().unwrap();
     assert!(output.status.success(), "{output:?}");
     let text = String::from_utf8(output.stdout).unwrap();
     let text = text.split_once("<<<\n").unwrap().1.split_once(">>>\n").unwrap().0;
@@ -201,7 +199,7 @@ fn dump(environment: &[(&str, &str)]) -> Vec<(String, String)> {
 }
 
 #[test]
-fn the_environment_is_shown_as_it_was_understood() {
+fn dump_shows_interpreted_environment() {
     let (keys, values): (Vec<_>, Vec<_>) = dump(&[]).into_iter().unzip();
     assert_eq!(keys, KEYS);
     assert_eq!(values, ["host", "1024", "<unknown>", "", "INIT,ENV,BOOTSTRAP", "[%F %T] ", "WARN,ATTN"]);
@@ -225,7 +223,7 @@ fn encrypt(mode: c_int, secret: Option<&CStr>) -> ncclResult_t {
 }
 
 #[test]
-fn encryption() {
+fn set_encryption_validates_config() {
     let _alone = alone();
     let [none, secret] =
         [ncclEncryptionMode_t::NCCL_ENCRYPTION_MODE_NONE, ncclEncryptionMode_t::NCCL_ENCRYPTION_MODE_PSK]
@@ -235,15 +233,15 @@ fn encryption() {
     assert_eq!(encrypt(none, Some(c"short")), OK);
     let magic = ncclEncryptionConfig_t { magic: 1, ..ncclEncryptionConfig_t::initializer() };
     assert_eq!(nccl!(ncclSetEncryption(&magic)), ARGUMENT);
-    assert!(last_error().contains("0x1 and has to be 0xcafebeef"), "{}", last_error());
+    assert_last_error("0x1 and has to be 0xcafebeef");
     for mode in [-1, 2] {
         assert_eq!(encrypt(mode, None), ARGUMENT);
-        assert!(last_error().contains(&format!("encryption mode {mode}:")), "{}", last_error());
+        assert_last_error(&format!("encryption mode {mode}:"));
     }
     assert_eq!(encrypt(secret, None), ARGUMENT);
     let key = |length| CString::new(vec![b'k'; length]).unwrap();
     assert_eq!(encrypt(secret, Some(&key(31))), ARGUMENT);
     assert_eq!(last_error(), "the secret has 31 bytes and has to have 32 or more");
     assert_eq!(encrypt(secret, Some(&key(32))), USAGE);
-    assert!(last_error().contains("opens no TCP connections that could be encrypted"), "{}", last_error());
+    assert_last_error("opens no TCP connections that could be encrypted");
 }

@@ -1,21 +1,19 @@
 //! Sends and receives.
 
 mod common;
-#[path = "common/memory.rs"]
-mod memory;
-#[path = "common/watchdog.rs"]
-mod watchdog;
-#[path = "common/worker.rs"]
-mod worker;
 
 use std::ptr;
 use std::thread;
 use std::time::Duration;
 
-use common::{Comm, Mode, OK, REMOTE, USAGE, addresses, alone, init, last_error, on_threads, together};
+use common::memory::Memory;
+use common::processes::{self, RankProcess};
+use common::watchdog::Watchdog;
+use common::{
+    Comm, Mode, OK, REMOTE, USAGE, addresses, alone, assert_last_error, init, last_error, on_threads,
+    together,
+};
 use libnccl::sys::{ncclComm_t, ncclDataType_t, ncclResult_t};
-use memory::Memory;
-use watchdog::Watchdog;
 
 const I32: ncclDataType_t = ncclDataType_t::ncclInt32;
 
@@ -31,9 +29,9 @@ fn numbers(rank: usize, count: usize) -> Vec<i32> {
     (0..count).map(|index| (index * 31 + rank) as i32).collect()
 }
 
-/// In one group, each rank sends to the next and receives from the one before.
+/// Each rank sends to the next and receives from the previous one, in one group.
 #[test]
-fn a_ring() {
+fn ring_of_sends_and_receives_delivers_data() {
     for (mode, n, count) in [
         (Mode::Threads, 3, 1),
         (Mode::Threads, 4, 5),
@@ -61,7 +59,7 @@ fn a_ring() {
 }
 
 #[test]
-fn messages_arrive_in_order_and_whole() {
+fn messages_arrive_complete_and_in_order() {
     let comms = init(Mode::Threads, 2);
     let lengths = [1, 2, 3, 16_380, 16_384, 40_000, 5];
     on_threads(2, |rank| {
@@ -79,7 +77,7 @@ fn messages_arrive_in_order_and_whole() {
 }
 
 #[test]
-fn large_messages_cross_in_a_group_beside_a_collective() {
+fn large_messages_complete_in_group_with_all_reduce() {
     let comms = init(Mode::Threads, 2);
     on_threads(2, |rank| {
         let (mine, mut theirs, mut sum) = (numbers(rank, 200_000), vec![0; 200_000], vec![1; 70_000]);
@@ -100,12 +98,12 @@ fn large_messages_cross_in_a_group_beside_a_collective() {
 }
 
 #[test]
-fn a_rank_sends_to_itself_only_if_it_receives_in_the_same_group() {
+fn self_send_without_receive_in_group_is_invalid_usage() {
     let _alone = alone();
     let comms = init(Mode::Group, 1);
     let Comm(comm) = comms[0];
     assert_eq!(send(&[1], 0, comm), USAGE);
-    assert!(last_error().contains("sends to itself"), "{}", last_error());
+    assert_last_error("sends to itself");
     assert_eq!(receive(&mut [0], 0, comm), USAGE);
     let mut buffer = [0];
     assert_eq!(nccl!(ncclGroupStart()), OK);
@@ -116,9 +114,9 @@ fn a_rank_sends_to_itself_only_if_it_receives_in_the_same_group() {
     comms[0].destroy();
 }
 
-/// A message that does not match is an error that names both sides; the next one gets through.
+/// The error names both calls, and the next message arrives.
 #[test]
-fn a_mismatch_is_told_and_gone() {
+fn count_mismatch_is_invalid_usage_and_drops_message() {
     let _alone = alone();
     let comms = init(Mode::Threads, 2);
     for length in [10, 100_000] {
@@ -146,7 +144,7 @@ fn a_mismatch_is_told_and_gone() {
             }
         });
     }
-    // A sender that is still at it is told, too.
+    // A sender that is still sending gets the error, too.
     let codes = on_threads(2, |rank| match rank {
         0 => send(&numbers(0, 100_000), 1, comms[0].0),
         _ => receive(&mut [0; 9], 0, comms[1].0),
@@ -156,22 +154,22 @@ fn a_mismatch_is_told_and_gone() {
 }
 
 #[test]
-fn who_waits_for_a_rank_that_left_is_told() {
+fn receive_from_departed_rank_returns_remote_error() {
     let _alone = alone();
     let comms = init(Mode::Group, 2);
     assert_eq!(send(&[7], 0, comms[1].0), OK);
     comms[1].destroy();
     let mut buffer = [0];
     assert_eq!(receive(&mut buffer, 1, comms[0].0), OK);
-    assert_eq!(buffer, [7], "what it sent before it left still arrives");
+    assert_eq!(buffer, [7], "a message sent before it left still arrives");
     assert_eq!(receive(&mut buffer, 1, comms[0].0), REMOTE);
-    assert!(last_error().contains("rank 1 has left"), "{}", last_error());
+    assert_last_error("rank 1 has left");
     comms[0].destroy();
 }
 
-/// A message waits in the ring until it is received, and one that fills it leaves no room for another.
+/// A message waits in the ring until it is received; the largest of these fills it.
 #[test]
-fn a_send_that_fits_ends_before_the_receive_begins() {
+fn send_that_fits_ring_returns_before_receive() {
     let _watchdog = Watchdog::new();
     let comms = init(Mode::Group, 2);
     for length in [1, 1000, 4092, 8191, 16_380] {
@@ -183,9 +181,9 @@ fn a_send_that_fits_ends_before_the_receive_begins() {
     comms.into_iter().for_each(Comm::destroy);
 }
 
-/// The sizes about those where the way of a message changes, one after another, and in groups of all sizes.
+/// Sizes around those where the protocol changes, one message at a time, and all in one group.
 #[test]
-fn messages_of_all_sizes_in_one_process() {
+fn messages_of_all_sizes_between_threads_arrive() {
     let _watchdog = Watchdog::new();
     let lengths = [1, 3, 4, 16_383, 16_384, 16_385, 20_000, 262_143, 262_144, 1_000_000];
     let comms = init(Mode::Threads, 2);
@@ -215,9 +213,9 @@ fn all_sizes(lengths: &[usize], rank: usize, comm: ncclComm_t) {
     }
 }
 
-/// A rank sends to itself. Where the buffers overlap, it gets at least the beginning of what was there.
+/// At least the beginning of the message arrives where the buffers overlap.
 #[test]
-fn a_rank_sends_itself_a_long_message() {
+fn overlapping_self_send_copies_message() {
     let _watchdog = Watchdog::new();
     let comms = init(Mode::Group, 1);
     let Comm(comm) = comms[0];
@@ -236,9 +234,8 @@ fn a_rank_sends_itself_a_long_message() {
     comms[0].destroy();
 }
 
-/// Who waits with a long message for a rank that leaves is told, too.
 #[test]
-fn a_long_send_to_a_rank_that_leaves_ends() {
+fn large_send_to_departing_rank_returns_remote_error() {
     let _alone = alone();
     let _watchdog = Watchdog::new();
     let comms = init(Mode::Threads, 2);
@@ -251,26 +248,36 @@ fn a_long_send_to_a_rank_that_leaves_ends() {
         send(&numbers(0, 100_000), 1, comms[0].0)
     });
     assert_eq!(codes, [REMOTE; 2]);
-    assert!(last_error().contains("rank 1 has left"), "{}", last_error());
+    assert_last_error("rank 1 has left");
     comms[0].destroy();
 }
 
-/// What a rank's process does: long messages from and to memory of either kind.
-#[test]
-fn worker() {
-    let Some(worker::Worker { task, rank, comm: Comm(comm), .. }) = worker::told() else { return };
-    if task == "mismatch" {
-        let code = if rank == 0 {
-            let memory = Memory::new(100_000);
-            send(memory.elements(), 1, comm)
-        } else {
-            receive(&mut vec![0; 99_999], 0, comm)
-        };
-        assert_eq!(code, USAGE);
-        let expected = "rank 0 called ncclSend(count 100000, ncclInt32) to rank 1, which called \
-                        ncclRecv(count 99999, ncclInt32)";
-        assert!(last_error().contains(expected), "{}", last_error());
-    }
+rank_tasks! {
+    "large_messages" => send_large_messages,
+    "mismatch" => send_large_messages_after_mismatch,
+}
+
+fn send_large_messages(process: &RankProcess) {
+    exchange_large_messages(process.rank(), process.join());
+}
+
+fn send_large_messages_after_mismatch(process: &RankProcess) {
+    let (rank, Comm(comm)) = (process.rank(), process.join());
+    let code = if rank == 0 {
+        let memory = Memory::new(100_000);
+        send(memory.elements(), 1, comm)
+    } else {
+        receive(&mut vec![0; 99_999], 0, comm)
+    };
+    assert_eq!(code, USAGE);
+    let expected = "rank 0 called ncclSend(count 100000, ncclInt32) to rank 1, which called \
+                    ncclRecv(count 99999, ncclInt32)";
+    assert_last_error(expected);
+    exchange_large_messages(rank, Comm(comm));
+}
+
+/// Sends messages from and to shared and private memory.
+fn exchange_large_messages(rank: usize, Comm(comm): Comm) {
     for round in 0..3 {
         for shared in [false, true] {
             let (memory, mut private) = (Memory::new(400_000), vec![0; 400_000]);
@@ -289,13 +296,13 @@ fn worker() {
 }
 
 #[test]
-fn processes_send_each_other_long_messages() {
+fn large_messages_between_processes_arrive() {
     let _watchdog = Watchdog::new();
-    worker::together("long messages", 2);
+    processes::run("large_messages", 2);
 }
 
 #[test]
-fn a_mismatch_between_processes_is_told() {
+fn count_mismatch_between_processes_is_invalid_usage() {
     let _watchdog = Watchdog::new();
-    worker::together("mismatch", 2);
+    processes::run("mismatch", 2);
 }

@@ -1,12 +1,6 @@
-//! Ranks in several processes, and what the others see when one dies.
-//!
-//! A rank's process is this test program, told by its environment to be one.
+//! Ranks in several processes, and failures of one of them.
 
 mod common;
-#[path = "common/watchdog.rs"]
-mod watchdog;
-#[path = "common/worker.rs"]
-mod worker;
 
 use std::process::Child;
 use std::ptr;
@@ -14,12 +8,12 @@ use std::sync::{Barrier, Mutex};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use common::{Comm, OK, REMOTE, alone, hex, init_rank, last_error, on_threads, unique_id, wait_for_guests};
+use common::processes::{self, RankProcess, finish, spawn};
+use common::watchdog::Watchdog;
+use common::{Comm, OK, REMOTE, alone, hex, init_rank, last_error, on_threads, unique_id, wait_for_peers};
 use libnccl::sys::{ncclComm_t, ncclDataType_t, ncclRedOp_t, ncclResult_t};
-use watchdog::Watchdog;
-use worker::{Worker, finish, spawn, told};
 
-/// How long what should take no time may take on a loaded machine.
+/// Limit for calls that do not wait, on a loaded machine.
 const SOON: Duration = Duration::from_secs(5);
 
 fn all_reduce(buffer: &mut [f64], comm: ncclComm_t) -> ncclResult_t {
@@ -28,26 +22,32 @@ fn all_reduce(buffer: &mut [f64], comm: ncclComm_t) -> ncclResult_t {
     nccl!(ncclAllReduce(place, place, buffer.len(), data_type, op, comm, ptr::null_mut()))
 }
 
-/// What a rank's process does.
-#[test]
-fn worker() {
-    let Some(Worker { task, ranks, comm: Comm(comm), .. }) = told() else { return };
-    match task.as_str() {
-        "sum" => {
-            sums(ranks, comm);
-            Comm(comm).destroy();
-        }
-        "exit" => {
-            assert_eq!(all_reduce(&mut [1.0], comm), OK);
-            std::process::exit(0);
-        }
-        "hang" => {
-            assert_eq!(all_reduce(&mut [1.0], comm), OK);
-            thread::sleep(Duration::from_secs(60));
-        }
-        "busy" => while all_reduce(&mut vec![1.0; 300_000], comm) == OK {},
-        _ => panic!("{task}"),
-    }
+rank_tasks! {
+    "exit" => exit_without_destroying,
+    "hang" => hang,
+    "reduce_forever" => reduce_until_failure,
+    "sum" => sum_and_destroy,
+}
+
+fn sum_and_destroy(process: &RankProcess) {
+    let Comm(comm) = process.join();
+    sums(process.ranks, comm);
+    Comm(comm).destroy();
+}
+
+fn exit_without_destroying(process: &RankProcess) {
+    assert_eq!(all_reduce(&mut [1.0], process.join().0), OK);
+    std::process::exit(0);
+}
+
+fn hang(process: &RankProcess) {
+    assert_eq!(all_reduce(&mut [1.0], process.join().0), OK);
+    thread::sleep(Duration::from_secs(60));
+}
+
+fn reduce_until_failure(process: &RankProcess) {
+    let Comm(comm) = process.join();
+    while all_reduce(&mut vec![1.0; 300_000], comm) == OK {}
 }
 
 fn sums(ranks: usize, comm: ncclComm_t) {
@@ -59,12 +59,12 @@ fn sums(ranks: usize, comm: ncclComm_t) {
 }
 
 #[test]
-fn processes_reduce() {
-    worker::together("sum", 3);
+fn all_reduce_between_processes_is_correct() {
+    processes::run("sum", 3);
 }
 
 #[test]
-fn threads_and_a_process_reduce() {
+fn all_reduce_between_threads_and_process_is_correct() {
     let id = unique_id();
     let child = spawn("sum", &id, 4, 1);
     on_threads(4, |rank| {
@@ -77,8 +77,8 @@ fn threads_and_a_process_reduce() {
     finish(child);
 }
 
-/// Joins `ranks - 1` threads with one process that ends somehow, and expects them to notice; how soon, death.rs measures.
-fn with_a_death(task: &str, end: impl Fn(&mut Child) + Sync) {
+/// Joins two threads with a process that `end` ends, and expects them to notice; `rank_failure.rs` measures how soon.
+fn assert_failure_is_noticed(task: &str, end: impl Fn(&mut Child) + Sync) {
     let _alone = alone();
     let id = unique_id();
     let child = Mutex::new(spawn(task, &id, 3, 2));
@@ -86,7 +86,7 @@ fn with_a_death(task: &str, end: impl Fn(&mut Child) + Sync) {
         let Comm(comm) = init_rank(id, 3, rank).unwrap();
         assert_eq!(all_reduce(&mut [1.0], comm), OK);
         if rank == 0 {
-            // The other one waits already.
+            // The other thread waits in its operation by then.
             thread::sleep(Duration::from_millis(20));
             end(&mut child.lock().unwrap());
         }
@@ -102,20 +102,20 @@ fn with_a_death(task: &str, end: impl Fn(&mut Child) + Sync) {
 }
 
 #[test]
-fn a_killed_rank_is_noticed() {
-    with_a_death("hang", |child| child.kill().unwrap());
+fn all_reduce_with_killed_rank_returns_remote_error() {
+    assert_failure_is_noticed("hang", |child| child.kill().unwrap());
 }
 
 #[test]
-fn a_rank_that_exits_without_destroying_is_noticed() {
-    with_a_death("exit", |child| assert!(child.wait().unwrap().success()));
+fn all_reduce_with_exited_rank_returns_remote_error() {
+    assert_failure_is_noticed("exit", |child| assert!(child.wait().unwrap().success()));
 }
 
 #[test]
-fn a_rank_killed_in_the_middle_of_a_collective_is_noticed() {
+fn rank_killed_during_all_reduce_gives_remote_error() {
     let (_alone, _watchdog) = (alone(), Watchdog::new());
     let id = unique_id();
-    let mut child = spawn("busy", &id, 3, 1);
+    let mut child = spawn("reduce_forever", &id, 3, 1);
     let busy = Barrier::new(3);
     let busy = &busy;
     thread::scope(|scope| {
@@ -149,26 +149,26 @@ fn a_rank_killed_in_the_middle_of_a_collective_is_noticed() {
     child.wait().unwrap();
 }
 
-/// A rank dies while others wait for the last one to come: whether it hosts the meeting or has joined it.
+/// A rank dies while others wait for the last one to join: once the root of the rendezvous, once a peer.
 #[test]
-fn a_death_while_ranks_gather_is_noticed() {
+fn rank_killed_during_init_gives_remote_error() {
     let (_alone, _watchdog) = (alone(), Watchdog::new());
-    for host_dies in [true, false] {
+    for root_dies in [true, false] {
         let id = unique_id();
         let join = || (init_rank(id, 3, 0).map(|_| ()), last_error());
         let (killed, (code, text)) = thread::scope(|scope| {
-            // Who comes first is the host.
-            let early = (!host_dies).then(|| {
+            // The first to join is the root.
+            let early = (!root_dies).then(|| {
                 let early = scope.spawn(join);
-                wait_for_guests(&id, 0);
+                wait_for_peers(&id, 0);
                 early
             });
             let mut child = spawn("sum", &id, 3, 2);
             let survivor = early.unwrap_or_else(|| {
-                wait_for_guests(&id, 0);
+                wait_for_peers(&id, 0);
                 scope.spawn(join)
             });
-            wait_for_guests(&id, 1);
+            wait_for_peers(&id, 1);
             child.kill().unwrap();
             let killed = Instant::now();
             child.wait().unwrap();
@@ -180,9 +180,9 @@ fn a_death_while_ranks_gather_is_noticed() {
     }
 }
 
-/// Nobody who does not know the id's secret gets in, and who gets in the way does not disturb.
+/// Connections without the id's secret are rejected, and do not disturb the ranks.
 #[test]
-fn strangers_are_sent_away() {
+fn init_rejects_connection_with_wrong_secret() {
     let _alone = alone();
     use std::os::linux::net::SocketAddrExt;
     use std::os::unix::net::{SocketAddr, UnixStream};
@@ -193,7 +193,7 @@ fn strangers_are_sent_away() {
     let codes = on_threads(2, |rank| {
         if rank == 1 {
             thread::sleep(Duration::from_millis(50));
-            // Not even the right kind of socket.
+            // A socket of the wrong type.
             assert!(UnixStream::connect_addr(&name).is_err());
             let mut wrong = id;
             wrong.internal[30] ^= 1;

@@ -1,18 +1,14 @@
 //! Random operations on random communicators, all results checked.
 //!
-//! Six ranks follow one program, which each of them makes up from the same seed: collectives of any kind,
-//! type, reduction, count and root, in place or not, sends and receives, alone and in groups, on the whole
-//! world and on communicators that are split or shrunk off others, or made of new ids, and go again. Every
-//! rank knows all inputs, so it can tell every result, to the bit: all elements are integers.
+//! Six ranks follow one program, which each of them generates from the same seed: collectives of any kind,
+//! type, reduction, count and root, in place or not, sends and receives, alone and in groups, on the communicator
+//! of all ranks and on communicators that are split, shrunk or created from new ids, and destroyed again. Every
+//! rank knows all inputs, so it can compute every result to the bit: all elements are integers.
 //!
-//! A failure tells its seed. `LIBNCCL_SOAK_SEED=<seed> cargo test -p libnccl-cpu --test soak` repeats it.
+//! A failure prints its seed; `LIBNCCL_SOAK_SEED=<seed> cargo test -p libnccl-cpu --test soak` repeats it.
 #![allow(unsafe_code)]
 
 mod common;
-#[path = "common/random.rs"]
-mod random;
-#[path = "common/worker.rs"]
-mod worker;
 
 use std::fmt;
 use std::process::{Child, Stdio};
@@ -22,33 +18,33 @@ use std::sync::{Mutex, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use common::processes::{self, RankProcess};
+use common::random::{self, Random, mix};
 use common::{Comm, OK, alone, init_rank, last_error, unique_id};
 use libnccl::sys::{
     ncclComm_t, ncclDataType_t, ncclRedOp_t, ncclResult_t, ncclScalarResidence_t, ncclUniqueId,
 };
-use random::{Random, mix};
-use worker::{Orders, orders};
 
 const RANKS: usize = 6;
 
-/// The most elements of a block.
-const LARGEST: usize = 200_000;
+/// Maximum number of elements of a block.
+const MAX_COUNT: usize = 200_000;
 
-/// The most bytes that the buffers of one operation may have on one rank.
-const BUDGET: usize = 8 << 20;
+/// Maximum number of bytes in a rank's buffer of one operation.
+const MAX_BYTES: usize = 8 << 20;
 
-/// Communicators beside the world at a time.
-const COMMUNICATORS: usize = 8;
+/// Maximum number of communicators besides that of all ranks.
+const MAX_COMMS: usize = 8;
 
-/// Steps between two looks at the clock, which all ranks take together.
-const CHAPTER: usize = 8;
+/// Steps between two checks of the clock, which all ranks make together.
+const STEPS_PER_CHECK: usize = 8;
 
-/// A soak that gets no further for so long hangs.
-const PATIENCE: Duration = Duration::from_secs(30);
+/// Time without progress after which a soak counts as hung.
+const LIMIT: Duration = Duration::from_secs(30);
 
 const STREAM: libnccl::sys::cudaStream_t = ptr::null_mut();
 
-/// An integer type of NCCL's: its elements are kept as the 64 bits that it would have as a wider one.
+/// An integer type of NCCL. Its elements are computed in 128 bits.
 #[derive(Debug, Clone, Copy, PartialEq)]
 struct Integer {
     raw: ncclDataType_t,
@@ -66,7 +62,7 @@ const TYPES: [Integer; 6] = [
 ];
 
 impl Integer {
-    /// The value whose low bits are those of `bits`, as one of a type that holds all types' values.
+    /// Truncates `bits` to this type, and returns the value in a type that holds all types' values.
     fn wrap(self, bits: u64) -> i128 {
         let unused = 64 - 8 * self.size as u32;
         if self.signed {
@@ -90,11 +86,11 @@ impl Integer {
             Reduction::Sum | Reduction::Avg | Reduction::PreMulSum(_) => wrap(one + two),
         });
         let reduced = reduced.expect("a communicator has ranks");
-        // As NCCL: the sum in the type itself, divided and rounded towards zero.
+        // As in NCCL: the sum in the type itself, divided and rounded towards zero.
         if reduction == Reduction::Avg { reduced / count } else { reduced }
     }
 
-    /// What a rank's values are multiplied by in a custom reduction.
+    /// Returns a rank's factor in a custom reduction.
     fn scalar(self, seed: u64, rank: usize) -> i128 {
         self.wrap(mix(seed ^ rank as u64) & 0x3f)
     }
@@ -139,7 +135,7 @@ const KINDS: [Kind; 10] = [
     Kind::Exchange,
 ];
 
-/// One operation of a communicator, as all of its ranks see it.
+/// An operation of a communicator, as all of its ranks know it.
 #[derive(Debug, Clone)]
 struct Operation {
     kind: Kind,
@@ -148,9 +144,9 @@ struct Operation {
     reduction: Reduction,
     root: usize,
     in_place: bool,
-    /// Whose turn it is to receive what each rank sends: for [`Kind::Exchange`].
+    /// The receiver of each rank's message in [`Kind::Exchange`].
     targets: Vec<usize>,
-    /// What the values come from.
+    /// The seed of the elements.
     seed: u64,
     ranks: usize,
 }
@@ -159,13 +155,13 @@ impl Operation {
     fn random(random: &mut Random, ranks: usize) -> Self {
         let (kind, data) = (random.pick(&KINDS), random.pick(&TYPES));
         let largest = match random.below(32) {
-            0 => LARGEST,
+            0 => MAX_COUNT,
             1 | 2 => 40_000,
             3..8 => 5000,
             8..20 => 600,
             _ => 16,
         };
-        let count = random.below(largest + 1).min(BUDGET / ranks / data.size);
+        let count = random.below(largest + 1).min(MAX_BYTES / ranks / data.size);
         let reduction = match random.below(6) {
             0 => Reduction::Prod,
             1 => Reduction::Max,
@@ -189,12 +185,12 @@ impl Operation {
         }
     }
 
-    /// Element `index` of what a rank sends.
+    /// Returns element `index` that a rank sends.
     fn input(&self, rank: usize, index: usize) -> i128 {
         self.data.wrap(mix(self.seed ^ (rank << 40 ^ index) as u64))
     }
 
-    /// The elements that a rank sends: none if its send buffer is not looked at.
+    /// Returns the number of elements that a rank sends: 0 if its send buffer is ignored.
     fn sent(&self, rank: usize) -> usize {
         match self.kind {
             Kind::ReduceScatter | Kind::AllToAll => self.count * self.ranks,
@@ -216,7 +212,7 @@ impl Operation {
         }
     }
 
-    /// The elements that a rank receives.
+    /// Returns the number of elements that a rank receives.
     fn received(&self, rank: usize) -> usize {
         match self.kind {
             Kind::AllGather | Kind::AllToAll => self.count * self.ranks,
@@ -238,7 +234,7 @@ impl Operation {
         }
     }
 
-    /// Element `index` of what a rank has to receive.
+    /// Returns element `index` that a rank has to receive.
     fn output(&self, rank: usize, index: usize) -> i128 {
         let (block, within) = (index / self.count, index % self.count);
         let reduced = |at| {
@@ -256,9 +252,9 @@ impl Operation {
         }
     }
 
-    /// Who sends to a rank in an exchange.
+    /// Returns the sender to a rank in an exchange.
     fn source(&self, rank: usize) -> usize {
-        self.targets.iter().position(|target| *target == rank).expect("everyone is someone's target")
+        self.targets.iter().position(|target| *target == rank).expect("every rank is a target")
     }
 }
 
@@ -279,7 +275,7 @@ impl fmt::Display for Operation {
     }
 }
 
-/// Memory with a margin that nobody may touch, as bytes.
+/// Memory with a margin that must not change, as bytes.
 struct Buffer {
     memory: *mut u8,
     length: usize,
@@ -305,7 +301,7 @@ impl Buffer {
     }
 
     fn bytes(&mut self) -> &mut [u8] {
-        // SAFETY: as long as was allocated, and no operation runs while the test looks at it.
+        // SAFETY: the allocated length, and no operation runs while the test uses the slice.
         unsafe { std::slice::from_raw_parts_mut(self.memory, self.length + MARGIN) }
     }
 
@@ -320,31 +316,31 @@ impl Drop for Buffer {
             assert_eq!(nccl!(ncclMemFree(self.memory.cast())), OK);
         } else {
             let words = (self.length + MARGIN).div_ceil(8);
-            // SAFETY: what `new` leaked, once.
+            // SAFETY: `new` leaked this box, and only `drop` takes it back.
             drop(unsafe { Box::from_raw(ptr::slice_from_raw_parts_mut(self.memory.cast::<u64>(), words)) });
         }
     }
 }
 
-/// One rank's part in an operation: its buffers, and where in them things lie.
-struct Part {
+/// One rank's call of an operation, with its buffers.
+struct LocalCall {
     operation: Operation,
     rank: usize,
     send: Buffer,
-    /// None: the send buffer is also that.
+    /// `None` in place: the send buffer also receives.
     receive: Option<Buffer>,
     send_at: usize,
     receive_at: usize,
 }
 
-impl Part {
+impl LocalCall {
     fn new(operation: Operation, rank: usize, random: &mut Random) -> Self {
         let (sent, received) = (operation.sent(rank), operation.received(rank));
         let size = operation.data.size;
         let (mut send_at, mut receive_at) = (0, 0);
         let part = rank * operation.count * size;
         let (send, receive) = if operation.in_place {
-            // The smaller lies in the larger as NCCL says: at the rank's own block.
+            // As NCCL defines in place: the smaller buffer is the rank's own block of the larger.
             if sent > received && received > 0 {
                 receive_at = part;
             } else if received > sent && sent > 0 {
@@ -354,12 +350,12 @@ impl Part {
         } else {
             (Buffer::new(sent * size, random.coin()), Some(Buffer::new(received * size, random.coin())))
         };
-        let mut made = Self { operation, rank, send, receive, send_at, receive_at };
+        let mut call = Self { operation, rank, send, receive, send_at, receive_at };
         for index in 0..sent {
-            let value = made.operation.input(rank, index).to_le_bytes();
-            made.send.bytes()[made.send_at + index * size..][..size].copy_from_slice(&value[..size]);
+            let value = call.operation.input(rank, index).to_le_bytes();
+            call.send.bytes()[call.send_at + index * size..][..size].copy_from_slice(&value[..size]);
         }
-        made
+        call
     }
 
     fn call(&self, comm: ncclComm_t) -> ncclResult_t {
@@ -409,11 +405,11 @@ impl Part {
                 .unwrap_or(OK)
             }
         };
-        // Allowed as soon as the call has returned, in a group as well.
+        // The operator may be destroyed as soon as the call has returned, even in a group.
         if custom && code == OK { nccl!(ncclRedOpDestroy(op, comm)) } else { code }
     }
 
-    /// Compares what is there now with what has to be.
+    /// Compares the buffers with the expected bytes.
     fn check(mut self) -> Result<(), String> {
         let (operation, rank, size) = (self.operation.clone(), self.rank, self.operation.data.size);
         let (sent, received) = (operation.sent(rank), operation.received(rank));
@@ -434,7 +430,7 @@ impl Part {
                 }
                 Ok(())
             };
-        // What is neither sent nor received is as it was.
+        // Bytes outside the buffers must not have changed.
         let untouched = |bytes: &[u8], used: &[&std::ops::Range<usize>]| {
             let left = bytes
                 .iter()
@@ -461,19 +457,19 @@ impl Part {
     }
 }
 
-/// A communicator as all ranks know it: who is in it, in its order, and my handle if I am.
-struct Known {
+/// A communicator, as all ranks know it: its members in rank order, and this rank's handle if it is one.
+struct KnownComm {
     members: Vec<usize>,
     comm: Option<ncclComm_t>,
 }
 
-/// What happens in a soak, for the one who watches it.
+/// Progress of a soak, for the watchdog.
 #[derive(Debug, Default)]
 struct Progress {
     operations: AtomicU64,
     splits: AtomicU64,
-    /// What each rank does, for when it hangs.
-    doing: [Mutex<String>; RANKS],
+    /// Each rank's current step.
+    current: [Mutex<String>; RANKS],
 }
 
 /// A rank of the soak.
@@ -481,27 +477,27 @@ struct Soak<'a> {
     rank: usize,
     seed: u64,
     step: u64,
-    /// The one all ranks have alike.
+    /// Generates the program, and is the same on all ranks.
     random: Random,
-    /// My own, for what the others need not know.
+    /// Generates this rank's own choices.
     own: Random,
-    known: Vec<Known>,
+    known: Vec<KnownComm>,
     progress: &'a Progress,
 }
 
 type Outcome<T = ()> = Result<T, String>;
 
 impl Soak<'_> {
-    /// Runs until the time is over, and ends the communicators: by destroying them, or after a failure by
-    /// aborting them, so that nobody waits for this rank.
-    fn run(world: ncclComm_t, rank: usize, seed: u64, end: Instant, progress: &Progress) -> Outcome {
+    /// Runs until `end`, and then destroys the communicators, or aborts them after a failure, so that no rank waits for
+    /// this one.
+    fn run(all: ncclComm_t, rank: usize, seed: u64, end: Instant, progress: &Progress) -> Outcome {
         let mut soak = Soak {
             rank,
             seed,
             step: 0,
             random: Random::new(seed),
             own: Random::new(mix(seed ^ rank as u64)),
-            known: vec![Known { members: (0..RANKS).collect(), comm: Some(world) }],
+            known: vec![KnownComm { members: (0..RANKS).collect(), comm: Some(all) }],
             progress,
         };
         let outcome = soak.steps(end);
@@ -517,15 +513,15 @@ impl Soak<'_> {
 
     fn note(&self, what: &str) {
         let text = format!("step {}: {what}", self.step);
-        *self.progress.doing[self.rank].lock().unwrap_or_else(PoisonError::into_inner) = text;
+        *self.progress.current[self.rank].lock().unwrap_or_else(PoisonError::into_inner) = text;
     }
 
     fn steps(&mut self, end: Instant) -> Outcome {
-        while self.go_on(end)? {
-            for _ in 0..CHAPTER {
+        while self.continues(end)? {
+            for _ in 0..STEPS_PER_CHECK {
                 self.step += 1;
                 match self.random.below(12) {
-                    0 => self.split()?,
+                    0 => self.derive()?,
                     1 => self.destroy_one()?,
                     _ => self.operate()?,
                 }
@@ -547,71 +543,73 @@ impl Soak<'_> {
         ))
     }
 
-    /// Asks rank 0's clock.
-    fn go_on(&self, end: Instant) -> Outcome<bool> {
-        self.note("whether to go on");
+    /// Returns whether to continue, by rank 0's clock.
+    fn continues(&self, end: Instant) -> Outcome<bool> {
+        self.note("the broadcast of whether to continue");
         let mut on = u8::from(self.rank == 0 && Instant::now() < end);
-        let world = self.known[0].comm.expect("everyone is in the world");
-        let code = nccl!(ncclBcast(ptr::from_mut(&mut on).cast(), 1, TYPES[1].raw, 0, world, STREAM));
-        self.expect(code, "whether to go on")?;
+        let all = self.known[0].comm.expect("every rank is a member");
+        let code = nccl!(ncclBcast(ptr::from_mut(&mut on).cast(), 1, TYPES[1].raw, 0, all, STREAM));
+        self.expect(code, "the broadcast of whether to continue")?;
         Ok(on == 1)
     }
 
-    /// One to four operations of any communicators, in a group or one after another.
+    /// Runs one to four operations of any communicators, in a group or one after another.
     fn operate(&mut self) -> Outcome {
         let calls = if self.random.once_in(3) { 2 + self.random.below(3) } else { 1 };
         let grouped = self.random.coin();
-        let mut parts = vec![];
+        let mut local_calls = vec![];
         for _ in 0..calls {
             let index = self.random.below(self.known.len());
             let members = &self.known[index].members;
             let operation = Operation::random(&mut self.random, members.len());
             let place = members.iter().position(|member| *member == self.rank);
             if let (Some(comm), Some(rank)) = (self.known[index].comm, place) {
-                parts.push((comm, Part::new(operation, rank, &mut self.own)));
+                local_calls.push((comm, LocalCall::new(operation, rank, &mut self.own)));
             }
         }
         if grouped {
             self.expect(nccl!(ncclGroupStart()), "ncclGroupStart")?;
         }
         let mut what = "a group of".to_owned();
-        for (comm, part) in &parts {
-            self.note(&part.operation.to_string());
-            self.expect(part.call(*comm), &part.operation.to_string())?;
-            what += &format!("\n    {}", part.operation);
+        for (comm, call) in &local_calls {
+            self.note(&call.operation.to_string());
+            self.expect(call.call(*comm), &call.operation.to_string())?;
+            what += &format!("\n    {}", call.operation);
         }
         if grouped {
             self.note(&what);
             self.expect(nccl!(ncclGroupEnd()), &what)?;
         }
-        self.progress.operations.fetch_add(parts.len() as u64, Relaxed);
-        for (_, part) in parts {
-            part.check().map_err(|text| format!("seed {}, step {}: {text}", self.seed, self.step))?;
+        self.progress.operations.fetch_add(local_calls.len() as u64, Relaxed);
+        for (_, call) in local_calls {
+            call.check().map_err(|text| format!("seed {}, step {}: {text}", self.seed, self.step))?;
         }
         Ok(())
     }
 
-    /// New communicators of one that is there.
-    fn split(&mut self) -> Outcome {
-        if self.known.len() > COMMUNICATORS {
+    /// Creates communicators from an existing one.
+    fn derive(&mut self) -> Outcome {
+        if self.known.len() > MAX_COMMS {
             return self.destroy_one();
         }
         let parent = self.random.below(self.known.len());
         let members = self.known[parent].members.clone();
-        let way = self.random.pick(&[Way::Split, Way::Split, Way::Shrink, Way::ByHand]);
-        let colors = if way == Way::Shrink { 1 } else { 1 + self.random.below(3) };
+        let derivation =
+            self.random.pick(&[Derivation::Split, Derivation::Split, Derivation::Shrink, Derivation::NewIds]);
+        let colors = if derivation == Derivation::Shrink { 1 } else { 1 + self.random.below(3) };
         // A color, or none, and a key for each; keys may be equal, and then the parent's order counts.
         let choices: Vec<(Option<usize>, i32)> = members
             .iter()
             .map(|_| {
                 let color = (!self.random.once_in(6)).then(|| self.random.below(colors));
                 let key = self.random.below(5) as i32 - 2;
-                (color, if way == Way::Shrink { 0 } else { key })
+                (color, if derivation == Derivation::Shrink { 0 } else { key })
             })
             .collect();
-        // Nobody cannot be excluded.
+        // A shrink has to exclude a rank.
         let all_stay = choices.iter().all(|(color, _)| color.is_some());
-        let way = if way == Way::Shrink && all_stay { Way::Split } else { way };
+        let derivation =
+            if derivation == Derivation::Shrink && all_stay { Derivation::Split } else { derivation };
         let groups: Vec<Vec<usize>> = (0..colors)
             .map(|color| {
                 let mut places: Vec<usize> =
@@ -620,12 +618,12 @@ impl Soak<'_> {
                 places.into_iter().map(|place| members[place]).collect()
             })
             .collect();
-        self.note(&format!("{way:?} of {members:?} into {groups:?}"));
+        self.note(&format!("{derivation:?} of {members:?} into {groups:?}"));
         let mine = match (members.iter().position(|member| *member == self.rank), self.known[parent].comm) {
-            (Some(place), Some(comm)) => match way {
-                Way::Split => self.split_here(comm, choices[place])?,
-                Way::Shrink => self.shrink_here(comm, &choices, place)?,
-                Way::ByHand => self.join_new(comm, &members, choices[place].0, &groups)?,
+            (Some(place), Some(comm)) => match derivation {
+                Derivation::Split => self.split_here(comm, choices[place])?,
+                Derivation::Shrink => self.shrink_here(comm, &choices, place)?,
+                Derivation::NewIds => self.join_new(comm, &members, choices[place].0, &groups)?,
             },
             _ => None,
         };
@@ -634,7 +632,7 @@ impl Soak<'_> {
             if let Some(comm) = comm {
                 self.check_identity(comm, &members)?;
             }
-            self.known.push(Known { members, comm });
+            self.known.push(KnownComm { members, comm });
         }
         self.progress.splits.fetch_add(1, Relaxed);
         Ok(())
@@ -655,7 +653,7 @@ impl Soak<'_> {
         Ok(color.map(|_| child))
     }
 
-    /// The ranks without a color are excluded, and make no call.
+    /// Shrinks by the ranks without a color, which make no call.
     fn shrink_here(
         &self,
         parent: ncclComm_t,
@@ -676,7 +674,7 @@ impl Soak<'_> {
         Ok(Some(child))
     }
 
-    /// The same by hand: the first of each new communicator makes an id, which goes to all over the parent.
+    /// Initialises new communicators: the first member of each creates an id, and broadcasts it on the parent.
     fn join_new(
         &self,
         parent: ncclComm_t,
@@ -690,7 +688,7 @@ impl Soak<'_> {
             let root = members.iter().position(|member| *member == group[0]).expect("a member") as i32;
             let (place, length) = (id.internal.as_mut_ptr().cast(), id.internal.len());
             let code = nccl!(ncclBroadcast(place, place, length, TYPES[0].raw, root, parent, STREAM));
-            self.expect(code, "an id on its way")?;
+            self.expect(code, "the broadcast of an id")?;
             if color == Some(index) {
                 mine = Some((id, group));
             }
@@ -716,7 +714,7 @@ impl Soak<'_> {
         ))
     }
 
-    /// Destroys any communicator but the world.
+    /// Destroys a random communicator, but never that of all ranks.
     fn destroy_one(&mut self) -> Outcome {
         if self.known.len() == 1 {
             return Ok(());
@@ -724,7 +722,7 @@ impl Soak<'_> {
         let index = 1 + self.random.below(self.known.len() - 1);
         let finalize = self.random.coin();
         let Some(comm) = self.known.remove(index).comm else { return Ok(()) };
-        self.note("the end of a communicator");
+        self.note("destroying a communicator");
         if finalize {
             self.expect(nccl!(ncclCommFinalize(comm)), "ncclCommFinalize")?;
         }
@@ -732,53 +730,53 @@ impl Soak<'_> {
     }
 }
 
-/// How communicators are made of one that is there.
+/// A way to create communicators from an existing one.
 #[derive(Debug, Clone, Copy, PartialEq)]
-enum Way {
+enum Derivation {
     Split,
-    /// One new communicator, of those that are not excluded.
+    /// One new communicator of the ranks that are not excluded.
     Shrink,
-    /// By new unique ids.
-    ByHand,
+    /// New unique ids.
+    NewIds,
 }
 
-/// The seed of a soak, which the ranks' processes are given.
+/// Returns the seed of a soak, which rank processes get from their environment.
 fn seed() -> u64 {
     random::from_environment("LIBNCCL_SOAK_SEED").unwrap_or_else(random::fresh_seed)
 }
 
-/// Ends the program if the soak gets no further: threads that hang cannot be ended otherwise.
-fn watch(progress: &Progress, title: &str, done: &AtomicBool, talk: bool) {
-    const TURN: Duration = Duration::from_millis(20);
-    let (start, mut spoken) = (Instant::now(), Instant::now());
+/// Ends the program if the soak makes no progress: threads that hang cannot be ended otherwise.
+fn watch(progress: &Progress, title: &str, done: &AtomicBool, verbose: bool) {
+    const TICK: Duration = Duration::from_millis(20);
+    let (start, mut reported) = (Instant::now(), Instant::now());
     let (mut last, mut idle) = (0, Duration::ZERO);
     while !done.load(Relaxed) {
-        // Turns count, and not the clock: while the machine stands still, nobody hangs.
-        thread::sleep(TURN);
+        // Counts ticks rather than time: while the machine is suspended, nothing hangs.
+        thread::sleep(TICK);
         let (operations, splits) = (progress.operations.load(Relaxed), progress.splits.load(Relaxed));
-        idle = if operations == last { idle + TURN } else { Duration::ZERO };
+        idle = if operations == last { idle + TICK } else { Duration::ZERO };
         last = operations;
-        if idle > PATIENCE {
-            eprintln!("{title}: no progress for {PATIENCE:?} after {operations} operations, {splits} splits");
-            for (rank, doing) in progress.doing.iter().enumerate() {
-                let doing = doing.lock().unwrap_or_else(PoisonError::into_inner);
-                // The other ranks are in other processes.
-                if !doing.is_empty() {
-                    eprintln!("rank {rank}: {doing}");
+        if idle > LIMIT {
+            eprintln!("{title}: no progress for {LIMIT:?} after {operations} operations, {splits} splits");
+            for (rank, current) in progress.current.iter().enumerate() {
+                let current = current.lock().unwrap_or_else(PoisonError::into_inner);
+                // Ranks of other processes have no entry.
+                if !current.is_empty() {
+                    eprintln!("rank {rank}: {current}");
                 }
             }
             std::process::exit(101);
         }
-        if talk && spoken.elapsed() > Duration::from_secs(5) {
-            spoken = Instant::now();
+        if verbose && reported.elapsed() > Duration::from_secs(5) {
+            reported = Instant::now();
             let elapsed = start.elapsed().as_secs();
             println!("{title}: {elapsed} s: {operations} operations, {splits} splits, summed over its ranks");
         }
     }
 }
 
-/// The ranks `ranks` of a soak as threads of this process.
-fn on_threads(ranks: &[usize], id: ncclUniqueId, seed: u64, time: Duration, talk: bool) -> Outcome {
+/// Runs some ranks of a soak as threads of this process.
+fn on_threads(ranks: &[usize], id: ncclUniqueId, seed: u64, time: Duration, verbose: bool) -> Outcome {
     let (progress, done, title) =
         (Progress::default(), AtomicBool::new(false), format!("soak with seed {seed}"));
     let end = Instant::now() + time;
@@ -794,7 +792,7 @@ fn on_threads(ranks: &[usize], id: ncclUniqueId, seed: u64, time: Duration, talk
                 })
             })
             .collect();
-        scope.spawn(|| watch(&progress, &title, &done, talk));
+        scope.spawn(|| watch(&progress, &title, &done, verbose));
         let outcomes =
             threads.into_iter().map(|thread| thread.join().unwrap_or(Err(format!("{title}: a panic"))));
         let outcomes = outcomes.collect();
@@ -805,29 +803,29 @@ fn on_threads(ranks: &[usize], id: ncclUniqueId, seed: u64, time: Duration, talk
     println!("{title}: {operations} operations, {splits} splits, summed over {} ranks", ranks.len());
     let failures: Vec<String> = outcomes.into_iter().filter_map(Result::err).collect();
     if failures.is_empty() {
-        // The soak may have been too short for more than a few, but not for none.
-        return if operations > 0 { Ok(()) } else { Err(format!("{title}: nothing happened")) };
+        // Even the shortest soak completes an operation.
+        return if operations > 0 { Ok(()) } else { Err(format!("{title}: no operation has completed")) };
     }
     Err(failures.join("\n"))
 }
 
-/// How the ranks are dealt out to processes.
-fn in_processes(dealt: &[&[usize]], seed: u64, time: Duration, talk: bool) -> Outcome {
+/// Runs a soak in processes, each with some of the ranks.
+fn in_processes(ranks_of_processes: &[&[usize]], seed: u64, time: Duration, verbose: bool) -> Outcome {
     let id = unique_id();
-    let children: Vec<Child> = dealt
+    let children: Vec<Child> = ranks_of_processes
         .iter()
         .enumerate()
         .map(|(index, ranks)| {
-            worker::command("soak", &id, RANKS, ranks)
+            processes::command("soak", &id, RANKS, ranks)
                 .env("LIBNCCL_SOAK_SEED", seed.to_string())
                 .env("LIBNCCL_SOAK_MILLISECONDS", time.as_millis().to_string())
-                .env("LIBNCCL_SOAK_TALK", u8::from(talk && index == 0).to_string())
-                .stdout(if talk && index == 0 { Stdio::inherit() } else { Stdio::null() })
+                .env("LIBNCCL_SOAK_VERBOSE", u8::from(verbose && index == 0).to_string())
+                .stdout(if verbose && index == 0 { Stdio::inherit() } else { Stdio::null() })
                 .spawn()
                 .expect("this program can be started")
         })
         .collect();
-    // Each has a watch of its own, so each ends.
+    // Each process has its own watchdog, so each ends.
     let mut failures = vec![];
     for child in children {
         let output = child.wait_with_output().expect("a child ends");
@@ -838,27 +836,27 @@ fn in_processes(dealt: &[&[usize]], seed: u64, time: Duration, talk: bool) -> Ou
     if failures.is_empty() { Ok(()) } else { Err(format!("seed {seed}:\n{}", failures.join("\n"))) }
 }
 
-/// What a process does that has some of the ranks.
-#[test]
-fn worker() {
-    let Some(Orders { id, own, .. }) = orders() else { return };
+rank_tasks! { "soak" => soak_in_process }
+
+/// Runs this process's ranks of a soak.
+fn soak_in_process(process: &RankProcess) {
     let number = |name| random::from_environment(name).unwrap_or_else(|| panic!("{name} is not set"));
     let time = Duration::from_millis(number("LIBNCCL_SOAK_MILLISECONDS"));
-    let talk = number("LIBNCCL_SOAK_TALK") == 1;
-    on_threads(&own, id, seed(), time, talk).unwrap_or_else(|text| panic!("{text}"));
+    let verbose = number("LIBNCCL_SOAK_VERBOSE") == 1;
+    on_threads(&process.own, process.id, seed(), time, verbose).unwrap_or_else(|text| panic!("{text}"));
 }
 
 const SHORT: Duration = Duration::from_millis(1200);
 
 #[test]
-fn threads() {
+fn random_operations_on_threads_match_reference() {
     let _alone = alone();
     on_threads(&[0, 1, 2, 3, 4, 5], unique_id(), seed(), SHORT, false)
         .unwrap_or_else(|text| panic!("{text}"));
 }
 
 #[test]
-fn processes() {
+fn random_operations_in_processes_match_reference() {
     let _alone = alone();
     in_processes(&[&[0], &[3, 1], &[2], &[4], &[5]], seed(), SHORT, false)
         .unwrap_or_else(|text| panic!("{text}"));
@@ -867,11 +865,11 @@ fn processes() {
 /// `LIBNCCL_SOAK_SECONDS=600 cargo test --release -p libnccl-cpu --test soak -- --ignored --nocapture`
 #[test]
 #[ignore = "takes as long as LIBNCCL_SOAK_SECONDS says"]
-fn long() {
+fn random_operations_for_given_time_match_reference() {
     let _alone = alone();
     let seconds = random::from_environment("LIBNCCL_SOAK_SECONDS").unwrap_or(60);
     let (half, seed) = (Duration::from_secs(seconds) / 2, seed());
-    println!("seed {seed}: {half:?} with threads, then as long with processes");
+    println!("seed {seed}: {half:?} with threads, then {half:?} with processes");
     on_threads(&[0, 1, 2, 3, 4, 5], unique_id(), seed, half, true).unwrap_or_else(|text| panic!("{text}"));
     in_processes(&[&[0], &[3, 1], &[2], &[4], &[5]], seed + 1, half, true)
         .unwrap_or_else(|text| panic!("{text}"));

@@ -1,21 +1,19 @@
-//! Registering buffers, alone and as a window of all ranks.
+//! Registration of buffers and of windows.
 #![allow(unsafe_code)]
 
 mod common;
-#[path = "common/memory.rs"]
-mod memory;
-#[path = "common/watchdog.rs"]
-mod watchdog;
-#[path = "common/worker.rs"]
-mod worker;
 
 use std::ffi::c_void;
 use std::ptr;
 
-use common::{ARGUMENT, Address, Comm, Mode, OK, USAGE, alone, init, last_error, on_threads, together};
+use common::memory::Memory;
+use common::processes::{self, RankProcess};
+use common::watchdog::Watchdog;
+use common::{
+    ARGUMENT, Address, Comm, Mode, OK, USAGE, alone, assert_last_error, init, last_error, on_threads,
+    together,
+};
 use libnccl::sys::{ncclComm_t, ncclConfig_t, ncclResult_t, ncclWindow_t};
-use memory::Memory;
-use watchdog::Watchdog;
 
 fn register(comm: ncclComm_t, memory: &Memory, win: *mut ncclWindow_t, flags: i32) -> ncclResult_t {
     nccl!(ncclCommWindowRegister(comm, memory.start.cast(), memory.bytes(), win, flags))
@@ -34,7 +32,7 @@ fn user_pointer(comm: ncclComm_t, win: ncclWindow_t) -> Result<*mut c_void, nccl
 }
 
 #[test]
-fn buffers_are_registered_and_deregistered_once() {
+fn buffer_deregisters_exactly_once() {
     let _alone = alone();
     let comms = init(Mode::Group, 2);
     let (one, two) = (comms[0].0, comms[1].0);
@@ -47,23 +45,23 @@ fn buffers_are_registered_and_deregistered_once() {
     };
     let handles = [register(one, 100), register(one, 100), register(one, 7), register(two, 100)];
     for (index, handle) in handles.iter().enumerate() {
-        assert!(!handles[..index].contains(handle), "each has its own");
+        assert!(!handles[..index].contains(handle), "two registrations have one handle");
     }
     assert_eq!(nccl!(ncclCommDeregister(one, handles[3])), ARGUMENT, "another communicator's");
-    assert!(last_error().contains("is no registration of this communicator"), "{}", last_error());
+    assert_last_error("is no registration of this communicator");
     for handle in &handles[..3] {
         assert_eq!(nccl!(ncclCommDeregister(one, *handle)), OK);
-        assert_eq!(nccl!(ncclCommDeregister(one, *handle)), ARGUMENT, "no longer");
+        assert_eq!(nccl!(ncclCommDeregister(one, *handle)), ARGUMENT, "already deregistered");
     }
     let again = register(one, 100);
-    assert!(!handles.contains(&again), "no number is given twice");
-    // One is still registered.
+    assert!(!handles.contains(&again), "a handle is reused");
+    // One buffer is still registered.
     comms.into_iter().for_each(Comm::destroy);
     assert_eq!(nccl!(ncclCommDeregister(two, handles[3])), ARGUMENT);
 }
 
 #[test]
-fn arguments_of_a_registration() {
+fn register_with_invalid_arguments_fails() {
     let _alone = alone();
     let comms = init(Mode::Group, 1);
     let Comm(comm) = comms[0];
@@ -74,7 +72,7 @@ fn arguments_of_a_registration() {
     assert_eq!(nccl!(ncclCommRegister(comm, null, 10, &mut handle)), ARGUMENT);
     assert_eq!(nccl!(ncclCommRegister(comm, place, 0, &mut handle)), ARGUMENT);
     assert_eq!(nccl!(ncclCommRegister(comm, place, usize::MAX, &mut handle)), ARGUMENT);
-    assert!(last_error().contains("no buffer has 18446744073709551615 bytes at"), "{}", last_error());
+    assert_last_error("no buffer has 18446744073709551615 bytes at");
     assert_eq!(nccl!(ncclCommRegister(comm, place, 10, ptr::null_mut())), ARGUMENT);
     assert_eq!(nccl!(ncclCommDeregister(ptr::null_mut(), handle)), ARGUMENT);
     assert_eq!(nccl!(ncclCommDeregister(comm, null)), ARGUMENT);
@@ -84,7 +82,7 @@ fn arguments_of_a_registration() {
 }
 
 #[test]
-fn all_ranks_get_a_window() {
+fn window_register_gives_every_rank_a_window() {
     let _alone = alone();
     let _watchdog = Watchdog::new();
     for (mode, n) in [(Mode::Group, 1), (Mode::Group, 3), (Mode::Threads, 2), (Mode::Threads, 4)] {
@@ -103,7 +101,7 @@ fn all_ranks_get_a_window() {
             assert!(!one.is_null() && !two.is_null() && one != two);
             assert_eq!(user_pointer(*comm, one), Ok(memories[rank].start.cast()));
             assert_eq!(deregister(*comm, one), OK);
-            assert_eq!(user_pointer(*comm, one), Err(ARGUMENT), "no longer");
+            assert_eq!(user_pointer(*comm, one), Err(ARGUMENT), "already deregistered");
             assert_eq!(deregister(*comm, one), ARGUMENT);
             assert_eq!(user_pointer(*comm, two), Ok(memories[rank].start.cast()));
             assert_eq!(deregister(*comm, two), OK);
@@ -113,7 +111,7 @@ fn all_ranks_get_a_window() {
 }
 
 #[test]
-fn any_memory_of_one_process_makes_a_window() {
+fn window_of_single_rank_accepts_any_memory() {
     #[repr(align(4096))]
     struct Page([u8; 4096]);
 
@@ -126,7 +124,7 @@ fn any_memory_of_one_process_makes_a_window() {
 }
 
 #[test]
-fn arguments_of_a_window() {
+fn window_calls_with_invalid_arguments_fail() {
     let _alone = alone();
     let comms = init(Mode::Group, 2);
     let (Comm(comm), memory, mut win) = (comms[0], Memory::new(4096), ptr::null_mut());
@@ -141,20 +139,20 @@ fn arguments_of_a_window() {
     assert_eq!(with(at(0), usize::MAX, 0), ARGUMENT);
     for offset in [1, 64, 2048] {
         assert_eq!(with(at(offset), 64, 0), ARGUMENT);
-        assert!(last_error().contains("has to be a multiple of 4096"), "{}", last_error());
+        assert_last_error("has to be a multiple of 4096");
     }
     for flags in [0x10, 0x11, -1, i32::MIN] {
         assert_eq!(with(at(0), 4096, flags), ARGUMENT);
-        assert!(last_error().contains("invalid winFlags"), "{}", last_error());
+        assert_last_error("invalid winFlags");
     }
     for flags in [0x5, 0x9, 0xf] {
         assert_eq!(with(at(0), 4096, flags), ARGUMENT);
-        assert!(last_error().contains("does not go together with NCCL_WIN_GIN_ONLY"), "{}", last_error());
+        assert_last_error("does not go together with NCCL_WIN_GIN_ONLY");
     }
     assert_eq!(register(comm, &memory, ptr::null_mut(), 0), ARGUMENT);
     assert_eq!(register(ptr::null_mut(), &memory, &mut win, 0), ARGUMENT);
     assert_eq!(deregister(ptr::null_mut(), win), ARGUMENT);
-    assert_eq!(deregister(comm, ptr::null_mut()), OK, "who was given none gives none back");
+    assert_eq!(deregister(comm, ptr::null_mut()), OK, "a NULL window is ignored");
     assert_eq!(deregister(comm, ptr::dangling_mut()), ARGUMENT);
     assert_eq!(user_pointer(comm, ptr::null_mut()), Err(ARGUMENT));
     assert_eq!(user_pointer(comm, at(0).cast()), Err(ARGUMENT));
@@ -162,7 +160,7 @@ fn arguments_of_a_window() {
 }
 
 #[test]
-fn a_window_is_one_communicators() {
+fn window_of_other_comm_is_invalid_argument() {
     let _alone = alone();
     let _watchdog = Watchdog::new();
     let comms = init(Mode::Group, 2);
@@ -171,47 +169,47 @@ fn a_window_is_one_communicators() {
     let slots = common::addresses(&mut windows);
     together(Mode::Group, &comms, |rank, comm| register(comm, &memories[rank], slots[rank].0, 0));
     assert_eq!(user_pointer(comms[0].0, windows[1][0]), Err(ARGUMENT));
-    assert!(last_error().contains("is no window of this communicator"), "{}", last_error());
+    assert_last_error("is no window of this communicator");
     assert_eq!(deregister(comms[0].0, windows[1][0]), ARGUMENT);
-    // They go with the communicator.
+    // Windows are deregistered with their communicator.
     comms.iter().for_each(|comm| comm.destroy());
     assert_eq!(deregister(comms[0].0, windows[0][0]), ARGUMENT);
 }
 
 #[test]
-fn ranks_that_disagree_are_told() {
+fn window_register_mismatch_names_both_ranks() {
     let _alone = alone();
     let _watchdog = Watchdog::new();
     let comms = init(Mode::Threads, 2);
-    let told = on_threads(2, |rank| {
+    let codes = on_threads(2, |rank| {
         let (memory, mut win) = (Memory::new(1024), ptr::null_mut());
         let code = register(comms[rank].0, &memory, &mut win, rank as i32);
         assert!(win.is_null());
         code
     });
-    assert_eq!(told, [USAGE; 2]);
+    assert_eq!(codes, [USAGE; 2]);
     let text = last_error();
     assert!(text.contains("different winFlags: rank 1 with 0x1, rank 0 with 0x0"), "{text}");
-    let told = on_threads(2, |rank| {
+    let codes = on_threads(2, |rank| {
         let (memory, mut win, Comm(comm)) = (Memory::new(1024), ptr::null_mut(), comms[rank]);
         match rank {
             0 => register(comm, &memory, &mut win, 0),
             _ => nccl!(ncclCommSuspend(comm, 1)),
         }
     });
-    assert_eq!(told, [USAGE; 2]);
+    assert_eq!(codes, [USAGE; 2]);
     let text = last_error();
     assert!(text.contains("rank 1 called ncclCommSuspend, rank 0 called ncclCommWindowRegister"), "{text}");
     comms.into_iter().for_each(Comm::destroy);
 }
 
 #[test]
-fn without_blocking_the_window_comes_later() {
+fn nonblocking_window_register_completes() {
     let _watchdog = Watchdog::new();
     let mut config = ncclConfig_t::initializer();
     config.blocking = 0;
     let (mut comm, mut win, memory) = (ptr::null_mut(), ptr::null_mut(), Memory::new(1024));
-    let settle = |comm| {
+    let wait_async = |comm| {
         let mut code = ncclResult_t::ncclInProgress;
         while code == ncclResult_t::ncclInProgress {
             assert_eq!(nccl!(ncclCommGetAsyncError(comm, &mut code)), OK);
@@ -221,45 +219,47 @@ fn without_blocking_the_window_comes_later() {
     };
     let code = nccl!(ncclCommInitRankConfig(&mut comm, 1, common::unique_id(), 0, &mut config));
     assert!([OK, ncclResult_t::ncclInProgress].contains(&code));
-    assert_eq!(settle(comm), OK);
+    assert_eq!(wait_async(comm), OK);
     assert_eq!(register(comm, &memory, &mut win, 0), ncclResult_t::ncclInProgress);
-    assert_eq!(settle(comm), OK);
+    assert_eq!(wait_async(comm), OK);
     assert_eq!(user_pointer(comm, win), Ok(memory.start.cast()));
     Comm(comm).destroy();
 }
 
-/// What a rank's process does.
-#[test]
-fn worker() {
-    let Some(worker::Worker { task, rank, comm: Comm(comm), .. }) = worker::told() else { return };
+rank_tasks! {
+    "register_shared" => register_shared_memory,
+    "register_private" => register_private_memory_at_rank_1,
+}
+
+fn register_shared_memory(process: &RankProcess) {
+    let Comm(comm) = process.join();
     let (memory, mut win) = (Memory::new(10_000), ptr::dangling_mut());
-    match task.as_str() {
-        "all can" => {
-            assert_eq!(register(comm, &memory, &mut win, 1), OK, "{}", last_error());
-            assert_eq!(user_pointer(comm, win), Ok(memory.start.cast()));
-            assert_eq!(deregister(comm, win), OK);
-        }
-        "one cannot" => {
-            let private = vec![0u8; 3 * 4096];
-            let aligned = private.as_ptr().wrapping_add(private.as_ptr().align_offset(4096));
-            let place = if rank == 1 { aligned.cast_mut().cast() } else { memory.start.cast() };
-            assert_eq!(nccl!(ncclCommWindowRegister(comm, place, 4096, &mut win, 0)), OK);
-            assert!(win.is_null(), "no window");
-            assert_eq!(deregister(comm, win), OK);
-        }
-        _ => panic!("{task}"),
-    }
+    assert_eq!(register(comm, &memory, &mut win, 1), OK, "{}", last_error());
+    assert_eq!(user_pointer(comm, win), Ok(memory.start.cast()));
+    assert_eq!(deregister(comm, win), OK);
+    Comm(comm).destroy();
+}
+
+fn register_private_memory_at_rank_1(process: &RankProcess) {
+    let Comm(comm) = process.join();
+    let (memory, mut win) = (Memory::new(10_000), ptr::dangling_mut());
+    let private = vec![0u8; 3 * 4096];
+    let aligned = private.as_ptr().wrapping_add(private.as_ptr().align_offset(4096));
+    let place = if process.rank() == 1 { aligned.cast_mut().cast() } else { memory.start.cast() };
+    assert_eq!(nccl!(ncclCommWindowRegister(comm, place, 4096, &mut win, 0)), OK);
+    assert!(win.is_null(), "a window of private memory");
+    assert_eq!(deregister(comm, win), OK);
     Comm(comm).destroy();
 }
 
 #[test]
-fn processes_get_a_window() {
+fn window_between_processes_is_created() {
     let _watchdog = Watchdog::new();
-    worker::together("all can", 3);
+    processes::run("register_shared", 3);
 }
 
 #[test]
-fn processes_with_private_memory_get_none() {
+fn window_with_private_memory_is_null() {
     let _watchdog = Watchdog::new();
-    worker::together("one cannot", 3);
+    processes::run("register_private", 3);
 }

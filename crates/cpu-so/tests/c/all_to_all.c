@@ -4,7 +4,7 @@
 
 enum { RANKS = 4, BLOCK = 30000 };
 
-/* How many elements go from one rank to another: none from some to others. */
+/* The number of elements from one rank to another: 0 for some pairs. */
 static int count_of(int from, int to) {
     return (from * 3 + to) % 4 * (BLOCK / 4);
 }
@@ -32,12 +32,12 @@ static void *rank_main(void *argument) {
     CHECK(ncclGroupEnd());
     for (int peer = 0; peer < me->ranks; peer++)
         for (int i = 0; i < BLOCK; i++)
-            EQUALS(i < count_of(peer, me->rank) ? value_of(peer, me->rank, i) : 0, receive[peer * BLOCK + i]);
+            REQUIRE_EQUAL(i < count_of(peer, me->rank) ? value_of(peer, me->rank, i) : 0, receive[peer * BLOCK + i]);
 
     CHECK(ncclAlltoAll(send, receive, BLOCK, ncclUint32, comm, STREAM));
     for (int peer = 0; peer < me->ranks; peer++)
         for (int i = 0; i < BLOCK; i++)
-            EQUALS(value_of(peer, me->rank, i), receive[peer * BLOCK + i]);
+            REQUIRE_EQUAL(value_of(peer, me->rank, i), receive[peer * BLOCK + i]);
 
     free(send);
     free(receive);

@@ -1,8 +1,8 @@
 /*
- * What the programs share: a program ends at its first mistake, with a line that says where and what.
+ * Helpers of the programs: a program ends at its first error, with a line that says where and what.
  *
  * Host memory stands for device memory, and the default stream for all streams: on the CPU an operation has
- * ended when its call, or the group it is in, has returned.
+ * completed when its call, or the group around it, has returned.
  */
 #ifndef CHECK_H
 #define CHECK_H
@@ -18,7 +18,7 @@
 
 #define STREAM ((cudaStream_t)NULL)
 
-/* The program's end at a mistake. `_Exit` also where other threads or the parent's buffers are around. */
+/* Ends the program with an error. `_Exit`, because other threads may run and buffers may be the parent's. */
 #define FAIL(...) \
     do { \
         fprintf(stderr, "%s:%d: ", __FILE__, __LINE__); \
@@ -27,60 +27,60 @@
         _Exit(1); \
     } while (0)
 
-/* A condition that has to hold. */
-#define HOLDS(condition) \
+/* Requires a condition. */
+#define REQUIRE(condition) \
     do { \
         if (!(condition)) \
-            FAIL("this does not hold: %s", #condition); \
+            FAIL("not true: %s", #condition); \
     } while (0)
 
-/* A call that has to answer `expected`. */
-#define ANSWERS(expected, call) \
+/* Requires a call to return `expected`. */
+#define REQUIRE_RESULT(expected, call) \
     do { \
-        ncclResult_t answer_ = (call); \
-        if (answer_ != (expected)) \
-            FAIL("%s: %d (%s), expected %d; last error: %s", #call, (int)answer_, \
-                 ncclGetErrorString(answer_), (int)(expected), ncclGetLastError(NULL)); \
+        ncclResult_t result_ = (call); \
+        if (result_ != (expected)) \
+            FAIL("%s: %d (%s), expected %d; last error: %s", #call, (int)result_, \
+                 ncclGetErrorString(result_), (int)(expected), ncclGetLastError(NULL)); \
     } while (0)
 
-/* A call that has to succeed. */
-#define CHECK(call) ANSWERS(ncclSuccess, call)
+/* Requires a call to succeed. */
+#define CHECK(call) REQUIRE_RESULT(ncclSuccess, call)
 
-/* A number that has to have a value. */
-#define EQUALS(expected, value) \
+/* Requires a number to have a value. */
+#define REQUIRE_EQUAL(expected, value) \
     do { \
         long long expected_ = (long long)(expected), value_ = (long long)(value); \
         if (value_ != expected_) \
             FAIL("%s is %lld, expected %lld", #value, value_, expected_); \
     } while (0)
 
-/* Memory that ranks of other processes can reach, all zero. */
+/* Allocates zeroed memory that ranks of other processes can access. */
 static inline void *device_memory(size_t size) {
     void *memory = NULL;
     CHECK(ncclMemAlloc(&memory, size));
-    HOLDS(memory != NULL);
+    REQUIRE(memory != NULL);
     memset(memory, 0, size);
     return memory;
 }
 
-/* Plain memory, all zero. */
+/* Allocates zeroed memory without NCCL. */
 static inline void *plain_memory(size_t size) {
     void *memory = calloc(1, size);
-    HOLDS(memory != NULL);
+    REQUIRE(memory != NULL);
     return memory;
 }
 
-/* Checks what a communicator says of itself. */
+/* Checks the size and the rank of a communicator. */
 static inline void check_identity(ncclComm_t comm, int ranks, int rank) {
     int value = -1;
     CHECK(ncclCommCount(comm, &value));
-    EQUALS(ranks, value);
+    REQUIRE_EQUAL(ranks, value);
     CHECK(ncclCommUserRank(comm, &value));
-    EQUALS(rank, value);
+    REQUIRE_EQUAL(rank, value);
 }
 
-/* Waits, as the documentation says, until a non-blocking call on `comm` is over, and returns its end. */
-static inline ncclResult_t settle(ncclComm_t comm) {
+/* Polls, as documented, until a nonblocking call on `comm` has ended, and returns its result. */
+static inline ncclResult_t wait_async(ncclComm_t comm) {
     const struct timespec pause = {0, 100 * 1000};
     ncclResult_t state = ncclInProgress;
     for (;;) {
@@ -91,14 +91,14 @@ static inline ncclResult_t settle(ncclComm_t comm) {
     }
 }
 
-/* A non-blocking call: it answers success or "in progress", and once it is over, success. */
-#define SETTLES(comm, call) \
+/* Requires a nonblocking call to return success or "in progress", and in the end success. */
+#define CHECK_ASYNC(comm, call) \
     do { \
         ncclResult_t begun_ = (call); \
         if (begun_ != ncclSuccess && begun_ != ncclInProgress) \
             FAIL("%s: %d (%s); last error: %s", #call, (int)begun_, ncclGetErrorString(begun_), \
                  ncclGetLastError(NULL)); \
-        ANSWERS(ncclSuccess, settle(comm)); \
+        REQUIRE_RESULT(ncclSuccess, wait_async(comm)); \
     } while (0)
 
 #endif

@@ -18,9 +18,9 @@ static void reduce_and_broadcast(ncclComm_t *comms) {
     CHECK(ncclGroupEnd());
     for (int device = 0; device < DEVICES; device++)
         for (int i = 0; i < COUNT; i++)
-            EQUALS(DEVICES * (DEVICES - 1) / 2 + DEVICES * (i % 7), receive[device][i]);
+            REQUIRE_EQUAL(DEVICES * (DEVICES - 1) / 2 + DEVICES * (i % 7), receive[device][i]);
 
-    /* Several operations in one group, and a group in a group. */
+    /* Several operations in one group, and nested groups. */
     CHECK(ncclGroupStart());
     for (int device = 0; device < DEVICES; device++) {
         CHECK(ncclGroupStart());
@@ -31,8 +31,8 @@ static void reduce_and_broadcast(ncclComm_t *comms) {
     CHECK(ncclGroupEnd());
     for (int i = 0; i < COUNT; i++) {
         for (int device = 0; device < DEVICES; device++)
-            EQUALS(2 + i % 7, receive[device][i]);
-        EQUALS(2 + i % 7, send[1][i]);
+            REQUIRE_EQUAL(2 + i % 7, receive[device][i]);
+        REQUIRE_EQUAL(2 + i % 7, send[1][i]);
     }
     for (int device = 0; device < DEVICES; device++) {
         CHECK(ncclMemFree(send[device]));
@@ -56,7 +56,7 @@ int main(void) {
     for (int rank = 0; rank < DEVICES; rank++) {
         check_identity(comms[rank], DEVICES, rank);
         CHECK(ncclCommCuDevice(comms[rank], &device));
-        EQUALS(devices[rank], device);
+        REQUIRE_EQUAL(devices[rank], device);
     }
     reduce_and_broadcast(comms);
     destroy(comms);

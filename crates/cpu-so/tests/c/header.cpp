@@ -1,4 +1,4 @@
-// The header as C++ sees it: it compiles, its initializers do, and the names link as C's.
+// The header in C++: it compiles, as do its initializers, and its functions link as C functions.
 
 #include <cstdio>
 #include <type_traits>

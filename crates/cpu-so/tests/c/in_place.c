@@ -1,10 +1,10 @@
-/* The in-place form of every collective that has one: the pointers tell. */
+/* The in-place form of every collective that has one. */
 
 #include "threads.h"
 
 enum { RANKS = 3, ROOT = 1, COUNT = 70001 };
 
-/* What a rank has at a place of a buffer of several blocks. */
+/* A rank's value at an index of its buffer of several blocks. */
 static int64_t value_of(int rank, int64_t i) {
     return (rank + 1) * INT64_C(1000000007) + i * 13;
 }
@@ -21,11 +21,11 @@ static void fill(int rank, int64_t *buffer) {
         buffer[i] = value_of(rank, i);
 }
 
-/* Everything but the block that was written is as `fill` left it. */
+/* Checks that everything but the written blocks is as `fill` left it. */
 static void check_rest(int rank, const int64_t *buffer, int from, int to) {
     for (int64_t i = 0; i < RANKS * COUNT; i++)
         if (i < from * COUNT || i >= to * COUNT)
-            EQUALS(value_of(rank, i), buffer[i]);
+            REQUIRE_EQUAL(value_of(rank, i), buffer[i]);
 }
 
 static void *rank_main(void *argument) {
@@ -40,40 +40,40 @@ static void *rank_main(void *argument) {
         fill(me->rank, buffer);
         CHECK(ncclAllReduce(buffer, buffer, COUNT, ncclInt64, ncclSum, comm, STREAM));
         for (int i = 0; i < COUNT; i++)
-            EQUALS(sum_of(i), buffer[i]);
+            REQUIRE_EQUAL(sum_of(i), buffer[i]);
         check_rest(me->rank, buffer, 0, 1);
 
         fill(me->rank, buffer);
         CHECK(ncclReduce(buffer, buffer, COUNT, ncclInt64, ncclSum, ROOT, comm, STREAM));
         for (int i = 0; i < COUNT; i++)
-            EQUALS(me->rank == ROOT ? sum_of(i) : value_of(me->rank, i), buffer[i]);
+            REQUIRE_EQUAL(me->rank == ROOT ? sum_of(i) : value_of(me->rank, i), buffer[i]);
         check_rest(me->rank, buffer, 0, 1);
 
         fill(me->rank, buffer);
         CHECK(ncclBroadcast(buffer, buffer, COUNT, ncclInt64, ROOT, comm, STREAM));
         for (int i = 0; i < COUNT; i++)
-            EQUALS(value_of(ROOT, i), buffer[i]);
+            REQUIRE_EQUAL(value_of(ROOT, i), buffer[i]);
         check_rest(me->rank, buffer, 0, 1);
 
         fill(me->rank, buffer);
         CHECK(ncclAllGather(mine, buffer, COUNT, ncclInt64, comm, STREAM));
         for (int64_t i = 0; i < RANKS * COUNT; i++)
-            EQUALS(value_of((int)(i / COUNT), i), buffer[i]);
+            REQUIRE_EQUAL(value_of((int)(i / COUNT), i), buffer[i]);
 
         fill(me->rank, buffer);
         CHECK(ncclReduceScatter(buffer, mine, COUNT, ncclInt64, ncclSum, comm, STREAM));
         for (int64_t i = 0; i < COUNT; i++)
-            EQUALS(sum_of(me->rank * COUNT + i), mine[i]);
+            REQUIRE_EQUAL(sum_of(me->rank * COUNT + i), mine[i]);
 
         fill(me->rank, buffer);
         CHECK(ncclGather(mine, buffer, COUNT, ncclInt64, ROOT, comm, STREAM));
         for (int64_t i = 0; i < RANKS * COUNT; i++)
-            EQUALS(value_of(me->rank == ROOT ? (int)(i / COUNT) : me->rank, i), buffer[i]);
+            REQUIRE_EQUAL(value_of(me->rank == ROOT ? (int)(i / COUNT) : me->rank, i), buffer[i]);
 
         fill(me->rank, buffer);
         CHECK(ncclScatter(buffer, mine, COUNT, ncclInt64, ROOT, comm, STREAM));
         for (int64_t i = 0; i < COUNT; i++)
-            EQUALS(value_of(ROOT, me->rank * COUNT + i), mine[i]);
+            REQUIRE_EQUAL(value_of(ROOT, me->rank * COUNT + i), mine[i]);
         check_rest(me->rank, buffer, me->rank, me->rank + 1);
 
         if (shared)

@@ -1,6 +1,6 @@
 /*
- * Non-blocking communicators: every call may answer ncclInProgress, and ncclCommGetAsyncError says when it is
- * over. Once with a thread for each rank, once with one thread and groups.
+ * Nonblocking communicators: every call may return ncclInProgress, and ncclCommGetAsyncError tells when it has
+ * ended. Once with a thread for each rank, once with one thread and groups.
  */
 
 #include "threads.h"
@@ -20,7 +20,7 @@ static void fill(int rank, double *values) {
 
 static void check_sum(const double *values) {
     for (int i = 0; i < COUNT; i++)
-        EQUALS(RANKS * (RANKS - 1) / 2 + RANKS * i, values[i]);
+        REQUIRE_EQUAL(RANKS * (RANKS - 1) / 2 + RANKS * i, values[i]);
 }
 
 static void *rank_main(void *argument) {
@@ -28,26 +28,26 @@ static void *rank_main(void *argument) {
     ncclConfig_t config = nonblocking();
     ncclComm_t comm = NULL;
     ncclResult_t begun = ncclCommInitRankConfig(&comm, me->ranks, me->id, me->rank, &config);
-    HOLDS(begun == ncclSuccess || begun == ncclInProgress);
-    HOLDS(comm != NULL);
-    ANSWERS(ncclSuccess, settle(comm));
+    REQUIRE(begun == ncclSuccess || begun == ncclInProgress);
+    REQUIRE(comm != NULL);
+    REQUIRE_RESULT(ncclSuccess, wait_async(comm));
     check_identity(comm, me->ranks, me->rank);
 
     double *values = plain_memory(COUNT * sizeof *values);
     for (int round = 0; round < 5; round++) {
         fill(me->rank, values);
-        SETTLES(comm, ncclAllReduce(values, values, COUNT, ncclDouble, ncclSum, comm, STREAM));
+        CHECK_ASYNC(comm, ncclAllReduce(values, values, COUNT, ncclDouble, ncclSum, comm, STREAM));
         check_sum(values);
     }
-    /* Grouped operations: only the end of the group begins them. */
+    /* Grouped operations begin at the end of the group. */
     double next = 0, mine = me->rank;
     CHECK(ncclGroupStart());
     CHECK(ncclSend(&mine, 1, ncclDouble, (me->rank + 1) % me->ranks, comm, STREAM));
     CHECK(ncclRecv(&next, 1, ncclDouble, (me->rank + me->ranks - 1) % me->ranks, comm, STREAM));
-    SETTLES(comm, ncclGroupEnd());
-    EQUALS((me->rank + me->ranks - 1) % me->ranks, next);
+    CHECK_ASYNC(comm, ncclGroupEnd());
+    REQUIRE_EQUAL((me->rank + me->ranks - 1) % me->ranks, next);
 
-    SETTLES(comm, ncclCommFinalize(comm));
+    CHECK_ASYNC(comm, ncclCommFinalize(comm));
     CHECK(ncclCommDestroy(comm));
     free(values);
     return NULL;
@@ -63,13 +63,13 @@ static void in_groups(void) {
     CHECK(ncclGroupStart());
     for (int rank = 0; rank < RANKS; rank++) {
         begun = ncclCommInitRankConfig(&comms[rank], RANKS, id, rank, &config);
-        HOLDS(begun == ncclSuccess || begun == ncclInProgress);
+        REQUIRE(begun == ncclSuccess || begun == ncclInProgress);
     }
     begun = ncclGroupEnd();
-    HOLDS(begun == ncclSuccess || begun == ncclInProgress);
+    REQUIRE(begun == ncclSuccess || begun == ncclInProgress);
     for (int rank = 0; rank < RANKS; rank++) {
-        HOLDS(comms[rank] != NULL);
-        ANSWERS(ncclSuccess, settle(comms[rank]));
+        REQUIRE(comms[rank] != NULL);
+        REQUIRE_RESULT(ncclSuccess, wait_async(comms[rank]));
         check_identity(comms[rank], RANKS, rank);
         values[rank] = plain_memory(COUNT * sizeof(double));
         fill(rank, values[rank]);
@@ -77,20 +77,20 @@ static void in_groups(void) {
     CHECK(ncclGroupStart());
     for (int rank = 0; rank < RANKS; rank++) {
         begun = ncclAllReduce(values[rank], values[rank], COUNT, ncclDouble, ncclSum, comms[rank], STREAM);
-        HOLDS(begun == ncclSuccess || begun == ncclInProgress);
+        REQUIRE(begun == ncclSuccess || begun == ncclInProgress);
     }
     begun = ncclGroupEnd();
-    HOLDS(begun == ncclSuccess || begun == ncclInProgress);
+    REQUIRE(begun == ncclSuccess || begun == ncclInProgress);
     for (int rank = 0; rank < RANKS; rank++) {
-        ANSWERS(ncclSuccess, settle(comms[rank]));
+        REQUIRE_RESULT(ncclSuccess, wait_async(comms[rank]));
         check_sum(values[rank]);
     }
     for (int rank = 0; rank < RANKS; rank++) {
         begun = ncclCommFinalize(comms[rank]);
-        HOLDS(begun == ncclSuccess || begun == ncclInProgress);
+        REQUIRE(begun == ncclSuccess || begun == ncclInProgress);
     }
     for (int rank = 0; rank < RANKS; rank++) {
-        ANSWERS(ncclSuccess, settle(comms[rank]));
+        REQUIRE_RESULT(ncclSuccess, wait_async(comms[rank]));
         CHECK(ncclCommDestroy(comms[rank]));
         free(values[rank]);
     }
@@ -99,6 +99,6 @@ static void in_groups(void) {
 int main(void) {
     on_threads(RANKS, rank_main);
     in_groups();
-    puts("ok: non-blocking communicators, polled");
+    puts("ok: nonblocking communicators, polled");
     return 0;
 }

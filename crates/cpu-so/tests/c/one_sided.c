@@ -1,4 +1,4 @@
-/* One-sided: ranks put values into each other's windows, and signals tell that they are there. */
+/* One-sided operations: ranks put values into each other's windows, and signals announce them. */
 
 #include "threads.h"
 
@@ -19,9 +19,9 @@ static void *rank_main(void *argument) {
     CHECK(ncclCommInitRank(&comm, me->ranks, me->id, me->rank));
     int *memory = device_memory(SIZE), *send = memory + RANKS * COUNT;
     CHECK(ncclCommWindowRegister(comm, memory, SIZE, &window, NCCL_WIN_COLL_SYMMETRIC));
-    HOLDS(window != NULL);
+    REQUIRE(window != NULL);
     CHECK(ncclWinGetUserPtr(comm, window, &address));
-    HOLDS(address == memory);
+    REQUIRE(address == memory);
 
     ncclWaitSignalDesc_t everyone[RANKS - 1];
     for (int peer = 0, n = 0; peer < RANKS; peer++)
@@ -39,8 +39,8 @@ static void *rank_main(void *argument) {
         CHECK(ncclWaitSignal(RANKS - 1, everyone, comm, STREAM));
         for (int peer = 0; peer < RANKS; peer++)
             for (int i = 0; peer != me->rank && i < COUNT; i++)
-                EQUALS(value_of(peer, me->rank, round, i), memory[peer * COUNT + i]);
-        /* Signals without values: all have looked, so all may put again. */
+                REQUIRE_EQUAL(value_of(peer, me->rank, round, i), memory[peer * COUNT + i]);
+        /* Signals without values tell that a rank has checked its values, so that all may put again. */
         for (int peer = 0; peer < RANKS; peer++)
             if (peer != me->rank)
                 CHECK(ncclSignal(peer, 0, 0, 0, comm, STREAM));

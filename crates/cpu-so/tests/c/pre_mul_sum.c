@@ -12,22 +12,22 @@ static void *rank_main(void *argument) {
     for (int i = 0; i < COUNT; i++)
         values[i] = (float)(i % 100);
 
-    /* A scalar in host memory is read by the call that makes the operator. */
+    /* A scalar in host memory is read by the call that creates the operator. */
     ncclRedOp_t op;
     float scalar = (float)(me->rank + 2);
     CHECK(ncclRedOpCreatePreMulSum(&op, &scalar, ncclFloat, ncclScalarHostImmediate, comm));
-    HOLDS((unsigned)op >= ncclNumOps && (unsigned)op <= ncclMaxRedOp);
+    REQUIRE((unsigned)op >= ncclNumOps && (unsigned)op <= ncclMaxRedOp);
     scalar = -1;
     CHECK(ncclAllReduce(values, sums, COUNT, ncclFloat, op, comm, STREAM));
     for (int i = 0; i < COUNT; i++)
-        EQUALS((2 + 3 + 4) * (i % 100), sums[i]);
-    /* An operator works with the type it was made for. */
-    ANSWERS(ncclInvalidArgument, ncclAllReduce(values, sums, COUNT, ncclInt, op, comm, STREAM));
-    /* It may go as soon as the last call that was given it has returned. */
+        REQUIRE_EQUAL((2 + 3 + 4) * (i % 100), sums[i]);
+    /* An operator works only with the type that it was created for. */
+    REQUIRE_RESULT(ncclInvalidArgument, ncclAllReduce(values, sums, COUNT, ncclInt, op, comm, STREAM));
+    /* It may be destroyed as soon as the last call that uses it has returned. */
     CHECK(ncclRedOpDestroy(op, comm));
-    ANSWERS(ncclInvalidArgument, ncclAllReduce(values, sums, COUNT, ncclFloat, op, comm, STREAM));
-    ANSWERS(ncclInvalidArgument, ncclRedOpDestroy(op, comm));
-    ANSWERS(ncclInvalidArgument, ncclRedOpDestroy(ncclSum, comm));
+    REQUIRE_RESULT(ncclInvalidArgument, ncclAllReduce(values, sums, COUNT, ncclFloat, op, comm, STREAM));
+    REQUIRE_RESULT(ncclInvalidArgument, ncclRedOpDestroy(op, comm));
+    REQUIRE_RESULT(ncclInvalidArgument, ncclRedOpDestroy(ncclSum, comm));
 
     /* A scalar in device memory is read when the operation runs. */
     float *later = device_memory(sizeof *later);
@@ -37,7 +37,7 @@ static void *rank_main(void *argument) {
     CHECK(ncclReduce(values, sums, COUNT, ncclFloat, op, 2, comm, STREAM));
     if (me->rank == 2)
         for (int i = 0; i < COUNT; i++)
-            HOLDS(sums[i] == 1.5f * (float)(i % 100));
+            REQUIRE(sums[i] == 1.5f * (float)(i % 100));
     CHECK(ncclRedOpDestroy(op, comm));
     CHECK(ncclMemFree(later));
 

@@ -1,4 +1,4 @@
-/* One process for each rank: rank 0 makes the id and sends it to the others over pipes. */
+/* One process per rank: rank 0 creates the id and sends it to the others over pipes. */
 
 #include "processes.h"
 
@@ -9,14 +9,14 @@ static void check_collectives(ncclComm_t comm, int rank, int32_t *buffer) {
         buffer[i] = rank + i;
     CHECK(ncclAllReduce(buffer, buffer, COUNT, ncclInt32, ncclSum, comm, STREAM));
     for (int i = 0; i < COUNT; i++)
-        EQUALS(RANKS * (RANKS - 1) / 2 + RANKS * i, buffer[i]);
+        REQUIRE_EQUAL(RANKS * (RANKS - 1) / 2 + RANKS * i, buffer[i]);
     for (int root = 0; root < RANKS; root++) {
         if (rank == root)
             for (int i = 0; i < COUNT; i++)
                 buffer[i] = 100 * root + i;
         CHECK(ncclBcast(buffer, COUNT, ncclInt32, root, comm, STREAM));
         for (int i = 0; i < COUNT; i++)
-            EQUALS(100 * root + i, buffer[i]);
+            REQUIRE_EQUAL(100 * root + i, buffer[i]);
     }
 }
 
@@ -37,7 +37,7 @@ int main(void) {
     int pipes[RANKS][2];
     pid_t children[RANKS];
     for (int rank = 1; rank < RANKS; rank++) {
-        EQUALS(0, pipe(pipes[rank]));
+        REQUIRE_EQUAL(0, pipe(pipes[rank]));
         FORK(children[rank], rank_main(rank, join(RANKS, rank, pipes[rank][0])));
     }
     ncclUniqueId id;

@@ -1,4 +1,4 @@
-/* A process for each rank. */
+/* One process per rank. */
 #ifndef PROCESSES_H
 #define PROCESSES_H
 
@@ -10,7 +10,7 @@
 static inline void write_all(int file, const void *bytes, size_t length) {
     for (size_t done = 0; done < length;) {
         ssize_t written = write(file, (const char *)bytes + done, length - done);
-        HOLDS(written > 0);
+        REQUIRE(written > 0);
         done += (size_t)written;
     }
 }
@@ -18,25 +18,26 @@ static inline void write_all(int file, const void *bytes, size_t length) {
 static inline void read_all(int file, void *bytes, size_t length) {
     for (size_t done = 0; done < length;) {
         ssize_t taken = read(file, (char *)bytes + done, length - done);
-        HOLDS(taken > 0);
+        REQUIRE(taken > 0);
         done += (size_t)taken;
     }
 }
 
-/* A pipe on which the ranks tell the parent how far they are. */
+/* A pipe on which the ranks report their progress to the parent. */
 static int reports[2];
 
-/* A rank says that it has come this far, and waits for the word to go on if it needs to. */
+/* Reports that this rank has reached a point of the test. */
 static inline void report(void) {
     write_all(reports[1], "!", 1);
 }
 
-static inline void wait_for_word(int from) {
-    char word;
-    read_all(from, &word, 1);
+/* Waits for the parent's signal. */
+static inline void wait_for_signal(int from) {
+    char signal_;
+    read_all(from, &signal_, 1);
 }
 
-/* The parent waits until so many ranks have reported, and then gives one of them the word. */
+/* Waits until `ranks` ranks have reported, and then signals one of them. */
 static inline void collect_reports(int ranks, int to) {
     char report_;
     for (int rank = 0; rank < ranks; rank++)
@@ -49,7 +50,7 @@ static inline void collect_reports(int ranks, int to) {
     do { \
         fflush(NULL); \
         (child) = fork(); \
-        HOLDS((child) >= 0); \
+        REQUIRE((child) >= 0); \
         if ((child) == 0) { \
             int status_ = (body); \
             fflush(NULL); \
@@ -57,18 +58,18 @@ static inline void collect_reports(int ranks, int to) {
         } \
     } while (0)
 
-/* Forks a process for each rank, and keeps the end of a pipe to each. */
+/* Forks a process for each rank, with a pipe to each. */
 static inline void fork_ranks(int ranks, int (*rank_main)(int rank, int from), pid_t *children, int *to) {
-    EQUALS(0, pipe(reports));
+    REQUIRE_EQUAL(0, pipe(reports));
     for (int rank = 0; rank < ranks; rank++) {
         int ends[2];
-        EQUALS(0, pipe(ends));
+        REQUIRE_EQUAL(0, pipe(ends));
         FORK(children[rank], rank_main(rank, ends[0]));
         to[rank] = ends[1];
     }
 }
 
-/* Sends the ranks an id, with which they join each other. */
+/* Sends a new id to the ranks. */
 static inline void send_id(int ranks, const int *to) {
     ncclUniqueId id;
     CHECK(ncclGetUniqueId(&id));
@@ -76,6 +77,7 @@ static inline void send_id(int ranks, const int *to) {
         write_all(to[rank], id.internal, sizeof id.internal);
 }
 
+/* Receives an id, and creates a rank's communicator. */
 static inline ncclComm_t join(int ranks, int rank, int from) {
     ncclUniqueId id;
     ncclComm_t comm = NULL;
@@ -84,21 +86,21 @@ static inline ncclComm_t join(int ranks, int rank, int from) {
     return comm;
 }
 
-/* Adds up the same values of all ranks. */
+/* Sums the same values of all ranks, and checks the sums. */
 static inline void check_sum(ncclComm_t comm, int ranks, int *values, int count) {
     for (int i = 0; i < count; i++)
         values[i] = i;
     CHECK(ncclAllReduce(values, values, (size_t)count, ncclInt, ncclSum, comm, STREAM));
     for (int i = 0; i < count; i++)
-        EQUALS(ranks * i, values[i]);
+        REQUIRE_EQUAL(ranks * i, values[i]);
 }
 
-/* Waits for a child, which has to exit with `expected`. */
+/* Requires a child to exit with `expected`. */
 static inline void expect_exit(pid_t child, int expected) {
     int status = 0;
-    HOLDS(waitpid(child, &status, 0) == child);
-    HOLDS(WIFEXITED(status));
-    EQUALS(expected, WEXITSTATUS(status));
+    REQUIRE(waitpid(child, &status, 0) == child);
+    REQUIRE(WIFEXITED(status));
+    REQUIRE_EQUAL(expected, WEXITSTATUS(status));
 }
 
 #endif

@@ -1,4 +1,4 @@
-/* Point to point: every rank sends to the next one and receives from the one before, in one group. */
+/* Point to point: every rank sends to the next one and receives from the previous one, in one group. */
 
 #include "threads.h"
 
@@ -23,10 +23,10 @@ static void *rank_main(void *argument) {
         CHECK(ncclRecv(receive, COUNT, ncclInt, before, comm, STREAM));
         CHECK(ncclGroupEnd());
         for (int i = 0; i < COUNT; i++)
-            EQUALS(value_of(before, hop, i), receive[i]);
+            REQUIRE_EQUAL(value_of(before, hop, i), receive[i]);
     }
 
-    /* Sends to one peer arrive in their order. */
+    /* Messages to one peer arrive in order. */
     int small[3] = {me->rank, me->rank + 10, me->rank + 20}, got[3] = {0};
     CHECK(ncclGroupStart());
     for (int i = 0; i < 3; i++)
@@ -35,22 +35,22 @@ static void *rank_main(void *argument) {
         CHECK(ncclRecv(&got[i], 1, ncclInt, before, comm, STREAM));
     CHECK(ncclGroupEnd());
     for (int i = 0; i < 3; i++)
-        EQUALS(before + 10 * i, got[i]);
+        REQUIRE_EQUAL(before + 10 * i, got[i]);
 
-    /* Without a group, one direction at a time; and to oneself, in a group. */
+    /* Without a group, one direction at a time; and to itself, in a group. */
     if (me->rank % 2 == 0) {
         CHECK(ncclSend(send, COUNT, ncclInt, next, comm, STREAM));
     } else {
         CHECK(ncclRecv(receive, COUNT, ncclInt, before, comm, STREAM));
         for (int i = 0; i < COUNT; i++)
-            EQUALS(value_of(before, 2, i), receive[i]);
+            REQUIRE_EQUAL(value_of(before, 2, i), receive[i]);
     }
     CHECK(ncclGroupStart());
     CHECK(ncclSend(send, COUNT, ncclInt, me->rank, comm, STREAM));
     CHECK(ncclRecv(receive, COUNT, ncclInt, me->rank, comm, STREAM));
     CHECK(ncclGroupEnd());
     for (int i = 0; i < COUNT; i++)
-        EQUALS(value_of(me->rank, 2, i), receive[i]);
+        REQUIRE_EQUAL(value_of(me->rank, 2, i), receive[i]);
 
     free(send);
     CHECK(ncclMemFree(receive));

@@ -1,6 +1,5 @@
 /*
- * Going on without some ranks: after the loss of one, with NCCL_SHRINK_ABORT, and of one's own free will from
- * a healthy communicator.
+ * Shrinking: after the loss of a rank, with NCCL_SHRINK_ABORT, and from a healthy communicator.
  */
 
 #include "processes.h"
@@ -12,22 +11,22 @@ static int rank_main(int rank, int from) {
     int *values = plain_memory(COUNT * sizeof *values);
     check_sum(comm, RANKS, values, COUNT);
 
-    /* One rank goes without a word, once all have their sums. */
+    /* One rank exits without ending its communicator, once all have their sums. */
     report();
     if (rank == LOST) {
-        wait_for_word(from);
+        wait_for_signal(from);
         return 7;
     }
-    ANSWERS(ncclRemoteError, ncclAllReduce(values, values, COUNT, ncclInt, ncclSum, comm, STREAM));
+    REQUIRE_RESULT(ncclRemoteError, ncclAllReduce(values, values, COUNT, ncclInt, ncclSum, comm, STREAM));
     int lost[] = {LOST};
     CHECK(ncclCommShrink(comm, lost, 1, &three, NULL, NCCL_SHRINK_ABORT));
     CHECK(ncclCommAbort(comm));
-    /* The ranks that are left close ranks. */
+    /* The remaining ranks are renumbered. */
     const int place = rank < LOST ? rank : rank - 1;
     check_identity(three, RANKS - 1, place);
     check_sum(three, RANKS - 1, values, COUNT);
 
-    /* A rank that is excluded does not call. */
+    /* An excluded rank makes no call. */
     if (place > 0) {
         int first[] = {0};
         CHECK(ncclCommShrink(three, first, 1, &two, NULL, NCCL_SHRINK_DEFAULT));
@@ -35,7 +34,7 @@ static int rank_main(int rank, int from) {
         check_sum(two, RANKS - 2, values, COUNT);
         CHECK(ncclCommDestroy(two));
     }
-    /* The parent is as it was. */
+    /* The parent is unchanged. */
     check_sum(three, RANKS - 1, values, COUNT);
     CHECK(ncclCommDestroy(three));
     free(values);
@@ -50,6 +49,6 @@ int main(void) {
     collect_reports(RANKS, to[LOST]);
     for (int rank = 0; rank < RANKS; rank++)
         expect_exit(children[rank], rank == LOST ? 7 : 0);
-    puts("ok: on with fewer ranks");
+    puts("ok: shrunk communicators");
     return 0;
 }

@@ -1,4 +1,4 @@
-/* One process, a thread for each device. */
+/* One process, one thread per device. */
 
 #include "threads.h"
 
@@ -18,10 +18,10 @@ static void *rank_main(void *argument) {
         CHECK(ncclAllGather(send, receive, COUNT, ncclInt64, comm, STREAM));
         for (int rank = 0; rank < me->ranks; rank++)
             for (int i = 0; i < COUNT; i++)
-                EQUALS((int64_t)rank * 1000003 + round * 17 + i, receive[rank * COUNT + i]);
+                REQUIRE_EQUAL((int64_t)rank * 1000003 + round * 17 + i, receive[rank * COUNT + i]);
         CHECK(ncclReduceScatter(receive, send, COUNT, ncclInt64, ncclSum, comm, STREAM));
         for (int i = 0; i < COUNT; i++)
-            EQUALS(me->ranks * ((int64_t)me->rank * 1000003 + round * 17 + i), send[i]);
+            REQUIRE_EQUAL(me->ranks * ((int64_t)me->rank * 1000003 + round * 17 + i), send[i]);
     }
     free(send);
     free(receive);

@@ -1,4 +1,4 @@
-/* A thread for each rank. */
+/* One thread per rank. */
 #ifndef THREADS_H
 #define THREADS_H
 
@@ -6,9 +6,9 @@
 
 #include <pthread.h>
 
-enum { MOST_THREADS = 16 };
+enum { MAX_THREADS = 16 };
 
-/* What a rank's thread is given. */
+/* The argument of a rank's thread. */
 typedef struct {
     ncclUniqueId id;
     int ranks;
@@ -17,20 +17,20 @@ typedef struct {
 
 typedef void *(*RankBody)(void *);
 
-/* Runs `body` on a thread for every rank of a communicator to be, and waits for all. */
+/* Runs `body` on a thread for each rank of a new id, and waits for all. */
 static inline void on_threads(int ranks, RankBody body) {
-    pthread_t threads[MOST_THREADS];
-    Rank arguments[MOST_THREADS];
+    pthread_t threads[MAX_THREADS];
+    Rank arguments[MAX_THREADS];
     ncclUniqueId id;
-    HOLDS(ranks <= MOST_THREADS);
+    REQUIRE(ranks <= MAX_THREADS);
     memset(&id, 0, sizeof id);
     CHECK(ncclGetUniqueId(&id));
     for (int rank = 0; rank < ranks; rank++) {
         arguments[rank] = (Rank){id, ranks, rank};
-        EQUALS(0, pthread_create(&threads[rank], NULL, body, &arguments[rank]));
+        REQUIRE_EQUAL(0, pthread_create(&threads[rank], NULL, body, &arguments[rank]));
     }
     for (int rank = 0; rank < ranks; rank++)
-        EQUALS(0, pthread_join(threads[rank], NULL));
+        REQUIRE_EQUAL(0, pthread_join(threads[rank], NULL));
 }
 
 #endif

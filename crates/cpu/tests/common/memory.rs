@@ -1,20 +1,19 @@
 //! Memory from `ncclMemAlloc`, as elements.
-#![allow(dead_code, unreachable_pub)]
 
 use std::ptr;
 use std::slice;
 
-use super::common::{OK, last_error};
+use super::{OK, last_error};
 use crate::nccl;
 
-/// Freed at the end.
+/// Memory that is freed when it is dropped.
 #[derive(Debug)]
 pub struct Memory {
     pub start: *mut i32,
     pub count: usize,
 }
 
-// SAFETY: every rank uses its own memory, or what ranks have settled between them.
+// SAFETY: every rank uses its own memory, or synchronises with the others.
 unsafe impl Send for Memory {}
 // SAFETY: as for Send.
 unsafe impl Sync for Memory {}
@@ -31,10 +30,10 @@ impl Memory {
         self.count * size_of::<i32>()
     }
 
-    /// The elements, which nobody else uses meanwhile.
+    /// Returns the elements, which no one else may use meanwhile.
     #[allow(clippy::mut_from_ref)]
     pub fn elements(&self) -> &mut [i32] {
-        // SAFETY: as many elements, all zero at first, and the tests see to it that nobody else uses them.
+        // SAFETY: `count` initialized elements; the tests ensure that no one else uses them.
         unsafe { slice::from_raw_parts_mut(self.start, self.count) }
     }
 }

@@ -1,5 +1,11 @@
-//! What the tests share: calling the table's functions, and ranks that are threads or one thread's group.
+//! Helpers of the tests: calls of the table's functions, and ranks as threads or in one thread's group.
 #![allow(dead_code, unreachable_pub)]
+
+pub mod memory;
+pub mod processes;
+pub mod random;
+pub mod reference;
+pub mod watchdog;
 
 use std::ffi::{CStr, c_char};
 use std::ptr;
@@ -25,7 +31,7 @@ macro_rules! nccl {
     }};
 }
 
-/// A communicator that can go to another thread.
+/// A communicator that can be sent to another thread.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Comm(pub ncclComm_t);
 
@@ -42,9 +48,9 @@ impl Comm {
 
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum Mode {
-    /// A thread a rank.
+    /// One thread per rank.
     Threads,
-    /// One thread, all ranks in a group.
+    /// One thread that calls for all ranks in a group.
     Group,
 }
 
@@ -54,7 +60,7 @@ pub fn unique_id() -> ncclUniqueId {
     id
 }
 
-/// The last error is the process's: a test that reads it, or makes errors, must be alone.
+/// Serialises tests that read or cause errors: the last error belongs to the whole process.
 pub fn alone() -> MutexGuard<'static, ()> {
     static ALONE: Mutex<()> = Mutex::new(());
     ALONE.lock().unwrap_or_else(PoisonError::into_inner)
@@ -62,8 +68,14 @@ pub fn alone() -> MutexGuard<'static, ()> {
 
 pub fn last_error() -> String {
     let text = nccl!(ncclGetLastError(ptr::null_mut()));
-    // SAFETY: a string that ends, as the header says.
+    // SAFETY: a NUL-terminated string, as the header promises.
     unsafe { CStr::from_ptr(text) }.to_str().unwrap().to_owned()
+}
+
+/// Asserts that the last error contains `part`.
+#[track_caller]
+pub fn assert_last_error(part: &str) {
+    assert!(last_error().contains(part), "{}", last_error());
 }
 
 pub fn init_rank(id: ncclUniqueId, ranks: usize, rank: usize) -> Result<Comm, ncclResult_t> {
@@ -74,22 +86,22 @@ pub fn init_rank(id: ncclUniqueId, ranks: usize, rank: usize) -> Result<Comm, nc
     }
 }
 
-/// Bytes of an id, as text.
+/// Formats the bytes of an id.
 pub fn hex(bytes: &[c_char]) -> String {
     bytes.iter().map(|byte| format!("{:02x}", *byte as u8)).collect()
 }
 
-/// Waits until a meeting has its host and so many guests, as the kernel lists the sockets of that name.
-pub fn wait_for_guests(id: &ncclUniqueId, guests: usize) {
+/// Waits until a rendezvous has its root and `peers` connections, by counting the kernel's sockets of that name.
+pub fn wait_for_peers(id: &ncclUniqueId, peers: usize) {
     const LIMIT: Duration = Duration::from_secs(60);
     let name = hex(&id.internal[8..24]);
     let start = Instant::now();
     let sockets = || std::fs::read_to_string("/proc/net/unix").unwrap().matches(&name).count();
-    while sockets() < 1 + guests {
-        assert!(start.elapsed() < LIMIT, "{} of {guests} guests have come", sockets().saturating_sub(1));
+    while sockets() < 1 + peers {
+        assert!(start.elapsed() < LIMIT, "{} of {peers} peers have connected", sockets().saturating_sub(1));
         thread::sleep(Duration::from_millis(5));
     }
-    // They are let in; now they say who they are.
+    // Time for the root to accept them and for them to send their hello.
     thread::sleep(Duration::from_millis(100));
 }
 
@@ -107,7 +119,7 @@ pub fn init(mode: Mode, ranks: usize) -> Vec<Comm> {
     }
 }
 
-/// Runs `body` for every rank on a thread of its own.
+/// Runs `body` for each rank on a thread of its own.
 pub fn on_threads<T: Send>(ranks: usize, body: impl Fn(usize) -> T + Sync) -> Vec<T> {
     let body = &body;
     thread::scope(|scope| {
@@ -116,7 +128,7 @@ pub fn on_threads<T: Send>(ranks: usize, body: impl Fn(usize) -> T + Sync) -> Ve
     })
 }
 
-/// Lets every rank make its call, and expects success.
+/// Makes each rank's call, and expects success.
 pub fn together(mode: Mode, comms: &[Comm], call: impl Fn(usize, ncclComm_t) -> ncclResult_t + Sync) {
     match mode {
         Mode::Threads => {
@@ -133,7 +145,7 @@ pub fn together(mode: Mode, comms: &[Comm], call: impl Fn(usize, ncclComm_t) -> 
     }
 }
 
-/// A buffer's address that can go to another thread.
+/// A buffer's address that can be sent to another thread.
 #[derive(Debug, Clone, Copy)]
 pub struct Address<T>(pub *mut T);
 

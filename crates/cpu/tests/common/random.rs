@@ -1,5 +1,4 @@
-//! Random numbers from a seed, so that a test that fails can be repeated.
-#![allow(dead_code, unreachable_pub)]
+//! Seeded random numbers, so that a failed test can be repeated.
 
 /// The splitmix64 generator.
 #[derive(Debug, Clone)]
@@ -15,7 +14,7 @@ impl Random {
         mix(self.0)
     }
 
-    /// A number below `end`, which is not 0.
+    /// Returns a number below `end`, which must not be 0.
     pub fn below(&mut self, end: usize) -> usize {
         (self.next() % end as u64) as usize
     }
@@ -24,7 +23,7 @@ impl Random {
         self.next() & 1 == 1
     }
 
-    /// True once in `times`.
+    /// Returns true with probability `1 / times`.
     pub fn once_in(&mut self, times: usize) -> bool {
         self.below(times) == 0
     }
@@ -37,7 +36,7 @@ impl Random {
         bytes.fill_with(|| self.next() as u8);
     }
 
-    /// `0..length` in any order.
+    /// Returns `0..length` in random order.
     pub fn shuffled(&mut self, length: usize) -> Vec<usize> {
         let mut order: Vec<usize> = (0..length).collect();
         for index in (1..length).rev() {
@@ -47,20 +46,20 @@ impl Random {
     }
 }
 
-/// Scatters a number over all 64 bits.
+/// Mixes a number into all 64 bits.
 pub fn mix(mut number: u64) -> u64 {
     number = (number ^ number >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
     number = (number ^ number >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
     number ^ number >> 31
 }
 
-/// The number in the environment variable `name`, which repeats a failed run.
+/// Returns the number in the environment variable `name`.
 pub fn from_environment(name: &str) -> Option<u64> {
     let text = std::env::var(name).ok()?;
     Some(text.parse().unwrap_or_else(|_| panic!("{name} is {text}, which is not a number")))
 }
 
-/// A seed that differs from run to run.
+/// Returns a seed that differs from run to run.
 pub fn fresh_seed() -> u64 {
     let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
     mix(now.map_or(0, |now| now.as_nanos() as u64) ^ u64::from(std::process::id())) >> 32

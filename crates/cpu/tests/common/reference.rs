@@ -1,16 +1,15 @@
-//! What the CPU implementation has to give to the bit: a reference that is slow and plain.
+//! A slow and simple reference, which the CPU implementation has to match to the bit.
 //!
 //! It computes integers in 128 bits, and floats of fewer than 32 bits in f64, rounded by counting units in the
-//! last place. Only which NaN a NaN is stays open.
-#![allow(dead_code, unreachable_pub)]
+//! last place. Only the bits of a NaN are unspecified.
 
 use std::fmt::Debug;
 use std::sync::OnceLock;
 
 use libnccl::sys::{ncclDataType_t, ncclRedOp_t, ncclScalarResidence_t};
 
-use super::common::{Comm, OK};
 use super::random::Random;
+use super::{Comm, OK};
 use crate::nccl;
 
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -34,26 +33,26 @@ pub enum Function {
 
 pub const FUNCTIONS: [Function; 3] = [Function::AllReduce, Function::Reduce, Function::ReduceScatter];
 
-/// An element, and what NCCL computes with it.
+/// An element type, with NCCL's arithmetic.
 pub trait Number: Copy + Debug + Send + Sync {
     const RAW: ncclDataType_t;
     const SIZE: usize;
 
-    /// Of the last bytes of a word.
+    /// Converts from the low bytes of a word.
     fn from_bits(bits: u64) -> Self;
     fn bits(self) -> u64;
     fn nearest(value: f64) -> Self;
     fn add(self, other: Self) -> Self;
     fn multiply(self, other: Self) -> Self;
-    fn larger(self, other: Self) -> Self;
-    fn smaller(self, other: Self) -> Self;
-    /// What an average multiplies by; `None` if it divides.
+    fn max(self, other: Self) -> Self;
+    fn min(self, other: Self) -> Self;
+    /// Returns the factor of an average, or `None` if the average divides.
     fn reciprocal(ranks: usize) -> Option<Self>;
     fn divide(self, ranks: usize) -> Self;
     fn is_nan(self) -> bool;
-    /// Bits worth trying.
+    /// Returns the bit patterns of special values.
     fn special() -> Vec<u64>;
-    /// A number, the product of two of which may be subnormal.
+    /// Returns a number so small that the product of two may be subnormal.
     fn small(random: u64) -> Self;
 }
 
@@ -68,7 +67,7 @@ macro_rules! integers {
             }
 
             fn bits(self) -> u64 {
-                // Without the sign's copies.
+                // Without the sign extension.
                 self as u64 & (u64::MAX >> (64 - Self::BITS))
             }
 
@@ -84,11 +83,11 @@ macro_rules! integers {
                 (self as i128 as u128).wrapping_mul(other as i128 as u128) as Self
             }
 
-            fn larger(self, other: Self) -> Self {
+            fn max(self, other: Self) -> Self {
                 if self as i128 > other as i128 { self } else { other }
             }
 
-            fn smaller(self, other: Self) -> Self {
+            fn min(self, other: Self) -> Self {
                 if (self as i128) < other as i128 { self } else { other }
             }
 
@@ -143,11 +142,11 @@ macro_rules! floats {
                 self * other
             }
 
-            fn larger(self, other: Self) -> Self {
+            fn max(self, other: Self) -> Self {
                 if second_is_larger(self.into(), other.into()) { other } else { self }
             }
 
-            fn smaller(self, other: Self) -> Self {
+            fn min(self, other: Self) -> Self {
                 if second_is_smaller(self.into(), other.into()) { other } else { self }
             }
 
@@ -178,7 +177,7 @@ macro_rules! floats {
 
 floats!(f32 as u32: ncclFloat32, f64 as u64: ncclFloat64);
 
-/// The magnitudes, and with a sign.
+/// Returns the magnitudes with either sign.
 pub fn signed(magnitudes: &[u64], size: usize) -> Vec<u64> {
     magnitudes.iter().flat_map(|magnitude| [*magnitude, magnitude | 1 << (8 * size - 1)]).collect()
 }
@@ -201,15 +200,15 @@ pub fn second_is_smaller(first: f64, second: f64) -> bool {
     }
 }
 
-/// A float that Rust does not know.
+/// A floating-point format that Rust does not have.
 pub struct Format {
     pub raw: ncclDataType_t,
     pub exponent: i32,
     pub mantissa: i32,
-    /// The largest finite magnitude's bits; those after it are infinity, unless `no_infinity`, and NaN.
+    /// The bits of the largest finite magnitude; infinity (unless `no_infinity`) and NaN follow.
     pub largest: u64,
     pub no_infinity: bool,
-    /// Too large a result is the largest number, and not infinity.
+    /// Overflow gives the largest number instead of infinity.
     pub saturates: bool,
 }
 
@@ -258,12 +257,12 @@ impl Format {
         1 << (self.exponent + self.mantissa)
     }
 
-    /// The exponent of the smallest normal number.
+    /// Returns the exponent of the smallest normal number.
     fn smallest_exponent(&self) -> i32 {
         2 - (1 << (self.exponent - 1))
     }
 
-    /// The value as the definition of such floats says.
+    /// Returns the value of `bits` by the definition of the format.
     pub fn value(&self, bits: u64) -> f64 {
         let magnitude = bits & (self.sign() - 1);
         let (exponent, mantissa) = ((magnitude >> self.mantissa) as i32, magnitude % (1 << self.mantissa));
@@ -278,7 +277,7 @@ impl Format {
         if bits & self.sign() == 0 { value } else { -value }
     }
 
-    /// The bits of the nearest number, the even one of two.
+    /// Returns the bits of the nearest number, or of the even one of two.
     pub fn nearest(&self, value: f64) -> u64 {
         if value.is_nan() {
             return self.sign() - 1;
@@ -289,7 +288,7 @@ impl Format {
             return overflow;
         }
         // f64's exponent: what is subnormal there is far below any of these formats.
-        let exponent = ((value.abs().to_bits() >> 52) as i32 - 1023).max(self.smallest_exponent());
+        let exponent = Ord::max((value.abs().to_bits() >> 52) as i32 - 1023, self.smallest_exponent());
         let unit = f64::from_bits(((exponent - self.mantissa + 1023) as u64) << 52);
         let units = (value.abs() / unit).round_ties_even();
         let one = 1u64 << self.mantissa;
@@ -304,7 +303,7 @@ impl Format {
 #[derive(Debug, Clone, Copy)]
 pub struct Small<const F: usize>(pub u64);
 
-/// The values of a format's bits.
+/// Returns the value of each bit pattern of a format.
 pub fn values(format: usize) -> &'static [f64] {
     static VALUES: [OnceLock<Vec<f64>>; 4] = [const { OnceLock::new() }; 4];
     VALUES[format].get_or_init(|| {
@@ -318,7 +317,7 @@ impl<const F: usize> Small<F> {
         values(F)[self.0 as usize]
     }
 
-    /// A result of arithmetic: an 8-bit float's is rounded to a half first.
+    /// Rounds a result of arithmetic: that of an 8-bit float to half precision first.
     fn result(value: f64) -> Self {
         let halves = &FORMATS[HALF];
         Self::nearest(if Self::SIZE == 1 { halves.value(halves.nearest(value)) } else { value })
@@ -341,8 +340,8 @@ impl<const F: usize> Number for Small<F> {
         Self(FORMATS[F].nearest(value))
     }
 
-    // An f64 holds every product of two of these. Where it does not hold a sum, what it drops is too small to
-    // make a difference.
+    // An f64 holds every product of two of these. Where it does not hold a sum, the lost bits are too small to
+    // affect the result.
     fn add(self, other: Self) -> Self {
         Self::result(self.value() + other.value())
     }
@@ -352,12 +351,12 @@ impl<const F: usize> Number for Small<F> {
     }
 
     // Rounded, because 8-bit infinities are too large.
-    fn larger(self, other: Self) -> Self {
+    fn max(self, other: Self) -> Self {
         let (value, other) = (self.value(), other.value());
         Self::nearest(if second_is_larger(value, other) { other } else { value })
     }
 
-    fn smaller(self, other: Self) -> Self {
+    fn min(self, other: Self) -> Self {
         let (value, other) = (self.value(), other.value());
         Self::nearest(if second_is_smaller(value, other) { other } else { value })
     }
@@ -386,8 +385,8 @@ impl<const F: usize> Number for Small<F> {
     }
 }
 
-/// The bytes of `length` elements: any bits, numbers near 1, special ones, small ones. Which of these an element
-/// is depends on its place, so that it meets its like.
+/// Returns the bytes of `length` elements: random bits, numbers near 1, special values, small numbers. The kind depends
+/// on the index, so that elements of one kind are reduced with each other.
 pub fn elements<T: Number>(seed: u64, length: usize) -> Vec<u8> {
     let (mut random, special) = (Random::new(seed << 32), T::special());
     let mut bytes = Vec::with_capacity(length * T::SIZE);
@@ -413,12 +412,12 @@ pub fn load<T: Number>(bytes: &[u8], index: usize) -> T {
     T::from_bits(u64::from_le_bytes(word))
 }
 
-/// A rank's factor in [`Op::PreMulSum`].
+/// Returns a rank's factor in [`Op::PreMulSum`].
 pub fn scalar<T: Number>(rank: usize) -> T {
     T::nearest([0.3, 2.0, -1.7, 3.1, 0.001, 7.0, 1.0, -5.0][rank])
 }
 
-/// The reduction of one element: in the order of the ranks, from the one after `last` round to `last`.
+/// Reduces one element in the order of the ranks, from the one after `last` around to `last`.
 pub fn reduced<T: Number>(op: Op, sends: &[Vec<u8>], index: usize, last: usize) -> T {
     let ranks = sends.len();
     let mut result = None;
@@ -435,15 +434,15 @@ pub fn reduced<T: Number>(op: Op, sends: &[Vec<u8>], index: usize, last: usize) 
             (None, _) => input,
             (Some(result), Op::Sum | Op::Avg | Op::PreMulSum) => T::add(result, input),
             (Some(result), Op::Prod) => T::multiply(result, input),
-            (Some(result), Op::Max) => T::larger(result, input),
-            (Some(result), Op::Min) => T::smaller(result, input),
+            (Some(result), Op::Max) => T::max(result, input),
+            (Some(result), Op::Min) => T::min(result, input),
         });
     }
     let result = result.expect("there is a rank");
     if op == Op::Avg { result.divide(ranks) } else { result }
 }
 
-/// The rank that is last in the order of reduction.
+/// Returns the rank that is last in the order of reduction.
 pub fn last<T: Number>(function: Function, ranks: usize, count: usize, root: usize, index: usize) -> usize {
     match function {
         Function::AllReduce => {
@@ -455,7 +454,7 @@ pub fn last<T: Number>(function: Function, ranks: usize, count: usize, root: usi
     }
 }
 
-/// The reduction to pass.
+/// Creates the reduction operator to pass.
 pub fn create<T: Number>(op: Op, rank: usize, comm: Comm) -> ncclRedOp_t {
     match op {
         Op::Sum => ncclRedOp_t::ncclSum,

@@ -1,14 +1,13 @@
-//! Ends the program if a test hangs: a thread that waits for another rank cannot be ended otherwise.
-#![allow(dead_code, unreachable_pub)]
+//! Aborts the program if a test hangs: a thread that waits for another rank cannot be ended otherwise.
 
 use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
 use std::thread;
 use std::time::Duration;
 
-/// How long a test may take.
+/// Time that a test may take.
 const LIMIT: Duration = Duration::from_secs(90);
 
-/// Watches until it is dropped.
+/// A guard that watches until it is dropped.
 #[derive(Debug)]
 pub struct Watchdog(#[allow(unused)] Sender<()>);
 

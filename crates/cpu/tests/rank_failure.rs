@@ -1,18 +1,13 @@
-//! Ranks in processes that repeat one operation until one of them dies: the others get an error within a
-//! second, and nothing is left behind.
+//! Rank processes that repeat one operation until one of them dies: the others get an error within a second, and no
+//! files are left behind.
 //!
-//! A rank's process is this test program, told by its environment to be one. It says on standard error what
-//! happens to it and when, and takes orders on standard input.
+//! A rank process reports events, with their times, on standard error, and takes commands on standard input.
 //!
-//! A failure tells its seed. `LIBNCCL_DEATH_SEED=<seed> cargo test -p libnccl-cpu --test death <operation>`
+//! A failure prints its seed; `LIBNCCL_FAILURE_SEED=<seed> cargo test -p libnccl-cpu --test rank_failure <operation>`
 //! repeats it, as far as the timing of processes can be repeated.
 #![allow(unsafe_code)]
 
 mod common;
-#[path = "common/random.rs"]
-mod random;
-#[path = "common/worker.rs"]
-mod worker;
 
 use std::collections::BTreeSet;
 use std::io::{BufRead, BufReader, Write};
@@ -24,69 +19,73 @@ use std::sync::{Arc, Mutex, Once, OnceLock};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use common::{Comm, OK, REMOTE, alone, hex, init_rank, unique_id, wait_for_guests};
+use common::processes::{self, RankProcess};
+use common::random::{self, Random};
+use common::{Comm, OK, REMOTE, alone, hex, init_rank, unique_id, wait_for_peers};
 use libnccl::sys::{ncclComm_t, ncclDataType_t, ncclRedOp_t, ncclResult_t, ncclUniqueId};
-use random::Random;
-use worker::{Orders, orders};
 
-/// How soon the others have to know; the short form, which runs on any machine whatever else that does, only finds
-/// those who never do.
+/// Time within which the survivors have to notice a failure. The short tests, which also run on a loaded machine, allow
+/// more.
 const NOTICE: Duration = Duration::from_secs(1);
 static STRICT: AtomicBool = AtomicBool::new(false);
 
-/// How long anything may take before it counts as hung.
+/// Time after which any step counts as hung.
 const LIMIT: Duration = Duration::from_secs(30);
 
 const F32: ncclDataType_t = ncclDataType_t::ncclFloat32;
 const SUM: ncclRedOp_t = ncclRedOp_t::ncclSum;
 
-/// Elements of a small operation, and of a large one, which takes many steps, or is mapped, or read.
+/// Elements of a small operation, and of a large one, which takes many steps or uses the peers' memory directly.
 const SMALL: usize = 100;
 const LARGE: usize = 1_100_000;
-/// Elements of a block that goes from one rank to one rank.
+/// Elements of a block from one rank to one rank.
 const BLOCK: usize = LARGE;
 
 macro_rules! operations {
-    ($($name:ident: $step:expr;)*) => {
-        /// What a rank can repeat: a name, and one step of it.
-        const OPERATIONS: &[(&str, fn(&Rank, usize) -> ncclResult_t)] = &[$((stringify!($name), $step)),*];
+    ($($test:ident, $name:literal: $step:expr;)*) => {
+        /// The operations that a rank can repeat: a name, and a function that runs one.
+        const OPERATIONS: &[(&str, fn(&Rank, usize) -> ncclResult_t)] = &[$(($name, $step)),*];
 
         $(
             #[test]
-            fn $name() {
-                few(stringify!($name), a_death);
+            fn $test() {
+                check_two_failures($name, fail_one_rank);
             }
         )*
     };
 }
 
 operations! {
-    all_reduce_small: |rank, _| rank.all_reduce(SMALL, rank.comm);
-    all_reduce_large: |rank, _| rank.all_reduce(LARGE, rank.comm);
-    broadcast: |rank, root| {
+    failure_ends_all_reduce_small, "all_reduce_small": |rank, _| rank.all_reduce(SMALL, rank.comm);
+    failure_ends_all_reduce_large, "all_reduce_large": |rank, _| rank.all_reduce(LARGE, rank.comm);
+    failure_ends_broadcast, "broadcast": |rank, root| {
         nccl!(ncclBroadcast(rank.send, rank.receive, LARGE, F32, root as i32, rank.comm, STREAM))
     };
-    reduce: |rank, root| {
+    failure_ends_reduce, "reduce": |rank, root| {
         nccl!(ncclReduce(rank.send, rank.receive, LARGE, F32, SUM, root as i32, rank.comm, STREAM))
     };
-    all_gather: |rank, _| nccl!(ncclAllGather(rank.send, rank.receive, BLOCK, F32, rank.comm, STREAM));
-    reduce_scatter: |rank, _| {
+    failure_ends_all_gather, "all_gather": |rank, _| {
+        nccl!(ncclAllGather(rank.send, rank.receive, BLOCK, F32, rank.comm, STREAM))
+    };
+    failure_ends_reduce_scatter, "reduce_scatter": |rank, _| {
         nccl!(ncclReduceScatter(rank.send, rank.receive, BLOCK, F32, SUM, rank.comm, STREAM))
     };
-    all_to_all: |rank, _| nccl!(ncclAlltoAll(rank.send, rank.receive, BLOCK, F32, rank.comm, STREAM));
-    gather: |rank, root| {
+    failure_ends_all_to_all, "all_to_all": |rank, _| {
+        nccl!(ncclAlltoAll(rank.send, rank.receive, BLOCK, F32, rank.comm, STREAM))
+    };
+    failure_ends_gather, "gather": |rank, root| {
         nccl!(ncclGather(rank.send, rank.receive, BLOCK, F32, root as i32, rank.comm, STREAM))
     };
-    scatter: |rank, root| {
+    failure_ends_scatter, "scatter": |rank, root| {
         nccl!(ncclScatter(rank.send, rank.receive, BLOCK, F32, root as i32, rank.comm, STREAM))
     };
-    ring: |rank, _| rank.ring();
-    split: |rank, _| rank.split();
+    failure_ends_ring, "ring": |rank, _| rank.ring();
+    failure_ends_split, "split": |rank, _| rank.split();
 }
 
 const STREAM: libnccl::sys::cudaStream_t = ptr::null_mut();
 
-/// A rank in its process.
+/// The rank of this process.
 struct Rank {
     comm: ncclComm_t,
     ranks: usize,
@@ -112,7 +111,7 @@ impl Rank {
         codes.into_iter().find(|code| *code != OK).unwrap_or(OK)
     }
 
-    /// Splits the ranks into odd and even ones, and lets these do something.
+    /// Splits the ranks into odd and even ones, and reduces on the child.
     fn split(&self) -> ncclResult_t {
         let (color, mut child) = (self.rank as i32 % 2, ptr::null_mut());
         match nccl!(ncclCommSplit(self.comm, color, 0, &mut child, ptr::null_mut())) {
@@ -125,7 +124,7 @@ impl Rank {
     }
 }
 
-/// Nanoseconds of a clock that all processes of the host share, which `Instant` does not tell.
+/// Returns the nanoseconds of a clock that all processes of the host share; `Instant` does not expose them.
 fn now() -> u64 {
     unsafe extern "C" {
         fn clock_gettime(clock: std::ffi::c_int, time: *mut [std::ffi::c_long; 2]) -> std::ffi::c_int;
@@ -137,17 +136,17 @@ fn now() -> u64 {
     time[0] as u64 * 1_000_000_000 + time[1] as u64
 }
 
-/// Tells the parent something, in one piece.
-fn say(what: &str) {
-    let line = format!("\n{SAYS}{} {what}\n", now());
-    // Nobody hears it if the parent is gone, and then the process ends anyway.
+/// Reports an event to the parent, in one write.
+fn report(event: &str) {
+    let line = format!("\n{EVENT_PREFIX}{} {event}\n", now());
+    // Fails if the parent is gone; then the process ends anyway.
     let _ = std::io::stderr().write_all(line.as_bytes());
 }
 
-/// What the lines begin with that are meant for the parent.
-const SAYS: &str = "a rank says ";
+/// Prefix of the lines that report events.
+const EVENT_PREFIX: &str = "rank event ";
 
-/// Zeroed memory for `count` elements, from NCCL or from the allocator. It lives as long as the process.
+/// Returns zeroed memory for `count` elements, from NCCL or from the allocator; it is never freed.
 fn memory(count: usize, from_nccl: bool) -> *mut std::ffi::c_void {
     if !from_nccl {
         return vec![0f32; count].leak().as_mut_ptr().cast();
@@ -157,49 +156,50 @@ fn memory(count: usize, from_nccl: bool) -> *mut std::ffi::c_void {
     memory
 }
 
-/// What a rank's process does.
-#[test]
-fn worker() {
+rank_tasks! { "repeat" => repeat_operation }
+
+/// Repeats the operation of the first argument, in memory from NCCL if the second one is `nccl`, until it fails.
+fn repeat_operation(process: &RankProcess) {
     static PANIC: AtomicBool = AtomicBool::new(false);
     static FINISH: OnceLock<String> = OnceLock::new();
 
-    let Some(Orders { task: operation, id, ranks, own }) = orders() else { return };
     let none = rustix::process::Rlimit { current: Some(0), maximum: Some(0) };
     rustix::process::setrlimit(rustix::process::Resource::Core, none).expect("no core files");
     thread::spawn(|| {
-        for order in std::io::stdin().lines().map_while(Result::ok) {
-            match order.as_str() {
+        for command in std::io::stdin().lines().map_while(Result::ok) {
+            match command.as_str() {
                 "panic" => PANIC.store(true, Relaxed),
                 "fork" => fork(),
                 "exit" => {
-                    say("dying");
+                    report("dying");
                     std::process::exit(0);
                 }
                 "abort" => {
-                    say("dying");
+                    report("dying");
                     std::process::abort();
                 }
-                other => FINISH.set(other.to_owned()).expect("one end"),
+                other => FINISH.set(other.to_owned()).expect("one command to finish"),
             }
         }
         // The parent is gone.
         std::process::exit(1);
     });
 
-    let from_nccl = random::from_environment("LIBNCCL_DEATH_FROM_NCCL") == Some(1);
-    let (rank, count) = (own[0], LARGE.max(BLOCK * ranks));
-    say("joining");
-    let Comm(comm) = match init_rank(id, ranks, rank) {
+    let (operation, from_nccl) = (&process.arguments[0], process.arguments[1] == "nccl");
+    let (ranks, rank) = (process.ranks, process.rank());
+    let count = LARGE.max(BLOCK * ranks);
+    report("joining");
+    let Comm(comm) = match init_rank(process.id, ranks, rank) {
         Ok(comm) => comm,
-        Err(code) => return say(&format!("error {}", code.0)),
+        Err(code) => return report(&format!("error {}", code.0)),
     };
     let me = Rank { comm, ranks, rank, send: memory(count, from_nccl), receive: memory(count, from_nccl) };
-    let (_, step) = OPERATIONS.iter().find(|(name, _)| *name == operation).expect("an operation");
-    say("joined");
+    let (_, step) = OPERATIONS.iter().find(|(name, _)| name == operation).expect("an operation");
+    report("joined");
     let mut turn = 0;
     let code = loop {
         if PANIC.load(Relaxed) {
-            say("dying");
+            report("dying");
             panic!("on purpose");
         }
         match step(&me, turn % ranks) {
@@ -207,47 +207,47 @@ fn worker() {
             code => break code,
         }
     };
-    say(&format!("error {}", code.0));
-    // Each has to notice by itself, and not because another one left.
+    report(&format!("error {}", code.0));
+    // Each rank has to notice the failure itself, not that another survivor has left.
     while FINISH.get().is_none() {
         thread::sleep(Duration::from_millis(1));
     }
-    let abort = FINISH.get().is_some_and(|how| how == "finish by aborting");
+    let abort = FINISH.get().is_some_and(|how| how == "finish by abort");
     assert_eq!(if abort { nccl!(ncclCommAbort(comm)) } else { nccl!(ncclCommDestroy(comm)) }, OK);
-    say("ended");
+    report("ended");
 }
 
-/// Leaves a process that has all that this one has, and does nothing with it.
+/// Forks a child that inherits this process's descriptors, and does nothing.
 fn fork() {
-    // SAFETY: what the new process calls may be called by a process that had several threads.
+    // SAFETY: the child calls only async-signal-safe functions.
     match unsafe { libc::fork() } {
         0 => {
-            // SAFETY: as above; it ends by itself if nobody else sees to it.
+            // SAFETY: as above; the alarm ends the child if the test does not.
             unsafe { libc::alarm(LIMIT.as_secs() as u32) };
             loop {
                 // SAFETY: as above.
                 unsafe { libc::pause() };
             }
         }
-        process => say(&format!("forked {process}")),
+        process => report(&format!("forked {process}")),
     }
 }
 
-/// What the parent hears of a process.
+/// An event of a rank process.
 #[derive(Debug, Clone)]
 struct Event {
     process: usize,
     time: u64,
-    what: String,
+    text: String,
 }
 
 impl std::fmt::Display for Event {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "at {} us process {}: {}", self.time / 1000, self.process, self.what)
+        write!(f, "at {} us process {}: {}", self.time / 1000, self.process, self.text)
     }
 }
 
-/// The processes of a run, which ends with it.
+/// The processes of a run, which are killed when it is dropped.
 struct Ranks {
     ranks: usize,
     operation: &'static str,
@@ -257,9 +257,9 @@ struct Ranks {
     sender: Sender<Event>,
     receiver: Receiver<Event>,
     events: Vec<Event>,
-    /// What other lines the processes printed: panics.
-    text: Arc<Mutex<String>>,
-    /// What failures begin with.
+    /// The processes' other lines: panics.
+    output: Arc<Mutex<String>>,
+    /// The first words of a failure.
     title: String,
 }
 
@@ -275,32 +275,33 @@ impl Drop for Ranks {
 
 impl Ranks {
     fn new(operation: &'static str, ranks: usize, from_nccl: bool, title: String) -> Self {
-        // From here on it counts.
-        standstill();
+        // Starts the measurement.
+        longest_stall();
         let (sender, receiver) = channel();
-        let (id, text) = (unique_id(), Default::default());
+        let (id, output) = (unique_id(), Default::default());
         let (processes, events) = (vec![], vec![]);
-        Self { ranks, operation, from_nccl, id, processes, sender, receiver, events, text, title }
+        Self { ranks, operation, from_nccl, id, processes, sender, receiver, events, output, title }
     }
 
     /// Starts a process for a rank, and returns its index.
     fn start(&mut self, rank: usize) -> usize {
         let process = self.processes.len();
-        let mut child = worker::command(self.operation, &self.id, self.ranks, &[rank])
-            .env("LIBNCCL_DEATH_FROM_NCCL", u8::from(self.from_nccl).to_string())
-            .stdin(Stdio::piped())
-            .spawn()
-            .expect("this program can be started");
+        let memory = if self.from_nccl { "nccl" } else { "allocator" };
+        let mut child =
+            processes::command(&format!("repeat {} {memory}", self.operation), &self.id, self.ranks, &[rank])
+                .stdin(Stdio::piped())
+                .spawn()
+                .expect("this program can be started");
         let errors = BufReader::new(child.stderr.take().expect("a pipe"));
-        let (sender, text) = (self.sender.clone(), Arc::clone(&self.text));
+        let (sender, output) = (self.sender.clone(), Arc::clone(&self.output));
         thread::spawn(move || {
             for line in errors.lines().map_while(Result::ok) {
-                let said = line.strip_prefix(SAYS).and_then(|said| said.split_once(' '));
-                match said.and_then(|(time, what)| Some((time.parse().ok()?, what.to_owned()))) {
-                    // Nobody listens any more if the run is over.
-                    Some((time, what)) => drop(sender.send(Event { process, time, what })),
+                let event = line.strip_prefix(EVENT_PREFIX).and_then(|event| event.split_once(' '));
+                match event.and_then(|(time, text)| Some((time.parse().ok()?, text.to_owned()))) {
+                    // The receiver is gone if the run is over.
+                    Some((time, text)) => drop(sender.send(Event { process, time, text })),
                     None if line.is_empty() => {}
-                    None => *text.lock().expect("text") += &format!("process {process}: {line}\n"),
+                    None => *output.lock().expect("output") += &format!("process {process}: {line}\n"),
                 }
             }
         });
@@ -308,35 +309,35 @@ impl Ranks {
         process
     }
 
-    fn order(&mut self, process: usize, what: &str) {
+    fn command(&mut self, process: usize, command: &str) {
         let pipe = self.processes[process].stdin.as_mut().expect("a pipe");
         // It may have ended.
-        let _ = writeln!(pipe, "{what}");
+        let _ = writeln!(pipe, "{command}");
     }
 
-    /// Lets a process die, and returns when.
-    fn end(&mut self, process: usize, how: End) -> u64 {
-        if how == End::Kill {
+    /// Makes a process die, and returns the time of its death.
+    fn kill(&mut self, process: usize, cause: DeathCause) -> u64 {
+        if cause == DeathCause::Kill {
             let time = now();
             self.processes[process].kill().expect("a process can be killed");
             return time;
         }
-        self.order(process, how.order());
-        self.expect(LIMIT, "the victim does not die", |ranks| ranks.said(process, "dying"));
+        self.command(process, cause.command());
+        self.expect(LIMIT, "the victim does not die", |ranks| ranks.has_reported(process, "dying"));
         self.event(process, "dying").expect("just seen").time
     }
 
-    /// What a process said that begins so.
-    fn event(&self, process: usize, what: &str) -> Option<&Event> {
-        self.events.iter().find(|event| event.process == process && event.what.starts_with(what))
+    /// Returns a process's first event whose text starts with `prefix`.
+    fn event(&self, process: usize, prefix: &str) -> Option<&Event> {
+        self.events.iter().find(|event| event.process == process && event.text.starts_with(prefix))
     }
 
-    fn said(&self, process: usize, what: &str) -> bool {
-        self.event(process, what).is_some()
+    fn has_reported(&self, process: usize, prefix: &str) -> bool {
+        self.event(process, prefix).is_some()
     }
 
-    /// Listens until `done`, and says whether it came to that in time.
-    fn listen(&mut self, limit: Duration, done: impl Fn(&Self) -> bool) -> bool {
+    /// Receives events until `done`, and returns whether that happened in time.
+    fn wait_until(&mut self, limit: Duration, done: impl Fn(&Self) -> bool) -> bool {
         let deadline = Instant::now() + limit;
         while !done(self) {
             let left = deadline.saturating_duration_since(Instant::now());
@@ -349,57 +350,57 @@ impl Ranks {
     }
 
     fn expect(&mut self, limit: Duration, otherwise: &str, done: impl Fn(&Self) -> bool) {
-        if !self.listen(limit, done) {
+        if !self.wait_until(limit, done) {
             self.fail(&format!("after {limit:?}: {otherwise}"));
         }
     }
 
-    fn fail(&self, what: &str) -> ! {
-        let text = self.text.lock().expect("text").clone();
+    fn fail(&self, reason: &str) -> ! {
+        let output = self.output.lock().expect("output").clone();
         let events: Vec<String> = self.events.iter().map(ToString::to_string).collect();
-        panic!("{}: {what}\n{}\n{text}", self.title, events.join("\n"))
+        panic!("{}: {reason}\n{}\n{output}", self.title, events.join("\n"))
     }
 
-    /// Expects each of these processes to have an error soon after `death`, and returns the slowest's time.
+    /// Expects each of these processes to report an error soon after `death`, and returns the longest delay.
     fn expect_errors(&mut self, processes: &[usize], death: u64, code: Option<ncclResult_t>) -> Duration {
         self.expect(LIMIT, "a survivor hangs", |ranks| {
-            processes.iter().all(|process| ranks.said(*process, "error"))
+            processes.iter().all(|process| ranks.has_reported(*process, "error"))
         });
         let mut slowest = Duration::ZERO;
         for process in processes {
             let event = self.event(*process, "error").expect("just seen").clone();
-            if code.is_some_and(|code| event.what != format!("error {}", code.0)) {
-                self.fail(&format!("process {process} says {:?}, expected the code {code:?}", event.what));
+            if code.is_some_and(|code| event.text != format!("error {}", code.0)) {
+                self.fail(&format!("process {process} reports {:?}, expected the code {code:?}", event.text));
             }
             let Some(after) = event.time.checked_sub(death) else {
-                self.fail(&format!("process {process} has an error before anybody died"));
+                self.fail(&format!("process {process} has an error before any rank died"));
             };
             slowest = slowest.max(Duration::from_nanos(after));
         }
-        let standstill = standstill();
+        let stall = longest_stall();
         let notice = if STRICT.load(Relaxed) { NOTICE } else { 10 * NOTICE };
-        if slowest > notice + standstill {
+        if slowest > notice + stall {
             self.fail(&format!(
-                "it took {slowest:?} until the last one noticed; this process stood still for {standstill:?}"
+                "the last survivor noticed after {slowest:?}; this process was stalled for {stall:?}"
             ));
         }
         slowest
     }
 
-    /// Ends the survivors' communicators: neither way may hang.
+    /// Ends the survivors' communicators by abort or destroy, neither of which may hang.
     fn finish(&mut self, processes: &[usize], random: &mut Random) {
         for process in processes {
-            self.order(*process, random.pick(&["finish by aborting", "finish by destroying"]));
+            self.command(*process, random.pick(&["finish by abort", "finish by destroy"]));
         }
-        self.expect(LIMIT, "a survivor does not come to its end", |ranks| {
-            processes.iter().all(|process| ranks.said(*process, "ended"))
+        self.expect(LIMIT, "a survivor does not end", |ranks| {
+            processes.iter().all(|process| ranks.has_reported(*process, "ended"))
         });
     }
 }
 
-/// The longest time since the last call for which this process did not get to run: then the machine stood
-/// still, or had too much to do, and nobody can be blamed for being late.
-fn standstill() -> Duration {
+/// Returns the longest time since the last call in which this process could not run. The machine was suspended or
+/// overloaded then, which excuses the survivors' delays.
+fn longest_stall() -> Duration {
     static LONGEST: AtomicU64 = AtomicU64::new(0);
     static CLOCK: Once = Once::new();
     const TICK: Duration = Duration::from_millis(5);
@@ -415,17 +416,17 @@ fn standstill() -> Duration {
     Duration::from_nanos(LONGEST.swap(0, Relaxed))
 }
 
-/// How a rank dies.
+/// The cause of a rank's death.
 #[derive(Debug, Clone, Copy, PartialEq)]
-enum End {
+enum DeathCause {
     Kill,
     Exit,
     Abort,
     Panic,
 }
 
-impl End {
-    fn order(self) -> &'static str {
+impl DeathCause {
+    fn command(self) -> &'static str {
         match self {
             Self::Kill => "kill",
             Self::Exit => "exit",
@@ -435,11 +436,11 @@ impl End {
     }
 }
 
-/// Whatever of ours a process can leave behind outside itself.
-fn remains() -> BTreeSet<String> {
+/// Lists the files of this library that outlive their process.
+fn leftovers() -> BTreeSet<String> {
     let mut names = BTreeSet::new();
     for folder in ["/dev/shm", "/tmp"] {
-        // A system may have none.
+        // A system may lack one of them.
         for entry in std::fs::read_dir(folder).into_iter().flatten().flatten() {
             let name = entry.file_name().to_string_lossy().into_owned();
             if name.to_lowercase().contains("nccl") {
@@ -450,25 +451,31 @@ fn remains() -> BTreeSet<String> {
     names
 }
 
-/// Runs `body` and expects that nothing is left afterwards.
+/// Runs `body`, and expects it to leave no files behind.
 fn leaving_nothing<T>(title: &str, body: impl FnOnce() -> T) -> T {
-    let before = remains();
+    let before = leftovers();
     let result = body();
-    let left: Vec<String> = remains().difference(&before).cloned().collect();
+    let left: Vec<String> = leftovers().difference(&before).cloned().collect();
     assert!(left.is_empty(), "{title}: left behind: {left:?}");
     result
 }
 
-/// All ranks run, and one dies. Returns how long the others took to notice.
-fn a_death(operation: &'static str, seed: u64) -> Duration {
+/// Kills one of the ranks that repeat an operation, and returns the time until the last survivor has noticed.
+fn fail_one_rank(operation: &'static str, seed: u64) -> Duration {
     let mut random = Random::new(seed);
     let (ranks, from_nccl) = (3 + random.below(2), random.coin());
     // Processes are numbered in the order of their start, which is not that of the ranks.
     let (order, victim) = (random.shuffled(ranks), random.below(ranks));
-    let end = random.pick(&[End::Kill, End::Kill, End::Exit, End::Abort, End::Panic]);
+    let cause = random.pick(&[
+        DeathCause::Kill,
+        DeathCause::Kill,
+        DeathCause::Exit,
+        DeathCause::Abort,
+        DeathCause::Panic,
+    ]);
     let delay = Duration::from_micros(random.below(150_000) as u64);
     let title = format!(
-        "operation {operation}, seed {seed}: rank {} of {ranks}, process {victim}, dies by {end:?} after \
+        "operation {operation}, seed {seed}: rank {} of {ranks}, process {victim}, dies by {cause:?} after \
          {delay:?}, memory from {}",
         order[victim],
         if from_nccl { "ncclMemAlloc" } else { "the allocator" }
@@ -478,9 +485,11 @@ fn a_death(operation: &'static str, seed: u64) -> Duration {
         for rank in order {
             run.start(rank);
         }
-        run.expect(LIMIT, "the ranks do not meet", |run| (0..ranks).all(|rank| run.said(rank, "joined")));
+        run.expect(LIMIT, "the ranks do not join", |run| {
+            (0..ranks).all(|rank| run.has_reported(rank, "joined"))
+        });
         thread::sleep(delay);
-        let death = run.end(victim, end);
+        let death = run.kill(victim, cause);
         let survivors: Vec<usize> = (0..ranks).filter(|process| *process != victim).collect();
         let slowest = run.expect_errors(&survivors, death, Some(REMOTE));
         run.finish(&survivors, &mut random);
@@ -488,16 +497,16 @@ fn a_death(operation: &'static str, seed: u64) -> Duration {
     })
 }
 
-/// A rank dies while the ranks meet: while one is still missing, or as the last one that comes.
-fn a_death_at_init(_: &'static str, seed: u64) -> Duration {
+/// Kills a rank during initialisation: either while another one is missing, or as the last to join.
+fn fail_one_rank_at_init(_: &'static str, seed: u64) -> Duration {
     let mut random = Random::new(seed);
     let ranks = 3 + random.below(2);
     let order = random.shuffled(ranks);
     let one_is_missing = random.coin();
-    let end = random.pick(&[End::Kill, End::Kill, End::Exit, End::Abort]);
+    let cause = random.pick(&[DeathCause::Kill, DeathCause::Kill, DeathCause::Exit, DeathCause::Abort]);
     let delay = Duration::from_micros(random.below(if one_is_missing { 30_000 } else { 3000 }) as u64);
     let title = format!(
-        "operation init, seed {seed}: one of {ranks} ranks dies by {end:?}, {delay:?} after it began to \
+        "operation init, seed {seed}: one of {ranks} ranks dies by {cause:?}, {delay:?} after it began to \
          join, {}",
         if one_is_missing { "while one is missing" } else { "as the last one" }
     );
@@ -507,80 +516,81 @@ fn a_death_at_init(_: &'static str, seed: u64) -> Duration {
         for rank in &order[..early] {
             run.start(*rank);
         }
-        wait_for_guests(&run.id, early - 1);
+        wait_for_peers(&run.id, early - 1);
         if one_is_missing {
             let victim = random.below(early);
             let survivors: Vec<usize> = (0..early).filter(|process| *process != victim).collect();
             thread::sleep(delay);
-            let death = run.end(victim, end);
+            let death = run.kill(victim, cause);
             return run.expect_errors(&survivors, death, None);
         }
         let survivors: Vec<usize> = (0..early).collect();
         let victim = run.start(order[early]);
-        run.expect(LIMIT, "a rank does not start", |run| run.said(victim, "joining"));
+        run.expect(LIMIT, "a rank does not start", |run| run.has_reported(victim, "joining"));
         thread::sleep(delay);
-        let death = run.end(victim, end);
-        let stirred =
-            |run: &Ranks| survivors.iter().any(|rank| run.said(*rank, "joined") || run.said(*rank, "error"));
-        if run.listen(NOTICE, stirred) {
+        let death = run.kill(victim, cause);
+        let noticed = |run: &Ranks| {
+            survivors.iter().any(|rank| run.has_reported(*rank, "joined") || run.has_reported(*rank, "error"))
+        };
+        if run.wait_until(NOTICE, noticed) {
             return run.expect_errors(&survivors, death, None);
         }
-        // It died before anybody knew of it, so another one can take its place.
-        let heir = run.start(order[early]);
-        let everyone: Vec<usize> = survivors.iter().copied().chain([heir]).collect();
-        run.expect(LIMIT, "the ranks do not meet after one was replaced", |run| {
-            everyone.iter().all(|rank| run.said(*rank, "joined"))
+        // It died before it connected, so another process can take its place.
+        let substitute = run.start(order[early]);
+        let everyone: Vec<usize> = survivors.iter().copied().chain([substitute]).collect();
+        run.expect(LIMIT, "the ranks do not join after one was replaced", |run| {
+            everyone.iter().all(|rank| run.has_reported(*rank, "joined"))
         });
-        let death = run.end(heir, End::Kill);
+        let death = run.kill(substitute, DeathCause::Kill);
         run.expect_errors(&survivors, death, Some(REMOTE))
     })
 }
 
-/// Two deaths, with seeds that are always the same, or with the one to repeat and the next.
-fn few(operation: &'static str, test: fn(&'static str, u64) -> Duration) {
+/// Runs a test with two fixed seeds, or with the seed to repeat and the next.
+fn check_two_failures(operation: &'static str, test: fn(&'static str, u64) -> Duration) {
     let _alone = alone();
-    let first = random::from_environment("LIBNCCL_DEATH_SEED").unwrap_or(1);
+    let first = random::from_environment("LIBNCCL_FAILURE_SEED").unwrap_or(1);
     for seed in first..first + 2 {
         test(operation, seed);
     }
 }
 
 #[test]
-fn init() {
-    few("init", a_death_at_init);
+fn failure_during_init_ends_init() {
+    check_two_failures("init", fail_one_rank_at_init);
 }
 
-/// A rank dies while the ranks meet, and a process that it has forked keeps its end of the connections open.
+/// A rank dies during initialisation, while its forked child keeps the connections open.
 #[test]
-fn init_with_an_heir() {
+fn init_fails_when_forked_child_outlives_failed_rank() {
     let _alone = alone();
     for victim in 0..2 {
-        let title = format!("process {victim} has forked and dies before the last rank has come");
+        let title = format!("process {victim} has forked and dies before the last rank has joined");
         let mut run = Ranks::new("all_reduce_small", 3, false, title);
         for rank in 0..2 {
             run.start(rank);
-            run.expect(LIMIT, "a rank does not start", |run| run.said(rank, "joining"));
-            // So that the first one hosts the meeting.
+            run.expect(LIMIT, "a rank does not start", |run| run.has_reported(rank, "joining"));
+            // So that the first process is the root.
             thread::sleep(Duration::from_millis(200));
         }
-        run.order(victim, "fork");
-        run.expect(LIMIT, "the victim does not fork", |run| run.said(victim, "forked"));
-        let heir = run.event(victim, "forked").expect("just seen").what.split_once(' ').expect("a number").1;
-        let heir = rustix::process::Pid::from_raw(heir.parse().expect("a number")).expect("a process");
-        let death = run.end(victim, End::Kill);
+        run.command(victim, "fork");
+        run.expect(LIMIT, "the victim does not fork", |run| run.has_reported(victim, "forked"));
+        let child = run.event(victim, "forked").expect("just seen").text.split_once(' ').expect("a number").1;
+        let child = rustix::process::Pid::from_raw(child.parse().expect("a number")).expect("a process");
+        let death = run.kill(victim, DeathCause::Kill);
         run.expect_errors(&[1 - victim], death, Some(REMOTE));
         if victim == 0 {
-            // The meeting point is still there, but nobody at it.
+            // The socket still exists, but no root accepts connections.
             let late = run.start(2);
             run.expect_errors(&[late], death, Some(REMOTE));
         }
-        rustix::process::kill_process(heir, rustix::process::Signal::KILL).expect("it is still there");
+        rustix::process::kill_process(child, rustix::process::Signal::KILL).expect("the child is alive");
     }
 }
 
-/// All at once, in the middle of it: there is nobody left who could tidy up.
+/// No survivor is left that could clean up.
 #[test]
-fn nothing_is_left_of_ranks_that_all_die_at_once() {
+fn killing_all_ranks_leaves_no_files_or_sockets() {
     let _alone = alone();
     for from_nccl in [false, true] {
         let title = "all ranks are killed at once";
@@ -589,35 +599,38 @@ fn nothing_is_left_of_ranks_that_all_die_at_once() {
             for rank in 0..4 {
                 run.start(rank);
             }
-            run.expect(LIMIT, "the ranks do not meet", |run| (0..4).all(|rank| run.said(rank, "joined")));
+            run.expect(LIMIT, "the ranks do not join", |run| {
+                (0..4).all(|rank| run.has_reported(rank, "joined"))
+            });
             thread::sleep(Duration::from_millis(50));
             for process in 0..4 {
-                run.end(process, End::Kill);
+                run.kill(process, DeathCause::Kill);
             }
             hex(&run.id.internal[8..24])
         });
         let sockets = std::fs::read_to_string("/proc/net/unix").expect("the kernel lists its sockets");
-        assert!(!sockets.contains(&public), "the meeting point is still there");
+        assert!(!sockets.contains(&public), "the rendezvous socket still exists");
     }
 }
 
-/// `cargo test --release -p libnccl-cpu --test death -- --ignored --nocapture`
+/// `cargo test --release -p libnccl-cpu --test rank_failure -- --ignored --nocapture`
 #[test]
 #[ignore = "takes minutes"]
-fn two_hundred_deaths() {
+fn two_hundred_rank_failures_are_noticed_within_a_second() {
     let _alone = alone();
     STRICT.store(true, Relaxed);
-    let first = random::from_environment("LIBNCCL_DEATH_SEED").unwrap_or_else(random::fresh_seed);
+    let first = random::from_environment("LIBNCCL_FAILURE_SEED").unwrap_or_else(random::fresh_seed);
     println!("seeds from {first} on");
     let (mut slowest, mut failures) = (Duration::ZERO, vec![]);
-    for kill in 0..200 {
-        let (seed, index) = (first + kill, kill as usize % (OPERATIONS.len() + 1));
-        let operation = OPERATIONS.get(index).map_or("init", |(name, _)| name);
-        let test = if operation == "init" { a_death_at_init } else { a_death };
+    for index in 0..200 {
+        let seed = first + index;
+        let operation =
+            OPERATIONS.get(index as usize % (OPERATIONS.len() + 1)).map_or("init", |(name, _)| name);
+        let test = if operation == "init" { fail_one_rank_at_init } else { fail_one_rank };
         match std::panic::catch_unwind(|| test(operation, seed)) {
             Ok(noticed) => {
                 slowest = slowest.max(noticed);
-                println!("{kill}: {operation}, seed {seed}: {noticed:?}, slowest so far {slowest:?}");
+                println!("{index}: {operation}, seed {seed}: {noticed:?}, slowest so far {slowest:?}");
             }
             Err(_) => failures.push(format!("{operation} with seed {seed}")),
         }

@@ -1,4 +1,4 @@
-//! Collectives with options for one call, and predictions of what a group would cost.
+//! Collectives with a config for one call, and cost estimates of groups.
 #![allow(unsafe_code)]
 
 mod common;
@@ -6,7 +6,7 @@ mod common;
 use std::ffi::c_void;
 use std::ptr;
 
-use common::{ARGUMENT, Comm, Mode, OK, USAGE, alone, init, last_error, together};
+use common::{ARGUMENT, Comm, Mode, OK, USAGE, alone, assert_last_error, init, last_error, together};
 use libnccl::sys::{
     ncclCollConfig_t, ncclComm_t, ncclConfigExt_t, ncclDataType_t, ncclRedOp_t, ncclResult_t, ncclSimInfo_t,
 };
@@ -15,7 +15,7 @@ const I32: ncclDataType_t = ncclDataType_t::ncclInt32;
 const SUM: ncclRedOp_t = ncclRedOp_t::ncclSum;
 const STREAM: libnccl::sys::cudaStream_t = ptr::null_mut();
 
-/// Calls the collective with a number, on two ranks and one element each way.
+/// Calls the collective of index `number`, with one element per rank.
 fn call(
     number: usize,
     send: *mut c_void,
@@ -35,7 +35,7 @@ fn call(
     }
 }
 
-/// What two ranks that send [1, 2] and [10, 20] receive.
+/// The elements that two ranks receive when they send [1, 2] and [10, 20].
 const RESULTS: [[[i32; 2]; 2]; 8] = [
     [[11, 0], [11, 0]],
     [[10, 0], [10, 0]],
@@ -48,7 +48,7 @@ const RESULTS: [[[i32; 2]; 2]; 8] = [
 ];
 
 #[test]
-fn collectives_do_with_options_what_they_do_without() {
+fn collectives_with_config_match_those_without() {
     let mut extension = ncclConfigExt_t::default();
     extension.key.vendorId = 7;
     let full = ncclCollConfig_t {
@@ -81,7 +81,7 @@ fn collectives_do_with_options_what_they_do_without() {
 }
 
 #[test]
-fn malformed_options_are_refused() {
+fn malformed_collective_config_is_invalid_argument() {
     let _alone = alone();
     let comms = init(Mode::Group, 1);
     let Comm(comm) = comms[0];
@@ -112,17 +112,17 @@ fn malformed_options_are_refused() {
     for force in [2, -1, i32::MIN] {
         assert!(refused(&|config| config.forceAlgSelection = force).contains("it has to be 0 or 1"));
     }
-    // In a group it calls the group off, under its own name.
+    // In a group it cancels the group, and the error names the function.
     let bad = ncclCollConfig_t { magic: 1, ..ncclCollConfig_t::initializer() };
     assert_eq!(nccl!(ncclGroupStart()), OK);
     assert_eq!(call(3, place, place, comm, &bad), ARGUMENT);
     assert_eq!(nccl!(ncclGroupEnd()), ARGUMENT);
-    assert!(last_error().contains("ncclAllGatherConfig in this group failed"), "{}", last_error());
+    assert_last_error("ncclAllGatherConfig in this group failed");
     comms[0].destroy();
 }
 
 #[test]
-fn a_simulated_group_does_not_run() {
+fn simulated_group_returns_estimate_without_running() {
     let _alone = alone();
     let comms = init(Mode::Group, 2);
     let Comm(comm) = comms[0];
@@ -132,18 +132,18 @@ fn a_simulated_group_does_not_run() {
         let mut info = ncclSimInfo_t::initializer();
         assert_eq!(nccl!(ncclGroupStart()), OK);
         for _ in 0..calls {
-            // Only this rank: were it launched, it would never end.
+            // Only this rank: if it were launched, it would never end.
             assert_eq!(nccl!(ncclAllReduce(place, place, count, I32, SUM, comm, STREAM)), OK);
         }
         assert_eq!(nccl!(ncclGroupSimulateEnd(&mut info)), OK, "{}", last_error());
         info.estimatedTime
     };
-    assert_eq!(estimate(1, 0), -1.0, "nothing in it");
+    assert_eq!(estimate(1, 0), -1.0, "an empty group");
     let (short, two, long) = (estimate(1, 1), estimate(1, 2), estimate(1 << 20, 1));
     assert!(0.0 < short && short < 100.0, "{short} microseconds");
     assert!(short < two && two <= 2.0 * short, "{short} {two}");
     assert!(10.0 * short < long && long < 1e6, "{short} {long}");
-    // Its inside is not its end.
+    // The end of an inner group does not end the outer one.
     let mut info = ncclSimInfo_t::initializer();
     assert_eq!(nccl!(ncclGroupStart()), OK);
     assert_eq!(nccl!(ncclGroupStart()), OK);
@@ -156,28 +156,28 @@ fn a_simulated_group_does_not_run() {
 }
 
 #[test]
-fn arguments_of_a_simulation() {
+fn group_simulate_end_misuse_returns_error() {
     let _alone = alone();
     let mut info = ncclSimInfo_t::initializer();
     assert_eq!(nccl!(ncclGroupSimulateEnd(&mut info)), USAGE, "not in a group");
-    assert!(last_error().contains("ncclGroupSimulateEnd: not in a group call"), "{}", last_error());
+    assert_last_error("ncclGroupSimulateEnd: not in a group call");
     assert_eq!(nccl!(ncclGroupStart()), OK);
     assert_eq!(nccl!(ncclGroupSimulateEnd(ptr::null_mut())), OK);
-    let over = |wrong: ncclSimInfo_t| {
+    let ends_with_error = |wrong: ncclSimInfo_t| {
         let mut info = wrong;
         assert_eq!(nccl!(ncclGroupStart()), OK);
         assert_eq!(nccl!(ncclGroupSimulateEnd(&mut info)), ARGUMENT);
-        assert!(last_error().contains("NCCL_SIM_INFO_INITIALIZER"), "{}", last_error());
-        assert_eq!(nccl!(ncclGroupEnd()), USAGE, "the group is over all the same");
+        assert_last_error("NCCL_SIM_INFO_INITIALIZER");
+        assert_eq!(nccl!(ncclGroupEnd()), USAGE, "the group has ended all the same");
     };
-    over(ncclSimInfo_t { magic: 0xcafe_beef, ..info });
-    over(ncclSimInfo_t { size: 16, ..info });
-    // What failed in the group is told, and calls it off.
+    ends_with_error(ncclSimInfo_t { magic: 0xcafe_beef, ..info });
+    ends_with_error(ncclSimInfo_t { size: 16, ..info });
+    // A failed call in the group is reported, and cancels the group.
     assert_eq!(nccl!(ncclGroupStart()), OK);
     assert_eq!(nccl!(ncclSend(ptr::null(), 1, I32, 0, ptr::null_mut(), STREAM)), ARGUMENT);
     assert_eq!(nccl!(ncclGroupSimulateEnd(&mut info)), ARGUMENT);
     assert_eq!(nccl!(ncclGroupEnd()), USAGE);
-    // A communicator cannot be made without its other ranks.
+    // A communicator cannot be created in a simulation.
     let (mut comm, id) = (ptr::null_mut(), common::unique_id());
     assert_eq!(nccl!(ncclGroupStart()), OK);
     assert_eq!(nccl!(ncclCommInitRank(&mut comm, 1, id, 0)), OK);

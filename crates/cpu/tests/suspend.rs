@@ -1,17 +1,16 @@
-//! Suspending and resuming, and what memory a communicator takes.
+//! Suspending and resuming communicators, and their memory statistics.
 #![allow(unsafe_code)]
 
 mod common;
-#[path = "common/watchdog.rs"]
-mod watchdog;
-#[path = "common/worker.rs"]
-mod worker;
 
 use std::ptr;
 
-use common::{ARGUMENT, Comm, Mode, OK, USAGE, alone, init, last_error, on_threads, together};
+use common::processes::{self, RankProcess};
+use common::watchdog::Watchdog;
+use common::{
+    ARGUMENT, Comm, Mode, OK, USAGE, alone, assert_last_error, init, last_error, on_threads, together,
+};
 use libnccl::sys::{ncclComm_t, ncclCommMemStat_t, ncclDataType_t, ncclRedOp_t, ncclResult_t};
-use watchdog::Watchdog;
 
 fn all_reduce(buffer: &mut [f32], comm: ncclComm_t) -> ncclResult_t {
     let (place, data_type, op) =
@@ -19,7 +18,7 @@ fn all_reduce(buffer: &mut [f32], comm: ncclComm_t) -> ncclResult_t {
     nccl!(ncclAllReduce(place, place, buffer.len(), data_type, op, comm, ptr::null_mut()))
 }
 
-/// What suspending gives back, whether it has, what stays, and all.
+/// Returns the memory statistics: suspendable, suspended, persistent, total.
 fn memory(comm: ncclComm_t) -> [u64; 4] {
     std::array::from_fn(|stat| {
         let mut value = u64::MAX;
@@ -36,7 +35,7 @@ fn resume(comm: ncclComm_t) -> ncclResult_t {
     nccl!(ncclCommResume(comm))
 }
 
-/// Works, sleeps, and works again, as all ranks do.
+/// Reduces, suspends and resumes, three times.
 fn cycle(rank: usize, ranks: usize, comm: ncclComm_t) {
     for round in 0..3 {
         for count in [1, 1000, 300_000] {
@@ -49,7 +48,7 @@ fn cycle(rank: usize, ranks: usize, comm: ncclComm_t) {
         assert_eq!(suspended, 0);
         assert_eq!(suspend(comm), OK, "{}", last_error());
         let [temporary, suspended, rest, all] = memory(comm);
-        // What is no whole page stays.
+        // Parts of pages are not released.
         assert!(temporary <= 2 * 4096, "{temporary}");
         assert_eq!((suspended, all), (1, temporary + rest));
         assert_eq!(all_reduce(&mut [1.0], comm), USAGE);
@@ -60,7 +59,7 @@ fn cycle(rank: usize, ranks: usize, comm: ncclComm_t) {
 }
 
 #[test]
-fn ranks_work_sleep_and_work_again() {
+fn comm_works_after_suspend_and_resume() {
     let _alone = alone();
     let _watchdog = Watchdog::new();
     for ranks in 1..=4 {
@@ -71,30 +70,30 @@ fn ranks_work_sleep_and_work_again() {
 }
 
 #[test]
-fn one_thread_suspends_all_ranks_in_a_group() {
+fn suspend_in_group_blocks_operations_until_resume() {
     let _alone = alone();
     let _watchdog = Watchdog::new();
     let comms = init(Mode::Group, 3);
     together(Mode::Group, &comms, |_, comm| suspend(comm));
     assert_eq!(all_reduce(&mut [1.0], comms[0].0), USAGE);
-    assert!(last_error().contains("is suspended: call ncclCommResume first"), "{}", last_error());
+    assert_last_error("is suspended: call ncclCommResume first");
     let mut ranks = 0;
-    assert_eq!(nccl!(ncclCommCount(comms[1].0, &mut ranks)), OK, "questions are answered");
+    assert_eq!(nccl!(ncclCommCount(comms[1].0, &mut ranks)), OK, "queries are allowed");
     together(Mode::Group, &comms, |_, comm| resume(comm));
     let mut buffers = vec![vec![1.0]; 3];
     let places = common::addresses(&mut buffers);
     together(Mode::Group, &comms, |rank, comm| {
-        // SAFETY: one element, which only this rank has.
+        // SAFETY: one element, which only this rank uses.
         all_reduce(unsafe { std::slice::from_raw_parts_mut(places[rank].0, 1) }, comm)
     });
     assert_eq!(buffers, vec![vec![3.0]; 3]);
-    // Who is suspended can be destroyed.
+    // A suspended communicator can be destroyed.
     together(Mode::Group, &comms, |_, comm| suspend(comm));
     comms.into_iter().for_each(Comm::destroy);
 }
 
 #[test]
-fn what_was_sent_before_arrives_after() {
+fn message_sent_before_suspend_arrives_after_resume() {
     let _watchdog = Watchdog::new();
     let comms = init(Mode::Group, 2);
     let (data_type, stream) = (ncclDataType_t::ncclInt32, ptr::null_mut());
@@ -109,16 +108,16 @@ fn what_was_sent_before_arrives_after() {
 }
 
 #[test]
-fn arguments() {
+fn suspend_and_mem_stats_with_invalid_arguments_fail() {
     let _alone = alone();
     let comms = init(Mode::Group, 1);
     let Comm(comm) = comms[0];
     for flags in [0, 2, 3, -1] {
         assert_eq!(nccl!(ncclCommSuspend(comm, flags)), ARGUMENT);
     }
-    assert!(last_error().contains("have to be NCCL_SUSPEND_MEM, 0x1"), "{}", last_error());
+    assert_last_error("have to be NCCL_SUSPEND_MEM, 0x1");
     assert_eq!(resume(comm), USAGE);
-    assert!(last_error().contains("is not suspended"), "{}", last_error());
+    assert_last_error("is not suspended");
     assert_eq!((suspend(ptr::null_mut()), resume(ptr::null_mut())), (ARGUMENT, ARGUMENT));
     let mut value = 0;
     for stat in [4, u32::MAX] {
@@ -130,22 +129,23 @@ fn arguments() {
     comms[0].destroy();
 }
 
-/// What a rank's process does.
-#[test]
-fn worker() {
-    let Some(worker::Worker { ranks, rank, comm: Comm(comm), .. }) = worker::told() else { return };
+rank_tasks! { "cycle" => cycle_in_process }
+
+/// Checks the memory statistics around a reduction, and then suspends and resumes.
+fn cycle_in_process(process: &RankProcess) {
+    let Comm(comm) = process.join();
     let [before, ..] = memory(comm);
     let mut buffer = vec![1f32; 300_000];
     assert_eq!(all_reduce(&mut buffer, comm), OK);
     let [during, ..] = memory(comm);
-    // Processes without common memory stage what they reduce.
+    // Processes stage the reductions of private memory.
     assert!(during > before && during > 500_000, "{before} {during}");
-    cycle(rank, ranks, comm);
+    cycle(process.rank(), process.ranks, comm);
     Comm(comm).destroy();
 }
 
 #[test]
-fn processes_give_back_what_they_stage() {
+fn suspend_releases_staging_memory() {
     let _watchdog = Watchdog::new();
-    worker::together("cycle", 2);
+    processes::run("cycle", 2);
 }
