@@ -4,7 +4,7 @@ use std::ffi::c_void;
 use std::fmt;
 use std::marker::PhantomData;
 
-/// Where the memory is that a communicator works on.
+/// The kind of memory that a communicator works on.
 ///
 /// ```
 /// use libnccl::MemorySpace;
@@ -15,9 +15,9 @@ use std::marker::PhantomData;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum MemorySpace {
-    /// The host's memory: the CPU implementation.
+    /// Host memory, used by the CPU implementation.
     Host,
-    /// A GPU's memory: NCCL itself.
+    /// GPU memory, used by NCCL itself.
     Device,
 }
 
@@ -32,7 +32,8 @@ impl fmt::Display for MemorySpace {
 
 /// A borrowed buffer that an operation reads.
 ///
-/// Made from a slice, or any other [`Buffer`](crate::Buffer), or by [`from_raw_parts`](Self::from_raw_parts).
+/// It is created from a slice, from any other [`Buffer`](crate::Buffer), or with
+/// [`from_raw_parts`](Self::from_raw_parts).
 ///
 /// ```
 /// use libnccl::{DeviceSlice, MemorySpace};
@@ -42,9 +43,7 @@ impl fmt::Display for MemorySpace {
 /// ```
 #[derive(Debug, Clone, Copy)]
 pub struct DeviceSlice<'a, T> {
-    pointer: *const T,
-    length: usize,
-    space: MemorySpace,
+    raw: RawSlice<T>,
     memory: PhantomData<&'a [T]>,
 }
 
@@ -59,13 +58,39 @@ pub struct DeviceSlice<'a, T> {
 /// ```
 #[derive(Debug)]
 pub struct DeviceSliceMut<'a, T> {
-    pointer: *mut T,
-    length: usize,
-    space: MemorySpace,
+    raw: RawSlice<T>,
     memory: PhantomData<&'a mut [T]>,
 }
 
-impl<'a, T> DeviceSlice<'a, T> {
+/// The common part of the two: an address, a length and a memory space.
+#[derive(Debug, Clone, Copy)]
+struct RawSlice<T> {
+    pointer: *const T,
+    length: usize,
+    space: MemorySpace,
+}
+
+impl<T> RawSlice<T> {
+    const fn memory_space(&self) -> Option<MemorySpace> {
+        if self.length == 0 { None } else { Some(self.space) }
+    }
+
+    const fn slice(&self, start: usize, length: usize) -> Self {
+        debug_assert!(start + length <= self.length);
+        Self { pointer: self.pointer.wrapping_add(start), length, space: self.space }
+    }
+
+    const fn part(&self, index: usize, parts: usize) -> Self {
+        let length = self.length / parts;
+        self.slice(index * length, length)
+    }
+
+    const fn as_raw(&self) -> *const c_void {
+        if self.length == 0 { std::ptr::null() } else { self.pointer.cast() }
+    }
+}
+
+impl<T> DeviceSlice<'_, T> {
     /// Borrows `length` elements of device memory.
     ///
     /// ```no_run
@@ -76,7 +101,7 @@ impl<'a, T> DeviceSlice<'a, T> {
     /// # fn synchronize() {}
     /// use libnccl::{DeviceSlice, ReduceOp, StreamRef};
     ///
-    /// // SAFETY: cudaMalloc gave `pointer` for so many elements; they are freed after `synchronize`.
+    /// // SAFETY: cudaMalloc returned `pointer` for so many elements; they are freed after `synchronize`.
     /// let send = unsafe { DeviceSlice::from_raw_parts(pointer, length) };
     /// comm.all_reduce(send, &mut sums, ReduceOp::Sum, StreamRef::DEFAULT)?;
     /// synchronize(); // cudaStreamSynchronize
@@ -90,52 +115,51 @@ impl<'a, T> DeviceSlice<'a, T> {
     /// stream, which is later than the end of `'a`: operations return when they are enqueued.
     #[must_use]
     pub const unsafe fn from_raw_parts(pointer: *const T, length: usize) -> Self {
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller guarantees that the memory is valid until the work has run.
         unsafe { Self::new(pointer, length, MemorySpace::Device) }
     }
 
+    /// Borrows `length` elements of memory in `space`.
+    ///
     /// # Safety
-    /// As for [`from_raw_parts`](Self::from_raw_parts), in the memory that `space` says; host memory has only to
-    /// live as long as `'a`.
+    /// As for [`from_raw_parts`](Self::from_raw_parts), in the memory that `space` names; host memory need only live
+    /// as long as `'a`.
     #[inline]
     pub(crate) const unsafe fn new(pointer: *const T, length: usize, space: MemorySpace) -> Self {
-        Self { pointer, length, space, memory: PhantomData }
+        Self { raw: RawSlice { pointer, length, space }, memory: PhantomData }
     }
 
-    /// How many elements it holds.
+    /// Returns the number of elements.
     #[must_use]
     pub const fn len(&self) -> usize {
-        self.length
+        self.raw.length
     }
 
-    /// Whether it holds none.
+    /// Returns `true` if there are no elements.
     #[must_use]
     pub const fn is_empty(&self) -> bool {
-        self.length == 0
+        self.raw.length == 0
     }
 
-    /// Where its memory is; `None` for an empty buffer, which has none.
+    /// Returns the memory space; `None` for an empty buffer, which has no memory.
     #[must_use]
     pub const fn memory_space(&self) -> Option<MemorySpace> {
-        if self.is_empty() { None } else { Some(self.space) }
+        self.raw.memory_space()
     }
 
-    /// `length` elements from `start` on; the caller has checked that they are there.
+    /// Returns `length` elements from `start` on; the caller has checked that they exist.
     pub(crate) const fn slice(&self, start: usize, length: usize) -> Self {
-        debug_assert!(start + length <= self.length);
-        let Self { pointer, space, memory, .. } = *self;
-        Self { pointer: pointer.wrapping_add(start), length, space, memory }
+        Self { raw: self.raw.slice(start, length), memory: PhantomData }
     }
 
-    /// Part `index` of the `parts` equal ones that this buffer consists of.
+    /// Returns part `index` of the `parts` equal parts of this buffer.
     pub(crate) const fn part(&self, index: usize, parts: usize) -> Self {
-        let length = self.length / parts;
-        self.slice(index * length, length)
+        Self { raw: self.raw.part(index, parts), memory: PhantomData }
     }
 
-    /// What the C function is given: null for an empty buffer, whose address means nothing.
+    /// Returns the address for C: null for an empty buffer, whose address is meaningless.
     pub(crate) const fn as_raw(&self) -> *const c_void {
-        if self.is_empty() { std::ptr::null() } else { self.pointer.cast() }
+        self.raw.as_raw()
     }
 }
 
@@ -150,7 +174,7 @@ impl<'a, T> DeviceSliceMut<'a, T> {
     /// # fn synchronize() {}
     /// use libnccl::{DeviceSliceMut, ReduceOp, StreamRef};
     ///
-    /// // SAFETY: cudaMalloc gave `pointer` for so many elements; nothing else uses them before `synchronize`.
+    /// // SAFETY: cudaMalloc returned `pointer` for so many elements; nothing else uses them before `synchronize`.
     /// let buffer = unsafe { DeviceSliceMut::from_raw_parts(pointer, length) };
     /// comm.all_reduce_in_place(buffer, ReduceOp::Sum, StreamRef::DEFAULT)?;
     /// synchronize(); // cudaStreamSynchronize
@@ -159,60 +183,59 @@ impl<'a, T> DeviceSliceMut<'a, T> {
     /// ```
     ///
     /// # Safety
-    /// As for [`DeviceSlice::from_raw_parts`]; and until the work has run, nothing else reads or writes the
-    /// memory.
+    /// As for [`DeviceSlice::from_raw_parts`]; in addition, nothing else reads or writes the memory until the work has
+    /// run.
     #[must_use]
     pub const unsafe fn from_raw_parts(pointer: *mut T, length: usize) -> Self {
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller guarantees that the memory is valid, and used by nothing else, until the work has run.
         unsafe { Self::new(pointer, length, MemorySpace::Device) }
     }
 
+    /// Borrows `length` elements of memory in `space`.
+    ///
     /// # Safety
-    /// As for [`from_raw_parts`](Self::from_raw_parts), in the memory that `space` says; host memory has only to
-    /// live as long as `'a`.
+    /// As for [`from_raw_parts`](Self::from_raw_parts), in the memory that `space` names; host memory need only live
+    /// as long as `'a`.
     #[inline]
     pub(crate) const unsafe fn new(pointer: *mut T, length: usize, space: MemorySpace) -> Self {
-        Self { pointer, length, space, memory: PhantomData }
+        Self { raw: RawSlice { pointer, length, space }, memory: PhantomData }
     }
 
-    /// How many elements it holds.
+    /// Returns the number of elements.
     #[must_use]
     pub const fn len(&self) -> usize {
-        self.length
+        self.raw.length
     }
 
-    /// Whether it holds none.
+    /// Returns `true` if there are no elements.
     #[must_use]
     pub const fn is_empty(&self) -> bool {
-        self.length == 0
+        self.raw.length == 0
     }
 
-    /// Where its memory is; `None` for an empty buffer, which has none.
+    /// Returns the memory space; `None` for an empty buffer, which has no memory.
     #[must_use]
     pub const fn memory_space(&self) -> Option<MemorySpace> {
-        if self.is_empty() { None } else { Some(self.space) }
+        self.raw.memory_space()
     }
 
-    pub(crate) const fn as_raw(&self) -> *mut c_void {
-        if self.is_empty() { std::ptr::null_mut() } else { self.pointer.cast() }
-    }
-
-    /// `length` elements from `start` on; the caller has checked that they are there.
+    /// Returns `length` elements from `start` on; the caller has checked that they exist.
     pub(crate) const fn slice_mut(&self, start: usize, length: usize) -> Self {
-        debug_assert!(start + length <= self.length);
-        let Self { pointer, space, .. } = *self;
-        Self { pointer: pointer.wrapping_add(start), length, space, memory: PhantomData }
+        Self { raw: self.raw.slice(start, length), memory: PhantomData }
     }
 
-    /// Part `index` of the `parts` equal ones that this buffer consists of.
+    /// Returns part `index` of the `parts` equal parts of this buffer.
     pub(crate) const fn part_mut(&self, index: usize, parts: usize) -> Self {
-        let length = self.length / parts;
-        self.slice_mut(index * length, length)
+        Self { raw: self.raw.part(index, parts), memory: PhantomData }
     }
 
-    /// The same part, for an in-place operation to send.
+    /// Returns the same part as [`part_mut`](Self::part_mut), for an in-place operation to send.
     pub(crate) const fn part(&self, index: usize, parts: usize) -> DeviceSlice<'a, T> {
-        let Self { pointer, length, space, .. } = self.part_mut(index, parts);
-        DeviceSlice { pointer: pointer.cast_const(), length, space, memory: PhantomData }
+        DeviceSlice { raw: self.raw.part(index, parts), memory: PhantomData }
+    }
+
+    /// Returns the address for C: null for an empty buffer, whose address is meaningless.
+    pub(crate) const fn as_raw(&self) -> *mut c_void {
+        self.raw.as_raw().cast_mut()
     }
 }

@@ -1,20 +1,20 @@
-#![allow(unsafe_code)] // Unsafe traits, and what they promise for slices.
+#![allow(unsafe_code)] // Unsafe traits, and their implementations for slices.
 
 use crate::{DeviceSlice, DeviceSliceMut, Element, MemorySpace, StreamRef, sys};
 
-/// Memory that operations can read: how another crate makes its buffers usable here, without copying.
+/// Memory that operations can read. Implement it to use the buffers of another crate without copying them.
 ///
-/// `&B` is then taken wherever a `DeviceSlice` is.
+/// Operations then accept `&B` wherever they accept a `DeviceSlice`.
 ///
 /// ```
 /// use libnccl::{Buffer, MemorySpace, ReduceOp, StreamRef};
 ///
-/// /// Some framework's tensor.
+/// /// A tensor of some framework.
 /// struct Tensor {
 ///     data: Vec<f32>,
 /// }
 ///
-/// // SAFETY: host memory, which this borrows; it is freed by Rust's rules, after every operation on it.
+/// // SAFETY: initialized host memory, which `data` owns as long as a reference to the tensor lives.
 /// unsafe impl Buffer for Tensor {
 ///     type Element = f32;
 ///
@@ -41,26 +41,26 @@ use crate::{DeviceSlice, DeviceSliceMut, Element, MemorySpace, StreamRef, sys};
 ///
 /// # Safety
 /// While a reference to the buffer lives, `as_ptr` is the address of `len` initialized elements in the memory
-/// that `memory_space` says, and nobody writes them. For device memory more is promised, because operations
-/// return before they run: the memory stays allocated and unwritten until the work that was enqueued while the
-/// reference lived *has run*. Allocators that free in the order of a stream do so, if it is the stream of the
-/// work, or one that waits for it; so does a drop that waits.
+/// that `memory_space` names, and nothing writes them. For device memory, as operations return before they run, the
+/// memory must also stay allocated and unwritten until the work that was enqueued while the reference lived *has run*.
+/// Allocators that free in stream order satisfy this if it is the stream of the work, or one that waits for it; so does
+/// a drop that waits.
 #[allow(clippy::len_without_is_empty)]
 pub unsafe trait Buffer {
-    /// What it is a buffer of.
+    /// The type of the elements.
     type Element: Element;
 
-    /// Where it is.
+    /// Returns the memory space of the buffer.
     fn memory_space(&self) -> MemorySpace;
 
-    /// The address of the first element; anything if there is none.
+    /// Returns the address of the first element; any address if there is none.
     fn as_ptr(&self) -> *const Self::Element;
 
-    /// How many elements it has.
+    /// Returns the number of elements.
     fn len(&self) -> usize;
 }
 
-/// Memory that operations can write; `&mut B` is taken wherever a `DeviceSliceMut` is.
+/// Memory that operations can write. They accept `&mut B` wherever they accept a `DeviceSliceMut`.
 ///
 /// ```
 /// use libnccl::{Buffer, BufferMut, MemorySpace, ReduceOp, StreamRef};
@@ -69,7 +69,7 @@ pub unsafe trait Buffer {
 ///     data: Vec<f32>,
 /// }
 ///
-/// // SAFETY: host memory, which this borrows.
+/// // SAFETY: initialized host memory, which `data` owns as long as a reference to the tensor lives.
 /// unsafe impl Buffer for Tensor {
 ///     type Element = f32;
 /// #
@@ -85,7 +85,7 @@ pub unsafe trait Buffer {
 ///     // ...
 /// }
 ///
-/// // SAFETY: as above, and exclusively.
+/// // SAFETY: as above; `&mut self` makes the access exclusive.
 /// unsafe impl BufferMut for Tensor {
 ///     fn as_mut_ptr(&mut self) -> *mut f32 {
 ///         self.data.as_mut_ptr()
@@ -101,23 +101,23 @@ pub unsafe trait Buffer {
 /// ```
 ///
 /// # Safety
-/// As for [`Buffer`], with `as_mut_ptr` for `as_ptr`: the elements can be written while a mutable reference lives
-/// and, on a device, until the work that was enqueued meanwhile has run; until then nobody else reads or writes
-/// them.
+/// As for [`Buffer`], with `as_mut_ptr` instead of `as_ptr`: the elements can be written while a mutable reference
+/// lives and, on a device, until the work that was enqueued in that time has run. Until then nothing else reads or
+/// writes them.
 pub unsafe trait BufferMut: Buffer {
-    /// The address of the first element; anything if there is none.
+    /// Returns the address of the first element; any address if there is none.
     fn as_mut_ptr(&mut self) -> *mut Self::Element;
 }
 
-/// A CUDA stream of another crate's; `&S` is taken wherever a `StreamRef` is.
+/// A CUDA stream of another crate. Operations accept `&S` wherever they accept a `StreamRef`.
 ///
 /// ```
 /// use libnccl::{ReduceOp, Stream, sys};
 ///
-/// /// Some CUDA crate's stream, which destroys it when it is dropped.
+/// /// A stream of some CUDA crate, which destroys it on drop.
 /// struct OwnedStream(sys::cudaStream_t);
 ///
-/// // SAFETY: of the device that this program uses, and alive as long as `self`.
+/// // SAFETY: a stream of the device that this program uses, and alive as long as `self`.
 /// unsafe impl Stream for OwnedStream {
 ///     fn as_raw(&self) -> sys::cudaStream_t {
 ///         self.0
@@ -136,14 +136,14 @@ pub unsafe trait BufferMut: Buffer {
 /// While a reference to the stream lives, `as_raw` is null or a stream that is not destroyed, of the device of
 /// every communicator that it is used with.
 pub unsafe trait Stream {
-    /// The handle.
+    /// Returns the handle.
     fn as_raw(&self) -> sys::cudaStream_t;
 }
 
 impl<'a, B: Buffer + ?Sized> From<&'a B> for DeviceSlice<'a, B::Element> {
     #[inline]
     fn from(buffer: &'a B) -> Self {
-        // SAFETY: the trait's promise, for as long as the reference lives, which is `'a`.
+        // SAFETY: the implementation of the trait guarantees it while the reference lives, which is `'a`.
         unsafe { Self::new(buffer.as_ptr(), buffer.len(), buffer.memory_space()) }
     }
 }
@@ -151,7 +151,7 @@ impl<'a, B: Buffer + ?Sized> From<&'a B> for DeviceSlice<'a, B::Element> {
 impl<'a, B: BufferMut + ?Sized> From<&'a mut B> for DeviceSliceMut<'a, B::Element> {
     #[inline]
     fn from(buffer: &'a mut B) -> Self {
-        // SAFETY: the trait's promise, for as long as the reference lives, which is `'a`.
+        // SAFETY: the implementation of the trait guarantees it while the reference lives, which is `'a`.
         unsafe { Self::new(buffer.as_mut_ptr(), buffer.len(), buffer.memory_space()) }
     }
 }
@@ -159,12 +159,12 @@ impl<'a, B: BufferMut + ?Sized> From<&'a mut B> for DeviceSliceMut<'a, B::Elemen
 impl<'a, S: Stream + ?Sized> From<&'a S> for StreamRef<'a> {
     #[inline]
     fn from(stream: &'a S) -> Self {
-        // SAFETY: the trait's promise, for as long as the reference lives, which is `'a`.
+        // SAFETY: the implementation of the trait guarantees it while the reference lives, which is `'a`.
         unsafe { Self::from_raw(stream.as_raw()) }
     }
 }
 
-// SAFETY: a stream view's own promise.
+// SAFETY: whoever made the view guarantees that the stream is live.
 unsafe impl Stream for StreamRef<'_> {
     #[inline]
     fn as_raw(&self) -> sys::cudaStream_t {
@@ -174,7 +174,7 @@ unsafe impl Stream for StreamRef<'_> {
 
 macro_rules! host_buffers {
     ($(($($generics:tt)*) $buffer:ty;)*) => {$(
-        // SAFETY: initialized host memory, which the references borrow.
+        // SAFETY: initialized host memory, which cannot be written or freed while a reference to the buffer lives.
         unsafe impl<T: Element, $($generics)*> Buffer for $buffer {
             type Element = T;
 
@@ -192,7 +192,7 @@ macro_rules! host_buffers {
             }
         }
 
-        // SAFETY: as above, and exclusively.
+        // SAFETY: as above; a mutable reference is exclusive.
         unsafe impl<T: Element, $($generics)*> BufferMut for $buffer {
             #[inline]
             fn as_mut_ptr(&mut self) -> *mut T {

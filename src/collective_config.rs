@@ -9,11 +9,11 @@ use crate::{CtaPolicy, Result, Version, sys};
 options! {
     /// Options of one collective. Since NCCL 2.31.2.
     ///
-    /// All ranks have to pass equal options: NCCL does not compare them. What is not set is as for the
+    /// All ranks must pass equal options: NCCL does not compare them. Options that are not set have the value of the
     /// communicator. An option that the loaded library does not know is
-    /// [`Error::Unsupported`](crate::Error::Unsupported), and a value that cannot be right is
-    /// [`Error::InvalidArgument`](crate::Error::InvalidArgument); NCCL itself ignores either without a word. NCCL's
-    /// environment variables win over options.
+    /// [`Error::Unsupported`](crate::Error::Unsupported), and an invalid value is
+    /// [`Error::InvalidArgument`](crate::Error::InvalidArgument); NCCL itself silently ignores both. NCCL's environment
+    /// variables take precedence over options.
     ///
     /// ```
     /// use libnccl::CollectiveConfig;
@@ -25,46 +25,46 @@ options! {
     #[doc(alias = "NCCL_COLLCONFIG_INITIALIZER")]
     pub struct CollectiveConfig => ncclCollConfig as ncclCollConfig_t;
 
-    /// The least thread blocks for the operation, from 1.
+    /// The minimum number of thread blocks for the operation, from 1.
     ///
     /// Since NCCL 2.31.2.
     #[doc(alias = "minCTAs")]
     min_ctas: u32 => minCTAs, in 1..=MAX;
 
-    /// The most thread blocks for the operation, from 1 and not below [`min_ctas`](Self::min_ctas); the
+    /// The maximum number of thread blocks for the operation, from 1 and not below [`min_ctas`](Self::min_ctas); the
     /// communicator's limit holds as well.
     ///
     /// Since NCCL 2.31.2.
     #[doc(alias = "maxCTAs")]
     max_ctas: u32 => maxCTAs, in 1..=MAX;
 
-    /// The most thread blocks if the switch between a node's GPUs does the work (NVLS), from 1.
+    /// The maximum number of thread blocks if the NVLink switch does the work (NVLS), from 1.
     ///
     /// Since NCCL 2.31.2.
     #[doc(alias = "nvlsCTAs")]
     nvls_ctas: u32 => nvlsCTAs, in 1..=MAX;
 
-    /// How many thread blocks form a cluster, on Hopper and newer GPUs: 0 (no clusters) to 8. All operations of
-    /// a group have to agree.
+    /// The number of thread blocks in a cluster, on Hopper and newer GPUs: 0 (no clusters) to 8. It must be equal for
+    /// all operations of a group.
     ///
     /// Since NCCL 2.31.2.
     #[doc(alias = "cgaClusterSize")]
     cga_cluster_size: u32 => cgaClusterSize, in 0..=8;
 
-    /// Whether it is an error if no algorithm of [`alg_selection`](Self::alg_selection) can do the operation; with
-    /// `false`, NCCL then chooses from all.
+    /// Makes it an error if no algorithm of [`alg_selection`](Self::alg_selection) supports the operation; with `false`,
+    /// NCCL then chooses from all algorithms.
     ///
     /// Default `true`. Since NCCL 2.31.2.
     #[doc(alias = "forceAlgSelection")]
     force_alg_selection: bool => forceAlgSelection;
 
-    /// What counts more: speed, or a GPU that is free for computation.
+    /// The trade-off between speed and thread blocks that stay free for computation.
     ///
     /// Since NCCL 2.31.2.
     #[doc(alias = "CTAPolicy")]
     cta_policy: CtaPolicy => CTAPolicy;
 
-    /// A number that profiler plugins get to see; 0 is none, and the most significant bit is NCCL's.
+    /// A number that is passed to profiler plugins; 0 means none, and the most significant bit is reserved for NCCL.
     ///
     /// Default 0. Since NCCL 2.31.2.
     #[doc(alias = "userProfilerTag")]
@@ -74,7 +74,7 @@ options! {
 }
 
 impl CollectiveConfig {
-    /// The names of the algorithms to choose from, without NUL characters; an empty text means all.
+    /// Sets the names of the algorithms to choose from, without NUL characters; an empty text means all.
     ///
     /// Default: all. Since NCCL 2.31.2.
     #[doc(alias = "algSelection")]
@@ -84,10 +84,10 @@ impl CollectiveConfig {
         self
     }
 
-    /// An event that NCCL records once the kernel has been launched; null for none. Libraries built with CUDA
-    /// older than 12.3 record it ahead of the launch.
+    /// Sets an event that NCCL records once the kernel has been launched; null for none. Libraries built with CUDA
+    /// older than 12.3 record it before the launch.
     ///
-    /// Either all ranks pass one, each its own, or none does; one at most for each communicator in a group.
+    /// Either every rank passes an event of its own, or no rank does. A group has at most one per communicator.
     ///
     /// Default: none. Since NCCL 2.32.3.
     ///
@@ -95,15 +95,15 @@ impl CollectiveConfig {
     /// use libnccl::{CollectiveConfig, sys};
     ///
     /// # let event: sys::cudaEvent_t = std::ptr::null_mut();
-    /// // SAFETY: cudaEventCreateWithFlags made `event`; it is destroyed after the stream has been waited for.
+    /// // SAFETY: cudaEventCreateWithFlags returned `event`; it is destroyed after synchronizing with the stream.
     /// let config = unsafe { CollectiveConfig::new().launch_completion_event(event) };
     /// ```
     ///
     /// # Safety
     /// `event` is null, or an event of the device of every communicator that these options (or copies of them)
-    /// are used with, made with `cudaEventDisableTiming` and not for use between processes. It is not destroyed
-    /// before all of these operations have run, and as long as anything waits for it; a captured graph counts
-    /// until it is destroyed.
+    /// are used with, created with `cudaEventDisableTiming` and without `cudaEventInterprocess`. It is not destroyed
+    /// before all of these operations have run and nothing waits for it any more; a captured graph may wait for it until
+    /// the graph is destroyed.
     #[doc(alias = "launchCompletionEvent")]
     #[must_use]
     pub unsafe fn launch_completion_event(mut self, event: sys::cudaEvent_t) -> Self {
@@ -111,7 +111,7 @@ impl CollectiveConfig {
         self
     }
 
-    /// The options in C, for a library of release `found`.
+    /// Converts the options to C, for a library of release `found`.
     pub(crate) fn to_raw(
         &self,
         call: &'static str,
@@ -119,11 +119,11 @@ impl CollectiveConfig {
         library: &str,
     ) -> Result<RawCollectiveConfig> {
         let target = Target { call, found, library };
-        // Size and version stay those of one header: told of an older version, 2.31.2 copies as many bytes as
-        // `size` says into its own, shorter struct.
+        // Size and version are always those of this header: with an older version, 2.31.2 copies `size` bytes into its
+        // own, shorter struct.
         let mut raw = sys::ncclCollConfig_t::initializer();
         self.write(&mut raw, target)?;
-        target.ordered(self.min_ctas, self.max_ctas)?;
+        target.check_order(self.min_ctas, self.max_ctas)?;
         if let Some(Event(event)) = self.launch_completion_event {
             target
                 .require("ncclCollConfig_t.launchCompletionEvent", "ncclCollConfig.launchCompletionEvent")?;
@@ -134,7 +134,7 @@ impl CollectiveConfig {
             target.require("ncclCollConfig_t.algSelection", "ncclCollConfig.algSelection")?;
             raw.algSelection = alg_selection.insert(target.c_string("alg_selection", text)?).as_ptr();
         }
-        #[allow(clippy::arc_with_non_send_sync)] // What owns it is `Send`.
+        #[allow(clippy::arc_with_non_send_sync)] // Its owner is `Send`.
         let raw = Arc::new(raw);
         Ok(RawCollectiveConfig { raw, _alg_selection: alg_selection })
     }
@@ -142,19 +142,19 @@ impl CollectiveConfig {
 
 /// Options in C, with the string that they point to.
 ///
-/// NCCL reads both until the call, or the outermost group, has ended: a group has to keep this until then. It may
-/// be moved meanwhile (hence no `Box`, to whose content no pointer may be used after a move).
+/// NCCL reads both until the end of the call or of the outermost group, so a group keeps this until then. It can be
+/// moved in that time; hence no `Box`, as moving a `Box` invalidates pointers to its content.
 #[derive(Debug, Clone)]
 pub(crate) struct RawCollectiveConfig {
     raw: Arc<sys::ncclCollConfig_t>,
     _alg_selection: Option<Arc<CStr>>,
 }
 
-// SAFETY: its pointers are to its own text, and an event, which CUDA takes from any thread.
+// SAFETY: its pointers refer to its own text and to an event, which CUDA accepts from any thread.
 unsafe impl Send for RawCollectiveConfig {}
 
 impl RawCollectiveConfig {
-    /// Valid as long as `self` exists.
+    /// Returns the address of the struct, valid as long as `self` exists.
     pub(crate) fn as_ptr(&self) -> *const sys::ncclCollConfig_t {
         Arc::as_ptr(&self.raw)
     }
@@ -164,7 +164,7 @@ impl RawCollectiveConfig {
 #[derive(Debug, Clone, Copy, PartialEq)]
 struct Event(sys::cudaEvent_t);
 
-// SAFETY: only a handle here, which CUDA takes from any thread.
+// SAFETY: only a handle, which CUDA accepts from any thread.
 unsafe impl Send for Event {}
 // SAFETY: as above.
 unsafe impl Sync for Event {}
@@ -198,7 +198,7 @@ mod tests {
         unsafe { CollectiveConfig::new().launch_completion_event(event()) }
     }
 
-    /// The first release that has an option, the option, and what it makes of an empty C struct.
+    /// The first release that has an option, the option, and the change that it makes to an empty C struct.
     type Row = (&'static str, CollectiveConfig, fn(&mut Raw));
 
     #[rustfmt::skip]
@@ -217,7 +217,7 @@ mod tests {
     }
 
     #[test]
-    fn every_option_lands_in_its_field_and_in_no_other() {
+    fn option_sets_exactly_its_field() {
         for (_, config, change) in table() {
             let mut expected = Raw::initializer();
             change(&mut expected);
@@ -227,7 +227,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_set_is_the_initializer_whatever_the_library() {
+    fn empty_config_is_the_initializer_for_every_release() {
         let unset = CollectiveConfig::new();
         assert!(unset.is_default());
         for found in [FIRST, Version::HEADER] {
@@ -240,7 +240,7 @@ mod tests {
     }
 
     #[test]
-    fn an_option_newer_than_the_library_is_an_error() {
+    fn option_newer_than_the_library_is_unsupported() {
         let mut table: Vec<_> = table().into_iter().map(|(since, config, _)| (since, config)).collect();
         table.push(("2.31.2", CollectiveConfig::new().alg_selection("ring")));
         for (since, config) in table {
@@ -259,7 +259,7 @@ mod tests {
     }
 
     #[test]
-    fn documentation_names_field_and_release() {
+    fn documentation_of_an_option_names_its_field_and_release() {
         for (option, field, alias, doc) in CollectiveConfig::DOCUMENTED {
             assert_eq!(field, alias);
             assert_eq!(option.replace('_', ""), field.to_lowercase());
@@ -269,7 +269,7 @@ mod tests {
     }
 
     #[test]
-    fn addresses_survive_a_move() {
+    fn raw_config_addresses_survive_a_move() {
         let raw = newest(&CollectiveConfig::new().alg_selection("ring").max_ctas(2));
         let pointer = raw.as_ptr();
         let kept = vec![raw];
@@ -281,13 +281,13 @@ mod tests {
     }
 
     #[test]
-    fn options_can_be_sent_and_shared() {
+    fn collective_config_is_send_and_sync() {
         fn check<T: Send + Sync + 'static>() {}
         check::<CollectiveConfig>();
     }
 
     #[test]
-    fn values_that_cannot_be_right() {
+    fn invalid_value_is_an_error() {
         let new = CollectiveConfig::new;
         for (config, text) in [
             (new().min_ctas(0), "min_ctas is 0; expected 1 to 2147483647"),

@@ -12,10 +12,10 @@ use crate::{Error, Result, Version, sys};
 /// The largest number that fits into an option.
 pub(crate) const MAX: u32 = c_int::MAX.cast_unsigned();
 
-/// Makes a struct of options, each set or not: its fields, the methods that set them, and `write`, which puts
-/// what is set into NCCL's struct, if the library knows it and the value is in range.
+/// Defines a struct of options, each set or not: its fields, the methods that set them, and `write`, which copies the
+/// options that are set into NCCL's struct if the library knows them and their values are in range.
 ///
-/// `others` are fields whose methods and way into C are written out by hand.
+/// The methods of the fields in `others`, and their conversion to C, are written by hand.
 macro_rules! options {
     (
         $(#[$attribute:meta])*
@@ -35,7 +35,7 @@ macro_rules! options {
         }
 
         impl $options {
-            /// Nothing set: NCCL decides everything.
+            /// Creates options of which none is set, so that NCCL's defaults apply.
             #[must_use]
             pub fn new() -> Self {
                 Self::default()
@@ -51,11 +51,12 @@ macro_rules! options {
                 }
             )+
 
-            /// Whether nothing is set, so that the call without options does the same.
+            /// Returns `true` if no option is set, so that the call without options is equivalent.
             pub(crate) fn is_default(&self) -> bool {
                 *self == Self::default()
             }
 
+            /// Copies the options that are set to `raw`.
             fn write(&self, raw: &mut sys::$c_type, target: Target<'_>) -> Result<()> {
                 $(
                     if let Some(value) = self.$option {
@@ -63,7 +64,7 @@ macro_rules! options {
                             concat!(stringify!($c_type), ".", stringify!($field)),
                             concat!(stringify!($c_struct), ".", stringify!($field)),
                         )?;
-                        $(target.in_range(stringify!($option), value, $range)?;)?
+                        $(target.check_range(stringify!($option), value, $range)?;)?
                         raw.$field = value as _;
                     }
                 )+
@@ -73,7 +74,7 @@ macro_rules! options {
 
         #[cfg(test)]
         impl $options {
-            /// Of each option: its name, the C field, the alias and the documentation.
+            /// The name, the C field, the alias and the documentation of each option.
             pub(crate) const DOCUMENTED: &[(&str, &str, &str, &str)] =
                 &[$((stringify!($option), stringify!($field), $alias, concat!($($doc, "\n",)+)),)+];
         }
@@ -84,12 +85,12 @@ pub(crate) use options;
 options! {
     /// Options of one communicator. Since NCCL 2.14.3.
     ///
-    /// What is not set is left to NCCL, whose default is named where it is known. An option that the loaded
-    /// library does not know is [`Error::Unsupported`], where NCCL itself would ignore it without a word; a value
-    /// that cannot be right is [`Error::InvalidArgument`]. Both come from the call that takes the options. NCCL's
-    /// environment variables (`NCCL_MIN_CTAS` and so on) win over options.
+    /// Options that are not set have NCCL's defaults, which are documented where they are known. An option that the
+    /// loaded library does not know is [`Error::Unsupported`] (NCCL itself would silently ignore it), and an invalid
+    /// value is [`Error::InvalidArgument`]; the call that receives the options returns these errors. NCCL's environment
+    /// variables (such as `NCCL_MIN_CTAS`) take precedence over options.
     ///
-    /// Give all ranks of a communicator the same options.
+    /// Pass the same options on all ranks of a communicator.
     ///
     /// ```
     /// use std::time::Duration;
@@ -105,26 +106,26 @@ options! {
     #[doc(alias = "NCCL_CONFIG_INITIALIZER")]
     pub struct Config => ncclConfig as ncclConfig_t;
 
-    /// How many thread blocks form a cluster in NCCL's kernels, on Hopper and newer GPUs: 0 (no clusters) to 8.
+    /// The number of thread blocks in a cluster of NCCL's kernels, on Hopper and newer GPUs: 0 (no clusters) to 8.
     ///
     /// Default 4. Since NCCL 2.17.1.
     #[doc(alias = "cgaClusterSize")]
     cga_cluster_size: u32 => cgaClusterSize, in 0..=8;
 
-    /// The least thread blocks that a kernel uses, from 1.
+    /// The minimum number of thread blocks that a kernel uses, from 1.
     ///
     /// Default 1. Since NCCL 2.17.1.
     #[doc(alias = "minCTAs")]
     min_ctas: u32 => minCTAs, in 1..=MAX;
 
-    /// The most thread blocks that a kernel uses, from 1 and not below [`min_ctas`](Self::min_ctas).
+    /// The maximum number of thread blocks that a kernel uses, from 1 and not below [`min_ctas`](Self::min_ctas).
     ///
-    /// Default, and bound: as many as NCCL has channels. Since NCCL 2.17.1.
+    /// Default, and upper limit: the number of NCCL's channels. Since NCCL 2.17.1.
     #[doc(alias = "maxCTAs")]
     max_ctas: u32 => maxCTAs, in 1..=MAX;
 
-    /// Whether communicators split from this one use its resources, which saves memory and ties their fates:
-    /// aborting one may break the others.
+    /// Lets communicators that are split from this one share its resources, which saves memory; but aborting one may
+    /// break the others.
     ///
     /// Default `false`. Since NCCL 2.18.1.
     #[doc(alias = "splitShare")]
@@ -132,98 +133,98 @@ options! {
 
     /// The class of the network traffic: the service level on InfiniBand, the type of service on RoCE; from 0.
     ///
-    /// Default: the network's. Since NCCL 2.26.2.
+    /// Default: that of the network. Since NCCL 2.26.2.
     #[doc(alias = "trafficClass")]
     traffic_class: u32 => trafficClass, in 0..=MAX;
 
-    /// Whether InfiniBand switches reduce (SHARP).
+    /// Enables reductions in InfiniBand switches (SHARP).
     ///
     /// Default `false`. Since NCCL 2.27.3.
     #[doc(alias = "collnetEnable")]
     collnet_enable: bool => collnetEnable;
 
-    /// What counts more: speed, or a GPU that is free for computation.
+    /// The trade-off between speed and thread blocks that stay free for computation.
     ///
     /// Default [`CtaPolicy::Default`]. Since NCCL 2.27.3.
     #[doc(alias = "CTAPolicy")]
     cta_policy: CtaPolicy => CTAPolicy;
 
-    /// Whether communicators shrunk from this one use its resources.
+    /// Lets communicators that are shrunk from this one share its resources.
     ///
     /// Default `false`. Since NCCL 2.27.3.
     #[doc(alias = "shrinkShare")]
     shrink_share: bool => shrinkShare;
 
-    /// How many thread blocks a kernel uses that works in the switch between a node's GPUs (NVLS), from 1.
+    /// The number of thread blocks of kernels that use the NVLink switch (NVLS), from 1.
     ///
     /// Default: chosen by the topology. Since NCCL 2.27.3.
     #[doc(alias = "nvlsCTAs")]
     nvls_ctas: u32 => nvlsCTAs, in 1..=MAX;
 
-    /// How many network channels there are between two ranks, from 1; rounded up to a power of two.
+    /// The number of network channels between two ranks, from 1; rounded up to a power of two.
     ///
     /// Default: chosen by the topology. Since NCCL 2.28.3.
     #[doc(alias = "nChannelsPerNetPeer")]
     n_channels_per_net_peer: u32 => nChannelsPerNetPeer, in 1..=MAX;
 
-    /// Whether work is scheduled for the sake of the links between a node's GPUs.
+    /// Enables scheduling that is optimized for NVLink.
     ///
     /// Default `false`. Since NCCL 2.28.3.
     #[doc(alias = "nvlinkCentricSched")]
     nvlink_centric_sched: bool => nvlinkCentricSched;
 
-    /// How CUDA graphs are going to be used; promising less saves time.
+    /// The use of CUDA graphs with the communicator; promising less use saves time.
     ///
     /// Default [`GraphUsageMode::Mixed`]. Since NCCL 2.29.2.
     #[doc(alias = "graphUsageMode")]
     graph_usage_mode: GraphUsageMode => graphUsageMode;
 
-    /// How many contexts there are for one-sided operations; 0 does without such operations.
+    /// The number of contexts for one-sided operations; 0 disables them.
     ///
     /// Default 1. Since NCCL 2.29.2.
     #[doc(alias = "numRmaCtx")]
     num_rma_ctx: u32 => numRmaCtx, in 0..=MAX;
 
-    /// With how many peers at once a rank exchanges point-to-point messages, from 1.
+    /// The number of peers with which a rank exchanges point-to-point messages at the same time, from 1.
     ///
     /// Default: all. Since NCCL 2.30.3.
     #[doc(alias = "maxP2pPeers")]
     max_p2p_peers: u32 => maxP2pPeers, in 1..=MAX;
 
-    /// Whether NCCL orders the kernels that are captured into CUDA graphs. With `false` the program has to, and
-    /// [`graph_usage_mode`](Self::graph_usage_mode) has to be something other than [`GraphUsageMode::Mixed`]:
-    /// NCCL would warn, and order them.
+    /// Lets NCCL order the kernels that are captured into CUDA graphs. With `false` the program must order them, and
+    /// [`graph_usage_mode`](Self::graph_usage_mode) must not be [`GraphUsageMode::Mixed`]: otherwise NCCL prints a
+    /// warning and orders them.
     ///
     /// Default `true`. Since NCCL 2.30.7.
     #[doc(alias = "graphStreamOrdering")]
     graph_stream_ordering: bool => graphStreamOrdering;
 
-    /// Whether operations of several communicators run in the order in which the host started them.
+    /// Makes the operations of several communicators run in the order in which the host has started them.
     ///
     /// Default `false`. Since NCCL 2.31.2.
     #[doc(alias = "launchOrderImplicit")]
     launch_order_implicit: bool => launchOrderImplicit;
 
-    /// How many signals each context for one-sided operations has.
+    /// The number of signals of each context for one-sided operations.
     ///
     /// Default 1. Since NCCL 2.31.2.
     #[doc(alias = "numRmaSig")]
     num_rma_sig: u32 => numRmaSig, in 0..=MAX;
 
-    /// Whether signals are prepared when the communicator is made, instead of with its first window; signals
-    /// without any window need it.
+    /// Initializes signals when the communicator is created, instead of with its first window; required for signals
+    /// without any window.
     ///
     /// Default `false`. Since NCCL 2.31.2.
     #[doc(alias = "rmaEagerInit")]
     rma_eager_init: bool => rmaEagerInit;
 
-    /// Whether the host may use the compute fabric transport (CFT).
+    /// The use of the compute fabric transport (CFT) by the host.
     ///
     /// Default [`HostCftMode::Disable`]. Since NCCL 2.31.2.
     #[doc(alias = "hostCftMode")]
     host_cft_mode: HostCftMode => hostCftMode;
 
-    /// Which uses of the switch between a node's GPUs (NVLS) are given up.
+    /// The uses of the NVLink switch (NVLS) that are disabled.
     ///
     /// Default [`NvlsHostMode::Enable`]. Since NCCL 2.32.3.
     #[doc(alias = "nvlsHostMode")]
@@ -233,10 +234,10 @@ options! {
 }
 
 impl Config {
-    /// Makes the communicator nonblocking, and ends every wait on it after this time with `Error::Timeout`: an
-    /// error in place of a hang when a rank is missing.
+    /// Makes the communicator nonblocking, and ends every wait on it after this time with `Error::Timeout`, so that a
+    /// missing rank causes an error instead of a hang.
     ///
-    /// Longer than zero. Default: calls wait as long as it takes. Since NCCL 2.14.3.
+    /// Longer than zero. Default: calls wait without a limit. Since NCCL 2.14.3.
     #[doc(alias = "blocking")]
     #[must_use]
     pub fn timeout(mut self, timeout: Duration) -> Self {
@@ -244,7 +245,7 @@ impl Config {
         self
     }
 
-    /// A name for logs and profilers, without NUL characters.
+    /// Sets a name for logs and profilers, without NUL characters.
     ///
     /// Default: none. Since NCCL 2.27.3.
     #[doc(alias = "commName")]
@@ -254,9 +255,9 @@ impl Config {
         self
     }
 
-    /// The network to use, `IB`, `Socket` or the name of a plugin, without NUL characters.
+    /// Sets the network to use, `IB`, `Socket` or the name of a plugin, without NUL characters.
     ///
-    /// Default: the best that there is. Since NCCL 2.17.1.
+    /// Default: the best one available. Since NCCL 2.17.1.
     #[doc(alias = "netName")]
     #[must_use]
     pub fn net_name(mut self, net_name: &str) -> Self {
@@ -268,23 +269,23 @@ impl Config {
         self.timeout
     }
 
-    /// The same options for a child of a communicator that has `parent`'s timeout: NCCL takes what is not set
-    /// from its defaults, and the child of a nonblocking communicator would block.
+    /// Sets the timeout to that of the `parent` if there is none: NCCL replaces options that are not set by its defaults,
+    /// so that the child of a nonblocking communicator would block.
     pub(crate) fn inherit_timeout(mut self, parent: Option<Duration>) -> Self {
         self.timeout = self.timeout.or(parent);
         self
     }
 
-    /// The options in C, for a library of release `found`.
+    /// Converts the options to C, for a library of release `found`.
     pub(crate) fn to_raw(&self, call: &'static str, found: Version, library: &str) -> Result<RawConfig> {
         let target = Target { call, found, library };
         let mut raw = sys::ncclConfig_t::initializer();
         self.write(&mut raw, target)?;
         target.require_cta_policy(self.cta_policy)?;
-        target.ordered(self.min_ctas, self.max_ctas)?;
+        target.check_order(self.min_ctas, self.max_ctas)?;
         if self.min_ctas.is_some() && self.max_ctas.is_none() {
-            // "Not set" is the least int, so that every minimum is above it: NCCL refuses a minimum alone (from
-            // 2.17.1 on). It caps the maximum to what it has, which is its default.
+            // "Not set" is the smallest int, which is below every minimum, so NCCL (from 2.17.1 on) rejects a minimum
+            // alone. It limits the maximum to its number of channels, which is the default.
             raw.maxCTAs = c_int::MAX;
         }
 
@@ -295,7 +296,7 @@ impl Config {
             }
             raw.blocking = 0;
         } else if found < Version::new(2, 17, 0) {
-            raw.blocking = 1; // There is no "not set" yet.
+            raw.blocking = 1; // These releases have no "not set".
         }
 
         let mut name = None;
@@ -312,36 +313,36 @@ impl Config {
     }
 }
 
-/// Options in C, with the strings that they point to.
+/// Options in C, with the strings to which they point.
 #[derive(Debug)]
 pub(crate) struct RawConfig {
     raw: sys::ncclConfig_t,
     name: Option<Arc<CStr>>,
-    /// Copied by NCCL during the call.
+    /// The name of the network, which NCCL copies during the call.
     _net_name: Option<Arc<CStr>>,
 }
 
 impl RawConfig {
-    /// For a call of NCCL, which reads the struct before it returns; valid while `self` stays where it is.
+    /// Returns the address for a call, which reads the struct before it returns; valid until `self` is moved.
     pub(crate) fn as_mut_ptr(&mut self) -> *mut sys::ncclConfig_t {
-        /// Where the fields end; what follows is padding, the only one in the struct.
+        /// The end of the fields; the rest is padding, the only one in the struct.
         const END: usize = offset_of!(sys::ncclConfig_t, nvlsHostMode) + size_of::<c_int>();
         let raw = &raw mut self.raw;
-        // Releases to come put fields there, and would read what it holds. Moving a struct need not copy its
-        // padding, so this is the place.
-        // SAFETY: the bytes from `END` on belong to the struct, and are part of no field.
+        // Later releases have fields there and read them. A move need not copy padding, so it is zeroed just before the
+        // call.
+        // SAFETY: the bytes from `END` on belong to the struct, and to no field.
         unsafe { raw.cast::<u8>().add(END).write_bytes(0, size_of::<sys::ncclConfig_t>() - END) };
         raw
     }
 
-    /// The communicator's name, to which NCCL keeps a pointer: the communicator, and all that are made from it,
-    /// have to keep it alive.
+    /// Returns the communicator's name, to which NCCL keeps a pointer: the communicator and all its children must keep it
+    /// alive.
     pub(crate) fn name(&self) -> Option<Arc<CStr>> {
         self.name.clone()
     }
 }
 
-/// The call that options are for, and the library that is to get them.
+/// The call and the library that receive options.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Target<'a> {
     pub(crate) call: &'static str,
@@ -350,7 +351,7 @@ pub(crate) struct Target<'a> {
 }
 
 impl Target<'_> {
-    /// That the library knows `item`, a field in the spelling of [`sys::since`].
+    /// Returns an error if the library is older than `item`, a field in the spelling of [`sys::since`].
     pub(crate) fn require(self, function: &'static str, item: &str) -> Result<()> {
         self.require_release(function, Version::since(item))
     }
@@ -363,7 +364,7 @@ impl Target<'_> {
         Ok(())
     }
 
-    /// The one policy that is younger than the field.
+    /// Returns an error if the library is older than the policy; one is newer than the field.
     pub(crate) fn require_cta_policy(self, policy: Option<CtaPolicy>) -> Result<()> {
         match policy {
             Some(CtaPolicy::Zero) => self.require_release("NCCL_CTA_POLICY_ZERO", Version::new(2, 28, 3)),
@@ -371,18 +372,18 @@ impl Target<'_> {
         }
     }
 
-    pub(crate) fn in_range<T>(self, option: &str, value: T, range: RangeInclusive<T>) -> Result<()>
+    pub(crate) fn check_range<T>(self, option: &str, value: T, range: RangeInclusive<T>) -> Result<()>
     where
         T: PartialOrd + Display,
     {
         if range.contains(&value) {
             return Ok(());
         }
-        let (least, most) = range.into_inner();
-        Err(self.argument(format!("{option} is {value}; expected {least} to {most}")))
+        let (min, max) = range.into_inner();
+        Err(self.argument(format!("{option} is {value}; expected {min} to {max}")))
     }
 
-    pub(crate) fn ordered(self, min_ctas: Option<u32>, max_ctas: Option<u32>) -> Result<()> {
+    pub(crate) fn check_order(self, min_ctas: Option<u32>, max_ctas: Option<u32>) -> Result<()> {
         match (min_ctas, max_ctas) {
             (Some(min), Some(max)) if min > max => {
                 Err(self.argument(format!("min_ctas is {min}, which is above max_ctas, {max}")))
@@ -404,7 +405,7 @@ impl Target<'_> {
     }
 }
 
-/// What counts more: speed, or a GPU that is free for computation. Since NCCL 2.27.3.
+/// The trade-off between speed and thread blocks that stay free for computation. Since NCCL 2.27.3.
 ///
 /// ```
 /// use libnccl::{Config, CtaPolicy};
@@ -415,18 +416,18 @@ impl Target<'_> {
 #[non_exhaustive]
 #[repr(u32)]
 pub enum CtaPolicy {
-    /// As many thread blocks as make the operation fastest. Since NCCL 2.27.3.
+    /// The number of thread blocks that is fastest. Since NCCL 2.27.3.
     #[doc(alias = "NCCL_CTA_POLICY_DEFAULT")]
     Default = sys::NCCL_CTA_POLICY_DEFAULT,
     /// Few thread blocks. Since NCCL 2.27.3.
     #[doc(alias = "NCCL_CTA_POLICY_EFFICIENCY")]
     Efficiency = sys::NCCL_CTA_POLICY_EFFICIENCY,
-    /// No thread block, where copy engines or the switch can do the work. Since NCCL 2.28.3.
+    /// No thread blocks if copy engines or the switch can do the work. Since NCCL 2.28.3.
     #[doc(alias = "NCCL_CTA_POLICY_ZERO")]
     Zero = sys::NCCL_CTA_POLICY_ZERO,
 }
 
-/// How CUDA graphs are going to be used with a communicator. Since NCCL 2.29.2.
+/// The use of CUDA graphs with a communicator. Since NCCL 2.29.2.
 ///
 /// ```
 /// use libnccl::{Config, GraphUsageMode};
@@ -437,15 +438,15 @@ pub enum CtaPolicy {
 #[non_exhaustive]
 #[repr(i32)]
 pub enum GraphUsageMode {
-    /// Not at all. Since NCCL 2.29.2.
+    /// No use of graphs. Since NCCL 2.29.2.
     Never = 0,
-    /// One graph. Since NCCL 2.29.2.
+    /// A single graph. Since NCCL 2.29.2.
     Single = 1,
     /// Several graphs, or operations with and without a graph. Since NCCL 2.29.2.
     Mixed = 2,
 }
 
-/// Whether the host may use the compute fabric transport (CFT). Since NCCL 2.31.2.
+/// The use of the compute fabric transport (CFT) by the host. Since NCCL 2.31.2.
 ///
 /// ```
 /// use libnccl::{Config, HostCftMode};
@@ -457,18 +458,18 @@ pub enum GraphUsageMode {
 #[non_exhaustive]
 #[repr(i32)]
 pub enum HostCftMode {
-    /// It does; failing to set it up with the first window is an error. Since NCCL 2.31.2.
+    /// Use it; an error if it cannot be set up with the first window. Since NCCL 2.31.2.
     #[doc(alias = "ncclHostCftEnable")]
     Enable = sys::ncclHostCftMode_t::ncclHostCftEnable.0,
-    /// It does not. Since NCCL 2.31.2.
+    /// Do not use it. Since NCCL 2.31.2.
     #[doc(alias = "ncclHostCftDisable")]
     Disable = sys::ncclHostCftMode_t::ncclHostCftDisable.0,
-    /// It does, unless setting it up fails. Since NCCL 2.31.2.
+    /// Use it if it can be set up. Since NCCL 2.31.2.
     #[doc(alias = "ncclHostCftFallback")]
     Fallback = sys::ncclHostCftMode_t::ncclHostCftFallback.0,
 }
 
-/// Which uses of the switch between a node's GPUs (NVLS) a communicator gives up. Since NCCL 2.32.3.
+/// The uses of the NVLink switch (NVLS) that a communicator disables. Since NCCL 2.32.3.
 ///
 /// ```
 /// use libnccl::{Config, NvlsHostMode};
@@ -480,7 +481,7 @@ pub enum HostCftMode {
 #[non_exhaustive]
 #[repr(i32)]
 pub enum NvlsHostMode {
-    /// None. Since NCCL 2.32.3.
+    /// No use is disabled. Since NCCL 2.32.3.
     #[doc(alias = "ncclNvlsHostModeEnable")]
     Enable = sys::ncclNvlsHostMode_t::ncclNvlsHostModeEnable.0,
     /// The NVLS algorithms and their registered buffers. Since NCCL 2.32.3.
@@ -489,10 +490,10 @@ pub enum NvlsHostMode {
     /// Multicast addresses in the symmetric kernels and copies. Since NCCL 2.32.3.
     #[doc(alias = "ncclNvlsHostModeDisableSymmetricMultimem")]
     DisableSymmetricMultimem = sys::ncclNvlsHostMode_t::ncclNvlsHostModeDisableSymmetricMultimem.0,
-    /// Both of the above, but nothing that later releases add. Since NCCL 2.32.3.
+    /// Both of the above, but no uses that later releases add. Since NCCL 2.32.3.
     DisableTransportAndSymmetricMultimem = sys::ncclNvlsHostMode_t::ncclNvlsHostModeDisableTransport.0
         | sys::ncclNvlsHostMode_t::ncclNvlsHostModeDisableSymmetricMultimem.0,
-    /// All, those that later releases add included. Since NCCL 2.32.3.
+    /// All uses, including those that later releases add. Since NCCL 2.32.3.
     #[doc(alias = "ncclNvlsHostModeDisable")]
     Disable = sys::ncclNvlsHostMode_t::ncclNvlsHostModeDisable.0,
 }
@@ -520,7 +521,7 @@ mod tests {
         raw(config, Version::HEADER).unwrap_err().to_string()
     }
 
-    /// A release before `release`, whose patch level is not 0.
+    /// Returns a release before `release`, whose patch level is not 0.
     fn before(release: Version) -> Version {
         Version { patch: release.patch - 1, ..release }
     }
@@ -531,7 +532,7 @@ mod tests {
         unsafe { CStr::from_ptr(pointer) }.to_str().unwrap()
     }
 
-    /// The first release that has an option, the option, and what it makes of an empty C struct.
+    /// The first release that has an option, the option, and the change that it makes to an empty C struct.
     type Row = (&'static str, Config, fn(&mut Raw));
 
     #[rustfmt::skip]
@@ -576,7 +577,7 @@ mod tests {
     }
 
     #[test]
-    fn every_option_lands_in_its_field_and_in_no_other() {
+    fn option_sets_exactly_its_field() {
         for (_, config, change) in table() {
             let mut expected = Raw::initializer();
             change(&mut expected);
@@ -586,7 +587,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_set_is_the_initializer() {
+    fn empty_config_is_the_initializer() {
         assert!(Config::new().is_default());
         let raw = newest(&Config::new());
         assert_eq!(raw.raw, Raw::initializer());
@@ -596,7 +597,7 @@ mod tests {
     }
 
     #[test]
-    fn an_option_newer_than_the_library_is_an_error() {
+    fn option_newer_than_the_library_is_unsupported() {
         let mut table: Vec<_> = table().into_iter().map(|(since, config, _)| (since, config)).collect();
         table.extend([("2.17.1", Config::new().net_name("IB")), ("2.27.3", Config::new().name("a"))]);
         for (since, config) in table {
@@ -613,7 +614,7 @@ mod tests {
     }
 
     #[test]
-    fn documentation_names_field_and_release() {
+    fn documentation_of_an_option_names_its_field_and_release() {
         assert_eq!(Config::DOCUMENTED.len() + 3, 23, "timeout, name and net_name are not in the table");
         for (option, field, alias, doc) in Config::DOCUMENTED {
             assert_eq!(field, alias);
@@ -624,7 +625,7 @@ mod tests {
     }
 
     #[test]
-    fn blocking_is_explicit_before_2_17() {
+    fn blocking_field_is_always_set_before_2_17() {
         let blocking = |config: Config, patch| raw(&config, patch).unwrap().raw.blocking;
         let timeout = Config::new().timeout(Duration::from_millis(1));
         assert_eq!(blocking(Config::new(), Version::new(2, 16, 5)), 1);
@@ -634,7 +635,7 @@ mod tests {
     }
 
     #[test]
-    fn a_child_takes_the_timeout_of_its_parent_unless_it_has_one() {
+    fn child_inherits_the_timeout_of_its_parent_unless_it_is_set() {
         let (own, parents) = (Duration::from_secs(1), Duration::from_secs(2));
         assert_eq!(Config::new().inherit_timeout(Some(parents)).timeout_duration(), Some(parents));
         assert_eq!(Config::new().timeout(own).inherit_timeout(Some(parents)).timeout_duration(), Some(own));
@@ -642,7 +643,7 @@ mod tests {
     }
 
     #[test]
-    fn strings_are_owned_and_the_name_outlives_the_options() {
+    fn name_outlives_the_raw_config() {
         let raw = newest(&Config::new().name("grad\u{e9}").net_name("Socket"));
         assert_eq!((text(raw.raw.commName), text(raw.raw.netName)), ("grad\u{e9}", "Socket"));
         let name = raw.name().unwrap();
@@ -659,7 +660,7 @@ mod tests {
     }
 
     #[test]
-    fn padding_is_zero() {
+    fn padding_is_zeroed_before_the_call() {
         let mut raw = newest(&Config::new().nvls_host_mode(NvlsHostMode::Disable));
         let pointer = raw.as_mut_ptr();
         // SAFETY: fields without padding between them, then the padding, which has been written.
@@ -668,7 +669,7 @@ mod tests {
     }
 
     #[test]
-    fn values_that_cannot_be_right() {
+    fn invalid_value_is_an_error() {
         let new = Config::new;
         for (config, text) in [
             (new().timeout(Duration::ZERO), "the timeout is zero; expected a longer one"),
@@ -679,7 +680,7 @@ mod tests {
             (new().nvls_ctas(0), "nvls_ctas is 0; expected 1 to 2147483647"),
             (new().n_channels_per_net_peer(0), "n_channels_per_net_peer is 0; expected 1 to 2147483647"),
             (new().max_p2p_peers(0), "max_p2p_peers is 0; expected 1 to 2147483647"),
-            // What C would take for "not set".
+            // The value that means "not set" in C.
             (new().traffic_class(1 << 31), "traffic_class is 2147483648; expected 0 to 2147483647"),
             (new().num_rma_ctx(1 << 31), "num_rma_ctx is 2147483648; expected 0 to 2147483647"),
             (new().num_rma_sig(u32::MAX), "num_rma_sig is 4294967295; expected 0 to 2147483647"),

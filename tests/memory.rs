@@ -259,7 +259,7 @@ fn lengths_that_are_none_or_too_many() {
     let mut empty = nccl.alloc::<f32>(0).unwrap();
     assert!(empty.is_empty() && empty.get(..).is_some_and(|view| view.is_empty()));
     sum(&comm, &mut empty);
-    assert_eq!(text(comm.register(&empty)), "register: the buffer is empty; expected one element at least");
+    assert_eq!(text(comm.register(&empty)), "register: the buffer is empty; expected at least one element");
     assert!(text(comm.register_window(&mut empty, WindowFlags::DEFAULT)).contains("is empty"));
     empty.free().unwrap();
     let much = usize::MAX / 4;
@@ -502,7 +502,7 @@ fn window_flags() {
         [(WindowFlags::GIN_ONLY, "NCCL_WIN_GIN_ONLY"), (WindowFlags::CFT_COUNTED, "NCCL_WIN_CFT_COUNTED")]
     {
         let problem = text(comm.register_window(&mut buffer, flag | WindowFlags::COLL_SYMMETRIC));
-        let expected = format!("register_window: {name} does not go together with NCCL_WIN_COLL_SYMMETRIC");
+        let expected = format!("register_window: {name} cannot be combined with NCCL_WIN_COLL_SYMMETRIC");
         assert_eq!(problem, expected);
     }
     for (flag, bits, before, since) in [
