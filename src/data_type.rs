@@ -7,7 +7,7 @@ use crate::backend::Library;
 use crate::sys::ncclDataType_t;
 use crate::{Result, Version};
 
-/// The element types that NCCL computes with.
+/// The element types of NCCL.
 ///
 /// ```
 /// use libnccl::DataType;
@@ -53,19 +53,19 @@ pub enum DataType {
     #[doc(alias = "ncclFloat64")]
     #[doc(alias = "ncclDouble")]
     Float64,
-    /// The upper half of an `f32`
+    /// `bfloat16`, the upper half of an `f32`
     #[doc(alias = "ncclBfloat16")]
     Bfloat16,
-    /// 8 bits, 4 of exponent and 3 of mantissa; since NCCL 2.24.3
+    /// An 8-bit float with 4 bits of exponent and 3 of mantissa; since NCCL 2.24.3
     #[doc(alias = "ncclFloat8e4m3")]
     Float8e4m3,
-    /// 8 bits, 5 of exponent and 2 of mantissa; since NCCL 2.24.3
+    /// An 8-bit float with 5 bits of exponent and 2 of mantissa; since NCCL 2.24.3
     #[doc(alias = "ncclFloat8e5m2")]
     Float8e5m2,
 }
 
 impl DataType {
-    /// Every data type, in NCCL's order.
+    /// All data types, in NCCL's order.
     pub const ALL: [Self; 12] = [
         Self::Int8,
         Self::Uint8,
@@ -81,7 +81,7 @@ impl DataType {
         Self::Float8e5m2,
     ];
 
-    /// Bytes an element takes.
+    /// Returns the size of an element in bytes.
     #[must_use]
     pub const fn size(self) -> usize {
         match self {
@@ -92,13 +92,13 @@ impl DataType {
         }
     }
 
-    /// The first release of NCCL that computes with it.
+    /// Returns the first release of NCCL that has it.
     #[must_use]
     pub fn since(self) -> Version {
         Version::since(self.raw_name())
     }
 
-    /// An error if the library is too old to know it: to that one it would be an invalid argument.
+    /// Returns an error if the library is too old to know the type, which it would report as an invalid argument.
     #[inline]
     pub(crate) fn require(self, library: &Library) -> Result<()> {
         match self {
@@ -109,7 +109,7 @@ impl DataType {
         }
     }
 
-    /// The name of NCCL's constant.
+    /// Returns the name of NCCL's constant.
     const fn raw_name(self) -> &'static str {
         match self {
             Self::Int8 => "ncclInt8",
@@ -127,7 +127,7 @@ impl DataType {
         }
     }
 
-    /// The name of the Rust type: of the standard library, or of the crates `half` and `float8`.
+    /// Returns the name of the Rust type, which is in the standard library or in the crates `half` and `float8`.
     const fn rust_name(self) -> &'static str {
         match self {
             Self::Int8 => "i8",
@@ -145,7 +145,7 @@ impl DataType {
         }
     }
 
-    /// NCCL's constant.
+    /// Returns NCCL's constant.
     #[must_use]
     pub const fn as_raw(self) -> ncclDataType_t {
         match self {
@@ -165,7 +165,7 @@ impl DataType {
     }
 }
 
-/// The name that nccl-tests uses: `int8`, `float`, `double`, `bfloat16`, ...
+/// Writes the name that nccl-tests uses: `int8`, `float`, `double`, `bfloat16`, ...
 impl fmt::Display for DataType {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.pad(match self {
@@ -185,7 +185,7 @@ impl fmt::Display for DataType {
     }
 }
 
-/// From the name that nccl-tests uses or that of the Rust type (`float` or `f32`), in upper or lower case.
+/// Parses the name that nccl-tests uses or that of the Rust type (`float` or `f32`), in upper or lower case.
 impl FromStr for DataType {
     type Err = ParseDataTypeError;
 
@@ -196,12 +196,12 @@ impl FromStr for DataType {
     }
 }
 
-/// The text named no [`DataType`].
+/// The error returned when a text is not the name of a [`DataType`].
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{0:?} is not a data type of NCCL; expected {names}", names = data_type_names())]
 pub struct ParseDataTypeError(Box<str>);
 
-/// `int8 (i8), ..., f8e4m3, ...`
+/// Returns `int8 (i8), ..., f8e4m3, ...`.
 fn data_type_names() -> String {
     let names = DataType::ALL.map(|data_type| match (data_type.to_string(), data_type.rust_name()) {
         (name, rust_name) if name.eq_ignore_ascii_case(rust_name) => name,
@@ -210,7 +210,7 @@ fn data_type_names() -> String {
     names.join(", ")
 }
 
-/// A Rust type that NCCL can compute with: the numbers of 8, 32 and 64 bits; with feature `half`, `half::f16` and
+/// A Rust type of elements: the numbers of 8, 32 and 64 bits; with feature `half`, `half::f16` and
 /// `half::bf16`; with feature `float8`, `float8::F8E4M3` and `float8::F8E5M2`, which need NCCL 2.24.3.
 ///
 /// ```
@@ -224,18 +224,18 @@ fn data_type_names() -> String {
 ///
 /// # Safety
 /// The type must have the size and representation of [`DATA_TYPE`](Self::DATA_TYPE), every bit pattern must
-/// be a value of it, and it must be plain data: NCCL overwrites elements with whatever it computes.
+/// be a valid value, and it must be plain data: NCCL overwrites elements with any bit pattern.
 pub unsafe trait Element: Copy + Send + Sync + 'static {
-    /// How NCCL calls it.
+    /// The data type in NCCL.
     const DATA_TYPE: DataType;
 }
 
-/// The type of a primitive, or of a crate by the feature of the same name.
+/// Implements [`Element`] for primitives, and for types of a crate under the feature of the same name.
 macro_rules! elements {
     ($($(#[$feature:meta])* $type:ty => $data_type:ident),* $(,)?) => {$(
         $(#[$feature])*
-        // SAFETY: a number of exactly this representation, plain data of which every bit pattern is a value: a
-        // primitive, or a transparent wrapper around the unsigned integer of its size.
+        // SAFETY: a number of exactly this representation, of which every bit pattern is valid: a primitive, or a
+        // transparent wrapper of the unsigned integer of its size.
         unsafe impl Element for $type {
             const DATA_TYPE: DataType = DataType::$data_type;
         }
@@ -243,8 +243,8 @@ macro_rules! elements {
         $(#[$feature])*
         const _: () = {
             let size = DataType::$data_type.size();
-            assert!(size_of::<$type>() == size, "NCCL's elements have another size");
-            assert!(align_of::<$type>() <= size, "NCCL aligns its elements to no more than their size");
+            assert!(size_of::<$type>() == size, "the size differs from that of NCCL's type");
+            assert!(align_of::<$type>() <= size, "NCCL aligns elements only to their size");
         };
     )*};
 }
@@ -271,7 +271,7 @@ mod tests {
     use crate::{Error, Nccl, Version};
 
     #[test]
-    fn all_are_nccls_in_nccls_order() {
+    fn all_lists_every_type_of_nccl_in_order() {
         for (value, data_type) in DataType::ALL.into_iter().enumerate() {
             assert_eq!(data_type.as_raw().0 as usize, value);
         }
@@ -280,18 +280,18 @@ mod tests {
 
     #[test]
     #[cfg(feature = "half")]
-    fn elements_of_half_have_nccls_bits() {
+    fn half_elements_have_the_bits_of_nccl() {
         assert_eq!((half::f16::ONE.to_bits(), half::bf16::ONE.to_bits()), (0x3c00, 0x3f80));
     }
 
     #[test]
     #[cfg(feature = "float8")]
-    fn elements_of_float8_have_nccls_bits() {
+    fn float8_elements_have_the_bits_of_nccl() {
         assert_eq!(
             (float8::F8E4M3::from_f32(1.0).to_bits(), float8::F8E5M2::from_f32(1.0).to_bits()),
             (0x38, 0x3c)
         );
-        // No infinity: the greatest exponent has numbers too.
+        // E4M3 has no infinity: the largest exponent has finite values too.
         assert_eq!(float8::F8E4M3::from_bits(0x7e).to_f32(), 448.0);
         assert!(float8::F8E4M3::from_bits(0x7f).to_f32().is_nan());
         assert!(float8::F8E5M2::from_bits(0x7c).to_f32().is_infinite());
@@ -318,14 +318,14 @@ mod tests {
     }
 
     #[test]
-    fn a_type_that_came_later_is_unsupported_before() {
+    fn type_newer_than_the_library_is_unsupported() {
         unsafe extern "C" fn version(out: *mut std::ffi::c_int) -> ncclResult_t {
-            // SAFETY: the facade's own int.
+            // SAFETY: `out` is an int of the facade.
             unsafe { *out = 22_304 };
             ncclResult_t::ncclSuccess
         }
         let functions = Functions { ncclGetVersion: Some(version), ..Functions::EMPTY };
-        // SAFETY: the only function does what NCCL's documentation says.
+        // SAFETY: the only function behaves as NCCL's documentation says.
         let nccl = unsafe { Nccl::from_table("test", functions) }.unwrap();
         for data_type in DataType::ALL {
             let known = data_type.require(&nccl.library);

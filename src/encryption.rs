@@ -6,10 +6,9 @@ use std::fmt;
 use crate::backend::call;
 use crate::{Error, Nccl, Result, sys};
 
-/// Whether the TCP connections between NCCL's processes are encrypted; see [`Nccl::set_encryption`]. Since NCCL
-/// 2.32.3.
+/// The encryption of the TCP connections between NCCL's processes; see [`Nccl::set_encryption`]. Since NCCL 2.32.3.
 ///
-/// Its `Debug` form is without the key:
+/// Its `Debug` form omits the key:
 ///
 /// ```
 /// use libnccl::Encryption;
@@ -21,15 +20,15 @@ use crate::{Error, Nccl, Result, sys};
 #[derive(Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Encryption<'a> {
-    /// They carry the data as it is: what NCCL does unless told otherwise.
+    /// No encryption, NCCL's default.
     #[doc(alias = "NCCL_ENCRYPTION_MODE_NONE")]
     None,
-    /// They speak TLS, with a key that all processes have: at least 32 bytes, none of them zero.
+    /// TLS with a key that all processes share: at least 32 bytes, none of them zero.
     #[doc(alias = "NCCL_ENCRYPTION_MODE_PSK")]
     PreSharedKey(&'a [u8]),
 }
 
-/// Without the key.
+/// Omits the key.
 impl fmt::Debug for Encryption<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
@@ -40,13 +39,11 @@ impl fmt::Debug for Encryption<'_> {
 }
 
 impl Nccl {
-    /// Says whether the TCP connections that NCCL opens from now on, in this whole process, are encrypted.
-    /// Since NCCL 2.32.3.
+    /// Sets the encryption of the TCP connections that NCCL opens from now on in this process. Since NCCL 2.32.3.
     ///
-    /// To be called before the first [`unique_id`](Self::unique_id) and the first communicator, and in all
-    /// processes with one key. It is about TCP only: the other ways (InfiniBand, shared memory, ...) carry the
-    /// data as it is. NCCL keeps a copy of the key; the one that this method makes is overwritten before it
-    /// returns.
+    /// Call it before the first [`unique_id`](Self::unique_id) and the first communicator, and with the same key in all
+    /// processes. Only TCP is encrypted; the other transports (InfiniBand, shared memory and so on) are not. NCCL keeps
+    /// a copy of the key; the copy that this method makes is overwritten before it returns.
     ///
     /// ```no_run
     /// use libnccl::{Encryption, Nccl};
@@ -60,8 +57,8 @@ impl Nccl {
     /// ```
     ///
     /// # Errors
-    /// [`Error::InvalidArgument`] if the key is too short or has a zero byte; [`Error::Nccl`] if NCCL cannot, and
-    /// [`Error::Unsupported`] by an older library.
+    /// [`Error::InvalidArgument`] if the key is too short or has a zero byte; [`Error::Nccl`] if NCCL fails;
+    /// [`Error::Unsupported`] with an older library.
     #[doc(alias = "ncclSetEncryption")]
     pub fn set_encryption(&self, encryption: Encryption<'_>) -> Result<()> {
         let mut config = sys::ncclEncryptionConfig_t::initializer();
@@ -70,7 +67,7 @@ impl Nccl {
             config.mode = sys::ncclEncryptionMode_t::NCCL_ENCRYPTION_MODE_PSK.0 as i32;
             config.psk = bytes.as_ptr().cast::<c_char>();
         }
-        // SAFETY: the config is complete; its key is null or a C string, of which NCCL takes a copy.
+        // SAFETY: the config is complete; its key is null or a C string, which NCCL copies.
         unsafe { call!(self.library, ncclSetEncryption(&raw const config)) }.map(drop)
     }
 }
@@ -80,12 +77,12 @@ struct Key(Vec<u8>);
 
 impl Key {
     fn new(encryption: Encryption<'_>) -> Result<Option<Self>> {
-        /// What NCCL asks for.
-        const LEAST: usize = 32;
+        /// The minimum that NCCL accepts.
+        const MIN_LENGTH: usize = 32;
         let Encryption::PreSharedKey(key) = encryption else { return Ok(None) };
         let wrong = |problem| Err(Error::argument("set_encryption", problem));
-        if key.len() < LEAST {
-            return wrong(format!("the key has {} bytes, and needs at least {LEAST}", key.len()));
+        if key.len() < MIN_LENGTH {
+            return wrong(format!("the key has {} bytes, and needs at least {MIN_LENGTH}", key.len()));
         }
         if let Some(position) = key.iter().position(|byte| *byte == 0) {
             return wrong(format!("byte {position} of the key is zero, which would end it there"));
@@ -97,7 +94,7 @@ impl Key {
 impl Drop for Key {
     fn drop(&mut self) {
         self.0.fill(0);
-        // Otherwise the compiler may leave out writes to memory that nobody reads.
+        // Without this, the compiler may omit writes to memory that nothing reads.
         std::hint::black_box(&mut self.0);
     }
 }
@@ -111,18 +108,18 @@ mod tests {
     use crate::sys::{self, Functions, ncclEncryptionConfig_t, ncclResult_t};
     use crate::{Error, Nccl, Version};
 
-    /// What the function below was called with: size, magic, mode and key.
+    /// The arguments of a call of the function below: size, magic, mode and key.
     type Call = (usize, u32, i32, Option<Vec<u8>>);
     static CALLS: Mutex<Vec<Call>> = Mutex::new(Vec::new());
 
     unsafe extern "C" fn version(out: *mut c_int) -> ncclResult_t {
-        // SAFETY: the facade's own int.
+        // SAFETY: `out` is an int of the facade.
         unsafe { *out = 23_203 };
         ncclResult_t::ncclSuccess
     }
 
     unsafe extern "C" fn set_encryption(config: *const ncclEncryptionConfig_t) -> ncclResult_t {
-        // SAFETY: the facade's own struct, whose key is null or a C string.
+        // SAFETY: a struct of the facade, whose key is null or a C string.
         let (config, key) = unsafe {
             let config = &*config;
             (config, (!config.psk.is_null()).then(|| CStr::from_ptr(config.psk).to_bytes().to_vec()))
@@ -134,12 +131,12 @@ mod tests {
 
     fn nccl(functions: Functions) -> Nccl {
         let functions = Functions { ncclGetVersion: Some(version), ..functions };
-        // SAFETY: the functions above do what NCCL's documentation says, as far as they are called.
+        // SAFETY: the functions above behave as NCCL's documentation says.
         unsafe { Nccl::from_table("test", functions) }.unwrap()
     }
 
     #[test]
-    fn modes_and_keys_arrive() {
+    fn mode_and_key_are_passed_to_nccl() {
         let nccl = nccl(Functions { ncclSetEncryption: Some(set_encryption), ..Functions::EMPTY });
         let (key, refused) = ([0xfe; 32], [b'!'; 40]);
         nccl.set_encryption(Encryption::None).unwrap();
@@ -165,7 +162,7 @@ mod tests {
     }
 
     #[test]
-    fn a_library_without_it() {
+    fn library_without_encryption_is_unsupported() {
         let error = nccl(Functions::EMPTY).set_encryption(Encryption::None).unwrap_err();
         let Error::Unsupported { function, since, .. } = error else { panic!("{error}") };
         assert_eq!((function, since), ("ncclSetEncryption", Version::new(2, 32, 3)));

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use crate::{ResultCode, Version};
 
-/// A `Result` whose error is this crate's.
+/// A `Result` with this crate's [`Error`].
 ///
 /// ```
 /// fn ranks(n: i32) -> libnccl::Result<usize> {
@@ -16,7 +16,7 @@ use crate::{ResultCode, Version};
 /// ```
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
-/// Why an operation could not be done.
+/// The error of an operation.
 ///
 /// ```
 /// use libnccl::{Error, ReduceOp, StreamRef};
@@ -26,7 +26,7 @@ pub type Result<T, E = Error> = std::result::Result<T, E>;
 /// let mut short = [0; 1];
 /// match comm.all_reduce(&[1, 2], &mut short, ReduceOp::Sum, StreamRef::DEFAULT) {
 ///     Err(Error::InvalidArgument { call, problem }) => println!("{call}: {problem}"),
-///     Err(Error::Nccl { call, code, detail, .. }) => println!("{call} answered {code}: {detail}"),
+///     Err(Error::Nccl { call, code, detail, .. }) => println!("{call} returned {code}: {detail}"),
 ///     other => other?,
 /// }
 /// # Ok(())
@@ -35,23 +35,23 @@ pub type Result<T, E = Error> = std::result::Result<T, E>;
 #[derive(Debug, Clone, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
-    /// There is no library to call.
+    /// No library could be loaded.
     #[error(transparent)]
     Load(#[from] LoadError),
 
-    /// NCCL was called and answered an error.
+    /// NCCL returned an error.
     #[error("{call} failed: {message} (code {}){}{detail}", code.as_raw().0, if detail.is_empty() { "" } else { ": " })]
     Nccl {
         /// The C function.
         call: &'static str,
-        /// What it answered.
+        /// The code that it returned.
         code: ResultCode,
-        /// `ncclGetErrorString` of the code.
+        /// The text of `ncclGetErrorString` for the code.
         #[doc(alias = "ncclGetErrorString")]
         message: Box<str>,
-        /// `ncclGetLastError`, copied right after the call; may be empty. NCCL keeps one text for the whole
-        /// process, so that the failure of another thread in the same instant may show up here; the CPU
-        /// implementation keeps one for each thread.
+        /// The text of `ncclGetLastError`, copied right after the call; may be empty. NCCL keeps one text for the whole
+        /// process, so that it may be that of a failure in another thread at the same time; the CPU implementation
+        /// keeps one per thread.
         #[doc(alias = "ncclGetLastError")]
         detail: Box<str>,
     },
@@ -65,47 +65,47 @@ pub enum Error {
         since: Version,
         /// The release of the loaded library.
         found: Version,
-        /// Where the loaded library is.
+        /// The file, or the name, of the loaded library.
         library: Box<str>,
     },
 
-    /// An argument cannot be right; found before NCCL was called.
+    /// An argument is invalid; found before NCCL was called.
     #[error("{call}: {problem}")]
     InvalidArgument {
         /// The method.
         call: &'static str,
-        /// The values, and what was expected.
+        /// The value, and the expected values.
         problem: Box<str>,
     },
 
-    /// The wait took longer than the communicator's [timeout](crate::Config::timeout); it is aborted.
+    /// A wait took longer than the communicator's [timeout](crate::Config::timeout); the communicator is aborted.
     #[error("{call}: not done after {elapsed:?}; the communicator is aborted")]
     Timeout {
         /// The method, or the C function.
         call: &'static str,
-        /// How long it took.
+        /// The duration of the wait.
         elapsed: Duration,
     },
 
-    /// The communicator is aborted: by an [`AbortHandle`](crate::AbortHandle), or after a timeout.
+    /// The communicator has been aborted: by an [`AbortHandle`](crate::AbortHandle), or after a timeout.
     #[error("{call}: the communicator is aborted")]
     Aborted {
         /// The method, or the C function.
         call: &'static str,
     },
 
-    /// The call does not fit the state that the communicator or the thread is in; found before NCCL was called.
+    /// The call is not allowed in the state of the communicator or the thread; found before NCCL was called.
     #[error("{call}: {problem}")]
     InvalidUsage {
         /// The method.
         call: &'static str,
-        /// What stands in the way.
+        /// The reason.
         problem: Box<str>,
     },
 }
 
 impl Error {
-    /// The code that NCCL answered, where it was NCCL that failed.
+    /// Returns the code of [`Error::Nccl`].
     ///
     /// ```
     /// use libnccl::{Error, ResultCode};
@@ -124,10 +124,12 @@ impl Error {
         }
     }
 
+    /// Creates an [`Error::InvalidArgument`].
     pub(crate) fn argument(call: &'static str, problem: impl Into<Box<str>>) -> Self {
         Self::InvalidArgument { call, problem: problem.into() }
     }
 
+    /// Creates an [`Error::InvalidUsage`].
     pub(crate) fn usage(call: &'static str, problem: impl Into<Box<str>>) -> Self {
         Self::InvalidUsage { call, problem: problem.into() }
     }
@@ -141,7 +143,7 @@ fn unsupported(function: &str, since: Version, found: Version, library: &str) ->
     }
 }
 
-/// Why no library could be had.
+/// The error returned when no NCCL library could be loaded.
 ///
 /// ```
 /// use libnccl::{LoadError, Nccl};
@@ -155,46 +157,46 @@ fn unsupported(function: &str, since: Version, found: Version, library: &str) ->
 #[derive(Debug, Clone, thiserror::Error)]
 #[non_exhaustive]
 pub enum LoadError {
-    /// The crate was built with neither `dlopen` nor `link`, or linking was vetoed by `LIBNCCL_NO_LINK`.
+    /// The crate was built with neither `dlopen` nor `link`, or `LIBNCCL_NO_LINK` has disabled linking.
     #[error(
-        "libnccl was built without a backend: switch on its feature `dlopen` (run time) or `link` (build time)"
+        "libnccl was built without a backend: enable its feature `dlopen` (run time) or `link` (build time)"
     )]
     NoBackend,
 
-    /// There is no NCCL for this operating system. What is in the process already works all the same:
-    /// [`Nccl::from_table`](crate::Nccl::from_table).
+    /// There is no NCCL for this operating system. [`Nccl::from_table`](crate::Nccl::from_table) still works for an
+    /// implementation in the process.
     #[error("there is no NCCL for {system}: NVIDIA's NCCL and AMD's RCCL are libraries for Linux")]
     UnsupportedPlatform {
-        /// Its name, as in [`std::env::consts::OS`].
+        /// The name of the system, as in [`std::env::consts::OS`].
         system: &'static str,
     },
 
-    /// None of the places that were tried has a library that works.
+    /// No candidate is a library that works.
     #[error("no NCCL library could be loaded{}", list(attempts))]
     NotFound {
-        /// What was tried, in order.
+        /// The candidates that were tried, in order.
         attempts: Arc<[Attempt]>,
     },
 
-    /// `ncclGetVersion` itself failed or is absent.
-    #[error("{library} does not answer ncclGetVersion: {problem}")]
+    /// The library's `ncclGetVersion` failed or is absent.
+    #[error("cannot query the version of {library} with ncclGetVersion: {problem}")]
     VersionQuery {
-        /// Where the library is.
+        /// The file, or the name, of the library.
         library: Box<str>,
-        /// What happened instead.
+        /// The reason.
         problem: Box<str>,
     },
 }
 
-/// One place where a library was looked for; see [`LoadError::NotFound`].
+/// An attempt to load a library; see [`LoadError::NotFound`].
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Attempt {
-    /// What led there: an environment variable, the loader's own search, ...
+    /// The place in the search that named the candidate, such as an environment variable or `dynamic linker`.
     pub source: &'static str,
-    /// The file, or the bare name given to the loader; empty where the source named none.
+    /// The file, or the bare name that was passed to the dynamic linker; empty if the source named none.
     pub path: PathBuf,
-    /// Why it did not serve; the loader's own words where it was asked.
+    /// The reason for the rejection; the message of the dynamic linker if it reported one.
     pub problem: String,
 }
 
@@ -219,14 +221,14 @@ mod tests {
     use crate::{ResultCode, Version};
 
     #[test]
-    fn errors_can_be_sent_and_are_small() {
+    fn error_is_send_sync_and_at_most_72_bytes() {
         fn check<T: Send + Sync + 'static>() {}
         check::<Error>();
         assert!(size_of::<Error>() <= 72, "{}", size_of::<Error>());
     }
 
     #[test]
-    fn texts() {
+    fn display_names_the_call_and_the_values() {
         let mut error = Error::Nccl {
             call: "ncclCommInitRank",
             code: ResultCode::UNHANDLED_CUDA_ERROR,

@@ -1,4 +1,5 @@
-//! Memory that NCCL allocates, and when it may be taken back: `docs/adr/002-owned-memory.md` says why so.
+//! Memory that NCCL allocates, and the conditions under which it is freed; for the reasons, see
+//! `docs/adr/002-owned-memory.md`.
 #![allow(unsafe_code)]
 
 use std::alloc::Layout;
@@ -14,10 +15,10 @@ use std::sync::atomic::{AtomicBool, AtomicUsize};
 use crate::backend::{Library, call};
 use crate::{DeviceSlice, DeviceSliceMut, Element, Error, MemorySpace, Nccl, Result};
 
-/// A buffer in the kind of memory that registrations and windows want. Since NCCL 2.19.3.
+/// A buffer that NCCL has allocated, as registrations and windows require. Since NCCL 2.19.3.
 ///
-/// It is in the memory of the implementation: on a GPU, where `&buffer` and `&mut buffer` go into operations; on
-/// the CPU implementation in host memory, where it is a slice as well.
+/// It is in the memory space of the implementation: in GPU memory with NCCL, and in host memory with the CPU
+/// implementation, where it can be used as a slice too. Pass `&buffer` or `&mut buffer` to operations.
 ///
 /// ```
 /// # fn main() -> libnccl::Result<()> {
@@ -32,12 +33,12 @@ use crate::{DeviceSlice, DeviceSliceMut, Element, Error, MemorySpace, Nccl, Resu
 /// # }
 /// ```
 ///
-/// # On a GPU, a drop alone does not free
-/// Operations return when they are enqueued, and NCCL does not say when they have run. So memory that an operation
-/// was given is never taken back under work in flight: dropping it *leaks* it, until
-/// [`assume_idle`](Self::assume_idle) promises that the work has run. A buffer that nothing has used is freed by its
-/// drop, and so is one in host memory. Either way, a [`Window`](crate::Window) is not: other ranks may use it at any
-/// time, and only `assume_idle` says that they do not.
+/// # Dropping a buffer on a GPU
+/// Operations return when they are enqueued, and NCCL does not tell when they have run. To never free memory that work
+/// may still use, dropping a buffer that was passed to an operation *leaks* it, unless
+/// [`assume_idle`](Self::assume_idle) promises that the work has run. A buffer that was not used, and a buffer in host
+/// memory, is freed on drop. A buffer that is a [`Window`](crate::Window) is leaked in both memory spaces, as other
+/// ranks may access it at any time, unless `assume_idle` promises that they do not.
 ///
 /// ```
 /// # fn main() -> libnccl::Result<()> {
@@ -79,30 +80,30 @@ pub struct NcclBuffer<T> {
     element: PhantomData<T>,
 }
 
-/// The memory itself, owned together by the buffer and its registrations: it goes after the last of them.
+/// The memory of a buffer, shared with its registrations and windows: it is freed after all of them are dropped.
 pub(crate) struct Allocation {
     library: Arc<Library>,
     pointer: NonNull<c_void>,
-    /// Zero if there is nothing to free.
+    /// The size; zero if there is nothing to free.
     bytes: usize,
-    /// Whether someone may use the memory of whom nobody knows when they are done: work that may not have run yet,
-    /// or other ranks, as it is a window. In host memory an operation has run when it returns.
+    /// Set while enqueued work or another rank may still access the memory. In host memory, an operation has run when it
+    /// returns.
     busy: AtomicBool,
-    /// How many windows it is: other ranks may write it at any time then.
+    /// The number of windows on it, through which other ranks may write it at any time.
     windows: AtomicUsize,
 }
 
-// SAFETY: the memory belongs to no thread, and ncclMemFree may be called from any.
+// SAFETY: the memory belongs to no thread, and any thread may call ncclMemFree.
 unsafe impl Send for Allocation {}
-// SAFETY: as above; through a shared reference, only its address and its flags are read and written.
+// SAFETY: as above; a shared reference gives access only to the address, the size and atomic flags.
 unsafe impl Sync for Allocation {}
 
 impl Nccl {
     /// Allocates `length` elements: on the calling thread's current GPU, or zeroed in host memory. Since NCCL
     /// 2.19.3.
     ///
-    /// NCCL rounds up to the GPU's granularity, some 2 MiB: better one large buffer than many small ones. No
-    /// memory is allocated for no elements.
+    /// NCCL rounds up to the granularity of the GPU, about 2 MiB, so prefer one large buffer to many small ones. For
+    /// zero elements no memory is allocated.
     ///
     /// ```
     /// # fn main() -> libnccl::Result<()> {
@@ -113,8 +114,8 @@ impl Nccl {
     /// ```
     ///
     /// # Errors
-    /// [`Error::InvalidArgument`] if so many elements fit into no memory; [`Error::Unsupported`];
-    /// [`Error::Nccl`], above all if there is no such memory left.
+    /// [`Error::InvalidArgument`] if the size exceeds `isize::MAX` bytes; [`Error::Unsupported`]; [`Error::Nccl`], for
+    /// instance if memory is exhausted.
     #[doc(alias = "ncclMemAlloc")]
     pub fn alloc<T: Element>(&self, length: usize) -> Result<NcclBuffer<T>> {
         NcclBuffer::new(&self.library, length)
@@ -126,21 +127,21 @@ impl<T: Element> NcclBuffer<T> {
         const CALL: &str = "alloc";
         let layout = Layout::array::<T>(length).map_err(|_| {
             let size = size_of::<T>();
-            Error::argument(CALL, format!("{length} elements of {size} bytes are more than there can be"))
+            Error::argument(CALL, format!("{length} elements of {size} bytes exceed isize::MAX bytes"))
         })?;
         let pointer = if layout.size() == 0 {
             NonNull::<T>::dangling().cast()
         } else {
             let mut pointer = ptr::null_mut();
-            // SAFETY: a place to write an address to.
+            // SAFETY: a valid out-parameter.
             unsafe { call!(library, ncclMemAlloc(&raw mut pointer, layout.size())) }?;
-            // Never so far, but all of the below rests on it.
+            // Never violated so far, but the unsafe code below relies on it.
             NonNull::new(pointer).filter(|pointer| pointer.cast::<T>().is_aligned()).ok_or_else(|| {
-                Error::usage(CALL, format!("ncclMemAlloc gave {pointer:?}, which cannot hold the elements"))
+                Error::usage(CALL, format!("ncclMemAlloc returned {pointer:?}, which is null or not aligned"))
             })?
         };
         if library.memory_space == MemorySpace::Host {
-            // SAFETY: NCCL has just allocated the bytes, and no one else has them.
+            // SAFETY: NCCL has just allocated the bytes, and nothing else uses them.
             unsafe { pointer.cast::<u8>().write_bytes(0, layout.size()) };
         }
         let allocation = Allocation {
@@ -153,45 +154,46 @@ impl<T: Element> NcclBuffer<T> {
         Ok(Self { allocation: Arc::new(allocation), length, element: PhantomData })
     }
 
-    /// How many elements it holds.
+    /// Returns the number of elements.
     #[must_use]
     pub fn len(&self) -> usize {
         self.length
     }
 
-    /// Whether it holds none.
+    /// Returns `true` if there are no elements.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.length == 0
     }
 
-    /// Where it is.
+    /// Returns the memory space.
     #[must_use]
     pub fn memory_space(&self) -> MemorySpace {
         self.allocation.library.memory_space
     }
 
-    /// The address, for calls into CUDA. Their work is work that the buffer has to wait for, too.
+    /// Returns the address, for calls into CUDA. Keep the buffer until the work of these calls has run too.
     #[must_use]
     pub fn as_ptr(&self) -> *const T {
         self.allocation.pointer.as_ptr().cast()
     }
 
-    /// The address, to write to.
+    /// Returns the address, for calls that write.
     #[must_use]
     pub fn as_mut_ptr(&mut self) -> *mut T {
         self.allocation.pointer.as_ptr().cast()
     }
 
-    /// The elements; `None` on a GPU, and while other ranks may write them because they are a
-    /// [`Window`](crate::Window).
+    /// Returns the elements; `None` on a GPU, and while the buffer is a [`Window`](crate::Window), which other ranks may
+    /// write.
     #[must_use]
     pub fn as_slice(&self) -> Option<&[T]> {
         // SAFETY: initialized elements in host memory, alive and unchanged as long as the buffer is borrowed.
-        self.is_own().then(|| unsafe { std::slice::from_raw_parts(self.as_ptr(), self.length) })
+        self.is_exclusive_host_memory()
+            .then(|| unsafe { std::slice::from_raw_parts(self.as_ptr(), self.length) })
     }
 
-    /// The elements, to write; `None` as for [`as_slice`](Self::as_slice).
+    /// Returns the elements, for writing; `None` in the cases of [`as_slice`](Self::as_slice).
     ///
     /// ```
     /// # fn main() -> libnccl::Result<()> {
@@ -205,15 +207,17 @@ impl<T: Element> NcclBuffer<T> {
     /// ```
     #[must_use]
     pub fn as_mut_slice(&mut self) -> Option<&mut [T]> {
-        // SAFETY: as in `as_slice`, and exclusively borrowed.
-        self.is_own().then(|| unsafe { std::slice::from_raw_parts_mut(self.as_mut_ptr(), self.length) })
+        // SAFETY: as in `as_slice`; the borrow is exclusive.
+        self.is_exclusive_host_memory()
+            .then(|| unsafe { std::slice::from_raw_parts_mut(self.as_mut_ptr(), self.length) })
     }
 
-    fn is_own(&self) -> bool {
+    /// Returns `true` if the elements are in host memory and no other rank can access them.
+    fn is_exclusive_host_memory(&self) -> bool {
         self.memory_space() == MemorySpace::Host && self.allocation.windows.load(Acquire) == 0
     }
 
-    /// A part of it, for an operation to read; `None` if it has no such part.
+    /// Returns a part for an operation to read; `None` if the range is out of bounds.
     ///
     /// ```
     /// # fn main() -> libnccl::Result<()> {
@@ -225,11 +229,11 @@ impl<T: Element> NcclBuffer<T> {
     /// ```
     #[must_use]
     pub fn get(&self, range: impl RangeBounds<usize>) -> Option<DeviceSlice<'_, T>> {
-        let Range { start, end } = self.part(range)?;
+        let Range { start, end } = self.checked_range(range)?;
         Some(self.view().slice(start, end - start))
     }
 
-    /// A part of it, for an operation to write; `None` if it has no such part.
+    /// Returns a part for an operation to write; `None` if the range is out of bounds.
     ///
     /// ```
     /// # fn main() -> libnccl::Result<()> {
@@ -246,11 +250,11 @@ impl<T: Element> NcclBuffer<T> {
     /// ```
     #[must_use]
     pub fn get_mut(&mut self, range: impl RangeBounds<usize>) -> Option<DeviceSliceMut<'_, T>> {
-        let Range { start, end } = self.part(range)?;
+        let Range { start, end } = self.checked_range(range)?;
         Some(self.view_mut().slice_mut(start, end - start))
     }
 
-    fn part(&self, range: impl RangeBounds<usize>) -> Option<Range<usize>> {
+    fn checked_range(&self, range: impl RangeBounds<usize>) -> Option<Range<usize>> {
         let start = match range.start_bound() {
             Bound::Included(start) => *start,
             Bound::Excluded(before) => before.checked_add(1)?,
@@ -264,34 +268,35 @@ impl<T: Element> NcclBuffer<T> {
         (start <= end && end <= self.length).then_some(start..end)
     }
 
+    /// Returns a view for an operation, which makes the memory busy.
     fn view(&self) -> DeviceSlice<'_, T> {
         self.allocation.set_busy();
-        // SAFETY: `length` elements in that memory, alive as long as the buffer is borrowed; on a GPU, being busy
-        // keeps them so until the work has run. Nothing in Rust reads what work may still write, or other ranks
-        // through a window, so that work which overlaps can at worst leave wrong numbers.
+        // SAFETY: `length` elements in that memory space, alive as long as the buffer is borrowed. On a GPU, busy memory
+        // is not freed until `assume_idle`, whose caller guarantees that the work has run. No Rust reference exists to
+        // memory that enqueued work or other ranks may write, so overlapping work can at worst produce wrong values.
         unsafe { DeviceSlice::new(self.as_ptr(), self.length, self.memory_space()) }
     }
 
-    /// From a shared reference for the barrier, whose buffer has contents that nobody looks at.
+    /// Returns a view for an operation that writes. It takes a shared reference for the barrier, whose buffer has
+    /// contents that nothing reads.
     pub(crate) fn view_mut(&self) -> DeviceSliceMut<'_, T> {
         self.allocation.set_busy();
-        // SAFETY: as in `view`; and no one has a slice of the elements, as the buffer is borrowed exclusively, or
-        // is the barrier's.
+        // SAFETY: as in `view`; no slice of the elements exists, as either the caller has borrowed the buffer exclusively
+        // or it is the barrier's.
         unsafe { DeviceSliceMut::new(self.as_ptr().cast_mut(), self.length, self.memory_space()) }
     }
 
-    /// Promises that nothing uses the buffer, so that dropping it, and its registrations and windows, takes them
-    /// back. What is enqueued with it from now on makes it busy again. For an example, see
-    /// [`NcclBuffer`].
+    /// Promises that nothing uses the buffer, so that dropping it, its registrations and its windows frees them.
+    /// Operations that are enqueued with it from now on make it busy again. For an example, see [`NcclBuffer`].
     ///
     /// # Safety
-    /// All work that this buffer was given to has run, this rank's and, if it is a window, that of the other
-    /// ranks; and as long as it is a window, the other ranks start no more that writes or reads it.
+    /// All work that uses this buffer has run: that of this rank and, if it is a window, that of the other ranks. As long
+    /// as it is a window, the other ranks start no more work that reads or writes it.
     pub unsafe fn assume_idle(&mut self) {
         self.allocation.busy.store(false, Relaxed);
     }
 
-    /// Frees the memory, as dropping it does, and reports. Since NCCL 2.19.3.
+    /// Frees the memory, as dropping it does, and returns errors. Since NCCL 2.19.3.
     ///
     /// ```
     /// # fn main() -> libnccl::Result<()> {
@@ -301,9 +306,9 @@ impl<T: Element> NcclBuffer<T> {
     /// ```
     ///
     /// # Errors
-    /// [`Error::InvalidUsage`] if work may still use it, on a GPU or as a window, which leaks it; or if it is
-    /// registered: then it is freed after its registrations. [`Error::Nccl`] if NCCL reports a failure; the memory is gone all the
-    /// same.
+    /// [`Error::InvalidUsage`] if work may still use it, on a GPU or as a window: the memory is leaked; or if it is
+    /// registered: the memory is freed after its registrations. [`Error::Nccl`] if NCCL reports a failure; the memory is
+    /// gone nevertheless.
     #[doc(alias = "ncclMemFree")]
     pub fn free(self) -> Result<()> {
         match Arc::into_inner(self.allocation) {
@@ -326,31 +331,31 @@ impl Allocation {
         self.bytes
     }
 
-    /// An operation is given the memory.
+    /// Marks the memory as used by an operation.
     fn set_busy(&self) {
         if self.library.memory_space == MemorySpace::Device {
             self.busy.store(true, Relaxed);
         }
     }
 
-    /// An error if work that uses the memory, this rank's or another's, may be in flight.
+    /// Returns an error if work of this or another rank may still use the memory.
     pub(crate) fn check_idle(&self, call: &'static str) -> Result<()> {
         if self.busy.load(Relaxed) {
             return Err(Error::usage(
                 call,
-                "work that uses the memory may not have run yet; wait for it, and say so with assume_idle",
+                "work that uses the memory may not have run yet; wait for it, then call assume_idle",
             ));
         }
         Ok(())
     }
 
-    /// Other ranks may write it from now on.
+    /// Records a window: other ranks may write the memory from now on.
     pub(crate) fn open_window(&self) {
         self.busy.store(true, Relaxed);
         self.windows.fetch_add(1, Relaxed);
     }
 
-    /// They do not, any more.
+    /// Records the end of a window: other ranks do not write any more.
     pub(crate) fn close_window(&self) {
         self.windows.fetch_sub(1, Release);
     }
@@ -360,8 +365,8 @@ impl Allocation {
             return Ok(());
         }
         self.check_idle("free")?;
-        // SAFETY: what ncclMemAlloc gave, once; no reference, registration or window is left, as all of them
-        // own a part of `self`, and no work.
+        // SAFETY: memory of ncclMemAlloc, freed only here. No buffer, registration or window exists any more, as all of
+        // them share `self`; no work uses it, as it is idle.
         unsafe { call!(self.library, ncclMemFree(self.pointer.as_ptr())) }.map(drop)
     }
 }

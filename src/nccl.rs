@@ -7,9 +7,9 @@ use crate::backend::Library;
 use crate::sys::device::DeviceFunctions;
 use crate::{Backend, Error, LoadError, MemorySpace, Result, UniqueId, Version, sys};
 
-/// An implementation of NCCL, ready to be called: where everything starts.
+/// An implementation of NCCL, and the entry point of this crate.
 ///
-/// Cheap to clone. An implementation is never unloaded, because NCCL's own threads may still run in it.
+/// It is cheap to clone. An implementation is never unloaded, because NCCL's own threads may still run in it.
 ///
 /// ```
 /// # fn main() -> libnccl::Result<()> {
@@ -25,7 +25,7 @@ pub struct Nccl {
     pub(crate) library: Arc<Library>,
 }
 
-/// A function of NCCL's C API, and whether an implementation has it.
+/// A function of NCCL's C API, and its presence in an implementation.
 ///
 /// ```
 /// let nccl = libnccl_cpu::nccl();
@@ -35,23 +35,23 @@ pub struct Nccl {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Function {
-    /// Its C name.
+    /// The name in C.
     pub name: &'static str,
-    /// The first release, of those examined, that has it.
+    /// The first examined release that has the function.
     pub since: Version,
-    /// Whether the implementation has it.
+    /// `true` if the implementation has the function.
     pub present: bool,
 }
 
 impl Nccl {
-    /// The library of this system: the linked one if linking was switched on at build time, else the first that
-    /// is found. Found once per process.
+    /// Loads the library of this system: the linked one if linking was enabled at build time, else the first that the
+    /// search finds. Later calls in the process return the same library.
     ///
-    /// The search goes through: the file that `LIBNCCL_PATH` names (and nothing else, if it is set);
-    /// `libnccl.so.2` and `libnccl.so` wherever the dynamic linker looks; the package `nvidia-nccl-cu12` or
+    /// The search order is: the file that `LIBNCCL_PATH` names (and nothing else, if it is set);
+    /// `libnccl.so.2` and `libnccl.so` in the directories of the dynamic linker; the package `nvidia-nccl-cu12` or
     /// `-cu13` of the Python environment (`VIRTUAL_ENV`, `CONDA_PREFIX`, the `python3` on `PATH`);
     /// `$CONDA_PREFIX/lib`, `$NCCL_HOME/lib`, `$CUDA_HOME/lib64`; and then, for AMD's RCCL, `librccl.so.1` and
-    /// `librccl.so` wherever the dynamic linker looks, `$ROCM_PATH/lib`, `/opt/rocm/lib`. Set-uid programs ignore
+    /// `librccl.so` in the directories of the dynamic linker, `$ROCM_PATH/lib`, `/opt/rocm/lib`. Set-uid programs ignore
     /// the environment.
     ///
     /// ```
@@ -64,38 +64,39 @@ impl Nccl {
     /// ```
     ///
     /// # Errors
-    /// [`LoadError::NotFound`] lists every place with the reason; [`LoadError::NoBackend`] without a backend;
-    /// [`LoadError::UnsupportedPlatform`] on another system than Linux.
+    /// [`LoadError::NotFound`], which lists every candidate with the reason; [`LoadError::NoBackend`] without a backend;
+    /// [`LoadError::UnsupportedPlatform`] on systems other than Linux.
     pub fn load() -> Result<Self, LoadError> {
         Library::load().map(|library| Self { library })
     }
 
-    /// Exactly this file, loaded at run time.
+    /// Loads exactly this file.
     ///
     /// ```no_run
     /// # fn main() -> libnccl::Result<()> {
     /// use libnccl::Nccl;
     ///
-    /// // SAFETY: the file is NVIDIA's.
+    /// // SAFETY: the file is NVIDIA's library.
     /// let nccl = unsafe { Nccl::open("/opt/nccl/lib/libnccl.so.2") }?;
     /// # Ok(())
     /// # }
     /// ```
     ///
     /// # Errors
-    /// [`LoadError`] says what is wrong with it: absent, a directory, no shared object, truncated, of another
-    /// architecture, without NCCL's functions, or whatever the dynamic linker answers.
+    /// [`LoadError::NotFound`] with the reason: the file is absent, a directory, not a shared object, truncated, for
+    /// another architecture, without NCCL's functions, or rejected by the dynamic linker. [`LoadError::VersionQuery`] if
+    /// its `ncclGetVersion` fails.
     ///
     /// # Safety
-    /// Loading a library runs its code. If the file is a shared object that has functions of NCCL's names,
-    /// they must be NCCL's: same signatures, same contracts.
+    /// Loading a library runs its code. If the file is a shared object with functions of NCCL's names, these must have
+    /// the signatures and contracts of NCCL's functions.
     #[cfg(feature = "dlopen")]
     pub unsafe fn open(path: impl AsRef<std::path::Path>) -> Result<Self, LoadError> {
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller guarantees that the file is an implementation of NCCL.
         unsafe { Library::open(path.as_ref()) }.map(|library| Self { library })
     }
 
-    /// The library that was linked at build time.
+    /// Returns the library that was linked at build time.
     ///
     /// ```
     /// # fn main() -> libnccl::Result<()> {
@@ -106,19 +107,19 @@ impl Nccl {
     /// ```
     ///
     /// # Errors
-    /// [`LoadError::VersionQuery`] if it does not answer `ncclGetVersion`.
+    /// [`LoadError::VersionQuery`] if its `ncclGetVersion` fails.
     #[cfg(nccl_linked)]
     pub fn linked() -> Result<Self, LoadError> {
         Library::linked().map(|library| Self { library })
     }
 
-    /// An implementation that is already in this process, such as the CPU implementation of `libnccl-cpu`.
+    /// Wraps an implementation that is already in this process, such as the CPU implementation of `libnccl-cpu`.
     ///
     /// ```
     /// # fn main() -> libnccl::Result<()> {
     /// use libnccl::Nccl;
     ///
-    /// // SAFETY: the functions are an implementation of NCCL's, linked into this program.
+    /// // SAFETY: the functions are an implementation of NCCL that is linked into this program.
     /// let nccl = unsafe { Nccl::from_table("the CPU implementation", libnccl_cpu::TABLE) }?;
     /// assert_eq!(nccl.backend().to_string(), "the CPU implementation");
     /// # Ok(())
@@ -126,37 +127,37 @@ impl Nccl {
     /// ```
     ///
     /// # Errors
-    /// [`LoadError::VersionQuery`] if it does not answer `ncclGetVersion`.
+    /// [`LoadError::VersionQuery`] if its `ncclGetVersion` fails.
     ///
     /// # Safety
-    /// Every function of the table has the signature and the contract that NCCL's documentation gives its
-    /// name, and stays callable until the process ends.
+    /// Every function of the table has the signature and the contract of the NCCL function with its name, and stays
+    /// callable until the process ends.
     pub unsafe fn from_table(name: &'static str, functions: sys::Functions) -> Result<Self, LoadError> {
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller guarantees signatures, contracts and lifetime of the functions.
         unsafe { Library::new(functions, DeviceFunctions::EMPTY, Backend::InProcess { name }, false) }
             .map(|library| Self { library })
     }
 
-    /// The release of the implementation, which need not be the one of the header.
+    /// Returns the release of the implementation, which may differ from that of the header.
     #[doc(alias = "ncclGetVersion")]
     #[must_use]
     pub fn version(&self) -> Version {
         self.library.version
     }
 
-    /// How the implementation came into this process, and from where.
+    /// Returns the backend: the way in which the implementation came into this process.
     #[must_use]
     pub fn backend(&self) -> &Backend {
         &self.library.backend
     }
 
-    /// Where its communicators' buffers have to be.
+    /// Returns the memory space in which buffers have to be.
     #[must_use]
     pub fn memory_space(&self) -> MemorySpace {
         self.library.memory_space
     }
 
-    /// Every function of the C API, in the header's order.
+    /// Returns all functions of the C API, in the header's order.
     ///
     /// ```
     /// let nccl = libnccl_cpu::nccl();
@@ -169,7 +170,7 @@ impl Nccl {
         self.library.functions.present().map(function)
     }
 
-    /// Asks, ahead of time, whether the implementation has a function.
+    /// Returns an error if the implementation lacks a function, as a call of it would.
     ///
     /// ```
     /// # fn main() -> libnccl::Result<()> {
@@ -181,7 +182,7 @@ impl Nccl {
     /// ```
     ///
     /// # Errors
-    /// [`Error::Unsupported`] if it lacks it, [`Error::InvalidArgument`] if NCCL has no such function.
+    /// [`Error::Unsupported`] if it lacks the function, [`Error::InvalidArgument`] if NCCL has no such function.
     pub fn require(&self, function: &str) -> Result<()> {
         let Some((name, present)) = self.library.functions.present().find(|(name, _)| *name == function)
         else {
@@ -193,9 +194,10 @@ impl Nccl {
         self.library.function(name, present.then_some(()))
     }
 
-    /// NCCL's words on the last failure, of any thread and communicator, or of this thread if the library keeps one
-    /// text for each, as the CPU implementation does; empty if there was none. An [`Error::Nccl`] has its own copy
-    /// of them.
+    /// Returns the most recent error message, or an empty string.
+    ///
+    /// NCCL keeps one message for all threads and communicators; the CPU implementation keeps one per thread. An
+    /// [`Error::Nccl`] has its own copy.
     ///
     /// ```
     /// # fn main() {
@@ -210,8 +212,8 @@ impl Nccl {
         self.library.last_error()
     }
 
-    /// Other files named like NCCL that are mapped into the process. Two copies share neither state nor
-    /// handles, and their symbols may get mixed up.
+    /// Returns the other files named like NCCL that are mapped into the process. Two copies share neither state nor
+    /// handles, and symbols of one may be resolved to the other.
     ///
     /// ```
     /// for path in libnccl_cpu::nccl().other_loaded_libraries() {
@@ -223,13 +225,13 @@ impl Nccl {
         self.library.other_loaded_libraries()
     }
 
-    /// The function table, to call what this crate has no method for.
+    /// Returns the function table, for functions that have no method in this crate.
     ///
     /// ```
     /// let nccl = libnccl_cpu::nccl();
     /// let get_version = nccl.as_raw().ncclGetVersion.expect("every release has it");
     /// let mut code = 0;
-    /// // SAFETY: a place to write an int to.
+    /// // SAFETY: a valid out-parameter.
     /// unsafe { get_version(&mut code) };
     /// assert_eq!(code as u32, nccl.version().code());
     /// ```
@@ -238,7 +240,7 @@ impl Nccl {
         &self.library.functions
     }
 
-    /// The table of the device API's host functions.
+    /// Returns the table of the device API's host functions.
     ///
     /// ```
     /// let nccl = libnccl_cpu::nccl();
@@ -251,9 +253,9 @@ impl Nccl {
         &self.library.device_functions
     }
 
-    /// A new id, for one rank to make and to send to the others.
+    /// Creates an id for a new communicator, on one rank, which sends it to the others.
     ///
-    /// NCCL keeps a thread and a listening socket for it in this process until all ranks have joined.
+    /// For the id, NCCL keeps a thread and a listening socket in this process until all ranks have joined.
     ///
     /// ```
     /// # fn main() -> libnccl::Result<()> {
@@ -268,8 +270,8 @@ impl Nccl {
     /// ```
     ///
     /// # Errors
-    /// [`Error::Nccl`], for instance if no network interface can be used. After a failure, every later call in
-    /// the process answers the same.
+    /// [`Error::Nccl`], for instance if no network interface can be used. After a failure, every later call in the
+    /// process returns the same error.
     #[doc(alias = "ncclGetUniqueId")]
     pub fn unique_id(&self) -> Result<UniqueId> {
         self.library.unique_id()

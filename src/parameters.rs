@@ -5,10 +5,10 @@ use std::ffi::{CStr, CString, c_char, c_int};
 use crate::backend::call;
 use crate::{Error, Nccl, Result, ResultCode, sys};
 
-/// The library's parameters (`NCCL_DEBUG`, ...) as it has read them from the environment, from its configuration
-/// file, or by default. Since NCCL 2.30.4.
+/// The library's parameters (such as `NCCL_DEBUG`), which it has read from the environment or its configuration file, or
+/// which have their defaults. Since NCCL 2.30.4.
 ///
-/// Few are there so far: 7 in NCCL 2.32.3, and 10 with `NCCL_PARAM_DUMP_ALL=true` in the environment.
+/// NCCL 2.32.3 exposes 7 of them, and 10 with `NCCL_PARAM_DUMP_ALL=true` in the environment.
 ///
 /// ```
 /// # fn main() -> libnccl::Result<()> {
@@ -26,16 +26,16 @@ pub struct Parameters {
     nccl: Nccl,
 }
 
-/// What [`Parameters::get`] can answer.
+/// A type that [`Parameters::get`] can return.
 ///
-/// | type | of which parameters |
+/// | type | parameters |
 /// |---|---|
-/// | [`String`] | all: the value as NCCL writes it (`TRUE`, `WARN,ATTN`) |
+/// | [`String`] | all, as the text that NCCL prints (`TRUE`, `WARN,ATTN`) |
 /// | [`CString`] | those that are text |
-/// | [`i8`] to [`i64`], [`u8`] to [`u64`] | those that are of exactly this type; booleans and enums are of none |
-/// | [`Vec<u8>`] | all: the bytes that NCCL keeps, a text with its final zero |
+/// | [`i8`] to [`i64`], [`u8`] to [`u64`] | those of exactly this type, which excludes booleans and enums |
+/// | [`Vec<u8>`] | all, as the bytes that NCCL stores; a text ends with a zero byte |
 ///
-/// Sealed: these are the types that NCCL has functions for.
+/// The trait is sealed: these are the types for which NCCL has functions.
 ///
 /// ```
 /// # fn main() -> libnccl::Result<()> {
@@ -48,7 +48,7 @@ pub struct Parameters {
 pub trait ParameterValue: sealed::Read {}
 
 impl Nccl {
-    /// The library's parameters. Since NCCL 2.30.4.
+    /// Returns the library's parameters. Since NCCL 2.30.4.
     ///
     /// ```
     /// # fn main() -> libnccl::Result<()> {
@@ -60,7 +60,7 @@ impl Nccl {
     /// ```
     ///
     /// # Errors
-    /// [`Error::Unsupported`] by an older library.
+    /// [`Error::Unsupported`] with an older library.
     pub fn parameters(&self) -> Result<Parameters> {
         self.library.function("ncclParamGetParameter", self.library.functions.ncclParamGetParameter)?;
         Ok(Parameters { nccl: self.clone() })
@@ -68,7 +68,7 @@ impl Nccl {
 }
 
 impl Parameters {
-    /// The keys of all parameters. Since NCCL 2.30.4.
+    /// Returns the keys of all parameters. Since NCCL 2.30.4.
     ///
     /// ```
     /// # fn main() -> libnccl::Result<()> {
@@ -83,18 +83,18 @@ impl Parameters {
     #[doc(alias = "ncclParamGetAllParameterKeys")]
     pub fn keys(&self) -> Result<Vec<String>> {
         let (mut table, mut length) = (std::ptr::null_mut(), 0);
-        // SAFETY: the places where NCCL writes a pointer and a number.
+        // SAFETY: two valid out-parameters.
         unsafe { call!(self.nccl.library, ncclParamGetAllParameterKeys(&raw mut table, &raw mut length)) }?;
         if table.is_null() {
             return Ok(Vec::new());
         }
-        // SAFETY: an array of so many C strings, all valid until this thread asks for parameters again, which
-        // is after they have been copied.
-        let keys = (0..length_of(length)).map(|index| unsafe { copy(*table.add(index)) });
-        Ok(keys.map(lossy).collect())
+        // SAFETY: an array of so many C strings, all valid until this thread queries parameters again, which is after
+        // they have been copied.
+        let keys = (0..to_length(length)).map(|index| unsafe { copy(*table.add(index)) });
+        Ok(keys.map(to_string_lossy).collect())
     }
 
-    /// The value of a parameter; `None` if NCCL knows no such key. Since NCCL 2.30.4.
+    /// Returns the value of a parameter; `None` if NCCL does not know the key. Since NCCL 2.30.4.
     ///
     /// ```
     /// # fn main() -> libnccl::Result<()> {
@@ -107,7 +107,7 @@ impl Parameters {
     ///
     /// # Errors
     /// [`Error::Nccl`] with [`ResultCode::INVALID_ARGUMENT`] if the parameter is not of the type `T`, see
-    /// [`ParameterValue`]; [`Error::InvalidArgument`] if there is a zero byte in the key.
+    /// [`ParameterValue`]; [`Error::InvalidArgument`] if the key contains a zero byte.
     #[doc(alias = "ncclParamGetParameter")]
     #[doc(alias = "ncclParamBind")]
     #[doc(alias = "ncclParamGet")]
@@ -128,10 +128,9 @@ impl Parameters {
         T::read(&self.nccl, &key)
     }
 
-    /// Has NCCL print all parameters, which it always does to this process's standard output. Since
-    /// NCCL 2.30.4.
+    /// Makes NCCL print all parameters to the standard output of this process. Since NCCL 2.30.4.
     ///
-    /// C's buffer it is that the text goes through: what Rust prints around it may come out earlier or later.
+    /// The text goes through C's output buffer, so its order relative to Rust's output is not defined.
     ///
     /// ```
     /// # fn main() -> libnccl::Result<()> {
@@ -146,7 +145,7 @@ impl Parameters {
     pub fn dump(&self) -> Result<()> {
         let library = &self.nccl.library;
         let dump = library.function("ncclParamDumpAll", library.functions.ncclParamDumpAll)?;
-        // SAFETY: takes nothing.
+        // SAFETY: has no arguments.
         unsafe { dump() };
         Ok(())
     }
@@ -156,64 +155,68 @@ mod sealed {
     use super::{CStr, Nccl, Result};
 
     pub trait Read: Sized {
-        /// `None` if NCCL knows no such key.
+        /// Reads the value; `None` if NCCL does not know the key.
         fn read(nccl: &Nccl, key: &CStr) -> Result<Option<Self>>;
     }
 }
 
 impl ParameterValue for String {}
 
-/// By `ncclParamGetParameter`.
+/// Reads with `ncclParamGetParameter`.
 impl sealed::Read for String {
     fn read(nccl: &Nccl, key: &CStr) -> Result<Option<Self>> {
         let (mut value, mut length) = (std::ptr::null(), 0);
         let found = unsafe {
-            // SAFETY: a C string, and the places where NCCL writes a pointer and a number.
+            // SAFETY: a C string and two valid out-parameters.
             call!(nccl.library, ncclParamGetParameter(key.as_ptr(), &raw mut value, &raw mut length))
         };
-        // SAFETY: null or a C string that is valid until this thread asks for parameters again.
-        Ok(known(found)?.map(|_| lossy(unsafe { copy(value) })))
+        // SAFETY: null or a C string that is valid until this thread queries parameters again.
+        Ok(none_if_unknown(found)?.map(|_| to_string_lossy(unsafe { copy(value) })))
     }
 }
 
 impl ParameterValue for CString {}
 
-/// By `ncclParamGetStr`.
+/// Reads with `ncclParamGetStr`.
 impl sealed::Read for CString {
     fn read(nccl: &Nccl, key: &CStr) -> Result<Option<Self>> {
         let Some(handle) = bind(nccl, key)? else { return Ok(None) };
         let mut value = std::ptr::null();
-        // SAFETY: NCCL's own handle, and the place where it writes a pointer.
+        // SAFETY: a handle of NCCL and a valid out-parameter.
         unsafe { call!(nccl.library, ncclParamGetStr(handle, &raw mut value)) }?;
-        // SAFETY: null or a C string that is valid until this thread asks for parameters again.
+        // SAFETY: null or a C string that is valid until this thread queries parameters again.
         Ok(Some(unsafe { copy(value) }))
     }
 }
 
 impl ParameterValue for Vec<u8> {}
 
-/// By `ncclParamGet`.
+/// Reads with `ncclParamGet`.
 impl sealed::Read for Vec<u8> {
     fn read(nccl: &Nccl, key: &CStr) -> Result<Option<Self>> {
-        /// More than the 128 KiB to which Linux limits a variable of the environment.
-        const MOST: usize = 1 << 18;
+        /// The maximum buffer size, above the 128 KiB to which Linux limits an environment variable.
+        const MAX_CAPACITY: usize = 1 << 18;
         let Some(handle) = bind(nccl, key)? else { return Ok(None) };
-        let mut room = 64;
+        let mut capacity = 64;
         loop {
-            let (mut bytes, mut length) = (vec![0; room], 0);
-            // SAFETY: NCCL's own handle, `room` bytes of space, and the place where NCCL writes a number.
+            let (mut bytes, mut length) = (vec![0; capacity], 0);
+            // SAFETY: a handle of NCCL, `capacity` bytes to write, and a valid out-parameter.
             let read = unsafe {
                 call!(
                     nccl.library,
-                    ncclParamGet(handle, bytes.as_mut_ptr().cast(), room as c_int, &raw mut length)
+                    ncclParamGet(handle, bytes.as_mut_ptr().cast(), capacity as c_int, &raw mut length)
                 )
             };
             match read {
-                // All it says about too little room; how much it takes it keeps to itself.
-                Err(error) if error.code() == Some(ResultCode::INVALID_ARGUMENT) && room < MOST => room *= 8,
+                // NCCL's only report of a buffer that is too short; it does not return the size it needs.
+                Err(error)
+                    if error.code() == Some(ResultCode::INVALID_ARGUMENT) && capacity < MAX_CAPACITY =>
+                {
+                    capacity *= 8
+                }
                 Err(error) => return Err(error),
                 Ok(_) => {
-                    bytes.truncate(length_of(length));
+                    bytes.truncate(to_length(length));
                     return Ok(Some(bytes));
                 }
             }
@@ -225,12 +228,12 @@ macro_rules! integers {
     ($($type:ident by $function:ident),* $(,)?) => {$(
         impl ParameterValue for $type {}
 
-        #[doc = concat!("By `", stringify!($function), "`.")]
+        #[doc = concat!("Reads with `", stringify!($function), "`.")]
         impl sealed::Read for $type {
             fn read(nccl: &Nccl, key: &CStr) -> Result<Option<Self>> {
                 let Some(handle) = bind(nccl, key)? else { return Ok(None) };
                 let mut value = 0;
-                // SAFETY: NCCL's own handle, and the place where it writes an integer of this size.
+                // SAFETY: a handle of NCCL and a valid out-parameter of this size.
                 unsafe { call!(nccl.library, $function(handle, &raw mut value)) }?;
                 Ok(Some(value))
             }
@@ -249,38 +252,40 @@ integers! {
     u64 by ncclParamGetU64,
 }
 
-/// NCCL's handle of a parameter, which lasts as long as the library.
+/// Returns NCCL's handle of a parameter, which lives as long as the library; `None` if NCCL does not know the key.
 fn bind(nccl: &Nccl, key: &CStr) -> Result<Option<sys::ncclParamHandle_t>> {
     let mut handle = std::ptr::null_mut();
-    // SAFETY: the place where NCCL writes a pointer, and a C string.
+    // SAFETY: a valid out-parameter and a C string.
     let found = unsafe { call!(nccl.library, ncclParamBind(&raw mut handle, key.as_ptr())) };
-    Ok(known(found)?.map(|_| handle).filter(|handle| !handle.is_null()))
+    Ok(none_if_unknown(found)?.map(|_| handle).filter(|handle| !handle.is_null()))
 }
 
-/// A lookup by key answers an invalid argument where there is no such key.
-fn known(found: Result<ResultCode>) -> Result<Option<ResultCode>> {
+/// Turns the result of a lookup into `None` if there is no such key, which NCCL reports as an invalid argument.
+fn none_if_unknown(found: Result<ResultCode>) -> Result<Option<ResultCode>> {
     match found {
         Err(error) if error.code() == Some(ResultCode::INVALID_ARGUMENT) => Ok(None),
         found => found.map(Some),
     }
 }
 
+/// Copies a C string; null becomes an empty one.
+///
 /// # Safety
 /// `text` is null or a C string.
 unsafe fn copy(text: *const c_char) -> CString {
     if text.is_null() {
         return CString::default();
     }
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller guarantees that it is a C string.
     unsafe { CStr::from_ptr(text) }.to_owned()
 }
 
-fn lossy(text: CString) -> String {
+fn to_string_lossy(text: CString) -> String {
     text.to_string_lossy().into_owned()
 }
 
-/// A length that NCCL has told.
-fn length_of(length: c_int) -> usize {
+/// Converts a length of NCCL; a negative one becomes zero.
+fn to_length(length: c_int) -> usize {
     usize::try_from(length).unwrap_or(0)
 }
 
@@ -298,15 +303,15 @@ mod tests {
     const WRONG: ncclResult_t = ncclResult_t::ncclInvalidArgument;
 
     unsafe extern "C" fn version(out: *mut c_int) -> ncclResult_t {
-        // SAFETY: the facade's own int.
+        // SAFETY: `out` is an int of the facade.
         unsafe { *out = 23_203 };
         OK
     }
 
-    /// Two keys, and between them what should not be there.
+    /// Returns two keys, with a null pointer between them.
     unsafe extern "C" fn keys(table: *mut *mut *const c_char, length: *mut c_int) -> ncclResult_t {
         let keys = [c"NUMBER".as_ptr(), ptr::null(), c"NOT UTF-8 \xff".as_ptr()];
-        // SAFETY: the facade's own places; the array is leaked.
+        // SAFETY: out-parameters of the facade; the array is leaked.
         unsafe { (*table, *length) = (Box::leak(Box::new(keys)).as_mut_ptr(), 3) };
         OK
     }
@@ -316,7 +321,7 @@ mod tests {
         value: *mut *const c_char,
         length: *mut c_int,
     ) -> ncclResult_t {
-        // SAFETY: the facade's C string.
+        // SAFETY: a C string of the facade.
         let text = match unsafe { CStr::from_ptr(key) }.to_bytes() {
             b"NUMBER" => c"  7 ".as_ptr(),
             b"NULL" => ptr::null(),
@@ -324,14 +329,14 @@ mod tests {
             b"UNHEARD OF" => return ncclResult_t(77),
             _ => return WRONG,
         };
-        // SAFETY: the facade's own places.
+        // SAFETY: out-parameters of the facade.
         unsafe { (*value, *length) = (text, -3) };
         OK
     }
 
-    /// The handle of a parameter is its number.
+    /// Returns the number of a parameter as its handle.
     unsafe extern "C" fn bind(out: *mut ncclParamHandle_t, key: *const c_char) -> ncclResult_t {
-        // SAFETY: the facade's C string.
+        // SAFETY: a C string of the facade.
         let number = match unsafe { CStr::from_ptr(key) }.to_bytes() {
             b"NULL" => 0,
             b"NUMBER" => 1,
@@ -341,14 +346,14 @@ mod tests {
             b"NEGATIVE" => 5,
             _ => return WRONG,
         };
-        // SAFETY: the facade's own place.
+        // SAFETY: an out-parameter of the facade.
         unsafe { *out = ptr::without_provenance_mut(number) };
         OK
     }
 
     unsafe extern "C" fn signed(handle: ncclParamHandle_t, out: *mut i16) -> ncclResult_t {
         assert_eq!(handle.addr(), 1);
-        // SAFETY: the facade's own place.
+        // SAFETY: an out-parameter of the facade.
         unsafe { *out = -1234 };
         OK
     }
@@ -363,7 +368,7 @@ mod tests {
             3 => ptr::null(),
             _ => return WRONG,
         };
-        // SAFETY: the facade's own place.
+        // SAFETY: an out-parameter of the facade.
         unsafe { *out = text };
         OK
     }
@@ -371,7 +376,7 @@ mod tests {
     unsafe extern "C" fn bytes(
         handle: ncclParamHandle_t,
         out: *mut c_void,
-        room: c_int,
+        capacity: c_int,
         length: *mut c_int,
     ) -> ncclResult_t {
         let needed = match handle.addr() {
@@ -380,10 +385,10 @@ mod tests {
             5 => -1,
             _ => c_int::MAX,
         };
-        if needed > room {
+        if needed > capacity {
             return WRONG;
         }
-        // SAFETY: the facade's own places, of which the first has `room` bytes.
+        // SAFETY: out-parameters of the facade; the first has `capacity` bytes.
         unsafe {
             ptr::write_bytes(out.cast::<u8>(), 0xa5, usize::try_from(needed).unwrap_or(0));
             *length = needed;
@@ -428,7 +433,7 @@ mod tests {
     }
 
     #[test]
-    fn keys_are_copied_whatever_they_are() {
+    fn keys_tolerates_null_and_invalid_utf8() {
         assert_eq!(parameters().keys().unwrap(), ["NUMBER", "", "NOT UTF-8 \u{fffd}"]);
         for (table, length) in [(null_mut(), 5), (null_mut(), -1), (ptr::dangling_mut(), -1)] {
             assert_eq!(keys_answering(table, length), Vec::<String>::new());
@@ -440,7 +445,7 @@ mod tests {
         static ANSWER: Mutex<(usize, c_int)> = Mutex::new((0, 0));
         unsafe extern "C" fn answer(table: *mut *mut *const c_char, length: *mut c_int) -> ncclResult_t {
             let (address, count) = *ANSWER.lock().unwrap();
-            // SAFETY: the facade's own places.
+            // SAFETY: out-parameters of the facade.
             unsafe { (*table, *length) = (ptr::without_provenance_mut(address), count) };
             OK
         }
@@ -450,7 +455,7 @@ mod tests {
     }
 
     #[test]
-    fn text_of_any_parameter() {
+    fn get_string_returns_the_text_of_any_parameter() {
         let get = |key| parameters().get::<String>(key).unwrap();
         assert_eq!(get("NUMBER").as_deref(), Some("  7 "));
         assert_eq!(get("NULL").as_deref(), Some(""));
@@ -461,7 +466,7 @@ mod tests {
     }
 
     #[test]
-    fn integers_of_exactly_their_type() {
+    fn get_integer_requires_the_exact_type() {
         assert_eq!(parameters().get("NUMBER").unwrap(), Some(-1234_i16));
         assert_eq!(code::<u64>("NUMBER"), ("ncclParamGetU64", 4));
         assert_eq!(parameters().get::<u64>("UNKNOWN").unwrap(), None);
@@ -469,7 +474,7 @@ mod tests {
     }
 
     #[test]
-    fn text_of_a_parameter_that_is_text() {
+    fn get_c_string_requires_a_text_parameter() {
         let get = |key| parameters().get::<CString>(key).unwrap();
         assert_eq!(get("TEXT").as_deref(), Some(c"eager"));
         assert_eq!(get("TEXT OF NULL").as_deref(), Some(c""));
@@ -478,7 +483,7 @@ mod tests {
     }
 
     #[test]
-    fn bytes_of_any_length() {
+    fn get_bytes_grows_its_buffer() {
         let get = |key| parameters().get::<Vec<u8>>(key).unwrap();
         assert_eq!(get("NUMBER"), Some(vec![0xa5; 2]));
         assert_eq!(get("TEXT"), Some(vec![0xa5; 1000]));
@@ -488,20 +493,20 @@ mod tests {
     }
 
     #[test]
-    fn a_key_with_a_zero_byte_is_refused() {
+    fn get_rejects_a_key_with_a_zero_byte() {
         let error = parameters().get::<u32>("NCCL\0DEBUG").unwrap_err();
         assert_eq!(error.to_string(), r#"get: the key "NCCL\0DEBUG" has a zero byte, at 4"#);
         assert!(matches!(error, Error::InvalidArgument { .. }));
     }
 
     #[test]
-    fn dumping_calls_nccl_once() {
+    fn dump_calls_nccl_once() {
         parameters().dump().unwrap();
         assert_eq!(DUMPED.load(Ordering::Relaxed), 1);
     }
 
     #[test]
-    fn functions_that_the_library_lacks() {
+    fn missing_function_is_unsupported() {
         let bare = Functions { ncclGetVersion: Some(version), ..Functions::EMPTY };
         let error = nccl(bare).parameters().unwrap_err();
         let Error::Unsupported { function, since, .. } = error else { panic!("{error}") };

@@ -3,7 +3,7 @@ use std::str::FromStr;
 
 use crate::sys::ncclRedOp_t;
 
-/// How a collective combines the ranks' elements.
+/// The operation with which a collective combines the elements of the ranks.
 ///
 /// ```
 /// use libnccl::ReduceOp;
@@ -21,10 +21,10 @@ pub enum ReduceOp {
     /// The product; integers wrap around.
     #[doc(alias = "ncclProd")]
     Prod,
-    /// The greatest; a NaN counts only if all are.
+    /// The maximum; NaN only if all elements are NaN.
     #[doc(alias = "ncclMax")]
     Max,
-    /// The least; a NaN counts only if all are.
+    /// The minimum; NaN only if all elements are NaN.
     #[doc(alias = "ncclMin")]
     Min,
     /// The mean over the ranks; integers are summed, wrapping, then divided and truncated toward zero.
@@ -33,10 +33,10 @@ pub enum ReduceOp {
 }
 
 impl ReduceOp {
-    /// Every operation, in NCCL's order.
+    /// All operations, in NCCL's order.
     pub const ALL: [Self; 5] = [Self::Sum, Self::Prod, Self::Max, Self::Min, Self::Avg];
 
-    /// NCCL's constant.
+    /// Returns NCCL's constant.
     #[must_use]
     pub const fn as_raw(self) -> ncclRedOp_t {
         match self {
@@ -49,7 +49,7 @@ impl ReduceOp {
     }
 }
 
-/// The name that nccl-tests uses.
+/// Writes the name that nccl-tests uses.
 impl fmt::Display for ReduceOp {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.pad(match self {
@@ -62,7 +62,7 @@ impl fmt::Display for ReduceOp {
     }
 }
 
-/// From the name that nccl-tests uses, in upper or lower case.
+/// Parses the name that nccl-tests uses, in upper or lower case.
 impl FromStr for ReduceOp {
     type Err = ParseReduceOpError;
 
@@ -72,7 +72,7 @@ impl FromStr for ReduceOp {
     }
 }
 
-/// The text named no [`ReduceOp`].
+/// The error returned when a text is not the name of a [`ReduceOp`].
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{0:?} is not an operation of NCCL; expected {names}", names = ReduceOp::ALL.map(|op| op.to_string()).join(", "))]
 pub struct ParseReduceOpError(Box<str>);

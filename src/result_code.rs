@@ -2,10 +2,10 @@ use std::fmt;
 
 use crate::sys::ncclResult_t;
 
-/// What a C function of NCCL answered.
+/// The result of a C function of NCCL.
 ///
-/// Not an enum: libraries newer than this crate answer codes that it has never heard of, and they stay what
-/// they are. Two codes of one number are equal, known or not.
+/// It is not an enum, as libraries newer than this crate may return codes that it does not know; their numbers are kept.
+/// Two codes are equal if their numbers are.
 ///
 /// ```
 /// use libnccl::ResultCode;
@@ -24,7 +24,7 @@ macro_rules! codes {
         impl ResultCode {
             $($(#[$doc])* pub const $name: Self = Self(ncclResult_t::$raw.0);)*
 
-            /// NCCL's name, `None` for a code that the vendored header does not know.
+            /// Returns the name in C; `None` for a code that the vendored header does not know.
             #[must_use]
             pub const fn name(self) -> Option<&'static str> {
                 match self {
@@ -37,28 +37,28 @@ macro_rules! codes {
 }
 
 codes! {
-    /// The call did what it was asked.
+    /// Success.
     #[doc(alias = "ncclSuccess")]
     SUCCESS = ncclSuccess;
-    /// A CUDA call failed; also what every initialisation answers where there is no GPU.
+    /// A CUDA call failed; also returned by every initialisation without a GPU.
     #[doc(alias = "ncclUnhandledCudaError")]
     UNHANDLED_CUDA_ERROR = ncclUnhandledCudaError;
     /// A system call failed.
     #[doc(alias = "ncclSystemError")]
     SYSTEM_ERROR = ncclSystemError;
-    /// NCCL found itself in a state that should not be; memory corruption looks like this too.
+    /// An internal error of NCCL; memory corruption can cause it too.
     #[doc(alias = "ncclInternalError")]
     INTERNAL_ERROR = ncclInternalError;
     /// An argument is out of its range.
     #[doc(alias = "ncclInvalidArgument")]
     INVALID_ARGUMENT = ncclInvalidArgument;
-    /// The call does not fit the state of things, or the other ranks.
+    /// The call is invalid in the current state, or does not match those of the other ranks.
     #[doc(alias = "ncclInvalidUsage")]
     INVALID_USAGE = ncclInvalidUsage;
     /// A peer has failed or cannot be reached.
     #[doc(alias = "ncclRemoteError")]
     REMOTE_ERROR = ncclRemoteError;
-    /// A nonblocking communicator is still at it. Since NCCL 2.14.3.
+    /// A call on a nonblocking communicator is in progress. Since NCCL 2.14.3.
     #[doc(alias = "ncclInProgress")]
     IN_PROGRESS = ncclInProgress;
     /// The operation ran out of time. Since NCCL 2.30.3.
@@ -67,13 +67,13 @@ codes! {
 }
 
 impl ResultCode {
-    /// From the number itself.
+    /// Creates a code from C's.
     #[must_use]
     pub const fn from_raw(raw: ncclResult_t) -> Self {
         Self(raw.0)
     }
 
-    /// The number itself.
+    /// Returns the code in C.
     #[must_use]
     pub const fn as_raw(self) -> ncclResult_t {
         ncclResult_t(self.0)
@@ -102,7 +102,7 @@ mod tests {
     use crate::sys::ncclResult_t;
 
     #[test]
-    fn known_and_unknown_codes() {
+    fn unknown_code_keeps_its_number() {
         assert_eq!(ResultCode::TIMEOUT.to_string(), "ncclTimeout (8)");
         for number in 0..ncclResult_t::ncclNumResults.0 {
             assert!(ResultCode::from_raw(ncclResult_t(number)).name().is_some(), "{number}");

@@ -4,10 +4,10 @@ use std::marker::PhantomData;
 
 use crate::sys::cudaStream_t;
 
-/// A borrowed CUDA stream, in the manner of [`BorrowedFd`](std::os::fd::BorrowedFd).
+/// A borrowed CUDA stream, similar to [`BorrowedFd`](std::os::fd::BorrowedFd).
 ///
 /// NCCL's operations return when they are enqueued on a stream, and run in its order. The CPU implementation
-/// has no streams: there every operation is complete when the call (or the group) returns.
+/// has no streams: every operation is complete when the call (or the group) returns.
 ///
 /// ```
 /// use libnccl::StreamRef;
@@ -35,7 +35,7 @@ impl<'a> StreamRef<'a> {
     /// # let (mut buffer, raw) = ([1.0], std::ptr::null_mut());
     /// use libnccl::{ReduceOp, StreamRef};
     ///
-    /// // SAFETY: cudaStreamCreate gave `raw`, which is destroyed later.
+    /// // SAFETY: cudaStreamCreate returned `raw`, which is destroyed later.
     /// let stream = unsafe { StreamRef::from_raw(raw) };
     /// comm.all_reduce_in_place(&mut buffer, ReduceOp::Sum, stream)?;
     /// # Ok(())
@@ -50,7 +50,7 @@ impl<'a> StreamRef<'a> {
         Self { raw, stream: PhantomData }
     }
 
-    /// The handle, for calls into CUDA.
+    /// Returns the handle, for calls into CUDA.
     #[must_use]
     pub const fn as_raw(self) -> cudaStream_t {
         self.raw

@@ -3,11 +3,11 @@ use std::str::FromStr;
 
 use crate::sys;
 
-/// What the ranks of a new communicator have in common: 128 opaque bytes.
+/// The id with which the ranks of a new communicator find each other: 128 opaque bytes.
 ///
-/// One rank makes it with [`Nccl::unique_id`](crate::Nccl::unique_id) and gives it to the others by whatever
-/// means the program has (a file, a socket, an environment variable: its [`Display`](fmt::Display) form is
-/// 256 hexadecimal digits). The process that made it must live until all ranks have joined.
+/// One rank creates it with [`Nccl::unique_id`](crate::Nccl::unique_id) and sends it to the others, for instance in a
+/// file, through a socket or in an environment variable: its [`Display`](fmt::Display) form is 256 hexadecimal digits.
+/// The process that created it must live until all ranks have joined.
 ///
 /// ```
 /// # fn main() -> libnccl::Result<()> {
@@ -25,17 +25,17 @@ use crate::sys;
 pub struct UniqueId([u8; Self::BYTES]);
 
 impl UniqueId {
-    /// The size of an id.
+    /// The size of an id in bytes.
     #[doc(alias = "NCCL_UNIQUE_ID_BYTES")]
     pub const BYTES: usize = sys::NCCL_UNIQUE_ID_BYTES as usize;
 
-    /// An id received from another rank.
+    /// Creates an id from the bytes that another rank has sent.
     #[must_use]
     pub const fn from_bytes(bytes: [u8; Self::BYTES]) -> Self {
         Self(bytes)
     }
 
-    /// The bytes to send to the other ranks.
+    /// Returns the bytes, to send to the other ranks.
     #[must_use]
     pub const fn as_bytes(&self) -> &[u8; Self::BYTES] {
         &self.0
@@ -50,36 +50,36 @@ impl UniqueId {
     }
 }
 
-/// Hexadecimal, 256 digits.
+/// Writes 256 hexadecimal digits.
 impl fmt::Display for UniqueId {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.0.iter().try_for_each(|byte| write!(f, "{byte:02x}"))
     }
 }
 
-/// Shortened: ids carry a secret, and logs are read by many.
+/// Writes the first digits only, as an id is a secret and logs are often public.
 impl fmt::Debug for UniqueId {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "UniqueId({:02x}{:02x}..)", self.0[0], self.0[1])
     }
 }
 
-/// Bytes or text that are no [`UniqueId`].
+/// The error returned when bytes or a text are not a [`UniqueId`].
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum ParseUniqueIdError {
-    /// Not 128 bytes.
+    /// The length is not 128 bytes.
     #[error("a unique id has {expected} bytes; {found} were given", expected = UniqueId::BYTES)]
     Length {
-        /// Bytes given (half of the digits, rounded up).
+        /// The number of bytes (half of the digits, rounded up).
         found: usize,
     },
-    /// Not a hexadecimal digit.
+    /// A character is not a hexadecimal digit.
     #[error("a unique id is written in hexadecimal digits; character {position} is {found:?}")]
     Digit {
-        /// Where, counted in characters from 0.
+        /// The position of the character, from 0.
         position: usize,
-        /// What stands there.
+        /// The character.
         found: char,
     },
 }
@@ -128,7 +128,7 @@ mod tests {
     }
 
     #[test]
-    fn wrong_lengths_and_digits() {
+    fn wrong_length_or_digit_is_an_error() {
         for length in [0, 127, 129] {
             let error = UniqueId::try_from(&vec![0; length][..]).unwrap_err();
             assert_eq!(error, ParseUniqueIdError::Length { found: length });

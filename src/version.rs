@@ -25,16 +25,17 @@ pub struct Version {
 }
 
 impl Version {
-    /// The release that the vendored header declares.
+    /// The release of the vendored header.
     pub const HEADER: Self = Self::new(sys::NCCL_MAJOR, sys::NCCL_MINOR, sys::NCCL_PATCH);
 
-    /// `major.minor.patch`.
+    /// Creates the version `major.minor.patch`.
     #[must_use]
     pub const fn new(major: u32, minor: u32, patch: u32) -> Self {
         Self { major, minor, patch }
     }
 
-    /// From the number that `ncclGetVersion` answers: `2804` is 2.8.4 and, from 2.9 on, `23203` is 2.32.3.
+    /// Creates a version from the number that `ncclGetVersion` returns: `2804` is 2.8.4 and, from 2.9 on, `23203` is
+    /// 2.32.3.
     #[doc(alias = "NCCL_VERSION_CODE")]
     #[must_use]
     pub const fn from_code(code: u32) -> Self {
@@ -42,14 +43,14 @@ impl Version {
         Self::new(code / major_unit, code % major_unit / 100, code % 100)
     }
 
-    /// The number that NCCL uses for this release.
+    /// Returns the number that NCCL uses for this release.
     #[must_use]
     pub const fn code(self) -> u32 {
         let major_unit = if self.major <= 2 && self.minor <= 8 { 1_000 } else { 10_000 };
         self.major * major_unit + self.minor * 100 + self.patch
     }
 
-    /// The first release that has `item`, a C function (or enum value, or field; see [`sys::since`]).
+    /// Returns the first release that has `item`, a C function, enum value or field; see [`sys::since`].
     pub(crate) fn since(item: &str) -> Self {
         Self::from_code(sys::since(item).unwrap_or(sys::NCCL_VERSION_CODE))
     }
@@ -61,7 +62,7 @@ impl fmt::Display for Version {
     }
 }
 
-/// The text was not `major.minor.patch`.
+/// The error returned when a text is not `major.minor.patch`.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{0:?} is not an NCCL version; expected major.minor.patch, such as 2.32.3")]
 pub struct ParseVersionError(String);
@@ -83,7 +84,7 @@ mod tests {
     use super::Version;
 
     #[test]
-    fn codes_of_both_eras() {
+    fn code_round_trips_before_and_after_2_9() {
         for (code, text) in [(2_804, "2.8.4"), (21_304, "2.13.4"), (22_707, "2.27.7"), (23_203, "2.32.3")] {
             let version = Version::from_code(code);
             assert_eq!(version.to_string(), text);
@@ -94,7 +95,7 @@ mod tests {
     }
 
     #[test]
-    fn text_that_is_no_version() {
+    fn invalid_text_is_an_error() {
         for text in ["", "2", "2.32", "2.32.3.1", "2.x.3", "-2.0.0"] {
             let error = text.parse::<Version>().unwrap_err().to_string();
             assert!(error.contains("major.minor.patch") && error.contains(text), "{error}");

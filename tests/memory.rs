@@ -263,7 +263,7 @@ fn lengths_that_are_none_or_too_many() {
     assert!(text(comm.register_window(&mut empty, WindowFlags::DEFAULT)).contains("is empty"));
     empty.free().unwrap();
     let much = usize::MAX / 4;
-    let problem = format!("alloc: {much} elements of 8 bytes are more than there can be");
+    let problem = format!("alloc: {much} elements of 8 bytes exceed isize::MAX bytes");
     assert_eq!(text(nccl.alloc::<f64>(much)), problem);
     assert!(matches!(nccl.alloc::<i8>(usize::MAX), Err(Error::InvalidArgument { .. })));
     assert!(calls().is_empty());
@@ -294,7 +294,7 @@ fn work_in_flight_keeps_memory() {
     drop(buffer);
     assert_eq!(calls(), ["alloc(32)"]);
     let problem =
-        "free: work that uses the memory may not have run yet; wait for it, and say so with assume_idle";
+        "free: work that uses the memory may not have run yet; wait for it, then call assume_idle";
     let buffer = nccl.alloc::<f32>(8).unwrap();
     comm.broadcast(&buffer, &mut nccl.alloc(8).unwrap(), 0, STREAM).unwrap();
     assert_eq!(text(buffer.free()), problem);
