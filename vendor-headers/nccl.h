@@ -43,7 +43,7 @@
 #define NCCL_PATCH 3
 #define NCCL_SUFFIX ""
 
-/* The same as one number, the form in which `ncclGetVersion` answers. */
+/* The version as one number, the form that `ncclGetVersion` uses. */
 #define NCCL_VERSION_CODE 23203
 
 /* Encodes a release for comparison with a version code: up to 2.8 with one digit less than from 2.9 on. */
@@ -92,7 +92,7 @@ typedef struct {
 /* ---- Results ------------------------------------------------------------------------------------------- */
 
 /**
- * What nearly every function returns.
+ * The result of nearly every function.
  *
  * Newer libraries may return codes that this header does not name. With `NCCL_DEBUG=WARN` in the environment
  * NCCL prints the reason of most failures, to standard output.
@@ -117,7 +117,7 @@ typedef enum {
     ncclInProgress = 7,
     /** The library gave up waiting. Since NCCL 2.30.3. */
     ncclTimeout = 8,
-    /** How many codes this release names; it moves with each new one. Since NCCL 2.13.4. */
+    /** The number of codes in this release; it changes with each new one. Since NCCL 2.13.4. */
     ncclNumResults = 9
 } ncclResult_t;
 
@@ -251,7 +251,7 @@ typedef struct ncclConfig_v23100 {
     int graphUsageMode;
     /** Contexts for one-sided operations, the bound of their `ctx`; default 1. Since NCCL 2.29.2. */
     int numRmaCtx;
-    /** How many peers a rank talks to at once with send and receive; default all. Since NCCL 2.30.3. */
+    /** The number of peers of a rank's simultaneous sends and receives; default all. Since NCCL 2.30.3. */
     int maxP2pPeers;
     /** 1: NCCL orders captured kernels (default). 0: you do; needs `graphUsageMode` 0 or 1. Since NCCL 2.30.7. */
     int graphStreamOrdering;
@@ -297,11 +297,11 @@ typedef struct ncclConfigExt {
     struct ncclConfigExt *next;
     /** The two halves of a key. Since NCCL 2.31.2. */
     struct {
-        /** Whose option: a number that each vendor draws for itself, between 1 and 2^24 - 1. Since NCCL 2.31.2. */
+        /** The vendor: a number that each vendor draws for itself, between 1 and 2^24 - 1. Since NCCL 2.31.2. */
         int vendorId;
-        /** Which one of that vendor's. Since NCCL 2.31.2. */
+        /** The number of the option, chosen by the vendor. Since NCCL 2.31.2. */
         int optionId;
-    } /** What the option is. Since NCCL 2.31.2. */ key;
+    } /** The key of the option. Since NCCL 2.31.2. */ key;
     /** The forms that a value can have. Since NCCL 2.31.2. */
     union {
         /** A number. Since NCCL 2.31.2. */
@@ -368,7 +368,7 @@ typedef struct ncclCollConfig_v23200 {
     }
 
 /**
- * What `ncclGroupSimulateEnd` answers.
+ * The result of `ncclGroupSimulateEnd`.
  *
  * Start from `NCCL_SIM_INFO_INITIALIZER`.
  * Since NCCL 2.22.3.
@@ -391,7 +391,7 @@ typedef struct ncclSimInfo_v22200 {
 /* ---- Memory and version -------------------------------------------------------------------------------- */
 
 /**
- * Allocates `size` bytes on the current device, in the kind of memory that registration and windows want.
+ * Allocates `size` bytes on the current device, in the kind of memory that registration and windows require.
  *
  * NCCL rounds up to the granularity of the device. `*ptr` is written on success only; without a driver the
  * answer is `ncclUnhandledCudaError`.
@@ -401,7 +401,7 @@ ncclResult_t ncclMemAlloc(void **ptr, size_t size);
 ncclResult_t pncclMemAlloc(void **ptr, size_t size);
 
 /**
- * Frees what `ncclMemAlloc` gave.
+ * Frees memory of `ncclMemAlloc`.
  *
  * Deregister the memory from every communicator first.
  * Since NCCL 2.19.3.
@@ -435,7 +435,7 @@ ncclResult_t ncclGetUniqueId(ncclUniqueId *uniqueId);
 ncclResult_t pncclGetUniqueId(ncclUniqueId *uniqueId);
 
 /**
- * As `ncclCommInitRank`, with options; `config` may be `NULL`.
+ * Does the same as `ncclCommInitRank`, with options; `config` may be `NULL`.
  *
  * Set `*comm` to `NULL` beforehand: 2.17.1 to 2.22.3 follow it when the call fails. Before 2.17 `blocking` must
  * be 0 or 1. With `blocking` 0 the call may answer `ncclInProgress`, and the handle is there at once. If no
@@ -491,7 +491,7 @@ ncclResult_t ncclCommDestroy(ncclComm_t comm);
 ncclResult_t pncclCommDestroy(ncclComm_t comm);
 
 /**
- * Kills whatever this communicator is doing and frees it, without the consent of the other ranks.
+ * Aborts the work of this communicator and frees it, without the other ranks.
  *
  * The way out after an error or a lost peer; all surviving ranks should take it. No other thread may be inside
  * a NCCL call on this handle, which is dead afterwards. With shared resources (`splitShare`) relatives may
@@ -562,7 +562,7 @@ ncclResult_t pncclCommGrow(ncclComm_t comm, int nRanks, const ncclUniqueId *uniq
                            ncclConfig_t *config);
 
 /**
- * As `ncclCommInitRankConfig`, with `nId` tokens instead of one, which spreads the load of very many ranks.
+ * Does the same as `ncclCommInitRankConfig`, with `nId` tokens instead of one, to spread the load of many ranks.
  *
  * `commIds` holds `nId` tokens, from 1 to `nranks`, equal and in equal order on all ranks; each comes from its
  * own `ncclGetUniqueId`, best in different processes. Mind that `myrank` stands before the tokens.
@@ -586,7 +586,7 @@ const char *ncclGetErrorString(ncclResult_t result);
 const char *pncclGetErrorString(ncclResult_t result);
 
 /**
- * The text of the latest failure in this process, whoever met it.
+ * Returns the text of the latest failure in this process, of any thread.
  *
  * Points to one buffer for all threads and communicators (`comm` is ignored and may be `NULL`), empty at first,
  * overwritten by each failure, never cleared. Copy it at once, and expect that another thread got there first.
@@ -597,7 +597,7 @@ const char *pncclGetLastError(ncclComm_t comm);
 
 #ifdef NCCL_OS_LINUX
 /**
- * Makes NCCL read its logging variables (`NCCL_DEBUG` and kin) anew.
+ * Makes NCCL read its logging variables (such as `NCCL_DEBUG`) anew.
  *
  * Deprecated. From 2.30.3 on the header hides it behind a macro that only NCCL's own build defines; the
  * library still exports it.
@@ -652,7 +652,7 @@ ncclResult_t pncclCommUserRank(const ncclComm_t comm, int *rank);
 /* ---- Registration -------------------------------------------------------------------------------------- */
 
 /**
- * Tells NCCL of a buffer of `size` bytes that operations will use, so that it can skip its staging copies.
+ * Registers a buffer of `size` bytes that operations will use, so that NCCL can skip its staging copies.
  *
  * Local to this rank. `*handle` may stay `NULL` in spite of success, if registering would gain nothing. Memory
  * from `ncclMemAlloc` fits best. Deregister before freeing the memory or destroying the communicator.
@@ -673,7 +673,7 @@ ncclResult_t pncclCommDeregister(const ncclComm_t comm, void *handle);
 #define NCCL_SUSPEND_MEM 0x01
 
 /**
- * Puts the communicator to sleep and gives back what `flags` names; all ranks call it.
+ * Suspends the communicator and frees the resources that `flags` names; all ranks call it.
  *
  * `flags` is `NCCL_SUSPEND_MEM`. Until `ncclCommResume` nothing may be enqueued. A communicator that shares
  * resources with another (`splitShare`) cannot: `ncclInvalidUsage`.
@@ -683,7 +683,7 @@ ncclResult_t ncclCommSuspend(ncclComm_t comm, int flags);
 ncclResult_t pncclCommSuspend(ncclComm_t comm, int flags);
 
 /**
- * Wakes a communicator that `ncclCommSuspend` put to sleep; all ranks call it.
+ * Resumes a communicator after `ncclCommSuspend`; all ranks call it.
  *
  * It allocates again, so it can fail for want of memory.
  * Since NCCL 2.29.7.
@@ -692,7 +692,7 @@ ncclResult_t ncclCommResume(ncclComm_t comm);
 ncclResult_t pncclCommResume(ncclComm_t comm);
 
 /**
- * Questions for `ncclCommMemStats`.
+ * The statistics of `ncclCommMemStats`.
  *
  * Since NCCL 2.29.7.
  */
@@ -757,7 +757,7 @@ typedef enum {
 } ncclRedOp_dummy_t;
 
 /**
- * How values of several ranks become one.
+ * The operator that combines the values of several ranks.
  *
  * Open: `ncclRedOpCreatePreMulSum` hands out further values, from `ncclNumOps` to `ncclMaxRedOp`. Integers
  * wrap around. The order of floating-point operations depends on algorithm, size and number of ranks.
@@ -774,7 +774,7 @@ typedef enum {
     ncclMin = 3,
     /** Mean: floats are scaled by 1/n and added, integers added and divided, truncating. Since NCCL 2.13.4. */
     ncclAvg = 4,
-    /** How many are built in; custom operators are numbered from here. Since NCCL 2.13.4. */
+    /** The number of built-in operators; custom operators are numbered from here. Since NCCL 2.13.4. */
     ncclNumOps = 5,
     /** The top of the range for custom operators; also fixes the width of the type. Since NCCL 2.13.4. */
     ncclMaxRedOp = 0x7fffffff >> (32 - 8 * sizeof(ncclRedOp_dummy_t))
@@ -820,12 +820,12 @@ typedef enum {
     ncclFloat8e4m3 = 10,
     /** 5 exponent and 2 mantissa bits, 1 byte; reductions need Hopper or later. Since NCCL 2.24.3. */
     ncclFloat8e5m2 = 11,
-    /** How many types this release has; it moves with each new one. Since NCCL 2.13.4. */
+    /** The number of types in this release; it changes with each new one. Since NCCL 2.13.4. */
     ncclNumTypes = 12
 } ncclDataType_t;
 
 /**
- * Where the scalar of a custom operator lies, and with that, when it is read.
+ * The location of the scalar of a custom operator, which determines when it is read.
  *
  * Since NCCL 2.13.4.
  */
@@ -914,7 +914,7 @@ ncclResult_t pncclAllReduce(const void *sendbuff, void *recvbuff, size_t count, 
                             ncclRedOp_t op, ncclComm_t comm, cudaStream_t stream);
 
 /**
- * Combines the ranks' `sendbuff` by `op` and deals the result out: rank r gets block r of it.
+ * Combines the ranks' `sendbuff` by `op` and scatters the result: rank r gets block r of it.
  *
  * `recvcount` is the size of one block. `sendbuff`: n blocks. `recvbuff`: one block. In place: `recvbuff` is
  * block `rank` of `sendbuff`, that is `sendbuff + rank*recvcount`.
@@ -938,7 +938,7 @@ ncclResult_t pncclAllGather(const void *sendbuff, void *recvbuff, size_t sendcou
                             ncclComm_t comm, cudaStream_t stream);
 
 /**
- * Every rank sends a block to every rank: block j of rank i arrives as block i at rank j.
+ * Sends a block from every rank to every rank: block j of rank i arrives as block i at rank j.
  *
  * `count` is the size of one block, not of the buffers: `sendbuff` and `recvbuff` hold n blocks each. There is
  * no in-place form.
@@ -950,7 +950,7 @@ ncclResult_t pncclAlltoAll(const void *sendbuff, void *recvbuff, size_t count, n
                            ncclComm_t comm, cudaStream_t stream);
 
 /**
- * Rank `root` gets the blocks of all ranks, one after another in order of rank.
+ * Gathers the blocks of all ranks on rank `root`, one after another in order of rank.
  *
  * `count` is the size of one block. `sendbuff`: one block. `recvbuff`: n blocks on `root`, unused elsewhere. In
  * place, on `root`: `sendbuff` is block `root` of `recvbuff`.
@@ -962,7 +962,7 @@ ncclResult_t pncclGather(const void *sendbuff, void *recvbuff, size_t count, ncc
                          ncclComm_t comm, cudaStream_t stream);
 
 /**
- * Rank `root` deals out its buffer: rank r gets block r.
+ * Scatters the buffer of rank `root`: rank r gets block r.
  *
  * `count` is the size of one block. `sendbuff`: n blocks on `root`, unused elsewhere. `recvbuff`: one block. In
  * place, on `root`: `recvbuff` is block `root` of `sendbuff`.
@@ -1128,13 +1128,13 @@ ncclResult_t pncclSignal(int peer, int sigIdx, int ctx, unsigned int flags, nccl
  * Since NCCL 2.29.2.
  */
 typedef struct {
-    /** How many raises of the signal. Since NCCL 2.29.2. */
+    /** The number of raises of the signal. Since NCCL 2.29.2. */
     int opCnt;
     /** The rank that raises it. Since NCCL 2.29.2. */
     int peer;
-    /** Which signal, below `numRmaSig`. Since NCCL 2.29.2. */
+    /** The number of the signal, below `numRmaSig`. Since NCCL 2.29.2. */
     int sigIdx;
-    /** In which context, below `numRmaCtx`. Since NCCL 2.29.2. */
+    /** The number of the context, below `numRmaCtx`. Since NCCL 2.29.2. */
     int ctx;
 } ncclWaitSignalDesc_t;
 
@@ -1197,7 +1197,7 @@ typedef enum {
 } ncclEncryptionMode_t;
 
 /**
- * What `ncclSetEncryption` takes.
+ * The argument of `ncclSetEncryption`.
  *
  * Start from `NCCL_ENCRYPTION_CONFIG_INITIALIZER`.
  * Since NCCL 2.32.3.

@@ -1,14 +1,14 @@
 /*
  * The host side of NCCL's device API, release 2.32.3, as described for the Rust bindings in this repository.
  *
- * Kernels can communicate by themselves; these functions prepare that on the host. Declarations (names, types,
- * values, order of fields) are NCCL's ABI; the comments are our own. NVIDIA has them in nccl_device/host.h and
+ * Kernels can communicate with each other; these functions prepare the resources on the host. Declarations (names,
+ * types, values, order of fields) are NCCL's ABI; the comments are our own. NVIDIA has them in nccl_device/host.h and
  * what that includes. Conventions are those of nccl.h, and beyond them:
  *
  * - Structs here are not append-only. `ncclCommProperties_t` and `ncclDevCommRequirements_t` are from 2.29.7 on;
  *   `ncclDevComm_t` changes with nearly every release, and is declared here as 2.31.2 and 2.32.3 have it.
  * - A library takes structs whose `version` is from 2.29.2 up to its own release and fills in what that release
- *   had; a newer `version` is `ncclInvalidUsage`. So `version` must not exceed what `ncclGetVersion` answers.
+ *   had; a newer `version` is `ncclInvalidUsage`. So `version` must not exceed the value of `ncclGetVersion`.
  * - A null or foreign communicator crashes the team functions.
  * - `ncclCftBarrierCreateRequirement`, which NVIDIA's header declares, is missing here: no library exports it.
  */
@@ -27,51 +27,51 @@ extern "C" {
 /* ---- Teams --------------------------------------------------------------------------------------------- */
 
 /**
- * Some of a communicator's ranks, evenly spaced, and the caller among them.
+ * A team: ranks of a communicator at equal distances, which include the caller.
  *
  * Since NCCL 2.28.3.
  */
 struct ncclTeam {
-    /** How many ranks. Since NCCL 2.28.3. */
+    /** The number of ranks. Since NCCL 2.28.3. */
     int nRanks;
-    /** The caller's number among them. Since NCCL 2.28.3. */
+    /** The caller's number in the team. Since NCCL 2.28.3. */
     int rank;
-    /** How far apart neighbours are in the communicator. Since NCCL 2.28.3. */
+    /** The distance of neighbours in the communicator. Since NCCL 2.28.3. */
     int stride;
 };
 
 /**
- * Teams are passed by value.
+ * A team, passed by value.
  *
  * Since NCCL 2.28.3.
  */
 typedef struct ncclTeam ncclTeam_t;
 
 /**
- * Which team `ncclTeamCft` is asked for.
+ * The kind of team that `ncclTeamCft` returns.
  *
  * Since NCCL 2.31.2.
  */
 typedef enum {
-    /** All in one level. Since NCCL 2.31.2. */
+    /** All ranks in one level. Since NCCL 2.31.2. */
     NCCL_CFT_TEAM_FLAT = 0,
-    /** Of two levels, the one by multicast. Since NCCL 2.31.2. */
+    /** The level of two that uses multicast. Since NCCL 2.31.2. */
     NCCL_CFT_TEAM_HIER_MULTIMEM = 1,
-    /** Of two levels, the one by loads and stores. Since NCCL 2.31.2. */
+    /** The level of two that uses loads and stores. Since NCCL 2.31.2. */
     NCCL_CFT_TEAM_HIER_LSA = 2
 } ncclCftTeamMode_t;
 
 /* ---- Handles and numbers that kernels use -------------------------------------------------------------- */
 
 /**
- * A place in the buffer of a device communicator.
+ * An offset in the buffer of a device communicator.
  *
  * Since NCCL 2.28.3.
  */
 typedef uint32_t ncclDevResourceHandle;
 
 /**
- * The same.
+ * Another name of `ncclDevResourceHandle`.
  *
  * Since NCCL 2.28.3.
  */
@@ -99,17 +99,17 @@ typedef uint32_t ncclGinCounter_t;
 typedef uint32_t ncclCftLeId;
 
 /**
- * The same.
+ * Another name of `ncclCftLeId`.
  *
  * Since NCCL 2.31.2.
  */
 typedef ncclCftLeId ncclCftLeId_t;
 
-/* The endpoint that is none. */
+/* The invalid endpoint. */
 #define NCCL_LE_ID_INVALID ((ncclCftLeId_t)-1)
 
 /**
- * Where a team's multicast memory starts.
+ * The start of a team's multicast memory.
  *
  * Since NCCL 2.28.3.
  */
@@ -119,26 +119,26 @@ struct ncclMultimemHandle {
 };
 
 /**
- * Passed by value.
+ * A multicast handle, passed by value.
  *
  * Since NCCL 2.28.3.
  */
 typedef struct ncclMultimemHandle ncclMultimemHandle_t;
 
 /**
- * Barriers among ranks that reach each other by loads and stores (a team of kind LSA).
+ * Barriers of ranks that access each other by loads and stores (an LSA team).
  *
  * Since NCCL 2.28.3.
  */
 struct ncclLsaBarrierHandle {
-    /** Where their state is. Since NCCL 2.28.3. */
+    /** The location of their state. Since NCCL 2.28.3. */
     ncclDevResourceHandle_t bufHandle;
-    /** How many. Since NCCL 2.28.3. */
+    /** The number of barriers. Since NCCL 2.28.3. */
     int nBarriers;
 };
 
 /**
- * As kernels take it.
+ * The handle that kernels use.
  *
  * Since NCCL 2.28.3.
  */
@@ -157,7 +157,7 @@ struct ncclGinBarrierHandle {
 };
 
 /**
- * As kernels take it.
+ * The handle that kernels use.
  *
  * Since NCCL 2.28.7.
  */
@@ -169,14 +169,14 @@ typedef struct ncclGinBarrierHandle ncclGinBarrierHandle_t;
  * Since NCCL 2.31.2.
  */
 struct ncclCftBarrierHandle {
-    /** Where their state is. Since NCCL 2.31.2. */
+    /** The location of their state. Since NCCL 2.31.2. */
     ncclDevResourceHandle_t bufHandle;
-    /** How many. Since NCCL 2.31.2. */
+    /** The number of barriers. Since NCCL 2.31.2. */
     int nBarriers;
 };
 
 /**
- * As kernels take it.
+ * The handle that kernels use.
  *
  * Since NCCL 2.31.2.
  */
@@ -188,59 +188,59 @@ typedef struct ncclCftBarrierHandle ncclCftBarrierHandle_t;
  * Since NCCL 2.28.3.
  */
 struct ncclLLA2AHandle {
-    /** Where its slots are. Since NCCL 2.28.3. */
+    /** The location of its slots. Since NCCL 2.28.3. */
     ncclDevResourceHandle_t bufHandle;
-    /** How many. Since NCCL 2.28.3. */
+    /** The number of slots. Since NCCL 2.28.3. */
     uint32_t nSlots;
 };
 
 /**
- * As kernels take it.
+ * The handle that kernels use.
  *
  * Since NCCL 2.28.3.
  */
 typedef struct ncclLLA2AHandle ncclLLA2AHandle_t;
 
-/* ---- What a communicator can do ------------------------------------------------------------------------ */
+/* ---- Properties of a communicator ---------------------------------------------------------------------- */
 
 /**
- * With which peers GPU-initiated networking connects.
+ * The peers with which GPU-initiated networking connects.
  *
  * Since NCCL 2.29.7.
  */
 typedef enum {
-    /** None. Since NCCL 2.29.7. */
+    /** No peers. Since NCCL 2.29.7. */
     NCCL_GIN_CONNECTION_NONE = 0,
-    /** All. Since NCCL 2.29.7. */
+    /** All peers. Since NCCL 2.29.7. */
     NCCL_GIN_CONNECTION_FULL = 1,
-    /** Those of the same rail. Since NCCL 2.29.7. */
+    /** The peers of the same rail. Since NCCL 2.29.7. */
     NCCL_GIN_CONNECTION_RAIL = 2,
-    /** Every so many ranks, see `ginCustomStride`. Since NCCL 2.31.2. */
+    /** Peers at a fixed distance, see `ginCustomStride`. Since NCCL 2.31.2. */
     NCCL_GIN_CONNECTION_CUSTOM_STRIDE = 3
 } ncclGinConnectionType_t;
 
 /**
- * How GPU-initiated networking reaches the network.
+ * The path of GPU-initiated networking to the network.
  *
  * Since NCCL 2.29.2.
  */
 typedef enum {
-    /** Not at all; as a requirement: in whichever way there is. Since NCCL 2.29.2. */
+    /** No path; as a requirement: any path. Since NCCL 2.29.2. */
     NCCL_GIN_TYPE_NONE = 0,
-    /** Through a thread of the CPU. Since NCCL 2.29.2. */
+    /** A thread of the CPU. Since NCCL 2.29.2. */
     NCCL_GIN_TYPE_PROXY = 2,
-    /** By GPUDirect async, kernel-initiated. Since NCCL 2.29.2. */
+    /** GPUDirect async, kernel-initiated. Since NCCL 2.29.2. */
     NCCL_GIN_TYPE_GDAKI = 3,
-    /** By GPI. Since NCCL 2.30.7. */
+    /** GPI. Since NCCL 2.30.7. */
     NCCL_GIN_TYPE_GPI = 4,
-    /** By Amazon's EFA. Since NCCL 2.31.2. */
+    /** Amazon's EFA. Since NCCL 2.31.2. */
     NCCL_GIN_TYPE_EFA_GDA = 5,
-    /** More than any other value; it moves with each new one. Since NCCL 2.31.2. */
+    /** Above all other values; it changes with each new one. Since NCCL 2.31.2. */
     NCCL_GIN_MAX_TYPES = 6
 } ncclGinType_t;
 
 /**
- * What a communicator is, and what its system can do, as `ncclCommQueryProperties` tells.
+ * The properties of a communicator and its system, which `ncclCommQueryProperties` fills in.
  *
  * Start from `NCCL_COMM_PROPERTIES_INITIALIZER`. Fields only append from 2.29.7 on.
  * Since NCCL 2.29.2.
@@ -254,49 +254,49 @@ typedef struct ncclCommProperties {
     unsigned int version;
     /** The caller's rank. Since NCCL 2.29.2. */
     int rank;
-    /** How many ranks there are. Since NCCL 2.29.2. */
+    /** The number of ranks. Since NCCL 2.29.2. */
     int nRanks;
-    /** The rank's device, as CUDA counts. Since NCCL 2.29.2. */
+    /** The number of the rank's device in CUDA. Since NCCL 2.29.2. */
     int cudaDev;
-    /** The same, as the driver's management library counts. Since NCCL 2.29.2. */
+    /** The number of the rank's device in the driver's management library. Since NCCL 2.29.2. */
     int nvmlDev;
-    /** Whether `ncclDevCommCreate` works here. Since NCCL 2.29.2. */
+    /** True if `ncclDevCommCreate` works on this system. Since NCCL 2.29.2. */
     bool deviceApiSupport;
-    /** Whether the team of kind LSA has multicast memory. Since NCCL 2.29.2. */
+    /** True if the LSA team has multicast memory. Since NCCL 2.29.2. */
     bool multimemSupport;
-    /** How GPU-initiated networking would reach all peers; one byte at 34 before. Since NCCL 2.29.7. */
+    /** The path of GPU-initiated networking to all peers; one byte at 34 before. Since NCCL 2.29.7. */
     ncclGinType_t ginType;
-    /** How many teams of kind LSA the ranks form. Since NCCL 2.29.7. */
+    /** The number of LSA teams that the ranks form. Since NCCL 2.29.7. */
     int nLsaTeams;
-    /** Whether the host's one-sided operations (`ncclPutSignal`) work here. Since NCCL 2.29.7. */
+    /** True if the host's one-sided operations (`ncclPutSignal`) work on this system. Since NCCL 2.29.7. */
     bool hostRmaSupport;
-    /** How GPU-initiated networking would reach the peers of the same rail. Since NCCL 2.29.7. */
+    /** The path of GPU-initiated networking to the peers of the same rail. Since NCCL 2.29.7. */
     ncclGinType_t railedGinType;
     /** A number that identifies the communicator. Since NCCL 2.31.2. */
     uint64_t commHash;
-    /** The least stride that `ginCustomStride` may ask for. Since NCCL 2.31.2. */
+    /** The minimum of `ginCustomStride`. Since NCCL 2.31.2. */
     int ginMinStride;
-    /** The most that GPU-initiated networking can connect. Since NCCL 2.31.2. */
+    /** The largest set of peers that GPU-initiated networking can connect. Since NCCL 2.31.2. */
     ncclGinConnectionType_t ginConnectionType;
-    /** For each `ncclGinType_t`, whether it is there. Since NCCL 2.31.2. */
+    /** True for each `ncclGinType_t` that is available. Since NCCL 2.31.2. */
     bool ginSupport[64];
-    /** Bytes that a device communicator takes in the library's own release. Since NCCL 2.31.2. */
+    /** Bytes of a device communicator in the library's own release. Since NCCL 2.31.2. */
     size_t devCommRuntimeVersionSize;
-    /** Whether logical endpoints work here. Since NCCL 2.32.3. */
+    /** True if logical endpoints work on this system. Since NCCL 2.32.3. */
     bool cftSupport;
-    /** Whether they do multicast. Since NCCL 2.32.3. */
+    /** True if they support multicast. Since NCCL 2.32.3. */
     bool cftMulticastSupport;
-    /** Whether they count. Since NCCL 2.32.3. */
+    /** True if they support counted operations. Since NCCL 2.32.3. */
     bool cftCountedSupport;
 } ncclCommProperties_t;
 
-/* An `ncclCommProperties_t` to be filled in; what is not named is zero. */
+/* An `ncclCommProperties_t` to be filled in; the other fields are zero. */
 #define NCCL_COMM_PROPERTIES_INITIALIZER \
     { \
         sizeof(ncclCommProperties_t), NCCL_API_MAGIC, NCCL_VERSION_CODE, \
     }
 
-/* ---- What a device communicator needs ------------------------------------------------------------------ */
+/* ---- Requirements of a device communicator ------------------------------------------------------------- */
 
 /**
  * A buffer, signals and counters for a device communicator, in a linked list.
@@ -306,19 +306,19 @@ typedef struct ncclCommProperties {
 typedef struct ncclDevResourceRequirements {
     /** The next one, or `NULL`. Since NCCL 2.28.3. */
     struct ncclDevResourceRequirements *next;
-    /** Bytes. Since NCCL 2.28.3. */
+    /** Bytes of the buffer. Since NCCL 2.28.3. */
     size_t bufferSize;
-    /** What the buffer's address must be a multiple of. Since NCCL 2.28.3. */
+    /** The alignment of the buffer. Since NCCL 2.28.3. */
     size_t bufferAlign;
-    /** Where `ncclDevCommCreate` writes the buffer's place, or `NULL`. Since NCCL 2.28.3. */
+    /** The address to which `ncclDevCommCreate` writes the buffer's offset, or `NULL`. Since NCCL 2.28.3. */
     ncclDevResourceHandle_t *outBufferHandle;
-    /** How many signals. Since NCCL 2.28.7. */
+    /** The number of signals. Since NCCL 2.28.7. */
     int ginSignalCount;
-    /** How many counters. Since NCCL 2.28.7. */
+    /** The number of counters. Since NCCL 2.28.7. */
     int ginCounterCount;
-    /** Where `ncclDevCommCreate` writes the first signal, or `NULL`. Since NCCL 2.28.7. */
+    /** The address to which `ncclDevCommCreate` writes the first signal, or `NULL`. Since NCCL 2.28.7. */
     ncclGinSignal_t *outGinSignalStart;
-    /** Where `ncclDevCommCreate` writes the first counter, or `NULL`. Since NCCL 2.28.7. */
+    /** The address to which `ncclDevCommCreate` writes the first counter, or `NULL`. Since NCCL 2.28.7. */
     ncclGinCounter_t *outGinCounterStart;
 } ncclDevResourceRequirements_t;
 
@@ -332,19 +332,19 @@ typedef struct ncclTeamRequirements {
     struct ncclTeamRequirements *next;
     /** The team. Since NCCL 2.28.3. */
     ncclTeam_t team;
-    /** Whether it needs multicast memory. Since NCCL 2.28.3. */
+    /** True if it needs multicast memory. Since NCCL 2.28.3. */
     bool multimem;
-    /** Where `ncclDevCommCreate` writes the handle of that memory, or `NULL`. Since NCCL 2.28.3. */
+    /** The address to which `ncclDevCommCreate` writes the handle of that memory, or `NULL`. Since NCCL 2.28.3. */
     ncclMultimemHandle_t *outMultimemHandle;
 } ncclTeamRequirements_t;
 
 /**
- * What logical endpoints are needed for, to be combined in `cftCaps`.
+ * The uses of logical endpoints, combined in `cftCaps`.
  *
  * Since NCCL 2.31.2.
  */
 typedef enum {
-    /** Nothing. Since NCCL 2.31.2. */
+    /** No use. Since NCCL 2.31.2. */
     NCCL_CFT_NONE = 0,
     /** One peer at a time. Since NCCL 2.31.2. */
     NCCL_CFT = 1,
@@ -353,7 +353,7 @@ typedef enum {
 } ncclCftCap_t;
 
 /**
- * What `ncclDevCommCreate` is to prepare.
+ * The resources that `ncclDevCommCreate` prepares.
  *
  * Start from `NCCL_DEV_COMM_REQUIREMENTS_INITIALIZER`. Fields only append from 2.29.7 on; `size`, `magic` and
  * `version` came to the front in 2.29.2.
@@ -368,49 +368,49 @@ typedef struct ncclDevCommRequirements {
     unsigned int version;
     /** Buffers, signals and counters, or `NULL`. Since NCCL 2.28.3. */
     ncclDevResourceRequirements_t *resourceRequirementsList;
-    /** Teams besides those that are always there, or `NULL`. Since NCCL 2.28.3. */
+    /** Teams besides the predefined ones, or `NULL`. Since NCCL 2.28.3. */
     ncclTeamRequirements_t *teamRequirementsList;
-    /** Whether the team of kind LSA needs multicast memory. Since NCCL 2.28.3. */
+    /** True if the LSA team needs multicast memory. Since NCCL 2.28.3. */
     bool lsaMultimem;
-    /** Barriers among all ranks. Since NCCL 2.28.7. */
+    /** Barriers of all ranks. Since NCCL 2.28.7. */
     int barrierCount;
-    /** Barriers in the team of kind LSA. Since NCCL 2.28.3. */
+    /** Barriers in the LSA team. Since NCCL 2.28.3. */
     int lsaBarrierCount;
     /** Barriers in the rail, by the network. Since NCCL 2.28.7. */
     int railGinBarrierCount;
-    /** Blocks that do low-latency all-to-all. Since NCCL 2.28.7. */
+    /** Thread blocks with low-latency all-to-all. Since NCCL 2.28.7. */
     int lsaLLA2ABlockCount;
-    /** Slots of each, see `ncclLLA2ACalcSlots`. Since NCCL 2.28.7. */
+    /** Slots of each thread block, see `ncclLLA2ACalcSlots`. Since NCCL 2.28.7. */
     int lsaLLA2ASlotCount;
-    /** Whether GPU-initiated networking is wanted even where it is not needed. Since NCCL 2.28.7. */
+    /** True to enable GPU-initiated networking even if it is not needed. Since NCCL 2.28.7. */
     bool ginForceEnable;
-    /** How many contexts it should have; a hint. Since NCCL 2.28.7. */
+    /** The number of its contexts; a hint. Since NCCL 2.28.7. */
     int ginContextCount;
     /** Signals, numbered from 0. Since NCCL 2.28.7. */
     int ginSignalCount;
     /** Counters, numbered from 0. Since NCCL 2.28.7. */
     int ginCounterCount;
-    /** With which peers to connect. Since NCCL 2.29.7. */
+    /** The peers to connect with. Since NCCL 2.29.7. */
     ncclGinConnectionType_t ginConnectionType;
-    /** Whether the contexts are for this device communicator alone. Since NCCL 2.29.7. */
+    /** True if the contexts are exclusive to this device communicator. Since NCCL 2.29.7. */
     bool ginExclusiveContexts;
-    /** Length of the queues, 0 for NCCL's choice. Since NCCL 2.29.7. */
+    /** Length of the queues, 0 for NCCL's default. Since NCCL 2.29.7. */
     int ginQueueDepth;
     /** The network's traffic class, or `NCCL_CONFIG_UNDEF_INT`. Since NCCL 2.30.3. */
     int ginTrafficClass;
-    /** Barriers among all ranks, by the network. Since NCCL 2.30.3. */
+    /** Barriers of all ranks, by the network. Since NCCL 2.30.3. */
     int worldGinBarrierCount;
-    /** Whether kernels use strong signals. Since NCCL 2.30.7. */
+    /** True if kernels use strong signals. Since NCCL 2.30.7. */
     bool ginStrongSignalsRequired;
-    /** Whether kernels signal by address. Since NCCL 2.30.7. */
+    /** True if kernels signal by address. Since NCCL 2.30.7. */
     bool ginVaSignalsRequired;
     /** The stride of `NCCL_GIN_CONNECTION_CUSTOM_STRIDE`. Since NCCL 2.31.2. */
     int ginCustomStride;
-    /** In which way to reach the network. Since NCCL 2.31.2. */
+    /** The path to the network. Since NCCL 2.31.2. */
     ncclGinType_t ginType;
     /**
-     * Whether kernels are compiled at run time, with the library's own headers: the device communicator then has
-     * that release's layout, and takes `devCommRuntimeVersionSize` bytes. Since NCCL 2.31.2.
+     * True if kernels are compiled at run time with the library's own headers: the device communicator then has the
+     * layout of that release, and `devCommRuntimeVersionSize` bytes. Since NCCL 2.31.2.
      */
     bool useRuntimeVersion;
     /** Values of `ncclCftCap_t`, combined. Since NCCL 2.31.2. */
@@ -419,7 +419,7 @@ typedef struct ncclDevCommRequirements {
     int cftBarrierCount;
 } ncclDevCommRequirements_t;
 
-/* An `ncclDevCommRequirements_t` that asks for nothing. */
+/* An `ncclDevCommRequirements_t` without requirements. */
 #define NCCL_DEV_COMM_REQUIREMENTS_INITIALIZER \
     { \
         sizeof(ncclDevCommRequirements_t), NCCL_API_MAGIC, NCCL_VERSION_CODE, NULL, NULL, false, 0, 0, 0, 0, 0, \
@@ -429,18 +429,18 @@ typedef struct ncclDevCommRequirements {
 
 /* ---- Device communicators ------------------------------------------------------------------------------ */
 
-/* How many network connections a device communicator has at most. */
+/* The maximum number of network connections of a device communicator. */
 #define NCCL_GIN_MAX_CONNECTIONS 4
 
 /**
- * How kernels find a device communicator's own buffer.
+ * The location of a device communicator's own buffer, for kernels.
  *
  * Since NCCL 2.30.4.
  */
 typedef struct ncclResourceWindow_vidmem {
-    /** The address of rank 0's, in the team of kind LSA. Since NCCL 2.30.4. */
+    /** The address of the buffer of rank 0 in the LSA team. Since NCCL 2.30.4. */
     char *lsaFlatBase;
-    /** The next rank's distance, in units of 4 GiB. Since NCCL 2.30.4. */
+    /** The distance to the buffer of the next rank, in units of 4 GiB. Since NCCL 2.30.4. */
     uint32_t stride4G;
     /** Offset into multicast memory, in units of 4 KiB. Since NCCL 2.30.4. */
     uint32_t mcOffset4K;
@@ -454,7 +454,7 @@ typedef struct ncclResourceWindow_vidmem {
 typedef struct ncclDevCommWindowTable *ncclDevCommWindowTable_t;
 
 /**
- * What a kernel needs in order to communicate; passed to it by value, and otherwise NCCL's own affair.
+ * The data with which a kernel communicates; passed to it by value, and otherwise private to NCCL.
  *
  * 248 bytes, as in 2.31.2 and 2.32.3; other releases have other fields.
  * Since NCCL 2.28.3.
@@ -466,33 +466,33 @@ struct ncclDevComm {
     unsigned int version;
     /** The rank. Since NCCL 2.28.3. */
     int rank;
-    /** How many ranks there are. Since NCCL 2.28.3. */
+    /** The number of ranks. Since NCCL 2.28.3. */
     int nRanks;
-    /** Its reciprocal. Since NCCL 2.28.3. */
+    /** The reciprocal of `nRanks`. Since NCCL 2.28.3. */
     uint32_t nRanks_rcp32;
-    /** The rank in the team of kind LSA. Since NCCL 2.28.3. */
+    /** The rank in the LSA team. Since NCCL 2.28.3. */
     int lsaRank;
-    /** That team's size. Since NCCL 2.28.3. */
+    /** The size of the LSA team. Since NCCL 2.28.3. */
     int lsaSize;
-    /** Its reciprocal. Since NCCL 2.28.3. */
+    /** The reciprocal of `lsaSize`. Since NCCL 2.28.3. */
     uint32_t lsaSize_rcp32;
     /** The communicator's windows. Since NCCL 2.28.3. */
     ncclDevCommWindowTable_t windowTable;
-    /** The window of the own buffer. Since NCCL 2.28.3. */
+    /** The window of its own buffer. Since NCCL 2.28.3. */
     ncclWindow_t resourceWindow;
-    /** What kernels need of it. Since NCCL 2.28.3. */
+    /** The part of that window that kernels use. Since NCCL 2.28.3. */
     ncclResourceWindow_vidmem_t resourceWindow_inlined;
-    /** Barriers among all ranks, the network's part. Since NCCL 2.31.2. */
+    /** Barriers of all ranks, the part of the network. Since NCCL 2.31.2. */
     ncclGinBarrierHandle_t hybridDenseGinBarrier;
-    /** Multicast memory of the team of kind LSA. Since NCCL 2.28.3. */
+    /** Multicast memory of the LSA team. Since NCCL 2.28.3. */
     ncclMultimemHandle_t lsaMultimem;
-    /** Barriers of that team. Since NCCL 2.28.3. */
+    /** Barriers of the LSA team. Since NCCL 2.28.3. */
     ncclLsaBarrierHandle_t lsaBarrier;
     /** Barriers of the rail. Since NCCL 2.28.7. */
     ncclGinBarrierHandle_t railGinBarrier;
     /** Connections in use. Since NCCL 2.29.7. */
     uint8_t ginConnectionCount;
-    /** Which way to the network. Since NCCL 2.31.2. */
+    /** The path to the network. Since NCCL 2.31.2. */
     uint8_t backendIndex;
     /** The kind of each connection. Since NCCL 2.29.2. */
     uint8_t ginNetDeviceTypes[NCCL_GIN_MAX_CONNECTIONS];
@@ -502,37 +502,37 @@ struct ncclDevComm {
     int ginSignalCount;
     /** Counters. Since NCCL 2.28.7. */
     int ginCounterCount;
-    /** What kernels remember of the signals. Since NCCL 2.28.7. */
+    /** The kernels' copies of the signals. Since NCCL 2.28.7. */
     uint64_t *ginSignalShadows;
     /** Contexts. Since NCCL 2.28.7. */
     uint32_t ginContextCount;
-    /** How far apart connected ranks are. Since NCCL 2.31.2. */
+    /** The distance between connected ranks. Since NCCL 2.31.2. */
     int ginConnectionStride;
-    /** The same for contexts. Since NCCL 2.31.2. */
+    /** The distance between contexts. Since NCCL 2.31.2. */
     int ginContextStride;
-    /** How signals of older kernels behave. Since NCCL 2.30.7. */
+    /** True if signals of older kernels are strong. Since NCCL 2.30.7. */
     bool ginStrongLegacySignals;
-    /** Not zero once the communicator is aborted. Since NCCL 2.29.7. */
+    /** A flag that is not zero once the communicator is aborted. Since NCCL 2.29.7. */
     uint32_t *abortFlag;
-    /** Barriers among all ranks, the LSA team's part. Since NCCL 2.30.3. */
+    /** Barriers of all ranks, the part of the LSA team. Since NCCL 2.30.3. */
     ncclLsaBarrierHandle_t hybridLsaBarrier;
-    /** Barriers among all ranks, the rail's part. Since NCCL 2.30.3. */
+    /** Barriers of all ranks, the part of the rail. Since NCCL 2.30.3. */
     ncclGinBarrierHandle_t hybridRailGinBarrier;
-    /** Barriers among all ranks by the network alone. Since NCCL 2.30.3. */
+    /** Barriers of all ranks by the network alone. Since NCCL 2.30.3. */
     ncclGinBarrierHandle_t worldGinBarrier;
     /** The reciprocal of the stride. Since NCCL 2.31.2. */
     uint32_t ginConnectionStride_rcp32;
-    /** The rank among those with logical endpoints. Since NCCL 2.31.2. */
+    /** The rank in the team of logical endpoints. Since NCCL 2.31.2. */
     int cftRank;
-    /** How many those are. Since NCCL 2.31.2. */
+    /** The size of the team of logical endpoints. Since NCCL 2.31.2. */
     int cftSize;
-    /** The rank in their multicast team. Since NCCL 2.31.2. */
+    /** The rank in the multicast team of logical endpoints. Since NCCL 2.31.2. */
     int cftMultimemRank;
-    /** That team's size. Since NCCL 2.31.2. */
+    /** The size of the multicast team. Since NCCL 2.31.2. */
     int cftMultimemSize;
-    /** Its reciprocal. Since NCCL 2.31.2. */
+    /** The reciprocal of `cftMultimemSize`. Since NCCL 2.31.2. */
     uint32_t cftMultimemSize_rcp32;
-    /** The first endpoint for one peer. Since NCCL 2.31.2. */
+    /** The first endpoint for a single peer. Since NCCL 2.31.2. */
     ncclCftLeId ucLeId;
     /** The endpoint for multicast. Since NCCL 2.31.2. */
     ncclCftLeId mcLeId;
@@ -543,14 +543,14 @@ struct ncclDevComm {
 };
 
 /**
- * What `ncclDevCommCreate` fills in.
+ * A device communicator, which `ncclDevCommCreate` fills in.
  *
  * Since NCCL 2.28.3.
  */
 typedef struct ncclDevComm ncclDevComm_t;
 
 /**
- * Fills in what the communicator is and can do.
+ * Fills in the properties of the communicator.
  *
  * A wrong `magic` or a null pointer is an error; so is a `version` newer than the library, `ncclInvalidUsage`.
  * Since NCCL 2.29.2.
@@ -558,7 +558,7 @@ typedef struct ncclDevComm ncclDevComm_t;
 ncclResult_t ncclCommQueryProperties(ncclComm_t comm, ncclCommProperties_t *props);
 
 /**
- * Makes what kernels need; all ranks call it, with the same requirements.
+ * Creates a device communicator; all ranks call it with the same requirements.
  *
  * A `version` in the requirements that is newer than the library is `ncclInvalidUsage`.
  * Since NCCL 2.28.3.
@@ -566,7 +566,7 @@ ncclResult_t ncclCommQueryProperties(ncclComm_t comm, ncclCommProperties_t *prop
 ncclResult_t ncclDevCommCreate(ncclComm_t comm, const ncclDevCommRequirements_t *reqs, ncclDevComm_t *outDevComm);
 
 /**
- * Frees what `ncclDevCommCreate` made. A null communicator crashes up to 2.28.9.
+ * Frees a device communicator. A null communicator crashes up to 2.28.9.
  *
  * Since NCCL 2.28.3.
  */
@@ -575,14 +575,14 @@ ncclResult_t ncclDevCommDestroy(ncclComm_t comm, const ncclDevComm_t *devComm);
 /* ---- Addresses of windows ------------------------------------------------------------------------------ */
 
 /**
- * Stores where `offset` bytes into the window are in the multicast memory of the team of kind LSA.
+ * Stores the address of `offset` bytes into the window, in the multicast memory of the LSA team.
  *
  * Since NCCL 2.29.2.
  */
 ncclResult_t ncclGetLsaMultimemDevicePointer(ncclWindow_t window, size_t offset, void **outPtr);
 
 /**
- * Stores where `offset` bytes into the window are in a team's multicast memory.
+ * Stores the address of `offset` bytes into the window, in a team's multicast memory.
  *
  * Since NCCL 2.29.2.
  */
@@ -590,21 +590,21 @@ ncclResult_t ncclGetMultimemDevicePointer(
     ncclWindow_t window, size_t offset, ncclMultimemHandle_t multimem, void **outPtr);
 
 /**
- * Stores where `offset` bytes into the window of a rank of the team of kind LSA are.
+ * Stores the address of `offset` bytes into the window of a rank of the LSA team.
  *
  * Since NCCL 2.29.2.
  */
 ncclResult_t ncclGetLsaDevicePointer(ncclWindow_t window, size_t offset, int lsaRank, void **outPtr);
 
 /**
- * Stores where `offset` bytes into the window of a rank of the communicator are.
+ * Stores the address of `offset` bytes into the window of a rank of the communicator.
  *
  * Since NCCL 2.29.2.
  */
 ncclResult_t ncclGetPeerDevicePointer(ncclWindow_t window, size_t offset, int peer, void **outPtr);
 
 /**
- * Stores by which endpoint, and where in it, multicast reaches `offset` bytes into the window.
+ * Stores the endpoint, and the offset in it, by which multicast reaches `offset` bytes into the window.
  *
  * Since NCCL 2.31.2.
  */
@@ -612,7 +612,7 @@ ncclResult_t ncclGetMultimemDeviceLeInfo(
     ncclWindow_t window, size_t offset, ncclCftLeId *leId, size_t *leOffset);
 
 /**
- * Stores the same for a rank of a team that `ncclTeamCft` answered.
+ * Stores the endpoint and the offset for a rank of a team that `ncclTeamCft` returned.
  *
  * Since NCCL 2.31.2.
  */
@@ -620,7 +620,7 @@ ncclResult_t ncclGetCftDeviceLeInfo(
     ncclWindow_t window, size_t offset, int peerCft, ncclTeam_t cftTeam, ncclCftLeId *leId, size_t *leOffset);
 
 /**
- * Stores the same for a rank of the communicator.
+ * Stores the endpoint and the offset for a rank of the communicator.
  *
  * Since NCCL 2.31.2.
  */
@@ -630,58 +630,58 @@ ncclResult_t ncclGetPeerDeviceLeInfo(
 /* ---- Teams of a communicator --------------------------------------------------------------------------- */
 
 /**
- * All ranks.
+ * Returns the team of all ranks.
  *
  * Since NCCL 2.28.3.
  */
 ncclTeam_t ncclTeamWorld(ncclComm_t comm);
 
 /**
- * The ranks that the caller reaches by loads and stores.
+ * Returns the LSA team: the ranks that the caller accesses by loads and stores.
  *
  * Since NCCL 2.28.3.
  */
 ncclTeam_t ncclTeamLsa(ncclComm_t comm);
 
 /**
- * The ranks that the caller reaches by logical endpoints.
+ * Returns the team of the ranks that the caller reaches by logical endpoints.
  *
  * Since NCCL 2.31.2.
  */
 ncclTeam_t ncclTeamCft(ncclComm_t comm, ncclCftTeamMode_t mode);
 
 /**
- * Those that it reaches by their multicast.
+ * Returns the team of the ranks that the caller reaches by multicast of logical endpoints.
  *
  * Since NCCL 2.31.2.
  */
 ncclTeam_t ncclTeamCftMultimem(ncclComm_t comm);
 
 /**
- * The number in the communicator of a team's rank.
+ * Returns the number in the communicator of a rank of the team.
  *
  * Since NCCL 2.28.3.
  */
 int ncclTeamRankToWorld(ncclComm_t comm, ncclTeam_t team, int rank);
 
 /**
- * The number in the team of kind LSA of a team's rank.
+ * Returns the number in the LSA team of a rank of the team.
  *
  * Since NCCL 2.28.3.
  */
 int ncclTeamRankToLsa(ncclComm_t comm, ncclTeam_t team, int rank);
 
 /**
- * The ranks with the caller's number in their teams of kind LSA.
+ * Returns the rail team: the ranks with the caller's number in their LSA teams.
  *
  * Since NCCL 2.28.3.
  */
 ncclTeam_t ncclTeamRail(ncclComm_t comm);
 
-/* ---- What the building blocks of kernels need ---------------------------------------------------------- */
+/* ---- Requirements of the building blocks of kernels ---------------------------------------------------- */
 
 /**
- * Fills in what so many barriers need, and where their handle will be once the device communicator is made.
+ * Fills in the requirements of barriers, and the address of the handle that `ncclDevCommCreate` then writes.
  *
  * Since NCCL 2.28.3.
  */
@@ -689,7 +689,7 @@ ncclResult_t ncclLsaBarrierCreateRequirement(
     ncclTeam_t team, int nBarriers, ncclLsaBarrierHandle_t *outHandle, ncclDevResourceRequirements_t *outReq);
 
 /**
- * The same for barriers by the network.
+ * Fills in the requirements of barriers by the network.
  *
  * Since NCCL 2.28.7.
  */
@@ -698,14 +698,14 @@ ncclResult_t ncclGinBarrierCreateRequirement(
     ncclDevResourceRequirements_t *outReq);
 
 /**
- * Slots that a low-latency all-to-all of `maxElts` elements of up to `maxEltSize` bytes needs.
+ * Returns the number of slots of a low-latency all-to-all of `maxElts` elements of up to `maxEltSize` bytes.
  *
  * Since NCCL 2.28.3.
  */
 int ncclLLA2ACalcSlots(int maxElts, int maxEltSize);
 
 /**
- * Fills in what a low-latency all-to-all needs.
+ * Fills in the requirements of a low-latency all-to-all.
  *
  * Since NCCL 2.28.3.
  */

@@ -1,4 +1,5 @@
-/// `(item, version code of the first release that has it)`; a field is `struct.field`.
+/// The items of the headers: `(item, version code of the first release that has it)`; a field is
+/// `struct.field`.
 pub const SINCE: &[(&str, u32)] = &[
     ("ncclComm_t", 21304),
     ("ncclWindow_t", 22703),

@@ -93,11 +93,11 @@ impl ncclResult_t {
     pub const ncclInProgress: ncclResult_t = ncclResult_t(7);
     /// The library gave up waiting. Since NCCL 2.30.3.
     pub const ncclTimeout: ncclResult_t = ncclResult_t(8);
-    /// How many codes this release names; it moves with each new one. Since NCCL 2.13.4.
+    /// The number of codes in this release; it changes with each new one. Since NCCL 2.13.4.
     pub const ncclNumResults: ncclResult_t = ncclResult_t(9);
 }
 #[repr(transparent)]
-/** What nearly every function returns.
+/** The result of nearly every function.
 
  Newer libraries may return codes that this header does not name. With `NCCL_DEBUG=WARN` in the environment
  NCCL prints the reason of most failures, to standard output.
@@ -196,7 +196,7 @@ pub struct ncclConfig_v23100 {
     pub graphUsageMode: ::core::ffi::c_int,
     /// Contexts for one-sided operations, the bound of their `ctx`; default 1. Since NCCL 2.29.2.
     pub numRmaCtx: ::core::ffi::c_int,
-    /// How many peers a rank talks to at once with send and receive; default all. Since NCCL 2.30.3.
+    /// The number of peers of a rank's simultaneous sends and receives; default all. Since NCCL 2.30.3.
     pub maxP2pPeers: ::core::ffi::c_int,
     /// 1: NCCL orders captured kernels (default). 0: you do; needs `graphUsageMode` 0 or 1. Since NCCL 2.30.7.
     pub graphStreamOrdering: ::core::ffi::c_int,
@@ -238,7 +238,7 @@ pub type ncclConfig_t = ncclConfig_v23100;
 pub struct ncclConfigExt {
     /// The following option, or `NULL` at the end. Since NCCL 2.31.2.
     pub next: *mut ncclConfigExt,
-    /// What the option is. Since NCCL 2.31.2.
+    /// The key of the option. Since NCCL 2.31.2.
     pub key: ncclConfigExt__bindgen_ty_1,
     /// Its value; the key tells which member is meant. Since NCCL 2.31.2.
     pub val: ncclConfigExt__bindgen_ty_2,
@@ -247,9 +247,9 @@ pub struct ncclConfigExt {
 #[repr(C)]
 #[derive(Debug, Default, Copy, Clone, Hash, PartialEq, Eq)]
 pub struct ncclConfigExt__bindgen_ty_1 {
-    /// Whose option: a number that each vendor draws for itself, between 1 and 2^24 - 1. Since NCCL 2.31.2.
+    /// The vendor: a number that each vendor draws for itself, between 1 and 2^24 - 1. Since NCCL 2.31.2.
     pub vendorId: ::core::ffi::c_int,
-    /// Which one of that vendor's. Since NCCL 2.31.2.
+    /// The number of the option, chosen by the vendor. Since NCCL 2.31.2.
     pub optionId: ::core::ffi::c_int,
 }
 /// The forms that a value can have. Since NCCL 2.31.2.
@@ -345,7 +345,7 @@ impl Default for ncclCollConfig_v23200 {
  `version` while keeping `size`: 2.31.2 then copies `size` bytes into its own, shorter struct.
  Since NCCL 2.31.2.*/
 pub type ncclCollConfig_t = ncclCollConfig_v23200;
-/** What `ncclGroupSimulateEnd` answers.
+/** The result of `ncclGroupSimulateEnd`.
 
  Start from `NCCL_SIM_INFO_INITIALIZER`.
  Since NCCL 2.22.3.*/
@@ -361,7 +361,7 @@ pub struct ncclSimInfo_v22200 {
     /// Predicted duration in NCCL's cost model (microseconds there); -1 if nothing ran. Since NCCL 2.22.3.
     pub estimatedTime: f32,
 }
-/** What `ncclGroupSimulateEnd` answers.
+/** The result of `ncclGroupSimulateEnd`.
 
  Start from `NCCL_SIM_INFO_INITIALIZER`.
  Since NCCL 2.22.3.*/
@@ -377,7 +377,7 @@ impl ncclCommMemStat_t {
     pub const ncclStatGpuMemTotal: ncclCommMemStat_t = ncclCommMemStat_t(3);
 }
 #[repr(transparent)]
-/** Questions for `ncclCommMemStats`.
+/** The statistics of `ncclCommMemStats`.
 
  Since NCCL 2.29.7.*/
 #[derive(Debug, Copy, Clone, Hash, PartialEq, Eq)]
@@ -403,13 +403,13 @@ impl ncclRedOp_t {
     pub const ncclMin: ncclRedOp_t = ncclRedOp_t(3);
     /// Mean: floats are scaled by 1/n and added, integers added and divided, truncating. Since NCCL 2.13.4.
     pub const ncclAvg: ncclRedOp_t = ncclRedOp_t(4);
-    /// How many are built in; custom operators are numbered from here. Since NCCL 2.13.4.
+    /// The number of built-in operators; custom operators are numbered from here. Since NCCL 2.13.4.
     pub const ncclNumOps: ncclRedOp_t = ncclRedOp_t(5);
     /// The top of the range for custom operators; also fixes the width of the type. Since NCCL 2.13.4.
     pub const ncclMaxRedOp: ncclRedOp_t = ncclRedOp_t(2147483647);
 }
 #[repr(transparent)]
-/** How values of several ranks become one.
+/** The operator that combines the values of several ranks.
 
  Open: `ncclRedOpCreatePreMulSum` hands out further values, from `ncclNumOps` to `ncclMaxRedOp`. Integers
  wrap around. The order of floating-point operations depends on algorithm, size and number of ranks.
@@ -451,7 +451,7 @@ impl ncclDataType_t {
     pub const ncclFloat8e4m3: ncclDataType_t = ncclDataType_t(10);
     /// 5 exponent and 2 mantissa bits, 1 byte; reductions need Hopper or later. Since NCCL 2.24.3.
     pub const ncclFloat8e5m2: ncclDataType_t = ncclDataType_t(11);
-    /// How many types this release has; it moves with each new one. Since NCCL 2.13.4.
+    /// The number of types in this release; it changes with each new one. Since NCCL 2.13.4.
     pub const ncclNumTypes: ncclDataType_t = ncclDataType_t(12);
 }
 #[repr(transparent)]
@@ -467,7 +467,7 @@ impl ncclScalarResidence_t {
     pub const ncclScalarHostImmediate: ncclScalarResidence_t = ncclScalarResidence_t(1);
 }
 #[repr(transparent)]
-/** Where the scalar of a custom operator lies, and with that, when it is read.
+/** The location of the scalar of a custom operator, which determines when it is read.
 
  Since NCCL 2.13.4.*/
 #[derive(Debug, Copy, Clone, Hash, PartialEq, Eq)]
@@ -478,13 +478,13 @@ pub struct ncclScalarResidence_t(pub ::core::ffi::c_uint);
 #[repr(C)]
 #[derive(Debug, Default, Copy, Clone, Hash, PartialEq, Eq)]
 pub struct ncclWaitSignalDesc_t {
-    /// How many raises of the signal. Since NCCL 2.29.2.
+    /// The number of raises of the signal. Since NCCL 2.29.2.
     pub opCnt: ::core::ffi::c_int,
     /// The rank that raises it. Since NCCL 2.29.2.
     pub peer: ::core::ffi::c_int,
-    /// Which signal, below `numRmaSig`. Since NCCL 2.29.2.
+    /// The number of the signal, below `numRmaSig`. Since NCCL 2.29.2.
     pub sigIdx: ::core::ffi::c_int,
-    /// In which context, below `numRmaCtx`. Since NCCL 2.29.2.
+    /// The number of the context, below `numRmaCtx`. Since NCCL 2.29.2.
     pub ctx: ::core::ffi::c_int,
 }
 impl ncclEncryptionMode_t {
@@ -499,7 +499,7 @@ impl ncclEncryptionMode_t {
  Since NCCL 2.32.3.*/
 #[derive(Debug, Copy, Clone, Hash, PartialEq, Eq)]
 pub struct ncclEncryptionMode_t(pub ::core::ffi::c_uint);
-/** What `ncclSetEncryption` takes.
+/** The argument of `ncclSetEncryption`.
 
  Start from `NCCL_ENCRYPTION_CONFIG_INITIALIZER`.
  Since NCCL 2.32.3.*/
@@ -526,7 +526,7 @@ impl Default for ncclEncryptionConfig_v23200 {
         }
     }
 }
-/** What `ncclSetEncryption` takes.
+/** The argument of `ncclSetEncryption`.
 
  Start from `NCCL_ENCRYPTION_CONFIG_INITIALIZER`.
  Since NCCL 2.32.3.*/
