@@ -212,7 +212,7 @@ impl sealed::Read for Vec<u8> {
                 Err(error)
                     if error.code() == Some(ResultCode::INVALID_ARGUMENT) && capacity < MAX_CAPACITY =>
                 {
-                    capacity *= 8
+                    capacity *= 8;
                 }
                 Err(error) => return Err(error),
                 Ok(_) => {

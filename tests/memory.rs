@@ -293,8 +293,7 @@ fn work_in_flight_keeps_memory() {
     sum(&comm, &mut buffer);
     drop(buffer);
     assert_eq!(calls(), ["alloc(32)"]);
-    let problem =
-        "free: work that uses the memory may not have run yet; wait for it, then call assume_idle";
+    let problem = "free: work that uses the memory may not have run yet; wait for it, then call assume_idle";
     let buffer = nccl.alloc::<f32>(8).unwrap();
     comm.broadcast(&buffer, &mut nccl.alloc(8).unwrap(), 0, STREAM).unwrap();
     assert_eq!(text(buffer.free()), problem);

@@ -86,7 +86,7 @@ impl Nccl {
     ///
     /// # Errors
     /// The error of `operations`; else the first error of its calls, even one that it ignored, or that of the group
-    /// itself. [`Error::InvalidUsage`] inside another group: use [`Group::group`].
+    /// itself. [`Error::InvalidUsage`](crate::Error::InvalidUsage) inside another group: use [`Group::group`].
     #[doc(alias = "ncclGroupStart")]
     #[doc(alias = "ncclGroupEnd")]
     pub fn group<'env, R, F>(&'env self, operations: F) -> Result<R>
@@ -114,7 +114,7 @@ impl Nccl {
     /// ```
     ///
     /// # Errors
-    /// As for [`group`](Self::group), and [`Error::Unsupported`].
+    /// The errors of [`group`](Self::group), and [`Error::Unsupported`](crate::Error::Unsupported).
     #[doc(alias = "ncclGroupSimulateEnd")]
     #[doc(alias = "ncclSimInfo_t")]
     pub fn simulate<'env, F>(&'env self, operations: F) -> Result<Option<f32>>
