@@ -164,7 +164,7 @@ impl<'a, S: Stream + ?Sized> From<&'a S> for StreamRef<'a> {
     }
 }
 
-// SAFETY: whoever made the view guarantees that the stream is live.
+// SAFETY: the creator of the view guarantees that the stream is live.
 unsafe impl Stream for StreamRef<'_> {
     #[inline]
     fn as_raw(&self) -> sys::cudaStream_t {

@@ -51,8 +51,8 @@ options! {
     #[doc(alias = "cgaClusterSize")]
     cga_cluster_size: u32 => cgaClusterSize, in 0..=8;
 
-    /// Makes it an error if no algorithm of [`alg_selection`](Self::alg_selection) supports the operation; with `false`,
-    /// NCCL then chooses from all algorithms.
+    /// Makes it an error if no algorithm of [`alg_selection`](Self::alg_selection) supports the operation; with
+    /// `false`, NCCL then chooses from all algorithms.
     ///
     /// Default `true`. Since NCCL 2.31.2.
     #[doc(alias = "forceAlgSelection")]
@@ -100,10 +100,10 @@ impl CollectiveConfig {
     /// ```
     ///
     /// # Safety
-    /// `event` is null, or an event of the device of every communicator that these options (or copies of them)
-    /// are used with, created with `cudaEventDisableTiming` and without `cudaEventInterprocess`. It is not destroyed
-    /// before all of these operations have run and nothing waits for it any more; a captured graph may wait for it until
-    /// the graph is destroyed.
+    /// `event` is null, or an event of the device of every communicator that these options (or copies of them) are
+    /// used with, created with `cudaEventDisableTiming` and without `cudaEventInterprocess`. It is not destroyed
+    /// before all of these operations have run and nothing waits for it any more; a captured graph may wait for it
+    /// until the graph is destroyed.
     #[doc(alias = "launchCompletionEvent")]
     #[must_use]
     pub unsafe fn launch_completion_event(mut self, event: sys::cudaEvent_t) -> Self {

@@ -269,8 +269,8 @@ impl Config {
         self.timeout
     }
 
-    /// Sets the timeout to that of the `parent` if there is none: NCCL replaces options that are not set by its defaults,
-    /// so that the child of a nonblocking communicator would block.
+    /// Sets the timeout to that of the `parent` if there is none: NCCL replaces options that are not set by its
+    /// defaults, so that the child of a nonblocking communicator would block.
     pub(crate) fn inherit_timeout(mut self, parent: Option<Duration>) -> Self {
         self.timeout = self.timeout.or(parent);
         self
@@ -335,8 +335,8 @@ impl RawConfig {
         raw
     }
 
-    /// Returns the communicator's name, to which NCCL keeps a pointer: the communicator and all its children must keep it
-    /// alive.
+    /// Returns the communicator's name, to which NCCL keeps a pointer: the communicator and all its children must keep
+    /// it alive.
     pub(crate) fn name(&self) -> Option<Arc<CStr>> {
         self.name.clone()
     }
@@ -490,7 +490,7 @@ pub enum NvlsHostMode {
     /// Multicast addresses in the symmetric kernels and copies. Since NCCL 2.32.3.
     #[doc(alias = "ncclNvlsHostModeDisableSymmetricMultimem")]
     DisableSymmetricMultimem = sys::ncclNvlsHostMode_t::ncclNvlsHostModeDisableSymmetricMultimem.0,
-    /// Both of the above, but no uses that later releases add. Since NCCL 2.32.3.
+    /// The two uses above, but none that later releases add. Since NCCL 2.32.3.
     DisableTransportAndSymmetricMultimem = sys::ncclNvlsHostMode_t::ncclNvlsHostModeDisableTransport.0
         | sys::ncclNvlsHostMode_t::ncclNvlsHostModeDisableSymmetricMultimem.0,
     /// All uses, including those that later releases add. Since NCCL 2.32.3.

@@ -86,8 +86,8 @@ pub(crate) struct Allocation {
     pointer: NonNull<c_void>,
     /// The size; zero if there is nothing to free.
     bytes: usize,
-    /// Set while enqueued work or another rank may still access the memory. In host memory, an operation has run when it
-    /// returns.
+    /// Set while enqueued work or another rank may still access the memory. In host memory, an operation has run when
+    /// it returns.
     busy: AtomicBool,
     /// The number of windows on it, through which other ranks may write it at any time.
     windows: AtomicUsize,
@@ -184,8 +184,8 @@ impl<T: Element> NcclBuffer<T> {
         self.allocation.pointer.as_ptr().cast()
     }
 
-    /// Returns the elements; `None` on a GPU, and while the buffer is a [`Window`](crate::Window), which other ranks may
-    /// write.
+    /// Returns the elements; `None` on a GPU, and while the buffer is a [`Window`](crate::Window), which other ranks
+    /// may write.
     #[must_use]
     pub fn as_slice(&self) -> Option<&[T]> {
         // SAFETY: initialized elements in host memory, alive and unchanged as long as the buffer is borrowed.
@@ -271,9 +271,10 @@ impl<T: Element> NcclBuffer<T> {
     /// Returns a view for an operation, which makes the memory busy.
     fn view(&self) -> DeviceSlice<'_, T> {
         self.allocation.set_busy();
-        // SAFETY: `length` elements in that memory space, alive as long as the buffer is borrowed. On a GPU, busy memory
-        // is not freed until `assume_idle`, whose caller guarantees that the work has run. No Rust reference exists to
-        // memory that enqueued work or other ranks may write, so overlapping work can at worst produce wrong values.
+        // SAFETY: `length` elements in that memory space, alive as long as the buffer is borrowed. On a GPU, busy
+        // memory is not freed until `assume_idle`, whose caller guarantees that the work has run. No Rust reference
+        // exists to memory that enqueued work or other ranks may write, so overlapping work can at worst produce wrong
+        // values.
         unsafe { DeviceSlice::new(self.as_ptr(), self.length, self.memory_space()) }
     }
 
@@ -281,8 +282,8 @@ impl<T: Element> NcclBuffer<T> {
     /// contents that nothing reads.
     pub(crate) fn view_mut(&self) -> DeviceSliceMut<'_, T> {
         self.allocation.set_busy();
-        // SAFETY: as in `view`; no slice of the elements exists, as either the caller has borrowed the buffer exclusively
-        // or it is the barrier's.
+        // SAFETY: as in `view`; no slice of the elements exists, as either the caller has borrowed the buffer
+        // exclusively or it is the barrier's.
         unsafe { DeviceSliceMut::new(self.as_ptr().cast_mut(), self.length, self.memory_space()) }
     }
 
@@ -290,8 +291,8 @@ impl<T: Element> NcclBuffer<T> {
     /// Operations that are enqueued with it from now on make it busy again. For an example, see [`NcclBuffer`].
     ///
     /// # Safety
-    /// All work that uses this buffer has run: that of this rank and, if it is a window, that of the other ranks. As long
-    /// as it is a window, the other ranks start no more work that reads or writes it.
+    /// All work that uses this buffer has run: that of this rank and, if it is a window, that of the other ranks. As
+    /// long as it is a window, the other ranks start no more work that reads or writes it.
     pub unsafe fn assume_idle(&mut self) {
         self.allocation.busy.store(false, Relaxed);
     }
@@ -307,8 +308,8 @@ impl<T: Element> NcclBuffer<T> {
     ///
     /// # Errors
     /// [`Error::InvalidUsage`] if work may still use it, on a GPU or as a window: the memory is leaked; or if it is
-    /// registered: the memory is freed after its registrations. [`Error::Nccl`] if NCCL reports a failure; the memory is
-    /// gone nevertheless.
+    /// registered: the memory is freed after its registrations. [`Error::Nccl`] if NCCL reports a failure; the memory
+    /// is gone nevertheless.
     #[doc(alias = "ncclMemFree")]
     pub fn free(self) -> Result<()> {
         match Arc::into_inner(self.allocation) {

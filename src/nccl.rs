@@ -47,12 +47,11 @@ impl Nccl {
     /// Loads the library of this system: the linked one if linking was enabled at build time, else the first that the
     /// search finds. Later calls in the process return the same library.
     ///
-    /// The search order is: the file that `LIBNCCL_PATH` names (and nothing else, if it is set);
-    /// `libnccl.so.2` and `libnccl.so` in the directories of the dynamic linker; the package `nvidia-nccl-cu12` or
-    /// `-cu13` of the Python environment (`VIRTUAL_ENV`, `CONDA_PREFIX`, the `python3` on `PATH`);
-    /// `$CONDA_PREFIX/lib`, `$NCCL_HOME/lib`, `$CUDA_HOME/lib64`; and then, for AMD's RCCL, `librccl.so.1` and
-    /// `librccl.so` in the directories of the dynamic linker, `$ROCM_PATH/lib`, `/opt/rocm/lib`. Set-uid programs ignore
-    /// the environment.
+    /// The search order is: the file that `LIBNCCL_PATH` names (and nothing else, if it is set); `libnccl.so.2` and
+    /// `libnccl.so` in the directories of the dynamic linker; the package `nvidia-nccl-cu12` or `-cu13` of the Python
+    /// environment (`VIRTUAL_ENV`, `CONDA_PREFIX`, the `python3` on `PATH`); `$CONDA_PREFIX/lib`, `$NCCL_HOME/lib`,
+    /// `$CUDA_HOME/lib64`; and then, for AMD's RCCL, `librccl.so.1` and `librccl.so` in the directories of the dynamic
+    /// linker, `$ROCM_PATH/lib`, `/opt/rocm/lib`. Set-uid programs ignore the environment.
     ///
     /// ```
     /// use libnccl::Nccl;
@@ -64,8 +63,8 @@ impl Nccl {
     /// ```
     ///
     /// # Errors
-    /// [`LoadError::NotFound`], which lists every candidate with the reason; [`LoadError::NoBackend`] without a backend;
-    /// [`LoadError::UnsupportedPlatform`] on systems other than Linux.
+    /// [`LoadError::NotFound`], which lists every candidate with the reason; [`LoadError::NoBackend`] without a
+    /// backend; [`LoadError::UnsupportedPlatform`] on systems other than Linux.
     pub fn load() -> Result<Self, LoadError> {
         Library::load().map(|library| Self { library })
     }
@@ -84,8 +83,8 @@ impl Nccl {
     ///
     /// # Errors
     /// [`LoadError::NotFound`] with the reason: the file is absent, a directory, not a shared object, truncated, for
-    /// another architecture, without NCCL's functions, or rejected by the dynamic linker. [`LoadError::VersionQuery`] if
-    /// its `ncclGetVersion` fails.
+    /// another architecture, without NCCL's functions, or rejected by the dynamic linker. [`LoadError::VersionQuery`]
+    /// if its `ncclGetVersion` fails.
     ///
     /// # Safety
     /// Loading a library runs its code. If the file is a shared object with functions of NCCL's names, these must have

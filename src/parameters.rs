@@ -5,8 +5,8 @@ use std::ffi::{CStr, CString, c_char, c_int};
 use crate::backend::call;
 use crate::{Error, Nccl, Result, ResultCode, sys};
 
-/// The library's parameters (such as `NCCL_DEBUG`), which it has read from the environment or its configuration file, or
-/// which have their defaults. Since NCCL 2.30.4.
+/// The library's parameters (such as `NCCL_DEBUG`), which it has read from the environment or its configuration file,
+/// or which have their defaults. Since NCCL 2.30.4.
 ///
 /// NCCL 2.32.3 exposes 7 of them, and 10 with `NCCL_PARAM_DUMP_ALL=true` in the environment.
 ///
@@ -436,21 +436,24 @@ mod tests {
     fn keys_tolerates_null_and_invalid_utf8() {
         assert_eq!(parameters().keys().unwrap(), ["NUMBER", "", "NOT UTF-8 \u{fffd}"]);
         for (table, length) in [(null_mut(), 5), (null_mut(), -1), (ptr::dangling_mut(), -1)] {
-            assert_eq!(keys_answering(table, length), Vec::<String>::new());
+            assert_eq!(keys_of_table(table, length), Vec::<String>::new());
         }
     }
 
-    fn keys_answering(table: *mut *const c_char, length: c_int) -> Vec<String> {
+    fn keys_of_table(table: *mut *const c_char, length: c_int) -> Vec<String> {
         use std::sync::Mutex;
-        static ANSWER: Mutex<(usize, c_int)> = Mutex::new((0, 0));
-        unsafe extern "C" fn answer(table: *mut *mut *const c_char, length: *mut c_int) -> ncclResult_t {
-            let (address, count) = *ANSWER.lock().unwrap();
+        static RETURNED: Mutex<(usize, c_int)> = Mutex::new((0, 0));
+        unsafe extern "C" fn table_of_keys(
+            table: *mut *mut *const c_char,
+            length: *mut c_int,
+        ) -> ncclResult_t {
+            let (address, count) = *RETURNED.lock().unwrap();
             // SAFETY: out-parameters of the facade.
             unsafe { (*table, *length) = (ptr::without_provenance_mut(address), count) };
             OK
         }
-        *ANSWER.lock().unwrap() = (table.addr(), length);
-        let functions = Functions { ncclParamGetAllParameterKeys: Some(answer), ..TABLE };
+        *RETURNED.lock().unwrap() = (table.addr(), length);
+        let functions = Functions { ncclParamGetAllParameterKeys: Some(table_of_keys), ..TABLE };
         nccl(functions).parameters().unwrap().keys().unwrap()
     }
 

@@ -4,8 +4,8 @@ use crate::sys::ncclResult_t;
 
 /// The result of a C function of NCCL.
 ///
-/// It is not an enum, as libraries newer than this crate may return codes that it does not know; their numbers are kept.
-/// Two codes are equal if their numbers are.
+/// It is not an enum, as libraries newer than this crate may return codes that it does not know; their numbers are
+/// kept. Two codes are equal if their numbers are.
 ///
 /// ```
 /// use libnccl::ResultCode;

@@ -32,8 +32,8 @@ pub(super) fn search() -> Result<Loaded, LoadError> {
         attempts.push(Attempt { source: PATH_VARIABLE, path: PathBuf::new(), problem: "not set".into() });
     }
     for Candidate { source, path } in candidates(variable) {
-        // SAFETY: the names and places are those where a system keeps its NCCL, or are named by whoever
-        // controls the environment, and with it the dynamic linker (LD_LIBRARY_PATH, LD_PRELOAD) anyway. A
+        // SAFETY: the names and places are those where a system keeps its NCCL, or the names that the user who
+        // controls the environment has given, and with it the dynamic linker (LD_LIBRARY_PATH, LD_PRELOAD) anyway. A
         // library there with NCCL's name and functions is taken for NCCL, as a linked program does.
         match unsafe { load_functions(&path) } {
             Ok(found) => return Ok(found.into_loaded(source, path, attempts)),
@@ -52,7 +52,7 @@ pub(super) unsafe fn open(path: &Path) -> Result<Loaded, LoadError> {
     const SOURCE: &str = "given path";
     // `dlopen` would search for a bare name; the caller means a file.
     let file = if is_bare_name(path) { Path::new(".").join(path) } else { path.into() };
-    // SAFETY: the caller guarantees that the file is what it seems to be.
+    // SAFETY: the caller guarantees that the file, if it has NCCL's functions, is NCCL.
     match unsafe { load_functions(&file) } {
         Ok(found) => Ok(found.into_loaded(SOURCE, file, Vec::new())),
         Err(problem) => {

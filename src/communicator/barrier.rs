@@ -1,4 +1,4 @@
-//! A barrier, which NCCL lacks: an operation on zero elements is none either, as NCCL drops those.
+//! A barrier, which NCCL lacks: not even an operation on zero elements synchronizes, as NCCL drops it.
 
 use super::collectives::{self, Operator};
 use super::handle::Communicator;
@@ -27,8 +27,8 @@ impl Communicator {
     /// reached their barrier. Synchronize with the stream to make the host wait too. On the CPU implementation, all
     /// ranks have reached the barrier when this returns, or at the end of the group.
     ///
-    /// The first barrier allocates the element, which the communicator keeps. Barriers of one communicator run one after
-    /// the other, as do all its operations.
+    /// The first barrier allocates the element, which the communicator keeps. Barriers of one communicator run one
+    /// after the other, as do all its operations.
     ///
     /// ```
     /// # fn main() -> libnccl::Result<()> {

@@ -16,7 +16,8 @@ pub(super) struct Operator(pub(super) sys::ncclRedOp_t);
 /// other arguments; for use in an `unsafe` block. `name` is that of the method.
 macro_rules! call_with {
     ($operations:ident, $name:ident, $plain:ident, $configured:ident, ($($argument:expr),*), $stream:ident) => {{
-        let (library, raw, stream) = ($operations.communicator.library(), $operations.communicator.raw(), $stream.as_raw());
+        let communicator = $operations.communicator;
+        let (library, raw, stream) = (communicator.library(), communicator.raw(), $stream.as_raw());
         match $operations.raw_config($name)? {
             None => call!(library, $plain($($argument,)* raw, stream)),
             Some(config) => call!(library, $configured($($argument,)* raw, stream, config.as_ptr())),
@@ -45,8 +46,8 @@ pub(super) fn all_reduce<T: Element>(
     let count = send.len();
     check_length(name, "receive", recv.len(), count, 1)?;
     let (send, recv, data_type) = (send.as_raw(), recv.as_raw(), T::DATA_TYPE.as_raw());
-    // SAFETY: the checks above ensure that both buffers hold `count` elements in the communicator's memory; whoever
-    // made the views guarantees that they live long enough. The communicator is live, as the caller has entered NCCL.
+    // SAFETY: the checks above ensure that both buffers hold `count` elements in the communicator's memory; the
+    // creator of the views guarantees that they live long enough. The communicator is live, as the caller has entered NCCL.
     unsafe {
         call_with!(
             operations,

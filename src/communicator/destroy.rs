@@ -180,7 +180,8 @@ impl Drop for Communicator {
         if library.memory_space == MemorySpace::Device && !state.is_failed() && !std::thread::panicking() {
             let Self { rank, size, .. } = self;
             log::warn!(
-                "dropping the communicator of rank {rank} of {size} aborts it and its unfinished work; call `destroy` first"
+                "dropping the communicator of rank {rank} of {size} aborts it and its unfinished work; call `destroy` \
+                 instead"
             );
         }
         if let Some(end) = end {

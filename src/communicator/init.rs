@@ -9,7 +9,8 @@ use crate::group::open::check_no_open_group;
 use crate::{Config, Error, Nccl, Result, UniqueId};
 
 impl Nccl {
-    /// Creates a communicator of `size` ranks, of which the caller is number `rank`; returns when all ranks have joined.
+    /// Creates a communicator of `size` ranks, of which the caller is number `rank`; returns when all ranks have
+    /// joined.
     ///
     /// On a GPU the rank belongs to the calling thread's current device. Ranks are processes, or threads that
     /// call at the same time.
@@ -62,8 +63,8 @@ impl Nccl {
         self.init_rank_scalable(size, rank, std::slice::from_ref(id), config)
     }
 
-    /// Creates a communicator as [`init_rank_with`](Self::init_rank_with) does, from several ids of as many ranks, which
-    /// share the work of the bootstrap. All ranks pass the same ids in the same order.
+    /// Creates a communicator as [`init_rank_with`](Self::init_rank_with) does, from several ids of as many ranks,
+    /// which share the work of the bootstrap. All ranks pass the same ids in the same order.
     ///
     /// NCCL has this since 2.23.4. Before, only the first id is used.
     ///

@@ -351,8 +351,8 @@ operations! {
         recv: impl Into<DeviceSliceMut<'scope, T>>
     );
 
-    /// Gathers the `send` buffers of all ranks, in rank order, on rank `root`. The count is the length of `send`; on the
-    /// root, `recv` holds at least count x size elements; on the other ranks it is ignored and may be empty.
+    /// Gathers the `send` buffers of all ranks, in rank order, on rank `root`. The count is the length of `send`; on
+    /// the root, `recv` holds at least count x size elements; on the other ranks it is ignored and may be empty.
     ///
     /// NCCL has this operation since 2.28.3. Before, it consists of grouped sends and receives and takes no options.
     ///
@@ -502,8 +502,9 @@ operations! {
     #[doc(alias = "ncclRecv")]
     point_to_point::recv(buffer: impl Into<DeviceSliceMut<'scope, T>>, peer: usize);
 
-    /// Writes `local`, which is part of a window of this rank, to `target` in the window of rank `peer`, and then raises
-    /// `signal` there; the peer waits for it with [`wait_signal`](Communicator::wait_signal). Since NCCL 2.29.2.
+    /// Writes `local`, which is part of a window of this rank, to `target` in the window of rank `peer`, and then
+    /// raises `signal` there; the peer waits for it with [`wait_signal`](Communicator::wait_signal). Since NCCL
+    /// 2.29.2.
     ///
     /// ```
     /// # use libnccl::{Communicator, Nccl, Result, Signal, StreamRef, WaitSignal, WindowFlags};

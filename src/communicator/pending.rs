@@ -76,8 +76,8 @@ impl PendingCommunicator {
             name: raw_config.name(),
         });
         let out = handle.raw.as_ptr();
-        // SAFETY: `out` lives until the group has ended, as the group keeps the handle; NCCL drops it if the call fails.
-        // The options are read during the call, except the name, which the handle keeps alive.
+        // SAFETY: `out` lives until the group has ended, as the group keeps the handle; NCCL drops it if the call
+        // fails. The options are read during the call, except the name, which the handle keeps alive.
         unsafe {
             if config.is_default() {
                 call!(library, ncclCommInitRank(out, size, id.to_raw(), rank))?;

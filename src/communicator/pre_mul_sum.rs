@@ -114,8 +114,8 @@ impl Communicator {
         unsafe { PreMulSum::create(self, (&raw mut scalar).cast(), residence) }
     }
 
-    /// Creates a reduction as [`pre_mul_sum`](Self::pre_mul_sum) does, with the scalar in the communicator's memory: the
-    /// first element of `scalar`, which is read whenever a reduction runs.
+    /// Creates a reduction as [`pre_mul_sum`](Self::pre_mul_sum) does, with the scalar in the communicator's memory:
+    /// the first element of `scalar`, which is read whenever a reduction runs.
     ///
     /// ```
     /// # fn main() -> libnccl::Result<()> {
@@ -145,7 +145,7 @@ impl Communicator {
         }
         check_buffers::<T, 1>(self, CALL, [scalar.memory_space()])?;
         let residence = sys::ncclScalarResidence_t::ncclScalarDevice;
-        // SAFETY: whoever made the view guarantees that the memory outlives the work that reads it.
+        // SAFETY: the creator of the view guarantees that the memory outlives the work that reads it.
         unsafe { PreMulSum::create(self, scalar.as_raw().cast_mut(), residence) }
     }
 }

@@ -108,8 +108,8 @@ impl BitOr for WindowFlags {
 /// # }
 /// ```
 ///
-/// Like a [`Registration`](crate::Registration), it does not borrow the buffer; the two share the memory. Other ranks can
-/// access a window at any time, on the CPU implementation too. So if it is dropped before
+/// Like a [`Registration`](crate::Registration), it does not borrow the buffer; the two share the memory. Other ranks
+/// can access a window at any time, on the CPU implementation too. So if it is dropped before
 /// [`NcclBuffer::assume_idle`] promises that they do not, the window lasts until the end of the communicator, and the
 /// memory is leaked.
 #[doc(alias = "ncclWindow_t")]
@@ -253,8 +253,9 @@ impl<'c, T: Element> Window<'c, T> {
         let handle = OutParam::new();
         operations.issue(CALL, || {
             let (raw, flags) = (communicator.raw(), flags.bits().cast_signed());
-            // SAFETY: a live communicator, and memory of so many bytes, which the window keeps allocated. NCCL may write
-            // the handle at the end of the group; it is freed once that is known to be over, and never if this fails.
+            // SAFETY: a live communicator, and memory of so many bytes, which the window keeps allocated. NCCL may
+            // write the handle at the end of the group; it is freed once that is known to be over, and never if this
+            // fails.
             unsafe { call!(library, ncclCommWindowRegister(raw, address, bytes, handle.as_mut_ptr(), flags)) }
         })?;
         memory.open_window();
@@ -280,9 +281,9 @@ impl<'c, T: Element> Window<'c, T> {
         WindowOffset { window: self, offset }
     }
 
-    /// Returns `true` if NCCL has created the window. On some systems NCCL returns success without a window: collectives
-    /// then work as before, and one-sided operations do not work. A window is not active before the end of the group
-    /// that registers it.
+    /// Returns `true` if NCCL has created the window. On some systems NCCL returns success without a window:
+    /// collectives then work as before, and one-sided operations do not work. A window is not active before the end of
+    /// the group that registers it.
     ///
     /// ```
     /// # fn main() -> libnccl::Result<()> {

@@ -14,7 +14,7 @@ pub(crate) struct Participants<'scope> {
     library: &'scope Arc<Library>,
     /// The last communicator to have joined. Most groups have one, which costs no allocation.
     last: Cell<Option<&'scope Communicator>>,
-    /// Everything else; boxed, so that it costs most groups no more than a null pointer.
+    /// The other participants; boxed, so that it costs most groups no more than a null pointer.
     overflow: RefCell<Option<Box<Overflow<'scope>>>>,
     /// The first error of NCCL, which the group returns whatever fails as a consequence.
     first_error: OnceCell<Error>,
