@@ -101,7 +101,7 @@ impl<T> DeviceSlice<'_, T> {
     /// # fn synchronize() {}
     /// use libnccl::{DeviceSlice, ReduceOp, StreamRef};
     ///
-    /// // SAFETY: cudaMalloc returned `pointer` for so many elements; they are freed after `synchronize`.
+    /// // SAFETY: cudaMalloc returned `pointer` for `length` elements; they are freed after `synchronize`.
     /// let send = unsafe { DeviceSlice::from_raw_parts(pointer, length) };
     /// comm.all_reduce(send, &mut sums, ReduceOp::Sum, StreamRef::DEFAULT)?;
     /// synchronize(); // cudaStreamSynchronize
@@ -174,7 +174,7 @@ impl<'a, T> DeviceSliceMut<'a, T> {
     /// # fn synchronize() {}
     /// use libnccl::{DeviceSliceMut, ReduceOp, StreamRef};
     ///
-    /// // SAFETY: cudaMalloc returned `pointer` for so many elements; nothing else uses them before `synchronize`.
+    /// // SAFETY: cudaMalloc returned `pointer` for `length` elements; nothing else uses them before `synchronize`.
     /// let buffer = unsafe { DeviceSliceMut::from_raw_parts(pointer, length) };
     /// comm.all_reduce_in_place(buffer, ReduceOp::Sum, StreamRef::DEFAULT)?;
     /// synchronize(); // cudaStreamSynchronize

@@ -235,7 +235,7 @@ mod tests {
             assert_eq!(*raw.raw, Raw::initializer());
             assert_eq!((raw.raw.version, raw.raw.size), (Version::HEADER.code(), size_of::<Raw>()));
         }
-        // SAFETY: null is no event.
+        // SAFETY: null means no event.
         assert!(unsafe { with_event().launch_completion_event(ptr::null_mut()) }.is_default());
     }
 

@@ -150,7 +150,7 @@ impl Nccl {
         &self.library.backend
     }
 
-    /// Returns the memory space in which buffers have to be.
+    /// Returns the memory space that buffers must be in.
     #[must_use]
     pub fn memory_space(&self) -> MemorySpace {
         self.library.memory_space

@@ -88,7 +88,7 @@ impl Parameters {
         if table.is_null() {
             return Ok(Vec::new());
         }
-        // SAFETY: an array of so many C strings, all valid until this thread queries parameters again, which is after
+        // SAFETY: an array of `length` C strings, all valid until this thread queries parameters again, which is after
         // they have been copied.
         let keys = (0..to_length(length)).map(|index| unsafe { copy(*table.add(index)) });
         Ok(keys.map(to_string_lossy).collect())
@@ -416,7 +416,7 @@ mod tests {
     };
 
     fn nccl(functions: Functions) -> Nccl {
-        // SAFETY: the functions above do what NCCL's documentation says, as far as they are called.
+        // SAFETY: the functions above behave as NCCL's documentation says.
         unsafe { Nccl::from_table("test", functions) }.unwrap()
     }
 

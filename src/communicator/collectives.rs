@@ -47,7 +47,8 @@ pub(super) fn all_reduce<T: Element>(
     check_length(name, "receive", recv.len(), count, 1)?;
     let (send, recv, data_type) = (send.as_raw(), recv.as_raw(), T::DATA_TYPE.as_raw());
     // SAFETY: the checks above ensure that both buffers hold `count` elements in the communicator's memory; the
-    // creator of the views guarantees that they live long enough. The communicator is live, as the caller has entered NCCL.
+    // creator of the views guarantees that they live long enough. The communicator is live, as the caller has entered
+    // NCCL.
     unsafe {
         call_with!(
             operations,

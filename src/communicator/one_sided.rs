@@ -98,8 +98,9 @@ pub(super) fn put_signal<T: Element>(
     }
     let (raw, stream, bytes) = (comm.raw(), stream.as_raw(), offset * size_of::<T>());
     let (local, data_type) = (local.as_raw(), T::DATA_TYPE.as_raw());
-    // SAFETY: the creator of the view guarantees that it holds `count` elements and lives long enough. The window belongs
-    // to this live communicator, and the elements fit into it, also on the peer, as all ranks give the same length.
+    // SAFETY: the creator of the view guarantees that it holds `count` elements and lives long enough. The window
+    // belongs to this live communicator, and the elements fit into it, also on the peer, as all ranks give the same
+    // length.
     unsafe {
         let library = comm.library();
         call!(

@@ -17,7 +17,7 @@ pub(super) fn send<T: Element>(
     check_buffers::<T, 1>(comm, name, [buffer.memory_space()])?;
     let peer = to_c_rank(name, "peer", peer, comm.size)?;
     let (raw, data_type) = (buffer.as_raw(), T::DATA_TYPE.as_raw());
-    // SAFETY: the creator of the view guarantees that it holds so many elements and lives long enough; it is in the
+    // SAFETY: the creator of the view guarantees that it holds `len()` elements and lives long enough; it is in the
     // communicator's memory by the check above.
     unsafe {
         call!(comm.library(), ncclSend(raw, buffer.len(), data_type, peer, comm.raw(), stream.as_raw()))

@@ -72,7 +72,7 @@ impl Communicator {
         let mut handle = ptr::null_mut();
         self.run_ungrouped(CALL, || {
             let (address, bytes) = (allocation.as_ptr(), allocation.bytes());
-            // SAFETY: a live communicator, memory of so many bytes, and an out-parameter, which is written before the
+            // SAFETY: a live communicator, memory of `bytes` bytes, and an out-parameter, which is written before the
             // call returns. The registration keeps the memory allocated.
             unsafe { call!(self.library(), ncclCommRegister(self.raw(), address, bytes, &raw mut handle)) }
         })?;

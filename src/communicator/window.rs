@@ -253,7 +253,7 @@ impl<'c, T: Element> Window<'c, T> {
         let handle = OutParam::new();
         operations.issue(CALL, || {
             let (raw, flags) = (communicator.raw(), flags.bits().cast_signed());
-            // SAFETY: a live communicator, and memory of so many bytes, which the window keeps allocated. NCCL may
+            // SAFETY: a live communicator, and memory of `bytes` bytes, which the window keeps allocated. NCCL may
             // write the handle at the end of the group; it is freed once that is known to be over, and never if this
             // fails.
             unsafe { call!(library, ncclCommWindowRegister(raw, address, bytes, handle.as_mut_ptr(), flags)) }

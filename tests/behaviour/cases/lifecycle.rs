@@ -223,9 +223,9 @@ fn a_group_that_fails_makes_no_ranks(nccl: &Nccl) {
         .unwrap_err();
     assert_eq!(error.to_string(), "init_rank: rank 2 is not below the size 2");
     let error = kept.unwrap().finish().unwrap_err();
-    assert_eq!(error.to_string(), "finish: the group that was to make the communicator failed");
+    assert_eq!(error.to_string(), "finish: the group that was to create the communicator failed");
     let early = nccl.group(|g| g.init_rank(1, 0, &id, &Config::default())?.finish().map(drop)).unwrap_err();
-    assert_eq!(early.to_string(), "finish: the group that makes the communicator has not ended");
+    assert_eq!(early.to_string(), "finish: the group that creates the communicator has not ended");
 }
 
 fn arguments_of_split_shrink_and_grow(nccl: &Nccl) {
