@@ -225,7 +225,7 @@ fn put_and_signal_with_invalid_arguments_fail() {
     }
     for wrong in [ptr::null_mut(), windows[1].0, ptr::dangling_mut()] {
         assert_eq!(put(mine, 1, 2, 1, wrong, 0, 0, 0, 0, comm), ARGUMENT);
-        assert_last_error("is no window of this communicator");
+        assert_last_error("is not a window of this communicator");
     }
     assert_eq!(put(mine, 1, 2, 1, win, 0, 1, 0, 0, comm), ARGUMENT);
     assert_eq!(put(mine, 1, 2, 1, win, 0, 0, 1, 0, comm), ARGUMENT);

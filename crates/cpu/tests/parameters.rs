@@ -79,7 +79,7 @@ fn parameter_getters_of_other_types_fail() {
     }
     let mut value = 77;
     assert_eq!(nccl!(ncclParamGetU64(bind(c"LIBNCCL_MAX_RANKS"), &mut value)), ARGUMENT);
-    assert_eq!(last_error(), "the parameter LIBNCCL_MAX_RANKS is i64 and was asked for as u64");
+    assert_eq!(last_error(), "the parameter LIBNCCL_MAX_RANKS has type i64, not u64");
     assert_eq!(value, 77);
 }
 
@@ -148,7 +148,7 @@ fn foreign_parameter_handle_is_invalid_argument() {
         assert_eq!(getters(handle), [ARGUMENT; 9], "{address:#x}");
         let mut value = [0_u8; 8];
         assert_eq!(nccl!(ncclParamGet(handle, value.as_mut_ptr().cast(), 8, &mut 0)), ARGUMENT);
-        assert_eq!(last_error(), format!("{handle:p} is no parameter: ncclParamBind gives them"));
+        assert_eq!(last_error(), format!("{handle:p} is not a parameter handle of ncclParamBind"));
     }
     assert_eq!(nccl!(ncclCommDestroy(comm)), OK);
 }
@@ -241,7 +241,7 @@ fn set_encryption_validates_config() {
     assert_eq!(encrypt(secret, None), ARGUMENT);
     let key = |length| CString::new(vec![b'k'; length]).unwrap();
     assert_eq!(encrypt(secret, Some(&key(31))), ARGUMENT);
-    assert_eq!(last_error(), "the secret has 31 bytes and has to have 32 or more");
+    assert_eq!(last_error(), "the pre-shared key has 31 bytes and has to have 32 or more");
     assert_eq!(encrypt(secret, Some(&key(32))), USAGE);
     assert_last_error("opens no TCP connections that could be encrypted");
 }

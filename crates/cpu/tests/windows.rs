@@ -48,7 +48,7 @@ fn buffer_deregisters_exactly_once() {
         assert!(!handles[..index].contains(handle), "two registrations have one handle");
     }
     assert_eq!(nccl!(ncclCommDeregister(one, handles[3])), ARGUMENT, "another communicator's");
-    assert_last_error("is no registration of this communicator");
+    assert_last_error("is not a registration of this communicator");
     for handle in &handles[..3] {
         assert_eq!(nccl!(ncclCommDeregister(one, *handle)), OK);
         assert_eq!(nccl!(ncclCommDeregister(one, *handle)), ARGUMENT, "already deregistered");
@@ -72,7 +72,7 @@ fn register_with_invalid_arguments_fails() {
     assert_eq!(nccl!(ncclCommRegister(comm, null, 10, &mut handle)), ARGUMENT);
     assert_eq!(nccl!(ncclCommRegister(comm, place, 0, &mut handle)), ARGUMENT);
     assert_eq!(nccl!(ncclCommRegister(comm, place, usize::MAX, &mut handle)), ARGUMENT);
-    assert_last_error("no buffer has 18446744073709551615 bytes at");
+    assert_last_error("invalid buffer size 18446744073709551615 at");
     assert_eq!(nccl!(ncclCommRegister(comm, place, 10, ptr::null_mut())), ARGUMENT);
     assert_eq!(nccl!(ncclCommDeregister(ptr::null_mut(), handle)), ARGUMENT);
     assert_eq!(nccl!(ncclCommDeregister(comm, null)), ARGUMENT);
@@ -147,7 +147,7 @@ fn window_calls_with_invalid_arguments_fail() {
     }
     for flags in [0x5, 0x9, 0xf] {
         assert_eq!(with(at(0), 4096, flags), ARGUMENT);
-        assert_last_error("does not go together with NCCL_WIN_GIN_ONLY");
+        assert_last_error("cannot be combined with NCCL_WIN_GIN_ONLY");
     }
     assert_eq!(register(comm, &memory, ptr::null_mut(), 0), ARGUMENT);
     assert_eq!(register(ptr::null_mut(), &memory, &mut win, 0), ARGUMENT);
@@ -169,7 +169,7 @@ fn window_of_other_comm_is_invalid_argument() {
     let slots = common::addresses(&mut windows);
     together(Mode::Group, &comms, |rank, comm| register(comm, &memories[rank], slots[rank].0, 0));
     assert_eq!(user_pointer(comms[0].0, windows[1][0]), Err(ARGUMENT));
-    assert_last_error("is no window of this communicator");
+    assert_last_error("is not a window of this communicator");
     assert_eq!(deregister(comms[0].0, windows[1][0]), ARGUMENT);
     // Windows are deregistered with their communicator.
     comms.iter().for_each(|comm| comm.destroy());

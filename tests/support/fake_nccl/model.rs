@@ -202,7 +202,7 @@ impl State {
             // A null communicator is an error in NCCL, with which the facade cancels groups.
             None if raw.is_null() && ["ncclAllReduce", "ncclCommGrow"].contains(&function) => return None,
             None if self.has_forged => return None,
-            None => "is no communicator".into(),
+            None => "is not a communicator".into(),
         };
         self.violations.push(format!("{function} of {}, which {problem}", comm_name(raw)));
         None

@@ -119,7 +119,7 @@ fn flags(flags: c_int) -> Result<u32> {
     }
     if bits & NCCL_WIN_COLL_SYMMETRIC != 0 && bits & RESTRICTING != 0 {
         return Err(Error::argument(format!(
-            "invalid winFlags {bits:#x}: NCCL_WIN_COLL_SYMMETRIC does not go together with NCCL_WIN_GIN_ONLY or \
+            "invalid winFlags {bits:#x}: NCCL_WIN_COLL_SYMMETRIC cannot be combined with NCCL_WIN_GIN_ONLY or \
              NCCL_WIN_CFT_COUNTED"
         )));
     }

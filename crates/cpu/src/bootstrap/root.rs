@@ -90,7 +90,7 @@ impl<'a> Root<'a> {
         let Hello { ranks, rank, started, .. } = hello;
         let mistake = if ranks != self.hello.ranks {
             format!(
-                "the ranks passed different numbers of ranks: rank {rank} {ranks}, rank {} {}",
+                "the ranks passed different nranks: rank {rank} passed {ranks}, rank {} passed {}",
                 self.hello.rank, self.hello.ranks
             )
         } else if rank == self.hello.rank || self.peers[rank].is_some() {

@@ -29,7 +29,7 @@ pub(crate) fn grow(
     let number = |proposal: &[u8]| proposal.first_chunk().map_or(0, |bytes| u64::from_ne_bytes(*bytes));
     if let Some(other) = proposals.iter().position(|other| number(other) != number(&proposals[0])) {
         return Err(Error::argument(format!(
-            "the ranks passed different numbers of ranks to ncclCommGrow: rank {other} {}, rank 0 {}",
+            "the ranks passed different nRanks to ncclCommGrow: rank {other} passed {}, rank 0 passed {}",
             number(&proposals[other]),
             number(&proposals[0])
         )));

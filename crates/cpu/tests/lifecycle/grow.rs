@@ -44,7 +44,7 @@ fn grow_adds_ranks_in_threads_and_processes() {
         assert_eq!(grow({ comms[rank] }.0, 3, None, -1), Err(USAGE), "no rank passes the id");
         assert_last_error("one rank has to pass the id");
         assert_eq!(grow({ comms[rank] }.0, 3 + rank, (rank == 1).then_some(&token), -1), Err(ARGUMENT));
-        assert_last_error("rank 1 says 4, rank 0 says 3");
+        assert_last_error("rank 1 passed 4, rank 0 passed 3");
     });
 
     let child = spawn("grow", &token, 5, 3);

@@ -158,7 +158,7 @@ fn failed_nonblocking_init_leaves_comm_to_query() {
     for comm in comms {
         assert_eq!(wait_async(comm.0), USAGE);
         assert_eq!(sum(comm.0, 1), Err(USAGE));
-        assert_last_error("the ranks disagree on their number");
+        assert_last_error("the ranks passed different nranks");
         assert_eq!(nccl!(ncclCommRevoke(comm.0, 0)), USAGE);
     }
     assert_eq!(nccl!(ncclCommAbort(comms[0].0)), OK);

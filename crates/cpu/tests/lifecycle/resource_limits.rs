@@ -75,7 +75,7 @@ fn assert_calls_fail_without_threads(existing: Comm) {
     let mut comm = ptr::dangling_mut();
     let code = nccl!(ncclCommInitRankConfig(&mut comm, 2, unique_id(), 0, &mut nonblocking()));
     assert_eq!((code, comm), (SYSTEM, ptr::null_mut()), "no communicator to query");
-    assert_last_error("a thread for what does not block cannot be started");
+    assert_last_error("a thread for a nonblocking call cannot be started");
 
     assert_eq!(sum(existing.0, 1), Err(SYSTEM));
     assert_eq!(async_error(existing.0), OK, "no call has begun");
