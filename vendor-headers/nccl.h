@@ -541,18 +541,18 @@ ncclResult_t pncclCommShrink(ncclComm_t comm, int *excludeRanksList, int exclude
 /**
  * Makes the token with which new ranks join `comm` through `ncclCommGrow`.
  *
- * One rank of `comm` calls it and sends the token to the newcomers. A token serves one growth; until that is
- * over, no second one can be had. Refused if `NCCL_COMM_ID` is set.
+ * One rank of `comm` calls it and sends the token to the new ranks. A token serves one growth; until that is
+ * over, no second one can be made. Refused if `NCCL_COMM_ID` is set.
  * Since NCCL 2.29.2.
  */
 ncclResult_t ncclCommGetUniqueId(ncclComm_t comm, ncclUniqueId *uniqueId);
 ncclResult_t pncclCommGetUniqueId(ncclComm_t comm, ncclUniqueId *uniqueId);
 
 /**
- * Makes a larger communicator, of `nRanks` ranks, from `comm` and newcomers.
+ * Makes a larger communicator, of `nRanks` ranks, from `comm` and new ranks.
  *
  * Three kinds of callers. A member of `comm`: `uniqueId` `NULL`, `rank` -1, keeps its number. The member that
- * made the token: the same, with the token. A newcomer: `comm` `NULL`, the token, and its number in `rank`,
+ * made the token: the same, with the token. A new rank: `comm` `NULL`, the token, and its number in `rank`,
  * from the old size up. `config` may be `NULL`. Success uses the token up.
  * Since NCCL 2.29.2.
  */
@@ -669,7 +669,7 @@ ncclResult_t pncclCommRegister(const ncclComm_t comm, void *buff, size_t size, v
 ncclResult_t ncclCommDeregister(const ncclComm_t comm, void *handle);
 ncclResult_t pncclCommDeregister(const ncclComm_t comm, void *handle);
 
-/* `flags` of `ncclCommSuspend`: give back the GPU memory that can be had again later. */
+/* `flags` of `ncclCommSuspend`: release the GPU memory that can be allocated again later. */
 #define NCCL_SUSPEND_MEM 0x01
 
 /**

@@ -214,7 +214,7 @@ fn makers() -> Vec<Method> {
 }
 
 /// Returns the queries, state changes and endings of a communicator.
-fn lives() -> Vec<Method> {
+fn lifecycle() -> Vec<Method> {
     vec![
         of_comm("async_error", |_, comm| comm.async_error().map(drop)),
         of_comm("memory", |_, comm| comm.memory(MemoryStatistic::Total).map(drop)),
@@ -314,5 +314,5 @@ fn others() -> Vec<Method> {
 }
 
 pub(crate) fn all() -> Vec<Method> {
-    [operations(), reductions(), makers(), lives(), memory(), others()].into_iter().flatten().collect()
+    [operations(), reductions(), makers(), lifecycle(), memory(), others()].into_iter().flatten().collect()
 }

@@ -52,7 +52,7 @@ fn crate_roots(root: &Path) -> Result<Vec<PathBuf>> {
     Ok(roots.into_iter().map(Path::to_path_buf).collect())
 }
 
-/// What one crate's imports come to.
+/// The result for one crate.
 #[derive(Debug)]
 struct Report {
     files: usize,

@@ -70,7 +70,7 @@ impl Buffer {
         Self { start, length, is_shared: true }
     }
 
-    fn of(rank: usize, round: usize, length: usize) -> Self {
+    fn filled(rank: usize, round: usize, length: usize) -> Self {
         let buffer = Self::new(length);
         buffer.fill(|index| value(rank, round, index));
         buffer
@@ -82,7 +82,7 @@ impl Buffer {
             .fill(|bytes| bytes.iter_mut().enumerate().for_each(|(index, byte)| *byte = value(index)));
     }
 
-    fn expect(&self, value: impl Fn(usize) -> u8) {
+    fn assert_bytes(&self, value: impl Fn(usize) -> u8) {
         let expected: Vec<u8> = (0..self.length).map(value).collect();
         assert_eq!(self.read_buf().bytes(0, self.length), expected);
     }
@@ -142,30 +142,32 @@ impl Rank {
 
     /// All-reduces `length` bytes.
     fn all_reduce(&self, round: usize, length: usize) {
-        let (send, receive) = (Buffer::of(self.rank, round, length), Buffer::new(length));
+        let (send, receive) = (Buffer::filled(self.rank, round, length), Buffer::new(length));
         self.run(self.call(Function::AllReduce, length, &send, &receive)).unwrap();
         // No rank may access them any more.
         send.fill(|_| 0);
-        receive.expect(|index| (0..self.state.ranks()).fold(0, |sum, rank| sum + value(rank, round, index)));
+        receive.assert_bytes(|index| {
+            (0..self.state.ranks()).fold(0, |sum, rank| sum + value(rank, round, index))
+        });
         receive.fill(|_| 0);
     }
 
     /// All-gathers `length` bytes of each rank.
     fn all_gather(&self, round: usize, length: usize) {
         let receive = Buffer::new(length * self.state.ranks());
-        let send = Buffer::of(self.rank, round, length);
+        let send = Buffer::filled(self.rank, round, length);
         self.run(self.call(Function::AllGather, length, &send, &receive)).unwrap();
         send.fill(|_| 0);
-        receive.expect(|index| value(index / length, round, index % length));
+        receive.assert_bytes(|index| value(index / length, round, index % length));
         receive.fill(|_| 0);
     }
 
     /// Broadcasts `length` bytes of rank 0.
     fn broadcast(&self, round: usize, length: usize) {
-        let (send, receive) = (Buffer::of(self.rank, round, length), Buffer::new(length));
+        let (send, receive) = (Buffer::filled(self.rank, round, length), Buffer::new(length));
         self.run(self.call(Function::Broadcast, length, &send, &receive)).unwrap();
         send.fill(|_| 0);
-        receive.expect(|index| value(0, round, index));
+        receive.assert_bytes(|index| value(0, round, index));
     }
 
     fn control_allgather(&self, round: usize) {
@@ -202,13 +204,13 @@ impl Rank {
     fn messages(&self, peer: usize, sender: usize, lengths: &[usize]) {
         for (round, length) in lengths.iter().enumerate() {
             if self.rank == sender {
-                let buffer = Buffer::of(self.rank, round, *length);
+                let buffer = Buffer::filled(self.rank, round, *length);
                 self.run(self.send(peer, &buffer)).unwrap();
                 buffer.fill(|_| 0);
             } else {
                 let buffer = Buffer::new(*length);
                 self.run(self.recv(peer, &buffer)).unwrap();
-                buffer.expect(|index| value(sender, round, index));
+                buffer.assert_bytes(|index| value(sender, round, index));
             }
         }
     }
@@ -319,7 +321,7 @@ fn completed_call_ends_access_to_buffers() {
 #[test]
 fn failed_call_ends_access_to_buffers() {
     explore(&ONE_PROCESS, 2, |rank| {
-        let (send, receive) = (Buffer::of(rank.rank, 0, STAGED), Buffer::new(2 * STAGED));
+        let (send, receive) = (Buffer::filled(rank.rank, 0, STAGED), Buffer::new(2 * STAGED));
         let mut call = pin!(rank.call(Function::AllGather, STAGED, &send, &receive));
         if rank.rank == 1 {
             // Another thread aborts in the middle of it.
@@ -378,7 +380,7 @@ fn rendezvous_message_is_copied_from_the_senders_buffer() {
 fn messages_in_both_directions_do_not_block_each_other() {
     explore(&ONE_PROCESS, 2, |rank| {
         let peer = 1 - rank.rank;
-        let (sent, received) = (Buffer::of(rank.rank, 0, 80), Buffer::new(80));
+        let (sent, received) = (Buffer::filled(rank.rank, 0, 80), Buffer::new(80));
         let (mut send, mut receive) = (pin!(rank.send(peer, &sent)), pin!(rank.recv(peer, &received)));
         let (mut to_send, mut to_receive) = (true, true);
         rank.run(poll_fn(|context| {
@@ -386,7 +388,7 @@ fn messages_in_both_directions_do_not_block_each_other() {
             to_receive = to_receive && receive.as_mut().poll(context).map(Result::unwrap).is_pending();
             if to_send || to_receive { Poll::Pending } else { Poll::Ready(()) }
         }));
-        received.expect(|index| value(peer, 0, index));
+        received.assert_bytes(|index| value(peer, 0, index));
     });
 }
 
@@ -401,7 +403,7 @@ fn message_after_nack_arrives_through_the_ring() {
             rank.run(rank.send(1, &buffer)).unwrap();
         } else {
             rank.run(rank.recv(0, &buffer)).unwrap();
-            buffer.expect(|index| value(0, 0, index));
+            buffer.assert_bytes(|index| value(0, 0, index));
         }
     });
 }
@@ -411,7 +413,7 @@ fn message_after_nack_arrives_through_the_ring() {
 fn mismatch(processes: &[u64], preemptions: usize, sent: usize, expected: usize, is_reported: bool) {
     explore(processes, preemptions, move |rank| {
         if rank.rank == 0 {
-            let buffer = Buffer::of(0, 0, sent);
+            let buffer = Buffer::filled(0, 0, sent);
             let outcome = rank.run(rank.send(1, &buffer));
             buffer.fill(|_| 0);
             if is_reported {
@@ -465,7 +467,7 @@ fn signal_publishes_earlier_writes() {
             rank.control_allgather(0);
             let parts = target.lock().unwrap().take().unwrap();
             for (round, to) in parts.into_iter().enumerate() {
-                to.copy(Buffer::of(0, round, GRAIN).read_buf(), false);
+                to.copy(Buffer::filled(0, round, GRAIN).read_buf(), false);
                 rank.signal(1, 1).unwrap();
             }
             rank.wait_signal(1, 1).unwrap();
@@ -478,14 +480,14 @@ fn work_before_departure_is_seen() {
     explore(&ONE_PROCESS, 3, |rank| {
         rank.all_reduce(0, EAGER);
         if rank.rank == 1 {
-            rank.run(rank.send(0, &Buffer::of(1, 1, 24))).unwrap();
+            rank.run(rank.send(0, &Buffer::filled(1, 1, 24))).unwrap();
             rank.signal(0, 0).unwrap();
             rank.state.depart(1);
             return;
         }
         let buffer = Buffer::new(24);
         rank.run(rank.recv(1, &buffer)).unwrap();
-        buffer.expect(|index| value(1, 1, index));
+        buffer.assert_bytes(|index| value(1, 1, index));
         rank.wait_signal(1, 0).unwrap();
         let error = rank.wait_signal(1, 0).unwrap_err();
         assert!(error.text.starts_with("rank 1 has left"));

@@ -221,7 +221,7 @@ fn intrude(id: &ncclUniqueId, seed: u64, over: &AtomicBool, connections: &Atomic
     let mut held = vec![];
     while !over.load(Relaxed) {
         let connection = socket();
-        // There may be no root yet, or none any more. A blocking socket would wait for room in a full queue.
+        // There may be no root, yet or any longer. A blocking socket would wait for room in a full queue.
         rustix::io::ioctl_fionbio(&connection, true).expect("a socket can be made nonblocking");
         if connect(&connection, &address).is_err() {
             thread::yield_now();

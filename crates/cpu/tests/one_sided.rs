@@ -246,7 +246,7 @@ fn put_and_signal_with_invalid_arguments_fail() {
         assert_eq!(put(from, 2, 2, 1, win, 0, 0, 0, 0, comm), ARGUMENT);
     }
     assert_eq!(put(mine, 8, 2, 0, win, 16, 0, 0, 0, comm), ARGUMENT);
-    assert_last_error("overlaps with where they go");
+    assert_last_error("overlaps with the destination");
     assert_eq!(put(mine, 8, 2, 0, win, 0, 0, 0, 0, comm), OK, "to itself, at the same address");
     assert_eq!(put(mine, 8, 2, 0, win, 32, 0, 0, 0, comm), OK, "to itself, adjacent");
     // A put of no elements needs no buffer, but raises the signal.

@@ -124,17 +124,17 @@ unsafe extern "C" {
     ) -> ncclResult_t;
     /** Makes the token with which new ranks join `comm` through `ncclCommGrow`.
 
- One rank of `comm` calls it and sends the token to the newcomers. A token serves one growth; until that is
- over, no second one can be had. Refused if `NCCL_COMM_ID` is set.
+ One rank of `comm` calls it and sends the token to the new ranks. A token serves one growth; until that is
+ over, no second one can be made. Refused if `NCCL_COMM_ID` is set.
  Since NCCL 2.29.2.*/
     pub fn ncclCommGetUniqueId(
         comm: ncclComm_t,
         uniqueId: *mut ncclUniqueId,
     ) -> ncclResult_t;
-    /** Makes a larger communicator, of `nRanks` ranks, from `comm` and newcomers.
+    /** Makes a larger communicator, of `nRanks` ranks, from `comm` and new ranks.
 
  Three kinds of callers. A member of `comm`: `uniqueId` `NULL`, `rank` -1, keeps its number. The member that
- made the token: the same, with the token. A newcomer: `comm` `NULL`, the token, and its number in `rank`,
+ made the token: the same, with the token. A new rank: `comm` `NULL`, the token, and its number in `rank`,
  from the old size up. `config` may be `NULL`. Success uses the token up.
  Since NCCL 2.29.2.*/
     pub fn ncclCommGrow(

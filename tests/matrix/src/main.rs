@@ -1,6 +1,6 @@
 //! Prints what one NCCL does on a machine without a GPU, through this build's backend: a line for each check or call.
 //!
-//! `cargo xtask matrix` runs it in a process for each set of checks and for each trap, because some of them leave the
+//! `cargo xtask matrix` runs it in a process for each set of checks and for each quirk, because some of them leave the
 //! process unusable.
 
 mod checks;

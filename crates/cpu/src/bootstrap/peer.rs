@@ -108,7 +108,7 @@ pub(super) fn is_accepted(root: &OwnedFd, hello: Hello) -> bool {
 
 /// Returns the process at the other end, where that can be determined.
 fn process_of(root: &OwnedFd) -> Result<Option<Process>, JoinError> {
-    match Process::of(pid_of(root)?) {
+    match Process::from_pid(pid_of(root)?) {
         Ok(process) => Ok(Some(process)),
         Err(error) if error.kind() == ErrorKind::NotFound => Err(JoinError::RootGone),
         Err(_) => Ok(None),

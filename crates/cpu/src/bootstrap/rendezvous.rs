@@ -1,7 +1,7 @@
 //! The rendezvous of ranks at a Unix socket that the id names.
 //!
 //! The rank that binds the socket is the root, inside its own call: it waits for the peers, creates the shared state and
-//! hands it over. Each peer keeps its connection until all have the state, so the kernel reports a rank that dies before
+//! sends it to them. Each peer keeps its connection until all have the state, so the kernel reports a rank that dies before
 //! that at once; a little later if a child that the rank forked still holds the connection.
 
 use std::os::fd::OwnedFd;

@@ -1,4 +1,4 @@
-//! The root: the rank that accepts the others, creates the shared state and hands it over.
+//! The root: the rank that accepts the others, creates the shared state and sends it to them.
 
 use std::io::IoSlice;
 use std::mem::MaybeUninit;
@@ -53,11 +53,11 @@ impl<'a> Root<'a> {
 
     /// Waits for all ranks and returns the state that they share, which this process, `me`, creates.
     pub(super) fn run(mut self, me: Process) -> Result<SharedState> {
-        let result = self.accept_all().and_then(|()| self.hand_over(me));
+        let result = self.accept_all().and_then(|()| self.send_state(me));
         if let Err(error) = &result {
             match (self.context.check_cancelled)() {
                 Ok(()) => self.refuse_all(error),
-                Err(_) => self.refuse_all(&gave_up(self.hello.rank)),
+                Err(_) => self.refuse_all(&cancelled(self.hello.rank)),
             }
         }
         result
@@ -106,8 +106,8 @@ impl<'a> Root<'a> {
         Err(error)
     }
 
-    /// Creates the shared state and hands it over to all peers.
-    fn hand_over(&self, me: Process) -> Result<SharedState> {
+    /// Creates the shared state and sends it to all peers.
+    fn send_state(&self, me: Process) -> Result<SharedState> {
         let process = |peer: &Option<Peer>| peer.as_ref().map_or(me, |peer| peer.process);
         let processes: Vec<Process> = self.peers.iter().map(process).collect();
         let (state, file) = SharedState::create(&processes)?;
@@ -127,7 +127,7 @@ impl<'a> Root<'a> {
             })?;
             match received.map(|(_, length)| &answer[..length]) {
                 Ok(READY) => {}
-                Ok(ABORTED) => return Err(gave_up(rank)),
+                Ok(ABORTED) => return Err(cancelled(rank)),
                 _ => return Err(died(rank)),
             }
         }
@@ -181,7 +181,7 @@ impl<'a> Root<'a> {
                 let mut message = [0; 8];
                 recv(&connection, &mut message, RecvFlags::empty()).ok().filter(|(_, length)| *length > 0)
             });
-            return Err(if message.is_some() { gave_up(rank) } else { died(rank) });
+            return Err(if message.is_some() { cancelled(rank) } else { died(rank) });
         }
         if let Some(index) = unauthenticated.iter().position(|event| *event) {
             let connection = self.unauthenticated.remove(index);
@@ -226,6 +226,6 @@ fn died(rank: usize) -> Error {
     Error::remote(format!("rank {rank} died before all ranks had joined"))
 }
 
-fn gave_up(rank: usize) -> Error {
-    Error::remote(format!("rank {rank} gave up, or was aborted, before all ranks had joined"))
+fn cancelled(rank: usize) -> Error {
+    Error::remote(format!("rank {rank} was cancelled or aborted before all ranks had joined"))
 }

@@ -77,22 +77,22 @@ impl UniqueId {
 
     /// Returns the id of the same scope with the name and secret in `bytes`.
     pub(crate) fn with_secret(&self, mut bytes: &[u8]) -> Self {
-        Self { public: take(&mut bytes), secret: take(&mut bytes), scope: self.scope }
+        Self { public: read_bytes(&mut bytes), secret: read_bytes(&mut bytes), scope: self.scope }
     }
 
     /// Returns the id that a caller passes, which has to be of this scope.
     pub(crate) fn new(raw: &ncclUniqueId) -> Result<Self> {
         let mut rest: &[u8] = &raw.internal.map(|byte| byte as u8);
-        if take(&mut rest) != MAGIC {
+        if read_bytes(&mut rest) != MAGIC {
             return Err(Error::argument(
                 "this unique id is not from this version of the CPU implementation's ncclGetUniqueId",
             ));
         }
-        let (public, secret) = (take(&mut rest), take(&mut rest));
+        let (public, secret) = (read_bytes(&mut rest), read_bytes(&mut rest));
         let scope = HostScope {
-            host: take(&mut rest),
-            network: u64::from_ne_bytes(take(&mut rest)),
-            processes: u64::from_ne_bytes(take(&mut rest)),
+            host: read_bytes(&mut rest),
+            network: u64::from_ne_bytes(read_bytes(&mut rest)),
+            processes: u64::from_ne_bytes(read_bytes(&mut rest)),
         };
         let current = HostScope::current()?;
         if scope.host != current.host {
@@ -153,8 +153,8 @@ fn random() -> Result<[u8; 16]> {
     Ok(bytes)
 }
 
-/// Takes the next bytes, 0 where there are no more.
-fn take<const N: usize>(rest: &mut &[u8]) -> [u8; N] {
+/// Reads the next bytes, 0 where there are no more.
+fn read_bytes<const N: usize>(rest: &mut &[u8]) -> [u8; N] {
     let (taken, left) = rest.split_at(N.min(rest.len()));
     *rest = left;
     std::array::from_fn(|index| taken.get(index).copied().unwrap_or(0))

@@ -7,6 +7,7 @@
 
 use crate::coll::call_check;
 use crate::coll::function::Function;
+use crate::coll::local_call::LocalCall;
 use crate::coll::operation::Operation;
 use crate::coll::plan::Call;
 use crate::coll::rank_args::RankArgs;
@@ -29,14 +30,6 @@ pub(crate) struct Collective {
     pub(crate) call: Call,
     /// The place of the reduction's scalar, if it is to be read when the collective runs.
     pub(crate) scalar: Option<ReadBuf>,
-    pub(crate) send: ReadBuf,
-    pub(crate) recv: WriteBuf,
-}
-
-/// One rank's side of a call.
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct LocalCall<'a> {
-    pub(crate) context: CallContext<'a>,
     pub(crate) send: ReadBuf,
     pub(crate) recv: WriteBuf,
 }

@@ -9,6 +9,7 @@ pub(crate) mod call_header;
 pub(crate) mod collective;
 pub(crate) mod control_allgather;
 pub(crate) mod function;
+mod local_call;
 pub(crate) mod one_sided;
 pub(crate) mod operation;
 pub(crate) mod plan;

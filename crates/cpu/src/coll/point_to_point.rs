@@ -25,7 +25,7 @@ const RENDEZVOUS: u64 = 1 << 32;
 /// The bytes of a rendezvous request.
 const REQUEST: u64 = HEADER + (RemoteBuffer::WORDS * size_of::<u64>()) as u64;
 
-/// The refusal of a rendezvous, by which the receiver asks for the elements themselves: no message is like that.
+/// The rejection of a rendezvous, by which the receiver asks for the elements themselves: no message is like that.
 const NACK: [u64; 2] = [u64::MAX; 2];
 
 /// The bytes above which a message is sent by rendezvous.
@@ -104,7 +104,7 @@ impl Operation for RecvMessage {
                 .ok_or_else(|| Error::remote(format!("rank {peer} sent a malformed header: {sent:?}")))?;
             let next = end.next_multiple_of(HEADER);
             if sent != message.to_words() {
-                mailbox.refuse(start, message.to_words());
+                mailbox.reject(start, message.to_words());
                 mailbox.release(next);
                 return Err(mismatch(peer, sent, rank, message.to_words()));
             }
@@ -115,7 +115,7 @@ impl Operation for RecvMessage {
             let buffer = RemoteBuffer::from_words(mailbox.read_words(elements));
             let is_copied = receive_by_rendezvous(context, peer, buffer, to)?;
             if !is_copied {
-                mailbox.refuse(start, NACK);
+                mailbox.reject(start, NACK);
             }
             mailbox.release(next);
             if is_copied {
@@ -154,7 +154,7 @@ impl Message {
             state.quiesce(rank).await;
             return Err(error);
         }
-        Ok(match mailbox.refusal(start) {
+        Ok(match mailbox.rejection(start) {
             None => Outcome::Sent,
             Some(NACK) => Outcome::Nack,
             Some(expected) => Outcome::Mismatch(expected),
@@ -168,7 +168,7 @@ impl Message {
         let end = elements + self.bytes() as u64;
         let next = end.next_multiple_of(HEADER);
         let Some(room) = mailbox.wait_for_room(peer, start, start, HEADER).await? else {
-            return Err(Error::remote(format!("rank {peer} refused a message before it was sent")));
+            return Err(Error::remote(format!("rank {peer} rejected a message before it was sent")));
         };
         let mut space = room - HEADER;
         mailbox.write_words(start, &self.to_words());
@@ -190,7 +190,7 @@ impl Message {
                     Some(room) => space = room,
                     None => {
                         mailbox.publish(next);
-                        return Ok(Outcome::Mismatch(mailbox.refusal(start).unwrap_or(NACK)));
+                        return Ok(Outcome::Mismatch(mailbox.rejection(start).unwrap_or(NACK)));
                     }
                 }
             }
@@ -298,7 +298,7 @@ mod tests {
     #[test]
     fn long_message_goes_through_the_ring_only_if_it_must() {
         let mut child = Command::new("sleep").arg("60").spawn().unwrap();
-        let (here, elsewhere) = (Process::current().unwrap(), Process::of(child.id().into()).unwrap());
+        let (here, elsewhere) = (Process::current().unwrap(), Process::from_pid(child.id().into()).unwrap());
         let private: Vec<u8> = (0..COUNT).map(|index| index as u8).collect();
         let shared: *mut u8 = mem_alloc::allocate(COUNT).unwrap().cast();
         // SAFETY: as many bytes, of this test only.

@@ -291,7 +291,7 @@ impl Communicator {
         self.error.get().map_or_else(outcome, |error| Err(error.clone()))
     }
 
-    /// Records an operation's error if it leaves the ranks out of step. The first one counts.
+    /// Records an operation's error if it leaves the ranks out of sync. The first one counts.
     pub(crate) fn record_error(&self, error: &Error) {
         if matches!(error.code, ncclResult_t::ncclRemoteError | ncclResult_t::ncclInternalError) {
             self.fail(error);

@@ -164,9 +164,9 @@ impl Group {
             )));
         }
         // The thread first: without one, nothing has begun, and no handle has been given out.
-        let (hand_over, receive) = mpsc::channel::<(Self, Vec<Job>)>();
+        let (sender, receiver) = mpsc::channel::<(Self, Vec<Job>)>();
         let work = move || {
-            let Ok((group, jobs)) = receive.recv() else { return };
+            let Ok((group, jobs)) = receiver.recv() else { return };
             let result = group.run().inspect_err(|error| last_error::set(&error.text));
             jobs.into_iter().for_each(|job| job.end(&result));
         };
@@ -174,7 +174,7 @@ impl Group {
         thread.map_err(|error| Error::system("a thread for a nonblocking call cannot be started", error))?;
         self.inits.iter_mut().for_each(Init::hand_out_early);
         let jobs = callers.iter().map(Communicator::begin_job).collect();
-        hand_over.send((self, jobs)).map_err(|_| Error::internal("a thread ended before it began"))?;
+        sender.send((self, jobs)).map_err(|_| Error::internal("a thread ended before it began"))?;
         Ok(Progress::Running)
     }
 
@@ -252,7 +252,7 @@ fn run_operations(operations: Vec<QueuedOperation>) -> Result {
     result
 }
 
-/// Sets the abort flag on drop, which is a panic in an operation: its rank is out of step, and the others must not wait
+/// Sets the abort flag on drop, which is a panic in an operation: its rank is out of sync, and the others must not wait
 /// for it.
 struct AbortOnPanic<'a>(&'a [Arc<Communicator>]);
 

@@ -57,8 +57,8 @@ pub(crate) fn join_state(
         parent: Some(ParentComm { state, members: parent.members, must_be_healthy: parent.must_be_healthy }),
     };
     rendezvous::join(id, ranks, rank, &context).inspect_err(|error| {
-        // The others see for themselves what another rank did. This rank's own trouble they do not see, so it departs
-        // from the parent, with which it is out of step as well.
+        // The others see for themselves what another rank did. This rank's own errors they do not see, so it departs
+        // from the parent, with which it is out of sync as well.
         if error.code == ncclResult_t::ncclSystemError || communicator.is_cancelled() {
             old.fail(error);
             state.depart(*old_rank);

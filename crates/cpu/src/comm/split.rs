@@ -35,7 +35,7 @@ pub(crate) fn split(
     let proposals = if is_healthy {
         allgather(communicator, parent, state, *rank, ControlCall::Split, &own)?
     } else {
-        // Its ranks are out of step: they join anew, only for this exchange.
+        // Its ranks are out of sync: they join anew, only for this exchange.
         let all: Vec<usize> = (0..state.ranks()).collect();
         let id = id.derive("ncclCommSplit", parent.next_child(&all), &all);
         let old = Parent { communicator: parent, members: &all, must_be_healthy: false };

@@ -1,4 +1,4 @@
-//! Suspending a communicator: releasing the memory that can be had again.
+//! Suspending a communicator: releasing memory that can be allocated again.
 //!
 //! That is a rank's eager and staging buffers. Messages that were sent and not received yet stay.
 

@@ -133,7 +133,7 @@ mod tests {
     #[test]
     fn liveness_check_finds_an_ended_process() {
         let mut child = std::process::Command::new("sleep").arg("60").spawn().unwrap();
-        let other = Process::of(child.id().into()).unwrap();
+        let other = Process::from_pid(child.id().into()).unwrap();
         let (state, _) = SharedState::create(&[Process::current().unwrap(), other]).unwrap();
         state.check_liveness();
         assert!(state.check_abort().is_ok());

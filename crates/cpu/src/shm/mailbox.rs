@@ -23,8 +23,8 @@ pub(crate) struct Mailbox<'a> {
     state: &'a SharedState,
     written: &'a AtomicU64,
     read: &'a AtomicU64,
-    /// The last message that the receiver refused, by its position plus one, and two words of the receiver's.
-    refused: [&'a AtomicU64; 3],
+    /// The last message that the receiver rejected, by its position plus one, and two words of the receiver's.
+    rejected: [&'a AtomicU64; 3],
     /// The byte offset of the ring in the segment.
     ring: usize,
     /// Bytes of the ring.
@@ -38,7 +38,7 @@ impl<'a> Mailbox<'a> {
             state,
             written: state.segment.word(layout.written),
             read: state.segment.word(layout.read),
-            refused: std::array::from_fn(|word| state.segment.word(layout.refused + word)),
+            rejected: std::array::from_fn(|word| state.segment.word(layout.rejected + word)),
             ring: layout.ring,
             size: state.layout.ring as u64,
         }
@@ -108,22 +108,22 @@ impl<'a> Mailbox<'a> {
         })
     }
 
-    /// Refuses the message at `start`, before reading past it, with two words that tell why.
-    pub(crate) fn refuse(&self, start: u64, words: [u64; 2]) {
-        let [position, one, two] = self.refused;
+    /// Rejects the message at `start`, before reading past it, with two words that tell why.
+    pub(crate) fn reject(&self, start: u64, words: [u64; 2]) {
+        let [position, one, two] = self.rejected;
         one.store(words[0], Relaxed);
         two.store(words[1], Relaxed);
         position.store(start + 1, Release);
     }
 
-    /// Returns the words with which the receiver refused the message at `start`, if it did.
-    pub(crate) fn refusal(&self, start: u64) -> Option<[u64; 2]> {
-        let [position, one, two] = self.refused;
+    /// Returns the words with which the receiver rejected the message at `start`, if it did.
+    pub(crate) fn rejection(&self, start: u64) -> Option<[u64; 2]> {
+        let [position, one, two] = self.rejected;
         (position.load(Acquire) == start + 1).then(|| [one.load(Relaxed), two.load(Relaxed)])
     }
 
     /// Waits until the ring has room for `least` bytes at `at` in the message that begins at `start`. Returns the bytes
-    /// of room, or `None` if the receiver, `peer`, refuses the message.
+    /// of room, or `None` if the receiver, `peer`, rejects the message.
     pub(crate) async fn wait_for_room(
         &self,
         peer: usize,
@@ -134,12 +134,12 @@ impl<'a> Mailbox<'a> {
         let mut room = None;
         self.state
             .wait(peer, || {
-                // In this order: the receiver refuses a message before it reads past it.
+                // In this order: the receiver rejects a message before it reads past it.
                 let read = self.read.load(Acquire);
-                let refused = self.refused[0].load(Acquire) == start + 1;
+                let rejected = self.rejected[0].load(Acquire) == start + 1;
                 let space = self.size - at.saturating_sub(read).min(self.size);
-                room = (!refused).then_some(space);
-                refused || space >= least
+                room = (!rejected).then_some(space);
+                rejected || space >= least
             })
             .await?;
         Ok(room)

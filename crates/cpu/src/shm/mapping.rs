@@ -100,7 +100,7 @@ impl Mapping {
         }
         let opened = OpenOptions::new().read(true).write(true).open(&path).map_err(failed)?;
         // The process is still the owner, so it was when the file was opened.
-        if Process::of(pid).map_err(failed)? != *owner {
+        if Process::from_pid(pid).map_err(failed)? != *owner {
             return Err(ended());
         }
         let failed = |error| Error::system("another process's memory cannot be examined", error);
@@ -175,7 +175,7 @@ mod tests {
         file.as_fd().as_raw_fd().unsigned_abs()
     }
 
-    fn refusal(file: u32) -> String {
+    fn open_error(file: u32) -> String {
         let error = Mapping::open(&Process::current().unwrap(), file).unwrap_err();
         assert_eq!(error.code, ncclResult_t::ncclRemoteError);
         error.text
@@ -219,24 +219,24 @@ mod tests {
     fn open_of_another_kind_of_file_names_it() {
         let regular = std::fs::File::open("/proc/self/exe").unwrap();
         let program = std::env::current_exe().unwrap();
-        let text = refusal(number(&regular));
+        let text = open_error(number(&regular));
         assert!(text.contains(&format!(" is {}, not anonymous memory", program.display())), "{text}");
 
         let (pipe, _other_end) = std::io::pipe().unwrap();
-        let text = refusal(number(&pipe));
+        let text = open_error(number(&pipe));
         assert!(text.contains(" is pipe:["), "{text}");
 
         let loose = memfd_create("loose", MemfdFlags::ALLOW_SEALING).unwrap();
         ftruncate(&loose, 8192).unwrap();
-        let text = refusal(number(&loose));
+        let text = open_error(number(&loose));
         assert!(text.contains(" is /memfd:loose (deleted), which can shrink"), "{text}");
 
         let empty = memfd_create("empty", MemfdFlags::ALLOW_SEALING).unwrap();
         fcntl_add_seals(&empty, SealFlags::SHRINK).unwrap();
-        let text = refusal(number(&empty));
+        let text = open_error(number(&empty));
         assert!(text.contains("which is empty"), "{text}");
 
-        let text = refusal(i32::MAX as u32);
+        let text = open_error(i32::MAX as u32);
         assert!(text.ends_with("has no file descriptor 2147483647"), "{text}");
     }
 
@@ -252,7 +252,7 @@ mod tests {
     #[test]
     fn open_of_an_ended_process_is_refused_before_and_after_reaping() {
         let mut child = Command::new("sleep").arg("60").spawn().unwrap();
-        let process = Process::of(child.id().into()).unwrap();
+        let process = Process::from_pid(child.id().into()).unwrap();
         let refused = |file| {
             let error = Mapping::open(&process, file).unwrap_err();
             (error.code, error.text.contains("has ended"))

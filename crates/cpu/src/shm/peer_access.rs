@@ -95,7 +95,7 @@ pub(super) enum Access {
 /// The allocations of other ranks that a communicator has looked at.
 #[derive(Debug, Default)]
 pub(crate) struct PeerAccess {
-    /// The same at all ranks.
+    /// The known allocations, the same at all ranks.
     known: Mutex<HashMap<Key, Access>>,
     /// This rank's mappings, also of allocations that only two ranks use; `None` if it cannot be mapped.
     mappings: Mutex<HashMap<Key, Option<Arc<Mapping>>>>,

@@ -32,13 +32,13 @@ impl Process {
         if PID.load(Acquire) == pid {
             return Ok(Self { pid, started: STARTED.load(Relaxed) });
         }
-        let current = Self::of(pid)?;
+        let current = Self::from_pid(pid)?;
         STARTED.store(current.started, Relaxed);
         PID.store(pid, Release);
         Ok(current)
     }
 
-    pub(crate) fn of(pid: u64) -> io::Result<Self> {
+    pub(crate) fn from_pid(pid: u64) -> io::Result<Self> {
         Ok(Self { pid, started: status(pid)?.started })
     }
 
@@ -82,7 +82,7 @@ mod tests {
     #[test]
     fn killed_process_has_ended_before_and_after_reaping() {
         let mut child = std::process::Command::new("sleep").arg("60").spawn().unwrap();
-        let process = Process::of(child.id().into()).unwrap();
+        let process = Process::from_pid(child.id().into()).unwrap();
         assert!(!process.ended());
         assert!(Process { started: process.started + 1, ..process }.ended(), "another process has this pid");
         child.kill().unwrap();

@@ -117,7 +117,7 @@ fn config_with_invalid_field_is_invalid_argument() {
     comms[0].destroy();
 }
 
-/// As with NCCL: the caller has nothing to destroy.
+/// NCCL does the same: the caller has nothing to destroy.
 #[test]
 fn failed_init_sets_comm_to_null() {
     let (_alone, _watchdog) = (alone(), Watchdog::new());

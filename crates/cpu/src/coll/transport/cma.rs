@@ -1,6 +1,6 @@
 //! Cross-memory attach: every rank copies its tasks' data out of, and into, the memory of the other ranks' processes.
 
-use crate::coll::collective::LocalCall;
+use crate::coll::local_call::LocalCall;
 use crate::coll::plan::Call;
 use crate::coll::rank_args::RankArgs;
 use crate::coll::transport::kernel;

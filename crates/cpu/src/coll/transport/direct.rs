@@ -1,6 +1,6 @@
 //! Direct: every rank does its tasks on the ranks' own buffers, mapped if they belong to another process.
 
-use crate::coll::collective::LocalCall;
+use crate::coll::local_call::LocalCall;
 use crate::coll::plan::Call;
 use crate::coll::rank_args::RankArgs;
 use crate::coll::transport::kernel;

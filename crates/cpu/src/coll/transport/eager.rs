@@ -1,6 +1,6 @@
 //! Eager: the inputs are published with the call, and every rank computes the whole of its own result.
 
-use crate::coll::collective::LocalCall;
+use crate::coll::local_call::LocalCall;
 use crate::coll::plan::{Call, Task};
 use crate::coll::rank_args::RankArgs;
 use crate::coll::transport::kernel;

@@ -2,8 +2,8 @@
 
 use std::ops::Range;
 
-use crate::coll::collective::LocalCall;
 use crate::coll::function::Division;
+use crate::coll::local_call::LocalCall;
 use crate::coll::plan::Call;
 use crate::coll::rank_args::RankArgs;
 use crate::coll::transport::kernel;

@@ -1,0 +1,23 @@
+//! Atomics and access hooks that loom replaces, so that no other file knows whether it runs under loom.
+//!
+//! Ordinary builds use the standard library's atomics, and the hooks are empty. In `--cfg loom` tests the atomics are
+//! loom's, and the hooks tell it which bytes a thread reads and writes.
+
+#[cfg(not(all(test, loom)))]
+pub(crate) use std::sync::atomic::{AtomicU64, fence};
+
+#[cfg(not(all(test, loom)))]
+mod native;
+#[cfg(not(all(test, loom)))]
+pub(crate) use native::{AtomicWords, note_read, note_write, track, untrack};
+
+#[cfg(all(test, loom))]
+pub(crate) use loom::sync::atomic::{AtomicU64, fence};
+
+#[cfg(all(test, loom))]
+mod modelled;
+#[cfg(all(test, loom))]
+pub(crate) use modelled::{AtomicWords, GRAIN, note_read, note_write, track, untrack};
+
+/// Set under loom, whose models need little memory and short calls.
+pub(crate) const LOOM: bool = cfg!(all(test, loom));
