@@ -56,7 +56,7 @@ const RECORD: usize = 4 * LINE;
 // Words of a pair's block.
 const WRITTEN: usize = 0;
 const READ: usize = LINE;
-const REFUSED: usize = LINE + 1;
+const REJECTED: usize = LINE + 1;
 const RAISED: usize = 2 * LINE;
 const AWAITED: usize = RAISED + SIGNALS;
 const PAIR: usize = AWAITED + SIGNALS;
@@ -76,7 +76,7 @@ pub(super) struct Layout {
 pub(super) struct MailboxLayout {
     pub(super) written: usize,
     pub(super) read: usize,
-    pub(super) refused: usize,
+    pub(super) rejected: usize,
     pub(super) ring: usize,
 }
 
@@ -143,7 +143,7 @@ impl Layout {
         MailboxLayout {
             written: pair + WRITTEN,
             read: pair + READ,
-            refused: pair + REFUSED,
+            rejected: pair + REJECTED,
             ring: self.ring_of(from, to),
         }
     }
@@ -205,7 +205,7 @@ mod tests {
             for to in 0..3 {
                 let mailbox = layout.mailbox(rank, to);
                 words.extend([mailbox.written, mailbox.read]);
-                words.extend(mailbox.refused..mailbox.refused + 3);
+                words.extend(mailbox.rejected..mailbox.rejected + 3);
                 for signal in 0..SIGNALS {
                     let (raised, awaited) = layout.signal(rank, to, signal);
                     words.extend([raised, awaited]);
