@@ -5,9 +5,9 @@ use std::time::Duration;
 
 use libnccl::{Communicator, Config, Encryption, Error, MemoryStatistic, ReduceOp, ResultCode, ShrinkMode};
 
+use crate::common::{COUNT, MOMENT, SHORT, assert_works, scenarios, sum, within};
 use crate::device::Device;
-use crate::job::Rank;
-use crate::scenarios::{COUNT, MOMENT, SHORT, assert_works, scenarios, sum, within};
+use crate::rank::Rank;
 
 scenarios! {
     OneRank:

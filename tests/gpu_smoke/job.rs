@@ -2,56 +2,24 @@
 //!
 //! A rank writes the outcome of each check to a file, and is killed if it does not end in time. So every check has an
 //! outcome, whatever happens to the ranks.
-#![allow(unsafe_code)]
 
 use std::collections::HashMap;
-use std::ffi::c_int;
-use std::fmt;
 use std::fs::{self, File};
-use std::io::Write;
-use std::panic;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::OnceLock;
 use std::thread;
 use std::time::{Duration, Instant};
 use std::{env, io};
 
-use libnccl::{Communicator, Config, Error, Nccl, UniqueId};
+use libnccl::Nccl;
 use libtest_mimic::{Completion, Failed};
 
-use crate::scenarios::{self, Scenario};
-use crate::{communicators, memory, more_operations, operations};
+use crate::common::Scenario;
+use crate::rank::{Outcome, Rank, Setting};
+use crate::{communicators, memory, more_operations, operations, scenarios};
 
 const PAUSE: Duration = Duration::from_millis(5);
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Setting {
-    OneRank,
-    /// Two ranks on one GPU, which the environment tells NCCL to allow.
-    TwoRanks,
-    /// Two ranks on one GPU, which NCCL refuses by default.
-    TwoRanksByDefault,
-}
-
-impl Setting {
-    pub(crate) fn ranks(self) -> usize {
-        match self {
-            Self::OneRank => 1,
-            Self::TwoRanks | Self::TwoRanksByDefault => 2,
-        }
-    }
-}
-
-impl fmt::Display for Setting {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::OneRank => "one rank",
-            Self::TwoRanks => "two ranks",
-            Self::TwoRanksByDefault => "two ranks, by default",
-        })
-    }
-}
 
 pub(crate) struct Job {
     setting: Setting,
@@ -69,15 +37,6 @@ struct Ending {
     outcomes: HashMap<String, Outcome>,
     status: String,
     log: String,
-}
-
-/// The outcome of a check on one rank.
-#[derive(Debug, Clone)]
-enum Outcome {
-    Passed,
-    /// The check cannot run here, for this reason.
-    Skipped(String),
-    Failed(String),
 }
 
 impl Job {
@@ -223,29 +182,6 @@ impl Job {
     }
 }
 
-impl Outcome {
-    /// Returns the outcome as a line of the results file.
-    fn line(&self, check: &str) -> String {
-        let (word, text) = match self {
-            Self::Passed => ("passed", ""),
-            Self::Skipped(reason) => ("skipped", reason.as_str()),
-            Self::Failed(problem) => ("failed", problem.as_str()),
-        };
-        format!("{check}\t{word}\t{}", text.replace(['\n', '\t'], " "))
-    }
-
-    fn parse(line: &str) -> Option<(String, Self)> {
-        let (check, outcome) = line.split_once('\t')?;
-        let (word, text) = outcome.split_once('\t')?;
-        let outcome = match word {
-            "passed" => Self::Passed,
-            "skipped" => Self::Skipped(text.to_owned()),
-            _ => Self::Failed(text.to_owned()),
-        };
-        Some((check.to_owned(), outcome))
-    }
-}
-
 /// Returns the last lines.
 fn tail(text: &str) -> String {
     const LINES: usize = 30;
@@ -256,138 +192,17 @@ fn tail(text: &str) -> String {
 /// The argument that makes a process a rank.
 const RANK: &str = "--rank";
 
-/// A process that is a rank.
-pub(crate) struct Rank {
-    job: Job,
-    pub(crate) number: usize,
-    pub(crate) nccl: Nccl,
-    folder: PathBuf,
-}
-
-impl Rank {
-    /// Returns this process's rank, if the process is one.
-    pub(crate) fn of_this_process() -> Option<Self> {
-        let mut arguments = env::args().skip(1);
-        if arguments.next()? != RANK {
-            return None;
-        }
-        let mut number = || arguments.next()?.parse().ok();
-        let (job, number) = (number()?, number()?);
-        let folder = arguments.next()?.into();
-        let nccl = Nccl::load().expect("loaded by the parent before");
-        Some(Self { job: Job::all().swap_remove(job), number, nccl, folder })
+/// Runs this process's rank, if the process is one. Returns `false` if it is not.
+pub(crate) fn run_rank() -> bool {
+    let mut arguments = env::args().skip(1);
+    if arguments.next().is_none_or(|argument| argument != RANK) {
+        return false;
     }
-
-    pub(crate) fn run(self) {
-        // Code that waits for the GPU or for a peer cannot be unwound, and also blocks a normal exit.
-        let report = panic::take_hook();
-        panic::set_hook(Box::new(move |panic| {
-            report(panic);
-            _exit(101);
-        }));
-        let limit = self.job.limit;
-        thread::spawn(move || {
-            thread::sleep(limit);
-            panic!("not done within {limit:?}");
-        });
-        (self.job.run)(&self);
-        self.report(self.job.name, Ok(()));
-    }
-
-    pub(crate) fn size(&self) -> usize {
-        self.job.setting.ranks()
-    }
-
-    pub(crate) fn report(&self, check: &str, outcome: Result<(), String>) {
-        self.write_outcome(check, &outcome.map_or_else(Outcome::Failed, |()| Outcome::Passed));
-    }
-
-    fn write_outcome(&self, check: &str, outcome: &Outcome) {
-        let path = self.folder.join(format!("results{}", self.number));
-        let file = File::options().create(true).append(true).open(path);
-        file.and_then(|mut file| writeln!(file, "{}", outcome.line(check))).expect("a file of results");
-    }
-
-    /// Ends this process, because the job's check cannot run here. The other ranks find this out by themselves.
-    pub(crate) fn skip(&self, reason: &str) -> ! {
-        self.write_outcome(self.job.name, &Outcome::Skipped(reason.to_owned()));
-        _exit(0)
-    }
-
-    /// Returns the value. The check is [skipped](Self::skip) if the library is too old, or if NCCL says that the call is
-    /// not supported here; every other error is a failure.
-    #[track_caller]
-    pub(crate) fn supported<T>(&self, result: libnccl::Result<T>) -> T {
-        match result {
-            Ok(value) => value,
-            Err(error) if is_unsupported(&error) => self.skip(&error.to_string()),
-            Err(error) => panic!("{error:?}"),
-        }
-    }
-
-    /// Creates a communicator with the other ranks.
-    #[track_caller]
-    pub(crate) fn join(&self, name: &str) -> Communicator {
-        self.try_join(name).expect("a communicator")
-    }
-
-    pub(crate) fn try_join(&self, name: &str) -> libnccl::Result<Communicator> {
-        self.try_join_with(name, &Config::new())
-    }
-
-    pub(crate) fn try_join_with(&self, name: &str, config: &Config) -> libnccl::Result<Communicator> {
-        let id = self.share_id(name)?;
-        self.nccl.init_rank_with(self.size(), self.number, &id, config)
-    }
-
-    /// Returns an id that rank 0 creates.
-    pub(crate) fn share_id(&self, name: &str) -> libnccl::Result<UniqueId> {
-        if self.number == 0 {
-            self.publish(name, &self.nccl.unique_id()?.to_string());
-        }
-        Ok(self.receive(name).parse().expect("an id"))
-    }
-
-    /// Publishes a text under a name, for the other ranks to [`receive`](Self::receive).
-    pub(crate) fn publish(&self, name: &str, text: &str) {
-        let unfinished = self.folder.join(format!("unfinished{}", self.number));
-        fs::write(&unfinished, text)
-            .and_then(|()| fs::rename(&unfinished, self.folder.join(name)))
-            .expect("a file for the other ranks");
-    }
-
-    /// Waits until all ranks have reached the barrier of this name.
-    pub(crate) fn barrier(&self, name: &str) {
-        self.publish(&format!("{} {name}", self.number), "");
-        for rank in 0..self.size() {
-            self.receive(&format!("{rank} {name}"));
-        }
-    }
-
-    /// Waits for a text that another rank [publishes](Self::publish).
-    pub(crate) fn receive(&self, name: &str) -> String {
-        const LIMIT: Duration = Duration::from_secs(30);
-        let start = Instant::now();
-        loop {
-            if let Ok(text) = fs::read_to_string(self.folder.join(name)) {
-                return text;
-            }
-            assert!(start.elapsed() < LIMIT, "the other rank did not publish {name:?} within {LIMIT:?}");
-            thread::sleep(PAUSE);
-        }
-    }
-}
-
-/// Returns whether the library is too old, or NCCL's message says that something is not supported.
-fn is_unsupported(error: &Error) -> bool {
-    match error {
-        Error::Unsupported { since, found, .. } => found < since,
-        Error::Nccl { detail, .. } => detail.to_lowercase().contains("not supported"),
-        _ => false,
-    }
-}
-
-unsafe extern "C" {
-    /// POSIX's `_exit`: ends the process at once, without running exit handlers.
-    safe fn _exit(status: c_int) -> !;
+    let mut number = || arguments.next().and_then(|number| number.parse().ok()).expect("a number");
+    let (job, number) = (number(), number());
+    let folder = arguments.next().expect("a folder").into();
+    let nccl = Nccl::load().expect("loaded by the parent before");
+    let Job { setting, name: check, limit, run, .. } = Job::all().swap_remove(job);
+    Rank { setting, check, limit, number, nccl, folder }.run(run);
+    true
 }

@@ -7,7 +7,7 @@ use std::fs;
 use cudarc::driver::{CudaContext, result, sys};
 use libnccl::{MemorySpace, Nccl, Version};
 
-use crate::job::Setting;
+use crate::rank::Setting;
 
 pub(crate) struct Machine {
     nccl: Nccl,

@@ -5,6 +5,7 @@
 //! one that `Nccl::load()` finds; `LIBNCCL_PATH` names another. What cannot run here is ignored, with the reason.
 #![deny(unsafe_code)]
 
+mod common;
 mod communicators;
 mod data;
 mod device;
@@ -13,6 +14,7 @@ mod machine;
 mod memory;
 mod more_operations;
 mod operations;
+mod rank;
 mod scenarios;
 
 use std::collections::BTreeMap;
@@ -23,8 +25,8 @@ use libtest_mimic::{Arguments, Trial};
 use job::Job;
 
 fn main() {
-    if let Some(rank) = job::Rank::of_this_process() {
-        return rank.run();
+    if job::run_rank() {
+        return;
     }
     let mut arguments = Arguments::from_args();
     // Each job has the GPU to itself.

@@ -8,9 +8,9 @@ use libnccl::{
     Communicator, Error, NcclBuffer, ReduceOp, Signal, StreamRef, WaitSignal, Window, WindowFlags,
 };
 
+use crate::common::{COUNT, MOMENT, SHORT, assert_works, scenarios};
 use crate::device::Device;
-use crate::job::Rank;
-use crate::scenarios::{COUNT, MOMENT, SHORT, assert_works, scenarios};
+use crate::rank::Rank;
 
 scenarios! {
     OneRank:

@@ -7,9 +7,9 @@ use std::time::Instant;
 
 use libnccl::{CollectiveConfig, Communicator, Element, ReduceOp};
 
+use crate::common::{COUNT, MOMENT, SHORT, assert_works, scenarios, sum};
 use crate::device::Device;
-use crate::job::Rank;
-use crate::scenarios::{COUNT, MOMENT, SHORT, assert_works, scenarios, sum};
+use crate::rank::Rank;
 
 scenarios! {
     OneRank:

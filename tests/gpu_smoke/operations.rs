@@ -11,7 +11,7 @@ use libnccl::{Communicator, DeviceSlice, DeviceSliceMut, Nccl, ReduceOp, ResultC
 
 use crate::data::{Number, compare, random};
 use crate::device::{Buffer, Device};
-use crate::job::Rank;
+use crate::rank::Rank;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Operation {

@@ -2,7 +2,7 @@
 
 use libnccl::{DeviceSlice, DeviceSliceMut, Error, Nccl, ReduceOp, Result, sys};
 
-use super::{STREAM, cases, of_one_thread, on_threads};
+use super::common::{STREAM, cases, of_one_thread, on_threads};
 
 cases! {
     short_buffer_error_names_both_lengths,

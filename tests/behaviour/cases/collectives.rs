@@ -2,7 +2,7 @@
 
 use libnccl::{Communicator, DataType, Element, Nccl, ReduceOp};
 
-use super::{STREAM, cases, of_one_thread, on_threads};
+use super::common::{STREAM, cases, of_one_thread, on_threads};
 
 cases! {
     all_reduce_every_type_and_op_is_exact,

@@ -4,7 +4,7 @@
 use libnccl::sys::device::{DeviceFunctions, ncclCommProperties_t, ncclDevComm_t, ncclDevCommRequirements_t};
 use libnccl::{MemorySpace, Nccl, ResultCode, sys};
 
-use super::cases;
+use super::common::cases;
 
 cases! {
     device_functions_present_match_their_release,

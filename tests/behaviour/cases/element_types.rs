@@ -4,7 +4,7 @@ use std::fmt::Debug;
 
 use libnccl::{Communicator, Element, Nccl, ReduceOp};
 
-use super::{STREAM, cases, on_threads};
+use super::common::{STREAM, cases, on_threads};
 
 cases! {
     every_type_reduction_is_exact,

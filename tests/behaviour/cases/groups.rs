@@ -2,7 +2,7 @@
 
 use libnccl::{Communicator, Config, Error, Nccl, ReduceOp, Result, ResultCode, ShrinkMode};
 
-use super::{STREAM, cases, of_one_thread};
+use super::common::{STREAM, cases, of_one_thread};
 
 cases! {
     methods_while_group_is_open_are_invalid_usage,
@@ -28,7 +28,7 @@ fn assert_failed(comm: &Communicator) {
     comm.revoke().unwrap();
     let shrunk = comm.shrink(&others, ShrinkMode::Abort, &Config::default()).unwrap();
     assert_eq!((shrunk.size(), shrunk.rank()), (1, 0));
-    super::assert_works(&shrunk);
+    super::common::assert_works(&shrunk);
 }
 
 fn assert_works(nccl: &Nccl, comms: &[Communicator]) {

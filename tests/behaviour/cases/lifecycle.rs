@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use libnccl::{Communicator, Config, Error, MemorySpace, Nccl, ReduceOp, ResultCode, ShrinkMode};
 
-use super::{STREAM, assert_works, cases, of_one_thread, on_threads};
+use super::common::{STREAM, assert_works, cases, of_one_thread, on_threads};
 
 cases! {
     ranks_on_threads_report_rank_and_size,

@@ -2,7 +2,7 @@
 
 use libnccl::{Config, Error, Nccl, ResultCode, UniqueId, Version, sys};
 
-use super::cases;
+use super::common::cases;
 
 cases! {
     version_matches_ncclgetversion,
@@ -19,7 +19,7 @@ cases! {
 }
 
 /// Cases for a real library on a machine without a GPU.
-pub(crate) const WITHOUT_A_GPU: &[super::Case] = &[
+pub(crate) const WITHOUT_A_GPU: &[super::common::Case] = &[
     ("init_without_gpu_is_a_cuda_error", init_without_gpu_is_a_cuda_error),
     ("alloc_without_gpu_is_a_cuda_error", alloc_without_gpu_is_a_cuda_error),
 ];

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use libnccl::{Communicator, Config, Error, Nccl, ReduceOp, Result, ResultCode, WaitSignal, WindowFlags};
 
-use super::{
+use super::common::{
     SHORT, STREAM, assert_works, cases, of_one_thread, of_one_thread_with, on_threads, on_threads_with,
     within,
 };

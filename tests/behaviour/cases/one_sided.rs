@@ -8,7 +8,7 @@ use libnccl::{
     WindowFlags,
 };
 
-use super::{SHORT, STREAM, assert_works, cases, of_one_thread, on_threads, on_threads_with, within};
+use super::common::{SHORT, STREAM, assert_works, cases, of_one_thread, on_threads, on_threads_with, within};
 
 const COUNT: usize = 1000;
 const HALF: usize = COUNT / 2;

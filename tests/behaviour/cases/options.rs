@@ -2,7 +2,7 @@
 
 use libnccl::{CollectiveConfig, CtaPolicy, Error, Nccl, ReduceOp, ResultCode};
 
-use super::{STREAM, assert_works, cases, of_one_thread, on_threads};
+use super::common::{STREAM, assert_works, cases, of_one_thread, on_threads};
 
 cases! {
     every_collective_accepts_options,

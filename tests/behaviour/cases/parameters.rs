@@ -4,7 +4,7 @@ use std::ffi::CString;
 
 use libnccl::{Encryption, Error, MemorySpace, Nccl, ResultCode};
 
-use super::cases;
+use super::common::cases;
 
 cases! {
     parameters_are_listed_and_readable,

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use libnccl::{Communicator, Config, Error, MemoryStatistic, Nccl, ReduceOp, Result, ResultCode, ShrinkMode};
 
-use super::{
+use super::common::{
     SHORT, STREAM, assert_works, cases, of_one_thread, of_one_thread_with, on_threads, on_threads_each,
     on_threads_with, within,
 };

@@ -12,7 +12,7 @@ use libnccl::{
     UniqueId, Version, sys,
 };
 
-use crate::{Found, Outcome, code, ensure, report};
+use crate::outcome::{Found, Outcome, code, ensure, report};
 
 type Check = fn(&Library) -> Outcome;
 

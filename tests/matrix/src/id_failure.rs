@@ -2,7 +2,7 @@
 
 use libnccl::{Error, Nccl};
 
-use crate::{Found, Outcome, code, ensure, report};
+use crate::outcome::{Found, Outcome, code, ensure, report};
 
 pub(crate) fn run(nccl: &Nccl) {
     report("id failure", twice(nccl));

@@ -5,11 +5,12 @@
 
 mod checks;
 mod id_failure;
+mod outcome;
 mod quirks;
 
 use std::process::ExitCode;
 
-use libnccl::{Nccl, ResultCode};
+use libnccl::Nccl;
 
 fn main() -> ExitCode {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
@@ -31,42 +32,4 @@ fn run(arguments: &[&str]) -> Result<(), String> {
         _ => return Err("expected `checks RELEASE LIBRARY`, `id-failure` or `quirk NAME`".into()),
     }
     Ok(())
-}
-
-/// The finding of a check, or the problem.
-type Outcome = Result<Found, String>;
-
-struct Found {
-    /// The cell of the table.
-    text: String,
-    /// Details that all backends must agree on.
-    detail: String,
-}
-
-impl Found {
-    fn new(text: impl Into<String>) -> Self {
-        Self { text: text.into(), detail: String::new() }
-    }
-
-    fn with(self, detail: impl Into<String>) -> Self {
-        Self { detail: detail.into(), ..self }
-    }
-}
-
-/// Prints a name, the outcome and its detail, separated by tabs.
-fn report(name: &str, outcome: Outcome) {
-    let line = |text: &str| text.replace(['\t', '\n'], " ");
-    match outcome {
-        Ok(found) => println!("{name}\t{}\t{}", line(&found.text), line(&found.detail)),
-        Err(problem) => println!("{name}\tfailed: {}\t", line(&problem)),
-    }
-}
-
-fn ensure(holds: bool, problem: impl FnOnce() -> String) -> Result<(), String> {
-    if holds { Ok(()) } else { Err(problem()) }
-}
-
-/// Returns the code's number, such as `code 1`.
-fn code(code: ResultCode) -> String {
-    format!("code {}", code.as_raw().0)
 }

@@ -5,8 +5,8 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use libnccl::sys::{Functions, ncclResult_t, ncclUniqueId};
 
-use super::argument::Argument;
-use super::{call, error_text};
+use super::arguments::Argument;
+use super::dispatch::{call, error_text};
 
 /// The return types of the C functions.
 trait Returned {

@@ -2,8 +2,11 @@
 //! [`Rule`] says so, and reports what no caller may do.
 #![allow(dead_code, unused_imports)] // Each test program uses a part of it.
 
-mod argument;
+mod arguments;
+mod codes;
+mod dispatch;
 mod functions;
+mod handles;
 mod memory;
 mod model;
 mod rule;
@@ -11,37 +14,24 @@ mod rule;
 #[path = "../function_table.rs"]
 mod function_table;
 
-use std::cell::RefCell;
-use std::ffi::{c_char, c_int};
+use std::ffi::c_int;
 use std::ptr;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
 use libnccl::sys::{self, Functions};
 use libnccl::{LoadError, Nccl, Version};
 
-use argument::{Argument, call_text};
+pub(crate) use codes::{IN_PROGRESS, INVALID_ARGUMENT, INVALID_USAGE, SUCCESS};
+use dispatch::{SharedState, lock};
 use function_table::restricted;
 use model::State;
 pub(crate) use model::{REGISTRATION, USER_POINTER, WINDOW};
 pub(crate) use rule::{AsyncStates, ErrorText, Output, Rule};
 
-pub(crate) const SUCCESS: u32 = 0;
-pub(crate) const INVALID_ARGUMENT: u32 = 4;
-pub(crate) const INVALID_USAGE: u32 = 5;
-pub(crate) const IN_PROGRESS: u32 = 7;
-
-/// Functions that the log leaves out: the facade calls them for the text of every error.
-const ERROR_TEXTS: [&str; 2] = ["ncclGetErrorString", "ncclGetLastError"];
-
-thread_local! {
-    /// The fake that this thread's calls go to.
-    static CURRENT: RefCell<Option<FakeNccl>> = const { RefCell::new(None) };
-}
-
 /// A fake library; clones share it.
 #[derive(Clone)]
-pub(crate) struct FakeNccl(Arc<Mutex<State>>);
+pub(crate) struct FakeNccl(SharedState);
 
 impl FakeNccl {
     /// Creates a fake of the header's release with all functions, and directs this thread's calls to it.
@@ -61,7 +51,7 @@ impl FakeNccl {
 
     /// Directs the calls of the current thread to this fake.
     pub(crate) fn attach(&self) {
-        CURRENT.set(Some(self.clone()));
+        dispatch::attach(&self.0);
     }
 
     /// Opens the fake as a library.
@@ -220,36 +210,6 @@ impl FakeNccl {
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.0)
     }
-}
-
-/// Receives every call of a C function, and returns its code.
-fn call(function: &'static str, arguments: &[Argument]) -> u32 {
-    let Some(fake) = CURRENT.with_borrow(Clone::clone) else {
-        return INVALID_USAGE; // The thread has no fake.
-    };
-    let mut state = fake.state();
-    state.calls.push(function);
-    if ERROR_TEXTS.contains(&function) {
-        // They return no code, and the facade may call them for a communicator that has ended.
-        return state.apply_rules(function).0;
-    }
-    let text = call_text(function, arguments, &state.memory);
-    state.log.push(text);
-    let Some(raw) = Argument::comm(arguments) else { return state.play(function, arguments) };
-    state.enter(function, raw);
-    let delay = if function == "ncclCommGetAsyncError" { state.async_error_delay } else { Duration::ZERO };
-    // Other threads may call meanwhile.
-    drop(state);
-    std::thread::sleep(delay);
-    let mut state = fake.state();
-    let code = state.play(function, arguments);
-    state.leave(raw);
-    code
-}
-
-/// Returns the text of an error, after its call.
-fn error_text() -> *const c_char {
-    CURRENT.with_borrow(|fake| fake.as_ref().map_or(ptr::null(), |fake| fake.state().next_error_text()))
 }

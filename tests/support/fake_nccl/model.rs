@@ -9,10 +9,11 @@ use libnccl::sys::{
     self, ncclCollConfig_t, ncclComm_t, ncclRedOp_t, ncclSimInfo_t, ncclUniqueId, ncclWindow_t,
 };
 
-use super::argument::{Argument, call_text, string};
+use super::arguments::{Argument, call_text, string};
+use super::codes::{IN_PROGRESS, INVALID_ARGUMENT, INVALID_USAGE, SUCCESS};
+use super::handles::{comm_name, handle, number};
 use super::memory::Memory;
 use super::rule::{AsyncStates, ErrorText, Output, Rule};
-use super::{IN_PROGRESS, INVALID_ARGUMENT, INVALID_USAGE, SUCCESS};
 
 /// The size, rank and device that communicators report.
 const SIZE: usize = 4;
@@ -101,20 +102,6 @@ unsafe impl Send for State {}
 
 fn is_success(code: u32) -> bool {
     code == SUCCESS || code == IN_PROGRESS
-}
-
-/// Returns the handle of communicator `number`, which is not an address.
-fn handle(number: usize) -> ncclComm_t {
-    ptr::without_provenance_mut((number + 1) << 8)
-}
-
-fn number(raw: ncclComm_t) -> Option<usize> {
-    (raw.addr() >> 8).checked_sub(1)
-}
-
-/// Returns a communicator's name in the log.
-pub(super) fn comm_name(raw: ncclComm_t) -> String {
-    number(raw).map_or_else(|| "null".into(), |number| format!("comm{number}"))
 }
 
 impl State {

@@ -9,8 +9,8 @@ use libnccl::sys::{
 };
 use libnccl::{DataType, ReduceOp};
 
+use super::handles::comm_name;
 use super::memory::Memory;
-use super::model::comm_name;
 
 #[derive(Clone, Copy)]
 pub(crate) enum Argument {

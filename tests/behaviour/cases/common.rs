@@ -1,0 +1,79 @@
+//! The form of a case, and what cases share.
+
+use std::time::{Duration, Instant};
+
+use libnccl::{Communicator, Config, Group, Nccl, PendingCommunicator, ReduceOp, StreamRef};
+
+pub(crate) type Case = (&'static str, fn(&Nccl));
+
+/// Lists functions with their names.
+macro_rules! cases {
+    ($($name:ident),* $(,)?) => {
+        pub(crate) const CASES: &[crate::cases::common::Case] = &[$((stringify!($name), $name)),*];
+    };
+}
+pub(super) use cases;
+
+pub(super) const STREAM: StreamRef<'static> = StreamRef::DEFAULT;
+/// A limit for calls that wait for nothing, on a busy machine.
+pub(super) const SHORT: Duration = Duration::from_secs(20);
+
+pub(super) fn within<T>(limit: Duration, what: impl FnOnce() -> T) -> T {
+    let start = Instant::now();
+    let value = what();
+    assert!(start.elapsed() < limit, "it took {:?}", start.elapsed());
+    value
+}
+
+/// Asserts that an `all_reduce` with the other ranks gives the right result.
+pub(super) fn assert_works(comm: &Communicator) {
+    const COUNT: usize = 1000;
+    let mut buffer = [comm.rank() as i32 + 3; COUNT];
+    comm.all_reduce_in_place(&mut buffer, ReduceOp::Sum, STREAM).unwrap();
+    assert_eq!(buffer, [(0..comm.size() as i32).map(|rank| rank + 3).sum(); COUNT]);
+}
+
+/// Runs `rank` on one thread per rank, each with its communicator, and returns the results in rank order.
+pub(super) fn on_threads<R: Send>(
+    nccl: &Nccl,
+    size: usize,
+    rank: impl Fn(Communicator) -> R + Sync,
+) -> Vec<R> {
+    on_threads_with(nccl, size, &Config::default(), rank)
+}
+
+/// Runs `rank` as [`on_threads`] does, with options.
+pub(super) fn on_threads_with<R: Send>(
+    nccl: &Nccl,
+    size: usize,
+    config: &Config,
+    rank: impl Fn(Communicator) -> R + Sync,
+) -> Vec<R> {
+    let id = nccl.unique_id().unwrap();
+    let make = |number| nccl.init_rank_with(size, number, &id, config).unwrap();
+    // Create all ranks before any of them starts to work.
+    on_threads_each(on_threads_each((0..size).collect(), make), rank)
+}
+
+/// Runs `work` on a thread for each input, and returns the results in the same order.
+pub(super) fn on_threads_each<I: Send, R: Send>(inputs: Vec<I>, work: impl Fn(I) -> R + Sync) -> Vec<R> {
+    let work = &work;
+    std::thread::scope(|scope| {
+        let threads: Vec<_> = inputs.into_iter().map(|input| scope.spawn(move || work(input))).collect();
+        threads.into_iter().map(|thread| thread.join().unwrap()).collect()
+    })
+}
+
+/// Creates all communicators of a job, for one thread.
+pub(super) fn of_one_thread(nccl: &Nccl, size: usize) -> Vec<Communicator> {
+    let devices: Vec<i32> = (0..).take(size).collect();
+    nccl.init_all(&devices).unwrap()
+}
+
+/// Creates all communicators of a job, for one thread, with options.
+pub(super) fn of_one_thread_with(nccl: &Nccl, size: usize, config: &Config) -> Vec<Communicator> {
+    let id = nccl.unique_id().unwrap();
+    let ranks = |g: &Group<'_, '_>| (0..size).map(|rank| g.init_rank(size, rank, &id, config)).collect();
+    let pending: Vec<PendingCommunicator> = nccl.group(|g| ranks(g)).unwrap();
+    pending.into_iter().map(|pending| pending.finish().unwrap()).collect()
+}
