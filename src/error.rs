@@ -174,7 +174,7 @@ pub enum LoadError {
     /// No candidate is a library that works.
     #[error("no NCCL library could be loaded{}", list(attempts))]
     NotFound {
-        /// The candidates that were tried, in order.
+        /// The places that were searched, in order: the candidates there, or the reason why there are none.
         attempts: Arc<[Attempt]>,
     },
 
@@ -194,9 +194,10 @@ pub enum LoadError {
 pub struct Attempt {
     /// The place in the search that named the candidate, such as an environment variable or `dynamic linker`.
     pub source: &'static str,
-    /// The file, or the bare name that was passed to the dynamic linker; empty if the source named none.
+    /// The file, or the bare name that was passed to the dynamic linker; a pattern if a Python environment has no such
+    /// file; empty if the source named none.
     pub path: PathBuf,
-    /// The reason for the rejection; the message of the dynamic linker if it reported one.
+    /// The reason for the rejection, such as "not set"; the message of the dynamic linker if it reported one.
     pub problem: String,
 }
 

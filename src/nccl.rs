@@ -47,11 +47,17 @@ impl Nccl {
     /// Loads the library of this system: the linked one if linking was enabled at build time, else the first that the
     /// search finds. Later calls in the process return the same library.
     ///
-    /// The search order is: the file that `LIBNCCL_PATH` names (and nothing else, if it is set); `libnccl.so.2` and
-    /// `libnccl.so` in the directories of the dynamic linker; the package `nvidia-nccl-cu12` or `-cu13` of the Python
-    /// environment (`VIRTUAL_ENV`, `CONDA_PREFIX`, the `python3` on `PATH`); `$CONDA_PREFIX/lib`, `$NCCL_HOME/lib`,
-    /// `$CUDA_HOME/lib64`; and then, for AMD's RCCL, `librccl.so.1` and `librccl.so` in the directories of the dynamic
-    /// linker, `$ROCM_PATH/lib`, `/opt/rocm/lib`. Set-uid programs ignore the environment.
+    /// If `LIBNCCL_PATH` is set, only the file that it names is tried. Otherwise, the search order is:
+    ///
+    /// 1. `libnccl.so.2` and `libnccl.so` in the directories of the dynamic linker;
+    /// 2. the Python package `nvidia-nccl-cu12` or `nvidia-nccl-cu13` of the environments `$VIRTUAL_ENV`, that of the
+    ///    first `python3` on `PATH`, and `$CONDA_PREFIX` (there also `lib`); of the user (`$PYTHONUSERBASE` or
+    ///    `~/.local`); of the system (`/usr/local`, `/usr`);
+    /// 3. `$NCCL_HOME/lib`, `$CUDA_HOME/lib64`;
+    /// 4. for AMD's RCCL, `librccl.so.1` and `librccl.so` in the directories of the dynamic linker, `$ROCM_PATH/lib`,
+    ///    `/opt/rocm/lib`.
+    ///
+    /// No Python is started. Set-uid programs ignore the environment.
     ///
     /// ```
     /// use libnccl::Nccl;

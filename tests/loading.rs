@@ -67,6 +67,8 @@ fn load_with(environment: &[(&str, &Path)]) -> String {
         "NCCL_HOME",
         "CUDA_HOME",
         "PATH",
+        "PYTHONUSERBASE",
+        "HOME",
         "ROCM_PATH",
     ] {
         child.env_remove(variable);
@@ -120,16 +122,27 @@ fn load_with_libnccl_path_tries_no_other_file() {
 #[cfg_attr(nccl_linked, ignore = "a linked library is never searched for")]
 fn load_without_library_lists_every_place_searched() {
     let nowhere = Path::new("/no/such/place");
-    let printed = load_with(&[("NCCL_HOME", nowhere), ("CUDA_HOME", nowhere), ("ROCM_PATH", nowhere)]);
+    let variables = ["CONDA_PREFIX", "NCCL_HOME", "CUDA_HOME", "ROCM_PATH"];
+    let printed = load_with(&variables.map(|variable| (variable, nowhere)));
     if printed.contains("loaded ") {
-        // This system has an NCCL where the dynamic linker looks, before all other places.
-        assert!(printed.contains("source: \"dynamic linker\""), "{printed}");
+        // This system has an NCCL of its own.
+        let sources = ["dynamic linker", "system's Python packages"];
+        assert!(
+            sources.iter().any(|source| printed.contains(&format!("source: {source:?}"))),
+            "{printed}"
+        );
         return;
     }
     for expected in [
         "error: no NCCL library could be loaded\n  LIBNCCL_PATH: not set\n",
         "  libnccl.so.2 (dynamic linker): libnccl.so.2: cannot open shared object file: No such file or directory\n",
         "  libnccl.so (dynamic linker): libnccl.so: cannot open shared object file: No such file or directory\n",
+        "  VIRTUAL_ENV: not set\n",
+        "  python3 on PATH: not set\n",
+        "  /no/such/place/lib/python3*/*-packages/nvidia/nccl/lib/libnccl.so.2 (CONDA_PREFIX): No such file",
+        "  /no/such/place/lib/libnccl.so.2 (CONDA_PREFIX): No such file",
+        "  user's Python packages: neither PYTHONUSERBASE nor HOME is set\n",
+        "  /usr/local/lib/python3*/*-packages/nvidia/nccl/lib/libnccl.so.2 (system's Python packages): No such file",
         "  /no/such/place/lib/libnccl.so.2 (NCCL_HOME): No such file or directory",
         "  /no/such/place/lib64/libnccl.so.2 (CUDA_HOME): No such file or directory",
         "  librccl.so.1 (dynamic linker): librccl.so.1: cannot open shared object file: No such file or directory\n",
@@ -137,6 +150,37 @@ fn load_without_library_lists_every_place_searched() {
         "  /opt/rocm/lib/librccl.so.1 (ROCm's default directory): No such file or directory",
     ] {
         assert!(printed.contains(expected), "{expected}\nis not in\n{printed}");
+    }
+}
+
+// Regression: only an activated environment was found.
+#[test]
+#[cfg_attr(nccl_linked, ignore = "a linked library is never searched for")]
+fn load_finds_the_package_of_each_python_environment() {
+    let directory = tempfile::tempdir().unwrap();
+    let root = fs::canonicalize(directory.path()).unwrap();
+    let environment = root.join(".local");
+    // Not NVIDIA's, but a library with the functions of its name.
+    let packages = environment.join("lib/python3.12/site-packages/nvidia/nccl/lib");
+    let path = rccl::build(&packages, "libnccl.so.2");
+    fs::write(environment.join("pyvenv.cfg"), "").unwrap();
+    let bin = environment.join("bin");
+    fs::create_dir(&bin).unwrap();
+    std::os::unix::fs::symlink("/usr/bin/python3", bin.join("python3")).unwrap();
+    for (variable, value, source) in [
+        ("VIRTUAL_ENV", &environment, "VIRTUAL_ENV"),
+        ("PATH", &bin, "python3 on PATH"),
+        ("CONDA_PREFIX", &environment, "CONDA_PREFIX"),
+        ("PYTHONUSERBASE", &environment, "user's Python packages"),
+        ("HOME", &root, "user's Python packages"),
+    ] {
+        let printed = load_with(&[(variable, value)]);
+        if printed.contains("source: \"dynamic linker\"") {
+            // This system has an NCCL, which is found first.
+            continue;
+        }
+        let expected = format!("path: {path:?}, source: {source:?}");
+        assert!(printed.contains(&expected), "{variable}: {expected}\nis not in\n{printed}");
     }
 }
 

@@ -23,22 +23,23 @@ pub(super) struct Loaded {
 /// Loads the first candidate that works. A program that links NCCL does not need to search.
 #[cfg(not(nccl_linked))]
 pub(super) fn search() -> Result<Loaded, LoadError> {
-    use super::search::{Candidate, PATH_VARIABLE, candidates};
+    use super::search::{Candidate, candidates};
 
     // The user who starts a set-uid program must not be able to choose its code.
     let variable = |name: &str| if is_set_uid() { None } else { env::var_os(name) };
     let mut attempts = Vec::new();
-    if variable(PATH_VARIABLE).is_none() {
-        attempts.push(Attempt { source: PATH_VARIABLE, path: PathBuf::new(), problem: "not set".into() });
-    }
     for Candidate { source, path } in candidates(variable) {
-        // SAFETY: the names and places are those where a system keeps its NCCL, or the names that the user who
-        // controls the environment has given, and with it the dynamic linker (LD_LIBRARY_PATH, LD_PRELOAD) anyway. A
-        // library there with NCCL's name and functions is taken for NCCL, as a linked program does.
-        match unsafe { load_functions(&path) } {
-            Ok(found) => return Ok(found.into_loaded(source, path, attempts)),
-            Err(problem) => attempts.push(Attempt { source, path, problem }),
-        }
+        let (path, problem) = match path {
+            // SAFETY: the names and places are those where a system keeps its NCCL, or the names that the user who
+            // controls the environment has given, and with it the dynamic linker (LD_LIBRARY_PATH, LD_PRELOAD) anyway.
+            // A library there with NCCL's name and functions is taken for NCCL, as a linked program does.
+            Ok(path) => match unsafe { load_functions(&path) } {
+                Ok(found) => return Ok(found.into_loaded(source, path, attempts)),
+                Err(problem) => (path, problem),
+            },
+            Err(reason) => (PathBuf::new(), reason.into()),
+        };
+        attempts.push(Attempt { source, path, problem });
     }
     Err(LoadError::NotFound { attempts: attempts.into() })
 }

@@ -28,7 +28,7 @@ pub enum Backend {
         path: PathBuf,
         /// The place in the search that named the file, such as an environment variable.
         source: &'static str,
-        /// The candidates that were tried before this one and rejected.
+        /// The places that were searched before, with the candidates that were rejected.
         rejected: Vec<Attempt>,
     },
     /// A function table of this process.

@@ -4,11 +4,15 @@ use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 
 /// The environment variable that names the library's file.
-pub(super) const PATH_VARIABLE: &str = "LIBNCCL_PATH";
+const PATH_VARIABLE: &str = "LIBNCCL_PATH";
 /// The library's file names; Python packages have only the first.
 const NAMES: [&str; 2] = ["libnccl.so.2", "libnccl.so"];
 /// The file names of RCCL, AMD's implementation of the same functions.
 const RCCL_NAMES: [&str; 2] = ["librccl.so.1", "librccl.so"];
+/// The library in a folder of Python packages, from `nvidia-nccl-cu12` or `nvidia-nccl-cu13`.
+const IN_PACKAGES: &str = "nvidia/nccl/lib/libnccl.so.2";
+/// The prefixes of the system's Python: what `pip` installs, then what the distribution does.
+const SYSTEM_PREFIXES: [&str; 2] = ["/usr/local", "/usr"];
 /// The directory in which AMD's packages install RCCL.
 const ROCM: &str = "/opt/rocm";
 
@@ -16,40 +20,55 @@ const ROCM: &str = "/opt/rocm";
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Candidate {
     pub(super) source: &'static str,
-    pub(super) path: PathBuf,
+    /// The file, or the reason why the place names none.
+    pub(super) path: Result<PathBuf, &'static str>,
 }
 
-/// Returns the candidates, reading the environment through `variable`.
+/// Reads a variable of the environment; an error gives the reason why it has no value.
+type Variable<'a> = &'a dyn Fn(&str) -> Result<PathBuf, &'static str>;
+
+/// A place of the search: its name, and the function that returns its files, at least one.
+type Place = (&'static str, fn(Variable) -> Result<Vec<PathBuf>, &'static str>);
+
+/// All places, in order.
+///
+/// NCCL comes before RCCL wherever it is: if both are installed, this crate prefers the one it is named after.
+const PLACES: [Place; 12] = [
+    (PATH_VARIABLE, |variable| Ok(vec![variable(PATH_VARIABLE)?])),
+    ("dynamic linker", |_| Ok(NAMES.map(PathBuf::from).into())),
+    ("VIRTUAL_ENV", |variable| Ok(python_packages(&variable("VIRTUAL_ENV")?))),
+    ("python3 on PATH", |variable| Ok(python_packages(&python_prefix(&variable("PATH")?)?))),
+    ("CONDA_PREFIX", |variable| {
+        let prefix = variable("CONDA_PREFIX")?;
+        Ok([python_packages(&prefix), in_directory(&prefix.join("lib"), NAMES)].concat())
+    }),
+    ("user's Python packages", |variable| Ok(python_packages(&user_base(variable)?))),
+    ("system's Python packages", |_| {
+        Ok(SYSTEM_PREFIXES.map(|prefix| python_packages(Path::new(prefix))).concat())
+    }),
+    ("NCCL_HOME", |variable| Ok(in_directory(&variable("NCCL_HOME")?.join("lib"), NAMES))),
+    ("CUDA_HOME", |variable| Ok(in_directory(&variable("CUDA_HOME")?.join("lib64"), NAMES))),
+    ("dynamic linker", |_| Ok(RCCL_NAMES.map(PathBuf::from).into())),
+    ("ROCM_PATH", |variable| Ok(in_directory(&variable("ROCM_PATH")?.join("lib"), RCCL_NAMES))),
+    ("ROCm's default directory", |_| Ok(in_directory(&Path::new(ROCM).join("lib"), RCCL_NAMES))),
+];
+
+/// Returns the candidates, at least one for each place, reading the environment through `variable`.
 ///
 /// If the user names a library, it is the only candidate: falling back to another would hide a mistake.
 ///
-/// NCCL comes before RCCL wherever it is: if both are installed, this crate prefers the one it is named after. The
-/// places are examined lazily, as most programs need only the first.
+/// The places are examined lazily, as most programs need only the first.
 pub(super) fn candidates(variable: impl Fn(&str) -> Option<OsString>) -> impl Iterator<Item = Candidate> {
-    type Place = (&'static str, fn(&Path) -> Vec<PathBuf>);
-    const PLACES: [Place; 11] = [
-        (PATH_VARIABLE, |file| vec![file.into()]),
-        ("dynamic linker", |_| NAMES.map(PathBuf::from).into()),
-        ("VIRTUAL_ENV", python_package),
-        ("CONDA_PREFIX", python_package),
-        ("python3", |path| python_prefix(path).map_or_else(Vec::new, |prefix| python_package(&prefix))),
-        ("CONDA_PREFIX", |prefix| in_directory(&prefix.join("lib"), NAMES)),
-        ("NCCL_HOME", |prefix| in_directory(&prefix.join("lib"), NAMES)),
-        ("CUDA_HOME", |prefix| in_directory(&prefix.join("lib64"), NAMES)),
-        ("dynamic linker", |_| RCCL_NAMES.map(PathBuf::from).into()),
-        ("ROCM_PATH", |prefix| in_directory(&prefix.join("lib"), RCCL_NAMES)),
-        ("ROCm's default directory", |prefix| in_directory(&prefix.join("lib"), RCCL_NAMES)),
-    ];
-    let variable = move |source| match source {
-        "dynamic linker" => Some(OsString::new()),
-        "ROCm's default directory" => Some(ROCM.into()),
-        "python3" => variable("PATH"),
-        name => variable(name).filter(|value| !value.is_empty()),
+    let variable = move |name: &str| {
+        variable(name).filter(|value| !value.is_empty()).map(PathBuf::from).ok_or("not set")
     };
-    let places = if variable(PATH_VARIABLE).is_some() { &PLACES[..1] } else { &PLACES[1..] };
+    let places = if variable(PATH_VARIABLE).is_ok() { &PLACES[..1] } else { &PLACES[..] };
     places.iter().flat_map(move |(source, files)| {
-        let files = variable(source).map_or_else(Vec::new, |value| files(Path::new(&value)));
-        files.into_iter().map(|path| Candidate { source, path })
+        let paths = match files(&variable) {
+            Ok(files) => files.into_iter().map(Ok).collect(),
+            Err(problem) => vec![Err(problem)],
+        };
+        paths.into_iter().map(|path| Candidate { source, path })
     })
 }
 
@@ -59,100 +78,248 @@ fn in_directory(directory: &Path, names: [&str; 2]) -> Vec<PathBuf> {
     vec![files.iter().find(|file| file.exists()).unwrap_or(&files[0]).clone()]
 }
 
-/// Returns the libraries that `pip install nvidia-nccl-cu12` (or `-cu13`) has put into a Python environment.
-fn python_package(prefix: &Path) -> Vec<PathBuf> {
-    let versions = std::fs::read_dir(prefix.join("lib")).into_iter().flatten().flatten();
+/// Returns the libraries that `pip install nvidia-nccl-cu12` (or `-cu13`) has put below a prefix of Python; if there
+/// are none, the pattern of their paths, so that an error can name it.
+///
+/// Debian's Python has its packages in `dist-packages`.
+fn python_packages(prefix: &Path) -> Vec<PathBuf> {
+    let lib = prefix.join("lib");
+    let versions = std::fs::read_dir(&lib).into_iter().flatten().flatten();
     let mut files: Vec<_> = versions
         .filter(|entry| entry.file_name().to_string_lossy().starts_with("python3"))
         .flat_map(|entry| ["site-packages", "dist-packages"].map(|packages| entry.path().join(packages)))
-        .map(|packages| packages.join("nvidia/nccl/lib/libnccl.so.2"))
+        .map(|packages| packages.join(IN_PACKAGES))
         .filter(|file| file.exists())
         .collect();
     files.sort();
+    if files.is_empty() {
+        files.push(lib.join("python3*/*-packages").join(IN_PACKAGES));
+    }
     files
 }
 
-/// Returns the prefix of the `python3` that a shell would start. It is useless for a wrapper script (pyenv's shims).
-fn python_prefix(path: &Path) -> Option<PathBuf> {
-    let python = std::env::split_paths(path)
-        .find_map(|directory| std::fs::canonicalize(directory.join("python3")).ok())?;
-    Some(python.parent()?.parent()?.into())
+/// Returns the prefix of the Python that a shell would start, as Python itself determines it: a virtual environment has
+/// a `pyvenv.cfg` beside `bin`, and there `python3` is a link to the Python that created it.
+///
+/// The prefix is useless if `python3` is a wrapper script (pyenv's shims). Relative directories do not count: a library
+/// must not be loaded because a program was started in some directory.
+fn python_prefix(path: &Path) -> Result<PathBuf, &'static str> {
+    let mut directories = std::env::split_paths(path).filter(|directory| directory.is_absolute());
+    let prefix = directories.find_map(|directory| {
+        let prefix = directory.parent()?;
+        if prefix.join("pyvenv.cfg").is_file() {
+            return Some(prefix.into());
+        }
+        let python = std::fs::canonicalize(directory.join("python3")).ok()?;
+        Some(python.parent()?.parent()?.to_path_buf())
+    });
+    let prefix = prefix.ok_or("no python3 there")?;
+    if SYSTEM_PREFIXES.iter().any(|system| prefix == Path::new(system)) {
+        // A user's packages come first there, as in Python.
+        return Err("is the system's Python, whose packages come later");
+    }
+    Ok(prefix)
+}
+
+/// Returns the prefix of `pip install --user`.
+fn user_base(variable: Variable) -> Result<PathBuf, &'static str> {
+    let local = || variable("HOME").map(|home| home.join(".local"));
+    variable("PYTHONUSERBASE").or_else(|_| local()).map_err(|_| "neither PYTHONUSERBASE nor HOME is set")
 }
 
 #[cfg(test)]
 mod tests {
     use std::fs;
-    use std::path::Path;
+    use std::os::unix::fs::symlink;
+    use std::path::{Path, PathBuf};
 
-    use super::{Candidate, candidates};
+    use super::{Candidate, IN_PACKAGES, candidates, python_packages};
+
+    const LINKER: &str = "dynamic linker";
+    const ON_PATH: &str = "python3 on PATH";
+    const USER: &str = "user's Python packages";
+    const SYSTEM: &str = "system's Python packages";
+    const SITE: &str = "lib/python3.12/site-packages/nvidia/nccl/lib/libnccl.so.2";
 
     fn touch(file: &Path) {
         fs::create_dir_all(file.parent().unwrap()).unwrap();
         fs::write(file, "").unwrap();
     }
 
-    fn search(environment: &[(&str, &Path)]) -> Vec<(&'static str, String)> {
-        let variable = |name: &str| Some(environment.iter().find(|(n, _)| *n == name)?.1.into());
-        let pair = |Candidate { source, path }| (source, path.display().to_string());
-        candidates(variable).map(pair).collect()
+    /// Creates a virtual environment with the package, as `python3 -m venv` does: `python3` is a link out of it.
+    fn virtual_environment(prefix: &Path, python: &Path) {
+        touch(&prefix.join("pyvenv.cfg"));
+        touch(&prefix.join(SITE));
+        fs::create_dir_all(prefix.join("bin")).unwrap();
+        symlink(python, prefix.join("bin/python3")).unwrap();
+    }
+
+    fn search(environment: &[(&str, &Path)]) -> Vec<Candidate> {
+        candidates(|name: &str| Some(environment.iter().find(|(n, _)| *n == name)?.1.into())).collect()
+    }
+
+    /// Returns what a place names: files, or the reason why none.
+    fn named(environment: &[(&str, &Path)], place: &str) -> Vec<Result<PathBuf, &'static str>> {
+        let found = search(environment).into_iter().filter(|candidate| candidate.source == place);
+        found.map(|candidate| candidate.path).collect()
     }
 
     #[test]
-    fn empty_environment_searches_the_dynamic_linker_for_nccl_then_for_rccl() {
+    fn places_are_in_the_documented_order() {
+        let mut sources: Vec<_> = search(&[]).iter().map(|candidate| candidate.source).collect();
+        sources.dedup();
+        let python = ["VIRTUAL_ENV", ON_PATH, "CONDA_PREFIX", USER, SYSTEM];
+        let rccl = [LINKER, "ROCM_PATH", "ROCm's default directory"];
+        let expected = [&["LIBNCCL_PATH", LINKER][..], &python, &["NCCL_HOME", "CUDA_HOME"], &rccl].concat();
+        assert_eq!(sources, expected);
+    }
+
+    #[test]
+    fn empty_environment_gives_the_reason_of_every_place_that_needs_it() {
         let found = search(&[]);
-        let bare = ["libnccl.so.2", "libnccl.so", "librccl.so.1", "librccl.so"];
-        assert_eq!(found[..4], bare.map(|name| ("dynamic linker", name.to_string())));
-        let (source, path) = &found[4];
-        assert!(
-            *source == "ROCm's default directory" && path.starts_with("/opt/rocm/lib/librccl.so"),
-            "{found:?}"
-        );
-        assert_eq!(found.len(), 5);
+        let unset = |place| (place, "not set");
+        let expected = [
+            unset("LIBNCCL_PATH"),
+            unset("VIRTUAL_ENV"),
+            unset(ON_PATH),
+            unset("CONDA_PREFIX"),
+            (USER, "neither PYTHONUSERBASE nor HOME is set"),
+            unset("NCCL_HOME"),
+            unset("CUDA_HOME"),
+            unset("ROCM_PATH"),
+        ];
+        let reasons = found.iter().filter_map(|Candidate { source, path }| Some((*source, path.clone().err()?)));
+        assert_eq!(reasons.collect::<Vec<_>>(), expected);
         assert_eq!(search(&[("LIBNCCL_PATH", Path::new(""))]), found);
-    }
-
-    #[test]
-    fn rccl_candidates_come_after_all_nccl_candidates() {
-        let directory = tempfile::tempdir().unwrap();
-        touch(&directory.path().join("lib/librccl.so"));
-        let found = search(&[("ROCM_PATH", directory.path()), ("NCCL_HOME", Path::new("/no/nccl"))]);
-        let sources: Vec<_> = found.iter().map(|(source, _)| *source).skip(2).collect();
-        let linker = "dynamic linker";
-        assert_eq!(sources, ["NCCL_HOME", linker, linker, "ROCM_PATH", "ROCm's default directory"]);
-        assert_eq!(found[5].1, directory.path().join("lib/librccl.so").display().to_string());
+        let bare = ["libnccl.so.2", "libnccl.so", "librccl.so.1", "librccl.so"];
+        assert_eq!(named(&[], LINKER), bare.map(|name| Ok(name.into())));
+        let rocm = named(&[], "ROCm's default directory");
+        assert!(rocm[0].as_ref().unwrap().starts_with("/opt/rocm/lib"), "{rocm:?}");
     }
 
     #[test]
     fn library_named_by_the_user_is_the_only_candidate() {
         let conda = Path::new("/conda");
         let found = search(&[("CONDA_PREFIX", conda), ("LIBNCCL_PATH", Path::new("/x/libnccl.so.2"))]);
-        assert_eq!(found, [("LIBNCCL_PATH", "/x/libnccl.so.2".into())]);
+        assert_eq!(found, [Candidate { source: "LIBNCCL_PATH", path: Ok("/x/libnccl.so.2".into()) }]);
     }
 
     // Regression: cudarc never looks for libnccl.so.2.
     #[test]
-    fn candidates_are_python_then_nccl_home_then_cuda_home() {
+    fn virtual_env_gives_the_package_or_the_pattern_of_its_path() {
         let directory = tempfile::tempdir().unwrap();
-        let venv = directory.path().join("venv");
-        let python = directory.path().join("python");
-        let nccl = directory.path().join("nccl");
-        let package = "lib/python3.12/site-packages/nvidia/nccl/lib/libnccl.so.2";
-        touch(&venv.join(package));
-        touch(&python.join(package));
+        let environment = directory.path();
+        let given = [("VIRTUAL_ENV", environment)];
+        let pattern = environment.join("lib/python3*/*-packages/nvidia/nccl/lib/libnccl.so.2");
+        assert_eq!(named(&given, "VIRTUAL_ENV"), [Ok(pattern)]);
+        touch(&environment.join(SITE));
+        assert_eq!(named(&given, "VIRTUAL_ENV"), [Ok(environment.join(SITE))]);
+    }
+
+    // Regression: the link of bin/python3 led out of the environment.
+    #[test]
+    fn virtual_environment_on_path_is_found_without_virtual_env() {
+        let directory = tempfile::tempdir().unwrap();
+        let (environment, python) = (directory.path().join("venv"), directory.path().join("python"));
         touch(&python.join("bin/python3"));
-        touch(&nccl.join("lib/libnccl.so"));
-        let found = search(&[
-            ("CUDA_HOME", Path::new("/no/cuda")),
-            ("NCCL_HOME", &nccl),
-            ("PATH", &python.join("bin")),
-            ("VIRTUAL_ENV", &venv),
-        ]);
-        let expected = [
-            ("VIRTUAL_ENV", venv.join(package)),
-            ("python3", fs::canonicalize(&python).unwrap().join(package)),
-            ("NCCL_HOME", nccl.join("lib/libnccl.so")),
-            ("CUDA_HOME", "/no/cuda/lib64/libnccl.so.2".into()),
-        ];
-        assert_eq!(found[2..6], expected.map(|(source, path)| (source, path.display().to_string())));
+        touch(&python.join(SITE));
+        virtual_environment(&environment, &python.join("bin/python3"));
+        let path = std::env::join_paths([environment.join("bin"), python.join("bin")]).unwrap();
+        let path = Path::new(&path);
+        assert_eq!(named(&[("PATH", path)], ON_PATH), [Ok(environment.join(SITE))]);
+        // An image may have the packages alone, without the Python that installed them.
+        fs::remove_dir_all(&python).unwrap();
+        assert_eq!(named(&[("PATH", path)], ON_PATH), [Ok(environment.join(SITE))]);
+    }
+
+    #[test]
+    fn python_on_path_outside_of_an_environment_is_followed_to_its_prefix() {
+        let directory = tempfile::tempdir().unwrap();
+        let root = fs::canonicalize(directory.path()).unwrap();
+        touch(&root.join("python/bin/python3.12"));
+        touch(&root.join("python").join(SITE));
+        fs::create_dir_all(root.join("links/bin")).unwrap();
+        symlink(root.join("python/bin/python3.12"), root.join("links/bin/python3")).unwrap();
+        let path = std::env::join_paths([root.join("empty"), root.join("links/bin")]).unwrap();
+        assert_eq!(named(&[("PATH", Path::new(&path))], ON_PATH), [Ok(root.join("python").join(SITE))]);
+    }
+
+    #[test]
+    fn relative_directory_on_path_does_not_count() {
+        let directory = tempfile::tempdir().unwrap();
+        let environment = fs::canonicalize(directory.path()).unwrap();
+        virtual_environment(&environment, Path::new("/usr/bin/python3"));
+        let depth = std::env::current_dir().unwrap().ancestors().count() - 1;
+        let relative = Path::new(&"../".repeat(depth)).join(environment.strip_prefix("/").unwrap()).join("bin");
+        assert!(relative.is_relative() && relative.is_dir());
+        assert_eq!(named(&[("PATH", &relative)], ON_PATH), [Err("no python3 there")]);
+        assert_eq!(named(&[("PATH", &environment.join("bin"))], ON_PATH), [Ok(environment.join(SITE))]);
+    }
+
+    #[test]
+    fn system_python_on_path_leaves_its_packages_to_a_later_place() {
+        let directory = tempfile::tempdir().unwrap();
+        symlink("/usr/bin/env", directory.path().join("python3")).unwrap();
+        let reason = "is the system's Python, whose packages come later";
+        assert_eq!(named(&[("PATH", directory.path())], ON_PATH), [Err(reason)]);
+    }
+
+    #[test]
+    fn conda_prefix_gives_the_package_then_the_library_of_conda() {
+        let directory = tempfile::tempdir().unwrap();
+        let conda = directory.path();
+        touch(&conda.join(SITE));
+        touch(&conda.join("lib/libnccl.so"));
+        let expected = [Ok(conda.join(SITE)), Ok(conda.join("lib/libnccl.so"))];
+        assert_eq!(named(&[("CONDA_PREFIX", conda)], "CONDA_PREFIX"), expected);
+    }
+
+    #[test]
+    fn user_packages_are_those_of_pythonuserbase_or_else_of_home() {
+        let directory = tempfile::tempdir().unwrap();
+        let (base, home) = (directory.path().join("base"), directory.path().join("home"));
+        touch(&base.join(SITE));
+        touch(&home.join(".local").join(SITE));
+        assert_eq!(named(&[("HOME", &home)], USER), [Ok(home.join(".local").join(SITE))]);
+        let both = [("HOME", &*home), ("PYTHONUSERBASE", &*base)];
+        assert_eq!(named(&both, USER), [Ok(base.join(SITE))]);
+    }
+
+    #[test]
+    fn system_packages_are_those_below_usr_local_then_usr() {
+        let found = named(&[], SYSTEM);
+        let is_in_usr = |candidate: &Result<PathBuf, _>| candidate.as_ref().is_ok_and(|file| file.starts_with("/usr"));
+        assert!(found.len() >= 2 && found.iter().all(is_in_usr), "{found:?}");
+        assert!(found[0].as_ref().is_ok_and(|file| file.starts_with("/usr/local/lib")), "{found:?}");
+    }
+
+    #[test]
+    fn python_packages_include_those_of_debian() {
+        let directory = tempfile::tempdir().unwrap();
+        let lib = directory.path().join("lib");
+        let files = ["python3.11/dist-packages", "python3/dist-packages", "python3.11/site-packages"]
+            .map(|packages| lib.join(packages).join(IN_PACKAGES));
+        files.iter().for_each(|file| touch(file));
+        touch(&lib.join("python2.7/dist-packages").join(IN_PACKAGES));
+        let mut expected = files.to_vec();
+        expected.sort();
+        assert_eq!(python_packages(directory.path()), expected);
+    }
+
+    #[test]
+    fn homes_give_the_file_that_exists_or_else_the_usual_name() {
+        let directory = tempfile::tempdir().unwrap();
+        touch(&directory.path().join("lib/libnccl.so"));
+        touch(&directory.path().join("lib/librccl.so"));
+        let nowhere = Path::new("/no/such/place");
+        for (variable, value, file) in [
+            ("NCCL_HOME", directory.path(), directory.path().join("lib/libnccl.so")),
+            ("NCCL_HOME", nowhere, nowhere.join("lib/libnccl.so.2")),
+            ("CUDA_HOME", nowhere, nowhere.join("lib64/libnccl.so.2")),
+            ("ROCM_PATH", directory.path(), directory.path().join("lib/librccl.so")),
+            ("ROCM_PATH", nowhere, nowhere.join("lib/librccl.so.1")),
+        ] {
+            assert_eq!(named(&[(variable, value)], variable), [Ok(file)], "{variable}");
+        }
     }
 }

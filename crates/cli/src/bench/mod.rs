@@ -16,7 +16,7 @@ use std::process::ExitCode;
 use anyhow::{Result, bail};
 use clap::Args;
 use clap::error::ErrorKind;
-use libnccl::{MemorySpace, Nccl};
+use libnccl::{LoadError, MemorySpace, Nccl};
 
 use crate::args::BenchArguments;
 use crate::{gpu, library};
@@ -69,8 +69,13 @@ fn implementation(arguments: &BenchArguments) -> Result<Implementation> {
     }
     let nccl = match library::load(path) {
         Ok(nccl) => nccl,
-        Err(error) if path.is_some() => return Err(error.into()),
-        Err(_) => return fallback("no NCCL library found", "; `nccl doctor` lists the search"),
+        // Another implementation than the one that the user named would hide a mistake.
+        Err(LoadError::NotFound { attempts })
+            if path.is_none() && !attempts.iter().any(library::is_named_by_variable) =>
+        {
+            return fallback("no NCCL library found", "; `nccl doctor` lists the search");
+        }
+        Err(error) => return Err(error.into()),
     };
     if nccl.memory_space() == MemorySpace::Host {
         return Ok(Implementation { nccl, gpus: 0, fallback: None });
