@@ -28,4 +28,5 @@ need_libclang() {
         compgen -G '/usr/lib/llvm-*/lib/libclang-[0-9]*.so*' >/dev/null || install libclang-dev
 }
 need_pip() { python3 -m pip --version >/dev/null 2>&1 || install python3-pip; }
+need_venv() { python3 -m ensurepip --version >/dev/null 2>&1 || install python3-venv; }
 need_valgrind() { valgrind --version >/dev/null 2>&1 || install valgrind; }

@@ -127,10 +127,7 @@ fn load_without_library_lists_every_place_searched() {
     if printed.contains("loaded ") {
         // This system has an NCCL of its own.
         let sources = ["dynamic linker", "system's Python packages"];
-        assert!(
-            sources.iter().any(|source| printed.contains(&format!("source: {source:?}"))),
-            "{printed}"
-        );
+        assert!(sources.iter().any(|source| printed.contains(&format!("source: {source:?}"))), "{printed}");
         return;
     }
     for expected in [

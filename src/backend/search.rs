@@ -188,7 +188,8 @@ mod tests {
             unset("CUDA_HOME"),
             unset("ROCM_PATH"),
         ];
-        let reasons = found.iter().filter_map(|Candidate { source, path }| Some((*source, path.clone().err()?)));
+        let reasons =
+            found.iter().filter_map(|Candidate { source, path }| Some((*source, path.clone().err()?)));
         assert_eq!(reasons.collect::<Vec<_>>(), expected);
         assert_eq!(search(&[("LIBNCCL_PATH", Path::new(""))]), found);
         let bare = ["libnccl.so.2", "libnccl.so", "librccl.so.1", "librccl.so"];
@@ -250,7 +251,8 @@ mod tests {
         let environment = fs::canonicalize(directory.path()).unwrap();
         virtual_environment(&environment, Path::new("/usr/bin/python3"));
         let depth = std::env::current_dir().unwrap().ancestors().count() - 1;
-        let relative = Path::new(&"../".repeat(depth)).join(environment.strip_prefix("/").unwrap()).join("bin");
+        let relative =
+            Path::new(&"../".repeat(depth)).join(environment.strip_prefix("/").unwrap()).join("bin");
         assert!(relative.is_relative() && relative.is_dir());
         assert_eq!(named(&[("PATH", &relative)], ON_PATH), [Err("no python3 there")]);
         assert_eq!(named(&[("PATH", &environment.join("bin"))], ON_PATH), [Ok(environment.join(SITE))]);
@@ -288,7 +290,8 @@ mod tests {
     #[test]
     fn system_packages_are_those_below_usr_local_then_usr() {
         let found = named(&[], SYSTEM);
-        let is_in_usr = |candidate: &Result<PathBuf, _>| candidate.as_ref().is_ok_and(|file| file.starts_with("/usr"));
+        let is_in_usr =
+            |candidate: &Result<PathBuf, _>| candidate.as_ref().is_ok_and(|file| file.starts_with("/usr"));
         assert!(found.len() >= 2 && found.iter().all(is_in_usr), "{found:?}");
         assert!(found[0].as_ref().is_ok_and(|file| file.starts_with("/usr/local/lib")), "{found:?}");
     }

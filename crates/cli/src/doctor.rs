@@ -1,18 +1,20 @@
-//! `nccl doctor`: reports which NCCL library a program finds, why that one, and what it supports.
+//! `nccl doctor`: reports which NCCL library a program finds, why that one, what it supports, and what to do.
 
 use std::io::{Result as IoResult, Write, stdout};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use anyhow::Result;
-use libnccl::{Attempt, Backend, LoadError, Nccl, Version};
+use libnccl::{Attempt, Backend, LoadError, MemorySpace, Nccl, Version};
 use serde::Serialize;
 
 use crate::args::DoctorArguments;
 use crate::{gpu, library};
 
+const CPU_IMPLEMENTATION: &str = "use the CPU implementation: `nccl bench --cpu`, the crate libnccl-cpu";
+
 pub(crate) fn run(arguments: &DoctorArguments) -> Result<ExitCode> {
-    let report = Report::new(library::load(arguments.library.as_deref()));
+    let report = Report::new(arguments.library.as_deref());
     let mut out = stdout();
     if arguments.json {
         serde_json::to_writer_pretty(&mut out, &report)?;
@@ -30,11 +32,13 @@ struct Report {
     library: Option<Library>,
     /// The reason why no library was loaded.
     error: Option<String>,
-    /// The attempts that failed before.
+    /// The places that were searched before, with the attempts that failed; a place may be empty.
     tried: Vec<Tried>,
     /// The release of the header that the bindings were generated from.
     header_version: String,
     driver: Driver,
+    /// What the user can do, the most useful first; empty if nothing is wrong.
+    advice: Vec<String>,
 }
 
 #[derive(Debug, Serialize)]
@@ -81,28 +85,40 @@ struct Check {
 }
 
 impl Report {
-    fn new(loaded: Result<Nccl, LoadError>) -> Self {
-        let (library, error, tried) = match &loaded {
+    fn new(named: Option<&Path>) -> Self {
+        let (library, error, attempts) = match &library::load(named) {
             Ok(nccl) => {
                 let rejected = match nccl.backend() {
-                    Backend::Loaded { rejected, .. } => rejected.iter().map(Tried::new).collect(),
+                    Backend::Loaded { rejected, .. } => rejected.clone(),
                     _ => Vec::new(),
                 };
                 (Some(Library::new(nccl)), None, rejected)
             }
             // The error's own text repeats the attempts.
             Err(LoadError::NotFound { attempts }) => {
-                let error = "no NCCL library could be loaded".into();
-                (None, Some(error), attempts.iter().map(Tried::new).collect())
+                (None, Some("no NCCL library could be loaded".into()), attempts.to_vec())
             }
             Err(error) => (None, Some(error.to_string()), Vec::new()),
         };
-        Self { library, error, tried, header_version: Version::HEADER.to_string(), driver: Driver::new() }
+        let driver = Driver::new();
+        let advice = match &library {
+            None if named.is_some() => {
+                vec!["give --library the file of an NCCL library, or leave it out to search for one".into()]
+            }
+            None if attempts.iter().any(library::is_named_by_variable) => {
+                let variable = library::PATH_VARIABLE;
+                vec![format!("set {variable} to the file of an NCCL library, or unset it to search for one")]
+            }
+            None => repairs(&attempts).chain(ways_to_get_nccl(&driver)).collect(),
+            Some(library) => repairs(&attempts).chain(library.advice(&driver)).collect(),
+        };
+        let tried = attempts.iter().map(Tried::new).collect();
+        Self { library, error, tried, header_version: Version::HEADER.to_string(), driver, advice }
     }
 
     /// Prints names on the left and findings on the right, one below the other.
     fn list(&self, out: &mut impl Write) -> IoResult<()> {
-        let Self { library, error, tried, header_version, driver } = self;
+        let Self { library, error, tried, header_version, driver, advice } = self;
         let mut entry = |name: &str, findings: Vec<String>| -> IoResult<()> {
             let names = std::iter::once(name).chain(std::iter::repeat(""));
             for (name, finding) in names.zip(findings) {
@@ -126,9 +142,29 @@ impl Report {
         }
         entry("library", error.iter().map(|error| format!("none: {error}")).collect())?;
         entry("header", vec![header_version.clone()])?;
-        entry("tried before", tried.iter().map(Tried::text).collect())?;
-        entry("driver", vec![driver.text()])
+        entry("searched", tried.iter().map(Tried::text).collect())?;
+        entry("driver", vec![driver.text()])?;
+        entry("to do", or_none(advice.clone()))
     }
+}
+
+/// Returns the advice about libraries that exist and cannot be loaded.
+fn repairs(attempts: &[Attempt]) -> impl Iterator<Item = String> {
+    let broken = attempts.iter().filter(|attempt| match &attempt.path {
+        path if path.is_absolute() => path.exists(),
+        path => !path.as_os_str().is_empty() && !attempt.problem.contains("No such file or directory"),
+    });
+    broken.map(|Attempt { source, path, .. }| format!("repair or remove {} ({source})", path.display()))
+}
+
+fn ways_to_get_nccl(driver: &Driver) -> impl Iterator<Item = String> {
+    let cpu = (driver.gpus == 0).then(|| format!("without a GPU, {CPU_IMPLEMENTATION}"));
+    let ways = [
+        "install NCCL: pip install nvidia-nccl-cu12 (CUDA 12) or pip install nvidia-nccl-cu13 (CUDA 13)"
+            .into(),
+        format!("or, if it is in another place, set {} to its file", library::PATH_VARIABLE),
+    ];
+    ways.into_iter().chain(cpu)
 }
 
 fn or_none(findings: Vec<String>) -> Vec<String> {
@@ -155,6 +191,22 @@ impl Library {
             unique_id: Check::new(nccl.unique_id()),
             other_loaded_libraries: nccl.other_loaded_libraries(),
         }
+    }
+
+    fn advice(&self, driver: &Driver) -> impl Iterator<Item = String> {
+        // AMD's library needs another driver.
+        let is_rccl = self.path.as_ref().is_some_and(|path| path.to_string_lossy().contains("librccl"));
+        let needs_driver =
+            self.memory == MemorySpace::Device.to_string() && !is_rccl && driver.problem.is_some();
+        let gpu = format!("run on a machine with an NVIDIA GPU and its driver, or {CPU_IMPLEMENTATION}");
+        let copies = "let all users of NCCL in the process load the same file".to_owned();
+        let id = "set NCCL_DEBUG=INFO to see why no unique id can be made".to_owned();
+        let advice = [
+            needs_driver.then_some(gpu),
+            (!self.other_loaded_libraries.is_empty()).then_some(copies),
+            (!needs_driver && !self.unique_id.ok).then_some(id),
+        ];
+        advice.into_iter().flatten()
     }
 }
 

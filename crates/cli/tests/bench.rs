@@ -194,11 +194,21 @@ fn killed_rank_ends_the_others() {
     assert_eq!(stderr, "error: rank 2 ended: signal: 9 (SIGKILL)\n");
 }
 
+/// Returns the program with an empty environment, in which nothing names a library.
+fn clean() -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_nccl"));
+    command.env_clear();
+    command
+}
+
 #[test]
 fn bench_without_nccl_reports_the_cpu_implementation() {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_nccl"));
-    command.args(["bench", "all_reduce", "-b", "8", "-e", "8"]).env("LIBNCCL_PATH", "/nonexistent");
-    let Output { status, stdout, .. } = command.output().expect("the program starts");
+    if clean().arg("doctor").output().expect("the program starts").status.success() {
+        // This system has an NCCL of its own.
+        return;
+    }
+    let output = clean().args(["bench", "all_reduce", "-b", "8", "-e", "8"]).output();
+    let Output { status, stdout, .. } = output.expect("the program starts");
     assert!(status.success());
     assert_eq!(
         text(&stdout).lines().next(),
@@ -209,13 +219,38 @@ fn bench_without_nccl_reports_the_cpu_implementation() {
     );
 }
 
+// Regression: with a wrong LIBNCCL_PATH, the CPU implementation was measured, with success.
 #[test]
-fn bench_with_a_missing_named_library_is_an_error() {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_nccl"));
-    command.args(["bench", "all_reduce", "--library", "/nonexistent"]);
-    let Output { status, stderr, .. } = command.output().expect("the program starts");
-    assert_eq!(status.code(), Some(1));
-    assert!(text(&stderr).starts_with("error: no NCCL library could be loaded"), "{}", text(&stderr));
+fn bench_with_a_wrong_named_library_is_an_error() {
+    let program = env!("CARGO_BIN_EXE_nccl");
+    for (file, problem) in [
+        ("/nonexistent", "No such file or directory"),
+        ("/", "is a directory; expected the library's file"),
+        ("/dev/null", "is not a regular file"),
+        (program, "cannot dynamically load"),
+    ] {
+        for (source, command) in [
+            ("LIBNCCL_PATH", clean().env("LIBNCCL_PATH", file).args(["bench", "all_reduce"])),
+            ("given path", clean().args(["bench", "all_reduce", "--library", file])),
+        ] {
+            for processes in [false, true] {
+                let output = command.args(processes.then_some("--processes")).output();
+                let Output { status, stdout, stderr } = output.expect("the program starts");
+                let stderr = text(&stderr);
+                assert_eq!((status.code(), &*text(&stdout)), (Some(1), ""), "{stderr}");
+                let expected = format!("error: no NCCL library could be loaded\n  {file} ({source}): ");
+                assert!(stderr.starts_with(&expected) && stderr.contains(problem), "{stderr}");
+            }
+        }
+    }
+}
+
+#[test]
+fn bench_with_cpu_ignores_a_wrong_named_library() {
+    let mut command = clean();
+    command.args(["bench", "--cpu", "all_reduce", "-b", "8", "-e", "8"]).env("LIBNCCL_PATH", "/nonexistent");
+    let output = command.output().expect("the program starts");
+    assert!(output.status.success(), "{}", text(&output.stderr));
 }
 
 #[test]

@@ -1,8 +1,10 @@
 //! Runs `nccl doctor` as a user does.
 
+use std::fs;
+use std::path::Path;
 use std::process::{Command, Output};
 
-use serde_json::Value;
+use serde_json::{Value, json};
 
 fn doctor(arguments: &[&str], library: &str) -> Output {
     let mut command = Command::new(env!("CARGO_BIN_EXE_nccl"));
@@ -10,8 +12,31 @@ fn doctor(arguments: &[&str], library: &str) -> Output {
     command.output().expect("the program starts")
 }
 
+/// Runs with nothing in the environment but these variables.
+fn doctor_in(environment: &[(&str, &Path)], arguments: &[&str]) -> Output {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_nccl"));
+    command.arg("doctor").args(arguments).env_clear().envs(environment.iter().copied());
+    command.output().expect("the program starts")
+}
+
 fn json(output: &Output) -> Value {
     serde_json::from_slice(&output.stdout).expect("it writes JSON")
+}
+
+/// Returns the advice, which the table must end with.
+fn advice(environment: &[(&str, &Path)], arguments: &[&str]) -> Vec<String> {
+    let report = json(&doctor_in(environment, &[arguments, &["--json"]].concat()));
+    let advice: Vec<String> = report["advice"].as_array().expect("a list").iter().map(text_of).collect();
+    let table = doctor_in(environment, arguments).stdout;
+    let names = std::iter::once("to do").chain(std::iter::repeat(""));
+    let lines: String = names.zip(&advice).map(|(name, line)| format!("{name:<18}{line}\n")).collect();
+    let table = String::from_utf8_lossy(&table);
+    assert!(!advice.is_empty() && table.ends_with(&lines), "{table}");
+    advice
+}
+
+fn text_of(value: &Value) -> String {
+    value.as_str().expect("a text").into()
 }
 
 #[test]
@@ -19,9 +44,89 @@ fn doctor_without_a_library_lists_the_search() {
     let output = doctor(&[], "/nonexistent");
     let text = String::from_utf8_lossy(&output.stdout);
     assert_eq!(output.status.code(), Some(1), "{text}");
-    let tried = text.lines().find(|line| line.starts_with("tried")).expect("it lists the search");
-    assert!(tried.contains(" /nonexistent (LIBNCCL_PATH): "), "{text}");
+    let searched = text.lines().find(|line| line.starts_with("searched")).expect("it lists the search");
+    assert!(searched.contains(" /nonexistent (LIBNCCL_PATH): "), "{text}");
     assert!(text.lines().any(|line| line.starts_with("library           none: ")), "{text}");
+}
+
+/// The places of the search before those of RCCL.
+const PLACES: [&str; 9] = [
+    "LIBNCCL_PATH",
+    "dynamic linker",
+    "VIRTUAL_ENV",
+    "python3 on PATH",
+    "CONDA_PREFIX",
+    "user's Python packages",
+    "system's Python packages",
+    "NCCL_HOME",
+    "CUDA_HOME",
+];
+
+#[test]
+fn doctor_lists_every_place_even_if_it_is_empty() {
+    let report = json(&doctor_in(&[], &["--json"]));
+    if !report["library"].is_null() {
+        // This system has an NCCL of its own.
+        return;
+    }
+    let tried = report["tried"].as_array().expect("a list");
+    let mut sources: Vec<_> = tried.iter().map(|attempt| text_of(&attempt["source"])).collect();
+    sources.dedup();
+    let rccl = ["dynamic linker", "ROCM_PATH", "ROCm's default directory"];
+    assert_eq!(sources, [&PLACES[..], &rccl].concat());
+    assert_eq!(tried[0], json!({ "source": "LIBNCCL_PATH", "path": null, "problem": "not set" }));
+    assert!(tried.iter().all(|attempt| attempt["problem"].is_string()), "{report}");
+    let output = doctor_in(&[], &[]);
+    let table = String::from_utf8_lossy(&output.stdout);
+    for place in [
+        "searched          LIBNCCL_PATH: not set\n",
+        "                  VIRTUAL_ENV: not set\n",
+        "                  /usr/local/lib/python3*/*-packages/nvidia/nccl/lib/libnccl.so.2 (system's",
+    ] {
+        assert!(table.contains(place), "{place}\nis not in\n{table}");
+    }
+}
+
+#[test]
+fn doctor_without_a_library_advises_to_install_one() {
+    if doctor_in(&[], &[]).status.success() {
+        // This system has an NCCL of its own.
+        return;
+    }
+    let advice = advice(&[], &[]);
+    assert!(advice[0].starts_with("install NCCL: pip install nvidia-nccl-cu12 "), "{advice:?}");
+    assert_eq!(advice[1], "or, if it is in another place, set LIBNCCL_PATH to its file");
+}
+
+#[test]
+fn doctor_with_a_wrong_named_library_advises_to_correct_the_name() {
+    let nowhere = Path::new("/nonexistent");
+    assert_eq!(
+        advice(&[("LIBNCCL_PATH", nowhere)], &[]),
+        ["set LIBNCCL_PATH to the file of an NCCL library, or unset it to search for one"]
+    );
+    assert_eq!(
+        advice(&[], &["--library", "/nonexistent"]),
+        ["give --library the file of an NCCL library, or leave it out to search for one"]
+    );
+}
+
+#[test]
+fn doctor_with_a_broken_library_advises_to_repair_it() {
+    if doctor_in(&[], &[]).status.success() {
+        // This system has an NCCL of its own.
+        return;
+    }
+    let directory = tempfile::tempdir().expect("a temporary folder");
+    let lib = directory.path().join("lib");
+    let file = lib.join("libnccl.so.2");
+    fs::create_dir(&lib).expect("it is writable");
+    fs::write(&file, "not a library").expect("it is writable");
+    let home = advice(&[("NCCL_HOME", directory.path())], &[]);
+    let linker = advice(&[("LD_LIBRARY_PATH", &lib)], &[]);
+    assert_eq!(home[0], format!("repair or remove {} (NCCL_HOME)", file.display()));
+    assert_eq!(linker[0], "repair or remove libnccl.so.2 (dynamic linker)");
+    assert!(home[1].starts_with("install NCCL: ") && linker[1].starts_with("install NCCL: "));
 }
 
 #[test]
