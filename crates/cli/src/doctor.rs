@@ -37,7 +37,7 @@ struct Report {
     /// The release of the header that the bindings were generated from.
     header_version: String,
     driver: Driver,
-    /// What the user can do, the most useful first; empty if nothing is wrong.
+    /// The advice for the user, the most useful first; empty if nothing is wrong.
     advice: Vec<String>,
 }
 
