@@ -150,7 +150,7 @@ fn load_without_library_lists_every_place_searched() {
     }
 }
 
-// Regression: only an activated environment was found.
+// No environment needs to be activated.
 #[test]
 #[cfg_attr(nccl_linked, ignore = "a linked library is never searched for")]
 fn load_finds_the_package_of_each_python_environment() {

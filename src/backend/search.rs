@@ -217,7 +217,7 @@ mod tests {
         assert_eq!(named(&given, "VIRTUAL_ENV"), [Ok(environment.join(SITE))]);
     }
 
-    // Regression: the link of bin/python3 led out of the environment.
+    /// The link of `bin/python3` leads out of the environment.
     #[test]
     fn virtual_environment_on_path_is_found_without_virtual_env() {
         let directory = tempfile::tempdir().unwrap();
