@@ -8,12 +8,14 @@ use std::str::FromStr;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use libnccl::{DataType, ReduceOp};
 
+use crate::exit_status;
+
 /// The limit of ranks, more than one host can use.
 const MAX_RANKS: usize = 1024;
 
 /// Diagnose and measure NCCL.
 #[derive(Debug, Parser)]
-#[command(name = "nccl", version, propagate_version = true)]
+#[command(name = "nccl", version, propagate_version = true, after_help = exit_status::HELP)]
 pub(crate) struct Arguments {
     #[command(subcommand)]
     pub(crate) command: Command,
@@ -28,6 +30,7 @@ pub(crate) enum Command {
 }
 
 #[derive(Debug, Args)]
+#[command(after_help = exit_status::HELP)]
 pub(crate) struct DoctorArguments {
     /// Print JSON
     #[arg(long)]
@@ -38,6 +41,7 @@ pub(crate) struct DoctorArguments {
 }
 
 #[derive(Debug, Args)]
+#[command(after_help = exit_status::HELP)]
 #[command(allow_negative_numbers = true)] // A negative number is an invalid value, not an unknown option.
 pub(crate) struct BenchArguments {
     /// Operation to measure
