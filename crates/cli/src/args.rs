@@ -171,8 +171,9 @@ mod tests {
         let mut command = Arguments::command();
         let bench = command.find_subcommand_mut("bench").unwrap();
         let help = bench.render_help().to_string().split_whitespace().collect::<Vec<_>>().join(" ");
-        assert!(help.contains("Data type: int8, uint8, int32,"), "{help}");
-        assert!(help.contains("f8e4m3, f8e5m2, or all [default: float]"), "{help}");
+        let types =
+            "int8, uint8, int32, uint32, int64, uint64, half, float, double, bfloat16, f8e4m3, f8e5m2";
+        assert!(help.contains(&format!("Data type: {types}, or all [default: float]")), "{help}");
         assert!(help.contains("Reduction: sum, prod, max, min, avg, or all [default: sum]"), "{help}");
     }
 

@@ -15,7 +15,7 @@ Exit status:
 /// The status that a shell reports for a program that SIGPIPE ended. Rust ignores that signal, so printing fails instead.
 pub(crate) const OUTPUT_CLOSED: u8 = 128 + 13;
 
-/// Whether `error` says that the reader of the output has closed it. Nothing else here writes to a pipe.
+/// Returns whether the reader of the output has closed it. Nothing else here writes to a pipe.
 pub(crate) fn is_output_closed(error: &Error) -> bool {
     error.downcast_ref::<io::Error>().is_some_and(|error| error.kind() == ErrorKind::BrokenPipe)
 }
