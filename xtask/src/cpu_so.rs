@@ -1,31 +1,61 @@
-//! The CPU implementation as a shared object, which any program loads in place of NCCL.
+//! The CPU implementation as a shared object, which any program loads in place of NCCL, and what C programs need to be
+//! compiled and linked with it.
 
 use std::env;
 use std::fs;
+use std::io;
+use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 use anyhow::{Context, Result, bail};
 use serde_json::Value;
 
-/// Builds the shared object and copies it to `directory` as `libnccl.so.2`. Returns the path of the copy.
-pub(crate) fn install(directory: &Path, release: bool) -> Result<PathBuf> {
-    let built = build(release)?;
-    fs::create_dir_all(directory).with_context(|| format!("cannot create {}", directory.display()))?;
-    let target = directory.join("libnccl.so.2");
-    // Copied to another name and then renamed: a program that has mapped the old file keeps it.
-    let copy = directory.join(format!(".libnccl.so.2.{}", std::process::id()));
-    fs::copy(&built, &copy)
-        .and_then(|_| fs::rename(&copy, &target))
-        .with_context(|| format!("cannot copy {} to {}", built.display(), target.display()))?;
-    Ok(target)
+/// NCCL's header and what it includes of the CUDA toolkit, in `vendor-headers`.
+const HEADERS: [&str; 5] = [
+    "nccl.h",
+    "stubs/cuda/cuda_bf16.h",
+    "stubs/cuda/cuda_fp16.h",
+    "stubs/cuda/cuda_fp8.h",
+    "stubs/cuda/cuda_runtime.h",
+];
+
+/// The way in which the shared object is compiled.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Profile {
+    Optimised,
+    Debug,
 }
 
-fn build(release: bool) -> Result<PathBuf> {
+/// Builds the shared object and copies it to `directory` as `libnccl.so.2`, with the link `libnccl.so` for linkers and
+/// the headers. Returns the path of the copy.
+pub(crate) fn install(directory: &Path, profile: Profile) -> Result<PathBuf> {
+    let built = build(profile)?;
+    fs::create_dir_all(directory).with_context(|| format!("cannot create {}", directory.display()))?;
+    for header in HEADERS.map(|header| crate::checkout::root().join("vendor-headers").join(header)) {
+        let name = header.file_name().with_context(|| format!("{} has no name", header.display()))?;
+        replace(&directory.join(name), |copy| fs::copy(&header, copy).map(drop))?;
+    }
+    let library = directory.join("libnccl.so.2");
+    replace(&library, |copy| fs::copy(&built, copy).map(drop))?;
+    replace(&directory.join("libnccl.so"), |link| symlink("libnccl.so.2", link))?;
+    Ok(library)
+}
+
+/// Makes a file under another name and then renames it: a program that has mapped the old file keeps it.
+fn replace(path: &Path, make: impl FnOnce(&Path) -> io::Result<()>) -> Result<()> {
+    let mut new = path.as_os_str().to_owned();
+    new.push(format!(".{}", std::process::id()));
+    make(Path::new(&new))
+        .and_then(|()| fs::rename(&new, path))
+        .with_context(|| format!("cannot write {}", path.display()))
+}
+
+fn build(profile: Profile) -> Result<PathBuf> {
     let cargo = env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
     let output = Command::new(cargo)
         .args(["build", "--quiet", "--package", "libnccl-cpu-so", "--message-format=json-render-diagnostics"])
-        .args(release.then_some("--profile=shared-object"))
+        .args((profile == Profile::Optimised).then_some("--profile=shared-object"))
         .current_dir(crate::checkout::root())
         .stderr(Stdio::inherit())
         .output()

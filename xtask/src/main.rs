@@ -50,13 +50,13 @@ enum Task {
         /// A release of NCCL, such as 2.32.3
         release: String,
     },
-    /// Build the CPU implementation as a shared object, libnccl.so.2
+    /// Build the CPU implementation as a shared object: libnccl.so.2, with libnccl.so and nccl.h to build C programs
     CpuSo {
         /// The folder to put it into, created if needed
         directory: PathBuf,
-        /// Build with optimizations
+        /// Build without optimizations, which is faster
         #[arg(long)]
-        release: bool,
+        debug: bool,
     },
     /// Build the GPU tests into a folder, for a machine with a GPU but without Rust: run its run.sh there
     GpuPack {
@@ -92,8 +92,9 @@ fn run(task: Task) -> Result<()> {
             println!("{}", nvidia_packages::obtain(&release)?.display());
             Ok(())
         }
-        Task::CpuSo { directory, release } => {
-            println!("{}", cpu_so::install(&directory, release)?.display());
+        Task::CpuSo { directory, debug } => {
+            let profile = if debug { cpu_so::Profile::Debug } else { cpu_so::Profile::Optimised };
+            println!("{}", cpu_so::install(&directory, profile)?.display());
             Ok(())
         }
         Task::GpuPack { directory } => {

@@ -1,5 +1,6 @@
 //! Runs the tasks as commands.
 
+use std::path::Path;
 use std::process::{Command, Output};
 
 fn xtask(arguments: &[&str], environment: &[(&str, &str)]) -> Output {
@@ -45,4 +46,40 @@ fn nvidia_package_without_python_is_an_error() {
 fn malformed_release_is_an_error() {
     fails_with(&xtask(&["nvidia-package", "../2.18.3"], &[]), "is not a release of NCCL");
     fails_with(&xtask(&["headers", "latest"], &[]), "1 of 1 releases failed: latest");
+}
+
+/// Compiles and runs C programs with nothing but the folder, as its users do.
+#[test]
+fn cpu_so_folder_compiles_and_runs_c_programs() {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let directory = folder.path().to_str().expect("its name is text");
+    // The tests of crates/cpu-so and others build it there too.
+    let target = concat!(env!("CARGO_TARGET_TMPDIR"), "/cpu-so");
+    // Twice: the second time replaces what is there.
+    for _ in 0..2 {
+        let output = xtask(&["cpu-so", "--debug", directory], &[("CARGO_TARGET_DIR", target)]);
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+        assert_eq!(output.stdout, format!("{directory}/libnccl.so.2\n").into_bytes());
+    }
+    let entries = std::fs::read_dir(directory).expect("the folder").map(|entry| entry.expect("an entry"));
+    let mut names: Vec<_> = entries.map(|entry| entry.file_name()).collect();
+    names.sort();
+    let headers = ["cuda_bf16.h", "cuda_fp16.h", "cuda_fp8.h", "cuda_runtime.h"];
+    assert_eq!(names, [&headers[..], &["libnccl.so", "libnccl.so.2", "nccl.h"]].concat());
+
+    let programs = Path::new(env!("CARGO_MANIFEST_DIR")).join("../crates/cpu-so/tests/c");
+    let mut compilers = vec![("cc", "ring.c")];
+    // The project needs a C compiler, but no C++ compiler.
+    if Command::new("c++").arg("--version").output().is_ok() {
+        compilers.push(("c++", "header.cpp"));
+    }
+    for (compiler, source) in compilers {
+        let program = folder.path().join(source).with_extension("");
+        let mut command = Command::new(compiler);
+        command.args(["-Wall", "-Wextra", "-Werror", "-pthread", "-I", directory]).arg(programs.join(source));
+        command.args(["-L", directory, "-lnccl", "-o"]).arg(&program);
+        assert!(command.status().expect("the compiler runs").success(), "{command:?}");
+        let output = Command::new(&program).env("LD_LIBRARY_PATH", directory).output().expect("it starts");
+        assert!(output.status.success() && output.stdout.starts_with(b"ok: "), "{source}: {output:?}");
+    }
 }

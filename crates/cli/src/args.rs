@@ -8,12 +8,14 @@ use std::str::FromStr;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use libnccl::{DataType, ReduceOp};
 
+use crate::exit_status;
+
 /// The limit of ranks, more than one host can use.
 const MAX_RANKS: usize = 1024;
 
 /// Diagnose and measure NCCL.
 #[derive(Debug, Parser)]
-#[command(name = "nccl", version, propagate_version = true)]
+#[command(name = "nccl", version, propagate_version = true, after_help = exit_status::HELP)]
 pub(crate) struct Arguments {
     #[command(subcommand)]
     pub(crate) command: Command,
@@ -28,6 +30,7 @@ pub(crate) enum Command {
 }
 
 #[derive(Debug, Args)]
+#[command(after_help = exit_status::HELP)]
 pub(crate) struct DoctorArguments {
     /// Print JSON
     #[arg(long)]
@@ -38,6 +41,7 @@ pub(crate) struct DoctorArguments {
 }
 
 #[derive(Debug, Args)]
+#[command(after_help = exit_status::HELP)]
 #[command(allow_negative_numbers = true)] // A negative number is an invalid value, not an unknown option.
 pub(crate) struct BenchArguments {
     /// Operation to measure
@@ -167,8 +171,9 @@ mod tests {
         let mut command = Arguments::command();
         let bench = command.find_subcommand_mut("bench").unwrap();
         let help = bench.render_help().to_string().split_whitespace().collect::<Vec<_>>().join(" ");
-        assert!(help.contains("Data type: int8, uint8, int32,"), "{help}");
-        assert!(help.contains("f8e4m3, f8e5m2, or all [default: float]"), "{help}");
+        let types =
+            "int8, uint8, int32, uint32, int64, uint64, half, float, double, bfloat16, f8e4m3, f8e5m2";
+        assert!(help.contains(&format!("Data type: {types}, or all [default: float]")), "{help}");
         assert!(help.contains("Reduction: sum, prod, max, min, avg, or all [default: sum]"), "{help}");
     }
 

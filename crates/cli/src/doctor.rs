@@ -17,8 +17,7 @@ pub(crate) fn run(arguments: &DoctorArguments) -> Result<ExitCode> {
     let report = Report::new(arguments.library.as_deref());
     let mut out = stdout();
     if arguments.json {
-        serde_json::to_writer_pretty(&mut out, &report)?;
-        writeln!(out)?;
+        writeln!(out, "{}", serde_json::to_string_pretty(&report)?)?;
     } else {
         report.list(&mut out)?;
     }

@@ -4,6 +4,7 @@
 mod args;
 mod bench;
 mod doctor;
+mod exit_status;
 mod gpu;
 mod library;
 
@@ -20,6 +21,9 @@ fn main() -> ExitCode {
         Command::Doctor(arguments) => doctor::run(&arguments),
     };
     result.unwrap_or_else(|error| {
+        if exit_status::is_output_closed(&error) {
+            return exit_status::OUTPUT_CLOSED.into();
+        }
         // `eprintln` panics without stderr; a single write, because ranks share stderr.
         let _ = std::io::stderr().write_all(format!("error: {error:#}\n").as_bytes());
         ExitCode::FAILURE

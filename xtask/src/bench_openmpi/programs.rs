@@ -12,7 +12,7 @@ use anyhow::{Context, Result, bail};
 use super::configuration::{Configuration, Setup};
 use super::machine;
 use crate::checkout::root;
-use crate::cpu_so;
+use crate::cpu_so::{self, Profile};
 use crate::wheel::Wheel;
 
 /// The time after which a program is killed: several times what the slowest one needs.
@@ -63,7 +63,8 @@ impl Programs {
         let directory = target.join("bench-openmpi");
         fs::create_dir_all(&directory).with_context(|| format!("cannot create {}", directory.display()))?;
 
-        let current = compile_nccl(&directory.join("nccl"), &cpu_so::install(&directory, true)?)?;
+        let current =
+            compile_nccl(&directory.join("nccl"), &cpu_so::install(&directory, Profile::Optimised)?)?;
         let copy = directory.join("copy");
         compile(&copy, &["copy.c", "support.c"], &["-pthread".into()])?;
         let mut programs = Self { copy, current, openmpi: None, baseline: None };

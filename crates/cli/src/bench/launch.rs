@@ -1,23 +1,28 @@
-//! Starts the ranks as threads or as processes. The first error of a rank ends all ranks.
+//! Starts the ranks as threads or as processes. The first error of a rank ends all ranks, and so does the end of the
+//! process that started them, however it ends.
 
 use std::env;
-use std::io::{BufRead, BufReader, PipeReader, Write, stderr};
+use std::io::{self, BufRead, BufReader, ErrorKind, PipeReader, Write, stderr};
+use std::os::unix::process::parent_id;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::process::{Child, Command};
+use std::process::{self, Child, Command};
 use std::sync::mpsc::{Sender, channel};
 use std::thread;
 use std::time::Duration;
 
-use anyhow::{Context, Result, anyhow, bail};
+use anyhow::{Context, Result, anyhow, bail, ensure};
 use libnccl::{Nccl, UniqueId};
+use rustix::process::{Signal, set_parent_process_death_signal};
 
 use super::parameters::Parameters;
 use super::rank;
+use crate::exit_status;
 
-/// Environment variables that make a process a rank: the rank, and the id. The id is a secret, and command lines are
-/// visible to all users.
+/// Environment variables that make a process a rank: the rank, the id, and the process id of the parent. The id is a
+/// secret, and command lines are visible to all users.
 const RANK: &str = "LIBNCCL_BENCH_RANK";
 const ID: &str = "LIBNCCL_BENCH_ID";
+const PARENT: &str = "LIBNCCL_BENCH_PARENT";
 
 /// Runs the ranks as threads.
 pub(crate) fn threads(nccl: &Nccl, id: &UniqueId, ranks: usize, parameters: &[Parameters]) -> Result<()> {
@@ -40,6 +45,8 @@ pub(crate) fn threads(nccl: &Nccl, id: &UniqueId, ranks: usize, parameters: &[Pa
 }
 
 /// Runs the ranks as processes of this program, with the same arguments.
+///
+/// Must be called on the main thread: the kernel ends the ranks when the *thread* that started them ends.
 pub(crate) fn processes(id: &UniqueId, ranks: usize) -> Result<()> {
     const POLL_INTERVAL: Duration = Duration::from_millis(20);
     const ERROR_TIMEOUT: Duration = Duration::from_secs(1);
@@ -50,7 +57,8 @@ pub(crate) fn processes(id: &UniqueId, ranks: usize) -> Result<()> {
     for rank in 0..ranks {
         let mut command = Command::new(env::current_exe()?);
         command.args(env::args_os().skip(1));
-        command.env(RANK, rank.to_string()).env(ID, id.to_string()).stderr(input.try_clone()?);
+        command.env(RANK, rank.to_string()).env(ID, id.to_string()).env(PARENT, process::id().to_string());
+        command.stderr(input.try_clone()?);
         processes.0.push(command.spawn().context("cannot start a process for a rank")?);
     }
     drop(input);
@@ -60,6 +68,7 @@ pub(crate) fn processes(id: &UniqueId, ranks: usize) -> Result<()> {
         let error = errors.try_recv();
         // The state is read after the error: a rank that was killed is the cause of the others' errors.
         match (processes.state()?, error) {
+            (State::OutputClosed, _) => return Err(io::Error::from(ErrorKind::BrokenPipe).into()),
             (State::Killed(reason), _) => bail!(reason),
             (_, Ok(error)) => bail!(error),
             (State::Failed(reason), _) => bail!(errors.recv_timeout(ERROR_TIMEOUT).unwrap_or(reason)),
@@ -69,9 +78,15 @@ pub(crate) fn processes(id: &UniqueId, ranks: usize) -> Result<()> {
     }
 }
 
-/// Returns the id and the rank if this process was started as a rank.
+/// Returns the id and the rank if this process was started as a rank. From then on it ends with its parent.
 pub(crate) fn launched() -> Result<Option<(UniqueId, usize)>> {
-    let (Ok(rank), Ok(id)) = (env::var(RANK), env::var(ID)) else { return Ok(None) };
+    let (Ok(rank), Ok(id), Ok(parent)) = (env::var(RANK), env::var(ID), env::var(PARENT)) else {
+        return Ok(None);
+    };
+    // The kernel sends the signal whatever ended the parent, SIGKILL included, so the parent handles no signals.
+    set_parent_process_death_signal(Some(Signal::KILL)).context("cannot ask for the end with the parent")?;
+    // No signal comes for a parent that ended before.
+    ensure!(parent_id().to_string() == parent, "process {parent}, which started this rank, has ended");
     let rank = rank.parse().with_context(|| format!("invalid rank {RANK}={rank}"))?;
     let id = id.parse().with_context(|| format!("invalid id in {ID}"))?;
     Ok(Some((id, rank)))
@@ -100,6 +115,8 @@ enum State {
     Failed(String),
     /// Killed by a signal.
     Killed(String),
+    /// Could not print, because the reader of the output has closed it. That is the cause of the others' errors.
+    OutputClosed,
 }
 
 impl Processes {
@@ -109,6 +126,9 @@ impl Processes {
             let state = match process.try_wait()? {
                 Some(status) if status.success() => State::Succeeded,
                 None => State::Running,
+                Some(status) if status.code() == Some(exit_status::OUTPUT_CLOSED.into()) => {
+                    State::OutputClosed
+                }
                 Some(status) => {
                     let reason = format!("rank {rank} ended: {status}");
                     if status.code().is_some() { State::Failed(reason) } else { State::Killed(reason) }
