@@ -1,8 +1,4 @@
 // The README's relative links lead nowhere outside of a checkout. Of two definitions of a link, Markdown takes the first.
-#![cfg_attr(doc, doc = concat!("[CONTRIBUTING][contributing]: ", env!("CARGO_PKG_REPOSITORY"), "/blob/HEAD/commands and rules. [docs/design.md][design]: how it works and why."))]
-#![cfg_attr(doc, doc = concat!("[docs/compatibility.md][compatibility]: ", env!("CARGO_PKG_REPOSITORY"), "/blob/HEAD/what each NCCL release can do."))]
-#![cfg_attr(doc, doc = concat!("[docs/nccl-quirks.md][nccl-quirks]: ", env!("CARGO_PKG_REPOSITORY"), "/blob/HEAD/defects of NCCL that this crate works around."))]
-#![cfg_attr(doc, doc = concat!("[docs/semver.md][semver]: ", env!("CARGO_PKG_REPOSITORY"), "/blob/HEAD/what a version promises. [docs/platforms.md][platforms]: other systems."))]
 #![cfg_attr(doc, doc = concat!("[apache]: ", env!("CARGO_PKG_REPOSITORY"), "/blob/HEAD/LICENSE-APACHE"))]
 #![cfg_attr(doc, doc = concat!("[building]: ", env!("CARGO_PKG_REPOSITORY"), "/blob/HEAD/docs/building.md"))]
 #![cfg_attr(doc, doc = concat!("[changelog]: ", env!("CARGO_PKG_REPOSITORY"), "/blob/HEAD/CHANGELOG.md"))]
