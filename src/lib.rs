@@ -1,4 +1,5 @@
-// The README's relative links lead nowhere outside of a checkout. Of two definitions of a link, Markdown takes the first.
+// The README's relative links lead nowhere outside of a checkout. Of two definitions of a link, Markdown takes the
+// first.
 #![cfg_attr(doc, doc = concat!("[apache]: ", env!("CARGO_PKG_REPOSITORY"), "/blob/HEAD/LICENSE-APACHE"))]
 #![cfg_attr(doc, doc = concat!("[building]: ", env!("CARGO_PKG_REPOSITORY"), "/blob/HEAD/docs/building.md"))]
 #![cfg_attr(doc, doc = concat!("[changelog]: ", env!("CARGO_PKG_REPOSITORY"), "/blob/HEAD/CHANGELOG.md"))]
