@@ -66,7 +66,7 @@ pub enum DataType {
 
 impl DataType {
     /// All data types, in NCCL's order.
-    pub const ALL: [Self; 12] = [
+    pub const ALL: &'static [Self] = &[
         Self::Int8,
         Self::Uint8,
         Self::Int32,
@@ -192,7 +192,7 @@ impl FromStr for DataType {
     fn from_str(text: &str) -> Result<Self, Self::Err> {
         let is = |name: &str| name.eq_ignore_ascii_case(text);
         let named = |data_type: &Self| is(&data_type.to_string()) || is(data_type.rust_name());
-        Self::ALL.into_iter().find(named).ok_or_else(|| ParseDataTypeError(text.into()))
+        Self::ALL.iter().copied().find(named).ok_or_else(|| ParseDataTypeError(text.into()))
     }
 }
 
@@ -203,11 +203,11 @@ pub struct ParseDataTypeError(Box<str>);
 
 /// Returns `int8 (i8), ..., f8e4m3, ...`.
 fn data_type_names() -> String {
-    let names = DataType::ALL.map(|data_type| match (data_type.to_string(), data_type.rust_name()) {
+    let names = DataType::ALL.iter().map(|data_type| match (data_type.to_string(), data_type.rust_name()) {
         (name, rust_name) if name.eq_ignore_ascii_case(rust_name) => name,
         (name, rust_name) => format!("{name} ({rust_name})"),
     });
-    names.join(", ")
+    names.collect::<Vec<_>>().join(", ")
 }
 
 /// A Rust type of elements: the numbers of 8, 32 and 64 bits; with feature `half`, `half::f16` and
@@ -273,7 +273,7 @@ mod tests {
     // Regression: cudarc lets safe code make any type an element, such as char.
     #[test]
     fn all_lists_every_type_of_nccl_in_order() {
-        for (value, data_type) in DataType::ALL.into_iter().enumerate() {
+        for (value, data_type) in DataType::ALL.iter().enumerate() {
             assert_eq!(data_type.as_raw().0 as usize, value);
         }
         assert_eq!(DataType::ALL.len(), ncclDataType_t::ncclNumTypes.0 as usize);
@@ -300,7 +300,7 @@ mod tests {
 
     #[test]
     fn names_round_trip() {
-        for data_type in DataType::ALL {
+        for &data_type in DataType::ALL {
             assert_eq!(data_type.to_string().parse(), Ok(data_type));
             assert_eq!(data_type.rust_name().parse(), Ok(data_type));
             assert_eq!(data_type.to_string().to_uppercase().parse(), Ok(data_type));
@@ -328,7 +328,7 @@ mod tests {
         let functions = Functions { ncclGetVersion: Some(version), ..Functions::EMPTY };
         // SAFETY: the only function behaves as NCCL's documentation says.
         let nccl = unsafe { Nccl::from_table("test", functions) }.unwrap();
-        for data_type in DataType::ALL {
+        for &data_type in DataType::ALL {
             let known = data_type.require(&nccl.library);
             if data_type.since() == Version::new(2, 24, 3) {
                 let error = known.unwrap_err();

@@ -1,3 +1,18 @@
+// The README's relative links lead nowhere outside of a checkout. Of two definitions of a link, Markdown takes the
+// first.
+#![cfg_attr(doc, doc = concat!("[apache]: ", env!("CARGO_PKG_REPOSITORY"), "/blob/HEAD/LICENSE-APACHE"))]
+#![cfg_attr(doc, doc = concat!("[building]: ", env!("CARGO_PKG_REPOSITORY"), "/blob/HEAD/docs/building.md"))]
+#![cfg_attr(doc, doc = concat!("[changelog]: ", env!("CARGO_PKG_REPOSITORY"), "/blob/HEAD/CHANGELOG.md"))]
+#![cfg_attr(doc, doc = concat!("[compatibility]: ", env!("CARGO_PKG_REPOSITORY"), "/blob/HEAD/docs/compatibility.md"))]
+#![cfg_attr(doc, doc = concat!("[contributing]: ", env!("CARGO_PKG_REPOSITORY"), "/blob/HEAD/CONTRIBUTING.md"))]
+#![cfg_attr(doc, doc = concat!("[coverage]: ", env!("CARGO_PKG_REPOSITORY"), "/blob/HEAD/docs/coverage.md"))]
+#![cfg_attr(doc, doc = concat!("[cpu-performance]: ", env!("CARGO_PKG_REPOSITORY"), "/blob/HEAD/docs/cpu-performance.md"))]
+#![cfg_attr(doc, doc = concat!("[design]: ", env!("CARGO_PKG_REPOSITORY"), "/blob/HEAD/docs/design.md"))]
+#![cfg_attr(doc, doc = concat!("[mit]: ", env!("CARGO_PKG_REPOSITORY"), "/blob/HEAD/LICENSE-MIT"))]
+#![cfg_attr(doc, doc = concat!("[nccl-quirks]: ", env!("CARGO_PKG_REPOSITORY"), "/blob/HEAD/docs/nccl-quirks.md"))]
+#![cfg_attr(doc, doc = concat!("[overhead]: ", env!("CARGO_PKG_REPOSITORY"), "/blob/HEAD/docs/overhead.md"))]
+#![cfg_attr(doc, doc = concat!("[platforms]: ", env!("CARGO_PKG_REPOSITORY"), "/blob/HEAD/docs/platforms.md"))]
+#![cfg_attr(doc, doc = concat!("[semver]: ", env!("CARGO_PKG_REPOSITORY"), "/blob/HEAD/docs/semver.md"))]
 #![doc = include_str!("../README.md")]
 #![cfg_attr(docsrs, feature(doc_cfg))]
 #![deny(unsafe_code)]

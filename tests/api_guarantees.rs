@@ -76,3 +76,80 @@ fn readme_example_is_a_doctest() {
     let example = readme.split("```rust\n").nth(1).unwrap().split("```").next().unwrap();
     assert!(example.contains("fn main()") && example.contains("nccl.group(|g| {"), "{example}");
 }
+
+/// Returns the label and the target of each link definition: `[label]: target`.
+fn link_definitions(markdown: &str) -> impl Iterator<Item = (&str, &str)> {
+    let definitions = markdown.lines().filter_map(|line| line.strip_prefix('[')?.split_once("]: "));
+    definitions.filter(|(label, _)| !label.contains(']'))
+}
+
+/// docs.rs shows the README elsewhere than in a checkout.
+#[test]
+fn readme_links_outside_a_checkout_lead_into_the_repository() {
+    let readme = read("README.md");
+    let page = read("src/lib.rs");
+    let mut labels = Vec::new();
+    for (label, target) in link_definitions(&readme) {
+        assert!(Path::new(env!("CARGO_MANIFEST_DIR")).join(target).is_file(), "[{label}]: no file {target}");
+        let absolute =
+            format!(r#"concat!("[{label}]: ", env!("CARGO_PKG_REPOSITORY"), "/blob/HEAD/{target}")"#);
+        let attribute = format!("#![cfg_attr(doc, doc = {absolute})]\n");
+        let position = page.find(&attribute).unwrap_or_else(|| panic!("src/lib.rs lacks {attribute}"));
+        assert!(
+            position < page.find("include_str!").unwrap(),
+            "the relative definition of [{label}] comes first"
+        );
+        assert!(readme.contains(&format!("][{label}]")), "no link to [{label}]");
+        labels.push(label);
+    }
+    assert!(!labels.is_empty());
+    assert_eq!(
+        page.matches("CARGO_PKG_REPOSITORY").count(),
+        labels.len(),
+        "src/lib.rs defines a link too many"
+    );
+    for link in readme.split("][").skip(1) {
+        let label = link.split(']').next().unwrap();
+        assert!(labels.contains(&label), "no definition of [{label}]");
+    }
+}
+
+/// A relative target in the text itself cannot be redefined.
+#[test]
+fn published_pages_have_no_relative_link_in_their_text() {
+    for page in ["README.md", "CHANGELOG.md", "crates/cpu/README.md", "crates/cli/README.md"] {
+        let text = read(page);
+        let anchors: Vec<_> = text
+            .lines()
+            .filter(|line| line.starts_with('#'))
+            .map(|line| format!("#{}", line.trim_start_matches(['#', ' ']).to_lowercase().replace(' ', "-")))
+            .collect();
+        for link in text.split("](").skip(1) {
+            let target = link.split(')').next().unwrap();
+            assert!(
+                target.starts_with("https://") || anchors.iter().any(|anchor| anchor == target),
+                "{page}: {target}"
+            );
+        }
+        assert!(page == "README.md" || link_definitions(&text).next().is_none(), "{page}");
+    }
+}
+
+/// The table of libnccl-cpu names every function of `sys`, which may grow in any release (docs/semver.md).
+#[test]
+fn packages_of_a_release_require_each_other_exactly() {
+    let exact = format!(r#"version = "={}" }}"#, env!("CARGO_PKG_VERSION"));
+    let manifest = read("Cargo.toml");
+    for package in ["libnccl", "libnccl-cpu"] {
+        let requirement =
+            |line: &&str| line.starts_with(&format!("{package} = ")) && line.contains("version");
+        let found: Vec<_> = manifest.lines().filter(requirement).collect();
+        assert!(matches!(found[..], [line] if line.ends_with(&exact)), "{package}: {found:?}");
+    }
+    for path in ["crates/cpu/Cargo.toml", "crates/cli/Cargo.toml"] {
+        let manifest = read(path);
+        let of_workspace = |line: &str| line.contains("workspace = true") || line.contains(".workspace");
+        let requirements = manifest.lines().filter(|line| line.starts_with("libnccl"));
+        assert!(requirements.clone().count() > 0 && requirements.clone().all(of_workspace), "{path}");
+    }
+}

@@ -11,6 +11,12 @@
 //! | [`Functions`] | the functions as plain pointers, null where the library lacks one |
 //! | `device` | the host functions of the device API; needs feature `device-api` |
 //! | [`since`] | the first release that has a function, an enum value or a field |
+//!
+//! # Stability
+//!
+//! This module follows NCCL's header, and any release of this crate, patch releases too, may add what a new header adds:
+//! functions, and with them fields of [`Functions`]; fields of structs; constants. What it has stays. Code that writes
+//! `..Functions::EMPTY`, starts structs from their initializers and has an arm for unknown values keeps compiling.
 #![allow(unsafe_code, missing_docs, missing_debug_implementations)]
 #![allow(non_camel_case_types, non_snake_case, non_upper_case_globals)]
 #![allow(clippy::wildcard_imports)]

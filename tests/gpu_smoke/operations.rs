@@ -90,7 +90,7 @@ pub(crate) fn all() -> Vec<Case> {
         for (type_name, check) in TYPES {
             let case = |op| Case { name, operation, type_name, check, op };
             if operation.reduces() {
-                cases.extend(ReduceOp::ALL.map(|op| case(Some(op))));
+                cases.extend(ReduceOp::ALL.iter().map(|&op| case(Some(op))));
             } else {
                 cases.push(case(None));
             }

@@ -66,9 +66,9 @@ pub(crate) struct BenchArguments {
     #[arg(short = 'w', long = "warmup_iters", value_name = "ITERS", default_value_t = 5)]
     #[arg(value_parser = whole::<u32>(0..=u32::MAX))]
     pub(crate) warmup_iters: u32,
-    #[arg(short = 'd', long, default_value = "float", help = help("Data type", &DataType::ALL))]
+    #[arg(short = 'd', long, default_value = "float", help = help("Data type", DataType::ALL))]
     pub(crate) datatype: OneOrAll<DataType>,
-    #[arg(short = 'o', long, default_value = "sum", help = help("Reduction", &ReduceOp::ALL))]
+    #[arg(short = 'o', long, default_value = "sum", help = help("Reduction", ReduceOp::ALL))]
     pub(crate) op: OneOrAll<ReduceOp>,
     /// Root of broadcast and reduce
     #[arg(short = 'r', long, value_name = "RANK", default_value_t = 0)]

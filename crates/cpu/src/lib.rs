@@ -55,6 +55,11 @@ mod loom_models;
 
 pub use abi::TABLE;
 
+/// The program of the package's front page.
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct Readme;
+
 /// Returns the CPU implementation as the facade's [`Nccl`](libnccl::Nccl).
 ///
 /// # Panics

@@ -72,7 +72,7 @@ fn is_float(data_type: DataType) -> bool {
 fn all_reduce_every_type_and_op_is_exact(nccl: &Nccl) {
     fn check<T: Number>(comm: &Communicator) {
         let (rank, size) = (comm.rank(), comm.size());
-        for op in ReduceOp::ALL {
+        for &op in ReduceOp::ALL {
             // The average of three ranks is not a whole number; see `expected`.
             if op == ReduceOp::Avg && is_float(T::DATA_TYPE) && !size.is_power_of_two() {
                 continue;

@@ -154,11 +154,11 @@ fn text(argument: Argument, memory: &Memory) -> String {
         Argument::Number(number) => number.to_string(),
         Argument::Comm(raw) => comm_name(raw),
         Argument::Op(op) => {
-            let known = ReduceOp::ALL.into_iter().find(|known| known.as_raw() == op);
+            let known = ReduceOp::ALL.iter().copied().find(|known| known.as_raw() == op);
             known.map_or_else(|| format!("op{}", op.0), |known| format!("{known:?}"))
         }
         Argument::Type(raw) => {
-            let known = DataType::ALL.into_iter().find(|known| known.as_raw() == raw);
+            let known = DataType::ALL.iter().copied().find(|known| known.as_raw() == raw);
             known.map_or_else(|| format!("type{}", raw.0), |known| format!("{known:?}"))
         }
         Argument::Id(id) => format!("id{}", id.internal[0]),

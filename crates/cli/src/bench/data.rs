@@ -90,7 +90,7 @@ mod tests {
 
     #[test]
     fn data_differs_between_ranks_and_operations() {
-        for op in ReduceOp::ALL {
+        for &op in ReduceOp::ALL {
             let data = |seed| Data { op, ranks: 4, seed };
             let first = data(0).sent::<i32>(0).block(COUNT);
             for other in [data(0).sent(1), data(1).sent(0)] {
