@@ -3,9 +3,9 @@
 use std::fmt;
 use std::str::FromStr;
 
-use crate::backend::Library;
+use crate::Result;
+use crate::releases_of_values::releases_of_values;
 use crate::sys::ncclDataType_t;
-use crate::{Result, Version};
 
 /// The element types of NCCL.
 ///
@@ -92,23 +92,6 @@ impl DataType {
         }
     }
 
-    /// Returns the first release of NCCL that has it.
-    #[must_use]
-    pub fn since(self) -> Version {
-        Version::since(self.raw_name())
-    }
-
-    /// Returns an error if the library is too old to know the type, which it would report as an invalid argument.
-    #[inline]
-    pub(crate) fn require(self, library: &Library) -> Result<()> {
-        match self {
-            Self::Float8e4m3 | Self::Float8e5m2 => {
-                library.function(self.raw_name(), (self.since() <= library.version).then_some(()))
-            }
-            _ => Ok(()), // As old as the oldest release.
-        }
-    }
-
     /// Returns the name of NCCL's constant.
     const fn raw_name(self) -> &'static str {
         match self {
@@ -164,6 +147,8 @@ impl DataType {
         }
     }
 }
+
+releases_of_values!(DataType);
 
 /// Writes the name that nccl-tests uses: `int8`, `float`, `double`, `bfloat16`, ...
 impl fmt::Display for DataType {

@@ -18,6 +18,9 @@ pub type Result<T, E = Error> = std::result::Result<T, E>;
 
 /// The error of an operation.
 ///
+/// [`Debug`](fmt::Debug) writes the same text as [`Display`](fmt::Display), as this is what a `main` that returns an
+/// error prints, and `unwrap`; the text names the call and the values.
+///
 /// ```
 /// use libnccl::{Error, ReduceOp, StreamRef};
 ///
@@ -32,7 +35,7 @@ pub type Result<T, E = Error> = std::result::Result<T, E>;
 /// # Ok(())
 /// # }
 /// ```
-#[derive(Debug, Clone, thiserror::Error)]
+#[derive(Clone, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
     /// No library could be loaded.
@@ -42,7 +45,7 @@ pub enum Error {
     /// NCCL returned an error.
     #[error("{call} failed: {message} (code {}){}{detail}", code.as_raw().0, if detail.is_empty() { "" } else { ": " })]
     Nccl {
-        /// The C function.
+        /// The C function; if it returned while the call was in progress, the method, which then waited.
         call: &'static str,
         /// The code that it returned.
         code: ResultCode,
@@ -79,9 +82,9 @@ pub enum Error {
     },
 
     /// A wait took longer than the communicator's [timeout](crate::Config::timeout); the communicator is aborted.
-    #[error("{call}: not done after {elapsed:?}; the communicator is aborted")]
+    #[error("{call}: not done after {} ms; the communicator is aborted", elapsed.as_millis())]
     Timeout {
-        /// The method, or the C function.
+        /// The method.
         call: &'static str,
         /// The duration of the wait.
         elapsed: Duration,
@@ -90,7 +93,7 @@ pub enum Error {
     /// The communicator has been aborted: by an [`AbortHandle`](crate::AbortHandle), or after a timeout.
     #[error("{call}: the communicator is aborted")]
     Aborted {
-        /// The method, or the C function.
+        /// The method.
         call: &'static str,
     },
 
@@ -135,6 +138,18 @@ impl Error {
     }
 }
 
+impl fmt::Debug for Error {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
+    }
+}
+
+impl fmt::Debug for LoadError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
+    }
+}
+
 fn unsupported(function: &str, since: Version, found: Version, library: &str) -> String {
     if found < since {
         format!("{function} needs NCCL {since} or newer; the loaded library is {found} ({library})")
@@ -143,7 +158,8 @@ fn unsupported(function: &str, since: Version, found: Version, library: &str) ->
     }
 }
 
-/// The error returned when no NCCL library could be loaded.
+/// The error returned when no NCCL library could be loaded. Like that of [`Error`], its [`Debug`](fmt::Debug) text is
+/// that of [`Display`](fmt::Display).
 ///
 /// ```
 /// use libnccl::{LoadError, Nccl};
@@ -154,7 +170,7 @@ fn unsupported(function: &str, since: Version, found: Version, library: &str) ->
 ///     }
 /// }
 /// ```
-#[derive(Debug, Clone, thiserror::Error)]
+#[derive(Clone, thiserror::Error)]
 #[non_exhaustive]
 pub enum LoadError {
     /// The crate was built with neither `dlopen` nor `link`, or `LIBNCCL_NO_LINK` has disabled linking.

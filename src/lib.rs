@@ -27,11 +27,11 @@ mod data_type;
 mod encryption;
 mod error;
 mod group;
-
 mod memory;
 mod nccl;
 mod parameters;
 mod reduce_op;
+mod releases_of_values;
 mod result_code;
 mod stream;
 pub mod sys;

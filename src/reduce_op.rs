@@ -1,6 +1,7 @@
 use std::fmt;
 use std::str::FromStr;
 
+use crate::releases_of_values::releases_of_values;
 use crate::sys::ncclRedOp_t;
 
 /// The operation with which a collective combines the elements of the ranks.
@@ -10,6 +11,7 @@ use crate::sys::ncclRedOp_t;
 ///
 /// assert_eq!("max".parse(), Ok(ReduceOp::Max));
 /// assert!(ReduceOp::ALL.contains(&ReduceOp::Avg));
+/// assert_eq!(ReduceOp::Avg.since().to_string(), "2.13.4"); // The oldest that this crate supports.
 /// ```
 #[doc(alias = "ncclRedOp_t")]
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -47,7 +49,20 @@ impl ReduceOp {
             Self::Avg => ncclRedOp_t::ncclAvg,
         }
     }
+
+    /// Returns the name of NCCL's constant.
+    const fn raw_name(self) -> &'static str {
+        match self {
+            Self::Sum => "ncclSum",
+            Self::Prod => "ncclProd",
+            Self::Max => "ncclMax",
+            Self::Min => "ncclMin",
+            Self::Avg => "ncclAvg",
+        }
+    }
 }
+
+releases_of_values!(ReduceOp);
 
 /// Writes the name that nccl-tests uses.
 impl fmt::Display for ReduceOp {
@@ -85,6 +100,16 @@ fn reduce_op_names() -> String {
 #[cfg(test)]
 mod tests {
     use super::ReduceOp;
+    use crate::sys::ncclRedOp_t;
+
+    #[test]
+    fn all_lists_every_reduction_of_nccl_in_order() {
+        for (value, op) in ReduceOp::ALL.into_iter().enumerate() {
+            assert_eq!(op.as_raw().0 as usize, value);
+            assert_eq!(op.raw_name(), format!("nccl{op:?}"));
+        }
+        assert_eq!(ReduceOp::ALL.len(), ncclRedOp_t::ncclNumOps.0 as usize);
+    }
 
     #[test]
     fn names_round_trip() {
@@ -93,6 +118,9 @@ mod tests {
             assert_eq!(format!("{op:?}").parse(), Ok(op));
         }
         let error = "mean".parse::<ReduceOp>().unwrap_err().to_string();
-        assert_eq!(error, r#""mean" is not an operation of NCCL; expected sum, prod, max, min, avg"#);
+        assert!(
+            error.starts_with(r#""mean" is not an operation of NCCL; expected sum, prod, max, min, avg"#),
+            "{error}"
+        );
     }
 }

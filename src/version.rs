@@ -28,6 +28,9 @@ impl Version {
     /// The release of the vendored header.
     pub const HEADER: Self = Self::new(sys::NCCL_MAJOR, sys::NCCL_MINOR, sys::NCCL_PATCH);
 
+    /// The oldest release that this crate supports.
+    pub(crate) const OLDEST: Self = Self::since("ncclGetVersion");
+
     /// Creates the version `major.minor.patch`.
     #[must_use]
     pub const fn new(major: u32, minor: u32, patch: u32) -> Self {
@@ -51,8 +54,11 @@ impl Version {
     }
 
     /// Returns the first release that has `item`, a C function, enum value or field; see [`sys::since`].
-    pub(crate) fn since(item: &str) -> Self {
-        Self::from_code(sys::since(item).unwrap_or(sys::NCCL_VERSION_CODE))
+    pub(crate) const fn since(item: &str) -> Self {
+        match sys::since(item) {
+            Some(code) => Self::from_code(code),
+            None => Self::HEADER,
+        }
     }
 }
 

@@ -120,6 +120,12 @@ impl Library {
         function.ok_or_else(|| self.unsupported(name))
     }
 
+    /// Returns an error if the library is older than `item`, a function or an enum value.
+    #[cold]
+    pub(crate) fn require(&self, item: &'static str) -> Result<()> {
+        self.function(item, (Version::since(item) <= self.version).then_some(()))
+    }
+
     #[cold]
     fn unsupported(&self, name: &'static str) -> Error {
         Error::Unsupported {

@@ -1,4 +1,4 @@
-//! The collectives: the checks of their arguments, and the calls into C.
+//! The collectives: the checks of their arguments, and the calls into C. `name` is that of the method, for errors.
 
 use std::ffi::c_void;
 
@@ -8,9 +8,24 @@ use super::operations::Operations;
 use crate::backend::call;
 use crate::{DeviceSlice, DeviceSliceMut, Element, ReduceOp, Result, ResultCode, StreamRef, sys};
 
-/// A reduction operator of C: built in, or created for a communicator.
+/// The operator of a reduction.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Operator(pub(super) sys::ncclRedOp_t);
+pub(super) enum Operator {
+    BuiltIn(ReduceOp),
+    /// Created for a communicator.
+    Custom(sys::ncclRedOp_t),
+}
+
+impl Operator {
+    /// Returns C's number; an error if the library does not know the operator.
+    #[inline(always)]
+    fn to_raw(self, communicator: &Communicator) -> Result<sys::ncclRedOp_t> {
+        match self {
+            Self::BuiltIn(op) => op.require(communicator.library()).map(|()| op.as_raw()),
+            Self::Custom(raw) => Ok(raw),
+        }
+    }
+}
 
 /// Calls the plain function, or its form with options if there are any, with the communicator and the stream after the
 /// other arguments; for use in an `unsafe` block. `name` is that of the method.
@@ -28,21 +43,22 @@ macro_rules! call_with {
 impl From<ReduceOp> for Operator {
     #[inline]
     fn from(op: ReduceOp) -> Self {
-        Self(op.as_raw())
+        Self::BuiltIn(op)
     }
 }
 
 #[inline(always)]
 pub(super) fn all_reduce<T: Element>(
+    name: &'static str,
     operations: Operations<'_>,
     send: DeviceSlice<'_, T>,
     recv: DeviceSliceMut<'_, T>,
-    Operator(op): Operator,
+    op: Operator,
     stream: StreamRef<'_>,
 ) -> Result<ResultCode> {
-    let name = "all_reduce";
     let comm = operations.communicator;
     check_buffers::<T, 2>(comm, name, [send.memory_space(), recv.memory_space()])?;
+    let op = op.to_raw(comm)?;
     let count = send.len();
     check_length(name, "receive", recv.len(), count, 1)?;
     let (send, recv, data_type) = (send.as_raw(), recv.as_raw(), T::DATA_TYPE.as_raw());
@@ -63,23 +79,24 @@ pub(super) fn all_reduce<T: Element>(
 
 #[inline(always)]
 pub(super) fn all_reduce_in_place<T: Element>(
+    name: &'static str,
     operations: Operations<'_>,
     buffer: DeviceSliceMut<'_, T>,
     op: Operator,
     stream: StreamRef<'_>,
 ) -> Result<ResultCode> {
-    all_reduce(operations, buffer.part(0, 1), buffer, op, stream)
+    all_reduce(name, operations, buffer.part(0, 1), buffer, op, stream)
 }
 
 #[inline(always)]
 pub(super) fn broadcast<T: Element>(
+    name: &'static str,
     operations: Operations<'_>,
     send: DeviceSlice<'_, T>,
     recv: DeviceSliceMut<'_, T>,
     root: usize,
     stream: StreamRef<'_>,
 ) -> Result<ResultCode> {
-    let name = "broadcast";
     let comm = operations.communicator;
     check_buffers::<T, 2>(comm, name, [send.memory_space(), recv.memory_space()])?;
     let c_root = to_c_rank(name, "root", root, comm.size)?;
@@ -103,26 +120,28 @@ pub(super) fn broadcast<T: Element>(
 
 #[inline(always)]
 pub(super) fn broadcast_in_place<T: Element>(
+    name: &'static str,
     operations: Operations<'_>,
     buffer: DeviceSliceMut<'_, T>,
     root: usize,
     stream: StreamRef<'_>,
 ) -> Result<ResultCode> {
-    broadcast(operations, buffer.part(0, 1), buffer, root, stream)
+    broadcast(name, operations, buffer.part(0, 1), buffer, root, stream)
 }
 
 #[inline(always)]
 pub(super) fn reduce<T: Element>(
+    name: &'static str,
     operations: Operations<'_>,
     send: DeviceSlice<'_, T>,
     recv: DeviceSliceMut<'_, T>,
-    Operator(op): Operator,
+    op: Operator,
     root: usize,
     stream: StreamRef<'_>,
 ) -> Result<ResultCode> {
-    let name = "reduce";
     let comm = operations.communicator;
     check_buffers::<T, 2>(comm, name, [send.memory_space(), recv.memory_space()])?;
+    let op = op.to_raw(comm)?;
     let c_root = to_c_rank(name, "root", root, comm.size)?;
     let count = send.len();
     if comm.rank == root {
@@ -144,23 +163,24 @@ pub(super) fn reduce<T: Element>(
 
 #[inline(always)]
 pub(super) fn reduce_in_place<T: Element>(
+    name: &'static str,
     operations: Operations<'_>,
     buffer: DeviceSliceMut<'_, T>,
     op: Operator,
     root: usize,
     stream: StreamRef<'_>,
 ) -> Result<ResultCode> {
-    reduce(operations, buffer.part(0, 1), buffer, op, root, stream)
+    reduce(name, operations, buffer.part(0, 1), buffer, op, root, stream)
 }
 
 #[inline(always)]
 pub(super) fn all_gather<T: Element>(
+    name: &'static str,
     operations: Operations<'_>,
     send: DeviceSlice<'_, T>,
     recv: DeviceSliceMut<'_, T>,
     stream: StreamRef<'_>,
 ) -> Result<ResultCode> {
-    let name = "all_gather";
     let comm = operations.communicator;
     check_buffers::<T, 2>(comm, name, [send.memory_space(), recv.memory_space()])?;
     let count = send.len();
@@ -181,26 +201,28 @@ pub(super) fn all_gather<T: Element>(
 
 #[inline(always)]
 pub(super) fn all_gather_in_place<T: Element>(
+    name: &'static str,
     operations: Operations<'_>,
     buffer: DeviceSliceMut<'_, T>,
     stream: StreamRef<'_>,
 ) -> Result<ResultCode> {
     let comm = operations.communicator;
-    check_divisible("all_gather_in_place", "", buffer.len(), comm.size)?;
-    all_gather(operations, buffer.part(comm.rank, comm.size), buffer, stream)
+    check_divisible(name, "", buffer.len(), comm.size)?;
+    all_gather(name, operations, buffer.part(comm.rank, comm.size), buffer, stream)
 }
 
 #[inline(always)]
 pub(super) fn reduce_scatter<T: Element>(
+    name: &'static str,
     operations: Operations<'_>,
     send: DeviceSlice<'_, T>,
     recv: DeviceSliceMut<'_, T>,
-    Operator(op): Operator,
+    op: Operator,
     stream: StreamRef<'_>,
 ) -> Result<ResultCode> {
-    let name = "reduce_scatter";
     let comm = operations.communicator;
     check_buffers::<T, 2>(comm, name, [send.memory_space(), recv.memory_space()])?;
+    let op = op.to_raw(comm)?;
     let count = recv.len();
     check_length(name, "send", send.len(), count, comm.size)?;
     let (send, recv, data_type) = (send.as_raw(), recv.as_raw(), T::DATA_TYPE.as_raw());
@@ -219,24 +241,25 @@ pub(super) fn reduce_scatter<T: Element>(
 
 #[inline(always)]
 pub(super) fn reduce_scatter_in_place<T: Element>(
+    name: &'static str,
     operations: Operations<'_>,
     buffer: DeviceSliceMut<'_, T>,
     op: Operator,
     stream: StreamRef<'_>,
 ) -> Result<ResultCode> {
     let comm = operations.communicator;
-    check_divisible("reduce_scatter_in_place", "", buffer.len(), comm.size)?;
-    reduce_scatter(operations, buffer.part(0, 1), buffer.part_mut(comm.rank, comm.size), op, stream)
+    check_divisible(name, "", buffer.len(), comm.size)?;
+    reduce_scatter(name, operations, buffer.part(0, 1), buffer.part_mut(comm.rank, comm.size), op, stream)
 }
 
 #[inline(always)]
 pub(super) fn all_to_all<T: Element>(
+    name: &'static str,
     operations: Operations<'_>,
     send: DeviceSlice<'_, T>,
     recv: DeviceSliceMut<'_, T>,
     stream: StreamRef<'_>,
 ) -> Result<ResultCode> {
-    let name = "all_to_all";
     let comm = operations.communicator;
     check_buffers::<T, 2>(comm, name, [send.memory_space(), recv.memory_space()])?;
     check_divisible(name, "send ", send.len(), comm.size)?;
@@ -260,13 +283,13 @@ pub(super) fn all_to_all<T: Element>(
 
 #[inline(always)]
 pub(super) fn gather<T: Element>(
+    name: &'static str,
     operations: Operations<'_>,
     send: DeviceSlice<'_, T>,
     recv: DeviceSliceMut<'_, T>,
     root: usize,
     stream: StreamRef<'_>,
 ) -> Result<ResultCode> {
-    let name = "gather";
     let comm = operations.communicator;
     check_buffers::<T, 2>(comm, name, [send.memory_space(), recv.memory_space()])?;
     let c_root = to_c_rank(name, "root", root, comm.size)?;
@@ -300,13 +323,13 @@ pub(super) fn gather<T: Element>(
 
 #[inline(always)]
 pub(super) fn scatter<T: Element>(
+    name: &'static str,
     operations: Operations<'_>,
     send: DeviceSlice<'_, T>,
     recv: DeviceSliceMut<'_, T>,
     root: usize,
     stream: StreamRef<'_>,
 ) -> Result<ResultCode> {
-    let name = "scatter";
     let comm = operations.communicator;
     check_buffers::<T, 2>(comm, name, [send.memory_space(), recv.memory_space()])?;
     let c_root = to_c_rank(name, "root", root, comm.size)?;
@@ -340,6 +363,7 @@ pub(super) fn scatter<T: Element>(
 
 #[inline(always)]
 pub(super) fn gather_in_place<T: Element>(
+    name: &'static str,
     operations: Operations<'_>,
     buffer: DeviceSliceMut<'_, T>,
     root: usize,
@@ -347,14 +371,15 @@ pub(super) fn gather_in_place<T: Element>(
 ) -> Result<ResultCode> {
     let comm = operations.communicator;
     if comm.rank != root {
-        return gather(operations, buffer.part(0, 1), buffer.slice_mut(0, 0), root, stream);
+        return gather(name, operations, buffer.part(0, 1), buffer.slice_mut(0, 0), root, stream);
     }
-    check_divisible("gather_in_place", "", buffer.len(), comm.size)?;
-    gather(operations, buffer.part(root, comm.size), buffer, root, stream)
+    check_divisible(name, "", buffer.len(), comm.size)?;
+    gather(name, operations, buffer.part(root, comm.size), buffer, root, stream)
 }
 
 #[inline(always)]
 pub(super) fn scatter_in_place<T: Element>(
+    name: &'static str,
     operations: Operations<'_>,
     buffer: DeviceSliceMut<'_, T>,
     root: usize,
@@ -362,10 +387,10 @@ pub(super) fn scatter_in_place<T: Element>(
 ) -> Result<ResultCode> {
     let comm = operations.communicator;
     if comm.rank != root {
-        return scatter(operations, buffer.part(0, 1).slice(0, 0), buffer, root, stream);
+        return scatter(name, operations, buffer.part(0, 1).slice(0, 0), buffer, root, stream);
     }
-    check_divisible("scatter_in_place", "", buffer.len(), comm.size)?;
-    scatter(operations, buffer.part(0, 1), buffer.part_mut(root, comm.size), root, stream)
+    check_divisible(name, "", buffer.len(), comm.size)?;
+    scatter(name, operations, buffer.part(0, 1), buffer.part_mut(root, comm.size), root, stream)
 }
 
 /// Runs `messages`, which sends and receives, as one operation, for a library that lacks the operation.

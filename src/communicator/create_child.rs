@@ -49,7 +49,7 @@ impl Communicator {
             }
             let (timeout, parent) = (config.timeout_duration(), Some(&self.shared.state));
             // SAFETY: NCCL has just created the handle, and nothing else has it.
-            unsafe { Self::adopt_child(library, raw, ResultCode::IN_PROGRESS, timeout, name, parent) }
+            unsafe { Self::adopt_child(call, library, raw, ResultCode::IN_PROGRESS, timeout, name, parent) }
                 .map(Some)
         });
         self.leave();

@@ -39,7 +39,12 @@ impl Communicator {
     /// [`Error::Nccl`], [`Error::Unsupported`], or [`Error::Timeout`]; in each case the communicator is aborted.
     #[doc(alias = "ncclCommFinalize")]
     pub fn finalize(self) -> Result<Finalized> {
-        self.run_ungrouped("finalize", || {
+        self.finalize_for("finalize")
+    }
+
+    /// Finalizes it on behalf of the method `call`.
+    fn finalize_for(self, call: &'static str) -> Result<Finalized> {
+        self.run_ungrouped(call, || {
             // SAFETY: a live communicator.
             unsafe { call!(self.library(), ncclCommFinalize(self.shared.raw)) }
         })?;
@@ -83,7 +88,7 @@ impl Communicator {
         }
         // There is no way to wait for the destruction of a nonblocking communicator, but there is for finalization.
         let needs_finalize = self.timeout.is_some() && !self.is_stopped.get();
-        let finalized = if needs_finalize { self.finalize()? } else { Finalized(self) };
+        let finalized = if needs_finalize { self.finalize_for("destroy")? } else { Finalized(self) };
         finalized.destroy()
     }
 

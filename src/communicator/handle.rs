@@ -68,7 +68,7 @@ pub struct Communicator {
     pub(super) timeout: Option<Duration>,
     /// Set once its work was revoked, or aborted by a shrink, after which there is nothing to finalize.
     pub(super) is_stopped: Cell<bool>,
-    /// Set while it has operations in the group that is open on this thread. This also makes it not `Sync`.
+    /// Set while it has operations in the group that is open on this thread.
     pub(super) in_group: Cell<bool>,
     /// The options of the last collective outside a group, which NCCL may read as long as it is in progress.
     pub(super) options: RefCell<Option<RawCollectiveConfig>>,
@@ -100,14 +100,15 @@ impl Communicator {
     /// `raw` is a live communicator of `nccl`, and nothing else uses it any more.
     pub unsafe fn from_raw(nccl: &crate::Nccl, raw: sys::ncclComm_t) -> Result<Self> {
         // SAFETY: the caller guarantees that the handle is live and used by nothing else.
-        unsafe { Self::adopt(&nccl.library, raw, ResultCode::SUCCESS, None, None) }
+        unsafe { Self::adopt("from_raw", &nccl.library, raw, ResultCode::SUCCESS, None, None) }
     }
 
-    /// Takes over a handle; `code` is the result of the call that created it.
+    /// Takes over a handle that the method `call` has created; `code` is the result of its C function.
     ///
     /// # Safety
     /// As for [`from_raw`](Self::from_raw).
     pub(super) unsafe fn adopt(
+        call: &'static str,
         library: &Arc<Library>,
         raw: sys::ncclComm_t,
         code: ResultCode,
@@ -115,7 +116,7 @@ impl Communicator {
         name: Option<Arc<CStr>>,
     ) -> Result<Self> {
         // SAFETY: the caller guarantees that the handle is live and used by nothing else.
-        unsafe { Self::adopt_child(library, raw, code, timeout, name, None) }
+        unsafe { Self::adopt_child(call, library, raw, code, timeout, name, None) }
     }
 
     /// Takes over a handle while the `parent` is in the call that creates it. Aborting the parent aborts the child
@@ -124,6 +125,7 @@ impl Communicator {
     /// # Safety
     /// As for [`from_raw`](Self::from_raw).
     pub(super) unsafe fn adopt_child(
+        call: &'static str,
         library: &Arc<Library>,
         raw: sys::ncclComm_t,
         code: ResultCode,
@@ -132,7 +134,7 @@ impl Communicator {
         parent: Option<&State>,
     ) -> Result<Self> {
         if raw.is_null() {
-            return Err(Error::argument("from_raw", "the handle is null"));
+            return Err(Error::argument(call, "the handle is null"));
         }
         let shared = Shared { library: Arc::clone(library), raw, state: State::default(), name };
         let mut communicator = Self {
@@ -147,7 +149,7 @@ impl Communicator {
             barrier: OnceCell::new(),
         };
         if code == ResultCode::IN_PROGRESS {
-            communicator.wait_with("ncclCommGetAsyncError", parent)?;
+            communicator.wait_with(call, parent)?;
         }
         let (mut size, mut rank, mut device) = (0, 0, 0);
         // SAFETY: a live communicator and a valid out-parameter, three times.
@@ -217,6 +219,11 @@ impl Communicator {
     #[must_use]
     pub fn device(&self) -> i32 {
         self.device
+    }
+
+    /// Sets the number of the device, where it has no meaning.
+    pub(crate) fn set_device(&mut self, device: i32) {
+        self.device = device;
     }
 
     /// Returns the memory space that buffers must be in.
@@ -334,7 +341,7 @@ impl Communicator {
         let _ = unsafe { self.shared.abort() };
     }
 
-    /// Waits until the call in progress on a nonblocking communicator is complete.
+    /// Waits until the method `call`, in progress on a nonblocking communicator, is complete.
     pub(crate) fn wait(&self, call: &'static str) -> Result<()> {
         self.wait_with(call, None)
     }
@@ -348,7 +355,7 @@ impl Communicator {
             match self.poll()? {
                 ResultCode::SUCCESS => return Ok(()),
                 ResultCode::IN_PROGRESS => {}
-                code => return Err(self.library().error("ncclCommGetAsyncError", code)),
+                code => return Err(self.library().error(call, code)),
             }
             if self.shared.state.is_abort_requested() || parent.is_some_and(State::is_abort_requested) {
                 return Err(Error::Aborted { call });

@@ -33,7 +33,7 @@ impl Nccl {
     /// [`Error::InvalidArgument`] if `rank` is not below `size`; [`Error::Nccl`] if NCCL fails.
     #[doc(alias = "ncclCommInitRank")]
     pub fn init_rank(&self, size: usize, rank: usize, id: &UniqueId) -> Result<Communicator> {
-        self.init_rank_with(size, rank, id, &Config::default())
+        self.create_rank("init_rank", size, rank, std::slice::from_ref(id), &Config::default())
     }
 
     /// Creates a communicator as [`init_rank`](Self::init_rank) does, with options, which NCCL has since 2.14.3.
@@ -60,7 +60,7 @@ impl Nccl {
         id: &UniqueId,
         config: &Config,
     ) -> Result<Communicator> {
-        self.init_rank_scalable(size, rank, std::slice::from_ref(id), config)
+        self.create_rank("init_rank_with", size, rank, std::slice::from_ref(id), config)
     }
 
     /// Creates a communicator as [`init_rank_with`](Self::init_rank_with) does, from several ids of as many ranks,
@@ -95,14 +95,25 @@ impl Nccl {
         ids: &[UniqueId],
         config: &Config,
     ) -> Result<Communicator> {
-        const CALL: &str = "init_rank";
-        check_no_open_group(CALL)?;
-        let arguments = SizeAndRank::new(CALL, size, rank)?;
+        self.create_rank("init_rank_scalable", size, rank, ids, config)
+    }
+
+    /// Creates a communicator on behalf of the method `call`.
+    fn create_rank(
+        &self,
+        call: &'static str,
+        size: usize,
+        rank: usize,
+        ids: &[UniqueId],
+        config: &Config,
+    ) -> Result<Communicator> {
+        check_no_open_group(call)?;
+        let arguments = SizeAndRank::new(call, size, rank)?;
         let Some(first) = ids.first() else {
-            return Err(Error::argument(CALL, "no unique ids; expected at least one"));
+            return Err(Error::argument(call, "no unique ids; expected at least one"));
         };
         let library = &self.library;
-        let mut raw_config = config.to_raw(CALL, library.version, &library.backend.to_string())?;
+        let mut raw_config = config.to_raw(call, library.version, &library.backend.to_string())?;
         // Initialized to null, as some releases read it when they fail.
         let mut raw = ptr::null_mut();
         let (out, config_pointer) = (&raw mut raw, raw_config.as_mut_ptr());
@@ -125,13 +136,13 @@ impl Nccl {
         };
         let code = created.inspect_err(|_| library.end_leaked_groups())?;
         // SAFETY: NCCL has just created the handle, and nothing else has it.
-        unsafe { Communicator::adopt(library, raw, code, config.timeout_duration(), raw_config.name()) }
+        unsafe { Communicator::adopt(call, library, raw, code, config.timeout_duration(), raw_config.name()) }
     }
 
     /// Creates a communicator with all its ranks in this process: rank `i` on device `devices[i]`.
     ///
     /// A single thread that drives several ranks must put their operations into a [`group`](Self::group). On the CPU
-    /// implementation the devices are only numbers.
+    /// implementation the devices are only numbers. It has no timeout; [`init_all_with`](Self::init_all_with) has.
     ///
     /// ```
     /// # fn main() -> libnccl::Result<()> {
@@ -145,26 +156,34 @@ impl Nccl {
     /// [`Error::InvalidArgument`] if there is no device, or a negative one; [`Error::Nccl`] if NCCL fails.
     #[doc(alias = "ncclCommInitAll")]
     pub fn init_all(&self, devices: &[i32]) -> Result<Vec<Communicator>> {
-        const CALL: &str = "init_all";
-        check_no_open_group(CALL)?;
-        if devices.is_empty() {
-            return Err(Error::argument(CALL, "no devices; expected one for each rank"));
-        }
-        if let Some(device) = devices.iter().find(|device| **device < 0) {
-            return Err(Error::argument(CALL, format!("device {device} is negative")));
-        }
-        let count = i32::try_from(devices.len()).map_err(|_| {
-            Error::argument(CALL, format!("{} devices are beyond {}", devices.len(), i32::MAX))
-        })?;
+        self.init_all_for("init_all", devices)
+    }
+
+    /// Creates a communicator with all its ranks on behalf of the method `call`.
+    pub(crate) fn init_all_for(&self, call: &'static str, devices: &[i32]) -> Result<Vec<Communicator>> {
+        check_no_open_group(call)?;
+        let count = Self::check_devices(call, devices)?;
         let library = &self.library;
         let mut raws = vec![ptr::null_mut(); devices.len()];
         // SAFETY: both arrays have `count` elements.
         let created = unsafe { call!(library, ncclCommInitAll(raws.as_mut_ptr(), count, devices.as_ptr())) };
         let code = created.inspect_err(|_| library.end_leaked_groups())?;
         // SAFETY: NCCL has just created the handles, and nothing else has them.
-        let adopt = |raw| unsafe { Communicator::adopt(library, raw, code, None, None) };
+        let adopt = |raw| unsafe { Communicator::adopt(call, library, raw, code, None, None) };
         // Adopt all of them first, so that if one fails, dropping the others ends them.
         let adopted: Vec<_> = raws.into_iter().map(adopt).collect();
         adopted.into_iter().collect()
+    }
+
+    /// Checks the devices of ranks, and returns their number in C's type.
+    pub(crate) fn check_devices(call: &'static str, devices: &[i32]) -> Result<i32> {
+        if devices.is_empty() {
+            return Err(Error::argument(call, "no devices; expected one for each rank"));
+        }
+        if let Some(device) = devices.iter().find(|device| **device < 0) {
+            return Err(Error::argument(call, format!("device {device} is negative")));
+        }
+        i32::try_from(devices.len())
+            .map_err(|_| Error::argument(call, format!("{} devices are beyond {}", devices.len(), i32::MAX)))
     }
 }

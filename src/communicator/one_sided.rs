@@ -2,11 +2,10 @@
 #![allow(unsafe_code)]
 
 use super::arguments::{check_buffers, to_c_rank};
-use super::handle::Communicator;
 use super::operations::Operations;
 use super::window::WindowOffset;
 use crate::backend::call;
-use crate::{DeviceSlice, Element, Error, Group, Result, ResultCode, StreamRef, sys};
+use crate::{DeviceSlice, Element, Error, Result, ResultCode, StreamRef, sys};
 
 /// The signal of a rank, by its numbers: by default, the only one that there is.
 ///
@@ -71,6 +70,7 @@ fn to_c_int(call: &'static str, what: &str, value: u32) -> Result<i32> {
 }
 
 pub(super) fn put_signal<T: Element>(
+    name: &'static str,
     operations: Operations<'_>,
     local: DeviceSlice<'_, T>,
     peer: usize,
@@ -78,7 +78,6 @@ pub(super) fn put_signal<T: Element>(
     signal: Signal,
     stream: StreamRef<'_>,
 ) -> Result<ResultCode> {
-    let name = "put_signal";
     let comm = operations.without_config(name)?;
     check_buffers::<T, 1>(comm, name, [local.memory_space()])?;
     let peer = to_c_rank(name, "peer", peer, comm.size)?;
@@ -110,13 +109,13 @@ pub(super) fn put_signal<T: Element>(
     }
 }
 
-fn signal(
+pub(super) fn signal(
+    name: &'static str,
     operations: Operations<'_>,
     peer: usize,
     signal: Signal,
     stream: StreamRef<'_>,
 ) -> Result<ResultCode> {
-    let name = "signal";
     let comm = operations.without_config(name)?;
     let peer = to_c_rank(name, "peer", peer, comm.size)?;
     let (index, context) = signal.to_raw(name)?;
@@ -124,12 +123,12 @@ fn signal(
     unsafe { call!(comm.library(), ncclSignal(peer, index, context, 0, comm.raw(), stream.as_raw())) }
 }
 
-fn wait_signal(
+pub(super) fn wait_signal(
+    name: &'static str,
     operations: Operations<'_>,
     signals: &[WaitSignal],
     stream: StreamRef<'_>,
 ) -> Result<ResultCode> {
-    let name = "wait_signal";
     let comm = operations.without_config(name)?;
     if signals.is_empty() {
         return Err(Error::argument(name, "no signals; expected at least one"));
@@ -147,138 +146,4 @@ fn wait_signal(
     // SAFETY: `count` entries with C's layout, as the assertions above check, which NCCL only reads. They live until
     // the operation is started, as a group borrows them until its end.
     unsafe { call!(comm.library(), ncclWaitSignal(count, array, comm.raw(), stream.as_raw())) }
-}
-
-impl<'scope> Operations<'scope> {
-    /// Raises a signal at rank `peer`; see [`Communicator::signal`]. Since NCCL 2.29.2.
-    ///
-    /// # Errors
-    /// The errors of [`Communicator::signal`].
-    #[doc(alias = "ncclSignal")]
-    pub fn signal(self, peer: usize, signal: Signal, stream: impl Into<StreamRef<'scope>>) -> Result<()> {
-        let stream = stream.into();
-        self.issue("signal", || self::signal(self, peer, signal, stream))
-    }
-
-    /// Makes the stream wait for signals; see [`Communicator::wait_signal`]. Since NCCL 2.29.2.
-    ///
-    /// # Errors
-    /// The errors of [`Communicator::wait_signal`].
-    #[doc(alias = "ncclWaitSignal")]
-    pub fn wait_signal(
-        self,
-        signals: &'scope [WaitSignal],
-        stream: impl Into<StreamRef<'scope>>,
-    ) -> Result<()> {
-        let stream = stream.into();
-        self.issue("wait_signal", || wait_signal(self, signals, stream))
-    }
-}
-
-impl Communicator {
-    /// Raises a signal at rank `peer`, after the data that was put there before in the same context. Since NCCL 2.29.2.
-    ///
-    /// ```
-    /// # use libnccl::{Communicator, Nccl, Result, Signal, StreamRef, WaitSignal, WindowFlags};
-    /// # fn each(nccl: &Nccl, comm: Communicator) -> Result<()> {
-    /// # let window = comm.register_window(&mut nccl.alloc::<f32>(1)?, WindowFlags::DEFAULT)?;
-    /// // On each of two ranks, which have a window:
-    /// if comm.rank() == 0 {
-    ///     comm.signal(1, Signal::default(), StreamRef::DEFAULT)?;
-    /// } else {
-    ///     let signal = WaitSignal { count: 1, peer: 0, signal: Signal::default() };
-    ///     comm.wait_signal(&[signal], StreamRef::DEFAULT)?;
-    /// }
-    /// # comm.barrier(StreamRef::DEFAULT)?;
-    /// # Ok(())
-    /// # }
-    /// # fn main() -> Result<()> {
-    /// # let nccl = libnccl_cpu::nccl();
-    /// # let comms = nccl.init_all(&[0, 1])?;
-    /// # let nccl = &nccl;
-    /// # std::thread::scope(|s| comms.into_iter().for_each(|comm| drop(s.spawn(move || each(nccl, comm).unwrap()))));
-    /// # Ok(())
-    /// # }
-    /// ```
-    ///
-    /// # Errors
-    /// The errors of [every operation](Operations#errors); [`Error::Nccl`] if there is no such signal or context, or
-    /// before the first window is registered, unless [`Config::rma_eager_init`](crate::Config::rma_eager_init) is set.
-    #[doc(alias = "ncclSignal")]
-    pub fn signal<'scope>(
-        &'scope self,
-        peer: usize,
-        signal: Signal,
-        stream: impl Into<StreamRef<'scope>>,
-    ) -> Result<()> {
-        self.operations().signal(peer, signal, stream)
-    }
-
-    /// Makes the stream wait until other ranks have raised all of `signals` and the data that they put before has
-    /// arrived. Since NCCL 2.29.2.
-    ///
-    /// ```
-    /// # use libnccl::{Communicator, Nccl, Result, Signal, StreamRef, WaitSignal, WindowFlags};
-    /// # fn each(nccl: &Nccl, comm: Communicator) -> Result<()> {
-    /// # let window = comm.register_window(&mut nccl.alloc::<f32>(1)?, WindowFlags::DEFAULT)?;
-    /// // On each of three ranks, which have a window:
-    /// if comm.rank() == 0 {
-    ///     let signals = [1, 2].map(|peer| WaitSignal { count: 1, peer, signal: Signal::default() });
-    ///     comm.wait_signal(&signals, StreamRef::DEFAULT)?;
-    /// } else {
-    ///     comm.signal(0, Signal::default(), StreamRef::DEFAULT)?;
-    /// }
-    /// # comm.barrier(StreamRef::DEFAULT)?;
-    /// # Ok(())
-    /// # }
-    /// # fn main() -> Result<()> {
-    /// # let nccl = libnccl_cpu::nccl();
-    /// # let comms = nccl.init_all(&[0, 1, 2])?;
-    /// # let nccl = &nccl;
-    /// # std::thread::scope(|s| comms.into_iter().for_each(|comm| drop(s.spawn(move || each(nccl, comm).unwrap()))));
-    /// # Ok(())
-    /// # }
-    /// ```
-    ///
-    /// # Errors
-    /// The errors of [`signal`](Self::signal); [`Error::InvalidArgument`] if there are no signals, or if a count is 0.
-    #[doc(alias = "ncclWaitSignal")]
-    pub fn wait_signal<'scope>(
-        &'scope self,
-        signals: &'scope [WaitSignal],
-        stream: impl Into<StreamRef<'scope>>,
-    ) -> Result<()> {
-        self.operations().wait_signal(signals, stream)
-    }
-}
-
-impl<'scope> Group<'scope, '_> {
-    /// Raises a signal at rank `peer` as part of the group; see [`Communicator::signal`]. Since NCCL 2.29.2.
-    ///
-    /// # Errors
-    /// The errors of [`Communicator::signal`].
-    #[doc(alias = "ncclSignal")]
-    pub fn signal(
-        &'scope self,
-        communicator: &'scope Communicator,
-        peer: usize,
-        signal: Signal,
-        stream: impl Into<StreamRef<'scope>>,
-    ) -> Result<()> {
-        self.on(communicator).signal(peer, signal, stream)
-    }
-
-    /// Makes the stream wait for signals as part of the group; see [`Communicator::wait_signal`]. Since NCCL 2.29.2.
-    ///
-    /// # Errors
-    /// The errors of [`Communicator::wait_signal`].
-    #[doc(alias = "ncclWaitSignal")]
-    pub fn wait_signal(
-        &'scope self,
-        communicator: &'scope Communicator,
-        signals: &'scope [WaitSignal],
-        stream: impl Into<StreamRef<'scope>>,
-    ) -> Result<()> {
-        self.on(communicator).wait_signal(signals, stream)
-    }
 }

@@ -1,7 +1,8 @@
 //! The methods of the operations. Each operation is declared once, as a method of [`Operations`], of
-//! [`Communicator`], which starts it at once, and of [`Group`], which starts it at the end of the group.
+//! [`Communicator`], which starts it at once, and of [`Group`], which starts it at the end of the group. An operation
+//! with buffers is generic over their elements.
 
-use super::{Signal, WindowOffset, collectives, one_sided, point_to_point};
+use super::{Signal, WaitSignal, WindowOffset, barrier, collectives, one_sided, point_to_point};
 use crate::{
     Communicator, DeviceSlice, DeviceSliceMut, Element, Group, Operations, ReduceOp, Result, StreamRef,
 };
@@ -9,7 +10,7 @@ use crate::{
 macro_rules! operations {
     ($(
         $(#[$documentation:meta])*
-        $module:ident::$name:ident($($argument:ident: $type:ty),*);
+        $module:ident::$name:ident $(<$element:ident>)? ($($argument:ident: $type:ty),*);
     )*) => {
         impl<'scope> Operations<'scope> {
             $(
@@ -19,7 +20,7 @@ macro_rules! operations {
                 /// The errors of [every operation](Operations#errors).
                 #[allow(clippy::missing_errors_doc)]
                 #[inline(always)]
-                pub fn $name<T: Element>(
+                pub fn $name $(<$element: Element>)? (
                     self,
                     $($argument: $type,)*
                     stream: impl Into<StreamRef<'scope>>,
@@ -28,7 +29,7 @@ macro_rules! operations {
                     $(let $argument = $argument.into();)*
                     let stream = stream.into();
                     let joined = self.begin_operation(stringify!($name))?;
-                    let result = $module::$name(self, $($argument,)* stream);
+                    let result = $module::$name(stringify!($name), self, $($argument,)* stream);
                     self.finish_operation(stringify!($name), joined, result)
                 }
             )*
@@ -47,7 +48,7 @@ macro_rules! operations {
                 /// The errors of [every operation](Operations#errors).
                 #[allow(clippy::missing_errors_doc)]
                 #[inline(always)]
-                pub fn $name<'scope, T: Element>(
+                pub fn $name<'scope $(, $element: Element)?>(
                     &'scope self,
                     $($argument: $type,)*
                     stream: impl Into<StreamRef<'scope>>,
@@ -66,7 +67,7 @@ macro_rules! operations {
                 /// The errors of [every operation](Operations#errors).
                 #[allow(clippy::missing_errors_doc)]
                 #[inline(always)]
-                pub fn $name<T: Element>(
+                pub fn $name $(<$element: Element>)? (
                     &'scope self,
                     communicator: &'scope Communicator,
                     $($argument: $type,)*
@@ -100,7 +101,7 @@ operations! {
     /// ```
     #[doc(alias = "ncclAllReduce")]
     #[doc(alias = "ncclAllReduceConfig")]
-    collectives::all_reduce(
+    collectives::all_reduce<T>(
         send: impl Into<DeviceSlice<'scope, T>>,
         recv: impl Into<DeviceSliceMut<'scope, T>>,
         op: ReduceOp
@@ -124,7 +125,7 @@ operations! {
     /// # }
     /// ```
     #[doc(alias = "ncclAllReduce")]
-    collectives::all_reduce_in_place(buffer: impl Into<DeviceSliceMut<'scope, T>>, op: ReduceOp);
+    collectives::all_reduce_in_place<T>(buffer: impl Into<DeviceSliceMut<'scope, T>>, op: ReduceOp);
 
     /// Copies `send` of rank `root` to `recv` of every rank. The count is the length of `recv`; on the root, `send`
     /// holds at least as many elements; on the other ranks it is ignored and may be empty.
@@ -147,7 +148,7 @@ operations! {
     /// ```
     #[doc(alias = "ncclBroadcast")]
     #[doc(alias = "ncclBroadcastConfig")]
-    collectives::broadcast(
+    collectives::broadcast<T>(
         send: impl Into<DeviceSlice<'scope, T>>,
         recv: impl Into<DeviceSliceMut<'scope, T>>,
         root: usize
@@ -172,7 +173,7 @@ operations! {
     /// ```
     #[doc(alias = "ncclBroadcast")]
     #[doc(alias = "ncclBcast")]
-    collectives::broadcast_in_place(buffer: impl Into<DeviceSliceMut<'scope, T>>, root: usize);
+    collectives::broadcast_in_place<T>(buffer: impl Into<DeviceSliceMut<'scope, T>>, root: usize);
 
     /// Combines the `send` buffers of all ranks element by element; rank `root` receives the result. The count is the
     /// length of `send`; on the root, `recv` holds at least as many elements; on the other ranks it is ignored and may
@@ -197,7 +198,7 @@ operations! {
     /// ```
     #[doc(alias = "ncclReduce")]
     #[doc(alias = "ncclReduceConfig")]
-    collectives::reduce(
+    collectives::reduce<T>(
         send: impl Into<DeviceSlice<'scope, T>>,
         recv: impl Into<DeviceSliceMut<'scope, T>>,
         op: ReduceOp,
@@ -223,7 +224,7 @@ operations! {
     /// # }
     /// ```
     #[doc(alias = "ncclReduce")]
-    collectives::reduce_in_place(
+    collectives::reduce_in_place<T>(
         buffer: impl Into<DeviceSliceMut<'scope, T>>,
         op: ReduceOp,
         root: usize
@@ -249,7 +250,7 @@ operations! {
     /// ```
     #[doc(alias = "ncclAllGather")]
     #[doc(alias = "ncclAllGatherConfig")]
-    collectives::all_gather(
+    collectives::all_gather<T>(
         send: impl Into<DeviceSlice<'scope, T>>,
         recv: impl Into<DeviceSliceMut<'scope, T>>
     );
@@ -274,7 +275,7 @@ operations! {
     /// # }
     /// ```
     #[doc(alias = "ncclAllGather")]
-    collectives::all_gather_in_place(buffer: impl Into<DeviceSliceMut<'scope, T>>);
+    collectives::all_gather_in_place<T>(buffer: impl Into<DeviceSliceMut<'scope, T>>);
 
     /// Combines the `send` buffers of all ranks element by element; rank `i` receives part `i` of the result. The count
     /// is the length of `recv`; `send` holds at least count x size elements.
@@ -296,7 +297,7 @@ operations! {
     /// ```
     #[doc(alias = "ncclReduceScatter")]
     #[doc(alias = "ncclReduceScatterConfig")]
-    collectives::reduce_scatter(
+    collectives::reduce_scatter<T>(
         send: impl Into<DeviceSlice<'scope, T>>,
         recv: impl Into<DeviceSliceMut<'scope, T>>,
         op: ReduceOp
@@ -321,7 +322,7 @@ operations! {
     /// # }
     /// ```
     #[doc(alias = "ncclReduceScatter")]
-    collectives::reduce_scatter_in_place(buffer: impl Into<DeviceSliceMut<'scope, T>>, op: ReduceOp);
+    collectives::reduce_scatter_in_place<T>(buffer: impl Into<DeviceSliceMut<'scope, T>>, op: ReduceOp);
 
     /// Sends part `i` of the `size` equal parts of `send` to rank `i`, which receives it in the part of its `recv` with
     /// the sender's number. The length of `send` is a multiple of the size; `recv` holds at least as many elements.
@@ -346,7 +347,7 @@ operations! {
     /// ```
     #[doc(alias = "ncclAlltoAll")]
     #[doc(alias = "ncclAlltoAllConfig")]
-    collectives::all_to_all(
+    collectives::all_to_all<T>(
         send: impl Into<DeviceSlice<'scope, T>>,
         recv: impl Into<DeviceSliceMut<'scope, T>>
     );
@@ -375,7 +376,7 @@ operations! {
     /// ```
     #[doc(alias = "ncclGather")]
     #[doc(alias = "ncclGatherConfig")]
-    collectives::gather(
+    collectives::gather<T>(
         send: impl Into<DeviceSlice<'scope, T>>,
         recv: impl Into<DeviceSliceMut<'scope, T>>,
         root: usize
@@ -400,7 +401,7 @@ operations! {
     /// # }
     /// ```
     #[doc(alias = "ncclGather")]
-    collectives::gather_in_place(buffer: impl Into<DeviceSliceMut<'scope, T>>, root: usize);
+    collectives::gather_in_place<T>(buffer: impl Into<DeviceSliceMut<'scope, T>>, root: usize);
 
     /// Scatters `send` of rank `root`: rank `i` receives part `i`. The count is the length of `recv`; on the root,
     /// `send` holds at least count x size elements; on the other ranks it is ignored and may be empty.
@@ -425,7 +426,7 @@ operations! {
     /// ```
     #[doc(alias = "ncclScatter")]
     #[doc(alias = "ncclScatterConfig")]
-    collectives::scatter(
+    collectives::scatter<T>(
         send: impl Into<DeviceSlice<'scope, T>>,
         recv: impl Into<DeviceSliceMut<'scope, T>>,
         root: usize
@@ -450,7 +451,7 @@ operations! {
     /// # }
     /// ```
     #[doc(alias = "ncclScatter")]
-    collectives::scatter_in_place(buffer: impl Into<DeviceSliceMut<'scope, T>>, root: usize);
+    collectives::scatter_in_place<T>(buffer: impl Into<DeviceSliceMut<'scope, T>>, root: usize);
 
     /// Sends `buffer` to rank `peer`, which receives the same number of elements. A rank that sends *and* receives must
     /// do both in one group; otherwise two ranks that send to each other can deadlock.
@@ -475,7 +476,7 @@ operations! {
     /// # }
     /// ```
     #[doc(alias = "ncclSend")]
-    point_to_point::send(buffer: impl Into<DeviceSlice<'scope, T>>, peer: usize);
+    point_to_point::send<T>(buffer: impl Into<DeviceSlice<'scope, T>>, peer: usize);
 
     /// Receives `buffer` from rank `peer`, which sends the same number of elements.
     ///
@@ -500,7 +501,7 @@ operations! {
     /// # }
     /// ```
     #[doc(alias = "ncclRecv")]
-    point_to_point::recv(buffer: impl Into<DeviceSliceMut<'scope, T>>, peer: usize);
+    point_to_point::recv<T>(buffer: impl Into<DeviceSliceMut<'scope, T>>, peer: usize);
 
     /// Writes `local`, which is part of a window of this rank, to `target` in the window of rank `peer`, and then
     /// raises `signal` there; the peer waits for it with [`wait_signal`](Communicator::wait_signal). Since NCCL
@@ -529,10 +530,97 @@ operations! {
     /// # }
     /// ```
     #[doc(alias = "ncclPutSignal")]
-    one_sided::put_signal(
+    one_sided::put_signal<T>(
         local: impl Into<DeviceSlice<'scope, T>>,
         peer: usize,
         target: WindowOffset<'scope, T>,
         signal: Signal
     );
+
+    /// Raises a signal at rank `peer`, after the data that was put there before in the same context. Since NCCL 2.29.2.
+    ///
+    /// ```
+    /// # use libnccl::{Communicator, Nccl, Result, Signal, StreamRef, WaitSignal, WindowFlags};
+    /// # fn each(nccl: &Nccl, comm: Communicator) -> Result<()> {
+    /// # let window = comm.register_window(&mut nccl.alloc::<f32>(1)?, WindowFlags::DEFAULT)?;
+    /// // On each of two ranks, which have a window:
+    /// if comm.rank() == 0 {
+    ///     comm.signal(1, Signal::default(), StreamRef::DEFAULT)?;
+    /// } else {
+    ///     let signal = WaitSignal { count: 1, peer: 0, signal: Signal::default() };
+    ///     comm.wait_signal(&[signal], StreamRef::DEFAULT)?;
+    /// }
+    /// # comm.barrier(StreamRef::DEFAULT)?;
+    /// # Ok(())
+    /// # }
+    /// # fn main() -> Result<()> {
+    /// # let nccl = libnccl_cpu::nccl();
+    /// # let comms = nccl.init_all(&[0, 1])?;
+    /// # let nccl = &nccl;
+    /// # std::thread::scope(|s| comms.into_iter().for_each(|comm| drop(s.spawn(move || each(nccl, comm).unwrap()))));
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// It is [`Error::Nccl`](crate::Error::Nccl) if there is no such signal or context, or before the first window is
+    /// registered, unless [`Config::rma_eager_init`](crate::Config::rma_eager_init) is set.
+    #[doc(alias = "ncclSignal")]
+    one_sided::signal(peer: usize, signal: Signal);
+
+    /// Makes the stream wait until other ranks have raised all of `signals` and the data that they put before has
+    /// arrived. Since NCCL 2.29.2.
+    ///
+    /// ```
+    /// # use libnccl::{Communicator, Nccl, Result, Signal, StreamRef, WaitSignal, WindowFlags};
+    /// # fn each(nccl: &Nccl, comm: Communicator) -> Result<()> {
+    /// # let window = comm.register_window(&mut nccl.alloc::<f32>(1)?, WindowFlags::DEFAULT)?;
+    /// // On each of three ranks, which have a window:
+    /// if comm.rank() == 0 {
+    ///     let signals = [1, 2].map(|peer| WaitSignal { count: 1, peer, signal: Signal::default() });
+    ///     comm.wait_signal(&signals, StreamRef::DEFAULT)?;
+    /// } else {
+    ///     comm.signal(0, Signal::default(), StreamRef::DEFAULT)?;
+    /// }
+    /// # comm.barrier(StreamRef::DEFAULT)?;
+    /// # Ok(())
+    /// # }
+    /// # fn main() -> Result<()> {
+    /// # let nccl = libnccl_cpu::nccl();
+    /// # let comms = nccl.init_all(&[0, 1, 2])?;
+    /// # let nccl = &nccl;
+    /// # std::thread::scope(|s| comms.into_iter().for_each(|comm| drop(s.spawn(move || each(nccl, comm).unwrap()))));
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// No signals, or a count of 0, are [`Error::InvalidArgument`](crate::Error::InvalidArgument).
+    #[doc(alias = "ncclWaitSignal")]
+    one_sided::wait_signal(signals: &'scope [WaitSignal]);
+
+    /// Waits until all ranks have reached the barrier, by an all-reduce of one element. Since NCCL 2.19.3.
+    ///
+    /// On a GPU the *stream* waits: work that is enqueued on it afterwards runs when the streams of all ranks have
+    /// reached their barrier. Synchronize with the stream to make the host wait too. On the CPU implementation, all
+    /// ranks have reached the barrier when this returns, or at the end of the group.
+    ///
+    /// The first barrier allocates the element, which the communicator keeps. Barriers of one communicator run one
+    /// after the other, as do all its operations; in a group, a barrier does not order the others.
+    ///
+    /// ```
+    /// # fn main() -> libnccl::Result<()> {
+    /// use libnccl::StreamRef;
+    ///
+    /// let nccl = libnccl_cpu::nccl();
+    /// let comms = nccl.init_all(&[0, 1])?;
+    /// std::thread::scope(|scope| {
+    ///     for comm in comms {
+    ///         scope.spawn(move || comm.barrier(StreamRef::DEFAULT).unwrap());
+    ///     }
+    /// });
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// The first time it may also return the errors of [`Nccl::alloc`](crate::Nccl::alloc).
+    barrier::barrier();
 }

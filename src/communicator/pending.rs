@@ -28,6 +28,8 @@ use crate::{Config, Error, Result, ResultCode, UniqueId, sys};
 /// # }
 /// ```
 pub struct PendingCommunicator {
+    /// The method that creates it.
+    call: &'static str,
     handle: Rc<PendingHandle>,
     timeout: Option<Duration>,
 }
@@ -60,15 +62,15 @@ impl PendingHandle {
 
 impl PendingCommunicator {
     pub(crate) fn init_rank(
+        call: &'static str,
         library: &Arc<Library>,
         size: usize,
         rank: usize,
         id: &UniqueId,
         config: &Config,
     ) -> Result<Self> {
-        const CALL: &str = "init_rank";
-        let SizeAndRank { size, rank } = SizeAndRank::new(CALL, size, rank)?;
-        let mut raw_config = config.to_raw(CALL, library.version, &library.backend.to_string())?;
+        let SizeAndRank { size, rank } = SizeAndRank::new(call, size, rank)?;
+        let mut raw_config = config.to_raw(call, library.version, &library.backend.to_string())?;
         let handle = Rc::new(PendingHandle {
             library: Arc::clone(library),
             raw: Cell::new(ptr::null_mut()),
@@ -88,7 +90,7 @@ impl PendingCommunicator {
                 )?;
             }
         }
-        Ok(Self { handle, timeout: config.timeout_duration() })
+        Ok(Self { call, handle, timeout: config.timeout_duration() })
     }
 
     pub(crate) fn handle(&self) -> Rc<PendingHandle> {
@@ -129,7 +131,7 @@ impl PendingCommunicator {
                 // A communicator that is nonblocking, by its options or `NCCL_COMM_BLOCKING`, may be in progress.
                 let code = ResultCode::IN_PROGRESS;
                 // SAFETY: the group has created the handle, and it is taken out here.
-                unsafe { Communicator::adopt(library, raw, code, self.timeout, name.clone()) }
+                unsafe { Communicator::adopt(self.call, library, raw, code, self.timeout, name.clone()) }
             }
         }
     }

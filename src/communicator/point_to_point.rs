@@ -7,12 +7,12 @@ use crate::{DeviceSlice, DeviceSliceMut, Element, Result, ResultCode, StreamRef}
 
 #[inline(always)]
 pub(super) fn send<T: Element>(
+    name: &'static str,
     operations: Operations<'_>,
     buffer: DeviceSlice<'_, T>,
     peer: usize,
     stream: StreamRef<'_>,
 ) -> Result<ResultCode> {
-    let name = "send";
     let comm = operations.without_config(name)?;
     check_buffers::<T, 1>(comm, name, [buffer.memory_space()])?;
     let peer = to_c_rank(name, "peer", peer, comm.size)?;
@@ -26,12 +26,12 @@ pub(super) fn send<T: Element>(
 
 #[inline(always)]
 pub(super) fn recv<T: Element>(
+    name: &'static str,
     operations: Operations<'_>,
     buffer: DeviceSliceMut<'_, T>,
     peer: usize,
     stream: StreamRef<'_>,
 ) -> Result<ResultCode> {
-    let name = "recv";
     let comm = operations.without_config(name)?;
     check_buffers::<T, 1>(comm, name, [buffer.memory_space()])?;
     let peer = to_c_rank(name, "peer", peer, comm.size)?;

@@ -64,7 +64,7 @@ use crate::{CollectiveConfig, DeviceSlice, DeviceSliceMut, Element, Error, Group
 #[doc(alias = "ncclRedOpDestroy")]
 pub struct PreMulSum<'c, T> {
     communicator: &'c Communicator,
-    op: Operator,
+    op: sys::ncclRedOp_t,
     element: PhantomData<T>,
 }
 
@@ -85,7 +85,7 @@ pub struct PreMulSum<'c, T> {
 #[derive(Debug, Clone, Copy)]
 pub struct PreMulSumOperations<'scope, T> {
     operations: Operations<'scope>,
-    op: Operator,
+    op: sys::ncclRedOp_t,
     element: PhantomData<T>,
 }
 
@@ -111,7 +111,7 @@ impl Communicator {
     pub fn pre_mul_sum<T: Element>(&self, mut scalar: T) -> Result<PreMulSum<'_, T>> {
         let residence = sys::ncclScalarResidence_t::ncclScalarHostImmediate;
         // SAFETY: the scalar is read during the call.
-        unsafe { PreMulSum::create(self, (&raw mut scalar).cast(), residence) }
+        unsafe { PreMulSum::create("pre_mul_sum", self, (&raw mut scalar).cast(), residence) }
     }
 
     /// Creates a reduction as [`pre_mul_sum`](Self::pre_mul_sum) does, with the scalar in the communicator's memory:
@@ -146,7 +146,7 @@ impl Communicator {
         check_buffers::<T, 1>(self, CALL, [scalar.memory_space()])?;
         let residence = sys::ncclScalarResidence_t::ncclScalarDevice;
         // SAFETY: the creator of the view guarantees that the memory outlives the work that reads it.
-        unsafe { PreMulSum::create(self, scalar.as_raw().cast_mut(), residence) }
+        unsafe { PreMulSum::create(CALL, self, scalar.as_raw().cast_mut(), residence) }
     }
 }
 
@@ -157,12 +157,13 @@ impl<'c, T: Element> PreMulSum<'c, T> {
     /// `scalar` points to an element of the type in the memory that `residence` names. Host memory is valid during the
     /// call, device memory until the work that reads it has run.
     unsafe fn create(
+        call: &'static str,
         communicator: &'c Communicator,
         scalar: *mut std::ffi::c_void,
         residence: sys::ncclScalarResidence_t,
     ) -> Result<Self> {
         let mut op = sys::ncclRedOp_t(0);
-        communicator.run_ungrouped("pre_mul_sum", || {
+        communicator.run_ungrouped(call, || {
             let (out, data_type, raw) = (&raw mut op, T::DATA_TYPE.as_raw(), communicator.raw());
             // SAFETY: the caller guarantees that the scalar is valid; a live communicator and a valid out-parameter.
             unsafe {
@@ -172,7 +173,7 @@ impl<'c, T: Element> PreMulSum<'c, T> {
                 )
             }
         })?;
-        Ok(Self { communicator, op: Operator(op), element: PhantomData })
+        Ok(Self { communicator, op, element: PhantomData })
     }
 
     /// Returns its operations, started at once; see [`PreMulSumOperations::with`].
@@ -248,7 +249,10 @@ macro_rules! reductions {
                     let stream = stream.into();
                     let Self { operations, op, .. } = self;
                     let joined = operations.begin_operation(stringify!($name))?;
-                    let result = collectives::$name(operations, $($argument,)* op, $($root,)? stream);
+                    let result = {
+                        let op = Operator::Custom(op);
+                        collectives::$name(stringify!($name), operations, $($argument,)* op, $($root,)? stream)
+                    };
                     operations.finish_operation(stringify!($name), joined, result)
                 }
             )*
@@ -297,7 +301,7 @@ reductions! {
 impl<T> Drop for PreMulSum<'_, T> {
     /// Destroys the operator. NCCL copies it into each call, so calls may still be running.
     fn drop(&mut self) {
-        let (library, raw, Operator(op)) = (self.communicator.library(), self.communicator.raw(), self.op);
+        let (library, raw, op) = (self.communicator.library(), self.communicator.raw(), self.op);
         let _ = self.communicator.query_or_in_group("ncclRedOpDestroy", || {
             // SAFETY: an operator of this live communicator, which nothing uses any more.
             unsafe { call!(library, ncclRedOpDestroy(op, raw)) }

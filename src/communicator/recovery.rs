@@ -242,6 +242,6 @@ impl Nccl {
         };
         let code = created.inspect_err(|_| library.end_leaked_groups())?;
         // SAFETY: NCCL has just created the handle, and nothing else has it.
-        unsafe { Communicator::adopt(library, raw, code, config.timeout_duration(), raw_config.name()) }
+        unsafe { Communicator::adopt(CALL, library, raw, code, config.timeout_duration(), raw_config.name()) }
     }
 }

@@ -32,7 +32,7 @@ impl Communicator {
     #[doc(alias = "ncclCommSplit")]
     #[doc(alias = "NCCL_SPLIT_NOCOLOR")]
     pub fn split(&self, color: Option<u32>, key: i32) -> Result<Option<Self>> {
-        self.split_with(color, key, &Config::default())
+        self.split_for("split", color, key, &Config::default())
     }
 
     /// Splits the ranks as [`split`](Self::split) does, with options for the new communicator. Options that are not set
@@ -59,15 +59,26 @@ impl Communicator {
     /// The errors of [`split`](Self::split).
     #[doc(alias = "ncclCommSplit")]
     pub fn split_with(&self, color: Option<u32>, key: i32, config: &Config) -> Result<Option<Self>> {
+        self.split_for("split_with", color, key, config)
+    }
+
+    /// Splits the ranks on behalf of the method `call`.
+    fn split_for(
+        &self,
+        call: &'static str,
+        color: Option<u32>,
+        key: i32,
+        config: &Config,
+    ) -> Result<Option<Self>> {
         let c_color = match color.map(i32::try_from) {
             None => sys::NCCL_SPLIT_NOCOLOR,
             Some(Ok(color)) => color,
             Some(Err(_)) => {
                 let color = color.unwrap_or_default();
-                return Err(Error::argument("split", format!("color {color} is beyond {}", i32::MAX)));
+                return Err(Error::argument(call, format!("color {color} is beyond {}", i32::MAX)));
             }
         };
-        self.create_child("split", config, State::enter, |out, config| {
+        self.create_child(call, config, State::enter, |out, config| {
             // SAFETY: a live communicator; `create_child` provides the out-parameter and the options.
             unsafe { call!(self.library(), ncclCommSplit(self.raw(), c_color, key, out, config)) }
         })

@@ -240,8 +240,20 @@ impl<'scope, 'env> Group<'scope, 'env> {
         id: &UniqueId,
         config: &Config,
     ) -> Result<PendingCommunicator> {
+        self.init_rank_for("init_rank", size, rank, id, config)
+    }
+
+    /// Creates a communicator on behalf of the method `call`.
+    pub(super) fn init_rank_for(
+        &self,
+        call: &'static str,
+        size: usize,
+        rank: usize,
+        id: &UniqueId,
+        config: &Config,
+    ) -> Result<PendingCommunicator> {
         let participants = &self.participants;
-        PendingCommunicator::init_rank(participants.library(), size, rank, id, config)
+        PendingCommunicator::init_rank(call, participants.library(), size, rank, id, config)
             .inspect(|pending| participants.add_pending(pending.handle()))
             .inspect_err(|error| participants.record_failed_init(error))
     }
@@ -298,9 +310,7 @@ fn finish_end(participants: &Participants<'_>, result: Result<ResultCode>) -> Re
     let result = result.inspect_err(|_| cancel(participants.library()));
     set_open(false);
     let result = match result {
-        Ok(ResultCode::IN_PROGRESS) => {
-            participants.try_for_each(|communicator| communicator.wait("ncclGroupEnd"))
-        }
+        Ok(ResultCode::IN_PROGRESS) => participants.try_for_each(|communicator| communicator.wait("group")),
         result => result.map(drop),
     };
     participants.release_all(result.is_err());

@@ -9,6 +9,23 @@ pub use table::SINCE;
 /// Returns the version code (as in [`NCCL_VERSION_CODE`](super::NCCL_VERSION_CODE)) of the first examined release
 /// that has `item`: a function, an enum value, or a field written `ncclConfig.minCTAs`.
 #[must_use]
-pub fn since(item: &str) -> Option<u32> {
-    SINCE.iter().find(|(name, _)| *name == item).map(|(_, code)| *code)
+pub const fn since(item: &str) -> Option<u32> {
+    let mut index = 0;
+    while index < SINCE.len() {
+        let (name, code) = SINCE[index];
+        if equal(name.as_bytes(), item.as_bytes()) {
+            return Some(code);
+        }
+        index += 1;
+    }
+    None
+}
+
+/// Compares two texts; `==` is not yet possible in a constant.
+const fn equal(one: &[u8], other: &[u8]) -> bool {
+    let mut index = 0;
+    while index < one.len() && index < other.len() && one[index] == other[index] {
+        index += 1;
+    }
+    one.len() == index && other.len() == index
 }

@@ -3,7 +3,7 @@
 use std::thread;
 use std::time::{Duration, Instant};
 
-use libnccl::{CollectiveConfig, Communicator, Config, Error, ReduceOp, Result, ShrinkMode};
+use libnccl::{CollectiveConfig, Communicator, Config, Error, ReduceOp, Result, ResultCode, ShrinkMode};
 
 use crate::fake_nccl::{FakeNccl, IN_PROGRESS, SUCCESS};
 use crate::fixture::{Fixture, id, recv, send, stream, work};
@@ -27,33 +27,34 @@ fn aborts(fake: &FakeNccl) -> usize {
     fake.take_log().iter().filter(|call| call.starts_with("ncclCommAbort")).count()
 }
 
-/// A function that returns "in progress", and a method that then waits for ever.
-type Endless = (&'static str, fn(&libnccl::Nccl, Communicator) -> Result<()>);
+/// A method, the function that returns "in progress" to it, and a call of it that then waits for ever.
+type Endless = (&'static str, &'static str, fn(&libnccl::Nccl, Communicator) -> Result<()>);
 
 const ENDLESS: &[Endless] = &[
-    ("ncclAllReduce", |_, comm| work(&comm)),
-    ("ncclGroupEnd", |nccl, comm| {
+    ("all_reduce_in_place", "ncclAllReduce", |_, comm| work(&comm)),
+    ("group", "ncclGroupEnd", |nccl, comm| {
         nccl.group(|g| g.all_reduce_in_place(&comm, recv::<f32>(1), ReduceOp::Sum, stream()))
     }),
-    ("ncclCommSplit", |_, comm| comm.split(Some(1), 0).map(drop)),
-    ("ncclCommShrink", |_, comm| comm.shrink(&[0], ShrinkMode::Default, &Config::new()).map(drop)),
-    ("ncclCommGrow", |_, comm| comm.grow(5, None, &Config::new()).map(drop)),
-    ("ncclCommFinalize", |_, comm| comm.finalize().map(drop)),
-    ("ncclCommFinalize", |_, comm| comm.destroy()),
-    ("ncclRedOpCreatePreMulSum", |_, comm| comm.pre_mul_sum(1.0_f32).map(drop)),
-    ("ncclCommRevoke", |_, comm| comm.revoke()),
+    ("split", "ncclCommSplit", |_, comm| comm.split(Some(1), 0).map(drop)),
+    ("shrink", "ncclCommShrink", |_, comm| comm.shrink(&[0], ShrinkMode::Default, &Config::new()).map(drop)),
+    ("grow", "ncclCommGrow", |_, comm| comm.grow(5, None, &Config::new()).map(drop)),
+    ("finalize", "ncclCommFinalize", |_, comm| comm.finalize().map(drop)),
+    ("destroy", "ncclCommFinalize", |_, comm| comm.destroy()),
+    ("pre_mul_sum", "ncclRedOpCreatePreMulSum", |_, comm| comm.pre_mul_sum(1.0_f32).map(drop)),
+    ("revoke", "ncclCommRevoke", |_, comm| comm.revoke()),
 ];
 
 #[test]
 fn endless_wait_times_out_and_aborts_once() {
-    for (function, act) in ENDLESS {
+    for (method, function, act) in ENDLESS {
         let (fake, nccl, comm) = nonblocking();
         fake.answer_once(function, 0, IN_PROGRESS);
         fake.set_async_states([], IN_PROGRESS);
         let start = Instant::now();
         let error = act(&nccl, comm).unwrap_err();
         let took = start.elapsed();
-        let Error::Timeout { elapsed, .. } = error else { panic!("{function}: {error}") };
+        let Error::Timeout { call, elapsed } = error else { panic!("{function}: {error}") };
+        assert_eq!(call, *method);
         assert!(elapsed >= TIMEOUT && took < TIMEOUT * 100, "{function}: {elapsed:?} of {took:?}");
         // A child that already has a handle is aborted too.
         let expected = if *function == "ncclCommGrow" { 2 } else { 1 };
@@ -64,29 +65,77 @@ fn endless_wait_times_out_and_aborts_once() {
     }
 }
 
+/// The wait for a call fails with an error of NCCL: it is the method that failed, not the query of the state.
+#[test]
+fn failed_wait_names_the_method() {
+    for (method, function, act) in ENDLESS {
+        let (fake, nccl, comm) = nonblocking();
+        fake.answer_once(function, 0, IN_PROGRESS);
+        fake.set_async_states([IN_PROGRESS], 6);
+        let error = act(&nccl, comm).unwrap_err();
+        let Error::Nccl { call, code, .. } = &error else { panic!("{method}: {error}") };
+        assert_eq!((*call, *code), (*method, ResultCode::REMOTE_ERROR), "{error}");
+    }
+}
+
 #[test]
 fn endless_init_times_out_and_aborts_once() {
-    type Make = (&'static str, fn(&libnccl::Nccl) -> Result<()>);
+    type Make = (&'static str, &'static str, fn(&libnccl::Nccl) -> Result<()>);
     let makes: [Make; 4] = [
-        ("ncclCommInitRankConfig", |nccl| nccl.init_rank_with(4, 2, &id(1), &timed()).map(drop)),
-        ("ncclCommInitRankScalable", |nccl| {
+        ("init_rank_with", "ncclCommInitRankConfig", |nccl| {
+            nccl.init_rank_with(4, 2, &id(1), &timed()).map(drop)
+        }),
+        ("init_rank_scalable", "ncclCommInitRankScalable", |nccl| {
             nccl.init_rank_scalable(4, 2, &[id(1), id(2)], &timed()).map(drop)
         }),
-        ("ncclCommGrow", |nccl| nccl.grow_rank(4, 2, &id(1), &timed()).map(drop)),
-        ("ncclGroupEnd", |nccl| nccl.group(|g| g.init_rank(4, 2, &id(1), &timed()))?.finish().map(drop)),
+        ("grow_rank", "ncclCommGrow", |nccl| nccl.grow_rank(4, 2, &id(1), &timed()).map(drop)),
+        ("init_rank", "ncclGroupEnd", |nccl| {
+            nccl.group(|g| g.init_rank(4, 2, &id(1), &timed()))?.finish().map(drop)
+        }),
     ];
-    for (function, make) in makes {
+    for (method, function, make) in makes {
         let fake = FakeNccl::new();
         let nccl = fake.nccl();
         fake.answer_once(function, 0, IN_PROGRESS);
         fake.set_async_states([], IN_PROGRESS);
         let start = Instant::now();
         let error = make(&nccl).unwrap_err();
-        assert!(matches!(error, Error::Timeout { elapsed, .. } if elapsed >= TIMEOUT), "{error}");
+        assert!(
+            matches!(error, Error::Timeout { call, elapsed } if call == method && elapsed >= TIMEOUT),
+            "{error}"
+        );
         assert!(start.elapsed() < TIMEOUT * 100);
         assert_eq!(aborts(&fake), 1, "{function}");
         fake.assert_clean(function);
     }
+}
+
+#[test]
+fn init_all_with_initializes_ranks_in_a_group_and_waits() {
+    let fake = FakeNccl::new();
+    fake.set_host_memory(true);
+    let nccl = fake.nccl();
+    fake.take_log();
+    fake.answer_once("ncclGroupEnd", 0, IN_PROGRESS);
+    fake.set_async_states([IN_PROGRESS], SUCCESS);
+    let comms = nccl.init_all_with(&[7, 3], &timed()).unwrap();
+    assert_eq!(comms.iter().map(Communicator::device).collect::<Vec<_>>(), [7, 3]);
+    let names = |fake: &FakeNccl| -> Vec<_> {
+        fake.take_log().iter().map(|call| call.split('(').next().unwrap_or_default().to_string()).collect()
+    };
+    let start = ["ncclGetUniqueId", "ncclGroupStart", "ncclCommInitRankConfig", "ncclCommInitRankConfig"];
+    let log = names(&fake);
+    assert_eq!(log[..5], [&start[..], &["ncclGroupEnd"]].concat(), "{log:?}");
+    assert_eq!(log.iter().filter(|name| *name == "ncclCommGetAsyncError").count(), 3);
+    drop(comms);
+    fake.take_log();
+
+    fake.answer_once("ncclGroupEnd", 0, IN_PROGRESS);
+    fake.set_async_states([], IN_PROGRESS);
+    let error = nccl.init_all_with(&[0, 1, 2], &timed()).unwrap_err();
+    assert!(matches!(error, Error::Timeout { call: "init_all_with", .. }), "{error}");
+    assert_eq!(aborts(&fake), 3);
+    fake.assert_clean("init_all_with");
 }
 
 #[test]

@@ -27,6 +27,8 @@ cases! {
     lost_rank_ends_waiting_calls,
     pending_communicator_dropped_in_progress_does_not_hang,
     one_thread_drives_nonblocking_ranks,
+    init_all_with_creates_nonblocking_ranks,
+    init_all_with_reports_misuse_by_its_name,
     group_timeout_fails_all_members,
     blocking_and_nonblocking_in_one_group_is_an_error,
 }
@@ -39,10 +41,10 @@ type Call = fn(&Nccl, &Communicator) -> Result<()>;
 
 /// Calls of rank 0 that wait for rank 1.
 const WAITING: [(&str, Call); 9] = [
-    ("all_reduce", |_, comm| comm.all_reduce_in_place(&mut [1_i32; 9], ReduceOp::Sum, STREAM)),
-    ("broadcast", |_, comm| comm.broadcast_in_place(&mut [1_u8; 100_000], 1, STREAM)),
+    ("all_reduce_in_place", |_, comm| comm.all_reduce_in_place(&mut [1_i32; 9], ReduceOp::Sum, STREAM)),
+    ("broadcast_in_place", |_, comm| comm.broadcast_in_place(&mut [1_u8; 100_000], 1, STREAM)),
     ("recv", |_, comm| comm.recv(&mut [1_i32; 9], 1, STREAM)),
-    ("a group", |nccl, comm| {
+    ("group", |nccl, comm| {
         let (mut one, mut other) = ([1_i32; 9], [1_i32; 9]);
         nccl.group(|g| {
             g.recv(comm, &mut one, 1, STREAM)?;
@@ -112,11 +114,11 @@ fn operations_with_timeout_succeed_in_time(nccl: &Nccl) {
 fn init_without_peer_times_out(nccl: &Nccl) {
     let id = nccl.unique_id().unwrap();
     let made = within(SHORT, || nccl.init_rank_with(2, 0, &id, &with_timeout(TIMEOUT)));
-    let Err(Error::Timeout { elapsed, .. }) = made else { panic!("{made:?}") };
+    let Err(Error::Timeout { call: "init_rank_with", elapsed }) = made else { panic!("{made:?}") };
     assert!(elapsed >= TIMEOUT, "{elapsed:?}");
     let pending = nccl.group(|g| g.init_rank(2, 0, &id, &with_timeout(TIMEOUT))).unwrap();
     let made = within(SHORT, || pending.finish());
-    assert!(matches!(made, Err(Error::Timeout { .. })), "{made:?}");
+    assert!(matches!(made, Err(Error::Timeout { call: "init_rank", .. })), "{made:?}");
     // No group is left open on the thread.
     assert_works(&of_one_thread(nccl, 1)[0]);
 }
@@ -125,7 +127,8 @@ fn calls_without_peer_time_out(nccl: &Nccl) {
     for (what, call) in WAITING {
         let other = alone(nccl, TIMEOUT, |comm| {
             let called = within(SHORT, || call(nccl, &comm));
-            let Err(Error::Timeout { elapsed, .. }) = called else { panic!("{what}: {called:?}") };
+            let Err(Error::Timeout { call: named, elapsed }) = called else { panic!("{what}: {called:?}") };
+            assert_eq!(named, what);
             assert!(elapsed >= TIMEOUT, "{what}: {elapsed:?}");
             assert_aborted(what, comm.async_error());
             assert_aborted(what, call(nccl, &comm));
@@ -200,6 +203,7 @@ fn lost_rank_ends_waiting_calls(nccl: &Nccl) {
             }
             let error = within(SHORT, || call(nccl, &comm)).unwrap_err();
             assert_eq!(error.code(), Some(ResultCode::REMOTE_ERROR), "{what}: {error}");
+            assert!(error.to_string().starts_with(&format!("{what} failed: ")), "{error}");
             within(SHORT, || drop(comm));
         });
     }
@@ -237,11 +241,34 @@ fn one_thread_drives_nonblocking_ranks(nccl: &Nccl) {
     within(SHORT, || Communicator::destroy_all(comms)).unwrap();
 }
 
+fn init_all_with_creates_nonblocking_ranks(nccl: &Nccl) {
+    let comms = nccl.init_all_with(&[5, 0, 2], &with_timeout(TIMEOUT)).unwrap();
+    let facts: Vec<_> = comms.iter().map(|comm| (comm.rank(), comm.size(), comm.device())).collect();
+    assert_eq!(facts, [(0, 3, 5), (1, 3, 0), (2, 3, 2)]);
+    assert_eq!(sum_of_all(nccl, &comms).unwrap(), [[3; 50]; 3]);
+    // They have the timeout: rank 0 alone does not wait for ever.
+    let alone = within(SHORT, || comms[0].barrier(STREAM));
+    assert!(matches!(alone, Err(Error::Timeout { call: "barrier", .. })), "{alone:?}");
+    within(SHORT, || drop(comms));
+    // Without options it is `init_all`.
+    assert_eq!(nccl.init_all_with(&[0, 1], &Config::new()).unwrap().len(), 2);
+}
+
+fn init_all_with_reports_misuse_by_its_name(nccl: &Nccl) {
+    for config in [Config::new(), with_timeout(TIMEOUT)] {
+        let error = |devices: &[i32]| nccl.init_all_with(devices, &config).unwrap_err().to_string();
+        assert_eq!(error(&[]), "init_all_with: no devices; expected one for each rank");
+        assert_eq!(error(&[0, -3]), "init_all_with: device -3 is negative");
+        let inside = nccl.group(|_| nccl.init_all_with(&[0], &config)).unwrap_err();
+        assert!(matches!(inside, Error::InvalidUsage { call: "init_all_with", .. }), "{inside}");
+    }
+}
+
 /// Rank 2 takes no part, so that the group of ranks 0 and 1 times out: one is aborted, and both have failed.
 fn group_timeout_fails_all_members(nccl: &Nccl) {
     let comms = of_one_thread_with(nccl, 3, &with_timeout(TIMEOUT));
     let ended = within(SHORT, || sum_of_all(nccl, &comms[..2]));
-    assert!(matches!(ended, Err(Error::Timeout { call: "ncclGroupEnd", .. })), "{ended:?}");
+    assert!(matches!(ended, Err(Error::Timeout { call: "group", .. })), "{ended:?}");
     assert!(comms[..2].iter().any(|comm| comm.as_raw().is_null()));
     for comm in &comms[..2] {
         let refused = comm.all_reduce_in_place(&mut [1_i32], ReduceOp::Sum, STREAM);
