@@ -46,6 +46,12 @@ use crate::{DeviceSlice, DeviceSliceMut, Element, MemorySpace, StreamRef, sys};
 /// Allocators that free in stream order satisfy this if it is the stream of the work, or one that waits for it; so does
 /// a drop that waits.
 #[allow(clippy::len_without_is_empty)]
+#[diagnostic::on_unimplemented(
+    message = "`{Self}` is not a buffer",
+    label = "not a buffer that operations can read or write",
+    note = "buffers are slices, arrays and vectors of elements, `NcclBuffer`, and types that implement `Buffer`",
+    note = "for a device pointer, use the unsafe functions `DeviceSlice::from_raw_parts(pointer, length)` and `DeviceSliceMut::from_raw_parts`"
+)]
 pub unsafe trait Buffer {
     /// The type of the elements.
     type Element: Element;
@@ -104,6 +110,12 @@ pub unsafe trait Buffer {
 /// As for [`Buffer`], with `as_mut_ptr` instead of `as_ptr`: the elements can be written while a mutable reference
 /// lives and, on a device, until the work that was enqueued in that time has run. Until then nothing else reads or
 /// writes them.
+#[diagnostic::on_unimplemented(
+    message = "`{Self}` is not a buffer that can be written",
+    label = "not a buffer that operations can write",
+    note = "buffers are slices, arrays and vectors of elements, `NcclBuffer`, and types that implement `BufferMut`",
+    note = "for a device pointer, use the unsafe function `DeviceSliceMut::from_raw_parts(pointer, length)`"
+)]
 pub unsafe trait BufferMut: Buffer {
     /// Returns the address of the first element; any address if there is none.
     fn as_mut_ptr(&mut self) -> *mut Self::Element;
@@ -135,6 +147,12 @@ pub unsafe trait BufferMut: Buffer {
 /// # Safety
 /// While a reference to the stream lives, `as_raw` is null or a stream that is not destroyed, of the device of
 /// every communicator that it is used with.
+#[diagnostic::on_unimplemented(
+    message = "`{Self}` is not a stream",
+    label = "not a stream",
+    note = "pass `StreamRef::DEFAULT`, or a reference to a type that implements `Stream`",
+    note = "for a `cudaStream_t`, use the unsafe function `StreamRef::from_raw(stream)`"
+)]
 pub unsafe trait Stream {
     /// Returns the handle.
     fn as_raw(&self) -> sys::cudaStream_t;

@@ -4,6 +4,7 @@ use std::fmt;
 use std::str::FromStr;
 
 use crate::Result;
+use crate::debug_as_display::debug_as_display;
 use crate::releases_of_values::releases_of_values;
 use crate::sys::ncclDataType_t;
 
@@ -182,9 +183,11 @@ impl FromStr for DataType {
 }
 
 /// The error returned when a text is not the name of a [`DataType`].
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[derive(Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{0:?} is not a data type of NCCL; expected {names}", names = data_type_names())]
 pub struct ParseDataTypeError(Box<str>);
+
+debug_as_display!(ParseDataTypeError);
 
 /// Returns `int8 (i8), ..., f8e4m3, ...`.
 fn data_type_names() -> String {
@@ -210,6 +213,11 @@ fn data_type_names() -> String {
 /// # Safety
 /// The type must have the size and representation of [`DATA_TYPE`](Self::DATA_TYPE), every bit pattern must
 /// be a valid value, and it must be plain data: NCCL overwrites elements with any bit pattern.
+#[diagnostic::on_unimplemented(
+    message = "NCCL has no data type for `{Self}`",
+    label = "not an element type",
+    note = "elements are i8, u8, i32, u32, i64, u64, f32 and f64; 16-bit floats need the feature `half`, 8-bit floats `float8`"
+)]
 pub unsafe trait Element: Copy + Send + Sync + 'static {
     /// The data type in NCCL.
     const DATA_TYPE: DataType;

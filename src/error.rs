@@ -3,6 +3,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
+use crate::debug_as_display::debug_as_display;
 use crate::{ResultCode, Version};
 
 /// A `Result` with this crate's [`Error`].
@@ -138,17 +139,8 @@ impl Error {
     }
 }
 
-impl fmt::Debug for Error {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        fmt::Display::fmt(self, f)
-    }
-}
-
-impl fmt::Debug for LoadError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        fmt::Display::fmt(self, f)
-    }
-}
+debug_as_display!(Error);
+debug_as_display!(LoadError);
 
 fn unsupported(function: &str, since: Version, found: Version, library: &str) -> String {
     if found < since {

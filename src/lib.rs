@@ -24,6 +24,7 @@ mod collective_config;
 mod communicator;
 mod config;
 mod data_type;
+mod debug_as_display;
 mod encryption;
 mod error;
 mod group;

@@ -1,6 +1,7 @@
 use std::fmt;
 use std::str::FromStr;
 
+use crate::debug_as_display::debug_as_display;
 use crate::releases_of_values::releases_of_values;
 use crate::sys::ncclRedOp_t;
 
@@ -88,9 +89,11 @@ impl FromStr for ReduceOp {
 }
 
 /// The error returned when a text is not the name of a [`ReduceOp`].
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[derive(Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{0:?} is not an operation of NCCL; expected {names}", names = reduce_op_names())]
 pub struct ParseReduceOpError(Box<str>);
+
+debug_as_display!(ParseReduceOpError);
 
 /// Returns `sum, prod, ...`.
 fn reduce_op_names() -> String {

@@ -1,6 +1,7 @@
 use std::fmt;
 use std::str::FromStr;
 
+use crate::debug_as_display::debug_as_display;
 use crate::sys;
 
 /// The id with which the ranks of a new communicator find each other: 128 opaque bytes.
@@ -65,7 +66,7 @@ impl fmt::Debug for UniqueId {
 }
 
 /// The error returned when bytes or a text are not a [`UniqueId`].
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[derive(Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum ParseUniqueIdError {
     /// The length is not 128 bytes.
@@ -83,6 +84,8 @@ pub enum ParseUniqueIdError {
         found: char,
     },
 }
+
+debug_as_display!(ParseUniqueIdError);
 
 impl TryFrom<&[u8]> for UniqueId {
     type Error = ParseUniqueIdError;

@@ -1,6 +1,7 @@
 use std::fmt;
 use std::str::FromStr;
 
+use crate::debug_as_display::debug_as_display;
 use crate::sys;
 
 /// A release of NCCL, as `major.minor.patch`.
@@ -69,9 +70,11 @@ impl fmt::Display for Version {
 }
 
 /// The error returned when a text is not `major.minor.patch`.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[derive(Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{0:?} is not an NCCL version; expected major.minor.patch, such as 2.32.3")]
 pub struct ParseVersionError(String);
+
+debug_as_display!(ParseVersionError);
 
 impl FromStr for Version {
     type Err = ParseVersionError;

@@ -26,6 +26,28 @@ fn error_types_implement_error_and_handles_are_send() {
     assert!(failing().unwrap_err().to_string().contains("ncclNoSuchFunction"));
 }
 
+/// A `main` that returns an error prints its `Debug` text.
+#[test]
+fn debug_text_of_errors_is_the_display_text() {
+    let nccl = libnccl_cpu::nccl();
+    // SAFETY: not even a function of its version.
+    let empty = unsafe { Nccl::from_table("nothing", libnccl::sys::Functions::EMPTY) }.unwrap_err();
+    let errors: [(String, String); 5] = [
+        texts(nccl.require("ncclNoSuchFunction").unwrap_err()),
+        texts::<LoadError>(empty),
+        texts("float3".parse::<DataType>().unwrap_err()),
+        texts("mean".parse::<libnccl::ReduceOp>().unwrap_err()),
+        texts("2.x".parse::<libnccl::Version>().unwrap_err()),
+    ];
+    for (debug, display) in errors {
+        assert_eq!(debug, display);
+    }
+}
+
+fn texts<E: std::error::Error>(error: E) -> (String, String) {
+    (format!("{error:?}"), error.to_string())
+}
+
 /// Fails to compile if `Element` is a safe trait.
 // Regression: cudarc lets safe code make any type an element, such as char.
 #[test]

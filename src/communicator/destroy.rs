@@ -1,3 +1,5 @@
+use std::sync::atomic::Ordering::Relaxed;
+
 use super::handle::Communicator;
 use super::shared::Shared;
 use crate::backend::call;
@@ -87,7 +89,7 @@ impl Communicator {
             return self.abort();
         }
         // There is no way to wait for the destruction of a nonblocking communicator, but there is for finalization.
-        let needs_finalize = self.timeout.is_some() && !self.is_stopped.get();
+        let needs_finalize = self.timeout.is_some() && !self.is_stopped.load(Relaxed);
         let finalized = if needs_finalize { self.finalize_for("destroy")? } else { Finalized(self) };
         finalized.destroy()
     }

@@ -1,7 +1,9 @@
-use std::cell::{Cell, OnceCell, RefCell};
 use std::ffi::CStr;
 use std::fmt;
-use std::sync::Arc;
+use std::marker::PhantomData;
+use std::sync::atomic::AtomicBool;
+use std::sync::atomic::Ordering::Relaxed;
+use std::sync::{Arc, Mutex, OnceLock};
 use std::time::{Duration, Instant};
 
 use super::abort_handle::AbortHandle;
@@ -67,14 +69,20 @@ pub struct Communicator {
     /// The longest time that a wait may take; set for nonblocking communicators only.
     pub(super) timeout: Option<Duration>,
     /// Set once its work was revoked, or aborted by a shrink, after which there is nothing to finalize.
-    pub(super) is_stopped: Cell<bool>,
+    pub(super) is_stopped: AtomicBool,
     /// Set while it has operations in the group that is open on this thread.
-    pub(super) in_group: Cell<bool>,
+    pub(super) in_group: AtomicBool,
     /// The options of the last collective outside a group, which NCCL may read as long as it is in progress.
-    pub(super) options: RefCell<Option<RawCollectiveConfig>>,
+    pub(super) options: Mutex<Option<RawCollectiveConfig>>,
     /// The buffer that barriers reduce, allocated by the first one.
-    pub(super) barrier: OnceCell<NcclBuffer<u8>>,
+    pub(super) barrier: OnceLock<NcclBuffer<u8>>,
+    /// Makes this `Send` and not `Sync`. The fields above would be `Sync`, so that the compiler's message to whoever
+    /// shares a communicator names this, and does not advise a lock for a field.
+    pub(super) sharing: PhantomData<dyn OneThreadAtATime + Send>,
 }
+
+/// The reason why a communicator is not `Sync`, in the words of the compiler's message.
+pub(super) trait OneThreadAtATime {}
 
 impl Communicator {
     /// Takes over a handle that other code has created with `nccl`.
@@ -143,10 +151,11 @@ impl Communicator {
             rank: 0,
             device: 0,
             timeout,
-            is_stopped: Cell::new(false),
-            in_group: Cell::new(false),
-            options: RefCell::default(),
-            barrier: OnceCell::new(),
+            is_stopped: AtomicBool::new(false),
+            in_group: AtomicBool::new(false),
+            options: Mutex::default(),
+            barrier: OnceLock::new(),
+            sharing: PhantomData,
         };
         if code == ResultCode::IN_PROGRESS {
             communicator.wait_with(call, parent)?;
@@ -302,17 +311,17 @@ impl Communicator {
         call: &'static str,
         query: impl FnOnce() -> Result<R>,
     ) -> Result<R> {
-        if self.in_group.get() { query() } else { self.query(call, query) }
+        if self.in_group.load(Relaxed) { query() } else { self.query(call, query) }
     }
 
     /// Enters NCCL for the first operation in a group, whose end leaves it. Returns `true` if it is the first.
     #[inline]
     pub(crate) fn join_group(&self, operation: &'static str) -> Result<bool> {
-        if self.in_group.get() {
+        if self.in_group.load(Relaxed) {
             return Ok(false);
         }
         self.shared.state.enter(operation)?;
-        self.in_group.set(true);
+        self.in_group.store(true, Relaxed);
         Ok(true)
     }
 
@@ -322,7 +331,7 @@ impl Communicator {
         if has_failed {
             self.shared.state.fail();
         }
-        self.in_group.set(false);
+        self.in_group.store(false, Relaxed);
         self.leave();
     }
 

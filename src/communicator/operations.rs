@@ -1,3 +1,5 @@
+use std::sync::PoisonError;
+
 use super::handle::Communicator;
 use crate::collective_config::RawCollectiveConfig;
 use crate::group::participants::Participants;
@@ -118,7 +120,10 @@ impl<'scope> Operations<'scope> {
         let raw = config.to_raw(call, library.version, &library.backend.to_string())?;
         match self.group {
             Some(group) => group.keep_config(&raw),
-            None => *self.communicator.options.borrow_mut() = Some(raw.clone()),
+            None => {
+                let kept = &self.communicator.options;
+                *kept.lock().unwrap_or_else(PoisonError::into_inner) = Some(raw.clone());
+            }
         }
         Ok(Some(raw))
     }

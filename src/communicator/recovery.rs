@@ -1,6 +1,7 @@
 #![allow(unsafe_code)]
 
 use std::ptr;
+use std::sync::atomic::Ordering::Relaxed;
 
 use super::arguments::SizeAndRank;
 use super::handle::Communicator;
@@ -86,7 +87,9 @@ impl Communicator {
             // SAFETY: a live communicator; the list has `count` ranks; `create_child` provides the out-parameter and
             // the options.
             unsafe { call!(self.library(), ncclCommShrink(self.raw(), list, count, out, config, flags)) }
-                .inspect(|_| self.is_stopped.set(self.is_stopped.get() || mode == ShrinkMode::Abort))
+                .inspect(|_| {
+                    self.is_stopped.fetch_or(mode == ShrinkMode::Abort, Relaxed);
+                })
         })?;
         shrunk.ok_or_else(|| Error::usage(CALL, "NCCL created no communicator"))
     }
@@ -193,7 +196,7 @@ impl Communicator {
                 _ => Ok(()),
             }
         })?;
-        self.is_stopped.set(true);
+        self.is_stopped.store(true, Relaxed);
         Ok(())
     }
 }

@@ -6,6 +6,7 @@ use std::marker::PhantomData;
 use std::ops::BitOr;
 use std::ptr;
 use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
 
 use super::handle::Communicator;
 use super::operations::Operations;
@@ -374,7 +375,7 @@ impl<T> Window<'_, T> {
                     unsafe { call!(library, ncclCommWindowDeregister(raw, window)) }
                 }))
             })
-        } else if communicator.in_group.get() || communicator.shared.state.is_failed() {
+        } else if communicator.in_group.load(Relaxed) || communicator.shared.state.is_failed() {
             Err(Error::usage(CALL, "the group that registers the window has failed or has not ended"))
         } else {
             Ok(())

@@ -174,6 +174,7 @@ fn init_without_gpu_is_a_cuda_error(nccl: &Nccl) {
     for (call, failed) in [
         ("ncclCommInitRank", nccl.init_rank(1, 0, &id).map(drop)),
         ("ncclCommInitAll", nccl.init_all(&[0]).map(drop)),
+        ("ncclCommInitRankConfig", nccl.init_all_with(&[0], &Config::new().name("none")).map(drop)),
     ] {
         let error = failed.unwrap_err();
         let Error::Nccl { call: found, code, message, detail } = &error else { panic!("{error}") };
@@ -182,6 +183,11 @@ fn init_without_gpu_is_a_cuda_error(nccl: &Nccl) {
         assert!(detail.contains("Cuda failure"), "{error}");
         assert_eq!(error.code(), Some(*code));
         assert!(error.to_string().contains("(code 1)"), "{error}");
+        if nccl.version() == Version::HEADER {
+            let text = error.to_string().replace(call, "ncclCommInitRank");
+            let text = text.split_inclusive("Cuda failure").next().unwrap_or_default();
+            assert!(include_str!("../../../README.md").contains(text), "the README does not show {text}");
+        }
         assert_outside_a_group(nccl);
     }
 }
