@@ -142,7 +142,8 @@ impl Nccl {
     /// Creates a communicator with all its ranks in this process: rank `i` on device `devices[i]`.
     ///
     /// A single thread that drives several ranks must put their operations into a [`group`](Self::group). On the CPU
-    /// implementation the devices are only numbers. It has no timeout; [`init_all_with`](Self::init_all_with) has.
+    /// implementation the devices are only numbers. It has no timeout. With one, use
+    /// [`init_all_with`](Self::init_all_with) there, and [`Group::init_rank`](crate::Group::init_rank) on GPUs.
     ///
     /// ```
     /// # fn main() -> libnccl::Result<()> {

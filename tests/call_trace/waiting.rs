@@ -31,7 +31,7 @@ fn aborts(fake: &FakeNccl) -> usize {
 type Endless = (&'static str, &'static str, fn(&libnccl::Nccl, Communicator) -> Result<()>);
 
 const ENDLESS: &[Endless] = &[
-    ("all_reduce_in_place", "ncclAllReduce", |_, comm| work(&comm)),
+    ("all_reduce", "ncclAllReduce", |_, comm| work(&comm)),
     ("group", "ncclGroupEnd", |nccl, comm| {
         nccl.group(|g| g.all_reduce_in_place(&comm, recv::<f32>(1), ReduceOp::Sum, stream()))
     }),

@@ -68,7 +68,7 @@ fn root_or_peer_out_of_range_is_an_error(nccl: &Nccl) {
         let wrong = comm.broadcast(&send, &mut recv, rank, STREAM);
         assert_eq!(message(wrong), expected("broadcast", "root", rank));
         let wrong = comm.broadcast_in_place(&mut recv, rank, STREAM);
-        assert_eq!(message(wrong), expected("broadcast", "root", rank));
+        assert_eq!(message(wrong), expected("broadcast_in_place", "root", rank));
         let wrong = comm.reduce(&send, &mut recv, ReduceOp::Max, rank, STREAM);
         assert_eq!(message(wrong), expected("reduce", "root", rank));
         assert_eq!(message(comm.send(&send, rank, STREAM)), expected("send", "peer", rank));

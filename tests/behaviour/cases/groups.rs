@@ -81,7 +81,7 @@ fn failed_closure_starts_nothing_and_fails_members(nccl: &Nccl) {
             g.broadcast_in_place(&comms[1], second, 9, STREAM)
         })
         .unwrap_err();
-    assert_eq!(error.to_string(), "broadcast: root 9 is not below 2, the communicator's size");
+    assert_eq!(error.to_string(), "broadcast_in_place: root 9 is not below 2, the communicator's size");
     assert_eq!(buffers, [[5], [7]]);
     assert_failed(&comms[0]);
     let refused = nccl.group(|g| g.send(&comms[0], &[1_u8; 0], 0, STREAM)).unwrap_err();
