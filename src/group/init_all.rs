@@ -39,7 +39,9 @@ impl Nccl {
         }
         let id = self.unique_id()?;
         let pending: Vec<_> = self.group(|g| {
-            (0..devices.len()).map(|rank| g.init_rank_for(CALL, devices.len(), rank, &id, config)).collect::<Result<_>>()
+            (0..devices.len())
+                .map(|rank| g.init_rank_for(CALL, devices.len(), rank, &id, config))
+                .collect::<Result<_>>()
         })?;
         // If one fails, dropping the others ends them.
         let mut communicators = pending.into_iter().map(|p| p.finish()).collect::<Result<Vec<_>>>()?;
