@@ -19,8 +19,9 @@ type Result<T = (), E = Box<dyn Error>> = std::result::Result<T, E>;
 const CALLS: i64 = 10_000;
 /// The number of pairs of processes that load: one with a bare `dlopen`, one with `Nccl::load`.
 const PAIRS: usize = 201;
-/// The limit for loading, beyond the bare `dlopen`.
-const LOAD_LIMIT_US: f64 = 100.0;
+/// The limit for loading, beyond the bare `dlopen`: ten times what a busy machine takes, as a time on a machine that does
+/// other work shows only that something is wrong by far.
+const LOAD_LIMIT_US: f64 = 1000.0;
 
 /// A way to call, and its limit.
 struct CallPath {
