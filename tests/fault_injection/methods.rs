@@ -180,7 +180,6 @@ fn makers() -> Vec<Method> {
         method("init_all", |f| Communicator::destroy_all(f.nccl.init_all(&[0, 2, 1])?)),
         method("grow_rank", |f| f.nccl.grow_rank(9, 8, &id(), &f.config)?.destroy()),
         method("pending", |f| f.nccl.group(|g| g.init_rank(4, 2, &id(), &f.config))?.finish()?.destroy()),
-        method("init_all_with", |f| Communicator::destroy_all(f.nccl.init_all_with(&[0, 2, 1], &f.config)?)),
         method("two pending", |f| {
             let [first, second] = f.nccl.group(|g| {
                 Ok([g.init_rank(4, 2, &id(), &f.config)?, g.init_rank(4, 3, &id(), &f.config)?])
