@@ -107,7 +107,7 @@ mod tests {
 
     #[test]
     fn all_lists_every_reduction_of_nccl_in_order() {
-        for (value, op) in ReduceOp::ALL.into_iter().enumerate() {
+        for (value, op) in ReduceOp::ALL.iter().copied().enumerate() {
             assert_eq!(op.as_raw().0 as usize, value);
             assert_eq!(op.raw_name(), format!("nccl{op:?}"));
         }
