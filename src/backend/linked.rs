@@ -5,7 +5,7 @@ use crate::sys::device::DeviceFunctions;
 
 unsafe extern "C" {
     /// The table that `build.rs` compiles from C. It has weak references to functions newer than NCCL 2.13.4, which
-    /// are null if the library lacks them; a table written in Rust would require all 72 when the program starts.
+    /// are null if the library lacks them; a table written in Rust would require all of them when the program starts.
     #[link_name = "libnccl_linked_functions"]
     static FUNCTIONS: Functions;
     #[link_name = "libnccl_linked_device_functions"]
