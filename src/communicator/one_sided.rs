@@ -26,7 +26,7 @@ pub struct Signal {
     pub context: u32,
 }
 
-/// A signal to wait for in [`Communicator::wait_signal`]. Since NCCL 2.29.2.
+/// A signal to wait for in [`Communicator::wait_signal`](crate::Communicator::wait_signal). Since NCCL 2.29.2.
 ///
 /// ```
 /// use libnccl::{Signal, WaitSignal};
