@@ -252,7 +252,7 @@ fn is_identifier(character: char) -> bool {
     character.is_alphanumeric() || character == '_'
 }
 
-/// Whether `text` contains `sought`, and not as part of a longer identifier.
+/// Returns `true` if `text` contains `sought`, and not as part of a longer identifier.
 fn contains(text: &str, sought: &str) -> bool {
     let is_cut = |outside: Option<char>, inside: Option<char>| {
         outside.is_some_and(is_identifier) && inside.is_some_and(is_identifier)
@@ -263,7 +263,7 @@ fn contains(text: &str, sought: &str) -> bool {
     })
 }
 
-/// Whether a line of Rust has a name or defines an item.
+/// Returns `true` if a line of Rust has a name or defines an item.
 fn is_in(form: &Form, line: &Line) -> bool {
     let identifiers =
         |text: &str| text.split(|c| !is_identifier(c)).map(String::from).collect::<Vec<String>>();

@@ -72,7 +72,7 @@ fn init(functions: &sys::Functions, slot: *mut sys::ncclComm_t) -> Option<()> {
 
 fn null_split(functions: &sys::Functions) -> Option<()> {
     let (split, mut new) = (functions.ncclCommSplit?, ptr::null_mut());
-    // SAFETY: the trap tests whether NCCL checks its argument; where it does not, the process ends here.
+    // SAFETY: the quirk tests whether NCCL checks its argument; where it does not, the process ends here.
     print_code(unsafe { split(ptr::null_mut(), 0, 0, &raw mut new, ptr::null_mut()) });
     Some(())
 }

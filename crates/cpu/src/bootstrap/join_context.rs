@@ -1,7 +1,5 @@
 //! The conditions under which a rank keeps waiting for others to join.
 
-use std::fmt;
-
 use crate::diag::error::Result;
 use crate::shm::shared_state::SharedState;
 
@@ -36,11 +34,5 @@ impl JoinContext<'_> {
             parent.state.check_abort()?;
         }
         parent.members.get(rank).map_or(Ok(()), |member| parent.state.check_alive(*member))
-    }
-}
-
-impl fmt::Debug for JoinContext<'_> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("JoinContext").field("parent", &self.parent).finish_non_exhaustive()
     }
 }

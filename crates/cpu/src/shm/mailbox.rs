@@ -1,7 +1,7 @@
 //! Mailboxes: a ring of bytes from each rank to each other.
 //!
 //! Positions count bytes and never decrease; the ring holds the bytes between the receiver's position and the sender's.
-//! What is in the ring is for `coll::point_to_point`.
+//! `coll::point_to_point` defines the content of the ring.
 
 use std::ops::Range;
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};

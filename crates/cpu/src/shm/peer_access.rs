@@ -1,6 +1,6 @@
 //! Peer access: the buffers of other ranks that this rank can use directly.
 //!
-//! Those are the buffers of its own process, and of other processes the memory from `ncclMemAlloc`, which it maps.
+//! A rank uses the buffers of its own process, and maps the memory from `ncclMemAlloc` of other processes.
 #![allow(unsafe_code)]
 
 use std::collections::HashMap;
