@@ -17,6 +17,11 @@
  * - On a non-blocking communicator any call may answer `ncclInProgress`; poll `ncclCommGetAsyncError` until it
  *   says something else before touching the communicator again.
  * - Each comment ends with the release that brought the item. "2.13.4" means that release or an earlier one.
+ * - Releases:
+ *   2.13.4 2.14.3 2.15.5 2.16.5 2.17.1 2.18.1 2.18.3 2.19.3 2.20.5 2.21.5 2.22.3 2.23.4 2.24.3 2.25.1 2.26.2
+ *   2.26.5 2.27.3 2.27.5 2.27.6 2.27.7 2.28.3 2.28.7 2.28.9 2.29.2 2.29.3 2.29.7 2.30.3 2.30.4 2.30.7 2.31.2
+ *   2.32.3
+ *
  * - `pncclXxx` is the profiling twin of `ncclXxx`: same type, same code. A profiler that interposes `ncclXxx`
  *   calls the twin to reach the library. The twins are exported from 2.16.5 on, and carry no comment here.
  */

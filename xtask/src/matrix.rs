@@ -69,12 +69,12 @@ pub(crate) fn run(root: &Path, options: &Options) -> Result<()> {
                 failed.push(release.as_str());
             }
         }
-        if release != NEWEST && release != OLDEST {
+        if release != *NEWEST && release != *OLDEST {
             kept.remove_unless_kept(release)?;
         }
     }
-    kept.remove_unless_kept(NEWEST)?;
-    kept.remove_unless_kept(OLDEST)?;
+    kept.remove_unless_kept(&NEWEST)?;
+    kept.remove_unless_kept(&OLDEST)?;
     println!("{} of {} releases pass all checks, and all programs agree", rows.len(), releases.len());
     if !failed.is_empty() {
         bail!("{} of {} releases failed: {}", failed.len(), releases.len(), failed.join(", "));
@@ -102,7 +102,7 @@ impl KeptLibraries {
             return Ok(Self(None));
         }
         let mut kept = Vec::new();
-        for release in releases.iter().map(String::as_str).chain([NEWEST, OLDEST]) {
+        for release in releases.iter().map(String::as_str).chain([*NEWEST, *OLDEST]) {
             if nvidia_packages::has_library(release)? {
                 kept.push(release.to_string());
             }

@@ -1,22 +1,24 @@
 //! NCCL's releases, and selections of them.
 
 use std::collections::BTreeSet;
+use std::sync::LazyLock;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use anyhow::{Result, bail};
 use clap::Args;
 
-/// The releases that NVIDIA publishes as packages of the Python package index, oldest first. A new release is added
-/// here and nowhere else.
-pub(crate) const RELEASES: &[&str] = &[
-    "2.13.4", "2.14.3", "2.15.5", "2.16.5", "2.17.1", "2.18.1", "2.18.3", "2.19.3", "2.20.5", "2.21.5",
-    "2.22.3", "2.23.4", "2.24.3", "2.25.1", "2.26.2", "2.26.5", "2.27.3", "2.27.5", "2.27.6", "2.27.7",
-    "2.28.3", "2.28.7", "2.28.9", "2.29.2", "2.29.3", "2.29.7", "2.30.3", "2.30.4", "2.30.7", "2.31.2",
-    "2.32.3",
-];
+const HEADER: &str = include_str!("../../vendor-headers/nccl.h");
 
-pub(crate) const OLDEST: &str = RELEASES[0];
-pub(crate) const NEWEST: &str = RELEASES[RELEASES.len() - 1];
+/// The releases that NVIDIA publishes as packages of the Python package index, oldest first: the list at the top of
+/// our header, which describes the last of them.
+pub(crate) static RELEASES: LazyLock<Vec<&str>> = LazyLock::new(|| {
+    let after = HEADER.split_once("- Releases:").map_or("", |(_, after)| after);
+    let list = after.split_once("\n *\n").map_or("", |(list, _)| list);
+    list.split_whitespace().filter(|word| *word != "*").collect()
+});
+
+pub(crate) static OLDEST: LazyLock<&str> = LazyLock::new(|| RELEASES[0]);
+pub(crate) static NEWEST: LazyLock<&str> = LazyLock::new(|| RELEASES[RELEASES.len() - 1]);
 
 /// The releases that a task examines.
 #[derive(Debug, Args)]
@@ -41,7 +43,7 @@ impl Selection {
     pub(crate) fn releases(&self) -> Result<Vec<String>> {
         let owned = |releases: &[&str]| releases.iter().map(|release| (*release).to_string()).collect();
         if self.all {
-            return Ok(owned(RELEASES));
+            return Ok(owned(&RELEASES));
         }
         let Some(count) = self.some else { return Ok(self.releases.clone()) };
         let others = RELEASES.len() - 2;
@@ -77,12 +79,11 @@ mod tests {
 
     #[test]
     fn newest_release_is_that_of_the_header() {
-        let header = std::fs::read_to_string(crate::checkout::root().join("vendor-headers/nccl.h")).unwrap();
         let value = |name: &str| {
-            let line = header.lines().find_map(|line| line.strip_prefix(&format!("#define {name} ")));
+            let line = HEADER.lines().find_map(|line| line.strip_prefix(&format!("#define {name} ")));
             line.unwrap().trim().to_string()
         };
-        assert_eq!(NEWEST, ["NCCL_MAJOR", "NCCL_MINOR", "NCCL_PATCH"].map(value).join("."));
+        assert_eq!(*NEWEST, ["NCCL_MAJOR", "NCCL_MINOR", "NCCL_PATCH"].map(value).join("."));
         assert!(RELEASES.is_sorted_by(|one, other| numbers(one) < numbers(other)));
     }
 
@@ -95,7 +96,7 @@ mod tests {
                 let mut seen = BTreeSet::new();
                 for day in first..first + days {
                     let chosen = of_the_day(day, count);
-                    assert_eq!((chosen.len(), chosen[0], chosen[count - 1]), (count, OLDEST, NEWEST));
+                    assert_eq!((chosen.len(), chosen[0], chosen[count - 1]), (count, *OLDEST, *NEWEST));
                     seen.extend(chosen);
                 }
                 assert_eq!(seen.len(), RELEASES.len(), "{count} from day {first}");

@@ -19,8 +19,8 @@ pub(super) fn page(rows: &[Row]) -> Result<String> {
         page,
         "# Compatibility\n\n\
          Written by `cargo xtask matrix --all` from {} of {} releases: NVIDIA's packages of the Python package index for\n\
-         x86_64, on a machine without a GPU. Three programs ran each release: one that loads it, one linked with {NEWEST}\n\
-         and one linked with {OLDEST}. All three agree on each cell, down to the error messages. `cargo xtask matrix --some 3`\n\
+         x86_64, on a machine without a GPU. Three programs ran each release: one that loads it, one linked with {newest}\n\
+         and one linked with {oldest}. All three agree on each cell, down to the error messages. `cargo xtask matrix --some 3`\n\
          checks the rows of the newest release, of the oldest, and of another one every day.\n\n\
          The packages are those for CUDA 12, and for CUDA 11 before 2.16. The packages for CUDA 13, from 2.27.7 to 2.32.3,\n\
          were run by hand, with the folder `nvidia/nccl` of each as `$LIBNCCL_CACHE/RELEASE`: `cargo xtask matrix RELEASE`\n\
@@ -30,6 +30,8 @@ pub(super) fn page(rows: &[Row]) -> Result<String> {
         rows.len(),
         RELEASES.len(),
         CHECKS_EXPLANATION.trim(),
+        newest = *NEWEST,
+        oldest = *OLDEST,
     )?;
     head(&mut page, std::iter::once("header").chain(CHECKS.iter().map(|(_, title)| *title)))?;
     for row in rows {

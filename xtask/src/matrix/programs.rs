@@ -39,8 +39,8 @@ pub(super) fn build(root: &Path) -> Result<Vec<Program>> {
     let target = std::path::absolute(target)?.join("matrix");
     let builds = [
         ("loaded".to_string(), "dlopen", None),
-        (format!("linked with {NEWEST}"), "link", Some(NEWEST)),
-        (format!("linked with {OLDEST}"), "link", Some(OLDEST)),
+        (format!("linked with {}", *NEWEST), "link", Some(*NEWEST)),
+        (format!("linked with {}", *OLDEST), "link", Some(*OLDEST)),
     ];
     let mut programs = Vec::new();
     for (name, feature, linked) in builds {

@@ -31,6 +31,7 @@ impl Data {
                 ReduceOp::Max => T::from_integer(values.max().unwrap_or_default()),
                 ReduceOp::Min => T::from_integer(values.min().unwrap_or_default()),
                 ReduceOp::Avg => T::quotient(values.sum(), self.ranks),
+                // `Sum`; the tests name any other that is missing here.
                 _ => T::from_integer(values.sum()),
             }
         })

@@ -398,13 +398,9 @@ impl Communicator {
         op: ncclRedOp_t,
         data_type: DataType,
     ) -> Result<(Reduction, Option<ReadBuf>)> {
-        let reduction = match op {
-            ncclRedOp_t::ncclSum => Reduction::Sum,
-            ncclRedOp_t::ncclProd => Reduction::Prod,
-            ncclRedOp_t::ncclMax => Reduction::Max,
-            ncclRedOp_t::ncclMin => Reduction::Min,
-            ncclRedOp_t::ncclAvg => Reduction::Avg,
-            custom => match self.scalars().get(&custom.0) {
+        let reduction = match Reduction::built_in(op) {
+            Some(reduction) => reduction,
+            None => match self.scalars().get(&op.0) {
                 Some((own, Scalar::Immediate(scalar))) if *own == data_type => Reduction::PreMulSum(*scalar),
                 Some((own, Scalar::Deferred(place))) if *own == data_type => {
                     return Ok((Reduction::PreMulSum([0; 8]), Some(*place)));
@@ -412,13 +408,13 @@ impl Communicator {
                 Some((own, _)) => {
                     return Err(Error::argument(format!(
                         "reduction {} was created for {own:?}, not for {data_type:?}",
-                        custom.0
+                        op.0
                     )));
                 }
                 None => {
                     return Err(Error::argument(format!(
                         "reduction {} is unknown to this communicator",
-                        custom.0
+                        op.0
                     )));
                 }
             },

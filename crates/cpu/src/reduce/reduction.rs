@@ -2,6 +2,8 @@
 
 use std::marker::PhantomData;
 
+use libnccl::sys::ncclRedOp_t;
+
 use crate::reduce::data_type::DataType;
 use crate::reduce::element::{Binary, Element, Unary};
 use crate::reduce::simd::{self, Kernel};
@@ -22,8 +24,17 @@ pub(crate) enum Reduction {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Factor(pub(crate) [u8; 8]);
 
-/// NCCL's names, by number; a custom operation has the number after the built-in ones.
-const NAMES: [&str; 6] = ["ncclSum", "ncclProd", "ncclMax", "ncclMin", "ncclAvg", "a custom PreMulSum"];
+/// The built-in reductions by NCCL's number, with their names.
+const BUILT_IN: [(Reduction, &str); ncclRedOp_t::ncclNumOps.0 as usize] = [
+    (Reduction::Sum, "ncclSum"),
+    (Reduction::Prod, "ncclProd"),
+    (Reduction::Max, "ncclMax"),
+    (Reduction::Min, "ncclMin"),
+    (Reduction::Avg, "ncclAvg"),
+];
+
+/// The number that stands for every custom reduction: the one after the built-in ones.
+const CUSTOM: u8 = ncclRedOp_t::ncclNumOps.0 as u8;
 
 /// Evaluates an expression with `$element` standing for the Rust type of a data type's elements.
 macro_rules! with_element {
@@ -50,16 +61,22 @@ macro_rules! with_element {
 }
 
 impl Reduction {
+    /// Returns the built-in reduction with NCCL's number.
+    pub(crate) fn built_in(op: ncclRedOp_t) -> Option<Self> {
+        BUILT_IN.get(op.0 as usize).map(|(reduction, _)| *reduction)
+    }
+
     /// Returns NCCL's number.
     pub(crate) fn number(self) -> u8 {
-        match self {
-            Self::Sum => 0,
-            Self::Prod => 1,
-            Self::Max => 2,
-            Self::Min => 3,
-            Self::Avg => 4,
-            Self::PreMulSum(_) => 5,
-        }
+        let number = match self {
+            Self::Sum => ncclRedOp_t::ncclSum,
+            Self::Prod => ncclRedOp_t::ncclProd,
+            Self::Max => ncclRedOp_t::ncclMax,
+            Self::Min => ncclRedOp_t::ncclMin,
+            Self::Avg => ncclRedOp_t::ncclAvg,
+            Self::PreMulSum(_) => return CUSTOM,
+        };
+        number.0 as u8
     }
 
     /// Returns the factor by which this rank's inputs are multiplied first, if any. Only reductions that sum have one.
@@ -67,7 +84,7 @@ impl Reduction {
         match self {
             Self::Avg => with_element!(data_type, E => E::reciprocal(ranks).map(E::to_padded)).map(Factor),
             Self::PreMulSum(scalar) => Some(Factor(scalar)),
-            _ => None,
+            Self::Sum | Self::Prod | Self::Max | Self::Min => None,
         }
     }
 
@@ -281,14 +298,27 @@ impl<E: Element> Kernel for Divide<'_, E> {
 
 /// Returns NCCL's name of a reduction, by the number that a rank published.
 pub(crate) fn name(number: u64) -> String {
-    let known = usize::try_from(number).ok().and_then(|index| NAMES.get(index));
-    known.map_or_else(|| format!("reduction {number}"), ToString::to_string)
+    let known = usize::try_from(number).ok().and_then(|index| BUILT_IN.get(index));
+    match known {
+        Some((_, name)) => (*name).to_string(),
+        None if number == u64::from(CUSTOM) => "a custom PreMulSum".to_string(),
+        None => format!("reduction {number}"),
+    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
     use libnccl::sys::ncclDataType_t;
+
+    #[test]
+    fn built_in_reductions_are_listed_by_their_numbers() {
+        for (number, (reduction, name)) in (0..).zip(BUILT_IN) {
+            assert_eq!(reduction.number(), number);
+            assert_eq!(name, format!("nccl{reduction:?}"));
+        }
+        assert_eq!(Reduction::built_in(ncclRedOp_t(CUSTOM.into())), None);
+    }
 
     /// Reduces one element of each rank, by `begin` and by `join`.
     fn reduce<const N: usize>(op: Reduction, data_type: DataType, inputs: &[[u8; N]]) -> [u8; N] {
