@@ -136,7 +136,7 @@ macro_rules! reductions {
         fn reductions() -> Vec<Case> {
             const CREATE: &str = "ncclRedOpCreatePreMulSum(&, 0x30000, Float64, 0, comm0)";
             let around = |calls: Vec<String>| {
-                let destroy = "ncclRedOpDestroy(op5, comm0)";
+                let destroy = "ncclRedOpDestroy(custom0, comm0)";
                 [CREATE.to_string()].into_iter().chain(calls).chain([destroy.into()]).collect::<Vec<_>>()
             };
             // SAFETY: never read.
@@ -166,14 +166,14 @@ macro_rules! reductions {
 }
 
 reductions! {
-    all_reduce(send(3), recv(3)) => "ncclAllReduce(0x10000, 0x20000, 3, Float64, op5, comm0, 0x5)";
-    all_reduce_in_place(recv(3)) => "ncclAllReduce(0x20000, 0x20000, 3, Float64, op5, comm0, 0x5)";
-    reduce(send(3), recv(3), 1) => "ncclReduce(0x10000, 0x20000, 3, Float64, op5, 1, comm0, 0x5)";
-    reduce_in_place(recv(3), 1) => "ncclReduce(0x20000, 0x20000, 3, Float64, op5, 1, comm0, 0x5)";
+    all_reduce(send(3), recv(3)) => "ncclAllReduce(0x10000, 0x20000, 3, Float64, custom0, comm0, 0x5)";
+    all_reduce_in_place(recv(3)) => "ncclAllReduce(0x20000, 0x20000, 3, Float64, custom0, comm0, 0x5)";
+    reduce(send(3), recv(3), 1) => "ncclReduce(0x10000, 0x20000, 3, Float64, custom0, 1, comm0, 0x5)";
+    reduce_in_place(recv(3), 1) => "ncclReduce(0x20000, 0x20000, 3, Float64, custom0, 1, comm0, 0x5)";
     reduce_scatter(send(12), recv(3))
-        => "ncclReduceScatter(0x10000, 0x20000, 3, Float64, op5, comm0, 0x5)";
+        => "ncclReduceScatter(0x10000, 0x20000, 3, Float64, custom0, comm0, 0x5)";
     reduce_scatter_in_place(recv(8))
-        => "ncclReduceScatter(0x20000, 0x20020, 2, Float64, op5, comm0, 0x5)";
+        => "ncclReduceScatter(0x20000, 0x20020, 2, Float64, custom0, comm0, 0x5)";
 }
 
 /// Returns a call and the queries that follow for each communicator that it creates.

@@ -157,7 +157,7 @@ impl<T: FromStr> FromStr for OneOrAll<T> {
 #[cfg(test)]
 mod tests {
     use clap::CommandFactory;
-    use libnccl::DataType;
+    use libnccl::{DataType, ReduceOp};
 
     use super::{Arguments, OneOrAll, size, whole};
 
@@ -174,7 +174,8 @@ mod tests {
         let types =
             "int8, uint8, int32, uint32, int64, uint64, half, float, double, bfloat16, f8e4m3, f8e5m2";
         assert!(help.contains(&format!("Data type: {types}, or all [default: float]")), "{help}");
-        assert!(help.contains("Reduction: sum, prod, max, min, avg, or all [default: sum]"), "{help}");
+        let ops = ReduceOp::ALL.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ");
+        assert!(help.contains(&format!("Reduction: {ops}, or all [default: sum]")), "{help}");
     }
 
     #[test]

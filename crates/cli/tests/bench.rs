@@ -3,6 +3,8 @@
 use std::process::{Command, Output};
 use std::time::{Duration, Instant};
 
+use libnccl::ReduceOp;
+
 const OPERATIONS: [&str; 6] =
     ["all_reduce", "broadcast", "reduce", "all_gather", "reduce_scatter", "sendrecv"];
 
@@ -69,11 +71,11 @@ const TYPES: [&str; 12] = [
 
 #[test]
 fn bench_of_all_types_and_reductions_has_a_row_for_each() {
-    const OPS: [&str; 5] = ["sum", "prod", "max", "min", "avg"];
+    let ops: Vec<_> = ReduceOp::ALL.iter().map(ToString::to_string).collect();
     for ranks in [3, 4, 9] {
         let rows = rows(&format!("reduce_scatter --ranks {ranks} -d all -o all -b 20K -e 20K -n 1 -w 0"));
-        let found = rows.iter().map(|row| (&*row[2], &*row[3], &*row[4]));
-        let expected = TYPES.iter().flat_map(|data_type| OPS.map(|op| (*data_type, op, "-1")));
+        let found = rows.iter().map(|row| [&*row[2], &*row[3], &*row[4]]);
+        let expected = TYPES.iter().flat_map(|data_type| ops.iter().map(|op| [*data_type, op, "-1"]));
         assert!(found.eq(expected), "{rows:?}");
     }
 }

@@ -155,7 +155,10 @@ fn text(argument: Argument, memory: &Memory) -> String {
         Argument::Comm(raw) => comm_name(raw),
         Argument::Op(op) => {
             let known = ReduceOp::ALL.iter().copied().find(|known| known.as_raw() == op);
-            known.map_or_else(|| format!("op{}", op.0), |known| format!("{known:?}"))
+            known.map_or_else(
+                || format!("custom{}", op.0 as i64 - i64::from(ncclRedOp_t::ncclNumOps.0)),
+                |known| format!("{known:?}"),
+            )
         }
         Argument::Type(raw) => {
             let known = DataType::ALL.iter().copied().find(|known| known.as_raw() == raw);

@@ -80,7 +80,7 @@ pub(super) struct State {
     /// The places for children that are created once their parent is no longer in progress.
     pub(super) pending_children: Vec<*mut ncclComm_t>,
     pub(super) operators: Vec<(ncclRedOp_t, ncclComm_t)>,
-    operators_created: i32,
+    operators_created: u32,
     /// The options of a collective in progress: their address, and their fields when they were passed.
     options_in_use: Option<(*const ncclCollConfig_t, (usize, c_int))>,
 
@@ -508,10 +508,10 @@ impl State {
                 state.into()
             }
             "ncclRedOpCreatePreMulSum" => {
+                let op = ncclRedOp_t::ncclNumOps.0 + self.operators_created;
                 self.operators_created += 1;
-                let op = 4 + self.operators_created;
                 let comm = Argument::comm(arguments).unwrap_or(ptr::null_mut());
-                self.operators.push((ncclRedOp_t(op as _), comm));
+                self.operators.push((ncclRedOp_t(op), comm));
                 op.into()
             }
             "ncclParamGet" => 3,
