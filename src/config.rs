@@ -234,8 +234,13 @@ options! {
 }
 
 impl Config {
-    /// Makes the communicator nonblocking, and ends every wait on it after this time with `Error::Timeout`, so that a
-    /// missing rank causes an error instead of a hang.
+    /// Makes the communicator nonblocking, and ends every wait in a method after this time with `Error::Timeout`, so
+    /// that a missing rank causes an error instead of a hang.
+    ///
+    /// On GPUs, it bounds the waits of the host: for the creation of the communicator, for connections and for the
+    /// launch of work. It does not bound the work itself: an operation returns when it is enqueued, and if a rank does
+    /// not take part, its kernel waits on the stream without a limit, as does whoever waits for the stream. On host
+    /// memory, where an operation returns when it is complete, it bounds the operation too.
     ///
     /// Longer than zero. Default: calls wait without a limit. Since NCCL 2.14.3.
     #[doc(alias = "blocking")]

@@ -104,18 +104,24 @@ impl Nccl {
     /// Returns the library that was linked at build time.
     ///
     /// ```
-    /// # fn main() -> libnccl::Result<()> {
-    /// let nccl = libnccl::Nccl::linked()?;
-    /// println!("linked: NCCL {}", nccl.version());
-    /// # Ok(())
-    /// # }
+    /// match libnccl::Nccl::linked() {
+    ///     Ok(nccl) => println!("linked: NCCL {}", nccl.version()),
+    ///     Err(error) => eprintln!("{error}"), // The program was built with LIBNCCL_NO_LINK.
+    /// }
     /// ```
     ///
     /// # Errors
-    /// [`LoadError::VersionQuery`] if its `ncclGetVersion` fails.
-    #[cfg(nccl_linked)]
+    /// [`LoadError::NoBackend`] if the program was built with `LIBNCCL_NO_LINK`; [`LoadError::VersionQuery`] if its
+    /// `ncclGetVersion` fails.
+    #[cfg(feature = "link")]
     pub fn linked() -> Result<Self, LoadError> {
-        Library::linked().map(|library| Self { library })
+        cfg_if::cfg_if! {
+            if #[cfg(nccl_linked)] {
+                Library::linked().map(|library| Self { library })
+            } else {
+                Err(LoadError::NoBackend)
+            }
+        }
     }
 
     /// Wraps an implementation that is already in this process, such as the CPU implementation of `libnccl-cpu`.

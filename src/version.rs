@@ -47,11 +47,12 @@ impl Version {
         Self::new(code / major_unit, code % major_unit / 100, code % 100)
     }
 
-    /// Returns the number that NCCL uses for this release.
+    /// Returns the number that NCCL uses for this release; `u32::MAX` if it is larger than that.
     #[must_use]
     pub const fn code(self) -> u32 {
         let major_unit = if self.major <= 2 && self.minor <= 8 { 1_000 } else { 10_000 };
-        self.major * major_unit + self.minor * 100 + self.patch
+        let (major, minor) = (self.major.saturating_mul(major_unit), self.minor.saturating_mul(100));
+        major.saturating_add(minor).saturating_add(self.patch)
     }
 
     /// Returns the first release that has `item`, a C function, enum value or field; see [`sys::since`].
@@ -101,6 +102,13 @@ mod tests {
             assert_eq!(text.parse(), Ok(version));
         }
         assert!(Version::new(2, 9, 0) > Version::new(2, 8, 99));
+    }
+
+    #[test]
+    fn code_beyond_u32_is_its_maximum() {
+        for (major, minor, patch) in [(u32::MAX, 0, 0), (2, u32::MAX, 0), (2, 32, u32::MAX)] {
+            assert_eq!(Version::new(major, minor, patch).code(), u32::MAX);
+        }
     }
 
     #[test]

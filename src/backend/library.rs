@@ -33,6 +33,8 @@ pub(crate) struct Library {
     pub(crate) memory_space: MemorySpace,
     /// Set for AMD's implementation, which dereferences a null communicator instead of rejecting it.
     pub(crate) is_rccl: bool,
+    /// The last error message of a cleanup by this crate, and the message before it, which users get instead.
+    replaced_error: Mutex<Option<[Box<str>; 2]>>,
 }
 
 impl Library {
@@ -111,7 +113,15 @@ impl Library {
         };
         // SAFETY: as above.
         let memory_space = unsafe { memory_space(&functions) };
-        Ok(Arc::new(Self { functions, device_functions, backend, version, memory_space, is_rccl }))
+        Ok(Arc::new(Self {
+            functions,
+            device_functions,
+            backend,
+            version,
+            memory_space,
+            is_rccl,
+            replaced_error: Mutex::default(),
+        }))
     }
 
     /// Returns the function, or the error that names the first release that has it.
@@ -162,8 +172,24 @@ impl Library {
         Error::Nccl { call, code, message, detail }
     }
 
-    /// Returns the most recent error message, or an empty string.
+    /// Returns the most recent error message, or an empty string: that of the user's call, not of the cleanup after it.
     pub(crate) fn last_error(&self) -> Box<str> {
+        let text = self.raw_last_error();
+        match &*self.replaced_error.lock().unwrap_or_else(PoisonError::into_inner) {
+            Some([after, before]) if *after == text => before.clone(),
+            _ => text,
+        }
+    }
+
+    /// Runs calls that are meant to fail, whose error message [`last_error`](Self::last_error) does not return.
+    pub(crate) fn keeping_last_error(&self, calls: impl FnOnce()) {
+        let before = self.last_error();
+        calls();
+        let after = self.raw_last_error();
+        *self.replaced_error.lock().unwrap_or_else(PoisonError::into_inner) = Some([after, before]);
+    }
+
+    fn raw_last_error(&self) -> Box<str> {
         let text = self.functions.ncclGetLastError.map_or(std::ptr::null(), |last_error| {
             // SAFETY: accepts any communicator including null, and returns a text of the process or the thread.
             unsafe { last_error(std::ptr::null_mut()) }
@@ -213,7 +239,9 @@ impl Library {
         if let Some(end) = self.functions.ncclGroupEnd {
             // SAFETY: has no arguments. The facade has no group of its own open on this thread when it calls this.
             let ended = || ResultCode::from_raw(unsafe { end() }) != ResultCode::INVALID_USAGE;
-            let _ = (0..MAX_DEPTH).take_while(|_| ended()).count();
+            self.keeping_last_error(|| {
+                let _ = (0..MAX_DEPTH).take_while(|_| ended()).count();
+            });
         }
     }
 

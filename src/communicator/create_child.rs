@@ -1,6 +1,7 @@
 #![allow(unsafe_code)]
 
 use std::ptr;
+use std::sync::atomic::Ordering::Relaxed;
 
 use super::handle::Communicator;
 use super::out_param::OutParam;
@@ -28,6 +29,8 @@ impl Communicator {
         let name = raw_config.name().or_else(|| self.shared.name.clone());
         let raw_config = if inherits { ptr::null_mut() } else { raw_config.as_mut_ptr() };
         let out = OutParam::new();
+        // A communicator that was revoked after it failed can have children again.
+        let enter = if self.is_stopped.load(Relaxed) { State::enter_for_query } else { enter };
         enter(&self.shared.state, call)?;
         let created = create(out.as_mut_ptr(), raw_config);
         // A nonblocking communicator returns success at once, and writes the handle by the time its state is success

@@ -242,7 +242,7 @@ impl Communicator {
     }
 
     /// Returns the asynchronous state: [`ResultCode::SUCCESS`], the error of work that failed after it was enqueued,
-    /// or [`ResultCode::IN_PROGRESS`].
+    /// or [`ResultCode::IN_PROGRESS`]. An error remains until the end of the communicator, which has to be aborted.
     ///
     /// ```
     /// # fn main() -> libnccl::Result<()> {

@@ -16,7 +16,7 @@ pub(crate) struct Participants<'scope> {
     last: Cell<Option<&'scope Communicator>>,
     /// The other participants; boxed, so that it costs most groups no more than a null pointer.
     overflow: RefCell<Option<Box<Overflow<'scope>>>>,
-    /// The first error of NCCL, which the group returns whatever fails as a consequence.
+    /// The first error of a call, which the group returns whatever fails as a consequence.
     first_error: OnceCell<Error>,
     /// Makes this neither `Send` nor `Sync`: NCCL's group belongs to the thread.
     thread: PhantomData<*mut ()>,
@@ -63,12 +63,10 @@ impl<'scope> Participants<'scope> {
     #[inline(always)]
     pub(crate) fn begin_grouped(&self, communicator: &Communicator, operation: &'static str) -> Result<bool> {
         if !self.library.is_same(communicator.library()) {
-            return Err(Error::argument(
-                operation,
-                "the communicator and the group belong to different libraries",
-            ));
+            let problem = "the communicator and the group belong to different libraries";
+            return Err(self.record_error(Error::argument(operation, problem)));
         }
-        communicator.join_group(operation)
+        communicator.join_group(operation).map_err(|error| self.record_error(error))
     }
 
     /// Records the result of the operation; `joined` is the result of [`begin_grouped`](Self::begin_grouped).
@@ -98,8 +96,7 @@ impl<'scope> Participants<'scope> {
             (true, _) => communicator.leave_group(false),
             (false, _) => {}
         }
-        self.record_error(&error);
-        error
+        self.record_error(error)
     }
 
     #[inline]
@@ -125,20 +122,20 @@ impl<'scope> Participants<'scope> {
     }
 
     /// Records that a communicator could not be created.
-    pub(super) fn record_failed_init(&self, error: &Error) {
-        self.record_error(error);
+    pub(super) fn record_failed_init(&self, error: Error) -> Error {
         self.change_overflow(|overflow| overflow.has_failed_init |= error.code().is_some());
+        self.record_error(error)
     }
 
     pub(super) fn has_failed_init(&self) -> bool {
         self.overflow.borrow().as_ref().is_some_and(|overflow| overflow.has_failed_init)
     }
 
-    /// Records an error of NCCL, after which the whole group has failed even if the closure ignores the error.
-    pub(super) fn record_error(&self, error: &Error) {
-        if let Error::Nccl { .. } = error {
-            let _ = self.first_error.set(error.clone());
-        }
+    /// Records an error, after which the whole group has failed even if the closure ignores the error.
+    #[cold]
+    pub(super) fn record_error(&self, error: Error) -> Error {
+        self.first_error.get_or_init(|| error.clone());
+        error
     }
 
     #[inline]

@@ -80,7 +80,7 @@ impl Nccl {
     ///
     /// If `operations` fails or panics, or if one of its calls fails, the group is cancelled: NCCL drops the queued
     /// operations. Other ranks may have started their part and wait for this one's, so the communicators in the
-    /// group have failed: they can only be queried, revoked, shrunk with
+    /// group have failed: they can only be queried, revoked and then split, shrunk with
     /// [`ShrinkMode::Abort`](crate::ShrinkMode::Abort), aborted and destroyed. An error that is found before the
     /// first operation is queued does not affect them.
     ///
@@ -255,7 +255,7 @@ impl<'scope, 'env> Group<'scope, 'env> {
         let participants = &self.participants;
         PendingCommunicator::init_rank(call, participants.library(), size, rank, id, config)
             .inspect(|pending| participants.add_pending(pending.handle()))
-            .inspect_err(|error| participants.record_failed_init(error))
+            .map_err(|error| participants.record_failed_init(error))
     }
 }
 
@@ -336,15 +336,17 @@ impl Drop for OpenGroup<'_, '_> {
 /// so this makes a call that is certain to fail.
 #[cold]
 fn cancel(library: &Library) {
-    if library.is_rccl {
-        call_init_rank_with_invalid_rank(library);
-    } else {
-        call_all_reduce_with_null_communicator(library);
-    }
-    if let Some(end) = library.functions.ncclGroupEnd {
-        // SAFETY: has no arguments.
-        unsafe { end() };
-    }
+    library.keeping_last_error(|| {
+        if library.is_rccl {
+            call_init_rank_with_invalid_rank(library);
+        } else {
+            call_all_reduce_with_null_communicator(library);
+        }
+        if let Some(end) = library.functions.ncclGroupEnd {
+            // SAFETY: has no arguments.
+            unsafe { end() };
+        }
+    });
 }
 
 /// Makes a call that every release of NCCL rejects. (RCCL dereferences the null communicator.)
@@ -384,7 +386,7 @@ impl Drop for NestedGroup<'_, '_> {
         let participants = self.0;
         // SAFETY: has no arguments; ends the group that `start` has started.
         if let Err(error) = unsafe { call!(participants.library(), ncclGroupEnd()) } {
-            participants.record_error(&error);
+            participants.record_error(error);
         }
     }
 }

@@ -137,7 +137,7 @@ fn invalid_operation_arguments_leave_comm_usable() {
     assert_eq!(reduce(place, 2, 7, 0, -1), ARGUMENT);
     assert_eq!(reduce(place, 2, 12, 0, 0), ARGUMENT);
     assert_eq!(reduce(place, 2, u32::MAX, 0, 0), ARGUMENT);
-    assert_eq!(reduce(place, 2, 7, 5, 0), ARGUMENT);
+    assert_eq!(reduce(place, 2, 7, ncclRedOp_t::ncclNumOps.0, 0), ARGUMENT);
     assert_eq!(reduce(place, 2, 7, u32::MAX, 0), ARGUMENT);
     assert_eq!(reduce(place, -1i64 as usize, 7, 0, 0), ARGUMENT);
     assert_eq!(reduce(ptr::null_mut(), 2, 7, 0, 0), ARGUMENT);

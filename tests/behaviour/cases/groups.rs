@@ -10,6 +10,8 @@ cases! {
     panic_in_group_starts_nothing_and_fails_members,
     invalid_first_operation_leaves_members_usable,
     ignored_nccl_error_fails_the_group,
+    ignored_argument_error_fails_the_group,
+    ignored_argument_error_of_first_operation_leaves_members_usable,
     two_communicators_share_one_group,
     group_of_another_library_is_an_error,
 }
@@ -133,6 +135,34 @@ fn ignored_nccl_error_fails_the_group(nccl: &Nccl) {
     assert_failed(&comms[0]);
     let refused = suspended.resume().unwrap_err();
     assert!(matches!(refused, Error::InvalidUsage { call: "resume", .. }), "{refused}");
+}
+
+/// Without the second operation, the other ranks of its communicator would wait for ever.
+fn ignored_argument_error_fails_the_group(nccl: &Nccl) {
+    let comms = of_one_thread(nccl, 2);
+    let mut buffers = [[1_i32], [2]];
+    let [first, second] = &mut buffers;
+    let ended = nccl.group(|g| {
+        g.all_reduce_in_place(&comms[0], first, ReduceOp::Sum, STREAM)?;
+        let refused = g.broadcast_in_place(&comms[1], second, 9, STREAM);
+        assert!(refused.is_err());
+        Ok(())
+    });
+    let error = ended.unwrap_err().to_string();
+    assert_eq!(error, "broadcast_in_place: root 9 is not below 2, the communicator's size");
+    assert_eq!(buffers, [[1], [2]]);
+    assert_failed(&comms[0]);
+}
+
+fn ignored_argument_error_of_first_operation_leaves_members_usable(nccl: &Nccl) {
+    let comms = of_one_thread(nccl, 2);
+    let mut buffer = [1.0_f32];
+    let ended = nccl.group(|g| {
+        let _ = g.recv(&comms[0], &mut buffer, 5, STREAM);
+        Ok(())
+    });
+    assert_eq!(ended.unwrap_err().to_string(), "recv: peer 5 is not below 2, the communicator's size");
+    assert_works(nccl, &comms);
 }
 
 fn two_communicators_share_one_group(nccl: &Nccl) {

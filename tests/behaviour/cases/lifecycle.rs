@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use libnccl::{Communicator, Config, Error, MemorySpace, Nccl, ReduceOp, ResultCode, ShrinkMode};
+use libnccl::{Communicator, Config, Error, MemorySpace, Nccl, ReduceOp, ResultCode, ShrinkMode, UniqueId};
 
 use super::common::{STREAM, assert_works, cases, of_one_thread, on_threads};
 
@@ -21,8 +21,22 @@ cases! {
     abort_handle_ends_idle_communicator,
     ranks_created_in_a_group_work,
     failed_group_creates_no_ranks,
+    last_error_is_of_the_failed_init_and_not_of_the_cleanup,
     invalid_split_shrink_and_grow_arguments_are_errors,
     init_with_several_ids_creates_one_communicator,
+}
+
+fn last_error_is_of_the_failed_init_and_not_of_the_cleanup(nccl: &Nccl) {
+    let id = UniqueId::from_bytes([0; 128]);
+    for failed in [
+        nccl.init_rank(2, 0, &id).map(drop),
+        nccl.group(|g| g.init_rank(2, 0, &id, &Config::new()).map(drop)),
+    ] {
+        let error = failed.unwrap_err();
+        let Error::Nccl { detail, .. } = &error else { panic!("{error}") };
+        assert!(detail.contains("id"), "{error}");
+        assert_eq!(nccl.last_error(), *detail);
+    }
 }
 
 fn ranks_on_threads_report_rank_and_size(nccl: &Nccl) {

@@ -181,6 +181,7 @@ fn init_without_gpu_is_a_cuda_error(nccl: &Nccl) {
         assert!(message.starts_with("unhandled cuda error"), "{error}");
         assert!(detail.contains("Cuda failure"), "{error}");
         assert_eq!(error.code(), Some(*code));
+        assert_eq!(nccl.last_error(), *detail, "not of the cleanup after {call}");
         assert!(error.to_string().contains("(code 1)"), "{error}");
         if nccl.version() == Version::HEADER {
             let text = error.to_string().replace(call, "ncclCommInitRank");

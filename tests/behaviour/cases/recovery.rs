@@ -22,6 +22,7 @@ cases! {
     grow_id_is_used_once,
     revoke_ends_work_of_absent_peer,
     split_after_revoke_works,
+    split_and_shrink_after_failed_group_and_revoke_work,
     suspended_communicator_refuses_work_until_resume,
     memory_statistics_add_up,
 }
@@ -235,6 +236,28 @@ fn split_after_revoke_works(nccl: &Nccl) {
                 use_up(shrunk, 2, rank - 1);
             }
             drop(comm);
+        });
+    }
+}
+
+fn split_and_shrink_after_failed_group_and_revoke_work(nccl: &Nccl) {
+    for config in configs() {
+        on_threads_each(working(nccl, 2, &config), |comm| {
+            let mut buffer = [1_i32];
+            let failed = nccl.group(|g| -> Result<()> {
+                g.all_reduce_in_place(&comm, &mut buffer, ReduceOp::Sum, STREAM)?;
+                Err(libnccl::LoadError::NoBackend.into())
+            });
+            assert!(matches!(failed, Err(Error::Load(_))), "{failed:?}");
+            let refused = comm.split(Some(0), 0).unwrap_err();
+            assert!(matches!(refused, Error::InvalidUsage { call: "split", .. }), "{refused}");
+            within(SHORT, || comm.revoke()).unwrap();
+            let rank = comm.rank();
+            let child = within(SHORT, || comm.split(Some(0), 0)).unwrap().expect("a child");
+            use_up(child, 2, rank);
+            if rank == 0 {
+                use_up(comm.shrink(&[1], ShrinkMode::Default, &Config::new()).unwrap(), 1, 0);
+            }
         });
     }
 }
