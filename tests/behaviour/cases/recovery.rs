@@ -1,6 +1,6 @@
 //! Split, shrink, grow, revoke and suspend, on healthy communicators and after failures.
 
-use std::sync::mpsc;
+use std::sync::{Barrier, mpsc};
 use std::thread;
 use std::time::Duration;
 
@@ -242,6 +242,8 @@ fn split_after_revoke_works(nccl: &Nccl) {
 
 fn split_and_shrink_after_failed_group_and_revoke_work(nccl: &Nccl) {
     for config in configs() {
+        // A revocation would fail the other rank's group earlier.
+        let both_failed = Barrier::new(2);
         on_threads_each(working(nccl, 2, &config), |comm| {
             let mut buffer = [1_i32];
             let failed = nccl.group(|g| -> Result<()> {
@@ -251,6 +253,7 @@ fn split_and_shrink_after_failed_group_and_revoke_work(nccl: &Nccl) {
             assert!(matches!(failed, Err(Error::Load(_))), "{failed:?}");
             let refused = comm.split(Some(0), 0).unwrap_err();
             assert!(matches!(refused, Error::InvalidUsage { call: "split", .. }), "{refused}");
+            both_failed.wait();
             within(SHORT, || comm.revoke()).unwrap();
             let rank = comm.rank();
             let child = within(SHORT, || comm.split(Some(0), 0)).unwrap().expect("a child");
