@@ -47,15 +47,7 @@ fn input(rank: usize, index: usize) -> i64 {
 }
 
 fn expected(op: ReduceOp, size: usize, index: usize) -> i64 {
-    let inputs = (0..size).map(|rank| input(rank, index));
-    match op {
-        ReduceOp::Sum => inputs.sum(),
-        ReduceOp::Prod => inputs.product(),
-        ReduceOp::Max => inputs.max().unwrap(),
-        ReduceOp::Min => inputs.min().unwrap(),
-        ReduceOp::Avg => inputs.sum::<i64>() / size as i64,
-        op => panic!("{op} has no reference here"),
-    }
+    op.of_integers((0..size).map(|rank| input(rank, index))).expect("there are ranks")
 }
 
 fn filled<T: Number>(rank: usize, count: usize) -> Vec<T> {

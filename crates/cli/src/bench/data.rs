@@ -27,12 +27,8 @@ impl Data {
         Pattern::new(|index| {
             let values = (0..self.ranks).map(|rank| self.value::<T>(rank, index));
             match self.op {
-                ReduceOp::Prod => T::from_integer(values.product()),
-                ReduceOp::Max => T::from_integer(values.max().unwrap_or_default()),
-                ReduceOp::Min => T::from_integer(values.min().unwrap_or_default()),
                 ReduceOp::Avg => T::quotient(values.sum(), self.ranks),
-                // `Sum`; the tests name any other that is missing here.
-                _ => T::from_integer(values.sum()),
+                op => T::from_integer(op.of_integers(values).unwrap_or_default()),
             }
         })
     }
