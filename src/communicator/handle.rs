@@ -52,9 +52,10 @@ use crate::{Error, MemorySpace, NcclBuffer, Result, ResultCode, sys};
 ///
 /// # The contract between ranks
 /// All ranks of a communicator must call the same operations in the same order, with the same counts, element types,
-/// reduction operators and roots. No single process can check this. On GPUs, a mismatch causes a hang or wrong data
-/// (NCCL 2.29.7 and newer detect some with `NCCL_CHECK_MODE=DEBUG_GLOBAL`); the CPU implementation reports which rank
-/// differs. Several threads that drive several communicators of *one device* at the same time can deadlock inside
+/// reduction operators and roots. No single process can check this, so joining a communicator means trusting its ranks.
+/// On GPUs, a mismatch causes a hang, wrong values in device memory, also beyond the buffers of the operation, or an
+/// error of CUDA (NCCL 2.29.7 and newer detect some with `NCCL_CHECK_MODE=DEBUG_GLOBAL`); host memory is not affected.
+/// The CPU implementation reports which rank differs. Several threads that drive several communicators of *one device* at the same time can deadlock inside
 /// NCCL: start all operations of a device from one thread, in the same order on every rank.
 ///
 /// # Ending
