@@ -168,8 +168,8 @@ impl Library {
             // SAFETY: accepts any communicator including null, and returns a text of the process or the thread.
             unsafe { last_error(std::ptr::null_mut()) }
         });
-        // SAFETY: null or a string. The next failure overwrites it in place, so it is copied at once.
-        unsafe { copy(text) }
+        // SAFETY: null or a string of at most this length: NCCL's buffer.
+        unsafe { copy_shared(text) }
     }
 
     /// Calls `ncclGetUniqueId`; after a failure, returns the same error forever.
@@ -274,4 +274,23 @@ unsafe fn copy(text: *const c_char) -> Box<str> {
     }
     // SAFETY: the caller guarantees that it is a C string.
     unsafe { CStr::from_ptr(text) }.to_string_lossy().trim().into()
+}
+
+/// Copies a C string that another thread may overwrite meanwhile; null becomes an empty one.
+///
+/// NCCL has one buffer of 1024 bytes for the errors of all threads, and writes it without regard to readers. So the
+/// bytes are copied before anything looks at them, and the end may be that of another text.
+///
+/// # Safety
+/// `text` is null, or has a zero byte, or 1024 bytes.
+unsafe fn copy_shared(text: *const c_char) -> Box<str> {
+    const BUFFER: usize = 1024;
+    if text.is_null() {
+        return Box::default();
+    }
+    // SAFETY: the caller guarantees that the bytes up to the first zero, or 1024, are there. A volatile read is one of
+    // the value that is in memory at that moment.
+    let byte = |index| unsafe { text.cast::<u8>().add(index).read_volatile() };
+    let bytes: Vec<u8> = (0..BUFFER).map(byte).take_while(|byte| *byte != 0).collect();
+    String::from_utf8_lossy(&bytes).trim().into()
 }

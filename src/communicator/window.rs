@@ -14,7 +14,7 @@ use super::out_param::OutParam;
 use super::registration::{leak, ok_if_aborted};
 use crate::backend::{Library, call};
 use crate::memory::Allocation;
-use crate::{Element, Error, Group, NcclBuffer, Result, Version, sys};
+use crate::{Element, Error, Group, NcclBuffer, Result, ResultCode, Version, sys};
 
 /// Promises about the use of a [`Window`], combined with `|`.
 ///
@@ -258,6 +258,8 @@ impl<'c, T: Element> Window<'c, T> {
             // write the handle at the end of the group; it is freed once that is known to be over, and never if this
             // fails.
             unsafe { call!(library, ncclCommWindowRegister(raw, address, bytes, handle.as_mut_ptr(), flags)) }
+                // On a nonblocking communicator, NCCL returns success before it writes the handle.
+                .map(|_| ResultCode::IN_PROGRESS)
         })?;
         memory.open_window();
         let memory = Some(Arc::clone(memory));
@@ -369,11 +371,12 @@ impl<T> Window<'_, T> {
         let (communicator, window) = (self.communicator, self.handle.get());
         let ended = if !window.is_null() {
             memory.check_idle(CALL).and_then(|()| {
-                ok_if_aborted(communicator.query_or_in_group(CALL, || {
+                let ended = communicator.query_or_in_group(CALL, || {
                     let (library, raw) = (communicator.library(), communicator.raw());
                     // SAFETY: a window of this live communicator, ended only here; no work uses the memory.
                     unsafe { call!(library, ncclCommWindowDeregister(raw, window)) }
-                }))
+                });
+                ok_if_aborted(communicator, ended)
             })
         } else if communicator.in_group.load(Relaxed) || communicator.shared.state.is_failed() {
             Err(Error::usage(CALL, "the group that registers the window has failed or has not ended"))
