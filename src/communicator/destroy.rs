@@ -2,7 +2,7 @@ use std::sync::PoisonError;
 use std::sync::atomic::Ordering::Relaxed;
 
 use super::handle::Communicator;
-use super::shared::Shared;
+use super::shared::{ABORT_LIMIT, Shared};
 use crate::backend::call;
 use crate::group::open::check_no_open_group;
 use crate::{Error, MemorySpace, Nccl, Result};
@@ -203,8 +203,10 @@ impl Finalized {
         if !communicator.shared.state.end() {
             return Err(Error::Aborted { call: CALL });
         }
+        // What remains to be done waits for no other rank, and is not what the timeout is about.
+        let limit = communicator.timeout.map(|timeout| timeout.max(ABORT_LIMIT));
         // SAFETY: the state has told this thread to end it.
-        unsafe { communicator.shared.destroy(communicator.timeout) }
+        unsafe { communicator.shared.destroy(limit) }
     }
 
     /// Aborts the communicator; see [`Communicator::abort`].
