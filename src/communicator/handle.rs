@@ -279,8 +279,8 @@ impl Communicator {
         self.finish_ungrouped(operation, enqueue())
     }
 
-    /// Runs a call outside a group, and waits even if it returns success: on a nonblocking communicator, NCCL may be
-    /// about to write what the call returns.
+    /// Runs a call outside a group, and waits even if it returns success, as a nonblocking communicator may be in
+    /// progress nevertheless.
     pub(super) fn run_and_wait(
         &self,
         operation: &'static str,

@@ -163,7 +163,7 @@ impl<'c, T: Element> PreMulSum<'c, T> {
         residence: sys::ncclScalarResidence_t,
     ) -> Result<Self> {
         let mut op = sys::ncclRedOp_t(0);
-        communicator.run_and_wait(call, || {
+        communicator.run_ungrouped(call, || {
             let (out, data_type, raw) = (&raw mut op, T::DATA_TYPE.as_raw(), communicator.raw());
             // SAFETY: the caller guarantees that the scalar is valid; a live communicator and a valid out-parameter.
             unsafe {

@@ -112,7 +112,7 @@ impl Communicator {
     #[doc(alias = "ncclCommGetUniqueId")]
     pub fn unique_id(&self) -> Result<UniqueId> {
         let mut id = sys::ncclUniqueId::default();
-        self.run_and_wait("unique_id", || {
+        self.run_ungrouped("unique_id", || {
             // SAFETY: a live communicator and a valid out-parameter.
             unsafe { call!(self.library(), ncclCommGetUniqueId(self.raw(), &raw mut id)) }
         })?;

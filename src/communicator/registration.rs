@@ -69,13 +69,16 @@ impl Communicator {
         const CALL: &str = "register";
         self.check_registrable(CALL, buffer)?;
         let allocation = buffer.allocation();
-        let mut handle = ptr::null_mut();
-        self.run_and_wait(CALL, || {
+        let (mut handle, mut is_registered) = (ptr::null_mut(), false);
+        self.run_ungrouped(CALL, || {
             let (address, bytes) = (allocation.as_ptr(), allocation.bytes());
             // SAFETY: a live communicator, memory of `bytes` bytes, and an out-parameter, which is written before the
             // call returns. The registration keeps the memory allocated.
             unsafe { call!(self.library(), ncclCommRegister(self.raw(), address, bytes, &raw mut handle)) }
-        })?;
+                .inspect(|_| is_registered = true)
+        })
+        // If the wait failed, NCCL has the memory nevertheless.
+        .inspect_err(|_| drop(is_registered.then(|| leak(Arc::clone(allocation)))))?;
         Ok(Registration { communicator: self, handle, memory: Some(Arc::clone(allocation)) })
     }
 

@@ -103,9 +103,8 @@ impl Shared {
         limit: Option<Duration>,
         end: impl Fn(&[Arc<Self>]) -> Result<()> + Copy + Send + 'static,
     ) -> Result<()> {
-        let limit = limit.filter(|_| {
-            all.first().is_some_and(|shared| shared.library.memory_space == MemorySpace::Device)
-        });
+        let limit = limit
+            .filter(|_| all.first().is_some_and(|shared| shared.library.memory_space == MemorySpace::Device));
         let Some(limit) = limit else { return end(&all) };
         let kept = all.clone();
         helper_thread::run(limit, move || end(&kept)).unwrap_or_else(|elapsed| {

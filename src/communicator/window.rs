@@ -251,16 +251,22 @@ impl<'c, T: Element> Window<'c, T> {
             let multiple = sys::NCCL_WIN_REQUIRED_ALIGNMENT;
             return Err(Error::argument(CALL, format!("{address:p} is not a multiple of {multiple} bytes")));
         }
-        let handle = OutParam::new();
-        operations.issue(CALL, || {
-            let (raw, flags) = (communicator.raw(), flags.bits().cast_signed());
-            // SAFETY: a live communicator, and memory of `bytes` bytes, which the window keeps allocated. NCCL may
-            // write the handle at the end of the group; it is freed once that is known to be over, and never if this
-            // fails.
-            unsafe { call!(library, ncclCommWindowRegister(raw, address, bytes, handle.as_mut_ptr(), flags)) }
+        let (handle, mut is_registered) = (OutParam::new(), false);
+        operations
+            .issue(CALL, || {
+                let (raw, flags) = (communicator.raw(), flags.bits().cast_signed());
+                // SAFETY: a live communicator, and memory of `bytes` bytes, which the window keeps allocated. NCCL may
+                // write the handle at the end of the group; it is freed once that is known to be over, and never if this
+                // fails.
+                unsafe {
+                    call!(library, ncclCommWindowRegister(raw, address, bytes, handle.as_mut_ptr(), flags))
+                }
+                .inspect(|_| is_registered = true)
                 // On a nonblocking communicator, NCCL returns success before it writes the handle.
                 .map(|_| ResultCode::IN_PROGRESS)
-        })?;
+            })
+            // If the wait failed, NCCL has the memory nevertheless.
+            .inspect_err(|_| drop(is_registered.then(|| leak(Arc::clone(memory)))))?;
         memory.open_window();
         let memory = Some(Arc::clone(memory));
         Ok(Self { communicator, handle, length, memory, element: PhantomData })

@@ -79,7 +79,8 @@ pub(super) fn call(function: &'static str, arguments: &[Argument]) -> u32 {
     if let Some(raw) = raw {
         state.enter(function, raw);
     }
-    let mut delay = if function == "ncclCommGetAsyncError" { state.async_error_delay } else { Duration::ZERO };
+    let mut delay =
+        if function == "ncclCommGetAsyncError" { state.async_error_delay } else { Duration::ZERO };
     // Other threads may call meanwhile.
     loop {
         drop(state);

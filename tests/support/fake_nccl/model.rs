@@ -293,8 +293,7 @@ impl State {
     }
 
     /// Ends the communicator of a call, as NCCL does.
-    fn end_by(&mut self, function: &str, raw: ncclComm_t, code: u32) -> u32 {
-        let state = self.async_states.peek();
+    fn end_by(&mut self, function: &str, raw: ncclComm_t, (code, state): (u32, u32)) -> u32 {
         if function == "ncclCommDestroy" && state != SUCCESS {
             // It returns inside its own group, and has freed nothing.
             self.group().depth += 1;
@@ -328,6 +327,7 @@ impl State {
 
     /// Does what NCCL does in a call, and returns its code.
     pub(super) fn play(&mut self, function: &str, arguments: &[Argument]) -> u32 {
+        let state = self.async_states.peek();
         let (mut code, output) = self.apply_rules(function);
         match (function, arguments) {
             ("ncclGroupStart", _) if is_success(code) => self.group().depth += 1,
@@ -335,10 +335,12 @@ impl State {
             ("ncclGroupEnd" | "ncclGroupSimulateEnd", _) => code = self.end_group(function, code),
             // These end their object whatever they return.
             ("ncclCommDestroy" | "ncclCommAbort", &[Argument::Comm(raw)]) => {
-                code = self.end_by(function, raw, code);
+                code = self.end_by(function, raw, (code, state));
             }
             ("ncclMemFree", &[Argument::Address(address)]) => {
-                if let Some((number, _)) = self.registered.iter().find(|(_, start)| *start == address.addr()) {
+                if let Some((number, _)) = self.registered.iter().find(|(_, start)| *start == address.addr())
+                    && !self.has_forged
+                {
                     self.violations.push(format!("memory is freed that comm{number} has registered"));
                 }
                 self.memory.free(address);
@@ -400,9 +402,10 @@ impl State {
                 let group = self.group();
                 if group.depth > 0 { group.queued.push(text) } else { self.started.push(text) }
             }
-            ("ncclCommRegister" | "ncclCommWindowRegister", &[Argument::Comm(raw), Argument::Address(start), ..])
-                if self.registers =>
-            {
+            (
+                "ncclCommRegister" | "ncclCommWindowRegister",
+                &[Argument::Comm(raw), Argument::Address(start), ..],
+            ) if self.registers => {
                 self.registered.extend(number(raw).map(|number| (number, start.addr())));
             }
             ("ncclCommDeregister" | "ncclCommWindowDeregister", &[Argument::Comm(raw), ..]) => {
@@ -481,7 +484,9 @@ impl State {
         for argument in arguments {
             match *argument {
                 Argument::CommOut(slots) => self.write_comms(function, arguments, slots, code),
-                Argument::HandleOut(slot) if function == "ncclCommWindowRegister" && self.group().depth > 0 => {
+                Argument::HandleOut(slot)
+                    if function == "ncclCommWindowRegister" && self.group().depth > 0 =>
+                {
                     self.group().windows.push(slot.cast());
                 }
                 Argument::HandleOut(slot) => self.write_handle(function, arguments, slot, Output::Correct),
