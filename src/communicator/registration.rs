@@ -78,7 +78,11 @@ impl Communicator {
                 .inspect(|_| is_registered = true)
         })
         // If the wait failed, NCCL has the memory nevertheless.
-        .inspect_err(|_| drop(is_registered.then(|| leak(Arc::clone(allocation)))))?;
+        .inspect_err(|_| {
+            if is_registered {
+                leak(Arc::clone(allocation));
+            }
+        })?;
         Ok(Registration { communicator: self, handle, memory: Some(Arc::clone(allocation)) })
     }
 

@@ -266,7 +266,11 @@ impl<'c, T: Element> Window<'c, T> {
                 .map(|_| ResultCode::IN_PROGRESS)
             })
             // If the wait failed, NCCL has the memory nevertheless.
-            .inspect_err(|_| drop(is_registered.then(|| leak(Arc::clone(memory)))))?;
+            .inspect_err(|_| {
+                if is_registered {
+                    leak(Arc::clone(memory));
+                }
+            })?;
         memory.open_window();
         let memory = Some(Arc::clone(memory));
         Ok(Self { communicator, handle, length, memory, element: PhantomData })

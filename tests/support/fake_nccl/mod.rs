@@ -165,12 +165,17 @@ impl FakeNccl {
 
     /// Captures work of a communicator into a CUDA graph, which keeps NCCL from ending the communicator.
     pub(crate) fn capture(&self, raw: sys::ncclComm_t) {
-        self.state().change_graphs(raw, 1);
+        self.state().capture(raw);
     }
 
-    /// Destroys a graph with work of a communicator.
-    pub(crate) fn destroy_graph(&self, raw: sys::ncclComm_t) {
-        self.state().change_graphs(raw, -1);
+    /// Destroys all graphs.
+    pub(crate) fn destroy_graphs(&self) {
+        self.state().destroy_graphs();
+    }
+
+    /// Returns the number of communicators that have not ended.
+    pub(crate) fn live_communicators(&self) -> usize {
+        self.state().live_communicators()
     }
 
     /// Makes the end of a communicator wait until another one is aborted, whose work keeps the device busy.

@@ -79,6 +79,10 @@ pub(super) struct State {
     pub(super) leaves_group_open: bool,
     /// The places for children that are created once their parent is no longer in progress.
     pub(super) pending_children: Vec<*mut ncclComm_t>,
+    /// The places for the windows of communicators in progress.
+    pending_windows: Vec<*mut *mut c_void>,
+    /// The places that are written a second time, once their communicator is complete.
+    rewritten: Vec<(ncclComm_t, *mut ncclComm_t)>,
     /// The children that exist, and are complete once their parent is no longer in progress.
     growing: Vec<usize>,
     pub(super) operators: Vec<(ncclRedOp_t, ncclComm_t)>,
@@ -116,8 +120,8 @@ struct Comm {
     is_incomplete: bool,
     ends: u32,
     clique: usize,
-    /// The graphs with work of this communicator.
-    graphs: i32,
+    /// Set while there is a graph with its work.
+    has_graph: bool,
     /// The communicator whose work keeps the device busy.
     blocked_by: Option<ncclComm_t>,
     /// The name in the options, to which NCCL keeps the pointer, and its text at the time.
@@ -157,6 +161,8 @@ impl State {
             groups: HashMap::new(),
             leaves_group_open: false,
             pending_children: Vec::new(),
+            pending_windows: Vec::new(),
+            rewritten: Vec::new(),
             growing: Vec::new(),
             operators: Vec::new(),
             operators_created: 0,
@@ -180,9 +186,16 @@ impl State {
         self.groups.entry(thread::current().id()).or_default()
     }
 
-    pub(super) fn change_graphs(&mut self, raw: ncclComm_t, change: i32) {
-        let comm = number(raw).and_then(|number| self.comms.get_mut(number)).expect("a communicator");
-        comm.graphs += change;
+    pub(super) fn capture(&mut self, raw: ncclComm_t) {
+        self.comm(raw).expect("a communicator").has_graph = true;
+    }
+
+    pub(super) fn destroy_graphs(&mut self) {
+        self.comms.iter_mut().for_each(|comm| comm.has_graph = false);
+    }
+
+    pub(super) fn live_communicators(&self) -> usize {
+        self.comms.iter().filter(|comm| comm.is_alive).count()
     }
 
     pub(super) fn block_end(&mut self, raw: ncclComm_t, until_aborted: ncclComm_t) {
@@ -201,9 +214,9 @@ impl State {
             comm.is_aborted = true;
         }
         ends.into_iter().any(|raw| {
-            let Some(&mut Comm { graphs, blocked_by, .. }) = self.comm(raw) else { return false };
+            let Some(&mut Comm { has_graph, blocked_by, .. }) = self.comm(raw) else { return false };
             let blocker = blocked_by.and_then(|blocker| self.comm(blocker));
-            graphs > 0 || blocker.is_some_and(|blocker| !blocker.is_aborted)
+            has_graph || blocker.is_some_and(|blocker| !blocker.is_aborted)
         })
     }
 
@@ -268,7 +281,7 @@ impl State {
             is_incomplete: false,
             ends: 0,
             clique,
-            graphs: 0,
+            has_graph: false,
             blocked_by: None,
             name,
         });
@@ -489,6 +502,12 @@ impl State {
                 {
                     self.group().windows.push(slot.cast());
                 }
+                Argument::HandleOut(slot)
+                    if function == "ncclCommWindowRegister"
+                        && [code, self.async_states.peek()].contains(&IN_PROGRESS) =>
+                {
+                    self.pending_windows.push(slot);
+                }
                 Argument::HandleOut(slot) => self.write_handle(function, arguments, slot, Output::Correct),
                 _ => {}
             }
@@ -517,6 +536,9 @@ impl State {
             let raw = if is_null { ptr::null_mut() } else { self.create_in(clique, name.clone()) };
             // SAFETY: the caller's slot.
             unsafe { *slot = raw };
+            if function == "ncclCommGrow" {
+                self.rewritten.push((raw, slot));
+            }
             if let (true, Some(number)) = (is_growing, number(raw)) {
                 self.comms[number].is_incomplete = true;
                 self.growing.push(number);
@@ -657,6 +679,11 @@ impl State {
             "ncclCommGetAsyncError" => {
                 let state = self.async_states.next();
                 if state == SUCCESS {
+                    self.write_second_time(Argument::comm(arguments));
+                    for slot in std::mem::take(&mut self.pending_windows) {
+                        // SAFETY: whoever passed the slot keeps it until NCCL is done.
+                        unsafe { *slot = self.window() };
+                    }
                     for number in std::mem::take(&mut self.growing) {
                         self.comms[number].is_incomplete = false;
                     }
@@ -679,6 +706,20 @@ impl State {
             "ncclParamGetAllParameterKeys" => self.keys.len() as i64,
             // Every parameter of a numeric type.
             _ => 7,
+        }
+    }
+
+    /// Writes the handle of a communicator that is complete to its place again, as `ncclCommGrow` does.
+    fn write_second_time(&mut self, complete: Option<ncclComm_t>) {
+        for (raw, slot) in std::mem::take(&mut self.rewritten) {
+            if Some(raw) != complete {
+                self.rewritten.push((raw, slot));
+                continue;
+            }
+            // SAFETY: whoever passed the slot keeps it until NCCL is done, which is what is tested.
+            if unsafe { slot.read_volatile() } != raw {
+                self.violations.push(format!("the place of {} is gone", comm_name(raw)));
+            }
         }
     }
 
