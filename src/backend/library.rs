@@ -294,3 +294,53 @@ unsafe fn copy_shared(text: *const c_char) -> Box<str> {
     let bytes: Vec<u8> = (0..BUFFER).map(byte).take_while(|byte| *byte != 0).collect();
     String::from_utf8_lossy(&bytes).trim().into()
 }
+
+#[cfg(test)]
+mod tests {
+    use std::ptr;
+    use std::sync::atomic::{AtomicBool, Ordering};
+    use std::thread;
+
+    use super::copy_shared;
+
+    #[test]
+    fn shared_text_without_end_is_1024_bytes() {
+        let text = [b'x'; 1024];
+        // SAFETY: 1024 bytes.
+        assert_eq!(unsafe { copy_shared(text.as_ptr().cast()) }.len(), 1024);
+        // SAFETY: null or a string.
+        unsafe {
+            assert_eq!(&*copy_shared(ptr::null()), "");
+            assert_eq!(&*copy_shared(c" one\xff ".as_ptr()), "one\u{fffd}");
+        }
+    }
+
+    /// Another thread changes the text meanwhile, between characters of one and of three bytes.
+    #[test]
+    fn shared_text_that_changes_is_valid_utf8() {
+        const LENGTH: usize = 999;
+        let buffer = Box::into_raw(Box::new([0_u8; LENGTH + 1]));
+        let (address, is_over) = (buffer.expose_provenance(), AtomicBool::new(false));
+        thread::scope(|scope| {
+            scope.spawn(|| {
+                let texts = ["x".repeat(LENGTH), "\u{20ac}".repeat(LENGTH / 3)];
+                let to: *mut u8 = ptr::with_exposed_provenance_mut(address);
+                for text in texts.iter().cycle().take_while(|_| !is_over.load(Ordering::Relaxed)) {
+                    for (index, byte) in text.bytes().enumerate() {
+                        // SAFETY: inside the buffer, whose last byte stays zero.
+                        unsafe { to.add(index).write_volatile(byte) };
+                    }
+                }
+            });
+            let mut texts = (0..2000).map(|_| {
+                // SAFETY: the buffer has a zero byte.
+                unsafe { copy_shared(buffer.cast()) }
+            });
+            let is_valid = texts.all(|text| std::str::from_utf8(text.as_bytes()).is_ok());
+            is_over.store(true, Ordering::Relaxed);
+            assert!(is_valid);
+        });
+        // SAFETY: from `into_raw`, and the thread is over.
+        drop(unsafe { Box::from_raw(buffer) });
+    }
+}
