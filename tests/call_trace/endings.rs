@@ -266,36 +266,31 @@ const SLOW: Duration = Duration::from_secs(20);
 /// NCCL ends no communicator while there is a CUDA graph with its work.
 #[test]
 fn end_while_graph_exists_returns_within_limit() {
-    let is_late = |result: Result<()>, call: &str| {
-        let late = matches!(&result, Err(Error::Timeout { call: found, elapsed }) if *found == call && *elapsed >= LIMIT);
-        assert!(late, "{result:?}");
-    };
-    let drop_all: fn(&Fixture, Communicator) = |_, comm| drop(comm);
-    let ends: [(&str, Box<dyn Fn(&Fixture, Communicator) + Send>); 5] = [
-        ("drop", Box::new(drop_all)),
-        ("abort", Box::new(move |_, comm| is_late(comm.abort(), "abort"))),
-        ("handle", Box::new(move |_, comm| is_late(comm.abort_handle().abort(), "abort"))),
-        ("abort_all", Box::new(move |f, comm| is_late(f.nccl.abort_all([comm]), "abort_all"))),
-        (
-            "destroy with a timeout",
-            Box::new(move |f, comm| {
-                drop(comm.abort());
-                let timed = Config::new().timeout(Duration::from_secs(1));
-                let comm = f.nccl.init_rank_with(4, 2, &id(1), &timed).unwrap();
-                f.fake.capture(comm.as_raw());
-                is_late(comm.destroy(), "destroy");
-            }),
-        ),
+    fn assert_late(result: &Result<()>, call: &str) {
+        let Err(Error::Timeout { call: found, elapsed }) = result else { panic!("{result:?}") };
+        assert!(*found == call && *elapsed >= LIMIT, "{result:?}");
+    }
+    type End = fn(&Fixture, Communicator);
+    let ends: [(&str, End); 5] = [
+        ("drop", |_, comm| drop(comm)),
+        ("abort", |_, comm| assert_late(&comm.abort(), "abort")),
+        ("abort by a handle", |_, comm| assert_late(&comm.abort_handle().abort(), "abort")),
+        ("abort_all", |fixture, comm| assert_late(&fixture.nccl.abort_all([comm]), "abort_all")),
+        ("destroy with a timeout", |fixture, spare| {
+            fixture.fake.destroy_graphs();
+            drop(spare);
+            let timed = Config::new().timeout(Duration::from_secs(1));
+            let comm = fixture.nccl.init_rank_with(4, 2, &id(1), &timed).unwrap();
+            fixture.fake.capture(comm.as_raw());
+            assert_late(&comm.destroy(), "destroy");
+        }),
     ];
     thread::scope(|scope| {
         for (name, end) in ends {
             scope.spawn(move || {
                 let fixture = Fixture::new();
                 let comm = fixture.spare();
-                let graph = comm.as_raw();
-                if !name.starts_with("destroy") {
-                    fixture.fake.capture(graph);
-                }
+                fixture.fake.capture(comm.as_raw());
                 let start = Instant::now();
                 end(&fixture, comm);
                 assert!((LIMIT..SLOW).contains(&start.elapsed()), "{name}: {:?}", start.elapsed());
