@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use super::helper_thread;
 use super::state::State;
-use crate::backend::{Library, call};
+use crate::backend::{CudaContext, Library, call};
 use crate::{Error, MemorySpace, Result, sys};
 
 /// The longest time that an abort keeps its caller waiting.
@@ -106,8 +106,12 @@ impl Shared {
         let limit = limit
             .filter(|_| all.first().is_some_and(|shared| shared.library.memory_space == MemorySpace::Device));
         let Some(limit) = limit else { return end(&all) };
-        let kept = all.clone();
-        helper_thread::run(limit, move || end(&kept)).unwrap_or_else(|elapsed| {
+        let (kept, context) = (all.clone(), CudaContext::current());
+        let end = move || {
+            context.into_iter().for_each(CudaContext::make_current);
+            end(&kept)
+        };
+        helper_thread::run(limit, end).unwrap_or_else(|elapsed| {
             all.iter().for_each(|shared| shared.is_ending.store(true, Relaxed));
             #[cfg(feature = "log")]
             log::warn!(
