@@ -283,13 +283,26 @@ fn buffer_that_stays_registered_is_never_freed() {
     registration.deregister().unwrap();
     drop(buffer);
     assert_eq!(calls(&fake), [FREE]);
-    // The communicator has ended.
-    fake.set_registers(true);
-    let (buffer, registration) = registered();
-    comm.abort_handle().abort().unwrap();
-    registration.deregister().unwrap();
-    drop(buffer);
-    assert_eq!(calls(&fake), [ABORT, FREE]);
+}
+
+/// NCCL ends the registrations of all ranks of a process together, when the last of these ranks ends.
+#[test]
+fn registration_of_aborted_rank_keeps_its_memory() {
+    let fake = FakeNccl::new();
+    let nccl = fake.nccl();
+    let comms = nccl.init_all(&[0, 1]).unwrap();
+    let mut buffers = [(); 3].map(|()| nccl.alloc::<f32>(8).unwrap());
+    let registrations = [comms[0].register(&buffers[0]).unwrap(), comms[0].register(&buffers[1]).unwrap()];
+    let window = comms[0].register_window(&mut buffers[2], WindowFlags::DEFAULT).unwrap();
+    // SAFETY: the fake does no work.
+    unsafe { buffers[2].assume_idle() };
+    comms[0].abort_handle().abort().unwrap();
+    let [first, second] = registrations;
+    assert!(matches!(first.deregister(), Err(Error::Aborted { call: "deregister" })));
+    assert!(matches!(window.deregister(), Err(Error::Aborted { call: "deregister" })));
+    drop(second);
+    drop(buffers);
+    assert_eq!(fake.violations(), [] as [String; 0]);
 }
 
 #[test]

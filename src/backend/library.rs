@@ -194,8 +194,8 @@ impl Library {
             // SAFETY: accepts any communicator including null, and returns a text of the process or the thread.
             unsafe { last_error(std::ptr::null_mut()) }
         });
-        // SAFETY: null or a string. The next failure overwrites it in place, so it is copied at once.
-        unsafe { copy(text) }
+        // SAFETY: null or a string of at most this length: NCCL's buffer.
+        unsafe { copy_shared(text) }
     }
 
     /// Calls `ncclGetUniqueId`; after a failure, returns the same error forever.
@@ -302,4 +302,73 @@ unsafe fn copy(text: *const c_char) -> Box<str> {
     }
     // SAFETY: the caller guarantees that it is a C string.
     unsafe { CStr::from_ptr(text) }.to_string_lossy().trim().into()
+}
+
+/// Copies a C string that another thread may overwrite meanwhile; null becomes an empty one.
+///
+/// NCCL has one buffer of 1024 bytes for the errors of all threads, and writes it without regard to readers. So the
+/// bytes are copied before anything looks at them, and the end may be that of another text.
+///
+/// # Safety
+/// `text` is null, or has a zero byte, or 1024 bytes.
+unsafe fn copy_shared(text: *const c_char) -> Box<str> {
+    const BUFFER: usize = 1024;
+    if text.is_null() {
+        return Box::default();
+    }
+    // SAFETY: the caller guarantees that the bytes up to the first zero, or 1024, are there. A volatile read is one of
+    // the value that is in memory at that moment.
+    let byte = |index| unsafe { text.cast::<u8>().add(index).read_volatile() };
+    let bytes: Vec<u8> = (0..BUFFER).map(byte).take_while(|byte| *byte != 0).collect();
+    String::from_utf8_lossy(&bytes).trim().into()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::ptr;
+    use std::sync::atomic::{AtomicBool, Ordering};
+    use std::thread;
+
+    use super::copy_shared;
+
+    #[test]
+    fn shared_text_without_end_is_1024_bytes() {
+        let text = [b'x'; 1024];
+        // SAFETY: 1024 bytes.
+        assert_eq!(unsafe { copy_shared(text.as_ptr().cast()) }.len(), 1024);
+        // SAFETY: null or a string.
+        unsafe {
+            assert_eq!(&*copy_shared(ptr::null()), "");
+            assert_eq!(&*copy_shared(c" one\xff ".as_ptr()), "one\u{fffd}");
+        }
+    }
+
+    /// Another thread changes the text meanwhile, between characters of one and of three bytes.
+    #[test]
+    fn shared_text_that_changes_is_valid_utf8() {
+        const LENGTH: usize = 999;
+        let buffer = Box::into_raw(Box::new([0_u8; LENGTH + 1]));
+        let (address, is_over) = (buffer.expose_provenance(), AtomicBool::new(false));
+        thread::scope(|scope| {
+            scope.spawn(|| {
+                let texts = ["x".repeat(LENGTH), "\u{20ac}".repeat(LENGTH / 3)];
+                let to: *mut u8 = ptr::with_exposed_provenance_mut(address);
+                for text in texts.iter().cycle().take_while(|_| !is_over.load(Ordering::Relaxed)) {
+                    for (index, byte) in text.bytes().enumerate() {
+                        // SAFETY: inside the buffer, whose last byte stays zero.
+                        unsafe { to.add(index).write_volatile(byte) };
+                    }
+                }
+            });
+            let mut texts = (0..2000).map(|_| {
+                // SAFETY: the buffer has a zero byte.
+                unsafe { copy_shared(buffer.cast()) }
+            });
+            let is_valid = texts.all(|text| std::str::from_utf8(text.as_bytes()).is_ok());
+            is_over.store(true, Ordering::Relaxed);
+            assert!(is_valid);
+        });
+        // SAFETY: from `into_raw`, and the thread is over.
+        drop(unsafe { Box::from_raw(buffer) });
+    }
 }

@@ -3,6 +3,7 @@
 //! Every backend ends in a [`Library`]: a function table and its properties. All other code uses only that.
 #![allow(unsafe_code)]
 
+mod cuda_context;
 #[cfg(feature = "dlopen")]
 mod dlopen;
 #[cfg(feature = "dlopen")]
@@ -15,5 +16,6 @@ mod mapped;
 #[cfg(all(feature = "dlopen", not(nccl_linked)))]
 mod search;
 
+pub(crate) use cuda_context::CudaContext;
 pub use kind::Backend;
 pub(crate) use library::{Library, call};

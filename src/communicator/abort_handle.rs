@@ -37,6 +37,7 @@ impl AbortHandle {
     ///
     /// # Errors
     /// [`Error::Nccl`](crate::Error::Nccl) if NCCL reports a failure; the communicator is gone nevertheless.
+    /// [`Error::Timeout`](crate::Error::Timeout) after 5 s, as for [`Communicator::abort`](crate::Communicator::abort).
     #[doc(alias = "ncclCommAbort")]
     pub fn abort(&self) -> Result<()> {
         if self.shared.state.abort() {

@@ -1,10 +1,11 @@
+use std::sync::PoisonError;
 use std::sync::atomic::Ordering::Relaxed;
 
 use super::handle::Communicator;
-use super::shared::Shared;
+use super::shared::{ABORT_LIMIT, Shared};
 use crate::backend::call;
 use crate::group::open::check_no_open_group;
-use crate::{Error, MemorySpace, Result};
+use crate::{Error, MemorySpace, Nccl, Result};
 
 /// A communicator after [`Communicator::finalize`], which only remains to be destroyed or aborted.
 ///
@@ -57,6 +58,9 @@ impl Communicator {
     ///
     /// A communicator that has failed is aborted instead, as its work may never end.
     ///
+    /// Without a [timeout](crate::Config::timeout) this waits as long as it takes. On a GPU, NCCL also waits until the
+    /// CUDA graphs with work of the communicator are gone, so destroy those first.
+    ///
     /// ```
     /// # fn main() -> libnccl::Result<()> {
     /// let comms = libnccl_cpu::nccl().init_all(&[0])?;
@@ -79,9 +83,9 @@ impl Communicator {
     /// ```
     ///
     /// # Errors
-    /// [`Error::Nccl`] if NCCL reports a failure; the communicator is gone nevertheless.
-    /// [`Error::InvalidUsage`] while a group is open on this thread; the communicator is then aborted, as after
-    /// [`Error::Timeout`].
+    /// [`Error::Nccl`] if NCCL reports a failure, or with the [asynchronous error](Self::async_error), with which the
+    /// communicator is aborted; the communicator is gone nevertheless. [`Error::InvalidUsage`] while a group is open on
+    /// this thread; the communicator is then aborted, as after [`Error::Timeout`].
     #[doc(alias = "ncclCommDestroy")]
     pub fn destroy(self) -> Result<()> {
         check_no_open_group("destroy")?;
@@ -115,6 +119,10 @@ impl Communicator {
 
     /// Aborts the communicator and its work in progress at once. The work of the other ranks fails.
     ///
+    /// On a GPU, NCCL keeps a communicator as long as there is a CUDA graph with its work, and as long as a kernel of
+    /// another communicator keeps the device busy. So another thread ends it, and this one waits 5 s at most; the end
+    /// then goes on in the background. [`Nccl::abort_all`] aborts several communicators of one thread.
+    ///
     /// ```
     /// # fn main() -> libnccl::Result<()> {
     /// let comm = libnccl_cpu::nccl().init_all(&[0])?.remove(0);
@@ -135,7 +143,8 @@ impl Communicator {
     /// ```
     ///
     /// # Errors
-    /// [`Error::Nccl`] if NCCL reports a failure; the communicator is gone nevertheless.
+    /// [`Error::Nccl`] if NCCL reports a failure; the communicator is gone nevertheless. [`Error::Timeout`] if the end
+    /// goes on in the background.
     #[doc(alias = "ncclCommAbort")]
     pub fn abort(self) -> Result<()> {
         if self.shared.state.end() {
@@ -146,20 +155,58 @@ impl Communicator {
     }
 }
 
+impl Nccl {
+    /// Aborts several communicators of this process together; see [`Communicator::abort`].
+    ///
+    /// On GPUs, aborting them one after the other takes longer: the end of the first may wait for work of the second,
+    /// which is not aborted yet.
+    ///
+    /// ```
+    /// # fn main() -> libnccl::Result<()> {
+    /// let nccl = libnccl_cpu::nccl();
+    /// let comms = nccl.init_all(&[0, 1])?;
+    /// nccl.abort_all(comms)?;
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    /// As for [`Communicator::abort`], with one limit for all of them. [`Error::InvalidArgument`] if a communicator
+    /// belongs to another library; they are then aborted one by one.
+    #[doc(alias = "ncclCommAbort")]
+    pub fn abort_all(&self, communicators: impl IntoIterator<Item = Communicator>) -> Result<()> {
+        const CALL: &str = "abort_all";
+        let communicators: Vec<_> = communicators.into_iter().collect();
+        if !communicators.iter().all(|communicator| self.library.is_same(communicator.library())) {
+            return Err(Error::argument(CALL, "a communicator belongs to another library"));
+        }
+        let live = communicators.iter().filter(|communicator| communicator.shared.state.end());
+        let live = live.map(|communicator| communicator.shared.clone()).collect();
+        // SAFETY: the state of each has told this thread to end it.
+        unsafe { Shared::abort_all(CALL, live) }
+    }
+}
+
 impl Finalized {
     /// Frees the communicator; see [`Communicator::destroy`].
     ///
     /// # Errors
     /// As for [`Communicator::destroy`].
     pub fn destroy(self) -> Result<()> {
-        check_no_open_group("destroy")?;
-        let Shared { library, raw, state, .. } = &*self.0.shared;
-        if !state.end() {
-            return Err(Error::Aborted { call: "destroy" });
+        const CALL: &str = "destroy";
+        check_no_open_group(CALL)?;
+        let Self(communicator) = self;
+        // With an asynchronous error, or while it is in progress, NCCL would return before it frees anything, and
+        // nothing could end the communicator any more. Dropping one that has failed aborts it.
+        let ready = communicator.query(CALL, || communicator.wait(CALL));
+        ready.inspect_err(|_| communicator.shared.state.fail())?;
+        if !communicator.shared.state.end() {
+            return Err(Error::Aborted { call: CALL });
         }
-        // SAFETY: a live communicator, which nothing uses after this.
-        let ended = unsafe { call!(library, ncclCommDestroy(*raw)) };
-        ended.inspect_err(|_| library.end_leaked_groups()).map(drop)
+        // What remains to be done waits for no other rank, and is not what the timeout is about.
+        let limit = communicator.timeout.map(|timeout| timeout.max(ABORT_LIMIT));
+        // SAFETY: the state has told this thread to end it.
+        unsafe { communicator.shared.destroy(limit) }
     }
 
     /// Aborts the communicator; see [`Communicator::abort`].
@@ -173,27 +220,34 @@ impl Finalized {
 
 impl Drop for Communicator {
     fn drop(&mut self) {
-        if !self.shared.state.end() {
-            return;
+        if self.shared.state.end() {
+            self.end_at_drop();
         }
-        let Shared { library, raw, state, .. } = &*self.shared;
+        if self.shared.is_ending() {
+            // NCCL may still read them.
+            std::mem::forget(self.options.get_mut().unwrap_or_else(PoisonError::into_inner).take());
+        }
+    }
+}
+
+impl Communicator {
+    /// Ends the communicator, as the state has told this thread.
+    fn end_at_drop(&self) {
         // Destroying waits for the other ranks if work is unfinished, and a drop must not hang. On host memory all
         // work is complete when a call returns.
-        let end = match library.memory_space {
-            MemorySpace::Host if !state.is_failed() => library.functions.ncclCommDestroy,
-            _ => library.functions.ncclCommAbort,
-        };
+        let destroys = self.memory_space() == MemorySpace::Host && !self.shared.state.is_failed();
         #[cfg(feature = "log")]
-        if library.memory_space == MemorySpace::Device && !state.is_failed() && !std::thread::panicking() {
+        if self.memory_space() == MemorySpace::Device
+            && !self.shared.state.is_failed()
+            && !std::thread::panicking()
+        {
             let Self { rank, size, .. } = self;
             log::warn!(
                 "dropping the communicator of rank {rank} of {size} aborts it and its unfinished work; call `destroy` \
                  instead"
             );
         }
-        if let Some(end) = end {
-            // SAFETY: a live communicator, which nothing uses after this.
-            unsafe { end(*raw) };
-        }
+        // SAFETY: the state has told this thread to end it.
+        let _ = unsafe { if destroys { self.shared.destroy(None) } else { self.shared.abort() } };
     }
 }

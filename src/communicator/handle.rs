@@ -60,7 +60,13 @@ use crate::{Error, MemorySpace, NcclBuffer, Result, ResultCode, sys};
 ///
 /// # Ending
 /// [`destroy`](Self::destroy) waits for unfinished work and returns errors; [`abort`](Self::abort) does not wait.
-/// Dropping a communicator aborts it where work may be unfinished (on GPUs), so wait for the stream first.
+/// Dropping a communicator aborts it where work may be unfinished (on GPUs), so wait for the stream first. Aborts and
+/// drops return within 5 s, whatever NCCL does, which then goes on in the background.
+///
+/// # CUDA graphs
+/// Operations can be captured into a CUDA graph. Each launch of the graph runs them again, on the same buffers: these,
+/// and the communicator, must outlive the graph and its launches. NCCL frees nothing of a communicator before the last
+/// graph with its work is destroyed: [`destroy`](Self::destroy) waits for that, `abort` and drop return as above.
 #[doc(alias = "ncclComm_t")]
 pub struct Communicator {
     pub(super) shared: Arc<Shared>,
@@ -109,10 +115,10 @@ impl Communicator {
     /// `raw` is a live communicator of `nccl`, and nothing else uses it any more.
     pub unsafe fn from_raw(nccl: &crate::Nccl, raw: sys::ncclComm_t) -> Result<Self> {
         // SAFETY: the caller guarantees that the handle is live and used by nothing else.
-        unsafe { Self::adopt("from_raw", &nccl.library, raw, ResultCode::SUCCESS, None, None) }
+        unsafe { Self::adopt("from_raw", &nccl.library, raw, None, None) }
     }
 
-    /// Takes over a handle that the method `call` has created; `code` is the result of its C function.
+    /// Takes over a handle that the method `call` has created, and waits until it is complete.
     ///
     /// # Safety
     /// As for [`from_raw`](Self::from_raw).
@@ -120,12 +126,11 @@ impl Communicator {
         call: &'static str,
         library: &Arc<Library>,
         raw: sys::ncclComm_t,
-        code: ResultCode,
         timeout: Option<Duration>,
         name: Option<Arc<CStr>>,
     ) -> Result<Self> {
         // SAFETY: the caller guarantees that the handle is live and used by nothing else.
-        unsafe { Self::adopt_child(call, library, raw, code, timeout, name, None) }
+        unsafe { Self::adopt_child(call, library, raw, timeout, name, None) }
     }
 
     /// Takes over a handle while the `parent` is in the call that creates it. Aborting the parent aborts the child
@@ -137,7 +142,6 @@ impl Communicator {
         call: &'static str,
         library: &Arc<Library>,
         raw: sys::ncclComm_t,
-        code: ResultCode,
         timeout: Option<Duration>,
         name: Option<Arc<CStr>>,
         parent: Option<&State>,
@@ -145,9 +149,8 @@ impl Communicator {
         if raw.is_null() {
             return Err(Error::argument(call, "the handle is null"));
         }
-        let shared = Shared { library: Arc::clone(library), raw, state: State::default(), name };
         let mut communicator = Self {
-            shared: Arc::new(shared),
+            shared: Shared::new(library, raw, name),
             size: 0,
             rank: 0,
             device: 0,
@@ -158,9 +161,8 @@ impl Communicator {
             barrier: OnceLock::new(),
             sharing: PhantomData,
         };
-        if code == ResultCode::IN_PROGRESS {
-            communicator.wait_with(call, parent)?;
-        }
+        // Also after a success, which `ncclCommGrow` and, with `NCCL_COMM_BLOCKING=0`, `ncclCommInitRank` return at once.
+        communicator.wait_with(call, parent)?;
         let (mut size, mut rank, mut device) = (0, 0, 0);
         // SAFETY: a live communicator and a valid out-parameter, three times.
         unsafe {
@@ -276,6 +278,16 @@ impl Communicator {
     ) -> Result<()> {
         self.begin_ungrouped(operation)?;
         self.finish_ungrouped(operation, enqueue())
+    }
+
+    /// Runs a call outside a group, and waits even if it returns success, as a nonblocking communicator may be in
+    /// progress nevertheless.
+    pub(super) fn run_and_wait(
+        &self,
+        operation: &'static str,
+        enqueue: impl FnOnce() -> Result<ResultCode>,
+    ) -> Result<()> {
+        self.run_ungrouped(operation, || enqueue().map(|_| ResultCode::IN_PROGRESS))
     }
 
     // The two halves of `run_ungrouped`, for operations: these are inlined into their caller; a closure would not be.

@@ -4,9 +4,10 @@ use std::ptr;
 
 use super::arguments::SizeAndRank;
 use super::handle::Communicator;
+use super::out_param::OutParam;
 use crate::backend::call;
 use crate::group::open::check_no_open_group;
-use crate::{Config, Error, Nccl, Result, UniqueId};
+use crate::{Config, Error, Nccl, Result, UniqueId, sys};
 
 impl Nccl {
     /// Creates a communicator of `size` ranks, of which the caller is number `rank`; returns when all ranks have
@@ -115,11 +116,12 @@ impl Nccl {
         let library = &self.library;
         let mut raw_config = config.to_raw(call, library.version, &library.backend.to_string())?;
         // Initialized to null, as some releases read it when they fail.
-        let mut raw = ptr::null_mut();
-        let (out, config_pointer) = (&raw mut raw, raw_config.as_mut_ptr());
+        let slot = OutParam::new();
+        let (out, config_pointer) = (slot.as_mut_ptr(), raw_config.as_mut_ptr());
         let SizeAndRank { size, rank } = arguments;
-        // SAFETY: NCCL writes the handle to `raw` before the call returns. It reads the ids and the options during the
-        // call, except the name, which the communicator keeps alive.
+        // SAFETY: NCCL writes the handle to the slot before the call returns; 2.14.3 reads it until the communicator is
+        // complete, and writes it if that fails. NCCL reads the ids and the options during the call, except the name,
+        // which the communicator keeps alive.
         let created = unsafe {
             if ids.len() > 1 && library.functions.ncclCommInitRankScalable.is_some() {
                 let count = i32::try_from(ids.len()).unwrap_or(i32::MAX);
@@ -134,9 +136,14 @@ impl Nccl {
                 call!(library, ncclCommInitRankConfig(out, size, first.to_raw(), rank, config_pointer))
             }
         };
-        let code = created.inspect_err(|_| library.end_leaked_groups())?;
-        // SAFETY: NCCL has just created the handle, and nothing else has it.
-        unsafe { Communicator::adopt(call, library, raw, code, config.timeout_duration(), raw_config.name()) }
+        let created = created.inspect_err(|_| library.end_leaked_groups()).and_then(|_| {
+            let (raw, timeout, name) = (slot.get(), config.timeout_duration(), raw_config.name());
+            // SAFETY: NCCL has just created the handle, and nothing else has it.
+            unsafe { Communicator::adopt(call, library, raw, timeout, name) }
+        });
+        // SAFETY: this was the last use.
+        unsafe { slot.free_after(library, &created) };
+        created
     }
 
     /// Creates a communicator with all its ranks in this process: rank `i` on device `devices[i]`.
@@ -168,12 +175,14 @@ impl Nccl {
         let mut raws = vec![ptr::null_mut(); devices.len()];
         // SAFETY: both arrays have `count` elements.
         let created = unsafe { call!(library, ncclCommInitAll(raws.as_mut_ptr(), count, devices.as_ptr())) };
-        let code = created.inspect_err(|_| library.end_leaked_groups())?;
+        created.inspect_err(|_| library.end_leaked_groups())?;
         // SAFETY: NCCL has just created the handles, and nothing else has them.
-        let adopt = |raw| unsafe { Communicator::adopt(call, library, raw, code, None, None) };
+        let adopt = |raw: &sys::ncclComm_t| unsafe { Communicator::adopt(call, library, *raw, None, None) };
         // Adopt all of them first, so that if one fails, dropping the others ends them.
-        let adopted: Vec<_> = raws.into_iter().map(adopt).collect();
-        adopted.into_iter().collect()
+        let adopted: Vec<_> = raws.iter().map(adopt).collect();
+        let communicators: Result<_> = adopted.into_iter().collect();
+        // As in `create_rank`, NCCL may still use the slots after a failure.
+        communicators.inspect_err(|_| std::mem::forget(raws))
     }
 
     /// Checks the devices of ranks, and returns their number in C's type.

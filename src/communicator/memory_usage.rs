@@ -86,7 +86,7 @@ impl Communicator {
     pub fn suspend(&self) -> Result<()> {
         let flags = sys::NCCL_SUSPEND_MEM.cast_signed();
         // SAFETY: a live communicator.
-        self.run_ungrouped("suspend", || unsafe { call!(self.library(), ncclCommSuspend(self.raw(), flags)) })
+        self.run_and_wait("suspend", || unsafe { call!(self.library(), ncclCommSuspend(self.raw(), flags)) })
     }
 
     /// Allocates the memory again that [`suspend`](Self::suspend) freed; all ranks call it. For an example, see
@@ -97,6 +97,6 @@ impl Communicator {
     #[doc(alias = "ncclCommResume")]
     pub fn resume(&self) -> Result<()> {
         // SAFETY: a live communicator.
-        self.run_ungrouped("resume", || unsafe { call!(self.library(), ncclCommResume(self.raw())) })
+        self.run_and_wait("resume", || unsafe { call!(self.library(), ncclCommResume(self.raw())) })
     }
 }

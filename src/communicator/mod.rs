@@ -8,6 +8,7 @@ mod collectives;
 mod create_child;
 mod destroy;
 mod handle;
+mod helper_thread;
 mod init;
 mod memory_usage;
 mod one_sided;

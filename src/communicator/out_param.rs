@@ -1,5 +1,8 @@
 use std::ptr;
 
+use crate::backend::Library;
+use crate::{MemorySpace, Result};
+
 /// An out-parameter of NCCL for a handle: on the heap, as NCCL keeps its address and may write it after the call has
 /// returned, even if the call fails. It is leaked unless it is freed explicitly.
 pub(super) struct OutParam<T>(*mut *mut T);
@@ -19,6 +22,18 @@ impl<T> OutParam<T> {
         // SAFETY: allocated in `new`, and freed only by `free`, whose caller does not use it any more. NCCL writes it
         // only during calls on the communicator, which are made by this thread.
         unsafe { self.0.read_volatile() }
+    }
+
+    /// Frees the memory after the creation of a communicator, if NCCL does not use it any more: after a success, or if the
+    /// CPU implementation failed, which writes the handle during the call only.
+    ///
+    /// # Safety
+    /// `created` is the result of the creation including the wait for it, and `self` is not used any more.
+    pub(super) unsafe fn free_after<R>(&self, library: &Library, created: &Result<R>) {
+        if created.is_ok() || library.memory_space == MemorySpace::Host {
+            // SAFETY: as above.
+            unsafe { self.free() };
+        }
     }
 
     /// Frees the memory.

@@ -3,15 +3,16 @@
 use std::cell::Cell;
 use std::ffi::CStr;
 use std::fmt;
-use std::ptr;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
 use super::arguments::SizeAndRank;
 use super::handle::Communicator;
+use super::out_param::OutParam;
+use super::shared::Shared;
 use crate::backend::{Library, call};
-use crate::{Config, Error, Result, ResultCode, UniqueId, sys};
+use crate::{Config, Error, MemorySpace, Result, UniqueId, sys};
 
 /// A communicator that a group creates at its end; see [`Group::init_rank`](crate::Group::init_rank).
 ///
@@ -38,7 +39,8 @@ pub struct PendingCommunicator {
 /// the group has ended. Unless the handle was taken out, the last owner ends the communicator.
 pub(crate) struct PendingHandle {
     library: Arc<Library>,
-    raw: Cell<sys::ncclComm_t>,
+    /// Freed once the communicator is known to be complete or ended: 2.14.3 uses it until then.
+    slot: OutParam<sys::ncclComm>,
     state: Cell<PendingState>,
     name: Option<Arc<CStr>>,
 }
@@ -49,7 +51,9 @@ enum PendingState {
     GroupOpen,
     /// The group has created the communicator.
     Created,
-    /// The group has failed, and NCCL has destroyed its communicators.
+    /// The handle was taken out.
+    Taken,
+    /// The group has failed. NCCL leaves the handle as it is, of a communicator that was never complete.
     Failed,
 }
 
@@ -73,13 +77,13 @@ impl PendingCommunicator {
         let mut raw_config = config.to_raw(call, library.version, &library.backend.to_string())?;
         let handle = Rc::new(PendingHandle {
             library: Arc::clone(library),
-            raw: Cell::new(ptr::null_mut()),
+            slot: OutParam::new(),
             state: Cell::new(PendingState::GroupOpen),
             name: raw_config.name(),
         });
-        let out = handle.raw.as_ptr();
-        // SAFETY: `out` lives until the group has ended, as the group keeps the handle; NCCL drops it if the call
-        // fails. The options are read during the call, except the name, which the handle keeps alive.
+        let out = handle.slot.as_mut_ptr();
+        // SAFETY: the slot is not freed before NCCL is known to be done with it, which is after the group has ended, as
+        // the group keeps the handle; NCCL drops it if the call fails. The options are read during the call, except the name, which the handle keeps alive.
         unsafe {
             if config.is_default() {
                 call!(library, ncclCommInitRank(out, size, id.to_raw(), rank))?;
@@ -122,16 +126,18 @@ impl PendingCommunicator {
             PendingState::GroupOpen => {
                 Err(Error::usage("finish", "the group that creates the communicator has not ended"))
             }
-            PendingState::Failed => {
+            PendingState::Failed | PendingState::Taken => {
                 Err(Error::usage("finish", "the group that was to create the communicator failed"))
             }
             PendingState::Created => {
-                let PendingHandle { library, raw, name, .. } = &*self.handle;
-                let raw = raw.replace(ptr::null_mut());
-                // A communicator that is nonblocking, by its options or `NCCL_COMM_BLOCKING`, may be in progress.
-                let code = ResultCode::IN_PROGRESS;
+                let PendingHandle { library, slot, state, name } = &*self.handle;
+                state.set(PendingState::Taken);
+                let (raw, timeout, name) = (slot.get(), self.timeout, name.clone());
                 // SAFETY: the group has created the handle, and it is taken out here.
-                unsafe { Communicator::adopt(self.call, library, raw, code, self.timeout, name.clone()) }
+                let created = unsafe { Communicator::adopt(self.call, library, raw, timeout, name) };
+                // SAFETY: a slot whose handle was taken out is not used any more.
+                unsafe { slot.free_after(library, &created) };
+                created
             }
         }
     }
@@ -139,11 +145,23 @@ impl PendingCommunicator {
 
 impl Drop for PendingHandle {
     fn drop(&mut self) {
-        let raw = self.raw.get();
-        if self.state.get() == PendingState::Created && !raw.is_null() {
-            // SAFETY: the group has created the handle, and it was not taken out.
-            let _ = unsafe { call!(self.library, ncclCommAbort(raw)) };
+        let state = self.state.get();
+        if state == PendingState::Taken {
+            return;
         }
+        let (library, raw, name) = (&self.library, self.slot.get(), self.name.take());
+        let ended = if state == PendingState::Created && !raw.is_null() {
+            // SAFETY: the group has created the handle, and it was not taken out.
+            unsafe { Shared::new(library, raw, name).abort() }
+        } else {
+            // An abort of what was never complete would free nothing, or crash (2.14.3). NCCL keeps it, and the name.
+            if library.memory_space == MemorySpace::Device {
+                std::mem::forget(name);
+            }
+            Ok(())
+        };
+        // SAFETY: the group is over, and nothing else has the slot.
+        unsafe { self.slot.free_after(library, &ended) };
     }
 }
 

@@ -5,6 +5,7 @@ use std::sync::atomic::Ordering::Relaxed;
 
 use super::arguments::SizeAndRank;
 use super::handle::Communicator;
+use super::out_param::OutParam;
 use super::state::State;
 use crate::backend::call;
 use crate::group::open::check_no_open_group;
@@ -237,14 +238,20 @@ impl Nccl {
         let SizeAndRank { size, rank } = SizeAndRank::new(CALL, size, rank)?;
         let library = &self.library;
         let mut raw_config = config.to_raw(CALL, library.version, &library.backend.to_string())?;
-        let (id, mut raw) = (id.to_raw(), ptr::null_mut());
-        let (out, config_pointer) = (&raw mut raw, raw_config.as_mut_ptr());
-        // SAFETY: as in `init_rank_scalable`; a new rank passes no communicator.
+        let (id, slot) = (id.to_raw(), OutParam::new());
+        let (out, config_pointer) = (slot.as_mut_ptr(), raw_config.as_mut_ptr());
+        // SAFETY: as in `init_rank_scalable`, except that NCCL writes the handle again when the communicator is
+        // complete; a new rank passes no communicator.
         let created = unsafe {
             call!(library, ncclCommGrow(ptr::null_mut(), size, &raw const id, rank, out, config_pointer))
         };
-        let code = created.inspect_err(|_| library.end_leaked_groups())?;
-        // SAFETY: NCCL has just created the handle, and nothing else has it.
-        unsafe { Communicator::adopt(CALL, library, raw, code, config.timeout_duration(), raw_config.name()) }
+        let created = created.inspect_err(|_| library.end_leaked_groups()).and_then(|_| {
+            let (raw, timeout, name) = (slot.get(), config.timeout_duration(), raw_config.name());
+            // SAFETY: NCCL has just created the handle, and nothing else has it.
+            unsafe { Communicator::adopt(CALL, library, raw, timeout, name) }
+        });
+        // SAFETY: this was the last use.
+        unsafe { slot.free_after(library, &created) };
+        created
     }
 }

@@ -9,7 +9,7 @@ use super::arguments::check_buffers;
 use super::handle::Communicator;
 use crate::backend::call;
 use crate::memory::Allocation;
-use crate::{Element, Error, NcclBuffer, Result};
+use crate::{Element, Error, MemorySpace, NcclBuffer, Result};
 
 /// The registration of a buffer with a communicator, which saves operations staging copies; for an example, see
 /// [`Communicator::register`]. Since NCCL 2.19.3.
@@ -29,7 +29,7 @@ use crate::{Element, Error, NcclBuffer, Result};
 ///
 /// It does not borrow the buffer, which remains usable in every operation. The two share the memory, which is freed
 /// after both are dropped. On a GPU, if the registration is dropped while work may use the buffer (see [`NcclBuffer`]),
-/// it lasts until the end of the communicator, and the memory is leaked.
+/// or after an abort, it lasts until the end of the communicator, and the memory is leaked.
 #[doc(alias = "ncclCommRegister")]
 #[doc(alias = "ncclCommDeregister")]
 pub struct Registration<'c> {
@@ -69,12 +69,19 @@ impl Communicator {
         const CALL: &str = "register";
         self.check_registrable(CALL, buffer)?;
         let allocation = buffer.allocation();
-        let mut handle = ptr::null_mut();
+        let (mut handle, mut is_registered) = (ptr::null_mut(), false);
         self.run_ungrouped(CALL, || {
             let (address, bytes) = (allocation.as_ptr(), allocation.bytes());
             // SAFETY: a live communicator, memory of `bytes` bytes, and an out-parameter, which is written before the
             // call returns. The registration keeps the memory allocated.
             unsafe { call!(self.library(), ncclCommRegister(self.raw(), address, bytes, &raw mut handle)) }
+                .inspect(|_| is_registered = true)
+        })
+        // If the wait failed, NCCL has the memory nevertheless.
+        .inspect_err(|_| {
+            if is_registered {
+                leak(Arc::clone(allocation));
+            }
         })?;
         Ok(Registration { communicator: self, handle, memory: Some(Arc::clone(allocation)) })
     }
@@ -103,8 +110,9 @@ impl Registration<'_> {
     /// Since NCCL 2.19.3.
     ///
     /// # Errors
-    /// [`Error::InvalidUsage`] on a GPU if work may still use the buffer; [`Error::Nccl`]. In both cases it
-    /// lasts until the end of the communicator, and the memory is leaked.
+    /// [`Error::InvalidUsage`] on a GPU if work may still use the buffer; [`Error::Aborted`] on a GPU after an abort, as
+    /// NCCL then keeps it until the last rank of the process ends; [`Error::Nccl`]. In these cases it lasts until the
+    /// end of the communicator, and the memory is leaked.
     #[doc(alias = "ncclCommDeregister")]
     pub fn deregister(mut self) -> Result<()> {
         self.end()
@@ -123,15 +131,17 @@ impl Registration<'_> {
                 unsafe { call!(communicator.library(), ncclCommDeregister(communicator.raw(), handle)) }
             })
         });
-        ok_if_aborted(ended).inspect_err(|_| leak(memory))
+        ok_if_aborted(communicator, ended).inspect_err(|_| leak(memory))
     }
 }
 
-/// Treats an aborted communicator as success, as the abort has ended its registrations.
-pub(super) fn ok_if_aborted<R>(ended: Result<R>) -> Result<()> {
+/// Treats an aborted communicator of the CPU implementation as success, as the abort has ended its registrations.
+///
+/// NCCL ends those of all ranks in the process together, when the last of these ranks ends, which nothing tells here.
+pub(super) fn ok_if_aborted<R>(communicator: &Communicator, ended: Result<R>) -> Result<()> {
     match ended {
-        Ok(_) | Err(Error::Aborted { .. }) => Ok(()),
-        Err(error) => Err(error),
+        Err(Error::Aborted { .. }) if communicator.memory_space() == MemorySpace::Host => Ok(()),
+        ended => ended.map(drop),
     }
 }
 

@@ -1,13 +1,20 @@
-#![allow(unsafe_code)] // Calls ncclCommAbort.
+#![allow(unsafe_code)] // Calls ncclCommAbort and ncclCommDestroy.
 
 use std::ffi::CStr;
 use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+use std::sync::atomic::Ordering::Relaxed;
+use std::time::Duration;
 
+use super::helper_thread;
 use super::state::State;
-use crate::backend::{Library, call};
-use crate::{Result, sys};
+use crate::backend::{CudaContext, Library, call};
+use crate::{Error, MemorySpace, Result, sys};
 
-/// The part of a communicator that it shares with its abort handles.
+/// The longest time that an abort keeps its caller waiting.
+pub(super) const ABORT_LIMIT: Duration = Duration::from_secs(5);
+
+/// The part of a communicator that it shares with its abort handles, and with the thread that ends it.
 pub(super) struct Shared {
     pub(super) library: Arc<Library>,
     /// Live until [`State`] is ended.
@@ -15,6 +22,8 @@ pub(super) struct Shared {
     pub(super) state: State,
     /// The `commName` that NCCL was given, to which it keeps a pointer.
     pub(super) name: Option<Arc<CStr>>,
+    /// Set if the end took too long and goes on in the background.
+    is_ending: AtomicBool,
 }
 
 // SAFETY: `state` lets one thread at a time into NCCL with the pointer.
@@ -23,12 +32,94 @@ unsafe impl Send for Shared {}
 unsafe impl Sync for Shared {}
 
 impl Shared {
-    /// Ends the communicator without waiting.
+    pub(super) fn new(library: &Arc<Library>, raw: sys::ncclComm_t, name: Option<Arc<CStr>>) -> Arc<Self> {
+        let (library, state, is_ending) = (Arc::clone(library), State::default(), AtomicBool::new(false));
+        Arc::new(Self { library, raw, state, name, is_ending })
+    }
+
+    /// Returns `true` if NCCL is still ending the communicator, and may use all that it was given.
+    pub(super) fn is_ending(&self) -> bool {
+        self.is_ending.load(Relaxed)
+    }
+
+    /// Ends the communicator without waiting for other ranks.
     ///
     /// # Safety
     /// [`State`] has told the caller to end it.
-    pub(super) unsafe fn abort(&self) -> Result<()> {
-        // SAFETY: live; the caller guarantees that no other thread enters NCCL with it any more.
-        unsafe { call!(self.library, ncclCommAbort(self.raw)) }.map(drop)
+    pub(super) unsafe fn abort(self: &Arc<Self>) -> Result<()> {
+        // SAFETY: the caller guarantees it.
+        unsafe { Self::abort_all("abort", vec![Arc::clone(self)]) }
+    }
+
+    /// Ends communicators of one library together, without waiting for other ranks.
+    ///
+    /// # Safety
+    /// [`State`] has told the caller to end each of them.
+    pub(super) unsafe fn abort_all(call: &'static str, all: Vec<Arc<Self>>) -> Result<()> {
+        let abort = |shared: &Self| {
+            // SAFETY: live; the caller guarantees that no other thread enters NCCL with it any more.
+            unsafe { call!(shared.library, ncclCommAbort(shared.raw)) }.map(drop)
+        };
+        let abort_each = move |all: &[Arc<Self>]| -> Result<()> {
+            let aborted: Vec<_> = all.iter().map(|shared| abort(shared)).collect();
+            aborted.into_iter().collect()
+        };
+        Self::end(call, all, Some(ABORT_LIMIT), move |all| match all {
+            // One after the other, the first could wait for work of the second, which is not aborted yet.
+            [first, _, ..] if first.library.memory_space == MemorySpace::Device => {
+                // SAFETY: has no arguments; this thread ends the group below.
+                unsafe { call!(first.library, ncclGroupStart()) }?;
+                let aborted = abort_each(all);
+                // SAFETY: has no arguments.
+                let ended = unsafe { call!(first.library, ncclGroupEnd()) };
+                aborted.and(ended.map(drop))
+            }
+            _ => abort_each(all),
+        })
+    }
+
+    /// Calls `ncclCommDestroy`. On a GPU, it goes on in the background after the `limit`.
+    ///
+    /// # Safety
+    /// [`State`] has told the caller to end it.
+    pub(super) unsafe fn destroy(self: &Arc<Self>, limit: Option<Duration>) -> Result<()> {
+        Self::end("destroy", vec![Arc::clone(self)], limit, |all| {
+            all.iter().try_for_each(|shared| {
+                // SAFETY: live; the caller guarantees that no other thread enters NCCL with it any more.
+                let ended = unsafe { call!(shared.library, ncclCommDestroy(shared.raw)) };
+                ended.inspect_err(|_| shared.library.end_leaked_groups()).map(drop)
+            })
+        })
+    }
+
+    /// Runs `end`, which ends communicators of one library.
+    ///
+    /// On a GPU it may never return: NCCL waits as long as there is a CUDA graph with work of the communicator. And on
+    /// a thread with an open group it would only be queued, and dropped if the group is cancelled. So with a limit,
+    /// another thread runs it. On host memory, it ends at once.
+    fn end(
+        call: &'static str,
+        all: Vec<Arc<Self>>,
+        limit: Option<Duration>,
+        end: impl Fn(&[Arc<Self>]) -> Result<()> + Copy + Send + 'static,
+    ) -> Result<()> {
+        let limit = limit
+            .filter(|_| all.first().is_some_and(|shared| shared.library.memory_space == MemorySpace::Device));
+        let Some(limit) = limit else { return end(&all) };
+        let (kept, context) = (all.clone(), CudaContext::current());
+        let end = move || {
+            context.into_iter().for_each(CudaContext::make_current);
+            end(&kept)
+        };
+        helper_thread::run(limit, end).unwrap_or_else(|elapsed| {
+            all.iter().for_each(|shared| shared.is_ending.store(true, Relaxed));
+            #[cfg(feature = "log")]
+            log::warn!(
+                "{call}: NCCL has not ended {} communicators within {elapsed:?}, perhaps because a CUDA graph with \
+                 their work still exists; it goes on in the background",
+                all.len()
+            );
+            Err(Error::Timeout { call, elapsed })
+        })
     }
 }

@@ -14,7 +14,7 @@ use super::out_param::OutParam;
 use super::registration::{leak, ok_if_aborted};
 use crate::backend::{Library, call};
 use crate::memory::Allocation;
-use crate::{Element, Error, Group, NcclBuffer, Result, Version, sys};
+use crate::{Element, Error, Group, NcclBuffer, Result, ResultCode, Version, sys};
 
 /// Promises about the use of a [`Window`], combined with `|`.
 ///
@@ -251,14 +251,26 @@ impl<'c, T: Element> Window<'c, T> {
             let multiple = sys::NCCL_WIN_REQUIRED_ALIGNMENT;
             return Err(Error::argument(CALL, format!("{address:p} is not a multiple of {multiple} bytes")));
         }
-        let handle = OutParam::new();
-        operations.issue(CALL, || {
-            let (raw, flags) = (communicator.raw(), flags.bits().cast_signed());
-            // SAFETY: a live communicator, and memory of `bytes` bytes, which the window keeps allocated. NCCL may
-            // write the handle at the end of the group; it is freed once that is known to be over, and never if this
-            // fails.
-            unsafe { call!(library, ncclCommWindowRegister(raw, address, bytes, handle.as_mut_ptr(), flags)) }
-        })?;
+        let (handle, mut is_registered) = (OutParam::new(), false);
+        operations
+            .issue(CALL, || {
+                let (raw, flags) = (communicator.raw(), flags.bits().cast_signed());
+                // SAFETY: a live communicator, and memory of `bytes` bytes, which the window keeps allocated. NCCL may
+                // write the handle at the end of the group; it is freed once that is known to be over, and never if this
+                // fails.
+                unsafe {
+                    call!(library, ncclCommWindowRegister(raw, address, bytes, handle.as_mut_ptr(), flags))
+                }
+                .inspect(|_| is_registered = true)
+                // On a nonblocking communicator, NCCL returns success before it writes the handle.
+                .map(|_| ResultCode::IN_PROGRESS)
+            })
+            // If the wait failed, NCCL has the memory nevertheless.
+            .inspect_err(|_| {
+                if is_registered {
+                    leak(Arc::clone(memory));
+                }
+            })?;
         memory.open_window();
         let memory = Some(Arc::clone(memory));
         Ok(Self { communicator, handle, length, memory, element: PhantomData })
@@ -369,11 +381,12 @@ impl<T> Window<'_, T> {
         let (communicator, window) = (self.communicator, self.handle.get());
         let ended = if !window.is_null() {
             memory.check_idle(CALL).and_then(|()| {
-                ok_if_aborted(communicator.query_or_in_group(CALL, || {
+                let ended = communicator.query_or_in_group(CALL, || {
                     let (library, raw) = (communicator.library(), communicator.raw());
                     // SAFETY: a window of this live communicator, ended only here; no work uses the memory.
                     unsafe { call!(library, ncclCommWindowDeregister(raw, window)) }
-                }))
+                });
+                ok_if_aborted(communicator, ended)
             })
         } else if communicator.in_group.load(Relaxed) || communicator.shared.state.is_failed() {
             Err(Error::usage(CALL, "the group that registers the window has failed or has not ended"))

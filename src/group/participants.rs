@@ -116,6 +116,13 @@ impl<'scope> Participants<'scope> {
         self.change_overflow(|overflow| overflow.configs.push(config.clone()));
     }
 
+    /// Leaks the options of the operations, as NCCL may still read them.
+    pub(super) fn leak_configs(&self) {
+        if let Some(overflow) = &mut *self.overflow.borrow_mut() {
+            std::mem::forget(std::mem::take(&mut overflow.configs));
+        }
+    }
+
     /// Adds a communicator that the group creates at its end.
     pub(super) fn add_pending(&self, handle: Rc<PendingHandle>) {
         self.change_overflow(|overflow| overflow.pending.push(handle));

@@ -310,7 +310,9 @@ fn finish_end(participants: &Participants<'_>, result: Result<ResultCode>) -> Re
     let result = result.inspect_err(|_| cancel(participants.library()));
     set_open(false);
     let result = match result {
-        Ok(ResultCode::IN_PROGRESS) => participants.try_for_each(|communicator| communicator.wait("group")),
+        Ok(ResultCode::IN_PROGRESS) => participants
+            .try_for_each(|communicator| communicator.wait("group"))
+            .inspect_err(|_| participants.leak_configs()),
         result => result.map(drop),
     };
     participants.release_all(result.is_err());

@@ -178,8 +178,10 @@ reductions! {
 
 /// Returns a call and the queries that follow for each communicator that it creates.
 fn with_queries(call: &str, numbers: impl IntoIterator<Item = usize>) -> Vec<String> {
-    let queries =
-        |number| ["Count", "UserRank", "CuDevice"].map(|what| format!("ncclComm{what}(comm{number}, &)"));
+    let queries = |number| {
+        ["GetAsyncError", "Count", "UserRank", "CuDevice"]
+            .map(|what| format!("ncclComm{what}(comm{number}, &)"))
+    };
     [call.to_string()].into_iter().chain(numbers.into_iter().flat_map(queries)).collect()
 }
 
@@ -194,7 +196,7 @@ fn initialisations() -> Vec<Case> {
     // The child of a nonblocking communicator may be created after the call, even if that was a success.
     let polled = |comm: usize| format!("ncclCommGetAsyncError(comm{comm}, &)");
     let deriving = |name: &str, call: &str, act: fn(&Fixture) -> Result<Communicator>| {
-        let calls = [call.to_string(), polled(0), polled(2)].into_iter();
+        let calls = [call.to_string(), polled(0)].into_iter();
         Case::new(name, calls.chain(with_queries("", [2]).into_iter().skip(1)).collect::<Vec<_>>(), act)
     };
     let scalable = "ncclCommInitRankScalable(&, 4, 2, 2, [1, 2], {})";
@@ -250,8 +252,7 @@ fn initialisations() -> Vec<Case> {
         ("pending with options", timed(), "ncclCommInitRankConfig(&, 4, id1, 2, {blocking=0})"),
     ] {
         // The group's end may leave it in progress: see `pending_communicator_finish_waits_while_in_progress`.
-        let group = in_group([call.into()]).into_iter().chain([polled(2)]);
-        let calls = group.chain(with_queries("", [2]).into_iter().skip(1));
+        let calls = in_group([call.into()]).into_iter().chain(with_queries("", [2]).into_iter().skip(1));
         cases.push(Case::new(name, calls, move |f| {
             f.nccl.group(|g| g.init_rank(4, 2, &id(1), &config))?.finish()
         }));
@@ -298,7 +299,8 @@ fn lifecycles() -> Vec<Case> {
     // One element, as NCCL drops empty operations.
     let barrier = ["ncclMemAlloc(&, 1)", "ncclAllReduce(memory, memory, 1, Uint8, Max, comm0, 0x5)"];
     let grouped_barrier = ["ncclGroupStart()", barrier[0], barrier[1], "ncclGroupEnd()"];
-    let finalized = ["ncclCommFinalize(comm1)", "ncclCommDestroy(comm1)"];
+    let polled = "ncclCommGetAsyncError(comm0, &)";
+    let finalized = ["ncclCommFinalize(comm1)", "ncclCommGetAsyncError(comm1, &)", "ncclCommDestroy(comm1)"];
     vec![
         Case::new("async_error", ["ncclCommGetAsyncError(comm0, &)"], |f| f.comm.async_error()),
         Case::new("memory", ["ncclCommMemStats(comm0, 0, &)"], |f| {
@@ -307,8 +309,8 @@ fn lifecycles() -> Vec<Case> {
         Case::new("memory in total", ["ncclCommMemStats(comm0, 3, &)"], |f| {
             f.comm.memory(MemoryStatistic::Total)
         }),
-        Case::new("suspend", ["ncclCommSuspend(comm0, 1)"], |f| f.comm.suspend()),
-        Case::new("resume", ["ncclCommResume(comm0)"], |f| f.comm.resume()),
+        Case::new("suspend", ["ncclCommSuspend(comm0, 1)", polled], |f| f.comm.suspend()),
+        Case::new("resume", ["ncclCommResume(comm0)", polled], |f| f.comm.resume()),
         Case::new("revoke", ["ncclCommRevoke(comm0, 0)"], |f| f.comm.revoke()),
         Case::new("unique_id of a communicator", ["ncclCommGetUniqueId(comm0, &)"], |f| {
             assert_eq!(f.comm.unique_id()?, id(9));
@@ -322,15 +324,16 @@ fn lifecycles() -> Vec<Case> {
         }),
         Case::new("barrier", barrier, |f| f.comm.barrier(stream())),
         Case::new("grouped barrier", grouped_barrier, |f| f.nccl.group(|g| g.barrier(&f.comm, stream()))),
-        Case::new("destroy", [finalized[1]], |f| f.spare().destroy()),
+        Case::new("destroy", finalized[1..].to_vec(), |f| f.spare().destroy()),
         Case::new("abort", ["ncclCommAbort(comm1)"], |f| f.spare().abort()),
+        Case::new("abort_all", ["ncclCommAbort(comm1)"], |f| f.nccl.abort_all([f.spare()])),
         Case::new("abort by a handle", ["ncclCommAbort(comm1)"], |f| f.spare().abort_handle().abort())
             .ignoring(&[]),
         Case::new("finalize", finalized, |f| f.spare().finalize()?.destroy()),
         Case::new("finalize and abort", [finalized[0], "ncclCommAbort(comm1)"], |f| {
             f.spare().finalize()?.abort()
         }),
-        Case::new("destroy_all", [finalized[1]], |f| Communicator::destroy_all([f.spare()])),
+        Case::new("destroy_all", finalized[1..].to_vec(), |f| Communicator::destroy_all([f.spare()])),
         Case::new("drop", ["ncclCommAbort(comm1)"], |f| {
             drop(f.spare());
             Ok(())
@@ -438,7 +441,9 @@ fn fallbacks() -> Vec<Case> {
             Case::new("init_rank_scalable", with_queries("ncclCommInitRank(&, 4, id1, 2)", [2]), |f| {
                 f.nccl.init_rank_scalable(4, 2, &[id(1), id(2)], &Config::new())
             }),
-            Case::new("destroy", ["ncclCommDestroy(comm1)"], |f| f.spare().destroy()),
+            Case::new("destroy", ["ncclCommGetAsyncError(comm1, &)", "ncclCommDestroy(comm1)"], |f| {
+                f.spare().destroy()
+            }),
         ]
         .map(|case| case.of(version))
     });

@@ -1,8 +1,10 @@
 //! Endings: every way to end a communicator, after any history, in any order.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::thread;
+use std::time::{Duration, Instant};
 
-use libnccl::{Communicator, Config, Error, Result};
+use libnccl::{Communicator, Config, Error, Result, ResultCode};
 
 use crate::codes::CODES;
 use crate::fake_nccl::{FakeNccl, SUCCESS};
@@ -167,4 +169,179 @@ fn destroy_all_with_one_failure_ends_all() {
         assert_eq!(result.is_ok(), code == SUCCESS);
         fake.assert_clean("destroy_all");
     }
+}
+
+/// NCCL's `ncclCommDestroy` would return before it frees anything.
+#[test]
+fn destroy_after_async_error_aborts_and_reports_it() {
+    for finalizes in [false, true] {
+        let fixture = Fixture::new();
+        let comm = fixture.spare();
+        let finalized = if finalizes { Ok(comm.finalize().unwrap()) } else { Err(comm) };
+        fixture.fake.take_log();
+        fixture.fake.set_async_states([], 6);
+        let error = finalized.map_or_else(Communicator::destroy, libnccl::Finalized::destroy).unwrap_err();
+        assert_eq!(error.code(), Some(ResultCode::REMOTE_ERROR), "{error}");
+        assert_eq!(fixture.fake.take_log(), ["ncclCommGetAsyncError(comm1, &)", "ncclCommAbort(comm1)"]);
+        fixture.fake.set_async_states([], SUCCESS);
+        fixture.close("asynchronous error");
+    }
+}
+
+/// NCCL only queues an abort inside a group, and drops it if the group is cancelled.
+#[test]
+fn end_inside_open_group_is_not_part_of_it() {
+    const INSIDE: &[Ending] = &[
+        ("drop", drop),
+        ("abort", |comm| comm.abort().unwrap()),
+        ("abort by a handle", |comm| comm.abort_handle().abort().unwrap()),
+        ("destroy, which is refused", |comm| drop(comm.destroy().unwrap_err())),
+    ];
+    for (name, end) in INSIDE {
+        for fails in [true, false] {
+            let fixture = Fixture::new();
+            let comm = fixture.spare();
+            let result = fixture.nccl.group(|g| {
+                g.recv(&fixture.comm, recv::<f32>(1), 0, stream())?;
+                end(comm);
+                let log = fixture.fake.take_log();
+                assert!(log.contains(&"ncclCommAbort(comm1)".to_string()), "{log:?}");
+                if fails { Err(Error::Aborted { call: "the closure" }) } else { Ok(()) }
+            });
+            assert_eq!(result.is_err(), fails, "{name}");
+            fixture.close(name);
+        }
+    }
+}
+
+#[test]
+fn pending_communicator_dropped_inside_another_group_ends() {
+    let fixture = Fixture::new();
+    let pending = fixture.nccl.group(|g| g.init_rank(4, 2, &id(1), &Config::new())).unwrap();
+    let cancelled = fixture.nccl.group(|_| {
+        drop(pending);
+        Err::<(), _>(Error::Aborted { call: "the closure" })
+    });
+    cancelled.unwrap_err();
+    fixture.close("pending");
+}
+
+/// NCCL writes the handle although the creation failed, and the parent points to the child's abort flag.
+#[test]
+fn child_whose_creation_failed_is_not_ended() {
+    for code in [1, 3, 6] {
+        let fixture = Fixture::new();
+        fixture.fake.answer_once("ncclCommSplit", 0, code);
+        fixture.comm.split(Some(1), 0).unwrap_err();
+        fixture.fake.answer_once("ncclCommShrink", 0, code);
+        fixture.comm.shrink(&[0], libnccl::ShrinkMode::Default, &Config::new()).unwrap_err();
+        assert!(!fixture.fake.calls().contains(&"ncclCommAbort"));
+        fixture.close("failed child");
+    }
+}
+
+/// The communicators of a group that failed were never complete.
+#[test]
+fn communicator_of_failed_group_is_not_ended() {
+    for function in ["ncclGroupEnd", "ncclCommInitRank"] {
+        let fixture = Fixture::new();
+        fixture.fake.answer_once(function, usize::from(function != "ncclGroupEnd"), 3);
+        let mut pending = Vec::new();
+        let failed = fixture.nccl.group(|g| {
+            pending.push(g.init_rank(4, 2, &id(1), &Config::new())?);
+            pending.push(g.init_rank(4, 3, &id(1), &Config::new())?);
+            Ok(())
+        });
+        failed.unwrap_err();
+        drop(pending);
+        assert!(!fixture.fake.calls().contains(&"ncclCommAbort"), "{function}");
+        fixture.close(function);
+    }
+}
+
+/// The longest that an end may take, as documented, and some time for a slow machine.
+const LIMIT: Duration = Duration::from_secs(5);
+const SLOW: Duration = Duration::from_secs(20);
+
+/// NCCL ends no communicator while there is a CUDA graph with its work.
+#[test]
+fn end_while_graph_exists_returns_within_limit() {
+    fn assert_late(result: &Result<()>, call: &str) {
+        let Err(Error::Timeout { call: found, elapsed }) = result else { panic!("{result:?}") };
+        assert!(*found == call && *elapsed >= LIMIT, "{result:?}");
+    }
+    type End = fn(&Fixture, Communicator);
+    let ends: [(&str, End); 5] = [
+        ("drop", |_, comm| drop(comm)),
+        ("abort", |_, comm| assert_late(&comm.abort(), "abort")),
+        ("abort by a handle", |_, comm| assert_late(&comm.abort_handle().abort(), "abort")),
+        ("abort_all", |fixture, comm| assert_late(&fixture.nccl.abort_all([comm]), "abort_all")),
+        ("destroy with a timeout", |fixture, spare| {
+            fixture.fake.destroy_graphs();
+            drop(spare);
+            let timed = Config::new().timeout(Duration::from_secs(1));
+            let comm = fixture.nccl.init_rank_with(4, 2, &id(1), &timed).unwrap();
+            fixture.fake.capture(comm.as_raw());
+            assert_late(&comm.destroy(), "destroy");
+        }),
+    ];
+    thread::scope(|scope| {
+        for (name, end) in ends {
+            scope.spawn(move || {
+                let fixture = Fixture::new();
+                let comm = fixture.spare();
+                fixture.fake.capture(comm.as_raw());
+                let start = Instant::now();
+                end(&fixture, comm);
+                assert!((LIMIT..SLOW).contains(&start.elapsed()), "{name}: {:?}", start.elapsed());
+                // It ends in the background, once the graph is gone.
+                fixture.fake.destroy_graphs();
+                while fixture.fake.live_communicators() > 1 {
+                    assert!(start.elapsed() < SLOW + SLOW, "{name}");
+                    thread::sleep(Duration::from_millis(1));
+                }
+                fixture.close(name);
+            });
+        }
+    });
+}
+
+#[test]
+fn graph_destroyed_before_communicator_delays_nothing() {
+    let fixture = Fixture::new();
+    let comm = fixture.spare();
+    fixture.fake.capture(comm.as_raw());
+    fixture.fake.destroy_graphs();
+    comm.destroy().unwrap();
+    fixture.close("graph");
+}
+
+/// The work of each keeps the device busy, so that the other cannot end before both are aborted.
+#[test]
+fn communicators_that_wait_for_each_other_abort_all_ends() {
+    let fixture = Fixture::new();
+    let comms = fixture.nccl.init_all(&[0, 1]).unwrap();
+    let [first, second] = [0, 1].map(|index| comms[index].as_raw());
+    fixture.fake.block_end(first, second);
+    fixture.fake.block_end(second, first);
+    fixture.fake.take_log();
+    let start = Instant::now();
+    fixture.nccl.abort_all(comms).unwrap();
+    assert!(start.elapsed() < LIMIT);
+    let log = ["ncclGroupStart()", "ncclCommAbort(comm2)", "ncclCommAbort(comm3)", "ncclGroupEnd()"];
+    assert_eq!(fixture.fake.take_log(), log);
+    fixture.close("abort_all");
+}
+
+#[test]
+fn abort_all_of_ended_communicators_aborts_the_others() {
+    let fixture = Fixture::new();
+    let comms = fixture.nccl.init_all(&[0, 1, 2]).unwrap();
+    comms[1].abort_handle().abort().unwrap();
+    fixture.fake.take_log();
+    fixture.nccl.abort_all(comms).unwrap();
+    fixture.nccl.abort_all([]).unwrap();
+    let log = ["ncclGroupStart()", "ncclCommAbort(comm2)", "ncclCommAbort(comm4)", "ncclGroupEnd()"];
+    assert_eq!(fixture.fake.take_log(), log);
+    fixture.close("ended before");
 }

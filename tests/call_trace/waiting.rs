@@ -56,9 +56,7 @@ fn endless_wait_times_out_and_aborts_once() {
         let Error::Timeout { call, elapsed } = error else { panic!("{function}: {error}") };
         assert_eq!(call, *method);
         assert!(elapsed >= TIMEOUT && took < TIMEOUT * 100, "{function}: {elapsed:?} of {took:?}");
-        // A child that already has a handle is aborted too.
-        let expected = if *function == "ncclCommGrow" { 2 } else { 1 };
-        assert_eq!(aborts(&fake), expected, "{function}");
+        assert_eq!(aborts(&fake), 1, "{function}");
         fake.forget_operators();
         fake.write_pending_children();
         fake.assert_clean(function);
@@ -295,4 +293,58 @@ fn abort_handle_in_open_group_aborts_after_group_end() {
     assert_eq!(aborts(&fixture.fake), 1);
     assert!(matches!(work(&fixture.comm), Err(Error::Aborted { .. })));
     fixture.close("abort in a group");
+}
+
+/// NCCL returns success, and a thread of its own does the rest.
+#[test]
+fn management_call_of_nonblocking_communicator_waits_after_success() {
+    let calls: [fn(&Communicator) -> Result<()>; 4] = [
+        Communicator::suspend,
+        Communicator::resume,
+        |comm| comm.split(Some(1), 0).map(|child| assert!(child.is_some())),
+        |comm| comm.grow(5, None, &Config::new()).map(drop),
+    ];
+    for call in calls {
+        let (fake, _, comm) = nonblocking();
+        fake.set_async_states([IN_PROGRESS, IN_PROGRESS], SUCCESS);
+        call(&comm).unwrap();
+        assert_eq!(fake.async_states_left(), 0);
+        drop(comm);
+        fake.assert_clean("after a success");
+    }
+}
+
+#[test]
+fn window_of_nonblocking_communicator_is_written_before_it_is_returned() {
+    let (fake, nccl, comm) = nonblocking();
+    let mut buffer = nccl.alloc::<f32>(1024).unwrap();
+    fake.set_async_states([IN_PROGRESS, IN_PROGRESS], SUCCESS);
+    let window = comm.register_window(&mut buffer, libnccl::WindowFlags::DEFAULT).unwrap();
+    assert!(window.is_active());
+    drop(window);
+    drop(comm);
+    fake.assert_clean("window");
+}
+
+/// The call writes the handle at once, and NCCL's own thread again when the communicator is complete.
+#[test]
+fn grown_communicator_is_written_twice_to_live_memory() {
+    let (fake, nccl, comm) = nonblocking();
+    fake.set_async_states([SUCCESS, IN_PROGRESS, IN_PROGRESS], SUCCESS);
+    drop(comm.grow(5, None, &Config::new()).unwrap());
+    fake.set_async_states([IN_PROGRESS, IN_PROGRESS], SUCCESS);
+    drop(nccl.grow_rank(5, 4, &id(1), &timed()).unwrap());
+    drop(comm);
+    fake.assert_clean("grown");
+}
+
+/// With `NCCL_COMM_BLOCKING=0`.
+#[test]
+fn init_that_returns_success_in_progress_is_waited_for() {
+    let fake = FakeNccl::new();
+    let nccl = fake.nccl();
+    fake.set_async_states([IN_PROGRESS, IN_PROGRESS], SUCCESS);
+    drop(nccl.init_rank(4, 2, &id(1)).unwrap());
+    assert_eq!(fake.async_states_left(), 0);
+    fake.assert_clean("init");
 }

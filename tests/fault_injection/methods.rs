@@ -54,6 +54,12 @@ impl Fixture {
         Ok(comm)
     }
 
+    /// Destroys a communicator, whose wait the other thread can end.
+    fn destroy(&self, comm: Communicator) -> Result<()> {
+        self.publish(&comm);
+        comm.destroy()
+    }
+
     fn publish(&self, comm: &Communicator) {
         (self.publish)(comm.abort_handle());
     }
@@ -192,24 +198,20 @@ fn makers() -> Vec<Method> {
             // SAFETY: given up just before.
             unsafe { Communicator::from_raw(&f.nccl, raw) }?.destroy()
         }),
-        of_comm("split", |f, comm| {
-            let Some(child) = comm.split(Some(7), -3)? else { return Ok(()) };
-            f.publish(&child);
-            child.destroy()
-        }),
-        of_comm("split_with", |_, comm| {
+        of_comm("split", |f, comm| comm.split(Some(7), -3)?.map_or(Ok(()), |child| f.destroy(child))),
+        of_comm("split_with", |f, comm| {
             let config = Config::new().split_share(true).name("child");
-            comm.split_with(Some(7), 0, &config)?.map_or(Ok(()), Communicator::destroy)
+            comm.split_with(Some(7), 0, &config)?.map_or(Ok(()), |child| f.destroy(child))
         }),
-        of_comm("split without a color", |_, comm| {
-            comm.split(None, 3)?.map_or(Ok(()), Communicator::destroy)
+        of_comm("split without a color", |f, comm| {
+            comm.split(None, 3)?.map_or(Ok(()), |child| f.destroy(child))
         }),
-        of_comm("shrink", |_, comm| comm.shrink(&[3, 1], ShrinkMode::Default, &Config::new())?.destroy()),
-        of_comm("shrink after a failure", |_, comm| {
-            comm.shrink(&[0], ShrinkMode::Abort, &Config::new().shrink_share(true))?.destroy()
+        of_comm("shrink", |f, comm| f.destroy(comm.shrink(&[3, 1], ShrinkMode::Default, &Config::new())?)),
+        of_comm("shrink after a failure", |f, comm| {
+            f.destroy(comm.shrink(&[0], ShrinkMode::Abort, &Config::new().shrink_share(true))?)
         }),
-        of_comm("grow", |_, comm| comm.grow(9, Some(&id()), &Config::new())?.destroy()),
-        of_comm("grow without the id", |_, comm| comm.grow(9, None, &Config::new())?.destroy()),
+        of_comm("grow", |f, comm| f.destroy(comm.grow(9, Some(&id()), &Config::new())?)),
+        of_comm("grow without the id", |f, comm| f.destroy(comm.grow(9, None, &Config::new())?)),
     ]
 }
 

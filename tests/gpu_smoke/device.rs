@@ -4,8 +4,10 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use cudarc::driver::sys::{CUdeviceptr, CUresult, cuStreamQuery};
-use cudarc::driver::{CudaContext, CudaStream, result};
+use cudarc::driver::sys::{
+    CUdeviceptr, CUgraphInstantiate_flags, CUresult, CUstreamCaptureMode, cuStreamQuery,
+};
+use cudarc::driver::{CudaContext, CudaGraph, CudaStream, result};
 use libnccl::{DeviceSlice, DeviceSliceMut, Element, NcclBuffer, StreamRef};
 
 /// The GPU, and the stream that all work on it is ordered on.
@@ -63,6 +65,17 @@ impl Device {
     pub(crate) fn contents<T: Element + Default>(&self, buffer: &NcclBuffer<T>) -> Vec<T> {
         // SAFETY: the buffer has that many elements.
         unsafe { copy_out(&self.stream, buffer.as_ptr() as CUdeviceptr, buffer.len()) }
+    }
+
+    /// Captures the work that `start` starts on the stream, instead of running it.
+    pub(crate) fn capture(&self, start: impl FnOnce()) -> CudaGraph {
+        let (mode, flags) = (
+            CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_RELAXED,
+            CUgraphInstantiate_flags::CUDA_GRAPH_INSTANTIATE_FLAG_AUTO_FREE_ON_LAUNCH,
+        );
+        self.stream.begin_capture(mode).expect("a stream that captures");
+        start();
+        self.stream.end_capture(flags).expect("the end of a capture").expect("a graph with work")
     }
 
     /// Returns whether all work on the stream ends within `time`.

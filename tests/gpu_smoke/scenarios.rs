@@ -23,7 +23,9 @@ scenarios! {
         drop_ends_work_of_absent_peer,
         abort_handle_ends_work_of_absent_peer,
         destroy_in_either_order_returns,
-        drop_after_work_returns;
+        drop_after_work_returns,
+        graph_and_communicator_end_in_any_order,
+        several_communicators_abort_together;
     TwoRanksByDefault:
         two_ranks_on_one_gpu_by_default_are_an_error;
 }
@@ -198,6 +200,65 @@ fn drop_after_work_returns(rank: &Rank) {
         }
         within(SHORT, || drop(comm));
     }
+}
+
+/// NCCL ends no communicator while there is a CUDA graph with its work; the facade does not wait for that. (With one
+/// rank, NCCL's graphs have no such work.)
+fn graph_and_communicator_end_in_any_order(rank: &Rank) {
+    let device = Device::new();
+    let ends: [fn(Communicator); 3] = [
+        drop,
+        |comm| {
+            let aborted = comm.abort();
+            assert!(matches!(aborted, Ok(()) | Err(Error::Timeout { .. })), "{aborted:?}");
+        },
+        |comm| drop(comm.abort_handle().abort()),
+    ];
+    for (number, end) in ends.into_iter().enumerate() {
+        for graph_is_first in [true, false] {
+            let name = format!("communicator {number}, graph first: {graph_is_first}");
+            let comm = rank.join(&name);
+            assert_works(&device, &comm);
+            let mut buffer = device.upload(&[3_i32; COUNT]);
+            let graph = device.capture(|| sum(&device, &comm, &mut buffer).unwrap());
+            for launches in 1..=2 {
+                graph.launch().unwrap();
+                assert_eq!(buffer.read::<i32>(COUNT), [3 * 2_i32.pow(launches); COUNT]);
+            }
+            rank.barrier(&name);
+            if graph_is_first {
+                drop(graph);
+                within(SHORT / 2, || end(comm));
+            } else {
+                within(SHORT, || end(comm));
+                drop(graph);
+            }
+        }
+    }
+    let (comm, mut buffer) = (rank.join("destroyed"), device.upload(&[3_i32; COUNT]));
+    drop(device.capture(|| sum(&device, &comm, &mut buffer).unwrap()));
+    within(SHORT, || comm.destroy()).unwrap();
+}
+
+/// The end of each could wait for the work of the other.
+fn several_communicators_abort_together(rank: &Rank) {
+    let devices = [Device::new(), Device::new()];
+    let comms = ["first", "second"].map(|name| rank.join(name));
+    for (device, comm) in devices.iter().zip(&comms) {
+        assert_works(device, comm);
+    }
+    if rank.number == 1 {
+        rank.receive("end");
+        return within(SHORT, || rank.nccl.abort_all(comms)).unwrap();
+    }
+    let mut buffers = [0, 1].map(|index: usize| devices[index].upload(&[5_i32; COUNT]));
+    for ((device, comm), buffer) in devices.iter().zip(&comms).zip(&mut buffers) {
+        sum(device, comm, buffer).unwrap();
+    }
+    assert!(!devices[1].idle_within(MOMENT), "an all_reduce of two ranks ended with one");
+    within(SHORT / 2, || rank.nccl.abort_all(comms)).unwrap();
+    assert!(devices.iter().all(|device| device.idle_within(SHORT)), "the work has not ended");
+    rank.publish("end", "");
 }
 
 /// Expects an error on both ranks, and no hang.

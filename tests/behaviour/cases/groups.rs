@@ -88,9 +88,10 @@ fn failed_closure_starts_nothing_and_fails_members(nccl: &Nccl) {
     assert_failed(&comms[0]);
     let refused = nccl.group(|g| g.send(&comms[0], &[1_u8; 0], 0, STREAM)).unwrap_err();
     assert!(matches!(refused, Error::InvalidUsage { call: "send", .. }), "{refused}");
-    for comm in comms {
-        comm.destroy().unwrap();
-    }
+    let [first, second] = comms.try_into().expect("two communicators");
+    first.destroy().unwrap();
+    // Its peer has revoked the communicator.
+    assert_eq!(second.destroy().unwrap_err().code(), Some(ResultCode::REMOTE_ERROR));
     assert_works(nccl, &of_one_thread(nccl, 2));
 }
 

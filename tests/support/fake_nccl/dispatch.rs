@@ -1,13 +1,15 @@
 //! The way of a C call to the fake that its thread is attached to.
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
+use std::collections::BTreeMap;
 use std::ffi::c_char;
 use std::ptr;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 
 use super::arguments::{Argument, call_text};
-use super::codes::INVALID_USAGE;
+use super::codes::{INVALID_USAGE, SUCCESS};
+use super::handles;
 use super::model::State;
 
 /// The state of a fake, which its clones and threads share.
@@ -19,6 +21,35 @@ const ERROR_TEXTS: [&str; 2] = ["ncclGetErrorString", "ncclGetLastError"];
 thread_local! {
     /// The fake that this thread's calls go to.
     static CURRENT: RefCell<Option<SharedState>> = const { RefCell::new(None) };
+    /// The groups that this thread has started before it had a fake.
+    static EARLY_GROUPS: Cell<u32> = const { Cell::new(0) };
+}
+
+/// All fakes, by their number, for threads of the facade: the communicator of their first call says which is theirs.
+static FAKES: Mutex<BTreeMap<usize, Weak<Mutex<State>>>> = Mutex::new(BTreeMap::new());
+
+/// Enables threads without a fake to find this one by its communicators.
+pub(super) fn publish(shared: &SharedState) {
+    let number = lock(shared).fake;
+    FAKES.lock().unwrap_or_else(PoisonError::into_inner).insert(number, Arc::downgrade(shared));
+}
+
+/// Attaches a thread that has no fake yet to that of the call's communicator.
+fn attach_by_communicator(function: &'static str, arguments: &[Argument]) -> Option<SharedState> {
+    let Some(raw) = Argument::comm(arguments) else {
+        if function == "ncclGroupStart" {
+            EARLY_GROUPS.set(EARLY_GROUPS.get() + 1);
+        }
+        return None;
+    };
+    let fakes = FAKES.lock().unwrap_or_else(PoisonError::into_inner);
+    let shared = fakes.get(&handles::fake(raw))?.upgrade()?;
+    drop(fakes);
+    attach(&shared);
+    for _ in 0..EARLY_GROUPS.take() {
+        call("ncclGroupStart", &[]);
+    }
+    Some(shared)
 }
 
 /// Directs the calls of the current thread to a fake.
@@ -32,8 +63,9 @@ pub(super) fn lock(shared: &SharedState) -> MutexGuard<'_, State> {
 
 /// Receives every call of a C function, and returns its code.
 pub(super) fn call(function: &'static str, arguments: &[Argument]) -> u32 {
-    let Some(shared) = CURRENT.with_borrow(Clone::clone) else {
-        return INVALID_USAGE; // The thread has no fake.
+    let attached = CURRENT.with_borrow(Clone::clone);
+    let Some(shared) = attached.or_else(|| attach_by_communicator(function, arguments)) else {
+        return if function == "ncclGroupStart" { SUCCESS } else { INVALID_USAGE };
     };
     let mut state = lock(&shared);
     state.calls.push(function);
@@ -43,15 +75,26 @@ pub(super) fn call(function: &'static str, arguments: &[Argument]) -> u32 {
     }
     let text = call_text(function, arguments, &state.memory);
     state.log.push(text);
-    let Some(raw) = Argument::comm(arguments) else { return state.play(function, arguments) };
-    state.enter(function, raw);
-    let delay = if function == "ncclCommGetAsyncError" { state.async_error_delay } else { Duration::ZERO };
+    let raw = Argument::comm(arguments);
+    if let Some(raw) = raw {
+        state.enter(function, raw);
+    }
+    let mut delay =
+        if function == "ncclCommGetAsyncError" { state.async_error_delay } else { Duration::ZERO };
     // Other threads may call meanwhile.
-    drop(state);
-    std::thread::sleep(delay);
-    let mut state = lock(&shared);
+    loop {
+        drop(state);
+        std::thread::sleep(delay);
+        state = lock(&shared);
+        if !state.waits(function, raw) {
+            break;
+        }
+        delay = Duration::from_millis(1);
+    }
     let code = state.play(function, arguments);
-    state.leave(raw);
+    if let Some(raw) = raw {
+        state.leave(raw);
+    }
     code
 }
 

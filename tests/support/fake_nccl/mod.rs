@@ -37,6 +37,7 @@ impl FakeNccl {
     /// Creates a fake of the header's release with all functions, and directs this thread's calls to it.
     pub(crate) fn new() -> Self {
         let fake = Self(Arc::new(Mutex::new(State::new())));
+        dispatch::publish(&fake.0);
         fake.attach();
         fake
     }
@@ -160,6 +161,26 @@ impl FakeNccl {
     /// Sets whether registrations and windows get a handle; without one, they succeed with null.
     pub(crate) fn set_registers(&self, registers: bool) {
         self.state().registers = registers;
+    }
+
+    /// Captures work of a communicator into a CUDA graph, which keeps NCCL from ending the communicator.
+    pub(crate) fn capture(&self, raw: sys::ncclComm_t) {
+        self.state().capture(raw);
+    }
+
+    /// Destroys all graphs.
+    pub(crate) fn destroy_graphs(&self) {
+        self.state().destroy_graphs();
+    }
+
+    /// Returns the number of communicators that have not ended.
+    pub(crate) fn live_communicators(&self) -> usize {
+        self.state().live_communicators()
+    }
+
+    /// Makes the end of a communicator wait until another one is aborted, whose work keeps the device busy.
+    pub(crate) fn block_end(&self, raw: sys::ncclComm_t, until_aborted: sys::ncclComm_t) {
+        self.state().block_end(raw, until_aborted);
     }
 
     /// Forgets the live operators, so that [`assert_clean`](Self::assert_clean) does not miss their ends.

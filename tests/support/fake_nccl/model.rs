@@ -1,8 +1,10 @@
 //! NCCL's part: communicators, groups, operators and memory, as far as a caller can see them.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeSet, HashMap};
 use std::ffi::{CStr, c_char, c_int, c_void};
 use std::ptr;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::thread::{self, ThreadId};
 use std::time::Duration;
 
 use libnccl::sys::{
@@ -45,6 +47,8 @@ const CREATE_COMMS: [&str; 5] = [
 ];
 
 pub(super) struct State {
+    /// The number of this fake.
+    pub(super) fake: usize,
     pub(super) version: c_int,
     /// Functions that the library lacks.
     pub(super) absent: BTreeSet<&'static str>,
@@ -57,7 +61,6 @@ pub(super) struct State {
     pub(super) log: Vec<String>,
     /// Operations that were started: at once, or by the end of a group.
     pub(super) started: Vec<String>,
-    queued: Vec<String>,
     violations: Vec<String>,
 
     pub(super) async_states: AsyncStates,
@@ -70,29 +73,57 @@ pub(super) struct State {
     comms: Vec<Comm>,
     pub(super) size: c_int,
     pub(super) rank: c_int,
-    /// The communicators that the open group creates.
-    group_comms: Vec<usize>,
-    /// The places for the windows that the open group registers.
-    group_windows: Vec<*mut ncclWindow_t>,
-    depth: u32,
-    group_error: u32,
+    /// The communicators of each in-process clique that have not ended.
+    cliques: Vec<usize>,
+    groups: HashMap<ThreadId, Group>,
     pub(super) leaves_group_open: bool,
     /// The places for children that are created once their parent is no longer in progress.
     pub(super) pending_children: Vec<*mut ncclComm_t>,
+    /// The places for the windows of communicators in progress.
+    pending_windows: Vec<*mut *mut c_void>,
+    /// The places that are written a second time, once their communicator is complete.
+    rewritten: Vec<(ncclComm_t, *mut ncclComm_t)>,
+    /// The children that exist, and are complete once their parent is no longer in progress.
+    growing: Vec<usize>,
     pub(super) operators: Vec<(ncclRedOp_t, ncclComm_t)>,
     operators_created: u32,
     /// The options of a collective in progress: their address, and their fields when they were passed.
     options_in_use: Option<(*const ncclCollConfig_t, (usize, c_int))>,
 
     pub(super) memory: Memory,
+    /// The addresses that are registered with a communicator, by its number.
+    registered: Vec<(usize, usize)>,
     pub(super) has_host_memory: bool,
     pub(super) registers: bool,
+}
+
+/// The groups that a thread has open.
+#[derive(Default)]
+struct Group {
+    depth: u32,
+    error: u32,
+    queued: Vec<String>,
+    /// The communicators that the group creates.
+    comms: Vec<usize>,
+    /// The places for the windows that the group registers.
+    windows: Vec<*mut ncclWindow_t>,
+    /// The communicators that the group ends.
+    ends: Vec<ncclComm_t>,
 }
 
 struct Comm {
     is_alive: bool,
     is_busy: bool,
+    /// Set by an abort, even if it is only queued.
+    is_aborted: bool,
+    /// Set for one that is not complete, and that its parent may point to.
+    is_incomplete: bool,
     ends: u32,
+    clique: usize,
+    /// Set while there is a graph with its work.
+    has_graph: bool,
+    /// The communicator whose work keeps the device busy.
+    blocked_by: Option<ncclComm_t>,
     /// The name in the options, to which NCCL keeps the pointer, and its text at the time.
     name: Option<(*const c_char, String)>,
 }
@@ -106,7 +137,9 @@ fn is_success(code: u32) -> bool {
 
 impl State {
     pub(super) fn new() -> Self {
+        static NEXT: AtomicUsize = AtomicUsize::new(1);
         Self {
+            fake: NEXT.fetch_add(1, Ordering::Relaxed),
             version: sys::NCCL_VERSION_CODE.cast_signed(),
             absent: BTreeSet::new(),
             rules: Vec::new(),
@@ -115,7 +148,6 @@ impl State {
             calls: Vec::new(),
             log: Vec::new(),
             started: Vec::new(),
-            queued: Vec::new(),
             violations: Vec::new(),
             async_states: AsyncStates::new([], [SUCCESS]),
             async_error_delay: Duration::ZERO,
@@ -125,16 +157,18 @@ impl State {
             comms: Vec::new(),
             size: SIZE as c_int,
             rank: RANK as c_int,
-            group_comms: Vec::new(),
-            group_windows: Vec::new(),
-            depth: 0,
-            group_error: SUCCESS,
+            cliques: Vec::new(),
+            groups: HashMap::new(),
             leaves_group_open: false,
             pending_children: Vec::new(),
+            pending_windows: Vec::new(),
+            rewritten: Vec::new(),
+            growing: Vec::new(),
             operators: Vec::new(),
             operators_created: 0,
             options_in_use: None,
             memory: Memory::default(),
+            registered: Vec::new(),
             has_host_memory: false,
             registers: true,
         }
@@ -143,15 +177,52 @@ impl State {
     /// Returns the violations so far, with the groups that are open.
     pub(super) fn all_violations(&self) -> Vec<String> {
         let mut violations = self.violations.clone();
-        if self.depth > 0 {
-            violations.push(format!("the thread is in {} groups", self.depth));
-        }
+        let open = self.groups.values().filter(|group| group.depth > 0);
+        violations.extend(open.map(|group| format!("a thread is in {} groups", group.depth)));
         violations
+    }
+
+    fn group(&mut self) -> &mut Group {
+        self.groups.entry(thread::current().id()).or_default()
+    }
+
+    pub(super) fn capture(&mut self, raw: ncclComm_t) {
+        self.comm(raw).expect("a communicator").has_graph = true;
+    }
+
+    pub(super) fn destroy_graphs(&mut self) {
+        self.comms.iter_mut().for_each(|comm| comm.has_graph = false);
+    }
+
+    pub(super) fn live_communicators(&self) -> usize {
+        self.comms.iter().filter(|comm| comm.is_alive).count()
+    }
+
+    pub(super) fn block_end(&mut self, raw: ncclComm_t, until_aborted: ncclComm_t) {
+        self.comm(raw).expect("a communicator").blocked_by = Some(until_aborted);
+    }
+
+    /// Returns whether a call that ends communicators has to wait.
+    pub(super) fn waits(&mut self, function: &str, raw: Option<ncclComm_t>) -> bool {
+        let Group { depth, ends, .. } = self.group();
+        let ends = match (function, *depth, raw) {
+            ("ncclCommAbort" | "ncclCommDestroy", 0, Some(raw)) => vec![raw],
+            ("ncclGroupEnd", 1, _) => ends.clone(),
+            _ => return false,
+        };
+        if let (Some(comm), "ncclCommAbort") = (raw.and_then(|raw| self.comm(raw)), function) {
+            comm.is_aborted = true;
+        }
+        ends.into_iter().any(|raw| {
+            let Some(&mut Comm { has_graph, blocked_by, .. }) = self.comm(raw) else { return false };
+            let blocker = blocked_by.and_then(|blocker| self.comm(blocker));
+            has_graph || blocker.is_some_and(|blocker| !blocker.is_aborted)
+        })
     }
 
     /// Returns what has not ended.
     pub(super) fn leaks(&self) -> Vec<String> {
-        let alive = self.comms.iter().enumerate().filter(|(_, comm)| comm.is_alive);
+        let alive = self.comms.iter().enumerate().filter(|(_, comm)| comm.is_alive && !comm.is_incomplete);
         let comms = alive.map(|(number, _)| format!("comm{number} is never ended"));
         let operators = self.operators.iter().map(|(op, _)| format!("op{} is never destroyed", op.0));
         comms.chain(operators).collect()
@@ -195,16 +266,62 @@ impl State {
         None
     }
 
+    /// Creates a communicator that has its clique for itself.
     fn create(&mut self, name: Option<(*const c_char, String)>) -> ncclComm_t {
-        self.comms.push(Comm { is_alive: true, is_busy: false, ends: 0, name });
-        handle(self.comms.len() - 1)
+        self.cliques.push(0);
+        self.create_in(self.cliques.len() - 1, name)
     }
 
+    fn create_in(&mut self, clique: usize, name: Option<(*const c_char, String)>) -> ncclComm_t {
+        self.cliques[clique] += 1;
+        self.comms.push(Comm {
+            is_alive: true,
+            is_busy: false,
+            is_aborted: false,
+            is_incomplete: false,
+            ends: 0,
+            clique,
+            has_graph: false,
+            blocked_by: None,
+            name,
+        });
+        handle(self.fake, self.comms.len() - 1)
+    }
+
+    /// Ends a communicator. NCCL reclaims all of a clique when the last one ends.
     fn end(&mut self, raw: ncclComm_t) {
-        if let Some(comm) = self.comm(raw) {
-            comm.is_alive = false;
-            comm.ends += 1;
+        let Some(comm) = self.comm(raw) else { return };
+        let (is_first, is_incomplete) = (std::mem::replace(&mut comm.is_alive, false), comm.is_incomplete);
+        comm.ends += 1;
+        let clique = comm.clique;
+        if is_incomplete {
+            self.violations.push(format!("{} is ended although it was never complete", comm_name(raw)));
         }
+        self.operators.retain(|(_, comm)| *comm != raw);
+        self.cliques[clique] -= usize::from(is_first);
+        if self.cliques[clique] == 0 {
+            let comms = &self.comms;
+            self.registered.retain(|(number, _)| comms[*number].clique != clique);
+        }
+    }
+
+    /// Ends the communicator of a call, as NCCL does.
+    fn end_by(&mut self, function: &str, raw: ncclComm_t, (code, state): (u32, u32)) -> u32 {
+        if function == "ncclCommDestroy" && state != SUCCESS {
+            // It returns inside its own group, and has freed nothing.
+            self.group().depth += 1;
+            return if state == IN_PROGRESS { INVALID_ARGUMENT } else { state };
+        }
+        let group = self.group();
+        if group.depth > 0 {
+            group.ends.push(raw);
+            if let Some(comm) = self.comm(raw) {
+                comm.is_aborted = true;
+            }
+        } else {
+            self.end(raw);
+        }
+        code
     }
 
     /// Applies the rules, and returns the code of a call, and what it writes if a rule says so.
@@ -223,20 +340,30 @@ impl State {
 
     /// Does what NCCL does in a call, and returns its code.
     pub(super) fn play(&mut self, function: &str, arguments: &[Argument]) -> u32 {
+        let state = self.async_states.peek();
         let (mut code, output) = self.apply_rules(function);
         match (function, arguments) {
-            ("ncclGroupStart", _) if is_success(code) => self.depth += 1,
-            ("ncclGroupEnd" | "ncclGroupSimulateEnd", _) if self.depth == 0 => return INVALID_USAGE,
+            ("ncclGroupStart", _) if is_success(code) => self.group().depth += 1,
+            ("ncclGroupEnd" | "ncclGroupSimulateEnd", _) if self.group().depth == 0 => return INVALID_USAGE,
             ("ncclGroupEnd" | "ncclGroupSimulateEnd", _) => code = self.end_group(function, code),
             // These end their object whatever they return.
             ("ncclCommDestroy" | "ncclCommAbort", &[Argument::Comm(raw)]) => {
-                self.end(raw);
-                self.operators.retain(|(_, comm)| *comm != raw);
+                code = self.end_by(function, raw, (code, state));
             }
-            ("ncclMemFree", &[Argument::Address(address)]) => self.memory.free(address),
+            ("ncclMemFree", &[Argument::Address(address)]) => {
+                if let Some((number, _)) = self.registered.iter().find(|(_, start)| *start == address.addr())
+                    && !self.has_forged
+                {
+                    self.violations.push(format!("memory is freed that comm{number} has registered"));
+                }
+                self.memory.free(address);
+            }
             ("ncclGroupStart", _) => {}
             _ if is_success(code) => code = self.perform(function, arguments, code),
             _ => self.fail(function, code),
+        }
+        if CREATE_CHILDREN.contains(&function) && !is_success(code) && output.is_none() {
+            self.write_failed_child(arguments);
         }
         match output {
             Some(output) => self.write_all(function, arguments, output),
@@ -251,11 +378,24 @@ impl State {
 
     /// Records a failure that is not of a group's own functions.
     fn fail(&mut self, function: &str, code: u32) {
-        if self.depth > 0 {
-            self.group_error = code;
+        let group = self.group();
+        if group.depth > 0 {
+            group.error = code;
         }
         if self.leaves_group_open && CREATE_COMMS.contains(&function) {
-            self.depth += 1;
+            self.group().depth += 1;
+        }
+    }
+
+    /// Writes the child that NCCL could not complete.
+    fn write_failed_child(&mut self, arguments: &[Argument]) {
+        for argument in arguments {
+            if let Argument::CommOut(slot) = *argument {
+                let raw = self.create(None);
+                self.comm(raw).expect("just created").is_incomplete = true;
+                // SAFETY: the caller's slot.
+                unsafe { *slot = raw };
+            }
         }
     }
 
@@ -272,7 +412,21 @@ impl State {
             ("ncclRedOpCreatePreMulSum", _) => {}
             _ if arguments.iter().any(|argument| matches!(argument, Argument::Type(_))) => {
                 let text = call_text(function, arguments, &self.memory);
-                if self.depth > 0 { self.queued.push(text) } else { self.started.push(text) }
+                let group = self.group();
+                if group.depth > 0 { group.queued.push(text) } else { self.started.push(text) }
+            }
+            (
+                "ncclCommRegister" | "ncclCommWindowRegister",
+                &[Argument::Comm(raw), Argument::Address(start), ..],
+            ) if self.registers => {
+                self.registered.extend(number(raw).map(|number| (number, start.addr())));
+            }
+            ("ncclCommDeregister" | "ncclCommWindowDeregister", &[Argument::Comm(raw), ..]) => {
+                // All handles of a kind are equal.
+                let of_comm = |entry: &&(usize, usize)| Some(entry.0) == number(raw);
+                if let Some(entry) = self.registered.iter().rev().find(of_comm).copied() {
+                    self.registered.retain(|other| *other != entry);
+                }
             }
             _ => {}
         }
@@ -307,26 +461,29 @@ impl State {
 
     /// Closes a group, and returns its code: that of the first member that failed, if any has.
     fn end_group(&mut self, function: &str, mut code: u32) -> u32 {
-        self.depth -= 1;
-        if self.depth > 0 {
+        let group = self.group();
+        group.depth -= 1;
+        if group.depth > 0 {
             return code;
         }
-        let member_error = std::mem::take(&mut self.group_error);
-        if member_error != SUCCESS {
-            code = member_error;
+        let Group { error, queued, comms, windows, ends, .. } = std::mem::take(group);
+        if error != SUCCESS {
+            code = error;
         }
-        let queued = std::mem::take(&mut self.queued);
-        let (comms, windows) =
-            (std::mem::take(&mut self.group_comms), std::mem::take(&mut self.group_windows));
+        if code == SUCCESS {
+            self.options_in_use = None;
+        }
         let window = if is_success(code) { self.window() } else { ptr::null_mut() };
         for slot in windows {
             // SAFETY: whoever passed the slot keeps it until the group ends.
             unsafe { *slot = window.cast() };
         }
         if !is_success(code) {
-            comms.into_iter().for_each(|number| self.end(handle(number)));
+            // NCCL keeps what it has not completed, and drops the ends that were queued.
+            comms.into_iter().for_each(|number| self.comms[number].is_incomplete = true);
         } else if function == "ncclGroupEnd" {
             self.started.extend(queued);
+            ends.into_iter().for_each(|raw| self.end(raw));
         }
         code
     }
@@ -340,8 +497,16 @@ impl State {
         for argument in arguments {
             match *argument {
                 Argument::CommOut(slots) => self.write_comms(function, arguments, slots, code),
-                Argument::HandleOut(slot) if function == "ncclCommWindowRegister" && self.depth > 0 => {
-                    self.group_windows.push(slot.cast());
+                Argument::HandleOut(slot)
+                    if function == "ncclCommWindowRegister" && self.group().depth > 0 =>
+                {
+                    self.group().windows.push(slot.cast());
+                }
+                Argument::HandleOut(slot)
+                    if function == "ncclCommWindowRegister"
+                        && [code, self.async_states.peek()].contains(&IN_PROGRESS) =>
+                {
+                    self.pending_windows.push(slot);
                 }
                 Argument::HandleOut(slot) => self.write_handle(function, arguments, slot, Output::Correct),
                 _ => {}
@@ -360,16 +525,30 @@ impl State {
         // Whatever the call returns: even after a success, the child may not be there yet (seen on GPUs).
         let is_pending =
             CREATE_CHILDREN.contains(&function) && [code, self.async_states.peek()].contains(&IN_PROGRESS);
+        let is_growing = matches!(arguments, &[Argument::Comm(parent), ..] if !parent.is_null())
+            && function == "ncclCommGrow"
+            && [code, self.async_states.peek()].contains(&IN_PROGRESS);
         let count = if function == "ncclCommInitAll" { Argument::length(arguments) } else { 1 };
+        self.cliques.push(0);
+        let clique = self.cliques.len() - 1;
         for slot in (0..count).map(|index| slots.wrapping_add(index)) {
-            let raw = if is_pending || has_no_color { ptr::null_mut() } else { self.create(name.clone()) };
+            let is_null = is_pending || has_no_color;
+            let raw = if is_null { ptr::null_mut() } else { self.create_in(clique, name.clone()) };
             // SAFETY: the caller's slot.
             unsafe { *slot = raw };
+            if function == "ncclCommGrow" {
+                self.rewritten.push((raw, slot));
+            }
+            if let (true, Some(number)) = (is_growing, number(raw)) {
+                self.comms[number].is_incomplete = true;
+                self.growing.push(number);
+            }
             if is_pending && !has_no_color {
                 self.pending_children.push(slot);
             }
-            if self.depth > 0 {
-                self.group_comms.extend(number(raw));
+            let group = self.group();
+            if group.depth > 0 {
+                group.comms.extend(number(raw));
             }
         }
     }
@@ -500,6 +679,14 @@ impl State {
             "ncclCommGetAsyncError" => {
                 let state = self.async_states.next();
                 if state == SUCCESS {
+                    self.write_second_time(Argument::comm(arguments));
+                    for slot in std::mem::take(&mut self.pending_windows) {
+                        // SAFETY: whoever passed the slot keeps it until NCCL is done.
+                        unsafe { *slot = self.window() };
+                    }
+                    for number in std::mem::take(&mut self.growing) {
+                        self.comms[number].is_incomplete = false;
+                    }
                     for slot in std::mem::take(&mut self.pending_children) {
                         // SAFETY: whoever passed the slot keeps it until NCCL is done.
                         unsafe { *slot = self.create(None) };
@@ -519,6 +706,20 @@ impl State {
             "ncclParamGetAllParameterKeys" => self.keys.len() as i64,
             // Every parameter of a numeric type.
             _ => 7,
+        }
+    }
+
+    /// Writes the handle of a communicator that is complete to its place again, as `ncclCommGrow` does.
+    fn write_second_time(&mut self, complete: Option<ncclComm_t>) {
+        for (raw, slot) in std::mem::take(&mut self.rewritten) {
+            if Some(raw) != complete {
+                self.rewritten.push((raw, slot));
+                continue;
+            }
+            // SAFETY: whoever passed the slot keeps it until NCCL is done, which is what is tested.
+            if unsafe { slot.read_volatile() } != raw {
+                self.violations.push(format!("the place of {} is gone", comm_name(raw)));
+            }
         }
     }
 
