@@ -1,14 +1,15 @@
 //! Send and receive: the checks of their arguments, and the calls into C.
 
 use super::arguments::{check_buffers, to_c_rank};
+use super::grouping::Grouping;
 use super::operations::Operations;
 use crate::backend::call;
 use crate::{DeviceSlice, DeviceSliceMut, Element, Result, ResultCode, StreamRef};
 
 #[inline(always)]
-pub(super) fn send<T: Element>(
+pub(super) fn send<'b, T: Element>(
     name: &'static str,
-    operations: Operations<'_>,
+    operations: Operations<'_, impl Grouping<'b>>,
     buffer: DeviceSlice<'_, T>,
     peer: usize,
     stream: StreamRef<'_>,
@@ -25,9 +26,9 @@ pub(super) fn send<T: Element>(
 }
 
 #[inline(always)]
-pub(super) fn recv<T: Element>(
+pub(super) fn recv<'b, T: Element>(
     name: &'static str,
-    operations: Operations<'_>,
+    operations: Operations<'_, impl Grouping<'b>>,
     buffer: DeviceSliceMut<'_, T>,
     peer: usize,
     stream: StreamRef<'_>,

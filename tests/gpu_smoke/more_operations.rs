@@ -69,8 +69,9 @@ fn check_pre_mul_sum<T: Small>(rank: &Rank, device: &Device, comm: &Communicator
 fn barrier_makes_the_stream_wait_for_peers(rank: &Rank) {
     let device = Device::new();
     let comm = rank.join("communicator");
-    let barrier = || {
-        rank.supported(comm.barrier(device.stream()));
+    let mut buffer = device.upload(&[0_u8]);
+    let mut barrier = || {
+        rank.supported(comm.barrier(buffer.slice_mut::<u8>(1), device.stream()));
         assert!(device.idle_within(SHORT), "the barrier does not end");
     };
     barrier();

@@ -6,7 +6,8 @@ use std::ptr;
 use std::time::Duration;
 
 use libnccl::sys::{
-    self, ncclCollConfig_t, ncclComm_t, ncclRedOp_t, ncclSimInfo_t, ncclUniqueId, ncclWindow_t,
+    self, ncclCollConfig_t, ncclComm_t, ncclRedOp_t, ncclSimInfo_t, ncclUniqueId, ncclWaitSignalDesc_t,
+    ncclWindow_t,
 };
 
 use super::arguments::{Argument, call_text, string};
@@ -58,6 +59,8 @@ pub(super) struct State {
     /// Operations that were started: at once, or by the end of a group.
     pub(super) started: Vec<String>,
     queued: Vec<String>,
+    /// Messages that a simulation has left in the queue of their communicator.
+    left_by_simulation: Vec<String>,
     violations: Vec<String>,
 
     pub(super) async_states: AsyncStates,
@@ -83,6 +86,8 @@ pub(super) struct State {
     operators_created: i32,
     /// The options of a collective in progress: their address, and their fields when they were passed.
     options_in_use: Option<(*const ncclCollConfig_t, (usize, c_int))>,
+    /// The descriptors of grouped waits for signals, and their count fields when they were passed.
+    signals_in_use: Vec<(*const ncclWaitSignalDesc_t, Vec<c_int>)>,
 
     pub(super) memory: Memory,
     pub(super) has_host_memory: bool,
@@ -104,6 +109,13 @@ fn is_success(code: u32) -> bool {
     code == SUCCESS || code == IN_PROGRESS
 }
 
+/// # Safety
+/// `signals` is an array of `length` descriptors.
+unsafe fn signal_counts(signals: *const ncclWaitSignalDesc_t, length: usize) -> Vec<c_int> {
+    // SAFETY: the caller's promise.
+    unsafe { std::slice::from_raw_parts(signals, length) }.iter().map(|signal| signal.opCnt).collect()
+}
+
 impl State {
     pub(super) fn new() -> Self {
         Self {
@@ -116,6 +128,7 @@ impl State {
             log: Vec::new(),
             started: Vec::new(),
             queued: Vec::new(),
+            left_by_simulation: Vec::new(),
             violations: Vec::new(),
             async_states: AsyncStates::new([], [SUCCESS]),
             async_error_delay: Duration::ZERO,
@@ -134,6 +147,7 @@ impl State {
             operators: Vec::new(),
             operators_created: 0,
             options_in_use: None,
+            signals_in_use: Vec::new(),
             memory: Memory::default(),
             has_host_memory: false,
             registers: true,
@@ -270,6 +284,11 @@ impl State {
         match (function, arguments) {
             ("ncclRedOpDestroy", &[Argument::Op(op), Argument::Comm(raw)]) => self.destroy_operator(op, raw),
             ("ncclRedOpCreatePreMulSum", _) => {}
+            ("ncclWaitSignal", &[Argument::Number(length), Argument::Signals(signals), ..]) if self.depth > 0 => {
+                // SAFETY: the caller's array.
+                let counts = unsafe { signal_counts(signals, length as usize) };
+                self.signals_in_use.push((signals, counts));
+            }
             _ if arguments.iter().any(|argument| matches!(argument, Argument::Type(_))) => {
                 let text = call_text(function, arguments, &self.memory);
                 if self.depth > 0 { self.queued.push(text) } else { self.started.push(text) }
@@ -311,6 +330,15 @@ impl State {
         if self.depth > 0 {
             return code;
         }
+        // Reuses the memory of the descriptors if it was freed.
+        let _others: Vec<Box<[usize; 2]>> = (0..64).map(|_| Box::new([7; 2])).collect();
+        let _larger: Vec<Box<[usize; 4]>> = (0..64).map(|_| Box::new([7; 4])).collect();
+        for (signals, before) in std::mem::take(&mut self.signals_in_use) {
+            // SAFETY: the facade's array, if it has kept it; that it has is what is tested.
+            if unsafe { signal_counts(signals, before.len()) } != before {
+                self.violations.push("a wait for signals in a group has lost them".into());
+            }
+        }
         let member_error = std::mem::take(&mut self.group_error);
         if member_error != SUCCESS {
             code = member_error;
@@ -325,8 +353,15 @@ impl State {
         }
         if !is_success(code) {
             comms.into_iter().for_each(|number| self.end(handle(number)));
-        } else if function == "ncclGroupEnd" {
+        } else if function == "ncclGroupEnd" || code == IN_PROGRESS {
+            // Of nonblocking communicators, a simulation starts everything.
+            self.started.append(&mut self.left_by_simulation);
             self.started.extend(queued);
+        } else {
+            // As `ncclKernelPlanner::peers` does, which is not cleared.
+            const LEFT: [&str; 3] = ["ncclSend(", "ncclRecv(", "ncclBroadcast("];
+            let is_left = |call: &String| LEFT.iter().any(|function| call.starts_with(function));
+            self.left_by_simulation.extend(queued.into_iter().filter(is_left));
         }
         code
     }
