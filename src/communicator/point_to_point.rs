@@ -37,7 +37,7 @@ pub(super) fn recv<'b, T: Element>(
     check_buffers::<T, 1>(comm, name, [buffer.memory_space()])?;
     let peer = to_c_rank(name, "peer", peer, comm.size)?;
     let (raw, data_type) = (buffer.as_raw(), T::DATA_TYPE.as_raw());
-    // SAFETY: as in `send`, and nothing else uses the memory.
+    // SAFETY: as in `send`.
     unsafe {
         call!(comm.library(), ncclRecv(raw, buffer.len(), data_type, peer, comm.raw(), stream.as_raw()))
     }

@@ -78,6 +78,36 @@ impl Nccl {
     /// # }
     /// ```
     ///
+    /// A buffer that is written can be in a group only once. NCCL does not run the operations of a group in order, not
+    /// even those of one communicator and one stream: it sorts them by size and runs them side by side. So use two
+    /// groups, which run one after the other on their stream, or call the communicator's methods:
+    ///
+    /// ```compile_fail,E0499
+    /// # fn main() -> libnccl::Result<()> {
+    /// # let nccl = libnccl_cpu::nccl();
+    /// # let comms = nccl.init_all(&[0])?;
+    /// # use libnccl::{ReduceOp, StreamRef};
+    /// # let mut buffer = [1.0_f32; 8];
+    /// nccl.group(|g| {
+    ///     g.reduce_scatter_in_place(&comms[0], &mut buffer, ReduceOp::Sum, StreamRef::DEFAULT)?;
+    ///     g.all_gather_in_place(&comms[0], &mut buffer, StreamRef::DEFAULT)
+    /// })?;
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// ```
+    /// # fn main() -> libnccl::Result<()> {
+    /// # let nccl = libnccl_cpu::nccl();
+    /// # let comms = nccl.init_all(&[0])?;
+    /// # use libnccl::{ReduceOp, StreamRef};
+    /// # let mut buffer = [1.0_f32; 8];
+    /// nccl.group(|g| g.reduce_scatter_in_place(&comms[0], &mut buffer, ReduceOp::Sum, StreamRef::DEFAULT))?;
+    /// nccl.group(|g| g.all_gather_in_place(&comms[0], &mut buffer, StreamRef::DEFAULT))?;
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
     /// If `operations` fails or panics, or if one of its calls fails, the group is cancelled: NCCL drops the queued
     /// operations. Other ranks may have started their part and wait for this one's, so the communicators in the
     /// group have failed: they can only be queried, revoked, shrunk with

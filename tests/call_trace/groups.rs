@@ -3,9 +3,7 @@
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::Duration;
 
-use libnccl::{
-    Communicator, Config, Error, Group, ReduceOp, Result, ResultCode, Signal, WaitSignal,
-};
+use libnccl::{Communicator, Config, Error, Group, ReduceOp, Result, ResultCode, Signal, WaitSignal};
 
 use crate::fake_nccl::{FakeNccl, IN_PROGRESS, INVALID_USAGE, SUCCESS};
 use crate::fixture::{Fixture, WORK, id, recv, send, stream, work};

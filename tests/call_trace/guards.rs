@@ -74,8 +74,7 @@ unsafe impl BufferMut for Tensor<'_> {
 /// Runs `act` with two tensors, and returns the events.
 fn events<R>(fixture: &Fixture, act: impl FnOnce(&Tensor<'_>, &mut Tensor<'_>) -> R) -> (R, Vec<String>) {
     let events = RefCell::default();
-    let [send, mut recv] =
-        ["send", "recv"].map(|name| Tensor { fake: &fixture.fake, name, events: &events });
+    let [send, mut recv] = ["send", "recv"].map(|name| Tensor { fake: &fixture.fake, name, events: &events });
     let result = act(&send, &mut recv);
     drop((send, recv));
     (result, events.into_inner())
@@ -217,7 +216,9 @@ fn guard_that_uses_its_group_after_the_end_is_refused() {
     let errors = RefCell::default();
     fixture
         .nccl
-        .group(|g| g.send(&fixture.comm, Late { group: g, comm: &fixture.comm, errors: &errors }, 0, stream()))
+        .group(|g| {
+            g.send(&fixture.comm, Late { group: g, comm: &fixture.comm, errors: &errors }, 0, stream())
+        })
         .unwrap();
     let expected = ["send", "recv", "init_rank"].map(|call| format!("{call}: the group has ended"));
     assert_eq!(errors.into_inner(), expected);

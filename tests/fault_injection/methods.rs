@@ -295,8 +295,13 @@ fn others() -> Vec<Method> {
                 g.recv(comm, recv::<f32>(1), 0, STREAM)
             })
         }),
-        of_comm("simulate", |f, comm| {
-            f.nccl.simulate(|g| g.all_reduce_in_place(comm, recv::<f32>(3), ReduceOp::Sum, STREAM)).map(drop)
+        // Of a blocking communicator: NCCL does not simulate others.
+        method("simulate", |f| {
+            let comm = f.nccl.init_rank(4, 2, &id())?;
+            f.publish(&comm);
+            *f.before.borrow_mut() = f.library.calls().len();
+            f.nccl.simulate(|g| g.all_reduce_in_place(&comm, recv::<f32>(3), ReduceOp::Sum, STREAM))?;
+            comm.destroy()
         }),
         method("set_encryption", |f| f.nccl.set_encryption(Encryption::None)),
         method("keys", |f| f.nccl.parameters()?.keys().map(drop)),

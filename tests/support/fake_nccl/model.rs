@@ -284,7 +284,9 @@ impl State {
         match (function, arguments) {
             ("ncclRedOpDestroy", &[Argument::Op(op), Argument::Comm(raw)]) => self.destroy_operator(op, raw),
             ("ncclRedOpCreatePreMulSum", _) => {}
-            ("ncclWaitSignal", &[Argument::Number(length), Argument::Signals(signals), ..]) if self.depth > 0 => {
+            ("ncclWaitSignal", &[Argument::Number(length), Argument::Signals(signals), ..])
+                if self.depth > 0 =>
+            {
                 // SAFETY: the caller's array.
                 let counts = unsafe { signal_counts(signals, length as usize) };
                 self.signals_in_use.push((signals, counts));
