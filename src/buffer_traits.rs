@@ -72,7 +72,7 @@ pub unsafe trait Buffer {
     /// The type of the elements.
     type Element: Element;
 
-    /// What is kept until the operation is enqueued: after the call or, in a group, after the group's end.
+    /// A value that is kept until the operation is enqueued, and dropped after the call or, in a group, after its end.
     type Guard<'a>: 'a
     where
         Self: 'a;
@@ -141,7 +141,7 @@ pub unsafe trait Buffer {
     note = "for a device pointer, use the unsafe function `DeviceSliceMut::from_raw_parts(pointer, length)`"
 )]
 pub unsafe trait BufferMut: Buffer {
-    /// What is kept until the operation is enqueued, as [`Guard`](Buffer::Guard) is.
+    /// A value that is kept until the operation is enqueued, as [`Guard`](Buffer::Guard) is.
     type GuardMut<'a>: 'a
     where
         Self: 'a;

@@ -14,8 +14,7 @@ use std::sync::atomic::{AtomicBool, AtomicUsize};
 
 use crate::backend::{Library, call};
 use crate::{
-    Buffer, BufferMut, DeviceSlice, DeviceSliceMut, Element, Error, MemorySpace, Nccl, NcclSlice,
-    NcclSliceMut, Result, StreamRef,
+    Buffer, BufferMut, DeviceSlice, DeviceSliceMut, Element, Error, MemorySpace, Nccl, Result, StreamRef,
 };
 
 /// A buffer that NCCL has allocated, as registrations and windows require. Since NCCL 2.19.3.
@@ -220,44 +219,8 @@ impl<T: Element> NcclBuffer<T> {
         self.memory_space() == MemorySpace::Host && self.allocation.windows.load(Acquire) == 0
     }
 
-    /// Returns a part for an operation to read; `None` if the range is out of bounds.
-    ///
-    /// ```
-    /// # fn main() -> libnccl::Result<()> {
-    /// let buffer = libnccl_cpu::nccl().alloc::<f32>(8)?;
-    /// assert_eq!(buffer.get(6..).map(|part| part.len()), Some(2));
-    /// assert!(buffer.get(6..9).is_none());
-    /// # Ok(())
-    /// # }
-    /// ```
-    #[must_use]
-    pub fn get(&self, range: impl RangeBounds<usize>) -> Option<NcclSlice<'_, T>> {
-        let range = self.checked_range(range)?;
-        Some(NcclSlice::new(self, range))
-    }
-
-    /// Returns a part for an operation to write; `None` if the range is out of bounds.
-    ///
-    /// ```
-    /// # fn main() -> libnccl::Result<()> {
-    /// use libnccl::{ReduceOp, StreamRef};
-    ///
-    /// let nccl = libnccl_cpu::nccl();
-    /// let comm = nccl.init_all(&[0])?.remove(0);
-    /// let mut buffer = nccl.alloc::<f32>(4)?;
-    /// let last = buffer.get_mut(3..).expect("it has 4 elements");
-    /// comm.all_reduce(&[5.0], last, ReduceOp::Sum, StreamRef::DEFAULT)?;
-    /// assert_eq!(buffer.as_slice(), Some(&[0.0, 0.0, 0.0, 5.0][..]));
-    /// # Ok(())
-    /// # }
-    /// ```
-    #[must_use]
-    pub fn get_mut(&mut self, range: impl RangeBounds<usize>) -> Option<NcclSliceMut<'_, T>> {
-        let range = self.checked_range(range)?;
-        Some(NcclSliceMut::new(self, range))
-    }
-
-    fn checked_range(&self, range: impl RangeBounds<usize>) -> Option<Range<usize>> {
+    /// Converts a range; `None` if it is out of bounds.
+    pub(crate) fn checked_range(&self, range: impl RangeBounds<usize>) -> Option<Range<usize>> {
         let start = match range.start_bound() {
             Bound::Included(start) => *start,
             Bound::Excluded(before) => before.checked_add(1)?,

@@ -1,6 +1,6 @@
 #![allow(unsafe_code)] // Declares unsafe methods.
 
-use std::ops::Range;
+use std::ops::RangeBounds;
 
 use crate::{DeviceSlice, DeviceSliceMut, Element, NcclBuffer, RecvBuffer, SendBuffer, StreamRef};
 
@@ -20,12 +20,46 @@ pub struct NcclSliceMut<'a, T: Element> {
     length: usize,
 }
 
-impl<'a, T: Element> NcclSlice<'a, T> {
-    /// Makes a part of `buffer`; the caller has checked that `range` is in bounds.
-    pub(crate) fn new(buffer: &'a NcclBuffer<T>, range: Range<usize>) -> Self {
-        Self { buffer, start: range.start, length: range.len() }
+impl<T: Element> NcclBuffer<T> {
+    /// Returns a part for an operation to read; `None` if the range is out of bounds.
+    ///
+    /// ```
+    /// # fn main() -> libnccl::Result<()> {
+    /// let buffer = libnccl_cpu::nccl().alloc::<f32>(8)?;
+    /// assert_eq!(buffer.get(6..).map(|part| part.len()), Some(2));
+    /// assert!(buffer.get(6..9).is_none());
+    /// # Ok(())
+    /// # }
+    /// ```
+    #[must_use]
+    pub fn get(&self, range: impl RangeBounds<usize>) -> Option<NcclSlice<'_, T>> {
+        let range = self.checked_range(range)?;
+        Some(NcclSlice { buffer: self, start: range.start, length: range.len() })
     }
 
+    /// Returns a part for an operation to write; `None` if the range is out of bounds.
+    ///
+    /// ```
+    /// # fn main() -> libnccl::Result<()> {
+    /// use libnccl::{ReduceOp, StreamRef};
+    ///
+    /// let nccl = libnccl_cpu::nccl();
+    /// let comm = nccl.init_all(&[0])?.remove(0);
+    /// let mut buffer = nccl.alloc::<f32>(4)?;
+    /// let last = buffer.get_mut(3..).expect("it has 4 elements");
+    /// comm.all_reduce(&[5.0], last, ReduceOp::Sum, StreamRef::DEFAULT)?;
+    /// assert_eq!(buffer.as_slice(), Some(&[0.0, 0.0, 0.0, 5.0][..]));
+    /// # Ok(())
+    /// # }
+    /// ```
+    #[must_use]
+    pub fn get_mut(&mut self, range: impl RangeBounds<usize>) -> Option<NcclSliceMut<'_, T>> {
+        let range = self.checked_range(range)?;
+        Some(NcclSliceMut { buffer: self, start: range.start, length: range.len() })
+    }
+}
+
+impl<T: Element> NcclSlice<'_, T> {
     /// Returns the number of elements.
     #[must_use]
     pub fn len(&self) -> usize {
@@ -39,12 +73,7 @@ impl<'a, T: Element> NcclSlice<'a, T> {
     }
 }
 
-impl<'a, T: Element> NcclSliceMut<'a, T> {
-    /// Makes a part of `buffer`; the caller has checked that `range` is in bounds.
-    pub(crate) fn new(buffer: &'a mut NcclBuffer<T>, range: Range<usize>) -> Self {
-        Self { buffer, start: range.start, length: range.len() }
-    }
-
+impl<T: Element> NcclSliceMut<'_, T> {
     /// Returns the number of elements.
     #[must_use]
     pub fn len(&self) -> usize {

@@ -40,7 +40,7 @@ pub trait SendBuffer<'a> {
     /// The type of the elements.
     type Element: Element;
 
-    /// What is kept until the operation is enqueued; see [`Buffer::Guard`].
+    /// A value that is kept until the operation is enqueued; see [`Buffer::Guard`].
     type Guard: 'a;
 
     /// Returns the view for an operation on `stream`, and the guard.
@@ -63,7 +63,7 @@ pub trait RecvBuffer<'a> {
     /// The type of the elements.
     type Element: Element;
 
-    /// What is kept until the operation is enqueued; see [`Buffer::Guard`].
+    /// A value that is kept until the operation is enqueued; see [`Buffer::Guard`].
     type Guard: 'a;
 
     /// Returns the view for an operation on `stream`, and the guard.

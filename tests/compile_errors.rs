@@ -1,4 +1,4 @@
-//! What compiles, and the compiler's messages for likely mistakes, which say what to do instead.
+//! Programs that compile, and the compiler's messages for likely mistakes, which say what to do instead.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;

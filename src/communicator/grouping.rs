@@ -2,8 +2,8 @@ use super::handle::Communicator;
 use crate::group::participants::Participants;
 use crate::{Result, ResultCode};
 
-/// When operations start: at once ([`Ungrouped`]) or at the end of a group ([`Grouped`]). Their buffers live as long as
-/// `'b`: during the call, or until the end of the group.
+/// The time at which operations start: at once ([`Ungrouped`]) or at the end of a group ([`Grouped`]). Their buffers live
+/// as long as `'b`: during the call, or until the end of the group.
 ///
 /// ```
 /// # fn main() -> libnccl::Result<()> {
@@ -39,11 +39,11 @@ pub trait Grouping<'b>: Copy + Sealed {
     fn keep<K: 'b>(self, value: K) -> Option<K>;
 }
 
-/// Operations start when they are called; see [`Communicator::operations`].
+/// The start of operations when they are called; see [`Communicator::operations`].
 #[derive(Debug, Clone, Copy)]
 pub struct Ungrouped<'c>(&'c Communicator);
 
-/// Operations start at the end of a group; see [`Group::on`](crate::Group::on).
+/// The start of operations at the end of a group; see [`Group::on`](crate::Group::on).
 #[derive(Debug, Clone, Copy)]
 pub struct Grouped<'scope> {
     communicator: &'scope Communicator,

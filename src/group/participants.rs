@@ -26,7 +26,7 @@ pub(crate) struct Participants<'scope> {
     thread: PhantomData<*mut ()>,
 }
 
-/// What a group does with operations.
+/// The treatment of operations in a group.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Phase {
     /// Collects them, to start them.
@@ -56,8 +56,8 @@ struct Overflow<'scope> {
     pending: Vec<Rc<PendingHandle>>,
     /// Set if NCCL could not create one of them.
     has_failed_init: bool,
-    /// What the operations need until the end of the group: guards of buffers, and options that NCCL reads. They live
-    /// for `'scope`, which a field with a drop cannot name, as it is the lifetime of the group itself.
+    /// Values that the operations need until the end of the group: guards of buffers, and options that NCCL reads. They
+    /// live for `'scope`, which a field with a drop cannot name, as it is the lifetime of the group itself.
     kept: Vec<Box<dyn Kept>>,
 }
 

@@ -76,8 +76,7 @@ fn events<R>(fixture: &Fixture, act: impl FnOnce(&Tensor<'_>, &mut Tensor<'_>) -
     let events = RefCell::default();
     let [send, mut recv] = ["send", "recv"].map(|name| Tensor { fake: &fixture.fake, name, events: &events });
     let result = act(&send, &mut recv);
-    drop((send, recv));
-    (result, events.into_inner())
+    (result, events.take())
 }
 
 const BEFORE: [&str; 2] = ["send on 0x5 after ncclCommCuDevice", "recv on 0x5 after ncclCommCuDevice"];
