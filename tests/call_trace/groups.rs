@@ -3,7 +3,9 @@
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::Duration;
 
-use libnccl::{Communicator, Config, Error, Group, ReduceOp, Result, ResultCode, Signal, WaitSignal};
+use libnccl::{
+    Communicator, Config, Error, Group, ReduceOp, Result, ResultCode, Signal, WaitSignal, WindowFlags,
+};
 
 use crate::fake_nccl::{FakeNccl, IN_PROGRESS, INVALID_USAGE, SUCCESS};
 use crate::fixture::{Fixture, WORK, id, recv, send, stream, work};
@@ -215,6 +217,14 @@ fn operation_that_nccl_does_not_simulate_is_invalid_usage() {
         assert_eq!(fixture.fake.take_started(), [WORK], "{name}");
         fixture.close(name);
     }
+    let fixture = Fixture::new();
+    let mut buffer = fixture.nccl.alloc::<f32>(1).unwrap();
+    let window = fixture
+        .nccl
+        .simulate(|g| g.register_window(&fixture.comm, &mut buffer, WindowFlags::DEFAULT).map(drop));
+    assert!(matches!(window, Err(Error::InvalidUsage { call: "register_window", .. })), "{window:?}");
+    drop(buffer);
+    fixture.close("register_window");
 }
 
 #[test]
