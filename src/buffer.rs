@@ -32,8 +32,8 @@ impl fmt::Display for MemorySpace {
 
 /// A borrowed buffer that an operation reads.
 ///
-/// It is created from a slice, from any other [`Buffer`](crate::Buffer), or with
-/// [`from_raw_parts`](Self::from_raw_parts).
+/// It is created from a slice, or with [`from_raw_parts`](Self::from_raw_parts). Operations also accept references to
+/// [buffers](crate::Buffer) directly.
 ///
 /// ```
 /// use libnccl::{DeviceSlice, MemorySpace};
@@ -111,8 +111,11 @@ impl<T> DeviceSlice<'_, T> {
     ///
     /// # Safety
     /// `pointer` is the address of `length` elements on the device of every communicator that the view is used
-    /// with. The memory stays allocated, and is not written, until the work that reads it *has run* on its
-    /// stream, which is later than the end of `'a`: operations return when they are enqueued.
+    /// with. The memory stays allocated until the work that reads it *has run* on its stream, which is later than the
+    /// end of `'a`: operations return when they are enqueued. No `&mut` reference to the elements exists until then.
+    ///
+    /// If other work on the device writes the memory at the same time, the elements have unspecified values, and nothing
+    /// worse happens.
     #[must_use]
     pub const unsafe fn from_raw_parts(pointer: *const T, length: usize) -> Self {
         // SAFETY: the caller guarantees that the memory is valid until the work has run.
@@ -174,7 +177,7 @@ impl<'a, T> DeviceSliceMut<'a, T> {
     /// # fn synchronize() {}
     /// use libnccl::{DeviceSliceMut, ReduceOp, StreamRef};
     ///
-    /// // SAFETY: cudaMalloc returned `pointer` for `length` elements; nothing else uses them before `synchronize`.
+    /// // SAFETY: cudaMalloc returned `pointer` for `length` elements; they are freed after `synchronize`.
     /// let buffer = unsafe { DeviceSliceMut::from_raw_parts(pointer, length) };
     /// comm.all_reduce_in_place(buffer, ReduceOp::Sum, StreamRef::DEFAULT)?;
     /// synchronize(); // cudaStreamSynchronize
@@ -183,11 +186,10 @@ impl<'a, T> DeviceSliceMut<'a, T> {
     /// ```
     ///
     /// # Safety
-    /// As for [`DeviceSlice::from_raw_parts`]; in addition, nothing else reads or writes the memory until the work has
-    /// run.
+    /// As for [`DeviceSlice::from_raw_parts`], and no reference to the elements exists until the work has run.
     #[must_use]
     pub const unsafe fn from_raw_parts(pointer: *mut T, length: usize) -> Self {
-        // SAFETY: the caller guarantees that the memory is valid, and used by nothing else, until the work has run.
+        // SAFETY: the caller guarantees that the memory is valid until the work has run.
         unsafe { Self::new(pointer, length, MemorySpace::Device) }
     }
 

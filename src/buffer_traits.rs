@@ -4,7 +4,7 @@ use crate::{DeviceSlice, DeviceSliceMut, Element, MemorySpace, StreamRef, sys};
 
 /// Memory that operations can read. Implement it to use the buffers of another crate without copying them.
 ///
-/// Operations then accept `&B` wherever they accept a `DeviceSlice`.
+/// Operations then accept `&B`.
 ///
 /// ```
 /// use libnccl::{Buffer, MemorySpace, ReduceOp, StreamRef};
@@ -17,15 +17,16 @@ use crate::{DeviceSlice, DeviceSliceMut, Element, MemorySpace, StreamRef, sys};
 /// // SAFETY: initialized host memory, which `data` owns as long as a reference to the tensor lives.
 /// unsafe impl Buffer for Tensor {
 ///     type Element = f32;
+///     type Guard<'a> = ();
 ///
 ///     fn memory_space(&self) -> MemorySpace {
 ///         MemorySpace::Host
 ///     }
-///     fn as_ptr(&self) -> *const f32 {
-///         self.data.as_ptr()
-///     }
 ///     fn len(&self) -> usize {
 ///         self.data.len()
+///     }
+///     fn as_ptr<'a>(&'a self, _: StreamRef<'a>) -> (*const f32, ()) {
+///         (self.data.as_ptr(), ())
 ///     }
 /// }
 ///
@@ -39,12 +40,27 @@ use crate::{DeviceSlice, DeviceSliceMut, Element, MemorySpace, StreamRef, sys};
 /// # }
 /// ```
 ///
+/// # Device memory
+/// Operations return before they run, so a borrow of the buffer ends too early to protect it. The buffer learns the
+/// operation's stream instead, and gives a guard that is dropped once the operation is enqueued:
+///
+/// - [`as_ptr`](Self::as_ptr) makes `stream` wait for the work that produces the elements, if it is on another stream
+///   (`cudaStreamWaitEvent`);
+/// - the guard's drop makes whatever frees or reuses the memory wait for `stream`: it records an event there
+///   (`cudaEventRecord`), for which the buffer's own stream waits before the memory is freed.
+///
+/// This is how `device_ptr` of the crate cudarc works too. With an allocator that has one stream for everything, or a
+/// drop that waits for the device, there is nothing to do, and the guard is `()`.
+///
 /// # Safety
-/// While a reference to the buffer lives, `as_ptr` is the address of `len` initialized elements in the memory
-/// that `memory_space` names, and nothing writes them. For device memory, as operations return before they run, the
-/// memory must also stay allocated and unwritten until the work that was enqueued while the reference lived *has run*.
-/// Allocators that free in stream order satisfy this if it is the stream of the work, or one that waits for it; so does
-/// a drop that waits.
+/// `as_ptr` returns the address of `len` elements in the memory that `memory_space` names.
+///
+/// - Host memory is initialized, and neither written nor freed as long as the buffer is borrowed and the guard lives.
+/// - Device memory is not freed before the work has run that is enqueued on `stream` until the guard is dropped. No Rust
+///   reference to the elements exists in that time.
+///
+/// Other work may use device memory at the same time: the elements then have unspecified values, and nothing worse
+/// happens, as every value is a valid [`Element`].
 #[allow(clippy::len_without_is_empty)]
 #[diagnostic::on_unimplemented(
     message = "`{Self}` is not a buffer",
@@ -56,17 +72,23 @@ pub unsafe trait Buffer {
     /// The type of the elements.
     type Element: Element;
 
+    /// A value that is kept until the operation is enqueued, and dropped after the call or, in a group, after its end.
+    type Guard<'a>: 'a
+    where
+        Self: 'a;
+
     /// Returns the memory space of the buffer.
     fn memory_space(&self) -> MemorySpace;
 
-    /// Returns the address of the first element; any address if there is none.
-    fn as_ptr(&self) -> *const Self::Element;
-
     /// Returns the number of elements.
     fn len(&self) -> usize;
+
+    /// Prepares the buffer for an operation that reads it on `stream`. Returns the address of the first element, or any
+    /// address if there is none, and the guard.
+    fn as_ptr<'a>(&'a self, stream: StreamRef<'a>) -> (*const Self::Element, Self::Guard<'a>);
 }
 
-/// Memory that operations can write. They accept `&mut B` wherever they accept a `DeviceSliceMut`.
+/// Memory that operations can write. They then accept `&mut B`.
 ///
 /// ```
 /// use libnccl::{Buffer, BufferMut, MemorySpace, ReduceOp, StreamRef};
@@ -78,23 +100,26 @@ pub unsafe trait Buffer {
 /// // SAFETY: initialized host memory, which `data` owns as long as a reference to the tensor lives.
 /// unsafe impl Buffer for Tensor {
 ///     type Element = f32;
+///     type Guard<'a> = ();
 /// #
 /// #     fn memory_space(&self) -> MemorySpace {
 /// #         MemorySpace::Host
 /// #     }
-/// #     fn as_ptr(&self) -> *const f32 {
-/// #         self.data.as_ptr()
-/// #     }
 /// #     fn len(&self) -> usize {
 /// #         self.data.len()
+/// #     }
+/// #     fn as_ptr<'a>(&'a self, _: StreamRef<'a>) -> (*const f32, ()) {
+/// #         (self.data.as_ptr(), ())
 /// #     }
 ///     // ...
 /// }
 ///
 /// // SAFETY: as above; `&mut self` makes the access exclusive.
 /// unsafe impl BufferMut for Tensor {
-///     fn as_mut_ptr(&mut self) -> *mut f32 {
-///         self.data.as_mut_ptr()
+///     type GuardMut<'a> = ();
+///
+///     fn as_mut_ptr<'a>(&'a mut self, _: StreamRef<'a>) -> (*mut f32, ()) {
+///         (self.data.as_mut_ptr(), ())
 ///     }
 /// }
 ///
@@ -107,9 +132,8 @@ pub unsafe trait Buffer {
 /// ```
 ///
 /// # Safety
-/// As for [`Buffer`], with `as_mut_ptr` instead of `as_ptr`: the elements can be written while a mutable reference
-/// lives and, on a device, until the work that was enqueued in that time has run. Until then nothing else reads or
-/// writes them.
+/// As for [`Buffer`], with `as_mut_ptr` instead of `as_ptr`, and the elements can be written. Nothing else reads or
+/// writes host memory as long as the buffer is borrowed and the guard lives.
 #[diagnostic::on_unimplemented(
     message = "`{Self}` is not a buffer that can be written",
     label = "not a buffer that operations can write",
@@ -117,8 +141,14 @@ pub unsafe trait Buffer {
     note = "for a device pointer, use the unsafe function `DeviceSliceMut::from_raw_parts(pointer, length)`"
 )]
 pub unsafe trait BufferMut: Buffer {
-    /// Returns the address of the first element; any address if there is none.
-    fn as_mut_ptr(&mut self) -> *mut Self::Element;
+    /// A value that is kept until the operation is enqueued, as [`Guard`](Buffer::Guard) is.
+    type GuardMut<'a>: 'a
+    where
+        Self: 'a;
+
+    /// Prepares the buffer for an operation that writes it on `stream`. Returns the address of the first element, or
+    /// any address if there is none, and the guard.
+    fn as_mut_ptr<'a>(&'a mut self, stream: StreamRef<'a>) -> (*mut Self::Element, Self::GuardMut<'a>);
 }
 
 /// A CUDA stream of another crate. Operations accept `&S` wherever they accept a `StreamRef`.
@@ -158,22 +188,6 @@ pub unsafe trait Stream {
     fn as_raw(&self) -> sys::cudaStream_t;
 }
 
-impl<'a, B: Buffer + ?Sized> From<&'a B> for DeviceSlice<'a, B::Element> {
-    #[inline]
-    fn from(buffer: &'a B) -> Self {
-        // SAFETY: the implementation of the trait guarantees it while the reference lives, which is `'a`.
-        unsafe { Self::new(buffer.as_ptr(), buffer.len(), buffer.memory_space()) }
-    }
-}
-
-impl<'a, B: BufferMut + ?Sized> From<&'a mut B> for DeviceSliceMut<'a, B::Element> {
-    #[inline]
-    fn from(buffer: &'a mut B) -> Self {
-        // SAFETY: the implementation of the trait guarantees it while the reference lives, which is `'a`.
-        unsafe { Self::new(buffer.as_mut_ptr(), buffer.len(), buffer.memory_space()) }
-    }
-}
-
 impl<'a, S: Stream + ?Sized> From<&'a S> for StreamRef<'a> {
     #[inline]
     fn from(stream: &'a S) -> Self {
@@ -195,26 +209,43 @@ macro_rules! host_buffers {
         // SAFETY: initialized host memory, which cannot be written or freed while a reference to the buffer lives.
         unsafe impl<T: Element, $($generics)*> Buffer for $buffer {
             type Element = T;
+            type Guard<'a> = () where T: 'a;
 
             #[inline]
             fn memory_space(&self) -> MemorySpace {
                 MemorySpace::Host
             }
             #[inline]
-            fn as_ptr(&self) -> *const T {
-                <[T]>::as_ptr(self)
-            }
-            #[inline]
             fn len(&self) -> usize {
                 <[T]>::len(self)
+            }
+            #[inline]
+            fn as_ptr<'a>(&'a self, _: StreamRef<'a>) -> (*const T, ()) {
+                (<[T]>::as_ptr(self), ())
             }
         }
 
         // SAFETY: as above; a mutable reference is exclusive.
         unsafe impl<T: Element, $($generics)*> BufferMut for $buffer {
+            type GuardMut<'a> = () where T: 'a;
+
             #[inline]
-            fn as_mut_ptr(&mut self) -> *mut T {
-                <[T]>::as_mut_ptr(self)
+            fn as_mut_ptr<'a>(&'a mut self, _: StreamRef<'a>) -> (*mut T, ()) {
+                (<[T]>::as_mut_ptr(self), ())
+            }
+        }
+
+        impl<'a, T: Element, $($generics)*> From<&'a $buffer> for DeviceSlice<'a, T> {
+            fn from(buffer: &'a $buffer) -> Self {
+                // SAFETY: elements in host memory, which are not written while the reference lives, which is `'a`.
+                unsafe { Self::new(<[T]>::as_ptr(buffer), <[T]>::len(buffer), MemorySpace::Host) }
+            }
+        }
+
+        impl<'a, T: Element, $($generics)*> From<&'a mut $buffer> for DeviceSliceMut<'a, T> {
+            fn from(buffer: &'a mut $buffer) -> Self {
+                // SAFETY: elements in host memory, borrowed exclusively while the reference lives, which is `'a`.
+                unsafe { Self::new(<[T]>::as_mut_ptr(buffer), <[T]>::len(buffer), MemorySpace::Host) }
             }
         }
     )*};

@@ -30,10 +30,12 @@ mod error;
 mod group;
 mod memory;
 mod nccl;
+mod nccl_slice;
 mod parameters;
 mod reduce_op;
 mod releases_of_values;
 mod result_code;
+mod send_buffer;
 mod stream;
 pub mod sys;
 mod unique_id;
@@ -44,9 +46,9 @@ pub use buffer::{DeviceSlice, DeviceSliceMut, MemorySpace};
 pub use buffer_traits::{Buffer, BufferMut, Stream};
 pub use collective_config::CollectiveConfig;
 pub use communicator::{
-    AbortHandle, Communicator, Finalized, MemoryStatistic, Operations, PendingCommunicator, PreMulSum,
-    PreMulSumOperations, Properties, Registration, ShrinkMode, Signal, WaitSignal, Window, WindowFlags,
-    WindowOffset,
+    AbortHandle, Communicator, Finalized, Grouped, Grouping, MemoryStatistic, Operations,
+    PendingCommunicator, PreMulSum, PreMulSumOperations, Properties, Registration, ShrinkMode, Signal,
+    Ungrouped, WaitSignal, Window, WindowFlags, WindowOffset,
 };
 pub use config::{Config, CtaPolicy, GraphUsageMode, HostCftMode, NvlsHostMode};
 pub use data_type::{DataType, Element, ParseDataTypeError};
@@ -55,9 +57,11 @@ pub use error::{Attempt, Error, LoadError, Result};
 pub use group::Group;
 pub use memory::NcclBuffer;
 pub use nccl::{Function, Nccl};
+pub use nccl_slice::{NcclSlice, NcclSliceMut};
 pub use parameters::{ParameterValue, Parameters};
 pub use reduce_op::{ParseReduceOpError, ReduceOp};
 pub use result_code::ResultCode;
+pub use send_buffer::{RecvBuffer, SendBuffer};
 pub use stream::StreamRef;
 pub use unique_id::{ParseUniqueIdError, UniqueId};
 pub use version::{ParseVersionError, Version};

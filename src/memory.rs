@@ -13,7 +13,9 @@ use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 use std::sync::atomic::{AtomicBool, AtomicUsize};
 
 use crate::backend::{Library, call};
-use crate::{DeviceSlice, DeviceSliceMut, Element, Error, MemorySpace, Nccl, Result};
+use crate::{
+    Buffer, BufferMut, DeviceSlice, DeviceSliceMut, Element, Error, MemorySpace, Nccl, Result, StreamRef,
+};
 
 /// A buffer that NCCL has allocated, as registrations and windows require. Since NCCL 2.19.3.
 ///
@@ -217,44 +219,8 @@ impl<T: Element> NcclBuffer<T> {
         self.memory_space() == MemorySpace::Host && self.allocation.windows.load(Acquire) == 0
     }
 
-    /// Returns a part for an operation to read; `None` if the range is out of bounds.
-    ///
-    /// ```
-    /// # fn main() -> libnccl::Result<()> {
-    /// let buffer = libnccl_cpu::nccl().alloc::<f32>(8)?;
-    /// assert_eq!(buffer.get(6..).map(|part| part.len()), Some(2));
-    /// assert!(buffer.get(6..9).is_none());
-    /// # Ok(())
-    /// # }
-    /// ```
-    #[must_use]
-    pub fn get(&self, range: impl RangeBounds<usize>) -> Option<DeviceSlice<'_, T>> {
-        let Range { start, end } = self.checked_range(range)?;
-        Some(self.view().slice(start, end - start))
-    }
-
-    /// Returns a part for an operation to write; `None` if the range is out of bounds.
-    ///
-    /// ```
-    /// # fn main() -> libnccl::Result<()> {
-    /// use libnccl::{ReduceOp, StreamRef};
-    ///
-    /// let nccl = libnccl_cpu::nccl();
-    /// let comm = nccl.init_all(&[0])?.remove(0);
-    /// let mut buffer = nccl.alloc::<f32>(4)?;
-    /// let last = buffer.get_mut(3..).expect("it has 4 elements");
-    /// comm.all_reduce(&[5.0], last, ReduceOp::Sum, StreamRef::DEFAULT)?;
-    /// assert_eq!(buffer.as_slice(), Some(&[0.0, 0.0, 0.0, 5.0][..]));
-    /// # Ok(())
-    /// # }
-    /// ```
-    #[must_use]
-    pub fn get_mut(&mut self, range: impl RangeBounds<usize>) -> Option<DeviceSliceMut<'_, T>> {
-        let Range { start, end } = self.checked_range(range)?;
-        Some(self.view_mut().slice_mut(start, end - start))
-    }
-
-    fn checked_range(&self, range: impl RangeBounds<usize>) -> Option<Range<usize>> {
+    /// Converts a range; `None` if it is out of bounds.
+    pub(crate) fn checked_range(&self, range: impl RangeBounds<usize>) -> Option<Range<usize>> {
         let start = match range.start_bound() {
             Bound::Included(start) => *start,
             Bound::Excluded(before) => before.checked_add(1)?,
@@ -269,7 +235,7 @@ impl<T: Element> NcclBuffer<T> {
     }
 
     /// Returns a view for an operation, which makes the memory busy.
-    fn view(&self) -> DeviceSlice<'_, T> {
+    pub(crate) fn view(&self) -> DeviceSlice<'_, T> {
         self.allocation.set_busy();
         // SAFETY: `length` elements in that memory space, alive as long as the buffer is borrowed. On a GPU, busy
         // memory is not freed until `assume_idle`, whose caller guarantees that the work has run. No Rust reference
@@ -278,13 +244,11 @@ impl<T: Element> NcclBuffer<T> {
         unsafe { DeviceSlice::new(self.as_ptr(), self.length, self.memory_space()) }
     }
 
-    /// Returns a view for an operation that writes. It takes a shared reference for the barrier, whose buffer has
-    /// contents that nothing reads.
-    pub(crate) fn view_mut(&self) -> DeviceSliceMut<'_, T> {
+    /// Returns a view for an operation that writes, which makes the memory busy.
+    pub(crate) fn view_mut(&mut self) -> DeviceSliceMut<'_, T> {
         self.allocation.set_busy();
-        // SAFETY: as in `view`; no slice of the elements exists, as either the caller has borrowed the buffer
-        // exclusively or it is the barrier's.
-        unsafe { DeviceSliceMut::new(self.as_ptr().cast_mut(), self.length, self.memory_space()) }
+        // SAFETY: as in `view`; no slice of the elements exists, as the buffer is borrowed exclusively.
+        unsafe { DeviceSliceMut::new(self.as_mut_ptr(), self.length, self.memory_space()) }
     }
 
     /// Promises that nothing uses the buffer, so that dropping it, its registrations and its windows frees them.
@@ -378,15 +342,45 @@ impl Drop for Allocation {
     }
 }
 
-impl<'a, T: Element> From<&'a NcclBuffer<T>> for DeviceSlice<'a, T> {
-    fn from(buffer: &'a NcclBuffer<T>) -> Self {
-        buffer.view()
+// SAFETY: `length` elements in that memory space. In host memory they are initialized, and borrowed as long as the
+// buffer is. On a GPU they are not freed before `assume_idle`, whose caller guarantees that the work has run, as an
+// operation makes the memory busy; no Rust reference to them exists.
+unsafe impl<T: Element> Buffer for NcclBuffer<T> {
+    type Element = T;
+    type Guard<'a>
+        = ()
+    where
+        T: 'a;
+
+    fn memory_space(&self) -> MemorySpace {
+        self.memory_space()
+    }
+    fn len(&self) -> usize {
+        self.len()
+    }
+    fn as_ptr<'a>(&'a self, _: StreamRef<'a>) -> (*const T, ()) {
+        self.allocation.set_busy();
+        (self.as_ptr(), ())
     }
 }
 
-impl<'a, T: Element> From<&'a mut NcclBuffer<T>> for DeviceSliceMut<'a, T> {
-    fn from(buffer: &'a mut NcclBuffer<T>) -> Self {
-        buffer.view_mut()
+// SAFETY: as above; the buffer is borrowed exclusively.
+unsafe impl<T: Element> BufferMut for NcclBuffer<T> {
+    type GuardMut<'a>
+        = ()
+    where
+        T: 'a;
+
+    fn as_mut_ptr<'a>(&'a mut self, _: StreamRef<'a>) -> (*mut T, ()) {
+        self.allocation.set_busy();
+        (self.as_mut_ptr(), ())
+    }
+}
+
+/// Marks the buffer as used by an operation, whether the view is used or not.
+impl<'a, T: Element> From<&'a NcclBuffer<T>> for DeviceSlice<'a, T> {
+    fn from(buffer: &'a NcclBuffer<T>) -> Self {
+        buffer.view()
     }
 }
 

@@ -130,7 +130,7 @@ impl Rank<'_> {
             0 => Err(LoadError::NoBackend.into()),
             1 => comm.abort_handle().abort(),
             2 => all_reduce(comm, 1 + self.own.below(5000)),
-            3 => comm.barrier(STREAM),
+            3 => comm.barrier(&mut [0_u8], STREAM),
             4 => fail_group(self.nccl, comm, false),
             _ => {
                 thread::sleep(TIMEOUT * 2);
@@ -173,7 +173,7 @@ impl Rank<'_> {
                 comm.revoke()?;
                 self.child(comm.split(Some(0), 0)?, depth)
             }
-            4 => comm.barrier(STREAM),
+            4 => comm.barrier(&mut [0_u8], STREAM),
             5 => {
                 let mut buffer = nccl.alloc::<f32>(WINDOW)?;
                 comm.all_reduce_in_place(&mut buffer, ReduceOp::Sum, STREAM)?;

@@ -1,25 +1,19 @@
 //! A barrier, which NCCL lacks: not even an operation on zero elements synchronizes, as NCCL drops it.
 
 use super::collectives;
-use super::handle::Communicator;
+use super::grouping::Grouping;
 use super::operations::Operations;
-use crate::{NcclBuffer, ReduceOp, Result, ResultCode, StreamRef};
+use crate::{DeviceSliceMut, Element, Error, ReduceOp, Result, ResultCode, StreamRef};
 
-pub(super) fn barrier(
+#[inline(always)]
+pub(super) fn barrier<'b, T: Element>(
     name: &'static str,
-    operations: Operations<'_>,
+    operations: Operations<'_, impl Grouping<'b>>,
+    buffer: DeviceSliceMut<'_, T>,
     stream: StreamRef<'_>,
 ) -> Result<ResultCode> {
-    let buffer = operations.communicator.barrier_buffer()?;
-    collectives::all_reduce_in_place(name, operations, buffer.view_mut(), ReduceOp::Max.into(), stream)
-}
-
-impl Communicator {
-    fn barrier_buffer(&self) -> Result<&NcclBuffer<u8>> {
-        if let Some(buffer) = self.barrier.get() {
-            return Ok(buffer);
-        }
-        let buffer = NcclBuffer::new(self.library(), 1)?;
-        Ok(self.barrier.get_or_init(|| buffer))
+    if buffer.is_empty() {
+        return Err(Error::argument(name, "the buffer is empty; expected one element"));
     }
+    collectives::all_reduce_in_place(name, operations, buffer.slice_mut(0, 1), ReduceOp::Max.into(), stream)
 }

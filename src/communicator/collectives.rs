@@ -3,6 +3,7 @@
 use std::ffi::c_void;
 
 use super::arguments::{check_buffers, check_divisible, check_length, to_c_rank};
+use super::grouping::Grouping;
 use super::handle::Communicator;
 use super::operations::Operations;
 use crate::backend::call;
@@ -31,7 +32,7 @@ impl Operator {
 /// other arguments; for use in an `unsafe` block. `name` is that of the method.
 macro_rules! call_with {
     ($operations:ident, $name:ident, $plain:ident, $configured:ident, ($($argument:expr),*), $stream:ident) => {{
-        let communicator = $operations.communicator;
+        let communicator = $operations.communicator();
         let (library, raw, stream) = (communicator.library(), communicator.raw(), $stream.as_raw());
         match $operations.raw_config($name)? {
             None => call!(library, $plain($($argument,)* raw, stream)),
@@ -48,15 +49,15 @@ impl From<ReduceOp> for Operator {
 }
 
 #[inline(always)]
-pub(super) fn all_reduce<T: Element>(
+pub(super) fn all_reduce<'b, T: Element>(
     name: &'static str,
-    operations: Operations<'_>,
+    operations: Operations<'_, impl Grouping<'b>>,
     send: DeviceSlice<'_, T>,
     recv: DeviceSliceMut<'_, T>,
     op: Operator,
     stream: StreamRef<'_>,
 ) -> Result<ResultCode> {
-    let comm = operations.communicator;
+    let comm = operations.communicator();
     check_buffers::<T, 2>(comm, name, [send.memory_space(), recv.memory_space()])?;
     let op = op.to_raw(comm)?;
     let count = send.len();
@@ -78,9 +79,9 @@ pub(super) fn all_reduce<T: Element>(
 }
 
 #[inline(always)]
-pub(super) fn all_reduce_in_place<T: Element>(
+pub(super) fn all_reduce_in_place<'b, T: Element>(
     name: &'static str,
-    operations: Operations<'_>,
+    operations: Operations<'_, impl Grouping<'b>>,
     buffer: DeviceSliceMut<'_, T>,
     op: Operator,
     stream: StreamRef<'_>,
@@ -89,15 +90,15 @@ pub(super) fn all_reduce_in_place<T: Element>(
 }
 
 #[inline(always)]
-pub(super) fn broadcast<T: Element>(
+pub(super) fn broadcast<'b, T: Element>(
     name: &'static str,
-    operations: Operations<'_>,
+    operations: Operations<'_, impl Grouping<'b>>,
     send: DeviceSlice<'_, T>,
     recv: DeviceSliceMut<'_, T>,
     root: usize,
     stream: StreamRef<'_>,
 ) -> Result<ResultCode> {
-    let comm = operations.communicator;
+    let comm = operations.communicator();
     check_buffers::<T, 2>(comm, name, [send.memory_space(), recv.memory_space()])?;
     let c_root = to_c_rank(name, "root", root, comm.size)?;
     let count = recv.len();
@@ -119,9 +120,9 @@ pub(super) fn broadcast<T: Element>(
 }
 
 #[inline(always)]
-pub(super) fn broadcast_in_place<T: Element>(
+pub(super) fn broadcast_in_place<'b, T: Element>(
     name: &'static str,
-    operations: Operations<'_>,
+    operations: Operations<'_, impl Grouping<'b>>,
     buffer: DeviceSliceMut<'_, T>,
     root: usize,
     stream: StreamRef<'_>,
@@ -130,16 +131,16 @@ pub(super) fn broadcast_in_place<T: Element>(
 }
 
 #[inline(always)]
-pub(super) fn reduce<T: Element>(
+pub(super) fn reduce<'b, T: Element>(
     name: &'static str,
-    operations: Operations<'_>,
+    operations: Operations<'_, impl Grouping<'b>>,
     send: DeviceSlice<'_, T>,
     recv: DeviceSliceMut<'_, T>,
     op: Operator,
     root: usize,
     stream: StreamRef<'_>,
 ) -> Result<ResultCode> {
-    let comm = operations.communicator;
+    let comm = operations.communicator();
     check_buffers::<T, 2>(comm, name, [send.memory_space(), recv.memory_space()])?;
     let op = op.to_raw(comm)?;
     let c_root = to_c_rank(name, "root", root, comm.size)?;
@@ -162,9 +163,9 @@ pub(super) fn reduce<T: Element>(
 }
 
 #[inline(always)]
-pub(super) fn reduce_in_place<T: Element>(
+pub(super) fn reduce_in_place<'b, T: Element>(
     name: &'static str,
-    operations: Operations<'_>,
+    operations: Operations<'_, impl Grouping<'b>>,
     buffer: DeviceSliceMut<'_, T>,
     op: Operator,
     root: usize,
@@ -174,14 +175,14 @@ pub(super) fn reduce_in_place<T: Element>(
 }
 
 #[inline(always)]
-pub(super) fn all_gather<T: Element>(
+pub(super) fn all_gather<'b, T: Element>(
     name: &'static str,
-    operations: Operations<'_>,
+    operations: Operations<'_, impl Grouping<'b>>,
     send: DeviceSlice<'_, T>,
     recv: DeviceSliceMut<'_, T>,
     stream: StreamRef<'_>,
 ) -> Result<ResultCode> {
-    let comm = operations.communicator;
+    let comm = operations.communicator();
     check_buffers::<T, 2>(comm, name, [send.memory_space(), recv.memory_space()])?;
     let count = send.len();
     check_length(name, "receive", recv.len(), count, comm.size)?;
@@ -200,27 +201,27 @@ pub(super) fn all_gather<T: Element>(
 }
 
 #[inline(always)]
-pub(super) fn all_gather_in_place<T: Element>(
+pub(super) fn all_gather_in_place<'b, T: Element>(
     name: &'static str,
-    operations: Operations<'_>,
+    operations: Operations<'_, impl Grouping<'b>>,
     buffer: DeviceSliceMut<'_, T>,
     stream: StreamRef<'_>,
 ) -> Result<ResultCode> {
-    let comm = operations.communicator;
+    let comm = operations.communicator();
     check_divisible(name, "", buffer.len(), comm.size)?;
     all_gather(name, operations, buffer.part(comm.rank, comm.size), buffer, stream)
 }
 
 #[inline(always)]
-pub(super) fn reduce_scatter<T: Element>(
+pub(super) fn reduce_scatter<'b, T: Element>(
     name: &'static str,
-    operations: Operations<'_>,
+    operations: Operations<'_, impl Grouping<'b>>,
     send: DeviceSlice<'_, T>,
     recv: DeviceSliceMut<'_, T>,
     op: Operator,
     stream: StreamRef<'_>,
 ) -> Result<ResultCode> {
-    let comm = operations.communicator;
+    let comm = operations.communicator();
     check_buffers::<T, 2>(comm, name, [send.memory_space(), recv.memory_space()])?;
     let op = op.to_raw(comm)?;
     let count = recv.len();
@@ -240,27 +241,27 @@ pub(super) fn reduce_scatter<T: Element>(
 }
 
 #[inline(always)]
-pub(super) fn reduce_scatter_in_place<T: Element>(
+pub(super) fn reduce_scatter_in_place<'b, T: Element>(
     name: &'static str,
-    operations: Operations<'_>,
+    operations: Operations<'_, impl Grouping<'b>>,
     buffer: DeviceSliceMut<'_, T>,
     op: Operator,
     stream: StreamRef<'_>,
 ) -> Result<ResultCode> {
-    let comm = operations.communicator;
+    let comm = operations.communicator();
     check_divisible(name, "", buffer.len(), comm.size)?;
     reduce_scatter(name, operations, buffer.part(0, 1), buffer.part_mut(comm.rank, comm.size), op, stream)
 }
 
 #[inline(always)]
-pub(super) fn all_to_all<T: Element>(
+pub(super) fn all_to_all<'b, T: Element>(
     name: &'static str,
-    operations: Operations<'_>,
+    operations: Operations<'_, impl Grouping<'b>>,
     send: DeviceSlice<'_, T>,
     recv: DeviceSliceMut<'_, T>,
     stream: StreamRef<'_>,
 ) -> Result<ResultCode> {
-    let comm = operations.communicator;
+    let comm = operations.communicator();
     check_buffers::<T, 2>(comm, name, [send.memory_space(), recv.memory_space()])?;
     check_divisible(name, "send ", send.len(), comm.size)?;
     check_length(name, "receive", recv.len(), send.len(), 1)?;
@@ -282,15 +283,15 @@ pub(super) fn all_to_all<T: Element>(
 }
 
 #[inline(always)]
-pub(super) fn gather<T: Element>(
+pub(super) fn gather<'b, T: Element>(
     name: &'static str,
-    operations: Operations<'_>,
+    operations: Operations<'_, impl Grouping<'b>>,
     send: DeviceSlice<'_, T>,
     recv: DeviceSliceMut<'_, T>,
     root: usize,
     stream: StreamRef<'_>,
 ) -> Result<ResultCode> {
-    let comm = operations.communicator;
+    let comm = operations.communicator();
     check_buffers::<T, 2>(comm, name, [send.memory_space(), recv.memory_space()])?;
     let c_root = to_c_rank(name, "root", root, comm.size)?;
     let count = send.len();
@@ -322,15 +323,15 @@ pub(super) fn gather<T: Element>(
 }
 
 #[inline(always)]
-pub(super) fn scatter<T: Element>(
+pub(super) fn scatter<'b, T: Element>(
     name: &'static str,
-    operations: Operations<'_>,
+    operations: Operations<'_, impl Grouping<'b>>,
     send: DeviceSlice<'_, T>,
     recv: DeviceSliceMut<'_, T>,
     root: usize,
     stream: StreamRef<'_>,
 ) -> Result<ResultCode> {
-    let comm = operations.communicator;
+    let comm = operations.communicator();
     check_buffers::<T, 2>(comm, name, [send.memory_space(), recv.memory_space()])?;
     let c_root = to_c_rank(name, "root", root, comm.size)?;
     let count = recv.len();
@@ -362,14 +363,14 @@ pub(super) fn scatter<T: Element>(
 }
 
 #[inline(always)]
-pub(super) fn gather_in_place<T: Element>(
+pub(super) fn gather_in_place<'b, T: Element>(
     name: &'static str,
-    operations: Operations<'_>,
+    operations: Operations<'_, impl Grouping<'b>>,
     buffer: DeviceSliceMut<'_, T>,
     root: usize,
     stream: StreamRef<'_>,
 ) -> Result<ResultCode> {
-    let comm = operations.communicator;
+    let comm = operations.communicator();
     if comm.rank != root {
         return gather(name, operations, buffer.part(0, 1), buffer.slice_mut(0, 0), root, stream);
     }
@@ -378,14 +379,14 @@ pub(super) fn gather_in_place<T: Element>(
 }
 
 #[inline(always)]
-pub(super) fn scatter_in_place<T: Element>(
+pub(super) fn scatter_in_place<'b, T: Element>(
     name: &'static str,
-    operations: Operations<'_>,
+    operations: Operations<'_, impl Grouping<'b>>,
     buffer: DeviceSliceMut<'_, T>,
     root: usize,
     stream: StreamRef<'_>,
 ) -> Result<ResultCode> {
-    let comm = operations.communicator;
+    let comm = operations.communicator();
     if comm.rank != root {
         return scatter(name, operations, buffer.part(0, 1).slice(0, 0), buffer, root, stream);
     }
@@ -394,12 +395,12 @@ pub(super) fn scatter_in_place<T: Element>(
 }
 
 /// Runs `messages`, which sends and receives, as one operation, for a library that lacks the operation.
-fn fall_back_to_point_to_point(
-    operations: Operations<'_>,
+fn fall_back_to_point_to_point<'b>(
+    operations: Operations<'_, impl Grouping<'b>>,
     configured: &'static str,
     messages: impl FnOnce() -> Result<()>,
 ) -> Result<ResultCode> {
-    let library = operations.communicator.library();
+    let library = operations.communicator().library();
     if operations.has_config() {
         // Absent, as the plain function is.
         return library.function::<()>(configured, None).map(|()| ResultCode::SUCCESS);

@@ -3,7 +3,7 @@ use std::fmt;
 use std::marker::PhantomData;
 use std::sync::atomic::AtomicBool;
 use std::sync::atomic::Ordering::Relaxed;
-use std::sync::{Arc, Mutex, OnceLock};
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use super::abort_handle::AbortHandle;
@@ -12,7 +12,7 @@ use super::state::State;
 use crate::backend::{Library, call};
 use crate::collective_config::RawCollectiveConfig;
 use crate::group::open::check_no_open_group;
-use crate::{Error, MemorySpace, NcclBuffer, Result, ResultCode, sys};
+use crate::{Error, MemorySpace, Result, ResultCode, sys};
 
 /// A communicator: one rank's membership in a set of ranks that communicate with each other.
 ///
@@ -81,8 +81,6 @@ pub struct Communicator {
     pub(super) in_group: AtomicBool,
     /// The options of the last collective outside a group, which NCCL may read as long as it is in progress.
     pub(super) options: Mutex<Option<RawCollectiveConfig>>,
-    /// The buffer that barriers reduce, allocated by the first one.
-    pub(super) barrier: OnceLock<NcclBuffer<u8>>,
     /// Makes this `Send` and not `Sync`. The fields above would be `Sync`, so that the compiler's message to whoever
     /// shares a communicator names this, and does not advise a lock for a field.
     pub(super) sharing: PhantomData<dyn OneThreadAtATime + Send>,
@@ -158,7 +156,6 @@ impl Communicator {
             is_stopped: AtomicBool::new(false),
             in_group: AtomicBool::new(false),
             options: Mutex::default(),
-            barrier: OnceLock::new(),
             sharing: PhantomData,
         };
         // Also after a success, which `ncclCommGrow` and, with `NCCL_COMM_BLOCKING=0`, `ncclCommInitRank` return at once.
@@ -361,6 +358,12 @@ impl Communicator {
     fn abort_as_requested(&self) {
         // SAFETY: the state has told this thread to end it.
         let _ = unsafe { self.shared.abort() };
+    }
+
+    /// Returns whether it was created as nonblocking. (Of a handle from other code, and one that `NCCL_COMM_BLOCKING`
+    /// has made nonblocking, this is not known.)
+    pub(crate) fn is_nonblocking(&self) -> bool {
+        self.timeout.is_some()
     }
 
     /// Waits until the method `call`, in progress on a nonblocking communicator, is complete.

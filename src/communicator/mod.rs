@@ -7,6 +7,7 @@ mod barrier;
 mod collectives;
 mod create_child;
 mod destroy;
+mod grouping;
 mod handle;
 mod helper_thread;
 mod init;
@@ -28,6 +29,7 @@ mod window;
 
 pub use abort_handle::AbortHandle;
 pub use destroy::Finalized;
+pub use grouping::{Grouped, Grouping, Ungrouped};
 pub use handle::Communicator;
 pub use memory_usage::MemoryStatistic;
 pub use one_sided::{Signal, WaitSignal};

@@ -1,7 +1,10 @@
 //! One-sided operations: the checks of their arguments, and the calls into C.
 #![allow(unsafe_code)]
 
+use std::sync::Arc;
+
 use super::arguments::{check_buffers, to_c_rank};
+use super::grouping::Grouping;
 use super::operations::Operations;
 use super::window::WindowOffset;
 use crate::backend::call;
@@ -46,7 +49,7 @@ pub struct WaitSignal {
     pub signal: Signal,
 }
 
-// NCCL receives the caller's own array, as it may read it until the end of a group.
+// NCCL receives the entries as they are.
 const _: () = {
     use std::mem::offset_of;
     type Raw = sys::ncclWaitSignalDesc_t;
@@ -69,9 +72,9 @@ fn to_c_int(call: &'static str, what: &str, value: u32) -> Result<i32> {
     i32::try_from(value).map_err(|_| Error::argument(call, format!("{what} {value} is beyond {}", i32::MAX)))
 }
 
-pub(super) fn put_signal<T: Element>(
+pub(super) fn put_signal<'b, T: Element>(
     name: &'static str,
-    operations: Operations<'_>,
+    operations: Operations<'_, impl Grouping<'b>>,
     local: DeviceSlice<'_, T>,
     peer: usize,
     WindowOffset { window, offset }: WindowOffset<'_, T>,
@@ -109,9 +112,9 @@ pub(super) fn put_signal<T: Element>(
     }
 }
 
-pub(super) fn signal(
+pub(super) fn signal<'b>(
     name: &'static str,
-    operations: Operations<'_>,
+    operations: Operations<'_, impl Grouping<'b>>,
     peer: usize,
     signal: Signal,
     stream: StreamRef<'_>,
@@ -123,9 +126,9 @@ pub(super) fn signal(
     unsafe { call!(comm.library(), ncclSignal(peer, index, context, 0, comm.raw(), stream.as_raw())) }
 }
 
-pub(super) fn wait_signal(
+pub(super) fn wait_signal<'b>(
     name: &'static str,
-    operations: Operations<'_>,
+    operations: Operations<'_, impl Grouping<'b>>,
     signals: &[WaitSignal],
     stream: StreamRef<'_>,
 ) -> Result<ResultCode> {
@@ -142,8 +145,11 @@ pub(super) fn wait_signal(
     }
     let count = i32::try_from(signals.len())
         .map_err(|_| Error::argument(name, format!("{} signals are beyond {}", signals.len(), i32::MAX)))?;
+    // NCCL may read the array until the end of the group. (An `Arc`, as moving a `Box` invalidates pointers into it.)
+    let signals: Arc<[WaitSignal]> = signals.into();
     let array = signals.as_ptr().cast::<sys::ncclWaitSignalDesc_t>().cast_mut();
+    let _kept = operations.keep_arguments(signals);
     // SAFETY: `count` entries with C's layout, as the assertions above check, which NCCL only reads. They live until
-    // the operation is started, as a group borrows them until its end.
+    // the operation is started: here, or in the group.
     unsafe { call!(comm.library(), ncclWaitSignal(count, array, comm.raw(), stream.as_raw())) }
 }

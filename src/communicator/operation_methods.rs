@@ -1,18 +1,19 @@
 //! The methods of the operations. Each operation is declared once, as a method of [`Operations`], of
 //! [`Communicator`], which starts it at once, and of [`Group`], which starts it at the end of the group. An operation
 //! with buffers is generic over their elements.
+#![allow(unsafe_code)] // Prepares the buffers.
 
-use super::{Signal, WaitSignal, WindowOffset, barrier, collectives, one_sided, point_to_point};
-use crate::{
-    Communicator, DeviceSlice, DeviceSliceMut, Element, Group, Operations, ReduceOp, Result, StreamRef,
-};
+use super::{Grouping, Signal, WaitSignal, WindowOffset, barrier, collectives, one_sided, point_to_point};
+use crate::{Communicator, Element, Group, Operations, RecvBuffer, ReduceOp, Result, SendBuffer, StreamRef};
 
 macro_rules! operations {
     ($(
         $(#[$documentation:meta])*
-        $module:ident::$name:ident $(<$element:ident>)? ($($argument:ident: $type:ty),*);
+        $module:ident::$name:ident $(<$element:ident>)? (
+            $($buffer:ident: $direction:ident<$buffer_element:ident>),*; $($argument:ident: $type:ty),*
+        );
     )*) => {
-        impl<'scope> Operations<'scope> {
+        impl<G> Operations<'_, G> {
             $(
                 $(#[$documentation])*
                 ///
@@ -20,17 +21,25 @@ macro_rules! operations {
                 /// The errors of [every operation](Operations#errors).
                 #[allow(clippy::missing_errors_doc)]
                 #[inline(always)]
-                pub fn $name $(<$element: Element>)? (
+                pub fn $name<'b $(, $element: Element)?>(
                     self,
+                    $($buffer: impl $direction<'b, Element = $buffer_element>,)*
                     $($argument: $type,)*
-                    stream: impl Into<StreamRef<'scope>>,
-                ) -> Result<()> {
+                    stream: impl Into<StreamRef<'b>>,
+                ) -> Result<()>
+                where
+                    G: Grouping<'b>,
+                {
                     // Converted before NCCL is entered, as this may run code of other crates.
-                    $(let $argument = $argument.into();)*
                     let stream = stream.into();
+                    $(
+                        // SAFETY: `finish_operation` keeps the guard until this operation is enqueued.
+                        let $buffer = unsafe { $buffer.into_view(stream) };
+                    )*
+                    $(let $argument = $argument.into();)*
                     let joined = self.begin_operation(stringify!($name))?;
-                    let result = $module::$name(stringify!($name), self, $($argument,)* stream);
-                    self.finish_operation(stringify!($name), joined, result)
+                    let result = $module::$name(stringify!($name), self, $($buffer.0,)* $($argument,)* stream);
+                    self.finish_operation(stringify!($name), joined, result, ($($buffer.1,)*))
                 }
             )*
         }
@@ -48,18 +57,19 @@ macro_rules! operations {
                 /// The errors of [every operation](Operations#errors).
                 #[allow(clippy::missing_errors_doc)]
                 #[inline(always)]
-                pub fn $name<'scope $(, $element: Element)?>(
-                    &'scope self,
+                pub fn $name<'b $(, $element: Element)?>(
+                    &self,
+                    $($buffer: impl $direction<'b, Element = $buffer_element>,)*
                     $($argument: $type,)*
-                    stream: impl Into<StreamRef<'scope>>,
+                    stream: impl Into<StreamRef<'b>>,
                 ) -> Result<()> {
-                    self.operations().$name($($argument,)* stream)
+                    self.operations().$name($($buffer,)* $($argument,)* stream)
                 }
             )*
         }
 
         /// The operations of [`Communicator`], started when the group ends.
-        impl<'scope> Group<'scope, '_> {
+        impl<'b> Group<'b, '_> {
             $(
                 $(#[$documentation])*
                 ///
@@ -68,12 +78,13 @@ macro_rules! operations {
                 #[allow(clippy::missing_errors_doc)]
                 #[inline(always)]
                 pub fn $name $(<$element: Element>)? (
-                    &'scope self,
-                    communicator: &'scope Communicator,
+                    &'b self,
+                    communicator: &'b Communicator,
+                    $($buffer: impl $direction<'b, Element = $buffer_element>,)*
                     $($argument: $type,)*
-                    stream: impl Into<StreamRef<'scope>>,
+                    stream: impl Into<StreamRef<'b>>,
                 ) -> Result<()> {
-                    self.on(communicator).$name($($argument,)* stream)
+                    self.on(communicator).$name($($buffer,)* $($argument,)* stream)
                 }
             )*
         }
@@ -101,11 +112,7 @@ operations! {
     /// ```
     #[doc(alias = "ncclAllReduce")]
     #[doc(alias = "ncclAllReduceConfig")]
-    collectives::all_reduce<T>(
-        send: impl Into<DeviceSlice<'scope, T>>,
-        recv: impl Into<DeviceSliceMut<'scope, T>>,
-        op: ReduceOp
-    );
+    collectives::all_reduce<T>(send: SendBuffer<T>, recv: RecvBuffer<T>; op: ReduceOp);
 
     /// Performs [`all_reduce`](Self::all_reduce) in place: the result replaces the elements that were sent.
     ///
@@ -125,7 +132,7 @@ operations! {
     /// # }
     /// ```
     #[doc(alias = "ncclAllReduce")]
-    collectives::all_reduce_in_place<T>(buffer: impl Into<DeviceSliceMut<'scope, T>>, op: ReduceOp);
+    collectives::all_reduce_in_place<T>(buffer: RecvBuffer<T>; op: ReduceOp);
 
     /// Copies `send` of rank `root` to `recv` of every rank. The count is the length of `recv`; on the root, `send`
     /// holds at least as many elements; on the other ranks it is ignored and may be empty.
@@ -148,11 +155,7 @@ operations! {
     /// ```
     #[doc(alias = "ncclBroadcast")]
     #[doc(alias = "ncclBroadcastConfig")]
-    collectives::broadcast<T>(
-        send: impl Into<DeviceSlice<'scope, T>>,
-        recv: impl Into<DeviceSliceMut<'scope, T>>,
-        root: usize
-    );
+    collectives::broadcast<T>(send: SendBuffer<T>, recv: RecvBuffer<T>; root: usize);
 
     /// Copies `buffer` of rank `root` to `buffer` of every other rank.
     ///
@@ -173,7 +176,7 @@ operations! {
     /// ```
     #[doc(alias = "ncclBroadcast")]
     #[doc(alias = "ncclBcast")]
-    collectives::broadcast_in_place<T>(buffer: impl Into<DeviceSliceMut<'scope, T>>, root: usize);
+    collectives::broadcast_in_place<T>(buffer: RecvBuffer<T>; root: usize);
 
     /// Combines the `send` buffers of all ranks element by element; rank `root` receives the result. The count is the
     /// length of `send`; on the root, `recv` holds at least as many elements; on the other ranks it is ignored and may
@@ -198,12 +201,7 @@ operations! {
     /// ```
     #[doc(alias = "ncclReduce")]
     #[doc(alias = "ncclReduceConfig")]
-    collectives::reduce<T>(
-        send: impl Into<DeviceSlice<'scope, T>>,
-        recv: impl Into<DeviceSliceMut<'scope, T>>,
-        op: ReduceOp,
-        root: usize
-    );
+    collectives::reduce<T>(send: SendBuffer<T>, recv: RecvBuffer<T>; op: ReduceOp, root: usize);
 
     /// Performs [`reduce`](Self::reduce) in place: the result replaces the elements that the root sent; the buffers of
     /// the other ranks do not change.
@@ -224,11 +222,7 @@ operations! {
     /// # }
     /// ```
     #[doc(alias = "ncclReduce")]
-    collectives::reduce_in_place<T>(
-        buffer: impl Into<DeviceSliceMut<'scope, T>>,
-        op: ReduceOp,
-        root: usize
-    );
+    collectives::reduce_in_place<T>(buffer: RecvBuffer<T>; op: ReduceOp, root: usize);
 
     /// Gathers the `send` buffers of all ranks, in rank order, on every rank. The count is the length of `send`; `recv`
     /// holds at least count x size elements.
@@ -250,10 +244,7 @@ operations! {
     /// ```
     #[doc(alias = "ncclAllGather")]
     #[doc(alias = "ncclAllGatherConfig")]
-    collectives::all_gather<T>(
-        send: impl Into<DeviceSlice<'scope, T>>,
-        recv: impl Into<DeviceSliceMut<'scope, T>>
-    );
+    collectives::all_gather<T>(send: SendBuffer<T>, recv: RecvBuffer<T>;);
 
     /// Performs [`all_gather`](Self::all_gather) in place: `buffer` consists of `size` equal parts, of which each rank
     /// sends part `rank`.
@@ -275,7 +266,7 @@ operations! {
     /// # }
     /// ```
     #[doc(alias = "ncclAllGather")]
-    collectives::all_gather_in_place<T>(buffer: impl Into<DeviceSliceMut<'scope, T>>);
+    collectives::all_gather_in_place<T>(buffer: RecvBuffer<T>;);
 
     /// Combines the `send` buffers of all ranks element by element; rank `i` receives part `i` of the result. The count
     /// is the length of `recv`; `send` holds at least count x size elements.
@@ -297,11 +288,7 @@ operations! {
     /// ```
     #[doc(alias = "ncclReduceScatter")]
     #[doc(alias = "ncclReduceScatterConfig")]
-    collectives::reduce_scatter<T>(
-        send: impl Into<DeviceSlice<'scope, T>>,
-        recv: impl Into<DeviceSliceMut<'scope, T>>,
-        op: ReduceOp
-    );
+    collectives::reduce_scatter<T>(send: SendBuffer<T>, recv: RecvBuffer<T>; op: ReduceOp);
 
     /// Performs [`reduce_scatter`](Self::reduce_scatter) in place: `buffer` consists of `size` equal parts, of which
     /// part `rank` receives the result. The contents of the other parts are undefined afterwards.
@@ -322,7 +309,7 @@ operations! {
     /// # }
     /// ```
     #[doc(alias = "ncclReduceScatter")]
-    collectives::reduce_scatter_in_place<T>(buffer: impl Into<DeviceSliceMut<'scope, T>>, op: ReduceOp);
+    collectives::reduce_scatter_in_place<T>(buffer: RecvBuffer<T>; op: ReduceOp);
 
     /// Sends part `i` of the `size` equal parts of `send` to rank `i`, which receives it in the part of its `recv` with
     /// the sender's number. The length of `send` is a multiple of the size; `recv` holds at least as many elements.
@@ -347,10 +334,7 @@ operations! {
     /// ```
     #[doc(alias = "ncclAlltoAll")]
     #[doc(alias = "ncclAlltoAllConfig")]
-    collectives::all_to_all<T>(
-        send: impl Into<DeviceSlice<'scope, T>>,
-        recv: impl Into<DeviceSliceMut<'scope, T>>
-    );
+    collectives::all_to_all<T>(send: SendBuffer<T>, recv: RecvBuffer<T>;);
 
     /// Gathers the `send` buffers of all ranks, in rank order, on rank `root`. The count is the length of `send`; on
     /// the root, `recv` holds at least count x size elements; on the other ranks it is ignored and may be empty.
@@ -376,11 +360,7 @@ operations! {
     /// ```
     #[doc(alias = "ncclGather")]
     #[doc(alias = "ncclGatherConfig")]
-    collectives::gather<T>(
-        send: impl Into<DeviceSlice<'scope, T>>,
-        recv: impl Into<DeviceSliceMut<'scope, T>>,
-        root: usize
-    );
+    collectives::gather<T>(send: SendBuffer<T>, recv: RecvBuffer<T>; root: usize);
 
     /// Performs [`gather`](Self::gather) in place: on the root, `buffer` receives `size` equal parts, of which part
     /// `root` is already there; the other ranks send their `buffer`.
@@ -401,7 +381,7 @@ operations! {
     /// # }
     /// ```
     #[doc(alias = "ncclGather")]
-    collectives::gather_in_place<T>(buffer: impl Into<DeviceSliceMut<'scope, T>>, root: usize);
+    collectives::gather_in_place<T>(buffer: RecvBuffer<T>; root: usize);
 
     /// Scatters `send` of rank `root`: rank `i` receives part `i`. The count is the length of `recv`; on the root,
     /// `send` holds at least count x size elements; on the other ranks it is ignored and may be empty.
@@ -426,11 +406,7 @@ operations! {
     /// ```
     #[doc(alias = "ncclScatter")]
     #[doc(alias = "ncclScatterConfig")]
-    collectives::scatter<T>(
-        send: impl Into<DeviceSlice<'scope, T>>,
-        recv: impl Into<DeviceSliceMut<'scope, T>>,
-        root: usize
-    );
+    collectives::scatter<T>(send: SendBuffer<T>, recv: RecvBuffer<T>; root: usize);
 
     /// Performs [`scatter`](Self::scatter) in place: on the root, `buffer` consists of `size` equal parts to send, of
     /// which part `root` stays there; the other ranks receive into their `buffer`.
@@ -451,7 +427,7 @@ operations! {
     /// # }
     /// ```
     #[doc(alias = "ncclScatter")]
-    collectives::scatter_in_place<T>(buffer: impl Into<DeviceSliceMut<'scope, T>>, root: usize);
+    collectives::scatter_in_place<T>(buffer: RecvBuffer<T>; root: usize);
 
     /// Sends `buffer` to rank `peer`, which receives the same number of elements. A rank that sends *and* receives must
     /// do both in one group; otherwise two ranks that send to each other can deadlock.
@@ -476,7 +452,7 @@ operations! {
     /// # }
     /// ```
     #[doc(alias = "ncclSend")]
-    point_to_point::send<T>(buffer: impl Into<DeviceSlice<'scope, T>>, peer: usize);
+    point_to_point::send<T>(buffer: SendBuffer<T>; peer: usize);
 
     /// Receives `buffer` from rank `peer`, which sends the same number of elements.
     ///
@@ -501,7 +477,7 @@ operations! {
     /// # }
     /// ```
     #[doc(alias = "ncclRecv")]
-    point_to_point::recv<T>(buffer: impl Into<DeviceSliceMut<'scope, T>>, peer: usize);
+    point_to_point::recv<T>(buffer: RecvBuffer<T>; peer: usize);
 
     /// Writes `local`, which is part of a window of this rank, to `target` in the window of rank `peer`, and then
     /// raises `signal` there; the peer waits for it with [`wait_signal`](Communicator::wait_signal). Since NCCL
@@ -518,7 +494,7 @@ operations! {
     /// let first_half = buffer.get(..512).expect("it has 1024 elements");
     /// comm.put_signal(first_half, peer, window.at(512), signal, StreamRef::DEFAULT)?;
     /// comm.wait_signal(&[WaitSignal { count: 1, peer: peer as u32, signal }], StreamRef::DEFAULT)?;
-    /// # comm.barrier(StreamRef::DEFAULT)?;
+    /// # comm.barrier(&mut [0_u8], StreamRef::DEFAULT)?;
     /// # Ok(())
     /// # }
     /// # fn main() -> Result<()> {
@@ -530,12 +506,7 @@ operations! {
     /// # }
     /// ```
     #[doc(alias = "ncclPutSignal")]
-    one_sided::put_signal<T>(
-        local: impl Into<DeviceSlice<'scope, T>>,
-        peer: usize,
-        target: WindowOffset<'scope, T>,
-        signal: Signal
-    );
+    one_sided::put_signal<T>(local: SendBuffer<T>; peer: usize, target: WindowOffset<'b, T>, signal: Signal);
 
     /// Raises a signal at rank `peer`, after the data that was put there before in the same context. Since NCCL 2.29.2.
     ///
@@ -550,7 +521,7 @@ operations! {
     ///     let signal = WaitSignal { count: 1, peer: 0, signal: Signal::default() };
     ///     comm.wait_signal(&[signal], StreamRef::DEFAULT)?;
     /// }
-    /// # comm.barrier(StreamRef::DEFAULT)?;
+    /// # comm.barrier(&mut [0_u8], StreamRef::DEFAULT)?;
     /// # Ok(())
     /// # }
     /// # fn main() -> Result<()> {
@@ -565,7 +536,7 @@ operations! {
     /// It is [`Error::Nccl`](crate::Error::Nccl) if there is no such signal or context, or before the first window is
     /// registered, unless [`Config::rma_eager_init`](crate::Config::rma_eager_init) is set.
     #[doc(alias = "ncclSignal")]
-    one_sided::signal(peer: usize, signal: Signal);
+    one_sided::signal(; peer: usize, signal: Signal);
 
     /// Makes the stream wait until other ranks have raised all of `signals` and the data that they put before has
     /// arrived. Since NCCL 2.29.2.
@@ -581,7 +552,7 @@ operations! {
     /// } else {
     ///     comm.signal(0, Signal::default(), StreamRef::DEFAULT)?;
     /// }
-    /// # comm.barrier(StreamRef::DEFAULT)?;
+    /// # comm.barrier(&mut [0_u8], StreamRef::DEFAULT)?;
     /// # Ok(())
     /// # }
     /// # fn main() -> Result<()> {
@@ -595,16 +566,17 @@ operations! {
     ///
     /// No signals, or a count of 0, are [`Error::InvalidArgument`](crate::Error::InvalidArgument).
     #[doc(alias = "ncclWaitSignal")]
-    one_sided::wait_signal(signals: &'scope [WaitSignal]);
+    one_sided::wait_signal(; signals: &[WaitSignal]);
 
-    /// Waits until all ranks have reached the barrier, by an all-reduce of one element. Since NCCL 2.19.3.
+    /// Waits until all ranks have reached the barrier, by an all-reduce of the first element of `buffer`, whose value is
+    /// unspecified afterwards. All ranks pass the same element type.
     ///
     /// On a GPU the *stream* waits: work that is enqueued on it afterwards runs when the streams of all ranks have
     /// reached their barrier. Synchronize with the stream to make the host wait too. On the CPU implementation, all
     /// ranks have reached the barrier when this returns, or at the end of the group.
     ///
-    /// The first barrier allocates the element, which the communicator keeps. Barriers of one communicator run one
-    /// after the other, as do all its operations; in a group, a barrier does not order the others.
+    /// Barriers of one communicator run one after the other, as do all its operations; in a group, a barrier does not
+    /// order the others.
     ///
     /// ```
     /// # fn main() -> libnccl::Result<()> {
@@ -614,13 +586,11 @@ operations! {
     /// let comms = nccl.init_all(&[0, 1])?;
     /// std::thread::scope(|scope| {
     ///     for comm in comms {
-    ///         scope.spawn(move || comm.barrier(StreamRef::DEFAULT).unwrap());
+    ///         scope.spawn(move || comm.barrier(&mut [0_u8], StreamRef::DEFAULT).unwrap());
     ///     }
     /// });
     /// # Ok(())
     /// # }
     /// ```
-    ///
-    /// The first time it may also return the errors of [`Nccl::alloc`](crate::Nccl::alloc).
-    barrier::barrier();
+    barrier::barrier<T>(buffer: RecvBuffer<T>;);
 }

@@ -1,12 +1,14 @@
 use std::sync::PoisonError;
 
+use super::grouping::{Grouping, Ungrouped};
 use super::handle::Communicator;
 use crate::collective_config::RawCollectiveConfig;
-use crate::group::participants::Participants;
 use crate::{CollectiveConfig, Error, Result, ResultCode};
 
-/// The operations of a communicator, with the way in which they are started: at once or at the end of a group, with or
-/// without options of their own.
+/// The operations of a communicator, with the way in which they are started: at once or at the end of a group
+/// ([`Grouping`]), with or without options of their own.
+///
+/// Operations that are started at once borrow their buffers for the call; those of a group until its end.
 ///
 /// ```
 /// # fn main() -> libnccl::Result<()> {
@@ -30,100 +32,125 @@ use crate::{CollectiveConfig, Error, Result, ResultCode};
 /// - [`Error::Nccl`] if NCCL fails;
 /// - [`Error::Timeout`] and [`Error::Aborted`] if the communicator is aborted.
 #[derive(Debug, Clone, Copy)]
-pub struct Operations<'scope> {
-    pub(super) communicator: &'scope Communicator,
-    group: Option<&'scope Participants<'scope>>,
-    config: Option<&'scope CollectiveConfig>,
+pub struct Operations<'c, G = Ungrouped<'c>> {
+    grouping: G,
+    config: Option<&'c CollectiveConfig>,
 }
 
-impl<'scope> Operations<'scope> {
-    #[inline]
-    pub(crate) fn new(
-        communicator: &'scope Communicator,
-        group: Option<&'scope Participants<'scope>>,
-    ) -> Self {
-        Self { communicator, group, config: None }
+impl<'c, G> Operations<'c, G> {
+    #[inline(always)]
+    pub(crate) fn new(grouping: G) -> Self {
+        Self { grouping, config: None }
     }
 
     /// Adds options for each collective, which must be equal on all ranks; for an example, see [`Operations`]. Since
     /// NCCL 2.31.2.
     #[must_use]
-    pub fn with(self, config: &'scope CollectiveConfig) -> Self {
+    pub fn with(self, config: &'c CollectiveConfig) -> Self {
         Self { config: Some(config), ..self }
+    }
+
+    #[inline(always)]
+    pub(super) fn communicator<'b>(&self) -> &Communicator
+    where
+        G: Grouping<'b>,
+    {
+        self.grouping.communicator()
     }
 
     /// Enters NCCL for an operation. Returns `true` if it is the communicator's first in a group.
     #[inline(always)]
-    pub(super) fn begin_operation(self, operation: &'static str) -> Result<bool> {
-        match self.group {
-            None => self.communicator.begin_ungrouped(operation).map(|()| false),
-            Some(group) => group.begin_grouped(self.communicator, operation),
-        }
+    pub(super) fn begin_operation<'b>(self, operation: &'static str) -> Result<bool>
+    where
+        G: Grouping<'b>,
+    {
+        self.grouping.begin(operation)
     }
 
-    /// Completes an operation with the result of its call; `joined` is the result of
-    /// [`begin_operation`](Self::begin_operation).
+    /// Completes an operation with the result of its call, and keeps the guards of its buffers until it is enqueued;
+    /// `joined` is the result of [`begin_operation`](Self::begin_operation).
     #[inline(always)]
-    pub(super) fn finish_operation(
+    pub(super) fn finish_operation<'b>(
         self,
         operation: &'static str,
         joined: bool,
         result: Result<ResultCode>,
-    ) -> Result<()> {
-        match self.group {
-            None => self.communicator.finish_ungrouped(operation, result),
-            Some(group) => group.finish_grouped(self.communicator, joined, result),
-        }
+        guards: impl Sized + 'b,
+    ) -> Result<()>
+    where
+        G: Grouping<'b>,
+    {
+        let result = self.grouping.finish(operation, joined, result);
+        self.grouping.keep_guards(guards);
+        result
     }
 
-    /// Runs `enqueue` as an operation. (A closure is not always inlined; where every instruction counts, the callers
-    /// of [`begin_operation`](Self::begin_operation) and [`finish_operation`](Self::finish_operation) do without.)
-    pub(super) fn issue(
+    /// Runs `enqueue` as an operation without buffers. (A closure is not always inlined; where every instruction counts,
+    /// the callers of [`begin_operation`](Self::begin_operation) and [`finish_operation`](Self::finish_operation) do
+    /// without.)
+    pub(super) fn issue<'b>(
         self,
         operation: &'static str,
         enqueue: impl FnOnce() -> Result<ResultCode>,
-    ) -> Result<()> {
+    ) -> Result<()>
+    where
+        G: Grouping<'b>,
+    {
         let joined = self.begin_operation(operation)?;
         let result = enqueue();
-        self.finish_operation(operation, joined, result)
+        self.finish_operation(operation, joined, result, ())
     }
 
     /// Returns the communicator for an operation of which NCCL has no form with options; an error if options are set.
     #[inline]
-    pub(super) fn without_config(self, call: &'static str) -> Result<&'scope Communicator> {
-        match self.config {
-            None => Ok(self.communicator),
-            Some(_) => Err(Error::usage(call, "takes no options; NCCL has them for collectives only")),
+    pub(super) fn without_config<'b>(&self, call: &'static str) -> Result<&Communicator>
+    where
+        G: Grouping<'b>,
+    {
+        if self.has_config() {
+            return Err(Error::usage(call, "takes no options; NCCL has them for collectives only"));
         }
+        Ok(self.communicator())
     }
 
-    pub(super) fn has_config(self) -> bool {
+    pub(super) fn has_config(&self) -> bool {
         self.config.is_some_and(|config| !config.is_default())
+    }
+
+    /// Keeps what NCCL reads until the end of the group; returns it if there is no group.
+    pub(super) fn keep_arguments<'b, K: 'static>(self, arguments: K) -> Option<K>
+    where
+        G: Grouping<'b>,
+    {
+        self.grouping.keep_arguments(arguments)
     }
 
     /// Returns the options as a C struct, which is kept alive as long as NCCL may read it.
     #[inline(always)]
-    pub(super) fn raw_config(self, call: &'static str) -> Result<Option<RawCollectiveConfig>> {
+    pub(super) fn raw_config<'b>(self, call: &'static str) -> Result<Option<RawCollectiveConfig>>
+    where
+        G: Grouping<'b>,
+    {
         self.config.map_or(Ok(None), |config| self.create_raw_config(config, call))
     }
 
     #[inline(never)]
-    fn create_raw_config(
+    fn create_raw_config<'b>(
         self,
         config: &CollectiveConfig,
         call: &'static str,
-    ) -> Result<Option<RawCollectiveConfig>> {
+    ) -> Result<Option<RawCollectiveConfig>>
+    where
+        G: Grouping<'b>,
+    {
         if config.is_default() {
             return Ok(None);
         }
-        let library = self.communicator.library();
+        let communicator = self.communicator();
+        let library = communicator.library();
         let raw = config.to_raw(call, library.version, &library.backend.to_string())?;
-        match self.group {
-            Some(group) => group.keep_config(&raw),
-            None => {
-                let kept = &self.communicator.options;
-                *kept.lock().unwrap_or_else(PoisonError::into_inner) = Some(raw.clone());
-            }
+        if let Some(raw) = self.grouping.keep_arguments(raw.clone()) {
+            *communicator.options.lock().unwrap_or_else(PoisonError::into_inner) = Some(raw);
         }
         Ok(Some(raw))
     }
@@ -134,6 +161,6 @@ impl Communicator {
     #[inline]
     #[must_use]
     pub fn operations(&self) -> Operations<'_> {
-        Operations::new(self, None)
+        Operations::new(Ungrouped::new(self))
     }
 }

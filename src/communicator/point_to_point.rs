@@ -1,14 +1,15 @@
 //! Send and receive: the checks of their arguments, and the calls into C.
 
 use super::arguments::{check_buffers, to_c_rank};
+use super::grouping::Grouping;
 use super::operations::Operations;
 use crate::backend::call;
 use crate::{DeviceSlice, DeviceSliceMut, Element, Result, ResultCode, StreamRef};
 
 #[inline(always)]
-pub(super) fn send<T: Element>(
+pub(super) fn send<'b, T: Element>(
     name: &'static str,
-    operations: Operations<'_>,
+    operations: Operations<'_, impl Grouping<'b>>,
     buffer: DeviceSlice<'_, T>,
     peer: usize,
     stream: StreamRef<'_>,
@@ -25,9 +26,9 @@ pub(super) fn send<T: Element>(
 }
 
 #[inline(always)]
-pub(super) fn recv<T: Element>(
+pub(super) fn recv<'b, T: Element>(
     name: &'static str,
-    operations: Operations<'_>,
+    operations: Operations<'_, impl Grouping<'b>>,
     buffer: DeviceSliceMut<'_, T>,
     peer: usize,
     stream: StreamRef<'_>,
@@ -36,7 +37,7 @@ pub(super) fn recv<T: Element>(
     check_buffers::<T, 1>(comm, name, [buffer.memory_space()])?;
     let peer = to_c_rank(name, "peer", peer, comm.size)?;
     let (raw, data_type) = (buffer.as_raw(), T::DATA_TYPE.as_raw());
-    // SAFETY: as in `send`, and nothing else uses the memory.
+    // SAFETY: as in `send`.
     unsafe {
         call!(comm.library(), ncclRecv(raw, buffer.len(), data_type, peer, comm.raw(), stream.as_raw()))
     }

@@ -5,10 +5,13 @@ use std::marker::PhantomData;
 
 use super::arguments::check_buffers;
 use super::collectives::{self, Operator};
+use super::grouping::{Grouped, Grouping, Ungrouped};
 use super::handle::Communicator;
 use super::operations::Operations;
 use crate::backend::call;
-use crate::{CollectiveConfig, DeviceSlice, DeviceSliceMut, Element, Error, Group, Result, StreamRef, sys};
+use crate::{
+    CollectiveConfig, DeviceSlice, Element, Error, Group, RecvBuffer, Result, SendBuffer, StreamRef, sys,
+};
 
 /// A reduction that multiplies each rank's elements by a scalar of that rank and sums the products.
 ///
@@ -83,8 +86,8 @@ pub struct PreMulSum<'c, T> {
 /// # }
 /// ```
 #[derive(Debug, Clone, Copy)]
-pub struct PreMulSumOperations<'scope, T> {
-    operations: Operations<'scope>,
+pub struct PreMulSumOperations<'c, T, G = Ungrouped<'c>> {
+    operations: Operations<'c, G>,
     op: sys::ncclRedOp_t,
     element: PhantomData<T>,
 }
@@ -203,13 +206,16 @@ impl<'c, T: Element> PreMulSum<'c, T> {
     /// # }
     /// ```
     #[must_use]
-    pub fn on<'scope>(&'scope self, group: &'scope Group<'scope, '_>) -> PreMulSumOperations<'scope, T> {
+    pub fn on<'scope>(
+        &'scope self,
+        group: &'scope Group<'scope, '_>,
+    ) -> PreMulSumOperations<'scope, T, Grouped<'scope>> {
         let operations = group.on(self.communicator);
         PreMulSumOperations { operations, op: self.op, element: PhantomData }
     }
 }
 
-impl<'scope, T> PreMulSumOperations<'scope, T> {
+impl<'c, T, G> PreMulSumOperations<'c, T, G> {
     /// Adds options for each collective. Since NCCL 2.31.2.
     ///
     /// ```
@@ -226,51 +232,60 @@ impl<'scope, T> PreMulSumOperations<'scope, T> {
     /// # }
     /// ```
     #[must_use]
-    pub fn with(self, config: &'scope CollectiveConfig) -> Self {
+    pub fn with(self, config: &'c CollectiveConfig) -> Self {
         Self { operations: self.operations.with(config), ..self }
     }
 }
 
 macro_rules! reductions {
-    ($($(#[$documentation:meta])* $name:ident($($argument:ident: $type:ty),*) $(, $root:ident)?;)*) => {
-        impl<'scope, T: Element> PreMulSumOperations<'scope, T> {
+    ($(
+        $(#[$documentation:meta])*
+        $name:ident($($buffer:ident: $direction:ident),* $(; $root:ident)?);
+    )*) => {
+        impl<T: Element, G> PreMulSumOperations<'_, T, G> {
             $(
                 $(#[$documentation])*
                 ///
                 /// # Errors
                 /// The errors of the operation of [`Communicator`] with this name.
-                pub fn $name(
+                pub fn $name<'b>(
                     self,
-                    $($argument: $type,)*
+                    $($buffer: impl $direction<'b, Element = T>,)*
                     $($root: usize,)?
-                    stream: impl Into<StreamRef<'scope>>,
-                ) -> Result<()> {
-                    $(let $argument = $argument.into();)*
+                    stream: impl Into<StreamRef<'b>>,
+                ) -> Result<()>
+                where
+                    G: Grouping<'b>,
+                {
                     let stream = stream.into();
+                    $(
+                        // SAFETY: `finish_operation` keeps the guard until this operation is enqueued.
+                        let $buffer = unsafe { $buffer.into_view(stream) };
+                    )*
                     let Self { operations, op, .. } = self;
                     let joined = operations.begin_operation(stringify!($name))?;
                     let result = {
                         let op = Operator::Custom(op);
-                        collectives::$name(stringify!($name), operations, $($argument,)* op, $($root,)? stream)
+                        collectives::$name(stringify!($name), operations, $($buffer.0,)* op, $($root,)? stream)
                     };
-                    operations.finish_operation(stringify!($name), joined, result)
+                    operations.finish_operation(stringify!($name), joined, result, ($($buffer.1,)*))
                 }
             )*
         }
 
-        impl<'c, T: Element> PreMulSum<'c, T> {
+        impl<T: Element> PreMulSum<'_, T> {
             $(
                 $(#[$documentation])*
                 ///
                 /// # Errors
                 /// The errors of the operation of [`Communicator`] with this name.
-                pub fn $name<'scope>(
-                    &'scope self,
-                    $($argument: $type,)*
+                pub fn $name<'b>(
+                    &self,
+                    $($buffer: impl $direction<'b, Element = T>,)*
                     $($root: usize,)?
-                    stream: impl Into<StreamRef<'scope>>,
+                    stream: impl Into<StreamRef<'b>>,
                 ) -> Result<()> {
-                    self.operations().$name($($argument,)* $($root,)? stream)
+                    self.operations().$name($($buffer,)* $($root,)? stream)
                 }
             )*
         }
@@ -280,22 +295,22 @@ macro_rules! reductions {
 reductions! {
     /// Performs [`Communicator::all_reduce`] with this reduction.
     #[doc(alias = "ncclAllReduce")]
-    all_reduce(send: impl Into<DeviceSlice<'scope, T>>, recv: impl Into<DeviceSliceMut<'scope, T>>);
+    all_reduce(send: SendBuffer, recv: RecvBuffer);
     /// Performs [`Communicator::all_reduce_in_place`] with this reduction.
     #[doc(alias = "ncclAllReduce")]
-    all_reduce_in_place(buffer: impl Into<DeviceSliceMut<'scope, T>>);
+    all_reduce_in_place(buffer: RecvBuffer);
     /// Performs [`Communicator::reduce`] with this reduction.
     #[doc(alias = "ncclReduce")]
-    reduce(send: impl Into<DeviceSlice<'scope, T>>, recv: impl Into<DeviceSliceMut<'scope, T>>), root;
+    reduce(send: SendBuffer, recv: RecvBuffer; root);
     /// Performs [`Communicator::reduce_in_place`] with this reduction.
     #[doc(alias = "ncclReduce")]
-    reduce_in_place(buffer: impl Into<DeviceSliceMut<'scope, T>>), root;
+    reduce_in_place(buffer: RecvBuffer; root);
     /// Performs [`Communicator::reduce_scatter`] with this reduction.
     #[doc(alias = "ncclReduceScatter")]
-    reduce_scatter(send: impl Into<DeviceSlice<'scope, T>>, recv: impl Into<DeviceSliceMut<'scope, T>>);
+    reduce_scatter(send: SendBuffer, recv: RecvBuffer);
     /// Performs [`Communicator::reduce_scatter_in_place`] with this reduction.
     #[doc(alias = "ncclReduceScatter")]
-    reduce_scatter_in_place(buffer: impl Into<DeviceSliceMut<'scope, T>>);
+    reduce_scatter_in_place(buffer: RecvBuffer);
 }
 
 impl<T> Drop for PreMulSum<'_, T> {

@@ -8,6 +8,7 @@ use std::ptr;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 
+use super::grouping::Grouping;
 use super::handle::Communicator;
 use super::operations::Operations;
 use super::out_param::OutParam;
@@ -165,7 +166,7 @@ impl Communicator {
     ///     let signals = [WaitSignal { count: 1, peer: 0, signal: Signal::default() }];
     ///     comm.wait_signal(&signals, StreamRef::DEFAULT)?;
     /// }
-    /// comm.barrier(StreamRef::DEFAULT)?;
+    /// comm.barrier(&mut [0_u8], StreamRef::DEFAULT)?;
     /// synchronize(); // cudaStreamSynchronize
     /// // SAFETY: the work of all ranks was enqueued before the barrier.
     /// unsafe { buffer.assume_idle() };
@@ -235,9 +236,9 @@ impl<'scope, 'env> Group<'scope, 'env> {
 impl<'c, T: Element> Window<'c, T> {
     /// Registers the window. Other ranks may write it from now on; the exclusive borrow ensures that no slice of
     /// `buffer` exists.
-    fn register(
+    fn register<'b>(
         communicator: &'c Communicator,
-        operations: Operations<'_>,
+        operations: Operations<'_, impl Grouping<'b>>,
         buffer: &mut NcclBuffer<T>,
         flags: WindowFlags,
     ) -> Result<Self> {

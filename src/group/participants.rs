@@ -1,10 +1,14 @@
+#![allow(unsafe_code)] // Keeps guards, whose lifetime cannot be named.
+
+use std::any::Any;
 use std::cell::{Cell, OnceCell, RefCell};
+use std::fmt;
 use std::marker::PhantomData;
+use std::mem;
 use std::rc::Rc;
 use std::sync::Arc;
 
 use crate::backend::Library;
-use crate::collective_config::RawCollectiveConfig;
 use crate::communicator::PendingHandle;
 use crate::{Communicator, Error, Result, ResultCode};
 
@@ -18,12 +22,34 @@ pub(crate) struct Participants<'scope> {
     overflow: RefCell<Option<Box<Overflow<'scope>>>>,
     /// The first error of a call, which the group returns whatever fails as a consequence.
     first_error: OnceCell<Error>,
+    phase: Cell<Phase>,
     /// Makes this neither `Send` nor `Sync`: NCCL's group belongs to the thread.
     thread: PhantomData<*mut ()>,
 }
 
+/// The treatment of operations in a group.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Phase {
+    /// Collects them, to start them.
+    Open,
+    /// Collects them, to estimate their time.
+    Simulated,
+    /// Refuses them, as the group is over.
+    Ended,
+}
+
+/// The operations that NCCL simulates. It sends and receives nothing in a simulation, but keeps the messages for the
+/// next group of the communicator (`ncclKernelPlanner::peers`), whose buffers they may outlive; from 2.29.2 on it does
+/// so with broadcasts too. It starts one-sided operations and creates communicators.
+const SIMULATED: [&str; 5] = ["all_reduce", "reduce", "all_gather", "reduce_scatter", "barrier"];
+
+/// A value that is kept for its drop.
+trait Guard {}
+
+impl<T> Guard for T {}
+
 /// The participants that few groups have.
-#[derive(Debug, Default)]
+#[derive(Default)]
 struct Overflow<'scope> {
     /// The communicators that joined before the last.
     communicators: Vec<&'scope Communicator>,
@@ -31,25 +57,37 @@ struct Overflow<'scope> {
     pending: Vec<Rc<PendingHandle>>,
     /// Set if NCCL could not create one of them.
     has_failed_init: bool,
-    /// The options of the operations, which NCCL reads until the end of the group.
-    configs: Vec<RawCollectiveConfig>,
+    /// The guards of buffers. They live for `'scope`, which a field with a drop cannot name, as it is the lifetime of the
+    /// group itself.
+    guards: Vec<Box<dyn Guard>>,
+    /// Options and descriptors, which NCCL reads until the end of the group.
+    arguments: Vec<Box<dyn Any>>,
 }
 
 impl Overflow<'_> {
-    #[cold]
     fn release_all(&self, has_failed: bool) {
         self.communicators.iter().for_each(|communicator| communicator.leave_group(has_failed));
         self.pending.iter().for_each(|handle| handle.resolve(has_failed));
     }
 }
 
+impl fmt::Debug for Overflow<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Overflow")
+            .field("communicators", &self.communicators)
+            .field("pending", &self.pending)
+            .finish_non_exhaustive()
+    }
+}
+
 impl<'scope> Participants<'scope> {
-    pub(super) fn new(library: &'scope Arc<Library>) -> Self {
+    pub(super) fn new(library: &'scope Arc<Library>, phase: Phase) -> Self {
         Self {
             library,
             last: Cell::new(None),
             overflow: RefCell::default(),
             first_error: OnceCell::new(),
+            phase: Cell::new(phase),
             thread: PhantomData,
         }
     }
@@ -66,7 +104,43 @@ impl<'scope> Participants<'scope> {
             let problem = "the communicator and the group belong to different libraries";
             return Err(self.record_error(Error::argument(operation, problem)));
         }
+        if self.phase.get() != Phase::Open {
+            self.check_phase(communicator, operation).map_err(|error| self.record_error(error))?;
+        }
         communicator.join_group(operation).map_err(|error| self.record_error(error))
+    }
+
+    /// Returns an error if the group has ended, or if NCCL does not simulate the operation.
+    #[cold]
+    fn check_phase(&self, communicator: &Communicator, operation: &'static str) -> Result<()> {
+        if self.phase.get() == Phase::Ended {
+            return Err(Error::usage(operation, "the group has ended"));
+        }
+        let problem = if !SIMULATED.contains(&operation.trim_end_matches("_in_place")) {
+            "NCCL does not simulate this operation; it simulates all_reduce, reduce, all_gather and reduce_scatter"
+        } else if communicator.is_nonblocking() {
+            "the communicator is nonblocking; NCCL would start the operation instead of simulating it"
+        } else if communicator.size() == 1 {
+            "the communicator has one rank; NCCL would start the operation instead of simulating it"
+        } else {
+            return Ok(());
+        };
+        Err(Error::usage(operation, problem))
+    }
+
+    /// Returns an error if the group has ended, or is only simulated, as NCCL does not simulate communicators.
+    pub(super) fn check_creates(&self, call: &'static str) -> Result<()> {
+        match self.phase.get() {
+            Phase::Open => Ok(()),
+            Phase::Simulated => {
+                Err(Error::usage(call, "NCCL does not simulate the creation of communicators"))
+            }
+            Phase::Ended => Err(Error::usage(call, "the group has ended")),
+        }
+    }
+
+    pub(super) fn is_simulated(&self) -> bool {
+        self.phase.get() == Phase::Simulated
     }
 
     /// Records the result of the operation; `joined` is the result of [`begin_grouped`](Self::begin_grouped).
@@ -111,15 +185,32 @@ impl<'scope> Participants<'scope> {
         change(self.overflow.borrow_mut().get_or_insert_default());
     }
 
-    /// Keeps the options of an operation alive until the end of the group.
-    pub(crate) fn keep_config(&self, config: &RawCollectiveConfig) {
-        self.change_overflow(|overflow| overflow.configs.push(config.clone()));
+    /// Keeps the guards of buffers until the end of the group.
+    #[inline(always)]
+    pub(crate) fn keep_guards<K: 'scope>(&self, guards: K) {
+        if mem::needs_drop::<K>() {
+            self.keep_boxed_guards(Box::new(guards));
+        }
     }
 
-    /// Leaks the options of the operations, as NCCL may still read them.
-    pub(super) fn leak_configs(&self) {
+    #[cold]
+    fn keep_boxed_guards(&self, guards: Box<dyn Guard + 'scope>) {
+        // SAFETY: only the lifetime changes. `OpenGroup` drops the guards while `'scope` lasts: `'scope` is the lifetime of
+        // the reference to the group that the closure received, for which it works whatever it is; so everything that
+        // lives for `'scope` outlives the group, or is the group itself. The group refuses operations then.
+        let guards: Box<dyn Guard + 'static> = unsafe { mem::transmute(guards) };
+        self.change_overflow(|overflow| overflow.guards.push(guards));
+    }
+
+    /// Keeps options or descriptors, which NCCL reads until the end of the group.
+    pub(crate) fn keep_arguments(&self, arguments: impl Any) {
+        self.change_overflow(|overflow| overflow.arguments.push(Box::new(arguments)));
+    }
+
+    /// Leaks options and descriptors, as NCCL may still read them.
+    pub(super) fn leak_arguments(&self) {
         if let Some(overflow) = &mut *self.overflow.borrow_mut() {
-            std::mem::forget(std::mem::take(&mut overflow.configs));
+            mem::forget(mem::take(&mut overflow.arguments));
         }
     }
 
@@ -164,8 +255,20 @@ impl<'scope> Participants<'scope> {
         if let Some(last) = self.last.get() {
             last.leave_group(has_failed);
         }
-        if let Some(overflow) = &*self.overflow.borrow() {
-            overflow.release_all(has_failed);
+        if self.overflow.borrow().is_some() {
+            self.release_overflow(has_failed);
         }
+    }
+
+    #[cold]
+    fn release_overflow(&self, has_failed: bool) {
+        let mut guards = Vec::new();
+        if let Some(overflow) = &mut *self.overflow.borrow_mut() {
+            overflow.release_all(has_failed);
+            guards = mem::take(&mut overflow.guards);
+        }
+        // Their drop may run code of other crates.
+        self.phase.set(Phase::Ended);
+        drop(guards);
     }
 }

@@ -3,10 +3,10 @@
 use std::marker::PhantomData;
 
 use super::open::{check_no_open_group, set_open};
-use super::participants::Participants;
+use super::participants::{Participants, Phase};
 use crate::backend::{Library, call};
-use crate::communicator::{Operations, PendingCommunicator};
-use crate::{Communicator, Config, Nccl, Result, ResultCode, UniqueId, sys};
+use crate::communicator::{Grouped, Operations, PendingCommunicator};
+use crate::{Communicator, Config, Error, Nccl, Result, ResultCode, UniqueId, sys};
 
 /// Operations that NCCL starts together; see [`Nccl::group`].
 ///
@@ -78,6 +78,36 @@ impl Nccl {
     /// # }
     /// ```
     ///
+    /// A buffer that is written can be in a group only once. NCCL does not run the operations of a group in order, not
+    /// even those of one communicator and one stream: it sorts them by size and runs them side by side. So use two
+    /// groups, which run one after the other on their stream, or call the communicator's methods:
+    ///
+    /// ```compile_fail,E0499
+    /// # fn main() -> libnccl::Result<()> {
+    /// # let nccl = libnccl_cpu::nccl();
+    /// # let comms = nccl.init_all(&[0])?;
+    /// # use libnccl::{ReduceOp, StreamRef};
+    /// # let mut buffer = [1.0_f32; 8];
+    /// nccl.group(|g| {
+    ///     g.reduce_scatter_in_place(&comms[0], &mut buffer, ReduceOp::Sum, StreamRef::DEFAULT)?;
+    ///     g.all_gather_in_place(&comms[0], &mut buffer, StreamRef::DEFAULT)
+    /// })?;
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// ```
+    /// # fn main() -> libnccl::Result<()> {
+    /// # let nccl = libnccl_cpu::nccl();
+    /// # let comms = nccl.init_all(&[0])?;
+    /// # use libnccl::{ReduceOp, StreamRef};
+    /// # let mut buffer = [1.0_f32; 8];
+    /// nccl.group(|g| g.reduce_scatter_in_place(&comms[0], &mut buffer, ReduceOp::Sum, StreamRef::DEFAULT))?;
+    /// nccl.group(|g| g.all_gather_in_place(&comms[0], &mut buffer, StreamRef::DEFAULT))?;
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
     /// If `operations` fails or panics, or if one of its calls fails, the group is cancelled: NCCL drops the queued
     /// operations. Other ranks may have started their part and wait for this one's, so the communicators in the
     /// group have failed: they can only be queried, revoked and then split, shrunk with
@@ -93,28 +123,34 @@ impl Nccl {
     where
         F: for<'scope> FnOnce(&'scope Group<'scope, 'env>) -> Result<R>,
     {
-        self.scope(operations, |open| open.end()).map(|(value, ())| value)
+        self.scope(Phase::Open, operations, |open| open.end()).map(|(value, ())| value)
     }
 
     /// Collects operations as [`group`](Self::group) does, and instead of starting them estimates the time that they
     /// would take: microseconds, or `None` if NCCL has no estimate. Since NCCL 2.22.3.
+    ///
+    /// NCCL simulates `all_reduce`, `reduce`, `all_gather` and `reduce_scatter`, in place or not, and thus `barrier`, on
+    /// blocking communicators of several ranks. It would start everything else, or keep it for the next group.
     ///
     /// ```
     /// # fn main() -> libnccl::Result<()> {
     /// use libnccl::{ReduceOp, StreamRef};
     ///
     /// let nccl = libnccl_cpu::nccl();
-    /// let comm = nccl.init_all(&[0])?.remove(0);
+    /// let comms = nccl.init_all(&[0, 1])?;
     /// let mut buffer = [1.0_f32, 2.0];
     /// let microseconds =
-    ///     nccl.simulate(|g| g.all_reduce_in_place(&comm, &mut buffer, ReduceOp::Sum, StreamRef::DEFAULT))?;
+    ///     nccl.simulate(|g| g.all_reduce_in_place(&comms[0], &mut buffer, ReduceOp::Sum, StreamRef::DEFAULT))?;
     /// assert_eq!(buffer, [1.0, 2.0]);
     /// # Ok(())
     /// # }
     /// ```
     ///
     /// # Errors
-    /// The errors of [`group`](Self::group), and [`Error::Unsupported`](crate::Error::Unsupported).
+    /// The errors of [`group`](Self::group); [`Error::Unsupported`](crate::Error::Unsupported);
+    /// [`Error::InvalidUsage`](crate::Error::InvalidUsage) for what NCCL does not simulate, before anything is queued.
+    /// Only that a communicator of [`Communicator::from_raw`], or with `NCCL_COMM_BLOCKING=0` in the environment, is
+    /// nonblocking is found afterwards: NCCL has started the operations then.
     #[doc(alias = "ncclGroupSimulateEnd")]
     #[doc(alias = "ncclSimInfo_t")]
     pub fn simulate<'env, F>(&'env self, operations: F) -> Result<Option<f32>>
@@ -122,20 +158,21 @@ impl Nccl {
         F: for<'scope> FnOnce(&'scope Group<'scope, 'env>) -> Result<()>,
     {
         self.require("ncclGroupSimulateEnd")?;
-        self.scope(operations, |open| open.simulate()).map(|((), estimate)| estimate)
+        self.scope(Phase::Simulated, operations, |open| open.simulate()).map(|((), estimate)| estimate)
     }
 
     /// Opens a group, runs `operations`, and ends or cancels the group.
     #[inline(always)]
     fn scope<'env, R, E, F>(
         &'env self,
+        phase: Phase,
         operations: F,
         end: impl FnOnce(OpenGroup<'_, '_>) -> Result<E>,
     ) -> Result<(R, E)>
     where
         F: for<'scope> FnOnce(&'scope Group<'scope, 'env>) -> Result<R>,
     {
-        let participants = Participants::new(&self.library);
+        let participants = Participants::new(&self.library, phase);
         let group = Group { participants, scope: PhantomData, env: PhantomData };
         let open = OpenGroup::start(&group.participants)?;
         // If this panics or fails, `open` is dropped, which cancels the group.
@@ -167,8 +204,8 @@ impl<'scope, 'env> Group<'scope, 'env> {
     /// # }
     /// ```
     #[inline]
-    pub fn on(&'scope self, communicator: &'scope Communicator) -> Operations<'scope> {
-        Operations::new(communicator, Some(&self.participants))
+    pub fn on(&'scope self, communicator: &'scope Communicator) -> Operations<'scope, Grouped<'scope>> {
+        Operations::new(Grouped::new(communicator, &self.participants))
     }
 
     /// Opens a group inside this one, for code that groups its operations by itself: they become part of this group
@@ -253,6 +290,7 @@ impl<'scope, 'env> Group<'scope, 'env> {
         config: &Config,
     ) -> Result<PendingCommunicator> {
         let participants = &self.participants;
+        participants.check_creates(call)?;
         PendingCommunicator::init_rank(call, participants.library(), size, rank, id, config)
             .inspect(|pending| participants.add_pending(pending.handle()))
             .map_err(|error| participants.record_failed_init(error))
@@ -312,10 +350,18 @@ fn finish_end(participants: &Participants<'_>, result: Result<ResultCode>) -> Re
     let result = match result {
         Ok(ResultCode::IN_PROGRESS) => participants
             .try_for_each(|communicator| communicator.wait("group"))
-            .inspect_err(|_| participants.leak_configs()),
+            .inspect_err(|_| participants.leak_arguments()),
         result => result.map(drop),
     };
+    let is_simulated = participants.is_simulated();
     participants.release_all(result.is_err());
+    if is_simulated {
+        // Found too late for a communicator of which it was not known.
+        return result.and(Err(Error::usage(
+            "simulate",
+            "a communicator is nonblocking; NCCL has started the operations instead of simulating them",
+        )));
+    }
     result
 }
 

@@ -297,8 +297,8 @@ fn initialisations() -> Vec<Case> {
 
 fn lifecycles() -> Vec<Case> {
     // One element, as NCCL drops empty operations.
-    let barrier = ["ncclMemAlloc(&, 1)", "ncclAllReduce(memory, memory, 1, Uint8, Max, comm0, 0x5)"];
-    let grouped_barrier = ["ncclGroupStart()", barrier[0], barrier[1], "ncclGroupEnd()"];
+    let barrier = "ncclAllReduce(0x20000, 0x20000, 1, Uint8, Max, comm0, 0x5)";
+    let grouped_barrier = ["ncclGroupStart()", barrier, "ncclGroupEnd()"];
     let polled = "ncclCommGetAsyncError(comm0, &)";
     let finalized = ["ncclCommFinalize(comm1)", "ncclCommGetAsyncError(comm1, &)", "ncclCommDestroy(comm1)"];
     vec![
@@ -322,8 +322,10 @@ fn lifecycles() -> Vec<Case> {
             f.fake.forget_operators();
             Ok(())
         }),
-        Case::new("barrier", barrier, |f| f.comm.barrier(stream())),
-        Case::new("grouped barrier", grouped_barrier, |f| f.nccl.group(|g| g.barrier(&f.comm, stream()))),
+        Case::new("barrier", [barrier], |f| f.comm.barrier(recv::<u8>(3), stream())),
+        Case::new("grouped barrier", grouped_barrier, |f| {
+            f.nccl.group(|g| g.barrier(&f.comm, recv::<u8>(3), stream()))
+        }),
         Case::new("destroy", finalized[1..].to_vec(), |f| f.spare().destroy()),
         Case::new("abort", ["ncclCommAbort(comm1)"], |f| f.spare().abort()),
         Case::new("abort_all", ["ncclCommAbort(comm1)"], |f| f.nccl.abort_all([f.spare()])),

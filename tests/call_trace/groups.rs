@@ -1,10 +1,13 @@
 //! Groups that fail: by an error, an early return, a panic, or their end.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::time::Duration;
 
-use libnccl::{Communicator, Config, Error, Group, ReduceOp, Result, ResultCode};
+use libnccl::{
+    Communicator, Config, Error, Group, ReduceOp, Result, ResultCode, Signal, WaitSignal, WindowFlags,
+};
 
-use crate::fake_nccl::{IN_PROGRESS, INVALID_USAGE, SUCCESS};
+use crate::fake_nccl::{FakeNccl, IN_PROGRESS, INVALID_USAGE, SUCCESS};
 use crate::fixture::{Fixture, WORK, id, recv, send, stream, work};
 
 fn grouped<'scope>(g: &'scope Group<'scope, '_>, comm: &'scope Communicator) -> Result<()> {
@@ -184,6 +187,96 @@ fn failed_simulation_fails_its_members() {
     assert!(matches!(nested, Err(Error::InvalidUsage { .. })));
     drop(spare);
     fixture.close("simulate");
+}
+
+/// NCCL leaves messages of a simulation in the queue, and starts them with the next group.
+#[test]
+fn operation_that_nccl_does_not_simulate_is_invalid_usage() {
+    const WAIT: &[WaitSignal] = &[WaitSignal { count: 1, peer: 0, signal: Signal { index: 0, context: 0 } }];
+    let operations: [(&str, Fill); 12] = [
+        ("send", |g, f| g.send(&f.comm, send::<f32>(1), 0, stream())),
+        ("recv", |g, f| g.recv(&f.comm, recv::<f32>(1), 0, stream())),
+        ("broadcast", |g, f| g.broadcast(&f.comm, send::<f32>(1), recv::<f32>(1), 0, stream())),
+        ("broadcast_in_place", |g, f| g.broadcast_in_place(&f.comm, recv::<f32>(1), 0, stream())),
+        ("all_to_all", |g, f| g.all_to_all(&f.comm, send::<f32>(4), recv::<f32>(4), stream())),
+        ("gather", |g, f| g.gather(&f.comm, send::<f32>(1), recv::<f32>(4), 0, stream())),
+        ("gather_in_place", |g, f| g.gather_in_place(&f.comm, recv::<f32>(4), 0, stream())),
+        ("scatter", |g, f| g.scatter(&f.comm, send::<f32>(4), recv::<f32>(1), 0, stream())),
+        ("scatter_in_place", |g, f| g.scatter_in_place(&f.comm, recv::<f32>(4), 0, stream())),
+        ("signal", |g, f| g.signal(&f.comm, 0, Signal::default(), stream())),
+        ("wait_signal", |g, f| g.wait_signal(&f.comm, WAIT, stream())),
+        ("init_rank", |g, _| g.init_rank(4, 2, &id(1), &Config::new()).map(drop)),
+    ];
+    for (name, fill) in operations {
+        let fixture = Fixture::new();
+        let error = fixture.nccl.simulate(|g| fill(g, &fixture)).unwrap_err();
+        assert!(matches!(error, Error::InvalidUsage { call, .. } if call == name), "{name}: {error}");
+        assert!(error.to_string().contains("NCCL does not simulate"), "{name}: {error}");
+        // Nothing was queued, and the communicator has not failed.
+        fixture.nccl.group(|g| grouped(g, &fixture.comm)).unwrap();
+        assert_eq!(fixture.fake.take_started(), [WORK], "{name}");
+        fixture.close(name);
+    }
+    let fixture = Fixture::new();
+    let mut buffer = fixture.nccl.alloc::<f32>(1).unwrap();
+    let window = fixture
+        .nccl
+        .simulate(|g| g.register_window(&fixture.comm, &mut buffer, WindowFlags::DEFAULT).map(drop));
+    assert!(matches!(window, Err(Error::InvalidUsage { call: "register_window", .. })), "{window:?}");
+    drop(buffer);
+    fixture.close("register_window");
+}
+
+#[test]
+fn operation_that_nccl_simulates_starts_nothing() {
+    let operations: [Fill; 8] = [
+        |g, f| grouped(g, &f.comm),
+        |g, f| g.all_reduce_in_place(&f.comm, recv::<f32>(1), ReduceOp::Sum, stream()),
+        |g, f| g.reduce(&f.comm, send::<f32>(1), recv::<f32>(1), ReduceOp::Sum, 0, stream()),
+        |g, f| g.reduce_in_place(&f.comm, recv::<f32>(1), ReduceOp::Sum, 0, stream()),
+        |g, f| g.all_gather(&f.comm, send::<f32>(1), recv::<f32>(4), stream()),
+        |g, f| g.all_gather_in_place(&f.comm, recv::<f32>(4), stream()),
+        |g, f| g.reduce_scatter(&f.comm, send::<f32>(4), recv::<f32>(1), ReduceOp::Sum, stream()),
+        |g, f| g.barrier(&f.comm, recv::<f32>(1), stream()),
+    ];
+    for (number, fill) in operations.into_iter().enumerate() {
+        let fixture = Fixture::new();
+        assert_eq!(fixture.nccl.simulate(|g| fill(g, &fixture)).unwrap(), Some(12.5), "{number}");
+        fixture.nccl.group(|g| grouped(g, &fixture.comm)).unwrap();
+        assert_eq!(fixture.fake.take_started(), [WORK], "{number}");
+        fixture.close("simulated");
+    }
+}
+
+/// NCCL starts the operations of a nonblocking communicator, and of one with a single rank.
+#[test]
+fn communicator_that_nccl_does_not_simulate_is_invalid_usage() {
+    let fake = FakeNccl::new();
+    let nccl = fake.nccl();
+    let refused = |comm: &Communicator, text: &str| {
+        let error = nccl.simulate(|g| grouped(g, comm)).unwrap_err();
+        assert!(matches!(error, Error::InvalidUsage { call: "all_reduce", .. }), "{error}");
+        assert!(error.to_string().contains(text), "{error}");
+        work(comm).unwrap();
+        assert_eq!(fake.take_started().len(), 1, "the work");
+    };
+    let config = Config::new().timeout(Duration::from_secs(9));
+    refused(&nccl.init_rank_with(4, 2, &id(1), &config).unwrap(), "is nonblocking");
+    fake.set_size_and_rank(1, 0);
+    refused(&nccl.init_rank(1, 0, &id(1)).unwrap(), "has one rank");
+    fake.assert_clean("refused");
+}
+
+#[test]
+fn simulation_that_nccl_has_started_is_waited_for_and_an_error() {
+    let fixture = Fixture::new();
+    fixture.fake.answer_once("ncclGroupSimulateEnd", 0, IN_PROGRESS);
+    fixture.fake.set_async_states([IN_PROGRESS, IN_PROGRESS], SUCCESS);
+    let error = fixture.nccl.simulate(|g| grouped(g, &fixture.comm)).unwrap_err();
+    assert!(error.to_string().contains("NCCL has started the operations"), "{error}");
+    assert_eq!(fixture.fake.async_states_left(), 0);
+    work(&fixture.comm).unwrap();
+    fixture.close("nonblocking");
 }
 
 #[test]

@@ -8,4 +8,5 @@ mod endings;
 mod fake_nccl;
 mod fixture;
 mod groups;
+mod guards;
 mod waiting;

@@ -224,8 +224,8 @@ fn lifecycle() -> Vec<Method> {
         of_comm("resume", |_, comm| comm.resume()),
         of_comm("revoke", |_, comm| comm.revoke()),
         of_comm("unique_id of a communicator", |_, comm| comm.unique_id().map(drop)),
-        of_comm("barrier", |_, comm| comm.barrier(STREAM)),
-        of_comm("grouped barrier", |f, comm| f.nccl.group(|g| g.barrier(comm, STREAM))),
+        of_comm("barrier", |_, comm| comm.barrier(recv::<u8>(1), STREAM)),
+        of_comm("grouped barrier", |f, comm| f.nccl.group(|g| g.barrier(comm, recv::<u8>(1), STREAM))),
         method("destroy", |f| f.comm()?.destroy()),
         method("abort", |f| f.comm()?.abort()),
         method("abort by a handle", |f| f.comm()?.abort_handle().abort()),
@@ -297,8 +297,13 @@ fn others() -> Vec<Method> {
                 g.recv(comm, recv::<f32>(1), 0, STREAM)
             })
         }),
-        of_comm("simulate", |f, comm| {
-            f.nccl.simulate(|g| g.all_reduce_in_place(comm, recv::<f32>(3), ReduceOp::Sum, STREAM)).map(drop)
+        // Of a blocking communicator: NCCL does not simulate others.
+        method("simulate", |f| {
+            let comm = f.nccl.init_rank(4, 2, &id())?;
+            f.publish(&comm);
+            *f.before.borrow_mut() = f.library.calls().len();
+            f.nccl.simulate(|g| g.all_reduce_in_place(&comm, recv::<f32>(3), ReduceOp::Sum, STREAM))?;
+            comm.destroy()
         }),
         method("set_encryption", |f| f.nccl.set_encryption(Encryption::None)),
         method("keys", |f| f.nccl.parameters()?.keys().map(drop)),

@@ -10,7 +10,7 @@ use cudarc::driver::sys::{
 use cudarc::driver::{CudaContext, CudaGraph, CudaStream, result};
 use libnccl::{DeviceSlice, DeviceSliceMut, Element, NcclBuffer, StreamRef};
 
-/// The GPU, and the stream that all work on it is ordered on.
+/// A GPU, and the stream that all work on it is ordered on.
 pub(crate) struct Device {
     stream: Arc<CudaStream>,
 }
@@ -31,17 +31,26 @@ impl Device {
         Self { stream: context().new_stream().expect("a stream") }
     }
 
+    /// Creates a device for each GPU that is visible, with a new stream.
+    pub(crate) fn all() -> Vec<Self> {
+        let count = CudaContext::device_count().expect("the number of GPUs");
+        let contexts =
+            (0..).take(count as usize).map(|number| CudaContext::new(number).expect("the GPU can be used"));
+        contexts.map(|context| Self { stream: context.new_stream().expect("a stream") }).collect()
+    }
+
     /// Creates a device with the default stream, for the calling thread.
     pub(crate) fn with_default_stream() -> Self {
         Self { stream: context().default_stream() }
     }
 
     pub(crate) fn stream(&self) -> StreamRef<'_> {
-        // SAFETY: a stream of the only device that is used, which lives as long as `self`.
+        // SAFETY: a stream of the device that its user works on, which lives as long as `self`.
         unsafe { StreamRef::from_raw(self.stream.cu_stream().cast()) }
     }
 
     pub(crate) fn buffer(&self, bytes: usize) -> Buffer {
+        self.stream.context().bind_to_thread().expect("the GPU becomes current");
         // SAFETY: the context is current; CUDA refuses only an empty buffer.
         let pointer = unsafe { result::malloc_sync(bytes.max(1)) }.expect("device memory");
         Buffer { pointer, bytes, stream: Arc::clone(&self.stream) }

@@ -5,7 +5,7 @@ use std::fmt::Debug;
 use std::thread;
 use std::time::Instant;
 
-use libnccl::{CollectiveConfig, Communicator, Element, ReduceOp};
+use libnccl::{CollectiveConfig, Communicator, Element, Error, ReduceOp};
 
 use crate::common::{COUNT, MOMENT, SHORT, assert_works, scenarios, sum};
 use crate::device::Device;
@@ -15,6 +15,8 @@ scenarios! {
     OneRank:
         pre_mul_sum,
         barrier_makes_the_stream_wait_for_peers,
+        barrier_in_a_group_over_all_devices_ends,
+        simulate_of_one_rank_is_refused,
         collective_with_options_is_right,
         #[cfg(feature = "half")]
         sixteen_bit_types_are_reduced;
@@ -22,6 +24,7 @@ scenarios! {
         pre_mul_sum,
         barrier_makes_the_stream_wait_for_peers,
         simulate,
+        simulate_of_messages_is_refused_and_leaves_nothing,
         collective_with_options_is_right,
         #[cfg(feature = "half")]
         sixteen_bit_types_are_reduced;
@@ -69,8 +72,9 @@ fn check_pre_mul_sum<T: Small>(rank: &Rank, device: &Device, comm: &Communicator
 fn barrier_makes_the_stream_wait_for_peers(rank: &Rank) {
     let device = Device::new();
     let comm = rank.join("communicator");
-    let barrier = || {
-        rank.supported(comm.barrier(device.stream()));
+    let mut buffer = device.upload(&[0_u8]);
+    let mut barrier = || {
+        rank.supported(comm.barrier(buffer.slice_mut::<u8>(1), device.stream()));
         assert!(device.idle_within(SHORT), "the barrier does not end");
     };
     barrier();
@@ -82,6 +86,64 @@ fn barrier_makes_the_stream_wait_for_peers(rank: &Rank) {
     barrier();
     let waited = start.elapsed();
     assert!(rank.number == 1 || rank.size() == 1 || waited >= MOMENT * 9 / 10, "{waited:?}");
+    comm.destroy().unwrap();
+}
+
+/// Each buffer is on the device of its communicator.
+fn barrier_in_a_group_over_all_devices_ends(rank: &Rank) {
+    let devices = Device::all();
+    let numbers: Vec<i32> = (0..).take(devices.len()).collect();
+    let comms = rank.nccl.init_all(&numbers).unwrap();
+    let mut buffers: Vec<_> = devices.iter().map(|device| device.upload(&[0_u8])).collect();
+    rank.nccl
+        .group(|g| {
+            let mut ranks = comms.iter().zip(&devices).zip(&mut buffers);
+            ranks.try_for_each(|((comm, device), buffer)| {
+                g.barrier(comm, buffer.slice_mut::<u8>(1), device.stream())
+            })
+        })
+        .unwrap();
+    assert!(devices.iter().all(|device| device.idle_within(SHORT)), "the barrier does not end");
+    Communicator::destroy_all(comms).unwrap();
+}
+
+/// NCCL would copy at once.
+fn simulate_of_one_rank_is_refused(rank: &Rank) {
+    let device = Device::new();
+    let comm = rank.nccl.init_all(&[0]).unwrap().remove(0);
+    let (sent, mut received) = (device.upload(&[5_i32; COUNT]), device.upload(&[7_i32; COUNT]));
+    let (send, recv) = (sent.slice::<i32>(COUNT), received.slice_mut::<i32>(COUNT));
+    let refused = rank.nccl.simulate(|g| g.all_reduce(&comm, send, recv, ReduceOp::Sum, device.stream()));
+    assert!(matches!(refused, Err(Error::InvalidUsage { .. } | Error::Unsupported { .. })), "{refused:?}");
+    assert_eq!(received.read::<i32>(COUNT), [7; COUNT]);
+    assert_works(&device, &comm);
+}
+
+/// NCCL would keep the messages for the next group.
+fn simulate_of_messages_is_refused_and_leaves_nothing(rank: &Rank) {
+    let device = Device::new();
+    let comm = rank.join("communicator");
+    assert_works(&device, &comm);
+    let (mut stale, mut buffer) = (device.upload(&[7_i32; COUNT]), device.upload(&[5_i32; COUNT]));
+    let peer = 1 - rank.number;
+    let refused = rank.nccl.simulate(|g| {
+        if rank.number == 0 {
+            g.send(&comm, stale.slice::<i32>(COUNT), peer, device.stream())
+        } else {
+            g.recv(&comm, stale.slice_mut::<i32>(COUNT), peer, device.stream())
+        }
+    });
+    assert!(matches!(refused, Err(Error::InvalidUsage { .. } | Error::Unsupported { .. })), "{refused:?}");
+    // The messages of this group are the only ones.
+    if rank.number == 0 {
+        comm.send(buffer.slice::<i32>(COUNT), peer, device.stream()).unwrap();
+    } else {
+        buffer.write(&[0_i32; COUNT]);
+        comm.recv(buffer.slice_mut::<i32>(COUNT), peer, device.stream()).unwrap();
+    }
+    assert_eq!(buffer.read::<i32>(COUNT), [5; COUNT]);
+    assert_eq!(stale.read::<i32>(COUNT), [7; COUNT]);
+    assert_works(&device, &comm);
     comm.destroy().unwrap();
 }
 

@@ -51,7 +51,7 @@ const WAITING: [(&str, Call); 9] = [
             g.all_reduce_in_place(comm, &mut other, ReduceOp::Sum, STREAM)
         })
     }),
-    ("barrier", |_, comm| comm.barrier(STREAM)),
+    ("barrier", |_, comm| comm.barrier(&mut [0_u8], STREAM)),
     ("split", |_, comm| comm.split(Some(0), 0).map(drop)),
     ("suspend", |_, comm| comm.suspend()),
     ("register_window", |nccl, comm| {
@@ -102,7 +102,7 @@ fn operations_with_timeout_succeed_in_time(nccl: &Nccl) {
             })
             .unwrap();
             assert_eq!((received, most), ([previous as u64; 300], [size as i32 - 1 + round]));
-            comm.barrier(STREAM).unwrap();
+            comm.barrier(&mut [0_u8], STREAM).unwrap();
         }
         let mut sum = [1_i64];
         comm.pre_mul_sum(10_i64).unwrap().all_reduce_in_place(&mut sum, STREAM).unwrap();
@@ -247,7 +247,7 @@ fn init_all_with_creates_nonblocking_ranks(nccl: &Nccl) {
     assert_eq!(facts, [(0, 3, 5), (1, 3, 0), (2, 3, 2)]);
     assert_eq!(sum_of_all(nccl, &comms).unwrap(), [[3; 50]; 3]);
     // They have the timeout: rank 0 alone does not wait for ever.
-    let alone = within(SHORT, || comms[0].barrier(STREAM));
+    let alone = within(SHORT, || comms[0].barrier(&mut [0_u8], STREAM));
     assert!(matches!(alone, Err(Error::Timeout { call: "barrier", .. })), "{alone:?}");
     within(SHORT, || drop(comms));
     // Without options it is `init_all`.

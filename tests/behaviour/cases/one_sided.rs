@@ -51,7 +51,7 @@ fn contents(comm: &Communicator, buffer: &NcclBuffer<i32>) -> Vec<i32> {
 
 /// Deregisters a window once no rank uses it any more.
 fn end(comm: &Communicator, window: Window<'_, i32>, buffer: &mut NcclBuffer<i32>) {
-    comm.barrier(STREAM).unwrap();
+    comm.barrier(&mut [0_u8], STREAM).unwrap();
     // SAFETY: all ranks have reached the barrier, after which none uses a window.
     unsafe { buffer.assume_idle() };
     window.deregister().unwrap();
@@ -168,7 +168,7 @@ fn put_around(comm: &Communicator, buffer: &mut NcclBuffer<i32>, window: &Window
     let alone = comm.split(Some(rank as u32), 0).unwrap().expect("a child");
     alone.broadcast(&own, &mut *buffer, 0, STREAM).unwrap();
     // All ranks have filled their windows before any rank puts into one.
-    comm.barrier(STREAM).unwrap();
+    comm.barrier(&mut [0_u8], STREAM).unwrap();
     let half = buffer.get(..HALF).expect("it is longer");
     comm.put_signal(half, next, window.at(HALF), Signal::default(), STREAM).unwrap();
     comm.wait_signal(&[signal_of(previous)], STREAM).unwrap();
@@ -183,7 +183,7 @@ fn put_signal_writes_next_ranks_window(nccl: &Nccl) {
             let window = comm.register_window(&mut buffer, WindowFlags::COLL_SYMMETRIC).unwrap();
             for _ in 0..3 {
                 put_around(&comm, &mut buffer, &window);
-                comm.barrier(STREAM).unwrap();
+                comm.barrier(&mut [0_u8], STREAM).unwrap();
             }
             end(&comm, window, &mut buffer);
         });
@@ -198,7 +198,7 @@ fn eager() -> Config {
 fn wait_signal_waits_for_the_signal(nccl: &Nccl) {
     const MOMENT: Duration = Duration::from_millis(150);
     on_threads_with(nccl, 2, &eager(), |comm| {
-        comm.barrier(STREAM).unwrap();
+        comm.barrier(&mut [0_u8], STREAM).unwrap();
         if comm.rank() == 1 {
             thread::sleep(MOMENT);
             return comm.signal(0, Signal::default(), STREAM).unwrap();
@@ -216,11 +216,11 @@ fn wait_signal_counts_signals(nccl: &Nccl) {
             for _ in 0..2 * comm.rank() {
                 comm.signal(0, Signal::default(), STREAM).unwrap();
             }
-            return comm.barrier(STREAM).unwrap();
+            return comm.barrier(&mut [0_u8], STREAM).unwrap();
         }
         comm.wait_signal(&[signal_of(1), WaitSignal { count: 3, ..signal_of(2) }], STREAM).unwrap();
         comm.wait_signal(&[signal_of(2), signal_of(1)], STREAM).unwrap();
-        comm.barrier(STREAM).unwrap();
+        comm.barrier(&mut [0_u8], STREAM).unwrap();
     });
 }
 
@@ -237,7 +237,7 @@ fn signals_are_kept_apart_by_index_and_context(nccl: &Nccl) {
             let refused = comm.signal(0, signal, STREAM).unwrap_err();
             assert_eq!(refused.code(), Some(ResultCode::INVALID_ARGUMENT), "{refused}");
         }
-        comm.barrier(STREAM).unwrap();
+        comm.barrier(&mut [0_u8], STREAM).unwrap();
     });
 }
 
@@ -277,7 +277,7 @@ fn window_memory_in_use_by_peers_is_kept(nccl: &Nccl) {
             let mut buffer = nccl.alloc::<i32>(COUNT).unwrap();
             let window = comm.register_window(&mut buffer, WindowFlags::COLL_SYMMETRIC).unwrap();
             if comm.rank() == 0 {
-                comm.barrier(STREAM).unwrap();
+                comm.barrier(&mut [0_u8], STREAM).unwrap();
                 let half = buffer.get(..HALF).expect("it is longer");
                 for _ in 0..100 {
                     // If rank 1 has ended, this is an error, not a crash.
@@ -291,19 +291,19 @@ fn window_memory_in_use_by_peers_is_kept(nccl: &Nccl) {
                     assert!(matches!(refused, Error::InvalidUsage { call: "deregister", .. }), "{refused}");
                     assert!(buffer.as_slice().is_none());
                     drop(buffer);
-                    comm.barrier(STREAM).unwrap();
+                    comm.barrier(&mut [0_u8], STREAM).unwrap();
                 }
                 1 => {
                     drop((window, buffer));
-                    comm.barrier(STREAM).unwrap();
+                    comm.barrier(&mut [0_u8], STREAM).unwrap();
                 }
                 2 => {
-                    comm.barrier(STREAM).unwrap();
+                    comm.barrier(&mut [0_u8], STREAM).unwrap();
                     drop((buffer, window));
                     comm.abort().unwrap();
                 }
                 _ => {
-                    comm.barrier(STREAM).unwrap();
+                    comm.barrier(&mut [0_u8], STREAM).unwrap();
                     comm.abort_handle().abort().unwrap();
                     drop(window);
                     assert!(buffer.as_slice().is_none());

@@ -8,7 +8,8 @@ use std::thread::{self, ThreadId};
 use std::time::Duration;
 
 use libnccl::sys::{
-    self, ncclCollConfig_t, ncclComm_t, ncclRedOp_t, ncclSimInfo_t, ncclUniqueId, ncclWindow_t,
+    self, ncclCollConfig_t, ncclComm_t, ncclRedOp_t, ncclSimInfo_t, ncclUniqueId, ncclWaitSignalDesc_t,
+    ncclWindow_t,
 };
 
 use super::arguments::{Argument, call_text, string};
@@ -61,6 +62,8 @@ pub(super) struct State {
     pub(super) log: Vec<String>,
     /// Operations that were started: at once, or by the end of a group.
     pub(super) started: Vec<String>,
+    /// Messages that a simulation has left in the queue of their communicator.
+    left_by_simulation: Vec<String>,
     violations: Vec<String>,
 
     pub(super) async_states: AsyncStates,
@@ -89,6 +92,8 @@ pub(super) struct State {
     operators_created: u32,
     /// The options of a collective in progress: their address, and their fields when they were passed.
     options_in_use: Option<(*const ncclCollConfig_t, (usize, c_int))>,
+    /// The descriptors of grouped waits for signals, and their count fields when they were passed.
+    signals_in_use: Vec<(*const ncclWaitSignalDesc_t, Vec<c_int>)>,
 
     pub(super) memory: Memory,
     /// The addresses that are registered with a communicator, by its number.
@@ -135,6 +140,13 @@ fn is_success(code: u32) -> bool {
     code == SUCCESS || code == IN_PROGRESS
 }
 
+/// # Safety
+/// `signals` is an array of `length` descriptors.
+unsafe fn signal_counts(signals: *const ncclWaitSignalDesc_t, length: usize) -> Vec<c_int> {
+    // SAFETY: the caller's promise.
+    unsafe { std::slice::from_raw_parts(signals, length) }.iter().map(|signal| signal.opCnt).collect()
+}
+
 impl State {
     pub(super) fn new() -> Self {
         static NEXT: AtomicUsize = AtomicUsize::new(1);
@@ -148,6 +160,7 @@ impl State {
             calls: Vec::new(),
             log: Vec::new(),
             started: Vec::new(),
+            left_by_simulation: Vec::new(),
             violations: Vec::new(),
             async_states: AsyncStates::new([], [SUCCESS]),
             async_error_delay: Duration::ZERO,
@@ -167,6 +180,7 @@ impl State {
             operators: Vec::new(),
             operators_created: 0,
             options_in_use: None,
+            signals_in_use: Vec::new(),
             memory: Memory::default(),
             registered: Vec::new(),
             has_host_memory: false,
@@ -410,6 +424,13 @@ impl State {
         match (function, arguments) {
             ("ncclRedOpDestroy", &[Argument::Op(op), Argument::Comm(raw)]) => self.destroy_operator(op, raw),
             ("ncclRedOpCreatePreMulSum", _) => {}
+            ("ncclWaitSignal", &[Argument::Number(length), Argument::Signals(signals), ..])
+                if self.group().depth > 0 =>
+            {
+                // SAFETY: the caller's array.
+                let counts = unsafe { signal_counts(signals, length as usize) };
+                self.signals_in_use.push((signals, counts));
+            }
             _ if arguments.iter().any(|argument| matches!(argument, Argument::Type(_))) => {
                 let text = call_text(function, arguments, &self.memory);
                 let group = self.group();
@@ -467,6 +488,15 @@ impl State {
             return code;
         }
         let Group { error, queued, comms, windows, ends, .. } = std::mem::take(group);
+        // Reuses the memory of the descriptors if it was freed.
+        let _others: Vec<Box<[usize; 2]>> = (0..64).map(|_| Box::new([7; 2])).collect();
+        let _larger: Vec<Box<[usize; 4]>> = (0..64).map(|_| Box::new([7; 4])).collect();
+        for (signals, before) in std::mem::take(&mut self.signals_in_use) {
+            // SAFETY: the facade's array, if it has kept it; that it has is what is tested.
+            if unsafe { signal_counts(signals, before.len()) } != before {
+                self.violations.push("a wait for signals in a group has lost them".into());
+            }
+        }
         if error != SUCCESS {
             code = error;
         }
@@ -481,9 +511,16 @@ impl State {
         if !is_success(code) {
             // NCCL keeps what it has not completed, and drops the ends that were queued.
             comms.into_iter().for_each(|number| self.comms[number].is_incomplete = true);
-        } else if function == "ncclGroupEnd" {
+        } else if function == "ncclGroupEnd" || code == IN_PROGRESS {
+            // Of nonblocking communicators, a simulation starts everything.
+            self.started.append(&mut self.left_by_simulation);
             self.started.extend(queued);
             ends.into_iter().for_each(|raw| self.end(raw));
+        } else {
+            // As `ncclKernelPlanner::peers` does, which is not cleared.
+            const LEFT: [&str; 3] = ["ncclSend(", "ncclRecv(", "ncclBroadcast("];
+            let is_left = |call: &String| LEFT.iter().any(|function| call.starts_with(function));
+            self.left_by_simulation.extend(queued.into_iter().filter(is_left));
         }
         code
     }

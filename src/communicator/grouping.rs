@@ -1,0 +1,132 @@
+use super::handle::Communicator;
+use crate::group::participants::Participants;
+use crate::{Result, ResultCode};
+
+/// The time at which operations start: at once ([`Ungrouped`]) or at the end of a group ([`Grouped`]). Their buffers live
+/// as long as `'b`: during the call, or until the end of the group.
+///
+/// ```
+/// # fn main() -> libnccl::Result<()> {
+/// use libnccl::{Element, Grouping, Operations, ReduceOp, Result, StreamRef};
+///
+/// fn sum<'b, T: Element>(ops: Operations<'_, impl Grouping<'b>>, buffer: &'b mut [T]) -> Result<()> {
+///     ops.all_reduce_in_place(buffer, ReduceOp::Sum, StreamRef::DEFAULT)
+/// }
+///
+/// let nccl = libnccl_cpu::nccl();
+/// let comms = nccl.init_all(&[0])?;
+/// let mut buffer = [1.0, 2.0];
+/// sum(comms[0].operations(), &mut buffer)?;
+/// nccl.group(|g| sum(g.on(&comms[0]), &mut buffer))?;
+/// # Ok(())
+/// # }
+/// ```
+pub trait Grouping<'b>: Copy + Sealed {
+    /// Returns the communicator.
+    #[doc(hidden)]
+    fn communicator(&self) -> &Communicator;
+
+    /// Enters NCCL for an operation. Returns `true` if it is the communicator's first in a group.
+    #[doc(hidden)]
+    fn begin(self, operation: &'static str) -> Result<bool>;
+
+    /// Completes an operation with the result of its call; `joined` is the result of [`begin`](Self::begin).
+    #[doc(hidden)]
+    fn finish(self, operation: &'static str, joined: bool, result: Result<ResultCode>) -> Result<()>;
+
+    /// Keeps the guards of buffers until the operation is enqueued.
+    #[doc(hidden)]
+    fn keep_guards<K: 'b>(self, guards: K);
+
+    /// Keeps what NCCL reads until the end of the group; returns it if there is no group.
+    #[doc(hidden)]
+    fn keep_arguments<K: 'static>(self, arguments: K) -> Option<K>;
+}
+
+/// The start of operations when they are called; see [`Communicator::operations`].
+#[derive(Debug, Clone, Copy)]
+pub struct Ungrouped<'c>(&'c Communicator);
+
+/// The start of operations at the end of a group; see [`Group::on`](crate::Group::on).
+#[derive(Debug, Clone, Copy)]
+pub struct Grouped<'scope> {
+    communicator: &'scope Communicator,
+    participants: &'scope Participants<'scope>,
+}
+
+pub trait Sealed {}
+
+impl Sealed for Ungrouped<'_> {}
+impl Sealed for Grouped<'_> {}
+
+impl<'c> Ungrouped<'c> {
+    #[inline(always)]
+    pub(super) fn new(communicator: &'c Communicator) -> Self {
+        Self(communicator)
+    }
+}
+
+impl<'scope> Grouped<'scope> {
+    #[inline(always)]
+    pub(crate) fn new(
+        communicator: &'scope Communicator,
+        participants: &'scope Participants<'scope>,
+    ) -> Self {
+        Self { communicator, participants }
+    }
+}
+
+impl<'b> Grouping<'b> for Ungrouped<'_> {
+    #[inline(always)]
+    fn communicator(&self) -> &Communicator {
+        self.0
+    }
+
+    #[inline(always)]
+    fn begin(self, operation: &'static str) -> Result<bool> {
+        self.0.begin_ungrouped(operation).map(|()| false)
+    }
+
+    #[inline(always)]
+    fn finish(self, operation: &'static str, _: bool, result: Result<ResultCode>) -> Result<()> {
+        self.0.finish_ungrouped(operation, result)
+    }
+
+    #[inline(always)]
+    fn keep_guards<K: 'b>(self, guards: K) {
+        drop(guards);
+    }
+
+    #[inline(always)]
+    fn keep_arguments<K: 'static>(self, arguments: K) -> Option<K> {
+        Some(arguments)
+    }
+}
+
+impl<'scope> Grouping<'scope> for Grouped<'scope> {
+    #[inline(always)]
+    fn communicator(&self) -> &Communicator {
+        self.communicator
+    }
+
+    #[inline(always)]
+    fn begin(self, operation: &'static str) -> Result<bool> {
+        self.participants.begin_grouped(self.communicator, operation)
+    }
+
+    #[inline(always)]
+    fn finish(self, _: &'static str, joined: bool, result: Result<ResultCode>) -> Result<()> {
+        self.participants.finish_grouped(self.communicator, joined, result)
+    }
+
+    #[inline(always)]
+    fn keep_guards<K: 'scope>(self, guards: K) {
+        self.participants.keep_guards(guards);
+    }
+
+    #[inline(always)]
+    fn keep_arguments<K: 'static>(self, arguments: K) -> Option<K> {
+        self.participants.keep_arguments(arguments);
+        None
+    }
+}

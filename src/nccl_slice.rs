@@ -1,0 +1,106 @@
+#![allow(unsafe_code)] // Declares unsafe methods.
+
+use std::ops::RangeBounds;
+
+use crate::{DeviceSlice, DeviceSliceMut, Element, NcclBuffer, RecvBuffer, SendBuffer, StreamRef};
+
+/// A part of an [`NcclBuffer`] for an operation to read; see [`NcclBuffer::get`].
+#[derive(Debug, Clone, Copy)]
+pub struct NcclSlice<'a, T: Element> {
+    buffer: &'a NcclBuffer<T>,
+    start: usize,
+    length: usize,
+}
+
+/// A part of an [`NcclBuffer`] for an operation to write; see [`NcclBuffer::get_mut`].
+#[derive(Debug)]
+pub struct NcclSliceMut<'a, T: Element> {
+    buffer: &'a mut NcclBuffer<T>,
+    start: usize,
+    length: usize,
+}
+
+impl<T: Element> NcclBuffer<T> {
+    /// Returns a part for an operation to read; `None` if the range is out of bounds.
+    ///
+    /// ```
+    /// # fn main() -> libnccl::Result<()> {
+    /// let buffer = libnccl_cpu::nccl().alloc::<f32>(8)?;
+    /// assert_eq!(buffer.get(6..).map(|part| part.len()), Some(2));
+    /// assert!(buffer.get(6..9).is_none());
+    /// # Ok(())
+    /// # }
+    /// ```
+    #[must_use]
+    pub fn get(&self, range: impl RangeBounds<usize>) -> Option<NcclSlice<'_, T>> {
+        let range = self.checked_range(range)?;
+        Some(NcclSlice { buffer: self, start: range.start, length: range.len() })
+    }
+
+    /// Returns a part for an operation to write; `None` if the range is out of bounds.
+    ///
+    /// ```
+    /// # fn main() -> libnccl::Result<()> {
+    /// use libnccl::{ReduceOp, StreamRef};
+    ///
+    /// let nccl = libnccl_cpu::nccl();
+    /// let comm = nccl.init_all(&[0])?.remove(0);
+    /// let mut buffer = nccl.alloc::<f32>(4)?;
+    /// let last = buffer.get_mut(3..).expect("it has 4 elements");
+    /// comm.all_reduce(&[5.0], last, ReduceOp::Sum, StreamRef::DEFAULT)?;
+    /// assert_eq!(buffer.as_slice(), Some(&[0.0, 0.0, 0.0, 5.0][..]));
+    /// # Ok(())
+    /// # }
+    /// ```
+    #[must_use]
+    pub fn get_mut(&mut self, range: impl RangeBounds<usize>) -> Option<NcclSliceMut<'_, T>> {
+        let range = self.checked_range(range)?;
+        Some(NcclSliceMut { buffer: self, start: range.start, length: range.len() })
+    }
+}
+
+impl<T: Element> NcclSlice<'_, T> {
+    /// Returns the number of elements.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.length
+    }
+
+    /// Returns `true` if there are no elements.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.length == 0
+    }
+}
+
+impl<T: Element> NcclSliceMut<'_, T> {
+    /// Returns the number of elements.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.length
+    }
+
+    /// Returns `true` if there are no elements.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.length == 0
+    }
+}
+
+impl<'a, T: Element> SendBuffer<'a> for NcclSlice<'a, T> {
+    type Element = T;
+    type Guard = ();
+
+    unsafe fn into_view(self, _: StreamRef<'a>) -> (DeviceSlice<'a, T>, ()) {
+        (self.buffer.view().slice(self.start, self.length), ())
+    }
+}
+
+impl<'a, T: Element> RecvBuffer<'a> for NcclSliceMut<'a, T> {
+    type Element = T;
+    type Guard = ();
+
+    unsafe fn into_view(self, _: StreamRef<'a>) -> (DeviceSliceMut<'a, T>, ()) {
+        (self.buffer.view_mut().slice_mut(self.start, self.length), ())
+    }
+}

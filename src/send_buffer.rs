@@ -1,0 +1,122 @@
+#![allow(unsafe_code)] // Makes views of buffers.
+
+use crate::{Buffer, BufferMut, DeviceSlice, DeviceSliceMut, Element, StreamRef};
+
+/// An argument that an operation reads: a reference to a [`Buffer`], or a view such as [`DeviceSlice`].
+///
+/// A type with a lifetime, such as a view of another crate's buffer, implements this trait; a type that owns its memory
+/// implements [`Buffer`].
+///
+/// ```
+/// use libnccl::{DeviceSlice, ReduceOp, SendBuffer, StreamRef};
+///
+/// /// A row of a matrix of some framework.
+/// struct Row<'a>(&'a [f32]);
+///
+/// impl<'a> SendBuffer<'a> for Row<'a> {
+///     type Element = f32;
+///     type Guard = ();
+///
+///     unsafe fn into_view(self, _: StreamRef<'a>) -> (DeviceSlice<'a, f32>, ()) {
+///         (self.0.into(), ())
+///     }
+/// }
+///
+/// # fn main() -> libnccl::Result<()> {
+/// let comms = libnccl_cpu::nccl().init_all(&[0])?;
+/// let mut sum = [0.0; 2];
+/// comms[0].all_reduce(Row(&[1.0, 2.0]), &mut sum, ReduceOp::Sum, StreamRef::DEFAULT)?;
+/// assert_eq!(sum, [1.0, 2.0]);
+/// # Ok(())
+/// # }
+/// ```
+#[diagnostic::on_unimplemented(
+    message = "`{Self}` is not a buffer that an operation can read",
+    label = "not a buffer",
+    note = "pass a reference to a slice, an array, a vector, an `NcclBuffer` or a type that implements `Buffer`, or a `DeviceSlice`",
+    note = "for a device pointer, use the unsafe function `DeviceSlice::from_raw_parts(pointer, length)`"
+)]
+pub trait SendBuffer<'a> {
+    /// The type of the elements.
+    type Element: Element;
+
+    /// A value that is kept until the operation is enqueued; see [`Buffer::Guard`].
+    type Guard: 'a;
+
+    /// Returns the view for an operation on `stream`, and the guard.
+    ///
+    /// # Safety
+    /// The view is used only by operations on `stream` that are enqueued before the guard is dropped.
+    unsafe fn into_view(self, stream: StreamRef<'a>) -> (DeviceSlice<'a, Self::Element>, Self::Guard);
+}
+
+/// An argument that an operation writes: a mutable reference to a [`BufferMut`], or a view such as [`DeviceSliceMut`].
+///
+/// For an example of an implementation, see [`SendBuffer`].
+#[diagnostic::on_unimplemented(
+    message = "`{Self}` is not a buffer that an operation can write",
+    label = "not a buffer that can be written",
+    note = "pass a mutable reference to a slice, an array, a vector, an `NcclBuffer` or a type that implements `BufferMut`, or a `DeviceSliceMut`",
+    note = "for a device pointer, use the unsafe function `DeviceSliceMut::from_raw_parts(pointer, length)`"
+)]
+pub trait RecvBuffer<'a> {
+    /// The type of the elements.
+    type Element: Element;
+
+    /// A value that is kept until the operation is enqueued; see [`Buffer::Guard`].
+    type Guard: 'a;
+
+    /// Returns the view for an operation on `stream`, and the guard.
+    ///
+    /// # Safety
+    /// The view is used only by operations on `stream` that are enqueued before the guard is dropped.
+    unsafe fn into_view(self, stream: StreamRef<'a>) -> (DeviceSliceMut<'a, Self::Element>, Self::Guard);
+}
+
+impl<'a, B: Buffer + ?Sized> SendBuffer<'a> for &'a B {
+    type Element = B::Element;
+    type Guard = B::Guard<'a>;
+
+    #[inline(always)]
+    unsafe fn into_view(self, stream: StreamRef<'a>) -> (DeviceSlice<'a, B::Element>, B::Guard<'a>) {
+        let (length, space) = (self.len(), self.memory_space());
+        let (pointer, guard) = self.as_ptr(stream);
+        // SAFETY: the implementation of `Buffer` guarantees that the elements are there while they are borrowed, which
+        // is `'a`, and until the work has run that is enqueued on `stream` before the guard is dropped; the caller
+        // guarantees that the view is used by no other work.
+        (unsafe { DeviceSlice::new(pointer, length, space) }, guard)
+    }
+}
+
+impl<'a, B: BufferMut + ?Sized> RecvBuffer<'a> for &'a mut B {
+    type Element = B::Element;
+    type Guard = B::GuardMut<'a>;
+
+    #[inline(always)]
+    unsafe fn into_view(self, stream: StreamRef<'a>) -> (DeviceSliceMut<'a, B::Element>, B::GuardMut<'a>) {
+        let (length, space) = (self.len(), self.memory_space());
+        let (pointer, guard) = self.as_mut_ptr(stream);
+        // SAFETY: as above, and the implementation of `BufferMut` guarantees that the elements can be written.
+        (unsafe { DeviceSliceMut::new(pointer, length, space) }, guard)
+    }
+}
+
+impl<'a, T: Element> SendBuffer<'a> for DeviceSlice<'a, T> {
+    type Element = T;
+    type Guard = ();
+
+    #[inline(always)]
+    unsafe fn into_view(self, _: StreamRef<'a>) -> (Self, ()) {
+        (self, ())
+    }
+}
+
+impl<'a, T: Element> RecvBuffer<'a> for DeviceSliceMut<'a, T> {
+    type Element = T;
+    type Guard = ();
+
+    #[inline(always)]
+    unsafe fn into_view(self, _: StreamRef<'a>) -> (Self, ()) {
+        (self, ())
+    }
+}
