@@ -49,15 +49,16 @@ impl Nccl {
     ///
     /// If `LIBNCCL_PATH` is set, only the file that it names is tried. Otherwise, the search order is:
     ///
-    /// 1. `libnccl.so.2` and `libnccl.so` in the directories of the dynamic linker;
+    /// 1. `libnccl.so.2` and `libnccl.so`, in the process or in the directories of the dynamic linker;
     /// 2. the Python package `nvidia-nccl-cu12` or `nvidia-nccl-cu13` of an environment: `$VIRTUAL_ENV`, that of the
     ///    first `python3` on `PATH`, `$CONDA_PREFIX` (there also `lib`); then of the user (`$PYTHONUSERBASE` or
     ///    `~/.local`), then of the system (below `/usr/local` and `/usr`);
-    /// 3. `$NCCL_HOME/lib`, `$CUDA_HOME/lib64`;
+    /// 3. `$NCCL_HOME/lib`, `$NCCL_HOME/lib64`, `$CUDA_HOME/lib64`;
     /// 4. for AMD's RCCL, `librccl.so.1` and `librccl.so` in the directories of the dynamic linker, `$ROCM_PATH/lib`,
     ///    `/opt/rocm/lib`.
     ///
-    /// No Python is started. Set-uid programs ignore the environment.
+    /// No Python is started. Set-uid programs ignore the environment. A truncated file is refused, as the dynamic linker
+    /// would map it and the process die of SIGBUS.
     ///
     /// ```
     /// use libnccl::Nccl;

@@ -7,6 +7,8 @@ use std::mem::ManuallyDrop;
 use std::path::{Path, PathBuf};
 
 use super::elf;
+#[cfg(all(target_os = "linux", target_env = "gnu"))]
+use super::linker;
 use crate::sys::{Functions, device::DeviceFunctions, dynamic::NcclLibrary};
 use crate::{Attempt, LoadError};
 
@@ -26,7 +28,13 @@ pub(super) fn search() -> Result<Loaded, LoadError> {
     use super::search::{Candidate, candidates};
 
     // The user who starts a set-uid program must not be able to choose its code.
-    let variable = |name: &str| if is_set_uid() { None } else { env::var_os(name) };
+    let variable = |name: &str| match env::var_os(name).filter(|value| !value.is_empty()) {
+        None => Err("not set"),
+        Some(_) if is_set_uid() => {
+            Err("ignored, as this program has more rights than the user who started it")
+        }
+        Some(value) => Ok(value.into()),
+    };
     let mut attempts = Vec::new();
     for Candidate { source, path } in candidates(variable) {
         let (path, problem) = match path {
@@ -52,7 +60,7 @@ pub(super) fn search() -> Result<Loaded, LoadError> {
 pub(super) unsafe fn open(path: &Path) -> Result<Loaded, LoadError> {
     const SOURCE: &str = "given path";
     // `dlopen` would search for a bare name; the caller means a file.
-    let file = if is_bare_name(path) { Path::new(".").join(path) } else { path.into() };
+    let file = Path::new(".").join(path);
     // SAFETY: the caller guarantees that the file, if it has NCCL's functions, is NCCL.
     match unsafe { load_functions(&file) } {
         Ok(found) => Ok(found.into_loaded(SOURCE, file, Vec::new())),
@@ -86,13 +94,16 @@ impl Found {
 unsafe fn load_functions(path: &Path) -> Result<Found, String> {
     /// A function that every RCCL and no NCCL has, which tells them apart whatever the file's name.
     const RCCL_FUNCTION: &str = "ncclAllToAllv";
-    if is_bare_name(path) {
-        check_library_path(path)?;
+    let library = if is_bare_name(path) {
+        // SAFETY: as for this function.
+        unsafe { load_by_name(path) }?
     } else {
-        elf::check(path)?;
-    }
-    // SAFETY: the caller guarantees that loading the file does no harm.
-    let library = unsafe { load(path) }.map_err(|error| loader_message(&error))?;
+        elf::check(path).map_err(|error| error.to_string())?;
+        // The linker reports the path that it is given, which must be right after a change of directory too.
+        let file = std::path::absolute(path).map_err(|error| error.to_string())?;
+        // SAFETY: the caller guarantees that loading the file does no harm.
+        unsafe { load(&file) }.map_err(|error| loader_message(&error))?
+    };
     // SAFETY: these functions too have the signatures of their header, and the library is never unloaded.
     let device_functions = unsafe { DeviceFunctions::load(&library) };
     // SAFETY: the symbol is looked up, and not used.
@@ -138,14 +149,30 @@ fn is_bare_name(path: &Path) -> bool {
     path.components().count() == 1 && !path.is_absolute()
 }
 
-/// Checks the file that the dynamic linker would find in `LD_LIBRARY_PATH`: it maps damaged files unchecked.
-fn check_library_path(name: &Path) -> Result<(), String> {
-    let directories = env::var_os("LD_LIBRARY_PATH").filter(|_| !is_set_uid()).unwrap_or_default();
-    let files = env::split_paths(&directories).map(|directory| directory.join(name));
-    match files.filter(|file| file.exists()).map(|file| (elf::check(&file), file)).next() {
-        Some((Err(problem), file)) => Err(format!("{}, from LD_LIBRARY_PATH, {problem}", file.display())),
-        _ => Ok(()),
-    }
+/// Returns the library of this name that is in the process, else loads the file that the dynamic linker finds.
+///
+/// # Safety
+/// As for [`open`].
+#[cfg(all(target_os = "linux", target_env = "gnu"))]
+unsafe fn load_by_name(name: &Path) -> Result<libloading::Library, String> {
+    let absent = match linker::loaded(name) {
+        Ok(library) => return Ok(library.into()),
+        Err(error) => loader_message(&error),
+    };
+    let caller = file_of_code(load_by_name as *const c_void);
+    let file = linker::find(name, caller.as_deref())?.ok_or(absent)?;
+    // SAFETY: the caller guarantees that loading the file does no harm.
+    unsafe { load(&file) }.map_err(|error| loader_message(&error))
+}
+
+/// Loads the file that the dynamic linker finds.
+///
+/// # Safety
+/// As for [`open`].
+#[cfg(not(all(target_os = "linux", target_env = "gnu")))]
+unsafe fn load_by_name(name: &Path) -> Result<libloading::Library, String> {
+    // SAFETY: the caller guarantees that loading the file does no harm.
+    unsafe { load(name) }.map_err(|error| loader_message(&error))
 }
 
 /// Returns the file from which the dynamic linker loaded the code at `address`. Asking the linker takes a
@@ -173,7 +200,12 @@ fn file_of_code(address: *const c_void) -> Option<PathBuf> {
     }
     // SAFETY: a C string that lives as long as the library, which is never unloaded.
     let file = unsafe { CStr::from_ptr(info.file) };
-    std::fs::canonicalize(OsStr::from_bytes(file.to_bytes())).ok()
+    let file = Path::new(OsStr::from_bytes(file.to_bytes()));
+    if file.is_relative() {
+        // To the directory in which the program was when the library was loaded.
+        return super::mapped::file_of(address as usize);
+    }
+    std::fs::canonicalize(file).ok()
 }
 
 #[cfg(not(target_os = "linux"))]

@@ -11,6 +11,8 @@ mod kind;
 mod library;
 #[cfg(nccl_linked)]
 mod linked;
+#[cfg(all(feature = "dlopen", target_os = "linux", target_env = "gnu"))]
+mod linker;
 mod mapped;
 #[cfg(all(feature = "dlopen", not(nccl_linked)))]
 mod search;
