@@ -13,24 +13,27 @@ mod generated;
 mod link;
 
 fn main() {
+    let root = PathBuf::from(env::var_os("CARGO_MANIFEST_DIR").expect("cargo sets CARGO_MANIFEST_DIR"));
+    #[cfg(feature = "bindgen")]
+    if let Some(directory) = env::args_os().nth(1) {
+        let fresh = bindings::Bindings::generate(&root).map(|bindings| bindings.0);
+        return generated::write_fresh(fresh, directory.as_ref());
+    }
     println!("cargo::rustc-check-cfg=cfg(nccl_linked)");
     for input in ["build.rs", "build", "wrapper.h", "vendor-headers", generated::DIRECTORY] {
         println!("cargo::rerun-if-changed={input}");
     }
-    let root = PathBuf::from(env::var_os("CARGO_MANIFEST_DIR").expect("cargo sets CARGO_MANIFEST_DIR"));
     let out = PathBuf::from(env::var_os("OUT_DIR").expect("cargo sets OUT_DIR"));
 
     #[cfg(feature = "bindgen")]
-    let fresh = generated::fresh_bindings(|| bindings::Bindings::generate(&root).map(|bindings| bindings.0));
-    #[cfg(not(feature = "bindgen"))]
-    let fresh = None;
-    generated::write_bindings(&root, &out, fresh);
+    generated::compare_with_bindgen(&root, &out);
+    generated::write_bindings(&root, &out);
 
     #[cfg(feature = "link")]
     link_library(&out);
 }
 
-/// Tells cargo what to link, unless `LIBNCCL_NO_LINK` is set.
+/// Tells cargo what to link, unless `LIBNCCL_NO_LINK` is set or the target is not Linux, which alone has NCCL.
 ///
 /// Features are additive: once a crate of the build has enabled `link`, no other crate can disable it. The
 /// variable lets whoever builds the final program do so.
@@ -39,16 +42,24 @@ fn link_library(out: &std::path::Path) {
     for variable in link::INPUTS {
         println!("cargo::rerun-if-env-changed={variable}");
     }
-    if env::var_os("LIBNCCL_NO_LINK").is_some_and(|value| value != "0") {
+    if link::is_vetoed(link::variable) {
         return;
     }
     println!("cargo::rustc-cfg=nccl_linked");
-    if env::var_os("DOCS_RS").is_some() {
+    if link::variable("DOCS_RS").is_some() {
         return; // docs.rs links nothing and may have no C compiler for the target.
     }
+    link::check(link::variable).unwrap_or_else(|problem| panic!("{problem}"));
     let tables = ["linked.c", "device.c"].map(|file| out.join(file));
-    cc::Build::new().files(tables).warnings(false).compile("nccl_linked_functions");
-    match link::find(|name| env::var_os(name), &link::default_directories(), std::path::Path::exists) {
+    // The linker that rustc calls may not read the objects of the compiler's link-time optimisation.
+    let mut compiler = cc::Build::new();
+    compiler.flag_if_supported("-fno-lto").files(tables).warnings(false).compile("nccl_linked_functions");
+    let defaults = link::default_directories();
+    let found = link::find(link::variable, &defaults, std::path::Path::exists);
+    for path in link::watched(&found, link::variable) {
+        println!("cargo::rerun-if-changed={}", path.display());
+    }
+    match found {
         Ok(library) => library.directives().iter().for_each(|directive| println!("cargo::{directive}")),
         Err(missing) if missing.named => panic!("{missing}"),
         Err(missing) => {

@@ -71,7 +71,8 @@ impl Nccl {
     ///
     /// # Errors
     /// [`LoadError::NotFound`], which lists every candidate with the reason; [`LoadError::NoBackend`] without a
-    /// backend; [`LoadError::UnsupportedPlatform`] on systems other than Linux.
+    /// backend; [`LoadError::UnsupportedPlatform`] on systems other than Linux; [`LoadError::StaticProgram`] with a
+    /// static C library.
     pub fn load() -> Result<Self, LoadError> {
         Library::load().map(|library| Self { library })
     }

@@ -1,6 +1,5 @@
 //! Loading at run time.
 
-use std::env;
 use std::error::Error as _;
 use std::ffi::c_void;
 use std::mem::ManuallyDrop;
@@ -25,6 +24,8 @@ pub(super) struct Loaded {
 /// Loads the first candidate that works. A program that links NCCL does not need to search.
 #[cfg(not(nccl_linked))]
 pub(super) fn search() -> Result<Loaded, LoadError> {
+    use std::env;
+
     use super::search::{Candidate, candidates};
 
     // The user who starts a set-uid program must not be able to choose its code.
@@ -218,7 +219,7 @@ fn loader_message(error: &libloading::Error) -> String {
     error.source().map_or_else(|| error.to_string(), ToString::to_string)
 }
 
-#[cfg(target_os = "linux")]
+#[cfg(all(target_os = "linux", not(nccl_linked)))]
 fn is_set_uid() -> bool {
     const AT_SECURE: std::ffi::c_ulong = 23;
     unsafe extern "C" {
@@ -227,7 +228,7 @@ fn is_set_uid() -> bool {
     getauxval(AT_SECURE) != 0
 }
 
-#[cfg(not(target_os = "linux"))]
+#[cfg(not(any(target_os = "linux", nccl_linked)))]
 fn is_set_uid() -> bool {
     false
 }

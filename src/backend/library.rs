@@ -39,7 +39,7 @@ impl Library {
     /// Returns the library of `Nccl::load`: the linked one, or the first that the search finds.
     pub(crate) fn load() -> Result<Arc<Self>, LoadError> {
         static LOADED: OnceLock<Arc<Library>> = OnceLock::new();
-        require_linux()?;
+        check_platform()?;
         if let Some(library) = LOADED.get() {
             return Ok(Arc::clone(library));
         }
@@ -62,7 +62,7 @@ impl Library {
     /// As for [`crate::Nccl::open`].
     #[cfg(feature = "dlopen")]
     pub(crate) unsafe fn open(path: &Path) -> Result<Arc<Self>, LoadError> {
-        require_linux()?;
+        check_platform()?;
         // SAFETY: the caller guarantees that the file, if it has NCCL's functions, is NCCL.
         unsafe { Self::from_loaded(dlopen::open(path)?) }
     }
@@ -235,12 +235,15 @@ impl fmt::Debug for Library {
     }
 }
 
-/// Returns an error on systems for which there is no NCCL.
-fn require_linux() -> Result<(), LoadError> {
-    if cfg!(target_os = "linux") {
-        return Ok(());
+/// Returns an error on systems for which there is no NCCL, and in programs that cannot have it.
+fn check_platform() -> Result<(), LoadError> {
+    if !cfg!(target_os = "linux") {
+        return Err(LoadError::UnsupportedPlatform { system: std::env::consts::OS });
     }
-    Err(LoadError::UnsupportedPlatform { system: std::env::consts::OS })
+    if cfg!(target_feature = "crt-static") {
+        return Err(LoadError::StaticProgram);
+    }
+    Ok(())
 }
 
 fn is_nccl(path: &Path) -> bool {
