@@ -9,6 +9,11 @@ newest=2.32.3
 cache=${LIBNCCL_CACHE:-${XDG_CACHE_HOME:-$HOME/.cache}/libnccl}
 target=$(realpath -m "${CARGO_TARGET_DIR:-target}")
 
+# Two runs of one script in one folder would overwrite each other's builds: the second waits.
+mkdir -p "$target/ci"
+exec {own_turn}>"$target/ci/$(basename "$0").lock"
+flock --nonblock "$own_turn" || { echo "waiting for another run of $(basename "$0")"; flock "$own_turn"; }
+
 step() { printf '\n--- %s (%ss)\n' "$*" "$SECONDS"; }
 fail() { echo "error: $*"; exit 1; }
 skip() { echo "skipped: $*"; exit 0; }

@@ -7,7 +7,7 @@ use anyhow::{Result, bail};
 use clap::Args;
 
 /// The releases that NVIDIA publishes as packages of the Python package index, oldest first. A new release is added
-/// here and nowhere else.
+/// here, and the hash of its package to `wheels.txt`.
 pub(crate) const RELEASES: &[&str] = &[
     "2.13.4", "2.14.3", "2.15.5", "2.16.5", "2.17.1", "2.18.1", "2.18.3", "2.19.3", "2.20.5", "2.21.5",
     "2.22.3", "2.23.4", "2.24.3", "2.25.1", "2.26.2", "2.26.5", "2.27.3", "2.27.5", "2.27.6", "2.27.7",
