@@ -51,12 +51,16 @@ fn link_library(out: &std::path::Path) {
     }
     link::check(link::variable).unwrap_or_else(|problem| panic!("{problem}"));
     let tables = ["linked.c", "device.c"].map(|file| out.join(file));
-    // The linker that rustc calls may not read the objects of the compiler's link-time optimisation.
+    // With `-flto` in CFLAGS, which come after this crate's flags, there would be no code that rustc's linker can read.
     let mut compiler = cc::Build::new();
-    compiler.flag_if_supported("-fno-lto").files(tables).warnings(false).compile("nccl_linked_functions");
+    compiler
+        .flag_if_supported("-ffat-lto-objects")
+        .files(tables)
+        .warnings(false)
+        .compile("nccl_linked_functions");
     let defaults = link::default_directories();
     let found = link::find(link::variable, &defaults, std::path::Path::exists);
-    for path in link::watched(&found, link::variable) {
+    for path in link::watched(&found, link::variable, &defaults) {
         println!("cargo::rerun-if-changed={}", path.display());
     }
     match found {

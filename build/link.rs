@@ -19,7 +19,7 @@ pub(crate) const INPUTS: [&str; 9] = [
     "PKG_CONFIG_LIBDIR",
 ];
 
-/// The directories in which every system keeps its libraries. Cargo would search them as a whole for changes.
+/// The directories in which systems keep their libraries.
 const SYSTEM: [&str; 3] = ["/usr/lib64", "/usr/lib", "/usr/local/lib"];
 
 /// Returns the value of an environment variable.
@@ -124,19 +124,12 @@ pub(crate) fn find(
     defaults: &[PathBuf],
     exists: impl Fn(&Path) -> bool,
 ) -> Result<Library, Missing> {
-    let path = |name| variable(name).map(PathBuf::from);
     let is_static = is_on(&variable, "NCCL_STATIC");
-    let (searched, named) = if let Some(directory) = path("NCCL_LIB_DIR") {
-        (vec![directory], true)
-    } else if let Some(home) = path("NCCL_HOME") {
-        (vec![home.join("lib"), home.join("lib64")], true)
-    } else {
-        (defaults.to_vec(), false)
-    };
+    let (searched, named) = searched(&variable, defaults);
     let library = |directory: &PathBuf| {
         let has = |file| exists(&directory.join(file));
         if is_static {
-            let cuda = path("CUDA_HOME").map(|home| home.join("lib64"));
+            let cuda = variable("CUDA_HOME").map(|home| Path::new(&home).join("lib64"));
             has("libnccl_static.a").then(|| Library::Static(directory.clone(), cuda))
         } else if has("libnccl.so") {
             Some(Library::Development(directory.clone()))
@@ -147,39 +140,56 @@ pub(crate) fn find(
     searched.iter().find_map(library).ok_or(Missing { searched, named })
 }
 
-/// Returns what cargo has to watch besides the variables: the file that was found, and where one that is preferred to
-/// it may appear. If nothing was found, a file that is not there, for which cargo runs the build script every time.
+/// Returns the directories of the search, and whether the user named them.
+fn searched(variable: impl Fn(&str) -> Option<OsString>, defaults: &[PathBuf]) -> (Vec<PathBuf>, bool) {
+    let path = |name| variable(name).map(PathBuf::from);
+    if let Some(directory) = path("NCCL_LIB_DIR") {
+        (vec![directory], true)
+    } else if let Some(home) = path("NCCL_HOME") {
+        (vec![home.join("lib"), home.join("lib64")], true)
+    } else {
+        (defaults.to_vec(), false)
+    }
+}
+
+/// Returns what cargo has to watch besides the variables: the file that was found, and the directories where one that
+/// is preferred to it, or pkg-config's file, may appear. If nothing was found, files that are not there, for which cargo
+/// runs the build script every time.
 ///
-/// Instead of the system's directories, which have ten thousands of files, it is the dynamic linker's cache of them,
-/// which the installation of a library renews.
+/// Cargo examines all files below a directory. Instead of the system's, which have ten thousands, it watches the dynamic
+/// linker's cache of them, which the installation of a library renews.
 pub(crate) fn watched(
     found: &Result<Library, Missing>,
     variable: impl Fn(&str) -> Option<OsString>,
+    defaults: &[PathBuf],
 ) -> Vec<PathBuf> {
-    let file = if is_on(&variable, "NCCL_STATIC") { "libnccl_static.a" } else { "libnccl.so" };
-    let library = match found {
-        Ok(library) => library,
-        Err(missing) => return missing.searched.iter().map(|directory| directory.join(file)).collect(),
+    let (mut directories, named) = searched(&variable, defaults);
+    let (directory, file, is_best) = match found {
+        Ok(Library::Development(directory)) => (directory, "libnccl.so", true),
+        Ok(Library::Runtime(directory)) => (directory, "libnccl.so.2", false),
+        Ok(Library::Static(directory, _)) => (directory, "libnccl_static.a", true),
+        Err(missing) => {
+            let file = if is_on(&variable, "NCCL_STATIC") { "libnccl_static.a" } else { "libnccl.so" };
+            return missing.searched.iter().map(|directory| directory.join(file)).collect();
+        }
     };
-    let (directory, file) = match library {
-        Library::Development(directory) => (directory, "libnccl.so"),
-        Library::Runtime(directory) => (directory, "libnccl.so.2"),
-        Library::Static(directory, _) => (directory, "libnccl_static.a"),
-    };
-    let named = ["NCCL_LIB_DIR", "NCCL_HOME"].map(&variable).into_iter().flatten().map(PathBuf::from);
-    let paths = ["PKG_CONFIG_PATH", "PKG_CONFIG_LIBDIR"].map(&variable).into_iter().flatten();
-    let paths = paths.chain(pkg_config(&["--variable=pc_path", "pkg-config"]));
-    let paths: Vec<PathBuf> = paths.flat_map(|paths| env::split_paths(&paths).collect::<Vec<_>>()).collect();
-    let is_small = |directory: &PathBuf| {
-        directory.is_absolute()
-            && directory.is_dir()
-            && !SYSTEM.iter().any(|system| directory == Path::new(system))
-    };
-    let directories = named.chain(paths).filter(is_small);
+    let position = directories.iter().position(|searched| searched == directory);
+    directories.truncate(position.unwrap_or_default() + usize::from(!is_best));
+    if !named {
+        let paths = ["PKG_CONFIG_PATH", "PKG_CONFIG_LIBDIR"].into_iter().filter_map(variable);
+        let paths = paths.chain(pkg_config(&["--variable=pc_path", "pkg-config"]));
+        paths.for_each(|paths| directories.extend(env::split_paths(&paths)));
+        directories.push("/etc/ld.so.cache".into());
+    }
+    directories.retain(|path| path.is_absolute() && path.exists() && !is_system(path));
+    directories.push(directory.join(file));
     directories
-        .chain([directory.join(file), "/etc/ld.so.cache".into()])
-        .filter(|path| path.exists())
-        .collect()
+}
+
+/// Returns whether every system keeps its libraries in this directory.
+fn is_system(directory: &Path) -> bool {
+    let parent = directory.parent().filter(|_| directory.to_string_lossy().ends_with("-linux-gnu"));
+    SYSTEM.iter().any(|system| parent.unwrap_or(directory) == Path::new(system))
 }
 
 /// Returns what pkg-config prints, if anything.

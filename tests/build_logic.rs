@@ -48,24 +48,29 @@ mod linking {
     }
 
     #[test]
-    fn watched_are_the_file_and_the_directories_that_the_user_named() {
+    fn watched_are_the_file_and_where_a_better_one_may_appear() {
         let directory = tempfile::tempdir().unwrap();
-        let text = directory.path().to_str().unwrap();
-        let file = directory.path().join("libnccl.so.2");
-        std::fs::write(&file, "").unwrap();
-        let library = Ok(Library::Runtime(directory.path().into()));
-        for name in ["NCCL_LIB_DIR", "NCCL_HOME", "PKG_CONFIG_PATH", "PKG_CONFIG_LIBDIR"] {
-            let watched = watched(&library, variables(&[(name, text)]));
-            assert!(
-                watched.contains(&directory.path().into()) && watched.contains(&file),
-                "{name}: {watched:?}"
-            );
-        }
-        let system = watched(&library, variables(&[("NCCL_LIB_DIR", "/usr/lib")]));
-        assert!(!system.contains(&"/usr/lib".into()), "{system:?}");
-        let missing = Missing { searched: vec!["/a".into(), "/b".into()], named: false };
+        let [lib, lib64, pkg] = ["lib", "lib64", "pkg"].map(|name| directory.path().join(name));
+        [&lib, &lib64, &pkg].into_iter().for_each(|path| std::fs::create_dir(path).unwrap());
+        let (home, pkg_text) = (directory.path().to_str().unwrap(), pkg.to_str().unwrap());
+        let watched = |library, environment: &[_], defaults: &[PathBuf]| {
+            watched(&Ok(library), variables(environment), defaults)
+        };
+        assert_eq!(
+            watched(Library::Development(lib64.clone()), &[("NCCL_HOME", home)], &[]),
+            [lib.clone(), lib64.join("libnccl.so")]
+        );
+        assert_eq!(
+            watched(Library::Runtime(lib64.clone()), &[("NCCL_HOME", home)], &[]),
+            [lib.clone(), lib64.clone(), lib64.join("libnccl.so.2")]
+        );
+        let defaults = ["/usr/lib".into(), "/usr/lib/x86_64-linux-gnu".into(), lib.clone(), lib64.clone()];
+        let found = watched(Library::Development(lib64.clone()), &[("PKG_CONFIG_PATH", pkg_text)], &defaults);
+        assert!(found.contains(&lib) && found.contains(&pkg), "{found:?}");
+        assert!(!defaults[..2].iter().any(|system| found.contains(system)), "{found:?}");
+        let missing = Err(Missing { searched: vec!["/a".into(), "/b".into()], named: false });
         let absent = ["/a/libnccl.so", "/b/libnccl.so"].map(PathBuf::from);
-        assert_eq!(watched(&Err(missing), variables(&[])), absent);
+        assert_eq!(super::link::watched(&missing, variables(&[]), &[]), absent);
     }
 
     #[test]

@@ -43,7 +43,7 @@ pub(super) fn find(name: &Path, caller: Option<&Path>) -> Result<Option<PathBuf>
         .chain(in_directories(system));
     for file in files {
         // The linker would map an empty element of LD_LIBRARY_PATH as a relative path too.
-        let file = std::path::absolute(&file).map_err(|error| error.to_string())?;
+        let Ok(file) = std::path::absolute(&file) else { continue };
         match elf::check(&file) {
             Ok(()) => return Ok(Some(file)),
             Err(error) if is_skipped(error.kind()) => {}
