@@ -13,7 +13,7 @@ mod generated;
 mod link;
 
 fn main() {
-    println!("cargo::rustc-check-cfg=cfg(nccl_linked)");
+    println!("cargo::rustc-check-cfg=cfg(nccl_archive, nccl_linked)");
     for input in ["build.rs", "build", "wrapper.h", "vendor-headers", generated::DIRECTORY] {
         println!("cargo::rerun-if-changed={input}");
     }
@@ -42,14 +42,20 @@ fn link_library(out: &std::path::Path) {
     if env::var_os("LIBNCCL_NO_LINK").is_some_and(|value| value != "0") {
         return;
     }
+    if env::var("CARGO_CFG_TARGET_OS").as_deref() != Ok("linux") {
+        return; // There is no NCCL to link.
+    }
     println!("cargo::rustc-cfg=nccl_linked");
     if env::var_os("DOCS_RS").is_some() {
         return; // docs.rs links nothing and may have no C compiler for the target.
     }
-    let tables = ["linked.c", "device.c"].map(|file| out.join(file));
-    cc::Build::new().files(tables).warnings(false).compile("nccl_linked_functions");
     match link::find(|name| env::var_os(name), &link::default_directories(), std::path::Path::exists) {
-        Ok(library) => library.directives().iter().for_each(|directive| println!("cargo::{directive}")),
+        Ok(library) => {
+            if matches!(library, link::Library::Static(..)) {
+                compile_tables(out);
+            }
+            library.directives().iter().for_each(|directive| println!("cargo::{directive}"));
+        }
         Err(missing) if missing.named => panic!("{missing}"),
         Err(missing) => {
             // `cargo check` and `cargo doc` need no library; for any other command the linker reports it.
@@ -57,4 +63,27 @@ fn link_library(out: &std::path::Path) {
             println!("cargo::rustc-link-lib=dylib=nccl");
         }
     }
+}
+
+/// Compiles the tables of the archive's functions. Another version of this crate in the same program has others, so
+/// that the names of the tables hold the version and a hash of the functions: a linker that finds a name twice takes
+/// one table for both without a word.
+#[cfg(feature = "link")]
+fn compile_tables(out: &std::path::Path) {
+    use std::hash::{DefaultHasher, Hash, Hasher};
+
+    println!("cargo::rustc-cfg=nccl_archive");
+    let version = env::var("CARGO_PKG_VERSION").expect("cargo sets CARGO_PKG_VERSION");
+    let version = version.replace(|c: char| !c.is_ascii_alphanumeric(), "_");
+    let mut build = cc::Build::new();
+    for (file, table) in [("linked.c", "FUNCTIONS"), ("device.c", "DEVICE_FUNCTIONS")] {
+        let file = out.join(file);
+        let text = std::fs::read_to_string(&file).unwrap_or_else(|e| panic!("{}: {e}", file.display()));
+        let mut hasher = DefaultHasher::new();
+        text.hash(&mut hasher);
+        let name = format!("libnccl_{version}_{:016x}_{}", hasher.finish(), table.to_lowercase());
+        println!("cargo::rustc-env=LIBNCCL_{table}={name}");
+        build.file(file).define(table, name.as_str());
+    }
+    build.warnings(false).compile("nccl_archive_functions");
 }

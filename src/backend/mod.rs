@@ -12,6 +12,8 @@ mod library;
 #[cfg(nccl_linked)]
 mod linked;
 mod mapped;
+#[cfg(all(target_os = "linux", any(feature = "dlopen", all(nccl_linked, not(nccl_archive)))))]
+mod object;
 #[cfg(all(feature = "dlopen", not(nccl_linked)))]
 mod search;
 

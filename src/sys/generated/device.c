@@ -41,7 +41,7 @@ void ncclLLA2ACreateRequirement(void);
 #pragma weak ncclGinBarrierCreateRequirement
 #pragma weak ncclLLA2ACalcSlots
 #pragma weak ncclLLA2ACreateRequirement
-void (*const libnccl_linked_device_functions[])(void) = {
+void (*const DEVICE_FUNCTIONS[])(void) = {
     ncclCommQueryProperties,
     ncclDevCommCreate,
     ncclDevCommDestroy,

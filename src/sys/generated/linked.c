@@ -119,7 +119,7 @@ void ncclParamDumpAll(void);
 #pragma weak ncclParamGetParameter
 #pragma weak ncclParamGetAllParameterKeys
 #pragma weak ncclParamDumpAll
-void (*const libnccl_linked_functions[])(void) = {
+void (*const FUNCTIONS[])(void) = {
     ncclMemAlloc,
     ncclMemFree,
     ncclGetVersion,
