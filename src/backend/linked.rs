@@ -54,7 +54,10 @@ pub(super) fn library() -> Result<Linked, LoadError> {
     }
     let path = object.as_ref().and_then(Object::path);
     let Some(scope) = object.as_ref().and_then(Object::scope) else {
-        let problem = "is not a library that the dynamic linker can find again".into();
+        let problem =
+            "has ncclGetVersion and is not a shared library: it is a program with a stub of the function, \
+                       which a position-independent program does not have"
+                .into();
         let attempt = Attempt { source: "linked library", path: path.unwrap_or_default(), problem };
         return Err(LoadError::NotFound { attempts: [attempt].into() });
     };

@@ -25,7 +25,7 @@ unsafe extern "C" {
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Object {
     base: usize,
-    /// As the dynamic linker found it, which may be relative to a directory that was the current one then.
+    /// The file's name as the dynamic linker has it, which may be relative to the current directory of an earlier time.
     name: CString,
 }
 
@@ -70,15 +70,14 @@ impl Object {
 pub(super) struct Scope(*mut c_void);
 
 impl Scope {
-    /// Those in which the dynamic linker looks up what this code refers to.
+    /// The objects in which the dynamic linker looks up what this code refers to.
     #[cfg(all(nccl_linked, not(nccl_archive)))]
     pub(super) const OWN: Self = Self(ptr::null_mut());
-    /// Those of [`OWN`](Self::OWN) that come after the object with this code.
+    /// The objects of [`OWN`](Self::OWN) that come after the one with this code.
     #[cfg(all(nccl_linked, not(nccl_archive)))]
     pub(super) const NEXT: Self = Self(ptr::without_provenance_mut(usize::MAX));
 
-    /// Returns those in which the dynamic linker looks up what any object refers to, before the object's own: the
-    /// program, what it is linked with, and what was loaded with `RTLD_GLOBAL`.
+    /// Returns the objects in which the dynamic linker looks up what any object refers to, before its own: the program, what it is linked with, and what was loaded with `RTLD_GLOBAL`.
     #[cfg(feature = "dlopen")]
     pub(super) fn global() -> Self {
         const RTLD_LAZY: c_int = 1;
