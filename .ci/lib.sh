@@ -34,4 +34,7 @@ need_libclang() {
 }
 need_pip() { python3 -m pip --version >/dev/null 2>&1 || install python3-pip; }
 need_venv() { python3 -m ensurepip --version >/dev/null 2>&1 || install python3-venv; }
+need_linkers() { # GNU ld and gold come with the C compiler
+    { ld.lld --version && mold --version; } >/dev/null 2>&1 || install lld mold
+}
 need_valgrind() { valgrind --version >/dev/null 2>&1 || install valgrind; }

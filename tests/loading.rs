@@ -306,3 +306,67 @@ fn load_finds_rccl_by_path_linker_and_rocm_path() {
         assert!(printed.contains(&expected), "{variable}: {expected}\nis not in\n{printed}");
     }
 }
+
+/// Loads one library as a program or another library may have done, and opens a second one.
+#[test]
+#[ignore = "the tests below run it, each in a process of its own"]
+fn open_beside_global_library_in_child_process() {
+    use libloading::os::unix::{Library, RTLD_GLOBAL, RTLD_LAZY};
+
+    let [global, opened] = ["GLOBAL", "OPENED"].map(|name| std::env::var_os(name).unwrap());
+    // SAFETY: made by `rccl::build`; never unloaded.
+    std::mem::forget(unsafe { Library::open(Some(global), RTLD_LAZY | RTLD_GLOBAL) }.unwrap());
+    // SAFETY: as above.
+    match unsafe { Nccl::open(opened) } {
+        Ok(nccl) => println!("opened {}", nccl.backend()),
+        Err(error) => println!("error: {error}"),
+    }
+}
+
+/// Opens a library in a process in which another one is global; returns what the process printed.
+fn open_beside_global(global: &Path, opened: &Path) -> String {
+    let output = Command::new(std::env::current_exe().unwrap())
+        .args(["--ignored", "--exact", "open_beside_global_library_in_child_process", "--nocapture"])
+        .envs([("GLOBAL", global), ("OPENED", opened)])
+        .output()
+        .unwrap();
+    assert!(output.status.success(), "{output:?}");
+    String::from_utf8(output.stdout).unwrap()
+}
+
+/// Its calls of its own functions would go to the other library.
+#[test]
+#[cfg_attr(nccl_linked, ignore = "the linked library comes before both")]
+fn open_beside_global_library_names_both() {
+    let directories = [tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap()];
+    let [global, opened] = [0, 1].map(|index| rccl::build(directories[index].path(), "libnccl.so.2"));
+    let printed = open_beside_global(&global, &opened);
+    let expected = format!(
+        "error: no NCCL library could be loaded\n  {} (given path): calls of its own functions would go to those of {}, ",
+        opened.display(),
+        fs::canonicalize(&global).unwrap().display()
+    );
+    assert!(printed.contains(&expected), "{expected}\nis not in\n{printed}");
+    let printed = open_beside_global(&global, &global);
+    assert!(
+        printed.contains(&format!("opened {}", fs::canonicalize(&global).unwrap().display())),
+        "{printed}"
+    );
+}
+
+#[test]
+#[cfg_attr(not(nccl_linked), ignore = "no library is linked")]
+fn open_beside_linked_library_names_both() {
+    #[cfg(all(nccl_linked, not(nccl_archive)))]
+    {
+        let linked = Nccl::linked().unwrap().backend().to_string();
+        let directory = tempfile::tempdir().unwrap();
+        let path = rccl::build(directory.path(), "libnccl.so.2");
+        // SAFETY: made by `build`.
+        let error = unsafe { Nccl::open(&path) }.unwrap_err().to_string();
+        assert!(error.contains(path.to_str().unwrap()) && error.contains(&linked), "{error}");
+        // SAFETY: the linked library.
+        let same = unsafe { Nccl::open(&linked) }.unwrap();
+        assert_eq!(same.backend().to_string(), linked);
+    }
+}

@@ -8,6 +8,8 @@ use std::path::{Path, PathBuf};
 use super::elf;
 #[cfg(all(target_os = "linux", target_env = "gnu"))]
 use super::linker;
+#[cfg(target_os = "linux")]
+use super::object::Object;
 use crate::sys::{Functions, device::DeviceFunctions, dynamic::NcclLibrary};
 use crate::{Attempt, LoadError};
 
@@ -113,9 +115,10 @@ unsafe fn load_functions(path: &Path) -> Result<Found, String> {
     // functions have them too; absent functions are errors in it.
     let library = unsafe { NcclLibrary::from_library(library) }.map_err(|error| loader_message(&error))?;
     let functions = Functions::from(&library);
-    if functions.ncclGetVersion.is_none() {
+    let Some(get_version) = functions.ncclGetVersion else {
         return Err("is a shared object without NCCL's functions (no ncclGetVersion)".into());
-    }
+    };
+    check_calls(get_version as *const c_void)?;
     // Never unloaded: NCCL starts threads that would go on running unmapped code, which crashed 50 to 90 % of
     // the runs measured with releases up to 2.30.4.
     let _: ManuallyDrop<NcclLibrary> = ManuallyDrop::new(library);
@@ -176,42 +179,42 @@ unsafe fn load_by_name(name: &Path) -> Result<libloading::Library, String> {
     unsafe { load(name) }.map_err(|error| loader_message(&error))
 }
 
-/// Returns the file from which the dynamic linker loaded the code at `address`. Asking the linker takes a
-/// microsecond; reading /proc/self/maps takes 30 to 60.
+/// Returns the file from which the dynamic linker loaded the code at `address`.
 #[cfg(target_os = "linux")]
 fn file_of_code(address: *const c_void) -> Option<PathBuf> {
-    use std::ffi::{CStr, OsStr, c_char, c_int};
-    use std::os::unix::ffi::OsStrExt;
-
-    #[repr(C)]
-    struct Info {
-        file: *const c_char,
-        base: *mut c_void,
-        symbol: *const c_char,
-        symbol_address: *mut c_void,
-    }
-    unsafe extern "C" {
-        fn dladdr(address: *const c_void, info: *mut Info) -> c_int;
-    }
-    let null: *mut c_void = std::ptr::null_mut();
-    let mut info = Info { file: null.cast(), base: null, symbol: null.cast(), symbol_address: null };
-    // SAFETY: any address is allowed; `info` has the layout that <dlfcn.h> declares.
-    if unsafe { dladdr(address, &raw mut info) } == 0 || info.file.is_null() {
-        return None;
-    }
-    // SAFETY: a C string that lives as long as the library, which is never unloaded.
-    let file = unsafe { CStr::from_ptr(info.file) };
-    let file = Path::new(OsStr::from_bytes(file.to_bytes()));
-    if file.is_relative() {
-        // To the directory in which the program was when the library was loaded.
-        return super::mapped::file_of(address as usize);
-    }
-    std::fs::canonicalize(file).ok()
+    Object::at(address)?.path()
 }
 
 #[cfg(not(target_os = "linux"))]
 fn file_of_code(address: *const c_void) -> Option<PathBuf> {
     super::mapped::file_of(address as usize)
+}
+
+/// Checks that the functions of the library, of which this is one, would not call those of another NCCL.
+///
+/// NCCL calls its own exported functions through the dynamic linker, which takes the first of that name: if another
+/// NCCL is in the global scope, because the program is linked with it or because it was loaded with `RTLD_GLOBAL`, that
+/// one's. `RTLD_DEEPBIND` would reverse the order for every function that the library calls, `malloc` and `operator new`
+/// too: memory that one allocator gave would be freed by another in programs that bring their own; the sanitizers refuse
+/// it for that reason, and musl lacks it.
+#[cfg(target_os = "linux")]
+fn check_calls(get_version: *const c_void) -> Result<(), String> {
+    let global = super::object::Scope::global().address(c"ncclGetVersion");
+    if global.is_null() || Object::at(global) == Object::at(get_version) {
+        return Ok(());
+    }
+    let other = file_of_code(global).unwrap_or_default();
+    Err(format!(
+        "calls of its own functions would go to those of {}, with which the program is linked or which was loaded \
+         with RTLD_GLOBAL; only that one can be used in this process",
+        other.display()
+    ))
+}
+
+#[cfg(not(target_os = "linux"))]
+#[allow(clippy::unnecessary_wraps)]
+fn check_calls(_: *const c_void) -> Result<(), String> {
+    Ok(())
 }
 
 /// Returns the message of the dynamic linker, which libloading keeps in the error's source.

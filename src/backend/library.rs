@@ -78,13 +78,12 @@ impl Library {
 
     #[cfg(nccl_linked)]
     pub(crate) fn linked() -> Result<Arc<Self>, LoadError> {
-        let functions = linked::functions();
-        let path = functions.ncclGetVersion.and_then(|function| mapped::file_of(function as usize));
+        let linked::Linked { functions, device_functions, path } = linked::library()?;
         // Detected by the file name alone: a program that references a symbol of RCCL would not link to NCCL.
         let is_rccl = path.as_deref().is_some_and(|path| path.to_string_lossy().contains("librccl.so"));
         let backend = Backend::Linked { path };
-        // SAFETY: the pointers are those that the linker resolved for the names that the header declares.
-        unsafe { Self::new(functions, linked::device_functions(), backend, is_rccl) }
+        // SAFETY: the functions are those of the linked library that have the names that the header declares.
+        unsafe { Self::new(functions, device_functions, backend, is_rccl) }
     }
 
     /// # Safety

@@ -205,7 +205,8 @@ mod tests {
         let into = directory.path().join("wheel");
         let mut pip = pip(requirement("nvidia-nccl-cu12", "2.32.3").unwrap(), &into).unwrap();
         let output = pip.env("PIP_NO_INDEX", "1").env("PIP_FIND_LINKS", directory.path()).output();
-        let text = output.map_or_else(|error| error.to_string(), |o| String::from_utf8_lossy(&o.stderr).into());
+        let text =
+            output.map_or_else(|error| error.to_string(), |o| String::from_utf8_lossy(&o.stderr).into());
         let is_absent = text.contains("No module named pip") || text.contains("No such file");
         assert!(is_absent || text.contains("DO NOT MATCH THE HASHES"), "{text}");
         assert!(!into.join("nvidia_nccl_cu12-2.32.3-py3-none-any.whl").exists());
