@@ -13,24 +13,27 @@ mod generated;
 mod link;
 
 fn main() {
-    println!("cargo::rustc-check-cfg=cfg(nccl_linked)");
+    let root = PathBuf::from(env::var_os("CARGO_MANIFEST_DIR").expect("cargo sets CARGO_MANIFEST_DIR"));
+    #[cfg(feature = "bindgen")]
+    if let Some(directory) = env::args_os().nth(1) {
+        let fresh = bindings::Bindings::generate(&root).map(|bindings| bindings.0);
+        return generated::write_fresh(fresh, directory.as_ref());
+    }
+    println!("cargo::rustc-check-cfg=cfg(nccl_archive, nccl_linked)");
     for input in ["build.rs", "build", "wrapper.h", "vendor-headers", generated::DIRECTORY] {
         println!("cargo::rerun-if-changed={input}");
     }
-    let root = PathBuf::from(env::var_os("CARGO_MANIFEST_DIR").expect("cargo sets CARGO_MANIFEST_DIR"));
     let out = PathBuf::from(env::var_os("OUT_DIR").expect("cargo sets OUT_DIR"));
 
     #[cfg(feature = "bindgen")]
-    let fresh = generated::fresh_bindings(|| bindings::Bindings::generate(&root).map(|bindings| bindings.0));
-    #[cfg(not(feature = "bindgen"))]
-    let fresh = None;
-    generated::write_bindings(&root, &out, fresh);
+    generated::compare_with_bindgen(&root, &out);
+    generated::write_bindings(&root, &out);
 
     #[cfg(feature = "link")]
     link_library(&out);
 }
 
-/// Tells cargo what to link, unless `LIBNCCL_NO_LINK` is set.
+/// Tells cargo what to link, unless `LIBNCCL_NO_LINK` is set or the target is not Linux, which alone has NCCL.
 ///
 /// Features are additive: once a crate of the build has enabled `link`, no other crate can disable it. The
 /// variable lets whoever builds the final program do so.
@@ -39,17 +42,26 @@ fn link_library(out: &std::path::Path) {
     for variable in link::INPUTS {
         println!("cargo::rerun-if-env-changed={variable}");
     }
-    if env::var_os("LIBNCCL_NO_LINK").is_some_and(|value| value != "0") {
+    if link::is_vetoed(link::variable) {
         return;
     }
     println!("cargo::rustc-cfg=nccl_linked");
-    if env::var_os("DOCS_RS").is_some() {
+    if link::variable("DOCS_RS").is_some() {
         return; // docs.rs links nothing and may have no C compiler for the target.
     }
-    let tables = ["linked.c", "device.c"].map(|file| out.join(file));
-    cc::Build::new().files(tables).warnings(false).compile("nccl_linked_functions");
-    match link::find(|name| env::var_os(name), &link::default_directories(), std::path::Path::exists) {
-        Ok(library) => library.directives().iter().for_each(|directive| println!("cargo::{directive}")),
+    link::check(link::variable).unwrap_or_else(|problem| panic!("{problem}"));
+    let defaults = link::default_directories();
+    let found = link::find(link::variable, &defaults, std::path::Path::exists);
+    for path in link::watched(&found, link::variable, &defaults) {
+        println!("cargo::rerun-if-changed={}", path.display());
+    }
+    match found {
+        Ok(library) => {
+            if matches!(library, link::Library::Static(..)) {
+                compile_tables(out);
+            }
+            library.directives().iter().for_each(|directive| println!("cargo::{directive}"));
+        }
         Err(missing) if missing.named => panic!("{missing}"),
         Err(missing) => {
             // `cargo check` and `cargo doc` need no library; for any other command the linker reports it.
@@ -57,4 +69,28 @@ fn link_library(out: &std::path::Path) {
             println!("cargo::rustc-link-lib=dylib=nccl");
         }
     }
+}
+
+/// Compiles the tables of the archive's functions. Another version of this crate in the same program has others, so
+/// that the names of the tables hold the version and a hash of the functions: a linker that finds a name twice takes
+/// one table for both without a word.
+#[cfg(feature = "link")]
+fn compile_tables(out: &std::path::Path) {
+    use std::hash::{DefaultHasher, Hash, Hasher};
+
+    println!("cargo::rustc-cfg=nccl_archive");
+    let version = env::var("CARGO_PKG_VERSION").expect("cargo sets CARGO_PKG_VERSION");
+    let version = version.replace(|c: char| !c.is_ascii_alphanumeric(), "_");
+    let mut build = cc::Build::new();
+    for (file, table) in [("linked.c", "FUNCTIONS"), ("device.c", "DEVICE_FUNCTIONS")] {
+        let file = out.join(file);
+        let text = std::fs::read_to_string(&file).unwrap_or_else(|e| panic!("{}: {e}", file.display()));
+        let mut hasher = DefaultHasher::new();
+        text.hash(&mut hasher);
+        let name = format!("libnccl_{version}_{:016x}_{}", hasher.finish(), table.to_lowercase());
+        println!("cargo::rustc-env=LIBNCCL_{table}={name}");
+        build.file(file).define(table, name.as_str());
+    }
+    // With `-flto` in CFLAGS, which come after this crate's flags, there would be no code that rustc's linker can read.
+    build.flag_if_supported("-ffat-lto-objects").warnings(false).compile("nccl_archive_functions");
 }

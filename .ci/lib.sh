@@ -9,6 +9,11 @@ newest=2.32.3
 cache=${LIBNCCL_CACHE:-${XDG_CACHE_HOME:-$HOME/.cache}/libnccl}
 target=$(realpath -m "${CARGO_TARGET_DIR:-target}")
 
+# Two runs of one script in one folder would overwrite each other's builds: the second waits.
+mkdir -p "$target/ci"
+exec {own_turn}>"$target/ci/$(basename "$0").lock"
+flock --nonblock "$own_turn" || { echo "waiting for another run of $(basename "$0")"; flock "$own_turn"; }
+
 step() { printf '\n--- %s (%ss)\n' "$*" "$SECONDS"; }
 fail() { echo "error: $*"; exit 1; }
 skip() { echo "skipped: $*"; exit 0; }
@@ -29,4 +34,7 @@ need_libclang() {
 }
 need_pip() { python3 -m pip --version >/dev/null 2>&1 || install python3-pip; }
 need_venv() { python3 -m ensurepip --version >/dev/null 2>&1 || install python3-venv; }
+need_linkers() { # GNU ld and gold come with the C compiler
+    { ld.lld --version && mold --version; } >/dev/null 2>&1 || install lld mold
+}
 need_valgrind() { valgrind --version >/dev/null 2>&1 || install valgrind; }

@@ -49,8 +49,8 @@ impl Bindings {
         let functions = functions("for_each_function", "nccl.h", &linked);
         let device_functions =
             self::functions("for_each_device_function", "nccl_device_host.h", &device_linked);
-        let table = c_table("libnccl_linked_functions", &linked, &since);
-        let device_table = c_table("libnccl_linked_device_functions", &device_linked, &since);
+        let table = c_table("FUNCTIONS", &linked, &since);
+        let device_table = c_table("DEVICE_FUNCTIONS", &device_linked, &since);
         let since = since_constant(&since);
         Ok(Self(vec![
             ("types.rs", types),
@@ -135,9 +135,10 @@ fn signatures(linked: &str) -> Vec<String> {
         .collect()
 }
 
-/// Generates the table of linked functions as a C array, in the header's order. Functions of the oldest release are
-/// ordinary references, which make the linker keep the library; newer functions are weak references, which are
-/// null if the library lacks them. Rust cannot express this: it assumes that the address of a function is not null.
+/// Generates the table of the archive's functions as a C array, in the header's order. Functions newer than the oldest
+/// release are weak references, which are null if the archive lacks them, and hidden, so that the dynamic linker does not
+/// take them from another NCCL. Rust cannot express this: it assumes that the address of a function is not null.
+/// `build.rs` defines the array's name, a macro, as one that no other version has.
 fn c_table(array: &str, linked: &str, since: &[(String, u32)]) -> String {
     const OLDEST: u32 = 21_304;
     let name = |signature: &str| Some(signature.strip_prefix("fn ")?.split_once('(')?.0.to_string());
@@ -145,8 +146,10 @@ fn c_table(array: &str, linked: &str, since: &[(String, u32)]) -> String {
     let is_weak = |name: &&String| !since.iter().any(|(item, code)| item == *name && *code <= OLDEST);
 
     let mut text = String::from("/* See build/bindings.rs, `c_table`. */\n");
-    names.iter().for_each(|name| text += &format!("void {name}(void);\n"));
-    names.iter().filter(is_weak).for_each(|name| text += &format!("#pragma weak {name}\n"));
+    for name in &names {
+        let attributes = if is_weak(&name) { "__attribute__((weak, visibility(\"hidden\"))) " } else { "" };
+        text += &format!("{attributes}void {name}(void);\n");
+    }
     text += &format!("void (*const {array}[])(void) = {{\n");
     names.iter().for_each(|name| text += &format!("    {name},\n"));
     text + "};\n"

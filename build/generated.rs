@@ -1,5 +1,4 @@
-//! The generated bindings of a build: fresh ones where libclang is available, otherwise the committed copy of the
-//! same text.
+//! The generated bindings of a build: the committed ones, and what bindgen says of them where libclang is available.
 
 use std::fs;
 use std::path::Path;
@@ -20,63 +19,83 @@ pub(crate) const FILES: [&str; 9] = [
     "device.c",
 ];
 
-/// Calls `generate`, which runs bindgen, as `LIBNCCL_BINDGEN` asks: `auto` (the default) returns `None` and prints
-/// one warning on failure, `require` fails the build on failure, `never` does not call it.
+/// Compares the committed bindings with those that bindgen generates here, as `LIBNCCL_BINDGEN` asks: `auto` (the
+/// default) prints one warning if they differ or bindgen fails, `require` fails the build, `never` does not run bindgen.
+///
+/// Fresh bindings are never compiled: arguments for clang from the environment can change the layout of structs, which
+/// would compile and crash. bindgen runs in a process of its own, which a damaged libclang may end (SIGBUS).
 #[cfg(feature = "bindgen")]
-pub(crate) fn fresh_bindings(
-    generate: impl FnOnce() -> Result<Vec<(&'static str, String)>, String> + std::panic::UnwindSafe,
-) -> Option<Vec<(&'static str, String)>> {
-    for variable in ["LIBNCCL_BINDGEN", "LIBCLANG_PATH"] {
+pub(crate) fn compare_with_bindgen(root: &Path, out: &Path) {
+    let target = std::env::var("TARGET").unwrap_or_default();
+    let arguments = "BINDGEN_EXTRA_CLANG_ARGS";
+    let of_target = [target.clone(), target.replace('-', "_")].map(|target| format!("{arguments}_{target}"));
+    let libclang = ["LIBNCCL_BINDGEN", "LIBCLANG_PATH", "LLVM_CONFIG_PATH", "CLANG_PATH", arguments];
+    for variable in libclang.into_iter().chain(of_target.iter().map(String::as_str)) {
         println!("cargo::rerun-if-env-changed={variable}");
     }
-    let mode = std::env::var("LIBNCCL_BINDGEN").unwrap_or_else(|_| "auto".into());
-    if mode == "never" {
-        return None;
-    }
+    let mode = std::env::var("LIBNCCL_BINDGEN").ok().filter(|mode| !mode.is_empty());
+    let mode = mode.as_deref().unwrap_or("auto");
     assert!(
-        mode == "auto" || mode == "require",
+        ["auto", "require", "never"].contains(&mode),
         "LIBNCCL_BINDGEN is {mode:?}; expected auto, require or never"
     );
-    match catch_panic(generate) {
-        Ok(files) => Some(files),
-        Err(reason) if mode == "require" => panic!("LIBNCCL_BINDGEN=require, but bindgen failed: {reason}"),
-        Err(reason) => {
-            let reason = reason.lines().map(str::trim).find(|line| !line.is_empty()).unwrap_or_default();
-            println!("cargo::warning=using the committed bindings, which are the same text ({reason})");
-            None
-        }
+    if mode == "never" {
+        return;
+    }
+    match difference(root, &out.join("fresh")) {
+        Ok(()) => {}
+        Err(problem) if mode == "require" => panic!("LIBNCCL_BINDGEN=require, but {problem}"),
+        Err(problem) => println!("cargo::warning=using the committed bindings: {problem}"),
     }
 }
 
-/// Turns a panic of `generate` into an error, without a backtrace on stderr: bindgen returns an `Err` for a header
-/// that it cannot read, but panics when libclang is missing.
+/// Runs this program with the argument `fresh`, a directory for which it calls [`write_fresh`], and compares.
 #[cfg(feature = "bindgen")]
-fn catch_panic<T>(
-    generate: impl FnOnce() -> Result<T, String> + std::panic::UnwindSafe,
-) -> Result<T, String> {
-    let hook = std::panic::take_hook();
-    std::panic::set_hook(Box::new(|_| {}));
-    let result = std::panic::catch_unwind(generate);
-    std::panic::set_hook(hook);
-    result.unwrap_or_else(|panic| {
-        let text = panic.downcast_ref::<String>().cloned();
-        Err(text.or_else(|| panic.downcast_ref::<&str>().map(|s| (*s).to_string())).unwrap_or_default())
-    })
+fn difference(root: &Path, fresh: &Path) -> Result<(), String> {
+    fs::create_dir_all(fresh).map_err(|error| format!("{}: {error}", fresh.display()))?;
+    let program = std::env::current_exe().map_err(|error| error.to_string())?;
+    let output = std::process::Command::new(program).arg(fresh).env("RUST_BACKTRACE", "0").output();
+    let output = output.map_err(|error| format!("bindgen failed: {error}"))?;
+    if !output.status.success() {
+        let text = String::from_utf8_lossy(&output.stderr);
+        // bindgen panics if libclang is missing.
+        let is_reason = |line: &&str| !line.is_empty() && !line.starts_with("thread '");
+        let status = output.status.to_string();
+        let reason = text.lines().map(str::trim).find(is_reason).unwrap_or(&status);
+        return Err(format!("bindgen failed, which does not matter, as they are the same text ({reason})"));
+    }
+    let differs = |file: &&str| {
+        let text = |directory: &Path| fs::read(directory.join(file)).ok();
+        text(fresh) != text(&root.join(DIRECTORY))
+    };
+    let different: Vec<_> = FILES.into_iter().filter(differs).collect();
+    if different.is_empty() {
+        return Ok(());
+    }
+    Err(format!(
+        "those of bindgen differ ({}); after a change of the header run `cargo xtask bindings`, otherwise look for \
+         BINDGEN_EXTRA_CLANG_ARGS",
+        different.join(", ")
+    ))
 }
 
-/// Writes every file of the bindings into `out`: the fresh text if there is one, otherwise the committed text.
-pub(crate) fn write_bindings(root: &Path, out: &Path, fresh: Option<Vec<(&'static str, String)>>) {
-    let committed = || {
-        FILES
-            .map(|file| {
-                let path = root.join(DIRECTORY).join(file);
-                let text = fs::read_to_string(&path).unwrap_or_else(|e| panic!("{}: {e}", path.display()));
-                (file, text)
-            })
-            .to_vec()
-    };
-    for (file, text) in fresh.unwrap_or_else(committed) {
-        let path = out.join(file);
-        fs::write(&path, text).unwrap_or_else(|e| panic!("{}: {e}", path.display()));
+/// Writes fresh bindings into a directory; ends the process with the reason if bindgen fails.
+#[cfg(feature = "bindgen")]
+pub(crate) fn write_fresh(bindings: Result<Vec<(&'static str, String)>, String>, directory: &Path) {
+    let written = bindings.and_then(|files| {
+        let write = |(file, text)| fs::write(directory.join(file), text);
+        files.into_iter().try_for_each(write).map_err(|error| error.to_string())
+    });
+    if let Err(reason) = written {
+        eprintln!("{reason}");
+        std::process::exit(1);
+    }
+}
+
+/// Writes the committed bindings into `out`.
+pub(crate) fn write_bindings(root: &Path, out: &Path) {
+    for file in FILES {
+        let path = root.join(DIRECTORY).join(file);
+        fs::copy(&path, out.join(file)).unwrap_or_else(|e| panic!("{}: {e}", path.display()));
     }
 }

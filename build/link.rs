@@ -6,8 +6,9 @@ use std::fmt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// The environment variables that the result depends on.
-pub(crate) const INPUTS: [&str; 8] = [
+/// The environment variables that the result depends on. An empty one is as good as none.
+pub(crate) const INPUTS: [&str; 9] = [
+    "DOCS_RS",
     "LIBNCCL_NO_LINK",
     "NCCL_LIB_DIR",
     "NCCL_HOME",
@@ -17,6 +18,42 @@ pub(crate) const INPUTS: [&str; 8] = [
     "PKG_CONFIG_PATH",
     "PKG_CONFIG_LIBDIR",
 ];
+
+/// The directories in which systems keep their libraries.
+const SYSTEM: [&str; 3] = ["/usr/lib64", "/usr/lib", "/usr/local/lib"];
+
+/// Returns the value of an environment variable.
+pub(crate) fn variable(name: &str) -> Option<OsString> {
+    env::var_os(name).filter(|value| !value.is_empty())
+}
+
+/// Returns whether the variable is set, and not to `0`.
+fn is_on(variable: impl Fn(&str) -> Option<OsString>, name: &str) -> bool {
+    variable(name).is_some_and(|value| value != "0")
+}
+
+/// Returns whether nothing is to be linked, whatever the features: if `LIBNCCL_NO_LINK` asks for that, or there is no
+/// NCCL for the target, for which the crate compiles nevertheless.
+pub(crate) fn is_vetoed(variable: impl Fn(&str) -> Option<OsString>) -> bool {
+    is_on(&variable, "LIBNCCL_NO_LINK")
+        || variable("CARGO_CFG_TARGET_OS").is_some_and(|system| system != "linux")
+}
+
+/// Checks what would give a program that does not start.
+pub(crate) fn check(variable: impl Fn(&str) -> Option<OsString>) -> Result<(), String> {
+    let features = variable("CARGO_CFG_TARGET_FEATURE").unwrap_or_default();
+    if features.to_string_lossy().split(',').any(|feature| feature == "crt-static") {
+        return Err("the feature `link` of libnccl needs a C library that is not linked statically, as NCCL loads \
+                    libraries of CUDA itself; build with `-C target-feature=-crt-static`, or set LIBNCCL_NO_LINK=1"
+            .into());
+    }
+    for name in ["NCCL_LIB_DIR", "NCCL_HOME", "CUDA_HOME"] {
+        if let Some(value) = variable(name).filter(|value| Path::new(value).is_relative()) {
+            return Err(format!("{name} is {value:?}; expected an absolute path"));
+        }
+    }
+    Ok(())
+}
 
 /// A library to link, by kind.
 #[derive(Debug, PartialEq, Eq)]
@@ -87,19 +124,12 @@ pub(crate) fn find(
     defaults: &[PathBuf],
     exists: impl Fn(&Path) -> bool,
 ) -> Result<Library, Missing> {
-    let path = |name| variable(name).filter(|value| !value.is_empty()).map(PathBuf::from);
-    let is_static = variable("NCCL_STATIC").is_some_and(|value| !value.is_empty() && value != "0");
-    let (searched, named) = if let Some(directory) = path("NCCL_LIB_DIR") {
-        (vec![directory], true)
-    } else if let Some(home) = path("NCCL_HOME") {
-        (vec![home.join("lib"), home.join("lib64")], true)
-    } else {
-        (defaults.to_vec(), false)
-    };
+    let is_static = is_on(&variable, "NCCL_STATIC");
+    let (searched, named) = searched(&variable, defaults);
     let library = |directory: &PathBuf| {
         let has = |file| exists(&directory.join(file));
         if is_static {
-            let cuda = path("CUDA_HOME").map(|home| home.join("lib64"));
+            let cuda = variable("CUDA_HOME").map(|home| Path::new(&home).join("lib64"));
             has("libnccl_static.a").then(|| Library::Static(directory.clone(), cuda))
         } else if has("libnccl.so") {
             Some(Library::Development(directory.clone()))
@@ -110,21 +140,75 @@ pub(crate) fn find(
     searched.iter().find_map(library).ok_or(Missing { searched, named })
 }
 
+/// Returns the directories of the search, and whether the user named them.
+fn searched(variable: impl Fn(&str) -> Option<OsString>, defaults: &[PathBuf]) -> (Vec<PathBuf>, bool) {
+    let path = |name| variable(name).map(PathBuf::from);
+    if let Some(directory) = path("NCCL_LIB_DIR") {
+        (vec![directory], true)
+    } else if let Some(home) = path("NCCL_HOME") {
+        (vec![home.join("lib"), home.join("lib64")], true)
+    } else {
+        (defaults.to_vec(), false)
+    }
+}
+
+/// Returns what cargo has to watch besides the variables: the file that was found, and the directories where one that
+/// is preferred to it, or pkg-config's file, may appear. If nothing was found, files that are not there, for which cargo
+/// runs the build script every time.
+///
+/// Cargo examines all files below a directory. Instead of the system's, which have ten thousands, it watches the dynamic
+/// linker's cache of them, which the installation of a library renews.
+pub(crate) fn watched(
+    found: &Result<Library, Missing>,
+    variable: impl Fn(&str) -> Option<OsString>,
+    defaults: &[PathBuf],
+) -> Vec<PathBuf> {
+    let (mut directories, named) = searched(&variable, defaults);
+    let (directory, file, is_best) = match found {
+        Ok(Library::Development(directory)) => (directory, "libnccl.so", true),
+        Ok(Library::Runtime(directory)) => (directory, "libnccl.so.2", false),
+        Ok(Library::Static(directory, _)) => (directory, "libnccl_static.a", true),
+        Err(missing) => {
+            let file = if is_on(&variable, "NCCL_STATIC") { "libnccl_static.a" } else { "libnccl.so" };
+            return missing.searched.iter().map(|directory| directory.join(file)).collect();
+        }
+    };
+    let position = directories.iter().position(|searched| searched == directory);
+    directories.truncate(position.unwrap_or_default() + usize::from(!is_best));
+    if !named {
+        let paths = ["PKG_CONFIG_PATH", "PKG_CONFIG_LIBDIR"].into_iter().filter_map(variable);
+        let paths = paths.chain(pkg_config(&["--variable=pc_path", "pkg-config"]));
+        paths.for_each(|paths| directories.extend(env::split_paths(&paths)));
+        directories.push("/etc/ld.so.cache".into());
+    }
+    directories.retain(|path| path.is_absolute() && path.exists() && !is_system(path));
+    directories.push(directory.join(file));
+    directories
+}
+
+/// Returns whether every system keeps its libraries in this directory.
+fn is_system(directory: &Path) -> bool {
+    let parent = directory.parent().filter(|_| directory.to_string_lossy().ends_with("-linux-gnu"));
+    SYSTEM.iter().any(|system| parent.unwrap_or(directory) == Path::new(system))
+}
+
+/// Returns what pkg-config prints, if anything.
+fn pkg_config(arguments: &[&str]) -> Option<OsString> {
+    let program = variable("PKG_CONFIG").unwrap_or_else(|| "pkg-config".into());
+    let output =
+        Command::new(program).args(arguments).output().ok().filter(|output| output.status.success())?;
+    // If the file lacks the variable, the output is empty, which would mean the current directory.
+    Some(String::from_utf8_lossy(&output.stdout).trim().into()).filter(|text: &OsString| !text.is_empty())
+}
+
 /// Returns the directories where this system keeps libraries; none when cross-compiling.
 pub(crate) fn default_directories() -> Vec<PathBuf> {
     if env::var_os("HOST") != env::var_os("TARGET") {
         return Vec::new();
     }
-    let pkg_config = env::var_os("PKG_CONFIG").unwrap_or_else(|| "pkg-config".into());
-    let output = Command::new(pkg_config).args(["--variable=libdir", "nccl"]).output();
-    let from_pkg_config = output.ok().filter(|output| output.status.success());
-    let from_pkg_config =
-        from_pkg_config.map(|output| String::from_utf8_lossy(&output.stdout).trim().to_owned());
-    // If the file lacks the variable, the output is empty, which would mean the current directory.
-    let from_pkg_config = from_pkg_config.filter(|directory| !directory.is_empty()).map(PathBuf::from);
+    let from_pkg_config = pkg_config(&["--variable=libdir", "nccl"]).map(PathBuf::from);
     let architecture = env::var("CARGO_CFG_TARGET_ARCH").unwrap_or_default();
-    let multiarch = format!("/usr/lib/{architecture}-linux-gnu");
-    let cuda = env::var_os("CUDA_HOME").map(|home| Path::new(&home).join("lib64"));
-    let fixed = [&multiarch, "/usr/lib64", "/usr/lib", "/usr/local/lib"].map(PathBuf::from);
-    from_pkg_config.into_iter().chain(fixed).chain(cuda).collect()
+    let multiarch = format!("/usr/lib/{architecture}-linux-gnu").into();
+    let cuda = variable("CUDA_HOME").map(|home| Path::new(&home).join("lib64"));
+    from_pkg_config.into_iter().chain([multiarch]).chain(SYSTEM.map(PathBuf::from)).chain(cuda).collect()
 }

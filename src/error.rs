@@ -179,6 +179,14 @@ pub enum LoadError {
         system: &'static str,
     },
 
+    /// The program has a C library of its own, linked statically (`crt-static`, the default for musl), in which NCCL
+    /// crashes. [`Nccl::from_table`](crate::Nccl::from_table) still works.
+    #[error(
+        "NCCL cannot be loaded into a program whose C library is linked statically: build the program with \
+         `-C target-feature=-crt-static`"
+    )]
+    StaticProgram,
+
     /// No candidate is a library that works.
     #[error("no NCCL library could be loaded{}", list(attempts))]
     NotFound {

@@ -49,15 +49,16 @@ impl Nccl {
     ///
     /// If `LIBNCCL_PATH` is set, only the file that it names is tried. Otherwise, the search order is:
     ///
-    /// 1. `libnccl.so.2` and `libnccl.so` in the directories of the dynamic linker;
+    /// 1. `libnccl.so.2` and `libnccl.so`, in the process or in the directories of the dynamic linker;
     /// 2. the Python package `nvidia-nccl-cu12` or `nvidia-nccl-cu13` of an environment: `$VIRTUAL_ENV`, that of the
     ///    first `python3` on `PATH`, `$CONDA_PREFIX` (there also `lib`); then of the user (`$PYTHONUSERBASE` or
     ///    `~/.local`), then of the system (below `/usr/local` and `/usr`);
-    /// 3. `$NCCL_HOME/lib`, `$CUDA_HOME/lib64`;
+    /// 3. `$NCCL_HOME/lib`, `$NCCL_HOME/lib64`, `$CUDA_HOME/lib64`;
     /// 4. for AMD's RCCL, `librccl.so.1` and `librccl.so` in the directories of the dynamic linker, `$ROCM_PATH/lib`,
     ///    `/opt/rocm/lib`.
     ///
-    /// No Python is started. Set-uid programs ignore the environment.
+    /// No Python is started. Set-uid programs ignore the environment. A truncated file is refused, as the dynamic linker
+    /// would map it and the process die of SIGBUS.
     ///
     /// ```
     /// use libnccl::Nccl;
@@ -70,7 +71,8 @@ impl Nccl {
     ///
     /// # Errors
     /// [`LoadError::NotFound`], which lists every candidate with the reason; [`LoadError::NoBackend`] without a
-    /// backend; [`LoadError::UnsupportedPlatform`] on systems other than Linux.
+    /// backend; [`LoadError::UnsupportedPlatform`] on systems other than Linux; [`LoadError::StaticProgram`] with a
+    /// static C library.
     pub fn load() -> Result<Self, LoadError> {
         Library::load().map(|library| Self { library })
     }
@@ -89,8 +91,9 @@ impl Nccl {
     ///
     /// # Errors
     /// [`LoadError::NotFound`] with the reason: the file is absent, a directory, not a shared object, truncated, for
-    /// another architecture, without NCCL's functions, or rejected by the dynamic linker. [`LoadError::VersionQuery`]
-    /// if its `ncclGetVersion` fails.
+    /// another architecture, without NCCL's functions, or rejected by the dynamic linker; or another NCCL is linked or
+    /// was loaded with `RTLD_GLOBAL`, to which its calls of its own functions would go. [`LoadError::VersionQuery`] if
+    /// its `ncclGetVersion` fails.
     ///
     /// # Safety
     /// Loading a library runs its code. If the file is a shared object with functions of NCCL's names, these must have

@@ -7,12 +7,70 @@ mod link;
 mod linking {
     use std::path::{Path, PathBuf};
 
-    use super::link::{Library, Missing, find};
+    use super::link::{Library, Missing, check, find, is_vetoed, watched};
 
     fn found(environment: &[(&str, &str)], defaults: &[&str], files: &[&str]) -> Result<Library, Missing> {
         let variable = |name: &str| Some(environment.iter().find(|(n, _)| *n == name)?.1.into());
         let defaults: Vec<PathBuf> = defaults.iter().map(PathBuf::from).collect();
         find(variable, &defaults, |path: &Path| files.iter().any(|file| Path::new(file) == path))
+    }
+
+    fn variables(environment: &[(&str, &str)]) -> impl Fn(&str) -> Option<std::ffi::OsString> {
+        |name: &str| Some(environment.iter().find(|(n, _)| *n == name)?.1.into())
+    }
+
+    #[test]
+    fn veto_is_that_of_the_user_or_of_a_system_without_nccl() {
+        for (environment, vetoed) in [
+            (&[][..], false),
+            (&[("LIBNCCL_NO_LINK", "0")], false),
+            (&[("LIBNCCL_NO_LINK", "1")], true),
+            (&[("CARGO_CFG_TARGET_OS", "linux")], false),
+            (&[("CARGO_CFG_TARGET_OS", "macos")], true),
+            (&[("CARGO_CFG_TARGET_OS", "windows")], true),
+        ] {
+            assert_eq!(is_vetoed(variables(environment)), vetoed, "{environment:?}");
+        }
+    }
+
+    #[test]
+    fn static_c_library_and_relative_directory_are_refused() {
+        assert_eq!(
+            check(variables(&[("CARGO_CFG_TARGET_FEATURE", "fxsr,sse"), ("CUDA_HOME", "/c")])),
+            Ok(())
+        );
+        let problem = check(variables(&[("CARGO_CFG_TARGET_FEATURE", "crt-static,fxsr")])).unwrap_err();
+        assert!(problem.contains("`-C target-feature=-crt-static`"), "{problem}");
+        for name in ["NCCL_LIB_DIR", "NCCL_HOME", "CUDA_HOME"] {
+            let problem = check(variables(&[(name, "lib")])).unwrap_err();
+            assert_eq!(problem, format!("{name} is \"lib\"; expected an absolute path"));
+        }
+    }
+
+    #[test]
+    fn watched_are_the_file_and_where_a_better_one_may_appear() {
+        let directory = tempfile::tempdir().unwrap();
+        let [lib, lib64, pkg] = ["lib", "lib64", "pkg"].map(|name| directory.path().join(name));
+        [&lib, &lib64, &pkg].into_iter().for_each(|path| std::fs::create_dir(path).unwrap());
+        let (home, pkg_text) = (directory.path().to_str().unwrap(), pkg.to_str().unwrap());
+        let watched = |library, environment: &[_], defaults: &[PathBuf]| {
+            watched(&Ok(library), variables(environment), defaults)
+        };
+        assert_eq!(
+            watched(Library::Development(lib64.clone()), &[("NCCL_HOME", home)], &[]),
+            [lib.clone(), lib64.join("libnccl.so")]
+        );
+        assert_eq!(
+            watched(Library::Runtime(lib64.clone()), &[("NCCL_HOME", home)], &[]),
+            [lib.clone(), lib64.clone(), lib64.join("libnccl.so.2")]
+        );
+        let defaults = ["/usr/lib".into(), "/usr/lib/x86_64-linux-gnu".into(), lib.clone(), lib64.clone()];
+        let found = watched(Library::Development(lib64.clone()), &[("PKG_CONFIG_PATH", pkg_text)], &defaults);
+        assert!(found.contains(&lib) && found.contains(&pkg), "{found:?}");
+        assert!(!defaults[..2].iter().any(|system| found.contains(system)), "{found:?}");
+        let missing = Err(Missing { searched: vec!["/a".into(), "/b".into()], named: false });
+        let absent = ["/a/libnccl.so", "/b/libnccl.so"].map(PathBuf::from);
+        assert_eq!(super::link::watched(&missing, variables(&[]), &[]), absent);
     }
 
     #[test]
@@ -48,26 +106,6 @@ mod linking {
             library.directives(),
             ["rustc-link-search=native=/p", "rustc-link-lib=dylib:+verbatim=libnccl.so.2"]
         );
-    }
-}
-
-/// Proves that the committed bindings are what bindgen generates: with libclang, `OUT_DIR` has fresh ones.
-#[test]
-fn build_used_the_committed_bindings() {
-    for (file, used) in [
-        ("types.rs", include_str!(concat!(env!("OUT_DIR"), "/types.rs"))),
-        ("linked.rs", include_str!(concat!(env!("OUT_DIR"), "/linked.rs"))),
-        ("linked.c", include_str!(concat!(env!("OUT_DIR"), "/linked.c"))),
-        ("dynamic.rs", include_str!(concat!(env!("OUT_DIR"), "/dynamic.rs"))),
-        ("functions.rs", include_str!(concat!(env!("OUT_DIR"), "/functions.rs"))),
-        ("since.rs", include_str!(concat!(env!("OUT_DIR"), "/since.rs"))),
-        ("device_types.rs", include_str!(concat!(env!("OUT_DIR"), "/device_types.rs"))),
-        ("device_functions.rs", include_str!(concat!(env!("OUT_DIR"), "/device_functions.rs"))),
-        ("device.c", include_str!(concat!(env!("OUT_DIR"), "/device.c"))),
-    ] {
-        let committed = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("src/sys/generated").join(file);
-        let committed = std::fs::read_to_string(committed).unwrap();
-        assert!(used == committed, "{file} differs from src/sys/generated: run `cargo xtask bindings`");
     }
 }
 

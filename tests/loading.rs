@@ -57,6 +57,11 @@ fn bad_files(directory: &Path) -> Vec<(PathBuf, &'static str)> {
 
 /// Runs `Nccl::load`, which searches once per process, in a child with this environment; returns what it printed.
 fn load_with(environment: &[(&str, &Path)]) -> String {
+    load_in(Path::new("."), environment)
+}
+
+/// Does the same in a child that starts in this directory.
+fn load_in(directory: &Path, environment: &[(&str, &Path)]) -> String {
     let mut child = Command::new(std::env::current_exe().unwrap());
     child.args(["--ignored", "--exact", "load_in_child_process", "--nocapture"]);
     for variable in [
@@ -73,15 +78,25 @@ fn load_with(environment: &[(&str, &Path)]) -> String {
     ] {
         child.env_remove(variable);
     }
-    let output = child.envs(environment.iter().copied()).output().unwrap();
+    let output = child.current_dir(directory).envs(environment.iter().copied()).output().unwrap();
     assert!(output.status.success(), "{output:?}");
     String::from_utf8(output.stdout).unwrap()
+}
+
+/// Writes half of the C library. If the dynamic linker mapped it, the process would die of SIGBUS.
+fn write_truncated(file: &Path) {
+    let good = fs::read(c_library()).unwrap();
+    fs::create_dir_all(file.parent().unwrap()).unwrap();
+    fs::write(file, &good[..good.len() / 2]).unwrap();
 }
 
 /// The child process of [`load_with`].
 #[test]
 #[ignore = "the other tests run it, each in a process of its own"]
 fn load_in_child_process() {
+    if let Some(directory) = std::env::var_os("CHANGE_DIRECTORY") {
+        std::env::set_current_dir(directory).unwrap();
+    }
     match Nccl::load() {
         Ok(nccl) => println!("loaded {} {:?}", nccl.version(), nccl.backend()),
         Err(error) => println!("error: {error}"),
@@ -141,6 +156,7 @@ fn load_without_library_lists_every_place_searched() {
         "  user's Python packages: neither PYTHONUSERBASE nor HOME is set\n",
         "  /usr/local/lib/python3*/*-packages/nvidia/nccl/lib/libnccl.so.2 (system's Python packages): No such file",
         "  /no/such/place/lib/libnccl.so.2 (NCCL_HOME): No such file or directory",
+        "  /no/such/place/lib64/libnccl.so.2 (NCCL_HOME): No such file or directory",
         "  /no/such/place/lib64/libnccl.so.2 (CUDA_HOME): No such file or directory",
         "  librccl.so.1 (dynamic linker): librccl.so.1: cannot open shared object file: No such file or directory\n",
         "  /no/such/place/lib/librccl.so.1 (ROCM_PATH): No such file or directory",
@@ -181,16 +197,91 @@ fn load_finds_the_package_of_each_python_environment() {
     }
 }
 
-/// If the dynamic linker mapped the file, the process would die of SIGBUS.
 #[test]
 #[cfg_attr(nccl_linked, ignore = "a linked library is never searched for")]
-fn load_skips_truncated_file_in_ld_library_path() {
+fn load_refuses_truncated_file_wherever_the_dynamic_linker_looks() {
     let directory = tempfile::tempdir().unwrap();
-    let good = fs::read(c_library()).unwrap();
-    fs::write(directory.path().join("libnccl.so.2"), &good[..good.len() / 2]).unwrap();
-    let printed = load_with(&[("LD_LIBRARY_PATH", directory.path())]);
-    let expected = "libnccl.so.2, from LD_LIBRARY_PATH, is truncated";
-    assert!(printed.contains(expected), "{printed}");
+    let root = fs::canonicalize(directory.path()).unwrap();
+    let file = root.join("libnccl.so.2");
+    write_truncated(&file);
+    let text = root.display();
+    let mut paths =
+        vec![format!("{text}"), format!("/no/such/place:{text}"), format!("/no/such/place;{text}")];
+    #[cfg(target_arch = "x86_64")]
+    if std::arch::is_x86_feature_detected!("avx2") {
+        write_truncated(&root.join("levels/glibc-hwcaps/x86-64-v3/libnccl.so.2"));
+        paths.push(format!("{text}/levels"));
+    }
+    for path in paths {
+        let printed = load_with(&[("LD_LIBRARY_PATH", Path::new(&path))]);
+        let expected = "libnccl.so.2, which the dynamic linker finds, is truncated";
+        assert!(printed.contains(expected), "{path}: {printed}");
+    }
+    let printed = load_in(&root, &[("LD_LIBRARY_PATH", Path::new("/no/such/place:"))]);
+    assert!(
+        printed.contains(&format!("{}, which the dynamic linker finds, is trunc", file.display())),
+        "{printed}"
+    );
+}
+
+#[test]
+#[cfg_attr(nccl_linked, ignore = "a linked library is never searched for")]
+fn load_without_ld_library_path_ignores_the_current_directory() {
+    let directory = tempfile::tempdir().unwrap();
+    fs::write(directory.path().join("libnccl.so.2"), "").unwrap();
+    for environment in [&[][..], &[("LD_LIBRARY_PATH", Path::new(""))], &[("PATH", Path::new(":"))]] {
+        let printed = load_in(directory.path(), environment);
+        assert!(!printed.contains("is empty"), "{environment:?}: {printed}");
+    }
+}
+
+#[test]
+#[cfg_attr(nccl_linked, ignore = "a linked library is never searched for")]
+fn load_skips_file_of_another_architecture() {
+    let directory = tempfile::tempdir().unwrap();
+    let root = fs::canonicalize(directory.path()).unwrap();
+    let library = rccl::build(&root.join("good"), "libnccl.so.2");
+    let foreign = root.join("foreign/libnccl.so.2");
+    let mut bytes = fs::read(&library).unwrap();
+    bytes[18] = if cfg!(target_arch = "x86_64") { 183 } else { 62 };
+    fs::create_dir(root.join("foreign")).unwrap();
+    fs::write(&foreign, &bytes).unwrap();
+    let path = std::env::join_paths([root.join("foreign"), root.join("good")]).unwrap();
+    let printed = load_with(&[("LD_LIBRARY_PATH", Path::new(&path))]);
+    assert!(printed.contains(&format!("path: {library:?}, source: \"dynamic linker\"")), "{printed}");
+}
+
+#[test]
+#[cfg_attr(nccl_linked, ignore = "a linked library is never searched for")]
+fn load_takes_the_library_in_the_process_before_any_file() {
+    let directory = tempfile::tempdir().unwrap();
+    let root = fs::canonicalize(directory.path()).unwrap();
+    let library = rccl::build(&root.join("good"), "libnccl.so.2");
+    write_truncated(&root.join("bad/libnccl.so.2"));
+    let printed = load_with(&[("LD_PRELOAD", &library), ("LD_LIBRARY_PATH", &root.join("bad"))]);
+    assert!(printed.contains(&format!("path: {library:?}, source: \"dynamic linker\"")), "{printed}");
+}
+
+#[test]
+#[cfg_attr(nccl_linked, ignore = "a linked library is never searched for")]
+fn load_after_a_change_of_directory_reports_the_file_that_was_loaded() {
+    let directory = tempfile::tempdir().unwrap();
+    let root = fs::canonicalize(directory.path()).unwrap();
+    let library = rccl::build(&root.join("one"), "libnccl.so.2");
+    let (one, other) = (root.join("one"), root.join("other"));
+    rccl::build(&other, "libnccl.so.2");
+    let relative = Path::new("./libnccl.so.2");
+    let printed = load_in(&one, &[("LD_PRELOAD", relative), ("CHANGE_DIRECTORY", &other)]);
+    assert!(printed.contains(&format!("path: {library:?}")), "{printed}");
+}
+
+#[test]
+#[cfg_attr(nccl_linked, ignore = "a linked library is never searched for")]
+fn load_with_bare_name_in_libnccl_path_takes_the_file_in_the_current_directory() {
+    let directory = tempfile::tempdir().unwrap();
+    let library = rccl::build(&fs::canonicalize(directory.path()).unwrap(), "t.so");
+    let printed = load_in(directory.path(), &[("LIBNCCL_PATH", Path::new("t.so"))]);
+    assert!(printed.contains(&format!("path: {library:?}, source: \"LIBNCCL_PATH\"")), "{printed}");
 }
 
 #[test]
@@ -213,5 +304,69 @@ fn load_finds_rccl_by_path_linker_and_rocm_path() {
         assert!(printed.contains("loaded 2.21.5"), "{variable}: {printed}");
         let expected = format!("path: {path:?}, source: {source:?}");
         assert!(printed.contains(&expected), "{variable}: {expected}\nis not in\n{printed}");
+    }
+}
+
+/// Loads one library as a program or another library may have done, and opens a second one.
+#[test]
+#[ignore = "the tests below run it, each in a process of its own"]
+fn open_beside_global_library_in_child_process() {
+    use libloading::os::unix::{Library, RTLD_GLOBAL, RTLD_LAZY};
+
+    let [global, opened] = ["GLOBAL", "OPENED"].map(|name| std::env::var_os(name).unwrap());
+    // SAFETY: made by `rccl::build`; never unloaded.
+    std::mem::forget(unsafe { Library::open(Some(global), RTLD_LAZY | RTLD_GLOBAL) }.unwrap());
+    // SAFETY: as above.
+    match unsafe { Nccl::open(opened) } {
+        Ok(nccl) => println!("opened {}", nccl.backend()),
+        Err(error) => println!("error: {error}"),
+    }
+}
+
+/// Opens a library in a process in which another one is global; returns what the process printed.
+fn open_beside_global(global: &Path, opened: &Path) -> String {
+    let output = Command::new(std::env::current_exe().unwrap())
+        .args(["--ignored", "--exact", "open_beside_global_library_in_child_process", "--nocapture"])
+        .envs([("GLOBAL", global), ("OPENED", opened)])
+        .output()
+        .unwrap();
+    assert!(output.status.success(), "{output:?}");
+    String::from_utf8(output.stdout).unwrap()
+}
+
+/// Its calls of its own functions would go to the other library.
+#[test]
+#[cfg_attr(nccl_linked, ignore = "the linked library comes before both")]
+fn open_beside_global_library_names_both() {
+    let directories = [tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap()];
+    let [global, opened] = [0, 1].map(|index| rccl::build(directories[index].path(), "libnccl.so.2"));
+    let printed = open_beside_global(&global, &opened);
+    let expected = format!(
+        "error: no NCCL library could be loaded\n  {} (given path): calls of its own functions would go to those of {}, ",
+        opened.display(),
+        fs::canonicalize(&global).unwrap().display()
+    );
+    assert!(printed.contains(&expected), "{expected}\nis not in\n{printed}");
+    let printed = open_beside_global(&global, &global);
+    assert!(
+        printed.contains(&format!("opened {}", fs::canonicalize(&global).unwrap().display())),
+        "{printed}"
+    );
+}
+
+#[test]
+#[cfg_attr(not(nccl_linked), ignore = "no library is linked")]
+fn open_beside_linked_library_names_both() {
+    #[cfg(all(nccl_linked, not(nccl_archive)))]
+    {
+        let linked = Nccl::linked().unwrap().backend().to_string();
+        let directory = tempfile::tempdir().unwrap();
+        let path = rccl::build(directory.path(), "libnccl.so.2");
+        // SAFETY: made by `build`.
+        let error = unsafe { Nccl::open(&path) }.unwrap_err().to_string();
+        assert!(error.contains(path.to_str().unwrap()) && error.contains(&linked), "{error}");
+        // SAFETY: the linked library.
+        let same = unsafe { Nccl::open(&linked) }.unwrap();
+        assert_eq!(same.backend().to_string(), linked);
     }
 }

@@ -153,7 +153,7 @@ impl Programs {
     fn build_callers(&self, features: &str) -> Result {
         let manifest = Path::new(env!("CARGO_MANIFEST_DIR")).join("benches/call_overhead/callers/Cargo.toml");
         run(Command::new(env!("CARGO"))
-            .args(["build", "--quiet", "--release", "--features", features, "--manifest-path"])
+            .args(["build", "--quiet", "--locked", "--release", "--features", features, "--manifest-path"])
             .args([manifest.as_os_str(), "--target-dir".as_ref(), self.folder.join(features).as_os_str()])
             .env("NCCL_LIB_DIR", &self.folder)
             .env_remove("LIBNCCL_NO_LINK"))?;

@@ -1,12 +1,15 @@
 //! Loading at run time.
 
-use std::env;
 use std::error::Error as _;
 use std::ffi::c_void;
 use std::mem::ManuallyDrop;
 use std::path::{Path, PathBuf};
 
 use super::elf;
+#[cfg(all(target_os = "linux", target_env = "gnu"))]
+use super::linker;
+#[cfg(target_os = "linux")]
+use super::object::Object;
 use crate::sys::{Functions, device::DeviceFunctions, dynamic::NcclLibrary};
 use crate::{Attempt, LoadError};
 
@@ -23,10 +26,18 @@ pub(super) struct Loaded {
 /// Loads the first candidate that works. A program that links NCCL does not need to search.
 #[cfg(not(nccl_linked))]
 pub(super) fn search() -> Result<Loaded, LoadError> {
+    use std::env;
+
     use super::search::{Candidate, candidates};
 
     // The user who starts a set-uid program must not be able to choose its code.
-    let variable = |name: &str| if is_set_uid() { None } else { env::var_os(name) };
+    let variable = |name: &str| match env::var_os(name).filter(|value| !value.is_empty()) {
+        None => Err("not set"),
+        Some(_) if is_set_uid() => {
+            Err("ignored, as this program has more rights than the user who started it")
+        }
+        Some(value) => Ok(value.into()),
+    };
     let mut attempts = Vec::new();
     for Candidate { source, path } in candidates(variable) {
         let (path, problem) = match path {
@@ -52,7 +63,7 @@ pub(super) fn search() -> Result<Loaded, LoadError> {
 pub(super) unsafe fn open(path: &Path) -> Result<Loaded, LoadError> {
     const SOURCE: &str = "given path";
     // `dlopen` would search for a bare name; the caller means a file.
-    let file = if is_bare_name(path) { Path::new(".").join(path) } else { path.into() };
+    let file = Path::new(".").join(path);
     // SAFETY: the caller guarantees that the file, if it has NCCL's functions, is NCCL.
     match unsafe { load_functions(&file) } {
         Ok(found) => Ok(found.into_loaded(SOURCE, file, Vec::new())),
@@ -86,13 +97,16 @@ impl Found {
 unsafe fn load_functions(path: &Path) -> Result<Found, String> {
     /// A function that every RCCL and no NCCL has, which tells them apart whatever the file's name.
     const RCCL_FUNCTION: &str = "ncclAllToAllv";
-    if is_bare_name(path) {
-        check_library_path(path)?;
+    let library = if is_bare_name(path) {
+        // SAFETY: as for this function.
+        unsafe { load_by_name(path) }?
     } else {
-        elf::check(path)?;
-    }
-    // SAFETY: the caller guarantees that loading the file does no harm.
-    let library = unsafe { load(path) }.map_err(|error| loader_message(&error))?;
+        elf::check(path).map_err(|error| error.to_string())?;
+        // The linker reports the path that it is given, which must be right after a change of directory too.
+        let file = std::path::absolute(path).map_err(|error| error.to_string())?;
+        // SAFETY: the caller guarantees that loading the file does no harm.
+        unsafe { load(&file) }.map_err(|error| loader_message(&error))?
+    };
     // SAFETY: these functions too have the signatures of their header, and the library is never unloaded.
     let device_functions = unsafe { DeviceFunctions::load(&library) };
     // SAFETY: the symbol is looked up, and not used.
@@ -101,9 +115,10 @@ unsafe fn load_functions(path: &Path) -> Result<Found, String> {
     // functions have them too; absent functions are errors in it.
     let library = unsafe { NcclLibrary::from_library(library) }.map_err(|error| loader_message(&error))?;
     let functions = Functions::from(&library);
-    if functions.ncclGetVersion.is_none() {
+    let Some(get_version) = functions.ncclGetVersion else {
         return Err("is a shared object without NCCL's functions (no ncclGetVersion)".into());
-    }
+    };
+    check_calls(get_version as *const c_void)?;
     // Never unloaded: NCCL starts threads that would go on running unmapped code, which crashed 50 to 90 % of
     // the runs measured with releases up to 2.30.4.
     let _: ManuallyDrop<NcclLibrary> = ManuallyDrop::new(library);
@@ -138,42 +153,36 @@ fn is_bare_name(path: &Path) -> bool {
     path.components().count() == 1 && !path.is_absolute()
 }
 
-/// Checks the file that the dynamic linker would find in `LD_LIBRARY_PATH`: it maps damaged files unchecked.
-fn check_library_path(name: &Path) -> Result<(), String> {
-    let directories = env::var_os("LD_LIBRARY_PATH").filter(|_| !is_set_uid()).unwrap_or_default();
-    let files = env::split_paths(&directories).map(|directory| directory.join(name));
-    match files.filter(|file| file.exists()).map(|file| (elf::check(&file), file)).next() {
-        Some((Err(problem), file)) => Err(format!("{}, from LD_LIBRARY_PATH, {problem}", file.display())),
-        _ => Ok(()),
-    }
+/// Returns the library of this name that is in the process, else loads the file that the dynamic linker finds.
+///
+/// # Safety
+/// As for [`open`].
+#[cfg(all(target_os = "linux", target_env = "gnu"))]
+unsafe fn load_by_name(name: &Path) -> Result<libloading::Library, String> {
+    let absent = match linker::loaded(name) {
+        Ok(library) => return Ok(library.into()),
+        Err(error) => loader_message(&error),
+    };
+    let caller = file_of_code(load_by_name as *const c_void);
+    let file = linker::find(name, caller.as_deref())?.ok_or(absent)?;
+    // SAFETY: the caller guarantees that loading the file does no harm.
+    unsafe { load(&file) }.map_err(|error| loader_message(&error))
 }
 
-/// Returns the file from which the dynamic linker loaded the code at `address`. Asking the linker takes a
-/// microsecond; reading /proc/self/maps takes 30 to 60.
+/// Loads the file that the dynamic linker finds.
+///
+/// # Safety
+/// As for [`open`].
+#[cfg(not(all(target_os = "linux", target_env = "gnu")))]
+unsafe fn load_by_name(name: &Path) -> Result<libloading::Library, String> {
+    // SAFETY: the caller guarantees that loading the file does no harm.
+    unsafe { load(name) }.map_err(|error| loader_message(&error))
+}
+
+/// Returns the file from which the dynamic linker loaded the code at `address`.
 #[cfg(target_os = "linux")]
 fn file_of_code(address: *const c_void) -> Option<PathBuf> {
-    use std::ffi::{CStr, OsStr, c_char, c_int};
-    use std::os::unix::ffi::OsStrExt;
-
-    #[repr(C)]
-    struct Info {
-        file: *const c_char,
-        base: *mut c_void,
-        symbol: *const c_char,
-        symbol_address: *mut c_void,
-    }
-    unsafe extern "C" {
-        fn dladdr(address: *const c_void, info: *mut Info) -> c_int;
-    }
-    let null: *mut c_void = std::ptr::null_mut();
-    let mut info = Info { file: null.cast(), base: null, symbol: null.cast(), symbol_address: null };
-    // SAFETY: any address is allowed; `info` has the layout that <dlfcn.h> declares.
-    if unsafe { dladdr(address, &raw mut info) } == 0 || info.file.is_null() {
-        return None;
-    }
-    // SAFETY: a C string that lives as long as the library, which is never unloaded.
-    let file = unsafe { CStr::from_ptr(info.file) };
-    std::fs::canonicalize(OsStr::from_bytes(file.to_bytes())).ok()
+    Object::at(address)?.path()
 }
 
 #[cfg(not(target_os = "linux"))]
@@ -181,12 +190,39 @@ fn file_of_code(address: *const c_void) -> Option<PathBuf> {
     super::mapped::file_of(address as usize)
 }
 
+/// Checks that the functions of the library, of which this is one, would not call those of another NCCL.
+///
+/// NCCL calls its own exported functions through the dynamic linker, which takes the first of that name: if another
+/// NCCL is in the global scope, because the program is linked with it or because it was loaded with `RTLD_GLOBAL`, that
+/// one's. `RTLD_DEEPBIND` would reverse the order for every function that the library calls, `malloc` and `operator new`
+/// too: memory that one allocator gave would be freed by another in programs that bring their own; the sanitizers refuse
+/// it for that reason, and musl lacks it.
+#[cfg(target_os = "linux")]
+fn check_calls(get_version: *const c_void) -> Result<(), String> {
+    let global = super::object::Scope::global().address(c"ncclGetVersion");
+    if global.is_null() || Object::at(global) == Object::at(get_version) {
+        return Ok(());
+    }
+    let other = file_of_code(global).unwrap_or_default();
+    Err(format!(
+        "calls of its own functions would go to those of {}, with which the program is linked or which was loaded \
+         with RTLD_GLOBAL; only that one can be used in this process",
+        other.display()
+    ))
+}
+
+#[cfg(not(target_os = "linux"))]
+#[allow(clippy::unnecessary_wraps)]
+fn check_calls(_: *const c_void) -> Result<(), String> {
+    Ok(())
+}
+
 /// Returns the message of the dynamic linker, which libloading keeps in the error's source.
 fn loader_message(error: &libloading::Error) -> String {
     error.source().map_or_else(|| error.to_string(), ToString::to_string)
 }
 
-#[cfg(target_os = "linux")]
+#[cfg(all(target_os = "linux", not(nccl_linked)))]
 fn is_set_uid() -> bool {
     const AT_SECURE: std::ffi::c_ulong = 23;
     unsafe extern "C" {
@@ -195,7 +231,7 @@ fn is_set_uid() -> bool {
     getauxval(AT_SECURE) != 0
 }
 
-#[cfg(not(target_os = "linux"))]
+#[cfg(not(any(target_os = "linux", nccl_linked)))]
 fn is_set_uid() -> bool {
     false
 }

@@ -3,7 +3,7 @@
 //! It runs before `dlopen`, which crashes (SIGBUS) on some truncated files and has unclear messages for the rest.
 
 use std::fs::File;
-use std::io::{Read, Seek, SeekFrom};
+use std::io::{Error, ErrorKind, Read, Result, Seek, SeekFrom};
 use std::path::Path;
 
 const HEADER: usize = 64;
@@ -19,63 +19,67 @@ const MACHINE: Option<u16> = if cfg!(target_arch = "x86_64") {
     None
 };
 
-/// Checks the file; an error tells what is wrong with it.
-pub(super) fn check(path: &Path) -> Result<(), String> {
-    let metadata = path.metadata().map_err(|e| e.to_string())?;
+/// Checks the file; an error tells what is wrong with it. Its kind is `Unsupported` for an object of another
+/// architecture.
+pub(super) fn check(path: &Path) -> Result<()> {
+    let metadata = path.metadata()?;
     if metadata.is_dir() {
-        return Err("is a directory; expected the library's file".into());
+        return Err(invalid("is a directory; expected the library's file"));
     }
     if !metadata.is_file() {
-        return Err("is not a regular file".into());
+        return Err(invalid("is not a regular file"));
     }
-    let mut file = File::open(path).map_err(|e| e.to_string())?;
-    check_contents(&mut file, metadata.len())
+    check_contents(&mut File::open(path)?, metadata.len())
 }
 
-fn check_contents(file: &mut (impl Read + Seek), length: u64) -> Result<(), String> {
-    let truncated =
-        |needed: u64| format!("is truncated: it has {length} bytes, but its ELF headers require {needed}");
+fn check_contents(file: &mut (impl Read + Seek), length: u64) -> Result<()> {
+    let truncated = |needed: u64| {
+        invalid(format!("is truncated: it has {length} bytes, but its ELF headers require {needed}"))
+    };
     if length == 0 {
-        return Err("is empty".into());
+        return Err(invalid("is empty"));
     }
     let mut magic = [0; 4];
     if file.read_exact(&mut magic).is_err() || magic != *b"\x7fELF" {
-        return Err("is not a shared object (no ELF header)".into());
+        return Err(invalid("is not a shared object (no ELF header)"));
     }
     let mut header = [0; HEADER];
     header[..4].copy_from_slice(&magic);
     file.read_exact(&mut header[4..]).map_err(|_| truncated(HEADER as u64))?;
     let [class, encoding] = [header[4], header[5]];
     if class != 2 {
-        return Err("is a 32-bit object; this process is 64-bit".into());
+        return Err(foreign("is a 32-bit object; this process is 64-bit"));
     }
     if encoding != if cfg!(target_endian = "little") { 1 } else { 2 } {
-        return Err("has the other byte order".into());
+        return Err(invalid("has the other byte order"));
     }
     let machine = u16_at(&header, 18);
     if MACHINE.is_some_and(|own| own != machine) {
         let other = machine_name(machine).map_or_else(|| format!("ELF machine {machine}"), str::to_string);
-        return Err(format!("is built for {other}; this process is {}", std::env::consts::ARCH));
+        return Err(foreign(format!("is built for {other}; this process is {}", std::env::consts::ARCH)));
     }
     const SHARED_OBJECT: u16 = 3;
     if u16_at(&header, 16) != SHARED_OBJECT {
-        return Err("is an ELF file, but not a shared object".into());
+        return Err(invalid("is an ELF file, but not a shared object"));
     }
 
     // The program headers, and the segments that they describe, must lie within the file.
     let (table, size, count) = (u64_at(&header, 32), u16_at(&header, 54), u16_at(&header, 56));
-    let end = table.saturating_add(u64::from(size) * u64::from(count));
+    const PROGRAM_HEADER: u16 = 56;
+    if count == 0 {
+        return Err(invalid("has no program headers"));
+    }
+    if size != PROGRAM_HEADER {
+        return Err(invalid(format!("has program headers of {size} bytes; expected {PROGRAM_HEADER}")));
+    }
+    let table_size = usize::from(size) * usize::from(count);
+    let end = table.saturating_add(table_size as u64);
     if end > length {
         return Err(truncated(end));
     }
-    const PROGRAM_HEADER: usize = 56;
-    if usize::from(size) < PROGRAM_HEADER || count == 0 {
-        return Err("has no program headers".into());
-    }
-    let mut headers = vec![0; usize::from(size) * usize::from(count)];
-    file.seek(SeekFrom::Start(table))
-        .and_then(|_| file.read_exact(&mut headers))
-        .map_err(|e| e.to_string())?;
+    let mut headers = vec![0; table_size];
+    file.seek(SeekFrom::Start(table))?;
+    file.read_exact(&mut headers)?;
     let furthest = headers
         .chunks_exact(usize::from(size))
         .map(|header| u64_at(header, 8).saturating_add(u64_at(header, 32)))
@@ -85,6 +89,14 @@ fn check_contents(file: &mut (impl Read + Seek), length: u64) -> Result<(), Stri
         return Err(truncated(furthest));
     }
     Ok(())
+}
+
+fn invalid(problem: impl Into<String>) -> Error {
+    Error::new(ErrorKind::InvalidData, problem.into())
+}
+
+fn foreign(problem: impl Into<String>) -> Error {
+    Error::new(ErrorKind::Unsupported, problem.into())
 }
 
 fn machine_name(machine: u16) -> Option<&'static str> {
@@ -121,7 +133,8 @@ mod tests {
     }
 
     fn error_of(bytes: &[u8]) -> String {
-        check_contents(&mut Cursor::new(bytes), bytes.len() as u64).err().unwrap_or_default()
+        let result = check_contents(&mut Cursor::new(bytes), bytes.len() as u64);
+        result.err().map_or_else(String::new, |error| error.to_string())
     }
 
     #[test]
@@ -143,6 +156,15 @@ mod tests {
     }
 
     #[test]
+    fn program_headers_of_another_size_are_rejected_unread() {
+        let mut bytes = libc();
+        bytes[54..58].fill(0xff);
+        // A sparse file may have that length.
+        let error = check_contents(&mut Cursor::new(bytes), u64::MAX).unwrap_err();
+        assert_eq!(error.to_string(), "has program headers of 65535 bytes; expected 56");
+    }
+
+    #[test]
     fn truncated_library_is_rejected_at_every_length() {
         let good = libc();
         for length in [4, 5, 63, 64, 100, 4096, good.len() / 2] {
@@ -156,8 +178,9 @@ mod tests {
 
     #[test]
     fn directory_device_and_missing_file_are_rejected() {
-        assert_eq!(check(Path::new("/")).unwrap_err(), "is a directory; expected the library's file");
-        assert_eq!(check(Path::new("/dev/null")).unwrap_err(), "is not a regular file");
-        assert!(check(Path::new("/no/such/file")).unwrap_err().contains("No such file"));
+        let error_of = |path| check(Path::new(path)).unwrap_err().to_string();
+        assert_eq!(error_of("/"), "is a directory; expected the library's file");
+        assert_eq!(error_of("/dev/null"), "is not a regular file");
+        assert!(error_of("/no/such/file").contains("No such file"));
     }
 }

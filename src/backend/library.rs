@@ -41,7 +41,7 @@ impl Library {
     /// Returns the library of `Nccl::load`: the linked one, or the first that the search finds.
     pub(crate) fn load() -> Result<Arc<Self>, LoadError> {
         static LOADED: OnceLock<Arc<Library>> = OnceLock::new();
-        require_linux()?;
+        check_platform()?;
         if let Some(library) = LOADED.get() {
             return Ok(Arc::clone(library));
         }
@@ -64,7 +64,7 @@ impl Library {
     /// As for [`crate::Nccl::open`].
     #[cfg(feature = "dlopen")]
     pub(crate) unsafe fn open(path: &Path) -> Result<Arc<Self>, LoadError> {
-        require_linux()?;
+        check_platform()?;
         // SAFETY: the caller guarantees that the file, if it has NCCL's functions, is NCCL.
         unsafe { Self::from_loaded(dlopen::open(path)?) }
     }
@@ -80,13 +80,12 @@ impl Library {
 
     #[cfg(nccl_linked)]
     pub(crate) fn linked() -> Result<Arc<Self>, LoadError> {
-        let functions = linked::functions();
-        let path = functions.ncclGetVersion.and_then(|function| mapped::file_of(function as usize));
+        let linked::Linked { functions, device_functions, path } = linked::library()?;
         // Detected by the file name alone: a program that references a symbol of RCCL would not link to NCCL.
         let is_rccl = path.as_deref().is_some_and(|path| path.to_string_lossy().contains("librccl.so"));
         let backend = Backend::Linked { path };
-        // SAFETY: the pointers are those that the linker resolved for the names that the header declares.
-        unsafe { Self::new(functions, linked::device_functions(), backend, is_rccl) }
+        // SAFETY: the functions are those of the linked library that have the names that the header declares.
+        unsafe { Self::new(functions, device_functions, backend, is_rccl) }
     }
 
     /// # Safety
@@ -263,12 +262,15 @@ impl fmt::Debug for Library {
     }
 }
 
-/// Returns an error on systems for which there is no NCCL.
-fn require_linux() -> Result<(), LoadError> {
-    if cfg!(target_os = "linux") {
-        return Ok(());
+/// Returns an error on systems for which there is no NCCL, and in programs that cannot have it.
+fn check_platform() -> Result<(), LoadError> {
+    if !cfg!(target_os = "linux") {
+        return Err(LoadError::UnsupportedPlatform { system: std::env::consts::OS });
     }
-    Err(LoadError::UnsupportedPlatform { system: std::env::consts::OS })
+    if cfg!(target_feature = "crt-static") {
+        return Err(LoadError::StaticProgram);
+    }
+    Ok(())
 }
 
 fn is_nccl(path: &Path) -> bool {

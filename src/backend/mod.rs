@@ -12,7 +12,11 @@ mod kind;
 mod library;
 #[cfg(nccl_linked)]
 mod linked;
+#[cfg(all(feature = "dlopen", target_os = "linux", target_env = "gnu"))]
+mod linker;
 mod mapped;
+#[cfg(all(target_os = "linux", any(feature = "dlopen", all(nccl_linked, not(nccl_archive)))))]
+mod object;
 #[cfg(all(feature = "dlopen", not(nccl_linked)))]
 mod search;
 

@@ -1,6 +1,5 @@
 //! The places where a libnccl may be, in search order.
 
-use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 
 /// The environment variable that names the library's file.
@@ -34,7 +33,8 @@ type Place = (&'static str, fn(Variable) -> Result<Vec<PathBuf>, &'static str>);
 ///
 /// NCCL comes before RCCL wherever it is: if both are installed, this crate prefers the one it is named after.
 const PLACES: [Place; 12] = [
-    (PATH_VARIABLE, |variable| Ok(vec![variable(PATH_VARIABLE)?])),
+    // A file even if it is a bare name, for which the dynamic linker would search.
+    (PATH_VARIABLE, |variable| Ok(vec![Path::new(".").join(variable(PATH_VARIABLE)?)])),
     ("dynamic linker", |_| Ok(NAMES.map(PathBuf::from).into())),
     ("VIRTUAL_ENV", |variable| Ok(python_packages(&variable("VIRTUAL_ENV")?))),
     ("python3 on PATH", |variable| Ok(python_packages(&python_prefix(&variable("PATH")?)?))),
@@ -46,22 +46,25 @@ const PLACES: [Place; 12] = [
     ("system's Python packages", |_| {
         Ok(SYSTEM_PREFIXES.map(|prefix| python_packages(Path::new(prefix))).concat())
     }),
-    ("NCCL_HOME", |variable| Ok(in_directory(&variable("NCCL_HOME")?.join("lib"), NAMES))),
+    ("NCCL_HOME", |variable| {
+        let home = variable("NCCL_HOME")?;
+        Ok(["lib", "lib64"].map(|lib| in_directory(&home.join(lib), NAMES)).concat())
+    }),
     ("CUDA_HOME", |variable| Ok(in_directory(&variable("CUDA_HOME")?.join("lib64"), NAMES))),
     ("dynamic linker", |_| Ok(RCCL_NAMES.map(PathBuf::from).into())),
     ("ROCM_PATH", |variable| Ok(in_directory(&variable("ROCM_PATH")?.join("lib"), RCCL_NAMES))),
     ("ROCm's default directory", |_| Ok(in_directory(&Path::new(ROCM).join("lib"), RCCL_NAMES))),
 ];
 
-/// Returns the candidates, at least one for each place, reading the environment through `variable`.
+/// Returns the candidates, at least one for each place, reading the environment through `variable`, whose errors tell
+/// why a variable has no value.
 ///
 /// If the user names a library, it is the only candidate: falling back to another would hide a mistake.
 ///
 /// The places are examined lazily, as most programs need only the first.
-pub(super) fn candidates(variable: impl Fn(&str) -> Option<OsString>) -> impl Iterator<Item = Candidate> {
-    let variable = move |name: &str| {
-        variable(name).filter(|value| !value.is_empty()).map(PathBuf::from).ok_or("not set")
-    };
+pub(super) fn candidates(
+    variable: impl Fn(&str) -> Result<PathBuf, &'static str>,
+) -> impl Iterator<Item = Candidate> {
     let places = if variable(PATH_VARIABLE).is_ok() { &PLACES[..1] } else { &PLACES[..] };
     places.iter().flat_map(move |(source, files)| {
         let paths = match files(&variable) {
@@ -111,6 +114,9 @@ fn python_prefix(path: &Path) -> Result<PathBuf, &'static str> {
             return Some(prefix.into());
         }
         let python = std::fs::canonicalize(directory.join("python3")).ok()?;
+        if !is_executable(&python) {
+            return None;
+        }
         Some(python.parent()?.parent()?.to_path_buf())
     });
     let prefix = prefix.ok_or("no python3 there")?;
@@ -121,16 +127,32 @@ fn python_prefix(path: &Path) -> Result<PathBuf, &'static str> {
     Ok(prefix)
 }
 
+/// Returns whether a shell would start the file.
+#[cfg(unix)]
+fn is_executable(file: &Path) -> bool {
+    use std::os::unix::fs::PermissionsExt;
+    file.metadata().is_ok_and(|metadata| metadata.is_file() && metadata.permissions().mode() & 0o111 != 0)
+}
+
+#[cfg(not(unix))]
+fn is_executable(file: &Path) -> bool {
+    file.is_file()
+}
+
 /// Returns the prefix of `pip install --user`.
 fn user_base(variable: Variable) -> Result<PathBuf, &'static str> {
-    let local = || variable("HOME").map(|home| home.join(".local"));
-    variable("PYTHONUSERBASE").or_else(|_| local()).map_err(|_| "neither PYTHONUSERBASE nor HOME is set")
+    match (variable("PYTHONUSERBASE"), variable("HOME")) {
+        (Ok(base), _) => Ok(base),
+        (_, Ok(home)) => Ok(home.join(".local")),
+        (Err("not set"), Err("not set")) => Err("neither PYTHONUSERBASE nor HOME is set"),
+        (Err("not set"), Err(reason)) | (Err(reason), _) => Err(reason),
+    }
 }
 
 #[cfg(test)]
 mod tests {
     use std::fs;
-    use std::os::unix::fs::symlink;
+    use std::os::unix::fs::{PermissionsExt, symlink};
     use std::path::{Path, PathBuf};
 
     use super::{Candidate, IN_PACKAGES, candidates, python_packages};
@@ -146,6 +168,12 @@ mod tests {
         fs::write(file, "").unwrap();
     }
 
+    /// Creates an executable file.
+    fn touch_program(file: &Path) {
+        touch(file);
+        fs::set_permissions(file, fs::Permissions::from_mode(0o755)).unwrap();
+    }
+
     /// Creates a virtual environment with the package, as `python3 -m venv` does: `python3` is a link out of it.
     fn virtual_environment(prefix: &Path, python: &Path) {
         touch(&prefix.join("pyvenv.cfg"));
@@ -155,7 +183,9 @@ mod tests {
     }
 
     fn search(environment: &[(&str, &Path)]) -> Vec<Candidate> {
-        candidates(|name: &str| Some(environment.iter().find(|(n, _)| *n == name)?.1.into())).collect()
+        let value =
+            |name: &str| environment.iter().find(|(n, _)| *n == name).map(|(_, value)| (*value).into());
+        candidates(|name: &str| value(name).ok_or("not set")).collect()
     }
 
     /// Returns what a place names: files, or the reason why none.
@@ -191,7 +221,6 @@ mod tests {
         let reasons =
             found.iter().filter_map(|Candidate { source, path }| Some((*source, path.clone().err()?)));
         assert_eq!(reasons.collect::<Vec<_>>(), expected);
-        assert_eq!(search(&[("LIBNCCL_PATH", Path::new(""))]), found);
         let bare = ["libnccl.so.2", "libnccl.so", "librccl.so.1", "librccl.so"];
         assert_eq!(named(&[], LINKER), bare.map(|name| Ok(name.into())));
         let rocm = named(&[], "ROCm's default directory");
@@ -222,7 +251,7 @@ mod tests {
     fn virtual_environment_on_path_is_found_without_virtual_env() {
         let directory = tempfile::tempdir().unwrap();
         let (environment, python) = (directory.path().join("venv"), directory.path().join("python"));
-        touch(&python.join("bin/python3"));
+        touch_program(&python.join("bin/python3"));
         touch(&python.join(SITE));
         virtual_environment(&environment, &python.join("bin/python3"));
         let path = std::env::join_paths([environment.join("bin"), python.join("bin")]).unwrap();
@@ -237,7 +266,7 @@ mod tests {
     fn python_on_path_outside_of_an_environment_is_followed_to_its_prefix() {
         let directory = tempfile::tempdir().unwrap();
         let root = fs::canonicalize(directory.path()).unwrap();
-        touch(&root.join("python/bin/python3.12"));
+        touch_program(&root.join("python/bin/python3.12"));
         touch(&root.join("python").join(SITE));
         fs::create_dir_all(root.join("links/bin")).unwrap();
         symlink(root.join("python/bin/python3.12"), root.join("links/bin/python3")).unwrap();
@@ -256,6 +285,31 @@ mod tests {
         assert!(relative.is_relative() && relative.is_dir());
         assert_eq!(named(&[("PATH", &relative)], ON_PATH), [Err("no python3 there")]);
         assert_eq!(named(&[("PATH", &environment.join("bin"))], ON_PATH), [Ok(environment.join(SITE))]);
+    }
+
+    #[test]
+    fn python3_that_a_shell_would_not_start_does_not_end_the_search() {
+        let directory = tempfile::tempdir().unwrap();
+        let root = fs::canonicalize(directory.path()).unwrap();
+        fs::create_dir_all(root.join("directory/bin/python3")).unwrap();
+        touch(&root.join("text/bin/python3"));
+        touch(&root.join("text").join(SITE));
+        touch_program(&root.join("program/bin/python3"));
+        touch(&root.join("program").join(SITE));
+        let path = ["", "directory/bin", "text/bin", "program/bin", ""];
+        let path = path.map(|entry| if entry.is_empty() { PathBuf::new() } else { root.join(entry) });
+        let path = std::env::join_paths(path).unwrap();
+        assert_eq!(named(&[("PATH", Path::new(&path))], ON_PATH), [Ok(root.join("program").join(SITE))]);
+        assert_eq!(named(&[("PATH", Path::new(":"))], ON_PATH), [Err("no python3 there")]);
+    }
+
+    #[test]
+    fn ignored_environment_is_the_reason_of_every_place_that_needs_it() {
+        let reason = "ignored";
+        let found: Vec<_> =
+            candidates(|name: &str| Err(if name == "HOME" { "not set" } else { reason })).collect();
+        let reasons: Vec<_> = found.iter().filter_map(|candidate| candidate.path.clone().err()).collect();
+        assert_eq!(reasons, [reason; 8]);
     }
 
     #[test]
@@ -315,9 +369,14 @@ mod tests {
         touch(&directory.path().join("lib/libnccl.so"));
         touch(&directory.path().join("lib/librccl.so"));
         let nowhere = Path::new("/no/such/place");
+        touch(&directory.path().join("lib64/libnccl.so.2"));
+        for (home, files) in [
+            (directory.path(), ["lib/libnccl.so", "lib64/libnccl.so.2"]),
+            (nowhere, ["lib/libnccl.so.2", "lib64/libnccl.so.2"]),
+        ] {
+            assert_eq!(named(&[("NCCL_HOME", home)], "NCCL_HOME"), files.map(|file| Ok(home.join(file))));
+        }
         for (variable, value, file) in [
-            ("NCCL_HOME", directory.path(), directory.path().join("lib/libnccl.so")),
-            ("NCCL_HOME", nowhere, nowhere.join("lib/libnccl.so.2")),
             ("CUDA_HOME", nowhere, nowhere.join("lib64/libnccl.so.2")),
             ("ROCM_PATH", directory.path(), directory.path().join("lib/librccl.so")),
             ("ROCM_PATH", nowhere, nowhere.join("lib/librccl.so.1")),

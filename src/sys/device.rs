@@ -12,7 +12,12 @@
 //!
 //! [`DeviceFunctions`] is the table of these functions, like [`Functions`](super::Functions).
 
+#[cfg(all(nccl_linked, not(nccl_archive)))]
+use std::ffi::{CStr, c_void};
+
 use super::bindings::types::*;
+#[cfg(all(nccl_linked, not(nccl_archive)))]
+use super::functions::c_name;
 use super::functions::define_table;
 
 generated! {

@@ -27,7 +27,7 @@ pub(crate) fn build(directory: &Path, name: &str) -> PathBuf {
     std::fs::create_dir_all(directory).unwrap();
     std::fs::write(&source, format!("{SOURCE}{rest}")).unwrap();
     let compiled = Command::new("cc")
-        .args(["-shared", "-fPIC", "-w", "-Wl,-soname,librccl.so.1", "-o"])
+        .args(["-shared", "-fPIC", "-w", &format!("-Wl,-soname,{name}"), "-o"])
         .args([&library, &source])
         .status()
         .expect("a C compiler, cc");

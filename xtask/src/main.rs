@@ -16,6 +16,7 @@ mod declarations;
 mod gpu_pack;
 mod headers;
 mod imports;
+mod linkers;
 mod matrix;
 mod nvidia_packages;
 mod process;
@@ -39,6 +40,12 @@ enum Task {
     Headers(headers::Options),
     /// Run the checks in tests/matrix with releases, loaded and linked; with --all, write docs/compatibility.md
     Matrix(matrix::Options),
+    /// Link a program with every linker, run it with several libraries, and generate docs/linkers.md
+    Linkers {
+        /// Write nothing; fail if the page would change
+        #[arg(long)]
+        check: bool,
+    },
     /// Generate docs/coverage.md, which lists the methods and tests of each C function, from the sources
     Coverage {
         /// Write nothing; fail if the page would change
@@ -86,6 +93,7 @@ fn run(task: Task) -> Result<()> {
         Task::Bindings { check: true } => bindings::check(root()),
         Task::Bindings { check: false } => bindings::write(root()),
         Task::Coverage { check } => coverage::run(root(), check),
+        Task::Linkers { check } => linkers::run(root(), check),
         Task::Headers(options) => headers::run(root(), &options),
         Task::Matrix(options) => matrix::run(root(), &options),
         Task::NvidiaPackage { release } => {

@@ -99,6 +99,13 @@ mod tests {
     use super::*;
 
     #[test]
+    fn package_of_every_release_has_a_hash() {
+        for release in crate::releases::RELEASES.iter() {
+            wheel::requirement(&package(release).unwrap(), release).unwrap();
+        }
+    }
+
+    #[test]
     fn package_depends_on_the_release_and_malformed_ones_are_rejected() {
         assert_eq!(package("2.13.4").unwrap(), "nvidia-nccl-cu11");
         assert_eq!(package("2.16.5").unwrap(), "nvidia-nccl-cu12");

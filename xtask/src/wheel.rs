@@ -10,6 +10,9 @@ use std::process::Command;
 use anyhow::{Context, Result, anyhow, bail};
 use zip::ZipArchive;
 
+/// The wheels that may be downloaded, with their hashes; a requirement of pip per line.
+const REQUIREMENTS: &str = include_str!("../wheels.txt");
+
 /// A wheel, and the files of it that are kept.
 #[derive(Debug)]
 pub(crate) struct Wheel<'a> {
@@ -98,13 +101,18 @@ pub(crate) fn cache() -> Result<PathBuf> {
     Ok(std::path::absolute(cache)?)
 }
 
+/// Returns the wheel's line in the list of requirements.
+pub(crate) fn requirement(package: &str, release: &str) -> Result<&'static str> {
+    let start = format!("{package}=={release} ");
+    let mut lines = REQUIREMENTS.lines();
+    lines.find(|line| line.starts_with(&start)).with_context(|| {
+        format!("no hash of {package} {release} in xtask/wheels.txt, without which nothing is downloaded")
+    })
+}
+
 fn download(package: &str, release: &str, into: &Path) -> Result<PathBuf> {
-    let output = Command::new("python3")
-        .args(["-m", "pip", "download", "--no-deps", "--only-binary=:all:", "--quiet"])
-        // No second copy in pip's cache, no notice about new releases of pip.
-        .args(["--no-cache-dir", "--disable-pip-version-check", "--dest"])
-        .arg(into)
-        .arg(format!("{package}=={release}"))
+    let mut pip = pip(requirement(package, release)?, into)?;
+    let output = pip
         .output()
         .map_err(|error| anyhow!("downloading packages needs pip, and python3 does not run: {error}"))?;
     if !output.status.success() {
@@ -112,6 +120,21 @@ fn download(package: &str, release: &str, into: &Path) -> Result<PathBuf> {
     }
     let mut files = fs::read_dir(into)?.collect::<Result<Vec<_>, _>>()?.into_iter().map(|file| file.path());
     files.find(|file| file.extension().is_some_and(|e| e == "whl")).context("pip downloaded no wheel")
+}
+
+/// Returns the command that downloads a requirement into a folder, and refuses a file of another hash.
+fn pip(requirement: &str, into: &Path) -> Result<Command> {
+    fs::create_dir_all(into)?;
+    let requirements = into.join("requirements.txt");
+    fs::write(&requirements, requirement)?;
+    let mut pip = Command::new("python3");
+    pip.args(["-m", "pip", "download", "--no-deps", "--only-binary=:all:", "--require-hashes", "--quiet"])
+        // No second copy in pip's cache, no notice about new releases of pip.
+        .args(["--no-cache-dir", "--disable-pip-version-check", "--dest"])
+        .arg(into)
+        .arg("--requirement")
+        .arg(requirements);
+    Ok(pip)
 }
 
 /// Returns pip's error message as one sentence.
@@ -162,6 +185,31 @@ mod tests {
         wheel.complete(&unpacked, &folder).unwrap();
         assert!(wheel.is_complete(&folder));
         assert_eq!(fs::read_to_string(folder.join("include/nccl.h")).unwrap(), "old");
+    }
+
+    #[test]
+    fn wheel_has_hashes_and_an_unknown_one_is_refused() {
+        for line in REQUIREMENTS.lines().filter(|line| !line.starts_with('#')) {
+            let hashes: Vec<_> = line.split(" --hash=sha256:").skip(1).collect();
+            let is_hash = |hash: &&str| hash.len() == 64 && hash.bytes().all(|byte| byte.is_ascii_hexdigit());
+            assert!(!hashes.is_empty() && hashes.iter().all(is_hash), "{line}");
+        }
+        let error = requirement("nvidia-nccl-cu12", "9.9.9").unwrap_err().to_string();
+        assert!(error.starts_with("no hash of nvidia-nccl-cu12 9.9.9 in xtask/wheels.txt"), "{error}");
+    }
+
+    #[test]
+    fn wheel_with_another_hash_is_refused_by_pip() {
+        let directory = tempfile::tempdir().unwrap();
+        fs::write(directory.path().join("nvidia_nccl_cu12-2.32.3-py3-none-any.whl"), "another").unwrap();
+        let into = directory.path().join("wheel");
+        let mut pip = pip(requirement("nvidia-nccl-cu12", "2.32.3").unwrap(), &into).unwrap();
+        let output = pip.env("PIP_NO_INDEX", "1").env("PIP_FIND_LINKS", directory.path()).output();
+        let text =
+            output.map_or_else(|error| error.to_string(), |o| String::from_utf8_lossy(&o.stderr).into());
+        let is_absent = text.contains("No module named pip") || text.contains("No such file");
+        assert!(is_absent || text.contains("DO NOT MATCH THE HASHES"), "{text}");
+        assert!(!into.join("nvidia_nccl_cu12-2.32.3-py3-none-any.whl").exists());
     }
 
     #[test]

@@ -1,47 +1,26 @@
 /* See build/bindings.rs, `c_table`. */
-void ncclCommQueryProperties(void);
-void ncclDevCommCreate(void);
-void ncclDevCommDestroy(void);
-void ncclGetLsaMultimemDevicePointer(void);
-void ncclGetMultimemDevicePointer(void);
-void ncclGetLsaDevicePointer(void);
-void ncclGetPeerDevicePointer(void);
-void ncclGetMultimemDeviceLeInfo(void);
-void ncclGetCftDeviceLeInfo(void);
-void ncclGetPeerDeviceLeInfo(void);
-void ncclTeamWorld(void);
-void ncclTeamLsa(void);
-void ncclTeamCft(void);
-void ncclTeamCftMultimem(void);
-void ncclTeamRankToWorld(void);
-void ncclTeamRankToLsa(void);
-void ncclTeamRail(void);
-void ncclLsaBarrierCreateRequirement(void);
-void ncclGinBarrierCreateRequirement(void);
-void ncclLLA2ACalcSlots(void);
-void ncclLLA2ACreateRequirement(void);
-#pragma weak ncclCommQueryProperties
-#pragma weak ncclDevCommCreate
-#pragma weak ncclDevCommDestroy
-#pragma weak ncclGetLsaMultimemDevicePointer
-#pragma weak ncclGetMultimemDevicePointer
-#pragma weak ncclGetLsaDevicePointer
-#pragma weak ncclGetPeerDevicePointer
-#pragma weak ncclGetMultimemDeviceLeInfo
-#pragma weak ncclGetCftDeviceLeInfo
-#pragma weak ncclGetPeerDeviceLeInfo
-#pragma weak ncclTeamWorld
-#pragma weak ncclTeamLsa
-#pragma weak ncclTeamCft
-#pragma weak ncclTeamCftMultimem
-#pragma weak ncclTeamRankToWorld
-#pragma weak ncclTeamRankToLsa
-#pragma weak ncclTeamRail
-#pragma weak ncclLsaBarrierCreateRequirement
-#pragma weak ncclGinBarrierCreateRequirement
-#pragma weak ncclLLA2ACalcSlots
-#pragma weak ncclLLA2ACreateRequirement
-void (*const libnccl_linked_device_functions[])(void) = {
+__attribute__((weak, visibility("hidden"))) void ncclCommQueryProperties(void);
+__attribute__((weak, visibility("hidden"))) void ncclDevCommCreate(void);
+__attribute__((weak, visibility("hidden"))) void ncclDevCommDestroy(void);
+__attribute__((weak, visibility("hidden"))) void ncclGetLsaMultimemDevicePointer(void);
+__attribute__((weak, visibility("hidden"))) void ncclGetMultimemDevicePointer(void);
+__attribute__((weak, visibility("hidden"))) void ncclGetLsaDevicePointer(void);
+__attribute__((weak, visibility("hidden"))) void ncclGetPeerDevicePointer(void);
+__attribute__((weak, visibility("hidden"))) void ncclGetMultimemDeviceLeInfo(void);
+__attribute__((weak, visibility("hidden"))) void ncclGetCftDeviceLeInfo(void);
+__attribute__((weak, visibility("hidden"))) void ncclGetPeerDeviceLeInfo(void);
+__attribute__((weak, visibility("hidden"))) void ncclTeamWorld(void);
+__attribute__((weak, visibility("hidden"))) void ncclTeamLsa(void);
+__attribute__((weak, visibility("hidden"))) void ncclTeamCft(void);
+__attribute__((weak, visibility("hidden"))) void ncclTeamCftMultimem(void);
+__attribute__((weak, visibility("hidden"))) void ncclTeamRankToWorld(void);
+__attribute__((weak, visibility("hidden"))) void ncclTeamRankToLsa(void);
+__attribute__((weak, visibility("hidden"))) void ncclTeamRail(void);
+__attribute__((weak, visibility("hidden"))) void ncclLsaBarrierCreateRequirement(void);
+__attribute__((weak, visibility("hidden"))) void ncclGinBarrierCreateRequirement(void);
+__attribute__((weak, visibility("hidden"))) void ncclLLA2ACalcSlots(void);
+__attribute__((weak, visibility("hidden"))) void ncclLLA2ACreateRequirement(void);
+void (*const DEVICE_FUNCTIONS[])(void) = {
     ncclCommQueryProperties,
     ncclDevCommCreate,
     ncclDevCommDestroy,

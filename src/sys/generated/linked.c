@@ -1,34 +1,34 @@
 /* See build/bindings.rs, `c_table`. */
-void ncclMemAlloc(void);
-void ncclMemFree(void);
+__attribute__((weak, visibility("hidden"))) void ncclMemAlloc(void);
+__attribute__((weak, visibility("hidden"))) void ncclMemFree(void);
 void ncclGetVersion(void);
 void ncclGetUniqueId(void);
-void ncclCommInitRankConfig(void);
+__attribute__((weak, visibility("hidden"))) void ncclCommInitRankConfig(void);
 void ncclCommInitRank(void);
 void ncclCommInitAll(void);
-void ncclCommFinalize(void);
+__attribute__((weak, visibility("hidden"))) void ncclCommFinalize(void);
 void ncclCommDestroy(void);
 void ncclCommAbort(void);
-void ncclCommRevoke(void);
-void ncclCommSplit(void);
-void ncclCommShrink(void);
-void ncclCommGetUniqueId(void);
-void ncclCommGrow(void);
-void ncclCommInitRankScalable(void);
+__attribute__((weak, visibility("hidden"))) void ncclCommRevoke(void);
+__attribute__((weak, visibility("hidden"))) void ncclCommSplit(void);
+__attribute__((weak, visibility("hidden"))) void ncclCommShrink(void);
+__attribute__((weak, visibility("hidden"))) void ncclCommGetUniqueId(void);
+__attribute__((weak, visibility("hidden"))) void ncclCommGrow(void);
+__attribute__((weak, visibility("hidden"))) void ncclCommInitRankScalable(void);
 void ncclGetErrorString(void);
 void ncclGetLastError(void);
 void ncclCommGetAsyncError(void);
 void ncclCommCount(void);
 void ncclCommCuDevice(void);
 void ncclCommUserRank(void);
-void ncclCommRegister(void);
-void ncclCommDeregister(void);
-void ncclCommSuspend(void);
-void ncclCommResume(void);
-void ncclCommMemStats(void);
-void ncclCommWindowRegister(void);
-void ncclCommWindowDeregister(void);
-void ncclWinGetUserPtr(void);
+__attribute__((weak, visibility("hidden"))) void ncclCommRegister(void);
+__attribute__((weak, visibility("hidden"))) void ncclCommDeregister(void);
+__attribute__((weak, visibility("hidden"))) void ncclCommSuspend(void);
+__attribute__((weak, visibility("hidden"))) void ncclCommResume(void);
+__attribute__((weak, visibility("hidden"))) void ncclCommMemStats(void);
+__attribute__((weak, visibility("hidden"))) void ncclCommWindowRegister(void);
+__attribute__((weak, visibility("hidden"))) void ncclCommWindowDeregister(void);
+__attribute__((weak, visibility("hidden"))) void ncclWinGetUserPtr(void);
 void ncclRedOpCreatePreMulSum(void);
 void ncclRedOpDestroy(void);
 void ncclReduce(void);
@@ -37,89 +37,41 @@ void ncclBroadcast(void);
 void ncclAllReduce(void);
 void ncclReduceScatter(void);
 void ncclAllGather(void);
-void ncclAlltoAll(void);
-void ncclGather(void);
-void ncclScatter(void);
-void ncclAllReduceConfig(void);
-void ncclBroadcastConfig(void);
-void ncclReduceConfig(void);
-void ncclAllGatherConfig(void);
-void ncclReduceScatterConfig(void);
-void ncclAlltoAllConfig(void);
-void ncclGatherConfig(void);
-void ncclScatterConfig(void);
+__attribute__((weak, visibility("hidden"))) void ncclAlltoAll(void);
+__attribute__((weak, visibility("hidden"))) void ncclGather(void);
+__attribute__((weak, visibility("hidden"))) void ncclScatter(void);
+__attribute__((weak, visibility("hidden"))) void ncclAllReduceConfig(void);
+__attribute__((weak, visibility("hidden"))) void ncclBroadcastConfig(void);
+__attribute__((weak, visibility("hidden"))) void ncclReduceConfig(void);
+__attribute__((weak, visibility("hidden"))) void ncclAllGatherConfig(void);
+__attribute__((weak, visibility("hidden"))) void ncclReduceScatterConfig(void);
+__attribute__((weak, visibility("hidden"))) void ncclAlltoAllConfig(void);
+__attribute__((weak, visibility("hidden"))) void ncclGatherConfig(void);
+__attribute__((weak, visibility("hidden"))) void ncclScatterConfig(void);
 void ncclSend(void);
 void ncclRecv(void);
-void ncclPutSignal(void);
-void ncclSignal(void);
-void ncclWaitSignal(void);
+__attribute__((weak, visibility("hidden"))) void ncclPutSignal(void);
+__attribute__((weak, visibility("hidden"))) void ncclSignal(void);
+__attribute__((weak, visibility("hidden"))) void ncclWaitSignal(void);
 void ncclGroupStart(void);
 void ncclGroupEnd(void);
-void ncclGroupSimulateEnd(void);
-void ncclSetEncryption(void);
-void ncclParamBind(void);
-void ncclParamGetI8(void);
-void ncclParamGetI16(void);
-void ncclParamGetI32(void);
-void ncclParamGetI64(void);
-void ncclParamGetU8(void);
-void ncclParamGetU16(void);
-void ncclParamGetU32(void);
-void ncclParamGetU64(void);
-void ncclParamGetStr(void);
-void ncclParamGet(void);
-void ncclParamGetParameter(void);
-void ncclParamGetAllParameterKeys(void);
-void ncclParamDumpAll(void);
-#pragma weak ncclMemAlloc
-#pragma weak ncclMemFree
-#pragma weak ncclCommInitRankConfig
-#pragma weak ncclCommFinalize
-#pragma weak ncclCommRevoke
-#pragma weak ncclCommSplit
-#pragma weak ncclCommShrink
-#pragma weak ncclCommGetUniqueId
-#pragma weak ncclCommGrow
-#pragma weak ncclCommInitRankScalable
-#pragma weak ncclCommRegister
-#pragma weak ncclCommDeregister
-#pragma weak ncclCommSuspend
-#pragma weak ncclCommResume
-#pragma weak ncclCommMemStats
-#pragma weak ncclCommWindowRegister
-#pragma weak ncclCommWindowDeregister
-#pragma weak ncclWinGetUserPtr
-#pragma weak ncclAlltoAll
-#pragma weak ncclGather
-#pragma weak ncclScatter
-#pragma weak ncclAllReduceConfig
-#pragma weak ncclBroadcastConfig
-#pragma weak ncclReduceConfig
-#pragma weak ncclAllGatherConfig
-#pragma weak ncclReduceScatterConfig
-#pragma weak ncclAlltoAllConfig
-#pragma weak ncclGatherConfig
-#pragma weak ncclScatterConfig
-#pragma weak ncclPutSignal
-#pragma weak ncclSignal
-#pragma weak ncclWaitSignal
-#pragma weak ncclGroupSimulateEnd
-#pragma weak ncclSetEncryption
-#pragma weak ncclParamBind
-#pragma weak ncclParamGetI8
-#pragma weak ncclParamGetI16
-#pragma weak ncclParamGetI32
-#pragma weak ncclParamGetI64
-#pragma weak ncclParamGetU8
-#pragma weak ncclParamGetU16
-#pragma weak ncclParamGetU32
-#pragma weak ncclParamGetU64
-#pragma weak ncclParamGetStr
-#pragma weak ncclParamGet
-#pragma weak ncclParamGetParameter
-#pragma weak ncclParamGetAllParameterKeys
-#pragma weak ncclParamDumpAll
-void (*const libnccl_linked_functions[])(void) = {
+__attribute__((weak, visibility("hidden"))) void ncclGroupSimulateEnd(void);
+__attribute__((weak, visibility("hidden"))) void ncclSetEncryption(void);
+__attribute__((weak, visibility("hidden"))) void ncclParamBind(void);
+__attribute__((weak, visibility("hidden"))) void ncclParamGetI8(void);
+__attribute__((weak, visibility("hidden"))) void ncclParamGetI16(void);
+__attribute__((weak, visibility("hidden"))) void ncclParamGetI32(void);
+__attribute__((weak, visibility("hidden"))) void ncclParamGetI64(void);
+__attribute__((weak, visibility("hidden"))) void ncclParamGetU8(void);
+__attribute__((weak, visibility("hidden"))) void ncclParamGetU16(void);
+__attribute__((weak, visibility("hidden"))) void ncclParamGetU32(void);
+__attribute__((weak, visibility("hidden"))) void ncclParamGetU64(void);
+__attribute__((weak, visibility("hidden"))) void ncclParamGetStr(void);
+__attribute__((weak, visibility("hidden"))) void ncclParamGet(void);
+__attribute__((weak, visibility("hidden"))) void ncclParamGetParameter(void);
+__attribute__((weak, visibility("hidden"))) void ncclParamGetAllParameterKeys(void);
+__attribute__((weak, visibility("hidden"))) void ncclParamDumpAll(void);
+void (*const FUNCTIONS[])(void) = {
     ncclMemAlloc,
     ncclMemFree,
     ncclGetVersion,

@@ -8,8 +8,9 @@ fn main() {
                 libnccl::Backend::Loaded { .. } => "loaded",
                 _ => "other",
             };
-            let id = nccl.unique_id().map_or_else(|error| error.to_string(), |id| id.to_string());
-            println!("{backend} {} {}", nccl.version(), id.len());
+            let length = |id: libnccl::UniqueId| id.to_string().len().to_string();
+            let id = nccl.unique_id().map_or_else(|error| error.to_string(), length);
+            println!("{backend} {} {id}", nccl.version());
         }
         Err(libnccl::LoadError::NoBackend) => println!("no backend"),
         Err(error) => println!("{error}"),

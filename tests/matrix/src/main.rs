@@ -1,9 +1,10 @@
 //! Prints what one NCCL does on a machine without a GPU, through this build's backend: a line for each check or call.
 //!
 //! `cargo xtask matrix` runs it in a process for each set of checks and for each quirk, because some of them leave the
-//! process unusable.
+//! process unusable. `cargo xtask linkers` asks for the functions.
 
 mod checks;
+mod functions;
 mod id_failure;
 mod outcome;
 mod quirks;
@@ -27,9 +28,10 @@ fn run(arguments: &[&str]) -> Result<(), String> {
     let nccl = Nccl::load().map_err(|error| error.to_string())?;
     match *arguments {
         ["checks", release, library] => checks::run(&nccl, release, library),
+        ["functions"] => functions::run(&nccl)?,
         ["id-failure"] => id_failure::run(&nccl),
         ["quirk", name] => quirks::run(&nccl, name)?,
-        _ => return Err("expected `checks RELEASE LIBRARY`, `id-failure` or `quirk NAME`".into()),
+        _ => return Err("expected `checks RELEASE LIBRARY`, `functions`, `id-failure` or `quirk NAME`".into()),
     }
     Ok(())
 }

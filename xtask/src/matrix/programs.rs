@@ -56,7 +56,7 @@ pub(super) fn build(root: &Path) -> Result<Vec<Program>> {
 
 fn build_one(root: &Path, target: &Path, feature: &str, linked: Option<&str>) -> Result<PathBuf> {
     let mut cargo = Command::new(env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
-    cargo.args(["build", "--quiet", "--features", feature, "--manifest-path"]);
+    cargo.args(["build", "--quiet", "--locked", "--features", feature, "--manifest-path"]);
     cargo.arg(root.join("tests/matrix/Cargo.toml")).arg("--target-dir").arg(target);
     for variable in ["NCCL_LIB_DIR", "NCCL_HOME", "NCCL_STATIC", "LIBNCCL_NO_LINK"] {
         cargo.env_remove(variable);

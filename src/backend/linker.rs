@@ -1,0 +1,255 @@
+//! The dynamic linker's search for a bare name (`man ld.so`), followed without mapping a file: the linker maps truncated
+//! files unchecked, and the process dies of SIGBUS.
+
+use std::ffi::{CStr, OsStr, c_char, c_int, c_uint, c_void};
+use std::io::ErrorKind;
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
+use std::{fs, iter};
+
+use libloading::os::unix::{Library, RTLD_LOCAL, RTLD_NOW};
+
+use super::elf;
+
+/// Returns the library of this name, or with this SONAME, that is in the process.
+pub(super) fn loaded(name: &Path) -> Result<Library, libloading::Error> {
+    const RTLD_NOLOAD: c_int = 4;
+    // SAFETY: nothing is loaded, so no code of the library runs.
+    unsafe { Library::open(Some(name), RTLD_NOLOAD | RTLD_NOW | RTLD_LOCAL) }
+}
+
+/// Returns the file that the dynamic linker would load for a bare name, `None` if there is none; an error names the file
+/// and what is wrong with it. `caller` is the program or shared object that loads it, whose run-time path counts.
+///
+/// Like the linker, it skips files of other architectures. The directories for some processors that the linker
+/// had before `glibc-hwcaps` are left out.
+pub(super) fn find(name: &Path, caller: Option<&Path>) -> Result<Option<PathBuf>, String> {
+    let directories = directories(caller);
+    let system = system_directories(&directories);
+    let (named, system) = directories.split_at(directories.len() - system);
+    let in_directories = |directories: &[PathBuf]| -> Vec<PathBuf> {
+        let with_levels = directories.iter().flat_map(|directory| {
+            processor_levels()
+                .map(|level| directory.join("glibc-hwcaps").join(level))
+                .chain([directory.clone()])
+        });
+        with_levels.map(|directory| directory.join(name)).collect()
+    };
+    let files = in_directories(named)
+        .into_iter()
+        .chain(
+            iter::once_with(|| in_cache(&fs::read("/etc/ld.so.cache").unwrap_or_default(), name)).flatten(),
+        )
+        .chain(in_directories(system));
+    for file in files {
+        // The linker would map an empty element of LD_LIBRARY_PATH as a relative path too.
+        let Ok(file) = std::path::absolute(&file) else { continue };
+        match elf::check(&file) {
+            Ok(()) => return Ok(Some(file)),
+            Err(error) if is_skipped(error.kind()) => {}
+            Err(error) => {
+                return Err(format!("{}, which the dynamic linker finds, {error}", file.display()));
+            }
+        }
+    }
+    Ok(None)
+}
+
+fn is_skipped(kind: ErrorKind) -> bool {
+    use ErrorKind::{NotADirectory, NotFound, PermissionDenied, Unsupported};
+    matches!(kind, NotFound | NotADirectory | PermissionDenied | Unsupported)
+}
+
+/// Returns the directories that the dynamic linker searches for this caller: those of its run-time path, those that
+/// `LD_LIBRARY_PATH` had when the program started, and the system's. It is the linker itself that tells.
+fn directories(caller: Option<&Path>) -> Vec<PathBuf> {
+    const RTLD_DI_SERINFO: c_int = 4;
+    const RTLD_DI_SERINFOSIZE: c_int = 5;
+    #[repr(C)]
+    struct List {
+        size: usize,
+        count: c_uint,
+    }
+    #[repr(C)]
+    #[derive(Clone, Copy)]
+    struct Entry {
+        name: *const c_char,
+        flags: c_uint,
+    }
+    unsafe extern "C" {
+        fn dlinfo(handle: *mut c_void, request: c_int, argument: *mut c_void) -> c_int;
+    }
+    // The program itself cannot be opened by its name.
+    let handle = caller.and_then(|file| loaded(file).ok()).unwrap_or_else(Library::this).into_raw();
+    let mut list = List { size: 0, count: 0 };
+    // SAFETY: a handle that is never closed, and the struct that this request fills.
+    if unsafe { dlinfo(handle, RTLD_DI_SERINFOSIZE, (&raw mut list).cast()) } != 0 {
+        return Vec::new();
+    }
+    // The list, its entries and their names, aligned for pointers.
+    let mut buffer = vec![0_usize; list.size.div_ceil(size_of::<usize>()).max(4)];
+    let start = buffer.as_mut_ptr();
+    // SAFETY: the buffer has the length that the first request has told and is aligned for a `List`, which the second
+    // request reads.
+    unsafe { start.cast::<List>().write(list) };
+    // SAFETY: as above; the directories do not change while a program runs, so they fit.
+    if unsafe { dlinfo(handle, RTLD_DI_SERINFO, start.cast()) } != 0 {
+        return Vec::new();
+    }
+    // SAFETY: the request has left the number there.
+    let count = unsafe { start.cast::<List>().read() }.count as usize;
+    // SAFETY: the entries follow the list, as <dlfcn.h> declares; the request has filled so many.
+    let entries = unsafe { std::slice::from_raw_parts(start.cast::<List>().add(1).cast::<Entry>(), count) };
+    let directory = |entry: &Entry| {
+        // SAFETY: a C string in the buffer.
+        PathBuf::from(OsStr::from_bytes(unsafe { CStr::from_ptr(entry.name) }.to_bytes()))
+    };
+    entries.iter().map(directory).collect()
+}
+
+/// Returns how many directories at the end of the list are the system's, which come after the cache.
+fn system_directories(directories: &[PathBuf]) -> usize {
+    let architecture = format!("{}-linux-gnu", std::env::consts::ARCH);
+    let is_system = |directory: &Path| {
+        let parent = directory.parent().filter(|_| directory.ends_with(&architecture));
+        let systems = ["/lib", "/usr/lib", "/lib64", "/usr/lib64"];
+        systems.iter().any(|system| parent.unwrap_or(directory) == Path::new(system))
+    };
+    // One that is there twice is named by LD_LIBRARY_PATH the first time.
+    let is_last = |at: usize| !directories[at + 1..].contains(&directories[at]);
+    (0..directories.len()).rev().take_while(|&at| is_system(&directories[at]) && is_last(at)).count()
+}
+
+/// Returns the directories in `glibc-hwcaps` that this processor can use, the best first.
+fn processor_levels() -> impl Iterator<Item = &'static str> {
+    #[cfg(target_arch = "x86_64")]
+    let levels = {
+        use std::arch::is_x86_feature_detected as has;
+        let v2 = has!("sse4.2") && has!("popcnt") && has!("ssse3");
+        let v3 = v2
+            && has!("avx2")
+            && has!("bmi2")
+            && has!("fma")
+            && has!("f16c")
+            && has!("lzcnt")
+            && has!("movbe");
+        let v4 = v3
+            && has!("avx512f")
+            && has!("avx512bw")
+            && has!("avx512cd")
+            && has!("avx512dq")
+            && has!("avx512vl");
+        [("x86-64-v4", v4), ("x86-64-v3", v3), ("x86-64-v2", v2)]
+    };
+    #[cfg(not(target_arch = "x86_64"))]
+    let levels: [(&str, bool); 0] = [];
+    levels.into_iter().filter_map(|(level, is_usable)| is_usable.then_some(level))
+}
+
+/// Returns the files of this name in the dynamic linker's cache, in its order. The format is glibc's since 2.2; a cache
+/// that does not have it has none.
+fn in_cache(cache: &[u8], name: &Path) -> Vec<PathBuf> {
+    const MAGIC: &[u8] = b"glibc-ld.so.cache1.1";
+    const HEADER: usize = 48;
+    const ENTRY: usize = 24;
+    // An older format may come before it.
+    let start = cache.windows(MAGIC.len()).position(|bytes| bytes == MAGIC).unwrap_or(cache.len());
+    let cache = &cache[start..];
+    let number = |at: usize| {
+        let bytes = cache.get(at..at + 4)?;
+        Some(u32::from_ne_bytes(bytes.try_into().ok()?) as usize)
+    };
+    let text = |at: usize| {
+        let text = cache.get(number(at)?..)?;
+        Some(Path::new(OsStr::from_bytes(text.split(|byte| *byte == 0).next()?)))
+    };
+    let count = number(MAGIC.len()).unwrap_or_default();
+    let entries = cache.get(HEADER..).unwrap_or_default().chunks_exact(ENTRY).take(count).enumerate();
+    let is_for_every_processor = |entry: &[u8]| entry[16..].iter().all(|byte| *byte == 0);
+    let files = entries.filter(|(_, entry)| is_for_every_processor(entry)).filter_map(|(index, _)| {
+        let entry = HEADER + index * ENTRY;
+        (text(entry + 4)? == name).then(|| text(entry + 8).map(PathBuf::from))?
+    });
+    files.collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::{Path, PathBuf};
+
+    use super::{directories, find, in_cache, system_directories};
+
+    const C_LIBRARY: &str = "libc.so.6";
+
+    #[test]
+    fn find_gives_the_c_library_that_the_linker_has_loaded() {
+        let found = find(Path::new(C_LIBRARY), None).unwrap().unwrap();
+        let loaded = super::super::mapped::files();
+        assert!(loaded.contains(&std::fs::canonicalize(&found).unwrap()), "{found:?}, {loaded:?}");
+        assert_eq!(find(Path::new("libno-such-library.so"), None), Ok(None));
+    }
+
+    #[test]
+    fn directories_of_the_linker_end_with_the_system_s() {
+        let all = directories(None);
+        let system = system_directories(&all);
+        assert!(system >= 2 && all[all.len() - system..].contains(&"/usr/lib".into()), "{all:?}");
+    }
+
+    #[test]
+    fn directory_that_is_there_twice_is_the_system_s_once() {
+        let directories = ["/x", "/usr/lib", "/lib", "/usr/lib"].map(PathBuf::from);
+        assert_eq!(system_directories(&directories), 2);
+        assert_eq!(system_directories(&directories[..1]), 0);
+        let below = ["/usr/lib/nccl", "/lib/x86_64-linux-gnu", "/lib64"].map(PathBuf::from);
+        assert_eq!(system_directories(&below), if cfg!(target_arch = "x86_64") { 2 } else { 1 });
+    }
+
+    /// Returns a cache with these entries: the name, the path, and the processors that it is for.
+    fn cache(entries: &[(&str, &str, u64)]) -> Vec<u8> {
+        let mut strings = Vec::new();
+        let mut table = Vec::new();
+        let mut text = |text: &str| {
+            let at = 48 + 24 * entries.len() + strings.len();
+            strings.extend_from_slice(text.as_bytes());
+            strings.push(0);
+            u32::try_from(at).unwrap().to_ne_bytes()
+        };
+        for (name, path, processors) in entries {
+            table.extend_from_slice(&0x303_u32.to_ne_bytes());
+            table.extend_from_slice(&text(name));
+            table.extend_from_slice(&text(path));
+            table.extend_from_slice(&[0; 4]);
+            table.extend_from_slice(&processors.to_ne_bytes());
+        }
+        let mut cache = b"glibc-ld.so.cache1.1".to_vec();
+        cache.extend_from_slice(&u32::try_from(entries.len()).unwrap().to_ne_bytes());
+        cache.resize(48, 0);
+        [cache, table, strings].concat()
+    }
+
+    #[test]
+    fn cache_gives_the_files_of_a_name_in_its_order() {
+        let name = Path::new("libnccl.so.2");
+        let bytes = cache(&[
+            ("libnccl.so.2", "/b/libnccl.so.2", 0),
+            ("libnccl.so.2", "/some-processor/libnccl.so.2", 1),
+            ("libnccl.so.2", "/a/libnccl.so.2", 0),
+            ("libnccl.so", "/b/libnccl.so", 0),
+        ]);
+        let expected = ["/b/libnccl.so.2", "/a/libnccl.so.2"].map(PathBuf::from);
+        assert_eq!(in_cache(&bytes, name), expected);
+        // The older format comes first in a cache that has both.
+        assert_eq!(in_cache(&[b"ld.so-1.7.0\0\0\0\0\0".as_slice(), &bytes].concat(), name), expected);
+        for length in 0..bytes.len() {
+            let _ = in_cache(&bytes[..length], name);
+        }
+    }
+
+    #[test]
+    fn cache_of_this_system_has_the_c_library() {
+        let Ok(bytes) = std::fs::read("/etc/ld.so.cache") else { return };
+        let files = in_cache(&bytes, Path::new(C_LIBRARY));
+        assert!(files.iter().any(|file| file.is_file()), "{files:?}");
+    }
+}
