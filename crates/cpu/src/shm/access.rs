@@ -11,7 +11,7 @@ use crate::shm::liveness::AbortReason;
 use crate::shm::shared_state::SharedState;
 use crate::sync::primitive::{AtomicU64, LOOM, fence};
 
-/// What an access that ends adds to its rank's word: the lower half counts the present accesses, the upper one those that
+/// The change of a rank's word when an access ends: the lower half counts the present accesses, the upper one those that
 /// have ended.
 const ENDED: u64 = (1 << 32) - 1;
 
