@@ -311,6 +311,7 @@ pub(crate) fn store_fence() {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::shm::window_memory::WindowMemory;
 
     #[test]
     fn nontemporal_write_writes_every_byte() {
@@ -324,5 +325,31 @@ mod tests {
             expected[at..at + length].copy_from_slice(&bytes[..length]);
             assert_eq!(memory, expected, "{length} bytes at {at}");
         }
+    }
+
+    #[test]
+    fn no_slice_of_window_memory_is_formed() {
+        let mut memory = [0_u64; 8];
+        let start: *mut u8 = memory.as_mut_ptr().cast();
+        let is_inside = |bytes: &[u8]| (start.addr()..start.addr() + 64).contains(&bytes.as_ptr().addr());
+        let check = |is_window: bool| {
+            // SAFETY: the array is accessed through these only.
+            let (from, to) = unsafe { (ReadBuf::of_caller(start, 64), WriteBuf::of_caller(start, 64)) };
+            for from in [from, to.as_read(), from.slice(3..64), to.slice(3..64).as_read()] {
+                assert_eq!(is_inside(from.bytes(0, 13, &mut vec![])), !is_window);
+            }
+            to.slice(1..9).fill(|bytes| {
+                assert_eq!(is_inside(bytes), !is_window);
+                bytes.fill(8);
+            });
+            let expected = [0, 8, 8, 8, 8, 8, 8, 8, 8, 0];
+            assert_eq!(from.bytes(0, 10, &mut vec![]), expected);
+            to.write(0, &[0; 64]);
+        };
+        check(false);
+        let window = WindowMemory::new(start, 64);
+        check(true);
+        drop(window);
+        check(false);
     }
 }
