@@ -239,8 +239,9 @@ impl<T: Element> NcclBuffer<T> {
         self.allocation.set_busy();
         // SAFETY: `length` elements in that memory space, alive as long as the buffer is borrowed. On a GPU, busy
         // memory is not freed until `assume_idle`, whose caller guarantees that the work has run. No Rust reference
-        // exists to memory that enqueued work or other ranks may write, so overlapping work can at worst produce wrong
-        // values.
+        // exists to memory that enqueued work or other ranks may write: not here, as `as_slice` refuses it, and not in
+        // the CPU implementation, which accesses windows by atomic words only. So overlapping work can at worst produce
+        // wrong values.
         unsafe { DeviceSlice::new(self.as_ptr(), self.length, self.memory_space()) }
     }
 
@@ -255,8 +256,9 @@ impl<T: Element> NcclBuffer<T> {
     /// Operations that are enqueued with it from now on make it busy again. For an example, see [`NcclBuffer`].
     ///
     /// # Safety
-    /// All work that uses this buffer has run: that of this rank and, if it is a window, that of the other ranks. As
-    /// long as it is a window, the other ranks start no more work that reads or writes it.
+    /// All work that uses this buffer has run: that of this rank and, if it is or was a window, that of the other ranks.
+    /// The other ranks never start work again that uses this rank's part of that window, not even after this rank has
+    /// deregistered it.
     pub unsafe fn assume_idle(&mut self) {
         self.allocation.busy.store(false, Relaxed);
     }

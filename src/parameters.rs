@@ -1,6 +1,8 @@
 #![allow(unsafe_code)] // Calls into NCCL.
 
+use std::collections::BTreeMap;
 use std::ffi::{CStr, CString, c_char, c_int};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use crate::backend::call;
 use crate::{Error, Nccl, Result, ResultCode, sys};
@@ -24,6 +26,8 @@ use crate::{Error, Nccl, Result, ResultCode, sys};
 #[derive(Debug, Clone)]
 pub struct Parameters {
     nccl: Nccl,
+    /// Held during every call, as NCCL records the keys that were read in a table without a lock of its own.
+    lock: &'static Mutex<()>,
 }
 
 /// A type that [`Parameters::get`] can return.
@@ -62,8 +66,9 @@ impl Nccl {
     /// # Errors
     /// [`Error::Unsupported`] with an older library.
     pub fn parameters(&self) -> Result<Parameters> {
-        self.library.function("ncclParamGetParameter", self.library.functions.ncclParamGetParameter)?;
-        Ok(Parameters { nccl: self.clone() })
+        let read =
+            self.library.function("ncclParamGetParameter", self.library.functions.ncclParamGetParameter)?;
+        Ok(Parameters { nccl: self.clone(), lock: lock_of(read as usize) })
     }
 }
 
@@ -82,6 +87,7 @@ impl Parameters {
     /// [`Error::Nccl`] if NCCL cannot list them.
     #[doc(alias = "ncclParamGetAllParameterKeys")]
     pub fn keys(&self) -> Result<Vec<String>> {
+        let _one_at_a_time = self.lock();
         let (mut table, mut length) = (std::ptr::null_mut(), 0);
         // SAFETY: two valid out-parameters.
         unsafe { call!(self.nccl.library, ncclParamGetAllParameterKeys(&raw mut table, &raw mut length)) }?;
@@ -125,6 +131,7 @@ impl Parameters {
             let position = problem.nul_position();
             Error::argument("get", format!("the key {key:?} has a zero byte, at {position}"))
         })?;
+        let _one_at_a_time = self.lock();
         T::read(&self.nccl, &key)
     }
 
@@ -145,10 +152,24 @@ impl Parameters {
     pub fn dump(&self) -> Result<()> {
         let library = &self.nccl.library;
         let dump = library.function("ncclParamDumpAll", library.functions.ncclParamDumpAll)?;
+        let _one_at_a_time = self.lock();
         // SAFETY: has no arguments.
         unsafe { dump() };
         Ok(())
     }
+
+    fn lock(&self) -> MutexGuard<'static, ()> {
+        self.lock.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Returns the lock of the library that has a function at this address, however often and by whatever path it was
+/// opened. There is one for each library, and not one for all, so that a library may read another one's parameters.
+fn lock_of(function: usize) -> &'static Mutex<()> {
+    static LOCKS: Mutex<BTreeMap<usize, &'static Mutex<()>>> = Mutex::new(BTreeMap::new());
+    let mut locks = LOCKS.lock().unwrap_or_else(PoisonError::into_inner);
+    // Leaked, as libraries are never unloaded.
+    locks.entry(function).or_insert_with(|| Box::leak(Box::default()))
 }
 
 mod sealed {
@@ -506,6 +527,39 @@ mod tests {
     fn dump_calls_nccl_once() {
         parameters().dump().unwrap();
         assert_eq!(DUMPED.load(Ordering::Relaxed), 1);
+    }
+
+    /// Fails if two threads are in it, which NCCL does not survive.
+    unsafe extern "C" fn exclusive(
+        key: *const c_char,
+        value: *mut *const c_char,
+        length: *mut c_int,
+    ) -> ncclResult_t {
+        static INSIDE: AtomicUsize = AtomicUsize::new(0);
+        let others = INSIDE.fetch_add(1, Ordering::SeqCst);
+        std::thread::sleep(std::time::Duration::from_millis(2));
+        INSIDE.fetch_sub(1, Ordering::SeqCst);
+        if others > 0 {
+            return ncclResult_t::ncclInternalError;
+        }
+        // SAFETY: the same contract.
+        unsafe { parameter(key, value, length) }
+    }
+
+    // Regression: threads crashed in NCCL 2.32.3.
+    #[test]
+    fn threads_read_parameters_of_one_library_in_turn() {
+        let functions = Functions { ncclParamGetParameter: Some(exclusive), ..TABLE };
+        let handles = [nccl(functions), nccl(functions)].map(|nccl| nccl.parameters().unwrap());
+        std::thread::scope(|scope| {
+            for parameters in &handles {
+                scope.spawn(move || {
+                    for _ in 0..20 {
+                        assert_eq!(parameters.get::<String>("NUMBER").unwrap().as_deref(), Some("  7 "));
+                    }
+                });
+            }
+        });
     }
 
     // Regression: cudarc panics when the library lacks a function.

@@ -10,8 +10,8 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use fake_nccl::{FakeNccl, REGISTRATION, USER_POINTER, WINDOW};
 use libnccl::sys::ncclResult_t;
 use libnccl::{
-    Communicator, Error, MemorySpace, Nccl, NcclBuffer, ReduceOp, Registration, Result, ResultCode, Signal,
-    StreamRef, Version, WaitSignal, Window, WindowFlags,
+    Communicator, Element, Error, MemorySpace, Nccl, NcclBuffer, ReduceOp, Registration, Result, ResultCode,
+    Signal, StreamRef, Version, WaitSignal, Window, WindowFlags,
 };
 
 const STREAM: StreamRef<'static> = StreamRef::DEFAULT;
@@ -45,6 +45,15 @@ fn calls(fake: &FakeNccl) -> Vec<String> {
     let mut log = fake.take_log();
     log.retain(|call| call.split('(').next().is_some_and(|function| !OTHERS.contains(&function)));
     log
+}
+
+fn register_window<'c, T: Element>(
+    comm: &'c Communicator,
+    buffer: &mut NcclBuffer<T>,
+    flags: WindowFlags,
+) -> Result<Window<'c, T>> {
+    // SAFETY: the fake accesses no memory.
+    unsafe { comm.register_window(buffer, flags) }
 }
 
 /// Opens a library, with the only communicator of a job.
@@ -123,7 +132,7 @@ fn zero_length_allocates_nothing_and_overflow_is_an_error() {
     assert!(empty.is_empty() && empty.get(..).is_some_and(|view| view.is_empty()));
     sum(&comm, &mut empty);
     assert_eq!(text(comm.register(&empty)), "register: the buffer is empty; expected at least one element");
-    assert!(text(comm.register_window(&mut empty, WindowFlags::DEFAULT)).contains("is empty"));
+    assert!(text(register_window(&comm, &mut empty, WindowFlags::DEFAULT)).contains("is empty"));
     empty.free().unwrap();
     let much = usize::MAX / 4;
     let problem = format!("alloc: {much} elements of 8 bytes exceed isize::MAX bytes");
@@ -319,7 +328,7 @@ fn window_is_deregistered_before_its_memory_is_freed() {
     let (fake, nccl, comm) = device();
     let flags = WindowFlags::COLL_SYMMETRIC | WindowFlags::STRICT_ORDERING;
     let mut buffer = nccl.alloc::<f32>(8).unwrap();
-    let window = comm.register_window(&mut buffer, flags).unwrap();
+    let window = register_window(&comm, &mut buffer, flags).unwrap();
     assert_eq!((window.as_raw().addr(), window.len(), window.is_active()), (WINDOW, 8, true));
     assert_eq!(window.user_ptr().unwrap().addr(), USER_POINTER);
     sum(&comm, &mut buffer);
@@ -334,7 +343,7 @@ fn window_is_deregistered_before_its_memory_is_freed() {
 
     // Until someone promises otherwise, other ranks may still use the window.
     let mut buffer = nccl.alloc::<f32>(8).unwrap();
-    drop(comm.register_window(&mut buffer, WindowFlags::DEFAULT).unwrap());
+    drop(register_window(&comm, &mut buffer, WindowFlags::DEFAULT).unwrap());
     // SAFETY: as above.
     unsafe { buffer.assume_idle() };
     drop(buffer);
@@ -343,7 +352,7 @@ fn window_is_deregistered_before_its_memory_is_freed() {
     // A system without windows.
     fake.set_registers(false);
     let mut buffer = nccl.alloc::<f32>(8).unwrap();
-    let window = comm.register_window(&mut buffer, WindowFlags::DEFAULT).unwrap();
+    let window = register_window(&comm, &mut buffer, WindowFlags::DEFAULT).unwrap();
     assert!(!window.is_active() && window.user_ptr().unwrap().is_null());
     let put = comm.put_signal(&buffer, 0, window.at(0), Signal::default(), STREAM);
     assert_eq!(text(put), "put_signal: the window is not active");
@@ -360,14 +369,15 @@ fn window_any_error_code_is_reported() {
     for code in CODES {
         let mut buffer = nccl.alloc::<f32>(8).unwrap();
         let error = failing(&fake, "ncclCommWindowRegister", code, || {
-            comm.register_window(&mut buffer, WindowFlags::DEFAULT).map(drop)
+            register_window(&comm, &mut buffer, WindowFlags::DEFAULT).map(drop)
         });
         assert!(matches!(error, Err(Error::Nccl { call: "ncclCommWindowRegister", .. })), "{error:?}");
-        drop(buffer);
-        assert_eq!(calls(&fake), [ALLOC, REGISTER_WINDOW, FREE]);
+        // Other ranks may have the window nevertheless.
+        assert!(matches!(buffer.free(), Err(Error::InvalidUsage { call: "free", .. })));
+        assert_eq!(calls(&fake), [ALLOC, REGISTER_WINDOW]);
 
         let mut buffer = nccl.alloc::<f32>(8).unwrap();
-        let window = comm.register_window(&mut buffer, WindowFlags::DEFAULT).unwrap();
+        let window = register_window(&comm, &mut buffer, WindowFlags::DEFAULT).unwrap();
         let error = failing(&fake, "ncclWinGetUserPtr", code, || window.user_ptr().map(drop)).unwrap_err();
         assert_eq!(error.code().map(ResultCode::as_raw), Some(ncclResult_t(code)));
         // SAFETY: there is no work.
@@ -379,7 +389,7 @@ fn window_any_error_code_is_reported() {
     }
     fake.misalign_memory(8);
     let mut buffer = nccl.alloc::<f32>(8).unwrap();
-    let problem = text(comm.register_window(&mut buffer, WindowFlags::DEFAULT));
+    let problem = text(register_window(&comm, &mut buffer, WindowFlags::DEFAULT));
     assert!(problem.ends_with("008 is not a multiple of 4096 bytes"), "{problem}");
 }
 
@@ -390,7 +400,7 @@ fn window_flags_need_their_release_and_conflicts_are_errors() {
     for (flag, name) in
         [(WindowFlags::GIN_ONLY, "NCCL_WIN_GIN_ONLY"), (WindowFlags::CFT_COUNTED, "NCCL_WIN_CFT_COUNTED")]
     {
-        let problem = text(comm.register_window(&mut buffer, flag | WindowFlags::COLL_SYMMETRIC));
+        let problem = text(register_window(&comm, &mut buffer, flag | WindowFlags::COLL_SYMMETRIC));
         let expected = format!("register_window: {name} cannot be combined with NCCL_WIN_COLL_SYMMETRIC");
         assert_eq!(problem, expected);
     }
@@ -404,10 +414,10 @@ fn window_flags_need_their_release_and_conflicts_are_errors() {
         assert_eq!(flag.bits(), bits);
         let (major, minor, patch) = since;
         fake.set_version(Version::new(major, minor, patch).code().cast_signed());
-        drop(open(&fake).1.register_window(&mut buffer, flag).unwrap());
+        drop(register_window(&open(&fake).1, &mut buffer, flag).unwrap());
         if before > 0 {
             fake.set_version(before);
-            let error = open(&fake).1.register_window(&mut buffer, flag).map(drop).unwrap_err();
+            let error = register_window(&open(&fake).1, &mut buffer, flag).map(drop).unwrap_err();
             let Error::Unsupported { since, .. } = error else { panic!("{error}") };
             assert_eq!(since, Version::new(major, minor, patch));
         }
@@ -421,7 +431,10 @@ fn group_activates_windows_at_its_end() {
     let flags = WindowFlags::COLL_SYMMETRIC;
     let windows: Vec<Window<'_, f32>> = nccl
         .group(|g| {
-            let windows = comms.iter().zip(&mut buffers).map(|(comm, b)| g.register_window(comm, b, flags));
+            let windows = comms.iter().zip(&mut buffers).map(|(comm, b)| {
+                // SAFETY: all are of the same size.
+                unsafe { g.register_window(comm, b, flags) }
+            });
             let windows: Result<Vec<_>> = windows.collect();
             assert!(windows.iter().flatten().all(|window| !window.is_active()));
             windows
@@ -438,10 +451,12 @@ fn group_activates_windows_at_its_end() {
     assert_eq!(calls(&fake), [ALLOC, ALLOC, register, register1, deregister, deregister1]);
 
     // Dropped before NCCL has written the window: the memory is kept.
-    nccl.group(|g| g.register_window(&comms[0], &mut buffers[0], flags).map(drop)).unwrap();
+    // SAFETY: as above.
+    nccl.group(|g| unsafe { g.register_window(&comms[0], &mut buffers[0], flags) }.map(drop)).unwrap();
     // A group that fails.
     let error = nccl.group(|g| {
-        g.register_window(&comms[1], &mut buffers[1], flags)?;
+        // SAFETY: as above.
+        unsafe { g.register_window(&comms[1], &mut buffers[1], flags) }?;
         Err::<(), _>(Error::from(libnccl::LoadError::NoBackend))
     });
     assert!(error.is_err());
@@ -453,14 +468,14 @@ fn group_activates_windows_at_its_end() {
 fn host_buffer_registered_as_window_is_no_slice() {
     let (fake, nccl, comm) = host();
     let mut buffer = nccl.alloc::<f32>(8).unwrap();
-    let window = comm.register_window(&mut buffer, WindowFlags::DEFAULT).unwrap();
+    let window = register_window(&comm, &mut buffer, WindowFlags::DEFAULT).unwrap();
     assert!(buffer.as_slice().is_none() && buffer.as_mut_slice().is_none());
     sum(&comm, &mut buffer);
     // SAFETY: no other rank uses it.
     unsafe { buffer.assume_idle() };
     drop(window);
     assert_eq!(buffer.as_slice(), Some(&[0.0; 8][..]));
-    let window = comm.register_window(&mut buffer, WindowFlags::DEFAULT).unwrap();
+    let window = register_window(&comm, &mut buffer, WindowFlags::DEFAULT).unwrap();
     comm.abort_handle().abort().unwrap();
     // SAFETY: as above.
     unsafe { buffer.assume_idle() };
@@ -471,18 +486,45 @@ fn host_buffer_registered_as_window_is_no_slice() {
     assert_eq!(calls(&fake), [ALLOC, window, DEREGISTER_WINDOW, window, ABORT, FREE]);
 }
 
+#[test]
+fn host_memory_of_a_failed_window_is_kept_and_is_no_slice() {
+    let (fake, nccl, comm) = host();
+    for code in CODES {
+        let mut buffer = nccl.alloc::<f32>(8).unwrap();
+        let error = failing(&fake, "ncclCommWindowRegister", code, || {
+            register_window(&comm, &mut buffer, WindowFlags::DEFAULT).map(drop)
+        });
+        assert!(error.is_err());
+        // SAFETY: there is no work.
+        unsafe { buffer.assume_idle() };
+        assert!(buffer.as_slice().is_none() && buffer.as_mut_slice().is_none());
+        drop(buffer);
+        assert_eq!(calls(&fake), [ALLOC, REGISTER_WINDOW]);
+    }
+    // NCCL was not called.
+    let mut buffer = nccl.alloc::<f32>(8).unwrap();
+    let wrong = WindowFlags::COLL_SYMMETRIC | WindowFlags::GIN_ONLY;
+    assert!(register_window(&comm, &mut buffer, wrong).is_err());
+    comm.abort_handle().abort().unwrap();
+    let aborted = register_window(&comm, &mut buffer, WindowFlags::DEFAULT).map(drop);
+    assert!(matches!(aborted, Err(Error::Aborted { .. })), "{aborted:?}");
+    assert!(buffer.as_slice().is_some());
+    drop(buffer);
+    assert_eq!(calls(&fake), [ALLOC, ABORT, FREE]);
+}
+
 /// Other ranks may write to it even after this rank's communicator has ended.
 #[test]
 fn host_window_memory_is_kept_until_assumed_idle() {
     let (fake, nccl, comm) = host();
     let mut buffer = nccl.alloc::<f32>(8).unwrap();
-    let window = comm.register_window(&mut buffer, WindowFlags::DEFAULT).unwrap();
+    let window = register_window(&comm, &mut buffer, WindowFlags::DEFAULT).unwrap();
     let refused = text(window.deregister());
     assert!(refused.starts_with("deregister: work that uses the memory may not have run yet"), "{refused}");
     assert!(buffer.as_slice().is_none());
     drop(buffer);
     let mut buffer = nccl.alloc::<f32>(8).unwrap();
-    let window = comm.register_window(&mut buffer, WindowFlags::DEFAULT).unwrap();
+    let window = register_window(&comm, &mut buffer, WindowFlags::DEFAULT).unwrap();
     comm.abort_handle().abort().unwrap();
     drop((window, buffer));
     assert_eq!(calls(&fake), [ALLOC, REGISTER_WINDOW, ALLOC, REGISTER_WINDOW, ABORT]);
@@ -493,9 +535,9 @@ fn one_sided_operations_check_arguments_and_report_errors() {
     let (fake, nccl, comms) = pair();
     let comm = &comms[0];
     let mut buffer = nccl.alloc::<f64>(8).unwrap();
-    let window = comm.register_window(&mut buffer, WindowFlags::COLL_SYMMETRIC).unwrap();
+    let window = register_window(comm, &mut buffer, WindowFlags::COLL_SYMMETRIC).unwrap();
     let mut elsewhere = nccl.alloc::<f64>(8).unwrap();
-    let elsewhere = comms[1].register_window(&mut elsewhere, WindowFlags::COLL_SYMMETRIC).unwrap();
+    let elsewhere = register_window(&comms[1], &mut elsewhere, WindowFlags::COLL_SYMMETRIC).unwrap();
     calls(&fake);
     let (first, second) = (Signal::default(), Signal { index: 2, context: 3 });
     let waits =
@@ -590,7 +632,10 @@ fn absent_memory_functions_are_unsupported() {
     let mut buffer = other.alloc::<f32>(8).unwrap();
     unsupported(nccl.alloc::<f32>(1).map(drop), "ncclMemAlloc");
     unsupported(comm.register(&buffer).map(drop), "ncclCommRegister");
-    unsupported(comm.register_window(&mut buffer, WindowFlags::DEFAULT).map(drop), "ncclCommWindowRegister");
+    unsupported(
+        register_window(&comm, &mut buffer, WindowFlags::DEFAULT).map(drop),
+        "ncclCommWindowRegister",
+    );
     unsupported(comm.signal(0, Signal::default(), STREAM), "ncclSignal");
     let wait = [WaitSignal { count: 1, peer: 0, signal: Signal::default() }];
     unsupported(comm.wait_signal(&wait, STREAM), "ncclWaitSignal");

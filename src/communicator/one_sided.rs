@@ -101,8 +101,9 @@ pub(super) fn put_signal<'b, T: Element>(
     let (raw, stream, bytes) = (comm.raw(), stream.as_raw(), offset * size_of::<T>());
     let (local, data_type) = (local.as_raw(), T::DATA_TYPE.as_raw());
     // SAFETY: the creator of the view guarantees that it holds `count` elements and lives long enough. The window
-    // belongs to this live communicator, and the elements fit into it, also on the peer, as all ranks give the same
-    // length.
+    // belongs to this live communicator, and the elements fit into it, also on the peer, as whoever registered the window
+    // guarantees that all parts have the same size. The peer's part exists until its `assume_idle` promises that this
+    // call is not made, or on host memory, until the CPU implementation refuses it.
     unsafe {
         let library = comm.library();
         call!(

@@ -488,7 +488,8 @@ operations! {
     /// # fn each(nccl: &Nccl, comm: Communicator) -> Result<()> {
     /// // On each of two ranks:
     /// let mut buffer = nccl.alloc::<f32>(1024)?;
-    /// let window = comm.register_window(&mut buffer, WindowFlags::COLL_SYMMETRIC)?;
+    /// // SAFETY: both ranks register as many elements.
+    /// let window = unsafe { comm.register_window(&mut buffer, WindowFlags::COLL_SYMMETRIC) }?;
     /// // The first half of this rank's window goes to the second half of the other's.
     /// let (peer, signal) = (1 - comm.rank(), Signal::default());
     /// let first_half = buffer.get(..512).expect("it has 1024 elements");
@@ -513,7 +514,8 @@ operations! {
     /// ```
     /// # use libnccl::{Communicator, Nccl, Result, Signal, StreamRef, WaitSignal, WindowFlags};
     /// # fn each(nccl: &Nccl, comm: Communicator) -> Result<()> {
-    /// # let window = comm.register_window(&mut nccl.alloc::<f32>(1)?, WindowFlags::DEFAULT)?;
+    /// # // SAFETY: it is the only rank.
+    /// # let window = unsafe { comm.register_window(&mut nccl.alloc::<f32>(1)?, WindowFlags::DEFAULT) }?;
     /// // On each of two ranks, which have a window:
     /// if comm.rank() == 0 {
     ///     comm.signal(1, Signal::default(), StreamRef::DEFAULT)?;
@@ -544,7 +546,8 @@ operations! {
     /// ```
     /// # use libnccl::{Communicator, Nccl, Result, Signal, StreamRef, WaitSignal, WindowFlags};
     /// # fn each(nccl: &Nccl, comm: Communicator) -> Result<()> {
-    /// # let window = comm.register_window(&mut nccl.alloc::<f32>(1)?, WindowFlags::DEFAULT)?;
+    /// # // SAFETY: it is the only rank.
+    /// # let window = unsafe { comm.register_window(&mut nccl.alloc::<f32>(1)?, WindowFlags::DEFAULT) }?;
     /// // On each of three ranks, which have a window:
     /// if comm.rank() == 0 {
     ///     let signals = [1, 2].map(|peer| WaitSignal { count: 1, peer, signal: Signal::default() });

@@ -103,7 +103,8 @@ impl BitOr for WindowFlags {
 /// let nccl = libnccl_cpu::nccl();
 /// let comm = nccl.init_all(&[0])?.remove(0);
 /// let mut buffer = nccl.alloc::<f32>(1024)?;
-/// let window = comm.register_window(&mut buffer, WindowFlags::DEFAULT)?;
+/// // SAFETY: it is the only rank.
+/// let window = unsafe { comm.register_window(&mut buffer, WindowFlags::DEFAULT) }?;
 /// comm.destroy()?;
 /// drop(window);
 /// # Ok(())
@@ -133,7 +134,8 @@ pub struct Window<'c, T> {
 /// let nccl = libnccl_cpu::nccl();
 /// let comm = nccl.init_all(&[0])?.remove(0);
 /// let mut buffer = nccl.alloc::<f32>(1024)?;
-/// let window = comm.register_window(&mut buffer, WindowFlags::COLL_SYMMETRIC)?;
+/// // SAFETY: it is the only rank.
+/// let window = unsafe { comm.register_window(&mut buffer, WindowFlags::COLL_SYMMETRIC) }?;
 /// let second_half = window.at(512);
 /// # Ok(())
 /// # }
@@ -148,8 +150,10 @@ impl Communicator {
     /// Registers `buffer` as a window: memory that symmetric collectives use in place, and that other ranks write with
     /// [`put_signal`](Self::put_signal). Since NCCL 2.27.3.
     ///
-    /// All ranks call this, with buffers of the same length and the same flags, and deregister their windows once no
-    /// rank uses them any more. A single thread with several ranks uses [`Group::register_window`].
+    /// All ranks call this, with the same length and the same flags, and deregister their windows once no rank uses them
+    /// any more. A single thread with several ranks uses [`Group::register_window`].
+    ///
+    /// If this fails after NCCL was called, the buffer's memory is never freed, as other ranks may have the window.
     ///
     /// ```
     /// # use libnccl::{Communicator, Nccl, Result, Signal, StreamRef, WaitSignal, WindowFlags};
@@ -157,7 +161,8 @@ impl Communicator {
     /// # fn synchronize() {}
     /// // On each of two ranks:
     /// let mut buffer = nccl.alloc::<f32>(1024)?;
-    /// let window = comm.register_window(&mut buffer, WindowFlags::COLL_SYMMETRIC)?;
+    /// // SAFETY: both ranks register as many elements.
+    /// let window = unsafe { comm.register_window(&mut buffer, WindowFlags::COLL_SYMMETRIC) }?;
     /// if comm.rank() == 0 {
     ///     // Write to the second half of rank 1's window.
     ///     let first_half = buffer.get(..512).expect("it has 1024 elements");
@@ -168,7 +173,7 @@ impl Communicator {
     /// }
     /// comm.barrier(&mut [0_u8], StreamRef::DEFAULT)?;
     /// synchronize(); // cudaStreamSynchronize
-    /// // SAFETY: the work of all ranks was enqueued before the barrier.
+    /// // SAFETY: the work of all ranks was enqueued before the barrier, and neither uses the other's part again.
     /// unsafe { buffer.assume_idle() };
     /// window.deregister()?;
     /// # Ok(())
@@ -186,13 +191,18 @@ impl Communicator {
     /// [`Error::InvalidArgument`] if the buffer is empty, in the wrong memory, or not at a multiple of 4096 bytes,
     /// or if the flags cannot be combined; [`Error::InvalidUsage`] while a group is open on this thread, or after
     /// one that failed; [`Error::Unsupported`]; [`Error::Nccl`]; [`Error::Timeout`].
+    ///
+    /// # Safety
+    /// The buffers of all ranks have the same size in bytes. NCCL does not compare them, and what fits into this rank's
+    /// part is written to the other ranks' parts too. (The CPU implementation does compare, in each put.)
     #[doc(alias = "ncclCommWindowRegister")]
-    pub fn register_window<T: Element>(
+    pub unsafe fn register_window<T: Element>(
         &self,
         buffer: &mut NcclBuffer<T>,
         flags: WindowFlags,
     ) -> Result<Window<'_, T>> {
-        Window::register(self, self.operations(), buffer, flags)
+        // SAFETY: the caller guarantees the same size.
+        unsafe { Window::register(self, self.operations(), buffer, flags) }
     }
 }
 
@@ -213,7 +223,8 @@ impl<'scope, 'env> Group<'scope, 'env> {
     ///     buffers.push(nccl.alloc::<f32>(1024)?);
     /// }
     /// let windows = nccl.group(|g| {
-    ///     let register = |(comm, buffer)| g.register_window(comm, buffer, WindowFlags::DEFAULT);
+    ///     // SAFETY: all ranks register as many elements.
+    ///     let register = |(comm, buffer)| unsafe { g.register_window(comm, buffer, WindowFlags::DEFAULT) };
     ///     comms.iter().zip(&mut buffers).map(register).collect::<libnccl::Result<Vec<_>>>()
     /// })?;
     /// # Ok(())
@@ -222,21 +233,28 @@ impl<'scope, 'env> Group<'scope, 'env> {
     ///
     /// # Errors
     /// The errors of [`Communicator::register_window`].
+    ///
+    /// # Safety
+    /// As for [`Communicator::register_window`].
     #[doc(alias = "ncclCommWindowRegister")]
-    pub fn register_window<T: Element>(
+    pub unsafe fn register_window<T: Element>(
         &'scope self,
         communicator: &'env Communicator,
         buffer: &mut NcclBuffer<T>,
         flags: WindowFlags,
     ) -> Result<Window<'env, T>> {
-        Window::register(communicator, self.on(communicator), buffer, flags)
+        // SAFETY: the caller guarantees the same size.
+        unsafe { Window::register(communicator, self.on(communicator), buffer, flags) }
     }
 }
 
 impl<'c, T: Element> Window<'c, T> {
     /// Registers the window. Other ranks may write it from now on; the exclusive borrow ensures that no slice of
     /// `buffer` exists.
-    fn register<'b>(
+    ///
+    /// # Safety
+    /// As for [`Communicator::register_window`].
+    unsafe fn register<'b>(
         communicator: &'c Communicator,
         operations: Operations<'_, impl Grouping<'b>>,
         buffer: &mut NcclBuffer<T>,
@@ -252,29 +270,28 @@ impl<'c, T: Element> Window<'c, T> {
             let multiple = sys::NCCL_WIN_REQUIRED_ALIGNMENT;
             return Err(Error::argument(CALL, format!("{address:p} is not a multiple of {multiple} bytes")));
         }
-        let (handle, mut is_registered) = (OutParam::new(), false);
-        operations
-            .issue(CALL, || {
-                let (raw, flags) = (communicator.raw(), flags.bits().cast_signed());
-                // SAFETY: a live communicator, and memory of `bytes` bytes, which the window keeps allocated. NCCL may
-                // write the handle at the end of the group; it is freed once that is known to be over, and never if this
-                // fails.
-                unsafe {
-                    call!(library, ncclCommWindowRegister(raw, address, bytes, handle.as_mut_ptr(), flags))
-                }
-                .inspect(|_| is_registered = true)
+        library.function("ncclCommWindowRegister", library.functions.ncclCommWindowRegister)?;
+        let handle = OutParam::new();
+        let mut shared = None;
+        let registered = operations.issue(CALL, || {
+            let (raw, flags) = (communicator.raw(), flags.bits().cast_signed());
+            memory.open_window();
+            shared = Some(Arc::clone(memory));
+            // SAFETY: a live communicator, and memory of `bytes` bytes, which the window keeps allocated; all ranks give
+            // the same size, as the caller guarantees. NCCL may write the handle at the end of the group; it is freed
+            // once that is known to be over, and never if this fails.
+            unsafe { call!(library, ncclCommWindowRegister(raw, address, bytes, handle.as_mut_ptr(), flags)) }
                 // On a nonblocking communicator, NCCL returns success before it writes the handle.
                 .map(|_| ResultCode::IN_PROGRESS)
-            })
-            // If the wait failed, NCCL has the memory nevertheless.
-            .inspect_err(|_| {
-                if is_registered {
-                    leak(Arc::clone(memory));
-                }
-            })?;
-        memory.open_window();
-        let memory = Some(Arc::clone(memory));
-        Ok(Self { communicator, handle, length, memory, element: PhantomData })
+        });
+        match registered {
+            Ok(()) => Ok(Self { communicator, handle, length, memory: shared, element: PhantomData }),
+            Err(error) => {
+                // Other ranks may have the window nevertheless, so the memory is one for good.
+                shared.into_iter().for_each(leak);
+                Err(error)
+            }
+        }
     }
 
     /// Returns the number of elements that each rank has in it.
@@ -306,7 +323,8 @@ impl<'c, T: Element> Window<'c, T> {
     /// let nccl = libnccl_cpu::nccl();
     /// let comm = nccl.init_all(&[0])?.remove(0);
     /// let mut buffer = nccl.alloc::<f32>(1024)?;
-    /// let window = comm.register_window(&mut buffer, WindowFlags::COLL_SYMMETRIC)?;
+    /// // SAFETY: it is the only rank.
+    /// let window = unsafe { comm.register_window(&mut buffer, WindowFlags::COLL_SYMMETRIC) }?;
     /// if !window.is_active() {
     ///     eprintln!("no one-sided operations here");
     /// }
@@ -334,7 +352,8 @@ impl<'c, T: Element> Window<'c, T> {
     /// let nccl = libnccl_cpu::nccl();
     /// let comm = nccl.init_all(&[0])?.remove(0);
     /// let mut buffer = nccl.alloc::<f32>(1024)?;
-    /// let window = comm.register_window(&mut buffer, WindowFlags::DEFAULT)?;
+    /// // SAFETY: it is the only rank.
+    /// let window = unsafe { comm.register_window(&mut buffer, WindowFlags::DEFAULT) }?;
     /// if window.is_active() {
     ///     assert_eq!(window.user_ptr()?, buffer.as_mut_ptr());
     /// }
@@ -358,8 +377,9 @@ impl<'c, T: Element> Window<'c, T> {
         Ok(pointer.cast())
     }
 
-    /// Ends the window, as dropping it does, and returns errors; for an example, see
-    /// [`Communicator::register_window`]. No rank may use the window any more. Since NCCL 2.27.3.
+    /// Ends this rank's part of the window, as dropping it does, and returns errors; for an example, see
+    /// [`Communicator::register_window`]. On the CPU implementation, a put into it is an error from then on. Since NCCL
+    /// 2.27.3.
     ///
     /// # Errors
     /// [`Error::InvalidUsage`] if work may still use the buffer, this rank's or another's, or if the group that

@@ -244,7 +244,8 @@ fn memory() -> Vec<Method> {
         act: impl FnOnce(&libnccl::Window<'_, f32>) -> Result<()>,
     ) -> Result<()> {
         let mut buffer = f.nccl.alloc::<f32>(1024)?;
-        let window = comm.register_window(&mut buffer, WindowFlags::COLL_SYMMETRIC)?;
+        // SAFETY: no other rank exists.
+        let window = unsafe { comm.register_window(&mut buffer, WindowFlags::COLL_SYMMETRIC) }?;
         act(&window)?;
         end_window(buffer, window)
     }
@@ -266,7 +267,10 @@ fn memory() -> Vec<Method> {
         of_comm("register_window", |f, comm| with_window(f, comm, |_| Ok(()))),
         of_comm("grouped register_window", |f, comm| {
             let mut buffer = f.nccl.alloc::<f32>(1024)?;
-            let window = f.nccl.group(|g| g.register_window(comm, &mut buffer, WindowFlags::DEFAULT))?;
+            let window = f.nccl.group(|g| {
+                // SAFETY: no other rank exists.
+                unsafe { g.register_window(comm, &mut buffer, WindowFlags::DEFAULT) }
+            })?;
             end_window(buffer, window)
         }),
         of_comm("user_ptr", |f, comm| with_window(f, comm, |window| window.user_ptr().map(drop))),

@@ -84,7 +84,7 @@ impl Buffer {
 
     fn assert_bytes(&self, value: impl Fn(usize) -> u8) {
         let expected: Vec<u8> = (0..self.length).map(value).collect();
-        assert_eq!(self.read_buf().bytes(0, self.length), expected);
+        assert_eq!(self.read_buf().bytes(0, self.length, &mut vec![]), expected);
     }
 
     fn read_buf(&self) -> ReadBuf {
@@ -277,7 +277,7 @@ fn three_ranks_see_each_others_records() {
             state.publish(*own, step, [7, round as u64], &text(*own), None);
             rank.run(state.wait_all(*own, step)).unwrap();
             for other in 0..3 {
-                assert_eq!(state.eager(other, step, EAGER).bytes(0, EAGER), text(other));
+                assert_eq!(state.eager(other, step, EAGER).bytes(0, EAGER, &mut vec![]), text(other));
             }
         }
     });
@@ -357,6 +357,32 @@ fn quiesced_memory_is_not_accessed() {
                 }
             }
             _ => state.set_abort(2, AbortReason::Aborted),
+        }
+    });
+}
+
+#[test]
+fn memory_of_a_closed_window_is_not_accessed() {
+    let opened = Mutex::new(None);
+    explore(&ONE_PROCESS, 3, move |rank| {
+        let Rank { state, rank: own, .. } = &rank;
+        // Stands for a caller's memory.
+        let (_, target) = state.staged(0, 0, 0, GRAIN);
+        if *own == 0 {
+            let window = state.open_window(0).unwrap();
+            *opened.lock().unwrap() = Some(window);
+            rank.control_allgather(0);
+            rank.run(state.close_window(0, window));
+            target.write(0, &[0; GRAIN]);
+        } else {
+            rank.control_allgather(0);
+            let window = opened.lock().unwrap().take().unwrap();
+            for _ in 0..2 {
+                let _access = state.begin_access(1).unwrap();
+                if state.is_window_open(0, window) {
+                    target.write(0, &[1; GRAIN]);
+                }
+            }
         }
     });
 }

@@ -264,6 +264,153 @@ fn put_and_signal_with_invalid_arguments_fail() {
 }
 
 #[test]
+fn put_into_deregistered_part_is_invalid_usage() {
+    let _alone = alone();
+    let _watchdog = Watchdog::new();
+    let (comms, memories, windows) = with_windows(Mode::Group, 3, 2);
+    assert_eq!(nccl!(ncclCommWindowDeregister(comms[1].0, windows[1].0)), OK);
+    let mine = memories[0].elements();
+    mine.fill(7);
+    assert_eq!(put(&mine[..2], 1, windows[0].0, 0, comms[0].0), USAGE);
+    assert_last_error("rank 1 has deregistered its part of the window");
+    assert_eq!(memories[1].elements(), [0; 4]);
+    // In a group, where the others' puts still happen.
+    assert_eq!(nccl!(ncclGroupStart()), OK);
+    assert_eq!(put(&mine[..2], 1, windows[0].0, 0, comms[0].0), OK);
+    assert_eq!(put(&mine[..2], 2, windows[0].0, 0, comms[0].0), OK);
+    assert_eq!(nccl!(ncclGroupEnd()), USAGE);
+    assert_eq!((memories[1].elements(), memories[2].elements()), (&mut [0; 4][..], &mut [7, 7, 0, 0][..]));
+    assert_eq!(wait(&mut [description(1, 0)], comms[2].0), OK);
+    // Another window of the same memory is another window.
+    let mut again = vec![vec![ptr::null_mut()]; 3];
+    let slots = common::addresses(&mut again);
+    together(Mode::Group, &comms, |rank, comm| register(comm, &memories[rank], slots[rank].0));
+    assert_eq!(put(&mine[..2], 1, windows[0].0, 0, comms[0].0), USAGE);
+    assert_eq!(put(&mine[..2], 1, again[0][0], 0, comms[0].0), OK);
+    assert_eq!(memories[1].elements(), [7, 7, 0, 0]);
+    // Its own part too.
+    assert_eq!(nccl!(ncclCommWindowDeregister(comms[2].0, again[2][0])), OK);
+    assert_eq!(put(&memories[2].elements()[..2], 2, windows[2].0, 2, comms[2].0), OK);
+    comms.into_iter().for_each(Comm::destroy);
+}
+
+#[test]
+fn put_into_window_of_ended_rank_is_remote_error() {
+    let _alone = alone();
+    let _watchdog = Watchdog::new();
+    for how in 0..3 {
+        let (comms, memories, windows) = with_windows(Mode::Group, 2, 2);
+        memories[0].elements().fill(7);
+        let text = match how {
+            0 => {
+                comms[1].destroy();
+                "rank 1 has left"
+            }
+            1 => {
+                assert_eq!(nccl!(ncclCommAbort(comms[1].0)), OK);
+                "rank 1 aborted the communicator"
+            }
+            _ => {
+                assert_eq!(nccl!(ncclCommFinalize(comms[1].0)), OK);
+                "rank 1 has left"
+            }
+        };
+        assert_eq!(put(&memories[0].elements()[..2], 1, windows[0].0, 0, comms[0].0), REMOTE);
+        assert_last_error(text);
+        assert_eq!(memories[1].elements(), [0; 4]);
+        comms[0].destroy();
+        if how == 2 {
+            comms[1].destroy();
+        }
+    }
+}
+
+/// A rank that gave up a registration may free its memory, although another rank's registration succeeds later.
+#[test]
+fn put_after_peers_failed_registration_is_remote_error() {
+    let _alone = alone();
+    let _watchdog = Watchdog::new();
+    let id = common::unique_id();
+    let comms = on_threads(2, |rank| {
+        let (mut comm, mut config) = (ptr::null_mut(), ncclConfig_t::initializer());
+        config.blocking = rank as i32;
+        nccl!(ncclCommInitRankConfig(&mut comm, 2, id, rank as i32, &mut config));
+        let mut code = ncclResult_t::ncclInProgress;
+        while code == ncclResult_t::ncclInProgress {
+            assert_eq!(nccl!(ncclCommGetAsyncError(comm, &mut code)), OK);
+            thread::yield_now();
+        }
+        assert_eq!(code, OK);
+        Comm(comm)
+    });
+    let memories = [Memory::new(4), Memory::new(4)];
+    let (mut given_up, mut win) = (ptr::null_mut(), ptr::null_mut());
+    assert_eq!(register(comms[0].0, &memories[0], &mut given_up), ncclResult_t::ncclInProgress);
+    // It waits for rank 1 by then.
+    thread::sleep(Duration::from_millis(200));
+    assert_eq!(nccl!(ncclCommAbort(comms[0].0)), OK);
+    memories[1].elements().fill(7);
+    match register(comms[1].0, &memories[1], &mut win) {
+        OK => assert_eq!(put(&memories[1].elements()[..2], 0, win, 0, comms[1].0), REMOTE),
+        code => assert_eq!(code, REMOTE, "rank 0 was too slow"),
+    }
+    assert_last_error("rank 0 aborted the communicator");
+    assert_eq!(memories[0].elements(), [0; 4]);
+    comms[1].destroy();
+}
+
+#[test]
+fn too_many_windows_name_the_rank() {
+    let _alone = alone();
+    let comms = init(Mode::Group, 1);
+    let (Comm(comm), memory) = (comms[0], Memory::new(1));
+    let mut windows = [ptr::null_mut(); 1025];
+    for win in &mut windows[..1024] {
+        assert_eq!(register(comm, &memory, win), OK);
+    }
+    assert_eq!(register(comm, &memory, &mut windows[1024]), USAGE);
+    assert_last_error("rank 0 has 1024 windows already: deregister some of them");
+    assert_eq!(nccl!(ncclCommWindowDeregister(comm, windows[500])), OK);
+    assert_eq!(register(comm, &memory, &mut windows[1024]), OK);
+    comms[0].destroy();
+}
+
+/// An all-reduce of window memory, in place and from it, while another rank puts into it: some mixture of the values.
+#[test]
+fn operation_on_window_memory_reads_values_that_were_put() {
+    let _alone = alone();
+    let _watchdog = Watchdog::new();
+    const COUNT: usize = 20_001;
+    let (comms, memories, windows) = with_windows(Mode::Group, 2, COUNT);
+    memories[0].elements().fill(i32::MAX);
+    let others = init(Mode::Group, 1);
+    thread::scope(|scope| {
+        scope.spawn(|| {
+            let mine = memories[0].start;
+            for _ in 0..50 {
+                let (win, Comm(comm)) = (windows[0].0, comms[0]);
+                // Elements 1 to COUNT: neither end is at a multiple of a word.
+                let place = mine.wrapping_add(1).cast();
+                let code = nccl!(ncclPutSignal(place, COUNT, I32, 1, win, 4, 0, 0, 0, comm, STREAM));
+                assert_eq!(code, OK);
+            }
+        });
+        let (Comm(comm), mut copy, mine) = (others[0], vec![0; COUNT], memories[1].start);
+        for count in [1, 2, 3, 5, 1000, COUNT - 1].into_iter().cycle().take(60) {
+            let (from, to) = (mine.wrapping_add(1).cast(), copy.as_mut_ptr().cast());
+            let max = libnccl::sys::ncclRedOp_t::ncclMax;
+            assert_eq!(nccl!(ncclAllReduce(from, to, count, I32, max, comm, STREAM)), OK);
+            assert!(copy.iter().all(|value| [0, i32::MAX].contains(value)));
+            assert_eq!(nccl!(ncclAllReduce(to, to, count, I32, max, comm, STREAM)), OK);
+            let target = mine.wrapping_add(COUNT + 3).cast();
+            assert_eq!(nccl!(ncclBroadcast(from, target, COUNT / 2, I32, 0, comm, STREAM)), OK);
+        }
+    });
+    assert_eq!(memories[1].elements()[..COUNT + 1], [[0].as_slice(), &[i32::MAX; COUNT]].concat());
+    comms.into_iter().chain(others).for_each(Comm::destroy);
+}
+
+#[test]
 fn wait_signal_for_departed_rank_returns_remote_error() {
     let _alone = alone();
     let _watchdog = Watchdog::new();
@@ -280,6 +427,33 @@ fn wait_signal_for_departed_rank_returns_remote_error() {
 rank_tasks! {
     "exchange" => exchange_in_process,
     "wait_for_exited_rank" => wait_for_exited_rank,
+    "put_into_deregistered" => put_into_deregistered_part,
+}
+
+/// Puts as rank 0 into the part that rank 1 has deregistered.
+fn put_into_deregistered_part(process: &RankProcess) {
+    let Comm(comm) = process.join();
+    let (memory, mut win) = (Memory::new(4), ptr::null_mut());
+    assert_eq!(register(comm, &memory, &mut win), OK, "{}", last_error());
+    if process.rank() == 1 {
+        assert_eq!(nccl!(ncclCommWindowDeregister(comm, win)), OK);
+        assert_eq!(signal(0, 0, 0, comm), OK);
+        assert_eq!(wait(&mut [description(1, 0)], comm), OK);
+        assert_eq!(memory.elements(), [0; 4]);
+    } else {
+        assert_eq!(wait(&mut [description(1, 1)], comm), OK);
+        memory.elements().fill(7);
+        assert_eq!(put(&memory.elements()[..2], 1, win, 0, comm), USAGE);
+        assert_last_error("rank 1 has deregistered its part of the window");
+        assert_eq!(signal(1, 0, 0, comm), OK);
+    }
+    Comm(comm).destroy();
+}
+
+#[test]
+fn put_into_deregistered_part_of_another_process_is_invalid_usage() {
+    let _watchdog = Watchdog::new();
+    processes::run("put_into_deregistered", 2);
 }
 
 /// Exchanges blocks of as many elements as the argument says.

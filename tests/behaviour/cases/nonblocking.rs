@@ -55,7 +55,8 @@ const WAITING: [(&str, Call); 9] = [
     ("split", |_, comm| comm.split(Some(0), 0).map(drop)),
     ("suspend", |_, comm| comm.suspend()),
     ("register_window", |nccl, comm| {
-        comm.register_window(&mut nccl.alloc::<i32>(9)?, WindowFlags::DEFAULT).map(drop)
+        // SAFETY: all ranks register as many elements.
+        unsafe { comm.register_window(&mut nccl.alloc::<i32>(9)?, WindowFlags::DEFAULT) }.map(drop)
     }),
     ("wait_signal", |_, comm| {
         let signals = [WaitSignal { count: 1, peer: 1, signal: libnccl::Signal::default() }];

@@ -1,5 +1,6 @@
 //! Memory allocated by NCCL: plain, registered, and as windows for one-sided operations.
 
+use std::sync::mpsc;
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -26,6 +27,19 @@ cases! {
     signal_without_window_is_invalid_usage,
     put_outside_window_is_an_error,
     window_memory_in_use_by_peers_is_kept,
+    window_memory_after_failed_registration_is_kept,
+    put_into_deregistered_window_is_an_error,
+    put_beyond_a_shorter_window_is_an_error,
+    reduction_of_window_memory_sees_values_that_were_put,
+}
+
+fn register<'c>(
+    comm: &'c Communicator,
+    buffer: &mut NcclBuffer<i32>,
+    flags: WindowFlags,
+) -> Result<Window<'c, i32>> {
+    // SAFETY: all ranks register as many elements, or the CPU implementation compares them.
+    unsafe { comm.register_window(buffer, flags) }
 }
 
 fn signal_of(peer: usize) -> WaitSignal {
@@ -115,7 +129,7 @@ fn window_buffer_is_reduced(nccl: &Nccl) {
     on_threads(nccl, 3, |comm| {
         for flags in [WindowFlags::DEFAULT, WindowFlags::COLL_SYMMETRIC | WindowFlags::STRICT_ORDERING] {
             let mut buffer = nccl.alloc(COUNT).unwrap();
-            let window = comm.register_window(&mut buffer, flags).unwrap();
+            let window = register(&comm, &mut buffer, flags).unwrap();
             assert!(window.is_active() && window.len() == COUNT);
             assert_eq!(window.user_ptr().unwrap(), buffer.as_mut_ptr());
             assert!(buffer.as_slice().is_none());
@@ -133,7 +147,9 @@ fn one_thread_registers_windows_of_all_ranks(nccl: &Nccl) {
     buffers[0].as_mut_slice().unwrap().fill(5);
     let windows = nccl
         .group(|g| {
-            let register = |(comm, buffer)| g.register_window(comm, buffer, WindowFlags::COLL_SYMMETRIC);
+            // SAFETY: both have as many elements.
+            let register =
+                |(comm, buffer)| unsafe { g.register_window(comm, buffer, WindowFlags::COLL_SYMMETRIC) };
             comms.iter().zip(&mut buffers).map(register).collect::<Result<Vec<_>>>()
         })
         .unwrap();
@@ -153,7 +169,7 @@ fn one_thread_registers_windows_of_all_ranks(nccl: &Nccl) {
 fn nonblocking_communicator_uses_a_window(nccl: &Nccl) {
     on_threads_with(nccl, 2, &Config::new().timeout(SHORT), |comm| {
         let mut buffer = nccl.alloc(COUNT).unwrap();
-        let window = comm.register_window(&mut buffer, WindowFlags::COLL_SYMMETRIC).unwrap();
+        let window = register(&comm, &mut buffer, WindowFlags::COLL_SYMMETRIC).unwrap();
         put_around(&comm, &mut buffer, &window);
         end(&comm, window, &mut buffer);
         within(SHORT, || comm.destroy()).unwrap();
@@ -180,7 +196,7 @@ fn put_signal_writes_next_ranks_window(nccl: &Nccl) {
     for size in 1..=3 {
         on_threads(nccl, size, |comm| {
             let mut buffer = nccl.alloc(COUNT).unwrap();
-            let window = comm.register_window(&mut buffer, WindowFlags::COLL_SYMMETRIC).unwrap();
+            let window = register(&comm, &mut buffer, WindowFlags::COLL_SYMMETRIC).unwrap();
             for _ in 0..3 {
                 put_around(&comm, &mut buffer, &window);
                 comm.barrier(&mut [0_u8], STREAM).unwrap();
@@ -254,7 +270,7 @@ fn put_outside_window_is_an_error(nccl: &Nccl) {
     let comms = of_one_thread(nccl, 1);
     let comm = &comms[0];
     let mut buffer = nccl.alloc::<i32>(COUNT).unwrap();
-    let window = comm.register_window(&mut buffer, WindowFlags::DEFAULT).unwrap();
+    let window = register(comm, &mut buffer, WindowFlags::DEFAULT).unwrap();
     let put = |from, at: usize| {
         let part = buffer.get(from).expect("there is such a part");
         comm.put_signal(part, 0, window.at(at), Signal::default(), STREAM)
@@ -275,7 +291,7 @@ fn window_memory_in_use_by_peers_is_kept(nccl: &Nccl) {
     for how in 0..4 {
         on_threads(nccl, 2, |comm| {
             let mut buffer = nccl.alloc::<i32>(COUNT).unwrap();
-            let window = comm.register_window(&mut buffer, WindowFlags::COLL_SYMMETRIC).unwrap();
+            let window = register(&comm, &mut buffer, WindowFlags::COLL_SYMMETRIC).unwrap();
             if comm.rank() == 0 {
                 comm.barrier(&mut [0_u8], STREAM).unwrap();
                 let half = buffer.get(..HALF).expect("it is longer");
@@ -312,4 +328,99 @@ fn window_memory_in_use_by_peers_is_kept(nccl: &Nccl) {
             }
         });
     }
+}
+
+/// Rank 0 gives up a registration in which rank 1 then takes part.
+fn window_memory_after_failed_registration_is_kept(nccl: &Nccl) {
+    const MOMENT: Duration = Duration::from_millis(300);
+    for is_dropped in [false, true] {
+        let (given_up, is_given_up) = mpsc::channel();
+        let (put, is_put) = mpsc::channel();
+        let id = nccl.unique_id().unwrap();
+        thread::scope(|scope| {
+            scope.spawn(move || {
+                let comm = nccl.init_rank(2, 1, &id).unwrap();
+                let mut buffer = nccl.alloc::<i32>(COUNT).unwrap();
+                is_given_up.recv().unwrap();
+                if let Ok(window) = register(&comm, &mut buffer, WindowFlags::DEFAULT) {
+                    let put = comm.put_signal(&buffer, 0, window.at(0), Signal::default(), STREAM);
+                    assert!(put.is_err(), "put into a window that was given up");
+                }
+                put.send(()).unwrap();
+            });
+            let comm = nccl.init_rank_with(2, 0, &id, &Config::new().timeout(MOMENT)).unwrap();
+            let mut buffer = nccl.alloc::<i32>(COUNT).unwrap();
+            buffer.as_mut_slice().unwrap().fill(7);
+            let address = buffer.as_ptr();
+            let timeout = register(&comm, &mut buffer, WindowFlags::DEFAULT).map(drop);
+            assert!(matches!(timeout, Err(Error::Timeout { .. })), "{timeout:?}");
+            assert!(buffer.as_slice().is_none());
+            if is_dropped {
+                drop(buffer);
+            }
+            given_up.send(()).unwrap();
+            is_put.recv().unwrap();
+            assert!(mapped(address.addr()).is_some(), "the memory was freed");
+        });
+    }
+}
+
+fn put_into_deregistered_window_is_an_error(nccl: &Nccl) {
+    on_threads(nccl, 2, |comm| {
+        let mut buffer = nccl.alloc::<i32>(COUNT).unwrap();
+        let window = register(&comm, &mut buffer, WindowFlags::DEFAULT).unwrap();
+        if comm.rank() == 0 {
+            comm.barrier(&mut [0_u8], STREAM).unwrap();
+            // SAFETY: rank 1's only put is refused.
+            unsafe { buffer.assume_idle() };
+            window.deregister().unwrap();
+            buffer.free().unwrap();
+            return (0..2).for_each(|_| comm.barrier(&mut [0_u8], STREAM).unwrap());
+        }
+        (0..2).for_each(|_| comm.barrier(&mut [0_u8], STREAM).unwrap());
+        let error = comm.put_signal(&buffer, 0, window.at(0), Signal::default(), STREAM).unwrap_err();
+        assert_eq!(error.code(), Some(ResultCode::INVALID_USAGE), "{error}");
+        assert!(error.to_string().contains("rank 0 has deregistered its part of the window"), "{error}");
+        comm.barrier(&mut [0_u8], STREAM).unwrap();
+    });
+}
+
+fn put_beyond_a_shorter_window_is_an_error(nccl: &Nccl) {
+    const MORE: usize = 3 * COUNT;
+    on_threads(nccl, 2, |comm| {
+        let mut buffer = nccl.alloc::<i32>([COUNT, MORE][comm.rank()]).unwrap();
+        let window = register(&comm, &mut buffer, WindowFlags::DEFAULT).unwrap();
+        if comm.rank() == 1 {
+            let put = |at| {
+                let one = buffer.get(..1).expect("it is longer");
+                comm.put_signal(one, 0, window.at(at), Signal::default(), STREAM)
+            };
+            put(COUNT - 1).unwrap();
+            let error = put(COUNT).unwrap_err();
+            assert_eq!(error.code(), Some(ResultCode::INVALID_ARGUMENT), "{error}");
+            assert!(error.to_string().contains("rank 0's part has 4000 bytes"), "{error}");
+        }
+        end(&comm, window, &mut buffer);
+    });
+}
+
+/// Rank 1 reduces its window with another communicator while rank 0 puts into it.
+fn reduction_of_window_memory_sees_values_that_were_put(nccl: &Nccl) {
+    on_threads(nccl, 2, |comm| {
+        let mut buffer = nccl.alloc::<i32>(COUNT).unwrap();
+        buffer.as_mut_slice().unwrap().fill(comm.rank() as i32 + 1);
+        let window = register(&comm, &mut buffer, WindowFlags::DEFAULT).unwrap();
+        let alone = comm.split(Some(comm.rank() as u32), 0).unwrap().expect("a child");
+        comm.barrier(&mut [0_u8], STREAM).unwrap();
+        for _ in 0..100 {
+            if comm.rank() == 0 {
+                comm.put_signal(&buffer, 1, window.at(0), Signal::default(), STREAM).unwrap();
+            } else {
+                let mut maximum = [0; COUNT];
+                alone.all_reduce(&buffer, &mut maximum, ReduceOp::Max, STREAM).unwrap();
+                assert!(maximum.iter().all(|value| [1, 2].contains(value)));
+            }
+        }
+        end(&comm, window, &mut buffer);
+    });
 }

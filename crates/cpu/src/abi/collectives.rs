@@ -78,7 +78,8 @@ unsafe fn collective(arguments: &Arguments) -> ncclResult_t {
         }
         // SAFETY: the caller's contract: the buffers are as long as the function says and stay valid until the call, or
         // the group, has ended, and with it every use of these.
-        let (send, recv) = unsafe { (ReadBuf::new(send.cast(), input), WriteBuf::new(recv.cast(), output)) };
+        let (send, recv) =
+            unsafe { (ReadBuf::of_caller(send.cast(), input), WriteBuf::of_caller(recv.cast(), output)) };
         let collective = Collective { call, scalar: scalar.flatten(), send, recv };
         group::run(communicator, context, Queue::Collective, input.saturating_add(output), collective)
     };

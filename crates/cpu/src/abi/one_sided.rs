@@ -58,8 +58,8 @@ pub(super) unsafe extern "C" fn ncclPutSignal(
             )));
         }
         // SAFETY: the C declaration's contract, as for collectives.
-        let from = unsafe { ReadBuf::new(localbuff.cast(), bytes) };
-        let put = PutSignal { from, to, _window: window, signal };
+        let from = unsafe { ReadBuf::of_caller(localbuff.cast(), bytes) };
+        let put = PutSignal { from, to, window, signal };
         group::run(&communicator, context, Queue::Put, bytes.saturating_mul(2), put)
     })
 }

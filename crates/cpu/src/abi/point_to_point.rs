@@ -50,7 +50,7 @@ pub(super) unsafe extern "C" fn ncclSend(
             return Ok(Progress::Done);
         };
         // SAFETY: the C declaration's contract, as for collectives.
-        let from = unsafe { ReadBuf::new(sendbuff.cast(), message.bytes()) };
+        let from = unsafe { ReadBuf::of_caller(sendbuff.cast(), message.bytes()) };
         let send = SendMessage { message, peer, from };
         group::run(communicator, context, Queue::SendTo(peer), from.length(), send)
     };
@@ -70,7 +70,7 @@ pub(super) unsafe extern "C" fn ncclRecv(
             return Ok(Progress::Done);
         };
         // SAFETY: the C declaration's contract, as for collectives.
-        let to = unsafe { WriteBuf::new(recvbuff.cast(), message.bytes()) };
+        let to = unsafe { WriteBuf::of_caller(recvbuff.cast(), message.bytes()) };
         let recv = RecvMessage { message, peer, to };
         group::run(communicator, context, Queue::ReceiveFrom(peer), to.length(), recv)
     };

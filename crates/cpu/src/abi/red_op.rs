@@ -29,7 +29,7 @@ pub(super) unsafe extern "C" fn ncclRedOpCreatePreMulSum(
         }
         // SAFETY: the C declaration's contract: one element, which in device memory (host memory here) stays valid
         // until the last operation with it has run.
-        let place = unsafe { ReadBuf::new(scalar.cast(), data_type.size()) };
+        let place = unsafe { ReadBuf::of_caller(scalar.cast(), data_type.size()) };
         let scalar = if residence == ncclScalarResidence_t::ncclScalarDevice {
             Scalar::Deferred(place)
         } else {

@@ -17,7 +17,9 @@ use crate::comm::handle;
 use crate::comm::out_param::OutParam;
 use crate::comm::window::RegisterWindow;
 use crate::diag::error::{Error, Result};
+use crate::shm::buffer::ReadBuf;
 use crate::shm::peer_access::RemoteBuffer;
+use crate::shm::window_memory::WindowMemory;
 
 pub(super) unsafe extern "C" fn ncclCommRegister(
     comm: ncclComm_t,
@@ -63,11 +65,15 @@ pub(super) unsafe extern "C" fn ncclCommWindowRegister(
             )));
         }
         let flags = flags(winFlags)?;
-        let buffer = RemoteBuffer::new(buff.cast(), size, !context.state.is_one_process());
+        let memory = Arc::new(WindowMemory::new(buff.cast(), size));
+        // SAFETY: the C declaration's contract: memory that stays valid until the window is deregistered.
+        let buffer = unsafe { ReadBuf::of_caller(buff.cast(), size) };
+        let buffer = RemoteBuffer::new(buffer, !context.state.is_one_process());
         let register = RegisterWindow {
             windows: Arc::clone(communicator.windows()),
             start: buff.addr(),
             part: WindowPart { buffer, length: size, flags },
+            memory,
             // SAFETY: the C declaration's contract: it can be written until the work has ended.
             out: unsafe { OutParam::new(win) },
         };
@@ -81,9 +87,9 @@ pub(super) unsafe extern "C" fn ncclCommWindowDeregister(
 ) -> ncclResult_t {
     guard(|| {
         let communicator = handle::get(comm)?;
-        communicator.check_idle()?;
+        let context = communicator.check_idle()?;
         // A registration without a window returned NULL.
-        if win.is_null() { Ok(()) } else { communicator.windows().remove(win.addr()) }
+        if win.is_null() { Ok(()) } else { communicator.windows().remove(win.addr(), context) }
     })
 }
 

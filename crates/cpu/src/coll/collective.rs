@@ -63,7 +63,8 @@ async fn run(call: &Call, local: &LocalCall<'_>) -> Result {
     let step = state.next_step(rank).await?;
     if is_eager {
         let rank_args = call.factor().map(|_| rank_args(call, local, false).to_words());
-        let data = local.send.bytes(0, local.send.length());
+        let mut copy = vec![];
+        let data = local.send.bytes(0, local.send.length(), &mut copy);
         state.publish(rank, step, call.header().encode(), data, rank_args);
         let sources = call.sources(rank);
         state.wait_for(rank, step, sources.clone()).await?;
@@ -195,12 +196,12 @@ fn cma_obstacle(call: &Call, args: &[RankArgs]) -> &'static str {
     }
 }
 
+#[inline]
 fn rank_args(call: &Call, local: &LocalCall<'_>, for_others: bool) -> RankArgs {
-    let CallContext { state, rank, .. } = local.context;
-    let other_processes = for_others && !state.is_one_process();
+    let other_processes = for_others && !local.context.state.is_one_process();
     RankArgs {
-        send: RemoteBuffer::new(local.send.start(), call.input(rank), other_processes),
-        recv: RemoteBuffer::new(local.recv.start(), call.output(rank), other_processes),
+        send: RemoteBuffer::new(local.send, other_processes),
+        recv: RemoteBuffer::new(local.recv.as_read(), other_processes),
         factor: call.factor(),
     }
 }

@@ -22,6 +22,6 @@ pub(crate) async fn control_allgather(
     state.publish(rank, step, header.encode(), data, None);
     state.wait_all(rank, step).await?;
     call_check::check(state, rank, step, 0..state.ranks())?;
-    let data = |rank| state.eager(rank, step, length).bytes(0, length).to_vec();
+    let data = |rank| state.eager(rank, step, length).bytes(0, length, &mut vec![]).to_vec();
     Ok((0..state.ranks()).map(data).collect())
 }

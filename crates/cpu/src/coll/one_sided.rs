@@ -22,7 +22,7 @@ pub(crate) struct PutSignal {
     /// Memory of the same length, either the same or without overlap.
     pub(crate) to: WriteBuf,
     /// The window of `to`, which keeps it mapped.
-    pub(crate) _window: Arc<Window>,
+    pub(crate) window: Arc<Window>,
     pub(crate) signal: Signal,
 }
 
@@ -47,8 +47,13 @@ pub(crate) struct AwaitedSignal {
 
 impl Operation for PutSignal {
     async fn run(&self, context: CallContext<'_>) -> Result {
-        let Self { from, to, signal, .. } = self;
+        let Self { from, to, window, signal } = self;
+        let CallContext { state, rank, .. } = context;
+        let access = state.begin_access(rank)?;
+        state.check_peer(signal.peer)?;
+        window.check_open(state, signal.peer)?;
         to.copy(*from, from.length() >= NON_TEMPORAL_MIN);
+        drop(access);
         signal.run(context).await
     }
 }

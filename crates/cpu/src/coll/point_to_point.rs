@@ -74,7 +74,7 @@ impl Operation for SendMessage {
         let mut outcome = Outcome::Nack;
         if message.bytes() as u64 > EAGER_MAX {
             let same_process = state.process(rank) == state.process(peer);
-            let buffer = RemoteBuffer::new(from.start(), from.length(), !same_process);
+            let buffer = RemoteBuffer::new(from, !same_process);
             if same_process || buffer.is_shared() {
                 outcome = message.send_by_rendezvous(context, &mailbox, peer, buffer).await?;
             }

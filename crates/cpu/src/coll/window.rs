@@ -3,14 +3,20 @@
 //! All ranks have to be able to use all of it directly. If one of them cannot, registration succeeds without a window,
 //! as it does in NCCL where a system has no symmetric memory.
 
+use std::sync::Arc;
+
 use crate::coll::call_header::ControlCall;
 use crate::coll::control_allgather::control_allgather;
 use crate::diag::debug::{self, Subsystem};
 use crate::diag::error::{Error, Result};
+use crate::shm::access::WindowId;
 use crate::shm::call_context::CallContext;
+use crate::shm::layout::WINDOWS;
 use crate::shm::peer_access::{MappedRange, RemoteBuffer};
+use crate::shm::shared_state::SharedState;
+use crate::shm::window_memory::WindowMemory;
 
-/// The part of a window that a rank contributes, as it publishes it.
+/// The part of a window that a rank contributes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct WindowPart {
     pub(crate) buffer: RemoteBuffer,
@@ -18,21 +24,27 @@ pub(crate) struct WindowPart {
     pub(crate) flags: u32,
 }
 
-/// Words of a part: its place, its length, its flags.
-const WORDS: usize = RemoteBuffer::WORDS + 2;
+/// A part as its rank publishes it, with its id there; `None` if the rank has too many windows.
+type Published = (WindowPart, Option<WindowId>);
+
+/// Words of a published part: its place, its length, its flags, and its id.
+const WORDS: usize = RemoteBuffer::WORDS + 4;
 
 #[derive(Debug)]
 pub(crate) struct Window {
     rank: usize,
-    parts: Vec<MappedRange>,
+    parts: Vec<(MappedRange, WindowId)>,
     /// The address of this rank's own part, as the caller passed it.
     start: usize,
+    /// Lists this rank's own part as memory that others may write.
+    _memory: Arc<WindowMemory>,
 }
 
 impl WindowPart {
-    fn to_bytes(self) -> [u8; WORDS * size_of::<u64>()] {
+    fn to_bytes(self, id: Option<WindowId>) -> [u8; WORDS * size_of::<u64>()] {
         let [a, b, c, d] = self.buffer.to_words();
-        let words = [a, b, c, d, self.length as u64, self.flags.into()];
+        let (index, serial) = id.map_or((0, 0), |WindowId { index, serial }| (index as u64, serial));
+        let words = [a, b, c, d, self.length as u64, self.flags.into(), index, serial];
         let mut bytes = [0; WORDS * size_of::<u64>()];
         for (bytes, word) in bytes.as_chunks_mut().0.iter_mut().zip(words) {
             *bytes = word.to_ne_bytes();
@@ -41,27 +53,50 @@ impl WindowPart {
     }
 
     /// Returns the part that another rank published, or `None` if it is malformed.
-    fn from_bytes(bytes: &[u8]) -> Option<Self> {
+    fn from_bytes(bytes: &[u8]) -> Option<Published> {
         let (words, []) = bytes.as_chunks() else { return None };
-        let [a, b, c, d, length, flags] = <[[u8; 8]; WORDS]>::try_from(words).ok()?.map(u64::from_ne_bytes);
-        Some(Self {
+        let [a, b, c, d, length, flags, index, serial] =
+            <[[u8; 8]; WORDS]>::try_from(words).ok()?.map(u64::from_ne_bytes);
+        let part = Self {
             buffer: RemoteBuffer::from_words([a, b, c, d]),
             length: usize::try_from(length).ok()?,
             flags: u32::try_from(flags).ok()?,
-        })
+        };
+        let id = WindowId { index: usize::try_from(index).ok()?, serial };
+        Some((part, (serial != 0).then_some(id)))
     }
 }
 
 impl Window {
     /// Registers a window together with all other ranks, each of which contributes its `part`. Returns `None` unless
-    /// all ranks can use all parts.
+    /// all ranks can use all parts. Without a window, no other rank accesses the memory any more.
     pub(crate) async fn register(
         context: CallContext<'_>,
         start: usize,
         part: WindowPart,
+        memory: Arc<WindowMemory>,
     ) -> Result<Option<Self>> {
         let CallContext { state, rank, .. } = context;
-        let all = control_allgather(state, rank, ControlCall::RegisterWindow, &part.to_bytes()).await?;
+        let id = state.open_window(rank);
+        let parts = Self::exchange(context, part, id).await;
+        if let Ok(Some(parts)) = parts {
+            return Ok(Some(Self { rank, parts, start, _memory: memory }));
+        }
+        // Another rank may have created its window, and put into it.
+        if let Some(id) = id {
+            state.close_window(rank, id).await;
+        }
+        parts.map(|_| None)
+    }
+
+    /// Exchanges the parts of all ranks, with their ids.
+    async fn exchange(
+        context: CallContext<'_>,
+        part: WindowPart,
+        id: Option<WindowId>,
+    ) -> Result<Option<Vec<(MappedRange, WindowId)>>> {
+        let CallContext { state, rank, .. } = context;
+        let all = control_allgather(state, rank, ControlCall::RegisterWindow, &part.to_bytes(id)).await?;
         let parts = all
             .iter()
             .enumerate()
@@ -70,7 +105,14 @@ impl Window {
                     Error::remote(format!("rank {owner} sent an invalid window descriptor: {bytes:?}"))
                 })
             })
-            .collect::<Result<Vec<WindowPart>>>()?;
+            .collect::<Result<Vec<Published>>>()?;
+        let (parts, ids): (Vec<WindowPart>, Vec<Option<WindowId>>) = parts.into_iter().unzip();
+        let ids = ids.into_iter().enumerate().map(|(owner, id)| {
+            id.ok_or_else(|| {
+                Error::usage(format!("rank {owner} has {WINDOWS} windows already: deregister some of them"))
+            })
+        });
+        let ids = ids.collect::<Result<Vec<WindowId>>>()?;
         if let Some(other) = parts.iter().position(|other| other.flags != parts[0].flags) {
             return Err(Error::usage(format!(
                 "the ranks called ncclCommWindowRegister with different winFlags: rank {other} with {:#x}, \
@@ -97,8 +139,22 @@ impl Window {
                 ))
             })
         };
-        let parts = parts.iter().enumerate().map(map).collect::<Result<_>>()?;
-        Ok(Some(Self { rank, parts, start }))
+        let parts = parts.iter().enumerate().map(map).collect::<Result<Vec<MappedRange>>>()?;
+        Ok(Some(parts.into_iter().zip(ids).collect()))
+    }
+
+    /// Ends this rank's part: puts of other ranks into it fail from now on, and the memory is the caller's again.
+    pub(crate) async fn close(&self, state: &SharedState) {
+        let (_, id) = self.parts[self.rank];
+        state.close_window(self.rank, id).await;
+    }
+
+    /// Returns an error if a rank has deregistered its part. The caller has begun an access.
+    pub(crate) fn check_open(&self, state: &SharedState, rank: usize) -> Result {
+        if state.is_window_open(rank, self.parts[rank].1) {
+            return Ok(());
+        }
+        Err(Error::usage(format!("rank {rank} has deregistered its part of the window")))
     }
 
     /// Returns the address that this rank passed.
@@ -108,7 +164,7 @@ impl Window {
 
     /// Returns the part of a rank.
     pub(crate) fn part(&self, rank: usize) -> &MappedRange {
-        &self.parts[rank]
+        &self.parts[rank].0
     }
 
     /// Returns `true` if `length` bytes at `start` are in this rank's own part.
@@ -127,9 +183,11 @@ mod tests {
         let shared = RemoteBuffer::from_words([1 << 40, 7, 3, 4096]);
         for buffer in [shared, RemoteBuffer::from_words([5, 0, 0, 0])] {
             let part = WindowPart { buffer, length: 8192, flags: 3 };
-            assert_eq!(WindowPart::from_bytes(&part.to_bytes()), Some(part));
+            for id in [None, Some(WindowId { index: 5, serial: 9 })] {
+                assert_eq!(WindowPart::from_bytes(&part.to_bytes(id)), Some((part, id)));
+            }
         }
-        assert_eq!(WindowPart::from_bytes(&[0; 47]), None);
-        assert_eq!(WindowPart::from_bytes(&[0xff; 48]), None, "flags of 64 bits");
+        assert_eq!(WindowPart::from_bytes(&[0; 63]), None);
+        assert_eq!(WindowPart::from_bytes(&[0xff; 64]), None, "flags of 64 bits");
     }
 }

@@ -334,6 +334,7 @@ impl Communicator {
         self.cancel();
         self.set_abort(AbortReason::Aborted);
         self.wait_idle();
+        self.remove_windows();
     }
 
     /// Waits for the operations in progress, but not for ranks that have yet to join this communicator or a child of
@@ -343,9 +344,15 @@ impl Communicator {
             self.cancel();
         }
         self.wait_idle();
+        self.remove_windows();
         if let Some(RankInfo { state, rank, .. }) = self.rank_info.get() {
             state.depart(*rank);
         }
+    }
+
+    /// Ends the windows, as the caller may free their memory now.
+    fn remove_windows(&self) {
+        let _ = self.context().and_then(|context| self.windows.remove_all(context));
     }
 
     /// Cancels this rank's wait for other ranks to join.

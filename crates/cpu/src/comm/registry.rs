@@ -36,6 +36,10 @@ impl<T: Clone> Registry<T> {
         self.entries().remove(&number).ok_or_else(|| self.unknown(number))
     }
 
+    pub(crate) fn remove_all(&self) -> Vec<T> {
+        std::mem::take(&mut *self.entries()).into_values().collect()
+    }
+
     pub(crate) fn any(&self, test: impl FnMut(&T) -> bool) -> bool {
         self.entries().values().any(test)
     }

@@ -12,6 +12,8 @@ use crate::comm::out_param::OutParam;
 use crate::comm::registry::Registry;
 use crate::diag::error::Result;
 use crate::shm::call_context::CallContext;
+use crate::shm::window_memory::WindowMemory;
+use crate::sync::executor;
 
 /// The windows of a communicator.
 #[derive(Debug)]
@@ -27,6 +29,8 @@ pub(crate) struct RegisterWindow {
     pub(crate) windows: Arc<Windows>,
     pub(crate) start: usize,
     pub(crate) part: WindowPart,
+    /// Lists the memory as a window's from the call on.
+    pub(crate) memory: Arc<WindowMemory>,
     pub(crate) out: OutParam<ncclWindow_t>,
 }
 
@@ -47,8 +51,15 @@ impl Windows {
         self.registry.get(handle)
     }
 
-    pub(crate) fn remove(&self, handle: usize) -> Result {
-        self.registry.remove(handle).map(drop)
+    /// Deregisters a window of the rank of `context`.
+    pub(crate) fn remove(&self, handle: usize, context: CallContext<'_>) -> Result {
+        let window = self.registry.remove(handle)?;
+        close(&window, context)
+    }
+
+    /// Deregisters all windows of the rank of `context`.
+    pub(crate) fn remove_all(&self, context: CallContext<'_>) -> Result {
+        self.registry.remove_all().iter().try_for_each(|window| close(window, context))
     }
 
     /// Returns `true` if a window has ever been registered.
@@ -62,9 +73,17 @@ impl Windows {
     }
 }
 
+fn close(window: &Window, CallContext { state, .. }: CallContext<'_>) -> Result {
+    let close = async {
+        window.close(state).await;
+        Ok(())
+    };
+    executor::run_one(close, state.ranks(), || ())
+}
+
 impl Operation for RegisterWindow {
     async fn run(&self, context: CallContext<'_>) -> Result {
-        let window = Window::register(context, self.start, self.part).await?;
+        let window = Window::register(context, self.start, self.part, Arc::clone(&self.memory)).await?;
         let handle = |window| ptr::without_provenance_mut(self.windows.add(window));
         self.out.write(window.map_or(ptr::null_mut(), handle));
         Ok(())

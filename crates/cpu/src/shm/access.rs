@@ -1,4 +1,4 @@
-//! Access to other ranks' memory, and how a failing rank waits until nobody accesses its own.
+//! Access to other ranks' memory, and how a rank that takes its own back waits until nobody accesses it.
 
 use std::future::poll_fn;
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release, SeqCst};
@@ -6,12 +6,25 @@ use std::task::Poll;
 use std::time::{Duration, Instant};
 
 use crate::diag::error::Result;
-use crate::shm::layout::ACCESSES;
+use crate::shm::layout::{ACCESSES, WINDOWS};
 use crate::shm::liveness::AbortReason;
 use crate::shm::shared_state::SharedState;
 use crate::sync::primitive::{AtomicU64, LOOM, fence};
 
-/// The interval in which a failing rank checks that a rank that accesses its memory still runs.
+/// The change of a rank's word when an access ends: the lower half counts the present accesses, the upper one those that
+/// have ended.
+const ENDED: u64 = (1 << 32) - 1;
+
+/// A window of a rank, as the others know it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct WindowId {
+    /// The number of its word among its rank's.
+    pub(crate) index: usize,
+    /// The word's value as long as the window is open, which no other window of the rank ever has.
+    pub(crate) serial: u64,
+}
+
+/// The interval in which a rank checks that a rank that accesses its memory still runs.
 const LIVENESS_INTERVAL: Duration = if LOOM { Duration::MAX } else { Duration::from_millis(10) };
 
 /// A rank's access to other ranks' memory.
@@ -20,7 +33,7 @@ pub(crate) struct AccessGuard<'a>(&'a AtomicU64);
 
 impl Drop for AccessGuard<'_> {
     fn drop(&mut self) {
-        self.0.fetch_sub(1, Release);
+        self.0.fetch_add(ENDED, Release);
     }
 }
 
@@ -44,12 +57,44 @@ impl SharedState {
     /// until no other rank accesses them, after which they are the caller's again.
     pub(crate) async fn quiesce(&self, rank: usize) {
         self.set_abort(rank, AbortReason::Failed);
+        self.wait_for_accesses(rank).await;
+    }
+
+    /// Opens a window of `rank`; `None` if it has as many as there can be.
+    pub(crate) fn open_window(&self, rank: usize) -> Option<WindowId> {
+        static LAST: std::sync::atomic::AtomicU64 = std::sync::atomic::AtomicU64::new(0);
+        let serial = LAST.fetch_add(1, Relaxed) + 1;
+        let open =
+            |index: &usize| self.window(rank, *index).compare_exchange(0, serial, Release, Relaxed).is_ok();
+        (0..WINDOWS).find(open).map(|index| WindowId { index, serial })
+    }
+
+    /// Returns `true` if a window of `rank` is open. With an [`AccessGuard`], its memory can then be accessed.
+    pub(crate) fn is_window_open(&self, rank: usize, window: WindowId) -> bool {
+        window.index < WINDOWS && self.window(rank, window.index).load(Acquire) == window.serial
+    }
+
+    /// Closes a window of `rank` and waits until no other rank accesses its memory, which is the caller's again.
+    ///
+    /// The accessor sets its flag, then checks that the window is open; the owner closes it, then checks for accessors,
+    /// as with the abort flag.
+    pub(crate) async fn close_window(&self, rank: usize, window: WindowId) {
+        self.window(rank, window.index).store(0, Relaxed);
+        self.wait_for_accesses(rank).await;
+    }
+
+    /// Waits until the accesses of other ranks that have begun by now have ended.
+    async fn wait_for_accesses(&self, rank: usize) {
+        let split = |accesses: u64| (accesses as u32, (accesses >> 32) as u32);
         fence(SeqCst);
         for other in (0..self.ranks()).filter(|other| *other != rank) {
             let accesses = self.control(other, ACCESSES);
+            let (begun, before) = split(accesses.load(Acquire));
             let mut checked = Instant::now();
             poll_fn(|_| {
-                if accesses.load(Acquire) == 0 {
+                // A rank that goes on to access other memory must not make this wait endlessly.
+                let (present, ended) = split(accesses.load(Acquire));
+                if present == 0 || ended.wrapping_sub(before) >= begun {
                     return Poll::Ready(());
                 }
                 if checked.elapsed() >= LIVENESS_INTERVAL {
@@ -94,5 +139,34 @@ mod tests {
             drop(access);
         });
         assert!(state.begin_access(1).is_err(), "too late to begin");
+    }
+
+    #[test]
+    fn closed_window_waits_for_accesses_that_have_begun_and_no_others() {
+        let state = SharedState::create(&[Process::current().unwrap(); 2]).unwrap().0;
+        let window = state.open_window(0).unwrap();
+        assert!(state.is_window_open(0, window) && !state.is_window_open(1, window));
+        let access = state.begin_access(1).unwrap();
+        std::thread::scope(|scope| {
+            let close = scope.spawn(|| {
+                let close = async {
+                    state.close_window(0, window).await;
+                    Ok(())
+                };
+                executor::run_one(close, 2, || ())
+            });
+            std::thread::sleep(Duration::from_millis(5));
+            assert!(!close.is_finished(), "accessed");
+            assert!(!state.is_window_open(0, window));
+            drop(access);
+            // Another access follows at once.
+            let _access = state.begin_access(1).unwrap();
+            close.join().unwrap().unwrap();
+        });
+        let next = state.open_window(0).unwrap();
+        assert_eq!(next.index, window.index);
+        assert!(!state.is_window_open(0, window) && state.is_window_open(0, next));
+        let outside = WindowId { index: WINDOWS, serial: 0 };
+        assert!(!state.is_window_open(0, outside));
     }
 }

@@ -1,26 +1,52 @@
 //! Memory that operations read from and write to: the caller's, or another rank's.
 //!
-//! Raw pointers instead of slices, because an in-place operation reads and writes the same bytes.
+//! Raw pointers instead of slices, because an in-place operation reads and writes the same bytes. Memory in a window,
+//! which other ranks may write meanwhile, is accessed as [`window_memory`] says.
 #![allow(unsafe_code)]
 
 use std::ops::Range;
 use std::ptr;
 use std::slice;
 
+use crate::shm::window_memory;
 use crate::sync::primitive;
 
 /// Bytes to read.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct ReadBuf {
     start: *const u8,
-    length: usize,
+    extent: Extent,
 }
 
 /// Bytes to write.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct WriteBuf {
     start: *mut u8,
-    length: usize,
+    extent: Extent,
+}
+
+/// A number of bytes, below `isize::MAX` as that of all memory, and in the highest bit whether some of them are in a
+/// window: a buffer that is two words is passed in registers.
+#[derive(Debug, Clone, Copy)]
+struct Extent(usize);
+
+impl Extent {
+    const IN_WINDOW: usize = isize::MAX as usize + 1;
+
+    #[inline]
+    fn new(length: usize, in_window: bool) -> Self {
+        Self(length & !Self::IN_WINDOW | if in_window { Self::IN_WINDOW } else { 0 })
+    }
+
+    #[inline]
+    fn length(self) -> usize {
+        self.0 & !Self::IN_WINDOW
+    }
+
+    #[inline]
+    fn in_window(self) -> bool {
+        self.0 & Self::IN_WINDOW != 0
+    }
 }
 
 // SAFETY: the memory is not bound to a thread; concurrent access is ruled out by `new`'s contract.
@@ -36,44 +62,76 @@ impl ReadBuf {
     /// # Safety
     ///
     /// `length` bytes at `start` can be read until the operation that takes this has ended, and no part of them is
-    /// written while the operation reads it.
+    /// written while the operation reads it, except [`in_window`](Self::in_window).
     pub(crate) unsafe fn new(start: *const u8, length: usize) -> Self {
-        Self { start, length }
+        Self { start, extent: Extent::new(length, false) }
+    }
+
+    /// Returns a caller's buffer of this process.
+    ///
+    /// # Safety
+    ///
+    /// As for [`new`](Self::new); what is in a window of this process may be written by other ranks meanwhile.
+    pub(crate) unsafe fn of_caller(start: *const u8, length: usize) -> Self {
+        Self { start, extent: Extent::new(length, window_memory::overlaps(start, length)) }
+    }
+
+    /// Returns the same memory, which other ranks may write through a window meanwhile if `in_window` is set.
+    pub(crate) fn in_window(self, in_window: bool) -> Self {
+        Self { extent: Extent::new(self.extent.length(), in_window), ..self }
     }
 
     pub(crate) fn start(self) -> *const u8 {
         self.start
     }
 
-    /// Returns the `length` bytes from `at` on. The slice must be dropped before the operation writes there.
-    pub(crate) fn bytes(&self, at: usize, length: usize) -> &[u8] {
+    /// Returns the `length` bytes from `at` on; those of a window as a copy, in `copy`. The slice must be dropped before
+    /// the operation writes there.
+    #[inline]
+    pub(crate) fn bytes<'a>(&'a self, at: usize, length: usize, copy: &'a mut Vec<u8>) -> &'a [u8] {
         if length == 0 {
             return &[];
+        }
+        if self.extent.in_window() {
+            return self.copied(at, length, copy);
         }
         primitive::note_read(self.address(at, length), length);
         // SAFETY: inside what `new`'s caller vouched for, who also guarantees that nothing writes there meanwhile.
         unsafe { slice::from_raw_parts(self.address(at, length), length) }
     }
 
+    #[cold]
+    fn copied(self, at: usize, length: usize, copy: &mut Vec<u8>) -> &[u8] {
+        copy.resize(length, 0);
+        self.read(at, copy);
+        copy
+    }
+
     pub(crate) fn length(self) -> usize {
-        self.length
+        self.extent.length()
+    }
+
+    /// Returns `true` if some of it is in a window.
+    pub(super) fn is_in_window(self) -> bool {
+        self.extent.in_window()
     }
 
     /// Returns a part of the memory.
     pub(crate) fn slice(self, range: Range<usize>) -> Self {
-        Self { start: self.address(range.start, range.len()), length: range.len() }
+        let extent = Extent::new(range.len(), self.extent.in_window());
+        Self { start: self.address(range.start, range.len()), extent }
     }
 
     /// Returns `true` if some of the memory is also in `other`.
     pub(crate) fn overlaps(self, other: WriteBuf) -> bool {
         let (this, that) = (self.start.addr(), other.start.addr());
-        this < that + other.length && that < this + self.length
+        this < that + other.extent.length() && that < this + self.extent.length()
     }
 
     /// Prefetches the memory into the cache.
     pub(crate) fn prefetch(self) {
         #[cfg(target_arch = "x86_64")]
-        for at in (0..self.length).step_by(64) {
+        for at in (0..self.extent.length()).step_by(64) {
             use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
 
             // SAFETY: SSE is part of x86_64, and a prefetch is a hint: any address is valid.
@@ -83,11 +141,22 @@ impl ReadBuf {
 
     /// Copies `bytes.len()` bytes from `at` on.
     pub(crate) fn read(self, at: usize, bytes: &mut [u8]) {
-        bytes.copy_from_slice(self.bytes(at, bytes.len()));
+        let from = self.address(at, bytes.len());
+        primitive::note_read(from, bytes.len());
+        if self.extent.in_window() {
+            // SAFETY: inside what `new`'s caller vouched for; memory in a window is only written as a window's.
+            unsafe { window_memory::read(from, bytes) }
+        } else {
+            // SAFETY: as above; nothing writes there meanwhile, and a slice that is written is no other memory.
+            unsafe { ptr::copy_nonoverlapping(from, bytes.as_mut_ptr(), bytes.len()) }
+        }
     }
 
     fn address(self, at: usize, length: usize) -> *const u8 {
-        assert!(at <= self.length && length <= self.length - at, "read outside the caller's buffer");
+        assert!(
+            at <= self.extent.length() && length <= self.extent.length() - at,
+            "read outside the caller's buffer"
+        );
         self.start.wrapping_add(at)
     }
 }
@@ -96,9 +165,23 @@ impl WriteBuf {
     /// # Safety
     ///
     /// `length` bytes at `start` can be written until the operation that takes this has ended, and nothing else accesses
-    /// a part of them while the operation writes it.
+    /// a part of them while the operation writes it, except [`in_window`](Self::in_window).
     pub(crate) unsafe fn new(start: *mut u8, length: usize) -> Self {
-        Self { start, length }
+        Self { start, extent: Extent::new(length, false) }
+    }
+
+    /// Returns a caller's buffer of this process.
+    ///
+    /// # Safety
+    ///
+    /// As for [`new`](Self::new); what is in a window of this process may be accessed by other ranks meanwhile.
+    pub(crate) unsafe fn of_caller(start: *mut u8, length: usize) -> Self {
+        Self { start, extent: Extent::new(length, window_memory::overlaps(start, length)) }
+    }
+
+    /// Returns the same memory, which other ranks may access through a window meanwhile if `in_window` is set.
+    pub(crate) fn in_window(self, in_window: bool) -> Self {
+        Self { extent: Extent::new(self.extent.length(), in_window), ..self }
     }
 
     pub(crate) fn start(self) -> *mut u8 {
@@ -106,32 +189,43 @@ impl WriteBuf {
     }
 
     pub(crate) fn length(self) -> usize {
-        self.length
+        self.extent.length()
     }
 
     /// Returns a part of the memory.
     pub(crate) fn slice(self, range: Range<usize>) -> Self {
-        Self { start: self.address(range.start, range.len()), length: range.len() }
+        let extent = Extent::new(range.len(), self.extent.in_window());
+        Self { start: self.address(range.start, range.len()), extent }
     }
 
     /// Returns the same memory, to read what has been written.
     pub(crate) fn as_read(self) -> ReadBuf {
-        ReadBuf { start: self.start, length: self.length }
+        ReadBuf { start: self.start, extent: self.extent }
     }
 
     /// Fills the memory by `write`, which must not read from it.
     pub(crate) fn fill(self, write: impl FnOnce(&mut [u8])) {
-        if self.length > 0 {
-            primitive::note_write(self.start, self.length);
+        if self.extent.in_window() {
+            let mut bytes = vec![0; self.extent.length()];
+            write(&mut bytes);
+            self.write(0, &bytes);
+        } else if self.extent.length() > 0 {
+            primitive::note_write(self.start, self.extent.length());
             // SAFETY: `new`'s caller vouched for the memory and for the operation being alone in it meanwhile.
-            write(unsafe { slice::from_raw_parts_mut(self.start, self.length) });
+            write(unsafe { slice::from_raw_parts_mut(self.start, self.extent.length()) });
         }
     }
 
     /// Copies all of `from`, which has the same length and either does not overlap or is the same memory.
     pub(crate) fn copy(self, from: ReadBuf, nontemporal: bool) {
-        if self.start.cast_const() != from.start {
-            let bytes = from.bytes(0, from.length);
+        if self.start.cast_const() == from.start {
+            return;
+        }
+        if from.extent.in_window() {
+            self.copy_of_window(from);
+        } else {
+            let mut none = vec![];
+            let bytes = from.bytes(0, from.extent.length(), &mut none);
             if nontemporal {
                 self.write_nontemporal(0, bytes);
                 store_fence();
@@ -141,18 +235,38 @@ impl WriteBuf {
         }
     }
 
+    /// Copies memory in a window, as `copy` does.
+    fn copy_of_window(self, from: ReadBuf) {
+        if !self.extent.in_window() {
+            return self.fill(|bytes| from.read(0, bytes));
+        }
+        let (from, to) = (from.address(0, from.extent.length()), self.address(0, from.extent.length()));
+        primitive::note_read(from, self.extent.length());
+        primitive::note_write(to, self.extent.length());
+        // SAFETY: inside what the callers of `new` vouched for; memory in a window is only used as a window's.
+        unsafe { window_memory::copy(from, to, self.extent.length()) }
+    }
+
     /// Copies `bytes`, which must not overlap this memory, to `at`.
     pub(crate) fn write(self, at: usize, bytes: &[u8]) {
         let to = self.address(at, bytes.len());
         primitive::note_write(to, bytes.len());
-        // SAFETY: inside what `new`'s caller vouched for. A slice and memory that is written at the same time do not
-        // overlap, by the contract of `new`.
-        unsafe { ptr::copy_nonoverlapping(bytes.as_ptr(), to, bytes.len()) }
+        if self.extent.in_window() {
+            // SAFETY: inside what `new`'s caller vouched for; memory in a window is only used as a window's.
+            unsafe { window_memory::write(to, bytes) }
+        } else {
+            // SAFETY: as above. A slice and memory that is written at the same time do not overlap, by the contract of
+            // `new`.
+            unsafe { ptr::copy_nonoverlapping(bytes.as_ptr(), to, bytes.len()) }
+        }
     }
 
     /// Copies `bytes` with non-temporal stores, for data that will not be read again soon: they neither fetch the lines
     /// that they overwrite nor evict others. A [`store_fence`] has to come before other ranks are told.
     pub(crate) fn write_nontemporal(self, at: usize, bytes: &[u8]) {
+        if self.extent.in_window() {
+            return self.write(at, bytes);
+        }
         #[cfg(target_arch = "x86_64")]
         {
             use std::arch::x86_64::{__m128i, _mm_loadu_si128, _mm_stream_si128};
@@ -177,7 +291,10 @@ impl WriteBuf {
     }
 
     fn address(self, at: usize, length: usize) -> *mut u8 {
-        assert!(at <= self.length && length <= self.length - at, "write outside the caller's buffer");
+        assert!(
+            at <= self.extent.length() && length <= self.extent.length() - at,
+            "write outside the caller's buffer"
+        );
         self.start.wrapping_add(at)
     }
 }
@@ -194,6 +311,7 @@ pub(crate) fn store_fence() {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::shm::window_memory::WindowMemory;
 
     #[test]
     fn nontemporal_write_writes_every_byte() {
@@ -207,5 +325,31 @@ mod tests {
             expected[at..at + length].copy_from_slice(&bytes[..length]);
             assert_eq!(memory, expected, "{length} bytes at {at}");
         }
+    }
+
+    #[test]
+    fn no_slice_of_window_memory_is_formed() {
+        let mut memory = [0_u64; 8];
+        let start: *mut u8 = memory.as_mut_ptr().cast();
+        let is_inside = |bytes: &[u8]| (start.addr()..start.addr() + 64).contains(&bytes.as_ptr().addr());
+        let check = |is_window: bool| {
+            // SAFETY: the array is accessed through these only.
+            let (from, to) = unsafe { (ReadBuf::of_caller(start, 64), WriteBuf::of_caller(start, 64)) };
+            for from in [from, to.as_read(), from.slice(3..64), to.slice(3..64).as_read()] {
+                assert_eq!(is_inside(from.bytes(0, 13, &mut vec![])), !is_window);
+            }
+            to.slice(1..9).fill(|bytes| {
+                assert_eq!(is_inside(bytes), !is_window);
+                bytes.fill(8);
+            });
+            let expected = [0, 8, 8, 8, 8, 8, 8, 8, 8, 0];
+            assert_eq!(from.bytes(0, 10, &mut vec![]), expected);
+            to.write(0, &[0; 64]);
+        };
+        check(false);
+        let window = WindowMemory::new(start, 64);
+        check(true);
+        drop(window);
+        check(false);
     }
 }

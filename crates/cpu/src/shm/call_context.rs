@@ -131,7 +131,7 @@ impl CallContext<'_> {
         if self.same_process(owner) {
             let start = std::ptr::with_exposed_provenance(address as usize);
             // SAFETY: as in `read_buf`.
-            to.copy(unsafe { ReadBuf::new(start, to.length()) }, false);
+            to.copy(unsafe { ReadBuf::new(start, to.length()) }.in_window(buffer.in_window), false);
             return Ok(());
         }
         cma::read(&self.state.process(owner), address, to).map_err(|error| {
@@ -145,7 +145,7 @@ impl CallContext<'_> {
         if self.same_process(owner) {
             let start = std::ptr::with_exposed_provenance_mut(address as usize);
             // SAFETY: as in `write_buf`.
-            unsafe { WriteBuf::new(start, from.length()) }.copy(from, false);
+            unsafe { WriteBuf::new(start, from.length()) }.in_window(buffer.in_window).copy(from, false);
             return Ok(());
         }
         cma::write(&self.state.process(owner), address, from).map_err(|error| {
@@ -158,14 +158,14 @@ impl CallContext<'_> {
         let start = self.start(owner, buffer, length)?;
         // SAFETY: `start` is the memory's address here. `owner`, or its caller, guaranteed it in the call that this
         // belongs to, and does not return from that before all ranks have announced that they are done.
-        Ok(unsafe { ReadBuf::new(start, length) })
+        Ok(unsafe { ReadBuf::new(start, length) }.in_window(buffer.in_window))
     }
 
     /// Returns the `length` bytes of `buffer` of `owner`, to write.
     pub(crate) fn write_buf(self, owner: usize, buffer: RemoteBuffer, length: usize) -> Result<WriteBuf> {
         let start = self.start(owner, buffer, length)?;
         // SAFETY: as in `read_buf`; the collective's plan assigns each part to one rank.
-        Ok(unsafe { WriteBuf::new(start, length) })
+        Ok(unsafe { WriteBuf::new(start, length) }.in_window(buffer.in_window))
     }
 
     fn start(self, owner: usize, buffer: RemoteBuffer, length: usize) -> Result<*mut u8> {
@@ -202,7 +202,7 @@ impl CallContext<'_> {
             mapping.range(handle.offset, length)?;
             RangeMemory::Mapping(mapping, handle.offset)
         };
-        Some(MappedRange { memory, length })
+        Some(MappedRange { memory, length, in_window: buffer.in_window })
     }
 
     fn access(self, owner: usize, handle: ShmHandle) -> Access {

@@ -1,8 +1,8 @@
 //! The layout of the shared memory: which word and which byte belongs to what.
 //!
 //! Words come first: the abort flag, then a control block for each rank (process, departure, steps, and the records of
-//! its last [`SLOTS`] steps), then a block for each pair of ranks (mailbox counters and signals). Bytes follow: each
-//! rank's eager buffers, its staging buffers, and a ring for each pair. Words that different ranks write are on
+//! its last [`SLOTS`] steps), then a block for each pair of ranks (mailbox counters and signals), then a table for each
+//! rank (its open windows). Bytes follow: each rank's eager buffers, its staging buffers, and a ring for each pair. Words that different ranks write are on
 //! different cache lines, and all of a short call is on one line.
 
 use crate::diag::error::{Error, Result};
@@ -19,6 +19,9 @@ pub(crate) const STAGE: usize = if LOOM { 3 * 64 } else { 512 << 10 };
 
 /// Signals that a rank can raise at another, each with a counter of its own.
 pub(crate) const SIGNALS: usize = if LOOM { 2 } else { 16 };
+
+/// Windows of a communicator that a rank can have at a time.
+pub(crate) const WINDOWS: usize = if LOOM { 2 } else { 1024 };
 
 /// Words of a rank's own arguments that it can publish with a call.
 pub(crate) const RANK_ARGS: usize = 9;
@@ -100,7 +103,7 @@ impl Layout {
 
     /// Returns the number of words.
     pub(super) fn words(&self) -> usize {
-        HEADER + self.ranks * CONTROL + self.ranks * self.ranks * PAIR
+        self.window(self.ranks, 0)
     }
 
     /// Returns the number of bytes.
@@ -110,7 +113,7 @@ impl Layout {
 
     /// Returns the number of words that belong to one rank.
     pub(super) fn words_of_rank(&self) -> usize {
-        CONTROL + self.ranks * PAIR
+        CONTROL + self.ranks * PAIR + WINDOWS
     }
 
     /// Returns the index of a word of `rank`'s control block.
@@ -135,6 +138,12 @@ impl Layout {
         assert!(signal < SIGNALS, "signal {signal} of {SIGNALS}");
         let pair = self.pair(from, to);
         (pair + RAISED + signal, pair + AWAITED + signal)
+    }
+
+    /// Returns the index of the word of one of `rank`'s windows.
+    pub(super) fn window(&self, rank: usize, window: usize) -> usize {
+        assert!(window < WINDOWS, "window {window} of {WINDOWS}");
+        HEADER + self.ranks * CONTROL + self.ranks * self.ranks * PAIR + rank * WINDOWS + window
     }
 
     /// Returns the layout of the mailbox from one rank to another.
@@ -202,6 +211,7 @@ mod tests {
                 bytes.push((layout.eager(rank, step), EAGER_MAX));
             }
             bytes.extend((0..STAGES).map(|step| (layout.stage(rank, step), STAGE)));
+            words.extend((0..WINDOWS).map(|window| layout.window(rank, window)));
             for to in 0..3 {
                 let mailbox = layout.mailbox(rank, to);
                 words.extend([mailbox.written, mailbox.read]);

@@ -3,7 +3,7 @@
 //! In: the processes of the ranks. Out: words to synchronize by, bytes to stage data in, the abort flag, and access to
 //! other ranks' buffers. What is published in the words, and when, is for `coll`.
 
-mod access;
+pub(crate) mod access;
 pub(crate) mod buffer;
 pub(crate) mod call_context;
 mod cma;
@@ -17,3 +17,4 @@ pub(crate) mod peer_access;
 pub(crate) mod process;
 mod segment;
 pub(crate) mod shared_state;
+pub(crate) mod window_memory;

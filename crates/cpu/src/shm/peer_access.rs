@@ -37,24 +37,31 @@ pub(super) fn is_shm_disabled() -> bool {
     *SHM_DISABLED
 }
 
+/// The bit of [`RemoteBuffer::in_window`] in its words, above the file descriptor.
+const IN_WINDOW: u32 = 32;
+
 /// A buffer of a rank, as it is published to the others.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct RemoteBuffer {
     pub(super) address: u64,
     /// Its memory, if other processes can map it.
     pub(super) handle: Option<ShmHandle>,
+    /// Set if some of it is in a window.
+    pub(super) in_window: bool,
 }
 
 impl RemoteBuffer {
     pub(crate) const WORDS: usize = 4;
 
-    /// Returns `length` bytes at `start`, with their handle if it is needed by `other_processes`.
-    pub(crate) fn new(start: *const u8, length: usize, other_processes: bool) -> Self {
+    /// Returns a buffer of this process, with its handle if it is needed by `other_processes`.
+    #[inline]
+    pub(crate) fn new(buffer: ReadBuf, other_processes: bool) -> Self {
         if *P2P_DISABLED {
-            return Self { address: 0, handle: None };
+            return Self { address: 0, handle: None, in_window: false };
         }
+        let (start, length) = (buffer.start(), buffer.length());
         let handle = if other_processes && length > 0 { mem_alloc::find(start, length) } else { None };
-        Self { address: start.expose_provenance() as u64, handle }
+        Self { address: start.expose_provenance() as u64, handle, in_window: buffer.is_in_window() }
     }
 
     /// Returns `true` if its owner lets others use it.
@@ -70,12 +77,12 @@ impl RemoteBuffer {
     pub(crate) fn to_words(self) -> [u64; Self::WORDS] {
         let ShmHandle { allocation, file, offset } =
             self.handle.unwrap_or(ShmHandle { allocation: 0, file: 0, offset: 0 });
-        [self.address, allocation, file.into(), offset]
+        [self.address, allocation, u64::from(file) | u64::from(self.in_window) << IN_WINDOW, offset]
     }
 
     pub(crate) fn from_words([address, allocation, file, offset]: [u64; Self::WORDS]) -> Self {
         let handle = ShmHandle { allocation, file: file as u32, offset };
-        Self { address, handle: (allocation != 0).then_some(handle) }
+        Self { address, handle: (allocation != 0).then_some(handle), in_window: file >> IN_WINDOW != 0 }
     }
 }
 
@@ -143,6 +150,7 @@ impl PeerAccess {
 pub(crate) struct MappedRange {
     pub(super) memory: RangeMemory,
     pub(super) length: usize,
+    pub(super) in_window: bool,
 }
 
 #[derive(Debug)]
@@ -162,13 +170,15 @@ impl MappedRange {
     pub(crate) fn read_buf(&self, at: usize, length: usize) -> Option<ReadBuf> {
         // SAFETY: `start` checks the bounds; the owner guaranteed the memory when it published it, and keeps it until
         // no rank uses it any more.
-        self.start(at, length).map(|start| unsafe { ReadBuf::new(start, length) })
+        let buffer = self.start(at, length).map(|start| unsafe { ReadBuf::new(start, length) })?;
+        Some(buffer.in_window(self.in_window))
     }
 
     /// Returns the `length` bytes from `at` on to write, or `None` if they are not inside.
     pub(crate) fn write_buf(&self, at: usize, length: usize) -> Option<WriteBuf> {
         // SAFETY: as in `read_buf`; concurrent writes are ruled out by the ranks' own synchronization.
-        self.start(at, length).map(|start| unsafe { WriteBuf::new(start, length) })
+        let buffer = self.start(at, length).map(|start| unsafe { WriteBuf::new(start, length) })?;
+        Some(buffer.in_window(self.in_window))
     }
 
     fn start(&self, at: usize, length: usize) -> Option<*mut u8> {

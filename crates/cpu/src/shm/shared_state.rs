@@ -221,6 +221,11 @@ impl SharedState {
         (self.segment.word(raised), self.segment.word(awaited))
     }
 
+    /// Returns the word of one of `rank`'s windows: which one it is, or 0 if there is none.
+    pub(super) fn window(&self, rank: usize, window: usize) -> &AtomicU64 {
+        self.segment.word(self.layout.window(rank, window))
+    }
+
     pub(super) fn control(&self, rank: usize, word: usize) -> &AtomicU64 {
         self.segment.word(self.layout.control(rank, word))
     }
@@ -269,7 +274,7 @@ mod tests {
             state.publish(1, step, call_args, &eager, Some(rank_args));
             assert_eq!(state.published(1, step).load(Relaxed), step);
             assert_eq!((state.call_args(1, step), state.rank_args(1, step)), (call_args, rank_args));
-            assert_eq!(state.eager(1, step, length).bytes(0, length), eager);
+            assert_eq!(state.eager(1, step, length).bytes(0, length, &mut vec![]), eager);
         }
     }
 }

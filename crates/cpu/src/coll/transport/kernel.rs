@@ -65,18 +65,20 @@ pub(super) fn reduce(
     mut sources: impl Iterator<Item = (ReadBuf, Option<Factor>)>,
 ) {
     let (data_type, length) = (call.data_type, result.len());
+    // Empty unless a source is in a window.
+    let (mut one, mut two) = (vec![], vec![]);
     match (sources.next(), sources.next()) {
         (Some((left, left_factor)), Some((right, right_factor))) => {
-            let (left, right) = (left.bytes(at, length), right.bytes(at, length));
+            let (left, right) = (left.bytes(at, length, &mut one), right.bytes(at, length, &mut two));
             reduction.join(data_type, result, left, left_factor, right, right_factor);
         }
         (Some((only, factor)), None) => {
-            reduction.begin(data_type, result, only.bytes(at, length), factor);
+            reduction.begin(data_type, result, only.bytes(at, length, &mut one), factor);
         }
         (None, _) => {}
     }
     for (source, factor) in sources {
-        reduction.combine(data_type, result, source.bytes(at, length), factor);
+        reduction.combine(data_type, result, source.bytes(at, length, &mut one), factor);
     }
     reduction.finish(data_type, call.ranks, result);
 }

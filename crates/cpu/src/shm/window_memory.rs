@@ -1,0 +1,204 @@
+//! The memory of this process that is part of a window: other ranks may write it at any time.
+//!
+//! A put is ordered with nothing but its signal, so whoever reads or writes the same bytes meanwhile must not do it as
+//! ordinary memory: the compiler takes for granted that this does not change under it. All accesses to window memory,
+//! by puts and by any other operation, are therefore relaxed atomic accesses of whole, aligned words. What a reader sees
+//! of a concurrent put is then old and new words in any mixture, and nothing worse. No slice of window memory is formed.
+//!
+//! Memory that is in no window takes none of this: one load tells that this process has no windows.
+#![allow(unsafe_code)]
+
+use std::ops::Range;
+use std::sync::atomic::AtomicU64;
+use std::sync::atomic::Ordering::Relaxed;
+use std::sync::{PoisonError, RwLock, RwLockWriteGuard};
+
+const WORD: usize = size_of::<u64>();
+
+/// The number of ranges, so that those who ask need no lock where there are none.
+static COUNT: AtomicU64 = AtomicU64::new(0);
+
+/// The addresses in windows; one that is in several windows is listed several times.
+static RANGES: RwLock<Vec<Range<usize>>> = RwLock::new(Vec::new());
+
+/// A part of a window, listed as such for as long as this lives.
+#[derive(Debug)]
+pub(crate) struct WindowMemory(Range<usize>);
+
+impl WindowMemory {
+    /// Lists `length` bytes at `start`. Whoever uses the memory from now on finds it.
+    pub(crate) fn new(start: *const u8, length: usize) -> Self {
+        let range = start.addr()..start.addr().saturating_add(length);
+        let mut ranges = ranges();
+        ranges.push(range.clone());
+        COUNT.store(ranges.len() as u64, Relaxed);
+        Self(range)
+    }
+}
+
+impl Drop for WindowMemory {
+    fn drop(&mut self) {
+        let mut ranges = ranges();
+        if let Some(index) = ranges.iter().position(|range| *range == self.0) {
+            ranges.swap_remove(index);
+        }
+        COUNT.store(ranges.len() as u64, Relaxed);
+    }
+}
+
+fn ranges() -> RwLockWriteGuard<'static, Vec<Range<usize>>> {
+    RANGES.write().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Returns `true` if some of the `length` bytes at `start` are in a window.
+#[inline]
+pub(super) fn overlaps(start: *const u8, length: usize) -> bool {
+    COUNT.load(Relaxed) != 0 && is_listed(start.addr(), length)
+}
+
+#[cold]
+fn is_listed(start: usize, length: usize) -> bool {
+    let ranges = RANGES.read().unwrap_or_else(PoisonError::into_inner);
+    ranges.iter().any(|range| start < range.end && range.start < start.saturating_add(length))
+}
+
+/// Copies from `from`, in window memory, to `to`.
+///
+/// # Safety
+///
+/// `to.len()` bytes at `from` can be read, and what is written there meanwhile is written by [`write`] or [`copy`].
+#[inline(never)]
+pub(super) unsafe fn read(from: *const u8, to: &mut [u8]) {
+    let head = from.align_offset(WORD).min(to.len());
+    let (before, rest) = to.split_at_mut(head);
+    let (words, after) = rest.as_chunks_mut::<WORD>();
+    let partial = |from: *const u8, to: &mut [u8]| {
+        let offset = from.addr() % WORD;
+        if !to.is_empty() {
+            // SAFETY: some of the word's bytes are inside, and memory is mapped in whole words.
+            let word = unsafe { word(from.wrapping_sub(offset)) }.load(Relaxed).to_ne_bytes();
+            to.copy_from_slice(&word[offset..offset + to.len()]);
+        }
+    };
+    partial(from, before);
+    let mut at = from.wrapping_add(head);
+    for to in words {
+        // SAFETY: inside what the caller vouches for, and aligned, as `head` ends at a multiple of a word.
+        *to = unsafe { word(at) }.load(Relaxed).to_ne_bytes();
+        at = at.wrapping_add(WORD);
+    }
+    partial(at, after);
+}
+
+/// Copies `from` to `to`, in window memory.
+///
+/// # Safety
+///
+/// `from.len()` bytes at `to` can be written, and whoever uses them meanwhile does it by [`read`], [`write`] or [`copy`].
+#[inline(never)]
+pub(super) unsafe fn write(to: *mut u8, from: &[u8]) {
+    let head = to.align_offset(WORD).min(from.len());
+    let (before, rest) = from.split_at(head);
+    let (words, after) = rest.as_chunks::<WORD>();
+    let partial = |to: *mut u8, from: &[u8]| {
+        let offset = to.addr() % WORD;
+        if from.is_empty() {
+            return;
+        }
+        // SAFETY: as in `read`. The word's other bytes stay as they are, whoever writes them meanwhile.
+        let word = unsafe { word(to.wrapping_sub(offset)) };
+        let _ = word.fetch_update(Relaxed, Relaxed, |before| {
+            let mut bytes = before.to_ne_bytes();
+            bytes[offset..offset + from.len()].copy_from_slice(from);
+            Some(u64::from_ne_bytes(bytes))
+        });
+    };
+    partial(to, before);
+    let mut at = to.wrapping_add(head);
+    for from in words {
+        // SAFETY: as in `read`.
+        unsafe { word(at) }.store(u64::from_ne_bytes(*from), Relaxed);
+        at = at.wrapping_add(WORD);
+    }
+    partial(at, after);
+}
+
+/// Copies `length` bytes from `from` to `to`, both in window memory and without overlap.
+///
+/// # Safety
+///
+/// As for [`read`] and [`write`].
+#[inline(never)]
+pub(super) unsafe fn copy(from: *const u8, to: *mut u8, length: usize) {
+    const BLOCK: usize = 1 << 10;
+    let is_aligned = from.addr().is_multiple_of(WORD) && to.addr().is_multiple_of(WORD);
+    let whole = if is_aligned { length / WORD * WORD } else { 0 };
+    for at in (0..whole).step_by(WORD) {
+        // SAFETY: inside what the caller vouches for, and aligned.
+        unsafe { word(to.wrapping_add(at)).store(word(from.wrapping_add(at)).load(Relaxed), Relaxed) };
+    }
+    let mut block = [0; BLOCK];
+    for at in (whole..length).step_by(BLOCK) {
+        let block = &mut block[..BLOCK.min(length - at)];
+        // SAFETY: inside what the caller vouches for.
+        unsafe {
+            read(from.wrapping_add(at), block);
+            write(to.wrapping_add(at), block);
+        }
+    }
+}
+
+/// Returns the word at `start`.
+///
+/// # Safety
+///
+/// It is aligned, and mapped for as long as it is used; other accesses to it meanwhile are atomic ones of the same size.
+#[inline(always)]
+unsafe fn word<'a>(start: *const u8) -> &'a AtomicU64 {
+    // SAFETY: the caller's contract.
+    unsafe { AtomicU64::from_ptr(start.cast_mut().cast()) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn window_memory_of_any_alignment_is_read_and_written_exactly() {
+        let pattern: Vec<u8> = (1..=64).collect();
+        for (start, length) in [(0, 0), (0, 8), (3, 1), (3, 4), (5, 3), (7, 2), (1, 40), (8, 16), (6, 33)] {
+            let mut memory = [0_u64; 10];
+            let bytes: *mut u8 = memory.as_mut_ptr().cast();
+            let (mut read_back, mut copied) = ([0; 64], [0_u64; 10]);
+            let target: *mut u8 = copied.as_mut_ptr().cast();
+            for shift in [0, 1, 8] {
+                // SAFETY: inside the two arrays, of this test only.
+                unsafe {
+                    write(bytes.add(start), &pattern[..length]);
+                    read(bytes.add(start), &mut read_back[..length]);
+                    copy(bytes.add(start), target.add(start + shift), length);
+                    let copied = std::slice::from_raw_parts(target.add(start + shift), length);
+                    assert_eq!(copied, &pattern[..length], "{length} bytes at {start}, to {shift} more");
+                }
+                assert_eq!(read_back[..length], pattern[..length], "{length} bytes at {start}");
+            }
+            let written: Vec<u8> = memory.iter().flat_map(|word| word.to_ne_bytes()).collect();
+            let outside = written[..start].iter().chain(&written[start + length..]);
+            assert!(outside.copied().all(|byte| byte == 0), "{length} bytes at {start}");
+        }
+    }
+
+    #[test]
+    fn window_memory_is_listed_while_it_is_in_a_window() {
+        let memory = [0_u8; 100];
+        let at = |offset| memory.as_ptr().wrapping_add(offset);
+        let first = WindowMemory::new(at(10), 50);
+        let second = WindowMemory::new(at(10), 50);
+        assert!(overlaps(at(0), 11) && overlaps(at(59), 1) && overlaps(at(0), 100) && overlaps(at(20), 1));
+        assert!(!overlaps(at(0), 10) && !overlaps(at(60), 40));
+        drop(first);
+        assert!(overlaps(at(20), 1), "another window has it");
+        drop(second);
+        assert!(!overlaps(at(0), 100));
+    }
+}
