@@ -3,8 +3,10 @@
 use std::fmt;
 
 use crate::coll::function::{Function, Root};
+use crate::diag::debug::Subsystem;
 use crate::reduce::data_type::DataType;
 use crate::reduce::{data_type, reduction};
+use crate::shm::call_context::CallContext;
 
 /// The header of a call. The numbers in it come from other ranks, so they may be any.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -135,6 +137,39 @@ impl CallHeader {
             Some(call) => Self::Control { call: *call, length: count },
             None => Self::Unknown { number: head },
         }
+    }
+}
+
+impl CallHeader {
+    /// Returns the subsystem of the log to which the call belongs.
+    pub(crate) fn subsystem(self) -> Subsystem {
+        match self {
+            Self::PointToPoint { .. } => Subsystem::PointToPoint,
+            _ => Subsystem::Collective,
+        }
+    }
+
+    /// Returns the call's line of the log, in NCCL's format, which has numbers for types and reductions, and the peer in
+    /// place of the root.
+    pub(crate) fn log_line(self, [send, recv]: [usize; 2], comm: usize, context: CallContext<'_>) -> String {
+        const NONE: u8 = CallHeader::NO_REDUCTION;
+        let number = |number: u8| if number == NONE { 0 } else { number };
+        let (name, count, data_type, reduction, root) = match self {
+            Self::Collective { function, data_type, reduction, root, count } => {
+                (function.name(), count, data_type, number(reduction), root)
+            }
+            Self::PointToPoint { call, data_type, peer, count } => {
+                (call.name(), count, number(data_type), 0, peer)
+            }
+            Self::Control { call, length } => (call.name(), length, 0, 0, 0),
+            Self::Unknown { number } => ("", number, 0, 0, 0),
+        };
+        let (name, calls) = (name.trim_start_matches("nccl"), context.state.begun_steps(context.rank));
+        format!(
+            "{name}: opCount {calls:x} sendbuff {send:#x} recvbuff {recv:#x} count {count} datatype {data_type} \
+             op {reduction} root {root} comm {comm:#x} [nranks={}] stream 0x0",
+            context.state.ranks()
+        )
     }
 }
 

@@ -48,6 +48,10 @@ impl Operation for Collective {
         self.call.header()
     }
 
+    fn buffers(&self) -> [usize; 2] {
+        [self.send.start().addr(), self.recv.start().addr()]
+    }
+
     async fn run(&self, context: CallContext<'_>) -> Result {
         let local = LocalCall { context, send: self.send, recv: self.recv };
         match self.scalar {

@@ -51,6 +51,10 @@ impl Operation for PutSignal {
         CallHeader::of_bytes(PeerCall::PutSignal, self.signal.peer, self.from.length())
     }
 
+    fn buffers(&self) -> [usize; 2] {
+        [self.from.start().addr(), self.to.start().addr()]
+    }
+
     async fn run(&self, context: CallContext<'_>) -> Result {
         let Self { from, to, signal, .. } = self;
         to.copy(*from, from.length() >= NON_TEMPORAL_MIN);

@@ -72,6 +72,10 @@ impl Operation for SendMessage {
         CallHeader::of_elements(PeerCall::Send, self.peer, self.message.data_type, self.message.count)
     }
 
+    fn buffers(&self) -> [usize; 2] {
+        [self.from.start().addr(), 0]
+    }
+
     async fn run(&self, context: CallContext<'_>) -> Result {
         let Self { message, peer, from } = *self;
         let CallContext { state, rank, .. } = context;
@@ -97,6 +101,10 @@ impl Operation for SendMessage {
 impl Operation for RecvMessage {
     fn header(&self) -> CallHeader {
         CallHeader::of_elements(PeerCall::Recv, self.peer, self.message.data_type, self.message.count)
+    }
+
+    fn buffers(&self) -> [usize; 2] {
+        [0, self.to.start().addr()]
     }
 
     async fn run(&self, context: CallContext<'_>) -> Result {

@@ -12,6 +12,7 @@ use crate::coll::operation::Operation;
 use crate::coll::wait_report::{self, WaitReport};
 use crate::comm::communicator::{Communicator, Job, RankInfo};
 use crate::comm::init::{self, Init};
+use crate::diag::debug;
 use crate::diag::error::{Error, Progress, Result};
 use crate::diag::last_error;
 use crate::shm::call_context::CallContext;
@@ -119,6 +120,9 @@ pub(crate) fn run(
     bytes: usize,
     operation: impl Operation,
 ) -> Result<Progress> {
+    debug::info(operation.header().subsystem(), || {
+        operation.header().log_line(operation.buffers(), Arc::as_ptr(communicator).addr(), context)
+    });
     let now = GROUP.try_with(|group| group.borrow().depth == 0).unwrap_or(true);
     if now && communicator.config().blocking && queue.peer() != Some(context.rank) {
         // Nothing to combine, so nothing to put on the heap.

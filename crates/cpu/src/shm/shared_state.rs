@@ -245,10 +245,15 @@ impl SharedState {
         (head & CALL_MADE != 0).then_some((call, head & CALL_RUNS != 0))
     }
 
+    /// Returns the number of steps that `rank` has begun.
+    pub(crate) fn begun_steps(&self, rank: usize) -> u64 {
+        self.control(rank, STEP).load(Relaxed)
+    }
+
     /// Returns the ranks that have not begun the step that `rank` is in.
     pub(crate) fn ranks_behind(&self, rank: usize) -> Vec<usize> {
-        let step = |rank| self.control(rank, STEP).load(Relaxed);
-        (0..self.ranks()).filter(|other| step(*other) < step(rank)).collect()
+        let own = self.begun_steps(rank);
+        (0..self.ranks()).filter(|other| self.begun_steps(*other) < own).collect()
     }
 
     pub(super) fn control(&self, rank: usize, word: usize) -> &AtomicU64 {
