@@ -19,11 +19,15 @@ use crate::bootstrap::socket::{
 };
 use crate::diag::debug;
 use crate::diag::error::{Error, Result};
+use crate::diag::wait_limits::{self, TIMEOUT, WARN_AFTER};
 use crate::shm::process::Process;
 use crate::shm::shared_state::SharedState;
 
 /// The time for which the root of a failed rendezvous stays to tell ranks that come later.
 pub(super) const LINGER: Duration = Duration::from_millis(500);
+
+/// Absent ranks that are named at most.
+const MAX_NAMED: usize = 32;
 
 /// Connections without a valid hello that are kept, beyond the number of ranks.
 const MAX_UNAUTHENTICATED: usize = 64;
@@ -65,12 +69,21 @@ impl<'a> Root<'a> {
 
     /// Waits until every other rank has joined.
     fn accept_all(&mut self) -> Result {
-        let mut checked = Instant::now();
+        let (began, mut checked, mut is_reported) = (Instant::now(), Instant::now(), false);
         while self.peers.iter().flatten().count() + 1 < self.hello.ranks {
             if let Some((connection, hello)) = self.next_hello()? {
                 self.accept(connection, hello)?;
             } else if checked.elapsed() >= LIVENESS_INTERVAL {
                 checked = Instant::now();
+                let is_late = TIMEOUT.is_some_and(|limit| began.elapsed() >= limit);
+                if is_late || !is_reported && WARN_AFTER.is_some_and(|limit| began.elapsed() >= limit) {
+                    is_reported = true;
+                    let text = self.describe_absent(began.elapsed());
+                    wait_limits::report(&text);
+                    if is_late {
+                        return Err(Error::remote(format!("{text} (LIBNCCL_CPU_TIMEOUT)")));
+                    }
+                }
                 let ended = self.joined().find(|(_, peer)| peer.process.ended()).map(|(rank, _)| rank);
                 if let Some(rank) = ended {
                     self.former += 1;
@@ -84,6 +97,17 @@ impl<'a> Root<'a> {
             }
         }
         Ok(())
+    }
+
+    /// Describes the ranks that have not come.
+    fn describe_absent(&self, waited: Duration) -> String {
+        let Hello { ranks, rank, .. } = self.hello;
+        let absent: Vec<usize> =
+            (0..ranks).filter(|other| *other != rank && self.peers[*other].is_none()).collect();
+        let named = absent.iter().take(MAX_NAMED).map(ToString::to_string).collect::<Vec<_>>().join(", ");
+        let more = if absent.len() > MAX_NAMED { ", ..." } else { "" };
+        let (number, waited) = (ranks - absent.len(), waited.as_secs_f64());
+        format!("after {waited:.1} s, {number} of {ranks} ranks have come; missing: {named}{more}")
     }
 
     fn accept(&mut self, connection: OwnedFd, hello: Hello) -> Result {

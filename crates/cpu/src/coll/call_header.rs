@@ -3,11 +3,14 @@
 use std::fmt;
 
 use crate::coll::function::{Function, Root};
+use crate::diag::debug::Subsystem;
+use crate::reduce::data_type::DataType;
 use crate::reduce::{data_type, reduction};
+use crate::shm::call_context::CallContext;
 
 /// The header of a call. The numbers in it come from other ranks, so they may be any.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum CallHeader {
+pub(crate) enum CallHeader {
     Collective {
         function: Function,
         data_type: u8,
@@ -15,6 +18,14 @@ pub(super) enum CallHeader {
         reduction: u8,
         /// 0 if the function has no root.
         root: u32,
+        count: u64,
+    },
+    /// A call for one peer, which is not published but only described.
+    PointToPoint {
+        call: PeerCall,
+        /// [`NO_DATA_TYPE`](Self::NO_DATA_TYPE) if the count is one of bytes.
+        data_type: u8,
+        peer: u32,
         count: u64,
     },
     Control {
@@ -37,7 +48,34 @@ pub(crate) enum ControlCall {
     RegisterWindow,
 }
 
-/// The number of the first control call, above those of collectives.
+/// The calls for one peer.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum PeerCall {
+    Send,
+    Recv,
+    PutSignal,
+    Signal,
+    WaitSignal,
+}
+
+impl PeerCall {
+    const ALL: [Self; 5] = [Self::Send, Self::Recv, Self::PutSignal, Self::Signal, Self::WaitSignal];
+
+    fn name(self) -> &'static str {
+        match self {
+            Self::Send => "ncclSend",
+            Self::Recv => "ncclRecv",
+            Self::PutSignal => "ncclPutSignal",
+            Self::Signal => "ncclSignal",
+            Self::WaitSignal => "ncclWaitSignal",
+        }
+    }
+}
+
+/// The number of the first call for a peer, above those of collectives.
+const FIRST_PEER_CALL: u8 = 0x40;
+
+/// The number of the first control call, above those of the other calls.
 const FIRST_CONTROL_CALL: u64 = 0x80;
 
 impl ControlCall {
@@ -56,12 +94,29 @@ impl ControlCall {
 
 impl CallHeader {
     pub(super) const NO_REDUCTION: u8 = 0xff;
+    const NO_DATA_TYPE: u8 = 0xff;
+
+    /// Returns the header of a call for one peer.
+    pub(super) fn of_elements(call: PeerCall, peer: usize, data_type: DataType, count: usize) -> Self {
+        let data_type = data_type.raw().0 as u8;
+        Self::PointToPoint { call, data_type, peer: peer as u32, count: count as u64 }
+    }
+
+    /// Returns the header of a call for one peer whose elements have no type.
+    pub(super) fn of_bytes(call: PeerCall, peer: usize, bytes: usize) -> Self {
+        Self::PointToPoint { call, data_type: Self::NO_DATA_TYPE, peer: peer as u32, count: bytes as u64 }
+    }
 
     pub(super) fn encode(self) -> [u64; 2] {
         match self {
             Self::Collective { function, data_type, reduction, root, count } => {
                 let head = u64::from_le_bytes([function as u8, data_type, reduction, 0, 0, 0, 0, 0]);
                 [head | u64::from(root) << 32, count]
+            }
+            Self::PointToPoint { call, data_type, peer, count } => {
+                let number = FIRST_PEER_CALL + call as u8;
+                let head = u64::from_le_bytes([number, data_type, 0, 0, 0, 0, 0, 0]);
+                [head | u64::from(peer) << 32, count]
             }
             Self::Control { call, length } => [FIRST_CONTROL_CALL + call as u64, length],
             Self::Unknown { number } => [number, 0],
@@ -73,11 +128,48 @@ impl CallHeader {
         if let Some(function) = Function::from_number(number) {
             return Self::Collective { function, data_type, reduction, root: (head >> 32) as u32, count };
         }
+        let index = number.checked_sub(FIRST_PEER_CALL).map(usize::from);
+        if let Some(call) = index.and_then(|index| PeerCall::ALL.get(index)) {
+            return Self::PointToPoint { call: *call, data_type, peer: (head >> 32) as u32, count };
+        }
         let index = head.checked_sub(FIRST_CONTROL_CALL).and_then(|index| usize::try_from(index).ok());
         match index.and_then(|index| ControlCall::ALL.get(index)) {
             Some(call) => Self::Control { call: *call, length: count },
             None => Self::Unknown { number: head },
         }
+    }
+}
+
+impl CallHeader {
+    /// Returns the subsystem of the log to which the call belongs.
+    pub(crate) fn subsystem(self) -> Subsystem {
+        match self {
+            Self::PointToPoint { .. } => Subsystem::PointToPoint,
+            _ => Subsystem::Collective,
+        }
+    }
+
+    /// Returns the call's line of the log, in NCCL's format, which has numbers for types and reductions, and the peer in
+    /// place of the root.
+    pub(crate) fn log_line(self, [send, recv]: [usize; 2], comm: usize, context: CallContext<'_>) -> String {
+        const NONE: u8 = CallHeader::NO_REDUCTION;
+        let number = |number: u8| if number == NONE { 0 } else { number };
+        let (name, count, data_type, reduction, root) = match self {
+            Self::Collective { function, data_type, reduction, root, count } => {
+                (function.name(), count, data_type, number(reduction), root)
+            }
+            Self::PointToPoint { call, data_type, peer, count } => {
+                (call.name(), count, number(data_type), 0, peer)
+            }
+            Self::Control { call, length } => (call.name(), length, 0, 0, 0),
+            Self::Unknown { number } => ("", number, 0, 0, 0),
+        };
+        let (name, calls) = (name.trim_start_matches("nccl"), context.state.begun_steps(context.rank));
+        format!(
+            "{name}: opCount {calls:x} sendbuff {send:#x} recvbuff {recv:#x} count {count} datatype {data_type} \
+             op {reduction} root {root} comm {comm:#x} [nranks={}] stream 0x0",
+            context.state.ranks()
+        )
     }
 }
 
@@ -95,6 +187,14 @@ impl fmt::Display for CallHeader {
                     write!(f, ", root {root}")?;
                 }
                 f.write_str(")")
+            }
+            Self::PointToPoint { call, data_type, peer, count } => {
+                f.write_str(call.name())?;
+                match data_type {
+                    Self::NO_DATA_TYPE if count == 0 => write!(f, "(peer {peer})"),
+                    Self::NO_DATA_TYPE => write!(f, "({count} bytes, peer {peer})"),
+                    _ => write!(f, "(count {count}, {}, peer {peer})", data_type::name(data_type.into())),
+                }
             }
             Self::Control { call, .. } => f.write_str(call.name()),
             Self::Unknown { number } => write!(f, "function {number}"),
@@ -124,6 +224,12 @@ mod tests {
                 collective(Function::Scatter, CallHeader::NO_REDUCTION, 1023),
                 "ncclScatter(count 1099511627776, ncclFloat32, root 1023)",
             ),
+            (
+                CallHeader::of_elements(PeerCall::Recv, 3, DataType::Float32, 9),
+                "ncclRecv(count 9, ncclFloat32, peer 3)",
+            ),
+            (CallHeader::of_bytes(PeerCall::PutSignal, 0, 40), "ncclPutSignal(40 bytes, peer 0)"),
+            (CallHeader::of_bytes(PeerCall::WaitSignal, 1023, 0), "ncclWaitSignal(peer 1023)"),
             (CallHeader::Control { call: ControlCall::Split, length: 40 }, "ncclCommSplit"),
             (CallHeader::Control { call: ControlCall::RegisterWindow, length: 48 }, "ncclCommWindowRegister"),
             (CallHeader::Unknown { number: 0x1234_5678_90ab_cdef }, "function 1311768467294899695"),

@@ -6,6 +6,7 @@
 //! the ranks stage their inputs in shared memory. The log says once per communicator why a slower transport is used.
 
 use crate::coll::call_check;
+use crate::coll::call_header::CallHeader;
 use crate::coll::function::Function;
 use crate::coll::local_call::LocalCall;
 use crate::coll::operation::Operation;
@@ -43,6 +44,14 @@ enum Transport {
 }
 
 impl Operation for Collective {
+    fn header(&self) -> CallHeader {
+        self.call.header()
+    }
+
+    fn buffers(&self) -> [usize; 2] {
+        [self.send.start().addr(), self.recv.start().addr()]
+    }
+
     async fn run(&self, context: CallContext<'_>) -> Result {
         let local = LocalCall { context, send: self.send, recv: self.recv };
         match self.scalar {

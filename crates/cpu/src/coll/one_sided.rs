@@ -6,6 +6,7 @@
 use std::sync::Arc;
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 
+use crate::coll::call_header::{CallHeader, PeerCall};
 use crate::coll::operation::Operation;
 use crate::coll::window::Window;
 use crate::diag::error::Result;
@@ -46,6 +47,14 @@ pub(crate) struct AwaitedSignal {
 }
 
 impl Operation for PutSignal {
+    fn header(&self) -> CallHeader {
+        CallHeader::of_bytes(PeerCall::PutSignal, self.signal.peer, self.from.length())
+    }
+
+    fn buffers(&self) -> [usize; 2] {
+        [self.from.start().addr(), self.to.start().addr()]
+    }
+
     async fn run(&self, context: CallContext<'_>) -> Result {
         let Self { from, to, window, signal } = self;
         let CallContext { state, rank, .. } = context;
@@ -59,6 +68,10 @@ impl Operation for PutSignal {
 }
 
 impl Operation for Signal {
+    fn header(&self) -> CallHeader {
+        CallHeader::of_bytes(PeerCall::Signal, self.peer, 0)
+    }
+
     /// Raises the signal. The peer that sees it sees all that this rank has written before.
     async fn run(&self, CallContext { state, rank, .. }: CallContext<'_>) -> Result {
         state.check_peer(self.peer)?;
@@ -69,6 +82,10 @@ impl Operation for Signal {
 }
 
 impl Operation for WaitSignals {
+    fn header(&self) -> CallHeader {
+        CallHeader::of_bytes(PeerCall::WaitSignal, self.0.first().map_or(0, |signal| signal.peer), 0)
+    }
+
     async fn run(&self, CallContext { state, rank, .. }: CallContext<'_>) -> Result {
         for AwaitedSignal { peer, index, count } in &self.0 {
             let (raised, awaited) = state.signal(*peer, rank, *index);
@@ -95,12 +112,12 @@ mod tests {
         let peers = PeerAccess::default();
         let context = |rank| CallContext { state: &state, rank, peers: &peers };
         for _ in 0..3 {
-            run_one(Signal { peer: 1, index: 5 }.run(context(0)), 1, || ()).unwrap();
+            run_one(Signal { peer: 1, index: 5 }.run(context(0)), 1, |_| ()).unwrap();
         }
         let wait_for = |peer, index, count| {
             let wait = WaitSignals(vec![AwaitedSignal { peer, index, count }]);
             // If they have not come yet, an abort ends the wait.
-            run_one(wait.run(context(1)), 1, || state.set_abort(2, AbortReason::Failed))
+            run_one(wait.run(context(1)), 1, |_| state.set_abort(2, AbortReason::Failed))
         };
         wait_for(0, 5, 2).unwrap();
         wait_for(0, 5, 1).unwrap();

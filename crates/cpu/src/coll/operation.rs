@@ -1,10 +1,19 @@
 //! Operations as values: built from a call's arguments, run later in a group or at once.
 
+use crate::coll::call_header::CallHeader;
 use crate::diag::error::Result;
 use crate::shm::call_context::CallContext;
 
 /// An operation of one rank.
 pub(crate) trait Operation: Send + 'static {
+    /// Returns the call, as other ranks and the log describe it.
+    fn header(&self) -> CallHeader;
+
+    /// Returns the addresses of the send and the receive buffer; 0 for one that the call does not have.
+    fn buffers(&self) -> [usize; 2] {
+        [0, 0]
+    }
+
     /// Runs the operation in the context of the rank that called it.
     async fn run(&self, context: CallContext<'_>) -> Result;
 }

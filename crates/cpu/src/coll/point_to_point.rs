@@ -8,6 +8,7 @@
 
 use std::ops::Range;
 
+use crate::coll::call_header::{CallHeader, PeerCall};
 use crate::coll::operation::Operation;
 use crate::diag::error::{Error, Result};
 use crate::reduce::data_type::{self, DataType};
@@ -67,6 +68,14 @@ enum Outcome {
 }
 
 impl Operation for SendMessage {
+    fn header(&self) -> CallHeader {
+        CallHeader::of_elements(PeerCall::Send, self.peer, self.message.data_type, self.message.count)
+    }
+
+    fn buffers(&self) -> [usize; 2] {
+        [self.from.start().addr(), 0]
+    }
+
     async fn run(&self, context: CallContext<'_>) -> Result {
         let Self { message, peer, from } = *self;
         let CallContext { state, rank, .. } = context;
@@ -90,6 +99,14 @@ impl Operation for SendMessage {
 }
 
 impl Operation for RecvMessage {
+    fn header(&self) -> CallHeader {
+        CallHeader::of_elements(PeerCall::Recv, self.peer, self.message.data_type, self.message.count)
+    }
+
+    fn buffers(&self) -> [usize; 2] {
+        [0, self.to.start().addr()]
+    }
+
     async fn run(&self, context: CallContext<'_>) -> Result {
         let Self { message, peer, to } = *self;
         let CallContext { state, rank, .. } = context;
@@ -287,7 +304,7 @@ mod tests {
             Box::pin(send.run(CallContext { state: &state, rank: 0, peers: &one }));
         let recv: executor::BoxedOperation<'_> =
             Box::pin(recv.run(CallContext { state: &state, rank: 1, peers: &two }));
-        executor::run(vec![VecDeque::from([send]), VecDeque::from([recv])], 1, || ()).unwrap();
+        executor::run(vec![VecDeque::from([send]), VecDeque::from([recv])], 1, |_| ()).unwrap();
         // SAFETY: as above.
         assert!(received == unsafe { std::slice::from_raw_parts(start, COUNT) });
         let mailbox = Mailbox::new(&state, 0, 1);

@@ -9,8 +9,10 @@ use std::pin::pin;
 use std::sync::{Arc, mpsc};
 
 use crate::coll::operation::Operation;
+use crate::coll::wait_report::{self, WaitReport};
 use crate::comm::communicator::{Communicator, Job, RankInfo};
 use crate::comm::init::{self, Init};
+use crate::diag::debug;
 use crate::diag::error::{Error, Progress, Result};
 use crate::diag::last_error;
 use crate::shm::call_context::CallContext;
@@ -118,17 +120,25 @@ pub(crate) fn run(
     bytes: usize,
     operation: impl Operation,
 ) -> Result<Progress> {
+    debug::info(operation.header().subsystem(), || {
+        operation.header().log_line(operation.buffers(), Arc::as_ptr(communicator).addr(), context)
+    });
     let now = GROUP.try_with(|group| group.borrow().depth == 0).unwrap_or(true);
     if now && communicator.config().blocking && queue.peer() != Some(context.rank) {
         // Nothing to combine, so nothing to put on the heap.
         let CallContext { state, .. } = context;
         let guard = AbortOnPanic(std::slice::from_ref(communicator));
-        let result =
-            executor::run_one(pin!(operation.run(context)), state.ranks(), || state.check_liveness());
+        let mut report = WaitReport::default();
+        let running = pin!(wait_report::run(&operation, context));
+        let result = executor::run_one(running, state.ranks(), |waited| {
+            state.check_liveness();
+            report.check(waited, [(state, context.rank)]);
+        });
         std::mem::forget(guard);
         return result.inspect_err(|error| communicator.record_error(error)).map(|()| Progress::Done);
     }
-    let start: Start = Box::new(|context| Box::pin(async move { operation.run(context).await }));
+    let start: Start =
+        Box::new(|context| Box::pin(async move { wait_report::run(&operation, context).await }));
     let communicator = Arc::clone(communicator);
     add(|group| group.operations.push(QueuedOperation { communicator, queue, bytes, start }))
 }
@@ -238,11 +248,13 @@ fn run_operations(operations: Vec<QueuedOperation>) -> Result {
             )));
         }
         threads = threads.max(state.ranks());
-        states.push(state);
+        states.push((state, *rank));
     }
     let guard = AbortOnPanic(&communicators);
-    let result = executor::run(queues.into_values().collect(), threads, || {
-        states.iter().for_each(|state| state.check_liveness());
+    let mut report = WaitReport::default();
+    let result = executor::run(queues.into_values().collect(), threads, |waited| {
+        states.iter().for_each(|(state, _)| state.check_liveness());
+        report.check(waited, states.iter().map(|(state, rank)| (&***state, *rank)));
         // An abort of one of them waits for everything that runs here.
         if communicators.iter().any(|communicator| communicator.is_aborted()) {
             communicators.iter().for_each(|communicator| communicator.set_abort(AbortReason::Failed));
@@ -268,6 +280,7 @@ impl Drop for AbortOnPanic<'_> {
 mod tests {
     use super::*;
     use crate::bootstrap::unique_id::UniqueId;
+    use crate::coll::call_header::CallHeader;
     use crate::comm::config::Config;
     use crate::comm::init::InitKind;
     use crate::comm::out_param::OutParam;
@@ -294,10 +307,16 @@ mod tests {
         run(communicator, communicator.check_operable().unwrap(), Queue::Collective, 0, operation)
     }
 
+    const HEADER: CallHeader = CallHeader::Unknown { number: 0 };
+
     /// Counts its runs.
     struct Count(Arc<AtomicU32>);
 
     impl Operation for Count {
+        fn header(&self) -> CallHeader {
+            HEADER
+        }
+
         async fn run(&self, _: CallContext<'_>) -> Result {
             self.0.fetch_add(1, Relaxed);
             Ok(())
@@ -324,6 +343,10 @@ mod tests {
     struct Panic;
 
     impl Operation for Panic {
+        fn header(&self) -> CallHeader {
+            HEADER
+        }
+
         async fn run(&self, _: CallContext<'_>) -> Result {
             panic!("on purpose")
         }
@@ -359,7 +382,7 @@ mod tests {
             let other = scope.spawn(|| {
                 let child = Arc::new(child());
                 let joined = split::split(&child, &parents[1], 0, 0).unwrap().unwrap();
-                executor::run_one(joined.state.wait(0, || false), 2, || ()).unwrap_err().text
+                executor::run_one(joined.state.wait(0, || false), 2, |_| ()).unwrap_err().text
             });
             let mut handles = [ptr::null_mut(); 2];
             let [one, two] = handles.each_mut().map(OutParam::for_test);
@@ -378,6 +401,10 @@ mod tests {
     struct Fail(Mutex<Receiver<()>>, Arc<Mutex<Option<ThreadId>>>);
 
     impl Operation for Fail {
+        fn header(&self) -> CallHeader {
+            HEADER
+        }
+
         async fn run(&self, _: CallContext<'_>) -> Result {
             self.0.lock().unwrap().recv().unwrap();
             *self.1.lock().unwrap() = Some(thread::current().id());

@@ -78,7 +78,7 @@ pub(crate) fn allgather(
         all = control_allgather(state, rank, call, data).await?;
         Ok(())
     };
-    executor::run_one(operation, state.ranks(), || {
+    executor::run_one(operation, state.ranks(), |_| {
         state.check_liveness();
         if communicator.is_cancelled() || parent.is_cancelled() {
             state.set_abort(rank, AbortReason::Aborted);

@@ -5,7 +5,7 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
-use crate::coll::call_header::ControlCall;
+use crate::coll::call_header::{CallHeader, ControlCall};
 use crate::coll::control_allgather::control_allgather;
 use crate::coll::operation::Operation;
 use crate::diag::error::Result;
@@ -24,6 +24,10 @@ pub(crate) struct Resume {
 }
 
 impl Operation for Suspend {
+    fn header(&self) -> CallHeader {
+        CallHeader::Control { call: ControlCall::Suspend, length: 0 }
+    }
+
     async fn run(&self, CallContext { state, rank, .. }: CallContext<'_>) -> Result {
         control_allgather(state, rank, ControlCall::Suspend, &[]).await?;
         state.release_buffers(rank);
@@ -33,6 +37,10 @@ impl Operation for Suspend {
 }
 
 impl Operation for Resume {
+    fn header(&self) -> CallHeader {
+        CallHeader::Control { call: ControlCall::Resume, length: 0 }
+    }
+
     async fn run(&self, CallContext { state, rank, .. }: CallContext<'_>) -> Result {
         control_allgather(state, rank, ControlCall::Resume, &[]).await?;
         self.suspended.store(false, Relaxed);

@@ -6,6 +6,7 @@ use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
 use libnccl::sys::ncclWindow_t;
 
+use crate::coll::call_header::{CallHeader, ControlCall};
 use crate::coll::operation::Operation;
 use crate::coll::window::{Window, WindowPart};
 use crate::comm::out_param::OutParam;
@@ -82,6 +83,10 @@ fn close(window: &Window, CallContext { state, .. }: CallContext<'_>) -> Result 
 }
 
 impl Operation for RegisterWindow {
+    fn header(&self) -> CallHeader {
+        CallHeader::Control { call: ControlCall::RegisterWindow, length: 0 }
+    }
+
     async fn run(&self, context: CallContext<'_>) -> Result {
         let window = Window::register(context, self.start, self.part, Arc::clone(&self.memory)).await?;
         let handle = |window| ptr::without_provenance_mut(self.windows.add(window));

@@ -3,3 +3,4 @@
 pub(crate) mod debug;
 pub(crate) mod error;
 pub(crate) mod last_error;
+pub(crate) mod wait_limits;

@@ -128,7 +128,7 @@ mod tests {
                     state.quiesce(0).await;
                     Ok(())
                 };
-                executor::run_one(quiesce, 2, || ()).unwrap();
+                executor::run_one(quiesce, 2, |_| ()).unwrap();
                 assert!(done.load(Acquire), "accessed");
             });
             while state.check_abort().is_ok() {

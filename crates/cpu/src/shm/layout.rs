@@ -46,6 +46,7 @@ pub(super) const DEPARTED: usize = 2;
 pub(super) const ACCESSES: usize = 3;
 pub(super) const STEP: usize = LINE;
 pub(super) const SEEN: usize = LINE + 1;
+pub(super) const LAST_CALL: usize = LINE + 2;
 const RECORDS: usize = 2 * LINE;
 const CONTROL: usize = RECORDS + SLOTS as usize * RECORD;
 

@@ -3,6 +3,7 @@
 //! A waiting rank tests what it waits for first and the abort flag second, so what a rank did before it departed or
 //! aborted still counts.
 
+use std::cell::Cell;
 use std::future::poll_fn;
 use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
 use std::task::Poll;
@@ -21,6 +22,16 @@ pub(crate) enum AbortReason {
     Failed = 3,
     Revoked = 4,
     Shrunk = 5,
+    TimedOut = 6,
+}
+
+thread_local! {
+    static AWAITED: Cell<usize> = const { Cell::new(0) };
+}
+
+/// Returns the rank for which the operation that this thread has polled last waits.
+pub(crate) fn awaited() -> usize {
+    AWAITED.get()
 }
 
 impl SharedState {
@@ -31,7 +42,10 @@ impl SharedState {
         }
         poll_fn(|_| {
             if !done() {
-                let Err(error) = self.check_peer(rank) else { return Poll::Pending };
+                let Err(error) = self.check_peer(rank) else {
+                    AWAITED.set(rank);
+                    return Poll::Pending;
+                };
                 // It may have been done just before the abort.
                 if !done() {
                     return Poll::Ready(Err(error));
@@ -76,6 +90,9 @@ impl SharedState {
                 "died: its process ended without destroying the communicator"
             }
             reason if reason == AbortReason::Aborted as u64 => "aborted the communicator",
+            reason if reason == AbortReason::TimedOut as u64 => {
+                "waited longer than LIBNCCL_CPU_TIMEOUT; its standard error says for whom"
+            }
             reason if reason == AbortReason::Revoked as u64 => "revoked the communicator",
             reason if reason == AbortReason::Shrunk as u64 => {
                 "shrank the communicator with NCCL_SHRINK_ABORT"

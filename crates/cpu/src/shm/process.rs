@@ -20,6 +20,7 @@ pub(crate) struct Process {
 /// The content of `/proc/<pid>/task/<pid>/stat`.
 struct Status {
     ended: bool,
+    stopped: bool,
     started: u64,
 }
 
@@ -51,6 +52,15 @@ impl Process {
             }
         }
     }
+
+    /// Describes the state of a process that does not run as usual.
+    pub(crate) fn condition(&self) -> Option<&'static str> {
+        match status(self.pid) {
+            Ok(status) if status.ended || status.started != self.started => Some("has ended"),
+            Ok(status) if status.stopped => Some("is stopped by a signal or a debugger"),
+            _ => None,
+        }
+    }
 }
 
 fn status(pid: u64) -> io::Result<Status> {
@@ -67,7 +77,7 @@ fn parse(text: &str) -> Option<Status> {
     let (state, threads) = (*fields.first()?, fields.get(17)?.parse::<u64>().ok()?);
     // A process whose first thread has exited while others run shows as a zombie with several threads.
     let ended = matches!(state, "Z" | "X") && threads <= 1;
-    Some(Status { ended, started: fields.get(19)?.parse().ok()? })
+    Some(Status { ended, stopped: matches!(state, "T" | "t"), started: fields.get(19)?.parse().ok()? })
 }
 
 #[cfg(test)]

@@ -11,8 +11,8 @@ use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 use crate::diag::error::Result;
 use crate::shm::buffer::{ReadBuf, WriteBuf};
 use crate::shm::layout::{
-    CALL_ARGS, INLINE, INLINE_MAX, LINE, Layout, PROCESS, PUBLISHED, RANK_ARGS, SEEN, SLOTS, STAGE, STARTED,
-    STEP,
+    CALL_ARGS, INLINE, INLINE_MAX, LAST_CALL, LINE, Layout, PROCESS, PUBLISHED, RANK_ARGS, SEEN, SLOTS,
+    STAGE, STARTED, STEP,
 };
 use crate::shm::process::Process;
 use crate::shm::segment::Segment;
@@ -24,6 +24,10 @@ const PREWRITE_MAX: usize = 256;
 
 /// Bytes of a cache line.
 const LINE_BYTES: usize = 64;
+
+/// Flags of a rank's last call, in a byte that is unused in the header of every call.
+const CALL_MADE: u64 = 1 << 24;
+const CALL_RUNS: u64 = 1 << 25;
 
 #[derive(Debug)]
 pub(crate) struct SharedState {
@@ -224,6 +228,37 @@ impl SharedState {
     /// Returns the word of one of `rank`'s windows: which one it is, or 0 if there is none.
     pub(super) fn window(&self, rank: usize, window: usize) -> &AtomicU64 {
         self.segment.word(self.layout.window(rank, window))
+    }
+
+    /// Records that `rank` has begun a call, for the reports of others that wait for it.
+    pub(crate) fn begin_call(&self, rank: usize, [head, count]: [u64; 2]) {
+        self.control(rank, LAST_CALL + 1).store(count, Relaxed);
+        self.control(rank, LAST_CALL).store(head | CALL_MADE | CALL_RUNS, Relaxed);
+    }
+
+    /// Records that the call of `rank` has ended.
+    pub(crate) fn end_call(&self, rank: usize) {
+        let head = self.control(rank, LAST_CALL);
+        head.store(head.load(Relaxed) & !CALL_RUNS, Relaxed);
+    }
+
+    /// Returns the last call of `rank`, and `true` if it runs; `None` if there was none. If it begins another one
+    /// meanwhile, the two words may be of different calls.
+    pub(crate) fn last_call(&self, rank: usize) -> Option<([u64; 2], bool)> {
+        let [head, count] = [0, 1].map(|word| self.control(rank, LAST_CALL + word).load(Relaxed));
+        let call = [head & !(CALL_MADE | CALL_RUNS), count];
+        (head & CALL_MADE != 0).then_some((call, head & CALL_RUNS != 0))
+    }
+
+    /// Returns the number of steps that `rank` has begun.
+    pub(crate) fn begun_steps(&self, rank: usize) -> u64 {
+        self.control(rank, STEP).load(Relaxed)
+    }
+
+    /// Returns the ranks that have not begun the step that `rank` is in.
+    pub(crate) fn ranks_behind(&self, rank: usize) -> Vec<usize> {
+        let own = self.begun_steps(rank);
+        (0..self.ranks()).filter(|other| self.begun_steps(*other) < own).collect()
     }
 
     pub(super) fn control(&self, rank: usize, word: usize) -> &AtomicU64 {

@@ -52,6 +52,8 @@ pub(crate) fn note_progress() {
 pub(super) struct Backoff {
     spins: u32,
     turns: u32,
+    /// The beginning of the wait, as far as it is known.
+    began: Option<Instant>,
     checked: Option<Instant>,
 }
 
@@ -59,13 +61,14 @@ impl Backoff {
     const YIELDS: u32 = 1000;
 
     pub(super) fn new(spins: u32) -> Self {
-        Self { spins, turns: 0, checked: None }
+        Self { spins, turns: 0, began: None, checked: None }
     }
 
-    /// Pauses once, and calls `idle` every [`LIVENESS_INTERVAL`] without progress.
-    pub(super) fn pause(&mut self, idle: &mut impl FnMut()) {
+    /// Pauses once, and calls `idle` with the time without progress every [`LIVENESS_INTERVAL`].
+    pub(super) fn pause(&mut self, idle: &mut impl FnMut(Duration)) {
         if PROGRESS.replace(false) {
             self.turns = 0;
+            self.began = None;
         }
         self.turns = self.turns.saturating_add(1);
         if self.turns <= self.spins {
@@ -77,13 +80,14 @@ impl Backoff {
         }
     }
 
-    fn sleep(&mut self, idle: &mut impl FnMut()) {
+    fn sleep(&mut self, idle: &mut impl FnMut(Duration)) {
         let doublings = ((self.turns - self.spins - Self::YIELDS) / 8).min(5);
         std::thread::sleep(Duration::from_micros(32 << doublings));
         let now = Instant::now();
+        let began = *self.began.get_or_insert(now);
         if now - *self.checked.get_or_insert(now) >= LIVENESS_INTERVAL {
             self.checked = Some(now);
-            idle();
+            idle(now - began);
         }
     }
 }

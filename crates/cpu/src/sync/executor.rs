@@ -6,6 +6,7 @@
 use std::collections::VecDeque;
 use std::pin::{Pin, pin};
 use std::task::{Context, Poll, Waker};
+use std::time::Duration;
 
 use crate::diag::error::Result;
 use crate::sync::backoff::{self, Backoff};
@@ -14,11 +15,11 @@ use crate::sync::backoff::{self, Backoff};
 pub(crate) type BoxedOperation<'a> = Pin<Box<dyn Future<Output = Result> + 'a>>;
 
 /// Runs one operation. `ranks` is the number of threads of this host that may want a CPU for it; `idle` is called
-/// every now and then while nothing happens.
+/// every now and then while nothing happens, with the time since something did.
 pub(crate) fn run_one(
     operation: impl Future<Output = Result>,
     ranks: usize,
-    mut idle: impl FnMut(),
+    mut idle: impl FnMut(Duration),
 ) -> Result {
     let mut operation = pin!(operation);
     let mut context = Context::from_waker(Waker::noop());
@@ -38,7 +39,7 @@ pub(crate) fn run_one(
 pub(crate) fn run(
     mut queues: Vec<VecDeque<BoxedOperation<'_>>>,
     ranks: usize,
-    mut idle: impl FnMut(),
+    mut idle: impl FnMut(Duration),
 ) -> Result {
     let mut context = Context::from_waker(Waker::noop());
     backoff::set_spin_budget(0);
@@ -90,7 +91,7 @@ mod tests {
             VecDeque::from([after(3, "first", &log), after(1, "second", &log)]),
             VecDeque::from([after(1, "concurrent", &log)]),
         ];
-        run(queues, 1, || ()).unwrap();
+        run(queues, 1, |_| ()).unwrap();
         assert_eq!(*log.lock().unwrap(), ["concurrent", "first", "second"]);
     }
 
@@ -98,7 +99,7 @@ mod tests {
     fn failed_operation_is_the_result_and_the_rest_still_runs() {
         let log = Arc::default();
         let queue = VecDeque::from([after(1, "bad", &log), after(1, "good", &log)]);
-        assert_eq!(run(vec![queue], 1, || ()).unwrap_err().text, "bad");
+        assert_eq!(run(vec![queue], 1, |_| ()).unwrap_err().text, "bad");
         assert_eq!(*log.lock().unwrap(), ["bad", "good"]);
     }
 
@@ -106,7 +107,7 @@ mod tests {
     fn idle_wait_checks_liveness_repeatedly() {
         let checks = AtomicU32::new(0);
         let twice = poll_fn(|_| if checks.load(Relaxed) < 2 { Poll::Pending } else { Poll::Ready(Ok(())) });
-        run_one(twice, 1, || {
+        run_one(twice, 1, |_| {
             checks.fetch_add(1, Relaxed);
         })
         .unwrap();

@@ -1,0 +1,101 @@
+//! The report of a wait that takes long: who waits for whom, in which call, and what those do instead.
+//!
+//! A rank that waits knows its call only inside the operation, which is polled. So a thread that has waited for long
+//! asks, and each of its operations that is still pending answers at its next poll.
+
+use std::cell::{Cell, RefCell};
+use std::future::poll_fn;
+use std::pin::pin;
+use std::time::Duration;
+
+use crate::coll::call_header::CallHeader;
+use crate::coll::operation::Operation;
+use crate::diag::error::Result;
+use crate::diag::wait_limits::{self, TIMEOUT, WARN_AFTER};
+use crate::shm::call_context::CallContext;
+use crate::shm::liveness::{self, AbortReason};
+use crate::shm::shared_state::SharedState;
+
+thread_local! {
+    static IS_ASKED: Cell<bool> = const { Cell::new(false) };
+    static ANSWERS: RefCell<Vec<String>> = const { RefCell::new(Vec::new()) };
+}
+
+/// Ranks that a report names at most.
+const MAX_NAMED: usize = 8;
+
+/// Runs an operation, of which other ranks see that it runs, and which answers when the thread waits for long.
+pub(crate) async fn run(operation: &impl Operation, context: CallContext<'_>) -> Result {
+    let header = operation.header();
+    context.state.begin_call(context.rank, header.encode());
+    let mut running = pin!(operation.run(context));
+    let mut has_answered = false;
+    let result = poll_fn(|waker| {
+        let polled = running.as_mut().poll(waker);
+        if polled.is_pending() && IS_ASKED.get() && !std::mem::replace(&mut has_answered, true) {
+            ANSWERS.with_borrow_mut(|answers| answers.push(describe(header, context)));
+        }
+        polled
+    })
+    .await;
+    context.state.end_call(context.rank);
+    result
+}
+
+/// The report of one thread's wait.
+#[derive(Debug, Default)]
+pub(crate) struct WaitReport {
+    is_done: bool,
+}
+
+impl WaitReport {
+    /// Reports the wait once it has taken long, and gives it up at the limit, for all ranks of `waiting`. To be called
+    /// every now and then while this thread waits, with the time without progress.
+    pub(crate) fn check<'a>(
+        &mut self,
+        waited: Duration,
+        waiting: impl IntoIterator<Item = (&'a SharedState, usize)>,
+    ) {
+        let is_late = TIMEOUT.is_some_and(|limit| waited >= limit);
+        if !is_late && WARN_AFTER.is_none_or(|limit| waited < limit) {
+            self.is_done = false;
+            return;
+        }
+        if !self.is_done && !IS_ASKED.replace(true) {
+            return;
+        }
+        IS_ASKED.set(false);
+        for answer in ANSWERS.take() {
+            wait_limits::report(&format!("after {:.1} s, {answer}", waited.as_secs_f64()));
+        }
+        self.is_done = true;
+        if is_late {
+            waiting.into_iter().for_each(|(state, rank)| state.set_abort(rank, AbortReason::TimedOut));
+        }
+    }
+}
+
+fn describe(header: CallHeader, CallContext { state, rank, .. }: CallContext<'_>) -> String {
+    let mut late = match header {
+        CallHeader::PointToPoint { .. } => vec![],
+        _ => state.ranks_behind(rank),
+    };
+    if late.is_empty() {
+        late.push(liveness::awaited());
+    }
+    let named = late.iter().take(MAX_NAMED).map(|late| describe_peer(state, *late)).collect::<Vec<_>>();
+    let more = late.len().saturating_sub(MAX_NAMED);
+    let more = if more == 0 { String::new() } else { format!("; and for {more} more") };
+    format!("rank {rank} of {} still waits in {header} for {}{more}", state.ranks(), named.join("; for "))
+}
+
+fn describe_peer(state: &SharedState, peer: usize) -> String {
+    let call = match state.last_call(peer) {
+        None => "which has called nothing on this communicator".into(),
+        Some((words, true)) => format!("which is in {}", CallHeader::decode(words)),
+        Some((words, false)) => format!("which has called nothing since {}", CallHeader::decode(words)),
+    };
+    let process = state.process(peer);
+    let condition = process.condition().map_or_else(String::new, |condition| format!(" and {condition}"));
+    format!("rank {peer} (process {}), {call}{condition}", process.pid)
+}

@@ -1,0 +1,50 @@
+//! How long a rank waits for others before it says so, and before it gives up; from the environment.
+
+use std::sync::LazyLock;
+use std::time::Duration;
+
+use crate::diag::debug;
+
+/// The time after which a wait is reported: `LIBNCCL_CPU_WARN_AFTER` seconds, 10 by default; `None` if it is 0.
+pub(crate) static WARN_AFTER: LazyLock<Option<Duration>> =
+    LazyLock::new(|| seconds("LIBNCCL_CPU_WARN_AFTER", Some(Duration::from_secs(10))));
+
+/// The time after which a wait is an error for all ranks: `LIBNCCL_CPU_TIMEOUT` seconds; `None` by default and if it
+/// is 0.
+pub(crate) static TIMEOUT: LazyLock<Option<Duration>> =
+    LazyLock::new(|| seconds("LIBNCCL_CPU_TIMEOUT", None));
+
+/// Reports a wait on the standard error and in the log.
+pub(crate) fn report(text: &str) {
+    eprintln!("libnccl-cpu: {text}");
+    debug::warn(|| text.to_owned());
+}
+
+fn seconds(name: &str, default: Option<Duration>) -> Option<Duration> {
+    let Some(text) = std::env::var_os(name) else { return default };
+    match parse(&text.to_string_lossy()) {
+        Some(limit) => Some(limit).filter(|limit| !limit.is_zero()),
+        None => {
+            report(&format!("{name} is {text:?}, which is ignored; expected a number of seconds"));
+            default
+        }
+    }
+}
+
+fn parse(text: &str) -> Option<Duration> {
+    Duration::try_from_secs_f64(text.trim().parse().ok()?).ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn limit_is_a_number_of_seconds() {
+        assert_eq!(parse(" 2.5 "), Some(Duration::from_millis(2500)));
+        assert_eq!(parse("0"), Some(Duration::ZERO));
+        for text in ["", "-1", "10s", "inf", "nan", "1e40"] {
+            assert_eq!(parse(text), None, "{text}");
+        }
+    }
+}

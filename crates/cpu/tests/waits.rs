@@ -1,0 +1,162 @@
+//! The reports of waits that take long, and their end by `LIBNCCL_CPU_TIMEOUT`.
+//!
+//! The environment is read once per process, so each rank runs in a process of its own.
+
+mod common;
+
+use std::process::{Child, Command};
+use std::ptr;
+use std::thread;
+use std::time::Duration;
+
+use common::processes::{self, RankProcess, finish};
+use common::{OK, REMOTE, init_rank, last_error, unique_id};
+use libnccl::sys::{ncclComm_t, ncclDataType_t, ncclRedOp_t, ncclResult_t};
+
+rank_tasks! {
+    "sum" => sum_with_timeout,
+    "receive" => receive_with_timeout,
+    "absent" => stay_away,
+    "sum_twice" => sum_twice,
+    "sum_and_sleep" => sum_and_sleep,
+    "init" => init_alone,
+}
+
+fn all_reduce(count: usize, comm: ncclComm_t) -> ncclResult_t {
+    let mut buffer = vec![1.0_f64; count];
+    let (place, data_type) = (buffer.as_mut_ptr().cast(), ncclDataType_t::ncclFloat64);
+    nccl!(ncclAllReduce(place, place, count, data_type, ncclRedOp_t::ncclSum, comm, ptr::null_mut()))
+}
+
+/// Prints the error of a call, which has to be that of a wait that was given up.
+fn print_remote_error(code: ncclResult_t) {
+    assert_eq!(code, REMOTE);
+    eprintln!("error: {}", last_error());
+}
+
+fn sum_with_timeout(process: &RankProcess) {
+    print_remote_error(all_reduce(70_000, process.join().0));
+}
+
+fn receive_with_timeout(process: &RankProcess) {
+    let comm = process.join();
+    let (mut buffer, peer) = ([0_i32; 5], 1 - process.rank() as i32);
+    let (place, data_type) = (buffer.as_mut_ptr().cast(), ncclDataType_t::ncclInt32);
+    print_remote_error(nccl!(ncclRecv(place, buffer.len(), data_type, peer, comm.0, ptr::null_mut())));
+}
+
+fn stay_away(process: &RankProcess) {
+    let _comm = process.join();
+    thread::sleep(Duration::from_secs(3));
+}
+
+fn sum_twice(process: &RankProcess) {
+    let comm = process.join();
+    assert_eq!(all_reduce(3, comm.0), OK);
+    print_remote_error(all_reduce(4, comm.0));
+}
+
+fn sum_and_sleep(process: &RankProcess) {
+    let comm = process.join();
+    assert_eq!(all_reduce(3, comm.0), OK);
+    thread::sleep(Duration::from_secs(60));
+}
+
+fn init_alone(process: &RankProcess) {
+    print_remote_error(init_rank(process.id, process.ranks, 0).err().expect("the other ranks are absent"));
+}
+
+/// Starts a task on each rank, with short limits.
+fn start(tasks: &[&str], ranks: usize) -> Vec<Child> {
+    let id = unique_id();
+    let limited = |mut command: Command| {
+        command.env("LIBNCCL_CPU_WARN_AFTER", "0.4").env("LIBNCCL_CPU_TIMEOUT", "1.5").spawn().unwrap()
+    };
+    let command = |(rank, task): (usize, &&str)| limited(processes::command(task, &id, ranks, &[rank]));
+    tasks.iter().enumerate().map(command).collect()
+}
+
+/// Checks that the text has all `parts`, in order, and the first exactly once.
+#[track_caller]
+fn assert_parts(text: &str, parts: &[&str]) {
+    assert_eq!(text.matches(parts[0]).count(), 1, "{text}");
+    let mut rest = text;
+    for part in parts {
+        rest = rest.split_once(part).unwrap_or_else(|| panic!("no {part:?} in {text}")).1;
+    }
+}
+
+#[test]
+fn wait_for_rank_without_call_is_reported_once_and_given_up() {
+    let printed: Vec<_> = start(&["sum", "absent"], 2).into_iter().map(finish).collect();
+    assert_parts(
+        &printed[0],
+        &[
+            "rank 0 of 2 still waits in ncclAllReduce(count 70000, ncclFloat64, ncclSum) for rank 1 (process ",
+            "), which has called nothing on this communicator\n",
+            "error: ",
+            "rank 0 waited longer than LIBNCCL_CPU_TIMEOUT",
+        ],
+    );
+}
+
+#[test]
+fn ranks_in_different_calls_name_each_others() {
+    let printed: Vec<_> = start(&["sum", "receive"], 2).into_iter().map(finish).collect();
+    assert_parts(
+        &printed[0],
+        &[
+            "still waits in ncclAllReduce(",
+            "for rank 1 (",
+            "), which is in ncclRecv(count 5, ncclInt32, peer 0)\n",
+        ],
+    );
+    assert_parts(
+        &printed[1],
+        &[
+            "still waits in ncclRecv(count 5, ncclInt32, peer 0) for rank 0 (",
+            "), which is in ncclAllReduce(count 70000, ncclFloat64, ncclSum)\n",
+        ],
+    );
+    assert!(
+        printed.iter().all(|text| text.contains("waited longer than LIBNCCL_CPU_TIMEOUT")),
+        "{printed:?}"
+    );
+}
+
+#[test]
+fn stopped_process_is_reported_with_its_last_call() {
+    let mut children = start(&["sum_twice", "sum_and_sleep"], 2);
+    let mut other = children.pop().unwrap();
+    // The first sum needs both; the limits are longer than a process takes to start.
+    thread::sleep(Duration::from_millis(300));
+    let stop = |signal: &str| {
+        let status = Command::new("kill").args([signal, &other.id().to_string()]).status().unwrap();
+        assert!(status.success());
+    };
+    stop("-STOP");
+    let printed = finish(children.pop().unwrap());
+    stop("-KILL");
+    other.wait().unwrap();
+    assert_parts(
+        &printed,
+        &[
+            "rank 0 of 2 still waits in ncclAllReduce(count 4, ncclFloat64, ncclSum) for rank 1 (",
+            "), which has called nothing since ncclAllReduce(count 3, ncclFloat64, ncclSum) and is stopped by a signal",
+        ],
+    );
+}
+
+#[test]
+fn init_names_the_ranks_that_have_not_come() {
+    let child = start(&["init"], 3).pop().unwrap();
+    assert_parts(
+        &finish(child),
+        &[
+            "after 0.",
+            " s, 1 of 3 ranks have come; missing: 1, 2\n",
+            "error: ",
+            "missing: 1, 2 (LIBNCCL_CPU_TIMEOUT)",
+        ],
+    );
+}
