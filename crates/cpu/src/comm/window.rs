@@ -79,7 +79,7 @@ fn close(window: &Window, CallContext { state, .. }: CallContext<'_>) -> Result 
         window.close(state).await;
         Ok(())
     };
-    executor::run_one(close, state.ranks(), || ())
+    executor::run_one(close, state.ranks(), |_| ())
 }
 
 impl Operation for RegisterWindow {

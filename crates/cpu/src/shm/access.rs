@@ -153,7 +153,7 @@ mod tests {
                     state.close_window(0, window).await;
                     Ok(())
                 };
-                executor::run_one(close, 2, || ())
+                executor::run_one(close, 2, |_| ())
             });
             std::thread::sleep(Duration::from_millis(5));
             assert!(!close.is_finished(), "accessed");
