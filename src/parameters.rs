@@ -546,7 +546,7 @@ mod tests {
         unsafe { parameter(key, value, length) }
     }
 
-    // Regression: threads crashed in NCCL 2.32.3.
+    // Threads crashed in NCCL 2.32.3.
     #[test]
     fn threads_read_parameters_of_one_library_in_turn() {
         let functions = Functions { ncclParamGetParameter: Some(exclusive), ..TABLE };

@@ -11,6 +11,7 @@
 #[allow(dead_code, unreachable_pub)]
 mod random;
 
+use std::io::{self, Write};
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering::Relaxed};
 use std::sync::{Mutex, PoisonError};
@@ -231,10 +232,8 @@ impl Rank<'_> {
             }
             11 if size > 1 && depth < 2 => {
                 let excluded = numbers.below(size);
-                if excluded == rank {
-                    return Ok(());
-                }
-                self.child(Some(comm.shrink(&[excluded], ShrinkMode::Default, &Config::new())?), depth)
+                let shrunk = || comm.shrink(&[excluded], ShrinkMode::Default, &Config::new());
+                self.child((excluded != rank).then(shrunk).transpose()?, depth)
             }
             12 => {
                 let _ = (comm.memory(MemoryStatistic::Total)?, comm.async_error()?);
@@ -352,7 +351,8 @@ fn random_sequences_crash_hang_and_leak_nothing() {
             while !is_over.load(Relaxed) {
                 thread::sleep(Duration::from_millis(50));
                 if start.lock().unwrap().elapsed() > LIMIT {
-                    eprintln!("the sequence of seed {} hangs", SEED.load(Relaxed));
+                    // Not by a macro, whose text would be lost with the process.
+                    let _ = writeln!(io::stderr(), "the sequence of seed {} hangs", SEED.load(Relaxed));
                     std::process::abort();
                 }
             }

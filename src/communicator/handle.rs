@@ -400,7 +400,8 @@ impl Communicator {
 
     /// Calls `ncclCommGetAsyncError`.
     fn poll(&self) -> Result<ResultCode> {
-        let mut state = sys::ncclResult_t::ncclSuccess;
+        // Not success, which a library that writes nothing would then seem to report.
+        let mut state = sys::ncclResult_t::ncclInternalError;
         // SAFETY: a live communicator and a valid out-parameter.
         unsafe { call!(self.library(), ncclCommGetAsyncError(self.shared.raw, &raw mut state)) }?;
         Ok(ResultCode::from_raw(state))

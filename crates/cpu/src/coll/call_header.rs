@@ -107,7 +107,7 @@ impl CallHeader {
         Self::PointToPoint { call, data_type: Self::NO_DATA_TYPE, peer: peer as u32, count: bytes as u64 }
     }
 
-    pub(super) fn encode(self) -> [u64; 2] {
+    pub(crate) fn encode(self) -> [u64; 2] {
         match self {
             Self::Collective { function, data_type, reduction, root, count } => {
                 let head = u64::from_le_bytes([function as u8, data_type, reduction, 0, 0, 0, 0, 0]);

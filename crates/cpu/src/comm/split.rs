@@ -7,7 +7,7 @@ use std::ffi::c_int;
 use libnccl::sys::NCCL_SPLIT_NOCOLOR;
 
 use crate::bootstrap::unique_id::UniqueId;
-use crate::coll::call_header::ControlCall;
+use crate::coll::call_header::{CallHeader, ControlCall};
 use crate::coll::control_allgather::control_allgather;
 use crate::comm::communicator::{Communicator, RankInfo};
 use crate::comm::join::{Parent, join, join_state};
@@ -74,6 +74,7 @@ pub(crate) fn allgather(
     data: &[u8],
 ) -> Result<Vec<Vec<u8>>> {
     let mut all = vec![];
+    state.begin_call(rank, CallHeader::Control { call, length: data.len() as u64 }.encode());
     let operation = async {
         all = control_allgather(state, rank, call, data).await?;
         Ok(())
@@ -84,5 +85,6 @@ pub(crate) fn allgather(
             state.set_abort(rank, AbortReason::Aborted);
         }
     })?;
+    state.end_call(rank);
     Ok(all)
 }
