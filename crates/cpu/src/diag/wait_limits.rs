@@ -1,4 +1,4 @@
-//! How long a rank waits for others before it says so, and before it gives up; from the environment.
+//! The time limits of waits for other ranks: when to report one, and when to give it up; from the environment.
 
 use std::sync::LazyLock;
 use std::time::Duration;
