@@ -3,7 +3,7 @@
 //!
 //! The ranks of a sequence are threads that follow one program, generated from the same seed. Now and then one of them
 //! leaves it. `LIBNCCL_SEQUENCES=10000 cargo test --test random_sequences` runs more of them, and `.ci/sanitize` runs
-//! them under AddressSanitizer. A failure prints its seed; `LIBNCCL_SEED=<seed>` repeats it.
+//! them under an address sanitizer. A failure prints its seed; `LIBNCCL_SEED=<seed>` repeats it.
 #![allow(unsafe_code)] // Registers windows; nothing else.
 #![cfg(target_os = "linux")]
 
