@@ -268,7 +268,8 @@ impl Rank<'_> {
 fn all_reduce(comm: &Communicator, count: usize) -> Result<()> {
     let mut ones = vec![1.0_f32; count];
     comm.all_reduce_in_place(&mut ones, ReduceOp::Sum, STREAM)?;
-    assert!(ones.iter().all(|sum| *sum == comm.size() as f32), "{}", ones[0]);
+    let wrong = ones.iter().position(|sum| *sum != comm.size() as f32);
+    assert_eq!(wrong, None, "of {count}, on {comm:?}: {:?}", wrong.map(|index| ones[index]));
     Ok(())
 }
 

@@ -270,6 +270,33 @@ fn small_broadcast_root_returns_before_others_begin() {
     }
 }
 
+/// The rank that is aborted may have published its buffers, and then not do its part of the sum.
+#[test]
+fn sum_that_succeeds_is_complete_although_a_rank_is_aborted() {
+    let _alone = alone();
+    for round in 0..300 {
+        let comms: Vec<Comm> = init(Mode::Threads, 3);
+        let aborted = &comms[0];
+        std::thread::scope(|scope| {
+            for Comm(comm) in &comms {
+                let comm = comm.expose_provenance();
+                scope.spawn(move || {
+                    let comm: ncclComm_t = ptr::with_exposed_provenance_mut(comm);
+                    let mut buffer = vec![1f32; 70_000];
+                    while all_reduce(&mut buffer, comm) == OK {
+                        let wrong = buffer.iter().position(|sum| *sum != 3.0);
+                        assert_eq!(wrong, None, "round {round}");
+                        buffer.fill(1.0);
+                    }
+                });
+            }
+            std::thread::sleep(std::time::Duration::from_micros(round * 7));
+            assert_eq!(nccl!(ncclCommAbort(aborted.0)), OK);
+        });
+        comms.into_iter().skip(1).for_each(|Comm(comm)| drop(nccl!(ncclCommAbort(comm))));
+    }
+}
+
 #[test]
 fn init_with_different_rank_counts_is_invalid_usage() {
     let _alone = alone();

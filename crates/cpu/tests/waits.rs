@@ -63,7 +63,9 @@ fn sum_and_sleep(process: &RankProcess) {
 }
 
 fn init_alone(process: &RankProcess) {
-    print_remote_error(init_rank(process.id, process.ranks, 0).map(drop).expect_err("the other ranks are absent"));
+    print_remote_error(
+        init_rank(process.id, process.ranks, 0).map(drop).expect_err("the other ranks are absent"),
+    );
 }
 
 /// Starts a task on each rank, with short limits.

@@ -14,7 +14,7 @@ use crate::coll::plan::Call;
 use crate::coll::rank_args::RankArgs;
 use crate::coll::transport::{cma, direct, eager, staged};
 use crate::diag::debug::{self, Subsystem};
-use crate::diag::error::Result;
+use crate::diag::error::{Error, Result};
 use crate::shm::buffer::{ReadBuf, WriteBuf};
 use crate::shm::call_context::CallContext;
 use crate::shm::layout::EAGER_MAX;
@@ -124,11 +124,17 @@ async fn transfer(call: &Call, local: &LocalCall<'_>, args: &[RankArgs]) -> Resu
         Transport::Cma => cma::run(chosen, local, args),
         Transport::Staged => return staged::run(chosen, local, args).await,
     };
-    // The others wait for this step even if this rank has failed.
+    // The others wait for this step even if this rank has failed; their results are not complete then.
     let step = state.next_step(rank).await?;
-    state.announce(rank, step);
+    state.publish(rank, step, [done.is_ok().into(), 0], &[], None);
     state.wait_all(rank, step).await?;
-    done
+    done?;
+    let failed = (0..state.ranks()).find(|other| state.call_args(*other, step)[0] == 0);
+    failed.map_or(Ok(()), |other| {
+        // It knows why.
+        state.check_abort()?;
+        Err(Error::remote(format!("rank {other} failed to do its part of the operation")))
+    })
 }
 
 /// Chooses the transport, the same at all ranks, and the form of the call: `spread` shares the work of a broadcast.
