@@ -25,6 +25,11 @@
 //! As in NCCL, a rank waits without limit for ranks that are alive and do not call. To be able to end a wait, make the
 //! communicator nonblocking and abort it. `ncclCommInitRank` cannot detect the death of a rank that has not joined yet.
 //!
+//! A wait of 10 seconds is reported once on the standard error: which rank waits in which call, with its arguments, for
+//! which ranks, what those are in or called last, and if their process is stopped. `LIBNCCL_CPU_WARN_AFTER` is another
+//! number of seconds, 0 for never. After `LIBNCCL_CPU_TIMEOUT` seconds the wait is an error for all ranks of the
+//! communicator. While a communicator is made, both are about the ranks that have not come.
+//!
 //! The results are NCCL's, to the bit: the rounding of every type at every step, wrapping integers, the treatment of NaN,
 //! and the order in which floats are added. `count` elements are divided into as many chunks as there are ranks, of equal
 //! length rounded up to 512 bytes; chunk k begins with the value of rank k + 1 and ends with that of rank k, as in NCCL's
