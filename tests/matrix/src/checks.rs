@@ -329,7 +329,10 @@ fn initialisation(library: &Library) -> Outcome {
         })?;
         check_no_open_group(library, "an initialisation that failed")?;
         let outcome = outcome.get_or_insert((code(found), format!("{message}: {detail}")));
-        ensure(outcome.1 == format!("{message}: {detail}"), || format!("{outcome:?}, then {detail}"))?;
+        // 2.13.4 sets no text when an initialisation fails, so that it is that of any earlier failure.
+        let is_stale = nccl.version() < Version::new(2, 14, 3);
+        let is_same = outcome.1 == format!("{message}: {detail}");
+        ensure(is_same || is_stale, || format!("{outcome:?}, then {detail}"))?;
     }
     let (text, detail) = outcome.ok_or("nothing was tried")?;
     Ok(Found::new(text).with(detail))
