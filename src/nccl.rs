@@ -114,8 +114,8 @@ impl Nccl {
     /// ```
     ///
     /// # Errors
-    /// [`LoadError::NoBackend`] if the program was built with `LIBNCCL_NO_LINK`; [`LoadError::VersionQuery`] if its
-    /// `ncclGetVersion` fails.
+    /// [`LoadError::NoBackend`] if the program was built with `LIBNCCL_NO_LINK`; [`LoadError::NotFound`] if the file that
+    /// has `ncclGetVersion` cannot be determined; [`LoadError::VersionQuery`] if its `ncclGetVersion` fails.
     #[cfg(feature = "link")]
     pub fn linked() -> Result<Self, LoadError> {
         cfg_if::cfg_if! {

@@ -112,7 +112,7 @@ async fn run_on_buffers(call: &Call, local: &LocalCall<'_>, step: u64) -> Result
 
 /// Moves the data of a call, once all ranks' arguments are known.
 async fn transfer(call: &Call, local: &LocalCall<'_>, args: &[RankArgs]) -> Result {
-    let CallContext { state, rank, peers } = local.context;
+    let CallContext { state, peers, .. } = local.context;
     let is_broadcast = call.function == Function::Broadcast;
     let spread = call.with_function(if is_broadcast { Function::ScatterAllgather } else { call.function });
     let (transport, chosen) = choose(call, &spread, local, args).await?;
@@ -125,16 +125,14 @@ async fn transfer(call: &Call, local: &LocalCall<'_>, args: &[RankArgs]) -> Resu
         Transport::Staged => return staged::run(chosen, local, args).await,
     };
     // The others wait for this step even if this rank has failed; their results are not complete then.
-    let step = state.next_step(rank).await?;
-    state.publish(rank, step, [done.is_ok().into(), 0], &[], None);
-    state.wait_all(rank, step).await?;
+    let all_done = local.context.all_agree(done.is_ok()).await?;
     done?;
-    let failed = (0..state.ranks()).find(|other| state.call_args(*other, step)[0] == 0);
-    failed.map_or(Ok(()), |other| {
+    if !all_done {
         // It knows why.
         state.check_abort()?;
-        Err(Error::remote(format!("rank {other} failed to do its part of the operation")))
-    })
+        return Err(Error::remote("another rank failed to do its part of the operation"));
+    }
+    Ok(())
 }
 
 /// Chooses the transport, the same at all ranks, and the form of the call: `spread` shares the work of a broadcast.

@@ -120,8 +120,9 @@ pub(crate) fn run(
     bytes: usize,
     operation: impl Operation,
 ) -> Result<Progress> {
-    debug::info(operation.header().subsystem(), || {
-        operation.header().log_line(operation.buffers(), Arc::as_ptr(communicator).addr(), context)
+    let header = operation.header();
+    debug::info(header.subsystem(), || {
+        header.log_line(operation.buffers(), Arc::as_ptr(communicator).addr(), context)
     });
     let now = GROUP.try_with(|group| group.borrow().depth == 0).unwrap_or(true);
     if now && communicator.config().blocking && queue.peer() != Some(context.rank) {

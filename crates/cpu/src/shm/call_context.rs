@@ -214,7 +214,7 @@ impl CallContext<'_> {
     }
 
     /// Returns `true` if `vote` is `true` at every rank.
-    async fn all_agree(self, vote: bool) -> Result<bool> {
+    pub(crate) async fn all_agree(self, vote: bool) -> Result<bool> {
         let Self { state, rank, .. } = self;
         let step = state.next_step(rank).await?;
         state.publish(rank, step, [vote.into(), 0], &[], None);
