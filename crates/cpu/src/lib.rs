@@ -18,7 +18,10 @@
 //! - `ncclGetLastError` has a text for each thread, which lives as long as the thread, and `ncclCommGetAsyncError` copies
 //!   the text of a background error to the thread that asks. A thread without an error of its own gets the latest of
 //!   all. NCCL has one text, which threads overwrite.
-//! - Calls on a nonblocking communicator return `ncclInProgress` and run on a thread of their own.
+//! - Operations on a nonblocking communicator return `ncclInProgress` and run on its thread in the order of the calls,
+//!   of which any number can be made. `ncclCommGetAsyncError` returns `ncclInProgress` until all have ended, not only
+//!   until they are enqueued: without a stream, nothing else could tell that the results are there. NCCL refuses calls
+//!   that are made without polling; here only those are refused that have to run alone, such as `ncclCommSplit`.
 //! - `ncclCommDestroy` cancels an initialisation in progress, of the communicator or of a child, as `ncclCommAbort` does.
 //!   NCCL returns `ncclInvalidArgument` and frees nothing, though the handle must not be used any more after that.
 //!
