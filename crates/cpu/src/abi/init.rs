@@ -26,7 +26,7 @@ use crate::shm::shared_state::SharedState;
 pub(super) unsafe extern "C" fn ncclGetUniqueId(uniqueId: *mut ncclUniqueId) -> ncclResult_t {
     guard(|| {
         check_not_null(uniqueId, "the unique id")?;
-        let id = UniqueId::generate()?.raw();
+        let id = UniqueId::create()?.raw();
         // SAFETY: the C declaration's contract.
         unsafe { write_out(uniqueId, id) }
     })
