@@ -1,5 +1,6 @@
 //! Maintenance of libnccl; `cargo xtask help` lists the tasks.
 
+use std::env::consts::ARCH;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
@@ -20,6 +21,7 @@ mod linkers;
 mod matrix;
 mod nvidia_packages;
 mod process;
+mod python_package;
 mod releases;
 mod wheel;
 mod words;
@@ -65,6 +67,14 @@ enum Task {
         #[arg(long)]
         debug: bool,
     },
+    /// Build the CPU implementation as a Python wheel and as a tar archive, for glibc 2.17 and newer
+    Wheel {
+        /// The folder to put them into, created if needed
+        directory: PathBuf,
+        /// The processor that they are for: x86_64 or aarch64
+        #[arg(long, default_value = ARCH)]
+        arch: String,
+    },
     /// Build the GPU tests into a folder, for a machine with a GPU but without Rust: run its run.sh there
     GpuPack {
         /// The folder to put them into, created if needed
@@ -103,6 +113,12 @@ fn run(task: Task) -> Result<()> {
         Task::CpuSo { directory, debug } => {
             let profile = if debug { cpu_so::Profile::Debug } else { cpu_so::Profile::Optimised };
             println!("{}", cpu_so::install(&directory, profile)?.display());
+            Ok(())
+        }
+        Task::Wheel { directory, arch } => {
+            for file in python_package::pack(&directory, &arch)? {
+                println!("{}", file.display());
+            }
             Ok(())
         }
         Task::GpuPack { directory } => {
