@@ -1,6 +1,5 @@
 //! Maintenance of libnccl; `cargo xtask help` lists the tasks.
 
-use std::env::consts::ARCH;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
@@ -67,13 +66,10 @@ enum Task {
         #[arg(long)]
         debug: bool,
     },
-    /// Build the CPU implementation as a Python wheel and as a tar archive, for glibc 2.17 and newer
+    /// Build the CPU implementation as a Python wheel and as a tar archive, for this processor, glibc 2.17 and newer
     Wheel {
         /// The folder to put them into, created if needed
         directory: PathBuf,
-        /// The processor that they are for
-        #[arg(long, default_value = ARCH, value_parser = ["x86_64", "aarch64"])]
-        arch: String,
     },
     /// Build the GPU tests into a folder, for a machine with a GPU but without Rust: run its run.sh there
     GpuPack {
@@ -115,8 +111,8 @@ fn run(task: Task) -> Result<()> {
             println!("{}", cpu_so::install(&directory, profile)?.display());
             Ok(())
         }
-        Task::Wheel { directory, arch } => {
-            for file in python_package::pack(&directory, &arch)? {
+        Task::Wheel { directory } => {
+            for file in python_package::pack(&directory)? {
                 println!("{}", file.display());
             }
             Ok(())

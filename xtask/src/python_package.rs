@@ -3,7 +3,7 @@
 //! Both run on systems older than the one that builds them: zig has the symbols of every glibc to link against, and
 //! auditwheel names the wheel by those that it needs. All tools come from the Python package index.
 
-use std::env;
+use std::env::{self, consts::ARCH};
 use std::fs;
 use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
@@ -39,17 +39,17 @@ const TOOLS: [(&str, &str, &str); 10] = [
     ("packaging", "26.3", "packaging/__init__.py"),
 ];
 
-/// Builds the wheel and the archive for a processor and puts them into `directory`. Returns their paths.
-pub(crate) fn pack(directory: &Path, arch: &str) -> Result<[PathBuf; 2]> {
+/// Builds the wheel and the archive for this processor and puts them into `directory`. Returns their paths.
+pub(crate) fn pack(directory: &Path) -> Result<[PathBuf; 2]> {
     fs::create_dir_all(directory).with_context(|| format!("cannot create {}", directory.display()))?;
     let tools = Tools::obtain()?;
     let mut cargo = tools.command("cargo-zigbuild");
-    let target = format!("{arch}-unknown-linux-gnu.{GLIBC}");
+    let target = format!("{ARCH}-unknown-linux-gnu.{GLIBC}");
     let built = cpu_so::build(cargo.args(["zigbuild", cpu_so::OPTIMISED, "--target", &target]))?;
     let stage = tempfile::tempdir()?;
     stage_files(&built, stage.path())?;
-    let platform = format!("manylinux_{}_{arch}", GLIBC.replace('.', "_"));
-    let made = make_wheel(&tools, stage.path(), arch, &platform)?;
+    let platform = format!("manylinux_{}_{ARCH}", GLIBC.replace('.', "_"));
+    let made = make_wheel(&tools, stage.path(), &platform)?;
     let wheel = directory.join(made.file_name().context("the wheel has no name")?);
     fs::copy(&made, &wheel).with_context(|| format!("cannot write {}", wheel.display()))?;
     Ok([wheel, make_archive(stage.path(), directory, &platform)?])
@@ -68,11 +68,11 @@ fn stage_files(built: &Path, stage: &Path) -> Result<()> {
 }
 
 /// Makes the wheel from the staged files, below their folder.
-fn make_wheel(tools: &Tools, stage: &Path, arch: &str, platform: &str) -> Result<PathBuf> {
+fn make_wheel(tools: &Tools, stage: &Path, platform: &str) -> Result<PathBuf> {
     let (plain, checked) = (stage.join("plain"), stage.join("checked"));
     let mut hatchling = tools.python("hatchling");
     hatchling.args(["build", "--target", "wheel", "--directory"]).arg(&plain).current_dir(stage);
-    run(hatchling.env("LIBNCCL_VERSION", VERSION).env("LIBNCCL_ARCH", arch))?;
+    run(hatchling.env("LIBNCCL_VERSION", VERSION).env("LIBNCCL_ARCH", ARCH))?;
     let mut auditwheel = tools.python("auditwheel");
     auditwheel.args(["repair", "--plat", "auto", "--wheel-dir"]).arg(&checked).arg(only_file(&plain)?);
     run(&mut auditwheel)?;
