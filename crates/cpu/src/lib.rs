@@ -7,6 +7,10 @@
 //! Ranks are threads of one process, processes of one host, or both. They find each other at an abstract Unix socket and
 //! share anonymous memory, so nothing is left behind however they end. One host only: several are what NCCL is for.
 //!
+//! With `NCCL_COMM_ID=<address>:<port>`, each rank can create the id itself, as in NCCL. The address has to be this host's;
+//! the port is only a name, and nothing listens there. Jobs of one user that run at the same time need different ones.
+//! `NCCL_MULTI_RANK_GPU_ENABLE=1` allows `ncclCommInitAll` to have a device twice, as in NCCL 2.30.3 and newer.
+//!
 //! What differs from NCCL, by design:
 //!
 //! - Streams are ignored: an operation is complete when its call, or the group that it is in, returns.

@@ -17,6 +17,7 @@ use crate::bootstrap::join_context::JoinContext;
 use crate::bootstrap::socket::{
     ABORTED, FLAGS, LIVENESS_INTERVAL, MAX_MESSAGE, POLL_INTERVAL, READY, is_same_user, pid_of, receive, wait,
 };
+use crate::bootstrap::unique_id::random;
 use crate::diag::debug;
 use crate::diag::error::{Error, Result};
 use crate::diag::wait_limits::{self, TIMEOUT, WARN_AFTER};
@@ -25,6 +26,8 @@ use crate::shm::shared_state::SharedState;
 
 /// The time for which the root of a failed rendezvous stays to tell ranks that come later.
 pub(super) const LINGER: Duration = Duration::from_millis(500);
+
+const SUCCESS: [u8; 4] = ncclResult_t::ncclSuccess.0.to_ne_bytes();
 
 /// Absent ranks that are named at most.
 const MAX_NAMED: usize = 32;
@@ -58,13 +61,24 @@ impl<'a> Root<'a> {
     /// Waits for all ranks and returns the state that they share, which this process, `me`, creates.
     pub(super) fn run(mut self, me: Process) -> Result<SharedState> {
         let result = self.accept_all().and_then(|()| self.send_state(me));
-        if let Err(error) = &result {
-            match (self.context.check_cancelled)() {
+        match &result {
+            Ok(_) => self.release_all(),
+            Err(error) => match (self.context.check_cancelled)() {
                 Ok(()) => self.refuse_all(error),
                 Err(_) => self.refuse_all(&cancelled(self.hello.rank)),
-            }
+            },
         }
         result
+    }
+
+    /// Tells all peers that every rank has the state. With `NCCL_COMM_ID` they may come to the same address at once, for
+    /// another communicator, and must not find this listener there any more.
+    fn release_all(self) {
+        let Self { listener, peers, .. } = self;
+        drop(listener);
+        for peer in peers.iter().flatten() {
+            let _ = send(&peer.connection, &SUCCESS, SendFlags::NOSIGNAL);
+        }
     }
 
     /// Waits until every other rank has joined.
@@ -130,19 +144,19 @@ impl<'a> Root<'a> {
         Err(error)
     }
 
-    /// Creates the shared state and sends it to all peers.
+    /// Creates the shared state, sends it to all peers and waits until they have it.
     fn send_state(&self, me: Process) -> Result<SharedState> {
         let process = |peer: &Option<Peer>| peer.as_ref().map_or(me, |peer| peer.process);
         let processes: Vec<Process> = self.peers.iter().map(process).collect();
         let (state, file) = SharedState::create(&processes)?;
-        let success = ncclResult_t::ncclSuccess.0.to_ne_bytes();
+        state.set_nonce(random()?);
         let files = [file.as_fd()];
         for (_, peer) in self.joined() {
             let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
             let mut control = SendAncillaryBuffer::new(&mut space);
             control.push(SendAncillaryMessage::ScmRights(&files));
             // The peer's answer shows whether it is still there.
-            let _ = sendmsg(&peer.connection, &[IoSlice::new(&success)], &mut control, SendFlags::NOSIGNAL);
+            let _ = sendmsg(&peer.connection, &[IoSlice::new(&SUCCESS)], &mut control, SendFlags::NOSIGNAL);
         }
         for (rank, Peer { connection, process }) in self.joined() {
             let mut answer = [0; 8];
@@ -154,9 +168,6 @@ impl<'a> Root<'a> {
                 Ok(ABORTED) => return Err(cancelled(rank)),
                 _ => return Err(died(rank)),
             }
-        }
-        for (_, peer) in self.joined() {
-            let _ = send(&peer.connection, &success, SendFlags::NOSIGNAL);
         }
         Ok(state)
     }

@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 use libnccl::sys::{ncclComm_t, ncclRedOp_t, ncclResult_t};
 
-use crate::bootstrap::unique_id::UniqueId;
+use crate::bootstrap::unique_id::{UniqueId, comm_id};
 use crate::comm::config::Config;
 use crate::comm::job_queue::JobQueue;
 use crate::comm::registry::Registry;
@@ -271,6 +271,11 @@ impl Communicator {
     /// Creates the id by which new ranks join. There is one at a time.
     pub(crate) fn create_grow_id(&self) -> Result<UniqueId> {
         self.check_operable()?;
+        if let Some(address) = comm_id() {
+            return Err(Error::usage(format!(
+                "ncclCommGetUniqueId cannot be used while NCCL_COMM_ID is set, here to {address:?}"
+            )));
+        }
         let mut grow_id = self.grow_id();
         if grow_id.is_some() {
             return Err(Error::usage(

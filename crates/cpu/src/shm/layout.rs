@@ -37,6 +37,7 @@ pub(super) const LINE: usize = if LOOM { 4 } else { 8 };
 
 // Words of the header.
 pub(super) const ABORT_FLAG: usize = 0;
+pub(super) const NONCE: usize = 1;
 const HEADER: usize = LINE;
 
 // Words of a rank's control block.
