@@ -2,13 +2,15 @@
 //!
 //! It depends on the arguments that all ranks agree on and on nothing else.
 
+use std::cmp::Ordering;
 use std::ops::Range;
 
 use crate::coll::call_header::CallHeader;
 use crate::coll::function::{Division, Function, Root};
+use crate::diag::error::{Error, Result};
 use crate::reduce::data_type::DataType;
 use crate::reduce::reduction::{Factor, Reduction};
-use crate::shm::buffer::ReadBuf;
+use crate::shm::buffer::{ReadBuf, WriteBuf};
 use crate::sync::primitive::LOOM;
 
 /// The granularity of a chunk in bytes: whole cache lines, and few tasks for a short call.
@@ -85,6 +87,51 @@ impl Call {
     pub(crate) fn output(&self, rank: usize) -> usize {
         let shape = self.function.shape();
         if shape.root == Root::Receives && rank != self.root { 0 } else { self.buffer(shape.output) }
+    }
+
+    /// Returns an error if the buffers that `rank` uses overlap otherwise than in place.
+    #[inline]
+    pub(crate) fn check_overlap(&self, rank: usize, send: ReadBuf, recv: WriteBuf) -> Result {
+        let overlap = send.length() > 0 && recv.length() > 0 && send.overlaps(recv);
+        if overlap { self.check_in_place(rank, send, recv) } else { Ok(()) }
+    }
+
+    /// Returns an error if buffers that overlap are not in place: `rank`'s own block of the one has to lie where that of
+    /// the other does. Where both have a block for each rank, no call is in place.
+    fn check_in_place(&self, rank: usize, send: ReadBuf, recv: WriteBuf) -> Result {
+        let shape = self.function.shape();
+        let own_block = |division| if division == Division::Blocks { rank * self.bytes } else { 0 };
+        let (input, output) = (own_block(shape.input), own_block(shape.output));
+        let (from, to) = (send.start().addr(), recv.start().addr());
+        let exchanges_blocks = (shape.input, shape.output) == (Division::Blocks, Division::Blocks);
+        if from + input == to + output && (!exchanges_blocks || self.ranks == 1) {
+            return Ok(());
+        }
+        let place = match to.cmp(&from) {
+            Ordering::Less => format!("sendbuff is recvbuff + {} bytes", from - to),
+            Ordering::Equal => "sendbuff is recvbuff".into(),
+            Ordering::Greater => format!("recvbuff is sendbuff + {} bytes", to - from),
+        };
+        let rule = match (shape.input, shape.output) {
+            (Division::Blocks, Division::Blocks) => "it has no form in place".into(),
+            (Division::Blocks, _) => {
+                format!(
+                    "in place, recvbuff has to be sendbuff + {input} bytes, rank {rank} times count elements"
+                )
+            }
+            (_, Division::Blocks) => {
+                format!(
+                    "in place, sendbuff has to be recvbuff + {output} bytes, rank {rank} times count elements"
+                )
+            }
+            _ => "in place, sendbuff has to be recvbuff".into(),
+        };
+        Err(Error::argument(format!(
+            "{}: the send buffer ({} bytes) and the receive buffer ({} bytes) overlap: {place}; {rule}",
+            shape.name,
+            send.length(),
+            recv.length()
+        )))
     }
 
     /// Returns the bytes of a buffer that is divided like this.
