@@ -20,7 +20,7 @@ pub(super) unsafe extern "C" fn ncclCommDestroy(comm: ncclComm_t) -> ncclResult_
         if !comm.is_null() {
             let communicator = handle::remove(comm)?;
             communicator.destroy();
-            debug::info(Subsystem::Init, || format!("{} - Destroy COMPLETE", communicator.describe(comm)));
+            debug::info(Subsystem::Init, || format!("{} - Destroy COMPLETE", communicator.describe()));
         }
         Ok(())
     })
@@ -31,7 +31,7 @@ pub(super) unsafe extern "C" fn ncclCommAbort(comm: ncclComm_t) -> ncclResult_t 
         if !comm.is_null() {
             let communicator = handle::remove(comm)?;
             communicator.abort();
-            debug::info(Subsystem::Init, || format!("{} - Abort COMPLETE", communicator.describe(comm)));
+            debug::info(Subsystem::Init, || format!("{} - Abort COMPLETE", communicator.describe()));
         }
         Ok(())
     })

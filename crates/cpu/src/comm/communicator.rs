@@ -1,6 +1,7 @@
 //! A communicator: one rank's membership in a group of ranks, and what its calls may do in its present state.
 
 use std::collections::BTreeMap;
+use std::ptr;
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
@@ -48,6 +49,8 @@ pub(crate) struct Communicator {
     windows: Arc<Windows>,
     registrations: Registry<()>,
     suspended: Arc<AtomicBool>,
+    /// The caller's handle, 0 before there is one.
+    handle: AtomicUsize,
 }
 
 /// The scalar of a custom reduction, an element in the first bytes.
@@ -98,6 +101,7 @@ impl Communicator {
             windows: Arc::default(),
             registrations: Registry::new("registration"),
             suspended: Arc::default(),
+            handle: AtomicUsize::new(0),
         }
     }
 
@@ -124,12 +128,21 @@ impl Communicator {
     }
 
     /// Describes the communicator for the log.
-    pub(crate) fn describe(&self, handle: ncclComm_t) -> String {
+    pub(crate) fn describe(&self) -> String {
         let name = self.config.name.as_ref().map_or_else(String::new, |name| format!(" ({name})"));
         let rank = self.rank_info.get().map_or_else(String::new, |RankInfo { state, rank, id }| {
             format!(" rank {rank} nranks {} cudaDev {} commId {}", state.ranks(), self.device, id.short())
         });
-        format!("comm {handle:p}{name}{rank}")
+        format!("comm {:p}{name}{rank}", self.handle())
+    }
+
+    /// Returns the caller's handle, NULL before there is one.
+    pub(crate) fn handle(&self) -> ncclComm_t {
+        ptr::without_provenance_mut(self.handle.load(Relaxed))
+    }
+
+    pub(crate) fn set_handle(&self, handle: ncclComm_t) {
+        self.handle.store(handle.addr(), Relaxed);
     }
 
     /// Returns the buffers that the caller registered. Nothing is gained from knowing them.

@@ -122,7 +122,7 @@ pub(crate) fn run(
 ) -> Result<Progress> {
     let header = operation.header();
     debug::info(header.subsystem(), || {
-        header.log_line(operation.buffers(), Arc::as_ptr(communicator).addr(), context)
+        header.log_line(operation.buffers(), communicator.handle().addr(), context)
     });
     let now = GROUP.try_with(|group| group.borrow().depth == 0).unwrap_or(true);
     if now && communicator.config().blocking && queue.peer() != Some(context.rank) {
@@ -158,7 +158,7 @@ fn add(push: impl FnOnce(&mut Group)) -> Result<Progress> {
 }
 
 impl Group {
-    fn end(mut self) -> Result<Progress> {
+    fn end(self) -> Result<Progress> {
         if let Some(error) = self.error {
             return Err(error);
         }
@@ -183,7 +183,7 @@ impl Group {
         };
         let thread = std::thread::Builder::new().name("libnccl-cpu".into()).spawn(work);
         thread.map_err(|error| Error::system("a thread for a nonblocking call cannot be started", error))?;
-        self.inits.iter_mut().for_each(Init::hand_out_early);
+        self.inits.iter().for_each(Init::hand_out_early);
         let jobs = callers.iter().map(Communicator::begin_job).collect();
         sender.send((self, jobs)).map_err(|_| Error::internal("a thread ended before it began"))?;
         Ok(Progress::Running)

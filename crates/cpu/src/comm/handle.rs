@@ -31,9 +31,11 @@ pub(crate) fn add(communicator: Arc<Communicator>) -> ncclComm_t {
     let mut table = TABLE.write().unwrap_or_else(PoisonError::into_inner);
     table.last += 1;
     let number = table.last;
-    table.communicators.insert(number, communicator);
     // Far from any real object, and aligned, in case a debugger follows it.
-    ptr::without_provenance_mut::<ncclComm>(number << 4)
+    let handle = ptr::without_provenance_mut::<ncclComm>(number << 4);
+    communicator.set_handle(handle);
+    table.communicators.insert(number, communicator);
+    handle
 }
 
 pub(crate) fn get(handle: ncclComm_t) -> Result<Arc<Communicator>> {
