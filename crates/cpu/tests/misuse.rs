@@ -1,12 +1,15 @@
-//! Calls that break NCCL's rules and that NCCL does not notice: buffers that overlap.
+//! Calls that break NCCL's rules and that NCCL does not notice: buffers that overlap, and two threads in one communicator.
 
 mod common;
 
 use std::ffi::c_void;
 use std::ptr;
+use std::thread;
 
 use common::watchdog::Watchdog;
-use common::{ARGUMENT, Comm, Mode, OK, alone, assert_last_error, init, last_error, on_threads};
+use common::{
+    ARGUMENT, Address, Comm, Mode, OK, USAGE, alone, assert_last_error, init, last_error, on_threads,
+};
 use libnccl::sys::{cudaStream_t, ncclComm_t, ncclDataType_t, ncclRedOp_t, ncclResult_t};
 
 const RANKS: usize = 2;
@@ -153,4 +156,112 @@ fn buffers_that_are_adjacent_unused_or_in_place_are_no_overlap() {
     );
     assert_eq!(memory, [7; 3]);
     single.destroy();
+}
+
+fn sum(place: &mut [i32], comm: Comm) -> ncclResult_t {
+    let start: *mut c_void = place.as_mut_ptr().cast();
+    nccl!(ncclAllReduce(start, start, place.len(), I32, SUM, comm.0, STREAM))
+}
+
+#[test]
+fn second_thread_in_a_communicator_is_told_what_the_first_is_in() {
+    let (_alone, _watchdog) = (alone(), Watchdog::new());
+    let comms = init(Mode::Group, RANKS);
+    let mut place = [1; 3];
+    thread::scope(|scope| {
+        let (comm, mine) = (comms[0], &mut place);
+        let first = scope.spawn(move || sum(mine, comm));
+        // A call that waits for nobody, until the other thread is inside.
+        let inside = "another thread is in ncclAllReduce(count 3, ncclInt32, ncclSum) on this communicator";
+        loop {
+            match nccl!(ncclCommWindowDeregister(comm.0, ptr::null_mut())) {
+                USAGE if last_error().contains(inside) => break,
+                USAGE | OK => thread::yield_now(),
+                code => panic!("{code:?} {}", last_error()),
+            }
+        }
+        let (none, mut child) = (ptr::null_mut(), ptr::null_mut());
+        let mut other = [1; 3];
+        assert_eq!(sum(&mut other, comm), USAGE);
+        assert_last_error(inside);
+        assert_eq!(nccl!(ncclSend(other.as_ptr().cast(), 3, I32, 1, comm.0, STREAM)), USAGE);
+        assert_eq!(nccl!(ncclCommSplit(comm.0, 0, 0, &mut child, none)), USAGE);
+        assert_eq!(nccl!(ncclCommFinalize(comm.0)), USAGE);
+        assert_eq!(nccl!(ncclCommDestroy(comm.0)), USAGE);
+        assert_last_error(inside);
+        assert_eq!(nccl!(ncclGroupStart()), OK);
+        assert_eq!(sum(&mut other, comm), OK);
+        assert_eq!(nccl!(ncclGroupEnd()), USAGE);
+        assert_last_error(inside);
+        assert_eq!(other, [1; 3]);
+        // Questions do not disturb it.
+        let (mut count, mut state) = (0, OK);
+        assert_eq!(nccl!(ncclCommCount(comm.0, &mut count)), OK);
+        assert_eq!(nccl!(ncclCommUserRank(comm.0, &mut count)), OK);
+        assert_eq!(nccl!(ncclCommGetAsyncError(comm.0, &mut state)), OK);
+        assert_eq!((count, state), (0, OK));
+        assert_eq!(sum(&mut other, comms[1]), OK);
+        assert_eq!((first.join().unwrap(), other), (OK, [2; 3]));
+    });
+    assert_eq!(place, [2; 3]);
+    let sums = on_threads(RANKS, |rank| sum(&mut [1; 3], comms[rank]));
+    assert_eq!(sums, [OK; RANKS], "the communicator goes on");
+    comms.into_iter().for_each(Comm::destroy);
+}
+
+/// The thread that comes second queues a group that the first is in.
+#[test]
+fn second_thread_in_a_running_group_is_invalid_usage() {
+    let (_alone, _watchdog) = (alone(), Watchdog::new());
+    let comms = init(Mode::Group, RANKS);
+    thread::scope(|scope| {
+        let comm = comms[0];
+        let first = scope.spawn(move || {
+            let mut places = [[1], [10]];
+            assert_eq!(nccl!(ncclGroupStart()), OK);
+            places.iter_mut().for_each(|place| assert_eq!(sum(place, comm), OK));
+            let code = nccl!(ncclGroupEnd());
+            (code, places)
+        });
+        while nccl!(ncclCommWindowDeregister(comm.0, ptr::null_mut())) == OK {
+            thread::yield_now();
+        }
+        assert_eq!(sum(&mut [1], comm), USAGE);
+        assert_last_error("another thread is in ");
+        for place in [[1], [10]] {
+            assert_eq!(sum(&mut { place }, comms[1]), OK);
+        }
+        assert_eq!(first.join().unwrap(), (OK, [[2], [20]]));
+    });
+    comms.into_iter().for_each(Comm::destroy);
+}
+
+/// The program `two_threads`: its calls succeeded, and thousands of sums were wrong.
+#[test]
+fn sums_of_two_threads_in_each_communicator_are_errors_or_right() {
+    const ROUNDS: usize = 1000;
+    const COUNT: usize = 1000;
+    let (_alone, _watchdog) = (alone(), Watchdog::new());
+    let comms = init(Mode::Group, RANKS);
+    let wrong = on_threads(2 * RANKS, |thread| {
+        let comm = comms[thread % RANKS];
+        let (send, mut recv): (Vec<i32>, Vec<i32>) = ((0..COUNT as i32).collect(), vec![0; COUNT]);
+        let mut wrong = 0;
+        // Each rank has as many calls that succeed.
+        for _ in 0..ROUNDS {
+            recv.fill(-1);
+            let (from, to) = (send.as_ptr().cast(), Address(recv.as_mut_ptr()).0.cast());
+            loop {
+                match nccl!(ncclAllReduce(from, to, COUNT, I32, SUM, comm.0, STREAM)) {
+                    OK => break,
+                    USAGE => thread::yield_now(),
+                    code => panic!("{code:?} {}", last_error()),
+                }
+            }
+            wrong += usize::from(recv.iter().zip(&send).any(|(sum, mine)| *sum != 2 * mine));
+        }
+        wrong
+    });
+    assert_eq!(wrong, [0; 2 * RANKS]);
+    comms.into_iter().for_each(Comm::destroy);
 }

@@ -9,6 +9,7 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
 use libnccl::sys::{ncclComm_t, ncclRedOp_t, ncclResult_t};
 
 use crate::bootstrap::unique_id::UniqueId;
+use crate::coll::call_header::CallHeader;
 use crate::comm::config::Config;
 use crate::comm::registry::Registry;
 use crate::comm::window::Windows;
@@ -51,6 +52,8 @@ pub(crate) struct Communicator {
     suspended: Arc<AtomicBool>,
     /// The caller's handle, 0 before there is one.
     handle: AtomicUsize,
+    /// Set while a thread is in a call that uses what the ranks share.
+    is_entered: AtomicBool,
 }
 
 /// The scalar of a custom reduction, an element in the first bytes.
@@ -102,6 +105,7 @@ impl Communicator {
             registrations: Registry::new("registration"),
             suspended: Arc::default(),
             handle: AtomicUsize::new(0),
+            is_entered: AtomicBool::new(false),
         }
     }
 
@@ -143,6 +147,28 @@ impl Communicator {
 
     pub(crate) fn set_handle(&self, handle: ncclComm_t) {
         self.handle.store(handle.addr(), Relaxed);
+    }
+
+    /// Enters the communicator on the calling thread, until the result is dropped. A background job does not count.
+    ///
+    /// # Errors
+    /// Another thread is inside: both would do the same steps. Once the communicator is stopped, no step counts any more,
+    /// and the other thread is about to leave.
+    #[inline]
+    pub(crate) fn enter(&self) -> Result<Entered<'_>> {
+        if self.is_entered.swap(true, Acquire) && self.stopped().is_none() {
+            return Err(self.second_thread());
+        }
+        Ok(Entered(self))
+    }
+
+    #[cold]
+    fn second_thread(&self) -> Error {
+        let call = self.context().ok().and_then(CallHeader::running);
+        let call = call.map_or_else(|| "another call".into(), |call| call.to_string());
+        Error::usage(format!(
+            "another thread is in {call} on this communicator, which takes calls of one thread at a time"
+        ))
     }
 
     /// Returns the buffers that the caller registered. Nothing is gained from knowing them.
@@ -461,6 +487,16 @@ impl StopReason {
             Self::Revoked => "it was revoked",
             Self::Shrunk => "it was shrunk with NCCL_SHRINK_ABORT",
         }
+    }
+}
+
+/// A thread's stay in a communicator.
+#[derive(Debug)]
+pub(crate) struct Entered<'a>(&'a Communicator);
+
+impl Drop for Entered<'_> {
+    fn drop(&mut self) {
+        self.0.is_entered.store(false, Release);
     }
 }
 

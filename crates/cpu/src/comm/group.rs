@@ -126,6 +126,7 @@ pub(crate) fn run(
     });
     let now = GROUP.try_with(|group| group.borrow().depth == 0).unwrap_or(true);
     if now && communicator.config().blocking && queue.peer() != Some(context.rank) {
+        let _entered = communicator.enter()?;
         // Nothing to combine, so nothing to put on the heap.
         let CallContext { state, .. } = context;
         let guard = AbortOnPanic(std::slice::from_ref(communicator));
@@ -164,6 +165,7 @@ impl Group {
         }
         let of_operations = self.operations.iter().map(|operation| &operation.communicator);
         let callers = distinct(self.inits.iter().map(Init::caller).chain(of_operations));
+        let _entered = callers.iter().map(|caller| caller.enter()).collect::<Result<Vec<_>>>()?;
         let blocking = callers.iter().filter(|communicator| communicator.config().blocking).count();
         if blocking == callers.len() {
             return self.run().map(|()| Progress::Done);
