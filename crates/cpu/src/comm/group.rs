@@ -11,6 +11,7 @@ use std::sync::{Arc, mpsc};
 use crate::coll::operation::Operation;
 use crate::coll::wait_report::{self, WaitReport};
 use crate::comm::communicator::{Communicator, Job, RankInfo};
+use crate::comm::fork;
 use crate::comm::init::{self, Init};
 use crate::diag::debug;
 use crate::diag::error::{Error, Progress, Result};
@@ -22,6 +23,8 @@ use crate::sync::executor::{self, BoxedOperation};
 /// The calls of a thread's open group.
 #[derive(Default)]
 struct Group {
+    /// The [`generation`](fork::generation) of the process whose group it is.
+    generation: usize,
     depth: u32,
     error: Option<Error>,
     inits: Vec<Init>,
@@ -60,12 +63,19 @@ thread_local! {
 /// its own.
 fn with_group<T>(act: impl FnOnce(&mut Group) -> T) -> T {
     match GROUP.try_with(|_| ()) {
-        Ok(()) => GROUP.with_borrow_mut(act),
+        Ok(()) => GROUP.with_borrow_mut(|group| {
+            if group.generation != fork::generation() {
+                // A forked child has no part in a group that its parent began.
+                *group = Group { generation: fork::generation(), ..Group::default() };
+            }
+            act(group)
+        }),
         Err(_) => act(&mut Group::default()),
     }
 }
 
 pub(crate) fn start() {
+    fork::watch();
     with_group(|group| group.depth += 1);
 }
 
