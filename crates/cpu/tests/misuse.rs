@@ -78,7 +78,7 @@ fn buffers_that_overlap_otherwise_than_in_place_are_invalid_argument() {
         }
         assert!(memory.iter().all(|element| *element == 1), "nothing is written");
     }
-    // No rank is out of step.
+    // The ranks are still in sync.
     let sums = on_threads(RANKS, |rank| {
         let mut place = [1];
         assert_eq!(call_at(COLLECTIVES[0].1, &mut place, [0, 0], 1, comms[rank]), OK);

@@ -89,49 +89,56 @@ impl Call {
         if shape.root == Root::Receives && rank != self.root { 0 } else { self.buffer(shape.output) }
     }
 
-    /// Returns an error if the buffers that `rank` uses overlap otherwise than in place.
+    /// Returns an error if the buffers that `rank` uses overlap otherwise than in place: its own block of the one has to lie
+    /// where that of the other does. Where both have a block for each rank, nothing is in place.
     #[inline]
     pub(crate) fn check_overlap(&self, rank: usize, send: ReadBuf, recv: WriteBuf) -> Result {
-        let overlap = send.length() > 0 && recv.length() > 0 && send.overlaps(recv);
-        if overlap { self.check_in_place(rank, send, recv) } else { Ok(()) }
-    }
-
-    /// Returns an error if buffers that overlap are not in place: `rank`'s own block of the one has to lie where that of
-    /// the other does. Where both have a block for each rank, no call is in place.
-    fn check_in_place(&self, rank: usize, send: ReadBuf, recv: WriteBuf) -> Result {
-        let shape = self.function.shape();
-        let own_block = |division| if division == Division::Blocks { rank * self.bytes } else { 0 };
-        let (input, output) = (own_block(shape.input), own_block(shape.output));
-        let (from, to) = (send.start().addr(), recv.start().addr());
-        let exchanges_blocks = (shape.input, shape.output) == (Division::Blocks, Division::Blocks);
-        if from + input == to + output && (!exchanges_blocks || self.ranks == 1) {
+        if send.length() == 0 || recv.length() == 0 || !send.overlaps(recv) {
             return Ok(());
         }
+        let shape = self.function.shape();
+        let from = send.start().addr() + self.own_block(rank, shape.input);
+        let to = recv.start().addr() + self.own_block(rank, shape.output);
+        if from == to && (shape.input != Division::Blocks || shape.input != shape.output || self.ranks == 1) {
+            return Ok(());
+        }
+        Err(self.overlap(rank, send, recv))
+    }
+
+    /// Returns the bytes before the block of `rank` in a buffer that is divided like this.
+    fn own_block(&self, rank: usize, division: Division) -> usize {
+        if division == Division::Blocks { rank * self.bytes } else { 0 }
+    }
+
+    /// Returns the error of buffers that overlap.
+    #[cold]
+    #[inline(never)]
+    fn overlap(&self, rank: usize, send: ReadBuf, recv: WriteBuf) -> Error {
+        let shape = self.function.shape();
+        let (from, to) = (send.start().addr(), recv.start().addr());
         let place = match to.cmp(&from) {
             Ordering::Less => format!("sendbuff is recvbuff + {} bytes", from - to),
             Ordering::Equal => "sendbuff is recvbuff".into(),
             Ordering::Greater => format!("recvbuff is sendbuff + {} bytes", to - from),
         };
+        let block =
+            |division| format!("{} bytes, rank {rank} times count elements", self.own_block(rank, division));
         let rule = match (shape.input, shape.output) {
             (Division::Blocks, Division::Blocks) => "it has no form in place".into(),
             (Division::Blocks, _) => {
-                format!(
-                    "in place, recvbuff has to be sendbuff + {input} bytes, rank {rank} times count elements"
-                )
+                format!("in place, recvbuff has to be sendbuff + {}", block(shape.input))
             }
             (_, Division::Blocks) => {
-                format!(
-                    "in place, sendbuff has to be recvbuff + {output} bytes, rank {rank} times count elements"
-                )
+                format!("in place, sendbuff has to be recvbuff + {}", block(shape.output))
             }
             _ => "in place, sendbuff has to be recvbuff".into(),
         };
-        Err(Error::argument(format!(
+        Error::argument(format!(
             "{}: the send buffer ({} bytes) and the receive buffer ({} bytes) overlap: {place}; {rule}",
             shape.name,
             send.length(),
             recv.length()
-        )))
+        ))
     }
 
     /// Returns the bytes of a buffer that is divided like this.

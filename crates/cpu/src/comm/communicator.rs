@@ -163,6 +163,7 @@ impl Communicator {
     }
 
     #[cold]
+    #[inline(never)]
     fn second_thread(&self) -> Error {
         let call = self.context().ok().and_then(CallHeader::running);
         let call = call.map_or_else(|| "another call".into(), |call| call.to_string());

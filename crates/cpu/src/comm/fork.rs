@@ -39,7 +39,7 @@ extern "C" fn count() {
 /// Returns the error of using `what` in a child that inherited it.
 pub(crate) fn inherited(what: &str) -> Error {
     Error::usage(format!(
-        "{what} was made before process {} forked this process, {}, which is none of its ranks: a forked child can make \
+        "{what} was made before process {} forked this process, {}, which has no rank in it: a forked child can make \
          communicators of its own",
         PARENT.load(Relaxed),
         PROCESS.load(Relaxed)

@@ -93,6 +93,7 @@ fn number(handle: ncclComm_t) -> Result<usize> {
 }
 
 #[cold]
+#[inline(never)]
 fn foreign(handle: ncclComm_t, number: usize) -> Error {
     if !handle.is_null() && number >> SERIAL < fork::generation() {
         fork::inherited(&format!("communicator {handle:p}"))
