@@ -150,6 +150,8 @@ programs! {
     abort_init: "abort_init.c";
     all_to_all: "all_to_all.c";
     devices_in_a_group: "devices_in_a_group.c";
+    forked: "forked.c";
+    forked_nonblocking: "forked_nonblocking.c";
     header_compiles_as_cplusplus: "header.cpp";
     in_place: "in_place.c";
     nonblocking: "nonblocking.c";

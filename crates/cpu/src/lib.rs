@@ -16,6 +16,10 @@
 //! - Streams are ignored: an operation is complete when its call, or the group that it is in, returns.
 //! - What NCCL leaves undefined is an error: if ranks call different collectives, or sends and receives do not match, the
 //!   error names the ranks and their calls. A rank that dies, aborts or leaves is an error at the ranks that wait for it.
+//! - Buffers that overlap otherwise than in place are an error, whatever their size, and so is a thread that calls while
+//!   another one is in a call on the same communicator. Aborts, revocations and queries may come from any thread.
+//! - In a child of `fork`, the communicators and the open group of its parent are errors, and the parent keeps them. The
+//!   child can make communicators of its own, unless it was forked while another thread was in a call.
 //! - Devices are only numbers, and there are no events: `launchCompletionEvent` is ignored.
 //! - Options without a meaning here (channels, networks, thread blocks, algorithms) are checked and ignored; encryption
 //!   with a key, which would have to protect something, returns `ncclInvalidUsage`.

@@ -4,14 +4,15 @@
 
 mod common;
 
+use std::ffi::c_void;
 use std::fs;
 use std::process::Stdio;
 use std::ptr;
 use std::thread;
 
 use common::processes::{self, RankProcess};
-use common::{ARGUMENT, OK, unique_id};
-use libnccl::sys::ncclEncryptionConfig_t;
+use common::{ARGUMENT, Comm, OK, unique_id};
+use libnccl::sys::{ncclDataType_t, ncclEncryptionConfig_t, ncclRedOp_t};
 use tempfile::TempDir;
 
 const THREADS: usize = 4;
@@ -20,6 +21,7 @@ const ROUNDS: usize = 100;
 rank_tasks! {
     "log" => log_information_and_warning,
     "log_on_threads" => log_warnings_on_threads,
+    "log_calls" => log_calls,
 }
 
 fn log_information_and_warning(_: &RankProcess) {
@@ -41,6 +43,21 @@ fn log_warnings_on_threads(_: &RankProcess) {
             });
         }
     });
+    println!(">>>");
+}
+
+fn log_calls(process: &RankProcess) {
+    let Comm(comm) = process.join();
+    let (mut element, stream) = (1, ptr::null_mut());
+    let place: *mut c_void = (&raw mut element).cast();
+    let (data_type, sum) = (ncclDataType_t::ncclInt32, ncclRedOp_t::ncclSum);
+    println!("\n<<<");
+    println!("the handle is {comm:p}.");
+    assert_eq!(nccl!(ncclAllReduce(place, place, 1, data_type, sum, comm, stream)), OK);
+    assert_eq!(nccl!(ncclGroupStart()), OK);
+    assert_eq!(nccl!(ncclSend(place, 1, data_type, 0, comm, stream)), OK);
+    assert_eq!(nccl!(ncclRecv(place, 1, data_type, 0, comm, stream)), OK);
+    assert_eq!(nccl!(ncclGroupEnd()), OK);
     println!(">>>");
 }
 
@@ -104,6 +121,18 @@ fn log_lines_have_nccl_format() {
     assert!(text.lines().filter(|line| !line.is_empty()).all(|line| line.contains(" [0] ")), "{text}");
     for level in ["WARN", " warn", "ATTN"] {
         assert_eq!(shape_of("log", &[("NCCL_DEBUG", level)]), WARNING, "{level}");
+    }
+}
+
+#[test]
+fn lines_of_calls_have_the_handle_of_their_communicator() {
+    let (text, _) = run("log_calls", &[("NCCL_DEBUG", "INFO"), ("NCCL_DEBUG_SUBSYS", "COLL,P2P")]);
+    let handle = text.split_once("the handle is ").unwrap().1.split_once('.').unwrap().0;
+    let lines: Vec<&str> = text.lines().filter(|line| line.contains(" NCCL INFO ")).collect();
+    assert_eq!(lines.len(), 3, "{text}");
+    for (line, name) in lines.iter().zip(["AllReduce", "Send", "Recv"]) {
+        assert!(line.contains(&format!(" NCCL INFO {name}: opCount ")), "{line}");
+        assert!(line.contains(&format!(" comm {handle} [nranks=1] ")), "{line}");
     }
 }
 

@@ -80,6 +80,7 @@ unsafe fn collective(arguments: &Arguments) -> ncclResult_t {
         // the group, has ended, and with it every use of these.
         let (send, recv) =
             unsafe { (ReadBuf::of_caller(send.cast(), input), WriteBuf::of_caller(recv.cast(), output)) };
+        call.check_overlap(rank, send, recv)?;
         let collective = Collective { call, scalar: scalar.flatten(), send, recv };
         group::run(communicator, context, Queue::Collective, input.saturating_add(output), collective)
     };

@@ -134,7 +134,7 @@ pub(super) unsafe extern "C" fn ncclCommInitAll(
             communicator.join(RankInfo { state: Arc::clone(&state), rank, id });
             let communicator = Arc::new(communicator);
             let handle = handle::add(Arc::clone(&communicator));
-            debug::info(Subsystem::Init, || format!("{} - Init COMPLETE", communicator.describe(handle)));
+            debug::info(Subsystem::Init, || format!("{} - Init COMPLETE", communicator.describe()));
             // SAFETY: the C declaration's contract: there is room for `ndev` communicators.
             unsafe { comm.add(rank).write(handle) };
         }

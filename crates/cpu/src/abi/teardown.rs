@@ -12,15 +12,24 @@ use crate::diag::debug::{self, Subsystem};
 use crate::diag::error::{Error, Progress};
 
 pub(super) unsafe extern "C" fn ncclCommFinalize(comm: ncclComm_t) -> ncclResult_t {
-    guard(|| if comm.is_null() { Ok(()) } else { handle::get(comm)?.finalize() })
+    guard(|| {
+        if comm.is_null() {
+            return Ok(());
+        }
+        let communicator = handle::get(comm)?;
+        let _entered = communicator.enter()?;
+        communicator.finalize()
+    })
 }
 
 pub(super) unsafe extern "C" fn ncclCommDestroy(comm: ncclComm_t) -> ncclResult_t {
     guard(|| {
         if !comm.is_null() {
-            let communicator = handle::remove(comm)?;
+            let communicator = handle::get(comm)?;
+            let _entered = communicator.enter()?;
+            handle::remove(comm)?;
             communicator.destroy();
-            debug::info(Subsystem::Init, || format!("{} - Destroy COMPLETE", communicator.describe(comm)));
+            debug::info(Subsystem::Init, || format!("{} - Destroy COMPLETE", communicator.describe()));
         }
         Ok(())
     })
@@ -31,7 +40,7 @@ pub(super) unsafe extern "C" fn ncclCommAbort(comm: ncclComm_t) -> ncclResult_t 
         if !comm.is_null() {
             let communicator = handle::remove(comm)?;
             communicator.abort();
-            debug::info(Subsystem::Init, || format!("{} - Abort COMPLETE", communicator.describe(comm)));
+            debug::info(Subsystem::Init, || format!("{} - Abort COMPLETE", communicator.describe()));
         }
         Ok(())
     })

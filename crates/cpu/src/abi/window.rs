@@ -88,6 +88,7 @@ pub(super) unsafe extern "C" fn ncclCommWindowDeregister(
     guard(|| {
         let communicator = handle::get(comm)?;
         let context = communicator.check_idle()?;
+        let _entered = communicator.enter()?;
         // A registration without a window returned NULL.
         if win.is_null() { Ok(()) } else { communicator.windows().remove(win.addr(), context) }
     })

@@ -123,6 +123,11 @@ impl CallHeader {
         }
     }
 
+    /// Returns the call that a rank is in, if there is one.
+    pub(crate) fn running(CallContext { state, rank, .. }: CallContext<'_>) -> Option<Self> {
+        state.last_call(rank).filter(|(_, runs)| *runs).map(|(call, _)| Self::decode(call))
+    }
+
     pub(super) fn decode([head, count]: [u64; 2]) -> Self {
         let [number, data_type, reduction, ..] = head.to_le_bytes();
         if let Some(function) = Function::from_number(number) {

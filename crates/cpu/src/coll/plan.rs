@@ -2,13 +2,15 @@
 //!
 //! It depends on the arguments that all ranks agree on and on nothing else.
 
+use std::cmp::Ordering;
 use std::ops::Range;
 
 use crate::coll::call_header::CallHeader;
 use crate::coll::function::{Division, Function, Root};
+use crate::diag::error::{Error, Result};
 use crate::reduce::data_type::DataType;
 use crate::reduce::reduction::{Factor, Reduction};
-use crate::shm::buffer::ReadBuf;
+use crate::shm::buffer::{ReadBuf, WriteBuf};
 use crate::sync::primitive::LOOM;
 
 /// The granularity of a chunk in bytes: whole cache lines, and few tasks for a short call.
@@ -85,6 +87,58 @@ impl Call {
     pub(crate) fn output(&self, rank: usize) -> usize {
         let shape = self.function.shape();
         if shape.root == Root::Receives && rank != self.root { 0 } else { self.buffer(shape.output) }
+    }
+
+    /// Returns an error if the buffers that `rank` uses overlap otherwise than in place: its own block of the one has to lie
+    /// where that of the other does. Where both have a block for each rank, nothing is in place.
+    #[inline]
+    pub(crate) fn check_overlap(&self, rank: usize, send: ReadBuf, recv: WriteBuf) -> Result {
+        if send.length() == 0 || recv.length() == 0 || !send.overlaps(recv) {
+            return Ok(());
+        }
+        let shape = self.function.shape();
+        let from = send.start().addr() + self.own_block(rank, shape.input);
+        let to = recv.start().addr() + self.own_block(rank, shape.output);
+        if from == to && (shape.input != Division::Blocks || shape.input != shape.output || self.ranks == 1) {
+            return Ok(());
+        }
+        Err(self.overlap(rank, send, recv))
+    }
+
+    /// Returns the bytes before the block of `rank` in a buffer that is divided like this.
+    fn own_block(&self, rank: usize, division: Division) -> usize {
+        if division == Division::Blocks { rank * self.bytes } else { 0 }
+    }
+
+    /// Returns the error of buffers that overlap.
+    #[cold]
+    #[inline(never)]
+    fn overlap(&self, rank: usize, send: ReadBuf, recv: WriteBuf) -> Error {
+        let shape = self.function.shape();
+        let (from, to) = (send.start().addr(), recv.start().addr());
+        let place = match to.cmp(&from) {
+            Ordering::Less => format!("sendbuff is recvbuff + {} bytes", from - to),
+            Ordering::Equal => "sendbuff is recvbuff".into(),
+            Ordering::Greater => format!("recvbuff is sendbuff + {} bytes", to - from),
+        };
+        let block =
+            |division| format!("{} bytes, rank {rank} times count elements", self.own_block(rank, division));
+        let rule = match (shape.input, shape.output) {
+            (Division::Blocks, Division::Blocks) => "it has no form in place".into(),
+            (Division::Blocks, _) => {
+                format!("in place, recvbuff has to be sendbuff + {}", block(shape.input))
+            }
+            (_, Division::Blocks) => {
+                format!("in place, sendbuff has to be recvbuff + {}", block(shape.output))
+            }
+            _ => "in place, sendbuff has to be recvbuff".into(),
+        };
+        Error::argument(format!(
+            "{}: the send buffer ({} bytes) and the receive buffer ({} bytes) overlap: {place}; {rule}",
+            shape.name,
+            send.length(),
+            recv.length()
+        ))
     }
 
     /// Returns the bytes of a buffer that is divided like this.

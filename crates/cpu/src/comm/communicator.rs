@@ -1,13 +1,15 @@
 //! A communicator: one rank's membership in a group of ranks, and what its calls may do in its present state.
 
 use std::collections::BTreeMap;
-use std::sync::atomic::Ordering::Relaxed;
-use std::sync::atomic::{AtomicBool, AtomicU32};
+use std::ptr;
+use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 use libnccl::sys::{ncclComm_t, ncclRedOp_t, ncclResult_t};
 
 use crate::bootstrap::unique_id::{UniqueId, comm_id};
+use crate::coll::call_header::CallHeader;
 use crate::comm::config::Config;
 use crate::comm::job_queue::JobQueue;
 use crate::comm::registry::Registry;
@@ -44,6 +46,10 @@ pub(crate) struct Communicator {
     windows: Arc<Windows>,
     registrations: Registry<()>,
     suspended: Arc<AtomicBool>,
+    /// The caller's handle, 0 before there is one.
+    handle: AtomicUsize,
+    /// Set while a thread is in a call that uses what the ranks share.
+    is_entered: AtomicBool,
 }
 
 /// The scalar of a custom reduction, an element in the first bytes.
@@ -91,6 +97,8 @@ impl Communicator {
             windows: Arc::default(),
             registrations: Registry::new("registration"),
             suspended: Arc::default(),
+            handle: AtomicUsize::new(0),
+            is_entered: AtomicBool::new(false),
         }
     }
 
@@ -123,12 +131,44 @@ impl Communicator {
     }
 
     /// Describes the communicator for the log.
-    pub(crate) fn describe(&self, handle: ncclComm_t) -> String {
+    pub(crate) fn describe(&self) -> String {
         let name = self.config.name.as_ref().map_or_else(String::new, |name| format!(" ({name})"));
         let rank = self.rank_info.get().map_or_else(String::new, |RankInfo { state, rank, id }| {
             format!(" rank {rank} nranks {} cudaDev {} commId {}", state.ranks(), self.device, id.short())
         });
-        format!("comm {handle:p}{name}{rank}")
+        format!("comm {:p}{name}{rank}", self.handle())
+    }
+
+    /// Returns the caller's handle, NULL before there is one.
+    pub(crate) fn handle(&self) -> ncclComm_t {
+        ptr::without_provenance_mut(self.handle.load(Relaxed))
+    }
+
+    pub(crate) fn set_handle(&self, handle: ncclComm_t) {
+        self.handle.store(handle.addr(), Relaxed);
+    }
+
+    /// Enters the communicator on the calling thread, until the result is dropped. A background job does not count.
+    ///
+    /// # Errors
+    /// Another thread is inside: both would do the same steps. Once the communicator is stopped, no step counts any more,
+    /// and the other thread is about to leave.
+    #[inline]
+    pub(crate) fn enter(&self) -> Result<Entered<'_>> {
+        if self.is_entered.swap(true, Acquire) && self.stopped().is_none() {
+            return Err(self.second_thread());
+        }
+        Ok(Entered(self))
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn second_thread(&self) -> Error {
+        let call = self.context().ok().and_then(CallHeader::running);
+        let call = call.map_or_else(|| "another call".into(), |call| call.to_string());
+        Error::usage(format!(
+            "another thread is in {call} on this communicator, which takes calls of one thread at a time"
+        ))
     }
 
     /// Returns the buffers that the caller registered. Nothing is gained from knowing them.
@@ -470,6 +510,16 @@ impl StopReason {
             Self::Revoked => "it was revoked",
             Self::Shrunk => "it was shrunk with NCCL_SHRINK_ABORT",
         }
+    }
+}
+
+/// A thread's stay in a communicator.
+#[derive(Debug)]
+pub(crate) struct Entered<'a>(&'a Communicator);
+
+impl Drop for Entered<'_> {
+    fn drop(&mut self) {
+        self.0.is_entered.store(false, Release);
     }
 }
 

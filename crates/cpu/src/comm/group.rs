@@ -13,6 +13,7 @@ use crate::coll::call_header::CallHeader;
 use crate::coll::operation::Operation;
 use crate::coll::wait_report::{self, WaitReport};
 use crate::comm::communicator::{Communicator, RankInfo};
+use crate::comm::fork;
 use crate::comm::init::{self, Init};
 use crate::comm::job_queue::JobKind;
 use crate::diag::debug;
@@ -25,6 +26,8 @@ use crate::sync::executor::{self, BoxedOperation};
 /// The calls of a thread's open group.
 #[derive(Default)]
 struct Group {
+    /// The [`generation`](fork::generation) of the process whose group it is.
+    generation: usize,
     depth: u32,
     error: Option<Error>,
     inits: Vec<Init>,
@@ -64,12 +67,19 @@ thread_local! {
 /// its own.
 fn with_group<T>(act: impl FnOnce(&mut Group) -> T) -> T {
     match GROUP.try_with(|_| ()) {
-        Ok(()) => GROUP.with_borrow_mut(act),
+        Ok(()) => GROUP.with_borrow_mut(|group| {
+            if group.generation != fork::generation() {
+                // A forked child has no part in a group that its parent began.
+                *group = Group { generation: fork::generation(), ..Group::default() };
+            }
+            act(group)
+        }),
         Err(_) => act(&mut Group::default()),
     }
 }
 
 pub(crate) fn start() {
+    fork::watch();
     with_group(|group| group.depth += 1);
 }
 
@@ -126,10 +136,11 @@ pub(crate) fn run(
 ) -> Result<Progress> {
     let header = operation.header();
     debug::info(header.subsystem(), || {
-        header.log_line(operation.buffers(), Arc::as_ptr(communicator).addr(), context)
+        header.log_line(operation.buffers(), communicator.handle().addr(), context)
     });
     let now = GROUP.try_with(|group| group.borrow().depth == 0).unwrap_or(true);
     if now && communicator.config().blocking && queue.peer() != Some(context.rank) {
+        let _entered = communicator.enter()?;
         // Nothing to combine, so nothing to put on the heap.
         let CallContext { state, .. } = context;
         let guard = AbortOnPanic(std::slice::from_ref(communicator));
@@ -172,6 +183,7 @@ impl Group {
         }
         let of_operations = self.operations.iter().map(|operation| &operation.communicator);
         let callers = distinct(self.inits.iter().map(Init::caller).chain(of_operations));
+        let _entered = callers.iter().map(|caller| caller.enter()).collect::<Result<Vec<_>>>()?;
         let blocking = callers.iter().filter(|communicator| communicator.config().blocking).count();
         if blocking == callers.len() {
             return self.run().map(|()| Progress::Done);
@@ -182,21 +194,22 @@ impl Group {
                 callers.len()
             )));
         }
-        if self.inits.is_empty() { self.run_in_jobs(callers) } else { self.run_in_one_job(&callers) }?;
+        if self.inits.is_empty() { self.run_in_jobs(&callers) } else { self.run_in_one_job(&callers) }?;
         Ok(Progress::Running)
     }
 
     /// Runs the operations of each communicator as its next job.
-    fn run_in_jobs(mut self, communicators: Vec<Arc<Communicator>>) -> Result {
+    fn run_in_jobs(mut self, communicators: &[Arc<Communicator>]) -> Result {
         // The threads first: without one, nothing has begun.
         communicators.iter().try_for_each(|communicator| communicator.jobs().start_thread())?;
         for communicator in communicators {
-            let is_own = |operation: &QueuedOperation| Arc::ptr_eq(&operation.communicator, &communicator);
+            let is_own = |operation: &QueuedOperation| Arc::ptr_eq(&operation.communicator, communicator);
             let (own, others): (Vec<_>, _) = self.operations.into_iter().partition(is_own);
             self.operations = others;
             let kind = own.iter().map(|operation| operation.kind).max().unwrap_or(JobKind::Shared);
             let queue = Arc::clone(communicator.jobs());
             let job = queue.begin(kind);
+            let communicator = Arc::clone(communicator);
             queue.push(move || {
                 let result = communicator.check_usable().and_then(|()| {
                     drop(communicator);
@@ -209,7 +222,7 @@ impl Group {
     }
 
     /// Runs all as a job of each of the communicators, beside which they run nothing.
-    fn run_in_one_job(mut self, communicators: &[Arc<Communicator>]) -> Result {
+    fn run_in_one_job(self, communicators: &[Arc<Communicator>]) -> Result {
         let mut in_use = communicators.iter().filter(|communicator| communicator.stopped().is_none());
         in_use.try_for_each(|communicator| communicator.check_not_busy())?;
         // The thread first: without one, nothing has begun, and no handle has been given out.
@@ -217,7 +230,7 @@ impl Group {
             return Ok(());
         };
         queue.start_thread()?;
-        self.inits.iter_mut().for_each(Init::hand_out_early);
+        self.inits.iter().for_each(Init::hand_out_early);
         let begin = |communicator: &Arc<Communicator>| communicator.jobs().begin(JobKind::Exclusive);
         let jobs: Vec<_> = communicators.iter().map(begin).collect();
         queue.push(move || {

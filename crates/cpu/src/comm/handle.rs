@@ -1,6 +1,7 @@
 //! Handles: the numbers by which C refers to communicators.
 //!
-//! Handles are not addresses and are never reused, so a stale or foreign one is an error, not a crash.
+//! Handles are not addresses and are never reused, so a stale or foreign one is an error, not a crash. Their upper half
+//! tells what a forked child inherited from what it made.
 
 use std::cell::Cell;
 use std::collections::HashMap;
@@ -10,15 +11,23 @@ use std::sync::{Arc, LazyLock, PoisonError, RwLock};
 use libnccl::sys::{ncclComm, ncclComm_t};
 
 use crate::comm::communicator::Communicator;
+use crate::comm::fork;
 use crate::diag::error::{Error, Result};
+
+/// Bits of a number below those of the process's [`generation`](fork::generation).
+const SERIAL: u32 = usize::BITS / 2;
 
 #[derive(Debug, Default)]
 struct Table {
+    /// The number of handles, also of the processes from which this one was forked.
     last: usize,
     communicators: HashMap<usize, Arc<Communicator>>,
 }
 
-static TABLE: LazyLock<RwLock<Table>> = LazyLock::new(RwLock::default);
+static TABLE: LazyLock<RwLock<Table>> = LazyLock::new(|| {
+    fork::watch();
+    RwLock::default()
+});
 
 thread_local! {
     /// The communicator that this thread used last, with the number of its handle: most threads use one, and the
@@ -30,15 +39,21 @@ thread_local! {
 pub(crate) fn add(communicator: Arc<Communicator>) -> ncclComm_t {
     let mut table = TABLE.write().unwrap_or_else(PoisonError::into_inner);
     table.last += 1;
-    let number = table.last;
-    table.communicators.insert(number, communicator);
+    let number = fork::generation() << SERIAL | table.last;
     // Far from any real object, and aligned, in case a debugger follows it.
-    ptr::without_provenance_mut::<ncclComm>(number << 4)
+    let handle = ptr::without_provenance_mut::<ncclComm>(number << 4);
+    communicator.set_handle(handle);
+    table.communicators.insert(number, communicator);
+    handle
 }
 
 pub(crate) fn get(handle: ncclComm_t) -> Result<Arc<Communicator>> {
+    look_up(handle, number(handle)?)
+}
+
+fn look_up(handle: ncclComm_t, number: usize) -> Result<Arc<Communicator>> {
     let table = TABLE.read().unwrap_or_else(PoisonError::into_inner);
-    table.communicators.get(&number(handle)).cloned().ok_or_else(|| unknown(handle))
+    table.communicators.get(&number).cloned().ok_or_else(|| unknown(handle))
 }
 
 /// Calls `call` with the communicator of a handle, at little more cost than the look-up. The thread keeps the
@@ -46,11 +61,11 @@ pub(crate) fn get(handle: ncclComm_t) -> Result<Arc<Communicator>> {
 /// may be waiting. A communicator that another thread destroys therefore stays in memory until this thread uses another
 /// or ends.
 pub(crate) fn with<T>(handle: ncclComm_t, call: impl FnOnce(&Arc<Communicator>) -> Result<T>) -> Result<T> {
-    let number = number(handle);
+    let number = number(handle)?;
     // A thread that is ending may have dropped it.
     let last = LAST.try_with(Cell::take).ok().flatten();
     let known = last.filter(|(last, communicator)| *last == number && !communicator.is_handle_destroyed());
-    let communicator = known.map_or_else(|| get(handle), |(_, communicator)| Ok(communicator))?;
+    let communicator = known.map_or_else(|| look_up(handle, number), |(_, communicator)| Ok(communicator))?;
     let result = call(&communicator);
     if !communicator.is_handle_destroyed() {
         let _ = LAST.try_with(|last| last.set(Some((number, communicator))));
@@ -60,16 +75,31 @@ pub(crate) fn with<T>(handle: ncclComm_t, call: impl FnOnce(&Arc<Communicator>) 
 
 /// Destroys a handle and returns its communicator.
 pub(crate) fn remove(handle: ncclComm_t) -> Result<Arc<Communicator>> {
+    let number = number(handle)?;
     drop(LAST.try_with(Cell::take));
     let mut table = TABLE.write().unwrap_or_else(PoisonError::into_inner);
-    let communicator = table.communicators.remove(&number(handle)).ok_or_else(|| unknown(handle))?;
+    let communicator = table.communicators.remove(&number).ok_or_else(|| unknown(handle))?;
     communicator.mark_destroyed();
     Ok(communicator)
 }
 
-fn number(handle: ncclComm_t) -> usize {
+/// Returns the number of a handle that this process made. No lock is needed to refuse what a child inherited: a thread
+/// of the parent may have held it at the fork.
+#[inline]
+fn number(handle: ncclComm_t) -> Result<usize> {
     // The low bits are part of the number, so that no other address is mistaken for it.
-    handle.addr().rotate_right(4)
+    let number = handle.addr().rotate_right(4);
+    if number >> SERIAL == fork::generation() { Ok(number) } else { Err(foreign(handle, number)) }
+}
+
+#[cold]
+#[inline(never)]
+fn foreign(handle: ncclComm_t, number: usize) -> Error {
+    if !handle.is_null() && number >> SERIAL < fork::generation() {
+        fork::inherited(&format!("communicator {handle:p}"))
+    } else {
+        unknown(handle)
+    }
 }
 
 fn unknown(handle: ncclComm_t) -> Error {

@@ -25,8 +25,6 @@ pub(crate) struct Init {
     /// The result, once the ranks have joined.
     joined: Option<RankInfo>,
     out: OutParam<ncclComm_t>,
-    /// The handle's number, if the caller has been given it already.
-    handle: Option<usize>,
 }
 
 /// The way in which the ranks of a new communicator find each other.
@@ -48,7 +46,7 @@ impl Init {
         out: OutParam<ncclComm_t>,
     ) -> Self {
         let kind = InitKind::Rank { id, ranks, rank };
-        Self { communicator: Arc::new(communicator), parent: None, kind, joined: None, out, handle: None }
+        Self { communicator: Arc::new(communicator), parent: None, kind, joined: None, out }
     }
 
     /// Creates the initialisation of a communicator that is made from `parent`.
@@ -59,7 +57,7 @@ impl Init {
         out: OutParam<ncclComm_t>,
     ) -> Self {
         let (communicator, parent) = (Arc::new(communicator), Some(parent));
-        Self { communicator, parent, kind, joined: None, out, handle: None }
+        Self { communicator, parent, kind, joined: None, out }
     }
 
     /// Returns the communicator whose mode decides whether the caller waits: the parent, if there is one.
@@ -68,11 +66,9 @@ impl Init {
     }
 
     /// Gives the caller the handle before the initialisation ends, for it to poll.
-    pub(crate) fn hand_out_early(&mut self) {
+    pub(crate) fn hand_out_early(&self) {
         if self.parent.is_none() {
-            let handle = handle::add(Arc::clone(&self.communicator));
-            self.handle = Some(handle.addr());
-            self.out.write(handle);
+            self.out.write(handle::add(Arc::clone(&self.communicator)));
         }
     }
 
@@ -95,19 +91,12 @@ impl Init {
 
     fn complete(self) {
         let Some(rank_info) = self.joined else { return self.out.write(ptr::null_mut()) };
-        self.communicator.join(rank_info);
-        let log = |handle| {
-            debug::info(Subsystem::Init, || {
-                format!("{} - Init COMPLETE", self.communicator.describe(handle))
-            });
-            handle
-        };
-        match self.handle {
-            Some(handle) => {
-                log(ptr::without_provenance_mut(handle));
-            }
-            None => self.out.write(log(handle::add(Arc::clone(&self.communicator)))),
+        let communicator = &self.communicator;
+        communicator.join(rank_info);
+        if communicator.handle().is_null() {
+            self.out.write(handle::add(Arc::clone(communicator)));
         }
+        debug::info(Subsystem::Init, || format!("{} - Init COMPLETE", communicator.describe()));
     }
 }
 

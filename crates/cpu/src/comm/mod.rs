@@ -5,6 +5,7 @@
 
 pub(crate) mod communicator;
 pub(crate) mod config;
+pub(crate) mod fork;
 pub(crate) mod group;
 pub(crate) mod grow;
 pub(crate) mod handle;
