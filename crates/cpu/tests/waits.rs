@@ -96,7 +96,7 @@ fn wait_for_rank_without_call_is_reported_once_and_given_up() {
     assert_parts(
         &printed[0],
         &[
-            "rank 0 of 2 still waits in ncclAllReduce(count 70000, ncclFloat64, ncclSum) for rank 1 (process ",
+            "rank 0 of 2 still waits in call 1, ncclAllReduce(count 70000, ncclFloat64, ncclSum), for rank 1 (process ",
             "), which has called nothing on this communicator\n",
             "error: ",
             "rank 0 waited longer than LIBNCCL_CPU_TIMEOUT",
@@ -110,16 +110,16 @@ fn ranks_in_different_calls_name_each_others() {
     assert_parts(
         &printed[0],
         &[
-            "still waits in ncclAllReduce(",
+            "still waits in call 1, ncclAllReduce(",
             "for rank 1 (",
-            "), which is in ncclRecv(count 5, ncclInt32, peer 0)\n",
+            "), which is in call 1, ncclRecv(count 5, ncclInt32, peer 0)\n",
         ],
     );
     assert_parts(
         &printed[1],
         &[
-            "still waits in ncclRecv(count 5, ncclInt32, peer 0) for rank 0 (",
-            "), which is in ncclAllReduce(count 70000, ncclFloat64, ncclSum)\n",
+            "still waits in call 1, ncclRecv(count 5, ncclInt32, peer 0), for rank 0 (",
+            "), which is in call 1, ncclAllReduce(count 70000, ncclFloat64, ncclSum)\n",
         ],
     );
     assert!(
@@ -145,8 +145,8 @@ fn stopped_process_is_reported_with_its_last_call() {
     assert_parts(
         &printed,
         &[
-            "rank 0 of 2 still waits in ncclAllReduce(count 4, ncclFloat64, ncclSum) for rank 1 (",
-            "), which has called nothing since ncclAllReduce(count 3, ncclFloat64, ncclSum) and is stopped by a signal",
+            "rank 0 of 2 still waits in call 2, ncclAllReduce(count 4, ncclFloat64, ncclSum), for rank 1 (",
+            "), which has called nothing since call 1, ncclAllReduce(count 3, ncclFloat64, ncclSum) and is stopped by a signal",
         ],
     );
 }

@@ -164,7 +164,7 @@ impl CallHeader {
             Self::Control { call, length } => (call.name(), length, 0, 0, 0),
             Self::Unknown { number } => ("", number, 0, 0, 0),
         };
-        let (name, calls) = (name.trim_start_matches("nccl"), context.state.begun_steps(context.rank));
+        let (name, calls) = (name.trim_start_matches("nccl"), context.state.calls(context.rank));
         format!(
             "{name}: opCount {calls:x} sendbuff {send:#x} recvbuff {recv:#x} count {count} datatype {data_type} \
              op {reduction} root {root} comm {comm:#x} [nranks={}] stream 0x0",

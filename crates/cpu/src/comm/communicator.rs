@@ -8,6 +8,7 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
 use libnccl::sys::{ncclComm_t, ncclRedOp_t, ncclResult_t};
 
 use crate::bootstrap::unique_id::UniqueId;
+use crate::coll::unreceived;
 use crate::comm::config::Config;
 use crate::comm::registry::Registry;
 use crate::comm::window::Windows;
@@ -324,7 +325,7 @@ impl Communicator {
         if self.finalized.swap(true, Relaxed) {
             return Err(Error::argument("the communicator has already been finalized"));
         }
-        context.state.depart(context.rank);
+        self.leave(context.state, context.rank);
         Ok(())
     }
 
@@ -346,7 +347,17 @@ impl Communicator {
         self.wait_idle();
         self.remove_windows();
         if let Some(RankInfo { state, rank, .. }) = self.rank_info.get() {
-            state.depart(*rank);
+            self.leave(state, *rank);
+        }
+    }
+
+    /// Departs, and reports messages that nobody received, unless an error explains them.
+    fn leave(&self, state: &SharedState, rank: usize) {
+        if !state.has_departed(rank) {
+            state.depart(rank);
+            if self.error.get().is_none() && state.check_abort().is_ok() {
+                unreceived::report(state, rank);
+            }
         }
     }
 

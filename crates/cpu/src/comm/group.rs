@@ -3,10 +3,13 @@
 //!
 //! A call outside a group is a group of one. If a call inside a group fails, nothing of the group runs.
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, VecDeque};
+use std::future::poll_fn;
 use std::pin::pin;
+use std::rc::Rc;
 use std::sync::{Arc, mpsc};
+use std::task::Poll;
 
 use crate::coll::operation::Operation;
 use crate::coll::wait_report::{self, WaitReport};
@@ -15,6 +18,7 @@ use crate::comm::init::{self, Init};
 use crate::diag::debug;
 use crate::diag::error::{Error, Progress, Result};
 use crate::diag::last_error;
+use crate::diag::strict::STRICT;
 use crate::shm::call_context::CallContext;
 use crate::shm::liveness::AbortReason;
 use crate::sync::executor::{self, BoxedOperation};
@@ -224,14 +228,47 @@ fn distinct<'a>(communicators: impl Iterator<Item = &'a Arc<Communicator>>) -> V
     distinct
 }
 
+/// The number of a communicator's collectives that have yet to end before its sends and receives begin, in strict mode.
+///
+/// NCCL schedules the tasks of a group so: the collectives first, and the sends and receives once none is left
+/// (`ncclLaunchPrepare` in `enqueue.cc`). Kernels of one communicator run one after the other.
+#[derive(Clone, Default)]
+struct Turn(Rc<Cell<usize>>);
+
+impl Turn {
+    fn add(&self) {
+        self.0.set(self.0.get() + 1);
+    }
+
+    fn end(&self) {
+        self.0.set(self.0.get() - 1);
+    }
+
+    async fn wait(&self) {
+        poll_fn(|_| if self.0.get() == 0 { Poll::Ready(()) } else { Poll::Pending }).await;
+    }
+}
+
 fn run_operations(operations: Vec<QueuedOperation>) -> Result {
     let communicators = distinct(operations.iter().map(|operation| &operation.communicator));
     let mut queues: BTreeMap<(usize, Queue), VecDeque<BoxedOperation<'_>>> = BTreeMap::new();
+    let mut turns: BTreeMap<usize, Turn> = BTreeMap::new();
     for QueuedOperation { communicator, queue, start, .. } in operations {
         let id = Arc::as_ptr(&communicator).addr();
+        let turn = STRICT.then(|| turns.entry(id).or_default().clone());
+        if let (Some(turn), Queue::Collective) = (&turn, queue) {
+            turn.add();
+        }
         let recorded = async move {
+            if let (Some(turn), Some(_)) = (&turn, queue.peer()) {
+                turn.wait().await;
+            }
             let operation = async { start(communicator.context()?).await };
-            operation.await.inspect_err(|error| communicator.record_error(error))
+            let result = operation.await.inspect_err(|error| communicator.record_error(error));
+            if let (Some(turn), Queue::Collective) = (&turn, queue) {
+                turn.end();
+            }
+            result
         };
         queues.entry((id, queue)).or_default().push_back(Box::pin(recorded));
     }
