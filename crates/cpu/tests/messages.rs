@@ -30,6 +30,7 @@ rank_tasks! {
     "mixed" => send_and_sum_in_different_orders,
     "empty" => sum_nothing_on_one_rank,
     "empty_pair" => exchange_nothing,
+    "group" => exchange_and_sum_in_group,
     "receive_nothing" => receive_nothing_without_send,
     "strict_send" => send_and_tell_the_receiver,
     "two_comms" => use_two_communicators_in_different_orders,
@@ -341,6 +342,33 @@ fn send_grouped_after_collective_waits_for_it_in_strict_mode() {
         assert_prints(&printed, &format!("which is in call 1, {receive}\n"));
         assert_prints(&printed, &format!("rank 1 of 2 still waits in call 1, {receive}, for rank 0 ("));
     }
+}
+
+fn exchange_and_sum_in_group(process: &RankProcess) {
+    on_both(process, |rank, Comm(comm)| {
+        for count in [1, MAX, 300_000] {
+            let (peer, sent, mut received, mut sum) =
+                (1 - rank as i32, vec![1.0_f32; count], vec![0.0_f32; count], vec![2.0_f32; count]);
+            let (from, to, place) =
+                (sent.as_ptr().cast(), received.as_mut_ptr().cast(), sum.as_mut_ptr().cast());
+            let code = in_group(|| {
+                assert_eq!(nccl!(ncclSend(from, count, F32, peer, comm, ptr::null_mut())), OK);
+                assert_eq!(nccl!(ncclRecv(to, count, F32, peer, comm, ptr::null_mut())), OK);
+                let op = ncclRedOp_t::ncclSum;
+                for place in [place, place] {
+                    assert_eq!(nccl!(ncclAllReduce(place, place, count, F32, op, comm, ptr::null_mut())), OK);
+                }
+            });
+            assert_eq!(code, OK, "{}", last_error());
+            assert!(received == sent && sum.iter().all(|element| *element == 8.0));
+        }
+    });
+}
+
+#[test]
+fn group_of_messages_and_collectives_completes_in_strict_mode() {
+    let printed = run("group", &[LIMIT, STRICT]);
+    assert!(!printed.contains("libnccl-cpu"), "{printed}");
 }
 
 fn send_and_tell_the_receiver(process: &RankProcess) {

@@ -291,15 +291,15 @@ pub(super) fn unread(mailbox: &Mailbox<'_>, peer: usize) -> Vec<CallHeader> {
     while mailbox.available(at) >= HEADER && at - start < mailbox.size() {
         let [count, data_type] = mailbox.read_words(at);
         let sent = [count, data_type & !RENDEZVOUS];
-        let end = if data_type == sent[1] { end_of(at + HEADER, sent) } else { Some(at + REQUEST) };
-        let Some(end) = end else { break };
+        let end = if data_type == sent[1] { end_of(at + HEADER, sent) } else { at.checked_add(REQUEST) };
+        let Some(next) = end.and_then(|end| end.checked_next_multiple_of(HEADER)) else { break };
         sends.push(CallHeader::PointToPoint {
             call: PeerCall::Send,
             data_type: sent[1] as u8,
             peer: peer as u32,
             count,
         });
-        at = end.next_multiple_of(HEADER);
+        at = next;
     }
     sends
 }
@@ -355,6 +355,24 @@ mod tests {
         let mailbox = Mailbox::new(&state, 0, 1);
         assert_eq!(mailbox.read_position(), mailbox.write_position());
         mailbox.write_position()
+    }
+
+    #[test]
+    fn unread_messages_are_listed_up_to_one_that_is_malformed_or_incomplete() {
+        let state = SharedState::create(&[Process::current().unwrap(); 2]).unwrap().0;
+        let mailbox = Mailbox::new(&state, 0, 1);
+        let send =
+            |count, data_type| CallHeader::PointToPoint { call: PeerCall::Send, data_type, peer: 1, count };
+        assert_eq!(unread(&mailbox, 1), []);
+        mailbox.write_words(0, &[3, 0]);
+        mailbox.write_words(32, &[1 << 20, 7 | RENDEZVOUS]);
+        mailbox.write_words(32 + REQUEST, &[u64::MAX, 7]);
+        mailbox.publish(32 + REQUEST + 2 * HEADER);
+        assert_eq!(unread(&mailbox, 1), [send(3, 0), send(1 << 20, 7)]);
+        mailbox.write_words(32 + REQUEST, &[1 << 30, 7]);
+        assert_eq!(unread(&mailbox, 1), [send(3, 0), send(1 << 20, 7), send(1 << 30, 7)]);
+        mailbox.release(u64::MAX - 8);
+        assert_eq!(unread(&mailbox, 1), []);
     }
 
     #[test]
