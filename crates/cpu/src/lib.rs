@@ -34,8 +34,8 @@
 //! number of seconds, 0 for never. After `LIBNCCL_CPU_TIMEOUT` seconds the wait is an error for all ranks of the
 //! communicator. While a communicator is made, both are about the ranks that have not come, or a root that does not answer.
 //!
-//! A collective of count 0 returns at once, as in NCCL; if only some ranks made it, the next call in which they meet is an
-//! error. Messages that nobody received are reported on the standard error when a rank finalizes or destroys its
+//! A collective of count 0 returns at once, as in NCCL; if only some ranks made it, the next call that they make together is
+//! an error. Messages that nobody received are reported on the standard error when a rank finalizes or destroys its
 //! communicator: by the receiver, and by the sender if the receiver left before. `LIBNCCL_CPU_STRICT=1` leaves out every
 //! buffer that NCCL does not promise: a send returns when it has been received, the collectives of a group run before its
 //! sends and receives, and calls of count 0 wait for those of the other ranks.

@@ -260,10 +260,15 @@ fn run_operations(operations: Vec<QueuedOperation>) -> Result {
             turn.add();
         }
         let recorded = async move {
-            if let (Some(turn), Some(_)) = (&turn, queue.peer()) {
-                turn.wait().await;
-            }
-            let operation = async { start(communicator.context()?).await };
+            let operation = async {
+                let context = communicator.context()?;
+                if let (Some(turn), Some(_)) = (&turn, queue.peer()) {
+                    turn.wait().await;
+                    // If a collective has failed for that, no message is sent any more.
+                    context.state.check_abort()?;
+                }
+                start(context).await
+            };
             let result = operation.await.inspect_err(|error| communicator.record_error(error));
             if let (Some(turn), Queue::Collective) = (&turn, queue) {
                 turn.end();
