@@ -80,6 +80,10 @@ impl Operation for SendMessage {
     async fn run(&self, context: CallContext<'_>) -> Result {
         let Self { message, peer, from } = *self;
         let CallContext { state, rank, .. } = context;
+        if *STRICT {
+            // No message is sent any more if a collective before it in the group has failed for that.
+            state.check_abort()?;
+        }
         let mailbox = Mailbox::new(state, rank, peer);
         Mailbox::note_sent(state, rank, peer);
         let mut outcome = Outcome::Nack;

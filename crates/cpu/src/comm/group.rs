@@ -236,16 +236,24 @@ fn distinct<'a>(communicators: impl Iterator<Item = &'a Arc<Communicator>>) -> V
 struct Turn(Rc<Cell<usize>>);
 
 impl Turn {
-    fn add(&self) {
-        self.0.set(self.0.get() + 1);
-    }
-
-    fn end(&self) {
-        self.0.set(self.0.get() - 1);
-    }
-
-    async fn wait(&self) {
-        poll_fn(|_| if self.0.get() == 0 { Poll::Ready(()) } else { Poll::Pending }).await;
+    /// Adds an operation, which runs when it is its turn.
+    fn add<'a>(self, queue: Queue, operation: BoxedOperation<'a>) -> BoxedOperation<'a> {
+        let Self(left) = self;
+        if queue == Queue::Collective {
+            left.set(left.get() + 1);
+            return Box::pin(async move {
+                let result = operation.await;
+                left.set(left.get() - 1);
+                result
+            });
+        }
+        if queue.peer().is_none() {
+            return operation;
+        }
+        Box::pin(async move {
+            poll_fn(|_| if left.get() == 0 { Poll::Ready(()) } else { Poll::Pending }).await;
+            operation.await
+        })
     }
 }
 
@@ -255,27 +263,14 @@ fn run_operations(operations: Vec<QueuedOperation>) -> Result {
     let mut turns: BTreeMap<usize, Turn> = BTreeMap::new();
     for QueuedOperation { communicator, queue, start, .. } in operations {
         let id = Arc::as_ptr(&communicator).addr();
-        let turn = STRICT.then(|| turns.entry(id).or_default().clone());
-        if let (Some(turn), Queue::Collective) = (&turn, queue) {
-            turn.add();
+        let mut operation: BoxedOperation<'_> = Box::pin(async move {
+            let operation = async { start(communicator.context()?).await };
+            operation.await.inspect_err(|error| communicator.record_error(error))
+        });
+        if *STRICT {
+            operation = turns.entry(id).or_default().clone().add(queue, operation);
         }
-        let recorded = async move {
-            let operation = async {
-                let context = communicator.context()?;
-                if let (Some(turn), Some(_)) = (&turn, queue.peer()) {
-                    turn.wait().await;
-                    // If a collective has failed for that, no message is sent any more.
-                    context.state.check_abort()?;
-                }
-                start(context).await
-            };
-            let result = operation.await.inspect_err(|error| communicator.record_error(error));
-            if let (Some(turn), Queue::Collective) = (&turn, queue) {
-                turn.end();
-            }
-            result
-        };
-        queues.entry((id, queue)).or_default().push_back(Box::pin(recorded));
+        queues.entry((id, queue)).or_default().push_back(operation);
     }
     let mut threads = 1;
     let mut states = vec![];
