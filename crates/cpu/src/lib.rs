@@ -13,7 +13,10 @@
 //!
 //! What differs from NCCL, by design:
 //!
-//! - Streams are ignored: an operation is complete when its call, or the group that it is in, returns.
+//! - Streams are ignored: an operation is complete when its call, or the group that it is in, returns. A send of at most
+//!   64 KiB does not wait for its receiver while at most four of that length are not received, in communicators of up to
+//!   31 ranks; 256 MiB are divided among the pairs of more. Longer ones wait, as do receives and collectives: the caller
+//!   uses its memory right after the call, so they cannot be queued.
 //! - What NCCL leaves undefined is an error: if ranks call different collectives, or sends and receives do not match, the
 //!   error names the ranks and their calls. A rank that dies, aborts or leaves is an error at the ranks that wait for it.
 //! - Buffers that overlap otherwise than in place are an error, whatever their size, and so is a thread that calls while
@@ -37,9 +40,16 @@
 //! communicator nonblocking and abort it. `ncclCommInitRank` cannot detect the death of a rank that has not joined yet.
 //!
 //! A wait of 10 seconds is reported once on the standard error: which rank waits in which call, with its arguments, for
-//! which ranks, what those are in or called last, and if their process is stopped. `LIBNCCL_CPU_WARN_AFTER` is another
+//! which ranks, what those are in or called last, and if their process is stopped. Calls are numbered from 1 on for each
+//! rank and communicator, and a call of count 0 is one. `LIBNCCL_CPU_WARN_AFTER` is another
 //! number of seconds, 0 for never. After `LIBNCCL_CPU_TIMEOUT` seconds the wait is an error for all ranks of the
-//! communicator. While a communicator is made, both are about the ranks that have not come.
+//! communicator. While a communicator is made, both are about the ranks that have not come, or a root that does not answer.
+//!
+//! A collective of count 0 returns at once, as in NCCL; if only some ranks made it, the next call that they make together is
+//! an error. Messages that nobody received are reported on the standard error when a rank finalizes or destroys its
+//! communicator: by the receiver, and by the sender if the receiver left before. `LIBNCCL_CPU_STRICT=1` leaves out every
+//! buffer that NCCL does not promise: a send returns when it has been received, the collectives of a group run before its
+//! sends and receives, and calls of count 0 wait for those of the other ranks.
 //!
 //! The results are NCCL's, to the bit: the rounding of every type at every step, wrapping integers, the treatment of NaN,
 //! and the order in which floats are added. `count` elements are divided into as many chunks as there are ranks, of equal

@@ -92,6 +92,7 @@ fn suspend_in_group_blocks_operations_until_resume() {
     comms.into_iter().for_each(Comm::destroy);
 }
 
+/// Relies on buffers: with `LIBNCCL_CPU_STRICT=1`, the send waits.
 #[test]
 fn message_sent_before_suspend_arrives_after_resume() {
     let _watchdog = Watchdog::new();

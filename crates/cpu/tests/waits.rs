@@ -11,8 +11,8 @@ use std::thread;
 use std::time::Duration;
 
 use common::processes::{self, RankProcess, finish};
-use common::{OK, REMOTE, init_rank, last_error, unique_id};
-use libnccl::sys::{ncclComm_t, ncclDataType_t, ncclRedOp_t, ncclResult_t};
+use common::{OK, REMOTE, init_rank, last_error, unique_id, wait_for_peers};
+use libnccl::sys::{ncclComm_t, ncclDataType_t, ncclRedOp_t, ncclResult_t, ncclUniqueId};
 
 rank_tasks! {
     "sum" => sum_with_timeout,
@@ -21,6 +21,7 @@ rank_tasks! {
     "sum_twice" => sum_twice,
     "sum_and_sleep" => sum_and_sleep,
     "init" => init_alone,
+    "come" => init_as_peer,
 }
 
 fn all_reduce(count: usize, comm: ncclComm_t) -> ncclResult_t {
@@ -70,14 +71,26 @@ fn init_alone(process: &RankProcess) {
     );
 }
 
+fn init_as_peer(process: &RankProcess) {
+    let joined = init_rank(process.id, process.ranks, process.rank());
+    print_remote_error(joined.map(drop).expect_err("the root does not answer"));
+}
+
 /// Starts a task on each rank, with short limits.
 fn start(tasks: &[&str], ranks: usize) -> Vec<Child> {
     let id = unique_id();
-    let limited = |mut command: Command| {
-        command.env("LIBNCCL_CPU_WARN_AFTER", "1").env("LIBNCCL_CPU_TIMEOUT", "5").spawn().unwrap()
-    };
-    let command = |(rank, task): (usize, &&str)| limited(processes::command(task, &id, ranks, &[rank]));
+    let command = |(rank, task): (usize, &&str)| start_rank(task, &id, ranks, rank);
     tasks.iter().enumerate().map(command).collect()
+}
+
+fn start_rank(task: &str, id: &ncclUniqueId, ranks: usize, rank: usize) -> Child {
+    let mut command = processes::command(task, id, ranks, &[rank]);
+    command.env("LIBNCCL_CPU_WARN_AFTER", "1").env("LIBNCCL_CPU_TIMEOUT", "5").spawn().unwrap()
+}
+
+fn signal(signal: &str, process: &Child) {
+    let status = Command::new("kill").args([signal, &process.id().to_string()]).status().unwrap();
+    assert!(status.success());
 }
 
 /// Checks that the text has all `parts`, in order, and the first exactly once.
@@ -96,7 +109,7 @@ fn wait_for_rank_without_call_is_reported_once_and_given_up() {
     assert_parts(
         &printed[0],
         &[
-            "rank 0 of 2 still waits in ncclAllReduce(count 70000, ncclFloat64, ncclSum) for rank 1 (process ",
+            "rank 0 of 2 still waits in call 1, ncclAllReduce(count 70000, ncclFloat64, ncclSum), for rank 1 (process ",
             "), which has called nothing on this communicator\n",
             "error: ",
             "rank 0 waited longer than LIBNCCL_CPU_TIMEOUT",
@@ -110,16 +123,16 @@ fn ranks_in_different_calls_name_each_others() {
     assert_parts(
         &printed[0],
         &[
-            "still waits in ncclAllReduce(",
+            "still waits in call 1, ncclAllReduce(",
             "for rank 1 (",
-            "), which is in ncclRecv(count 5, ncclInt32, peer 0)\n",
+            "), which is in call 1, ncclRecv(count 5, ncclInt32, peer 0)\n",
         ],
     );
     assert_parts(
         &printed[1],
         &[
-            "still waits in ncclRecv(count 5, ncclInt32, peer 0) for rank 0 (",
-            "), which is in ncclAllReduce(count 70000, ncclFloat64, ncclSum)\n",
+            "still waits in call 1, ncclRecv(count 5, ncclInt32, peer 0), for rank 0 (",
+            "), which is in call 1, ncclAllReduce(count 70000, ncclFloat64, ncclSum)\n",
         ],
     );
     assert!(
@@ -134,19 +147,15 @@ fn stopped_process_is_reported_with_its_last_call() {
     let mut other = children.pop().unwrap();
     let errors = other.stderr.as_mut().unwrap();
     assert!(BufReader::new(errors).lines().any(|line| line.unwrap() == "asleep"));
-    let stop = |signal: &str| {
-        let status = Command::new("kill").args([signal, &other.id().to_string()]).status().unwrap();
-        assert!(status.success());
-    };
-    stop("-STOP");
+    signal("-STOP", &other);
     let printed = finish(children.pop().unwrap());
-    stop("-KILL");
+    signal("-KILL", &other);
     other.wait().unwrap();
     assert_parts(
         &printed,
         &[
-            "rank 0 of 2 still waits in ncclAllReduce(count 4, ncclFloat64, ncclSum) for rank 1 (",
-            "), which has called nothing since ncclAllReduce(count 3, ncclFloat64, ncclSum) and is stopped by a signal",
+            "rank 0 of 2 still waits in call 2, ncclAllReduce(count 4, ncclFloat64, ncclSum), for rank 1 (",
+            "), which has called nothing since call 1, ncclAllReduce(count 3, ncclFloat64, ncclSum) and is stopped by a signal",
         ],
     );
 }
@@ -155,4 +164,40 @@ fn stopped_process_is_reported_with_its_last_call() {
 fn init_names_the_ranks_that_have_not_come() {
     let child = start(&["init"], 3).pop().unwrap();
     assert_parts(&finish(child), &["error: ", "1 of 3 ranks have come; missing: 1, 2 (LIBNCCL_CPU_TIMEOUT)"]);
+}
+
+#[test]
+fn peer_names_the_root_that_does_not_answer() {
+    let id = unique_id();
+    let mut root = start_rank("init", &id, 2, 0);
+    wait_for_peers(&id, 0);
+    signal("-STOP", &root);
+    let printed = finish(start_rank("come", &id, 2, 1));
+    signal("-KILL", &root);
+    root.wait().unwrap();
+    let report = format!(
+        "rank 1 of 2 still waits for the root of its id, the rank that came first (process {}), which is stopped by \
+         a signal or a debugger",
+        root.id()
+    );
+    assert_eq!(printed.matches(&report).count(), 3, "the report, and once more with the error: {printed}");
+    assert_parts(&printed, &["error: ", &report, " (LIBNCCL_CPU_TIMEOUT)"]);
+}
+
+#[test]
+fn peer_reports_that_the_root_waits_for_other_ranks() {
+    let id = unique_id();
+    let root = start_rank("init", &id, 3, 0);
+    wait_for_peers(&id, 0);
+    let printed = finish(start_rank("come", &id, 3, 1));
+    assert_parts(
+        &printed,
+        &[
+            "rank 1 of 3 still waits for the root of its id, the rank that came first (process ",
+            "), which waits for the ranks that are missing and reports them\n",
+            "error: ",
+            "2 of 3 ranks have come; missing: 2 (LIBNCCL_CPU_TIMEOUT)",
+        ],
+    );
+    assert!(finish(root).contains("2 of 3 ranks have come; missing: 2"));
 }

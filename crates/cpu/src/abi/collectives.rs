@@ -14,7 +14,6 @@ use crate::coll::plan::Call;
 use crate::comm::communicator::Communicator;
 use crate::comm::group::{self, Queue};
 use crate::comm::handle;
-use crate::diag::error::Progress;
 use crate::reduce::data_type::DataType;
 use crate::shm::buffer::{ReadBuf, WriteBuf};
 
@@ -65,9 +64,6 @@ unsafe fn collective(arguments: &Arguments) -> ncclResult_t {
         let data_type = DataType::new(datatype)?;
         let (reduction, scalar) = op.map(|op| communicator.reduction(op, data_type)).transpose()?.unzip();
         data_type.check_count(count, ranks)?;
-        if count == 0 {
-            return Ok(Progress::Done);
-        }
         let call = Call::new(function, count, data_type, reduction, root, ranks);
         let (input, output) = (call.input(rank), call.output(rank));
         if input > 0 {

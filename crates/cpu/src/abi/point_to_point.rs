@@ -12,13 +12,15 @@ use crate::comm::communicator::Communicator;
 use crate::comm::group::{self, Queue};
 use crate::comm::handle;
 use crate::diag::error::{Progress, Result};
+use crate::diag::strict::STRICT;
 use crate::reduce::data_type::DataType;
 use crate::shm::buffer::{ReadBuf, WriteBuf};
 use crate::shm::call_context::CallContext;
 
 /// Checks the arguments of a send or a receive. Returns the message and the peer, or `None` if there is nothing to do.
 ///
-/// No elements are no message, on neither side: a receiver that expects some waits until there are.
+/// No elements are no message, on neither side, but in strict mode: a receiver that expects some waits until there are.
+/// In NCCL they are a message, for which the receiver waits.
 fn message<'a>(
     buffer: *const c_void,
     count: usize,
@@ -30,10 +32,12 @@ fn message<'a>(
     let peer = check_rank(peer, context.state.ranks(), "peer")?;
     let data_type = DataType::new(datatype)?;
     data_type.bytes(count)?;
-    if count == 0 {
+    if count == 0 && !*STRICT {
         return Ok(None);
     }
-    check_not_null(buffer, "the buffer")?;
+    if count > 0 {
+        check_not_null(buffer, "the buffer")?;
+    }
     Ok(Some((context, Message { count, data_type }, peer)))
 }
 

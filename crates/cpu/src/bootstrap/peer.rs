@@ -1,8 +1,10 @@
 //! A peer: a rank that joins at the rendezvous of another, the root.
 
+use std::cell::Cell;
 use std::io::{ErrorKind, IoSliceMut};
 use std::mem::MaybeUninit;
 use std::os::fd::OwnedFd;
+use std::time::{Duration, Instant};
 
 use libnccl::sys::ncclResult_t;
 use rustix::event::{PollFd, PollFlags};
@@ -15,6 +17,7 @@ use crate::bootstrap::hello::Hello;
 use crate::bootstrap::join_context::JoinContext;
 use crate::bootstrap::socket::{MAX_MESSAGE, POLL_INTERVAL, READY, is_same_user, pid_of, receive, wait};
 use crate::diag::error::{Error, Result};
+use crate::diag::wait_limits::{self, TIMEOUT, WARN_AFTER};
 use crate::shm::process::Process;
 use crate::shm::shared_state::SharedState;
 
@@ -44,6 +47,12 @@ pub(super) fn join(
     // The root's answer shows whether it is still there.
     let _ = send(root, &hello.to_bytes(), SendFlags::NOSIGNAL);
     let process = process_of(root)?;
+    let (began, is_reported) = (Instant::now(), Cell::new(false));
+    let check_cancelled = || {
+        (context.check_cancelled)()?;
+        check_root(process, hello, began.elapsed(), &is_reported)
+    };
+    let context = &JoinContext { check_cancelled: &check_cancelled, parent: None };
     let file = receive_from_root(root, process, context)?
         .ok_or_else(|| Error::internal("the rendezvous root sent no shared memory"))?;
     let state = SharedState::open(file, hello.ranks)?;
@@ -51,6 +60,26 @@ pub(super) fn join(
     // Other ranks may use the shared state already.
     receive_from_root(root, process, context).inspect_err(|_| state.depart(hello.rank))?;
     Ok(state)
+}
+
+/// Reports the wait for the root once it has taken long, and gives it up at the limit.
+fn check_root(process: Option<Process>, hello: Hello, waited: Duration, is_reported: &Cell<bool>) -> Result {
+    let is_late = TIMEOUT.is_some_and(|limit| waited >= limit);
+    if !is_late && (is_reported.get() || WARN_AFTER.is_none_or(|limit| waited < limit)) {
+        return Ok(());
+    }
+    is_reported.set(true);
+    let Hello { rank, ranks, .. } = hello;
+    let who = process.map_or_else(String::new, |process| format!(" (process {})", process.pid));
+    let condition = process.and_then(|process| process.condition());
+    let does = condition.unwrap_or("waits for the ranks that are missing and reports them");
+    let text = format!(
+        "after {:.1} s, rank {rank} of {ranks} still waits for the root of its id, the rank that came first{who}, \
+         which {does}",
+        waited.as_secs_f64()
+    );
+    wait_limits::report(&text);
+    if is_late { Err(Error::remote(format!("{text} (LIBNCCL_CPU_TIMEOUT)"))) } else { Ok(()) }
 }
 
 /// Receives the root's next message: success, perhaps with a file, or an error.

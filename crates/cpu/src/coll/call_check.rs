@@ -1,10 +1,20 @@
-//! The check that all ranks made the same call.
+//! The check that all ranks made the same call, and as many collectives of count 0 before it.
+//!
+//! As in NCCL, a collective of count 0 returns at once, whatever the other ranks do. If only some ranks make it, their
+//! later calls do not belong together any more, although they may look the same. So each rank counts those that it
+//! skipped, and publishes the number with its next call.
 
 use std::ops::Range;
 
 use crate::coll::call_header::CallHeader;
 use crate::diag::error::{Error, Result};
-use crate::shm::shared_state::SharedState;
+use crate::shm::shared_state::{EMPTY_CALLS, SharedState};
+
+/// Returns what `rank` publishes of a call, for the others to compare.
+pub(super) fn call_args(state: &SharedState, rank: usize, header: CallHeader) -> [u64; 2] {
+    let [head, count] = header.encode();
+    [head | state.last_empty_call(rank) & EMPTY_CALLS, count]
+}
 
 /// Compares what `ranks`, which `rank` has waited for, called in `step`. If these are all ranks, every rank sees the
 /// same and comes to the same result.
@@ -13,13 +23,40 @@ pub(super) fn check(state: &SharedState, rank: usize, step: u64, ranks: Range<us
     if ranks.clone().all(|other| other == rank || state.call_args(other, step) == own) {
         return Ok(());
     }
-    let (first, call) = (ranks.start, |rank| CallHeader::decode(state.call_args(rank, step)));
+    let first = ranks.start;
     let mut others = ranks.chain([rank]);
     let differs = |other: &usize| state.call_args(*other, step) != state.call_args(first, step);
     let other = others.find(differs).unwrap_or(rank);
+    let call = |rank| {
+        let [head, count] = state.call_args(rank, step);
+        CallHeader::decode([head & !EMPTY_CALLS, count])
+    };
+    let mistake = describe_empty_calls(state, step, first, other)
+        .unwrap_or_else(|| "the ranks called different functions".into());
     Err(Error::usage(format!(
-        "the ranks called different functions: rank {other} called {}, rank {first} called {}",
+        "{mistake}: rank {other} called {}, rank {first} called {}",
         call(other),
         call(first)
     )))
+}
+
+/// Describes the collectives of count 0 that one of two ranks has made and the other has not.
+fn describe_empty_calls(state: &SharedState, step: u64, one: usize, two: usize) -> Option<String> {
+    let number = |rank| (state.call_args(rank, step)[0] >> EMPTY_CALLS.trailing_zeros()) as u8;
+    let surplus = number(one).wrapping_sub(number(two)) as i8;
+    let (more, less) = if surplus > 0 { (one, two) } else { (two, one) };
+    let calls = match surplus.unsigned_abs() {
+        0 => return None,
+        1 => "1 collective".into(),
+        many => format!("{many} collectives"),
+    };
+    let last = state.last_empty_call(more);
+    // It may have made more since.
+    let is_known = (last ^ state.call_args(more, step)[0]) & EMPTY_CALLS == 0;
+    let last =
+        is_known.then(|| format!(", the last of them {}", CallHeader::decode([last & !EMPTY_CALLS, 0])));
+    Some(format!(
+        "before this call, rank {more} made {calls} of count 0 that rank {less} did not make{}",
+        last.unwrap_or_default()
+    ))
 }

@@ -125,7 +125,8 @@ impl CallHeader {
 
     /// Returns the call that a rank is in, if there is one.
     pub(crate) fn running(CallContext { state, rank, .. }: CallContext<'_>) -> Option<Self> {
-        state.last_call(rank).filter(|(_, runs)| *runs).map(|(call, _)| Self::decode(call))
+        let (call, runs) = state.last_call(rank);
+        runs.then(|| Self::decode(call))
     }
 
     pub(super) fn decode([head, count]: [u64; 2]) -> Self {
@@ -169,7 +170,7 @@ impl CallHeader {
             Self::Control { call, length } => (call.name(), length, 0, 0, 0),
             Self::Unknown { number } => ("", number, 0, 0, 0),
         };
-        let (name, calls) = (name.trim_start_matches("nccl"), context.state.begun_steps(context.rank));
+        let (name, calls) = (name.trim_start_matches("nccl"), context.state.calls(context.rank));
         format!(
             "{name}: opCount {calls:x} sendbuff {send:#x} recvbuff {recv:#x} count {count} datatype {data_type} \
              op {reduction} root {root} comm {comm:#x} [nranks={}] stream 0x0",

@@ -16,5 +16,6 @@ pub(crate) mod plan;
 pub(crate) mod point_to_point;
 mod rank_args;
 mod transport;
+pub(crate) mod unreceived;
 pub(crate) mod wait_report;
 pub(crate) mod window;

@@ -1,7 +1,9 @@
 //! Send and receive: messages in the mailbox from one rank to another.
 //!
 //! A message is a header, with count and data type, and the elements, padded so that headers never wrap. A send ends
-//! when its last byte is in the ring, a receive when it has read it.
+//! when its last byte is in the ring, or in strict mode when it has been received; a receive ends when it has read it.
+//! So a send of at most [`MESSAGE_MAX`] bytes does not wait while at most [`MESSAGES`](crate::shm::layout::MESSAGES) of
+//! that length are in the ring.
 //!
 //! A long message is sent by rendezvous: only a header and the place of the elements go into the ring, and the receiver
 //! copies them from there. If it cannot use the sender's memory, it answers [`NACK`], and they are sent eagerly.
@@ -11,12 +13,14 @@ use std::ops::Range;
 use crate::coll::call_header::{CallHeader, PeerCall};
 use crate::coll::operation::Operation;
 use crate::diag::error::{Error, Result};
+use crate::diag::strict::STRICT;
 use crate::reduce::data_type::{self, DataType};
 use crate::shm::buffer::{ReadBuf, WriteBuf};
 use crate::shm::call_context::CallContext;
+use crate::shm::layout::MESSAGE_MAX;
 use crate::shm::mailbox::{CELL, Mailbox};
 use crate::shm::peer_access::RemoteBuffer;
-use crate::sync::primitive::LOOM;
+use crate::shm::shared_state::SharedState;
 
 const HEADER: u64 = CELL;
 
@@ -28,9 +32,6 @@ const REQUEST: u64 = HEADER + (RemoteBuffer::WORDS * size_of::<u64>()) as u64;
 
 /// The rejection of a rendezvous, by which the receiver asks for the elements themselves: no message is like that.
 const NACK: [u64; 2] = [u64::MAX; 2];
-
-/// The bytes above which a message is sent by rendezvous.
-const EAGER_MAX: u64 = if LOOM { 64 } else { 64 << 10 };
 
 /// The bytes from which on a message is written by non-temporal stores.
 const NON_TEMPORAL_MIN: u64 = 4 << 20;
@@ -79,9 +80,14 @@ impl Operation for SendMessage {
     async fn run(&self, context: CallContext<'_>) -> Result {
         let Self { message, peer, from } = *self;
         let CallContext { state, rank, .. } = context;
+        if *STRICT {
+            // No message is sent any more if a collective before it in the group has failed for that.
+            state.check_abort()?;
+        }
         let mailbox = Mailbox::new(state, rank, peer);
+        Mailbox::note_sent(state, rank, peer);
         let mut outcome = Outcome::Nack;
-        if message.bytes() as u64 > EAGER_MAX {
+        if message.bytes() > MESSAGE_MAX {
             let same_process = state.process(rank) == state.process(peer);
             let buffer = RemoteBuffer::new(from, !same_process);
             if same_process || buffer.is_shared() {
@@ -89,7 +95,7 @@ impl Operation for SendMessage {
             }
         }
         if let Outcome::Nack = outcome {
-            outcome = message.send_eagerly(&mailbox, peer, from).await?;
+            outcome = message.send_eagerly(state, &mailbox, peer, from).await?;
         }
         match outcome {
             Outcome::Mismatch(expected) => Err(mismatch(rank, message.to_words(), peer, expected)),
@@ -167,19 +173,21 @@ impl Message {
         mailbox.write_words(start + HEADER, &buffer.to_words());
         let end = start + REQUEST;
         mailbox.publish(end);
-        if let Err(error) = state.wait(peer, || mailbox.is_read(end)).await {
+        let outcome = taken(state, mailbox, peer, start..end).await;
+        if outcome.is_err() {
             state.quiesce(rank).await;
-            return Err(error);
         }
-        Ok(match mailbox.rejection(start) {
-            None => Outcome::Sent,
-            Some(NACK) => Outcome::Nack,
-            Some(expected) => Outcome::Mismatch(expected),
-        })
+        outcome
     }
 
     /// Sends the elements through the ring.
-    async fn send_eagerly(self, mailbox: &Mailbox<'_>, peer: usize, from: ReadBuf) -> Result<Outcome> {
+    async fn send_eagerly(
+        self,
+        state: &SharedState,
+        mailbox: &Mailbox<'_>,
+        peer: usize,
+        from: ReadBuf,
+    ) -> Result<Outcome> {
         let start = mailbox.write_position();
         let elements = start + HEADER;
         let end = elements + self.bytes() as u64;
@@ -198,7 +206,11 @@ impl Message {
             at += length;
             if at == end {
                 mailbox.publish(next);
-                return Ok(Outcome::Sent);
+                return if *STRICT {
+                    taken(state, mailbox, peer, start..next).await
+                } else {
+                    Ok(Outcome::Sent)
+                };
             }
             space -= length;
             mailbox.publish(at);
@@ -215,6 +227,21 @@ impl Message {
     }
 }
 
+/// Waits until the receiver has taken what was sent at `positions`, a whole message.
+async fn taken(
+    state: &SharedState,
+    mailbox: &Mailbox<'_>,
+    peer: usize,
+    positions: Range<u64>,
+) -> Result<Outcome> {
+    state.wait(peer, || mailbox.is_read(positions.end)).await?;
+    Ok(match mailbox.rejection(positions.start) {
+        None => Outcome::Sent,
+        Some(NACK) => Outcome::Nack,
+        Some(expected) => Outcome::Mismatch(expected),
+    })
+}
+
 /// Copies the elements at `positions` out of the ring.
 async fn receive_eagerly(
     CallContext { state, .. }: CallContext<'_>,
@@ -226,6 +253,9 @@ async fn receive_eagerly(
     let Range { start, end } = positions;
     let next = end.next_multiple_of(HEADER);
     let mut at = start;
+    if at == end {
+        mailbox.release(next);
+    }
     while at < end {
         state.wait(peer, || mailbox.available(at) > 0).await?;
         let length = mailbox.chunk(at, mailbox.available(at).min(end - at), end - start + HEADER);
@@ -258,6 +288,26 @@ fn receive_by_rendezvous(
     Ok(true)
 }
 
+/// Returns the sends to `peer` whose messages are in the mailbox, in order.
+pub(super) fn unread(mailbox: &Mailbox<'_>, peer: usize) -> Vec<CallHeader> {
+    let start = mailbox.read_position();
+    let (mut at, mut sends) = (start, vec![]);
+    while mailbox.available(at) >= HEADER && at - start < mailbox.size() {
+        let [count, data_type] = mailbox.read_words(at);
+        let sent = [count, data_type & !RENDEZVOUS];
+        let end = if data_type == sent[1] { end_of(at + HEADER, sent) } else { at.checked_add(REQUEST) };
+        let Some(next) = end.and_then(|end| end.checked_next_multiple_of(HEADER)) else { break };
+        sends.push(CallHeader::PointToPoint {
+            call: PeerCall::Send,
+            data_type: sent[1] as u8,
+            peer: peer as u32,
+            count,
+        });
+        at = next;
+    }
+    sends
+}
+
 /// Returns the position at which a message's elements end, or `None` if there is no such message.
 fn end_of(elements: u64, [count, data_type]: [u64; 2]) -> Option<u64> {
     let data_type = DataType::new(libnccl::sys::ncclDataType_t(u32::try_from(data_type).ok()?)).ok()?;
@@ -283,7 +333,6 @@ mod tests {
     use crate::shm::mem_alloc;
     use crate::shm::peer_access::PeerAccess;
     use crate::shm::process::Process;
-    use crate::shm::shared_state::SharedState;
     use crate::sync::executor;
     use std::collections::VecDeque;
     use std::process::Command;
@@ -310,6 +359,24 @@ mod tests {
         let mailbox = Mailbox::new(&state, 0, 1);
         assert_eq!(mailbox.read_position(), mailbox.write_position());
         mailbox.write_position()
+    }
+
+    #[test]
+    fn unread_messages_are_listed_up_to_one_that_is_malformed_or_incomplete() {
+        let state = SharedState::create(&[Process::current().unwrap(); 2]).unwrap().0;
+        let mailbox = Mailbox::new(&state, 0, 1);
+        let send =
+            |count, data_type| CallHeader::PointToPoint { call: PeerCall::Send, data_type, peer: 1, count };
+        assert_eq!(unread(&mailbox, 1), []);
+        mailbox.write_words(0, &[3, 0]);
+        mailbox.write_words(32, &[1 << 20, 7 | RENDEZVOUS]);
+        mailbox.write_words(32 + REQUEST, &[u64::MAX, 7]);
+        mailbox.publish(32 + REQUEST + 2 * HEADER);
+        assert_eq!(unread(&mailbox, 1), [send(3, 0), send(1 << 20, 7)]);
+        mailbox.write_words(32 + REQUEST, &[1 << 30, 7]);
+        assert_eq!(unread(&mailbox, 1), [send(3, 0), send(1 << 20, 7), send(1 << 30, 7)]);
+        mailbox.release(u64::MAX - 8);
+        assert_eq!(unread(&mailbox, 1), []);
     }
 
     #[test]

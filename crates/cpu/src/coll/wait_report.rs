@@ -8,11 +8,13 @@ use std::future::poll_fn;
 use std::pin::pin;
 use std::time::Duration;
 
-use crate::coll::call_header::CallHeader;
+use crate::coll::call_header::{CallHeader, PeerCall};
 use crate::coll::operation::Operation;
 use crate::diag::error::Result;
+use crate::diag::strict::STRICT;
 use crate::diag::wait_limits::{self, TIMEOUT, WARN_AFTER};
 use crate::shm::call_context::CallContext;
+use crate::shm::layout::MESSAGE_MAX;
 use crate::shm::liveness::{self, AbortReason};
 use crate::shm::shared_state::SharedState;
 
@@ -27,13 +29,13 @@ const MAX_NAMED: usize = 8;
 /// Runs an operation, of which other ranks see that it runs, and which answers when the thread waits for long.
 pub(crate) async fn run(operation: &impl Operation, context: CallContext<'_>) -> Result {
     let header = operation.header();
-    context.state.begin_call(context.rank, header.encode());
+    let number = context.state.begin_call(context.rank, header.encode());
     let mut running = pin!(operation.run(context));
     let mut has_answered = false;
     let result = poll_fn(|waker| {
         let polled = running.as_mut().poll(waker);
         if polled.is_pending() && IS_ASKED.get() && !std::mem::replace(&mut has_answered, true) {
-            ANSWERS.with_borrow_mut(|answers| answers.push(describe(header, context)));
+            ANSWERS.with_borrow_mut(|answers| answers.push(describe(number, header, context)));
         }
         polled
     })
@@ -75,7 +77,7 @@ impl WaitReport {
     }
 }
 
-fn describe(header: CallHeader, CallContext { state, rank, .. }: CallContext<'_>) -> String {
+fn describe(number: u64, header: CallHeader, CallContext { state, rank, .. }: CallContext<'_>) -> String {
     let mut late = match header {
         CallHeader::PointToPoint { .. } => vec![],
         _ => state.ranks_behind(rank),
@@ -86,14 +88,34 @@ fn describe(header: CallHeader, CallContext { state, rank, .. }: CallContext<'_>
     let named = late.iter().take(MAX_NAMED).map(|late| describe_peer(state, *late)).collect::<Vec<_>>();
     let more = late.len().saturating_sub(MAX_NAMED);
     let more = if more == 0 { String::new() } else { format!("; and for {more} more") };
-    format!("rank {rank} of {} still waits in {header} for {}{more}", state.ranks(), named.join("; for "))
+    format!(
+        "rank {rank} of {} still waits in call {number}, {header}, for {}{more}{}",
+        state.ranks(),
+        named.join("; for "),
+        explain(header, state)
+    )
+}
+
+/// Explains a wait that NCCL's call would not have.
+fn explain(header: CallHeader, state: &SharedState) -> String {
+    let CallHeader::PointToPoint { call: PeerCall::Send, .. } = header else { return String::new() };
+    if *STRICT {
+        return " (LIBNCCL_CPU_STRICT is 1: every send waits for its receiver)".into();
+    }
+    format!(
+        " (NCCL would queue the send on its stream; here it returns at once only if the message has at most \
+         {MESSAGE_MAX} bytes and fits with all that the peer has not received into {} bytes)",
+        state.mailbox_size()
+    )
 }
 
 fn describe_peer(state: &SharedState, peer: usize) -> String {
-    let call = match state.last_call(peer) {
-        None => "which has called nothing on this communicator".into(),
-        Some((words, true)) => format!("which is in {}", CallHeader::decode(words)),
-        Some((words, false)) => format!("which has called nothing since {}", CallHeader::decode(words)),
+    let (number, (words, runs)) = (state.calls(peer), state.last_call(peer));
+    let last = CallHeader::decode(words);
+    let call = match number {
+        0 => "which has called nothing on this communicator".into(),
+        _ if runs => format!("which is in call {number}, {last}"),
+        _ => format!("which has called nothing since call {number}, {last}"),
     };
     let process = state.process(peer);
     let condition = process.condition().map_or_else(String::new, |condition| format!(" and {condition}"));

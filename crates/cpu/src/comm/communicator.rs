@@ -10,6 +10,7 @@ use libnccl::sys::{ncclComm_t, ncclRedOp_t, ncclResult_t};
 
 use crate::bootstrap::unique_id::{UniqueId, comm_id};
 use crate::coll::call_header::CallHeader;
+use crate::coll::unreceived;
 use crate::comm::config::Config;
 use crate::comm::job_queue::JobQueue;
 use crate::comm::registry::Registry;
@@ -373,7 +374,7 @@ impl Communicator {
         if self.finalized.swap(true, Relaxed) {
             return Err(Error::argument("the communicator has already been finalized"));
         }
-        context.state.depart(context.rank);
+        self.leave(context.state, context.rank);
         Ok(())
     }
 
@@ -395,7 +396,17 @@ impl Communicator {
         self.end_jobs();
         self.remove_windows();
         if let Some(RankInfo { state, rank, .. }) = self.rank_info.get() {
-            state.depart(*rank);
+            self.leave(state, *rank);
+        }
+    }
+
+    /// Departs, and reports messages that nobody received, unless an error explains them.
+    fn leave(&self, state: &SharedState, rank: usize) {
+        if !state.has_departed(rank) {
+            state.depart(rank);
+            if self.error.get().is_none() && state.check_abort().is_ok() {
+                unreceived::report(state, rank);
+            }
         }
     }
 

@@ -4,10 +4,13 @@
 //!
 //! A call outside a group is a group of one. If a call inside a group fails, nothing of the group runs.
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, VecDeque};
+use std::future::poll_fn;
 use std::pin::pin;
+use std::rc::Rc;
 use std::sync::Arc;
+use std::task::Poll;
 
 use crate::coll::call_header::CallHeader;
 use crate::coll::operation::Operation;
@@ -19,6 +22,7 @@ use crate::comm::job_queue::JobKind;
 use crate::diag::debug;
 use crate::diag::error::{Error, Progress, Result};
 use crate::diag::last_error;
+use crate::diag::strict::STRICT;
 use crate::shm::call_context::CallContext;
 use crate::shm::liveness::AbortReason;
 use crate::sync::executor::{self, BoxedOperation};
@@ -274,16 +278,49 @@ fn distinct<'a>(communicators: impl Iterator<Item = &'a Arc<Communicator>>) -> V
     distinct
 }
 
+/// The number of a communicator's collectives that have yet to end before its sends and receives begin, in strict mode.
+///
+/// NCCL schedules the tasks of a group so: the collectives first, and the sends and receives once none is left
+/// (`ncclLaunchPrepare` in `enqueue.cc`). Kernels of one communicator run one after the other.
+#[derive(Clone, Default)]
+struct Turn(Rc<Cell<usize>>);
+
+impl Turn {
+    /// Adds an operation, which runs when it is its turn.
+    fn add<'a>(self, queue: Queue, operation: BoxedOperation<'a>) -> BoxedOperation<'a> {
+        let Self(left) = self;
+        if queue == Queue::Collective {
+            left.set(left.get() + 1);
+            return Box::pin(async move {
+                let result = operation.await;
+                left.set(left.get() - 1);
+                result
+            });
+        }
+        if queue.peer().is_none() {
+            return operation;
+        }
+        Box::pin(async move {
+            poll_fn(|_| if left.get() == 0 { Poll::Ready(()) } else { Poll::Pending }).await;
+            operation.await
+        })
+    }
+}
+
 fn run_operations(operations: Vec<QueuedOperation>) -> Result {
     let communicators = distinct(operations.iter().map(|operation| &operation.communicator));
     let mut queues: BTreeMap<(usize, Queue), VecDeque<BoxedOperation<'_>>> = BTreeMap::new();
+    let mut turns: BTreeMap<usize, Turn> = BTreeMap::new();
     for QueuedOperation { communicator, queue, start, .. } in operations {
         let id = Arc::as_ptr(&communicator).addr();
-        let recorded = async move {
+        let mut operation: BoxedOperation<'_> = Box::pin(async move {
             let operation = async { start(communicator.context()?).await };
             operation.await.inspect_err(|error| communicator.record_error(error))
-        };
-        queues.entry((id, queue)).or_default().push_back(Box::pin(recorded));
+        });
+        if *STRICT {
+            operation = turns.entry(id).or_default().clone().add(queue, operation);
+        }
+        queues.entry((id, queue)).or_default().push_back(operation);
     }
     let mut threads = 1;
     let mut states = vec![];

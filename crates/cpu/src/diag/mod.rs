@@ -3,4 +3,5 @@
 pub(crate) mod debug;
 pub(crate) mod error;
 pub(crate) mod last_error;
+pub(crate) mod strict;
 pub(crate) mod wait_limits;

@@ -14,7 +14,7 @@ pub(crate) static WARN_AFTER: LazyLock<Option<Duration>> =
 pub(crate) static TIMEOUT: LazyLock<Option<Duration>> =
     LazyLock::new(|| seconds("LIBNCCL_CPU_TIMEOUT", None));
 
-/// Reports a wait on the standard error and in the log.
+/// Reports a mistake on the standard error and in the log.
 pub(crate) fn report(text: &str) {
     eprintln!("libnccl-cpu: {text}");
     debug::warn(|| text.to_owned());

@@ -9,13 +9,26 @@ use crate::diag::error::{Error, Result};
 use crate::sync::primitive::LOOM;
 
 /// The most ranks of a communicator: more is taken for a mistake.
-pub(crate) const MAX_RANKS: usize = 1024;
+pub(crate) const MAX_RANKS: usize = if LOOM { 64 } else { 1024 };
 
 /// Bytes that a rank can publish eagerly, with the call itself.
 pub(crate) const EAGER_MAX: usize = if LOOM { 64 } else { 16 << 10 };
 
 /// Bytes that a rank can stage at a time.
 pub(crate) const STAGE: usize = if LOOM { 3 * 64 } else { 512 << 10 };
+
+/// Bytes of the longest message that its sender need not wait for, while at most [`MESSAGES`] of that length are in the
+/// mailbox of a communicator with few ranks. A longer one is copied from the sender's memory, or in pieces.
+pub(crate) const MESSAGE_MAX: usize = if LOOM { 64 } else { 64 << 10 };
+
+/// Messages of the greatest length that fit into a mailbox, where there are few ranks.
+pub(crate) const MESSAGES: usize = 4;
+
+/// Bytes of all mailboxes' rings together, from which each gets its share. They take memory only once they are used.
+const RINGS: usize = 256 << 20;
+
+/// The granularity of a ring.
+const PAGE: usize = 4 << 10;
 
 /// Signals that a rank can raise at another, each with a counter of its own.
 pub(crate) const SIGNALS: usize = if LOOM { 2 } else { 16 };
@@ -48,8 +61,11 @@ pub(super) const ACCESSES: usize = 3;
 pub(super) const STEP: usize = LINE;
 pub(super) const SEEN: usize = LINE + 1;
 pub(super) const LAST_CALL: usize = LINE + 2;
-const RECORDS: usize = 2 * LINE;
-const CONTROL: usize = RECORDS + SLOTS as usize * RECORD;
+pub(super) const CALLS: usize = LINE + 4;
+pub(super) const LAST_EMPTY_CALL: usize = LINE + 5;
+const RECORDS: usize = (LAST_EMPTY_CALL + 1).next_multiple_of(LINE);
+const RECIPIENTS: usize = RECORDS + SLOTS as usize * RECORD;
+const CONTROL: usize = (RECIPIENTS + MAX_RANKS.div_ceil(u64::BITS as usize)).next_multiple_of(LINE);
 
 // Words of a record.
 pub(super) const PUBLISHED: usize = 0;
@@ -94,8 +110,12 @@ impl Layout {
         if !(1..=MAX_RANKS).contains(&ranks) {
             return Err(Error::internal(format!("shared memory for {ranks} ranks")));
         }
-        // Memory is taken only once it is used, but the more ranks, the more of it is.
-        let ring = if LOOM { 64 } else { ((256 << 20) / (ranks * ranks)).clamp(4 << 10, 64 << 10) & !0xfff };
+        let ring = if LOOM {
+            64
+        } else {
+            // A page more for each message has room for its header.
+            (RINGS / (ranks * ranks) / PAGE * PAGE).clamp(PAGE, MESSAGES * (MESSAGE_MAX + PAGE))
+        };
         Ok(Self { ranks, ring })
     }
 
@@ -132,6 +152,12 @@ impl Layout {
     /// Returns the index of the first word of `rank`'s own arguments in its record of `step`.
     pub(super) fn rank_args(&self, rank: usize, step: u64) -> usize {
         self.record(rank, step) + RANK_ARGS_AT
+    }
+
+    /// Returns the index of the word with a bit for each rank that `rank` has sent a message to, and the bit of `to`.
+    pub(super) fn recipient(&self, rank: usize, to: usize) -> (usize, u64) {
+        let bits = u64::BITS as usize;
+        (self.control(rank, RECIPIENTS + to / bits), 1 << (to % bits))
     }
 
     /// Returns the word indices of the counters of a signal: how often `from` has raised it at `to`, and how often that
@@ -192,7 +218,7 @@ mod tests {
     #[test]
     fn layout_of_any_number_of_ranks_fits_in_8_gib() {
         let layout = Layout::new(MAX_RANKS).unwrap();
-        assert!(layout.ring >= 4096 && layout.words() * 8 + layout.bytes() < 8 << 30);
+        assert!(layout.ring == PAGE && layout.words() * 8 + layout.bytes() < 8 << 30);
         assert!(Layout::new(0).is_err() && Layout::new(MAX_RANKS + 1).is_err());
     }
 
@@ -203,7 +229,19 @@ mod tests {
         let mut bytes = vec![];
         for rank in 0..3 {
             words.extend(
-                [PROCESS, STARTED, DEPARTED, ACCESSES, STEP, SEEN].map(|word| layout.control(rank, word)),
+                [
+                    PROCESS,
+                    STARTED,
+                    DEPARTED,
+                    ACCESSES,
+                    STEP,
+                    SEEN,
+                    LAST_CALL,
+                    LAST_CALL + 1,
+                    CALLS,
+                    LAST_EMPTY_CALL,
+                ]
+                .map(|word| layout.control(rank, word)),
             );
             for step in 0..SLOTS {
                 let record = layout.record(rank, step);
@@ -212,6 +250,7 @@ mod tests {
                 words.extend(args..args + RANK_ARGS);
                 bytes.push((layout.eager(rank, step), EAGER_MAX));
             }
+            words.push(layout.recipient(rank, 0).0);
             bytes.extend((0..STAGES).map(|step| (layout.stage(rank, step), STAGE)));
             words.extend((0..WINDOWS).map(|window| layout.window(rank, window)));
             for to in 0..3 {

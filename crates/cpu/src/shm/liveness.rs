@@ -113,7 +113,8 @@ impl SharedState {
         self.control(rank, DEPARTED).store(1, Release);
     }
 
-    fn has_departed(&self, rank: usize) -> bool {
+    /// Returns `true` if `rank` does nothing more.
+    pub(crate) fn has_departed(&self, rank: usize) -> bool {
         self.control(rank, DEPARTED).load(Acquire) != 0
     }
 

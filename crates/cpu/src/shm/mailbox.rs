@@ -14,7 +14,9 @@ use crate::sync::primitive::{AtomicU64, LOOM};
 /// Bytes that never wrap if they begin at a multiple of their length.
 pub(crate) const CELL: u64 = 16;
 
-/// A message that does not fit into the ring is copied in chunks of this fraction of it, so that both ranks are busy.
+/// A message that is longer than this, or than the ring, is copied in chunks of a fraction of that, so that both ranks
+/// are busy.
+const WHOLE_MAX: u64 = if LOOM { u64::MAX } else { 64 << 10 };
 const CHUNKS: u64 = if LOOM { 2 } else { 4 };
 
 /// The mailbox from one rank to another.
@@ -42,6 +44,29 @@ impl<'a> Mailbox<'a> {
             ring: layout.ring,
             size: state.layout.ring as u64,
         }
+    }
+
+    /// Returns the mailbox of the messages that `from` has sent to `to`, or `None` if there never were any: the memory of
+    /// those mailboxes is not touched, as it would have to be allocated.
+    pub(crate) fn of_sent(state: &'a SharedState, from: usize, to: usize) -> Option<Self> {
+        let (word, bit) = state.layout.recipient(from, to);
+        let is_used = state.segment.word(word).load(Relaxed) & bit != 0;
+        is_used.then(|| Self::new(state, from, to))
+    }
+
+    /// Records that there are messages in the mailbox from `from` to `to`, for [`of_sent`](Self::of_sent).
+    pub(crate) fn note_sent(state: &SharedState, from: usize, to: usize) {
+        let (word, bit) = state.layout.recipient(from, to);
+        let word = state.segment.word(word);
+        let recipients = word.load(Relaxed);
+        if recipients & bit == 0 {
+            word.store(recipients | bit, Relaxed);
+        }
+    }
+
+    /// Returns the bytes of the ring.
+    pub(crate) fn size(&self) -> u64 {
+        self.size
     }
 
     /// Returns the position up to which the sender has written, for the sender.
@@ -77,13 +102,13 @@ impl<'a> Mailbox<'a> {
     /// Returns how many of `length` bytes at `position`, of a message of `whole` bytes, are copied at a time: they do
     /// not wrap.
     pub(crate) fn chunk(&self, position: u64, length: u64, whole: u64) -> u64 {
-        let most = if whole > self.size { self.size / CHUNKS } else { self.size };
+        let most = if whole > self.size.min(WHOLE_MAX) { self.least_room(self.size) } else { self.size };
         length.min(most).min(self.size - position % self.size)
     }
 
     /// Returns how many bytes of room a sender with `left` bytes to write waits for.
     pub(crate) fn least_room(&self, left: u64) -> u64 {
-        left.min(self.size / CHUNKS)
+        left.min(self.size.min(WHOLE_MAX) / CHUNKS)
     }
 
     /// Returns the memory of `range` of positions, which must not wrap.

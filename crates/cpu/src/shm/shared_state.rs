@@ -11,8 +11,8 @@ use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 use crate::diag::error::Result;
 use crate::shm::buffer::{ReadBuf, WriteBuf};
 use crate::shm::layout::{
-    CALL_ARGS, INLINE, INLINE_MAX, LAST_CALL, LINE, Layout, NONCE, PROCESS, PUBLISHED, RANK_ARGS, SEEN,
-    SLOTS, STAGE, STARTED, STEP,
+    CALL_ARGS, CALLS, INLINE, INLINE_MAX, LAST_CALL, LAST_EMPTY_CALL, LINE, Layout, NONCE, PROCESS,
+    PUBLISHED, RANK_ARGS, SEEN, SLOTS, STAGE, STARTED, STEP,
 };
 use crate::shm::process::Process;
 use crate::shm::segment::Segment;
@@ -25,9 +25,12 @@ const PREWRITE_MAX: usize = 256;
 /// Bytes of a cache line.
 const LINE_BYTES: usize = 64;
 
-/// Flags of a rank's last call, in a byte that is unused in the header of every call.
-const CALL_MADE: u64 = 1 << 24;
-const CALL_RUNS: u64 = 1 << 25;
+/// The flag of a rank's last call that runs, in a byte that is unused in the header of every call.
+const CALL_RUNS: u64 = 1 << 24;
+
+/// The number of a rank's calls without elements, modulo 256, in the same byte of its last one and of what it publishes.
+pub(crate) const EMPTY_CALLS: u64 = 0xff << 24;
+const ONE_EMPTY_CALL: u64 = 1 << 24;
 
 #[derive(Debug)]
 pub(crate) struct SharedState {
@@ -189,6 +192,11 @@ impl SharedState {
         }
     }
 
+    /// Returns the bytes of messages, with their headers, that fit into the mailbox from one rank to another.
+    pub(crate) fn mailbox_size(&self) -> usize {
+        self.layout.ring
+    }
+
     /// Returns the `length` bytes from `at` on of the buffer that `rank` stages in for `step`.
     pub(crate) fn staged(&self, rank: usize, step: u64, at: usize, length: usize) -> (ReadBuf, WriteBuf) {
         assert!(at <= STAGE && length <= STAGE - at, "{length} bytes at {at} of a stage");
@@ -244,10 +252,27 @@ impl SharedState {
         self.segment.word(self.layout.window(rank, window))
     }
 
-    /// Records that `rank` has begun a call, for the reports of others that wait for it.
-    pub(crate) fn begin_call(&self, rank: usize, [head, count]: [u64; 2]) {
+    /// Records that `rank` has begun a call, for the reports of others that wait for it. Returns its number, from 1 on.
+    pub(crate) fn begin_call(&self, rank: usize, [head, count]: [u64; 2]) -> u64 {
+        let calls = self.control(rank, CALLS);
+        let number = calls.load(Relaxed) + 1;
+        calls.store(number, Relaxed);
         self.control(rank, LAST_CALL + 1).store(count, Relaxed);
-        self.control(rank, LAST_CALL).store(head | CALL_MADE | CALL_RUNS, Relaxed);
+        self.control(rank, LAST_CALL).store(head | CALL_RUNS, Relaxed);
+        number
+    }
+
+    /// Records that `rank` has skipped a call without elements, which nothing is published of.
+    pub(crate) fn note_empty_call(&self, rank: usize, head: u64) {
+        let last = self.control(rank, LAST_EMPTY_CALL);
+        let number = (last.load(Relaxed) & EMPTY_CALLS).wrapping_add(ONE_EMPTY_CALL) & EMPTY_CALLS;
+        last.store(head | number, Relaxed);
+    }
+
+    /// Returns the last call without elements of `rank`, and in the byte [`EMPTY_CALLS`] how many there were. If it
+    /// skips another one meanwhile, that is the last.
+    pub(crate) fn last_empty_call(&self, rank: usize) -> u64 {
+        self.control(rank, LAST_EMPTY_CALL).load(Relaxed)
     }
 
     /// Records that the call of `rank` has ended.
@@ -256,16 +281,20 @@ impl SharedState {
         head.store(head.load(Relaxed) & !CALL_RUNS, Relaxed);
     }
 
-    /// Returns the last call of `rank`, and `true` if it runs; `None` if there was none. If it begins another one
-    /// meanwhile, the two words may be of different calls.
-    pub(crate) fn last_call(&self, rank: usize) -> Option<([u64; 2], bool)> {
+    /// Returns the last call of `rank`, and `true` if it runs. If it begins another one meanwhile, the two words may be of
+    /// different calls.
+    pub(crate) fn last_call(&self, rank: usize) -> ([u64; 2], bool) {
         let [head, count] = [0, 1].map(|word| self.control(rank, LAST_CALL + word).load(Relaxed));
-        let call = [head & !(CALL_MADE | CALL_RUNS), count];
-        (head & CALL_MADE != 0).then_some((call, head & CALL_RUNS != 0))
+        ([head & !CALL_RUNS, count], head & CALL_RUNS != 0)
+    }
+
+    /// Returns the number of calls that `rank` has begun.
+    pub(crate) fn calls(&self, rank: usize) -> u64 {
+        self.control(rank, CALLS).load(Relaxed)
     }
 
     /// Returns the number of steps that `rank` has begun.
-    pub(crate) fn begun_steps(&self, rank: usize) -> u64 {
+    fn begun_steps(&self, rank: usize) -> u64 {
         self.control(rank, STEP).load(Relaxed)
     }
 

@@ -1,0 +1,29 @@
+//! Strict mode, `LIBNCCL_CPU_STRICT=1`: no call relies on buffers that NCCL does not promise.
+//!
+//! - A send returns when the receiver has taken the message.
+//! - In a group, the collectives of a communicator run before its sends and receives.
+//! - Calls of count 0 wait for those of the other ranks.
+//!
+//! What passes cannot hang in NCCL for want of buffers.
+
+use std::sync::LazyLock;
+
+use crate::diag::debug::{self, Subsystem};
+use crate::diag::wait_limits;
+
+/// Set in strict mode.
+pub(crate) static STRICT: LazyLock<bool> = LazyLock::new(|| {
+    const NAME: &str = "LIBNCCL_CPU_STRICT";
+    let Some(text) = std::env::var_os(NAME) else { return false };
+    match text.to_string_lossy().trim() {
+        "0" => false,
+        "1" => {
+            debug::info(Subsystem::Environment, || format!("{NAME} set by environment to 1."));
+            true
+        }
+        _ => {
+            wait_limits::report(&format!("{NAME} is {text:?}, which is ignored; expected 0 or 1"));
+            false
+        }
+    }
+});
