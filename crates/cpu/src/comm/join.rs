@@ -30,7 +30,7 @@ pub(crate) fn join(
     rank: usize,
 ) -> Result<RankInfo> {
     let state = join_state(communicator, parent, &id, ranks, rank)?;
-    Ok(RankInfo { state: Arc::new(state), rank, id })
+    Ok(RankInfo { state, rank, id })
 }
 
 /// Joins the other ranks and returns the state that they share.
@@ -40,7 +40,7 @@ pub(crate) fn join_state(
     id: &UniqueId,
     ranks: usize,
     rank: usize,
-) -> Result<SharedState> {
+) -> Result<Arc<SharedState>> {
     let Some(parent) = parent else {
         let context = JoinContext { check_cancelled: &|| check_cancelled(communicator), parent: None };
         return rendezvous::join(id, ranks, rank, &context);

@@ -1,6 +1,6 @@
 //! The layout of the shared memory: which word and which byte belongs to what.
 //!
-//! Words come first: the abort flag, then a control block for each rank (process, departure, steps, and the records of
+//! Words come first: the abort flag and the count of liveness checks, then a control block for each rank (process, departure, steps, and the records of
 //! its last [`SLOTS`] steps), then a block for each pair of ranks (mailbox counters and signals), then a table for each
 //! rank (its open windows). Bytes follow: each rank's eager buffers, its staging buffers, and a ring for each pair. Words that different ranks write are on
 //! different cache lines, and all of a short call is on one line.
@@ -37,11 +37,12 @@ pub(super) const LINE: usize = if LOOM { 4 } else { 8 };
 
 // Words of the header.
 pub(super) const ABORT_FLAG: usize = 0;
+pub(super) const LIVENESS_CHECKS: usize = 1;
 const HEADER: usize = LINE;
 
 // Words of a rank's control block.
 pub(super) const PROCESS: usize = 0;
-pub(super) const STARTED: usize = 1;
+pub(super) const IDENTITY: usize = 1;
 pub(super) const DEPARTED: usize = 2;
 pub(super) const ACCESSES: usize = 3;
 pub(super) const STEP: usize = LINE;
@@ -198,11 +199,11 @@ mod tests {
     #[test]
     fn layout_has_no_overlaps_and_no_gaps_between_buffers() {
         let layout = Layout::new(3).unwrap();
-        let mut words = vec![ABORT_FLAG];
+        let mut words = vec![ABORT_FLAG, LIVENESS_CHECKS];
         let mut bytes = vec![];
         for rank in 0..3 {
             words.extend(
-                [PROCESS, STARTED, DEPARTED, ACCESSES, STEP, SEEN].map(|word| layout.control(rank, word)),
+                [PROCESS, IDENTITY, DEPARTED, ACCESSES, STEP, SEEN].map(|word| layout.control(rank, word)),
             );
             for step in 0..SLOTS {
                 let record = layout.record(rank, step);

@@ -6,13 +6,15 @@
 
 use std::ops::Range;
 use std::os::fd::{AsFd, OwnedFd};
+use std::sync::Mutex;
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
+use std::time::Instant;
 
 use crate::diag::error::Result;
 use crate::shm::buffer::{ReadBuf, WriteBuf};
 use crate::shm::layout::{
-    CALL_ARGS, INLINE, INLINE_MAX, LAST_CALL, LINE, Layout, PROCESS, PUBLISHED, RANK_ARGS, SEEN, SLOTS,
-    STAGE, STARTED, STEP,
+    CALL_ARGS, IDENTITY, INLINE, INLINE_MAX, LAST_CALL, LINE, Layout, PROCESS, PUBLISHED, RANK_ARGS, SEEN,
+    SLOTS, STAGE, STEP,
 };
 use crate::shm::process::Process;
 use crate::shm::segment::Segment;
@@ -35,6 +37,8 @@ pub(crate) struct SharedState {
     pub(super) layout: Layout,
     pub(super) processes: Vec<Process>,
     is_one_process: bool,
+    /// The last count of liveness checks, and when this process first saw it.
+    pub(super) last_check: Mutex<(u64, Instant)>,
 }
 
 impl SharedState {
@@ -42,11 +46,10 @@ impl SharedState {
     pub(crate) fn create(processes: &[Process]) -> Result<(Self, OwnedFd)> {
         let layout = Layout::new(processes.len())?;
         let (segment, file) = Segment::create(layout.words(), layout.bytes())?;
-        let state =
-            Self { segment, layout, processes: processes.to_vec(), is_one_process: all_equal(processes) };
+        let state = Self::new(segment, layout, processes.to_vec());
         for (rank, process) in processes.iter().enumerate() {
             state.control(rank, PROCESS).store(process.pid, Relaxed);
-            state.control(rank, STARTED).store(process.started, Relaxed);
+            state.control(rank, IDENTITY).store(process.identity, Relaxed);
         }
         Ok((state, file))
     }
@@ -55,12 +58,15 @@ impl SharedState {
     pub(crate) fn open(file: impl AsFd, ranks: usize) -> Result<Self> {
         let layout = Layout::new(ranks)?;
         let segment = Segment::open(file, layout.words(), layout.bytes())?;
-        let mut state = Self { segment, layout, processes: vec![], is_one_process: false };
-        let word = |rank, word| state.control(rank, word).load(Relaxed);
-        let process = |rank| Process { pid: word(rank, PROCESS), started: word(rank, STARTED) };
-        state.processes = (0..ranks).map(process).collect();
-        state.is_one_process = all_equal(&state.processes);
-        Ok(state)
+        let word = |rank, word| segment.word(layout.control(rank, word)).load(Relaxed);
+        let process = |rank| Process { pid: word(rank, PROCESS), identity: word(rank, IDENTITY) };
+        let processes = (0..ranks).map(process).collect();
+        Ok(Self::new(segment, layout, processes))
+    }
+
+    fn new(segment: Segment, layout: Layout, processes: Vec<Process>) -> Self {
+        let is_one_process = all_equal(&processes);
+        Self { segment, layout, processes, is_one_process, last_check: Mutex::new((0, Instant::now())) }
     }
 
     pub(crate) fn ranks(&self) -> usize {

@@ -4,8 +4,8 @@ use std::cell::Cell;
 use std::sync::LazyLock;
 use std::time::{Duration, Instant};
 
-/// Time without progress after which the liveness of the other ranks is checked.
-const LIVENESS_INTERVAL: Duration = Duration::from_millis(50);
+/// Time without progress after which a waiting thread looks at what else may have happened.
+const IDLE_INTERVAL: Duration = Duration::from_millis(50);
 
 /// Spins before yielding where every rank has a CPU: one to three microseconds.
 const SPINS: u32 = 60;
@@ -48,6 +48,15 @@ pub(crate) fn note_progress() {
     PROGRESS.set(true);
 }
 
+/// The longest sleep.
+const LONGEST_NAP: Duration = Duration::from_millis(100);
+
+/// Returns the time to sleep next: up to a millisecond at the beginning, then a 64th of the time waited, so that a wait
+/// becomes at most 1.6 % longer, and a thread that waits for long takes hardly any CPU time.
+fn nap(doublings: u32, waited: Duration) -> Duration {
+    Duration::from_micros(32 << doublings).max(waited / 64).min(LONGEST_NAP)
+}
+
 /// The state of one wait: the longer nothing happens, the longer it pauses.
 pub(super) struct Backoff {
     spins: u32,
@@ -64,7 +73,7 @@ impl Backoff {
         Self { spins, turns: 0, began: None, checked: None }
     }
 
-    /// Pauses once, and calls `idle` with the time without progress every [`LIVENESS_INTERVAL`].
+    /// Pauses once, and calls `idle` with the time without progress every [`IDLE_INTERVAL`], later if it sleeps longer.
     pub(super) fn pause(&mut self, idle: &mut impl FnMut(Duration)) {
         if PROGRESS.replace(false) {
             self.turns = 0;
@@ -82,12 +91,26 @@ impl Backoff {
 
     fn sleep(&mut self, idle: &mut impl FnMut(Duration)) {
         let doublings = ((self.turns - self.spins - Self::YIELDS) / 8).min(5);
-        std::thread::sleep(Duration::from_micros(32 << doublings));
+        let began = *self.began.get_or_insert_with(Instant::now);
+        std::thread::sleep(nap(doublings, began.elapsed()));
         let now = Instant::now();
-        let began = *self.began.get_or_insert(now);
-        if now - *self.checked.get_or_insert(now) >= LIVENESS_INTERVAL {
+        if now - *self.checked.get_or_insert(now) >= IDLE_INTERVAL {
             self.checked = Some(now);
             idle(now - began);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn nap_grows_with_the_wait() {
+        let (ms, s) = (Duration::from_millis, Duration::from_secs);
+        assert_eq!(nap(0, ms(1)), Duration::from_micros(32));
+        assert_eq!(nap(5, ms(60)), Duration::from_micros(1024));
+        assert_eq!(nap(5, ms(640)), ms(10));
+        assert_eq!(nap(5, s(3600)), LONGEST_NAP);
     }
 }
