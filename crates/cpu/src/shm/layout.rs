@@ -2,7 +2,7 @@
 //!
 //! Words come first: the abort flag and the count of liveness checks, then a control block for each rank (process, departure, steps, and the records of
 //! its last [`SLOTS`] steps), then a block for each pair of ranks (mailbox counters and signals), then a table for each
-//! rank (its open windows). Bytes follow: each rank's eager buffers, its staging buffers, and a ring for each pair. Words that different ranks write are on
+//! rank (its open windows), then a word for each rank (those who sleep until it goes on). Bytes follow: each rank's eager buffers, its staging buffers, and a ring for each pair. Words that different ranks write are on
 //! different cache lines, and all of a short call is on one line.
 
 use crate::diag::error::{Error, Result};
@@ -75,6 +75,8 @@ pub(super) struct Layout {
     ranks: usize,
     /// Bytes of a pair's ring.
     pub(super) ring: usize,
+    /// The index of the first rank's word of sleepers.
+    sleepers: usize,
 }
 
 /// Word indices of a mailbox, and the byte offset of its ring.
@@ -96,7 +98,8 @@ impl Layout {
         }
         // Memory is taken only once it is used, but the more ranks, the more of it is.
         let ring = if LOOM { 64 } else { ((256 << 20) / (ranks * ranks)).clamp(4 << 10, 64 << 10) & !0xfff };
-        Ok(Self { ranks, ring })
+        let sleepers = HEADER + ranks * (CONTROL + ranks * PAIR + WINDOWS);
+        Ok(Self { ranks, ring, sleepers })
     }
 
     pub(super) fn ranks(&self) -> usize {
@@ -105,7 +108,7 @@ impl Layout {
 
     /// Returns the number of words.
     pub(super) fn words(&self) -> usize {
-        self.window(self.ranks, 0)
+        self.sleepers(self.ranks)
     }
 
     /// Returns the number of bytes.
@@ -115,7 +118,7 @@ impl Layout {
 
     /// Returns the number of words that belong to one rank.
     pub(super) fn words_of_rank(&self) -> usize {
-        CONTROL + self.ranks * PAIR + WINDOWS
+        CONTROL + self.ranks * PAIR + WINDOWS + 1
     }
 
     /// Returns the index of a word of `rank`'s control block.
@@ -146,6 +149,11 @@ impl Layout {
     pub(super) fn window(&self, rank: usize, window: usize) -> usize {
         assert!(window < WINDOWS, "window {window} of {WINDOWS}");
         HEADER + self.ranks * CONTROL + self.ranks * self.ranks * PAIR + rank * WINDOWS + window
+    }
+
+    /// Returns the index of the word of those who sleep until `rank` goes on.
+    pub(super) fn sleepers(&self, rank: usize) -> usize {
+        self.sleepers + rank
     }
 
     /// Returns the layout of the mailbox from one rank to another.
@@ -214,6 +222,7 @@ mod tests {
             }
             bytes.extend((0..STAGES).map(|step| (layout.stage(rank, step), STAGE)));
             words.extend((0..WINDOWS).map(|window| layout.window(rank, window)));
+            words.push(layout.sleepers(rank));
             for to in 0..3 {
                 let mailbox = layout.mailbox(rank, to);
                 words.extend([mailbox.written, mailbox.read]);

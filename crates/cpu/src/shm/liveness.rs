@@ -6,7 +6,7 @@
 use std::cell::Cell;
 use std::future::poll_fn;
 use std::sync::PoisonError;
-use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
+use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release, SeqCst};
 use std::task::Poll;
 use std::time::{Duration, Instant};
 
@@ -14,9 +14,13 @@ use crate::diag::error::{Error, Result};
 use crate::shm::layout::{ABORT_FLAG, DEPARTED, LIVENESS_CHECKS};
 use crate::shm::shared_state::SharedState;
 use crate::sync::backoff;
+use crate::sync::primitive::{AtomicU64, LOOM, sleep_on, wake_all};
 
 /// The interval in which one of the processes that wait checks that the others have not ended.
 const CHECK_INTERVAL: Duration = Duration::from_millis(200);
+
+/// The value of a rank's word while others sleep until it goes on.
+const SLEEPERS: u64 = 1 << 32 | 1;
 
 /// The reason for which a rank can no longer be relied on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -47,19 +51,42 @@ impl SharedState {
         }
         poll_fn(|_| {
             if !done() {
-                let Err(error) = self.check_peer(rank) else {
+                let checked = self.check_peer(rank);
+                if checked.is_ok() {
                     AWAITED.set(rank);
-                    return Poll::Pending;
-                };
-                // It may have been done just before the abort.
+                    self.sleep(rank, &mut done);
+                }
+                // It may have been done just before the abort, or during the sleep.
                 if !done() {
-                    return Poll::Ready(Err(error));
+                    return if checked.is_ok() { Poll::Pending } else { Poll::Ready(checked) };
                 }
             }
             backoff::note_progress();
             Poll::Ready(Ok(()))
         })
         .await
+    }
+
+    /// Sleeps until `rank` goes on, if this thread has waited for long and does nothing else.
+    ///
+    /// A rank looks for sleepers after it has gone on, without a fence, and may see no sleeper that has looked just
+    /// before. That one sleeps on, until the time is over.
+    fn sleep(&self, rank: usize, done: &mut impl FnMut() -> bool) {
+        let Some(longest) = backoff::take_nap() else { return };
+        let sleepers = self.segment.word(self.layout.sleepers(rank));
+        sleepers.store(SLEEPERS, SeqCst);
+        if !done() && self.check_peer(rank).is_ok() {
+            sleep_on(sleepers, SLEEPERS, longest);
+        }
+    }
+
+    /// Wakes those who sleep until `rank` goes on, which it has.
+    #[inline]
+    pub(crate) fn wake_waiting(&self, rank: usize) {
+        let sleepers = self.segment.word(self.layout.sleepers(rank));
+        if !LOOM && sleepers.load(Relaxed) != 0 {
+            wake(sleepers);
+        }
     }
 
     /// Returns an error if waiting for `rank` is in vain.
@@ -111,11 +138,13 @@ impl SharedState {
     pub(crate) fn set_abort(&self, rank: usize, reason: AbortReason) {
         let flag = (rank as u64) << 8 | reason as u64;
         let _ = self.segment.word(ABORT_FLAG).compare_exchange(0, flag, AcqRel, Relaxed);
+        (0..self.ranks()).for_each(|rank| self.wake_waiting(rank));
     }
 
     /// Records that `rank` does nothing more.
     pub(crate) fn depart(&self, rank: usize) {
         self.control(rank, DEPARTED).store(1, Release);
+        self.wake_waiting(rank);
     }
 
     fn has_departed(&self, rank: usize) -> bool {
@@ -159,6 +188,12 @@ impl SharedState {
             }
         }
     }
+}
+
+#[cold]
+fn wake(sleepers: &AtomicU64) {
+    sleepers.store(0, SeqCst);
+    wake_all(sleepers);
 }
 
 #[cfg(test)]

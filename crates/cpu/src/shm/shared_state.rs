@@ -91,6 +91,7 @@ impl SharedState {
         }
         // Release: by then the rank has read all that it needs of the others' records of earlier steps.
         last.store(step, Release);
+        self.wake_waiting(rank);
         Ok(step)
     }
 
@@ -118,6 +119,7 @@ impl SharedState {
     /// Announces `step`, and with it all that the rank has written for it.
     pub(crate) fn announce(&self, rank: usize, step: u64) {
         self.published(rank, step).store(step, Release);
+        self.wake_waiting(rank);
     }
 
     /// Publishes a record and announces its step: arguments that all ranks must agree on, up to
@@ -141,6 +143,7 @@ impl SharedState {
         }
         self.eager_memory(rank, step, eager.len()).1.write(0, eager);
         record[PUBLISHED].store(step, Release);
+        self.wake_waiting(rank);
     }
 
     /// Pre-writes the next record, so that its cache lines are already exclusive when it is published.
