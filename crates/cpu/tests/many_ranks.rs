@@ -39,7 +39,7 @@ fn sum_and_split(comm: ncclComm_t, ranks: usize, rank: usize) {
     let mut child = ptr::null_mut();
     let code = nccl!(ncclCommSplit(comm, rank as i32 % 2, 0, &mut child, ptr::null_mut()));
     assert_eq!(code, OK, "{}", last_error());
-    assert_sum(child, if rank % 2 == 0 { ranks.div_ceil(2) } else { ranks / 2 });
+    assert_sum(child, (ranks + 1 - rank % 2) / 2);
     Comm(child).destroy();
 }
 

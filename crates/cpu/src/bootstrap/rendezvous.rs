@@ -16,7 +16,7 @@ use crate::bootstrap::join_context::JoinContext;
 use crate::bootstrap::message::aborted;
 use crate::bootstrap::peer::{self, JoinError};
 use crate::bootstrap::root::{LINGER, Root};
-use crate::bootstrap::shared_join::{self, FirstRank, Part};
+use crate::bootstrap::shared_join::{self, FirstRank, JoinRole};
 use crate::bootstrap::socket::{self, pause};
 use crate::bootstrap::unique_id::UniqueId;
 use crate::diag::error::{Error, Result};
@@ -41,8 +41,8 @@ pub(crate) fn join(
     let hello = Hello { secret: id.secret, ranks, rank, identity: me.identity };
     loop {
         match shared_join::enter(hello.secret) {
-            Part::First(first) => return join_as_first(&address, first, hello, me, context),
-            Part::Other(join) => {
+            JoinRole::First(first) => return join_as_first(&address, first, hello, me, context),
+            JoinRole::Other(join) => {
                 if let Some(result) = join.wait(hello, context) {
                     return result;
                 }

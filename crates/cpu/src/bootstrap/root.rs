@@ -143,7 +143,7 @@ impl<'a> Root<'a> {
         let processes: Vec<Process> = self.joined.iter().map(process).collect();
         let (state, file) = SharedState::create(&processes)?;
         let state = Arc::new(state);
-        let _created = CreatedState::offer(self.hello.secret, &state);
+        let _created = CreatedState::share(self.hello.secret, &state);
         let files = [file.as_fd()];
         for Connection { socket, .. } in &self.connections {
             let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];

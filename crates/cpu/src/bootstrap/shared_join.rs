@@ -54,8 +54,8 @@ enum Outcome {
     Root,
 }
 
-/// The part of a rank in the join.
-pub(super) enum Part {
+/// The role of a rank in the join.
+pub(super) enum JoinRole {
     First(FirstRank),
     Other(Arc<SharedJoin>),
 }
@@ -75,17 +75,17 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 /// Enters this process's join by an id.
-pub(super) fn enter(secret: [u8; 16]) -> Part {
+pub(super) fn enter(secret: [u8; 16]) -> JoinRole {
     let key = key(secret);
     let mut joins = lock(&JOINS);
     if let Some(join) = joins.get(&key) {
-        return Part::Other(Arc::clone(join));
+        return JoinRole::Other(Arc::clone(join));
     }
     let progress =
         Progress { connection: None, ranks: vec![], left: vec![], is_complete: false, outcome: None };
     let join = Arc::new(SharedJoin { progress: Mutex::new(progress), changed: Condvar::new() });
     joins.insert(key, Arc::clone(&join));
-    Part::First(FirstRank { key, join })
+    JoinRole::First(FirstRank { key, join })
 }
 
 impl SharedJoin {
@@ -191,7 +191,7 @@ impl Drop for FirstRank {
 pub(super) struct CreatedState(Key);
 
 impl CreatedState {
-    pub(super) fn offer(secret: [u8; 16], state: &Arc<SharedState>) -> Self {
+    pub(super) fn share(secret: [u8; 16], state: &Arc<SharedState>) -> Self {
         let key = key(secret);
         lock(&CREATED).insert(key, Arc::clone(state));
         Self(key)

@@ -39,7 +39,7 @@ fn has_pidfd_inodes() -> io::Result<bool> {
         return Ok(*known);
     }
     let found = match open_pidfd(std::process::id().into()) {
-        Ok(pidfd) => i64::from(fstatfs(&pidfd)?.f_type) == PIDFS,
+        Ok(pidfd) => fstatfs(&pidfd)?.f_type == PIDFS,
         Err(error) => match Errno::from_io_error(&error) {
             Some(Errno::MFILE | Errno::NFILE | Errno::NOMEM) => return Err(error),
             // An older kernel, an emulator or a seccomp filter.
