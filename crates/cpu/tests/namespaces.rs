@@ -6,6 +6,7 @@
 
 mod common;
 
+use std::os::unix::process::ExitStatusExt;
 use std::process::{Command, Stdio};
 use std::ptr;
 use std::thread;
@@ -45,7 +46,7 @@ fn sum_until_death(process: &RankProcess) {
     assert_eq!(sum(comm), OK, "{}", last_error());
     let began = Instant::now();
     assert_eq!(sum(comm), REMOTE);
-    assert!(last_error().contains("died: its process ended"), "{}", last_error());
+    assert!(last_error().contains("rank 0 died: its process ended"), "{}", last_error());
     eprintln!("noticed after {:?}", began.elapsed());
     assert!(began.elapsed() < SOON);
 }
@@ -67,7 +68,7 @@ fn run_pair(process: &RankProcess) {
     };
     let [mut killed, survivor] = [start("sum_until_killed", 0), start("sum_until_death", 1)];
     let printed = finish(survivor);
-    killed.wait().unwrap();
+    assert_eq!(killed.wait().unwrap().signal(), Some(libc::SIGKILL), "it failed before");
     eprintln!("{printed}");
 }
 
@@ -170,7 +171,7 @@ fn death_is_noticed_across_time_namespaces() {
     }
     let mut killed = killed.spawn().unwrap();
     let printed = finish(command("sum_until_death", &id, 2, &[1]).spawn().unwrap());
-    killed.wait().unwrap();
+    assert_eq!(killed.wait().unwrap().signal(), Some(libc::SIGKILL), "it failed before");
     assert!(printed.contains("noticed after"), "{printed}");
 }
 
