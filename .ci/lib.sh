@@ -9,6 +9,9 @@ newest=2.32.3
 cache=${LIBNCCL_CACHE:-${XDG_CACHE_HOME:-$HOME/.cache}/libnccl}
 target=$(realpath -m "${CARGO_TARGET_DIR:-target}")
 
+# A registry that does not answer at once is no failure.
+export CARGO_NET_RETRY=${CARGO_NET_RETRY:-10} PIP_RETRIES=${PIP_RETRIES:-10}
+
 # Two runs of one script in one folder would overwrite each other's builds: the second waits.
 mkdir -p "$target/ci"
 exec {own_turn}>"$target/ci/$(basename "$0").lock"

@@ -18,6 +18,11 @@
 #![cfg_attr(docsrs, feature(doc_cfg))]
 #![deny(unsafe_code)]
 
+#[cfg(not(target_pointer_width = "64"))]
+compile_error!(
+    "libnccl is for 64-bit targets: NCCL exists for no other, and its types are laid out for them"
+);
+
 mod backend;
 mod buffer;
 mod buffer_traits;

@@ -398,6 +398,16 @@ impl Communicator {
         }
     }
 
+    /// Aborts the communicator if its work is in progress and uses host memory, which is free again after this.
+    #[cold]
+    pub(crate) fn abort_work_in_progress(&self) {
+        let is_host = self.memory_space() == MemorySpace::Host;
+        if is_host && matches!(self.poll(), Ok(ResultCode::IN_PROGRESS)) && self.shared.state.end() {
+            // SAFETY: the state has told this thread to end it.
+            let _ = unsafe { self.shared.abort() };
+        }
+    }
+
     /// Calls `ncclCommGetAsyncError`.
     fn poll(&self) -> Result<ResultCode> {
         // Not success, which a library that writes nothing would then seem to report.

@@ -241,12 +241,23 @@ impl<'scope> Participants<'scope> {
         self.first_error.get()
     }
 
-    pub(super) fn try_for_each(&self, act: impl Fn(&Communicator) -> Result<()>) -> Result<()> {
-        self.last.get().map_or(Ok(()), &act)?;
-        match &*self.overflow.borrow() {
-            Some(overflow) => overflow.communicators.iter().try_for_each(|communicator| act(communicator)),
-            None => Ok(()),
+    /// Waits for each communicator, also after an error, which ends the work of one and not of the others: they use
+    /// the buffers, too. Once one was given up, so is the work of the others.
+    pub(super) fn wait_all(&self, call: &'static str) -> Result<()> {
+        let (mut result, mut has_given_up) = (Ok(()), false);
+        let mut wait = |communicator: &Communicator| {
+            if has_given_up {
+                return communicator.abort_work_in_progress();
+            }
+            let ended = communicator.wait(call);
+            has_given_up = matches!(ended, Err(Error::Timeout { .. } | Error::Aborted { .. }));
+            result = mem::replace(&mut result, Ok(())).and(ended);
+        };
+        self.last.get().into_iter().for_each(&mut wait);
+        if let Some(overflow) = &*self.overflow.borrow() {
+            overflow.communicators.iter().for_each(|communicator| wait(communicator));
         }
+        result
     }
 
     /// Takes all communicators out of the group, which is over.

@@ -348,9 +348,9 @@ fn finish_end(participants: &Participants<'_>, result: Result<ResultCode>) -> Re
     let result = result.inspect_err(|_| cancel(participants.library()));
     set_open(false);
     let result = match result {
-        Ok(ResultCode::IN_PROGRESS) => participants
-            .try_for_each(|communicator| communicator.wait("group"))
-            .inspect_err(|_| participants.leak_arguments()),
+        Ok(ResultCode::IN_PROGRESS) => {
+            participants.wait_all("group").inspect_err(|_| participants.leak_arguments())
+        }
         result => result.map(drop),
     };
     let is_simulated = participants.is_simulated();

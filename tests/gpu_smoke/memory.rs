@@ -28,6 +28,7 @@ scenarios! {
         symmetric_window_buffer_is_reduced,
         window_user_ptr_is_the_buffers_address,
         put_signal_writes_peers_window,
+        put_beyond_the_peers_shorter_window_is_not_refused,
         wait_signal_makes_the_stream_wait;
 }
 
@@ -167,6 +168,37 @@ fn put_signal_writes_peers_window(rank: &Rank) {
         rank.supported(comm.wait_signal(&signals, stream));
         assert_eq!(device.contents(buffer), [[own; HALF], [theirs; HALF]].concat());
     });
+}
+
+/// The reason why [`Communicator::register_window`] is unsafe: NCCL compares the lengths neither when the window is
+/// registered nor in a put. Nothing else is overwritten, as ncclMemAlloc rounds up to the driver's granularity, which is
+/// 2 MiB.
+fn put_beyond_the_peers_shorter_window_is_not_refused(rank: &Rank) {
+    const LENGTHS: [usize; 2] = [COUNT, 2 * COUNT];
+    const _: () = assert!(LENGTHS[1] * size_of::<i32>() <= 2 << 20);
+    let device = Device::new();
+    let comm = rank.join("communicator");
+    let mut buffer = rank.supported(rank.nccl.alloc::<i32>(LENGTHS[rank.number]));
+    // SAFETY: rank 1's put stays in the memory that is allocated for rank 0's part.
+    let window = rank.supported(unsafe { comm.register_window(&mut buffer, WindowFlags::COLL_SYMMETRIC) });
+    if !window.is_active() || rank.supported(comm.properties()).host_rma == Some(false) {
+        rank.skip("NCCL makes no window here, or the host cannot start one-sided operations");
+    }
+    if rank.number == 1 {
+        let first_half = buffer.get(..COUNT).expect("it is longer");
+        comm.put_signal(first_half, 0, window.at(COUNT), Signal::default(), device.stream()).unwrap();
+    } else {
+        let signals = [WaitSignal { count: 1, peer: 1, signal: Signal::default() }];
+        comm.wait_signal(&signals, device.stream()).unwrap();
+    }
+    assert!(device.idle_within(SHORT));
+    rank.barrier("all work is done");
+    // SAFETY: all work with it has been waited for, on all ranks.
+    unsafe { buffer.assume_idle() };
+    window.deregister().unwrap();
+    buffer.free().unwrap();
+    assert_works(&device, &comm);
+    comm.destroy().unwrap();
 }
 
 /// The stream waits, not the call.

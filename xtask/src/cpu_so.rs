@@ -20,6 +20,9 @@ const HEADERS: [&str; 5] = [
     "stubs/cuda/cuda_runtime.h",
 ];
 
+/// The argument of cargo that optimises the shared object.
+pub(crate) const OPTIMISED: &str = "--profile=shared-object";
+
 /// The way in which the shared object is compiled.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Profile {
@@ -30,16 +33,24 @@ pub(crate) enum Profile {
 /// Builds the shared object and copies it to `directory` as `libnccl.so.2`, with the link `libnccl.so` for linkers and
 /// the headers. Returns the path of the copy.
 pub(crate) fn install(directory: &Path, profile: Profile) -> Result<PathBuf> {
-    let built = build(profile)?;
+    let mut cargo = Command::new(env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
+    cargo.arg("build").args((profile == Profile::Optimised).then_some(OPTIMISED));
+    let built = build(&mut cargo)?;
+    install_headers(directory)?;
+    let library = directory.join("libnccl.so.2");
+    replace(&library, |copy| fs::copy(&built, copy).map(drop))?;
+    replace(&directory.join("libnccl.so"), |link| symlink("libnccl.so.2", link))?;
+    Ok(library)
+}
+
+/// Copies the headers to `directory`, which is created if needed.
+pub(crate) fn install_headers(directory: &Path) -> Result<()> {
     fs::create_dir_all(directory).with_context(|| format!("cannot create {}", directory.display()))?;
     for header in HEADERS.map(|header| crate::checkout::root().join("vendor-headers").join(header)) {
         let name = header.file_name().with_context(|| format!("{} has no name", header.display()))?;
         replace(&directory.join(name), |copy| fs::copy(&header, copy).map(drop))?;
     }
-    let library = directory.join("libnccl.so.2");
-    replace(&library, |copy| fs::copy(&built, copy).map(drop))?;
-    replace(&directory.join("libnccl.so"), |link| symlink("libnccl.so.2", link))?;
-    Ok(library)
+    Ok(())
 }
 
 /// Makes a file under another name and then renames it: a program that has mapped the old file keeps it.
@@ -51,11 +62,10 @@ fn replace(path: &Path, make: impl FnOnce(&Path) -> io::Result<()>) -> Result<()
         .with_context(|| format!("cannot write {}", path.display()))
 }
 
-fn build(profile: Profile) -> Result<PathBuf> {
-    let cargo = env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
-    let output = Command::new(cargo)
-        .args(["build", "--quiet", "--package", "libnccl-cpu-so", "--message-format=json-render-diagnostics"])
-        .args((profile == Profile::Optimised).then_some("--profile=shared-object"))
+/// Builds the shared object with this command of cargo's, and returns its path.
+pub(crate) fn build(cargo: &mut Command) -> Result<PathBuf> {
+    let output = cargo
+        .args(["--quiet", "--package", "libnccl-cpu-so", "--message-format=json-render-diagnostics"])
         .current_dir(crate::checkout::root())
         .stderr(Stdio::inherit())
         .output()

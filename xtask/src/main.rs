@@ -20,6 +20,7 @@ mod linkers;
 mod matrix;
 mod nvidia_packages;
 mod process;
+mod python_package;
 mod releases;
 mod wheel;
 mod words;
@@ -65,6 +66,11 @@ enum Task {
         #[arg(long)]
         debug: bool,
     },
+    /// Build the CPU implementation as a Python wheel and as a tar archive, for this processor, glibc 2.17 and newer
+    Wheel {
+        /// The folder to put them into, created if needed
+        directory: PathBuf,
+    },
     /// Build the GPU tests into a folder, for a machine with a GPU but without Rust: run its run.sh there
     GpuPack {
         /// The folder to put them into, created if needed
@@ -103,6 +109,12 @@ fn run(task: Task) -> Result<()> {
         Task::CpuSo { directory, debug } => {
             let profile = if debug { cpu_so::Profile::Debug } else { cpu_so::Profile::Optimised };
             println!("{}", cpu_so::install(&directory, profile)?.display());
+            Ok(())
+        }
+        Task::Wheel { directory } => {
+            for file in python_package::pack(&directory)? {
+                println!("{}", file.display());
+            }
             Ok(())
         }
         Task::GpuPack { directory } => {

@@ -7,6 +7,10 @@
 //! Ranks are threads of one process, processes of one host, or both. They find each other at an abstract Unix socket and
 //! share anonymous memory, so nothing is left behind however they end. One host only: several are what NCCL is for.
 //!
+//! With `NCCL_COMM_ID=<address>:<port>`, each rank can create the id itself, as in NCCL. The address has to be this host's;
+//! the port is only a name, and nothing listens there. Jobs of one user that run at the same time need different ones.
+//! `NCCL_MULTI_RANK_GPU_ENABLE=1` allows `ncclCommInitAll` to have a device twice, as in NCCL 2.30.3 and newer.
+//!
 //! What differs from NCCL, by design:
 //!
 //! - Streams are ignored: an operation is complete when its call, or the group that it is in, returns.
@@ -18,7 +22,10 @@
 //! - `ncclGetLastError` has a text for each thread, which lives as long as the thread, and `ncclCommGetAsyncError` copies
 //!   the text of a background error to the thread that asks. A thread without an error of its own gets the latest of
 //!   all. NCCL has one text, which threads overwrite.
-//! - Calls on a nonblocking communicator return `ncclInProgress` and run on a thread of their own.
+//! - Operations on a nonblocking communicator return `ncclInProgress` and run on its thread in the order of the calls,
+//!   of which any number can be made. `ncclCommGetAsyncError` returns `ncclInProgress` until all have ended, not only
+//!   until they are enqueued: without a stream, nothing else could tell that the results are there. NCCL refuses calls
+//!   that are made without polling; here only those are refused that have to run alone, such as `ncclCommSplit`.
 //! - `ncclCommDestroy` cancels an initialisation in progress, of the communicator or of a child, as `ncclCommAbort` does.
 //!   NCCL returns `ncclInvalidArgument` and frees nothing, though the handle must not be used any more after that.
 //!

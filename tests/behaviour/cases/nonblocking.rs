@@ -30,6 +30,7 @@ cases! {
     init_all_with_creates_nonblocking_ranks,
     init_all_with_reports_misuse_by_its_name,
     group_timeout_fails_all_members,
+    buffers_of_group_after_timeout_are_not_written,
     blocking_and_nonblocking_in_one_group_is_an_error,
 }
 
@@ -277,6 +278,31 @@ fn group_timeout_fails_all_members(nccl: &Nccl) {
     }
     assert_lost(&comms[2]);
     within(SHORT, || drop(comms));
+}
+
+/// Also those of a member whose own timeout is longer.
+fn buffers_of_group_after_timeout_are_not_written(nccl: &Nccl) {
+    const COUNT: usize = 300_000;
+    let (id, buffer) = (nccl.unique_id().unwrap(), Mutex::new(vec![7_i32; COUNT]));
+    let mut comms = on_threads_with(nccl, 2, &with_timeout(TIMEOUT), |short| {
+        let long = nccl.init_rank_with(2, short.rank(), &id, &with_timeout(LONG_TIMEOUT)).unwrap();
+        if short.rank() == 0 {
+            let (mut buffer, mut one) = (buffer.lock().unwrap(), [1_i32]);
+            let ended = within(SHORT, || {
+                nccl.group(|g| {
+                    g.recv(&long, &mut *buffer, 1, STREAM)?;
+                    g.all_reduce_in_place(&short, &mut one, ReduceOp::Sum, STREAM)
+                })
+            });
+            assert!(matches!(ended, Err(Error::Timeout { call: "group", .. })), "{ended:?}");
+        }
+        (short, long)
+    });
+    let (_, other) = comms.pop().unwrap();
+    // The send may succeed if it is buffered.
+    let _ = other.send(&vec![9_i32; COUNT], 0, STREAM);
+    assert_lost(&other);
+    assert!(buffer.into_inner().unwrap().iter().all(|element| *element == 7));
 }
 
 fn blocking_and_nonblocking_in_one_group_is_an_error(nccl: &Nccl) {

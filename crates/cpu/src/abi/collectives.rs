@@ -64,7 +64,7 @@ unsafe fn collective(arguments: &Arguments) -> ncclResult_t {
         let root = check_rank(root, ranks, "root")?;
         let data_type = DataType::new(datatype)?;
         let (reduction, scalar) = op.map(|op| communicator.reduction(op, data_type)).transpose()?.unzip();
-        data_type.bytes(count.saturating_mul(ranks))?;
+        data_type.check_count(count, ranks)?;
         if count == 0 {
             return Ok(Progress::Done);
         }

@@ -52,7 +52,7 @@ pub(super) unsafe extern "C" fn ncclCommGrow(
         }
         let parent = handle::get(comm)?;
         let ranks = check_rank_count(nRanks)?;
-        let before = parent.check_operable()?.state.ranks();
+        let before = parent.check_exclusive()?.state.ranks();
         if ranks <= before {
             return Err(Error::argument(format!(
                 "invalid number of ranks {nRanks}: it has to be above {before}, the communicator's"

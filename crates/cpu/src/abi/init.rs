@@ -26,7 +26,7 @@ use crate::shm::shared_state::SharedState;
 pub(super) unsafe extern "C" fn ncclGetUniqueId(uniqueId: *mut ncclUniqueId) -> ncclResult_t {
     guard(|| {
         check_not_null(uniqueId, "the unique id")?;
-        let id = UniqueId::generate()?.raw();
+        let id = UniqueId::create()?.raw();
         // SAFETY: the C declaration's contract.
         unsafe { write_out(uniqueId, id) }
     })
@@ -114,13 +114,16 @@ pub(super) unsafe extern "C" fn ncclCommInitAll(
             // SAFETY: the C declaration's contract: a device list has `ndev` entries.
             .map(|rank| if devlist.is_null() { rank as c_int } else { unsafe { *devlist.add(rank) } })
             .collect();
+        let may_repeat = std::env::var_os("NCCL_MULTI_RANK_GPU_ENABLE").is_some_and(|value| value == "1");
         let mut known = BTreeSet::new();
         for device in &devices {
             if *device < 0 {
                 return Err(Error::argument(format!("invalid device {device}")));
             }
-            if !known.insert(*device) {
-                return Err(Error::usage(format!("device {device} is twice in the list")));
+            if !known.insert(*device) && !may_repeat {
+                return Err(Error::usage(format!(
+                    "device {device} is twice in the list, which NCCL_MULTI_RANK_GPU_ENABLE=1 allows"
+                )));
             }
         }
         let me = Process::current().map_err(|error| Error::system("/proc/self/stat", error))?;

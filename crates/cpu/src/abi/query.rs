@@ -54,13 +54,13 @@ pub(super) unsafe extern "C" fn ncclCommGetAsyncError(
 
 pub(super) unsafe extern "C" fn ncclCommCount(comm: ncclComm_t, count: *mut c_int) -> ncclResult_t {
     // SAFETY: the C declaration's contract.
-    guard(|| unsafe { write_out(count, handle::get(comm)?.check_idle()?.state.ranks() as c_int) })
+    guard(|| unsafe { write_out(count, handle::get(comm)?.check_ready()?.state.ranks() as c_int) })
 }
 
 pub(super) unsafe extern "C" fn ncclCommCuDevice(comm: ncclComm_t, device: *mut c_int) -> ncclResult_t {
     guard(|| {
         let communicator = handle::get(comm)?;
-        communicator.check_idle()?;
+        communicator.check_ready()?;
         // SAFETY: the C declaration's contract.
         unsafe { write_out(device, communicator.device()) }
     })
@@ -68,5 +68,5 @@ pub(super) unsafe extern "C" fn ncclCommCuDevice(comm: ncclComm_t, device: *mut 
 
 pub(super) unsafe extern "C" fn ncclCommUserRank(comm: ncclComm_t, rank: *mut c_int) -> ncclResult_t {
     // SAFETY: the C declaration's contract.
-    guard(|| unsafe { write_out(rank, handle::get(comm)?.check_idle()?.rank as c_int) })
+    guard(|| unsafe { write_out(rank, handle::get(comm)?.check_ready()?.rank as c_int) })
 }

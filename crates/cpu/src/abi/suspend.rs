@@ -16,7 +16,7 @@ use crate::shm::call_context::CallContext;
 pub(super) unsafe extern "C" fn ncclCommSuspend(comm: ncclComm_t, flags: c_int) -> ncclResult_t {
     guard_in_group("ncclCommSuspend", || {
         let communicator = handle::get(comm)?;
-        let context = communicator.check_operable()?;
+        let context = communicator.check_exclusive()?;
         if flags.cast_unsigned() != NCCL_SUSPEND_MEM {
             return Err(Error::argument(format!(
                 "invalid flags {flags:#x}: they have to be NCCL_SUSPEND_MEM, {NCCL_SUSPEND_MEM:#x}"
@@ -30,7 +30,8 @@ pub(super) unsafe extern "C" fn ncclCommSuspend(comm: ncclComm_t, flags: c_int) 
 pub(super) unsafe extern "C" fn ncclCommResume(comm: ncclComm_t) -> ncclResult_t {
     guard_in_group("ncclCommResume", || {
         let communicator = handle::get(comm)?;
-        let context = communicator.check_not_failed()?;
+        communicator.check_not_failed()?;
+        let context = communicator.check_idle()?;
         if !communicator.is_suspended() {
             return Err(Error::usage("the communicator is not suspended"));
         }

@@ -55,7 +55,7 @@ pub(super) unsafe extern "C" fn ncclCommWindowRegister(
 ) -> ncclResult_t {
     guard_in_group("ncclCommWindowRegister", || {
         let communicator = handle::get(comm)?;
-        let context = communicator.check_operable()?;
+        let context = communicator.check_exclusive()?;
         check_not_null(win, "the window")?;
         check_buffer(buff, size)?;
         let alignment = NCCL_WIN_REQUIRED_ALIGNMENT as usize;
@@ -100,7 +100,7 @@ pub(super) unsafe extern "C" fn ncclWinGetUserPtr(
 ) -> ncclResult_t {
     guard(|| {
         let communicator = handle::get(comm)?;
-        communicator.check_idle()?;
+        communicator.check_ready()?;
         check_not_null(outUserPtr, "the address")?;
         let window = communicator.windows().get(win.addr())?;
         // SAFETY: the C declaration's contract.

@@ -20,6 +20,7 @@ use crate::bootstrap::shared_join::CreatedState;
 use crate::bootstrap::socket::{
     FLAGS, LIVENESS_INTERVAL, POLL_INTERVAL, is_same_user, pid_of, poll_interval, receive, wait,
 };
+use crate::bootstrap::unique_id::random;
 use crate::diag::debug;
 use crate::diag::error::{Error, Result};
 use crate::diag::wait_limits::{self, TIMEOUT, WARN_AFTER};
@@ -75,6 +76,16 @@ impl<'a> Root<'a> {
             },
         }
         result
+    }
+
+    /// Tells all processes that every rank has the state. With `NCCL_COMM_ID` they may come to the same address at once,
+    /// for another communicator, and must not find this listener there any more.
+    fn release_all(self) {
+        let Self { listener, connections, .. } = self;
+        drop(listener);
+        for Connection { socket, .. } in &connections {
+            let _ = send(socket, &SUCCESS, SendFlags::NOSIGNAL);
+        }
     }
 
     /// Waits until every other rank has joined.
@@ -142,6 +153,7 @@ impl<'a> Root<'a> {
         let process = |index: &Option<usize>| index.map_or(me, |index| self.connections[index].process);
         let processes: Vec<Process> = self.joined.iter().map(process).collect();
         let (state, file) = SharedState::create(&processes)?;
+        state.set_nonce(random()?);
         let state = Arc::new(state);
         let _created = CreatedState::share(self.hello.secret, &state);
         let files = [file.as_fd()];
@@ -167,16 +179,6 @@ impl<'a> Root<'a> {
             }
         }
         Ok(state)
-    }
-
-    /// Tells all processes that every rank has the state. They must not find this listener any more if they come to its
-    /// address again, for another communicator.
-    fn release_all(self) {
-        let Self { listener, connections, .. } = self;
-        drop(listener);
-        for Connection { socket, .. } in &connections {
-            let _ = send(socket, &SUCCESS, SendFlags::NOSIGNAL);
-        }
     }
 
     /// Sends the error to all that have joined, and for a while to all that still come. Members of a parent see each

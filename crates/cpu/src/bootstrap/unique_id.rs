@@ -1,18 +1,21 @@
 //! The unique id, by which the ranks of a communicator find and authenticate each other.
 
 use std::ffi::c_char;
-use std::hash::{DefaultHasher, Hasher};
+use std::ffi::{OsStr, OsString};
+use std::net::{SocketAddr, ToSocketAddrs, UdpSocket};
 use std::os::unix::fs::MetadataExt;
 use std::sync::OnceLock;
 
 use libnccl::sys::ncclUniqueId;
 use rustix::io::retry_on_intr;
+use rustix::process::geteuid;
 use rustix::rand::{GetRandomFlags, getrandom};
 
+use crate::diag::debug::{self, Subsystem};
 use crate::diag::error::{Error, Result};
 
 /// The first bytes of an id, and the version of the bootstrap messages and of the shared memory.
-pub(crate) const MAGIC: [u8; 8] = *b"ncclcpu2";
+pub(crate) const MAGIC: [u8; 8] = *b"ncclcpu3";
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct UniqueId {
@@ -33,30 +36,32 @@ struct HostScope {
 }
 
 impl UniqueId {
+    /// Returns the id of the address in `NCCL_COMM_ID`, the same for all ranks, or a new one if that is not set.
+    pub(crate) fn create() -> Result<Self> {
+        let Some(text) = comm_id() else { return Self::generate() };
+        debug::info(Subsystem::Environment, || {
+            format!("NCCL_COMM_ID set by environment to {}", text.to_string_lossy())
+        });
+        Self::at(local_address(&text)?)
+    }
+
     pub(crate) fn generate() -> Result<Self> {
         Ok(Self { public: random()?, secret: random()?, scope: HostScope::current()? })
     }
 
+    /// Returns the id of an address. Users do not disturb each other.
+    fn at(address: SocketAddr) -> Result<Self> {
+        let none = Self { public: [0; 16], secret: [0; 16], scope: HostScope::current()? };
+        Ok(none.derive(&format!("NCCL_COMM_ID={address}"), geteuid().as_raw().into(), &[]))
+    }
+
     /// Derives the id of a child communicator without communication: the same arguments give the same id.
     pub(crate) fn derive(&self, purpose: &str, number: u64, ranks: &[usize]) -> Self {
-        let word = |index: u8| {
-            // Its keys are fixed, so it is the same in all processes.
-            let mut hasher = DefaultHasher::new();
-            hasher.write(&[index]);
-            hasher.write(&self.secret);
-            hasher.write(&self.public);
-            hasher.write(&number.to_ne_bytes());
-            ranks.iter().for_each(|rank| hasher.write(&(*rank as u64).to_ne_bytes()));
-            hasher.write(purpose.as_bytes());
-            hasher.finish().to_ne_bytes()
-        };
-        let words = |first: u8| {
-            let mut bytes = [0; 16];
-            bytes[..8].copy_from_slice(&word(first));
-            bytes[8..].copy_from_slice(&word(first + 1));
-            bytes
-        };
-        Self { public: words(0), secret: words(2), scope: self.scope }
+        let ranks: Vec<u8> = ranks.iter().flat_map(|rank| (*rank as u64).to_le_bytes()).collect();
+        let (number, purpose) = (number.to_le_bytes(), purpose.as_bytes());
+        let hash =
+            |part: u8| fnv1a(&[&[part], &self.secret, &self.public, &number, &ranks, purpose]).to_le_bytes();
+        Self { public: hash(0), secret: hash(1), scope: self.scope }
     }
 
     /// Returns a short form for the log.
@@ -146,7 +151,40 @@ impl HostScope {
     }
 }
 
-fn random() -> Result<[u8; 16]> {
+/// Returns the value of `NCCL_COMM_ID`.
+pub(crate) fn comm_id() -> Option<OsString> {
+    std::env::var_os("NCCL_COMM_ID")
+}
+
+/// Returns the address of this host that `text` names, in the forms of `NCCL_COMM_ID`.
+fn local_address(text: &OsStr) -> Result<SocketAddr> {
+    let shown = text.to_string_lossy();
+    let addresses =
+        shown.to_socket_addrs().map(|found| found.filter(|address| address.port() != 0).collect());
+    let addresses: Vec<SocketAddr> = addresses.unwrap_or_default();
+    if addresses.is_empty() {
+        return Err(Error::argument(format!(
+            "invalid NCCL_COMM_ID {shown:?}: expected <ipv4>:<port>, [<ipv6>]:<port> or <hostname>:<port>"
+        )));
+    }
+    // Binding to any port tells whether the host has the address.
+    let is_local = |address: &SocketAddr| UdpSocket::bind((address.ip(), 0)).is_ok();
+    addresses.into_iter().find(is_local).ok_or_else(|| {
+        Error::usage(format!(
+            "NCCL_COMM_ID {shown:?} is no address of this host: the CPU implementation works on one host only"
+        ))
+    })
+}
+
+/// Returns the FNV-1a hash of all parts, which other processes compute too, whatever compiler built them.
+fn fnv1a(parts: &[&[u8]]) -> u128 {
+    const BASIS: u128 = 0x6c62_272e_07bb_0142_62b8_2175_6295_c58d;
+    const PRIME: u128 = (1 << 88) + 0x13b;
+    let bytes = parts.iter().copied().flatten();
+    bytes.fold(BASIS, |hash, byte| (hash ^ u128::from(*byte)).wrapping_mul(PRIME))
+}
+
+pub(super) fn random() -> Result<[u8; 16]> {
     let mut bytes = [0; 16];
     retry_on_intr(|| getrandom(&mut bytes, GetRandomFlags::empty()))
         .map_err(|error| Error::system("no random numbers", error))?;
@@ -189,6 +227,57 @@ mod tests {
         for different in different {
             assert!(derived.public != different.public && derived.secret != different.secret);
         }
+    }
+
+    #[test]
+    fn hash_has_its_published_values() {
+        assert_eq!(fnv1a(&[]), 0x6c62_272e_07bb_0142_62b8_2175_6295_c58d);
+        assert_eq!(fnv1a(&[b"a"]), 0xd228_cb69_6f1a_8caf_7891_2b70_4e4a_8964);
+        assert_eq!(fnv1a(&[b"foo", b"bar"]), 0x343e_1662_793c_64bf_6f0d_3597_ba44_6f18);
+    }
+
+    #[test]
+    fn derived_id_is_the_same_in_every_build() {
+        let scope = HostScope::current().unwrap();
+        let derived = UniqueId { public: [1; 16], secret: [2; 16], scope }.derive("split", 3, &[4, 5]);
+        let numbers = [derived.public, derived.secret].map(u128::from_le_bytes);
+        assert_eq!(
+            numbers,
+            [0x330c_480e_6960_39de_9242_6783_ee43_9d7b, 0x9746_161d_9e2a_a2c4_edbf_d4cc_4586_5a26]
+        );
+    }
+
+    #[test]
+    fn address_of_comm_id_is_one_of_this_host() {
+        let address = |text: &str| local_address(OsStr::new(text));
+        assert_eq!(address("127.0.0.1:1234").unwrap(), ([127, 0, 0, 1], 1234).into());
+        assert_eq!(address("localhost:1234").unwrap().port(), 1234);
+        for text in
+            ["", "7", "127.0.0.1", "127.0.0.1:", "127.0.0.1:0", "127.0.0.1:65536", "[::1:1234", "no host:1"]
+        {
+            let error = address(text).unwrap_err();
+            let start = format!("invalid NCCL_COMM_ID {text:?}: expected ");
+            assert!(
+                error.code == ncclResult_t::ncclInvalidArgument && error.text.starts_with(&start),
+                "{}",
+                error.text
+            );
+        }
+        // An address for documentation, which no host has.
+        let error = address("192.0.2.1:1234").unwrap_err();
+        assert_eq!(error.code, ncclResult_t::ncclInvalidUsage);
+        assert!(
+            error.text.starts_with(r#"NCCL_COMM_ID "192.0.2.1:1234" is no address of this host"#),
+            "{}",
+            error.text
+        );
+    }
+
+    #[test]
+    fn id_of_an_address_depends_on_it_alone() {
+        let at = |port| UniqueId::at(([127, 0, 0, 1], port).into()).unwrap();
+        assert_eq!(at(1), at(1));
+        assert!(at(1).public != at(2).public && at(1).secret != at(2).secret);
     }
 
     #[test]

@@ -1,14 +1,15 @@
 //! A communicator: one rank's membership in a group of ranks, and what its calls may do in its present state.
 
 use std::collections::BTreeMap;
-use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
-use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::atomic::Ordering::Relaxed;
+use std::sync::atomic::{AtomicBool, AtomicU32};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 use libnccl::sys::{ncclComm_t, ncclRedOp_t, ncclResult_t};
 
-use crate::bootstrap::unique_id::UniqueId;
+use crate::bootstrap::unique_id::{UniqueId, comm_id};
 use crate::comm::config::Config;
+use crate::comm::job_queue::JobQueue;
 use crate::comm::registry::Registry;
 use crate::comm::window::Windows;
 use crate::diag::error::{Error, Progress, Result};
@@ -26,12 +27,7 @@ pub(crate) struct Communicator {
     config: Config,
     rank_info: OnceLock<RankInfo>,
     peers: PeerAccess,
-    /// The number of background jobs, and the outcome of the last one.
-    jobs: AtomicUsize,
-    outcome: Mutex<Result>,
-    job_ended: Condvar,
-    /// Set while the caller has not asked for the outcome yet, or for that of the initialisation.
-    unreported: AtomicBool,
+    jobs: Arc<JobQueue>,
     aborted: AtomicBool,
     cancelled: AtomicBool,
     /// The handle has been destroyed.
@@ -82,10 +78,7 @@ impl Communicator {
             config,
             rank_info: OnceLock::new(),
             peers: PeerAccess::default(),
-            jobs: AtomicUsize::new(0),
-            outcome: Mutex::new(Ok(())),
-            job_ended: Condvar::new(),
-            unreported: AtomicBool::new(false),
+            jobs: Arc::new(JobQueue::new()),
             aborted: AtomicBool::new(false),
             cancelled: AtomicBool::new(false),
             handle_destroyed: AtomicBool::new(false),
@@ -105,7 +98,9 @@ impl Communicator {
         let joined = self.rank_info.set(rank_info);
         debug_assert!(joined.is_ok(), "a communicator joins once");
         // A child is asked for the outcome of its initialisation, too.
-        self.unreported.store(!self.config.blocking, Relaxed);
+        if !self.config.blocking {
+            self.jobs.set_unreported();
+        }
         if self.is_aborted() {
             self.set_abort(AbortReason::Aborted);
         }
@@ -117,6 +112,10 @@ impl Communicator {
 
     pub(crate) fn device(&self) -> i32 {
         self.device
+    }
+
+    pub(crate) fn jobs(&self) -> &Arc<JobQueue> {
+        &self.jobs
     }
 
     pub(crate) fn windows(&self) -> &Arc<Windows> {
@@ -164,18 +163,23 @@ impl Communicator {
         Ok(CallContext { state, rank: *rank, peers: &self.peers })
     }
 
+    /// Returns the context, unless an earlier call is still in progress beside which nothing can be called.
+    pub(crate) fn check_ready(&self) -> Result<CallContext<'_>> {
+        if self.jobs.is_exclusive() { Err(busy()) } else { self.context() }
+    }
+
     /// Returns the context, unless an earlier call is still in progress.
     pub(crate) fn check_idle(&self) -> Result<CallContext<'_>> {
-        if self.is_busy() {
-            return Err(Error::argument(
-                "the communicator is still busy with a call that returned ncclInProgress: poll \
-                 ncclCommGetAsyncError until it returns something else",
-            ));
-        }
+        self.check_not_busy()?;
         self.context()
     }
 
-    /// Returns the context if operations can be started.
+    /// Returns an error if an earlier call is still in progress.
+    pub(crate) fn check_not_busy(&self) -> Result {
+        if self.jobs.is_busy() { Err(busy()) } else { Ok(()) }
+    }
+
+    /// Returns the context if operations can be started, which then run after those in progress.
     pub(crate) fn check_operable(&self) -> Result<CallContext<'_>> {
         let context = self.check_not_failed()?;
         if self.is_suspended() {
@@ -186,34 +190,46 @@ impl Communicator {
 
     /// Returns the context if operations can be started or the communicator is suspended.
     pub(crate) fn check_not_failed(&self) -> Result<CallContext<'_>> {
+        self.check_usable()?;
+        if self.config.blocking { self.context() } else { self.check_not_failed_beside_jobs() }
+    }
+
+    #[inline(never)]
+    fn check_not_failed_beside_jobs(&self) -> Result<CallContext<'_>> {
+        let context = self.check_ready()?;
+        // The peer may have begun this call, or another one, before it aborted: the outcome of this one must not depend
+        // on how far that got. Those in progress have begun, and may still succeed.
+        context.state.check_abort().map_err(|error| has_failed(&error))?;
+        Ok(context)
+    }
+
+    /// Returns an error if no operation may run any more.
+    #[inline(always)]
+    pub(crate) fn check_usable(&self) -> Result {
         if self.finalized.load(Relaxed) {
             return Err(Error::usage("the communicator has been finalized"));
         }
         if let Some(reason) = self.stopped() {
             return Err(Error::usage(format!("the communicator is unusable: {}", reason.describe())));
         }
-        let failed = |error: &Error| {
-            let text = format!("the communicator has failed: {}", error.text);
-            Err(Error { text, ..error.clone() })
-        };
-        if let Some(error) = self.error.get() {
-            return failed(error);
+        if self.is_aborted() {
+            return Err(Error::usage("the communicator was aborted"));
         }
-        let context = self.check_idle()?;
-        if !self.config.blocking
-            && let Err(error) = context.state.check_abort()
-        {
-            // The peer may have begun this call, or another one, before it aborted: the outcome of this one must not
-            // depend on how far that got.
-            self.record_error(&error);
-            return failed(&error);
+        match self.error.get() {
+            Some(error) => Err(has_failed(error)),
+            None => Ok(()),
         }
-        Ok(context)
+    }
+
+    /// Returns the context if a call can be started that has to run alone.
+    pub(crate) fn check_exclusive(&self) -> Result<CallContext<'_>> {
+        self.check_operable()?;
+        self.check_idle()
     }
 
     /// Returns the context if another communicator can be made of this one, also if it was revoked.
     pub(crate) fn check_parent(&self) -> Result<CallContext<'_>> {
-        if self.stopped() == Some(StopReason::Revoked) { self.check_idle() } else { self.check_operable() }
+        if self.stopped() == Some(StopReason::Revoked) { self.check_idle() } else { self.check_exclusive() }
     }
 
     pub(crate) fn stopped(&self) -> Option<StopReason> {
@@ -231,7 +247,7 @@ impl Communicator {
         }
         if self.stopped.set(reason).is_ok() {
             // The outcome of its operations is not reported any more.
-            *self.outcome() = Ok(());
+            self.jobs.discard_result();
             self.set_abort(match reason {
                 StopReason::Revoked => AbortReason::Revoked,
                 StopReason::Shrunk => AbortReason::Shrunk,
@@ -240,7 +256,7 @@ impl Communicator {
             let before = self.stopped().unwrap_or(reason).describe();
             return Err(Error::argument(format!("the communicator is already unusable: {before}")));
         }
-        Ok(if self.is_busy() { Progress::Running } else { Progress::Done })
+        Ok(if self.jobs.is_busy() { Progress::Running } else { Progress::Done })
     }
 
     /// Returns the number of the next child id of these ranks. They all derive theirs in the same order, and other
@@ -255,6 +271,11 @@ impl Communicator {
     /// Creates the id by which new ranks join. There is one at a time.
     pub(crate) fn create_grow_id(&self) -> Result<UniqueId> {
         self.check_operable()?;
+        if let Some(address) = comm_id() {
+            return Err(Error::usage(format!(
+                "ncclCommGetUniqueId cannot be used while NCCL_COMM_ID is set, here to {address:?}"
+            )));
+        }
         let mut grow_id = self.grow_id();
         if grow_id.is_some() {
             return Err(Error::usage(
@@ -270,13 +291,13 @@ impl Communicator {
         self.grow_id.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Returns the asynchronous state. The outcome of a job comes first: it holds whatever a peer did afterwards.
+    /// Returns the asynchronous state. The outcome of the jobs comes first: it holds whatever a peer did afterwards.
     pub(crate) fn async_state(&self) -> Result<Progress> {
-        if self.is_busy() {
+        if self.jobs.is_busy() {
             return Ok(Progress::Running);
         }
-        let outcome = || self.outcome().clone().map(|()| Progress::Done);
-        if self.unreported.swap(false, Relaxed) || self.stopped().is_some() {
+        let outcome = || self.jobs.result().map(|()| Progress::Done);
+        if self.jobs.take_unreported() || self.stopped().is_some() {
             return outcome();
         }
         if self.error.get().is_none()
@@ -303,18 +324,6 @@ impl Communicator {
         let _ = self.error.set(error.clone());
     }
 
-    /// Begins a background job.
-    pub(crate) fn begin_job(self: &Arc<Self>) -> Job {
-        self.jobs.fetch_add(1, Relaxed);
-        let stopped = self.stopped().is_some();
-        Job { communicator: Arc::clone(self), outcome: None, stopped }
-    }
-
-    /// Waits until no background job runs.
-    pub(crate) fn wait_idle(&self) {
-        drop(self.job_ended.wait_while(self.outcome(), |_| self.is_busy()));
-    }
-
     /// Ends this rank's operations. All that were started have completed.
     pub(crate) fn finalize(&self) -> Result {
         let context = self.check_idle()?;
@@ -333,21 +342,27 @@ impl Communicator {
         self.aborted.store(true, Relaxed);
         self.cancel();
         self.set_abort(AbortReason::Aborted);
-        self.wait_idle();
+        self.end_jobs();
         self.remove_windows();
     }
 
     /// Waits for the operations in progress, but not for ranks that have yet to join this communicator or a child of
     /// it: they may never come, and nothing could end the wait any more.
     pub(crate) fn destroy(&self) {
-        if self.is_busy() {
+        if self.jobs.is_busy() {
             self.cancel();
         }
-        self.wait_idle();
+        self.end_jobs();
         self.remove_windows();
         if let Some(RankInfo { state, rank, .. }) = self.rank_info.get() {
             state.depart(*rank);
         }
+    }
+
+    /// Waits until the jobs have ended, and ends their thread.
+    fn end_jobs(&self) {
+        self.jobs.wait_idle();
+        self.jobs.end_thread();
     }
 
     /// Ends the windows, as the caller may free their memory now.
@@ -429,17 +444,24 @@ impl Communicator {
         Ok((reduction, None))
     }
 
-    fn is_busy(&self) -> bool {
-        self.jobs.load(Acquire) > 0
-    }
-
-    fn outcome(&self) -> MutexGuard<'_, Result> {
-        self.outcome.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     fn scalars(&self) -> MutexGuard<'_, BTreeMap<u32, (DataType, Scalar)>> {
         self.scalars.lock().unwrap_or_else(PoisonError::into_inner)
     }
+}
+
+/// Returns the error of a call that an earlier one in progress excludes.
+#[cold]
+fn busy() -> Error {
+    Error::argument(
+        "the communicator is still busy with a call that returned ncclInProgress: poll ncclCommGetAsyncError until it \
+         returns something else",
+    )
+}
+
+#[cold]
+fn has_failed(error: &Error) -> Error {
+    let text = format!("the communicator has failed: {}", error.text);
+    Error { text, ..error.clone() }
 }
 
 impl StopReason {
@@ -455,33 +477,5 @@ impl Drop for RankInfo {
     /// Departs: a rank whose communicator is gone does nothing more, however it ended.
     fn drop(&mut self) {
         self.state.depart(self.rank);
-    }
-}
-
-/// A background job of a nonblocking communicator. One that is dropped without an [`end`](Self::end) has panicked.
-#[derive(Debug)]
-pub(crate) struct Job {
-    communicator: Arc<Communicator>,
-    outcome: Option<Result>,
-    /// Set if the communicator had been stopped before the job began.
-    stopped: bool,
-}
-
-impl Job {
-    pub(crate) fn end(mut self, result: &Result) {
-        self.outcome = Some(result.clone());
-    }
-}
-
-impl Drop for Job {
-    fn drop(&mut self) {
-        let mut outcome = self.communicator.outcome();
-        if self.stopped || self.communicator.stopped().is_none() {
-            *outcome = self.outcome.take().unwrap_or_else(|| Err(Error::panic()));
-            self.communicator.unreported.store(true, Relaxed);
-        }
-        self.communicator.jobs.fetch_sub(1, Release);
-        drop(outcome);
-        self.communicator.job_ended.notify_all();
     }
 }

@@ -1,17 +1,20 @@
 //! Groups: calls between ncclGroupStart and ncclGroupEnd run together when the group ends: on the calling thread, or, if
-//! their communicators are nonblocking, on a thread of their own.
+//! their communicators are nonblocking, on the threads of these. The operations of each nonblocking communicator are a
+//! job of its own, so that none waits for another communicator's; a group that makes communicators is one job.
 //!
 //! A call outside a group is a group of one. If a call inside a group fails, nothing of the group runs.
 
 use std::cell::RefCell;
 use std::collections::{BTreeMap, VecDeque};
 use std::pin::pin;
-use std::sync::{Arc, mpsc};
+use std::sync::Arc;
 
+use crate::coll::call_header::CallHeader;
 use crate::coll::operation::Operation;
 use crate::coll::wait_report::{self, WaitReport};
-use crate::comm::communicator::{Communicator, Job, RankInfo};
+use crate::comm::communicator::{Communicator, RankInfo};
 use crate::comm::init::{self, Init};
+use crate::comm::job_queue::JobKind;
 use crate::diag::debug;
 use crate::diag::error::{Error, Progress, Result};
 use crate::diag::last_error;
@@ -31,6 +34,7 @@ struct Group {
 /// An operation that runs when the group ends.
 struct QueuedOperation {
     communicator: Arc<Communicator>,
+    kind: JobKind,
     queue: Queue,
     /// The number of bytes that it reads and writes.
     bytes: usize,
@@ -141,7 +145,11 @@ pub(crate) fn run(
     let start: Start =
         Box::new(|context| Box::pin(async move { wait_report::run(&operation, context).await }));
     let communicator = Arc::clone(communicator);
-    add(|group| group.operations.push(QueuedOperation { communicator, queue, bytes, start }))
+    let kind = match header {
+        CallHeader::Control { .. } => JobKind::Exclusive,
+        _ => JobKind::Shared,
+    };
+    add(|group| group.operations.push(QueuedOperation { communicator, kind, queue, bytes, start }))
 }
 
 /// Runs an initialisation when the group ends, or now.
@@ -158,7 +166,7 @@ fn add(push: impl FnOnce(&mut Group)) -> Result<Progress> {
 }
 
 impl Group {
-    fn end(mut self) -> Result<Progress> {
+    fn end(self) -> Result<Progress> {
         if let Some(error) = self.error {
             return Err(error);
         }
@@ -174,19 +182,48 @@ impl Group {
                 callers.len()
             )));
         }
-        // The thread first: without one, nothing has begun, and no handle has been given out.
-        let (sender, receiver) = mpsc::channel::<(Self, Vec<Job>)>();
-        let work = move || {
-            let Ok((group, jobs)) = receiver.recv() else { return };
-            let result = group.run().inspect_err(|error| last_error::set(&error.text));
-            jobs.into_iter().for_each(|job| job.end(&result));
-        };
-        let thread = std::thread::Builder::new().name("libnccl-cpu".into()).spawn(work);
-        thread.map_err(|error| Error::system("a thread for a nonblocking call cannot be started", error))?;
-        self.inits.iter_mut().for_each(Init::hand_out_early);
-        let jobs = callers.iter().map(Communicator::begin_job).collect();
-        sender.send((self, jobs)).map_err(|_| Error::internal("a thread ended before it began"))?;
+        if self.inits.is_empty() { self.run_in_jobs(callers) } else { self.run_in_one_job(&callers) }?;
         Ok(Progress::Running)
+    }
+
+    /// Runs the operations of each communicator as its next job.
+    fn run_in_jobs(mut self, communicators: Vec<Arc<Communicator>>) -> Result {
+        // The threads first: without one, nothing has begun.
+        communicators.iter().try_for_each(|communicator| communicator.jobs().start_thread())?;
+        for communicator in communicators {
+            let is_own = |operation: &QueuedOperation| Arc::ptr_eq(&operation.communicator, &communicator);
+            let (own, others): (Vec<_>, _) = self.operations.into_iter().partition(is_own);
+            self.operations = others;
+            let kind = own.iter().map(|operation| operation.kind).max().unwrap_or(JobKind::Shared);
+            let queue = Arc::clone(communicator.jobs());
+            let job = queue.begin(kind);
+            queue.push(move || {
+                let result = communicator.check_usable().and_then(|()| {
+                    drop(communicator);
+                    run_operations(own).inspect_err(|error| last_error::set(&error.text))
+                });
+                job.end(result);
+            })?;
+        }
+        Ok(())
+    }
+
+    /// Runs all as a job of each of the communicators, beside which they run nothing.
+    fn run_in_one_job(mut self, communicators: &[Arc<Communicator>]) -> Result {
+        let mut in_use = communicators.iter().filter(|communicator| communicator.stopped().is_none());
+        in_use.try_for_each(|communicator| communicator.check_not_busy())?;
+        // The thread first: without one, nothing has begun, and no handle has been given out.
+        let Some(queue) = communicators.first().map(|communicator| Arc::clone(communicator.jobs())) else {
+            return Ok(());
+        };
+        queue.start_thread()?;
+        self.inits.iter_mut().for_each(Init::hand_out_early);
+        let begin = |communicator: &Arc<Communicator>| communicator.jobs().begin(JobKind::Exclusive);
+        let jobs: Vec<_> = communicators.iter().map(begin).collect();
+        queue.push(move || {
+            let result = self.run().inspect_err(|error| last_error::set(&error.text));
+            jobs.into_iter().for_each(|job| job.end(result.clone()));
+        })
     }
 
     fn run(self) -> Result {
@@ -289,8 +326,9 @@ mod tests {
     use crate::shm::process::Process;
     use crate::shm::shared_state::SharedState;
     use std::ptr;
+    use std::sync::Mutex;
     use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
-    use std::sync::{Mutex, mpsc::Receiver};
+    use std::sync::mpsc::{self, Receiver};
     use std::thread::{self, ThreadId};
 
     fn communicators(ranks: usize, config: &Config) -> Vec<Arc<Communicator>> {
@@ -424,9 +462,10 @@ mod tests {
         let outcome = run_collective(communicator, Fail(Mutex::new(wait), Arc::clone(&ran_on)));
         assert!(matches!(outcome, Ok(Progress::Running)));
         assert_eq!(communicator.async_state().unwrap(), Progress::Running);
-        assert!(communicator.check_operable().is_err());
+        assert!(communicator.check_idle().is_err() && communicator.check_exclusive().is_err());
+        assert!(communicator.check_operable().is_ok(), "the next operation can be queued");
         go.send(()).unwrap();
-        communicator.wait_idle();
+        communicator.jobs().wait_idle();
         assert_eq!(communicator.async_state().unwrap_err().text, "on purpose");
         assert!(ran_on.lock().unwrap().is_some_and(|thread| thread != thread::current().id()));
         assert!(communicator.check_operable().is_ok(), "it still works");

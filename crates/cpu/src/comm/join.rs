@@ -25,11 +25,13 @@ pub(crate) struct Parent<'a> {
 pub(crate) fn join(
     communicator: &Communicator,
     parent: Option<Parent<'_>>,
-    id: UniqueId,
+    mut id: UniqueId,
     ranks: usize,
     rank: usize,
 ) -> Result<RankInfo> {
     let state = join_state(communicator, parent, &id, ranks, rank)?;
+    // With NCCL_COMM_ID, communicators have one id. Those derived from it have to differ.
+    id.secret = state.nonce();
     Ok(RankInfo { state, rank, id })
 }
 

@@ -9,6 +9,7 @@ pub(crate) mod group;
 pub(crate) mod grow;
 pub(crate) mod handle;
 pub(crate) mod init;
+pub(crate) mod job_queue;
 pub(crate) mod join;
 pub(crate) mod out_param;
 pub(crate) mod registry;

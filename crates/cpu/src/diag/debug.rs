@@ -3,9 +3,10 @@
 //! The environment is read once per process, before the first line.
 #![allow(unsafe_code)]
 
-use std::ffi::{CStr, CString, OsStr, OsString, c_char, c_long};
+use std::ffi::{CStr, CString, OsStr, OsString};
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Write};
+use std::mem::MaybeUninit;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::panic::Location;
 use std::ptr;
@@ -303,29 +304,18 @@ fn thread() -> String {
     number.unwrap_or_else(|| std::process::id().to_string())
 }
 
-/// Room for C's `struct tm`, 56 bytes with glibc and musl.
-#[repr(C, align(8))]
-struct BrokenDownTime([u8; 128]);
-
-unsafe extern "C" {
-    fn time(time: *mut c_long) -> c_long;
-    fn localtime_r(time: *const c_long, result: *mut BrokenDownTime) -> *mut BrokenDownTime;
-    fn strftime(text: *mut c_char, room: usize, format: *const c_char, time: *const BrokenDownTime) -> usize;
-}
-
 /// Formats the local time, by the C library.
 fn now(format: &CStr) -> String {
-    let (mut broken_down, mut text) = (BrokenDownTime([0; 128]), [0u8; 256]);
-    let length = {
-        // SAFETY: `time` stores nothing if it is given NULL.
-        let seconds = unsafe { time(ptr::null_mut()) };
-        // SAFETY: the result has room for more than a `struct tm`.
-        let known = unsafe { localtime_r(&raw const seconds, &raw mut broken_down) };
-        if known.is_null() {
-            return String::new();
-        }
-        // SAFETY: the room is the text's, the format ends, and `localtime_r` has filled the time in.
-        unsafe { strftime(text.as_mut_ptr().cast(), text.len(), format.as_ptr(), &raw const broken_down) }
+    let (mut broken_down, mut text) = (MaybeUninit::uninit(), [0u8; 256]);
+    // SAFETY: `time` stores nothing if it is given NULL.
+    let seconds = unsafe { libc::time(ptr::null_mut()) };
+    // SAFETY: the result has room for the time.
+    if unsafe { libc::localtime_r(&raw const seconds, broken_down.as_mut_ptr()) }.is_null() {
+        return String::new();
+    }
+    // SAFETY: the room is the text's, the format ends, and `localtime_r` has filled the time in.
+    let length = unsafe {
+        libc::strftime(text.as_mut_ptr().cast(), text.len(), format.as_ptr(), broken_down.as_ptr())
     };
     String::from_utf8_lossy(text.get(..length).unwrap_or_default()).into_owned()
 }

@@ -60,10 +60,30 @@ impl DataType {
     /// # Errors
     /// No buffer can be that long.
     pub(crate) fn bytes(self, count: usize) -> Result<usize> {
-        count
-            .checked_mul(self.size())
-            .filter(|bytes| isize::try_from(*bytes).is_ok())
-            .ok_or_else(|| Error::argument(format!("count {count} is more than any buffer holds")))
+        self.room(count).ok_or_else(|| {
+            let name = self.name();
+            Error::argument(format!("count {count} of {name} is more than any buffer holds"))
+        })
+    }
+
+    /// Checks the count of a collective, whose buffers may hold as many elements for each rank.
+    pub(crate) fn check_count(self, count: usize, ranks: usize) -> Result {
+        match count.checked_mul(ranks).and_then(|all| self.room(all)) {
+            Some(_) => Ok(()),
+            None => Err(Error::argument(format!(
+                "count {count} of {} for each of {ranks} ranks is more than any buffer holds",
+                self.name()
+            ))),
+        }
+    }
+
+    /// Returns the bytes of `count` elements, unless no buffer can be that long.
+    fn room(self, count: usize) -> Option<usize> {
+        count.checked_mul(self.size()).filter(|bytes| isize::try_from(*bytes).is_ok())
+    }
+
+    fn name(self) -> &'static str {
+        NAMES[self.raw().0 as usize]
     }
 }
 
@@ -99,7 +119,20 @@ mod tests {
     #[test]
     fn count_beyond_any_buffer_is_refused() {
         assert_eq!(DataType::Int32.bytes(3).unwrap(), 12);
-        assert!(DataType::Int8.bytes(usize::MAX).is_err());
-        assert!(DataType::Int64.bytes(usize::MAX / 8).is_err());
+        let text = |count| DataType::Int64.bytes(count).unwrap_err().text;
+        for count in [usize::MAX, usize::MAX / 8] {
+            assert_eq!(text(count), format!("count {count} of ncclInt64 is more than any buffer holds"));
+        }
+    }
+
+    #[test]
+    fn count_beyond_any_buffer_is_shown_as_the_caller_passed_it() {
+        assert!(DataType::Float64.check_count(1 << 57, 4).is_ok());
+        for count in [1 << 58, 1 << 62, usize::MAX] {
+            let error = DataType::Float64.check_count(count, 4).unwrap_err();
+            let text =
+                format!("count {count} of ncclFloat64 for each of 4 ranks is more than any buffer holds");
+            assert_eq!((error.code, error.text), (ncclResult_t::ncclInvalidArgument, text));
+        }
     }
 }

@@ -1,9 +1,10 @@
 //! The layout of the shared memory: which word and which byte belongs to what.
 //!
-//! Words come first: the abort flag and the count of liveness checks, then a control block for each rank (process, departure, steps, and the records of
-//! its last [`SLOTS`] steps), then a block for each pair of ranks (mailbox counters and signals), then a table for each
-//! rank (its open windows), then a word for each rank (those who sleep until it goes on). Bytes follow: each rank's eager buffers, its staging buffers, and a ring for each pair. Words that different ranks write are on
-//! different cache lines, and all of a short call is on one line.
+//! Words come first: the abort flag, the nonce and the count of liveness checks, then a control block for each rank
+//! (process, departure, steps, and the records of its last [`SLOTS`] steps), then a block for each pair of ranks (mailbox
+//! counters and signals), then a table for each rank (its open windows), then a word for each rank (set while others sleep
+//! until it goes on). Bytes follow: each rank's eager buffers, its staging buffers, and a ring for each pair. Words that
+//! different ranks write in each call are on different cache lines, and all of a short call is on one line.
 
 use crate::diag::error::{Error, Result};
 use crate::sync::primitive::LOOM;
@@ -37,7 +38,8 @@ pub(super) const LINE: usize = if LOOM { 4 } else { 8 };
 
 // Words of the header.
 pub(super) const ABORT_FLAG: usize = 0;
-pub(super) const LIVENESS_CHECKS: usize = 1;
+pub(super) const NONCE: usize = 1;
+pub(super) const LIVENESS_CHECKS: usize = 3;
 const HEADER: usize = LINE;
 
 // Words of a rank's control block.
@@ -207,7 +209,7 @@ mod tests {
     #[test]
     fn layout_has_no_overlaps_and_no_gaps_between_buffers() {
         let layout = Layout::new(3).unwrap();
-        let mut words = vec![ABORT_FLAG, LIVENESS_CHECKS];
+        let mut words = vec![ABORT_FLAG, NONCE, NONCE + 1, LIVENESS_CHECKS];
         let mut bytes = vec![];
         for rank in 0..3 {
             words.extend(

@@ -13,8 +13,8 @@ use std::time::Instant;
 use crate::diag::error::Result;
 use crate::shm::buffer::{ReadBuf, WriteBuf};
 use crate::shm::layout::{
-    CALL_ARGS, IDENTITY, INLINE, INLINE_MAX, LAST_CALL, LINE, Layout, PROCESS, PUBLISHED, RANK_ARGS, SEEN,
-    SLOTS, STAGE, STEP,
+    CALL_ARGS, IDENTITY, INLINE, INLINE_MAX, LAST_CALL, LINE, Layout, NONCE, PROCESS, PUBLISHED, RANK_ARGS,
+    SEEN, SLOTS, STAGE, STEP,
 };
 use crate::shm::process::Process;
 use crate::shm::segment::Segment;
@@ -67,6 +67,20 @@ impl SharedState {
     fn new(segment: Segment, layout: Layout, processes: Vec<Process>) -> Self {
         let is_one_process = all_equal(&processes);
         Self { segment, layout, processes, is_one_process, last_check: Mutex::new((0, Instant::now())) }
+    }
+
+    /// Sets the random number of this communicator, before any other rank has the state.
+    pub(crate) fn set_nonce(&self, nonce: [u8; 16]) {
+        let number = u128::from_le_bytes(nonce);
+        let [low, high] = self.segment.words(NONCE);
+        low.store(number as u64, Relaxed);
+        high.store((number >> 64) as u64, Relaxed);
+    }
+
+    /// Returns the random number of this communicator.
+    pub(crate) fn nonce(&self) -> [u8; 16] {
+        let [low, high] = self.segment.words(NONCE);
+        (u128::from(low.load(Relaxed)) | u128::from(high.load(Relaxed)) << 64).to_le_bytes()
     }
 
     pub(crate) fn ranks(&self) -> usize {

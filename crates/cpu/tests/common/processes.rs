@@ -61,7 +61,7 @@ pub type Task = fn(&RankProcess);
 /// Registers the functions that this file's tests run in rank processes: `rank_tasks! { "sum" => sum }`.
 #[macro_export]
 macro_rules! rank_tasks {
-    ($($name:literal => $function:path),* $(,)?) => {
+    ($($name:expr => $function:path),* $(,)?) => {
         /// Runs a task in a rank process; does nothing when `cargo test` runs it.
         #[test]
         fn rank_process() {

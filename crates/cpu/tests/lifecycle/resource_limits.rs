@@ -6,12 +6,13 @@ use std::ptr;
 use std::thread;
 use std::time::Duration;
 
-use libnccl::sys::ncclUniqueId;
+use libnccl::sys::{ncclDataType_t, ncclRedOp_t, ncclUniqueId};
 use rustix::param::page_size;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
 use crate::calls::{
-    SYSTEM, async_error, grow, init_nonblocking, join, kill, nonblocking, shrink, split, sum, wait_async,
+    PROGRESS, SYSTEM, async_error, grow, init_nonblocking, join, kill, nonblocking, shrink, split, sum,
+    wait_async,
 };
 use crate::common::processes::{RankProcess, command, finish, spawn};
 use crate::common::watchdog::Watchdog;
@@ -59,10 +60,14 @@ pub(crate) fn make_calls_without_threads(process: &RankProcess) {
     join(process);
     let comm = init_nonblocking(unique_id(), 1, 0);
     assert_eq!(wait_async(comm.0), OK);
+    let mut child = ptr::null_mut();
+    assert_eq!(nccl!(ncclCommSplit(comm.0, 0, 0, &mut child, ptr::null_mut())), PROGRESS);
+    assert_eq!(wait_async(comm.0), OK);
+    assert_eq!(wait_async(child), OK);
     if !exhaust_threads() {
         return println!("skipped: threads cannot be kept from starting here");
     }
-    assert_calls_fail_without_threads(comm);
+    assert_calls_fail_without_threads(comm, Comm(child));
 }
 
 /// Lets this process open only `left` more file descriptors.
@@ -83,15 +88,21 @@ fn exhaust_threads() -> bool {
     (0..100).any(|_| thread::Builder::new().spawn(thread::park).is_err())
 }
 
-fn assert_calls_fail_without_threads(existing: Comm) {
+/// The parent has had its thread since it was made; the child has had no call.
+fn assert_calls_fail_without_threads(parent: Comm, child: Comm) {
     let mut comm = ptr::dangling_mut();
     let code = nccl!(ncclCommInitRankConfig(&mut comm, 2, unique_id(), 0, &mut nonblocking()));
     assert_eq!((code, comm), (SYSTEM, ptr::null_mut()), "no communicator to query");
-    assert_last_error("a thread for a nonblocking call cannot be started");
+    assert_last_error("a thread for nonblocking calls cannot be started");
 
-    assert_eq!(sum(existing.0, 1), Err(SYSTEM));
-    assert_eq!(async_error(existing.0), OK, "no call has begun");
-    existing.destroy();
+    assert_eq!(sum(child.0, 1), Err(SYSTEM));
+    assert_eq!(async_error(child.0), OK, "no call has begun");
+    child.destroy();
+    let mut number = [1];
+    let (place, data_type, sum) =
+        (number.as_mut_ptr().cast(), ncclDataType_t::ncclInt32, ncclRedOp_t::ncclSum);
+    assert_eq!(nccl!(ncclAllReduce(place, place, 1, data_type, sum, parent.0, ptr::null_mut())), PROGRESS);
+    assert_eq!(wait_async(parent.0), OK);
 
     let (mut comms, id) = ([ptr::dangling_mut(); 2], unique_id());
     assert_eq!(nccl!(ncclGroupStart()), OK);
@@ -99,6 +110,8 @@ fn assert_calls_fail_without_threads(existing: Comm) {
         assert_eq!(nccl!(ncclCommInitRank(comm, 2, id, rank as i32)), OK);
     }
     assert_eq!((nccl!(ncclGroupEnd()), comms), (SYSTEM, [ptr::null_mut(); 2]));
+    // Not before: the stack of its thread would be free for another.
+    parent.destroy();
 }
 
 /// A rank that is alive but cannot join the rendezvous fails the others' calls instead of blocking them.

@@ -1,0 +1,12 @@
+"""Tells hatchling that the wheel is for one processor, and for any Python."""
+
+import os
+
+from hatchling.builders.hooks.plugin.interface import BuildHookInterface
+
+
+class PlatformTag(BuildHookInterface):
+    def initialize(self, version, build_data):
+        build_data["pure_python"] = False
+        # Of any Linux; auditwheel says of which.
+        build_data["tag"] = "py3-none-linux_" + os.environ["LIBNCCL_ARCH"]

