@@ -24,7 +24,7 @@ rank_tasks! {
     "refused" => print_refusal,
 }
 
-/// What a process prints that may not install a seccomp filter, as under QEMU's user-mode emulation.
+/// The text of a process that may not install a seccomp filter, as under QEMU's user-mode emulation.
 const CANNOT_BE_REFUSED: &str = "cannot be refused here";
 
 /// Time within which a death has to be noticed, on a loaded machine.
