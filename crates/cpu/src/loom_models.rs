@@ -222,7 +222,7 @@ fn explore(processes: &[u64], preemptions: usize, body: impl Fn(Rank) + Send + S
     let mut builder = loom::model::Builder::new();
     builder.preemption_bound = Some(preemptions);
     builder.max_branches = 100_000;
-    let processes: Vec<_> = processes.iter().map(|pid| Process { pid: *pid, started: 0 }).collect();
+    let processes: Vec<_> = processes.iter().map(|pid| Process { pid: *pid, identity: 0 }).collect();
     let number = Arc::new(Mutex::new(0));
     let (counted, body) = (Arc::clone(&number), Arc::new(body));
     builder.check(move || {

@@ -7,8 +7,9 @@ pub(super) struct Hello {
     pub(super) secret: [u8; 16],
     pub(super) ranks: usize,
     pub(super) rank: usize,
-    /// The start time of the rank's process, whose pid the kernel tells.
-    pub(super) started: u64,
+    /// The [`Process::identity`](crate::shm::process::Process::identity) of the rank's process, whose pid the kernel
+    /// tells.
+    pub(super) identity: u64,
 }
 
 impl Hello {
@@ -20,7 +21,7 @@ impl Hello {
         bytes[8..24].copy_from_slice(&self.secret);
         bytes[24..28].copy_from_slice(&(self.ranks as u32).to_ne_bytes());
         bytes[28..32].copy_from_slice(&(self.rank as u32).to_ne_bytes());
-        bytes[32..].copy_from_slice(&self.started.to_ne_bytes());
+        bytes[32..].copy_from_slice(&self.identity.to_ne_bytes());
         bytes
     }
 
@@ -31,7 +32,7 @@ impl Hello {
             secret: *bytes[8..].first_chunk()?,
             ranks: number(24)?,
             rank: number(28)?,
-            started: u64::from_ne_bytes(*bytes[32..].first_chunk()?),
+            identity: u64::from_ne_bytes(*bytes[32..].first_chunk()?),
         };
         (bytes[..8] == MAGIC && hello.rank < hello.ranks).then_some(hello)
     }
@@ -43,7 +44,7 @@ mod tests {
 
     #[test]
     fn hello_round_trips_and_garbage_is_refused() {
-        let hello = Hello { secret: [7; 16], ranks: 3, rank: 2, started: 1 << 40 };
+        let hello = Hello { secret: [7; 16], ranks: 3, rank: 2, identity: 1 << 40 };
         let bytes = hello.to_bytes();
         assert_eq!(Hello::from_bytes(&bytes), Some(hello));
         assert_eq!(Hello::from_bytes(&bytes[1..]), None);
@@ -59,7 +60,7 @@ mod tests {
             state = state.wrapping_mul(0x5851_f42d_4c95_7f2d).wrapping_add(0x1405_7b7e_f767_814f);
             (state >> 33) as usize
         };
-        let good = Hello { secret: [7; 16], ranks: 1024, rank: 1000, started: 77 }.to_bytes();
+        let good = Hello { secret: [7; 16], ranks: 1024, rank: 1000, identity: 77 }.to_bytes();
         let mut decoded = 0;
         for _ in 0..200_000 {
             let mut bytes = good.to_vec();

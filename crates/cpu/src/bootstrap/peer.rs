@@ -4,6 +4,7 @@ use std::cell::Cell;
 use std::io::{ErrorKind, IoSliceMut};
 use std::mem::MaybeUninit;
 use std::os::fd::OwnedFd;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use libnccl::sys::ncclResult_t;
@@ -15,7 +16,9 @@ use rustix::net::{
 
 use crate::bootstrap::hello::Hello;
 use crate::bootstrap::join_context::JoinContext;
-use crate::bootstrap::socket::{MAX_MESSAGE, POLL_INTERVAL, READY, is_same_user, pid_of, receive, wait};
+use crate::bootstrap::message::{MAX_MESSAGE, READY};
+use crate::bootstrap::shared_join::{CreatedState, FirstRank};
+use crate::bootstrap::socket::{POLL_INTERVAL, is_same_user, pid_of, receive, wait};
 use crate::diag::error::{Error, Result};
 use crate::diag::wait_limits::{self, TIMEOUT, WARN_AFTER};
 use crate::shm::process::Process;
@@ -34,18 +37,20 @@ impl From<Error> for JoinError {
     }
 }
 
-/// Joins at the root's rendezvous.
+/// Joins at the root's rendezvous, with the other ranks of this process.
 pub(super) fn join(
-    root: &OwnedFd,
+    root: &Arc<OwnedFd>,
     hello: Hello,
+    first: &FirstRank,
     context: &JoinContext<'_>,
-) -> Result<SharedState, JoinError> {
+) -> Result<Arc<SharedState>, JoinError> {
     if !is_same_user(root) {
         let error = Error::system("the rendezvous socket belongs to another user", Errno::ACCESS);
         return Err(error.into());
     }
     // The root's answer shows whether it is still there.
     let _ = send(root, &hello.to_bytes(), SendFlags::NOSIGNAL);
+    first.share(root, hello);
     let process = process_of(root)?;
     let (began, is_reported) = (Instant::now(), Cell::new(false));
     let check_cancelled = || {
@@ -55,10 +60,15 @@ pub(super) fn join(
     let context = &JoinContext { check_cancelled: &check_cancelled, parent: None };
     let file = receive_from_root(root, process, context)?
         .ok_or_else(|| Error::internal("the rendezvous root sent no shared memory"))?;
-    let state = SharedState::open(file, hello.ranks)?;
+    let ranks = first.complete();
+    let state = match CreatedState::find(hello.secret) {
+        Some(state) => state,
+        None => Arc::new(SharedState::open(file, hello.ranks)?),
+    };
     let _ = send(root, READY, SendFlags::NOSIGNAL);
     // Other ranks may use the shared state already.
-    receive_from_root(root, process, context).inspect_err(|_| state.depart(hello.rank))?;
+    receive_from_root(root, process, context)
+        .inspect_err(|_| ranks.into_iter().for_each(|rank| state.depart(rank)))?;
     Ok(state)
 }
 

@@ -1,10 +1,11 @@
 //! The rendezvous of ranks at a Unix socket that the id names.
 //!
 //! The rank that binds the socket is the root, inside its own call: it waits for the peers, creates the shared state and
-//! sends it to them. Each peer keeps its connection until all have the state, so the kernel reports a rank that dies before
-//! that at once; a little later if a child that the rank forked still holds the connection.
+//! sends it to them. Each process keeps its connection until all have the state, so the kernel reports one that dies before
+//! that at once; a little later if a child that it forked still holds the connection.
 
 use std::os::fd::OwnedFd;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use rustix::io::{Errno, retry_on_intr};
@@ -12,9 +13,11 @@ use rustix::net::{SendFlags, SocketAddrUnix, bind, connect, listen, send};
 
 use crate::bootstrap::hello::Hello;
 use crate::bootstrap::join_context::JoinContext;
+use crate::bootstrap::message::aborted;
 use crate::bootstrap::peer::{self, JoinError};
 use crate::bootstrap::root::{LINGER, Root};
-use crate::bootstrap::socket::{self, ABORTED, pause};
+use crate::bootstrap::shared_join::{self, FirstRank, JoinRole};
+use crate::bootstrap::socket::{self, pause};
 use crate::bootstrap::unique_id::UniqueId;
 use crate::diag::error::{Error, Result};
 use crate::shm::layout::MAX_RANKS;
@@ -27,50 +30,89 @@ pub(crate) fn join(
     ranks: usize,
     rank: usize,
     context: &JoinContext<'_>,
-) -> Result<SharedState> {
+) -> Result<Arc<SharedState>> {
     let me = Process::current().map_err(|error| Error::system("/proc/self/stat", error))?;
     if ranks == 1 {
-        return Ok(SharedState::create(&[me])?.0);
+        return Ok(Arc::new(SharedState::create(&[me])?.0));
     }
     let name: String = id.public.iter().map(|byte| format!("{byte:02x}")).collect();
-    let failed = |error| Error::system("the rendezvous socket cannot be reached", error);
     let address =
-        SocketAddrUnix::new_abstract_name(format!("libnccl-cpu-{name}").as_bytes()).map_err(failed)?;
-    let hello = Hello { secret: id.secret, ranks, rank, started: me.started };
+        SocketAddrUnix::new_abstract_name(format!("libnccl-cpu-{name}").as_bytes()).map_err(cannot_reach)?;
+    let hello = Hello { secret: id.secret, ranks, rank, identity: me.identity };
+    loop {
+        match shared_join::enter(hello.secret) {
+            JoinRole::First(first) => return join_as_first(&address, first, hello, me, context),
+            JoinRole::Other(join) => {
+                if let Some(result) = join.wait(hello, context) {
+                    return result;
+                }
+            }
+        }
+    }
+}
+
+/// Joins as the first rank of this process, or becomes the root.
+fn join_as_first(
+    address: &SocketAddrUnix,
+    first: FirstRank,
+    hello: Hello,
+    me: Process,
+    context: &JoinContext<'_>,
+) -> Result<Arc<SharedState>> {
+    let (listener, connection) = match find_root(address, context) {
+        Ok((listener, None)) => {
+            first.become_root();
+            return Root::new(listener, hello, context).run(me);
+        }
+        Ok((listener, Some(connection))) => (listener, Arc::new(connection)),
+        Err(error) => return first.end(Err(error), hello.rank, context),
+    };
+    let error = match peer::join(&connection, hello, &first, context) {
+        Ok(state) => return first.end(Ok(state), hello.rank, context),
+        Err(error) => error,
+    };
+    if (context.check_cancelled)().is_err() {
+        let _ = send(&connection, &aborted(hello.rank), SendFlags::NOSIGNAL);
+    }
+    match error {
+        JoinError::RootGone => {
+            let error = Error::remote("the rendezvous root died before all ranks had joined");
+            let result = first.end(Err(error.clone()), hello.rank, context);
+            become_error_root(listener, address, hello, &error, context);
+            result
+        }
+        JoinError::Failed(error) => first.end(Err(error), hello.rank, context),
+    }
+}
+
+/// Returns a socket, and a connection to the root if there is one; otherwise the socket listens at its address.
+fn find_root(address: &SocketAddrUnix, context: &JoinContext<'_>) -> Result<(OwnedFd, Option<OwnedFd>)> {
     for attempt in 0.. {
-        let listener = socket::create().map_err(failed)?;
-        match bind(&listener, &address) {
+        let listener = socket::create().map_err(cannot_reach)?;
+        match bind(&listener, address) {
             Ok(()) => {
-                listen(&listener, MAX_RANKS as i32).map_err(failed)?;
-                return Root::new(listener, hello, context).run(me);
+                listen(&listener, MAX_RANKS as i32).map_err(cannot_reach)?;
+                return Ok((listener, None));
             }
             Err(Errno::ADDRINUSE) => {}
-            Err(error) => return Err(failed(error)),
+            Err(error) => return Err(cannot_reach(error)),
         }
-        let connection = socket::create().map_err(failed)?;
-        match retry_on_intr(|| connect(&connection, &address)) {
-            Ok(()) => {
-                let error = match peer::join(&connection, hello, context) {
-                    Ok(state) => return Ok(state),
-                    Err(error) => error,
-                };
-                if (context.check_cancelled)().is_err() {
-                    let _ = send(&connection, ABORTED, SendFlags::NOSIGNAL);
-                }
-                return Err(match error {
-                    JoinError::RootGone => become_error_root(listener, &address, hello, context),
-                    JoinError::Failed(error) => error,
-                });
-            }
+        let connection = socket::create().map_err(cannot_reach)?;
+        match retry_on_intr(|| connect(&connection, address)) {
+            Ok(()) => return Ok((listener, Some(connection))),
             // The root is not listening yet, has a full backlog, or is gone.
             Err(Errno::CONNREFUSED | Errno::AGAIN) => {
                 (context.check_cancelled)()?;
                 pause(attempt);
             }
-            Err(error) => return Err(failed(error)),
+            Err(error) => return Err(cannot_reach(error)),
         }
     }
     Err(Error::internal("the rendezvous socket was never reached"))
+}
+
+fn cannot_reach(error: Errno) -> Error {
+    Error::system("the rendezvous socket cannot be reached", error)
 }
 
 /// Takes the dead root's place to tell ranks that come later, which would wait for it and for this rank.
@@ -78,25 +120,24 @@ fn become_error_root(
     listener: OwnedFd,
     address: &SocketAddrUnix,
     hello: Hello,
+    error: &Error,
     context: &JoinContext<'_>,
-) -> Error {
-    let error = Error::remote("the rendezvous root died before all ranks had joined");
+) {
     // Members of a parent see each other's state there.
     let linger = if context.all_are_members(hello.ranks) { Duration::ZERO } else { LINGER };
     let end = Instant::now() + linger;
     for attempt in (0..).take_while(|_| Instant::now() < end) {
         if bind(&listener, address).is_ok() {
             let _ = listen(&listener, MAX_RANKS as i32);
-            Root::new(listener, hello, context).refuse_all(&error);
+            Root::new(listener, hello, context).refuse_all(error);
             break;
         }
         // Another rank was faster: one that does the same, or one that came late and waits.
         let Ok(connection) = socket::create() else { break };
         if connect(&connection, address).is_ok() && peer::is_accepted(&connection, hello) {
-            let _ = send(&connection, ABORTED, SendFlags::NOSIGNAL);
+            let _ = send(&connection, &aborted(hello.rank), SendFlags::NOSIGNAL);
             break;
         }
         pause(attempt);
     }
-    error
 }

@@ -3,6 +3,7 @@
 use std::io::IoSlice;
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, OwnedFd};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use libnccl::sys::ncclResult_t;
@@ -14,8 +15,10 @@ use rustix::net::{
 
 use crate::bootstrap::hello::Hello;
 use crate::bootstrap::join_context::JoinContext;
+use crate::bootstrap::message::{MAX_MESSAGE, READY, aborted_rank, cancelled, died, duplicate};
+use crate::bootstrap::shared_join::CreatedState;
 use crate::bootstrap::socket::{
-    ABORTED, FLAGS, LIVENESS_INTERVAL, MAX_MESSAGE, POLL_INTERVAL, READY, is_same_user, pid_of, receive, wait,
+    FLAGS, LIVENESS_INTERVAL, POLL_INTERVAL, is_same_user, pid_of, poll_interval, receive, wait,
 };
 use crate::bootstrap::unique_id::random;
 use crate::diag::debug;
@@ -39,27 +42,31 @@ pub(super) struct Root<'a> {
     listener: OwnedFd,
     hello: Hello,
     context: &'a JoinContext<'a>,
-    /// The peers that have joined, by rank.
-    peers: Vec<Option<Peer>>,
+    /// The processes of the ranks that have joined.
+    connections: Vec<Connection>,
+    /// The index of the connection of each rank that has joined.
+    joined: Vec<Option<usize>>,
     /// Connections that have not sent a hello yet.
     unauthenticated: Vec<OwnedFd>,
-    /// The number of ranks that joined and are no longer peers.
+    /// The number of ranks that came and are no longer connected.
     former: usize,
 }
 
-struct Peer {
-    connection: OwnedFd,
+/// The connection to a process, which sends the hello of each of its ranks.
+struct Connection {
+    socket: OwnedFd,
     process: Process,
+    ranks: Vec<usize>,
 }
 
 impl<'a> Root<'a> {
     pub(super) fn new(listener: OwnedFd, hello: Hello, context: &'a JoinContext<'a>) -> Self {
-        let peers = (0..hello.ranks).map(|_| None).collect();
-        Self { listener, hello, context, peers, unauthenticated: vec![], former: 0 }
+        let joined = vec![None; hello.ranks];
+        Self { listener, hello, context, connections: vec![], joined, unauthenticated: vec![], former: 0 }
     }
 
     /// Waits for all ranks and returns the state that they share, which this process, `me`, creates.
-    pub(super) fn run(mut self, me: Process) -> Result<SharedState> {
+    pub(super) fn run(mut self, me: Process) -> Result<Arc<SharedState>> {
         let result = self.accept_all().and_then(|()| self.send_state(me));
         match &result {
             Ok(_) => self.release_all(),
@@ -71,22 +78,23 @@ impl<'a> Root<'a> {
         result
     }
 
-    /// Tells all peers that every rank has the state. With `NCCL_COMM_ID` they may come to the same address at once, for
-    /// another communicator, and must not find this listener there any more.
+    /// Tells all processes that every rank has the state. With `NCCL_COMM_ID` they may come to the same address at once,
+    /// for another communicator, and must not find this listener there any more.
     fn release_all(self) {
-        let Self { listener, peers, .. } = self;
+        let Self { listener, connections, .. } = self;
         drop(listener);
-        for peer in peers.iter().flatten() {
-            let _ = send(&peer.connection, &SUCCESS, SendFlags::NOSIGNAL);
+        for Connection { socket, .. } in &connections {
+            let _ = send(socket, &SUCCESS, SendFlags::NOSIGNAL);
         }
     }
 
     /// Waits until every other rank has joined.
     fn accept_all(&mut self) -> Result {
         let (began, mut checked, mut is_reported) = (Instant::now(), Instant::now(), false);
-        while self.peers.iter().flatten().count() + 1 < self.hello.ranks {
-            if let Some((connection, hello)) = self.next_hello()? {
-                self.accept(connection, hello)?;
+        while self.connections.iter().map(|process| process.ranks.len()).sum::<usize>() + 1 < self.hello.ranks
+        {
+            if let Some((index, hello)) = self.next_hello(poll_interval(began.elapsed()))? {
+                self.accept(index, hello)?;
             } else if checked.elapsed() >= LIVENESS_INTERVAL {
                 checked = Instant::now();
                 let is_late = TIMEOUT.is_some_and(|limit| began.elapsed() >= limit);
@@ -98,13 +106,10 @@ impl<'a> Root<'a> {
                         return Err(Error::remote(format!("{text} (LIBNCCL_CPU_TIMEOUT)")));
                     }
                 }
-                let ended = self.joined().find(|(_, peer)| peer.process.ended()).map(|(rank, _)| rank);
-                if let Some(rank) = ended {
-                    self.former += 1;
-                    self.peers[rank] = None;
-                    return Err(died(rank));
+                if let Some(index) = self.connections.iter().position(|other| other.process.ended()) {
+                    return Err(self.remove(index));
                 }
-                let is_absent = |rank: &usize| *rank != self.hello.rank && self.peers[*rank].is_none();
+                let is_absent = |rank: &usize| *rank != self.hello.rank && self.joined[*rank].is_none();
                 (0..self.hello.ranks)
                     .filter(is_absent)
                     .try_for_each(|rank| self.context.check_alive(rank))?;
@@ -117,56 +122,60 @@ impl<'a> Root<'a> {
     fn describe_absent(&self, waited: Duration) -> String {
         let Hello { ranks, rank, .. } = self.hello;
         let absent: Vec<usize> =
-            (0..ranks).filter(|other| *other != rank && self.peers[*other].is_none()).collect();
+            (0..ranks).filter(|other| *other != rank && self.joined[*other].is_none()).collect();
         let named = absent.iter().take(MAX_NAMED).map(ToString::to_string).collect::<Vec<_>>().join(", ");
         let more = if absent.len() > MAX_NAMED { ", ..." } else { "" };
         let (number, waited) = (ranks - absent.len(), waited.as_secs_f64());
         format!("after {waited:.1} s, {number} of {ranks} ranks have come; missing: {named}{more}")
     }
 
-    fn accept(&mut self, connection: OwnedFd, hello: Hello) -> Result {
-        let Hello { ranks, rank, started, .. } = hello;
+    /// Accepts a rank of a process that is connected.
+    fn accept(&mut self, index: usize, hello: Hello) -> Result {
+        let Hello { ranks, rank, .. } = hello;
         let mistake = if ranks != self.hello.ranks {
-            format!(
+            Error::usage(format!(
                 "the ranks passed different nranks: rank {rank} passed {ranks}, rank {} passed {}",
                 self.hello.rank, self.hello.ranks
-            )
-        } else if rank == self.hello.rank || self.peers[rank].is_some() {
-            format!("two callers passed rank {rank}")
+            ))
+        } else if rank == self.hello.rank || self.joined[rank].is_some() {
+            duplicate(rank)
         } else {
-            let pid = pid_of(&connection)?;
-            self.peers[rank] = Some(Peer { connection, process: Process { pid, started } });
+            self.connections[index].ranks.push(rank);
+            self.joined[rank] = Some(index);
             return Ok(());
         };
-        let error = Error::usage(mistake);
-        send_error(&connection, &error);
         self.former += 1;
-        Err(error)
+        Err(mistake)
     }
 
-    /// Creates the shared state, sends it to all peers and waits until they have it.
-    fn send_state(&self, me: Process) -> Result<SharedState> {
-        let process = |peer: &Option<Peer>| peer.as_ref().map_or(me, |peer| peer.process);
-        let processes: Vec<Process> = self.peers.iter().map(process).collect();
+    /// Creates the shared state, sends it to all processes and waits until they have it.
+    fn send_state(&self, me: Process) -> Result<Arc<SharedState>> {
+        let process = |index: &Option<usize>| index.map_or(me, |index| self.connections[index].process);
+        let processes: Vec<Process> = self.joined.iter().map(process).collect();
         let (state, file) = SharedState::create(&processes)?;
         state.set_nonce(random()?);
+        let state = Arc::new(state);
+        let _created = CreatedState::share(self.hello.secret, &state);
         let files = [file.as_fd()];
-        for (_, peer) in self.joined() {
+        for Connection { socket, .. } in &self.connections {
             let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
             let mut control = SendAncillaryBuffer::new(&mut space);
             control.push(SendAncillaryMessage::ScmRights(&files));
-            // The peer's answer shows whether it is still there.
-            let _ = sendmsg(&peer.connection, &[IoSlice::new(&SUCCESS)], &mut control, SendFlags::NOSIGNAL);
+            // The answer shows whether it is still there.
+            let _ = sendmsg(socket, &[IoSlice::new(&SUCCESS)], &mut control, SendFlags::NOSIGNAL);
         }
-        for (rank, Peer { connection, process }) in self.joined() {
-            let mut answer = [0; 8];
-            let received = receive(connection, Some(*process), self.context, || {
-                recv(connection, &mut answer, RecvFlags::empty())
+        for Connection { socket, process, ranks } in &self.connections {
+            let mut answer = [0; Hello::SIZE];
+            let received = receive(socket, Some(*process), self.context, || {
+                recv(socket, &mut answer, RecvFlags::empty())
             })?;
-            match received.map(|(_, length)| &answer[..length]) {
-                Ok(READY) => {}
-                Ok(ABORTED) => return Err(cancelled(rank)),
-                _ => return Err(died(rank)),
+            let answer = received.map_or(&[][..], |(_, length)| &answer[..length.min(Hello::SIZE)]);
+            if answer != READY {
+                return Err(match (aborted_rank(answer), Hello::from_bytes(answer)) {
+                    (Some(rank), _) => cancelled(rank),
+                    (_, Some(hello)) => duplicate(hello.rank),
+                    _ => died(ranks[0]),
+                });
             }
         }
         Ok(state)
@@ -176,17 +185,17 @@ impl<'a> Root<'a> {
     /// other's state and need not come.
     pub(super) fn refuse_all(&mut self, error: &Error) {
         let mut refused = self.former;
-        for (_, peer) in self.joined() {
-            send_error(&peer.connection, error);
-            refused += 1;
+        for Connection { socket, ranks, .. } in std::mem::take(&mut self.connections) {
+            send_error(&socket, error);
+            refused += ranks.len();
         }
-        self.peers.iter_mut().for_each(|peer| *peer = None);
+        self.joined.fill(None);
         let ranks = self.hello.ranks;
         let end = Instant::now() + LINGER;
         while refused + 1 < ranks && Instant::now() < end && !self.context.all_are_members(ranks) {
-            match self.next_hello() {
-                Ok(Some((connection, _))) => {
-                    send_error(&connection, error);
+            match self.next_hello(POLL_INTERVAL) {
+                Ok(Some((index, _))) => {
+                    send_error(&self.connections.swap_remove(index).socket, error);
                     refused += 1;
                 }
                 Ok(None) => {}
@@ -195,32 +204,33 @@ impl<'a> Root<'a> {
         }
     }
 
-    /// Waits a little for an authenticated rank, or for a peer to end.
-    fn next_hello(&mut self) -> Result<Option<(OwnedFd, Hello)>> {
+    /// Waits a little for an authenticated rank, or for a process to end, and returns the index of the connection and
+    /// the hello.
+    fn next_hello(&mut self, longest: Duration) -> Result<Option<(usize, Hello)>> {
         (self.context.check_cancelled)()?;
-        let joined: Vec<usize> = self.joined().map(|(rank, _)| rank).collect();
-        let peers = self.peers.iter().flatten().map(|peer| &peer.connection);
+        let processes = self.connections.iter().map(|process| &process.socket);
         let mut watched: Vec<PollFd<'_>> = std::iter::once(&self.listener)
-            .chain(peers)
+            .chain(processes)
             .chain(&self.unauthenticated)
             .map(|file| PollFd::new(file, PollFlags::IN))
             .collect();
-        wait(&mut watched, POLL_INTERVAL)?;
+        wait(&mut watched, longest)?;
         let events: Vec<bool> = watched.iter().map(|file| !file.revents().is_empty()).collect();
-        let (peers, unauthenticated) = events[1..].split_at(joined.len());
-        // A peer sends nothing now but that it was cancelled; otherwise this is its end.
-        if let Some(index) = peers.iter().position(|event| *event) {
-            let rank = joined[index];
-            self.former += 1;
-            let message = self.peers[rank].take().and_then(|Peer { connection, .. }| {
-                let mut message = [0; 8];
-                recv(&connection, &mut message, RecvFlags::empty()).ok().filter(|(_, length)| *length > 0)
-            });
-            return Err(if message.is_some() { cancelled(rank) } else { died(rank) });
+        let (processes, unauthenticated) = events[1..].split_at(self.connections.len());
+        if let Some(index) = processes.iter().position(|event| *event) {
+            return self.receive(index);
         }
         if let Some(index) = unauthenticated.iter().position(|event| *event) {
-            let connection = self.unauthenticated.remove(index);
-            return Ok(self.authenticate(&connection).map(|hello| (connection, hello)));
+            let socket = self.unauthenticated.remove(index);
+            let Some(hello) = self.authenticate(&socket) else { return Ok(None) };
+            let process = Process { pid: pid_of(&socket)?, identity: hello.identity };
+            if let Err(error) = check_identity(process, hello.rank) {
+                send_error(&socket, &error);
+                self.former += 1;
+                return Err(error);
+            }
+            self.connections.push(Connection { socket, process, ranks: vec![] });
+            return Ok(Some((self.connections.len() - 1, hello)));
         }
         if events[0] {
             match accept_with(&self.listener, FLAGS) {
@@ -235,6 +245,29 @@ impl<'a> Root<'a> {
         Ok(None)
     }
 
+    /// Receives from a process: the hello of another rank. Otherwise a rank was cancelled, or this is its end.
+    fn receive(&mut self, index: usize) -> Result<Option<(usize, Hello)>> {
+        let mut bytes = [0; Hello::SIZE + 1];
+        let received = recv(&self.connections[index].socket, &mut bytes, RecvFlags::DONTWAIT);
+        let message = &bytes[..received.map_or(0, |(_, length)| length.min(bytes.len()))];
+        match Hello::from_bytes(message) {
+            Some(hello) if hello.secret == self.hello.secret => Ok(Some((index, hello))),
+            _ => {
+                let died = self.remove(index);
+                Err(aborted_rank(message).map_or(died, cancelled))
+            }
+        }
+    }
+
+    /// Removes a process that has ended, and returns the error.
+    fn remove(&mut self, index: usize) -> Error {
+        let Connection { ranks, .. } = self.connections.swap_remove(index);
+        self.former += ranks.len();
+        // The other indices are not needed any more.
+        self.joined.fill(None);
+        died(ranks[0])
+    }
+
     /// Receives a connection's hello, which has to be of this user and with the secret.
     fn authenticate(&self, connection: &OwnedFd) -> Option<Hello> {
         let mut bytes = [0; Hello::SIZE + 1];
@@ -246,10 +279,6 @@ impl<'a> Root<'a> {
         }
         valid
     }
-
-    fn joined(&self) -> impl Iterator<Item = (usize, &Peer)> {
-        self.peers.iter().enumerate().filter_map(|(rank, peer)| Some((rank, peer.as_ref()?)))
-    }
 }
 
 fn send_error(connection: &OwnedFd, error: &Error) {
@@ -257,10 +286,15 @@ fn send_error(connection: &OwnedFd, error: &Error) {
     let _ = send(connection, &[&error.code.0.to_ne_bytes(), text].concat(), SendFlags::NOSIGNAL);
 }
 
-fn died(rank: usize) -> Error {
-    Error::remote(format!("rank {rank} died before all ranks had joined"))
-}
-
-fn cancelled(rank: usize) -> Error {
-    Error::remote(format!("rank {rank} was cancelled or aborted before all ranks had joined"))
+/// Checks that this process finds the identity that the process of `rank` has found itself.
+fn check_identity(process: Process, rank: usize) -> Result {
+    match Process::from_pid(process.pid) {
+        Ok(found) if found != process => Err(Error::usage(format!(
+            "this process cannot tell whether that of rank {rank} runs, as they do not agree on its start time: they are \
+             in different time namespaces, or only one of them may call pidfd_open; with Linux 6.9 or newer, time \
+             namespaces make no difference"
+        ))),
+        // One that has ended is noticed later.
+        _ => Ok(()),
+    }
 }

@@ -13,20 +13,14 @@ use crate::bootstrap::join_context::JoinContext;
 use crate::diag::error::{Error, Result};
 use crate::shm::process::Process;
 
-/// The longest wait in the kernel, after which a rank checks whether it was cancelled.
+/// The shortest time after which a rank that waits for events checks whether it was cancelled.
 pub(super) const POLL_INTERVAL: Duration = Duration::from_millis(5);
 
-/// The interval in which ranks check that the others still live.
-pub(super) const LIVENESS_INTERVAL: Duration = Duration::from_millis(50);
+/// The longest.
+const LONGEST_POLL: Duration = Duration::from_millis(100);
 
-/// The longest message in bytes: a result code and a text.
-pub(super) const MAX_MESSAGE: usize = 1024;
-
-/// The message of a peer that has opened the shared state.
-pub(super) const READY: &[u8] = b"ready";
-
-/// The message of a peer that was cancelled.
-pub(super) const ABORTED: &[u8] = b"aborted";
+/// The interval in which ranks check that the others still live, where the kernel does not report it.
+pub(super) const LIVENESS_INTERVAL: Duration = Duration::from_millis(200);
 
 /// Nonblocking, so that no call waits in the kernel without an end.
 pub(super) const FLAGS: SocketFlags = SocketFlags::CLOEXEC.union(SocketFlags::NONBLOCK);
@@ -35,9 +29,15 @@ pub(super) fn create() -> rustix::io::Result<OwnedFd> {
     socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, FLAGS, None)
 }
 
-/// Waits for an event, for `longest` and [`POLL_INTERVAL`] at most.
+/// Returns how long a rank that has waited for so long may wait for an event before it looks at what else may have
+/// happened.
+pub(super) fn poll_interval(waited: Duration) -> Duration {
+    (waited / 64).clamp(POLL_INTERVAL, LONGEST_POLL)
+}
+
+/// Waits for an event, for `longest` at most, which is less than a second.
 pub(super) fn wait(watched: &mut [PollFd<'_>], longest: Duration) -> Result {
-    let timeout = Timespec { tv_sec: 0, tv_nsec: longest.min(POLL_INTERVAL).subsec_nanos().into() };
+    let timeout = Timespec { tv_sec: 0, tv_nsec: longest.subsec_nanos().into() };
     match poll(watched, Some(&timeout)) {
         Ok(_) | Err(Errno::INTR) => Ok(()),
         Err(error) => Err(Error::system("the sockets of the rendezvous cannot be polled", error)),
@@ -51,11 +51,12 @@ pub(super) fn receive<T>(
     context: &JoinContext<'_>,
     mut receive: impl FnMut() -> rustix::io::Result<T>,
 ) -> Result<rustix::io::Result<T>> {
-    let (mut checked, mut ended) = (Instant::now(), false);
+    let began = Instant::now();
+    let (mut checked, mut ended) = (began, false);
     loop {
         (context.check_cancelled)()?;
         let mut watched = [PollFd::new(connection, PollFlags::IN)];
-        wait(&mut watched, POLL_INTERVAL)?;
+        wait(&mut watched, poll_interval(began.elapsed()))?;
         // Not before poll reports an event: if a message and the end of the connection arrive at the same time, a
         // nonblocking receive may return the end first (still so in Linux 6.18).
         if !watched[0].revents().is_empty() {

@@ -77,6 +77,7 @@ impl Operation for Signal {
         state.check_peer(self.peer)?;
         let (raised, _) = state.signal(rank, self.peer, self.index);
         raised.fetch_add(1, Release);
+        state.wake_waiting(rank);
         Ok(())
     }
 }

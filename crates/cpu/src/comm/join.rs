@@ -32,7 +32,7 @@ pub(crate) fn join(
     let state = join_state(communicator, parent, &id, ranks, rank)?;
     // With NCCL_COMM_ID, communicators have one id. Those derived from it have to differ.
     id.secret = state.nonce();
-    Ok(RankInfo { state: Arc::new(state), rank, id })
+    Ok(RankInfo { state, rank, id })
 }
 
 /// Joins the other ranks and returns the state that they share.
@@ -42,7 +42,7 @@ pub(crate) fn join_state(
     id: &UniqueId,
     ranks: usize,
     rank: usize,
-) -> Result<SharedState> {
+) -> Result<Arc<SharedState>> {
     let Some(parent) = parent else {
         let context = JoinContext { check_cancelled: &|| check_cancelled(communicator), parent: None };
         return rendezvous::join(id, ranks, rank, &context);

@@ -99,6 +99,6 @@ mod tests {
         assert_eq!(&bytes, b"otherbytes");
         check_write(&own).unwrap();
         assert!(read(&own, 8, target).is_err(), "nothing is mapped there");
-        assert!(read(&Process { pid: u64::MAX, started: 0 }, 0, target).is_err());
+        assert!(read(&Process { pid: u64::MAX, identity: 0 }, 0, target).is_err());
     }
 }

@@ -1,9 +1,10 @@
 //! The layout of the shared memory: which word and which byte belongs to what.
 //!
-//! Words come first: the abort flag, then a control block for each rank (process, departure, steps, and the records of
-//! its last [`SLOTS`] steps), then a block for each pair of ranks (mailbox counters and signals), then a table for each
-//! rank (its open windows). Bytes follow: each rank's eager buffers, its staging buffers, and a ring for each pair. Words that different ranks write are on
-//! different cache lines, and all of a short call is on one line.
+//! Words come first: the abort flag, the nonce and the count of liveness checks, then a control block for each rank
+//! (process, departure, steps, and the records of its last [`SLOTS`] steps), then a block for each pair of ranks (mailbox
+//! counters and signals), then a table for each rank (its open windows), then a word for each rank (set while others sleep
+//! until it goes on). Bytes follow: each rank's eager buffers, its staging buffers, and a ring for each pair. Words that
+//! different ranks write in each call are on different cache lines, and all of a short call is on one line.
 
 use crate::diag::error::{Error, Result};
 use crate::sync::primitive::LOOM;
@@ -51,11 +52,12 @@ pub(super) const LINE: usize = if LOOM { 4 } else { 8 };
 // Words of the header.
 pub(super) const ABORT_FLAG: usize = 0;
 pub(super) const NONCE: usize = 1;
+pub(super) const LIVENESS_CHECKS: usize = 3;
 const HEADER: usize = LINE;
 
 // Words of a rank's control block.
 pub(super) const PROCESS: usize = 0;
-pub(super) const STARTED: usize = 1;
+pub(super) const IDENTITY: usize = 1;
 pub(super) const DEPARTED: usize = 2;
 pub(super) const ACCESSES: usize = 3;
 pub(super) const STEP: usize = LINE;
@@ -91,6 +93,8 @@ pub(super) struct Layout {
     ranks: usize,
     /// Bytes of a pair's ring.
     pub(super) ring: usize,
+    /// The index of the first rank's word of sleepers.
+    sleepers: usize,
 }
 
 /// Word indices of a mailbox, and the byte offset of its ring.
@@ -116,7 +120,8 @@ impl Layout {
             // A page more for each message has room for its header.
             (RINGS / (ranks * ranks) / PAGE * PAGE).clamp(PAGE, MESSAGES * (MESSAGE_MAX + PAGE))
         };
-        Ok(Self { ranks, ring })
+        let sleepers = HEADER + ranks * (CONTROL + ranks * PAIR + WINDOWS);
+        Ok(Self { ranks, ring, sleepers })
     }
 
     pub(super) fn ranks(&self) -> usize {
@@ -125,7 +130,7 @@ impl Layout {
 
     /// Returns the number of words.
     pub(super) fn words(&self) -> usize {
-        self.window(self.ranks, 0)
+        self.sleepers(self.ranks)
     }
 
     /// Returns the number of bytes.
@@ -135,7 +140,7 @@ impl Layout {
 
     /// Returns the number of words that belong to one rank.
     pub(super) fn words_of_rank(&self) -> usize {
-        CONTROL + self.ranks * PAIR + WINDOWS
+        CONTROL + self.ranks * PAIR + WINDOWS + 1
     }
 
     /// Returns the index of a word of `rank`'s control block.
@@ -172,6 +177,11 @@ impl Layout {
     pub(super) fn window(&self, rank: usize, window: usize) -> usize {
         assert!(window < WINDOWS, "window {window} of {WINDOWS}");
         HEADER + self.ranks * CONTROL + self.ranks * self.ranks * PAIR + rank * WINDOWS + window
+    }
+
+    /// Returns the index of the word of those who sleep until `rank` goes on.
+    pub(super) fn sleepers(&self, rank: usize) -> usize {
+        self.sleepers + rank
     }
 
     /// Returns the layout of the mailbox from one rank to another.
@@ -225,13 +235,13 @@ mod tests {
     #[test]
     fn layout_has_no_overlaps_and_no_gaps_between_buffers() {
         let layout = Layout::new(3).unwrap();
-        let mut words = vec![ABORT_FLAG];
+        let mut words = vec![ABORT_FLAG, NONCE, NONCE + 1, LIVENESS_CHECKS];
         let mut bytes = vec![];
         for rank in 0..3 {
             words.extend(
                 [
                     PROCESS,
-                    STARTED,
+                    IDENTITY,
                     DEPARTED,
                     ACCESSES,
                     STEP,
@@ -253,6 +263,7 @@ mod tests {
             words.push(layout.recipient(rank, 0).0);
             bytes.extend((0..STAGES).map(|step| (layout.stage(rank, step), STAGE)));
             words.extend((0..WINDOWS).map(|window| layout.window(rank, window)));
+            words.push(layout.sleepers(rank));
             for to in 0..3 {
                 let mailbox = layout.mailbox(rank, to);
                 words.extend([mailbox.written, mailbox.read]);

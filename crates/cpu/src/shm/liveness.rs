@@ -5,13 +5,22 @@
 
 use std::cell::Cell;
 use std::future::poll_fn;
-use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
+use std::sync::PoisonError;
+use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release, SeqCst};
 use std::task::Poll;
+use std::time::{Duration, Instant};
 
 use crate::diag::error::{Error, Result};
-use crate::shm::layout::{ABORT_FLAG, DEPARTED};
+use crate::shm::layout::{ABORT_FLAG, DEPARTED, LIVENESS_CHECKS};
 use crate::shm::shared_state::SharedState;
 use crate::sync::backoff;
+use crate::sync::primitive::{AtomicU64, LOOM, sleep_on, wake_all};
+
+/// The interval in which one of the processes that wait checks that the others have not ended.
+const CHECK_INTERVAL: Duration = Duration::from_millis(200);
+
+/// The value of a rank's word while others sleep until it goes on.
+const SLEEPERS: u64 = 1 << 32 | 1;
 
 /// The reason for which a rank can no longer be relied on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -42,19 +51,42 @@ impl SharedState {
         }
         poll_fn(|_| {
             if !done() {
-                let Err(error) = self.check_peer(rank) else {
+                let checked = self.check_peer(rank);
+                if checked.is_ok() {
                     AWAITED.set(rank);
-                    return Poll::Pending;
-                };
-                // It may have been done just before the abort.
+                    self.sleep(rank, &mut done);
+                }
+                // It may have been done just before the abort, or during the sleep.
                 if !done() {
-                    return Poll::Ready(Err(error));
+                    return if checked.is_ok() { Poll::Pending } else { Poll::Ready(checked) };
                 }
             }
             backoff::note_progress();
             Poll::Ready(Ok(()))
         })
         .await
+    }
+
+    /// Sleeps until `rank` goes on, if this thread has waited for long and does nothing else.
+    ///
+    /// A rank looks for sleepers after it has gone on, without a fence, and may see no sleeper that has looked just
+    /// before. That one sleeps on, until the time is over.
+    fn sleep(&self, rank: usize, done: &mut impl FnMut() -> bool) {
+        let Some(longest) = backoff::take_nap() else { return };
+        let sleepers = self.segment.word(self.layout.sleepers(rank));
+        sleepers.store(SLEEPERS, SeqCst);
+        if !done() && self.check_peer(rank).is_ok() {
+            sleep_on(sleepers, SLEEPERS, longest);
+        }
+    }
+
+    /// Wakes those who sleep until `rank` goes on, which it has.
+    #[inline]
+    pub(crate) fn wake_waiting(&self, rank: usize) {
+        let sleepers = self.segment.word(self.layout.sleepers(rank));
+        if !LOOM && sleepers.load(Relaxed) != 0 {
+            wake(sleepers);
+        }
     }
 
     /// Returns an error if waiting for `rank` is in vain.
@@ -106,11 +138,13 @@ impl SharedState {
     pub(crate) fn set_abort(&self, rank: usize, reason: AbortReason) {
         let flag = (rank as u64) << 8 | reason as u64;
         let _ = self.segment.word(ABORT_FLAG).compare_exchange(0, flag, AcqRel, Relaxed);
+        (0..self.ranks()).for_each(|rank| self.wake_waiting(rank));
     }
 
     /// Records that `rank` does nothing more.
     pub(crate) fn depart(&self, rank: usize) {
         self.control(rank, DEPARTED).store(1, Release);
+        self.wake_waiting(rank);
     }
 
     /// Returns `true` if `rank` does nothing more.
@@ -118,8 +152,31 @@ impl SharedState {
         self.control(rank, DEPARTED).load(Acquire) != 0
     }
 
-    /// Sets the abort flag if the process of a rank has ended.
+    /// Sets the abort flag if the process of a rank has ended. To be called every now and then during a wait: one of
+    /// the processes that wait looks at all others, once in [`CHECK_INTERVAL`].
     pub(crate) fn check_liveness(&self) {
+        if !self.is_one_process() && self.is_check_due() {
+            self.check_processes();
+        }
+    }
+
+    /// Returns `true` if no process has checked the others for [`CHECK_INTERVAL`], as far as this one knows, and it has
+    /// been the first to count the next check. The processes need no common clock, which time namespaces would break. If
+    /// the one that counted dies or stops, another is due an interval later.
+    fn is_check_due(&self) -> bool {
+        let checks = self.segment.word(LIVENESS_CHECKS);
+        let (count, now) = (checks.load(Relaxed), Instant::now());
+        let mut last = self.last_check.lock().unwrap_or_else(PoisonError::into_inner);
+        let (known, at) = *last;
+        if known == count && now - at < CHECK_INTERVAL {
+            return false;
+        }
+        let is_first = known == count && checks.compare_exchange(count, count + 1, Relaxed, Relaxed).is_ok();
+        *last = (checks.load(Relaxed), now);
+        is_first
+    }
+
+    fn check_processes(&self) {
         let own = u64::from(std::process::id());
         let mut last = None;
         for (rank, process) in self.processes.iter().enumerate() {
@@ -132,6 +189,12 @@ impl SharedState {
             }
         }
     }
+}
+
+#[cold]
+fn wake(sleepers: &AtomicU64) {
+    sleepers.store(0, SeqCst);
+    wake_all(sleepers);
 }
 
 #[cfg(test)]
@@ -153,11 +216,48 @@ mod tests {
         let mut child = std::process::Command::new("sleep").arg("60").spawn().unwrap();
         let other = Process::from_pid(child.id().into()).unwrap();
         let (state, _) = SharedState::create(&[Process::current().unwrap(), other]).unwrap();
-        state.check_liveness();
+        state.check_processes();
         assert!(state.check_abort().is_ok());
         child.kill().unwrap();
         child.wait().unwrap();
-        state.check_liveness();
+        let deadline = Instant::now() + Duration::from_secs(5);
+        while state.check_abort().is_ok() {
+            assert!(Instant::now() < deadline);
+            state.check_liveness();
+        }
         assert!(state.check_abort().unwrap_err().text.starts_with("rank 1 died"));
+    }
+
+    /// Two processes' views of one segment.
+    fn two_views() -> [SharedState; 2] {
+        let current = Process::current().unwrap();
+        let other = Process { identity: current.identity + 1, ..current };
+        let (state, file) = SharedState::create(&[current, other]).unwrap();
+        [SharedState::open(file, 2).unwrap(), state]
+    }
+
+    #[test]
+    fn one_of_two_waiting_processes_checks_once_an_interval() {
+        let views = two_views();
+        let (began, mut checks) = (Instant::now(), [0, 0]);
+        while began.elapsed() < 6 * CHECK_INTERVAL {
+            for (view, checks) in views.iter().zip(&mut checks) {
+                *checks += u64::from(view.is_check_due());
+            }
+        }
+        let counted = views[0].segment.word(LIVENESS_CHECKS).load(Relaxed);
+        assert_eq!(checks[0] + checks[1], counted);
+        assert!((1..=6).contains(&counted), "{checks:?}");
+    }
+
+    #[test]
+    fn check_is_due_again_if_the_process_that_counted_the_last_one_ended() {
+        let [view, other] = two_views();
+        other.segment.word(LIVENESS_CHECKS).store(1, Relaxed);
+        let began = Instant::now();
+        while !view.is_check_due() {
+            assert!(began.elapsed() < 25 * CHECK_INTERVAL);
+        }
+        assert!(began.elapsed() >= CHECK_INTERVAL);
     }
 }

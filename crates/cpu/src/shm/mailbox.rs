@@ -23,6 +23,8 @@ const CHUNKS: u64 = if LOOM { 2 } else { 4 };
 #[derive(Debug)]
 pub(crate) struct Mailbox<'a> {
     state: &'a SharedState,
+    sender: usize,
+    receiver: usize,
     written: &'a AtomicU64,
     read: &'a AtomicU64,
     /// The last message that the receiver rejected, by its position plus one, and two words of the receiver's.
@@ -38,6 +40,8 @@ impl<'a> Mailbox<'a> {
         let layout = state.layout.mailbox(from, to);
         Self {
             state,
+            sender: from,
+            receiver: to,
             written: state.segment.word(layout.written),
             read: state.segment.word(layout.read),
             rejected: std::array::from_fn(|word| state.segment.word(layout.rejected + word)),
@@ -82,11 +86,13 @@ impl<'a> Mailbox<'a> {
     /// Makes what the sender has written up to `position` visible to the receiver.
     pub(crate) fn publish(&self, position: u64) {
         self.written.store(position, Release);
+        self.state.wake_waiting(self.sender);
     }
 
     /// Frees what the receiver has read up to `position`.
     pub(crate) fn release(&self, position: u64) {
         self.read.store(position, Release);
+        self.state.wake_waiting(self.receiver);
     }
 
     /// Returns how far the sender has written beyond `position`.

@@ -45,13 +45,8 @@ impl Mapping {
         Self::fill(file, length)
     }
 
-    /// Creates such memory within the process's limits: no longer than a file may be, and leaving half of the file
-    /// descriptors to the program.
+    /// Creates such memory if that leaves half of the file descriptors to the program.
     pub(crate) fn shared_within_limits(length: usize) -> Result<(Self, OwnedFd)> {
-        // The kernel kills a process that makes a file longer than this.
-        if exceeds(length as u64, Resource::Fsize) {
-            return Err(cannot_create(Errno::FBIG));
-        }
         let file = memfd::create().map_err(cannot_create)?;
         // The kernel assigns the lowest free number.
         if exceeds(2 * u64::from(file.as_raw_fd().unsigned_abs()), Resource::Nofile) {
@@ -61,6 +56,15 @@ impl Mapping {
     }
 
     fn fill(file: OwnedFd, length: usize) -> Result<(Self, OwnedFd)> {
+        // The kernel kills a process that makes a file longer than this.
+        if let Some(limit) = getrlimit(Resource::Fsize).current.filter(|limit| length as u64 > *limit) {
+            return Err(Error::system(
+                &format!(
+                    "{length} bytes of shared memory exceed the limit of {limit} for a file (ulimit -f)"
+                ),
+                Errno::FBIG,
+            ));
+        }
         memfd::set_length(&file, length).map_err(cannot_create)?;
         Ok((Self::map(&file, length)?, file))
     }
@@ -86,7 +90,12 @@ impl Mapping {
             ErrorKind::NotFound => Error::remote(format!("process {pid} has no file descriptor {file}")),
             _ => Error::system(&format!("file descriptor {file} of process {pid} cannot be opened"), error),
         };
-        let path = format!("/proc/{pid}/fd/{file}");
+        let Some(shown) = owner.pid_in_proc() else {
+            let error =
+                Error::remote(format!("/proc does not show process {pid}: it is of another PID namespace"));
+            return Err(if owner.ended() { ended() } else { error });
+        };
+        let path = format!("/proc/{shown}/fd/{file}");
         let found = read_link(&path).map_err(failed)?;
         let refused = |why: &str| {
             Error::remote(format!(
@@ -244,7 +253,7 @@ mod tests {
     fn open_of_a_reused_pid_is_refused() {
         let (_mapping, file) = Mapping::shared(8192).unwrap();
         let current = Process::current().unwrap();
-        let before = Process { started: current.started - 1, ..current };
+        let before = Process { identity: current.identity - 1, ..current };
         let error = Mapping::open(&before, number(&file)).unwrap_err();
         assert_eq!(error.text, format!("process {} has ended, and its memory with it", current.pid));
     }

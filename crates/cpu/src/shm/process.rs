@@ -1,88 +1,180 @@
 //! Process identity, and whether a process still runs.
 //!
-//! The start time distinguishes a process from a later one with the same pid. A lock that the kernel releases at a
-//! process's death would live on in the children that it forked; this does not.
+//! A pid may be a later process's. What tells them apart is the inode of a pidfd, which Linux 6.9 and newer never use
+//! twice, and which is the same in all namespaces; before, the start time in `/proc`. A lock that the kernel releases at
+//! a process's death would live on in the children that it forked; these do not.
 
+use std::fs::{read_link, read_to_string};
 use std::io::{self, ErrorKind};
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::sync::OnceLock;
 use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::fs::{fstat, fstatfs};
 use rustix::io::Errno;
+use rustix::process::{Pid, PidfdFlags, pidfd_open};
 
-/// A process, identified by pid and start time.
+/// A process.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Process {
+    /// The pid in the PID namespace that all ranks share.
     pub(crate) pid: u64,
-    /// The start time in clock ticks since boot.
-    pub(crate) started: u64,
+    /// A number that no other process with this pid has: the inode of its pidfd, or the start time in clock ticks.
+    pub(crate) identity: u64,
 }
 
-/// The content of `/proc/<pid>/task/<pid>/stat`.
+/// A process as it is found at a pid.
 struct Status {
+    identity: u64,
     ended: bool,
-    stopped: bool,
-    started: u64,
+}
+
+/// Returns `true` if pidfds can be opened and have inodes of their own.
+fn has_pidfd_inodes() -> io::Result<bool> {
+    const PIDFS: i64 = 0x5049_4446;
+    static KNOWN: OnceLock<bool> = OnceLock::new();
+    if let Some(known) = KNOWN.get() {
+        return Ok(*known);
+    }
+    let found = match open_pidfd(std::process::id().into()) {
+        Ok(pidfd) => fstatfs(&pidfd)?.f_type == PIDFS,
+        Err(error) => match Errno::from_io_error(&error) {
+            Some(Errno::MFILE | Errno::NFILE | Errno::NOMEM) => return Err(error),
+            // An older kernel, an emulator or a seccomp filter.
+            _ => false,
+        },
+    };
+    Ok(*KNOWN.get_or_init(|| found))
 }
 
 impl Process {
     /// Returns this process, looked up once, and once more in a forked child.
     pub(crate) fn current() -> io::Result<Self> {
         static PID: AtomicU64 = AtomicU64::new(0);
-        static STARTED: AtomicU64 = AtomicU64::new(0);
+        static IDENTITY: AtomicU64 = AtomicU64::new(0);
         let pid = std::process::id().into();
         if PID.load(Acquire) == pid {
-            return Ok(Self { pid, started: STARTED.load(Relaxed) });
+            return Ok(Self { pid, identity: IDENTITY.load(Relaxed) });
+        }
+        if !has_pidfd_inodes()? {
+            check_proc(pid)?;
         }
         let current = Self::from_pid(pid)?;
-        STARTED.store(current.started, Relaxed);
+        IDENTITY.store(current.identity, Relaxed);
         PID.store(pid, Release);
         Ok(current)
     }
 
     pub(crate) fn from_pid(pid: u64) -> io::Result<Self> {
-        Ok(Self { pid, started: status(pid)?.started })
+        Ok(Self { pid, identity: status(pid)?.identity })
     }
 
     /// Returns `true` if the process has certainly ended; in doubt (out of file descriptors, say), `false`.
     pub(crate) fn ended(&self) -> bool {
         match status(self.pid) {
-            Ok(status) => status.ended || status.started != self.started,
-            Err(error) => {
-                error.kind() == ErrorKind::NotFound || Errno::from_io_error(&error) == Some(Errno::SRCH)
-            }
+            Ok(status) => status.ended || status.identity != self.identity,
+            Err(error) => error.kind() == ErrorKind::NotFound,
         }
     }
 
     /// Describes the state of a process that does not run as usual.
     pub(crate) fn condition(&self) -> Option<&'static str> {
-        match status(self.pid) {
-            Ok(status) if status.ended || status.started != self.started => Some("has ended"),
-            Ok(status) if status.stopped => Some("is stopped by a signal or a debugger"),
-            _ => None,
+        if self.ended() {
+            return Some("has ended");
         }
+        let state = read_stat(self.pid_in_proc()?).ok()?.state;
+        matches!(state, 'T' | 't').then_some("is stopped by a signal or a debugger")
+    }
+
+    /// Returns the process's pid in `/proc`, which may show a PID namespace around this process's; `None` if it shows
+    /// another one or the process has been reaped.
+    pub(crate) fn pid_in_proc(&self) -> Option<u64> {
+        if !has_pidfd_inodes().ok()? {
+            // Checked by `current`.
+            return Some(self.pid);
+        }
+        let pidfd = open_pidfd(self.pid).ok()?;
+        let text = read_to_string(format!("/proc/self/fdinfo/{}", pidfd.as_raw_fd())).ok()?;
+        let pid = text.lines().find_map(|line| line.strip_prefix("Pid:"))?.trim().parse().ok()?;
+        (pid > 0).then_some(pid)
     }
 }
 
 fn status(pid: u64) -> io::Result<Status> {
+    if has_pidfd_inodes()? { status_by_pidfd(pid) } else { read_stat(pid).map(Stat::status) }
+}
+
+/// Returns what the kernel knows of a process. A pidfd is readable once all threads have ended, before the parent knows.
+fn status_by_pidfd(pid: u64) -> io::Result<Status> {
+    let pidfd = open_pidfd(pid)?;
+    let identity = fstat(&pidfd)?.st_ino;
+    let now = Timespec { tv_sec: 0, tv_nsec: 0 };
+    let ended = poll(&mut [PollFd::new(&pidfd, PollFlags::IN)], Some(&now))? > 0;
+    Ok(Status { identity, ended })
+}
+
+fn open_pidfd(pid: u64) -> io::Result<OwnedFd> {
+    let pid = i32::try_from(pid).ok().and_then(Pid::from_raw).ok_or(ErrorKind::NotFound)?;
+    pidfd_open(pid, PidfdFlags::empty()).map_err(|error| match error {
+        // The last two: it is a thread's now.
+        Errno::SRCH | Errno::INVAL | Errno::NOENT => ErrorKind::NotFound.into(),
+        error => error.into(),
+    })
+}
+
+/// Checks that `/proc` shows this process under its pid.
+fn check_proc(pid: u64) -> io::Result<()> {
+    let shown = read_link("/proc/self")?;
+    if shown.to_str().and_then(|shown| shown.parse().ok()) == Some(pid) {
+        return Ok(());
+    }
+    Err(io::Error::other(format!(
+        "/proc is of another PID namespace: it shows this process, {pid}, as {}; \
+         mount the namespace's own (unshare --mount-proc), or use Linux 6.9 or newer",
+        shown.display()
+    )))
+}
+
+/// The content of `/proc/<pid>/task/<pid>/stat`.
+struct Stat {
+    state: char,
+    threads: u64,
+    started: u64,
+}
+
+impl Stat {
+    fn status(self) -> Status {
+        // A process whose first thread has exited while others run shows as a zombie with several threads.
+        let ended = matches!(self.state, 'Z' | 'X') && self.threads <= 1;
+        Status { identity: self.started, ended }
+    }
+}
+
+fn read_stat(pid: u64) -> io::Result<Stat> {
     // The first thread's file has the same content as the process's. QEMU's user-mode emulation makes up the latter for
     // a process that looks at itself, with a start time that is slightly off.
     let path = format!("/proc/{pid}/task/{pid}/stat");
-    let text = std::fs::read_to_string(&path)?;
+    let text = read_to_string(&path).map_err(|error| match Errno::from_io_error(&error) {
+        Some(Errno::SRCH) => ErrorKind::NotFound.into(),
+        _ => error,
+    })?;
     parse(&text).ok_or_else(|| io::Error::new(ErrorKind::InvalidData, format!("{path}: {text}")))
 }
 
-fn parse(text: &str) -> Option<Status> {
+fn parse(text: &str) -> Option<Stat> {
     // The name, the second field, may hold anything; it ends at the last parenthesis.
     let fields: Vec<&str> = text.rsplit_once(')')?.1.split_ascii_whitespace().collect();
-    let (state, threads) = (*fields.first()?, fields.get(17)?.parse::<u64>().ok()?);
-    // A process whose first thread has exited while others run shows as a zombie with several threads.
-    let ended = matches!(state, "Z" | "X") && threads <= 1;
-    Some(Status { ended, stopped: matches!(state, "T" | "t"), started: fields.get(19)?.parse().ok()? })
+    let number = |index: usize| fields.get(index)?.parse().ok();
+    Some(Stat { state: fields.first()?.chars().next()?, threads: number(17)?, started: number(19)? })
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::process::Command;
+    use std::time::{Duration, Instant};
 
     #[test]
     fn current_process_has_not_ended() {
@@ -91,24 +183,48 @@ mod tests {
 
     #[test]
     fn killed_process_has_ended_before_and_after_reaping() {
-        let mut child = std::process::Command::new("sleep").arg("60").spawn().unwrap();
-        let process = Process::from_pid(child.id().into()).unwrap();
-        assert!(!process.ended());
-        assert!(Process { started: process.started + 1, ..process }.ended(), "another process has this pid");
-        child.kill().unwrap();
-        let deadline = std::time::Instant::now() + std::time::Duration::from_secs(5);
-        while !process.ended() {
-            assert!(std::time::Instant::now() < deadline, "a zombie counts as ended");
+        type Look = fn(u64) -> io::Result<Status>;
+        let looks: [Look; 2] = [status_by_pidfd, |pid| read_stat(pid).map(Stat::status)];
+        for look in looks {
+            let mut child = Command::new("sleep").arg("60").spawn().unwrap();
+            let pid = child.id().into();
+            let Ok(before) = look(pid) else {
+                child.kill().unwrap();
+                child.wait().unwrap();
+                continue;
+            };
+            assert!(!before.ended);
+            child.kill().unwrap();
+            let deadline = Instant::now() + Duration::from_secs(5);
+            while !look(pid).unwrap().ended {
+                assert!(Instant::now() < deadline, "a zombie counts as ended");
+            }
+            assert_eq!(look(pid).unwrap().identity, before.identity);
+            child.wait().unwrap();
+            assert_eq!(look(pid).map(drop).unwrap_err().kind(), ErrorKind::NotFound);
         }
-        child.wait().unwrap();
-        assert!(process.ended());
+    }
+
+    #[test]
+    fn later_process_with_the_same_pid_is_another_one() {
+        let current = Process::current().unwrap();
+        assert!(Process { identity: current.identity + 1, ..current }.ended());
+    }
+
+    #[test]
+    fn process_is_found_in_proc() {
+        let current = Process::current().unwrap();
+        assert_eq!(current.pid_in_proc(), Some(current.pid));
+        check_proc(current.pid).unwrap();
+        let text = check_proc(current.pid + 1).unwrap_err().to_string();
+        assert!(text.starts_with("/proc is of another PID namespace"), "{text}");
     }
 
     #[test]
     fn stat_with_spaces_and_parentheses_in_the_name_is_parsed() {
         let line = "7 (a) Z (b)) S 1 7 7 0 -1 4 0 0 0 0 0 0 0 0 20 0 3 0 4711 0 0";
-        let status = parse(line).unwrap();
+        let status = parse(line).unwrap().status();
         assert!(!status.ended);
-        assert_eq!(status.started, 4711);
+        assert_eq!(status.identity, 4711);
     }
 }

@@ -6,13 +6,15 @@
 
 use std::ops::Range;
 use std::os::fd::{AsFd, OwnedFd};
+use std::sync::Mutex;
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
+use std::time::Instant;
 
 use crate::diag::error::Result;
 use crate::shm::buffer::{ReadBuf, WriteBuf};
 use crate::shm::layout::{
-    CALL_ARGS, CALLS, INLINE, INLINE_MAX, LAST_CALL, LAST_EMPTY_CALL, LINE, Layout, NONCE, PROCESS,
-    PUBLISHED, RANK_ARGS, SEEN, SLOTS, STAGE, STARTED, STEP,
+    CALL_ARGS, CALLS, IDENTITY, INLINE, INLINE_MAX, LAST_CALL, LAST_EMPTY_CALL, LINE, Layout, NONCE, PROCESS,
+    PUBLISHED, RANK_ARGS, SEEN, SLOTS, STAGE, STEP,
 };
 use crate::shm::process::Process;
 use crate::shm::segment::Segment;
@@ -38,6 +40,8 @@ pub(crate) struct SharedState {
     pub(super) layout: Layout,
     pub(super) processes: Vec<Process>,
     is_one_process: bool,
+    /// The last count of liveness checks, and when this process first saw it.
+    pub(super) last_check: Mutex<(u64, Instant)>,
 }
 
 impl SharedState {
@@ -45,11 +49,10 @@ impl SharedState {
     pub(crate) fn create(processes: &[Process]) -> Result<(Self, OwnedFd)> {
         let layout = Layout::new(processes.len())?;
         let (segment, file) = Segment::create(layout.words(), layout.bytes())?;
-        let state =
-            Self { segment, layout, processes: processes.to_vec(), is_one_process: all_equal(processes) };
+        let state = Self::new(segment, layout, processes.to_vec());
         for (rank, process) in processes.iter().enumerate() {
             state.control(rank, PROCESS).store(process.pid, Relaxed);
-            state.control(rank, STARTED).store(process.started, Relaxed);
+            state.control(rank, IDENTITY).store(process.identity, Relaxed);
         }
         Ok((state, file))
     }
@@ -58,12 +61,15 @@ impl SharedState {
     pub(crate) fn open(file: impl AsFd, ranks: usize) -> Result<Self> {
         let layout = Layout::new(ranks)?;
         let segment = Segment::open(file, layout.words(), layout.bytes())?;
-        let mut state = Self { segment, layout, processes: vec![], is_one_process: false };
-        let word = |rank, word| state.control(rank, word).load(Relaxed);
-        let process = |rank| Process { pid: word(rank, PROCESS), started: word(rank, STARTED) };
-        state.processes = (0..ranks).map(process).collect();
-        state.is_one_process = all_equal(&state.processes);
-        Ok(state)
+        let word = |rank, word| segment.word(layout.control(rank, word)).load(Relaxed);
+        let process = |rank| Process { pid: word(rank, PROCESS), identity: word(rank, IDENTITY) };
+        let processes = (0..ranks).map(process).collect();
+        Ok(Self::new(segment, layout, processes))
+    }
+
+    fn new(segment: Segment, layout: Layout, processes: Vec<Process>) -> Self {
+        let is_one_process = all_equal(&processes);
+        Self { segment, layout, processes, is_one_process, last_check: Mutex::new((0, Instant::now())) }
     }
 
     /// Sets the random number of this communicator, before any other rank has the state.
@@ -102,6 +108,7 @@ impl SharedState {
         }
         // Release: by then the rank has read all that it needs of the others' records of earlier steps.
         last.store(step, Release);
+        self.wake_waiting(rank);
         Ok(step)
     }
 
@@ -129,6 +136,7 @@ impl SharedState {
     /// Announces `step`, and with it all that the rank has written for it.
     pub(crate) fn announce(&self, rank: usize, step: u64) {
         self.published(rank, step).store(step, Release);
+        self.wake_waiting(rank);
     }
 
     /// Publishes a record and announces its step: arguments that all ranks must agree on, up to
@@ -152,6 +160,7 @@ impl SharedState {
         }
         self.eager_memory(rank, step, eager.len()).1.write(0, eager);
         record[PUBLISHED].store(step, Release);
+        self.wake_waiting(rank);
     }
 
     /// Pre-writes the next record, so that its cache lines are already exclusive when it is published.

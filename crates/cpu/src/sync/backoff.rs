@@ -4,8 +4,8 @@ use std::cell::Cell;
 use std::sync::LazyLock;
 use std::time::{Duration, Instant};
 
-/// Time without progress after which the liveness of the other ranks is checked.
-const LIVENESS_INTERVAL: Duration = Duration::from_millis(50);
+/// Time without progress after which a waiting thread looks at what else may have happened.
+const IDLE_INTERVAL: Duration = Duration::from_millis(50);
 
 /// Spins before yielding where every rank has a CPU: one to three microseconds.
 const SPINS: u32 = 60;
@@ -17,6 +17,8 @@ thread_local! {
     static PROGRESS: Cell<bool> = const { Cell::new(false) };
     /// Spins that a single operation may do by itself, without returning to the executor.
     static SPIN_BUDGET: Cell<u32> = const { Cell::new(0) };
+    /// The time for which a single operation may sleep by itself in its next turn.
+    static NAP: Cell<Option<Duration>> = const { Cell::new(None) };
 }
 
 /// Sets how often [`spin`] tests on this thread.
@@ -43,9 +45,31 @@ pub(crate) fn spin(done: impl Fn() -> bool) -> bool {
     })
 }
 
+/// Returns how long the operation that this thread polls may sleep in this turn, if it may, for the first that asks.
+pub(crate) fn take_nap() -> Option<Duration> {
+    NAP.take()
+}
+
 /// Records that an operation that waited has made progress.
 pub(crate) fn note_progress() {
     PROGRESS.set(true);
+    // The next wait begins by spinning.
+    NAP.set(None);
+}
+
+/// The longest sleep of a thread that nobody wakes, and of one that another rank does.
+const LONGEST_SLEEP: Duration = Duration::from_millis(100);
+const LONGEST_NAP: Duration = Duration::from_millis(250);
+
+/// Returns the time to sleep next if nobody wakes the thread: up to a millisecond at the beginning, then a 64th of the
+/// time waited, so that the wait becomes at most 1.6 % longer.
+fn sleep_time(doublings: u32, waited: Duration) -> Duration {
+    Duration::from_micros(32 << doublings).max(waited / 64).min(LONGEST_SLEEP)
+}
+
+/// Returns the longest time to sleep next if another rank wakes the thread.
+fn nap_time(waited: Duration) -> Duration {
+    (waited / 4).clamp(Duration::from_millis(1), LONGEST_NAP)
 }
 
 /// The state of one wait: the longer nothing happens, the longer it pauses.
@@ -59,13 +83,19 @@ pub(super) struct Backoff {
 
 impl Backoff {
     const YIELDS: u32 = 1000;
+    /// Yields between two looks at the clock.
+    const YIELDS_AT_ONCE: u32 = 32;
+    /// The time after which a thread no longer yields: between many threads, one yield can take that long.
+    const LONGEST_YIELDING: Duration = Duration::from_millis(2);
 
     pub(super) fn new(spins: u32) -> Self {
+        NAP.set(None);
         Self { spins, turns: 0, began: None, checked: None }
     }
 
-    /// Pauses once, and calls `idle` with the time without progress every [`LIVENESS_INTERVAL`].
-    pub(super) fn pause(&mut self, idle: &mut impl FnMut(Duration)) {
+    /// Pauses once, and calls `idle` with the time without progress every [`IDLE_INTERVAL`], later if it sleeps longer.
+    /// `is_single` tells that the thread runs a single operation, which may sleep by itself in its next turn.
+    pub(super) fn pause(&mut self, is_single: bool, idle: &mut impl FnMut(Duration)) {
         if PROGRESS.replace(false) {
             self.turns = 0;
             self.began = None;
@@ -75,19 +105,47 @@ impl Backoff {
             std::hint::spin_loop();
         } else if self.turns <= self.spins + Self::YIELDS {
             std::thread::yield_now();
+            let began = *self.began.get_or_insert_with(Instant::now);
+            if self.turns.is_multiple_of(Self::YIELDS_AT_ONCE) && began.elapsed() > Self::LONGEST_YIELDING {
+                self.turns = self.spins + Self::YIELDS;
+            }
         } else {
-            self.sleep(idle);
+            self.sleep(is_single, idle);
         }
     }
 
-    fn sleep(&mut self, idle: &mut impl FnMut(Duration)) {
-        let doublings = ((self.turns - self.spins - Self::YIELDS) / 8).min(5);
-        std::thread::sleep(Duration::from_micros(32 << doublings));
+    fn sleep(&mut self, is_single: bool, idle: &mut impl FnMut(Duration)) {
+        let began = *self.began.get_or_insert_with(Instant::now);
+        // If nothing has slept in the operation's last turn, it waits for something that wakes nobody.
+        let has_slept = self.turns > self.spins + Self::YIELDS + 1 && is_single && NAP.take().is_none();
+        if !has_slept {
+            let doublings = ((self.turns - self.spins - Self::YIELDS) / 8).min(5);
+            std::thread::sleep(sleep_time(doublings, began.elapsed()));
+        }
         let now = Instant::now();
-        let began = *self.began.get_or_insert(now);
-        if now - *self.checked.get_or_insert(now) >= LIVENESS_INTERVAL {
+        if is_single {
+            NAP.set(Some(nap_time(now - began)));
+        }
+        if now - *self.checked.get_or_insert(now) >= IDLE_INTERVAL {
             self.checked = Some(now);
             idle(now - began);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sleep_grows_with_the_wait() {
+        let (ms, s) = (Duration::from_millis, Duration::from_secs);
+        assert_eq!(sleep_time(0, ms(1)), Duration::from_micros(32));
+        assert_eq!(sleep_time(5, ms(60)), Duration::from_micros(1024));
+        assert_eq!(sleep_time(5, ms(640)), ms(10));
+        assert_eq!(sleep_time(5, s(3600)), LONGEST_SLEEP);
+        assert_eq!(nap_time(ms(1)), ms(1));
+        assert_eq!(nap_time(ms(640)), ms(160));
+        assert_eq!(nap_time(s(3600)), LONGEST_NAP);
     }
 }

@@ -30,7 +30,7 @@ pub(crate) fn run_one(
         if let Poll::Ready(result) = operation.as_mut().poll(&mut context) {
             return result;
         }
-        backoff.pause(&mut idle);
+        backoff.pause(true, &mut idle);
     }
 }
 
@@ -58,7 +58,7 @@ pub(crate) fn run(
         if queues.is_empty() {
             return result;
         }
-        backoff.pause(&mut idle);
+        backoff.pause(queues.len() == 1, &mut idle);
     }
 }
 

@@ -91,7 +91,8 @@ pub fn hex(bytes: &[c_char]) -> String {
     bytes.iter().map(|byte| format!("{:02x}", *byte as u8)).collect()
 }
 
-/// Waits until a rendezvous has its root and `peers` connections, by counting the kernel's sockets of that name.
+/// Waits until a rendezvous has its root and `peers` connections, one a process, by counting the kernel's sockets of that
+/// name.
 pub fn wait_for_peers(id: &ncclUniqueId, peers: usize) {
     const LIMIT: Duration = Duration::from_secs(60);
     let name = hex(&id.internal[8..24]);

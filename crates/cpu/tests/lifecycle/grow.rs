@@ -74,13 +74,15 @@ fn grow_after_killed_new_rank_can_be_retried() {
     assert_eq!(nccl!(ncclCommGetUniqueId(comms[0].0, &mut token)), OK);
     for retry in [false, true] {
         let new_ranks = if retry { 1 } else { 2 };
-        let mut child = spawn("grow", &token, 2 + new_ranks, 2);
-        thread::scope(|scope| {
+        let mut child = thread::scope(|scope| {
             let grown = [0, 1].map(|rank| {
                 let comm = comms[rank];
                 let token = (rank == 0).then_some(token);
                 scope.spawn(move || grow({ comm }.0, 2 + new_ranks, token.as_ref(), -1))
             });
+            // The root is here, and the other rank has connected.
+            wait_for_peers(&token, 1);
+            let mut child = spawn("grow", &token, 2 + new_ranks, 2);
             if !retry {
                 wait_for_peers(&token, 2);
                 child.kill().unwrap();
@@ -96,6 +98,7 @@ fn grow_after_killed_new_rank_can_be_retried() {
                     assert_eq!(grown, Err(REMOTE));
                 }
             }
+            child
         });
         if retry {
             finish(child);

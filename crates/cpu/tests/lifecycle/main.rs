@@ -16,6 +16,7 @@ rank_tasks! {
     "derive_out_of_descriptors" => resource_limits::derive_out_of_descriptors,
     "grow" => grow::join_as_new_rank,
     "hang" => calls::hang,
+    "init_beyond_file_size_limit" => resource_limits::init_beyond_file_size_limit,
     "init_out_of_descriptors" => resource_limits::init_out_of_descriptors,
     "log" => init::log_lifecycle,
     "split" => split::split_until_killed,

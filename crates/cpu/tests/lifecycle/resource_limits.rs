@@ -29,6 +29,18 @@ pub(crate) fn init_out_of_descriptors(process: &RankProcess) {
     assert_last_error("Too many open files");
 }
 
+/// Fails to initialise as the shared memory is longer than a file may be.
+pub(crate) fn init_beyond_file_size_limit(_: &RankProcess) {
+    setrlimit(Resource::Fsize, Rlimit { current: Some(100 << 10), ..getrlimit(Resource::Fsize) }).unwrap();
+    for ranks in [1, 2] {
+        let id = unique_id();
+        on_threads(ranks, |rank| {
+            assert_eq!(init_rank(id, ranks, rank), Err(SYSTEM), "{}", last_error());
+            assert_last_error("of shared memory exceed the limit of 102400 for a file (ulimit -f)");
+        });
+    }
+}
+
 /// Fails to derive a communicator, by the call that the argument names, for lack of file descriptors.
 pub(crate) fn derive_out_of_descriptors(process: &RankProcess) {
     let Comm(comm) = join(process);
@@ -139,6 +151,12 @@ fn init_out_of_descriptors_returns_system_error() {
     finish(spawn("init_out_of_descriptors", &id, 2, 1));
     assert_eq!(wait_async(root.0), REMOTE);
     root.destroy();
+}
+
+#[test]
+fn init_beyond_the_file_size_limit_returns_system_error() {
+    let (_alone, _watchdog) = (alone(), Watchdog::new());
+    finish(spawn("init_beyond_file_size_limit", &unique_id(), 1, 0));
 }
 
 #[test]

@@ -9,7 +9,7 @@ pub(crate) use std::sync::atomic::{AtomicU64, fence};
 #[cfg(not(all(test, loom)))]
 mod native;
 #[cfg(not(all(test, loom)))]
-pub(crate) use native::{AtomicWords, note_read, note_write, track, untrack};
+pub(crate) use native::{AtomicWords, note_read, note_write, sleep_on, track, untrack, wake_all};
 
 #[cfg(all(test, loom))]
 pub(crate) use loom::sync::atomic::{AtomicU64, fence};
@@ -17,7 +17,7 @@ pub(crate) use loom::sync::atomic::{AtomicU64, fence};
 #[cfg(all(test, loom))]
 mod modelled;
 #[cfg(all(test, loom))]
-pub(crate) use modelled::{AtomicWords, GRAIN, note_read, note_write, track, untrack};
+pub(crate) use modelled::{AtomicWords, GRAIN, note_read, note_write, sleep_on, track, untrack, wake_all};
 
 /// Set under loom, whose models need little memory and short calls.
 pub(crate) const LOOM: bool = cfg!(all(test, loom));

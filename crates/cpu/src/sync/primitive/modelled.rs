@@ -4,6 +4,7 @@
 use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::ptr::NonNull;
+use std::time::Duration;
 
 use loom::cell::UnsafeCell;
 use loom::sync::atomic::AtomicU64;
@@ -66,6 +67,12 @@ pub(crate) fn note_read(start: *const u8, length: usize) {
 pub(crate) fn note_write(start: *const u8, length: usize) {
     for_each_grain(start, length, |grain| grain.with_mut(|_| ()));
 }
+
+/// Does not sleep: the models wait by yielding.
+pub(crate) fn sleep_on(_word: &AtomicU64, _value: u64, _longest: Duration) {}
+
+/// Wakes nothing.
+pub(crate) fn wake_all(_word: &AtomicU64) {}
 
 /// Calls `access` for the grains of tracked memory; untracked memory has none.
 fn for_each_grain(start: *const u8, length: usize, access: impl Fn(&UnsafeCell<()>)) {

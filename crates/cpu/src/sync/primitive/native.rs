@@ -2,7 +2,10 @@
 #![allow(unsafe_code)]
 
 use std::ptr::NonNull;
-use std::sync::atomic::AtomicU64;
+use std::sync::atomic::{AtomicU32, AtomicU64};
+use std::time::Duration;
+
+use rustix::thread::futex::{Flags, Timespec, wait, wake};
 
 /// The words at the start of a mapping, as atomics.
 #[derive(Debug)]
@@ -44,3 +47,23 @@ pub(crate) fn note_read(_start: *const u8, _length: usize) {}
 /// Records that the calling thread writes `_length` bytes at `_start`.
 #[inline(always)]
 pub(crate) fn note_write(_start: *const u8, _length: usize) {}
+
+/// Sleeps until [`wake_all`] is called for `word`, by any process that maps it, for `longest` at most; not at all if its
+/// value is not `value`, of which both halves are the same.
+pub(crate) fn sleep_on(word: &AtomicU64, value: u64, longest: Duration) {
+    debug_assert_eq!(value >> 32, value & 0xffff_ffff);
+    let longest = Timespec { tv_sec: longest.as_secs() as i64, tv_nsec: longest.subsec_nanos().into() };
+    // However it ends, the caller looks again.
+    let _ = wait(half(word), Flags::empty(), value as u32, Some(&longest));
+}
+
+/// Wakes all threads that sleep on `word`.
+pub(crate) fn wake_all(word: &AtomicU64) {
+    let _ = wake(half(word), Flags::empty(), i32::MAX as u32);
+}
+
+/// Returns a half of `word`, for the kernel, which sleeps on 32 bits.
+fn half(word: &AtomicU64) -> &AtomicU32 {
+    // SAFETY: inside `word`, and as aligned. Only the kernel accesses it by this; programs do by the whole word.
+    unsafe { NonNull::from(word).cast().as_ref() }
+}
