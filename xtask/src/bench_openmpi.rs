@@ -49,7 +49,7 @@ pub(crate) struct Options {
     /// Number of times that everything is measured; the medians are reported
     #[arg(long, default_value_t = 15, value_parser = clap::value_parser!(u32).range(1..))]
     rounds: u32,
-    /// Further libraries to compare all_reduce between 2 processes with, beside OpenMPI
+    /// Further libraries to compare `all_reduce` between 2 processes with, beside OpenMPI
     #[arg(long, value_delimiter = ',', value_enum, conflicts_with = "baseline")]
     peers: Vec<Peer>,
     /// Compare with another build of the CPU implementation instead of OpenMPI: its libnccl.so.2, or the folder with it

@@ -43,8 +43,8 @@ const IMPI_DEVEL: Wheel<'static> = Wheel {
     required: &["include/mpi.h", "include/mpicxx.h"],
 };
 
-/// The headers and the static library for host memory. The shared library needs the SYCL runtime, and takes twice the
-/// time for small calls.
+/// The headers and the static library for host memory. The shared library needs the SYCL runtime, and is slower for
+/// small calls.
 const ONECCL_DEVEL: Wheel<'static> = Wheel {
     package: "oneccl-devel",
     release: "2022.1.2",
