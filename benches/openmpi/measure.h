@@ -1,6 +1,6 @@
 /*
- * The measurement, independent of the library: mpi.c and nccl.c supply the operations, measure.c does the rest. So the
- * two programs share the command line, the loop, the check of the results and the output format.
+ * The measurement, independent of the library: mpi.c, nccl.c and oneccl.cpp supply the operations, measure.c does the
+ * rest. So the programs share the command line, the loop, the check of the results and the output format.
  */
 #ifndef MEASURE_H
 #define MEASURE_H
@@ -11,7 +11,7 @@
 
 enum operation { ALL_REDUCE, ALL_GATHER, REDUCE_SCATTER, BROADCAST, ALL_TO_ALL, OPERATIONS };
 
-/* The setup of nccl.c's ranks, and what they do; mpi.c leaves the setup to mpirun. */
+/* The setup of nccl.c's ranks, and what they do; the others leave the setup to the launcher. */
 enum mode { THREADS, PROCESSES, LIFECYCLE };
 
 struct options {
@@ -33,7 +33,7 @@ struct rank {
     void *communicator;
 };
 
-/* ---- Supplied by mpi.c and nccl.c; exits the process on failure ------------------------------------------ */
+/* ---- Supplied by mpi.c, nccl.c and oneccl.cpp; exits the process on failure -------------------------------- */
 
 /* Runs one operation on float32. `elements` is the count argument of the library. `send` and `receive` of a broadcast
    are the same buffer; only a broadcast has a root. */

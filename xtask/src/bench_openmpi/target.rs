@@ -13,6 +13,9 @@ pub(crate) const SPLIT: f64 = 0.001;
 /// The target for the memory that a rank of it uses beyond its buffers, in bytes.
 pub(crate) const MEMORY: f64 = 4.0 * MIB as f64;
 
+/// The target for the fastest library's time divided by ours, where OpenMPI's peers were measured too.
+pub(crate) const WITH_PEERS: f64 = 1.0;
+
 /// Returns the target for OpenMPI's time divided by ours.
 pub(crate) fn ratio(setup: Setup, cell: Cell) -> f64 {
     match (cell.operation, cell.ranks, setup) {
