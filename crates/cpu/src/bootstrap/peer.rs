@@ -162,6 +162,17 @@ mod tests {
     use crate::bootstrap::socket::FLAGS;
 
     #[test]
+    fn last_message_of_a_root_that_left_a_hello_unread_is_received() {
+        let context = JoinContext { check_cancelled: &|| Ok(()), parent: None };
+        let (root, other) = socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, FLAGS, None).unwrap();
+        send(&root, b"unread", SendFlags::NOSIGNAL).unwrap();
+        send(&other, &ncclResult_t::ncclSuccess.0.to_ne_bytes(), SendFlags::NOSIGNAL).unwrap();
+        drop(other);
+        assert!(matches!(receive_from_root(&root, None, &context), Ok(None)));
+        assert!(matches!(receive_from_root(&root, None, &context), Err(JoinError::RootGone)));
+    }
+
+    #[test]
     fn last_message_of_a_root_that_hangs_up_is_received() {
         let context = JoinContext { check_cancelled: &|| Ok(()), parent: None };
         for round in 0..5000 {

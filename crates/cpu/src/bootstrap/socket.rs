@@ -62,6 +62,12 @@ pub(super) fn receive<T>(
         if !watched[0].revents().is_empty() {
             match retry_on_intr(&mut receive) {
                 Err(Errno::AGAIN) => {}
+                // If the other end has closed the connection with messages unread, Linux says so before it gives the
+                // last ones from there.
+                Err(Errno::CONNRESET) => {
+                    let last = retry_on_intr(&mut receive);
+                    return Ok(last.map_err(|_| Errno::CONNRESET));
+                }
                 received => return Ok(received),
             }
         } else if ended {

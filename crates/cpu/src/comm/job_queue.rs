@@ -210,12 +210,17 @@ mod tests {
     #[test]
     fn job_that_panics_is_an_error_and_the_next_runs() {
         let queue = Arc::new(JobQueue::new());
+        let (go, wait) = mpsc::channel();
         let (sender, receiver) = mpsc::channel();
-        add(&queue, JobKind::Exclusive, || panic!("on purpose"));
+        add(&queue, JobKind::Exclusive, move || {
+            wait.recv().unwrap();
+            panic!("on purpose")
+        });
         add(&queue, JobKind::Shared, move || {
             sender.send(()).unwrap();
             Ok(())
         });
+        go.send(()).unwrap();
         receiver.recv().unwrap();
         queue.wait_idle();
         assert!(!queue.is_exclusive());
