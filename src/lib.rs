@@ -14,6 +14,7 @@
 #![cfg_attr(doc, doc = concat!("[platforms]: ", env!("CARGO_PKG_REPOSITORY"), "/blob/HEAD/docs/platforms.md"))]
 #![cfg_attr(doc, doc = concat!("[semver]: ", env!("CARGO_PKG_REPOSITORY"), "/blob/HEAD/docs/semver.md"))]
 #![cfg_attr(doc, doc = concat!("[soundness]: ", env!("CARGO_PKG_REPOSITORY"), "/blob/HEAD/docs/soundness.md"))]
+#![cfg_attr(doc, doc = concat!("[what-it-finds]: ", env!("CARGO_PKG_REPOSITORY"), "/blob/HEAD/docs/what-it-finds.md"))]
 #![doc = include_str!("../README.md")]
 #![cfg_attr(docsrs, feature(doc_cfg))]
 #![deny(unsafe_code)]

@@ -2,11 +2,15 @@
 //!
 //! The environment is read once per process, so each rank runs in a process of its own.
 
+#![allow(unsafe_code)] // fork
+
 mod common;
 
 use std::ffi::c_void;
-use std::process::Child;
+use std::process::{Child, Stdio};
 use std::ptr;
+use std::thread;
+use std::time::Duration;
 
 use common::processes::{self, RankProcess, finish};
 use common::{Comm, OK, init_rank, last_error, unique_id};
@@ -52,6 +56,15 @@ mistakes! {
     different_communicator,
     two_communicators_in_different_order,
     one_thread_for_two_ranks_without_group,
+    send_to_itself_without_group,
+    message_nobody_receives,
+    group_against_none with "LIBNCCL_CPU_STRICT" = "1",
+    two_threads,
+    forked_child,
+    buffers_that_overlap,
+    wrong_offset_in_place,
+    count_zero_on_one_rank,
+    communicator_not_destroyed with "NCCL_DEBUG" = "WARN",
 }
 
 /// Returns the name of the test in a row of the page's table.
@@ -67,7 +80,8 @@ fn check(mistake: &str, variables: &[(&str, &str)]) {
     let id = unique_id();
     let start = |rank| {
         let mut command = processes::command(mistake, &id, 2, &[rank]);
-        command.env("LIBNCCL_CPU_WARN_AFTER", "1").env("LIBNCCL_CPU_TIMEOUT", "3");
+        // The log goes to the standard output.
+        command.env("LIBNCCL_CPU_WARN_AFTER", "1").env("LIBNCCL_CPU_TIMEOUT", "3").stdout(Stdio::piped());
         command.envs(variables.iter().copied()).spawn().unwrap()
     };
     let children: Vec<Child> = (0..2).map(start).collect();
@@ -180,4 +194,105 @@ fn one_thread_for_two_ranks_without_group(process: &RankProcess) {
     let mut comms: [ncclComm_t; 2] = [ptr::null_mut(); 2];
     assert_eq!(nccl!(ncclCommInitAll(comms.as_mut_ptr(), 2, ptr::null())), OK);
     comms.into_iter().for_each(|comm| sum(4, Comm(comm)));
+}
+
+fn send(count: usize, peer: usize, comm: Comm) {
+    let buffer = vec![0_f32; count];
+    let place = buffer.as_ptr().cast();
+    report(nccl!(ncclSend(place, count, FLOAT, peer as i32, comm.0, ptr::null_mut())));
+}
+
+fn receive(count: usize, peer: usize, comm: Comm) {
+    let mut buffer = vec![0_f32; count];
+    let place = buffer.as_mut_ptr().cast();
+    report(nccl!(ncclRecv(place, count, FLOAT, peer as i32, comm.0, ptr::null_mut())));
+}
+
+fn send_to_itself_without_group(process: &RankProcess) {
+    let comm = process.join();
+    send(4, process.rank(), comm);
+    receive(4, process.rank(), comm);
+}
+
+fn message_nobody_receives(process: &RankProcess) {
+    let comm = process.join();
+    if process.rank() == 0 {
+        send(1000, 1, comm);
+        send(1000, 1, comm);
+    }
+    sum(4, comm);
+    comm.destroy();
+}
+
+/// Rank 0's collective and send are one group; rank 1 makes the calls one by one, in the other order.
+fn group_against_none(process: &RankProcess) {
+    let comm = process.join();
+    if process.rank() == 0 {
+        let mut buffers = [vec![0_f32; LONG], vec![0_f32; LONG]];
+        let [summed, sent] = buffers.each_mut().map(|buffer| buffer.as_mut_ptr().cast::<c_void>());
+        report(nccl!(ncclGroupStart()));
+        report(nccl!(ncclAllReduce(summed, summed, LONG, FLOAT, SUM, comm.0, ptr::null_mut())));
+        report(nccl!(ncclSend(sent, LONG, FLOAT, 1, comm.0, ptr::null_mut())));
+        report(nccl!(ncclGroupEnd()));
+    } else {
+        receive(LONG, 0, comm);
+        sum(LONG, comm);
+    }
+}
+
+/// The first thread waits for the other rank, which comes late.
+fn two_threads(process: &RankProcess) {
+    let comm = process.join();
+    if process.rank() == 1 {
+        thread::sleep(Duration::from_millis(1500));
+        return sum(3, comm);
+    }
+    thread::scope(|scope| {
+        scope.spawn(|| sum(3, comm));
+        thread::sleep(Duration::from_millis(500));
+        sum(3, comm);
+    });
+}
+
+fn forked_child(process: &RankProcess) {
+    let comm = process.join();
+    if process.rank() == 0 {
+        // SAFETY: the child makes one call, which is refused, and ends.
+        let child = unsafe { libc::fork() };
+        if child == 0 {
+            sum(4, comm);
+            // SAFETY: ends the process at once.
+            unsafe { libc::_exit(0) };
+        }
+        // SAFETY: a child of this process, and no place for its status.
+        unsafe { libc::waitpid(child, ptr::null_mut(), 0) };
+    }
+    sum(4, comm);
+}
+
+fn buffers_that_overlap(process: &RankProcess) {
+    let comm = process.join();
+    let mut buffer = vec![0_f32; 20];
+    let (from, to) = (buffer.as_mut_ptr().cast::<c_void>(), buffer[3..].as_mut_ptr().cast::<c_void>());
+    report(nccl!(ncclAllReduce(from, to, 16, FLOAT, SUM, comm.0, ptr::null_mut())));
+}
+
+/// In place, a rank's own block is at its rank times the count.
+fn wrong_offset_in_place(process: &RankProcess) {
+    let comm = process.join();
+    let mut buffer = vec![0_f32; 32];
+    let (from, to) = (buffer[8..].as_mut_ptr().cast::<c_void>(), buffer.as_mut_ptr().cast::<c_void>());
+    report(nccl!(ncclAllGather(from, to, 16, FLOAT, comm.0, ptr::null_mut())));
+}
+
+fn count_zero_on_one_rank(process: &RankProcess) {
+    let comm = process.join();
+    if process.rank() == 0 {
+        sum(0, comm);
+    }
+    sum(4, comm);
+}
+
+fn communicator_not_destroyed(process: &RankProcess) {
+    sum(4, process.join());
 }

@@ -16,6 +16,7 @@ use crate::diag::wait_limits::{self, TIMEOUT, WARN_AFTER};
 use crate::shm::call_context::CallContext;
 use crate::shm::layout::MESSAGE_MAX;
 use crate::shm::liveness::{self, AbortReason};
+use crate::shm::process::Process;
 use crate::shm::shared_state::SharedState;
 
 thread_local! {
@@ -118,6 +119,19 @@ fn describe_peer(state: &SharedState, peer: usize) -> String {
         _ => format!("which has called nothing since call {number}, {last}"),
     };
     let process = state.process(peer);
+    let elsewhere = if runs { None } else { call_elsewhere(state, process) };
+    let elsewhere = elsewhere.map_or_else(String::new, |call| {
+        format!(", and whose process is in {call}, on another communicator")
+    });
     let condition = process.condition().map_or_else(String::new, |condition| format!(" and {condition}"));
-    format!("rank {peer} (process {}), {call}{condition}", process.pid)
+    format!("rank {peer} (process {}), {call}{elsewhere}{condition}", process.pid)
+}
+
+/// Returns the call that a process is in on another communicator than that of `state`, of which this process is too.
+fn call_elsewhere(state: &SharedState, process: Process) -> Option<CallHeader> {
+    let call = |other: &SharedState, rank| {
+        let (words, runs) = other.last_call(rank);
+        (runs && other.process(rank) == process).then(|| CallHeader::decode(words))
+    };
+    state.others().iter().find_map(|other| (0..other.ranks()).find_map(|rank| call(other, rank)))
 }

@@ -104,6 +104,7 @@ impl Communicator {
     }
 
     pub(crate) fn join(&self, rank_info: RankInfo) {
+        rank_info.state.register();
         let joined = self.rank_info.set(rank_info);
         debug_assert!(joined.is_ok(), "a communicator joins once");
         // A child is asked for the outcome of its initialisation, too.

@@ -5,13 +5,16 @@
 
 use std::cell::Cell;
 use std::collections::HashMap;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::ptr;
 use std::sync::{Arc, LazyLock, PoisonError, RwLock};
 
 use libnccl::sys::{ncclComm, ncclComm_t};
 
+use crate::comm::at_exit;
 use crate::comm::communicator::Communicator;
 use crate::comm::fork;
+use crate::diag::debug;
 use crate::diag::error::{Error, Result};
 
 /// Bits of a number below those of the process's [`generation`](fork::generation).
@@ -26,6 +29,7 @@ struct Table {
 
 static TABLE: LazyLock<RwLock<Table>> = LazyLock::new(|| {
     fork::watch();
+    at_exit::call_at_exit(warn_of_undestroyed);
     RwLock::default()
 });
 
@@ -54,6 +58,19 @@ pub(crate) fn get(handle: ncclComm_t) -> Result<Arc<Communicator>> {
 fn look_up(handle: ncclComm_t, number: usize) -> Result<Arc<Communicator>> {
     let table = TABLE.read().unwrap_or_else(PoisonError::into_inner);
     table.communicators.get(&number).cloned().ok_or_else(|| unknown(handle))
+}
+
+/// Warns of the communicators that this process has not destroyed; of none while another thread holds the table.
+extern "C" fn warn_of_undestroyed() {
+    let warn = || {
+        let Ok(table) = TABLE.try_read() else { return };
+        let own = table.communicators.iter().filter(|(number, _)| **number >> SERIAL == fork::generation());
+        for (_, communicator) in own {
+            debug::warn(|| format!("{} was not destroyed before the process exits", communicator.describe()));
+        }
+    };
+    // It may not unwind, and what the log needs may be gone by now.
+    let _ = catch_unwind(AssertUnwindSafe(warn));
 }
 
 /// Calls `call` with the communicator of a handle, at little more cost than the look-up. The thread keeps the

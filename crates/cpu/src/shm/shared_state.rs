@@ -6,8 +6,8 @@
 
 use std::ops::Range;
 use std::os::fd::{AsFd, OwnedFd};
-use std::sync::Mutex;
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
+use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::Instant;
 
 use crate::diag::error::Result;
@@ -33,6 +33,9 @@ const CALL_RUNS: u64 = 1 << 24;
 /// The number of a rank's calls without elements, modulo 256, in the same byte of its last one and of what it publishes.
 pub(crate) const EMPTY_CALLS: u64 = 0xff << 24;
 const ONE_EMPTY_CALL: u64 = 1 << 24;
+
+/// The states of this process's communicators.
+static REGISTERED: Mutex<Vec<Weak<SharedState>>> = Mutex::new(Vec::new());
 
 #[derive(Debug)]
 pub(crate) struct SharedState {
@@ -84,6 +87,22 @@ impl SharedState {
     pub(crate) fn nonce(&self) -> [u8; 16] {
         let [low, high] = self.segment.words(NONCE);
         (u128::from(low.load(Relaxed)) | u128::from(high.load(Relaxed)) << 64).to_le_bytes()
+    }
+
+    /// Records that a communicator of this process has the state, for [`others`](Self::others).
+    pub(crate) fn register(self: &Arc<Self>) {
+        let mut registered = REGISTERED.lock().unwrap_or_else(PoisonError::into_inner);
+        registered.retain(|state| state.strong_count() > 0);
+        if !registered.iter().any(|state| state.as_ptr() == Arc::as_ptr(self)) {
+            registered.push(Arc::downgrade(self));
+        }
+    }
+
+    /// Returns the states of this process's other communicators.
+    pub(crate) fn others(&self) -> Vec<Arc<Self>> {
+        let registered = REGISTERED.lock().unwrap_or_else(PoisonError::into_inner);
+        let others = registered.iter().filter(|state| !std::ptr::eq(state.as_ptr(), self));
+        others.filter_map(Weak::upgrade).collect()
     }
 
     pub(crate) fn ranks(&self) -> usize {
