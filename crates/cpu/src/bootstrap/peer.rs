@@ -24,6 +24,9 @@ use crate::diag::wait_limits::{self, TIMEOUT, WARN_AFTER};
 use crate::shm::process::Process;
 use crate::shm::shared_state::SharedState;
 
+/// The time that the root has to tell its peers that it has given up waiting.
+const ROOT_FIRST: Duration = Duration::from_secs(1);
+
 /// The reason for which a peer could not join.
 pub(super) enum JoinError {
     /// The root ended the connection without a message.
@@ -74,7 +77,8 @@ pub(super) fn join(
 
 /// Reports the wait for the root once it has taken long, and gives it up at the limit.
 fn check_root(process: Option<Process>, hello: Hello, waited: Duration, is_reported: &Cell<bool>) -> Result {
-    let is_late = TIMEOUT.is_some_and(|limit| waited >= limit);
+    // The root, which knows what ranks are missing, gives up first.
+    let is_late = TIMEOUT.is_some_and(|limit| waited >= limit + ROOT_FIRST);
     if !is_late && (is_reported.get() || WARN_AFTER.is_none_or(|limit| waited < limit)) {
         return Ok(());
     }

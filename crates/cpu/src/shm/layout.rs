@@ -128,9 +128,9 @@ impl Layout {
         self.ranks
     }
 
-    /// Returns the number of words.
+    /// Returns the number of words, which fill whole cache lines: buffers begin with the next one.
     pub(super) fn words(&self) -> usize {
-        self.sleepers(self.ranks)
+        self.sleepers(self.ranks).next_multiple_of(LINE)
     }
 
     /// Returns the number of bytes.
@@ -280,6 +280,7 @@ mod tests {
         words.dedup();
         assert_eq!(words.len(), count);
         assert!(words.last().is_some_and(|last| *last < layout.words()));
+        assert_eq!(layout.words() % LINE, 0);
         bytes.sort_unstable();
         assert!(bytes.windows(2).all(|pair| pair[0].0 + pair[0].1 == pair[1].0));
         assert_eq!(bytes.last().map(|(at, length)| at + length), Some(layout.bytes()));
