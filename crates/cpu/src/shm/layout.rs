@@ -1,10 +1,31 @@
 //! The layout of the shared memory: which word and which byte belongs to what.
 //!
-//! Words come first: the abort flag, the nonce and the count of liveness checks, then a control block for each rank
-//! (process, departure, steps, and the records of its last [`SLOTS`] steps), then a block for each pair of ranks (mailbox
-//! counters and signals), then a table for each rank (its open windows), then a word for each rank (set while others sleep
-//! until it goes on). Bytes follow: each rank's eager buffers, its staging buffers, and a ring for each pair. Words that
-//! different ranks write in each call are on different cache lines, and all of a short call is on one line.
+//! | what | written by | read by | ordering | used again |
+//! |---|---|---|---|---|
+//! | header: abort flag | any rank, once | all | AcqRel compare-exchange, Acquire | never: the first reason counts |
+//! | header: nonce | the root, before it sends the segment | all | Relaxed; the socket orders | never |
+//! | header: liveness checks | the process whose turn it is | all processes | Relaxed | counts up |
+//! | rank: process, identity | the root, before it sends the segment | all | Relaxed; the socket orders | never |
+//! | rank: departed | the rank, once | all | Release, Acquire | never |
+//! | rank: accesses | the rank | a rank that takes memory back | `SeqCst` fences (`shm::access`), Release, Acquire | counts up |
+//! | rank: step | the rank, when it begins a step | ranks whose slot it reuses | Release, Acquire | counts up |
+//! | rank: seen | the rank | the rank | Relaxed | counts up |
+//! | rank: last call, calls, last empty call | the rank | reports of waits | Relaxed, so two words may be of two calls | each call |
+//! | rank: recipients | the rank, before its first message to another | that rank, when it leaves | Relaxed | never |
+//! | record: published | the rank | all ranks of the call | Release after everything of the step, Acquire | [`SLOTS`] steps later, once all others have begun the step after it |
+//! | record: arguments, inline data | the rank, before `published` | after `published` | Relaxed | with the record |
+//! | pair: written | the sender | the receiver | Release after the bytes, Acquire | counts up |
+//! | pair: read | the receiver | the sender | Release after the bytes are read, Acquire | counts up |
+//! | pair: rejected | the receiver, before `read` passes the message | the sender | Release, Acquire | the next rejection |
+//! | pair: raised, awaited | the sender, the receiver | the receiver | Release, Acquire; Relaxed | count up |
+//! | window | its rank | a rank that puts | Release to open; `SeqCst` fences to close (`shm::access`) | another serial |
+//! | sleepers | ranks that sleep until a rank goes on; that rank | that rank | `SeqCst`, Relaxed: a sleeper that is missed wakes by itself | each sleep |
+//! | bytes: eager buffer | the rank, before `published` | after `published` | by `published` | with the record |
+//! | bytes: staging buffer | the rank, before it announces | after that | by `published` | [`STAGES`] steps later: ranks that stage all wait for all |
+//! | bytes: ring | the sender, then the receiver | the receiver | by `written` and `read` | once `read` has passed it |
+//!
+//! Words come first, in this order, then the bytes. Words that different ranks write in each call are on different cache
+//! lines, and all of a short call is on one line.
 
 use crate::diag::error::{Error, Result};
 use crate::sync::primitive::LOOM;
