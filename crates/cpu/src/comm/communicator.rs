@@ -1,4 +1,21 @@
 //! A communicator: one rank's membership in a group of ranks, and what its calls may do in its present state.
+//!
+//! It is created without the other ranks (`new`), joins them (`join`), and ends by `destroy` or `abort`. In between it
+//! can be finalized, stopped (revoked or shrunk), failed, or suspended. Jobs are the calls of a nonblocking communicator
+//! that are in progress; some are exclusive, because they make the communicator or change it for all that follows.
+//!
+//! | function | precondition | refused |
+//! |---|---|---|
+//! | collectives, send and receive, put, signal and wait, `ncclCommRegister`, `ncclCommGetUniqueId` | `check_operable` | after the end of operations (finalized, stopped, aborted, failed), suspended, beside an exclusive job |
+//! | window registration, `ncclCommSuspend`, `ncclCommGrow` | `check_exclusive` | also beside any job |
+//! | `ncclCommSplit`, `ncclCommShrink` | `check_parent` | as before, but not if it was revoked |
+//! | `ncclCommResume` | `check_not_failed`, `check_idle` | after the end of operations, beside any job |
+//! | `ncclCommFinalize`, deregistration, `ncclCommMemStats` | `check_idle` | beside any job |
+//! | count, rank, device, `ncclWinGetUserPtr` | `check_ready` | beside an exclusive job |
+//! | `ncclCommRevoke`, `ncclCommShrink` with `NCCL_SHRINK_ABORT` | `stop` | finalized, or revoked before |
+//! | `ncclCommGetAsyncError`, `ncclCommDestroy`, `ncclCommAbort` | none | never |
+//!
+//! Calls that use what the ranks share also [`enter`](Communicator::enter): one thread at a time.
 
 use std::collections::BTreeMap;
 use std::ptr;
