@@ -2,7 +2,7 @@
 //!
 //! | what | written by | read by | ordering | used again |
 //! |---|---|---|---|---|
-//! | header: abort flag | any rank, once | all | AcqRel compare-exchange, Acquire | never: the first reason counts |
+//! | header: abort flag | any rank, once | all | `AcqRel` compare-exchange, Acquire | never: the first reason counts |
 //! | header: nonce | the root, before it sends the segment | all | Relaxed; the socket orders | never |
 //! | header: liveness checks | the process whose turn it is | all processes | Relaxed | counts up |
 //! | rank: process, identity | the root, before it sends the segment | all | Relaxed; the socket orders | never |
