@@ -1,7 +1,7 @@
 //! Ranks in PID and time namespaces of their own, and where `pidfd_open` is refused: a rank's death is noticed, or the
 //! initialisation says why it could not be.
 //!
-//! Where no namespaces can be created, the tests print that they are skipped.
+//! The tests print that they are skipped if no namespaces can be created.
 #![allow(unsafe_code)]
 
 mod common;

@@ -7,6 +7,7 @@ use crate::diag::debug::Subsystem;
 use crate::reduce::data_type::DataType;
 use crate::reduce::{data_type, reduction};
 use crate::shm::call_context::CallContext;
+use crate::shm::shared_state::SharedState;
 
 /// The header of a call. The numbers in it come from other ranks, so they may be any.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -124,7 +125,7 @@ impl CallHeader {
     }
 
     /// Returns the call that a rank is in, if there is one.
-    pub(crate) fn running(CallContext { state, rank, .. }: CallContext<'_>) -> Option<Self> {
+    pub(crate) fn running(state: &SharedState, rank: usize) -> Option<Self> {
         let (call, runs) = state.last_call(rank);
         runs.then(|| Self::decode(call))
     }

@@ -129,9 +129,8 @@ fn describe_peer(state: &SharedState, peer: usize) -> String {
 
 /// Returns the call that a process is in on another communicator than that of `state`, of which this process is too.
 fn call_elsewhere(state: &SharedState, process: Process) -> Option<CallHeader> {
-    let call = |other: &SharedState, rank| {
-        let (words, runs) = other.last_call(rank);
-        (runs && other.process(rank) == process).then(|| CallHeader::decode(words))
-    };
-    state.others().iter().find_map(|other| (0..other.ranks()).find_map(|rank| call(other, rank)))
+    state.others().iter().find_map(|other| {
+        let mut own = (0..other.ranks()).filter(|rank| other.process(*rank) == process);
+        own.find_map(|rank| CallHeader::running(other, rank))
+    })
 }

@@ -183,7 +183,7 @@ impl Communicator {
     #[cold]
     #[inline(never)]
     fn second_thread(&self) -> Error {
-        let call = self.context().ok().and_then(CallHeader::running);
+        let call = self.rank_info.get().and_then(|info| CallHeader::running(&info.state, info.rank));
         let call = call.map_or_else(|| "another call".into(), |call| call.to_string());
         Error::usage(format!(
             "another thread is in {call} on this communicator, which takes calls of one thread at a time"

@@ -1,6 +1,6 @@
 //! Forked children: a child has a copy of its parent's communicators, but it is none of their ranks.
 //!
-//! What it did with them, other ranks would take for its parent's. A child can make communicators of its own.
+//! Other ranks would take its calls for its parent's. A child can make communicators of its own.
 #![allow(unsafe_code)]
 
 use std::sync::Once;

@@ -4,7 +4,7 @@
 //! - In a group, the collectives of a communicator run before its sends and receives.
 //! - Calls of count 0 wait for those of the other ranks.
 //!
-//! What passes cannot hang in NCCL for want of buffers.
+//! A program that passes cannot hang in NCCL for want of buffers.
 
 use std::sync::LazyLock;
 
