@@ -118,14 +118,25 @@ fn with_window(rank: &Rank, flags: WindowFlags, work: impl FnOnce(Views<'_>)) {
         rank.skip("ncclCommWindowRegister succeeded and made no window; an all_reduce was right");
     }
     work(Views { device: &device, comm: &comm, buffer: &mut buffer, window: &window });
+    end_window(rank, &device, &comm, buffer, window);
+    comm.destroy().unwrap();
+}
+
+/// Ends a window and its buffer once no rank works with them, after which the communicator still works.
+fn end_window(
+    rank: &Rank,
+    device: &Device,
+    comm: &Communicator,
+    mut buffer: NcclBuffer<i32>,
+    window: Window<'_, i32>,
+) {
     assert!(device.idle_within(SHORT));
     rank.barrier("all work is done");
     // SAFETY: all work with it has been waited for, on all ranks.
     unsafe { buffer.assume_idle() };
     window.deregister().unwrap();
     buffer.free().unwrap();
-    assert_works(&device, &comm);
-    comm.destroy().unwrap();
+    assert_works(device, comm);
 }
 
 fn window_buffer_is_reduced(rank: &Rank) {
@@ -191,13 +202,7 @@ fn put_beyond_the_peers_shorter_window_is_not_refused(rank: &Rank) {
         let signals = [WaitSignal { count: 1, peer: 1, signal: Signal::default() }];
         comm.wait_signal(&signals, device.stream()).unwrap();
     }
-    assert!(device.idle_within(SHORT));
-    rank.barrier("all work is done");
-    // SAFETY: all work with it has been waited for, on all ranks.
-    unsafe { buffer.assume_idle() };
-    window.deregister().unwrap();
-    buffer.free().unwrap();
-    assert_works(&device, &comm);
+    end_window(rank, &device, &comm, buffer, window);
     comm.destroy().unwrap();
 }
 
