@@ -57,8 +57,8 @@
 //! ring; a reduction to a root ends with the root's.
 //!
 //! Memory from `ncclMemAlloc` is shared between the ranks' processes and used without copies. Other memory is read across
-//! processes or staged: each process measures once which is faster, and if one rank finds staging faster, or may not
-//! read, all ranks stage. `NCCL_DEBUG=INFO` with `NCCL_DEBUG_SUBSYS=SHM` logs the choice and the reason.
+//! processes or staged: one rank takes the times of both, for each function and size, and all use the one that was faster
+//! lately. If one rank may not read, all stage. `NCCL_DEBUG=INFO` with `NCCL_DEBUG_SUBSYS=SHM` logs the first use of each.
 //! `NCCL_P2P_DISABLE=1` stages everything, and `NCCL_SHM_DISABLE=1`, at all ranks, reads everything that can be read.
 //!
 //! # Modules

@@ -3,7 +3,10 @@
 //! A call begins with a step in which every rank publishes its arguments; all compare. Short inputs are published with
 //! them (eager), and every rank computes its own result: one step. Otherwise, if every rank can use the others' buffers,
 //! each does its tasks on them (direct, or by cross-memory attach), and a second step says that all are done. Otherwise
-//! the ranks stage their inputs in shared memory. The log says once per communicator why a slower transport is used.
+//! the ranks stage their inputs in shared memory. Where both of the latter are possible, one rank publishes the choice of
+//! its tuner with its arguments. The log says once per communicator why the direct transport is not used.
+
+use std::time::Instant;
 
 use crate::coll::call_check;
 use crate::coll::call_header::CallHeader;
@@ -19,7 +22,7 @@ use crate::diag::strict::STRICT;
 use crate::shm::buffer::{ReadBuf, WriteBuf};
 use crate::shm::call_context::CallContext;
 use crate::shm::layout::EAGER_MAX;
-use crate::shm::peer_access::RemoteBuffer;
+use crate::shm::peer_access::{RemoteBuffer, is_shm_disabled};
 use crate::sync::primitive::LOOM;
 
 /// Bytes that two ranks send eagerly at most, where another step costs less than another copy. More ranks send up to
@@ -115,8 +118,11 @@ async fn run_empty(call: &Call, CallContext { state, rank, .. }: CallContext<'_>
 
 /// Runs a call on the ranks' buffers, which they publish in `step`.
 async fn run_on_buffers(call: &Call, local: &LocalCall<'_>, step: u64) -> Result {
-    let CallContext { state, rank, .. } = local.context;
-    let own = rank_args(call, local, true);
+    let CallContext { state, rank, peers } = local.context;
+    let mut own = rank_args(call, local, true);
+    let tunes = rank == call.last_rank() && is_tuned(call, local, &own);
+    own.prefers_staging =
+        tunes && !is_shm_disabled() && peers.tuner.prefers_staging(call.function as u8, call.bytes);
     let call_args = call_check::call_args(state, rank, call.header());
     state.publish(rank, step, call_args, &[], Some(own.to_words()));
     if let Err(error) = state.wait_all(rank, step).await {
@@ -126,18 +132,40 @@ async fn run_on_buffers(call: &Call, local: &LocalCall<'_>, step: u64) -> Result
     call_check::check(state, rank, step, 0..call.ranks)?;
     let args = |rank| RankArgs::from_words(state.rank_args(rank, step), own.factor.is_some());
     let args: Vec<RankArgs> = (0..call.ranks).map(args).collect();
-    let result = transfer(call, local, &args).await;
-    if result.is_err() {
-        state.quiesce(rank).await;
+    // All ranks are here: what follows is not about who comes late.
+    let begin = tunes.then(Instant::now);
+    match transfer(call, local, &args).await {
+        Ok(transport) => {
+            if let Some(begin) = begin {
+                let is_staged = transport == Transport::Staged;
+                peers.tuner.record(call.function as u8, call.bytes, is_staged, begin.elapsed());
+            }
+            Ok(())
+        }
+        Err(error) => {
+            state.quiesce(rank).await;
+            Err(error)
+        }
     }
-    result
 }
 
-/// Moves the data of a call, once all ranks' arguments are known.
-async fn transfer(call: &Call, local: &LocalCall<'_>, args: &[RankArgs]) -> Result {
-    let CallContext { state, peers, .. } = local.context;
+/// Returns `true` if the ranks may have to choose between staging and cross-memory attach.
+fn is_tuned(call: &Call, local: &LocalCall<'_>, own: &RankArgs) -> bool {
+    cma::is_worthwhile(&spread(call))
+        && !local.context.state.is_one_process()
+        && !(own.send.is_shared() && own.recv.is_shared())
+}
+
+/// Returns the form of a call in which the ranks share the work of a broadcast.
+fn spread(call: &Call) -> Call {
     let is_broadcast = call.function == Function::Broadcast;
-    let spread = call.with_function(if is_broadcast { Function::ScatterAllgather } else { call.function });
+    call.with_function(if is_broadcast { Function::ScatterAllgather } else { call.function })
+}
+
+/// Moves the data of a call, once all ranks' arguments are known. Returns the way.
+async fn transfer(call: &Call, local: &LocalCall<'_>, args: &[RankArgs]) -> Result<Transport> {
+    let CallContext { state, peers, .. } = local.context;
+    let spread = spread(call);
     let (transport, chosen) = choose(call, &spread, local, args).await?;
     if peers.is_first_use(transport as u8) {
         debug::info(Subsystem::SharedMemory, || describe(&spread, transport, local.context, args));
@@ -145,7 +173,10 @@ async fn transfer(call: &Call, local: &LocalCall<'_>, args: &[RankArgs]) -> Resu
     let done = match transport {
         Transport::Direct => direct::run(chosen, local, args),
         Transport::Cma => cma::run(chosen, local, args),
-        Transport::Staged => return staged::run(chosen, local, args).await,
+        Transport::Staged => {
+            staged::run(chosen, local, args).await?;
+            return Ok(transport);
+        }
     };
     // The others wait for this step even if this rank has failed; their results are not complete then.
     let all_done = local.context.all_agree(done.is_ok()).await?;
@@ -155,7 +186,7 @@ async fn transfer(call: &Call, local: &LocalCall<'_>, args: &[RankArgs]) -> Resu
         state.check_abort()?;
         return Err(Error::remote("another rank failed to do its part of the operation"));
     }
-    Ok(())
+    Ok(transport)
 }
 
 /// Chooses the transport, the same at all ranks, and the form of the call: `spread` shares the work of a broadcast.
@@ -176,7 +207,8 @@ async fn choose<'a>(
     // A buffer of every rank, since the answer also holds for calls that use the memory of other ranks.
     let buffer = |rank| (rank, if call.input(rank) > 0 { args[rank].send } else { args[rank].recv });
     let buffers: Vec<_> = (0..call.ranks).map(buffer).collect();
-    if cma::is_worthwhile(spread) && local.context.all_can_read(&buffers).await? {
+    let prefers_staging = args[call.last_rank()].prefers_staging;
+    if cma::is_worthwhile(spread) && !prefers_staging && local.context.all_can_read(&buffers).await? {
         return Ok((Transport::Cma, spread));
     }
     Ok((Transport::Staged, call))
@@ -225,8 +257,10 @@ fn cma_obstacle(call: &Call, args: &[RankArgs]) -> &'static str {
         ""
     } else if call.function.shape().reduces {
         ", and reading across processes is for data that is only copied"
+    } else if args[call.last_rank()].prefers_staging {
+        ", and reading across processes was slower lately, or has yet to be tried"
     } else if cma::is_worthwhile(call) {
-        ", nor can every rank read and write the others' memory faster"
+        ", nor can every rank read and write the others' memory"
     } else {
         ", and it is too short to read across processes"
     }
@@ -239,5 +273,6 @@ fn rank_args(call: &Call, local: &LocalCall<'_>, for_others: bool) -> RankArgs {
         send: RemoteBuffer::new(local.send, other_processes),
         recv: RemoteBuffer::new(local.recv.as_read(), other_processes),
         factor: call.factor(),
+        prefers_staging: false,
     }
 }

@@ -89,6 +89,11 @@ impl Call {
         if shape.root == Root::Receives && rank != self.root { 0 } else { self.buffer(shape.output) }
     }
 
+    /// Returns a rank that has its results last, so that the time that it takes is that of the call.
+    pub(super) fn last_rank(&self) -> usize {
+        if self.function.shape().root == Root::Receives { self.root } else { (self.root + 1) % self.ranks }
+    }
+
     /// Returns an error if the buffers that `rank` uses overlap otherwise than in place: its own block of the one has to lie
     /// where that of the other does. Where both have a block for each rank, nothing is in place.
     #[inline]

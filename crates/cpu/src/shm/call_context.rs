@@ -13,9 +13,7 @@ use crate::diag::error::{Error, Result};
 use crate::shm::buffer::{ReadBuf, WriteBuf};
 use crate::shm::cma;
 use crate::shm::mem_alloc::ShmHandle;
-use crate::shm::peer_access::{
-    Access, CACHE_SIZE, MappedRange, PeerAccess, RangeMemory, RemoteBuffer, is_shm_disabled,
-};
+use crate::shm::peer_access::{Access, CACHE_SIZE, MappedRange, PeerAccess, RangeMemory, RemoteBuffer};
 use crate::shm::shared_state::SharedState;
 
 /// A rank, resolved once for each call.
@@ -84,8 +82,7 @@ impl CallContext<'_> {
     }
 
     /// Returns `true` if every rank can [`read`](Self::read) and [`write`](Self::write) `buffers`, given with their
-    /// owners, and faster than stage them. All ranks must call this with the same buffers, and get the same answer; the
-    /// first call measures.
+    /// owners. All ranks must call this with the same buffers, and get the same answer; the first call tries.
     pub(crate) async fn all_can_read(self, buffers: &[(usize, RemoteBuffer)]) -> Result<bool> {
         if buffers.iter().any(|(_, buffer)| !buffer.is_published()) {
             return Ok(false);
@@ -105,19 +102,7 @@ impl CallContext<'_> {
             let error = cma::check_write(&self.state.process(self.rank)).err()?;
             Some(format!("memory of other ranks cannot be written and is staged: {error}"))
         };
-        let slow = || {
-            if is_shm_disabled() {
-                return None;
-            }
-            let [read, copied] = (*cma::READ_AND_COPY_TIMES)?;
-            (read > 2 * copied).then(|| {
-                format!(
-                    "memory of other ranks is staged: reading a megabyte takes {read:?}, copying it twice {:?}",
-                    2 * copied
-                )
-            })
-        };
-        let obstacle = unreadable.or_else(unwritable).or_else(slow);
+        let obstacle = unreadable.or_else(unwritable);
         if let Some(obstacle) = &obstacle {
             debug::info(Subsystem::SharedMemory, || obstacle.clone());
         }

@@ -1,11 +1,8 @@
 //! Cross-memory attach: reading and writing another process's memory by `process_vm_readv` and `process_vm_writev`.
 #![allow(unsafe_code)]
 
-use std::hint::black_box;
 use std::io;
 use std::ptr;
-use std::sync::LazyLock;
-use std::time::{Duration, Instant};
 
 use libc::{iovec, pid_t, process_vm_readv, process_vm_writev};
 
@@ -37,25 +34,6 @@ pub(crate) fn check_write(own: &Process) -> io::Result<()> {
     let from = unsafe { ReadBuf::new(&raw const byte, 1) };
     write(own, (&raw mut copy).expose_provenance() as u64, from)
 }
-
-/// The time to [`read`] a mebibyte and the time to copy one, the best of three; `None` if it cannot be read. Reading
-/// saves a copy, but the kernel looks up every page of the other process, and the cost of that differs between machines
-/// by several times.
-pub(crate) static READ_AND_COPY_TIMES: LazyLock<Option<[Duration; 2]>> = LazyLock::new(|| {
-    let own = Process::current().ok()?;
-    let (from, mut to) = (vec![1u8; 1 << 20], vec![0u8; 1 << 20]);
-    let mut best = [Duration::MAX; 2];
-    for _ in 0..3 {
-        let start = Instant::now();
-        // SAFETY: the length of `to`, which nothing else uses before the call has ended.
-        let buffer = unsafe { WriteBuf::new(to.as_mut_ptr(), to.len()) };
-        read(&own, from.as_ptr().expose_provenance() as u64, buffer).ok()?;
-        let read = Instant::now();
-        black_box(&mut to).copy_from_slice(black_box(&from));
-        best = [best[0].min(read - start), best[1].min(read.elapsed())];
-    }
-    Some(best)
-});
 
 /// Repeats `call` until it has transferred `length` bytes.
 fn transfer(

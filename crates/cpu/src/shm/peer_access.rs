@@ -12,6 +12,7 @@ use crate::shm::buffer::{ReadBuf, WriteBuf};
 use crate::shm::mapping::Mapping;
 use crate::shm::mem_alloc::{self, ShmHandle};
 use crate::shm::process::Process;
+use crate::shm::tuner::Tuner;
 
 /// The number of other ranks' allocations that are remembered, and of other processes' that stay mapped.
 pub(super) const CACHE_SIZE: usize = 256;
@@ -33,7 +34,7 @@ fn is_set(name: &str, meaning: &str) -> bool {
 }
 
 /// Returns `true` if `NCCL_SHM_DISABLE` is 1.
-pub(super) fn is_shm_disabled() -> bool {
+pub(crate) fn is_shm_disabled() -> bool {
     *SHM_DISABLED
 }
 
@@ -108,6 +109,8 @@ pub(crate) struct PeerAccess {
     mappings: Mutex<HashMap<Key, Option<Arc<Mapping>>>>,
     /// Set once ranks know whether every one may read and write every other's memory.
     pub(super) readable: OnceLock<bool>,
+    /// This rank's choice among transports that do not map memory.
+    pub(crate) tuner: Tuner,
     /// The transports that the log has mentioned, a bit each.
     logged: AtomicU8,
 }

@@ -7,11 +7,11 @@ use crate::coll::transport::kernel;
 use crate::diag::error::Result;
 use crate::shm::call_context::CallContext;
 
-/// The bytes of a part from which on one system call is cheaper than staging.
-const MIN: usize = 64 << 10;
+/// The bytes of a part below which a system call always takes longer than staging.
+const MIN: usize = 16 << 10;
 
 /// Returns `true` if this may be faster than staging: it saves a copy, but is slow for short data, and no help to a
-/// reduction, for which the CPU has to read every byte anyway.
+/// reduction, for which the CPU has to read every byte anyway. The [`tuner`](crate::shm::tuner) knows which is.
 pub(in crate::coll) fn is_worthwhile(call: &Call) -> bool {
     let shape = call.function.shape();
     !shape.reduces && call.part(shape.input, 0).len() >= MIN
