@@ -3,6 +3,20 @@
 //! The rank that binds the socket is the root, inside its own call: it waits for the peers, creates the shared state and
 //! sends it to them. Each process keeps its connection until all have the state, so the kernel reports one that dies before
 //! that at once; a little later if a child that it forked still holds the connection.
+//!
+//! Every rank that has come gets the error of a rendezvous that fails, and so does one that comes up to [`LINGER`] later:
+//!
+//! | event | before all have come, or while the state is sent |
+//! |---|---|
+//! | a peer is cancelled, or its process ends | it says so, or its connection ends; the root tells all who are connected, and stays for [`LINGER`] for those who are not |
+//! | the root is cancelled, or its call fails | it tells all who are connected, and stays for [`LINGER`] |
+//! | the root's process ends | all connections end: each peer fails, and one of them binds the address and stays for [`LINGER`], to tell those who come; the other peers tell it that they have failed |
+//! | the root's process ends after it told some peers that all have the state | those keep it, and [`liveness`](crate::shm::liveness) reports the root; the others fail, and leave the state with that |
+//! | a rank comes after [`LINGER`] | nothing is left of the rendezvous: the rank binds the address and waits for the others as if it were the first, until the limit of waits |
+//!
+//! The last row is the only one that time decides, in favour of ids that are used again (`NCCL_COMM_ID`): whatever stayed
+//! longer to refuse ranks would refuse those of the next attempt. Ranks of a parent communicator do not depend on it, as
+//! they see each other's state there.
 
 use std::os::fd::OwnedFd;
 use std::sync::Arc;

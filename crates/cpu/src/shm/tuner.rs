@@ -66,7 +66,8 @@ impl Tuner {
     /// Records the time of a call that was `staged`, or read across processes.
     pub(crate) fn record(&self, function: u8, bytes: usize, staged: bool, time: Duration) {
         self.with(function, bytes, |times| {
-            if staged { &mut times.staged } else { &mut times.read }.add(time)
+            let recent = if staged { &mut times.staged } else { &mut times.read };
+            recent.add(time);
         });
     }
 
