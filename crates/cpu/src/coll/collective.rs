@@ -23,6 +23,7 @@ use crate::shm::buffer::{ReadBuf, WriteBuf};
 use crate::shm::call_context::CallContext;
 use crate::shm::layout::EAGER_MAX;
 use crate::shm::peer_access::{RemoteBuffer, is_shm_disabled};
+use crate::sync::backoff;
 use crate::sync::primitive::LOOM;
 
 /// Bytes that two ranks send eagerly at most, where another step costs less than another copy. More ranks send up to
@@ -123,6 +124,7 @@ async fn run_on_buffers(call: &Call, local: &LocalCall<'_>, step: u64) -> Result
     let tunes = rank == call.last_rank() && is_tuned(call, local, &own);
     own.prefers_staging =
         tunes && !is_shm_disabled() && peers.tuner.prefers_staging(call.function as u8, call.bytes);
+    let mut begin = tunes.then(Instant::now);
     let call_args = call_check::call_args(state, rank, call.header());
     state.publish(rank, step, call_args, &[], Some(own.to_words()));
     if let Err(error) = state.wait_all(rank, step).await {
@@ -132,8 +134,11 @@ async fn run_on_buffers(call: &Call, local: &LocalCall<'_>, step: u64) -> Result
     call_check::check(state, rank, step, 0..call.ranks)?;
     let args = |rank| RankArgs::from_words(state.rank_args(rank, step), own.factor.is_some());
     let args: Vec<RankArgs> = (0..call.ranks).map(args).collect();
-    // All ranks are here: what follows is not about who comes late.
-    let begin = tunes.then(Instant::now);
+    if tunes && !backoff::is_oversubscribed(call.ranks) {
+        // All ranks are here, and the time to wait for them does not count. Ranks that share a CPU may have done much of
+        // the call before this one gets to see it.
+        begin = Some(Instant::now());
+    }
     match transfer(call, local, &args).await {
         Ok(transport) => {
             if let Some(begin) = begin {

@@ -7,11 +7,11 @@ use std::collections::HashMap;
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
-/// The number of times that are remembered of each way. The shortest counts, as a rank may have been interrupted.
-const RECENT: usize = 4;
+/// The number of times that are remembered of each way. Their median counts, as a rank may be interrupted.
+const RECENT: usize = 5;
 
 /// The number of times that are taken of each way before one is preferred.
-const TRIES: u64 = 2;
+const TRIES: u64 = 3;
 
 /// One call in so many takes the slower way, which may have become the faster one.
 const PROBE_INTERVAL: u64 = 64;
@@ -44,9 +44,12 @@ impl Recent {
         self.taken += 1;
     }
 
-    fn shortest(&self) -> u64 {
+    /// Returns the median, once there is a time.
+    fn median(&self) -> u64 {
         let known = usize::try_from(self.taken).map_or(RECENT, |taken| taken.min(RECENT));
-        self.times[..known].iter().copied().min().unwrap_or(0)
+        let mut times = self.times;
+        times[..known].sort_unstable();
+        times[known / 2]
     }
 }
 
@@ -58,7 +61,7 @@ impl Tuner {
             if staged.taken.min(read.taken) < TRIES {
                 return staged.taken <= read.taken;
             }
-            let is_faster = staged.shortest() <= read.shortest();
+            let is_faster = staged.median() <= read.median();
             is_faster != calls.is_multiple_of(PROBE_INTERVAL)
         })
     }
@@ -105,8 +108,8 @@ mod tests {
         let tuner = Tuner::default();
         run(&tuner, 100, 50, 90);
         assert!(run(&tuner, 60, 190, 90) <= RECENT as u64 + 1);
-        // Found out by probes: each replaces one of the old times.
-        run(&tuner, PROBE_INTERVAL + 1, 50, 90);
+        // Found out by probes, when most of the old times have been replaced.
+        run(&tuner, 4 * PROBE_INTERVAL, 50, 90);
         assert!(run(&tuner, 60, 50, 90) >= 58);
     }
 
