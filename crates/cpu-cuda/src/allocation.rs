@@ -1,6 +1,6 @@
 //! Memory that CUDA knows: of devices, pinned, and managed.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 use std::ops::Range;
 use std::sync::Arc;
 
@@ -8,7 +8,7 @@ use cudarc::driver::sys::CUresult;
 
 use crate::error::Result;
 use crate::handle::{ContextId, PoolId};
-use crate::mapping::Mapping;
+use crate::mapping::{Mapping, Pages};
 
 /// The kind of memory: its place, and those that can use it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -82,6 +82,8 @@ pub(crate) struct Part {
 #[derive(Debug, Default)]
 pub(crate) struct Allocations {
     by_address: BTreeMap<u64, Arc<Allocation>>,
+    /// The addresses of the device memory that was freed last, which nothing else gets meanwhile.
+    freed: VecDeque<Arc<Pages>>,
     last: u64,
 }
 
@@ -117,8 +119,13 @@ impl Allocations {
     }
 
     /// Finds the part that a range of addresses is, or nothing if CUDA does not know the first address.
+    ///
+    /// Device memory that was freed lately is an error.
     pub(crate) fn part(&self, address: u64, length: usize) -> Result<Option<Part>> {
-        let Some(allocation) = self.containing(address) else { return Ok(None) };
+        let Some(allocation) = self.containing(address) else {
+            let was_freed = self.freed.iter().any(|pages| pages.contain(address));
+            return if was_freed { Err(CUresult::CUDA_ERROR_INVALID_VALUE) } else { Ok(None) };
+        };
         let offset = (address - allocation.address) as usize;
         if length > allocation.length - offset {
             return Err(CUresult::CUDA_ERROR_INVALID_VALUE);
@@ -128,7 +135,17 @@ impl Allocations {
 
     /// Removes the allocation that begins at an address.
     pub(crate) fn remove(&mut self, address: u64) -> Option<Arc<Allocation>> {
-        self.by_address.remove(&address)
+        let removed = self.by_address.remove(&address)?;
+        self.keep_addresses(&removed);
+        Some(removed)
+    }
+
+    fn keep_addresses(&mut self, removed: &Allocation) {
+        const KEPT: usize = 1024;
+        self.freed.extend(removed.mapping.as_ref().and_then(Mapping::device_pages));
+        if self.freed.len() > KEPT {
+            self.freed.pop_front();
+        }
     }
 
     /// Removes the allocations of a context.
@@ -137,6 +154,9 @@ impl Allocations {
             .into_iter()
             .partition::<BTreeMap<_, _>, _>(|(_, allocation)| allocation.context == context);
         self.by_address = kept;
+        for allocation in removed.values() {
+            self.keep_addresses(allocation);
+        }
         removed.into_values().collect()
     }
 

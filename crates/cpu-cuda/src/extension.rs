@@ -65,6 +65,8 @@ pub extern "C" fn libnccl_cuda_version() -> u32 {
 
 /// Finds the memory behind a range of addresses, which must lie in one allocation.
 ///
+/// Device memory that was freed lately is `CUDA_ERROR_INVALID_VALUE`.
+///
 /// # Safety
 ///
 /// `out` is null, which is an error, or valid for a write.

@@ -4,6 +4,7 @@
 
 use std::os::fd::BorrowedFd;
 use std::ptr;
+use std::sync::Arc;
 
 use cudarc::driver::sys::CUresult;
 use rustix::mm::{MapFlags, ProtFlags, mmap, mmap_anonymous, munmap};
@@ -12,12 +13,17 @@ use crate::error::Result;
 
 /// Pages of this process, unmapped when dropped.
 #[derive(Debug)]
-struct Pages {
+pub(crate) struct Pages {
     address: usize,
     length: usize,
 }
 
 impl Pages {
+    /// Returns whether an address is in them.
+    pub(crate) fn contain(&self, address: u64) -> bool {
+        (self.address as u64..self.address as u64 + self.length as u64).contains(&address)
+    }
+
     fn anonymous(length: usize, protection: ProtFlags) -> Result<Self> {
         // SAFETY: without a fixed address, no memory in use is mapped over.
         let mapped = unsafe {
@@ -49,7 +55,7 @@ pub(crate) struct Mapping {
     /// The bytes.
     bytes: Pages,
     /// The pages without access whose address programs see, unless they see that of the bytes.
-    device: Option<Pages>,
+    device: Option<Arc<Pages>>,
 }
 
 impl Mapping {
@@ -64,7 +70,7 @@ impl Mapping {
     pub(crate) fn device(length: usize) -> Result<Self> {
         let length = Self::round_up(length)?;
         let bytes = Pages::anonymous(length, ProtFlags::READ | ProtFlags::WRITE)?;
-        Ok(Self { bytes, device: Some(Pages::anonymous(length, ProtFlags::empty())?) })
+        Ok(Self { bytes, device: Some(Arc::new(Pages::anonymous(length, ProtFlags::empty())?)) })
     }
 
     /// Creates memory that programs can use as well.
@@ -77,12 +83,17 @@ impl Mapping {
     pub(crate) fn shared(file: BorrowedFd<'_>, length: usize) -> Result<Self> {
         let length = Self::round_up(length)?;
         let bytes = Pages::file(file, length)?;
-        Ok(Self { bytes, device: Some(Pages::anonymous(length, ProtFlags::empty())?) })
+        Ok(Self { bytes, device: Some(Arc::new(Pages::anonymous(length, ProtFlags::empty())?)) })
     }
 
     /// The address that programs see.
     pub(crate) fn address(&self) -> usize {
-        self.device.as_ref().unwrap_or(&self.bytes).address
+        self.device.as_deref().unwrap_or(&self.bytes).address
+    }
+
+    /// The pages whose address programs see, if they cannot touch the memory.
+    pub(crate) fn device_pages(&self) -> Option<Arc<Pages>> {
+        self.device.clone()
     }
 
     /// The address of the bytes.

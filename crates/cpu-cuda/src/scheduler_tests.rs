@@ -85,6 +85,22 @@ fn default_stream_comes_after_a_blocking_stream_that_is_gone() {
 }
 
 #[test]
+fn streams_that_are_gone_are_forgotten() {
+    let mut scheduler = scheduler(None);
+    for number in 100..1000 {
+        let stream = StreamId(number);
+        scheduler.open(stream, CONTEXT, Ordering::Blocking);
+        enqueue(&mut scheduler, stream, "only");
+        scheduler.close(stream);
+        assert_eq!(execute(&mut scheduler, stream), Some("only"));
+        let point = scheduler.point_of_context(CONTEXT);
+        scheduler.tell_host(&point.clock);
+    }
+    let last = enqueue(&mut scheduler, DEFAULT, "last");
+    assert_eq!(last.before.iter().count(), 0);
+}
+
+#[test]
 fn closed_stream_takes_no_operations() {
     let mut scheduler = scheduler(None);
     scheduler.close(FREE);

@@ -1,5 +1,6 @@
 //! The shared object as cudarc uses it: each test is a process that finds it as `libcuda.so.1`.
 
+mod extension;
 mod memory;
 mod process;
 mod races;
@@ -12,6 +13,7 @@ use libtest_mimic::{Arguments, Trial};
 
 /// The tests that run in a process of their own, by name.
 const TESTS: &[&[process::Test]] = &[
+    extension::TESTS,
     memory::TESTS,
     streams::TESTS,
     random::TESTS,

@@ -2,11 +2,13 @@
 
 use std::ffi::c_void;
 use std::ptr;
+use std::sync::{Condvar, Mutex};
 
 use cudarc::driver::result::{self, event, stream, stream::StreamKind};
 use cudarc::driver::sys::{self, CUdeviceptr, CUevent, CUstream};
 use cudarc::driver::{CudaContext, DriverError};
 
+use crate::extension::{self, Access};
 use crate::process::Test;
 
 /// Tests whose stderr must have the texts.
@@ -375,84 +377,47 @@ fn streams_that_come_and_go_are_not_reported() {
     }
 }
 
-/// The functions beyond CUDA's, from the library that cudarc loaded.
-mod extension {
-    use std::ffi::{c_char, c_int, c_void};
-    use std::sync::{Condvar, Mutex};
+/// A message between two operations.
+#[derive(Default)]
+struct Message {
+    was_sent: Mutex<bool>,
+    sent: Condvar,
+}
 
-    use cudarc::driver::sys::{CUdeviceptr, CUresult, CUstream, culib};
+unsafe extern "C" fn send(message: *mut c_void) {
+    // SAFETY: the message is leaked.
+    let message = unsafe { &*message.cast::<Message>() };
+    *message.was_sent.lock().expect("no panic") = true;
+    message.sent.notify_all();
+}
 
-    #[repr(C)]
-    struct Access {
-        address: CUdeviceptr,
-        length: usize,
-        writes: c_int,
+unsafe extern "C" fn receive(message: *mut c_void) {
+    // SAFETY: the message is leaked.
+    let message = unsafe { &*message.cast::<Message>() };
+    let mut was_sent = message.was_sent.lock().expect("no panic");
+    while !*was_sent {
+        was_sent = message.sent.wait(was_sent).expect("no panic");
     }
+}
 
-    type Enqueue = unsafe extern "C" fn(
-        CUstream,
-        *const Access,
-        usize,
-        *const c_char,
-        unsafe extern "C" fn(*mut c_void),
-        *mut c_void,
-    ) -> CUresult;
+fn enqueue_send(stream: CUstream, buffer: CUdeviceptr, message: &'static Message) {
+    let access = Access { address: buffer, length: LENGTH, writes: 0 };
+    let message = (&raw const *message).cast_mut().cast();
+    extension::enqueue(stream, access, c"send of rank 0", send, message).expect("an operation");
+}
 
-    /// A message between two operations.
-    #[derive(Default)]
-    pub(super) struct Message {
-        was_sent: Mutex<bool>,
-        sent: Condvar,
-    }
-
-    unsafe extern "C" fn send(message: *mut c_void) {
-        // SAFETY: the message is leaked.
-        let message = unsafe { &*message.cast::<Message>() };
-        *message.was_sent.lock().expect("no panic") = true;
-        message.sent.notify_all();
-    }
-
-    unsafe extern "C" fn receive(message: *mut c_void) {
-        // SAFETY: the message is leaked.
-        let message = unsafe { &*message.cast::<Message>() };
-        let mut was_sent = message.was_sent.lock().expect("no panic");
-        while !*was_sent {
-            was_sent = message.sent.wait(was_sent).expect("no panic");
-        }
-    }
-
-    fn enqueue(
-        stream: CUstream,
-        buffer: CUdeviceptr,
-        is_send: bool,
-        label: &std::ffi::CStr,
-        message: &'static Message,
-    ) {
-        // SAFETY: the function has this type.
-        let enqueue = unsafe { culib().get::<Enqueue>(b"libnccl_cuda_enqueue").expect("the function") };
-        let access = Access { address: buffer, length: super::LENGTH, writes: c_int::from(!is_send) };
-        let run = if is_send { send } else { receive };
-        let message = (&raw const *message).cast_mut().cast();
-        // SAFETY: the message is leaked, and the access a variable.
-        let enqueued = unsafe { enqueue(stream, &raw const access, 1, label.as_ptr(), run, message) };
-        enqueued.result().expect("an operation");
-    }
-
-    pub(super) fn enqueue_send(stream: CUstream, buffer: CUdeviceptr, message: &'static Message) {
-        enqueue(stream, buffer, true, c"send of rank 0", message);
-    }
-
-    pub(super) fn enqueue_receive(stream: CUstream, buffer: CUdeviceptr, message: &'static Message) {
-        enqueue(stream, buffer, false, c"receive of rank 1", message);
-    }
+fn enqueue_receive(stream: CUstream, buffer: CUdeviceptr, message: &'static Message) {
+    let access = Access { address: buffer, length: LENGTH, writes: 1 };
+    let message = (&raw const *message).cast_mut().cast();
+    extension::enqueue(stream, access, c"receive of rank 1", receive, message).expect("an operation");
 }
 
 fn operation_of_a_peer_without_an_event_is_reported() {
     let Bench { streams: [one, two], buffers: [buffer, other] } = bench();
     let message = Box::leak(Box::default());
     fill(buffer, one);
-    extension::enqueue_send(two, buffer, message);
-    extension::enqueue_receive(one, other, message);
+    enqueue_send(two, buffer, message);
+    enqueue_receive(one, other, message);
     result::ctx::synchronize().expect("the end");
 }
 
@@ -464,10 +429,10 @@ fn peers_that_order_two_streams_are_not_reported() {
         let message = Box::leak(Box::default());
         let write_and_send = || {
             fill(shared, one);
-            extension::enqueue_send(one, buffer, message);
+            enqueue_send(one, buffer, message);
         };
         let receive_and_read = || {
-            extension::enqueue_receive(two, other, message);
+            enqueue_receive(two, other, message);
             fill(shared, two);
         };
         if receive_first {
