@@ -12,6 +12,9 @@ use tempfile::TempDir;
 /// The variable that tells a process which test to run.
 const REQUEST: &str = "LIBNCCL_CPU_CUDA_TEST";
 
+/// Time after which a process counts as hung, 100,000 random programs in mind.
+const SECONDS: &str = "1200";
+
 /// A test.
 pub(crate) struct Test {
     /// Its name.
@@ -75,7 +78,7 @@ pub(crate) fn run(test: &Test) -> Result<(), String> {
 
 fn run_with(test: &Test, seed: Option<&str>) -> Result<(), String> {
     let mut command = Command::new("timeout");
-    command.arg("60").arg(env::current_exe().map_err(|error| error.to_string())?);
+    command.arg(SECONDS).arg(env::current_exe().map_err(|error| error.to_string())?);
     command.env(REQUEST, test.name).env("LD_LIBRARY_PATH", folder());
     for name in ["LIBNCCL_CPU_DEVICES", "LIBNCCL_CPU_RACES", "LIBNCCL_CPU_SEED"] {
         command.env_remove(name);
