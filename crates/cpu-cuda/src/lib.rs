@@ -1,0 +1,26 @@
+//! A stand-in for CUDA's driver: `libcuda.so.1` on host memory, for programs that allocate, copy, synchronise and
+//! communicate on GPUs, and launch no kernels of their own.
+//!
+//! `docs/cuda-stand-in.md` describes it for users.
+
+#![deny(unsafe_code)]
+
+mod allocation;
+mod api;
+mod clock;
+mod config;
+mod context;
+mod device;
+mod driver;
+mod error;
+mod event;
+pub mod extension;
+mod handle;
+mod mapping;
+mod operation;
+mod pool;
+mod race;
+mod scheduler;
+#[cfg(test)]
+mod scheduler_tests;
+mod turns;

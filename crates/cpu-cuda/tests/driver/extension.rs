@@ -1,0 +1,176 @@
+//! The functions beyond CUDA's, from the library that cudarc loaded.
+
+use std::ffi::{CStr, c_char, c_int, c_void};
+use std::os::fd::{AsFd, AsRawFd};
+use std::ptr;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use cudarc::driver::result::{self, stream, stream::StreamKind};
+use cudarc::driver::sys::{CUdeviceptr, CUresult, CUstream, culib};
+use cudarc::driver::{CudaContext, DriverError};
+
+crate::tests! {
+    version_is_one
+    alias_of_device_memory_has_its_bytes
+    range_beyond_an_allocation_is_not_resolved
+    memory_of_a_file_is_device_memory
+    operation_runs_once_even_if_its_stream_is_destroyed
+    failure_stays_with_the_context_of_the_stream
+}
+
+/// Memory that an operation uses.
+#[repr(C)]
+pub(crate) struct Access {
+    pub(crate) address: CUdeviceptr,
+    pub(crate) length: usize,
+    pub(crate) writes: c_int,
+}
+
+#[repr(C)]
+#[derive(Debug, PartialEq, Eq)]
+struct Memory {
+    kind: i32,
+    device: i32,
+    alias: *mut c_void,
+    id: u64,
+}
+
+type Run = unsafe extern "C" fn(*mut c_void);
+type Enqueue =
+    unsafe extern "C" fn(CUstream, *const Access, usize, *const c_char, Run, *mut c_void) -> CUresult;
+type Resolve = unsafe extern "C" fn(CUdeviceptr, usize, *mut Memory) -> CUresult;
+type Shared = unsafe extern "C" fn(c_int, usize, *mut CUdeviceptr) -> CUresult;
+type Fail = unsafe extern "C" fn(CUstream, CUresult);
+type Version = unsafe extern "C" fn() -> u32;
+
+fn function<F: Copy>(name: &CStr) -> F {
+    // SAFETY: the callers name the function's type.
+    unsafe { *culib().get::<F>(name.to_bytes_with_nul()).expect("the function") }
+}
+
+/// Enqueues an operation with one access.
+pub(crate) fn enqueue(
+    stream: CUstream,
+    access: Access,
+    label: &CStr,
+    run: Run,
+    data: *mut c_void,
+) -> Result<(), DriverError> {
+    let enqueue = function::<Enqueue>(c"libnccl_cuda_enqueue");
+    // SAFETY: the access is a variable; the callers keep the data.
+    unsafe { enqueue(stream, &raw const access, 1, label.as_ptr(), run, data) }.result()
+}
+
+fn resolve(address: CUdeviceptr, length: usize) -> Result<Memory, DriverError> {
+    let mut memory = Memory { kind: -1, device: -1, alias: ptr::null_mut(), id: 0 };
+    let resolve = function::<Resolve>(c"libnccl_cuda_resolve");
+    // SAFETY: the memory is a variable.
+    unsafe { resolve(address, length, &raw mut memory) }.result().map(|()| memory)
+}
+
+/// Makes a device current, for the rest of the process.
+fn device(ordinal: usize) {
+    let context = CudaContext::new(ordinal).expect("a device");
+    context.bind_to_thread().expect("a current context");
+    std::mem::forget(context);
+}
+
+const INVALID: DriverError = DriverError(CUresult::CUDA_ERROR_INVALID_VALUE);
+
+fn version_is_one() {
+    // SAFETY: it takes nothing.
+    assert_eq!(unsafe { function::<Version>(c"libnccl_cuda_version")() }, 1);
+}
+
+fn alias_of_device_memory_has_its_bytes() {
+    device(2);
+    // SAFETY: the memory lives until the process ends.
+    unsafe {
+        let address = result::malloc_sync(100).expect("memory");
+        result::memcpy_htod_sync(address, &[7_u8; 100]).expect("a copy");
+        let memory = resolve(address + 10, 90).expect("device memory");
+        assert_eq!((memory.kind, memory.device), (1, 2));
+        let bytes = std::slice::from_raw_parts_mut(memory.alias.cast::<u8>(), 90);
+        assert_eq!(bytes, [7; 90]);
+        bytes.fill(8);
+        let mut back = [0_u8; 100];
+        result::memcpy_dtoh_sync(&mut back, address).expect("a copy");
+        assert_eq!((back[9], back[10], back[99]), (7, 8, 8));
+
+        let pinned = result::malloc_host(10, 0).expect("pinned memory");
+        let memory = resolve(pinned as u64, 10).expect("pinned memory");
+        assert_eq!((memory.kind, memory.alias), (2, pinned));
+        let local = 0_u8;
+        let memory = resolve(&raw const local as u64, 1).expect("host memory");
+        assert_eq!((memory.kind, memory.device, memory.id), (0, -1, 0));
+    }
+}
+
+fn range_beyond_an_allocation_is_not_resolved() {
+    device(0);
+    // SAFETY: it is freed once.
+    unsafe {
+        let address = result::malloc_sync(100).expect("memory");
+        assert_eq!(resolve(address, 101), Err(INVALID));
+        assert!(resolve(address, 100).is_ok());
+        result::free_sync(address).expect("a free");
+        assert_eq!(resolve(address, 100), Err(INVALID));
+    }
+}
+
+fn memory_of_a_file_is_device_memory() {
+    device(0);
+    let file = rustix::fs::memfd_create(c"test", rustix::fs::MemfdFlags::CLOEXEC).expect("a memory file");
+    rustix::fs::ftruncate(file.as_fd(), 4096).expect("room");
+    let mut address = 0;
+    let shared = function::<Shared>(c"libnccl_cuda_alloc_shared");
+    // SAFETY: the file is open and as long; the memory is freed once.
+    unsafe {
+        shared(file.as_raw_fd(), 4096, &raw mut address).result().expect("memory");
+        result::memcpy_htod_sync(address, &[3_u8; 4096]).expect("a copy");
+        let mut bytes = [0_u8; 4096];
+        let read = rustix::io::pread(file.as_fd(), &mut bytes, 0).expect("bytes");
+        assert_eq!((read, bytes), (4096, [3; 4096]));
+        result::free_sync(address).expect("a free");
+    }
+}
+
+fn operation_runs_once_even_if_its_stream_is_destroyed() {
+    static RUNS: AtomicUsize = AtomicUsize::new(0);
+    unsafe extern "C" fn count(_data: *mut c_void) {
+        std::thread::sleep(std::time::Duration::from_millis(20));
+        RUNS.fetch_add(1, Ordering::SeqCst);
+    }
+    device(0);
+    let stream = stream::create(StreamKind::NonBlocking).expect("a stream");
+    // SAFETY: the memory is freed once, and the stream destroyed once.
+    unsafe {
+        let address = result::malloc_sync(100).expect("memory");
+        for _ in 0..3 {
+            let access = Access { address, length: 100, writes: 1 };
+            enqueue(stream, access, c"count", count, ptr::null_mut()).expect("an operation");
+        }
+        let beyond = Access { address, length: 101, writes: 1 };
+        assert_eq!(enqueue(stream, beyond, c"count", count, ptr::null_mut()), Err(INVALID));
+        stream::destroy(stream).expect("an end");
+        let access = Access { address, length: 100, writes: 1 };
+        assert!(enqueue(stream, access, c"count", count, ptr::null_mut()).is_err());
+    }
+    result::ctx::synchronize().expect("the end of everything");
+    assert_eq!(RUNS.load(Ordering::SeqCst), 3);
+}
+
+fn failure_stays_with_the_context_of_the_stream() {
+    device(0);
+    let stream = stream::create(StreamKind::NonBlocking).expect("a stream");
+    let fail = function::<Fail>(c"libnccl_cuda_fail");
+    let failed = DriverError(CUresult::CUDA_ERROR_LAUNCH_FAILED);
+    // SAFETY: the stream is alive.
+    unsafe {
+        fail(stream, CUresult::CUDA_ERROR_LAUNCH_FAILED);
+        assert_eq!(stream::synchronize(stream), Err(failed));
+    }
+    assert_eq!(result::ctx::synchronize(), Err(failed));
+    device(1);
+    result::ctx::synchronize().expect("another context");
+}

@@ -1,0 +1,37 @@
+//! The shared object as cudarc uses it: each test is a process that finds it as `libcuda.so.1`.
+
+mod extension;
+mod memory;
+mod process;
+mod races;
+mod random;
+mod streams;
+
+use std::process::ExitCode;
+
+use libtest_mimic::{Arguments, Trial};
+
+/// The tests that run in a process of their own, by name.
+const TESTS: &[&[process::Test]] = &[
+    extension::TESTS,
+    memory::TESTS,
+    streams::TESTS,
+    random::TESTS,
+    races::TESTS,
+    races::PLANTED,
+    races::FAILING,
+    races::UNWATCHED,
+];
+
+fn main() -> ExitCode {
+    let tests = || TESTS.iter().copied().flatten();
+    if let Some(name) = process::requested() {
+        let Some(test) = tests().find(|test| test.name == name) else { return ExitCode::FAILURE };
+        (test.run)();
+        return ExitCode::SUCCESS;
+    }
+    let trials = tests().map(|test| Trial::test(test.name, || process::run(test).map_err(Into::into)));
+    let conclusion = libtest_mimic::run(&Arguments::from_args(), trials.collect());
+    process::clean();
+    conclusion.exit_code()
+}
