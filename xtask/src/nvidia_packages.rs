@@ -1,4 +1,4 @@
-//! NVIDIA's packages of NCCL.
+//! NVIDIA's packages of NCCL and of CUDA's runtime library.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -49,6 +49,66 @@ pub(crate) fn obtain_part(release: &str, part: Part) -> Result<PathBuf> {
         required: if part == Part::All { &["include/nccl.h", LIBRARY] } else { &["include/nccl.h"] },
     };
     wheel.obtain()
+}
+
+/// Returns the folder that holds `lib/` and `include/` of CUDA's runtime library, and another one whose `include/` has
+/// the headers that these need, after downloading the packages if needed.
+pub(crate) fn obtain_cudart(major: &str) -> Result<[PathBuf; 2]> {
+    fn runtime_12(path: &Path) -> Option<&Path> {
+        let path = path.strip_prefix("nvidia/cuda_runtime").ok()?;
+        (path.starts_with("include") || path == Path::new("lib/libcudart.so.12")).then_some(path)
+    }
+    fn crt_12(path: &Path) -> Option<&Path> {
+        path.strip_prefix("nvidia/cuda_nvcc").ok().filter(|path| path.starts_with("include/crt"))
+    }
+    fn runtime_13(path: &Path) -> Option<&Path> {
+        let path = path.strip_prefix("nvidia/cu13").ok()?;
+        (path.starts_with("include") || path == Path::new("lib/libcudart.so.13")).then_some(path)
+    }
+    fn crt_13(path: &Path) -> Option<&Path> {
+        path.strip_prefix("nvidia/cu13").ok().filter(|path| path.starts_with("include/crt"))
+    }
+    let wheels = match major {
+        "12" => [
+            Wheel {
+                package: "nvidia-cuda-runtime-cu12",
+                release: "12.9.79",
+                folder: "cudart-12.9.79",
+                size: "4 MB",
+                target: runtime_12,
+                required: &["include/cuda_runtime.h", "lib/libcudart.so.12"],
+            },
+            Wheel {
+                package: "nvidia-cuda-nvcc-cu12",
+                release: "12.9.86",
+                folder: "cuda-crt-12.9.86",
+                size: "40 MB",
+                target: crt_12,
+                required: &["include/crt/host_config.h"],
+            },
+        ],
+        "13" => [
+            Wheel {
+                package: "nvidia-cuda-runtime",
+                release: "13.5.37",
+                folder: "cudart-13.5.37",
+                size: "3 MB",
+                target: runtime_13,
+                required: &["include/cuda_runtime.h", "lib/libcudart.so.13"],
+            },
+            Wheel {
+                package: "nvidia-cuda-crt",
+                release: "13.5.37",
+                folder: "cuda-crt-13.5.37",
+                size: "less than 1 MB",
+                target: crt_13,
+                required: &["include/crt/host_config.h"],
+            },
+        ],
+        _ => bail!("{major:?} is no major release of CUDA with a stand-in; expected 12 or 13"),
+    };
+    let [runtime, crt] = wheels;
+    Ok([runtime.obtain()?, crt.obtain()?])
 }
 
 /// Downloads the packages that are missing, several at a time. A failed download is tried again, and reported, by the
@@ -103,6 +163,12 @@ mod tests {
         for release in crate::releases::RELEASES.iter() {
             wheel::requirement(&package(release).unwrap(), release).unwrap();
         }
+    }
+
+    #[test]
+    fn runtime_library_of_an_unknown_release_is_refused() {
+        let error = obtain_cudart("11").unwrap_err().to_string();
+        assert_eq!(error, "\"11\" is no major release of CUDA with a stand-in; expected 12 or 13");
     }
 
     #[test]
