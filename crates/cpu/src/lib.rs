@@ -71,6 +71,7 @@ mod abi;
 mod bootstrap;
 mod coll;
 mod comm;
+mod cuda;
 mod diag;
 mod reduce;
 mod shm;

@@ -2,6 +2,7 @@
 #![allow(unsafe_code, non_snake_case)]
 
 use std::ffi::{c_int, c_void};
+use std::ptr;
 use std::sync::Arc;
 
 use libnccl::sys::{cudaStream_t, ncclCollConfig_t, ncclComm_t, ncclDataType_t, ncclRedOp_t, ncclResult_t};
@@ -14,8 +15,11 @@ use crate::coll::plan::Call;
 use crate::comm::communicator::Communicator;
 use crate::comm::group::{self, Queue};
 use crate::comm::handle;
+use crate::cuda::on_stream::OnStream;
+use crate::diag::error::{Progress, Result};
 use crate::reduce::data_type::DataType;
 use crate::shm::buffer::{ReadBuf, WriteBuf};
+use crate::shm::call_context::CallContext;
 
 /// The arguments of a collective.
 struct Arguments {
@@ -55,7 +59,7 @@ impl Arguments {
 /// # Safety
 ///
 /// The contract of the function that was called.
-unsafe fn collective(arguments: &Arguments) -> ncclResult_t {
+unsafe fn collective(arguments: &Arguments, stream: cudaStream_t) -> ncclResult_t {
     let Arguments { function, send, recv, count, datatype, op, root, comm } = *arguments;
     let call = |communicator: &Arc<Communicator>| {
         let context = communicator.check_operable()?;
@@ -72,15 +76,66 @@ unsafe fn collective(arguments: &Arguments) -> ncclResult_t {
         if output > 0 {
             check_not_null(recv, "the receive buffer")?;
         }
+        let scalar = scalar.flatten();
+        if let Some(driver) = communicator.driver() {
+            let on_stream = OnStream::new(driver, stream);
+            // SAFETY: the caller's contract.
+            return unsafe { run_on_stream(communicator, context, call, arguments, scalar, on_stream) };
+        }
         // SAFETY: the caller's contract: the buffers are as long as the function says and stay valid until the call, or
         // the group, has ended, and with it every use of these.
         let (send, recv) =
             unsafe { (ReadBuf::of_caller(send.cast(), input), WriteBuf::of_caller(recv.cast(), output)) };
         call.check_overlap(rank, send, recv)?;
-        let collective = Collective { call, scalar: scalar.flatten(), send, recv };
+        let scalar = scalar.map(|address| {
+            // SAFETY: the contract of `ncclRedOpCreatePreMulSum`: an element that stays valid until the last operation
+            // with it has run.
+            unsafe { ReadBuf::of_caller(ptr::with_exposed_provenance(address), data_type.size()) }
+        });
+        let collective = Collective { call, scalar, send, recv };
         group::run(communicator, context, Queue::Collective, input.saturating_add(output), collective)
     };
     guard_in_group(function.name(), || handle::with(comm, call))
+}
+
+/// Runs a collective on its stream.
+///
+/// # Safety
+///
+/// The contract of the function that was called.
+#[cold]
+#[inline(never)]
+unsafe fn run_on_stream(
+    communicator: &Arc<Communicator>,
+    context: CallContext<'_>,
+    call: Call,
+    arguments: &Arguments,
+    scalar: Option<usize>,
+    mut on_stream: OnStream,
+) -> Result<Progress> {
+    let rank = context.rank;
+    let (input, output) = (call.input(rank), call.output(rank));
+    let send = on_stream.read("the send buffer", arguments.send, input)?;
+    let recv = on_stream.write("the receive buffer", arguments.recv, output)?;
+    // SAFETY: CUDA has such memory there; by the caller's contract it stays allocated until the operation has run, and
+    // with it every use of these.
+    let (send, recv) = unsafe { (ReadBuf::of_caller(send, input), WriteBuf::of_caller(recv, output)) };
+    call.check_overlap(rank, send, recv)?;
+    let scalar = scalar.map(|address| {
+        let size = DataType::new(arguments.datatype)?.size();
+        let place = on_stream.read("the reduction's scalar", ptr::without_provenance(address), size)?;
+        // SAFETY: as above, by the contract of `ncclRedOpCreatePreMulSum`.
+        Ok(unsafe { ReadBuf::of_caller(place, size) })
+    });
+    let collective = Collective { call, scalar: scalar.transpose()?, send, recv };
+    group::run_on_stream(
+        communicator,
+        context,
+        Queue::Collective,
+        input.saturating_add(output),
+        collective,
+        on_stream,
+    )
 }
 
 /// Defines a collective and its form with options. `op` and `root` are what the function has of them.
@@ -93,12 +148,12 @@ macro_rules! define_collectives {
             datatype: ncclDataType_t,
             $($option: $type,)*
             comm: ncclComm_t,
-            _stream: cudaStream_t,
+            stream: cudaStream_t,
         ) -> ncclResult_t {
             let arguments = Arguments::new(Function::$function, sendbuff, recvbuff, count, datatype, comm)
                 $(.$option($option))*;
             // SAFETY: the same contract.
-            unsafe { collective(&arguments) }
+            unsafe { collective(&arguments, stream) }
         }
 
         pub(super) unsafe extern "C" fn $with_config(
