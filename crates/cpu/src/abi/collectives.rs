@@ -2,7 +2,6 @@
 #![allow(unsafe_code, non_snake_case)]
 
 use std::ffi::{c_int, c_void};
-use std::ptr;
 use std::sync::Arc;
 
 use libnccl::sys::{cudaStream_t, ncclCollConfig_t, ncclComm_t, ncclDataType_t, ncclRedOp_t, ncclResult_t};
@@ -15,11 +14,9 @@ use crate::coll::plan::Call;
 use crate::comm::communicator::Communicator;
 use crate::comm::group::{self, Queue};
 use crate::comm::handle;
-use crate::cuda::on_stream::OnStream;
-use crate::diag::error::{Progress, Result};
+use crate::cuda::driver::Stream;
 use crate::reduce::data_type::DataType;
 use crate::shm::buffer::{ReadBuf, WriteBuf};
-use crate::shm::call_context::CallContext;
 
 /// The arguments of a collective.
 struct Arguments {
@@ -31,6 +28,7 @@ struct Arguments {
     op: Option<ncclRedOp_t>,
     root: c_int,
     comm: ncclComm_t,
+    stream: cudaStream_t,
 }
 
 impl Arguments {
@@ -41,8 +39,9 @@ impl Arguments {
         count: usize,
         datatype: ncclDataType_t,
         comm: ncclComm_t,
+        stream: cudaStream_t,
     ) -> Self {
-        Self { function, send, recv, count, datatype, op: None, root: 0, comm }
+        Self { function, send, recv, count, datatype, op: None, root: 0, comm, stream }
     }
 
     fn op(self, op: ncclRedOp_t) -> Self {
@@ -59,8 +58,8 @@ impl Arguments {
 /// # Safety
 ///
 /// The contract of the function that was called.
-unsafe fn collective(arguments: &Arguments, stream: cudaStream_t) -> ncclResult_t {
-    let Arguments { function, send, recv, count, datatype, op, root, comm } = *arguments;
+unsafe fn collective(arguments: &Arguments) -> ncclResult_t {
+    let Arguments { function, send, recv, count, datatype, op, root, comm, stream } = *arguments;
     let call = |communicator: &Arc<Communicator>| {
         let context = communicator.check_operable()?;
         let (rank, ranks) = (context.rank, context.state.ranks());
@@ -76,66 +75,16 @@ unsafe fn collective(arguments: &Arguments, stream: cudaStream_t) -> ncclResult_
         if output > 0 {
             check_not_null(recv, "the receive buffer")?;
         }
-        let scalar = scalar.flatten();
-        if let Some(driver) = communicator.driver() {
-            let on_stream = OnStream::new(driver, stream);
-            // SAFETY: the caller's contract.
-            return unsafe { run_on_stream(communicator, context, call, arguments, scalar, on_stream) };
-        }
         // SAFETY: the caller's contract: the buffers are as long as the function says and stay valid until the call, or
         // the group, has ended, and with it every use of these.
         let (send, recv) =
             unsafe { (ReadBuf::of_caller(send.cast(), input), WriteBuf::of_caller(recv.cast(), output)) };
         call.check_overlap(rank, send, recv)?;
-        let scalar = scalar.map(|address| {
-            // SAFETY: the contract of `ncclRedOpCreatePreMulSum`: an element that stays valid until the last operation
-            // with it has run.
-            unsafe { ReadBuf::of_caller(ptr::with_exposed_provenance(address), data_type.size()) }
-        });
-        let collective = Collective { call, scalar, send, recv };
-        group::run(communicator, context, Queue::Collective, input.saturating_add(output), collective)
+        let collective = Collective { call, scalar: scalar.flatten(), send, recv };
+        let (queue, bytes) = (Queue::Collective, input.saturating_add(output));
+        group::run(communicator, context, queue, bytes, collective, Stream::new(stream))
     };
     guard_in_group(function.name(), || handle::with(comm, call))
-}
-
-/// Runs a collective on its stream.
-///
-/// # Safety
-///
-/// The contract of the function that was called.
-#[cold]
-#[inline(never)]
-unsafe fn run_on_stream(
-    communicator: &Arc<Communicator>,
-    context: CallContext<'_>,
-    call: Call,
-    arguments: &Arguments,
-    scalar: Option<usize>,
-    mut on_stream: OnStream,
-) -> Result<Progress> {
-    let rank = context.rank;
-    let (input, output) = (call.input(rank), call.output(rank));
-    let send = on_stream.read("the send buffer", arguments.send, input)?;
-    let recv = on_stream.write("the receive buffer", arguments.recv, output)?;
-    // SAFETY: CUDA has such memory there; by the caller's contract it stays allocated until the operation has run, and
-    // with it every use of these.
-    let (send, recv) = unsafe { (ReadBuf::of_caller(send, input), WriteBuf::of_caller(recv, output)) };
-    call.check_overlap(rank, send, recv)?;
-    let scalar = scalar.map(|address| {
-        let size = DataType::new(arguments.datatype)?.size();
-        let place = on_stream.read("the reduction's scalar", ptr::without_provenance(address), size)?;
-        // SAFETY: as above, by the contract of `ncclRedOpCreatePreMulSum`.
-        Ok(unsafe { ReadBuf::of_caller(place, size) })
-    });
-    let collective = Collective { call, scalar: scalar.transpose()?, send, recv };
-    group::run_on_stream(
-        communicator,
-        context,
-        Queue::Collective,
-        input.saturating_add(output),
-        collective,
-        on_stream,
-    )
 }
 
 /// Defines a collective and its form with options. `op` and `root` are what the function has of them.
@@ -150,10 +99,10 @@ macro_rules! define_collectives {
             comm: ncclComm_t,
             stream: cudaStream_t,
         ) -> ncclResult_t {
-            let arguments = Arguments::new(Function::$function, sendbuff, recvbuff, count, datatype, comm)
+            let arguments = Arguments::new(Function::$function, sendbuff, recvbuff, count, datatype, comm, stream)
                 $(.$option($option))*;
             // SAFETY: the same contract.
-            unsafe { collective(&arguments, stream) }
+            unsafe { collective(&arguments) }
         }
 
         pub(super) unsafe extern "C" fn $with_config(

@@ -3,7 +3,6 @@
 
 use std::ffi::{c_int, c_uint, c_void};
 use std::slice;
-use std::sync::Arc;
 
 use libnccl::sys::{
     cudaStream_t, ncclComm_t, ncclDataType_t, ncclResult_t, ncclWaitSignalDesc_t, ncclWindow_t,
@@ -11,15 +10,13 @@ use libnccl::sys::{
 
 use super::ffi_guard::{check_not_null, check_rank, guard_in_group};
 use crate::coll::one_sided::{AwaitedSignal, PutSignal, Signal, WaitSignals};
-use crate::coll::operation::Operation;
 use crate::comm::communicator::Communicator;
 use crate::comm::group::{self, Queue};
 use crate::comm::handle;
-use crate::cuda::on_stream::OnStream;
-use crate::diag::error::{Error, Progress, Result};
+use crate::cuda::driver::Stream;
+use crate::diag::error::{Error, Result};
 use crate::reduce::data_type::DataType;
 use crate::shm::buffer::ReadBuf;
-use crate::shm::call_context::CallContext;
 
 pub(super) unsafe extern "C" fn ncclPutSignal(
     localbuff: *const c_void,
@@ -55,21 +52,20 @@ pub(super) unsafe extern "C" fn ncclPutSignal(
                 )));
             }
         }
-        let mut on_stream = communicator.driver().map(|driver| OnStream::new(driver, stream));
-        let local = match &mut on_stream {
-            Some(on_stream) => on_stream.read("the local buffer", localbuff, bytes)?,
-            None => localbuff.cast(),
+        let local = match communicator.driver() {
+            Some(driver) if bytes > 0 => driver.resolve("the local buffer", localbuff.addr(), bytes)?,
+            _ => localbuff.addr(),
         };
-        if (1..bytes).contains(&local.addr().abs_diff(to.start().addr())) {
+        if (1..bytes).contains(&local.abs_diff(to.start().addr())) {
             return Err(Error::argument(format!(
                 "the local buffer, {bytes} bytes at {localbuff:p}, overlaps with the destination, {:p}",
                 to.start()
             )));
         }
         // SAFETY: the C declaration's contract, as for collectives.
-        let from = unsafe { ReadBuf::of_caller(local, bytes) };
+        let from = unsafe { ReadBuf::of_caller(localbuff.cast(), bytes) };
         let put = PutSignal { from, to, window, signal };
-        run(&communicator, context, Queue::Put, bytes.saturating_mul(2), put, on_stream)
+        group::run(&communicator, context, Queue::Put, bytes.saturating_mul(2), put, Stream::new(stream))
     })
 }
 
@@ -86,8 +82,7 @@ pub(super) unsafe extern "C" fn ncclSignal(
         let context = communicator.check_operable()?;
         let signal = raised(&communicator, context.state.ranks(), peer, sigIdx, ctx, flags)?;
         check_signals(&communicator)?;
-        let on_stream = communicator.driver().map(|driver| OnStream::new(driver, stream));
-        run(&communicator, context, Queue::Put, 0, signal, on_stream)
+        group::run(&communicator, context, Queue::Put, 0, signal, Stream::new(stream))
     })
 }
 
@@ -113,24 +108,8 @@ pub(super) unsafe extern "C" fn ncclWaitSignal(
             }
         }
         check_signals(&communicator)?;
-        let on_stream = communicator.driver().map(|driver| OnStream::new(driver, stream));
-        run(&communicator, context, Queue::Wait, 0, WaitSignals(all), on_stream)
+        group::run(&communicator, context, Queue::Wait, 0, WaitSignals(all), Stream::new(stream))
     })
-}
-
-/// Runs an operation on its stream, if it has one.
-fn run(
-    communicator: &Arc<Communicator>,
-    context: CallContext<'_>,
-    queue: Queue,
-    bytes: usize,
-    operation: impl Operation,
-    on_stream: Option<OnStream>,
-) -> Result<Progress> {
-    match on_stream {
-        Some(on_stream) => group::run_on_stream(communicator, context, queue, bytes, operation, on_stream),
-        None => group::run(communicator, context, queue, bytes, operation),
-    }
 }
 
 fn awaited(

@@ -11,7 +11,7 @@ use crate::coll::point_to_point::{Message, RecvMessage, SendMessage};
 use crate::comm::communicator::Communicator;
 use crate::comm::group::{self, Queue};
 use crate::comm::handle;
-use crate::cuda::on_stream::OnStream;
+use crate::cuda::driver::Stream;
 use crate::diag::error::{Progress, Result};
 use crate::diag::strict::STRICT;
 use crate::reduce::data_type::DataType;
@@ -54,19 +54,10 @@ pub(super) unsafe extern "C" fn ncclSend(
         let Some((context, message, peer)) = message(sendbuff, count, datatype, peer, communicator)? else {
             return Ok(Progress::Done);
         };
-        let (queue, length) = (Queue::SendTo(peer), message.bytes());
-        if let Some(driver) = communicator.driver() {
-            let mut on_stream = OnStream::new(driver, stream);
-            let start = on_stream.read("the buffer", sendbuff, length)?;
-            // SAFETY: the C declaration's contract, as for collectives.
-            let from = unsafe { ReadBuf::of_caller(start, length) };
-            let send = SendMessage { message, peer, from };
-            return group::run_on_stream(communicator, context, queue, length, send, on_stream);
-        }
         // SAFETY: the C declaration's contract, as for collectives.
-        let from = unsafe { ReadBuf::of_caller(sendbuff.cast(), length) };
+        let from = unsafe { ReadBuf::of_caller(sendbuff.cast(), message.bytes()) };
         let send = SendMessage { message, peer, from };
-        group::run(communicator, context, queue, length, send)
+        group::run(communicator, context, Queue::SendTo(peer), from.length(), send, Stream::new(stream))
     };
     guard_in_group("ncclSend", || handle::with(comm, call))
 }
@@ -83,19 +74,10 @@ pub(super) unsafe extern "C" fn ncclRecv(
         let Some((context, message, peer)) = message(recvbuff, count, datatype, peer, communicator)? else {
             return Ok(Progress::Done);
         };
-        let (queue, length) = (Queue::ReceiveFrom(peer), message.bytes());
-        if let Some(driver) = communicator.driver() {
-            let mut on_stream = OnStream::new(driver, stream);
-            let start = on_stream.write("the buffer", recvbuff, length)?;
-            // SAFETY: the C declaration's contract, as for collectives.
-            let to = unsafe { WriteBuf::of_caller(start, length) };
-            let recv = RecvMessage { message, peer, to };
-            return group::run_on_stream(communicator, context, queue, length, recv, on_stream);
-        }
         // SAFETY: the C declaration's contract, as for collectives.
-        let to = unsafe { WriteBuf::of_caller(recvbuff.cast(), length) };
+        let to = unsafe { WriteBuf::of_caller(recvbuff.cast(), message.bytes()) };
         let recv = RecvMessage { message, peer, to };
-        group::run(communicator, context, queue, length, recv)
+        group::run(communicator, context, Queue::ReceiveFrom(peer), to.length(), recv, Stream::new(stream))
     };
     guard_in_group("ncclRecv", || handle::with(comm, call))
 }

@@ -27,14 +27,15 @@ pub(super) unsafe extern "C" fn ncclRedOpCreatePreMulSum(
         if residence.0 > ncclScalarResidence_t::ncclScalarHostImmediate.0 {
             return Err(Error::argument(format!("invalid ncclScalarResidence_t {}", residence.0)));
         }
+        // SAFETY: the C declaration's contract: one element, which in device memory (host memory here) stays valid
+        // until the last operation with it has run.
+        let place = unsafe { ReadBuf::of_caller(scalar.cast(), data_type.size()) };
         let scalar = if residence == ncclScalarResidence_t::ncclScalarDevice {
             if let Some(driver) = communicator.driver() {
                 driver.resolve("the scalar", scalar.addr(), data_type.size())?;
             }
-            Scalar::Deferred(scalar.expose_provenance())
+            Scalar::Deferred(place)
         } else {
-            // SAFETY: the C declaration's contract: one element.
-            let place = unsafe { ReadBuf::of_caller(scalar.cast(), data_type.size()) };
             let mut bytes = [0; 8];
             place.read(0, &mut bytes[..data_type.size()]);
             Scalar::Immediate(bytes)

@@ -12,7 +12,7 @@ use libnccl::sys::{
 
 use super::ffi_guard::{check_not_null, guard, guard_in_group, write_out};
 use crate::coll::window::WindowPart;
-use crate::comm::group::{self, Queue};
+use crate::comm::group;
 use crate::comm::handle;
 use crate::comm::out_param::OutParam;
 use crate::comm::window::RegisterWindow;
@@ -86,7 +86,7 @@ pub(super) unsafe extern "C" fn ncclCommWindowRegister(
             // SAFETY: the C declaration's contract: it can be written until the work has ended.
             out: unsafe { OutParam::new(win) },
         };
-        group::run(&communicator, context, Queue::Collective, 0, register)
+        group::run_on_host(&communicator, context, register)
     })
 }
 

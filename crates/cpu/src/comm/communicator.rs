@@ -41,6 +41,7 @@ use crate::cuda::driver::Driver;
 use crate::diag::error::{Error, Progress, Result};
 use crate::reduce::data_type::DataType;
 use crate::reduce::reduction::Reduction;
+use crate::shm::buffer::ReadBuf;
 use crate::shm::call_context::CallContext;
 use crate::shm::liveness::AbortReason;
 use crate::shm::peer_access::PeerAccess;
@@ -51,6 +52,8 @@ pub(crate) struct Communicator {
     device: i32,
     /// The CUDA in whose memory the buffers are and on whose streams operations run; `None` if they are in host memory.
     driver: Option<&'static Driver>,
+    /// Set if a call outside groups runs its operation before it returns: on host memory, if it is blocking.
+    runs_at_once: bool,
     config: Config,
     rank_info: OnceLock<RankInfo>,
     peers: PeerAccess,
@@ -82,8 +85,8 @@ pub(crate) struct Communicator {
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Scalar {
     Immediate([u8; 8]),
-    /// At an address that is read when an operation runs.
-    Deferred(usize),
+    /// To be read when an operation runs.
+    Deferred(ReadBuf),
 }
 
 /// A rank's membership, once it has found the other ranks.
@@ -108,6 +111,7 @@ impl Communicator {
         Self {
             device,
             driver,
+            runs_at_once: config.blocking && driver.is_none(),
             config,
             rank_info: OnceLock::new(),
             peers: PeerAccess::default(),
@@ -151,7 +155,10 @@ impl Communicator {
         self.device
     }
 
-    #[inline]
+    pub(crate) fn runs_at_once(&self) -> bool {
+        self.runs_at_once
+    }
+
     pub(crate) fn driver(&self) -> Option<&'static Driver> {
         self.driver
     }
@@ -534,18 +541,18 @@ impl Communicator {
         }
     }
 
-    /// Returns the reduction, and the address of its scalar if that is to be read when the operation runs.
+    /// Returns the reduction, and the place of its scalar if that is to be read when the operation runs.
     pub(crate) fn reduction(
         &self,
         op: ncclRedOp_t,
         data_type: DataType,
-    ) -> Result<(Reduction, Option<usize>)> {
+    ) -> Result<(Reduction, Option<ReadBuf>)> {
         let reduction = match Reduction::built_in(op) {
             Some(reduction) => reduction,
             None => match self.scalars().get(&op.0) {
                 Some((own, Scalar::Immediate(scalar))) if *own == data_type => Reduction::PreMulSum(*scalar),
-                Some((own, Scalar::Deferred(address))) if *own == data_type => {
-                    return Ok((Reduction::PreMulSum([0; 8]), Some(*address)));
+                Some((own, Scalar::Deferred(place))) if *own == data_type => {
+                    return Ok((Reduction::PreMulSum([0; 8]), Some(*place)));
                 }
                 Some((own, _)) => {
                     return Err(Error::argument(format!(

@@ -16,6 +16,7 @@ use std::sync::Arc;
 use std::task::Poll;
 
 use crate::coll::call_header::CallHeader;
+use crate::coll::on_stream::OnStream;
 use crate::coll::operation::Operation;
 use crate::coll::wait_report::{self, WaitReport};
 use crate::comm::communicator::{Communicator, RankInfo};
@@ -23,7 +24,6 @@ use crate::comm::fork;
 use crate::comm::init::{self, Init};
 use crate::comm::job_queue::JobKind;
 use crate::cuda::driver::{Driver, Stream};
-use crate::cuda::on_stream::OnStream;
 use crate::diag::debug;
 use crate::diag::error::{Error, Progress, Result};
 use crate::diag::last_error;
@@ -139,20 +139,22 @@ pub(crate) fn fail(function: &str, error: &Error) {
     });
 }
 
-/// Runs `operation`, which reads and writes so many bytes, when the group ends, or now. `context` is `communicator`'s.
+/// Runs `operation`, which reads and writes so many bytes, when the group ends, or now; on a communicator of CUDA devices,
+/// enqueues it on `stream` then. `context` is `communicator`'s.
 pub(crate) fn run(
     communicator: &Arc<Communicator>,
     context: CallContext<'_>,
     queue: Queue,
     bytes: usize,
     operation: impl Operation,
+    stream: Stream,
 ) -> Result<Progress> {
     let header = operation.header();
     debug::info(header.subsystem(), || {
         header.log_line(operation.buffers(), communicator.handle().addr(), context)
     });
     let now = GROUP.try_with(|group| group.borrow().depth == 0).unwrap_or(true);
-    if now && communicator.config().blocking && queue.peer() != Some(context.rank) {
+    if now && communicator.runs_at_once() && queue.peer() != Some(context.rank) {
         let _entered = communicator.enter()?;
         // Nothing to combine, so nothing to put on the heap.
         let CallContext { state, .. } = context;
@@ -166,25 +168,23 @@ pub(crate) fn run(
         std::mem::forget(guard);
         return result.inspect_err(|error| communicator.record_error(error)).map(|()| Progress::Done);
     }
-    let operation = QueuedOperation::new(communicator, queue, bytes, operation);
+    let on_stream = communicator.driver().map(|driver| OnStream::new(driver, stream));
+    let operation = QueuedOperation::new(communicator, queue, bytes, operation, on_stream)?;
     add(|group| group.operations.push(operation))
 }
 
-/// Runs `operation` on its stream, where it is enqueued when the group ends, or now. The rest is as for [`run`].
-pub(crate) fn run_on_stream(
+/// Runs `operation`, of which all ranks run one, on the host when the group ends, or now: it has no stream.
+pub(crate) fn run_on_host(
     communicator: &Arc<Communicator>,
     context: CallContext<'_>,
-    queue: Queue,
-    bytes: usize,
     operation: impl Operation,
-    on_stream: OnStream,
 ) -> Result<Progress> {
     let header = operation.header();
     debug::info(header.subsystem(), || {
         header.log_line(operation.buffers(), communicator.handle().addr(), context)
     });
-    let operation = QueuedOperation::new(communicator, queue, bytes, operation);
-    add(|group| group.operations.push(QueuedOperation { on_stream: Some(on_stream), ..operation }))
+    let operation = QueuedOperation::new(communicator, Queue::Collective, 0, operation, None)?;
+    add(|group| group.operations.push(operation))
 }
 
 /// Runs an initialisation when the group ends, or now.
@@ -311,8 +311,17 @@ impl Queue {
 }
 
 impl QueuedOperation {
-    /// Creates an operation that runs on the host.
-    fn new(communicator: &Arc<Communicator>, queue: Queue, bytes: usize, operation: impl Operation) -> Self {
+    /// Creates an operation that runs on a stream, or on the host.
+    fn new(
+        communicator: &Arc<Communicator>,
+        queue: Queue,
+        bytes: usize,
+        mut operation: impl Operation,
+        mut on_stream: Option<OnStream>,
+    ) -> Result<Self> {
+        if let Some(on_stream) = &mut on_stream {
+            operation.resolve(on_stream)?;
+        }
         let header = operation.header();
         let kind = match header {
             CallHeader::Control { .. } => JobKind::Exclusive,
@@ -320,7 +329,8 @@ impl QueuedOperation {
         };
         let start: Start =
             Box::new(|context| Box::pin(async move { wait_report::run(&operation, context).await }));
-        Self { communicator: Arc::clone(communicator), kind, queue, bytes, on_stream: None, header, start }
+        let communicator = Arc::clone(communicator);
+        Ok(Self { communicator, kind, queue, bytes, on_stream, header, start })
     }
 
     /// Returns a rough estimate in microseconds: the latency of ranks on one host, and one copy of each byte by one
@@ -562,7 +572,8 @@ mod tests {
     }
 
     fn run_collective(communicator: &Arc<Communicator>, operation: impl Operation) -> Result<Progress> {
-        run(communicator, communicator.check_operable().unwrap(), Queue::Collective, 0, operation)
+        let context = communicator.check_operable().unwrap();
+        run(communicator, context, Queue::Collective, 0, operation, Stream::new(ptr::null_mut()))
     }
 
     const HEADER: CallHeader = CallHeader::Unknown { number: 0 };

@@ -5,4 +5,3 @@
 //! it before.
 
 pub(crate) mod driver;
-pub(crate) mod on_stream;
