@@ -54,7 +54,7 @@ enum Task {
         check: bool,
     },
     /// Print the folders of NVIDIA's packages of CUDA's runtime library, which are downloaded if needed: one with lib/ and
-    /// include/, and one whose include/ has headers that the first one's include
+    /// include/, and others whose include/ has headers that the first one's include
     CudartPackage {
         /// A major release of CUDA: 12 or 13
         major: String,

@@ -51,64 +51,42 @@ pub(crate) fn obtain_part(release: &str, part: Part) -> Result<PathBuf> {
     wheel.obtain()
 }
 
-/// Returns the folder that holds `lib/` and `include/` of CUDA's runtime library, and another one whose `include/` has
-/// the headers that these need, after downloading the packages if needed.
-pub(crate) fn obtain_cudart(major: &str) -> Result<[PathBuf; 2]> {
-    fn runtime_12(path: &Path) -> Option<&Path> {
-        let path = path.strip_prefix("nvidia/cuda_runtime").ok()?;
-        (path.starts_with("include") || path == Path::new("lib/libcudart.so.12")).then_some(path)
+/// Returns folders of CUDA's runtime library, after downloading the packages if needed: one with `lib/` and `include/`,
+/// and others whose `include/` has headers that the first one's include.
+pub(crate) fn obtain_cudart(major: &str) -> Result<Vec<PathBuf>> {
+    /// The file that a package must have, the package, its release, its folder and the size of the download.
+    type Package = (&'static str, &'static str, &'static str, &'static str, &'static str);
+    const CUDA_12: [Package; 3] = [
+        ("lib/libcudart.so.12", "nvidia-cuda-runtime-cu12", "12.9.79", "cudart-12.9.79", "4 MB"),
+        ("include/crt/host_config.h", "nvidia-cuda-nvcc-cu12", "12.9.86", "cuda-crt-12.9.86", "40 MB"),
+        ("include/nv/target", "nvidia-cuda-cccl-cu12", "12.9.27", "cuda-cccl-12.9.27", "3 MB"),
+    ];
+    const CUDA_13: [Package; 3] = [
+        ("lib/libcudart.so.13", "nvidia-cuda-runtime", "13.5.37", "cudart-13.5.37", "3 MB"),
+        ("include/crt/host_config.h", "nvidia-cuda-crt", "13.5.37", "cuda-crt-13.5.37", "less than 1 MB"),
+        ("include/nv/target", "nvidia-cuda-cccl", "13.3.3.3.1", "cuda-cccl-13.3.3.3.1", "4 MB"),
+    ];
+    fn target(path: &Path) -> Option<&Path> {
+        // Below a folder that is named after the package, or after the release for all packages.
+        let mut components = path.strip_prefix("nvidia").ok()?.components();
+        components.next()?;
+        let path = components.as_path();
+        let is_header = path.parent() == Some(Path::new("include"))
+            || ["include/crt", "include/nv"].iter().any(|folder| path.starts_with(folder));
+        let is_library = path.starts_with("lib") && path.extension().is_some_and(|end| end != "a");
+        (is_header || is_library).then_some(path)
     }
-    fn crt_12(path: &Path) -> Option<&Path> {
-        path.strip_prefix("nvidia/cuda_nvcc").ok().filter(|path| path.starts_with("include/crt"))
-    }
-    fn runtime_13(path: &Path) -> Option<&Path> {
-        let path = path.strip_prefix("nvidia/cu13").ok()?;
-        (path.starts_with("include") || path == Path::new("lib/libcudart.so.13")).then_some(path)
-    }
-    fn crt_13(path: &Path) -> Option<&Path> {
-        path.strip_prefix("nvidia/cu13").ok().filter(|path| path.starts_with("include/crt"))
-    }
-    let wheels = match major {
-        "12" => [
-            Wheel {
-                package: "nvidia-cuda-runtime-cu12",
-                release: "12.9.79",
-                folder: "cudart-12.9.79",
-                size: "4 MB",
-                target: runtime_12,
-                required: &["include/cuda_runtime.h", "lib/libcudart.so.12"],
-            },
-            Wheel {
-                package: "nvidia-cuda-nvcc-cu12",
-                release: "12.9.86",
-                folder: "cuda-crt-12.9.86",
-                size: "40 MB",
-                target: crt_12,
-                required: &["include/crt/host_config.h"],
-            },
-        ],
-        "13" => [
-            Wheel {
-                package: "nvidia-cuda-runtime",
-                release: "13.5.37",
-                folder: "cudart-13.5.37",
-                size: "3 MB",
-                target: runtime_13,
-                required: &["include/cuda_runtime.h", "lib/libcudart.so.13"],
-            },
-            Wheel {
-                package: "nvidia-cuda-crt",
-                release: "13.5.37",
-                folder: "cuda-crt-13.5.37",
-                size: "less than 1 MB",
-                target: crt_13,
-                required: &["include/crt/host_config.h"],
-            },
-        ],
+    let packages = match major {
+        "12" => CUDA_12,
+        "13" => CUDA_13,
         _ => bail!("{major:?} is no major release of CUDA with a stand-in; expected 12 or 13"),
     };
-    let [runtime, crt] = wheels;
-    Ok([runtime.obtain()?, crt.obtain()?])
+    packages
+        .iter()
+        .map(|&(file, package, release, folder, size)| {
+            Wheel { package, release, folder, size, target, required: &[file] }.obtain()
+        })
+        .collect()
 }
 
 /// Downloads the packages that are missing, several at a time. A failed download is tried again, and reported, by the

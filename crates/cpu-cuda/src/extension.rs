@@ -4,9 +4,21 @@
 
 #![allow(unsafe_code)]
 
-use std::ffi::{c_char, c_void};
+use std::borrow::Cow;
+use std::ffi::{CStr, c_char, c_int, c_uint, c_void};
+use std::os::fd::BorrowedFd;
+use std::ptr;
+use std::sync::Arc;
 
 use cudarc::driver::sys::{CUdeviceptr, CUresult, CUstream};
+
+use crate::allocation::{Kind, Part};
+use crate::api::{allocate_shared, answer, put};
+use crate::driver::{Driver, Request};
+use crate::error::from_code;
+use crate::operation::{Callback, Work};
+use crate::race::Access;
+use crate::scheduler::{Executor, Point};
 
 /// Memory that no function of CUDA allocated or registered.
 pub const KIND_HOST: i32 = 0;
@@ -55,20 +67,45 @@ pub extern "C" fn libnccl_cuda_version() -> u32 {
 ///
 /// # Safety
 ///
-/// `out` is null or valid for a write.
+/// `out` is null, which is an error, or valid for a write.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn libnccl_cuda_resolve(
-    _address: CUdeviceptr,
-    _length: usize,
-    _out: *mut libnccl_cuda_memory,
+    address: CUdeviceptr,
+    length: usize,
+    out: *mut libnccl_cuda_memory,
 ) -> CUresult {
-    CUresult::CUDA_ERROR_NOT_SUPPORTED
+    let resolve = || {
+        let part = Driver::get()?.enter().allocations.part(address, length)?;
+        let memory = match part {
+            Some(Part { allocation, offset }) => libnccl_cuda_memory {
+                kind: match allocation.kind {
+                    Kind::Device => KIND_DEVICE,
+                    Kind::Pinned | Kind::Registered => KIND_PINNED,
+                    Kind::Managed => KIND_MANAGED,
+                },
+                device: allocation.device as i32,
+                alias: ptr::with_exposed_provenance_mut(allocation.alias(offset)),
+                id: allocation.id,
+            },
+            None => libnccl_cuda_memory {
+                kind: KIND_HOST,
+                device: -1,
+                alias: ptr::with_exposed_provenance_mut(address as usize),
+                id: 0,
+            },
+        };
+        // SAFETY: the caller promises that it is valid.
+        unsafe { put(out, memory) }
+    };
+    answer(resolve())
 }
 
 /// Enqueues an operation, which calls `run(data)` once, when everything before it on the stream is done.
 ///
 /// `run` may block; other streams go on meanwhile. It is called for every operation that was accepted, even if its
-/// stream or context is destroyed.
+/// stream or context is destroyed, and the memory that it accesses lives until it returns. It may wait for operations
+/// of other streams and processes: where that can order two accesses, they are a race only if they are seen at the
+/// same time. Host memory that CUDA does not know is left out of races.
 ///
 /// # Safety
 ///
@@ -76,30 +113,73 @@ pub unsafe extern "C" fn libnccl_cuda_resolve(
 /// thread.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn libnccl_cuda_enqueue(
-    _stream: CUstream,
-    _accesses: *const libnccl_cuda_access,
-    _count: usize,
-    _label: *const c_char,
-    _run: Option<unsafe extern "C" fn(data: *mut c_void)>,
-    _data: *mut c_void,
+    stream: CUstream,
+    accesses: *const libnccl_cuda_access,
+    count: usize,
+    label: *const c_char,
+    run: Option<unsafe extern "C" fn(data: *mut c_void)>,
+    data: *mut c_void,
 ) -> CUresult {
-    CUresult::CUDA_ERROR_NOT_SUPPORTED
+    let enqueue = || {
+        let driver = Driver::get()?;
+        let run =
+            run.filter(|_| count == 0 || !accesses.is_null()).ok_or(CUresult::CUDA_ERROR_INVALID_VALUE)?;
+        let label = if label.is_null() {
+            Cow::Borrowed("libnccl_cuda_enqueue")
+        } else {
+            // SAFETY: the caller promises that it is a C string.
+            Cow::Owned(unsafe { CStr::from_ptr(label) }.to_string_lossy().into_owned())
+        };
+        let mut state = driver.enter();
+        let stream = state.stream(stream.addr())?;
+        let mut used = Vec::new();
+        for index in 0..count {
+            // SAFETY: the caller promises that `count` of them can be read.
+            let access = unsafe { accesses.add(index).read() };
+            if let Some(part) = state.allocations.part(access.address, access.length)? {
+                used.push(Access::new(&part, access.length, access.writes != 0));
+            }
+        }
+        let uses = used.iter().map(|access| Arc::clone(access.allocation())).collect();
+        // SAFETY: the caller promises that it may be called.
+        let work = Work::Call { callback: unsafe { Callback::new(run, data) }, uses };
+        let request = Request { label, accesses: used, executor: Executor::Peers, work };
+        driver.enqueue(&mut state, stream, &Point::default(), request).map(|_| ())
+    };
+    answer(enqueue())
 }
 
 /// Makes an error sticky: all later calls in the context of the stream return it.
+///
+/// A code that CUDA does not have is `CUDA_ERROR_UNKNOWN`.
 #[unsafe(no_mangle)]
-pub extern "C" fn libnccl_cuda_fail(_stream: CUstream, _error: CUresult) {}
+pub extern "C" fn libnccl_cuda_fail(stream: CUstream, error: c_uint) {
+    if let Ok(driver) = Driver::get() {
+        let mut state = driver.enter();
+        let context = state.stream(stream.addr()).ok().and_then(|stream| state.streams.get(&stream));
+        if let Some(context) = context.map(|stream| stream.context) {
+            state.fail(context, from_code(error));
+        }
+    }
+}
 
 /// Makes device memory of the current context out of a memory file; `cuMemFree` frees it.
 ///
 /// # Safety
 ///
-/// `memfd` is an open memory file of at least `length` bytes, and `out` is valid for a write.
+/// `memfd` is an open memory file of at least `length` bytes, which stays as long; `out` is null, which is an error, or
+/// valid for a write.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn libnccl_cuda_alloc_shared(
-    _memfd: i32,
-    _length: usize,
-    _out: *mut CUdeviceptr,
+    memfd: c_int,
+    length: usize,
+    out: *mut CUdeviceptr,
 ) -> CUresult {
-    CUresult::CUDA_ERROR_NOT_SUPPORTED
+    if memfd < 0 || out.is_null() {
+        return CUresult::CUDA_ERROR_INVALID_VALUE;
+    }
+    // SAFETY: the caller promises that it is open.
+    let file = unsafe { BorrowedFd::borrow_raw(memfd) };
+    // SAFETY: the caller promises that it is valid.
+    answer(allocate_shared(file, length).and_then(|address| unsafe { put(out, address) }))
 }

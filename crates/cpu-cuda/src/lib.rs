@@ -5,4 +5,19 @@
 
 #![deny(unsafe_code)]
 
+mod allocation;
+mod api;
+mod clock;
+mod config;
+mod context;
+mod driver;
+mod error;
+mod event;
 pub mod extension;
+mod handle;
+mod mapping;
+mod operation;
+mod pool;
+mod race;
+mod scheduler;
+mod turns;

@@ -1,0 +1,149 @@
+//! Memory that CUDA knows: of devices, pinned, and managed.
+
+use std::collections::BTreeMap;
+use std::ops::Range;
+use std::sync::Arc;
+
+use cudarc::driver::sys::CUresult;
+
+use crate::error::Result;
+use crate::handle::{ContextId, PoolId};
+use crate::mapping::Mapping;
+
+/// Who can use memory, and where it is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Kind {
+    /// Memory of a device.
+    Device,
+    /// Page-locked host memory that CUDA allocated.
+    Pinned,
+    /// Host memory of the program, page-locked.
+    Registered,
+    /// Memory that devices and the host share.
+    Managed,
+}
+
+/// An allocation.
+#[derive(Debug)]
+pub(crate) struct Allocation {
+    /// Its number, never used twice.
+    pub(crate) id: u64,
+    /// Its kind.
+    pub(crate) kind: Kind,
+    /// The device of its context.
+    pub(crate) device: usize,
+    /// The context in which it was made.
+    pub(crate) context: ContextId,
+    /// The pool that it is from, if its allocation was an operation of a stream.
+    pub(crate) pool: Option<PoolId>,
+    /// The flags that it was made with.
+    pub(crate) flags: u32,
+    /// The address that programs see.
+    pub(crate) address: u64,
+    /// The number of bytes.
+    pub(crate) length: usize,
+    /// Its memory, unless that is the program's.
+    pub(crate) mapping: Option<Mapping>,
+}
+
+impl Allocation {
+    /// The address at which this process can use the byte at an offset.
+    pub(crate) fn alias(&self, offset: usize) -> usize {
+        self.mapping.as_ref().map_or(self.address as usize, Mapping::alias) + offset
+    }
+
+    /// The addresses that programs see.
+    pub(crate) fn addresses(&self) -> Range<u64> {
+        self.address..self.address + self.length as u64
+    }
+
+    /// Words for messages.
+    pub(crate) fn description(&self) -> String {
+        let Self { id, length, device, .. } = self;
+        match self.kind {
+            Kind::Device => format!("allocation {id}, {length} bytes of device {device}"),
+            Kind::Pinned => format!("allocation {id}, {length} bytes of pinned host memory"),
+            Kind::Registered => format!("allocation {id}, {length} bytes of registered host memory"),
+            Kind::Managed => format!("allocation {id}, {length} bytes of managed memory"),
+        }
+    }
+}
+
+/// A part of an allocation, which lives as long as this does.
+#[derive(Debug, Clone)]
+pub(crate) struct Part {
+    /// The allocation.
+    pub(crate) allocation: Arc<Allocation>,
+    /// Where the part begins in it.
+    pub(crate) offset: usize,
+}
+
+/// All allocations, by address.
+#[derive(Debug, Default)]
+pub(crate) struct Allocations {
+    by_address: BTreeMap<u64, Arc<Allocation>>,
+    last: u64,
+}
+
+impl Allocations {
+    /// Returns a number for a new allocation.
+    pub(crate) fn next_id(&mut self) -> u64 {
+        self.last += 1;
+        self.last
+    }
+
+    /// Adds an allocation, whose addresses must be free.
+    pub(crate) fn insert(&mut self, allocation: Allocation) -> Arc<Allocation> {
+        let allocation = Arc::new(allocation);
+        self.by_address.insert(allocation.address, Arc::clone(&allocation));
+        allocation
+    }
+
+    /// Finds the allocation that an address is in.
+    pub(crate) fn containing(&self, address: u64) -> Option<&Arc<Allocation>> {
+        let (_, allocation) = self.by_address.range(..=address).next_back()?;
+        (address < allocation.addresses().end || address == allocation.address).then_some(allocation)
+    }
+
+    /// Whether a range of addresses touches an allocation.
+    pub(crate) fn overlaps(&self, address: u64, length: usize) -> bool {
+        let end = address.saturating_add(length as u64);
+        self.by_address.range(..end).next_back().is_some_and(|(_, last)| last.addresses().end > address)
+    }
+
+    /// Finds the allocation that begins at an address.
+    pub(crate) fn at(&self, address: u64) -> Option<&Arc<Allocation>> {
+        self.by_address.get(&address)
+    }
+
+    /// Finds the part that a range of addresses is, or nothing if CUDA does not know the first address.
+    pub(crate) fn part(&self, address: u64, length: usize) -> Result<Option<Part>> {
+        let Some(allocation) = self.containing(address) else { return Ok(None) };
+        let offset = (address - allocation.address) as usize;
+        if length > allocation.length - offset {
+            return Err(CUresult::CUDA_ERROR_INVALID_VALUE);
+        }
+        Ok(Some(Part { allocation: Arc::clone(allocation), offset }))
+    }
+
+    /// Removes the allocation that begins at an address.
+    pub(crate) fn remove(&mut self, address: u64) -> Option<Arc<Allocation>> {
+        self.by_address.remove(&address)
+    }
+
+    /// Removes the allocations of a context.
+    pub(crate) fn remove_context(&mut self, context: ContextId) -> Vec<Arc<Allocation>> {
+        let (removed, kept) = std::mem::take(&mut self.by_address)
+            .into_iter()
+            .partition::<BTreeMap<_, _>, _>(|(_, allocation)| allocation.context == context);
+        self.by_address = kept;
+        removed.into_values().collect()
+    }
+
+    /// The number of bytes that are allocated on a device.
+    pub(crate) fn used(&self, device: usize) -> usize {
+        let on_device =
+            |a: &&Arc<Allocation>| a.device == device && matches!(a.kind, Kind::Device | Kind::Managed);
+        self.by_address.values().filter(on_device).map(|allocation| allocation.length).sum()
+    }
+}

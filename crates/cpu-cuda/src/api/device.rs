@@ -1,0 +1,350 @@
+//! Devices and their primary contexts.
+
+use std::ffi::{CStr, c_char, c_int, c_uint};
+
+use cudarc::driver::sys::{
+    CUcontext, CUdevice, CUdevice_P2PAttribute as Peer, CUdevice_attribute as Attribute, CUmemoryPool,
+    CUresult, CUuuid,
+};
+use rustix::system::sysinfo;
+
+use super::{answer, put};
+use crate::driver::Driver;
+use crate::error::Result;
+use crate::handle::PoolId;
+
+/// Checks a device that a program passes.
+pub(super) fn check(driver: &Driver, device: CUdevice) -> Result<usize> {
+    let device = usize::try_from(device).ok().filter(|&device| device < driver.config.devices);
+    device.ok_or(CUresult::CUDA_ERROR_INVALID_DEVICE)
+}
+
+/// The memory of a device in bytes: that of the host.
+pub(super) fn total_memory() -> usize {
+    let info = sysinfo();
+    let (units, unit) = (info.totalram as u64, u64::from(info.mem_unit));
+    usize::try_from(units.saturating_mul(unit)).unwrap_or(usize::MAX)
+}
+
+fn get(ordinal: c_int) -> Result<CUdevice> {
+    check(Driver::get()?, ordinal).map(|_| ordinal)
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn cuDeviceGet(device: *mut CUdevice, ordinal: c_int) -> CUresult {
+    // SAFETY: CUDA's contract: valid for a write.
+    answer(get(ordinal).and_then(|found| unsafe { put(device, found) }))
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn cuDeviceGetCount(count: *mut c_int) -> CUresult {
+    // SAFETY: CUDA's contract: valid for a write.
+    answer(Driver::get().and_then(|driver| unsafe { put(count, driver.config.devices as c_int) }))
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn cuDeviceGetName(name: *mut c_char, length: c_int, device: CUdevice) -> CUresult {
+    // SAFETY: CUDA's contract: valid for `length` writes.
+    answer(get(device).and_then(|device| unsafe { put_text(name, length, &device_name(device)) }))
+}
+
+fn device_name(device: CUdevice) -> String {
+    format!("libnccl CPU stand-in {device}")
+}
+
+/// Stores a text with its null byte, and cuts what has no room.
+unsafe fn put_text(out: *mut c_char, length: c_int, text: &str) -> Result<()> {
+    let room = usize::try_from(length).ok().filter(|&room| room > 0 && !out.is_null());
+    let room = room.ok_or(CUresult::CUDA_ERROR_INVALID_VALUE)?;
+    let kept = text.len().min(room - 1);
+    // SAFETY: the callers say that there is room for `room` bytes.
+    unsafe {
+        out.copy_from_nonoverlapping(text.as_ptr().cast(), kept);
+        out.add(kept).write(0);
+    }
+    Ok(())
+}
+
+fn uuid(device: CUdevice) -> CUuuid {
+    let mut bytes: [c_char; 16] = [0; 16];
+    let text = format!("libnccl-cpu {device:04}");
+    for (byte, letter) in bytes.iter_mut().zip(text.bytes()) {
+        *byte = letter as c_char;
+    }
+    CUuuid { bytes }
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn cuDeviceGetUuid(out: *mut CUuuid, device: CUdevice) -> CUresult {
+    // SAFETY: CUDA's contract: valid for a write.
+    answer(get(device).and_then(|device| unsafe { put(out, uuid(device)) }))
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn cuDeviceGetUuid_v2(out: *mut CUuuid, device: CUdevice) -> CUresult {
+    // SAFETY: the same contract.
+    unsafe { cuDeviceGetUuid(out, device) }
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn cuDeviceTotalMem_v2(bytes: *mut usize, device: CUdevice) -> CUresult {
+    // SAFETY: CUDA's contract: valid for a write.
+    answer(get(device).and_then(|_| unsafe { put(bytes, total_memory()) }))
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn cuDeviceGetAttribute(out: *mut c_int, attribute: c_uint, device: CUdevice) -> CUresult {
+    // SAFETY: CUDA's contract: valid for a write.
+    answer(get(device).and_then(|device| unsafe { put(out, device_attribute(attribute, device)?) }))
+}
+
+fn device_attribute(code: c_uint, device: CUdevice) -> Result<c_int> {
+    const KIB: c_int = 1024;
+    // Attributes that later releases of CUDA added: this library has nothing of what they tell.
+    const LAST: c_uint = 200;
+    if code == 0 || code > LAST {
+        return Err(CUresult::CUDA_ERROR_INVALID_VALUE);
+    }
+    let values: &[(Attribute, c_int)] = &[
+        (Attribute::CU_DEVICE_ATTRIBUTE_MAX_THREADS_PER_BLOCK, 1024),
+        (Attribute::CU_DEVICE_ATTRIBUTE_MAX_BLOCK_DIM_X, 1024),
+        (Attribute::CU_DEVICE_ATTRIBUTE_MAX_BLOCK_DIM_Y, 1024),
+        (Attribute::CU_DEVICE_ATTRIBUTE_MAX_BLOCK_DIM_Z, 64),
+        (Attribute::CU_DEVICE_ATTRIBUTE_MAX_GRID_DIM_X, c_int::MAX),
+        (Attribute::CU_DEVICE_ATTRIBUTE_MAX_GRID_DIM_Y, 65535),
+        (Attribute::CU_DEVICE_ATTRIBUTE_MAX_GRID_DIM_Z, 65535),
+        (Attribute::CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK, 48 * KIB),
+        (Attribute::CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN, 48 * KIB),
+        (Attribute::CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_MULTIPROCESSOR, 48 * KIB),
+        (Attribute::CU_DEVICE_ATTRIBUTE_TOTAL_CONSTANT_MEMORY, 64 * KIB),
+        (Attribute::CU_DEVICE_ATTRIBUTE_WARP_SIZE, 32),
+        (Attribute::CU_DEVICE_ATTRIBUTE_MAX_PITCH, c_int::MAX),
+        (Attribute::CU_DEVICE_ATTRIBUTE_MAX_REGISTERS_PER_BLOCK, 64 * KIB),
+        (Attribute::CU_DEVICE_ATTRIBUTE_MAX_REGISTERS_PER_MULTIPROCESSOR, 64 * KIB),
+        (Attribute::CU_DEVICE_ATTRIBUTE_CLOCK_RATE, 1_000_000),
+        (Attribute::CU_DEVICE_ATTRIBUTE_MEMORY_CLOCK_RATE, 1_000_000),
+        (Attribute::CU_DEVICE_ATTRIBUTE_GLOBAL_MEMORY_BUS_WIDTH, 64),
+        (Attribute::CU_DEVICE_ATTRIBUTE_L2_CACHE_SIZE, KIB * KIB),
+        (Attribute::CU_DEVICE_ATTRIBUTE_TEXTURE_ALIGNMENT, 512),
+        (Attribute::CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT, 1),
+        (Attribute::CU_DEVICE_ATTRIBUTE_MAX_THREADS_PER_MULTIPROCESSOR, 1024),
+        (Attribute::CU_DEVICE_ATTRIBUTE_MAX_BLOCKS_PER_MULTIPROCESSOR, 16),
+        (Attribute::CU_DEVICE_ATTRIBUTE_GPU_OVERLAP, 1),
+        (Attribute::CU_DEVICE_ATTRIBUTE_ASYNC_ENGINE_COUNT, 2),
+        (Attribute::CU_DEVICE_ATTRIBUTE_CONCURRENT_KERNELS, 1),
+        (Attribute::CU_DEVICE_ATTRIBUTE_CAN_MAP_HOST_MEMORY, 1),
+        (Attribute::CU_DEVICE_ATTRIBUTE_UNIFIED_ADDRESSING, 1),
+        (Attribute::CU_DEVICE_ATTRIBUTE_MANAGED_MEMORY, 1),
+        (Attribute::CU_DEVICE_ATTRIBUTE_CONCURRENT_MANAGED_ACCESS, 1),
+        (Attribute::CU_DEVICE_ATTRIBUTE_HOST_REGISTER_SUPPORTED, 1),
+        (Attribute::CU_DEVICE_ATTRIBUTE_CAN_USE_HOST_POINTER_FOR_REGISTERED_MEM, 1),
+        (Attribute::CU_DEVICE_ATTRIBUTE_STREAM_PRIORITIES_SUPPORTED, 1),
+        (Attribute::CU_DEVICE_ATTRIBUTE_MEMORY_POOLS_SUPPORTED, 1),
+        (Attribute::CU_DEVICE_ATTRIBUTE_PCI_BUS_ID, device + 1),
+        (Attribute::CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR, 9),
+        (Attribute::CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR, 0),
+    ];
+    Ok(values.iter().find(|(attribute, _)| *attribute as c_uint == code).map_or(0, |(_, value)| *value))
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn cuDeviceComputeCapability(
+    major: *mut c_int,
+    minor: *mut c_int,
+    device: CUdevice,
+) -> CUresult {
+    // SAFETY: CUDA's contract: valid for a write each.
+    answer(get(device).and_then(|_| unsafe { put(major, 9).and(put(minor, 0)) }))
+}
+
+fn bus_id(device: CUdevice) -> String {
+    format!("0000:{:02X}:00.0", device + 1)
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn cuDeviceGetPCIBusId(out: *mut c_char, length: c_int, device: CUdevice) -> CUresult {
+    // SAFETY: CUDA's contract: valid for `length` writes.
+    answer(get(device).and_then(|device| unsafe { put_text(out, length, &bus_id(device)) }))
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn cuDeviceGetByPCIBusId(out: *mut CUdevice, text: *const c_char) -> CUresult {
+    let find = || {
+        let driver = Driver::get()?;
+        if text.is_null() {
+            return Err(CUresult::CUDA_ERROR_INVALID_VALUE);
+        }
+        // SAFETY: CUDA's contract: a C string.
+        let text = unsafe { CStr::from_ptr(text) }.to_str().unwrap_or_default();
+        // The domain and the function can be left out.
+        let is_named = |device: &CUdevice| {
+            let id = bus_id(*device);
+            let text = text.to_ascii_uppercase();
+            [&id[..], &id[5..], &id[..10], &id[5..10]].contains(&&text[..])
+        };
+        let device = (0..driver.config.devices as CUdevice).find(is_named);
+        // SAFETY: CUDA's contract: valid for a write.
+        unsafe { put(out, device.ok_or(CUresult::CUDA_ERROR_INVALID_DEVICE)?) }
+    };
+    answer(find())
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn cuDeviceCanAccessPeer(can: *mut c_int, device: CUdevice, peer: CUdevice) -> CUresult {
+    let can_access = get(device).and_then(|device| get(peer).map(|peer| device != peer));
+    // SAFETY: CUDA's contract: valid for a write.
+    answer(can_access.and_then(|access| unsafe { put(can, c_int::from(access)) }))
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn cuDeviceGetP2PAttribute(
+    out: *mut c_int,
+    attribute: c_uint,
+    device: CUdevice,
+    peer: CUdevice,
+) -> CUresult {
+    let find = || {
+        if get(device)? == get(peer)? {
+            return Err(CUresult::CUDA_ERROR_INVALID_DEVICE);
+        }
+        let value = match attribute {
+            a if a == Peer::CU_DEVICE_P2P_ATTRIBUTE_ACCESS_SUPPORTED as c_uint => 1,
+            a if a == Peer::CU_DEVICE_P2P_ATTRIBUTE_PERFORMANCE_RANK as c_uint => 0,
+            a if a == Peer::CU_DEVICE_P2P_ATTRIBUTE_NATIVE_ATOMIC_SUPPORTED as c_uint => 0,
+            a if a == Peer::CU_DEVICE_P2P_ATTRIBUTE_CUDA_ARRAY_ACCESS_SUPPORTED as c_uint => 0,
+            _ => return Err(CUresult::CUDA_ERROR_INVALID_VALUE),
+        };
+        // SAFETY: CUDA's contract: valid for a write.
+        unsafe { put(out, value) }
+    };
+    answer(find())
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn cuDevicePrimaryCtxRetain(out: *mut CUcontext, device: CUdevice) -> CUresult {
+    let retain = || {
+        let driver = Driver::get()?;
+        let device = check(driver, device)?;
+        let mut state = driver.enter();
+        let (id, flags) = (state.devices[device].primary, state.devices[device].primary_flags);
+        // SAFETY: CUDA's contract: valid for a write.
+        unsafe { put(out, super::context::handle(id))? };
+        if !state.contexts.contains_key(&id) {
+            state.open_context(id, device, flags);
+        }
+        state.devices[device].retained += 1;
+        Ok(())
+    };
+    answer(retain())
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn cuDevicePrimaryCtxRelease_v2(device: CUdevice) -> CUresult {
+    let release = || {
+        let driver = Driver::get()?;
+        let device = check(driver, device)?;
+        let mut state = driver.enter();
+        let retained = state.devices[device].retained.checked_sub(1);
+        let retained = retained.ok_or(CUresult::CUDA_ERROR_INVALID_CONTEXT)?;
+        state.devices[device].retained = retained;
+        if retained == 0 {
+            let primary = state.devices[device].primary;
+            drop(driver.destroy_context(state, primary));
+        }
+        Ok(())
+    };
+    answer(release())
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn cuDevicePrimaryCtxReset_v2(device: CUdevice) -> CUresult {
+    let reset = || {
+        let driver = Driver::get()?;
+        let device = check(driver, device)?;
+        let state = driver.enter();
+        let (primary, flags) = (state.devices[device].primary, state.devices[device].primary_flags);
+        if !state.contexts.contains_key(&primary) {
+            return Ok(());
+        }
+        let mut state = driver.destroy_context(state, primary);
+        // Whoever retained it can go on, with nothing in it.
+        if state.devices[device].retained > 0 && !state.contexts.contains_key(&primary) {
+            state.open_context(primary, device, flags);
+        }
+        Ok(())
+    };
+    answer(reset())
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn cuDevicePrimaryCtxSetFlags_v2(device: CUdevice, flags: c_uint) -> CUresult {
+    let set = || {
+        let driver = Driver::get()?;
+        let device = check(driver, device)?;
+        let mut state = driver.enter();
+        state.devices[device].primary_flags = flags;
+        let primary = state.devices[device].primary;
+        if let Ok(context) = state.context(primary) {
+            context.flags = flags;
+        }
+        Ok(())
+    };
+    answer(set())
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn cuDevicePrimaryCtxGetState(
+    device: CUdevice,
+    flags: *mut c_uint,
+    active: *mut c_int,
+) -> CUresult {
+    let find = || {
+        let driver = Driver::get()?;
+        let device = check(driver, device)?;
+        let state = driver.enter();
+        let device = &state.devices[device];
+        let is_active = state.contexts.contains_key(&device.primary);
+        // SAFETY: CUDA's contract: valid for a write each.
+        unsafe { put(flags, device.primary_flags).and(put(active, c_int::from(is_active))) }
+    };
+    answer(find())
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn cuDeviceGetDefaultMemPool(out: *mut CUmemoryPool, device: CUdevice) -> CUresult {
+    let find = || {
+        let driver = Driver::get()?;
+        let pool = driver.enter().devices[check(driver, device)?].default_pool;
+        // SAFETY: CUDA's contract: valid for a write.
+        unsafe { put(out, super::pool::handle(pool)) }
+    };
+    answer(find())
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn cuDeviceGetMemPool(out: *mut CUmemoryPool, device: CUdevice) -> CUresult {
+    let find = || {
+        let driver = Driver::get()?;
+        let pool = driver.enter().devices[check(driver, device)?].pool;
+        // SAFETY: CUDA's contract: valid for a write.
+        unsafe { put(out, super::pool::handle(pool)) }
+    };
+    answer(find())
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn cuDeviceSetMemPool(device: CUdevice, pool: CUmemoryPool) -> CUresult {
+    let set = || {
+        let driver = Driver::get()?;
+        let device = check(driver, device)?;
+        let mut state = driver.enter();
+        let id = PoolId(pool.addr() as u64);
+        let is_of_device = state.pools.get(&id).is_some_and(|pool| pool.device == device);
+        if !is_of_device {
+            return Err(CUresult::CUDA_ERROR_INVALID_VALUE);
+        }
+        state.devices[device].pool = id;
+        Ok(())
+    };
+    answer(set())
+}

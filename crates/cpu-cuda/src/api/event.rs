@@ -1,0 +1,145 @@
+//! Events.
+
+use std::ffi::c_uint;
+use std::ptr;
+use std::sync::{Arc, OnceLock};
+
+use cudarc::driver::sys::{CUevent, CUresult, CUstream};
+
+use super::{answer, put};
+use crate::driver::{Driver, Request};
+use crate::event::{Event, Record};
+use crate::handle::EventId;
+use crate::operation::Work;
+use crate::scheduler::Point;
+
+const DISABLE_TIMING: c_uint = 2;
+const INTERPROCESS: c_uint = 4;
+
+/// The event of a handle that a program passes.
+pub(super) fn id(event: CUevent) -> EventId {
+    EventId(event.addr() as u64)
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn cuEventCreate(out: *mut CUevent, flags: c_uint) -> CUresult {
+    let create = || {
+        let mut state = Driver::get()?.enter();
+        let context = state.current()?;
+        if flags >= 2 * INTERPROCESS || out.is_null() {
+            return Err(CUresult::CUDA_ERROR_INVALID_VALUE);
+        }
+        if flags & INTERPROCESS != 0 {
+            super::unsupported::say("cuEventCreate with CU_EVENT_INTERPROCESS");
+            return Err(CUresult::CUDA_ERROR_NOT_SUPPORTED);
+        }
+        let id = EventId(state.next_handle());
+        let event = Event { context, has_timing: flags & DISABLE_TIMING == 0, record: None };
+        state.events.insert(id, event);
+        // SAFETY: CUDA's contract: valid for a write.
+        unsafe { put(out, ptr::without_provenance_mut(id.0 as usize)) }
+    };
+    answer(create())
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn cuEventDestroy_v2(event: CUevent) -> CUresult {
+    let destroy = || {
+        let mut state = Driver::get()?.enter();
+        // What waits for its record goes on waiting.
+        state.events.remove(&id(event)).map(|_| ()).ok_or(CUresult::CUDA_ERROR_INVALID_HANDLE)
+    };
+    answer(destroy())
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn cuEventRecord(event: CUevent, stream: CUstream) -> CUresult {
+    let record = || {
+        let driver = Driver::get()?;
+        let mut state = driver.enter();
+        let stream = state.stream(stream.addr())?;
+        let stream_context = state.streams.get(&stream).ok_or(CUresult::CUDA_ERROR_INVALID_HANDLE)?.context;
+        let event_context = state.events.get(&id(event)).ok_or(CUresult::CUDA_ERROR_INVALID_HANDLE)?.context;
+        if event_context != stream_context {
+            return Err(CUresult::CUDA_ERROR_INVALID_HANDLE);
+        }
+        let time = Arc::new(OnceLock::new());
+        let request = Request::new("cuEventRecord", Vec::new(), Work::Record(Arc::clone(&time)));
+        let point = driver.enqueue(&mut state, stream, &Point::default(), request)?;
+        if let Some(event) = state.events.get_mut(&id(event)) {
+            event.record = Some(Record { point, time });
+        }
+        Ok(())
+    };
+    answer(record())
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn cuEventRecordWithFlags(event: CUevent, stream: CUstream, flags: c_uint) -> CUresult {
+    const EXTERNAL: c_uint = 1;
+    if flags > EXTERNAL {
+        return CUresult::CUDA_ERROR_INVALID_VALUE;
+    }
+    cuEventRecord(event, stream)
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn cuEventQuery(event: CUevent) -> CUresult {
+    let query = || {
+        let mut state = Driver::get()?.enter();
+        let event = state.events.get(&id(event)).ok_or(CUresult::CUDA_ERROR_INVALID_HANDLE)?;
+        state.check(event.context)?;
+        let Some(Record { point, .. }) = event.record.clone() else { return Ok(()) };
+        if !state.scheduler.is_complete(&point) {
+            return Err(CUresult::CUDA_ERROR_NOT_READY);
+        }
+        state.scheduler.tell_host(&point.clock);
+        Ok(())
+    };
+    answer(query())
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn cuEventSynchronize(event: CUevent) -> CUresult {
+    let synchronize = || {
+        let driver = Driver::get()?;
+        let state = driver.enter();
+        let event = state.events.get(&id(event)).ok_or(CUresult::CUDA_ERROR_INVALID_HANDLE)?;
+        let context = event.context;
+        state.check(context)?;
+        let Some(Record { point, .. }) = event.record.clone() else { return Ok(()) };
+        driver.synchronize(state, &point).check(context)
+    };
+    answer(synchronize())
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn cuEventElapsedTime(out: *mut f32, start: CUevent, end: CUevent) -> CUresult {
+    let elapsed = || {
+        let state = Driver::get()?.enter();
+        let mut times = Vec::new();
+        for event in [start, end] {
+            let event = state.events.get(&id(event)).filter(|event| event.has_timing);
+            let event = event.ok_or(CUresult::CUDA_ERROR_INVALID_HANDLE)?;
+            let record = event.record.as_ref().ok_or(CUresult::CUDA_ERROR_INVALID_HANDLE)?;
+            if !state.scheduler.is_complete(&record.point) {
+                return Err(CUresult::CUDA_ERROR_NOT_READY);
+            }
+            times.push(*record.time.get().ok_or(CUresult::CUDA_ERROR_NOT_READY)?);
+        }
+        let [start, end] = times[..] else { return Err(CUresult::CUDA_ERROR_UNKNOWN) };
+        let seconds = match end.checked_duration_since(start) {
+            Some(elapsed) => elapsed.as_secs_f32(),
+            None => -start.duration_since(end).as_secs_f32(),
+        };
+        // SAFETY: CUDA's contract: valid for a write.
+        unsafe { put(out, seconds * 1e3) }
+    };
+    answer(elapsed())
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn cuEventElapsedTime_v2(out: *mut f32, start: CUevent, end: CUevent) -> CUresult {
+    // SAFETY: the same contract.
+    unsafe { cuEventElapsedTime(out, start, end) }
+}

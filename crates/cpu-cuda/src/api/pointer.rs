@@ -1,0 +1,160 @@
+//! What addresses are.
+
+use std::ffi::{c_int, c_uint, c_void};
+
+use cudarc::driver::sys::{CUdeviceptr, CUmemorytype, CUpointer_attribute as Attribute, CUresult};
+
+use super::{answer, context, pool, put};
+use crate::allocation::{Allocation, Kind};
+use crate::driver::Driver;
+use crate::error::Result;
+
+/// The value of an attribute, with the type that it has in C.
+#[derive(Debug, Clone, Copy)]
+enum Value {
+    Int(c_int),
+    Bool(bool),
+    Long(u64),
+}
+
+impl Value {
+    /// Stores it.
+    ///
+    /// # Safety
+    ///
+    /// `out` is null, which is an error, or valid for a write of the type that CUDA documents.
+    unsafe fn put(self, out: *mut c_void) -> Result<()> {
+        // SAFETY: the caller promises that it is valid.
+        unsafe {
+            match self {
+                Self::Int(value) => put(out.cast(), value),
+                Self::Bool(value) => put(out.cast(), value),
+                Self::Long(value) => put(out.cast(), value),
+            }
+        }
+    }
+}
+
+/// The attribute of memory that CUDA knows.
+fn attribute(code: c_uint, allocation: &Allocation, address: CUdeviceptr) -> Result<Value> {
+    let is_host = matches!(allocation.kind, Kind::Pinned | Kind::Registered);
+    let is_device = allocation.kind == Kind::Device;
+    let memory = if is_host { CUmemorytype::CU_MEMORYTYPE_HOST } else { CUmemorytype::CU_MEMORYTYPE_DEVICE };
+    let value = match code {
+        c if c == Attribute::CU_POINTER_ATTRIBUTE_CONTEXT as c_uint => {
+            Value::Long(context::handle(allocation.context).addr() as u64)
+        }
+        c if c == Attribute::CU_POINTER_ATTRIBUTE_MEMORY_TYPE as c_uint => Value::Int(memory as c_int),
+        c if c == Attribute::CU_POINTER_ATTRIBUTE_DEVICE_POINTER as c_uint => Value::Long(address),
+        c if c == Attribute::CU_POINTER_ATTRIBUTE_HOST_POINTER as c_uint && !is_device => {
+            Value::Long(address)
+        }
+        c if c == Attribute::CU_POINTER_ATTRIBUTE_SYNC_MEMOPS as c_uint => Value::Bool(false),
+        c if c == Attribute::CU_POINTER_ATTRIBUTE_BUFFER_ID as c_uint => Value::Long(allocation.id),
+        c if c == Attribute::CU_POINTER_ATTRIBUTE_IS_MANAGED as c_uint => {
+            Value::Bool(allocation.kind == Kind::Managed)
+        }
+        c if c == Attribute::CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL as c_uint => {
+            Value::Int(allocation.device as c_int)
+        }
+        c if c == Attribute::CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE as c_uint => Value::Bool(false),
+        c if c == Attribute::CU_POINTER_ATTRIBUTE_RANGE_START_ADDR as c_uint => {
+            Value::Long(allocation.address)
+        }
+        c if c == Attribute::CU_POINTER_ATTRIBUTE_RANGE_SIZE as c_uint => {
+            Value::Long(allocation.length as u64)
+        }
+        c if c == Attribute::CU_POINTER_ATTRIBUTE_MAPPED as c_uint => Value::Bool(true),
+        c if c == Attribute::CU_POINTER_ATTRIBUTE_ALLOWED_HANDLE_TYPES as c_uint => Value::Long(0),
+        c if c == Attribute::CU_POINTER_ATTRIBUTE_IS_GPU_DIRECT_RDMA_CAPABLE as c_uint => Value::Bool(false),
+        c if c == Attribute::CU_POINTER_ATTRIBUTE_ACCESS_FLAGS as c_uint => Value::Int(3),
+        c if c == Attribute::CU_POINTER_ATTRIBUTE_MEMPOOL_HANDLE as c_uint => {
+            Value::Long(allocation.pool.map_or(0, |id| pool::handle(id).addr() as u64))
+        }
+        _ => return Err(CUresult::CUDA_ERROR_INVALID_VALUE),
+    };
+    Ok(value)
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn cuPointerGetAttribute(out: *mut c_void, code: c_uint, address: CUdeviceptr) -> CUresult {
+    let get = || {
+        let state = Driver::get()?.enter();
+        let allocation = state.allocations.containing(address).ok_or(CUresult::CUDA_ERROR_INVALID_VALUE)?;
+        // SAFETY: CUDA's contract: valid for a write of the attribute's type.
+        unsafe { attribute(code, allocation, address)?.put(out) }
+    };
+    answer(get())
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn cuPointerGetAttributes(
+    count: c_uint,
+    codes: *mut c_uint,
+    outs: *mut *mut c_void,
+    address: CUdeviceptr,
+) -> CUresult {
+    let get = || {
+        let state = Driver::get()?.enter();
+        if count > 0 && (codes.is_null() || outs.is_null()) {
+            return Err(CUresult::CUDA_ERROR_INVALID_VALUE);
+        }
+        let allocation = state.allocations.containing(address);
+        for index in 0..count as usize {
+            // SAFETY: CUDA's contract: `count` codes and places can be read.
+            let (code, out) = unsafe { (codes.add(index).read(), outs.add(index).read()) };
+            // Memory that CUDA does not know, and attributes that memory does not have, are zero, of the same size.
+            let value = match allocation {
+                Some(allocation) => attribute(code, allocation, address).unwrap_or(zero(code)?),
+                None => zero(code)?,
+            };
+            // SAFETY: CUDA's contract: valid for a write of the attribute's type.
+            unsafe { value.put(out)? };
+        }
+        Ok(())
+    };
+    answer(get())
+}
+
+/// The value of an attribute that memory does not have.
+fn zero(code: c_uint) -> Result<Value> {
+    let none = match code {
+        c if c == Attribute::CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL as c_uint => Value::Int(-2),
+        c if c == Attribute::CU_POINTER_ATTRIBUTE_MEMORY_TYPE as c_uint
+            || c == Attribute::CU_POINTER_ATTRIBUTE_ACCESS_FLAGS as c_uint =>
+        {
+            Value::Int(0)
+        }
+        c if c == Attribute::CU_POINTER_ATTRIBUTE_SYNC_MEMOPS as c_uint
+            || c == Attribute::CU_POINTER_ATTRIBUTE_IS_MANAGED as c_uint
+            || c == Attribute::CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE as c_uint
+            || c == Attribute::CU_POINTER_ATTRIBUTE_MAPPED as c_uint
+            || c == Attribute::CU_POINTER_ATTRIBUTE_IS_GPU_DIRECT_RDMA_CAPABLE as c_uint =>
+        {
+            Value::Bool(false)
+        }
+        c if (1..=Attribute::CU_POINTER_ATTRIBUTE_MEMPOOL_HANDLE as c_uint).contains(&c) => Value::Long(0),
+        _ => return Err(CUresult::CUDA_ERROR_INVALID_VALUE),
+    };
+    Ok(none)
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn cuPointerSetAttribute(
+    value: *const c_void,
+    code: c_uint,
+    address: CUdeviceptr,
+) -> CUresult {
+    let set = || {
+        let state = Driver::get()?.enter();
+        // Copies of such memory would have to be synchronous, which is the only thing that can be set.
+        let is_known = code == Attribute::CU_POINTER_ATTRIBUTE_SYNC_MEMOPS as c_uint
+            && state.allocations.containing(address).is_some();
+        if value.is_null() || !is_known {
+            return Err(CUresult::CUDA_ERROR_INVALID_VALUE);
+        }
+        super::unsupported::say("cuPointerSetAttribute");
+        Err(CUresult::CUDA_ERROR_NOT_SUPPORTED)
+    };
+    answer(set())
+}

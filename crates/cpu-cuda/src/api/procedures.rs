@@ -1,0 +1,151 @@
+//! Functions by name.
+
+use std::ffi::{CStr, c_char, c_int, c_uint, c_void};
+use std::ptr;
+
+use cudarc::driver::sys::{CUdriverProcAddressQueryResult as Query, CUresult};
+
+use super::{answer, put, unsupported};
+use crate::error::Result;
+
+/// Makes the table of the functions that are here.
+macro_rules! functions {
+    ($($name:ident)*) => {
+        mod declarations {
+            #![allow(clashing_extern_declarations)]
+
+            unsafe extern "C" {
+                $(pub(super) fn $name();)*
+            }
+        }
+
+        /// The functions by the names that the library exports.
+        const FUNCTIONS: &[(&str, unsafe extern "C" fn())] = &[$((stringify!($name), declarations::$name)),*];
+    };
+}
+
+functions! {
+    cuCtxCreate_v2 cuCtxCreate_v3 cuCtxCreate_v4 cuCtxDestroy_v2 cuCtxDisablePeerAccess
+    cuCtxEnablePeerAccess cuCtxGetApiVersion cuCtxGetCacheConfig cuCtxGetCurrent cuCtxGetDevice
+    cuCtxGetDevice_v2 cuCtxGetFlags cuCtxGetId cuCtxGetLimit cuCtxGetStreamPriorityRange
+    cuCtxPopCurrent_v2 cuCtxPushCurrent_v2 cuCtxSetCacheConfig cuCtxSetCurrent cuCtxSetFlags
+    cuCtxSetLimit cuCtxSynchronize cuCtxSynchronize_v2 cuDeviceCanAccessPeer cuDeviceComputeCapability
+    cuDeviceGet cuDeviceGetAttribute cuDeviceGetByPCIBusId cuDeviceGetCount cuDeviceGetDefaultMemPool
+    cuDeviceGetMemPool cuDeviceGetName cuDeviceGetP2PAttribute cuDeviceGetPCIBusId cuDeviceGetUuid
+    cuDeviceGetUuid_v2 cuDevicePrimaryCtxGetState cuDevicePrimaryCtxRelease_v2
+    cuDevicePrimaryCtxReset_v2 cuDevicePrimaryCtxRetain cuDevicePrimaryCtxSetFlags_v2 cuDeviceSetMemPool
+    cuDeviceTotalMem_v2 cuDriverGetVersion cuEventCreate cuEventDestroy_v2 cuEventElapsedTime
+    cuEventElapsedTime_v2 cuEventQuery cuEventRecord cuEventRecordWithFlags cuEventSynchronize
+    cuGetErrorName cuGetErrorString cuGetProcAddress cuGetProcAddress_v2 cuInit cuLaunchHostFunc
+    cuLaunchHostFunc_v2 cuMemAdvise cuMemAdvise_v2 cuMemAllocAsync cuMemAllocFromPoolAsync
+    cuMemAllocHost_v2 cuMemAllocManaged cuMemAllocPitch_v2 cuMemAlloc_v2 cuMemFreeAsync cuMemFreeHost
+    cuMemFree_v2 cuMemGetAddressRange_v2 cuMemGetInfo_v2 cuMemHostAlloc cuMemHostGetDevicePointer_v2
+    cuMemHostGetFlags cuMemHostRegister_v2 cuMemHostUnregister cuMemPoolCreate cuMemPoolDestroy
+    cuMemPoolGetAccess cuMemPoolGetAttribute cuMemPoolSetAccess cuMemPoolSetAttribute cuMemPoolTrimTo
+    cuMemPrefetchAsync cuMemPrefetchAsync_v2 cuMemcpy cuMemcpy2DAsync_v2 cuMemcpy2DUnaligned_v2
+    cuMemcpy2D_v2 cuMemcpyAsync cuMemcpyDtoDAsync_v2 cuMemcpyDtoD_v2 cuMemcpyDtoHAsync_v2
+    cuMemcpyDtoH_v2 cuMemcpyHtoDAsync_v2 cuMemcpyHtoD_v2 cuMemcpyPeer cuMemcpyPeerAsync cuMemsetD16Async
+    cuMemsetD16_v2 cuMemsetD2D16Async cuMemsetD2D16_v2 cuMemsetD2D32Async cuMemsetD2D32_v2
+    cuMemsetD2D8Async cuMemsetD2D8_v2 cuMemsetD32Async cuMemsetD32_v2 cuMemsetD8Async cuMemsetD8_v2
+    cuPointerGetAttribute cuPointerGetAttributes cuPointerSetAttribute cuStreamAddCallback
+    cuStreamAttachMemAsync cuStreamCreate cuStreamCreateWithPriority cuStreamDestroy_v2
+    cuStreamGetCaptureInfo_v2 cuStreamGetCaptureInfo_v3 cuStreamGetCtx cuStreamGetDevice
+    cuStreamGetFlags cuStreamGetId cuStreamGetPriority cuStreamIsCapturing cuStreamQuery
+    cuStreamSynchronize cuStreamWaitEvent cuThreadExchangeStreamCaptureMode
+}
+
+/// Functions with several versions, and the release of CUDA in which each became the one that the name means.
+const VERSIONS: &[(&str, &[(c_int, &str)])] = &[
+    ("cuCtxCreate", &[(3020, "cuCtxCreate_v2"), (11040, "cuCtxCreate_v3"), (12050, "cuCtxCreate_v4")]),
+    ("cuCtxGetDevice", &[(2000, "cuCtxGetDevice"), (13000, "cuCtxGetDevice_v2")]),
+    ("cuCtxSynchronize", &[(2000, "cuCtxSynchronize"), (13000, "cuCtxSynchronize_v2")]),
+    ("cuDeviceGetUuid", &[(9020, "cuDeviceGetUuid"), (11040, "cuDeviceGetUuid_v2")]),
+    ("cuEventElapsedTime", &[(2000, "cuEventElapsedTime"), (12080, "cuEventElapsedTime_v2")]),
+    ("cuGetProcAddress", &[(11030, "cuGetProcAddress"), (12000, "cuGetProcAddress_v2")]),
+    ("cuMemAdvise", &[(8000, "cuMemAdvise"), (12020, "cuMemAdvise_v2")]),
+    ("cuMemPrefetchAsync", &[(8000, "cuMemPrefetchAsync"), (12020, "cuMemPrefetchAsync_v2")]),
+    ("cuStreamGetCaptureInfo", &[(11030, "cuStreamGetCaptureInfo_v2"), (12030, "cuStreamGetCaptureInfo_v3")]),
+];
+
+/// Finds the function that a name means in a release of CUDA.
+fn find(name: &str, version: c_int) -> Option<*mut c_void> {
+    let exact = |name: &str| FUNCTIONS.iter().find(|(own, _)| *own == name);
+    let versions = VERSIONS.iter().find(|(base, _)| *base == name).map(|(_, versions)| *versions);
+    let found = match versions {
+        Some(versions) => {
+            let (_, name) = versions.iter().rev().find(|(since, _)| *since <= version)?;
+            exact(name)
+        }
+        None => exact(name).or_else(|| exact(&format!("{name}_v2"))),
+    };
+    found.map(|(_, function)| *function as *mut c_void)
+}
+
+fn is_known(name: &str) -> Option<&'static str> {
+    let is_version =
+        |own: &&&str| **own == name || own.strip_prefix(name).is_some_and(|rest| rest.starts_with("_v"));
+    unsupported::NAMES.iter().find(is_version).copied()
+}
+
+/// Finds a function and stores its address and what became of the search.
+///
+/// # Safety
+///
+/// `name` is null, which is an error, or a C string; `out` is valid for a write, and `status` null or valid too.
+unsafe fn get(
+    name: *const c_char,
+    out: *mut *mut c_void,
+    version: c_int,
+    flags: u64,
+    status: *mut c_uint,
+) -> Result<()> {
+    const PER_THREAD_DEFAULT_STREAM: u64 = 2;
+    if name.is_null() || out.is_null() {
+        return Err(CUresult::CUDA_ERROR_INVALID_VALUE);
+    }
+    // SAFETY: the caller promises that it is a C string.
+    let name = unsafe { CStr::from_ptr(name) }.to_str().map_err(|_| CUresult::CUDA_ERROR_INVALID_VALUE)?;
+    if flags & PER_THREAD_DEFAULT_STREAM != 0 {
+        unsupported::say("cuGetProcAddress with CU_GET_PROC_ADDRESS_PER_THREAD_DEFAULT_STREAM");
+        return Err(CUresult::CUDA_ERROR_NOT_SUPPORTED);
+    }
+    let found = find(name, version);
+    let result = if found.is_some() {
+        Query::CU_GET_PROC_ADDRESS_SUCCESS
+    } else {
+        Query::CU_GET_PROC_ADDRESS_SYMBOL_NOT_FOUND
+    };
+    if !status.is_null() {
+        // SAFETY: the caller promises that it is valid.
+        unsafe { put(status, result as c_uint)? };
+    }
+    // SAFETY: the caller promises that it is valid.
+    unsafe { put(out, found.unwrap_or(ptr::null_mut()))? };
+    if let (None, Some(known)) = (found, is_known(name)) {
+        unsupported::say(known);
+    }
+    found.map(|_| ()).ok_or(CUresult::CUDA_ERROR_NOT_FOUND)
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn cuGetProcAddress(
+    name: *const c_char,
+    out: *mut *mut c_void,
+    version: c_int,
+    flags: u64,
+) -> CUresult {
+    // SAFETY: CUDA's contract: a C string, and valid for a write.
+    answer(unsafe { get(name, out, version, flags, ptr::null_mut()) })
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn cuGetProcAddress_v2(
+    name: *const c_char,
+    out: *mut *mut c_void,
+    version: c_int,
+    flags: u64,
+    status: *mut c_uint,
+) -> CUresult {
+    // SAFETY: CUDA's contract: a C string, and valid for a write each.
+    answer(unsafe { get(name, out, version, flags, status) })
+}

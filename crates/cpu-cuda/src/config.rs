@@ -1,0 +1,60 @@
+//! Settings, from the environment.
+
+use std::env;
+use std::str::FromStr;
+
+use cudarc::driver::sys::CUresult;
+
+use crate::error::Result;
+
+/// What happens when a race is found.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Races {
+    /// Nothing: races are not looked for.
+    Off,
+    /// A report on stderr.
+    Report,
+    /// A report, and an error that stays with the context.
+    Error,
+}
+
+/// The settings of a process.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Config {
+    /// The number of devices.
+    pub(crate) devices: usize,
+    /// What happens when a race is found.
+    pub(crate) races: Races,
+    /// The seed that the order of operations is drawn from, if it is drawn.
+    pub(crate) seed: Option<u64>,
+}
+
+impl Config {
+    const MAX_DEVICES: usize = 64;
+
+    /// Reads the environment; says on stderr which value is wrong.
+    pub(crate) fn from_env() -> Result<Self> {
+        let devices = variable("LIBNCCL_CPU_DEVICES", "a number from 0 to 64", |text| {
+            usize::from_str(text).ok().filter(|&devices| devices <= Self::MAX_DEVICES)
+        })?;
+        let races = variable("LIBNCCL_CPU_RACES", "off, report or error", |text| match text {
+            "off" => Some(Races::Off),
+            "report" => Some(Races::Report),
+            "error" => Some(Races::Error),
+            _ => None,
+        })?;
+        let seed = variable("LIBNCCL_CPU_SEED", "a number below 2^64", |text| u64::from_str(text).ok())?;
+        Ok(Self { devices: devices.unwrap_or(8), races: races.unwrap_or(Races::Report), seed })
+    }
+}
+
+fn variable<T>(name: &str, expected: &str, parse: impl FnOnce(&str) -> Option<T>) -> Result<Option<T>> {
+    let Some(value) = env::var_os(name).filter(|value| !value.is_empty()) else { return Ok(None) };
+    match value.to_str().and_then(parse) {
+        Some(parsed) => Ok(Some(parsed)),
+        None => {
+            eprintln!("libnccl: invalid {name} {value:?}; it must be {expected}");
+            Err(CUresult::CUDA_ERROR_INVALID_VALUE)
+        }
+    }
+}

@@ -1,0 +1,98 @@
+//! Contexts, and the stack of them that each thread has.
+
+use std::cell::{Cell, RefCell};
+use std::collections::{BTreeMap, BTreeSet};
+
+use cudarc::driver::sys::CUresult;
+
+use crate::driver::Driver;
+use crate::error::Result;
+use crate::handle::{ContextId, StreamId};
+
+/// A context.
+#[derive(Debug)]
+pub(crate) struct Context {
+    /// Its device.
+    pub(crate) device: usize,
+    /// The flags that it was made with.
+    pub(crate) flags: u32,
+    /// Its default stream.
+    pub(crate) default_stream: StreamId,
+    /// The default streams of threads, by thread.
+    pub(crate) thread_streams: BTreeMap<u64, StreamId>,
+    /// The contexts whose memory it may use.
+    pub(crate) peers: BTreeSet<ContextId>,
+    /// An error that every call returns from now on.
+    pub(crate) error: Option<CUresult>,
+}
+
+/// The state of a thread.
+#[derive(Debug)]
+struct Thread {
+    number: Cell<u64>,
+    stack: RefCell<Vec<ContextId>>,
+}
+
+impl Drop for Thread {
+    fn drop(&mut self) {
+        if let (number @ 1.., Ok(driver)) = (self.number.get(), Driver::get()) {
+            driver.close_thread(number);
+        }
+    }
+}
+
+thread_local! {
+    static THREAD: Thread = const { Thread { number: Cell::new(0), stack: RefCell::new(Vec::new()) } };
+}
+
+/// The calling thread's contexts.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Current;
+
+impl Current {
+    fn stack<T>(action: impl FnOnce(&mut Vec<ContextId>) -> T) -> Result<T> {
+        THREAD
+            .try_with(|thread| action(&mut thread.stack.borrow_mut()))
+            .map_err(|_| CUresult::CUDA_ERROR_DEINITIALIZED)
+    }
+
+    /// The current context, if there is one.
+    pub(crate) fn get() -> Result<Option<ContextId>> {
+        Self::stack(|stack| stack.last().copied())
+    }
+
+    /// The current context.
+    pub(crate) fn require() -> Result<ContextId> {
+        Self::get()?.ok_or(CUresult::CUDA_ERROR_INVALID_CONTEXT)
+    }
+
+    /// Replaces the current context; without a new one, it is only taken away.
+    pub(crate) fn set(context: Option<ContextId>) -> Result<()> {
+        Self::stack(|stack| {
+            stack.pop();
+            stack.extend(context);
+        })
+    }
+
+    /// Makes a context current, above the one that is.
+    pub(crate) fn push(context: ContextId) -> Result<()> {
+        Self::stack(|stack| stack.push(context))
+    }
+
+    /// Takes the current context away.
+    pub(crate) fn pop() -> Result<ContextId> {
+        Self::stack(Vec::pop)?.ok_or(CUresult::CUDA_ERROR_INVALID_CONTEXT)
+    }
+
+    /// The number of the calling thread, from 1.
+    pub(crate) fn thread(fresh: impl FnOnce() -> u64) -> Result<u64> {
+        THREAD
+            .try_with(|thread| {
+                if thread.number.get() == 0 {
+                    thread.number.set(fresh());
+                }
+                thread.number.get()
+            })
+            .map_err(|_| CUresult::CUDA_ERROR_DEINITIALIZED)
+    }
+}

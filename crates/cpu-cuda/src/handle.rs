@@ -1,0 +1,38 @@
+//! Handles: numbers that programs see as pointers, and that nothing ever follows.
+
+/// Makes a type for the handles of one kind.
+macro_rules! handle {
+    ($(#[$doc:meta] $name:ident)*) => {$(
+        #[$doc]
+        #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+        pub(crate) struct $name(pub(crate) u64);
+    )*};
+}
+
+handle! {
+    /// A context.
+    ContextId
+    /// A stream.
+    StreamId
+    /// An event.
+    EventId
+    /// A memory pool.
+    PoolId
+}
+
+/// The source of handles: no two are alike, of whatever kind, and none is small.
+#[derive(Debug)]
+pub(crate) struct Handles(u64);
+
+impl Handles {
+    /// Creates a source.
+    pub(crate) fn new() -> Self {
+        Self(0x1000)
+    }
+
+    /// Returns a new handle.
+    pub(crate) fn next(&mut self) -> u64 {
+        self.0 += 0x10;
+        self.0
+    }
+}

@@ -1,0 +1,139 @@
+//! What operations do, once it is their turn.
+
+#![allow(unsafe_code)]
+
+use std::ffi::c_void;
+use std::ptr;
+use std::sync::{Arc, OnceLock};
+use std::time::Instant;
+
+use crate::allocation::{Allocation, Part};
+
+/// Where bytes are.
+#[derive(Debug, Clone)]
+pub(crate) enum Place {
+    /// Memory that CUDA knows.
+    Known(Part),
+    /// The address of other memory of the program.
+    Host(usize),
+}
+
+impl Place {
+    /// The address of the byte at an offset.
+    fn byte(&self, offset: usize) -> *mut u8 {
+        let address = match self {
+            Self::Known(part) => part.allocation.alias(part.offset),
+            Self::Host(address) => *address,
+        };
+        ptr::with_exposed_provenance_mut(address.wrapping_add(offset))
+    }
+}
+
+/// Rows of bytes at equal distances.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub(crate) struct Rows {
+    /// Bytes of a row.
+    pub(crate) width: usize,
+    /// The number of rows.
+    pub(crate) height: usize,
+}
+
+/// A function of the program and what it is called with.
+#[derive(Debug)]
+pub(crate) struct Callback {
+    function: unsafe extern "C" fn(*mut c_void),
+    data: *mut c_void,
+}
+
+// SAFETY: whoever makes a `Callback` grants that any thread may make the call.
+unsafe impl Send for Callback {}
+
+impl Callback {
+    /// Creates a call.
+    ///
+    /// # Safety
+    ///
+    /// The function may be called once with the data, on any thread.
+    pub(crate) unsafe fn new(function: unsafe extern "C" fn(*mut c_void), data: *mut c_void) -> Self {
+        Self { function, data }
+    }
+
+    fn call(self) {
+        // SAFETY: `new` was promised that this is allowed, once; `self` is gone after it.
+        unsafe { (self.function)(self.data) }
+    }
+}
+
+/// What an operation does.
+#[derive(Debug)]
+pub(crate) enum Work {
+    /// Nothing: its place in the order counts.
+    Nothing,
+    /// Notes when it is executed.
+    Record(Arc<OnceLock<Instant>>),
+    /// Copies rows.
+    Copy { to: Place, to_pitch: usize, from: Place, from_pitch: usize, rows: Rows },
+    /// Copies bytes that were taken when it was enqueued.
+    Put { to: Place, bytes: Box<[u8]> },
+    /// Fills rows with an element of 1, 2 or 4 bytes.
+    Fill { to: Place, pitch: usize, rows: Rows, element: [u8; 4], size: usize },
+    /// Calls a function, which may use the allocations.
+    Call { callback: Callback, uses: Vec<Arc<Allocation>> },
+    /// Frees memory.
+    Free(Arc<Allocation>),
+}
+
+impl Work {
+    /// Does it.
+    pub(crate) fn execute(self) {
+        match self {
+            Self::Nothing => {}
+            Self::Record(time) => {
+                let _ = time.set(Instant::now());
+            }
+            Self::Copy { to, to_pitch, from, from_pitch, rows } => {
+                for row in 0..rows.height {
+                    let (from, to) = (from.byte(row * from_pitch), to.byte(row * to_pitch));
+                    // SAFETY: known memory is as long as was checked when this was enqueued, and kept alive by its
+                    // `Part`; that other memory is, the caller of the C function promised.
+                    unsafe { ptr::copy(from, to, rows.width) };
+                }
+            }
+            Self::Put { to, bytes } => {
+                // SAFETY: as above, for the bytes' length.
+                unsafe { ptr::copy(bytes.as_ptr(), to.byte(0), bytes.len()) };
+            }
+            Self::Fill { to, pitch, rows, element, size } => {
+                for row in 0..rows.height {
+                    let row = to.byte(row * pitch);
+                    if element[..size].iter().all(|&byte| byte == element[0]) {
+                        // SAFETY: as above, for the width of a row.
+                        unsafe { ptr::write_bytes(row, element[0], rows.width) };
+                        continue;
+                    }
+                    for at in (0..rows.width).step_by(size) {
+                        // SAFETY: as above; the width is a multiple of the size.
+                        unsafe { ptr::copy(element.as_ptr(), row.add(at), size) };
+                    }
+                }
+            }
+            Self::Call { callback, uses } => {
+                callback.call();
+                drop(uses);
+            }
+            Self::Free(allocation) => drop(allocation),
+        }
+    }
+}
+
+/// Takes bytes of the program.
+///
+/// # Safety
+///
+/// The memory is valid for reads.
+pub(crate) unsafe fn take_bytes(from: usize, length: usize) -> Box<[u8]> {
+    let mut bytes = vec![0; length].into_boxed_slice();
+    // SAFETY: the caller promises that the bytes can be read, and the box is as long.
+    unsafe { ptr::copy(ptr::with_exposed_provenance(from), bytes.as_mut_ptr(), length) };
+    bytes
+}

@@ -1,0 +1,25 @@
+//! The shared object as cudarc uses it: each test is a process that finds it as `libcuda.so.1`.
+
+mod memory;
+mod process;
+mod streams;
+
+use std::process::ExitCode;
+
+use libtest_mimic::{Arguments, Trial};
+
+/// The tests that run in a process of their own, by name.
+const TESTS: &[&[process::Test]] = &[memory::TESTS, streams::TESTS];
+
+fn main() -> ExitCode {
+    let tests = || TESTS.iter().copied().flatten();
+    if let Some(name) = process::requested() {
+        let Some(test) = tests().find(|test| test.name == name) else { return ExitCode::FAILURE };
+        (test.run)();
+        return ExitCode::SUCCESS;
+    }
+    let trials = tests().map(|test| Trial::test(test.name, || process::run(test).map_err(Into::into)));
+    let conclusion = libtest_mimic::run(&Arguments::from_args(), trials.collect());
+    process::clean();
+    conclusion.exit_code()
+}

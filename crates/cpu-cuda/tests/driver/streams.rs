@@ -1,0 +1,151 @@
+//! Streams, events and functions of the program.
+
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::mpsc;
+use std::time::Duration;
+
+use cudarc::driver::{CudaContext, result, sys};
+
+crate::tests! {
+    event_that_was_never_recorded_is_complete
+    event_query_says_whether_its_work_is_done
+    wait_for_an_event_orders_two_streams
+    elapsed_time_is_that_between_two_events
+    host_functions_run_in_the_order_of_their_stream
+    default_stream_waits_for_blocking_streams
+    stream_that_is_destroyed_executes_its_work
+    context_of_another_device_refuses_an_event
+}
+
+/// A function for a stream that waits until it is released.
+struct Gate {
+    release: mpsc::SyncSender<()>,
+    wait: Box<mpsc::Receiver<()>>,
+}
+
+impl Gate {
+    fn new() -> Self {
+        let (release, wait) = mpsc::sync_channel(1);
+        Self { release, wait: Box::new(wait) }
+    }
+
+    fn close(&self, stream: sys::CUstream) {
+        unsafe extern "C" fn wait(receiver: *mut std::ffi::c_void) {
+            // SAFETY: the gate lives until it was opened and the work is complete.
+            let receiver = unsafe { &*receiver.cast::<mpsc::Receiver<()>>() };
+            let _ = receiver.recv_timeout(Duration::from_secs(20));
+        }
+        let receiver = (&raw const *self.wait).cast_mut().cast();
+        // SAFETY: as above.
+        unsafe { result::stream::launch_host_function(stream, wait, receiver) }.expect("a function");
+    }
+
+    fn open(&self) {
+        self.release.send(()).expect("a receiver");
+    }
+}
+
+fn event_that_was_never_recorded_is_complete() {
+    let context = CudaContext::new(0).expect("device 0");
+    let event = context.new_event(None).expect("an event");
+    assert_eq!(event.try_is_complete(), Ok(true));
+    event.synchronize().expect("no wait");
+    let stream = context.new_stream().expect("a stream");
+    stream.wait(&event).expect("no wait");
+    stream.synchronize().expect("no wait");
+}
+
+fn event_query_says_whether_its_work_is_done() {
+    let context = CudaContext::new(0).expect("device 0");
+    let stream = context.new_stream().expect("a stream");
+    let gate = Gate::new();
+    gate.close(stream.cu_stream());
+    let event = stream.record_event(None).expect("an event");
+    assert_eq!(event.try_is_complete(), Ok(false));
+    gate.open();
+    event.synchronize().expect("the end of the work");
+    assert_eq!(event.try_is_complete(), Ok(true));
+}
+
+fn wait_for_an_event_orders_two_streams() {
+    let context = CudaContext::new(0).expect("device 0");
+    let (one, two) = (context.new_stream().expect("a stream"), context.new_stream().expect("a stream"));
+    let gate = Gate::new();
+    gate.close(one.cu_stream());
+    let memory = one.clone_htod(&[5_u32; 100]).expect("a copy");
+    let copy = two.clone_dtod(&memory).expect("a copy");
+    let event = two.record_event(None).expect("an event");
+    assert_eq!(event.try_is_complete(), Ok(false), "the copy waits for the first stream");
+    gate.open();
+    assert_eq!(two.clone_dtoh(&copy).expect("a copy back"), [5; 100]);
+}
+
+fn elapsed_time_is_that_between_two_events() {
+    let context = CudaContext::new(0).expect("device 0");
+    let stream = context.new_stream().expect("a stream");
+    let timed = Some(sys::CUevent_flags::CU_EVENT_DEFAULT);
+    let start = stream.record_event(timed).expect("an event");
+    start.synchronize().expect("the start");
+    std::thread::sleep(Duration::from_millis(20));
+    let end = stream.record_event(timed).expect("an event");
+    let elapsed = start.elapsed_ms(&end).expect("a time");
+    assert!((20.0..5000.0).contains(&elapsed), "{elapsed} ms");
+    let untimed = stream.record_event(None).expect("an event");
+    assert!(start.elapsed_ms(&untimed).is_err());
+}
+
+fn host_functions_run_in_the_order_of_their_stream() {
+    static NEXT: AtomicUsize = AtomicUsize::new(0);
+    unsafe extern "C" fn count(expected: *mut std::ffi::c_void) {
+        let next = NEXT.load(Ordering::SeqCst);
+        // Not in order: nothing can be unwound from here, but the last count shows it.
+        NEXT.store(if next == expected.addr() { next + 1 } else { usize::MAX / 2 }, Ordering::SeqCst);
+    }
+    let stream = CudaContext::new(0).expect("device 0").new_stream().expect("a stream");
+    for number in 0..200 {
+        let number = std::ptr::without_provenance_mut(number);
+        // SAFETY: the function follows no pointer.
+        unsafe { result::stream::launch_host_function(stream.cu_stream(), count, number) }
+            .expect("a function");
+    }
+    stream.synchronize().expect("the end");
+    assert_eq!(NEXT.load(Ordering::SeqCst), 200);
+}
+
+fn default_stream_waits_for_blocking_streams() {
+    let context = CudaContext::new(0).expect("device 0");
+    context.bind_to_thread().expect("a current context");
+    let blocking = result::stream::create(result::stream::StreamKind::Default).expect("a stream");
+    let gate = Gate::new();
+    gate.close(blocking);
+    let after = context.default_stream().record_event(None).expect("an event");
+    assert_eq!(after.try_is_complete(), Ok(false), "the default stream waits");
+    gate.open();
+    context.synchronize().expect("the end");
+    assert_eq!(after.try_is_complete(), Ok(true));
+    // SAFETY: it is destroyed once.
+    unsafe { result::stream::destroy(blocking) }.expect("an end");
+}
+
+fn stream_that_is_destroyed_executes_its_work() {
+    let context = CudaContext::new(0).expect("device 0");
+    let gate = Gate::new();
+    let event = {
+        let stream = context.new_stream().expect("a stream");
+        gate.close(stream.cu_stream());
+        stream.record_event(None).expect("an event")
+    };
+    assert_eq!(event.try_is_complete(), Ok(false));
+    gate.open();
+    event.synchronize().expect("the end of the work");
+}
+
+fn context_of_another_device_refuses_an_event() {
+    let (one, two) = (CudaContext::new(0).expect("device 0"), CudaContext::new(1).expect("device 1"));
+    let event = one.new_event(None).expect("an event");
+    let stream = two.new_stream().expect("a stream");
+    // SAFETY: both are alive.
+    let recorded = unsafe { result::event::record(event.cu_event(), stream.cu_stream()) };
+    assert_eq!(recorded, Err(result::DriverError(sys::CUresult::CUDA_ERROR_INVALID_HANDLE)));
+    stream.wait(&event).expect("waiting is allowed");
+}
