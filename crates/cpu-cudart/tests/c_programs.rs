@@ -158,6 +158,8 @@ macro_rules! programs {
 programs! {
     one_process: "one_process.c", Cuda12;
     one_process_of_cuda_13: "one_process.c", Cuda13;
+    one_sided: "one_sided.c", Cuda12;
+    per_thread_streams: "per_thread_streams.c", Cuda12;
     process_per_device: "process_per_device.c", Cuda12;
     registered_buffers: "registered_buffers.c", Cuda12;
     ring: "ring.c", Cuda12;

@@ -1,6 +1,7 @@
 /* One process with several devices: communicators of `ncclCommInitAll`, and a group for each step. */
 
 #include "cuda_check.h"
+#include "gate.h"
 
 enum { DEVICES = 4, COUNT = 50021, ROUNDS = 5 };
 
@@ -32,6 +33,8 @@ int main(void) {
                 host[k] = (float)(k % 100 + i + round);
             TO_DEVICE(send[i], host, COUNT);
         }
+        Gate gate = CLOSED_GATE;
+        CUDA(cudaLaunchHostFunc(streams[round % DEVICES], wait_for_gate, &gate));
         CHECK(ncclGroupStart());
         for (int i = 0; i < DEVICES; i++)
             CHECK(ncclAllReduce(send[i], receive[i], COUNT, ncclFloat, ncclSum, comms[i], streams[i]));
@@ -41,6 +44,10 @@ int main(void) {
         for (int i = 0; i < DEVICES; i++)
             CHECK(ncclBroadcast(receive[i], send[i], COUNT, ncclFloat, round % DEVICES, comms[i], streams[i]));
         CHECK(ncclGroupEnd());
+        /* One device waits for the host, and the others for that one, but the calls have returned. */
+        for (int i = 0; i < DEVICES; i++)
+            REQUIRE_CUDA(cudaErrorNotReady, cudaStreamQuery(streams[i]));
+        open_gate(&gate);
         for (int i = 0; i < DEVICES; i++) {
             CUDA(cudaSetDevice(i));
             CUDA(cudaStreamSynchronize(streams[i]));

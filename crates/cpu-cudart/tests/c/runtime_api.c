@@ -1,8 +1,7 @@
 /* The runtime API without NCCL: devices, memory, copies, streams, events, functions of the host, and errors. */
 
 #include "cuda_check.h"
-
-#include <pthread.h>
+#include "gate.h"
 
 enum { COUNT = 100003, BYTES = COUNT * (int)sizeof(int32_t) };
 
@@ -259,29 +258,6 @@ static void kinds_of_memory(void) {
     CUDA(cudaFree(device));
 }
 
-/* A gate in a stream: work behind it waits until it is opened. */
-typedef struct {
-    pthread_mutex_t mutex;
-    pthread_cond_t changed;
-    int is_open, passed;
-} Gate;
-
-static void CUDART_CB wait_for_gate(void *data) {
-    Gate *gate = data;
-    pthread_mutex_lock(&gate->mutex);
-    while (!gate->is_open)
-        pthread_cond_wait(&gate->changed, &gate->mutex);
-    gate->passed++;
-    pthread_mutex_unlock(&gate->mutex);
-}
-
-static void open_gate(Gate *gate) {
-    pthread_mutex_lock(&gate->mutex);
-    gate->is_open = 1;
-    pthread_cond_broadcast(&gate->changed);
-    pthread_mutex_unlock(&gate->mutex);
-}
-
 static void CUDART_CB after(cudaStream_t stream, cudaError_t status, void *data) {
     (void)stream;
     REQUIRE_CUDA(cudaSuccess, status);
@@ -289,7 +265,7 @@ static void CUDART_CB after(cudaStream_t stream, cudaError_t status, void *data)
 }
 
 static void streams(void) {
-    Gate gate = {PTHREAD_MUTEX_INITIALIZER, PTHREAD_COND_INITIALIZER, 0, 0};
+    Gate gate = CLOSED_GATE;
     cudaStream_t first = NULL, second = NULL;
     cudaEvent_t event = NULL, end = NULL, quick = NULL;
     int32_t *pinned = NULL, *back = NULL, *device = NULL;
