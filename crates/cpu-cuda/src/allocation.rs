@@ -10,7 +10,7 @@ use crate::error::Result;
 use crate::handle::{ContextId, PoolId};
 use crate::mapping::Mapping;
 
-/// Who can use memory, and where it is.
+/// The kind of memory: its place, and those that can use it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Kind {
     /// Memory of a device.
@@ -74,7 +74,7 @@ impl Allocation {
 pub(crate) struct Part {
     /// The allocation.
     pub(crate) allocation: Arc<Allocation>,
-    /// Where the part begins in it.
+    /// The offset of the part in it.
     pub(crate) offset: usize,
 }
 
@@ -105,7 +105,7 @@ impl Allocations {
         (address < allocation.addresses().end || address == allocation.address).then_some(allocation)
     }
 
-    /// Whether a range of addresses touches an allocation.
+    /// Returns whether a range of addresses touches an allocation.
     pub(crate) fn overlaps(&self, address: u64, length: usize) -> bool {
         let end = address.saturating_add(length as u64);
         self.by_address.range(..end).next_back().is_some_and(|(_, last)| last.addresses().end > address)

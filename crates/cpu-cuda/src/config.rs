@@ -7,7 +7,7 @@ use cudarc::driver::sys::CUresult;
 
 use crate::error::Result;
 
-/// What happens when a race is found.
+/// The consequence of a race.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Races {
     /// Nothing: races are not looked for.
@@ -23,7 +23,7 @@ pub(crate) enum Races {
 pub(crate) struct Config {
     /// The number of devices.
     pub(crate) devices: usize,
-    /// What happens when a race is found.
+    /// The consequence of a race.
     pub(crate) races: Races,
     /// The seed that the order of operations is drawn from, if it is drawn.
     pub(crate) seed: Option<u64>,

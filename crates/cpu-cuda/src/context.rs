@@ -5,7 +5,6 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use cudarc::driver::sys::CUresult;
 
-use crate::driver::Driver;
 use crate::error::Result;
 use crate::handle::{ContextId, StreamId};
 
@@ -30,19 +29,25 @@ pub(crate) struct Context {
 #[derive(Debug)]
 struct Thread {
     number: Cell<u64>,
+    /// Called with the number when the thread ends.
+    at_end: Cell<Option<fn(u64)>>,
     stack: RefCell<Vec<ContextId>>,
 }
 
 impl Drop for Thread {
     fn drop(&mut self) {
-        if let (number @ 1.., Ok(driver)) = (self.number.get(), Driver::get()) {
-            driver.close_thread(number);
+        if let Some(at_end) = self.at_end.get() {
+            at_end(self.number.get());
         }
     }
 }
 
 thread_local! {
-    static THREAD: Thread = const { Thread { number: Cell::new(0), stack: RefCell::new(Vec::new()) } };
+    static THREAD: Thread = const { Thread {
+        number: Cell::new(0),
+        at_end: Cell::new(None),
+        stack: RefCell::new(Vec::new()),
+    } };
 }
 
 /// The calling thread's contexts.
@@ -84,12 +89,13 @@ impl Current {
         Self::stack(Vec::pop)?.ok_or(CUresult::CUDA_ERROR_INVALID_CONTEXT)
     }
 
-    /// The number of the calling thread, from 1.
-    pub(crate) fn thread(fresh: impl FnOnce() -> u64) -> Result<u64> {
+    /// The number of the calling thread, and the first time a new one, with which `at_end` is called.
+    pub(crate) fn thread(fresh: impl FnOnce() -> u64, at_end: fn(u64)) -> Result<u64> {
         THREAD
             .try_with(|thread| {
-                if thread.number.get() == 0 {
+                if thread.at_end.get().is_none() {
                     thread.number.set(fresh());
+                    thread.at_end.set(Some(at_end));
                 }
                 thread.number.get()
             })

@@ -7,11 +7,12 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use cudarc::driver::sys::CUresult;
+use cudarc::driver::sys::{CUdevice, CUresult};
 
 use crate::allocation::{Allocation, Allocations, Kind, Part};
 use crate::config::{Config, Races};
 use crate::context::{Context, Current};
+use crate::device::Device;
 use crate::error::Result;
 use crate::event::Event;
 use crate::handle::{ContextId, EventId, Handles, PoolId, StreamId};
@@ -20,21 +21,6 @@ use crate::operation::Work;
 use crate::pool::Pool;
 use crate::race::{Access, Detector, Operation, Race};
 use crate::scheduler::{Executor, Ordering, Point, Scheduler};
-
-/// A device.
-#[derive(Debug)]
-pub(crate) struct Device {
-    /// The handle of its primary context, whether that is active or not.
-    pub(crate) primary: ContextId,
-    /// The flags for its primary context.
-    pub(crate) primary_flags: u32,
-    /// How often its primary context was retained.
-    pub(crate) retained: usize,
-    /// Its default pool.
-    pub(crate) default_pool: PoolId,
-    /// The pool that allocations come from.
-    pub(crate) pool: PoolId,
-}
 
 /// A stream, beyond what its order needs.
 #[derive(Debug)]
@@ -49,7 +35,7 @@ pub(crate) struct Stream {
     worker: Option<Arc<Condvar>>,
 }
 
-/// What the lock protects.
+/// The state that the lock protects.
 #[derive(Debug)]
 pub(crate) struct State {
     /// The order of operations.
@@ -84,16 +70,16 @@ pub(crate) struct Driver {
     process: u32,
 }
 
-/// What is enqueued.
+/// An operation to enqueue.
 #[derive(Debug)]
 pub(crate) struct Request {
     /// Words for messages: the function that was called.
     pub(crate) label: Cow<'static, str>,
     /// The memory that it uses.
     pub(crate) accesses: Vec<Access>,
-    /// Who executes it.
+    /// Its executor.
     pub(crate) executor: Executor,
-    /// What it does.
+    /// Its work.
     pub(crate) work: Work,
 }
 
@@ -164,6 +150,12 @@ impl Driver {
             last_call: Instant::now(),
         };
         Self { config, state: Mutex::new(state), done: Condvar::new(), process: process::id() }
+    }
+
+    /// Returns the index of a device that a program passes.
+    pub(crate) fn device(&self, device: CUdevice) -> Result<usize> {
+        let device = usize::try_from(device).ok().filter(|&device| device < self.config.devices);
+        device.ok_or(CUresult::CUDA_ERROR_INVALID_DEVICE)
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
@@ -266,10 +258,8 @@ impl Driver {
         loop {
             if let Some((id, work)) = state.scheduler.start(stream) {
                 // The program's functions can tell its threads that what is before them is complete.
-                if let (Work::Call { .. }, Some(before)) = (&work, state.scheduler.before(id)) {
-                    if state.scheduler.executor(id) == Some(Executor::Host) {
-                        state.scheduler.tell_host(&before);
-                    }
+                if let Some(before) = state.scheduler.before_host_function(id) {
+                    state.scheduler.tell_host(&before);
                 }
                 self.wake_workers(&mut state);
                 drop(state);
@@ -437,10 +427,16 @@ impl State {
             PER_THREAD => {
                 let id = self.current()?;
                 let threads = &mut self.threads;
-                let thread = Current::thread(|| {
+                let number = || {
                     *threads += 1;
                     *threads
-                })?;
+                };
+                let close = |number| {
+                    if let Ok(driver) = Driver::get() {
+                        driver.close_thread(number);
+                    }
+                };
+                let thread = Current::thread(number, close)?;
                 if let Some(&stream) = self.context(id)?.thread_streams.get(&thread) {
                     return Ok(stream);
                 }
@@ -458,7 +454,7 @@ impl State {
         }
     }
 
-    /// Whether a stream is one that programs create and destroy.
+    /// Returns whether a stream is one that programs create and destroy.
     pub(crate) fn is_own_stream(&self, stream: StreamId) -> bool {
         self.streams.contains_key(&stream)
             && self.scheduler.is_open(stream)

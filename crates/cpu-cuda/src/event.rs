@@ -11,7 +11,7 @@ use crate::scheduler::Point;
 pub(crate) struct Event {
     /// Its context.
     pub(crate) context: ContextId,
-    /// Whether it notes the time.
+    /// True if it notes the time.
     pub(crate) has_timing: bool,
     /// Its last record, if it was recorded.
     pub(crate) record: Option<Record>,
@@ -20,8 +20,8 @@ pub(crate) struct Event {
 /// A record of an event.
 #[derive(Debug, Clone)]
 pub(crate) struct Record {
-    /// What it comes after, itself included.
+    /// The point behind it.
     pub(crate) point: Point,
-    /// When it was executed.
+    /// The time at which it was executed.
     pub(crate) time: Arc<OnceLock<Instant>>,
 }

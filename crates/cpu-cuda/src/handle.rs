@@ -1,11 +1,25 @@
 //! Handles: numbers that programs see as pointers, and that nothing ever follows.
 
+use std::ptr;
+
 /// Makes a type for the handles of one kind.
 macro_rules! handle {
     ($(#[$doc:meta] $name:ident)*) => {$(
         #[$doc]
         #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
         pub(crate) struct $name(pub(crate) u64);
+
+        impl $name {
+            /// The handle that a program passes.
+            pub(crate) fn of<T>(pointer: *mut T) -> Self {
+                Self(pointer.addr() as u64)
+            }
+
+            /// The handle as programs see it.
+            pub(crate) fn pointer<T>(self) -> *mut T {
+                ptr::without_provenance_mut(self.0 as usize)
+            }
+        }
     )*};
 }
 

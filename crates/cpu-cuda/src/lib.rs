@@ -10,6 +10,7 @@ mod api;
 mod clock;
 mod config;
 mod context;
+mod device;
 mod driver;
 mod error;
 mod event;

@@ -1,4 +1,4 @@
-//! What operations do, once it is their turn.
+//! The work of operations.
 
 #![allow(unsafe_code)]
 
@@ -9,7 +9,7 @@ use std::time::Instant;
 
 use crate::allocation::{Allocation, Part};
 
-/// Where bytes are.
+/// A place of bytes.
 #[derive(Debug, Clone)]
 pub(crate) enum Place {
     /// Memory that CUDA knows.
@@ -64,7 +64,7 @@ impl Callback {
     }
 }
 
-/// What an operation does.
+/// The work of an operation.
 #[derive(Debug)]
 pub(crate) enum Work {
     /// Nothing: its place in the order counts.

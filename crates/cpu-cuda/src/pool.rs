@@ -9,7 +9,7 @@ use std::collections::BTreeMap;
 pub(crate) struct Pool {
     /// Its device.
     pub(crate) device: usize,
-    /// Whether it is a device's default pool, which cannot be destroyed.
+    /// True if it is a device's default pool, which cannot be destroyed.
     pub(crate) is_default: bool,
     /// The attributes that can be set, by code.
     pub(crate) attributes: BTreeMap<u32, u64>,

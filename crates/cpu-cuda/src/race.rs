@@ -68,7 +68,7 @@ impl Bytes {
         start..start + self.rows.width
     }
 
-    /// Whether one of the rows has one of the bytes.
+    /// Returns whether one of the rows has one of the bytes.
     fn touches(&self, bytes: &Range<usize>) -> bool {
         // The first row that ends behind the first of the bytes.
         let row = match bytes.start.checked_sub(self.start + self.rows.width) {
@@ -171,14 +171,14 @@ struct Undecided {
     race: Race,
 }
 
-/// What is remembered to find races.
+/// The memory of accesses in which races are found.
 #[derive(Debug, Default)]
 pub(crate) struct Detector {
     /// For each allocation, the accesses that later ones may not be ordered with.
     history: HashMap<u64, Vec<Past>>,
     undecided: Vec<Undecided>,
     running: HashSet<OperationId>,
-    /// What was reported: both functions and streams.
+    /// Reported pairs of functions and streams.
     reported: HashSet<[(Cow<'static, str>, Option<StreamId>); 2]>,
 }
 
@@ -296,7 +296,7 @@ impl Past {
         self.is_after(earlier) && (new.writes || !old.writes) && new.bytes.covers(&old.bytes)
     }
 
-    /// Whether an operation with peers before `later` may wait for one that comes after this.
+    /// Returns whether an operation with peers before `later` may wait for one that comes after this.
     fn could_precede(&self, later: &Self, order: &Scheduler<Work>) -> bool {
         let is_complete = order.has_completed(self.stream, self.number);
         later.peers.iter().any(|(stream, number)| {
@@ -304,7 +304,7 @@ impl Past {
         })
     }
 
-    /// Whether an operation with peers before `earlier` may still wait for one that comes after this.
+    /// Returns whether an operation with peers before `earlier` may still wait for one that comes after this.
     fn could_have_preceded(&self, earlier: &Self, order: &Scheduler<Work>) -> bool {
         earlier
             .peers

@@ -9,7 +9,7 @@ use crate::clock::Clock;
 use crate::handle::{ContextId, StreamId};
 use crate::turns::Turns;
 
-/// How a stream is ordered with the default stream of its context.
+/// The order of a stream with the default stream of its context.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Ordering {
     /// The default stream, which waits for all blocking streams, as they do for it.
@@ -24,7 +24,7 @@ pub(crate) enum Ordering {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) struct OperationId(pub(crate) u64);
 
-/// Who executes an operation, which says what can be known of its end.
+/// The executor of an operation, which says what can be known of its end.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Executor {
     /// This library: it ends soon after it began.
@@ -87,13 +87,13 @@ struct Pending<W> {
     number: u64,
     before: Arc<Clock>,
     executor: Executor,
-    /// What it does, until it is executed.
+    /// Its work, until it is executed.
     work: Option<W>,
     /// The number of operations that it waits for.
     waits_for: usize,
     /// The operations that wait for it.
     successors: Vec<OperationId>,
-    /// Whether its turn has come.
+    /// True if its turn has come.
     may_start: bool,
 }
 
@@ -103,11 +103,11 @@ pub(crate) struct Scheduler<W> {
     streams: BTreeMap<StreamId, Stream>,
     /// For each context, what blocking streams that are gone leave the default stream to wait for.
     gone: BTreeMap<ContextId, Point>,
-    /// Streams that are gone, of whose last operations the host does not know that they are complete.
+    /// Streams that are gone; the host does not know whether their last operations are complete.
     unknown: BTreeMap<StreamId, u64>,
     pending: HashMap<OperationId, Pending<W>>,
     last: u64,
-    /// What the host knows to be complete.
+    /// The operations that the host knows to be complete.
     host: Clock,
     turns: Option<Turns>,
     /// The number of the library's operations that may start or have started, if operations take turns.
@@ -174,12 +174,12 @@ impl<W> Scheduler<W> {
         self.gone.remove(&context);
     }
 
-    /// Whether a stream is open.
+    /// Returns whether a stream is open.
     pub(crate) fn is_open(&self, stream: StreamId) -> bool {
         self.streams.get(&stream).is_some_and(|stream| !stream.is_closed)
     }
 
-    /// Whether a stream is gone: closed, and all its operations complete.
+    /// Returns whether a stream is gone: closed, and all its operations complete.
     pub(crate) fn is_gone(&self, stream: StreamId) -> bool {
         !self.streams.contains_key(&stream)
     }
@@ -252,7 +252,7 @@ impl<W> Scheduler<W> {
         point.peers.retain(exists);
     }
 
-    /// What an operation comes after that is enqueued on the stream now.
+    /// The point that an operation comes after if it is enqueued on the stream now.
     fn end_of(&self, stream: StreamId) -> Option<Point> {
         let queue = self.streams.get(&stream).filter(|queue| !queue.is_closed)?;
         let mut end = queue.end.clone();
@@ -290,7 +290,7 @@ impl<W> Scheduler<W> {
         end
     }
 
-    /// Whether everything before a point is complete.
+    /// Returns whether everything before a point is complete.
     pub(crate) fn is_complete(&self, point: &Point) -> bool {
         !point.operations.iter().any(|operation| self.pending.contains_key(operation))
     }
@@ -306,24 +306,19 @@ impl<W> Scheduler<W> {
         self.gone.retain(|_, point| point.clock.iter().any(|(stream, number)| host.get(stream) < number));
     }
 
-    /// Whether the host knows that an operation is complete.
+    /// Returns whether the host knows that an operation is complete.
     pub(crate) fn is_known_to_host(&self, stream: StreamId, number: u64) -> bool {
         let is_forgotten = !self.streams.contains_key(&stream) && !self.unknown.contains_key(&stream);
         is_forgotten || self.host.get(stream) >= number
     }
 
-    /// Whether the host may know that an operation is complete because a peer told it.
+    /// Returns whether the host may know that an operation is complete because a peer told it.
     pub(crate) fn may_be_known(&self, stream: StreamId, number: u64) -> bool {
         self.has_completed(stream, number)
             && self.streams.get(&stream).is_none_or(|queue| queue.end.peers.get(stream) >= number)
     }
 
-    /// Who executes an operation that is not complete yet.
-    pub(crate) fn executor(&self, id: OperationId) -> Option<Executor> {
-        self.pending.get(&id).map(|pending| pending.executor)
-    }
-
-    /// Whether an operation is complete, known or not.
+    /// Returns whether an operation is complete, known or not.
     pub(crate) fn has_completed(&self, stream: StreamId, number: u64) -> bool {
         self.streams.get(&stream).is_none_or(|stream| stream.completed >= number)
     }
@@ -372,9 +367,10 @@ impl<W> Scheduler<W> {
         }
     }
 
-    /// Everything before an operation that is not complete yet.
-    pub(crate) fn before(&self, id: OperationId) -> Option<Arc<Clock>> {
-        self.pending.get(&id).map(|pending| Arc::clone(&pending.before))
+    /// Everything before a function of the program that is not complete yet.
+    pub(crate) fn before_host_function(&self, id: OperationId) -> Option<Arc<Clock>> {
+        let pending = self.pending.get(&id).filter(|pending| pending.executor == Executor::Host);
+        pending.map(|pending| Arc::clone(&pending.before))
     }
 
     /// Gives a ready operation a turn, if operations take turns; returns whether one had it.
@@ -399,12 +395,12 @@ impl<W> Scheduler<W> {
         self.turns.as_mut().map_or(0, Turns::during_call)
     }
 
-    /// Whether an operation waits for its turn.
+    /// Returns whether an operation waits for its turn.
     pub(crate) fn has_ready(&self) -> bool {
         self.turns.as_ref().is_some_and(Turns::has_ready)
     }
 
-    /// Whether an operation of the library had its last turn and is not complete yet.
+    /// Returns whether an operation of the library had its last turn and is not complete yet.
     pub(crate) fn is_executing(&self) -> bool {
         self.executing > 0
     }

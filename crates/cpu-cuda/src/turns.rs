@@ -15,9 +15,9 @@ struct Ready {
 pub(crate) struct Turn {
     /// The stream whose operation had the turn.
     pub(crate) stream: StreamId,
-    /// Whether that was the operation's first turn.
+    /// True if that was the operation's first turn.
     pub(crate) begins: bool,
-    /// Whether that was its last one, in which it is executed.
+    /// True if that was its last one, in which it is executed.
     pub(crate) executes: bool,
 }
 
@@ -66,7 +66,7 @@ impl Turns {
         self.generator.u32(..4)
     }
 
-    /// Whether an operation waits for its turn.
+    /// Returns whether an operation waits for its turn.
     pub(crate) fn has_ready(&self) -> bool {
         !self.ready.is_empty()
     }

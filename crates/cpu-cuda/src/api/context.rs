@@ -6,7 +6,7 @@ use std::ptr;
 
 use cudarc::driver::sys::{CUcontext, CUdevice, CUlimit, CUresult};
 
-use super::{answer, device, put};
+use super::{answer, put};
 use crate::context::Current;
 use crate::driver::Driver;
 use crate::error::Result;
@@ -15,29 +15,19 @@ use crate::handle::ContextId;
 /// The range of stream priorities, from the least to the greatest.
 pub(super) const PRIORITIES: [c_int; 2] = [0, -5];
 
-/// The handle of a context as programs see it.
-pub(super) fn handle(context: ContextId) -> CUcontext {
-    ptr::without_provenance_mut(context.0 as usize)
-}
-
-/// The context of a handle that a program passes.
-pub(super) fn id(context: CUcontext) -> ContextId {
-    ContextId(context.addr() as u64)
-}
-
 /// The context of a handle, or the current one.
 fn id_or_current(context: CUcontext) -> Result<ContextId> {
-    if context.is_null() { Current::require() } else { Ok(id(context)) }
+    if context.is_null() { Current::require() } else { Ok(ContextId::of(context)) }
 }
 
 unsafe fn create(out: *mut CUcontext, flags: c_uint, device: CUdevice) -> CUresult {
     let create = || {
         let driver = Driver::get()?;
-        let device = device::check(driver, device)?;
+        let device = driver.device(device)?;
         let mut state = driver.enter();
         let id = ContextId(state.next_handle());
         // SAFETY: the callers say that it is valid for a write.
-        unsafe { put(out, handle(id))? };
+        unsafe { put(out, id.pointer())? };
         state.open_context(id, device, flags);
         Current::push(id)
     };
@@ -85,7 +75,7 @@ extern "C" fn cuCtxDestroy_v2(context: CUcontext) -> CUresult {
     let destroy = || {
         let driver = Driver::get()?;
         let state = driver.enter();
-        let id = id(context);
+        let id = ContextId::of(context);
         let is_primary = state.devices.iter().any(|device| device.primary == id);
         if is_primary || !state.contexts.contains_key(&id) {
             return Err(CUresult::CUDA_ERROR_INVALID_CONTEXT);
@@ -106,8 +96,8 @@ extern "C" fn cuCtxSetCurrent(context: CUcontext) -> CUresult {
         if context.is_null() {
             return Current::set(None);
         }
-        driver.enter().context(id(context))?;
-        Current::set(Some(id(context)))
+        driver.enter().context(ContextId::of(context))?;
+        Current::set(Some(ContextId::of(context)))
     };
     answer(set())
 }
@@ -117,7 +107,7 @@ unsafe extern "C" fn cuCtxGetCurrent(out: *mut CUcontext) -> CUresult {
     let get = || {
         Driver::get()?;
         // SAFETY: CUDA's contract: valid for a write.
-        unsafe { put(out, Current::get()?.map_or(ptr::null_mut(), handle)) }
+        unsafe { put(out, Current::get()?.map_or(ptr::null_mut(), ContextId::pointer)) }
     };
     answer(get())
 }
@@ -125,8 +115,8 @@ unsafe extern "C" fn cuCtxGetCurrent(out: *mut CUcontext) -> CUresult {
 #[unsafe(no_mangle)]
 extern "C" fn cuCtxPushCurrent_v2(context: CUcontext) -> CUresult {
     let push = || {
-        Driver::get()?.enter().context(id(context))?;
-        Current::push(id(context))
+        Driver::get()?.enter().context(ContextId::of(context))?;
+        Current::push(ContextId::of(context))
     };
     answer(push())
 }
@@ -138,7 +128,7 @@ unsafe extern "C" fn cuCtxPopCurrent_v2(out: *mut CUcontext) -> CUresult {
         let popped = Current::pop()?;
         if !out.is_null() {
             // SAFETY: CUDA's contract: null or valid for a write.
-            unsafe { put(out, handle(popped))? };
+            unsafe { put(out, popped.pointer())? };
         }
         Ok(())
     };
@@ -275,7 +265,7 @@ extern "C" fn cuCtxSetCacheConfig(_config: c_uint) -> CUresult {
 fn peer(context: CUcontext) -> Result<(&'static Driver, ContextId, ContextId)> {
     let driver = Driver::get()?;
     let mut state = driver.enter();
-    let (own, peer) = (state.current()?, id(context));
+    let (own, peer) = (state.current()?, ContextId::of(context));
     let devices = (state.context(own)?.device, state.context(peer)?.device);
     if devices.0 == devices.1 {
         return Err(CUresult::CUDA_ERROR_INVALID_DEVICE);
@@ -307,7 +297,7 @@ extern "C" fn cuCtxDisablePeerAccess(context: CUcontext) -> CUresult {
 }
 
 thread_local! {
-    /// How the thread's calls treat captures, of which there are none: it is kept for the thread alone.
+    /// The treatment of captures by the thread's calls: as there are none, it is kept for the thread alone.
     static CAPTURE_MODE: Cell<c_uint> = const { Cell::new(0) };
 }
 

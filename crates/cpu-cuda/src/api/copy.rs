@@ -4,10 +4,11 @@ use std::ffi::{c_uint, c_void};
 
 use cudarc::driver::sys::{CUDA_MEMCPY2D, CUcontext, CUdeviceptr, CUmemorytype, CUresult, CUstream};
 
-use super::{Space, answer, context, place};
+use super::{Space, answer, place};
 use crate::allocation::Kind;
 use crate::driver::{Driver, Request, State};
 use crate::error::Result;
+use crate::handle::ContextId;
 use crate::operation::{Place, Rows, Work, take_bytes};
 use crate::race::Access;
 use crate::scheduler::Point;
@@ -168,7 +169,7 @@ fn check_peers(to: CUcontext, from: CUcontext) -> Result<()> {
     let driver = Driver::get()?;
     let mut state = driver.enter();
     for peer in [to, from] {
-        state.context(context::id(peer))?;
+        state.context(ContextId::of(peer))?;
     }
     Ok(())
 }
@@ -202,7 +203,7 @@ unsafe extern "C" fn cuMemcpyPeer(
         let driver = Driver::get()?;
         for peer in [to_context, from_context] {
             let state = driver.enter();
-            let point = state.scheduler.point_of_context(context::id(peer));
+            let point = state.scheduler.point_of_context(ContextId::of(peer));
             drop(driver.synchronize(state, &point));
         }
         let ends = ((to, Space::Device), (from, Space::Device));

@@ -6,28 +6,15 @@ use cudarc::driver::sys::{
     CUcontext, CUdevice, CUdevice_P2PAttribute as Peer, CUdevice_attribute as Attribute, CUmemoryPool,
     CUresult, CUuuid,
 };
-use rustix::system::sysinfo;
 
 use super::{answer, put};
+use crate::device::total_memory;
 use crate::driver::Driver;
 use crate::error::Result;
 use crate::handle::PoolId;
 
-/// Checks a device that a program passes.
-pub(super) fn check(driver: &Driver, device: CUdevice) -> Result<usize> {
-    let device = usize::try_from(device).ok().filter(|&device| device < driver.config.devices);
-    device.ok_or(CUresult::CUDA_ERROR_INVALID_DEVICE)
-}
-
-/// The memory of a device in bytes: that of the host.
-pub(super) fn total_memory() -> usize {
-    let info = sysinfo();
-    let (units, unit) = (info.totalram as u64, u64::from(info.mem_unit));
-    usize::try_from(units.saturating_mul(unit)).unwrap_or(usize::MAX)
-}
-
 fn get(ordinal: c_int) -> Result<CUdevice> {
-    check(Driver::get()?, ordinal).map(|_| ordinal)
+    Driver::get()?.device(ordinal).map(|_| ordinal)
 }
 
 #[unsafe(no_mangle)]
@@ -224,11 +211,11 @@ unsafe extern "C" fn cuDeviceGetP2PAttribute(
 unsafe extern "C" fn cuDevicePrimaryCtxRetain(out: *mut CUcontext, device: CUdevice) -> CUresult {
     let retain = || {
         let driver = Driver::get()?;
-        let device = check(driver, device)?;
+        let device = driver.device(device)?;
         let mut state = driver.enter();
         let (id, flags) = (state.devices[device].primary, state.devices[device].primary_flags);
         // SAFETY: CUDA's contract: valid for a write.
-        unsafe { put(out, super::context::handle(id))? };
+        unsafe { put(out, id.pointer())? };
         if !state.contexts.contains_key(&id) {
             state.open_context(id, device, flags);
         }
@@ -242,7 +229,7 @@ unsafe extern "C" fn cuDevicePrimaryCtxRetain(out: *mut CUcontext, device: CUdev
 extern "C" fn cuDevicePrimaryCtxRelease_v2(device: CUdevice) -> CUresult {
     let release = || {
         let driver = Driver::get()?;
-        let device = check(driver, device)?;
+        let device = driver.device(device)?;
         let mut state = driver.enter();
         let retained = state.devices[device].retained.checked_sub(1);
         let retained = retained.ok_or(CUresult::CUDA_ERROR_INVALID_CONTEXT)?;
@@ -260,7 +247,7 @@ extern "C" fn cuDevicePrimaryCtxRelease_v2(device: CUdevice) -> CUresult {
 extern "C" fn cuDevicePrimaryCtxReset_v2(device: CUdevice) -> CUresult {
     let reset = || {
         let driver = Driver::get()?;
-        let device = check(driver, device)?;
+        let device = driver.device(device)?;
         let state = driver.enter();
         let (primary, flags) = (state.devices[device].primary, state.devices[device].primary_flags);
         if !state.contexts.contains_key(&primary) {
@@ -280,7 +267,7 @@ extern "C" fn cuDevicePrimaryCtxReset_v2(device: CUdevice) -> CUresult {
 extern "C" fn cuDevicePrimaryCtxSetFlags_v2(device: CUdevice, flags: c_uint) -> CUresult {
     let set = || {
         let driver = Driver::get()?;
-        let device = check(driver, device)?;
+        let device = driver.device(device)?;
         let mut state = driver.enter();
         state.devices[device].primary_flags = flags;
         let primary = state.devices[device].primary;
@@ -300,7 +287,7 @@ unsafe extern "C" fn cuDevicePrimaryCtxGetState(
 ) -> CUresult {
     let find = || {
         let driver = Driver::get()?;
-        let device = check(driver, device)?;
+        let device = driver.device(device)?;
         let state = driver.enter();
         let device = &state.devices[device];
         let is_active = state.contexts.contains_key(&device.primary);
@@ -314,9 +301,9 @@ unsafe extern "C" fn cuDevicePrimaryCtxGetState(
 unsafe extern "C" fn cuDeviceGetDefaultMemPool(out: *mut CUmemoryPool, device: CUdevice) -> CUresult {
     let find = || {
         let driver = Driver::get()?;
-        let pool = driver.enter().devices[check(driver, device)?].default_pool;
+        let pool = driver.enter().devices[driver.device(device)?].default_pool;
         // SAFETY: CUDA's contract: valid for a write.
-        unsafe { put(out, super::pool::handle(pool)) }
+        unsafe { put(out, pool.pointer()) }
     };
     answer(find())
 }
@@ -325,9 +312,9 @@ unsafe extern "C" fn cuDeviceGetDefaultMemPool(out: *mut CUmemoryPool, device: C
 unsafe extern "C" fn cuDeviceGetMemPool(out: *mut CUmemoryPool, device: CUdevice) -> CUresult {
     let find = || {
         let driver = Driver::get()?;
-        let pool = driver.enter().devices[check(driver, device)?].pool;
+        let pool = driver.enter().devices[driver.device(device)?].pool;
         // SAFETY: CUDA's contract: valid for a write.
-        unsafe { put(out, super::pool::handle(pool)) }
+        unsafe { put(out, pool.pointer()) }
     };
     answer(find())
 }
@@ -336,9 +323,9 @@ unsafe extern "C" fn cuDeviceGetMemPool(out: *mut CUmemoryPool, device: CUdevice
 extern "C" fn cuDeviceSetMemPool(device: CUdevice, pool: CUmemoryPool) -> CUresult {
     let set = || {
         let driver = Driver::get()?;
-        let device = check(driver, device)?;
+        let device = driver.device(device)?;
         let mut state = driver.enter();
-        let id = PoolId(pool.addr() as u64);
+        let id = PoolId::of(pool);
         let is_of_device = state.pools.get(&id).is_some_and(|pool| pool.device == device);
         if !is_of_device {
             return Err(CUresult::CUDA_ERROR_INVALID_VALUE);

@@ -1,7 +1,6 @@
 //! Events.
 
 use std::ffi::c_uint;
-use std::ptr;
 use std::sync::{Arc, OnceLock};
 
 use cudarc::driver::sys::{CUevent, CUresult, CUstream};
@@ -15,11 +14,6 @@ use crate::scheduler::Point;
 
 const DISABLE_TIMING: c_uint = 2;
 const INTERPROCESS: c_uint = 4;
-
-/// The event of a handle that a program passes.
-pub(super) fn id(event: CUevent) -> EventId {
-    EventId(event.addr() as u64)
-}
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn cuEventCreate(out: *mut CUevent, flags: c_uint) -> CUresult {
@@ -37,7 +31,7 @@ unsafe extern "C" fn cuEventCreate(out: *mut CUevent, flags: c_uint) -> CUresult
         let event = Event { context, has_timing: flags & DISABLE_TIMING == 0, record: None };
         state.events.insert(id, event);
         // SAFETY: CUDA's contract: valid for a write.
-        unsafe { put(out, ptr::without_provenance_mut(id.0 as usize)) }
+        unsafe { put(out, id.pointer()) }
     };
     answer(create())
 }
@@ -47,7 +41,7 @@ extern "C" fn cuEventDestroy_v2(event: CUevent) -> CUresult {
     let destroy = || {
         let mut state = Driver::get()?.enter();
         // What waits for its record goes on waiting.
-        state.events.remove(&id(event)).map(|_| ()).ok_or(CUresult::CUDA_ERROR_INVALID_HANDLE)
+        state.events.remove(&EventId::of(event)).map(|_| ()).ok_or(CUresult::CUDA_ERROR_INVALID_HANDLE)
     };
     answer(destroy())
 }
@@ -59,14 +53,15 @@ extern "C" fn cuEventRecord(event: CUevent, stream: CUstream) -> CUresult {
         let mut state = driver.enter();
         let stream = state.stream(stream.addr())?;
         let stream_context = state.streams.get(&stream).ok_or(CUresult::CUDA_ERROR_INVALID_HANDLE)?.context;
-        let event_context = state.events.get(&id(event)).ok_or(CUresult::CUDA_ERROR_INVALID_HANDLE)?.context;
+        let event_context =
+            state.events.get(&EventId::of(event)).ok_or(CUresult::CUDA_ERROR_INVALID_HANDLE)?.context;
         if event_context != stream_context {
             return Err(CUresult::CUDA_ERROR_INVALID_HANDLE);
         }
         let time = Arc::new(OnceLock::new());
         let request = Request::new("cuEventRecord", Vec::new(), Work::Record(Arc::clone(&time)));
         let point = driver.enqueue(&mut state, stream, &Point::default(), request)?;
-        if let Some(event) = state.events.get_mut(&id(event)) {
+        if let Some(event) = state.events.get_mut(&EventId::of(event)) {
             event.record = Some(Record { point, time });
         }
         Ok(())
@@ -87,7 +82,7 @@ extern "C" fn cuEventRecordWithFlags(event: CUevent, stream: CUstream, flags: c_
 extern "C" fn cuEventQuery(event: CUevent) -> CUresult {
     let query = || {
         let mut state = Driver::get()?.enter();
-        let event = state.events.get(&id(event)).ok_or(CUresult::CUDA_ERROR_INVALID_HANDLE)?;
+        let event = state.events.get(&EventId::of(event)).ok_or(CUresult::CUDA_ERROR_INVALID_HANDLE)?;
         state.check(event.context)?;
         let Some(Record { point, .. }) = event.record.clone() else { return Ok(()) };
         if !state.scheduler.is_complete(&point) {
@@ -104,7 +99,7 @@ extern "C" fn cuEventSynchronize(event: CUevent) -> CUresult {
     let synchronize = || {
         let driver = Driver::get()?;
         let state = driver.enter();
-        let event = state.events.get(&id(event)).ok_or(CUresult::CUDA_ERROR_INVALID_HANDLE)?;
+        let event = state.events.get(&EventId::of(event)).ok_or(CUresult::CUDA_ERROR_INVALID_HANDLE)?;
         let context = event.context;
         state.check(context)?;
         let Some(Record { point, .. }) = event.record.clone() else { return Ok(()) };
@@ -119,7 +114,7 @@ unsafe extern "C" fn cuEventElapsedTime(out: *mut f32, start: CUevent, end: CUev
         let state = Driver::get()?.enter();
         let mut times = Vec::new();
         for event in [start, end] {
-            let event = state.events.get(&id(event)).filter(|event| event.has_timing);
+            let event = state.events.get(&EventId::of(event)).filter(|event| event.has_timing);
             let event = event.ok_or(CUresult::CUDA_ERROR_INVALID_HANDLE)?;
             let record = event.record.as_ref().ok_or(CUresult::CUDA_ERROR_INVALID_HANDLE)?;
             if !state.scheduler.is_complete(&record.point) {

@@ -25,7 +25,7 @@ fn fill(
     let size = element.len();
     let width = columns.checked_mul(size).ok_or(INVALID)?;
     let pitch = if height == 1 { width } else { pitch };
-    if to % size as u64 != 0 || pitch < width {
+    if !to.is_multiple_of(size as u64) || pitch < width {
         return Err(INVALID);
     }
     let driver = Driver::get()?;

@@ -6,10 +6,10 @@ use std::sync::Arc;
 
 use cudarc::driver::sys::{CUdeviceptr, CUmemLocation, CUresult, CUstream};
 
-use super::device::total_memory;
 use super::{answer, put};
 use crate::allocation::{Allocation, Kind, Part};
 use crate::context::Current;
+use crate::device::total_memory;
 use crate::driver::{Driver, Request};
 use crate::error::Result;
 use crate::handle::PoolId;

@@ -1,10 +1,10 @@
-//! What addresses are.
+//! Attributes of addresses.
 
 use std::ffi::{c_int, c_uint, c_void};
 
 use cudarc::driver::sys::{CUdeviceptr, CUmemorytype, CUpointer_attribute as Attribute, CUresult};
 
-use super::{answer, context, pool, put};
+use super::{answer, put};
 use crate::allocation::{Allocation, Kind};
 use crate::driver::Driver;
 use crate::error::Result;
@@ -41,9 +41,7 @@ fn attribute(code: c_uint, allocation: &Allocation, address: CUdeviceptr) -> Res
     let is_device = allocation.kind == Kind::Device;
     let memory = if is_host { CUmemorytype::CU_MEMORYTYPE_HOST } else { CUmemorytype::CU_MEMORYTYPE_DEVICE };
     let value = match code {
-        c if c == Attribute::CU_POINTER_ATTRIBUTE_CONTEXT as c_uint => {
-            Value::Long(context::handle(allocation.context).addr() as u64)
-        }
+        c if c == Attribute::CU_POINTER_ATTRIBUTE_CONTEXT as c_uint => Value::Long(allocation.context.0),
         c if c == Attribute::CU_POINTER_ATTRIBUTE_MEMORY_TYPE as c_uint => Value::Int(memory as c_int),
         c if c == Attribute::CU_POINTER_ATTRIBUTE_DEVICE_POINTER as c_uint => Value::Long(address),
         c if c == Attribute::CU_POINTER_ATTRIBUTE_HOST_POINTER as c_uint && !is_device => {
@@ -69,7 +67,7 @@ fn attribute(code: c_uint, allocation: &Allocation, address: CUdeviceptr) -> Res
         c if c == Attribute::CU_POINTER_ATTRIBUTE_IS_GPU_DIRECT_RDMA_CAPABLE as c_uint => Value::Bool(false),
         c if c == Attribute::CU_POINTER_ATTRIBUTE_ACCESS_FLAGS as c_uint => Value::Int(3),
         c if c == Attribute::CU_POINTER_ATTRIBUTE_MEMPOOL_HANDLE as c_uint => {
-            Value::Long(allocation.pool.map_or(0, |id| pool::handle(id).addr() as u64))
+            Value::Long(allocation.pool.map_or(0, |pool| pool.0))
         }
         _ => return Err(CUresult::CUDA_ERROR_INVALID_VALUE),
     };

@@ -1,26 +1,20 @@
 //! Memory pools.
 
 use std::ffi::{c_int, c_uint, c_void};
-use std::ptr;
 
 use cudarc::driver::sys::{
     CUdeviceptr, CUmemAccess_flags as AccessFlags, CUmemAccessDesc, CUmemAllocationType, CUmemLocation,
     CUmemLocationType, CUmemPool_attribute as Attribute, CUmemPoolProps, CUmemoryPool, CUresult, CUstream,
 };
 
-use super::{answer, device, memory, put};
+use super::{answer, memory, put};
 use crate::driver::{Driver, State};
 use crate::error::Result;
 use crate::handle::PoolId;
 use crate::pool::Pool;
 
-/// The handle of a pool as programs see it.
-pub(super) fn handle(pool: PoolId) -> CUmemoryPool {
-    ptr::without_provenance_mut(pool.0 as usize)
-}
-
 fn find(state: &mut State, pool: CUmemoryPool) -> Result<(PoolId, &mut Pool)> {
-    let id = PoolId(pool.addr() as u64);
+    let id = PoolId::of(pool);
     state.pools.get_mut(&id).map(|pool| (id, pool)).ok_or(CUresult::CUDA_ERROR_INVALID_VALUE)
 }
 
@@ -53,12 +47,12 @@ unsafe extern "C" fn cuMemPoolCreate(out: *mut CUmemoryPool, properties: *const 
             super::unsupported::say("cuMemPoolCreate with handle types");
             return Err(CUresult::CUDA_ERROR_NOT_SUPPORTED);
         }
-        let device = device::check(driver, id)?;
+        let device = driver.device(id)?;
         let mut state = driver.enter();
         let id = PoolId(state.next_handle());
         state.pools.insert(id, Pool::new(device, false));
         // SAFETY: CUDA's contract: valid for a write.
-        unsafe { put(out, handle(id)) }
+        unsafe { put(out, id.pointer()) }
     };
     answer(create())
 }
@@ -80,7 +74,7 @@ extern "C" fn cuMemPoolDestroy(pool: CUmemoryPool) -> CUresult {
     answer(destroy())
 }
 
-/// Whether the value of an attribute is an `int`.
+/// Returns whether the value of an attribute is an `int`.
 fn is_flag(code: c_uint) -> bool {
     code == Attribute::CU_MEMPOOL_ATTR_REUSE_FOLLOW_EVENT_DEPENDENCIES as c_uint
         || code == Attribute::CU_MEMPOOL_ATTR_REUSE_ALLOW_OPPORTUNISTIC as c_uint
@@ -164,7 +158,7 @@ unsafe extern "C" fn cuMemPoolSetAccess(
         for index in 0..count {
             // SAFETY: CUDA's contract: `count` descriptions can be read.
             let id = unsafe { (&raw const (*descriptions.add(index)).location.id).read() };
-            device::check(driver, id)?;
+            driver.device(id)?;
         }
         // Every device can use all memory anyway.
         Ok(())
@@ -185,7 +179,7 @@ unsafe extern "C" fn cuMemPoolGetAccess(
             return Err(CUresult::CUDA_ERROR_INVALID_VALUE);
         }
         // SAFETY: CUDA's contract: the location can be read.
-        device::check(driver, unsafe { (&raw const (*location).id).read() })?;
+        driver.device(unsafe { (&raw const (*location).id).read() })?;
         // SAFETY: CUDA's contract: valid for a write.
         unsafe { put(out, AccessFlags::CU_MEM_ACCESS_FLAGS_PROT_READWRITE as c_uint) }
     };
@@ -200,7 +194,7 @@ unsafe extern "C" fn cuMemAllocFromPoolAsync(
     stream: CUstream,
 ) -> CUresult {
     let allocate = || {
-        let (id, _) = find(&mut *Driver::get()?.enter(), pool).map(|(id, pool)| (id, pool.device))?;
+        let (id, _) = find(&mut Driver::get()?.enter(), pool).map(|(id, pool)| (id, pool.device))?;
         // SAFETY: CUDA's contract: valid for a write.
         unsafe { memory::allocate_async("cuMemAllocFromPoolAsync", out, length, Some(id), stream) }
     };

@@ -1,15 +1,14 @@
 //! Streams, and functions of the program that they call.
 
 use std::ffi::{c_int, c_uint, c_void};
-use std::ptr;
 
 use cudarc::driver::sys::{CUcontext, CUdevice, CUevent, CUresult, CUstream};
 
 use super::context::PRIORITIES;
-use super::{answer, context, event, put};
+use super::{answer, put};
 use crate::driver::{Driver, Request};
 use crate::error::Result;
-use crate::handle::StreamId;
+use crate::handle::{EventId, StreamId};
 use crate::operation::{Callback, Work};
 use crate::scheduler::{Executor, Ordering, Point};
 
@@ -31,7 +30,7 @@ unsafe fn create(out: *mut CUstream, flags: c_uint, priority: c_int) -> CUresult
         let [least, greatest] = PRIORITIES;
         let stream = state.open_stream(context, ordering, flags, priority.clamp(greatest, least));
         // SAFETY: the callers say that it is valid for a write.
-        unsafe { put(out, ptr::without_provenance_mut(stream.0 as usize)) }
+        unsafe { put(out, stream.pointer()) }
     };
     answer(create())
 }
@@ -57,7 +56,7 @@ extern "C" fn cuStreamDestroy_v2(stream: CUstream) -> CUresult {
     let destroy = || {
         let driver = Driver::get()?;
         let mut state = driver.enter();
-        let stream = StreamId(stream.addr() as u64);
+        let stream = StreamId::of(stream);
         if !state.is_own_stream(stream) {
             return Err(CUresult::CUDA_ERROR_INVALID_HANDLE);
         }
@@ -106,7 +105,7 @@ extern "C" fn cuStreamWaitEvent(stream: CUstream, event: CUevent, flags: c_uint)
         let driver = Driver::get()?;
         let mut state = driver.enter();
         let stream = state.stream(stream.addr())?;
-        let event = state.events.get(&event::id(event)).ok_or(CUresult::CUDA_ERROR_INVALID_HANDLE)?;
+        let event = state.events.get(&EventId::of(event)).ok_or(CUresult::CUDA_ERROR_INVALID_HANDLE)?;
         if flags > EXTERNAL {
             return Err(CUresult::CUDA_ERROR_INVALID_VALUE);
         }
@@ -159,7 +158,7 @@ unsafe extern "C" fn cuStreamGetId(stream: CUstream, out: *mut u64) -> CUresult 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn cuStreamGetCtx(stream: CUstream, out: *mut CUcontext) -> CUresult {
     // SAFETY: CUDA's contract: valid for a write.
-    unsafe { describe(stream, out, |stream, _| context::handle(stream.context)) }
+    unsafe { describe(stream, out, |stream, _| stream.context.pointer()) }
 }
 
 #[unsafe(no_mangle)]
@@ -240,7 +239,7 @@ unsafe extern "C" fn cuLaunchHostFunc_v2(
     unsafe { cuLaunchHostFunc(stream, function, data) }
 }
 
-/// What `cuStreamAddCallback` passes on.
+/// The arguments of `cuStreamAddCallback` that its function is called with.
 struct StreamCallback {
     function: unsafe extern "C" fn(CUstream, CUresult, *mut c_void),
     stream: CUstream,

@@ -14,7 +14,7 @@ const REQUEST: &str = "LIBNCCL_CPU_CUDA_TEST";
 pub(crate) struct Test {
     /// Its name.
     pub(crate) name: &'static str,
-    /// What it does in its process.
+    /// Its content.
     pub(crate) run: fn(),
     /// Variables of its process.
     pub(crate) environment: &'static [(&'static str, &'static str)],
