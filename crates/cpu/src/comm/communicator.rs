@@ -400,7 +400,11 @@ impl Communicator {
             && let Some(RankInfo { state, .. }) = self.rank_info.get()
         {
             state.check_liveness();
-            if let Err(error) = state.check_abort() {
+            // On CUDA devices, a peer that is done may be the first to revoke or to shrink: that ends nothing here.
+            let is_error = self.driver.is_none() || !state.is_stopped();
+            if let Err(error) = state.check_abort()
+                && is_error
+            {
                 self.record_error(&error);
             }
         }
