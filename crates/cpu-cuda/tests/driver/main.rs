@@ -2,6 +2,8 @@
 
 mod memory;
 mod process;
+mod races;
+mod random;
 mod streams;
 
 use std::process::ExitCode;
@@ -9,7 +11,15 @@ use std::process::ExitCode;
 use libtest_mimic::{Arguments, Trial};
 
 /// The tests that run in a process of their own, by name.
-const TESTS: &[&[process::Test]] = &[memory::TESTS, streams::TESTS];
+const TESTS: &[&[process::Test]] = &[
+    memory::TESTS,
+    streams::TESTS,
+    random::TESTS,
+    races::TESTS,
+    races::PLANTED,
+    races::FAILING,
+    races::UNWATCHED,
+];
 
 fn main() -> ExitCode {
     let tests = || TESTS.iter().copied().flatten();

@@ -31,7 +31,7 @@ pub(super) unsafe extern "C" fn ncclCommResume(comm: ncclComm_t) -> ncclResult_t
     guard_in_group("ncclCommResume", || {
         let communicator = handle::get(comm)?;
         communicator.check_not_failed()?;
-        communicator.settle();
+        communicator.synchronize();
         let context = communicator.check_idle()?;
         if !communicator.is_suspended() {
             return Err(Error::usage("the communicator is not suspended"));

@@ -96,7 +96,7 @@ pub(super) unsafe extern "C" fn ncclCommWindowDeregister(
 ) -> ncclResult_t {
     guard(|| {
         let communicator = handle::get(comm)?;
-        communicator.settle();
+        communicator.synchronize();
         let context = communicator.check_idle()?;
         let _entered = communicator.enter()?;
         // A registration without a window returned NULL.

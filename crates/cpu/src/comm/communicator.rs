@@ -15,9 +15,9 @@
 //! | `ncclCommRevoke`, `ncclCommShrink` with `NCCL_SHRINK_ABORT` | `stop` | finalized, or revoked before |
 //! | `ncclCommGetAsyncError`, `ncclCommDestroy`, `ncclCommAbort` | none | never |
 //!
-//! On a communicator of CUDA devices, operations are enqueued on streams, where they run later. The calls that run on the
-//! host as well, as they make or change a communicator, [`settle`](Communicator::settle) before: both would do the same
-//! steps.
+//! On a communicator of CUDA devices, operations are enqueued on streams, where they run later. Calls that make or change a
+//! communicator run on the host nevertheless. They [`synchronize`](Communicator::synchronize) before, as both would do the
+//! same steps.
 //!
 //! Calls that use what the ranks share also [`enter`](Communicator::enter): one thread at a time.
 
@@ -168,7 +168,7 @@ impl Communicator {
     }
 
     /// Waits until the operations on streams have run.
-    pub(crate) fn settle(&self) {
+    pub(crate) fn synchronize(&self) {
         if self.driver.is_some() {
             self.stream_jobs.wait_idle();
         }
@@ -317,7 +317,7 @@ impl Communicator {
     pub(crate) fn check_exclusive(&self) -> Result<CallContext<'_>> {
         self.check_operable()?;
         if self.config.blocking {
-            self.settle();
+            self.synchronize();
         }
         self.check_idle()
     }
@@ -400,7 +400,11 @@ impl Communicator {
             && let Some(RankInfo { state, .. }) = self.rank_info.get()
         {
             state.check_liveness();
-            if let Err(error) = state.check_abort() {
+            // On CUDA devices, a peer that is done may be the first to revoke or to shrink: that ends nothing here.
+            let is_error = self.driver.is_none() || !state.is_stopped();
+            if let Err(error) = state.check_abort()
+                && is_error
+            {
                 self.record_error(&error);
             }
         }
@@ -429,7 +433,7 @@ impl Communicator {
             return Err(Error::argument("the communicator has already been finalized"));
         }
         if self.driver.is_none() || self.config.blocking {
-            self.settle();
+            self.synchronize();
             self.finalized.store(true, Relaxed);
             self.leave(context.state, context.rank);
             return Ok(Progress::Done);
@@ -438,7 +442,7 @@ impl Communicator {
         let job = self.jobs.begin(JobKind::Exclusive);
         let communicator = Arc::clone(self);
         self.jobs.push(move || {
-            communicator.settle();
+            communicator.synchronize();
             communicator.finalized.store(true, Relaxed);
             job.end(communicator.context().map(|context| communicator.leave(context.state, context.rank)));
         })?;
@@ -468,7 +472,7 @@ impl Communicator {
             self.cancel();
         }
         self.end_jobs();
-        self.settle();
+        self.synchronize();
         self.stream_jobs.release();
         self.remove_windows();
         if let Some(RankInfo { state, rank, .. }) = self.rank_info.get() {

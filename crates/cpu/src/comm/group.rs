@@ -212,7 +212,7 @@ impl Group {
         if blocking == callers.len() {
             let on_streams = self.take_stream_operations();
             if !self.inits.is_empty() || !self.operations.is_empty() {
-                callers.iter().for_each(|communicator| communicator.settle());
+                callers.iter().for_each(|communicator| communicator.synchronize());
             }
             self.run()?;
             enqueue(on_streams)?;
@@ -264,7 +264,7 @@ impl Group {
             let job = queue.begin(kind);
             let communicator = Arc::clone(communicator);
             queue.push(move || {
-                communicator.settle();
+                communicator.synchronize();
                 let result = communicator.check_usable().and_then(|()| {
                     drop(communicator);
                     run_operations(own).inspect_err(|error| last_error::set(&error.text))
@@ -289,7 +289,7 @@ impl Group {
         let jobs: Vec<_> = communicators.iter().map(begin).collect();
         let parents: Vec<_> = communicators.to_vec();
         queue.push(move || {
-            parents.into_iter().for_each(|communicator| communicator.settle());
+            parents.into_iter().for_each(|communicator| communicator.synchronize());
             let result = self.run().inspect_err(|error| last_error::set(&error.text));
             jobs.into_iter().for_each(|job| job.end(result.clone()));
         })

@@ -6,7 +6,7 @@ use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use crate::cuda::driver::{Driver, Event, Stream};
 use crate::diag::error::Result;
 
-/// The jobs of a communicator that have been enqueued.
+/// The enqueued jobs of a communicator, and the event after the last one.
 #[derive(Debug, Default)]
 pub(crate) struct StreamJobs {
     counts: Mutex<Counts>,
@@ -17,9 +17,9 @@ pub(crate) struct StreamJobs {
 
 #[derive(Debug, Default)]
 struct Counts {
-    /// The jobs that have not ended.
+    /// The number of jobs that have not ended.
     enqueued: usize,
-    /// Those of them that have begun: one at most.
+    /// The number of them that have begun, one at most.
     running: usize,
     /// The number of the last call in a job.
     last_call: u64,

@@ -86,6 +86,13 @@ fn collectives_and_messages_of_eight_devices_have_the_right_values() {
     collectives("8");
 }
 
+#[test]
+fn race_with_a_collective_is_reported_with_its_rank_and_call() {
+    let report = asynchronous("copy_beside_a_collective");
+    let call = format!("ncclAllReduce(count {}, ncclFloat32, ncclSum), rank 0 of 2, call 1", 1 << 20);
+    assert!(report.contains(&call) && report.contains("cuMemcpyDtoDAsync"), "{report}");
+}
+
 /// Defines a test for each program that needs asynchrony and reports nothing.
 macro_rules! asynchronous {
     ($($name:ident),* $(,)?) => {$(

@@ -34,6 +34,7 @@ fn main() {
         "host_memory_is_refused" => host_memory(),
         "two_ranks_on_one_device" => one_device(),
         "scalar_in_device_memory" => device_scalar(),
+        "copy_beside_a_collective" => race(),
         other => panic!("there is no program {other}"),
     }
     println!("ok");
@@ -422,6 +423,34 @@ fn one_device() {
         ranks.into_iter().map(|rank| rank.join().unwrap()).collect()
     });
     assert_eq!(codes, [ncclResult_t::ncclInvalidUsage; 2]);
+}
+
+/// A copy out of the receive buffer on another stream, without an event after the collective.
+fn race() {
+    let copied = AtomicBool::new(false);
+    two_ranks(|rank| {
+        let (from, mut to, target) = (rank.filled(LONG), rank.zeros(LONG), rank.zeros(LONG));
+        let other = rank.context.new_stream().unwrap();
+        let (source, target) = (to.device_ptr(&other).0, target.device_ptr(&other).0);
+        rank.context.synchronize().unwrap();
+        if rank.number == 1 {
+            while !copied.load(SeqCst) {
+                thread::sleep(Duration::from_millis(1));
+            }
+        }
+        check(all_reduce(rank.comm, &from, &mut to, &rank.stream));
+        if rank.number == 0 {
+            // SAFETY: device memory of as many bytes. That it is not waited for is what is to be found.
+            unsafe {
+                cudarc::driver::result::memcpy_dtod_async(target, source, 4 * LONG, other.cu_stream())
+                    .unwrap();
+            }
+            copied.store(true, SeqCst);
+            other.synchronize().unwrap();
+        }
+        assert_all(&rank.stream, &to, 3.0);
+        rank.destroy();
+    });
 }
 
 /// The scalar of a reduction in device memory is read when the operation runs.
