@@ -21,4 +21,6 @@ mod operation;
 mod pool;
 mod race;
 mod scheduler;
+#[cfg(test)]
+mod scheduler_tests;
 mod turns;

@@ -2,6 +2,7 @@
 
 use std::ffi::c_uint;
 use std::sync::{Arc, OnceLock};
+use std::thread;
 
 use cudarc::driver::sys::{CUevent, CUresult, CUstream};
 
@@ -86,6 +87,9 @@ extern "C" fn cuEventQuery(event: CUevent) -> CUresult {
         state.check(event.context)?;
         let Some(Record { point, .. }) = event.record.clone() else { return Ok(()) };
         if !state.scheduler.is_complete(&point) {
+            drop(state);
+            // Whoever asks again and again leaves the lock to those that do the work.
+            thread::yield_now();
             return Err(CUresult::CUDA_ERROR_NOT_READY);
         }
         state.scheduler.tell_host(&point.clock);

@@ -81,12 +81,6 @@ fn find(name: &str, version: c_int) -> Option<*mut c_void> {
     found.map(|(_, function)| *function as *mut c_void)
 }
 
-fn is_known(name: &str) -> Option<&'static str> {
-    let is_version =
-        |own: &&&str| **own == name || own.strip_prefix(name).is_some_and(|rest| rest.starts_with("_v"));
-    unsupported::NAMES.iter().find(is_version).copied()
-}
-
 /// Finds a function and stores its address and what became of the search.
 ///
 /// # Safety
@@ -121,9 +115,6 @@ unsafe fn get(
     }
     // SAFETY: the caller promises that it is valid.
     unsafe { put(out, found.unwrap_or(ptr::null_mut()))? };
-    if let (None, Some(known)) = (found, is_known(name)) {
-        unsupported::say(known);
-    }
     found.map(|_| ()).ok_or(CUresult::CUDA_ERROR_NOT_FOUND)
 }
 

@@ -1,6 +1,7 @@
 //! Streams, and functions of the program that they call.
 
 use std::ffi::{c_int, c_uint, c_void};
+use std::thread;
 
 use cudarc::driver::sys::{CUcontext, CUdevice, CUevent, CUresult, CUstream};
 
@@ -76,6 +77,9 @@ extern "C" fn cuStreamQuery(stream: CUstream) -> CUresult {
         state.check(context)?;
         let point = state.scheduler.point_of_stream(stream).ok_or(CUresult::CUDA_ERROR_INVALID_HANDLE)?;
         if !state.scheduler.is_complete(&point) {
+            drop(state);
+            // Whoever asks again and again leaves the lock to those that do the work.
+            thread::yield_now();
             return Err(CUresult::CUDA_ERROR_NOT_READY);
         }
         state.scheduler.tell_host(&point.clock);

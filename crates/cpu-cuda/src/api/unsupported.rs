@@ -23,7 +23,6 @@ macro_rules! unsupported {
                 CUresult::CUDA_ERROR_NOT_SUPPORTED
             }
         )*
-        pub(super) const NAMES: &[&str] = &[$(stringify!($name)),*];
     };
 }
 
