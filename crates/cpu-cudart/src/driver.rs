@@ -21,16 +21,18 @@ const LIBRARY: &str = "libcuda.so.1";
 
 /// Returns the driver, which is loaded and initialised by the first call.
 pub(crate) fn get() -> Result<&'static Driver> {
-    static DRIVER: OnceLock<Result<Driver>> = OnceLock::new();
-    DRIVER.get_or_init(load).as_ref().map_err(|&error| error)
+    static INITIALISED: OnceLock<Result<()>> = OnceLock::new();
+    let driver = loaded()?;
+    // SAFETY: cuInit may be called at any time, any number of times.
+    (*INITIALISED.get_or_init(|| unsafe { driver.cuInit(0) }))?;
+    Ok(driver)
 }
 
-fn load() -> Result<Driver> {
-    let library = open().ok_or(cudaError::cudaErrorInsufficientDriver)?;
-    let driver = Driver::look_up(library);
-    // SAFETY: cuInit may be called at any time, any number of times.
-    unsafe { driver.cuInit(0)? };
-    Ok(driver)
+/// Returns the driver, which is loaded by the first call, for functions that it has before it is initialised.
+pub(crate) fn loaded() -> Result<&'static Driver> {
+    static DRIVER: OnceLock<Option<Driver>> = OnceLock::new();
+    let driver = DRIVER.get_or_init(|| open().map(Driver::look_up));
+    Ok(driver.as_ref().ok_or(cudaError::cudaErrorInsufficientDriver)?)
 }
 
 /// Opens the driver that is in the process already, else the one beside this library, else the dynamic linker's.

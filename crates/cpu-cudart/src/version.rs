@@ -41,7 +41,7 @@ api! {
     fn cudaDriverGetVersion(version: *mut c_int) {
         let version = version.as_mut().ok_or(Status::INVALID_VALUE)?;
         *version = 0;
-        match driver::get() {
+        match driver::loaded() {
             Ok(driver) => driver.cuDriverGetVersion(version),
             Err(_) => Ok(()),
         }

@@ -123,21 +123,21 @@ impl Program {
         Self { folder }
     }
 
-    /// Runs the program with the libraries of a folder, and returns what it printed.
-    fn run(&self, libraries: &Path) -> String {
+    /// Runs the program with the libraries of a folder and so many devices, and returns what it printed.
+    fn run(&self, libraries: &Path, devices: &str) -> String {
         let mut command = Command::new("timeout");
         command.args(["--kill-after=5", LIMIT]).arg(self.folder.path().join("program"));
-        command.env("LD_LIBRARY_PATH", libraries).env("LIBNCCL_CPU_DEVICES", "4");
+        command.env("LD_LIBRARY_PATH", libraries).env("LIBNCCL_CPU_DEVICES", devices);
         command.env("LIBNCCL_CPU_RACES", "error").env_remove("NCCL_DEBUG");
         run_tool(&mut command)
     }
 }
 
-/// Compiles and runs a program with the stand-ins of a release.
-fn run(source: &str, release: Release) {
+/// Compiles and runs a program with the stand-ins of a release and so many devices.
+fn run(source: &str, release: Release, devices: &str) {
     let Some(toolkit) = release.toolkit(source) else { return };
     let program = Program::compile(source, toolkit, &shared_objects().join(release.soname()));
-    let printed = program.run(shared_objects());
+    let printed = program.run(shared_objects(), devices);
     assert!(printed.starts_with("ok: "), "{printed}");
 }
 
@@ -146,7 +146,7 @@ macro_rules! programs {
         $(
             #[test]
             fn $name() {
-                run($source, Release::$release);
+                run($source, Release::$release, "4");
             }
         )*
 
@@ -169,6 +169,14 @@ programs! {
     thread_per_device: "thread_per_device.c", Cuda12;
 }
 
+/// A program that is run without devices.
+const WITHOUT_DEVICES: &str = "no_device.c";
+
+#[test]
+fn driver_without_devices_is_an_error() {
+    run(WITHOUT_DEVICES, Release::Cuda12, "0");
+}
+
 /// The programs whose output is compared with that of NVIDIA's library.
 const COMPARED: &[&str] = &["error_names.c", "no_driver.c"];
 
@@ -180,7 +188,10 @@ fn every_c_program_has_a_test() {
         .map(|name| name.into_string().expect("a file's name"))
         .filter(|name| name.ends_with(".c"))
         .collect();
-    assert_eq!(found, SOURCES.iter().chain(COMPARED).map(ToString::to_string).collect());
+    assert_eq!(
+        found,
+        SOURCES.iter().chain(COMPARED).chain([&WITHOUT_DEVICES]).map(ToString::to_string).collect()
+    );
 }
 
 /// Returns a folder with the stand-in for the runtime library alone.
@@ -198,11 +209,11 @@ fn require_same_output(source: &str, release: Release) {
     let theirs = toolkit.library.parent().expect("a library lies in a folder");
     let of_theirs = Program::compile(source, toolkit, &toolkit.library);
     let of_ours = Program::compile(source, toolkit, &ours.path().join(release.soname()));
-    let expected = of_theirs.run(theirs);
+    let expected = of_theirs.run(theirs, "4");
     assert!(expected.lines().count() > 10, "{expected}");
-    assert_eq!(of_theirs.run(ours.path()), expected);
-    assert_eq!(of_ours.run(ours.path()), expected);
-    assert_eq!(of_ours.run(theirs), expected);
+    assert_eq!(of_theirs.run(ours.path(), "4"), expected);
+    assert_eq!(of_ours.run(ours.path(), "4"), expected);
+    assert_eq!(of_ours.run(theirs, "4"), expected);
 }
 
 #[test]
