@@ -28,8 +28,13 @@ impl Clock {
     }
 
     /// Forgets the streams for which the function is false.
-    pub(crate) fn retain(&mut self, mut keep: impl FnMut(StreamId) -> bool) {
-        self.0.retain(|&stream, _| keep(stream));
+    pub(crate) fn retain(&mut self, mut keep: impl FnMut(StreamId, u64) -> bool) {
+        self.0.retain(|&stream, &mut number| keep(stream, number));
+    }
+
+    /// Returns whether nothing comes before.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.0.is_empty()
     }
 
     /// The streams and how far they have come.

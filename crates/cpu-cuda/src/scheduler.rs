@@ -248,8 +248,8 @@ impl<W> Scheduler<W> {
         point.operations.sort_unstable();
         point.operations.dedup();
         let exists = |stream| self.streams.contains_key(&stream) || self.unknown.contains_key(&stream);
-        point.clock.retain(exists);
-        point.peers.retain(exists);
+        point.clock.retain(|stream, _| exists(stream));
+        point.peers.retain(|stream, _| exists(stream));
     }
 
     /// The point that an operation comes after if it is enqueued on the stream now.
@@ -301,9 +301,15 @@ impl<W> Scheduler<W> {
         let host = &self.host;
         self.unknown.retain(|&stream, &mut issued| host.get(stream) < issued);
         let (streams, unknown) = (&self.streams, &self.unknown);
-        self.host.retain(|stream| streams.contains_key(&stream) || unknown.contains_key(&stream));
+        let exists = |stream| streams.contains_key(&stream) || unknown.contains_key(&stream);
+        self.host.retain(|stream, _| exists(stream));
         let host = &self.host;
-        self.gone.retain(|_, point| point.clock.iter().any(|(stream, number)| host.get(stream) < number));
+        for point in self.gone.values_mut() {
+            // All later operations come after what the host knows anyway.
+            point.clock.retain(|stream, number| exists(stream) && host.get(stream) < number);
+            point.peers.retain(|stream, number| exists(stream) && host.get(stream) < number);
+        }
+        self.gone.retain(|_, point| !point.clock.is_empty());
     }
 
     /// Returns whether the host knows that an operation is complete.

@@ -3,9 +3,11 @@
 use std::env;
 use std::fs;
 use std::os::unix::fs::symlink;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::Command;
 use std::sync::LazyLock;
+
+use tempfile::TempDir;
 
 /// The variable that tells a process which test to run.
 const REQUEST: &str = "LIBNCCL_CPU_CUDA_TEST";
@@ -45,20 +47,20 @@ pub(crate) fn requested() -> Option<String> {
 
 /// The folder with the shared object under the names by which programs load it.
 fn folder() -> &'static Path {
-    static FOLDER: LazyLock<PathBuf> = LazyLock::new(|| {
+    static FOLDER: LazyLock<TempDir> = LazyLock::new(|| {
         let program = env::current_exe().expect("the path of this program");
         let library = program.parent().expect("a folder").join("libcuda_cpu.so");
         assert!(library.exists(), "{} is not built", library.display());
-        let folder = tempfile::tempdir().expect("a temporary folder").keep();
+        let folder = tempfile::tempdir().expect("a temporary folder");
         for name in ["libcuda.so", "libcuda.so.1"] {
-            symlink(&library, folder.join(name)).expect("a link");
+            symlink(&library, folder.path().join(name)).expect("a link");
         }
         folder
     });
-    &FOLDER
+    FOLDER.path()
 }
 
-/// Removes what `folder` made.
+/// Removes the folder: nothing drops a static variable.
 pub(crate) fn clean() {
     let _ = fs::remove_dir_all(folder());
 }
