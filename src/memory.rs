@@ -142,7 +142,7 @@ impl<T: Element> NcclBuffer<T> {
                 Error::usage(CALL, format!("ncclMemAlloc returned {pointer:?}, which is null or not aligned"))
             })?
         };
-        if library.memory_space == MemorySpace::Host {
+        if library.memory_space() == MemorySpace::Host {
             // SAFETY: NCCL has just allocated the bytes, and nothing else uses them.
             unsafe { pointer.cast::<u8>().write_bytes(0, layout.size()) };
         }
@@ -171,7 +171,7 @@ impl<T: Element> NcclBuffer<T> {
     /// Returns the memory space.
     #[must_use]
     pub fn memory_space(&self) -> MemorySpace {
-        self.allocation.library.memory_space
+        self.allocation.library.memory_space()
     }
 
     /// Returns the address, for calls into CUDA. Keep the buffer until the work of these calls has run too.
@@ -300,7 +300,7 @@ impl Allocation {
 
     /// Marks the memory as used by an operation.
     fn set_busy(&self) {
-        if self.library.memory_space == MemorySpace::Device {
+        if self.library.memory_space() == MemorySpace::Device {
             self.busy.store(true, Relaxed);
         }
     }

@@ -168,7 +168,7 @@ impl Nccl {
     /// Returns the memory space that buffers must be in.
     #[must_use]
     pub fn memory_space(&self) -> MemorySpace {
-        self.library.memory_space
+        self.library.memory_space()
     }
 
     /// Returns all functions of the C API, in the header's order.

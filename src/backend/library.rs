@@ -30,7 +30,9 @@ pub(crate) struct Library {
     pub(crate) device_functions: DeviceFunctions,
     pub(crate) backend: Backend,
     pub(crate) version: Version,
-    pub(crate) memory_space: MemorySpace,
+    /// Asked for when it is first needed: the CPU implementation has device memory if CUDA was loaded before, and a
+    /// program may load CUDA after NCCL.
+    memory_space: OnceLock<MemorySpace>,
     /// Set for AMD's implementation, which dereferences a null communicator instead of rejecting it.
     pub(crate) is_rccl: bool,
     /// The last error message of a cleanup by this crate, and the message before it, which users get instead.
@@ -110,17 +112,22 @@ impl Library {
             Ok(version) if code.is_success() && version > 0 => Version::from_code(version),
             _ => return Err(version_error(format!("it returned {code} and the version {version}"))),
         };
-        // SAFETY: as above.
-        let memory_space = unsafe { memory_space(&functions) };
         Ok(Arc::new(Self {
             functions,
             device_functions,
             backend,
             version,
-            memory_space,
+            memory_space: OnceLock::new(),
             is_rccl,
             replaced_error: Mutex::default(),
         }))
+    }
+
+    /// Returns the memory space of buffers.
+    #[inline]
+    pub(crate) fn memory_space(&self) -> MemorySpace {
+        // SAFETY: the functions are NCCL's, as the caller of `new` guaranteed.
+        *self.memory_space.get_or_init(|| unsafe { memory_space(&self.functions) })
     }
 
     /// Returns the function, or the error that names the first release that has it.
@@ -253,11 +260,11 @@ impl Library {
 
 impl fmt::Debug for Library {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { backend, version, memory_space, .. } = self;
+        let Self { backend, version, .. } = self;
         f.debug_struct("Nccl")
             .field("version", version)
             .field("backend", backend)
-            .field("memory_space", memory_space)
+            .field("memory_space", &self.memory_space())
             .finish_non_exhaustive()
     }
 }

@@ -63,7 +63,7 @@ impl Communicator {
 /// NCCL cannot free it: until a child is complete, its parent points to its abort flag, and writes it when it is aborted
 /// itself. So it is leaked, with the name that NCCL was given.
 fn abandon(library: &Library, raw: sys::ncclComm_t, name: Option<Arc<CStr>>) {
-    match library.memory_space {
+    match library.memory_space() {
         MemorySpace::Device => std::mem::forget(name),
         MemorySpace::Host if raw.is_null() => {}
         MemorySpace::Host => {

@@ -30,7 +30,7 @@ impl<T> OutParam<T> {
     /// # Safety
     /// `created` is the result of the creation including the wait for it, and `self` is not used any more.
     pub(super) unsafe fn free_after<R>(&self, library: &Library, created: &Result<R>) {
-        if created.is_ok() || library.memory_space == MemorySpace::Host {
+        if created.is_ok() || library.memory_space() == MemorySpace::Host {
             // SAFETY: as above.
             unsafe { self.free() };
         }

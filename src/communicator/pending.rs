@@ -155,7 +155,7 @@ impl Drop for PendingHandle {
             unsafe { Shared::new(library, raw, name).abort() }
         } else {
             // An abort of what was never complete would free nothing, or crash (2.14.3). NCCL keeps it, and the name.
-            if library.memory_space == MemorySpace::Device {
+            if library.memory_space() == MemorySpace::Device {
                 std::mem::forget(name);
             }
             Ok(())

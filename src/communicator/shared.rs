@@ -66,7 +66,7 @@ impl Shared {
         };
         Self::end(call, all, Some(ABORT_LIMIT), move |all| match all {
             // One after the other, the first could wait for work of the second, which is not aborted yet.
-            [first, _, ..] if first.library.memory_space == MemorySpace::Device => {
+            [first, _, ..] if first.library.memory_space() == MemorySpace::Device => {
                 // SAFETY: has no arguments; this thread ends the group below.
                 unsafe { call!(first.library, ncclGroupStart()) }?;
                 let aborted = abort_each(all);
@@ -103,8 +103,9 @@ impl Shared {
         limit: Option<Duration>,
         end: impl Fn(&[Arc<Self>]) -> Result<()> + Copy + Send + 'static,
     ) -> Result<()> {
-        let limit = limit
-            .filter(|_| all.first().is_some_and(|shared| shared.library.memory_space == MemorySpace::Device));
+        let limit = limit.filter(|_| {
+            all.first().is_some_and(|shared| shared.library.memory_space() == MemorySpace::Device)
+        });
         let Some(limit) = limit else { return end(&all) };
         let (kept, context) = (all.clone(), CudaContext::current());
         let end = move || {

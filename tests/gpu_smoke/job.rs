@@ -63,6 +63,10 @@ impl Job {
         self.setting
     }
 
+    pub(crate) fn name(&self) -> &str {
+        self.name
+    }
+
     /// Returns the names of the checks, in order.
     pub(crate) fn checks(&self) -> Vec<String> {
         self.checks.iter().cloned().chain([self.name.to_owned()]).collect()

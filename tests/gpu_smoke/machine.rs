@@ -7,11 +7,35 @@ use std::fs;
 use cudarc::driver::{CudaContext, result, sys};
 use libnccl::{MemorySpace, Nccl, Version};
 
+use crate::job::Job;
 use crate::rank::Setting;
+
+/// Scenarios that the stand-in for CUDA and the CPU implementation of NCCL lack something for, with what that is.
+const NOT_ON_THE_STAND_IN: [(&str, &str); 6] = [
+    ("graph_and_communicator_end_in_any_order", "the stand-in for CUDA has no graphs"),
+    ("properties_match_the_communicator", NO_PROPERTIES),
+    ("put_signal_writes_peers_window", NO_PROPERTIES),
+    ("put_beyond_the_peers_shorter_window_is_not_refused", NO_PROPERTIES),
+    ("wait_signal_makes_the_stream_wait", NO_PROPERTIES),
+    ("revoke_ends_work_of_absent_peer", "the CPU implementation ends work of a rank when its peer revokes"),
+];
+
+const NO_PROPERTIES: &str =
+    "the CPU implementation has no ncclCommQueryProperties, which is of the device API";
 
 pub(crate) struct Machine {
     nccl: Nccl,
     gpu: String,
+}
+
+/// Loads the driver, as programs for GPUs do before they use NCCL.
+pub(crate) fn load_driver() {
+    // SAFETY: they load the system's driver, which any program may load. It is there, so the second does not panic.
+    unsafe {
+        if sys::is_culib_present() {
+            sys::culib();
+        }
+    }
 }
 
 /// Returns the machine if it has a GPU and an NCCL, otherwise what is missing.
@@ -35,12 +59,17 @@ pub(crate) fn examine() -> Result<Machine, String> {
 }
 
 impl Machine {
-    /// Returns what is missing for jobs of this setting.
-    pub(crate) fn lacks(&self, setting: Setting) -> Option<String> {
+    /// Returns what is missing for a job.
+    pub(crate) fn lacks(&self, job: &Job) -> Option<String> {
         /// The first release that has an option to let two ranks share a GPU.
         const SHARED_GPU: Version = Version::new(2, 30, 3);
         let found = self.nccl.version();
-        (setting == Setting::TwoRanks && found < SHARED_GPU)
+        if self.gpu.contains("CPU stand-in")
+            && let Some((_, missing)) = NOT_ON_THE_STAND_IN.iter().find(|(name, _)| *name == job.name())
+        {
+            return Some((*missing).to_owned());
+        }
+        (job.setting() == Setting::TwoRanks && found < SHARED_GPU)
             .then(|| format!("two ranks on one GPU need NCCL {SHARED_GPU} or newer; this is {found}"))
     }
 }

@@ -131,7 +131,7 @@ fn failed_group_starts_nothing(rank: &Rank) {
         g.broadcast_in_place(&comm, other.slice_mut::<i32>(COUNT), 9, device.stream())
     });
     let error = group.unwrap_err();
-    assert_eq!(error.to_string(), "broadcast: root 9 is not below 2, the communicator's size");
+    assert_eq!(error.to_string(), "broadcast_in_place: root 9 is not below 2, the communicator's size");
     thread::sleep(MOMENT / 2);
     assert!(device.idle_within(MOMENT / 2), "the group was started");
     assert_eq!(buffer.read::<i32>(COUNT), [5; COUNT]);

@@ -1,5 +1,5 @@
-//! The CPU implementation as a shared object, which any program loads in place of NCCL, and what C programs need to be
-//! compiled and linked with it.
+//! The CPU implementation as a shared object, which any program loads in place of NCCL, the stand-ins for CUDA's
+//! libraries, and what C programs need to be compiled and linked with them.
 
 use std::env;
 use std::fs;
@@ -30,17 +30,83 @@ pub(crate) enum Profile {
     Debug,
 }
 
-/// Builds the shared object and copies it to `directory` as `libnccl.so.2`, with the link `libnccl.so` for linkers and
-/// the headers. Returns the path of the copy.
+impl Profile {
+    /// Returns a command of cargo's that builds in this way.
+    fn build(self) -> Command {
+        let mut cargo = Command::new(env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
+        cargo.arg("build").args((self == Self::Optimised).then_some(OPTIMISED));
+        cargo
+    }
+}
+
+/// A shared object of the workspace.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct SharedObject {
+    package: &'static str,
+    /// The name of the package's library.
+    library: &'static str,
+    /// The arguments of cargo that choose its features.
+    features: &'static [&'static str],
+    /// The name under which programs load it.
+    soname: &'static str,
+    /// The link for linkers.
+    link: Option<&'static str>,
+}
+
+/// The CPU implementation of NCCL.
+pub(crate) const NCCL: SharedObject = SharedObject {
+    package: "libnccl-cpu-so",
+    library: "nccl_cpu",
+    features: &[],
+    soname: "libnccl.so.2",
+    link: Some("libnccl.so"),
+};
+
+/// The stand-ins for CUDA's driver and runtime library.
+const CUDA: [SharedObject; 3] = [
+    SharedObject {
+        package: "libnccl-cpu-cuda",
+        library: "cuda_cpu",
+        features: &[],
+        soname: "libcuda.so.1",
+        link: Some("libcuda.so"),
+    },
+    SharedObject {
+        package: "libnccl-cpu-cudart",
+        library: "cudart_cpu",
+        features: &["--no-default-features", "--features", "cuda-13"],
+        soname: "libcudart.so.13",
+        link: None,
+    },
+    SharedObject {
+        package: "libnccl-cpu-cudart",
+        library: "cudart_cpu",
+        features: &[],
+        soname: "libcudart.so.12",
+        link: Some("libcudart.so"),
+    },
+];
+
+/// Builds NCCL's stand-in and copies it to `directory` as `libnccl.so.2`, with the link `libnccl.so` for linkers and the
+/// headers. Returns the path of the copy.
 pub(crate) fn install(directory: &Path, profile: Profile) -> Result<PathBuf> {
-    let mut cargo = Command::new(env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
-    cargo.arg("build").args((profile == Profile::Optimised).then_some(OPTIMISED));
-    let built = build(&mut cargo)?;
     install_headers(directory)?;
-    let library = directory.join("libnccl.so.2");
-    replace(&library, |copy| fs::copy(&built, copy).map(drop))?;
-    replace(&directory.join("libnccl.so"), |link| symlink("libnccl.so.2", link))?;
-    Ok(library)
+    install_one(NCCL, directory, profile)
+}
+
+/// Builds the stand-ins for CUDA's libraries and copies them to `directory`, which exists.
+pub(crate) fn install_cuda(directory: &Path, profile: Profile) -> Result<()> {
+    CUDA.into_iter().try_for_each(|library| install_one(library, directory, profile).map(drop))
+}
+
+fn install_one(library: SharedObject, directory: &Path, profile: Profile) -> Result<PathBuf> {
+    let built = build(&mut profile.build(), library)?;
+    let path = directory.join(library.soname);
+    replace(&path, |copy| fs::copy(&built, copy).map(drop))?;
+    if let Some(link) = library.link {
+        replace(&directory.join(link), |link| symlink(library.soname, link))?;
+    }
+    Ok(path)
 }
 
 /// Copies the headers to `directory`, which is created if needed.
@@ -62,25 +128,28 @@ fn replace(path: &Path, make: impl FnOnce(&Path) -> io::Result<()>) -> Result<()
         .with_context(|| format!("cannot write {}", path.display()))
 }
 
-/// Builds the shared object with this command of cargo's, and returns its path.
-pub(crate) fn build(cargo: &mut Command) -> Result<PathBuf> {
+/// Builds a shared object with this command of cargo's, and returns its path.
+pub(crate) fn build(cargo: &mut Command, library: SharedObject) -> Result<PathBuf> {
+    let SharedObject { package, library, features, .. } = library;
     let output = cargo
-        .args(["--quiet", "--package", "libnccl-cpu-so", "--message-format=json-render-diagnostics"])
+        .args(["--quiet", "--package", package, "--message-format=json-render-diagnostics"])
+        .args(features)
         .current_dir(crate::checkout::root())
         .stderr(Stdio::inherit())
         .output()
         .context("cannot run cargo")?;
     if !output.status.success() {
-        bail!("cannot build libnccl-cpu-so");
+        bail!("cannot build {package}");
     }
     let messages = String::from_utf8(output.stdout).context("cargo's output")?;
-    messages.lines().find_map(shared_object).context("cargo did not report the shared object nccl_cpu")
+    let mut found = messages.lines().filter_map(|message| shared_object(message, library));
+    found.next().with_context(|| format!("cargo did not report the shared object {library}"))
 }
 
-/// Returns the path of the shared object if this message of cargo's reports it.
-fn shared_object(message: &str) -> Option<PathBuf> {
+/// Returns the path of the library's shared object if this message of cargo's reports it.
+fn shared_object(message: &str, library: &str) -> Option<PathBuf> {
     let message: Value = serde_json::from_str(message).ok()?;
-    if message["reason"] != "compiler-artifact" || message["target"]["name"] != "nccl_cpu" {
+    if message["reason"] != "compiler-artifact" || message["target"]["name"] != library {
         return None;
     }
     let mut files = message["filenames"].as_array()?.iter().filter_map(Value::as_str);
@@ -95,8 +164,8 @@ mod tests {
     fn shared_object_is_found_in_cargos_messages() {
         let artifact = r#"{"reason":"compiler-artifact","target":{"name":"nccl_cpu","kind":["cdylib"]},
             "filenames":["/t/debug/libnccl_cpu.a","/t/debug/libnccl_cpu.so"]}"#;
-        assert_eq!(shared_object(artifact), Some("/t/debug/libnccl_cpu.so".into()));
-        assert_eq!(shared_object(&artifact.replace("nccl_cpu\"", "libc\"")), None);
-        assert_eq!(shared_object(r#"{"reason":"build-finished","success":true}"#), None);
+        assert_eq!(shared_object(artifact, "nccl_cpu"), Some("/t/debug/libnccl_cpu.so".into()));
+        assert_eq!(shared_object(artifact, "libc"), None);
+        assert_eq!(shared_object(r#"{"reason":"build-finished","success":true}"#, "nccl_cpu"), None);
     }
 }

@@ -53,12 +53,19 @@ enum Task {
         #[arg(long)]
         check: bool,
     },
+    /// Print the folders of NVIDIA's packages of CUDA's runtime library, which are downloaded if needed: one with lib/ and
+    /// include/, and others whose include/ has headers that the first one's include
+    CudartPackage {
+        /// A major release of CUDA: 12 or 13
+        major: String,
+    },
     /// Print the folder with lib/ and include/ of NVIDIA's package of a release, which is downloaded if needed
     NvidiaPackage {
         /// A release of NCCL, such as 2.32.3
         release: String,
     },
-    /// Build the CPU implementation as a shared object: libnccl.so.2, with libnccl.so and nccl.h to build C programs
+    /// Build the CPU implementation as a shared object: libnccl.so.2, with libnccl.so and nccl.h to build C programs, and
+    /// beside it the stand-ins for CUDA: libcuda.so.1, libcudart.so.12 and libcudart.so.13
     CpuSo {
         /// The folder to put it into, created if needed
         directory: PathBuf,
@@ -102,6 +109,12 @@ fn run(task: Task) -> Result<()> {
         Task::Linkers { check } => linkers::run(root(), check),
         Task::Headers(options) => headers::run(root(), &options),
         Task::Matrix(options) => matrix::run(root(), &options),
+        Task::CudartPackage { major } => {
+            for folder in nvidia_packages::obtain_cudart(&major)? {
+                println!("{}", folder.display());
+            }
+            Ok(())
+        }
         Task::NvidiaPackage { release } => {
             println!("{}", nvidia_packages::obtain(&release)?.display());
             Ok(())
@@ -109,6 +122,7 @@ fn run(task: Task) -> Result<()> {
         Task::CpuSo { directory, debug } => {
             let profile = if debug { cpu_so::Profile::Debug } else { cpu_so::Profile::Optimised };
             println!("{}", cpu_so::install(&directory, profile)?.display());
+            cpu_so::install_cuda(&directory, profile)?;
             Ok(())
         }
         Task::Wheel { directory } => {

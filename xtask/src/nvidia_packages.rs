@@ -1,4 +1,4 @@
-//! NVIDIA's packages of NCCL.
+//! NVIDIA's packages of NCCL and of CUDA's runtime library.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -49,6 +49,44 @@ pub(crate) fn obtain_part(release: &str, part: Part) -> Result<PathBuf> {
         required: if part == Part::All { &["include/nccl.h", LIBRARY] } else { &["include/nccl.h"] },
     };
     wheel.obtain()
+}
+
+/// Returns folders of CUDA's runtime library, after downloading the packages if needed: one with `lib/` and `include/`,
+/// and others whose `include/` has headers that the first one's include.
+pub(crate) fn obtain_cudart(major: &str) -> Result<Vec<PathBuf>> {
+    /// The file that a package must have, the package, its release, its folder and the size of the download.
+    type Package = (&'static str, &'static str, &'static str, &'static str, &'static str);
+    const CUDA_12: [Package; 3] = [
+        ("lib/libcudart.so.12", "nvidia-cuda-runtime-cu12", "12.9.79", "cudart-12.9.79", "4 MB"),
+        ("include/crt/host_config.h", "nvidia-cuda-nvcc-cu12", "12.9.86", "cuda-crt-12.9.86", "40 MB"),
+        ("include/nv/target", "nvidia-cuda-cccl-cu12", "12.9.27", "cuda-cccl-12.9.27", "3 MB"),
+    ];
+    const CUDA_13: [Package; 3] = [
+        ("lib/libcudart.so.13", "nvidia-cuda-runtime", "13.5.37", "cudart-13.5.37", "3 MB"),
+        ("include/crt/host_config.h", "nvidia-cuda-crt", "13.5.37", "cuda-crt-13.5.37", "less than 1 MB"),
+        ("include/nv/target", "nvidia-cuda-cccl", "13.3.3.3.1", "cuda-cccl-13.3.3.3.1", "4 MB"),
+    ];
+    fn target(path: &Path) -> Option<&Path> {
+        // Below a folder that is named after the package, or after the release for all packages.
+        let mut components = path.strip_prefix("nvidia").ok()?.components();
+        components.next()?;
+        let path = components.as_path();
+        let is_header = path.parent() == Some(Path::new("include"))
+            || ["include/crt", "include/nv"].iter().any(|folder| path.starts_with(folder));
+        let is_library = path.starts_with("lib") && path.extension().is_some_and(|end| end != "a");
+        (is_header || is_library).then_some(path)
+    }
+    let packages = match major {
+        "12" => CUDA_12,
+        "13" => CUDA_13,
+        _ => bail!("{major:?} is no major release of CUDA with a stand-in; expected 12 or 13"),
+    };
+    packages
+        .iter()
+        .map(|&(file, package, release, folder, size)| {
+            Wheel { package, release, folder, size, target, required: &[file] }.obtain()
+        })
+        .collect()
 }
 
 /// Downloads the packages that are missing, several at a time. A failed download is tried again, and reported, by the
@@ -103,6 +141,12 @@ mod tests {
         for release in crate::releases::RELEASES.iter() {
             wheel::requirement(&package(release).unwrap(), release).unwrap();
         }
+    }
+
+    #[test]
+    fn runtime_library_of_an_unknown_release_is_refused() {
+        let error = obtain_cudart("11").unwrap_err().to_string();
+        assert_eq!(error, "\"11\" is no major release of CUDA with a stand-in; expected 12 or 13");
     }
 
     #[test]

@@ -45,7 +45,8 @@ pub(crate) fn pack(directory: &Path) -> Result<[PathBuf; 2]> {
     let tools = Tools::obtain()?;
     let mut cargo = tools.command("cargo-zigbuild");
     let target = format!("{ARCH}-unknown-linux-gnu.{GLIBC}");
-    let built = cpu_so::build(cargo.args(["zigbuild", cpu_so::OPTIMISED, "--target", &target]))?;
+    let built =
+        cpu_so::build(cargo.args(["zigbuild", cpu_so::OPTIMISED, "--target", &target]), cpu_so::NCCL)?;
     let stage = tempfile::tempdir()?;
     stage_files(&built, stage.path())?;
     let platform = format!("manylinux_{}_{ARCH}", GLIBC.replace('.', "_"));

@@ -1,4 +1,4 @@
-//! NCCL's C ABI on the CPU, with host memory for device memory.
+//! NCCL's C ABI on the CPU, with host memory for device memory, or with [a stand-in for CUDA](#on-cuda-devices).
 //!
 //! Programs that use NCCL can be written and tested without a GPU: the same calls, the same results, the same errors.
 //! [`TABLE`] holds the functions; this library exports none of them by name, so a program can hold it beside the real
@@ -23,7 +23,7 @@
 //!   another one is in a call on the same communicator. Aborts, revocations and queries may come from any thread.
 //! - In a child of `fork`, the communicators and the open group of its parent are errors, and the parent keeps them. The
 //!   child can make communicators of its own, unless it was forked while another thread was in a call.
-//! - Devices are only numbers, and there are no events: `launchCompletionEvent` is ignored.
+//! - Devices are only numbers, except with the stand-in for CUDA. `launchCompletionEvent` is ignored.
 //! - Options without a meaning here (channels, networks, thread blocks, algorithms) are checked and ignored; encryption
 //!   with a key, which would have to protect something, returns `ncclInvalidUsage`.
 //! - `ncclGetLastError` has a text for each thread, which lives as long as the thread, and `ncclCommGetAsyncError` copies
@@ -61,16 +61,39 @@
 //! lately. If one rank may not read, all stage. `NCCL_DEBUG=INFO` with `NCCL_DEBUG_SUBSYS=SHM` logs the first use of each.
 //! `NCCL_P2P_DISABLE=1` stages everything, and `NCCL_SHM_DISABLE=1`, at all ranks, reads everything that can be read.
 //!
+//! # On CUDA devices
+//!
+//! If the process has loaded the stand-in for CUDA, a `libcuda.so.1` that has streams and device memory and no GPU, buffers
+//! are device memory and operations run on streams, as in NCCL. That is decided when a communicator is first created, or
+//! memory first allocated, or the parameter `LIBNCCL_MEMORY_SPACE` first read; nothing is loaded here. Then:
+//!
+//! - A call, or the end of its group, returns when its operations are enqueued. Those of one communicator in a group are one
+//!   job: it runs on the first of their streams, after what all of them were given before and before what they are given
+//!   later. The jobs of a communicator run one after the other in the order of the calls, whatever their streams.
+//! - A nonblocking call is done when it is enqueued, as `ncclCommGetAsyncError` says. `ncclCommFinalize` and
+//!   `ncclCommDestroy` wait for what is enqueued; so do the calls that run on the host (windows, split, shrink, grow,
+//!   suspend). `ncclCommAbort` ends it, and the streams go on; the other ranks learn of it unless all had run.
+//! - A buffer has to be device memory, pinned host memory or managed memory. Other host memory, freed memory, and more
+//!   bytes than were allocated are `ncclInvalidArgument` with the address and the length, where a GPU would fault.
+//!   Memory of `ncclMemAlloc` is device memory that other processes can map.
+//! - An error in an operation ends its communicator: it is reported on the standard error, `ncclCommGetAsyncError` returns
+//!   it, and what is enqueued after it does nothing.
+//! - A rank belongs to its thread's current device, and `ncclCommInitAll` sets devices by itself. Two ranks on one device are
+//!   `ncclInvalidUsage` without `NCCL_MULTI_RANK_GPU_ENABLE=1`.
+//! - The stand-in is told what an operation reads and writes of its rank's buffers, with the call, its rank and its number.
+//!   A put's target is not among them. Operations are not recorded in CUDA graphs.
+//!
 //! # Modules
 //!
 //! A call goes `abi` -> `comm` -> `coll` -> `shm` and `reduce`; `bootstrap` is how ranks come to share memory, `sync` is
-//! how they wait, `diag` is what they report. Nothing imports upwards.
+//! how they wait, `cuda` is the stand-in for CUDA where there is one, `diag` is what they report. Nothing imports upwards.
 #![deny(unsafe_code)]
 
 mod abi;
 mod bootstrap;
 mod coll;
 mod comm;
+mod cuda;
 mod diag;
 mod reduce;
 mod shm;

@@ -77,6 +77,8 @@ fn implementation(arguments: &BenchArguments) -> Result<Implementation> {
         }
         Err(error) => return Err(error.into()),
     };
+    // Before the memory space is known: the CPU implementation has that of CUDA if CUDA is there.
+    let _ = gpu::load_driver();
     if nccl.memory_space() == MemorySpace::Host {
         return Ok(Implementation { nccl, gpus: 0, fallback: None });
     }

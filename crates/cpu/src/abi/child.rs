@@ -29,5 +29,10 @@ pub(super) unsafe fn create_child(
     // SAFETY: the caller's contract.
     let out = unsafe { OutParam::new(newcomm) };
     out.write(ptr::null_mut());
-    group::init(Init::of_child(Communicator::new(parent.device(), config), parent, kind, out))
+    group::init(Init::of_child(
+        Communicator::new(parent.device(), parent.driver(), config),
+        parent,
+        kind,
+        out,
+    ))
 }

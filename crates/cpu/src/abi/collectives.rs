@@ -14,6 +14,7 @@ use crate::coll::plan::Call;
 use crate::comm::communicator::Communicator;
 use crate::comm::group::{self, Queue};
 use crate::comm::handle;
+use crate::cuda::driver::Stream;
 use crate::reduce::data_type::DataType;
 use crate::shm::buffer::{ReadBuf, WriteBuf};
 
@@ -27,6 +28,7 @@ struct Arguments {
     op: Option<ncclRedOp_t>,
     root: c_int,
     comm: ncclComm_t,
+    stream: cudaStream_t,
 }
 
 impl Arguments {
@@ -37,8 +39,9 @@ impl Arguments {
         count: usize,
         datatype: ncclDataType_t,
         comm: ncclComm_t,
+        stream: cudaStream_t,
     ) -> Self {
-        Self { function, send, recv, count, datatype, op: None, root: 0, comm }
+        Self { function, send, recv, count, datatype, op: None, root: 0, comm, stream }
     }
 
     fn op(self, op: ncclRedOp_t) -> Self {
@@ -56,7 +59,7 @@ impl Arguments {
 ///
 /// The contract of the function that was called.
 unsafe fn collective(arguments: &Arguments) -> ncclResult_t {
-    let Arguments { function, send, recv, count, datatype, op, root, comm } = *arguments;
+    let Arguments { function, send, recv, count, datatype, op, root, comm, stream } = *arguments;
     let call = |communicator: &Arc<Communicator>| {
         let context = communicator.check_operable()?;
         let (rank, ranks) = (context.rank, context.state.ranks());
@@ -78,7 +81,8 @@ unsafe fn collective(arguments: &Arguments) -> ncclResult_t {
             unsafe { (ReadBuf::of_caller(send.cast(), input), WriteBuf::of_caller(recv.cast(), output)) };
         call.check_overlap(rank, send, recv)?;
         let collective = Collective { call, scalar: scalar.flatten(), send, recv };
-        group::run(communicator, context, Queue::Collective, input.saturating_add(output), collective)
+        let (queue, bytes) = (Queue::Collective, input.saturating_add(output));
+        group::run(communicator, context, queue, bytes, collective, Stream::new(stream))
     };
     guard_in_group(function.name(), || handle::with(comm, call))
 }
@@ -93,9 +97,9 @@ macro_rules! define_collectives {
             datatype: ncclDataType_t,
             $($option: $type,)*
             comm: ncclComm_t,
-            _stream: cudaStream_t,
+            stream: cudaStream_t,
         ) -> ncclResult_t {
-            let arguments = Arguments::new(Function::$function, sendbuff, recvbuff, count, datatype, comm)
+            let arguments = Arguments::new(Function::$function, sendbuff, recvbuff, count, datatype, comm, stream)
                 $(.$option($option))*;
             // SAFETY: the same contract.
             unsafe { collective(&arguments) }

@@ -14,9 +14,11 @@ use super::ffi_guard::{check_not_null, check_rank, guard, guard_in_group, write_
 use crate::bootstrap::unique_id::UniqueId;
 use crate::comm::communicator::{Communicator, RankInfo};
 use crate::comm::config::Config;
+use crate::comm::devices;
 use crate::comm::init::Init;
 use crate::comm::out_param::OutParam;
 use crate::comm::{group, handle};
+use crate::cuda::driver::{Driver, driver};
 use crate::diag::debug::{self, Subsystem};
 use crate::diag::error::{Error, Progress, Result};
 use crate::shm::layout::MAX_RANKS;
@@ -96,10 +98,12 @@ pub(super) unsafe fn init_rank(
     let config = unsafe { read_config(config) }?.unwrap_or_default();
     let ids = ids.iter().map(UniqueId::new).collect::<Result<Vec<_>>>()?;
     let id = *ids.first().ok_or_else(|| Error::argument("there is no unique id"))?;
+    let driver = driver();
+    let device = driver.map_or(Ok(rank), Driver::current_device)?;
     debug::info(Subsystem::Init, || {
-        format!("rank {rank} nranks {nranks} cudaDev {rank} commId {} - Init START", id.short())
+        format!("rank {rank} nranks {nranks} cudaDev {device} commId {} - Init START", id.short())
     });
-    group::init(Init::of_rank(Communicator::new(rank, config), id, ranks, rank_index, out))
+    group::init(Init::of_rank(Communicator::new(device, driver, config), id, ranks, rank_index, out))
 }
 
 pub(super) unsafe extern "C" fn ncclCommInitAll(
@@ -114,13 +118,17 @@ pub(super) unsafe extern "C" fn ncclCommInitAll(
             // SAFETY: the C declaration's contract: a device list has `ndev` entries.
             .map(|rank| if devlist.is_null() { rank as c_int } else { unsafe { *devlist.add(rank) } })
             .collect();
-        let may_repeat = std::env::var_os("NCCL_MULTI_RANK_GPU_ENABLE").is_some_and(|value| value == "1");
+        let driver = driver();
+        let number = driver.map(Driver::devices).transpose()?;
         let mut known = BTreeSet::new();
         for device in &devices {
+            if let Some(number) = number.filter(|number| !(0..*number).contains(device)) {
+                return Err(Error::argument(format!("invalid device {device}: it has to be in 0..{number}")));
+            }
             if *device < 0 {
                 return Err(Error::argument(format!("invalid device {device}")));
             }
-            if !known.insert(*device) && !may_repeat {
+            if !known.insert(*device) && !devices::may_repeat() {
                 return Err(Error::usage(format!(
                     "device {device} is twice in the list, which NCCL_MULTI_RANK_GPU_ENABLE=1 allows"
                 )));
@@ -130,7 +138,7 @@ pub(super) unsafe extern "C" fn ncclCommInitAll(
         let state = Arc::new(SharedState::create(&vec![me; ranks])?.0);
         let id = UniqueId::generate()?;
         for (rank, device) in devices.into_iter().enumerate() {
-            let communicator = Communicator::new(device, Config::default());
+            let communicator = Communicator::new(device, driver, Config::default());
             communicator.join(RankInfo { state: Arc::clone(&state), rank, id });
             let communicator = Arc::new(communicator);
             let handle = handle::add(Arc::clone(&communicator));

@@ -7,7 +7,8 @@
 //! # Safety
 //!
 //! The contract of every function here is its C declaration's: a pointer that is not NULL points to what the header
-//! says, and buffers stay valid until the call, or the group that it is in, has ended.
+//! says, and buffers stay valid until the call, or the group that it is in, has ended; on a stream, until the stream has
+//! run it. The addresses of device memory are buffers too, which nothing follows before they are resolved.
 
 mod child;
 mod collective_config;

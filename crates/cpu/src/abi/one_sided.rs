@@ -13,6 +13,7 @@ use crate::coll::one_sided::{AwaitedSignal, PutSignal, Signal, WaitSignals};
 use crate::comm::communicator::Communicator;
 use crate::comm::group::{self, Queue};
 use crate::comm::handle;
+use crate::cuda::driver::Stream;
 use crate::diag::error::{Error, Result};
 use crate::reduce::data_type::DataType;
 use crate::shm::buffer::ReadBuf;
@@ -28,7 +29,7 @@ pub(super) unsafe extern "C" fn ncclPutSignal(
     ctx: c_int,
     flags: c_uint,
     comm: ncclComm_t,
-    _: cudaStream_t,
+    stream: cudaStream_t,
 ) -> ncclResult_t {
     guard_in_group("ncclPutSignal", || {
         let communicator = handle::get(comm)?;
@@ -51,7 +52,11 @@ pub(super) unsafe extern "C" fn ncclPutSignal(
                 )));
             }
         }
-        if (1..bytes).contains(&localbuff.addr().abs_diff(to.start().addr())) {
+        let local = match communicator.driver() {
+            Some(driver) if bytes > 0 => driver.resolve("the local buffer", localbuff.addr(), bytes)?,
+            _ => localbuff.addr(),
+        };
+        if (1..bytes).contains(&local.abs_diff(to.start().addr())) {
             return Err(Error::argument(format!(
                 "the local buffer, {bytes} bytes at {localbuff:p}, overlaps with the destination, {:p}",
                 to.start()
@@ -60,7 +65,7 @@ pub(super) unsafe extern "C" fn ncclPutSignal(
         // SAFETY: the C declaration's contract, as for collectives.
         let from = unsafe { ReadBuf::of_caller(localbuff.cast(), bytes) };
         let put = PutSignal { from, to, window, signal };
-        group::run(&communicator, context, Queue::Put, bytes.saturating_mul(2), put)
+        group::run(&communicator, context, Queue::Put, bytes.saturating_mul(2), put, Stream::new(stream))
     })
 }
 
@@ -70,14 +75,14 @@ pub(super) unsafe extern "C" fn ncclSignal(
     ctx: c_int,
     flags: c_uint,
     comm: ncclComm_t,
-    _: cudaStream_t,
+    stream: cudaStream_t,
 ) -> ncclResult_t {
     guard_in_group("ncclSignal", || {
         let communicator = handle::get(comm)?;
         let context = communicator.check_operable()?;
         let signal = raised(&communicator, context.state.ranks(), peer, sigIdx, ctx, flags)?;
         check_signals(&communicator)?;
-        group::run(&communicator, context, Queue::Put, 0, signal)
+        group::run(&communicator, context, Queue::Put, 0, signal, Stream::new(stream))
     })
 }
 
@@ -85,7 +90,7 @@ pub(super) unsafe extern "C" fn ncclWaitSignal(
     nDesc: c_int,
     signalDescs: *mut ncclWaitSignalDesc_t,
     comm: ncclComm_t,
-    _: cudaStream_t,
+    stream: cudaStream_t,
 ) -> ncclResult_t {
     guard_in_group("ncclWaitSignal", || {
         let communicator = handle::get(comm)?;
@@ -103,7 +108,7 @@ pub(super) unsafe extern "C" fn ncclWaitSignal(
             }
         }
         check_signals(&communicator)?;
-        group::run(&communicator, context, Queue::Wait, 0, WaitSignals(all))
+        group::run(&communicator, context, Queue::Wait, 0, WaitSignals(all), Stream::new(stream))
     })
 }
 

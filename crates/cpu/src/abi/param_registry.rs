@@ -7,6 +7,7 @@ use std::sync::atomic::AtomicPtr;
 
 use libnccl::sys::{ncclParamHandle, ncclParamHandle_t};
 
+use crate::cuda::driver::driver;
 use crate::diag::debug;
 use crate::diag::error::{Error, Result};
 use crate::shm::layout::MAX_RANKS;
@@ -20,8 +21,15 @@ pub(crate) struct Parameter {
     pub(crate) about: &'static str,
     /// [`TEXT`], or a number's type as Rust calls it.
     pub(crate) kind: &'static str,
-    bytes: Vec<u8>,
-    text: CString,
+    value: Value,
+}
+
+/// The value of a parameter: its bytes in memory, and its text.
+#[derive(Debug)]
+enum Value {
+    Known(Vec<u8>, CString),
+    /// The memory space, which is decided when a program first asks for it.
+    MemorySpace,
 }
 
 /// All parameters, which live as long as the process, so that pointers given to C stay valid.
@@ -29,7 +37,12 @@ static PARAMETERS: LazyLock<Vec<Parameter>> = LazyLock::new(|| {
     let debug = debug::settings();
     vec![
         // The facade recognises an implementation on host memory by this one.
-        text(c"LIBNCCL_MEMORY_SPACE", "Memory space of buffers", "host"),
+        Parameter {
+            key: c"LIBNCCL_MEMORY_SPACE",
+            about: "Memory space of buffers",
+            kind: TEXT,
+            value: Value::MemorySpace,
+        },
         number(c"LIBNCCL_MAX_RANKS", "Maximum number of ranks of a communicator", MAX_RANKS as i64),
         text(c"NCCL_DEBUG", "Level of the lines that are printed", debug.level()),
         text(
@@ -51,23 +64,34 @@ static KEYS: LazyLock<Vec<AtomicPtr<c_char>>> = LazyLock::new(|| {
 fn text(key: &'static CStr, about: &'static str, value: impl AsRef<[u8]>) -> Parameter {
     // The values come from the environment or from this file, so none has a zero byte.
     let text = CString::new(value.as_ref()).unwrap_or_default();
-    Parameter { key, about, kind: TEXT, bytes: text.as_bytes_with_nul().to_vec(), text }
+    Parameter { key, about, kind: TEXT, value: Value::Known(text.as_bytes_with_nul().to_vec(), text) }
 }
 
 fn number(key: &'static CStr, about: &'static str, value: i64) -> Parameter {
     let text = CString::new(value.to_string()).unwrap_or_default();
-    Parameter { key, about, kind: "i64", bytes: value.to_ne_bytes().to_vec(), text }
+    Parameter { key, about, kind: "i64", value: Value::Known(value.to_ne_bytes().to_vec(), text) }
+}
+
+/// Returns the memory space of buffers: that of devices if the process has the stand-in for CUDA.
+fn memory_space() -> &'static CStr {
+    if driver().is_some() { c"device" } else { c"host" }
 }
 
 impl Parameter {
     /// Returns the value as text, whatever its type.
     pub(crate) fn text(&self) -> &CStr {
-        &self.text
+        match &self.value {
+            Value::Known(_, text) => text,
+            Value::MemorySpace => memory_space(),
+        }
     }
 
     /// Returns the value as bytes in memory; a text with its terminating zero byte.
     pub(crate) fn bytes(&self) -> &[u8] {
-        &self.bytes
+        match &self.value {
+            Value::Known(bytes, _) => bytes,
+            Value::MemorySpace => memory_space().to_bytes_with_nul(),
+        }
     }
 
     /// Checks that the value is of exactly this type.

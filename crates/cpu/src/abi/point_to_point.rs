@@ -11,6 +11,7 @@ use crate::coll::point_to_point::{Message, RecvMessage, SendMessage};
 use crate::comm::communicator::Communicator;
 use crate::comm::group::{self, Queue};
 use crate::comm::handle;
+use crate::cuda::driver::Stream;
 use crate::diag::error::{Progress, Result};
 use crate::diag::strict::STRICT;
 use crate::reduce::data_type::DataType;
@@ -47,7 +48,7 @@ pub(super) unsafe extern "C" fn ncclSend(
     datatype: ncclDataType_t,
     peer: c_int,
     comm: ncclComm_t,
-    _: cudaStream_t,
+    stream: cudaStream_t,
 ) -> ncclResult_t {
     let call = |communicator: &Arc<Communicator>| {
         let Some((context, message, peer)) = message(sendbuff, count, datatype, peer, communicator)? else {
@@ -56,7 +57,7 @@ pub(super) unsafe extern "C" fn ncclSend(
         // SAFETY: the C declaration's contract, as for collectives.
         let from = unsafe { ReadBuf::of_caller(sendbuff.cast(), message.bytes()) };
         let send = SendMessage { message, peer, from };
-        group::run(communicator, context, Queue::SendTo(peer), from.length(), send)
+        group::run(communicator, context, Queue::SendTo(peer), from.length(), send, Stream::new(stream))
     };
     guard_in_group("ncclSend", || handle::with(comm, call))
 }
@@ -67,7 +68,7 @@ pub(super) unsafe extern "C" fn ncclRecv(
     datatype: ncclDataType_t,
     peer: c_int,
     comm: ncclComm_t,
-    _: cudaStream_t,
+    stream: cudaStream_t,
 ) -> ncclResult_t {
     let call = |communicator: &Arc<Communicator>| {
         let Some((context, message, peer)) = message(recvbuff, count, datatype, peer, communicator)? else {
@@ -76,7 +77,7 @@ pub(super) unsafe extern "C" fn ncclRecv(
         // SAFETY: the C declaration's contract, as for collectives.
         let to = unsafe { WriteBuf::of_caller(recvbuff.cast(), message.bytes()) };
         let recv = RecvMessage { message, peer, to };
-        group::run(communicator, context, Queue::ReceiveFrom(peer), to.length(), recv)
+        group::run(communicator, context, Queue::ReceiveFrom(peer), to.length(), recv, Stream::new(stream))
     };
     guard_in_group("ncclRecv", || handle::with(comm, call))
 }

@@ -31,6 +31,9 @@ pub(super) unsafe extern "C" fn ncclRedOpCreatePreMulSum(
         // until the last operation with it has run.
         let place = unsafe { ReadBuf::of_caller(scalar.cast(), data_type.size()) };
         let scalar = if residence == ncclScalarResidence_t::ncclScalarDevice {
+            if let Some(driver) = communicator.driver() {
+                driver.resolve("the scalar", scalar.addr(), data_type.size())?;
+            }
             Scalar::Deferred(place)
         } else {
             let mut bytes = [0; 8];

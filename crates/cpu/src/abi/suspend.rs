@@ -7,7 +7,7 @@ use std::sync::Arc;
 use libnccl::sys::{NCCL_SUSPEND_MEM, ncclComm_t, ncclCommMemStat_t, ncclResult_t};
 
 use super::ffi_guard::{check_not_null, guard, guard_in_group, write_out};
-use crate::comm::group::{self, Queue};
+use crate::comm::group;
 use crate::comm::handle;
 use crate::comm::suspend::{Resume, Suspend};
 use crate::diag::error::Error;
@@ -23,7 +23,7 @@ pub(super) unsafe extern "C" fn ncclCommSuspend(comm: ncclComm_t, flags: c_int) 
             )));
         }
         let suspend = Suspend { suspended: Arc::clone(communicator.suspended()) };
-        group::run(&communicator, context, Queue::Collective, 0, suspend)
+        group::run_on_host(&communicator, context, suspend)
     })
 }
 
@@ -31,12 +31,13 @@ pub(super) unsafe extern "C" fn ncclCommResume(comm: ncclComm_t) -> ncclResult_t
     guard_in_group("ncclCommResume", || {
         let communicator = handle::get(comm)?;
         communicator.check_not_failed()?;
+        communicator.synchronize();
         let context = communicator.check_idle()?;
         if !communicator.is_suspended() {
             return Err(Error::usage("the communicator is not suspended"));
         }
         let resume = Resume { suspended: Arc::clone(communicator.suspended()) };
-        group::run(&communicator, context, Queue::Collective, 0, resume)
+        group::run_on_host(&communicator, context, resume)
     })
 }
 

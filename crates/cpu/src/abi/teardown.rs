@@ -14,7 +14,7 @@ use crate::diag::error::{Error, Progress};
 pub(super) unsafe extern "C" fn ncclCommFinalize(comm: ncclComm_t) -> ncclResult_t {
     guard(|| {
         if comm.is_null() {
-            return Ok(());
+            return Ok(Progress::Done);
         }
         let communicator = handle::get(comm)?;
         let _entered = communicator.enter()?;

@@ -12,7 +12,7 @@ use libnccl::sys::{
 
 use super::ffi_guard::{check_not_null, guard, guard_in_group, write_out};
 use crate::coll::window::WindowPart;
-use crate::comm::group::{self, Queue};
+use crate::comm::group;
 use crate::comm::handle;
 use crate::comm::out_param::OutParam;
 use crate::comm::window::RegisterWindow;
@@ -32,6 +32,9 @@ pub(super) unsafe extern "C" fn ncclCommRegister(
         communicator.check_operable()?;
         check_not_null(handle, "the handle")?;
         check_buffer(buff, size)?;
+        if let Some(driver) = communicator.driver() {
+            driver.resolve("the buffer to register", buff.addr(), size)?;
+        }
         let number = communicator.registrations().add(());
         // SAFETY: the C declaration's contract.
         unsafe { write_out(handle, ptr::without_provenance_mut(number)) }
@@ -65,9 +68,15 @@ pub(super) unsafe extern "C" fn ncclCommWindowRegister(
             )));
         }
         let flags = flags(winFlags)?;
-        let memory = Arc::new(WindowMemory::new(buff.cast(), size));
+        let place: *const u8 = match communicator.driver() {
+            Some(driver) => {
+                ptr::with_exposed_provenance(driver.resolve("the window's buffer", buff.addr(), size)?)
+            }
+            None => buff.cast(),
+        };
+        let memory = Arc::new(WindowMemory::new(place, size));
         // SAFETY: the C declaration's contract: memory that stays valid until the window is deregistered.
-        let buffer = unsafe { ReadBuf::of_caller(buff.cast(), size) };
+        let buffer = unsafe { ReadBuf::of_caller(place, size) };
         let buffer = RemoteBuffer::new(buffer, !context.state.is_one_process());
         let register = RegisterWindow {
             windows: Arc::clone(communicator.windows()),
@@ -77,7 +86,7 @@ pub(super) unsafe extern "C" fn ncclCommWindowRegister(
             // SAFETY: the C declaration's contract: it can be written until the work has ended.
             out: unsafe { OutParam::new(win) },
         };
-        group::run(&communicator, context, Queue::Collective, 0, register)
+        group::run_on_host(&communicator, context, register)
     })
 }
 
@@ -87,6 +96,7 @@ pub(super) unsafe extern "C" fn ncclCommWindowDeregister(
 ) -> ncclResult_t {
     guard(|| {
         let communicator = handle::get(comm)?;
+        communicator.synchronize();
         let context = communicator.check_idle()?;
         let _entered = communicator.enter()?;
         // A registration without a window returned NULL.

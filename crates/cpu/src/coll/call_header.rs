@@ -47,6 +47,8 @@ pub(crate) enum ControlCall {
     Suspend,
     Resume,
     RegisterWindow,
+    /// The exchange of the ranks' devices, in `ncclCommInitRank`.
+    Devices,
 }
 
 /// The calls for one peer.
@@ -80,7 +82,8 @@ const FIRST_PEER_CALL: u8 = 0x40;
 const FIRST_CONTROL_CALL: u64 = 0x80;
 
 impl ControlCall {
-    const ALL: [Self; 5] = [Self::Split, Self::Grow, Self::Suspend, Self::Resume, Self::RegisterWindow];
+    const ALL: [Self; 6] =
+        [Self::Split, Self::Grow, Self::Suspend, Self::Resume, Self::RegisterWindow, Self::Devices];
 
     fn name(self) -> &'static str {
         match self {
@@ -89,6 +92,7 @@ impl ControlCall {
             Self::Suspend => "ncclCommSuspend",
             Self::Resume => "ncclCommResume",
             Self::RegisterWindow => "ncclCommWindowRegister",
+            Self::Devices => "ncclCommInitRank",
         }
     }
 }

@@ -12,6 +12,7 @@ use crate::coll::call_check;
 use crate::coll::call_header::CallHeader;
 use crate::coll::function::Function;
 use crate::coll::local_call::LocalCall;
+use crate::coll::on_stream::OnStream;
 use crate::coll::operation::Operation;
 use crate::coll::plan::Call;
 use crate::coll::rank_args::RankArgs;
@@ -55,6 +56,12 @@ impl Operation for Collective {
 
     fn buffers(&self) -> [usize; 2] {
         [self.send.start().addr(), self.recv.start().addr()]
+    }
+
+    fn resolve(&mut self, on_stream: &mut OnStream) -> Result {
+        on_stream.resolve_read("the send buffer", &mut self.send)?;
+        on_stream.resolve_write("the receive buffer", &mut self.recv)?;
+        self.scalar.iter_mut().try_for_each(|scalar| on_stream.resolve_read("the reduction's scalar", scalar))
     }
 
     async fn run(&self, context: CallContext<'_>) -> Result {

@@ -10,6 +10,7 @@ pub(crate) mod collective;
 pub(crate) mod control_allgather;
 pub(crate) mod function;
 mod local_call;
+pub(crate) mod on_stream;
 pub(crate) mod one_sided;
 pub(crate) mod operation;
 pub(crate) mod plan;

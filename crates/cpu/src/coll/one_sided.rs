@@ -7,6 +7,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 
 use crate::coll::call_header::{CallHeader, PeerCall};
+use crate::coll::on_stream::OnStream;
 use crate::coll::operation::Operation;
 use crate::coll::window::Window;
 use crate::diag::error::Result;
@@ -53,6 +54,10 @@ impl Operation for PutSignal {
 
     fn buffers(&self) -> [usize; 2] {
         [self.from.start().addr(), self.to.start().addr()]
+    }
+
+    fn resolve(&mut self, on_stream: &mut OnStream) -> Result {
+        on_stream.resolve_read("the local buffer", &mut self.from)
     }
 
     async fn run(&self, context: CallContext<'_>) -> Result {

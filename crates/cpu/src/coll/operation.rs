@@ -1,6 +1,7 @@
 //! Operations as values: built from a call's arguments, run later in a group or at once.
 
 use crate::coll::call_header::CallHeader;
+use crate::coll::on_stream::OnStream;
 use crate::diag::error::Result;
 use crate::shm::call_context::CallContext;
 
@@ -12,6 +13,12 @@ pub(crate) trait Operation: Send + 'static {
     /// Returns the addresses of the send and the receive buffer; 0 for one that the call does not have.
     fn buffers(&self) -> [usize; 2] {
         [0, 0]
+    }
+
+    /// Resolves the buffers, before it is enqueued on a stream of CUDA: what the caller passed are addresses that this
+    /// process may be unable to access. Nothing else may access them before.
+    fn resolve(&mut self, _: &mut OnStream) -> Result {
+        Ok(())
     }
 
     /// Runs the operation in the context of the rank that called it.

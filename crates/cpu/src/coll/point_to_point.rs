@@ -11,6 +11,7 @@
 use std::ops::Range;
 
 use crate::coll::call_header::{CallHeader, PeerCall};
+use crate::coll::on_stream::OnStream;
 use crate::coll::operation::Operation;
 use crate::diag::error::{Error, Result};
 use crate::diag::strict::STRICT;
@@ -77,6 +78,10 @@ impl Operation for SendMessage {
         [self.from.start().addr(), 0]
     }
 
+    fn resolve(&mut self, on_stream: &mut OnStream) -> Result {
+        on_stream.resolve_read("the send buffer", &mut self.from)
+    }
+
     async fn run(&self, context: CallContext<'_>) -> Result {
         let Self { message, peer, from } = *self;
         let CallContext { state, rank, .. } = context;
@@ -111,6 +116,10 @@ impl Operation for RecvMessage {
 
     fn buffers(&self) -> [usize; 2] {
         [0, self.to.start().addr()]
+    }
+
+    fn resolve(&mut self, on_stream: &mut OnStream) -> Result {
+        on_stream.resolve_write("the receive buffer", &mut self.to)
     }
 
     async fn run(&self, context: CallContext<'_>) -> Result {

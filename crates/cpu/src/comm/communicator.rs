@@ -15,6 +15,10 @@
 //! | `ncclCommRevoke`, `ncclCommShrink` with `NCCL_SHRINK_ABORT` | `stop` | finalized, or revoked before |
 //! | `ncclCommGetAsyncError`, `ncclCommDestroy`, `ncclCommAbort` | none | never |
 //!
+//! On a communicator of CUDA devices, operations are enqueued on streams, where they run later. Calls that make or change a
+//! communicator run on the host nevertheless. They [`synchronize`](Communicator::synchronize) before, as both would do the
+//! same steps.
+//!
 //! Calls that use what the ranks share also [`enter`](Communicator::enter): one thread at a time.
 
 use std::collections::BTreeMap;
@@ -29,9 +33,11 @@ use crate::bootstrap::unique_id::{UniqueId, comm_id};
 use crate::coll::call_header::CallHeader;
 use crate::coll::unreceived;
 use crate::comm::config::Config;
-use crate::comm::job_queue::JobQueue;
+use crate::comm::job_queue::{JobKind, JobQueue};
 use crate::comm::registry::Registry;
+use crate::comm::stream_jobs::StreamJobs;
 use crate::comm::window::Windows;
+use crate::cuda::driver::Driver;
 use crate::diag::error::{Error, Progress, Result};
 use crate::reduce::data_type::DataType;
 use crate::reduce::reduction::Reduction;
@@ -44,10 +50,15 @@ use crate::shm::shared_state::SharedState;
 #[derive(Debug)]
 pub(crate) struct Communicator {
     device: i32,
+    /// The CUDA in whose memory the buffers are and on whose streams operations run; `None` if they are in host memory.
+    driver: Option<&'static Driver>,
+    /// Set if a call outside groups runs its operation before it returns: on host memory, if it is blocking.
+    runs_at_once: bool,
     config: Config,
     rank_info: OnceLock<RankInfo>,
     peers: PeerAccess,
     jobs: Arc<JobQueue>,
+    stream_jobs: StreamJobs,
     aborted: AtomicBool,
     cancelled: AtomicBool,
     /// The handle has been destroyed.
@@ -96,13 +107,16 @@ pub(crate) enum StopReason {
 
 impl Communicator {
     /// Creates a communicator that has yet to [`join`](Self::join) the other ranks.
-    pub(crate) fn new(device: i32, config: Config) -> Self {
+    pub(crate) fn new(device: i32, driver: Option<&'static Driver>, config: Config) -> Self {
         Self {
             device,
+            driver,
+            runs_at_once: config.blocking && driver.is_none(),
             config,
             rank_info: OnceLock::new(),
             peers: PeerAccess::default(),
             jobs: Arc::new(JobQueue::new()),
+            stream_jobs: StreamJobs::default(),
             aborted: AtomicBool::new(false),
             cancelled: AtomicBool::new(false),
             handle_destroyed: AtomicBool::new(false),
@@ -139,6 +153,25 @@ impl Communicator {
 
     pub(crate) fn device(&self) -> i32 {
         self.device
+    }
+
+    pub(crate) fn runs_at_once(&self) -> bool {
+        self.runs_at_once
+    }
+
+    pub(crate) fn driver(&self) -> Option<&'static Driver> {
+        self.driver
+    }
+
+    pub(crate) fn stream_jobs(&self) -> &StreamJobs {
+        &self.stream_jobs
+    }
+
+    /// Waits until the operations on streams have run.
+    pub(crate) fn synchronize(&self) {
+        if self.driver.is_some() {
+            self.stream_jobs.wait_idle();
+        }
     }
 
     pub(crate) fn jobs(&self) -> &Arc<JobQueue> {
@@ -283,6 +316,9 @@ impl Communicator {
     /// Returns the context if a call can be started that has to run alone.
     pub(crate) fn check_exclusive(&self) -> Result<CallContext<'_>> {
         self.check_operable()?;
+        if self.config.blocking {
+            self.synchronize();
+        }
         self.check_idle()
     }
 
@@ -364,7 +400,11 @@ impl Communicator {
             && let Some(RankInfo { state, .. }) = self.rank_info.get()
         {
             state.check_liveness();
-            if let Err(error) = state.check_abort() {
+            // On CUDA devices, a peer that is done may be the first to revoke or to shrink: that ends nothing here.
+            let is_error = self.driver.is_none() || !state.is_stopped();
+            if let Err(error) = state.check_abort()
+                && is_error
+            {
                 self.record_error(&error);
             }
         }
@@ -383,25 +423,45 @@ impl Communicator {
         let _ = self.error.set(error.clone());
     }
 
-    /// Ends this rank's operations. All that were started have completed.
-    pub(crate) fn finalize(&self) -> Result {
+    /// Ends this rank's operations, once all that were started have completed.
+    pub(crate) fn finalize(self: &Arc<Self>) -> Result<Progress> {
         let context = self.check_idle()?;
         if let Some(reason) = self.stopped() {
             return Err(Error::argument(format!("the communicator is unusable: {}", reason.describe())));
         }
-        if self.finalized.swap(true, Relaxed) {
+        if self.finalized.load(Relaxed) {
             return Err(Error::argument("the communicator has already been finalized"));
         }
-        self.leave(context.state, context.rank);
-        Ok(())
+        if self.driver.is_none() || self.config.blocking {
+            self.synchronize();
+            self.finalized.store(true, Relaxed);
+            self.leave(context.state, context.rank);
+            return Ok(Progress::Done);
+        }
+        self.jobs.start_thread()?;
+        let job = self.jobs.begin(JobKind::Exclusive);
+        let communicator = Arc::clone(self);
+        self.jobs.push(move || {
+            communicator.synchronize();
+            communicator.finalized.store(true, Relaxed);
+            job.end(communicator.context().map(|context| communicator.leave(context.state, context.rank)));
+        })?;
+        Ok(Progress::Running)
     }
 
     /// Aborts the waits of other ranks for this one, and this rank's own.
     pub(crate) fn abort(&self) {
         self.aborted.store(true, Relaxed);
         self.cancel();
-        self.set_abort(AbortReason::Aborted);
+        // Nobody waits for a rank whose operations have all run: it leaves, and the others can end theirs.
+        let has_ended = self.driver.is_some() && !self.jobs.is_busy() && self.stream_jobs.is_idle();
+        match self.rank_info.get() {
+            Some(RankInfo { state, rank, .. }) if has_ended => state.depart(*rank),
+            _ => self.set_abort(AbortReason::Aborted),
+        }
         self.end_jobs();
+        self.stream_jobs.wait_not_running();
+        self.stream_jobs.release();
         self.remove_windows();
     }
 
@@ -412,6 +472,8 @@ impl Communicator {
             self.cancel();
         }
         self.end_jobs();
+        self.synchronize();
+        self.stream_jobs.release();
         self.remove_windows();
         if let Some(RankInfo { state, rank, .. }) = self.rank_info.get() {
             self.leave(state, *rank);

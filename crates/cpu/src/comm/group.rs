@@ -2,10 +2,13 @@
 //! their communicators are nonblocking, on the threads of these. The operations of each nonblocking communicator are a
 //! job of its own, so that none waits for another communicator's; a group that makes communicators is one job.
 //!
+//! On a communicator of CUDA devices, the group's end enqueues its operations on their stream, as one job.
+//!
 //! A call outside a group is a group of one. If a call inside a group fails, nothing of the group runs.
 
 use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, VecDeque};
+use std::ffi::CString;
 use std::future::poll_fn;
 use std::pin::pin;
 use std::rc::Rc;
@@ -13,16 +16,19 @@ use std::sync::Arc;
 use std::task::Poll;
 
 use crate::coll::call_header::CallHeader;
+use crate::coll::on_stream::OnStream;
 use crate::coll::operation::Operation;
 use crate::coll::wait_report::{self, WaitReport};
 use crate::comm::communicator::{Communicator, RankInfo};
 use crate::comm::fork;
 use crate::comm::init::{self, Init};
 use crate::comm::job_queue::JobKind;
+use crate::cuda::driver::{Driver, Stream};
 use crate::diag::debug;
 use crate::diag::error::{Error, Progress, Result};
 use crate::diag::last_error;
 use crate::diag::strict::STRICT;
+use crate::diag::wait_limits;
 use crate::shm::call_context::CallContext;
 use crate::shm::liveness::AbortReason;
 use crate::sync::executor::{self, BoxedOperation};
@@ -45,6 +51,9 @@ struct QueuedOperation {
     queue: Queue,
     /// The number of bytes that it reads and writes.
     bytes: usize,
+    /// The stream that it runs on, if it does not run on the host.
+    on_stream: Option<OnStream>,
+    header: CallHeader,
     start: Start,
 }
 
@@ -130,20 +139,22 @@ pub(crate) fn fail(function: &str, error: &Error) {
     });
 }
 
-/// Runs `operation`, which reads and writes so many bytes, when the group ends, or now. `context` is `communicator`'s.
+/// Runs `operation`, which reads and writes so many bytes, when the group ends, or now; on a communicator of CUDA devices,
+/// enqueues it on `stream` then. `context` is `communicator`'s.
 pub(crate) fn run(
     communicator: &Arc<Communicator>,
     context: CallContext<'_>,
     queue: Queue,
     bytes: usize,
     operation: impl Operation,
+    stream: Stream,
 ) -> Result<Progress> {
     let header = operation.header();
     debug::info(header.subsystem(), || {
         header.log_line(operation.buffers(), communicator.handle().addr(), context)
     });
     let now = GROUP.try_with(|group| group.borrow().depth == 0).unwrap_or(true);
-    if now && communicator.config().blocking && queue.peer() != Some(context.rank) {
+    if now && communicator.runs_at_once() && queue.peer() != Some(context.rank) {
         let _entered = communicator.enter()?;
         // Nothing to combine, so nothing to put on the heap.
         let CallContext { state, .. } = context;
@@ -157,14 +168,23 @@ pub(crate) fn run(
         std::mem::forget(guard);
         return result.inspect_err(|error| communicator.record_error(error)).map(|()| Progress::Done);
     }
-    let start: Start =
-        Box::new(|context| Box::pin(async move { wait_report::run(&operation, context).await }));
-    let communicator = Arc::clone(communicator);
-    let kind = match header {
-        CallHeader::Control { .. } => JobKind::Exclusive,
-        _ => JobKind::Shared,
-    };
-    add(|group| group.operations.push(QueuedOperation { communicator, kind, queue, bytes, start }))
+    let on_stream = communicator.driver().map(|driver| OnStream::new(driver, stream));
+    let operation = QueuedOperation::new(communicator, queue, bytes, operation, on_stream)?;
+    add(|group| group.operations.push(operation))
+}
+
+/// Runs `operation`, of which all ranks run one, on the host when the group ends, or now: it has no stream.
+pub(crate) fn run_on_host(
+    communicator: &Arc<Communicator>,
+    context: CallContext<'_>,
+    operation: impl Operation,
+) -> Result<Progress> {
+    let header = operation.header();
+    debug::info(header.subsystem(), || {
+        header.log_line(operation.buffers(), communicator.handle().addr(), context)
+    });
+    let operation = QueuedOperation::new(communicator, Queue::Collective, 0, operation, None)?;
+    add(|group| group.operations.push(operation))
 }
 
 /// Runs an initialisation when the group ends, or now.
@@ -181,7 +201,7 @@ fn add(push: impl FnOnce(&mut Group)) -> Result<Progress> {
 }
 
 impl Group {
-    fn end(self) -> Result<Progress> {
+    fn end(mut self) -> Result<Progress> {
         if let Some(error) = self.error {
             return Err(error);
         }
@@ -190,7 +210,13 @@ impl Group {
         let _entered = callers.iter().map(|caller| caller.enter()).collect::<Result<Vec<_>>>()?;
         let blocking = callers.iter().filter(|communicator| communicator.config().blocking).count();
         if blocking == callers.len() {
-            return self.run().map(|()| Progress::Done);
+            let on_streams = self.take_stream_operations();
+            if !self.inits.is_empty() || !self.operations.is_empty() {
+                callers.iter().for_each(|communicator| communicator.synchronize());
+            }
+            self.run()?;
+            enqueue(on_streams)?;
+            return Ok(Progress::Done);
         }
         if blocking > 0 {
             return Err(Error::argument(format!(
@@ -198,8 +224,31 @@ impl Group {
                 callers.len()
             )));
         }
+        let on_streams = self.take_stream_operations();
+        if !on_streams.is_empty() {
+            if !self.inits.is_empty() || !self.operations.is_empty() {
+                return Err(Error::usage(
+                    "a group of nonblocking communicators has operations on streams, and calls that make or change a \
+                     communicator: make them one after the other",
+                ));
+            }
+            enqueue(on_streams)?;
+            return Ok(Progress::Running);
+        }
         if self.inits.is_empty() { self.run_in_jobs(&callers) } else { self.run_in_one_job(&callers) }?;
         Ok(Progress::Running)
+    }
+
+    /// Separates the operations that run on streams.
+    fn take_stream_operations(&mut self) -> Vec<QueuedOperation> {
+        if self.operations.iter().all(|operation| operation.on_stream.is_none()) {
+            return vec![];
+        }
+        let (on_streams, others) = std::mem::take(&mut self.operations)
+            .into_iter()
+            .partition(|operation| operation.on_stream.is_some());
+        self.operations = others;
+        on_streams
     }
 
     /// Runs the operations of each communicator as its next job.
@@ -215,6 +264,7 @@ impl Group {
             let job = queue.begin(kind);
             let communicator = Arc::clone(communicator);
             queue.push(move || {
+                communicator.synchronize();
                 let result = communicator.check_usable().and_then(|()| {
                     drop(communicator);
                     run_operations(own).inspect_err(|error| last_error::set(&error.text))
@@ -237,7 +287,9 @@ impl Group {
         self.inits.iter().for_each(Init::hand_out_early);
         let begin = |communicator: &Arc<Communicator>| communicator.jobs().begin(JobKind::Exclusive);
         let jobs: Vec<_> = communicators.iter().map(begin).collect();
+        let parents: Vec<_> = communicators.to_vec();
         queue.push(move || {
+            parents.into_iter().for_each(|communicator| communicator.synchronize());
             let result = self.run().inspect_err(|error| last_error::set(&error.text));
             jobs.into_iter().for_each(|job| job.end(result.clone()));
         })
@@ -259,6 +311,28 @@ impl Queue {
 }
 
 impl QueuedOperation {
+    /// Creates an operation that runs on a stream, or on the host.
+    fn new(
+        communicator: &Arc<Communicator>,
+        queue: Queue,
+        bytes: usize,
+        mut operation: impl Operation,
+        mut on_stream: Option<OnStream>,
+    ) -> Result<Self> {
+        if let Some(on_stream) = &mut on_stream {
+            operation.resolve(on_stream)?;
+        }
+        let header = operation.header();
+        let kind = match header {
+            CallHeader::Control { .. } => JobKind::Exclusive,
+            _ => JobKind::Shared,
+        };
+        let start: Start =
+            Box::new(|context| Box::pin(async move { wait_report::run(&operation, context).await }));
+        let communicator = Arc::clone(communicator);
+        Ok(Self { communicator, kind, queue, bytes, on_stream, header, start })
+    }
+
     /// Returns a rough estimate in microseconds: the latency of ranks on one host, and one copy of each byte by one
     /// thread, which is also the cost of a simple sum. Nothing is measured.
     fn estimate(&self) -> f32 {
@@ -307,8 +381,122 @@ impl Turn {
     }
 }
 
+/// Enqueues the operations of each communicator as its next job. Each has a stream.
+fn enqueue(mut operations: Vec<QueuedOperation>) -> Result {
+    let communicators = distinct(operations.iter().map(|operation| &operation.communicator));
+    communicators.iter().try_for_each(|communicator| check_own_messages(communicator, &operations))?;
+    for communicator in communicators {
+        let is_own = |operation: &QueuedOperation| Arc::ptr_eq(&operation.communicator, &communicator);
+        let (own, others): (Vec<_>, _) = operations.into_iter().partition(is_own);
+        operations = others;
+        if let Some(driver) = communicator.driver() {
+            let device = communicator.device();
+            driver.on_device(device, || enqueue_job(driver, &communicator, own)).inspect_err(|error| {
+                // Other ranks will wait for it.
+                communicator.fail(error);
+                communicator.set_abort(AbortReason::Failed);
+            })?;
+        }
+    }
+    Ok(())
+}
+
+/// Enqueues the operations of one communicator.
+fn enqueue_job(
+    driver: &'static Driver,
+    communicator: &Arc<Communicator>,
+    operations: Vec<QueuedOperation>,
+) -> Result {
+    let mut streams: Vec<Stream> = vec![];
+    let mut accesses = vec![];
+    for OnStream { stream, accesses: own, .. } in
+        operations.iter().filter_map(|operation| operation.on_stream.as_ref())
+    {
+        if !streams.contains(stream) {
+            streams.push(*stream);
+        }
+        accesses.extend_from_slice(own);
+    }
+    let label = label(communicator, &operations)?;
+    communicator.stream_jobs().enqueue(driver, &streams, |stream| {
+        let communicator = Arc::clone(communicator);
+        driver.enqueue(stream, &accesses, &label, move || run_job(&communicator, operations))
+    })
+}
+
+/// Returns the name of a job in the reports of CUDA: its calls, with their rank and number.
+fn label(communicator: &Communicator, operations: &[QueuedOperation]) -> Result<CString> {
+    const NAMED: usize = 4;
+    let CallContext { state, rank, .. } = communicator.context()?;
+    let first = communicator.stream_jobs().number(state.calls(rank), operations.len());
+    let mut calls: Vec<String> =
+        operations.iter().take(NAMED).map(|operation| operation.header.to_string()).collect();
+    if operations.len() > NAMED {
+        calls.push(format!("{} more", operations.len() - NAMED));
+    }
+    let numbers = match operations.len() {
+        1 => format!("call {first}"),
+        calls => format!("calls {first} to {}", first + calls as u64 - 1),
+    };
+    let text = format!("{}, rank {rank} of {}, {numbers}", calls.join(" + "), state.ranks());
+    Ok(CString::new(text).unwrap_or_default())
+}
+
+/// Runs a job, on the thread of its stream. Nobody takes its error there, so it ends the communicator, as an error of
+/// NCCL's kernels does.
+fn run_job(communicator: &Arc<Communicator>, operations: Vec<QueuedOperation>) {
+    let _running = communicator.stream_jobs().begin();
+    if communicator.check_usable().is_err() {
+        return;
+    }
+    let mut guard = FailOnPanic(Some(communicator));
+    let result = run_operations(operations);
+    guard.0 = None;
+    if let Err(error) = result
+        && !communicator.is_aborted()
+        && communicator.stopped().is_none()
+    {
+        communicator.fail(&error);
+        wait_limits::report(&format!(
+            "an operation on a stream failed, of which ncclCommGetAsyncError tells: {}; {}",
+            error.text,
+            communicator.describe()
+        ));
+    }
+}
+
+/// Fails a communicator on drop, which is a panic in its job.
+struct FailOnPanic<'a>(Option<&'a Arc<Communicator>>);
+
+impl Drop for FailOnPanic<'_> {
+    fn drop(&mut self) {
+        if let Some(communicator) = self.0 {
+            communicator.fail(&Error::panic());
+        }
+    }
+}
+
+/// Checks that what a rank sends to itself is received in the same group: nothing else could run meanwhile.
+fn check_own_messages(communicator: &Arc<Communicator>, operations: &[QueuedOperation]) -> Result {
+    let Ok(RankInfo { rank, .. }) = communicator.rank_info() else { return Ok(()) };
+    let number = |queue| {
+        let is_own = |operation: &&QueuedOperation| {
+            operation.queue == queue && Arc::ptr_eq(&operation.communicator, communicator)
+        };
+        operations.iter().filter(is_own).count()
+    };
+    let (sends, receives) = (number(Queue::SendTo(*rank)), number(Queue::ReceiveFrom(*rank)));
+    if sends == receives {
+        return Ok(());
+    }
+    Err(Error::usage(format!(
+        "a rank that sends to itself has to receive it in the same group: {sends} sends, {receives} receives"
+    )))
+}
+
 fn run_operations(operations: Vec<QueuedOperation>) -> Result {
     let communicators = distinct(operations.iter().map(|operation| &operation.communicator));
+    communicators.iter().try_for_each(|communicator| check_own_messages(communicator, &operations))?;
     let mut queues: BTreeMap<(usize, Queue), VecDeque<BoxedOperation<'_>>> = BTreeMap::new();
     let mut turns: BTreeMap<usize, Turn> = BTreeMap::new();
     for QueuedOperation { communicator, queue, start, .. } in operations {
@@ -325,16 +513,7 @@ fn run_operations(operations: Vec<QueuedOperation>) -> Result {
     let mut threads = 1;
     let mut states = vec![];
     for communicator in &communicators {
-        let id = Arc::as_ptr(communicator).addr();
-        let number = |queue| queues.get(&(id, queue)).map_or(0, VecDeque::len);
         let Ok(RankInfo { state, rank, .. }) = communicator.rank_info() else { continue };
-        let (sends, receives) = (number(Queue::SendTo(*rank)), number(Queue::ReceiveFrom(*rank)));
-        if sends != receives {
-            return Err(Error::usage(format!(
-                "a rank that sends to itself has to receive it in the same group: {sends} sends, \
-                 {receives} receives"
-            )));
-        }
         threads = threads.max(state.ranks());
         states.push((state, *rank));
     }
@@ -385,7 +564,7 @@ mod tests {
         let state = Arc::new(SharedState::create(&vec![Process::current().unwrap(); ranks]).unwrap().0);
         let id = UniqueId::generate().unwrap();
         let join = |rank| {
-            let communicator = Communicator::new(0, config.clone());
+            let communicator = Communicator::new(0, None, config.clone());
             communicator.join(RankInfo { state: Arc::clone(&state), rank, id });
             Arc::new(communicator)
         };
@@ -393,7 +572,8 @@ mod tests {
     }
 
     fn run_collective(communicator: &Arc<Communicator>, operation: impl Operation) -> Result<Progress> {
-        run(communicator, communicator.check_operable().unwrap(), Queue::Collective, 0, operation)
+        let context = communicator.check_operable().unwrap();
+        run(communicator, context, Queue::Collective, 0, operation, Stream::new(ptr::null_mut()))
     }
 
     const HEADER: CallHeader = CallHeader::Unknown { number: 0 };
@@ -465,7 +645,7 @@ mod tests {
     #[test]
     fn failed_init_fails_the_group_and_the_joined_ranks_depart() {
         let parents = communicators(2, &Config::default());
-        let child = || Communicator::new(0, Config::default());
+        let child = || Communicator::new(0, None, Config::default());
         let split = || InitKind::Split { color: 0, key: 0 };
         let waited = thread::scope(|scope| {
             let other = scope.spawn(|| {

@@ -134,7 +134,7 @@ mod tests {
 
     #[test]
     fn handle_destroyed_by_another_thread_is_unknown_and_dropped() {
-        let communicator = Arc::new(Communicator::new(0, Config::default()));
+        let communicator = Arc::new(Communicator::new(0, None, Config::default()));
         let (kept, handle) = (Arc::downgrade(&communicator), add(communicator));
         with(handle, |_| Ok(())).unwrap();
         let address = handle.addr();

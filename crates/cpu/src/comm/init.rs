@@ -11,7 +11,7 @@ use crate::bootstrap::unique_id::UniqueId;
 use crate::comm::communicator::{Communicator, RankInfo};
 use crate::comm::join::join;
 use crate::comm::out_param::OutParam;
-use crate::comm::{grow, handle, shrink, split};
+use crate::comm::{devices, grow, handle, shrink, split};
 use crate::diag::debug::{self, Subsystem};
 use crate::diag::error::{Error, Result};
 use crate::shm::liveness::AbortReason;
@@ -75,7 +75,11 @@ impl Init {
     fn join(&mut self) -> Result {
         let communicator = &self.communicator;
         self.joined = match (&self.kind, &self.parent) {
-            (InitKind::Rank { id, ranks, rank }, _) => Some(join(communicator, None, *id, *ranks, *rank)?),
+            (InitKind::Rank { id, ranks, rank }, _) => {
+                let joined = join(communicator, None, *id, *ranks, *rank)?;
+                devices::check(communicator, &joined)?;
+                Some(joined)
+            }
             (InitKind::Split { color, key }, Some(parent)) => {
                 split::split(communicator, parent, *color, *key)
                     .inspect_err(|error| parent.record_error(error))?
@@ -83,7 +87,11 @@ impl Init {
             (InitKind::Shrink { survivors }, Some(parent)) => {
                 shrink::shrink(communicator, parent, survivors)?
             }
-            (InitKind::Grow { ranks, id }, Some(parent)) => grow::grow(communicator, parent, *ranks, *id)?,
+            (InitKind::Grow { ranks, id }, Some(parent)) => {
+                let joined = grow::grow(communicator, parent, *ranks, *id)?;
+                joined.iter().try_for_each(|joined| devices::check(communicator, joined))?;
+                joined
+            }
             (kind, None) => return Err(Error::internal(format!("{kind:?} without a parent"))),
         };
         Ok(())

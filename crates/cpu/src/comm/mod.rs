@@ -6,6 +6,7 @@
 pub(crate) mod at_exit;
 pub(crate) mod communicator;
 pub(crate) mod config;
+pub(crate) mod devices;
 pub(crate) mod fork;
 pub(crate) mod group;
 pub(crate) mod grow;
@@ -17,5 +18,6 @@ pub(crate) mod out_param;
 pub(crate) mod registry;
 pub(crate) mod shrink;
 pub(crate) mod split;
+pub(crate) mod stream_jobs;
 pub(crate) mod suspend;
 pub(crate) mod window;

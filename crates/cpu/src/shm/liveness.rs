@@ -134,6 +134,12 @@ impl SharedState {
         Err(Error::remote(format!("rank {rank} {what}")))
     }
 
+    /// Returns `true` if the abort flag is set because a rank revoked its communicator, or shrank it.
+    pub(crate) fn is_stopped(&self) -> bool {
+        let reason = self.segment.word(ABORT_FLAG).load(Acquire) & 0xff;
+        reason == AbortReason::Revoked as u64 || reason == AbortReason::Shrunk as u64
+    }
+
     /// Sets the abort flag on behalf of `rank`, unless it is set: the first reason counts.
     pub(crate) fn set_abort(&self, rank: usize, reason: AbortReason) {
         let flag = (rank as u64) << 8 | reason as u64;

@@ -9,13 +9,14 @@
 
 use std::collections::BTreeMap;
 use std::ffi::c_void;
-use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::ptr;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{PoisonError, RwLock, RwLockWriteGuard};
 
 use rustix::fs::{FallocateFlags, fallocate};
 
+use crate::cuda::driver::{Driver, driver};
 use crate::diag::debug::{self, Subsystem};
 use crate::diag::error::{Error, Result};
 use crate::shm::mapping::Mapping;
@@ -26,14 +27,19 @@ const PAGE: usize = 4096;
 #[derive(Debug)]
 struct Allocation {
     number: u64,
+    /// The address that the program has.
+    address: usize,
+    /// The memory as this process accesses it; of device memory, CUDA has another mapping, at which it is found.
     mapping: Mapping,
+    /// The CUDA of device memory.
+    driver: Option<&'static Driver>,
     /// The file through which others map the memory, open until it is freed; `None` if the memory is private.
     file: Option<OwnedFd>,
     /// The pid of the process that allocated it, and not of a forked child.
     process: u32,
 }
 
-/// The allocations, by address.
+/// The allocations, by the address at which this process accesses them.
 static ALLOCATIONS: RwLock<BTreeMap<usize, Allocation>> = RwLock::new(BTreeMap::new());
 
 /// Shared memory of a process, in terms that other processes understand.
@@ -53,6 +59,9 @@ pub(crate) fn allocate(size: usize) -> Result<*mut c_void> {
     }
     // A size that overflows is refused by the kernel.
     let size = size.checked_next_multiple_of(PAGE).unwrap_or(size);
+    if let Some(driver) = driver() {
+        return allocate_on_device(driver, size);
+    }
     // Private memory first: the kernel refuses more of it than the host has, while it creates a file of any size and
     // kills the process that uses it.
     let private = Mapping::private(size)?;
@@ -71,11 +80,33 @@ pub(crate) fn allocate(size: usize) -> Result<*mut c_void> {
         }
     };
     let memory = mapping.start();
-    static LAST: AtomicU64 = AtomicU64::new(0);
-    let number = LAST.fetch_add(1, Ordering::Relaxed) + 1;
-    allocations()
-        .insert(memory.addr().get(), Allocation { number, mapping, file, process: std::process::id() });
+    add(memory.addr().get(), Allocation::new(memory.addr().get(), mapping, None, file));
     Ok(memory.as_ptr().cast())
+}
+
+/// Allocates device memory of the calling thread's current device.
+fn allocate_on_device(driver: &'static Driver, size: usize) -> Result<*mut c_void> {
+    // As for host memory.
+    drop(Mapping::private(size)?);
+    let (mapping, file) = Mapping::shared(size)?;
+    let device = driver.current_device()?;
+    let address = driver.on_device(device, || driver.allocate_shared(file.as_fd(), size))?;
+    let place = driver.resolve("the memory", address, size)?;
+    add(place, Allocation::new(address, mapping, Some(driver), Some(file)));
+    Ok(ptr::without_provenance_mut(address))
+}
+
+impl Allocation {
+    fn new(address: usize, mapping: Mapping, driver: Option<&'static Driver>, file: Option<OwnedFd>) -> Self {
+        static LAST: AtomicU64 = AtomicU64::new(0);
+        let number = LAST.fetch_add(1, Ordering::Relaxed) + 1;
+        Self { number, address, mapping, driver, file, process: std::process::id() }
+    }
+}
+
+/// Lists an allocation that this process accesses at `place`.
+fn add(place: usize, allocation: Allocation) {
+    allocations().insert(place, allocation);
 }
 
 /// Frees what [`allocate`] returned.
@@ -87,9 +118,12 @@ pub(crate) unsafe fn free(memory: *mut c_void) -> Result {
     if memory.is_null() {
         return Ok(());
     }
-    let allocation = allocations()
-        .remove(&memory.addr())
+    let allocation = remove(memory.addr())
         .ok_or_else(|| Error::argument(format!("{memory:p} is not from ncclMemAlloc, or was freed")))?;
+    if let Some(driver) = allocation.driver {
+        // SAFETY: the caller's contract.
+        unsafe { driver.free(allocation.address) }?;
+    }
     // Other processes may keep the memory mapped, but its pages are free at once.
     if let Some(file) = &allocation.file
         && allocation.process == std::process::id()
@@ -105,6 +139,17 @@ pub(crate) unsafe fn free(memory: *mut c_void) -> Result {
         });
     }
     Ok(())
+}
+
+/// Removes the allocation that the program has at `address`.
+fn remove(address: usize) -> Option<Allocation> {
+    let mut allocations = allocations();
+    let is_it = |allocation: &Allocation| allocation.address == address;
+    if allocations.get(&address).is_some_and(is_it) {
+        return allocations.remove(&address);
+    }
+    let place = allocations.iter().find(|(_, allocation)| is_it(allocation)).map(|(place, _)| *place)?;
+    allocations.remove(&place)
 }
 
 /// Returns the handle of `length` bytes at `start`, or `None` unless they are in one shared allocation of this process.

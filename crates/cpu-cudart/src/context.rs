@@ -1,0 +1,119 @@
+//! The current device of each thread, and the primary contexts behind the devices.
+
+use std::cell::Cell;
+use std::collections::BTreeMap;
+use std::ffi::c_int;
+use std::ptr::null_mut;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use cudarc::driver::sys::CUcontext;
+
+use crate::driver::{self, Driver};
+use crate::status::Result;
+
+/// A context that this library made current for a thread, and the number of resets before that.
+#[derive(Debug, Clone, Copy)]
+struct Bound {
+    context: CUcontext,
+    resets: u64,
+}
+
+thread_local! {
+    /// The device that the thread chose.
+    static DEVICE: Cell<c_int> = const { Cell::new(0) };
+    static BOUND: Cell<Bound> = const { Cell::new(Bound { context: null_mut(), resets: 0 }) };
+}
+
+/// The number of devices that were reset: contexts that were current before are gone.
+static RESETS: AtomicU64 = AtomicU64::new(0);
+
+/// A context, which any thread may use.
+#[derive(Debug, Clone, Copy)]
+struct Primary(CUcontext);
+
+// SAFETY: the driver lets any thread use any context.
+unsafe impl Send for Primary {}
+
+/// The primary contexts that this library keeps, by device.
+fn primaries() -> MutexGuard<'static, BTreeMap<c_int, Primary>> {
+    static PRIMARIES: Mutex<BTreeMap<c_int, Primary>> = Mutex::new(BTreeMap::new());
+    PRIMARIES.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Returns the primary context of a device, which is created when it is first needed.
+pub(crate) fn primary(driver: &Driver, device: c_int) -> Result<CUcontext> {
+    let mut primaries = primaries();
+    if let Some(primary) = primaries.get(&device) {
+        return Ok(primary.0);
+    }
+    let mut context = null_mut();
+    // SAFETY: `context` is valid for a write; the driver checks the device.
+    unsafe { driver.cuDevicePrimaryCtxRetain(&raw mut context, device)? };
+    primaries.insert(device, Primary(context));
+    Ok(context)
+}
+
+/// Returns the thread's current context, unless it is one that was reset.
+fn current(driver: &Driver) -> Result<Option<CUcontext>> {
+    let mut context = null_mut();
+    // SAFETY: `context` is valid for a write.
+    unsafe { driver.cuCtxGetCurrent(&raw mut context)? };
+    let bound = BOUND.get();
+    let is_gone = context == bound.context && bound.resets != RESETS.load(Ordering::Acquire);
+    Ok((!context.is_null() && !is_gone).then_some(context))
+}
+
+/// Returns the driver, with a current context for the calling thread: the program's own, or the primary one of the
+/// thread's device.
+pub(crate) fn bind() -> Result<&'static Driver> {
+    let driver = driver::get()?;
+    if current(driver)?.is_none() {
+        make_current(driver, DEVICE.get())?;
+    }
+    Ok(driver)
+}
+
+fn make_current(driver: &Driver, device: c_int) -> Result<()> {
+    // Read first: a reset meanwhile makes the context one of before.
+    let resets = RESETS.load(Ordering::Acquire);
+    let context = primary(driver, device)?;
+    // SAFETY: this library keeps the context.
+    unsafe { driver.cuCtxSetCurrent(context)? };
+    BOUND.set(Bound { context, resets });
+    Ok(())
+}
+
+/// Makes a device the thread's current one.
+pub(crate) fn set_device(device: c_int) -> Result<()> {
+    make_current(driver::get()?, device)?;
+    DEVICE.set(device);
+    Ok(())
+}
+
+/// Returns the device of the thread's current context, else the one that it chose.
+pub(crate) fn device() -> Result<c_int> {
+    let driver = driver::get()?;
+    if current(driver)?.is_none() {
+        return Ok(DEVICE.get());
+    }
+    let mut device = 0;
+    // SAFETY: `device` is valid for a write.
+    unsafe { driver.cuCtxGetDevice(&raw mut device)? };
+    Ok(device)
+}
+
+/// Destroys everything on the thread's device. The next call that needs its context creates a new one.
+pub(crate) fn reset() -> Result<()> {
+    let driver = driver::get()?;
+    let device = device()?;
+    let mut primaries = primaries();
+    if primaries.remove(&device).is_some() {
+        // SAFETY: this library retained the context, and forgets it.
+        unsafe { driver.cuDevicePrimaryCtxRelease_v2(device)? };
+    }
+    // SAFETY: whoever calls this function gives up what is on the device.
+    unsafe { driver.cuDevicePrimaryCtxReset_v2(device)? };
+    RESETS.fetch_add(1, Ordering::AcqRel);
+    Ok(())
+}

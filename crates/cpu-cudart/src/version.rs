@@ -1,0 +1,84 @@
+//! Versions, and the driver's functions by name.
+
+use std::ffi::{c_char, c_int, c_uint, c_ulonglong, c_void};
+
+use crate::driver;
+use crate::status::{Result, Status};
+
+/// The release of CUDA that has the functions exported here.
+pub(crate) const RELEASE: c_int = if cfg!(feature = "cuda-13") { 13050 } else { 12090 };
+
+/// A flag of `cuGetProcAddress`: functions whose null stream is the thread's own.
+const PER_THREAD_DEFAULT_STREAM: u64 = 2;
+
+/// Looks up a function of the driver.
+///
+/// # Safety
+///
+/// The pointers are null or valid, and `symbol` is a C string.
+unsafe fn entry_point(
+    symbol: *const c_char,
+    function: *mut *mut c_void,
+    version: c_uint,
+    flags: c_ulonglong,
+    status: *mut c_uint,
+) -> Result<()> {
+    if symbol.is_null() || function.is_null() {
+        return Err(Status::INVALID_VALUE);
+    }
+    let version = c_int::try_from(version).map_err(|_| Status::INVALID_VALUE)?;
+    // SAFETY: as the caller of this function guarantees.
+    unsafe { driver::get()?.cuGetProcAddress_v2(symbol, function, version, flags, status) }
+}
+
+api! {
+    fn cudaRuntimeGetVersion(version: *mut c_int) {
+        *version.as_mut().ok_or(Status::INVALID_VALUE)? = RELEASE;
+        Ok(())
+    }
+
+    // Answers 0 where there is no driver.
+    fn cudaDriverGetVersion(version: *mut c_int) {
+        let version = version.as_mut().ok_or(Status::INVALID_VALUE)?;
+        *version = 0;
+        match driver::loaded() {
+            Ok(driver) => driver.cuDriverGetVersion(version),
+            Err(_) => Ok(()),
+        }
+    }
+
+    fn cudaGetDriverEntryPoint(
+        symbol: *const c_char, function: *mut *mut c_void, flags: c_ulonglong, status: *mut c_uint,
+    ) {
+        entry_point(symbol, function, RELEASE.unsigned_abs(), flags, status)
+    }
+
+    fn cudaGetDriverEntryPoint_ptsz(
+        symbol: *const c_char, function: *mut *mut c_void, flags: c_ulonglong, status: *mut c_uint,
+    ) {
+        let flags = if flags == 0 { PER_THREAD_DEFAULT_STREAM } else { flags };
+        entry_point(symbol, function, RELEASE.unsigned_abs(), flags, status)
+    }
+
+    fn cudaGetDriverEntryPointByVersion(
+        symbol: *const c_char, function: *mut *mut c_void, version: c_uint, flags: c_ulonglong, status: *mut c_uint,
+    ) {
+        entry_point(symbol, function, version, flags, status)
+    }
+
+    fn cudaGetDriverEntryPointByVersion_ptsz(
+        symbol: *const c_char, function: *mut *mut c_void, version: c_uint, flags: c_ulonglong, status: *mut c_uint,
+    ) {
+        let flags = if flags == 0 { PER_THREAD_DEFAULT_STREAM } else { flags };
+        entry_point(symbol, function, version, flags, status)
+    }
+
+    // Profilers see nothing here.
+    fn cudaProfilerStart() {
+        driver::get().map(drop)
+    }
+
+    fn cudaProfilerStop() {
+        driver::get().map(drop)
+    }
+}

@@ -1,0 +1,377 @@
+//! The driver API of the stand-in for CUDA, as far as NCCL's operations need it. All calls into CUDA are in this file.
+#![allow(unsafe_code)]
+
+use std::ffi::{CStr, c_char, c_int, c_uint, c_void};
+use std::fmt;
+use std::os::fd::{AsRawFd, BorrowedFd};
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::ptr;
+use std::sync::OnceLock;
+
+use libnccl::sys::{cudaStream_t, ncclResult_t};
+
+use crate::diag::error::{Error, Result};
+use crate::diag::wait_limits;
+
+/// The version of the functions beyond CUDA's that this file calls.
+const VERSION: u32 = 1;
+
+const CUDA_SUCCESS: c_int = 0;
+const CU_EVENT_DISABLE_TIMING: c_uint = 2;
+
+/// The kinds of memory that `libnccl_cuda_resolve` tells apart.
+const UNKNOWN_HOST_MEMORY: i32 = 0;
+
+type CuDevicePtr = u64;
+type CuContext = *mut c_void;
+type CuEvent = *mut c_void;
+
+/// Work of a stream.
+type Work = Box<dyn FnOnce() + Send>;
+
+#[repr(C)]
+struct Resolved {
+    kind: i32,
+    device: i32,
+    /// The address at which this process can read and write the memory.
+    alias: *mut c_void,
+    allocation: u64,
+}
+
+/// A range of memory that an operation reads or writes, at its address in the program.
+#[repr(C)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Access {
+    address: CuDevicePtr,
+    length: usize,
+    writes: i32,
+}
+
+impl Access {
+    pub(crate) fn read(address: usize, length: usize) -> Self {
+        Self { address: address as CuDevicePtr, length, writes: 0 }
+    }
+
+    pub(crate) fn write(address: usize, length: usize) -> Self {
+        Self { writes: 1, ..Self::read(address, length) }
+    }
+}
+
+/// A caller's stream: a handle of CUDA, NULL for the default stream, or one of the special handles.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Stream(*mut c_void);
+
+// SAFETY: a handle, which any thread may use; only CUDA follows it.
+unsafe impl Send for Stream {}
+
+impl Stream {
+    pub(crate) fn new(stream: cudaStream_t) -> Self {
+        Self(stream.cast())
+    }
+}
+
+/// An event, destroyed on drop.
+pub(crate) struct Event {
+    event: CuEvent,
+    driver: &'static Driver,
+}
+
+// SAFETY: a handle, which any thread may use; only CUDA follows it.
+unsafe impl Send for Event {}
+
+impl fmt::Debug for Event {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Event({:p})", self.event)
+    }
+}
+
+impl Drop for Event {
+    fn drop(&mut self) {
+        // SAFETY: the event is this value's alone. CUDA keeps it for the work that still refers to it.
+        let _ = unsafe { (self.driver.functions.cuEventDestroy_v2)(self.event) };
+    }
+}
+
+macro_rules! define_functions {
+    ($($name:ident($($argument:ty),*);)*) => {
+        /// The functions of the stand-in, by name. All but the version return a `CUresult`.
+        #[derive(Debug)]
+        #[allow(non_snake_case)]
+        struct Functions {
+            $($name: unsafe extern "C" fn($($argument),*) -> c_int,)*
+        }
+
+        impl Functions {
+            /// Looks all functions up, or returns the name of one that is missing.
+            ///
+            /// # Safety
+            ///
+            /// `library` is a handle of the stand-in, which is never unloaded.
+            unsafe fn look_up(library: *mut c_void) -> Result<Self, &'static str> {
+                Ok(Self {
+                    $($name: {
+                        // SAFETY: a valid handle and a C string.
+                        let symbol = unsafe { libc::dlsym(library, concat!(stringify!($name), "\0").as_ptr().cast()) };
+                        if symbol.is_null() {
+                            return Err(stringify!($name));
+                        }
+                        // SAFETY: the stand-in's function of this name has this signature, in the version that was
+                        // checked.
+                        unsafe { std::mem::transmute::<*mut c_void, unsafe extern "C" fn($($argument),*) -> c_int>(symbol) }
+                    },)*
+                })
+            }
+        }
+    };
+}
+
+define_functions! {
+    cuInit(c_uint);
+    cuGetErrorName(c_int, *mut *const c_char);
+    cuDeviceGetCount(*mut c_int);
+    cuDevicePrimaryCtxRetain(*mut CuContext, c_int);
+    cuCtxGetDevice(*mut c_int);
+    cuCtxPushCurrent_v2(CuContext);
+    cuCtxPopCurrent_v2(*mut CuContext);
+    cuEventCreate(*mut CuEvent, c_uint);
+    cuEventRecord(CuEvent, *mut c_void);
+    cuEventDestroy_v2(CuEvent);
+    cuStreamWaitEvent(*mut c_void, CuEvent, c_uint);
+    cuMemFree_v2(CuDevicePtr);
+    libnccl_cuda_resolve(CuDevicePtr, usize, *mut Resolved);
+    libnccl_cuda_enqueue(
+        *mut c_void,
+        *const Access,
+        usize,
+        *const c_char,
+        unsafe extern "C" fn(*mut c_void),
+        *mut c_void
+    );
+    libnccl_cuda_alloc_shared(c_int, usize, *mut CuDevicePtr);
+}
+
+/// The stand-in for CUDA's driver.
+#[derive(Debug)]
+pub(crate) struct Driver {
+    functions: Functions,
+}
+
+/// Returns the stand-in for CUDA if the process has loaded it. The first call decides that for the process.
+pub(crate) fn driver() -> Option<&'static Driver> {
+    static DRIVER: OnceLock<Option<Driver>> = OnceLock::new();
+    DRIVER.get_or_init(Driver::find).as_ref()
+}
+
+impl Driver {
+    fn find() -> Option<Self> {
+        // SAFETY: a C string; loads nothing.
+        let library = unsafe { libc::dlopen(c"libcuda.so.1".as_ptr(), libc::RTLD_LAZY | libc::RTLD_NOLOAD) };
+        if library.is_null() {
+            return None;
+        }
+        // SAFETY: a valid handle and a C string.
+        let version = unsafe { libc::dlsym(library, c"libnccl_cuda_version".as_ptr()) };
+        if version.is_null() {
+            // NVIDIA's driver.
+            // SAFETY: a valid handle, not used any more.
+            unsafe { libc::dlclose(library) };
+            return None;
+        }
+        // SAFETY: the stand-in's function has this signature in all versions.
+        let version = unsafe { std::mem::transmute::<*mut c_void, extern "C" fn() -> u32>(version) }();
+        let unusable = |why: String| {
+            wait_limits::report(&format!("the stand-in for CUDA, libcuda.so.1, is not used: {why}"));
+            None
+        };
+        if version != VERSION {
+            return unusable(format!("its interface has version {version}, expected {VERSION}"));
+        }
+        // SAFETY: the handle is never closed.
+        match unsafe { Functions::look_up(library) } {
+            Ok(functions) => Some(Self { functions }),
+            Err(name) => unusable(format!("it has no {name}")),
+        }
+    }
+
+    /// Returns the calling thread's current device, which is device 0 on a thread that has not chosen one.
+    pub(crate) fn current_device(&self) -> Result<i32> {
+        self.check("cuInit", self.init())?;
+        Ok(self.device_of_context().unwrap_or(0))
+    }
+
+    /// Returns the number of devices.
+    pub(crate) fn devices(&self) -> Result<i32> {
+        self.check("cuInit", self.init())?;
+        let mut count = 0;
+        // SAFETY: a valid out-parameter.
+        let code = unsafe { (self.functions.cuDeviceGetCount)(&raw mut count) };
+        self.check("cuDeviceGetCount", code).map(|()| count)
+    }
+
+    fn init(&self) -> c_int {
+        // SAFETY: the flags have to be 0.
+        unsafe { (self.functions.cuInit)(0) }
+    }
+
+    /// Returns the device of the calling thread's current context, if it has one.
+    fn device_of_context(&self) -> Option<i32> {
+        let mut device = 0;
+        // SAFETY: a valid out-parameter.
+        let code = unsafe { (self.functions.cuCtxGetDevice)(&raw mut device) };
+        (code == CUDA_SUCCESS).then_some(device)
+    }
+
+    /// Calls `act` with a context of `device` current.
+    pub(crate) fn on_device<T>(&self, device: i32, act: impl FnOnce() -> Result<T>) -> Result<T> {
+        if self.device_of_context() == Some(device) {
+            return act();
+        }
+        let mut context = ptr::null_mut();
+        // Never released, as by the runtime API, on which NCCL is built: a device's primary context then lasts.
+        // SAFETY: a valid out-parameter.
+        let code = unsafe { (self.functions.cuDevicePrimaryCtxRetain)(&raw mut context, device) };
+        self.check("cuDevicePrimaryCtxRetain", code)?;
+        // SAFETY: a context that has just been retained.
+        self.check("cuCtxPushCurrent", unsafe { (self.functions.cuCtxPushCurrent_v2)(context) })?;
+        let popped = Popped(self);
+        let result = act();
+        drop(popped);
+        result
+    }
+
+    /// Returns the address at which this process can read and write `length` bytes at `address`, which the caller
+    /// passed as `what`.
+    pub(crate) fn resolve(&self, what: &str, address: usize, length: usize) -> Result<usize> {
+        let mut memory =
+            Resolved { kind: UNKNOWN_HOST_MEMORY, device: 0, alias: ptr::null_mut(), allocation: 0 };
+        // SAFETY: a valid out-parameter; the function follows no address that it does not know.
+        let code =
+            unsafe { (self.functions.libnccl_cuda_resolve)(address as CuDevicePtr, length, &raw mut memory) };
+        if code != CUDA_SUCCESS {
+            return Err(Error::argument(format!(
+                "{what}, {length} bytes at {address:#x}, is not inside one allocation of CUDA, or was freed: {}",
+                self.name(code)
+            )));
+        }
+        if memory.kind == UNKNOWN_HOST_MEMORY || memory.alias.is_null() {
+            return Err(Error::argument(format!(
+                "{what}, {length} bytes at {address:#x}, is memory that CUDA does not know, which a GPU cannot use: \
+                 expected device memory, pinned host memory or managed memory"
+            )));
+        }
+        Ok(memory.alias.expose_provenance())
+    }
+
+    /// Lets `stream` call `work` once, on another thread, when all before it is done. `label` names the work in reports.
+    pub(crate) fn enqueue(
+        &self,
+        stream: Stream,
+        accesses: &[Access],
+        label: &CStr,
+        work: impl FnOnce() + Send + 'static,
+    ) -> Result {
+        let work: Box<Work> = Box::new(Box::new(work));
+        let data = Box::into_raw(work);
+        // SAFETY: the accesses and the label are copied. `call` is called once with `data`, from which it makes the box
+        // again, if the work is accepted, and never otherwise.
+        let code = unsafe {
+            (self.functions.libnccl_cuda_enqueue)(
+                stream.0,
+                accesses.as_ptr(),
+                accesses.len(),
+                label.as_ptr(),
+                call,
+                data.cast(),
+            )
+        };
+        if code != CUDA_SUCCESS {
+            // SAFETY: it was not accepted, so this is the box's only owner.
+            drop(unsafe { Box::from_raw(data) });
+        }
+        self.check("the stream's launch of an operation", code)
+    }
+
+    /// Creates an event of the current context.
+    pub(crate) fn create_event(&'static self) -> Result<Event> {
+        let mut event = ptr::null_mut();
+        // SAFETY: a valid out-parameter.
+        let code = unsafe { (self.functions.cuEventCreate)(&raw mut event, CU_EVENT_DISABLE_TIMING) };
+        self.check("cuEventCreate", code).map(|()| Event { event, driver: self })
+    }
+
+    /// Records what `stream` has been given so far.
+    pub(crate) fn record(&self, event: &Event, stream: Stream) -> Result {
+        // SAFETY: an event that lives; the stream is the caller's, by the contract of NCCL's functions.
+        self.check("cuEventRecord", unsafe { (self.functions.cuEventRecord)(event.event, stream.0) })
+    }
+
+    /// Lets `stream` wait for what `event` has recorded.
+    pub(crate) fn wait(&self, stream: Stream, event: &Event) -> Result {
+        // SAFETY: as in `record`; there are no flags.
+        let code = unsafe { (self.functions.cuStreamWaitEvent)(stream.0, event.event, 0) };
+        self.check("cuStreamWaitEvent", code)
+    }
+
+    /// Makes device memory of the current device out of a file of `length` bytes.
+    pub(crate) fn allocate_shared(&self, file: BorrowedFd<'_>, length: usize) -> Result<usize> {
+        let mut address = 0;
+        // SAFETY: an open file, and a valid out-parameter.
+        let code =
+            unsafe { (self.functions.libnccl_cuda_alloc_shared)(file.as_raw_fd(), length, &raw mut address) };
+        self.check(&format!("the allocation of {length} bytes of device memory"), code)?;
+        Ok(address as usize)
+    }
+
+    /// Frees device memory, once all work of its context is done.
+    ///
+    /// # Safety
+    ///
+    /// The memory is no longer used.
+    pub(crate) unsafe fn free(&self, address: usize) -> Result {
+        // SAFETY: the caller's contract.
+        self.check("cuMemFree", unsafe { (self.functions.cuMemFree_v2)(address as CuDevicePtr) })
+    }
+
+    fn check(&self, what: &str, code: c_int) -> Result {
+        if code == CUDA_SUCCESS {
+            return Ok(());
+        }
+        let text = format!("{what} failed: {}", self.name(code));
+        Err(Error { code: ncclResult_t::ncclUnhandledCudaError, text })
+    }
+
+    /// Returns CUDA's name of an error.
+    fn name(&self, code: c_int) -> String {
+        let mut name = ptr::null();
+        // SAFETY: a valid out-parameter.
+        let found = unsafe { (self.functions.cuGetErrorName)(code, &raw mut name) };
+        if found != CUDA_SUCCESS || name.is_null() {
+            return format!("CUDA error {code}");
+        }
+        // SAFETY: a C string that lives as long as the library.
+        unsafe { CStr::from_ptr(name) }.to_string_lossy().into_owned()
+    }
+}
+
+/// A context that is current until this is dropped.
+struct Popped<'a>(&'a Driver);
+
+impl Drop for Popped<'_> {
+    fn drop(&mut self) {
+        let mut context = ptr::null_mut();
+        // SAFETY: a valid out-parameter.
+        let _ = unsafe { (self.0.functions.cuCtxPopCurrent_v2)(&raw mut context) };
+    }
+}
+
+/// Calls the work at `data`.
+///
+/// # Safety
+///
+/// `data` is from `enqueue`, and this is called with it once.
+unsafe extern "C" fn call(data: *mut c_void) {
+    // SAFETY: the caller's contract.
+    let work = unsafe { Box::from_raw(data.cast::<Work>()) };
+    // It may not unwind into CUDA; the operation knows that it has panicked.
+    let _ = catch_unwind(AssertUnwindSafe(*work));
+}
