@@ -20,6 +20,8 @@ pub(super) struct Shared {
     /// Live until [`State`] is ended.
     pub(super) raw: sys::ncclComm_t,
     pub(super) state: State,
+    /// The library's, at hand for each call.
+    pub(super) memory_space: MemorySpace,
     /// The `commName` that NCCL was given, to which it keeps a pointer.
     pub(super) name: Option<Arc<CStr>>,
     /// Set if the end took too long and goes on in the background.
@@ -33,8 +35,9 @@ unsafe impl Sync for Shared {}
 
 impl Shared {
     pub(super) fn new(library: &Arc<Library>, raw: sys::ncclComm_t, name: Option<Arc<CStr>>) -> Arc<Self> {
-        let (library, state, is_ending) = (Arc::clone(library), State::default(), AtomicBool::new(false));
-        Arc::new(Self { library, raw, state, name, is_ending })
+        let (memory_space, library) = (library.memory_space(), Arc::clone(library));
+        let (state, is_ending) = (State::default(), AtomicBool::new(false));
+        Arc::new(Self { library, raw, state, memory_space, name, is_ending })
     }
 
     /// Returns `true` if NCCL is still ending the communicator, and may use all that it was given.
