@@ -3,7 +3,9 @@
 use std::thread;
 use std::time::{Duration, Instant};
 
-use libnccl::{CollectiveConfig, Communicator, Config, Error, ReduceOp, Result, ResultCode, ShrinkMode};
+use libnccl::{
+    CollectiveConfig, Communicator, Config, Error, MemorySpace, ReduceOp, Result, ResultCode, ShrinkMode,
+};
 
 use crate::fake_nccl::{FakeNccl, IN_PROGRESS, SUCCESS};
 use crate::fixture::{Fixture, id, recv, send, stream, work};
@@ -113,6 +115,8 @@ fn init_all_with_initializes_ranks_in_a_group_and_waits() {
     let fake = FakeNccl::new();
     fake.set_host_memory(true);
     let nccl = fake.nccl();
+    // Asked when it is first needed.
+    assert_eq!(nccl.memory_space(), MemorySpace::Host);
     fake.take_log();
     fake.answer_once("ncclGroupEnd", 0, IN_PROGRESS);
     fake.set_async_states([IN_PROGRESS], SUCCESS);

@@ -44,6 +44,8 @@ impl Fixture {
         let config = timeout.map_or_else(Config::new, |timeout| Config::new().timeout(timeout));
         let options = CollectiveConfig::new().min_ctas(2).alg_selection("ring");
         let nccl = library.load()?;
+        // Asked once, when it is first needed: here, as the calls of loading are not a method's.
+        let _ = nccl.memory_space();
         Ok(Self { library, nccl, config, options, before: RefCell::default(), publish })
     }
 
