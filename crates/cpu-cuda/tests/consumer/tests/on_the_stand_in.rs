@@ -43,8 +43,14 @@ static LIBRARIES: LazyLock<TempDir> = LazyLock::new(|| {
 
 /// Runs a program, which has to print `ok` and to succeed in time, and returns what it reported.
 fn run(program: &str, argument: &str) -> String {
+    run_with(program, argument, None)
+}
+
+/// Runs a program with a seed, or without one.
+fn run_with(program: &str, argument: &str, seed: Option<u32>) -> String {
     let mut command = Command::new(program);
     command.arg(argument).env("LD_LIBRARY_PATH", LIBRARIES.path()).env("LIBNCCL_CPU_WARN_AFTER", "0");
+    command.envs(seed.map(|seed| ("LIBNCCL_CPU_SEED", seed.to_string())));
     command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
     let mut child = command.spawn().expect("the program starts");
     let start = Instant::now();
@@ -63,34 +69,82 @@ fn run(program: &str, argument: &str) -> String {
     errors
 }
 
-fn collectives(devices: &str) {
-    assert_eq!(run(env!("CARGO_BIN_EXE_libnccl-cuda-consumer"), devices), "");
-}
-
 fn asynchronous(name: &str) -> String {
     run(env!("CARGO_BIN_EXE_asynchronous"), name)
 }
 
 #[test]
-fn collectives_and_messages_of_two_devices_have_the_right_values() {
-    collectives("2");
+fn collectives_and_messages_of_two_to_eight_devices_have_the_right_values() {
+    for devices in 2..=8 {
+        assert_eq!(run(env!("CARGO_BIN_EXE_libnccl-cuda-consumer"), &devices.to_string()), "");
+    }
 }
 
 #[test]
-fn collectives_and_messages_of_three_devices_have_the_right_values() {
-    collectives("3");
+fn split_communicators_of_two_to_eight_devices_have_the_right_values() {
+    for devices in 2..=8 {
+        assert_eq!(run(env!("CARGO_BIN_EXE_split"), &devices.to_string()), "");
+    }
 }
 
-#[test]
-fn collectives_and_messages_of_eight_devices_have_the_right_values() {
-    collectives("8");
+/// Runs a program that lacks a synchronisation, and checks that one race is reported: the operations that are expected,
+/// in their order.
+fn check_race(name: &str, seed: Option<u32>, operations: [&str; 2]) -> Result<(), String> {
+    let report = run_with(env!("CARGO_BIN_EXE_races"), name, seed);
+    let lines: Vec<&str> = report.lines().collect();
+    let is = |line: &str, operation: &str| {
+        let (label, access) = operation.split_once(": ").expect("an access");
+        line.contains(&format!(", {label}")) && line.contains(&format!(", {access} bytes 0 to {}", 4 << 16))
+    };
+    let is_expected = matches!(&lines[..], [memory, first, second]
+        if memory.starts_with("libnccl: race in allocation")
+            && is(first, operations[0])
+            && is(second, operations[1]));
+    is_expected.then_some(()).ok_or(format!("{name}, seed {seed:?}: not {operations:?} but\n{report}"))
 }
 
+/// Operations of rank 0, with their access.
+const REDUCE_WRITES: &str = "ncclAllReduce(count 65536, ncclFloat32, ncclSum), rank 0 of 2, call 1: writes";
+const REDUCE_READS: &str = "ncclAllReduce(count 65536, ncclFloat32, ncclSum), rank 0 of 2, call 1: reads";
+const SEND: &str = "ncclSend(count 65536, ncclFloat32, peer 1), rank 0 of 2, call 1: reads";
+/// The call after the registration of a window.
+const REDUCE_WRITES_WINDOW: &str =
+    "ncclAllReduce(count 65536, ncclFloat32, ncclSum), rank 0 of 2, call 2: writes";
+const PUT: &str = "ncclPutSignal(262144 bytes, peer 1), rank 0 of 2, call 2: reads";
+
+/// Defines a test for each program that lacks a synchronisation, which is reported whatever the schedule.
+macro_rules! races {
+    ($($test:ident: $first:expr, $second:expr;)*) => {$(
+        #[test]
+        fn $test() {
+            let name = stringify!($test).strip_suffix("_is_reported").expect("a name");
+            for seed in [None, Some(1), Some(2), Some(3)] {
+                check_race(name, seed, [$first, $second]).unwrap();
+            }
+        }
+    )*};
+}
+
+races! {
+    copy_back_before_a_collective_is_done_is_reported: REDUCE_WRITES, "cuMemcpyDtoH_v2: reads";
+    result_used_on_another_stream_is_reported: REDUCE_WRITES, "cuMemcpyDtoDAsync_v2: reads";
+    free_under_a_collective_is_reported: REDUCE_WRITES, "cuMemFreeAsync: writes";
+    send_buffer_of_a_collective_refilled_is_reported: REDUCE_READS, "cuMemcpyDtoDAsync_v2: writes";
+    send_buffer_of_a_message_refilled_is_reported: SEND, "cuMemcpyDtoDAsync_v2: writes";
+    window_read_under_a_collective_is_reported: REDUCE_WRITES_WINDOW, "cuMemcpyDtoDAsync_v2: reads";
+    window_written_under_a_put_is_reported: PUT, "cuMemsetD8Async: writes";
+    collective_on_the_default_stream_is_reported: REDUCE_WRITES, "cuMemcpyDtoDAsync_v2: reads";
+    event_recorded_before_the_collective_is_reported: REDUCE_WRITES, "cuMemcpyDtoDAsync_v2: reads";
+    wait_for_an_event_of_another_stream_is_reported: REDUCE_WRITES, "cuMemcpyDtoDAsync_v2: reads";
+}
+
+// The threads decide if the free comes before the collective has ended; after that, a peer may have told the host.
 #[test]
-fn race_with_a_collective_is_reported_with_its_rank_and_call() {
-    let report = asynchronous("copy_beside_a_collective");
-    let call = format!("ncclAllReduce(count {}, ncclFloat32, ncclSum), rank 0 of 2, call 1", 1 << 20);
-    assert!(report.contains(&call) && report.contains("cuMemcpyDtoDAsync"), "{report}");
+fn pinned_memory_freed_under_a_collective_is_reported_for_one_of_twenty_seeds() {
+    let name = "pinned_memory_freed_under_a_collective";
+    let check = |seed| check_race(name, Some(seed), [REDUCE_WRITES, "cuMemFreeHost: writes"]);
+    let errors: Vec<String> = (1..=20).map_while(|seed| check(seed).err()).collect();
+    assert!(errors.len() < 20, "{}", errors.join("\n"));
 }
 
 /// Defines a test for each program that needs asynchrony and reports nothing.

@@ -4,7 +4,6 @@
 #![allow(unsafe_code)]
 
 use std::ffi::c_void;
-use std::mem::MaybeUninit;
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 use std::sync::{Arc, Barrier};
 use std::thread;
@@ -14,6 +13,7 @@ use cudarc::driver::{CudaContext, CudaSlice, CudaStream, DevicePtr, DevicePtrMut
 use cudarc::nccl::sys::{
     self, ncclComm_t, ncclConfig_t, ncclDataType_t::ncclFloat32, ncclRedOp_t::ncclSum, ncclResult_t,
 };
+use libnccl_cuda_consumer::{Rank, assert_all, check, run_ranks, unique_id};
 
 /// Long enough that a message does not fit a buffer, and no input goes with the call.
 const LONG: usize = 1 << 20;
@@ -34,99 +34,15 @@ fn main() {
         "host_memory_is_refused" => host_memory(),
         "two_ranks_on_one_device" => one_device(),
         "scalar_in_device_memory" => device_scalar(),
-        "copy_beside_a_collective" => race(),
         other => panic!("there is no program {other}"),
     }
     println!("ok");
 }
 
-fn check(code: ncclResult_t) {
-    assert!(code == ncclResult_t::ncclSuccess || code == ncclResult_t::ncclInProgress, "{code:?}");
-}
-
-/// A rank: its communicator, and a stream of its device.
-struct Rank {
-    number: usize,
-    comm: ncclComm_t,
-    context: Arc<CudaContext>,
-    stream: Arc<CudaStream>,
-}
-
-impl Rank {
-    fn join(number: usize, ranks: usize, id: sys::ncclUniqueId) -> Self {
-        let context = CudaContext::new(number).unwrap();
-        let stream = context.new_stream().unwrap();
-        Self { number, comm: join(number, ranks, id), context, stream }
-    }
-
-    fn zeros(&self, length: usize) -> CudaSlice<f32> {
-        self.stream.alloc_zeros(length).unwrap()
-    }
-
-    fn filled(&self, length: usize) -> CudaSlice<f32> {
-        self.stream.clone_htod(&vec![(self.number + 1) as f32; length]).unwrap()
-    }
-
-    fn destroy(self) {
-        // SAFETY: a communicator that is not used any more.
-        check(unsafe { sys::ncclCommDestroy(self.comm) });
-    }
-}
-
-fn join(number: usize, ranks: usize, id: sys::ncclUniqueId) -> ncclComm_t {
-    let mut comm = std::ptr::null_mut();
-    // SAFETY: a valid out-parameter.
-    check(unsafe { sys::ncclCommInitRank(&raw mut comm, ranks as i32, id, number as i32) });
-    comm
-}
-
-fn unique_id() -> sys::ncclUniqueId {
-    let mut id = MaybeUninit::uninit();
-    // SAFETY: a valid out-parameter, which is written.
-    unsafe {
-        check(sys::ncclGetUniqueId(id.as_mut_ptr()));
-        id.assume_init()
-    }
-}
-
-/// Runs two ranks, a thread each.
-fn two_ranks(body: impl Fn(Rank) + Sync) {
-    let id = unique_id();
-    thread::scope(|scope| {
-        for number in 0..2 {
-            let body = &body;
-            scope.spawn(move || body(Rank::join(number, 2, id)));
-        }
-    });
-}
-
-fn all_reduce(
-    comm: ncclComm_t,
-    from: &CudaSlice<f32>,
-    to: &mut CudaSlice<f32>,
-    stream: &CudaStream,
-) -> ncclResult_t {
-    let count = from.len();
-    let (from, _read) = from.device_ptr(stream);
-    let (to, _written) = to.device_ptr_mut(stream);
-    // SAFETY: device memory of `count` elements, which lives until the stream has been waited for.
-    unsafe {
-        sys::ncclAllReduce(
-            from as *const c_void,
-            to as *mut c_void,
-            count,
-            ncclFloat32,
-            ncclSum,
-            comm,
-            stream.cu_stream().cast(),
-        )
-    }
-}
-
 fn send(comm: ncclComm_t, from: &CudaSlice<f32>, peer: usize, stream: &CudaStream) -> ncclResult_t {
     let count = from.len();
     let (from, _read) = from.device_ptr(stream);
-    // SAFETY: as above.
+    // SAFETY: device memory of `count` elements, which lives until the stream has been waited for.
     unsafe {
         sys::ncclSend(from as *const c_void, count, ncclFloat32, peer as i32, comm, stream.cu_stream().cast())
     }
@@ -141,21 +57,10 @@ fn receive(comm: ncclComm_t, to: &mut CudaSlice<f32>, peer: usize, stream: &Cuda
     }
 }
 
-fn values(stream: &Arc<CudaStream>, from: &CudaSlice<f32>) -> Vec<f32> {
-    let mut values = vec![0.0; from.len()];
-    stream.memcpy_dtoh(from, &mut values).unwrap();
-    stream.synchronize().unwrap();
-    values
-}
-
-fn assert_all(stream: &Arc<CudaStream>, from: &CudaSlice<f32>, expected: f32) {
-    assert!(values(stream, from).iter().all(|value| *value == expected));
-}
-
 /// Rank 0 enqueues its part, then tells rank 1 through the host to enqueue its own.
 fn host_waits_beside(message: bool) {
     let told = AtomicBool::new(false);
-    two_ranks(|rank| {
+    run_ranks(2, |rank| {
         let (from, mut to) = (rank.filled(LONG), rank.zeros(LONG));
         if rank.number == 1 {
             while !told.load(SeqCst) {
@@ -163,7 +68,7 @@ fn host_waits_beside(message: bool) {
             }
         }
         check(match (message, rank.number) {
-            (false, _) => all_reduce(rank.comm, &from, &mut to, &rank.stream),
+            (false, _) => rank.all_reduce(&from, &mut to, &rank.stream),
             (true, 0) => send(rank.comm, &from, 1, &rank.stream),
             (true, _) => receive(rank.comm, &mut to, 0, &rank.stream),
         });
@@ -180,10 +85,10 @@ fn host_waits_beside(message: bool) {
 /// Both ranks send first and receive then, on a communicator and a stream for each direction.
 fn opposite_directions() {
     let second = unique_id();
-    two_ranks(|rank| {
-        let forward = rank.comm;
-        let backward = join(rank.number, 2, second);
-        let (one, two) = (Arc::clone(&rank.stream), rank.context.new_stream().unwrap());
+    run_ranks(2, |rank| {
+        let other = Rank::join(rank.number, 2, second);
+        let (forward, backward) = (rank.comm, other.comm);
+        let (one, two) = (Arc::clone(&rank.stream), Arc::clone(&other.stream));
         let (from, mut to) = (rank.filled(LONG), rank.zeros(LONG));
         rank.stream.synchronize().unwrap();
         if rank.number == 0 {
@@ -195,8 +100,7 @@ fn opposite_directions() {
             check(receive(forward, &mut to, 0, &one));
             assert_all(&one, &to, 1.0);
         }
-        // SAFETY: not used any more.
-        check(unsafe { sys::ncclCommDestroy(backward) });
+        other.destroy();
         rank.destroy();
     });
 }
@@ -204,23 +108,22 @@ fn opposite_directions() {
 /// The ranks use two communicators in different orders, on two streams.
 fn two_communicators() {
     let second = unique_id();
-    two_ranks(|rank| {
-        let other = join(rank.number, 2, second);
-        let (one, two) = (Arc::clone(&rank.stream), rank.context.new_stream().unwrap());
+    run_ranks(2, |rank| {
+        let other = Rank::join(rank.number, 2, second);
+        let (one, two) = (Arc::clone(&rank.stream), Arc::clone(&other.stream));
         let (from, mut to) = (rank.filled(LONG), rank.zeros(LONG));
         let (short, mut sum) = (rank.filled(SHORT), rank.zeros(SHORT));
         rank.stream.synchronize().unwrap();
         if rank.number == 0 {
             check(send(rank.comm, &from, 1, &one));
-            check(all_reduce(other, &short, &mut sum, &two));
+            check(other.all_reduce(&short, &mut sum, &two));
         } else {
-            check(all_reduce(other, &short, &mut sum, &two));
+            check(other.all_reduce(&short, &mut sum, &two));
             check(receive(rank.comm, &mut to, 0, &one));
             assert_all(&one, &to, 1.0);
         }
         assert_all(&two, &sum, 3.0);
-        // SAFETY: not used any more.
-        check(unsafe { sys::ncclCommDestroy(other) });
+        other.destroy();
         rank.destroy();
     });
 }
@@ -265,9 +168,9 @@ fn nonblocking() {
                         thread::sleep(Duration::from_millis(1));
                     }
                 }
-                check(all_reduce(comm, &from, &mut to, &rank.stream));
+                check(rank.all_reduce(&from, &mut to, &rank.stream));
                 settle(comm);
-                check(all_reduce(comm, &to, &mut again, &rank.stream));
+                check(rank.all_reduce(&to, &mut again, &rank.stream));
                 settle(comm);
                 told.store(true, SeqCst);
                 assert_all(&rank.stream, &again, 6.0);
@@ -296,11 +199,11 @@ fn nonblocking_config() -> ncclConfig_t {
 /// An abort ends an operation whose peer never calls, and the stream goes on.
 fn abort() {
     let aborted = Barrier::new(2);
-    two_ranks(|rank| {
+    run_ranks(2, |rank| {
         if rank.number == 0 {
             let (from, mut to) = (rank.filled(LONG), rank.zeros(LONG));
-            check(all_reduce(rank.comm, &from, &mut to, &rank.stream));
-            check(all_reduce(rank.comm, &from, &mut to, &rank.stream));
+            check(rank.all_reduce(&from, &mut to, &rank.stream));
+            check(rank.all_reduce(&from, &mut to, &rank.stream));
             let copied = rank.stream.clone_dtod(&from).unwrap();
             thread::sleep(Duration::from_millis(100));
             // SAFETY: not used any more.
@@ -321,11 +224,11 @@ fn abort() {
 
 /// Destroying a communicator waits for its work.
 fn destroy() {
-    two_ranks(|rank| {
+    run_ranks(2, |rank| {
         let from = rank.filled(LONG);
         let mut sums: Vec<_> = (0..10).map(|_| rank.zeros(LONG)).collect();
         for sum in &mut sums {
-            check(all_reduce(rank.comm, &from, sum, &rank.stream));
+            check(rank.all_reduce(&from, sum, &rank.stream));
         }
         let stream = Arc::clone(&rank.stream);
         rank.destroy();
@@ -335,7 +238,7 @@ fn destroy() {
 
 /// Operations of one communicator on two streams run in the order of the calls.
 fn two_streams() {
-    two_ranks(|rank| {
+    run_ranks(2, |rank| {
         let streams = [Arc::clone(&rank.stream), rank.context.new_stream().unwrap()];
         let mut buffers: Vec<_> = (0..=12).map(|_| rank.filled(LONG)).collect();
         rank.stream.synchronize().unwrap();
@@ -343,7 +246,7 @@ fn two_streams() {
             let (before, after) = buffers.split_at_mut(step + 1);
             // The ranks need not use the same streams.
             let stream = &streams[(step + rank.number) % 2];
-            check(all_reduce(rank.comm, &before[step], &mut after[0], stream));
+            check(rank.all_reduce(&before[step], &mut after[0], stream));
         }
         streams.iter().for_each(|stream| stream.synchronize().unwrap());
         for (step, buffer) in buffers.iter().enumerate().skip(1) {
@@ -355,7 +258,7 @@ fn two_streams() {
 
 /// A group on two streams runs after both, and both go on after it.
 fn group_on_two_streams() {
-    two_ranks(|rank| {
+    run_ranks(2, |rank| {
         let (one, two) = (Arc::clone(&rank.stream), rank.context.new_stream().unwrap());
         let peer = 1 - rank.number;
         let (from, mut to) = (rank.filled(LONG), two.alloc_zeros::<f32>(LONG).unwrap());
@@ -374,7 +277,7 @@ fn group_on_two_streams() {
 
 /// Host memory that CUDA does not know is refused, and so is memory that was freed, or that is too short.
 fn host_memory() {
-    two_ranks(|rank| {
+    run_ranks(2, |rank| {
         let mut host = vec![0.0_f32; SHORT];
         let device = rank.zeros(SHORT);
         rank.stream.synchronize().unwrap();
@@ -425,37 +328,9 @@ fn one_device() {
     assert_eq!(codes, [ncclResult_t::ncclInvalidUsage; 2]);
 }
 
-/// A copy out of the receive buffer on another stream, without an event after the collective.
-fn race() {
-    let copied = AtomicBool::new(false);
-    two_ranks(|rank| {
-        let (from, mut to, target) = (rank.filled(LONG), rank.zeros(LONG), rank.zeros(LONG));
-        let other = rank.context.new_stream().unwrap();
-        let (source, target) = (to.device_ptr(&other).0, target.device_ptr(&other).0);
-        rank.context.synchronize().unwrap();
-        if rank.number == 1 {
-            while !copied.load(SeqCst) {
-                thread::sleep(Duration::from_millis(1));
-            }
-        }
-        check(all_reduce(rank.comm, &from, &mut to, &rank.stream));
-        if rank.number == 0 {
-            // SAFETY: device memory of as many bytes. That it is not waited for is what is to be found.
-            unsafe {
-                cudarc::driver::result::memcpy_dtod_async(target, source, 4 * LONG, other.cu_stream())
-                    .unwrap();
-            }
-            copied.store(true, SeqCst);
-            other.synchronize().unwrap();
-        }
-        assert_all(&rank.stream, &to, 3.0);
-        rank.destroy();
-    });
-}
-
 /// The scalar of a reduction in device memory is read when the operation runs.
 fn device_scalar() {
-    two_ranks(|rank| {
+    run_ranks(2, |rank| {
         let (from, mut to) = (rank.filled(LONG), rank.zeros(LONG));
         let mut scalar = rank.zeros(1);
         let mut op = ncclSum;
