@@ -112,6 +112,7 @@ impl CallHeader {
         Self::PointToPoint { call, data_type: Self::NO_DATA_TYPE, peer: peer as u32, count: bytes as u64 }
     }
 
+    #[inline]
     pub(crate) fn encode(self) -> [u64; 2] {
         match self {
             Self::Collective { function, data_type, reduction, root, count } => {
