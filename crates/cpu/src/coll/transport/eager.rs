@@ -45,14 +45,7 @@ fn input(
 
 /// Not inlined: the compiler would prepare for it before the loops over tasks, in each call that only copies.
 #[inline(never)]
-fn reduce(
-    call: &Call,
-    local: &LocalCall<'_>,
-    step: u64,
-    task: Task,
-    to: WriteBuf,
-    reduction: Reduction,
-) {
+fn reduce(call: &Call, local: &LocalCall<'_>, step: u64, task: Task, to: WriteBuf, reduction: Reduction) {
     let state = local.context.state;
     let common = call.factor();
     let factor = |source| match reduction {
