@@ -10,6 +10,7 @@ use std::time::{Duration, Instant};
 use cudarc::driver::sys::{CUdevice, CUresult};
 
 use crate::allocation::{Allocation, Allocations, Kind, Part};
+use crate::clock::Clock;
 use crate::config::{Config, Races};
 use crate::context::{Context, Current};
 use crate::device::Device;
@@ -19,8 +20,8 @@ use crate::handle::{ContextId, EventId, Handles, PoolId, StreamId};
 use crate::mapping::Mapping;
 use crate::operation::Work;
 use crate::pool::Pool;
-use crate::race::{Access, Detector, Operation, Race};
-use crate::scheduler::{Executor, Ordering, Point, Scheduler};
+use crate::race::{Access, Detector, Race};
+use crate::scheduler::{Begun, Executor, OperationId, Ordering, Point, Scheduler};
 
 /// A stream, beyond what its order needs.
 #[derive(Debug)]
@@ -204,12 +205,6 @@ impl Driver {
                 worker.notify_one();
             }
         }
-        let begun = state.scheduler.take_begun();
-        if let Some(races) = &mut state.races {
-            let found = begun.into_iter().filter_map(|operation| races.begin(operation));
-            let found = found.collect::<Vec<_>>();
-            state.report(self.config.races, found);
-        }
     }
 
     /// Enqueues an operation on a stream, after what is there and after `wait`; returns the point after it.
@@ -226,18 +221,13 @@ impl Driver {
         let Request { label, accesses, executor, work } = request;
         let position = state.scheduler.enqueue(stream, wait, executor, work);
         let position = position.ok_or(CUresult::CUDA_ERROR_INVALID_HANDLE)?;
-        let (id, mut clock, mut peers) = (position.id, (*position.before).clone(), (*position.peers).clone());
-        clock.advance(stream, position.number);
-        if executor == Executor::Peers {
-            peers.advance(stream, position.number);
-        }
-        if let (Some(races), false) = (&mut state.races, accesses.is_empty()) {
-            let operation = Operation { position, label, call: state.calls };
-            let found = races.check(&state.scheduler, &operation, &accesses);
-            state.report(self.config.races, found);
+        let point = position.point.clone();
+        let call = state.calls;
+        if let Some(races) = &mut state.races {
+            races.enqueue(position, call, label, accesses);
         }
         self.wake_workers(state);
-        Ok(Point { operations: vec![id], clock, peers })
+        Ok(point)
     }
 
     fn start_worker(&'static self, state: &mut State, stream: StreamId) -> Result<()> {
@@ -256,19 +246,12 @@ impl Driver {
     fn work(&self, stream: StreamId, wake: &Condvar) {
         let mut state = self.lock();
         loop {
-            if let Some((id, work)) = state.scheduler.start(stream) {
-                // The program's functions can tell its threads that what is before them is complete.
-                if let Some(before) = state.scheduler.before_host_function(id) {
-                    state.scheduler.tell_host(&before);
-                }
-                self.wake_workers(&mut state);
+            if let Some(Begun { id, clock, work }) = state.scheduler.start(stream) {
+                state.begin(self.config.races, id, &clock);
                 drop(state);
                 work.execute();
                 state = self.lock();
                 state.scheduler.complete(id);
-                if let Some(races) = &mut state.races {
-                    races.end(id);
-                }
                 self.wake_workers(&mut state);
                 self.done.notify_all();
             } else if state.scheduler.is_gone(stream) {
@@ -286,7 +269,7 @@ impl Driver {
         mut state: MutexGuard<'a, State>,
         point: &Point,
     ) -> MutexGuard<'a, State> {
-        while !state.scheduler.is_complete(point) {
+        while !point.is_complete() {
             state = if state.scheduler.has_ready() {
                 state.last_call = Instant::now();
                 self.turn(state)
@@ -304,7 +287,7 @@ impl Driver {
         point: &Point,
     ) -> MutexGuard<'a, State> {
         let mut state = self.wait(state, point);
-        state.scheduler.tell_host(&point.clock);
+        state.scheduler.tell_host(&point.clock());
         state
     }
 
@@ -502,7 +485,15 @@ impl State {
         let access = Access::new(part, length, true);
         let call = self.calls;
         if let Some(detector) = &mut self.races {
-            let found = detector.check_host(&self.scheduler, function, call, &access);
+            let found = detector.check_host(self.scheduler.host(), function, call, &access);
+            self.report(races, found);
+        }
+    }
+
+    /// Looks for races of an operation that begins, after those in a clock.
+    fn begin(&mut self, races: Races, operation: OperationId, clock: &Clock) {
+        if let Some(detector) = &mut self.races {
+            let found = detector.begin(operation, clock, self.scheduler.host());
             self.report(races, found);
         }
     }
