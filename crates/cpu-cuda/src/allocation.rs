@@ -133,6 +133,15 @@ impl Allocations {
         Ok(Some(Part { allocation: Arc::clone(allocation), offset }))
     }
 
+    /// Finds the part that a range of aliases is.
+    pub(crate) fn part_of_alias(&self, alias: u64, length: usize) -> Option<Part> {
+        self.by_address.values().find_map(|allocation| {
+            let offset = (alias as usize).checked_sub(allocation.alias(0))?;
+            let is_inside = offset.checked_add(length)? <= allocation.length;
+            is_inside.then(|| Part { allocation: Arc::clone(allocation), offset })
+        })
+    }
+
     /// Removes the allocation that begins at an address.
     pub(crate) fn remove(&mut self, address: u64) -> Option<Arc<Allocation>> {
         let removed = self.by_address.remove(&address)?;

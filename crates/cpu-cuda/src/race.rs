@@ -22,6 +22,8 @@ pub(crate) struct Access {
     allocation: Arc<Allocation>,
     bytes: Bytes,
     writes: bool,
+    /// True if a peer can know that the access is over before its operation ends.
+    is_known_to_peers: bool,
 }
 
 impl Access {
@@ -35,7 +37,13 @@ impl Access {
         let is_dense = rows.width == pitch;
         let rows = if is_dense { Rows { width: rows.width * rows.height, height: 1 } } else { rows };
         let bytes = Bytes { start: part.offset, rows, pitch };
-        Self { allocation: Arc::clone(&part.allocation), bytes, writes }
+        // Peers have what an operation reads.
+        Self { allocation: Arc::clone(&part.allocation), bytes, writes, is_known_to_peers: !writes }
+    }
+
+    /// Creates a write that a peer is told about.
+    pub(crate) fn put(part: &Part, length: usize) -> Self {
+        Self { is_known_to_peers: true, ..Self::new(part, length, true) }
     }
 
     /// The allocation, which has to live as long as the operation.
@@ -189,8 +197,7 @@ impl Queued {
             bytes: access.bytes,
             writes: access.writes,
         };
-        // Peers have what an operation reads before it ends.
-        let step = if access.writes { position.step } else { position.first_step };
+        let step = if access.is_known_to_peers { position.first_step } else { position.step };
         Past { operation: position.id, step, side }
     }
 }
@@ -268,7 +275,7 @@ impl Detector {
         call: u64,
         access: &Access,
     ) -> Vec<Race> {
-        let Access { allocation, bytes, writes } = access;
+        let Access { allocation, bytes, writes, .. } = access;
         let label = Cow::Borrowed(function);
         let side = Side { stream: None, label, call, bytes: *bytes, writes: *writes };
         let begun = self.history.get(&allocation.id).map_or(&[][..], |history| &history.begun);
