@@ -151,6 +151,25 @@ races! {
     pinned_memory_freed_under_a_collective_is_reported: REDUCE_WRITES, "cuMemFreeHost: writes";
 }
 
+/// The random programs under each seed, unless the variable tells another number.
+const PROGRAMS: u64 = 200;
+
+#[test]
+fn random_programs_with_collectives_give_the_data_of_their_operations_in_sequence() {
+    /// The programs of a process.
+    const AT_ONCE: u64 = 1000;
+    let programs = std::env::var("LIBNCCL_CUDA_PROGRAMS").ok().and_then(|text| text.parse().ok());
+    let programs = programs.unwrap_or(PROGRAMS);
+    for seed in [None, Some(1), Some(2), Some(3)] {
+        let first = programs * u64::from(seed.unwrap_or(0));
+        for done in (0..programs).step_by(AT_ONCE as usize) {
+            let arguments = [first + done, AT_ONCE.min(programs - done)].map(|number| number.to_string());
+            let report = run_with(env!("CARGO_BIN_EXE_random"), &arguments.each_ref().map(|a| &**a), seed);
+            assert_eq!(report, "", "seed {seed:?}, programs {arguments:?}");
+        }
+    }
+}
+
 /// Defines a test for each program that needs asynchrony and reports nothing.
 macro_rules! asynchronous {
     ($($name:ident),* $(,)?) => {$(

@@ -35,7 +35,7 @@ fn main() {
         }),
         "send_buffer_of_a_message_refilled" => message(count),
         "window_read_under_a_collective" => {
-            windows(count, |window, rank| window.read_under_a_collective(rank))
+            windows(count, |window, rank| window.read_under_a_collective(rank));
         }
         "window_written_under_a_put" => windows(count, |window, rank| window.written_under_a_put(rank)),
         "window_read_under_a_put_of_another_rank" => {
