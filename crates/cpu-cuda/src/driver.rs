@@ -3,8 +3,7 @@
 use std::borrow::Cow;
 use std::collections::{BTreeMap, HashMap};
 use std::process;
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
-use std::thread;
+use std::sync::{Arc, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
 use cudarc::driver::sys::{CUdevice, CUresult};
@@ -22,6 +21,7 @@ use crate::operation::Work;
 use crate::pool::Pool;
 use crate::race::{Access, Detector, Race};
 use crate::scheduler::{Begun, Executor, OperationId, Ordering, Point, Scheduler};
+use crate::sync::{Condvar, Mutex, MutexGuard, thread};
 
 /// A stream, beyond what its order needs.
 #[derive(Debug)]
@@ -120,7 +120,8 @@ impl Driver {
         Ok(driver)
     }
 
-    fn new(config: Config) -> Self {
+    /// Creates a driver without contexts.
+    pub(crate) fn new(config: Config) -> Self {
         let mut handles = Handles::new();
         let mut pools = BTreeMap::new();
         let devices = (0..config.devices)
@@ -191,7 +192,7 @@ impl Driver {
     fn tick_forever(&self) {
         const PAUSE: Duration = Duration::from_millis(1);
         loop {
-            thread::sleep(PAUSE);
+            std::thread::sleep(PAUSE);
             let state = self.lock();
             if state.scheduler.has_ready() && state.last_call.elapsed() > PAUSE {
                 drop(self.turn(state));

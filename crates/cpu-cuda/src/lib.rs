@@ -16,6 +16,8 @@ mod error;
 mod event;
 pub mod extension;
 mod handle;
+#[cfg(all(test, loom))]
+mod loom_models;
 mod mapping;
 mod operation;
 mod pool;
@@ -23,4 +25,5 @@ mod race;
 mod scheduler;
 #[cfg(test)]
 mod scheduler_tests;
+mod sync;
 mod turns;
