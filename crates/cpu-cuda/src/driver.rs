@@ -15,6 +15,7 @@ use crate::context::{Context, Current};
 use crate::device::Device;
 use crate::error::Result;
 use crate::event::Event;
+use crate::fault;
 use crate::handle::{ContextId, EventId, Handles, PoolId, StreamId};
 use crate::mapping::Mapping;
 use crate::operation::Work;
@@ -100,6 +101,9 @@ impl Driver {
             let config = Config::from_env()?;
             if config.devices == 0 {
                 return Err(CUresult::CUDA_ERROR_NO_DEVICE);
+            }
+            if config.reports_faults {
+                fault::report()?;
             }
             if DRIVER.set(Self::new(config)).is_ok() && config.seed.is_some() {
                 let ticker = thread::Builder::new().name("cuda ticker".to_owned());

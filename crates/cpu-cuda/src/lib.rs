@@ -15,6 +15,7 @@ mod driver;
 mod error;
 mod event;
 pub mod extension;
+mod fault;
 mod handle;
 #[cfg(all(test, loom))]
 mod loom_models;
