@@ -65,7 +65,7 @@ impl List {
 
 static LIST: List = List::new();
 
-/// What handled the signal before; set if faults are reported.
+/// The earlier action of the signal; set if faults are reported.
 static EARLIER: OnceLock<libc::sigaction> = OnceLock::new();
 
 /// Device memory in the list, until this is dropped.

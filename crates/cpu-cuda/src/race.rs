@@ -205,9 +205,9 @@ impl Queued {
 /// The accesses to an allocation.
 #[derive(Debug, Default)]
 struct History {
-    /// Those with which an operation that will begin can be in a race.
+    /// The accesses with which an operation that will begin can be in a race.
     begun: Vec<Past>,
-    /// The number of those that have not begun.
+    /// The number of accesses of operations that have not begun.
     queued: usize,
     is_freed: bool,
 }

@@ -48,7 +48,7 @@ struct End {
 pub(crate) struct Point {
     /// The ends of the last operations before it.
     ends: Vec<Arc<End>>,
-    /// What comes before it besides, and is complete.
+    /// All that comes before it besides, which is complete.
     clock: Clock,
 }
 
@@ -83,7 +83,7 @@ pub(crate) struct Position {
     pub(crate) step: Step,
     /// Its first step, which its peers can know before its end.
     pub(crate) first_step: Step,
-    /// What the host knew to be complete when it was enqueued.
+    /// The operations that the host knew to be complete when it was enqueued.
     pub(crate) host: Arc<Clock>,
     /// The point behind it.
     pub(crate) point: Point,
@@ -94,7 +94,7 @@ pub(crate) struct Position {
 pub(crate) struct Begun<W> {
     /// The operation.
     pub(crate) id: OperationId,
-    /// What comes before it.
+    /// All that comes before it.
     pub(crate) clock: Clock,
     /// Its work.
     pub(crate) work: W,
@@ -118,9 +118,9 @@ struct Pending<W> {
     executor: Executor,
     first_step: Step,
     step: Step,
-    /// What it comes after.
+    /// The point that it comes after.
     after: Point,
-    /// What comes before it, once it has begun.
+    /// All that comes before it, once it has begun.
     clock: Clock,
     end: Arc<End>,
     /// Its work, until it is executed.
@@ -133,7 +133,7 @@ struct Pending<W> {
     may_start: bool,
 }
 
-/// What the streams of a context that are gone leave behind.
+/// The past of the streams of a context that are gone.
 #[derive(Debug, Default)]
 struct Gone {
     /// All that comes before their ends.
@@ -152,9 +152,9 @@ pub(crate) struct Scheduler<W> {
     components: usize,
     pending: HashMap<OperationId, Pending<W>>,
     last: u64,
-    /// What the host knows to be complete.
+    /// The operations that the host knows to be complete.
     host: Arc<Clock>,
-    /// What operations with peers can know of each other: what came before those that have begun.
+    /// All that operations with peers can know of each other: it came before those that have begun.
     peers: Clock,
     turns: Option<Turns>,
     /// The number of the library's operations that may start or have started, if operations take turns.
@@ -333,7 +333,7 @@ impl<W> Scheduler<W> {
         end
     }
 
-    /// What the host knows to be complete.
+    /// The operations that the host knows to be complete.
     pub(crate) fn host(&self) -> &Clock {
         &self.host
     }

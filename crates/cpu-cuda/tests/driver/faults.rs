@@ -49,9 +49,12 @@ fn allocate() -> CUdeviceptr {
     let context = CudaContext::new(1).expect("device 1");
     context.bind_to_thread().expect("a current context");
     std::mem::forget(context);
-    // SAFETY: the memory lives until the process ends.
-    let addresses = (0..200).map(|_| unsafe { result::malloc_sync(100) }.expect("memory"));
-    addresses.last().expect("memory")
+    let mut address = 0;
+    for _ in 0..200 {
+        // SAFETY: the memory lives until the process ends.
+        address = unsafe { result::malloc_sync(100) }.expect("memory");
+    }
+    address
 }
 
 fn touch(address: CUdeviceptr) {
