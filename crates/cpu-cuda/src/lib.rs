@@ -15,7 +15,10 @@ mod driver;
 mod error;
 mod event;
 pub mod extension;
+mod fault;
 mod handle;
+#[cfg(all(test, loom))]
+mod loom_models;
 mod mapping;
 mod operation;
 mod pool;
@@ -23,4 +26,5 @@ mod race;
 mod scheduler;
 #[cfg(test)]
 mod scheduler_tests;
+mod sync;
 mod turns;

@@ -86,13 +86,13 @@ extern "C" fn cuEventQuery(event: CUevent) -> CUresult {
         let event = state.events.get(&EventId::of(event)).ok_or(CUresult::CUDA_ERROR_INVALID_HANDLE)?;
         state.check(event.context)?;
         let Some(Record { point, .. }) = event.record.clone() else { return Ok(()) };
-        if !state.scheduler.is_complete(&point) {
+        if !point.is_complete() {
             drop(state);
             // Whoever asks again and again leaves the lock to those that do the work.
             thread::yield_now();
             return Err(CUresult::CUDA_ERROR_NOT_READY);
         }
-        state.scheduler.tell_host(&point.clock);
+        state.scheduler.tell_host(&point.clock());
         Ok(())
     };
     answer(query())
@@ -121,7 +121,7 @@ unsafe extern "C" fn cuEventElapsedTime(out: *mut f32, start: CUevent, end: CUev
             let event = state.events.get(&EventId::of(event)).filter(|event| event.has_timing);
             let event = event.ok_or(CUresult::CUDA_ERROR_INVALID_HANDLE)?;
             let record = event.record.as_ref().ok_or(CUresult::CUDA_ERROR_INVALID_HANDLE)?;
-            if !state.scheduler.is_complete(&record.point) {
+            if !record.point.is_complete() {
                 return Err(CUresult::CUDA_ERROR_NOT_READY);
             }
             times.push(*record.time.get().ok_or(CUresult::CUDA_ERROR_NOT_READY)?);

@@ -1,6 +1,7 @@
 //! The shared object as cudarc uses it: each test is a process that finds it as `libcuda.so.1`.
 
 mod extension;
+mod faults;
 mod memory;
 mod process;
 mod races;
@@ -14,6 +15,7 @@ use libtest_mimic::{Arguments, Trial};
 /// The tests that run in a process of their own, by name.
 const TESTS: &[&[process::Test]] = &[
     extension::TESTS,
+    faults::TESTS,
     memory::TESTS,
     streams::TESTS,
     random::TESTS,
@@ -28,6 +30,8 @@ fn main() -> ExitCode {
     if let Some(name) = process::requested() {
         let Some(test) = tests().find(|test| test.name == name) else { return ExitCode::FAILURE };
         (test.run)();
+        // Races are found when operations begin. Some tests leave an error.
+        let _ = cudarc::driver::result::ctx::synchronize();
         return ExitCode::SUCCESS;
     }
     let trials = tests().map(|test| Trial::test(test.name, || process::run(test).map_err(Into::into)));

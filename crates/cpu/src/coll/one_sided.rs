@@ -57,6 +57,7 @@ impl Operation for PutSignal {
     }
 
     fn resolve(&mut self, on_stream: &mut OnStream) -> Result {
+        on_stream.note_put(&self.to);
         on_stream.resolve_read("the local buffer", &mut self.from)
     }
 

@@ -38,7 +38,7 @@ struct Resolved {
     allocation: u64,
 }
 
-/// A range of memory that an operation reads or writes, at its address in the program.
+/// A range of memory that an operation reads or writes, at its address in the program or at the one that was resolved.
 #[repr(C)]
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Access {
@@ -54,6 +54,11 @@ impl Access {
 
     pub(crate) fn write(address: usize, length: usize) -> Self {
         Self { writes: 1, ..Self::read(address, length) }
+    }
+
+    /// Creates a write that another rank is told about.
+    pub(crate) fn put(address: usize, length: usize) -> Self {
+        Self { writes: 2, ..Self::read(address, length) }
     }
 }
 
