@@ -53,7 +53,7 @@ impl Operation for PutSignal {
     }
 
     fn buffers(&self) -> [usize; 2] {
-        [self.from.start().addr(), self.to.start().addr()]
+        [self.from.start().addr(), 0]
     }
 
     fn resolve(&mut self, on_stream: &mut OnStream) -> Result {

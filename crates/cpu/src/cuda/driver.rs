@@ -73,6 +73,11 @@ impl Stream {
     pub(crate) fn new(stream: cudaStream_t) -> Self {
         Self(stream.cast())
     }
+
+    /// Returns the handle as a number, for the log.
+    pub(crate) fn addr(self) -> usize {
+        self.0.addr()
+    }
 }
 
 /// An event, destroyed on drop.
