@@ -11,8 +11,7 @@ use crate::job::Job;
 use crate::rank::Setting;
 
 /// Scenarios that the stand-in for CUDA and the CPU implementation of NCCL lack something for, with what that is.
-const NOT_ON_THE_STAND_IN: [(&str, &str); 6] = [
-    ("graph_and_communicator_end_in_any_order", "the stand-in for CUDA has no graphs"),
+const NOT_ON_THE_STAND_IN: [(&str, &str); 5] = [
     ("properties_match_the_communicator", NO_PROPERTIES),
     ("put_signal_writes_peers_window", NO_PROPERTIES),
     ("put_beyond_the_peers_shorter_window_is_not_refused", NO_PROPERTIES),

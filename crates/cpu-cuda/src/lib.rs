@@ -7,6 +7,8 @@
 
 mod allocation;
 mod api;
+mod capture;
+mod capture_rules;
 mod clock;
 mod config;
 mod context;
@@ -15,7 +17,9 @@ mod driver;
 mod error;
 mod event;
 pub mod extension;
+mod graph;
 mod handle;
+mod launch;
 mod mapping;
 mod operation;
 mod pool;

@@ -47,7 +47,8 @@ pub(crate) struct Point {
 }
 
 impl Point {
-    fn join(&mut self, other: &Self) {
+    /// Adds all that comes before another point.
+    pub(crate) fn join(&mut self, other: &Self) {
         self.operations.extend_from_slice(&other.operations);
         self.clock.join(&other.clock);
         self.peers.join(&other.peers);

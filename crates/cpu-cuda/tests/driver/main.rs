@@ -1,6 +1,7 @@
 //! The shared object as cudarc uses it: each test is a process that finds it as `libcuda.so.1`.
 
 mod extension;
+mod graphs;
 mod memory;
 mod process;
 mod races;
@@ -14,6 +15,7 @@ use libtest_mimic::{Arguments, Trial};
 /// The tests that run in a process of their own, by name.
 const TESTS: &[&[process::Test]] = &[
     extension::TESTS,
+    graphs::TESTS,
     memory::TESTS,
     streams::TESTS,
     random::TESTS,
