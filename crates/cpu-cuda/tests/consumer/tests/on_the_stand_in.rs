@@ -81,6 +81,20 @@ fn collectives_and_messages_of_two_to_eight_devices_have_the_right_values() {
 }
 
 #[test]
+fn captured_collectives_of_two_to_eight_devices_have_the_right_values() {
+    for devices in 2..=8 {
+        assert_eq!(run(env!("CARGO_BIN_EXE_graphs"), &devices.to_string()), "");
+    }
+}
+
+#[test]
+fn communicator_that_ends_before_its_graph_is_said_to_have_ended() {
+    let said = asynchronous("communicator_that_ends_before_its_graph");
+    let expected = "a graph was launched after the communicator of its operations was destroyed";
+    assert_eq!(said.lines().filter(|line| line.contains(expected)).count(), 2, "once for each rank: {said}");
+}
+
+#[test]
 fn split_communicators_of_two_to_eight_devices_have_the_right_values() {
     for devices in 2..=8 {
         assert_eq!(run(env!("CARGO_BIN_EXE_split"), &devices.to_string()), "");
@@ -106,6 +120,8 @@ fn check_race(name: &str, seed: Option<u32>, operations: [&str; 2]) -> Result<()
 /// Operations of rank 0, with their access.
 const REDUCE_WRITES: &str = "ncclAllReduce(count 65536, ncclFloat32, ncclSum), rank 0 of 2, call 1: writes";
 const REDUCE_READS: &str = "ncclAllReduce(count 65536, ncclFloat32, ncclSum), rank 0 of 2, call 1: reads";
+const REPLAYED_REDUCE_READS: &str =
+    "ncclAllReduce(count 65536, ncclFloat32, ncclSum), rank 0 of 2, captured: reads";
 const SEND: &str = "ncclSend(count 65536, ncclFloat32, peer 1), rank 0 of 2, call 1: reads";
 /// The call after the registration of a window.
 const REDUCE_WRITES_WINDOW: &str =
@@ -136,6 +152,7 @@ races! {
     collective_on_the_default_stream_is_reported: REDUCE_WRITES, "cuMemcpyDtoDAsync_v2: reads";
     event_recorded_before_the_collective_is_reported: REDUCE_WRITES, "cuMemcpyDtoDAsync_v2: reads";
     wait_for_an_event_of_another_stream_is_reported: REDUCE_WRITES, "cuMemcpyDtoDAsync_v2: reads";
+    buffer_of_a_graph_refilled_during_its_replay_is_reported: REPLAYED_REDUCE_READS, "cuMemcpyDtoDAsync_v2: writes";
 }
 
 // The threads decide if the free comes before the collective has ended; after that, a peer may have told the host.
@@ -170,4 +187,6 @@ asynchronous! {
     host_memory_is_refused,
     two_ranks_on_one_device,
     scalar_in_device_memory,
+    graphs_on_two_streams_between_other_calls,
+    group_that_is_captured_in_part,
 }

@@ -10,7 +10,10 @@ use std::thread;
 use std::time::Duration;
 
 use cudarc::driver::result::{self, event, stream};
-use cudarc::driver::sys::{CUdeviceptr, CUevent, CUevent_flags, CUevent_wait_flags, CUstream};
+use cudarc::driver::sys::{
+    CUdeviceptr, CUevent, CUevent_flags, CUevent_wait_flags, CUgraphInstantiate_flags, CUstream,
+    CUstreamCaptureMode,
+};
 use cudarc::nccl::sys::{self, ncclDataType_t::ncclFloat32, ncclRedOp_t::ncclSum, ncclWindow_t};
 use libnccl_cuda_consumer::{Rank, check, run_ranks};
 
@@ -54,6 +57,7 @@ fn main() {
             program.copy_result(program.other);
         }),
         "pinned_memory_freed_under_a_collective" => pinned(),
+        "buffer_of_a_graph_refilled_during_its_replay" => graph(),
         other => panic!("there is no program {other}"),
     }
     println!("ok");
@@ -189,6 +193,28 @@ fn pinned() {
             }
             thread::sleep(Duration::from_millis(20));
             program.all_reduce(program.stream);
+        }
+    });
+}
+
+/// A graph is replayed, and the buffer that its collective reads is filled for the next launch too early.
+fn graph() {
+    two_ranks(|rank, program| {
+        // SAFETY: handles and memory live as `Program` says.
+        unsafe {
+            let mode = CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_THREAD_LOCAL;
+            stream::begin_capture(program.stream, mode).unwrap();
+            program.all_reduce(program.stream);
+            let graph = stream::end_capture(program.stream).unwrap();
+            let graph = result::graph::instantiate(graph, CUgraphInstantiate_flags(0)).unwrap();
+            result::graph::launch(graph, program.stream).unwrap();
+            stream::synchronize(program.stream).unwrap();
+            program.refill(program.other);
+            stream::synchronize(program.other).unwrap();
+            result::graph::launch(graph, program.stream).unwrap();
+        }
+        if rank.number == 0 {
+            program.refill(program.other);
         }
     });
 }
