@@ -471,7 +471,7 @@ fn label(communicator: &Communicator, operations: &[QueuedOperation], capture: C
         }
     } else {
         // Each launch of the graph is another call.
-        "captured".to_owned()
+        "in a graph".to_owned()
     };
     let text = format!("{}, rank {rank} of {}, {numbers}", calls.join(" + "), state.ranks());
     Ok(CString::new(text).unwrap_or_default())

@@ -121,7 +121,7 @@ fn check_race(name: &str, seed: Option<u32>, operations: [&str; 2]) -> Result<()
 const REDUCE_WRITES: &str = "ncclAllReduce(count 65536, ncclFloat32, ncclSum), rank 0 of 2, call 1: writes";
 const REDUCE_READS: &str = "ncclAllReduce(count 65536, ncclFloat32, ncclSum), rank 0 of 2, call 1: reads";
 const REPLAYED_REDUCE_READS: &str =
-    "ncclAllReduce(count 65536, ncclFloat32, ncclSum), rank 0 of 2, captured: reads";
+    "ncclAllReduce(count 65536, ncclFloat32, ncclSum), rank 0 of 2, in a graph: reads";
 const SEND: &str = "ncclSend(count 65536, ncclFloat32, peer 1), rank 0 of 2, call 1: reads";
 /// The call after the registration of a window.
 const REDUCE_WRITES_WINDOW: &str =
