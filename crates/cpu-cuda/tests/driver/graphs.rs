@@ -11,6 +11,7 @@ use cudarc::driver::sys::{self, CUdeviceptr, CUevent, CUgraphInstantiate_flags, 
 use cudarc::driver::{CudaContext, CudaGraph, CudaStream, DriverError, result};
 
 use crate::extension::{self, Access};
+use crate::process::Test;
 
 crate::tests! {
     captured_work_is_executed_at_each_launch_and_not_before
@@ -31,6 +32,20 @@ crate::tests! {
     data_of_a_graph_is_released_when_nothing_has_it
     stream_that_is_destroyed_ends_its_capture
 }
+
+pub(crate) const PLANTED: &[Test] = &[
+    Test {
+        reports: &["race in allocation", "cuMemsetD8Async on stream", "cuMemcpyDtoDAsync_v2 on stream"],
+        ..Test::quiet(
+            "memory_of_a_launch_used_on_another_stream_is_reported",
+            memory_of_a_launch_used_on_another_stream,
+        )
+    },
+    Test {
+        reports: &["race in allocation", "cuMemsetD8Async on stream", "cuMemcpyDtoDAsync_v2 on stream"],
+        ..Test::quiet("streams_of_a_graph_without_order_are_reported", streams_of_a_graph_without_order)
+    },
+];
 
 const MODE: sys::CUstreamCaptureMode = sys::CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_THREAD_LOCAL;
 const FLAGS: CUgraphInstantiate_flags = CUgraphInstantiate_flags(0);
@@ -566,4 +581,34 @@ fn stream_that_is_destroyed_ends_its_capture() {
     memory();
     stream.synchronize().expect("nothing is captured");
     assert_eq!(first_byte(buffer), 0);
+}
+
+fn memory_of_a_launch_used_on_another_stream() {
+    let (context, stream) = device(0);
+    let (buffer, to) = (memory(), memory());
+    let other = context.new_stream().expect("a stream");
+    let graph = capture(&stream, || fill(buffer, 1, &stream).expect("a node"));
+    graph.launch().expect("a launch");
+    stream.synchronize().expect("the end of a launch");
+    // SAFETY: see above; the second copy is not ordered, which is the mistake.
+    let copy =
+        || unsafe { result::memcpy_dtod_async(to, buffer, LENGTH, other.cu_stream()) }.expect("a copy");
+    copy();
+    other.synchronize().expect("the end of the copy");
+    graph.launch().expect("a launch");
+    copy();
+}
+
+fn streams_of_a_graph_without_order() {
+    let (context, one) = device(0);
+    let (buffer, to) = (memory(), memory());
+    let two = context.new_stream().expect("a stream");
+    let graph = capture(&one, || {
+        wait(&two, record(&one)).expect("a fork");
+        fill(buffer, 1, &one).expect("a node");
+        // SAFETY: see above; it is not ordered with the fill, which is the mistake.
+        unsafe { result::memcpy_dtod_async(to, buffer, LENGTH, two.cu_stream()) }.expect("a node");
+        wait(&one, record(&two)).expect("a join");
+    });
+    graph.launch().expect("a launch");
 }

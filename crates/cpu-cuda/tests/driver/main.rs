@@ -16,6 +16,7 @@ use libtest_mimic::{Arguments, Trial};
 const TESTS: &[&[process::Test]] = &[
     extension::TESTS,
     graphs::TESTS,
+    graphs::PLANTED,
     memory::TESTS,
     streams::TESTS,
     random::TESTS,
