@@ -18,7 +18,7 @@ pub(crate) enum Mode {
     Global,
     /// Of the capturing thread; because of its own captures.
     ThreadLocal,
-    /// None.
+    /// No calls.
     Relaxed,
 }
 
@@ -45,7 +45,7 @@ struct Lane {
     number: usize,
     /// The nodes that the next one comes after.
     ends: Vec<usize>,
-    /// Those, as programs see them, since they last asked.
+    /// The handles of those nodes, as told to the program last.
     told: Vec<NodeId>,
 }
 

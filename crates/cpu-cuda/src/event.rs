@@ -21,7 +21,7 @@ pub(crate) struct Event {
 /// The last record of an event.
 #[derive(Debug, Clone)]
 pub(crate) enum LastRecord {
-    /// None yet.
+    /// No record yet.
     Never,
     /// On a stream.
     Enqueued(Record),

@@ -190,14 +190,15 @@ fn copies_of_a_graph_read_host_memory_at_each_launch() {
 
 /// Two functions wait for each other, on two streams of a capture.
 fn streams_of_a_capture_run_at_the_same_time() {
-    static MET: AtomicUsize = AtomicUsize::new(0);
-    unsafe extern "C" fn meet(parties: *mut c_void) {
-        MET.fetch_add(1, Ordering::SeqCst);
+    static ARRIVED: AtomicUsize = AtomicUsize::new(0);
+    unsafe extern "C" fn rendezvous(parties: *mut c_void) {
+        ARRIVED.fetch_add(1, Ordering::SeqCst);
         let start = Instant::now();
-        while !MET.load(Ordering::SeqCst).is_multiple_of(parties.addr()) && start.elapsed().as_secs() < 10 {
+        while !ARRIVED.load(Ordering::SeqCst).is_multiple_of(parties.addr()) && start.elapsed().as_secs() < 10
+        {
             thread::sleep(Duration::from_millis(1));
         }
-        MET.fetch_add(if start.elapsed().as_secs() < 10 { 0 } else { 1000 }, Ordering::SeqCst);
+        ARRIVED.fetch_add(if start.elapsed().as_secs() < 10 { 0 } else { 1000 }, Ordering::SeqCst);
     }
     let (context, one) = device(0);
     let two = context.new_stream().expect("a stream");
@@ -208,7 +209,7 @@ fn streams_of_a_capture_run_at_the_same_time() {
         for stream in [&one, &two] {
             let parties = ptr::without_provenance_mut(2);
             // SAFETY: the function follows no pointer.
-            unsafe { result::stream::launch_host_function(stream.cu_stream(), meet, parties) }
+            unsafe { result::stream::launch_host_function(stream.cu_stream(), rendezvous, parties) }
                 .expect("a node");
         }
         fill(buffer, 2, &two).expect("a node");
@@ -218,7 +219,7 @@ fn streams_of_a_capture_run_at_the_same_time() {
     for launches in 1..=3 {
         graph.launch().expect("a launch");
         one.synchronize().expect("the end of a launch");
-        assert_eq!((first_byte(buffer), MET.load(Ordering::SeqCst)), (3, 2 * launches));
+        assert_eq!((first_byte(buffer), ARRIVED.load(Ordering::SeqCst)), (3, 2 * launches));
     }
     fill(buffer, 4, &two).expect("the stream is not captured any more");
     two.synchronize().expect("the end");
