@@ -121,6 +121,11 @@ impl Allocations {
         self.by_address.get(&address)
     }
 
+    /// Returns whether an allocation has not been freed.
+    pub(crate) fn has(&self, allocation: &Arc<Allocation>) -> bool {
+        self.at(allocation.address).is_some_and(|own| Arc::ptr_eq(own, allocation))
+    }
+
     /// Finds the part that a range of addresses is, or nothing if CUDA does not know the first address.
     ///
     /// Device memory that was freed lately is an error.

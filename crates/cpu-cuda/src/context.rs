@@ -5,6 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use cudarc::driver::sys::CUresult;
 
+use crate::capture::Mode;
 use crate::error::Result;
 use crate::handle::{ContextId, StreamId};
 
@@ -32,6 +33,8 @@ struct Thread {
     /// Called with the number when the thread ends.
     at_end: Cell<Option<fn(u64)>>,
     stack: RefCell<Vec<ContextId>>,
+    /// The treatment of captures by its calls.
+    capture_mode: Cell<Mode>,
 }
 
 impl Drop for Thread {
@@ -47,6 +50,7 @@ thread_local! {
         number: Cell::new(0),
         at_end: Cell::new(None),
         stack: RefCell::new(Vec::new()),
+        capture_mode: Cell::new(Mode::Global),
     } };
 }
 
@@ -87,6 +91,18 @@ impl Current {
     /// Takes the current context away.
     pub(crate) fn pop() -> Result<ContextId> {
         Self::stack(Vec::pop)?.ok_or(CUresult::CUDA_ERROR_INVALID_CONTEXT)
+    }
+
+    /// The treatment of captures by the calling thread.
+    pub(crate) fn capture_mode() -> Result<Mode> {
+        THREAD.try_with(|thread| thread.capture_mode.get()).map_err(|_| CUresult::CUDA_ERROR_DEINITIALIZED)
+    }
+
+    /// Changes the treatment of captures by the calling thread; returns the one before.
+    pub(crate) fn exchange_capture_mode(mode: Mode) -> Result<Mode> {
+        THREAD
+            .try_with(|thread| thread.capture_mode.replace(mode))
+            .map_err(|_| CUresult::CUDA_ERROR_DEINITIALIZED)
     }
 
     /// The number of the calling thread, and the first time a new one, with which `at_end` is called.

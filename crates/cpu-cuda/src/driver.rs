@@ -9,6 +9,7 @@ use std::time::{Duration, Instant};
 use cudarc::driver::sys::{CUdevice, CUresult};
 
 use crate::allocation::{Allocation, Allocations, Kind, Part};
+use crate::capture::Captures;
 use crate::clock::Clock;
 use crate::config::{Config, Races};
 use crate::context::{Context, Current};
@@ -16,7 +17,8 @@ use crate::device::Device;
 use crate::error::Result;
 use crate::event::Event;
 use crate::fault;
-use crate::handle::{ContextId, EventId, Handles, PoolId, StreamId};
+use crate::graph::Graph;
+use crate::handle::{ContextId, EventId, ExecId, GraphId, Handles, NodeId, PoolId, StreamId};
 use crate::mapping::Mapping;
 use crate::operation::Work;
 use crate::pool::Pool;
@@ -54,6 +56,12 @@ pub(crate) struct State {
     pub(crate) allocations: Allocations,
     /// The pools.
     pub(crate) pools: BTreeMap<PoolId, Pool>,
+    /// The captures that have not ended.
+    pub(crate) captures: Captures<Action>,
+    /// The graphs.
+    pub(crate) graphs: BTreeMap<GraphId, Arc<Graph<Action>>>,
+    /// The graphs that can be launched.
+    pub(crate) execs: BTreeMap<ExecId, Exec>,
     races: Option<Detector>,
     handles: Handles,
     threads: u64,
@@ -73,7 +81,7 @@ pub(crate) struct Driver {
 }
 
 /// An operation to enqueue.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub(crate) struct Request {
     /// Words for messages: the function that was called.
     pub(crate) label: Cow<'static, str>,
@@ -91,6 +99,33 @@ impl Request {
         Self { label: Cow::Borrowed(label), accesses, executor: Executor::Library, work }
     }
 }
+
+/// The action of a node of a graph.
+#[derive(Debug)]
+pub(crate) enum Action {
+    /// Executes an operation.
+    Execute(Request),
+    /// Records an event, as if it were on the stream of the launch.
+    Record(EventId),
+    /// Waits for an event, as if it were on the stream of the launch.
+    Wait(EventId),
+}
+
+/// A graph that can be launched.
+#[derive(Debug)]
+pub(crate) struct Exec {
+    /// The graph.
+    pub(crate) graph: Arc<Graph<Action>>,
+    /// The flags that it was made with.
+    pub(crate) flags: u64,
+    /// The streams of its lanes but the first, which is that of the launch.
+    pub(crate) streams: Vec<StreamId>,
+    /// The end of the last launch.
+    pub(crate) last: Point,
+}
+
+/// The flag of streams without order to the default stream.
+pub(crate) const NON_BLOCKING: u32 = 1;
 
 static DRIVER: OnceLock<Driver> = OnceLock::new();
 
@@ -149,6 +184,9 @@ impl Driver {
             events: HashMap::new(),
             allocations: Allocations::default(),
             pools,
+            captures: Captures::new(),
+            graphs: BTreeMap::new(),
+            execs: BTreeMap::new(),
             races: (config.races != Races::Off).then(Detector::default),
             handles,
             threads: 0,
@@ -213,6 +251,9 @@ impl Driver {
     }
 
     /// Enqueues an operation on a stream, after what is there and after `wait`; returns the point after it.
+    ///
+    /// If the stream is captured, the operation becomes a node of the graph, and there is no such point: what waits for
+    /// the one that is returned does not wait.
     pub(crate) fn enqueue(
         &'static self,
         state: &mut State,
@@ -222,6 +263,10 @@ impl Driver {
     ) -> Result<Point> {
         let context = state.streams.get(&stream).ok_or(CUresult::CUDA_ERROR_INVALID_HANDLE)?.context;
         state.check(context)?;
+        if state.is_captured(stream)? {
+            state.capture(stream, Action::Execute(request))?;
+            return Ok(Point::default());
+        }
         self.start_worker(state, stream)?;
         let Request { label, accesses, executor, work } = request;
         let position = state.scheduler.enqueue(stream, wait, executor, work);
@@ -235,7 +280,8 @@ impl Driver {
         Ok(point)
     }
 
-    fn start_worker(&'static self, state: &mut State, stream: StreamId) -> Result<()> {
+    /// Starts the worker of a stream, if it has none.
+    pub(crate) fn start_worker(&'static self, state: &mut State, stream: StreamId) -> Result<()> {
         let Some(entry) = state.streams.get_mut(&stream).filter(|entry| entry.worker.is_none()) else {
             return Ok(());
         };
@@ -317,7 +363,9 @@ impl Driver {
         let mut state = self.synchronize(state, &point);
         state.contexts.remove(&context);
         let streams = state.streams.iter().filter(|(_, stream)| stream.context == context);
-        for stream in streams.map(|(&id, _)| id).collect::<Vec<_>>() {
+        let streams = streams.map(|(&id, _)| id).collect::<Vec<_>>();
+        let captured = state.captures.discard(|stream| streams.contains(&stream));
+        for stream in streams {
             state.close_stream(stream);
         }
         state.scheduler.forget_context(context);
@@ -326,7 +374,10 @@ impl Driver {
             state.forget_allocation(&allocation);
         }
         self.wake_workers(&mut state);
-        state
+        // The release of what was captured may call CUDA.
+        drop(state);
+        drop(captured);
+        self.lock()
     }
 
     /// Wakes the workers after a change of streams.
@@ -414,17 +465,7 @@ impl State {
             }
             PER_THREAD => {
                 let id = self.current()?;
-                let threads = &mut self.threads;
-                let number = || {
-                    *threads += 1;
-                    *threads
-                };
-                let close = |number| {
-                    if let Ok(driver) = Driver::get() {
-                        driver.close_thread(number);
-                    }
-                };
-                let thread = Current::thread(number, close)?;
+                let thread = self.thread()?;
                 if let Some(&stream) = self.context(id)?.thread_streams.get(&thread) {
                     return Ok(stream);
                 }
@@ -440,6 +481,57 @@ impl State {
                 Ok(stream)
             }
         }
+    }
+
+    /// Returns the number of the calling thread.
+    pub(crate) fn thread(&mut self) -> Result<u64> {
+        let threads = &mut self.threads;
+        let number = || {
+            *threads += 1;
+            *threads
+        };
+        let close = |number| {
+            if let Ok(driver) = Driver::get() {
+                driver.close_thread(number);
+            }
+        };
+        Current::thread(number, close)
+    }
+
+    /// Adds a node to the graph of a stream that is captured.
+    pub(crate) fn capture(&mut self, stream: StreamId, action: Action) -> Result<()> {
+        let node = NodeId(self.next_handle());
+        self.captures.add(stream, node, action)
+    }
+
+    /// Returns whether a stream is captured.
+    ///
+    /// # Errors
+    /// It is the default stream, and one is captured with which it is ordered; that capture fails.
+    pub(crate) fn is_captured(&mut self, stream: StreamId) -> Result<bool> {
+        if self.captures.of(stream).is_some() {
+            return Ok(true);
+        }
+        let implied = self.captured_with(stream);
+        if implied.is_empty() {
+            return Ok(false);
+        }
+        implied.into_iter().for_each(|graph| self.captures.invalidate(graph));
+        Err(CUresult::CUDA_ERROR_STREAM_CAPTURE_IMPLICIT)
+    }
+
+    /// The captures of streams with which a stream is ordered, as it is a default stream.
+    pub(crate) fn captured_with(&self, stream: StreamId) -> Vec<GraphId> {
+        let Some(context) = self.streams.get(&stream).map(|stream| stream.context) else { return Vec::new() };
+        if self.contexts.get(&context).is_none_or(|context| context.default_stream != stream) {
+            return Vec::new();
+        }
+        let is_ordered = |stream: StreamId| {
+            let stream = self.streams.get(&stream);
+            stream.is_some_and(|stream| stream.context == context && stream.flags & NON_BLOCKING == 0)
+        };
+        let captured = self.captures.streams().filter(|&(stream, _)| is_ordered(stream));
+        captured.map(|(_, graph)| graph).collect()
     }
 
     /// Returns whether a stream is one that programs create and destroy.

@@ -3,6 +3,7 @@
 use std::sync::{Arc, OnceLock};
 use std::time::Instant;
 
+use crate::capture::CapturedPoint;
 use crate::handle::ContextId;
 use crate::scheduler::Point;
 
@@ -13,11 +14,22 @@ pub(crate) struct Event {
     pub(crate) context: ContextId,
     /// True if it notes the time.
     pub(crate) has_timing: bool,
-    /// Its last record, if it was recorded.
-    pub(crate) record: Option<Record>,
+    /// Its last record.
+    pub(crate) last: LastRecord,
 }
 
-/// A record of an event.
+/// The last record of an event.
+#[derive(Debug, Clone)]
+pub(crate) enum LastRecord {
+    /// No record yet.
+    Never,
+    /// On a stream.
+    Enqueued(Record),
+    /// In a capture: nothing of it is executed.
+    Captured(CapturedPoint),
+}
+
+/// A record of an event on a stream.
 #[derive(Debug, Clone)]
 pub(crate) struct Record {
     /// The point behind it.

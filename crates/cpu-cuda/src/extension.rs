@@ -16,7 +16,7 @@ use crate::allocation::{Kind, Part};
 use crate::api::{allocate_shared, answer, put};
 use crate::driver::{Driver, Request};
 use crate::error::from_code;
-use crate::operation::{Callback, Work};
+use crate::operation::{Callback, Function, Work};
 use crate::race::Access;
 use crate::scheduler::{Executor, Point};
 
@@ -67,7 +67,7 @@ pub struct libnccl_cuda_access {
 /// Returns the version of these functions.
 #[unsafe(no_mangle)]
 pub extern "C" fn libnccl_cuda_version() -> u32 {
-    1
+    2
 }
 
 /// Finds the memory behind a range of addresses, which must lie in one allocation.
@@ -109,24 +109,29 @@ pub unsafe extern "C" fn libnccl_cuda_resolve(
     answer(resolve())
 }
 
-/// Enqueues an operation, which calls `run(data)` once, when everything before it on the stream is done.
+/// Enqueues an operation, which calls `run(data)` when everything before it on the stream is done; at last,
+/// `release(data)` is called.
 ///
-/// `run` may block; other streams go on meanwhile. It is called for every operation that was accepted, even if its
-/// stream or context is destroyed, and the memory that it accesses lives until it returns. It may wait for such operations
-/// of other streams and processes, and counts as coming, at its end, after all that came before those that had begun.
-/// Memory that CUDA does not know is left out of races.
+/// `run` may block; other streams go on meanwhile. It is called once for every operation that was accepted, even if its
+/// stream or context is destroyed, and the memory that it accesses lives until it returns. On a stream that is captured,
+/// it is called for each launch of the graph. `release` is called once, after the last call of `run`: when the operation
+/// is complete, or its graph and all that was made of it are gone. If the operation is not accepted, neither is called.
+///
+/// The operation may wait for such operations of other streams and processes, and counts as coming, at its end, after all
+/// that came before those that had begun. Memory that CUDA does not know is left out of races.
 ///
 /// # Safety
 ///
-/// `accesses` is valid for `count` reads, `label` is null or a C string, and `run` may be called with `data` on any
-/// thread.
+/// `accesses` is valid for `count` reads, `label` is null or a C string, and `run` and `release` may be called with
+/// `data` on any thread, as described.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn libnccl_cuda_enqueue(
     stream: CUstream,
     accesses: *const libnccl_cuda_access,
     count: usize,
     label: *const c_char,
-    run: Option<unsafe extern "C" fn(data: *mut c_void)>,
+    run: Option<Function>,
+    release: Option<Function>,
     data: *mut c_void,
 ) -> CUresult {
     let enqueue = || {
@@ -153,10 +158,14 @@ pub unsafe extern "C" fn libnccl_cuda_enqueue(
             }));
         }
         let uses = used.iter().map(|access| Arc::clone(access.allocation())).collect();
-        // SAFETY: the caller promises that it may be called.
-        let work = Work::Call { callback: unsafe { Callback::new(run, data) }, uses };
+        // SAFETY: the caller promises that they may be called.
+        let callback = unsafe { Callback::new(run, data, release) };
+        let work = Work::Call { callback: Arc::clone(&callback), uses };
         let request = Request { label, accesses: used, executor: Executor::Peers, work };
-        driver.enqueue(&mut state, stream, &Point::default(), request).map(|_| ())
+        let enqueued = driver.enqueue(&mut state, stream, &Point::default(), request);
+        // It may be complete already, and `release` may call CUDA.
+        drop(state);
+        enqueued.map(|_| ()).inspect_err(|_| callback.refuse())
     };
     answer(enqueue())
 }

@@ -7,6 +7,7 @@ macro_rules! handle {
     ($(#[$doc:meta] $name:ident)*) => {$(
         #[$doc]
         #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+        #[repr(transparent)]
         pub(crate) struct $name(pub(crate) u64);
 
         impl $name {
@@ -32,6 +33,12 @@ handle! {
     EventId
     /// A memory pool.
     PoolId
+    /// A graph, from the begin of its capture on.
+    GraphId
+    /// A node of a graph.
+    NodeId
+    /// A graph that can be launched.
+    ExecId
 }
 
 /// The source of handles: no two are alike, of whatever kind, and none is small.

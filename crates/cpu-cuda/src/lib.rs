@@ -7,6 +7,8 @@
 
 mod allocation;
 mod api;
+mod capture;
+mod capture_rules;
 mod clock;
 mod config;
 mod context;
@@ -16,7 +18,9 @@ mod error;
 mod event;
 pub mod extension;
 mod fault;
+mod graph;
 mod handle;
+mod launch;
 #[cfg(all(test, loom))]
 mod loom_models;
 mod mapping;

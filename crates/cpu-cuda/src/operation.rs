@@ -38,34 +38,57 @@ pub(crate) struct Rows {
     pub(crate) height: usize,
 }
 
+/// A function that is called with data of the program.
+pub(crate) type Function = unsafe extern "C" fn(data: *mut c_void);
+
 /// A function of the program and what it is called with.
 #[derive(Debug)]
 pub(crate) struct Callback {
-    function: unsafe extern "C" fn(*mut c_void),
+    function: Function,
     data: *mut c_void,
+    /// Called with the data when this is dropped.
+    release: Option<Function>,
 }
 
-// SAFETY: whoever makes a `Callback` grants that any thread may make the call.
+// SAFETY: whoever makes a `Callback` grants that any thread may make the calls.
 unsafe impl Send for Callback {}
+// SAFETY: likewise.
+unsafe impl Sync for Callback {}
 
 impl Callback {
-    /// Creates a call.
+    /// Creates a call. What drops the last reference must not hold the driver's lock: `release` may call CUDA.
     ///
     /// # Safety
     ///
-    /// The function may be called once with the data, on any thread.
-    pub(crate) unsafe fn new(function: unsafe extern "C" fn(*mut c_void), data: *mut c_void) -> Self {
-        Self { function, data }
+    /// The function may be called with the data, on any thread, for each execution of the operation that is made of
+    /// this: one, or if the operation is captured, one for each launch of its graph. After all that, `release` may be
+    /// called with it, once.
+    pub(crate) unsafe fn new(function: Function, data: *mut c_void, release: Option<Function>) -> Arc<Self> {
+        Arc::new(Self { function, data, release })
     }
 
-    fn call(self) {
-        // SAFETY: `new` was promised that this is allowed, once; `self` is gone after it.
+    fn call(&self) {
+        // SAFETY: `new` was promised that this is allowed for each execution.
         unsafe { (self.function)(self.data) }
+    }
+
+    /// Leaves the data to whoever made this, as its operation was not accepted.
+    pub(crate) fn refuse(self: Arc<Self>) {
+        std::mem::forget(Arc::into_inner(self));
+    }
+}
+
+impl Drop for Callback {
+    fn drop(&mut self) {
+        if let Some(release) = self.release {
+            // SAFETY: `new` was promised that this is allowed, once; no execution is left that has a reference.
+            unsafe { release(self.data) }
+        }
     }
 }
 
 /// The work of an operation.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub(crate) enum Work {
     /// Nothing: its place in the order counts.
     Nothing,
@@ -78,7 +101,7 @@ pub(crate) enum Work {
     /// Fills rows with an element of 1, 2 or 4 bytes.
     Fill { to: Place, pitch: usize, rows: Rows, element: [u8; 4], size: usize },
     /// Calls a function, which may use the allocations.
-    Call { callback: Callback, uses: Vec<Arc<Allocation>> },
+    Call { callback: Arc<Callback>, uses: Vec<Arc<Allocation>> },
     /// Frees memory.
     Free(Arc<Allocation>),
 }

@@ -81,7 +81,10 @@
 //! - A rank belongs to its thread's current device, and `ncclCommInitAll` sets devices by itself. Two ranks on one device are
 //!   `ncclInvalidUsage` without `NCCL_MULTI_RANK_GPU_ENABLE=1`.
 //! - The stand-in is told what an operation reads and writes of its rank's buffers, with the call, its rank and its number.
-//!   A put's target is not among them. Operations are not recorded in CUDA graphs.
+//!   A put's target is not among them.
+//! - On a stream that is captured, a job becomes part of a CUDA graph, and runs at each launch, in the order of launches and
+//!   calls. The streams of a job are all captured for one graph, or none is (`ncclInvalidUsage`). `ncclCommDestroy` waits
+//!   for what was launched, not for the graph; its operations do nothing afterwards.
 //!
 //! # Modules
 //!

@@ -1,6 +1,5 @@
 //! Contexts.
 
-use std::cell::Cell;
 use std::ffi::{c_int, c_uint, c_void};
 use std::ptr;
 
@@ -200,9 +199,10 @@ extern "C" fn cuCtxSynchronize() -> CUresult {
 extern "C" fn cuCtxSynchronize_v2(context: CUcontext) -> CUresult {
     let synchronize = || {
         let driver = Driver::get()?;
-        let state = driver.enter();
+        let mut state = driver.enter();
         let context = id_or_current(context)?;
         state.check(context)?;
+        state.check_context_not_captured(context)?;
         let point = state.scheduler.point_of_context(context);
         driver.synchronize(state, &point).check(context)
     };
@@ -294,24 +294,4 @@ extern "C" fn cuCtxDisablePeerAccess(context: CUcontext) -> CUresult {
         was_enabled.then_some(()).ok_or(CUresult::CUDA_ERROR_PEER_ACCESS_NOT_ENABLED)
     };
     answer(disable())
-}
-
-thread_local! {
-    /// The treatment of captures by the thread's calls: as there are none, it is kept for the thread alone.
-    static CAPTURE_MODE: Cell<c_uint> = const { Cell::new(0) };
-}
-
-#[unsafe(no_mangle)]
-unsafe extern "C" fn cuThreadExchangeStreamCaptureMode(mode: *mut c_uint) -> CUresult {
-    const MODES: c_uint = 3;
-    let exchange = || {
-        Driver::get()?;
-        // SAFETY: CUDA's contract: null, which is an error, or valid for a read.
-        let fresh = unsafe { mode.as_ref() }.copied().filter(|&mode| mode < MODES);
-        let fresh = fresh.ok_or(CUresult::CUDA_ERROR_INVALID_VALUE)?;
-        let old = CAPTURE_MODE.try_with(|kept| kept.replace(fresh));
-        // SAFETY: CUDA's contract: valid for a write.
-        unsafe { put(mode, old.map_err(|_| CUresult::CUDA_ERROR_DEINITIALIZED)?) }
-    };
-    answer(exchange())
 }

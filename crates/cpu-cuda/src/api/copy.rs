@@ -68,7 +68,7 @@ impl Copy {
     ///
     /// # Safety
     ///
-    /// Memory that CUDA does not know is valid for the copy: from pageable memory, until this returns; to it likewise.
+    /// Memory that CUDA does not know is valid for the copy: until this returns, or for each launch if it is captured.
     unsafe fn run(self) -> Result<()> {
         let driver = Driver::get()?;
         let mut state = driver.enter();
@@ -90,8 +90,11 @@ impl Copy {
             |place: &Place| matches!(place, Place::Known(part) if part.allocation.kind == Kind::Device);
         let is_pageable = |place: &Place| matches!(place, Place::Host(_));
         let length = self.rows.width;
+        // A graph reads and writes pageable memory at each launch.
+        let is_captured = state.captures.of(stream).is_some();
+        let is_staged = self.rows.height == 1 && length <= STAGED && !is_captured;
         let work = match (&from, &to) {
-            (Place::Host(source), Place::Known(_)) if self.rows.height == 1 && length <= STAGED => {
+            (Place::Host(source), Place::Known(_)) if is_staged => {
                 // SAFETY: the caller promises that it can be read now.
                 Work::Put { to: to.clone(), bytes: unsafe { take_bytes(*source, length) } }
             }

@@ -1,16 +1,15 @@
 //! Events.
 
 use std::ffi::c_uint;
-use std::sync::{Arc, OnceLock};
 use std::thread;
 
 use cudarc::driver::sys::{CUevent, CUresult, CUstream};
 
 use super::{answer, put};
-use crate::driver::{Driver, Request};
-use crate::event::{Event, Record};
+use crate::driver::{Action, Driver};
+use crate::error::Result;
+use crate::event::{Event, LastRecord, Record};
 use crate::handle::EventId;
-use crate::operation::Work;
 use crate::scheduler::Point;
 
 const DISABLE_TIMING: c_uint = 2;
@@ -29,7 +28,7 @@ unsafe extern "C" fn cuEventCreate(out: *mut CUevent, flags: c_uint) -> CUresult
             return Err(CUresult::CUDA_ERROR_NOT_SUPPORTED);
         }
         let id = EventId(state.next_handle());
-        let event = Event { context, has_timing: flags & DISABLE_TIMING == 0, record: None };
+        let event = Event { context, has_timing: flags & DISABLE_TIMING == 0, last: LastRecord::Never };
         state.events.insert(id, event);
         // SAFETY: CUDA's contract: valid for a write.
         unsafe { put(out, id.pointer()) }
@@ -47,27 +46,32 @@ extern "C" fn cuEventDestroy_v2(event: CUevent) -> CUresult {
     answer(destroy())
 }
 
+fn record(event: CUevent, stream: CUstream, is_external: bool) -> Result<()> {
+    let driver = Driver::get()?;
+    let mut state = driver.enter();
+    let stream = state.stream(stream.addr())?;
+    let stream_context = state.streams.get(&stream).ok_or(CUresult::CUDA_ERROR_INVALID_HANDLE)?.context;
+    let id = EventId::of(event);
+    let event = state.events.get(&id).ok_or(CUresult::CUDA_ERROR_INVALID_HANDLE)?;
+    if event.context != stream_context {
+        return Err(CUresult::CUDA_ERROR_INVALID_HANDLE);
+    }
+    if !state.is_captured(stream)? {
+        return driver.record(&mut state, id, stream, &Point::default()).map(|_| ());
+    }
+    if is_external {
+        return state.capture(stream, Action::Record(id));
+    }
+    let point = state.captures.point(stream)?;
+    if let Some(event) = state.events.get_mut(&id) {
+        event.last = LastRecord::Captured(point);
+    }
+    Ok(())
+}
+
 #[unsafe(no_mangle)]
 extern "C" fn cuEventRecord(event: CUevent, stream: CUstream) -> CUresult {
-    let record = || {
-        let driver = Driver::get()?;
-        let mut state = driver.enter();
-        let stream = state.stream(stream.addr())?;
-        let stream_context = state.streams.get(&stream).ok_or(CUresult::CUDA_ERROR_INVALID_HANDLE)?.context;
-        let event_context =
-            state.events.get(&EventId::of(event)).ok_or(CUresult::CUDA_ERROR_INVALID_HANDLE)?.context;
-        if event_context != stream_context {
-            return Err(CUresult::CUDA_ERROR_INVALID_HANDLE);
-        }
-        let time = Arc::new(OnceLock::new());
-        let request = Request::new("cuEventRecord", Vec::new(), Work::Record(Arc::clone(&time)));
-        let point = driver.enqueue(&mut state, stream, &Point::default(), request)?;
-        if let Some(event) = state.events.get_mut(&EventId::of(event)) {
-            event.record = Some(Record { point, time });
-        }
-        Ok(())
-    };
-    answer(record())
+    answer(record(event, stream, false))
 }
 
 #[unsafe(no_mangle)]
@@ -76,16 +80,19 @@ extern "C" fn cuEventRecordWithFlags(event: CUevent, stream: CUstream, flags: c_
     if flags > EXTERNAL {
         return CUresult::CUDA_ERROR_INVALID_VALUE;
     }
-    cuEventRecord(event, stream)
+    answer(record(event, stream, flags == EXTERNAL))
 }
 
 #[unsafe(no_mangle)]
 extern "C" fn cuEventQuery(event: CUevent) -> CUresult {
     let query = || {
         let mut state = Driver::get()?.enter();
-        let event = state.events.get(&EventId::of(event)).ok_or(CUresult::CUDA_ERROR_INVALID_HANDLE)?;
-        state.check(event.context)?;
-        let Some(Record { point, .. }) = event.record.clone() else { return Ok(()) };
+        let id = EventId::of(event);
+        let context = state.events.get(&id).ok_or(CUresult::CUDA_ERROR_INVALID_HANDLE)?.context;
+        state.check(context)?;
+        let record = state.record_to_wait_for(id)?;
+        state.check_may_wait()?;
+        let Some(Record { point, .. }) = record else { return Ok(()) };
         if !point.is_complete() {
             drop(state);
             // Whoever asks again and again leaves the lock to those that do the work.
@@ -102,11 +109,13 @@ extern "C" fn cuEventQuery(event: CUevent) -> CUresult {
 extern "C" fn cuEventSynchronize(event: CUevent) -> CUresult {
     let synchronize = || {
         let driver = Driver::get()?;
-        let state = driver.enter();
-        let event = state.events.get(&EventId::of(event)).ok_or(CUresult::CUDA_ERROR_INVALID_HANDLE)?;
-        let context = event.context;
+        let mut state = driver.enter();
+        let id = EventId::of(event);
+        let context = state.events.get(&id).ok_or(CUresult::CUDA_ERROR_INVALID_HANDLE)?.context;
         state.check(context)?;
-        let Some(Record { point, .. }) = event.record.clone() else { return Ok(()) };
+        let record = state.record_to_wait_for(id)?;
+        state.check_may_wait()?;
+        let Some(Record { point, .. }) = record else { return Ok(()) };
         driver.synchronize(state, &point).check(context)
     };
     answer(synchronize())
@@ -120,7 +129,11 @@ unsafe extern "C" fn cuEventElapsedTime(out: *mut f32, start: CUevent, end: CUev
         for event in [start, end] {
             let event = state.events.get(&EventId::of(event)).filter(|event| event.has_timing);
             let event = event.ok_or(CUresult::CUDA_ERROR_INVALID_HANDLE)?;
-            let record = event.record.as_ref().ok_or(CUresult::CUDA_ERROR_INVALID_HANDLE)?;
+            let record = match &event.last {
+                LastRecord::Never => return Err(CUresult::CUDA_ERROR_INVALID_HANDLE),
+                LastRecord::Captured(_) => return Err(CUresult::CUDA_ERROR_CAPTURED_EVENT),
+                LastRecord::Enqueued(record) => record,
+            };
             if !record.point.is_complete() {
                 return Err(CUresult::CUDA_ERROR_NOT_READY);
             }

@@ -6,13 +6,13 @@ use std::sync::Arc;
 
 use cudarc::driver::sys::{CUdeviceptr, CUmemLocation, CUresult, CUstream};
 
-use super::{answer, put};
+use super::{answer, put, unsupported};
 use crate::allocation::{Allocation, Kind, Part};
 use crate::context::Current;
 use crate::device::total_memory;
-use crate::driver::{Driver, Request};
+use crate::driver::{Driver, Request, State};
 use crate::error::Result;
-use crate::handle::PoolId;
+use crate::handle::{PoolId, StreamId};
 use crate::mapping::Mapping;
 use crate::operation::Work;
 use crate::race::Access;
@@ -30,6 +30,7 @@ unsafe fn allocate(out: *mut CUdeviceptr, kind: Kind, flags: c_uint, length: usi
     let driver = Driver::get()?;
     let mut state = driver.enter();
     let context = state.current()?;
+    state.check_may_wait()?;
     let device = state.context(context)?.device;
     if length > total_memory().saturating_sub(state.allocations.used(device)) {
         return Err(CUresult::CUDA_ERROR_OUT_OF_MEMORY);
@@ -114,6 +115,7 @@ extern "C" fn cuMemFree_v2(address: CUdeviceptr) -> CUresult {
         let is_freed_so = |kind| matches!(kind, Kind::Device | Kind::Managed);
         let allocation = allocation.filter(|allocation| is_freed_so(allocation.kind));
         let allocation = allocation.ok_or(CUresult::CUDA_ERROR_INVALID_VALUE)?;
+        state.check_may_wait()?;
         // Memory of a pool is freed without waiting: the program has to know that its use is over.
         if allocation.pool.is_none() {
             let point = state.scheduler.point_of_context(allocation.context);
@@ -136,6 +138,7 @@ fn free_host(function: &'static str, pointer: *mut c_void, kind: Kind, error: CU
     let address = pointer.addr() as u64;
     let allocation = state.allocations.at(address).filter(|allocation| allocation.kind == kind);
     let allocation = allocation.map(Arc::clone).ok_or(error)?;
+    state.check_may_wait()?;
     state.check_host(driver.config.races, function, &whole(&allocation), allocation.length);
     // The program may use the memory for something else from now on, so that nothing else may still use it.
     let contexts = state.contexts.keys().copied().collect::<Vec<_>>();
@@ -170,6 +173,7 @@ extern "C" fn cuMemHostRegister_v2(pointer: *mut c_void, length: usize, flags: c
         if address == 0 || length == 0 || flags > ALL_FLAGS || address.checked_add(length as u64).is_none() {
             return Err(CUresult::CUDA_ERROR_INVALID_VALUE);
         }
+        state.check_may_wait()?;
         if state.allocations.overlaps(address, length) {
             return Err(CUresult::CUDA_ERROR_HOST_MEMORY_ALREADY_REGISTERED);
         }
@@ -329,6 +333,14 @@ extern "C" fn cuStreamAttachMemAsync(
     answer(prefetch("cuStreamAttachMemAsync", address, length, stream))
 }
 
+/// Checks that a stream is not captured, for functions that graphs have no nodes for here.
+fn check_is_no_node(state: &mut State, stream: StreamId) -> Result<()> {
+    if state.captures.of(stream).is_some() {
+        unsupported::say("allocations and frees on a stream that is captured");
+    }
+    state.check_not_captured(stream)
+}
+
 /// Allocates memory in the order of a stream.
 ///
 /// # Safety
@@ -353,6 +365,7 @@ pub(super) unsafe fn allocate_async(
     }
     let context = state.streams.get(&stream).ok_or(CUresult::CUDA_ERROR_INVALID_HANDLE)?.context;
     state.check(context)?;
+    check_is_no_node(&mut state, stream)?;
     let device = state.context(context)?.device;
     let pool = pool.unwrap_or(state.devices[device].pool);
     if length > total_memory().saturating_sub(state.allocations.used(device)) {
@@ -388,6 +401,7 @@ extern "C" fn cuMemFreeAsync(address: CUdeviceptr, stream: CUstream) -> CUresult
         }
         let allocation = state.allocations.at(address).filter(|allocation| allocation.pool.is_some());
         let allocation = allocation.map(Arc::clone).ok_or(CUresult::CUDA_ERROR_INVALID_VALUE)?;
+        check_is_no_node(&mut state, stream)?;
         let accesses = vec![Access::new(&whole(&allocation), allocation.length, true)];
         let request = Request::new("cuMemFreeAsync", accesses, Work::Free(Arc::clone(&allocation)));
         driver.enqueue(&mut state, stream, &Point::default(), request)?;

@@ -7,6 +7,7 @@ mod copy;
 mod device;
 mod event;
 mod fill;
+mod graph;
 mod library;
 mod memory;
 mod pointer;

@@ -36,19 +36,22 @@ functions! {
     cuDevicePrimaryCtxReset_v2 cuDevicePrimaryCtxRetain cuDevicePrimaryCtxSetFlags_v2 cuDeviceSetMemPool
     cuDeviceTotalMem_v2 cuDriverGetVersion cuEventCreate cuEventDestroy_v2 cuEventElapsedTime
     cuEventElapsedTime_v2 cuEventQuery cuEventRecord cuEventRecordWithFlags cuEventSynchronize
-    cuGetErrorName cuGetErrorString cuGetProcAddress cuGetProcAddress_v2 cuInit cuLaunchHostFunc
-    cuLaunchHostFunc_v2 cuMemAdvise cuMemAdvise_v2 cuMemAllocAsync cuMemAllocFromPoolAsync
-    cuMemAllocHost_v2 cuMemAllocManaged cuMemAllocPitch_v2 cuMemAlloc_v2 cuMemFreeAsync cuMemFreeHost
-    cuMemFree_v2 cuMemGetAddressRange_v2 cuMemGetInfo_v2 cuMemHostAlloc cuMemHostGetDevicePointer_v2
-    cuMemHostGetFlags cuMemHostRegister_v2 cuMemHostUnregister cuMemPoolCreate cuMemPoolDestroy
-    cuMemPoolGetAccess cuMemPoolGetAttribute cuMemPoolSetAccess cuMemPoolSetAttribute cuMemPoolTrimTo
-    cuMemPrefetchAsync cuMemPrefetchAsync_v2 cuMemcpy cuMemcpy2DAsync_v2 cuMemcpy2DUnaligned_v2
-    cuMemcpy2D_v2 cuMemcpyAsync cuMemcpyDtoDAsync_v2 cuMemcpyDtoD_v2 cuMemcpyDtoHAsync_v2
-    cuMemcpyDtoH_v2 cuMemcpyHtoDAsync_v2 cuMemcpyHtoD_v2 cuMemcpyPeer cuMemcpyPeerAsync cuMemsetD16Async
-    cuMemsetD16_v2 cuMemsetD2D16Async cuMemsetD2D16_v2 cuMemsetD2D32Async cuMemsetD2D32_v2
-    cuMemsetD2D8Async cuMemsetD2D8_v2 cuMemsetD32Async cuMemsetD32_v2 cuMemsetD8Async cuMemsetD8_v2
-    cuPointerGetAttribute cuPointerGetAttributes cuPointerSetAttribute cuStreamAddCallback
-    cuStreamAttachMemAsync cuStreamCreate cuStreamCreateWithPriority cuStreamDestroy_v2
+    cuGetErrorName cuGetErrorString cuGetProcAddress cuGetProcAddress_v2 cuGraphDestroy
+    cuGraphExecDestroy cuGraphExecGetFlags cuGraphGetNodes cuGraphInstantiateWithFlags
+    cuGraphInstantiateWithParams cuGraphInstantiate_v2 cuGraphLaunch cuGraphNodeGetType cuGraphUpload cuInit
+    cuLaunchHostFunc cuLaunchHostFunc_v2 cuMemAdvise cuMemAdvise_v2 cuMemAllocAsync
+    cuMemAllocFromPoolAsync cuMemAllocHost_v2 cuMemAllocManaged cuMemAllocPitch_v2 cuMemAlloc_v2
+    cuMemFreeAsync cuMemFreeHost cuMemFree_v2 cuMemGetAddressRange_v2 cuMemGetInfo_v2 cuMemHostAlloc
+    cuMemHostGetDevicePointer_v2 cuMemHostGetFlags cuMemHostRegister_v2 cuMemHostUnregister
+    cuMemPoolCreate cuMemPoolDestroy cuMemPoolGetAccess cuMemPoolGetAttribute cuMemPoolSetAccess
+    cuMemPoolSetAttribute cuMemPoolTrimTo cuMemPrefetchAsync cuMemPrefetchAsync_v2 cuMemcpy
+    cuMemcpy2DAsync_v2 cuMemcpy2DUnaligned_v2 cuMemcpy2D_v2 cuMemcpyAsync cuMemcpyDtoDAsync_v2
+    cuMemcpyDtoD_v2 cuMemcpyDtoHAsync_v2 cuMemcpyDtoH_v2 cuMemcpyHtoDAsync_v2 cuMemcpyHtoD_v2
+    cuMemcpyPeer cuMemcpyPeerAsync cuMemsetD16Async cuMemsetD16_v2 cuMemsetD2D16Async cuMemsetD2D16_v2
+    cuMemsetD2D32Async cuMemsetD2D32_v2 cuMemsetD2D8Async cuMemsetD2D8_v2 cuMemsetD32Async
+    cuMemsetD32_v2 cuMemsetD8Async cuMemsetD8_v2 cuPointerGetAttribute cuPointerGetAttributes
+    cuPointerSetAttribute cuStreamAddCallback cuStreamAttachMemAsync cuStreamBeginCapture_v2
+    cuStreamCreate cuStreamCreateWithPriority cuStreamDestroy_v2 cuStreamEndCapture
     cuStreamGetCaptureInfo_v2 cuStreamGetCaptureInfo_v3 cuStreamGetCtx cuStreamGetDevice
     cuStreamGetFlags cuStreamGetId cuStreamGetPriority cuStreamIsCapturing cuStreamQuery
     cuStreamSynchronize cuStreamWaitEvent cuThreadExchangeStreamCaptureMode

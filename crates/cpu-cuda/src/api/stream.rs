@@ -1,19 +1,19 @@
 //! Streams, and functions of the program that they call.
 
 use std::ffi::{c_int, c_uint, c_void};
+use std::sync::Arc;
 use std::thread;
 
 use cudarc::driver::sys::{CUcontext, CUdevice, CUevent, CUresult, CUstream};
 
 use super::context::PRIORITIES;
 use super::{answer, put};
-use crate::driver::{Driver, Request};
+use crate::driver::{Action, Driver, NON_BLOCKING, Request};
 use crate::error::Result;
+use crate::event::LastRecord;
 use crate::handle::{EventId, StreamId};
 use crate::operation::{Callback, Work};
 use crate::scheduler::{Executor, Ordering, Point};
-
-const NON_BLOCKING: c_uint = 1;
 
 unsafe fn create(out: *mut CUstream, flags: c_uint, priority: c_int) -> CUresult {
     let create = || {
@@ -61,8 +61,12 @@ extern "C" fn cuStreamDestroy_v2(stream: CUstream) -> CUresult {
         if !state.is_own_stream(stream) {
             return Err(CUresult::CUDA_ERROR_INVALID_HANDLE);
         }
+        let captured = state.captures.discard(|origin| origin == stream);
         state.close_stream(stream);
         driver.wake(&mut state);
+        drop(state);
+        // The release of what was captured may call CUDA.
+        drop(captured);
         Ok(())
     };
     answer(destroy())
@@ -75,6 +79,7 @@ extern "C" fn cuStreamQuery(stream: CUstream) -> CUresult {
         let stream = state.stream(stream.addr())?;
         let context = state.streams.get(&stream).ok_or(CUresult::CUDA_ERROR_INVALID_HANDLE)?.context;
         state.check(context)?;
+        state.check_not_captured(stream)?;
         let point = state.scheduler.point_of_stream(stream).ok_or(CUresult::CUDA_ERROR_INVALID_HANDLE)?;
         if !point.is_complete() {
             drop(state);
@@ -96,6 +101,7 @@ extern "C" fn cuStreamSynchronize(stream: CUstream) -> CUresult {
         let stream = state.stream(stream.addr())?;
         let context = state.streams.get(&stream).ok_or(CUresult::CUDA_ERROR_INVALID_HANDLE)?.context;
         state.check(context)?;
+        state.check_not_captured(stream)?;
         let point = state.scheduler.point_of_stream(stream).ok_or(CUresult::CUDA_ERROR_INVALID_HANDLE)?;
         driver.synchronize(state, &point).check(context)
     };
@@ -109,14 +115,27 @@ extern "C" fn cuStreamWaitEvent(stream: CUstream, event: CUevent, flags: c_uint)
         let driver = Driver::get()?;
         let mut state = driver.enter();
         let stream = state.stream(stream.addr())?;
-        let event = state.events.get(&EventId::of(event)).ok_or(CUresult::CUDA_ERROR_INVALID_HANDLE)?;
+        let context = state.streams.get(&stream).ok_or(CUresult::CUDA_ERROR_INVALID_HANDLE)?.context;
+        let id = EventId::of(event);
+        let event = state.events.get(&id).ok_or(CUresult::CUDA_ERROR_INVALID_HANDLE)?;
         if flags > EXTERNAL {
             return Err(CUresult::CUDA_ERROR_INVALID_VALUE);
         }
-        // An event that was never recorded is nothing to wait for.
-        let Some(record) = event.record.clone() else { return Ok(()) };
-        let request = Request::new("cuStreamWaitEvent", Vec::new(), Work::Nothing);
-        driver.enqueue(&mut state, stream, &record.point, request).map(|_| ())
+        let last = event.last.clone();
+        let is_captured = state.is_captured(stream)?;
+        if is_captured && flags == EXTERNAL {
+            return state.capture(stream, Action::Wait(id));
+        }
+        match last {
+            // An event that was never recorded is nothing to wait for.
+            LastRecord::Never => Ok(()),
+            LastRecord::Captured(point) => state.captures.join(stream, context, &point),
+            LastRecord::Enqueued(_) if is_captured => state.fail_capture_of(stream),
+            LastRecord::Enqueued(record) => {
+                let request = Request::new("cuStreamWaitEvent", Vec::new(), Work::Nothing);
+                driver.enqueue(&mut state, stream, &record.point, request).map(|_| ())
+            }
+        }
     };
     answer(wait())
 }
@@ -177,41 +196,7 @@ unsafe extern "C" fn cuStreamGetDevice(stream: CUstream, out: *mut CUdevice) -> 
     answer(find())
 }
 
-#[unsafe(no_mangle)]
-unsafe extern "C" fn cuStreamIsCapturing(stream: CUstream, out: *mut c_uint) -> CUresult {
-    const NONE: c_uint = 0;
-    // SAFETY: CUDA's contract: valid for a write. Nothing is ever captured.
-    unsafe { describe(stream, out, |_, _| NONE) }
-}
-
-#[unsafe(no_mangle)]
-unsafe extern "C" fn cuStreamGetCaptureInfo_v2(
-    stream: CUstream,
-    out: *mut c_uint,
-    _id: *mut u64,
-    _graph: *mut c_void,
-    _dependencies: *mut c_void,
-    _count: *mut usize,
-) -> CUresult {
-    // SAFETY: the same contract; the rest is left as it is if nothing is captured.
-    unsafe { cuStreamIsCapturing(stream, out) }
-}
-
-#[unsafe(no_mangle)]
-unsafe extern "C" fn cuStreamGetCaptureInfo_v3(
-    stream: CUstream,
-    out: *mut c_uint,
-    _id: *mut u64,
-    _graph: *mut c_void,
-    _dependencies: *mut c_void,
-    _edges: *mut c_void,
-    _count: *mut usize,
-) -> CUresult {
-    // SAFETY: the same contract; the rest is left as it is if nothing is captured.
-    unsafe { cuStreamIsCapturing(stream, out) }
-}
-
-fn call(function: &'static str, stream: CUstream, callback: Callback) -> Result<()> {
+fn call(function: &'static str, stream: CUstream, callback: Arc<Callback>) -> Result<()> {
     let driver = Driver::get()?;
     let mut state = driver.enter();
     let stream = state.stream(stream.addr())?;
@@ -227,8 +212,8 @@ unsafe extern "C" fn cuLaunchHostFunc(
     data: *mut c_void,
 ) -> CUresult {
     let Some(function) = function else { return CUresult::CUDA_ERROR_INVALID_VALUE };
-    // SAFETY: CUDA's contract: it may be called with the data on a thread of the driver.
-    let callback = unsafe { Callback::new(function, data) };
+    // SAFETY: CUDA's contract: it may be called with the data on a thread of the driver, for each launch if captured.
+    let callback = unsafe { Callback::new(function, data, None) };
     answer(call("cuLaunchHostFunc", stream, callback))
 }
 
@@ -265,9 +250,17 @@ unsafe extern "C" fn cuStreamAddCallback(
     flags: c_uint,
 ) -> CUresult {
     let Some(function) = function.filter(|_| flags == 0) else { return CUresult::CUDA_ERROR_INVALID_VALUE };
+    let check = || {
+        let mut state = Driver::get()?.enter();
+        let stream = state.stream(stream.addr())?;
+        state.check_not_captured(stream)
+    };
+    if let Err(error) = check() {
+        return error;
+    }
     let boxed = Box::into_raw(Box::new(StreamCallback { function, stream, data }));
     // SAFETY: the box is for this function alone.
-    let callback = unsafe { Callback::new(call_stream_callback, boxed.cast()) };
+    let callback = unsafe { Callback::new(call_stream_callback, boxed.cast(), None) };
     let called = call("cuStreamAddCallback", stream, callback);
     if called.is_err() {
         // SAFETY: the function was not accepted, so that nobody else has the box.

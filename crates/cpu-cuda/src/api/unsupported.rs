@@ -50,29 +50,29 @@ unsupported! {
     cuGraphAddMemAllocNode cuGraphAddMemFreeNode cuGraphAddMemcpyNode cuGraphAddMemsetNode
     cuGraphAddNode cuGraphAddNode_v2 cuGraphAddNode_v3 cuGraphBatchMemOpNodeGetParams
     cuGraphBatchMemOpNodeSetParams cuGraphChildGraphNodeGetGraph cuGraphClone
-    cuGraphConditionalHandleCreate cuGraphCreate cuGraphDebugDotPrint cuGraphDestroy cuGraphDestroyNode
+    cuGraphConditionalHandleCreate cuGraphCreate cuGraphDebugDotPrint cuGraphDestroyNode
     cuGraphEventRecordNodeGetEvent cuGraphEventRecordNodeSetEvent cuGraphEventWaitNodeGetEvent
     cuGraphEventWaitNodeSetEvent cuGraphExecBatchMemOpNodeSetParams cuGraphExecChildGraphNodeSetParams
-    cuGraphExecDestroy cuGraphExecEventRecordNodeSetEvent cuGraphExecEventWaitNodeSetEvent
+    cuGraphExecEventRecordNodeSetEvent cuGraphExecEventWaitNodeSetEvent
     cuGraphExecExternalSemaphoresSignalNodeSetParams cuGraphExecExternalSemaphoresWaitNodeSetParams
-    cuGraphExecGetFlags cuGraphExecGetId cuGraphExecHostNodeSetParams cuGraphExecKernelNodeSetParams
+    cuGraphExecGetId cuGraphExecHostNodeSetParams cuGraphExecKernelNodeSetParams
     cuGraphExecKernelNodeSetParams_v2 cuGraphExecMemcpyNodeSetParams cuGraphExecMemsetNodeSetParams
     cuGraphExecNodeSetParams cuGraphExecUpdate cuGraphExecUpdate_v2
     cuGraphExternalSemaphoresSignalNodeGetParams cuGraphExternalSemaphoresSignalNodeSetParams
     cuGraphExternalSemaphoresWaitNodeGetParams cuGraphExternalSemaphoresWaitNodeSetParams
-    cuGraphGetEdges cuGraphGetEdges_v2 cuGraphGetId cuGraphGetNodes cuGraphGetRootNodes
-    cuGraphHostNodeGetParams cuGraphHostNodeSetParams cuGraphInstantiateWithFlags
-    cuGraphInstantiateWithParams cuGraphInstantiate_v2 cuGraphKernelNodeCopyAttributes
+    cuGraphGetEdges cuGraphGetEdges_v2 cuGraphGetId cuGraphGetRootNodes
+    cuGraphHostNodeGetParams cuGraphHostNodeSetParams
+    cuGraphKernelNodeCopyAttributes
     cuGraphKernelNodeGetAttribute cuGraphKernelNodeGetParams cuGraphKernelNodeGetParams_v2
-    cuGraphKernelNodeSetAttribute cuGraphKernelNodeSetParams cuGraphKernelNodeSetParams_v2 cuGraphLaunch
+    cuGraphKernelNodeSetAttribute cuGraphKernelNodeSetParams cuGraphKernelNodeSetParams_v2
     cuGraphMemAllocNodeGetParams cuGraphMemFreeNodeGetParams cuGraphMemcpyNodeGetParams
     cuGraphMemcpyNodeSetParams cuGraphMemsetNodeGetParams cuGraphMemsetNodeSetParams
     cuGraphNodeFindInClone cuGraphNodeGetContainingGraph cuGraphNodeGetDependencies
     cuGraphNodeGetDependencies_v2 cuGraphNodeGetDependentNodes cuGraphNodeGetDependentNodes_v2
     cuGraphNodeGetEnabled cuGraphNodeGetLocalId cuGraphNodeGetParams cuGraphNodeGetToolsId
-    cuGraphNodeGetType cuGraphNodeSetEnabled cuGraphNodeSetParams cuGraphNodeSetParams_v2
+    cuGraphNodeSetEnabled cuGraphNodeSetParams cuGraphNodeSetParams_v2
     cuGraphReleaseUserObject cuGraphRemoveDependencies cuGraphRemoveDependencies_v2
-    cuGraphRetainUserObject cuGraphUpload cuGraphicsMapResources
+    cuGraphRetainUserObject cuGraphicsMapResources
     cuGraphicsResourceGetMappedMipmappedArray cuGraphicsResourceGetMappedPointer_v2
     cuGraphicsResourceSetMapFlags_v2 cuGraphicsSubResourceGetMappedArray cuGraphicsUnmapResources
     cuGraphicsUnregisterResource cuGreenCtxCreate cuGreenCtxDestroy cuGreenCtxGetDevResource
@@ -112,8 +112,8 @@ unsupported! {
     cuOccupancyMaxPotentialBlockSizeWithFlags cuOccupancyMaxPotentialClusterSize cuParamSetSize
     cuParamSetTexRef cuParamSetf cuParamSeti cuParamSetv cuProfilerInitialize cuProfilerStart
     cuProfilerStop cuSignalExternalSemaphoresAsync cuStreamBatchMemOp cuStreamBatchMemOp_v2
-    cuStreamBeginCaptureToCig cuStreamBeginCaptureToGraph cuStreamBeginCapture_v2
-    cuStreamBeginRecaptureToGraph cuStreamCopyAttributes cuStreamEndCapture cuStreamEndCaptureToCig
+    cuStreamBeginCaptureToCig cuStreamBeginCaptureToGraph
+    cuStreamBeginRecaptureToGraph cuStreamCopyAttributes cuStreamEndCaptureToCig
     cuStreamGetAttribute cuStreamGetCaptureInfo cuStreamGetCtx_v2 cuStreamGetDevResource
     cuStreamGetGreenCtx cuStreamSetAttribute cuStreamUpdateCaptureDependencies
     cuStreamUpdateCaptureDependencies_v2 cuStreamWaitValue32 cuStreamWaitValue32_v2 cuStreamWaitValue64

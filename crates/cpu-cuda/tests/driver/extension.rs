@@ -10,11 +10,12 @@ use cudarc::driver::sys::{CUdeviceptr, CUresult, CUstream, culib};
 use cudarc::driver::{CudaContext, DriverError};
 
 crate::tests! {
-    version_is_one
+    version_is_two
     alias_of_device_memory_has_its_bytes
     range_beyond_an_allocation_is_not_resolved
     memory_of_a_file_is_device_memory
     operation_runs_once_even_if_its_stream_is_destroyed
+    data_is_released_once_after_the_operation_and_not_if_it_is_refused
     failure_stays_with_the_context_of_the_stream
 }
 
@@ -35,9 +36,17 @@ struct Memory {
     id: u64,
 }
 
-type Run = unsafe extern "C" fn(*mut c_void);
-type Enqueue =
-    unsafe extern "C" fn(CUstream, *const Access, usize, *const c_char, Run, *mut c_void) -> CUresult;
+/// A function that gets the data of an operation.
+pub(crate) type Run = unsafe extern "C" fn(*mut c_void);
+type Enqueue = unsafe extern "C" fn(
+    CUstream,
+    *const Access,
+    usize,
+    *const c_char,
+    Run,
+    Option<Run>,
+    *mut c_void,
+) -> CUresult;
 type Resolve = unsafe extern "C" fn(CUdeviceptr, usize, *mut Memory) -> CUresult;
 type Shared = unsafe extern "C" fn(c_int, usize, *mut CUdeviceptr) -> CUresult;
 type Fail = unsafe extern "C" fn(CUstream, CUresult);
@@ -56,9 +65,28 @@ pub(crate) fn enqueue(
     run: Run,
     data: *mut c_void,
 ) -> Result<(), DriverError> {
+    enqueue_with_release(stream, access, label, run, None, data)
+}
+
+/// Enqueues an operation with one access, after which its data is released.
+pub(crate) fn enqueue_with_release(
+    stream: CUstream,
+    access: Access,
+    label: &CStr,
+    run: Run,
+    release: Option<Run>,
+    data: *mut c_void,
+) -> Result<(), DriverError> {
     let enqueue = function::<Enqueue>(c"libnccl_cuda_enqueue");
     // SAFETY: the access is a variable; the callers keep the data.
-    unsafe { enqueue(stream, &raw const access, 1, label.as_ptr(), run, data) }.result()
+    unsafe { enqueue(stream, &raw const access, 1, label.as_ptr(), run, release, data) }.result()
+}
+
+/// Returns whether the driver takes calls, of which this one has no valid handle. It is a deadlock if it does not.
+pub(crate) fn may_call_cuda() -> bool {
+    // SAFETY: null is no event, which is an error.
+    let code = unsafe { cudarc::driver::sys::cuEventQuery(ptr::null_mut()) };
+    code == CUresult::CUDA_ERROR_INVALID_HANDLE
 }
 
 fn resolve(address: CUdeviceptr, length: usize) -> Result<Memory, DriverError> {
@@ -77,9 +105,9 @@ fn device(ordinal: usize) {
 
 const INVALID: DriverError = DriverError(CUresult::CUDA_ERROR_INVALID_VALUE);
 
-fn version_is_one() {
+fn version_is_two() {
     // SAFETY: it takes nothing.
-    assert_eq!(unsafe { function::<Version>(c"libnccl_cuda_version")() }, 1);
+    assert_eq!(unsafe { function::<Version>(c"libnccl_cuda_version")() }, 2);
 }
 
 fn alias_of_device_memory_has_its_bytes() {
@@ -158,6 +186,36 @@ fn operation_runs_once_even_if_its_stream_is_destroyed() {
     }
     result::ctx::synchronize().expect("the end of everything");
     assert_eq!(RUNS.load(Ordering::SeqCst), 3);
+}
+
+fn data_is_released_once_after_the_operation_and_not_if_it_is_refused() {
+    static STEPS: AtomicUsize = AtomicUsize::new(0);
+    unsafe extern "C" fn run(_data: *mut c_void) {
+        let is_first = STEPS.load(Ordering::SeqCst).is_multiple_of(10);
+        STEPS.fetch_add(if is_first { 1 } else { 1000 }, Ordering::SeqCst);
+    }
+    unsafe extern "C" fn release(_data: *mut c_void) {
+        STEPS.fetch_add(if may_call_cuda() { 9 } else { 1000 }, Ordering::SeqCst);
+    }
+    device(0);
+    let stream = stream::create(StreamKind::NonBlocking).expect("a stream");
+    // SAFETY: the memory lives until the process ends.
+    let address = unsafe { result::malloc_sync(100) }.expect("memory");
+    let mut expected = 0;
+    for length in [100, 101, 100] {
+        let access = Access { address, length, writes: 1 };
+        let data = ptr::null_mut();
+        let enqueued = enqueue_with_release(stream, access, c"run", run, Some(release), data);
+        assert_eq!(enqueued, if length == 100 { Ok(()) } else { Err(INVALID) });
+        expected += if length == 100 { 10 } else { 0 };
+        result::ctx::synchronize().expect("the end of everything");
+    }
+    // The release comes after the end of the operation, for which the host waited.
+    let start = std::time::Instant::now();
+    while STEPS.load(Ordering::SeqCst) != expected && start.elapsed().as_secs() < 10 {
+        std::thread::yield_now();
+    }
+    assert_eq!(STEPS.load(Ordering::SeqCst), expected);
 }
 
 fn failure_stays_with_the_context_of_the_stream() {

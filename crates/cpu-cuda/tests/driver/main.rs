@@ -2,6 +2,7 @@
 
 mod extension;
 mod faults;
+mod graphs;
 mod memory;
 mod process;
 mod races;
@@ -16,6 +17,8 @@ use libtest_mimic::{Arguments, Trial};
 const TESTS: &[&[process::Test]] = &[
     extension::TESTS,
     faults::TESTS,
+    graphs::TESTS,
+    graphs::PLANTED,
     memory::TESTS,
     streams::TESTS,
     random::TESTS,

@@ -6,7 +6,7 @@ use crate::diag::error::Result;
 use crate::shm::call_context::CallContext;
 
 /// An operation of one rank.
-pub(crate) trait Operation: Send + 'static {
+pub(crate) trait Operation: Send + Sync + 'static {
     /// Returns the call, as other ranks and the log describe it.
     fn header(&self) -> CallHeader;
 
@@ -22,6 +22,6 @@ pub(crate) trait Operation: Send + 'static {
         Ok(())
     }
 
-    /// Runs the operation in the context of the rank that called it.
+    /// Runs the operation in the context of the rank that called it. One that is captured in a graph runs at each launch.
     async fn run(&self, context: CallContext<'_>) -> Result;
 }

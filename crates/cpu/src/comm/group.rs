@@ -23,7 +23,7 @@ use crate::comm::communicator::{Communicator, RankInfo};
 use crate::comm::fork;
 use crate::comm::init::{self, Init};
 use crate::comm::job_queue::JobKind;
-use crate::cuda::driver::{Driver, Stream};
+use crate::cuda::driver::{Capture, Driver, Stream};
 use crate::diag::debug;
 use crate::diag::error::{Error, Progress, Result};
 use crate::diag::last_error;
@@ -54,11 +54,20 @@ struct QueuedOperation {
     /// The stream that it runs on, if it does not run on the host.
     on_stream: Option<OnStream>,
     header: CallHeader,
-    start: Start,
+    operation: Box<dyn Start>,
 }
 
-/// Starts an operation, on the thread that then runs it.
-type Start = Box<dyn for<'a> FnOnce(CallContext<'a>) -> BoxedOperation<'a> + Send>;
+/// An operation of any type.
+trait Start: Send + Sync {
+    /// Starts it, on the thread that then runs it.
+    fn start<'a>(&'a self, context: CallContext<'a>) -> BoxedOperation<'a>;
+}
+
+impl<O: Operation> Start for O {
+    fn start<'a>(&'a self, context: CallContext<'a>) -> BoxedOperation<'a> {
+        Box::pin(wait_report::run(self, context))
+    }
+}
 
 /// The queue of an operation: those in one queue run in order, and queues run concurrently.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -267,8 +276,9 @@ impl Group {
                 communicator.synchronize();
                 let result = communicator.check_usable().and_then(|()| {
                     drop(communicator);
-                    run_operations(own).inspect_err(|error| last_error::set(&error.text))
+                    run_operations(&own).inspect_err(|error| last_error::set(&error.text))
                 });
+                drop(own);
                 job.end(result);
             })?;
         }
@@ -297,7 +307,7 @@ impl Group {
 
     fn run(self) -> Result {
         init::run_all(self.inits)?;
-        run_operations(self.operations)
+        run_operations(&self.operations)
     }
 }
 
@@ -327,10 +337,8 @@ impl QueuedOperation {
             CallHeader::Control { .. } => JobKind::Exclusive,
             _ => JobKind::Shared,
         };
-        let start: Start =
-            Box::new(|context| Box::pin(async move { wait_report::run(&operation, context).await }));
-        let communicator = Arc::clone(communicator);
-        Ok(Self { communicator, kind, queue, bytes, on_stream, header, start })
+        let (communicator, operation) = (Arc::clone(communicator), Box::new(operation));
+        Ok(Self { communicator, kind, queue, bytes, on_stream, header, operation })
     }
 
     /// Returns a rough estimate in microseconds: the latency of ranks on one host, and one copy of each byte by one
@@ -390,15 +398,43 @@ fn enqueue(mut operations: Vec<QueuedOperation>) -> Result {
         let (own, others): (Vec<_>, _) = operations.into_iter().partition(is_own);
         operations = others;
         if let Some(driver) = communicator.driver() {
-            let device = communicator.device();
-            driver.on_device(device, || enqueue_job(driver, &communicator, own)).inspect_err(|error| {
-                // Other ranks will wait for it.
-                communicator.fail(error);
-                communicator.set_abort(AbortReason::Failed);
+            driver.on_device(communicator.device(), || {
+                let streams = streams(&own);
+                let capture = capture(driver, &streams)?;
+                enqueue_job(driver, &communicator, own, &streams, capture).inspect_err(|error| {
+                    if capture == Capture::None {
+                        // Other ranks will wait for it.
+                        communicator.fail(error);
+                        communicator.set_abort(AbortReason::Failed);
+                    }
+                })
             })?;
         }
     }
     Ok(())
+}
+
+/// Returns the streams of operations.
+fn streams(operations: &[QueuedOperation]) -> Vec<Stream> {
+    let mut streams: Vec<Stream> = vec![];
+    for OnStream { stream, .. } in operations.iter().filter_map(|operation| operation.on_stream.as_ref()) {
+        if !streams.contains(stream) {
+            streams.push(*stream);
+        }
+    }
+    streams
+}
+
+/// Returns whether what the streams of a job are given now is captured, which is the same for all of them.
+fn capture(driver: &Driver, streams: &[Stream]) -> Result<Capture> {
+    let captures = streams.iter().map(|stream| driver.capture(*stream)).collect::<Result<Vec<_>>>()?;
+    let first = captures.first().copied().unwrap_or(Capture::None);
+    if captures.iter().all(|capture| *capture == first) {
+        return Ok(first);
+    }
+    Err(Error::usage(
+        "some of the streams that a communicator is given in a group are captured, but not all of them for one graph",
+    ))
 }
 
 /// Enqueues the operations of one communicator.
@@ -406,62 +442,93 @@ fn enqueue_job(
     driver: &'static Driver,
     communicator: &Arc<Communicator>,
     operations: Vec<QueuedOperation>,
+    streams: &[Stream],
+    capture: Capture,
 ) -> Result {
-    let mut streams: Vec<Stream> = vec![];
-    let mut accesses = vec![];
-    for OnStream { stream, accesses: own, .. } in
-        operations.iter().filter_map(|operation| operation.on_stream.as_ref())
-    {
-        if !streams.contains(stream) {
-            streams.push(*stream);
-        }
-        accesses.extend_from_slice(own);
-    }
-    let label = label(communicator, &operations)?;
-    communicator.stream_jobs().enqueue(driver, &streams, |stream| {
-        let communicator = Arc::clone(communicator);
-        driver.enqueue(stream, &accesses, &label, move || run_job(&communicator, operations))
+    let on_streams = operations.iter().filter_map(|operation| operation.on_stream.as_ref());
+    let accesses: Vec<_> = on_streams.flat_map(|on_stream| on_stream.accesses.iter().copied()).collect();
+    let label = label(communicator, &operations, capture)?;
+    let job = Job::new(communicator, operations, capture);
+    communicator.stream_jobs().enqueue(driver, streams, capture, |stream| {
+        driver.enqueue(stream, &accesses, &label, move || job.run())
     })
 }
 
 /// Returns the name of a job in the reports of CUDA: its calls, with their rank and number.
-fn label(communicator: &Communicator, operations: &[QueuedOperation]) -> Result<CString> {
+fn label(communicator: &Communicator, operations: &[QueuedOperation], capture: Capture) -> Result<CString> {
     const NAMED: usize = 4;
     let CallContext { state, rank, .. } = communicator.context()?;
-    let first = communicator.stream_jobs().number(state.calls(rank), operations.len());
     let mut calls: Vec<String> =
         operations.iter().take(NAMED).map(|operation| operation.header.to_string()).collect();
     if operations.len() > NAMED {
         calls.push(format!("{} more", operations.len() - NAMED));
     }
-    let numbers = match operations.len() {
-        1 => format!("call {first}"),
-        calls => format!("calls {first} to {}", first + calls as u64 - 1),
+    let numbers = if capture == Capture::None {
+        let first = communicator.stream_jobs().number(state.calls(rank), operations.len());
+        match operations.len() {
+            1 => format!("call {first}"),
+            calls => format!("calls {first} to {}", first + calls as u64 - 1),
+        }
+    } else {
+        // Each launch of the graph is another call.
+        "in a graph".to_owned()
     };
     let text = format!("{}, rank {rank} of {}, {numbers}", calls.join(" + "), state.ranks());
     Ok(CString::new(text).unwrap_or_default())
 }
 
-/// Runs a job, on the thread of its stream. Nobody takes its error there, so it ends the communicator, as an error of
-/// NCCL's kernels does.
-fn run_job(communicator: &Arc<Communicator>, operations: Vec<QueuedOperation>) {
-    let _running = communicator.stream_jobs().begin();
-    if communicator.check_usable().is_err() {
-        return;
+/// Operations of one communicator, which run on a stream: once, or at each launch of a graph.
+struct Job {
+    communicator: Arc<Communicator>,
+    operations: Vec<QueuedOperation>,
+    capture: Capture,
+}
+
+impl Job {
+    fn new(communicator: &Arc<Communicator>, operations: Vec<QueuedOperation>, capture: Capture) -> Self {
+        if capture != Capture::None {
+            communicator.stream_jobs().add_captured();
+        }
+        Self { communicator: Arc::clone(communicator), operations, capture }
     }
-    let mut guard = FailOnPanic(Some(communicator));
-    let result = run_operations(operations);
-    guard.0 = None;
-    if let Err(error) = result
-        && !communicator.is_aborted()
-        && communicator.stopped().is_none()
-    {
-        communicator.fail(&error);
-        wait_limits::report(&format!(
-            "an operation on a stream failed, of which ncclCommGetAsyncError tells: {}; {}",
-            error.text,
-            communicator.describe()
-        ));
+
+    /// Runs the job, on the thread of its stream. Nobody takes its error there, so it ends the communicator, as an error
+    /// of NCCL's kernels does.
+    fn run(&self) {
+        let Self { communicator, operations, capture } = self;
+        let _running = communicator.stream_jobs().begin(*capture);
+        if communicator.check_usable().is_err() {
+            return;
+        }
+        if communicator.stream_jobs().is_released() {
+            wait_limits::report(&format!(
+                "a graph was launched after the communicator of its operations was destroyed; they do not run; {}",
+                communicator.describe()
+            ));
+            return;
+        }
+        let mut guard = FailOnPanic(Some(communicator));
+        let result = run_operations(operations);
+        guard.0 = None;
+        if let Err(error) = result
+            && !communicator.is_aborted()
+            && communicator.stopped().is_none()
+        {
+            communicator.fail(&error);
+            wait_limits::report(&format!(
+                "an operation on a stream failed, of which ncclCommGetAsyncError tells: {}; {}",
+                error.text,
+                communicator.describe()
+            ));
+        }
+    }
+}
+
+impl Drop for Job {
+    fn drop(&mut self) {
+        if self.capture != Capture::None {
+            self.communicator.stream_jobs().remove_captured();
+        }
     }
 }
 
@@ -494,15 +561,15 @@ fn check_own_messages(communicator: &Arc<Communicator>, operations: &[QueuedOper
     )))
 }
 
-fn run_operations(operations: Vec<QueuedOperation>) -> Result {
+fn run_operations(operations: &[QueuedOperation]) -> Result {
     let communicators = distinct(operations.iter().map(|operation| &operation.communicator));
-    communicators.iter().try_for_each(|communicator| check_own_messages(communicator, &operations))?;
+    communicators.iter().try_for_each(|communicator| check_own_messages(communicator, operations))?;
     let mut queues: BTreeMap<(usize, Queue), VecDeque<BoxedOperation<'_>>> = BTreeMap::new();
     let mut turns: BTreeMap<usize, Turn> = BTreeMap::new();
-    for QueuedOperation { communicator, queue, start, .. } in operations {
-        let id = Arc::as_ptr(&communicator).addr();
+    for QueuedOperation { communicator, queue, operation, .. } in operations {
+        let (id, queue) = (Arc::as_ptr(communicator).addr(), *queue);
         let mut operation: BoxedOperation<'_> = Box::pin(async move {
-            let operation = async { start(communicator.context()?).await };
+            let operation = async { operation.start(communicator.context()?).await };
             operation.await.inspect_err(|error| communicator.record_error(error))
         });
         if *STRICT {

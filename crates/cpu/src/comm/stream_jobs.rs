@@ -1,9 +1,12 @@
 //! The jobs of a communicator on streams: its operations, one job for each call or group, which run one after the other
 //! in the order of the calls, whatever streams they are on.
+//!
+//! A job that is captured in a graph runs at each launch, in the order of launches and calls: the graph waits for the
+//! event after the last job, and records it.
 
-use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 
-use crate::cuda::driver::{Driver, Event, Stream};
+use crate::cuda::driver::{Capture, Driver, Event, Stream};
 use crate::diag::error::Result;
 
 /// The enqueued jobs of a communicator, and the event after the last one.
@@ -12,17 +15,21 @@ pub(crate) struct StreamJobs {
     counts: Mutex<Counts>,
     changed: Condvar,
     /// The end of the last job, for which the next one waits.
-    last: Mutex<Option<Event>>,
+    last: Mutex<Option<Arc<Event>>>,
 }
 
 #[derive(Debug, Default)]
 struct Counts {
-    /// The number of jobs that have not ended.
+    /// The number of jobs that have not ended, without those of graphs that have not begun.
     enqueued: usize,
     /// The number of them that have begun, one at most.
     running: usize,
+    /// The number of jobs that graphs have.
+    captured: usize,
     /// The number of the last call in a job.
     last_call: u64,
+    /// True if nothing may run any more.
+    is_released: bool,
 }
 
 /// A job that has begun, until this is dropped.
@@ -48,33 +55,52 @@ impl StreamJobs {
         &self,
         driver: &'static Driver,
         streams: &[Stream],
+        capture: Capture,
         enqueue: impl FnOnce(Stream) -> Result,
     ) -> Result {
         let Some((stream, others)) = streams.split_first() else { return Ok(()) };
         let mut last = self.last.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(last) = &*last {
-            driver.wait(*stream, last)?;
-        }
+        let last = match &*last {
+            Some(last) => {
+                driver.wait_at_launch(*stream, last, capture)?;
+                last
+            }
+            None => {
+                let fresh = last.insert(Arc::new(driver.create_event()?));
+                if capture != Capture::None {
+                    // There may be a job before it when the graph is launched.
+                    driver.wait_at_launch(*stream, fresh, capture)?;
+                }
+                fresh
+            }
+        };
         for other in others {
             let before = driver.create_event()?;
             driver.record(&before, *other)?;
             driver.wait(*stream, &before)?;
         }
-        if last.is_none() {
-            *last = Some(driver.create_event()?);
+        if capture == Capture::None {
+            self.counts().enqueued += 1;
+            enqueue(*stream).inspect_err(|_| self.end(0))?;
+        } else {
+            enqueue(*stream)?;
         }
-        self.counts().enqueued += 1;
-        enqueue(*stream).inspect_err(|_| self.end(0))?;
-        if let Some(last) = &*last {
-            driver.record(last, *stream)?;
-            others.iter().try_for_each(|other| driver.wait(*other, last))?;
+        driver.record_at_launch(last, *stream, capture)?;
+        if !others.is_empty() {
+            let after = driver.create_event()?;
+            driver.record(&after, *stream)?;
+            others.iter().try_for_each(|other| driver.wait(*other, &after))?;
         }
         Ok(())
     }
 
     /// Begins a job, on the stream's thread.
-    pub(crate) fn begin(&self) -> Running<'_> {
-        self.counts().running += 1;
+    pub(crate) fn begin(&self, capture: Capture) -> Running<'_> {
+        let mut counts = self.counts();
+        counts.running += 1;
+        if capture != Capture::None {
+            counts.enqueued += 1;
+        }
         Running(self)
     }
 
@@ -86,13 +112,34 @@ impl StreamJobs {
         self.changed.notify_all();
     }
 
+    /// Adds a job that a graph has.
+    pub(crate) fn add_captured(&self) {
+        self.counts().captured += 1;
+    }
+
+    /// Removes a job that a graph had.
+    pub(crate) fn remove_captured(&self) {
+        self.counts().captured -= 1;
+    }
+
+    /// The event after the last job, if graphs have jobs: only it tells whether some were launched.
+    fn last_of_graphs(&self) -> Option<Arc<Event>> {
+        if self.counts().captured == 0 {
+            return None;
+        }
+        self.last.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
     /// Returns `true` if no job is enqueued or runs.
     pub(crate) fn is_idle(&self) -> bool {
-        self.counts().enqueued == 0
+        self.counts().enqueued == 0 && self.last_of_graphs().is_none_or(|last| last.is_complete())
     }
 
     /// Waits until all jobs have ended.
     pub(crate) fn wait_idle(&self) {
+        if let Some(last) = self.last_of_graphs() {
+            last.synchronize();
+        }
         drop(self.changed.wait_while(self.counts(), |counts| counts.enqueued > 0));
     }
 
@@ -101,9 +148,15 @@ impl StreamJobs {
         drop(self.changed.wait_while(self.counts(), |counts| counts.running > 0));
     }
 
-    /// Destroys what CUDA has of it. Nothing is enqueued any more.
+    /// Destroys what CUDA has of it. Nothing is enqueued any more, except by graphs.
     pub(crate) fn release(&self) {
+        self.counts().is_released = true;
         drop(self.last.lock().unwrap_or_else(PoisonError::into_inner).take());
+    }
+
+    /// Returns `true` if only graphs enqueue jobs, which may not run any more.
+    pub(crate) fn is_released(&self) -> bool {
+        self.counts().is_released
     }
 
     fn counts(&self) -> MutexGuard<'_, Counts> {
@@ -137,7 +190,7 @@ mod tests {
     fn wait_ends_when_no_job_runs_or_none_is_enqueued() {
         let jobs = Arc::new(StreamJobs::default());
         jobs.counts().enqueued = 2;
-        let running = jobs.begin();
+        let running = jobs.begin(Capture::None);
         let (one, two) = (Arc::clone(&jobs), Arc::clone(&jobs));
         let not_running = thread::spawn(move || one.wait_not_running());
         let idle = thread::spawn(move || two.wait_idle());
@@ -145,8 +198,22 @@ mod tests {
         drop(running);
         not_running.join().unwrap();
         assert!(!idle.is_finished(), "one is enqueued");
-        drop(jobs.begin());
+        drop(jobs.begin(Capture::None));
         idle.join().unwrap();
         assert!(jobs.is_idle());
+    }
+
+    #[test]
+    fn job_of_a_graph_counts_while_it_runs() {
+        let jobs = StreamJobs::default();
+        jobs.add_captured();
+        for _launch in 0..2 {
+            assert!(jobs.is_idle());
+            let running = jobs.begin(Capture::Graph(1));
+            assert!(!jobs.is_idle());
+            drop(running);
+        }
+        jobs.remove_captured();
+        jobs.wait_idle();
     }
 }

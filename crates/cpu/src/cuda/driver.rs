@@ -14,10 +14,14 @@ use crate::diag::error::{Error, Result};
 use crate::diag::wait_limits;
 
 /// The version of the functions beyond CUDA's that this file calls.
-const VERSION: u32 = 1;
+const VERSION: u32 = 2;
 
 const CUDA_SUCCESS: c_int = 0;
 const CU_EVENT_DISABLE_TIMING: c_uint = 2;
+const CU_EVENT_RECORD_EXTERNAL: c_uint = 1;
+const CU_EVENT_WAIT_EXTERNAL: c_uint = 1;
+const CU_STREAM_CAPTURE_STATUS_NONE: c_uint = 0;
+const CU_STREAM_CAPTURE_MODE_RELAXED: c_uint = 2;
 
 /// The kinds of memory that `libnccl_cuda_resolve` tells apart.
 const UNKNOWN_HOST_MEMORY: i32 = 0;
@@ -26,8 +30,8 @@ type CuDevicePtr = u64;
 type CuContext = *mut c_void;
 type CuEvent = *mut c_void;
 
-/// Work of a stream.
-type Work = Box<dyn FnOnce() + Send>;
+/// Work of a stream. It runs once, or if it is captured in a graph, at each launch.
+type Work = Box<dyn Fn() + Send + Sync>;
 
 #[repr(C)]
 struct Resolved {
@@ -68,6 +72,8 @@ pub(crate) struct Stream(*mut c_void);
 
 // SAFETY: a handle, which any thread may use; only CUDA follows it.
 unsafe impl Send for Stream {}
+// SAFETY: likewise.
+unsafe impl Sync for Stream {}
 
 impl Stream {
     pub(crate) fn new(stream: cudaStream_t) -> Self {
@@ -80,6 +86,15 @@ impl Stream {
     }
 }
 
+/// The treatment of what a stream is given.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Capture {
+    /// It is executed.
+    None,
+    /// It becomes part of a graph, which is captured under this number.
+    Graph(u64),
+}
+
 /// An event, destroyed on drop.
 pub(crate) struct Event {
     event: CuEvent,
@@ -88,10 +103,28 @@ pub(crate) struct Event {
 
 // SAFETY: a handle, which any thread may use; only CUDA follows it.
 unsafe impl Send for Event {}
+// SAFETY: likewise.
+unsafe impl Sync for Event {}
 
 impl fmt::Debug for Event {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "Event({:p})", self.event)
+    }
+}
+
+impl Event {
+    /// Returns `true` if what was recorded is done.
+    pub(crate) fn is_complete(&self) -> bool {
+        let _relaxed = self.driver.relax();
+        // SAFETY: an event that lives.
+        unsafe { (self.driver.functions.cuEventQuery)(self.event) == CUDA_SUCCESS }
+    }
+
+    /// Waits until what was recorded is done, or its device has failed.
+    pub(crate) fn synchronize(&self) {
+        let _relaxed = self.driver.relax();
+        // SAFETY: an event that lives.
+        let _ = unsafe { (self.driver.functions.cuEventSynchronize)(self.event) };
     }
 }
 
@@ -144,9 +177,20 @@ define_functions! {
     cuCtxPushCurrent_v2(CuContext);
     cuCtxPopCurrent_v2(*mut CuContext);
     cuEventCreate(*mut CuEvent, c_uint);
-    cuEventRecord(CuEvent, *mut c_void);
+    cuEventRecordWithFlags(CuEvent, *mut c_void, c_uint);
+    cuEventQuery(CuEvent);
+    cuEventSynchronize(CuEvent);
     cuEventDestroy_v2(CuEvent);
     cuStreamWaitEvent(*mut c_void, CuEvent, c_uint);
+    cuStreamGetCaptureInfo_v2(
+        *mut c_void,
+        *mut c_uint,
+        *mut u64,
+        *mut *mut c_void,
+        *mut *const c_void,
+        *mut usize
+    );
+    cuThreadExchangeStreamCaptureMode(*mut c_uint);
     cuMemFree_v2(CuDevicePtr);
     libnccl_cuda_resolve(CuDevicePtr, usize, *mut Resolved);
     libnccl_cuda_enqueue(
@@ -154,6 +198,7 @@ define_functions! {
         *const Access,
         usize,
         *const c_char,
+        unsafe extern "C" fn(*mut c_void),
         unsafe extern "C" fn(*mut c_void),
         *mut c_void
     );
@@ -272,18 +317,19 @@ impl Driver {
         Ok(memory.alias.expose_provenance())
     }
 
-    /// Lets `stream` call `work` once, on another thread, when all before it is done. `label` names the work in reports.
+    /// Lets `stream` call `work` on another thread when all before it is done: once, or if `stream` is captured, at each
+    /// launch of the graph. `label` names the work in reports.
     pub(crate) fn enqueue(
         &self,
         stream: Stream,
         accesses: &[Access],
         label: &CStr,
-        work: impl FnOnce() + Send + 'static,
+        work: impl Fn() + Send + Sync + 'static,
     ) -> Result {
         let work: Box<Work> = Box::new(Box::new(work));
         let data = Box::into_raw(work);
-        // SAFETY: the accesses and the label are copied. `call` is called once with `data`, from which it makes the box
-        // again, if the work is accepted, and never otherwise.
+        // SAFETY: the accesses and the label are copied. If the work is accepted, `call` is called with `data`, which it
+        // borrows, and after that `release` once, which makes the box again; otherwise, neither is called.
         let code = unsafe {
             (self.functions.libnccl_cuda_enqueue)(
                 stream.0,
@@ -291,6 +337,7 @@ impl Driver {
                 accesses.len(),
                 label.as_ptr(),
                 call,
+                release,
                 data.cast(),
             )
         };
@@ -309,17 +356,66 @@ impl Driver {
         self.check("cuEventCreate", code).map(|()| Event { event, driver: self })
     }
 
+    /// Returns whether what `stream` is given now is captured.
+    pub(crate) fn capture(&self, stream: Stream) -> Result<Capture> {
+        let (mut status, mut id) = (CU_STREAM_CAPTURE_STATUS_NONE, 0);
+        let (graph, nodes, count) = (ptr::null_mut(), ptr::null_mut(), ptr::null_mut());
+        // SAFETY: the stream is the caller's, by the contract of NCCL's functions; out-parameters that are valid or absent.
+        let code = unsafe {
+            (self.functions.cuStreamGetCaptureInfo_v2)(
+                stream.0,
+                &raw mut status,
+                &raw mut id,
+                graph,
+                nodes,
+                count,
+            )
+        };
+        self.check("cuStreamGetCaptureInfo", code)?;
+        Ok(if status == CU_STREAM_CAPTURE_STATUS_NONE { Capture::None } else { Capture::Graph(id) })
+    }
+
     /// Records what `stream` has been given so far.
     pub(crate) fn record(&self, event: &Event, stream: Stream) -> Result {
+        self.record_with_flags(event, stream, 0)
+    }
+
+    /// Records what `stream` has been given so far; if it is captured, at each launch of the graph.
+    pub(crate) fn record_at_launch(&self, event: &Event, stream: Stream, capture: Capture) -> Result {
+        let flags = if capture == Capture::None { 0 } else { CU_EVENT_RECORD_EXTERNAL };
+        self.record_with_flags(event, stream, flags)
+    }
+
+    fn record_with_flags(&self, event: &Event, stream: Stream, flags: c_uint) -> Result {
         // SAFETY: an event that lives; the stream is the caller's, by the contract of NCCL's functions.
-        self.check("cuEventRecord", unsafe { (self.functions.cuEventRecord)(event.event, stream.0) })
+        let code = unsafe { (self.functions.cuEventRecordWithFlags)(event.event, stream.0, flags) };
+        self.check("cuEventRecord", code)
     }
 
     /// Lets `stream` wait for what `event` has recorded.
     pub(crate) fn wait(&self, stream: Stream, event: &Event) -> Result {
-        // SAFETY: as in `record`; there are no flags.
-        let code = unsafe { (self.functions.cuStreamWaitEvent)(stream.0, event.event, 0) };
+        self.wait_with_flags(stream, event, 0)
+    }
+
+    /// Lets `stream` wait for what `event` has recorded; if it is captured, at each launch of the graph.
+    pub(crate) fn wait_at_launch(&self, stream: Stream, event: &Event, capture: Capture) -> Result {
+        let flags = if capture == Capture::None { 0 } else { CU_EVENT_WAIT_EXTERNAL };
+        self.wait_with_flags(stream, event, flags)
+    }
+
+    fn wait_with_flags(&self, stream: Stream, event: &Event, flags: c_uint) -> Result {
+        // SAFETY: as in `record_with_flags`.
+        let code = unsafe { (self.functions.cuStreamWaitEvent)(stream.0, event.event, flags) };
         self.check("cuStreamWaitEvent", code)
+    }
+
+    /// Lets this thread wait although streams are captured, until the result is dropped: what NCCL waits for is not
+    /// captured.
+    fn relax(&self) -> Relaxed<'_> {
+        let mut mode = CU_STREAM_CAPTURE_MODE_RELAXED;
+        // SAFETY: a valid mode, replaced by the one before.
+        let _ = unsafe { (self.functions.cuThreadExchangeStreamCaptureMode)(&raw mut mode) };
+        Relaxed(self, mode)
     }
 
     /// Makes device memory of the current device out of a file of `length` bytes.
@@ -374,14 +470,35 @@ impl Drop for Popped<'_> {
     }
 }
 
+/// A thread's treatment of captures, which is restored when this is dropped.
+struct Relaxed<'a>(&'a Driver, c_uint);
+
+impl Drop for Relaxed<'_> {
+    fn drop(&mut self) {
+        // SAFETY: the mode is the one that was replaced.
+        let _ = unsafe { (self.0.functions.cuThreadExchangeStreamCaptureMode)(&raw mut self.1) };
+    }
+}
+
 /// Calls the work at `data`.
 ///
 /// # Safety
 ///
-/// `data` is from `enqueue`, and this is called with it once.
+/// `data` is from `enqueue`, and has not been released.
 unsafe extern "C" fn call(data: *mut c_void) {
     // SAFETY: the caller's contract.
-    let work = unsafe { Box::from_raw(data.cast::<Work>()) };
+    let work = unsafe { &*data.cast::<Work>() };
     // It may not unwind into CUDA; the operation knows that it has panicked.
-    let _ = catch_unwind(AssertUnwindSafe(*work));
+    let _ = catch_unwind(AssertUnwindSafe(work));
+}
+
+/// Drops the work at `data`.
+///
+/// # Safety
+///
+/// `data` is from `enqueue`, and is not used any more.
+unsafe extern "C" fn release(data: *mut c_void) {
+    // SAFETY: the caller's contract.
+    let work = unsafe { Box::from_raw(data.cast::<Work>()) };
+    let _ = catch_unwind(AssertUnwindSafe(|| drop(work)));
 }

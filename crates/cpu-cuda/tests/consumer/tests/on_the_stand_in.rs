@@ -81,6 +81,20 @@ fn collectives_and_messages_of_two_to_eight_devices_have_the_right_values() {
 }
 
 #[test]
+fn captured_collectives_of_two_to_eight_devices_have_the_right_values() {
+    for devices in 2..=8 {
+        assert_eq!(run(env!("CARGO_BIN_EXE_graphs"), &devices.to_string()), "");
+    }
+}
+
+#[test]
+fn communicator_that_ends_before_its_graph_is_said_to_have_ended() {
+    let said = asynchronous("communicator_that_ends_before_its_graph");
+    let expected = "a graph was launched after the communicator of its operations was destroyed";
+    assert_eq!(said.lines().filter(|line| line.contains(expected)).count(), 2, "once for each rank: {said}");
+}
+
+#[test]
 fn split_communicators_of_two_to_eight_devices_have_the_right_values() {
     for devices in 2..=8 {
         assert_eq!(run(env!("CARGO_BIN_EXE_split"), &devices.to_string()), "");
@@ -116,6 +130,8 @@ const REDUCE_READS: &str = "ncclAllReduce(count 65536, ncclFloat32, ncclSum), ra
 const SEND: &str = "ncclSend(count 65536, ncclFloat32, peer 1), rank 0 of 2, call: reads";
 const PUT_READS: &str = "ncclPutSignal(262144 bytes, peer 1), rank 0 of 2, call: reads";
 const PUT_WRITES: &str = "ncclPutSignal(262144 bytes, peer 1), rank 0 of 2, call: writes";
+const REPLAYED_REDUCE_READS: &str =
+    "ncclAllReduce(count 65536, ncclFloat32, ncclSum), rank 0 of 2, in a graph: reads";
 
 /// Defines a test for each program that lacks a synchronisation, which is reported whatever the schedule.
 macro_rules! races {
@@ -149,6 +165,7 @@ races! {
     event_recorded_before_the_collective_is_reported: REDUCE_WRITES, "cuMemcpyDtoDAsync_v2: reads";
     wait_for_an_event_of_another_stream_is_reported: REDUCE_WRITES, "cuMemcpyDtoDAsync_v2: reads";
     pinned_memory_freed_under_a_collective_is_reported: REDUCE_WRITES, "cuMemFreeHost: writes";
+    buffer_of_a_graph_refilled_during_its_replay_is_reported: REPLAYED_REDUCE_READS, "cuMemcpyDtoDAsync_v2: writes";
 }
 
 /// The random programs under each seed, unless the variable tells another number.
@@ -193,4 +210,6 @@ asynchronous! {
     host_memory_is_refused,
     two_ranks_on_one_device,
     scalar_in_device_memory,
+    graphs_on_two_streams_between_other_calls,
+    group_that_is_captured_in_part,
 }

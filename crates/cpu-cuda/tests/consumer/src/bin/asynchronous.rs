@@ -9,7 +9,8 @@ use std::sync::{Arc, Barrier};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use cudarc::driver::{CudaContext, CudaSlice, CudaStream, DevicePtr, DevicePtrMut};
+use cudarc::driver::sys::{CUgraphInstantiate_flags, CUstreamCaptureMode};
+use cudarc::driver::{CudaContext, CudaGraph, CudaSlice, CudaStream, DevicePtr, DevicePtrMut};
 use cudarc::nccl::sys::{
     self, ncclComm_t, ncclConfig_t, ncclDataType_t::ncclFloat32, ncclRedOp_t::ncclSum, ncclResult_t,
 };
@@ -34,6 +35,9 @@ fn main() {
         "host_memory_is_refused" => host_memory(),
         "two_ranks_on_one_device" => one_device(),
         "scalar_in_device_memory" => device_scalar(),
+        "graphs_on_two_streams_between_other_calls" => graphs_on_two_streams(),
+        "communicator_that_ends_before_its_graph" => end_before_graph(),
+        "group_that_is_captured_in_part" => captured_in_part(),
         other => panic!("there is no program {other}"),
     }
     println!("ok");
@@ -367,6 +371,88 @@ fn device_scalar() {
             });
         }
         assert_all(&rank.stream, &to, 2.0 + 6.0);
+        rank.destroy();
+    });
+}
+
+fn begin_capture(stream: &CudaStream) {
+    stream.begin_capture(CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_THREAD_LOCAL).unwrap();
+}
+
+/// Captures what is given to a stream of a rank, whose uses of memory the program orders itself.
+fn capture(stream: &Arc<CudaStream>, work: impl FnOnce()) -> CudaGraph {
+    begin_capture(stream);
+    work();
+    stream.end_capture(CUgraphInstantiate_flags(0)).unwrap().unwrap()
+}
+
+/// Graphs of one communicator on two streams, and calls that are not captured, run in the order of launches and calls,
+/// though nothing but NCCL orders the streams.
+fn graphs_on_two_streams() {
+    run_ranks(2, |rank| {
+        // SAFETY: the host waits before another stream uses a buffer.
+        unsafe { rank.context.disable_event_tracking() };
+        let streams = [Arc::clone(&rank.stream), rank.context.new_stream().unwrap()];
+        let (from, mut one, mut two, mut three) =
+            (rank.filled(LONG), rank.zeros(LONG), rank.zeros(LONG), rank.zeros(SHORT));
+        let short = rank.filled(SHORT);
+        rank.stream.synchronize().unwrap();
+        let graphs = [
+            capture(&streams[0], || check(rank.all_reduce(&from, &mut one, &streams[0]))),
+            capture(&streams[1], || check(rank.all_reduce(&from, &mut two, &streams[1]))),
+        ];
+        for step in 0..10 {
+            graphs[step % 2].launch().unwrap();
+            graphs[0].launch().unwrap();
+            check(rank.all_reduce(&short, &mut three, &streams[1]));
+        }
+        streams.iter().for_each(|stream| stream.synchronize().unwrap());
+        assert_all(&rank.stream, &one, 3.0);
+        assert_all(&rank.stream, &two, 3.0);
+        assert_all(&rank.stream, &three, 3.0);
+        // What was launched is done before the communicator ends.
+        graphs[0].launch().unwrap();
+        rank.destroy();
+        assert_eq!(streams[0].context().check_err(), Ok(()));
+    });
+}
+
+/// A graph may outlive its communicator: what is launched then does nothing, and says so.
+fn end_before_graph() {
+    run_ranks(2, |rank| {
+        // SAFETY: one stream uses the buffers.
+        unsafe { rank.context.disable_event_tracking() };
+        let stream = Arc::clone(&rank.stream);
+        let (from, mut to) = (rank.filled(LONG), rank.zeros(LONG));
+        let graph = capture(&stream, || check(rank.all_reduce(&from, &mut to, &stream)));
+        graph.launch().unwrap();
+        rank.destroy();
+        assert_all(&stream, &to, 3.0);
+        stream.memset_zeros(&mut to).unwrap();
+        graph.launch().unwrap();
+        assert_all(&stream, &to, 0.0);
+    });
+}
+
+/// A group on two streams of which one is captured is refused, and the communicator goes on.
+fn captured_in_part() {
+    run_ranks(2, |rank| {
+        // SAFETY: the host waits before another stream uses a buffer.
+        unsafe { rank.context.disable_event_tracking() };
+        let (one, two) = (Arc::clone(&rank.stream), rank.context.new_stream().unwrap());
+        let peer = 1 - rank.number;
+        let (from, mut to) = (rank.filled(LONG), rank.zeros(LONG));
+        rank.stream.synchronize().unwrap();
+        begin_capture(&one);
+        // SAFETY: has no arguments.
+        check(unsafe { sys::ncclGroupStart() });
+        check(send(rank.comm, &from, peer, &one));
+        check(receive(rank.comm, &mut to, peer, &two));
+        // SAFETY: has no arguments.
+        assert_eq!(unsafe { sys::ncclGroupEnd() }, ncclResult_t::ncclInvalidUsage);
+        drop(one.end_capture(CUgraphInstantiate_flags(0)).unwrap());
+        check(rank.all_reduce(&from, &mut to, &two));
+        assert_all(&two, &to, 3.0);
         rank.destroy();
     });
 }

@@ -9,7 +9,10 @@ use std::ptr;
 use std::sync::Barrier;
 
 use cudarc::driver::result::{self, event, stream};
-use cudarc::driver::sys::{CUdeviceptr, CUevent, CUevent_flags, CUevent_wait_flags, CUstream};
+use cudarc::driver::sys::{
+    CUdeviceptr, CUevent, CUevent_flags, CUevent_wait_flags, CUgraphInstantiate_flags, CUstream,
+    CUstreamCaptureMode,
+};
 use cudarc::nccl::sys::{self, ncclDataType_t::ncclFloat32, ncclRedOp_t::ncclSum, ncclWindow_t};
 use libnccl_cuda_consumer::{Rank, check, run_ranks};
 
@@ -59,6 +62,7 @@ fn main() {
             program.copy_result(program.other);
         }),
         "pinned_memory_freed_under_a_collective" => pinned(count),
+        "buffer_of_a_graph_refilled_during_its_replay" => graph(count),
         other => panic!("there is no program {other}"),
     }
     println!("ok");
@@ -208,6 +212,28 @@ fn pinned(count: usize) {
             let memory = result::malloc_host(BYTES, 0).unwrap();
             program.all_reduce_between(program.from, memory as CUdeviceptr, program.stream);
             result::free_host(memory).unwrap();
+        }
+    });
+}
+
+/// A graph is replayed, and the buffer that its collective reads is filled for the next launch too early.
+fn graph(count: usize) {
+    two_ranks(count, |rank, program| {
+        // SAFETY: handles and memory live as `Program` says.
+        unsafe {
+            let mode = CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_THREAD_LOCAL;
+            stream::begin_capture(program.stream, mode).unwrap();
+            program.all_reduce(program.stream);
+            let graph = stream::end_capture(program.stream).unwrap();
+            let graph = result::graph::instantiate(graph, CUgraphInstantiate_flags(0)).unwrap();
+            result::graph::launch(graph, program.stream).unwrap();
+            stream::synchronize(program.stream).unwrap();
+            program.refill(program.other);
+            stream::synchronize(program.other).unwrap();
+            result::graph::launch(graph, program.stream).unwrap();
+        }
+        if rank.number == 0 {
+            program.refill(program.other);
         }
     });
 }

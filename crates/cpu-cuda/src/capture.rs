@@ -1,0 +1,380 @@
+//! Captures: streams whose operations become the nodes of a graph instead of being executed.
+//!
+//! Everything here is decided under the driver's lock.
+
+use std::collections::BTreeMap;
+
+use cudarc::driver::sys::CUresult;
+
+use crate::error::Result;
+use crate::graph::{Graph, Node};
+use crate::handle::{ContextId, GraphId, NodeId, StreamId};
+
+/// The calls that a capture forbids, or that a thread is forbidden by captures: those that could wait for work which is
+/// never executed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Mode {
+    /// Of all threads; because of captures of all threads.
+    Global,
+    /// Of the capturing thread; because of its own captures.
+    ThreadLocal,
+    /// No calls.
+    Relaxed,
+}
+
+impl Mode {
+    /// Returns the mode with a number of CUDA's.
+    pub(crate) fn of(number: u32) -> Option<Self> {
+        [Self::Global, Self::ThreadLocal, Self::Relaxed].into_iter().find(|mode| *mode as u32 == number)
+    }
+}
+
+/// A moment of a capture, which an event can record.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct CapturedPoint {
+    /// The graph that is captured.
+    pub(crate) graph: GraphId,
+    /// The nodes that end last before it.
+    pub(crate) nodes: Vec<usize>,
+}
+
+/// The part of a capture that is a stream's.
+#[derive(Debug)]
+struct Lane {
+    /// Its number in the graph.
+    number: usize,
+    /// The nodes that the next one comes after.
+    ends: Vec<usize>,
+    /// The handles of those nodes, as told to the program last.
+    told: Vec<NodeId>,
+}
+
+#[derive(Debug)]
+struct Capture<A> {
+    origin: StreamId,
+    /// The thread that began it.
+    thread: u64,
+    mode: Mode,
+    is_valid: bool,
+    graph: Graph<A>,
+    lanes: BTreeMap<StreamId, Lane>,
+}
+
+/// The captures that have begun and not ended, of graphs of `A`.
+#[derive(Debug)]
+pub(crate) struct Captures<A> {
+    captures: BTreeMap<GraphId, Capture<A>>,
+}
+
+impl<A> Captures<A> {
+    /// Creates an empty set.
+    pub(crate) fn new() -> Self {
+        Self { captures: BTreeMap::new() }
+    }
+
+    /// Begins the capture of a stream.
+    pub(crate) fn begin(
+        &mut self,
+        graph: GraphId,
+        stream: StreamId,
+        context: ContextId,
+        thread: u64,
+        mode: Mode,
+    ) -> Result<()> {
+        if self.of(stream).is_some() {
+            return Err(CUresult::CUDA_ERROR_ILLEGAL_STATE);
+        }
+        let lane = Lane { number: 0, ends: Vec::new(), told: Vec::new() };
+        let capture = Capture {
+            origin: stream,
+            thread,
+            mode,
+            is_valid: true,
+            graph: Graph { lanes: vec![context], nodes: Vec::new() },
+            lanes: BTreeMap::from([(stream, lane)]),
+        };
+        self.captures.insert(graph, capture);
+        Ok(())
+    }
+
+    /// Returns whether there are none.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.captures.is_empty()
+    }
+
+    /// The capture that a stream is part of.
+    pub(crate) fn of(&self, stream: StreamId) -> Option<GraphId> {
+        let has_stream = |capture: &Capture<A>| capture.lanes.contains_key(&stream);
+        self.captures.iter().find(|(_, capture)| has_stream(capture)).map(|(&graph, _)| graph)
+    }
+
+    /// Returns whether no operation of a capture has failed.
+    pub(crate) fn is_valid(&self, graph: GraphId) -> bool {
+        self.captures.get(&graph).is_some_and(|capture| capture.is_valid)
+    }
+
+    /// The streams that are captured, with their captures.
+    pub(crate) fn streams(&self) -> impl Iterator<Item = (StreamId, GraphId)> + '_ {
+        let captures = self.captures.iter();
+        captures.flat_map(|(&graph, capture)| capture.lanes.keys().map(move |&stream| (stream, graph)))
+    }
+
+    /// The captures that forbid a thread in this mode what could wait.
+    pub(crate) fn forbidding(&self, thread: u64, mode: Mode) -> Vec<GraphId> {
+        let forbids = |capture: &Capture<A>| match mode {
+            Mode::Relaxed => false,
+            _ if capture.thread == thread => capture.mode != Mode::Relaxed,
+            Mode::ThreadLocal => false,
+            Mode::Global => capture.mode == Mode::Global,
+        };
+        let forbidding = self.captures.iter().filter(|(_, capture)| forbids(capture));
+        forbidding.map(|(&graph, _)| graph).collect()
+    }
+
+    /// Makes a capture fail, of which its streams know until it is ended.
+    pub(crate) fn invalidate(&mut self, graph: GraphId) {
+        if let Some(capture) = self.captures.get_mut(&graph) {
+            capture.is_valid = false;
+        }
+    }
+
+    fn valid(&mut self, graph: GraphId) -> Result<&mut Capture<A>> {
+        let capture = self.captures.get_mut(&graph).filter(|capture| capture.is_valid);
+        capture.ok_or(CUresult::CUDA_ERROR_STREAM_CAPTURE_INVALIDATED)
+    }
+
+    fn lane(&mut self, stream: StreamId) -> Result<(GraphId, &mut Graph<A>, &mut Lane)> {
+        let graph = self.of(stream).ok_or(CUresult::CUDA_ERROR_ILLEGAL_STATE)?;
+        let capture = self.valid(graph)?;
+        let lane = capture.lanes.get_mut(&stream).ok_or(CUresult::CUDA_ERROR_ILLEGAL_STATE)?;
+        Ok((graph, &mut capture.graph, lane))
+    }
+
+    /// Adds a node behind what a stream has captured.
+    pub(crate) fn add(&mut self, stream: StreamId, handle: NodeId, action: A) -> Result<()> {
+        let (_, graph, lane) = self.lane(stream)?;
+        let after = std::mem::replace(&mut lane.ends, vec![graph.nodes.len()]);
+        graph.nodes.push(Node { handle, lane: lane.number, after, action });
+        Ok(())
+    }
+
+    /// The end of what a stream has captured.
+    pub(crate) fn point(&mut self, stream: StreamId) -> Result<CapturedPoint> {
+        let (graph, _, lane) = self.lane(stream)?;
+        Ok(CapturedPoint { graph, nodes: lane.ends.clone() })
+    }
+
+    /// The end of what a stream has captured, as its nodes, which stay where they are until this is called again.
+    pub(crate) fn tell(&mut self, stream: StreamId) -> Result<&[NodeId]> {
+        let (_, graph, lane) = self.lane(stream)?;
+        lane.told = lane.ends.iter().map(|&node| graph.nodes[node].handle).collect();
+        Ok(&lane.told)
+    }
+
+    /// Lets a stream wait for a point of a capture, of which it becomes a part.
+    pub(crate) fn join(&mut self, stream: StreamId, context: ContextId, point: &CapturedPoint) -> Result<()> {
+        match self.of(stream) {
+            Some(own) if own != point.graph => {
+                self.invalidate(own);
+                if !self.captures.contains_key(&point.graph) {
+                    return Err(CUresult::CUDA_ERROR_STREAM_CAPTURE_ISOLATION);
+                }
+                self.invalidate(point.graph);
+                return Err(CUresult::CUDA_ERROR_STREAM_CAPTURE_MERGE);
+            }
+            None if !self.captures.contains_key(&point.graph) => {
+                return Err(CUresult::CUDA_ERROR_CAPTURED_EVENT);
+            }
+            _ => {}
+        }
+        let Capture { graph, lanes, .. } = self.valid(point.graph)?;
+        let lane = lanes.entry(stream).or_insert_with(|| {
+            graph.lanes.push(context);
+            Lane { number: graph.lanes.len() - 1, ends: Vec::new(), told: Vec::new() }
+        });
+        lane.ends.extend_from_slice(&point.nodes);
+        lane.ends.sort_unstable();
+        lane.ends.dedup();
+        Ok(())
+    }
+
+    /// Ends the capture that began on a stream: returns what was captured, and whether that can be used.
+    ///
+    /// # Errors
+    /// The capture did not begin on this stream, or not in this thread; it goes on.
+    pub(crate) fn end(&mut self, stream: StreamId, thread: u64) -> Result<(Result<GraphId>, Graph<A>)> {
+        let id = self.of(stream).ok_or(CUresult::CUDA_ERROR_ILLEGAL_STATE)?;
+        let capture = self.captures.get(&id).ok_or(CUresult::CUDA_ERROR_ILLEGAL_STATE)?;
+        if capture.origin != stream {
+            return Err(CUresult::CUDA_ERROR_STREAM_CAPTURE_UNMATCHED);
+        }
+        if capture.mode != Mode::Relaxed && capture.thread != thread {
+            return Err(CUresult::CUDA_ERROR_STREAM_CAPTURE_WRONG_THREAD);
+        }
+        let ended = self.captures.remove(&id).ok_or(CUresult::CUDA_ERROR_ILLEGAL_STATE)?;
+        let ends = ended.lanes.get(&stream).map_or(&[][..], |lane| &lane.ends);
+        let result = if !ended.is_valid {
+            Err(CUresult::CUDA_ERROR_STREAM_CAPTURE_INVALIDATED)
+        } else if !ended.graph.is_before(ends) {
+            Err(CUresult::CUDA_ERROR_STREAM_CAPTURE_UNJOINED)
+        } else {
+            Ok(id)
+        };
+        Ok((result, ended.graph))
+    }
+
+    /// Drops the captures that nothing can end any more, as they began on a stream that is gone; returns their graphs.
+    pub(crate) fn discard(&mut self, is_gone: impl Fn(StreamId) -> bool) -> Vec<Graph<A>> {
+        let gone = self.captures.iter().filter(|(_, capture)| is_gone(capture.origin));
+        let gone: Vec<GraphId> = gone.map(|(&graph, _)| graph).collect();
+        gone.iter().filter_map(|graph| self.captures.remove(graph)).map(|capture| capture.graph).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const CONTEXT: ContextId = ContextId(1);
+    const OTHER_CONTEXT: ContextId = ContextId(2);
+    const ONE: StreamId = StreamId(11);
+    const TWO: StreamId = StreamId(12);
+    const FIRST: GraphId = GraphId(21);
+    const SECOND: GraphId = GraphId(22);
+    const THREAD: u64 = 1;
+    const OTHER_THREAD: u64 = 2;
+
+    fn begin(captures: &mut Captures<&'static str>, graph: GraphId, stream: StreamId, mode: Mode) {
+        captures.begin(graph, stream, CONTEXT, THREAD, mode).unwrap();
+    }
+
+    fn captured() -> Captures<&'static str> {
+        let mut captures = Captures::new();
+        begin(&mut captures, FIRST, ONE, Mode::Global);
+        captures
+    }
+
+    fn add(captures: &mut Captures<&'static str>, stream: StreamId, action: &'static str) {
+        captures.add(stream, NodeId(0), action).unwrap();
+    }
+
+    fn end(captures: &mut Captures<&'static str>) -> Result<Graph<&'static str>> {
+        let (result, graph) = captures.end(ONE, THREAD)?;
+        result.map(|_| graph)
+    }
+
+    #[test]
+    fn nodes_of_a_stream_come_one_after_the_other() {
+        let mut captures = captured();
+        ["a", "b", "c"].into_iter().for_each(|action| add(&mut captures, ONE, action));
+        let graph = end(&mut captures).unwrap();
+        let after: Vec<_> = graph.nodes.iter().map(|node| (node.action, node.after.clone())).collect();
+        assert_eq!(after, [("a", vec![]), ("b", vec![0]), ("c", vec![1])]);
+        assert!(captures.is_empty());
+    }
+
+    #[test]
+    fn stream_that_waits_is_captured_too_and_has_to_be_joined() {
+        for is_joined in [true, false] {
+            let mut captures = captured();
+            add(&mut captures, ONE, "a");
+            let fork = captures.point(ONE).unwrap();
+            captures.join(TWO, OTHER_CONTEXT, &fork).unwrap();
+            add(&mut captures, ONE, "b");
+            add(&mut captures, TWO, "c");
+            if is_joined {
+                let join = captures.point(TWO).unwrap();
+                captures.join(ONE, CONTEXT, &join).unwrap();
+            }
+            add(&mut captures, ONE, "d");
+            let ended = end(&mut captures);
+            assert_eq!(captures.of(TWO), None);
+            if !is_joined {
+                assert_eq!(ended.unwrap_err(), CUresult::CUDA_ERROR_STREAM_CAPTURE_UNJOINED);
+                continue;
+            }
+            let graph = ended.unwrap();
+            assert_eq!(graph.lanes, [CONTEXT, OTHER_CONTEXT]);
+            let lanes: Vec<_> = graph.nodes.iter().map(|node| (node.lane, node.after.clone())).collect();
+            assert_eq!(lanes, [(0, vec![]), (0, vec![0]), (1, vec![0]), (0, vec![1, 2])]);
+            assert_eq!(graph.waits_for(&graph.nodes[3]).collect::<Vec<_>>(), [2]);
+            assert_eq!(graph.last_of_lanes().collect::<Vec<_>>(), [3, 2]);
+        }
+    }
+
+    #[test]
+    fn stream_that_only_waits_need_not_be_joined() {
+        let mut captures = captured();
+        add(&mut captures, ONE, "a");
+        let fork = captures.point(ONE).unwrap();
+        captures.join(TWO, CONTEXT, &fork).unwrap();
+        assert_eq!(end(&mut captures).unwrap().nodes.len(), 1);
+    }
+
+    #[test]
+    fn wait_for_another_capture_invalidates_both() {
+        let mut captures = captured();
+        begin(&mut captures, SECOND, TWO, Mode::Global);
+        let point = captures.point(TWO).unwrap();
+        let merged = captures.join(ONE, CONTEXT, &point);
+        assert_eq!(merged, Err(CUresult::CUDA_ERROR_STREAM_CAPTURE_MERGE));
+        for stream in [ONE, TWO] {
+            let added = captures.add(stream, NodeId(0), "a");
+            assert_eq!(added, Err(CUresult::CUDA_ERROR_STREAM_CAPTURE_INVALIDATED));
+            let (ended, _) = captures.end(stream, THREAD).unwrap();
+            assert_eq!(ended, Err(CUresult::CUDA_ERROR_STREAM_CAPTURE_INVALIDATED));
+        }
+    }
+
+    #[test]
+    fn point_of_a_capture_that_ended_is_an_error() {
+        let mut captures = captured();
+        add(&mut captures, ONE, "a");
+        let point = captures.point(ONE).unwrap();
+        end(&mut captures).unwrap();
+        assert_eq!(captures.join(TWO, CONTEXT, &point), Err(CUresult::CUDA_ERROR_CAPTURED_EVENT));
+        begin(&mut captures, SECOND, TWO, Mode::Global);
+        let joined = captures.join(TWO, CONTEXT, &point);
+        assert_eq!(joined, Err(CUresult::CUDA_ERROR_STREAM_CAPTURE_ISOLATION));
+    }
+
+    #[test]
+    fn capture_ends_where_and_by_whom_it_was_begun() {
+        let mut captures = captured();
+        let point = captures.point(ONE).unwrap();
+        captures.join(TWO, CONTEXT, &point).unwrap();
+        let error = |ended: Result<(Result<GraphId>, Graph<&str>)>| ended.unwrap_err();
+        assert_eq!(error(captures.end(TWO, THREAD)), CUresult::CUDA_ERROR_STREAM_CAPTURE_UNMATCHED);
+        let wrong = error(captures.end(ONE, OTHER_THREAD));
+        assert_eq!(wrong, CUresult::CUDA_ERROR_STREAM_CAPTURE_WRONG_THREAD);
+        assert!(captures.end(ONE, THREAD).is_ok());
+        assert_eq!(error(captures.end(ONE, THREAD)), CUresult::CUDA_ERROR_ILLEGAL_STATE);
+        begin(&mut captures, SECOND, ONE, Mode::Relaxed);
+        assert!(captures.end(ONE, OTHER_THREAD).is_ok());
+    }
+
+    #[test]
+    fn capture_forbids_by_its_mode_and_the_threads() {
+        let forbidden = |own, thread, mode| {
+            let mut captures = Captures::new();
+            begin(&mut captures, FIRST, ONE, own);
+            !captures.forbidding(thread, mode).is_empty()
+        };
+        let modes = [Mode::Global, Mode::ThreadLocal, Mode::Relaxed];
+        let forbidden = |own, thread| modes.map(|mode| forbidden(own, thread, mode));
+        assert_eq!(forbidden(Mode::Global, THREAD), [true, true, false]);
+        assert_eq!(forbidden(Mode::Global, OTHER_THREAD), [true, false, false]);
+        assert_eq!(forbidden(Mode::ThreadLocal, THREAD), [true, true, false]);
+        assert_eq!(forbidden(Mode::ThreadLocal, OTHER_THREAD), [false, false, false]);
+        assert_eq!(forbidden(Mode::Relaxed, THREAD), [false, false, false]);
+    }
+
+    #[test]
+    fn capture_whose_stream_is_gone_is_dropped() {
+        let mut captures = captured();
+        add(&mut captures, ONE, "a");
+        begin(&mut captures, SECOND, TWO, Mode::Global);
+        assert_eq!(captures.discard(|stream| stream == ONE).len(), 1);
+        assert_eq!((captures.of(ONE), captures.of(TWO)), (None, Some(SECOND)));
+    }
+}

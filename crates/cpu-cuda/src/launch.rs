@@ -1,0 +1,103 @@
+//! The launch of graphs: each node becomes an operation of a stream.
+
+use std::borrow::Cow;
+use std::sync::{Arc, OnceLock};
+
+use cudarc::driver::sys::CUresult;
+
+use crate::driver::{Action, Driver, Exec, Request, State};
+use crate::error::Result;
+use crate::event::{LastRecord, Record};
+use crate::handle::{EventId, ExecId, GraphId, StreamId};
+use crate::operation::Work;
+use crate::scheduler::{Ordering, Point};
+
+impl State {
+    /// Makes a graph that can be launched; it has a stream for each that was captured but the first.
+    pub(crate) fn instantiate(&mut self, graph: GraphId, flags: u64) -> Result<ExecId> {
+        let graph = self.graphs.get(&graph).map(Arc::clone).ok_or(CUresult::CUDA_ERROR_INVALID_VALUE)?;
+        graph.lanes.iter().try_for_each(|&context| self.check(context))?;
+        let others = graph.lanes.iter().skip(1);
+        let streams = others.map(|&context| self.open_stream(context, Ordering::NonBlocking, 0, 0)).collect();
+        let id = ExecId(self.next_handle());
+        self.execs.insert(id, Exec { graph, flags, streams, last: Point::default() });
+        Ok(id)
+    }
+
+    /// Checks that everything is there that the operations of a graph use.
+    fn check_memory(&self, exec: &Exec) -> Result<()> {
+        let requests = exec.graph.nodes.iter().filter_map(|node| match &node.action {
+            Action::Execute(request) => Some(request),
+            Action::Record(_) | Action::Wait(_) => None,
+        });
+        let mut accesses = requests.flat_map(|request| &request.accesses);
+        let is_there = accesses.all(|access| self.allocations.has(access.allocation()));
+        is_there.then_some(()).ok_or(CUresult::CUDA_ERROR_INVALID_VALUE)
+    }
+}
+
+impl Driver {
+    /// Enqueues the operations of a graph: after what is on the stream, after its last launch, and before all that will
+    /// be on the stream.
+    pub(crate) fn launch(&'static self, state: &mut State, id: ExecId, stream: StreamId) -> Result<()> {
+        let exec = state.execs.get(&id).ok_or(CUresult::CUDA_ERROR_INVALID_VALUE)?;
+        state.check_memory(exec)?;
+        let (graph, streams, last) = (Arc::clone(&exec.graph), exec.streams.clone(), exec.last.clone());
+        // All that can fail, so that a launch is enqueued as a whole or not at all.
+        for &lane in &streams {
+            let context = state.streams.get(&lane).ok_or(CUresult::CUDA_ERROR_CONTEXT_IS_DESTROYED)?.context;
+            state.check(context)?;
+            self.start_worker(state, lane)?;
+        }
+        let nothing = || Request::new("cuGraphLaunch", Vec::new(), Work::Nothing);
+        let begin = self.enqueue(state, stream, &last, nothing())?;
+        let mut points: Vec<Point> = Vec::with_capacity(graph.nodes.len());
+        for node in &graph.nodes {
+            let on = node.lane.checked_sub(1).map_or(stream, |other| streams[other]);
+            let mut wait = if node.after.is_empty() { begin.clone() } else { Point::default() };
+            graph.waits_for(node).for_each(|earlier| wait.join(&points[earlier]));
+            points.push(match &node.action {
+                Action::Execute(request) => self.enqueue(state, on, &wait, request.clone())?,
+                Action::Record(event) => self.record(state, *event, on, &wait)?,
+                Action::Wait(event) => {
+                    let event = state.events.get(event).map(|event| &event.last);
+                    if let Some(LastRecord::Enqueued(record)) = event {
+                        wait.join(&record.point);
+                    }
+                    self.enqueue(
+                        state,
+                        on,
+                        &wait,
+                        Request { label: Cow::Borrowed("event wait"), ..nothing() },
+                    )?
+                }
+            });
+        }
+        let mut end = begin;
+        graph.last_of_lanes().for_each(|node| end.join(&points[node]));
+        if !streams.is_empty() {
+            end = self.enqueue(state, stream, &end, nothing())?;
+        }
+        if let Some(exec) = state.execs.get_mut(&id) {
+            exec.last = end;
+        }
+        Ok(())
+    }
+
+    /// Enqueues a record of an event, if that has not been destroyed.
+    pub(crate) fn record(
+        &'static self,
+        state: &mut State,
+        event: EventId,
+        stream: StreamId,
+        wait: &Point,
+    ) -> Result<Point> {
+        let time = Arc::new(OnceLock::new());
+        let request = Request::new("cuEventRecord", Vec::new(), Work::Record(Arc::clone(&time)));
+        let point = self.enqueue(state, stream, wait, request)?;
+        if let Some(event) = state.events.get_mut(&event) {
+            event.last = LastRecord::Enqueued(Record { point: point.clone(), time });
+        }
+        Ok(point)
+    }
+}
