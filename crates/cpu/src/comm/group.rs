@@ -486,9 +486,6 @@ struct Job {
 
 impl Job {
     fn new(communicator: &Arc<Communicator>, operations: Vec<QueuedOperation>, capture: Capture) -> Self {
-        if capture != Capture::None {
-            communicator.stream_jobs().add_captured();
-        }
         Self { communicator: Arc::clone(communicator), operations, capture }
     }
 
@@ -520,14 +517,6 @@ impl Job {
                 error.text,
                 communicator.describe()
             ));
-        }
-    }
-}
-
-impl Drop for Job {
-    fn drop(&mut self) {
-        if self.capture != Capture::None {
-            self.communicator.stream_jobs().remove_captured();
         }
     }
 }

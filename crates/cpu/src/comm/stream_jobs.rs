@@ -24,8 +24,6 @@ struct Counts {
     enqueued: usize,
     /// The number of them that have begun, one at most.
     running: usize,
-    /// The number of jobs that graphs have.
-    captured: usize,
     /// The number of the last call in a job.
     last_call: u64,
     /// True if nothing may run any more.
@@ -112,32 +110,20 @@ impl StreamJobs {
         self.changed.notify_all();
     }
 
-    /// Adds a job that a graph has.
-    pub(crate) fn add_captured(&self) {
-        self.counts().captured += 1;
-    }
-
-    /// Removes a job that a graph had.
-    pub(crate) fn remove_captured(&self) {
-        self.counts().captured -= 1;
-    }
-
-    /// The event after the last job, if graphs have jobs: only it tells whether some were launched.
-    fn last_of_graphs(&self) -> Option<Arc<Event>> {
-        if self.counts().captured == 0 {
-            return None;
-        }
+    /// The event after the last job. Whoever waits for jobs asks it too: only it tells whether a graph was launched, and
+    /// the driver has to know what the host has waited for.
+    fn last(&self) -> Option<Arc<Event>> {
         self.last.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
     /// Returns `true` if no job is enqueued or runs.
     pub(crate) fn is_idle(&self) -> bool {
-        self.counts().enqueued == 0 && self.last_of_graphs().is_none_or(|last| last.is_complete())
+        self.counts().enqueued == 0 && self.last().is_none_or(|last| last.is_over())
     }
 
     /// Waits until all jobs have ended.
     pub(crate) fn wait_idle(&self) {
-        if let Some(last) = self.last_of_graphs() {
+        if let Some(last) = self.last() {
             last.synchronize();
         }
         drop(self.changed.wait_while(self.counts(), |counts| counts.enqueued > 0));
@@ -206,14 +192,12 @@ mod tests {
     #[test]
     fn job_of_a_graph_counts_while_it_runs() {
         let jobs = StreamJobs::default();
-        jobs.add_captured();
         for _launch in 0..2 {
             assert!(jobs.is_idle());
             let running = jobs.begin(Capture::Graph(1));
             assert!(!jobs.is_idle());
             drop(running);
         }
-        jobs.remove_captured();
         jobs.wait_idle();
     }
 }

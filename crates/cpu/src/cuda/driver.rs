@@ -17,6 +17,7 @@ use crate::diag::wait_limits;
 const VERSION: u32 = 2;
 
 const CUDA_SUCCESS: c_int = 0;
+const CUDA_ERROR_NOT_READY: c_int = 600;
 const CU_EVENT_DISABLE_TIMING: c_uint = 2;
 const CU_EVENT_RECORD_EXTERNAL: c_uint = 1;
 const CU_EVENT_WAIT_EXTERNAL: c_uint = 1;
@@ -113,11 +114,11 @@ impl fmt::Debug for Event {
 }
 
 impl Event {
-    /// Returns `true` if what was recorded is done.
-    pub(crate) fn is_complete(&self) -> bool {
+    /// Returns `true` if what was recorded is done, or its device has failed.
+    pub(crate) fn is_over(&self) -> bool {
         let _relaxed = self.driver.relax();
         // SAFETY: an event that lives.
-        unsafe { (self.driver.functions.cuEventQuery)(self.event) == CUDA_SUCCESS }
+        unsafe { (self.driver.functions.cuEventQuery)(self.event) != CUDA_ERROR_NOT_READY }
     }
 
     /// Waits until what was recorded is done, or its device has failed.

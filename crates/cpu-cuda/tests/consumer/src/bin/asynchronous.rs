@@ -10,7 +10,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use cudarc::driver::sys::{CUgraphInstantiate_flags, CUstreamCaptureMode};
-use cudarc::driver::{CudaContext, CudaGraph, CudaSlice, CudaStream, DevicePtr, DevicePtrMut};
+use cudarc::driver::{CudaContext, CudaGraph, CudaSlice, CudaStream, DevicePtr, DevicePtrMut, result};
 use cudarc::nccl::sys::{
     self, ncclComm_t, ncclConfig_t, ncclDataType_t::ncclFloat32, ncclRedOp_t::ncclSum, ncclResult_t,
 };
@@ -234,9 +234,18 @@ fn destroy() {
         for sum in &mut sums {
             check(rank.all_reduce(&from, sum, &rank.stream));
         }
-        let stream = Arc::clone(&rank.stream);
+        let addresses: Vec<_> = sums.iter().map(|sum| sum.device_ptr(&rank.stream).0).collect();
+        let context = Arc::clone(&rank.context);
         rank.destroy();
-        sums.iter().for_each(|sum| assert_all(&stream, sum, 3.0));
+        // On a stream that nothing orders after the work but this wait.
+        let stream = context.new_stream().unwrap();
+        for address in addresses {
+            let mut values = vec![0.0_f32; LONG];
+            // SAFETY: as many values as the device memory has, which the wait below is for.
+            unsafe { result::memcpy_dtoh_async(&mut values, address, stream.cu_stream()) }.unwrap();
+            stream.synchronize().unwrap();
+            assert!(values.iter().all(|value| *value == 3.0));
+        }
     });
 }
 
