@@ -45,7 +45,7 @@ extern "C" fn load() {
 }
 
 #[used]
-// SAFETY: the dynamic linker calls a function of this section once, after the initialisers of what this library needs.
+// The dynamic linker calls a function of this section once, after the initialisers of what this library needs.
 #[unsafe(link_section = ".init_array")]
 static LOAD: extern "C" fn() = load;
 
