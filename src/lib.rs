@@ -8,6 +8,7 @@
 #![cfg_attr(doc, doc = concat!("[coverage]: ", env!("CARGO_PKG_REPOSITORY"), "/blob/HEAD/docs/coverage.md"))]
 #![cfg_attr(doc, doc = concat!("[cpu-performance]: ", env!("CARGO_PKG_REPOSITORY"), "/blob/HEAD/docs/cpu-performance.md"))]
 #![cfg_attr(doc, doc = concat!("[design]: ", env!("CARGO_PKG_REPOSITORY"), "/blob/HEAD/docs/design.md"))]
+#![cfg_attr(doc, doc = concat!("[examples]: ", env!("CARGO_PKG_REPOSITORY"), "/blob/HEAD/examples/README.md"))]
 #![cfg_attr(doc, doc = concat!("[mit]: ", env!("CARGO_PKG_REPOSITORY"), "/blob/HEAD/LICENSE-MIT"))]
 #![cfg_attr(doc, doc = concat!("[nccl-quirks]: ", env!("CARGO_PKG_REPOSITORY"), "/blob/HEAD/docs/nccl-quirks.md"))]
 #![cfg_attr(doc, doc = concat!("[overhead]: ", env!("CARGO_PKG_REPOSITORY"), "/blob/HEAD/docs/overhead.md"))]

@@ -48,9 +48,9 @@ pub(crate) struct SharedObject {
     /// The arguments of cargo that choose its features.
     features: &'static [&'static str],
     /// The name under which programs load it.
-    soname: &'static str,
+    pub(crate) soname: &'static str,
     /// The link for linkers.
-    link: Option<&'static str>,
+    pub(crate) link: Option<&'static str>,
 }
 
 /// The CPU implementation of NCCL.
@@ -62,15 +62,17 @@ pub(crate) const NCCL: SharedObject = SharedObject {
     link: Some("libnccl.so"),
 };
 
-/// The stand-ins for CUDA's driver and runtime library.
-const CUDA: [SharedObject; 3] = [
-    SharedObject {
-        package: "libnccl-cpu-cuda",
-        library: "cuda_cpu",
-        features: &[],
-        soname: "libcuda.so.1",
-        link: Some("libcuda.so"),
-    },
+/// The stand-in for CUDA's driver.
+pub(crate) const DRIVER: SharedObject = SharedObject {
+    package: "libnccl-cpu-cuda",
+    library: "cuda_cpu",
+    features: &[],
+    soname: "libcuda.so.1",
+    link: Some("libcuda.so"),
+};
+
+/// The stand-ins for CUDA's runtime library.
+pub(crate) const RUNTIMES: [SharedObject; 2] = [
     SharedObject {
         package: "libnccl-cpu-cudart",
         library: "cudart_cpu",
@@ -96,11 +98,14 @@ pub(crate) fn install(directory: &Path, profile: Profile) -> Result<PathBuf> {
 
 /// Builds the stand-ins for CUDA's libraries and copies them to `directory`, which exists.
 pub(crate) fn install_cuda(directory: &Path, profile: Profile) -> Result<()> {
-    CUDA.into_iter().try_for_each(|library| install_one(library, directory, profile).map(drop))
+    [DRIVER]
+        .into_iter()
+        .chain(RUNTIMES)
+        .try_for_each(|library| install_one(library, directory, profile).map(drop))
 }
 
 fn install_one(library: SharedObject, directory: &Path, profile: Profile) -> Result<PathBuf> {
-    let built = build(&mut profile.build(), library)?;
+    let built = build(&mut profile.build(), library, ".so")?;
     let path = directory.join(library.soname);
     replace(&path, |copy| fs::copy(&built, copy).map(drop))?;
     if let Some(link) = library.link {
@@ -128,8 +133,8 @@ fn replace(path: &Path, make: impl FnOnce(&Path) -> io::Result<()>) -> Result<()
         .with_context(|| format!("cannot write {}", path.display()))
 }
 
-/// Builds a shared object with this command of cargo's, and returns its path.
-pub(crate) fn build(cargo: &mut Command, library: SharedObject) -> Result<PathBuf> {
+/// Builds a library with this command of cargo's, and returns the path of its file with this extension.
+pub(crate) fn build(cargo: &mut Command, library: SharedObject, extension: &str) -> Result<PathBuf> {
     let SharedObject { package, library, features, .. } = library;
     let output = cargo
         .args(["--quiet", "--package", package, "--message-format=json-render-diagnostics"])
@@ -142,18 +147,18 @@ pub(crate) fn build(cargo: &mut Command, library: SharedObject) -> Result<PathBu
         bail!("cannot build {package}");
     }
     let messages = String::from_utf8(output.stdout).context("cargo's output")?;
-    let mut found = messages.lines().filter_map(|message| shared_object(message, library));
-    found.next().with_context(|| format!("cargo did not report the shared object {library}"))
+    let mut found = messages.lines().filter_map(|message| file_of(message, library, extension));
+    found.next().with_context(|| format!("cargo did not report a file {extension} of {library}"))
 }
 
-/// Returns the path of the library's shared object if this message of cargo's reports it.
-fn shared_object(message: &str, library: &str) -> Option<PathBuf> {
+/// Returns the path of the library's file with this extension if this message of cargo's reports it.
+fn file_of(message: &str, library: &str, extension: &str) -> Option<PathBuf> {
     let message: Value = serde_json::from_str(message).ok()?;
     if message["reason"] != "compiler-artifact" || message["target"]["name"] != library {
         return None;
     }
     let mut files = message["filenames"].as_array()?.iter().filter_map(Value::as_str);
-    files.find(|file| file.ends_with(".so")).map(PathBuf::from)
+    files.find(|file| file.ends_with(extension)).map(PathBuf::from)
 }
 
 #[cfg(test)]
@@ -161,11 +166,12 @@ mod tests {
     use super::*;
 
     #[test]
-    fn shared_object_is_found_in_cargos_messages() {
+    fn file_of_a_library_is_found_in_cargos_messages() {
         let artifact = r#"{"reason":"compiler-artifact","target":{"name":"nccl_cpu","kind":["cdylib"]},
             "filenames":["/t/debug/libnccl_cpu.a","/t/debug/libnccl_cpu.so"]}"#;
-        assert_eq!(shared_object(artifact, "nccl_cpu"), Some("/t/debug/libnccl_cpu.so".into()));
-        assert_eq!(shared_object(artifact, "libc"), None);
-        assert_eq!(shared_object(r#"{"reason":"build-finished","success":true}"#, "nccl_cpu"), None);
+        assert_eq!(file_of(artifact, "nccl_cpu", ".so"), Some("/t/debug/libnccl_cpu.so".into()));
+        assert_eq!(file_of(artifact, "nccl_cpu", ".a"), Some("/t/debug/libnccl_cpu.a".into()));
+        assert_eq!(file_of(artifact, "libc", ".so"), None);
+        assert_eq!(file_of(r#"{"reason":"build-finished","success":true}"#, "nccl_cpu", ".so"), None);
     }
 }

@@ -1,4 +1,5 @@
-//! The CPU implementation as a Python package, in a wheel, and as a tar archive with the same files.
+//! The CPU implementation, with the stand-ins for CUDA, as a Python package, in a wheel, and as a tar archive with the same
+//! files.
 //!
 //! Both run on systems older than the one that builds them: zig has the symbols of every glibc to link against, and
 //! auditwheel names the wheel by those that it needs. All tools come from the Python package index.
@@ -12,7 +13,7 @@ use std::process::Command;
 use anyhow::{Context, Result, anyhow, bail, ensure};
 
 use crate::checkout::root;
-use crate::cpu_so;
+use crate::cpu_so::{self, SharedObject};
 use crate::wheel::Wheel;
 
 /// The glibc that Rust's standard library needs, and so the oldest that the shared object can run on.
@@ -43,12 +44,8 @@ const TOOLS: [(&str, &str, &str); 10] = [
 pub(crate) fn pack(directory: &Path) -> Result<[PathBuf; 2]> {
     fs::create_dir_all(directory).with_context(|| format!("cannot create {}", directory.display()))?;
     let tools = Tools::obtain()?;
-    let mut cargo = tools.command("cargo-zigbuild");
-    let target = format!("{ARCH}-unknown-linux-gnu.{GLIBC}");
-    let built =
-        cpu_so::build(cargo.args(["zigbuild", cpu_so::OPTIMISED, "--target", &target]), cpu_so::NCCL)?;
     let stage = tempfile::tempdir()?;
-    stage_files(&built, stage.path())?;
+    stage_files(&tools, stage.path())?;
     let platform = format!("manylinux_{}_{ARCH}", GLIBC.replace('.', "_"));
     let made = make_wheel(&tools, stage.path(), &platform)?;
     let wheel = directory.join(made.file_name().context("the wheel has no name")?);
@@ -57,15 +54,43 @@ pub(crate) fn pack(directory: &Path) -> Result<[PathBuf; 2]> {
 }
 
 /// Puts all files of the wheel, and those that say how to make it, into `stage`.
-fn stage_files(built: &Path, stage: &Path) -> Result<()> {
+fn stage_files(tools: &Tools, stage: &Path) -> Result<()> {
     let (sources, package) = (root().join("crates/cpu-so/python"), stage.join("libnccl_cpu"));
-    let (include, lib) = (package.join("include"), package.join("lib"));
-    cpu_so::install_headers(&include)?;
+    cpu_so::install_headers(&package.join("include"))?;
+    let (lib, cuda) = (package.join("lib"), package.join("cuda"));
     fs::create_dir_all(&lib)?;
-    fs::copy(built, lib.join("libnccl.so.2"))?;
+    fs::create_dir_all(&cuda)?;
+    stage_shared_object(tools, cpu_so::NCCL, &lib)?;
+    // In a folder of their own, where nothing finds them unasked.
+    stage_shared_object(tools, cpu_so::DRIVER, &cuda)?;
+    cpu_so::RUNTIMES.into_iter().try_for_each(|runtime| stage_runtime(tools, runtime, &cuda))?;
     copy(&sources.join("libnccl_cpu"), &package, &["__init__.py", "__main__.py"])?;
     copy(&sources, stage, &["pyproject.toml", "hatch_build.py", "README.md"])?;
     copy(root(), stage, &LICENCES)
+}
+
+/// Builds a shared object and copies it to `folder`.
+fn stage_shared_object(tools: &Tools, library: SharedObject, folder: &Path) -> Result<()> {
+    let built = cpu_so::build(tools.cargo("zigbuild").arg(cpu_so::OPTIMISED), library, ".so")?;
+    fs::copy(built, folder.join(library.soname))?;
+    Ok(())
+}
+
+/// Builds a stand-in for CUDA's runtime library in `folder`. It is linked here: of the linkers that rustc can be given, only
+/// GNU ld makes the versions of its symbols, and zig has another.
+fn stage_runtime(tools: &Tools, library: SharedObject, folder: &Path) -> Result<()> {
+    let mut cargo = tools.cargo("rustc");
+    let archive = cpu_so::build(cargo.args([cpu_so::OPTIMISED, "--crate-type=staticlib"]), library, ".a")?;
+    let scratch = tempfile::tempdir()?;
+    let (soname, versions) = (library.soname, scratch.path().join("versions"));
+    fs::write(&versions, format!("{soname} {{ global: cuda*; __cuda*; local: *; }};"))?;
+    let mut zig = tools.python("ziglang");
+    zig.args(["cc", "-shared", "-target", &format!("{ARCH}-linux-gnu.{GLIBC}"), "-o"])
+        .arg(folder.join(soname));
+    zig.arg(format!("-Wl,-soname,{soname}")).arg(format!("-Wl,--version-script={}", versions.display()));
+    zig.args(["-Wl,-Bsymbolic", "-Wl,--gc-sections", "-Wl,--strip-debug", "-Wl,-z,relro,-z,now"]);
+    zig.arg("-Wl,--whole-archive").arg(archive).arg("-Wl,--no-whole-archive");
+    run(zig.args(["-lunwind", "-ldl", "-lpthread", "-lm"]))
 }
 
 /// Makes the wheel from the staged files, below their folder.
@@ -83,15 +108,20 @@ fn make_wheel(tools: &Tools, stage: &Path, platform: &str) -> Result<PathBuf> {
     Ok(wheel)
 }
 
-/// Makes the archive of the staged files that are not Python's, with the link for linkers, which a wheel cannot have.
+/// Makes the archive of the staged files that are not Python's, with the links for linkers, which a wheel cannot have.
 fn make_archive(stage: &Path, directory: &Path, platform: &str) -> Result<PathBuf> {
-    symlink("libnccl.so.2", stage.join("libnccl_cpu/lib/libnccl.so"))?;
+    let stand_ins = [cpu_so::DRIVER].into_iter().chain(cpu_so::RUNTIMES).map(|library| ("cuda", library));
+    for (folder, SharedObject { soname, link, .. }) in stand_ins.chain([("lib", cpu_so::NCCL)]) {
+        if let Some(link) = link {
+            symlink(soname, stage.join("libnccl_cpu").join(folder).join(link))?;
+        }
+    }
     let folder = format!("libnccl_cpu-{VERSION}");
     let archive = std::path::absolute(directory.join(format!("{folder}-{platform}.tar.gz")))?;
     let mut tar = Command::new("tar");
     tar.args(["--create", "--gzip", "--sort=name", "--owner=0", "--group=0", "--numeric-owner"]);
     tar.arg(format!("--transform=flags=r;s,^,{folder}/,")).arg("--file").arg(&archive).current_dir(stage);
-    run(tar.args(LICENCES).args(["README.md", "--directory=libnccl_cpu", "include", "lib"]))?;
+    run(tar.args(LICENCES).args(["README.md", "--directory=libnccl_cpu", "include", "lib", "cuda"]))?;
     Ok(archive)
 }
 
@@ -109,6 +139,13 @@ impl Tools {
             Wheel { package, release, folder: &folder, size, target: |path| Some(path), required }.obtain()
         };
         Ok(Self { folders: TOOLS.iter().map(obtain).collect::<Result<_>>()? })
+    }
+
+    /// Returns the command of cargo's that builds for this processor and the oldest glibc.
+    fn cargo(&self, subcommand: &str) -> Command {
+        let mut cargo = self.command("cargo-zigbuild");
+        cargo.args([subcommand, "--target", &format!("{ARCH}-unknown-linux-gnu.{GLIBC}")]);
+        cargo
     }
 
     /// Returns the command of a program that finds the tools.

@@ -67,11 +67,14 @@ struct Missing {
     since: String,
 }
 
-/// NVIDIA's driver, which NCCL needs.
+/// NVIDIA's driver, which NCCL needs, or what the process has in its place.
 #[derive(Debug, Serialize)]
 struct Driver {
     library: &'static str,
     loaded: bool,
+    /// The file, if it is libnccl's stand-in for CUDA and not NVIDIA's.
+    stand_in: Option<gpu::StandIn>,
+    /// The number of GPUs, or of the stand-in's devices.
     gpus: usize,
     /// The reason why no GPU is available.
     problem: Option<String>,
@@ -85,6 +88,8 @@ struct Check {
 
 impl Report {
     fn new(named: Option<&Path>) -> Self {
+        // Before the library is asked for its memory: the CPU implementation has that of CUDA if CUDA is there.
+        let driver = Driver::new();
         let (library, error, attempts) = match &library::load(named) {
             Ok(nccl) => {
                 let rejected = match nccl.backend() {
@@ -99,7 +104,6 @@ impl Report {
             }
             Err(error) => (None, Some(error.to_string()), Vec::new()),
         };
-        let driver = Driver::new();
         let advice = match &library {
             None if named.is_some() => {
                 vec!["give --library the file of an NCCL library, or leave it out to search for one".into()]
@@ -229,14 +233,18 @@ impl Driver {
     fn new() -> Self {
         let loaded = gpu::load_driver().is_ok();
         let (gpus, problem) = gpu::count().map_or_else(|problem| (0, Some(problem)), |gpus| (gpus, None));
-        Self { library: gpu::DRIVER, loaded, gpus, problem }
+        Self { library: gpu::DRIVER, loaded, stand_in: gpu::stand_in(), gpus, problem }
     }
 
     fn text(&self) -> String {
-        let Self { library, loaded, gpus, problem } = self;
+        let Self { library, loaded, stand_in, gpus, problem } = self;
+        let (name, devices) = match stand_in {
+            Some(stand_in) => (stand_in.to_string(), "devices"),
+            None => ((*library).to_owned(), "GPUs"),
+        };
         match problem {
-            None => format!("{library}, GPUs: {gpus}"),
-            Some(problem) if *loaded => format!("{library}: {problem}"),
+            None => format!("{name}, {devices}: {gpus}"),
+            Some(problem) if *loaded => format!("{name}: {problem}"),
             Some(problem) => problem.clone(),
         }
     }

@@ -1,11 +1,17 @@
-//! NVIDIA GPUs of this machine.
+//! NVIDIA GPUs of this machine, and what stands in for them.
 #![allow(unsafe_code)]
 
 use std::error::Error;
+use std::ffi::{CStr, OsStr, c_void};
+use std::fmt;
+use std::mem::MaybeUninit;
+use std::os::unix::ffi::OsStrExt;
+use std::path::PathBuf;
 
 use cudarc::driver::CudaContext;
+use serde::Serialize;
 
-/// The user-mode library of the NVIDIA driver.
+/// The driver's library for programs.
 pub(crate) const DRIVER: &str = "libcuda.so.1";
 
 /// Returns the number of GPUs, at least one, or the reason why there is none.
@@ -13,8 +19,8 @@ pub(crate) fn count() -> Result<usize, String> {
     load_driver()?;
     match CudaContext::device_count() {
         Ok(count @ 1..) => Ok(count as usize),
-        Ok(_) => Err("the NVIDIA driver reports no GPU".into()),
-        Err(error) => Err(format!("the NVIDIA driver cannot be used: {error}")),
+        Ok(_) => Err("the CUDA driver reports no GPU".into()),
+        Err(error) => Err(format!("the CUDA driver cannot be used: {error}")),
     }
 }
 
@@ -29,4 +35,32 @@ pub(crate) fn load_driver() -> Result<(), String> {
         }
         Err(error) => Err(error.source().map_or_else(|| error.to_string(), ToString::to_string)),
     }
+}
+
+/// The file of libnccl's stand-in for CUDA.
+#[derive(Debug, Serialize)]
+pub(crate) struct StandIn(PathBuf);
+
+/// Names it as what it is.
+impl fmt::Display for StandIn {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}, libnccl's stand-in for CUDA on the CPU", self.0.display())
+    }
+}
+
+/// Returns the stand-in for CUDA if it is the driver of this process.
+pub(crate) fn stand_in() -> Option<StandIn> {
+    load_driver().ok()?;
+    // SAFETY: it is loaded already, so nothing of it runs.
+    let driver = unsafe { libloading::os::unix::Library::new(DRIVER) }.ok()?;
+    // SAFETY: an address, which is not called. No other driver has this function.
+    let version = unsafe { driver.get::<*const c_void>(b"libnccl_cuda_version\0") }.ok()?.as_raw_ptr();
+    let mut information = MaybeUninit::<libc::Dl_info>::zeroed();
+    // SAFETY: any address may be asked for, and the result has room for what is found.
+    if unsafe { libc::dladdr(version, information.as_mut_ptr()) } == 0 {
+        return None;
+    }
+    // SAFETY: dladdr has filled it in, and has found a file, whose name is a C string: the driver is never unloaded.
+    let file = unsafe { CStr::from_ptr(information.assume_init().dli_fname) };
+    Some(StandIn(PathBuf::from(OsStr::from_bytes(file.to_bytes()))))
 }

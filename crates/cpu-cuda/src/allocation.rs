@@ -8,7 +8,7 @@ use cudarc::driver::sys::CUresult;
 
 use crate::error::Result;
 use crate::handle::{ContextId, PoolId};
-use crate::mapping::{Mapping, Pages};
+use crate::mapping::{DevicePages, Mapping};
 
 /// The kind of memory: its place, and those that can use it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -83,7 +83,7 @@ pub(crate) struct Part {
 pub(crate) struct Allocations {
     by_address: BTreeMap<u64, Arc<Allocation>>,
     /// The addresses of the device memory that was freed last, which nothing else gets meanwhile.
-    freed: VecDeque<Arc<Pages>>,
+    freed: VecDeque<Arc<DevicePages>>,
     last: u64,
 }
 
@@ -96,6 +96,9 @@ impl Allocations {
 
     /// Adds an allocation, whose addresses must be free.
     pub(crate) fn insert(&mut self, allocation: Allocation) -> Arc<Allocation> {
+        if let Some(pages) = allocation.mapping.as_ref().and_then(Mapping::device_pages) {
+            pages.list(allocation.length, allocation.id, allocation.device);
+        }
         let allocation = Arc::new(allocation);
         self.by_address.insert(allocation.address, Arc::clone(&allocation));
         allocation
@@ -138,6 +141,15 @@ impl Allocations {
         Ok(Some(Part { allocation: Arc::clone(allocation), offset }))
     }
 
+    /// Finds the part that a range of aliases is.
+    pub(crate) fn part_of_alias(&self, alias: u64, length: usize) -> Option<Part> {
+        self.by_address.values().find_map(|allocation| {
+            let offset = (alias as usize).checked_sub(allocation.alias(0))?;
+            let is_inside = offset.checked_add(length)? <= allocation.length;
+            is_inside.then(|| Part { allocation: Arc::clone(allocation), offset })
+        })
+    }
+
     /// Removes the allocation that begins at an address.
     pub(crate) fn remove(&mut self, address: u64) -> Option<Arc<Allocation>> {
         let removed = self.by_address.remove(&address)?;
@@ -147,7 +159,8 @@ impl Allocations {
 
     fn keep_addresses(&mut self, removed: &Allocation) {
         const KEPT: usize = 1024;
-        self.freed.extend(removed.mapping.as_ref().and_then(Mapping::device_pages));
+        let pages = removed.mapping.as_ref().and_then(Mapping::device_pages);
+        self.freed.extend(pages.inspect(|pages| pages.free()).map(Arc::clone));
         if self.freed.len() > KEPT {
             self.freed.pop_front();
         }

@@ -1,44 +1,52 @@
 //! Vector clocks: how far each stream has come, as seen from somewhere.
 
-use std::collections::BTreeMap;
+/// A component of clocks: that of a stream, and of another one once the stream is gone and the host knows its end.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Component(pub(crate) usize);
 
-use crate::handle::StreamId;
+/// A step of a stream: an operation, or a part of it that others can know before its end.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Step {
+    /// The stream's component.
+    pub(crate) component: Component,
+    /// The step's number there, from 1.
+    pub(crate) number: u64,
+}
 
-/// For each stream, the number of its operations that come before.
+/// For each component, the number of its steps that come before.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub(crate) struct Clock(BTreeMap<StreamId, u64>);
+pub(crate) struct Clock(Vec<u64>);
 
 impl Clock {
-    /// Returns how many operations of a stream come before.
-    pub(crate) fn get(&self, stream: StreamId) -> u64 {
-        self.0.get(&stream).copied().unwrap_or(0)
+    fn get(&self, component: Component) -> u64 {
+        self.0.get(component.0).copied().unwrap_or(0)
     }
 
-    /// Includes the operations of a stream up to a number.
-    pub(crate) fn advance(&mut self, stream: StreamId, to: u64) {
-        let number = self.0.entry(stream).or_default();
-        *number = (*number).max(to);
+    /// Returns whether a step comes before.
+    pub(crate) fn includes(&self, step: Step) -> bool {
+        self.get(step.component) >= step.number
+    }
+
+    /// Returns whether everything that another clock includes comes before.
+    pub(crate) fn includes_all(&self, other: &Self) -> bool {
+        other.0.iter().enumerate().all(|(index, &number)| self.get(Component(index)) >= number)
+    }
+
+    /// Includes a step and those before it.
+    pub(crate) fn advance(&mut self, Step { component: Component(index), number }: Step) {
+        if self.0.len() <= index {
+            self.0.resize(index + 1, 0);
+        }
+        self.0[index] = self.0[index].max(number);
     }
 
     /// Includes everything that another clock includes.
     pub(crate) fn join(&mut self, other: &Self) {
-        for (&stream, &number) in &other.0 {
-            self.advance(stream, number);
+        if self.0.len() < other.0.len() {
+            self.0.resize(other.0.len(), 0);
         }
-    }
-
-    /// Forgets the streams for which the function is false.
-    pub(crate) fn retain(&mut self, mut keep: impl FnMut(StreamId, u64) -> bool) {
-        self.0.retain(|&stream, &mut number| keep(stream, number));
-    }
-
-    /// Returns whether nothing comes before.
-    pub(crate) fn is_empty(&self) -> bool {
-        self.0.is_empty()
-    }
-
-    /// The streams and how far they have come.
-    pub(crate) fn iter(&self) -> impl Iterator<Item = (StreamId, u64)> {
-        self.0.iter().map(|(&stream, &number)| (stream, number))
+        for (own, &number) in self.0.iter_mut().zip(&other.0) {
+            *own = (*own).max(number);
+        }
     }
 }

@@ -27,6 +27,8 @@ pub(crate) struct Config {
     pub(crate) races: Races,
     /// The seed that the order of operations is drawn from, if it is drawn.
     pub(crate) seed: Option<u64>,
+    /// True if device memory that the host touches is reported.
+    pub(crate) reports_faults: bool,
 }
 
 impl Config {
@@ -44,7 +46,17 @@ impl Config {
             _ => None,
         })?;
         let seed = variable("LIBNCCL_CPU_SEED", "a number below 2^64", |text| u64::from_str(text).ok())?;
-        Ok(Self { devices: devices.unwrap_or(8), races: races.unwrap_or(Races::Report), seed })
+        let faults = variable("LIBNCCL_CPU_FAULTS", "off or report", |text| match text {
+            "off" => Some(false),
+            "report" => Some(true),
+            _ => None,
+        })?;
+        Ok(Self {
+            devices: devices.unwrap_or(8),
+            races: races.unwrap_or(Races::Report),
+            seed,
+            reports_faults: faults.unwrap_or(false),
+        })
     }
 }
 

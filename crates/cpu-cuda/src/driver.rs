@@ -3,26 +3,28 @@
 use std::borrow::Cow;
 use std::collections::{BTreeMap, HashMap};
 use std::process;
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
-use std::thread;
+use std::sync::{Arc, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
 use cudarc::driver::sys::{CUdevice, CUresult};
 
 use crate::allocation::{Allocation, Allocations, Kind, Part};
 use crate::capture::Captures;
+use crate::clock::Clock;
 use crate::config::{Config, Races};
 use crate::context::{Context, Current};
 use crate::device::Device;
 use crate::error::Result;
 use crate::event::Event;
+use crate::fault;
 use crate::graph::Graph;
 use crate::handle::{ContextId, EventId, ExecId, GraphId, Handles, NodeId, PoolId, StreamId};
 use crate::mapping::Mapping;
 use crate::operation::Work;
 use crate::pool::Pool;
-use crate::race::{Access, Detector, Operation, Race};
-use crate::scheduler::{Executor, Ordering, Point, Scheduler};
+use crate::race::{Access, Detector, Race};
+use crate::scheduler::{Begun, Executor, OperationId, Ordering, Point, Scheduler};
+use crate::sync::{Condvar, Mutex, MutexGuard, thread};
 
 /// A stream, beyond what its order needs.
 #[derive(Debug)]
@@ -135,6 +137,9 @@ impl Driver {
             if config.devices == 0 {
                 return Err(CUresult::CUDA_ERROR_NO_DEVICE);
             }
+            if config.reports_faults {
+                fault::report()?;
+            }
             if DRIVER.set(Self::new(config)).is_ok() && config.seed.is_some() {
                 let ticker = thread::Builder::new().name("cuda ticker".to_owned());
                 let spawned = ticker.spawn(|| Self::get().map(Self::tick_forever));
@@ -154,7 +159,8 @@ impl Driver {
         Ok(driver)
     }
 
-    fn new(config: Config) -> Self {
+    /// Creates a driver without contexts.
+    pub(crate) fn new(config: Config) -> Self {
         let mut handles = Handles::new();
         let mut pools = BTreeMap::new();
         let devices = (0..config.devices)
@@ -228,7 +234,7 @@ impl Driver {
     fn tick_forever(&self) {
         const PAUSE: Duration = Duration::from_millis(1);
         loop {
-            thread::sleep(PAUSE);
+            std::thread::sleep(PAUSE);
             let state = self.lock();
             if state.scheduler.has_ready() && state.last_call.elapsed() > PAUSE {
                 drop(self.turn(state));
@@ -241,12 +247,6 @@ impl Driver {
             if let Some(worker) = state.streams.get(&stream).and_then(|stream| stream.worker.as_ref()) {
                 worker.notify_one();
             }
-        }
-        let begun = state.scheduler.take_begun();
-        if let Some(races) = &mut state.races {
-            let found = begun.into_iter().filter_map(|operation| races.begin(operation));
-            let found = found.collect::<Vec<_>>();
-            state.report(self.config.races, found);
         }
     }
 
@@ -271,18 +271,13 @@ impl Driver {
         let Request { label, accesses, executor, work } = request;
         let position = state.scheduler.enqueue(stream, wait, executor, work);
         let position = position.ok_or(CUresult::CUDA_ERROR_INVALID_HANDLE)?;
-        let (id, mut clock, mut peers) = (position.id, (*position.before).clone(), (*position.peers).clone());
-        clock.advance(stream, position.number);
-        if executor == Executor::Peers {
-            peers.advance(stream, position.number);
-        }
-        if let (Some(races), false) = (&mut state.races, accesses.is_empty()) {
-            let operation = Operation { position, label, call: state.calls };
-            let found = races.check(&state.scheduler, &operation, &accesses);
-            state.report(self.config.races, found);
+        let point = position.point.clone();
+        let call = state.calls;
+        if let Some(races) = &mut state.races {
+            races.enqueue(position, call, label, accesses);
         }
         self.wake_workers(state);
-        Ok(Point { operations: vec![id], clock, peers })
+        Ok(point)
     }
 
     /// Starts the worker of a stream, if it has none.
@@ -302,19 +297,12 @@ impl Driver {
     fn work(&self, stream: StreamId, wake: &Condvar) {
         let mut state = self.lock();
         loop {
-            if let Some((id, work)) = state.scheduler.start(stream) {
-                // The program's functions can tell its threads that what is before them is complete.
-                if let Some(before) = state.scheduler.before_host_function(id) {
-                    state.scheduler.tell_host(&before);
-                }
-                self.wake_workers(&mut state);
+            if let Some(Begun { id, clock, work }) = state.scheduler.start(stream) {
+                state.begin(self.config.races, id, &clock);
                 drop(state);
                 work.execute();
                 state = self.lock();
                 state.scheduler.complete(id);
-                if let Some(races) = &mut state.races {
-                    races.end(id);
-                }
                 self.wake_workers(&mut state);
                 self.done.notify_all();
             } else if state.scheduler.is_gone(stream) {
@@ -332,7 +320,7 @@ impl Driver {
         mut state: MutexGuard<'a, State>,
         point: &Point,
     ) -> MutexGuard<'a, State> {
-        while !state.scheduler.is_complete(point) {
+        while !point.is_complete() {
             state = if state.scheduler.has_ready() {
                 state.last_call = Instant::now();
                 self.turn(state)
@@ -350,7 +338,7 @@ impl Driver {
         point: &Point,
     ) -> MutexGuard<'a, State> {
         let mut state = self.wait(state, point);
-        state.scheduler.tell_host(&point.clock);
+        state.scheduler.tell_host(&point.clock());
         state
     }
 
@@ -594,7 +582,15 @@ impl State {
         let access = Access::new(part, length, true);
         let call = self.calls;
         if let Some(detector) = &mut self.races {
-            let found = detector.check_host(&self.scheduler, function, call, &access);
+            let found = detector.check_host(self.scheduler.host(), function, call, &access);
+            self.report(races, found);
+        }
+    }
+
+    /// Looks for races of an operation that begins, after those in a clock.
+    fn begin(&mut self, races: Races, operation: OperationId, clock: &Clock) {
+        if let Some(detector) = &mut self.races {
+            let found = detector.begin(operation, clock, self.scheduler.host());
             self.report(races, found);
         }
     }

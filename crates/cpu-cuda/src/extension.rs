@@ -29,6 +29,13 @@ pub const KIND_PINNED: i32 = 2;
 /// Memory that devices and the host share.
 pub const KIND_MANAGED: i32 = 3;
 
+/// It reads.
+pub const ACCESS_READ: i32 = 0;
+/// It may write.
+pub const ACCESS_WRITE: i32 = 1;
+/// It may write, and tell a peer.
+pub const ACCESS_PUT: i32 = 2;
+
 /// The memory behind an address.
 #[derive(Debug, Clone, Copy)]
 #[repr(C)]
@@ -49,11 +56,11 @@ pub struct libnccl_cuda_memory {
 #[repr(C)]
 #[allow(non_camel_case_types)]
 pub struct libnccl_cuda_access {
-    /// The first byte.
+    /// The first byte, where programs see it or at its alias.
     pub address: CUdeviceptr,
     /// The number of bytes.
     pub length: usize,
-    /// 1 if it may write, 0 if it only reads.
+    /// One of the `ACCESS_` constants.
     pub writes: i32,
 }
 
@@ -110,8 +117,8 @@ pub unsafe extern "C" fn libnccl_cuda_resolve(
 /// it is called for each launch of the graph. `release` is called once, after the last call of `run`: when the operation
 /// is complete, or its graph and all that was made of it are gone. If the operation is not accepted, neither is called.
 ///
-/// The operation may wait for operations of other streams and processes: where that can order two accesses, they are a
-/// race only if they are seen at the same time. Host memory that CUDA does not know is left out of races.
+/// The operation may wait for such operations of other streams and processes, and counts as coming, at its end, after all
+/// that came before those that had begun. Memory that CUDA does not know is left out of races.
 ///
 /// # Safety
 ///
@@ -143,9 +150,12 @@ pub unsafe extern "C" fn libnccl_cuda_enqueue(
         for index in 0..count {
             // SAFETY: the caller promises that `count` of them can be read.
             let access = unsafe { accesses.add(index).read() };
-            if let Some(part) = state.allocations.part(access.address, access.length)? {
-                used.push(Access::new(&part, access.length, access.writes != 0));
-            }
+            let part = state.allocations.part(access.address, access.length)?;
+            let part = part.or_else(|| state.allocations.part_of_alias(access.address, access.length));
+            used.extend(part.map(|part| match access.writes {
+                ACCESS_PUT => Access::put(&part, access.length),
+                writes => Access::new(&part, access.length, writes != ACCESS_READ),
+            }));
         }
         let uses = used.iter().map(|access| Arc::clone(access.allocation())).collect();
         // SAFETY: the caller promises that they may be called.

@@ -17,9 +17,12 @@ mod driver;
 mod error;
 mod event;
 pub mod extension;
+mod fault;
 mod graph;
 mod handle;
 mod launch;
+#[cfg(all(test, loom))]
+mod loom_models;
 mod mapping;
 mod operation;
 mod pool;
@@ -27,4 +30,5 @@ mod race;
 mod scheduler;
 #[cfg(test)]
 mod scheduler_tests;
+mod sync;
 mod turns;

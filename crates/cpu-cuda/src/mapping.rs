@@ -4,12 +4,13 @@
 
 use std::os::fd::BorrowedFd;
 use std::ptr;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use cudarc::driver::sys::CUresult;
 use rustix::mm::{MapFlags, ProtFlags, mmap, mmap_anonymous, munmap};
 
 use crate::error::Result;
+use crate::fault::Listed;
 
 /// Pages of this process, unmapped when dropped.
 #[derive(Debug)]
@@ -19,11 +20,6 @@ pub(crate) struct Pages {
 }
 
 impl Pages {
-    /// Returns whether an address is in them.
-    pub(crate) fn contain(&self, address: u64) -> bool {
-        (self.address as u64..self.address as u64 + self.length as u64).contains(&address)
-    }
-
     fn anonymous(length: usize, protection: ProtFlags) -> Result<Self> {
         // SAFETY: without a fixed address, no memory in use is mapped over.
         let mapped = unsafe {
@@ -49,13 +45,43 @@ impl Drop for Pages {
     }
 }
 
+/// Pages without access, whose address programs see.
+#[derive(Debug)]
+pub(crate) struct DevicePages {
+    pages: Pages,
+    listed: OnceLock<Listed>,
+}
+
+impl DevicePages {
+    fn new(length: usize) -> Result<Arc<Self>> {
+        let pages = Pages::anonymous(length, ProtFlags::empty())?;
+        Ok(Arc::new(Self { pages, listed: OnceLock::new() }))
+    }
+
+    /// Returns whether an address is in them.
+    pub(crate) fn contain(&self, address: u64) -> bool {
+        let Pages { address: start, length } = self.pages;
+        (start as u64..start as u64 + length as u64).contains(&address)
+    }
+
+    /// Lists them for reports of faults, as an allocation of a device.
+    pub(crate) fn list(&self, length: usize, allocation: u64, device: usize) {
+        self.listed.get_or_init(|| Listed::new(self.pages.address, length, allocation, device));
+    }
+
+    /// Notes that their memory is freed.
+    pub(crate) fn free(&self) {
+        self.listed.get().inspect(|listed| listed.free());
+    }
+}
+
 /// Memory that has an address for programs, and one at which its bytes can be used.
 #[derive(Debug)]
 pub(crate) struct Mapping {
     /// The bytes.
     bytes: Pages,
     /// The pages without access whose address programs see, unless they see that of the bytes.
-    device: Option<Arc<Pages>>,
+    device: Option<Arc<DevicePages>>,
 }
 
 impl Mapping {
@@ -70,7 +96,7 @@ impl Mapping {
     pub(crate) fn device(length: usize) -> Result<Self> {
         let length = Self::round_up(length)?;
         let bytes = Pages::anonymous(length, ProtFlags::READ | ProtFlags::WRITE)?;
-        Ok(Self { bytes, device: Some(Arc::new(Pages::anonymous(length, ProtFlags::empty())?)) })
+        Ok(Self { bytes, device: Some(DevicePages::new(length)?) })
     }
 
     /// Creates memory that programs can use as well.
@@ -83,17 +109,17 @@ impl Mapping {
     pub(crate) fn shared(file: BorrowedFd<'_>, length: usize) -> Result<Self> {
         let length = Self::round_up(length)?;
         let bytes = Pages::file(file, length)?;
-        Ok(Self { bytes, device: Some(Arc::new(Pages::anonymous(length, ProtFlags::empty())?)) })
+        Ok(Self { bytes, device: Some(DevicePages::new(length)?) })
     }
 
     /// The address that programs see.
     pub(crate) fn address(&self) -> usize {
-        self.device.as_deref().unwrap_or(&self.bytes).address
+        self.device.as_ref().map_or(&self.bytes, |device| &device.pages).address
     }
 
     /// The pages whose address programs see, if they cannot touch the memory.
-    pub(crate) fn device_pages(&self) -> Option<Arc<Pages>> {
-        self.device.clone()
+    pub(crate) fn device_pages(&self) -> Option<&Arc<DevicePages>> {
+        self.device.as_ref()
     }
 
     /// The address of the bytes.

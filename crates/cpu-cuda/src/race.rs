@@ -1,20 +1,20 @@
 //! Races: two accesses to the same bytes, one of them a write, that nothing orders.
 //!
-//! Order is decided when an operation is enqueued, by vector clocks. Operations with peers can order streams in ways
-//! that clocks do not show: a rank that receives comes after what the sender did before it sent. Where such an order is
-//! possible, two accesses are a race only if they are seen at the same time.
+//! Order is known, as a vector clock, when an operation begins. Its accesses are then compared with those of all
+//! operations that have begun before it: the pair is a race if the earlier one is not in the clock of the later one,
+//! even if it ended long ago.
 
 use std::borrow::Cow;
-use std::collections::{HashMap, HashSet};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::fmt;
 use std::ops::Range;
 use std::sync::Arc;
 
 use crate::allocation::{Allocation, Part};
-use crate::clock::Clock;
+use crate::clock::{Clock, Step};
 use crate::handle::StreamId;
-use crate::operation::{Rows, Work};
-use crate::scheduler::{OperationId, Position, Scheduler};
+use crate::operation::Rows;
+use crate::scheduler::{OperationId, Position};
 
 /// Memory that an operation uses.
 #[derive(Debug, Clone)]
@@ -22,6 +22,8 @@ pub(crate) struct Access {
     allocation: Arc<Allocation>,
     bytes: Bytes,
     writes: bool,
+    /// True if a peer can know that the access is over before its operation ends.
+    is_known_to_peers: bool,
 }
 
 impl Access {
@@ -35,7 +37,13 @@ impl Access {
         let is_dense = rows.width == pitch;
         let rows = if is_dense { Rows { width: rows.width * rows.height, height: 1 } } else { rows };
         let bytes = Bytes { start: part.offset, rows, pitch };
-        Self { allocation: Arc::clone(&part.allocation), bytes, writes }
+        // Peers have what an operation reads.
+        Self { allocation: Arc::clone(&part.allocation), bytes, writes, is_known_to_peers: !writes }
+    }
+
+    /// Creates a write that a peer is told about.
+    pub(crate) fn put(part: &Part, length: usize) -> Self {
+        Self { is_known_to_peers: true, ..Self::new(part, length, true) }
     }
 
     /// The allocation, which has to live as long as the operation.
@@ -91,17 +99,6 @@ impl Bytes {
     }
 }
 
-/// An operation that was enqueued.
-#[derive(Debug)]
-pub(crate) struct Operation {
-    /// Its place in the order.
-    pub(crate) position: Position,
-    /// The function that was called.
-    pub(crate) label: Cow<'static, str>,
-    /// The number of the call.
-    pub(crate) call: u64,
-}
-
 /// One side of a race.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 struct Side {
@@ -111,6 +108,12 @@ struct Side {
     call: u64,
     bytes: Bytes,
     writes: bool,
+}
+
+impl Side {
+    fn conflicts_with(&self, other: &Self) -> bool {
+        (self.writes || other.writes) && self.bytes.overlaps(&other.bytes)
+    }
 }
 
 impl fmt::Display for Side {
@@ -139,6 +142,12 @@ pub(crate) struct Race {
 }
 
 impl Race {
+    fn new(allocation: &Allocation, one: &Side, two: &Side) -> Self {
+        let mut sides = [one.clone(), two.clone()];
+        sides.sort_by_key(|side| side.call);
+        Self { memory: allocation.description(), sides }
+    }
+
     /// The streams of the operations.
     pub(crate) fn streams(&self) -> impl Iterator<Item = StreamId> {
         self.sides.iter().filter_map(|side| side.stream)
@@ -153,123 +162,145 @@ impl fmt::Display for Race {
     }
 }
 
-/// An access that an operation made or will make.
+/// An access of an operation that has begun.
 #[derive(Debug)]
 struct Past {
-    id: OperationId,
-    stream: StreamId,
-    number: u64,
-    before: Arc<Clock>,
-    peers: Arc<Clock>,
+    operation: OperationId,
+    step: Step,
     side: Side,
 }
 
-/// Two operations that are a race if they run at the same time.
+impl Past {
+    /// Returns whether the access, of an operation after those in `clock`, comes after an earlier one and covers it.
+    fn replaces(&self, earlier: &Self, clock: &Clock) -> bool {
+        let (new, old) = (&self.side, &earlier.side);
+        clock.includes(earlier.step) && (new.writes || !old.writes) && new.bytes.covers(&old.bytes)
+    }
+}
+
+/// An operation that has not begun.
 #[derive(Debug)]
-struct Undecided {
-    operations: [OperationId; 2],
-    race: Race,
+struct Queued {
+    position: Position,
+    label: Cow<'static, str>,
+    call: u64,
+    accesses: Vec<Access>,
+}
+
+impl Queued {
+    fn past(&self, access: &Access) -> Past {
+        let Self { position, label, call, .. } = self;
+        let side = Side {
+            stream: Some(position.stream),
+            label: label.clone(),
+            call: *call,
+            bytes: access.bytes,
+            writes: access.writes,
+        };
+        let step = if access.is_known_to_peers { position.first_step } else { position.step };
+        Past { operation: position.id, step, side }
+    }
+}
+
+/// The accesses to an allocation.
+#[derive(Debug, Default)]
+struct History {
+    /// The accesses with which an operation that will begin can be in a race.
+    begun: Vec<Past>,
+    /// The number of accesses of operations that have not begun.
+    queued: usize,
+    is_freed: bool,
 }
 
 /// The memory of accesses in which races are found.
 #[derive(Debug, Default)]
 pub(crate) struct Detector {
-    /// For each allocation, the accesses that later ones may not be ordered with.
-    history: HashMap<u64, Vec<Past>>,
-    undecided: Vec<Undecided>,
-    running: HashSet<OperationId>,
+    /// For each allocation, the accesses to it.
+    history: HashMap<u64, History>,
+    queued: BTreeMap<OperationId, Queued>,
     /// Reported pairs of functions and streams.
     reported: HashSet<[(Cow<'static, str>, Option<StreamId>); 2]>,
 }
 
 impl Detector {
-    /// Adds the accesses of an operation; returns the races with earlier ones.
-    pub(crate) fn check(
+    /// Adds an operation that is enqueued: the number of the call, the function that was called, and its accesses.
+    pub(crate) fn enqueue(
         &mut self,
-        order: &Scheduler<Work>,
-        operation: &Operation,
-        accesses: &[Access],
-    ) -> Vec<Race> {
-        let Operation { position, label, call } = operation;
-        let mut found = Vec::new();
-        for access in accesses.iter().filter(|access| !access.bytes.is_empty()) {
-            let Access { allocation, bytes, writes } = access;
-            let side = Side {
-                stream: Some(position.stream),
-                label: label.clone(),
-                call: *call,
-                bytes: *bytes,
-                writes: *writes,
-            };
-            let fresh = Past {
-                id: position.id,
-                stream: position.stream,
-                number: position.number,
-                before: Arc::clone(&position.before),
-                peers: Arc::clone(&position.peers),
-                side,
-            };
-            let history = self.history.entry(allocation.id).or_default();
-            history.retain(|past| !order.is_known_to_host(past.stream, past.number));
-            let conflicts = history.iter().filter(|past| fresh.conflicts_with(past));
-            for past in conflicts.filter(|past| !fresh.is_after(past)) {
-                let race =
-                    Race { memory: allocation.description(), sides: [past.side.clone(), fresh.side.clone()] };
-                if past.could_precede(&fresh, order) || fresh.could_have_preceded(past, order) {
-                    self.undecided.push(Undecided { operations: [past.id, fresh.id], race });
-                } else {
-                    found.push(race);
-                }
-            }
-            // Whatever is not ordered with an access that this one replaces is not ordered with this one either.
-            history.retain(|past| !fresh.replaces(past));
-            history.push(fresh);
+        position: Position,
+        call: u64,
+        label: Cow<'static, str>,
+        mut accesses: Vec<Access>,
+    ) {
+        accesses.retain(|access| !access.bytes.is_empty());
+        if accesses.is_empty() {
+            return;
         }
-        self.new_ones(found)
+        for access in &accesses {
+            self.history.entry(access.allocation.id).or_default().queued += 1;
+        }
+        self.queued.insert(position.id, Queued { position, label, call, accesses });
+    }
+
+    /// Notes that an operation begins, after those in `clock`; returns its races with those that have begun.
+    ///
+    /// What the host knows comes before all operations that are not enqueued yet.
+    pub(crate) fn begin(&mut self, operation: OperationId, clock: &Clock, host: &Clock) -> Vec<Race> {
+        let Some(begun) = self.queued.remove(&operation) else { return Vec::new() };
+        // The host knew least when the oldest of the others was enqueued.
+        let known = self.queued.first_key_value().map_or(host, |(_, queued)| &queued.position.host);
+        let mut races = Vec::new();
+        for access in &begun.accesses {
+            let allocation = &access.allocation;
+            let fresh = begun.past(access);
+            let history = self.history.entry(allocation.id).or_default();
+            let unordered = |past: &&Past| !clock.includes(past.step) && past.operation != operation;
+            let conflicts = history.begun.iter().filter(|past| past.side.conflicts_with(&fresh.side));
+            races.extend(
+                conflicts.filter(unordered).map(|past| Race::new(allocation, &past.side, &fresh.side)),
+            );
+            // Whatever is not ordered with an access that this one replaces is not ordered with this one either.
+            history.begun.retain(|past| !known.includes(past.step) && !fresh.replaces(past, clock));
+            history.begun.push(fresh);
+            history.queued -= 1;
+        }
+        begun.accesses.iter().for_each(|access| self.drop_freed(access.allocation.id));
+        self.new_ones(races)
     }
 
     /// Returns the races of an access that the host itself makes with operations of which it does not know the end.
     pub(crate) fn check_host(
         &mut self,
-        order: &Scheduler<Work>,
+        host: &Clock,
         function: &'static str,
         call: u64,
         access: &Access,
     ) -> Vec<Race> {
-        let Access { allocation, bytes, writes } = access;
-        let side =
-            Side { stream: None, label: Cow::Borrowed(function), call, bytes: *bytes, writes: *writes };
-        let history = self.history.get(&allocation.id).map_or(&[][..], Vec::as_slice);
-        let unknown = history.iter().filter(|past| {
-            !order.is_known_to_host(past.stream, past.number) && !order.may_be_known(past.stream, past.number)
+        let Access { allocation, bytes, writes, .. } = access;
+        let label = Cow::Borrowed(function);
+        let side = Side { stream: None, label, call, bytes: *bytes, writes: *writes };
+        let begun = self.history.get(&allocation.id).map_or(&[][..], |history| &history.begun);
+        let unknown = begun.iter().filter(|past| !host.includes(past.step)).map(|past| past.side.clone());
+        let queued = self.queued.values().flat_map(|queued| {
+            let accesses = queued.accesses.iter().filter(|access| access.allocation.id == allocation.id);
+            accesses.map(|access| queued.past(access).side)
         });
-        let races = unknown
-            .map(|past| Race { memory: allocation.description(), sides: [past.side.clone(), side.clone()] })
-            .collect();
+        let conflicts = unknown.chain(queued).filter(|other| other.conflicts_with(&side));
+        let races = conflicts.map(|other| Race::new(allocation, &other, &side)).collect();
         self.new_ones(races)
     }
 
-    /// Notes that an operation has begun; returns the race with one that runs, if there is one.
-    pub(crate) fn begin(&mut self, operation: OperationId) -> Option<Race> {
-        self.running.insert(operation);
-        let (undecided, running) = (&self.undecided, &self.running);
-        let found = undecided
-            .iter()
-            .filter(|pair| pair.operations.contains(&operation))
-            .find(|pair| pair.operations.iter().all(|operation| running.contains(operation)))
-            .map(|pair| pair.race.clone());
-        self.new_ones(found.into_iter().collect()).pop()
-    }
-
-    /// Notes that an operation is complete.
-    pub(crate) fn end(&mut self, operation: OperationId) {
-        self.running.remove(&operation);
-        self.undecided.retain(|pair| !pair.operations.contains(&operation));
-    }
-
-    /// Forgets an allocation.
+    /// Notes that an allocation is freed: no operation with it is enqueued any more.
     pub(crate) fn forget(&mut self, allocation: u64) {
-        self.history.remove(&allocation);
+        if let Some(history) = self.history.get_mut(&allocation) {
+            history.is_freed = true;
+        }
+        self.drop_freed(allocation);
+    }
+
+    fn drop_freed(&mut self, allocation: u64) {
+        if self.history.get(&allocation).is_some_and(|history| history.is_freed && history.queued == 0) {
+            self.history.remove(&allocation);
+        }
     }
 
     fn new_ones(&mut self, races: Vec<Race>) -> Vec<Race> {
@@ -278,37 +309,5 @@ impl Detector {
             reported.insert(race.sides.each_ref().map(|side| (side.label.clone(), side.stream)))
         };
         races.into_iter().filter(is_new).collect()
-    }
-}
-
-impl Past {
-    fn conflicts_with(&self, other: &Self) -> bool {
-        let (one, two) = (&self.side, &other.side);
-        self.id != other.id && (one.writes || two.writes) && one.bytes.overlaps(&two.bytes)
-    }
-
-    fn is_after(&self, earlier: &Self) -> bool {
-        self.before.get(earlier.stream) >= earlier.number
-    }
-
-    fn replaces(&self, earlier: &Self) -> bool {
-        let (new, old) = (&self.side, &earlier.side);
-        self.is_after(earlier) && (new.writes || !old.writes) && new.bytes.covers(&old.bytes)
-    }
-
-    /// Returns whether an operation with peers before `later` may wait for one that comes after this.
-    fn could_precede(&self, later: &Self, order: &Scheduler<Work>) -> bool {
-        let is_complete = order.has_completed(self.stream, self.number);
-        later.peers.iter().any(|(stream, number)| {
-            number > self.before.get(stream) && (is_complete || !order.has_completed(stream, number))
-        })
-    }
-
-    /// Returns whether an operation with peers before `earlier` may still wait for one that comes after this.
-    fn could_have_preceded(&self, earlier: &Self, order: &Scheduler<Work>) -> bool {
-        earlier
-            .peers
-            .iter()
-            .any(|(stream, number)| number > self.before.get(stream) && !order.has_completed(stream, number))
     }
 }

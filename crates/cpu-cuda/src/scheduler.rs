@@ -3,9 +3,9 @@
 //! Everything here is decided under the driver's lock; nothing is executed.
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
-use crate::clock::Clock;
+use crate::clock::{Clock, Component, Step};
 use crate::handle::{ContextId, StreamId};
 use crate::turns::Turns;
 
@@ -35,23 +35,40 @@ pub(crate) enum Executor {
     Peers,
 }
 
+/// The end of an operation.
+#[derive(Debug)]
+struct End {
+    id: OperationId,
+    /// All that comes before, from then on.
+    clock: OnceLock<Clock>,
+}
+
 /// A moment in the history of streams.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Point {
-    /// The operations that end last before it.
-    pub(crate) operations: Vec<OperationId>,
-    /// All that comes before it.
-    pub(crate) clock: Clock,
-    /// The operations with peers among them.
-    pub(crate) peers: Clock,
+    /// The ends of the last operations before it.
+    ends: Vec<Arc<End>>,
+    /// All that comes before it besides, which is complete.
+    clock: Clock,
 }
 
 impl Point {
-    /// Adds all that comes before another point.
+    /// Moves the point behind another one.
     pub(crate) fn join(&mut self, other: &Self) {
-        self.operations.extend_from_slice(&other.operations);
+        self.ends.extend_from_slice(&other.ends);
         self.clock.join(&other.clock);
-        self.peers.join(&other.peers);
+    }
+
+    /// Returns whether everything before the point is complete.
+    pub(crate) fn is_complete(&self) -> bool {
+        self.ends.iter().all(|end| end.clock.get().is_some())
+    }
+
+    /// Everything before the point that is complete.
+    pub(crate) fn clock(&self) -> Clock {
+        let mut clock = self.clock.clone();
+        self.ends.iter().filter_map(|end| end.clock.get()).for_each(|end| clock.join(end));
+        clock
     }
 }
 
@@ -62,12 +79,25 @@ pub(crate) struct Position {
     pub(crate) id: OperationId,
     /// Its stream.
     pub(crate) stream: StreamId,
-    /// Its number on the stream, from 1.
-    pub(crate) number: u64,
-    /// The operations before it.
-    pub(crate) before: Arc<Clock>,
-    /// The operations with peers before it.
-    pub(crate) peers: Arc<Clock>,
+    /// Its last step.
+    pub(crate) step: Step,
+    /// Its first step, which its peers can know before its end.
+    pub(crate) first_step: Step,
+    /// The operations that the host knew to be complete when it was enqueued.
+    pub(crate) host: Arc<Clock>,
+    /// The point behind it.
+    pub(crate) point: Point,
+}
+
+/// An operation that begins.
+#[derive(Debug)]
+pub(crate) struct Begun<W> {
+    /// The operation.
+    pub(crate) id: OperationId,
+    /// All that comes before it.
+    pub(crate) clock: Clock,
+    /// Its work.
+    pub(crate) work: W,
 }
 
 #[derive(Debug)]
@@ -75,8 +105,8 @@ struct Stream {
     context: ContextId,
     ordering: Ordering,
     queue: VecDeque<OperationId>,
-    issued: u64,
-    completed: u64,
+    /// Its last step.
+    last: Step,
     /// The end of what was enqueued.
     end: Point,
     is_closed: bool,
@@ -85,9 +115,14 @@ struct Stream {
 #[derive(Debug)]
 struct Pending<W> {
     stream: StreamId,
-    number: u64,
-    before: Arc<Clock>,
     executor: Executor,
+    first_step: Step,
+    step: Step,
+    /// The point that it comes after.
+    after: Point,
+    /// All that comes before it, once it has begun.
+    clock: Clock,
+    end: Arc<End>,
     /// Its work, until it is executed.
     work: Option<W>,
     /// The number of operations that it waits for.
@@ -98,23 +133,33 @@ struct Pending<W> {
     may_start: bool,
 }
 
+/// The past of the streams of a context that are gone.
+#[derive(Debug, Default)]
+struct Gone {
+    /// All that comes before their ends.
+    clock: Clock,
+    /// The part of blocking streams, which the default stream comes after.
+    blocking: Clock,
+}
+
 /// The streams of all contexts, with operations whose work is a `W`.
 #[derive(Debug)]
 pub(crate) struct Scheduler<W> {
     streams: BTreeMap<StreamId, Stream>,
-    /// For each context, what blocking streams that are gone leave the default stream to wait for.
-    gone: BTreeMap<ContextId, Point>,
-    /// Streams that are gone; the host does not know whether their last operations are complete.
-    unknown: BTreeMap<StreamId, u64>,
+    gone: BTreeMap<ContextId, Gone>,
+    /// The last steps of streams that are gone. A new stream goes on from one that the host knows to be complete.
+    unused: Vec<Step>,
+    components: usize,
     pending: HashMap<OperationId, Pending<W>>,
     last: u64,
     /// The operations that the host knows to be complete.
-    host: Clock,
+    host: Arc<Clock>,
+    /// All that operations with peers can know of each other: it came before those that have begun.
+    peers: Clock,
     turns: Option<Turns>,
     /// The number of the library's operations that may start or have started, if operations take turns.
     executing: usize,
     startable: Vec<StreamId>,
-    begun: Vec<OperationId>,
 }
 
 impl<W> Scheduler<W> {
@@ -123,14 +168,15 @@ impl<W> Scheduler<W> {
         Self {
             streams: BTreeMap::new(),
             gone: BTreeMap::new(),
-            unknown: BTreeMap::new(),
+            unused: Vec::new(),
+            components: 0,
             pending: HashMap::new(),
             last: 0,
-            host: Clock::default(),
+            host: Arc::default(),
+            peers: Clock::default(),
             turns: seed.map(Turns::new),
             executing: 0,
             startable: Vec::new(),
-            begun: Vec::new(),
         }
     }
 
@@ -140,12 +186,22 @@ impl<W> Scheduler<W> {
             context,
             ordering,
             queue: VecDeque::new(),
-            issued: 0,
-            completed: 0,
+            last: self.unused_step(),
             end: Point::default(),
             is_closed: false,
         };
         self.streams.insert(stream, fresh);
+    }
+
+    /// The step that a new stream goes on from.
+    fn unused_step(&mut self) -> Step {
+        match self.unused.iter().position(|&last| self.host.includes(last)) {
+            Some(known) => self.unused.swap_remove(known),
+            None => {
+                self.components += 1;
+                Step { component: Component(self.components - 1), number: 0 }
+            }
+        }
     }
 
     /// Closes a stream, which goes when its operations are complete.
@@ -160,13 +216,16 @@ impl<W> Scheduler<W> {
     }
 
     fn remove(&mut self, stream: StreamId) {
-        let Some(mut removed) = self.streams.remove(&stream) else { return };
-        removed.end.operations.clear();
-        if removed.ordering == Ordering::Blocking {
-            self.gone.entry(removed.context).or_default().join(&removed.end);
+        let Some(removed) = self.streams.remove(&stream) else { return };
+        self.unused.push(removed.last);
+        let end = removed.end.clock();
+        if self.host.includes_all(&end) {
+            return;
         }
-        if self.host.get(stream) < removed.issued {
-            self.unknown.insert(stream, removed.issued);
+        let gone = self.gone.entry(removed.context).or_default();
+        gone.clock.join(&end);
+        if removed.ordering == Ordering::Blocking {
+            gone.blocking.join(&end);
         }
     }
 
@@ -193,44 +252,36 @@ impl<W> Scheduler<W> {
         executor: Executor,
         work: W,
     ) -> Option<Position> {
-        let mut before = self.end_of(stream)?;
-        before.join(wait);
-        before.clock.join(&self.host);
-        self.drop_known(&mut before);
-        let operations = std::mem::take(&mut before.operations);
-
+        let mut after = self.end_of(stream)?;
+        after.join(wait);
         self.last += 1;
         let id = OperationId(self.last);
+        let end = Arc::new(End { id, clock: OnceLock::new() });
+        let point = Point { ends: vec![Arc::clone(&end)], clock: Clock::default() };
         let queue = self.streams.get_mut(&stream)?;
-        queue.issued += 1;
-        let number = queue.issued;
-        let position = Position {
-            id,
-            stream,
-            number,
-            before: Arc::new(before.clock.clone()),
-            peers: Arc::new(before.peers.clone()),
-        };
         queue.queue.push_back(id);
-        queue.end = before;
-        queue.end.operations.push(id);
-        queue.end.clock.advance(stream, number);
-        if executor == Executor::Peers {
-            queue.end.peers.advance(stream, number);
-        }
+        queue.end = point.clone();
+        queue.last.number += 1;
+        let first_step = queue.last;
+        queue.last.number += u64::from(executor == Executor::Peers);
+        let step = queue.last;
 
         let mut waits_for = 0;
-        for earlier in operations {
-            if let Some(earlier) = self.pending.get_mut(&earlier) {
+        for earlier in &after.ends {
+            if let Some(earlier) = self.pending.get_mut(&earlier.id) {
                 earlier.successors.push(id);
                 waits_for += 1;
             }
         }
+        let host = Arc::clone(&self.host);
         let pending = Pending {
             stream,
-            number,
-            before: Arc::clone(&position.before),
             executor,
+            first_step,
+            step,
+            after,
+            clock: (*host).clone(),
+            end,
             work: Some(work),
             waits_for,
             successors: Vec::new(),
@@ -240,17 +291,7 @@ impl<W> Scheduler<W> {
         if waits_for == 0 {
             self.make_ready(id);
         }
-        Some(position)
-    }
-
-    /// Leaves out what every later operation comes after anyway.
-    fn drop_known(&self, point: &mut Point) {
-        point.operations.retain(|operation| self.pending.contains_key(operation));
-        point.operations.sort_unstable();
-        point.operations.dedup();
-        let exists = |stream| self.streams.contains_key(&stream) || self.unknown.contains_key(&stream);
-        point.clock.retain(|stream, _| exists(stream));
-        point.peers.retain(|stream, _| exists(stream));
+        Some(Position { id, stream, step, first_step, host, point })
     }
 
     /// The point that an operation comes after if it is enqueued on the stream now.
@@ -268,7 +309,7 @@ impl<W> Scheduler<W> {
             }
         }
         if let (Ordering::Default, Some(gone)) = (queue.ordering, self.gone.get(&queue.context)) {
-            end.join(gone);
+            end.clock.join(&gone.blocking);
         }
         Some(end)
     }
@@ -284,50 +325,27 @@ impl<W> Scheduler<W> {
 
     /// The end of what was enqueued in a context.
     pub(crate) fn point_of_context(&self, context: ContextId) -> Point {
-        let mut end = self.gone.get(&context).cloned().unwrap_or_default();
+        let gone = self.gone.get(&context).map(|gone| gone.clock.clone());
+        let mut end = Point { ends: Vec::new(), clock: gone.unwrap_or_default() };
         for stream in self.streams.values().filter(|stream| stream.context == context) {
             end.join(&stream.end);
         }
         end
     }
 
-    /// Returns whether everything before a point is complete.
-    pub(crate) fn is_complete(&self, point: &Point) -> bool {
-        !point.operations.iter().any(|operation| self.pending.contains_key(operation))
+    /// The operations that the host knows to be complete.
+    pub(crate) fn host(&self) -> &Clock {
+        &self.host
     }
 
-    /// Notes that the host knows everything before a point to be complete.
+    /// Notes that the host knows everything that a clock includes to be complete.
     pub(crate) fn tell_host(&mut self, clock: &Clock) {
-        self.host.join(clock);
-        let host = &self.host;
-        self.unknown.retain(|&stream, &mut issued| host.get(stream) < issued);
-        let (streams, unknown) = (&self.streams, &self.unknown);
-        let exists = |stream| streams.contains_key(&stream) || unknown.contains_key(&stream);
-        self.host.retain(|stream, _| exists(stream));
-        let host = &self.host;
-        for point in self.gone.values_mut() {
-            // All later operations come after what the host knows anyway.
-            point.clock.retain(|stream, number| exists(stream) && host.get(stream) < number);
-            point.peers.retain(|stream, number| exists(stream) && host.get(stream) < number);
+        if self.host.includes_all(clock) {
+            return;
         }
-        self.gone.retain(|_, point| !point.clock.is_empty());
-    }
-
-    /// Returns whether the host knows that an operation is complete.
-    pub(crate) fn is_known_to_host(&self, stream: StreamId, number: u64) -> bool {
-        let is_forgotten = !self.streams.contains_key(&stream) && !self.unknown.contains_key(&stream);
-        is_forgotten || self.host.get(stream) >= number
-    }
-
-    /// Returns whether the host may know that an operation is complete because a peer told it.
-    pub(crate) fn may_be_known(&self, stream: StreamId, number: u64) -> bool {
-        self.has_completed(stream, number)
-            && self.streams.get(&stream).is_none_or(|queue| queue.end.peers.get(stream) >= number)
-    }
-
-    /// Returns whether an operation is complete, known or not.
-    pub(crate) fn has_completed(&self, stream: StreamId, number: u64) -> bool {
-        self.streams.get(&stream).is_none_or(|stream| stream.completed >= number)
+        Arc::make_mut(&mut self.host).join(clock);
+        // All later operations come after what the host knows anyway.
+        self.gone.retain(|_, gone| !self.host.includes_all(&gone.clock));
     }
 
     fn make_ready(&mut self, id: OperationId) {
@@ -342,30 +360,47 @@ impl<W> Scheduler<W> {
     }
 
     /// Starts the next operation of a stream, if it may start.
-    pub(crate) fn start(&mut self, stream: StreamId) -> Option<(OperationId, W)> {
+    pub(crate) fn start(&mut self, stream: StreamId) -> Option<Begun<W>> {
         let id = *self.streams.get(&stream)?.queue.front()?;
         let pending = self.pending.get_mut(&id).filter(|pending| pending.may_start)?;
         let work = pending.work.take()?;
-        if self.turns.is_none() {
-            self.begun.push(id);
+        pending.clock.join(&std::mem::take(&mut pending.after).clock());
+        let clock = pending.clock.clone();
+        match pending.executor {
+            Executor::Library => {}
+            // It can tell the program's threads that what is before it is complete.
+            Executor::Host => self.tell_host(&clock),
+            Executor::Peers => {
+                self.peers.join(&clock);
+                self.peers.advance(pending.first_step);
+            }
         }
-        Some((id, work))
+        Some(Begun { id, clock, work })
     }
 
     /// Notes that an operation that was started is complete.
     pub(crate) fn complete(&mut self, id: OperationId) {
-        let Some(pending) = self.pending.remove(&id) else { return };
-        if pending.executor == Executor::Library {
-            self.executing = self.executing.saturating_sub(1);
+        let Some(Pending { stream, executor, step, mut clock, end, successors, .. }) =
+            self.pending.remove(&id)
+        else {
+            return;
+        };
+        clock.advance(step);
+        match executor {
+            Executor::Library => self.executing = self.executing.saturating_sub(1),
+            // It may have waited for what the program's threads knew, or its peers.
+            Executor::Host => clock.join(&self.host),
+            Executor::Peers => clock.join(&self.peers),
         }
-        if let Some(stream) = self.streams.get_mut(&pending.stream) {
-            stream.queue.pop_front();
-            stream.completed = pending.number;
-            if stream.is_closed && stream.queue.is_empty() {
-                self.remove(pending.stream);
+        // Nothing else sets it.
+        let _ = end.clock.set(clock);
+        if let Some(queue) = self.streams.get_mut(&stream) {
+            queue.queue.pop_front();
+            if queue.is_closed && queue.queue.is_empty() {
+                self.remove(stream);
             }
         }
-        for successor in pending.successors {
+        for successor in successors {
             let Some(waiting) = self.pending.get_mut(&successor) else { continue };
             waiting.waits_for -= 1;
             if waiting.waits_for == 0 {
@@ -374,22 +409,12 @@ impl<W> Scheduler<W> {
         }
     }
 
-    /// Everything before a function of the program that is not complete yet.
-    pub(crate) fn before_host_function(&self, id: OperationId) -> Option<Arc<Clock>> {
-        let pending = self.pending.get(&id).filter(|pending| pending.executor == Executor::Host);
-        pending.map(|pending| Arc::clone(&pending.before))
-    }
-
     /// Gives a ready operation a turn, if operations take turns; returns whether one had it.
     pub(crate) fn turn(&mut self) -> bool {
         let Some(turn) = self.turns.as_mut().and_then(Turns::turn) else { return false };
-        let Some(&id) = self.streams.get(&turn.stream).and_then(|stream| stream.queue.front()) else {
-            return true;
-        };
-        if turn.begins {
-            self.begun.push(id);
-        }
-        if let (true, Some(pending)) = (turn.executes, self.pending.get_mut(&id)) {
+        let front = self.streams.get(&turn.stream).and_then(|stream| stream.queue.front());
+        let front = front.filter(|_| turn.executes).and_then(|id| self.pending.get_mut(id));
+        if let Some(pending) = front {
             pending.may_start = true;
             self.executing += usize::from(pending.executor == Executor::Library);
             self.startable.push(turn.stream);
@@ -415,10 +440,5 @@ impl<W> Scheduler<W> {
     /// Takes the streams whose workers have something to do.
     pub(crate) fn take_startable(&mut self) -> Vec<StreamId> {
         std::mem::take(&mut self.startable)
-    }
-
-    /// Takes the operations that have begun.
-    pub(crate) fn take_begun(&mut self) -> Vec<OperationId> {
-        std::mem::take(&mut self.begun)
     }
 }

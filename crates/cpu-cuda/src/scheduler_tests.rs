@@ -1,7 +1,8 @@
 //! The order of operations, without threads: operations are started and completed by hand.
 
+use crate::clock::Clock;
 use crate::handle::{ContextId, StreamId};
-use crate::scheduler::{Executor, Ordering, Point, Position, Scheduler};
+use crate::scheduler::{Begun, Executor, Ordering, Point, Position, Scheduler};
 
 const CONTEXT: ContextId = ContextId(1);
 const OTHER_CONTEXT: ContextId = ContextId(2);
@@ -28,13 +29,16 @@ fn enqueue(scheduler: &mut Scheduler<&'static str>, stream: StreamId, name: &'st
 
 /// Executes the next operation of a stream.
 fn execute(scheduler: &mut Scheduler<&'static str>, stream: StreamId) -> Option<&'static str> {
-    let (id, name) = scheduler.start(stream)?;
+    let Begun { id, work, .. } = scheduler.start(stream)?;
     scheduler.complete(id);
-    Some(name)
+    Some(work)
 }
 
-fn comes_after(later: &Position, earlier: &Position) -> bool {
-    later.before.get(earlier.stream) >= earlier.number
+/// Executes the next operation of a stream, and returns what came before it.
+fn execute_after(scheduler: &mut Scheduler<&'static str>, stream: StreamId) -> Clock {
+    let Begun { id, clock, .. } = scheduler.start(stream).expect("it may start");
+    scheduler.complete(id);
+    clock
 }
 
 #[test]
@@ -42,9 +46,10 @@ fn operations_of_a_stream_start_one_after_another() {
     let mut scheduler = scheduler(None);
     enqueue(&mut scheduler, FREE, "one");
     enqueue(&mut scheduler, FREE, "two");
-    let (one, name) = scheduler.start(FREE).expect("the first is ready");
-    assert_eq!((name, scheduler.start(FREE)), ("one", None));
-    scheduler.complete(one);
+    let one = scheduler.start(FREE).expect("the first is ready");
+    assert_eq!(one.work, "one");
+    assert!(scheduler.start(FREE).is_none());
+    scheduler.complete(one.id);
     assert_eq!(execute(&mut scheduler, FREE), Some("two"));
 }
 
@@ -55,49 +60,58 @@ fn default_stream_waits_for_blocking_streams_of_its_context_alone() {
     let free = enqueue(&mut scheduler, FREE, "free");
     let foreign = enqueue(&mut scheduler, FOREIGN, "foreign");
     let default = enqueue(&mut scheduler, DEFAULT, "default");
-    let after = enqueue(&mut scheduler, ANOTHER, "after");
+    enqueue(&mut scheduler, ANOTHER, "after");
     assert_eq!(execute(&mut scheduler, DEFAULT), None);
     assert_eq!(execute(&mut scheduler, ANOTHER), None);
     assert_eq!(execute(&mut scheduler, BLOCKING), Some("blocking"));
+    assert_eq!(execute(&mut scheduler, FREE), Some("free"));
+    assert_eq!(execute(&mut scheduler, FOREIGN), Some("foreign"));
     assert_eq!(execute(&mut scheduler, ANOTHER), None);
-    assert_eq!(execute(&mut scheduler, DEFAULT), Some("default"));
-    assert_eq!(execute(&mut scheduler, ANOTHER), Some("after"));
-    assert!(
-        comes_after(&default, &blocking) && comes_after(&after, &blocking) && comes_after(&after, &default)
-    );
-    assert!(!comes_after(&default, &free) && !comes_after(&default, &foreign));
+    let before_default = execute_after(&mut scheduler, DEFAULT);
+    let before_after = execute_after(&mut scheduler, ANOTHER);
+    assert!(before_default.includes(blocking.step) && before_after.includes(blocking.step));
+    assert!(before_after.includes(default.step));
+    assert!(!before_default.includes(free.step) && !before_default.includes(foreign.step));
 }
 
 #[test]
 fn default_stream_comes_after_a_blocking_stream_that_is_gone() {
     let mut scheduler = scheduler(None);
-    let gone = enqueue(&mut scheduler, BLOCKING, "gone");
-    scheduler.close(BLOCKING);
-    assert!(!scheduler.is_gone(BLOCKING));
-    assert_eq!(execute(&mut scheduler, BLOCKING), Some("gone"));
-    assert!(scheduler.is_gone(BLOCKING));
-    let default = enqueue(&mut scheduler, DEFAULT, "default");
-    assert!(comes_after(&default, &gone));
-    assert!(!scheduler.is_known_to_host(BLOCKING, 1));
+    let [blocking, free] = [BLOCKING, FREE].map(|stream| enqueue(&mut scheduler, stream, "gone"));
+    for stream in [BLOCKING, FREE] {
+        scheduler.close(stream);
+        assert!(!scheduler.is_gone(stream));
+        assert_eq!(execute(&mut scheduler, stream), Some("gone"));
+        assert!(scheduler.is_gone(stream));
+    }
+    enqueue(&mut scheduler, DEFAULT, "default");
+    let before_default = execute_after(&mut scheduler, DEFAULT);
+    assert!(before_default.includes(blocking.step) && !before_default.includes(free.step));
+    assert!(!scheduler.host().includes(blocking.step) && !scheduler.host().includes(free.step));
     let point = scheduler.point_of_context(CONTEXT);
-    scheduler.tell_host(&point.clock);
-    assert!(scheduler.is_known_to_host(BLOCKING, 1));
+    scheduler.tell_host(&point.clock());
+    assert!(scheduler.host().includes(blocking.step) && scheduler.host().includes(free.step));
 }
 
 #[test]
-fn streams_that_are_gone_are_forgotten() {
+fn component_of_a_stream_that_is_gone_is_used_again_once_the_host_knows_its_end() {
     let mut scheduler = scheduler(None);
     for number in 100..1000 {
         let stream = StreamId(number);
-        scheduler.open(stream, CONTEXT, Ordering::Blocking);
-        enqueue(&mut scheduler, stream, "only");
+        scheduler.open(stream, CONTEXT, Ordering::NonBlocking);
+        let unknown = enqueue(&mut scheduler, stream, "only");
         scheduler.close(stream);
+        scheduler.open(StreamId(number + 1000), CONTEXT, Ordering::NonBlocking);
+        let other = enqueue(&mut scheduler, StreamId(number + 1000), "only");
+        assert_ne!(unknown.step.component, other.step.component);
+        scheduler.close(StreamId(number + 1000));
         assert_eq!(execute(&mut scheduler, stream), Some("only"));
+        assert!(!execute_after(&mut scheduler, StreamId(number + 1000)).includes(unknown.step));
         let point = scheduler.point_of_context(CONTEXT);
-        scheduler.tell_host(&point.clock);
+        scheduler.tell_host(&point.clock());
+        let components = [unknown, other].map(|position| position.step.component.0);
+        assert!(components.into_iter().all(|component| component < 7), "{components:?} of 7 streams");
     }
-    let last = enqueue(&mut scheduler, DEFAULT, "last");
-    assert_eq!(last.before.iter().count(), 0);
 }
 
 #[test]
@@ -114,25 +128,61 @@ fn wait_for_a_point_orders_two_streams() {
     let before = enqueue(&mut scheduler, FREE, "before");
     let point = scheduler.point_of_stream(FREE).expect("the stream is open");
     let not_before = enqueue(&mut scheduler, FREE, "not before");
-    let after = scheduler.enqueue(FOREIGN, &point, Executor::Library, "after").expect("the stream is open");
+    scheduler.enqueue(FOREIGN, &point, Executor::Library, "after").expect("the stream is open");
     assert_eq!(execute(&mut scheduler, FOREIGN), None);
-    assert!(!scheduler.is_complete(&point));
+    assert!(!point.is_complete());
     assert_eq!(execute(&mut scheduler, FREE), Some("before"));
-    assert!(scheduler.is_complete(&point));
-    assert_eq!(execute(&mut scheduler, FOREIGN), Some("after"));
-    assert!(comes_after(&after, &before) && !comes_after(&after, &not_before));
+    assert!(point.is_complete());
+    assert_eq!(execute(&mut scheduler, FREE), Some("not before"));
+    let after = execute_after(&mut scheduler, FOREIGN);
+    assert!(after.includes(before.step) && !after.includes(not_before.step));
 }
 
 #[test]
-fn operation_comes_after_what_the_host_knows() {
+fn operation_comes_after_what_the_host_knew_when_it_was_enqueued() {
     let mut scheduler = scheduler(None);
     let known = enqueue(&mut scheduler, FREE, "known");
     let point = scheduler.point_of_stream(FREE).expect("the stream is open");
     assert_eq!(execute(&mut scheduler, FREE), Some("known"));
-    let unaware = enqueue(&mut scheduler, FOREIGN, "unaware");
-    scheduler.tell_host(&point.clock);
-    let aware = enqueue(&mut scheduler, FOREIGN, "aware");
-    assert!(!comes_after(&unaware, &known) && comes_after(&aware, &known));
+    enqueue(&mut scheduler, FOREIGN, "unaware");
+    scheduler.tell_host(&point.clock());
+    enqueue(&mut scheduler, FOREIGN, "aware");
+    assert!(!execute_after(&mut scheduler, FOREIGN).includes(known.step));
+    assert!(execute_after(&mut scheduler, FOREIGN).includes(known.step));
+}
+
+#[test]
+fn function_of_the_host_tells_what_came_before_it_and_learns_what_the_host_knows() {
+    let mut scheduler = scheduler(None);
+    let before = enqueue(&mut scheduler, FREE, "before");
+    scheduler.enqueue(FREE, &Point::default(), Executor::Host, "function").expect("the stream is open");
+    enqueue(&mut scheduler, FREE, "after");
+    assert_eq!(execute(&mut scheduler, FREE), Some("before"));
+    let function = scheduler.start(FREE).expect("it may start");
+    assert!(scheduler.host().includes(before.step));
+    let other = enqueue(&mut scheduler, FOREIGN, "other");
+    assert_eq!(execute(&mut scheduler, FOREIGN), Some("other"));
+    scheduler.tell_host(&other.point.clock());
+    scheduler.complete(function.id);
+    assert!(execute_after(&mut scheduler, FREE).includes(other.step));
+}
+
+#[test]
+fn operation_with_peers_ends_after_what_came_before_those_that_began() {
+    let mut scheduler = scheduler(None);
+    let before = enqueue(&mut scheduler, FREE, "before");
+    let mut peers = |stream| scheduler.enqueue(stream, &Point::default(), Executor::Peers, "message");
+    let [sent, _received] = [FREE, FOREIGN].map(|stream| peers(stream).expect("the stream is open"));
+    enqueue(&mut scheduler, FOREIGN, "after");
+    assert_eq!(execute(&mut scheduler, FREE), Some("before"));
+    let receiving = scheduler.start(FOREIGN).expect("it may start");
+    assert!(!receiving.clock.includes(before.step));
+    let sending = scheduler.start(FREE).expect("it may start");
+    scheduler.complete(receiving.id);
+    scheduler.complete(sending.id);
+    let after = execute_after(&mut scheduler, FOREIGN);
+    assert!(after.includes(before.step) && after.includes(sent.first_step));
+    assert!(!after.includes(sent.step), "the sender may have written what it received after that");
 }
 
 #[test]

@@ -7,7 +7,6 @@ use crate::handle::StreamId;
 struct Ready {
     stream: StreamId,
     turns: u32,
-    has_begun: bool,
 }
 
 /// The result of a turn.
@@ -15,9 +14,7 @@ struct Ready {
 pub(crate) struct Turn {
     /// The stream whose operation had the turn.
     pub(crate) stream: StreamId,
-    /// True if that was the operation's first turn.
-    pub(crate) begins: bool,
-    /// True if that was its last one, in which it is executed.
+    /// True if that was the operation's last turn, in which it is executed.
     pub(crate) executes: bool,
 }
 
@@ -39,7 +36,7 @@ impl Turns {
         // Some operations take very long, so that others overtake them by far.
         let turns =
             if self.generator.u32(..8) == 0 { self.generator.u32(8..64) } else { self.generator.u32(..4) };
-        self.ready.push(Ready { stream, turns, has_begun: false });
+        self.ready.push(Ready { stream, turns });
     }
 
     /// Gives one of the ready operations a turn.
@@ -49,8 +46,7 @@ impl Turns {
         }
         let drawn = self.generator.usize(..self.ready.len());
         let ready = &mut self.ready[drawn];
-        let mut turn = Turn { stream: ready.stream, begins: !ready.has_begun, executes: false };
-        ready.has_begun = true;
+        let mut turn = Turn { stream: ready.stream, executes: false };
         match ready.turns.checked_sub(1) {
             Some(rest) => ready.turns = rest,
             None => {

@@ -35,6 +35,20 @@ pub(crate) fn loaded() -> Result<&'static Driver> {
     Ok(driver.as_ref().ok_or(cudaError::cudaErrorInsufficientDriver)?)
 }
 
+/// Loads the driver together with this library, and initialises nothing. NCCL asks whether the process has the driver
+/// when it is first called, which may be before any function of this library.
+extern "C" fn load() {
+    if let Some(library) = open() {
+        // Stays loaded.
+        std::mem::forget(library);
+    }
+}
+
+#[used]
+// SAFETY: the dynamic linker calls a function of this section once, after the initialisers of what this library needs.
+#[unsafe(link_section = ".init_array")]
+static LOAD: extern "C" fn() = load;
+
 /// Opens the driver that is in the process already, else the one beside this library, else the dynamic linker's.
 fn open() -> Option<Library> {
     let open = |file: &OsStr, flags| {

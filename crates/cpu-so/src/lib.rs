@@ -3,32 +3,41 @@
 //! As in NCCL, each function has two names: `ncclXxx`, which a profiler may interpose, and `pncclXxx`.
 #![allow(unsafe_code, non_snake_case, clippy::wildcard_imports)]
 
+use libnccl::sys::device::ncclCommProperties_t;
 use libnccl::sys::*;
+use libnccl_cpu::{DEVICE_TABLE, TABLE};
 
-macro_rules! export {
-    ($(fn $name:ident($($argument:ident: $type:ty),*) $(-> $returned:ty)?;)*) => {
+/// Exports functions of a table of the CPU implementation.
+macro_rules! export_from {
+    ($table:ident: $(fn $name:ident($($argument:ident: $type:ty),*) $(-> $returned:ty)?;)*) => {
         $(
             #[unsafe(no_mangle)]
             unsafe extern "C" fn $name($($argument: $type),*) $(-> $returned)? {
                 const FUNCTION: unsafe extern "C" fn($($type),*) $(-> $returned)? =
-                    libnccl_cpu::TABLE.$name.expect(stringify!($name));
+                    $table.$name.expect(stringify!($name));
                 // SAFETY: the caller upholds the same contract.
                 unsafe { FUNCTION($($argument),*) }
             }
-        )*
 
-        mod profiling {
-            use super::*;
-
-            $(
+            const _: () = {
                 #[unsafe(export_name = concat!("p", stringify!($name)))]
-                unsafe extern "C" fn $name($($argument: $type),*) $(-> $returned)? {
+                unsafe extern "C" fn profiling($($argument: $type),*) $(-> $returned)? {
                     // SAFETY: the caller upholds the same contract.
-                    unsafe { super::$name($($argument),*) }
+                    unsafe { $name($($argument),*) }
                 }
-            )*
-        }
+            };
+        )*
+    };
+}
+
+macro_rules! export {
+    ($($functions:tt)*) => {
+        export_from! { TABLE: $($functions)* }
     };
 }
 
 libnccl::for_each_function!(export);
+export_from! {
+    DEVICE_TABLE:
+    fn ncclCommQueryProperties(comm: ncclComm_t, props: *mut ncclCommProperties_t) -> ncclResult_t;
+}

@@ -105,6 +105,8 @@ mod sync;
 #[cfg(all(test, loom))]
 mod loom_models;
 
+#[cfg(feature = "device-api")]
+pub use abi::DEVICE_TABLE;
 pub use abi::TABLE;
 
 /// The program of the package's front page.

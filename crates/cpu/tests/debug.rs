@@ -48,11 +48,13 @@ fn log_warnings_on_threads(_: &RankProcess) {
 
 fn log_calls(process: &RankProcess) {
     let Comm(comm) = process.join();
-    let (mut element, stream) = (1, ptr::null_mut());
+    // On host memory, streams are not used.
+    let (mut element, stream) = (1, ptr::without_provenance_mut(0x5_7000));
     let place: *mut c_void = (&raw mut element).cast();
     let (data_type, sum) = (ncclDataType_t::ncclInt32, ncclRedOp_t::ncclSum);
     println!("\n<<<");
     println!("the handle is {comm:p}.");
+    println!("the buffer is {place:p}.");
     assert_eq!(nccl!(ncclAllReduce(place, place, 1, data_type, sum, comm, stream)), OK);
     assert_eq!(nccl!(ncclGroupStart()), OK);
     assert_eq!(nccl!(ncclSend(place, 1, data_type, 0, comm, stream)), OK);
@@ -125,14 +127,17 @@ fn log_lines_have_nccl_format() {
 }
 
 #[test]
-fn lines_of_calls_have_the_handle_of_their_communicator() {
+fn lines_of_calls_have_what_the_caller_passed() {
     let (text, _) = run("log_calls", &[("NCCL_DEBUG", "INFO"), ("NCCL_DEBUG_SUBSYS", "COLL,P2P")]);
-    let handle = text.split_once("the handle is ").unwrap().1.split_once('.').unwrap().0;
+    let after = |words| text.split_once(words).unwrap().1.split_once('.').unwrap().0;
+    let (handle, buffer) = (after("the handle is "), after("the buffer is "));
     let lines: Vec<&str> = text.lines().filter(|line| line.contains(" NCCL INFO ")).collect();
     assert_eq!(lines.len(), 3, "{text}");
-    for (line, name) in lines.iter().zip(["AllReduce", "Send", "Recv"]) {
+    let calls = [("AllReduce", buffer, buffer), ("Send", buffer, "0x0"), ("Recv", "0x0", buffer)];
+    for (line, (name, send, recv)) in lines.iter().zip(calls) {
         assert!(line.contains(&format!(" NCCL INFO {name}: opCount ")), "{line}");
-        assert!(line.contains(&format!(" comm {handle} [nranks=1] ")), "{line}");
+        assert!(line.contains(&format!(" sendbuff {send} recvbuff {recv} ")), "{line}");
+        assert!(line.ends_with(&format!(" comm {handle} [nranks=1] stream 0x57000")), "{line}");
     }
 }
 

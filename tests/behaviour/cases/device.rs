@@ -2,23 +2,41 @@
 #![cfg(feature = "device-api")]
 
 use libnccl::sys::device::{DeviceFunctions, ncclCommProperties_t, ncclDevComm_t, ncclDevCommRequirements_t};
-use libnccl::{MemorySpace, Nccl, ResultCode, sys};
+use libnccl::{Backend, MemorySpace, Nccl, ResultCode, sys};
 
-use super::common::cases;
+use super::common::{cases, on_threads};
 
 cases! {
     device_functions_present_match_their_release,
     null_communicator_in_device_api_is_invalid_argument,
+    properties_match_the_communicator,
 }
 
-/// The CPU implementation has no device functions.
+/// The CPU implementation has no device functions, but its shared object the one that is not for kernels.
 fn device_functions_present_match_their_release(nccl: &Nccl) {
     let names = nccl.as_raw_device().present().map(|(name, _)| name);
     assert!(names.eq(DeviceFunctions::NAMES.iter().copied()));
     for (name, present) in nccl.as_raw_device().present() {
         let since = sys::since(name).unwrap();
-        let expected = nccl.memory_space() == MemorySpace::Device && since <= nccl.version().code();
+        let expected = match nccl.memory_space() {
+            MemorySpace::Device => since <= nccl.version().code(),
+            _ => name == "ncclCommQueryProperties" && !matches!(nccl.backend(), Backend::InProcess { .. }),
+        };
         assert_eq!(present, expected, "{name}, since {since}, in {}", nccl.version());
+    }
+}
+
+fn properties_match_the_communicator(nccl: &Nccl) {
+    if nccl.as_raw_device().ncclCommQueryProperties.is_none() {
+        return;
+    }
+    let all = on_threads(nccl, 3, |comm| (comm.rank(), comm.device(), comm.properties().unwrap()));
+    for (rank, device, found) in all {
+        assert_eq!((found.rank, found.size, found.cuda_device), (rank, 3, device), "{found:?}");
+        if nccl.memory_space() == MemorySpace::Host {
+            let kernels = (found.device_api, found.multimem);
+            assert_eq!((kernels, found.host_rma), ((false, false), Some(true)), "{found:?}");
+        }
     }
 }
 

@@ -16,6 +16,7 @@ use super::pattern::Pattern;
 use super::shape::Shape;
 use super::table::{Measurement, Table};
 use crate::args::Operation;
+use crate::gpu;
 
 type Measure = fn(&mut Rank<'_>, &Parameters, Option<&mut Table<Stdout>>) -> Result<()>;
 
@@ -111,8 +112,9 @@ impl Rank<'_> {
             return Ok(None);
         }
         let library = format!("{} ({})", self.nccl.version(), self.nccl.backend());
+        let stand_in = if parameters.gpus > 0 { gpu::stand_in() } else { None };
         let mut table = Table::new(stdout());
-        table.head(&library, parameters, &ranks)?;
+        table.head(&library, stand_in.as_ref(), parameters, &ranks)?;
         Ok(Some(table))
     }
 

@@ -4,6 +4,7 @@ use std::io::{Result, Write};
 
 use super::parameters::{Parameters, Step};
 use super::shape::{Shape, bus_factor};
+use crate::gpu::StandIn;
 
 /// The measurement of one size, out of place or in place.
 #[derive(Debug, Clone, Copy)]
@@ -26,15 +27,24 @@ impl<W: Write> Table<W> {
         Self { out, measurements: 0, bus_bandwidths: 0.0, wrong: None }
     }
 
-    /// Writes the parameters, the ranks and the column titles.
-    pub(crate) fn head(&mut self, library: &str, parameters: &Parameters, ranks: &[String]) -> Result<()> {
-        let &Parameters { min_bytes, max_bytes, step, iters, warmup_iters, check, .. } = parameters;
+    /// Writes the parameters, the stand-in for CUDA if there is one, the ranks and the column titles.
+    pub(crate) fn head(
+        &mut self,
+        library: &str,
+        stand_in: Option<&StandIn>,
+        parameters: &Parameters,
+        ranks: &[String],
+    ) -> Result<()> {
+        let &Parameters { gpus, min_bytes, max_bytes, step, iters, warmup_iters, check, .. } = parameters;
         let threads = if parameters.processes { 1 } else { parameters.ranks };
         let (step, unit) = match step {
             Step::Factor(factor) => (factor, "factor"),
             Step::Bytes(bytes) => (bytes, "bytes"),
         };
         writeln!(self.out, "# nccl {} with NCCL {library}", env!("CARGO_PKG_VERSION"))?;
+        if let Some(stand_in) = stand_in {
+            writeln!(self.out, "# CUDA driver: {stand_in}, devices: {gpus}")?;
+        }
         writeln!(
             self.out,
             "# nThread {threads} nGpus 1 minBytes {min_bytes} maxBytes {max_bytes} step: {step}({unit}) \
@@ -160,7 +170,7 @@ mod tests {
         let mut out = Vec::new();
         let mut table = Table::new(&mut out);
         let measurement = Measurement { seconds: 1e-6, wrong };
-        table.head("2.32.3 (here)", &parameters, &["Rank  0".into()]).unwrap();
+        table.head("2.32.3 (here)", None, &parameters, &["Rank  0".into()]).unwrap();
         table.row(&parameters, &shape, measurement, (arguments.root == 0).then_some(measurement)).unwrap();
         let wrong = table.foot().unwrap();
         (String::from_utf8(out).unwrap(), wrong)

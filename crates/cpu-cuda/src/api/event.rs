@@ -93,13 +93,13 @@ extern "C" fn cuEventQuery(event: CUevent) -> CUresult {
         let record = state.record_to_wait_for(id)?;
         state.check_may_wait()?;
         let Some(Record { point, .. }) = record else { return Ok(()) };
-        if !state.scheduler.is_complete(&point) {
+        if !point.is_complete() {
             drop(state);
             // Whoever asks again and again leaves the lock to those that do the work.
             thread::yield_now();
             return Err(CUresult::CUDA_ERROR_NOT_READY);
         }
-        state.scheduler.tell_host(&point.clock);
+        state.scheduler.tell_host(&point.clock());
         Ok(())
     };
     answer(query())
@@ -134,7 +134,7 @@ unsafe extern "C" fn cuEventElapsedTime(out: *mut f32, start: CUevent, end: CUev
                 LastRecord::Captured(_) => return Err(CUresult::CUDA_ERROR_CAPTURED_EVENT),
                 LastRecord::Enqueued(record) => record,
             };
-            if !state.scheduler.is_complete(&record.point) {
+            if !record.point.is_complete() {
                 return Err(CUresult::CUDA_ERROR_NOT_READY);
             }
             times.push(*record.time.get().ok_or(CUresult::CUDA_ERROR_NOT_READY)?);

@@ -81,13 +81,13 @@ extern "C" fn cuStreamQuery(stream: CUstream) -> CUresult {
         state.check(context)?;
         state.check_not_captured(stream)?;
         let point = state.scheduler.point_of_stream(stream).ok_or(CUresult::CUDA_ERROR_INVALID_HANDLE)?;
-        if !state.scheduler.is_complete(&point) {
+        if !point.is_complete() {
             drop(state);
             // Whoever asks again and again leaves the lock to those that do the work.
             thread::yield_now();
             return Err(CUresult::CUDA_ERROR_NOT_READY);
         }
-        state.scheduler.tell_host(&point.clock);
+        state.scheduler.tell_host(&point.clock());
         Ok(())
     };
     answer(query())

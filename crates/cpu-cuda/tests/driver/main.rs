@@ -1,6 +1,7 @@
 //! The shared object as cudarc uses it: each test is a process that finds it as `libcuda.so.1`.
 
 mod extension;
+mod faults;
 mod graphs;
 mod memory;
 mod process;
@@ -15,6 +16,7 @@ use libtest_mimic::{Arguments, Trial};
 /// The tests that run in a process of their own, by name.
 const TESTS: &[&[process::Test]] = &[
     extension::TESTS,
+    faults::TESTS,
     graphs::TESTS,
     graphs::PLANTED,
     memory::TESTS,
@@ -31,6 +33,8 @@ fn main() -> ExitCode {
     if let Some(name) = process::requested() {
         let Some(test) = tests().find(|test| test.name == name) else { return ExitCode::FAILURE };
         (test.run)();
+        // Races are found when operations begin. Some tests leave an error.
+        let _ = cudarc::driver::result::ctx::synchronize();
         return ExitCode::SUCCESS;
     }
     let trials = tests().map(|test| Trial::test(test.name, || process::run(test).map_err(Into::into)));

@@ -3,6 +3,7 @@
 use std::env;
 use std::fs;
 use std::os::unix::fs::symlink;
+use std::os::unix::process::ExitStatusExt;
 use std::path::Path;
 use std::process::Command;
 use std::sync::LazyLock;
@@ -23,14 +24,16 @@ pub(crate) struct Test {
     pub(crate) run: fn(),
     /// Variables of its process.
     pub(crate) environment: &'static [(&'static str, &'static str)],
-    /// Texts that stderr must have, and nothing about a race besides.
+    /// Texts that stderr must have. Without any, it may have nothing about a race or a fault.
     pub(crate) reports: &'static [&'static str],
+    /// True if its process has to die of a segmentation fault.
+    pub(crate) faults: bool,
 }
 
 impl Test {
     /// A test that must report nothing.
     pub(crate) const fn quiet(name: &'static str, run: fn()) -> Self {
-        Self { name, run, environment: &[], reports: &[] }
+        Self { name, run, environment: &[], reports: &[], faults: false }
     }
 }
 
@@ -80,17 +83,19 @@ fn run_with(test: &Test, seed: Option<&str>) -> Result<(), String> {
     let mut command = Command::new("timeout");
     command.arg(SECONDS).arg(env::current_exe().map_err(|error| error.to_string())?);
     command.env(REQUEST, test.name).env("LD_LIBRARY_PATH", folder());
-    for name in ["LIBNCCL_CPU_DEVICES", "LIBNCCL_CPU_RACES", "LIBNCCL_CPU_SEED"] {
+    for name in ["LIBNCCL_CPU_DEVICES", "LIBNCCL_CPU_FAULTS", "LIBNCCL_CPU_RACES", "LIBNCCL_CPU_SEED"] {
         command.env_remove(name);
     }
     command.envs(test.environment.iter().copied()).envs(seed.map(|seed| ("LIBNCCL_CPU_SEED", seed)));
     let output = command.output().map_err(|error| error.to_string())?;
     let errors = String::from_utf8_lossy(&output.stderr);
     let seed = seed.unwrap_or("none");
-    if !output.status.success() {
+    // `timeout` dies of the signal that its child died of, or returns it.
+    let status = output.status.code().or(output.status.signal().map(|signal| 128 + signal));
+    if status != Some(if test.faults { 128 + libc::SIGSEGV } else { 0 }) {
         return Err(format!("seed {seed}: {}\n{errors}", output.status));
     }
-    if test.reports.is_empty() && errors.contains("race") {
+    if test.reports.is_empty() && ["race", "the host touched"].iter().any(|report| errors.contains(report)) {
         return Err(format!("seed {seed}: a false report\n{errors}"));
     }
     match test.reports.iter().find(|report| !errors.contains(**report)) {

@@ -229,8 +229,7 @@ fn race_is_an_error_that_stays_if_asked_for() {
     let Bench { streams: [one, two], buffers: [from, to] } = bench();
     let failed = Err(DriverError(sys::CUresult::CUDA_ERROR_ASSERT));
     fill(from, one);
-    // SAFETY: see above.
-    assert_eq!(unsafe { result::memcpy_dtod_async(to, from, LENGTH, two) }, failed);
+    copy(to, from, two);
     assert_eq!(result::ctx::synchronize(), failed);
     assert_eq!(stream::create(StreamKind::NonBlocking).map(|_| ()), failed);
 }

@@ -1,7 +1,6 @@
 /* One-sided operations: ranks put numbers into each other's windows, and a signal announces them. */
 
-#include "cuda_check.h"
-#include "threads.h"
+#include "device_rank.h"
 
 enum { DEVICES = 4, COUNT = 4096, ROUNDS = 3 };
 
@@ -9,16 +8,12 @@ static void *rank_main(void *argument) {
     const Rank *me = argument;
     const int next = (me->rank + 1) % DEVICES, previous = (me->rank + DEVICES - 1) % DEVICES;
     const size_t bytes = COUNT * sizeof(int32_t);
-    ncclComm_t comm = NULL;
-    cudaStream_t stream = NULL;
+    const DeviceRank joined = join_on_device(me);
+    const ncclComm_t comm = joined.comm;
+    const cudaStream_t stream = joined.stream;
     ncclWindow_t window = NULL;
-    int32_t *memory = NULL, *send = NULL, *host = malloc(bytes);
+    int32_t *memory = allocate(2 * bytes), *send = memory + COUNT, *host = malloc(bytes);
     REQUIRE(host != NULL);
-    CUDA(cudaSetDevice(me->rank));
-    CHECK(ncclCommInitRank(&comm, DEVICES, me->id, me->rank));
-    CUDA(cudaStreamCreate(&stream));
-    CHECK(ncclMemAlloc((void **)&memory, 2 * bytes));
-    send = memory + COUNT;
     CHECK(ncclCommWindowRegister(comm, memory, 2 * bytes, &window, NCCL_WIN_COLL_SYMMETRIC));
     ncclWaitSignalDesc_t from_previous = {1, previous, 0, 0}, from_next = {1, next, 0, 0};
     for (int round = 0; round < ROUNDS; round++) {
@@ -37,8 +32,7 @@ static void *rank_main(void *argument) {
     }
     CHECK(ncclCommWindowDeregister(comm, window));
     CHECK(ncclMemFree(memory));
-    CHECK(ncclCommDestroy(comm));
-    CUDA(cudaStreamDestroy(stream));
+    leave_device(joined);
     free(host);
     return NULL;
 }

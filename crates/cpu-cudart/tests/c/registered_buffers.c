@@ -1,22 +1,18 @@
 /* User buffer registration: memory of `ncclMemAlloc`, registered with the communicator. */
 
-#include "cuda_check.h"
-#include "threads.h"
+#include "device_rank.h"
 
 enum { DEVICES = 4, COUNT = 65536 };
 
 static void *rank_main(void *argument) {
     const Rank *me = argument;
-    ncclComm_t comm = NULL;
-    cudaStream_t stream = NULL;
+    const DeviceRank joined = join_on_device(me);
+    const ncclComm_t comm = joined.comm;
+    const cudaStream_t stream = joined.stream;
     void *send_handle = NULL, *receive_handle = NULL;
-    float *send = NULL, *receive = NULL, *host = malloc(COUNT * sizeof *host);
+    float *send = allocate(COUNT * sizeof *send), *receive = allocate(COUNT * sizeof *receive);
+    float *host = malloc(COUNT * sizeof *host);
     REQUIRE(host != NULL);
-    CUDA(cudaSetDevice(me->rank));
-    CHECK(ncclCommInitRank(&comm, DEVICES, me->id, me->rank));
-    CUDA(cudaStreamCreate(&stream));
-    CHECK(ncclMemAlloc((void **)&send, COUNT * sizeof *send));
-    CHECK(ncclMemAlloc((void **)&receive, COUNT * sizeof *receive));
     struct cudaPointerAttributes attributes;
     CUDA(cudaPointerGetAttributes(&attributes, send));
     REQUIRE_EQUAL(cudaMemoryTypeDevice, attributes.type);
@@ -36,8 +32,7 @@ static void *rank_main(void *argument) {
     CHECK(ncclCommDeregister(comm, receive_handle));
     CHECK(ncclMemFree(send));
     CHECK(ncclMemFree(receive));
-    CHECK(ncclCommDestroy(comm));
-    CUDA(cudaStreamDestroy(stream));
+    leave_device(joined);
     free(host);
     return NULL;
 }

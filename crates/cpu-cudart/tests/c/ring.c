@@ -1,20 +1,17 @@
 /* A ring of sends and receives: each device sends to the next and receives from the one before, in a group. */
 
-#include "cuda_check.h"
-#include "threads.h"
+#include "device_rank.h"
 
 enum { DEVICES = 4, COUNT = 70001 };
 
 static void *rank_main(void *argument) {
     const Rank *me = argument;
     const int next = (me->rank + 1) % DEVICES, previous = (me->rank + DEVICES - 1) % DEVICES;
-    ncclComm_t comm = NULL;
-    cudaStream_t stream = NULL;
+    const DeviceRank joined = join_on_device(me);
+    const ncclComm_t comm = joined.comm;
+    const cudaStream_t stream = joined.stream;
     int32_t *buffers[2], *host = malloc(COUNT * sizeof *host);
     REQUIRE(host != NULL);
-    CUDA(cudaSetDevice(me->rank));
-    CHECK(ncclCommInitRank(&comm, DEVICES, me->id, me->rank));
-    CUDA(cudaStreamCreate(&stream));
     for (int i = 0; i < 2; i++)
         CUDA(cudaMalloc((void **)&buffers[i], COUNT * sizeof *host));
     for (int i = 0; i < COUNT; i++)
@@ -36,10 +33,9 @@ static void *rank_main(void *argument) {
     TO_HOST(host, buffers[DEVICES % 2], COUNT);
     for (int i = 0; i < COUNT; i++)
         REQUIRE_EQUAL(me->rank * 1000003 + i, host[i]);
-    CHECK(ncclCommDestroy(comm));
     for (int i = 0; i < 2; i++)
         CUDA(cudaFree(buffers[i]));
-    CUDA(cudaStreamDestroy(stream));
+    leave_device(joined);
     free(host);
     return NULL;
 }

@@ -1,23 +1,18 @@
 /* Symmetric windows: memory that all ranks register together. */
 
-#include "cuda_check.h"
-#include "threads.h"
+#include "device_rank.h"
 
 enum { DEVICES = 4, COUNT = 32768 };
 
 static void *rank_main(void *argument) {
     const Rank *me = argument;
     const size_t bytes = COUNT * sizeof(int32_t);
-    ncclComm_t comm = NULL;
-    cudaStream_t stream = NULL;
+    const DeviceRank joined = join_on_device(me);
+    const ncclComm_t comm = joined.comm;
+    const cudaStream_t stream = joined.stream;
     ncclWindow_t send_window = NULL, receive_window = NULL;
-    int32_t *send = NULL, *receive = NULL, *host = malloc(bytes);
+    int32_t *send = allocate(bytes), *receive = allocate(bytes), *host = malloc(bytes);
     REQUIRE(host != NULL);
-    CUDA(cudaSetDevice(me->rank));
-    CHECK(ncclCommInitRank(&comm, DEVICES, me->id, me->rank));
-    CUDA(cudaStreamCreate(&stream));
-    CHECK(ncclMemAlloc((void **)&send, bytes));
-    CHECK(ncclMemAlloc((void **)&receive, bytes));
     CHECK(ncclCommWindowRegister(comm, send, bytes, &send_window, NCCL_WIN_COLL_SYMMETRIC));
     CHECK(ncclCommWindowRegister(comm, receive, bytes, &receive_window, NCCL_WIN_COLL_SYMMETRIC));
     for (int i = 0; i < COUNT; i++)
@@ -32,8 +27,7 @@ static void *rank_main(void *argument) {
     CHECK(ncclCommWindowDeregister(comm, receive_window));
     CHECK(ncclMemFree(send));
     CHECK(ncclMemFree(receive));
-    CHECK(ncclCommDestroy(comm));
-    CUDA(cudaStreamDestroy(stream));
+    leave_device(joined);
     free(host);
     return NULL;
 }

@@ -1,4 +1,4 @@
-"""NCCL's C interface on the CPU, as a shared object with NCCL's name."""
+"""NCCL's C interface on the CPU, as a shared object with NCCL's name, and stand-ins for CUDA's libraries."""
 
 import os
 
@@ -13,3 +13,8 @@ def library():
 def include():
     """Returns the folder of nccl.h."""
     return os.path.join(_FOLDER, "include")
+
+
+def cuda():
+    """Returns the folder of the stand-ins for CUDA: libcuda.so.1, libcudart.so.12 and libcudart.so.13."""
+    return os.path.join(_FOLDER, "cuda")

@@ -24,6 +24,8 @@ mod one_sided;
 mod param_registry;
 mod parameters;
 mod point_to_point;
+#[cfg(feature = "device-api")]
+mod properties;
 mod query;
 mod red_op;
 mod shrink;
@@ -33,4 +35,6 @@ mod table;
 mod teardown;
 mod window;
 
+#[cfg(feature = "device-api")]
+pub use table::DEVICE_TABLE;
 pub use table::TABLE;

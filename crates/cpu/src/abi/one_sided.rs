@@ -58,8 +58,8 @@ pub(super) unsafe extern "C" fn ncclPutSignal(
         };
         if (1..bytes).contains(&local.abs_diff(to.start().addr())) {
             return Err(Error::argument(format!(
-                "the local buffer, {bytes} bytes at {localbuff:p}, overlaps with the destination, {:p}",
-                to.start()
+                "the local buffer, {bytes} bytes at {localbuff:p}, overlaps with the destination, offset \
+                 {peerWinOffset} of rank {peer}'s part of the window"
             )));
         }
         // SAFETY: the C declaration's contract, as for collectives.

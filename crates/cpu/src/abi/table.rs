@@ -28,3 +28,10 @@ macro_rules! define_table {
     };
 }
 libnccl::for_each_function!(define_table);
+
+/// The host function of NCCL's device API that there is: the others are for kernels.
+#[cfg(feature = "device-api")]
+pub const DEVICE_TABLE: libnccl::sys::device::DeviceFunctions = libnccl::sys::device::DeviceFunctions {
+    ncclCommQueryProperties: Some(super::properties::ncclCommQueryProperties),
+    ..libnccl::sys::device::DeviceFunctions::EMPTY
+};

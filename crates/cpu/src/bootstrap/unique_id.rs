@@ -66,8 +66,12 @@ impl UniqueId {
 
     /// Returns a short form for the log.
     pub(crate) fn short(&self) -> String {
-        let number = self.public.first_chunk().map_or(0, |bytes| u64::from_be_bytes(*bytes));
-        format!("{number:#x}")
+        format!("{:#x}", self.short_number())
+    }
+
+    /// Returns the number of the short form, which is the same on all ranks.
+    pub(crate) fn short_number(&self) -> u64 {
+        self.public.first_chunk().map_or(0, |bytes| u64::from_be_bytes(*bytes))
     }
 
     /// Returns the bytes of name and secret, which identify a communicator among ranks of the same scope.

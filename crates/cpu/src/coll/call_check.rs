@@ -11,6 +11,7 @@ use crate::diag::error::{Error, Result};
 use crate::shm::shared_state::{EMPTY_CALLS, SharedState};
 
 /// Returns what `rank` publishes of a call, for the others to compare.
+#[inline]
 pub(super) fn call_args(state: &SharedState, rank: usize, header: CallHeader) -> [u64; 2] {
     let [head, count] = header.encode();
     [head | state.last_empty_call(rank) & EMPTY_CALLS, count]

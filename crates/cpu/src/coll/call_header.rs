@@ -112,6 +112,7 @@ impl CallHeader {
         Self::PointToPoint { call, data_type: Self::NO_DATA_TYPE, peer: peer as u32, count: bytes as u64 }
     }
 
+    #[inline]
     pub(crate) fn encode(self) -> [u64; 2] {
         match self {
             Self::Collective { function, data_type, reduction, root, count } => {
@@ -161,8 +162,14 @@ impl CallHeader {
     }
 
     /// Returns the call's line of the log, in NCCL's format, which has numbers for types and reductions, and the peer in
-    /// place of the root.
-    pub(crate) fn log_line(self, [send, recv]: [usize; 2], comm: usize, context: CallContext<'_>) -> String {
+    /// place of the root. All addresses are the caller's.
+    pub(crate) fn log_line(
+        self,
+        [send, recv]: [usize; 2],
+        comm: usize,
+        context: CallContext<'_>,
+        stream: usize,
+    ) -> String {
         const NONE: u8 = CallHeader::NO_REDUCTION;
         let number = |number: u8| if number == NONE { 0 } else { number };
         let (name, count, data_type, reduction, root) = match self {
@@ -178,7 +185,7 @@ impl CallHeader {
         let (name, calls) = (name.trim_start_matches("nccl"), context.state.calls(context.rank));
         format!(
             "{name}: opCount {calls:x} sendbuff {send:#x} recvbuff {recv:#x} count {count} datatype {data_type} \
-             op {reduction} root {root} comm {comm:#x} [nranks={}] stream 0x0",
+             op {reduction} root {root} comm {comm:#x} [nranks={}] stream {stream:#x}",
             context.state.ranks()
         )
     }

@@ -47,4 +47,11 @@ impl OnStream {
         self.accesses.push(Access::write(address, length));
         Ok(())
     }
+
+    /// Notes that the call writes memory of another rank, and then tells it. CUDA leaves out what another process has.
+    pub(super) fn note_put(&mut self, to: &WriteBuf) {
+        if to.length() > 0 {
+            self.accesses.push(Access::put(to.start().addr(), to.length()));
+        }
+    }
 }

@@ -53,10 +53,11 @@ impl Operation for PutSignal {
     }
 
     fn buffers(&self) -> [usize; 2] {
-        [self.from.start().addr(), self.to.start().addr()]
+        [self.from.start().addr(), 0]
     }
 
     fn resolve(&mut self, on_stream: &mut OnStream) -> Result {
+        on_stream.note_put(&self.to);
         on_stream.resolve_read("the local buffer", &mut self.from)
     }
 

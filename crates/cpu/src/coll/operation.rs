@@ -10,7 +10,8 @@ pub(crate) trait Operation: Send + Sync + 'static {
     /// Returns the call, as other ranks and the log describe it.
     fn header(&self) -> CallHeader;
 
-    /// Returns the addresses of the send and the receive buffer; 0 for one that the call does not have.
+    /// Returns the addresses of the send and the receive buffer, before they are resolved; 0 for one that the caller does
+    /// not pass.
     fn buffers(&self) -> [usize; 2] {
         [0, 0]
     }

@@ -40,7 +40,7 @@ pub(crate) struct Call {
 pub(super) struct Task {
     pub(super) input: usize,
     pub(super) first: usize,
-    sources: usize,
+    pub(super) sources: usize,
     pub(super) output: usize,
     /// The receiving rank, or `None` for all.
     pub(super) target: Option<usize>,
@@ -163,32 +163,43 @@ impl Call {
 
     /// Returns the tasks of `rank`.
     pub(super) fn tasks(&self, rank: usize) -> impl Iterator<Item = Task> {
-        let (shape, ranks, root) = (self.function.shape(), self.ranks, self.root);
-        // One task for each rank, instead of one.
-        let gathers = matches!(self.function, Function::AllGather | Function::AlltoAll | Function::Gather);
         let number = match self.function {
-            Function::Gather if rank != root => 0,
-            _ if gathers => ranks,
+            Function::Gather if rank != self.root => 0,
+            _ if self.gathers() => self.ranks,
             _ => 1,
         };
-        let task = Task {
+        (0..number).map(move |index| self.task(rank, index))
+    }
+
+    /// Returns `true` if a rank has a task for each rank's input, instead of one.
+    fn gathers(&self) -> bool {
+        matches!(self.function, Function::AllGather | Function::AlltoAll | Function::Gather)
+    }
+
+    #[inline]
+    fn task(&self, rank: usize, index: usize) -> Task {
+        let (shape, ranks, root, gathers) = (self.function.shape(), self.ranks, self.root, self.gathers());
+        Task {
             input: if shape.input == Division::Whole { 0 } else { rank },
             first: match (shape.reduces, shape.root) {
+                _ if gathers => index,
                 // In the order of NCCL's ring, which ends at the rank that keeps the result.
                 (true, Root::Receives) => root + 1,
                 (true, _) => rank + 1,
                 (false, _) => root,
             },
             sources: if shape.reduces { ranks } else { 1 },
-            output: if shape.output == Division::Chunks { rank } else { 0 },
+            output: match shape.output {
+                _ if gathers => index,
+                Division::Chunks => rank,
+                _ => 0,
+            },
             target: match self.function {
                 Function::AllReduce | Function::ScatterAllgather => None,
                 Function::Reduce => Some(root),
                 _ => Some(rank),
             },
-        };
-        let of = move |index| if gathers { Task { first: index, output: index, ..task } } else { task };
-        (0..number).map(of)
+        }
     }
 
     /// Returns the ranks whose tasks write to `rank`'s receive buffer.
@@ -256,8 +267,14 @@ impl Call {
 
 impl Task {
     pub(super) fn sources(self, ranks: usize) -> impl Iterator<Item = usize> {
-        let around = move |rank| if rank < ranks { rank } else { rank - ranks };
-        (self.first..self.first + self.sources).map(around)
+        (0..self.sources).map(move |index| self.source(index, ranks))
+    }
+
+    /// Returns the rank of a source.
+    #[inline]
+    pub(super) fn source(self, index: usize, ranks: usize) -> usize {
+        let rank = self.first + index;
+        if rank < ranks { rank } else { rank - ranks }
     }
 
     pub(super) fn targets(self, ranks: usize) -> impl Iterator<Item = usize> {

@@ -240,16 +240,20 @@ impl Communicator {
     ///
     /// # Errors
     /// The communicator has not joined the other ranks.
+    #[inline]
     pub(crate) fn rank_info(&self) -> Result<&RankInfo> {
-        self.rank_info.get().ok_or_else(|| {
-            self.error
-                .get()
-                .cloned()
-                .unwrap_or_else(|| Error::argument("the communicator was never initialized"))
-        })
+        self.rank_info.get().ok_or_else(|| self.not_joined())
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn not_joined(&self) -> Error {
+        let error = self.error.get().cloned();
+        error.unwrap_or_else(|| Error::argument("the communicator was never initialized"))
     }
 
     /// Returns the context of calls, whatever the communicator's state.
+    #[inline]
     pub(crate) fn context(&self) -> Result<CallContext<'_>> {
         let RankInfo { state, rank, .. } = self.rank_info()?;
         Ok(CallContext { state, rank: *rank, peers: &self.peers })

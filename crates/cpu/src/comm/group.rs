@@ -160,7 +160,7 @@ pub(crate) fn run(
 ) -> Result<Progress> {
     let header = operation.header();
     debug::info(header.subsystem(), || {
-        header.log_line(operation.buffers(), communicator.handle().addr(), context)
+        header.log_line(operation.buffers(), communicator.handle().addr(), context, stream.addr())
     });
     let now = GROUP.try_with(|group| group.borrow().depth == 0).unwrap_or(true);
     if now && communicator.runs_at_once() && queue.peer() != Some(context.rank) {
@@ -190,7 +190,7 @@ pub(crate) fn run_on_host(
 ) -> Result<Progress> {
     let header = operation.header();
     debug::info(header.subsystem(), || {
-        header.log_line(operation.buffers(), communicator.handle().addr(), context)
+        header.log_line(operation.buffers(), communicator.handle().addr(), context, 0)
     });
     let operation = QueuedOperation::new(communicator, Queue::Collective, 0, operation, None)?;
     add(|group| group.operations.push(operation))

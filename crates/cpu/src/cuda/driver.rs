@@ -42,7 +42,7 @@ struct Resolved {
     allocation: u64,
 }
 
-/// A range of memory that an operation reads or writes, at its address in the program.
+/// A range of memory that an operation reads or writes, at its address in the program or at the one that was resolved.
 #[repr(C)]
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Access {
@@ -59,6 +59,11 @@ impl Access {
     pub(crate) fn write(address: usize, length: usize) -> Self {
         Self { writes: 1, ..Self::read(address, length) }
     }
+
+    /// Creates a write that another rank is told about.
+    pub(crate) fn put(address: usize, length: usize) -> Self {
+        Self { writes: 2, ..Self::read(address, length) }
+    }
 }
 
 /// A caller's stream: a handle of CUDA, NULL for the default stream, or one of the special handles.
@@ -73,6 +78,11 @@ unsafe impl Sync for Stream {}
 impl Stream {
     pub(crate) fn new(stream: cudaStream_t) -> Self {
         Self(stream.cast())
+    }
+
+    /// Returns the handle as a number, for the log.
+    pub(crate) fn addr(self) -> usize {
+        self.0.addr()
     }
 }
 

@@ -60,6 +60,13 @@ macro_rules! with_element {
     }};
 }
 
+/// Returns the factor by which an average multiplies each input. Not inlined: the compiler would compute it for every type
+/// and every call, before the loop in which it may be needed.
+#[inline(never)]
+fn average_factor(data_type: DataType, ranks: usize) -> Option<Factor> {
+    with_element!(data_type, E => E::reciprocal(ranks).map(E::to_padded)).map(Factor)
+}
+
 impl Reduction {
     /// Returns the built-in reduction with NCCL's number.
     pub(crate) fn built_in(op: ncclRedOp_t) -> Option<Self> {
@@ -82,7 +89,7 @@ impl Reduction {
     /// Returns the factor by which this rank's inputs are multiplied first, if any. Only reductions that sum have one.
     pub(crate) fn factor(self, data_type: DataType, ranks: usize) -> Option<Factor> {
         match self {
-            Self::Avg => with_element!(data_type, E => E::reciprocal(ranks).map(E::to_padded)).map(Factor),
+            Self::Avg => average_factor(data_type, ranks),
             Self::PreMulSum(scalar) => Some(Factor(scalar)),
             Self::Sum | Self::Prod | Self::Max | Self::Min => None,
         }

@@ -46,7 +46,7 @@ impl SharedState {
     /// # Errors
     /// The abort flag is set.
     pub(crate) fn begin_access(&self, rank: usize) -> Result<AccessGuard<'_>> {
-        let access = AccessGuard(self.control(rank, ACCESSES));
+        let access = AccessGuard(&self.control(rank)[ACCESSES]);
         access.0.fetch_add(1, Relaxed);
         fence(SeqCst);
         self.check_abort()?;
@@ -88,7 +88,7 @@ impl SharedState {
         let split = |accesses: u64| (accesses as u32, (accesses >> 32) as u32);
         fence(SeqCst);
         for other in (0..self.ranks()).filter(|other| *other != rank) {
-            let accesses = self.control(other, ACCESSES);
+            let accesses = &self.control(other)[ACCESSES];
             let (begun, before) = split(accesses.load(Acquire));
             let mut checked = Instant::now();
             poll_fn(|_| {

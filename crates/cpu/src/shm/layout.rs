@@ -86,7 +86,9 @@ pub(super) const SEEN: usize = LINE + 1;
 pub(super) const LAST_CALL: usize = LINE + 2;
 pub(super) const CALLS: usize = LINE + 4;
 pub(super) const LAST_EMPTY_CALL: usize = LINE + 5;
-const RECORDS: usize = (LAST_EMPTY_CALL + 1).next_multiple_of(LINE);
+/// Words of a rank's control block that are single ones; its records follow.
+pub(super) const RANK_WORDS: usize = (LAST_EMPTY_CALL + 1).next_multiple_of(LINE);
+const RECORDS: usize = RANK_WORDS;
 const RECIPIENTS: usize = RECORDS + SLOTS as usize * RECORD;
 const CONTROL: usize = (RECIPIENTS + MAX_RANKS.div_ceil(u64::BITS as usize)).next_multiple_of(LINE);
 

@@ -149,13 +149,13 @@ impl SharedState {
 
     /// Records that `rank` does nothing more.
     pub(crate) fn depart(&self, rank: usize) {
-        self.control(rank, DEPARTED).store(1, Release);
+        self.control(rank)[DEPARTED].store(1, Release);
         self.wake_waiting(rank);
     }
 
     /// Returns `true` if `rank` does nothing more.
     pub(crate) fn has_departed(&self, rank: usize) -> bool {
-        self.control(rank, DEPARTED).load(Acquire) != 0
+        self.control(rank)[DEPARTED].load(Acquire) != 0
     }
 
     /// Sets the abort flag if the process of a rank has ended. To be called every now and then during a wait: one of

@@ -14,7 +14,7 @@ use crate::diag::error::Result;
 use crate::shm::buffer::{ReadBuf, WriteBuf};
 use crate::shm::layout::{
     CALL_ARGS, CALLS, IDENTITY, INLINE, INLINE_MAX, LAST_CALL, LAST_EMPTY_CALL, LINE, Layout, NONCE, PROCESS,
-    PUBLISHED, RANK_ARGS, SEEN, SLOTS, STAGE, STEP,
+    PUBLISHED, RANK_ARGS, RANK_WORDS, SEEN, SLOTS, STAGE, STEP,
 };
 use crate::shm::process::Process;
 use crate::shm::segment::Segment;
@@ -54,8 +54,8 @@ impl SharedState {
         let (segment, file) = Segment::create(layout.words(), layout.bytes())?;
         let state = Self::new(segment, layout, processes.to_vec());
         for (rank, process) in processes.iter().enumerate() {
-            state.control(rank, PROCESS).store(process.pid, Relaxed);
-            state.control(rank, IDENTITY).store(process.identity, Relaxed);
+            state.control(rank)[PROCESS].store(process.pid, Relaxed);
+            state.control(rank)[IDENTITY].store(process.identity, Relaxed);
         }
         Ok((state, file))
     }
@@ -120,13 +120,13 @@ impl SharedState {
 
     /// Returns the number of `rank`'s next step, once the slot of its record is free.
     pub(crate) async fn next_step(&self, rank: usize) -> Result<u64> {
-        let last = self.control(rank, STEP);
-        let step = last.load(Relaxed) + 1;
-        if !self.slot_is_free(rank, step) {
+        let control = self.control(rank);
+        let step = control[STEP].load(Relaxed) + 1;
+        if !slot_is_free(control, step) {
             self.wait_for_slot(rank, step).await?;
         }
         // Release: by then the rank has read all that it needs of the others' records of earlier steps.
-        last.store(step, Release);
+        control[STEP].store(step, Release);
         self.wake_waiting(rank);
         Ok(step)
     }
@@ -135,7 +135,7 @@ impl SharedState {
     async fn wait_for_slot(&self, rank: usize, step: u64) -> Result {
         let mut least = step;
         for other in (0..self.ranks()).filter(|other| *other != rank) {
-            let begun = self.control(other, STEP);
+            let begun = &self.control(other)[STEP];
             let is_near = || begun.load(Acquire) + SLOTS > step;
             if !backoff::spin(is_near) {
                 self.wait(other, is_near).await?;
@@ -143,13 +143,8 @@ impl SharedState {
             least = least.min(begun.load(Acquire));
         }
         // They may be further than they have to be, so that the next steps need no look at them.
-        self.control(rank, SEEN).store(least, Relaxed);
+        self.control(rank)[SEEN].store(least, Relaxed);
         Ok(())
-    }
-
-    /// Returns `true` if the slot of `step` is free, as far as `rank` has seen.
-    fn slot_is_free(&self, rank: usize, step: u64) -> bool {
-        self.control(rank, SEEN).load(Relaxed) + SLOTS > step
     }
 
     /// Announces `step`, and with it all that the rank has written for it.
@@ -184,7 +179,7 @@ impl SharedState {
 
     /// Pre-writes the next record, so that its cache lines are already exclusive when it is published.
     pub(crate) fn prewrite(&self, rank: usize, step: u64, length: usize) {
-        if !self.slot_is_free(rank, step + 1) {
+        if !slot_is_free(self.control(rank), step + 1) {
             return;
         }
         self.record(rank, step + 1)[CALL_ARGS].store(0, Relaxed);
@@ -212,6 +207,7 @@ impl SharedState {
         self.eager_memory(rank, step, length).0
     }
 
+    #[inline]
     fn eager_memory(&self, rank: usize, step: u64, length: usize) -> (ReadBuf, WriteBuf) {
         if length <= INLINE_MAX {
             self.segment.word_memory(self.layout.record(rank, step) + INLINE, length)
@@ -254,17 +250,15 @@ impl SharedState {
         // Each rank begins with its neighbour, so that they do not all look at the same one.
         let (before, after) = (ranks.start..ranks.end.min(rank), ranks.start.max(rank + 1)..ranks.end);
         let all = before.len() + after.len() + 1 == self.ranks();
-        for others in [after, before] {
-            for other in others {
-                let published = self.published(other, step);
-                let is_announced = || published.load(Acquire) >= step;
-                if !backoff::spin(is_announced) {
-                    self.wait(other, is_announced).await?;
-                }
+        for other in after.chain(before) {
+            let published = self.published(other, step);
+            let is_announced = || published.load(Acquire) >= step;
+            if !backoff::spin(is_announced) {
+                self.wait(other, is_announced).await?;
             }
         }
         if all {
-            self.control(rank, SEEN).store(step, Relaxed);
+            self.control(rank)[SEEN].store(step, Relaxed);
         }
         Ok(())
     }
@@ -282,17 +276,17 @@ impl SharedState {
 
     /// Records that `rank` has begun a call, for the reports of others that wait for it. Returns its number, from 1 on.
     pub(crate) fn begin_call(&self, rank: usize, [head, count]: [u64; 2]) -> u64 {
-        let calls = self.control(rank, CALLS);
-        let number = calls.load(Relaxed) + 1;
-        calls.store(number, Relaxed);
-        self.control(rank, LAST_CALL + 1).store(count, Relaxed);
-        self.control(rank, LAST_CALL).store(head | CALL_RUNS, Relaxed);
+        let control = self.control(rank);
+        let number = control[CALLS].load(Relaxed) + 1;
+        control[CALLS].store(number, Relaxed);
+        control[LAST_CALL + 1].store(count, Relaxed);
+        control[LAST_CALL].store(head | CALL_RUNS, Relaxed);
         number
     }
 
     /// Records that `rank` has skipped a call without elements, which nothing is published of.
     pub(crate) fn note_empty_call(&self, rank: usize, head: u64) {
-        let last = self.control(rank, LAST_EMPTY_CALL);
+        let last = &self.control(rank)[LAST_EMPTY_CALL];
         let number = (last.load(Relaxed) & EMPTY_CALLS).wrapping_add(ONE_EMPTY_CALL) & EMPTY_CALLS;
         last.store(head | number, Relaxed);
     }
@@ -300,30 +294,31 @@ impl SharedState {
     /// Returns the last call without elements of `rank`, and in the byte [`EMPTY_CALLS`] how many there were. If it
     /// skips another one meanwhile, that is the last.
     pub(crate) fn last_empty_call(&self, rank: usize) -> u64 {
-        self.control(rank, LAST_EMPTY_CALL).load(Relaxed)
+        self.control(rank)[LAST_EMPTY_CALL].load(Relaxed)
     }
 
     /// Records that the call of `rank` has ended.
     pub(crate) fn end_call(&self, rank: usize) {
-        let head = self.control(rank, LAST_CALL);
+        let head = &self.control(rank)[LAST_CALL];
         head.store(head.load(Relaxed) & !CALL_RUNS, Relaxed);
     }
 
     /// Returns the last call of `rank`, and `true` if it runs. If it begins another one meanwhile, the two words may be of
     /// different calls.
     pub(crate) fn last_call(&self, rank: usize) -> ([u64; 2], bool) {
-        let [head, count] = [0, 1].map(|word| self.control(rank, LAST_CALL + word).load(Relaxed));
+        let control = self.control(rank);
+        let [head, count] = [LAST_CALL, LAST_CALL + 1].map(|word| control[word].load(Relaxed));
         ([head & !CALL_RUNS, count], head & CALL_RUNS != 0)
     }
 
     /// Returns the number of calls that `rank` has begun.
     pub(crate) fn calls(&self, rank: usize) -> u64 {
-        self.control(rank, CALLS).load(Relaxed)
+        self.control(rank)[CALLS].load(Relaxed)
     }
 
     /// Returns the number of steps that `rank` has begun.
     fn begun_steps(&self, rank: usize) -> u64 {
-        self.control(rank, STEP).load(Relaxed)
+        self.control(rank)[STEP].load(Relaxed)
     }
 
     /// Returns the ranks that have not begun the step that `rank` is in.
@@ -332,8 +327,9 @@ impl SharedState {
         (0..self.ranks()).filter(|other| self.begun_steps(*other) < own).collect()
     }
 
-    pub(super) fn control(&self, rank: usize, word: usize) -> &AtomicU64 {
-        self.segment.word(self.layout.control(rank, word))
+    /// Returns the words that `rank` has one of.
+    pub(super) fn control(&self, rank: usize) -> &[AtomicU64; RANK_WORDS] {
+        self.segment.words(self.layout.control(rank, 0))
     }
 
     fn published(&self, rank: usize, step: u64) -> &AtomicU64 {
@@ -349,6 +345,11 @@ impl SharedState {
     fn rank_args_words(&self, rank: usize, step: u64) -> &[AtomicU64; RANK_ARGS] {
         self.segment.words(self.layout.rank_args(rank, step))
     }
+}
+
+/// Returns `true` if the slot of `step` is free, as far as the rank of `control` has seen.
+fn slot_is_free(control: &[AtomicU64; RANK_WORDS], step: u64) -> bool {
+    control[SEEN].load(Relaxed) + SLOTS > step
 }
 
 fn all_equal(processes: &[Process]) -> bool {

@@ -43,13 +43,13 @@ static LIBRARIES: LazyLock<TempDir> = LazyLock::new(|| {
 
 /// Runs a program, which has to print `ok` and to succeed in time, and returns what it reported.
 fn run(program: &str, argument: &str) -> String {
-    run_with(program, argument, None)
+    run_with(program, &[argument], None)
 }
 
 /// Runs a program with a seed, or without one.
-fn run_with(program: &str, argument: &str, seed: Option<u32>) -> String {
+fn run_with(program: &str, arguments: &[&str], seed: Option<u32>) -> String {
     let mut command = Command::new(program);
-    command.arg(argument).env("LD_LIBRARY_PATH", LIBRARIES.path()).env("LIBNCCL_CPU_WARN_AFTER", "0");
+    command.args(arguments).env("LD_LIBRARY_PATH", LIBRARIES.path()).env("LIBNCCL_CPU_WARN_AFTER", "0");
     command.envs(seed.map(|seed| ("LIBNCCL_CPU_SEED", seed.to_string())));
     command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
     let mut child = command.spawn().expect("the program starts");
@@ -58,13 +58,13 @@ fn run_with(program: &str, argument: &str, seed: Option<u32>) -> String {
         if start.elapsed() > LIMIT {
             child.kill().expect("it can be killed");
             let Output { stderr, .. } = child.wait_with_output().expect("its output");
-            panic!("{argument} hangs: {}", String::from_utf8_lossy(&stderr));
+            panic!("{arguments:?} hangs: {}", String::from_utf8_lossy(&stderr));
         }
         thread::sleep(Duration::from_millis(5));
     }
     let Output { status, stdout, stderr } = child.wait_with_output().expect("its output");
     let errors = String::from_utf8_lossy(&stderr).into_owned();
-    assert!(status.success(), "{argument}: {status}\n{errors}");
+    assert!(status.success(), "{arguments:?}: {status}\n{errors}");
     assert_eq!(String::from_utf8_lossy(&stdout), "ok\n", "{errors}");
     errors
 }
@@ -101,32 +101,37 @@ fn split_communicators_of_two_to_eight_devices_have_the_right_values() {
     }
 }
 
-/// Runs a program that lacks a synchronisation, and checks that one race is reported: the operations that are expected,
-/// in their order.
-fn check_race(name: &str, seed: Option<u32>, operations: [&str; 2]) -> Result<(), String> {
-    let report = run_with(env!("CARGO_BIN_EXE_races"), name, seed);
+/// Runs a program that lacks a synchronisation with the last of so many operations in a row, and checks that races of the
+/// expected functions are reported, and nothing else.
+fn check_race(name: &str, count: usize, seed: Option<u32>, functions: [&str; 2]) -> Result<(), String> {
+    let report = run_with(env!("CARGO_BIN_EXE_races"), &[name, &count.to_string()], seed);
     let lines: Vec<&str> = report.lines().collect();
-    let is = |line: &str, operation: &str| {
-        let (label, access) = operation.split_once(": ").expect("an access");
-        line.contains(&format!(", {label}")) && line.contains(&format!(", {access} bytes 0 to {}", 4 << 16))
+    let is = |line: &str, function: &str| {
+        let (label, access) = function.split_once(": ").expect("an access");
+        line.contains(&format!(", {label}")) && line.contains(&format!("{access} bytes 0 to {}", 4 << 16))
     };
-    let is_expected = matches!(&lines[..], [memory, first, second]
-        if memory.starts_with("libnccl: race in allocation")
-            && is(first, operations[0])
-            && is(second, operations[1]));
-    is_expected.then_some(()).ok_or(format!("{name}, seed {seed:?}: not {operations:?} but\n{report}"))
+    let is_expected = |race: &[&str]| {
+        matches!(race, [memory, first, second]
+            if memory.starts_with("libnccl: race in allocation")
+                && is(first, functions[0])
+                && is(second, functions[1]))
+    };
+    // The earlier operations use the same memory.
+    let races = lines.chunks(3);
+    let is_right = (1..=count).contains(&races.len()) && races.into_iter().all(is_expected);
+    is_right
+        .then_some(())
+        .ok_or(format!("{name}, {count} in a row, seed {seed:?}: not {functions:?} but\n{report}"))
 }
 
 /// Operations of rank 0, with their access.
-const REDUCE_WRITES: &str = "ncclAllReduce(count 65536, ncclFloat32, ncclSum), rank 0 of 2, call 1: writes";
-const REDUCE_READS: &str = "ncclAllReduce(count 65536, ncclFloat32, ncclSum), rank 0 of 2, call 1: reads";
+const REDUCE_WRITES: &str = "ncclAllReduce(count 65536, ncclFloat32, ncclSum), rank 0 of 2, call: writes";
+const REDUCE_READS: &str = "ncclAllReduce(count 65536, ncclFloat32, ncclSum), rank 0 of 2, call: reads";
 const REPLAYED_REDUCE_READS: &str =
     "ncclAllReduce(count 65536, ncclFloat32, ncclSum), rank 0 of 2, in a graph: reads";
-const SEND: &str = "ncclSend(count 65536, ncclFloat32, peer 1), rank 0 of 2, call 1: reads";
-/// The call after the registration of a window.
-const REDUCE_WRITES_WINDOW: &str =
-    "ncclAllReduce(count 65536, ncclFloat32, ncclSum), rank 0 of 2, call 2: writes";
-const PUT: &str = "ncclPutSignal(262144 bytes, peer 1), rank 0 of 2, call 2: reads";
+const SEND: &str = "ncclSend(count 65536, ncclFloat32, peer 1), rank 0 of 2, call: reads";
+const PUT_READS: &str = "ncclPutSignal(262144 bytes, peer 1), rank 0 of 2, call: reads";
+const PUT_WRITES: &str = "ncclPutSignal(262144 bytes, peer 1), rank 0 of 2, call: writes";
 
 /// Defines a test for each program that lacks a synchronisation, which is reported whatever the schedule.
 macro_rules! races {
@@ -134,8 +139,14 @@ macro_rules! races {
         #[test]
         fn $test() {
             let name = stringify!($test).strip_suffix("_is_reported").expect("a name");
+            let functions = [$first, $second];
             for seed in [None, Some(1), Some(2), Some(3)] {
-                check_race(name, seed, [$first, $second]).unwrap();
+                check_race(name, 1, seed, functions).unwrap();
+            }
+            for count in [2, 4] {
+                for seed in 1..=20 {
+                    check_race(name, count, Some(seed), functions).unwrap();
+                }
             }
         }
     )*};
@@ -147,21 +158,33 @@ races! {
     free_under_a_collective_is_reported: REDUCE_WRITES, "cuMemFreeAsync: writes";
     send_buffer_of_a_collective_refilled_is_reported: REDUCE_READS, "cuMemcpyDtoDAsync_v2: writes";
     send_buffer_of_a_message_refilled_is_reported: SEND, "cuMemcpyDtoDAsync_v2: writes";
-    window_read_under_a_collective_is_reported: REDUCE_WRITES_WINDOW, "cuMemcpyDtoDAsync_v2: reads";
-    window_written_under_a_put_is_reported: PUT, "cuMemsetD8Async: writes";
+    window_read_under_a_collective_is_reported: REDUCE_WRITES, "cuMemcpyDtoDAsync_v2: reads";
+    window_written_under_a_put_is_reported: PUT_READS, "cuMemsetD8Async: writes";
+    window_read_under_a_put_of_another_rank_is_reported: PUT_WRITES, "cuMemcpyDtoDAsync_v2: reads";
     collective_on_the_default_stream_is_reported: REDUCE_WRITES, "cuMemcpyDtoDAsync_v2: reads";
     event_recorded_before_the_collective_is_reported: REDUCE_WRITES, "cuMemcpyDtoDAsync_v2: reads";
     wait_for_an_event_of_another_stream_is_reported: REDUCE_WRITES, "cuMemcpyDtoDAsync_v2: reads";
     buffer_of_a_graph_refilled_during_its_replay_is_reported: REPLAYED_REDUCE_READS, "cuMemcpyDtoDAsync_v2: writes";
+    pinned_memory_freed_under_a_collective_is_reported: REDUCE_WRITES, "cuMemFreeHost: writes";
 }
 
-// The threads decide if the free comes before the collective has ended; after that, a peer may have told the host.
+/// The random programs under each seed, unless the variable tells another number.
+const PROGRAMS: u64 = 200;
+
 #[test]
-fn pinned_memory_freed_under_a_collective_is_reported_for_one_of_twenty_seeds() {
-    let name = "pinned_memory_freed_under_a_collective";
-    let check = |seed| check_race(name, Some(seed), [REDUCE_WRITES, "cuMemFreeHost: writes"]);
-    let errors: Vec<String> = (1..=20).map_while(|seed| check(seed).err()).collect();
-    assert!(errors.len() < 20, "{}", errors.join("\n"));
+fn random_programs_with_collectives_give_the_data_of_their_operations_in_sequence() {
+    /// The programs of a process.
+    const AT_ONCE: u64 = 1000;
+    let programs = std::env::var("LIBNCCL_CUDA_PROGRAMS").ok().and_then(|text| text.parse().ok());
+    let programs = programs.unwrap_or(PROGRAMS);
+    for seed in [None, Some(1), Some(2), Some(3)] {
+        let first = programs * u64::from(seed.unwrap_or(0));
+        for done in (0..programs).step_by(AT_ONCE as usize) {
+            let arguments = [first + done, AT_ONCE.min(programs - done)].map(|number| number.to_string());
+            let report = run_with(env!("CARGO_BIN_EXE_random"), &arguments.each_ref().map(|a| &**a), seed);
+            assert_eq!(report, "", "seed {seed:?}, programs {arguments:?}");
+        }
+    }
 }
 
 /// Defines a test for each program that needs asynchrony and reports nothing.

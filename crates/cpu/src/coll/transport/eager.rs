@@ -5,7 +5,7 @@ use crate::coll::plan::{Call, Task};
 use crate::coll::rank_args::RankArgs;
 use crate::coll::transport::kernel;
 use crate::reduce::reduction::Reduction;
-use crate::shm::call_context::CallContext;
+use crate::shm::buffer::{ReadBuf, WriteBuf};
 
 /// Computes this rank's result from what all ranks published in `step`.
 pub(in crate::coll) fn run(call: &Call, local: &LocalCall<'_>, step: u64) {
@@ -16,28 +16,45 @@ pub(in crate::coll) fn run(call: &Call, local: &LocalCall<'_>, step: u64) {
     }
 }
 
-fn run_task(call: &Call, LocalCall { context, send, recv }: &LocalCall<'_>, step: u64, task: Task) {
-    let CallContext { state, rank, .. } = *context;
-    let shape = call.function.shape();
-    let from = call.part(shape.input, task.input);
-    let to = recv.slice(call.part(shape.output, task.output));
-    let input = |source| {
-        // This rank's own buffer is nearer than its published copy, unless the result overwrites it.
-        let whole = if source == rank && !send.overlaps(to) {
-            *send
-        } else {
-            state.eager(source, step, call.input(source))
-        };
-        whole.slice(from.clone())
+fn run_task(call: &Call, local: &LocalCall<'_>, step: u64, task: Task) {
+    let to = local.recv.slice(call.part(call.function.shape().output, task.output));
+    match call.reduction {
+        None => to.copy(input(call, local, step, task, to, task.first), false),
+        Some(reduction) => reduce(call, local, step, task, to, reduction),
+    }
+}
+
+/// Returns the part of the input of `source` that a task uses.
+#[inline]
+fn input(
+    call: &Call,
+    LocalCall { context, send, .. }: &LocalCall<'_>,
+    step: u64,
+    task: Task,
+    to: WriteBuf,
+    source: usize,
+) -> ReadBuf {
+    // This rank's own buffer is nearer than its published copy, unless the result overwrites it.
+    let whole = if source == context.rank && !send.overlaps(to) {
+        *send
+    } else {
+        context.state.eager(source, step, call.input(source))
     };
-    let Some(reduction) = call.reduction else {
-        return to.copy(input(task.first), false);
-    };
+    whole.slice(call.part(call.function.shape().input, task.input))
+}
+
+/// Not inlined: the compiler would prepare for it before the loops over tasks, in each call that only copies.
+#[inline(never)]
+fn reduce(call: &Call, local: &LocalCall<'_>, step: u64, task: Task, to: WriteBuf, reduction: Reduction) {
+    let state = local.context.state;
     let common = call.factor();
     let factor = |source| match reduction {
         Reduction::PreMulSum(_) => RankArgs::from_words(state.rank_args(source, step), true).factor,
         _ => common,
     };
-    let input = |source| (input(source), factor(source));
-    to.fill(|result| kernel::reduce(call, reduction, result, 0, task.sources(call.ranks).map(input)));
+    let source = |index| {
+        let source = task.source(index, call.ranks);
+        (input(call, local, step, task, to, source), factor(source))
+    };
+    to.fill(|result| kernel::reduce(call, reduction, result, 0, task.sources, source));
 }

@@ -21,7 +21,7 @@ pub(super) fn is_nontemporal(call: &Call) -> bool {
 
 /// Returns the memory that [`run`] reduces in.
 pub(super) fn scratch(call: &Call) -> Vec<u8> {
-    vec![0; BLOCK.min(call.bytes)]
+    if call.reduction.is_some() { vec![0; BLOCK.min(call.bytes)] } else { vec![] }
 }
 
 /// Reduces `sources`, or copies the only one, into all `targets`.
@@ -42,7 +42,7 @@ pub(super) fn run(
     let block = if nontemporal { NON_TEMPORAL_BLOCK } else { BLOCK };
     for at in (0..length).step_by(block) {
         let result = &mut scratch[..block.min(length - at)];
-        reduce(call, reduction, result, at, sources.iter().copied());
+        reduce(call, reduction, result, at, sources.len(), |index| sources[index]);
         for target in targets {
             if nontemporal {
                 target.write_nontemporal(at, result);
@@ -56,28 +56,28 @@ pub(super) fn run(
     }
 }
 
-/// Reduces the bytes of the sources from `at` on into `result`.
+/// Reduces the bytes from `at` on of `count` sources, at least one, into `result`.
 pub(super) fn reduce(
     call: &Call,
     reduction: Reduction,
     result: &mut [u8],
     at: usize,
-    mut sources: impl Iterator<Item = (ReadBuf, Option<Factor>)>,
+    count: usize,
+    source: impl Fn(usize) -> (ReadBuf, Option<Factor>),
 ) {
     let (data_type, length) = (call.data_type, result.len());
     // Empty unless a source is in a window.
     let (mut one, mut two) = (vec![], vec![]);
-    match (sources.next(), sources.next()) {
-        (Some((left, left_factor)), Some((right, right_factor))) => {
-            let (left, right) = (left.bytes(at, length, &mut one), right.bytes(at, length, &mut two));
-            reduction.join(data_type, result, left, left_factor, right, right_factor);
-        }
-        (Some((only, factor)), None) => {
-            reduction.begin(data_type, result, only.bytes(at, length, &mut one), factor);
-        }
-        (None, _) => {}
+    let (left, left_factor) = source(0);
+    let left = left.bytes(at, length, &mut one);
+    if count == 1 {
+        reduction.begin(data_type, result, left, left_factor);
+    } else {
+        let (right, right_factor) = source(1);
+        let right = right.bytes(at, length, &mut two);
+        reduction.join(data_type, result, left, left_factor, right, right_factor);
     }
-    for (source, factor) in sources {
+    for (source, factor) in (2..count).map(source) {
         reduction.combine(data_type, result, source.bytes(at, length, &mut one), factor);
     }
     reduction.finish(data_type, call.ranks, result);

@@ -1,13 +1,12 @@
-//! Programs that lack a synchronisation with one of NCCL's operations, by name: rank 0 of two makes the mistake.
+//! Programs that lack a synchronisation with one of NCCL's operations, by name: rank 0 of two makes the mistake. The
+//! second argument is the number of such operations in a row, the last of which is the one that the mistake is about.
 //!
 //! What they compute is undefined; they only have to end.
 #![allow(unsafe_code)]
 
 use std::ffi::c_void;
 use std::ptr;
-use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
-use std::thread;
-use std::time::Duration;
+use std::sync::Barrier;
 
 use cudarc::driver::result::{self, event, stream};
 use cudarc::driver::sys::{
@@ -22,45 +21,57 @@ const LENGTH: usize = 1 << 16;
 const BYTES: usize = 4 * LENGTH;
 
 fn main() {
-    let name = std::env::args().nth(1).expect("the name of a program");
+    let (name, count) = arguments();
     match name.as_str() {
-        "copy_back_before_a_collective_is_done" => planted(|program| {
+        "copy_back_before_a_collective_is_done" => planted(count, |program| {
             program.all_reduce(program.stream);
             program.copy_back();
         }),
-        "result_used_on_another_stream" => planted(|program| {
+        "result_used_on_another_stream" => planted(count, |program| {
             program.all_reduce(program.stream);
             program.copy_result(program.other);
         }),
-        "free_under_a_collective" => free(),
-        "send_buffer_of_a_collective_refilled" => planted(|program| {
+        "free_under_a_collective" => free(count),
+        "send_buffer_of_a_collective_refilled" => planted(count, |program| {
             program.all_reduce(program.stream);
             program.refill(program.other);
         }),
-        "send_buffer_of_a_message_refilled" => message(),
-        "window_read_under_a_collective" => windows(|window, rank| window.read_under_a_collective(rank)),
-        "window_written_under_a_put" => windows(|window, rank| window.written_under_a_put(rank)),
-        "collective_on_the_default_stream" => planted(|program| {
+        "send_buffer_of_a_message_refilled" => message(count),
+        "window_read_under_a_collective" => {
+            windows(count, |window, rank| window.read_under_a_collective(rank));
+        }
+        "window_written_under_a_put" => windows(count, |window, rank| window.written_under_a_put(rank)),
+        "window_read_under_a_put_of_another_rank" => {
+            let were_put = Barrier::new(2);
+            windows(count, |window, rank| window.read_under_a_put(rank, &were_put));
+        }
+        "collective_on_the_default_stream" => planted(count, |program| {
             program.all_reduce(ptr::null_mut());
             program.copy_result(program.other);
         }),
-        "event_recorded_before_the_collective" => planted(|program| {
+        "event_recorded_before_the_collective" => planted(count, |program| {
             let event = record(program.stream);
             program.all_reduce(program.stream);
             wait(program.other, event);
             program.copy_result(program.other);
         }),
-        "wait_for_an_event_of_another_stream" => planted(|program| {
+        "wait_for_an_event_of_another_stream" => planted(count, |program| {
             program.all_reduce(program.stream);
             let _right = record(program.stream);
             wait(program.other, record(program.third));
             program.copy_result(program.other);
         }),
-        "pinned_memory_freed_under_a_collective" => pinned(),
-        "buffer_of_a_graph_refilled_during_its_replay" => graph(),
+        "pinned_memory_freed_under_a_collective" => pinned(count),
+        "buffer_of_a_graph_refilled_during_its_replay" => graph(count),
         other => panic!("there is no program {other}"),
     }
     println!("ok");
+}
+
+fn arguments() -> (String, usize) {
+    let mut arguments = std::env::args().skip(1);
+    let name = arguments.next().expect("the name of a program");
+    (name, arguments.next().map_or(1, |count| count.parse().expect("a number of operations")))
 }
 
 /// Buffers and nonblocking streams of a rank. They live until the process ends, unless the program is about that.
@@ -72,18 +83,20 @@ struct Program {
     from: CUdeviceptr,
     to: CUdeviceptr,
     target: CUdeviceptr,
+    /// The number of NCCL's operations in a row.
+    count: usize,
 }
 
 // SAFETY, for all functions below: handles and memory live as `Program` says.
 
 impl Program {
-    fn new(rank: &Rank) -> Self {
+    fn new(rank: &Rank, count: usize) -> Self {
         rank.context.bind_to_thread().unwrap();
         let [stream, other, third] =
             [(); 3].map(|()| stream::create(stream::StreamKind::NonBlocking).unwrap());
         // SAFETY: see above.
         let [from, to, target] = [(); 3].map(|()| unsafe { result::malloc_sync(BYTES) }.unwrap());
-        Self { comm: rank.comm, stream, other, third, from, to, target }
+        Self { comm: rank.comm, stream, other, third, from, to, target, count }
     }
 
     fn all_reduce(&self, stream: CUstream) {
@@ -92,10 +105,12 @@ impl Program {
 
     fn all_reduce_between(&self, from: CUdeviceptr, to: CUdeviceptr, stream: CUstream) {
         let (from, to) = (from as *const c_void, to as *mut c_void);
-        // SAFETY: see above.
-        check(unsafe {
-            sys::ncclAllReduce(from, to, LENGTH, ncclFloat32, ncclSum, self.comm, stream.cast())
-        });
+        for _ in 0..self.count {
+            // SAFETY: see above.
+            check(unsafe {
+                sys::ncclAllReduce(from, to, LENGTH, ncclFloat32, ncclSum, self.comm, stream.cast())
+            });
+        }
     }
 
     /// Copies the result to the host, which waits for that copy alone.
@@ -127,27 +142,37 @@ fn wait(stream: CUstream, event: CUevent) {
     unsafe { stream::wait_event(stream, event, CUevent_wait_flags::CU_EVENT_WAIT_DEFAULT) }.unwrap();
 }
 
-/// Runs both ranks, each with its part, until all is done.
-fn two_ranks(part: impl Fn(&Rank, &Program) + Sync) {
+/// Runs both ranks, each with its part, until all is done. No rank waits for its work before both have done their part: the
+/// other could learn from it that its own work is done.
+fn two_ranks(count: usize, part: impl Fn(&Rank, &Program) + Sync) {
+    let parts_done = Barrier::new(2);
     run_ranks(2, |rank| {
-        let program = Program::new(&rank);
+        let program = Program::new(&rank, count);
         part(&rank, &program);
+        parts_done.wait();
         rank.context.synchronize().unwrap();
         rank.destroy();
     });
 }
 
-/// Rank 0 does what is given; rank 1 takes part in its collective.
-fn planted(mistake: impl Fn(&Program) + Sync) {
-    two_ranks(|rank, program| match rank.number {
-        0 => mistake(program),
-        _ => program.all_reduce(program.stream),
+/// Rank 0 does what is given; rank 1 takes part in its collectives, and has enqueued them before.
+fn planted(count: usize, mistake: impl Fn(&Program) + Sync) {
+    let enqueued = Barrier::new(2);
+    two_ranks(count, |rank, program| match rank.number {
+        0 => {
+            enqueued.wait();
+            mistake(program);
+        }
+        _ => {
+            program.all_reduce(program.stream);
+            enqueued.wait();
+        }
     });
 }
 
 /// Memory in the order of one stream is freed there, while the collective is on another.
-fn free() {
-    planted(|program| {
+fn free(count: usize) {
+    planted(count, |program| {
         // SAFETY: freed once, which is the mistake; the stand-in keeps the bytes until the collective is done.
         unsafe {
             let buffer = result::malloc_async(program.other, BYTES).unwrap();
@@ -159,47 +184,41 @@ fn free() {
 }
 
 /// The buffer of a message is filled again before the message is sent.
-fn message() {
-    two_ranks(|rank, program| {
+fn message(count: usize) {
+    two_ranks(count, |rank, program| {
         let peer = 1 - rank.number as i32;
         let (from, to) = (program.from as *const c_void, program.to as *mut c_void);
         let stream = program.stream.cast();
+        for _ in 0..count {
+            // SAFETY: see above.
+            check(unsafe {
+                match rank.number {
+                    0 => sys::ncclSend(from, LENGTH, ncclFloat32, peer, program.comm, stream),
+                    _ => sys::ncclRecv(to, LENGTH, ncclFloat32, peer, program.comm, stream),
+                }
+            });
+        }
         if rank.number == 0 {
-            // SAFETY: see above.
-            check(unsafe { sys::ncclSend(from, LENGTH, ncclFloat32, peer, program.comm, stream) });
             program.refill(program.other);
-        } else {
-            // SAFETY: see above.
-            check(unsafe { sys::ncclRecv(to, LENGTH, ncclFloat32, peer, program.comm, stream) });
         }
     });
 }
 
-/// Pinned memory is freed while a collective writes it: its other rank waits until then, as long as can be told.
-fn pinned() {
-    let frees = AtomicBool::new(false);
-    two_ranks(|rank, program| {
-        if rank.number == 0 {
-            // SAFETY: freed once; the free waits, whatever is reported.
-            unsafe {
-                let memory = result::malloc_host(BYTES, 0).unwrap();
-                program.all_reduce_between(program.from, memory as CUdeviceptr, program.stream);
-                frees.store(true, SeqCst);
-                result::free_host(memory).unwrap();
-            }
-        } else {
-            while !frees.load(SeqCst) {
-                thread::sleep(Duration::from_millis(1));
-            }
-            thread::sleep(Duration::from_millis(20));
-            program.all_reduce(program.stream);
+/// Pinned memory is freed while a collective writes it.
+fn pinned(count: usize) {
+    planted(count, |program| {
+        // SAFETY: freed once; the free waits, whatever is reported.
+        unsafe {
+            let memory = result::malloc_host(BYTES, 0).unwrap();
+            program.all_reduce_between(program.from, memory as CUdeviceptr, program.stream);
+            result::free_host(memory).unwrap();
         }
     });
 }
 
 /// A graph is replayed, and the buffer that its collective reads is filled for the next launch too early.
-fn graph() {
-    two_ranks(|rank, program| {
+fn graph(count: usize) {
+    two_ranks(count, |rank, program| {
         // SAFETY: handles and memory live as `Program` says.
         unsafe {
             let mode = CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_THREAD_LOCAL;
@@ -239,41 +258,60 @@ impl Window<'_> {
 
     /// The rank's own part is filled again before it was put.
     fn written_under_a_put(&self, rank: usize) {
-        let Program { comm, stream, other, .. } = *self.program;
-        let (from, window) = (self.memory as *const c_void, self.window);
-        let mut signal = sys::ncclWaitSignalDesc_t { opCnt: 1, peer: 0, sigIdx: 0, ctx: 0 };
-        // SAFETY: see above.
-        unsafe {
+        for _ in 0..self.program.count {
             if rank == 0 {
-                check(sys::ncclPutSignal(
-                    from,
-                    LENGTH,
-                    ncclFloat32,
-                    1,
-                    window,
-                    0,
-                    0,
-                    0,
-                    0,
-                    comm,
-                    stream.cast(),
-                ));
-                result::memset_d8_async(self.memory, 1, BYTES, other).unwrap();
+                self.put();
             } else {
-                check(sys::ncclWaitSignal(1, &raw mut signal, comm, stream.cast()));
+                self.wait_for_put();
             }
         }
+        if rank == 0 {
+            // SAFETY: see above.
+            unsafe { result::memset_d8_async(self.memory, 1, BYTES, self.program.other) }.unwrap();
+        }
+    }
+
+    /// The part is read before the puts of another rank have been waited for.
+    fn read_under_a_put(&self, rank: usize, were_put: &Barrier) {
+        let Program { target, other, count, .. } = *self.program;
+        if rank == 0 {
+            (0..count).for_each(|_| self.put());
+            were_put.wait();
+        } else {
+            were_put.wait();
+            // SAFETY: see above.
+            unsafe { result::memcpy_dtod_async(target, self.memory, BYTES, other) }.unwrap();
+            (0..count).for_each(|_| self.wait_for_put());
+        }
+    }
+
+    /// Puts the part of rank 0 into that of rank 1.
+    fn put(&self) {
+        let Program { comm, stream, .. } = *self.program;
+        let (from, window, stream) = (self.memory as *const c_void, self.window, stream.cast());
+        // SAFETY: see above.
+        check(unsafe { sys::ncclPutSignal(from, LENGTH, ncclFloat32, 1, window, 0, 0, 0, 0, comm, stream) });
+    }
+
+    /// Waits for a put of rank 0.
+    fn wait_for_put(&self) {
+        let Program { comm, stream, .. } = *self.program;
+        let mut signal = sys::ncclWaitSignalDesc_t { opCnt: 1, peer: 0, sigIdx: 0, ctx: 0 };
+        // SAFETY: see above.
+        check(unsafe { sys::ncclWaitSignal(1, &raw mut signal, comm, stream.cast()) });
     }
 }
 
-fn windows(part: impl Fn(&Window<'_>, usize) + Sync) {
-    two_ranks(|rank, program| {
+fn windows(count: usize, part: impl Fn(&Window<'_>, usize) + Sync) {
+    let parts_done = Barrier::new(2);
+    two_ranks(count, |rank, program| {
         let (mut memory, mut window) = (ptr::null_mut(), ptr::null_mut());
         // SAFETY: valid out-parameters, and memory that is freed after its last use.
         unsafe {
             check(sys::ncclMemAlloc(&raw mut memory, BYTES));
             check(sys::ncclCommWindowRegister(rank.comm, memory, BYTES, &raw mut window, 0));
             part(&Window { program, memory: memory as CUdeviceptr, window }, rank.number);
+            parts_done.wait();
             rank.context.synchronize().unwrap();
             check(sys::ncclCommWindowDeregister(rank.comm, window));
             check(sys::ncclMemFree(memory));

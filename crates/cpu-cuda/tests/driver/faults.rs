@@ -1,0 +1,102 @@
+//! Device memory that the host touches.
+
+use std::hint::black_box;
+use std::ptr;
+
+use cudarc::driver::sys::CUdeviceptr;
+use cudarc::driver::{CudaContext, result};
+
+use crate::process::Test;
+
+const REPORTED: &[(&str, &str)] = &[("LIBNCCL_CPU_FAULTS", "report")];
+
+pub(crate) const TESTS: &[Test] = &[
+    Test {
+        faults: true,
+        ..Test::quiet("host_that_touches_device_memory_dies_of_a_fault", touch_device_memory)
+    },
+    Test {
+        environment: REPORTED,
+        reports: &["the host touched byte 16 of allocation 200, 100 bytes of device 1; copy it with"],
+        faults: true,
+        ..Test::quiet("device_memory_that_the_host_touches_is_reported_if_asked_for", touch_device_memory)
+    },
+    Test {
+        environment: REPORTED,
+        reports: &["the host touched byte 16 of allocation 200, 100 bytes of device 1, which was freed; "],
+        faults: true,
+        ..Test::quiet("freed_memory_that_the_host_touches_is_reported_if_asked_for", touch_freed_memory)
+    },
+    Test {
+        environment: REPORTED,
+        reports: &["the host touched byte 16 of allocation 200", "an earlier handler"],
+        ..Test::quiet("earlier_handler_is_called_after_a_report", touch_with_a_handler)
+    },
+    Test {
+        environment: REPORTED,
+        faults: true,
+        ..Test::quiet("fault_beside_device_memory_is_not_reported", touch_nothing)
+    },
+    Test {
+        environment: &[("LIBNCCL_CPU_FAULTS", "2")],
+        reports: &["invalid LIBNCCL_CPU_FAULTS", "it must be off or report"],
+        ..Test::quiet("unknown_value_of_faults_is_refused", refuse)
+    },
+];
+
+/// Allocates device memory, more often than a part of the list has room.
+fn allocate() -> CUdeviceptr {
+    let context = CudaContext::new(1).expect("device 1");
+    context.bind_to_thread().expect("a current context");
+    std::mem::forget(context);
+    let mut address = 0;
+    for _ in 0..200 {
+        // SAFETY: the memory lives until the process ends.
+        address = unsafe { result::malloc_sync(100) }.expect("memory");
+    }
+    address
+}
+
+fn touch(address: CUdeviceptr) {
+    let byte = ptr::with_exposed_provenance::<u8>(address as usize + 16);
+    // SAFETY: none; the mistake is what is tested.
+    black_box(unsafe { byte.read_volatile() });
+}
+
+fn touch_device_memory() {
+    touch(allocate());
+}
+
+fn touch_freed_memory() {
+    let address = allocate();
+    // SAFETY: freed once.
+    unsafe { result::free_sync(address) }.expect("a free");
+    touch(address);
+}
+
+fn touch_nothing() {
+    allocate();
+    // SAFETY: new pages, without access.
+    let pages = unsafe {
+        libc::mmap(ptr::null_mut(), 4096, libc::PROT_NONE, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS, -1, 0)
+    };
+    touch(pages.expose_provenance() as CUdeviceptr);
+}
+
+fn touch_with_a_handler() {
+    extern "C" fn handle(_signal: libc::c_int) {
+        const TEXT: &str = "an earlier handler\n";
+        // SAFETY: the text is as long.
+        unsafe {
+            libc::write(libc::STDERR_FILENO, TEXT.as_ptr().cast(), TEXT.len());
+            libc::_exit(0);
+        }
+    }
+    // SAFETY: the handler does only what a handler may.
+    unsafe { libc::signal(libc::SIGSEGV, handle as extern "C" fn(libc::c_int) as libc::sighandler_t) };
+    touch(allocate());
+}
+
+fn refuse() {
+    assert!(CudaContext::new(0).is_err());
+}

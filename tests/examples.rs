@@ -1,0 +1,58 @@
+//! The programs of `examples/`, run as a user runs them: on this machine's GPUs, or on the CPU implementation.
+#![cfg(target_os = "linux")] // Elsewhere there is no CPU implementation.
+
+use std::path::PathBuf;
+use std::process::Command;
+
+/// Returns what an example prints, once it has ended well.
+fn run(example: &str, ranks: &str) -> String {
+    // target/debug/deps/examples-... and target/debug/examples/NAME.
+    let mut program: PathBuf = std::env::current_exe().unwrap().ancestors().nth(2).unwrap().join("examples");
+    program.push(example);
+    assert!(program.exists(), "cargo build --examples makes {}", program.display());
+    let folder = tempfile::tempdir().unwrap();
+    let output = Command::new(program).arg(ranks).current_dir(&folder).output().unwrap();
+    let (printed, complaint) =
+        (String::from_utf8(output.stdout).unwrap(), String::from_utf8_lossy(&output.stderr));
+    assert!(output.status.success(), "{example} {ranks}: {}\n{printed}{complaint}", output.status);
+    printed
+}
+
+#[test]
+fn all_reduce_sums_over_ranks() {
+    assert_eq!(run("all_reduce", "3"), "each of 3 ranks has [3.0, 3.0]\n");
+}
+
+#[test]
+fn losses_of_two_ranks_are_those_of_one() {
+    let printed = run("ddp", "2");
+    assert!(printed.contains("largest difference of a step: 0.0e0 of the loss"), "{printed}");
+    assert!(printed.contains("target/ddp.svg"), "{printed}");
+}
+
+#[test]
+fn losses_of_four_ranks_are_those_of_one_within_the_bound() {
+    run("ddp", "4");
+}
+
+#[test]
+fn ranks_without_the_killed_one_complete_all_steps() {
+    let printed = run("elastic", "4");
+    assert!(printed.contains("step 3: 4 ranks\nstep 4: 3 ranks\n"), "{printed}");
+    assert!(printed.ends_with("step 8: 3 ranks\n"), "{printed}");
+}
+
+#[test]
+fn micro_batches_go_through_all_stages() {
+    assert_eq!(run("pipeline", "4"), "8 micro-batches of 1024 values went through 4 stages\n");
+}
+
+#[test]
+fn divided_layer_computes_the_whole_one() {
+    run("tensor_parallel", "4");
+}
+
+#[test]
+fn edges_put_into_windows_give_the_whole_rod() {
+    run("windows", "4");
+}
