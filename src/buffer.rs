@@ -62,12 +62,14 @@ pub struct DeviceSliceMut<'a, T> {
     memory: PhantomData<&'a mut [T]>,
 }
 
-/// The common part of the two: an address, a length and a memory space.
+/// The common part of the two: an address, a length, a memory space and a device.
 #[derive(Debug, Clone, Copy)]
 struct RawSlice<T> {
     pointer: *const T,
     length: usize,
     space: MemorySpace,
+    /// The CUDA device, if it is known.
+    device: Option<i32>,
 }
 
 impl<T> RawSlice<T> {
@@ -77,7 +79,7 @@ impl<T> RawSlice<T> {
 
     const fn slice(&self, start: usize, length: usize) -> Self {
         debug_assert!(start + length <= self.length);
-        Self { pointer: self.pointer.wrapping_add(start), length, space: self.space }
+        Self { pointer: self.pointer.wrapping_add(start), length, ..*self }
     }
 
     const fn part(&self, index: usize, parts: usize) -> Self {
@@ -129,7 +131,7 @@ impl<T> DeviceSlice<'_, T> {
     /// as long as `'a`.
     #[inline]
     pub(crate) const unsafe fn new(pointer: *const T, length: usize, space: MemorySpace) -> Self {
-        Self { raw: RawSlice { pointer, length, space }, memory: PhantomData }
+        Self { raw: RawSlice { pointer, length, space, device: None }, memory: PhantomData }
     }
 
     /// Returns the number of elements.
@@ -148,6 +150,18 @@ impl<T> DeviceSlice<'_, T> {
     #[must_use]
     pub const fn memory_space(&self) -> Option<MemorySpace> {
         self.raw.memory_space()
+    }
+
+    /// Sets the CUDA device of the memory, if it is known.
+    #[inline]
+    pub(crate) const fn on_device(mut self, device: Option<i32>) -> Self {
+        self.raw.device = device;
+        self
+    }
+
+    #[inline]
+    pub(crate) const fn device(&self) -> Option<i32> {
+        self.raw.device
     }
 
     /// Returns `length` elements from `start` on; the caller has checked that they exist.
@@ -200,7 +214,7 @@ impl<'a, T> DeviceSliceMut<'a, T> {
     /// as long as `'a`.
     #[inline]
     pub(crate) const unsafe fn new(pointer: *mut T, length: usize, space: MemorySpace) -> Self {
-        Self { raw: RawSlice { pointer, length, space }, memory: PhantomData }
+        Self { raw: RawSlice { pointer, length, space, device: None }, memory: PhantomData }
     }
 
     /// Returns the number of elements.
@@ -219,6 +233,18 @@ impl<'a, T> DeviceSliceMut<'a, T> {
     #[must_use]
     pub const fn memory_space(&self) -> Option<MemorySpace> {
         self.raw.memory_space()
+    }
+
+    /// Sets the CUDA device of the memory, if it is known.
+    #[inline]
+    pub(crate) const fn on_device(mut self, device: Option<i32>) -> Self {
+        self.raw.device = device;
+        self
+    }
+
+    #[inline]
+    pub(crate) const fn device(&self) -> Option<i32> {
+        self.raw.device
     }
 
     /// Returns `length` elements from `start` on; the caller has checked that they exist.

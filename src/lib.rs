@@ -30,6 +30,8 @@ mod buffer_traits;
 mod collective_config;
 mod communicator;
 mod config;
+#[cfg(feature = "cudarc")]
+mod cudarc;
 mod data_type;
 mod debug_as_display;
 mod encryption;
@@ -48,6 +50,8 @@ pub mod sys;
 mod unique_id;
 mod version;
 
+#[cfg(feature = "cudarc")]
+pub use self::cudarc::CudaGuard;
 pub use backend::Backend;
 pub use buffer::{DeviceSlice, DeviceSliceMut, MemorySpace};
 pub use buffer_traits::{Buffer, BufferMut, Stream};

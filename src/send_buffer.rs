@@ -79,12 +79,12 @@ impl<'a, B: Buffer + ?Sized> SendBuffer<'a> for &'a B {
 
     #[inline(always)]
     unsafe fn into_view(self, stream: StreamRef<'a>) -> (DeviceSlice<'a, B::Element>, B::Guard<'a>) {
-        let (length, space) = (self.len(), self.memory_space());
+        let (length, space, device) = (self.len(), self.memory_space(), self.device());
         let (pointer, guard) = self.as_ptr(stream);
         // SAFETY: the implementation of `Buffer` guarantees that the elements are there while they are borrowed, which
         // is `'a`, and until the work has run that is enqueued on `stream` before the guard is dropped; the caller
         // guarantees that the view is used by no other work.
-        (unsafe { DeviceSlice::new(pointer, length, space) }, guard)
+        (unsafe { DeviceSlice::new(pointer, length, space) }.on_device(device), guard)
     }
 }
 
@@ -94,10 +94,10 @@ impl<'a, B: BufferMut + ?Sized> RecvBuffer<'a> for &'a mut B {
 
     #[inline(always)]
     unsafe fn into_view(self, stream: StreamRef<'a>) -> (DeviceSliceMut<'a, B::Element>, B::GuardMut<'a>) {
-        let (length, space) = (self.len(), self.memory_space());
+        let (length, space, device) = (self.len(), self.memory_space(), self.device());
         let (pointer, guard) = self.as_mut_ptr(stream);
         // SAFETY: as above, and the implementation of `BufferMut` guarantees that the elements can be written.
-        (unsafe { DeviceSliceMut::new(pointer, length, space) }, guard)
+        (unsafe { DeviceSliceMut::new(pointer, length, space) }.on_device(device), guard)
     }
 }
 

@@ -19,6 +19,32 @@ pub(super) fn check_buffers<T: Element, const N: usize>(
     }
 }
 
+/// Returns an error if a stream or a buffer belongs to another CUDA device than the communicator.
+#[inline(always)]
+pub(super) fn check_devices<const N: usize>(
+    communicator: &Communicator,
+    call: &'static str,
+    devices: [Option<i32>; N],
+) -> Result<()> {
+    match devices.into_iter().flatten().find(|device| *device != communicator.device()) {
+        None => Ok(()),
+        Some(device) => other_device(communicator, call, device),
+    }
+}
+
+#[cold]
+fn other_device(communicator: &Communicator, call: &'static str, device: i32) -> Result<()> {
+    // The numbers have no meaning there.
+    if communicator.memory_space() == MemorySpace::Host {
+        return Ok(());
+    }
+    let expected = communicator.device();
+    Err(Error::argument(
+        call,
+        format!("a buffer or stream is of device {device}; the communicator is of device {expected}"),
+    ))
+}
+
 #[cold]
 fn wrong_memory(call: &'static str, space: MemorySpace, expected: MemorySpace) -> Error {
     Error::argument(

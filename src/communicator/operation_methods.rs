@@ -3,6 +3,7 @@
 //! with buffers is generic over their elements.
 #![allow(unsafe_code)] // Prepares the buffers.
 
+use super::arguments::check_devices;
 use super::{Grouping, Signal, WaitSignal, WindowOffset, barrier, collectives, one_sided, point_to_point};
 use crate::{Communicator, Element, Group, Operations, RecvBuffer, ReduceOp, Result, SendBuffer, StreamRef};
 
@@ -38,7 +39,11 @@ macro_rules! operations {
                     )*
                     $(let $argument = $argument.into();)*
                     let joined = self.begin_operation(stringify!($name))?;
-                    let result = $module::$name(stringify!($name), self, $($buffer.0,)* $($argument,)* stream);
+                    let devices = [stream.device(), $($buffer.0.device()),*];
+                    let result = match check_devices(self.communicator(), stringify!($name), devices) {
+                        Ok(()) => $module::$name(stringify!($name), self, $($buffer.0,)* $($argument,)* stream),
+                        Err(error) => Err(error),
+                    };
                     self.finish_operation(stringify!($name), joined, result, ($($buffer.1,)*))
                 }
             )*
