@@ -24,6 +24,7 @@ compile_error!(
     "libnccl is for 64-bit targets: NCCL exists for no other, and its types are laid out for them"
 );
 
+mod any_slice;
 mod backend;
 mod buffer;
 mod buffer_traits;
@@ -38,6 +39,7 @@ mod encryption;
 mod error;
 mod group;
 mod memory;
+mod memory_space;
 mod nccl;
 mod nccl_slice;
 mod parameters;
@@ -52,8 +54,9 @@ mod version;
 
 #[cfg(feature = "cudarc")]
 pub use self::cudarc::CudaGuard;
+pub use any_slice::{AnyElement, AnySlice, AnySliceMut, BufferElement};
 pub use backend::Backend;
-pub use buffer::{DeviceSlice, DeviceSliceMut, MemorySpace};
+pub use buffer::{DeviceSlice, DeviceSliceMut};
 pub use buffer_traits::{Buffer, BufferMut, Stream};
 pub use collective_config::CollectiveConfig;
 pub use communicator::{
@@ -67,6 +70,7 @@ pub use encryption::Encryption;
 pub use error::{Attempt, Error, LoadError, Result};
 pub use group::Group;
 pub use memory::NcclBuffer;
+pub use memory_space::MemorySpace;
 pub use nccl::{Function, Nccl};
 pub use nccl_slice::{NcclSlice, NcclSliceMut};
 pub use parameters::{ParameterValue, Parameters};

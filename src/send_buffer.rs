@@ -1,6 +1,6 @@
 #![allow(unsafe_code)] // Makes views of buffers.
 
-use crate::{Buffer, BufferMut, DeviceSlice, DeviceSliceMut, Element, StreamRef};
+use crate::{Buffer, BufferElement, BufferMut, DeviceSlice, DeviceSliceMut, StreamRef};
 
 /// An argument that an operation reads: a reference to a [`Buffer`], or a view such as [`DeviceSlice`].
 ///
@@ -38,7 +38,7 @@ use crate::{Buffer, BufferMut, DeviceSlice, DeviceSliceMut, Element, StreamRef};
 )]
 pub trait SendBuffer<'a> {
     /// The type of the elements.
-    type Element: Element;
+    type Element: BufferElement;
 
     /// A value that is kept until the operation is enqueued; see [`Buffer::Guard`].
     type Guard: 'a;
@@ -61,7 +61,7 @@ pub trait SendBuffer<'a> {
 )]
 pub trait RecvBuffer<'a> {
     /// The type of the elements.
-    type Element: Element;
+    type Element: BufferElement;
 
     /// A value that is kept until the operation is enqueued; see [`Buffer::Guard`].
     type Guard: 'a;
@@ -101,7 +101,7 @@ impl<'a, B: BufferMut + ?Sized> RecvBuffer<'a> for &'a mut B {
     }
 }
 
-impl<'a, T: Element> SendBuffer<'a> for DeviceSlice<'a, T> {
+impl<'a, T: BufferElement> SendBuffer<'a> for DeviceSlice<'a, T> {
     type Element = T;
     type Guard = ();
 
@@ -111,7 +111,7 @@ impl<'a, T: Element> SendBuffer<'a> for DeviceSlice<'a, T> {
     }
 }
 
-impl<'a, T: Element> RecvBuffer<'a> for DeviceSliceMut<'a, T> {
+impl<'a, T: BufferElement> RecvBuffer<'a> for DeviceSliceMut<'a, T> {
     type Element = T;
     type Guard = ();
 

@@ -1,4 +1,4 @@
-#![allow(unsafe_code)] // The raw constructor is unsafe.
+#![allow(unsafe_code)] // The raw constructor is unsafe; `Send` and `Sync`.
 
 use std::marker::PhantomData;
 
@@ -69,3 +69,9 @@ impl<'a> StreamRef<'a> {
         self.raw
     }
 }
+
+// SAFETY: CUDA's functions take a stream on any thread. The handles of the default streams mean a stream of the thread or
+// device that uses them, which always exists.
+unsafe impl Send for StreamRef<'_> {}
+// SAFETY: as above.
+unsafe impl Sync for StreamRef<'_> {}

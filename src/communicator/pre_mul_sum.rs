@@ -146,7 +146,7 @@ impl Communicator {
         if scalar.is_empty() {
             return Err(Error::argument(CALL, "the scalar's buffer is empty; expected one element"));
         }
-        check_buffers::<T, 1>(self, CALL, [scalar.memory_space()])?;
+        check_buffers(self, CALL, T::DATA_TYPE, [scalar.memory_space()])?;
         let residence = sys::ncclScalarResidence_t::ncclScalarDevice;
         // SAFETY: the creator of the view guarantees that the memory outlives the work that reads it.
         unsafe { PreMulSum::create(CALL, self, scalar.as_raw().cast_mut(), residence) }
