@@ -60,9 +60,9 @@ pub use buffer::{DeviceSlice, DeviceSliceMut};
 pub use buffer_traits::{Buffer, BufferMut, Stream};
 pub use collective_config::CollectiveConfig;
 pub use communicator::{
-    AbortHandle, Communicator, Finalized, Grouped, Grouping, MemoryStatistic, Operations,
-    PendingCommunicator, PreMulSum, PreMulSumOperations, Properties, Registration, ShrinkMode, Signal,
-    Ungrouped, WaitSignal, Window, WindowFlags, WindowOffset,
+    AbortHandle, BorrowedCommunicator, Communicator, Finalized, Grouped, Grouping, MemoryStatistic,
+    Operations, PendingCommunicator, PreMulSum, PreMulSumOperations, Properties, Registration, ShrinkMode,
+    Signal, Ungrouped, WaitSignal, Window, WindowFlags, WindowOffset,
 };
 pub use config::{Config, CtaPolicy, GraphUsageMode, HostCftMode, NvlsHostMode};
 pub use data_type::{DataType, Element, ParseDataTypeError};
