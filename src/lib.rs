@@ -50,6 +50,8 @@ mod send_buffer;
 mod stream;
 pub mod sys;
 mod unique_id;
+#[cfg(feature = "serde")]
+mod unique_id_serde;
 mod version;
 
 #[cfg(feature = "cudarc")]
