@@ -1,34 +1,11 @@
 #![allow(unsafe_code)] // The raw constructors are unsafe.
 
 use std::ffi::c_void;
-use std::fmt;
 use std::marker::PhantomData;
+use std::num::NonZeroUsize;
+use std::ops::{Bound, Range, RangeBounds};
 
-/// The kind of memory that a communicator works on.
-///
-/// ```
-/// use libnccl::MemorySpace;
-///
-/// let nccl = libnccl_cpu::nccl();
-/// assert_eq!(nccl.memory_space(), MemorySpace::Host);
-/// ```
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-#[non_exhaustive]
-pub enum MemorySpace {
-    /// Host memory, used by the CPU implementation.
-    Host,
-    /// GPU memory, used by NCCL itself.
-    Device,
-}
-
-impl fmt::Display for MemorySpace {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::Host => "host",
-            Self::Device => "device",
-        })
-    }
-}
+use crate::{DataType, Element, MemorySpace};
 
 /// A borrowed buffer that an operation reads.
 ///
@@ -62,12 +39,15 @@ pub struct DeviceSliceMut<'a, T> {
     memory: PhantomData<&'a mut [T]>,
 }
 
-/// The common part of the two: an address, a length and a memory space.
+/// The common part of the two: an address, a length, a memory space and a device.
 #[derive(Debug, Clone, Copy)]
 struct RawSlice<T> {
     pointer: *const T,
     length: usize,
     space: MemorySpace,
+    /// The CUDA device, if it is known.
+    device: Option<i32>,
+    data_type: DataType,
 }
 
 impl<T> RawSlice<T> {
@@ -77,7 +57,7 @@ impl<T> RawSlice<T> {
 
     const fn slice(&self, start: usize, length: usize) -> Self {
         debug_assert!(start + length <= self.length);
-        Self { pointer: self.pointer.wrapping_add(start), length, space: self.space }
+        Self { pointer: self.pointer.wrapping_byte_add(start * self.data_type.size()), length, ..*self }
     }
 
     const fn part(&self, index: usize, parts: usize) -> Self {
@@ -90,7 +70,7 @@ impl<T> RawSlice<T> {
     }
 }
 
-impl<T> DeviceSlice<'_, T> {
+impl<T: Element> DeviceSlice<'_, T> {
     /// Borrows `length` elements of device memory.
     ///
     /// ```no_run
@@ -129,7 +109,52 @@ impl<T> DeviceSlice<'_, T> {
     /// as long as `'a`.
     #[inline]
     pub(crate) const unsafe fn new(pointer: *const T, length: usize, space: MemorySpace) -> Self {
-        Self { raw: RawSlice { pointer, length, space }, memory: PhantomData }
+        // SAFETY: the caller guarantees it.
+        unsafe { Self::of_type(T::DATA_TYPE, pointer, length, space) }
+    }
+}
+
+impl<'a, T> DeviceSlice<'a, T> {
+    /// Borrows `length` elements of `data_type` in `space`, whatever `T` is.
+    ///
+    /// # Safety
+    /// As for [`new`](Self::new), with elements of `data_type`.
+    #[inline]
+    pub(crate) const unsafe fn of_type(
+        data_type: DataType,
+        pointer: *const T,
+        length: usize,
+        space: MemorySpace,
+    ) -> Self {
+        Self { raw: RawSlice { pointer, length, space, device: None, data_type }, memory: PhantomData }
+    }
+
+    /// Returns the view with another `T`, and the same data type.
+    pub(crate) const fn cast<U>(self) -> DeviceSlice<'a, U> {
+        let RawSlice { pointer, length, space, device, data_type } = self.raw;
+        let raw = RawSlice { pointer: pointer.cast(), length, space, device, data_type };
+        DeviceSlice { raw, memory: PhantomData }
+    }
+
+    /// Returns the type of the elements.
+    #[must_use]
+    pub const fn data_type(&self) -> DataType {
+        self.raw.data_type
+    }
+
+    /// Returns a part; `None` if the range is out of bounds.
+    ///
+    /// ```
+    /// use libnccl::DeviceSlice;
+    ///
+    /// let slice = DeviceSlice::from(&[1.0_f32, 2.0, 3.0]);
+    /// assert_eq!(slice.get(1..).map(|part| part.len()), Some(2));
+    /// assert!(slice.get(2..4).is_none());
+    /// ```
+    #[must_use]
+    pub fn get(&self, range: impl RangeBounds<usize>) -> Option<Self> {
+        let Range { start, end } = checked_range(range, self.len())?;
+        Some(self.slice(start, end - start))
     }
 
     /// Returns the number of elements.
@@ -150,6 +175,18 @@ impl<T> DeviceSlice<'_, T> {
         self.raw.memory_space()
     }
 
+    /// Sets the CUDA device of the memory, if it is known.
+    #[inline]
+    pub(crate) const fn on_device(mut self, device: Option<i32>) -> Self {
+        self.raw.device = device;
+        self
+    }
+
+    #[inline]
+    pub(crate) const fn device(&self) -> Option<i32> {
+        self.raw.device
+    }
+
     /// Returns `length` elements from `start` on; the caller has checked that they exist.
     pub(crate) const fn slice(&self, start: usize, length: usize) -> Self {
         Self { raw: self.raw.slice(start, length), memory: PhantomData }
@@ -166,7 +203,7 @@ impl<T> DeviceSlice<'_, T> {
     }
 }
 
-impl<'a, T> DeviceSliceMut<'a, T> {
+impl<T: Element> DeviceSliceMut<'_, T> {
     /// Borrows `length` elements of device memory.
     ///
     /// ```no_run
@@ -200,7 +237,112 @@ impl<'a, T> DeviceSliceMut<'a, T> {
     /// as long as `'a`.
     #[inline]
     pub(crate) const unsafe fn new(pointer: *mut T, length: usize, space: MemorySpace) -> Self {
-        Self { raw: RawSlice { pointer, length, space }, memory: PhantomData }
+        // SAFETY: the caller guarantees it.
+        unsafe { Self::of_type(T::DATA_TYPE, pointer, length, space) }
+    }
+}
+
+impl<'a, T> DeviceSliceMut<'a, T> {
+    /// Borrows `length` elements of `data_type` in `space`, whatever `T` is.
+    ///
+    /// # Safety
+    /// As for [`new`](Self::new), with elements of `data_type`.
+    #[inline]
+    pub(crate) const unsafe fn of_type(
+        data_type: DataType,
+        pointer: *mut T,
+        length: usize,
+        space: MemorySpace,
+    ) -> Self {
+        Self { raw: RawSlice { pointer, length, space, device: None, data_type }, memory: PhantomData }
+    }
+
+    /// Returns the view with another `T`, and the same data type.
+    pub(crate) const fn cast<U>(self) -> DeviceSliceMut<'a, U> {
+        let RawSlice { pointer, length, space, device, data_type } = self.raw;
+        let raw = RawSlice { pointer: pointer.cast(), length, space, device, data_type };
+        DeviceSliceMut { raw, memory: PhantomData }
+    }
+
+    /// Returns the type of the elements.
+    #[must_use]
+    pub const fn data_type(&self) -> DataType {
+        self.raw.data_type
+    }
+
+    /// Borrows the view, for a second use of the memory after the first.
+    ///
+    /// ```
+    /// # fn main() -> libnccl::Result<()> {
+    /// use libnccl::{DeviceSliceMut, ReduceOp, StreamRef};
+    ///
+    /// let comms = libnccl_cpu::nccl().init_all(&[0])?;
+    /// let mut sums = [1.0_f32, 2.0];
+    /// let mut view = DeviceSliceMut::from(&mut sums);
+    /// comms[0].all_reduce_in_place(view.reborrow(), ReduceOp::Sum, StreamRef::DEFAULT)?;
+    /// comms[0].broadcast_in_place(view, 0, StreamRef::DEFAULT)?;
+    /// # Ok(())
+    /// # }
+    /// ```
+    #[must_use]
+    pub const fn reborrow(&mut self) -> DeviceSliceMut<'_, T> {
+        DeviceSliceMut { raw: self.raw.slice(0, self.raw.length), memory: PhantomData }
+    }
+
+    /// Returns a part; `None` if the range is out of bounds.
+    ///
+    /// ```
+    /// use libnccl::DeviceSliceMut;
+    ///
+    /// let mut sums = [0_i32; 4];
+    /// let mut view = DeviceSliceMut::from(&mut sums);
+    /// assert_eq!(view.reborrow().get_mut(..3).map(|part| part.len()), Some(3));
+    /// assert!(view.get_mut(..5).is_none());
+    /// ```
+    #[must_use]
+    pub fn get_mut(self, range: impl RangeBounds<usize>) -> Option<Self> {
+        let Range { start, end } = checked_range(range, self.len())?;
+        Some(self.slice_mut(start, end - start))
+    }
+
+    /// Divides the view into two, the second from element `middle` on; `None` if `middle` is out of bounds.
+    ///
+    /// ```
+    /// # fn main() -> libnccl::Result<()> {
+    /// use libnccl::{DeviceSliceMut, ReduceOp, StreamRef};
+    ///
+    /// let nccl = libnccl_cpu::nccl();
+    /// let comms = nccl.init_all(&[0])?;
+    /// let mut sums = [1.0_f32, 2.0, 3.0];
+    /// let (first, second) = DeviceSliceMut::from(&mut sums).split_at_mut(1).expect("it has 3 elements");
+    /// nccl.group(|g| {
+    ///     g.all_reduce_in_place(&comms[0], first, ReduceOp::Sum, StreamRef::DEFAULT)?;
+    ///     g.all_reduce_in_place(&comms[0], second, ReduceOp::Max, StreamRef::DEFAULT)
+    /// })?;
+    /// # Ok(())
+    /// # }
+    /// ```
+    #[must_use]
+    pub fn split_at_mut(self, middle: usize) -> Option<(Self, Self)> {
+        let rest = self.len().checked_sub(middle)?;
+        Some((self.slice_mut(0, middle), self.slice_mut(middle, rest)))
+    }
+
+    /// Divides the view into parts of `length` elements, of which the last may be shorter.
+    ///
+    /// ```
+    /// use libnccl::DeviceSliceMut;
+    /// use std::num::NonZeroUsize;
+    ///
+    /// let mut gradients = [0.0_f32; 10];
+    /// let buckets = DeviceSliceMut::from(&mut gradients).chunks_mut(NonZeroUsize::new(4).unwrap());
+    /// assert_eq!(buckets.map(|bucket| bucket.len()).collect::<Vec<_>>(), [4, 4, 2]);
+    /// ```
+    pub fn chunks_mut(self, length: NonZeroUsize) -> impl Iterator<Item = Self> {
+        (0..self.len()).step_by(length.get()).map(move |start| {
+            let rest = self.len() - start;
+            self.slice_mut(start, rest.min(length.get()))
+        })
     }
 
     /// Returns the number of elements.
@@ -219,6 +361,18 @@ impl<'a, T> DeviceSliceMut<'a, T> {
     #[must_use]
     pub const fn memory_space(&self) -> Option<MemorySpace> {
         self.raw.memory_space()
+    }
+
+    /// Sets the CUDA device of the memory, if it is known.
+    #[inline]
+    pub(crate) const fn on_device(mut self, device: Option<i32>) -> Self {
+        self.raw.device = device;
+        self
+    }
+
+    #[inline]
+    pub(crate) const fn device(&self) -> Option<i32> {
+        self.raw.device
     }
 
     /// Returns `length` elements from `start` on; the caller has checked that they exist.
@@ -240,4 +394,28 @@ impl<'a, T> DeviceSliceMut<'a, T> {
     pub(crate) const fn as_raw(&self) -> *mut c_void {
         self.raw.as_raw().cast_mut()
     }
+}
+
+// SAFETY: a view of host memory is like `&[T]`; device memory belongs to no thread.
+unsafe impl<T: Sync> Send for DeviceSlice<'_, T> {}
+// SAFETY: as above.
+unsafe impl<T: Sync> Sync for DeviceSlice<'_, T> {}
+// SAFETY: as above, like `&mut [T]`.
+unsafe impl<T: Send> Send for DeviceSliceMut<'_, T> {}
+// SAFETY: as above.
+unsafe impl<T: Sync> Sync for DeviceSliceMut<'_, T> {}
+
+/// Converts a range of a buffer of `length` elements; `None` if it is out of bounds.
+pub(crate) fn checked_range(range: impl RangeBounds<usize>, length: usize) -> Option<Range<usize>> {
+    let start = match range.start_bound() {
+        Bound::Included(start) => *start,
+        Bound::Excluded(before) => before.checked_add(1)?,
+        Bound::Unbounded => 0,
+    };
+    let end = match range.end_bound() {
+        Bound::Included(last) => last.checked_add(1)?,
+        Bound::Excluded(end) => *end,
+        Bound::Unbounded => length,
+    };
+    (start <= end && end <= length).then_some(start..end)
 }

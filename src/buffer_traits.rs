@@ -53,7 +53,8 @@ use crate::{DeviceSlice, DeviceSliceMut, Element, MemorySpace, StreamRef, sys};
 /// drop that waits for the device, there is nothing to do, and the guard is `()`.
 ///
 /// # Safety
-/// `as_ptr` returns the address of `len` elements in the memory that `memory_space` names.
+/// `as_ptr` returns the address of `len` elements in the memory that `memory_space` names; device memory is that of the
+/// device that [`device`](Self::device) returns or, if that is `None`, of every communicator that it is used with.
 ///
 /// - Host memory is initialized, and neither written nor freed as long as the buffer is borrowed and the guard lives.
 /// - Device memory is not freed before the work has run that is enqueued on `stream` until the guard is dropped. No Rust
@@ -82,6 +83,13 @@ pub unsafe trait Buffer {
 
     /// Returns the number of elements.
     fn len(&self) -> usize;
+
+    /// Returns the CUDA device of the memory, if the buffer knows it: its use with a communicator of another device is an
+    /// error then.
+    #[inline]
+    fn device(&self) -> Option<i32> {
+        None
+    }
 
     /// Prepares the buffer for an operation that reads it on `stream`. Returns the address of the first element, or any
     /// address if there is none, and the guard.
@@ -175,8 +183,8 @@ pub unsafe trait BufferMut: Buffer {
 /// ```
 ///
 /// # Safety
-/// While a reference to the stream lives, `as_raw` is null or a stream that is not destroyed, of the device of
-/// every communicator that it is used with.
+/// While a reference to the stream lives, `as_raw` is null or a stream that is not destroyed, of the device that
+/// [`device`](Self::device) returns or, if that is `None`, of the device of every communicator that it is used with.
 #[diagnostic::on_unimplemented(
     message = "`{Self}` is not a stream",
     label = "not a stream",
@@ -186,13 +194,20 @@ pub unsafe trait BufferMut: Buffer {
 pub unsafe trait Stream {
     /// Returns the handle.
     fn as_raw(&self) -> sys::cudaStream_t;
+
+    /// Returns the CUDA device of the stream, if it knows it: its use with a communicator of another device is an error
+    /// then.
+    #[inline]
+    fn device(&self) -> Option<i32> {
+        None
+    }
 }
 
 impl<'a, S: Stream + ?Sized> From<&'a S> for StreamRef<'a> {
     #[inline]
     fn from(stream: &'a S) -> Self {
         // SAFETY: the implementation of the trait guarantees it while the reference lives, which is `'a`.
-        unsafe { Self::from_raw(stream.as_raw()) }
+        unsafe { Self::from_raw(stream.as_raw()) }.on_device(stream.device())
     }
 }
 
@@ -201,6 +216,10 @@ unsafe impl Stream for StreamRef<'_> {
     #[inline]
     fn as_raw(&self) -> sys::cudaStream_t {
         StreamRef::as_raw(*self)
+    }
+    #[inline]
+    fn device(&self) -> Option<i32> {
+        StreamRef::device(*self)
     }
 }
 

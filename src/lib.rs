@@ -25,18 +25,22 @@ compile_error!(
     "libnccl is for 64-bit targets: NCCL exists for no other, and its types are laid out for them"
 );
 
+mod any_slice;
 mod backend;
 mod buffer;
 mod buffer_traits;
 mod collective_config;
 mod communicator;
 mod config;
+#[cfg(feature = "cudarc")]
+mod cudarc;
 mod data_type;
 mod debug_as_display;
 mod encryption;
 mod error;
 mod group;
 mod memory;
+mod memory_space;
 mod nccl;
 mod nccl_slice;
 mod parameters;
@@ -47,16 +51,21 @@ mod send_buffer;
 mod stream;
 pub mod sys;
 mod unique_id;
+#[cfg(feature = "serde")]
+mod unique_id_serde;
 mod version;
 
+#[cfg(feature = "cudarc")]
+pub use self::cudarc::CudaGuard;
+pub use any_slice::{AnyElement, AnySlice, AnySliceMut, BufferElement};
 pub use backend::Backend;
-pub use buffer::{DeviceSlice, DeviceSliceMut, MemorySpace};
+pub use buffer::{DeviceSlice, DeviceSliceMut};
 pub use buffer_traits::{Buffer, BufferMut, Stream};
 pub use collective_config::CollectiveConfig;
 pub use communicator::{
-    AbortHandle, Communicator, Finalized, Grouped, Grouping, MemoryStatistic, Operations,
-    PendingCommunicator, PreMulSum, PreMulSumOperations, Properties, Registration, ShrinkMode, Signal,
-    Ungrouped, WaitSignal, Window, WindowFlags, WindowOffset,
+    AbortHandle, BorrowedCommunicator, Communicator, Finalized, Grouped, Grouping, MemoryStatistic,
+    Operations, PendingCommunicator, PreMulSum, PreMulSumOperations, Properties, Registration, ShrinkMode,
+    Signal, Ungrouped, WaitSignal, Window, WindowFlags, WindowOffset,
 };
 pub use config::{Config, CtaPolicy, GraphUsageMode, HostCftMode, NvlsHostMode};
 pub use data_type::{DataType, Element, ParseDataTypeError};
@@ -64,6 +73,7 @@ pub use encryption::Encryption;
 pub use error::{Attempt, Error, LoadError, Result};
 pub use group::Group;
 pub use memory::NcclBuffer;
+pub use memory_space::MemorySpace;
 pub use nccl::{Function, Nccl};
 pub use nccl_slice::{NcclSlice, NcclSliceMut};
 pub use parameters::{ParameterValue, Parameters};

@@ -6,7 +6,6 @@ use std::alloc::Layout;
 use std::ffi::c_void;
 use std::fmt;
 use std::marker::PhantomData;
-use std::ops::{Bound, Range, RangeBounds};
 use std::ptr::{self, NonNull};
 use std::sync::Arc;
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
@@ -217,21 +216,6 @@ impl<T: Element> NcclBuffer<T> {
     /// Returns `true` if the elements are in host memory and no other rank can access them.
     fn is_exclusive_host_memory(&self) -> bool {
         self.memory_space() == MemorySpace::Host && self.allocation.windows.load(Acquire) == 0
-    }
-
-    /// Converts a range; `None` if it is out of bounds.
-    pub(crate) fn checked_range(&self, range: impl RangeBounds<usize>) -> Option<Range<usize>> {
-        let start = match range.start_bound() {
-            Bound::Included(start) => *start,
-            Bound::Excluded(before) => before.checked_add(1)?,
-            Bound::Unbounded => 0,
-        };
-        let end = match range.end_bound() {
-            Bound::Included(last) => last.checked_add(1)?,
-            Bound::Excluded(end) => *end,
-            Bound::Unbounded => self.length,
-        };
-        (start <= end && end <= self.length).then_some(start..end)
     }
 
     /// Returns a view for an operation, which makes the memory busy.

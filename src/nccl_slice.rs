@@ -2,6 +2,7 @@
 
 use std::ops::RangeBounds;
 
+use crate::buffer::checked_range;
 use crate::{DeviceSlice, DeviceSliceMut, Element, NcclBuffer, RecvBuffer, SendBuffer, StreamRef};
 
 /// A part of an [`NcclBuffer`] for an operation to read; see [`NcclBuffer::get`].
@@ -33,7 +34,7 @@ impl<T: Element> NcclBuffer<T> {
     /// ```
     #[must_use]
     pub fn get(&self, range: impl RangeBounds<usize>) -> Option<NcclSlice<'_, T>> {
-        let range = self.checked_range(range)?;
+        let range = checked_range(range, self.len())?;
         Some(NcclSlice { buffer: self, start: range.start, length: range.len() })
     }
 
@@ -54,7 +55,7 @@ impl<T: Element> NcclBuffer<T> {
     /// ```
     #[must_use]
     pub fn get_mut(&mut self, range: impl RangeBounds<usize>) -> Option<NcclSliceMut<'_, T>> {
-        let range = self.checked_range(range)?;
+        let range = checked_range(range, self.len())?;
         Some(NcclSliceMut { buffer: self, start: range.start, length: range.len() })
     }
 }

@@ -1,6 +1,6 @@
 #![allow(unsafe_code)] // Makes views of buffers.
 
-use crate::{Buffer, BufferMut, DeviceSlice, DeviceSliceMut, Element, StreamRef};
+use crate::{Buffer, BufferElement, BufferMut, DeviceSlice, DeviceSliceMut, StreamRef};
 
 /// An argument that an operation reads: a reference to a [`Buffer`], or a view such as [`DeviceSlice`].
 ///
@@ -38,7 +38,7 @@ use crate::{Buffer, BufferMut, DeviceSlice, DeviceSliceMut, Element, StreamRef};
 )]
 pub trait SendBuffer<'a> {
     /// The type of the elements.
-    type Element: Element;
+    type Element: BufferElement;
 
     /// A value that is kept until the operation is enqueued; see [`Buffer::Guard`].
     type Guard: 'a;
@@ -61,7 +61,7 @@ pub trait SendBuffer<'a> {
 )]
 pub trait RecvBuffer<'a> {
     /// The type of the elements.
-    type Element: Element;
+    type Element: BufferElement;
 
     /// A value that is kept until the operation is enqueued; see [`Buffer::Guard`].
     type Guard: 'a;
@@ -79,12 +79,12 @@ impl<'a, B: Buffer + ?Sized> SendBuffer<'a> for &'a B {
 
     #[inline(always)]
     unsafe fn into_view(self, stream: StreamRef<'a>) -> (DeviceSlice<'a, B::Element>, B::Guard<'a>) {
-        let (length, space) = (self.len(), self.memory_space());
+        let (length, space, device) = (self.len(), self.memory_space(), self.device());
         let (pointer, guard) = self.as_ptr(stream);
         // SAFETY: the implementation of `Buffer` guarantees that the elements are there while they are borrowed, which
         // is `'a`, and until the work has run that is enqueued on `stream` before the guard is dropped; the caller
         // guarantees that the view is used by no other work.
-        (unsafe { DeviceSlice::new(pointer, length, space) }, guard)
+        (unsafe { DeviceSlice::new(pointer, length, space) }.on_device(device), guard)
     }
 }
 
@@ -94,14 +94,14 @@ impl<'a, B: BufferMut + ?Sized> RecvBuffer<'a> for &'a mut B {
 
     #[inline(always)]
     unsafe fn into_view(self, stream: StreamRef<'a>) -> (DeviceSliceMut<'a, B::Element>, B::GuardMut<'a>) {
-        let (length, space) = (self.len(), self.memory_space());
+        let (length, space, device) = (self.len(), self.memory_space(), self.device());
         let (pointer, guard) = self.as_mut_ptr(stream);
         // SAFETY: as above, and the implementation of `BufferMut` guarantees that the elements can be written.
-        (unsafe { DeviceSliceMut::new(pointer, length, space) }, guard)
+        (unsafe { DeviceSliceMut::new(pointer, length, space) }.on_device(device), guard)
     }
 }
 
-impl<'a, T: Element> SendBuffer<'a> for DeviceSlice<'a, T> {
+impl<'a, T: BufferElement> SendBuffer<'a> for DeviceSlice<'a, T> {
     type Element = T;
     type Guard = ();
 
@@ -111,7 +111,7 @@ impl<'a, T: Element> SendBuffer<'a> for DeviceSlice<'a, T> {
     }
 }
 
-impl<'a, T: Element> RecvBuffer<'a> for DeviceSliceMut<'a, T> {
+impl<'a, T: BufferElement> RecvBuffer<'a> for DeviceSliceMut<'a, T> {
     type Element = T;
     type Guard = ();
 

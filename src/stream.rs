@@ -1,4 +1,4 @@
-#![allow(unsafe_code)] // The raw constructor is unsafe.
+#![allow(unsafe_code)] // The raw constructor is unsafe; `Send` and `Sync`.
 
 use std::marker::PhantomData;
 
@@ -18,12 +18,14 @@ use crate::sys::cudaStream_t;
 #[derive(Debug, Clone, Copy)]
 pub struct StreamRef<'a> {
     raw: cudaStream_t,
+    /// The CUDA device, if it is known.
+    device: Option<i32>,
     stream: PhantomData<&'a ()>,
 }
 
 impl StreamRef<'static> {
     /// The default stream of the communicator's device.
-    pub const DEFAULT: Self = Self { raw: std::ptr::null_mut(), stream: PhantomData };
+    pub const DEFAULT: Self = Self { raw: std::ptr::null_mut(), device: None, stream: PhantomData };
 }
 
 impl<'a> StreamRef<'a> {
@@ -47,7 +49,18 @@ impl<'a> StreamRef<'a> {
     /// destroyed during `'a`.
     #[must_use]
     pub const unsafe fn from_raw(raw: cudaStream_t) -> Self {
-        Self { raw, stream: PhantomData }
+        Self { raw, device: None, stream: PhantomData }
+    }
+
+    /// Sets the CUDA device of the stream, if it is known.
+    #[inline]
+    pub(crate) const fn on_device(self, device: Option<i32>) -> Self {
+        Self { device, ..self }
+    }
+
+    #[inline]
+    pub(crate) const fn device(self) -> Option<i32> {
+        self.device
     }
 
     /// Returns the handle, for calls into CUDA.
@@ -56,3 +69,9 @@ impl<'a> StreamRef<'a> {
         self.raw
     }
 }
+
+// SAFETY: CUDA's functions take a stream on any thread. The handles of the default streams mean a stream of the thread or
+// device that uses them, which always exists.
+unsafe impl Send for StreamRef<'_> {}
+// SAFETY: as above.
+unsafe impl Sync for StreamRef<'_> {}

@@ -1,3 +1,4 @@
+use std::ffi::c_char;
 use std::fmt;
 use std::str::FromStr;
 
@@ -42,12 +43,46 @@ impl UniqueId {
         &self.0
     }
 
+    /// Creates an id from C's form, such as that of the crate cudarc: `UniqueId::from_c_chars(*id.internal())`.
+    ///
+    /// ```
+    /// # fn main() -> libnccl::Result<()> {
+    /// use libnccl::UniqueId;
+    ///
+    /// let id = libnccl_cpu::nccl().unique_id()?;
+    /// assert_eq!(UniqueId::from_c_chars(id.to_c_chars()), id);
+    /// # Ok(())
+    /// # }
+    /// ```
+    #[must_use]
+    pub fn from_c_chars(chars: [c_char; Self::BYTES]) -> Self {
+        Self(chars.map(|char| char.to_ne_bytes()[0]))
+    }
+
+    /// Returns C's form, for instance for the crate cudarc: `Id::uninit(id.to_c_chars())`.
+    #[must_use]
+    pub fn to_c_chars(self) -> [c_char; Self::BYTES] {
+        self.0.map(|byte| c_char::from_ne_bytes([byte]))
+    }
+
     pub(crate) fn from_raw(raw: sys::ncclUniqueId) -> Self {
-        Self(raw.internal.map(|byte| byte.to_ne_bytes()[0]))
+        Self::from_c_chars(raw.internal)
     }
 
     pub(crate) fn to_raw(self) -> sys::ncclUniqueId {
-        sys::ncclUniqueId { internal: self.0.map(|byte| std::ffi::c_char::from_ne_bytes([byte])) }
+        sys::ncclUniqueId { internal: self.to_c_chars() }
+    }
+}
+
+impl From<[u8; UniqueId::BYTES]> for UniqueId {
+    fn from(bytes: [u8; Self::BYTES]) -> Self {
+        Self(bytes)
+    }
+}
+
+impl AsRef<[u8]> for UniqueId {
+    fn as_ref(&self) -> &[u8] {
+        &self.0
     }
 }
 
@@ -130,6 +165,7 @@ mod tests {
         assert_eq!(id.to_string().to_uppercase().parse(), Ok(id));
         assert_eq!(UniqueId::from_raw(id.to_raw()), id);
         assert_eq!(UniqueId::try_from(&bytes[..]), Ok(id));
+        assert_eq!((UniqueId::from(bytes), id.as_ref()), (id, &bytes[..]));
     }
 
     #[test]

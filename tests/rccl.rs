@@ -35,12 +35,12 @@ fn in_process() -> Nccl {
     unsafe { Nccl::from_table("RCCL in this process", table) }.unwrap()
 }
 
-fn send<T>(slice: &[T]) -> DeviceSlice<'_, T> {
+fn send<T: libnccl::Element>(slice: &[T]) -> DeviceSlice<'_, T> {
     // SAFETY: the library says that its memory is a GPU's, and it is the host's.
     unsafe { DeviceSlice::from_raw_parts(slice.as_ptr(), slice.len()) }
 }
 
-fn recv<T>(slice: &mut [T]) -> DeviceSliceMut<'_, T> {
+fn recv<T: libnccl::Element>(slice: &mut [T]) -> DeviceSliceMut<'_, T> {
     // SAFETY: as above.
     unsafe { DeviceSliceMut::from_raw_parts(slice.as_mut_ptr(), slice.len()) }
 }

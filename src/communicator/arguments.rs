@@ -1,22 +1,63 @@
 //! The checks of arguments that several operations have, and their conversion to C.
 
 use super::handle::Communicator;
-use crate::{Element, Error, MemorySpace, Result};
+use crate::{DataType, Error, MemorySpace, Result};
 
 /// Returns an error for an element type that the library does not know, and for host memory on a GPU or device memory
 /// on the CPU implementation.
 #[inline]
-pub(super) fn check_buffers<T: Element, const N: usize>(
+pub(super) fn check_buffers<const N: usize>(
     communicator: &Communicator,
     call: &'static str,
+    data_type: DataType,
     buffers: [Option<MemorySpace>; N],
 ) -> Result<()> {
-    T::DATA_TYPE.require(communicator.library())?;
+    data_type.require(communicator.library())?;
     let expected = communicator.memory_space();
     match buffers.into_iter().flatten().find(|space| *space != expected) {
         Some(space) => Err(wrong_memory(call, space, expected)),
         None => Ok(()),
     }
+}
+
+/// Returns an error if the element types, known at run time, of an operation's buffers differ.
+#[inline(always)]
+pub(super) fn check_data_types<const N: usize>(call: &'static str, types: [DataType; N]) -> Result<()> {
+    match types[..] {
+        [first, second] if first != second => Err(different_data_types(call, first, second)),
+        _ => Ok(()),
+    }
+}
+
+#[cold]
+fn different_data_types(call: &'static str, first: DataType, second: DataType) -> Error {
+    Error::argument(call, format!("the elements of one buffer are {first}, those of the other {second}"))
+}
+
+/// Returns an error if a stream or a buffer belongs to another CUDA device than the communicator.
+#[inline(always)]
+pub(super) fn check_devices<const N: usize>(
+    communicator: &Communicator,
+    call: &'static str,
+    devices: [Option<i32>; N],
+) -> Result<()> {
+    match devices.into_iter().flatten().find(|device| *device != communicator.device()) {
+        None => Ok(()),
+        Some(device) => other_device(communicator, call, device),
+    }
+}
+
+#[cold]
+fn other_device(communicator: &Communicator, call: &'static str, device: i32) -> Result<()> {
+    // The numbers have no meaning there.
+    if communicator.memory_space() == MemorySpace::Host {
+        return Ok(());
+    }
+    let expected = communicator.device();
+    Err(Error::argument(
+        call,
+        format!("a buffer or stream is of device {device}; the communicator is of device {expected}"),
+    ))
 }
 
 #[cold]

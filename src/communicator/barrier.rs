@@ -3,10 +3,10 @@
 use super::collectives;
 use super::grouping::Grouping;
 use super::operations::Operations;
-use crate::{DeviceSliceMut, Element, Error, ReduceOp, Result, ResultCode, StreamRef};
+use crate::{BufferElement, DeviceSliceMut, Error, ReduceOp, Result, ResultCode, StreamRef};
 
 #[inline(always)]
-pub(super) fn barrier<'b, T: Element>(
+pub(super) fn barrier<'b, T: BufferElement>(
     name: &'static str,
     operations: Operations<'_, impl Grouping<'b>>,
     buffer: DeviceSliceMut<'_, T>,

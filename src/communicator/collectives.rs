@@ -1,13 +1,11 @@
 //! The collectives: the checks of their arguments, and the calls into C. `name` is that of the method, for errors.
 
-use std::ffi::c_void;
-
 use super::arguments::{check_buffers, check_divisible, check_length, to_c_rank};
 use super::grouping::Grouping;
 use super::handle::Communicator;
 use super::operations::Operations;
 use crate::backend::call;
-use crate::{DeviceSlice, DeviceSliceMut, Element, ReduceOp, Result, ResultCode, StreamRef, sys};
+use crate::{BufferElement, DeviceSlice, DeviceSliceMut, ReduceOp, Result, ResultCode, StreamRef, sys};
 
 /// The operator of a reduction.
 #[derive(Debug, Clone, Copy)]
@@ -49,7 +47,7 @@ impl From<ReduceOp> for Operator {
 }
 
 #[inline(always)]
-pub(super) fn all_reduce<'b, T: Element>(
+pub(super) fn all_reduce<'b, T: BufferElement>(
     name: &'static str,
     operations: Operations<'_, impl Grouping<'b>>,
     send: DeviceSlice<'_, T>,
@@ -58,11 +56,11 @@ pub(super) fn all_reduce<'b, T: Element>(
     stream: StreamRef<'_>,
 ) -> Result<ResultCode> {
     let comm = operations.communicator();
-    check_buffers::<T, 2>(comm, name, [send.memory_space(), recv.memory_space()])?;
+    check_buffers(comm, name, send.data_type(), [send.memory_space(), recv.memory_space()])?;
     let op = op.to_raw(comm)?;
     let count = send.len();
     check_length(name, "receive", recv.len(), count, 1)?;
-    let (send, recv, data_type) = (send.as_raw(), recv.as_raw(), T::DATA_TYPE.as_raw());
+    let (send, recv, data_type) = (send.as_raw(), recv.as_raw(), send.data_type().as_raw());
     // SAFETY: the checks above ensure that both buffers hold `count` elements in the communicator's memory; the
     // creator of the views guarantees that they live long enough. The communicator is live, as the caller has entered
     // NCCL.
@@ -79,7 +77,7 @@ pub(super) fn all_reduce<'b, T: Element>(
 }
 
 #[inline(always)]
-pub(super) fn all_reduce_in_place<'b, T: Element>(
+pub(super) fn all_reduce_in_place<'b, T: BufferElement>(
     name: &'static str,
     operations: Operations<'_, impl Grouping<'b>>,
     buffer: DeviceSliceMut<'_, T>,
@@ -90,7 +88,7 @@ pub(super) fn all_reduce_in_place<'b, T: Element>(
 }
 
 #[inline(always)]
-pub(super) fn broadcast<'b, T: Element>(
+pub(super) fn broadcast<'b, T: BufferElement>(
     name: &'static str,
     operations: Operations<'_, impl Grouping<'b>>,
     send: DeviceSlice<'_, T>,
@@ -99,13 +97,13 @@ pub(super) fn broadcast<'b, T: Element>(
     stream: StreamRef<'_>,
 ) -> Result<ResultCode> {
     let comm = operations.communicator();
-    check_buffers::<T, 2>(comm, name, [send.memory_space(), recv.memory_space()])?;
+    check_buffers(comm, name, send.data_type(), [send.memory_space(), recv.memory_space()])?;
     let c_root = to_c_rank(name, "root", root, comm.size)?;
     let count = recv.len();
     if comm.rank == root {
         check_length(name, "root's send", send.len(), count, 1)?;
     }
-    let (send, recv, data_type) = (send.as_raw(), recv.as_raw(), T::DATA_TYPE.as_raw());
+    let (send, recv, data_type) = (send.as_raw(), recv.as_raw(), send.data_type().as_raw());
     // SAFETY: as in `all_reduce`; NCCL reads the send buffer on the root only.
     unsafe {
         call_with!(
@@ -120,7 +118,7 @@ pub(super) fn broadcast<'b, T: Element>(
 }
 
 #[inline(always)]
-pub(super) fn broadcast_in_place<'b, T: Element>(
+pub(super) fn broadcast_in_place<'b, T: BufferElement>(
     name: &'static str,
     operations: Operations<'_, impl Grouping<'b>>,
     buffer: DeviceSliceMut<'_, T>,
@@ -131,7 +129,7 @@ pub(super) fn broadcast_in_place<'b, T: Element>(
 }
 
 #[inline(always)]
-pub(super) fn reduce<'b, T: Element>(
+pub(super) fn reduce<'b, T: BufferElement>(
     name: &'static str,
     operations: Operations<'_, impl Grouping<'b>>,
     send: DeviceSlice<'_, T>,
@@ -141,14 +139,14 @@ pub(super) fn reduce<'b, T: Element>(
     stream: StreamRef<'_>,
 ) -> Result<ResultCode> {
     let comm = operations.communicator();
-    check_buffers::<T, 2>(comm, name, [send.memory_space(), recv.memory_space()])?;
+    check_buffers(comm, name, send.data_type(), [send.memory_space(), recv.memory_space()])?;
     let op = op.to_raw(comm)?;
     let c_root = to_c_rank(name, "root", root, comm.size)?;
     let count = send.len();
     if comm.rank == root {
         check_length(name, "root's receive", recv.len(), count, 1)?;
     }
-    let (send, recv, data_type) = (send.as_raw(), recv.as_raw(), T::DATA_TYPE.as_raw());
+    let (send, recv, data_type) = (send.as_raw(), recv.as_raw(), send.data_type().as_raw());
     // SAFETY: as in `all_reduce`; NCCL writes the receive buffer on the root only.
     unsafe {
         call_with!(
@@ -163,7 +161,7 @@ pub(super) fn reduce<'b, T: Element>(
 }
 
 #[inline(always)]
-pub(super) fn reduce_in_place<'b, T: Element>(
+pub(super) fn reduce_in_place<'b, T: BufferElement>(
     name: &'static str,
     operations: Operations<'_, impl Grouping<'b>>,
     buffer: DeviceSliceMut<'_, T>,
@@ -175,7 +173,7 @@ pub(super) fn reduce_in_place<'b, T: Element>(
 }
 
 #[inline(always)]
-pub(super) fn all_gather<'b, T: Element>(
+pub(super) fn all_gather<'b, T: BufferElement>(
     name: &'static str,
     operations: Operations<'_, impl Grouping<'b>>,
     send: DeviceSlice<'_, T>,
@@ -183,10 +181,10 @@ pub(super) fn all_gather<'b, T: Element>(
     stream: StreamRef<'_>,
 ) -> Result<ResultCode> {
     let comm = operations.communicator();
-    check_buffers::<T, 2>(comm, name, [send.memory_space(), recv.memory_space()])?;
+    check_buffers(comm, name, send.data_type(), [send.memory_space(), recv.memory_space()])?;
     let count = send.len();
     check_length(name, "receive", recv.len(), count, comm.size)?;
-    let (send, recv, data_type) = (send.as_raw(), recv.as_raw(), T::DATA_TYPE.as_raw());
+    let (send, recv, data_type) = (send.as_raw(), recv.as_raw(), send.data_type().as_raw());
     // SAFETY: as in `all_reduce`, with `count` elements from each rank in the receive buffer.
     unsafe {
         call_with!(
@@ -201,7 +199,7 @@ pub(super) fn all_gather<'b, T: Element>(
 }
 
 #[inline(always)]
-pub(super) fn all_gather_in_place<'b, T: Element>(
+pub(super) fn all_gather_in_place<'b, T: BufferElement>(
     name: &'static str,
     operations: Operations<'_, impl Grouping<'b>>,
     buffer: DeviceSliceMut<'_, T>,
@@ -213,7 +211,7 @@ pub(super) fn all_gather_in_place<'b, T: Element>(
 }
 
 #[inline(always)]
-pub(super) fn reduce_scatter<'b, T: Element>(
+pub(super) fn reduce_scatter<'b, T: BufferElement>(
     name: &'static str,
     operations: Operations<'_, impl Grouping<'b>>,
     send: DeviceSlice<'_, T>,
@@ -222,11 +220,11 @@ pub(super) fn reduce_scatter<'b, T: Element>(
     stream: StreamRef<'_>,
 ) -> Result<ResultCode> {
     let comm = operations.communicator();
-    check_buffers::<T, 2>(comm, name, [send.memory_space(), recv.memory_space()])?;
+    check_buffers(comm, name, send.data_type(), [send.memory_space(), recv.memory_space()])?;
     let op = op.to_raw(comm)?;
     let count = recv.len();
     check_length(name, "send", send.len(), count, comm.size)?;
-    let (send, recv, data_type) = (send.as_raw(), recv.as_raw(), T::DATA_TYPE.as_raw());
+    let (send, recv, data_type) = (send.as_raw(), recv.as_raw(), send.data_type().as_raw());
     // SAFETY: as in `all_reduce`, with `count` elements for each rank in the send buffer.
     unsafe {
         call_with!(
@@ -241,7 +239,7 @@ pub(super) fn reduce_scatter<'b, T: Element>(
 }
 
 #[inline(always)]
-pub(super) fn reduce_scatter_in_place<'b, T: Element>(
+pub(super) fn reduce_scatter_in_place<'b, T: BufferElement>(
     name: &'static str,
     operations: Operations<'_, impl Grouping<'b>>,
     buffer: DeviceSliceMut<'_, T>,
@@ -254,7 +252,7 @@ pub(super) fn reduce_scatter_in_place<'b, T: Element>(
 }
 
 #[inline(always)]
-pub(super) fn all_to_all<'b, T: Element>(
+pub(super) fn all_to_all<'b, T: BufferElement>(
     name: &'static str,
     operations: Operations<'_, impl Grouping<'b>>,
     send: DeviceSlice<'_, T>,
@@ -262,7 +260,7 @@ pub(super) fn all_to_all<'b, T: Element>(
     stream: StreamRef<'_>,
 ) -> Result<ResultCode> {
     let comm = operations.communicator();
-    check_buffers::<T, 2>(comm, name, [send.memory_space(), recv.memory_space()])?;
+    check_buffers(comm, name, send.data_type(), [send.memory_space(), recv.memory_space()])?;
     check_divisible(name, "send ", send.len(), comm.size)?;
     check_length(name, "receive", recv.len(), send.len(), 1)?;
     let count = send.len() / comm.size;
@@ -275,7 +273,7 @@ pub(super) fn all_to_all<'b, T: Element>(
             Ok(())
         });
     }
-    let (send, recv, data_type) = (send.as_raw(), recv.as_raw(), T::DATA_TYPE.as_raw());
+    let (send, recv, data_type) = (send.as_raw(), recv.as_raw(), send.data_type().as_raw());
     // SAFETY: as in `all_reduce`, with `count` elements for each rank in both buffers.
     unsafe {
         call_with!(operations, name, ncclAlltoAll, ncclAlltoAllConfig, (send, recv, count, data_type), stream)
@@ -283,7 +281,7 @@ pub(super) fn all_to_all<'b, T: Element>(
 }
 
 #[inline(always)]
-pub(super) fn gather<'b, T: Element>(
+pub(super) fn gather<'b, T: BufferElement>(
     name: &'static str,
     operations: Operations<'_, impl Grouping<'b>>,
     send: DeviceSlice<'_, T>,
@@ -292,7 +290,7 @@ pub(super) fn gather<'b, T: Element>(
     stream: StreamRef<'_>,
 ) -> Result<ResultCode> {
     let comm = operations.communicator();
-    check_buffers::<T, 2>(comm, name, [send.memory_space(), recv.memory_space()])?;
+    check_buffers(comm, name, send.data_type(), [send.memory_space(), recv.memory_space()])?;
     let c_root = to_c_rank(name, "root", root, comm.size)?;
     let count = send.len();
     let is_root = comm.rank == root;
@@ -308,7 +306,7 @@ pub(super) fn gather<'b, T: Element>(
             })
         });
     }
-    let (send, recv, data_type) = (send.as_raw(), recv.as_raw(), T::DATA_TYPE.as_raw());
+    let (send, recv, data_type) = (send.as_raw(), recv.as_raw(), send.data_type().as_raw());
     // SAFETY: as in `all_gather`; NCCL writes the receive buffer on the root only.
     unsafe {
         call_with!(
@@ -323,7 +321,7 @@ pub(super) fn gather<'b, T: Element>(
 }
 
 #[inline(always)]
-pub(super) fn scatter<'b, T: Element>(
+pub(super) fn scatter<'b, T: BufferElement>(
     name: &'static str,
     operations: Operations<'_, impl Grouping<'b>>,
     send: DeviceSlice<'_, T>,
@@ -332,7 +330,7 @@ pub(super) fn scatter<'b, T: Element>(
     stream: StreamRef<'_>,
 ) -> Result<ResultCode> {
     let comm = operations.communicator();
-    check_buffers::<T, 2>(comm, name, [send.memory_space(), recv.memory_space()])?;
+    check_buffers(comm, name, send.data_type(), [send.memory_space(), recv.memory_space()])?;
     let c_root = to_c_rank(name, "root", root, comm.size)?;
     let count = recv.len();
     let is_root = comm.rank == root;
@@ -348,7 +346,7 @@ pub(super) fn scatter<'b, T: Element>(
             point_to_point(comm, None, Some(recv), root, stream)
         });
     }
-    let (send, recv, data_type) = (send.as_raw(), recv.as_raw(), T::DATA_TYPE.as_raw());
+    let (send, recv, data_type) = (send.as_raw(), recv.as_raw(), send.data_type().as_raw());
     // SAFETY: as in `reduce_scatter`; NCCL reads the send buffer on the root only.
     unsafe {
         call_with!(
@@ -363,7 +361,7 @@ pub(super) fn scatter<'b, T: Element>(
 }
 
 #[inline(always)]
-pub(super) fn gather_in_place<'b, T: Element>(
+pub(super) fn gather_in_place<'b, T: BufferElement>(
     name: &'static str,
     operations: Operations<'_, impl Grouping<'b>>,
     buffer: DeviceSliceMut<'_, T>,
@@ -379,7 +377,7 @@ pub(super) fn gather_in_place<'b, T: Element>(
 }
 
 #[inline(always)]
-pub(super) fn scatter_in_place<'b, T: Element>(
+pub(super) fn scatter_in_place<'b, T: BufferElement>(
     name: &'static str,
     operations: Operations<'_, impl Grouping<'b>>,
     buffer: DeviceSliceMut<'_, T>,
@@ -414,7 +412,7 @@ fn fall_back_to_point_to_point<'b>(
 }
 
 /// Sends or receives one message of an operation that consists of several; the caller has checked the arguments.
-fn point_to_point<T: Element>(
+fn point_to_point<T: BufferElement>(
     comm: &Communicator,
     send: Option<DeviceSlice<'_, T>>,
     recv: Option<DeviceSliceMut<'_, T>>,
@@ -422,15 +420,15 @@ fn point_to_point<T: Element>(
     stream: StreamRef<'_>,
 ) -> Result<()> {
     let peer = to_c_rank("send", "peer", peer, comm.size)?;
-    let (data_type, raw, stream) = (T::DATA_TYPE.as_raw(), comm.raw(), stream.as_raw());
-    let send: Option<(*const c_void, usize)> = send.map(|send| (send.as_raw(), send.len()));
-    let recv: Option<(*mut c_void, usize)> = recv.map(|recv| (recv.as_raw(), recv.len()));
+    let (raw, stream) = (comm.raw(), stream.as_raw());
+    let send = send.map(|send| (send.as_raw(), send.len(), send.data_type().as_raw()));
+    let recv = recv.map(|recv| (recv.as_raw(), recv.len(), recv.data_type().as_raw()));
     // SAFETY: as in `all_reduce`.
     unsafe {
-        if let Some((buffer, count)) = send {
+        if let Some((buffer, count, data_type)) = send {
             call!(comm.library(), ncclSend(buffer, count, data_type, peer, raw, stream))?;
         }
-        if let Some((buffer, count)) = recv {
+        if let Some((buffer, count, data_type)) = recv {
             call!(comm.library(), ncclRecv(buffer, count, data_type, peer, raw, stream))?;
         }
     }

@@ -233,6 +233,9 @@ impl Drop for Communicator {
 impl Communicator {
     /// Ends the communicator, as the state has told this thread.
     fn end_at_drop(&self) {
+        if self.shared.is_borrowed() {
+            return;
+        }
         // Destroying waits for the other ranks if work is unfinished, and a drop must not hang. On host memory all
         // work is complete when a call returns.
         let destroys = self.memory_space() == MemorySpace::Host && !self.shared.state.is_failed();

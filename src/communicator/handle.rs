@@ -144,11 +144,27 @@ impl Communicator {
         name: Option<Arc<CStr>>,
         parent: Option<&State>,
     ) -> Result<Self> {
+        // SAFETY: the caller guarantees that the handle is live and used by nothing else.
+        unsafe { Self::from_shared(call, Shared::new(library, raw, name), timeout, parent) }
+    }
+
+    /// Creates the communicator for a handle, and waits until it is complete.
+    ///
+    /// # Safety
+    /// The handle is null or live, and nothing else uses it at the same time.
+    pub(super) unsafe fn from_shared(
+        call: &'static str,
+        shared: Arc<Shared>,
+        timeout: Option<Duration>,
+        parent: Option<&State>,
+    ) -> Result<Self> {
+        let raw = shared.raw;
         if raw.is_null() {
             return Err(Error::argument(call, "the handle is null"));
         }
+        let library = &Arc::clone(&shared.library);
         let mut communicator = Self {
-            shared: Shared::new(library, raw, name),
+            shared,
             size: 0,
             rank: 0,
             device: 0,
@@ -382,7 +398,10 @@ impl Communicator {
                 ResultCode::IN_PROGRESS => {}
                 code => return Err(self.library().error(call, code)),
             }
-            if self.shared.state.is_abort_requested() || parent.is_some_and(State::is_abort_requested) {
+            let is_requested =
+                self.shared.state.is_abort_requested() || parent.is_some_and(State::is_abort_requested);
+            // What other code owns is not aborted, and may still use the buffers.
+            if is_requested && !self.shared.is_borrowed() {
                 return Err(Error::Aborted { call });
             }
             let elapsed = start.elapsed();
@@ -399,8 +418,14 @@ impl Communicator {
     }
 
     /// Aborts the communicator if its work is in progress and uses host memory, which is free again after this.
+    ///
+    /// One that other code owns is waited for instead.
     #[cold]
     pub(crate) fn abort_work_in_progress(&self) {
+        if self.shared.is_borrowed() {
+            let _ = self.wait("group");
+            return;
+        }
         let is_host = self.memory_space() == MemorySpace::Host;
         if is_host && matches!(self.poll(), Ok(ResultCode::IN_PROGRESS)) && self.shared.state.end() {
             // SAFETY: the state has told this thread to end it.

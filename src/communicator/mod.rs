@@ -4,6 +4,7 @@
 mod abort_handle;
 mod arguments;
 mod barrier;
+mod borrowed;
 mod collectives;
 mod create_child;
 mod destroy;
@@ -28,6 +29,7 @@ mod state;
 mod window;
 
 pub use abort_handle::AbortHandle;
+pub use borrowed::BorrowedCommunicator;
 pub use destroy::Finalized;
 pub use grouping::{Grouped, Grouping, Ungrouped};
 pub use handle::Communicator;

@@ -82,7 +82,7 @@ pub(super) fn put_signal<'b, T: Element>(
     stream: StreamRef<'_>,
 ) -> Result<ResultCode> {
     let comm = operations.without_config(name)?;
-    check_buffers::<T, 1>(comm, name, [local.memory_space()])?;
+    check_buffers(comm, name, T::DATA_TYPE, [local.memory_space()])?;
     let peer = to_c_rank(name, "peer", peer, comm.size)?;
     let (index, context) = signal.to_raw(name)?;
     let count = local.len();

@@ -3,13 +3,17 @@
 //! with buffers is generic over their elements.
 #![allow(unsafe_code)] // Prepares the buffers.
 
+use super::arguments::{check_data_types, check_devices};
 use super::{Grouping, Signal, WaitSignal, WindowOffset, barrier, collectives, one_sided, point_to_point};
-use crate::{Communicator, Element, Group, Operations, RecvBuffer, ReduceOp, Result, SendBuffer, StreamRef};
+use crate::{
+    BufferElement, Communicator, Element, Group, Operations, RecvBuffer, ReduceOp, Result, SendBuffer,
+    StreamRef,
+};
 
 macro_rules! operations {
     ($(
         $(#[$documentation:meta])*
-        $module:ident::$name:ident $(<$element:ident>)? (
+        $module:ident::$name:ident $(<$element:ident: $bound:ident>)? (
             $($buffer:ident: $direction:ident<$buffer_element:ident>),*; $($argument:ident: $type:ty),*
         );
     )*) => {
@@ -21,7 +25,7 @@ macro_rules! operations {
                 /// The errors of [every operation](Operations#errors).
                 #[allow(clippy::missing_errors_doc)]
                 #[inline(always)]
-                pub fn $name<'b $(, $element: Element)?>(
+                pub fn $name<'b $(, $element: $bound)?>(
                     self,
                     $($buffer: impl $direction<'b, Element = $buffer_element>,)*
                     $($argument: $type,)*
@@ -38,7 +42,13 @@ macro_rules! operations {
                     )*
                     $(let $argument = $argument.into();)*
                     let joined = self.begin_operation(stringify!($name))?;
-                    let result = $module::$name(stringify!($name), self, $($buffer.0,)* $($argument,)* stream);
+                    let devices = [stream.device(), $($buffer.0.device()),*];
+                    let checked = check_devices(self.communicator(), stringify!($name), devices)
+                        .and(check_data_types(stringify!($name), [$($buffer.0.data_type()),*]));
+                    let result = match checked {
+                        Ok(()) => $module::$name(stringify!($name), self, $($buffer.0,)* $($argument,)* stream),
+                        Err(error) => Err(error),
+                    };
                     self.finish_operation(stringify!($name), joined, result, ($($buffer.1,)*))
                 }
             )*
@@ -57,7 +67,7 @@ macro_rules! operations {
                 /// The errors of [every operation](Operations#errors).
                 #[allow(clippy::missing_errors_doc)]
                 #[inline(always)]
-                pub fn $name<'b $(, $element: Element)?>(
+                pub fn $name<'b $(, $element: $bound)?>(
                     &self,
                     $($buffer: impl $direction<'b, Element = $buffer_element>,)*
                     $($argument: $type,)*
@@ -77,7 +87,7 @@ macro_rules! operations {
                 /// The errors of [every operation](Operations#errors).
                 #[allow(clippy::missing_errors_doc)]
                 #[inline(always)]
-                pub fn $name $(<$element: Element>)? (
+                pub fn $name $(<$element: $bound>)? (
                     &'b self,
                     communicator: &'b Communicator,
                     $($buffer: impl $direction<'b, Element = $buffer_element>,)*
@@ -112,7 +122,7 @@ operations! {
     /// ```
     #[doc(alias = "ncclAllReduce")]
     #[doc(alias = "ncclAllReduceConfig")]
-    collectives::all_reduce<T>(send: SendBuffer<T>, recv: RecvBuffer<T>; op: ReduceOp);
+    collectives::all_reduce<T: BufferElement>(send: SendBuffer<T>, recv: RecvBuffer<T>; op: ReduceOp);
 
     /// Performs [`all_reduce`](Self::all_reduce) in place: the result replaces the elements that were sent.
     ///
@@ -132,7 +142,7 @@ operations! {
     /// # }
     /// ```
     #[doc(alias = "ncclAllReduce")]
-    collectives::all_reduce_in_place<T>(buffer: RecvBuffer<T>; op: ReduceOp);
+    collectives::all_reduce_in_place<T: BufferElement>(buffer: RecvBuffer<T>; op: ReduceOp);
 
     /// Copies `send` of rank `root` to `recv` of every rank. The count is the length of `recv`; on the root, `send`
     /// holds at least as many elements; on the other ranks it is ignored and may be empty.
@@ -155,7 +165,7 @@ operations! {
     /// ```
     #[doc(alias = "ncclBroadcast")]
     #[doc(alias = "ncclBroadcastConfig")]
-    collectives::broadcast<T>(send: SendBuffer<T>, recv: RecvBuffer<T>; root: usize);
+    collectives::broadcast<T: BufferElement>(send: SendBuffer<T>, recv: RecvBuffer<T>; root: usize);
 
     /// Copies `buffer` of rank `root` to `buffer` of every other rank.
     ///
@@ -176,7 +186,7 @@ operations! {
     /// ```
     #[doc(alias = "ncclBroadcast")]
     #[doc(alias = "ncclBcast")]
-    collectives::broadcast_in_place<T>(buffer: RecvBuffer<T>; root: usize);
+    collectives::broadcast_in_place<T: BufferElement>(buffer: RecvBuffer<T>; root: usize);
 
     /// Combines the `send` buffers of all ranks element by element; rank `root` receives the result. The count is the
     /// length of `send`; on the root, `recv` holds at least as many elements; on the other ranks it is ignored and may
@@ -201,7 +211,7 @@ operations! {
     /// ```
     #[doc(alias = "ncclReduce")]
     #[doc(alias = "ncclReduceConfig")]
-    collectives::reduce<T>(send: SendBuffer<T>, recv: RecvBuffer<T>; op: ReduceOp, root: usize);
+    collectives::reduce<T: BufferElement>(send: SendBuffer<T>, recv: RecvBuffer<T>; op: ReduceOp, root: usize);
 
     /// Performs [`reduce`](Self::reduce) in place: the result replaces the elements that the root sent; the buffers of
     /// the other ranks do not change.
@@ -222,7 +232,7 @@ operations! {
     /// # }
     /// ```
     #[doc(alias = "ncclReduce")]
-    collectives::reduce_in_place<T>(buffer: RecvBuffer<T>; op: ReduceOp, root: usize);
+    collectives::reduce_in_place<T: BufferElement>(buffer: RecvBuffer<T>; op: ReduceOp, root: usize);
 
     /// Gathers the `send` buffers of all ranks, in rank order, on every rank. The count is the length of `send`; `recv`
     /// holds at least count x size elements.
@@ -244,7 +254,7 @@ operations! {
     /// ```
     #[doc(alias = "ncclAllGather")]
     #[doc(alias = "ncclAllGatherConfig")]
-    collectives::all_gather<T>(send: SendBuffer<T>, recv: RecvBuffer<T>;);
+    collectives::all_gather<T: BufferElement>(send: SendBuffer<T>, recv: RecvBuffer<T>;);
 
     /// Performs [`all_gather`](Self::all_gather) in place: `buffer` consists of `size` equal parts, of which each rank
     /// sends part `rank`.
@@ -266,7 +276,7 @@ operations! {
     /// # }
     /// ```
     #[doc(alias = "ncclAllGather")]
-    collectives::all_gather_in_place<T>(buffer: RecvBuffer<T>;);
+    collectives::all_gather_in_place<T: BufferElement>(buffer: RecvBuffer<T>;);
 
     /// Combines the `send` buffers of all ranks element by element; rank `i` receives part `i` of the result. The count
     /// is the length of `recv`; `send` holds at least count x size elements.
@@ -288,7 +298,7 @@ operations! {
     /// ```
     #[doc(alias = "ncclReduceScatter")]
     #[doc(alias = "ncclReduceScatterConfig")]
-    collectives::reduce_scatter<T>(send: SendBuffer<T>, recv: RecvBuffer<T>; op: ReduceOp);
+    collectives::reduce_scatter<T: BufferElement>(send: SendBuffer<T>, recv: RecvBuffer<T>; op: ReduceOp);
 
     /// Performs [`reduce_scatter`](Self::reduce_scatter) in place: `buffer` consists of `size` equal parts, of which
     /// part `rank` receives the result. The contents of the other parts are undefined afterwards.
@@ -309,7 +319,7 @@ operations! {
     /// # }
     /// ```
     #[doc(alias = "ncclReduceScatter")]
-    collectives::reduce_scatter_in_place<T>(buffer: RecvBuffer<T>; op: ReduceOp);
+    collectives::reduce_scatter_in_place<T: BufferElement>(buffer: RecvBuffer<T>; op: ReduceOp);
 
     /// Sends part `i` of the `size` equal parts of `send` to rank `i`, which receives it in the part of its `recv` with
     /// the sender's number. The length of `send` is a multiple of the size; `recv` holds at least as many elements.
@@ -334,7 +344,7 @@ operations! {
     /// ```
     #[doc(alias = "ncclAlltoAll")]
     #[doc(alias = "ncclAlltoAllConfig")]
-    collectives::all_to_all<T>(send: SendBuffer<T>, recv: RecvBuffer<T>;);
+    collectives::all_to_all<T: BufferElement>(send: SendBuffer<T>, recv: RecvBuffer<T>;);
 
     /// Gathers the `send` buffers of all ranks, in rank order, on rank `root`. The count is the length of `send`; on
     /// the root, `recv` holds at least count x size elements; on the other ranks it is ignored and may be empty.
@@ -360,7 +370,7 @@ operations! {
     /// ```
     #[doc(alias = "ncclGather")]
     #[doc(alias = "ncclGatherConfig")]
-    collectives::gather<T>(send: SendBuffer<T>, recv: RecvBuffer<T>; root: usize);
+    collectives::gather<T: BufferElement>(send: SendBuffer<T>, recv: RecvBuffer<T>; root: usize);
 
     /// Performs [`gather`](Self::gather) in place: on the root, `buffer` receives `size` equal parts, of which part
     /// `root` is already there; the other ranks send their `buffer`.
@@ -381,7 +391,7 @@ operations! {
     /// # }
     /// ```
     #[doc(alias = "ncclGather")]
-    collectives::gather_in_place<T>(buffer: RecvBuffer<T>; root: usize);
+    collectives::gather_in_place<T: BufferElement>(buffer: RecvBuffer<T>; root: usize);
 
     /// Scatters `send` of rank `root`: rank `i` receives part `i`. The count is the length of `recv`; on the root,
     /// `send` holds at least count x size elements; on the other ranks it is ignored and may be empty.
@@ -406,7 +416,7 @@ operations! {
     /// ```
     #[doc(alias = "ncclScatter")]
     #[doc(alias = "ncclScatterConfig")]
-    collectives::scatter<T>(send: SendBuffer<T>, recv: RecvBuffer<T>; root: usize);
+    collectives::scatter<T: BufferElement>(send: SendBuffer<T>, recv: RecvBuffer<T>; root: usize);
 
     /// Performs [`scatter`](Self::scatter) in place: on the root, `buffer` consists of `size` equal parts to send, of
     /// which part `root` stays there; the other ranks receive into their `buffer`.
@@ -427,7 +437,7 @@ operations! {
     /// # }
     /// ```
     #[doc(alias = "ncclScatter")]
-    collectives::scatter_in_place<T>(buffer: RecvBuffer<T>; root: usize);
+    collectives::scatter_in_place<T: BufferElement>(buffer: RecvBuffer<T>; root: usize);
 
     /// Sends `buffer` to rank `peer`, which receives the same number of elements. A rank that sends *and* receives must
     /// do both in one group; otherwise two ranks that send to each other can deadlock.
@@ -452,7 +462,7 @@ operations! {
     /// # }
     /// ```
     #[doc(alias = "ncclSend")]
-    point_to_point::send<T>(buffer: SendBuffer<T>; peer: usize);
+    point_to_point::send<T: BufferElement>(buffer: SendBuffer<T>; peer: usize);
 
     /// Receives `buffer` from rank `peer`, which sends the same number of elements.
     ///
@@ -477,7 +487,7 @@ operations! {
     /// # }
     /// ```
     #[doc(alias = "ncclRecv")]
-    point_to_point::recv<T>(buffer: RecvBuffer<T>; peer: usize);
+    point_to_point::recv<T: BufferElement>(buffer: RecvBuffer<T>; peer: usize);
 
     /// Writes `local`, which is part of a window of this rank, to `target` in the window of rank `peer`, and then
     /// raises `signal` there; the peer waits for it with [`wait_signal`](Communicator::wait_signal). Since NCCL
@@ -507,7 +517,7 @@ operations! {
     /// # }
     /// ```
     #[doc(alias = "ncclPutSignal")]
-    one_sided::put_signal<T>(local: SendBuffer<T>; peer: usize, target: WindowOffset<'b, T>, signal: Signal);
+    one_sided::put_signal<T: Element>(local: SendBuffer<T>; peer: usize, target: WindowOffset<'b, T>, signal: Signal);
 
     /// Raises a signal at rank `peer`, after the data that was put there before in the same context. Since NCCL 2.29.2.
     ///
@@ -595,5 +605,5 @@ operations! {
     /// # Ok(())
     /// # }
     /// ```
-    barrier::barrier<T>(buffer: RecvBuffer<T>;);
+    barrier::barrier<T: BufferElement>(buffer: RecvBuffer<T>;);
 }

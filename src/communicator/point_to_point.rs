@@ -4,10 +4,10 @@ use super::arguments::{check_buffers, to_c_rank};
 use super::grouping::Grouping;
 use super::operations::Operations;
 use crate::backend::call;
-use crate::{DeviceSlice, DeviceSliceMut, Element, Result, ResultCode, StreamRef};
+use crate::{BufferElement, DeviceSlice, DeviceSliceMut, Result, ResultCode, StreamRef};
 
 #[inline(always)]
-pub(super) fn send<'b, T: Element>(
+pub(super) fn send<'b, T: BufferElement>(
     name: &'static str,
     operations: Operations<'_, impl Grouping<'b>>,
     buffer: DeviceSlice<'_, T>,
@@ -15,9 +15,9 @@ pub(super) fn send<'b, T: Element>(
     stream: StreamRef<'_>,
 ) -> Result<ResultCode> {
     let comm = operations.without_config(name)?;
-    check_buffers::<T, 1>(comm, name, [buffer.memory_space()])?;
+    check_buffers(comm, name, buffer.data_type(), [buffer.memory_space()])?;
     let peer = to_c_rank(name, "peer", peer, comm.size)?;
-    let (raw, data_type) = (buffer.as_raw(), T::DATA_TYPE.as_raw());
+    let (raw, data_type) = (buffer.as_raw(), buffer.data_type().as_raw());
     // SAFETY: the creator of the view guarantees that it holds `len()` elements and lives long enough; it is in the
     // communicator's memory by the check above.
     unsafe {
@@ -26,7 +26,7 @@ pub(super) fn send<'b, T: Element>(
 }
 
 #[inline(always)]
-pub(super) fn recv<'b, T: Element>(
+pub(super) fn recv<'b, T: BufferElement>(
     name: &'static str,
     operations: Operations<'_, impl Grouping<'b>>,
     buffer: DeviceSliceMut<'_, T>,
@@ -34,9 +34,9 @@ pub(super) fn recv<'b, T: Element>(
     stream: StreamRef<'_>,
 ) -> Result<ResultCode> {
     let comm = operations.without_config(name)?;
-    check_buffers::<T, 1>(comm, name, [buffer.memory_space()])?;
+    check_buffers(comm, name, buffer.data_type(), [buffer.memory_space()])?;
     let peer = to_c_rank(name, "peer", peer, comm.size)?;
-    let (raw, data_type) = (buffer.as_raw(), T::DATA_TYPE.as_raw());
+    let (raw, data_type) = (buffer.as_raw(), buffer.data_type().as_raw());
     // SAFETY: as in `send`.
     unsafe {
         call!(comm.library(), ncclRecv(raw, buffer.len(), data_type, peer, comm.raw(), stream.as_raw()))

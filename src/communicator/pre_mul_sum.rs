@@ -3,7 +3,7 @@
 use std::fmt;
 use std::marker::PhantomData;
 
-use super::arguments::check_buffers;
+use super::arguments::{check_buffers, check_devices};
 use super::collectives::{self, Operator};
 use super::grouping::{Grouped, Grouping, Ungrouped};
 use super::handle::Communicator;
@@ -146,7 +146,7 @@ impl Communicator {
         if scalar.is_empty() {
             return Err(Error::argument(CALL, "the scalar's buffer is empty; expected one element"));
         }
-        check_buffers::<T, 1>(self, CALL, [scalar.memory_space()])?;
+        check_buffers(self, CALL, T::DATA_TYPE, [scalar.memory_space()])?;
         let residence = sys::ncclScalarResidence_t::ncclScalarDevice;
         // SAFETY: the creator of the view guarantees that the memory outlives the work that reads it.
         unsafe { PreMulSum::create(CALL, self, scalar.as_raw().cast_mut(), residence) }
@@ -264,10 +264,11 @@ macro_rules! reductions {
                     )*
                     let Self { operations, op, .. } = self;
                     let joined = operations.begin_operation(stringify!($name))?;
-                    let result = {
+                    let devices = [stream.device(), $($buffer.0.device()),*];
+                    let result = check_devices(operations.communicator(), stringify!($name), devices).and_then(|()| {
                         let op = Operator::Custom(op);
                         collectives::$name(stringify!($name), operations, $($buffer.0,)* op, $($root,)? stream)
-                    };
+                    });
                     operations.finish_operation(stringify!($name), joined, result, ($($buffer.1,)*))
                 }
             )*

@@ -95,7 +95,7 @@ impl Communicator {
         if buffer.is_empty() {
             return Err(Error::argument(call, "the buffer is empty; expected at least one element"));
         }
-        check_buffers::<T, 1>(self, call, [Some(buffer.memory_space())])
+        check_buffers(self, call, T::DATA_TYPE, [Some(buffer.memory_space())])
     }
 }
 

@@ -24,6 +24,8 @@ pub(super) struct Shared {
     pub(super) memory_space: MemorySpace,
     /// The `commName` that NCCL was given, to which it keeps a pointer.
     pub(super) name: Option<Arc<CStr>>,
+    /// Set if other code owns the communicator and ends it.
+    is_borrowed: bool,
     /// Set if the end took too long and goes on in the background.
     is_ending: AtomicBool,
 }
@@ -37,7 +39,20 @@ impl Shared {
     pub(super) fn new(library: &Arc<Library>, raw: sys::ncclComm_t, name: Option<Arc<CStr>>) -> Arc<Self> {
         let (memory_space, library) = (library.memory_space(), Arc::clone(library));
         let (state, is_ending) = (State::default(), AtomicBool::new(false));
-        Arc::new(Self { library, raw, state, memory_space, name, is_ending })
+        Arc::new(Self { library, raw, state, memory_space, name, is_borrowed: false, is_ending })
+    }
+
+    /// Creates the state of a communicator that other code owns.
+    pub(super) fn borrowed(library: &Arc<Library>, raw: sys::ncclComm_t) -> Arc<Self> {
+        let mut shared = Self::new(library, raw, None);
+        // It is not shared yet.
+        Arc::get_mut(&mut shared).into_iter().for_each(|shared| shared.is_borrowed = true);
+        shared
+    }
+
+    /// Returns `true` if other code owns the communicator: its end here is only the end of its use.
+    pub(super) fn is_borrowed(&self) -> bool {
+        self.is_borrowed
     }
 
     /// Returns `true` if NCCL is still ending the communicator, and may use all that it was given.
@@ -102,10 +117,11 @@ impl Shared {
     /// another thread runs it. On host memory, it ends at once.
     fn end(
         call: &'static str,
-        all: Vec<Arc<Self>>,
+        mut all: Vec<Arc<Self>>,
         limit: Option<Duration>,
         end: impl Fn(&[Arc<Self>]) -> Result<()> + Copy + Send + 'static,
     ) -> Result<()> {
+        all.retain(|shared| !shared.is_borrowed);
         let limit = limit.filter(|_| {
             all.first().is_some_and(|shared| shared.library.memory_space() == MemorySpace::Device)
         });

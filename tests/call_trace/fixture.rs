@@ -59,13 +59,13 @@ pub(crate) const SEND: usize = 0x1_0000;
 pub(crate) const RECV: usize = 0x2_0000;
 
 /// A buffer at [`SEND`].
-pub(crate) fn send<T>(length: usize) -> DeviceSlice<'static, T> {
+pub(crate) fn send<T: libnccl::Element>(length: usize) -> DeviceSlice<'static, T> {
     // SAFETY: never read: the fake moves no data.
     unsafe { DeviceSlice::from_raw_parts(ptr::without_provenance(SEND), length) }
 }
 
 /// A buffer at [`RECV`].
-pub(crate) fn recv<T>(length: usize) -> DeviceSliceMut<'static, T> {
+pub(crate) fn recv<T: libnccl::Element>(length: usize) -> DeviceSliceMut<'static, T> {
     // SAFETY: as above.
     unsafe { DeviceSliceMut::from_raw_parts(ptr::without_provenance_mut(RECV), length) }
 }

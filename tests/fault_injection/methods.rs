@@ -7,9 +7,9 @@ use std::ptr;
 use std::time::Duration;
 
 use libnccl::{
-    AbortHandle, CollectiveConfig, Communicator, Config, DeviceSlice, DeviceSliceMut, Encryption, LoadError,
-    MemoryStatistic, Nccl, NcclBuffer, ReduceOp, Result, ShrinkMode, Signal, StreamRef, UniqueId, WaitSignal,
-    WindowFlags,
+    AbortHandle, CollectiveConfig, Communicator, Config, DeviceSlice, DeviceSliceMut, Element, Encryption,
+    LoadError, MemoryStatistic, Nccl, NcclBuffer, ReduceOp, Result, ShrinkMode, Signal, StreamRef, UniqueId,
+    WaitSignal, WindowFlags,
 };
 
 use crate::fake_nccl::FakeNccl;
@@ -75,12 +75,12 @@ fn id() -> UniqueId {
     UniqueId::from_bytes([1; UniqueId::BYTES])
 }
 
-fn send<T>(length: usize) -> DeviceSlice<'static, T> {
+fn send<T: Element>(length: usize) -> DeviceSlice<'static, T> {
     // SAFETY: never read, as the library does nothing.
     unsafe { DeviceSlice::from_raw_parts(ptr::without_provenance(0x1_0000), length) }
 }
 
-fn recv<T>(length: usize) -> DeviceSliceMut<'static, T> {
+fn recv<T: Element>(length: usize) -> DeviceSliceMut<'static, T> {
     // SAFETY: as above.
     unsafe { DeviceSliceMut::from_raw_parts(ptr::without_provenance_mut(0x2_0000), length) }
 }

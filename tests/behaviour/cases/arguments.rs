@@ -1,6 +1,8 @@
 //! Invalid arguments: they are found before NCCL is called, and the error names the values.
 
-use libnccl::{DeviceSlice, DeviceSliceMut, Error, Nccl, ReduceOp, Result, sys};
+use libnccl::{
+    AnySlice, AnySliceMut, DataType, DeviceSlice, DeviceSliceMut, Error, Nccl, ReduceOp, Result, sys,
+};
 
 use super::common::{STREAM, cases, of_one_thread, on_threads};
 
@@ -13,6 +15,8 @@ cases! {
     foreign_unique_id_is_invalid_argument,
     communicator_after_invalid_argument_works,
     null_buffer_from_c_is_invalid_argument,
+    views_of_two_types_are_an_error,
+    bytes_that_are_no_elements_are_an_error,
 }
 
 fn message(result: Result<()>) -> String {
@@ -159,4 +163,31 @@ fn null_buffer_from_c_is_invalid_argument(nccl: &Nccl) {
     // SAFETY: a live communicator; null buffers are what is tested.
     let code = unsafe { all_reduce(null, null, 4, data_type, op, comms[0].as_raw(), std::ptr::null_mut()) };
     assert_eq!(code, sys::ncclResult_t::ncclInvalidArgument);
+}
+
+fn views_of_two_types_are_an_error(nccl: &Nccl) {
+    let comm = of_one_thread(nccl, 1).remove(0);
+    let (send, mut recv) = ([1.0_f32; 2], [0_i64; 2]);
+    let (from, mut to) = (DeviceSlice::from(&send).into_any(), DeviceSliceMut::from(&mut recv).into_any());
+    let expected = "the elements of one buffer are float, those of the other int64";
+    let result = comm.all_reduce(from, to.reborrow(), ReduceOp::Sum, STREAM);
+    assert_eq!(message(result), format!("all_reduce: {expected}"));
+    let result = nccl.group(|g| g.all_gather(&comm, from, to, STREAM));
+    assert_eq!(message(result), format!("all_gather: {expected}"));
+    assert_eq!(recv, [0; 2]);
+    comm.broadcast_in_place(&mut recv, 0, STREAM).unwrap();
+}
+
+fn bytes_that_are_no_elements_are_an_error(_: &Nccl) {
+    let mut elements = [0_u64; 2];
+    // SAFETY: the bytes of the elements.
+    let bytes = unsafe { std::slice::from_raw_parts_mut(elements.as_mut_ptr().cast::<u8>(), 16) };
+    assert_eq!(AnySlice::from_bytes(DataType::Float64, bytes).unwrap().len(), 2);
+    assert_eq!(AnySlice::from_bytes(DataType::Float64, &[]).unwrap().len(), 0);
+    assert_eq!(
+        message(AnySlice::from_bytes(DataType::Float32, &bytes[..6]).map(drop)),
+        "AnySlice::from_bytes: 6 bytes are no multiple of 4, the size of float"
+    );
+    let odd = message(AnySliceMut::from_bytes(DataType::Bfloat16, &mut bytes[1..5]).map(drop));
+    assert!(odd.ends_with(" is no multiple of 2, the size of bfloat16"), "{odd}");
 }

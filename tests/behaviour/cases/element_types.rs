@@ -2,7 +2,7 @@
 
 use std::fmt::Debug;
 
-use libnccl::{Communicator, Element, Nccl, ReduceOp};
+use libnccl::{AnySliceMut, Communicator, DeviceSlice, DeviceSliceMut, Element, Nccl, ReduceOp};
 
 use super::common::{STREAM, cases, on_threads};
 
@@ -11,6 +11,7 @@ cases! {
     every_type_average_is_exact,
     every_type_pre_mul_sum_is_exact,
     every_type_gather_and_broadcast_is_exact,
+    every_type_at_run_time_is_exact,
 }
 
 /// A number of elements that is no multiple of the ranks, nor of a vector register's lanes.
@@ -145,6 +146,33 @@ fn every_type_gather_and_broadcast_is_exact(nccl: &Nccl) {
         let mut from_root = of(rank);
         comm.broadcast_in_place(&mut from_root, size - 1, STREAM).unwrap();
         assert_eq!(from_root, of(size - 1), "{}", T::DATA_TYPE);
+    }
+    on_threads(nccl, 3, |comm| for_every_type!(check(&comm)));
+}
+
+/// Operations on views whose type is known at run time, also such that divide a buffer.
+fn every_type_at_run_time_is_exact(nccl: &Nccl) {
+    fn check<T: Small>(comm: &Communicator) {
+        let send: Vec<T> = elements(|index| sent(comm.rank(), index));
+        let mut sums: Vec<T> = elements(|_| 0);
+        let recv: AnySliceMut<'_> = DeviceSliceMut::from(&mut sums).into_any();
+        assert_eq!((recv.data_type(), recv.len()), (T::DATA_TYPE, COUNT));
+        comm.all_reduce(DeviceSlice::from(&send).into_any(), recv, ReduceOp::Sum, STREAM).unwrap();
+        let expected: Vec<T> = elements(|index| (0..comm.size()).map(|rank| sent(rank, index)).sum());
+        assert_eq!(sums, expected, "{}", T::DATA_TYPE);
+
+        let own = |rank: usize| [T::of(rank as u8 + 1); 3];
+        let mut all = vec![T::of(0); 3 * comm.size()];
+        all[3 * comm.rank()..][..3].copy_from_slice(&own(comm.rank()));
+        comm.all_gather_in_place(DeviceSliceMut::from(&mut all).into_any(), STREAM).unwrap();
+        let expected: Vec<T> = (0..comm.size()).flat_map(own).collect();
+        assert_eq!(all, expected, "{}", T::DATA_TYPE);
+
+        let (first, second) = DeviceSliceMut::from(&mut all).into_any().split_at_mut(3).unwrap();
+        assert_eq!((first.len(), second.len()), (3, 3 * (comm.size() - 1)));
+        comm.broadcast_in_place(second, 1, STREAM).unwrap();
+        comm.all_reduce_in_place(first, ReduceOp::Max, STREAM).unwrap();
+        assert_eq!(all, expected, "{}", T::DATA_TYPE);
     }
     on_threads(nccl, 3, |comm| for_every_type!(check(&comm)));
 }

@@ -11,6 +11,7 @@ cases! {
     init_all_ranks_report_rank_size_and_device,
     communicator_moved_to_another_thread_works,
     into_raw_and_from_raw_round_trip,
+    borrowed_communicator_is_not_ended,
     aborted_rank_is_a_remote_error_at_peers,
     dropped_rank_is_a_remote_error_at_peers,
     mismatched_calls_name_both_ranks,
@@ -68,6 +69,30 @@ fn communicator_moved_to_another_thread_works(nccl: &Nccl) {
         threads.into_iter().map(|thread| thread.join().unwrap()).collect()
     });
     assert_eq!(sums, [3, 3]);
+}
+
+/// Neither by a drop nor by an abort handle, which ends the borrowed use alone.
+fn borrowed_communicator_is_not_ended(nccl: &Nccl) {
+    let owner = of_one_thread(nccl, 1).remove(0);
+    for is_aborted in [false, true] {
+        // SAFETY: live, and used by nothing else before the end of the loop's body.
+        let borrowed = unsafe { Communicator::borrow_raw(nccl, owner.as_raw()) }.unwrap();
+        assert_eq!((borrowed.rank(), borrowed.size(), borrowed.as_raw()), (0, 1, owner.as_raw()));
+        let mut buffer = [1, 2];
+        borrowed.all_reduce_in_place(&mut buffer, ReduceOp::Sum, STREAM).unwrap();
+        nccl.group(|g| g.all_reduce_in_place(&borrowed, &mut buffer, ReduceOp::Sum, STREAM)).unwrap();
+        if is_aborted {
+            borrowed.abort_handle().abort().unwrap();
+            let error = borrowed.all_reduce_in_place(&mut buffer, ReduceOp::Sum, STREAM).unwrap_err();
+            assert!(matches!(error, Error::Aborted { .. }), "{error}");
+        }
+    }
+    assert_eq!(owner.async_error().unwrap(), ResultCode::SUCCESS);
+    owner.all_reduce_in_place(&mut [3], ReduceOp::Sum, STREAM).unwrap();
+    owner.destroy().unwrap();
+    // SAFETY: null is refused.
+    let null = unsafe { Communicator::borrow_raw(nccl, std::ptr::null_mut()) };
+    assert_eq!(null.unwrap_err().to_string(), "borrow_raw: the handle is null");
 }
 
 fn into_raw_and_from_raw_round_trip(nccl: &Nccl) {

@@ -1,0 +1,152 @@
+#![allow(unsafe_code)] // Constructors of views.
+
+use std::ffi::c_void;
+
+use crate::{DataType, DeviceSlice, DeviceSliceMut, Element, Error, MemorySpace, Result};
+
+/// A view like [`DeviceSlice`], with an element type that is known at run time only.
+///
+/// All operations accept it. Two views of one operation must have the same type.
+///
+/// ```
+/// # fn main() -> libnccl::Result<()> {
+/// use libnccl::{AnySlice, AnySliceMut, DataType, ReduceOp, StreamRef};
+///
+/// let comms = libnccl_cpu::nccl().init_all(&[0])?;
+/// let (send, mut recv) = ([1_u8, 2, 3], [0_u8; 3]);
+/// let data_type: DataType = "uint8".parse().expect("a name of a type");
+/// let from = AnySlice::from_bytes(data_type, &send)?;
+/// let to = AnySliceMut::from_bytes(data_type, &mut recv)?;
+/// comms[0].all_reduce(from, to, ReduceOp::Sum, StreamRef::DEFAULT)?;
+/// assert_eq!(recv, [1, 2, 3]);
+/// # Ok(())
+/// # }
+/// ```
+///
+/// A typed view becomes one by [`DeviceSlice::into_any`].
+pub type AnySlice<'a> = DeviceSlice<'a, AnyElement>;
+
+/// A view like [`DeviceSliceMut`], with an element type that is known at run time only; see [`AnySlice`].
+pub type AnySliceMut<'a> = DeviceSliceMut<'a, AnyElement>;
+
+/// The element of an [`AnySlice`], of which there is no value.
+#[derive(Debug, Clone, Copy)]
+pub enum AnyElement {}
+
+/// The elements of a buffer: an [`Element`] type, or [`AnyElement`].
+///
+/// ```
+/// # fn main() -> libnccl::Result<()> {
+/// use libnccl::{AnySliceMut, BufferElement, Communicator, DataType, RecvBuffer, ReduceOp, Result, StreamRef};
+///
+/// fn sum<'b, T: BufferElement>(comm: &Communicator, buffer: impl RecvBuffer<'b, Element = T>) -> Result<()> {
+///     comm.all_reduce_in_place(buffer, ReduceOp::Sum, StreamRef::DEFAULT)
+/// }
+///
+/// let comms = libnccl_cpu::nccl().init_all(&[0])?;
+/// sum(&comms[0], &mut [1.0_f64])?;
+/// sum(&comms[0], AnySliceMut::from_bytes(DataType::Int8, &mut [1])?)?;
+/// # Ok(())
+/// # }
+/// ```
+pub trait BufferElement: Copy + Send + Sync + 'static + Sealed {}
+
+impl<T: Element> BufferElement for T {}
+impl BufferElement for AnyElement {}
+
+pub trait Sealed {}
+
+impl<T: Element> Sealed for T {}
+impl Sealed for AnyElement {}
+
+impl<'a, T: Element> DeviceSlice<'a, T> {
+    /// Returns the same view, with the element type known at run time only; see [`AnySlice`].
+    #[must_use]
+    pub const fn into_any(self) -> AnySlice<'a> {
+        self.cast()
+    }
+}
+
+impl<'a, T: Element> DeviceSliceMut<'a, T> {
+    /// Returns the same view, with the element type known at run time only; see [`AnySlice`].
+    #[must_use]
+    pub const fn into_any(self) -> AnySliceMut<'a> {
+        self.cast()
+    }
+}
+
+impl<'a> AnySlice<'a> {
+    /// Borrows host memory as elements of `data_type`; for an example, see [`AnySlice`].
+    ///
+    /// # Errors
+    /// [`Error::InvalidArgument`] if the length or the address is no multiple of the type's size.
+    pub fn from_bytes(data_type: DataType, bytes: &'a [u8]) -> Result<Self> {
+        let pointer = bytes.as_ptr().cast();
+        let length = count("AnySlice::from_bytes", data_type, pointer, bytes.len())?;
+        // SAFETY: initialized bytes, borrowed for `'a`, in which the elements fit.
+        Ok(unsafe { Self::of_type(data_type, pointer.cast(), length, MemorySpace::Host) })
+    }
+
+    /// Borrows `bytes` bytes of device memory as elements of `data_type`.
+    ///
+    /// ```
+    /// use libnccl::{AnySlice, DataType};
+    ///
+    /// let (address, bytes) = (0x7f00_0000_0002_usize as *const std::ffi::c_void, 6);
+    /// // SAFETY: no operation uses the view.
+    /// let view = unsafe { AnySlice::from_raw_bytes(DataType::Bfloat16, address, bytes) };
+    /// assert_eq!(view.map(|view| view.len()).ok(), Some(3));
+    /// ```
+    ///
+    /// # Errors
+    /// [`Error::InvalidArgument`] if the length or the address is no multiple of the type's size.
+    ///
+    /// # Safety
+    /// As for [`DeviceSlice::from_raw_parts`], with the elements that `bytes` bytes are.
+    pub unsafe fn from_raw_bytes(data_type: DataType, pointer: *const c_void, bytes: usize) -> Result<Self> {
+        let length = count("AnySlice::from_raw_bytes", data_type, pointer, bytes)?;
+        // SAFETY: the caller guarantees that the memory is valid until the work has run.
+        Ok(unsafe { Self::of_type(data_type, pointer.cast(), length, MemorySpace::Device) })
+    }
+}
+
+impl<'a> AnySliceMut<'a> {
+    /// Borrows host memory as elements of `data_type`; for an example, see [`AnySlice`].
+    ///
+    /// # Errors
+    /// [`Error::InvalidArgument`] if the length or the address is no multiple of the type's size.
+    pub fn from_bytes(data_type: DataType, bytes: &'a mut [u8]) -> Result<Self> {
+        let pointer: *mut c_void = bytes.as_mut_ptr().cast();
+        let length = count("AnySliceMut::from_bytes", data_type, pointer, bytes.len())?;
+        // SAFETY: initialized bytes, borrowed exclusively for `'a`, in which the elements fit.
+        Ok(unsafe { Self::of_type(data_type, pointer.cast(), length, MemorySpace::Host) })
+    }
+
+    /// Borrows `bytes` bytes of device memory as elements of `data_type`; for an example, see
+    /// [`AnySlice::from_raw_bytes`].
+    ///
+    /// # Errors
+    /// [`Error::InvalidArgument`] if the length or the address is no multiple of the type's size.
+    ///
+    /// # Safety
+    /// As for [`DeviceSliceMut::from_raw_parts`], with the elements that `bytes` bytes are.
+    pub unsafe fn from_raw_bytes(data_type: DataType, pointer: *mut c_void, bytes: usize) -> Result<Self> {
+        let length = count("AnySliceMut::from_raw_bytes", data_type, pointer, bytes)?;
+        // SAFETY: the caller guarantees that the memory is valid until the work has run.
+        Ok(unsafe { Self::of_type(data_type, pointer.cast(), length, MemorySpace::Device) })
+    }
+}
+
+/// Returns the number of elements that `bytes` bytes at `pointer` are.
+fn count(call: &'static str, data_type: DataType, pointer: *const c_void, bytes: usize) -> Result<usize> {
+    let size = data_type.size();
+    if !bytes.is_multiple_of(size) {
+        let problem = format!("{bytes} bytes are no multiple of {size}, the size of {data_type}");
+        return Err(Error::argument(call, problem));
+    }
+    if bytes > 0 && !pointer.addr().is_multiple_of(size) {
+        let problem = format!("the address {pointer:?} is no multiple of {size}, the size of {data_type}");
+        return Err(Error::argument(call, problem));
+    }
+    Ok(bytes / size)
+}

@@ -1,0 +1,7 @@
+//! Buffers, streams and contexts of the crate cudarc.
+
+mod context;
+mod slice;
+mod stream;
+
+pub use slice::CudaGuard;

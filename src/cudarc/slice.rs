@@ -1,0 +1,174 @@
+#![allow(unsafe_code)] // Unsafe traits, and a guard that borrows from itself.
+
+use std::fmt;
+use std::sync::Arc;
+
+use cudarc::driver::sys::CUdeviceptr;
+use cudarc::driver::{
+    CudaSlice, CudaStream, CudaView, CudaViewMut, DevicePtr, DevicePtrMut, DeviceSlice as _, SyncOnDrop,
+};
+
+use super::stream::{device, order};
+use crate::{
+    Buffer, BufferMut, DeviceSlice, DeviceSliceMut, Element, MemorySpace, RecvBuffer, SendBuffer, StreamRef,
+};
+
+/// The guard of a buffer of the crate cudarc: once the operation is enqueued, it records cudarc's event for it.
+///
+/// The buffers are `CudaSlice`, `CudaView` and `CudaViewMut`, by reference; views also by value. Each has a stream, on
+/// which cudarc allocates and frees its memory. An operation on another stream waits for that one, and that one for the
+/// operation. So a buffer may be dropped, or used again on its own stream, right after the call.
+///
+/// ```no_run
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// use cudarc::driver::CudaContext;
+/// use libnccl::{Config, Nccl, ReduceOp};
+///
+/// let nccl = Nccl::load()?;
+/// let context = CudaContext::new(0)?;
+/// let stream = context.new_stream()?;
+/// let comm = nccl.init_rank_on(&context, 1, 0, &nccl.unique_id()?, &Config::new())?;
+///
+/// let gradients = stream.clone_htod(&[1.0_f32, 2.0])?;
+/// let mut sums = stream.alloc_zeros::<f32>(2)?;
+/// comm.all_reduce(&gradients, &mut sums, ReduceOp::Sum, &stream)?;
+/// comm.all_reduce_in_place(sums.slice_mut(1..), ReduceOp::Max, &stream)?;
+/// assert_eq!(stream.clone_dtoh(&sums)?, [1.0, 2.0]);
+/// # Ok(())
+/// # }
+/// ```
+///
+/// For operations that a CUDA graph captures, use buffers of the stream that is captured.
+pub struct CudaGuard<'a> {
+    /// Records the event of the buffer on its stream when it is dropped.
+    record: Option<SyncOnDrop<'a>>,
+    /// The stream of the buffer, which `record` borrows.
+    own: Arc<CudaStream>,
+    /// The stream of the operation.
+    stream: StreamRef<'a>,
+}
+
+impl<'a> CudaGuard<'a> {
+    /// Makes `stream` wait for what `prepare` lets the buffer's `own` stream wait for, and for all that is on it.
+    fn new(
+        own: Arc<CudaStream>,
+        stream: StreamRef<'a>,
+        prepare: impl FnOnce(&'a CudaStream) -> (CUdeviceptr, SyncOnDrop<'a>),
+    ) -> (CUdeviceptr, Self) {
+        // SAFETY: the guard keeps the stream, which does not move, until it has dropped what borrows it; and so does this
+        // function, in which `own` is declared before.
+        let borrowed: &'a CudaStream = unsafe { &*Arc::as_ptr(&own) };
+        let (address, record) = prepare(borrowed);
+        let guard = Self { record: Some(record), own, stream };
+        if guard.has_other_stream() {
+            // SAFETY: the guard has the buffer's stream. The other one is live for `'a`, and of the same device.
+            unsafe { order(guard.own.context(), guard.own.cu_stream(), stream.as_raw().cast()) };
+        }
+        (address, guard)
+    }
+
+    /// Returns `true` if the operation runs on another stream of the buffer's device. (On another device it does not
+    /// start.)
+    fn has_other_stream(&self) -> bool {
+        let of_device = self.stream.device().is_none_or(|found| Some(found) == device(self.own.context()));
+        of_device && self.own.cu_stream() != self.stream.as_raw().cast()
+    }
+}
+
+impl Drop for CudaGuard<'_> {
+    fn drop(&mut self) {
+        if self.has_other_stream() {
+            // SAFETY: as in `new`.
+            unsafe { order(self.own.context(), self.stream.as_raw().cast(), self.own.cu_stream()) };
+        }
+        self.record = None;
+    }
+}
+
+impl fmt::Debug for CudaGuard<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("CudaGuard")
+            .field("own", &self.own)
+            .field("stream", &self.stream)
+            .finish_non_exhaustive()
+    }
+}
+
+macro_rules! buffers {
+    ($($buffer:ty),*) => {$(
+        // SAFETY: device memory of `len` elements, which cudarc frees on the stream of the buffer. That stream waits for
+        // the work that is enqueued until the guard is dropped. cudarc forms no references to the elements.
+        unsafe impl<T: Element> Buffer for $buffer {
+            type Element = T;
+            type Guard<'a>
+                = CudaGuard<'a>
+            where
+                Self: 'a;
+
+            fn memory_space(&self) -> MemorySpace {
+                MemorySpace::Device
+            }
+            fn len(&self) -> usize {
+                Self::len(self)
+            }
+            fn device(&self) -> Option<i32> {
+                device(self.stream().context())
+            }
+            fn as_ptr<'a>(&'a self, stream: StreamRef<'a>) -> (*const T, CudaGuard<'a>) {
+                let own = Arc::clone(self.stream());
+                let (address, guard) = CudaGuard::new(own, stream, |own| self.device_ptr(own));
+                (address as *const T, guard)
+            }
+        }
+    )*};
+}
+
+buffers!(CudaSlice<T>, CudaView<'_, T>, CudaViewMut<'_, T>);
+
+macro_rules! buffers_to_write {
+    ($($buffer:ty),*) => {$(
+        // SAFETY: as above.
+        unsafe impl<T: Element> BufferMut for $buffer {
+            type GuardMut<'a>
+                = CudaGuard<'a>
+            where
+                Self: 'a;
+
+            fn as_mut_ptr<'a>(&'a mut self, stream: StreamRef<'a>) -> (*mut T, CudaGuard<'a>) {
+                let own = Arc::clone(self.stream());
+                let (address, guard) = CudaGuard::new(own, stream, |own| self.device_ptr_mut(own));
+                (address as *mut T, guard)
+            }
+        }
+    )*};
+}
+
+buffers_to_write!(CudaSlice<T>, CudaViewMut<'_, T>);
+
+impl<'a, T: Element> SendBuffer<'a> for CudaView<'a, T> {
+    type Element = T;
+    type Guard = CudaGuard<'a>;
+
+    unsafe fn into_view(self, stream: StreamRef<'a>) -> (DeviceSlice<'a, T>, CudaGuard<'a>) {
+        let (own, length) = (Arc::clone(self.stream()), self.len());
+        let device = device(own.context());
+        let (address, guard) = CudaGuard::new(own, stream, |own| self.view_ptr(own));
+        // SAFETY: as for the buffers above.
+        let view = unsafe { DeviceSlice::new(address as *const T, length, MemorySpace::Device) };
+        (view.on_device(device), guard)
+    }
+}
+
+impl<'a, T: Element> RecvBuffer<'a> for CudaViewMut<'a, T> {
+    type Element = T;
+    type Guard = CudaGuard<'a>;
+
+    unsafe fn into_view(self, stream: StreamRef<'a>) -> (DeviceSliceMut<'a, T>, CudaGuard<'a>) {
+        let (own, length) = (Arc::clone(self.stream()), self.len());
+        let device = device(own.context());
+        let (address, guard) = CudaGuard::new(own, stream, |own| self.view_ptr_mut(own));
+        // SAFETY: as for the buffers above.
+        let view = unsafe { DeviceSliceMut::new(address as *mut T, length, MemorySpace::Device) };
+        (view.on_device(device), guard)
+    }
+}

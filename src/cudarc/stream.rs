@@ -1,0 +1,65 @@
+#![allow(unsafe_code)] // An unsafe trait, and cudarc's functions for raw streams.
+
+use std::sync::Arc;
+
+use cudarc::driver::sys::{CUevent_flags, CUevent_wait_flags, CUstream};
+use cudarc::driver::{CudaContext, CudaStream, DriverError, result};
+
+use crate::{Stream, sys};
+
+// SAFETY: it owns the stream, or the context of the device has it; `device` returns the device.
+unsafe impl Stream for CudaStream {
+    fn as_raw(&self) -> sys::cudaStream_t {
+        self.cu_stream().cast()
+    }
+    fn device(&self) -> Option<i32> {
+        device(self.context())
+    }
+}
+
+// SAFETY: as above.
+unsafe impl Stream for Arc<CudaStream> {
+    fn as_raw(&self) -> sys::cudaStream_t {
+        (**self).as_raw()
+    }
+    fn device(&self) -> Option<i32> {
+        (**self).device()
+    }
+}
+
+/// Returns the number of a context's device.
+pub(super) fn device(context: &CudaContext) -> Option<i32> {
+    i32::try_from(context.ordinal()).ok()
+}
+
+/// Makes the work that is enqueued on `later` from now on wait for the work that is on `earlier`. If CUDA cannot, the
+/// host waits instead.
+///
+/// # Safety
+/// Both are live streams of the context's device.
+pub(super) unsafe fn order(context: &CudaContext, earlier: CUstream, later: CUstream) {
+    // Not by `bind_to_thread`, which reports and then forgets errors of the past.
+    // SAFETY: the context is live. The caller guarantees that the streams are.
+    let ordered = unsafe {
+        result::ctx::set_current(context.cu_ctx())
+            .and_then(|()| wait_by_event(earlier, later))
+            .or_else(|_| result::stream::synchronize(earlier))
+    };
+    // The context has failed: the error of a later call of cudarc says so.
+    context.record_err(ordered);
+}
+
+/// Makes one stream wait for another.
+///
+/// # Safety
+/// Both are live streams of the current context.
+unsafe fn wait_by_event(earlier: CUstream, later: CUstream) -> Result<(), DriverError> {
+    let event = result::event::create(CUevent_flags::CU_EVENT_DISABLE_TIMING)?;
+    // SAFETY: the caller guarantees that the streams are live. CUDA keeps a destroyed event as long as work refers to it.
+    unsafe {
+        let ordered = result::event::record(event, earlier).and_then(|()| {
+            result::stream::wait_event(later, event, CUevent_wait_flags::CU_EVENT_WAIT_DEFAULT)
+        });
+        ordered.and(result::event::destroy(event))
+    }
+}
