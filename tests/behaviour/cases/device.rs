@@ -4,13 +4,16 @@
 use libnccl::sys::device::{DeviceFunctions, ncclCommProperties_t, ncclDevComm_t, ncclDevCommRequirements_t};
 use libnccl::{Backend, MemorySpace, Nccl, ResultCode, sys};
 
-use super::common::{cases, on_threads};
+use super::common::{Case, cases, on_threads};
 
 cases! {
     device_functions_present_match_their_release,
     null_communicator_in_device_api_is_invalid_argument,
-    properties_match_the_communicator,
 }
+
+/// The cases that need communicators of host memory.
+pub(crate) const ON_HOST_MEMORY: &[Case] =
+    &[("properties_match_the_communicator", properties_match_the_communicator)];
 
 /// The CPU implementation has no device functions, but its shared object the one that is not for kernels.
 fn device_functions_present_match_their_release(nccl: &Nccl) {
@@ -33,10 +36,8 @@ fn properties_match_the_communicator(nccl: &Nccl) {
     let all = on_threads(nccl, 3, |comm| (comm.rank(), comm.device(), comm.properties().unwrap()));
     for (rank, device, found) in all {
         assert_eq!((found.rank, found.size, found.cuda_device), (rank, 3, device), "{found:?}");
-        if nccl.memory_space() == MemorySpace::Host {
-            let kernels = (found.device_api, found.multimem);
-            assert_eq!((kernels, found.host_rma), ((false, false), Some(true)), "{found:?}");
-        }
+        let kernels = (found.device_api, found.multimem);
+        assert_eq!((kernels, found.host_rma), ((false, false), Some(true)), "{found:?}");
     }
 }
 

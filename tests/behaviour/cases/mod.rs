@@ -24,6 +24,8 @@ use common::Case;
 const ON_HOST_MEMORY: &[&[Case]] = &[
     arguments::CASES,
     collectives::CASES,
+    #[cfg(feature = "device-api")]
+    device::ON_HOST_MEMORY,
     element_types::CASES,
     groups::CASES,
     lifecycle::CASES,
