@@ -14,7 +14,10 @@ use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
 use common::{Machine, Rank, ranks};
-use libnccl::{Config, ReduceOp, ShrinkMode};
+use libnccl::{Config, NcclBuffer, ReduceOp, ShrinkMode};
+
+/// A rank that is gone must not be waited for without end.
+const TIMEOUT: Duration = Duration::from_secs(20);
 
 const STEPS: usize = 8;
 
@@ -73,15 +76,16 @@ fn run_rank(ranks: usize, number: usize) -> Result<(), Box<dyn Error>> {
     } else {
         from_launcher()?.parse()?
     };
-    // A rank that is gone must not be waited for without end.
-    let config = Config::new().timeout(Duration::from_secs(20));
+    let config = Config::new().timeout(TIMEOUT);
     let mut rank = machine.join(ranks, number, &id, &config)?;
+    // Outlives the communicators: an operation that failed may use it until its communicator ends.
+    let mut buffer = rank.buffer(&[0.0])?;
     let mut step = 0;
     while step < STEPS {
         if step == DEATH && number == ranks - 1 {
             std::process::abort();
         }
-        match combine(&rank, 1.0, ReduceOp::Sum) {
+        match combine(&rank, &mut buffer, 1.0, ReduceOp::Sum) {
             Ok(total) => {
                 step += 1;
                 if number == 0 {
@@ -93,7 +97,7 @@ fn run_rank(ranks: usize, number: usize) -> Result<(), Box<dyn Error>> {
                 let dead = from_launcher()?.parse()?;
                 rank.comm = rank.comm.shrink(&[dead], ShrinkMode::Abort, &config)?;
                 // The others may have completed a step that this rank has not.
-                step = combine(&rank, step as f32, ReduceOp::Min)? as usize;
+                step = combine(&rank, &mut buffer, step as f32, ReduceOp::Min)? as usize;
             }
         }
     }
@@ -101,8 +105,14 @@ fn run_rank(ranks: usize, number: usize) -> Result<(), Box<dyn Error>> {
 }
 
 /// Combines one number of each rank.
-fn combine(rank: &Rank<'_>, value: f32, op: ReduceOp) -> Result<f32, libnccl::Error> {
-    let mut buffer = rank.buffer(&[value])?;
-    rank.comm.all_reduce_in_place(&mut buffer, op, rank.stream())?;
-    Ok(rank.read(&buffer)[0])
+fn combine(
+    rank: &Rank<'_>,
+    buffer: &mut NcclBuffer<f32>,
+    value: f32,
+    op: ReduceOp,
+) -> Result<f32, Box<dyn Error>> {
+    rank.write(buffer, &[value]);
+    rank.comm.all_reduce_in_place(&mut *buffer, op, rank.stream())?;
+    rank.wait(TIMEOUT)?;
+    Ok(rank.read(buffer)[0])
 }

@@ -6,6 +6,7 @@ use std::str::FromStr;
 use cudarc::driver::sys::CUresult;
 
 use crate::error::Result;
+use crate::message;
 
 /// The consequence of a race.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -65,7 +66,7 @@ fn variable<T>(name: &str, expected: &str, parse: impl FnOnce(&str) -> Option<T>
     match value.to_str().and_then(parse) {
         Some(parsed) => Ok(Some(parsed)),
         None => {
-            eprintln!("libnccl: invalid {name} {value:?}; it must be {expected}");
+            message::write(&format!("libnccl: invalid {name} {value:?}; it must be {expected}\n"));
             Err(CUresult::CUDA_ERROR_INVALID_VALUE)
         }
     }

@@ -20,6 +20,7 @@ use crate::fault;
 use crate::graph::Graph;
 use crate::handle::{ContextId, EventId, ExecId, GraphId, Handles, NodeId, PoolId, StreamId};
 use crate::mapping::Mapping;
+use crate::message;
 use crate::operation::Work;
 use crate::pool::Pool;
 use crate::race::{Access, Detector, Race};
@@ -598,7 +599,7 @@ impl State {
     /// Reports races.
     fn report(&mut self, races: Races, found: Vec<Race>) {
         for race in found {
-            eprint!("{race}");
+            message::write(&race.to_string());
             if races == Races::Error {
                 for stream in race.streams() {
                     if let Some(context) = self.streams.get(&stream).map(|stream| stream.context) {

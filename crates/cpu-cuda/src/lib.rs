@@ -24,6 +24,7 @@ mod launch;
 #[cfg(all(test, loom))]
 mod loom_models;
 mod mapping;
+mod message;
 mod operation;
 mod pool;
 mod race;

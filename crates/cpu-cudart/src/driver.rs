@@ -2,6 +2,7 @@
 
 use std::collections::BTreeSet;
 use std::ffi::{CStr, OsStr, c_char, c_int, c_uint, c_ulonglong, c_void};
+use std::io::Write;
 use std::os::unix::ffi::OsStrExt;
 use std::path::PathBuf;
 use std::sync::{Mutex, OnceLock, PoisonError};
@@ -83,7 +84,8 @@ fn beside() -> Option<PathBuf> {
 pub(crate) fn not_supported(function: &'static str, reason: &str) -> Status {
     static SAID: Mutex<BTreeSet<&str>> = Mutex::new(BTreeSet::new());
     if SAID.lock().unwrap_or_else(PoisonError::into_inner).insert(function) {
-        eprintln!("libnccl's libcudart: {function} is not supported{reason}");
+        let message = format!("libnccl's libcudart: {function} is not supported{reason}\n");
+        let _ = std::io::stderr().write_all(message.as_bytes()); // In one piece; if stderr is closed, it is lost.
     }
     Status::NOT_SUPPORTED
 }

@@ -1,5 +1,6 @@
 //! The time limits of waits for other ranks: when to report one, and when to give it up; from the environment.
 
+use std::io::Write;
 use std::sync::LazyLock;
 use std::time::Duration;
 
@@ -16,7 +17,8 @@ pub(crate) static TIMEOUT: LazyLock<Option<Duration>> =
 
 /// Reports a mistake on the standard error and in the log.
 pub(crate) fn report(text: &str) {
-    eprintln!("libnccl-cpu: {text}");
+    // In one piece, so that the lines of several ranks do not mix; a closed standard error is no reason to panic.
+    let _ = std::io::stderr().write_all(format!("libnccl-cpu: {text}\n").as_bytes());
     debug::warn(|| text.to_owned());
 }
 
