@@ -8,6 +8,8 @@
 mod hello;
 pub(crate) mod join_context;
 mod message;
+#[cfg(test)]
+mod model;
 mod peer;
 pub(crate) mod rendezvous;
 mod root;

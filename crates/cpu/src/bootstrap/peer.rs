@@ -16,7 +16,7 @@ use rustix::net::{
 
 use crate::bootstrap::hello::Hello;
 use crate::bootstrap::join_context::JoinContext;
-use crate::bootstrap::message::{MAX_MESSAGE, READY};
+use crate::bootstrap::message::{MAX_MESSAGE, READY, aborted_rank, cancelled};
 use crate::bootstrap::shared_join::{CreatedState, FirstRank};
 use crate::bootstrap::socket::{POLL_INTERVAL, is_same_user, pid_of, receive, wait};
 use crate::diag::error::{Error, Result};
@@ -29,9 +29,16 @@ const ROOT_FIRST: Duration = Duration::from_secs(1);
 
 /// The reason for which a peer could not join.
 pub(super) enum JoinError {
-    /// The root ended the connection without a message.
-    RootGone,
+    /// The root has left, and nobody tells the ranks that come later.
+    RootGone(Error),
     Failed(Error),
+}
+
+impl JoinError {
+    /// Returns the error of a root that ended the connection without a message.
+    fn root_died() -> Self {
+        Self::RootGone(Error::remote("the rendezvous root died before all ranks had joined"))
+    }
 }
 
 impl From<Error> for JoinError {
@@ -114,10 +121,13 @@ fn receive_from_root(
             return Err(Error::system("the ranks' shared memory cannot be received", Errno::MFILE).into());
         }
         Ok(message) => message.bytes,
-        Err(Errno::CONNRESET) => return Err(JoinError::RootGone),
+        Err(Errno::CONNRESET) => return Err(JoinError::root_died()),
         Err(error) => return Err(Error::system("receiving from the rendezvous root failed", error).into()),
     };
-    let (code, text) = bytes[..length].split_first_chunk().ok_or(JoinError::RootGone)?;
+    if let Some(rank) = aborted_rank(&bytes[..length]) {
+        return Err(JoinError::RootGone(cancelled(rank)));
+    }
+    let (code, text) = bytes[..length].split_first_chunk().ok_or_else(JoinError::root_died)?;
     let code = ncclResult_t(u32::from_ne_bytes(*code));
     if code != ncclResult_t::ncclSuccess {
         if code.0 >= ncclResult_t::ncclNumResults.0 || code == ncclResult_t::ncclInProgress {
@@ -153,7 +163,7 @@ pub(super) fn is_accepted(root: &OwnedFd, hello: Hello) -> bool {
 fn process_of(root: &OwnedFd) -> Result<Option<Process>, JoinError> {
     match Process::from_pid(pid_of(root)?) {
         Ok(process) => Ok(Some(process)),
-        Err(error) if error.kind() == ErrorKind::NotFound => Err(JoinError::RootGone),
+        Err(error) if error.kind() == ErrorKind::NotFound => Err(JoinError::root_died()),
         Err(_) => Ok(None),
     }
 }
@@ -173,7 +183,7 @@ mod tests {
         send(&other, &ncclResult_t::ncclSuccess.0.to_ne_bytes(), SendFlags::NOSIGNAL).unwrap();
         drop(other);
         assert!(matches!(receive_from_root(&root, None, &context), Ok(None)));
-        assert!(matches!(receive_from_root(&root, None, &context), Err(JoinError::RootGone)));
+        assert!(matches!(receive_from_root(&root, None, &context), Err(JoinError::RootGone(_))));
     }
 
     #[test]

@@ -9,14 +9,14 @@
 //! | event | before all have come, or while the state is sent |
 //! |---|---|
 //! | a peer is cancelled, or its process ends | it says so, or its connection ends; the root tells all who are connected, and stays for [`LINGER`] for those who are not |
-//! | the root is cancelled, or its call fails | it tells all who are connected, and stays for [`LINGER`] |
-//! | the root's process ends | all connections end: each peer fails, and one of them binds the address and stays for [`LINGER`], to tell those who come; the other peers tell it that they have failed |
+//! | the root's call fails | it tells all who are connected, and stays for [`LINGER`] |
+//! | the root is cancelled, or its process ends | it says so, or all connections end: each peer fails, and one of them binds the address and stays for [`LINGER`], to tell those who come; the other peers tell it that they have failed |
 //! | the root's process ends after it told some peers that all have the state | those keep it, and [`liveness`](crate::shm::liveness) reports the root; the others fail, and leave the state with that |
 //! | a rank comes after [`LINGER`] | nothing is left of the rendezvous: the rank binds the address and waits for the others as if it were the first, until the limit of waits |
 //!
 //! The last row is the only one that time decides, in favour of ids that are used again (`NCCL_COMM_ID`): whatever stayed
 //! longer to refuse ranks would refuse those of the next attempt. Ranks of a parent communicator do not depend on it, as
-//! they see each other's state there.
+//! they see each other's state there. `model.rs` tries every order of these events for a few ranks.
 
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
@@ -89,8 +89,7 @@ fn join_as_first(
         let _ = send(&connection, &aborted(hello.rank), SendFlags::NOSIGNAL);
     }
     match error {
-        JoinError::RootGone => {
-            let error = Error::remote("the rendezvous root died before all ranks had joined");
+        JoinError::RootGone(error) => {
             let result = first.end(Err(error.clone()), hello.rank, context);
             become_error_root(listener, address, hello, &error, context);
             result

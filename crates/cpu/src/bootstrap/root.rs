@@ -15,7 +15,7 @@ use rustix::net::{
 
 use crate::bootstrap::hello::Hello;
 use crate::bootstrap::join_context::JoinContext;
-use crate::bootstrap::message::{MAX_MESSAGE, READY, aborted_rank, cancelled, died, duplicate};
+use crate::bootstrap::message::{MAX_MESSAGE, READY, aborted, aborted_rank, cancelled, died, duplicate};
 use crate::bootstrap::shared_join::CreatedState;
 use crate::bootstrap::socket::{
     FLAGS, LIVENESS_INTERVAL, POLL_INTERVAL, is_same_user, pid_of, poll_interval, receive, wait,
@@ -72,7 +72,7 @@ impl<'a> Root<'a> {
             Ok(_) => self.release_all(),
             Err(error) => match (self.context.check_cancelled)() {
                 Ok(()) => self.refuse_all(error),
-                Err(_) => self.refuse_all(&cancelled(self.hello.rank)),
+                Err(_) => self.leave(),
             },
         }
         result
@@ -85,6 +85,13 @@ impl<'a> Root<'a> {
         drop(listener);
         for Connection { socket, .. } in &connections {
             let _ = send(socket, &SUCCESS, SendFlags::NOSIGNAL);
+        }
+    }
+
+    /// Tells all who are connected that this rank was cancelled. It may not stay; one of them takes its place.
+    fn leave(&self) {
+        for Connection { socket, .. } in &self.connections {
+            let _ = send(socket, &aborted(self.hello.rank), SendFlags::NOSIGNAL);
         }
     }
 

@@ -154,6 +154,25 @@ fn init_after_root_death_returns_remote_error() {
     late.destroy();
 }
 
+/// The root of the rendezvous is aborted, and may not stay to tell a rank that comes later.
+#[test]
+fn init_after_root_abort_returns_remote_error() {
+    let (_alone, _watchdog) = (alone(), Watchdog::new());
+    let id = unique_id();
+    let root = init_nonblocking(id, 4, 0);
+    wait_for_peers(&id, 0);
+    let early = init_nonblocking(id, 4, 1);
+    wait_for_peers(&id, 1);
+    assert_eq!(nccl!(ncclCommAbort(root.0)), OK);
+    let late = init_nonblocking(id, 4, 2);
+    assert_eq!(wait_async(early.0), REMOTE);
+    assert_eq!(wait_async(late.0), REMOTE);
+    // The root, or the rank that has told this one.
+    assert_last_error("was cancelled or aborted before all ranks had joined");
+    early.destroy();
+    late.destroy();
+}
+
 #[test]
 fn log_reports_init_destroy_and_abort() {
     let (_alone, _watchdog) = (alone(), Watchdog::new());

@@ -1,0 +1,400 @@
+//! A model of the rendezvous: every order of a few ranks' steps, deaths and cancellations is tried.
+//!
+//! A rank is a process here, and a message arrives at once. What takes time happens in a world where nothing else is left
+//! to do: [`LINGER`](super::root::LINGER) is far longer than any step.
+
+use std::collections::HashSet;
+use std::rc::Rc;
+
+use Phase::{
+    Absent, Accepting, Cancelled, Dead, Failed, Joined, Lingering, Looking, Opened, Releasing, Replacing,
+    Sending, Telling, Waiting,
+};
+
+/// The state of a rank.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+enum Phase {
+    Absent,
+    /// Looks for the root.
+    Looking,
+    /// The root: accepts the others, waits until they have opened the state, and releases them in their order.
+    Accepting,
+    Sending,
+    Releasing(usize),
+    /// The root of a failed rendezvous, and the number of ranks that it has refused.
+    Lingering(usize),
+    /// A peer: has said hello, has opened the state.
+    Waiting,
+    Opened,
+    /// A peer that has lost the root: tries to take its place, or to tell who has taken it.
+    Replacing,
+    Telling,
+    /// Has joined the state of a root.
+    Joined(usize),
+    Failed,
+    Cancelled,
+    Dead,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+enum Message {
+    Hello,
+    Ready,
+    State,
+    Success,
+    Error,
+    Aborted,
+}
+
+/// The connection of a peer.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+struct Link {
+    root: usize,
+    /// The root has received the hello.
+    is_accepted: bool,
+    to_root: Vec<Message>,
+    to_peer: Vec<Message>,
+    root_is_open: bool,
+    peer_is_open: bool,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+struct World {
+    ranks: Vec<Phase>,
+    links: Vec<Option<Link>>,
+    listener: Option<usize>,
+    faults: usize,
+    /// Time has passed: a rank that comes now finds nothing of the rendezvous.
+    is_late: bool,
+}
+
+impl World {
+    fn new(ranks: usize, faults: usize) -> Self {
+        Self { ranks: vec![Absent; ranks], links: vec![None; ranks], listener: None, faults, is_late: false }
+    }
+
+    /// Returns the world after a change of a copy.
+    fn after(&self, change: impl FnOnce(&mut Self)) -> Self {
+        let mut world = self.clone();
+        change(&mut world);
+        world
+    }
+
+    fn link(&mut self, peer: usize) -> &mut Link {
+        self.links[peer].as_mut().expect("a peer has a connection")
+    }
+
+    /// Returns the peers that a root has accepted.
+    fn accepted(&self, root: usize) -> Vec<usize> {
+        let is_accepted = |link: &Link| link.root == root && link.is_accepted && link.root_is_open;
+        (0..self.ranks.len()).filter(|peer| self.links[*peer].as_ref().is_some_and(is_accepted)).collect()
+    }
+
+    fn connect(&mut self, peer: usize, root: usize) {
+        let (to_root, to_peer) = (vec![Message::Hello], vec![]);
+        let (root_is_open, peer_is_open) = (true, true);
+        self.links[peer] =
+            Some(Link { root, is_accepted: false, to_root, to_peer, root_is_open, peer_is_open });
+    }
+
+    /// Sends a root's message to a peer, and closes the connection.
+    fn dismiss(&mut self, peer: usize, message: Message) {
+        let link = self.link(peer);
+        link.to_peer.push(message);
+        link.root_is_open = false;
+    }
+
+    /// Ends a rank in all its roles.
+    fn end(&mut self, rank: usize, phase: Phase) {
+        self.ranks[rank] = phase;
+        if self.listener == Some(rank) {
+            self.listener = None;
+        }
+        if let Some(link) = &mut self.links[rank] {
+            link.peer_is_open = false;
+        }
+        for link in self.links.iter_mut().flatten().filter(|link| link.root == rank) {
+            link.root_is_open = false;
+        }
+    }
+
+    /// Tells a failure to all that have come, and stays for the others.
+    fn refuse_all(&mut self, root: usize) {
+        let accepted = self.accepted(root);
+        let refused = accepted.len();
+        for peer in accepted {
+            self.dismiss(peer, Message::Error);
+        }
+        self.linger(root, refused);
+    }
+
+    fn linger(&mut self, root: usize, refused: usize) {
+        if refused + 1 == self.ranks.len() {
+            self.end(root, Failed)
+        } else {
+            self.ranks[root] = Lingering(refused)
+        }
+    }
+
+    /// Returns the worlds after each step that needs neither time, nor a fault, nor another rank to come.
+    fn steps(&self) -> Vec<Self> {
+        (0..self.ranks.len()).flat_map(|rank| self.steps_of(rank)).collect()
+    }
+
+    fn steps_of(&self, rank: usize) -> Vec<Self> {
+        match self.ranks[rank] {
+            Looking => vec![self.after(|world| match world.listener {
+                Some(root) => {
+                    world.connect(rank, root);
+                    world.ranks[rank] = Waiting;
+                }
+                None => {
+                    world.listener = Some(rank);
+                    world.ranks[rank] = Accepting;
+                }
+            })],
+            Accepting | Sending | Lingering(_) => self.steps_of_root(rank),
+            Releasing(peer) if peer == self.ranks.len() => {
+                vec![self.after(|world| world.end(rank, Joined(rank)))]
+            }
+            Releasing(peer) => vec![self.after(|world| {
+                if peer != rank {
+                    world.link(peer).to_peer.push(Message::Success);
+                }
+                world.ranks[rank] = Releasing(peer + 1);
+            })],
+            Waiting | Opened => self.steps_of_peer(rank),
+            Replacing => vec![self.after(|world| match world.listener {
+                Some(root) => {
+                    world.connect(rank, root);
+                    world.ranks[rank] = Telling;
+                }
+                None => {
+                    world.listener = Some(rank);
+                    world.ranks[rank] = Lingering(0);
+                }
+            })],
+            Telling => {
+                let link = self.links[rank].as_ref().expect("a peer has a connection");
+                let is_gone = link.to_peer.is_empty() && !link.root_is_open;
+                vec![self.after(|world| {
+                    if is_gone {
+                        world.ranks[rank] = Replacing;
+                    } else {
+                        world.link(rank).to_root.push(Message::Aborted);
+                        world.end(rank, Failed);
+                    }
+                })]
+            }
+            Absent | Joined(_) | Failed | Cancelled | Dead => vec![],
+        }
+    }
+
+    fn steps_of_root(&self, root: usize) -> Vec<Self> {
+        let mut steps = vec![];
+        for (peer, link) in self.links.iter().enumerate() {
+            let Some(link) = link.as_ref().filter(|link| link.root == root && link.root_is_open) else {
+                continue;
+            };
+            let message = link.to_root.first().copied();
+            if message.is_none() && link.peer_is_open {
+                continue;
+            }
+            steps.push(self.after(|world| {
+                if message.is_some() {
+                    world.link(peer).to_root.remove(0);
+                }
+                match (world.ranks[root], message) {
+                    (Lingering(refused), Some(Message::Hello)) => {
+                        world.dismiss(peer, Message::Error);
+                        world.linger(root, refused + 1);
+                    }
+                    (Accepting, Some(Message::Hello)) => {
+                        world.link(peer).is_accepted = true;
+                        let accepted = world.accepted(root);
+                        if accepted.len() + 1 == world.ranks.len() {
+                            accepted
+                                .into_iter()
+                                .for_each(|peer| world.link(peer).to_peer.push(Message::State));
+                            world.ranks[root] = Sending;
+                        }
+                    }
+                    (Sending, Some(Message::Ready)) => {
+                        // The connection stays quiet from now on, or ends.
+                        if world.accepted(root).into_iter().all(|peer| world.ready(peer)) {
+                            world.listener = None;
+                            world.ranks[root] = Releasing(0);
+                        }
+                    }
+                    _ if link.is_accepted => world.refuse_all(root),
+                    _ => world.link(peer).root_is_open = false,
+                }
+            }));
+        }
+        steps
+    }
+
+    /// Returns `true` if the root has received that a peer has opened the state.
+    fn ready(&self, peer: usize) -> bool {
+        let link = self.links[peer].as_ref().expect("a peer has a connection");
+        !link.to_peer.contains(&Message::State) && !link.to_root.contains(&Message::Ready)
+    }
+
+    fn steps_of_peer(&self, peer: usize) -> Vec<Self> {
+        let link = self.links[peer].as_ref().expect("a peer has a connection");
+        let message = link.to_peer.first().copied();
+        if message.is_none() && link.root_is_open {
+            return vec![];
+        }
+        vec![self.after(|world| {
+            if message.is_some() {
+                world.link(peer).to_peer.remove(0);
+            }
+            match message {
+                Some(Message::State) => {
+                    world.link(peer).to_root.push(Message::Ready);
+                    world.ranks[peer] = Opened;
+                }
+                Some(Message::Success) => world.end(peer, Joined(link.root)),
+                Some(Message::Error) => world.end(peer, Failed),
+                _ => {
+                    world.end(peer, Failed);
+                    world.ranks[peer] = Replacing;
+                }
+            }
+        })]
+    }
+
+    /// Returns the worlds after each rank's coming, and after each fault.
+    fn events(&self) -> Vec<Self> {
+        let mut events = vec![];
+        for (rank, phase) in self.ranks.iter().enumerate() {
+            match phase {
+                Absent => events.push(self.after(|world| world.ranks[rank] = Looking)),
+                Joined(_) | Failed | Cancelled | Dead => {}
+                _ if self.faults == 0 => {}
+                _ => {
+                    events.push(self.after(|world| {
+                        world.faults -= 1;
+                        world.end(rank, Dead);
+                    }));
+                    events.push(self.after(|world| {
+                        world.faults -= 1;
+                        match phase {
+                            Accepting | Sending => {
+                                for peer in world.accepted(rank) {
+                                    world.dismiss(peer, Message::Aborted);
+                                }
+                            }
+                            Waiting | Opened => world.link(rank).to_root.push(Message::Aborted),
+                            _ => {}
+                        }
+                        // A root that releases the others does not look any more.
+                        if !matches!(phase, Releasing(_)) {
+                            world.end(rank, Cancelled);
+                        }
+                    }));
+                }
+            }
+        }
+        events
+    }
+
+    /// Returns the world after the time in which ranks tell others.
+    fn later(&self) -> Self {
+        self.after(|world| {
+            world.is_late = true;
+            for rank in 0..world.ranks.len() {
+                if matches!(world.ranks[rank], Lingering(_) | Replacing | Telling) {
+                    world.end(rank, Failed);
+                }
+            }
+        })
+    }
+
+    /// Checks a world in which nothing is left to do.
+    fn check_quiet(&self, faults: usize) -> Result<(), &'static str> {
+        let any = |matches: fn(&Phase) -> bool| self.ranks.iter().any(matches);
+        let waits = any(|phase| matches!(phase, Accepting | Sending | Waiting | Opened));
+        if any(|phase| matches!(phase, Failed | Lingering(_))) && waits && !self.is_late {
+            return Err("a rank waits though another was told that it fails");
+        }
+        let all_came = !any(|phase| matches!(phase, Absent));
+        if all_came && self.faults == faults && !self.ranks.iter().all(|phase| matches!(phase, Joined(_))) {
+            return Err("a rank has not joined though nothing failed");
+        }
+        if all_came
+            && waits
+            && !self.is_late
+            && self.ranks.iter().filter(|phase| matches!(phase, Cancelled | Dead)).count() == 0
+        {
+            return Err("a rank waits though all came");
+        }
+        Ok(())
+    }
+
+    /// Checks any world.
+    fn check(&self) -> Result<(), &'static str> {
+        let mut roots =
+            self.ranks.iter().filter_map(|phase| if let Joined(root) = phase { Some(root) } else { None });
+        let Some(first) = roots.next() else { return Ok(()) };
+        if roots.any(|root| root != first) {
+            return Err("ranks have joined different states");
+        }
+        if self.ranks.iter().any(|phase| matches!(phase, Absent | Looking | Waiting | Accepting)) {
+            return Err("a rank has joined though another has not opened the state");
+        }
+        Ok(())
+    }
+}
+
+/// A world, and those that led to it.
+struct Trace {
+    world: World,
+    before: Option<Rc<Trace>>,
+}
+
+impl Trace {
+    fn describe(&self) -> String {
+        let before = self.before.as_ref().map_or_else(String::new, |before| before.describe());
+        format!("{before}{:?}\n", self.world)
+    }
+}
+
+/// Tries every order, and returns the number of worlds.
+fn explore(ranks: usize, faults: usize) -> usize {
+    let first = World::new(ranks, faults);
+    let mut seen = HashSet::from([first.clone()]);
+    let mut next = vec![Rc::new(Trace { world: first, before: None })];
+    while let Some(trace) = next.pop() {
+        let mut worlds = trace.world.steps();
+        let quiet = if worlds.is_empty() { trace.world.check_quiet(faults) } else { Ok(()) };
+        if let Err(mistake) = quiet.and(trace.world.check()) {
+            panic!("{mistake}:\n{}", trace.describe());
+        }
+        if worlds.is_empty() && !trace.world.is_late {
+            worlds.push(trace.world.later());
+        }
+        worlds.extend(trace.world.events());
+        for world in worlds {
+            if seen.insert(world.clone()) {
+                next.push(Rc::new(Trace { world, before: Some(Rc::clone(&trace)) }));
+            }
+        }
+    }
+    seen.len()
+}
+
+#[test]
+fn rendezvous_without_faults_joins_all_in_every_order() {
+    for (ranks, worlds) in [(2, 50), (3, 200), (4, 900)] {
+        assert!(explore(ranks, 0) > worlds, "too few worlds to have tried every order of {ranks} ranks");
+    }
+}
+
+#[test]
+fn failed_rendezvous_leaves_no_rank_waiting_in_any_order() {
+    for (ranks, faults, worlds) in [(2, 2, 400), (3, 2, 10_000), (4, 1, 40_000)] {
+        assert!(explore(ranks, faults) > worlds, "too few worlds to have tried every order of {ranks} ranks");
+    }
+}
