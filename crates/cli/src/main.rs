@@ -7,6 +7,7 @@ mod doctor;
 mod exit_status;
 mod gpu;
 mod library;
+mod run;
 
 use std::io::Write;
 use std::process::ExitCode;
@@ -19,6 +20,7 @@ fn main() -> ExitCode {
     let result = match Arguments::parse().command {
         Command::Bench(arguments) => bench::run(&arguments),
         Command::Doctor(arguments) => doctor::run(&arguments),
+        Command::Run(arguments) => run::run(&arguments),
     };
     result.unwrap_or_else(|error| {
         if exit_status::is_output_closed(&error) {

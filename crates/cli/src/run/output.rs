@@ -1,0 +1,116 @@
+//! The output of the ranks: each line with its rank, and in files if wanted.
+
+use std::fs::{self, File};
+use std::io::{self, BufRead, BufReader, Read, Write};
+use std::path::{Path, PathBuf};
+
+use anstream::{AutoStream, ColorChoice};
+use anstyle::{AnsiColor, Style};
+use anyhow::{Context, Result};
+
+const COLORS: [AnsiColor; 6] = [
+    AnsiColor::Cyan,
+    AnsiColor::Green,
+    AnsiColor::Yellow,
+    AnsiColor::Magenta,
+    AnsiColor::Blue,
+    AnsiColor::Red,
+];
+
+/// The longest line in bytes. A longer one is printed in parts.
+const MAX_LINE: u64 = 64 << 10;
+
+/// A stream of this process.
+#[derive(Debug, Clone, Copy)]
+pub(super) enum Stream {
+    Stdout,
+    Stderr,
+}
+
+impl Stream {
+    fn name(self) -> &'static str {
+        match self {
+            Self::Stdout => "stdout",
+            Self::Stderr => "stderr",
+        }
+    }
+
+    /// Writes in one piece, as the ranks take turns.
+    fn write(self, bytes: &[u8]) -> io::Result<()> {
+        match self {
+            Self::Stdout => io::stdout().lock().write_all(bytes),
+            Self::Stderr => io::stderr().lock().write_all(bytes),
+        }
+    }
+
+    fn has_color(self) -> bool {
+        let choice = match self {
+            Self::Stdout => AutoStream::choice(&io::stdout()),
+            Self::Stderr => AutoStream::choice(&io::stderr()),
+        };
+        choice != ColorChoice::Never
+    }
+}
+
+/// The output of a rank on a stream.
+#[derive(Debug)]
+pub(super) struct Output {
+    stream: Stream,
+    prefix: Vec<u8>,
+    log: Option<File>,
+}
+
+impl Output {
+    /// Prepares the output of `rank`, of so many, and its file in the folder `log`.
+    pub(super) fn new(stream: Stream, rank: usize, ranks: usize, log: Option<&Path>) -> Result<Self> {
+        let width = (ranks - 1).to_string().len();
+        let color = if stream.has_color() { COLORS[rank % COLORS.len()].on_default() } else { Style::new() };
+        let prefix = format!("{color}[{rank:width$}]{color:#} ").into_bytes();
+        let log = log.map(|folder| create(&folder.join(rank.to_string()), stream)).transpose()?;
+        Ok(Self { stream, prefix, log })
+    }
+
+    /// Copies lines until the end of `from`. The first error is reported; the rest is still read, so that no rank waits for
+    /// room in its pipe.
+    pub(super) fn copy(mut self, from: impl Read, report: impl FnOnce(io::Error)) {
+        let (mut from, mut report) = (BufReader::new(from), Some(report));
+        let mut line = vec![];
+        loop {
+            line.clone_from(&self.prefix);
+            let read = (&mut from).take(MAX_LINE).read_until(b'\n', &mut line);
+            let result = match read {
+                Ok(0) => return,
+                Ok(_) if report.is_none() => Ok(()),
+                Ok(_) => self.write(&mut line),
+                Err(error) => {
+                    if let Some(report) = report {
+                        report(error);
+                    }
+                    return;
+                }
+            };
+            if let Err(error) = result
+                && let Some(report) = report.take()
+            {
+                report(error);
+            }
+        }
+    }
+
+    fn write(&mut self, line: &mut Vec<u8>) -> io::Result<()> {
+        if let Some(log) = &mut self.log {
+            log.write_all(&line[self.prefix.len()..])?;
+        }
+        if line.last() != Some(&b'\n') {
+            line.push(b'\n');
+        }
+        self.stream.write(line)
+    }
+}
+
+fn create(folder: &Path, stream: Stream) -> Result<File> {
+    let path: PathBuf = folder.join(format!("{}.log", stream.name()));
+    fs::create_dir_all(folder)
+        .and_then(|()| File::create(&path))
+        .with_context(|| format!("cannot create {}", path.display()))
+}

@@ -1,0 +1,173 @@
+//! The ranks of one attempt: starting them, and sending them signals.
+
+use std::env;
+use std::hash::BuildHasher;
+use std::net::{Ipv4Addr, TcpListener};
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::sync::mpsc::Sender;
+use std::thread::{self, JoinHandle};
+
+use anyhow::{Context, Result};
+use rustix::process::{Pid, Signal, kill_process_group};
+
+use super::output::{Output, Stream};
+use super::supervisor::Event;
+use super::{this_program, wait_without_reaping};
+use crate::args::RunArguments;
+
+/// The variables that all ranks of an attempt share.
+pub(super) struct Job {
+    /// Tells jobs apart.
+    run_id: String,
+    /// The folder of the CPU implementation, if it is to be used.
+    cpu: Option<PathBuf>,
+}
+
+impl Job {
+    pub(super) fn new(arguments: &RunArguments) -> Result<Self> {
+        let run_id = format!("{:016x}", std::hash::RandomState::new().hash_one(std::process::id()));
+        let cpu = arguments.cpu.as_ref().map(|folder| cpu_folder(folder.as_deref())).transpose()?;
+        Ok(Self { run_id, cpu })
+    }
+}
+
+/// The processes of the ranks, each the first of a process group.
+pub(super) struct Ranks {
+    children: Vec<Option<Child>>,
+    outputs: Vec<JoinHandle<()>>,
+}
+
+impl Ranks {
+    /// Starts the ranks. Their ends, and a failure to print, are sent to `events`. If one cannot be started, the caller has
+    /// to kill the others.
+    ///
+    /// Must be called on the main thread: the kernel ends the ranks when the *thread* that started them ends.
+    pub(super) fn start(
+        job: &Job,
+        arguments: &RunArguments,
+        attempt: u32,
+        events: &Sender<Event>,
+    ) -> Result<Self> {
+        let count = arguments.ranks;
+        let port = free_port().context("no port is free")?;
+        let log = arguments.log_dir.as_ref().map(|folder| folder.join(format!("attempt_{attempt}")));
+        let mut ranks = Self { children: vec![], outputs: vec![] };
+        for rank in 0..count {
+            let mut command = this_program("rank")?;
+            set_variables(&mut command, job, rank, arguments, attempt, port)?;
+            command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).process_group(0);
+            let mut child = command.spawn().with_context(|| format!("cannot start rank {rank}"))?;
+            let (stdout, stderr) = (child.stdout.take(), child.stderr.take());
+            let pid = Pid::from_child(&child);
+            ranks.children.push(Some(child));
+            let log = log.as_deref();
+            ranks.copy(Output::new(Stream::Stdout, rank, count, log)?, stdout.context("no pipe")?, events)?;
+            ranks.copy(Output::new(Stream::Stderr, rank, count, log)?, stderr.context("no pipe")?, events)?;
+            let events = events.clone();
+            let wait = move || {
+                let _ = wait_without_reaping(pid);
+                let _ = events.send(Event::Ended(rank));
+            };
+            thread::Builder::new().spawn(wait).context("cannot start a thread")?;
+        }
+        Ok(ranks)
+    }
+
+    fn copy(
+        &mut self,
+        output: Output,
+        from: impl std::io::Read + Send + 'static,
+        events: &Sender<Event>,
+    ) -> Result<()> {
+        let events = events.clone();
+        let copy = move || output.copy(from, |error| drop(events.send(Event::CannotPrint(error))));
+        self.outputs.push(thread::Builder::new().spawn(copy).context("cannot start a thread")?);
+        Ok(())
+    }
+
+    /// Returns the status of a rank that has ended.
+    pub(super) fn reap(&mut self, rank: usize) -> Result<(Pid, ExitStatus)> {
+        let mut child = self.children[rank].take().context("a rank ended twice")?;
+        Ok((Pid::from_child(&child), child.wait()?))
+    }
+
+    pub(super) fn are_running(&self) -> bool {
+        self.children.iter().any(Option::is_some)
+    }
+
+    /// Sends a signal to the process groups of the ranks that have not ended.
+    pub(super) fn send(&self, signal: Signal) {
+        for child in self.children.iter().flatten() {
+            let _ = kill_process_group(Pid::from_child(child), signal);
+        }
+    }
+
+    /// Waits until all output has been printed. Nothing may hold the pipes any more.
+    pub(super) fn finish(self) {
+        self.outputs.into_iter().for_each(|output| drop(output.join()));
+    }
+}
+
+/// Sets the variables of torchrun, which tell a rank about the others, and one of our own.
+fn set_variables(
+    command: &mut Command,
+    job: &Job,
+    rank: usize,
+    arguments: &RunArguments,
+    attempt: u32,
+    port: u16,
+) -> Result<()> {
+    let (rank, ranks) = (rank.to_string(), arguments.ranks.to_string());
+    for name in ["RANK", "LOCAL_RANK", "ROLE_RANK"] {
+        command.env(name, &rank);
+    }
+    for name in ["WORLD_SIZE", "LOCAL_WORLD_SIZE", "ROLE_WORLD_SIZE"] {
+        command.env(name, &ranks);
+    }
+    command.env("GROUP_RANK", "0").env("GROUP_WORLD_SIZE", "1").env("ROLE_NAME", "default");
+    command.env("MASTER_ADDR", Ipv4Addr::LOCALHOST.to_string()).env("MASTER_PORT", port.to_string());
+    command.env("TORCHELASTIC_RESTART_COUNT", attempt.to_string());
+    command.env("TORCHELASTIC_MAX_RESTARTS", arguments.restart.to_string());
+    command.env("TORCHELASTIC_RUN_ID", &job.run_id).env("LIBNCCL_RUN_ID", &job.run_id);
+    // Nobody listens there yet: rank 0 does.
+    command.env("TORCHELASTIC_USE_AGENT_STORE", "False");
+    if let Some(folder) = &job.cpu {
+        let library = folder.join(LIBRARY);
+        command.env("LIBNCCL_PATH", &library);
+        // First in the search of the dynamic linker, and for programs whose own path would come before it.
+        for (name, first) in [("LD_LIBRARY_PATH", folder), ("LD_PRELOAD", &library)] {
+            let rest = env::var_os(name).filter(|rest| !rest.is_empty());
+            let rest = rest.iter().flat_map(env::split_paths);
+            command.env(name, env::join_paths(std::iter::once(first.clone()).chain(rest))?);
+        }
+    }
+    Ok(())
+}
+
+const LIBRARY: &str = "libnccl.so.2";
+
+/// Returns the folder of the CPU implementation: the one that is given, or that of an installation.
+fn cpu_folder(given: Option<&Path>) -> Result<PathBuf> {
+    let program = env::current_exe().context("the path of this program is not known")?;
+    let beside = program.parent().unwrap_or(Path::new("/"));
+    let candidates = match given {
+        Some(folder) => vec![folder.to_owned()],
+        None => vec![beside.join("libnccl-cpu"), beside.join("../lib/libnccl-cpu")],
+    };
+    let found = candidates.iter().find(|folder| folder.join(LIBRARY).is_file());
+    let folder = found.with_context(|| {
+        let names: Vec<_> = candidates.iter().map(|folder| folder.display().to_string()).collect();
+        format!(
+            "no {LIBRARY} in {}; `cargo xtask cpu-so DIR` makes one, and --cpu=DIR says where it is",
+            names.join(" or ")
+        )
+    })?;
+    std::path::absolute(folder).context("the path of the current folder is not known")
+}
+
+/// Returns a port of this host that is free. Another program may take it before rank 0 does.
+fn free_port() -> std::io::Result<u16> {
+    Ok(TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?.local_addr()?.port())
+}
