@@ -62,7 +62,7 @@ fn check(driver: &'static Driver, stream: StreamId, wait: &Point, mark: &Mark) -
     }
     let data = Arc::into_raw(Arc::clone(mark)).cast_mut().cast();
     // SAFETY: any thread may drop the mark.
-    let work = Work::Call { callback: unsafe { Callback::new(is_set, data) }, uses: Vec::new() };
+    let work = Work::Call { callback: unsafe { Callback::new(is_set, data, None) }, uses: Vec::new() };
     let request = Request { executor: Executor::Host, ..Request::new("check", Vec::new(), work) };
     driver.enqueue(&mut driver.enter(), stream, wait, request).expect("the stream is open")
 }
