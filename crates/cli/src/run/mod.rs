@@ -11,27 +11,24 @@
 //! The front and the supervisor adopt the orphans of what they started, and each kills all of them if the other is killed.
 
 mod descendants;
+mod event;
 mod output;
+mod process;
 mod ranks;
 mod supervisor;
 
 use std::env;
-use std::os::unix::process::{CommandExt, ExitStatusExt, parent_id};
-use std::process::{self, Command, ExitCode, ExitStatus};
+use std::os::unix::process::CommandExt;
+use std::process::{Command, ExitCode};
 use std::thread;
 
 use anyhow::{Context, Result, bail};
-use rustix::process::{
-    Pid, Signal, WaitId, WaitIdOptions, getpid, kill_process, set_child_subreaper,
-    set_parent_process_death_signal, waitid,
-};
+use rustix::process::{Pid, Signal, getpid, kill_process, set_child_subreaper};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGUSR1, SIGUSR2};
 use signal_hook::iterator::Signals;
 
+use self::process::{ROLE, end_with_parent, exit_code, this_program, wait_without_reaping};
 use crate::args::RunArguments;
-
-/// The environment variable that makes this process a supervisor or a rank: its role, and the process id of its parent.
-const ROLE: &str = "LIBNCCL_RUN_ROLE";
 
 /// The signals that reach the ranks.
 const FORWARDED: [i32; 6] = [SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGUSR1, SIGUSR2];
@@ -82,37 +79,4 @@ fn front() -> Result<ExitCode> {
 
 fn signals() -> Result<Signals> {
     Signals::new(FORWARDED).context("cannot handle signals")
-}
-
-/// Returns the command that starts this program in a role.
-fn this_program(role: &str) -> Result<Command> {
-    let mut arguments = env::args_os();
-    // The file itself, whatever has become of its name.
-    let mut command = Command::new("/proc/self/exe");
-    command.arg0(arguments.next().context("no name in the arguments")?).args(arguments);
-    command.env(ROLE, format!("{role} {}", process::id()));
-    Ok(command)
-}
-
-/// Asks the kernel for a signal at the end of the parent.
-fn end_with_parent(parent: &str, signal: Signal) -> Result<()> {
-    set_parent_process_death_signal(Some(signal)).context("cannot ask for the end with the parent")?;
-    // No signal comes for a parent that ended before.
-    if parent_id().to_string() != parent {
-        bail!("process {parent}, which started this one, has ended");
-    }
-    Ok(())
-}
-
-/// Waits for the end of a child, which keeps its process id.
-fn wait_without_reaping(pid: Pid) -> Result<()> {
-    let options = WaitIdOptions::EXITED | WaitIdOptions::NOWAIT;
-    rustix::io::retry_on_intr(|| waitid(WaitId::Pid(pid), options)).context("cannot wait for a process")?;
-    Ok(())
-}
-
-/// Returns the exit status that a shell reports.
-fn exit_code(status: ExitStatus) -> u8 {
-    let code = status.code().or_else(|| Some(128 + status.signal()?));
-    code.and_then(|code| u8::try_from(code).ok()).unwrap_or(1)
 }

@@ -12,9 +12,9 @@ use std::thread::{self, JoinHandle};
 use anyhow::{Context, Result};
 use rustix::process::{Pid, Signal, kill_process_group};
 
+use super::event::Event;
 use super::output::{Output, Stream};
-use super::supervisor::Event;
-use super::{this_program, wait_without_reaping};
+use super::process::{this_program, wait_without_reaping};
 use crate::args::RunArguments;
 
 /// The variables that all ranks of an attempt share.

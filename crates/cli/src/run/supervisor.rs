@@ -12,8 +12,10 @@ use rustix::process::Signal;
 use signal_hook::consts::{SIGUSR1, SIGUSR2};
 use signal_hook::iterator::Signals;
 
+use super::descendants;
+use super::event::Event;
+use super::process::exit_code;
 use super::ranks::{Job, Ranks};
-use super::{descendants, exit_code};
 use crate::args::RunArguments;
 use crate::exit_status;
 
@@ -22,16 +24,6 @@ const GRACE: Duration = Duration::from_secs(10);
 
 /// The status that nobody is left to read.
 const EXIT_WITHOUT_FRONT: u8 = 1;
-
-/// An event that the supervisor waits for.
-pub(super) enum Event {
-    /// A signal for the ranks.
-    Signal(i32),
-    /// A rank has ended.
-    Ended(usize),
-    /// Output was lost.
-    CannotPrint(io::Error),
-}
 
 /// The end of an attempt.
 enum Outcome {

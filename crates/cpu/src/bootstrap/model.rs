@@ -1,6 +1,6 @@
 //! A model of the rendezvous: every order of a few ranks' steps, deaths and cancellations is tried.
 //!
-//! A rank is a process here, and a message arrives at once. What takes time happens in a world where nothing else is left
+//! A rank is a process here, and a message arrives at once. What takes time happens in a state where nothing else is left
 //! to do: [`LINGER`](super::root::LINGER) is far longer than any step.
 
 use std::collections::HashSet;
@@ -17,19 +17,19 @@ enum Phase {
     Absent,
     /// Looks for the root.
     Looking,
-    /// The root: accepts the others, waits until they have opened the state, and releases them in their order.
+    /// The root: accepts the others, waits until they have opened the shared state, and releases them in their order.
     Accepting,
     Sending,
     Releasing(usize),
     /// The root of a failed rendezvous, and the number of ranks that it has refused.
     Lingering(usize),
-    /// A peer: has said hello, has opened the state.
+    /// A peer: has said hello, has opened the shared state.
     Waiting,
     Opened,
     /// A peer that has lost the root: tries to take its place, or to tell who has taken it.
     Replacing,
     Telling,
-    /// Has joined the state of a root.
+    /// Has joined the shared state of a root.
     Joined(usize),
     Failed,
     Cancelled,
@@ -40,7 +40,7 @@ enum Phase {
 enum Message {
     Hello,
     Ready,
-    State,
+    SharedState,
     Success,
     Error,
     Aborted,
@@ -59,7 +59,7 @@ struct Link {
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
-struct World {
+struct State {
     ranks: Vec<Phase>,
     links: Vec<Option<Link>>,
     listener: Option<usize>,
@@ -68,16 +68,16 @@ struct World {
     is_late: bool,
 }
 
-impl World {
+impl State {
     fn new(ranks: usize, faults: usize) -> Self {
         Self { ranks: vec![Absent; ranks], links: vec![None; ranks], listener: None, faults, is_late: false }
     }
 
-    /// Returns the world after a change of a copy.
+    /// Returns the state after a change of a copy.
     fn after(&self, change: impl FnOnce(&mut Self)) -> Self {
-        let mut world = self.clone();
-        change(&mut world);
-        world
+        let mut state = self.clone();
+        change(&mut state);
+        state
     }
 
     fn link(&mut self, peer: usize) -> &mut Link {
@@ -130,59 +130,59 @@ impl World {
 
     fn linger(&mut self, root: usize, refused: usize) {
         if refused + 1 == self.ranks.len() {
-            self.end(root, Failed)
+            self.end(root, Failed);
         } else {
-            self.ranks[root] = Lingering(refused)
+            self.ranks[root] = Lingering(refused);
         }
     }
 
-    /// Returns the worlds after each step that needs neither time, nor a fault, nor another rank to come.
+    /// Returns the states after each step that needs neither time, nor a fault, nor another rank to come.
     fn steps(&self) -> Vec<Self> {
         (0..self.ranks.len()).flat_map(|rank| self.steps_of(rank)).collect()
     }
 
     fn steps_of(&self, rank: usize) -> Vec<Self> {
         match self.ranks[rank] {
-            Looking => vec![self.after(|world| match world.listener {
+            Looking => vec![self.after(|state| match state.listener {
                 Some(root) => {
-                    world.connect(rank, root);
-                    world.ranks[rank] = Waiting;
+                    state.connect(rank, root);
+                    state.ranks[rank] = Waiting;
                 }
                 None => {
-                    world.listener = Some(rank);
-                    world.ranks[rank] = Accepting;
+                    state.listener = Some(rank);
+                    state.ranks[rank] = Accepting;
                 }
             })],
             Accepting | Sending | Lingering(_) => self.steps_of_root(rank),
             Releasing(peer) if peer == self.ranks.len() => {
-                vec![self.after(|world| world.end(rank, Joined(rank)))]
+                vec![self.after(|state| state.end(rank, Joined(rank)))]
             }
-            Releasing(peer) => vec![self.after(|world| {
+            Releasing(peer) => vec![self.after(|state| {
                 if peer != rank {
-                    world.link(peer).to_peer.push(Message::Success);
+                    state.link(peer).to_peer.push(Message::Success);
                 }
-                world.ranks[rank] = Releasing(peer + 1);
+                state.ranks[rank] = Releasing(peer + 1);
             })],
             Waiting | Opened => self.steps_of_peer(rank),
-            Replacing => vec![self.after(|world| match world.listener {
+            Replacing => vec![self.after(|state| match state.listener {
                 Some(root) => {
-                    world.connect(rank, root);
-                    world.ranks[rank] = Telling;
+                    state.connect(rank, root);
+                    state.ranks[rank] = Telling;
                 }
                 None => {
-                    world.listener = Some(rank);
-                    world.ranks[rank] = Lingering(0);
+                    state.listener = Some(rank);
+                    state.ranks[rank] = Lingering(0);
                 }
             })],
             Telling => {
                 let link = self.links[rank].as_ref().expect("a peer has a connection");
                 let is_gone = link.to_peer.is_empty() && !link.root_is_open;
-                vec![self.after(|world| {
+                vec![self.after(|state| {
                     if is_gone {
-                        world.ranks[rank] = Replacing;
+                        state.ranks[rank] = Replacing;
                     } else {
-                        world.link(rank).to_root.push(Message::Aborted);
-                        world.end(rank, Failed);
+                        state.link(rank).to_root.push(Message::Aborted);
+                        state.end(rank, Failed);
                     }
                 })]
             }
@@ -200,44 +200,44 @@ impl World {
             if message.is_none() && link.peer_is_open {
                 continue;
             }
-            steps.push(self.after(|world| {
+            steps.push(self.after(|state| {
                 if message.is_some() {
-                    world.link(peer).to_root.remove(0);
+                    state.link(peer).to_root.remove(0);
                 }
-                match (world.ranks[root], message) {
+                match (state.ranks[root], message) {
                     (Lingering(refused), Some(Message::Hello)) => {
-                        world.dismiss(peer, Message::Error);
-                        world.linger(root, refused + 1);
+                        state.dismiss(peer, Message::Error);
+                        state.linger(root, refused + 1);
                     }
                     (Accepting, Some(Message::Hello)) => {
-                        world.link(peer).is_accepted = true;
-                        let accepted = world.accepted(root);
-                        if accepted.len() + 1 == world.ranks.len() {
+                        state.link(peer).is_accepted = true;
+                        let accepted = state.accepted(root);
+                        if accepted.len() + 1 == state.ranks.len() {
                             accepted
                                 .into_iter()
-                                .for_each(|peer| world.link(peer).to_peer.push(Message::State));
-                            world.ranks[root] = Sending;
+                                .for_each(|peer| state.link(peer).to_peer.push(Message::SharedState));
+                            state.ranks[root] = Sending;
                         }
                     }
                     (Sending, Some(Message::Ready)) => {
                         // The connection stays quiet from now on, or ends.
-                        if world.accepted(root).into_iter().all(|peer| world.ready(peer)) {
-                            world.listener = None;
-                            world.ranks[root] = Releasing(0);
+                        if state.accepted(root).into_iter().all(|peer| state.has_opened(peer)) {
+                            state.listener = None;
+                            state.ranks[root] = Releasing(0);
                         }
                     }
-                    _ if link.is_accepted => world.refuse_all(root),
-                    _ => world.link(peer).root_is_open = false,
+                    _ if link.is_accepted => state.refuse_all(root),
+                    _ => state.link(peer).root_is_open = false,
                 }
             }));
         }
         steps
     }
 
-    /// Returns `true` if the root has received that a peer has opened the state.
-    fn ready(&self, peer: usize) -> bool {
+    /// Returns `true` if the root has received that a peer has opened the shared state.
+    fn has_opened(&self, peer: usize) -> bool {
         let link = self.links[peer].as_ref().expect("a peer has a connection");
-        !link.to_peer.contains(&Message::State) && !link.to_root.contains(&Message::Ready)
+        !link.to_peer.contains(&Message::SharedState) && !link.to_root.contains(&Message::Ready)
     }
 
     fn steps_of_peer(&self, peer: usize) -> Vec<Self> {
@@ -246,52 +246,52 @@ impl World {
         if message.is_none() && link.root_is_open {
             return vec![];
         }
-        vec![self.after(|world| {
+        vec![self.after(|state| {
             if message.is_some() {
-                world.link(peer).to_peer.remove(0);
+                state.link(peer).to_peer.remove(0);
             }
             match message {
-                Some(Message::State) => {
-                    world.link(peer).to_root.push(Message::Ready);
-                    world.ranks[peer] = Opened;
+                Some(Message::SharedState) => {
+                    state.link(peer).to_root.push(Message::Ready);
+                    state.ranks[peer] = Opened;
                 }
-                Some(Message::Success) => world.end(peer, Joined(link.root)),
-                Some(Message::Error) => world.end(peer, Failed),
+                Some(Message::Success) => state.end(peer, Joined(link.root)),
+                Some(Message::Error) => state.end(peer, Failed),
                 _ => {
-                    world.end(peer, Failed);
-                    world.ranks[peer] = Replacing;
+                    state.end(peer, Failed);
+                    state.ranks[peer] = Replacing;
                 }
             }
         })]
     }
 
-    /// Returns the worlds after each rank's coming, and after each fault.
+    /// Returns the states after each rank's coming, and after each fault.
     fn events(&self) -> Vec<Self> {
         let mut events = vec![];
         for (rank, phase) in self.ranks.iter().enumerate() {
             match phase {
-                Absent => events.push(self.after(|world| world.ranks[rank] = Looking)),
+                Absent => events.push(self.after(|state| state.ranks[rank] = Looking)),
                 Joined(_) | Failed | Cancelled | Dead => {}
                 _ if self.faults == 0 => {}
                 _ => {
-                    events.push(self.after(|world| {
-                        world.faults -= 1;
-                        world.end(rank, Dead);
+                    events.push(self.after(|state| {
+                        state.faults -= 1;
+                        state.end(rank, Dead);
                     }));
-                    events.push(self.after(|world| {
-                        world.faults -= 1;
+                    events.push(self.after(|state| {
+                        state.faults -= 1;
                         match phase {
                             Accepting | Sending => {
-                                for peer in world.accepted(rank) {
-                                    world.dismiss(peer, Message::Aborted);
+                                for peer in state.accepted(rank) {
+                                    state.dismiss(peer, Message::Aborted);
                                 }
                             }
-                            Waiting | Opened => world.link(rank).to_root.push(Message::Aborted),
+                            Waiting | Opened => state.link(rank).to_root.push(Message::Aborted),
                             _ => {}
                         }
                         // A root that releases the others does not look any more.
                         if !matches!(phase, Releasing(_)) {
-                            world.end(rank, Cancelled);
+                            state.end(rank, Cancelled);
                         }
                     }));
                 }
@@ -300,19 +300,19 @@ impl World {
         events
     }
 
-    /// Returns the world after the time in which ranks tell others.
+    /// Returns the state after the time in which ranks tell others.
     fn later(&self) -> Self {
-        self.after(|world| {
-            world.is_late = true;
-            for rank in 0..world.ranks.len() {
-                if matches!(world.ranks[rank], Lingering(_) | Replacing | Telling) {
-                    world.end(rank, Failed);
+        self.after(|state| {
+            state.is_late = true;
+            for rank in 0..state.ranks.len() {
+                if matches!(state.ranks[rank], Lingering(_) | Replacing | Telling) {
+                    state.end(rank, Failed);
                 }
             }
         })
     }
 
-    /// Checks a world in which nothing is left to do.
+    /// Checks a state in which nothing is left to do.
     fn check_quiet(&self, faults: usize) -> Result<(), &'static str> {
         let any = |matches: fn(&Phase) -> bool| self.ranks.iter().any(matches);
         let waits = any(|phase| matches!(phase, Accepting | Sending | Waiting | Opened));
@@ -333,7 +333,7 @@ impl World {
         Ok(())
     }
 
-    /// Checks any world.
+    /// Checks any state.
     fn check(&self) -> Result<(), &'static str> {
         let mut roots =
             self.ranks.iter().filter_map(|phase| if let Joined(root) = phase { Some(root) } else { None });
@@ -348,37 +348,37 @@ impl World {
     }
 }
 
-/// A world, and those that led to it.
+/// A state, and those that led to it.
 struct Trace {
-    world: World,
+    state: State,
     before: Option<Rc<Trace>>,
 }
 
 impl Trace {
     fn describe(&self) -> String {
         let before = self.before.as_ref().map_or_else(String::new, |before| before.describe());
-        format!("{before}{:?}\n", self.world)
+        format!("{before}{:?}\n", self.state)
     }
 }
 
-/// Tries every order, and returns the number of worlds.
+/// Tries every order, and returns the number of states.
 fn explore(ranks: usize, faults: usize) -> usize {
-    let first = World::new(ranks, faults);
+    let first = State::new(ranks, faults);
     let mut seen = HashSet::from([first.clone()]);
-    let mut next = vec![Rc::new(Trace { world: first, before: None })];
+    let mut next = vec![Rc::new(Trace { state: first, before: None })];
     while let Some(trace) = next.pop() {
-        let mut worlds = trace.world.steps();
-        let quiet = if worlds.is_empty() { trace.world.check_quiet(faults) } else { Ok(()) };
-        if let Err(mistake) = quiet.and(trace.world.check()) {
+        let mut states = trace.state.steps();
+        let quiet = if states.is_empty() { trace.state.check_quiet(faults) } else { Ok(()) };
+        if let Err(mistake) = quiet.and(trace.state.check()) {
             panic!("{mistake}:\n{}", trace.describe());
         }
-        if worlds.is_empty() && !trace.world.is_late {
-            worlds.push(trace.world.later());
+        if states.is_empty() && !trace.state.is_late {
+            states.push(trace.state.later());
         }
-        worlds.extend(trace.world.events());
-        for world in worlds {
-            if seen.insert(world.clone()) {
-                next.push(Rc::new(Trace { world, before: Some(Rc::clone(&trace)) }));
+        states.extend(trace.state.events());
+        for state in states {
+            if seen.insert(state.clone()) {
+                next.push(Rc::new(Trace { state, before: Some(Rc::clone(&trace)) }));
             }
         }
     }
@@ -387,14 +387,14 @@ fn explore(ranks: usize, faults: usize) -> usize {
 
 #[test]
 fn rendezvous_without_faults_joins_all_in_every_order() {
-    for (ranks, worlds) in [(2, 50), (3, 200), (4, 900)] {
-        assert!(explore(ranks, 0) > worlds, "too few worlds to have tried every order of {ranks} ranks");
+    for (ranks, states) in [(2, 50), (3, 200), (4, 900)] {
+        assert!(explore(ranks, 0) > states, "too few states to have tried every order of {ranks} ranks");
     }
 }
 
 #[test]
 fn failed_rendezvous_leaves_no_rank_waiting_in_any_order() {
-    for (ranks, faults, worlds) in [(2, 2, 400), (3, 2, 10_000), (4, 1, 40_000)] {
-        assert!(explore(ranks, faults) > worlds, "too few worlds to have tried every order of {ranks} ranks");
+    for (ranks, faults, states) in [(2, 2, 400), (3, 2, 10_000), (4, 1, 40_000)] {
+        assert!(explore(ranks, faults) > states, "too few states to have tried every order of {ranks} ranks");
     }
 }
