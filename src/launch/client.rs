@@ -25,7 +25,7 @@ const ACCEPTED: Duration = Duration::from_secs(5);
 const CONNECT: [Duration; 2] = [Duration::from_millis(250), Duration::from_secs(5)];
 const RETRY: [Duration; 2] = [Duration::from_millis(5), Duration::from_millis(250)];
 
-/// Where rank 0 listens.
+/// The place where rank 0 listens.
 #[derive(Debug)]
 struct Located {
     /// The names and addresses of its host, the most likely one first.
@@ -37,7 +37,7 @@ struct Located {
     source: String,
 }
 
-/// Why an attempt has failed.
+/// The failure of an attempt.
 enum Failure {
     /// The next one may succeed.
     Retry(String),
@@ -139,7 +139,7 @@ fn attempt_host(
     for address in network::resolve(host, located.port, deadline).map_err(Failure::Retry)? {
         match attempt(address, located.root_nonce, rendezvous, job, nonce, connect, deadline) {
             Err(Failure::Retry(reason)) => {
-                problem = format!("rank 0 at {address}{}: {reason}", located.source)
+                problem = format!("rank 0 at {address}{}: {reason}", located.source);
             }
             result => return result,
         }
@@ -180,13 +180,15 @@ fn attempt(
                     "according to rank 0",
                 )));
             }
-            Some(Reply::Refused(refusal)) if !is_accepted => return Err(refused(refusal, rendezvous, job)),
+            Some(Reply::Refused(refusal)) if !is_accepted => {
+                return Err(refusal_failure(refusal, rendezvous, job));
+            }
             _ => return Err(Failure::Retry("an answer that is not of this protocol".into())),
         }
     }
 }
 
-fn refused(refusal: Refusal, rendezvous: &Rendezvous, job: &Job) -> Failure {
+fn refusal_failure(refusal: Refusal, rendezvous: &Rendezvous, job: &Job) -> Failure {
     let Job { rank, size, .. } = job;
     let problem = match refusal {
         Refusal::OtherSize(expected) => {

@@ -3,7 +3,6 @@
 use super::error::LaunchError;
 use super::job;
 use super::launcher::Launcher;
-use super::process::Launch;
 use super::rendezvous::Rendezvous;
 use super::slurm;
 use super::variables::{Variables, problem};
@@ -14,8 +13,21 @@ const POD_PORT: u16 = 29_500;
 /// The longest job id, as keys of a TCPStore are limited.
 const MAX_JOB: usize = 1024;
 
-/// Returns what the variables say. `parent` is the id of the parent process.
-pub(super) fn read(v: &Variables, parent: u32) -> Result<Launch, LaunchError> {
+/// The content of a launcher's variables.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Environment {
+    pub(super) launcher: Launcher,
+    pub(super) ranks: Ranks,
+    /// The launcher's id of the job.
+    pub(super) job: String,
+    /// `None` for a single rank.
+    pub(super) rendezvous: Option<Rendezvous>,
+    /// The rendezvous is a directory that rank 0 creates, for this user alone.
+    pub(super) is_private: bool,
+}
+
+/// Reads the variables. `parent` is the id of the parent process.
+pub(super) fn read(v: &Variables, parent: u32) -> Result<Environment, LaunchError> {
     let launcher = recognise(v)?;
     let ranks = Ranks::read(v, launcher)?;
     check_outer(v, launcher, &ranks)?;
@@ -39,7 +51,7 @@ pub(super) fn read(v: &Variables, parent: u32) -> Result<Launch, LaunchError> {
         None if ranks.size == 1 => (None, false),
         None => rendezvous(v, launcher, &ranks, &job)?,
     };
-    Ok(Launch::new(launcher, ranks, job, rendezvous, is_private))
+    Ok(Environment { launcher, ranks, job, rendezvous, is_private })
 }
 
 fn recognise(v: &Variables) -> Result<Launcher, LaunchError> {

@@ -24,7 +24,7 @@ pub enum Launcher {
     Kubeflow,
     /// A JobSet, or another indexed job, of Kubernetes, with one process a pod.
     JobSet,
-    /// None of the others: `RANK` and `WORLD_SIZE` were set by hand or by a script.
+    /// A hand or a script that has set `RANK` and `WORLD_SIZE`.
     Variables,
 }
 

@@ -3,7 +3,7 @@ use std::time::Duration;
 
 use super::announcement::Announcement;
 use super::deadline::Deadline;
-use super::environment::{self, Ranks};
+use super::environment::{self, Environment, Ranks};
 use super::error::LaunchError;
 use super::job::{self, Job, Nonce};
 use super::launcher::Launcher;
@@ -33,14 +33,7 @@ const LISTEN: Duration = Duration::from_millis(50);
 /// ```
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Launch {
-    launcher: Launcher,
-    ranks: Ranks,
-    /// The launcher's id of the job.
-    job: String,
-    /// `None` for a single rank.
-    rendezvous: Option<Rendezvous>,
-    /// The rendezvous is a directory that rank 0 creates, for this user alone.
-    is_private: bool,
+    environment: Environment,
     timeout: Duration,
 }
 
@@ -67,17 +60,8 @@ impl Launch {
         V: Into<String>,
     {
         let variables = variables.into_iter().map(|(name, value)| (name.into(), value.into()));
-        Ok(environment::read(&Variables::new(variables), parent())?)
-    }
-
-    pub(super) fn new(
-        launcher: Launcher,
-        ranks: Ranks,
-        job: String,
-        rendezvous: Option<Rendezvous>,
-        is_private: bool,
-    ) -> Self {
-        Self { launcher, ranks, job, rendezvous, is_private, timeout: Duration::from_secs(300) }
+        let environment = environment::read(&Variables::new(variables), parent())?;
+        Ok(Self { environment, timeout: Duration::from_secs(300) })
     }
 
     /// Sets the time in which all ranks have to join. Default: 5 minutes.
@@ -92,19 +76,19 @@ impl Launch {
     /// Returns the launcher.
     #[must_use]
     pub fn launcher(&self) -> Launcher {
-        self.launcher
+        self.environment.launcher
     }
 
     /// Returns this process's rank, from 0.
     #[must_use]
     pub fn rank(&self) -> usize {
-        self.ranks.rank as usize
+        self.environment.ranks.rank as usize
     }
 
     /// Returns the number of ranks.
     #[must_use]
     pub fn size(&self) -> usize {
-        self.ranks.size as usize
+        self.environment.ranks.size as usize
     }
 
     /// Returns this process's number among those on its host, from 0: usually that of its GPU.
@@ -112,19 +96,19 @@ impl Launch {
     /// If the launcher shows each process one GPU alone (SLURM's `--gpus-per-task`), that is device 0 in each.
     #[must_use]
     pub fn local_rank(&self) -> usize {
-        self.ranks.local_rank as usize
+        self.environment.ranks.local_rank as usize
     }
 
     /// Returns the number of ranks on this host.
     #[must_use]
     pub fn local_size(&self) -> usize {
-        self.ranks.local_size as usize
+        self.environment.ranks.local_size as usize
     }
 
     /// Returns the place where the ranks find rank 0; `None` for a single rank, which needs no other.
     #[must_use]
     pub fn rendezvous(&self) -> Option<&Rendezvous> {
-        self.rendezvous.as_ref()
+        self.environment.rendezvous.as_ref()
     }
 
     /// Joins all ranks in a communicator: exchanges the id, and creates the communicator.
@@ -165,14 +149,12 @@ impl Launch {
     /// impatient one; [`LaunchError::Rendezvous`] if the exchange cannot succeed; those of [`Nccl::unique_id`].
     pub fn unique_id(&self, nccl: &Nccl) -> Result<UniqueId> {
         let deadline = Deadline::after(self.timeout);
-        let Some(rendezvous) = self.rendezvous.as_ref().filter(|_| self.ranks.size > 1) else {
-            return nccl.unique_id();
-        };
-        let Ranks { rank, size, .. } = self.ranks;
-        let hash = job::hash(&self.job).to_be_bytes();
-        let job = Job { rank, size, hash };
-        if rank > 0 {
-            return Ok(client::receive_id(rendezvous, self.is_private, &job, &self.key(), deadline)?);
+        let Environment { ranks: Ranks { rank, size, .. }, rendezvous, is_private, .. } = &self.environment;
+        let Some(rendezvous) = rendezvous.as_ref().filter(|_| *size > 1) else { return nccl.unique_id() };
+        let hash = job::hash(&self.environment.job).to_be_bytes();
+        let job = Job { rank: *rank, size: *size, hash };
+        if *rank > 0 {
+            return Ok(client::receive_id(rendezvous, *is_private, &job, &self.key(), deadline)?);
         }
         // NCCL also raises the limit of open files in it, which many ranks need.
         let id = nccl.unique_id()?;
@@ -182,7 +164,7 @@ impl Launch {
 
     /// Returns the key of rank 0's address in a store.
     fn key(&self) -> String {
-        format!("/libnccl/{}/address", self.job)
+        format!("/libnccl/{}/address", self.environment.job)
     }
 
     /// Sends the id from rank 0.
@@ -234,7 +216,7 @@ impl Launch {
             }
             Rendezvous::Directory(path) => {
                 let prepare = || {
-                    if self.is_private {
+                    if self.environment.is_private {
                         directory::create_private(path)?;
                     }
                     let (listener, announcement) = self.announce()?;
@@ -245,7 +227,7 @@ impl Launch {
                     prepare().map_err(|error: std::io::Error| fail(error.to_string()))?;
                 let sent = send_id(&listener, job, nonce, id, deadline);
                 drop(published);
-                if self.is_private {
+                if self.environment.is_private {
                     let _ = std::fs::remove_dir(path);
                 }
                 sent
@@ -257,7 +239,7 @@ impl Launch {
     fn announce(&self) -> std::io::Result<(TcpListener, Announcement)> {
         let nonce: Nonce = job::nonce();
         // Others than this host's processes have no business there if all ranks are on it.
-        let is_local = self.ranks.local_size == self.ranks.size;
+        let is_local = self.environment.ranks.local_size == self.environment.ranks.size;
         let hosts = if is_local { vec!["127.0.0.1".into()] } else { network::own_hosts() };
         let listener = network::listen(is_local.then_some("127.0.0.1"), 0)?;
         let port = listener.local_addr()?.port();

@@ -1,4 +1,4 @@
-//! Real processes with the variables of each launcher: each ends with a correct all_reduce.
+//! Real processes with the variables of each launcher: each ends with a correct `all_reduce`.
 
 use std::process::Command;
 

@@ -1,5 +1,5 @@
 //! The feature `launch`: the variables of every launcher, and the exchange of the id between real processes, each of
-//! which ends with an all_reduce on the CPU implementation.
+//! which ends with an `all_reduce` on the CPU implementation.
 //!
 //! `cargo test --features launch --test launch`; with torchrun in PATH also
 //! `cargo test --features launch --test launch torchrun_itself -- --ignored`, and likewise `mpirun_itself` and

@@ -154,7 +154,7 @@ fn rank_of_another_job_is_refused() {
     root.expect_sum(3);
 }
 
-/// What listens at the address of rank 0 is something else: it answers with garbage, or not at all.
+/// Something else listens at the address of rank 0: it answers with garbage, or not at all.
 #[test]
 fn garbage_from_the_root_is_an_error_by_the_deadline() {
     let answers: [&[u8]; 4] = [b"", b"HTTP/1.1 400 Bad Request\r\n\r\n", &[0xff; 160], &[0; 500]];
