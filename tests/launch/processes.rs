@@ -7,7 +7,7 @@ use crate::rank_process::{LONG, Variables, by_hand, free_port, start, wait_until
 use crate::store_server::{Release, StoreServer};
 
 /// The deadline of a job that is to fail.
-const SHORT: u64 = 3_000;
+const SHORT: u64 = 5_000;
 
 /// Runs a test with each kind of rendezvous.
 fn each_rendezvous(test: impl Fn(&dyn Fn(usize, usize) -> Variables)) {
