@@ -43,6 +43,11 @@ pub enum Error {
     #[error(transparent)]
     Load(#[from] LoadError),
 
+    /// A launcher's variables are incomplete, or not all ranks have joined.
+    #[cfg(feature = "launch")]
+    #[error(transparent)]
+    Launch(#[from] crate::launch::LaunchError),
+
     /// NCCL returned an error.
     #[error("{call} failed: {message} (code {}){}{detail}", code.as_raw().0, if detail.is_empty() { "" } else { ": " })]
     Nccl {

@@ -12,6 +12,7 @@
 #![cfg_attr(doc, doc = concat!("[frameworks]: ", env!("CARGO_PKG_REPOSITORY"), "/blob/HEAD/docs/migration/frameworks.md"))]
 #![cfg_attr(doc, doc = concat!("[from-c]: ", env!("CARGO_PKG_REPOSITORY"), "/blob/HEAD/docs/migration/c.md"))]
 #![cfg_attr(doc, doc = concat!("[from-cudarc]: ", env!("CARGO_PKG_REPOSITORY"), "/blob/HEAD/docs/migration/cudarc.md"))]
+#![cfg_attr(doc, doc = concat!("[launching]: ", env!("CARGO_PKG_REPOSITORY"), "/blob/HEAD/docs/launching.md"))]
 #![cfg_attr(doc, doc = concat!("[mit]: ", env!("CARGO_PKG_REPOSITORY"), "/blob/HEAD/LICENSE-MIT"))]
 #![cfg_attr(doc, doc = concat!("[nccl-quirks]: ", env!("CARGO_PKG_REPOSITORY"), "/blob/HEAD/docs/nccl-quirks.md"))]
 #![cfg_attr(doc, doc = concat!("[overhead]: ", env!("CARGO_PKG_REPOSITORY"), "/blob/HEAD/docs/overhead.md"))]
@@ -42,6 +43,8 @@ mod debug_as_display;
 mod encryption;
 mod error;
 mod group;
+#[cfg(feature = "launch")]
+pub mod launch;
 mod memory;
 mod memory_space;
 mod nccl;

@@ -59,9 +59,17 @@ impl Machine {
 
     /// Joins the other ranks, on the device with the rank's number.
     pub(crate) fn join(&self, ranks: usize, rank: usize, id: &UniqueId, config: &Config) -> Result<Rank<'_>> {
-        let stream = (self.gpus > 0).then(|| stream(rank));
-        let comm = self.nccl.init_rank_with(ranks, rank, id, config)?;
-        Ok(Rank { nccl: &self.nccl, comm, stream })
+        self.create(rank, || self.nccl.init_rank_with(ranks, rank, id, config))
+    }
+
+    /// Creates a rank with its communicator, while the device is current.
+    pub(crate) fn create(
+        &self,
+        device: usize,
+        communicator: impl FnOnce() -> Result<Communicator>,
+    ) -> Result<Rank<'_>> {
+        let stream = (self.gpus > 0).then(|| stream(device));
+        Ok(Rank { nccl: &self.nccl, comm: communicator()?, stream })
     }
 }
 

@@ -1,0 +1,297 @@
+//! The variables of each launcher; the module's documentation has them in a table.
+
+use super::error::LaunchError;
+use super::job;
+use super::launcher::Launcher;
+use super::rendezvous::Rendezvous;
+use super::slurm;
+use super::variables::{Variables, problem};
+
+/// The port in a pod, where nothing else listens; that of PyTorch.
+const POD_PORT: u16 = 29_500;
+
+/// The longest job id, as keys of a TCPStore are limited.
+const MAX_JOB: usize = 1024;
+
+/// The content of a launcher's variables.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Environment {
+    pub(super) launcher: Launcher,
+    pub(super) ranks: Ranks,
+    /// The launcher's id of the job.
+    pub(super) job: String,
+    /// `None` for a single rank.
+    pub(super) rendezvous: Option<Rendezvous>,
+    /// The rendezvous is a directory that rank 0 creates, for this user alone.
+    pub(super) is_private: bool,
+}
+
+/// Reads the variables. `parent` is the id of the parent process.
+pub(super) fn read(v: &Variables, parent: u32) -> Result<Environment, LaunchError> {
+    let launcher = recognise(v)?;
+    let ranks = Ranks::read(v, launcher)?;
+    check_outer(v, launcher, &ranks)?;
+    let job = match v.get("LIBNCCL_JOB") {
+        Some(job) => format!("job/{job}"),
+        None => job_id(v, launcher, parent)?,
+    };
+    if job.len() > MAX_JOB {
+        return Err(problem(
+            launcher,
+            format!("the job id has {} bytes; expected at most {MAX_JOB}", job.len()),
+        ));
+    }
+    let given = v.get("LIBNCCL_RENDEZVOUS").map(|text| {
+        let expected = "tcp://HOST:PORT, tcpstore://HOST:PORT or file:///DIRECTORY";
+        let invalid = || problem(launcher, format!("LIBNCCL_RENDEZVOUS is {text:?}; expected {expected}"));
+        Rendezvous::parse(text).ok_or_else(invalid)
+    });
+    let (rendezvous, is_private) = match given.transpose()? {
+        Some(rendezvous) => (Some(rendezvous), false),
+        None if ranks.size == 1 => (None, false),
+        None => rendezvous(v, launcher, &ranks, &job)?,
+    };
+    Ok(Environment { launcher, ranks, job, rendezvous, is_private })
+}
+
+fn recognise(v: &Variables) -> Result<Launcher, LaunchError> {
+    let any = |names: &[&str]| names.iter().any(|name| v.has(name));
+    Ok(if v.has("LIBNCCL_RUN_ID") {
+        Launcher::NcclRun
+    } else if v.has("TORCHELASTIC_RUN_ID") {
+        Launcher::Torchrun
+    } else if any(&["OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"]) {
+        Launcher::OpenMpi
+    } else if any(&["PMI_RANK", "PMI_SIZE"]) && (v.has("MPI_LOCALRANKID") || !v.has("SLURM_STEP_ID")) {
+        // `srun --mpi=pmi2` sets PMI_RANK too, but not the local rank.
+        Launcher::Mpich
+    } else if any(&["SLURM_STEP_ID"]) {
+        Launcher::Slurm
+    } else if any(&["LWS_GROUP_SIZE", "LWS_WORKER_INDEX"]) {
+        Launcher::LeaderWorkerSet
+    } else if any(&["PET_NNODES", "PET_NODE_RANK"]) {
+        Launcher::Kubeflow
+    } else if v.has("JOB_COMPLETION_INDEX") {
+        Launcher::JobSet
+    } else if any(&["RANK", "WORLD_SIZE"]) {
+        Launcher::Variables
+    } else {
+        // A batch script has the variables of a task, and is none.
+        match v.number(Launcher::Slurm, "SLURM_NTASKS")? {
+            Some(tasks @ 2..) if v.has("SLURM_PROCID") => {
+                let text = format!(
+                    "SLURM_NTASKS is {tasks}, but SLURM_STEP_ID is not set; start the tasks with srun"
+                );
+                return Err(problem(Launcher::Slurm, text));
+            }
+            _ => return Err(LaunchError::NoLauncher),
+        }
+    })
+}
+
+/// The four numbers of a rank.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Ranks {
+    pub(super) rank: u32,
+    pub(super) size: u32,
+    pub(super) local_rank: u32,
+    pub(super) local_size: u32,
+}
+
+impl Ranks {
+    fn read(v: &Variables, launcher: Launcher) -> Result<Self, LaunchError> {
+        const LOCAL: [&str; 2] = ["LOCAL_RANK", "LOCAL_WORLD_SIZE"];
+        let rank_or = |other| if v.has("RANK") { "RANK" } else { other };
+        let [rank, size, local_rank, local_size] = match launcher {
+            Launcher::NcclRun | Launcher::Torchrun | Launcher::Variables => {
+                ["RANK", "WORLD_SIZE", LOCAL[0], LOCAL[1]]
+            }
+            Launcher::OpenMpi => [
+                "OMPI_COMM_WORLD_RANK",
+                "OMPI_COMM_WORLD_SIZE",
+                "OMPI_COMM_WORLD_LOCAL_RANK",
+                "OMPI_COMM_WORLD_LOCAL_SIZE",
+            ],
+            Launcher::Mpich => ["PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID", "MPI_LOCALNRANKS"],
+            Launcher::Slurm => {
+                let step_or = |step, job| if v.has(step) { step } else { job };
+                let size = step_or("SLURM_STEP_NUM_TASKS", "SLURM_NTASKS");
+                let per_node = step_or("SLURM_STEP_TASKS_PER_NODE", "SLURM_TASKS_PER_NODE");
+                ["SLURM_PROCID", size, "SLURM_LOCALID", per_node]
+            }
+            Launcher::LeaderWorkerSet => ["LWS_WORKER_INDEX", "LWS_GROUP_SIZE", LOCAL[0], LOCAL[1]],
+            Launcher::Kubeflow if v.has("RANK") => ["RANK", "WORLD_SIZE", LOCAL[0], LOCAL[1]],
+            Launcher::Kubeflow => ["PET_NODE_RANK", "PET_NNODES", LOCAL[0], LOCAL[1]],
+            Launcher::JobSet => [rank_or("JOB_COMPLETION_INDEX"), "WORLD_SIZE", LOCAL[0], LOCAL[1]],
+        };
+        let is_pod = matches!(
+            launcher,
+            Launcher::LeaderWorkerSet | Launcher::Kubeflow | Launcher::JobSet | Launcher::Variables
+        );
+        let number = |name| v.require_number(launcher, name);
+        let mut ranks = Self { rank: number(rank)?, size: number(size)?, local_rank: 0, local_size: 1 };
+        if launcher == Launcher::Slurm {
+            ranks.local_rank = number(local_rank)?;
+            let (list, node) = (v.require(launcher, local_size)?, number("SLURM_NODEID")?);
+            ranks.local_size = slurm::tasks_of_node(list, node).ok_or_else(|| {
+                problem(
+                    launcher,
+                    format!("{local_size} is {list:?}; expected the number of tasks of node {node}"),
+                )
+            })?;
+        } else if !is_pod || v.has(local_rank) || v.has(local_size) {
+            (ranks.local_rank, ranks.local_size) = (number(local_rank)?, number(local_size)?);
+        } else if launcher == Launcher::Kubeflow {
+            check_one_process(v)?;
+        }
+        let Self { rank: r, size: s, local_rank: l, local_size: n } = ranks;
+        let invalid = |text: String| Err(problem(launcher, text));
+        if r >= s {
+            invalid(format!("{rank} is {r}, {size} is {s}; expected a rank below the size"))
+        } else if l >= n {
+            invalid(format!("{local_rank} is {l}, {local_size} is {n}; expected a rank below the size"))
+        } else if n > s {
+            invalid(format!("{local_size} is {n}, {size} is {s}; expected at most as many ranks on a host"))
+        } else {
+            Ok(ranks)
+        }
+    }
+}
+
+/// Fails if a pod is to have several processes, which only torchrun could number.
+fn check_one_process(v: &Variables) -> Result<(), LaunchError> {
+    match v.get("PET_NPROC_PER_NODE") {
+        // The words let torchrun choose; the program was started without it, once.
+        None | Some("1" | "auto" | "cpu" | "gpu") => Ok(()),
+        Some(processes) => {
+            let expected = "expected LOCAL_RANK to be set: start the program with torchrun";
+            Err(problem(Launcher::Kubeflow, format!("PET_NPROC_PER_NODE is {processes}; {expected}")))
+        }
+    }
+}
+
+/// Fails if `RANK` and `WORLD_SIZE` are set beside the variables of the recognised launcher, and differ.
+fn check_outer(v: &Variables, launcher: Launcher, ranks: &Ranks) -> Result<(), LaunchError> {
+    let (Some(rank), Some(size)) = (v.number(launcher, "RANK")?, v.number(launcher, "WORLD_SIZE")?) else {
+        return Ok(());
+    };
+    if (rank, size) == (ranks.rank, ranks.size) {
+        return Ok(());
+    }
+    let this = format!("this is rank {} of {}", ranks.rank, ranks.size);
+    let other = format!("RANK is {rank}, WORLD_SIZE is {size}");
+    Err(problem(
+        launcher,
+        format!("{this}, but {other}; expected the same: unset those of the outer launcher"),
+    ))
+}
+
+/// Returns the launcher's id of the job, or of this attempt at it.
+fn job_id(v: &Variables, launcher: Launcher, parent: u32) -> Result<String, LaunchError> {
+    let text = |name| v.require(launcher, name);
+    let count = |name| v.number(launcher, name).map(Option::unwrap_or_default);
+    Ok(match launcher {
+        Launcher::NcclRun => {
+            format!("nccl-run/{}/{}", text("LIBNCCL_RUN_ID")?, count("TORCHELASTIC_RESTART_COUNT")?)
+        }
+        Launcher::Torchrun => {
+            let run = text("TORCHELASTIC_RUN_ID")?;
+            // Each agent counts its own restarts: of several, some have counted the failure of a worker and the others
+            // have not.
+            match count("GROUP_WORLD_SIZE")? {
+                0 | 1 => format!("torchrun/{run}/{}", count("TORCHELASTIC_RESTART_COUNT")?),
+                _ => format!("torchrun/{run}"),
+            }
+        }
+        Launcher::OpenMpi => {
+            let namespace = v.get("PMIX_NAMESPACE").or(v.get("OMPI_MCA_ess_base_jobid"));
+            namespace.map(|namespace| format!("openmpi/{namespace}")).unwrap_or_default()
+        }
+        // These have no id of the job, but one process is the parent of all ranks of a host.
+        Launcher::Mpich if v.get("PMI_SIZE") == v.get("MPI_LOCALNRANKS") => format!("mpich/{parent}"),
+        Launcher::Slurm => {
+            let (job, step) = (text("SLURM_JOB_ID")?, text("SLURM_STEP_ID")?);
+            format!("slurm/{job}.{step}/{}", count("SLURM_RESTART_COUNT")?)
+        }
+        Launcher::LeaderWorkerSet => format!("lws/{}", v.get("LWS_LEADER_ADDRESS").unwrap_or_default()),
+        Launcher::Mpich | Launcher::Kubeflow | Launcher::JobSet | Launcher::Variables => String::new(),
+    })
+}
+
+/// Returns where rank 0 is found, and `true` for a directory of this crate's own.
+fn rendezvous(
+    v: &Variables,
+    launcher: Launcher,
+    ranks: &Ranks,
+    job: &str,
+) -> Result<(Option<Rendezvous>, bool), LaunchError> {
+    let own_directory = || {
+        let name = format!("libnccl-launch-{:032x}", job::hash(job));
+        (Some(Rendezvous::Directory(std::env::temp_dir().join(name))), true)
+    };
+    let host = v.get("MASTER_ADDR").map(str::to_owned);
+    let port = v.port(launcher, "MASTER_PORT")?;
+    let master_addr = || v.require(launcher, "MASTER_ADDR").map(str::to_owned);
+    let master_port = || v.require(launcher, "MASTER_PORT").map(|_| port.unwrap_or_default());
+    let (host, port) = match launcher {
+        Launcher::NcclRun => return Ok(own_directory()),
+        Launcher::Torchrun => {
+            let (host, port) = (master_addr()?, master_port()?);
+            match v.get("TORCHELASTIC_USE_AGENT_STORE") {
+                Some("True") => return Ok((Some(Rendezvous::TcpStore { host: bare(host), port }), false)),
+                Some("False") | None => (host, port),
+                Some(other) => {
+                    let text = format!("TORCHELASTIC_USE_AGENT_STORE is {other:?}; expected True or False");
+                    return Err(problem(launcher, text));
+                }
+            }
+        }
+        Launcher::OpenMpi | Launcher::Mpich => match (host, port) {
+            (None, None) if ranks.local_size == ranks.size && !job.is_empty() => {
+                return Ok(own_directory());
+            }
+            (None, None) => {
+                let text = "MASTER_ADDR and MASTER_PORT are not set; the launcher has no address of rank 0, so pass \
+                            them, or LIBNCCL_RENDEZVOUS, to the ranks";
+                return Err(problem(launcher, text));
+            }
+            _ => (master_addr()?, master_port()?),
+        },
+        Launcher::Slurm => {
+            let nodes = v.number(launcher, "SLURM_STEP_NUM_NODES")?.or(v.number(launcher, "SLURM_NNODES")?);
+            let first = || {
+                let name =
+                    if v.has("SLURM_STEP_NODELIST") { "SLURM_STEP_NODELIST" } else { "SLURM_JOB_NODELIST" };
+                let list = v.require(launcher, name)?;
+                slurm::first_host(list)
+                    .ok_or_else(|| problem(launcher, format!("{name} is {list:?}; expected a list of hosts")))
+            };
+            let host = match host {
+                Some(host) => host,
+                None if nodes == Some(1) => "127.0.0.1".into(),
+                None => first()?,
+            };
+            // Other jobs may be on the same hosts.
+            (host, port.unwrap_or(20_000 + (job::hash(job) % 10_000) as u16))
+        }
+        Launcher::LeaderWorkerSet => {
+            let leader = || v.require(launcher, "LWS_LEADER_ADDRESS").map(str::to_owned);
+            (host.map_or_else(leader, Ok)?, port.unwrap_or(POD_PORT))
+        }
+        Launcher::Kubeflow => {
+            let pet_port = v.port(launcher, "PET_MASTER_PORT")?;
+            let host = host.or(v.get("PET_MASTER_ADDR").map(str::to_owned));
+            let port = port.or(pet_port).map_or_else(master_port, Ok)?;
+            (host.map_or_else(master_addr, Ok)?, port)
+        }
+        Launcher::JobSet => (master_addr()?, port.unwrap_or(POD_PORT)),
+        Launcher::Variables => (master_addr()?, master_port()?),
+    };
+    Ok((Some(Rendezvous::Tcp { host: bare(host), port }), false))
+}
+
+/// Returns the host without the brackets of an IPv6 address.
+fn bare(host: String) -> String {
+    let address = host.strip_prefix('[').and_then(|host| host.strip_suffix(']')).map(str::to_owned);
+    address.unwrap_or(host)
+}

@@ -1,0 +1,273 @@
+//! Real processes with the variables of each launcher: each ends with a correct `all_reduce`.
+
+use std::process::Command;
+
+use crate::rank_process::{self, ARGUMENTS, LONG, Rank, Variables, by_hand, free_port, start};
+use crate::store_server::{Release, StoreServer};
+
+/// Starts two ranks, and expects the launcher and the sum of each.
+#[track_caller]
+fn check(launcher: &str, variables: impl Fn(&str, usize) -> Variables) {
+    let folder = tempfile::tempdir().unwrap();
+    let folder_name = folder.path().to_str().unwrap();
+    let of_rank = |rank| {
+        let mut variables = variables(folder_name, rank);
+        variables.push(("TMPDIR", folder_name.into()));
+        variables
+    };
+    let ranks = [0, 1].map(|rank| start(LONG, &of_rank(rank)));
+    for rank in ranks {
+        assert_eq!(rank.end(), Ok(format!("{launcher}: sum 3")));
+    }
+    let left: Vec<_> = folder.path().read_dir().unwrap().collect();
+    assert!(left.is_empty(), "{left:?}");
+}
+
+fn torchrun(rank: usize, port: u16, store: &str) -> Variables {
+    let mut variables = by_hand(rank, 2, port);
+    variables.extend([
+        ("TORCHELASTIC_RUN_ID", "run-7".into()),
+        ("TORCHELASTIC_RESTART_COUNT", "2".into()),
+        ("TORCHELASTIC_USE_AGENT_STORE", store.into()),
+        ("GROUP_WORLD_SIZE", "1".into()),
+    ]);
+    variables
+}
+
+#[test]
+fn variables_set_by_hand_are_enough() {
+    let port = free_port();
+    check("RANK and WORLD_SIZE", |_, rank| by_hand(rank, 2, port));
+}
+
+#[test]
+fn torchrun_without_a_store_uses_its_port() {
+    let port = free_port();
+    check("torchrun", |_, rank| torchrun(rank, port, "False"));
+}
+
+#[test]
+fn torchrun_with_a_store_uses_one_key_of_it() {
+    for release in [Release::WithPing, Release::WithoutPing] {
+        let store = StoreServer::start(release);
+        store.set("/default_pg/0//cuda//0", "of PyTorch");
+        check("torchrun", |_, rank| torchrun(rank, store.port, "True"));
+        assert_eq!(store.history(), ["/libnccl/torchrun/run-7/2/address"]);
+        assert_eq!(store.keys(), ["/default_pg/0//cuda//0"]);
+    }
+}
+
+/// Several agents count restarts apart, so their counts are no part of the key.
+#[test]
+fn torchrun_agents_with_other_restart_counts_agree() {
+    let store = StoreServer::start(Release::WithPing);
+    check("torchrun", |_, rank| {
+        let mut variables = torchrun(rank, store.port, "True");
+        variables.retain(|(name, _)| !matches!(*name, "TORCHELASTIC_RESTART_COUNT" | "GROUP_WORLD_SIZE"));
+        variables
+            .extend([("TORCHELASTIC_RESTART_COUNT", rank.to_string()), ("GROUP_WORLD_SIZE", "2".into())]);
+        variables
+    });
+    assert_eq!(store.history(), ["/libnccl/torchrun/run-7/address"]);
+}
+
+#[test]
+fn openmpi_on_one_host_uses_a_directory() {
+    check("OpenMPI", |_, rank| {
+        vec![
+            ("OMPI_COMM_WORLD_RANK", rank.to_string()),
+            ("OMPI_COMM_WORLD_SIZE", "2".into()),
+            ("OMPI_COMM_WORLD_LOCAL_RANK", rank.to_string()),
+            ("OMPI_COMM_WORLD_LOCAL_SIZE", "2".into()),
+            ("PMIX_NAMESPACE", "1266155521".into()),
+        ]
+    });
+}
+
+#[test]
+fn mpich_on_one_host_uses_a_directory() {
+    check("MPICH", |_, rank| {
+        vec![
+            ("PMI_RANK", rank.to_string()),
+            ("PMI_SIZE", "2".into()),
+            ("MPI_LOCALRANKID", rank.to_string()),
+            ("MPI_LOCALNRANKS", "2".into()),
+        ]
+    });
+}
+
+#[test]
+fn mpich_on_several_hosts_uses_the_given_address() {
+    let port = free_port();
+    check("MPICH", |_, rank| {
+        vec![
+            ("PMI_RANK", rank.to_string()),
+            ("PMI_SIZE", "2".into()),
+            ("MPI_LOCALRANKID", "0".into()),
+            ("MPI_LOCALNRANKS", "1".into()),
+            ("MASTER_ADDR", "localhost".into()),
+            ("MASTER_PORT", port.to_string()),
+        ]
+    });
+}
+
+#[test]
+fn slurm_step_uses_the_first_host() {
+    // Of this test process alone, so that the port is too.
+    let job = std::process::id().to_string();
+    check("SLURM", |_, rank| {
+        vec![
+            ("SLURM_PROCID", rank.to_string()),
+            ("SLURM_STEP_NUM_TASKS", "2".into()),
+            ("SLURM_LOCALID", "0".into()),
+            ("SLURM_NODEID", rank.to_string()),
+            ("SLURM_STEP_TASKS_PER_NODE", "1(x2)".into()),
+            ("SLURM_STEP_NODELIST", "localhost,node[1-3]".into()),
+            ("SLURM_STEP_NUM_NODES", "2".into()),
+            ("SLURM_JOB_ID", job.clone()),
+            ("SLURM_STEP_ID", "1".into()),
+        ]
+    });
+}
+
+#[test]
+fn leader_worker_set_uses_the_leader() {
+    let port = free_port();
+    check("LeaderWorkerSet", |_, rank| {
+        vec![
+            ("LWS_LEADER_ADDRESS", "localhost".into()),
+            ("LWS_GROUP_SIZE", "2".into()),
+            ("LWS_WORKER_INDEX", rank.to_string()),
+            ("MASTER_PORT", port.to_string()),
+        ]
+    });
+}
+
+#[test]
+fn kubeflow_trainer_uses_the_master() {
+    let port = free_port();
+    check("Kubeflow", |_, rank| {
+        vec![
+            ("PET_NNODES", "2".into()),
+            ("PET_NPROC_PER_NODE", "1".into()),
+            ("PET_NODE_RANK", rank.to_string()),
+            ("PET_MASTER_ADDR", "127.0.0.1".into()),
+            ("PET_MASTER_PORT", port.to_string()),
+            ("JOB_COMPLETION_INDEX", rank.to_string()),
+        ]
+    });
+}
+
+#[test]
+fn kubeflow_pytorch_job_uses_the_master() {
+    let port = free_port();
+    check("Kubeflow", |_, rank| {
+        let mut variables = by_hand(rank, 2, port);
+        variables.retain(|(name, _)| !name.starts_with("LOCAL"));
+        variables.extend([("PET_NNODES", "2".into()), ("PET_NPROC_PER_NODE", "1".into())]);
+        variables
+    });
+}
+
+#[test]
+fn job_set_uses_the_coordinator() {
+    let port = free_port();
+    check("JobSet", |_, rank| {
+        vec![
+            ("JOB_COMPLETION_INDEX", rank.to_string()),
+            ("WORLD_SIZE", "2".into()),
+            ("MASTER_ADDR", "127.0.0.1".into()),
+            ("MASTER_PORT", port.to_string()),
+        ]
+    });
+}
+
+#[test]
+fn nccl_run_leaves_the_master_port_alone() {
+    // As if PyTorch listened there.
+    let in_use = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let port = in_use.local_addr().unwrap().port();
+    check("nccl run", |_, rank| {
+        let mut variables = by_hand(rank, 2, port);
+        variables.push(("LIBNCCL_RUN_ID", "f00d".into()));
+        variables
+    });
+}
+
+#[test]
+fn given_directory_is_used_and_left_empty() {
+    check("RANK and WORLD_SIZE", |folder, rank| {
+        vec![
+            ("RANK", rank.to_string()),
+            ("WORLD_SIZE", "2".into()),
+            ("LIBNCCL_RENDEZVOUS", format!("file://{folder}")),
+            ("LIBNCCL_JOB", "7".into()),
+        ]
+    });
+}
+
+#[test]
+fn given_store_is_used() {
+    let store = StoreServer::start(Release::WithPing);
+    check("RANK and WORLD_SIZE", |_, rank| {
+        vec![
+            ("RANK", rank.to_string()),
+            ("WORLD_SIZE", "2".into()),
+            ("LIBNCCL_RENDEZVOUS", format!("tcpstore://localhost:{}", store.port)),
+            ("LIBNCCL_JOB", "7".into()),
+        ]
+    });
+    assert_eq!(store.history(), ["/libnccl/job/7/address"]);
+}
+
+/// Starts this program as ranks by a launcher, which gets these arguments first.
+fn start_by(launcher: &str, arguments: &[&str]) -> String {
+    let mut command = Command::new(launcher);
+    command.args(arguments).arg(std::env::current_exe().unwrap()).args(ARGUMENTS);
+    command.env("LIBNCCL_TEST_TIMEOUT", LONG.to_string());
+    command.env("OMPI_ALLOW_RUN_AS_ROOT", "1").env("OMPI_ALLOW_RUN_AS_ROOT_CONFIRM", "1");
+    command.stdin(std::process::Stdio::null()).stdout(std::process::Stdio::piped());
+    let mut child = Rank(command.spawn().unwrap_or_else(|error| panic!("{launcher}: {error}")));
+    let mut printed = String::new();
+    std::io::Read::read_to_string(child.0.stdout.as_mut().unwrap(), &mut printed).unwrap();
+    let status = child.0.wait().unwrap();
+    assert!(status.success(), "{launcher}: {status}\n{printed}");
+    printed
+}
+
+#[test]
+#[ignore = "needs torchrun, of PyTorch 2.2 or newer"]
+fn torchrun_itself() {
+    for arguments in [
+        // With torchrun's store, on a port of its own and on the default one.
+        &["--standalone", "--nproc-per-node=3", "--no-python"][..],
+        &["--nproc-per-node=3", "--no-python"],
+        &[
+            "--nproc-per-node=3",
+            "--no-python",
+            "--rdzv-backend=c10d",
+            "--rdzv-endpoint=localhost:0",
+            "--rdzv-id=a b",
+        ],
+    ] {
+        let printed = start_by("torchrun", arguments);
+        assert_eq!(printed.matches("torchrun: sum 6").count(), 3, "{arguments:?}\n{printed}");
+    }
+}
+
+#[test]
+#[ignore = "needs the mpirun of OpenMPI"]
+fn mpirun_itself() {
+    let printed = start_by("mpirun", &["--oversubscribe", "-n", "4"]);
+    assert_eq!(printed.matches("OpenMPI: sum 10").count(), 4, "{printed}");
+    let rendezvous = format!("LIBNCCL_RENDEZVOUS=tcp://127.0.0.1:{}", rank_process::free_port());
+    let printed = start_by("mpirun", &["--oversubscribe", "-n", "4", "-x", &rendezvous]);
+    assert_eq!(printed.matches("OpenMPI: sum 10").count(), 4, "{printed}");
+}
+
+#[test]
+#[ignore = "needs the mpiexec.hydra of MPICH"]
+fn mpiexec_itself() {
+    let printed = start_by("mpiexec.hydra", &["-n", "4"]);
+    assert_eq!(printed.matches("MPICH: sum 10").count(), 4, "{printed}");
+}

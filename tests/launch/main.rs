@@ -1,0 +1,15 @@
+//! The feature `launch`: the variables of every launcher, and the exchange of the id between real processes, each of
+//! which ends with an `all_reduce` on the CPU implementation.
+//!
+//! `cargo test --features launch --test launch`; with torchrun in PATH also
+//! `cargo test --features launch --test launch torchrun_itself -- --ignored`, and likewise `mpirun_itself` and
+//! `mpiexec_itself`.
+#![cfg(target_os = "linux")] // Elsewhere there is no CPU implementation.
+
+mod environments;
+mod launchers;
+mod many_ranks;
+mod misuse;
+mod processes;
+mod rank_process;
+mod store_server;

@@ -1,0 +1,223 @@
+//! Ranks that arrive in any order, or not at all.
+
+use std::thread;
+use std::time::{Duration, Instant};
+
+use crate::rank_process::{LONG, Variables, by_hand, free_port, start, wait_until};
+use crate::store_server::{Release, StoreServer};
+
+/// The deadline of a job that is to fail.
+const SHORT: u64 = 5_000;
+
+/// Runs a test with each kind of rendezvous.
+fn each_rendezvous(test: impl Fn(&dyn Fn(usize, usize) -> Variables)) {
+    let port = free_port();
+    test(&|rank, size| by_hand(rank, size, port));
+
+    let folder = tempfile::tempdir().unwrap();
+    let with = |rank, size, rendezvous: String| {
+        let mut variables = by_hand(rank, size, port);
+        variables.extend([("LIBNCCL_RENDEZVOUS", rendezvous), ("LIBNCCL_JOB", "of this test".into())]);
+        variables
+    };
+    test(&|rank, size| with(rank, size, format!("file://{}", folder.path().display())));
+
+    let store = StoreServer::start(Release::WithPing);
+    test(&|rank, size| with(rank, size, format!("tcpstore://127.0.0.1:{}", store.port)));
+}
+
+#[test]
+fn root_that_starts_last_is_found() {
+    each_rendezvous(|variables| {
+        let others = [1, 2].map(|rank| start(LONG, &variables(rank, 3)));
+        thread::sleep(Duration::from_millis(700));
+        start(LONG, &variables(0, 3)).expect_sum(6);
+        for rank in others {
+            rank.expect_sum(6);
+        }
+    });
+}
+
+#[test]
+fn rank_that_starts_last_is_waited_for() {
+    each_rendezvous(|variables| {
+        let first = [0, 1].map(|rank| start(LONG, &variables(rank, 3)));
+        thread::sleep(Duration::from_millis(700));
+        start(LONG, &variables(2, 3)).expect_sum(6);
+        for rank in first {
+            rank.expect_sum(6);
+        }
+    });
+}
+
+/// Each of the others names the rank by the deadline.
+#[test]
+fn rank_that_is_killed_before_it_connects_is_named_by_all() {
+    each_rendezvous(|variables| {
+        let started = Instant::now();
+        let others = [0, 1, 3].map(|rank| start(SHORT, &variables(rank, 4)));
+        // It sleeps before it reads its variables.
+        let mut late = variables(2, 4);
+        late.push(("LIBNCCL_TEST_LATE", String::new()));
+        drop(start(SHORT, &late));
+        for rank in others {
+            rank.expect_error("rank 2 of 4 did not join within ");
+        }
+        // Processes start slowly on a machine with other work.
+        assert!(started.elapsed() < Duration::from_millis(SHORT + 5_000), "{:?}", started.elapsed());
+    });
+}
+
+#[test]
+fn root_that_is_killed_before_it_listens_is_named_by_all() {
+    each_rendezvous(|variables| {
+        for rank in [1, 2].map(|rank| start(SHORT, &variables(rank, 3))) {
+            rank.expect_error("rank 0 of 3 did not join within ");
+        }
+    });
+}
+
+#[test]
+fn root_that_dies_after_ranks_have_joined_is_named() {
+    each_rendezvous(|variables| {
+        let root = start(SHORT, &variables(0, 3));
+        let rank = start(SHORT, &variables(1, 3));
+        thread::sleep(Duration::from_millis(700));
+        drop(root);
+        rank.expect_error("rank 0 of 3 did not join within ");
+    });
+}
+
+/// The address of a dead root stays in the directory, and in the store: it is recognised as old.
+#[test]
+fn root_that_is_started_again_replaces_the_dead_one() {
+    each_rendezvous(|variables| {
+        let dead = start(LONG, &variables(0, 3));
+        let rank = start(LONG, &variables(1, 3));
+        thread::sleep(Duration::from_millis(700));
+        drop(dead);
+        let last = start(LONG, &variables(2, 3));
+        thread::sleep(Duration::from_millis(300));
+        start(LONG, &variables(0, 3)).expect_sum(6);
+        rank.expect_sum(6);
+        last.expect_sum(6);
+    });
+}
+
+#[test]
+fn rank_that_joins_and_dies_is_named() {
+    each_rendezvous(|variables| {
+        let root = start(SHORT, &variables(0, 3));
+        let dies = start(SHORT, &variables(1, 3));
+        thread::sleep(Duration::from_millis(700));
+        drop(dies);
+        root.expect_error("ranks 1 and 2 of 3 did not join within ");
+    });
+}
+
+#[test]
+fn rank_that_is_started_again_replaces_the_dead_one() {
+    each_rendezvous(|variables| {
+        let root = start(LONG, &variables(0, 3));
+        let dies = start(LONG, &variables(1, 3));
+        thread::sleep(Duration::from_millis(700));
+        drop(dies);
+        let others = [1, 2].map(|rank| start(LONG, &variables(rank, 3)));
+        root.expect_sum(6);
+        for rank in others {
+            rank.expect_sum(6);
+        }
+    });
+}
+
+#[test]
+fn stale_file_of_an_older_job_is_recognised() {
+    let folder = tempfile::tempdir().unwrap();
+    let variables = |rank| {
+        vec![
+            ("RANK", format!("{rank}")),
+            ("WORLD_SIZE", "2".into()),
+            ("LIBNCCL_RENDEZVOUS", format!("file://{}", folder.path().display())),
+            ("LIBNCCL_JOB", "7".into()),
+        ]
+    };
+    let files = || folder.path().read_dir().unwrap().map(|file| file.unwrap().path()).collect::<Vec<_>>();
+    let dead = start(LONG, &variables(0));
+    wait_until(|| files().iter().any(|file| file.extension().is_none()));
+    drop(dead);
+    let [file] = &files()[..] else { panic!("{:?}", files()) };
+    start(SHORT, &variables(1)).expect_error(&format!(", by {}, written ", file.display()));
+    // Half a file, and none of this crate, are no address either.
+    for text in ["", "libnccl launch 1\nnonce 00", "something else\n"] {
+        std::fs::write(file, text).unwrap();
+        start(500, &variables(1)).expect_error("the announcement of rank 0 has no valid text");
+    }
+    let rank = start(LONG, &variables(1));
+    start(LONG, &variables(0)).expect_sum(3);
+    rank.expect_sum(3);
+    assert!(files().is_empty(), "{:?}", files());
+}
+
+#[test]
+fn key_that_is_no_address_is_an_error_by_the_deadline() {
+    let store = StoreServer::start(Release::WithPing);
+    store.set("/libnccl/job/7/address", "of somebody else");
+    let variables = |rank| {
+        vec![
+            ("RANK", format!("{rank}")),
+            ("WORLD_SIZE", "2".into()),
+            ("LIBNCCL_RENDEZVOUS", format!("tcpstore://127.0.0.1:{}", store.port)),
+            ("LIBNCCL_JOB", "7".into()),
+        ]
+    };
+    start(500, &variables(1))
+        .expect_error("key /libnccl/job/7/address: the announcement of rank 0 has no valid");
+    let rank = start(LONG, &variables(1));
+    start(LONG, &variables(0)).expect_sum(3);
+    rank.expect_sum(3);
+}
+
+#[test]
+fn store_that_never_answers_is_an_error_by_the_deadline() {
+    let store = StoreServer::start(Release::Silent);
+    let started = Instant::now();
+    let variables = |rank| {
+        vec![
+            ("RANK", format!("{rank}")),
+            ("WORLD_SIZE", "2".into()),
+            ("LIBNCCL_RENDEZVOUS", format!("tcpstore://127.0.0.1:{}", store.port)),
+        ]
+    };
+    for rank in [0, 1].map(|rank| start(1_000, &variables(rank))) {
+        rank.expect_error("no complete answer in time");
+    }
+    assert!(started.elapsed() < Duration::from_secs(6), "{:?}", started.elapsed());
+}
+
+/// Both succeed: the ranks of each are refused by the root of the other, until the port is free.
+#[test]
+fn second_job_on_the_same_port_waits_for_it() {
+    let port = free_port();
+    let variables = |rank, size, job: &str| {
+        let mut variables = by_hand(rank, size, port);
+        variables.push(("LIBNCCL_JOB", job.into()));
+        variables
+    };
+    let first = [0, 2].map(|rank| start(LONG, &variables(rank, 3, "first")));
+    let second = [1, 0].map(|rank| start(LONG, &variables(rank, 2, "second")));
+    thread::sleep(Duration::from_millis(700));
+    start(LONG, &variables(1, 3, "first")).expect_sum(6);
+    for rank in first {
+        rank.expect_sum(6);
+    }
+    for rank in second {
+        rank.expect_sum(3);
+    }
+}
+
+#[test]
+fn port_in_use_is_an_error_by_the_deadline() {
+    let other = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let port = other.local_addr().unwrap().port();
+    start(500, &by_hand(0, 2, port)).expect_error("rank 0 cannot listen there: Address already in use");
+}
