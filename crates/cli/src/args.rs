@@ -112,7 +112,7 @@ pub(crate) struct BenchArguments {
     /// Check the results (1) or not (0)
     #[arg(short = 'c', long, default_value_t = 1, value_parser = whole::<u8>(0..=1))]
     pub(crate) check: u8,
-    /// Number of ranks [default: one for each GPU; 2 on the CPU]
+    /// Number of ranks, unless a launcher has started them [default: one for each GPU; 2 on the CPU]
     #[arg(long, value_name = "N", value_parser = whole::<usize>(1..=MAX_RANKS))]
     pub(crate) ranks: Option<usize>,
     /// Run each rank as a process instead of a thread

@@ -178,6 +178,34 @@ fn closed_output_ends_the_ranks() {
     assert_eq!(child.wait().unwrap().code(), Some(141));
 }
 
+#[test]
+fn bench_measures_the_ranks_of_a_launcher_and_one_prints() {
+    let nccl = env!("CARGO_BIN_EXE_nccl");
+    let output = run(&["-n", "3", "--", nccl, "bench", "all_reduce", "--cpu", "-e", "1K"]);
+    let (stdout, stderr) = (text(&output.stdout), text(&output.stderr));
+    assert!(output.status.success(), "{stdout}{stderr}");
+    assert!(stdout.lines().all(|line| line.starts_with("[0] ")), "{stdout}");
+    for rank in 0..3 {
+        assert!(stdout.contains(&format!("#  Rank  {rank} Group  0 Pid")), "{stdout}");
+    }
+    assert!(stdout.contains("# Out of bounds values : 0 OK"), "{stdout}");
+
+    let output = run(&["-n", "2", "--", nccl, "bench", "all_reduce", "--cpu", "--ranks", "4"]);
+    assert_eq!(output.status.code(), Some(1));
+    let stderr = text(&output.stderr);
+    assert!(
+        stderr.contains("error: nccl run started this as rank ") && stderr.contains(" of 2; --ranks"),
+        "{stderr}"
+    );
+
+    // Each would be a job of its own.
+    let mut alone = Command::new(nccl);
+    alone.args(["bench", "all_reduce", "--cpu", "-e", "8"]).env("WORLD_SIZE", "2");
+    let output = alone.output().unwrap();
+    assert_eq!(output.status.code(), Some(1));
+    assert!(text(&output.stderr).contains("RANK is not set"), "{}", text(&output.stderr));
+}
+
 /// Starts ranks that each have a child, and waits until all run. The ranks print a line for SIGUSR1 and SIGTERM.
 fn start(mark: &str) -> Child {
     let script = "trap 'echo user' USR1; trap 'echo end; exit 5' TERM; sleep 1000 & while :; do wait; done";

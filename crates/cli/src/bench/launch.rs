@@ -1,4 +1,4 @@
-//! Starts the ranks as threads or as processes. The first error of a rank ends all ranks, and so does the end of the
+//! Starts the ranks as threads or as processes, unless a launcher has started them. The first error of a rank ends all ranks, and so does the end of the
 //! process that started them, however it ends.
 
 use std::env;
@@ -11,11 +11,13 @@ use std::thread;
 use std::time::Duration;
 
 use anyhow::{Context, Result, anyhow, bail, ensure};
+use libnccl::launch::{Launch, LaunchError};
 use libnccl::{Nccl, UniqueId};
 use rustix::process::{Signal, set_parent_process_death_signal};
 
 use super::parameters::Parameters;
 use super::rank;
+use crate::args::BenchArguments;
 use crate::exit_status;
 
 /// Environment variables that make a process a rank: the rank, the id, and the process id of the parent. The id is a
@@ -30,7 +32,7 @@ pub(crate) fn threads(nccl: &Nccl, id: &UniqueId, ranks: usize, parameters: &[Pa
     for rank in 0..ranks {
         let (nccl, id, parameters, sender) = (nccl.clone(), *id, parameters.to_vec(), sender.clone());
         let run = move || {
-            let outcome = catch_unwind(AssertUnwindSafe(|| rank::run(&nccl, &id, rank, &parameters)));
+            let outcome = catch_unwind(AssertUnwindSafe(|| rank::run(&nccl, &id, rank, rank, &parameters)));
             // The receiver is gone if another rank has failed.
             let _ = sender.send(outcome.unwrap_or_else(|_| Err(anyhow!("rank {rank} panicked"))));
         };
@@ -90,6 +92,24 @@ pub(crate) fn launched() -> Result<Option<(UniqueId, usize)>> {
     let rank = rank.parse().with_context(|| format!("invalid rank {RANK}={rank}"))?;
     let id = id.parse().with_context(|| format!("invalid id in {ID}"))?;
     Ok(Some((id, rank)))
+}
+
+/// Returns the place that a launcher has given to this process among others: torchrun, `mpirun`, `srun`, `nccl run`.
+/// One that cannot be told is an error, and not a job of its own, as the other processes would be jobs of their own too.
+pub(crate) fn by_launcher(arguments: &BenchArguments) -> Result<Option<Launch>> {
+    let launch = match Launch::from_env() {
+        Ok(launch) if launch.size() > 1 => launch,
+        Ok(_) | Err(libnccl::Error::Launch(LaunchError::NoLauncher)) => return Ok(None),
+        Err(error) => return Err(error.into()),
+    };
+    if arguments.ranks.is_some() || arguments.processes {
+        let (launcher, rank, size) = (launch.launcher(), launch.rank(), launch.size());
+        bail!(
+            "{launcher} started this as rank {rank} of {size}; --ranks and --processes are for ranks that nccl bench starts \
+             itself"
+        );
+    }
+    Ok(Some(launch))
 }
 
 /// Sends the ranks' errors to `sender`, and writes their other lines to stderr.

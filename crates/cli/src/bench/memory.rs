@@ -33,13 +33,13 @@ pub(crate) enum Buffer<T> {
 const OUT_OF_RANGE: &str = "the range exceeds the buffer";
 
 impl Memory {
-    /// Returns the memory of a rank; ranks are assigned to GPUs round-robin. Must be called on the rank's own thread,
-    /// whose current device it sets.
-    pub(crate) fn of(rank: usize, gpus: usize) -> Result<Self> {
+    /// Returns the memory of a rank; the ranks of a host are assigned to its GPUs round-robin. Must be called on the rank's
+    /// own thread, whose current device it sets.
+    pub(crate) fn of(local_rank: usize, gpus: usize) -> Result<Self> {
         if gpus == 0 {
             return Ok(Self::Host);
         }
-        let device = rank % gpus;
+        let device = local_rank % gpus;
         let stream = CudaContext::new(device).and_then(|context| context.new_stream());
         let stream = stream.with_context(|| format!("GPU {device} cannot be used"))?;
         Ok(Self::Device(Box::leak(Box::new(stream))))

@@ -16,6 +16,7 @@ use std::process::ExitCode;
 use anyhow::{Result, bail};
 use clap::Args;
 use clap::error::ErrorKind;
+use libnccl::launch::Launch;
 use libnccl::{LoadError, MemorySpace, Nccl};
 
 use crate::args::BenchArguments;
@@ -25,17 +26,26 @@ use parameters::Parameters;
 /// Measures the operation that the arguments select.
 pub(crate) fn run(arguments: &BenchArguments) -> Result<ExitCode> {
     let launched = launch::launched()?;
+    let launcher = if launched.is_none() { launch::by_launcher(arguments)? } else { None };
     let Implementation { nccl, gpus, fallback } = implementation(arguments)?;
-    let parameters = Parameters::new(arguments, gpus).unwrap_or_else(|problem| {
+    let size = launcher.as_ref().map(Launch::size);
+    let parameters = Parameters::new(arguments, gpus, size).unwrap_or_else(|problem| {
         let mut command = BenchArguments::augment_args(clap::Command::new("nccl bench"));
         command.error(ErrorKind::ValueValidation, problem).exit()
     });
     if let Some((id, rank)) = launched {
-        rank::run(&nccl, &id, rank, &parameters)?;
+        rank::run(&nccl, &id, rank, rank, &parameters)?;
         return Ok(ExitCode::SUCCESS);
     }
-    if let Some(reason) = fallback {
+    if let Some(reason) = fallback
+        && launcher.as_ref().is_none_or(|launch| launch.rank() == 0)
+    {
         writeln!(std::io::stdout(), "# {reason}")?;
+    }
+    if let Some(launch) = launcher {
+        let id = launch.unique_id(&nccl)?;
+        rank::run(&nccl, &id, launch.rank(), launch.local_rank(), &parameters)?;
+        return Ok(ExitCode::SUCCESS);
     }
     let id = nccl.unique_id()?;
     let ranks = parameters.first().map_or(0, |parameters| parameters.ranks);

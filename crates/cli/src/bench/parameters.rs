@@ -31,8 +31,13 @@ pub(crate) enum Step {
 }
 
 impl Parameters {
-    /// Returns the parameters for every selected data type and reduction. The error names the values that conflict.
-    pub(crate) fn new(arguments: &BenchArguments, gpus: usize) -> Result<Vec<Self>, String> {
+    /// Returns the parameters for every selected data type and reduction, of so many ranks if a launcher has started them.
+    /// The error names the values that conflict.
+    pub(crate) fn new(
+        arguments: &BenchArguments,
+        gpus: usize,
+        launched: Option<usize>,
+    ) -> Result<Vec<Self>, String> {
         let on_gpus = gpus > 0;
         let largest = if on_gpus { 128 << 20 } else { 4 << 20 };
         let min_bytes = arguments.minbytes.unwrap_or(8);
@@ -40,7 +45,7 @@ impl Parameters {
         if min_bytes > max_bytes {
             return Err(format!("--minbytes {min_bytes} is above --maxbytes {max_bytes}"));
         }
-        let ranks = arguments.ranks.unwrap_or(if on_gpus { gpus } else { 2 });
+        let ranks = launched.or(arguments.ranks).unwrap_or(if on_gpus { gpus } else { 2 });
         let root = arguments.root;
         if root >= ranks {
             return Err(format!("--root {root} is not a rank: expected 0 to {}", ranks - 1));
@@ -63,7 +68,7 @@ impl Parameters {
             data_type,
             root,
             ranks,
-            processes: arguments.processes,
+            processes: launched.is_some() || arguments.processes,
             gpus,
             min_bytes,
             max_bytes,
@@ -118,7 +123,7 @@ mod tests {
         let Command::Bench(arguments) = Arguments::try_parse_from(words).unwrap().command else {
             unreachable!()
         };
-        Parameters::new(&arguments, gpus)
+        Parameters::new(&arguments, gpus, None)
     }
 
     fn parameters(arguments: &str, gpus: usize) -> Result<Parameters, String> {

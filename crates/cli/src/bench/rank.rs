@@ -29,17 +29,30 @@ macro_rules! measures {
 /// The function that measures each data type.
 const MEASURES: [(DataType, Measure); DataType::ALL.len()] = for_each_number!(measures);
 
-/// Runs all measurements as rank `rank`. Fails if results are wrong.
-pub(crate) fn run(nccl: &Nccl, id: &UniqueId, rank: usize, parameters: &[Parameters]) -> Result<()> {
-    let wrong = measure_all(nccl, id, rank, parameters).with_context(|| format!("rank {rank}"))?;
+/// Runs all measurements as rank `rank`, the one with the number `local_rank` on its host. Fails if results are wrong.
+pub(crate) fn run(
+    nccl: &Nccl,
+    id: &UniqueId,
+    rank: usize,
+    local_rank: usize,
+    parameters: &[Parameters],
+) -> Result<()> {
+    let wrong =
+        measure_all(nccl, id, rank, local_rank, parameters).with_context(|| format!("rank {rank}"))?;
     ensure!(wrong == 0, "{wrong} elements are wrong");
     Ok(())
 }
 
 /// Returns the number of wrong elements on the rank that prints, 0 on the others.
-fn measure_all(nccl: &Nccl, id: &UniqueId, rank: usize, parameters: &[Parameters]) -> Result<u64> {
+fn measure_all(
+    nccl: &Nccl,
+    id: &UniqueId,
+    rank: usize,
+    local_rank: usize,
+    parameters: &[Parameters],
+) -> Result<u64> {
     let first = parameters.first().context("nothing to measure")?;
-    let memory = Memory::of(rank, first.gpus)?;
+    let memory = Memory::of(local_rank, first.gpus)?;
     let mut rank = Rank {
         nccl,
         shared: memory.buffer(1)?,
