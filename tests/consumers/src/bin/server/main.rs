@@ -46,18 +46,18 @@ fn main() -> Result {
 
 /// Runs two clients for each device: one for all devices, and one for its half of them.
 fn run<S: Server>() -> Result {
-    let turns = Barrier::new(DEVICES.len());
+    let sums_are_enqueued = Barrier::new(2 * DEVICES.len());
     let devices = on_threads(|device| {
         let server = Mutex::new(S::start(device)?);
         let half = &DEVICES[device / 2 * 2..][..2];
         lock(&server).connect(&DEVICES)?;
         lock(&server).connect(half)?;
         thread::scope(|scope| {
-            let sums = scope.spawn(|| sum(&server, device));
-            sums.join().expect("no client panics")?;
-            // Operations of several communicators come in one order on all devices.
-            turns.wait();
-            scope.spawn(|| pass(&server, device, half)).join().expect("no client panics")
+            let clients = [
+                scope.spawn(|| sum(&server, device, &sums_are_enqueued)),
+                scope.spawn(|| pass(&server, device, half, &sums_are_enqueued)),
+            ];
+            clients.into_iter().try_for_each(|client| client.join().expect("no client panics"))
         })?;
         let mut text = String::new();
         for (tensor, element) in ELEMENTS.iter().enumerate() {
@@ -73,20 +73,24 @@ fn run<S: Server>() -> Result {
 }
 
 /// Writes a tensor of each type, and sums it over all devices.
-fn sum(server: &Mutex<impl Server>, device: usize) -> Result {
-    for (tensor, element) in ELEMENTS.iter().enumerate() {
+fn sum(server: &Mutex<impl Server>, device: usize, are_enqueued: &Barrier) -> Result {
+    let result = ELEMENTS.iter().enumerate().try_for_each(|(tensor, element)| {
         let bytes = encode(element, &[1.0, device as f32, -2.5 * device as f32]);
         lock(server).write(tensor as u32, element, &bytes)?;
-        lock(server).all_reduce(tensor as u32, &DEVICES)?;
-    }
-    Ok(())
+        lock(server).all_reduce(tensor as u32, &DEVICES)
+    });
+    are_enqueued.wait();
+    result
 }
 
-/// Passes bytes from the first device of a half to the second.
-fn pass(server: &Mutex<impl Server>, device: usize, half: &[usize]) -> Result {
+/// Passes bytes from the first device of a half to the second, after the sums: operations of several communicators come in
+/// one order on all devices.
+fn pass(server: &Mutex<impl Server>, device: usize, half: &[usize], sums_are_enqueued: &Barrier) -> Result {
     let [own, other] = PASSED;
-    lock(server).write(own, "u8", &[device as u8; 4])?;
-    lock(server).write(other, "u8", &[255; 4])?;
+    let written = lock(server).write(own, "u8", &[device as u8; 4]);
+    let written = written.and_then(|()| lock(server).write(other, "u8", &[255; 4]));
+    sums_are_enqueued.wait();
+    written?;
     if device == half[0] {
         lock(server).send(own, half, half[1])
     } else {
