@@ -7,14 +7,17 @@ use std::time::Duration;
 use cudarc::driver::{CudaContext, CudaStream};
 use libnccl::{Communicator, Config, DeviceSliceMut, Nccl, UniqueId};
 
-use crate::{Block, Id, Owned, Result};
+use crate::blocks::Block;
+use crate::owner::Owned;
+use crate::result::Result;
+use crate::worker::{self, Id};
 
 pub(crate) struct Worker {
     nccl: Nccl,
     comm: Communicator,
 }
 
-impl crate::Worker for Worker {
+impl worker::Worker for Worker {
     fn id() -> Result<Id> {
         Ok(*Nccl::load()?.unique_id()?.as_bytes())
     }

@@ -8,7 +8,10 @@ use std::ptr;
 use cudarc::driver::{CudaContext, CudaStream};
 use cudarc::nccl::sys::{self, ncclDataType_t, ncclResult_t};
 
-use crate::{Block, Id, Owned, Result};
+use crate::blocks::Block;
+use crate::owner::Owned;
+use crate::result::Result;
+use crate::worker::{self, Id};
 
 /// `NCCL_CONFIG_UNDEF_INT`
 const UNDEFINED: i32 = i32::MIN;
@@ -20,7 +23,7 @@ pub(crate) struct Worker {
 // SAFETY: one thread at a time calls.
 unsafe impl Send for Worker {}
 
-impl crate::Worker for Worker {
+impl worker::Worker for Worker {
     fn id() -> Result<Id> {
         let mut id = sys::ncclUniqueId { internal: [0; 128] };
         // SAFETY: an out-parameter.

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use cudarc::driver::{CudaSlice, CudaStream, DevicePtrMut};
 
-use crate::Result;
+use crate::result::Result;
 
 /// Device memory that is divided into blocks of one length.
 pub(crate) struct Blocks {

@@ -10,8 +10,9 @@ mod after;
 mod before;
 mod blocks;
 mod owner;
+mod result;
+mod worker;
 
-use std::error::Error;
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::sync::{Arc, Barrier};
@@ -19,29 +20,10 @@ use std::thread;
 
 use cudarc::driver::{CudaContext, CudaStream};
 
-use blocks::{Block, Blocks};
+use blocks::Blocks;
 use owner::Owned;
-
-type Result<T = ()> = std::result::Result<T, Box<dyn Error + Send + Sync>>;
-
-/// An id, as it is sent.
-type Id = [u8; 128];
-
-/// The communicator of a worker.
-trait Worker: Send + Sized {
-    fn id() -> Result<Id>;
-    fn join(context: &CudaContext, rank: usize, size: usize, id: Id) -> Result<Self>;
-    /// Overwrites the blocks by those of the root.
-    fn broadcast(&self, blocks: &mut [Block], root: usize, stream: &CudaStream) -> Result;
-    /// Overwrites the blocks by those of the root, with the communicator of another library. Returns its rank and size.
-    fn broadcast_with(
-        owned: &Owned,
-        blocks: &mut [Block],
-        root: usize,
-        stream: &CudaStream,
-    ) -> Result<(usize, usize)>;
-    fn end(self) -> Result;
-}
+use result::Result;
+use worker::{Id, Worker};
 
 const WORKERS: usize = 3;
 

@@ -1,4 +1,4 @@
-//! Another library with a communicator of its own, such as PyTorch. It is the same in both forms.
+//! Another library, which has a communicator of its own. It is the same in both forms.
 
 #![allow(unsafe_code)] // Functions of NCCL.
 
@@ -7,7 +7,7 @@ use std::sync::Arc;
 use cudarc::driver::CudaContext;
 use cudarc::nccl::{result, sys};
 
-use crate::Result;
+use crate::result::Result;
 
 /// Its communicator, which it destroys.
 pub(crate) struct Owned {

@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use cudarc::driver::CudaStream;
 use libnccl::{Communicator, Config, Nccl, ReduceOp, UniqueId};
 
-use crate::{CustomOp1, Id, Result, Storage};
+use crate::op::{CustomOp1, Id, Op, Result, Storage};
 
 pub(crate) fn id() -> Result<Id> {
     Ok(Nccl::load()?.unique_id()?.to_c_chars())
@@ -17,12 +17,7 @@ pub(crate) struct AllReduce {
 }
 
 impl AllReduce {
-    pub(crate) fn new_op(
-        stream: Arc<CudaStream>,
-        rank: usize,
-        world_size: usize,
-        id: Id,
-    ) -> Result<Arc<dyn CustomOp1>> {
+    pub(crate) fn new_op(stream: Arc<CudaStream>, rank: usize, world_size: usize, id: Id) -> Result<Op> {
         let (id, config) = (UniqueId::from_c_chars(id), Config::new());
         let comm = Nccl::load()?.init_rank_on(stream.context(), world_size, rank, &id, &config)?;
         Ok(Arc::new(Self { comm: Mutex::new(comm), stream }))

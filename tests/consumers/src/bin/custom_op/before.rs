@@ -8,9 +8,9 @@ use cudarc::driver::CudaStream;
 use cudarc::nccl::result::NcclError;
 use cudarc::nccl::{Comm, Id, ReduceOp};
 
-use crate::{CustomOp1, Result, Storage};
+use crate::op::{self, CustomOp1, Op, Result, Storage};
 
-pub(crate) fn id() -> Result<crate::Id> {
+pub(crate) fn id() -> Result<op::Id> {
     Ok(*Id::new().map_err(describe)?.internal())
 }
 
@@ -24,12 +24,7 @@ unsafe impl Send for AllReduce {}
 unsafe impl Sync for AllReduce {}
 
 impl AllReduce {
-    pub(crate) fn new_op(
-        stream: Arc<CudaStream>,
-        rank: usize,
-        world_size: usize,
-        id: crate::Id,
-    ) -> Result<Arc<dyn CustomOp1>> {
+    pub(crate) fn new_op(stream: Arc<CudaStream>, rank: usize, world_size: usize, id: op::Id) -> Result<Op> {
         // The device of the stream has to be current.
         stream.context().bind_to_thread()?;
         let comm = Comm::from_rank(stream, rank, world_size, Id::uninit(id)).map_err(describe)?;

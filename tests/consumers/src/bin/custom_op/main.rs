@@ -7,35 +7,19 @@
 
 mod after;
 mod before;
+mod op;
 
-use std::error::Error;
-use std::ffi::c_char;
 use std::sync::Arc;
 use std::thread;
 
-use cudarc::driver::{CudaContext, CudaSlice, CudaStream};
+use cudarc::driver::{CudaContext, CudaStream};
 
-type Result<T = ()> = std::result::Result<T, Box<dyn Error + Send + Sync>>;
-
-/// An operation that the library of tensors does not have. A graph of operations is shared between threads.
-trait CustomOp1: Send + Sync {
-    fn name(&self) -> &'static str;
-    fn forward(&self, input: &Storage) -> Result<Storage>;
-}
-
-/// The memory of a tensor.
-enum Storage {
-    F32(CudaSlice<f32>),
-    F64(CudaSlice<f64>),
-}
-
-/// An id in C's form, which the first rank sends to the others.
-type Id = [c_char; 128];
+use op::{Id, Op, Result, Storage};
 
 /// The two forms of the operation.
 struct Form {
     id: fn() -> Result<Id>,
-    all_reduce: fn(Arc<CudaStream>, usize, usize, Id) -> Result<Arc<dyn CustomOp1>>,
+    all_reduce: fn(Arc<CudaStream>, usize, usize, Id) -> Result<Op>,
 }
 
 const WORLD_SIZE: usize = 4;
@@ -63,7 +47,7 @@ fn main() -> Result {
 }
 
 /// The operation, which ends when all ranks are done, and the outputs in single precision and in double.
-type Output = (Arc<dyn CustomOp1>, Vec<f32>, Vec<f64>);
+type Output = (Op, Vec<f32>, Vec<f64>);
 
 /// Runs the model on a rank.
 fn run(form: &Form, rank: usize, id: Id) -> Result<Output> {
@@ -86,7 +70,7 @@ struct RowParallelLinear {
     number: usize,
     rank: usize,
     stream: Arc<CudaStream>,
-    op: Arc<dyn CustomOp1>,
+    op: Op,
 }
 
 impl RowParallelLinear {

@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use cudarc::driver::{CudaSlice, CudaStream};
 use libnccl::{Communicator, Config, Nccl};
 
-use crate::Result;
+use crate::party::{self, Result};
 
 pub(crate) struct Party {
     nccl: Nccl,
@@ -14,7 +14,7 @@ pub(crate) struct Party {
     stream: Arc<CudaStream>,
 }
 
-impl crate::Party for Party {
+impl party::Party for Party {
     fn id() -> Result<String> {
         Ok(Nccl::load()?.unique_id()?.to_string())
     }

@@ -10,7 +10,7 @@ use cudarc::driver::{CudaSlice, CudaStream, CudaView, CudaViewMut, DevicePtr, De
 use cudarc::nccl::safe::NcclType;
 use cudarc::nccl::{group_end, group_start, result, sys};
 
-use crate::Result;
+use crate::party::{self, Result};
 
 pub(crate) struct Party {
     comm: sys::ncclComm_t,
@@ -24,7 +24,7 @@ unsafe impl Send for Party {}
 // SAFETY: as above.
 unsafe impl Sync for Party {}
 
-impl crate::Party for Party {
+impl party::Party for Party {
     fn id() -> Result<String> {
         let id = result::get_uniqueid().map_err(describe)?;
         Ok(id.internal.iter().map(|char| format!("{:02x}", *char as u8)).collect())

@@ -7,29 +7,13 @@
 
 mod after;
 mod before;
+mod party;
 
-use std::error::Error;
-use std::ops::Range;
-use std::sync::Arc;
 use std::thread;
 
-use cudarc::driver::{CudaContext, CudaSlice, CudaStream};
+use cudarc::driver::CudaContext;
 
-type Result<T = ()> = std::result::Result<T, Box<dyn Error + Send + Sync>>;
-
-/// The communicator of a party.
-trait Party: Send + Sync + Sized {
-    /// Creates an id, in hexadecimal digits.
-    fn id() -> Result<String>;
-    fn join(stream: &Arc<CudaStream>, rank: usize, size: usize, id: &str) -> Result<Self>;
-    /// Sends a part of each share to the next party, and receives the same part of the previous one's.
-    fn exchange(
-        &self,
-        shares: &[CudaSlice<u32>],
-        received: &mut [CudaSlice<u32>],
-        part: Range<usize>,
-    ) -> Result;
-}
+use party::{Party, Result};
 
 const PARTIES: usize = 3;
 

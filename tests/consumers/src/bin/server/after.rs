@@ -9,7 +9,7 @@ use std::sync::{Arc, LazyLock, Mutex};
 use cudarc::driver::{CudaContext, CudaSlice, CudaStream, DevicePtr, DevicePtrMut};
 use libnccl::{AnySlice, AnySliceMut, Communicator, Config, DataType, Nccl, ReduceOp, UniqueId};
 
-use crate::Result;
+use crate::server::{self, Result};
 
 /// The ids of communicators, by their devices.
 static IDS: LazyLock<Mutex<HashMap<Vec<usize>, UniqueId>>> = LazyLock::new(Mutex::default);
@@ -44,7 +44,7 @@ pub(crate) struct Server {
     tensors: HashMap<u32, Tensor>,
 }
 
-impl crate::Server for Server {
+impl server::Server for Server {
     fn start(device: usize) -> Result<Self> {
         let context = CudaContext::new(device)?;
         let (nccl, stream) = (Nccl::load()?, context.new_stream()?);

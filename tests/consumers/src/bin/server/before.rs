@@ -9,7 +9,7 @@ use std::sync::{Arc, LazyLock, Mutex};
 use cudarc::driver::{CudaContext, CudaSlice, CudaStream, DevicePtr, DevicePtrMut};
 use cudarc::nccl::{result, sys};
 
-use crate::Result;
+use crate::server::{self, Result};
 
 /// The ids of communicators, by their devices.
 static IDS: LazyLock<Mutex<HashMap<Vec<usize>, sys::ncclUniqueId>>> = LazyLock::new(Mutex::default);
@@ -32,7 +32,7 @@ pub(crate) struct Server {
 // SAFETY: NCCL takes calls of any thread, one at a time, and all methods need `&mut self`.
 unsafe impl Send for Server {}
 
-impl crate::Server for Server {
+impl server::Server for Server {
     fn start(device: usize) -> Result<Self> {
         let context = CudaContext::new(device)?;
         let stream = context.new_stream()?;
