@@ -1,43 +1,20 @@
 //! The programs on the stand-in for CUDA and the CPU implementation of NCCL, which are found as a user installs them: in a
 //! folder on the dynamic linker's path.
 
-use std::fs;
-use std::os::unix::fs::symlink;
-use std::path::Path;
-use std::process::{Command, Output, Stdio};
+#[path = "../../../../../tests/support/cuda_libraries.rs"]
+mod cuda_libraries;
+#[path = "../../../../../tests/support/time_limit.rs"]
+mod time_limit;
+
+use std::process::Command;
 use std::sync::LazyLock;
-use std::thread;
-use std::time::{Duration, Instant};
 
 use tempfile::TempDir;
 
-/// Time after which a program counts as hung.
-const LIMIT: Duration = Duration::from_secs(120);
-
 /// A folder with the libraries.
 static LIBRARIES: LazyLock<TempDir> = LazyLock::new(|| {
-    let target = Path::new(env!("CARGO_TARGET_TMPDIR")).join("libraries");
-    let mut cargo = Command::new(env!("CARGO"));
-    // Cargo builds no cdylib for tests.
-    cargo.args([
-        "build",
-        "--quiet",
-        "--package",
-        "libnccl-cpu-so",
-        "--package",
-        "libnccl-cpu-cuda",
-        "--target-dir",
-    ]);
-    let built =
-        cargo.arg(&target).current_dir(env!("CARGO_MANIFEST_DIR")).status().expect("cargo can be run");
-    assert!(built.success(), "the libraries cannot be built");
     let folder = tempfile::tempdir().expect("a temporary folder");
-    for (file, name, short) in
-        [("libnccl_cpu.so", "libnccl.so.2", "libnccl.so"), ("libcuda_cpu.so", "libcuda.so.1", "libcuda.so")]
-    {
-        fs::copy(target.join("debug").join(file), folder.path().join(name)).expect("a library can be copied");
-        symlink(name, folder.path().join(short)).expect("a link");
-    }
+    cuda_libraries::install(folder.path());
     folder
 });
 
@@ -51,21 +28,8 @@ fn run_with(program: &str, arguments: &[&str], seed: Option<u32>) -> String {
     let mut command = Command::new(program);
     command.args(arguments).env("LD_LIBRARY_PATH", LIBRARIES.path()).env("LIBNCCL_CPU_WARN_AFTER", "0");
     command.envs(seed.map(|seed| ("LIBNCCL_CPU_SEED", seed.to_string())));
-    command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
-    let mut child = command.spawn().expect("the program starts");
-    let start = Instant::now();
-    while child.try_wait().expect("the program's state").is_none() {
-        if start.elapsed() > LIMIT {
-            child.kill().expect("it can be killed");
-            let Output { stderr, .. } = child.wait_with_output().expect("its output");
-            panic!("{arguments:?} hangs: {}", String::from_utf8_lossy(&stderr));
-        }
-        thread::sleep(Duration::from_millis(5));
-    }
-    let Output { status, stdout, stderr } = child.wait_with_output().expect("its output");
-    let errors = String::from_utf8_lossy(&stderr).into_owned();
-    assert!(status.success(), "{arguments:?}: {status}\n{errors}");
-    assert_eq!(String::from_utf8_lossy(&stdout), "ok\n", "{errors}");
+    let (output, errors) = time_limit::run(&mut command);
+    assert_eq!(output, "ok\n", "{errors}");
     errors
 }
 
