@@ -36,12 +36,11 @@ pub type Result<T, E = Error> = std::result::Result<T, E>;
 /// # Ok(())
 /// # }
 /// ```
-#[derive(Clone, thiserror::Error)]
+#[derive(Clone)]
 #[non_exhaustive]
 pub enum Error {
     /// No library could be loaded.
-    #[error(transparent)]
-    Load(#[from] LoadError),
+    Load(LoadError),
 
     /// A launcher's variables are incomplete, or not all ranks have joined.
     #[cfg(feature = "launch")]
@@ -49,7 +48,6 @@ pub enum Error {
     Launch(#[from] crate::launch::LaunchError),
 
     /// NCCL returned an error.
-    #[error("{call} failed: {message} (code {}){}{detail}", code.as_raw().0, if detail.is_empty() { "" } else { ": " })]
     Nccl {
         /// The C function; if it returned while the call was in progress, the method, which then waited.
         call: &'static str,
@@ -66,7 +64,6 @@ pub enum Error {
     },
 
     /// The loaded library lacks the function.
-    #[error("{}", unsupported(function, *since, *found, library))]
     Unsupported {
         /// The C function.
         function: &'static str,
@@ -79,7 +76,6 @@ pub enum Error {
     },
 
     /// An argument is invalid; found before NCCL was called.
-    #[error("{call}: {problem}")]
     InvalidArgument {
         /// The method.
         call: &'static str,
@@ -88,7 +84,6 @@ pub enum Error {
     },
 
     /// A wait took longer than the communicator's [timeout](crate::Config::timeout); the communicator is aborted.
-    #[error("{call}: not done after {} ms; the communicator is aborted", elapsed.as_millis())]
     Timeout {
         /// The method.
         call: &'static str,
@@ -97,14 +92,12 @@ pub enum Error {
     },
 
     /// The communicator has been aborted: by an [`AbortHandle`](crate::AbortHandle), or after a timeout.
-    #[error("{call}: the communicator is aborted")]
     Aborted {
         /// The method.
         call: &'static str,
     },
 
     /// The call is not allowed in the state of the communicator or the thread; found before NCCL was called.
-    #[error("{call}: {problem}")]
     InvalidUsage {
         /// The method.
         call: &'static str,
@@ -144,14 +137,40 @@ impl Error {
     }
 }
 
-debug_as_display!(Error);
-debug_as_display!(LoadError);
+impl fmt::Display for Error {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Load(error) => error.fmt(f),
+            Self::Nccl { call, code, message, detail } => {
+                let separator = if detail.is_empty() { "" } else { ": " };
+                write!(f, "{call} failed: {message} (code {}){separator}{detail}", code.as_raw().0)
+            }
+            Self::Unsupported { function, since, found, library } if found < since => {
+                write!(f, "{function} needs NCCL {since} or newer; the loaded library is {found} ({library})")
+            }
+            Self::Unsupported { function, since, found, library } => {
+                write!(
+                    f,
+                    "{function}, in NCCL since {since}, is missing from the loaded library, {found} ({library})"
+                )
+            }
+            Self::InvalidArgument { call, problem, .. } | Self::InvalidUsage { call, problem } => {
+                write!(f, "{call}: {problem}")
+            }
+            Self::Timeout { call, elapsed } => {
+                write!(f, "{call}: not done after {} ms; the communicator is aborted", elapsed.as_millis())
+            }
+            Self::Aborted { call } => write!(f, "{call}: the communicator is aborted"),
+        }
+    }
+}
 
-fn unsupported(function: &str, since: Version, found: Version, library: &str) -> String {
-    if found < since {
-        format!("{function} needs NCCL {since} or newer; the loaded library is {found} ({library})")
-    } else {
-        format!("{function}, in NCCL since {since}, is missing from the loaded library, {found} ({library})")
+debug_as_display!(Error);
+impl std::error::Error for Error {}
+
+impl From<LoadError> for Error {
+    fn from(error: LoadError) -> Self {
+        Self::Load(error)
     }
 }
 
@@ -167,18 +186,14 @@ fn unsupported(function: &str, since: Version, found: Version, library: &str) ->
 ///     }
 /// }
 /// ```
-#[derive(Clone, thiserror::Error)]
+#[derive(Clone)]
 #[non_exhaustive]
 pub enum LoadError {
     /// The crate was built with neither `dlopen` nor `link`, or `LIBNCCL_NO_LINK` has disabled linking.
-    #[error(
-        "libnccl was built without a backend: enable its feature `dlopen` (run time) or `link` (build time)"
-    )]
     NoBackend,
 
     /// There is no NCCL for this operating system. [`Nccl::from_table`](crate::Nccl::from_table) still works for an
     /// implementation in the process.
-    #[error("there is no NCCL for {system}: NVIDIA's NCCL and AMD's RCCL are libraries for Linux")]
     UnsupportedPlatform {
         /// The name of the system, as in [`std::env::consts::OS`].
         system: &'static str,
@@ -186,21 +201,15 @@ pub enum LoadError {
 
     /// The program has a C library of its own, linked statically (`crt-static`, the default for musl), in which NCCL
     /// crashes. [`Nccl::from_table`](crate::Nccl::from_table) still works.
-    #[error(
-        "NCCL cannot be loaded into a program whose C library is linked statically: build the program with \
-         `-C target-feature=-crt-static`"
-    )]
     StaticProgram,
 
     /// No candidate is a library that works.
-    #[error("no NCCL library could be loaded{}", list(attempts))]
     NotFound {
         /// The places that were searched, in order: the candidates there, or the reason why there are none.
         attempts: Arc<[Attempt]>,
     },
 
     /// The library's `ncclGetVersion` failed or is absent.
-    #[error("cannot query the version of {library} with ncclGetVersion: {problem}")]
     VersionQuery {
         /// The file, or the name, of the library.
         library: Box<str>,
@@ -208,6 +217,33 @@ pub enum LoadError {
         problem: Box<str>,
     },
 }
+
+impl fmt::Display for LoadError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::NoBackend => f.write_str(
+                "libnccl was built without a backend: enable its feature `dlopen` (run time) or `link` (build time)",
+            ),
+            Self::UnsupportedPlatform { system } => {
+                write!(f, "there is no NCCL for {system}: NVIDIA's NCCL and AMD's RCCL are libraries for Linux")
+            }
+            Self::StaticProgram => f.write_str(
+                "NCCL cannot be loaded into a program whose C library is linked statically: build the program with \
+                 `-C target-feature=-crt-static`",
+            ),
+            Self::NotFound { attempts } => {
+                f.write_str("no NCCL library could be loaded")?;
+                attempts.iter().try_for_each(|attempt| write!(f, "\n  {attempt}"))
+            }
+            Self::VersionQuery { library, problem } => {
+                write!(f, "cannot query the version of {library} with ncclGetVersion: {problem}")
+            }
+        }
+    }
+}
+
+debug_as_display!(LoadError);
+impl std::error::Error for LoadError {}
 
 /// An attempt to load a library; see [`LoadError::NotFound`].
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -231,10 +267,6 @@ impl fmt::Display for Attempt {
             write!(f, "{} ({source}): {problem}", path.display())
         }
     }
-}
-
-fn list(attempts: &[Attempt]) -> String {
-    attempts.iter().map(|attempt| format!("\n  {attempt}")).collect()
 }
 
 #[cfg(test)]

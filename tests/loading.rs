@@ -8,6 +8,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
+use libnccl::sys::{dynamic::NcclLibrary, ncclResult_t};
 use libnccl::{LoadError, Nccl};
 
 /// Returns the C library, a shared object without NCCL's functions.
@@ -305,6 +306,20 @@ fn load_finds_rccl_by_path_linker_and_rocm_path() {
         let expected = format!("path: {path:?}, source: {source:?}");
         assert!(printed.contains(&expected), "{variable}: {expected}\nis not in\n{printed}");
     }
+}
+
+// The facade has a table of its own.
+#[test]
+fn raw_struct_has_the_functions_of_the_library() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = rccl::build(directory.path(), "librccl.so.1");
+    // SAFETY: made by `rccl::build`.
+    let library = unsafe { NcclLibrary::new(path) }.unwrap();
+    assert!(library.ncclAllReduce.is_ok() && library.ncclCommShrink.is_err());
+    let mut version = 0;
+    // SAFETY: the library has the function, which writes the version.
+    let code = unsafe { library.ncclGetVersion(&raw mut version) };
+    assert_eq!((code, version), (ncclResult_t::ncclSuccess, rccl::VERSION.code() as i32));
 }
 
 /// Loads one library as a program or another library may have done, and opens a second one.

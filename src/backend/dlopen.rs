@@ -1,16 +1,17 @@
 //! Loading at run time.
 
 use std::error::Error as _;
-use std::ffi::c_void;
+use std::ffi::{CStr, c_void};
 use std::mem::ManuallyDrop;
 use std::path::{Path, PathBuf};
+use std::ptr;
 
 use super::elf;
 #[cfg(all(target_os = "linux", target_env = "gnu"))]
 use super::linker;
 #[cfg(target_os = "linux")]
 use super::object::Object;
-use crate::sys::{Functions, device::DeviceFunctions, dynamic::NcclLibrary};
+use crate::sys::{Functions, device::DeviceFunctions};
 use crate::{Attempt, LoadError};
 
 /// A loaded library, which is never unloaded.
@@ -107,21 +108,25 @@ unsafe fn load_functions(path: &Path) -> Result<Found, String> {
         // SAFETY: the caller guarantees that loading the file does no harm.
         unsafe { load(&file) }.map_err(|error| loader_message(&error))?
     };
-    // SAFETY: these functions too have the signatures of their header, and the library is never unloaded.
-    let device_functions = unsafe { DeviceFunctions::load(&library) };
     // SAFETY: the symbol is looked up, and not used.
     let is_rccl = unsafe { library.get::<*const c_void>(RCCL_FUNCTION) }.is_ok();
-    // SAFETY: the struct's fields have the header's signatures, and the caller guarantees that the library's
-    // functions have them too; absent functions are errors in it.
-    let library = unsafe { NcclLibrary::from_library(library) }.map_err(|error| loader_message(&error))?;
-    let functions = Functions::from(&library);
+    // Without their types, each of which libloading's lookup would be compiled for.
+    let address_of = |name: &CStr| {
+        // SAFETY: as above.
+        unsafe { library.get::<*const c_void>(name) }.map_or(ptr::null(), |symbol| *symbol)
+    };
+    // SAFETY: the caller guarantees that the functions have the header's signatures. The library is never unloaded if
+    // they are returned.
+    let functions = unsafe { Functions::from_addresses(address_of) };
+    // SAFETY: as above.
+    let device_functions = unsafe { DeviceFunctions::from_addresses(address_of) };
     let Some(get_version) = functions.ncclGetVersion else {
         return Err("is a shared object without NCCL's functions (no ncclGetVersion)".into());
     };
     check_calls(get_version as *const c_void)?;
     // Never unloaded: NCCL starts threads that would go on running unmapped code, which crashed 50 to 90 % of
     // the runs measured with releases up to 2.30.4.
-    let _: ManuallyDrop<NcclLibrary> = ManuallyDrop::new(library);
+    let _: ManuallyDrop<libloading::Library> = ManuallyDrop::new(library);
     Ok(Found { functions, device_functions, is_rccl })
 }
 

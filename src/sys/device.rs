@@ -12,11 +12,11 @@
 //!
 //! [`DeviceFunctions`] is the table of these functions, like [`Functions`](super::Functions).
 
-#[cfg(all(nccl_linked, not(nccl_archive)))]
+#[cfg(any(feature = "dlopen", all(nccl_linked, not(nccl_archive))))]
 use std::ffi::{CStr, c_void};
 
 use super::bindings::types::*;
-#[cfg(all(nccl_linked, not(nccl_archive)))]
+#[cfg(any(feature = "dlopen", all(nccl_linked, not(nccl_archive))))]
 use super::functions::c_name;
 use super::functions::define_table;
 
@@ -36,20 +36,6 @@ macro_rules! define_device_functions {
             /// Pointers to the device API's host functions, `None` where an implementation lacks one.
             DeviceFunctions:
             $(fn $name($($argument: $type),*) $(-> $returned)?;)*
-        }
-
-        #[cfg(feature = "dlopen")]
-        impl DeviceFunctions {
-            /// Looks up the functions in a library.
-            ///
-            /// # Safety
-            /// They have the header's signatures, and the library stays loaded.
-            pub(crate) unsafe fn load(library: &libloading::Library) -> Self {
-                // SAFETY: the caller guarantees the signatures and that the library stays loaded.
-                unsafe {
-                    Self { $($name: library.get(stringify!($name)).ok().map(|symbol| *symbol)),* }
-                }
-            }
         }
     };
 }

@@ -1,10 +1,8 @@
 //! The function table that every backend fills, and the only way in which the facade calls NCCL.
 
-#[cfg(all(nccl_linked, not(nccl_archive)))]
+#[cfg(any(feature = "dlopen", all(nccl_linked, not(nccl_archive))))]
 use std::ffi::{CStr, c_void};
 
-#[cfg(feature = "dlopen")]
-use super::bindings::dynamic::NcclLibrary;
 use super::bindings::types::*;
 
 /// Defines the struct `$table`, with one field per function.
@@ -36,7 +34,7 @@ macro_rules! define_table {
             ///
             /// # Safety
             /// They have the header's signatures, and stay callable until the process ends.
-            #[cfg(all(nccl_linked, not(nccl_archive)))]
+            #[cfg(any(feature = "dlopen", all(nccl_linked, not(nccl_archive))))]
             pub(crate) unsafe fn from_addresses(address_of: impl Fn(&CStr) -> *const c_void) -> Self {
                 Self {$(
                     $name: {
@@ -58,7 +56,7 @@ macro_rules! define_table {
 pub(super) use define_table;
 
 /// Returns a name that ends with a NUL as a C string.
-#[cfg(all(nccl_linked, not(nccl_archive)))]
+#[cfg(any(feature = "dlopen", all(nccl_linked, not(nccl_archive))))]
 pub(super) const fn c_name(name: &'static str) -> &'static CStr {
     match CStr::from_bytes_with_nul(name.as_bytes()) {
         Ok(name) => name,
@@ -72,13 +70,6 @@ macro_rules! define_functions {
             /// Pointers to NCCL's functions, `None` where an implementation lacks one.
             Functions:
             $(fn $name($($argument: $type),*) $(-> $returned)?;)*
-        }
-
-        #[cfg(feature = "dlopen")]
-        impl From<&NcclLibrary> for Functions {
-            fn from(library: &NcclLibrary) -> Self {
-                Self { $($name: library.$name.as_ref().ok().copied()),* }
-            }
         }
     };
 }

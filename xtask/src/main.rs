@@ -8,6 +8,7 @@ use clap::Parser;
 
 mod bench_openmpi;
 mod bindings;
+mod build_time;
 mod checkout;
 mod compare;
 mod coverage;
@@ -89,6 +90,8 @@ enum Task {
     Words,
     /// Compare the CPU implementation's performance with OpenMPI's or another library's, which are downloaded if needed
     BenchOpenmpi(bench_openmpi::Options),
+    /// Measure cold builds of libnccl beside cudarc's, and fail beyond the limits
+    BuildTime(build_time::Options),
 }
 
 fn main() -> ExitCode {
@@ -138,5 +141,6 @@ fn run(task: Task) -> Result<()> {
         Task::Imports => imports::check(root()),
         Task::Words => words::check(root()),
         Task::BenchOpenmpi(options) => bench_openmpi::run(&options),
+        Task::BuildTime(options) => build_time::run(root(), &options),
     }
 }
