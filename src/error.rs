@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::debug_as_display::debug_as_display;
-use crate::{ResultCode, Version};
+use crate::{InvalidArgumentKind, ResultCode, Version};
 
 /// A `Result` with this crate's [`Error`].
 ///
@@ -29,14 +29,14 @@ pub type Result<T, E = Error> = std::result::Result<T, E>;
 /// # let comm = libnccl_cpu::nccl().init_all(&[0])?.remove(0);
 /// let mut short = [0; 1];
 /// match comm.all_reduce(&[1, 2], &mut short, ReduceOp::Sum, StreamRef::DEFAULT) {
-///     Err(Error::InvalidArgument { call, problem }) => println!("{call}: {problem}"),
+///     Err(Error::InvalidArgument { call, kind, problem }) => println!("{call}, {kind:?}: {problem}"),
 ///     Err(Error::Nccl { call, code, detail, .. }) => println!("{call} returned {code}: {detail}"),
 ///     other => other?,
 /// }
 /// # Ok(())
 /// # }
 /// ```
-#[derive(Clone, thiserror::Error)]
+#[derive(Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
     /// No library could be loaded.
@@ -78,6 +78,8 @@ pub enum Error {
     InvalidArgument {
         /// The method.
         call: &'static str,
+        /// The kind of argument.
+        kind: InvalidArgumentKind,
         /// The value, and the expected values.
         problem: Box<str>,
     },
@@ -129,8 +131,12 @@ impl Error {
     }
 
     /// Creates an [`Error::InvalidArgument`].
-    pub(crate) fn argument(call: &'static str, problem: impl Into<Box<str>>) -> Self {
-        Self::InvalidArgument { call, problem: problem.into() }
+    pub(crate) fn argument(
+        call: &'static str,
+        kind: InvalidArgumentKind,
+        problem: impl Into<Box<str>>,
+    ) -> Self {
+        Self::InvalidArgument { call, kind, problem: problem.into() }
     }
 
     /// Creates an [`Error::InvalidUsage`].
@@ -162,7 +168,7 @@ fn unsupported(function: &str, since: Version, found: Version, library: &str) ->
 ///     }
 /// }
 /// ```
-#[derive(Clone, thiserror::Error)]
+#[derive(Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum LoadError {
     /// The crate was built with neither `dlopen` nor `link`, or `LIBNCCL_NO_LINK` has disabled linking.

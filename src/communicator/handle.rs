@@ -12,7 +12,7 @@ use super::state::State;
 use crate::backend::{Library, call};
 use crate::collective_config::RawCollectiveConfig;
 use crate::group::open::check_no_open_group;
-use crate::{Error, MemorySpace, Result, ResultCode, sys};
+use crate::{Error, InvalidArgumentKind, MemorySpace, Result, ResultCode, sys};
 
 /// A communicator: one rank's membership in a set of ranks that communicate with each other.
 ///
@@ -160,7 +160,7 @@ impl Communicator {
     ) -> Result<Self> {
         let raw = shared.raw;
         if raw.is_null() {
-            return Err(Error::argument(call, "the handle is null"));
+            return Err(Error::argument(call, InvalidArgumentKind::Address, "the handle is null"));
         }
         let library = &Arc::clone(&shared.library);
         let mut communicator = Self {

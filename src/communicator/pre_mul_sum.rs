@@ -10,7 +10,8 @@ use super::handle::Communicator;
 use super::operations::Operations;
 use crate::backend::call;
 use crate::{
-    CollectiveConfig, DeviceSlice, Element, Error, Group, RecvBuffer, Result, SendBuffer, StreamRef, sys,
+    CollectiveConfig, DeviceSlice, Element, Error, Group, InvalidArgumentKind, RecvBuffer, Result,
+    SendBuffer, StreamRef, sys,
 };
 
 /// A reduction that multiplies each rank's elements by a scalar of that rank and sums the products.
@@ -144,7 +145,11 @@ impl Communicator {
         const CALL: &str = "pre_mul_sum_device";
         let scalar = scalar.into();
         if scalar.is_empty() {
-            return Err(Error::argument(CALL, "the scalar's buffer is empty; expected one element"));
+            return Err(Error::argument(
+                CALL,
+                InvalidArgumentKind::Length,
+                "the scalar's buffer is empty; expected one element",
+            ));
         }
         check_buffers(self, CALL, T::DATA_TYPE, [scalar.memory_space()])?;
         let residence = sys::ncclScalarResidence_t::ncclScalarDevice;

@@ -9,7 +9,7 @@ use super::arguments::check_buffers;
 use super::handle::Communicator;
 use crate::backend::call;
 use crate::memory::Allocation;
-use crate::{Element, Error, MemorySpace, NcclBuffer, Result};
+use crate::{Element, Error, InvalidArgumentKind, MemorySpace, NcclBuffer, Result};
 
 /// The registration of a buffer with a communicator, which saves operations staging copies; for an example, see
 /// [`Communicator::register`]. Since NCCL 2.19.3.
@@ -93,7 +93,11 @@ impl Communicator {
         buffer: &NcclBuffer<T>,
     ) -> Result<()> {
         if buffer.is_empty() {
-            return Err(Error::argument(call, "the buffer is empty; expected at least one element"));
+            return Err(Error::argument(
+                call,
+                InvalidArgumentKind::Length,
+                "the buffer is empty; expected at least one element",
+            ));
         }
         check_buffers(self, call, T::DATA_TYPE, [Some(buffer.memory_space())])
     }

@@ -15,7 +15,7 @@ use super::out_param::OutParam;
 use super::registration::{leak, ok_if_aborted};
 use crate::backend::{Library, call};
 use crate::memory::Allocation;
-use crate::{Element, Error, Group, NcclBuffer, Result, ResultCode, Version, sys};
+use crate::{Element, Error, Group, InvalidArgumentKind, NcclBuffer, Result, ResultCode, Version, sys};
 
 /// Promises about the use of a [`Window`], combined with `|`.
 ///
@@ -72,7 +72,7 @@ impl WindowFlags {
         for &(flag, name, since) in newer {
             if self.contains(Self::COLL_SYMMETRIC) && flag != Self::STRICT_ORDERING {
                 let problem = format!("{name} cannot be combined with NCCL_WIN_COLL_SYMMETRIC");
-                return Err(Error::argument(call, problem));
+                return Err(Error::argument(call, InvalidArgumentKind::Value, problem));
             }
             let found = library.version;
             if found < since {
@@ -268,7 +268,11 @@ impl<'c, T: Element> Window<'c, T> {
         let (address, bytes) = (memory.as_ptr(), memory.bytes());
         if !address.addr().is_multiple_of(sys::NCCL_WIN_REQUIRED_ALIGNMENT as usize) {
             let multiple = sys::NCCL_WIN_REQUIRED_ALIGNMENT;
-            return Err(Error::argument(CALL, format!("{address:p} is not a multiple of {multiple} bytes")));
+            return Err(Error::argument(
+                CALL,
+                InvalidArgumentKind::Address,
+                format!("{address:p} is not a multiple of {multiple} bytes"),
+            ));
         }
         library.function("ncclCommWindowRegister", library.functions.ncclCommWindowRegister)?;
         let handle = OutParam::new();
