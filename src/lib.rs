@@ -68,8 +68,9 @@ pub use buffer_traits::{Buffer, BufferMut, Stream};
 pub use collective_config::CollectiveConfig;
 pub use communicator::{
     AbortHandle, BorrowedCommunicator, Communicator, Finalized, Grouped, Grouping, MemoryStatistic,
-    Operations, PendingCommunicator, PreMulSum, PreMulSumOperations, Properties, Registration, ShrinkMode,
-    Signal, Ungrouped, WaitSignal, Window, WindowFlags, WindowOffset,
+    Operations, OwnedPreMulSum, OwnedRegistration, OwnedWindow, PendingCommunicator, PreMulSum,
+    PreMulSumOperations, Properties, Registration, ShrinkMode, Signal, Ungrouped, WaitSignal, Window,
+    WindowFlags, WindowOffset,
 };
 pub use config::{Config, CtaPolicy, GraphUsageMode, HostCftMode, NvlsHostMode};
 pub use data_type::{DataType, Element, ParseDataTypeError};

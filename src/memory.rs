@@ -375,6 +375,13 @@ impl<'a, T: Element> From<&'a NcclBuffer<T>> for DeviceSlice<'a, T> {
     }
 }
 
+/// Marks the buffer as used by an operation, whether the view is used or not.
+impl<'a, T: Element> From<&'a mut NcclBuffer<T>> for DeviceSliceMut<'a, T> {
+    fn from(buffer: &'a mut NcclBuffer<T>) -> Self {
+        buffer.view_mut()
+    }
+}
+
 impl<T: Element> fmt::Debug for NcclBuffer<T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("NcclBuffer")

@@ -120,6 +120,43 @@ pub(super) fn check_divisible(call: &'static str, buffer: &str, length: usize, s
     ))
 }
 
+/// Returns the sum of the counts, of which there is one for each of the `size` ranks; an error if there are more or fewer.
+pub(super) fn sum_of_counts(call: &'static str, what: &str, counts: &[usize], size: usize) -> Result<usize> {
+    if counts.len() != size {
+        let problem = format!("{} {what}; expected {size}, one for each rank", counts.len());
+        return Err(Error::argument(call, InvalidArgumentKind::Length, problem));
+    }
+    counts.iter().try_fold(0_usize, |sum, count| sum.checked_add(*count)).ok_or_else(|| {
+        let problem = format!("the sum of the {what} is more than usize::MAX");
+        Error::argument(call, InvalidArgumentKind::Length, problem)
+    })
+}
+
+/// Returns an error if a buffer has another length than this rank's count.
+pub(super) fn check_own_count(
+    call: &'static str,
+    buffer: &str,
+    length: usize,
+    count: usize,
+    rank: usize,
+) -> Result<()> {
+    if length == count {
+        return Ok(());
+    }
+    let problem =
+        format!("the {buffer} buffer holds {length} elements; expected {count}, the count of rank {rank}");
+    Err(Error::argument(call, InvalidArgumentKind::Length, problem))
+}
+
+/// Returns an error if a rank sends another number of elements to itself than it receives.
+pub(super) fn check_own_exchange(call: &'static str, sent: usize, received: usize, what: &str) -> Result<()> {
+    if sent == received {
+        return Ok(());
+    }
+    let problem = format!("this rank sends {sent} elements to itself; {what} {received}");
+    Err(Error::argument(call, InvalidArgumentKind::Length, problem))
+}
+
 /// Checks that a rank is below `size`, and converts it to C's type.
 #[inline]
 pub(super) fn to_c_rank(call: &'static str, what: &str, rank: usize, size: usize) -> Result<i32> {

@@ -1,6 +1,7 @@
 //! One-sided operations: the checks of their arguments, and the calls into C.
 #![allow(unsafe_code)]
 
+use std::ptr;
 use std::sync::Arc;
 
 use super::arguments::{check_buffers, to_c_rank};
@@ -79,7 +80,7 @@ pub(super) fn put_signal<'b, T: Element>(
     operations: Operations<'_, impl Grouping<'b>>,
     local: DeviceSlice<'_, T>,
     peer: usize,
-    WindowOffset { window, offset }: WindowOffset<'_, T>,
+    target: WindowOffset<'_, T>,
     signal: Signal,
     stream: StreamRef<'_>,
 ) -> Result<ResultCode> {
@@ -88,20 +89,19 @@ pub(super) fn put_signal<'b, T: Element>(
     let peer = to_c_rank(name, "peer", peer, comm.size)?;
     let (index, context) = signal.to_raw(name)?;
     let count = local.len();
-    if !window.belongs_to(comm) {
+    let WindowOffset { shared, window, length, offset, .. } = target;
+    if !ptr::eq(shared, &*comm.shared) {
         return Err(Error::argument(
             name,
             InvalidArgumentKind::Communicator,
             "the window belongs to another communicator",
         ));
     }
-    if offset.checked_add(count).is_none_or(|end| end > window.len()) {
-        let length = window.len();
+    if offset.checked_add(count).is_none_or(|end| end > length) {
         let problem = format!("{count} elements from {offset} on are beyond the window's {length}");
         return Err(Error::argument(name, InvalidArgumentKind::Length, problem));
     }
-    let raw_window = window.as_raw();
-    if raw_window.is_null() {
+    if window.is_null() {
         return Err(Error::usage(name, "the window is not active"));
     }
     let (raw, stream, bytes) = (comm.raw(), stream.as_raw(), offset * size_of::<T>());
@@ -114,7 +114,7 @@ pub(super) fn put_signal<'b, T: Element>(
         let library = comm.library();
         call!(
             library,
-            ncclPutSignal(local, count, data_type, peer, raw_window, bytes, index, context, 0, raw, stream)
+            ncclPutSignal(local, count, data_type, peer, window, bytes, index, context, 0, raw, stream)
         )
     }
 }
