@@ -20,7 +20,7 @@ const MISTAKES: &[(&str, &[&str])] = &[
     ("comm.recv(&[0.0_f32], 0, StreamRef::DEFAULT)",
         &["`&[f32; 1]` is not a buffer that an operation can write", "pass a mutable reference"]),
     ("(|b: &mut NcclBuffer<f32>| { let _ = comm.recv(b, 0, StreamRef::DEFAULT); comm.recv(b, 0, StreamRef::DEFAULT) })",
-        &["use of moved value: `b`", "consider reborrowing the mutable reference"]),
+        &["use of moved value: `b`", "consider creating a fresh reborrow of `b` here"]),
     ("comm.send(&String::new(), 0, StreamRef::DEFAULT)", &["`&String` is not a buffer that an operation can read", "`Buffer` is not implemented for `String`"]),
 ];
 

@@ -481,22 +481,21 @@ fn owned_objects_of_a_communicator_in_use_keep_their_memory() {
 
 #[test]
 fn objects_that_borrow_more_than_a_communicator_are_not_made_owned() {
-    let (fake, nccl, comm) = device();
+    let (fake, nccl, comms) = pair();
+    let (comm, other) = (&comms[0], &comms[1]);
     let mut buffer = nccl.alloc::<f32>(8).unwrap();
     // SAFETY: the fake accesses no memory.
     let scalar = unsafe { libnccl::DeviceSlice::from_raw_parts(std::ptr::dangling::<f32>(), 1) };
     let refused = text(comm.pre_mul_sum_device(scalar).unwrap().into_owned());
     assert_eq!(refused, "into_owned: the scalar is borrowed; use pre_mul_sum instead of pre_mul_sum_device");
-    let (_, _, other) = device();
     let elsewhere = comm.pre_mul_sum(0.5_f32).unwrap().into_owned().unwrap();
     let error = elsewhere.on(other.operations()).map(drop).unwrap_err();
     assert_eq!(error.to_string(), "on: the reduction belongs to another communicator");
     drop(elsewhere);
-    fake.attach();
     // In the group that registers it, NCCL has not written it yet.
     let refused = nccl.group(|g| {
         // SAFETY: it is the only rank.
-        let window = unsafe { g.register_window(&comm, &mut buffer, WindowFlags::DEFAULT) }?;
+        let window = unsafe { g.register_window(comm, &mut buffer, WindowFlags::DEFAULT) }?;
         Ok(text(window.into_owned()))
     });
     let problem = "into_owned: the group that registers the window has failed or has not ended";

@@ -48,8 +48,9 @@ impl<T: Element> PreMulSum<'_, T> {
     /// Ends the borrow of the communicator, so that a struct can hold both; see [`OwnedPreMulSum`].
     ///
     /// # Errors
-    /// [`Error::InvalidUsage`] if it was created by [`Communicator::pre_mul_sum_device`](crate::Communicator::pre_mul_sum_device), as it borrows the scalar too, or
-    /// if the communicator is a [`BorrowedCommunicator`](crate::BorrowedCommunicator).
+    /// [`Error::InvalidUsage`] if it was created by
+    /// [`Communicator::pre_mul_sum_device`](crate::Communicator::pre_mul_sum_device), as it borrows the scalar too, or if the
+    /// communicator is a [`BorrowedCommunicator`](crate::BorrowedCommunicator).
     pub fn into_owned(self) -> Result<OwnedPreMulSum<T>> {
         const CALL: &str = "into_owned";
         if self.borrows_scalar {

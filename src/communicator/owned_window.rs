@@ -67,8 +67,8 @@ impl<T: Element> Window<'_, T> {
     /// Ends the borrow of the communicator, so that a struct can hold both; see [`OwnedWindow`].
     ///
     /// # Errors
-    /// [`Error::InvalidUsage`](crate::Error::InvalidUsage) if the group that registers it has failed or has not ended, in which case the window lasts
-    /// until the end of the communicator and the memory is leaked, or if the communicator is a
+    /// [`Error::InvalidUsage`](crate::Error::InvalidUsage) if the group that registers it has failed or has not ended, in
+    /// which case the window lasts until the end of the communicator and the memory is leaked, or if the communicator is a
     /// [`BorrowedCommunicator`](crate::BorrowedCommunicator).
     pub fn into_owned(mut self) -> Result<OwnedWindow<T>> {
         let shared = self.communicator.shared.owned("into_owned")?;

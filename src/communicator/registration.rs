@@ -106,10 +106,10 @@ impl Communicator {
     /// [`Error::InvalidArgument`] if the pointer is null or `bytes` is 0; else as for [`register`](Self::register).
     ///
     /// # Safety
-    /// `pointer` is the address of `bytes` bytes on the communicator's device. They stay allocated until the registration
-    /// has been deregistered or dropped, and the work that uses them has run by then. If deregistering fails, or if the
-    /// registration is forgotten or this function fails in NCCL, they stay allocated until the communicator has been
-    /// destroyed; if it is aborted instead, until all communicators of this process have ended.
+    /// `pointer` is the address of `bytes` bytes on the communicator's device. They stay allocated until
+    /// [`deregister`](Registration::deregister) has succeeded or, if it is not called or fails, or this function fails in
+    /// NCCL, until all communicators of this process have ended. The work that uses them has run by then, and before the
+    /// registration is dropped.
     #[doc(alias = "ncclCommRegister")]
     pub unsafe fn register_raw(&self, pointer: *mut c_void, bytes: usize) -> Result<Registration<'_>> {
         const CALL: &str = "register_raw";

@@ -60,7 +60,7 @@ fn sendrecv_in_a_group_passes_messages_around_a_ring(nccl: &Nccl) {
     assert_eq!(recvs, [elements(2, 5), elements(0, 5), elements(1, 5)]);
 }
 
-/// What each rank of four passes to the operations, and receives.
+/// The arguments of one rank of four, and what it has received.
 struct Rank {
     rank: usize,
     mine: Vec<i64>,
