@@ -211,9 +211,9 @@ fn kind_of_an_invalid_argument_can_be_matched(nccl: &Nccl) {
     assert_eq!(kind(comm.all_reduce(&two, &mut one, ReduceOp::Sum, STREAM)), Kind::Length);
     assert_eq!(kind(comm.all_gather(on_device, &mut one, STREAM)), Kind::MemorySpace);
     assert_eq!(kind(comm.broadcast_in_place(&mut one, 1, STREAM)), Kind::Rank);
-    let foreign = device_library().init_all(&[0]).unwrap();
-    let mixed = nccl.group(|g| g.barrier(&foreign[0], &mut one, STREAM));
-    assert_eq!(kind(mixed), Kind::Communicator);
+    let other = of_one_thread(nccl, 1).remove(0);
+    let halves = comm.pre_mul_sum(0.5_f32).unwrap().into_owned().unwrap();
+    assert_eq!(kind(halves.on(other.operations()).map(drop)), Kind::Communicator);
     assert_eq!(kind(nccl.init_all(&[-1]).map(drop)), Kind::Device);
     let id = nccl.unique_id().unwrap();
     assert_eq!(kind(nccl.init_rank_with(1, 0, &id, &Config::new().min_ctas(0)).map(drop)), Kind::Value);
