@@ -377,6 +377,19 @@ impl Communicator {
     /// Waits if the call is in progress, and leaves NCCL.
     #[inline(always)]
     pub(super) fn finish_ungrouped(&self, operation: &'static str, result: Result<ResultCode>) -> Result<()> {
+        match result {
+            Ok(ResultCode::SUCCESS) => {
+                self.leave();
+                Ok(())
+            }
+            result => self.finish_slow_path(operation, result),
+        }
+    }
+
+    /// Completes a call that has failed or is in progress. (Apart, so that a success is not passed through memory.)
+    #[cold]
+    #[inline(never)]
+    fn finish_slow_path(&self, operation: &'static str, result: Result<ResultCode>) -> Result<()> {
         let result = match result {
             Ok(ResultCode::IN_PROGRESS) => self.wait(operation),
             result => result.map(drop),

@@ -27,36 +27,42 @@ impl State {
     pub(crate) fn enter(&self, call: &'static str) -> Result<()> {
         match self.0.compare_exchange(0, INSIDE, Acquire, Relaxed) {
             Ok(_) => Ok(()),
-            Err(_) => self.enter_slow_path(call),
+            Err(_) => match self.set_inside(INSIDE, 0) {
+                0 => Ok(()),
+                flags => Err(entry_error(call, flags)),
+            },
         }
-    }
-
-    #[cold]
-    #[inline(never)]
-    fn enter_slow_path(&self, call: &'static str) -> Result<()> {
-        self.set_inside(call, INSIDE, 0)
     }
 
     /// Enters NCCL for a query or for the end, which are allowed after a failure too.
     pub(crate) fn enter_for_query(&self, call: &'static str) -> Result<()> {
-        self.set_inside(call, INSIDE, FAILED)
+        match self.set_inside(INSIDE, FAILED) {
+            0 => Ok(()),
+            flags => Err(entry_error(call, flags)),
+        }
     }
 
     /// Enters NCCL to end an object of the communicator, on any thread. It does not wait for the owner, whose call may
     /// wait for other ranks.
     pub(crate) fn enter_for_object(&self, call: &'static str) -> Result<()> {
-        self.set_inside(call, INSIDE | OBJECT, FAILED)
+        match self.set_inside(INSIDE | OBJECT, FAILED) {
+            0 => Ok(()),
+            flags => Err(entry_error(call, flags)),
+        }
     }
 
-    /// Sets flags that include [`INSIDE`]; an error if others than the `allowed` are set.
-    fn set_inside(&self, call: &'static str, inside: u32, allowed: u32) -> Result<()> {
+    /// Sets flags that include [`INSIDE`], unless others than the `allowed` are set: then it returns the flags, else 0. (A
+    /// number, as a `Result` would pass through memory in each call of [`enter`](Self::enter).)
+    #[cold]
+    #[inline(never)]
+    fn set_inside(&self, inside: u32, allowed: u32) -> u32 {
         loop {
             let flags = self.load_without_object();
             if flags & !allowed != 0 {
-                return Err(entry_error(call, flags));
+                return flags;
             }
             if self.0.compare_exchange(flags, flags | inside, Acquire, Relaxed).is_ok() {
-                return Ok(());
+                return 0;
             }
         }
     }
