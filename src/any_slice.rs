@@ -2,7 +2,9 @@
 
 use std::ffi::c_void;
 
-use crate::{DataType, DeviceSlice, DeviceSliceMut, Element, Error, MemorySpace, Result};
+use crate::{
+    DataType, DeviceSlice, DeviceSliceMut, Element, Error, InvalidArgumentKind, MemorySpace, Result,
+};
 
 /// A view like [`DeviceSlice`], with an element type that is known at run time only.
 ///
@@ -142,11 +144,11 @@ fn count(call: &'static str, data_type: DataType, pointer: *const c_void, bytes:
     let size = data_type.size();
     if !bytes.is_multiple_of(size) {
         let problem = format!("{bytes} bytes are no multiple of {size}, the size of {data_type}");
-        return Err(Error::argument(call, problem));
+        return Err(Error::argument(call, InvalidArgumentKind::Length, problem));
     }
     if bytes > 0 && !pointer.addr().is_multiple_of(size) {
         let problem = format!("the address {pointer:?} is no multiple of {size}, the size of {data_type}");
-        return Err(Error::argument(call, problem));
+        return Err(Error::argument(call, InvalidArgumentKind::Address, problem));
     }
     Ok(bytes / size)
 }

@@ -161,7 +161,7 @@ impl RawCollectiveConfig {
 }
 
 /// A CUDA event; not null.
-#[derive(Debug, Clone, Copy, PartialEq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 struct Event(sys::cudaEvent_t);
 
 // SAFETY: only a handle, which CUDA accepts from any thread.

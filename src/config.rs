@@ -7,7 +7,7 @@ use std::ops::RangeInclusive;
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::{Error, Result, Version, sys};
+use crate::{Error, InvalidArgumentKind, Result, Version, sys};
 
 /// The largest number that fits into an option.
 pub(crate) const MAX: u32 = c_int::MAX.cast_unsigned();
@@ -28,7 +28,7 @@ macro_rules! options {
         others { $($other:ident: $other_type:ty,)+ }
     ) => {
         $(#[$attribute])*
-        #[derive(Debug, Clone, Default, PartialEq)]
+        #[derive(Debug, Clone, Default, PartialEq, Eq, Hash)]
         pub struct $options {
             $($option: Option<$value>,)+
             $($other: Option<$other_type>,)+
@@ -406,7 +406,7 @@ impl Target<'_> {
     }
 
     pub(crate) fn argument(self, problem: impl Into<Box<str>>) -> Error {
-        Error::argument(self.call, problem)
+        Error::argument(self.call, InvalidArgumentKind::Value, problem)
     }
 }
 

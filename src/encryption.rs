@@ -4,7 +4,7 @@ use std::ffi::c_char;
 use std::fmt;
 
 use crate::backend::call;
-use crate::{Error, Nccl, Result, sys};
+use crate::{Error, InvalidArgumentKind, Nccl, Result, sys};
 
 /// The encryption of the TCP connections between NCCL's processes; see [`Nccl::set_encryption`]. Since NCCL 2.32.3.
 ///
@@ -17,7 +17,7 @@ use crate::{Error, Nccl, Result, sys};
 /// assert_eq!(format!("{encryption:?}"), "PreSharedKey(..)");
 /// ```
 #[doc(alias = "ncclEncryptionConfig_t")]
-#[derive(Clone, Copy, PartialEq, Eq)]
+#[derive(Clone, Copy, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Encryption<'a> {
     /// No encryption, NCCL's default.
@@ -80,7 +80,7 @@ impl Key {
         /// The minimum that NCCL accepts.
         const MIN_LENGTH: usize = 32;
         let Encryption::PreSharedKey(key) = encryption else { return Ok(None) };
-        let wrong = |problem| Err(Error::argument("set_encryption", problem));
+        let wrong = |problem| Err(Error::argument("set_encryption", InvalidArgumentKind::Value, problem));
         if key.len() < MIN_LENGTH {
             return wrong(format!("the key has {} bytes, and needs at least {MIN_LENGTH}", key.len()));
         }

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::debug_as_display::debug_as_display;
-use crate::{ResultCode, Version};
+use crate::{InvalidArgumentKind, ResultCode, Version};
 
 /// A `Result` with this crate's [`Error`].
 ///
@@ -29,14 +29,14 @@ pub type Result<T, E = Error> = std::result::Result<T, E>;
 /// # let comm = libnccl_cpu::nccl().init_all(&[0])?.remove(0);
 /// let mut short = [0; 1];
 /// match comm.all_reduce(&[1, 2], &mut short, ReduceOp::Sum, StreamRef::DEFAULT) {
-///     Err(Error::InvalidArgument { call, problem }) => println!("{call}: {problem}"),
+///     Err(Error::InvalidArgument { call, kind, problem }) => println!("{call}, {kind:?}: {problem}"),
 ///     Err(Error::Nccl { call, code, detail, .. }) => println!("{call} returned {code}: {detail}"),
 ///     other => other?,
 /// }
 /// # Ok(())
 /// # }
 /// ```
-#[derive(Clone)]
+#[derive(Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Error {
     /// No library could be loaded.
@@ -44,8 +44,7 @@ pub enum Error {
 
     /// A launcher's variables are incomplete, or not all ranks have joined.
     #[cfg(feature = "launch")]
-    #[error(transparent)]
-    Launch(#[from] crate::launch::LaunchError),
+    Launch(crate::launch::LaunchError),
 
     /// NCCL returned an error.
     Nccl {
@@ -79,6 +78,8 @@ pub enum Error {
     InvalidArgument {
         /// The method.
         call: &'static str,
+        /// The kind of argument.
+        kind: InvalidArgumentKind,
         /// The value, and the expected values.
         problem: Box<str>,
     },
@@ -127,8 +128,12 @@ impl Error {
     }
 
     /// Creates an [`Error::InvalidArgument`].
-    pub(crate) fn argument(call: &'static str, problem: impl Into<Box<str>>) -> Self {
-        Self::InvalidArgument { call, problem: problem.into() }
+    pub(crate) fn argument(
+        call: &'static str,
+        kind: InvalidArgumentKind,
+        problem: impl Into<Box<str>>,
+    ) -> Self {
+        Self::InvalidArgument { call, kind, problem: problem.into() }
     }
 
     /// Creates an [`Error::InvalidUsage`].
@@ -141,6 +146,8 @@ impl fmt::Display for Error {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Load(error) => error.fmt(f),
+            #[cfg(feature = "launch")]
+            Self::Launch(error) => error.fmt(f),
             Self::Nccl { call, code, message, detail } => {
                 let separator = if detail.is_empty() { "" } else { ": " };
                 write!(f, "{call} failed: {message} (code {}){separator}{detail}", code.as_raw().0)
@@ -168,6 +175,13 @@ impl fmt::Display for Error {
 debug_as_display!(Error);
 impl std::error::Error for Error {}
 
+#[cfg(feature = "launch")]
+impl From<crate::launch::LaunchError> for Error {
+    fn from(error: crate::launch::LaunchError) -> Self {
+        Self::Launch(error)
+    }
+}
+
 impl From<LoadError> for Error {
     fn from(error: LoadError) -> Self {
         Self::Load(error)
@@ -186,7 +200,7 @@ impl From<LoadError> for Error {
 ///     }
 /// }
 /// ```
-#[derive(Clone)]
+#[derive(Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum LoadError {
     /// The crate was built with neither `dlopen` nor `link`, or `LIBNCCL_NO_LINK` has disabled linking.

@@ -50,6 +50,7 @@ mod debug_as_display;
 mod encryption;
 mod error;
 mod group;
+mod invalid_argument_kind;
 #[cfg(feature = "launch")]
 pub mod launch;
 mod memory;
@@ -77,14 +78,16 @@ pub use buffer_traits::{Buffer, BufferMut, Stream};
 pub use collective_config::CollectiveConfig;
 pub use communicator::{
     AbortHandle, BorrowedCommunicator, Communicator, Finalized, Grouped, Grouping, MemoryStatistic,
-    Operations, PendingCommunicator, PreMulSum, PreMulSumOperations, Properties, Registration, ShrinkMode,
-    Signal, Ungrouped, WaitSignal, Window, WindowFlags, WindowOffset,
+    Operations, OwnedPreMulSum, OwnedRegistration, OwnedWindow, PendingCommunicator, PreMulSum,
+    PreMulSumOperations, Properties, Registration, ShrinkMode, Signal, Ungrouped, WaitSignal, Window,
+    WindowFlags, WindowOffset,
 };
 pub use config::{Config, CtaPolicy, GraphUsageMode, HostCftMode, NvlsHostMode};
 pub use data_type::{DataType, Element, ParseDataTypeError};
 pub use encryption::Encryption;
 pub use error::{Attempt, Error, LoadError, Result};
 pub use group::Group;
+pub use invalid_argument_kind::InvalidArgumentKind;
 pub use memory::NcclBuffer;
 pub use memory_space::MemorySpace;
 pub use nccl::{Function, Nccl};

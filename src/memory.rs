@@ -13,7 +13,8 @@ use std::sync::atomic::{AtomicBool, AtomicUsize};
 
 use crate::backend::{Library, call};
 use crate::{
-    Buffer, BufferMut, DeviceSlice, DeviceSliceMut, Element, Error, MemorySpace, Nccl, Result, StreamRef,
+    Buffer, BufferMut, DeviceSlice, DeviceSliceMut, Element, Error, InvalidArgumentKind, MemorySpace, Nccl,
+    Result, StreamRef,
 };
 
 /// A buffer that NCCL has allocated, as registrations and windows require. Since NCCL 2.19.3.
@@ -128,7 +129,11 @@ impl<T: Element> NcclBuffer<T> {
         const CALL: &str = "alloc";
         let layout = Layout::array::<T>(length).map_err(|_| {
             let size = size_of::<T>();
-            Error::argument(CALL, format!("{length} elements of {size} bytes exceed isize::MAX bytes"))
+            Error::argument(
+                CALL,
+                InvalidArgumentKind::Length,
+                format!("{length} elements of {size} bytes exceed isize::MAX bytes"),
+            )
         })?;
         let pointer = if layout.size() == 0 {
             NonNull::<T>::dangling().cast()
@@ -367,6 +372,13 @@ unsafe impl<T: Element> BufferMut for NcclBuffer<T> {
 impl<'a, T: Element> From<&'a NcclBuffer<T>> for DeviceSlice<'a, T> {
     fn from(buffer: &'a NcclBuffer<T>) -> Self {
         buffer.view()
+    }
+}
+
+/// Marks the buffer as used by an operation, whether the view is used or not.
+impl<'a, T: Element> From<&'a mut NcclBuffer<T>> for DeviceSliceMut<'a, T> {
+    fn from(buffer: &'a mut NcclBuffer<T>) -> Self {
+        buffer.view_mut()
     }
 }
 

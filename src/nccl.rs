@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use crate::backend::Library;
 use crate::sys::device::DeviceFunctions;
-use crate::{Backend, Error, LoadError, MemorySpace, Result, UniqueId, Version, sys};
+use crate::{Backend, Error, InvalidArgumentKind, LoadError, MemorySpace, Result, UniqueId, Version, sys};
 
 /// An implementation of NCCL, and the entry point of this crate.
 ///
@@ -202,6 +202,7 @@ impl Nccl {
         else {
             return Err(Error::argument(
                 "require",
+                InvalidArgumentKind::Value,
                 format!("nccl.h of {} has no {function}", Version::HEADER),
             ));
         };

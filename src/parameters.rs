@@ -5,7 +5,7 @@ use std::ffi::{CStr, CString, c_char, c_int};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use crate::backend::call;
-use crate::{Error, Nccl, Result, ResultCode, sys};
+use crate::{Error, InvalidArgumentKind, Nccl, Result, ResultCode, sys};
 
 /// The library's parameters (such as `NCCL_DEBUG`), which it has read from the environment or its configuration file,
 /// or which have their defaults. Since NCCL 2.30.4.
@@ -129,7 +129,11 @@ impl Parameters {
     pub fn get<T: ParameterValue>(&self, key: &str) -> Result<Option<T>> {
         let key = CString::new(key).map_err(|problem| {
             let position = problem.nul_position();
-            Error::argument("get", format!("the key {key:?} has a zero byte, at {position}"))
+            Error::argument(
+                "get",
+                InvalidArgumentKind::Value,
+                format!("the key {key:?} has a zero byte, at {position}"),
+            )
         })?;
         let _one_at_a_time = self.lock();
         T::read(&self.nccl, &key)

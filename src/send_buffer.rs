@@ -52,6 +52,40 @@ pub trait SendBuffer<'a> {
 
 /// An argument that an operation writes: a mutable reference to a [`BufferMut`], or a view such as [`DeviceSliceMut`].
 ///
+/// A function that was given a `&mut` lends it to each operation as `&mut *buffer`, and a view by
+/// [`reborrow`](DeviceSliceMut::reborrow). An operation takes any buffer, so that `buffer` alone moves into the first one:
+///
+/// ```
+/// use libnccl::{Communicator, NcclBuffer, ReduceOp, Result, StreamRef};
+///
+/// fn step(comm: &Communicator, buffer: &mut NcclBuffer<f32>) -> Result<()> {
+///     comm.all_reduce_in_place(&mut *buffer, ReduceOp::Sum, StreamRef::DEFAULT)?;
+///     comm.broadcast_in_place(buffer, 0, StreamRef::DEFAULT)
+/// }
+/// ```
+///
+/// A function for all kinds of buffers takes them as operations do. It can be tested on the CPU implementation with slices,
+/// whether its callers have device memory, an [`NcclBuffer`](crate::NcclBuffer) or the buffers of another crate:
+///
+/// ```
+/// # fn main() -> libnccl::Result<()> {
+/// use libnccl::{Communicator, DeviceSliceMut, RecvBuffer, ReduceOp, Result, StreamRef};
+///
+/// fn sum<'b>(comm: &Communicator, buffer: impl RecvBuffer<'b, Element = f32>) -> Result<()> {
+///     comm.all_reduce_in_place(buffer, ReduceOp::Sum, StreamRef::DEFAULT)
+/// }
+///
+/// let nccl = libnccl_cpu::nccl();
+/// let comm = nccl.init_all(&[0])?.remove(0);
+/// let (mut vector, mut own) = (vec![1.0; 4], nccl.alloc::<f32>(4)?);
+/// sum(&comm, &mut vector)?;
+/// sum(&comm, DeviceSliceMut::from(&mut vector))?;
+/// sum(&comm, &mut own)?;
+/// sum(&comm, DeviceSliceMut::from(&mut own))?;
+/// # Ok(())
+/// # }
+/// ```
+///
 /// For an example of an implementation, see [`SendBuffer`].
 #[diagnostic::on_unimplemented(
     message = "`{Self}` is not a buffer that an operation can write",

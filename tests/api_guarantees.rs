@@ -26,6 +26,73 @@ fn error_types_implement_error_and_handles_are_send() {
     assert!(failing().unwrap_err().to_string().contains("ncclNoSuchFunction"));
 }
 
+#[test]
+fn owned_objects_and_locked_communicators_are_shared_between_threads() {
+    fn shared<T: Send + Sync + 'static>() {}
+    shared::<std::sync::Mutex<Communicator>>();
+    shared::<libnccl::OwnedRegistration>();
+    shared::<libnccl::OwnedWindow<f32>>();
+    shared::<libnccl::OwnedPreMulSum<f32>>();
+    shared::<libnccl::AbortHandle>();
+}
+
+#[test]
+fn values_are_compared_and_hashed() {
+    fn hashed<T: Clone + Eq + std::hash::Hash + std::fmt::Debug>() {}
+    hashed::<libnccl::UniqueId>();
+    hashed::<libnccl::Version>();
+    hashed::<libnccl::ResultCode>();
+    hashed::<libnccl::InvalidArgumentKind>();
+    hashed::<libnccl::Config>();
+    hashed::<libnccl::CollectiveConfig>();
+    hashed::<libnccl::Encryption<'_>>();
+    hashed::<libnccl::Properties>();
+    hashed::<libnccl::MemoryStatistic>();
+    hashed::<libnccl::ShrinkMode>();
+    hashed::<DataType>();
+    hashed::<libnccl::ReduceOp>();
+    hashed::<libnccl::MemorySpace>();
+    fn compared<T: Clone + Eq + std::fmt::Debug>() {}
+    compared::<Error>();
+    compared::<LoadError>();
+    compared::<libnccl::Backend>();
+    let missing = || libnccl_cpu::nccl().require("ncclNoSuchFunction");
+    assert_eq!(missing(), missing());
+}
+
+/// Bounds that take the crate's own memory, host memory and views alike.
+#[test]
+fn one_bound_takes_every_kind_of_buffer() {
+    use libnccl::{BufferMut, DeviceSliceMut, NcclBuffer, RecvBuffer, ReduceOp, StreamRef};
+
+    fn double<B: BufferMut<Element = f32> + ?Sized>(comm: &Communicator, buffer: &mut B) {
+        comm.pre_mul_sum(2.0).unwrap().all_reduce_in_place(buffer, StreamRef::DEFAULT).unwrap();
+    }
+    fn sum<'b>(comm: &Communicator, buffer: impl RecvBuffer<'b, Element = f32>) {
+        comm.all_reduce_in_place(buffer, ReduceOp::Sum, StreamRef::DEFAULT).unwrap();
+    }
+    /// Code for device memory.
+    fn double_view(comm: &Communicator, view: DeviceSliceMut<'_, f32>) {
+        comm.pre_mul_sum(2.0).unwrap().all_reduce_in_place(view, StreamRef::DEFAULT).unwrap();
+    }
+
+    let nccl = libnccl_cpu::nccl();
+    let comm = nccl.init_all(&[0]).unwrap().remove(0);
+    let mut own: NcclBuffer<f32> = nccl.alloc(2).unwrap();
+    own.as_mut_slice().unwrap().fill(1.0);
+    let mut vector = vec![1.0; 2];
+    double(&comm, &mut own);
+    double(&comm, &mut vector);
+    double(&comm, &mut vector[..]);
+    sum(&comm, &mut own);
+    sum(&comm, own.get_mut(..).unwrap());
+    sum(&comm, &mut vector);
+    sum(&comm, DeviceSliceMut::from(&mut vector));
+    double_view(&comm, (&mut own).into());
+    double_view(&comm, (&mut vector).into());
+    assert_eq!((own.as_slice().unwrap(), &vector[..]), (&[4.0; 2][..], &[8.0; 2][..]));
+}
+
 /// A `main` that returns an error prints its `Debug` text.
 #[test]
 fn debug_text_of_errors_is_the_display_text() {

@@ -19,6 +19,8 @@ const MISTAKES: &[(&str, &[&str])] = &[
         &["`*mut f32` is not a buffer that an operation can write", "`DeviceSliceMut::from_raw_parts(pointer, length)`"]),
     ("comm.recv(&[0.0_f32], 0, StreamRef::DEFAULT)",
         &["`&[f32; 1]` is not a buffer that an operation can write", "pass a mutable reference"]),
+    ("(|b: &mut NcclBuffer<f32>| { let _ = comm.recv(b, 0, StreamRef::DEFAULT); comm.recv(b, 0, StreamRef::DEFAULT) })",
+        &["use of moved value: `b`", "consider creating a fresh reborrow of `b` here"]),
     ("comm.send(&String::new(), 0, StreamRef::DEFAULT)", &["`&String` is not a buffer that an operation can read", "`Buffer` is not implemented for `String`"]),
 ];
 
@@ -74,6 +76,25 @@ const LEGAL: &[(&str, &str)] = &[
     }",
     ),
     (
+        "a buffer that a function was given, lent to two operations",
+        "fn f(c: &Communicator, b: &mut NcclBuffer<f32>) -> Result<()> {
+        c.all_reduce_in_place(&mut *b, ReduceOp::Sum, StreamRef::DEFAULT)?;
+        c.all_reduce_in_place(b, ReduceOp::Sum, StreamRef::DEFAULT)
+    }",
+    ),
+    (
+        "a group with an error type of the caller",
+        "fn f(n: &Nccl, c: &Communicator, b: &mut [f32]) -> std::result::Result<(), Box<dyn std::error::Error>> {
+        n.try_group(|g| {
+            if b.is_empty() {
+                return Err(\"no elements\".into());
+            }
+            g.all_gather_in_place(c, b, StreamRef::DEFAULT)?;
+            Ok(())
+        })
+    }",
+    ),
+    (
         "a function over operations now and in a group",
         "
     fn step<'b, T: Element>(ops: Operations<'_, impl Grouping<'b>>, b: &'b mut [T]) -> Result<()> {
@@ -124,6 +145,15 @@ const ILLEGAL: &[(&str, &str, &str)] = &[
             g.reduce_scatter_in_place(c, &mut *b, ReduceOp::Sum, StreamRef::DEFAULT)?;
             g.all_gather_in_place(c, &mut *b, StreamRef::DEFAULT)
         })
+    }",
+    ),
+    (
+        "an owned reduction that is dropped before its operations",
+        "E0505",
+        "fn f(c: &Communicator, p: OwnedPreMulSum<f32>, b: &mut [f32]) -> Result<()> {
+        let ops = p.on(c.operations())?;
+        drop(p);
+        ops.all_reduce_in_place(b, StreamRef::DEFAULT)
     }",
     ),
     (

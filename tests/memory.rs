@@ -10,8 +10,9 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use fake_nccl::{FakeNccl, REGISTRATION, USER_POINTER, WINDOW};
 use libnccl::sys::ncclResult_t;
 use libnccl::{
-    Communicator, Element, Error, MemorySpace, Nccl, NcclBuffer, ReduceOp, Registration, Result, ResultCode,
-    Signal, StreamRef, Version, WaitSignal, Window, WindowFlags,
+    Communicator, Element, Error, MemorySpace, Nccl, NcclBuffer, OwnedPreMulSum, OwnedRegistration,
+    OwnedWindow, ReduceOp, Registration, Result, ResultCode, Signal, StreamRef, Version, WaitSignal, Window,
+    WindowFlags,
 };
 
 const STREAM: StreamRef<'static> = StreamRef::DEFAULT;
@@ -183,6 +184,20 @@ fn buffer_with_work_in_flight_is_not_freed() {
     assert_eq!(calls(&fake), [ALLOC, FREE]);
 }
 
+/// The view may be used as long as it lives, but the operation does not know the buffer.
+#[test]
+fn buffer_is_busy_from_the_making_of_a_view() {
+    let (fake, nccl, comm) = device();
+    let mut buffer = nccl.alloc::<f32>(8).unwrap();
+    let view = libnccl::DeviceSliceMut::from(&mut buffer);
+    comm.all_reduce_in_place(view, ReduceOp::Sum, STREAM).unwrap();
+    drop(buffer);
+    let buffer = nccl.alloc::<f32>(8).unwrap();
+    comm.send(libnccl::DeviceSlice::from(&buffer), 0, STREAM).unwrap();
+    drop(buffer);
+    assert_eq!(calls(&fake), [ALLOC, ALLOC, "ncclSend(memory, 8, Float32, 0, comm0, null)"]);
+}
+
 #[test]
 fn buffer_with_unused_view_is_freed() {
     let (fake, nccl, _comm) = device();
@@ -322,6 +337,216 @@ fn registration_of_aborted_rank_keeps_its_memory() {
     drop(second);
     drop(buffers);
     assert_eq!(fake.violations(), [] as [String; 0]);
+}
+
+#[test]
+fn memory_of_the_caller_is_registered_and_deregistered_once() {
+    let (fake, _nccl, comm) = device();
+    let address = std::ptr::without_provenance_mut(0x7000);
+    // SAFETY: the fake accesses no memory.
+    let register = |address, bytes| unsafe { comm.register_raw(address, bytes) };
+    assert_eq!(register(address, 64).unwrap().as_raw().addr(), REGISTRATION);
+    register(address, 64).unwrap().deregister().unwrap();
+    register(address, 64).unwrap().into_owned().unwrap().deregister().unwrap();
+    let calls_of_each = ["ncclCommRegister(comm0, 0x7000, 64, &)", DEREGISTER];
+    assert_eq!(calls(&fake), [calls_of_each; 3].concat());
+    for code in CODES {
+        let error = failing(&fake, "ncclCommRegister", code, || register(address, 64).map(drop)).unwrap_err();
+        assert!(matches!(error, Error::Nccl { call: "ncclCommRegister", .. }), "{error}");
+        let registration = register(address, 64).unwrap();
+        let error = failing(&fake, "ncclCommDeregister", code, || registration.deregister()).unwrap_err();
+        assert!(matches!(error, Error::Nccl { call: "ncclCommDeregister", .. }), "{error}");
+    }
+    calls(&fake);
+    let null = register(std::ptr::null_mut(), 64).map(drop);
+    assert_eq!(text(null), "register_raw: the pointer is null");
+    let empty = register(address, 0).map(drop);
+    assert_eq!(text(empty), "register_raw: the size is 0; expected at least one byte");
+    assert!(calls(&fake).is_empty());
+}
+
+/// A registration, a window and a reduction that do not borrow their communicator, with the buffers of the first two.
+struct Owned {
+    registration: OwnedRegistration,
+    window: OwnedWindow<f32>,
+    halves: OwnedPreMulSum<f32>,
+    buffers: [NcclBuffer<f32>; 2],
+}
+
+impl Owned {
+    fn new(fake: &FakeNccl, nccl: &Nccl, comm: &Communicator) -> Self {
+        let mut buffers = [(); 2].map(|()| nccl.alloc::<f32>(8).unwrap());
+        let registration = comm.register(&buffers[0]).unwrap().into_owned().unwrap();
+        let window = register_window(comm, &mut buffers[1], WindowFlags::DEFAULT).unwrap();
+        let window = window.into_owned().unwrap();
+        let halves = comm.pre_mul_sum(0.5).unwrap().into_owned().unwrap();
+        // SAFETY: the fake does no work, and there is no other rank.
+        unsafe { buffers[1].assume_idle() };
+        calls(fake);
+        Self { registration, window, halves, buffers }
+    }
+}
+
+const END_REDUCTION: &str = "ncclRedOpDestroy(custom0, comm0)";
+
+#[test]
+fn owned_objects_end_on_any_thread_before_their_communicator() {
+    for open in [device, host] {
+        let (fake, nccl, comm) = open();
+        let owned = Owned::new(&fake, &nccl, &comm);
+        assert!(owned.window.is_active() && !owned.window.is_empty());
+        comm.put_signal(&owned.buffers[1], 0, owned.window.at(0), Signal::default(), STREAM).unwrap();
+        let mut sum = nccl.alloc::<f32>(8).unwrap();
+        owned.halves.on(comm.operations()).unwrap().all_reduce_in_place(&mut sum, STREAM).unwrap();
+        nccl.group(|g| owned.halves.on(g.on(&comm))?.all_reduce_in_place(&mut sum, STREAM)).unwrap();
+        let Owned { registration, window, halves, mut buffers } = owned;
+        // SAFETY: the fake does no work.
+        unsafe { buffers[1].assume_idle() };
+        calls(&fake);
+        let attached = fake.clone();
+        std::thread::spawn(move || {
+            attached.attach();
+            drop((registration, halves));
+            window.deregister().unwrap();
+        })
+        .join()
+        .unwrap();
+        drop(buffers);
+        assert_eq!(calls(&fake), [DEREGISTER, END_REDUCTION, DEREGISTER_WINDOW, FREE, FREE]);
+        drop((sum, comm));
+        assert_eq!(fake.violations(), [] as [String; 0]);
+    }
+}
+
+/// A way to end a communicator.
+type Ending = fn(&Nccl, Communicator);
+
+#[test]
+fn owned_objects_after_the_end_of_their_communicator_do_not_use_it() {
+    let endings: [(&str, Ending); 5] = [
+        ("drop", |_, comm| drop(comm)),
+        ("destroy", |_, comm| comm.destroy().unwrap()),
+        ("abort", |_, comm| comm.abort().unwrap()),
+        ("finalize and destroy", |_, comm| comm.finalize().unwrap().destroy().unwrap()),
+        ("abort by a handle", |_, comm| comm.abort_handle().abort().unwrap()),
+    ];
+    for (name, end) in endings {
+        for (open, frees) in [(device as fn() -> _, 0), (host, 2)] {
+            let (fake, nccl, comm) = open();
+            let owned = Owned::new(&fake, &nccl, &comm);
+            end(&nccl, comm);
+            calls(&fake);
+            drop(owned);
+            assert_eq!(calls(&fake), vec![FREE; frees], "{name}");
+            assert_eq!(fake.violations(), [] as [String; 0], "{name}");
+        }
+    }
+}
+
+#[test]
+fn owned_objects_of_a_communicator_in_use_keep_their_memory() {
+    for open in [device, host] {
+        // In a group.
+        let (fake, nccl, comm) = open();
+        let mut other = nccl.alloc::<f32>(8).unwrap();
+        let owned = Owned::new(&fake, &nccl, &comm);
+        nccl.group(|g| {
+            g.all_reduce_in_place(&comm, &mut other, ReduceOp::Sum, STREAM)?;
+            let Owned { registration, window, halves, buffers } = owned;
+            let problem = "deregister: the communicator is in use: in an open group, or by another thread";
+            assert_eq!(text(registration.deregister()), problem);
+            assert_eq!(text(window.deregister()), problem);
+            drop((halves, buffers));
+            Ok(())
+        })
+        .unwrap();
+        assert!(calls(&fake).is_empty());
+        // Given to other code, which has the windows and registrations with it.
+        let owned = Owned::new(&fake, &nccl, &comm);
+        let raw = comm.into_raw();
+        drop(owned);
+        // SAFETY: given up just before.
+        let comm = unsafe { Communicator::from_raw(&nccl, raw) }.unwrap();
+        // Finalized.
+        let owned = Owned::new(&fake, &nccl, &comm);
+        let finalized = comm.finalize().unwrap();
+        let refused = text(owned.registration.deregister());
+        assert_eq!(refused, "deregister: the communicator is finalized; it can only be aborted or destroyed");
+        drop((owned.window, owned.halves, owned.buffers));
+        assert!(calls(&fake).iter().all(|call| !call.contains("Deregister") && call != FREE));
+        finalized.destroy().unwrap();
+        assert_eq!(fake.violations(), [] as [String; 0]);
+    }
+}
+
+#[test]
+fn objects_that_borrow_more_than_a_communicator_are_not_made_owned() {
+    let (fake, nccl, comms) = pair();
+    let (comm, other) = (&comms[0], &comms[1]);
+    let mut buffer = nccl.alloc::<f32>(8).unwrap();
+    // SAFETY: the fake accesses no memory.
+    let scalar = unsafe { libnccl::DeviceSlice::from_raw_parts(std::ptr::dangling::<f32>(), 1) };
+    let refused = text(comm.pre_mul_sum_device(scalar).unwrap().into_owned());
+    assert_eq!(refused, "into_owned: the scalar is borrowed; use pre_mul_sum instead of pre_mul_sum_device");
+    let elsewhere = comm.pre_mul_sum(0.5_f32).unwrap().into_owned().unwrap();
+    let error = elsewhere.on(other.operations()).map(drop).unwrap_err();
+    assert_eq!(error.to_string(), "on: the reduction belongs to another communicator");
+    drop(elsewhere);
+    // In the group that registers it, NCCL has not written it yet.
+    let refused = nccl.group(|g| {
+        // SAFETY: it is the only rank.
+        let window = unsafe { g.register_window(comm, &mut buffer, WindowFlags::DEFAULT) }?;
+        Ok(text(window.into_owned()))
+    });
+    let problem = "into_owned: the group that registers the window has failed or has not ended";
+    assert_eq!(refused.unwrap(), problem);
+    // Whoever forgets a borrowed communicator may end it before an object that does not borrow it.
+    // SAFETY: `comm` is not used as long as it is borrowed.
+    let borrowed = unsafe { Communicator::borrow_raw(&nccl, comm.as_raw()) }.unwrap();
+    let mut third = nccl.alloc::<f32>(8).unwrap();
+    let problem = "into_owned: other code owns the communicator, and may end it before this object";
+    assert_eq!(text(borrowed.register(&third).unwrap().into_owned()), problem);
+    assert_eq!(text(borrowed.pre_mul_sum(1_i8).unwrap().into_owned()), problem);
+    let window = register_window(&borrowed, &mut third, WindowFlags::DEFAULT).unwrap();
+    assert_eq!(text(window.into_owned()), problem);
+    assert_eq!(fake.violations(), [] as [String; 0]);
+}
+
+/// A borrowed communicator lives on, with its windows.
+#[test]
+fn host_window_of_a_borrowed_communicator_stays_one_after_its_use() {
+    let (_fake, nccl, comm) = host();
+    let mut buffer = nccl.alloc::<f32>(8).unwrap();
+    // SAFETY: `comm` is not used as long as it is borrowed.
+    let borrowed = unsafe { Communicator::borrow_raw(&nccl, comm.as_raw()) }.unwrap();
+    let window = register_window(&borrowed, &mut buffer, WindowFlags::DEFAULT).unwrap();
+    // SAFETY: the fake does no work.
+    unsafe { buffer.assume_idle() };
+    borrowed.abort_handle().abort().unwrap();
+    assert!(matches!(window.deregister(), Err(Error::Aborted { .. })));
+    assert!(buffer.as_slice().is_none());
+}
+
+/// Fails if a call of the owner meets the end of an object in NCCL: the CPU implementation allows one thread at a time.
+#[test]
+fn owner_works_while_another_thread_drops_owned_objects() {
+    let nccl = libnccl_cpu::nccl();
+    let comm = nccl.init_all(&[0]).unwrap().remove(0);
+    let mut value = [1_u32];
+    for _ in 0..20 {
+        let reductions: Vec<_> =
+            (0..200).map(|_| comm.pre_mul_sum(1_u32).unwrap().into_owned().unwrap()).collect();
+        let buffer = nccl.alloc::<u8>(4096).unwrap();
+        let registrations: Vec<_> =
+            (0..200).map(|_| comm.register(&buffer).unwrap().into_owned().unwrap()).collect();
+        let dropping = std::thread::spawn(move || drop((reductions, registrations)));
+        while !dropping.is_finished() {
+            comm.all_reduce_in_place(&mut value, ReduceOp::Sum, STREAM).unwrap();
+            assert_eq!(comm.async_error().unwrap(), ResultCode::SUCCESS);
+        }
+        dropping.join().unwrap();
+    }
+    comm.destroy().unwrap();
 }
 
 #[test]

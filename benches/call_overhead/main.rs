@@ -42,6 +42,7 @@ const SINGLE: &[CallPath] = &[
     CallPath { name: "facade, linked", features: "link", argument: "facade", limit: 60 },
     CallPath { name: "facade, loaded", features: "dlopen", argument: "facade", limit: 60 },
     CallPath { name: "facade, in process", features: "dlopen", argument: "facade-in-process", limit: 60 },
+    CallPath { name: "facade, in a Mutex", features: "dlopen", argument: "mutex", limit: 85 },
 ];
 
 /// Ways to make a group, compared with three calls in C: group start, operation, group end.

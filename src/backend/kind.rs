@@ -14,7 +14,7 @@ use crate::Attempt;
 ///     backend => println!("{backend}"),
 /// }
 /// ```
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Backend {
     /// Linked at build time.

@@ -1,7 +1,7 @@
 //! The checks of arguments that several operations have, and their conversion to C.
 
 use super::handle::Communicator;
-use crate::{DataType, Error, MemorySpace, Result};
+use crate::{DataType, Error, InvalidArgumentKind, MemorySpace, Result};
 
 /// Returns an error for an element type that the library does not know, and for host memory on a GPU or device memory
 /// on the CPU implementation.
@@ -31,7 +31,11 @@ pub(super) fn check_data_types<const N: usize>(call: &'static str, types: [DataT
 
 #[cold]
 fn different_data_types(call: &'static str, first: DataType, second: DataType) -> Error {
-    Error::argument(call, format!("the elements of one buffer are {first}, those of the other {second}"))
+    Error::argument(
+        call,
+        InvalidArgumentKind::DataType,
+        format!("the elements of one buffer are {first}, those of the other {second}"),
+    )
 }
 
 /// Returns an error if a stream or a buffer belongs to another CUDA device than the communicator.
@@ -56,6 +60,7 @@ fn other_device(communicator: &Communicator, call: &'static str, device: i32) ->
     let expected = communicator.device();
     Err(Error::argument(
         call,
+        InvalidArgumentKind::Device,
         format!("a buffer or stream is of device {device}; the communicator is of device {expected}"),
     ))
 }
@@ -64,6 +69,7 @@ fn other_device(communicator: &Communicator, call: &'static str, device: i32) ->
 fn wrong_memory(call: &'static str, space: MemorySpace, expected: MemorySpace) -> Error {
     Error::argument(
         call,
+        InvalidArgumentKind::MemorySpace,
         format!("a buffer is in {space} memory; the communicator works on {expected} memory"),
     )
 }
@@ -93,7 +99,11 @@ fn too_short(
 ) -> Error {
     let needed = needed.map_or_else(|| "more than usize::MAX".into(), |needed| needed.to_string());
     let factors = if ranks == 1 { String::new() } else { format!(", {ranks} ranks times {count}") };
-    Error::argument(call, format!("the {buffer} buffer holds {length} elements, and needs {needed}{factors}"))
+    Error::argument(
+        call,
+        InvalidArgumentKind::Length,
+        format!("the {buffer} buffer holds {length} elements, and needs {needed}{factors}"),
+    )
 }
 
 /// Returns an error if the length of a buffer is not a multiple of the communicator's size.
@@ -103,17 +113,59 @@ pub(super) fn check_divisible(call: &'static str, buffer: &str, length: usize, s
     }
     Err(Error::argument(
         call,
+        InvalidArgumentKind::Length,
         format!(
             "the {buffer}buffer's {length} elements are not a multiple of {size}, the communicator's size"
         ),
     ))
 }
 
+/// Returns the sum of the counts, of which there is one for each of the `size` ranks; an error if there are more or fewer.
+pub(super) fn sum_of_counts(call: &'static str, what: &str, counts: &[usize], size: usize) -> Result<usize> {
+    if counts.len() != size {
+        let problem = format!("{} {what}; expected {size}, one for each rank", counts.len());
+        return Err(Error::argument(call, InvalidArgumentKind::Length, problem));
+    }
+    counts.iter().try_fold(0_usize, |sum, count| sum.checked_add(*count)).ok_or_else(|| {
+        let problem = format!("the sum of the {what} is more than usize::MAX");
+        Error::argument(call, InvalidArgumentKind::Length, problem)
+    })
+}
+
+/// Returns an error if a buffer has another length than this rank's count.
+pub(super) fn check_own_count(
+    call: &'static str,
+    buffer: &str,
+    length: usize,
+    count: usize,
+    rank: usize,
+) -> Result<()> {
+    if length == count {
+        return Ok(());
+    }
+    let problem =
+        format!("the {buffer} buffer holds {length} elements; expected {count}, the count of rank {rank}");
+    Err(Error::argument(call, InvalidArgumentKind::Length, problem))
+}
+
+/// Returns an error if a rank sends another number of elements to itself than it receives.
+pub(super) fn check_own_exchange(call: &'static str, sent: usize, received: usize, what: &str) -> Result<()> {
+    if sent == received {
+        return Ok(());
+    }
+    let problem = format!("this rank sends {sent} elements to itself; {what} {received}");
+    Err(Error::argument(call, InvalidArgumentKind::Length, problem))
+}
+
 /// Checks that a rank is below `size`, and converts it to C's type.
 #[inline]
 pub(super) fn to_c_rank(call: &'static str, what: &str, rank: usize, size: usize) -> Result<i32> {
     i32::try_from(rank).ok().filter(|_| rank < size).ok_or_else(|| {
-        Error::argument(call, format!("{what} {rank} is not below {size}, the communicator's size"))
+        Error::argument(
+            call,
+            InvalidArgumentKind::Rank,
+            format!("{what} {rank} is not below {size}, the communicator's size"),
+        )
     })
 }
 
@@ -126,10 +178,18 @@ pub(super) struct SizeAndRank {
 impl SizeAndRank {
     pub(super) fn new(call: &'static str, size: usize, rank: usize) -> Result<Self> {
         let (Ok(c_size), Ok(c_rank)) = (i32::try_from(size), i32::try_from(rank)) else {
-            return Err(Error::argument(call, format!("size {size} or rank {rank} is beyond {}", i32::MAX)));
+            return Err(Error::argument(
+                call,
+                InvalidArgumentKind::Rank,
+                format!("size {size} or rank {rank} is beyond {}", i32::MAX),
+            ));
         };
         if rank >= size {
-            return Err(Error::argument(call, format!("rank {rank} is not below the size {size}")));
+            return Err(Error::argument(
+                call,
+                InvalidArgumentKind::Rank,
+                format!("rank {rank} is not below the size {size}"),
+            ));
         }
         Ok(Self { size: c_size, rank: c_rank })
     }

@@ -3,7 +3,9 @@
 use super::collectives;
 use super::grouping::Grouping;
 use super::operations::Operations;
-use crate::{BufferElement, DeviceSliceMut, Error, ReduceOp, Result, ResultCode, StreamRef};
+use crate::{
+    BufferElement, DeviceSliceMut, Error, InvalidArgumentKind, ReduceOp, Result, ResultCode, StreamRef,
+};
 
 #[inline(always)]
 pub(super) fn barrier<'b, T: BufferElement>(
@@ -13,7 +15,11 @@ pub(super) fn barrier<'b, T: BufferElement>(
     stream: StreamRef<'_>,
 ) -> Result<ResultCode> {
     if buffer.is_empty() {
-        return Err(Error::argument(name, "the buffer is empty; expected one element"));
+        return Err(Error::argument(
+            name,
+            InvalidArgumentKind::Length,
+            "the buffer is empty; expected one element",
+        ));
     }
     collectives::all_reduce_in_place(name, operations, buffer.slice_mut(0, 1), ReduceOp::Max.into(), stream)
 }

@@ -4,6 +4,7 @@ use super::arguments::{check_buffers, check_divisible, check_length, to_c_rank};
 use super::grouping::Grouping;
 use super::handle::Communicator;
 use super::operations::Operations;
+use super::point_to_point::{call_recv, call_send, issue_together};
 use crate::backend::call;
 use crate::{BufferElement, DeviceSlice, DeviceSliceMut, ReduceOp, Result, ResultCode, StreamRef, sys};
 
@@ -18,7 +19,7 @@ pub(super) enum Operator {
 impl Operator {
     /// Returns C's number; an error if the library does not know the operator.
     #[inline(always)]
-    fn to_raw(self, communicator: &Communicator) -> Result<sys::ncclRedOp_t> {
+    pub(super) fn to_raw(self, communicator: &Communicator) -> Result<sys::ncclRedOp_t> {
         match self {
             Self::BuiltIn(op) => op.require(communicator.library()).map(|()| op.as_raw()),
             Self::Custom(raw) => Ok(raw),
@@ -266,11 +267,10 @@ pub(super) fn all_to_all<'b, T: BufferElement>(
     let count = send.len() / comm.size;
     if comm.library().functions.ncclAlltoAll.is_none() {
         return fall_back_to_point_to_point(operations, "ncclAlltoAllConfig", || {
-            for peer in 0..comm.size {
-                point_to_point(comm, Some(send.part(peer, comm.size)), None, peer, stream)?;
-                point_to_point(comm, None, Some(recv.part_mut(peer, comm.size)), peer, stream)?;
-            }
-            Ok(())
+            ranks(comm).try_fold(ResultCode::SUCCESS, |_, (peer, c_peer)| {
+                call_send(comm, send.part(peer, comm.size), c_peer, stream)?;
+                call_recv(comm, recv.part_mut(peer, comm.size), c_peer, stream)
+            })
         });
     }
     let (send, recv, data_type) = (send.as_raw(), recv.as_raw(), send.data_type().as_raw());
@@ -299,10 +299,9 @@ pub(super) fn gather<'b, T: BufferElement>(
     }
     if comm.library().functions.ncclGather.is_none() {
         return fall_back_to_point_to_point(operations, "ncclGatherConfig", || {
-            point_to_point(comm, Some(send), None, root, stream)?;
-            let senders = if is_root { 0..comm.size } else { 0..0 };
-            senders.into_iter().try_for_each(|peer| {
-                point_to_point(comm, None, Some(recv.slice_mut(peer * count, count)), peer, stream)
+            let sent = call_send(comm, send, c_root, stream)?;
+            ranks(comm).filter(|_| is_root).try_fold(sent, |_, (peer, c_peer)| {
+                call_recv(comm, recv.slice_mut(peer * count, count), c_peer, stream)
             })
         });
     }
@@ -339,11 +338,10 @@ pub(super) fn scatter<'b, T: BufferElement>(
     }
     if comm.library().functions.ncclScatter.is_none() {
         return fall_back_to_point_to_point(operations, "ncclScatterConfig", || {
-            let receivers = if is_root { 0..comm.size } else { 0..0 };
-            receivers.into_iter().try_for_each(|peer| {
-                point_to_point(comm, Some(send.slice(peer * count, count)), None, peer, stream)
-            })?;
-            point_to_point(comm, None, Some(recv), root, stream)
+            for (peer, c_peer) in ranks(comm).filter(|_| is_root) {
+                call_send(comm, send.slice(peer * count, count), c_peer, stream)?;
+            }
+            call_recv(comm, recv, c_root, stream)
         });
     }
     let (send, recv, data_type) = (send.as_raw(), recv.as_raw(), send.data_type().as_raw());
@@ -396,41 +394,17 @@ pub(super) fn scatter_in_place<'b, T: BufferElement>(
 fn fall_back_to_point_to_point<'b>(
     operations: Operations<'_, impl Grouping<'b>>,
     configured: &'static str,
-    messages: impl FnOnce() -> Result<()>,
+    messages: impl FnOnce() -> Result<ResultCode>,
 ) -> Result<ResultCode> {
     let library = operations.communicator().library();
     if operations.has_config() {
         // Absent, as the plain function is.
         return library.function::<()>(configured, None).map(|()| ResultCode::SUCCESS);
     }
-    // SAFETY: has no arguments. Inside another group it only counts.
-    unsafe { call!(library, ncclGroupStart()) }?;
-    let sent = messages();
-    // SAFETY: has no arguments; ends the group that was started above. After a failed call it starts nothing.
-    let ended = unsafe { call!(library, ncclGroupEnd()) };
-    sent.and(ended)
+    issue_together(library, messages)
 }
 
-/// Sends or receives one message of an operation that consists of several; the caller has checked the arguments.
-fn point_to_point<T: BufferElement>(
-    comm: &Communicator,
-    send: Option<DeviceSlice<'_, T>>,
-    recv: Option<DeviceSliceMut<'_, T>>,
-    peer: usize,
-    stream: StreamRef<'_>,
-) -> Result<()> {
-    let peer = to_c_rank("send", "peer", peer, comm.size)?;
-    let (raw, stream) = (comm.raw(), stream.as_raw());
-    let send = send.map(|send| (send.as_raw(), send.len(), send.data_type().as_raw()));
-    let recv = recv.map(|recv| (recv.as_raw(), recv.len(), recv.data_type().as_raw()));
-    // SAFETY: as in `all_reduce`.
-    unsafe {
-        if let Some((buffer, count, data_type)) = send {
-            call!(comm.library(), ncclSend(buffer, count, data_type, peer, raw, stream))?;
-        }
-        if let Some((buffer, count, data_type)) = recv {
-            call!(comm.library(), ncclRecv(buffer, count, data_type, peer, raw, stream))?;
-        }
-    }
-    Ok(())
+/// Returns the ranks, and their numbers in C.
+fn ranks(comm: &Communicator) -> impl Iterator<Item = (usize, i32)> {
+    (0..comm.size).zip(0..)
 }

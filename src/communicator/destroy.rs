@@ -5,7 +5,7 @@ use super::handle::Communicator;
 use super::shared::{ABORT_LIMIT, Shared};
 use crate::backend::call;
 use crate::group::open::check_no_open_group;
-use crate::{Error, MemorySpace, Nccl, Result};
+use crate::{Error, InvalidArgumentKind, MemorySpace, Nccl, Result};
 
 /// A communicator after [`Communicator::finalize`], which only remains to be destroyed or aborted.
 ///
@@ -48,6 +48,7 @@ impl Communicator {
     /// Finalizes it on behalf of the method `call`.
     fn finalize_for(self, call: &'static str) -> Result<Finalized> {
         self.run_ungrouped(call, || {
+            self.shared.set_finalized();
             // SAFETY: a live communicator.
             unsafe { call!(self.library(), ncclCommFinalize(self.shared.raw)) }
         })?;
@@ -178,7 +179,11 @@ impl Nccl {
         const CALL: &str = "abort_all";
         let communicators: Vec<_> = communicators.into_iter().collect();
         if !communicators.iter().all(|communicator| self.library.is_same(communicator.library())) {
-            return Err(Error::argument(CALL, "a communicator belongs to another library"));
+            return Err(Error::argument(
+                CALL,
+                InvalidArgumentKind::Communicator,
+                "a communicator belongs to another library",
+            ));
         }
         let live = communicators.iter().filter(|communicator| communicator.shared.state.end());
         let live = live.map(|communicator| communicator.shared.clone()).collect();

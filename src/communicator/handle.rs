@@ -12,7 +12,7 @@ use super::state::State;
 use crate::backend::{Library, call};
 use crate::collective_config::RawCollectiveConfig;
 use crate::group::open::check_no_open_group;
-use crate::{Error, MemorySpace, Result, ResultCode, sys};
+use crate::{Error, InvalidArgumentKind, MemorySpace, Result, ResultCode, sys};
 
 /// A communicator: one rank's membership in a set of ranks that communicate with each other.
 ///
@@ -49,6 +49,68 @@ use crate::{Error, MemorySpace, Result, ResultCode, sys};
 /// # Ok(())
 /// # }
 /// ```
+///
+/// # Several threads
+/// A [`Mutex`](std::sync::Mutex) makes it `Sync`, for instance for an operation that a framework keeps in a graph. A thread
+/// that waits in NCCL holds the lock, so an [`AbortHandle`] is made before, and needs no lock:
+///
+/// ```
+/// # fn main() -> libnccl::Result<()> {
+/// use std::sync::{Mutex, MutexGuard, PoisonError};
+///
+/// use libnccl::{AbortHandle, Communicator, Nccl, ReduceOp, Result, StreamRef};
+///
+/// struct AllReduce {
+///     comm: Mutex<Communicator>,
+///     abort: AbortHandle,
+/// }
+///
+/// impl AllReduce {
+///     fn new(comm: Communicator) -> Self {
+///         Self { abort: comm.abort_handle(), comm: Mutex::new(comm) }
+///     }
+///
+///     /// After a panic of another thread, the communicator still works, or its calls report that it has failed.
+///     fn lock(&self) -> MutexGuard<'_, Communicator> {
+///         self.comm.lock().unwrap_or_else(PoisonError::into_inner)
+///     }
+///
+///     fn forward(&self, tensor: &mut [f32]) -> Result<()> {
+///         self.lock().all_reduce_in_place(tensor, ReduceOp::Sum, StreamRef::DEFAULT)
+///     }
+/// }
+///
+/// /// Locks several communicators in the order of the slice. Every thread that locks several uses the same order, or two
+/// /// threads could wait for each other.
+/// fn forward_all(nccl: &Nccl, all: &[AllReduce], tensors: &mut [Vec<f32>]) -> Result<()> {
+///     let comms: Vec<_> = all.iter().map(AllReduce::lock).collect();
+///     nccl.group(|g| {
+///         comms.iter().zip(tensors).try_for_each(|(comm, tensor)| {
+///             g.all_reduce_in_place(comm, tensor, ReduceOp::Sum, StreamRef::DEFAULT)
+///         })
+///     })
+/// }
+///
+/// fn is_sync<T: Send + Sync>(_: &T) {}
+///
+/// let nccl = libnccl_cpu::nccl();
+/// let all: Vec<_> = nccl.init_all(&[0, 1])?.into_iter().map(AllReduce::new).collect();
+/// is_sync(&all[0]);
+/// let mut tensors = [vec![1.0; 3], vec![2.0; 3]];
+/// forward_all(&nccl, &all, &mut tensors)?;
+/// std::thread::scope(|s| {
+///     for (op, tensor) in all.iter().zip(&mut tensors) {
+///         s.spawn(|| op.forward(tensor).unwrap());
+///     }
+/// });
+/// assert_eq!(tensors, [[6.0; 3]; 2]);
+/// all[0].abort.abort()?;
+/// # Ok(())
+/// # }
+/// ```
+///
+/// The lock does not order the calls: if two threads use one communicator, something else has to ensure that all ranks make
+/// their calls in the same order.
 ///
 /// # The contract between ranks
 /// All ranks of a communicator must call the same operations in the same order, with the same counts, element types,
@@ -160,7 +222,7 @@ impl Communicator {
     ) -> Result<Self> {
         let raw = shared.raw;
         if raw.is_null() {
-            return Err(Error::argument(call, "the handle is null"));
+            return Err(Error::argument(call, InvalidArgumentKind::Address, "the handle is null"));
         }
         let library = &Arc::clone(&shared.library);
         let mut communicator = Self {
@@ -315,6 +377,19 @@ impl Communicator {
     /// Waits if the call is in progress, and leaves NCCL.
     #[inline(always)]
     pub(super) fn finish_ungrouped(&self, operation: &'static str, result: Result<ResultCode>) -> Result<()> {
+        match result {
+            Ok(ResultCode::SUCCESS) => {
+                self.leave();
+                Ok(())
+            }
+            result => self.finish_slow_path(operation, result),
+        }
+    }
+
+    /// Completes a call that has failed or is in progress. (Apart, so that a success is not passed through memory.)
+    #[cold]
+    #[inline(never)]
+    fn finish_slow_path(&self, operation: &'static str, result: Result<ResultCode>) -> Result<()> {
         let result = match result {
             Ok(ResultCode::IN_PROGRESS) => self.wait(operation),
             result => result.map(drop),
@@ -364,16 +439,7 @@ impl Communicator {
     /// Leaves NCCL.
     #[inline]
     pub(super) fn leave(&self) {
-        if self.shared.state.leave() {
-            self.abort_as_requested();
-        }
-    }
-
-    /// Aborts the communicator as an abort handle requested while the owner was in NCCL.
-    #[cold]
-    fn abort_as_requested(&self) {
-        // SAFETY: the state has told this thread to end it.
-        let _ = unsafe { self.shared.abort() };
+        self.shared.leave();
     }
 
     /// Returns whether it was created as nonblocking. (Of a handle from other code, and one that `NCCL_COMM_BLOCKING`

@@ -7,7 +7,7 @@ use super::handle::Communicator;
 use super::out_param::OutParam;
 use crate::backend::call;
 use crate::group::open::check_no_open_group;
-use crate::{Config, Error, Nccl, Result, UniqueId, sys};
+use crate::{Config, Error, InvalidArgumentKind, Nccl, Result, UniqueId, sys};
 
 impl Nccl {
     /// Creates a communicator of `size` ranks, of which the caller is number `rank`; returns when all ranks have
@@ -111,7 +111,11 @@ impl Nccl {
         check_no_open_group(call)?;
         let arguments = SizeAndRank::new(call, size, rank)?;
         let Some(first) = ids.first() else {
-            return Err(Error::argument(call, "no unique ids; expected at least one"));
+            return Err(Error::argument(
+                call,
+                InvalidArgumentKind::Length,
+                "no unique ids; expected at least one",
+            ));
         };
         let library = &self.library;
         let mut raw_config = config.to_raw(call, library.version, &library.backend.to_string())?;
@@ -188,12 +192,25 @@ impl Nccl {
     /// Checks the devices of ranks, and returns their number in C's type.
     pub(crate) fn check_devices(call: &'static str, devices: &[i32]) -> Result<i32> {
         if devices.is_empty() {
-            return Err(Error::argument(call, "no devices; expected one for each rank"));
+            return Err(Error::argument(
+                call,
+                InvalidArgumentKind::Length,
+                "no devices; expected one for each rank",
+            ));
         }
         if let Some(device) = devices.iter().find(|device| **device < 0) {
-            return Err(Error::argument(call, format!("device {device} is negative")));
+            return Err(Error::argument(
+                call,
+                InvalidArgumentKind::Device,
+                format!("device {device} is negative"),
+            ));
         }
-        i32::try_from(devices.len())
-            .map_err(|_| Error::argument(call, format!("{} devices are beyond {}", devices.len(), i32::MAX)))
+        i32::try_from(devices.len()).map_err(|_| {
+            Error::argument(
+                call,
+                InvalidArgumentKind::Length,
+                format!("{} devices are beyond {}", devices.len(), i32::MAX),
+            )
+        })
     }
 }

@@ -17,7 +17,7 @@ use crate::{Result, sys};
 /// # }
 /// ```
 #[doc(alias = "ncclCommMemStat_t")]
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum MemoryStatistic {
     /// The bytes of device memory that [`suspend`](Communicator::suspend) can free.

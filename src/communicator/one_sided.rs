@@ -1,6 +1,7 @@
 //! One-sided operations: the checks of their arguments, and the calls into C.
 #![allow(unsafe_code)]
 
+use std::ptr;
 use std::sync::Arc;
 
 use super::arguments::{check_buffers, to_c_rank};
@@ -8,7 +9,7 @@ use super::grouping::Grouping;
 use super::operations::Operations;
 use super::window::WindowOffset;
 use crate::backend::call;
-use crate::{DeviceSlice, Element, Error, Result, ResultCode, StreamRef, sys};
+use crate::{DeviceSlice, Element, Error, InvalidArgumentKind, Result, ResultCode, StreamRef, sys};
 
 /// The signal of a rank, by its numbers: by default, the only one that there is.
 ///
@@ -69,7 +70,9 @@ impl Signal {
 
 /// Converts a number to C's type.
 fn to_c_int(call: &'static str, what: &str, value: u32) -> Result<i32> {
-    i32::try_from(value).map_err(|_| Error::argument(call, format!("{what} {value} is beyond {}", i32::MAX)))
+    i32::try_from(value).map_err(|_| {
+        Error::argument(call, InvalidArgumentKind::Value, format!("{what} {value} is beyond {}", i32::MAX))
+    })
 }
 
 pub(super) fn put_signal<'b, T: Element>(
@@ -77,7 +80,7 @@ pub(super) fn put_signal<'b, T: Element>(
     operations: Operations<'_, impl Grouping<'b>>,
     local: DeviceSlice<'_, T>,
     peer: usize,
-    WindowOffset { window, offset }: WindowOffset<'_, T>,
+    target: WindowOffset<'_, T>,
     signal: Signal,
     stream: StreamRef<'_>,
 ) -> Result<ResultCode> {
@@ -86,16 +89,19 @@ pub(super) fn put_signal<'b, T: Element>(
     let peer = to_c_rank(name, "peer", peer, comm.size)?;
     let (index, context) = signal.to_raw(name)?;
     let count = local.len();
-    if !window.belongs_to(comm) {
-        return Err(Error::argument(name, "the window belongs to another communicator"));
+    let WindowOffset { shared, window, length, offset, .. } = target;
+    if !ptr::eq(shared, &*comm.shared) {
+        return Err(Error::argument(
+            name,
+            InvalidArgumentKind::Communicator,
+            "the window belongs to another communicator",
+        ));
     }
-    if offset.checked_add(count).is_none_or(|end| end > window.len()) {
-        let length = window.len();
+    if offset.checked_add(count).is_none_or(|end| end > length) {
         let problem = format!("{count} elements from {offset} on are beyond the window's {length}");
-        return Err(Error::argument(name, problem));
+        return Err(Error::argument(name, InvalidArgumentKind::Length, problem));
     }
-    let raw_window = window.as_raw();
-    if raw_window.is_null() {
+    if window.is_null() {
         return Err(Error::usage(name, "the window is not active"));
     }
     let (raw, stream, bytes) = (comm.raw(), stream.as_raw(), offset * size_of::<T>());
@@ -108,7 +114,7 @@ pub(super) fn put_signal<'b, T: Element>(
         let library = comm.library();
         call!(
             library,
-            ncclPutSignal(local, count, data_type, peer, raw_window, bytes, index, context, 0, raw, stream)
+            ncclPutSignal(local, count, data_type, peer, window, bytes, index, context, 0, raw, stream)
         )
     }
 }
@@ -135,17 +141,26 @@ pub(super) fn wait_signal<'b>(
 ) -> Result<ResultCode> {
     let comm = operations.without_config(name)?;
     if signals.is_empty() {
-        return Err(Error::argument(name, "no signals; expected at least one"));
+        return Err(Error::argument(name, InvalidArgumentKind::Length, "no signals; expected at least one"));
     }
     for wait in signals {
         to_c_rank(name, "peer", wait.peer as usize, comm.size)?;
         wait.signal.to_raw(name)?;
         if to_c_int(name, "count", wait.count)? == 0 {
-            return Err(Error::argument(name, "the count is 0; expected at least 1"));
+            return Err(Error::argument(
+                name,
+                InvalidArgumentKind::Value,
+                "the count is 0; expected at least 1",
+            ));
         }
     }
-    let count = i32::try_from(signals.len())
-        .map_err(|_| Error::argument(name, format!("{} signals are beyond {}", signals.len(), i32::MAX)))?;
+    let count = i32::try_from(signals.len()).map_err(|_| {
+        Error::argument(
+            name,
+            InvalidArgumentKind::Length,
+            format!("{} signals are beyond {}", signals.len(), i32::MAX),
+        )
+    })?;
     // NCCL may read the array until the end of the group. (An `Arc`, as moving a `Box` invalidates pointers into it.)
     let signals: Arc<[WaitSignal]> = signals.into();
     let array = signals.as_ptr().cast::<sys::ncclWaitSignalDesc_t>().cast_mut();

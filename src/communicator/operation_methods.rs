@@ -4,7 +4,10 @@
 #![allow(unsafe_code)] // Prepares the buffers.
 
 use super::arguments::{check_data_types, check_devices};
-use super::{Grouping, Signal, WaitSignal, WindowOffset, barrier, collectives, one_sided, point_to_point};
+use super::{
+    Grouping, Signal, WaitSignal, WindowOffset, barrier, collectives, one_sided, point_to_point,
+    vector_collectives,
+};
 use crate::{
     BufferElement, Communicator, Element, Group, Operations, RecvBuffer, ReduceOp, Result, SendBuffer,
     StreamRef,
@@ -488,6 +491,170 @@ operations! {
     /// ```
     #[doc(alias = "ncclRecv")]
     point_to_point::recv<T: BufferElement>(buffer: RecvBuffer<T>; peer: usize);
+
+    /// Sends `send` to rank `destination` and receives `recv` from rank `source`, at the same time. The destination receives
+    /// as many elements as `send` has, and the source sends as many as `recv` has.
+    ///
+    /// It is a [`send`](Self::send) and a [`recv`](Self::recv) in a group: rings and exchanges of halos need no group of
+    /// their own.
+    ///
+    /// ```
+    /// # use libnccl::{Communicator, Result, StreamRef};
+    /// # fn each(comm: Communicator) -> Result<()> {
+    /// // On each of two ranks:
+    /// let (rank, peer) = (comm.rank() as i32, 1 - comm.rank());
+    /// let mut theirs = [-1; 2];
+    /// comm.sendrecv(&[rank; 2], &mut theirs, peer, peer, StreamRef::DEFAULT)?;
+    /// assert_eq!(theirs, [peer as i32; 2]);
+    /// # Ok(())
+    /// # }
+    /// # fn main() -> Result<()> {
+    /// # let comms = libnccl_cpu::nccl().init_all(&[0, 1])?;
+    /// # std::thread::scope(|s| comms.into_iter().for_each(|comm| drop(s.spawn(|| each(comm).unwrap()))));
+    /// # Ok(())
+    /// # }
+    /// ```
+    #[doc(alias = "MPI_Sendrecv")]
+    point_to_point::sendrecv<T: BufferElement>(
+        send: SendBuffer<T>, recv: RecvBuffer<T>; destination: usize, source: usize
+    );
+
+    /// Gathers the `send` buffers of all ranks, in rank order, on every rank: [`all_gather`](Self::all_gather) with a
+    /// count for each rank. `counts` has one for each rank, the same on all ranks; `send` holds `counts[rank]` elements,
+    /// `recv` at least as many as the sum of the counts.
+    ///
+    /// NCCL lacks this operation: it consists of a broadcast from each rank, in a group.
+    ///
+    /// ```
+    /// # use libnccl::{Communicator, Result, StreamRef};
+    /// # fn each(comm: Communicator) -> Result<()> {
+    /// // On each of two ranks:
+    /// let (mine, mut all) = (vec![comm.rank() as i32; 1 + comm.rank()], [-1; 3]);
+    /// comm.all_gather_v(&mine, &mut all, &[1, 2], StreamRef::DEFAULT)?;
+    /// assert_eq!(all, [0, 1, 1]);
+    /// # Ok(())
+    /// # }
+    /// # fn main() -> Result<()> {
+    /// # let comms = libnccl_cpu::nccl().init_all(&[0, 1])?;
+    /// # std::thread::scope(|s| comms.into_iter().for_each(|comm| drop(s.spawn(|| each(comm).unwrap()))));
+    /// # Ok(())
+    /// # }
+    /// ```
+    #[doc(alias = "MPI_Allgatherv")]
+    vector_collectives::all_gather_v<T: BufferElement>(
+        send: SendBuffer<T>, recv: RecvBuffer<T>; counts: &[usize]
+    );
+
+    /// Combines the `send` buffers of all ranks element by element; rank `i` receives part `i` of the result:
+    /// [`reduce_scatter`](Self::reduce_scatter) with a count for each rank. `counts` has one for each rank, the same on all
+    /// ranks; `send` holds at least as many elements as the sum of the counts, `recv` holds `counts[rank]`.
+    ///
+    /// NCCL lacks this operation: it consists of a reduction to each rank, in a group.
+    ///
+    /// ```
+    /// # use libnccl::{Communicator, ReduceOp, Result, StreamRef};
+    /// # fn each(comm: Communicator) -> Result<()> {
+    /// // On each of two ranks:
+    /// let mut part = vec![0; 1 + comm.rank()];
+    /// comm.reduce_scatter_v(&[1, 2, 3], &mut part, &[1, 2], ReduceOp::Sum, StreamRef::DEFAULT)?;
+    /// assert_eq!(part, if comm.rank() == 0 { vec![2] } else { vec![4, 6] });
+    /// # Ok(())
+    /// # }
+    /// # fn main() -> Result<()> {
+    /// # let comms = libnccl_cpu::nccl().init_all(&[0, 1])?;
+    /// # std::thread::scope(|s| comms.into_iter().for_each(|comm| drop(s.spawn(|| each(comm).unwrap()))));
+    /// # Ok(())
+    /// # }
+    /// ```
+    #[doc(alias = "MPI_Reduce_scatter")]
+    vector_collectives::reduce_scatter_v<T: BufferElement>(
+        send: SendBuffer<T>, recv: RecvBuffer<T>; counts: &[usize], op: ReduceOp
+    );
+
+    /// Sends part `i` of `send` to rank `i`, which receives it in the part of its `recv` with the sender's number:
+    /// [`all_to_all`](Self::all_to_all) with a count for each pair of ranks. Part `i` of `send` has `send_counts[i]`
+    /// elements, part `i` of `recv` has `recv_counts[i]`, which is what rank `i` sends to this rank; each part begins where
+    /// the one before ends. `send` and `recv` hold at least the sums of their counts.
+    ///
+    /// NCCL lacks this operation: it consists of sends and receives in a group, and takes no options.
+    ///
+    /// ```
+    /// # use libnccl::{Communicator, Result, StreamRef};
+    /// # fn each(comm: Communicator) -> Result<()> {
+    /// // On each of two ranks:
+    /// // Rank 0 keeps one element and sends two; rank 1 sends none and keeps three.
+    /// let counts = [[1, 2], [0, 3]];
+    /// let send_counts = counts[comm.rank()];
+    /// let recv_counts = counts.map(|sender| sender[comm.rank()]);
+    /// let mut recv = vec![-1; recv_counts.iter().sum()];
+    /// comm.all_to_all_v(&[10, 11, 12], &mut recv, &send_counts, &recv_counts, StreamRef::DEFAULT)?;
+    /// assert_eq!(recv, if comm.rank() == 0 { vec![10] } else { vec![11, 12, 10, 11, 12] });
+    /// # Ok(())
+    /// # }
+    /// # fn main() -> Result<()> {
+    /// # let comms = libnccl_cpu::nccl().init_all(&[0, 1])?;
+    /// # std::thread::scope(|s| comms.into_iter().for_each(|comm| drop(s.spawn(|| each(comm).unwrap()))));
+    /// # Ok(())
+    /// # }
+    /// ```
+    #[doc(alias = "MPI_Alltoallv")]
+    vector_collectives::all_to_all_v<T: BufferElement>(
+        send: SendBuffer<T>, recv: RecvBuffer<T>; send_counts: &[usize], recv_counts: &[usize]
+    );
+
+    /// Gathers the `send` buffers of all ranks, in rank order, on rank `root`: [`gather`](Self::gather) with a count for
+    /// each rank, which is the length of its `send`. On the root, `counts` has that of each rank, and `recv` holds at least
+    /// as many elements as their sum; on the other ranks both are ignored and may be empty.
+    ///
+    /// NCCL lacks this operation: it consists of sends and receives in a group, and takes no options.
+    ///
+    /// ```
+    /// # use libnccl::{Communicator, Result, StreamRef};
+    /// # fn each(comm: Communicator) -> Result<()> {
+    /// // On each of two ranks:
+    /// let mine = vec![comm.rank() as i32; 1 + comm.rank()];
+    /// let (mut all, counts): (_, &[usize]) = if comm.rank() == 0 { (vec![-1; 3], &[1, 2]) } else { (vec![], &[]) };
+    /// comm.gather_v(&mine, &mut all, counts, 0, StreamRef::DEFAULT)?;
+    /// assert!(comm.rank() > 0 || all == [0, 1, 1]);
+    /// # Ok(())
+    /// # }
+    /// # fn main() -> Result<()> {
+    /// # let comms = libnccl_cpu::nccl().init_all(&[0, 1])?;
+    /// # std::thread::scope(|s| comms.into_iter().for_each(|comm| drop(s.spawn(|| each(comm).unwrap()))));
+    /// # Ok(())
+    /// # }
+    /// ```
+    #[doc(alias = "MPI_Gatherv")]
+    vector_collectives::gather_v<T: BufferElement>(
+        send: SendBuffer<T>, recv: RecvBuffer<T>; counts: &[usize], root: usize
+    );
+
+    /// Scatters `send` of rank `root`: rank `i` receives part `i`: [`scatter`](Self::scatter) with a count for each rank,
+    /// which is the length of its `recv`. On the root, `counts` has that of each rank, and `send` holds at least as many
+    /// elements as their sum; on the other ranks both are ignored and may be empty.
+    ///
+    /// NCCL lacks this operation: it consists of sends and receives in a group, and takes no options.
+    ///
+    /// ```
+    /// # use libnccl::{Communicator, Result, StreamRef};
+    /// # fn each(comm: Communicator) -> Result<()> {
+    /// // On each of two ranks:
+    /// let (send, counts): (&[i32], &[usize]) = if comm.rank() == 0 { (&[1, 2, 3], &[1, 2]) } else { (&[], &[]) };
+    /// let mut part = vec![0; 1 + comm.rank()];
+    /// comm.scatter_v(send, &mut part, counts, 0, StreamRef::DEFAULT)?;
+    /// assert_eq!(part, if comm.rank() == 0 { vec![1] } else { vec![2, 3] });
+    /// # Ok(())
+    /// # }
+    /// # fn main() -> Result<()> {
+    /// # let comms = libnccl_cpu::nccl().init_all(&[0, 1])?;
+    /// # std::thread::scope(|s| comms.into_iter().for_each(|comm| drop(s.spawn(|| each(comm).unwrap()))));
+    /// # Ok(())
+    /// # }
+    /// ```
+    #[doc(alias = "MPI_Scatterv")]
+    vector_collectives::scatter_v<T: BufferElement>(
+        send: SendBuffer<T>, recv: RecvBuffer<T>; counts: &[usize], root: usize
+    );
 
     /// Writes `local`, which is part of a window of this rank, to `target` in the window of rank `peer`, and then
     /// raises `signal` there; the peer waits for it with [`wait_signal`](Communicator::wait_signal). Since NCCL

@@ -8,9 +8,11 @@ use super::collectives::{self, Operator};
 use super::grouping::{Grouped, Grouping, Ungrouped};
 use super::handle::Communicator;
 use super::operations::Operations;
+use super::shared::Shared;
 use crate::backend::call;
 use crate::{
-    CollectiveConfig, DeviceSlice, Element, Error, Group, RecvBuffer, Result, SendBuffer, StreamRef, sys,
+    CollectiveConfig, DeviceSlice, Element, Error, Group, InvalidArgumentKind, RecvBuffer, Result,
+    ResultCode, SendBuffer, StreamRef, sys,
 };
 
 /// A reduction that multiplies each rank's elements by a scalar of that rank and sums the products.
@@ -52,7 +54,7 @@ use crate::{
 /// # }
 /// ```
 ///
-/// It cannot outlive its communicator:
+/// It cannot outlive its communicator; [`into_owned`](Self::into_owned) ends the borrow, for a struct that holds both:
 ///
 /// ```compile_fail,E0505
 /// # fn main() -> libnccl::Result<()> {
@@ -66,8 +68,10 @@ use crate::{
 #[doc(alias = "ncclRedOpCreatePreMulSum")]
 #[doc(alias = "ncclRedOpDestroy")]
 pub struct PreMulSum<'c, T> {
-    communicator: &'c Communicator,
-    op: sys::ncclRedOp_t,
+    pub(super) communicator: &'c Communicator,
+    pub(super) op: sys::ncclRedOp_t,
+    /// Set if the scalar is in memory that is borrowed.
+    pub(super) borrows_scalar: bool,
     element: PhantomData<T>,
 }
 
@@ -87,9 +91,9 @@ pub struct PreMulSum<'c, T> {
 /// ```
 #[derive(Debug, Clone, Copy)]
 pub struct PreMulSumOperations<'c, T, G = Ungrouped<'c>> {
-    operations: Operations<'c, G>,
-    op: sys::ncclRedOp_t,
-    element: PhantomData<T>,
+    pub(super) operations: Operations<'c, G>,
+    pub(super) op: sys::ncclRedOp_t,
+    pub(super) element: PhantomData<T>,
 }
 
 impl Communicator {
@@ -144,7 +148,11 @@ impl Communicator {
         const CALL: &str = "pre_mul_sum_device";
         let scalar = scalar.into();
         if scalar.is_empty() {
-            return Err(Error::argument(CALL, "the scalar's buffer is empty; expected one element"));
+            return Err(Error::argument(
+                CALL,
+                InvalidArgumentKind::Length,
+                "the scalar's buffer is empty; expected one element",
+            ));
         }
         check_buffers(self, CALL, T::DATA_TYPE, [scalar.memory_space()])?;
         let residence = sys::ncclScalarResidence_t::ncclScalarDevice;
@@ -176,7 +184,8 @@ impl<'c, T: Element> PreMulSum<'c, T> {
                 )
             }
         })?;
-        Ok(Self { communicator, op, element: PhantomData })
+        let borrows_scalar = residence == sys::ncclScalarResidence_t::ncclScalarDevice;
+        Ok(Self { communicator, op, borrows_scalar, element: PhantomData })
     }
 
     /// Returns its operations, started at once; see [`PreMulSumOperations::with`].
@@ -317,12 +326,20 @@ reductions! {
 impl<T> Drop for PreMulSum<'_, T> {
     /// Destroys the operator. NCCL copies it into each call, so calls may still be running.
     fn drop(&mut self) {
-        let (library, raw, op) = (self.communicator.library(), self.communicator.raw(), self.op);
-        let _ = self.communicator.query_or_in_group("ncclRedOpDestroy", || {
-            // SAFETY: an operator of this live communicator, which nothing uses any more.
-            unsafe { call!(library, ncclRedOpDestroy(op, raw)) }
-        });
+        let communicator = self.communicator;
+        // SAFETY: an operator of this communicator, which the query makes sure is live; nothing uses it any more.
+        let end = || unsafe { destroy(&communicator.shared, self.op) };
+        let _ = communicator.query_or_in_group("ncclRedOpDestroy", end);
     }
+}
+
+/// Destroys an operator.
+///
+/// # Safety
+/// An operator of this live communicator, which nothing uses any more; the caller has entered NCCL.
+pub(super) unsafe fn destroy(shared: &Shared, op: sys::ncclRedOp_t) -> Result<ResultCode> {
+    // SAFETY: the caller guarantees it.
+    unsafe { call!(shared.library, ncclRedOpDestroy(op, shared.raw)) }
 }
 
 impl<T> fmt::Debug for PreMulSum<'_, T> {

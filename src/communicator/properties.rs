@@ -18,7 +18,7 @@ use crate::{Result, Version};
 /// # }
 /// ```
 #[doc(alias = "ncclCommProperties_t")]
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub struct Properties {
     /// The number of this rank.

@@ -9,7 +9,7 @@ use super::out_param::OutParam;
 use super::state::State;
 use crate::backend::call;
 use crate::group::open::check_no_open_group;
-use crate::{Config, Error, Nccl, Result, ResultCode, UniqueId, sys};
+use crate::{Config, Error, InvalidArgumentKind, Nccl, Result, ResultCode, UniqueId, sys};
 
 /// The state of the work when [`Communicator::shrink`] is called. Since NCCL 2.27.3.
 ///
@@ -24,7 +24,7 @@ use crate::{Config, Error, Nccl, Result, ResultCode, UniqueId, sys};
 /// # Ok(())
 /// # }
 /// ```
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 #[non_exhaustive]
 pub enum ShrinkMode {
     /// All work is complete: the excluded ranks leave in an orderly way.
@@ -73,7 +73,7 @@ impl Communicator {
             beyond.map(|rank| format!("rank {rank} is not below {}, the communicator's size", self.size))
         };
         if let Some(problem) = problem {
-            return Err(Error::argument(CALL, problem));
+            return Err(Error::argument(CALL, InvalidArgumentKind::Rank, problem));
         }
         // Below the size, which is an i32.
         let mut list: Vec<i32> = list.into_iter().filter_map(|rank| i32::try_from(rank).ok()).collect();
@@ -150,6 +150,7 @@ impl Communicator {
             let own = self.size;
             return Err(Error::argument(
                 CALL,
+                InvalidArgumentKind::Rank,
                 format!("size {size} is not above {own}, the communicator's size"),
             ));
         }

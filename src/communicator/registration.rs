@@ -7,9 +7,10 @@ use std::sync::Arc;
 
 use super::arguments::check_buffers;
 use super::handle::Communicator;
+use super::shared::Shared;
 use crate::backend::call;
 use crate::memory::Allocation;
-use crate::{Element, Error, MemorySpace, NcclBuffer, Result};
+use crate::{Element, Error, InvalidArgumentKind, NcclBuffer, Result, ResultCode};
 
 /// The registration of a buffer with a communicator, which saves operations staging copies; for an example, see
 /// [`Communicator::register`]. Since NCCL 2.19.3.
@@ -30,13 +31,20 @@ use crate::{Element, Error, MemorySpace, NcclBuffer, Result};
 /// It does not borrow the buffer, which remains usable in every operation. The two share the memory, which is freed
 /// after both are dropped. On a GPU, if the registration is dropped while work may use the buffer (see [`NcclBuffer`]),
 /// or after an abort, it lasts until the end of the communicator, and the memory is leaked.
+///
+/// [`into_owned`](Self::into_owned) ends the borrow of the communicator, for a struct that holds both.
 #[doc(alias = "ncclCommRegister")]
 #[doc(alias = "ncclCommDeregister")]
 pub struct Registration<'c> {
-    communicator: &'c Communicator,
-    /// The handle; null if NCCL does not use the registration.
-    handle: *mut c_void,
-    /// The memory; `None` once it is deregistered.
+    pub(super) communicator: &'c Communicator,
+    pub(super) registered: Registered,
+}
+
+/// The memory that NCCL knows.
+pub(super) struct Registered {
+    /// The handle; null if NCCL does not use the registration, and once it has ended.
+    pub(super) handle: *mut c_void,
+    /// The memory; `None` if the caller of [`Communicator::register_raw`] keeps it, and once it is deregistered.
     memory: Option<Arc<Allocation>>,
 }
 
@@ -69,21 +77,77 @@ impl Communicator {
         const CALL: &str = "register";
         self.check_registrable(CALL, buffer)?;
         let allocation = buffer.allocation();
+        let (address, bytes) = (allocation.as_ptr(), allocation.bytes());
+        // SAFETY: memory of `bytes` bytes, which the registration keeps allocated.
+        unsafe { self.register_memory(CALL, address, bytes, Some(Arc::clone(allocation))) }
+    }
+
+    /// Registers memory as [`register`](Self::register) does, that another allocator owns: that of cudarc, or of a
+    /// framework. Since NCCL 2.19.3.
+    ///
+    /// NCCL registers memory of `cudaMalloc` and `cuMemCreate`. With other memory it may return an error, or success and
+    /// ignore it, as the CPU implementation does.
+    ///
+    /// ```
+    /// # fn main() -> libnccl::Result<()> {
+    /// use libnccl::{ReduceOp, StreamRef};
+    ///
+    /// let comm = libnccl_cpu::nccl().init_all(&[0])?.remove(0);
+    /// let mut arena = vec![0.5_f32; 1 << 20];
+    /// // SAFETY: the arena outlives the registration, and work with it is complete when its call returns.
+    /// let registration = unsafe { comm.register_raw(arena.as_mut_ptr().cast(), size_of_val(&arena[..])) }?;
+    /// comm.all_reduce_in_place(&mut arena, ReduceOp::Sum, StreamRef::DEFAULT)?;
+    /// registration.deregister()?;
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    /// [`Error::InvalidArgument`] if the pointer is null or `bytes` is 0; else as for [`register`](Self::register).
+    ///
+    /// # Safety
+    /// `pointer` is the address of `bytes` bytes on the communicator's device. They stay allocated until
+    /// [`deregister`](Registration::deregister) has succeeded or, if it is not called or fails, or this function fails in
+    /// NCCL, until all communicators of this process have ended. The work that uses them has run by then, and before the
+    /// registration is dropped.
+    #[doc(alias = "ncclCommRegister")]
+    pub unsafe fn register_raw(&self, pointer: *mut c_void, bytes: usize) -> Result<Registration<'_>> {
+        const CALL: &str = "register_raw";
+        if pointer.is_null() {
+            return Err(Error::argument(CALL, InvalidArgumentKind::Address, "the pointer is null"));
+        }
+        if bytes == 0 {
+            let problem = "the size is 0; expected at least one byte";
+            return Err(Error::argument(CALL, InvalidArgumentKind::Length, problem));
+        }
+        // SAFETY: the caller guarantees it.
+        unsafe { self.register_memory(CALL, pointer, bytes, None) }
+    }
+
+    /// Registers `memory`, or that of the caller of [`register_raw`](Self::register_raw).
+    ///
+    /// # Safety
+    /// `address` is that of `bytes` bytes of `memory`; without `memory`, as for [`register_raw`](Self::register_raw).
+    unsafe fn register_memory(
+        &self,
+        call: &'static str,
+        address: *mut c_void,
+        bytes: usize,
+        memory: Option<Arc<Allocation>>,
+    ) -> Result<Registration<'_>> {
         let (mut handle, mut is_registered) = (ptr::null_mut(), false);
-        self.run_ungrouped(CALL, || {
-            let (address, bytes) = (allocation.as_ptr(), allocation.bytes());
-            // SAFETY: a live communicator, memory of `bytes` bytes, and an out-parameter, which is written before the
-            // call returns. The registration keeps the memory allocated.
+        let registered = self.run_ungrouped(call, || {
+            // SAFETY: a live communicator, memory that the caller guarantees, and an out-parameter, which is written
+            // before the call returns.
             unsafe { call!(self.library(), ncclCommRegister(self.raw(), address, bytes, &raw mut handle)) }
                 .inspect(|_| is_registered = true)
-        })
-        // If the wait failed, NCCL has the memory nevertheless.
-        .inspect_err(|_| {
-            if is_registered {
-                leak(Arc::clone(allocation));
-            }
-        })?;
-        Ok(Registration { communicator: self, handle, memory: Some(Arc::clone(allocation)) })
+        });
+        if let Err(error) = registered {
+            // If the wait failed, NCCL has the memory nevertheless.
+            memory.into_iter().filter(|_| is_registered).for_each(leak);
+            return Err(error);
+        }
+        Ok(Registration { communicator: self, registered: Registered { handle, memory } })
     }
 
     /// Returns an error if a buffer cannot be registered.
@@ -93,7 +157,11 @@ impl Communicator {
         buffer: &NcclBuffer<T>,
     ) -> Result<()> {
         if buffer.is_empty() {
-            return Err(Error::argument(call, "the buffer is empty; expected at least one element"));
+            return Err(Error::argument(
+                call,
+                InvalidArgumentKind::Length,
+                "the buffer is empty; expected at least one element",
+            ));
         }
         check_buffers(self, call, T::DATA_TYPE, [Some(buffer.memory_space())])
     }
@@ -103,7 +171,7 @@ impl Registration<'_> {
     /// Returns the C handle; null if NCCL does not use the registration, which is not an error.
     #[must_use]
     pub fn as_raw(&self) -> *mut c_void {
-        self.handle
+        self.registered.handle
     }
 
     /// Ends the registration, as dropping it does, and returns errors; for an example, see [`Communicator::register`].
@@ -119,28 +187,44 @@ impl Registration<'_> {
     }
 
     fn end(&mut self) -> Result<()> {
-        const CALL: &str = "deregister";
-        let Some(memory) = self.memory.take() else { return Ok(()) };
-        if self.handle.is_null() {
-            return Ok(());
-        }
-        let (communicator, handle) = (self.communicator, self.handle);
-        let ended = memory.check_idle(CALL).and_then(|()| {
-            communicator.query_or_in_group(CALL, || {
-                // SAFETY: a registration of this live communicator, ended only here; no work uses the memory.
-                unsafe { call!(communicator.library(), ncclCommDeregister(communicator.raw(), handle)) }
-            })
-        });
-        ok_if_aborted(communicator, ended).inspect_err(|_| leak(memory))
+        let communicator = self.communicator;
+        self.registered.end(&communicator.shared, |end| communicator.query_or_in_group(DEREGISTER, end))
     }
 }
 
-/// Treats an aborted communicator of the CPU implementation as success, as the abort has ended its registrations.
-///
-/// NCCL ends those of all ranks in the process together, when the last of these ranks ends, which nothing tells here.
-pub(super) fn ok_if_aborted<R>(communicator: &Communicator, ended: Result<R>) -> Result<()> {
+/// The method that ends a registration, for errors.
+pub(super) const DEREGISTER: &str = "deregister";
+
+impl Registered {
+    /// Returns the registration, and leaves one that has ended.
+    pub(super) fn take(&mut self) -> Self {
+        Self { handle: std::mem::replace(&mut self.handle, ptr::null_mut()), memory: self.memory.take() }
+    }
+
+    /// Ends the registration: `query` runs the call of NCCL.
+    pub(super) fn end(
+        &mut self,
+        shared: &Shared,
+        query: impl FnOnce(&dyn Fn() -> Result<ResultCode>) -> Result<ResultCode>,
+    ) -> Result<()> {
+        let Self { handle, memory } = self.take();
+        if handle.is_null() {
+            return Ok(());
+        }
+        let idle = memory.as_ref().map_or(Ok(()), |memory| memory.check_idle(DEREGISTER));
+        let ended = idle.and_then(|()| {
+            // SAFETY: a registration of this communicator, ended only here, which `query` makes sure is live. No work
+            // uses the memory: it is idle, or the caller of `register_raw` guarantees it.
+            query(&|| unsafe { call!(shared.library, ncclCommDeregister(shared.raw, handle)) })
+        });
+        ok_if_freed(shared, ended).inspect_err(|_| memory.into_iter().for_each(leak))
+    }
+}
+
+/// Treats a communicator that has been freed on host memory as success: its registrations and windows ended with it.
+pub(super) fn ok_if_freed<R>(shared: &Shared, ended: Result<R>) -> Result<()> {
     match ended {
-        Err(Error::Aborted { .. }) if communicator.memory_space() == MemorySpace::Host => Ok(()),
+        Err(Error::Aborted { .. }) if shared.is_freed() => Ok(()),
         ended => ended.map(drop),
     }
 }
@@ -158,6 +242,6 @@ impl Drop for Registration<'_> {
 
 impl fmt::Debug for Registration<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Registration").field("handle", &self.handle).finish_non_exhaustive()
+        f.debug_struct("Registration").field("handle", &self.registered.handle).finish_non_exhaustive()
     }
 }

@@ -3,7 +3,7 @@
 use std::ffi::CStr;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
-use std::sync::atomic::Ordering::Relaxed;
+use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 use std::time::Duration;
 
 use super::helper_thread;
@@ -28,6 +28,11 @@ pub(super) struct Shared {
     is_borrowed: bool,
     /// Set if the end took too long and goes on in the background.
     is_ending: AtomicBool,
+    /// Set on host memory once the communicator is freed, together with its registrations and windows. (NCCL ends those of
+    /// all ranks in the process together, when the last of these ranks ends, which nothing tells here.)
+    is_freed: AtomicBool,
+    /// Set once the communicator is finalized: NCCL has stopped the threads that deregistering needs.
+    is_finalized: AtomicBool,
 }
 
 // SAFETY: `state` lets one thread at a time into NCCL with the pointer.
@@ -38,8 +43,18 @@ unsafe impl Sync for Shared {}
 impl Shared {
     pub(super) fn new(library: &Arc<Library>, raw: sys::ncclComm_t, name: Option<Arc<CStr>>) -> Arc<Self> {
         let (memory_space, library) = (library.memory_space(), Arc::clone(library));
-        let (state, is_ending) = (State::default(), AtomicBool::new(false));
-        Arc::new(Self { library, raw, state, memory_space, name, is_borrowed: false, is_ending })
+        let [is_ending, is_freed, is_finalized] = [(); 3].map(|()| AtomicBool::new(false));
+        Arc::new(Self {
+            library,
+            raw,
+            state: State::default(),
+            memory_space,
+            name,
+            is_borrowed: false,
+            is_ending,
+            is_freed,
+            is_finalized,
+        })
     }
 
     /// Creates the state of a communicator that other code owns.
@@ -55,9 +70,58 @@ impl Shared {
         self.is_borrowed
     }
 
+    /// Returns the state for an object that does not borrow the communicator; an error if other code owns it, and may end
+    /// it before the object.
+    pub(super) fn owned(self: &Arc<Self>, call: &'static str) -> Result<Arc<Self>> {
+        if self.is_borrowed {
+            return Err(Error::usage(
+                call,
+                "other code owns the communicator, and may end it before this object",
+            ));
+        }
+        Ok(Arc::clone(self))
+    }
+
     /// Returns `true` if NCCL is still ending the communicator, and may use all that it was given.
     pub(super) fn is_ending(&self) -> bool {
         self.is_ending.load(Relaxed)
+    }
+
+    /// Returns `true` if the communicator is freed, together with its registrations and windows; on host memory only.
+    pub(super) fn is_freed(&self) -> bool {
+        self.is_freed.load(Acquire)
+    }
+
+    /// Runs the end of an object that does not borrow the communicator, on any thread; an error if the communicator has
+    /// ended, or is in use.
+    pub(super) fn end_object<R>(
+        self: &Arc<Self>,
+        call: &'static str,
+        end: impl FnOnce() -> Result<R>,
+    ) -> Result<R> {
+        self.state.enter_for_object(call)?;
+        let result = if self.is_finalized.load(Relaxed) {
+            Err(Error::usage(call, "the communicator is finalized; it can only be aborted or destroyed"))
+        } else {
+            end()
+        };
+        self.leave();
+        result
+    }
+
+    /// Leaves NCCL.
+    #[inline]
+    pub(super) fn leave(self: &Arc<Self>) {
+        if self.state.leave() {
+            self.abort_as_requested();
+        }
+    }
+
+    /// Aborts the communicator as an abort handle requested while this thread was in NCCL.
+    #[cold]
+    fn abort_as_requested(self: &Arc<Self>) {
+        // SAFETY: the state has told this thread to end it.
+        let _ = unsafe { self.abort() };
     }
 
     /// Ends the communicator without waiting for other ranks.
@@ -110,6 +174,15 @@ impl Shared {
         })
     }
 
+    /// Records that the communicator is being finalized; the caller has entered NCCL.
+    pub(super) fn set_finalized(&self) {
+        self.is_finalized.store(true, Relaxed);
+    }
+
+    fn set_freed(&self) {
+        self.is_freed.store(self.memory_space == MemorySpace::Host, Release);
+    }
+
     /// Runs `end`, which ends communicators of one library.
     ///
     /// On a GPU it may never return: NCCL waits as long as there is a CUDA graph with work of the communicator. And on
@@ -125,7 +198,9 @@ impl Shared {
         let limit = limit.filter(|_| {
             all.first().is_some_and(|shared| shared.library.memory_space() == MemorySpace::Device)
         });
-        let Some(limit) = limit else { return end(&all) };
+        let Some(limit) = limit else {
+            return end(&all).inspect(|()| all.iter().for_each(|shared| shared.set_freed()));
+        };
         let (kept, context) = (all.clone(), CudaContext::current());
         let end = move || {
             context.into_iter().for_each(CudaContext::make_current);

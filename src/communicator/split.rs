@@ -3,7 +3,7 @@
 use super::handle::Communicator;
 use super::state::State;
 use crate::backend::call;
-use crate::{Config, Error, Result, sys};
+use crate::{Config, Error, InvalidArgumentKind, Result, sys};
 
 impl Communicator {
     /// Splits the ranks into new communicators: all ranks with the same `color` form one, ordered by `key`, then by
@@ -75,7 +75,11 @@ impl Communicator {
             Some(Ok(color)) => color,
             Some(Err(_)) => {
                 let color = color.unwrap_or_default();
-                return Err(Error::argument(call, format!("color {color} is beyond {}", i32::MAX)));
+                return Err(Error::argument(
+                    call,
+                    InvalidArgumentKind::Value,
+                    format!("color {color} is beyond {}", i32::MAX),
+                ));
             }
         };
         self.create_child(call, config, State::enter, |out, config| {

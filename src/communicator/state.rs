@@ -13,6 +13,9 @@ const FAILED: u32 = 2;
 const ABORT: u32 = 4;
 /// Set when the handle is given up: the thread that set this flag ends the communicator.
 const ENDED: u32 = 8;
+/// Set together with [`INSIDE`] while an object of the communicator ends, perhaps on another thread. It waits for no other
+/// rank, so the owner waits for it.
+const OBJECT: u32 = 16;
 
 /// The flags of one communicator, shared with its abort handles.
 #[derive(Debug, Default)]
@@ -24,14 +27,55 @@ impl State {
     pub(crate) fn enter(&self, call: &'static str) -> Result<()> {
         match self.0.compare_exchange(0, INSIDE, Acquire, Relaxed) {
             Ok(_) => Ok(()),
-            Err(flags) => Err(entry_error(call, flags)),
+            Err(_) => match self.set_inside(INSIDE, 0) {
+                0 => Ok(()),
+                flags => Err(entry_error(call, flags)),
+            },
         }
     }
 
     /// Enters NCCL for a query or for the end, which are allowed after a failure too.
     pub(crate) fn enter_for_query(&self, call: &'static str) -> Result<()> {
-        let enter = |flags| if flags & !FAILED == 0 { Some(flags | INSIDE) } else { None };
-        self.0.fetch_update(Acquire, Relaxed, enter).map(drop).map_err(|flags| entry_error(call, flags))
+        match self.set_inside(INSIDE, FAILED) {
+            0 => Ok(()),
+            flags => Err(entry_error(call, flags)),
+        }
+    }
+
+    /// Enters NCCL to end an object of the communicator, on any thread. It does not wait for the owner, whose call may
+    /// wait for other ranks.
+    pub(crate) fn enter_for_object(&self, call: &'static str) -> Result<()> {
+        match self.set_inside(INSIDE | OBJECT, FAILED) {
+            0 => Ok(()),
+            flags => Err(entry_error(call, flags)),
+        }
+    }
+
+    /// Sets flags that include [`INSIDE`], unless others than the `allowed` are set: then it returns the flags, else 0. (A
+    /// number, as a `Result` would pass through memory in each call of [`enter`](Self::enter).)
+    #[cold]
+    #[inline(never)]
+    fn set_inside(&self, inside: u32, allowed: u32) -> u32 {
+        loop {
+            let flags = self.load_without_object();
+            if flags & !allowed != 0 {
+                return flags;
+            }
+            if self.0.compare_exchange(flags, flags | inside, Acquire, Relaxed).is_ok() {
+                return 0;
+            }
+        }
+    }
+
+    /// Returns the flags once no object is ending.
+    fn load_without_object(&self) -> u32 {
+        loop {
+            let flags = self.0.load(Acquire);
+            if flags & OBJECT == 0 {
+                return flags;
+            }
+            std::thread::yield_now();
+        }
     }
 
     /// Leaves NCCL. Returns `true` if the owner now has to end the communicator, as an abort handle has requested it.
@@ -46,7 +90,7 @@ impl State {
     #[inline(never)]
     fn leave_slow_path(&self) -> bool {
         let leave = |flags| {
-            let left = flags & !INSIDE;
+            let left = flags & !(INSIDE | OBJECT);
             Some(if left & ABORT != 0 { left | ENDED } else { left })
         };
         let before = self.0.fetch_update(AcqRel, Acquire, leave).unwrap_or_else(|flags| flags);
@@ -70,10 +114,15 @@ impl State {
         self.0.fetch_or(FAILED, Relaxed);
     }
 
-    /// Gives up the handle. Returns `true` if the owner has to end the communicator.
+    /// Gives up the handle, once no object is ending. Returns `true` if the owner has to end the communicator.
     #[must_use]
     pub(crate) fn end(&self) -> bool {
-        self.0.fetch_or(ENDED, AcqRel) & ENDED == 0
+        loop {
+            let flags = self.load_without_object();
+            if self.0.compare_exchange(flags, flags | ENDED, AcqRel, Relaxed).is_ok() {
+                return flags & ENDED == 0;
+            }
+        }
     }
 
     /// Requests the end. Returns `true` if the calling thread has to end the communicator, as the owner is not in NCCL.
@@ -95,7 +144,7 @@ fn entry_error(call: &'static str, flags: u32) -> Error {
     } else if flags & FAILED != 0 {
         Error::usage(call, "the communicator was in a group that failed; it can only be aborted or destroyed")
     } else {
-        Error::usage(call, "the communicator is in an open group")
+        Error::usage(call, "the communicator is in use: in an open group, or by another thread")
     }
 }
 
@@ -140,6 +189,48 @@ mod tests {
         assert!(!state.abort() && state.is_abort_requested());
         assert!(state.leave(), "the owner has to");
         assert!(state.is_ended() && !state.abort() && !state.end());
+    }
+
+    #[test]
+    fn object_ends_while_the_owner_is_outside_only() {
+        let state = State::default();
+        state.enter("work").unwrap();
+        assert!(matches!(state.enter_for_object("end"), Err(Error::InvalidUsage { call: "end", .. })));
+        assert!(!state.leave());
+        state.fail();
+        state.enter_for_object("end").unwrap();
+        assert!(!state.abort(), "not while it ends");
+        assert!(state.leave(), "but afterwards");
+        assert!(matches!(state.enter_for_object("end"), Err(Error::Aborted { call: "end" })));
+    }
+
+    /// Fails if the owner gets an error, or ends the communicator, while an object of another thread ends.
+    #[test]
+    fn owner_waits_for_the_end_of_an_object() {
+        use std::sync::atomic::AtomicBool;
+        use std::sync::atomic::Ordering::SeqCst;
+
+        for _ in 0..2000 {
+            let (state, is_inside) = (State::default(), AtomicBool::new(false));
+            let is_alone = || assert!(!is_inside.swap(true, SeqCst), "two threads at a time");
+            std::thread::scope(|scope| {
+                scope.spawn(|| {
+                    if state.enter_for_object("end").is_ok() {
+                        is_alone();
+                        is_inside.store(false, SeqCst);
+                        assert!(!state.leave());
+                    }
+                });
+                state.enter("work").unwrap();
+                is_alone();
+                is_inside.store(false, SeqCst);
+                assert!(!state.leave());
+                state.enter_for_query("query").unwrap();
+                assert!(!state.leave());
+                assert!(state.end());
+                is_alone();
+            });
+        }
     }
 
     /// Checks many interleavings of an owner and two abort handles.

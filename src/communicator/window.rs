@@ -12,10 +12,11 @@ use super::grouping::Grouping;
 use super::handle::Communicator;
 use super::operations::Operations;
 use super::out_param::OutParam;
-use super::registration::{leak, ok_if_aborted};
+use super::registration::{DEREGISTER, leak, ok_if_freed};
+use super::shared::Shared;
 use crate::backend::{Library, call};
 use crate::memory::Allocation;
-use crate::{Element, Error, Group, NcclBuffer, Result, ResultCode, Version, sys};
+use crate::{Element, Error, Group, InvalidArgumentKind, NcclBuffer, Result, ResultCode, Version, sys};
 
 /// Promises about the use of a [`Window`], combined with `|`.
 ///
@@ -72,7 +73,7 @@ impl WindowFlags {
         for &(flag, name, since) in newer {
             if self.contains(Self::COLL_SYMMETRIC) && flag != Self::STRICT_ORDERING {
                 let problem = format!("{name} cannot be combined with NCCL_WIN_COLL_SYMMETRIC");
-                return Err(Error::argument(call, problem));
+                return Err(Error::argument(call, InvalidArgumentKind::Value, problem));
             }
             let found = library.version;
             if found < since {
@@ -115,13 +116,15 @@ impl BitOr for WindowFlags {
 /// can access a window at any time, on the CPU implementation too. So if it is dropped before
 /// [`NcclBuffer::assume_idle`] promises that they do not, the window lasts until the end of the communicator, and the
 /// memory is leaked.
+///
+/// [`into_owned`](Self::into_owned) ends the borrow of the communicator, for a struct that holds both.
 #[doc(alias = "ncclWindow_t")]
 pub struct Window<'c, T> {
-    communicator: &'c Communicator,
-    handle: OutParam<sys::ncclWindow_vidmem>,
+    pub(super) communicator: &'c Communicator,
+    pub(super) handle: OutParam<sys::ncclWindow_vidmem>,
     length: usize,
     /// The memory; `None` once it is deregistered.
-    memory: Option<Arc<Allocation>>,
+    pub(super) memory: Option<Arc<Allocation>>,
     element: PhantomData<T>,
 }
 
@@ -140,10 +143,16 @@ pub struct Window<'c, T> {
 /// # Ok(())
 /// # }
 /// ```
-#[derive(Debug, Clone, Copy)]
+#[derive(Clone, Copy)]
 pub struct WindowOffset<'a, T: Element> {
-    pub(super) window: &'a Window<'a, T>,
+    /// The communicator of the window.
+    pub(super) shared: &'a Shared,
+    /// The handle; null if the window is not active.
+    pub(super) window: sys::ncclWindow_t,
+    /// The number of elements of the window.
+    pub(super) length: usize,
     pub(super) offset: usize,
+    pub(super) element: PhantomData<T>,
 }
 
 impl Communicator {
@@ -268,7 +277,11 @@ impl<'c, T: Element> Window<'c, T> {
         let (address, bytes) = (memory.as_ptr(), memory.bytes());
         if !address.addr().is_multiple_of(sys::NCCL_WIN_REQUIRED_ALIGNMENT as usize) {
             let multiple = sys::NCCL_WIN_REQUIRED_ALIGNMENT;
-            return Err(Error::argument(CALL, format!("{address:p} is not a multiple of {multiple} bytes")));
+            return Err(Error::argument(
+                CALL,
+                InvalidArgumentKind::Address,
+                format!("{address:p} is not a multiple of {multiple} bytes"),
+            ));
         }
         library.function("ncclCommWindowRegister", library.functions.ncclCommWindowRegister)?;
         let handle = OutParam::new();
@@ -309,7 +322,8 @@ impl<'c, T: Element> Window<'c, T> {
     /// Returns the offset, in elements, as the target of a [`put_signal`](Communicator::put_signal).
     #[must_use]
     pub fn at(&self, offset: usize) -> WindowOffset<'_, T> {
-        WindowOffset { window: self, offset }
+        let (shared, window, length) = (&*self.communicator.shared, self.as_raw(), self.length);
+        WindowOffset { shared, window, length, offset, element: PhantomData }
     }
 
     /// Returns `true` if NCCL has created the window. On some systems NCCL returns success without a window:
@@ -392,43 +406,56 @@ impl<'c, T: Element> Window<'c, T> {
 }
 
 impl<T> Window<'_, T> {
-    pub(super) fn belongs_to(&self, communicator: &Communicator) -> bool {
-        ptr::eq(self.communicator, communicator)
+    /// Returns an error if NCCL may not have written the handle yet.
+    pub(super) fn check_complete(&self, call: &'static str) -> Result<()> {
+        if self.communicator.in_group.load(Relaxed) || self.communicator.shared.state.is_failed() {
+            let problem = "the group that registers the window has failed or has not ended";
+            return Err(Error::usage(call, problem));
+        }
+        Ok(())
     }
 
     fn end(&mut self) -> Result<()> {
-        const CALL: &str = "deregister";
         let Some(memory) = self.memory.take() else { return Ok(()) };
         let (communicator, window) = (self.communicator, self.handle.get());
-        let ended = if !window.is_null() {
-            memory.check_idle(CALL).and_then(|()| {
-                let ended = communicator.query_or_in_group(CALL, || {
-                    let (library, raw) = (communicator.library(), communicator.raw());
-                    // SAFETY: a window of this live communicator, ended only here; no work uses the memory.
-                    unsafe { call!(library, ncclCommWindowDeregister(raw, window)) }
-                });
-                ok_if_aborted(communicator, ended)
-            })
-        } else if communicator.in_group.load(Relaxed) || communicator.shared.state.is_failed() {
-            Err(Error::usage(CALL, "the group that registers the window has failed or has not ended"))
+        let ended = if window.is_null() {
+            self.check_complete(DEREGISTER).inspect(|()| memory.close_window())
         } else {
-            Ok(())
+            end_window(&communicator.shared, window, &memory, |end| {
+                communicator.query_or_in_group(DEREGISTER, end)
+            })
         };
         match ended {
-            Ok(()) => {
-                memory.close_window();
-                // SAFETY: the call, or the group, has succeeded, so NCCL does not write the handle any more.
-                unsafe { self.handle.free() };
-            }
+            // SAFETY: the call, or the group, has succeeded, so NCCL does not write the handle any more.
+            Ok(()) => unsafe { self.handle.free() },
             Err(_) => leak(memory),
         }
         ended
     }
 }
 
+/// Ends a window: `query` runs the call of NCCL.
+pub(super) fn end_window(
+    shared: &Shared,
+    window: sys::ncclWindow_t,
+    memory: &Allocation,
+    query: impl FnOnce(&dyn Fn() -> Result<ResultCode>) -> Result<ResultCode>,
+) -> Result<()> {
+    memory.check_idle(DEREGISTER)?;
+    // SAFETY: a window of this communicator, ended only here, which `query` makes sure is live; no work uses the memory.
+    let ended = query(&|| unsafe { call!(shared.library, ncclCommWindowDeregister(shared.raw, window)) });
+    ok_if_freed(shared, ended).inspect(|()| memory.close_window())
+}
+
 impl<T> Drop for Window<'_, T> {
     fn drop(&mut self) {
         let _ = self.end();
+    }
+}
+
+impl<T: Element> fmt::Debug for WindowOffset<'_, T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("WindowOffset").field("offset", &self.offset).finish_non_exhaustive()
     }
 }
 

@@ -10,7 +10,7 @@ use std::sync::Arc;
 
 use crate::backend::Library;
 use crate::communicator::PendingHandle;
-use crate::{Communicator, Error, Result, ResultCode};
+use crate::{Communicator, Error, InvalidArgumentKind, Result, ResultCode};
 
 /// The participants of a group: its communicators, and what they need until its end.
 #[derive(Debug)]
@@ -102,7 +102,11 @@ impl<'scope> Participants<'scope> {
     pub(crate) fn begin_grouped(&self, communicator: &Communicator, operation: &'static str) -> Result<bool> {
         if !self.library.is_same(communicator.library()) {
             let problem = "the communicator and the group belong to different libraries";
-            return Err(self.record_error(Error::argument(operation, problem)));
+            return Err(self.record_error(Error::argument(
+                operation,
+                InvalidArgumentKind::Communicator,
+                problem,
+            )));
         }
         if self.phase.get() != Phase::Open {
             self.check_phase(communicator, operation).map_err(|error| self.record_error(error))?;

@@ -126,6 +126,52 @@ impl Nccl {
         self.scope(Phase::Open, operations, |open| open.end()).map(|(value, ())| value)
     }
 
+    /// Groups operations as [`group`](Self::group) does, for a closure with an error type of its own. (The closure of `group`
+    /// has this crate's, as the compiler could not infer it where the closure ends with `Ok`.)
+    ///
+    /// ```
+    /// # fn main() -> Result<(), TrainError> {
+    /// use libnccl::{Error, ReduceOp, StreamRef};
+    ///
+    /// #[derive(Debug)]
+    /// enum TrainError {
+    ///     Nccl(Error),
+    ///     NotFinite,
+    /// }
+    ///
+    /// impl From<Error> for TrainError {
+    ///     fn from(error: Error) -> Self {
+    ///         Self::Nccl(error)
+    ///     }
+    /// }
+    ///
+    /// let nccl = libnccl_cpu::nccl();
+    /// let comms = nccl.init_all(&[0, 1])?;
+    /// let mut losses = [[0.5_f32], [0.25]];
+    /// nccl.try_group(|g| {
+    ///     for (comm, loss) in comms.iter().zip(&mut losses) {
+    ///         if !loss[0].is_finite() {
+    ///             return Err(TrainError::NotFinite);
+    ///         }
+    ///         g.all_reduce_in_place(comm, loss, ReduceOp::Sum, StreamRef::DEFAULT)?;
+    ///     }
+    ///     Ok(())
+    /// })?;
+    /// assert_eq!(losses, [[0.75]; 2]);
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    /// As for [`group`](Self::group); the closure's own error also cancels the group.
+    pub fn try_group<'env, R, E, F>(&'env self, operations: F) -> Result<R, E>
+    where
+        E: From<Error>,
+        F: for<'scope> FnOnce(&'scope Group<'scope, 'env>) -> Result<R, E>,
+    {
+        self.scope(Phase::Open, operations, |open| open.end()).map(|(value, ())| value)
+    }
+
     /// Collects operations as [`group`](Self::group) does, and instead of starting them estimates the time that they
     /// would take: microseconds, or `None` if NCCL has no estimate. Since NCCL 2.22.3.
     ///
@@ -163,14 +209,15 @@ impl Nccl {
 
     /// Opens a group, runs `operations`, and ends or cancels the group.
     #[inline(always)]
-    fn scope<'env, R, E, F>(
+    fn scope<'env, R, S, E, F>(
         &'env self,
         phase: Phase,
         operations: F,
-        end: impl FnOnce(OpenGroup<'_, '_>) -> Result<E>,
-    ) -> Result<(R, E)>
+        end: impl FnOnce(OpenGroup<'_, '_>) -> Result<S>,
+    ) -> Result<(R, S), E>
     where
-        F: for<'scope> FnOnce(&'scope Group<'scope, 'env>) -> Result<R>,
+        E: From<Error>,
+        F: for<'scope> FnOnce(&'scope Group<'scope, 'env>) -> Result<R, E>,
     {
         let participants = Participants::new(&self.library, phase);
         let group = Group { participants, scope: PhantomData, env: PhantomData };
@@ -178,8 +225,8 @@ impl Nccl {
         // If this panics or fails, `open` is dropped, which cancels the group.
         let value = operations(&group)?;
         match group.participants.first_error() {
-            Some(error) => Err(error.clone()),
-            None => end(open).map(|ended| (value, ended)),
+            Some(error) => Err(error.clone().into()),
+            None => Ok((value, end(open)?)),
         }
     }
 }

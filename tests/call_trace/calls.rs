@@ -130,6 +130,76 @@ operations! {
         => "ncclRecv(0x20000, 3, Float32, 3, comm0, 0x5)";
 }
 
+/// Tests each operation that consists of several, at once and in a group.
+macro_rules! sequences {
+    ($($method:ident($($argument:expr),*) => [$($call:literal),*];)*) => {
+        fn sequences() -> Vec<Case> {
+            let mut cases = Vec::new();
+            $({
+                let name = stringify!($method);
+                let calls = in_group([$(format!("{}, comm0, 0x5)", $call)),*]);
+                cases.push(Case::new(name, calls.clone(), |f| f.comm.$method($($argument,)* stream())));
+                cases.push(Case::new(format!("grouped {name}"), in_group(calls), |f| {
+                    f.nccl.group(|g| g.$method(&f.comm, $($argument,)* stream()))
+                }));
+            })*
+            cases
+        }
+    };
+}
+
+// Rank 2 of 4.
+sequences! {
+    sendrecv(send::<f32>(3), recv::<f32>(2), 1, 3)
+        => ["ncclSend(0x10000, 3, Float32, 1", "ncclRecv(0x20000, 2, Float32, 3"];
+    all_gather_v(send::<i8>(2), recv::<i8>(9), &[4, 0, 2, 1])
+        => ["ncclBroadcast(null, 0x20000, 4, Int8, 0", "ncclBroadcast(0x10000, 0x20004, 2, Int8, 2",
+            "ncclBroadcast(null, 0x20006, 1, Int8, 3"];
+    reduce_scatter_v(send::<i8>(9), recv::<i8>(2), &[4, 0, 2, 1], ReduceOp::Max)
+        => ["ncclReduce(0x10000, null, 4, Int8, Max, 0", "ncclReduce(0x10004, 0x20000, 2, Int8, Max, 2",
+            "ncclReduce(0x10006, null, 1, Int8, Max, 3"];
+    all_to_all_v(send::<i8>(9), recv::<i8>(9), &[4, 0, 2, 1], &[0, 3, 2, 4])
+        => ["ncclSend(0x10000, 4, Int8, 0", "ncclSend(0x10004, 2, Int8, 2", "ncclSend(0x10006, 1, Int8, 3",
+            "ncclRecv(0x20000, 3, Int8, 1", "ncclRecv(0x20003, 2, Int8, 2", "ncclRecv(0x20005, 4, Int8, 3"];
+    gather_v(send::<i8>(2), recv::<i8>(9), &[4, 0, 2, 1], 2)
+        => ["ncclSend(0x10000, 2, Int8, 2", "ncclRecv(0x20000, 4, Int8, 0", "ncclRecv(0x20004, 2, Int8, 2",
+            "ncclRecv(0x20006, 1, Int8, 3"];
+    gather_v(send::<i8>(5), recv::<i8>(0), &[], 1) => ["ncclSend(0x10000, 5, Int8, 1"];
+    scatter_v(send::<i8>(9), recv::<i8>(2), &[4, 0, 2, 1], 2)
+        => ["ncclSend(0x10000, 4, Int8, 0", "ncclSend(0x10004, 2, Int8, 2", "ncclSend(0x10006, 1, Int8, 3",
+            "ncclRecv(0x20000, 2, Int8, 2"];
+    scatter_v(send::<i8>(0), recv::<i8>(5), &[], 1) => ["ncclRecv(0x20000, 5, Int8, 1"];
+}
+
+/// Returns the operations that consist of several collectives, with options.
+fn configured_sequences() -> Vec<Case> {
+    let options = "comm0, 0x5, {minCTAs=2 userProfilerTag=7})";
+    let broadcasts = in_group([
+        format!("ncclBroadcastConfig(null, 0x20000, 4, Int8, 0, {options}"),
+        format!("ncclBroadcastConfig(0x10000, 0x20004, 2, Int8, 2, {options}"),
+    ]);
+    let reductions = in_group([
+        format!("ncclReduceConfig(0x10000, null, 4, Int8, Sum, 0, {options}"),
+        format!("ncclReduceConfig(0x10004, 0x20000, 2, Int8, Sum, 2, {options}"),
+    ]);
+    const COUNTS: [usize; 4] = [4, 0, 2, 0];
+    vec![
+        Case::new("configured all_gather_v", broadcasts.clone(), |f| {
+            let operations = f.comm.operations().with(&f.config);
+            operations.all_gather_v(send::<i8>(2), recv::<i8>(6), &COUNTS, stream())
+        }),
+        Case::new("grouped configured all_gather_v", in_group(broadcasts), |f| {
+            f.nccl.group(|g| {
+                g.on(&f.comm).with(&f.config).all_gather_v(send::<i8>(2), recv::<i8>(6), &COUNTS, stream())
+            })
+        }),
+        Case::new("configured reduce_scatter_v", reductions, |f| {
+            let operations = f.comm.operations().with(&f.config);
+            operations.reduce_scatter_v(send::<i8>(6), recv::<i8>(2), &COUNTS, ReduceOp::Sum, stream())
+        }),
+    ]
+}
+
 /// Tests each reduction with a custom operator.
 macro_rules! reductions {
     ($($method:ident($($argument:expr),*) => $call:literal;)*) => {
@@ -453,10 +523,8 @@ fn fallbacks() -> Vec<Case> {
 }
 
 pub(crate) fn all() -> Vec<Case> {
-    [operations(), reductions(), initialisations(), lifecycles(), others(), fallbacks()]
-        .into_iter()
-        .flatten()
-        .collect()
+    let operations = [operations(), sequences(), configured_sequences(), reductions(), fallbacks()];
+    operations.into_iter().chain([initialisations(), lifecycles(), others()]).flatten().collect()
 }
 
 /// Replaces addresses that differ from run to run by names.

@@ -148,6 +148,32 @@ operations! {
     recv(recv::<f32>(3), 3);
 }
 
+/// Returns the operations that consist of several.
+fn sequences() -> Vec<Method> {
+    const COUNTS: [usize; 4] = [4, 0, 2, 1];
+    vec![
+        of_comm("sendrecv", |_, comm| comm.sendrecv(send::<f32>(3), recv::<f32>(2), 1, 3, STREAM)),
+        of_comm("grouped sendrecv", |f, comm| {
+            f.nccl.group(|g| g.sendrecv(comm, send::<f32>(3), recv::<f32>(2), 1, 3, STREAM))
+        }),
+        of_comm("all_gather_v", |_, comm| comm.all_gather_v(send::<i8>(2), recv::<i8>(7), &COUNTS, STREAM)),
+        of_comm("configured all_gather_v", |f, comm| {
+            comm.operations().with(&f.options).all_gather_v(send::<i8>(2), recv::<i8>(7), &COUNTS, STREAM)
+        }),
+        of_comm("grouped configured reduce_scatter_v", |f, comm| {
+            f.nccl.group(|g| {
+                let operations = g.on(comm).with(&f.options);
+                operations.reduce_scatter_v(send::<i8>(7), recv::<i8>(2), &COUNTS, ReduceOp::Sum, STREAM)
+            })
+        }),
+        of_comm("all_to_all_v", |_, comm| {
+            comm.all_to_all_v(send::<i8>(7), recv::<i8>(7), &COUNTS, &COUNTS, STREAM)
+        }),
+        of_comm("gather_v", |_, comm| comm.gather_v(send::<i8>(2), recv::<i8>(7), &COUNTS, 2, STREAM)),
+        of_comm("scatter_v", |_, comm| comm.scatter_v(send::<i8>(7), recv::<i8>(2), &COUNTS, 2, STREAM)),
+    ]
+}
+
 macro_rules! reductions {
     ($($method:ident($($argument:expr),*);)*) => {
         fn reductions() -> Vec<Method> {
@@ -266,6 +292,24 @@ fn memory() -> Vec<Method> {
             comm.register(&buffer)?.deregister()?;
             buffer.free()
         }),
+        of_comm("register_raw", |_, comm| {
+            // SAFETY: the library does nothing with the memory.
+            unsafe { comm.register_raw(ptr::without_provenance_mut(0x1000), 64) }?.deregister()
+        }),
+        of_comm("owned registration", |f, comm| {
+            let buffer = f.nccl.alloc::<f32>(8)?;
+            comm.register(&buffer)?.into_owned()?.deregister()?;
+            buffer.free()
+        }),
+        of_comm("owned window", |f, comm| {
+            let mut buffer = f.nccl.alloc::<f32>(1024)?;
+            // SAFETY: no other rank exists.
+            let window = unsafe { comm.register_window(&mut buffer, WindowFlags::DEFAULT) }?.into_owned()?;
+            // SAFETY: the library does no work.
+            unsafe { buffer.assume_idle() };
+            window.deregister()?;
+            buffer.free()
+        }),
         of_comm("register_window", |f, comm| with_window(f, comm, |_| Ok(()))),
         of_comm("grouped register_window", |f, comm| {
             let mut buffer = f.nccl.alloc::<f32>(1024)?;
@@ -327,5 +371,8 @@ fn others() -> Vec<Method> {
 }
 
 pub(crate) fn all() -> Vec<Method> {
-    [operations(), reductions(), makers(), lifecycle(), memory(), others()].into_iter().flatten().collect()
+    [operations(), sequences(), reductions(), makers(), lifecycle(), memory(), others()]
+        .into_iter()
+        .flatten()
+        .collect()
 }

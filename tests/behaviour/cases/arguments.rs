@@ -1,7 +1,8 @@
 //! Invalid arguments: they are found before NCCL is called, and the error names the values.
 
 use libnccl::{
-    AnySlice, AnySliceMut, DataType, DeviceSlice, DeviceSliceMut, Error, Nccl, ReduceOp, Result, sys,
+    AnySlice, AnySliceMut, Config, DataType, DeviceSlice, DeviceSliceMut, Error, InvalidArgumentKind, Nccl,
+    ReduceOp, Result, sys,
 };
 
 use super::common::{STREAM, cases, of_one_thread, on_threads};
@@ -17,6 +18,7 @@ cases! {
     null_buffer_from_c_is_invalid_argument,
     views_of_two_types_are_an_error,
     bytes_that_are_no_elements_are_an_error,
+    kind_of_an_invalid_argument_can_be_matched,
 }
 
 fn message(result: Result<()>) -> String {
@@ -190,4 +192,32 @@ fn bytes_that_are_no_elements_are_an_error(_: &Nccl) {
     );
     let odd = message(AnySliceMut::from_bytes(DataType::Bfloat16, &mut bytes[1..5]).map(drop));
     assert!(odd.ends_with(" is no multiple of 2, the size of bfloat16"), "{odd}");
+}
+
+fn kind_of_an_invalid_argument_can_be_matched(nccl: &Nccl) {
+    use InvalidArgumentKind as Kind;
+
+    let comm = of_one_thread(nccl, 1).remove(0);
+    let kind = |result: Result<()>| match result.unwrap_err() {
+        Error::InvalidArgument { kind, .. } => kind,
+        other => panic!("{other}"),
+    };
+    let (two, mut one) = ([1.0_f32; 2], [0.0_f32]);
+    // SAFETY: never read, as the memory space is an error.
+    let on_device = unsafe { DeviceSlice::<f32>::from_raw_parts(std::ptr::dangling(), 2) };
+    let other = DeviceSlice::from(&[1_i64]).into_any();
+    let mut text = DeviceSliceMut::from(&mut one).into_any();
+    assert_eq!(kind(comm.all_gather(other, text.reborrow(), STREAM)), Kind::DataType);
+    assert_eq!(kind(comm.all_reduce(&two, &mut one, ReduceOp::Sum, STREAM)), Kind::Length);
+    assert_eq!(kind(comm.all_gather(on_device, &mut one, STREAM)), Kind::MemorySpace);
+    assert_eq!(kind(comm.broadcast_in_place(&mut one, 1, STREAM)), Kind::Rank);
+    let other = of_one_thread(nccl, 1).remove(0);
+    let halves = comm.pre_mul_sum(0.5_f32).unwrap().into_owned().unwrap();
+    assert_eq!(kind(halves.on(other.operations()).map(drop)), Kind::Communicator);
+    assert_eq!(kind(nccl.init_all(&[-1]).map(drop)), Kind::Device);
+    let id = nccl.unique_id().unwrap();
+    assert_eq!(kind(nccl.init_rank_with(1, 0, &id, &Config::new().min_ctas(0)).map(drop)), Kind::Value);
+    // SAFETY: null is what is tested.
+    let null = unsafe { libnccl::Communicator::from_raw(nccl, std::ptr::null_mut()) };
+    assert_eq!(kind(null.map(drop)), Kind::Address);
 }

@@ -14,6 +14,7 @@ cases! {
     ignored_argument_error_of_first_operation_leaves_members_usable,
     two_communicators_share_one_group,
     group_of_another_library_is_an_error,
+    own_error_of_a_try_group_cancels_it,
 }
 
 fn assert_failed(comm: &Communicator) {
@@ -199,4 +200,32 @@ fn group_of_another_library_is_an_error(nccl: &Nccl) {
     unsafe extern "C" fn end() -> libnccl::sys::ncclResult_t {
         libnccl::sys::ncclResult_t::ncclSuccess
     }
+}
+
+fn own_error_of_a_try_group_cancels_it(nccl: &Nccl) {
+    #[derive(Debug, PartialEq)]
+    enum Own {
+        Nccl(Error),
+        Stop,
+    }
+    impl From<Error> for Own {
+        fn from(error: Error) -> Self {
+            Self::Nccl(error)
+        }
+    }
+
+    let comms = of_one_thread(nccl, 2);
+    let mut buffer = [1_u8];
+    let doubled = nccl.try_group(|g| {
+        g.barrier(&comms[0], &mut [0_u8; 0], STREAM).unwrap_err();
+        Ok::<_, Own>(())
+    });
+    assert!(matches!(doubled, Err(Own::Nccl(Error::InvalidArgument { call: "barrier", .. }))), "{doubled:?}");
+    let stopped: std::result::Result<(), Own> = nccl.try_group(|g| {
+        g.all_reduce_in_place(&comms[0], &mut buffer, ReduceOp::Sum, STREAM)?;
+        Err(Own::Stop)
+    });
+    assert_eq!(stopped, Err(Own::Stop));
+    assert_eq!(buffer, [1]);
+    assert_failed(&comms[0]);
 }

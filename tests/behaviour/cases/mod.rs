@@ -13,6 +13,7 @@ mod one_sided;
 mod options;
 mod parameters;
 mod recovery;
+mod vector_collectives;
 
 use std::path::Path;
 
@@ -33,6 +34,7 @@ const ON_HOST_MEMORY: &[&[Case]] = &[
     one_sided::CASES,
     options::CASES,
     recovery::CASES,
+    vector_collectives::CASES,
 ];
 
 /// The cases that run with an implementation: all if it works on host memory, otherwise those that need no

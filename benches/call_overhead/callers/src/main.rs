@@ -7,6 +7,7 @@ use std::error::Error;
 use std::ffi::{CStr, c_char, c_int, c_void};
 use std::hint::black_box;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+use std::sync::{Mutex, PoisonError};
 use std::time::Instant;
 
 use libnccl::sys::{cudaStream_t, ncclComm_t, ncclDataType_t, ncclRedOp_t, ncclResult_t};
@@ -96,6 +97,7 @@ fn main() -> Result {
         "extern" => raw_extern(comm.as_raw(), arguments, calls),
         "table" => raw_table(&nccl, comm.as_raw(), arguments, calls),
         "facade" | "facade-in-process" => facade(&comm, arguments, calls),
+        "mutex" => locked_facade(&Mutex::new(comm), arguments, calls),
         "group" | "group-in-process" => group(&nccl, &comm, arguments, calls),
         _ => Err(format!("unknown call path {path}").into()),
     }?;
@@ -133,6 +135,14 @@ fn facade(comm: &Communicator, arguments: &Arguments, calls: usize) -> Result {
     for _ in 0..calls {
         let (send, recv, stream) = arguments.views();
         comm.all_reduce(send, recv, ReduceOp::Sum, stream)?;
+    }
+    Ok(())
+}
+
+fn locked_facade(comm: &Mutex<Communicator>, arguments: &Arguments, calls: usize) -> Result {
+    for _ in 0..calls {
+        let (send, recv, stream) = arguments.views();
+        comm.lock().unwrap_or_else(PoisonError::into_inner).all_reduce(send, recv, ReduceOp::Sum, stream)?;
     }
     Ok(())
 }

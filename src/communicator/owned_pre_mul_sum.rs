@@ -1,0 +1,116 @@
+#![allow(unsafe_code)] // Calls ncclRedOpDestroy.
+
+use std::fmt;
+use std::marker::PhantomData;
+use std::sync::Arc;
+
+use super::grouping::Grouping;
+use super::operations::Operations;
+use super::pre_mul_sum::{PreMulSum, PreMulSumOperations, destroy};
+use super::shared::Shared;
+use crate::{Element, Error, InvalidArgumentKind, Result, sys};
+
+/// A [`PreMulSum`](crate::PreMulSum) that does not borrow its communicator, so that a struct can hold both.
+///
+/// ```
+/// # fn main() -> libnccl::Result<()> {
+/// use libnccl::{Communicator, OwnedPreMulSum, Result, StreamRef};
+///
+/// /// Declares the reduction first, as fields are dropped in this order.
+/// struct Averages {
+///     mean: OwnedPreMulSum<f32>,
+///     comm: Communicator,
+/// }
+///
+/// impl Averages {
+///     fn average(&self, gradients: &mut [f32]) -> Result<()> {
+///         self.mean.on(self.comm.operations())?.all_reduce_in_place(gradients, StreamRef::DEFAULT)
+///     }
+/// }
+///
+/// let comm = libnccl_cpu::nccl().init_all(&[0])?.remove(0);
+/// let mean = comm.pre_mul_sum(1.0 / comm.size() as f32)?.into_owned()?;
+/// Averages { mean, comm }.average(&mut [1.0, 2.0])?;
+/// # Ok(())
+/// # }
+/// ```
+///
+/// # Ending
+/// If its drop finds the communicator in a call or an open group, NCCL keeps the reduction until the end of the
+/// communicator, which is a few bytes.
+pub struct OwnedPreMulSum<T> {
+    shared: Arc<Shared>,
+    op: sys::ncclRedOp_t,
+    element: PhantomData<T>,
+}
+
+impl<T: Element> PreMulSum<'_, T> {
+    /// Ends the borrow of the communicator, so that a struct can hold both; see [`OwnedPreMulSum`].
+    ///
+    /// # Errors
+    /// [`Error::InvalidUsage`] if it was created by
+    /// [`Communicator::pre_mul_sum_device`](crate::Communicator::pre_mul_sum_device), as it borrows the scalar too, or if the
+    /// communicator is a [`BorrowedCommunicator`](crate::BorrowedCommunicator).
+    pub fn into_owned(self) -> Result<OwnedPreMulSum<T>> {
+        const CALL: &str = "into_owned";
+        if self.borrows_scalar {
+            return Err(Error::usage(
+                CALL,
+                "the scalar is borrowed; use pre_mul_sum instead of pre_mul_sum_device",
+            ));
+        }
+        let owned = OwnedPreMulSum {
+            shared: self.communicator.shared.owned(CALL)?,
+            op: self.op,
+            element: PhantomData,
+        };
+        std::mem::forget(self); // The operator is the other's.
+        Ok(owned)
+    }
+}
+
+impl<T: Element> OwnedPreMulSum<T> {
+    /// Returns its reductions, started as `operations` are: at once, or in a group.
+    ///
+    /// ```
+    /// # fn main() -> libnccl::Result<()> {
+    /// use libnccl::StreamRef;
+    ///
+    /// let nccl = libnccl_cpu::nccl();
+    /// let comm = nccl.init_all(&[0])?.remove(0);
+    /// let tenfold = comm.pre_mul_sum(10)?.into_owned()?;
+    /// let mut buffer = [1, 2];
+    /// tenfold.on(comm.operations())?.all_reduce_in_place(&mut buffer, StreamRef::DEFAULT)?;
+    /// nccl.group(|g| tenfold.on(g.on(&comm))?.all_reduce_in_place(&mut buffer, StreamRef::DEFAULT))?;
+    /// assert_eq!(buffer, [100, 200]);
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    /// [`Error::InvalidArgument`] if they are operations of another communicator.
+    pub fn on<'c, 'b, G: Grouping<'b>>(
+        &'c self,
+        operations: Operations<'c, G>,
+    ) -> Result<PreMulSumOperations<'c, T, G>> {
+        if !Arc::ptr_eq(&operations.communicator().shared, &self.shared) {
+            let problem = "the reduction belongs to another communicator";
+            return Err(Error::argument("on", InvalidArgumentKind::Communicator, problem));
+        }
+        Ok(PreMulSumOperations { operations, op: self.op, element: PhantomData })
+    }
+}
+
+impl<T> Drop for OwnedPreMulSum<T> {
+    fn drop(&mut self) {
+        let Self { shared, op, .. } = self;
+        // SAFETY: an operator of this communicator, which `end_object` makes sure is live; nothing uses it any more.
+        let _ = shared.end_object("ncclRedOpDestroy", || unsafe { destroy(shared, *op) });
+    }
+}
+
+impl<T> fmt::Debug for OwnedPreMulSum<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("OwnedPreMulSum").field("op", &self.op).finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,96 @@
+#![allow(unsafe_code)] // Implements `Send` and `Sync`.
+
+use std::ffi::c_void;
+use std::fmt;
+use std::sync::Arc;
+
+use super::registration::{DEREGISTER, Registered, Registration};
+use super::shared::Shared;
+use crate::Result;
+
+/// A [`Registration`](crate::Registration) that does not borrow its communicator, so that a struct can hold both.
+///
+/// ```
+/// # fn main() -> libnccl::Result<()> {
+/// use libnccl::{Communicator, NcclBuffer, OwnedRegistration};
+///
+/// /// Declares the registration first, as fields are dropped in this order.
+/// struct Gradients {
+///     registration: OwnedRegistration,
+///     buffer: NcclBuffer<f32>,
+///     comm: Communicator,
+/// }
+///
+/// let nccl = libnccl_cpu::nccl();
+/// let comm = nccl.init_all(&[0])?.remove(0);
+/// let buffer = nccl.alloc::<f32>(1024)?;
+/// let gradients = Gradients { registration: comm.register(&buffer)?.into_owned()?, buffer, comm };
+/// std::thread::spawn(move || drop(gradients)).join().unwrap();
+/// # Ok(())
+/// # }
+/// ```
+///
+/// # Ending
+/// Deregistering it, or dropping it, must find the communicator alive and in no call and no open group, on any thread;
+/// the communicator's own calls wait for it. Otherwise it lasts until the end of the communicator, and the memory is
+/// leaked. On host memory it is not leaked if the communicator was destroyed or aborted before, which ends the
+/// registration too.
+pub struct OwnedRegistration {
+    shared: Arc<Shared>,
+    registered: Registered,
+}
+
+// SAFETY: the handle is a name for NCCL; it is used once, by the end, for which the communicator's state lets one thread
+// at a time into NCCL.
+unsafe impl Send for OwnedRegistration {}
+// SAFETY: a shared reference only gives the handle.
+unsafe impl Sync for OwnedRegistration {}
+
+impl Registration<'_> {
+    /// Ends the borrow of the communicator, so that a struct can hold both; see [`OwnedRegistration`].
+    ///
+    /// # Errors
+    /// [`Error::InvalidUsage`](crate::Error::InvalidUsage) if the communicator is a
+    /// [`BorrowedCommunicator`](crate::BorrowedCommunicator).
+    pub fn into_owned(mut self) -> Result<OwnedRegistration> {
+        let shared = self.communicator.shared.owned("into_owned")?;
+        Ok(OwnedRegistration { shared, registered: self.registered.take() })
+    }
+}
+
+impl OwnedRegistration {
+    /// Returns the C handle; null if NCCL does not use the registration, which is not an error.
+    #[must_use]
+    pub fn as_raw(&self) -> *mut c_void {
+        self.registered.handle
+    }
+
+    /// Ends the registration, as dropping it does, and returns errors. Since NCCL 2.19.3.
+    ///
+    /// # Errors
+    /// Those of [`Registration::deregister`](crate::Registration::deregister);
+    /// [`Error::InvalidUsage`](crate::Error::InvalidUsage) while the communicator is in a call or an open group;
+    /// [`Error::Aborted`](crate::Error::Aborted) after the end of the communicator on a GPU, and after
+    /// [`Communicator::into_raw`](crate::Communicator::into_raw).
+    #[doc(alias = "ncclCommDeregister")]
+    pub fn deregister(mut self) -> Result<()> {
+        self.end()
+    }
+
+    fn end(&mut self) -> Result<()> {
+        let Self { shared, registered } = self;
+        registered.end(shared, |end| shared.end_object(DEREGISTER, end))
+    }
+}
+
+impl Drop for OwnedRegistration {
+    fn drop(&mut self) {
+        let _ = self.end();
+    }
+}
+
+impl fmt::Debug for OwnedRegistration {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("OwnedRegistration").field("handle", &self.registered.handle).finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,157 @@
+#![allow(unsafe_code)] // Implements `Send` and `Sync`.
+
+use std::fmt;
+use std::marker::PhantomData;
+use std::sync::Arc;
+
+use super::registration::{DEREGISTER, leak};
+use super::shared::Shared;
+use super::window::{Window, WindowOffset, end_window};
+use crate::memory::Allocation;
+use crate::{Element, Result, sys};
+
+/// A [`Window`](crate::Window) that does not borrow its communicator, so that a struct can hold both. Since NCCL 2.27.3.
+///
+/// ```
+/// # fn main() -> libnccl::Result<()> {
+/// use libnccl::{Communicator, NcclBuffer, OwnedWindow, ReduceOp, Result, StreamRef, WindowFlags};
+///
+/// /// Declares the window first, as fields are dropped in this order.
+/// struct Gradients {
+///     window: OwnedWindow<f32>,
+///     buffer: NcclBuffer<f32>,
+///     comm: Communicator,
+/// }
+///
+/// impl Gradients {
+///     fn sum(&mut self) -> Result<()> {
+///         self.comm.all_reduce_in_place(&mut self.buffer, ReduceOp::Sum, StreamRef::DEFAULT)
+///     }
+/// }
+///
+/// let nccl = libnccl_cpu::nccl();
+/// let comm = nccl.init_all(&[0])?.remove(0);
+/// let mut buffer = nccl.alloc::<f32>(1024)?;
+/// // SAFETY: it is the only rank.
+/// let window = unsafe { comm.register_window(&mut buffer, WindowFlags::COLL_SYMMETRIC) }?.into_owned()?;
+/// let mut gradients = Gradients { window, buffer, comm };
+/// gradients.sum()?;
+/// // SAFETY: the work has run, and there is no other rank.
+/// unsafe { gradients.buffer.assume_idle() };
+/// # Ok(())
+/// # }
+/// ```
+///
+/// # Ending
+/// Deregistering it, or dropping it, must find the communicator alive and in no call and no open group, on any thread;
+/// the communicator's own calls wait for it. Otherwise it lasts until the end of the communicator, and the memory is
+/// leaked, as it is before [`NcclBuffer::assume_idle`](crate::NcclBuffer::assume_idle). On host memory it is not leaked if
+/// the communicator was destroyed or aborted before, which ends the window too.
+pub struct OwnedWindow<T> {
+    shared: Arc<Shared>,
+    /// The handle; null if the window is not active.
+    window: sys::ncclWindow_t,
+    length: usize,
+    /// The memory; `None` once it is deregistered.
+    memory: Option<Arc<Allocation>>,
+    element: PhantomData<T>,
+}
+
+// SAFETY: the handle is a name for NCCL; it is used together with the communicator, and by the end, for which the
+// communicator's state lets one thread at a time into NCCL.
+unsafe impl<T: Send> Send for OwnedWindow<T> {}
+// SAFETY: a shared reference only gives the handle.
+unsafe impl<T: Sync> Sync for OwnedWindow<T> {}
+
+impl<T: Element> Window<'_, T> {
+    /// Ends the borrow of the communicator, so that a struct can hold both; see [`OwnedWindow`].
+    ///
+    /// # Errors
+    /// [`Error::InvalidUsage`](crate::Error::InvalidUsage) if the group that registers it has failed or has not ended, in
+    /// which case the window lasts until the end of the communicator and the memory is leaked, or if the communicator is a
+    /// [`BorrowedCommunicator`](crate::BorrowedCommunicator).
+    pub fn into_owned(mut self) -> Result<OwnedWindow<T>> {
+        let shared = self.communicator.shared.owned("into_owned")?;
+        let window = self.as_raw();
+        if window.is_null() {
+            self.check_complete("into_owned")?;
+        }
+        let memory = self.memory.take();
+        // SAFETY: the group has ended, or NCCL has written the handle, so it does not write it any more.
+        unsafe { self.handle.free() };
+        Ok(OwnedWindow { shared, window, length: self.len(), memory, element: PhantomData })
+    }
+}
+
+impl<T: Element> OwnedWindow<T> {
+    /// Returns the number of elements that each rank has in it.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.length
+    }
+
+    /// Returns `false`: a window is never empty.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.length == 0
+    }
+
+    /// Returns the offset, in elements, as the target of a [`put_signal`](crate::Communicator::put_signal).
+    #[must_use]
+    pub fn at(&self, offset: usize) -> WindowOffset<'_, T> {
+        let Self { shared, window, length, .. } = self;
+        WindowOffset { shared, window: *window, length: *length, offset, element: PhantomData }
+    }
+
+    /// Returns `true` if NCCL has created the window; see [`Window::is_active`](crate::Window::is_active).
+    #[must_use]
+    pub fn is_active(&self) -> bool {
+        !self.window.is_null()
+    }
+
+    /// Returns the C handle; null if the window is not [active](Self::is_active).
+    #[must_use]
+    pub fn as_raw(&self) -> sys::ncclWindow_t {
+        self.window
+    }
+
+    /// Ends this rank's part of the window, as dropping it does, and returns errors. Since NCCL 2.27.3.
+    ///
+    /// # Errors
+    /// Those of [`Window::deregister`](crate::Window::deregister); [`Error::InvalidUsage`](crate::Error::InvalidUsage)
+    /// while the communicator is in a call or an open group; [`Error::Aborted`](crate::Error::Aborted) after the end of the
+    /// communicator on a GPU, and after [`Communicator::into_raw`](crate::Communicator::into_raw).
+    #[doc(alias = "ncclCommWindowDeregister")]
+    pub fn deregister(mut self) -> Result<()> {
+        self.end()
+    }
+}
+
+impl<T> OwnedWindow<T> {
+    fn end(&mut self) -> Result<()> {
+        let Some(memory) = self.memory.take() else { return Ok(()) };
+        let (shared, window) = (&self.shared, self.window);
+        if window.is_null() {
+            memory.close_window();
+            return Ok(());
+        }
+        end_window(shared, window, &memory, |end| shared.end_object(DEREGISTER, end))
+            .inspect_err(|_| leak(memory))
+    }
+}
+
+impl<T> Drop for OwnedWindow<T> {
+    fn drop(&mut self) {
+        let _ = self.end();
+    }
+}
+
+impl<T: Element> fmt::Debug for OwnedWindow<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("OwnedWindow")
+            .field("data_type", &T::DATA_TYPE)
+            .field("length", &self.length)
+            .field("is_active", &self.is_active())
+            .finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,38 @@
+/// The kind of argument that [`Error::InvalidArgument`](crate::Error::InvalidArgument) is about.
+///
+/// ```
+/// # fn main() -> libnccl::Result<()> {
+/// use libnccl::{Error, InvalidArgumentKind, ReduceOp, StreamRef};
+///
+/// let comm = libnccl_cpu::nccl().init_all(&[0])?.remove(0);
+/// let mut sums = vec![0; 1];
+/// loop {
+///     match comm.all_reduce(&[1, 2], &mut sums, ReduceOp::Sum, StreamRef::DEFAULT) {
+///         Err(Error::InvalidArgument { kind: InvalidArgumentKind::Length, .. }) => sums.push(0),
+///         result => break result?,
+///     }
+/// }
+/// assert_eq!(sums, [1, 2]);
+/// # Ok(())
+/// # }
+/// ```
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum InvalidArgumentKind {
+    /// The length of a buffer or a list: too short, too long, empty, or not a multiple of the number of ranks.
+    Length,
+    /// The memory space of a buffer: host memory with NCCL, or device memory with the CPU implementation.
+    MemorySpace,
+    /// The number of a CUDA device: that of a buffer or a stream is not the communicator's, or it is negative.
+    Device,
+    /// The element type of a buffer, which is not that of the other.
+    DataType,
+    /// An address or a handle: null, or not a multiple of the alignment.
+    Address,
+    /// A rank, root or peer out of range, or a number of ranks.
+    Rank,
+    /// A communicator of another library, or an object of another communicator.
+    Communicator,
+    /// Another value, such as an option or a name.
+    Value,
+}

@@ -1,0 +1,271 @@
+//! The collectives with a count for each rank, and `sendrecv`: results, at once and in groups, and errors.
+
+use libnccl::{Communicator, Error, InvalidArgumentKind, Nccl, ReduceOp, Result};
+
+use super::common::{STREAM, assert_works, cases, of_one_thread, on_threads};
+
+cases! {
+    sendrecv_passes_messages_around_a_ring,
+    sendrecv_in_a_group_passes_messages_around_a_ring,
+    vector_collectives_move_every_part,
+    vector_collectives_of_one_thread_in_a_group_move_every_part,
+    vector_collectives_with_zero_counts_wait_for_nobody,
+    wrong_counts_are_an_error_that_names_them,
+}
+
+/// Counts of four ranks, with zeros at each place.
+const COUNTS: [[usize; 4]; 4] = [[3, 0, 1, 5], [0, 2, 2, 0], [7, 1, 0, 0], [0, 0, 0, 0]];
+
+/// Returns the element of `rank` at `index`, of which no two are equal.
+fn element(rank: usize, index: usize) -> i64 {
+    (rank * 1000 + index) as i64
+}
+
+fn elements(rank: usize, count: usize) -> Vec<i64> {
+    (0..count).map(|index| element(rank, index)).collect()
+}
+
+/// Returns the number of the first element of part `rank`.
+fn start(counts: &[usize], rank: usize) -> usize {
+    counts[..rank].iter().sum()
+}
+
+fn sendrecv_passes_messages_around_a_ring(nccl: &Nccl) {
+    for size in 1..=3 {
+        on_threads(nccl, size, |comm| {
+            let (next, previous) = ((comm.rank() + 1) % size, (comm.rank() + size - 1) % size);
+            let mut recv = vec![-1; 1000];
+            comm.sendrecv(&elements(comm.rank(), 1000), &mut recv, next, previous, STREAM).unwrap();
+            assert_eq!(recv, elements(previous, 1000), "{size} ranks");
+            // Lengths differ from rank to rank; two ranks exchange nothing in one direction.
+            let mut recv = vec![-1; previous];
+            comm.sendrecv(&elements(comm.rank(), comm.rank()), &mut recv, next, previous, STREAM).unwrap();
+            assert_eq!(recv, elements(previous, previous), "{size} ranks");
+        });
+    }
+}
+
+fn sendrecv_in_a_group_passes_messages_around_a_ring(nccl: &Nccl) {
+    let comms = of_one_thread(nccl, 3);
+    let sends = [0, 1, 2].map(|rank| elements(rank, 5));
+    let mut recvs = [(); 3].map(|()| vec![-1; 5]);
+    nccl.group(|g| {
+        for (comm, recv) in comms.iter().zip(&mut recvs) {
+            let rank = comm.rank();
+            g.sendrecv(comm, &sends[rank], recv, (rank + 1) % 3, (rank + 2) % 3, STREAM)?;
+        }
+        Ok(())
+    })
+    .unwrap();
+    assert_eq!(recvs, [elements(2, 5), elements(0, 5), elements(1, 5)]);
+}
+
+/// The arguments of one rank of four, and what it has received.
+struct Rank {
+    rank: usize,
+    mine: Vec<i64>,
+    all: Vec<i64>,
+    sent: Vec<i64>,
+    received: Vec<i64>,
+    gathered: Vec<i64>,
+    scattered: Vec<i64>,
+    reduced: Vec<i64>,
+}
+
+const ROOT: usize = 2;
+
+/// Returns what rank `rank` sends to rank `peer`, and the reverse.
+fn pair_counts(counts: &[usize; 4], rank: usize) -> ([usize; 4], [usize; 4]) {
+    let count = |from: usize, to: usize| counts[(from + to) % 4] * usize::from(from != 1);
+    let peers = [0, 1, 2, 3];
+    (peers.map(|peer| count(rank, peer)), peers.map(|peer| count(peer, rank)))
+}
+
+impl Rank {
+    fn new(rank: usize, counts: &[usize; 4]) -> Self {
+        let total = counts.iter().sum::<usize>();
+        let (send_counts, recv_counts) = pair_counts(counts, rank);
+        Self {
+            rank,
+            mine: elements(rank, counts[rank]),
+            // One element too many, which stays.
+            all: vec![-1; total + 1],
+            sent: elements(rank, send_counts.iter().sum()),
+            received: vec![-1; recv_counts.iter().sum::<usize>() + 1],
+            gathered: if rank == ROOT { vec![-1; total] } else { Vec::new() },
+            scattered: vec![-1; counts[rank]],
+            reduced: vec![-1; counts[rank]],
+        }
+    }
+
+    fn assert_results(&self, counts: &[usize; 4]) {
+        let rank = self.rank;
+        let mut all: Vec<i64> = (0..4).flat_map(|peer| elements(peer, counts[peer])).collect();
+        if rank == ROOT {
+            assert_eq!(self.gathered, all, "gather_v, {counts:?}");
+        }
+        let total = all.len();
+        all.push(-1);
+        assert_eq!(self.all, all, "all_gather_v, {counts:?}, rank {rank}");
+
+        let part = |peer: usize| {
+            let (sent, _) = pair_counts(counts, peer);
+            (0..sent[rank]).map(move |index| element(peer, start(&sent, rank) + index))
+        };
+        let received: Vec<i64> = (0..4).flat_map(part).chain([-1]).collect();
+        assert_eq!(self.received, received, "all_to_all_v, {counts:?}, rank {rank}");
+
+        let own = start(counts, rank)..start(counts, rank) + counts[rank];
+        let of_root = elements(ROOT, total);
+        assert_eq!(self.scattered, of_root[own.clone()], "scatter_v, {counts:?}, rank {rank}");
+        let sums: Vec<i64> = own.map(|index| (0..4).map(|peer| element(peer, index)).sum()).collect();
+        assert_eq!(self.reduced, sums, "reduce_scatter_v, {counts:?}, rank {rank}");
+    }
+}
+
+fn vector_collectives_move_every_part(nccl: &Nccl) {
+    on_threads(nccl, 4, |comm| {
+        for counts in &COUNTS {
+            let mut rank = Rank::new(comm.rank(), counts);
+            let total = counts.iter().sum();
+            let whole = elements(comm.rank(), total);
+            let (send_counts, recv_counts) = pair_counts(counts, comm.rank());
+            comm.all_gather_v(&rank.mine, &mut rank.all, counts, STREAM).unwrap();
+            comm.all_to_all_v(&rank.sent, &mut rank.received, &send_counts, &recv_counts, STREAM).unwrap();
+            // The counts and the buffer of the root are ignored on the other ranks.
+            let (of_root, send) =
+                if comm.rank() == ROOT { (&counts[..], &whole[..]) } else { (&[][..], &[][..]) };
+            comm.gather_v(&rank.mine, &mut rank.gathered, of_root, ROOT, STREAM).unwrap();
+            comm.scatter_v(send, &mut rank.scattered, of_root, ROOT, STREAM).unwrap();
+            comm.reduce_scatter_v(&whole, &mut rank.reduced, counts, ReduceOp::Sum, STREAM).unwrap();
+            rank.assert_results(counts);
+        }
+    });
+}
+
+fn vector_collectives_of_one_thread_in_a_group_move_every_part(nccl: &Nccl) {
+    let comms = of_one_thread(nccl, 4);
+    for counts in &COUNTS {
+        let wholes = [0, 1, 2, 3].map(|rank| elements(rank, counts.iter().sum()));
+        let pairs = [0, 1, 2, 3].map(|rank| pair_counts(counts, rank));
+        let mut ranks = [0, 1, 2, 3].map(|rank| Rank::new(rank, counts));
+        nccl.group(|g| {
+            for (comm, rank) in comms.iter().zip(&mut ranks) {
+                let (whole, (sent, received)) = (&wholes[rank.rank], &pairs[rank.rank]);
+                g.all_gather_v(comm, &rank.mine, &mut rank.all, counts, STREAM)?;
+                g.all_to_all_v(comm, &rank.sent, &mut rank.received, sent, received, STREAM)?;
+                g.reduce_scatter_v(comm, whole, &mut rank.reduced, counts, ReduceOp::Sum, STREAM)?;
+            }
+            Ok(())
+        })
+        .unwrap();
+        nccl.group(|g| {
+            for (comm, rank) in comms.iter().zip(&mut ranks) {
+                g.gather_v(comm, &rank.mine, &mut rank.gathered, counts, ROOT, STREAM)?;
+                g.scatter_v(comm, &wholes[rank.rank], &mut rank.scattered, counts, ROOT, STREAM)?;
+            }
+            Ok(())
+        })
+        .unwrap();
+        ranks.iter().for_each(|rank| rank.assert_results(counts));
+    }
+}
+
+/// Calls them on one rank of two only.
+fn vector_collectives_with_zero_counts_wait_for_nobody(nccl: &Nccl) {
+    let comms = of_one_thread(nccl, 2);
+    let (comm, mut nothing) = (&comms[0], [0_u8; 0]);
+    comm.all_gather_v(&[], &mut nothing, &[0, 0], STREAM).unwrap();
+    comm.all_to_all_v(&[], &mut nothing, &[0, 0], &[0, 0], STREAM).unwrap();
+    comm.gather_v(&[], &mut nothing, &[0, 0], 0, STREAM).unwrap();
+    comm.scatter_v(&[], &mut nothing, &[0, 0], 0, STREAM).unwrap();
+    comm.reduce_scatter_v(&[], &mut nothing, &[0, 0], ReduceOp::Sum, STREAM).unwrap();
+    // A rank sends without receiving.
+    let mut received = [0_u8; 3];
+    nccl.group(|g| {
+        g.all_to_all_v(comm, &[1, 2, 3], &mut nothing, &[0, 3], &[0, 0], STREAM)?;
+        g.all_to_all_v(&comms[1], &[], &mut received, &[0, 0], &[3, 0], STREAM)
+    })
+    .unwrap();
+    assert_eq!(received, [1, 2, 3]);
+}
+
+fn wrong_counts_are_an_error_that_names_them(nccl: &Nccl) {
+    let message = |result: Result<()>| match result.unwrap_err() {
+        error @ Error::InvalidArgument { kind: InvalidArgumentKind::Length, .. } => error.to_string(),
+        other => panic!("{other}"),
+    };
+    let ranks = |result: Result<()>| match result.unwrap_err() {
+        error @ Error::InvalidArgument { kind: InvalidArgumentKind::Rank, .. } => error.to_string(),
+        other => panic!("{other}"),
+    };
+    fn check(
+        comm: &Communicator,
+        message: impl Fn(Result<()>) -> String,
+        ranks: impl Fn(Result<()>) -> String,
+    ) {
+        let (send, mut recv) = ([0_i32; 4], [0_i32; 9]);
+        let wrong = comm.all_gather_v(&send, &mut recv, &[4, 4], STREAM);
+        assert_eq!(message(wrong), "all_gather_v: 2 counts; expected 3, one for each rank");
+        let wrong = comm.all_gather_v(&send, &mut recv, &[0, 3, 2], STREAM);
+        assert_eq!(
+            message(wrong),
+            "all_gather_v: the send buffer holds 4 elements; expected 3, the count of rank 1"
+        );
+        let wrong = comm.all_gather_v(&send, &mut recv, &[4, 4, 4], STREAM);
+        assert_eq!(message(wrong), "all_gather_v: the receive buffer holds 9 elements, and needs 12");
+        let wrong = comm.all_gather_v(&send, &mut recv, &[usize::MAX, 4, 1], STREAM);
+        assert_eq!(message(wrong), "all_gather_v: the sum of the counts is more than usize::MAX");
+        let wrong = comm.reduce_scatter_v(&send, &mut recv[..2], &[1, 2, 2], ReduceOp::Sum, STREAM);
+        assert_eq!(message(wrong), "reduce_scatter_v: the send buffer holds 4 elements, and needs 5");
+        let wrong = comm.reduce_scatter_v(&send, &mut recv, &[1, 2, 1], ReduceOp::Sum, STREAM);
+        assert_eq!(
+            message(wrong),
+            "reduce_scatter_v: the receive buffer holds 9 elements; expected 2, the count of rank 1"
+        );
+        let wrong = comm.all_to_all_v(&send, &mut recv, &[1, 2, 2], &[1, 2, 1], STREAM);
+        assert_eq!(message(wrong), "all_to_all_v: the send buffer holds 4 elements, and needs 5");
+        let wrong = comm.all_to_all_v(&send, &mut recv, &[1, 2, 1], &[4, 2, 4], STREAM);
+        assert_eq!(message(wrong), "all_to_all_v: the receive buffer holds 9 elements, and needs 10");
+        let wrong = comm.all_to_all_v(&send, &mut recv, &[1, 2, 1], &[1, 3, 1], STREAM);
+        assert_eq!(
+            message(wrong),
+            "all_to_all_v: this rank sends 2 elements to itself; its receive counts have 3"
+        );
+        let wrong = comm.all_to_all_v(&send, &mut recv, &[4], &[1, 3, 1], STREAM);
+        assert_eq!(message(wrong), "all_to_all_v: 1 send counts; expected 3, one for each rank");
+        let wrong = comm.gather_v(&send, &mut recv, &[4, 4, 4], 1, STREAM);
+        assert_eq!(message(wrong), "gather_v: the root's receive buffer holds 9 elements, and needs 12");
+        let wrong = comm.gather_v(&send, &mut recv, &[1, 5, 1], 1, STREAM);
+        assert_eq!(
+            message(wrong),
+            "gather_v: the send buffer holds 4 elements; expected 5, the count of rank 1"
+        );
+        let wrong = comm.scatter_v(&send, &mut recv[..2], &[1, 2, 2], 1, STREAM);
+        assert_eq!(message(wrong), "scatter_v: the root's send buffer holds 4 elements, and needs 5");
+        let wrong = comm.scatter_v(&send, &mut recv, &[1, 3, 0], 1, STREAM);
+        assert_eq!(
+            message(wrong),
+            "scatter_v: the receive buffer holds 9 elements; expected 3, the count of rank 1"
+        );
+        let beyond = comm.gather_v(&send, &mut recv, &[], 3, STREAM);
+        assert_eq!(ranks(beyond), "gather_v: root 3 is not below 3, the communicator's size");
+        let beyond = comm.sendrecv(&send, &mut recv, 4, 0, STREAM);
+        assert_eq!(ranks(beyond), "sendrecv: destination 4 is not below 3, the communicator's size");
+        let beyond = comm.sendrecv(&send, &mut recv, 0, 5, STREAM);
+        assert_eq!(ranks(beyond), "sendrecv: source 5 is not below 3, the communicator's size");
+        let uneven = comm.sendrecv(&send, &mut recv, 1, 1, STREAM);
+        assert_eq!(message(uneven), "sendrecv: this rank sends 4 elements to itself; it receives 9");
+        let options = libnccl::CollectiveConfig::new().max_ctas(1);
+        let refused = comm.operations().with(&options).sendrecv(&send, &mut recv, 0, 0, STREAM).unwrap_err();
+        assert!(matches!(refused, Error::InvalidUsage { call: "sendrecv", .. }), "{refused}");
+    }
+    let comms = of_one_thread(nccl, 3);
+    check(&comms[1], message, ranks);
+    drop(comms);
+    // Nothing was started.
+    on_threads(nccl, 3, |comm| {
+        comm.all_gather_v(&[0_u8; 2], &mut [0_u8; 3], &[1, 1, 1], STREAM).unwrap_err();
+        assert_works(&comm);
+    });
+}
