@@ -17,7 +17,6 @@ use std::path::PathBuf;
 #[non_exhaustive]
 pub enum Rendezvous {
     /// Rank 0 listens at this address.
-    #[non_exhaustive]
     Tcp {
         /// The name or IP address of the host of rank 0.
         host: String,
@@ -25,7 +24,6 @@ pub enum Rendezvous {
         port: u16,
     },
     /// Rank 0 publishes its address in a running TCPStore, the key-value server of PyTorch 2.2 and newer.
-    #[non_exhaustive]
     TcpStore {
         /// The name or IP address of the host of the server.
         host: String,
