@@ -8,6 +8,7 @@ mod borrowed;
 mod collectives;
 mod create_child;
 mod destroy;
+mod futures;
 mod grouping;
 mod handle;
 mod helper_thread;
@@ -26,6 +27,7 @@ mod registration;
 mod shared;
 mod split;
 mod state;
+mod timer;
 mod window;
 
 pub use abort_handle::AbortHandle;
