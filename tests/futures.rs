@@ -1,4 +1,4 @@
-//! What dropped futures leave in the process: nothing. Alone in its process, because it counts threads and descriptors.
+//! The process after futures were dropped. A program of its own, because it counts all threads and descriptors.
 #![cfg(target_os = "linux")]
 
 #[path = "support/executor.rs"]
