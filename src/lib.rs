@@ -43,6 +43,9 @@ mod buffer_traits;
 mod collective_config;
 mod communicator;
 mod config;
+mod context;
+#[cfg(feature = "cuda-core")]
+mod cuda_core;
 #[cfg(feature = "cudarc")]
 mod cudarc;
 mod data_type;
@@ -69,6 +72,8 @@ mod unique_id;
 mod unique_id_serde;
 mod version;
 
+#[cfg(feature = "cuda-core")]
+pub use self::cuda_core::CudaCoreGuard;
 #[cfg(feature = "cudarc")]
 pub use self::cudarc::CudaGuard;
 pub use any_slice::{AnyElement, AnySlice, AnySliceMut, BufferElement};
@@ -83,6 +88,7 @@ pub use communicator::{
     WindowFlags, WindowOffset,
 };
 pub use config::{Config, CtaPolicy, GraphUsageMode, HostCftMode, NvlsHostMode};
+pub use context::Context;
 pub use data_type::{DataType, Element, ParseDataTypeError};
 pub use encryption::Encryption;
 pub use error::{Attempt, Error, LoadError, Result};

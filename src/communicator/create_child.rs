@@ -4,13 +4,42 @@ use std::ffi::CStr;
 use std::ptr;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
+use std::time::Duration;
 
 use super::handle::Communicator;
 use super::out_param::OutParam;
+use super::shared::Shared;
 use super::state::State;
 use crate::backend::{Library, call};
 use crate::group::open::check_no_open_group;
 use crate::{Config, MemorySpace, Result, ResultCode, sys};
+
+/// A child that NCCL has begun to create. Its parent is in NCCL until it is complete.
+pub(super) struct BegunChild {
+    pub(super) timeout: Option<Duration>,
+    name: Option<Arc<CStr>>,
+    /// The place of the handle.
+    pub(super) out: OutParam<sys::ncclComm>,
+}
+
+impl BegunChild {
+    /// Returns what is known of the child once the parent is complete, or has failed, as `written` says. `None` if NCCL
+    /// has written no handle.
+    pub(super) fn take(
+        &mut self,
+        library: &Arc<Library>,
+        written: Result<()>,
+    ) -> Result<Option<Arc<Shared>>> {
+        let (raw, name) = (self.out.get(), self.name.take());
+        match written {
+            Ok(()) => Ok((!raw.is_null()).then(|| Shared::new(library, raw, name))),
+            Err(error) => {
+                abandon(library, raw, name);
+                Err(error)
+            }
+        }
+    }
+}
 
 impl Communicator {
     /// Creates a communicator from this one with `create`, after entering NCCL with `enter`. Returns `None` if NCCL
@@ -22,6 +51,33 @@ impl Communicator {
         enter: fn(&State, &'static str) -> Result<()>,
         create: impl FnOnce(*mut sys::ncclComm_t, *mut sys::ncclConfig_t) -> Result<ResultCode>,
     ) -> Result<Option<Self>> {
+        let (called, mut begun) = self.begin_child(call, config, enter, create)?;
+        // A nonblocking communicator returns success at once, and writes the handle by the time its state is success
+        // (measured on 2.28.3 and 2.32.3): so wait, whatever the call returned.
+        let written = called.and_then(|_| self.wait(call));
+        let child = begun.take(self.library(), written).and_then(|shared| {
+            let (timeout, parent) = (begun.timeout, Some(&self.shared.state));
+            // SAFETY: NCCL has just created the handle, and nothing else has it.
+            let adopt = |shared| unsafe { Self::from_shared(call, shared, timeout, parent) };
+            shared.map(adopt).transpose()
+        });
+        if child.is_ok() {
+            // SAFETY: this communicator and the child are complete, so NCCL does not write any more.
+            unsafe { begun.out.free() };
+        } // Otherwise NCCL may, so the slot is leaked.
+        self.leave();
+        child
+    }
+
+    /// Enters NCCL with `enter`, and begins to create a communicator from this one with `create`, whose result is returned
+    /// too. The caller leaves NCCL.
+    pub(super) fn begin_child(
+        &self,
+        call: &'static str,
+        config: &Config,
+        enter: fn(&State, &'static str) -> Result<()>,
+        create: impl FnOnce(*mut sys::ncclComm_t, *mut sys::ncclConfig_t) -> Result<ResultCode>,
+    ) -> Result<(Result<ResultCode>, BegunChild)> {
         check_no_open_group(call)?;
         let library = self.library();
         // Without options, NCCL uses those of this communicator.
@@ -30,31 +86,12 @@ impl Communicator {
         let mut raw_config = config.to_raw(call, library.version, &library.backend.to_string())?;
         let name = raw_config.name().or_else(|| self.shared.name.clone());
         let raw_config = if inherits { ptr::null_mut() } else { raw_config.as_mut_ptr() };
-        let out = OutParam::new();
         // A communicator that was revoked after it failed can have children again.
         let enter = if self.is_stopped.load(Relaxed) { State::enter_for_query } else { enter };
         enter(&self.shared.state, call)?;
-        // A nonblocking communicator returns success at once, and writes the handle by the time its state is success
-        // (measured on 2.28.3 and 2.32.3): so wait, whatever the call returned.
-        let written = create(out.as_mut_ptr(), raw_config).and_then(|_| self.wait(call));
-        let child = match written {
-            Ok(()) => {
-                let (raw, timeout, parent) = (out.get(), config.timeout_duration(), Some(&self.shared.state));
-                // SAFETY: NCCL has just created the handle, if there is one, and nothing else has it.
-                let adopt = || unsafe { Self::adopt_child(call, library, raw, timeout, name, parent) };
-                (!raw.is_null()).then(adopt).transpose()
-            }
-            Err(error) => {
-                abandon(library, out.get(), name);
-                Err(error)
-            }
-        };
-        if child.is_ok() {
-            // SAFETY: this communicator and the child are complete, so NCCL does not write any more.
-            unsafe { out.free() };
-        } // Otherwise NCCL may, so the slot is leaked.
-        self.leave();
-        child
+        let out = OutParam::new();
+        let called = create(out.as_mut_ptr(), raw_config);
+        Ok((called, BegunChild { timeout: config.timeout_duration(), name, out }))
     }
 }
 

@@ -20,7 +20,7 @@ use crate::{Error, InvalidArgumentKind, MemorySpace, Nccl, Result};
 /// # }
 /// ```
 #[derive(Debug)]
-pub struct Finalized(Communicator);
+pub struct Finalized(pub(super) Communicator);
 
 impl Communicator {
     /// Completes the work in progress, together with the other ranks; the result only remains to be destroyed. Since

@@ -4,6 +4,7 @@ use std::marker::PhantomData;
 use std::sync::atomic::AtomicBool;
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{Arc, Mutex};
+use std::task::Poll;
 use std::time::{Duration, Instant};
 
 use super::abort_handle::AbortHandle;
@@ -190,27 +191,11 @@ impl Communicator {
         name: Option<Arc<CStr>>,
     ) -> Result<Self> {
         // SAFETY: the caller guarantees that the handle is live and used by nothing else.
-        unsafe { Self::adopt_child(call, library, raw, timeout, name, None) }
+        unsafe { Self::from_shared(call, Shared::new(library, raw, name), timeout, None) }
     }
 
-    /// Takes over a handle while the `parent` is in the call that creates it. Aborting the parent aborts the child
-    /// too, as no abort handle of the child exists yet.
-    ///
-    /// # Safety
-    /// As for [`from_raw`](Self::from_raw).
-    pub(super) unsafe fn adopt_child(
-        call: &'static str,
-        library: &Arc<Library>,
-        raw: sys::ncclComm_t,
-        timeout: Option<Duration>,
-        name: Option<Arc<CStr>>,
-        parent: Option<&State>,
-    ) -> Result<Self> {
-        // SAFETY: the caller guarantees that the handle is live and used by nothing else.
-        unsafe { Self::from_shared(call, Shared::new(library, raw, name), timeout, parent) }
-    }
-
-    /// Creates the communicator for a handle, and waits until it is complete.
+    /// Creates the communicator for a handle, and waits until it is complete. For a child, the `parent` is in the call that
+    /// creates it: aborting the parent aborts the child too, as no abort handle of the child exists yet.
     ///
     /// # Safety
     /// The handle is null or live, and nothing else uses it at the same time.
@@ -220,12 +205,23 @@ impl Communicator {
         timeout: Option<Duration>,
         parent: Option<&State>,
     ) -> Result<Self> {
-        let raw = shared.raw;
-        if raw.is_null() {
+        let mut communicator = Self::incomplete(call, shared, timeout)?;
+        // Also after a success, which `ncclCommGrow` and, with `NCCL_COMM_BLOCKING=0`, `ncclCommInitRank` return at once.
+        communicator.wait_with(call, parent)?;
+        communicator.read_properties()?;
+        Ok(communicator)
+    }
+
+    /// Creates the communicator for a handle that need not be complete.
+    pub(super) fn incomplete(
+        call: &'static str,
+        shared: Arc<Shared>,
+        timeout: Option<Duration>,
+    ) -> Result<Self> {
+        if shared.raw.is_null() {
             return Err(Error::argument(call, InvalidArgumentKind::Address, "the handle is null"));
         }
-        let library = &Arc::clone(&shared.library);
-        let mut communicator = Self {
+        Ok(Self {
             shared,
             size: 0,
             rank: 0,
@@ -235,9 +231,12 @@ impl Communicator {
             in_group: AtomicBool::new(false),
             options: Mutex::default(),
             sharing: PhantomData,
-        };
-        // Also after a success, which `ncclCommGrow` and, with `NCCL_COMM_BLOCKING=0`, `ncclCommInitRank` return at once.
-        communicator.wait_with(call, parent)?;
+        })
+    }
+
+    /// Reads size, rank and device, once the communicator is complete.
+    pub(super) fn read_properties(&mut self) -> Result<()> {
+        let (library, raw) = (&self.shared.library, self.shared.raw);
         let (mut size, mut rank, mut device) = (0, 0, 0);
         // SAFETY: a live communicator and a valid out-parameter, three times.
         unsafe {
@@ -251,8 +250,8 @@ impl Communicator {
         if c_rank >= c_size {
             return Err(Error::usage("ncclCommUserRank", format!("NCCL returned rank {rank} of {size}")));
         }
-        (communicator.size, communicator.rank, communicator.device) = (c_size, c_rank, device);
-        Ok(communicator)
+        (self.size, self.rank, self.device) = (c_size, c_rank, device);
+        Ok(())
     }
 
     /// Returns the C handle, for functions that have no method in this crate; null after an abort. The communicator
@@ -336,7 +335,7 @@ impl Communicator {
     /// [`Error::Nccl`] if the query itself fails, [`Error::Aborted`] after an abort.
     #[doc(alias = "ncclCommGetAsyncError")]
     pub fn async_error(&self) -> Result<ResultCode> {
-        self.query("async_error", || self.poll())
+        self.query("async_error", || self.shared.poll())
     }
 
     /// Returns a handle that aborts this communicator from another thread.
@@ -459,24 +458,8 @@ impl Communicator {
         let mut pause = Duration::from_micros(1);
         let start = Instant::now();
         loop {
-            match self.poll()? {
-                ResultCode::SUCCESS => return Ok(()),
-                ResultCode::IN_PROGRESS => {}
-                code => return Err(self.library().error(call, code)),
-            }
-            let is_requested =
-                self.shared.state.is_abort_requested() || parent.is_some_and(State::is_abort_requested);
-            // What other code owns is not aborted, and may still use the buffers.
-            if is_requested && !self.shared.is_borrowed() {
-                return Err(Error::Aborted { call });
-            }
-            let elapsed = start.elapsed();
-            if self.timeout.is_some_and(|timeout| elapsed >= timeout) {
-                if self.shared.state.end() {
-                    // SAFETY: the state has told this thread to end it.
-                    let _ = unsafe { self.shared.abort() };
-                }
-                return Err(Error::Timeout { call, elapsed });
+            if let Poll::Ready(result) = self.shared.progress(call, start, self.timeout, parent) {
+                return result;
             }
             std::thread::sleep(pause);
             pause = MAX_PAUSE.min(pause * 2);
@@ -493,19 +476,10 @@ impl Communicator {
             return;
         }
         let is_host = self.memory_space() == MemorySpace::Host;
-        if is_host && matches!(self.poll(), Ok(ResultCode::IN_PROGRESS)) && self.shared.state.end() {
+        if is_host && matches!(self.shared.poll(), Ok(ResultCode::IN_PROGRESS)) && self.shared.state.end() {
             // SAFETY: the state has told this thread to end it.
             let _ = unsafe { self.shared.abort() };
         }
-    }
-
-    /// Calls `ncclCommGetAsyncError`.
-    fn poll(&self) -> Result<ResultCode> {
-        // Not success, which a library that writes nothing would then seem to report.
-        let mut state = sys::ncclResult_t::ncclInternalError;
-        // SAFETY: a live communicator and a valid out-parameter.
-        unsafe { call!(self.library(), ncclCommGetAsyncError(self.shared.raw, &raw mut state)) }?;
-        Ok(ResultCode::from_raw(state))
     }
 
     #[inline]

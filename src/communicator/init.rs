@@ -1,13 +1,24 @@
 #![allow(unsafe_code)]
 
 use std::ptr;
+use std::sync::Arc;
+use std::time::Duration;
 
 use super::arguments::SizeAndRank;
 use super::handle::Communicator;
 use super::out_param::OutParam;
+use super::shared::Shared;
 use crate::backend::call;
 use crate::group::open::check_no_open_group;
 use crate::{Config, Error, InvalidArgumentKind, Nccl, Result, UniqueId, sys};
+
+/// A rank that NCCL has begun to create.
+pub(super) struct BegunRank {
+    pub(super) shared: Arc<Shared>,
+    pub(super) timeout: Option<Duration>,
+    /// The place of the handle, for as long as the communicator is not complete.
+    pub(super) slot: OutParam<sys::ncclComm>,
+}
 
 impl Nccl {
     /// Creates a communicator of `size` ranks, of which the caller is number `rank`; returns when all ranks have
@@ -108,6 +119,23 @@ impl Nccl {
         ids: &[UniqueId],
         config: &Config,
     ) -> Result<Communicator> {
+        let begun = self.begin_rank(call, size, rank, ids, config)?;
+        // SAFETY: NCCL has just created the handle, and nothing else has it.
+        let created = unsafe { Communicator::from_shared(call, begun.shared, begun.timeout, None) };
+        // SAFETY: this was the last use.
+        unsafe { begun.slot.free_after(&self.library, &created) };
+        created
+    }
+
+    /// Begins to create a communicator on behalf of the method `call`.
+    pub(super) fn begin_rank(
+        &self,
+        call: &'static str,
+        size: usize,
+        rank: usize,
+        ids: &[UniqueId],
+        config: &Config,
+    ) -> Result<BegunRank> {
         check_no_open_group(call)?;
         let arguments = SizeAndRank::new(call, size, rank)?;
         let Some(first) = ids.first() else {
@@ -140,14 +168,19 @@ impl Nccl {
                 call!(library, ncclCommInitRankConfig(out, size, first.to_raw(), rank, config_pointer))
             }
         };
-        let created = created.inspect_err(|_| library.end_leaked_groups()).and_then(|_| {
-            let (raw, timeout, name) = (slot.get(), config.timeout_duration(), raw_config.name());
-            // SAFETY: NCCL has just created the handle, and nothing else has it.
-            unsafe { Communicator::adopt(call, library, raw, timeout, name) }
-        });
-        // SAFETY: this was the last use.
-        unsafe { slot.free_after(library, &created) };
-        created
+        match created {
+            Ok(_) => {
+                let shared = Shared::new(library, slot.get(), raw_config.name());
+                Ok(BegunRank { shared, timeout: config.timeout_duration(), slot })
+            }
+            Err(error) => {
+                library.end_leaked_groups();
+                let failed = Err(error);
+                // SAFETY: this was the last use.
+                unsafe { slot.free_after(library, &failed) };
+                failed
+            }
+        }
     }
 
     /// Creates a communicator with all its ranks in this process: rank `i` on device `devices[i]`.

@@ -8,6 +8,7 @@ mod borrowed;
 mod collectives;
 mod create_child;
 mod destroy;
+mod futures;
 mod grouping;
 mod handle;
 mod helper_thread;
@@ -29,6 +30,7 @@ mod registration;
 mod shared;
 mod split;
 mod state;
+mod timer;
 mod vector_collectives;
 mod window;
 

@@ -7,6 +7,9 @@ use crate::{MemorySpace, Result};
 /// returned, even if the call fails. It is leaked unless it is freed explicitly.
 pub(super) struct OutParam<T>(*mut *mut T);
 
+// SAFETY: it owns the memory, and reads it only after the call that writes it has ended.
+unsafe impl<T> Send for OutParam<T> {}
+
 impl<T> OutParam<T> {
     pub(super) fn new() -> Self {
         Self(Box::into_raw(Box::new(ptr::null_mut())))
@@ -20,7 +23,7 @@ impl<T> OutParam<T> {
     /// Returns the handle, null as long as NCCL has not written it.
     pub(super) fn get(&self) -> *mut T {
         // SAFETY: allocated in `new`, and freed only by `free`, whose caller does not use it any more. NCCL writes it
-        // only during calls on the communicator, which are made by this thread.
+        // only during calls on the communicator, which are made one at a time.
         unsafe { self.0.read_volatile() }
     }
 

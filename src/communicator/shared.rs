@@ -4,12 +4,13 @@ use std::ffi::CStr;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
-use std::time::Duration;
+use std::task::Poll;
+use std::time::{Duration, Instant};
 
 use super::helper_thread;
 use super::state::State;
 use crate::backend::{CudaContext, Library, call};
-use crate::{Error, MemorySpace, Result, sys};
+use crate::{Error, MemorySpace, Result, ResultCode, sys};
 
 /// The longest time that an abort keeps its caller waiting.
 pub(super) const ABORT_LIMIT: Duration = Duration::from_secs(5);
@@ -85,6 +86,45 @@ impl Shared {
     /// Returns `true` if NCCL is still ending the communicator, and may use all that it was given.
     pub(super) fn is_ending(&self) -> bool {
         self.is_ending.load(Relaxed)
+    }
+
+    /// Calls `ncclCommGetAsyncError`.
+    pub(super) fn poll(&self) -> Result<ResultCode> {
+        // Not success, which a library that writes nothing would then seem to report.
+        let mut state = sys::ncclResult_t::ncclInternalError;
+        // SAFETY: a live communicator and a valid out-parameter.
+        unsafe { call!(self.library, ncclCommGetAsyncError(self.raw, &raw mut state)) }?;
+        Ok(ResultCode::from_raw(state))
+    }
+
+    /// Looks whether the method `call`, in progress since `start`, is complete. An abort of the `parent` ends it too, as
+    /// does the `timeout`, which aborts the communicator.
+    pub(super) fn progress(
+        self: &Arc<Self>,
+        call: &'static str,
+        start: Instant,
+        timeout: Option<Duration>,
+        parent: Option<&State>,
+    ) -> Poll<Result<()>> {
+        match self.poll()? {
+            ResultCode::SUCCESS => return Poll::Ready(Ok(())),
+            ResultCode::IN_PROGRESS => {}
+            code => return Poll::Ready(Err(self.library.error(call, code))),
+        }
+        let is_requested = self.state.is_abort_requested() || parent.is_some_and(State::is_abort_requested);
+        // What other code owns is not aborted, and may still use the buffers.
+        if is_requested && !self.is_borrowed() {
+            return Poll::Ready(Err(Error::Aborted { call }));
+        }
+        let elapsed = start.elapsed();
+        if timeout.is_some_and(|timeout| elapsed >= timeout) {
+            if self.state.end() {
+                // SAFETY: the state has told this thread to end it.
+                let _ = unsafe { self.abort() };
+            }
+            return Poll::Ready(Err(Error::Timeout { call, elapsed }));
+        }
+        Poll::Pending
     }
 
     /// Returns `true` if the communicator is freed, together with its registrations and windows; on host memory only.

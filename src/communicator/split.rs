@@ -3,7 +3,7 @@
 use super::handle::Communicator;
 use super::state::State;
 use crate::backend::call;
-use crate::{Config, Error, InvalidArgumentKind, Result, sys};
+use crate::{Config, Error, InvalidArgumentKind, Result, ResultCode, sys};
 
 impl Communicator {
     /// Splits the ranks into new communicators: all ranks with the same `color` form one, ordered by `key`, then by
@@ -70,21 +70,33 @@ impl Communicator {
         key: i32,
         config: &Config,
     ) -> Result<Option<Self>> {
-        let c_color = match color.map(i32::try_from) {
-            None => sys::NCCL_SPLIT_NOCOLOR,
-            Some(Ok(color)) => color,
-            Some(Err(_)) => {
-                let color = color.unwrap_or_default();
-                return Err(Error::argument(
-                    call,
-                    InvalidArgumentKind::Value,
-                    format!("color {color} is beyond {}", i32::MAX),
-                ));
-            }
-        };
+        let color = to_c_color(call, color)?;
         self.create_child(call, config, State::enter, |out, config| {
-            // SAFETY: a live communicator; `create_child` provides the out-parameter and the options.
-            unsafe { call!(self.library(), ncclCommSplit(self.raw(), c_color, key, out, config)) }
+            // SAFETY: `create_child` provides the out-parameter and the options.
+            unsafe { self.call_split(color, key, out, config) }
         })
     }
+
+    /// Calls `ncclCommSplit`.
+    ///
+    /// # Safety
+    /// The arguments are those of [`begin_child`](Self::begin_child).
+    pub(super) unsafe fn call_split(
+        &self,
+        color: i32,
+        key: i32,
+        out: *mut sys::ncclComm_t,
+        config: *mut sys::ncclConfig_t,
+    ) -> Result<ResultCode> {
+        // SAFETY: a live communicator; the caller guarantees the rest.
+        unsafe { call!(self.library(), ncclCommSplit(self.raw(), color, key, out, config)) }
+    }
+}
+
+/// Converts a color to C's type.
+pub(super) fn to_c_color(call: &'static str, color: Option<u32>) -> Result<i32> {
+    let Some(color) = color else { return Ok(sys::NCCL_SPLIT_NOCOLOR) };
+    i32::try_from(color).map_err(|_| {
+        Error::argument(call, InvalidArgumentKind::Value, format!("color {color} is beyond {}", i32::MAX))
+    })
 }

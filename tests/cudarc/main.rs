@@ -1,26 +1,148 @@
-//! Buffers and streams of the crate cudarc in operations, on the stand-in for CUDA and the CPU implementation of NCCL. Each
-//! missing order of two accesses is an error there.
-//!
-//! Two ranks are two threads, each with a device. Rank 1 is late, so that rank 0's operation is pending when its call
-//! returns.
+//! Buffers and streams of the crate cudarc in operations.
+#![allow(unsafe_code)] // A view without a guard.
 
-mod cases;
-mod libraries;
+#[path = "../support/cuda_crate/mod.rs"]
+mod cuda_crate;
 
 use std::process::ExitCode;
+use std::sync::Arc;
 
-use libtest_mimic::{Arguments, Trial};
+use cuda_crate::{Cases, CudaCrate, LENGTH, assert_other_device, cases, run_ranks, run_unchecked};
+use cudarc::driver::{CudaContext, CudaSlice, CudaStream, DevicePtr, DevicePtrMut};
+use libnccl::{DeviceSlice, DeviceSliceMut, Nccl, ReduceOp, StreamRef};
+
+enum Cudarc {}
+
+impl CudaCrate for Cudarc {
+    type Context = Arc<CudaContext>;
+    type Stream = Arc<CudaStream>;
+    type Buffer = CudaSlice<f32>;
+
+    fn context(device: usize) -> Arc<CudaContext> {
+        CudaContext::new(device).unwrap()
+    }
+    fn default_stream(context: &Arc<CudaContext>) -> Arc<CudaStream> {
+        context.default_stream()
+    }
+    fn new_stream(context: &Arc<CudaContext>) -> Arc<CudaStream> {
+        context.new_stream().unwrap()
+    }
+    fn synchronize(context: &Arc<CudaContext>) -> Result<(), String> {
+        context.synchronize().map_err(|error| error.to_string())
+    }
+    fn upload(stream: &Arc<CudaStream>, values: &[f32]) -> CudaSlice<f32> {
+        stream.clone_htod(values).unwrap()
+    }
+    fn zeros(stream: &Arc<CudaStream>, length: usize) -> CudaSlice<f32> {
+        stream.alloc_zeros(length).unwrap()
+    }
+    fn read(stream: &Arc<CudaStream>, buffer: &CudaSlice<f32>) -> Vec<f32> {
+        stream.clone_dtoh(buffer).unwrap()
+    }
+}
 
 fn main() -> ExitCode {
-    // In a new process, as the dynamic linker reads its variable at the start of one.
-    if let Some(code) = libraries::run_with_libraries() {
-        return code;
-    }
-    let trials = cases::CASES.iter().map(|(name, case)| {
-        Trial::test(*name, move || {
-            case();
-            Ok(())
-        })
+    let own: Cases = cases![
+        slice_reused_on_its_own_stream_after_the_call_is_summed,
+        views_are_sent_and_received,
+        views_in_a_group_are_ordered_until_its_end,
+        view_of_another_device_is_invalid_argument,
+        id_is_that_of_cudarc,
+        views_without_guards_are_a_race,
+    ];
+    cuda_crate::main::<Cudarc>(own)
+}
+
+fn slice_reused_on_its_own_stream_after_the_call_is_summed() {
+    run_ranks::<Cudarc>(0, |rank| {
+        let mut buffer = rank.other.clone_htod(&rank.values(LENGTH)).unwrap();
+        let mut sums = rank.stream.alloc_zeros::<f32>(LENGTH).unwrap();
+        rank.be_late();
+        rank.comm.all_reduce(&buffer, &mut sums, ReduceOp::Sum, &rank.stream).unwrap();
+        rank.other.memset_zeros(&mut buffer).unwrap();
+        rank.comm.broadcast_in_place(&mut buffer, 0, &rank.stream).unwrap();
+        assert_eq!(rank.stream.clone_dtoh(&sums).unwrap(), [3.0; LENGTH]);
+        assert_eq!(rank.other.clone_dtoh(&buffer).unwrap(), [0.0; LENGTH]);
     });
-    libtest_mimic::run(&Arguments::from_args(), trials.collect()).exit_code()
+}
+
+fn views_are_sent_and_received() {
+    run_ranks::<Cudarc>(0, |rank| {
+        let mut buffer = rank.other.clone_htod(&rank.values(LENGTH)).unwrap();
+        rank.be_late();
+        if rank.comm.rank() == 0 {
+            rank.comm.send(buffer.slice(..100), 1, &rank.stream).unwrap();
+            rank.comm.send(&buffer.slice_mut(100..300), 1, &rank.stream).unwrap();
+        } else {
+            rank.comm.recv(buffer.slice_mut(200..300), 0, &rank.stream).unwrap();
+            let mut view = buffer.slice_mut(..200);
+            rank.comm.recv(&mut view, 0, &rank.stream).unwrap();
+            let received = rank.other.clone_dtoh(&buffer).unwrap();
+            assert_eq!((&received[..300], received[300]), (&[1.0; 300][..], 2.0));
+        }
+    });
+}
+
+fn views_in_a_group_are_ordered_until_its_end() {
+    run_ranks::<Cudarc>(0, |rank| {
+        let send = rank.other.clone_htod(&rank.values(LENGTH)).unwrap();
+        let mut recv = rank.other.alloc_zeros::<f32>(LENGTH).unwrap();
+        let (peer, half) = (1 - rank.comm.rank(), LENGTH / 2);
+        rank.be_late();
+        let (first, second) = recv.split_at_mut(half);
+        rank.nccl
+            .group(|g| {
+                g.send(&rank.comm, send.slice(..half), peer, &rank.stream)?;
+                g.recv(&rank.comm, first, peer, &rank.stream)?;
+                g.send(&rank.comm, send.slice(half..), peer, &rank.stream)?;
+                g.recv(&rank.comm, second, peer, &rank.stream)
+            })
+            .unwrap();
+        drop(send);
+        rank.overwrite_free_memory();
+        assert_eq!(rank.other.clone_dtoh(&recv).unwrap(), [(peer + 1) as f32; LENGTH]);
+    });
+}
+
+fn id_is_that_of_cudarc() {
+    CudaContext::new(0).unwrap();
+    let id = Nccl::load().unwrap().unique_id().unwrap();
+    // As the crate's `Id::uninit` takes it, and `Id::internal` returns it.
+    let chars: [std::ffi::c_char; 128] = id.to_c_chars();
+    assert_eq!(libnccl::UniqueId::from_c_chars(chars), id);
+}
+
+fn view_of_another_device_is_invalid_argument() {
+    run_ranks::<Cudarc>(0, |rank| {
+        let peer = 1 - rank.comm.rank();
+        let foreign = CudaContext::new(peer).unwrap().default_stream();
+        let mut buffer = foreign.alloc_zeros::<f32>(8).unwrap();
+        for stream in [StreamRef::DEFAULT, (&rank.stream).into()] {
+            let result = rank.comm.all_reduce_in_place(buffer.slice_mut(1..), ReduceOp::Sum, stream);
+            assert_other_device(result, peer, rank.comm.rank());
+        }
+    });
+}
+
+// What the cases above rely on: without the guards, the same accesses are reported. On devices of its own, whose contexts
+// return an error from then on.
+fn views_without_guards_are_a_race() {
+    run_unchecked::<Cudarc>(6, |rank| {
+        let send = rank.other.clone_htod(&rank.values(LENGTH)).unwrap();
+        let mut recv = rank.stream.alloc_zeros::<f32>(LENGTH).unwrap();
+        rank.context.synchronize().unwrap();
+        rank.be_late();
+        let (from, _) = send.device_ptr(&rank.other);
+        let (to, _) = recv.device_ptr_mut(&rank.stream);
+        // SAFETY: memory of as many elements, which lives until the context has been synchronized.
+        let (from, to) = unsafe {
+            (
+                DeviceSlice::from_raw_parts(from as *const f32, LENGTH),
+                DeviceSliceMut::from_raw_parts(to as *mut f32, LENGTH),
+            )
+        };
+        let _ = rank.comm.all_reduce(from, to, ReduceOp::Sum, &rank.stream);
+        drop(send);
+        rank.context.synchronize().expect_err("a free without an order is an error");
+    });
 }

@@ -60,6 +60,9 @@ enum Task {
         /// A major release of CUDA: 12 or 13
         major: String,
     },
+    /// Print folders whose include/ have the headers that the crate cuda-core is built with, that with cuda.h first; NVIDIA's
+    /// packages are downloaded if needed
+    CudaCoreHeaders,
     /// Print the folder with lib/ and include/ of NVIDIA's package of a release, which is downloaded if needed
     NvidiaPackage {
         /// A release of NCCL, such as 2.32.3
@@ -114,6 +117,12 @@ fn run(task: Task) -> Result<()> {
         Task::Matrix(options) => matrix::run(root(), &options),
         Task::CudartPackage { major } => {
             for folder in nvidia_packages::obtain_cudart(&major)? {
+                println!("{}", folder.display());
+            }
+            Ok(())
+        }
+        Task::CudaCoreHeaders => {
+            for folder in nvidia_packages::obtain_cuda_core_headers()? {
                 println!("{}", folder.display());
             }
             Ok(())

@@ -89,6 +89,26 @@ pub(crate) fn obtain_cudart(major: &str) -> Result<Vec<PathBuf>> {
         .collect()
 }
 
+/// Returns folders whose `include/` have the headers that the crate cuda-core is built with, that with `cuda.h` first, after
+/// downloading the packages if needed.
+pub(crate) fn obtain_cuda_core_headers() -> Result<Vec<PathBuf>> {
+    fn headers(path: &Path) -> Option<&Path> {
+        let path = path.strip_prefix("nvidia/cu13").ok()?;
+        path.starts_with("include").then_some(path)
+    }
+    let curand = Wheel {
+        package: "nvidia-curand",
+        release: "10.4.5.25",
+        folder: "curand-10.4.5.25",
+        size: "80 MB",
+        target: headers,
+        required: &["include/curand.h"],
+    };
+    let mut folders = obtain_cudart("13")?;
+    folders.push(curand.obtain()?);
+    Ok(folders)
+}
+
 /// Downloads the packages that are missing, several at a time. A failed download is tried again, and reported, by the
 /// caller that obtains the release.
 pub(crate) fn prefetch(releases: &[String], part: Part) {

@@ -1,6 +1,6 @@
 //! The stand-in for CUDA and the CPU implementation of NCCL, in a folder on the dynamic linker's path.
 
-#[path = "../support/cuda_libraries.rs"]
+#[path = "../cuda_libraries.rs"]
 mod cuda_libraries;
 
 use std::env;

@@ -1,0 +1,207 @@
+#![allow(unsafe_code)] // Unsafe traits, and a stream without ownership.
+
+use std::fmt;
+use std::sync::Arc;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use cuda_core::{
+    AllocationLease, CudaContext, CudaStream, DeviceBuffer, DeviceBufferView, DriverError, RawDeviceBuffer,
+    completion,
+};
+
+use super::stream::device;
+use crate::{Buffer, BufferMut, DeviceSlice, Element, MemorySpace, SendBuffer, StreamRef};
+
+/// The longest time that an operation waits for the end of other accesses to its memory.
+const LEASE_LIMIT: Duration = Duration::from_secs(5);
+
+/// The guard of a buffer of the crate cuda-core: once the operation is enqueued, it keeps cuda-core's lease of the memory
+/// until the operation has run.
+///
+/// The buffers are `DeviceBuffer` and `DeviceBufferView`, by reference; views also by value. Their memory has no stream:
+/// cuda-core knows which accesses are in flight, frees the memory after the last, and refuses an access on one stream while
+/// another stream writes, with `CUDA_ERROR_NOT_READY`. An operation counts as such an access, of the whole allocation. It
+/// does not fail for that reason: where cuda-core would refuse, the call waits for those accesses first, 5 s at most. Then
+/// it goes on without an order, so that the elements may have any values, and the next call of cuda-core reports the error.
+/// So a buffer may be dropped right after the call, and used again on the same stream; on another one, wait for the stream
+/// before.
+///
+/// ```no_run
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// use cuda_core::{CudaContext, DeviceBuffer};
+/// use libnccl::{Config, Nccl, ReduceOp};
+///
+/// let nccl = Nccl::load()?;
+/// let context = CudaContext::new(0)?;
+/// let stream = context.new_stream()?;
+/// let comm = nccl.init_rank_on(&context, 1, 0, &nccl.unique_id()?, &Config::new())?;
+///
+/// let gradients = DeviceBuffer::from_host(&stream, &[1.0_f32, 2.0])?;
+/// let mut sums = DeviceBuffer::<f32>::zeroed(&stream, 2)?;
+/// comm.all_reduce(&gradients, &mut sums, ReduceOp::Sum, &stream)?;
+/// assert_eq!(sums.to_host_vec(&stream)?, [1.0, 2.0]);
+/// comm.broadcast(gradients.slice(1..2)?, &mut sums, 0, &stream)?;
+/// # Ok(())
+/// # }
+/// ```
+///
+/// An operation that a CUDA graph captures has no lease: the buffers must outlive the graph, and the launches are ordered
+/// by whoever makes them.
+///
+/// cuda-core 0.5 needs Rust 1.89, and to build, libclang and the headers of a CUDA toolkit of release 13.0 or newer, in
+/// `CUDA_TOOLKIT_PATH`.
+pub struct CudaCoreGuard<'a> {
+    /// `None` if there is nothing to keep.
+    kept: Option<Kept>,
+    stream: StreamRef<'a>,
+}
+
+/// The memory of an operation.
+struct Kept {
+    memory: Memory,
+    context: Arc<CudaContext>,
+    /// The operation's stream, for cuda-core's functions.
+    stream: Arc<CudaStream>,
+    /// The error that the context keeps for a later call of cuda-core. It would fail the calls here instead.
+    error: Result<(), DriverError>,
+}
+
+enum Memory {
+    Leased(AllocationLease),
+    /// Without a lease, which others hold for good: kept alive, but not excluded from conflicting accesses.
+    Owned(RawDeviceBuffer),
+}
+
+impl<'a> CudaCoreGuard<'a> {
+    fn new(memory: &RawDeviceBuffer, writes: bool, stream: StreamRef<'a>) -> Self {
+        let context = Arc::clone(memory.context());
+        // On another device, the operation does not start.
+        let is_other_device = stream.device().is_some_and(|found| Some(found) != device(&context));
+        if memory.is_empty() || is_other_device {
+            return Self { kept: None, stream };
+        }
+        let past = context.check_err();
+        if is_capturing(&context, stream) {
+            context.record_err(past);
+            return Self { kept: None, stream };
+        }
+        // SAFETY: of the buffer's device, as the operation starts. It is live for `'a`, and the guard has dropped this by
+        // then; cuda-core does not use the handle after that.
+        let own = unsafe { CudaStream::borrow_raw(stream.as_raw().cast(), &context) };
+        let (memory, error) = match lease(memory, &own, writes) {
+            Ok(lease) => (Memory::Leased(lease), past),
+            Err(error) => (Memory::Owned(memory.clone()), past.and(Err(error))),
+        };
+        Self { kept: Some(Kept { memory, context, stream: own, error }), stream }
+    }
+}
+
+/// Returns a lease of the memory; of memory that another stream uses, after that, if it takes no longer than
+/// [`LEASE_LIMIT`].
+///
+/// It waits for this memory alone. A wait for the device would wait for other communicators too, whose ranks may wait for
+/// this one.
+fn lease(
+    memory: &RawDeviceBuffer,
+    stream: &CudaStream,
+    writes: bool,
+) -> Result<AllocationLease, DriverError> {
+    const PAUSE: Duration = Duration::from_micros(100);
+    let start = Instant::now();
+    loop {
+        let leased = memory.acquire(stream, writes, false);
+        if leased.is_ok() || start.elapsed() >= LEASE_LIMIT {
+            return leased;
+        }
+        thread::sleep(PAUSE);
+    }
+}
+
+/// Returns whether a CUDA graph captures what is enqueued on the stream, in which case nothing runs now.
+fn is_capturing(context: &CudaContext, stream: StreamRef<'_>) -> bool {
+    let mut status = cuda_core::sys::CUstreamCaptureStatus_enum_CU_STREAM_CAPTURE_STATUS_NONE;
+    // SAFETY: a live stream of the context's device, and a valid out-parameter.
+    let result = context
+        .bind_to_thread()
+        .map(|()| unsafe { cuda_core::sys::cuStreamIsCapturing(stream.as_raw().cast(), &raw mut status) });
+    // An error of the context is found by the calls that follow.
+    result == Ok(cuda_core::sys::cudaError_enum_CUDA_SUCCESS)
+        && status != cuda_core::sys::CUstreamCaptureStatus_enum_CU_STREAM_CAPTURE_STATUS_NONE
+}
+
+impl Drop for CudaCoreGuard<'_> {
+    fn drop(&mut self) {
+        let Some(Kept { memory, context, stream, error }) = self.kept.take() else { return };
+        let error = error.and(context.check_err());
+        // If CUDA cannot record an event, the memory is kept for ever.
+        let retained = match memory {
+            Memory::Leased(lease) => lease.retain_until_complete(&stream),
+            Memory::Owned(memory) => completion::retain_until_complete(memory, &stream),
+        };
+        drop(stream);
+        context.record_err(error.and(retained));
+    }
+}
+
+impl fmt::Debug for CudaCoreGuard<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("CudaCoreGuard").field("stream", &self.stream).finish_non_exhaustive()
+    }
+}
+
+macro_rules! buffers {
+    ($($buffer:ty),*) => {$(
+        // SAFETY: device memory of `len` elements. cuda-core frees it after the last lease, and the guard keeps one until the
+        // work has run. cuda-core forms no references to the elements.
+        unsafe impl<T: Element> Buffer for $buffer {
+            type Element = T;
+            type Guard<'a>
+                = CudaCoreGuard<'a>
+            where
+                Self: 'a;
+
+            fn memory_space(&self) -> MemorySpace {
+                MemorySpace::Device
+            }
+            fn len(&self) -> usize {
+                Self::len(self)
+            }
+            fn device(&self) -> Option<i32> {
+                device(self.context())
+            }
+            fn as_ptr<'a>(&'a self, stream: StreamRef<'a>) -> (*const T, CudaCoreGuard<'a>) {
+                let guard = CudaCoreGuard::new(self.storage(), false, stream);
+                (self.cu_deviceptr() as *const T, guard)
+            }
+        }
+    )*};
+}
+
+buffers!(DeviceBuffer<T>, DeviceBufferView<'_, T>);
+
+// SAFETY: as above.
+unsafe impl<T: Element> BufferMut for DeviceBuffer<T> {
+    type GuardMut<'a>
+        = CudaCoreGuard<'a>
+    where
+        Self: 'a;
+
+    fn as_mut_ptr<'a>(&'a mut self, stream: StreamRef<'a>) -> (*mut T, CudaCoreGuard<'a>) {
+        let guard = CudaCoreGuard::new(self.storage(), true, stream);
+        (self.cu_deviceptr() as *mut T, guard)
+    }
+}
+
+impl<'a, T: Element> SendBuffer<'a> for DeviceBufferView<'a, T> {
+    type Element = T;
+    type Guard = CudaCoreGuard<'a>;
+
+    unsafe fn into_view(self, stream: StreamRef<'a>) -> (DeviceSlice<'a, T>, CudaCoreGuard<'a>) {
+        let guard = CudaCoreGuard::new(self.storage(), false, stream);
+        let (address, length) = (self.cu_deviceptr() as *const T, self.len());
+        // SAFETY: as for the buffers above; the guard has the memory.
+        let view = unsafe { DeviceSlice::new(address, length, MemorySpace::Device) };
+        (view.on_device(device(self.context())), guard)
+    }
+}

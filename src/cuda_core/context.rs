@@ -1,0 +1,10 @@
+use crate::Context;
+
+impl Context for cuda_core::CudaContext {
+    fn device(&self) -> usize {
+        self.ordinal()
+    }
+    fn make_current(&self) -> Result<(), Box<dyn std::error::Error>> {
+        Ok(self.bind_to_thread()?)
+    }
+}

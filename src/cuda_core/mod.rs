@@ -1,0 +1,7 @@
+//! Buffers, streams and contexts of NVIDIA's crate cuda-core.
+
+mod buffer;
+mod context;
+mod stream;
+
+pub use buffer::CudaCoreGuard;

@@ -1,0 +1,196 @@
+//! Buffers and streams of NVIDIA's crate cuda-core in operations.
+#![allow(unsafe_code)] // Memory that is allocated on a stream, and a view without a guard.
+
+#[path = "../support/cuda_crate/mod.rs"]
+mod cuda_crate;
+
+use std::process::ExitCode;
+use std::sync::Arc;
+
+use cuda_core::{CudaContext, CudaStream, DeviceBuffer, sys};
+use cuda_crate::{Cases, CudaCrate, LENGTH, assert_other_device, cases, run_ranks, run_unchecked};
+use libnccl::{DeviceSlice, DeviceSliceMut, ReduceOp, StreamRef};
+
+enum CudaCore {}
+
+impl CudaCrate for CudaCore {
+    type Context = Arc<CudaContext>;
+    type Stream = Arc<CudaStream>;
+    type Buffer = DeviceBuffer<f32>;
+
+    fn context(device: usize) -> Arc<CudaContext> {
+        CudaContext::new(device).unwrap()
+    }
+    fn default_stream(context: &Arc<CudaContext>) -> Arc<CudaStream> {
+        context.default_stream()
+    }
+    fn new_stream(context: &Arc<CudaContext>) -> Arc<CudaStream> {
+        context.new_stream().unwrap()
+    }
+    fn synchronize(context: &Arc<CudaContext>) -> Result<(), String> {
+        context.synchronize().map_err(|error| error.to_string())
+    }
+    fn upload(stream: &Arc<CudaStream>, values: &[f32]) -> DeviceBuffer<f32> {
+        // SAFETY: it is written before it is read.
+        let mut buffer = unsafe { DeviceBuffer::uninitialized_async(stream, values.len()) }.unwrap();
+        buffer.copy_from_host(stream, values).unwrap();
+        buffer
+    }
+    fn zeros(stream: &Arc<CudaStream>, length: usize) -> DeviceBuffer<f32> {
+        // SAFETY: as above.
+        let mut buffer = unsafe { DeviceBuffer::uninitialized_async(stream, length) }.unwrap();
+        buffer.zero_async(stream).unwrap();
+        buffer
+    }
+    fn read(stream: &Arc<CudaStream>, buffer: &DeviceBuffer<f32>) -> Vec<f32> {
+        // cuda-core refuses to read on one stream while another one writes.
+        stream.context().synchronize().unwrap();
+        buffer.to_host_vec(stream).unwrap()
+    }
+}
+
+fn main() -> ExitCode {
+    let own: Cases = cases![
+        buffer_in_use_is_refused_to_another_stream_until_the_operation_has_run,
+        buffer_written_on_another_stream_is_waited_for,
+        buffer_leased_for_good_is_used_nevertheless,
+        views_are_sent,
+        view_of_another_device_is_invalid_argument,
+        captured_operation_leaves_the_buffer_free,
+        memory_without_guards_is_a_race,
+    ];
+    cuda_crate::main::<CudaCore>(own)
+}
+
+/// cuda-core orders no accesses: it refuses those that conflict. An operation is such an access.
+fn buffer_in_use_is_refused_to_another_stream_until_the_operation_has_run() {
+    run_ranks::<CudaCore>(0, |rank| {
+        let send = DeviceBuffer::from_host(&rank.other, &rank.values(LENGTH)).unwrap();
+        let mut recv = DeviceBuffer::<f32>::zeroed(&rank.other, LENGTH).unwrap();
+        rank.be_late();
+        rank.comm.all_reduce(&send, &mut recv, ReduceOp::Sum, &rank.stream).unwrap();
+        if rank.comm.rank() == 0 {
+            let refused = recv.zero_async(&rank.other).unwrap_err();
+            assert_eq!(refused.0, sys::cudaError_enum_CUDA_ERROR_NOT_READY, "{refused}");
+            let refused = recv.to_host_vec(&rank.other).unwrap_err();
+            assert_eq!(refused.0, sys::cudaError_enum_CUDA_ERROR_NOT_READY, "{refused}");
+        }
+        // Two that read are no conflict, and neither is the operation's own stream.
+        assert_eq!(send.to_host_vec(&rank.other).unwrap(), rank.values(LENGTH));
+        assert_eq!(recv.to_host_vec(&rank.stream).unwrap(), [3.0; LENGTH]);
+        recv.zero_async(&rank.other).unwrap();
+        assert_eq!(recv.to_host_vec(&rank.other).unwrap(), [0.0; LENGTH]);
+    });
+}
+
+fn buffer_written_on_another_stream_is_waited_for() {
+    run_ranks::<CudaCore>(0, |rank| {
+        let mut buffer = CudaCore::upload(&rank.other, &rank.values(LENGTH));
+        rank.be_late();
+        rank.comm.all_reduce_in_place(&mut buffer, ReduceOp::Sum, &rank.stream).unwrap();
+        rank.comm.all_reduce_in_place(&mut buffer, ReduceOp::Sum, &rank.other).unwrap();
+        assert_eq!(buffer.to_host_vec(&rank.other).unwrap(), [6.0; LENGTH]);
+    });
+}
+
+/// A lease that is never given back cannot be waited for. The memory is kept until the operation has run.
+fn buffer_leased_for_good_is_used_nevertheless() {
+    run_ranks::<CudaCore>(0, |rank| {
+        let mut sums = CudaCore::zeros(&rank.stream, LENGTH);
+        let send = CudaCore::upload(&rank.other, &rank.values(LENGTH));
+        let lease = send.storage().acquire(&rank.other, true, false).unwrap();
+        rank.be_late();
+        rank.comm.all_reduce(&send, &mut sums, ReduceOp::Sum, &rank.stream).unwrap();
+        // It is said to the next call that asks.
+        let error = rank.context.check_err().unwrap_err();
+        assert_eq!(error.0, sys::cudaError_enum_CUDA_ERROR_NOT_READY, "{error}");
+        drop((lease, send));
+        rank.overwrite_free_memory();
+        assert_eq!(CudaCore::read(&rank.stream, &sums), [3.0; LENGTH]);
+    });
+}
+
+fn views_are_sent() {
+    run_ranks::<CudaCore>(0, |rank| {
+        let peer = 1 - rank.comm.rank();
+        let send = CudaCore::upload(&rank.other, &(0..1000).map(|number| number as f32).collect::<Vec<_>>());
+        let [mut first, mut second] = [100, 200].map(|length| CudaCore::zeros(&rank.stream, length));
+        rank.be_late();
+        rank.nccl
+            .group(|g| {
+                g.send(&rank.comm, send.slice(0..100).unwrap(), peer, &rank.stream)?;
+                g.recv(&rank.comm, &mut first, peer, &rank.stream)
+            })
+            .unwrap();
+        let view = send.slice(800..1000).unwrap();
+        rank.nccl
+            .group(|g| {
+                g.send(&rank.comm, &view, peer, &rank.stream)?;
+                g.recv(&rank.comm, &mut second, peer, &rank.stream)
+            })
+            .unwrap();
+        drop(send);
+        rank.overwrite_free_memory();
+        let (first, second) = (CudaCore::read(&rank.stream, &first), CudaCore::read(&rank.stream, &second));
+        assert_eq!((first[99], second[0], second[199]), (99.0, 800.0, 999.0));
+    });
+}
+
+fn view_of_another_device_is_invalid_argument() {
+    run_ranks::<CudaCore>(0, |rank| {
+        let peer = 1 - rank.comm.rank();
+        let foreign = CudaCore::zeros(&CudaContext::new(peer).unwrap().default_stream(), 8);
+        for stream in [StreamRef::DEFAULT, (&rank.stream).into()] {
+            let result = rank.comm.send(foreign.slice(1..8).unwrap(), peer, stream);
+            assert_other_device(result, peer, rank.comm.rank());
+        }
+    });
+}
+
+/// Nothing runs before the graph is launched, and the graph can be launched at any time.
+fn captured_operation_leaves_the_buffer_free() {
+    run_ranks::<CudaCore>(0, |rank| {
+        let mut buffer = DeviceBuffer::from_host(&rank.stream, &rank.values(LENGTH)).unwrap();
+        // SAFETY: the context is current, and nothing else captures the stream.
+        unsafe { rank.stream.begin_capture(sys::CUstreamCaptureMode_enum_CU_STREAM_CAPTURE_MODE_RELAXED) }
+            .unwrap();
+        rank.comm.all_reduce_in_place(&mut buffer, ReduceOp::Sum, &rank.stream).unwrap();
+        // SAFETY: it was begun above.
+        let graph = unsafe { rank.stream.end_capture() }.unwrap();
+        assert_eq!(buffer.to_host_vec(&rank.other).unwrap(), rank.values(LENGTH));
+        let mut executable = std::ptr::null_mut();
+        // SAFETY: the graph is live, and each is destroyed after its use; buffer and communicator outlive the launch.
+        unsafe {
+            assert_eq!(sys::cuGraphInstantiateWithFlags(&raw mut executable, graph, 0), 0);
+            assert_eq!(sys::cuGraphLaunch(executable, rank.stream.cu_stream()), 0);
+            rank.stream.synchronize().unwrap();
+            assert_eq!(sys::cuGraphExecDestroy(executable), 0);
+            assert_eq!(sys::cuGraphDestroy(graph), 0);
+        }
+        assert_eq!(buffer.to_host_vec(&rank.stream).unwrap(), [3.0; LENGTH]);
+    });
+}
+
+// What the cases above rely on: without the guards, the same accesses are reported. On devices of its own, whose contexts
+// return an error from then on.
+fn memory_without_guards_is_a_race() {
+    run_unchecked::<CudaCore>(6, |rank| {
+        // SAFETY: its values do not matter.
+        let send = unsafe { DeviceBuffer::<f32>::uninitialized_async(&rank.other, LENGTH) }.unwrap();
+        let (address, length, _) = send.into_raw_parts();
+        let recv = CudaCore::zeros(&rank.stream, LENGTH);
+        rank.context.synchronize().unwrap();
+        rank.be_late();
+        // SAFETY: memory of as many elements. That of `send` is freed too early, which the stand-in for CUDA reports.
+        let (from, to) = unsafe {
+            (
+                DeviceSlice::from_raw_parts(address as *const f32, length),
+                DeviceSliceMut::from_raw_parts(recv.cu_deviceptr() as *mut f32, LENGTH),
+            )
+        };
+        let _ = rank.comm.all_reduce(from, to, ReduceOp::Sum, &rank.stream);
+        // SAFETY: as above: this is the free that lacks an order.
+        unsafe { cuda_core::memory::free_async(address, rank.other.cu_stream()) }.unwrap();
+        rank.context.synchronize().expect_err("a free without an order is an error");
+    });
+}

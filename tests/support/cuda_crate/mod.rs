@@ -1,0 +1,275 @@
+//! Buffers and streams of a CUDA crate in operations, on the stand-in for CUDA and the CPU implementation of NCCL. Each
+//! missing order of two accesses is an error there.
+//!
+//! Two ranks are two threads, each with a device. Rank 1 is late, so that rank 0's operation is pending when its call
+//! returns.
+
+mod libraries;
+
+use std::process::ExitCode;
+use std::thread;
+use std::time::Duration;
+
+use libnccl::{
+    BufferMut, Communicator, Config, Context, Error, MemorySpace, Nccl, ReduceOp, Stream, StreamRef,
+};
+use libtest_mimic::{Arguments, Trial};
+
+/// The elements of a buffer: as many that the work outlasts the call.
+pub(crate) const LENGTH: usize = 1 << 16;
+
+/// A crate with safe contexts, streams and buffers.
+pub(crate) trait CudaCrate: 'static {
+    type Context: Context;
+    type Stream: Stream;
+    type Buffer: BufferMut<Element = f32>;
+
+    fn context(device: usize) -> Self::Context;
+    fn default_stream(context: &Self::Context) -> Self::Stream;
+    fn new_stream(context: &Self::Context) -> Self::Stream;
+    /// Waits for all work on the device.
+    fn synchronize(context: &Self::Context) -> Result<(), String>;
+    /// Copies values to memory that is allocated and freed on the stream.
+    fn upload(stream: &Self::Stream, values: &[f32]) -> Self::Buffer;
+    /// Allocates memory on the stream, and writes zeros there.
+    fn zeros(stream: &Self::Stream, length: usize) -> Self::Buffer;
+    /// Reads on the stream, after the work on the buffer.
+    fn read(stream: &Self::Stream, buffer: &Self::Buffer) -> Vec<f32>;
+}
+
+/// Cases, by their names.
+macro_rules! cases {
+    ($($name:path),* $(,)?) => {
+        vec![$((stringify!($name), $name as fn())),*]
+    };
+}
+pub(crate) use cases;
+
+pub(crate) type Cases = Vec<(&'static str, fn())>;
+
+/// Runs the cases of all crates and these, in a process that has the libraries: the dynamic linker reads its variable at
+/// the start of one.
+pub(crate) fn main<C: CudaCrate>(own: Cases) -> ExitCode {
+    if let Some(code) = libraries::run_with_libraries() {
+        return code;
+    }
+    let trials = common_cases::<C>().into_iter().chain(own).map(|(name, case)| {
+        Trial::test(name, move || {
+            case();
+            Ok(())
+        })
+    });
+    libtest_mimic::run(&Arguments::from_args(), trials.collect()).exit_code()
+}
+
+fn common_cases<C: CudaCrate>() -> Cases {
+    vec![
+        ("buffers_of_the_operations_stream_are_summed", buffers_of_the_operations_stream_are_summed::<C>),
+        ("buffers_of_other_streams_are_summed", buffers_of_other_streams_are_summed::<C>),
+        (
+            "buffers_dropped_straight_after_the_call_are_summed",
+            buffers_dropped_straight_after_the_call_are_summed::<C>,
+        ),
+        ("buffers_on_the_default_stream_are_summed", buffers_on_the_default_stream_are_summed::<C>),
+        ("buffers_of_a_group_may_be_dropped_after_it", buffers_of_a_group_may_be_dropped_after_it::<C>),
+        ("buffer_of_another_device_is_invalid_argument", buffer_of_another_device_is_invalid_argument::<C>),
+        ("stream_of_another_device_is_invalid_argument", stream_of_another_device_is_invalid_argument::<C>),
+        (
+            "pre_mul_sum_of_buffers_of_other_streams_has_its_value",
+            pre_mul_sum_of_buffers_of_other_streams_has_its_value::<C>,
+        ),
+        ("memory_of_nccl_is_allocated_on_the_context", memory_of_nccl_is_allocated_on_the_context::<C>),
+    ]
+}
+
+pub(crate) struct Rank<C: CudaCrate> {
+    pub(crate) nccl: Nccl,
+    pub(crate) comm: Communicator,
+    pub(crate) context: C::Context,
+    /// The stream of operations.
+    pub(crate) stream: C::Stream,
+    /// The stream of buffers.
+    pub(crate) other: C::Stream,
+}
+
+impl<C: CudaCrate> Rank<C> {
+    /// Sleeps on rank 1, which lets the calls of rank 0 return before their operations can run.
+    pub(crate) fn be_late(&self) {
+        if self.comm.rank() == 1 {
+            thread::sleep(Duration::from_millis(20));
+        }
+    }
+
+    /// Returns elements of one more than the rank.
+    pub(crate) fn values(&self, length: usize) -> Vec<f32> {
+        vec![(self.comm.rank() + 1) as f32; length]
+    }
+
+    /// Writes new memory on the stream of buffers, where memory that was freed too early would be used again.
+    pub(crate) fn overwrite_free_memory(&self) {
+        for _ in 0..4 {
+            drop(C::upload(&self.other, &[1000.0_f32; LENGTH]));
+        }
+    }
+}
+
+/// Runs two ranks on two devices from `first` on, and checks that no order was missing.
+pub(crate) fn run_ranks<C: CudaCrate>(first: usize, body: impl Fn(&Rank<C>) + Sync) {
+    run_unchecked(first, |rank| {
+        body(rank);
+        C::synchronize(&rank.context).expect("no two accesses lack an order");
+    });
+}
+
+pub(crate) fn run_unchecked<C: CudaCrate>(first: usize, body: impl Fn(&Rank<C>) + Sync) {
+    // CUDA before NCCL, which has device memory then.
+    drop(C::context(first));
+    let nccl = Nccl::load().unwrap();
+    assert_eq!(nccl.memory_space(), MemorySpace::Device);
+    let id = nccl.unique_id().unwrap();
+    thread::scope(|scope| {
+        for rank in 0..2 {
+            let (body, nccl) = (&body, nccl.clone());
+            scope.spawn(move || {
+                let context = C::context(first + rank);
+                let comm = nccl.init_rank_on(&context, 2, rank, &id, &Config::new()).unwrap();
+                assert_eq!(comm.device(), (first + rank) as i32);
+                let (stream, other) = (C::new_stream(&context), C::new_stream(&context));
+                body(&Rank { nccl, comm, context, stream, other });
+            });
+        }
+    });
+}
+
+fn buffers_of_the_operations_stream_are_summed<C: CudaCrate>() {
+    run_ranks::<C>(0, |rank| {
+        let send = C::upload(&rank.stream, &rank.values(LENGTH));
+        let mut recv = C::zeros(&rank.stream, LENGTH);
+        rank.be_late();
+        rank.comm.all_reduce(&send, &mut recv, ReduceOp::Sum, &rank.stream).unwrap();
+        rank.comm.all_reduce_in_place(&mut recv, ReduceOp::Sum, &rank.stream).unwrap();
+        assert_eq!(C::read(&rank.stream, &recv), [6.0; LENGTH]);
+    });
+}
+
+fn buffers_of_other_streams_are_summed<C: CudaCrate>() {
+    run_ranks::<C>(0, |rank| {
+        let third = C::new_stream(&rank.context);
+        let send = C::upload(&rank.other, &rank.values(LENGTH));
+        let mut recv = C::zeros(&third, LENGTH);
+        rank.be_late();
+        rank.comm.all_reduce(&send, &mut recv, ReduceOp::Sum, &rank.stream).unwrap();
+        // Each on a stream that has to wait for the operation.
+        assert_eq!(C::read(&third, &recv), [3.0; LENGTH]);
+        assert_eq!(C::read(&rank.other, &recv), [3.0; LENGTH]);
+    });
+}
+
+fn buffers_dropped_straight_after_the_call_are_summed<C: CudaCrate>() {
+    run_ranks::<C>(0, |rank| {
+        let mut sums = C::zeros(&rank.stream, LENGTH);
+        let mut unused = C::zeros(&rank.other, LENGTH);
+        let send = C::upload(&rank.other, &rank.values(LENGTH));
+        rank.be_late();
+        rank.comm.all_reduce(&send, &mut sums, ReduceOp::Sum, &rank.stream).unwrap();
+        rank.comm.all_reduce(&send, &mut unused, ReduceOp::Sum, &rank.stream).unwrap();
+        drop((send, unused));
+        rank.overwrite_free_memory();
+        assert_eq!(C::read(&rank.stream, &sums), [3.0; LENGTH]);
+    });
+}
+
+fn buffers_on_the_default_stream_are_summed<C: CudaCrate>() {
+    run_ranks::<C>(0, |rank| {
+        let default = C::default_stream(&rank.context);
+        let mut buffer = C::upload(&default, &rank.values(LENGTH));
+        let mut other = C::upload(&rank.other, &rank.values(LENGTH));
+        rank.be_late();
+        rank.comm.all_reduce_in_place(&mut buffer, ReduceOp::Sum, &default).unwrap();
+        rank.comm.all_reduce_in_place(&mut other, ReduceOp::Max, StreamRef::DEFAULT).unwrap();
+        assert_eq!(C::read(&default, &buffer), [3.0; LENGTH]);
+        assert_eq!(C::read(&rank.other, &other), [2.0; LENGTH]);
+    });
+}
+
+fn buffers_of_a_group_may_be_dropped_after_it<C: CudaCrate>() {
+    run_ranks::<C>(0, |rank| {
+        let send = C::upload(&rank.other, &rank.values(LENGTH));
+        let mut recv = C::zeros(&rank.other, LENGTH);
+        let peer = 1 - rank.comm.rank();
+        rank.be_late();
+        rank.nccl
+            .group(|g| {
+                g.send(&rank.comm, &send, peer, &rank.stream)?;
+                g.recv(&rank.comm, &mut recv, peer, &rank.stream)
+            })
+            .unwrap();
+        drop(send);
+        rank.overwrite_free_memory();
+        assert_eq!(C::read(&rank.other, &recv), [(peer + 1) as f32; LENGTH]);
+    });
+}
+
+/// Checks that an operation is refused, with the devices in the text.
+pub(crate) fn assert_other_device(result: libnccl::Result<()>, found: usize, expected: usize) {
+    match result {
+        Err(error @ Error::InvalidArgument { .. }) => {
+            let text = error.to_string();
+            let end = format!(
+                ": a buffer or stream is of device {found}; the communicator is of device {expected}"
+            );
+            assert!(text.ends_with(&end), "{text}");
+        }
+        other => panic!("{other:?}"),
+    }
+}
+
+fn buffer_of_another_device_is_invalid_argument<C: CudaCrate>() {
+    run_ranks::<C>(0, |rank| {
+        let peer = 1 - rank.comm.rank();
+        let foreign = C::default_stream(&C::context(peer));
+        let mut buffer = C::zeros(&foreign, 8);
+        // Of the default streams, of all devices, the handle is the same.
+        for stream in [StreamRef::DEFAULT, (&rank.stream).into()] {
+            let result = rank.comm.all_reduce_in_place(&mut buffer, ReduceOp::Sum, stream);
+            assert_other_device(result, peer, rank.comm.rank());
+        }
+    });
+}
+
+fn stream_of_another_device_is_invalid_argument<C: CudaCrate>() {
+    run_ranks::<C>(0, |rank| {
+        let peer = 1 - rank.comm.rank();
+        let foreign = C::context(peer);
+        let mut buffer = C::zeros(&rank.stream, 8);
+        for stream in [C::default_stream(&foreign), C::new_stream(&foreign)] {
+            let result = rank.comm.all_reduce_in_place(&mut buffer, ReduceOp::Sum, &stream);
+            assert_other_device(result, peer, rank.comm.rank());
+        }
+    });
+}
+
+fn pre_mul_sum_of_buffers_of_other_streams_has_its_value<C: CudaCrate>() {
+    run_ranks::<C>(0, |rank| {
+        let mut buffer = C::upload(&rank.other, &rank.values(LENGTH));
+        let tenfold = rank.comm.pre_mul_sum(10.0_f32).unwrap();
+        rank.be_late();
+        tenfold.all_reduce_in_place(&mut buffer, &rank.stream).unwrap();
+        assert_eq!(C::read(&rank.other, &buffer), [30.0; LENGTH]);
+    });
+}
+
+fn memory_of_nccl_is_allocated_on_the_context<C: CudaCrate>() {
+    run_ranks::<C>(0, |rank| {
+        // Another device is current before.
+        C::context(1 - rank.comm.rank()).make_current().unwrap();
+        let send = C::upload(&rank.other, &rank.values(8));
+        let mut sums = rank.nccl.alloc_on::<f32>(&rank.context, 8).unwrap();
+        rank.comm.all_reduce(&send, &mut sums, ReduceOp::Sum, &rank.stream).unwrap();
+        rank.comm.barrier(&mut sums, &rank.stream).unwrap();
+        C::synchronize(&rank.context).unwrap();
+        // SAFETY: the work has run.
+        unsafe { sums.assume_idle() };
+        sums.free().unwrap();
+    });
+}
