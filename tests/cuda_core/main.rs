@@ -191,6 +191,8 @@ fn memory_without_guards_is_a_race() {
         let _ = rank.comm.all_reduce(from, to, ReduceOp::Sum, &rank.stream);
         // SAFETY: as above: this is the free that lacks an order.
         unsafe { cuda_core::memory::free_async(address, rank.other.cu_stream()) }.unwrap();
-        rank.context.synchronize().expect_err("a free without an order is an error");
+        let synchronized = rank.context.synchronize();
+        // The other rank may have been aborted by the end of this one.
+        assert!(rank.comm.rank() == 1 || synchronized.is_err(), "a free without an order is an error");
     });
 }

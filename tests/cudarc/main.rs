@@ -143,6 +143,8 @@ fn views_without_guards_are_a_race() {
         };
         let _ = rank.comm.all_reduce(from, to, ReduceOp::Sum, &rank.stream);
         drop(send);
-        rank.context.synchronize().expect_err("a free without an order is an error");
+        let synchronized = rank.context.synchronize();
+        // The other rank may have been aborted by the end of this one.
+        assert!(rank.comm.rank() == 1 || synchronized.is_err(), "a free without an order is an error");
     });
 }
