@@ -24,7 +24,8 @@ use crate::Result;
 /// let nccl = libnccl_cpu::nccl();
 /// let comm = nccl.init_all(&[0])?.remove(0);
 /// let buffer = nccl.alloc::<f32>(1024)?;
-/// let gradients = Gradients { registration: comm.register(&buffer)?.into_owned()?, buffer, comm };
+/// let registration = comm.register(&buffer)?.into_owned()?;
+/// let gradients = Gradients { registration, buffer, comm };
 /// std::thread::spawn(move || drop(gradients)).join().unwrap();
 /// # Ok(())
 /// # }

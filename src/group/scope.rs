@@ -130,7 +130,6 @@ impl Nccl {
     /// has this crate's, as the compiler could not infer it where the closure ends with `Ok`.)
     ///
     /// ```
-    /// # fn main() -> Result<(), TrainError> {
     /// use libnccl::{Error, ReduceOp, StreamRef};
     ///
     /// #[derive(Debug)]
@@ -145,6 +144,7 @@ impl Nccl {
     ///     }
     /// }
     ///
+    /// # fn main() -> Result<(), TrainError> {
     /// let nccl = libnccl_cpu::nccl();
     /// let comms = nccl.init_all(&[0, 1])?;
     /// let mut losses = [[0.5_f32], [0.25]];
