@@ -164,6 +164,7 @@ impl Communicator {
     fn begin_finalize(self, call: &'static str) -> Result<Finalizing> {
         self.require_nonblocking(call)?;
         self.begin_ungrouped(call)?;
+        self.shared.set_finalized();
         // SAFETY: a live communicator.
         let called = unsafe { call!(self.library(), ncclCommFinalize(self.raw())) };
         if let Err(error) = called {

@@ -354,14 +354,18 @@ impl Driver {
         self.wake_workers(&mut state);
     }
 
-    /// Waits for the work of a context, and frees what it has.
+    /// Waits for the work of a context, and frees what it has, if it then `is_unused`.
     pub(crate) fn destroy_context<'a>(
         &'a self,
         state: MutexGuard<'a, State>,
         context: ContextId,
+        is_unused: impl FnOnce(&State) -> bool,
     ) -> MutexGuard<'a, State> {
         let point = state.scheduler.point_of_context(context);
         let mut state = self.synchronize(state, &point);
+        if !is_unused(&state) {
+            return state;
+        }
         state.contexts.remove(&context);
         let streams = state.streams.iter().filter(|(_, stream)| stream.context == context);
         let streams = streams.map(|(&id, _)| id).collect::<Vec<_>>();

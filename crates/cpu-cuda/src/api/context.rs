@@ -79,7 +79,7 @@ extern "C" fn cuCtxDestroy_v2(context: CUcontext) -> CUresult {
         if is_primary || !state.contexts.contains_key(&id) {
             return Err(CUresult::CUDA_ERROR_INVALID_CONTEXT);
         }
-        drop(driver.destroy_context(state, id));
+        drop(driver.destroy_context(state, id, |_| true));
         if Current::get()? == Some(id) {
             Current::pop()?;
         }

@@ -236,7 +236,8 @@ extern "C" fn cuDevicePrimaryCtxRelease_v2(device: CUdevice) -> CUresult {
         state.devices[device].retained = retained;
         if retained == 0 {
             let primary = state.devices[device].primary;
-            drop(driver.destroy_context(state, primary));
+            // Another thread may retain it while this one waits.
+            drop(driver.destroy_context(state, primary, |state| state.devices[device].retained == 0));
         }
         Ok(())
     };
@@ -253,7 +254,7 @@ extern "C" fn cuDevicePrimaryCtxReset_v2(device: CUdevice) -> CUresult {
         if !state.contexts.contains_key(&primary) {
             return Ok(());
         }
-        let mut state = driver.destroy_context(state, primary);
+        let mut state = driver.destroy_context(state, primary, |_| true);
         // Whoever retained it can go on, with nothing in it.
         if state.devices[device].retained > 0 && !state.contexts.contains_key(&primary) {
             state.open_context(primary, device, flags);

@@ -15,6 +15,7 @@ crate::tests! {
     default_stream_waits_for_blocking_streams
     stream_that_is_destroyed_executes_its_work
     context_of_another_device_refuses_an_event
+    context_that_is_retained_during_its_release_stays
 }
 
 /// A function for a stream that waits until it is released.
@@ -148,4 +149,29 @@ fn context_of_another_device_refuses_an_event() {
     let recorded = unsafe { result::event::record(event.cu_event(), stream.cu_stream()) };
     assert_eq!(recorded, Err(result::DriverError(sys::CUresult::CUDA_ERROR_INVALID_HANDLE)));
     stream.wait(&event).expect("waiting is allowed");
+}
+
+fn context_that_is_retained_during_its_release_stays() {
+    result::init().expect("the driver");
+    let device = result::device::get(0).expect("device 0");
+    // SAFETY: device 0 is there; each retain below has its release.
+    let retain = || unsafe { result::primary_ctx::retain(device) }.expect("a context");
+    let context = retain();
+    // SAFETY: retained above.
+    unsafe { result::ctx::set_current(context) }.expect("the context");
+    let stream = result::stream::create(result::stream::StreamKind::NonBlocking).expect("a stream");
+    let gate = Gate::new();
+    gate.close(stream);
+    std::thread::scope(|scope| {
+        // It waits for the work.
+        // SAFETY: the first retain.
+        let release = scope.spawn(|| unsafe { result::primary_ctx::release(0) });
+        std::thread::sleep(Duration::from_millis(100));
+        retain();
+        gate.open();
+        release.join().expect("no panic").expect("a context that was retained");
+    });
+    result::ctx::synchronize().expect("a context that is retained");
+    // SAFETY: the second one.
+    unsafe { result::primary_ctx::release(device) }.expect("a context that was retained");
 }
