@@ -230,7 +230,7 @@ mod tests {
             random.change(&mut bytes[24..]);
             match Reply::parse(&bytes, &[3; 16]) {
                 Some(Reply::Missing(ranks, count)) => {
-                    assert!(ranks.len() <= 32 && ranks.len() as u64 <= count.into())
+                    assert!(ranks.len() <= 32 && ranks.len() as u64 <= count.into());
                 }
                 Some(Reply::Id(id)) => assert_eq!(id.as_bytes()[..], bytes[32..]),
                 Some(Reply::Accepted | Reply::Refused(_)) | None => {}
