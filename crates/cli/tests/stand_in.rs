@@ -77,3 +77,25 @@ fn bench_names_the_stand_in_if_it_uses_devices() {
     assert!(on_devices.contains("] libnccl CPU stand-in 1"), "{on_devices}");
     assert!(!on_host.contains("stand-in"), "{on_host}");
 }
+
+#[test]
+fn run_puts_the_cpu_implementation_before_other_libraries() {
+    let run = |folder: &Path, program: &[&str]| {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_nccl"));
+        command.args(["run", "-n", "2"]).arg(format!("--cpu={}", folder.display())).arg("--").args(program);
+        command.env_clear().env("LD_LIBRARY_PATH", "/nonexistent").output().expect("the program starts")
+    };
+    let output = run(
+        shared_objects(),
+        &[env!("CARGO_BIN_EXE_nccl"), "bench", "all_reduce", "-e", "8", "--iters", "1"],
+    );
+    let table = text(&output.stdout);
+    assert!(output.status.success(), "{table}{}", text(&output.stderr));
+    assert!(table.contains("[0] #  Rank  1 Group  0 Pid"), "{table}");
+    assert!(table.contains("] libnccl CPU stand-in 1"), "{table}");
+
+    let missing = run(Path::new("/nonexistent"), &["/bin/true"]);
+    assert_eq!(missing.status.code(), Some(1));
+    let error = text(&missing.stderr);
+    assert!(error.contains("error: no libnccl.so.2 in /nonexistent; "), "{error}");
+}

@@ -7,6 +7,7 @@
 mod libraries;
 
 use std::process::ExitCode;
+use std::sync::Barrier;
 use std::thread;
 use std::time::Duration;
 
@@ -127,12 +128,16 @@ pub(crate) fn run_unchecked<C: CudaCrate>(first: usize, body: impl Fn(&Rank<C>) 
     let nccl = Nccl::load().unwrap();
     assert_eq!(nccl.memory_space(), MemorySpace::Device);
     let id = nccl.unique_id().unwrap();
+    // A rank that ends with an error aborts, which would fail the other one's start.
+    let have_joined = Barrier::new(2);
     thread::scope(|scope| {
         for rank in 0..2 {
-            let (body, nccl) = (&body, nccl.clone());
+            let (body, nccl, have_joined) = (&body, nccl.clone(), &have_joined);
             scope.spawn(move || {
                 let context = C::context(first + rank);
-                let comm = nccl.init_rank_on(&context, 2, rank, &id, &Config::new()).unwrap();
+                let comm = nccl.init_rank_on(&context, 2, rank, &id, &Config::new());
+                have_joined.wait();
+                let comm = comm.unwrap();
                 assert_eq!(comm.device(), (first + rank) as i32);
                 let (stream, other) = (C::new_stream(&context), C::new_stream(&context));
                 body(&Rank { nccl, comm, context, stream, other });
