@@ -69,7 +69,7 @@ impl OwnedRegistration {
     /// Ends the registration, as dropping it does, and returns errors. Since NCCL 2.19.3.
     ///
     /// # Errors
-    /// Those of [`Registration::deregister`](crate::Registration::deregister);
+    /// The errors of [`Registration::deregister`](crate::Registration::deregister);
     /// [`Error::InvalidUsage`](crate::Error::InvalidUsage) while the communicator is in a call or an open group;
     /// [`Error::Aborted`](crate::Error::Aborted) after the end of the communicator on a GPU, and after
     /// [`Communicator::into_raw`](crate::Communicator::into_raw).

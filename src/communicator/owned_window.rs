@@ -118,7 +118,7 @@ impl<T: Element> OwnedWindow<T> {
     /// Ends this rank's part of the window, as dropping it does, and returns errors. Since NCCL 2.27.3.
     ///
     /// # Errors
-    /// Those of [`Window::deregister`](crate::Window::deregister); [`Error::InvalidUsage`](crate::Error::InvalidUsage)
+    /// The errors of [`Window::deregister`](crate::Window::deregister); [`Error::InvalidUsage`](crate::Error::InvalidUsage)
     /// while the communicator is in a call or an open group; [`Error::Aborted`](crate::Error::Aborted) after the end of the
     /// communicator on a GPU, and after [`Communicator::into_raw`](crate::Communicator::into_raw).
     #[doc(alias = "ncclCommWindowDeregister")]

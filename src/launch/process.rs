@@ -53,7 +53,7 @@ impl Launch {
     /// Reads variables that were obtained in another way.
     ///
     /// # Errors
-    /// Those of [`from_env`](Self::from_env).
+    /// The errors of [`from_env`](Self::from_env).
     pub fn from_variables<N, V>(variables: impl IntoIterator<Item = (N, V)>) -> Result<Self>
     where
         N: Into<String>,
@@ -120,7 +120,7 @@ impl Launch {
     /// All ranks call it, each as often as the others.
     ///
     /// # Errors
-    /// Those of [`unique_id`](Self::unique_id) and of [`Nccl::init_rank_with`].
+    /// The errors of [`unique_id`](Self::unique_id) and of [`Nccl::init_rank_with`].
     pub fn communicator(&self, nccl: &Nccl) -> Result<Communicator> {
         self.communicator_with(nccl, &Config::new())
     }
@@ -130,7 +130,7 @@ impl Launch {
     /// Without a [`Config::timeout`] it gets the timeout of this launch, if the library is NCCL 2.14.3 or newer.
     ///
     /// # Errors
-    /// Those of [`communicator`](Self::communicator).
+    /// The errors of [`communicator`](Self::communicator).
     pub fn communicator_with(&self, nccl: &Nccl, config: &Config) -> Result<Communicator> {
         let id = self.unique_id(nccl)?;
         let mut config = config.clone();
