@@ -77,6 +77,8 @@
 //! | 32..160 | for 2, the id; for 3, the first 32 of the ranks, 4 bytes each; for 4, the number of ranks in 4 bytes; else 0 |
 
 mod announcement;
+#[cfg(unix)]
+mod backlog;
 mod client;
 mod deadline;
 mod directory;
@@ -91,7 +93,6 @@ mod random_inputs;
 mod rendezvous;
 mod root;
 mod slurm;
-
 mod tcp_store;
 mod variables;
 mod wire;

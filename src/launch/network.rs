@@ -61,6 +61,8 @@ pub(super) fn listen(host: Option<&str>, port: u16) -> io::Result<TcpListener> {
             listener => listener?,
         },
     };
+    #[cfg(unix)]
+    super::backlog::raise(&listener)?;
     listener.set_nonblocking(true)?;
     Ok(listener)
 }
