@@ -233,7 +233,7 @@ fn operations_that_rings_have_lost_are_not_missed() {
 }
 
 #[test]
-fn what_is_no_recording_is_an_error() {
+fn file_that_is_no_recording_is_an_error() {
     let folder = tempfile::tempdir().unwrap();
     let run = |name: &str, text: &str| {
         let file = folder.path().join(name);

@@ -12,7 +12,7 @@ use serde::Deserialize;
 const FORMAT: &str = "libnccl recorder";
 const VERSION: u32 = 1;
 
-/// What one process has recorded.
+/// The recording of one process.
 #[derive(Debug, Deserialize)]
 struct Recording {
     format: String,
@@ -35,7 +35,7 @@ pub(super) struct Process {
 /// The operations of one rank on a communicator.
 #[derive(Debug, Deserialize)]
 struct Communicator {
-    /// The same on all ranks; `None` if the library could not tell.
+    /// An id that all ranks share; `None` if the library could not tell.
     id: Option<String>,
     name: Option<String>,
     rank: usize,

@@ -6,7 +6,7 @@ use super::finding::{Finding, Kind, name_ranks};
 use super::messages::awaited;
 use super::recording::{Job, Process, Record};
 
-/// Whoever makes calls, one after another: a process, or one of its ranks if it has several on a communicator.
+/// The maker of calls, one after another: a process, or one of its ranks if it has several on a communicator.
 type Caller = (Process, Option<usize>);
 
 /// A call that has not returned, and those for which it waits.
