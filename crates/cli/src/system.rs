@@ -4,6 +4,8 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
 
+use rustix::process::{getegid, geteuid, getgid, getuid};
+
 /// The files below a root, and an environment. Tests fabricate both.
 #[derive(Debug)]
 pub(crate) struct System {
@@ -14,10 +16,13 @@ pub(crate) struct System {
 }
 
 impl System {
-    /// Returns this machine, with the environment of this process.
+    /// Returns this machine, with the environment of this process; with none for a set-uid program, which must not read
+    /// files that its user names.
     pub(crate) fn here() -> Self {
         let lossy = |text: std::ffi::OsString| text.to_string_lossy().into_owned();
-        let environment = std::env::vars_os().map(|(name, value)| (lossy(name), lossy(value))).collect();
+        let is_own = getuid() == geteuid() && getgid() == getegid();
+        let environment =
+            std::env::vars_os().filter(|_| is_own).map(|(name, value)| (lossy(name), lossy(value))).collect();
         Self { root: "/".into(), environment, architecture: std::env::consts::ARCH.into() }
     }
 

@@ -104,14 +104,18 @@ impl Search {
     }
 
     pub(crate) fn findings(&self) -> Vec<Finding> {
-        let mut findings = match &self.library {
-            Some(library) => library.findings(),
-            None => vec![Finding::problem(self.error.clone().unwrap_or_default(), self.way_to_a_library())],
-        };
-        if self.named.is_none() {
-            findings.extend(self.tried.iter().filter_map(Tried::finding));
+        let broken = self.tried.iter().filter(|_| self.named.is_none()).filter_map(Tried::broken);
+        match &self.library {
+            Some(library) => {
+                let broken = broken.map(|(text, advice)| Finding::warning(text, advice));
+                library.findings().into_iter().chain(broken).collect()
+            }
+            None => {
+                let error = self.error.clone().unwrap_or_default();
+                let broken = broken.map(|(text, advice)| Finding::problem(text, advice));
+                broken.chain([Finding::problem(error, self.way_to_a_library())]).collect()
+            }
         }
-        findings
     }
 
     fn way_to_a_library(&self) -> String {
@@ -210,14 +214,13 @@ impl Tried {
         }
     }
 
-    /// Returns a finding about a library that exists and cannot be loaded.
-    fn finding(&self) -> Option<Finding> {
+    /// Returns what is wrong with a library that exists and cannot be loaded, and what to do.
+    fn broken(&self) -> Option<(String, String)> {
         let path = self.path.as_ref()?;
         let exists = match path {
             path if path.is_absolute() => path.exists(),
             _ => !self.problem.contains("No such file or directory"),
         };
-        let advice = || format!("repair or remove {} ({})", path.display(), self.source);
-        exists.then(|| Finding::warning(self.text(), advice()))
+        exists.then(|| (self.text(), format!("repair or remove {} ({})", path.display(), self.source)))
     }
 }
