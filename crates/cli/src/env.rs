@@ -19,7 +19,6 @@ use crate::{exit_status, library};
 const EXAMPLES: &str = "\
 Examples:
   nccl env                  all variables of the library
-  nccl env --set            those that are set here
   nccl env socket --json    those with SOCKET in their names";
 
 #[derive(Debug, Args)]
@@ -28,9 +27,6 @@ pub(crate) struct EnvArguments {
     /// Part of the names to list, in any case
     #[arg(value_name = "FILTER")]
     filter: Option<String>,
-    /// List those only that the environment or a file sets
-    #[arg(long)]
-    set: bool,
     /// Print JSON
     #[arg(long)]
     json: bool,
@@ -47,7 +43,7 @@ struct Variable {
     value: Option<String>,
     /// `environment`, the path of a configuration file, or `default`.
     origin: String,
-    /// Whether the library reads it.
+    /// True if the library reads it.
     known: bool,
 }
 
@@ -63,9 +59,7 @@ pub(crate) fn run(arguments: &EnvArguments) -> Result<ExitCode> {
     let default = |name: &str| parameters.as_ref().and_then(|parameters| default(parameters, name));
     let mut variables = variables(&known, &settings, default);
     let filter = arguments.filter.as_deref().unwrap_or_default().to_ascii_uppercase();
-    variables.retain(|variable| {
-        variable.name.contains(&filter) && (!arguments.set || variable.origin != "default")
-    });
+    variables.retain(|variable| variable.name.contains(&filter));
     if arguments.json {
         writeln!(stdout(), "{}", serde_json::to_string_pretty(&variables)?)?;
     } else {

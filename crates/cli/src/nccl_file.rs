@@ -10,7 +10,7 @@ use libnccl::Version;
 use object::read::elf::ElfFile64;
 use object::{Object, ObjectSection, ReadCache};
 
-/// What the strings of the file say.
+/// The content of the file's strings.
 #[derive(Debug, Default, Clone, PartialEq, Eq)]
 pub(crate) struct NcclFile {
     /// The release, from the text that NCCL prints when it starts.

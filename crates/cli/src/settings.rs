@@ -44,7 +44,7 @@ pub(crate) struct ConfigurationFile {
     pub(crate) path: PathBuf,
     /// The lines that set a variable, and those that NCCL ignores; `None` if there is no such file.
     pub(crate) lines: Option<Vec<Line>>,
-    /// Whether `NCCL_CONF_FILE` names it.
+    /// True if `NCCL_CONF_FILE` names it.
     pub(crate) is_named: bool,
 }
 

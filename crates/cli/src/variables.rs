@@ -31,7 +31,7 @@ const MANY: usize = 40;
 #[derive(Debug, Default)]
 pub(crate) struct Variables {
     pub(crate) names: BTreeSet<String>,
-    /// Whether they are those of the CPU implementation.
+    /// True if they are those of the CPU implementation.
     pub(crate) is_cpu: bool,
 }
 

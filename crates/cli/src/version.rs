@@ -1,4 +1,4 @@
-//! What `nccl --version` says.
+//! The text of `nccl --version`.
 
 use std::env::consts::{ARCH, OS};
 use std::sync::LazyLock;

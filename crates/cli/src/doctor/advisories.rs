@@ -118,7 +118,7 @@ impl<'de> Deserialize<'de> for CudaText {
     }
 }
 
-/// What the conditions are about.
+/// The subject of the conditions.
 #[derive(Debug)]
 pub(super) struct Situation<'a> {
     pub(super) release: Version,
@@ -215,7 +215,7 @@ mod tests {
         fs::write(place, text).unwrap();
     }
 
-    /// Returns whether the entry holds on a machine made to meet its conditions, or, if `but`, all but those of the machine.
+    /// Returns whether the entry holds on a machine made for its conditions, or, if `but`, all but those of the machine.
     fn holds(advisory: &Advisory, release: Version, but: bool) -> bool {
         let root = tempfile::tempdir().unwrap();
         let mut environment = Vec::new();

@@ -1,4 +1,4 @@
-//! What the doctor finds, and what to do.
+//! The doctor's findings, with advice.
 
 use serde::{Deserialize, Serialize};
 
@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub(crate) enum Level {
-    /// None.
+    /// No consequence.
     Ok,
     /// It may be slower than it could be, or fail under some conditions.
     Warning,
@@ -19,7 +19,7 @@ pub(crate) enum Level {
 pub(crate) struct Finding {
     pub(crate) level: Level,
     pub(crate) text: String,
-    /// What to do, in one sentence; `null` if nothing.
+    /// The thing to do, in one sentence; `null` if there is none.
     pub(crate) advice: Option<String>,
     /// The public source of an advisory.
     #[serde(skip_serializing_if = "Option::is_none")]

@@ -44,7 +44,7 @@ pub(crate) struct Library {
     pub(crate) missing_functions: Vec<Missing>,
     /// Other libnccl files in this process, whose symbols may interfere with this one's.
     pub(crate) other_loaded_libraries: Vec<PathBuf>,
-    /// What the file says of itself.
+    /// The file's own strings.
     #[serde(skip)]
     pub(crate) file: NcclFile,
 }

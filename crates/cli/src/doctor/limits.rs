@@ -15,7 +15,7 @@ const FEW_FILES: u64 = 4096;
 const FEW_THREADS: u64 = 256;
 /// The host memory that a rank may need.
 const LITTLE_MEMORY: u64 = 1024 * MIB;
-/// The bit of the capability to lock memory, CAP_IPC_LOCK.
+/// The bit of the capability to lock memory, `CAP_IPC_LOCK`.
 const IPC_LOCK: u64 = 1 << 14;
 
 pub(super) fn findings(system: &System, settings: &Settings, rdma: bool) -> Vec<Finding> {

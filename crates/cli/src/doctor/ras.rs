@@ -38,7 +38,7 @@ pub(super) fn findings(settings: &Settings) -> Vec<Finding> {
     }]
 }
 
-/// What is at an address.
+/// The state of an address.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum State {
     Free,

@@ -17,7 +17,7 @@ const SCHEMA: u32 = 1;
 #[derive(Debug, Serialize)]
 pub(super) struct Report {
     schema: u32,
-    /// Whether a job would start, and end well: there is no problem.
+    /// True if there is no problem: a job would start, and end well.
     pub(super) starts: bool,
     /// The library that a program loads; `null` if there is none.
     library: Option<Library>,
@@ -28,7 +28,7 @@ pub(super) struct Report {
     /// The release of the header that the bindings were generated from.
     header_version: String,
     driver: Driver,
-    /// What to do, problems first; empty if nothing is wrong.
+    /// All advice, that of problems first; empty if nothing is wrong.
     advice: Vec<String>,
     pub(super) sections: Vec<Section>,
 }

@@ -203,7 +203,7 @@ fn healthy_machine_of_the_cpu_implementation_has_no_finding() {
     assert_finds(&machine.examine(Search::found(library)), &[]);
 }
 
-/// As in marin-community/marin 7344: packages for two releases of CUDA, of which the last one wins.
+/// The report marin-community/marin 7344: packages for two releases of CUDA, of which the last one wins.
 #[test]
 fn two_packages_with_one_file_are_named_with_the_one_that_wrote_it() {
     let mut machine = Machine::healthy();
@@ -229,7 +229,7 @@ fn two_packages_with_one_file_are_named_with_the_one_that_wrote_it() {
     );
 }
 
-/// As in marin-community/marin 7344 and 8038: jobs on Grace hang with 2.28.9, and not with 2.30.7.
+/// The reports marin-community/marin 7344 and 8038: jobs on Grace hang with 2.28.9, and not with 2.30.7.
 #[test]
 fn release_that_hangs_on_arm_is_a_problem_there_alone() {
     let examined = |release: &str, architecture| {
@@ -257,7 +257,7 @@ fn release_that_hangs_on_arm_is_a_problem_there_alone() {
     assert_finds(&examined("2.30.7", "aarch64"), &[]);
 }
 
-/// As in verl 6621: the package, a copy in the system's folder and one beside the program, all in one process.
+/// The report verl 6621: the package, a copy in the system's folder and one beside the program, all in one process.
 #[test]
 fn three_copies_in_one_process_are_named_with_their_releases() {
     let machine = Machine::healthy();
