@@ -10,6 +10,7 @@
 #![cfg_attr(doc, doc = concat!("[coverage]: ", env!("CARGO_PKG_REPOSITORY"), "/blob/HEAD/docs/coverage.md"))]
 #![cfg_attr(doc, doc = concat!("[cpu-performance]: ", env!("CARGO_PKG_REPOSITORY"), "/blob/HEAD/docs/cpu-performance.md"))]
 #![cfg_attr(doc, doc = concat!("[design]: ", env!("CARGO_PKG_REPOSITORY"), "/blob/HEAD/docs/design.md"))]
+#![cfg_attr(doc, doc = concat!("[doctor]: ", env!("CARGO_PKG_REPOSITORY"), "/blob/HEAD/docs/doctor.md"))]
 #![cfg_attr(doc, doc = concat!("[examples]: ", env!("CARGO_PKG_REPOSITORY"), "/blob/HEAD/examples/README.md"))]
 #![cfg_attr(doc, doc = concat!("[frameworks]: ", env!("CARGO_PKG_REPOSITORY"), "/blob/HEAD/docs/migration/frameworks.md"))]
 #![cfg_attr(doc, doc = concat!("[from-baracuda]: ", env!("CARGO_PKG_REPOSITORY"), "/blob/HEAD/docs/migration/baracuda.md"))]
