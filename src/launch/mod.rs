@@ -78,16 +78,16 @@
 
 mod announcement;
 mod client;
-mod deadline;
+pub(crate) mod deadline;
 mod directory;
 mod environment;
 mod error;
 mod job;
 mod launcher;
-mod network;
+pub(crate) mod network;
 mod process;
 #[cfg(test)]
-mod random_inputs;
+pub(crate) mod random_inputs;
 mod rendezvous;
 mod root;
 mod slurm;
