@@ -27,7 +27,7 @@ const HANDSHAKE: Duration = Duration::from_secs(1);
 /// The pause after which a process is asked again.
 const PAUSE: Duration = Duration::from_millis(20);
 
-/// The number of connections that may end in the handshake, one after the other.
+/// The number of connections that may end before the answer does, one after the other.
 const MAX_CLOSED: u32 = 10;
 
 const HELLO: &str = "CLIENT PROTOCOL 2";
@@ -117,17 +117,18 @@ impl RasClient {
     }
 
     fn text(&self, line: &str) -> Result<String, RasError> {
-        let deadline = Deadline::after(self.timeout);
-        let mut connection = self.connect(&[], &deadline)?;
-        let answer = connection.query(Request { line, since: FIRST }, &deadline)?;
-        let text = String::from_utf8_lossy(&answer).into_owned();
-        // The last heading, which is there even if nothing follows.
-        if text.lines().any(|line| line == "Warnings") {
-            return Ok(text);
-        }
-        let problem =
-            format!("the report has no section Warnings; it begins with {}", excerpt(&answer)).into();
-        Err(RasError::Closed { request: line.into(), address: connection.address().into(), problem })
+        let answer = self.request(&[], |connection, deadline| {
+            let answer = connection.query(Request { line, since: FIRST }, deadline)?;
+            let text = String::from_utf8_lossy(&answer).into_owned();
+            // The last heading, which is there even if nothing follows.
+            if text.lines().any(|line| line == "Warnings") {
+                return Ok(text);
+            }
+            let problem =
+                format!("the report has no section Warnings; it begins with {}", excerpt(&answer)).into();
+            Err(RasError::Closed { request: line.into(), address: connection.address().into(), problem })
+        });
+        answer.map(|(answer, _)| answer)
     }
 
     /// Returns the job's report. Since NCCL 2.28.7.
@@ -143,9 +144,9 @@ impl RasClient {
     /// # Errors
     /// [`RasError`]
     pub fn json_report(&self) -> Result<Vec<u8>, RasError> {
-        let deadline = Deadline::after(self.timeout);
-        let mut connection = self.connect(&[JSON], &deadline)?;
-        connection.query(Request { line: "STATUS", since: FIRST }, &deadline)
+        let status = Request { line: "STATUS", since: FIRST };
+        let answer = self.request(&[JSON], |connection, deadline| connection.query(status, deadline));
+        answer.map(|(answer, _)| answer)
     }
 
     /// Lets the job's processes check their GPUs, drivers and environment, and returns what they found as text, a line for
@@ -154,11 +155,9 @@ impl RasClient {
     /// # Errors
     /// [`RasError`]; [`RasError::Refused`] while another client's diagnostics run.
     pub fn diagnostics(&self) -> Result<String, RasError> {
-        let deadline = Deadline::after(self.timeout);
-        let mut connection = self.connect(&[], &deadline)?;
-        let answer =
-            connection.query(Request { line: "DIAGNOSTICS", since: Version::new(2, 31, 2) }, &deadline)?;
-        Ok(String::from_utf8_lossy(&answer).into_owned())
+        let diagnostics = Request { line: "DIAGNOSTICS", since: Version::new(2, 31, 2) };
+        let answer = self.request(&[], |connection, deadline| connection.query(diagnostics, deadline));
+        answer.map(|(answer, _)| String::from_utf8_lossy(&answer).into_owned())
     }
 
     /// Returns the events of some groups from now on, or those of [`EventGroup::Lifecycle`] if there is none. The process
@@ -167,12 +166,11 @@ impl RasClient {
     /// # Errors
     /// [`RasError`]
     pub fn monitor(&self, groups: &[EventGroup]) -> Result<Monitor, RasError> {
-        let deadline = Deadline::after(self.timeout);
-        let mut connection = self.connect(&[JSON], &deadline)?;
         let names: Vec<&str> = groups.iter().map(|group| group.name()).collect();
         let line = format!("MONITOR {}", names.join(","));
-        connection.command(Request { line: line.trim_end(), since: Version::new(2, 29, 2) }, &deadline)?;
-        Ok(Monitor::new(connection))
+        let monitor = Request { line: line.trim_end(), since: Version::new(2, 29, 2) };
+        let answer = self.request(&[JSON], |connection, deadline| connection.command(monitor, deadline));
+        answer.map(|((), connection)| Monitor::new(connection))
     }
 
     /// Sets the events that profiler plugins see, in all processes of the job: `none`, `all`, a number, or names that NCCL
@@ -188,9 +186,29 @@ impl RasClient {
                 answer: "expected a mask without blanks".into(),
             });
         }
+        let control = Request { line: &line, since: Version::new(2, 31, 2) };
+        self.request(&[], |connection, deadline| connection.command(control, deadline)).map(|((), _)| ())
+    }
+
+    /// Makes a request on a new connection, and returns the connection too. If the process that it leads to ends
+    /// meanwhile, the next connection leads to another one.
+    fn request<T>(
+        &self,
+        preparations: &[Request<'_>],
+        mut request: impl FnMut(&mut Connection, &Deadline) -> Result<T, RasError>,
+    ) -> Result<(T, Connection), RasError> {
         let deadline = Deadline::after(self.timeout);
-        self.connect(&[], &deadline)?
-            .command(Request { line: &line, since: Version::new(2, 31, 2) }, &deadline)
+        let mut attempt = || {
+            let mut connection = self.connect(preparations, &deadline)?;
+            Ok((request(&mut connection, &deadline)?, connection))
+        };
+        for _ in 1..MAX_CLOSED {
+            match attempt() {
+                Err(RasError::Closed { .. }) if !deadline.has_passed() => deadline.sleep(PAUSE),
+                result => return result,
+            }
+        }
+        attempt()
     }
 
     /// Connects to a process that answers, and prepares the connection.
@@ -198,9 +216,7 @@ impl RasClient {
         let failed =
             |problem: String| RasError::Connect { address: self.address().into(), problem: problem.into() };
         let addresses = network::resolve(&self.host, self.port, deadline).map_err(failed)?;
-        let mut round = 0;
         loop {
-            round += 1;
             // A name may have addresses of which NCCL listens on one.
             let mut refusals = Vec::new();
             let mut error = None;
@@ -221,19 +237,12 @@ impl RasClient {
             if refusals.len() == addresses.len() {
                 return Err(failed(refusals.join("; ")));
             }
-            let is_final = match &error {
-                Some(RasError::Protocol { .. }) => true,
-                // A process that has just ended; the next connection reaches another one.
-                Some(_) => round >= MAX_CLOSED,
-                None => false,
-            };
-            if let (true, Some(error)) = (is_final, error.clone()) {
+            if let Some(error) = error {
                 return Err(error);
             }
             if deadline.has_passed() {
                 let (request, address) = (HELLO.into(), self.address().into());
-                let late = RasError::Timeout { request, address, elapsed: deadline.elapsed() };
-                return Err(error.unwrap_or(late));
+                return Err(RasError::Timeout { request, address, elapsed: deadline.elapsed() });
             }
             deadline.sleep(PAUSE);
         }

@@ -348,7 +348,7 @@ impl fmt::Display for Verdict {
                 f.write_str("does not answer: its process is stopped, has ended, or cannot be reached")?;
             }
             VerdictKind::Left => {
-                f.write_str("has left: its process answers, and has no such communicator")?
+                f.write_str("has left: its process answers, and has no such communicator")?;
             }
             VerdictKind::Failed { code } => {
                 match u32::try_from(*code).map(|code| ResultCode::from_raw(ncclResult_t(code))) {
@@ -358,7 +358,7 @@ impl fmt::Display for Verdict {
             }
             VerdictKind::Aborted => f.write_str("has aborted its communicator")?,
             VerdictKind::OtherState { state, others } => {
-                write!(f, "is in state {state}, most others in {others}")?
+                write!(f, "is in state {state}, most others in {others}")?;
             }
             VerdictKind::Mismatched { than, more, less } => write!(
                 f,

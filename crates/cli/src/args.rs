@@ -10,6 +10,7 @@ use clap::{Args, Parser, Subcommand, ValueEnum};
 use libnccl::{DataType, ReduceOp};
 
 use crate::exit_status;
+use crate::ras::arguments::RasArguments;
 
 const RUN_HELP: &str = "\
 Each rank gets the variables of torchrun: RANK, WORLD_SIZE, LOCAL_RANK, MASTER_ADDR, MASTER_PORT and others. If one fails, \
@@ -39,6 +40,8 @@ pub(crate) enum Command {
     Bench(BenchArguments),
     /// Report which NCCL library a program finds, and what it supports
     Doctor(DoctorArguments),
+    /// Report which ranks of a running job are late, stuck, failed or dead
+    Ras(RasArguments),
     /// Start the ranks of a program on this host
     Run(RunArguments),
 }

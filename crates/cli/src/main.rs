@@ -7,6 +7,7 @@ mod doctor;
 mod exit_status;
 mod gpu;
 mod library;
+mod ras;
 mod run;
 
 use std::io::Write;
@@ -20,6 +21,7 @@ fn main() -> ExitCode {
     let result = match Arguments::parse().command {
         Command::Bench(arguments) => bench::run(&arguments),
         Command::Doctor(arguments) => doctor::run(&arguments),
+        Command::Ras(arguments) => ras::run(&arguments),
         Command::Run(arguments) => run::run(&arguments),
     };
     result.unwrap_or_else(|error| {

@@ -165,12 +165,12 @@ fn serve(listener: &TcpListener, shared: &Shared) -> io::Result<()> {
         if is_asked {
             match listener.accept() {
                 Ok((stream, _)) if stream.set_nonblocking(true).is_ok() => {
-                    sessions.push(Session::new(stream))
+                    sessions.push(Session::new(stream));
                 }
                 Ok(_) => {}
                 // Out of descriptors, for instance: the connection is still there, and poll would return at once.
                 Err(error) if error.kind() != io::ErrorKind::WouldBlock => {
-                    thread::sleep(MONITOR_INTERVAL / 20)
+                    thread::sleep(MONITOR_INTERVAL / 20);
                 }
                 Err(_) => {}
             }
