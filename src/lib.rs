@@ -62,6 +62,8 @@ mod memory_space;
 mod nccl;
 mod nccl_slice;
 mod parameters;
+#[cfg(feature = "ras")]
+pub mod ras;
 mod reduce_op;
 mod releases_of_values;
 mod result_code;

@@ -80,16 +80,16 @@ mod announcement;
 #[cfg(unix)]
 mod backlog;
 mod client;
-mod deadline;
+pub(crate) mod deadline;
 mod directory;
 mod environment;
 mod error;
 mod job;
 mod launcher;
-mod network;
+pub(crate) mod network;
 mod process;
 #[cfg(test)]
-mod random_inputs;
+pub(crate) mod random_inputs;
 mod rendezvous;
 mod root;
 mod slurm;

@@ -13,6 +13,7 @@ use crate::completions::CompletionsArguments;
 use crate::doctor::arguments::DoctorArguments;
 use crate::env::EnvArguments;
 use crate::man::ManArguments;
+use crate::ras::arguments::RasArguments;
 use crate::recorder::arguments::RecorderArguments;
 use crate::{exit_status, version};
 
@@ -56,6 +57,8 @@ pub(crate) enum Command {
     Doctor(DoctorArguments),
     /// List the variables that the library reads, their values and where these come from
     Env(EnvArguments),
+    /// Report which ranks of a running job are late, stuck, failed or dead
+    Ras(RasArguments),
     /// Compare what the ranks of a job have recorded
     Recorder(RecorderArguments),
     /// Start the ranks of a program on this host

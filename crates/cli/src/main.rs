@@ -11,6 +11,7 @@ mod gpu;
 mod library;
 mod man;
 mod nccl_file;
+mod ras;
 mod recorder;
 mod run;
 mod settings;
@@ -30,6 +31,7 @@ fn main() -> ExitCode {
         Command::Bench(arguments) => bench::run(&arguments),
         Command::Doctor(arguments) => doctor::run(&arguments),
         Command::Env(arguments) => env::run(&arguments),
+        Command::Ras(arguments) => ras::run(&arguments),
         Command::Recorder(arguments) => recorder::run(&arguments),
         Command::Run(arguments) => run::run(&arguments),
         Command::Completions(arguments) => completions::run(&arguments, Arguments::command()),

@@ -98,6 +98,7 @@ mod coll;
 mod comm;
 mod cuda;
 mod diag;
+mod ras;
 mod reduce;
 mod shm;
 mod sync;

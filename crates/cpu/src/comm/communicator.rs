@@ -39,6 +39,7 @@ use crate::comm::stream_jobs::StreamJobs;
 use crate::comm::window::Windows;
 use crate::cuda::driver::Driver;
 use crate::diag::error::{Error, Progress, Result};
+use crate::ras::service::Service;
 use crate::reduce::data_type::DataType;
 use crate::reduce::reduction::Reduction;
 use crate::shm::buffer::ReadBuf;
@@ -77,6 +78,8 @@ pub(crate) struct Communicator {
     suspended: Arc<AtomicBool>,
     /// The caller's handle, 0 before there is one.
     handle: AtomicUsize,
+    /// This process's answers to RAS requests, until the communicator ends.
+    ras: Mutex<Option<Arc<Service>>>,
     /// Set while a thread is in a call that uses what the ranks share.
     is_entered: AtomicBool,
 }
@@ -130,12 +133,15 @@ impl Communicator {
             registrations: Registry::new("registration"),
             suspended: Arc::default(),
             handle: AtomicUsize::new(0),
+            ras: Mutex::default(),
             is_entered: AtomicBool::new(false),
         }
     }
 
     pub(crate) fn join(&self, rank_info: RankInfo) {
         rank_info.state.register();
+        rank_info.state.set_device(rank_info.rank, self.device);
+        *self.ras() = Service::of_process();
         let joined = self.rank_info.set(rank_info);
         debug_assert!(joined.is_ok(), "a communicator joins once");
         // A child is asked for the outcome of its initialisation, too.
@@ -467,6 +473,7 @@ impl Communicator {
         self.stream_jobs.wait_not_running();
         self.stream_jobs.release();
         self.remove_windows();
+        drop(self.ras().take());
     }
 
     /// Waits for the operations in progress, but not for ranks that have yet to join this communicator or a child of
@@ -482,6 +489,11 @@ impl Communicator {
         if let Some(RankInfo { state, rank, .. }) = self.rank_info.get() {
             self.leave(state, *rank);
         }
+        drop(self.ras().take());
+    }
+
+    fn ras(&self) -> MutexGuard<'_, Option<Arc<Service>>> {
+        self.ras.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Departs, and reports messages that nobody received, unless an error explains them.
