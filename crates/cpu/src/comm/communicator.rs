@@ -31,7 +31,7 @@ use libnccl::sys::{ncclComm_t, ncclRedOp_t, ncclResult_t};
 
 use crate::bootstrap::unique_id::{UniqueId, comm_id};
 use crate::coll::call_header::CallHeader;
-use crate::coll::unreceived;
+use crate::coll::{unreceived, wait_report};
 use crate::comm::config::Config;
 use crate::comm::job_queue::{JobKind, JobQueue};
 use crate::comm::registry::Registry;
@@ -419,6 +419,11 @@ impl Communicator {
             }
         }
         self.error.get().map_or_else(outcome, |error| Err(error.clone()))
+    }
+
+    /// Returns whom the call in progress waits for, if one is and if it is known.
+    pub(crate) fn describe_wait(&self) -> Option<String> {
+        self.context().ok().filter(|_| self.error.get().is_none()).and_then(wait_report::describe_running)
     }
 
     /// Records an operation's error if it leaves the ranks out of sync. The first one counts.
