@@ -70,6 +70,8 @@ pub(crate) struct Communicator {
     children: Mutex<BTreeMap<Vec<usize>, u64>>,
     /// The id by which new ranks join, if one was created and has not been used.
     grow_id: Mutex<Option<UniqueId>>,
+    /// The text that says for whom the join of this communicator, or of one that is made from it, waits; empty if for nobody.
+    join_wait: Mutex<String>,
     /// The error after which the communicator is unusable.
     error: OnceLock<Error>,
     scalars: Mutex<BTreeMap<u32, (DataType, Scalar)>>,
@@ -127,6 +129,7 @@ impl Communicator {
             stopped: OnceLock::new(),
             children: Mutex::default(),
             grow_id: Mutex::default(),
+            join_wait: Mutex::default(),
             error: OnceLock::new(),
             scalars: Mutex::default(),
             windows: Arc::default(),
@@ -421,9 +424,22 @@ impl Communicator {
         self.error.get().map_or_else(outcome, |error| Err(error.clone()))
     }
 
-    /// Returns whom the call in progress waits for, if one is and if it is known.
+    /// Returns whom the call in progress, or the join, waits for, if one is and if it is known.
     pub(crate) fn describe_wait(&self) -> Option<String> {
-        self.context().ok().filter(|_| self.error.get().is_none()).and_then(wait_report::describe_running)
+        if self.error.get().is_some() {
+            return None;
+        }
+        let running = self.context().ok().and_then(wait_report::describe_running);
+        running.or_else(|| Some(self.join_wait().clone()).filter(|text| !text.is_empty()))
+    }
+
+    /// Sets the text that says for whom the join of this communicator, or of one that is made from it, waits.
+    pub(crate) fn set_join_wait(&self, text: String) {
+        *self.join_wait() = text;
+    }
+
+    fn join_wait(&self) -> MutexGuard<'_, String> {
+        self.join_wait.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Records an operation's error if it leaves the ranks out of sync. The first one counts.
