@@ -3,7 +3,7 @@
 //! In every cell the other ranks return by the deadline with an error that names the call, and the rank to blame where it
 //! can be known. Then they join a new communicator, and have no thread, file or mapping more than before.
 //!
-//! `cargo test --test faults` runs some cells, `cargo test --test faults -- --ignored` all of them, and with
+//! `cargo test --test fault_matrix` runs some cells, `cargo test --test fault_matrix -- --ignored` all of them, and with
 //! `LIBNCCL_FAULTS=write` writes what happened to `docs/faults.md`.
 #![cfg(target_os = "linux")] // Elsewhere there is no CPU implementation.
 

@@ -20,7 +20,7 @@ const GRACE: Duration = Duration::from_secs(1);
 /// Time after which a step of a rank counts as hung.
 const LIMIT: Duration = Duration::from_secs(30);
 
-/// What the calls of the ranks without a fault came to.
+/// The outcome of the calls of the ranks without a fault.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Outcome {
     /// All have succeeded, or some have and others have an error.

@@ -167,7 +167,7 @@ fn fail(
     idle()
 }
 
-/// What a process has: threads, open files, and mappings of files and shared memory.
+/// The resources of a process: threads, open files, and mappings of files and shared memory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Resources {
     threads: usize,

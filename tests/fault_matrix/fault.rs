@@ -1,6 +1,6 @@
 use std::fmt;
 
-/// What the last rank does instead of the call.
+/// The behaviour of the last rank instead of the call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Fault {
     Killed,

@@ -8,7 +8,7 @@ use crate::fault::Fault;
 const PAGE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/docs/faults.md");
 
 const START: &str =
-    "<!-- The table is written by: LIBNCCL_FAULTS=write cargo test --test faults -- --ignored -->\n";
+    "<!-- The table is written by: LIBNCCL_FAULTS=write cargo test --test fault_matrix -- --ignored -->\n";
 
 /// Compares the table with the page, or writes it.
 pub(crate) fn check(table: &[(Call, Vec<(Fault, Option<Outcome>)>)]) {
