@@ -187,7 +187,8 @@ impl Library {
                 "set NCCL_DEBUG=INFO to see why, and compare NCCL_SOCKET_IFNAME with the interfaces below",
             ),
         });
-        if let Some(Missing { since, .. }) = missing_functions.first() {
+        let since = missing_functions.iter().filter_map(|missing| missing.since.parse::<Version>().ok());
+        if let Some(since) = since.min() {
             let names: Vec<_> = missing_functions.iter().map(|missing| missing.name.as_str()).collect();
             findings.push(Finding::ok(format!(
                 "{} functions are missing, which came with NCCL {since} or later: {}",

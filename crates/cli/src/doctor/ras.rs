@@ -2,6 +2,8 @@
 
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream, ToSocketAddrs};
+use std::sync::mpsc;
+use std::thread;
 use std::time::Duration;
 
 use super::finding::Finding;
@@ -10,6 +12,8 @@ use crate::settings::Settings;
 const DEFAULT: &str = "localhost:28028";
 /// The time to wait for a connection, and for its answer. A stopped process accepts connections and never answers.
 const LIMIT: Duration = Duration::from_millis(30);
+/// The time to wait for the addresses of a host.
+const RESOLVED_WITHIN: Duration = Duration::from_millis(100);
 
 pub(super) fn findings(settings: &Settings) -> Vec<Finding> {
     if settings.value("NCCL_RAS_ENABLE").is_some_and(|value| value != "1") {
@@ -17,14 +21,13 @@ pub(super) fn findings(settings: &Settings) -> Vec<Finding> {
     }
     let address = settings.value("NCCL_RAS_ADDR").unwrap_or(DEFAULT);
     let advice = "give each job a port of its own by NCCL_RAS_ADDR=localhost:PORT";
-    let Ok(addresses) = address.to_socket_addrs() else {
+    let Some(addresses) = resolve(address) else {
         return vec![Finding::warning(
-            format!("{}: expected a host and a port, such as {DEFAULT}", settings.text("NCCL_RAS_ADDR")),
+            format!("no address of {address}; expected a host of this network and a port, such as {DEFAULT}"),
             advice,
         )];
     };
-    let states: Vec<_> = addresses.map(|address| ask(&address)).collect();
-    let state = states.into_iter().max().unwrap_or(State::Free);
+    let state = addresses.iter().map(ask).max().unwrap_or(State::Free);
     vec![match state {
         State::Free => Finding::ok(format!("{address} is free")),
         State::Ras => Finding::ok(format!(
@@ -36,6 +39,18 @@ pub(super) fn findings(settings: &Settings) -> Vec<Finding> {
             advice,
         ),
     }]
+}
+
+/// Returns the addresses of a host; `None` if there is none, or if its name server does not answer in time.
+fn resolve(address: &str) -> Option<Vec<SocketAddr>> {
+    let (sender, receiver) = mpsc::channel();
+    let address = address.to_owned();
+    thread::spawn(move || {
+        let addresses = address.to_socket_addrs().map(Iterator::collect);
+        // The receiver may have gone.
+        let _ = sender.send(addresses);
+    });
+    receiver.recv_timeout(RESOLVED_WITHIN).ok()?.ok()
 }
 
 /// The state of an address.
