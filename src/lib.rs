@@ -24,6 +24,7 @@
 #![cfg_attr(doc, doc = concat!("[nccl-quirks]: ", env!("CARGO_PKG_REPOSITORY"), "/blob/HEAD/docs/nccl-quirks.md"))]
 #![cfg_attr(doc, doc = concat!("[overhead]: ", env!("CARGO_PKG_REPOSITORY"), "/blob/HEAD/docs/overhead.md"))]
 #![cfg_attr(doc, doc = concat!("[platforms]: ", env!("CARGO_PKG_REPOSITORY"), "/blob/HEAD/docs/platforms.md"))]
+#![cfg_attr(doc, doc = concat!("[ras]: ", env!("CARGO_PKG_REPOSITORY"), "/blob/HEAD/docs/ras.md"))]
 #![cfg_attr(doc, doc = concat!("[security]: ", env!("CARGO_PKG_REPOSITORY"), "/blob/HEAD/SECURITY.md"))]
 #![cfg_attr(doc, doc = concat!("[semver]: ", env!("CARGO_PKG_REPOSITORY"), "/blob/HEAD/docs/semver.md"))]
 #![cfg_attr(doc, doc = concat!("[soundness]: ", env!("CARGO_PKG_REPOSITORY"), "/blob/HEAD/docs/soundness.md"))]

@@ -157,7 +157,7 @@ impl Connection {
     pub(super) fn ended(&self, request: &str) -> RasError {
         let problem = match self.buffer.len() {
             0 => "it had sent nothing".into(),
-            _ => format!("its last words were {}", self.begin()),
+            _ => format!("it ended with {}", self.begin()),
         };
         RasError::Closed { request: request.into(), address: self.address.clone(), problem: problem.into() }
     }

@@ -77,7 +77,7 @@ pub struct RankReport {
     /// The state of its communicator.
     #[serde(default)]
     pub status: RankStatus,
-    /// How many of each collective it has launched: `Broadcast`, `Reduce`, `AllGather`, `ReduceScatter`, `AllReduce`.
+    /// The number of each collective that it has launched: `Broadcast`, `Reduce`, `AllGather`, `ReduceScatter`, `AllReduce`.
     /// Not counted are sends, receives, what is made of them (`AlltoAll`, `Gather`, `Scatter`), one-sided operations,
     /// launches of CUDA graphs, and collectives of copy engines and symmetric memory.
     #[serde(default)]
@@ -93,11 +93,11 @@ pub struct RankStatus {
     pub init_state: i64,
     /// The asynchronous error, a `ncclResult_t`.
     pub async_error: i64,
-    /// Whether `ncclCommFinalize` was called.
+    /// Set once `ncclCommFinalize` was called.
     pub finalize_called: bool,
-    /// Whether `ncclCommDestroy` was called.
+    /// Set once `ncclCommDestroy` was called.
     pub destroy_flag: bool,
-    /// Whether it was aborted.
+    /// Set once it was aborted.
     pub abort_flag: bool,
 }
 
@@ -134,7 +134,7 @@ pub struct MissingRank {
     /// The NVML device.
     #[serde(default = "unknown")]
     pub nvml_dev: i64,
-    /// What is known of it.
+    /// The reason, as far as it is known.
     #[serde(default)]
     pub status: MissingStatus,
 }
@@ -144,9 +144,9 @@ pub struct MissingRank {
 #[serde(default)]
 #[non_exhaustive]
 pub struct MissingStatus {
-    /// Whether its process does not answer. One that answers has no such communicator, or has it no more.
+    /// Set if its process does not answer. One that answers has no such communicator, or has it no more.
     pub unresponsive: bool,
-    /// Whether its process has not answered for a minute.
+    /// Set if its process has not answered for a minute.
     pub considered_dead: bool,
 }
 

@@ -1,4 +1,4 @@
-//! What reports say about a job, in sentences.
+//! Conclusions from the reports of a job, in sentences.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -29,9 +29,9 @@ pub struct Verdict {
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
 #[non_exhaustive]
 pub struct CommunicatorId {
-    /// As in [`ReportedCommunicator`].
+    /// The hash, as in [`ReportedCommunicator`].
     pub hash: String,
-    /// As in [`ReportedCommunicator`].
+    /// The other hash, as in [`ReportedCommunicator`].
     pub secondary_hash: String,
     /// The number of ranks.
     pub size: u64,
@@ -87,18 +87,18 @@ pub enum VerdictKind {
     Straggler {
         /// The collective.
         collective: String,
-        /// How many of it the rank has launched.
+        /// The number of it that the rank has launched.
         launched: u64,
-        /// How many more the first rank has launched.
+        /// The number by which the first rank has launched more.
         behind: u64,
     },
     /// The rank has launched more than most others, and none has launched less.
     Ahead {
         /// The collective.
         collective: String,
-        /// How many of it the rank has launched.
+        /// The number of it that the rank has launched.
         launched: u64,
-        /// How many more these are than most others have.
+        /// The number by which these are more than most others have.
         ahead: u64,
     },
     /// The rank's process answers and has no such communicator, or has it no more.
@@ -107,7 +107,7 @@ pub enum VerdictKind {
     OtherState {
         /// The rank's state.
         state: RankState,
-        /// That of most ranks.
+        /// The state of most ranks.
         others: RankState,
     },
     /// Nothing was launched between the first report and the last, and all ranks have launched the same. No problem by

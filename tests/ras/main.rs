@@ -140,7 +140,7 @@ fn process_that_never_answers_is_a_timeout() {
 }
 
 #[test]
-fn stopped_process_is_passed_over_for_one_that_answers() {
+fn request_reaches_another_process_if_some_are_stopped() {
     let steps = greeted(&[Step::Expect("STATUS"), Step::Send(TEXT.as_bytes())]);
     let service = Service::start_with(vec![vec![Step::Silence], vec![Step::Silence], steps]);
     assert_eq!(client(&service).status().unwrap(), TEXT);

@@ -296,7 +296,7 @@ fn service_is_off_unless_the_environment_asks_for_it() {
 }
 
 #[test]
-fn port_that_cannot_be_had_does_not_disturb_the_job() {
+fn taken_port_does_not_disturb_the_job() {
     // Of another program, which does not share it.
     let taken = TcpListener::bind("127.0.0.1:0").unwrap();
     for address in

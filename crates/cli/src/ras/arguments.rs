@@ -38,7 +38,7 @@ pub(crate) struct RasArguments {
     /// Repeat, with so many seconds between reports
     #[arg(long, value_name = "SECONDS", value_parser = seconds)]
     pub(crate) watch: Option<Duration>,
-    /// Address of the job, host:port [default: NCCL_RAS_ADDR, or localhost:28028]
+    /// Address of the job, host:port [default: `NCCL_RAS_ADDR`, or localhost:28028]
     #[arg(long, value_name = "ADDRESS")]
     pub(crate) addr: Option<String>,
     /// Time in which each answer has to come

@@ -1,4 +1,4 @@
-//! What the ranks of this process's communicators are and did, at one moment.
+//! The ranks of this process's communicators, and what they did, at one moment.
 
 use std::collections::{BTreeMap, BTreeSet};
 

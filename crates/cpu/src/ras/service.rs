@@ -1,7 +1,7 @@
 //! The thread that answers, and its port.
 //!
 //! It exists while the process has communicators. As in NCCL, every process listens, and the kernel chooses one for each
-//! connection. Where the port cannot be had, as another user's job has it, a line in the log is all that happens.
+//! connection. Where the port belongs to another user's job, a line in the log is all that happens.
 
 use std::io;
 use std::net::{SocketAddr, TcpListener, ToSocketAddrs};

@@ -90,7 +90,7 @@ impl Session {
         while let Some(end) = self.input.iter().position(|byte| *byte == b'\n') {
             let line: Vec<u8> = self.input.drain(..=end).collect();
             let line = line[..end].strip_suffix(b"\r").unwrap_or(&line[..end]);
-            self.answer(&String::from_utf8_lossy(line));
+            self.respond(&String::from_utf8_lossy(line));
             if self.ends {
                 return true;
             }
@@ -98,7 +98,7 @@ impl Session {
         self.input.len() < MAX_REQUEST
     }
 
-    fn answer(&mut self, line: &str) {
+    fn respond(&mut self, line: &str) {
         let answer = match Request::parse(line) {
             Ok(Request::Protocol) => "SERVER PROTOCOL 2\n".into(),
             Ok(Request::Timeout | Request::ProfilerMask) => "OK\n".into(),
