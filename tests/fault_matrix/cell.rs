@@ -31,6 +31,13 @@ pub(crate) enum Outcome {
     Timeout,
 }
 
+/// The outcomes of a call, by fault; `None` where there is no such fault.
+#[derive(Debug)]
+pub(crate) struct Row {
+    pub(crate) call: Call,
+    pub(crate) outcomes: Vec<Option<Outcome>>,
+}
+
 /// A process. It is killed when it is dropped, also if it is stopped.
 struct Rank {
     child: Child,

@@ -14,26 +14,24 @@ mod page;
 mod rank;
 
 use call::Call;
-use cell::Outcome;
+use cell::Row;
 use fault::Fault;
 
 /// Returns the outcomes of the cells; fails with all that are not as they should be.
-fn run(calls: &[Call], faults: &[Fault]) -> Vec<(Call, Vec<(Fault, Option<Outcome>)>)> {
+fn run(calls: &[Call], faults: &[Fault]) -> Vec<Row> {
     let mut problems = Vec::new();
-    let table = calls
-        .iter()
-        .map(|call| {
-            let row = faults.iter().map(|fault| {
-                let outcome = call.meets(*fault).then(|| cell::run(*call, *fault));
-                let outcome = outcome.transpose().unwrap_or_else(|problem| {
-                    problems.push(format!("{call} x {fault}: {problem}"));
-                    None
-                });
-                (*fault, outcome)
-            });
-            (*call, row.collect())
+    let mut outcome = |call: Call, fault: Fault| {
+        let outcome = call.meets(fault).then(|| cell::run(call, fault)).transpose();
+        outcome.unwrap_or_else(|problem| {
+            problems.push(format!("{call} x {fault}: {problem}"));
+            None
         })
-        .collect();
+    };
+    let row = |call: &Call| {
+        let outcomes = faults.iter().map(|fault| outcome(*call, *fault)).collect();
+        Row { call: *call, outcomes }
+    };
+    let table = calls.iter().map(row).collect();
     assert!(problems.is_empty(), "{} cells:\n{}", problems.len(), problems.join("\n"));
     table
 }
@@ -52,7 +50,7 @@ fn survivors_of_a_killed_rank_return_from_each_call() {
 #[ignore = "takes minutes"]
 fn survivors_of_each_fault_return_from_each_call() {
     let table = run(&Call::ALL, &Fault::ALL);
-    let cells = table.iter().flat_map(|(_, row)| row).filter(|(_, outcome)| outcome.is_some()).count();
+    let cells = table.iter().flat_map(|row| &row.outcomes).flatten().count();
     assert!(cells >= 72, "{cells} cells");
     page::check(&table);
 }

@@ -1,8 +1,7 @@
 use std::fmt::Write;
 use std::{env, fs};
 
-use crate::call::Call;
-use crate::cell::Outcome;
+use crate::cell::{Outcome, Row};
 use crate::fault::Fault;
 
 const PAGE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/docs/faults.md");
@@ -11,7 +10,7 @@ const START: &str =
     "<!-- The table is written by: LIBNCCL_FAULTS=write cargo test --test fault_matrix -- --ignored -->\n";
 
 /// Compares the table with the page, or writes it.
-pub(crate) fn check(table: &[(Call, Vec<(Fault, Option<Outcome>)>)]) {
+pub(crate) fn check(table: &[Row]) {
     let page = fs::read_to_string(PAGE).unwrap();
     let (text, _) = page.split_once(START).expect("the page has the line before the table");
     let new = format!("{text}{START}{}", rows(table));
@@ -22,16 +21,16 @@ pub(crate) fn check(table: &[(Call, Vec<(Fault, Option<Outcome>)>)]) {
     }
 }
 
-fn rows(table: &[(Call, Vec<(Fault, Option<Outcome>)>)]) -> String {
+fn rows(table: &[Row]) -> String {
     let mut rows = String::from("\n| call |");
     for fault in Fault::ALL {
         let _ = write!(rows, " {fault} |");
     }
     rows += "\n|---|";
     rows += &"---|".repeat(Fault::ALL.len());
-    for (call, row) in table {
+    for Row { call, outcomes } in table {
         let _ = write!(rows, "\n| `{call}` |");
-        for (_, outcome) in row {
+        for outcome in outcomes {
             let cell = match outcome {
                 None => "",
                 Some(Outcome::Succeeds) => "succeeds",
