@@ -15,9 +15,9 @@ use libnccl::launch::{Launch, LaunchError};
 use libnccl::{Nccl, UniqueId};
 use rustix::process::{Signal, set_parent_process_death_signal};
 
+use super::arguments::MeasureArguments;
 use super::parameters::Parameters;
 use super::rank;
-use crate::args::BenchArguments;
 use crate::exit_status;
 
 /// Environment variables that make a process a rank: the rank, the id, and the process id of the parent. The id is a
@@ -96,7 +96,7 @@ pub(crate) fn launched() -> Result<Option<(UniqueId, usize)>> {
 
 /// Returns the place that a launcher has given to this process among others: torchrun, `mpirun`, `srun`, `nccl run`.
 /// One that cannot be told is an error, and not a job of its own, as the other processes would be jobs of their own too.
-pub(crate) fn by_launcher(arguments: &BenchArguments) -> Result<Option<Launch>> {
+pub(crate) fn by_launcher(arguments: &MeasureArguments) -> Result<Option<Launch>> {
     let launch = match Launch::from_env() {
         Ok(launch) if launch.size() > 1 => launch,
         Ok(_) | Err(libnccl::Error::Launch(LaunchError::NoLauncher)) => return Ok(None),

@@ -1,5 +1,6 @@
 //! `nccl bench`: the measurements of nccl-tests, without MPI or a CUDA toolkit, on GPUs or on the CPU.
 
+mod arguments;
 mod data;
 mod launch;
 mod memory;
@@ -7,6 +8,7 @@ mod number;
 mod parameters;
 mod pattern;
 mod rank;
+mod report;
 mod shape;
 mod table;
 
@@ -19,18 +21,28 @@ use clap::error::ErrorKind;
 use libnccl::launch::Launch;
 use libnccl::{LoadError, MemorySpace, Nccl};
 
-use crate::args::BenchArguments;
 use crate::{gpu, library};
+pub(crate) use arguments::BenchArguments;
+use arguments::MeasureArguments;
 use parameters::Parameters;
 
-/// Measures the operation that the arguments select.
+/// Runs the subcommand, or measures the operation that the arguments select.
 pub(crate) fn run(arguments: &BenchArguments) -> Result<ExitCode> {
+    match (&arguments.command, &arguments.measure) {
+        (Some(command), _) => match *command {},
+        (None, Some(arguments)) => measure(arguments),
+        (None, None) => bail!("no operation is given"),
+    }
+}
+
+/// Measures an operation.
+fn measure(arguments: &MeasureArguments) -> Result<ExitCode> {
     let launched = launch::launched()?;
     let launcher = if launched.is_none() { launch::by_launcher(arguments)? } else { None };
     let Implementation { nccl, gpus, fallback } = implementation(arguments)?;
     let size = launcher.as_ref().map(Launch::size);
     let parameters = Parameters::new(arguments, gpus, size).unwrap_or_else(|problem| {
-        let mut command = BenchArguments::augment_args(clap::Command::new("nccl bench"));
+        let mut command = MeasureArguments::augment_args(clap::Command::new("nccl bench"));
         command.error(ErrorKind::ValueValidation, problem).exit()
     });
     if let Some((id, rank)) = launched {
@@ -68,7 +80,7 @@ struct Implementation {
 
 /// Returns the implementation that the user selected, or else NCCL if it is available with a GPU, or else the CPU
 /// implementation.
-fn implementation(arguments: &BenchArguments) -> Result<Implementation> {
+fn implementation(arguments: &MeasureArguments) -> Result<Implementation> {
     let path = arguments.library.as_deref();
     let cpu = |fallback| Ok(Implementation { nccl: libnccl_cpu::nccl(), gpus: 0, fallback });
     let fallback = |reason: &str, hint: &str| {

@@ -2,7 +2,7 @@ use std::iter;
 
 use libnccl::{DataType, ReduceOp};
 
-use crate::args::{BenchArguments, OneOrAll, Operation};
+use super::arguments::{MeasureArguments, OneOrAll, Operation};
 
 /// The parameters of a measurement with all defaults filled in, equal on all ranks.
 #[derive(Debug, Clone)]
@@ -34,7 +34,7 @@ impl Parameters {
     /// Returns the parameters for every selected data type and reduction, of so many ranks if a launcher has started them.
     /// The error names the values that conflict.
     pub(crate) fn new(
-        arguments: &BenchArguments,
+        arguments: &MeasureArguments,
         gpus: usize,
         launched: Option<usize>,
     ) -> Result<Vec<Self>, String> {
@@ -123,6 +123,7 @@ mod tests {
         let Command::Bench(arguments) = Arguments::try_parse_from(words).unwrap().command else {
             unreachable!()
         };
+        let arguments = arguments.measure.unwrap();
         Parameters::new(&arguments, gpus, None)
     }
 

@@ -15,7 +15,7 @@ use super::parameters::Parameters;
 use super::pattern::Pattern;
 use super::shape::Shape;
 use super::table::{Measurement, Table};
-use crate::args::Operation;
+use crate::bench::arguments::Operation;
 use crate::gpu;
 
 type Measure = fn(&mut Rank<'_>, &Parameters, Option<&mut Table<Stdout>>) -> Result<()>;

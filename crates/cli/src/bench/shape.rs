@@ -3,7 +3,7 @@ use std::ops::Range;
 use anyhow::{Context, Result};
 
 use super::parameters::Parameters;
-use crate::args::Operation;
+use crate::bench::arguments::Operation;
 
 /// The number and the position of the elements that an operation of a given size moves, counted as in nccl-tests.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -71,7 +71,7 @@ pub(crate) fn bus_factor(operation: Operation, ranks: usize) -> f64 {
 #[cfg(test)]
 mod tests {
     use super::{Shape, bus_factor};
-    use crate::args::Operation;
+    use crate::bench::arguments::Operation;
 
     #[test]
     fn bus_factor_is_that_of_nccl_tests() {

@@ -165,6 +165,7 @@ mod tests {
         let Command::Bench(arguments) = Arguments::try_parse_from(words).unwrap().command else {
             unreachable!()
         };
+        let arguments = arguments.measure.unwrap();
         let parameters = Parameters::new(&arguments, 0, None).unwrap().remove(0);
         let shape = Shape::of(&parameters, 4000).unwrap();
         let mut out = Vec::new();
