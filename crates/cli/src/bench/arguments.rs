@@ -7,6 +7,11 @@ use std::str::FromStr;
 use clap::{Args, Subcommand, ValueEnum};
 use libnccl::{DataType, ReduceOp};
 
+use super::backend::Backend;
+use super::bisect::arguments::BisectArguments;
+use super::compare::arguments::CompareArguments;
+use super::pairs::arguments::PairsArguments;
+use super::plot::arguments::PlotArguments;
 use crate::args::{MAX_RANKS, size, whole};
 use crate::exit_status;
 
@@ -24,7 +29,16 @@ pub(crate) struct BenchArguments {
 
 /// What `nccl bench` does besides measuring an operation.
 #[derive(Debug, Subcommand)]
-pub(crate) enum BenchCommand {}
+pub(crate) enum BenchCommand {
+    /// Find the slow, wrong or hanging rank by halving the ranks
+    Bisect(BisectArguments),
+    /// Compare two results, or two backends
+    Compare(CompareArguments),
+    /// Measure bandwidth and latency between every two ranks
+    Pairs(PairsArguments),
+    /// Draw bandwidth and latency of one or several results
+    Plot(PlotArguments),
+}
 
 #[derive(Debug, Args)]
 pub(crate) struct MeasureArguments {
@@ -73,6 +87,9 @@ pub(crate) struct MeasureArguments {
     /// Use this NCCL library instead of searching for one
     #[arg(long, value_name = "PATH")]
     pub(crate) library: Option<PathBuf>,
+    /// Reach the library in this way
+    #[arg(long, value_enum, conflicts_with = "cpu")]
+    pub(crate) backend: Option<Backend>,
 }
 
 /// An operation that `nccl bench` measures.
