@@ -36,7 +36,7 @@ pub(crate) struct Arguments {
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
     /// Measure an operation and check its results, as nccl-tests does
-    Bench(BenchArguments),
+    Bench(Box<BenchArguments>),
     /// Report which NCCL library a program finds, and what it supports
     Doctor(DoctorArguments),
     /// Start the ranks of a program on this host

@@ -39,13 +39,13 @@ impl Endpoint {
     /// Creates the communicator of a member and buffers of `elements` elements.
     pub(crate) fn new(member: &Member, elements: usize, config: &Config) -> Result<Self> {
         let Member { nccl, id, rank, local_rank, size, gpus, .. } = member;
-        let memory = Memory::of(*local_rank, *gpus)?;
+        let memory = Memory::of(*local_rank, *gpus, false)?;
         Ok(Self {
             communicator: ManuallyDrop::new(nccl.init_rank_with(*size, *rank, id, config)?),
             elements,
-            send: memory.buffer(elements)?,
-            recv: memory.buffer(elements)?,
-            shared: memory.buffer(1)?,
+            send: memory.buffer(nccl, elements)?,
+            recv: memory.buffer(nccl, elements)?,
+            shared: memory.buffer(nccl, 1)?,
             nccl: nccl.clone(),
             memory,
         })
@@ -70,20 +70,20 @@ impl Endpoint {
 
     /// Returns the address and the name of the GPU, or `host memory`.
     pub(crate) fn device(&self) -> Result<String> {
-        self.memory.describe()
+        Ok(self.memory.device()?.unwrap_or_else(|| "host memory".into()))
     }
 
     pub(crate) fn send(&self, count: usize, peer: usize) -> Result<()> {
-        Ok(self.communicator.send(self.send.first(count), peer, self.memory.stream())?)
+        Ok(self.communicator.send(self.send.part(0..count), peer, self.memory.stream())?)
     }
 
     pub(crate) fn recv(&mut self, count: usize, peer: usize) -> Result<()> {
-        Ok(self.communicator.recv(self.recv.first_mut(count), peer, self.memory.stream())?)
+        Ok(self.communicator.recv(self.recv.part_mut(0..count), peer, self.memory.stream())?)
     }
 
     /// Sums the first `count` elements of what the ranks of `communicator` have filled in.
     pub(crate) fn all_reduce(&mut self, communicator: &Communicator, count: usize) -> Result<()> {
-        let (send, recv) = (self.send.first(count), self.recv.first_mut(count));
+        let (send, recv) = (self.send.part(0..count), self.recv.part_mut(0..count));
         Ok(communicator.all_reduce(send, recv, ReduceOp::Sum, self.memory.stream())?)
     }
 
@@ -99,7 +99,7 @@ impl Endpoint {
 
     /// Waits until all ranks have come here.
     pub(crate) fn barrier(&mut self) -> Result<()> {
-        self.communicator.barrier(self.shared.first_mut(1), self.memory.stream())?;
+        self.communicator.barrier(self.shared.part_mut(0..1), self.memory.stream())?;
         self.wait()
     }
 
@@ -127,12 +127,12 @@ impl Endpoint {
     /// Returns what each rank passes, the same number of values.
     pub(crate) fn gather(&mut self, values: &[f64]) -> Result<Vec<Vec<f64>>> {
         let (length, size) = (values.len(), self.size());
-        let mut send: Buffer<f64> = self.memory.buffer(COPIES * length)?;
-        let mut recv: Buffer<f64> = self.memory.buffer(COPIES * length * size)?;
+        let mut send: Buffer<f64> = self.memory.buffer(&self.nccl, COPIES * length)?;
+        let mut recv: Buffer<f64> = self.memory.buffer(&self.nccl, COPIES * length * size)?;
         for copy in 0..COPIES {
             send.write(copy * length, values)?;
         }
-        let (from, to) = (send.first(COPIES * length), recv.first_mut(COPIES * length * size));
+        let (from, to) = (send.part(0..COPIES * length), recv.part_mut(0..COPIES * length * size));
         self.communicator.all_gather(from, to, self.memory.stream())?;
         self.wait()?;
         let all = recv.read(0..COPIES * length * size)?;

@@ -65,10 +65,9 @@ pub(crate) fn run(
     }
     let id = nccl.unique_id()?;
     if processes {
-        launch::processes(&id, size)?;
-    } else {
-        threads((0..size).map(|rank| member(nccl.clone(), id, rank)), work)?;
+        return launch::processes(&id, size);
     }
+    threads((0..size).map(|rank| member(nccl.clone(), id, rank)), work)?;
     Ok(ExitCode::SUCCESS)
 }
 

@@ -166,7 +166,6 @@ impl Report {
     }
 
     /// Returns the report as indented JSON with a newline at the end.
-    #[cfg_attr(not(test), expect(dead_code, reason = "for the output"))]
     pub(crate) fn to_json(&self) -> Result<String> {
         Ok(serde_json::to_string_pretty(self)? + "\n")
     }
