@@ -1,6 +1,7 @@
 //! A rank that exchanges messages with others, with its buffers.
 
 use std::mem::ManuallyDrop;
+use std::time::Duration;
 
 use anyhow::{Context, Result};
 use libnccl::{Communicator, Config, Nccl, ReduceOp};
@@ -19,6 +20,8 @@ pub(crate) struct Endpoint {
     /// before the cause.
     pub(crate) communicator: ManuallyDrop<Communicator>,
     memory: Memory,
+    /// The time that each call and its work may take.
+    limit: Duration,
     elements: usize,
     send: Buffer<f32>,
     recv: Buffer<f32>,
@@ -36,18 +39,20 @@ pub(crate) struct Wrong {
 }
 
 impl Endpoint {
-    /// Creates the communicator of a member and buffers of `elements` elements.
-    pub(crate) fn new(member: &Member, elements: usize, config: &Config) -> Result<Self> {
+    /// Creates the communicator of a member and buffers of `elements` elements. A call that takes longer than `limit` fails.
+    pub(crate) fn new(member: &Member, elements: usize, limit: Option<Duration>) -> Result<Self> {
+        let config = limit.map_or_else(Config::new, |limit| Config::new().timeout(limit));
         let Member { nccl, id, rank, local_rank, size, gpus, .. } = member;
         let memory = Memory::of(*local_rank, *gpus, false)?;
         Ok(Self {
-            communicator: ManuallyDrop::new(nccl.init_rank_with(*size, *rank, id, config)?),
+            communicator: ManuallyDrop::new(nccl.init_rank_with(*size, *rank, id, &config)?),
             elements,
             send: memory.buffer(nccl, elements)?,
             recv: memory.buffer(nccl, elements)?,
             shared: memory.buffer(nccl, 1)?,
             nccl: nccl.clone(),
             memory,
+            limit: limit.unwrap_or(Duration::MAX),
         })
     }
 
@@ -87,14 +92,19 @@ impl Endpoint {
         Ok(communicator.all_reduce(send, recv, ReduceOp::Sum, self.memory.stream())?)
     }
 
-    /// Waits until the work on the communicator has ended.
+    /// Waits until the work on a communicator has ended. One that fails or takes too long is aborted, so that its work ends.
     pub(crate) fn synchronize(&self, communicator: &Communicator) -> Result<()> {
-        self.memory.synchronize(communicator)
+        let outcome = self.memory.synchronize_within(communicator, self.limit);
+        if outcome.is_err() {
+            // The cause is the error that is reported.
+            let _ = communicator.abort_handle().abort();
+        }
+        outcome
     }
 
     /// Waits until the work on the communicator of all ranks has ended.
     pub(crate) fn wait(&self) -> Result<()> {
-        self.memory.synchronize(&self.communicator)
+        self.synchronize(&self.communicator)
     }
 
     /// Waits until all ranks have come here.

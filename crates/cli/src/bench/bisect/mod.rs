@@ -17,7 +17,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
-use libnccl::{Communicator, Config};
+use libnccl::Communicator;
 use serde_json::json;
 
 use super::endpoint::Endpoint;
@@ -44,8 +44,7 @@ fn search(member: &Member, arguments: &BisectArguments) -> Result<Option<String>
     let bytes = arguments.size.unwrap_or(if member.gpus == 0 { 1 << 20 } else { 64 << 20 });
     let elements = (usize::try_from(bytes)? / size_of::<f32>()).max(trial::SHORT);
     let deadline = Duration::from_secs(arguments.deadline);
-    let config = Config::new().timeout(deadline);
-    let endpoint = Endpoint::new(member, elements, &config)?;
+    let endpoint = Endpoint::new(member, elements, Some(deadline))?;
     let (rank, size) = (member.rank, member.size);
     let stages = Stage::all(size);
     let mut groups = vec![];

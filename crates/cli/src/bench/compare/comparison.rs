@@ -6,7 +6,7 @@ use anyhow::{Result, ensure};
 use serde::Serialize;
 
 use super::side::Side;
-use crate::bench::report::{Measured, Parameters, Report, Row};
+use crate::bench::report::{Iterations, Measured, Parameters, Rank, Report, Row};
 
 /// The number of the schema of the JSON.
 const SCHEMA: u32 = 1;
@@ -44,7 +44,8 @@ struct Description {
 pub(crate) struct Ratio {
     #[serde(flatten)]
     key: Key,
-    /// The times of the sides, the median of their rounds.
+    /// The times of the sides: the median of single iterations if both have them, otherwise the mean; of several rounds
+    /// the median.
     times_us: [f64; 2],
     busbws: [f64; 2],
     ratio: f64,
@@ -167,8 +168,7 @@ fn differences(a: &Report, b: &Report) -> Vec<String> {
         }
     };
     let devices = |report: &Report| {
-        let device =
-            |rank: &crate::bench::report::Rank| rank.device.clone().unwrap_or_else(|| "host memory".into());
+        let device = |rank: &Rank| rank.device.clone().unwrap_or_else(|| "host memory".into());
         let mut devices: Vec<String> = report.ranks.iter().map(device).collect();
         devices.dedup();
         devices.join(" ")
@@ -184,23 +184,27 @@ impl Ratio {
     /// Returns the ratio of a row; `None` if a side has no time for it.
     fn new(key: &Key, one: &Side, two: &Side, threshold: Option<f64>) -> Option<Self> {
         let (ones, twos) = (found(key, one), found(key, two));
-        let median_of = |rounds: &[&Measured], value: fn(&Measured) -> f64| {
-            median(rounds.iter().map(|measured| value(measured)).collect())
+        let has_iterations = ones.iter().chain(&twos).all(|measured| median_iteration(measured).is_some());
+        let time = |measured: &Measured| {
+            median_iteration(measured).filter(|_| has_iterations).unwrap_or(measured.time_us)
         };
-        let times_us = [median_of(&ones, |one| one.time_us)?, median_of(&twos, |two| two.time_us)?];
-        let busbws = [median_of(&ones, |one| one.busbw)?, median_of(&twos, |two| two.busbw)?];
-        let by_round = ones.iter().zip(&twos).map(|(one, two)| one.time_us / two.time_us);
+        let bandwidth = |measured: &Measured| measured.busbw * measured.time_us / time(measured);
+        let times_us = [&ones, &twos].map(|rounds| median(rounds.iter().map(|round| time(round)).collect()));
+        let busbws =
+            [&ones, &twos].map(|rounds| median(rounds.iter().map(|round| bandwidth(round)).collect()));
+        let ([Some(a), Some(b)], [Some(bandwidth), Some(other)]) = (times_us, busbws) else { return None };
+        let by_round = ones.iter().zip(&twos).map(|(one, two)| time(one) / time(two));
         let mut ratios: Vec<f64> = by_round.filter(|ratio| ratio.is_finite()).collect();
-        let (ratio, spread) = match ratios.len() {
-            0 => return None,
-            1 => (ratios[0], spread_of_iterations(ones.first()?, twos.first()?)),
-            _ => {
-                ratios.sort_by(f64::total_cmp);
-                (median(ratios.clone())?, ratios.first().copied().zip(ratios.last().copied()))
-            }
+        ratios.sort_by(f64::total_cmp);
+        let spread = match ratios[..] {
+            [] => return None,
+            [_] => spread_of_iterations(ones.first()?, twos.first()?),
+            [low, .., high] => Some((low, high)),
         };
+        let ratio = median(ratios)?;
         let is_below = threshold.is_some_and(|threshold| ratio < threshold);
         let (low, high) = spread.unzip();
+        let (times_us, busbws) = ([a, b], [bandwidth, other]);
         Some(Self { key: key.clone(), times_us, busbws, ratio, low, high, is_below })
     }
 }
@@ -219,13 +223,18 @@ fn found<'a>(key: &Key, side: &'a Side) -> Vec<&'a Measured> {
 /// Returns the ratio of one side's fastest iteration to the other's median, both ways round: the noise of a machine makes
 /// iterations longer and never shorter. `None` without times of iterations.
 fn spread_of_iterations(one: &Measured, two: &Measured) -> Option<(f64, f64)> {
-    // An operation has ended when the last rank has its result.
-    let longest = |measured: &Measured, value: fn(&crate::bench::report::Iterations) -> f64| {
-        measured.iterations.iter().map(value).reduce(f64::max).filter(|time| *time > 0.0)
-    };
-    let fastest = |measured| longest(measured, |rank| rank.min_us);
-    let median = |measured| longest(measured, |rank| rank.median_us);
-    Some((fastest(one)? / median(two)?, median(one)? / fastest(two)?))
+    let fastest = |measured| slowest_rank(measured, |rank| rank.min_us);
+    Some((fastest(one)? / median_iteration(two)?, median_iteration(one)? / fastest(two)?))
+}
+
+/// Returns the median time of single iterations, which the noise of a machine changes less than the mean.
+fn median_iteration(measured: &Measured) -> Option<f64> {
+    slowest_rank(measured, |rank| rank.median_us)
+}
+
+/// Returns the longest time of the ranks: an operation has ended when the last one has its result.
+fn slowest_rank(measured: &Measured, value: fn(&Iterations) -> f64) -> Option<f64> {
+    measured.iterations.iter().map(value).reduce(f64::max).filter(|time| *time > 0.0)
 }
 
 fn median(mut values: Vec<f64>) -> Option<f64> {
@@ -251,8 +260,16 @@ impl Display for Comparison {
         for row in &self.unmatched {
             writeln!(f, "# not compared: {row}")?;
         }
-        let spread = if one.rounds > 1 { "lowest and highest of the rounds" } else { "from the iterations" };
-        writeln!(f, "# ratio: time of A / time of B, that of the bus bandwidths B / A; spread: {spread}")?;
+        let spread = if one.rounds > 1 {
+            "lowest and highest of the rounds"
+        } else {
+            "fastest iteration of A / median of B, and the other way round"
+        };
+        writeln!(
+            f,
+            "# times: medians of the iterations; ratio: A (us) / B (us), as that of the bus bandwidths B / A"
+        )?;
+        writeln!(f, "# spread of the ratio: {spread}")?;
         writeln!(
             f,
             "{:>12}  {:>8}  {:>6}  {:>4}  {:>5}  {:>10}  {:>10}  {:>8}  {:>8}  {:>6}  {:>13}",

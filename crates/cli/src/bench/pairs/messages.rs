@@ -3,7 +3,6 @@
 use std::time::Instant;
 
 use anyhow::Result;
-use libnccl::Config;
 
 use super::arguments::PairsArguments;
 use super::matrix::{Link, Pairs};
@@ -24,7 +23,7 @@ pub(crate) fn measure(member: &Member, arguments: &PairsArguments) -> Result<Opt
     let bytes = arguments.size.unwrap_or(if member.gpus == 0 { 4 << 20 } else { 64 << 20 });
     let elements = (usize::try_from(bytes)? / size_of::<f32>()).max(SHORT);
     let messages = (arguments.iters as usize).div_ceil(BATCHES);
-    let mut endpoint = Endpoint::new(member, elements, &Config::default())?;
+    let mut endpoint = Endpoint::new(member, elements, None)?;
     let (own, size) = (member.rank, member.size);
     let device = endpoint.device()?;
     // For each peer.
