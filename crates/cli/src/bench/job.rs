@@ -24,7 +24,7 @@ pub(crate) struct Member {
     pub(crate) size: usize,
     /// The number of GPUs of this host that the ranks are spread over; 0 for host memory.
     pub(crate) gpus: usize,
-    /// How the ranks were started: `threads`, `processes`, or the name of the launcher.
+    /// The way in which the ranks were started: `threads`, `processes`, or the name of the launcher.
     pub(crate) launch: String,
 }
 

@@ -1,4 +1,4 @@
-//! What the trials of all groups say.
+//! The verdict on the ranks, from the trials of all groups.
 
 use std::fmt::{self, Display, Formatter};
 

@@ -241,7 +241,7 @@ fn median(mut values: Vec<f64>) -> Option<f64> {
     values.sort_by(f64::total_cmp);
     let middle = values.len() / 2;
     let above = *values.get(middle)?;
-    Some(if values.len() % 2 == 0 { (values.get(middle - 1)? + above) / 2.0 } else { above })
+    Some(if values.len().is_multiple_of(2) { (values.get(middle - 1)? + above) / 2.0 } else { above })
 }
 
 impl Display for Comparison {

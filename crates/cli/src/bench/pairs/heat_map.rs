@@ -31,7 +31,7 @@ struct Map<'a> {
     title: String,
     unit: &'a str,
     value: fn(&Link) -> f64,
-    /// Whether a great value is a good one.
+    /// Set if a great value is a good one.
     is_more_better: bool,
 }
 

@@ -54,7 +54,7 @@ pub(crate) struct Rank {
     bandwidth: f64,
     /// The elements that it sent and that arrived changed.
     wrong: u64,
-    /// Whether its median latency or bandwidth is worse than that of all links by the factor 4.
+    /// Set if its median latency or bandwidth is worse than that of all links by the factor 4.
     is_slow: bool,
 }
 
