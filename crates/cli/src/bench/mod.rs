@@ -6,6 +6,7 @@ mod buffers;
 mod call;
 mod csv;
 mod data;
+mod description;
 mod interrupt;
 mod launch;
 mod memory;
