@@ -51,6 +51,12 @@
 //! buffer that NCCL does not promise: a send returns when it has been received, the collectives of a group run before its
 //! sends and receives, and calls of count 0 wait for those of the other ranks.
 //!
+//! `LIBNCCL_CPU_PLANT` plants faults, to test programs that look for slow and defective ranks; never set it otherwise.
+//! `slow:RANK:MICROSECONDS` makes a rank sleep before each operation or group, and `wrong:RANK` flips a bit in the middle
+//! element of all that it sends or contributes; several are separated by commas. The rank is that of communicators made by
+//! `ncclCommInit*`, and keeps its faults in those that are split, shrunk or grown from them. A planted fault is reported
+//! on the standard error. Without the variable, calls do nothing else than before.
+//!
 //! The results are NCCL's, to the bit: the rounding of every type at every step, wrapping integers, the treatment of NaN,
 //! and the order in which floats are added. `count` elements are divided into as many chunks as there are ranks, of equal
 //! length rounded up to 512 bytes; chunk k begins with the value of rank k + 1 and ends with that of rank k, as in NCCL's
