@@ -8,6 +8,7 @@ mod exit_status;
 mod gpu;
 mod library;
 mod run;
+mod value_parser;
 
 use std::io::Write;
 use std::process::ExitCode;

@@ -13,7 +13,7 @@ use super::bisect::arguments::BisectArguments;
 use super::compare::arguments::CompareArguments;
 use super::pairs::arguments::PairsArguments;
 use super::plot::arguments::PlotArguments;
-use crate::args::{MAX_RANKS, size, whole};
+use crate::value_parser::{MAX_RANKS, size, whole};
 
 const HELP: &str = "\
 Examples:
@@ -40,7 +40,7 @@ pub(crate) struct BenchArguments {
     pub(crate) measure: Option<MeasureArguments>,
 }
 
-/// What `nccl bench` does besides measuring an operation.
+/// A subcommand of `nccl bench`.
 #[derive(Debug, Subcommand)]
 pub(crate) enum BenchCommand {
     /// Find the slow, wrong or hanging rank by halving the ranks
@@ -166,7 +166,7 @@ pub(crate) struct MeasureArguments {
     #[arg(short = 'V', long = "device_cta_count", hide = true, value_parser = no_kernels)]
     pub(crate) device_cta_count: Option<u8>,
 
-    /// Which of the ranks' times to print: of rank 0 (0), the mean (1), the minimum (2) or the maximum (3)
+    /// Choice among the ranks' times to print: of rank 0 (0), the mean (1), the minimum (2) or the maximum (3)
     #[arg(short = 'a', long, value_name = "0|1|2|3", default_value_t = 1, value_parser = whole::<u8>(0..=3))]
     #[arg(help_heading = "Output")]
     pub(crate) average: u8,

@@ -9,6 +9,7 @@ mod call;
 mod compare;
 mod csv;
 mod data;
+mod description;
 mod endpoint;
 mod implementation;
 mod interrupt;

@@ -11,18 +11,18 @@ use libnccl::{Backend, Nccl};
 
 use super::arguments::MeasureArguments;
 use super::csv;
+use super::description::Description;
 use super::parameters::Parameters;
 use super::plot;
 use super::progress::Progress;
 use super::report::{Library, Measured, Report, Row, SCHEMA, WrongElement};
 use super::shape::Shape;
 use super::table::Table;
-use super::thread::Description;
 use super::usage::Usage;
 use super::work::Measurement;
 use crate::gpu;
 
-/// What the user asked for.
+/// The output that the user asked for.
 #[derive(Debug, Clone)]
 struct Settings {
     json: Option<Target>,

@@ -5,7 +5,7 @@ use libnccl::{CtaPolicy, DataType, ReduceOp};
 
 use super::arguments::{MeasureArguments, OneOrAll, Operation};
 use super::report;
-use crate::args::MAX_RANKS;
+use crate::value_parser::MAX_RANKS;
 
 /// The parameters of a measurement with all defaults filled in, equal on all ranks.
 #[derive(Debug, Clone)]
@@ -43,7 +43,7 @@ pub(crate) struct Parameters {
     pub(crate) cpu_time: bool,
     /// The columns for single iterations: the number of first iterations to leave out.
     pub(crate) iteration_columns: Option<usize>,
-    /// Whether single iterations are measured.
+    /// True if single iterations are measured.
     pub(crate) iteration_times: bool,
     pub(crate) timestamps: bool,
     pub(crate) memory_usage: bool,
@@ -69,17 +69,17 @@ pub(crate) enum Blocking {
     UncountedBarrier = 3,
 }
 
-/// How buffers are made known to NCCL.
+/// The way in which buffers are made known to NCCL.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Register {
     None = 0,
     /// By `ncclCommRegister`.
     Local = 1,
-    /// As windows with the same offsets on all ranks.
+    /// By windows with the same offsets on all ranks.
     Symmetric = 2,
 }
 
-/// Which of the ranks' times is the one of a row.
+/// The choice among the ranks' times for a row.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Average {
     RankZero = 0,

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use clap::Args;
 
-use crate::args::{MAX_RANKS, whole};
+use crate::value_parser::{MAX_RANKS, whole};
 
 #[derive(Debug, Clone, Args)]
 pub(crate) struct RankArguments {

@@ -27,7 +27,7 @@ pub(crate) struct Report {
     pub(crate) operation: String,
     /// The ranks, in their order.
     pub(crate) ranks: Vec<Rank>,
-    /// How the ranks were started: `threads`, `processes`, or the name of the launcher.
+    /// The start of the ranks: `threads`, `processes`, or the name of the launcher.
     pub(crate) launch: String,
     pub(crate) parameters: Parameters,
     pub(crate) rows: Vec<Row>,
@@ -36,7 +36,7 @@ pub(crate) struct Report {
     pub(crate) wrong: Vec<WrongElement>,
     /// The mean of all bus bandwidths that were measured.
     pub(crate) average_bus_bandwidth: f64,
-    /// Whether a signal ended the run, so that rows are missing.
+    /// True if a signal ended the run, so that rows are missing.
     pub(crate) interrupted: bool,
 }
 
@@ -62,7 +62,7 @@ pub(crate) struct Rank {
     pub(crate) device: Option<String>,
 }
 
-/// What was asked for, with all defaults filled in.
+/// The parameters of a run, with all defaults filled in.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub(crate) struct Parameters {
     pub(crate) min_bytes: u64,
@@ -79,7 +79,7 @@ pub(crate) struct Parameters {
     /// The number of launches of the CUDA graph; 0 without one.
     pub(crate) graph: u32,
     pub(crate) blocking: u8,
-    /// Which of the ranks' times a row shows: 0 for that of rank 0, 1 for the mean, 2 for the minimum, 3 for the maximum.
+    /// The choice among the ranks' times: 0 for that of rank 0, 1 for the mean, 2 for the minimum, 3 for the maximum.
     pub(crate) average: u8,
     pub(crate) local_register: u8,
     pub(crate) unalign: usize,

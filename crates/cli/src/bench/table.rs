@@ -3,9 +3,9 @@
 use std::io::{Result, Write};
 use std::time::SystemTime;
 
+use super::description::Description;
 use super::parameters::{Blocking, Parameters, Step};
 use super::report::{Measured, Report, Row, WrongElement};
-use super::thread::Description;
 use super::times::Columns;
 use super::usage::Usage;
 use crate::gpu::StandIn;
@@ -231,10 +231,10 @@ mod tests {
 
     use super::{Table, exponent, general, number};
     use crate::args::{Arguments, Command};
+    use crate::bench::description::Description;
     use crate::bench::parameters::Parameters;
     use crate::bench::report::{self, Library, Measured, Report, Row, SCHEMA, WrongElement};
     use crate::bench::shape::Shape;
-    use crate::bench::thread::Description;
     use crate::bench::times::Columns;
 
     #[test]

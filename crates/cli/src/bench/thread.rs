@@ -2,8 +2,8 @@
 
 use anyhow::{Context, Result, ensure};
 use libnccl::{DataType, Element, Nccl, UniqueId};
-use serde::{Deserialize, Serialize};
 
+use super::description::Description;
 use super::memory::Memory;
 use super::number::{Number, for_each_number};
 use super::output::Output;
@@ -15,7 +15,7 @@ use super::usage::Usage;
 use super::watchdog::Watchdog;
 use super::work::Work;
 
-/// What the threads of a process share.
+/// The state that the threads of a process share.
 #[derive(Debug, Clone)]
 pub(crate) struct Session {
     pub(crate) nccl: Nccl,
@@ -36,14 +36,6 @@ macro_rules! measures {
 
 /// The function that measures each data type.
 const MEASURES: [(DataType, Measure); DataType::ALL.len()] = for_each_number!(measures);
-
-/// A rank, as it presents itself to the others.
-#[derive(Debug, Clone, Serialize, Deserialize)]
-pub(crate) struct Description {
-    pub(crate) rank: report::Rank,
-    /// The number of its device.
-    pub(crate) device: i32,
-}
 
 /// Runs all measurements as the ranks of a thread. Fails if results are wrong.
 pub(crate) fn run(session: &Session, place: Place) -> Result<()> {

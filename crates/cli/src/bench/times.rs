@@ -7,7 +7,7 @@ use super::report::Iterations;
 pub(crate) struct Times {
     /// The time from each call until its result was there.
     pub(crate) durations: Vec<u64>,
-    /// How much later than the first rank this one began each iteration; empty if clocks cannot be compared.
+    /// The time after the first rank's beginning when this one began each iteration; empty if clocks cannot be compared.
     pub(crate) delays: Vec<u64>,
     /// The times of iterations that this rank began after all others; empty if they were not taken.
     pub(crate) last: Vec<u64>,

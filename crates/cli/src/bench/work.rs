@@ -39,7 +39,7 @@ pub(crate) struct Work<'w, 'a, T: 'static> {
     registrations: Vec<OwnedRegistration>,
     windows: Vec<OwnedWindow<T>>,
     watchdog: &'w Watchdog,
-    /// Whether all ranks are on one host, and thus have one clock.
+    /// True if all ranks are on one host, and thus have one clock.
     has_one_clock: bool,
 }
 
@@ -52,7 +52,7 @@ pub(crate) struct Measurement {
     pub(crate) columns: Option<Columns>,
 }
 
-/// What a rank has measured, in seconds.
+/// The measurement of one rank, in seconds.
 #[derive(Debug, Serialize, Deserialize)]
 struct Outcome {
     seconds: f64,

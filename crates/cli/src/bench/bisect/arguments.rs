@@ -2,8 +2,8 @@
 
 use clap::Args;
 
-use crate::args::{size, whole};
 use crate::bench::rank_arguments::RankArguments;
+use crate::value_parser::{size, whole};
 
 const HELP: &str = "\
 Examples:

@@ -5,8 +5,8 @@ use std::path::PathBuf;
 
 use clap::Args;
 
-use crate::args::whole;
 use crate::bench::backend::Backend;
+use crate::value_parser::whole;
 
 const HELP: &str = "\
 Examples:
