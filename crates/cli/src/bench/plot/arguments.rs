@@ -4,10 +4,17 @@ use std::path::PathBuf;
 
 use clap::Args;
 
-use crate::exit_status;
+const HELP: &str = "\
+Example:
+  nccl bench plot before.json after.json -o both.svg
+
+Exit status:
+  0    Success
+  1    A result cannot be read, or the picture cannot be written
+  2    Invalid command line";
 
 #[derive(Debug, Args)]
-#[command(after_help = exit_status::HELP)]
+#[command(after_help = HELP)]
 pub(crate) struct PlotArguments {
     /// Results of `nccl bench --json`
     #[arg(value_name = "FILE", required = true)]
