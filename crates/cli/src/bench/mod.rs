@@ -17,6 +17,7 @@ mod pattern;
 mod progress;
 mod ranks;
 mod record;
+mod registrations;
 mod report;
 mod shape;
 mod table;
