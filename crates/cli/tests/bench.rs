@@ -216,6 +216,7 @@ fn bench_rejects_invalid_values() {
         ),
         ("all_reduce --json --csv", "--json and --csv both go to stdout: expected a file for one of them"),
         ("all_reduce --ranks 2 -g 2", "'--ranks <N>' cannot be used with '--ngpus <N>'"),
+        ("all_reduce --against x -N 0", "--against and --run_cycles 0: the first turn would never end"),
         ("all_reduce --against x --json", "'--against <PROGRAM>' cannot be used with '--json[=<FILE>]'"),
         ("all_reduce -d f99", "\"f99\" is not a data type of NCCL; expected int8"),
         ("all_reduce -o mean", "\"mean\" is not an operation of NCCL; expected sum, prod, max, min, avg"),

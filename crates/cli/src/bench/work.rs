@@ -361,7 +361,9 @@ fn measurement(
 ) -> Measurement {
     let times: Vec<_> = outcomes.iter().map(|outcome| outcome.seconds).collect();
     let seconds = parameters.average.of(&times);
-    let algbw = (shape.moved() * parameters.data_type.size()) as f64 / 1e9 / seconds;
+    let bytes = shape.moved() * parameters.data_type.size();
+    // A clock that stands still gives no bandwidth, and JSON has no infinity.
+    let algbw = if seconds > 0.0 { bytes as f64 / 1e9 / seconds } else { 0.0 };
     let cpu_seconds = outcomes.first().map_or(0.0, |outcome| outcome.cpu_seconds);
     let measured = Measured {
         time_us: if parameters.cpu_time { cpu_seconds } else { seconds } * 1e6,
