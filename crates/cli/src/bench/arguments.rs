@@ -8,6 +8,11 @@ use clap::builder::PossibleValue;
 use clap::{Args, Subcommand, ValueEnum};
 use libnccl::{DataType, ReduceOp};
 
+use super::backend::Backend;
+use super::bisect::arguments::BisectArguments;
+use super::compare::arguments::CompareArguments;
+use super::pairs::arguments::PairsArguments;
+use super::plot::arguments::PlotArguments;
 use crate::value_parser::{MAX_RANKS, size, whole};
 
 const HELP: &str = "\
@@ -37,7 +42,16 @@ pub(crate) struct BenchArguments {
 
 /// A subcommand of `nccl bench`.
 #[derive(Debug, Subcommand)]
-pub(crate) enum BenchCommand {}
+pub(crate) enum BenchCommand {
+    /// Find the slow, wrong or hanging rank by halving the ranks
+    Bisect(BisectArguments),
+    /// Compare two results, or two backends
+    Compare(CompareArguments),
+    /// Measure bandwidth and latency between every two ranks
+    Pairs(PairsArguments),
+    /// Draw bandwidth and time of one or several results
+    Plot(PlotArguments),
+}
 
 /// The arguments of a measurement. Those with a short name are those of nccl-tests 2.19.6.
 #[derive(Debug, Args)]
@@ -96,6 +110,9 @@ pub(crate) struct MeasureArguments {
     /// Use this NCCL library instead of searching for one
     #[arg(long, value_name = "PATH", help_heading = "Ranks")]
     pub(crate) library: Option<PathBuf>,
+    /// Reach the library in this way [default: dlopen, or link if the program is linked with one]
+    #[arg(long, value_enum, conflicts_with = "cpu", help_heading = "Ranks")]
+    pub(crate) backend: Option<Backend>,
 
     /// Measured iterations of each size
     #[arg(short = 'n', long, default_value_t = 20, value_parser = whole::<u32>(1..=u32::MAX))]
@@ -183,9 +200,12 @@ pub(crate) struct MeasureArguments {
     /// Print comma-separated values instead of the table, or write them to FILE
     #[arg(long, value_name = "FILE", num_args = 0..=1, require_equals = true, help_heading = "Output")]
     pub(crate) csv: Option<Option<PathBuf>>,
+    /// Draw bandwidth and time against size into FILE, in SVG
+    #[arg(long, value_name = "FILE", help_heading = "Output")]
+    pub(crate) plot: Option<PathBuf>,
     /// Take turns with PROGRAM, a program of nccl-tests for the same operation, and print the ratio of each size
     #[arg(long, value_name = "PROGRAM", help_heading = "Output")]
-    #[arg(conflicts_with_all = ["json", "output_file", "csv", "processes"])]
+    #[arg(conflicts_with_all = ["json", "output_file", "csv", "plot", "processes"])]
     pub(crate) against: Option<PathBuf>,
 }
 

@@ -16,7 +16,6 @@ use libnccl::UniqueId;
 use libnccl::launch::{Launch, LaunchError};
 use rustix::process::{Pid, Signal, kill_process, set_parent_process_death_signal};
 
-use super::arguments::MeasureArguments;
 use super::interrupt;
 use super::ranks::Place;
 use super::thread::{self as rank_thread, Session};
@@ -124,13 +123,13 @@ pub(crate) fn parent() -> Option<String> {
 
 /// Returns the place that a launcher has given to this process among others: torchrun, `mpirun`, `srun`, `nccl run`.
 /// One that cannot be told is an error, and not a job of its own, as the other processes would be jobs of their own too.
-pub(crate) fn by_launcher(arguments: &MeasureArguments) -> Result<Option<Launch>> {
+pub(crate) fn by_launcher(ranks: Option<usize>, processes: bool) -> Result<Option<Launch>> {
     let launch = match Launch::from_env() {
         Ok(launch) if launch.size() > 1 => launch,
         Ok(_) | Err(libnccl::Error::Launch(LaunchError::NoLauncher)) => return Ok(None),
         Err(error) => return Err(error.into()),
     };
-    if arguments.ranks.is_some() || arguments.processes {
+    if ranks.is_some() || processes {
         let (launcher, rank, size) = (launch.launcher(), launch.rank(), launch.size());
         bail!(
             "{launcher} started this as rank {rank} of {size}; --ranks and --processes are for ranks that nccl bench starts \

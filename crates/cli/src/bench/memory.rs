@@ -4,6 +4,7 @@
 use std::borrow::Cow;
 use std::ops::Range;
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail, ensure};
 use cudarc::driver::sys::CUdevice_attribute as Attribute;
@@ -110,6 +111,12 @@ impl Memory {
 
     /// Waits until all work has finished. Fails if the communicator reports an error.
     pub(crate) fn synchronize(&self, communicator: &Communicator) -> Result<()> {
+        self.synchronize_within(communicator, Duration::MAX)
+    }
+
+    /// Waits until all work has finished. Fails if it takes longer than `limit`, or if the communicator reports an error.
+    pub(crate) fn synchronize_within(&self, communicator: &Communicator, limit: Duration) -> Result<()> {
+        let begin = Instant::now();
         let Self::Device(stream) = self else { return Ok(()) };
         self.make_current()?;
         loop {
@@ -119,6 +126,7 @@ impl Memory {
                 CUresult::CUDA_ERROR_NOT_READY => {}
                 error => error.result()?,
             }
+            ensure!(begin.elapsed() < limit, "the work on the GPU is not done after {limit:?}");
             match communicator.async_error()? {
                 ResultCode::SUCCESS | ResultCode::IN_PROGRESS => std::thread::yield_now(),
                 code => bail!("the work on the GPU failed: {code}"),

@@ -2,19 +2,28 @@
 
 mod against;
 mod arguments;
+mod backend;
+mod bisect;
 mod buffers;
 mod call;
+mod compare;
 mod csv;
 mod data;
 mod description;
+mod endpoint;
+mod implementation;
 mod interrupt;
+mod job;
 mod launch;
 mod memory;
 mod number;
 mod output;
+mod pairs;
 mod parameters;
 mod pattern;
+mod plot;
 mod progress;
+mod rank_arguments;
 mod ranks;
 mod record;
 mod registrations;
@@ -34,22 +43,23 @@ use anyhow::{Result, bail};
 use clap::Args;
 use clap::error::ErrorKind;
 use libnccl::launch::Launch;
-use libnccl::{LoadError, MemorySpace, Nccl};
 
 pub(crate) use arguments::BenchArguments;
-use arguments::MeasureArguments;
+use arguments::{BenchCommand, MeasureArguments};
+use implementation::{Implementation, implementation};
 use output::Output;
 use parameters::Parameters;
 use ranks::Place;
 use thread::Session;
 use watchdog::Watchdog;
 
-use crate::{gpu, library};
-
 /// Runs the subcommand, or measures the operation that the arguments select.
 pub(crate) fn run(arguments: &BenchArguments) -> Result<ExitCode> {
     match (&arguments.command, &arguments.measure) {
-        (Some(command), _) => match *command {},
+        (Some(BenchCommand::Bisect(arguments)), _) => bisect::run(arguments),
+        (Some(BenchCommand::Compare(arguments)), _) => compare::run(arguments),
+        (Some(BenchCommand::Pairs(arguments)), _) => pairs::run(arguments),
+        (Some(BenchCommand::Plot(arguments)), _) => plot::run(arguments),
         (None, Some(arguments)) => measure(arguments),
         (None, None) => bail!("no operation is given"),
     }
@@ -58,8 +68,10 @@ pub(crate) fn run(arguments: &BenchArguments) -> Result<ExitCode> {
 /// Measures an operation.
 fn measure(arguments: &MeasureArguments) -> Result<ExitCode> {
     let launched = launch::launched()?;
-    let launcher = if launched.is_none() { launch::by_launcher(arguments)? } else { None };
-    let Implementation { nccl, gpus, fallback } = implementation(arguments)?;
+    let launcher =
+        if launched.is_none() { launch::by_launcher(arguments.ranks, arguments.processes)? } else { None };
+    let Implementation { nccl, gpus, fallback } =
+        implementation(arguments.backend, arguments.cpu, arguments.library.as_deref())?;
     let size = launcher.as_ref().map(Launch::size);
     let parameters = Parameters::new(arguments, gpus, size).unwrap_or_else(|problem| {
         let mut command = MeasureArguments::augment_args(clap::Command::new("nccl bench"));
@@ -119,48 +131,4 @@ fn measure(arguments: &MeasureArguments) -> Result<ExitCode> {
     })?;
     launch::threads(&Session { nccl, id, parameters, output, watchdog }, place)?;
     Ok(ExitCode::SUCCESS)
-}
-
-/// The implementation of NCCL to measure.
-struct Implementation {
-    nccl: Nccl,
-    /// The number of GPUs, 0 for host memory.
-    gpus: usize,
-    /// The reason why it is the CPU implementation, unless the user asked for that.
-    fallback: Option<String>,
-}
-
-/// Returns the implementation that the user selected, or else NCCL if it is available with a GPU, or else the CPU
-/// implementation.
-fn implementation(arguments: &MeasureArguments) -> Result<Implementation> {
-    let path = arguments.library.as_deref();
-    let cpu = |fallback| Ok(Implementation { nccl: libnccl_cpu::nccl(), gpus: 0, fallback });
-    let fallback = |reason: &str, hint: &str| {
-        cpu(Some(format!("{reason}: running on the CPU implementation (host memory){hint}")))
-    };
-    if arguments.cpu {
-        return cpu(None);
-    }
-    let nccl = match library::load(path) {
-        Ok(nccl) => nccl,
-        // Another implementation than the one that the user named would hide a mistake.
-        Err(LoadError::NotFound { attempts })
-            if path.is_none() && !attempts.iter().any(library::is_named_by_variable) =>
-        {
-            return fallback("no NCCL library found", "; `nccl doctor` lists the search");
-        }
-        Err(error) => return Err(error.into()),
-    };
-    // Before the memory space is known: the CPU implementation has that of CUDA if CUDA is there.
-    let _ = gpu::load_driver();
-    if nccl.memory_space() == MemorySpace::Host {
-        return Ok(Implementation { nccl, gpus: 0, fallback: None });
-    }
-    match gpu::count() {
-        Ok(gpus) => Ok(Implementation { nccl, gpus, fallback: None }),
-        Err(problem) if path.is_some() => {
-            bail!("{} needs a GPU: {problem}", nccl.backend())
-        }
-        Err(problem) => fallback(&format!("no GPU for NCCL {} ({problem})", nccl.version()), ""),
-    }
 }

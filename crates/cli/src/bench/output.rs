@@ -13,6 +13,7 @@ use super::arguments::MeasureArguments;
 use super::csv;
 use super::description::Description;
 use super::parameters::Parameters;
+use super::plot;
 use super::progress::Progress;
 use super::report::{Library, Measured, Report, Row, SCHEMA, WrongElement};
 use super::shape::Shape;
@@ -26,6 +27,7 @@ use crate::gpu;
 struct Settings {
     json: Option<Target>,
     csv: Option<Target>,
+    plot: Option<PathBuf>,
     launch: String,
     /// The process that shows the progress of this one's rank.
     parent: Option<String>,
@@ -59,6 +61,7 @@ struct Written {
     table: Option<Table<std::io::Stdout>>,
     csv: Option<Box<dyn Write + Send>>,
     json: Option<Box<dyn Write + Send>>,
+    plot: Option<PathBuf>,
     report: Report,
     progress: Progress,
 }
@@ -77,7 +80,8 @@ impl Output {
             option.clone().map(|file| file.map_or(Target::Stdout, Target::File))
         };
         let json = target(&arguments.json).or_else(|| arguments.output_file.clone().map(Target::File));
-        let settings = Settings { json, csv: target(&arguments.csv), launch, parent };
+        let plot = arguments.plot.clone();
+        let settings = Settings { json, csv: target(&arguments.csv), plot, launch, parent };
         Self { settings, written: Arc::default() }
     }
 
@@ -124,7 +128,7 @@ impl Output {
         };
         let json = self.settings.json.as_ref().map(Target::open).transpose()?;
         let progress = Progress::new(rows, self.settings.parent.as_deref());
-        *self.lock() = Some(Written { table, csv, json, report, progress });
+        *self.lock() = Some(Written { table, csv, json, plot: self.settings.plot.clone(), report, progress });
         Ok(())
     }
 
@@ -226,6 +230,10 @@ impl Written {
         if let Some(mut json) = self.json {
             json.write_all(self.report.to_json()?.as_bytes())?;
             json.flush()?;
+        }
+        if let Some(file) = &self.plot {
+            let name = format!("NCCL {}", self.report.library.version);
+            plot::write(&[(name, self.report)], file)?;
         }
         Ok(wrong.unwrap_or(0))
     }

@@ -151,7 +151,6 @@ pub(crate) struct WrongElement {
 
 impl Report {
     /// Reads a report. Fails for another schema than [`SCHEMA`].
-    #[cfg_attr(not(test), expect(dead_code, reason = "for the subcommands that read reports"))]
     pub(crate) fn from_json(text: &str) -> Result<Self> {
         #[derive(Deserialize)]
         struct Header {
