@@ -26,6 +26,7 @@ mod progress;
 mod rank_arguments;
 mod ranks;
 mod record;
+mod registrations;
 mod report;
 mod shape;
 mod table;

@@ -324,6 +324,10 @@ fn check_conflicts(
             "hypercube with --ngpus or --agg_iters above 1: its messages depend on each other and cannot be one group",
         ),
         (
+            arguments.against.is_some() && arguments.run_cycles == 0,
+            "--against and --run_cycles 0: the first turn would never end",
+        ),
+        (
             matches!((&arguments.json, &arguments.csv), (Some(None), Some(None))),
             "--json and --csv both go to stdout: expected a file for one of them",
         ),

@@ -50,13 +50,21 @@ impl<T: Number> Pattern<T> {
                 let first = pairs.find(|((is, should), _)| is != should);
                 comparison.first = first.map(|((is, should), offset)| FirstWrong {
                     offset,
-                    got: is.to_string(),
-                    expected: should.to_string(),
+                    got: text(is),
+                    expected: text(should),
                 });
             }
         }
         comparison
     }
+}
+
+/// Returns the text of a number, with an exponent if it would be long.
+fn text(number: &impl ToString) -> String {
+    const LONG: usize = 20;
+    let text = number.to_string();
+    let float = text.parse::<f64>().ok().filter(|_| text.len() > LONG);
+    float.map_or(text, |float| format!("{float:e}"))
 }
 
 /// The result of a comparison with a pattern.

@@ -3,23 +3,24 @@
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
-use libnccl::{OwnedRegistration, OwnedWindow, ReduceOp, WindowFlags};
+use libnccl::ReduceOp;
 use rustix::time::{ClockId, clock_gettime};
 use serde::{Deserialize, Serialize};
 
+use super::arguments::Operation;
 use super::buffers::Buffers;
 use super::call;
 use super::data::Data;
 use super::memory::Graph;
 use super::number::Number;
-use super::parameters::{Blocking, Parameters, Register};
+use super::parameters::{Blocking, Parameters};
 use super::pattern::{Comparison, FirstWrong};
 use super::ranks::Ranks;
+use super::registrations::Registrations;
 use super::report::{Iterations, Measured};
 use super::shape::{Shape, bus_factor};
 use super::times::{Columns, Times, median};
 use super::watchdog::Watchdog;
-use crate::bench::arguments::Operation;
 
 /// The most iterations that are measured one by one.
 const MAX_SINGLE_ITERATIONS: u32 = 10_000;
@@ -36,8 +37,7 @@ pub(crate) struct Work<'w, 'a, T: 'static> {
     buffers: Vec<Buffers<T>>,
     /// The elements of each buffer from the first that is used.
     length: usize,
-    registrations: Vec<OwnedRegistration>,
-    windows: Vec<OwnedWindow<T>>,
+    registrations: Registrations<T>,
     watchdog: &'w Watchdog,
     /// True if all ranks are on one host, and thus have one clock.
     has_one_clock: bool,
@@ -87,57 +87,14 @@ impl<'w, 'a, T: Number> Work<'w, 'a, T> {
             .members
             .iter()
             .map(|member| Buffers::new(ranks.nccl, &member.memory, member.communicator.rank(), allocated));
-        let buffers = buffers.collect::<Result<_>>()?;
-        let (registrations, windows) = (vec![], vec![]);
-        let mut work = Self { ranks, buffers, length, registrations, windows, watchdog, has_one_clock };
-        match parameters.register {
-            Register::None => {}
-            Register::Local => work.register()?,
-            Register::Symmetric => work.register_windows()?,
-        }
-        Ok(work)
+        let mut buffers = buffers.collect::<Result<Vec<_>>>()?;
+        let registrations = Registrations::new(ranks, &mut buffers, parameters.register)?;
+        Ok(Self { ranks, buffers, length, registrations, watchdog, has_one_clock })
     }
 
-    fn register(&mut self) -> Result<()> {
-        for (member, buffers) in self.ranks.members.iter().zip(&mut self.buffers) {
-            for buffer in [&mut buffers.send, &mut buffers.recv] {
-                self.registrations.push(member.communicator.register(buffer.allocation()?)?.into_owned()?);
-            }
-        }
-        Ok(())
-    }
-
-    #[allow(unsafe_code)]
-    fn register_windows(&mut self) -> Result<()> {
-        let Ranks { nccl, members } = &*self.ranks;
-        let windows = nccl.try_group(|group| {
-            let mut windows = vec![];
-            for (member, buffers) in members.iter().zip(&mut self.buffers) {
-                member.memory.make_current()?;
-                for buffer in [&mut buffers.send, &mut buffers.recv] {
-                    let (communicator, flags) = (&*member.communicator, WindowFlags::COLL_SYMMETRIC);
-                    // SAFETY: the size follows from the parameters, which are those of all ranks.
-                    windows
-                        .push(unsafe { group.register_window(communicator, buffer.allocation()?, flags) }?);
-                }
-            }
-            anyhow::Ok(windows)
-        })?;
-        for window in windows {
-            self.windows.push(window.into_owned()?);
-        }
-        Ok(())
-    }
-
-    /// Ends the registrations, for which all ranks have to be done.
-    pub(crate) fn finish(self) -> Result<()> {
-        for registration in self.registrations {
-            registration.deregister()?;
-        }
-        for window in self.windows {
-            window.deregister()?;
-        }
-        Ok(())
+    /// Ends the registrations. All ranks have to call it.
+    pub(crate) fn finish(mut self) -> Result<()> {
+        self.registrations.end(self.ranks, &mut self.buffers)
     }
 
     /// Runs the warm-up iterations of all sizes.
@@ -404,7 +361,9 @@ fn measurement(
 ) -> Measurement {
     let times: Vec<_> = outcomes.iter().map(|outcome| outcome.seconds).collect();
     let seconds = parameters.average.of(&times);
-    let algbw = (shape.moved() * parameters.data_type.size()) as f64 / 1e9 / seconds;
+    let bytes = shape.moved() * parameters.data_type.size();
+    // A clock that stands still gives no bandwidth, and JSON has no infinity.
+    let algbw = if seconds > 0.0 { bytes as f64 / 1e9 / seconds } else { 0.0 };
     let cpu_seconds = outcomes.first().map_or(0.0, |outcome| outcome.cpu_seconds);
     let measured = Measured {
         time_us: if parameters.cpu_time { cpu_seconds } else { seconds } * 1e6,
