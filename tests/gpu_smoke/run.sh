@@ -54,7 +54,7 @@ step "nccl doctor" 60 "$here/nccl" doctor
 step "smoke tests" 900 "$here/gpu_smoke" --color never
 
 shared=$(printf '2.30.3\n%s\n' "$version" | sort -V | head -n 1)
-for operation in all_reduce broadcast reduce all_gather reduce_scatter sendrecv; do
+for operation in all_reduce all_gather broadcast reduce reduce_scatter alltoall gather scatter sendrecv hypercube; do
     step "nccl bench $operation, one rank" 60 \
         "$here/nccl" bench $operation --ranks 1 -b 1K -e 64M -f 16 -n 10 -w 2
     if [ "$shared" = 2.30.3 ]; then

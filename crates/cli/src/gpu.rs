@@ -6,7 +6,7 @@ use std::ffi::{CStr, OsStr, c_void};
 use std::fmt;
 use std::mem::MaybeUninit;
 use std::os::unix::ffi::OsStrExt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use cudarc::driver::CudaContext;
 use serde::Serialize;
@@ -50,6 +50,13 @@ pub(crate) fn load_driver() -> Result<(), String> {
 /// The file of libnccl's stand-in for CUDA.
 #[derive(Debug, Serialize)]
 pub(crate) struct StandIn(PathBuf);
+
+impl StandIn {
+    /// Returns the path of the file.
+    pub(crate) fn path(&self) -> &Path {
+        &self.0
+    }
+}
 
 /// Names it as what it is.
 impl fmt::Display for StandIn {

@@ -3,7 +3,10 @@
 
 use std::path::Path;
 
-use libnccl::{Attempt, LoadError, Nccl};
+use anyhow::Result;
+#[cfg(not(feature = "link"))]
+use anyhow::bail;
+use libnccl::{Attempt, Backend, LoadError, Nccl};
 
 /// The environment variable with which a user names the library.
 pub(crate) const PATH_VARIABLE: &str = "LIBNCCL_PATH";
@@ -15,6 +18,29 @@ pub(crate) fn load(path: Option<&Path>) -> Result<Nccl, LoadError> {
         Some(path) => unsafe { Nccl::open(path) },
         None => Nccl::load(),
     }
+}
+
+/// Returns the library that this program is linked with.
+#[cfg(feature = "link")]
+pub(crate) fn linked() -> Result<Nccl> {
+    Ok(Nccl::linked()?)
+}
+
+/// Returns an error: this program is not linked with a library.
+#[cfg(not(feature = "link"))]
+pub(crate) fn linked() -> Result<Nccl> {
+    bail!("this program is not linked with NCCL: expected one that was built with `--features link`")
+}
+
+/// Loads the file that the user named, or the one that this program is linked with, or searches the system; always at run
+/// time.
+pub(crate) fn open(path: Option<&Path>) -> Result<Nccl> {
+    let linked = linked().ok();
+    let of_program = match linked.as_ref().map(Nccl::backend) {
+        Some(Backend::Linked { path }) => path.as_deref(),
+        _ => None,
+    };
+    Ok(load(path.or(of_program))?)
 }
 
 /// Returns `true` if `LIBNCCL_PATH` named the library of this attempt.

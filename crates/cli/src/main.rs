@@ -16,6 +16,7 @@ mod recorder;
 mod run;
 mod settings;
 mod system;
+mod value_parser;
 mod variables;
 mod version;
 

@@ -5,8 +5,18 @@ use std::time::{Duration, Instant};
 
 use libnccl::ReduceOp;
 
-const OPERATIONS: [&str; 6] =
-    ["all_reduce", "broadcast", "reduce", "all_gather", "reduce_scatter", "sendrecv"];
+const OPERATIONS: [&str; 10] = [
+    "all_reduce",
+    "all_gather",
+    "broadcast",
+    "reduce",
+    "reduce_scatter",
+    "alltoall",
+    "gather",
+    "scatter",
+    "sendrecv",
+    "hypercube",
+];
 
 /// Runs `nccl bench` on the CPU implementation.
 fn bench(arguments: &str) -> Output {
@@ -41,17 +51,24 @@ fn usage_error(arguments: &str) -> String {
     text(&stderr).lines().next().unwrap_or_default().to_owned()
 }
 
+/// Runs an operation with three sizes, and expects that all elements are right.
+fn check_operation(operation: &str, arguments: &str) {
+    let rows = rows(&format!("{operation} -b 1K -e 96K -f 8 -n 2 -w 1 {arguments}"));
+    assert_eq!(rows.len(), 3, "{operation} {arguments}");
+    for row in rows {
+        // A hypercube has no reduction.
+        assert_eq!(row.len(), if operation == "hypercube" { 12 } else { 13 }, "{row:?}");
+        assert_eq!(row[row.len() - 5], "0", "{row:?}");
+        let in_place = if matches!(operation, "sendrecv" | "alltoall") { "N/A" } else { "0" };
+        assert_eq!(row[row.len() - 1], in_place, "{row:?}");
+    }
+}
+
 #[test]
 fn bench_runs_every_operation_with_threads() {
     for operation in OPERATIONS {
-        for ranks in 1..=3 {
-            let rows = rows(&format!("{operation} --ranks {ranks} -b 1K -e 96K -f 8 -n 2 -w 1"));
-            assert_eq!(rows.len(), 3, "{operation}");
-            for row in rows {
-                assert_eq!(row.len(), 13, "{row:?}");
-                assert_eq!(row[8], "0", "{row:?}");
-                assert_eq!(row[12], if operation == "sendrecv" { "N/A" } else { "0" }, "{row:?}");
-            }
+        for ranks in if operation == "hypercube" { [1, 2, 4] } else { [1, 2, 3] } {
+            check_operation(operation, &format!("--ranks {ranks}"));
         }
     }
 }
@@ -59,9 +76,44 @@ fn bench_runs_every_operation_with_threads() {
 #[test]
 fn bench_runs_every_operation_with_processes() {
     for operation in OPERATIONS {
-        let rows = rows(&format!("{operation} --ranks 2 --processes -b 1K -e 64K -f 8 -n 2 -w 1"));
-        assert_eq!(rows.len(), 3, "{operation}");
+        check_operation(operation, "--ranks 2 --processes");
     }
+}
+
+#[test]
+fn bench_runs_every_operation_with_several_ranks_of_a_thread() {
+    for operation in OPERATIONS.into_iter().filter(|operation| *operation != "hypercube") {
+        check_operation(operation, "-t 2 -g 2");
+        check_operation(operation, "-g 3 -d half");
+    }
+}
+
+#[test]
+fn bench_runs_every_operation_with_parts_of_buffers() {
+    for operation in OPERATIONS {
+        check_operation(operation, "--ranks 4 -u 3 -c 2 -z 1");
+        if operation != "hypercube" {
+            check_operation(operation, "--ranks 3 -m 3");
+        }
+    }
+}
+
+#[test]
+fn bench_repeats_cycles_and_roots() {
+    let roots = |arguments| rows(arguments).into_iter().map(|row| row[4].clone()).collect::<Vec<_>>();
+    assert_eq!(roots("gather --ranks 3 -r -1 -b 1K -e 1K -N 2"), ["0", "0", "1", "1", "2", "2"]);
+    assert_eq!(roots("sendrecv --ranks 3 -r all -b 1K -e 1K"), ["-1"]);
+}
+
+#[test]
+fn bench_accepts_the_other_options_of_nccl_tests() {
+    for arguments in
+        ["-z 2", "-z 3", "-T 30", "-C 1", "-p 1", "-a 0", "-a 2", "-a 3", "-M 0", "-R 0", "-G 0", "-y 0"]
+    {
+        assert_eq!(rows(&format!("reduce -b 1K -e 1K {arguments}")).len(), 1, "{arguments}");
+    }
+    let row = &rows("reduce -b 1K -e 1K -I 1 -K 2 -S 1")[0];
+    assert_eq!(row.len(), 13 + 8 + 2, "{row:?}");
 }
 
 const TYPES: [&str; 12] = [
@@ -127,7 +179,7 @@ fn bench_lists_the_ranks_with_their_processes() {
 fn bench_without_check_reports_na() {
     let Output { status, stdout, .. } = bench("all_reduce -b 1K -e 1K -c 0");
     assert!(status.success());
-    assert!(!text(&stdout).contains("OK") && text(&stdout).contains("     N/A\n"), "{}", text(&stdout));
+    assert!(!text(&stdout).contains("OK") && text(&stdout).contains("    N/A\n"), "{}", text(&stdout));
 }
 
 #[test]
@@ -136,7 +188,7 @@ fn bench_rejects_invalid_values() {
         ("all_reduce --ranks 0", "'0' for '--ranks <N>': expected a whole number from 1 to 1024"),
         ("all_reduce --ranks -3", "'-3' for '--ranks <N>': expected a whole number from 1 to 1024"),
         ("all_reduce --ranks 2 -r 2", "--root 2 is not a rank: expected 0 to 1"),
-        ("all_reduce -r -1", "'-1' for '--root <RANK>': expected a whole number from 0 to 1023"),
+        ("all_reduce -r -2", "'-2' for '--root <RANK>': expected a whole number from 0 to 1023, or all"),
         ("all_reduce -b 64 -e 8", "--minbytes 64 is above --maxbytes 8"),
         ("all_reduce -b 0", "expected a number of bytes above 0, such as 8, 64K, 1M or 1G"),
         ("all_reduce -e 1X", "'1X' for '--maxbytes <SIZE>': expected a number of bytes above 0, such as 8,"),
@@ -145,7 +197,27 @@ fn bench_rejects_invalid_values() {
         ("all_reduce -i 0", "'0' for '--stepbytes <SIZE>': expected a number of bytes above 0"),
         ("all_reduce -f 2 -i 8", "'--stepfactor <FACTOR>' cannot be used with '--stepbytes <SIZE>'"),
         ("all_reduce -n 0", "'0' for '--iters <ITERS>': expected a whole number from 1 to"),
-        ("all_reduce -c 2", "'2' for '--check <CHECK>': expected a whole number from 0 to 1"),
+        ("all_reduce -c -1", "'-1' for '--check <CHECK>': expected a whole number from 0 to"),
+        ("all_reduce -z 4", "'4' for '--blocking <0|1|2|3>': expected a whole number from 0 to 3"),
+        ("all_reduce -D 1", "it has no kernels of the device API"),
+        ("all_reduce -V 16", "it has no kernels of the device API"),
+        ("all_reduce -p 0", "threads initialize their ranks at the same time"),
+        ("all_reduce -G 1", "--cudagraph needs GPUs: host memory has no CUDA graphs"),
+        ("all_reduce -R 2", "--local_register needs GPUs: host memory is not registered"),
+        ("all_reduce -y 1", "--stream_null needs GPUs: host memory has no streams"),
+        ("all_reduce -M 1", "--memory needs GPUs: it is about their memory"),
+        ("all_reduce -x 1", "--cta_policy needs GPUs: it is about their thread blocks"),
+        ("all_reduce -K 1", "--per_iter_skip needs --per_iter_timing 1"),
+        ("all_reduce -I 1 -n 3 -K 3", "--per_iter_skip leaves no iteration: expected less than --iters"),
+        ("hypercube --ranks 3", "a hypercube has as many ranks as a power of two"),
+        (
+            "hypercube -g 2",
+            "hypercube with --ngpus or --agg_iters above 1: its messages depend on each other",
+        ),
+        ("all_reduce --json --csv", "--json and --csv both go to stdout: expected a file for one of them"),
+        ("all_reduce --ranks 2 -g 2", "'--ranks <N>' cannot be used with '--ngpus <N>'"),
+        ("all_reduce --against x -N 0", "--against and --run_cycles 0: the first turn would never end"),
+        ("all_reduce --against x --json", "'--against <PROGRAM>' cannot be used with '--json[=<FILE>]'"),
         ("all_reduce -d f99", "\"f99\" is not a data type of NCCL; expected int8"),
         ("all_reduce -o mean", "\"mean\" is not an operation of NCCL; expected sum, prod, max, min, avg"),
         ("allreduce", "invalid value 'allreduce' for '<OPERATION>'"),
@@ -154,6 +226,13 @@ fn bench_rejects_invalid_values() {
         let error = usage_error(arguments);
         assert!(error.starts_with("error: ") && error.contains(problem), "{arguments}: {error}");
     }
+}
+
+#[test]
+fn unknown_option_names_the_nearest() {
+    let Output { status, stderr, .. } = bench("all_reduce --warmup_itres 3");
+    assert_eq!(status.code(), Some(2));
+    assert!(text(&stderr).contains("a similar argument exists: '--warmup_iters'"), "{}", text(&stderr));
 }
 
 /// Expects a single error, that of the rank, within seconds.

@@ -54,6 +54,12 @@
 //! With `NCCL_RAS_ENABLE=1` or `NCCL_RAS_ADDR=<host>:<port>`, processes answer RAS requests, as those of NCCL do by default:
 //! which ranks there are, what each has called, who is stopped or dead. `nccl ras` and NVIDIA's `ncclras` ask.
 //!
+//! `LIBNCCL_CPU_PLANT` plants faults, to test programs that look for slow and defective ranks; never set it otherwise.
+//! `slow:RANK:MICROSECONDS` makes a rank sleep before each operation or group, and `wrong:RANK` flips a bit in the middle
+//! element of all that it sends or contributes; several are separated by commas. The rank is that of communicators made by
+//! `ncclCommInit*`, and keeps its faults in those that are split, shrunk or grown from them. A planted fault is reported
+//! on the standard error. Without the variable, calls do nothing else than before.
+//!
 //! The results are NCCL's, to the bit: the rounding of every type at every step, wrapping integers, the treatment of NaN,
 //! and the order in which floats are added. `count` elements are divided into as many chunks as there are ranks, of equal
 //! length rounded up to 512 bytes; chunk k begins with the value of rank k + 1 and ends with that of rank k, as in NCCL's

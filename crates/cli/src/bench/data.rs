@@ -73,14 +73,14 @@ mod tests {
     fn wrong_elements_of_a_pattern_are_counted() {
         let pattern = Data { op: ReduceOp::Sum, ranks: 3, seed: 1 }.reduced::<f32>();
         let mut buffer = pattern.block(COUNT);
-        assert_eq!(pattern.wrong(&buffer), 0);
+        assert_eq!(pattern.compare(&buffer).wrong, 0);
         buffer[0] += 1.0;
         buffer[PERIOD] = f32::NAN;
         buffer[COUNT - 1] += 0.5;
-        assert_eq!(pattern.wrong(&buffer), 3);
-        assert_eq!(pattern.wrong(&Pattern::untouched().block(COUNT)), COUNT);
-        assert_eq!(pattern.clone().from(COUNT).wrong(&pattern.block(COUNT)[COUNT % PERIOD..]), 0);
-        assert!(pattern.wrong(&pattern.block(COUNT)[64..]) > COUNT / 2);
+        assert_eq!(pattern.compare(&buffer).wrong, 3);
+        assert_eq!(pattern.compare(&Pattern::untouched().block(COUNT)).wrong, COUNT);
+        assert_eq!(pattern.clone().from(COUNT).compare(&pattern.block(COUNT)[COUNT % PERIOD..]).wrong, 0);
+        assert!(pattern.compare(&pattern.block(COUNT)[64..]).wrong > COUNT / 2);
         assert_eq!(pattern.block(2 * BLOCK).len(), BLOCK);
         assert!(pattern.block(0).is_empty());
     }
@@ -91,7 +91,7 @@ mod tests {
             let data = |seed| Data { op, ranks: 4, seed };
             let first = data(0).sent::<i32>(0).block(COUNT);
             for other in [data(0).sent(1), data(1).sent(0)] {
-                assert!(other.wrong(&first) > COUNT / 4, "{op}");
+                assert!(other.compare(&first).wrong > COUNT / 4, "{op}");
             }
         }
     }
@@ -113,7 +113,7 @@ mod tests {
                     result.unwrap()
                 })
                 .collect();
-            assert_eq!(expected.wrong(&result), 0, "{data:?}");
+            assert_eq!(expected.compare(&result).wrong, 0, "{data:?}");
         }
     }
 
@@ -157,7 +157,7 @@ mod tests {
         let data = Data { op: ReduceOp::Avg, ranks: 3, seed: 2 };
         let sums = (0..PERIOD).map(|index| (0..3).map(|rank| data.value::<i8>(rank, index)).sum::<i64>());
         let averages: Vec<i8> = sums.map(|sum| (sum as i8) / 3).collect();
-        assert_eq!(data.reduced::<i8>().wrong(&averages), 0);
+        assert_eq!(data.reduced::<i8>().compare(&averages).wrong, 0);
         assert!(averages.iter().any(|average| *average > 0));
     }
 }

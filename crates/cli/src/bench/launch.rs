@@ -5,19 +5,20 @@ use std::env;
 use std::io::{self, BufRead, BufReader, ErrorKind, PipeReader, Write, stderr};
 use std::os::unix::process::parent_id;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::process::{self, Child, Command};
+use std::process::{self, Child, Command, ExitCode};
+use std::sync::atomic::Ordering;
 use std::sync::mpsc::{Sender, channel};
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, anyhow, bail, ensure};
+use libnccl::UniqueId;
 use libnccl::launch::{Launch, LaunchError};
-use libnccl::{Nccl, UniqueId};
-use rustix::process::{Signal, set_parent_process_death_signal};
+use rustix::process::{Pid, Signal, kill_process, set_parent_process_death_signal};
 
-use super::parameters::Parameters;
-use super::rank;
-use crate::args::BenchArguments;
+use super::interrupt;
+use super::ranks::Place;
+use super::thread::{self as rank_thread, Session};
 use crate::exit_status;
 
 /// Environment variables that make a process a rank: the rank, the id, and the process id of the parent. The id is a
@@ -26,19 +27,22 @@ const RANK: &str = "LIBNCCL_BENCH_RANK";
 const ID: &str = "LIBNCCL_BENCH_ID";
 const PARENT: &str = "LIBNCCL_BENCH_PARENT";
 
-/// Runs the ranks as threads.
-pub(crate) fn threads(nccl: &Nccl, id: &UniqueId, ranks: usize, parameters: &[Parameters]) -> Result<()> {
+/// Runs the ranks of this process as threads, from that of `first` on.
+pub(crate) fn threads(session: &Session, first: Place) -> Result<()> {
+    let parameters = session.parameters.first().context("nothing to measure")?;
     let (sender, outcomes) = channel();
-    for rank in 0..ranks {
-        let (nccl, id, parameters, sender) = (nccl.clone(), *id, parameters.to_vec(), sender.clone());
+    for thread in 0..parameters.threads {
+        let offset = thread * parameters.ranks_per_thread;
+        let place = Place { rank: first.rank + offset, local_rank: first.local_rank + offset };
+        let (session, sender) = (session.clone(), sender.clone());
         let run = move || {
-            let outcome = catch_unwind(AssertUnwindSafe(|| rank::run(&nccl, &id, rank, rank, &parameters)));
+            let outcome = catch_unwind(AssertUnwindSafe(|| rank_thread::run(&session, place)));
             // The receiver is gone if another rank has failed.
-            let _ = sender.send(outcome.unwrap_or_else(|_| Err(anyhow!("rank {rank} panicked"))));
+            let _ = sender.send(outcome.unwrap_or_else(|_| Err(anyhow!("rank {} panicked", place.rank))));
         };
         // Not scoped: after an error, the other threads may block in NCCL forever.
         thread::Builder::new()
-            .name(format!("rank {rank}"))
+            .name(format!("rank {}", place.rank))
             .spawn(run)
             .context("cannot start a thread for a rank")?;
     }
@@ -49,10 +53,12 @@ pub(crate) fn threads(nccl: &Nccl, id: &UniqueId, ranks: usize, parameters: &[Pa
 /// Runs the ranks as processes of this program, with the same arguments.
 ///
 /// Must be called on the main thread: the kernel ends the ranks when the *thread* that started them ends.
-pub(crate) fn processes(id: &UniqueId, ranks: usize) -> Result<()> {
+pub(crate) fn processes(id: &UniqueId, ranks: usize) -> Result<ExitCode> {
     const POLL_INTERVAL: Duration = Duration::from_millis(20);
     const ERROR_TIMEOUT: Duration = Duration::from_secs(1);
+    const OUTPUT_TIMEOUT: Duration = Duration::from_secs(2);
 
+    let received = interrupt::watch()?;
     // One pipe for all ranks, so that errors arrive in the order in which they were written.
     let (output, input) = std::io::pipe().context("cannot create a pipe for the ranks' errors")?;
     let mut processes = Processes(Vec::new());
@@ -66,16 +72,32 @@ pub(crate) fn processes(id: &UniqueId, ranks: usize) -> Result<()> {
     drop(input);
     let (sender, errors) = channel();
     thread::Builder::new().spawn(move || forward(output, &sender))?;
+    let mut interrupted: Option<Instant> = None;
     loop {
         let error = errors.try_recv();
         // The state is read after the error: a rank that was killed is the cause of the others' errors.
-        match (processes.state()?, error) {
+        let state = processes.state()?;
+        let signal = received.load(Ordering::Relaxed);
+        if signal != 0 {
+            // Rank 0 writes what was measured, and the end of this function ends the others.
+            let since = *interrupted.get_or_insert_with(|| {
+                processes.signal_first(signal);
+                Instant::now()
+            });
+            if processes.has_first_ended()? || since.elapsed() > OUTPUT_TIMEOUT {
+                return Ok(interrupt::exit_code(signal).into());
+            }
+            thread::sleep(POLL_INTERVAL);
+            continue;
+        }
+        match (state, error) {
             (State::OutputClosed, _) => return Err(io::Error::from(ErrorKind::BrokenPipe).into()),
+            (State::Interrupted(code), _) => return Ok(code.into()),
             (State::Killed(reason), _) => bail!(reason),
             (_, Ok(error)) => bail!(error),
             (State::Failed(reason), _) => bail!(errors.recv_timeout(ERROR_TIMEOUT).unwrap_or(reason)),
             (State::Running, _) => thread::sleep(POLL_INTERVAL),
-            (State::Succeeded, _) => return Ok(()),
+            (State::Succeeded, _) => return Ok(ExitCode::SUCCESS),
         }
     }
 }
@@ -94,15 +116,20 @@ pub(crate) fn launched() -> Result<Option<(UniqueId, usize)>> {
     Ok(Some((id, rank)))
 }
 
+/// Returns the process id of the parent of a process that was started as a rank.
+pub(crate) fn parent() -> Option<String> {
+    env::var(PARENT).ok()
+}
+
 /// Returns the place that a launcher has given to this process among others: torchrun, `mpirun`, `srun`, `nccl run`.
 /// One that cannot be told is an error, and not a job of its own, as the other processes would be jobs of their own too.
-pub(crate) fn by_launcher(arguments: &BenchArguments) -> Result<Option<Launch>> {
+pub(crate) fn by_launcher(ranks: Option<usize>, processes: bool) -> Result<Option<Launch>> {
     let launch = match Launch::from_env() {
         Ok(launch) if launch.size() > 1 => launch,
         Ok(_) | Err(libnccl::Error::Launch(LaunchError::NoLauncher)) => return Ok(None),
         Err(error) => return Err(error.into()),
     };
-    if arguments.ranks.is_some() || arguments.processes {
+    if ranks.is_some() || processes {
         let (launcher, rank, size) = (launch.launcher(), launch.rank(), launch.size());
         bail!(
             "{launcher} started this as rank {rank} of {size}; --ranks and --processes are for ranks that nccl bench starts \
@@ -133,6 +160,8 @@ enum State {
     Running,
     /// Exited with a failure, having printed the error.
     Failed(String),
+    /// Exited after the output, because of a signal.
+    Interrupted(u8),
     /// Killed by a signal.
     Killed(String),
     /// Could not print, because the reader of the output has closed it. That is the cause of the others' errors.
@@ -149,6 +178,9 @@ impl Processes {
                 Some(status) if status.code() == Some(exit_status::OUTPUT_CLOSED.into()) => {
                     State::OutputClosed
                 }
+                Some(status) if status.code().is_some_and(interrupt::is_exit_code) => {
+                    State::Interrupted(status.code().map_or(1, |code| code as u8))
+                }
                 Some(status) => {
                     let reason = format!("rank {rank} ended: {status}");
                     if status.code().is_some() { State::Failed(reason) } else { State::Killed(reason) }
@@ -157,6 +189,17 @@ impl Processes {
             worst = worst.max(state);
         }
         Ok(worst)
+    }
+
+    /// Sends a signal to rank 0, if it runs.
+    fn signal_first(&self, signal: i32) {
+        if let (Some(first), Some(signal)) = (self.0.first(), Signal::from_named_raw(signal)) {
+            let _ = kill_process(Pid::from_child(first), signal);
+        }
+    }
+
+    fn has_first_ended(&mut self) -> Result<bool> {
+        self.0.first_mut().map_or(Ok(true), |first| Ok(first.try_wait()?.is_some()))
     }
 }
 

@@ -1,14 +1,40 @@
 //! `nccl bench`: the measurements of nccl-tests, without MPI or a CUDA toolkit, on GPUs or on the CPU.
 
+mod against;
+mod arguments;
+mod backend;
+mod bisect;
+mod buffers;
+mod call;
+mod compare;
+mod csv;
 mod data;
+mod description;
+mod endpoint;
+mod implementation;
+mod interrupt;
+mod job;
 mod launch;
 mod memory;
 mod number;
+mod output;
+mod pairs;
 mod parameters;
 mod pattern;
-mod rank;
+mod plot;
+mod progress;
+mod rank_arguments;
+mod ranks;
+mod record;
+mod registrations;
+mod report;
 mod shape;
 mod table;
+mod thread;
+mod times;
+mod usage;
+mod watchdog;
+mod work;
 
 use std::io::Write;
 use std::process::ExitCode;
@@ -17,86 +43,92 @@ use anyhow::{Result, bail};
 use clap::Args;
 use clap::error::ErrorKind;
 use libnccl::launch::Launch;
-use libnccl::{LoadError, MemorySpace, Nccl};
 
-use crate::args::BenchArguments;
-use crate::{gpu, library};
+pub(crate) use arguments::BenchArguments;
+use arguments::{BenchCommand, MeasureArguments};
+use implementation::{Implementation, implementation};
+use output::Output;
 use parameters::Parameters;
+use ranks::Place;
+use thread::Session;
+use watchdog::Watchdog;
 
-/// Measures the operation that the arguments select.
+/// Runs the subcommand, or measures the operation that the arguments select.
 pub(crate) fn run(arguments: &BenchArguments) -> Result<ExitCode> {
+    match (&arguments.command, &arguments.measure) {
+        (Some(BenchCommand::Bisect(arguments)), _) => bisect::run(arguments),
+        (Some(BenchCommand::Compare(arguments)), _) => compare::run(arguments),
+        (Some(BenchCommand::Pairs(arguments)), _) => pairs::run(arguments),
+        (Some(BenchCommand::Plot(arguments)), _) => plot::run(arguments),
+        (None, Some(arguments)) => measure(arguments),
+        (None, None) => bail!("no operation is given"),
+    }
+}
+
+/// Measures an operation.
+fn measure(arguments: &MeasureArguments) -> Result<ExitCode> {
     let launched = launch::launched()?;
-    let launcher = if launched.is_none() { launch::by_launcher(arguments)? } else { None };
-    let Implementation { nccl, gpus, fallback } = implementation(arguments)?;
+    let launcher =
+        if launched.is_none() { launch::by_launcher(arguments.ranks, arguments.processes)? } else { None };
+    let Implementation { nccl, gpus, fallback } =
+        implementation(arguments.backend, arguments.cpu, arguments.library.as_deref())?;
     let size = launcher.as_ref().map(Launch::size);
     let parameters = Parameters::new(arguments, gpus, size).unwrap_or_else(|problem| {
-        let mut command = BenchArguments::augment_args(clap::Command::new("nccl bench"));
+        let mut command = MeasureArguments::augment_args(clap::Command::new("nccl bench"));
         command.error(ErrorKind::ValueValidation, problem).exit()
     });
-    if let Some((id, rank)) = launched {
-        rank::run(&nccl, &id, rank, rank, &parameters)?;
+    let Some(first) = parameters.first() else { bail!("nothing to measure") };
+    if let Some(program) = &arguments.against {
+        if let Some(launch) = launcher {
+            bail!("--against compares programs on one host; {} started this one", launch.launcher());
+        }
+        against::run(program, arguments, first)?;
         return Ok(ExitCode::SUCCESS);
     }
+    let launch = match &launcher {
+        Some(launch) => launch.launcher().to_string(),
+        None if arguments.processes => "processes".into(),
+        None => "threads".into(),
+    };
+    let output = Output::new(arguments, launch, launch::parent());
     if let Some(reason) = fallback
+        && launched.is_none()
         && launcher.as_ref().is_none_or(|launch| launch.rank() == 0)
     {
-        writeln!(std::io::stdout(), "# {reason}")?;
+        if output.has_table() {
+            writeln!(std::io::stdout(), "# {reason}")?;
+        } else {
+            writeln!(std::io::stderr(), "{reason}")?;
+        }
     }
-    if let Some(launch) = launcher {
-        let id = launch.unique_id(&nccl)?;
-        rank::run(&nccl, &id, launch.rank(), launch.local_rank(), &parameters)?;
-        return Ok(ExitCode::SUCCESS);
+    if launched.is_none() && arguments.processes {
+        return launch::processes(&nccl.unique_id()?, first.ranks);
     }
-    let id = nccl.unique_id()?;
-    let ranks = parameters.first().map_or(0, |parameters| parameters.ranks);
-    if arguments.processes {
-        launch::processes(&id, ranks)?;
-    } else {
-        launch::threads(&nccl, &id, ranks, &parameters)?;
+    // The other ranks that this program has started are ended by their parent.
+    match launched {
+        Some((_, 1..)) => interrupt::leave_to_parent()?,
+        _ => interrupt::end_with_output(output.clone())?,
     }
+    let place = match (&launched, &launcher) {
+        (Some((_, rank)), _) => Place { rank: *rank, local_rank: *rank },
+        (None, Some(launch)) => {
+            let ranks = first.threads * first.ranks_per_thread;
+            Place { rank: launch.rank() * ranks, local_rank: launch.local_rank() * ranks }
+        }
+        (None, None) => Place { rank: 0, local_rank: 0 },
+    };
+    let id = match (launched, launcher) {
+        (Some((id, _)), _) => id,
+        (None, Some(launch)) => launch.unique_id(&nccl)?,
+        (None, None) => nccl.unique_id()?,
+    };
+    let (interrupted, operation) = (output.clone(), first.operation);
+    let watchdog = Watchdog::start(first.timeout, move |timeout| {
+        interrupted.interrupt();
+        let problem = format!("rank {}: {operation}: nothing has ended for {timeout:?}", place.rank);
+        let _ = std::io::stderr().write_all(format!("error: {problem}\n").as_bytes());
+        interrupt::end(1)
+    })?;
+    launch::threads(&Session { nccl, id, parameters, output, watchdog }, place)?;
     Ok(ExitCode::SUCCESS)
-}
-
-/// The implementation of NCCL to measure.
-struct Implementation {
-    nccl: Nccl,
-    /// The number of GPUs, 0 for host memory.
-    gpus: usize,
-    /// The reason why it is the CPU implementation, unless the user asked for that.
-    fallback: Option<String>,
-}
-
-/// Returns the implementation that the user selected, or else NCCL if it is available with a GPU, or else the CPU
-/// implementation.
-fn implementation(arguments: &BenchArguments) -> Result<Implementation> {
-    let path = arguments.library.as_deref();
-    let cpu = |fallback| Ok(Implementation { nccl: libnccl_cpu::nccl(), gpus: 0, fallback });
-    let fallback = |reason: &str, hint: &str| {
-        cpu(Some(format!("{reason}: running on the CPU implementation (host memory){hint}")))
-    };
-    if arguments.cpu {
-        return cpu(None);
-    }
-    let nccl = match library::load(path) {
-        Ok(nccl) => nccl,
-        // Another implementation than the one that the user named would hide a mistake.
-        Err(LoadError::NotFound { attempts })
-            if path.is_none() && !attempts.iter().any(library::is_named_by_variable) =>
-        {
-            return fallback("no NCCL library found", "; `nccl doctor` lists the search");
-        }
-        Err(error) => return Err(error.into()),
-    };
-    // Before the memory space is known: the CPU implementation has that of CUDA if CUDA is there.
-    let _ = gpu::load_driver();
-    if nccl.memory_space() == MemorySpace::Host {
-        return Ok(Implementation { nccl, gpus: 0, fallback: None });
-    }
-    match gpu::count() {
-        Ok(gpus) => Ok(Implementation { nccl, gpus, fallback: None }),
-        Err(problem) if path.is_some() => {
-            bail!("{} needs a GPU: {problem}", nccl.backend())
-        }
-        Err(problem) => fallback(&format!("no GPU for NCCL {} ({problem})", nccl.version()), ""),
-    }
 }

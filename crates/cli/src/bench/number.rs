@@ -1,7 +1,9 @@
+use std::fmt::Display;
+
 use libnccl::Element;
 
 /// A Rust type of a data type of NCCL, with the arithmetic to predict results.
-pub(crate) trait Number: Element + PartialEq {
+pub(crate) trait Number: Element + PartialEq + Display {
     /// The limit up to which the type represents all whole numbers. Integers have none, as they wrap.
     const WHOLE: i64;
     /// The number of times that 1 can be doubled without overflow.

@@ -1,8 +1,11 @@
 use std::iter;
+use std::time::Duration;
 
-use libnccl::{DataType, ReduceOp};
+use libnccl::{CtaPolicy, DataType, ReduceOp};
 
-use crate::args::{BenchArguments, OneOrAll, Operation};
+use super::arguments::{MeasureArguments, OneOrAll, Operation};
+use super::report;
+use crate::value_parser::MAX_RANKS;
 
 /// The parameters of a measurement with all defaults filled in, equal on all ranks.
 #[derive(Debug, Clone)]
@@ -12,15 +15,39 @@ pub(crate) struct Parameters {
     pub(crate) data_type: DataType,
     pub(crate) root: usize,
     pub(crate) ranks: usize,
-    pub(crate) processes: bool,
+    /// The threads of each process.
+    pub(crate) threads: usize,
+    /// The ranks of each thread.
+    pub(crate) ranks_per_thread: usize,
     /// The number of GPUs that the ranks are spread over; 0 for host memory.
     pub(crate) gpus: usize,
     pub(crate) min_bytes: u64,
     pub(crate) max_bytes: u64,
     pub(crate) step: Step,
+    pub(crate) unalign: usize,
     pub(crate) iters: u32,
+    pub(crate) agg_iters: u32,
     pub(crate) warmup_iters: u32,
-    pub(crate) check: bool,
+    pub(crate) run_cycles: u32,
+    /// The number of checks of each row.
+    pub(crate) check: u32,
+    pub(crate) blocking: Blocking,
+    /// The number of launches of the CUDA graph; 0 without one.
+    pub(crate) graph: u32,
+    pub(crate) default_stream: bool,
+    /// The time after which a run without progress fails.
+    pub(crate) timeout: Option<Duration>,
+    pub(crate) register: Register,
+    pub(crate) cta_policy: Option<CtaPolicy>,
+    pub(crate) average: Average,
+    pub(crate) cpu_time: bool,
+    /// The columns for single iterations: the number of first iterations to leave out.
+    pub(crate) iteration_columns: Option<usize>,
+    /// True if single iterations are measured.
+    pub(crate) iteration_times: bool,
+    pub(crate) timestamps: bool,
+    pub(crate) memory_usage: bool,
+    pub(crate) parallel_init: bool,
 }
 
 /// The step from one size to the next.
@@ -30,11 +57,54 @@ pub(crate) enum Step {
     Bytes(u64),
 }
 
+/// The wait after each iteration.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Blocking {
+    None = 0,
+    /// For all ranks.
+    Barrier = 1,
+    /// For the rank's own work.
+    Wait = 2,
+    /// For all ranks, which is not part of the time.
+    UncountedBarrier = 3,
+}
+
+/// The way in which buffers are made known to NCCL.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Register {
+    None = 0,
+    /// By `ncclCommRegister`.
+    Local = 1,
+    /// By windows with the same offsets on all ranks.
+    Symmetric = 2,
+}
+
+/// The choice among the ranks' times for a row.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Average {
+    RankZero = 0,
+    Mean = 1,
+    Minimum = 2,
+    Maximum = 3,
+}
+
+impl Average {
+    /// Returns the time of a row from those of all ranks.
+    pub(crate) fn of(self, times: &[f64]) -> f64 {
+        match self {
+            Self::RankZero => times.first().copied().unwrap_or_default(),
+            Self::Mean => times.iter().sum::<f64>() / times.len().max(1) as f64,
+            Self::Minimum => times.iter().copied().fold(f64::INFINITY, f64::min),
+            Self::Maximum => times.iter().copied().fold(0.0, f64::max),
+        }
+    }
+}
+
 impl Parameters {
-    /// Returns the parameters for every selected data type and reduction, of so many ranks if a launcher has started them.
-    /// The error names the values that conflict.
+    /// Returns the parameters for every selected data type, reduction and root, of so many processes if a launcher has
+    /// started them. The error names the values that conflict.
     pub(crate) fn new(
-        arguments: &BenchArguments,
+        arguments: &MeasureArguments,
         gpus: usize,
         launched: Option<usize>,
     ) -> Result<Vec<Self>, String> {
@@ -45,30 +115,46 @@ impl Parameters {
         if min_bytes > max_bytes {
             return Err(format!("--minbytes {min_bytes} is above --maxbytes {max_bytes}"));
         }
-        let ranks = launched.or(arguments.ranks).unwrap_or(if on_gpus { gpus } else { 2 });
-        let root = arguments.root;
-        if root >= ranks {
-            return Err(format!("--root {root} is not a rank: expected 0 to {}", ranks - 1));
-        }
-        let mut ops = match arguments.op {
-            OneOrAll::One(op) => vec![op],
-            OneOrAll::All => ReduceOp::ALL.to_vec(),
+        let (threads, ranks_per_thread) = match (arguments.nthreads, arguments.ngpus) {
+            (None, None) if launched.is_none() && !arguments.processes => {
+                (arguments.ranks.unwrap_or(if on_gpus { gpus } else { 2 }), 1)
+            }
+            (threads, ranks) => (threads.unwrap_or(1), ranks.unwrap_or(1)),
         };
-        if !reduces(arguments.operation) {
+        let processes = match launched {
+            Some(processes) => processes,
+            None if arguments.processes => arguments.ranks.unwrap_or(if on_gpus { gpus } else { 2 }),
+            None => 1,
+        };
+        let ranks = threads * ranks_per_thread * processes;
+        if threads * ranks_per_thread > MAX_RANKS {
+            return Err(format!(
+                "--nthreads {threads} and --ngpus {ranks_per_thread} make {} ranks of a process: expected at most {MAX_RANKS}",
+                threads * ranks_per_thread
+            ));
+        }
+        let operation = arguments.operation;
+        check_conflicts(arguments, on_gpus, ranks, ranks_per_thread)?;
+        let mut ops = one_or(&arguments.op, ReduceOp::ALL);
+        if !has_op(operation) {
             ops.truncate(1);
         }
-        let data_types = match arguments.datatype {
-            OneOrAll::One(data_type) => vec![data_type],
-            OneOrAll::All => DataType::ALL.to_vec(),
+        let roots = match arguments.root {
+            OneOrAll::One(root) if root >= ranks => {
+                return Err(format!("--root {root} is not a rank: expected 0 to {}", ranks - 1));
+            }
+            OneOrAll::One(root) => root..root + 1,
+            OneOrAll::All if has_root(operation) => 0..ranks,
+            OneOrAll::All => 0..1,
         };
-        let pairs = data_types.into_iter().flat_map(|data_type| ops.iter().map(move |op| (data_type, *op)));
-        let parameters = |(data_type, op)| Self {
-            operation: arguments.operation,
-            op,
-            data_type,
-            root,
+        let first = Self {
+            operation,
+            op: ReduceOp::Sum,
+            data_type: DataType::Float32,
+            root: 0,
             ranks,
-            processes: launched.is_some() || arguments.processes,
+            threads,
+            ranks_per_thread,
             gpus,
             min_bytes,
             max_bytes,
@@ -77,11 +163,53 @@ impl Parameters {
                 (None, Some(factor)) => Step::Factor(factor),
                 (None, None) => Step::Factor(if on_gpus { 2 } else { 4 }),
             },
+            unalign: arguments.unalign,
             iters: arguments.iters,
+            agg_iters: arguments.agg_iters,
             warmup_iters: arguments.warmup_iters,
-            check: arguments.check != 0,
+            run_cycles: arguments.run_cycles,
+            check: arguments.check,
+            blocking: match arguments.blocking {
+                0 => Blocking::None,
+                1 => Blocking::Barrier,
+                2 => Blocking::Wait,
+                _ => Blocking::UncountedBarrier,
+            },
+            graph: arguments.cudagraph,
+            default_stream: arguments.stream_null != 0,
+            timeout: Some(Duration::from_secs(arguments.timeout)).filter(|timeout| !timeout.is_zero()),
+            register: match arguments.local_register {
+                0 => Register::None,
+                1 => Register::Local,
+                _ => Register::Symmetric,
+            },
+            cta_policy: arguments.cta_policy.map(|policy| match policy {
+                0 => CtaPolicy::Default,
+                1 => CtaPolicy::Efficiency,
+                _ => CtaPolicy::Zero,
+            }),
+            average: match arguments.average {
+                0 => Average::RankZero,
+                1 => Average::Mean,
+                2 => Average::Minimum,
+                _ => Average::Maximum,
+            },
+            cpu_time: arguments.report_cputime != 0,
+            iteration_columns: (arguments.per_iter_timing != 0).then_some(arguments.per_iter_skip as usize),
+            iteration_times: arguments.per_iter_timing != 0
+                || arguments.json.is_some()
+                || arguments.output_file.is_some(),
+            timestamps: arguments.report_timestamps != 0,
+            memory_usage: arguments.memory != 0,
+            parallel_init: arguments.parallel_init.is_some(),
         };
-        Ok(pairs.map(parameters).collect())
+        let all = one_or(&arguments.datatype, DataType::ALL).into_iter().flat_map(|data_type| {
+            let (first, roots) = (&first, &roots);
+            ops.iter().flat_map(move |&op| {
+                roots.clone().map(move |root| Self { op, data_type, root, ..first.clone() })
+            })
+        });
+        Ok(all.collect())
     }
 
     /// Returns the sizes in bytes, in ascending order.
@@ -94,15 +222,133 @@ impl Parameters {
         iter::successors(Some(min_bytes), next).take_while(move |size| *size <= max_bytes)
     }
 
+    /// Returns the sizes to warm up with, each twice as large as the one before.
+    pub(crate) fn warmup_sizes(&self) -> impl Iterator<Item = u64> + use<> {
+        Self { step: Step::Factor(2), ..self.clone() }.sizes()
+    }
+
     /// Returns the root, `None` for an operation without one.
     pub(crate) fn root(&self) -> Option<usize> {
-        matches!(self.operation, Operation::Broadcast | Operation::Reduce).then_some(self.root)
+        has_root(self.operation).then_some(self.root)
     }
 
     /// Returns the reduction, `None` for an operation without one.
     pub(crate) fn op(&self) -> Option<ReduceOp> {
         reduces(self.operation).then_some(self.op)
     }
+
+    /// Returns the reduction as nccl-tests prints it, which names one for sendrecv too.
+    pub(crate) fn op_name(&self) -> String {
+        match self.operation {
+            Operation::HyperCube => String::new(),
+            operation if has_op(operation) => self.op.to_string(),
+            _ => "none".into(),
+        }
+    }
+
+    /// Returns whether the operation has an in-place form. nccl-tests measures the others in place too, with results that
+    /// are undefined.
+    pub(crate) fn has_in_place(&self) -> bool {
+        !matches!(self.operation, Operation::SendRecv | Operation::AllToAll)
+    }
+
+    /// Returns whether the operation has to be started as a group, even once.
+    pub(crate) fn needs_group(&self) -> bool {
+        self.operation == Operation::SendRecv
+    }
+
+    /// Returns them as the report has them.
+    pub(crate) fn report(&self) -> report::Parameters {
+        let (step_factor, step_bytes) = match self.step {
+            Step::Factor(factor) => (Some(factor), None),
+            Step::Bytes(bytes) => (None, Some(bytes)),
+        };
+        report::Parameters {
+            min_bytes: self.min_bytes,
+            max_bytes: self.max_bytes,
+            step_factor,
+            step_bytes,
+            iters: self.iters,
+            warmup_iters: self.warmup_iters,
+            agg_iters: self.agg_iters,
+            run_cycles: self.run_cycles,
+            check: self.check,
+            graph: self.graph,
+            blocking: self.blocking as u8,
+            average: self.average as u8,
+            local_register: self.register as u8,
+            unalign: self.unalign,
+        }
+    }
+}
+
+/// Refuses options that exclude each other, or that have no meaning here.
+fn check_conflicts(
+    arguments: &MeasureArguments,
+    on_gpus: bool,
+    ranks: usize,
+    ranks_per_thread: usize,
+) -> Result<(), String> {
+    let graph = arguments.cudagraph > 0;
+    let is_hypercube = arguments.operation == Operation::HyperCube;
+    let timing = arguments.per_iter_timing != 0;
+    for (conflict, problem) in [
+        (graph && !on_gpus, "--cudagraph needs GPUs: host memory has no CUDA graphs"),
+        (
+            graph && arguments.blocking != 0,
+            "--cudagraph and --blocking: a stream that is captured cannot be waited for",
+        ),
+        (
+            graph && arguments.stream_null != 0,
+            "--cudagraph and --stream_null: the default stream cannot be captured",
+        ),
+        (graph && timing, "--cudagraph and --per_iter_timing: a graph has no single iterations"),
+        (
+            arguments.local_register != 0 && !on_gpus,
+            "--local_register needs GPUs: host memory is not registered",
+        ),
+        (
+            arguments.cta_policy.is_some() && !on_gpus,
+            "--cta_policy needs GPUs: it is about their thread blocks",
+        ),
+        (arguments.memory != 0 && !on_gpus, "--memory needs GPUs: it is about their memory"),
+        (arguments.stream_null != 0 && !on_gpus, "--stream_null needs GPUs: host memory has no streams"),
+        (arguments.per_iter_skip > 0 && !timing, "--per_iter_skip needs --per_iter_timing 1"),
+        (
+            arguments.per_iter_skip >= arguments.iters,
+            "--per_iter_skip leaves no iteration: expected less than --iters",
+        ),
+        (is_hypercube && !ranks.is_power_of_two(), "a hypercube has as many ranks as a power of two"),
+        (
+            is_hypercube && (ranks_per_thread > 1 || arguments.agg_iters > 1),
+            "hypercube with --ngpus or --agg_iters above 1: its messages depend on each other and cannot be one group",
+        ),
+        (
+            arguments.against.is_some() && arguments.run_cycles == 0,
+            "--against and --run_cycles 0: the first turn would never end",
+        ),
+        (
+            matches!((&arguments.json, &arguments.csv), (Some(None), Some(None))),
+            "--json and --csv both go to stdout: expected a file for one of them",
+        ),
+    ] {
+        if conflict {
+            return Err(problem.into());
+        }
+    }
+    Ok(())
+}
+
+/// Returns the selected value, or all.
+fn one_or<T: Copy>(selected: &OneOrAll<T>, all: &[T]) -> Vec<T> {
+    match selected {
+        OneOrAll::One(value) => vec![*value],
+        OneOrAll::All => all.to_vec(),
+    }
+}
+
+fn has_root(operation: Operation) -> bool {
+    matches!(operation, Operation::Broadcast | Operation::Reduce | Operation::Gather | Operation::Scatter)
 }
 
 /// Returns whether the operation combines elements; the others only move them.
@@ -110,12 +356,17 @@ fn reduces(operation: Operation) -> bool {
     matches!(operation, Operation::AllReduce | Operation::Reduce | Operation::ReduceScatter)
 }
 
+/// Returns whether nccl-tests measures the operation once for each reduction.
+fn has_op(operation: Operation) -> bool {
+    reduces(operation) || operation == Operation::SendRecv
+}
+
 #[cfg(test)]
 mod tests {
     use clap::Parser;
     use libnccl::{DataType, ReduceOp};
 
-    use super::Parameters;
+    use super::{Average, Parameters};
     use crate::args::{Arguments, Command};
 
     fn all(arguments: &str, gpus: usize) -> Result<Vec<Parameters>, String> {
@@ -123,6 +374,7 @@ mod tests {
         let Command::Bench(arguments) = Arguments::try_parse_from(words).unwrap().command else {
             unreachable!()
         };
+        let arguments = arguments.measure.unwrap();
         Parameters::new(&arguments, gpus, None)
     }
 
@@ -137,6 +389,8 @@ mod tests {
         assert_eq!(number("all_reduce -d half -o avg"), 1);
         assert_eq!(number("all_reduce -d all"), types);
         assert_eq!(number("reduce -d all -o all"), types * ops);
+        assert_eq!(number("reduce --ranks 3 -r -1"), 3);
+        assert_eq!(number("all_reduce --ranks 3 -r all"), 1);
         // A broadcast has no reduction.
         assert_eq!(number("broadcast -d all -o all"), types);
     }
@@ -155,6 +409,38 @@ mod tests {
     }
 
     #[test]
+    fn warmup_sizes_double() {
+        let parameters = parameters("all_reduce -b 8 -e 100 -i 1", 0).unwrap();
+        assert_eq!(parameters.warmup_sizes().collect::<Vec<_>>(), [8, 16, 32, 64]);
+    }
+
+    #[test]
+    fn ranks_are_threads_times_ranks_of_a_thread() {
+        let counts = |arguments, launched| {
+            let words = ["nccl", "bench", "all_reduce"].into_iter().chain(str::split_whitespace(arguments));
+            let Command::Bench(arguments) = Arguments::try_parse_from(words).unwrap().command else {
+                unreachable!()
+            };
+            let parameters = Parameters::new(&arguments.measure.unwrap(), 0, launched).unwrap().remove(0);
+            (parameters.ranks, parameters.threads, parameters.ranks_per_thread)
+        };
+        assert_eq!(counts("", None), (2, 2, 1));
+        assert_eq!(counts("--ranks 3", None), (3, 3, 1));
+        assert_eq!(counts("-g 4", None), (4, 1, 4));
+        assert_eq!(counts("-t 3 -g 2", None), (6, 3, 2));
+        assert_eq!(counts("--ranks 3 --processes", None), (3, 1, 1));
+        assert_eq!(counts("", Some(5)), (5, 1, 1));
+        assert_eq!(counts("-t 2 -g 2", Some(5)), (20, 2, 2));
+    }
+
+    #[test]
+    fn average_is_that_of_nccl_tests() {
+        let times = [3.0, 1.0, 8.0];
+        let all = [Average::RankZero, Average::Mean, Average::Minimum, Average::Maximum];
+        assert_eq!(all.map(|average| average.of(&times)), [3.0, 4.0, 1.0, 8.0]);
+    }
+
+    #[test]
     fn defaults_depend_on_the_number_of_gpus() {
         let cpu = parameters("broadcast", 0).unwrap();
         let gpu = parameters("broadcast", 8).unwrap();
@@ -167,6 +453,14 @@ mod tests {
     fn conflicting_values_are_rejected() {
         let error = parameters("all_reduce -b 64 -e 8", 0).unwrap_err();
         assert_eq!(error, "--minbytes 64 is above --maxbytes 8");
+        let error = parameters("all_reduce -t 64 -g 64", 0).unwrap_err();
+        assert_eq!(error, "--nthreads 64 and --ngpus 64 make 4096 ranks of a process: expected at most 1024");
+        let error = parameters("all_reduce -G 1", 0).unwrap_err();
+        assert_eq!(error, "--cudagraph needs GPUs: host memory has no CUDA graphs");
+        let error = parameters("all_reduce -G 1 -z 2", 2).unwrap_err();
+        assert!(error.starts_with("--cudagraph and --blocking: "), "{error}");
+        let error = parameters("hypercube --ranks 3", 0).unwrap_err();
+        assert_eq!(error, "a hypercube has as many ranks as a power of two");
         let error = parameters("reduce -r 4 --ranks 4", 0).unwrap_err();
         assert_eq!(error, "--root 4 is not a rank: expected 0 to 3");
     }

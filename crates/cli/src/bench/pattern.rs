@@ -1,3 +1,5 @@
+use serde::{Deserialize, Serialize};
+
 use super::number::Number;
 
 /// A periodic sequence of elements.
@@ -38,9 +40,56 @@ impl<T: Number> Pattern<T> {
         block
     }
 
-    /// Returns the number of elements that differ from the pattern.
-    pub(crate) fn wrong(&self, buffer: &[T]) -> usize {
-        let wrong = |chunk: &[T]| chunk.iter().zip(&self.0).filter(|(is, should)| is != should).count();
-        buffer.chunks(PERIOD).map(wrong).sum()
+    /// Compares elements with the pattern.
+    pub(crate) fn compare(&self, buffer: &[T]) -> Comparison {
+        let mut comparison = Comparison::default();
+        for (chunk, start) in buffer.chunks(PERIOD).zip((0..).step_by(PERIOD)) {
+            comparison.wrong += chunk.iter().zip(&self.0).filter(|(is, should)| is != should).count();
+            if comparison.wrong > 0 && comparison.first.is_none() {
+                let mut pairs = chunk.iter().zip(&self.0).zip(start..);
+                let first = pairs.find(|((is, should), _)| is != should);
+                comparison.first = first.map(|((is, should), offset)| FirstWrong {
+                    offset,
+                    got: text(is),
+                    expected: text(should),
+                });
+            }
+        }
+        comparison
+    }
+}
+
+/// Returns the text of a number, with an exponent if it would be long.
+fn text(number: &impl ToString) -> String {
+    const LONG: usize = 20;
+    let text = number.to_string();
+    let float = text.parse::<f64>().ok().filter(|_| text.len() > LONG);
+    float.map_or(text, |float| format!("{float:e}"))
+}
+
+/// The result of a comparison with a pattern.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(crate) struct Comparison {
+    /// The number of elements that differ.
+    pub(crate) wrong: usize,
+    pub(crate) first: Option<FirstWrong>,
+}
+
+/// The first element that differs from a pattern.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct FirstWrong {
+    /// The index of the element.
+    pub(crate) offset: usize,
+    pub(crate) got: String,
+    pub(crate) expected: String,
+}
+
+impl Comparison {
+    /// Adds the comparison of elements that begin `offset` elements after those of this one.
+    pub(crate) fn add(&mut self, other: Self, offset: usize) {
+        self.wrong += other.wrong;
+        if self.first.is_none() {
+            self.first = other.first.map(|first| FirstWrong { offset: first.offset + offset, ..first });
+        }
     }
 }

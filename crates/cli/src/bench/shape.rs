@@ -2,8 +2,8 @@ use std::ops::Range;
 
 use anyhow::{Context, Result};
 
+use super::arguments::Operation;
 use super::parameters::Parameters;
-use crate::args::Operation;
 
 /// The number and the position of the elements that an operation of a given size moves, counted as in nccl-tests.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -32,9 +32,12 @@ impl Shape {
         let aligned = (16 / element_size).max(1);
         let part = elements / ranks / aligned * aligned;
         let (count, send, recv) = match operation {
-            Operation::AllGather => (part, part, part * ranks),
-            Operation::ReduceScatter => (part, part * ranks, part),
-            _ => (elements, elements, elements),
+            Operation::AllGather | Operation::Gather | Operation::HyperCube => (part, part, part * ranks),
+            Operation::ReduceScatter | Operation::Scatter => (part, part * ranks, part),
+            Operation::AllToAll => (part, part * ranks, part * ranks),
+            Operation::AllReduce | Operation::Broadcast | Operation::Reduce | Operation::SendRecv => {
+                (elements, elements, elements)
+            }
         };
         Self { count, send, recv, operation }
     }
@@ -44,15 +47,27 @@ impl Shape {
         self.send.max(self.recv)
     }
 
+    /// Returns the elements that count for the bandwidth.
+    pub(crate) fn moved(&self) -> usize {
+        // In a hypercube, a rank's own part is not counted.
+        if self.operation == Operation::HyperCube { self.recv - self.count } else { self.total() }
+    }
+
     /// Returns the range that a rank sends from, in the buffer of an in-place operation.
     pub(crate) fn sent_in_place(&self, rank: usize) -> Range<usize> {
-        let start = if self.operation == Operation::AllGather { rank * self.count } else { 0 };
+        let start = match self.operation {
+            Operation::AllGather | Operation::Gather | Operation::HyperCube => rank * self.count,
+            _ => 0,
+        };
         start..start + self.send
     }
 
     /// Returns the range that a rank receives into, in the buffer of an in-place operation.
     pub(crate) fn received_in_place(&self, rank: usize) -> Range<usize> {
-        let start = if self.operation == Operation::ReduceScatter { rank * self.count } else { 0 };
+        let start = match self.operation {
+            Operation::ReduceScatter | Operation::Scatter => rank * self.count,
+            _ => 0,
+        };
         start..start + self.recv
     }
 }
@@ -63,37 +78,72 @@ pub(crate) fn bus_factor(operation: Operation, ranks: usize) -> f64 {
     let others = (ranks - 1) as f64 / ranks as f64;
     match operation {
         Operation::AllReduce => 2.0 * others,
-        Operation::AllGather | Operation::ReduceScatter => others,
-        Operation::Broadcast | Operation::Reduce | Operation::SendRecv => 1.0,
+        Operation::AllGather
+        | Operation::ReduceScatter
+        | Operation::AllToAll
+        | Operation::Gather
+        | Operation::Scatter => others,
+        Operation::Broadcast | Operation::Reduce | Operation::SendRecv | Operation::HyperCube => 1.0,
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::{Shape, bus_factor};
-    use crate::args::Operation;
+    use crate::bench::arguments::Operation;
 
     #[test]
     fn bus_factor_is_that_of_nccl_tests() {
         let factors = |operation| [1, 2, 4].map(|ranks| bus_factor(operation, ranks));
         assert_eq!(factors(Operation::AllReduce), [0.0, 1.0, 1.5]);
-        assert_eq!(factors(Operation::AllGather), [0.0, 0.5, 0.75]);
-        assert_eq!(factors(Operation::ReduceScatter), [0.0, 0.5, 0.75]);
-        assert_eq!(factors(Operation::Broadcast), [1.0; 3]);
-        assert_eq!(factors(Operation::Reduce), [1.0; 3]);
-        assert_eq!(factors(Operation::SendRecv), [1.0; 3]);
+        for operation in [
+            Operation::AllGather,
+            Operation::ReduceScatter,
+            Operation::AllToAll,
+            Operation::Gather,
+            Operation::Scatter,
+        ] {
+            assert_eq!(factors(operation), [0.0, 0.5, 0.75], "{operation}");
+        }
+        for operation in [Operation::Broadcast, Operation::Reduce, Operation::SendRecv, Operation::HyperCube]
+        {
+            assert_eq!(factors(operation), [1.0; 3], "{operation}");
+        }
+    }
+
+    /// Returns count, elements sent, elements received, larger buffer and elements that count, of 1000 floats.
+    fn sizes(operation: Operation, ranks: usize) -> [usize; 5] {
+        let shape = Shape::new(operation, 1000, 4, ranks);
+        [shape.count, shape.send, shape.recv, shape.total(), shape.moved()]
     }
 
     #[test]
     fn parts_of_the_ranks_are_aligned() {
-        let shape = Shape::new(Operation::AllGather, 1000, 4, 3);
-        assert_eq!((shape.count, shape.send, shape.recv, shape.total()), (332, 332, 996, 996));
-        assert_eq!((shape.sent_in_place(2), shape.received_in_place(2)), (664..996, 0..996));
-        let shape = Shape::new(Operation::ReduceScatter, 1000, 4, 3);
-        assert_eq!((shape.count, shape.send, shape.recv, shape.total()), (332, 996, 332, 996));
-        assert_eq!((shape.sent_in_place(2), shape.received_in_place(2)), (0..996, 664..996));
-        let shape = Shape::new(Operation::AllReduce, 1000, 4, 3);
-        assert_eq!((shape.count, shape.send, shape.recv, shape.total()), (1000, 1000, 1000, 1000));
+        assert_eq!(sizes(Operation::AllGather, 3), [332, 332, 996, 996, 996]);
+        assert_eq!(sizes(Operation::Gather, 3), [332, 332, 996, 996, 996]);
+        assert_eq!(sizes(Operation::ReduceScatter, 3), [332, 996, 332, 996, 996]);
+        assert_eq!(sizes(Operation::Scatter, 3), [332, 996, 332, 996, 996]);
+        assert_eq!(sizes(Operation::AllToAll, 3), [332, 996, 996, 996, 996]);
+        assert_eq!(sizes(Operation::HyperCube, 4), [248, 248, 992, 992, 744]);
+        for operation in [Operation::AllReduce, Operation::Broadcast, Operation::Reduce, Operation::SendRecv]
+        {
+            assert_eq!(sizes(operation, 3), [1000; 5], "{operation}");
+        }
         assert_eq!(Shape::new(Operation::AllGather, 2, 4, 2).total(), 0);
+    }
+
+    #[test]
+    fn parts_in_place_are_those_of_the_rank() {
+        let parts = |operation| {
+            let shape = Shape::new(operation, 1000, 4, 3);
+            (shape.sent_in_place(2), shape.received_in_place(2))
+        };
+        for operation in [Operation::AllGather, Operation::Gather, Operation::HyperCube] {
+            assert_eq!(parts(operation), (664..996, 0..996), "{operation}");
+        }
+        for operation in [Operation::ReduceScatter, Operation::Scatter] {
+            assert_eq!(parts(operation), (0..996, 664..996), "{operation}");
+        }
+        assert_eq!(parts(Operation::AllReduce), (0..1000, 0..1000));
     }
 }

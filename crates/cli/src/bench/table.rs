@@ -1,30 +1,27 @@
 //! The output, in the columns of nccl-tests.
 
 use std::io::{Result, Write};
+use std::time::SystemTime;
 
-use super::parameters::{Parameters, Step};
-use super::shape::{Shape, bus_factor};
+use super::description::Description;
+use super::parameters::{Blocking, Parameters, Step};
+use super::report::{Measured, Report, Row, WrongElement};
+use super::times::Columns;
+use super::usage::Usage;
 use crate::gpu::StandIn;
 
-/// The measurement of one size, out of place or in place.
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct Measurement {
-    pub(crate) seconds: f64,
-    /// The number of wrong elements on all ranks; `None` if the results were not checked.
-    pub(crate) wrong: Option<u64>,
-}
-
-/// The table, written line by line, with the sums for its last lines.
+/// The table, written line by line. Lines, columns and blanks are those of nccl-tests 2.19.6.
 pub(crate) struct Table<W> {
     out: W,
-    measurements: u32,
-    bus_bandwidths: f64,
-    wrong: Option<u64>,
+    /// The number of results with wrong elements, which nccl-tests counts instead of the elements.
+    wrong_results: usize,
+    /// The width of the time of each row, 0 without one.
+    timestamp: usize,
 }
 
 impl<W: Write> Table<W> {
     pub(crate) fn new(out: W) -> Self {
-        Self { out, measurements: 0, bus_bandwidths: 0.0, wrong: None }
+        Self { out, wrong_results: 0, timestamp: 0 }
     }
 
     /// Writes the parameters, the stand-in for CUDA if there is one, the ranks and the column titles.
@@ -33,10 +30,11 @@ impl<W: Write> Table<W> {
         library: &str,
         stand_in: Option<&StandIn>,
         parameters: &Parameters,
-        ranks: &[String],
+        ranks: &[Description],
     ) -> Result<()> {
-        let &Parameters { gpus, min_bytes, max_bytes, step, iters, warmup_iters, check, .. } = parameters;
-        let threads = if parameters.processes { 1 } else { parameters.ranks };
+        let &Parameters { gpus, min_bytes, max_bytes, step, iters, agg_iters, warmup_iters, check, .. } =
+            parameters;
+        let &Parameters { threads, ranks_per_thread, graph, unalign, operation, .. } = parameters;
         let (step, unit) = match step {
             Step::Factor(factor) => (factor, "factor"),
             Step::Bytes(bytes) => (bytes, "bytes"),
@@ -45,109 +43,199 @@ impl<W: Write> Table<W> {
         if let Some(stand_in) = stand_in {
             writeln!(self.out, "# CUDA driver: {stand_in}, devices: {gpus}")?;
         }
+        writeln!(self.out, "# Collective test starting: {operation}")?;
         writeln!(
             self.out,
-            "# nThread {threads} nGpus 1 minBytes {min_bytes} maxBytes {max_bytes} step: {step}({unit}) \
-             warmup iters: {warmup_iters} iters: {iters} agg iters: 1 validation: {} graph: 0",
-            u8::from(check)
+            "# nThread {threads} nGpus {ranks_per_thread} minBytes {min_bytes} maxBytes {max_bytes} step: {step}({unit}) \
+             warmup iters: {warmup_iters} iters: {iters} agg iters: {agg_iters} validation: {check} graph: {graph} \
+             unalign: {unalign}",
         )?;
+        let blocking = match parameters.blocking {
+            Blocking::None => None,
+            Blocking::Barrier => Some("wait and barrier after each iteration"),
+            Blocking::Wait => Some("wait after each iteration, no barrier"),
+            Blocking::UncountedBarrier => {
+                Some("wait and barrier after each iteration; time excludes barrier")
+            }
+        };
+        if let Some(blocking) = blocking {
+            writeln!(self.out, "# Blocking Enabled: {blocking}")?;
+        }
+        if let Some(skipped) = parameters.iteration_columns {
+            let skips = if skipped > 0 { format!(", without the first {skipped}") } else { String::new() };
+            writeln!(
+                self.out,
+                "# Per-Iteration Report: slowest rank of single iterations, measured apart{skips}"
+            )?;
+        }
+        if parameters.parallel_init {
+            writeln!(self.out, "# Parallel Init Enabled: threads initialize their ranks at the same time")?;
+        }
         writeln!(self.out, "#\n# Using devices")?;
-        for rank in ranks {
-            writeln!(self.out, "#  {rank}")?;
+        for Description { rank, device } in ranks {
+            writeln!(
+                self.out,
+                "#  Rank {:2} Group {:2} Pid {:6} on {:>10} device {device:2} {}",
+                rank.rank,
+                0,
+                rank.pid,
+                rank.host,
+                rank.device.as_deref().unwrap_or("[host memory]"),
+            )?;
         }
         writeln!(self.out, "#")?;
-        let empty = ["#", "", "", "", ""];
-        self.line(empty, [format!("{:^31}", "out-of-place"), format!("{:^31}", "in-place")])?;
-        let heads = columns(["time", "algbw", "busbw", "#wrong"]);
-        self.line(["#       size", "count", "type", "redop", "root"], [heads.clone(), heads])?;
-        let units = columns(["(us)", "(GB/s)", "(GB/s)", ""]);
-        self.line(["#        (B)", "(elements)", "", "", ""], [units.clone(), units])
+        self.titles(parameters)
     }
 
-    /// Writes the row of a size; `in_place` is `None` for an operation without an in-place form.
+    fn titles(&mut self, parameters: &Parameters) -> Result<()> {
+        let time = if parameters.cpu_time { "cputime" } else { "time" };
+        let (title, format) =
+            if parameters.timestamps { ("timestamp", "%Y-%m-%d %H:%M:%S") } else { ("", "") };
+        self.timestamp = if parameters.timestamps { 19 } else { 0 };
+        let has_columns = parameters.iteration_columns.is_some();
+        let [titles, units] = if has_columns {
+            let titles = iteration_columns(["i_min", "i_max", "i_p99", "i_cv%"]);
+            [titles, iteration_columns(["(us)", "(us)", "(us)", "(%)"])]
+        } else {
+            Default::default()
+        };
+        let both = if has_columns {
+            "            out-of-place (+ per-iteration)                                in-place (+ per-iteration)"
+        } else {
+            "         out-of-place                       in-place          "
+        };
+        writeln!(self.out, "# {}  {both}", fields(10, ["", "", "", "", ""]))?;
+        for (names, columns, more, last) in [
+            (["size", "count", "type", "redop", "root"], [time, "algbw", "busbw", "#wrong"], titles, title),
+            (["(B)", "(elements)", "", "", ""], ["(us)", "(GB/s)", "(GB/s)", ""], units, format),
+        ] {
+            let [time, algbw, busbw, wrong] = columns;
+            let form = format!("  {time:>7}  {algbw:>6}  {busbw:>6}  {wrong:>6}{more}");
+            let width = self.timestamp;
+            writeln!(self.out, "# {}{form}{form} {last:>width$}", fields(10, names))?;
+        }
+        Ok(())
+    }
+
+    /// Writes a row, and a comment for each wrong element.
     pub(crate) fn row(
         &mut self,
         parameters: &Parameters,
-        shape: &Shape,
-        out_of_place: Measurement,
-        in_place: Option<Measurement>,
+        row: &Row,
+        columns: [Option<Columns>; 2],
+        wrong: &[WrongElement],
     ) -> Result<()> {
-        let bytes = shape.total() * parameters.data_type.size();
-        let both = [Some(out_of_place), in_place].map(|measurement| match measurement {
-            Some(measurement) => self.measured(parameters, bytes, measurement),
-            None => columns(["N/A"; 4]),
-        });
-        let fields = [
-            bytes.to_string(),
-            shape.count.to_string(),
-            parameters.data_type.to_string(),
-            parameters.op().map_or_else(|| "none".into(), |op| op.to_string()),
-            parameters.root().map_or_else(|| "-1".into(), |root| root.to_string()),
-        ];
-        self.line(fields.each_ref().map(String::as_str), both)
-    }
-
-    fn measured(&mut self, parameters: &Parameters, bytes: usize, measurement: Measurement) -> String {
-        let Measurement { seconds, wrong } = measurement;
-        let bandwidth = bytes as f64 / 1e9 / seconds;
-        let bus_bandwidth = bandwidth * bus_factor(parameters.operation, parameters.ranks);
-        self.measurements += 1;
-        self.bus_bandwidths += bus_bandwidth;
-        if let Some(wrong) = wrong {
-            *self.wrong.get_or_insert(0) += wrong;
+        let root = row.root.map_or_else(|| "-1".into(), |root| root.to_string());
+        let names =
+            [&row.bytes.to_string(), &row.count.to_string(), &row.data_type, &parameters.op_name(), &root];
+        let mut line = fields(12, names.map(|name| &**name));
+        for (measured, columns) in [&row.out_of_place, &row.in_place].into_iter().zip(columns) {
+            line += &measured
+                .as_ref()
+                .map_or_else(|| format!("  {:>7}  {:>6}  {:>6}    N/A", "N/A", "N/A", "N/A"), form);
+            if parameters.iteration_columns.is_some() {
+                let texts = columns.map(|Columns(values)| values.map(|value| number(value, 7)));
+                let texts = texts.unwrap_or_else(|| std::array::from_fn(|_| "N/A".into()));
+                line += &iteration_columns(texts.each_ref().map(String::as_str));
+            }
         }
-        columns([
-            &number(seconds * 1e6, 7),
-            &number(bandwidth, 6),
-            &number(bus_bandwidth, 6),
-            &wrong.map_or_else(|| "N/A".into(), |wrong| wrong.to_string()),
-        ])
+        if self.timestamp > 0 {
+            let now = humantime::format_rfc3339_seconds(SystemTime::now()).to_string();
+            line += &format!("{:>21}", now.replace('T', " ").trim_end_matches('Z'));
+        }
+        writeln!(self.out, "{line}")?;
+        for WrongElement { in_place, rank, offset, got, expected, .. } in wrong {
+            let form = if *in_place { "in-place" } else { "out-of-place" };
+            writeln!(
+                self.out,
+                "# wrong: {form}, rank {rank}, element {offset}: got {got}, expected {expected}"
+            )?;
+        }
+        self.wrong_results += wrong.len();
+        self.out.flush()
     }
 
-    /// Writes the sums. Returns the number of wrong elements of all rows.
-    pub(crate) fn foot(mut self) -> Result<u64> {
-        let verdict = match self.wrong {
+    /// Writes the sums. `wrong` is the number of wrong elements; `None` if the results were not checked.
+    pub(crate) fn foot(mut self, report: &Report, wrong: Option<u64>, usage: Option<Usage>) -> Result<()> {
+        let verdict = match wrong {
             Some(0) => "0 OK".into(),
-            Some(wrong) => format!("{wrong} FAILED"),
+            Some(_) => format!("{} FAILED", self.wrong_results),
             None => "N/A".into(),
         };
-        writeln!(self.out, "# Out of bounds values : {verdict}")?;
-        let average = self.bus_bandwidths / f64::from(self.measurements.max(1));
-        writeln!(self.out, "# Avg bus bandwidth    : {average:.6}\n#")?;
-        self.out.flush()?;
-        Ok(self.wrong.unwrap_or(0))
-    }
-
-    fn line(&mut self, fields: [&str; 5], both: [String; 2]) -> Result<()> {
-        let [size, count, data_type, op, root] = fields;
-        let [out_of_place, in_place] = both;
-        // Titles are right-aligned like numbers, except after the `#` of a comment.
-        let size = if size.starts_with('#') { format!("{size:<12}") } else { format!("{size:>12}") };
-        let line =
-            format!("{size}  {count:>12}  {data_type:>8}  {op:>6}  {root:>6}  {out_of_place}  {in_place}");
-        writeln!(self.out, "{}", line.trim_end())
+        if report.interrupted {
+            writeln!(self.out, "# Interrupted after {} rows", report.rows.len())?;
+        }
+        writeln!(self.out, "# {:<20} : {verdict}", "Out of bounds values")?;
+        writeln!(self.out, "# {:<20} : {} ", "Avg bus bandwidth", general(report.average_bus_bandwidth))?;
+        writeln!(self.out, "#\n# Collective test concluded: {}", report.operation)?;
+        if let Some(usage) = usage {
+            writeln!(self.out, "# {:<20} : {usage}", "GPU memory usage")?;
+        }
+        writeln!(self.out, "#")?;
+        self.out.flush()
     }
 }
 
-fn columns([time, bandwidth, bus_bandwidth, wrong]: [&str; 4]) -> String {
-    format!("{time:>7}  {bandwidth:>6}  {bus_bandwidth:>6}  {wrong:>6}")
+/// Returns the first five fields of a line.
+fn fields(width: usize, [size, count, data_type, op, root]: [&str; 5]) -> String {
+    format!("{size:>width$}  {count:>12}  {data_type:>8}  {op:>6}  {root:>6}")
+}
+
+fn form(measured: &Measured) -> String {
+    let &Measured { time_us, algbw, busbw, wrong, .. } = measured;
+    let wrong = wrong.map_or_else(|| "  N/A".into(), |wrong| format!("{:>6}", general(wrong as f64)));
+    format!("  {:>7}  {:>6}  {:>6}  {wrong}", number(time_us, 7), number(algbw, 6), number(busbw, 6))
+}
+
+fn iteration_columns(texts: [&str; 4]) -> String {
+    texts.map(|text| format!("  {text:>7}")).concat()
 }
 
 /// Formats a number with as many decimals as fit the width, at most two.
 fn number(value: f64, width: usize) -> String {
     let fitting = |decimals| Some(format!("{value:.decimals$}")).filter(|text| text.len() <= width);
     let decimals = [2, 1, 0].into_iter();
-    decimals.filter_map(fitting).next().unwrap_or_else(|| format!("{value:.1e}"))
+    decimals.filter_map(fitting).next().unwrap_or_else(|| exponent(value, usize::from(width >= 7)))
+}
+
+/// Formats a number as `%g` of C does: six digits, without zeros at the end.
+fn general(value: f64) -> String {
+    let text = exponent(value, 5);
+    let power = text.rsplit_once('e').and_then(|(_, power)| power.parse::<i32>().ok());
+    let shorten = |text: &str| match text.contains('.') {
+        true => text.trim_end_matches('0').trim_end_matches('.').to_owned(),
+        false => text.to_owned(),
+    };
+    match (power, text.split_once('e')) {
+        (Some(power @ -4..6), _) => shorten(&format!("{value:.*}", (5 - power) as usize)),
+        (_, Some((digits, power))) => format!("{}e{power}", shorten(digits)),
+        _ => text,
+    }
+}
+
+/// Formats a number as `%e` of C does: an exponent has a sign and two digits.
+fn exponent(value: f64, decimals: usize) -> String {
+    let text = format!("{value:.decimals$e}");
+    match text.split_once('e') {
+        Some((digits, power)) => match power.strip_prefix('-') {
+            Some(power) => format!("{digits}e-{power:0>2}"),
+            None => format!("{digits}e+{power:0>2}"),
+        },
+        None => text,
+    }
 }
 
 #[cfg(test)]
 mod tests {
     use clap::Parser;
 
-    use super::{Measurement, Table, number};
+    use super::{Table, exponent, general, number};
     use crate::args::{Arguments, Command};
+    use crate::bench::description::Description;
     use crate::bench::parameters::Parameters;
+    use crate::bench::report::{self, Library, Measured, Report, Row, SCHEMA, WrongElement};
     use crate::bench::shape::Shape;
+    use crate::bench::times::Columns;
 
     #[test]
     fn number_fits_the_width() {
@@ -156,65 +244,181 @@ mod tests {
             assert_eq!(number(value, 7), text);
         }
         assert_eq!(number(1_234_567.0, 7), "1234567");
-        assert_eq!(number(12_345_678.0, 7), "1.2e7");
+        assert_eq!(number(12_345_678.0, 7), "1.2e+07");
+        assert_eq!(number(12_345_678.0, 6), "1e+07");
         assert_eq!(number(999.996, 6), "1000.0");
     }
 
-    fn table(arguments: &str, wrong: Option<u64>) -> (String, u64) {
+    #[test]
+    fn general_and_exponent_are_those_of_c() {
+        for (value, text) in [
+            (0.0, "0"),
+            (6.0, "6"),
+            (0.123_456_789, "0.123457"),
+            (123.456_789, "123.457"),
+            (100_000.0, "100000"),
+            (999_999.5, "1e+06"),
+            (1_234_567.0, "1.23457e+06"),
+            (0.000_1, "0.0001"),
+            (0.000_012_345, "1.2345e-05"),
+        ] {
+            assert_eq!(general(value), text, "{value}");
+        }
+        assert_eq!(exponent(12_345_678.0, 1), "1.2e+07");
+    }
+
+    fn report(rows: Vec<Row>) -> Report {
+        Report {
+            schema: SCHEMA,
+            program: String::new(),
+            started: String::new(),
+            command: vec![],
+            library: Library { version: String::new(), path: None, backend: String::new(), stand_in: None },
+            host: String::new(),
+            operation: "operation".into(),
+            ranks: vec![],
+            launch: String::new(),
+            parameters: parameters("all_reduce").report(),
+            rows,
+            wrong: vec![],
+            average_bus_bandwidth: 6.0,
+            interrupted: false,
+        }
+    }
+
+    fn parameters(arguments: &str) -> Parameters {
         let words = ["nccl", "bench"].into_iter().chain(arguments.split_whitespace());
         let Command::Bench(arguments) = Arguments::try_parse_from(words).unwrap().command else {
             unreachable!()
         };
-        let parameters = Parameters::new(&arguments, 0, None).unwrap().remove(0);
+        Parameters::new(&arguments.measure.unwrap(), 0, None).unwrap().remove(0)
+    }
+
+    fn table(arguments: &str, wrong: Option<u64>) -> String {
+        let parameters = parameters(arguments);
         let shape = Shape::of(&parameters, 4000).unwrap();
         let mut out = Vec::new();
         let mut table = Table::new(&mut out);
-        let measurement = Measurement { seconds: 1e-6, wrong };
-        table.head("2.32.3 (here)", None, &parameters, &["Rank  0".into()]).unwrap();
-        table.row(&parameters, &shape, measurement, (arguments.root == 0).then_some(measurement)).unwrap();
-        let wrong = table.foot().unwrap();
-        (String::from_utf8(out).unwrap(), wrong)
+        let measured = Measured { time_us: 1.0, algbw: 4.0, busbw: 6.0, wrong, iterations: vec![] };
+        let rank = report::Rank { rank: 0, host: "host".into(), pid: 7, device: None };
+        table.head("2.32.3 (here)", None, &parameters, &[Description { rank, device: 0 }]).unwrap();
+        let row = Row {
+            bytes: (shape.total() * 4) as u64,
+            count: shape.count as u64,
+            data_type: "float".into(),
+            op: parameters.op().map(|op| op.to_string()),
+            root: parameters.root(),
+            out_of_place: Some(measured.clone()),
+            in_place: parameters.has_in_place().then_some(measured),
+        };
+        let element = |rank| WrongElement {
+            bytes: row.bytes,
+            data_type: "float".into(),
+            op: None,
+            in_place: rank == 2,
+            rank,
+            offset: 17,
+            got: "3".into(),
+            expected: "4".into(),
+        };
+        let elements: Vec<_> = [1, 2].into_iter().filter(|_| wrong > Some(0)).map(element).collect();
+        let columns = [Some(Columns([1.0, 3.0, 2.0, 50.0])); 2];
+        table.row(&parameters, &row, columns, &elements).unwrap();
+        table.foot(&report(vec![row]), wrong, None).unwrap();
+        String::from_utf8(out).unwrap()
     }
 
+    /// The lines after the first one are those that nccl-tests' `writeDeviceReport`, `writeResultHeader`,
+    /// `writeBenchmarkLineBody` and `writeResultFooter` print, but for the name of the program.
     #[test]
     fn table_has_the_format_of_nccl_tests() {
-        let (text, wrong) = table("all_reduce --ranks 4 -b 8 -e 4000 -f 2", Some(0));
+        let text = table("all_reduce --ranks 4 -b 8 -e 4000 -f 2 -m 3 -w 1 -u 2", Some(0));
         let expected = "\
-# nThread 4 nGpus 1 minBytes 8 maxBytes 4000 step: 2(factor) warmup iters: 5 iters: 20 agg iters: 1 \
-validation: 1 graph: 0
+# Collective test starting: all_reduce
+# nThread 4 nGpus 1 minBytes 8 maxBytes 4000 step: 2(factor) warmup iters: 1 iters: 20 agg iters: 3 \
+validation: 1 graph: 0 unalign: 2
 #
 # Using devices
-#  Rank  0
+#  Rank  0 Group  0 Pid      7 on       host device  0 [host memory]
 #
-#                                                              out-of-place                       in-place
-#       size         count      type   redop    root     time   algbw   busbw  #wrong     time   algbw   busbw  #wrong
-#        (B)    (elements)                               (us)  (GB/s)  (GB/s)             (us)  (GB/s)  (GB/s)
+#                                                              out-of-place                       in-place          
+#       size         count      type   redop    root     time   algbw   busbw  #wrong     time   algbw   busbw  #wrong 
+#        (B)    (elements)                               (us)  (GB/s)  (GB/s)             (us)  (GB/s)  (GB/s)         
         4000          1000     float     sum      -1     1.00    4.00    6.00       0     1.00    4.00    6.00       0
 # Out of bounds values : 0 OK
-# Avg bus bandwidth    : 6.000000
+# Avg bus bandwidth    : 6 
+#
+# Collective test concluded: operation
 #
 ";
         let (first, rest) = text.split_once('\n').unwrap();
         assert!(first.ends_with(" with NCCL 2.32.3 (here)"));
         assert_eq!(rest, expected);
-        assert_eq!(wrong, 0);
+    }
+
+    /// Returns the first five fields of the row.
+    fn fields(arguments: &str) -> String {
+        let text = table(arguments, Some(0));
+        let row = text.lines().find(|line| !line.starts_with('#')).unwrap();
+        row[..12 + 14 + 10 + 8 + 8].to_owned()
+    }
+
+    #[test]
+    fn rows_of_each_operation_have_the_fields_of_nccl_tests() {
+        for (arguments, expected) in [
+            ("all_reduce", "        4000          1000     float     sum      -1"),
+            ("all_gather", "        3968           248     float    none      -1"),
+            ("broadcast", "        4000          1000     float    none       0"),
+            ("reduce -r 3 -o max", "        4000          1000     float     max       3"),
+            ("reduce_scatter", "        3968           248     float     sum      -1"),
+            ("alltoall", "        3968           248     float    none      -1"),
+            ("gather -r 2", "        3968           248     float    none       2"),
+            ("scatter -r 1", "        3968           248     float    none       1"),
+            ("sendrecv -o prod", "        4000          1000     float    prod      -1"),
+            ("hypercube", "        3968           248     float              -1"),
+        ] {
+            assert_eq!(fields(&format!("{arguments} --ranks 4")), expected, "{arguments}");
+        }
+    }
+
+    #[test]
+    fn columns_of_single_iterations_and_timestamps_are_those_of_nccl_tests() {
+        let text = table("all_reduce --ranks 4 -I 1 -S 1", Some(0));
+        let lines: Vec<_> =
+            text.lines().filter(|line| line.contains("i_min") || line.starts_with("        4000")).collect();
+        let titles = "#       size         count      type   redop    root     time   algbw   busbw  #wrong    i_min    \
+                      i_max    i_p99    i_cv%     time   algbw   busbw  #wrong    i_min    i_max    i_p99    i_cv%           \
+                      timestamp";
+        assert_eq!(lines[0], titles);
+        let row = "        4000          1000     float     sum      -1     1.00    4.00    6.00       0     1.00     \
+                   3.00     2.00    50.00     1.00    4.00    6.00       0     1.00     3.00     2.00    50.00  20";
+        assert!(lines[1].starts_with(row), "{}", lines[1]);
+        assert_eq!(lines[1].len(), row.len() - 2 + 19, "{}", lines[1]);
     }
 
     #[test]
     fn table_with_wrong_elements_fails() {
-        let (text, wrong) = table("broadcast --ranks 4 -b 8 -e 4000 -r 3", Some(3));
+        let text = table("broadcast --ranks 4 -b 8 -e 4000 -r 3", Some(3));
         assert!(text.contains(
-            "float    none       3     1.00    4.00    4.00       3      N/A     N/A     N/A     N/A\n"
+            "\
+    float    none       3     1.00    4.00    6.00       3     1.00    4.00    6.00       3
+# wrong: out-of-place, rank 1, element 17: got 3, expected 4
+# wrong: in-place, rank 2, element 17: got 3, expected 4
+# Out of bounds values : 2 FAILED
+"
         ));
-        assert!(text.contains("# Out of bounds values : 3 FAILED\n"));
-        assert_eq!(wrong, 3);
+    }
+
+    #[test]
+    fn operation_without_in_place_form_shows_na() {
+        let text = table("alltoall --ranks 4", Some(0));
+        assert!(text.contains("6.00       0      N/A     N/A     N/A    N/A\n"), "{text}");
     }
 
     #[test]
     fn table_of_unchecked_results_shows_na() {
-        let (text, wrong) = table("all_gather --ranks 4 -c 0", None);
+        let text = table("all_gather --ranks 4 -c 0", None);
         assert!(text.contains("        3968           248     "));
-        assert!(text.contains("     N/A\n# Out of bounds values : N/A\n"));
-        assert_eq!(wrong, 0);
+        assert!(text.contains("    6.00    N/A\n# Out of bounds values : N/A\n"), "{text}");
     }
 }

@@ -10,6 +10,7 @@
 //!
 //! The front and the supervisor adopt the orphans of what they started, and each kills all of them if the other is killed.
 
+pub(crate) mod arguments;
 mod descendants;
 mod event;
 mod output;
@@ -28,7 +29,7 @@ use signal_hook::consts::{SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGUSR1, SIGUSR2};
 use signal_hook::iterator::Signals;
 
 use self::process::{ROLE, end_with_parent, exit_code, this_program, wait_without_reaping};
-use crate::args::RunArguments;
+use arguments::RunArguments;
 
 /// The signals that reach the ranks.
 const FORWARDED: [i32; 6] = [SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGUSR1, SIGUSR2];

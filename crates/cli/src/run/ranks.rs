@@ -12,10 +12,10 @@ use std::thread::{self, JoinHandle};
 use anyhow::{Context, Result};
 use rustix::process::{Pid, Signal, kill_process_group};
 
+use super::arguments::RunArguments;
 use super::event::Event;
 use super::output::{Output, Stream};
 use super::process::{this_program, wait_without_reaping};
-use crate::args::RunArguments;
 
 /// The variables that all ranks of an attempt share.
 pub(super) struct Job {

@@ -12,11 +12,11 @@ use rustix::process::Signal;
 use signal_hook::consts::{SIGUSR1, SIGUSR2};
 use signal_hook::iterator::Signals;
 
+use super::arguments::RunArguments;
 use super::descendants;
 use super::event::Event;
 use super::process::exit_code;
 use super::ranks::{Job, Ranks};
-use crate::args::RunArguments;
 use crate::exit_status;
 
 /// The time that ranks have to end themselves, before they are killed.

@@ -21,6 +21,7 @@ use crate::comm::{group, handle};
 use crate::cuda::driver::{Driver, driver};
 use crate::diag::debug::{self, Subsystem};
 use crate::diag::error::{Error, Progress, Result};
+use crate::diag::fault;
 use crate::shm::layout::MAX_RANKS;
 use crate::shm::process::Process;
 use crate::shm::shared_state::SharedState;
@@ -139,7 +140,7 @@ pub(super) unsafe extern "C" fn ncclCommInitAll(
         let id = UniqueId::generate()?;
         for (rank, device) in devices.into_iter().enumerate() {
             let communicator = Communicator::new(device, driver, Config::default());
-            communicator.join(RankInfo { state: Arc::clone(&state), rank, id });
+            communicator.join(RankInfo { state: Arc::clone(&state), rank, id }, fault::of_rank(rank));
             let communicator = Arc::new(communicator);
             let handle = handle::add(Arc::clone(&communicator));
             debug::info(Subsystem::Init, || format!("{} - Init COMPLETE", communicator.describe()));

@@ -64,6 +64,11 @@ impl Operation for Collective {
         self.scalar.iter_mut().try_for_each(|scalar| on_stream.resolve_read("the reduction's scalar", scalar))
     }
 
+    fn sending(&self, rank: usize, replace: impl FnOnce(ReadBuf, usize) -> ReadBuf) -> Option<Self> {
+        let sends = self.call.input(rank) > 0;
+        sends.then(|| Self { send: replace(self.send, self.call.data_type.size()), ..*self })
+    }
+
     async fn run(&self, context: CallContext<'_>) -> Result {
         let local = LocalCall { context, send: self.send, recv: self.recv };
         match self.scalar {

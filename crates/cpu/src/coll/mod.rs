@@ -20,3 +20,4 @@ mod transport;
 pub(crate) mod unreceived;
 pub(crate) mod wait_report;
 pub(crate) mod window;
+pub(crate) mod wrong_element;

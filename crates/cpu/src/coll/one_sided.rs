@@ -61,6 +61,10 @@ impl Operation for PutSignal {
         on_stream.resolve_read("the local buffer", &mut self.from)
     }
 
+    fn sending(&self, _: usize, replace: impl FnOnce(ReadBuf, usize) -> ReadBuf) -> Option<Self> {
+        Some(Self { from: replace(self.from, 1), window: Arc::clone(&self.window), ..*self })
+    }
+
     async fn run(&self, context: CallContext<'_>) -> Result {
         let Self { from, to, window, signal } = self;
         let CallContext { state, rank, .. } = context;

@@ -3,6 +3,7 @@
 use crate::coll::call_header::CallHeader;
 use crate::coll::on_stream::OnStream;
 use crate::diag::error::Result;
+use crate::shm::buffer::ReadBuf;
 use crate::shm::call_context::CallContext;
 
 /// An operation of one rank.
@@ -20,6 +21,15 @@ pub(crate) trait Operation: Send + Sync + 'static {
     /// process may be unable to access. Nothing else may access them before.
     fn resolve(&mut self, _: &mut OnStream) -> Result {
         Ok(())
+    }
+
+    /// Returns the same operation with another send buffer: that which `replace` returns for the present one and the size of
+    /// its elements. Returns `None` if `rank` sends nothing.
+    fn sending(&self, _rank: usize, _replace: impl FnOnce(ReadBuf, usize) -> ReadBuf) -> Option<Self>
+    where
+        Self: Sized,
+    {
+        None
     }
 
     /// Runs the operation in the context of the rank that called it. One that is captured in a graph runs at each launch.

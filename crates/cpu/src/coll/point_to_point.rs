@@ -82,6 +82,10 @@ impl Operation for SendMessage {
         on_stream.resolve_read("the send buffer", &mut self.from)
     }
 
+    fn sending(&self, _: usize, replace: impl FnOnce(ReadBuf, usize) -> ReadBuf) -> Option<Self> {
+        Some(Self { from: replace(self.from, self.message.data_type.size()), ..*self })
+    }
+
     async fn run(&self, context: CallContext<'_>) -> Result {
         let Self { message, peer, from } = *self;
         let CallContext { state, rank, .. } = context;

@@ -26,6 +26,7 @@ use std::ptr;
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::time::{Duration, Instant};
 
 use libnccl::sys::{ncclComm_t, ncclRedOp_t, ncclResult_t};
 
@@ -39,6 +40,7 @@ use crate::comm::stream_jobs::StreamJobs;
 use crate::comm::window::Windows;
 use crate::cuda::driver::Driver;
 use crate::diag::error::{Error, Progress, Result};
+use crate::diag::fault::{self, Fault};
 use crate::ras::service::Service;
 use crate::reduce::data_type::DataType;
 use crate::reduce::reduction::Reduction;
@@ -53,10 +55,13 @@ pub(crate) struct Communicator {
     device: i32,
     /// The CUDA in whose memory the buffers are and on whose streams operations run; `None` if they are in host memory.
     driver: Option<&'static Driver>,
-    /// Set if a call outside groups runs its operation before it returns: on host memory, if it is blocking.
+    /// Set if a call outside groups runs its operation before it returns: on host memory, if it is blocking, and no rank has
+    /// a planted fault, which that path does not look for.
     runs_at_once: bool,
     config: Config,
     rank_info: OnceLock<RankInfo>,
+    /// The planted fault of its rank, set when it joins.
+    fault: OnceLock<Fault>,
     peers: PeerAccess,
     jobs: Arc<JobQueue>,
     stream_jobs: StreamJobs,
@@ -116,9 +121,10 @@ impl Communicator {
         Self {
             device,
             driver,
-            runs_at_once: config.blocking && driver.is_none(),
+            runs_at_once: config.blocking && driver.is_none() && !fault::is_planted(),
             config,
             rank_info: OnceLock::new(),
+            fault: OnceLock::new(),
             peers: PeerAccess::default(),
             jobs: Arc::new(JobQueue::new()),
             stream_jobs: StreamJobs::default(),
@@ -141,7 +147,10 @@ impl Communicator {
         }
     }
 
-    pub(crate) fn join(&self, rank_info: RankInfo) {
+    pub(crate) fn join(&self, rank_info: RankInfo, fault: Option<Fault>) {
+        if let Some(fault) = fault {
+            let _ = self.fault.set(fault);
+        }
         rank_info.state.register();
         rank_info.state.set_device(rank_info.rank, self.device);
         *self.ras() = Service::of_process();
@@ -153,6 +162,24 @@ impl Communicator {
         }
         if self.is_aborted() {
             self.set_abort(AbortReason::Aborted);
+        }
+    }
+
+    /// Returns the planted fault of the rank.
+    pub(crate) fn fault(&self) -> Option<Fault> {
+        self.fault.get().copied()
+    }
+
+    /// Sleeps for the delay that is planted in the rank, if there is one. An abort ends it.
+    pub(crate) fn delay(&self) {
+        const TURN: Duration = Duration::from_millis(10);
+        let Some(Fault { delay, .. }) = self.fault() else { return };
+        let begin = Instant::now();
+        while let Some(left) = delay.checked_sub(begin.elapsed())
+            && self.context().is_ok_and(|context| context.state.check_abort().is_ok())
+            && !self.is_cancelled()
+        {
+            std::thread::sleep(left.min(TURN));
         }
     }
 

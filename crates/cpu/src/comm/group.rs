@@ -19,6 +19,7 @@ use crate::coll::call_header::CallHeader;
 use crate::coll::on_stream::OnStream;
 use crate::coll::operation::Operation;
 use crate::coll::wait_report::{self, WaitReport};
+use crate::coll::wrong_element;
 use crate::comm::communicator::{Communicator, RankInfo};
 use crate::comm::fork;
 use crate::comm::init::{self, Init};
@@ -61,11 +62,18 @@ struct QueuedOperation {
 trait Start: Send + Sync {
     /// Starts it, on the thread that then runs it.
     fn start<'a>(&'a self, context: CallContext<'a>) -> BoxedOperation<'a>;
+
+    /// Starts it with a wrong element in what it sends.
+    fn start_wrong<'a>(&'a self, context: CallContext<'a>) -> BoxedOperation<'a>;
 }
 
 impl<O: Operation> Start for O {
     fn start<'a>(&'a self, context: CallContext<'a>) -> BoxedOperation<'a> {
         Box::pin(wait_report::run(self, context))
+    }
+
+    fn start_wrong<'a>(&'a self, context: CallContext<'a>) -> BoxedOperation<'a> {
+        Box::pin(wrong_element::run(self, context))
     }
 }
 
@@ -553,12 +561,17 @@ fn check_own_messages(communicator: &Arc<Communicator>, operations: &[QueuedOper
 fn run_operations(operations: &[QueuedOperation]) -> Result {
     let communicators = distinct(operations.iter().map(|operation| &operation.communicator));
     communicators.iter().try_for_each(|communicator| check_own_messages(communicator, operations))?;
+    communicators.iter().for_each(|communicator| communicator.delay());
     let mut queues: BTreeMap<(usize, Queue), VecDeque<BoxedOperation<'_>>> = BTreeMap::new();
     let mut turns: BTreeMap<usize, Turn> = BTreeMap::new();
     for QueuedOperation { communicator, queue, operation, .. } in operations {
         let (id, queue) = (Arc::as_ptr(communicator).addr(), *queue);
         let mut operation: BoxedOperation<'_> = Box::pin(async move {
-            let operation = async { operation.start(communicator.context()?).await };
+            let operation = async {
+                let context = communicator.context()?;
+                let is_wrong = communicator.fault().is_some_and(|fault| fault.sends_wrong);
+                if is_wrong { operation.start_wrong(context) } else { operation.start(context) }.await
+            };
             operation.await.inspect_err(|error| communicator.record_error(error))
         });
         if *STRICT {
@@ -621,7 +634,7 @@ mod tests {
         let id = UniqueId::generate().unwrap();
         let join = |rank| {
             let communicator = Communicator::new(0, None, config.clone());
-            communicator.join(RankInfo { state: Arc::clone(&state), rank, id });
+            communicator.join(RankInfo { state: Arc::clone(&state), rank, id }, None);
             Arc::new(communicator)
         };
         (0..ranks).map(join).collect()

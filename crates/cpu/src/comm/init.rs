@@ -14,6 +14,7 @@ use crate::comm::out_param::OutParam;
 use crate::comm::{devices, grow, handle, shrink, split};
 use crate::diag::debug::{self, Subsystem};
 use crate::diag::error::{Error, Result};
+use crate::diag::fault;
 use crate::shm::liveness::AbortReason;
 
 /// The initialisation of one communicator.
@@ -100,7 +101,11 @@ impl Init {
     fn complete(self) {
         let Some(rank_info) = self.joined else { return self.out.write(ptr::null_mut()) };
         let communicator = &self.communicator;
-        communicator.join(rank_info);
+        let fault = match &self.parent {
+            Some(parent) => parent.fault(),
+            None => fault::of_rank(rank_info.rank),
+        };
+        communicator.join(rank_info, fault);
         if communicator.handle().is_null() {
             self.out.write(handle::add(Arc::clone(communicator)));
         }

@@ -2,6 +2,7 @@
 
 pub(crate) mod debug;
 pub(crate) mod error;
+pub(crate) mod fault;
 pub(crate) mod last_error;
 pub(crate) mod strict;
 pub(crate) mod wait_limits;

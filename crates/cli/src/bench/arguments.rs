@@ -1,0 +1,320 @@
+//! The arguments of `nccl bench`.
+
+use std::fmt::{self, Display};
+use std::path::PathBuf;
+use std::str::FromStr;
+
+use clap::builder::PossibleValue;
+use clap::{Args, Subcommand, ValueEnum};
+use libnccl::{DataType, ReduceOp};
+
+use super::backend::Backend;
+use super::bisect::arguments::BisectArguments;
+use super::compare::arguments::CompareArguments;
+use super::pairs::arguments::PairsArguments;
+use super::plot::arguments::PlotArguments;
+use crate::value_parser::{MAX_RANKS, size, whole};
+
+const HELP: &str = "\
+Examples:
+  nccl bench all_reduce -b 8 -e 128M -f 2 -g 8     one thread with 8 GPUs, as nccl-tests does it
+  nccl bench sendrecv --cpu --ranks 4 --json=out.json
+  nccl bench all_reduce -g 8 --against ./all_reduce_perf
+
+Exit status:
+  0    Success
+  1    Failure, or wrong results
+  2    Invalid command line
+  130  Ctrl-C, after the output of what was measured; 143 for SIGTERM
+  141  The reader of the output closed it, as in `nccl ... | head -1`";
+
+#[derive(Debug, Args)]
+#[command(after_help = HELP, disable_version_flag = true)] // -V is an option of nccl-tests.
+#[command(args_conflicts_with_subcommands = true, subcommand_negates_reqs = true)]
+#[command(allow_negative_numbers = true)] // A negative number is an invalid value, not an unknown option.
+pub(crate) struct BenchArguments {
+    #[command(subcommand)]
+    pub(crate) command: Option<BenchCommand>,
+    /// The arguments of a measurement; clap requires an operation if there is no subcommand.
+    #[command(flatten)]
+    pub(crate) measure: Option<MeasureArguments>,
+}
+
+/// A subcommand of `nccl bench`.
+#[derive(Debug, Subcommand)]
+pub(crate) enum BenchCommand {
+    /// Find the slow, wrong or hanging rank by halving the ranks
+    Bisect(BisectArguments),
+    /// Compare two results, or two backends
+    Compare(CompareArguments),
+    /// Measure bandwidth and latency between every two ranks
+    Pairs(PairsArguments),
+    /// Draw bandwidth and time of one or several results
+    Plot(PlotArguments),
+}
+
+/// The arguments of a measurement. Those with a short name are those of nccl-tests 2.19.6.
+#[derive(Debug, Args)]
+pub(crate) struct MeasureArguments {
+    /// Operation to measure
+    #[arg(value_enum, value_name = "OPERATION")]
+    pub(crate) operation: Operation,
+    /// Smallest size in bytes, with an optional unit: 64K, 1M, 1G [default: 8]
+    #[arg(short = 'b', long, value_name = "SIZE", value_parser = size, help_heading = "Sizes")]
+    pub(crate) minbytes: Option<u64>,
+    /// Largest size [default: 4M on the CPU, 128M on GPUs]
+    #[arg(short = 'e', long, value_name = "SIZE", value_parser = size, help_heading = "Sizes")]
+    pub(crate) maxbytes: Option<u64>,
+    /// Factor between a size and the next [default: 4 on the CPU, 2 on GPUs]
+    #[arg(short = 'f', long, value_name = "FACTOR", value_parser = whole::<u64>(2..=u64::MAX))]
+    #[arg(help_heading = "Sizes")]
+    pub(crate) stepfactor: Option<u64>,
+    /// Difference between a size and the next, instead of a factor
+    #[arg(short = 'i', long, value_name = "SIZE", value_parser = size, conflicts_with = "stepfactor")]
+    #[arg(help_heading = "Sizes")]
+    pub(crate) stepbytes: Option<u64>,
+    /// Index of the first element of each buffer, to misalign it
+    #[arg(short = 'u', long, value_name = "INDEX", default_value_t = 0, help_heading = "Sizes")]
+    #[arg(value_parser = whole::<usize>(0..=1 << 20))]
+    pub(crate) unalign: usize,
+
+    #[arg(short = 'd', long, default_value = "float", help = help("Data type", DataType::ALL))]
+    pub(crate) datatype: OneOrAll<DataType>,
+    #[arg(short = 'o', long, default_value = "sum", help = help("Reduction", ReduceOp::ALL))]
+    pub(crate) op: OneOrAll<ReduceOp>,
+    /// Root of broadcast, reduce, gather and scatter; all or -1 for each rank in turn
+    #[arg(short = 'r', long, value_name = "RANK", default_value = "0", value_parser = root)]
+    pub(crate) root: OneOrAll<usize>,
+
+    /// Number of ranks, a thread each, unless a launcher has started them [default: one for each GPU; 2 on the CPU]
+    #[arg(long, value_name = "N", value_parser = whole::<usize>(1..=MAX_RANKS), help_heading = "Ranks")]
+    pub(crate) ranks: Option<usize>,
+    /// Run each rank as a process instead of a thread
+    #[arg(long, help_heading = "Ranks", conflicts_with_all = ["nthreads", "ngpus"])]
+    pub(crate) processes: bool,
+    /// Number of threads of each process [default: 1 with -g, otherwise that of ranks]
+    #[arg(short = 't', long, value_name = "N", value_parser = whole::<usize>(1..=MAX_RANKS))]
+    #[arg(help_heading = "Ranks", conflicts_with = "ranks")]
+    pub(crate) nthreads: Option<usize>,
+    /// Number of ranks of each thread, which starts their operations as a group [default: 1]
+    #[arg(short = 'g', long, value_name = "N", value_parser = whole::<usize>(1..=MAX_RANKS))]
+    #[arg(help_heading = "Ranks", conflicts_with = "ranks")]
+    pub(crate) ngpus: Option<usize>,
+    /// Initialize the threads' ranks at the same time (1), as this program always does; 0 is refused
+    #[arg(short = 'p', long = "parallel_init", value_name = "0|1", value_parser = parallel_init)]
+    #[arg(help_heading = "Ranks")]
+    pub(crate) parallel_init: Option<u8>,
+    /// Use the CPU implementation even if NCCL and GPUs are available
+    #[arg(long, conflicts_with = "library", help_heading = "Ranks")]
+    pub(crate) cpu: bool,
+    /// Use this NCCL library instead of searching for one
+    #[arg(long, value_name = "PATH", help_heading = "Ranks")]
+    pub(crate) library: Option<PathBuf>,
+    /// Reach the library in this way [default: dlopen, or link if the program is linked with one]
+    #[arg(long, value_enum, conflicts_with = "cpu", help_heading = "Ranks")]
+    pub(crate) backend: Option<Backend>,
+
+    /// Measured iterations of each size
+    #[arg(short = 'n', long, default_value_t = 20, value_parser = whole::<u32>(1..=u32::MAX))]
+    #[arg(help_heading = "Iterations")]
+    pub(crate) iters: u32,
+    /// Operations of each iteration, started as a group
+    #[arg(short = 'm', long = "agg_iters", value_name = "ITERS", default_value_t = 1)]
+    #[arg(value_parser = whole::<u32>(1..=1024), help_heading = "Iterations")]
+    pub(crate) agg_iters: u32,
+    /// Warm-up iterations of the smallest size and of each twice as large as the one before
+    #[arg(short = 'w', long = "warmup_iters", value_name = "ITERS", default_value_t = 5)]
+    #[arg(value_parser = whole::<u32>(0..=u32::MAX), help_heading = "Iterations")]
+    pub(crate) warmup_iters: u32,
+    /// Times that all sizes are measured, one row each; 0: until Ctrl-C
+    #[arg(short = 'N', long = "run_cycles", value_name = "CYCLES", default_value_t = 1)]
+    #[arg(value_parser = whole::<u32>(0..=u32::MAX), help_heading = "Iterations")]
+    pub(crate) run_cycles: u32,
+    /// Times that the results of each row are checked, which stop at the first wrong one
+    #[arg(short = 'c', long, default_value_t = 1, value_parser = whole::<u32>(0..=u32::MAX))]
+    #[arg(help_heading = "Iterations")]
+    pub(crate) check: u32,
+    /// Wait after each operation, for all ranks (1) or one's own (2), or for all ranks between the iterations, which does
+    /// not count (3)
+    #[arg(short = 'z', long, value_name = "0|1|2|3", default_value_t = 0, value_parser = whole::<u8>(0..=3))]
+    #[arg(help_heading = "Iterations")]
+    pub(crate) blocking: u8,
+    /// Capture the iterations in a CUDA graph and launch it so many times
+    #[arg(short = 'G', long, value_name = "LAUNCHES", default_value_t = 0, help_heading = "Iterations")]
+    #[arg(value_parser = whole::<u32>(0..=u32::MAX))]
+    pub(crate) cudagraph: u32,
+    /// Use the default stream
+    #[arg(short = 'y', long = "stream_null", value_name = "0|1", default_value_t = 0)]
+    #[arg(value_parser = whole::<u8>(0..=1), help_heading = "Iterations")]
+    pub(crate) stream_null: u8,
+    /// Fail if nothing ends in so many seconds
+    #[arg(short = 'T', long, value_name = "SECONDS", default_value_t = 0, help_heading = "Iterations")]
+    #[arg(value_parser = whole::<u64>(0..=u64::MAX))]
+    pub(crate) timeout: u64,
+    /// Register the buffers with each communicator (1), or as symmetric windows (2)
+    #[arg(short = 'R', long = "local_register", value_name = "0|1|2", default_value_t = 0)]
+    #[arg(value_parser = whole::<u8>(0..=2), help_heading = "Iterations")]
+    pub(crate) local_register: u8,
+    /// Policy for thread blocks: default (0), efficiency (1) or zero (2)
+    #[arg(short = 'x', long = "cta_policy", value_name = "0|1|2", value_parser = whole::<u8>(0..=2))]
+    #[arg(help_heading = "Iterations")]
+    pub(crate) cta_policy: Option<u8>,
+    /// Refused: kernels of the device API
+    #[arg(short = 'D', long = "device_implementation", hide = true, value_parser = no_kernels)]
+    pub(crate) device_implementation: Option<u8>,
+    /// Refused, as -D is
+    #[arg(short = 'V', long = "device_cta_count", hide = true, value_parser = no_kernels)]
+    pub(crate) device_cta_count: Option<u8>,
+
+    /// Choice among the ranks' times to print: of rank 0 (0), the mean (1), the minimum (2) or the maximum (3)
+    #[arg(short = 'a', long, value_name = "0|1|2|3", default_value_t = 1, value_parser = whole::<u8>(0..=3))]
+    #[arg(help_heading = "Output")]
+    pub(crate) average: u8,
+    /// Print the time that rank 0 took to start the operations, without waiting for them
+    #[arg(short = 'C', long = "report_cputime", value_name = "0|1", default_value_t = 0)]
+    #[arg(value_parser = whole::<u8>(0..=1), help_heading = "Output")]
+    pub(crate) report_cputime: u8,
+    /// Measure single iterations too, and print their minimum, maximum, 99th percentile and variation
+    #[arg(short = 'I', long = "per_iter_timing", value_name = "0|1", default_value_t = 0)]
+    #[arg(value_parser = whole::<u8>(0..=1), help_heading = "Output")]
+    pub(crate) per_iter_timing: u8,
+    /// First iterations that -I leaves out
+    #[arg(short = 'K', long = "per_iter_skip", value_name = "COUNT", default_value_t = 0)]
+    #[arg(value_parser = whole::<u32>(0..=u32::MAX), help_heading = "Output")]
+    pub(crate) per_iter_skip: u32,
+    /// Print the time of each row, in UTC
+    #[arg(short = 'S', long = "report_timestamps", value_name = "0|1", default_value_t = 0)]
+    #[arg(value_parser = whole::<u8>(0..=1), help_heading = "Output")]
+    pub(crate) report_timestamps: u8,
+    /// Print how much GPU memory was used
+    #[arg(short = 'M', long, value_name = "0|1", default_value_t = 0, value_parser = whole::<u8>(0..=1))]
+    #[arg(help_heading = "Output")]
+    pub(crate) memory: u8,
+    /// Print JSON instead of the table, or write it to FILE; it has times of single iterations too
+    #[arg(long, value_name = "FILE", num_args = 0..=1, require_equals = true, help_heading = "Output")]
+    pub(crate) json: Option<Option<PathBuf>>,
+    /// Write JSON to FILE, as --json=FILE does
+    #[arg(short = 'J', long = "output_file", value_name = "FILE", conflicts_with = "json")]
+    #[arg(help_heading = "Output")]
+    pub(crate) output_file: Option<PathBuf>,
+    /// Print comma-separated values instead of the table, or write them to FILE
+    #[arg(long, value_name = "FILE", num_args = 0..=1, require_equals = true, help_heading = "Output")]
+    pub(crate) csv: Option<Option<PathBuf>>,
+    /// Draw bandwidth and time against size into FILE, in SVG
+    #[arg(long, value_name = "FILE", help_heading = "Output")]
+    pub(crate) plot: Option<PathBuf>,
+    /// Take turns with PROGRAM, a program of nccl-tests for the same operation, and print the ratio of each size
+    #[arg(long, value_name = "PROGRAM", help_heading = "Output")]
+    #[arg(conflicts_with_all = ["json", "output_file", "csv", "plot", "processes"])]
+    pub(crate) against: Option<PathBuf>,
+}
+
+/// An operation that `nccl bench` measures.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+#[value(rename_all = "snake_case")]
+pub(crate) enum Operation {
+    /// Reduce all ranks' buffers; every rank gets the result
+    AllReduce,
+    /// Gather all ranks' buffers at every rank
+    AllGather,
+    /// Copy the root's buffer to every rank
+    Broadcast,
+    /// Reduce all ranks' buffers; the root gets the result
+    Reduce,
+    /// Reduce all ranks' buffers; every rank gets its part of the result
+    ReduceScatter,
+    /// Send a part of the buffer to each rank, and receive one from each
+    #[value(name = "alltoall")]
+    AllToAll,
+    /// Gather all ranks' buffers at the root
+    Gather,
+    /// Send a part of the root's buffer to each rank
+    Scatter,
+    /// Send to the next rank and receive from the previous one
+    #[value(name = "sendrecv")]
+    SendRecv,
+    /// Gather all ranks' buffers at every rank, by messages along the edges of a hypercube
+    #[value(name = "hypercube")]
+    HyperCube,
+}
+
+impl fmt::Display for Operation {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.to_possible_value().as_ref().map_or("", PossibleValue::get_name))
+    }
+}
+
+/// Refuses the options of nccl-tests for its kernels.
+fn no_kernels(_: &str) -> Result<u8, String> {
+    Err("nccl bench measures NCCL's own operations; it has no kernels of the device API".into())
+}
+
+fn parallel_init(text: &str) -> Result<u8, String> {
+    match text {
+        "1" => Ok(1),
+        "0" => {
+            Err("threads initialize their ranks at the same time; one after another would wait for ever"
+                .into())
+        }
+        _ => Err("expected 1".into()),
+    }
+}
+
+fn root(text: &str) -> Result<OneOrAll<usize>, String> {
+    if text == "all" || text == "-1" {
+        return Ok(OneOrAll::All);
+    }
+    let rank = whole::<usize>(0..=MAX_RANKS - 1)(text).map(OneOrAll::One);
+    rank.map_err(|problem| format!("{problem}, or all"))
+}
+
+/// Returns the help of an option that takes one of `values` or `all`.
+fn help(what: &str, values: &[impl Display]) -> String {
+    let names: Vec<String> = values.iter().map(ToString::to_string).collect();
+    format!("{what}: {}, or all", names.join(", "))
+}
+
+/// The value of an option that also takes `all`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum OneOrAll<T> {
+    One(T),
+    All,
+}
+
+impl<T: FromStr> FromStr for OneOrAll<T> {
+    type Err = T::Err;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        if text.eq_ignore_ascii_case("all") { Ok(Self::All) } else { text.parse().map(Self::One) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::CommandFactory;
+    use libnccl::{DataType, ReduceOp};
+
+    use super::OneOrAll;
+    use crate::args::Arguments;
+
+    #[test]
+    fn help_of_bench_names_all_types_and_reductions() {
+        let mut command = Arguments::command();
+        let bench = command.find_subcommand_mut("bench").unwrap();
+        let help = bench.render_help().to_string().split_whitespace().collect::<Vec<_>>().join(" ");
+        let types =
+            "int8, uint8, int32, uint32, int64, uint64, half, float, double, bfloat16, f8e4m3, f8e5m2";
+        assert!(help.contains(&format!("Data type: {types}, or all [default: float]")), "{help}");
+        let ops = ReduceOp::ALL.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ");
+        assert!(help.contains(&format!("Reduction: {ops}, or all [default: sum]")), "{help}");
+    }
+
+    #[test]
+    fn one_or_all_parses_names_and_all() {
+        assert_eq!("double".parse(), Ok(OneOrAll::One(DataType::Float64)));
+        assert_eq!("f64".parse(), Ok(OneOrAll::One(DataType::Float64)));
+        assert_eq!("all".parse(), Ok(OneOrAll::<DataType>::All));
+        let error = "f99".parse::<OneOrAll<DataType>>().unwrap_err().to_string();
+        assert!(error.contains("is not a data type of NCCL; expected int8"), "{error}");
+    }
+}

@@ -1,0 +1,197 @@
+//! `nccl bench bisect`: halves the ranks until the slow, wrong or hanging rank, or pair of ranks, is named.
+//!
+//! All communicators are split off first, while nothing hangs yet: all ranks, halves, and so on down to pairs, then the same
+//! ranks in other pairs. A rank is named if each of its pairs is bad, with
+//! different partners; a pair, if neither of its ranks is bad in another.
+
+pub(crate) mod arguments;
+mod stages;
+mod trial;
+mod verdict;
+
+use std::collections::BTreeSet;
+use std::io::{Write, stdout};
+use std::mem::ManuallyDrop;
+use std::process::ExitCode;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail};
+use libnccl::Communicator;
+use serde_json::json;
+
+use super::endpoint::Endpoint;
+use super::job::{self, Member};
+use arguments::BisectArguments;
+use stages::Stage;
+use trial::Trial;
+use verdict::Verdict;
+
+/// The time that ranks need to begin a stage together, and to end a group that hangs.
+const MARGIN: Duration = Duration::from_secs(1);
+
+/// The passes through all stages until a group counts as slow: the fastest of them counts.
+const PASSES: usize = 3;
+
+/// Searches among the ranks that the arguments ask for.
+pub(crate) fn run(arguments: &BisectArguments) -> Result<ExitCode> {
+    let own = arguments.clone();
+    job::run(&arguments.ranks, move |member| search(member, &own))
+}
+
+/// Returns what is wrong with the ranks, on rank 0, which prints, or on the one that can tell.
+fn search(member: &Member, arguments: &BisectArguments) -> Result<Option<String>> {
+    let bytes = arguments.size.unwrap_or(if member.gpus == 0 { 1 << 20 } else { 64 << 20 });
+    let elements = (usize::try_from(bytes)? / size_of::<f32>()).max(trial::SHORT);
+    let deadline = Duration::from_secs(arguments.deadline);
+    let endpoint = Endpoint::new(member, elements, Some(deadline))?;
+    let (rank, size) = (member.rank, member.size);
+    let stages = Stage::all(size);
+    let mut groups = vec![];
+    for stage in &stages {
+        let color = stage.color(rank).map(u32::try_from).transpose()?;
+        groups.push(endpoint.communicator.split(color, rank as i32)?);
+    }
+    let mut search = Search { endpoint, stages, groups, arguments, passes: vec![] };
+    let begin = Instant::now();
+    let trials = search.trials(begin)?;
+    if hangs(&trials) {
+        // The ranks that hang will not come to exchange what they know.
+        return ManuallyDrop::new(search).hanging(&trials, begin).map(Some);
+    }
+    let mut verdict = search.verdict(member, &trials)?;
+    while verdict.has_slow() && search.passes.len() < PASSES {
+        let trials = search.trials(begin)?;
+        verdict = search.verdict(member, &trials)?;
+    }
+    search.groups.into_iter().flatten().try_for_each(Communicator::destroy)?;
+    search.endpoint.destroy()?;
+    if rank > 0 {
+        return Ok(None);
+    }
+    let text = if arguments.json { verdict.to_json()? } else { verdict.to_string() };
+    stdout().write_all(text.as_bytes())?;
+    let sentences = verdict.sentences();
+    Ok((!sentences.is_empty()).then(|| sentences.join("; ")))
+}
+
+/// A rank's part in the search.
+struct Search<'a> {
+    endpoint: Endpoint,
+    stages: Vec<Stage>,
+    /// The communicator of this rank in each stage.
+    groups: Vec<Option<Communicator>>,
+    arguments: &'a BisectArguments,
+    /// The values of all ranks in each pass.
+    passes: Vec<Vec<Vec<f64>>>,
+}
+
+impl Search<'_> {
+    fn deadline(&self) -> Duration {
+        Duration::from_secs(self.arguments.deadline)
+    }
+
+    /// Does this rank's part in every stage.
+    fn trials(&mut self, begin: Instant) -> Result<Vec<Trial>> {
+        let mut trials: Vec<Trial> = vec![];
+        for number in 0..self.stages.len() {
+            let trial = if hangs(&trials) {
+                // Each group that hangs makes its ranks late for their next one, so these begin at fixed times.
+                let start = (self.deadline() + MARGIN) * number as u32;
+                thread::sleep(start.saturating_sub(begin.elapsed()));
+                self.trial(number, None)?
+            } else {
+                self.in_turn(number)?
+            };
+            let own = self.stages[number].group(self.endpoint.rank()).unwrap_or_default();
+            match &trial.failure {
+                Some(failure) if !self.passes.is_empty() || number > 0 && !hangs(&trials) => {
+                    bail!("the ranks {own:?} have not finished, after all ranks together have: {failure}")
+                }
+                _ => trials.push(trial),
+            }
+        }
+        Ok(trials)
+    }
+
+    /// Runs the groups of a stage, on GPUs at the same time. On the CPU they would take time from each other.
+    fn in_turn(&mut self, number: usize) -> Result<Trial> {
+        let stage = &self.stages[number];
+        let own = stage.color(self.endpoint.rank());
+        let turns = if self.endpoint.is_on_host() { stage.groups.len() } else { 1 };
+        let mut trial = Trial::default();
+        for turn in 0..turns {
+            if number > 0 {
+                self.endpoint.barrier()?;
+            }
+            if turns == 1 || own == Some(turn) {
+                trial = self.trial(number, Some(self.arguments.iters))?;
+            }
+        }
+        Ok(trial)
+    }
+
+    fn trial(&mut self, number: usize, iters: Option<u32>) -> Result<Trial> {
+        match &self.groups[number] {
+            Some(group) => trial::run(&mut self.endpoint, group, iters),
+            None => Ok(Trial::default()),
+        }
+    }
+
+    /// Exchanges the trials of this pass, and judges them together with those before. All ranks come to the same.
+    fn verdict(&mut self, member: &Member, trials: &[Trial]) -> Result<Verdict> {
+        let values: Vec<f64> = trials.iter().flat_map(Trial::to_values).collect();
+        let all = self.endpoint.gather(&values).context("a rank has not come to exchange the results")?;
+        self.passes.push(all);
+        let library = format!("{} ({})", member.nccl.version(), member.nccl.backend());
+        let launch = member.launch.clone();
+        Ok(Verdict::new(library, launch, &self.stages, &self.passes, self.arguments.slower))
+    }
+    /// Names the rank that hangs, or the pair, as far as this rank alone can tell: it is the one if it has finished with none of
+    /// its partners.
+    fn hanging(&self, trials: &[Trial], begin: Instant) -> Result<String> {
+        let (rank, stages, is_json) = (self.endpoint.rank(), &self.stages, self.arguments.json);
+        let end = begin + (self.deadline() + MARGIN) * stages.len() as u32;
+        let (mut failed, mut finished) = (BTreeSet::new(), BTreeSet::new());
+        let mut failure = String::new();
+        for (stage, trial) in stages.iter().zip(trials).filter(|(stage, _)| stage.is_of_pairs()) {
+            let Some(partner) = stage.partner(rank) else { continue };
+            match &trial.failure {
+                Some(text) => {
+                    failed.insert(partner);
+                    failure.clone_from(text);
+                }
+                None => {
+                    finished.insert(partner);
+                }
+            }
+        }
+        let Some(partner) = failed.first() else {
+            // Others can tell more; but if no pair hangs, nobody can.
+            thread::sleep((end + 2 * MARGIN).saturating_duration_since(Instant::now()));
+            return Ok(format!("all ranks together hang, and rank {rank} with none of {finished:?} alone"));
+        };
+        let is_named = failed.len() > 1 && finished.is_empty();
+        let sentence = if is_named {
+            format!("rank {rank} hangs: it has finished with none of the ranks {failed:?} alone ({failure})")
+        } else {
+            // A partner that hangs with others too names itself, if it can.
+            thread::sleep((end + MARGIN).saturating_duration_since(Instant::now()));
+            format!(
+                "ranks {rank} and {partner} hang with each other; rank {rank} has finished with {finished:?} ({failure})"
+            )
+        };
+        if is_json {
+            let (hanging, pairs) =
+                if is_named { (vec![rank], vec![]) } else { (vec![], vec![[rank, *partner]]) };
+            let text = json!({ "schema": verdict::SCHEMA, "hanging": hanging, "hanging_pairs": pairs });
+            stdout().write_all(format!("{text:#}\n").as_bytes())?;
+        }
+        Ok(sentence)
+    }
+}
+
+/// Returns whether the ranks hang: the first group is that of all, so all know.
+fn hangs(trials: &[Trial]) -> bool {
+    trials.first().is_some_and(|trial| trial.failure.is_some())
+}

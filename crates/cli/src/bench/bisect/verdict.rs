@@ -1,0 +1,284 @@
+//! The verdict on the ranks, from the trials of all groups.
+
+use std::fmt::{self, Display, Formatter};
+
+use serde::Serialize;
+
+use super::stages::Stage;
+use super::trial::VALUES;
+
+/// The number of the schema of the JSON.
+pub(crate) const SCHEMA: u32 = 1;
+
+/// The outcome of a search in which no rank hangs.
+#[derive(Debug, Serialize)]
+pub(crate) struct Verdict {
+    schema: u32,
+    program: String,
+    library: String,
+    launch: String,
+    stages: Vec<Vec<Group>>,
+    slow: Vec<usize>,
+    wrong: Vec<usize>,
+    /// Pairs that are slow with each other alone.
+    slow_pairs: Vec<[usize; 2]>,
+    wrong_pairs: Vec<[usize; 2]>,
+    hanging: Vec<usize>,
+}
+
+/// A group of a stage.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+struct Group {
+    ranks: Vec<usize>,
+    /// The time of an all-reduce of 8 bytes.
+    latency_us: f64,
+    /// The time of an all-reduce of the size that was asked for.
+    time_us: f64,
+    /// The elements that are wrong, on the rank with the most.
+    wrong: u64,
+    /// The times of the group divided by those of the fastest group of its size; the greater of the two.
+    slower: f64,
+    is_slow: bool,
+}
+
+impl Verdict {
+    /// Judges the values of all passes, ranks and stages. A group is slow if it takes `limit` times as long as the fastest of
+    /// as many ranks.
+    pub(crate) fn new(
+        library: String,
+        launch: String,
+        stages: &[Stage],
+        passes: &[Vec<Vec<f64>>],
+        limit: f64,
+    ) -> Self {
+        let mut groups: Vec<Vec<Group>> = stages
+            .iter()
+            .enumerate()
+            .map(|(at, stage)| stage.groups.iter().map(|ranks| Group::new(ranks, at, passes)).collect())
+            .collect();
+        let all = groups.concat();
+        for group in groups.iter_mut().flatten() {
+            let peers = all.iter().filter(|other| other.ranks.len() == group.ranks.len());
+            let fastest = |value: fn(&Group) -> f64| peers.clone().map(value).fold(f64::INFINITY, f64::min);
+            let latency = group.latency_us / fastest(|group| group.latency_us);
+            group.slower = latency.max(group.time_us / fastest(|group| group.time_us));
+            group.is_slow = group.slower > limit;
+        }
+        let (slow, slow_pairs) = name(&groups, |group| group.is_slow);
+        let (wrong, wrong_pairs) = name(&groups, |group| group.wrong > 0);
+        let program = format!("nccl {}", env!("CARGO_PKG_VERSION"));
+        let hanging = vec![];
+        Self {
+            schema: SCHEMA,
+            program,
+            library,
+            launch,
+            stages: groups,
+            slow,
+            wrong,
+            slow_pairs,
+            wrong_pairs,
+            hanging,
+        }
+    }
+
+    /// Returns a sentence for each rank and pair that is named, and for what no pair explains.
+    pub(crate) fn sentences(&self) -> Vec<String> {
+        let mut sentences = vec![];
+        let slower = |is_of: &dyn Fn(&Group) -> bool| {
+            let pairs = self.pairs().filter(|group| is_of(group) && group.is_slow);
+            pairs.map(|group| group.slower).fold(f64::INFINITY, f64::min)
+        };
+        for rank in &self.slow {
+            let times = slower(&|group| group.ranks.contains(rank));
+            sentences
+                .push(format!("rank {rank} is slow: {times:.1} times or more the time of the fastest pair"));
+        }
+        for [one, two] in &self.slow_pairs {
+            let times = slower(&|group| group.ranks == [*one, *two]);
+            sentences.push(format!(
+                "ranks {one} and {two} are slow with each other: {times:.1} times the time of the fastest pair"
+            ));
+        }
+        sentences.extend(self.wrong.iter().map(|rank| {
+            format!("rank {rank} is wrong: the sums of all its pairs have elements that are wrong")
+        }));
+        sentences.extend(self.wrong_pairs.iter().map(|[one, two]| {
+            format!("ranks {one} and {two} are wrong: their sums have elements that are wrong")
+        }));
+        let is_unexplained = |is_bad: fn(&Group) -> bool| {
+            self.stages.iter().flatten().any(is_bad) && !self.pairs().any(is_bad)
+        };
+        if is_unexplained(|group| group.wrong > 0) {
+            sentences.push(
+                "sums are wrong in large groups and in no pair that was tried; try nccl bench pairs".into(),
+            );
+        }
+        if is_unexplained(|group| group.is_slow) {
+            sentences.push("a large group is slow and no pair that was tried; try nccl bench pairs".into());
+        }
+        sentences
+    }
+
+    /// Returns whether a rank or a pair is slow.
+    pub(crate) fn has_slow(&self) -> bool {
+        self.stages.iter().flatten().any(|group| group.is_slow)
+    }
+
+    pub(crate) fn to_json(&self) -> serde_json::Result<String> {
+        Ok(serde_json::to_string_pretty(self)? + "\n")
+    }
+
+    fn pairs(&self) -> impl Iterator<Item = &Group> {
+        self.stages.iter().flatten().filter(|group| group.ranks.len() == 2)
+    }
+}
+
+impl Group {
+    fn new(ranks: &[usize], stage: usize, passes: &[Vec<Vec<f64>>]) -> Self {
+        let of_passes = |value: usize| {
+            passes.iter().map(move |ranks_values| {
+                let values = ranks.iter().map(|rank| ranks_values[*rank][stage * VALUES + value]);
+                values.fold(0.0, f64::max)
+            })
+        };
+        let fastest = |value| of_passes(value).fold(f64::INFINITY, f64::min);
+        let wrong = of_passes(2).fold(0.0, f64::max) as u64;
+        let (latency_us, time_us) = (fastest(0), fastest(1));
+        Self { ranks: ranks.to_vec(), latency_us, time_us, wrong, slower: 1.0, is_slow: false }
+    }
+}
+
+/// Returns the ranks that are bad in every pair, with different partners, and the bad pairs of other ranks.
+fn name(stages: &[Vec<Group>], is_bad: impl Fn(&Group) -> bool) -> (Vec<usize>, Vec<[usize; 2]>) {
+    let pairs: Vec<&Group> = stages.iter().flatten().filter(|group| group.ranks.len() == 2).collect();
+    let last = pairs.iter().flat_map(|group| &group.ranks).max().copied().unwrap_or_default();
+    let is_named = |rank: &usize| {
+        let own = || pairs.iter().filter(|group| group.ranks.contains(rank));
+        let mut partners: Vec<usize> =
+            own().flat_map(|group| &group.ranks).copied().filter(|other| other != rank).collect();
+        partners.sort_unstable();
+        partners.dedup();
+        partners.len() > 1 && own().all(|group| is_bad(group))
+    };
+    let named: Vec<usize> = (0..=last).filter(is_named).collect();
+    let mut others: Vec<[usize; 2]> = pairs
+        .iter()
+        .filter(|group| is_bad(group) && !group.ranks.iter().any(|rank| named.contains(rank)))
+        .filter_map(|group| group.ranks.as_slice().try_into().ok())
+        .collect();
+    others.dedup();
+    (named, others)
+}
+
+impl Display for Verdict {
+    fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
+        let Self { program, library, launch, stages, .. } = self;
+        let ranks = stages.first().map_or(0, |stage| stage.iter().map(|group| group.ranks.len()).sum());
+        writeln!(f, "# {program} with NCCL {library}, {ranks} ranks ({launch})")?;
+        writeln!(
+            f,
+            "# {:<20}  {:>12}  {:>10}  {:>9}  {:>6}",
+            "ranks", "latency (us)", "time (us)", "slower", "wrong"
+        )?;
+        for (number, stage) in stages.iter().enumerate() {
+            if number > 0 {
+                writeln!(f, "#")?;
+            }
+            for Group { ranks, latency_us, time_us, wrong, slower, is_slow } in stage {
+                let mark = match (is_slow, *wrong > 0) {
+                    (true, true) => "  slow, wrong",
+                    (true, false) => "  slow",
+                    (false, true) => "  wrong",
+                    (false, false) => "",
+                };
+                writeln!(
+                    f,
+                    "  {:<20}  {latency_us:>12.2}  {time_us:>10.2}  {:>9}  {wrong:>6}{mark}",
+                    show(ranks),
+                    format!("{slower:.1} x")
+                )?;
+            }
+        }
+        match self.sentences() {
+            none if none.is_empty() => writeln!(f, "# no rank is slow or wrong"),
+            sentences => sentences.iter().try_for_each(|sentence| writeln!(f, "# {sentence}")),
+        }
+    }
+}
+
+/// Shows ranks as a range if they are one.
+fn show(ranks: &[usize]) -> String {
+    match (ranks.first(), ranks.last()) {
+        (Some(first), Some(last)) if ranks.len() > 2 && last - first + 1 == ranks.len() => {
+            format!("{first}-{last}")
+        }
+        _ => ranks.iter().map(usize::to_string).collect::<Vec<_>>().join(", "),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Stage, Verdict};
+
+    /// Returns the verdict on eight ranks, where a group takes the time and has the wrong elements that `outcome` says.
+    fn verdict(ranks: usize, outcome: impl Fn(&[usize]) -> (f64, f64)) -> Verdict {
+        let stages = Stage::all(ranks);
+        let values = |rank: usize| {
+            let of_stage = |stage: &Stage| match stage.color(rank) {
+                Some(color) => {
+                    let (time, wrong) = outcome(&stage.groups[color]);
+                    [time, time, wrong, 0.0]
+                }
+                None => [0.0; 4],
+            };
+            stages.iter().flat_map(of_stage).collect()
+        };
+        let values: Vec<Vec<f64>> = (0..ranks).map(values).collect();
+        Verdict::new("2.32.3".into(), "threads".into(), &stages, &[values], 2.0)
+    }
+
+    #[test]
+    fn slow_and_wrong_ranks_are_named() {
+        for ranks in 3..20 {
+            for rank in 0..ranks {
+                let other = (rank + 1) % ranks;
+                let verdict = verdict(ranks, |group| {
+                    let time = if group.contains(&rank) { 100.0 } else { 10.0 };
+                    (time, if group.contains(&other) { 1.0 } else { 0.0 })
+                });
+                // Each of three ranks has only one partner that is not slow, and with it a pair that is not.
+                assert_eq!(
+                    (&verdict.slow[..], &verdict.wrong[..]),
+                    (&[rank][..], &[other][..]),
+                    "{ranks} ranks"
+                );
+                assert!(verdict.slow_pairs.is_empty() && verdict.wrong_pairs.is_empty(), "{verdict}");
+                assert_eq!(verdict.sentences().len(), 2, "{verdict}");
+            }
+        }
+    }
+
+    #[test]
+    fn slow_pair_is_named_and_its_ranks_are_not() {
+        let verdict = verdict(8, |group| (if group == [4, 5] { 50.0 } else { 10.0 }, 0.0));
+        assert_eq!((&verdict.slow[..], &verdict.slow_pairs[..]), (&[][..], &[[4, 5]][..]));
+        let expected = "ranks 4 and 5 are slow with each other: 5.0 times the time of the fastest pair";
+        assert_eq!(verdict.sentences(), [expected]);
+    }
+
+    #[test]
+    fn healthy_ranks_are_not_named() {
+        let verdict = verdict(8, |group| (10.0 * group.len() as f64, 0.0));
+        assert_eq!(verdict.sentences(), [""; 0]);
+        assert!(verdict.to_string().ends_with("# no rank is slow or wrong\n"), "{verdict}");
+    }
+
+    #[test]
+    fn fault_of_no_pair_is_reported() {
+        let verdict = verdict(8, |group| (10.0, if group.len() > 4 { 1.0 } else { 0.0 }));
+        assert!(verdict.wrong.is_empty() && verdict.wrong_pairs.is_empty());
+        let expected = "sums are wrong in large groups and in no pair that was tried; try nccl bench pairs";
+        assert_eq!(verdict.sentences(), [expected]);
+    }
+}

@@ -1,0 +1,96 @@
+//! The buffers of a rank, with the data that it sends and that it must receive.
+
+use std::ops::Range;
+
+use anyhow::Result;
+use libnccl::Nccl;
+
+use super::arguments::Operation;
+use super::data::Data;
+use super::memory::{Buffer, Memory};
+use super::number::Number;
+use super::parameters::Parameters;
+use super::pattern::{Comparison, Pattern};
+use super::shape::Shape;
+
+/// The buffers of a rank. All ranges begin at the first element that is used.
+pub(crate) struct Buffers<T: 'static> {
+    pub(crate) send: Buffer<T>,
+    pub(crate) recv: Buffer<T>,
+    rank: usize,
+}
+
+impl<T: Number> Buffers<T> {
+    /// Allocates buffers of `length` elements.
+    pub(crate) fn new(nccl: &Nccl, memory: &Memory, rank: usize, length: usize) -> Result<Self> {
+        Ok(Self { send: memory.buffer(nccl, length)?, recv: memory.buffer(nccl, length)?, rank })
+    }
+
+    /// Writes the data to send, and a different pattern where data will be received.
+    pub(crate) fn fill(&mut self, start: usize, shape: &Shape, in_place: bool, data: &Data) -> Result<()> {
+        let sent = data.sent(self.rank);
+        self.recv.fill(start..start + shape.total(), &Pattern::untouched())?;
+        if in_place {
+            let part = shape.sent_in_place(self.rank);
+            self.recv.fill(start + part.start..start + part.end, &sent)
+        } else {
+            self.send.fill(start..start + shape.send, &sent)
+        }
+    }
+
+    /// Compares what this rank has received with what it must have received.
+    pub(crate) fn compare(
+        &self,
+        start: usize,
+        parameters: &Parameters,
+        shape: &Shape,
+        in_place: bool,
+        data: &Data,
+    ) -> Result<Comparison> {
+        let start = start + if in_place { shape.received_in_place(self.rank).start } else { 0 };
+        let mut all = Comparison::default();
+        for (part, pattern) in self.expected(parameters, shape, in_place, data) {
+            let comparison = self.recv.compare(start + part.start..start + part.end, &pattern)?;
+            all.add(comparison, part.start);
+        }
+        Ok(all)
+    }
+
+    /// Returns the ranges that this rank receives, with their expected elements.
+    fn expected(
+        &self,
+        parameters: &Parameters,
+        shape: &Shape,
+        in_place: bool,
+        data: &Data,
+    ) -> Vec<(Range<usize>, Pattern<T>)> {
+        let Parameters { operation, root, ranks, .. } = *parameters;
+        let (rank, count) = (self.rank, shape.count);
+        let all = |pattern| vec![(0..shape.recv, pattern)];
+        let own_parts =
+            || (0..ranks).map(|from| (from * count..(from + 1) * count, data.sent(from))).collect();
+        match operation {
+            Operation::AllReduce => all(data.reduced()),
+            Operation::Broadcast => all(data.sent(root)),
+            Operation::Reduce if rank == root => all(data.reduced()),
+            // The receive buffer stays unchanged.
+            Operation::Reduce if in_place => all(data.sent(rank)),
+            Operation::Reduce => all(Pattern::untouched()),
+            Operation::AllGather | Operation::HyperCube => own_parts(),
+            Operation::Gather if rank == root => own_parts(),
+            Operation::Gather if in_place => {
+                let before = (0..rank * count, Pattern::untouched());
+                let after = ((rank + 1) * count..shape.recv, Pattern::untouched().from((rank + 1) * count));
+                vec![before, (rank * count..(rank + 1) * count, data.sent(rank)), after]
+            }
+            Operation::Gather => all(Pattern::untouched()),
+            Operation::ReduceScatter => all(data.reduced().from(rank * count)),
+            Operation::Scatter => all(data.sent(root).from(rank * count)),
+            Operation::AllToAll => {
+                let part = |from| (from * count..(from + 1) * count, data.sent(from).from(rank * count));
+                (0..ranks).map(part).collect()
+            }
+            Operation::SendRecv => all(data.sent((rank + ranks - 1) % ranks)),
+        }
+    }
+}

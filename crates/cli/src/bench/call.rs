@@ -1,0 +1,90 @@
+//! The calls of NCCL that make up an operation.
+
+use anyhow::Result;
+use libnccl::{DeviceSlice, DeviceSliceMut, Grouping, Nccl, Operations, StreamRef};
+
+use super::arguments::Operation;
+use super::buffers::Buffers;
+use super::number::Number;
+use super::parameters::Parameters;
+use super::ranks::Rank;
+use super::shape::Shape;
+
+/// Starts an operation on a rank, whose in-place form uses `recv` alone.
+///
+/// A library without `ncclAlltoAll`, `ncclGather` and `ncclScatter` gets their messages, as from nccl-tests.
+pub(crate) fn start<'b, T: Number>(
+    on: Operations<'_, impl Grouping<'b>>,
+    parameters: &Parameters,
+    shape: &Shape,
+    rank: usize,
+    in_place: bool,
+    (send, recv): (DeviceSlice<'b, T>, DeviceSliceMut<'b, T>),
+    stream: StreamRef<'b>,
+) -> libnccl::Result<()> {
+    let Parameters { operation, op, root, ranks, .. } = *parameters;
+    // What a rank other than the root has of the buffer.
+    let own = |recv: DeviceSliceMut<'b, T>| {
+        let part = rank * shape.count..(rank + 1) * shape.count;
+        if rank == root { Some(recv) } else { recv.get_mut(part) }
+            .unwrap_or_else(|| (&mut [] as &mut [T]).into())
+    };
+    match (operation, in_place) {
+        (Operation::AllReduce, false) => on.all_reduce(send, recv, op, stream),
+        (Operation::AllReduce, true) => on.all_reduce_in_place(recv, op, stream),
+        (Operation::Broadcast, false) => on.broadcast(send, recv, root, stream),
+        (Operation::Broadcast, true) => on.broadcast_in_place(recv, root, stream),
+        (Operation::Reduce, false) => on.reduce(send, recv, op, root, stream),
+        (Operation::Reduce, true) => on.reduce_in_place(recv, op, root, stream),
+        (Operation::AllGather, false) => on.all_gather(send, recv, stream),
+        (Operation::AllGather, true) => on.all_gather_in_place(recv, stream),
+        (Operation::ReduceScatter, false) => on.reduce_scatter(send, recv, op, stream),
+        (Operation::ReduceScatter, true) => on.reduce_scatter_in_place(recv, op, stream),
+        (Operation::AllToAll, _) => on.all_to_all(send, recv, stream),
+        (Operation::Gather, false) => on.gather(send, recv, root, stream),
+        (Operation::Gather, true) => on.gather_in_place(own(recv), root, stream),
+        (Operation::Scatter, false) => on.scatter(send, recv, root, stream),
+        (Operation::Scatter, true) => on.scatter_in_place(own(recv), root, stream),
+        (Operation::SendRecv, _) => {
+            on.send(send, (rank + 1) % ranks, stream)?;
+            on.recv(recv, (rank + ranks - 1) % ranks, stream)
+        }
+        // Several groups: see `hypercube`.
+        (Operation::HyperCube, _) => Ok(()),
+    }
+}
+
+/// Gathers all ranks' parts at every rank: in each step, a rank and its neighbour along one edge of the hypercube exchange
+/// all parts that they have.
+pub(crate) fn hypercube<T: Number>(
+    nccl: &Nccl,
+    member: &Rank,
+    buffers: &mut Buffers<T>,
+    start: usize,
+    shape: &Shape,
+    in_place: bool,
+) -> Result<()> {
+    let Shape { count, .. } = *shape;
+    let (rank, ranks, stream) =
+        (member.communicator.rank(), member.communicator.size(), member.memory.stream());
+    if !in_place {
+        buffers.recv.enqueue_copy(start + rank * count, &buffers.send, start..start + count)?;
+    }
+    let mut parts = 1;
+    while parts < ranks {
+        let neighbour = rank ^ parts;
+        // The first of the parts that a rank has in this step.
+        let [own, other] = [rank, neighbour].map(|rank| {
+            let first = start + rank / parts * parts * count;
+            first..first + parts * count
+        });
+        let (own, other) = buffers.recv.parts(own, other)?;
+        nccl.group(|group| {
+            let on = group.on(&member.communicator);
+            on.send(own, neighbour, stream)?;
+            on.recv(other, neighbour, stream)
+        })?;
+        parts *= 2;
+    }
+    Ok(())
+}

@@ -1,0 +1,44 @@
+//! `nccl bench compare`: two results side by side, size by size, or two backends that are measured in turn.
+
+pub(crate) mod arguments;
+mod comparison;
+mod rounds;
+mod side;
+
+use std::io::{Write, stdout};
+use std::process::ExitCode;
+
+use anyhow::{Result, bail};
+use clap::error::ErrorKind;
+use clap::{Args, Command};
+
+use arguments::CompareArguments;
+use comparison::Comparison;
+use side::Side;
+
+/// Compares what the arguments name.
+pub(crate) fn run(arguments: &CompareArguments) -> Result<ExitCode> {
+    let (one, two) = match (&arguments.files[..], &arguments.backend[..]) {
+        ([one, two], _) => (Side::read(one)?, Side::read(two)?),
+        (_, [one, two]) if !arguments.measurement.is_empty() => {
+            rounds::measure([*one, *two], arguments.rounds, &arguments.measurement)?
+        }
+        (_, backends) => {
+            let problem = match backends.len() {
+                2 => "no operation to measure: expected the arguments of nccl bench after --".into(),
+                number => format!("--backend is given {number} times: expected two to compare"),
+            };
+            CompareArguments::augment_args(Command::new("nccl bench compare"))
+                .error(ErrorKind::ValueValidation, problem)
+                .exit()
+        }
+    };
+    let comparison = Comparison::new(one, two, arguments.threshold)?;
+    let text = if arguments.json { comparison.to_json()? } else { comparison.to_string() };
+    stdout().write_all(text.as_bytes())?;
+    let below = comparison.below();
+    match (arguments.threshold, below) {
+        (Some(threshold), 1..) => bail!("{below} of {} ratios are below {threshold}", comparison.rows.len()),
+        _ => Ok(ExitCode::SUCCESS),
+    }
+}

@@ -1,0 +1,188 @@
+//! The measurements of all pairs.
+
+use std::fmt::{self, Display, Formatter};
+
+use anyhow::Result;
+use serde::Serialize;
+
+/// The number of the schema of the JSON.
+const SCHEMA: u32 = 1;
+
+/// A rank counts as slow if the median of its links is worse than that of all links by this factor.
+const SLOW: f64 = 4.0;
+
+/// The links between all ranks.
+#[derive(Debug, Serialize)]
+pub(crate) struct Pairs {
+    schema: u32,
+    program: String,
+    /// The version of NCCL and where it comes from.
+    library: String,
+    /// The device of rank 0.
+    device: String,
+    launch: String,
+    /// The size of the messages that bandwidth is measured with.
+    bytes: u64,
+    iters: usize,
+    /// `links[a][b]` is what rank a sends to rank b; `None` where they are the same.
+    pub(crate) links: Vec<Vec<Option<Link>>>,
+    ranks: Vec<Rank>,
+}
+
+/// The link from one rank to another.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub(crate) struct Link {
+    /// Half the time of a round trip of 8 bytes, the least of ten measurements.
+    pub(crate) latency_us: f64,
+    pub(crate) median_latency_us: f64,
+    /// In GB/s, the greatest of ten measurements.
+    pub(crate) bandwidth: f64,
+    pub(crate) median_bandwidth: f64,
+    /// The elements of one message that arrived changed.
+    pub(crate) wrong: u64,
+    /// The index of the first of them.
+    pub(crate) first_wrong: Option<u64>,
+}
+
+/// The links of one rank together.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub(crate) struct Rank {
+    rank: usize,
+    /// The median of its latencies.
+    latency_us: f64,
+    /// The median of its bandwidths, both ways.
+    bandwidth: f64,
+    /// The elements that it sent and that arrived changed.
+    wrong: u64,
+    /// Set if its median latency or bandwidth is worse than that of all links by the factor 4.
+    is_slow: bool,
+}
+
+impl Pairs {
+    pub(crate) fn new(
+        library: String,
+        device: String,
+        launch: String,
+        bytes: u64,
+        iters: usize,
+        links: Vec<Vec<Option<Link>>>,
+    ) -> Self {
+        let all = || links.iter().flatten().flatten();
+        let latency = median(all().map(|link| link.latency_us));
+        let bandwidth = median(all().map(|link| link.bandwidth));
+        let rank = |rank: usize| {
+            let (row, column) =
+                (links[rank].iter().flatten(), links.iter().filter_map(|row| row[rank].as_ref()));
+            let both = || row.clone().chain(column.clone());
+            let own_latency = median(both().map(|link| link.latency_us));
+            let own_bandwidth = median(both().map(|link| link.bandwidth));
+            Rank {
+                rank,
+                latency_us: own_latency,
+                bandwidth: own_bandwidth,
+                wrong: row.clone().map(|link| link.wrong).sum(),
+                is_slow: links.len() > 2
+                    && (own_latency > SLOW * latency || own_bandwidth < bandwidth / SLOW),
+            }
+        };
+        let ranks = (0..links.len()).map(rank).collect();
+        let program = format!("nccl {}", env!("CARGO_PKG_VERSION"));
+        Self { schema: SCHEMA, program, library, device, launch, bytes, iters, links, ranks }
+    }
+
+    /// Returns what is wrong, or beyond the limits.
+    pub(crate) fn problems(&self, min_bandwidth: Option<f64>, max_latency: Option<f64>) -> Vec<String> {
+        let mut problems = vec![];
+        for (from, to, link) in self.each() {
+            if link.wrong > 0 {
+                let first = link.first_wrong.unwrap_or_default();
+                problems.push(format!(
+                    "rank {from} to {to}: {} wrong, the first at index {first}",
+                    elements(link.wrong)
+                ));
+            }
+            if let Some(limit) = min_bandwidth.filter(|limit| link.bandwidth < *limit) {
+                problems.push(format!("rank {from} to {to}: {:.3} GB/s, expected {limit}", link.bandwidth));
+            }
+            if let Some(limit) = max_latency.filter(|limit| from < to && link.latency_us > *limit) {
+                problems.push(format!(
+                    "ranks {from} and {to}: {:.2} us, expected {limit} at most",
+                    link.latency_us
+                ));
+            }
+        }
+        problems
+    }
+
+    pub(crate) fn to_json(&self) -> Result<String> {
+        Ok(serde_json::to_string_pretty(self)? + "\n")
+    }
+
+    /// Returns the title of a picture: what was measured with what.
+    pub(crate) fn title(&self) -> String {
+        format!("{} ranks ({}), NCCL {}", self.links.len(), self.launch, self.library)
+    }
+
+    pub(crate) fn bytes(&self) -> u64 {
+        self.bytes
+    }
+
+    /// Returns each link with its sender and its receiver.
+    fn each(&self) -> impl Iterator<Item = (usize, usize, &Link)> {
+        self.links.iter().enumerate().flat_map(|(from, row)| {
+            row.iter().enumerate().filter_map(move |(to, link)| Some((from, to, link.as_ref()?)))
+        })
+    }
+
+    fn matrix(&self, f: &mut Formatter<'_>, value: impl Fn(&Link) -> String) -> fmt::Result {
+        let size = self.links.len();
+        write!(f, "{:>10}", "from \\ to")?;
+        (0..size).try_for_each(|to| write!(f, "  {to:>8}"))?;
+        writeln!(f)?;
+        for (from, row) in self.links.iter().enumerate() {
+            write!(f, "{from:>10}")?;
+            for link in row {
+                write!(f, "  {:>8}", link.as_ref().map_or_else(|| "-".into(), &value))?;
+            }
+            writeln!(f)?;
+        }
+        Ok(())
+    }
+}
+
+impl Display for Pairs {
+    fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
+        writeln!(f, "# {} with NCCL {}", self.program, self.library)?;
+        writeln!(f, "# {} ranks ({}), {}", self.links.len(), self.launch, self.device)?;
+        writeln!(f, "# Bandwidth (GB/s) of {} messages of {} bytes", self.iters, self.bytes)?;
+        self.matrix(f, |link| format!("{:.3}", link.bandwidth))?;
+        writeln!(f, "# Latency (us) of 8 bytes, half of a round trip")?;
+        self.matrix(f, |link| format!("{:.2}", link.latency_us))?;
+        for (from, to, link) in self.each().filter(|(_, _, link)| link.wrong > 0) {
+            writeln!(f, "# rank {from} to {to}: {} wrong", elements(link.wrong))?;
+        }
+        let (bandwidth, latency) = (
+            median(self.each().map(|link| link.2.bandwidth)),
+            median(self.each().map(|link| link.2.latency_us)),
+        );
+        for Rank { rank, latency_us, bandwidth: own, .. } in self.ranks.iter().filter(|rank| rank.is_slow) {
+            writeln!(
+                f,
+                "# rank {rank} is slow: the median of its links is {own:.3} GB/s and {latency_us:.2} us, that of all \
+                 {bandwidth:.3} GB/s and {latency:.2} us"
+            )?;
+        }
+        Ok(())
+    }
+}
+
+fn elements(number: u64) -> String {
+    if number == 1 { "1 element".into() } else { format!("{number} elements") }
+}
+
+/// Returns the median, the upper one of two; 0 without values.
+fn median(values: impl Iterator<Item = f64>) -> f64 {
+    let mut values: Vec<f64> = values.collect();
+    values.sort_by(f64::total_cmp);
+    values.get(values.len() / 2).copied().unwrap_or_default()
+}

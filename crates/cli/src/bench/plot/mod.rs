@@ -1,0 +1,37 @@
+//! `nccl bench plot`: bandwidth and time against size, of one or several results in one picture.
+
+pub(crate) mod arguments;
+mod chart;
+mod series;
+pub(crate) mod theme;
+
+use std::fs;
+use std::path::Path;
+use std::process::ExitCode;
+
+use anyhow::{Context, Result, ensure};
+
+use super::report::Report;
+use arguments::PlotArguments;
+use series::Series;
+
+/// Draws the results that the arguments name.
+pub(crate) fn run(arguments: &PlotArguments) -> Result<ExitCode> {
+    let mut reports = vec![];
+    for file in &arguments.files {
+        let name = file.display().to_string();
+        let text = fs::read_to_string(file).with_context(|| format!("cannot read {name}"))?;
+        let report = Report::from_json(&text).with_context(|| name)?;
+        let name = file.file_stem().unwrap_or(file.as_os_str()).to_string_lossy().into_owned();
+        reports.push((name, report));
+    }
+    write(&reports, &arguments.output)?;
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Writes the picture of results, given with their names.
+pub(crate) fn write(reports: &[(String, Report)], file: &Path) -> Result<()> {
+    let series: Vec<Series> = reports.iter().flat_map(|(name, report)| Series::all(name, report)).collect();
+    ensure!(!series.is_empty(), "there is nothing to draw: the results have no rows");
+    fs::write(file, chart::draw(&series)?).with_context(|| format!("cannot write {}", file.display()))
+}

@@ -1,0 +1,173 @@
+//! The ranks that a thread drives, and what they exchange beside the measured operations.
+
+use std::mem::ManuallyDrop;
+
+use anyhow::{Context, Result};
+use libnccl::{Communicator, Config, Nccl, ReduceOp, UniqueId, Version};
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+
+use super::arguments::Operation;
+use super::memory::{Buffer, Memory};
+use super::parameters::Parameters;
+use super::record;
+
+/// The number of numbers that are reduced at a time.
+const NUMBERS: usize = 1024;
+
+/// The place of a thread's ranks.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Place {
+    /// The number of the first one among all.
+    pub(crate) rank: usize,
+    /// The number of the first one among those of its host.
+    pub(crate) local_rank: usize,
+}
+
+/// A rank.
+pub(crate) struct Rank {
+    /// Not dropped on failure: that would make the other ranks fail too, and one of their errors might be reported before
+    /// the cause. The program ends with the first error.
+    pub(crate) communicator: ManuallyDrop<Communicator>,
+    pub(crate) memory: Memory,
+    record: Buffer<u8>,
+    records: Buffer<u8>,
+    numbers: Buffer<u64>,
+}
+
+/// The ranks of a thread.
+pub(crate) struct Ranks<'a> {
+    pub(crate) nccl: &'a Nccl,
+    pub(crate) members: Vec<Rank>,
+}
+
+impl<'a> Ranks<'a> {
+    /// Creates the ranks of a thread with their communicators.
+    pub(crate) fn new(
+        nccl: &'a Nccl,
+        memories: Vec<Memory>,
+        id: &UniqueId,
+        first: usize,
+        parameters: &Parameters,
+    ) -> Result<Self> {
+        let config = config(nccl, parameters);
+        let size = parameters.ranks;
+        let communicators = match &memories[..] {
+            [memory] => {
+                memory.make_current()?;
+                vec![nccl.init_rank_with(size, first, id, &config)?]
+            }
+            memories => {
+                let pending = nccl.try_group(|group| {
+                    let members = memories.iter().zip(first..);
+                    let create = members.map(|(memory, rank)| {
+                        memory.make_current()?;
+                        Ok(group.init_rank(size, rank, id, &config)?)
+                    });
+                    create.collect::<Result<Vec<_>>>()
+                })?;
+                pending.into_iter().map(|pending| pending.finish()).collect::<libnccl::Result<_>>()?
+            }
+        };
+        let members = memories.into_iter().zip(communicators).map(|(memory, communicator)| {
+            Ok(Rank {
+                communicator: ManuallyDrop::new(communicator),
+                record: memory.buffer(nccl, record::BYTES)?,
+                records: memory.buffer(nccl, record::BYTES * size)?,
+                numbers: memory.buffer(nccl, NUMBERS)?,
+                memory,
+            })
+        });
+        Ok(Self { nccl, members: members.collect::<Result<_>>()? })
+    }
+
+    /// Returns the number of the first rank of this thread.
+    pub(crate) fn first(&self) -> usize {
+        self.members.first().map_or(0, |member| member.communicator.rank())
+    }
+
+    /// Waits until all work of this thread's ranks has finished.
+    pub(crate) fn synchronize(&self) -> Result<()> {
+        self.members.iter().try_for_each(|member| member.memory.synchronize(&member.communicator))
+    }
+
+    /// Waits for all ranks.
+    pub(crate) fn barrier(&mut self) -> Result<()> {
+        self.reduce_numbers(1, ReduceOp::Max)
+    }
+
+    /// Gathers a record of each rank, of which `own` has those of this thread.
+    pub(crate) fn gather<R: Serialize + DeserializeOwned>(&mut self, own: &[R]) -> Result<Vec<R>> {
+        for (member, record) in self.members.iter_mut().zip(own) {
+            member.record.write(0, &record::encode(record)?)?;
+        }
+        self.nccl.group(|group| {
+            self.members.iter_mut().try_for_each(|Rank { communicator, memory, record, records, .. }| {
+                let bytes = record::BYTES * communicator.size();
+                let (send, recv) = (record.part(0..record::BYTES), records.part_mut(0..bytes));
+                group.all_gather(communicator, send, recv, memory.stream())
+            })
+        })?;
+        self.synchronize()?;
+        let member = self.members.first().context("a thread without ranks")?;
+        let records = member.records.read(0..record::BYTES * member.communicator.size())?;
+        let decode = |(rank, bytes)| record::decode(bytes).with_context(|| format!("rank {rank}"));
+        records.chunks_exact(record::BYTES).enumerate().map(decode).collect()
+    }
+
+    /// Reduces numbers over all ranks, those of a thread being the same. The number of them is the same on all ranks.
+    pub(crate) fn reduce(&mut self, own: &[u64], op: ReduceOp) -> Result<Vec<u64>> {
+        let mut reduced = Vec::with_capacity(own.len());
+        for part in own.chunks(NUMBERS) {
+            for member in &mut self.members {
+                member.numbers.write(0, part)?;
+            }
+            self.reduce_numbers(part.len(), op)?;
+            let member = self.members.first().context("a thread without ranks")?;
+            reduced.extend_from_slice(&member.numbers.read(0..part.len())?);
+        }
+        Ok(reduced)
+    }
+
+    fn reduce_numbers(&mut self, count: usize, op: ReduceOp) -> Result<()> {
+        self.nccl.group(|group| {
+            self.members.iter_mut().try_for_each(|Rank { communicator, memory, numbers, .. }| {
+                let numbers = numbers.part_mut(0..count);
+                group.all_reduce_in_place(communicator, numbers, op, memory.stream())
+            })
+        })?;
+        self.synchronize()
+    }
+
+    /// Destroys the communicators.
+    pub(crate) fn destroy(self) -> Result<()> {
+        // Ranks of one thread would wait for each other if one ended after the other: a drop does not wait.
+        let mut members = self.members;
+        if members.len() == 1
+            && let Some(member) = members.pop()
+        {
+            return Ok(ManuallyDrop::into_inner(member.communicator).destroy()?);
+        }
+        drop(
+            members
+                .into_iter()
+                .map(|member| ManuallyDrop::into_inner(member.communicator))
+                .collect::<Vec<_>>(),
+        );
+        Ok(())
+    }
+}
+
+/// Returns the options of the communicators.
+fn config(nccl: &Nccl, parameters: &Parameters) -> Config {
+    let mut config = Config::new();
+    if let Some(policy) = parameters.cta_policy {
+        config = config.cta_policy(policy);
+    }
+    // As nccl-tests does for sendrecv: a rank has two peers.
+    let peers_since = Version::new(2, 30, 3);
+    if parameters.operation == Operation::SendRecv && parameters.gpus > 0 && nccl.version() >= peers_since {
+        config = config.max_p2p_peers(2);
+    }
+    config
+}

@@ -1,0 +1,263 @@
+//! The result of a run, as `nccl bench --json` writes it and as the tools that compare results read it.
+//!
+//! Sizes are in bytes, times in microseconds (`_us`), and bandwidths in GB/s (10^9 bytes). Readers accept unknown fields,
+//! so that fields can be added without a new number of the schema.
+
+use std::path::PathBuf;
+
+use anyhow::{Context, Result, ensure};
+use serde::{Deserialize, Serialize};
+
+/// The number of the schema that this program writes and reads.
+pub(crate) const SCHEMA: u32 = 1;
+
+/// The result of a run.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub(crate) struct Report {
+    pub(crate) schema: u32,
+    /// The name and the version of the program.
+    pub(crate) program: String,
+    /// The time of the start in UTC, as RFC 3339 writes it.
+    pub(crate) started: String,
+    /// The arguments as they were given.
+    pub(crate) command: Vec<String>,
+    pub(crate) library: Library,
+    /// The host of rank 0.
+    pub(crate) host: String,
+    pub(crate) operation: String,
+    /// The ranks, in their order.
+    pub(crate) ranks: Vec<Rank>,
+    /// The start of the ranks: `threads`, `processes`, or the name of the launcher.
+    pub(crate) launch: String,
+    pub(crate) parameters: Parameters,
+    pub(crate) rows: Vec<Row>,
+    /// The first wrong element of each rank and row.
+    #[serde(default)]
+    pub(crate) wrong: Vec<WrongElement>,
+    /// The mean of all bus bandwidths that were measured.
+    pub(crate) average_bus_bandwidth: f64,
+    /// True if a signal ended the run, so that rows are missing.
+    pub(crate) interrupted: bool,
+}
+
+/// The NCCL library of a run.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub(crate) struct Library {
+    pub(crate) version: String,
+    /// The file, unless the library is linked or part of the program.
+    pub(crate) path: Option<PathBuf>,
+    /// `link`, `dlopen`, or `cpu` for the CPU implementation in the program.
+    pub(crate) backend: String,
+    /// The file of the stand-in for CUDA, if it was used.
+    pub(crate) stand_in: Option<String>,
+}
+
+/// A rank, and where it ran.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub(crate) struct Rank {
+    pub(crate) rank: usize,
+    pub(crate) host: String,
+    pub(crate) pid: u32,
+    /// The address and the name of the GPU; `None` for host memory.
+    pub(crate) device: Option<String>,
+}
+
+/// The parameters of a run, with all defaults filled in.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub(crate) struct Parameters {
+    pub(crate) min_bytes: u64,
+    pub(crate) max_bytes: u64,
+    /// The factor between a size and the next; `None` if `step_bytes` is their difference.
+    pub(crate) step_factor: Option<u64>,
+    pub(crate) step_bytes: Option<u64>,
+    pub(crate) iters: u32,
+    pub(crate) warmup_iters: u32,
+    pub(crate) agg_iters: u32,
+    pub(crate) run_cycles: u32,
+    /// The number of checks of each row.
+    pub(crate) check: u32,
+    /// The number of launches of the CUDA graph; 0 without one.
+    pub(crate) graph: u32,
+    pub(crate) blocking: u8,
+    /// The choice among the ranks' times: 0 for that of rank 0, 1 for the mean, 2 for the minimum, 3 for the maximum.
+    pub(crate) average: u8,
+    pub(crate) local_register: u8,
+    pub(crate) unalign: usize,
+}
+
+/// The measurement of one size, data type, reduction and root.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub(crate) struct Row {
+    pub(crate) bytes: u64,
+    /// The count argument of NCCL.
+    pub(crate) count: u64,
+    pub(crate) data_type: String,
+    /// The reduction, for an operation that has one.
+    pub(crate) op: Option<String>,
+    /// The root, for an operation that has one.
+    pub(crate) root: Option<usize>,
+    pub(crate) out_of_place: Option<Measured>,
+    /// `None` for an operation without an in-place form.
+    pub(crate) in_place: Option<Measured>,
+}
+
+/// The measurement of a row, out of place or in place.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub(crate) struct Measured {
+    pub(crate) time_us: f64,
+    pub(crate) algbw: f64,
+    pub(crate) busbw: f64,
+    /// The number of wrong elements on all ranks; `None` if they were not checked.
+    pub(crate) wrong: Option<u64>,
+    /// The times of single iterations, for each rank. Empty if they were not taken.
+    #[serde(default)]
+    pub(crate) iterations: Vec<Iterations>,
+}
+
+/// The times of a rank's iterations, measured after those of the row: each from the call until the result is there.
+///
+/// Ranks wait for each other, so a slow rank makes all times long. Three figures tell it apart: a rank that comes late
+/// has a short `wait_us` and a long `late_us`; one that is slow within the operation has a long `own_us`.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub(crate) struct Iterations {
+    pub(crate) rank: usize,
+    pub(crate) min_us: f64,
+    pub(crate) median_us: f64,
+    pub(crate) p99_us: f64,
+    pub(crate) max_us: f64,
+    /// The median of the time from this rank's call until the result is there, in which it also waits for the others.
+    pub(crate) wait_us: f64,
+    /// The median of how much later than the first rank this rank entered; `None` for ranks on several hosts, whose
+    /// clocks differ.
+    pub(crate) late_us: Option<f64>,
+    /// The median of the operation's time if this rank enters after all others, which then wait for it alone.
+    pub(crate) own_us: Option<f64>,
+}
+
+/// An element that the check found to be wrong.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub(crate) struct WrongElement {
+    pub(crate) bytes: u64,
+    pub(crate) data_type: String,
+    pub(crate) op: Option<String>,
+    pub(crate) in_place: bool,
+    /// The rank that received it.
+    pub(crate) rank: usize,
+    /// The index of the element in what the rank received.
+    pub(crate) offset: u64,
+    pub(crate) got: String,
+    pub(crate) expected: String,
+}
+
+impl Report {
+    /// Reads a report. Fails for another schema than [`SCHEMA`].
+    pub(crate) fn from_json(text: &str) -> Result<Self> {
+        #[derive(Deserialize)]
+        struct Header {
+            schema: u32,
+        }
+        let context = "not a result of nccl bench --json";
+        let Header { schema } = serde_json::from_str(text).context(context)?;
+        ensure!(
+            schema == SCHEMA,
+            "schema {schema} of nccl bench --json is not known; this program reads schema {SCHEMA}"
+        );
+        serde_json::from_str(text).context(context)
+    }
+
+    /// Returns the report as indented JSON with a newline at the end.
+    pub(crate) fn to_json(&self) -> Result<String> {
+        Ok(serde_json::to_string_pretty(self)? + "\n")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Iterations, Library, Measured, Parameters, Rank, Report, Row, SCHEMA, WrongElement};
+
+    fn report() -> Report {
+        let iterations = Iterations {
+            rank: 0,
+            min_us: 1.0,
+            median_us: 2.0,
+            p99_us: 3.0,
+            max_us: 4.0,
+            wait_us: 2.0,
+            late_us: Some(0.5),
+            own_us: None,
+        };
+        let measured =
+            Measured { time_us: 1.5, algbw: 2.0, busbw: 3.0, wrong: Some(1), iterations: vec![iterations] };
+        Report {
+            schema: SCHEMA,
+            program: "nccl 0.1.0".into(),
+            started: "2026-11-23T18:00:00Z".into(),
+            command: vec!["bench".into(), "all_reduce".into()],
+            library: Library { version: "2.32.3".into(), path: None, backend: "cpu".into(), stand_in: None },
+            host: "host".into(),
+            operation: "all_reduce".into(),
+            ranks: vec![Rank { rank: 0, host: "host".into(), pid: 7, device: None }],
+            launch: "threads".into(),
+            parameters: Parameters {
+                min_bytes: 8,
+                max_bytes: 8,
+                step_factor: Some(2),
+                step_bytes: None,
+                iters: 20,
+                warmup_iters: 1,
+                agg_iters: 1,
+                run_cycles: 1,
+                check: 1,
+                graph: 0,
+                blocking: 0,
+                average: 1,
+                local_register: 0,
+                unalign: 0,
+            },
+            rows: vec![Row {
+                bytes: 8,
+                count: 2,
+                data_type: "float".into(),
+                op: Some("sum".into()),
+                root: None,
+                out_of_place: Some(measured),
+                in_place: None,
+            }],
+            wrong: vec![WrongElement {
+                bytes: 8,
+                data_type: "float".into(),
+                op: Some("sum".into()),
+                in_place: false,
+                rank: 0,
+                offset: 1,
+                got: "2".into(),
+                expected: "3".into(),
+            }],
+            average_bus_bandwidth: 3.0,
+            interrupted: false,
+        }
+    }
+
+    #[test]
+    fn report_is_read_as_it_was_written() {
+        let report = report();
+        assert_eq!(Report::from_json(&report.to_json().unwrap()).unwrap(), report);
+    }
+
+    #[test]
+    fn unknown_fields_are_accepted() {
+        let text = report().to_json().unwrap().replacen('{', "{\"color\": \"blue\",", 1);
+        assert_eq!(Report::from_json(&text).unwrap(), report());
+    }
+
+    #[test]
+    fn another_schema_is_refused_with_both_numbers() {
+        let text = r#"{"schema": 2, "rows": "elsewhere"}"#;
+        let error = Report::from_json(text).unwrap_err().to_string();
+        assert_eq!(error, "schema 2 of nccl bench --json is not known; this program reads schema 1");
+        let error = Report::from_json("{}").unwrap_err();
+        assert!(
+            format!("{error:#}").starts_with("not a result of nccl bench --json: missing field `schema`")
+        );
+    }
+}

@@ -1,0 +1,384 @@
+//! The measurement of an operation by the ranks of a thread.
+
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result};
+use libnccl::ReduceOp;
+use rustix::time::{ClockId, clock_gettime};
+use serde::{Deserialize, Serialize};
+
+use super::arguments::Operation;
+use super::buffers::Buffers;
+use super::call;
+use super::data::Data;
+use super::memory::Graph;
+use super::number::Number;
+use super::parameters::{Blocking, Parameters};
+use super::pattern::{Comparison, FirstWrong};
+use super::ranks::Ranks;
+use super::registrations::Registrations;
+use super::report::{Iterations, Measured};
+use super::shape::{Shape, bus_factor};
+use super::times::{Columns, Times, median};
+use super::watchdog::Watchdog;
+
+/// The most iterations that are measured one by one.
+const MAX_SINGLE_ITERATIONS: u32 = 10_000;
+
+/// The most ranks of which each begins some iterations after all others.
+const MAX_RANKS_IN_TURN: usize = 64;
+
+/// The number of iterations that each rank begins after all others.
+const TURNS: usize = 3;
+
+/// Buffers of a data type on the ranks of a thread.
+pub(crate) struct Work<'w, 'a, T: 'static> {
+    pub(crate) ranks: &'w mut Ranks<'a>,
+    buffers: Vec<Buffers<T>>,
+    /// The elements of each buffer from the first that is used.
+    length: usize,
+    registrations: Registrations<T>,
+    watchdog: &'w Watchdog,
+    /// True if all ranks are on one host, and thus have one clock.
+    has_one_clock: bool,
+}
+
+/// A row's measurement, out of place or in place.
+#[derive(Debug, Clone)]
+pub(crate) struct Measurement {
+    pub(crate) measured: Measured,
+    /// The first wrong element of each rank that has any.
+    pub(crate) wrong: Vec<(usize, FirstWrong)>,
+    pub(crate) columns: Option<Columns>,
+}
+
+/// The measurement of one rank, in seconds.
+#[derive(Debug, Serialize, Deserialize)]
+struct Outcome {
+    seconds: f64,
+    cpu_seconds: f64,
+    wrong: Option<u64>,
+    first_wrong: Option<FirstWrong>,
+    iterations: Option<Iterations>,
+}
+
+/// The time of all iterations.
+#[derive(Debug, Clone, Copy, Default)]
+struct Elapsed {
+    total: Duration,
+    /// The part until the last operation was started.
+    started: Duration,
+}
+
+impl<'w, 'a, T: Number> Work<'w, 'a, T> {
+    /// Allocates the buffers, and registers them if that is wanted.
+    pub(crate) fn new(
+        ranks: &'w mut Ranks<'a>,
+        parameters: &Parameters,
+        watchdog: &'w Watchdog,
+        has_one_clock: bool,
+    ) -> Result<Self> {
+        let largest = Shape::of(parameters, parameters.max_bytes)?.total();
+        let too_large =
+            || format!("{} times {largest} elements exceed the address space", parameters.agg_iters);
+        let length = largest.checked_mul(parameters.agg_iters as usize).with_context(too_large)?;
+        let allocated = length.checked_add(parameters.unalign).with_context(too_large)?;
+        let buffers = ranks
+            .members
+            .iter()
+            .map(|member| Buffers::new(ranks.nccl, &member.memory, member.communicator.rank(), allocated));
+        let mut buffers = buffers.collect::<Result<Vec<_>>>()?;
+        let registrations = Registrations::new(ranks, &mut buffers, parameters.register)?;
+        Ok(Self { ranks, buffers, length, registrations, watchdog, has_one_clock })
+    }
+
+    /// Ends the registrations. All ranks have to call it.
+    pub(crate) fn finish(mut self) -> Result<()> {
+        self.registrations.end(self.ranks, &mut self.buffers)
+    }
+
+    /// Runs the warm-up iterations of all sizes.
+    pub(crate) fn warm_up(&mut self, parameters: &Parameters) -> Result<()> {
+        for bytes in parameters.warmup_sizes() {
+            let shape = Shape::of(parameters, bytes)?;
+            for iteration in 0..parameters.warmup_iters {
+                self.iterate(parameters, &shape, false, iteration as usize, 1)?;
+            }
+            self.ranks.synchronize()?;
+        }
+        Ok(())
+    }
+
+    /// Measures an operation of one size. All ranks have to call it.
+    pub(crate) fn measure(
+        &mut self,
+        parameters: &Parameters,
+        shape: &Shape,
+        in_place: bool,
+        seed: usize,
+    ) -> Result<Measurement> {
+        let data = Data { op: parameters.op, ranks: parameters.ranks, seed };
+        self.fill(parameters, shape, in_place, &data)?;
+        self.iterate(parameters, shape, in_place, 0, 1)?;
+        self.ranks.synchronize()?;
+        self.ranks.barrier()?;
+        let elapsed = if parameters.graph > 0 {
+            self.launch(parameters, shape, in_place)?
+        } else {
+            self.repeat(parameters, shape, in_place)?
+        };
+        let (mut times, mut columns) = (None, None);
+        if parameters.iteration_times && parameters.graph == 0 {
+            let taken = self.times(parameters, shape, in_place)?;
+            if let Some(skipped) = parameters.iteration_columns {
+                let slowest = self.ranks.reduce(&taken.durations, ReduceOp::Max)?;
+                columns = Some(Columns::of(slowest.get(skipped..).unwrap_or_default(), parameters.agg_iters));
+            }
+            times = Some(taken);
+        }
+        let comparisons = self.check(parameters, shape, in_place, seed)?;
+        let operations = f64::from(parameters.iters) * f64::from(parameters.agg_iters);
+        let operations = operations * f64::from(parameters.graph.max(1));
+        let first = self.ranks.first();
+        let outcomes: Vec<_> = (0..self.ranks.members.len())
+            .map(|member| {
+                let comparison = comparisons.as_ref().and_then(|comparisons| comparisons.get(member));
+                Outcome {
+                    seconds: elapsed.total.as_secs_f64() / operations,
+                    cpu_seconds: elapsed.started.as_secs_f64() / operations,
+                    wrong: comparison.map(|comparison| comparison.wrong as u64),
+                    first_wrong: comparison.and_then(|comparison| comparison.first.clone()),
+                    iterations: times
+                        .as_ref()
+                        .map(|times| times.summary(first + member, parameters.agg_iters)),
+                }
+            })
+            .collect();
+        let outcomes = self.ranks.gather(&outcomes)?;
+        Ok(measurement(parameters, shape, outcomes, columns))
+    }
+
+    /// Runs all iterations, as nccl-tests does.
+    fn repeat(&mut self, parameters: &Parameters, shape: &Shape, in_place: bool) -> Result<Elapsed> {
+        let start = Instant::now();
+        let mut counted = Duration::ZERO;
+        for iteration in 0..parameters.iters as usize {
+            let begin = Instant::now();
+            self.iterate(parameters, shape, in_place, iteration, parameters.agg_iters)?;
+            match parameters.blocking {
+                Blocking::None => {}
+                Blocking::Wait => self.ranks.synchronize()?,
+                Blocking::Barrier => {
+                    self.ranks.synchronize()?;
+                    self.ranks.barrier()?;
+                }
+                Blocking::UncountedBarrier => {
+                    self.ranks.synchronize()?;
+                    counted += begin.elapsed();
+                    self.ranks.barrier()?;
+                }
+            }
+        }
+        if parameters.blocking == Blocking::UncountedBarrier {
+            return Ok(Elapsed { total: counted, started: counted });
+        }
+        let started = start.elapsed();
+        self.ranks.synchronize()?;
+        Ok(Elapsed { total: start.elapsed(), started })
+    }
+
+    /// Captures all iterations in a graph of each rank, and launches them.
+    fn launch(&mut self, parameters: &Parameters, shape: &Shape, in_place: bool) -> Result<Elapsed> {
+        let graphs = self.capture(parameters, shape, in_place, parameters.iters, parameters.agg_iters)?;
+        self.ranks.barrier()?;
+        let start = Instant::now();
+        for _ in 0..parameters.graph {
+            graphs.iter().try_for_each(Graph::launch)?;
+        }
+        let started = start.elapsed();
+        self.ranks.synchronize()?;
+        Ok(Elapsed { total: start.elapsed(), started })
+    }
+
+    fn capture(
+        &mut self,
+        parameters: &Parameters,
+        shape: &Shape,
+        in_place: bool,
+        iterations: u32,
+        operations: u32,
+    ) -> Result<Vec<Graph>> {
+        self.ranks.members.iter().try_for_each(|member| member.memory.begin_capture())?;
+        for iteration in 0..iterations as usize {
+            self.iterate(parameters, shape, in_place, iteration, operations)?;
+        }
+        self.ranks.members.iter().map(|member| member.memory.end_capture()).collect()
+    }
+
+    /// Measures single iterations: first as they come, then such that each thread in turn begins after all others.
+    fn times(&mut self, parameters: &Parameters, shape: &Shape, in_place: bool) -> Result<Times> {
+        let iterations = parameters.iters.min(MAX_SINGLE_ITERATIONS) as usize;
+        let (mut begins, mut times) = (Vec::with_capacity(iterations), Times::default());
+        self.ranks.barrier()?;
+        for iteration in 0..iterations {
+            begins.push(now());
+            times.durations.push(self.timed(parameters, shape, in_place, iteration)?);
+        }
+        if self.has_one_clock {
+            let first = self.ranks.reduce(&begins, ReduceOp::Min)?;
+            times.delays =
+                begins.iter().zip(first).map(|(begin, first)| begin.saturating_sub(first)).collect();
+        }
+        if (2..=MAX_RANKS_IN_TURN).contains(&parameters.ranks) {
+            let own = self.ranks.first()..self.ranks.first() + self.ranks.members.len();
+            // The others have begun, and done what is theirs alone, in this time.
+            let delay = Duration::from_nanos(2 * median(&times.durations)) + Duration::from_micros(100);
+            for (turn, rank) in (0..TURNS).flat_map(|_| (0..parameters.ranks).step_by(own.len())).enumerate()
+            {
+                self.ranks.barrier()?;
+                if own.contains(&rank) {
+                    std::thread::sleep(delay);
+                    times.last.push(self.timed(parameters, shape, in_place, turn)?);
+                } else {
+                    self.timed(parameters, shape, in_place, turn)?;
+                }
+            }
+        }
+        Ok(times)
+    }
+
+    /// Returns the time of an iteration in nanoseconds.
+    fn timed(
+        &mut self,
+        parameters: &Parameters,
+        shape: &Shape,
+        in_place: bool,
+        iteration: usize,
+    ) -> Result<u64> {
+        let begin = Instant::now();
+        self.iterate(parameters, shape, in_place, iteration, parameters.agg_iters)?;
+        self.ranks.synchronize()?;
+        Ok(u64::try_from(begin.elapsed().as_nanos())?)
+    }
+
+    /// Returns the comparison of each rank's result; `None` if results are not to be checked.
+    fn check(
+        &mut self,
+        parameters: &Parameters,
+        shape: &Shape,
+        in_place: bool,
+        seed: usize,
+    ) -> Result<Option<Vec<Comparison>>> {
+        let mut last = None;
+        for check in 0..parameters.check {
+            if last.is_some() && self.any_wrong(last.as_deref().unwrap_or_default())? {
+                break;
+            }
+            let data = Data { op: parameters.op, ranks: parameters.ranks, seed: seed + check as usize };
+            // The buffer is filled again, because in-place operations have overwritten it.
+            self.fill(parameters, shape, in_place, &data)?;
+            if parameters.graph > 0 {
+                let graphs = self.capture(parameters, shape, in_place, 1, 1)?;
+                graphs.iter().try_for_each(Graph::launch)?;
+                self.ranks.synchronize()?;
+            } else {
+                self.iterate(parameters, shape, in_place, 0, 1)?;
+                self.ranks.synchronize()?;
+            }
+            let start = parameters.unalign;
+            let compare = |buffers: &Buffers<T>| buffers.compare(start, parameters, shape, in_place, &data);
+            last = Some(self.buffers.iter().map(compare).collect::<Result<Vec<_>>>()?);
+        }
+        Ok(last)
+    }
+
+    /// Returns whether any rank has found wrong elements.
+    fn any_wrong(&mut self, own: &[Comparison]) -> Result<bool> {
+        let counts: Vec<_> = own.iter().map(|comparison| comparison.wrong).collect();
+        Ok(self.ranks.gather(&counts)?.iter().any(|count| *count > 0))
+    }
+
+    fn fill(&mut self, parameters: &Parameters, shape: &Shape, in_place: bool, data: &Data) -> Result<()> {
+        let start = parameters.unalign;
+        self.buffers.iter_mut().try_for_each(|buffers| buffers.fill(start, shape, in_place, data))
+    }
+
+    /// Starts so many operations on each rank; as a group, unless it is one operation on one rank.
+    ///
+    /// Iterations move through the buffers, as in nccl-tests, so that they do not find their data in a cache.
+    fn iterate(
+        &mut self,
+        parameters: &Parameters,
+        shape: &Shape,
+        in_place: bool,
+        iteration: usize,
+        operations: u32,
+    ) -> Result<()> {
+        self.watchdog.progress();
+        let (total, operations) = (shape.total(), operations as usize);
+        let places = self.length.checked_div(total * operations).unwrap_or(1).max(1);
+        let start = parameters.unalign + iteration % places * total * operations;
+        let Self { ranks: Ranks { nccl, members }, buffers, .. } = self;
+        match (&members[..], &mut buffers[..]) {
+            ([member], [buffers]) if parameters.operation == Operation::HyperCube => {
+                call::hypercube(nccl, member, buffers, start, shape, in_place)
+            }
+            ([member], [buffers]) if operations == 1 && !parameters.needs_group() => {
+                let send = buffers.send.part(start..start + shape.send);
+                let recv = buffers.recv.part_mut(start..start + if in_place { total } else { shape.recv });
+                let (on, rank) = (member.communicator.operations(), member.communicator.rank());
+                let stream = member.memory.stream();
+                Ok(call::start(on, parameters, shape, rank, in_place, (send, recv), stream)?)
+            }
+            (members, buffers) => Ok(nccl.group(|group| {
+                for (member, buffers) in members.iter().zip(buffers) {
+                    let Buffers { send, recv, .. } = buffers;
+                    let mut rest = recv.part_mut(start..start + operations * total);
+                    for operation in 0..operations {
+                        let sent = start + operation * total;
+                        let Some((part, after)) = rest.split_at_mut(total) else { break };
+                        rest = after;
+                        let length = if in_place { total } else { shape.recv };
+                        let Some(recv) = part.get_mut(..length) else { break };
+                        let (on, rank) = (group.on(&member.communicator), member.communicator.rank());
+                        let stream = member.memory.stream();
+                        let views = (send.part(sent..sent + shape.send), recv);
+                        call::start(on, parameters, shape, rank, in_place, views, stream)?;
+                    }
+                }
+                Ok(())
+            })?),
+        }
+    }
+}
+
+/// Combines the outcomes of all ranks.
+fn measurement(
+    parameters: &Parameters,
+    shape: &Shape,
+    outcomes: Vec<Outcome>,
+    columns: Option<Columns>,
+) -> Measurement {
+    let times: Vec<_> = outcomes.iter().map(|outcome| outcome.seconds).collect();
+    let seconds = parameters.average.of(&times);
+    let bytes = shape.moved() * parameters.data_type.size();
+    // A clock that stands still gives no bandwidth, and JSON has no infinity.
+    let algbw = if seconds > 0.0 { bytes as f64 / 1e9 / seconds } else { 0.0 };
+    let cpu_seconds = outcomes.first().map_or(0.0, |outcome| outcome.cpu_seconds);
+    let measured = Measured {
+        time_us: if parameters.cpu_time { cpu_seconds } else { seconds } * 1e6,
+        algbw,
+        busbw: algbw * bus_factor(parameters.operation, parameters.ranks),
+        wrong: outcomes.iter().map(|outcome| outcome.wrong).sum(),
+        iterations: outcomes.iter().filter_map(|outcome| outcome.iterations.clone()).collect(),
+    };
+    let wrong = outcomes.into_iter().enumerate();
+    let wrong = wrong.filter_map(|(rank, outcome)| Some((rank, outcome.first_wrong?))).collect();
+    Measurement { measured, wrong, columns }
+}
+
+/// Returns the time of the host's clock in nanoseconds, which is that of all its processes.
+fn now() -> u64 {
+    let time = clock_gettime(ClockId::Monotonic);
+    time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
+}

@@ -1,0 +1,41 @@
+use std::ffi::OsString;
+use std::path::PathBuf;
+
+use clap::Args;
+
+use crate::value_parser::{MAX_RANKS, whole};
+
+const HELP: &str = "\
+Each rank gets the variables of torchrun: RANK, WORLD_SIZE, LOCAL_RANK, MASTER_ADDR, MASTER_PORT and others. If one fails, \
+the others get SIGTERM, and SIGKILL 10 s later. No process remains, however the program ends.
+
+Example:
+  nccl run -n 4 --cpu=/tmp/cpu-nccl -- python3 train.py
+
+Exit status:
+  0    All ranks succeeded
+  N    That of the first rank that failed; 128 and its number if a signal ended it
+  1    A failure of nccl run itself
+  2    Invalid command line
+  141  The reader of the output closed it";
+
+#[derive(Debug, Args)]
+#[command(after_help = HELP)]
+pub(crate) struct RunArguments {
+    /// Number of ranks
+    #[arg(short = 'n', long, value_name = "N", value_parser = whole::<usize>(1..=MAX_RANKS))]
+    pub(crate) ranks: usize,
+    /// Put the CPU implementation of NCCL, and the stand-in for CUDA, before other libraries; from DIR, which
+    /// `cargo xtask cpu-so DIR` makes [default: libnccl-cpu beside this program, or in ../lib]
+    #[arg(long, value_name = "DIR", num_args = 0..=1, require_equals = true)]
+    pub(crate) cpu: Option<Option<PathBuf>>,
+    /// Write the output to `DIR/attempt_A/RANK/stdout.log` and `stderr.log` as well
+    #[arg(long, value_name = "DIR")]
+    pub(crate) log_dir: Option<PathBuf>,
+    /// Start all ranks again if one fails, at most N times
+    #[arg(long, value_name = "N", default_value_t = 0)]
+    pub(crate) restart: u32,
+    /// Program to run, and its arguments
+    #[arg(value_name = "PROGRAM", required = true, trailing_var_arg = true, allow_hyphen_values = true)]
+    pub(crate) program: Vec<OsString>,
+}

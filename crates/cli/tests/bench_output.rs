@@ -1,0 +1,342 @@
+//! The output of `nccl bench` beside its table, with planted faults and signals.
+
+use std::fs;
+use std::io::{BufRead, BufReader, Read};
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output, Stdio};
+use std::time::{Duration, Instant};
+
+use rustix::process::{Pid, Signal, kill_process};
+use serde_json::Value;
+
+const PROGRAM: &str = env!("CARGO_BIN_EXE_nccl");
+
+/// Returns `nccl bench` on the CPU implementation.
+fn bench(arguments: &str) -> Command {
+    let mut command = Command::new(PROGRAM);
+    command.args(["bench", "--cpu"]).args(arguments.split_whitespace());
+    command
+}
+
+fn text(bytes: &[u8]) -> String {
+    String::from_utf8_lossy(bytes).into_owned()
+}
+
+/// Returns the JSON of stdout, and the exit status.
+fn json(command: &mut Command) -> (Value, Option<i32>) {
+    let Output { status, stdout, stderr } = command.output().expect("the program starts");
+    let report = serde_json::from_slice(&stdout);
+    (report.unwrap_or_else(|error| panic!("{error}: {}{}", text(&stdout), text(&stderr))), status.code())
+}
+
+/// Returns the elements of a list.
+fn list(value: &Value) -> &[Value] {
+    value.as_array().unwrap_or_else(|| panic!("no list: {value}"))
+}
+
+fn numbers(list: &[Value], field: &str) -> Vec<f64> {
+    list.iter().map(|value| value[field].as_f64().unwrap_or_else(|| panic!("no {field}: {value}"))).collect()
+}
+
+#[test]
+fn json_has_the_iterations_of_every_rank() {
+    for (how, launch) in
+        [("--ranks 3", "threads"), ("--ranks 3 --processes", "processes"), ("-g 3", "threads")]
+    {
+        let arguments = format!("scatter {how} -b 1K -e 4K -f 4 -n 3 -r 2 --json");
+        let (report, status) = json(&mut bench(&arguments));
+        assert_eq!(status, Some(0), "{how}");
+        assert_eq!(report["schema"], 1);
+        assert_eq!(report["operation"], "scatter");
+        assert_eq!(report["launch"], launch);
+        assert_eq!(report["library"]["backend"], "cpu");
+        assert_eq!(report["parameters"]["iters"], 3);
+        assert_eq!(report["interrupted"], false);
+        assert_eq!(list(&report["command"])[..3], ["bench", "--cpu", "scatter"]);
+        assert!(list(&report["wrong"]).is_empty());
+        let ranks = list(&report["ranks"]);
+        assert_eq!(numbers(ranks, "rank"), [0.0, 1.0, 2.0]);
+        let rows = list(&report["rows"]);
+        assert_eq!((rows.len(), &rows[1]["bytes"], &rows[1]["count"]), (2, &4080.into(), &340.into()));
+        assert_eq!((&rows[0]["op"], &rows[0]["root"]), (&Value::Null, &2.into()));
+        for measured in rows.iter().flat_map(|row| [&row["out_of_place"], &row["in_place"]]) {
+            assert_eq!(measured["wrong"], 0);
+            let iterations = list(&measured["iterations"]);
+            assert_eq!(numbers(iterations, "rank"), [0.0, 1.0, 2.0]);
+            for field in ["min_us", "median_us", "p99_us", "max_us", "wait_us", "late_us", "own_us"] {
+                assert!(numbers(iterations, field).iter().all(|time| *time >= 0.0), "{field}: {measured}");
+            }
+            for rank in iterations {
+                let order = ["min_us", "median_us", "p99_us", "max_us"].map(|field| rank[field].as_f64());
+                assert!(order.is_sorted(), "{rank}");
+            }
+        }
+    }
+}
+
+#[test]
+fn files_get_json_and_csv_beside_the_table() {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let path = |name: &str| folder.path().join(name).display().to_string();
+    let table = |arguments: &str| {
+        let output = bench(&format!("sendrecv -b 8 -e 32 {arguments}")).output().expect("the program starts");
+        assert!(output.status.success(), "{}", text(&output.stderr));
+        text(&output.stdout)
+    };
+    let stdout = table(&format!("-J {} --csv={}", path("a.json"), path("a.csv")));
+    assert!(
+        stdout.starts_with("# nccl ") && stdout.ends_with("# Collective test concluded: sendrecv\n#\n"),
+        "{stdout}"
+    );
+    let report: Value =
+        serde_json::from_str(&fs::read_to_string(path("a.json")).expect("a file")).expect("JSON");
+    assert_eq!(list(&report["rows"]).len(), 2);
+    assert_eq!(report["rows"][0]["in_place"], Value::Null);
+    let csv = fs::read_to_string(path("a.csv")).expect("a file");
+    let lines: Vec<_> = csv.lines().collect();
+    assert!(lines[0].starts_with("bytes,count,data_type,op,root,out_of_place_time_us,"), "{csv}");
+    assert!(
+        lines.len() == 3 && lines[2].starts_with("32,8,float,,,") && lines[2].ends_with(",0,,,,"),
+        "{csv}"
+    );
+    assert_eq!(table("--csv").lines().count(), 3);
+    let output = bench("sendrecv --json=/nonexistent/x").output().expect("the program starts");
+    assert_eq!(output.status.code(), Some(1));
+    let expected = "error: rank 0: cannot create /nonexistent/x: No such file or directory (os error 2)\n";
+    assert_eq!(text(&output.stderr), expected);
+}
+
+#[test]
+fn rank_0_of_a_launcher_writes_json() {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let file = folder.path().join("a.json");
+    let mut command = Command::new(PROGRAM);
+    command.args(["run", "-n", "2", "--", PROGRAM, "bench", "--cpu", "all_reduce", "-g", "2", "-e", "8"]);
+    let output = command.arg(format!("--json={}", file.display())).output().expect("the program starts");
+    assert!(output.status.success(), "{}{}", text(&output.stdout), text(&output.stderr));
+    let report: Value = serde_json::from_str(&fs::read_to_string(file).expect("a file")).expect("JSON");
+    assert_eq!(report["launch"], "nccl run");
+    let pids = numbers(list(&report["ranks"]), "pid");
+    assert!(pids.len() == 4 && pids[0] == pids[1] && pids[2] == pids[3] && pids[0] != pids[2], "{pids:?}");
+}
+
+/// Expects that the receivers of what rank 2 has sent are named, with the place and the values.
+#[test]
+fn planted_wrong_element_is_named() {
+    for how in ["", "--processes"] {
+        for (operation, receivers) in
+            [("all_reduce", &[0, 1, 2, 3][..]), ("sendrecv", &[3]), ("gather", &[0])]
+        {
+            let plant = |format: &str| {
+                let arguments =
+                    format!("{operation} --ranks 4 {how} -d int32 -b 1K -e 1K -n 1 -w 0 {format}");
+                let mut command = bench(&arguments);
+                command.env("LIBNCCL_CPU_PLANT", "wrong:2");
+                command
+            };
+            let (report, status) = json(&mut plant("--json"));
+            assert_eq!(status, Some(1), "{operation}");
+            let wrong = list(&report["wrong"]);
+            let forms = if operation == "sendrecv" { vec![false] } else { vec![false, true] };
+            for in_place in forms {
+                let found: Vec<_> = wrong.iter().filter(|wrong| wrong["in_place"] == in_place).collect();
+                let ranks: Vec<_> = found.iter().map(|wrong| wrong["rank"].as_u64()).collect();
+                let expected: Vec<_> = receivers.iter().map(|rank| Some(*rank)).collect();
+                assert_eq!(ranks, expected, "{operation} {how} {in_place}: {report}");
+                for wrong in found {
+                    assert_eq!((&wrong["bytes"], &wrong["data_type"]), (&1024.into(), &"int32".into()));
+                    assert_ne!(wrong["got"], wrong["expected"]);
+                    assert!(wrong["offset"].as_u64() < Some(256), "{wrong}");
+                }
+            }
+            let output = plant("").output().expect("the program starts");
+            let (table, first) = (text(&output.stdout), &wrong[0]);
+            let line = format!(
+                "# wrong: out-of-place, rank {}, element {}: got {}, expected {}\n",
+                first["rank"],
+                first["offset"],
+                first["got"].as_str().expect("text"),
+                first["expected"].as_str().expect("text")
+            );
+            assert!(table.contains(&line), "{line}{table}");
+            let verdict = format!("# Out of bounds values : {} FAILED\n", wrong.len());
+            assert!(table.contains(&verdict), "{verdict}{table}");
+            assert!(text(&output.stderr).ends_with(" elements are wrong\n"), "{}", text(&output.stderr));
+        }
+    }
+}
+
+#[test]
+fn planted_slow_rank_has_the_longest_own_time() {
+    for how in ["", "--processes"] {
+        let mut command = bench(&format!("all_reduce --ranks 8 {how} -b 1K -e 1K -n 3 -w 0 --json"));
+        let (report, status) = json(command.env("LIBNCCL_CPU_PLANT", "slow:5:50000"));
+        assert_eq!(status, Some(0));
+        for form in ["out_of_place", "in_place"] {
+            let own = numbers(list(&report["rows"][0][form]["iterations"]), "own_us");
+            let others = own.iter().enumerate().filter(|(rank, _)| *rank != 5).map(|(_, time)| *time);
+            let slowest = others.fold(0.0, f64::max);
+            assert!(own[5] > 50_000.0 && own[5] > 2.0 * slowest, "{how} {form}: {own:?}");
+        }
+    }
+}
+
+/// Starts a run that would take days, waits for two rows, and sends a signal to it. Returns the exit status and stdout.
+fn interrupted(how: &str, signal: Signal, file: &Path) -> (Option<i32>, String) {
+    let mut command =
+        bench(&format!("all_reduce --ranks 3 -b 8 -e 8 -n 1 -N 0 {how} --json={}", file.display()));
+    let mut child = command.stdout(Stdio::piped()).spawn().expect("the program starts");
+    let mut stdout = BufReader::new(child.stdout.take().expect("it is piped"));
+    let (mut all, mut rows) = (String::new(), 0);
+    while rows < 2 {
+        let mut line = String::new();
+        stdout.read_line(&mut line).expect("text");
+        rows += usize::from(!line.starts_with('#'));
+        all += &line;
+    }
+    kill_process(Pid::from_child(&child), signal).expect("it runs");
+    let start = Instant::now();
+    stdout.read_to_string(&mut all).expect("text");
+    let status = child.wait().expect("it ends").code();
+    assert!(start.elapsed() < Duration::from_secs(10));
+    (status, all)
+}
+
+/// Returns the command lines of the processes that have this file among their arguments.
+fn running_with(file: &Path) -> Vec<String> {
+    let processes = fs::read_dir("/proc").expect("/proc").filter_map(Result::ok);
+    let lines = processes.filter_map(|process| fs::read(process.path().join("cmdline")).ok());
+    let lines = lines.map(|line| text(&line).replace('\0', " "));
+    lines.filter(|line| line.contains(&file.display().to_string())).collect()
+}
+
+#[test]
+fn signal_prints_what_was_measured() {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let file = folder.path().join("a.json");
+    for (how, signal, expected) in [
+        ("", Signal::INT, 130),
+        ("--processes", Signal::INT, 130),
+        ("", Signal::TERM, 143),
+        ("--processes", Signal::TERM, 143),
+    ] {
+        let (status, stdout) = interrupted(how, signal, &file);
+        assert_eq!(status, Some(expected), "{how} {signal:?}: {stdout}");
+        let rows = stdout.lines().filter(|line| !line.starts_with('#')).count();
+        assert!(
+            stdout.contains(&format!("# Interrupted after {rows} rows\n# Out of bounds values : 0 OK\n")),
+            "{stdout}"
+        );
+        let report: Value = serde_json::from_str(&fs::read_to_string(&file).expect("a file")).expect("JSON");
+        assert_eq!((&report["interrupted"], list(&report["rows"]).len()), (&true.into(), rows));
+        assert_eq!(running_with(&file), Vec::<String>::new(), "{how} {signal:?}");
+        fs::remove_file(&file).expect("it exists");
+    }
+}
+
+#[test]
+fn run_without_progress_ends_at_the_timeout() {
+    for how in ["", "--processes"] {
+        let mut command = bench(&format!("all_reduce --ranks 2 {how} -e 8 -T 1"));
+        let start = Instant::now();
+        let output =
+            command.env("LIBNCCL_CPU_PLANT", "slow:1:60000000").output().expect("the program starts");
+        assert!(start.elapsed() < Duration::from_secs(30));
+        assert_eq!(output.status.code(), Some(1));
+        let stderr = text(&output.stderr);
+        assert!(stderr.contains("all_reduce: nothing has ended for 1s\n"), "{how}: {stderr}");
+    }
+}
+
+/// Writes a script that runs as a program of nccl-tests.
+fn script(folder: &Path, commands: &str) -> PathBuf {
+    let path = folder.join("perf");
+    fs::write(&path, format!("#!/bin/sh\n{commands}\n")).expect("a file in the temporary folder");
+    fs::set_permissions(&path, fs::Permissions::from_mode(0o755)).expect("it is ours");
+    path
+}
+
+#[test]
+fn against_prints_the_ratio_of_each_size() {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let against = |arguments: &str, commands: &str| {
+        let program = script(folder.path(), commands);
+        let mut command = bench(arguments);
+        command.arg("--against").arg(&program).output().expect("the program starts")
+    };
+    for operation in ["all_reduce -t 2 -o max", "hypercube -t 2", "sendrecv -g 2 -d half"] {
+        let name = operation.split(' ').next().expect("a name");
+        // What prints the table of nccl-tests, takes its options, and understands them likewise.
+        let commands = format!("exec '{PROGRAM}' bench {name} --cpu \"$@\"");
+        let output = against(&format!("{operation} -b 64 -e 1K -f 4 -n 2"), &commands);
+        let table = text(&output.stdout);
+        assert!(output.status.success(), "{table}{}", text(&output.stderr));
+        let rows: Vec<Vec<_>> = table
+            .lines()
+            .filter(|line| !line.starts_with('#'))
+            .map(|line| line.split_whitespace().collect())
+            .collect();
+        assert_eq!(rows.iter().map(|row| row[0]).collect::<Vec<_>>(), ["64", "256", "1024"], "{table}");
+        for row in rows {
+            assert_eq!(row.len(), 9, "{table}");
+            let number = |field: usize| row[field].parse::<f64>().expect("a number");
+            let ratio = number(4) / number(3);
+            assert!((number(5) - ratio).abs() < 0.02 * ratio + 0.01, "{row:?}");
+            assert_eq!(row[8] == "N/A", name == "sendrecv", "{row:?}");
+        }
+        let summary =
+            table.lines().filter(|line| line.starts_with("# Median ratio") || line.starts_with("# Smallest"));
+        assert_eq!(summary.count(), 2, "{table}");
+    }
+    let failed = |commands| {
+        let output = against("all_reduce -b 64 -e 64", commands);
+        assert_eq!(output.status.code(), Some(1));
+        text(&output.stderr)
+    };
+    let error = failed("echo 'Test NCCL failure' >&2; exit 3");
+    assert!(error.ends_with("/perf failed, exit status: 3: Test NCCL failure\n"), "{error}");
+    let error = failed("echo nothing");
+    assert!(error.contains("no row in this output:\nnothing\n"), "{error}");
+    let error = failed("echo '128 32 float sum -1 1.00 4.00 6.00 0 1.00 4.00 6.00 0'");
+    assert!(
+        error.contains(
+            "measures something else: it prints a row of 128 32 float, expected one of 64 16 float"
+        ),
+        "{error}"
+    );
+}
+
+/// Opens a terminal, whose other end shows what is drawn.
+fn terminal() -> (fs::File, fs::File) {
+    use rustix::pty::{OpenptFlags, grantpt, openpt, ptsname, unlockpt};
+
+    let own = openpt(OpenptFlags::RDWR | OpenptFlags::NOCTTY).expect("a terminal");
+    grantpt(&own).and_then(|()| unlockpt(&own)).expect("it is ours");
+    let name = ptsname(&own, Vec::new()).expect("a name").into_string().expect("text");
+    let other = fs::File::options().read(true).write(true).open(name).expect("it exists");
+    (own.into(), other)
+}
+
+#[test]
+fn progress_is_drawn_on_a_terminal_only() {
+    for how in ["", "--processes"] {
+        let (mut screen, stderr) = terminal();
+        let mut command = bench(&format!("all_reduce --ranks 2 {how} -b 8 -e 8 -N 200"));
+        command.env("TERM", "xterm").stderr(stderr).stdout(Stdio::piped());
+        let child = command.spawn().expect("the program starts");
+        drop(command);
+        let screen = std::thread::spawn(move || {
+            let mut drawn = vec![];
+            // The end is an error, as the other end of the terminal is closed.
+            let _ = screen.read_to_end(&mut drawn);
+            drawn
+        });
+        let output = child.wait_with_output().expect("it ends");
+        assert!(output.status.success());
+        assert!(!text(&output.stdout).contains("rows,"), "{how}");
+        let drawn = screen.join().expect("it reads");
+        let drawn = text(&drawn);
+        assert!(drawn.contains("/200 rows, 8 bytes of float"), "{how}: {drawn:?}");
+    }
+}
