@@ -322,7 +322,7 @@ fn terminal() -> (fs::File, fs::File) {
 fn progress_is_drawn_on_a_terminal_only() {
     for how in ["", "--processes"] {
         let (mut screen, stderr) = terminal();
-        let mut command = bench(&format!("all_reduce --ranks 2 {how} -b 8 -e 8 -N 200"));
+        let mut command = bench(&format!("all_reduce --ranks 2 {how} -b 8 -e 8 -N 40"));
         command.env("TERM", "xterm").stderr(stderr).stdout(Stdio::piped());
         let child = command.spawn().expect("the program starts");
         drop(command);
@@ -337,6 +337,6 @@ fn progress_is_drawn_on_a_terminal_only() {
         assert!(!text(&output.stdout).contains("rows,"), "{how}");
         let drawn = screen.join().expect("it reads");
         let drawn = text(&drawn);
-        assert!(drawn.contains("/200 rows, 8 bytes of float"), "{how}: {drawn:?}");
+        assert!(drawn.contains("/40 rows, 8 bytes of float"), "{how}: {drawn:?}");
     }
 }
