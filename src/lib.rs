@@ -61,6 +61,7 @@ mod memory_space;
 mod nccl;
 mod nccl_slice;
 mod parameters;
+mod recorder;
 mod reduce_op;
 mod releases_of_values;
 mod result_code;
@@ -84,7 +85,7 @@ pub use collective_config::CollectiveConfig;
 pub use communicator::{
     AbortHandle, BorrowedCommunicator, Communicator, Finalized, Grouped, Grouping, MemoryStatistic,
     Operations, OwnedPreMulSum, OwnedRegistration, OwnedWindow, PendingCommunicator, PreMulSum,
-    PreMulSumOperations, Properties, Registration, ShrinkMode, Signal, Ungrouped, WaitSignal, Window,
+    PreMulSumOperations, Properties, Recorder, Registration, ShrinkMode, Signal, Ungrouped, WaitSignal, Window,
     WindowFlags, WindowOffset,
 };
 pub use config::{Config, CtaPolicy, GraphUsageMode, HostCftMode, NvlsHostMode};
@@ -99,6 +100,7 @@ pub use memory_space::MemorySpace;
 pub use nccl::{Function, Nccl};
 pub use nccl_slice::{NcclSlice, NcclSliceMut};
 pub use parameters::{ParameterValue, Parameters};
+pub use recorder::{Record, RecordState};
 pub use reduce_op::{ParseReduceOpError, ReduceOp};
 pub use result_code::ResultCode;
 pub use send_buffer::{RecvBuffer, SendBuffer};
