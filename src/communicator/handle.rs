@@ -391,14 +391,19 @@ impl Communicator {
         if self.shared.state.try_enter() {
             return Ok(());
         }
+        let Entry { name, call, lengths: [first, second], stream, site, .. } = entry;
+        let shared = &self.shared;
+        if shared.state.try_enter_recorded() {
+            // SAFETY: the state says so only once there is a ring.
+            let ring = unsafe { shared.ring().unwrap_unchecked() };
+            ring.push(call, [first, second], stream, site);
+            return Ok(());
+        }
         // A number, and single arguments, as a `Result` and a struct would pass through memory.
-        let Entry { name, method, call, lengths: [first, second], stream, site } = entry;
-        let flags = if method.is_message() {
-            enter_and_record::<true>(&self.shared, call, first, second, stream, site)
-        } else {
-            enter_and_record::<false>(&self.shared, call, first, second, stream, site)
-        };
-        if flags == 0 { Ok(()) } else { Err(entry_error(name, flags)) }
+        match shared.enter_and_record(call, first, second, stream, site) {
+            0 => Ok(()),
+            flags => Err(entry_error(name, flags)),
+        }
     }
 
     /// Waits if the call is in progress, for the `timeout` instead of the communicator's if there is one, and leaves NCCL.
@@ -460,7 +465,7 @@ impl Communicator {
     }
 
     /// Enters NCCL for the first operation in a group, whose end leaves it. Returns `true` if it is the first.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn join_group(&self, entry: Entry) -> Result<bool> {
         if self.in_group.load(Relaxed) == IN_GROUP {
             return Ok(false);
@@ -469,31 +474,40 @@ impl Communicator {
             self.in_group.store(IN_GROUP, Relaxed);
             return Ok(true);
         }
-        self.join_group_slow_path(entry)
+        let Entry { name, call, lengths: [first, second], stream, site, .. } = entry;
+        let shared = &self.shared;
+        let is_first = self.in_group.load(Relaxed) != IN_RECORDED_GROUP;
+        if !is_first || shared.state.try_enter_recorded() {
+            self.in_group.store(IN_RECORDED_GROUP, Relaxed);
+            let call = call | if is_first { IS_GROUPED | IS_FIRST_OF_GROUP } else { IS_GROUPED };
+            // SAFETY: the state and this mark say that operations are recorded only once there is a ring.
+            unsafe { shared.ring().unwrap_unchecked() }.push(call, [first, second], stream, site);
+            return Ok(is_first);
+        }
+        match self.join_group_and_record(call, first, second, stream, site) {
+            0 => Ok(true),
+            flags => Err(entry_error(name, flags)),
+        }
     }
 
+    /// Joins a group with the first operation if there is more to look at than whether it is recorded, and records it.
+    /// Returns 0, or the flags that forbid it.
     #[cold]
     #[inline(never)]
-    fn join_group_slow_path(&self, mut entry: Entry) -> Result<bool> {
-        let is_first = self.in_group.load(Relaxed) != IN_RECORDED_GROUP;
-        entry.call |= IS_GROUPED;
-        if is_first {
-            match self.shared.state.enter_slow_path() {
-                0 => {}
-                flags => return Err(entry_error(entry.name, flags)),
-            }
-            entry.call |= IS_FIRST_OF_GROUP;
+    fn join_group_and_record(
+        &self,
+        call: u64,
+        first: usize,
+        second: usize,
+        stream: usize,
+        site: &'static Location<'static>,
+    ) -> u32 {
+        let flags = self.shared.enter_and_record(call | IS_GROUPED | IS_FIRST_OF_GROUP, first, second, stream, site);
+        if flags == 0 {
             let is_recorded = self.shared.ring().is_some();
             self.in_group.store(if is_recorded { IN_RECORDED_GROUP } else { IN_GROUP }, Relaxed);
         }
-        if let Some(ring) = self.shared.ring() {
-            let Entry { method, call, lengths, stream, site, .. } = entry;
-            match method.is_message() {
-                true => ring.push::<true>(call, lengths, stream, site),
-                false => ring.push::<false>(call, lengths, stream, site),
-            }
-        }
-        Ok(is_first)
+        flags
     }
 
     /// Takes back the record of the last operation, if there is one and the operation was refused before NCCL was called.
@@ -599,29 +613,6 @@ impl Communicator {
     pub(crate) fn raw(&self) -> sys::ncclComm_t {
         self.shared.raw
     }
-}
-
-/// Enters NCCL for an operation and records it, if operations are recorded. Returns 0, or the flags that forbid it.
-#[cold]
-#[inline(never)]
-fn enter_and_record<const IS_MESSAGE: bool>(
-    shared: &Shared,
-    call: u64,
-    first: usize,
-    second: usize,
-    stream: usize,
-    site: &'static Location<'static>,
-) -> u32 {
-    if !shared.state.try_enter_recorded() {
-        match shared.state.enter_slow_path() {
-            0 => {}
-            flags => return flags,
-        }
-    }
-    if let Some(ring) = shared.ring() {
-        ring.push::<IS_MESSAGE>(call, [first, second], stream, site);
-    }
-    0
 }
 
 impl fmt::Debug for Communicator {

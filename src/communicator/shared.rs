@@ -2,6 +2,7 @@
 
 use std::ffi::CStr;
 use std::num::NonZeroU64;
+use std::panic::Location;
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 use std::sync::atomic::{AtomicBool, AtomicU64};
 use std::sync::{Arc, OnceLock};
@@ -115,6 +116,40 @@ impl Shared {
     #[inline(always)]
     pub(super) fn ring(&self) -> Option<&Ring> {
         self.ring.get()
+    }
+
+    /// Records an operation, if operations are recorded.
+    #[inline(always)]
+    pub(super) fn record(
+        &self,
+        call: u64,
+        first: usize,
+        second: usize,
+        stream: usize,
+        site: &'static Location<'static>,
+    ) {
+        if let Some(ring) = self.ring() {
+            ring.push(call, [first, second], stream, site);
+        }
+    }
+
+    /// Enters NCCL for an operation if there is more to look at than whether it is recorded, and records it. Returns 0, or
+    /// the flags that forbid it.
+    #[cold]
+    #[inline(never)]
+    pub(super) fn enter_and_record(
+        &self,
+        call: u64,
+        first: usize,
+        second: usize,
+        stream: usize,
+        site: &'static Location<'static>,
+    ) -> u32 {
+        let flags = self.state.enter_slow_path();
+        if flags == 0 {
+            self.record(call, first, second, stream, site);
+        }
+        flags
     }
 
     /// Makes operations be recorded. Returns `true` if they were not before.

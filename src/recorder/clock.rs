@@ -20,31 +20,40 @@ pub(super) struct Scale<'a> {
     ticks: u128,
 }
 
-/// Returns the processor's counter.
+/// Returns the lower and the upper half of the processor's counter, as two registers have them.
 #[cfg(target_arch = "x86_64")]
 #[inline(always)]
-pub(super) fn ticks() -> u64 {
-    // SAFETY: every x86-64 processor has the instruction.
-    #[allow(unused_unsafe)] // Safe in newer releases of Rust.
+pub(super) fn halves() -> [u32; 2] {
+    let (lower, upper);
+    // SAFETY: every x86-64 processor has the instruction, which writes these two registers. (The compiler would put the
+    // halves of `_rdtsc` together, and apart again.)
     unsafe {
-        std::arch::x86_64::_rdtsc()
+        std::arch::asm!("rdtsc", out("eax") lower, out("edx") upper, options(nomem, nostack, preserves_flags));
     }
+    [lower, upper]
+}
+
+/// Returns the halves of the processor's counter.
+#[cfg(target_arch = "aarch64")]
+#[inline(always)]
+pub(super) fn halves() -> [u32; 2] {
+    let ticks: u64;
+    // SAFETY: reads a register that is open to user code on Linux.
+    unsafe { std::arch::asm!("mrs {}, cntvct_el0", out(reg) ticks, options(nomem, nostack, preserves_flags)) };
+    [ticks as u32, (ticks >> 32) as u32]
+}
+
+/// Returns the halves of the system's clock, in nanoseconds, where the processor's counter is not known.
+#[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
+pub(super) fn halves() -> [u32; 2] {
+    let ticks = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |time| time.as_nanos() as u64);
+    [ticks as u32, (ticks >> 32) as u32]
 }
 
 /// Returns the processor's counter.
-#[cfg(target_arch = "aarch64")]
-#[inline(always)]
 pub(super) fn ticks() -> u64 {
-    let ticks;
-    // SAFETY: reads a register that is open to user code on Linux.
-    unsafe { std::arch::asm!("mrs {}, cntvct_el0", out(reg) ticks, options(nomem, nostack, preserves_flags)) };
-    ticks
-}
-
-/// Returns the system's clock, in nanoseconds, where the processor's counter is not known.
-#[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
-pub(super) fn ticks() -> u64 {
-    SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |time| time.as_nanos() as u64)
+    let [lower, upper] = halves().map(u64::from);
+    upper << 32 | lower
 }
 
 impl Clock {

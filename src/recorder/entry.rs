@@ -84,6 +84,11 @@ impl Entry {
 pub(super) struct Call(pub(super) u64);
 
 impl Call {
+    #[inline(always)]
+    pub(super) fn is_message(self) -> bool {
+        Method::is_message_in(self.0)
+    }
+
     pub(super) fn method(self) -> Option<Method> {
         Method::from_bits(self.0)
     }

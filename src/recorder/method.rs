@@ -2,15 +2,6 @@
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Method(u8);
 
-/// The ranks that call an operation.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Kind {
-    /// All ranks, in the same order.
-    Collective,
-    /// The ranks that exchange the message.
-    Message,
-}
-
 /// The elements that a rank sends and receives, from the lengths of its buffers.
 #[derive(Debug, Clone, Copy)]
 enum Counts {
@@ -33,43 +24,44 @@ enum Counts {
     None,
 }
 
-struct Row(&'static str, Kind, Counts);
+struct Row(&'static str, Counts);
 
-/// The operations; the number of one is its place. Fewer than 64.
+/// The operations; the number of one is its place. Fewer than 64. Those of all ranks, in the same order, come first.
 const ROWS: &[Row] = {
     use Counts::*;
-    use Kind::*;
     &[
-        Row("all_reduce", Collective, First),
-        Row("all_reduce_in_place", Collective, First),
-        Row("broadcast", Collective, Second),
-        Row("broadcast_in_place", Collective, First),
-        Row("reduce", Collective, First),
-        Row("reduce_in_place", Collective, First),
-        Row("all_gather", Collective, Gather),
-        Row("all_gather_in_place", Collective, GatherInPlace),
-        Row("reduce_scatter", Collective, Scatter),
-        Row("reduce_scatter_in_place", Collective, ScatterInPlace),
-        Row("all_to_all", Collective, First),
-        Row("gather", Collective, Gather),
-        Row("gather_in_place", Collective, GatherAtRootInPlace),
-        Row("scatter", Collective, Scatter),
-        Row("scatter_in_place", Collective, ScatterFromRootInPlace),
-        Row("all_gather_v", Collective, Both),
-        Row("reduce_scatter_v", Collective, Both),
-        Row("all_to_all_v", Collective, Both),
-        Row("gather_v", Collective, Both),
-        Row("scatter_v", Collective, Both),
-        Row("barrier", Collective, One),
-        Row("register_window", Collective, None),
-        Row("send", Message, Send),
-        Row("recv", Message, Receive),
-        Row("sendrecv", Message, Both),
-        Row("put_signal", Message, Send),
-        Row("signal", Message, None),
-        Row("wait_signal", Message, None),
+        Row("all_reduce", First),
+        Row("all_reduce_in_place", First),
+        Row("broadcast", Second),
+        Row("broadcast_in_place", First),
+        Row("reduce", First),
+        Row("reduce_in_place", First),
+        Row("all_gather", Gather),
+        Row("all_gather_in_place", GatherInPlace),
+        Row("reduce_scatter", Scatter),
+        Row("reduce_scatter_in_place", ScatterInPlace),
+        Row("all_to_all", First),
+        Row("gather", Gather),
+        Row("gather_in_place", GatherAtRootInPlace),
+        Row("scatter", Scatter),
+        Row("scatter_in_place", ScatterFromRootInPlace),
+        Row("all_gather_v", Both),
+        Row("reduce_scatter_v", Both),
+        Row("all_to_all_v", Both),
+        Row("gather_v", Both),
+        Row("scatter_v", Both),
+        Row("barrier", One),
+        Row("register_window", None),
+        Row("send", Send),
+        Row("recv", Receive),
+        Row("sendrecv", Both),
+        Row("put_signal", Send),
+        Row("signal", None),
+        Row("wait_signal", None),
     ]
 };
+
+const FIRST_MESSAGE: Method = Method::of("send");
 
 impl Method {
     /// The bits that a method takes.
@@ -87,6 +79,12 @@ impl Method {
         panic!("the operation is not in the table of those that are recorded");
     }
 
+    /// Returns whether the method in these bits is one of messages.
+    #[inline(always)]
+    pub(super) const fn is_message_in(bits: u64) -> bool {
+        Self((bits & Self::BITS) as u8).is_message()
+    }
+
     pub(super) fn from_bits(bits: u64) -> Option<Self> {
         let number = (bits & Self::BITS) as u8;
         (usize::from(number) < ROWS.len()).then_some(Self(number))
@@ -97,9 +95,10 @@ impl Method {
         self.0 as u64
     }
 
+    /// Returns `true` for those of the ranks that exchange a message.
     #[inline(always)]
     pub(crate) const fn is_message(self) -> bool {
-        matches!(ROWS[self.0 as usize].1, Kind::Message)
+        self.0 >= FIRST_MESSAGE.0
     }
 
     pub(crate) const fn name(self) -> &'static str {
@@ -111,7 +110,7 @@ impl Method {
         let size = size.max(1) as u64;
         let gather = |count: u64| [count, count.saturating_mul(size)];
         let scatter = |count: u64| [count.saturating_mul(size), count];
-        match ROWS[usize::from(self.0)].2 {
+        match ROWS[usize::from(self.0)].1 {
             Counts::First => [first; 2],
             Counts::Second => [second; 2],
             Counts::Gather => gather(first),
