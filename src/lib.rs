@@ -23,6 +23,7 @@
 #![cfg_attr(doc, doc = concat!("[nccl-quirks]: ", env!("CARGO_PKG_REPOSITORY"), "/blob/HEAD/docs/nccl-quirks.md"))]
 #![cfg_attr(doc, doc = concat!("[overhead]: ", env!("CARGO_PKG_REPOSITORY"), "/blob/HEAD/docs/overhead.md"))]
 #![cfg_attr(doc, doc = concat!("[platforms]: ", env!("CARGO_PKG_REPOSITORY"), "/blob/HEAD/docs/platforms.md"))]
+#![cfg_attr(doc, doc = concat!("[recorder]: ", env!("CARGO_PKG_REPOSITORY"), "/blob/HEAD/docs/recorder.md"))]
 #![cfg_attr(doc, doc = concat!("[security]: ", env!("CARGO_PKG_REPOSITORY"), "/blob/HEAD/SECURITY.md"))]
 #![cfg_attr(doc, doc = concat!("[semver]: ", env!("CARGO_PKG_REPOSITORY"), "/blob/HEAD/docs/semver.md"))]
 #![cfg_attr(doc, doc = concat!("[soundness]: ", env!("CARGO_PKG_REPOSITORY"), "/blob/HEAD/docs/soundness.md"))]
@@ -83,10 +84,10 @@ pub use buffer::{DeviceSlice, DeviceSliceMut};
 pub use buffer_traits::{Buffer, BufferMut, Stream};
 pub use collective_config::CollectiveConfig;
 pub use communicator::{
-    AbortHandle, BorrowedCommunicator, Communicator, Finalized, Grouped, Grouping, MemoryStatistic,
-    Operations, OwnedPreMulSum, OwnedRegistration, OwnedWindow, PendingCommunicator, PreMulSum,
-    PreMulSumOperations, Properties, Recorder, Registration, ShrinkMode, Signal, Ungrouped, WaitSignal, Window,
-    WindowFlags, WindowOffset,
+    AbortHandle, Alarm, Answer, BorrowedCommunicator, Cause, Communicator, Finalized, Grouped, Grouping,
+    MemoryStatistic, Operations, OwnedPreMulSum, OwnedRegistration, OwnedWindow, PendingCommunicator,
+    PreMulSum, PreMulSumOperations, Properties, Recorder, Registration, ShrinkMode, Signal, Ungrouped,
+    WaitSignal, Watchdog, Window, WindowFlags, WindowOffset,
 };
 pub use config::{Config, CtaPolicy, GraphUsageMode, HostCftMode, NvlsHostMode};
 pub use context::Context;

@@ -388,22 +388,24 @@ impl Communicator {
     #[inline(always)]
     pub(super) fn begin_operation(&self, entry: Entry) -> Result<()> {
         check_no_open_group(entry.name)?;
-        if self.shared.state.try_enter() {
-            return Ok(());
-        }
+        if self.shared.state.try_enter() { Ok(()) } else { self.begin_recorded(entry) }
+    }
+
+    /// Enters NCCL for an operation that is recorded, or for which there is more to look at.
+    #[cold]
+    #[inline(always)]
+    fn begin_recorded(&self, entry: Entry) -> Result<()> {
         let Entry { name, call, lengths: [first, second], stream, site, .. } = entry;
-        let shared = &self.shared;
-        if shared.state.try_enter_recorded() {
+        let shared = &*self.shared;
+        let flags = if shared.state.try_enter_recorded() {
             // SAFETY: the state says so only once there is a ring.
-            let ring = unsafe { shared.ring().unwrap_unchecked() };
-            ring.push(call, [first, second], stream, site);
-            return Ok(());
-        }
-        // A number, and single arguments, as a `Result` and a struct would pass through memory.
-        match shared.enter_and_record(call, first, second, stream, site) {
-            0 => Ok(()),
-            flags => Err(entry_error(name, flags)),
-        }
+            unsafe { shared.ring().unwrap_unchecked() }.push(call, [first, second], stream, site);
+            0
+        } else {
+            // A number, and single arguments, as a `Result` and a struct would pass through memory.
+            shared.enter_and_record(call, first, second, stream, site)
+        };
+        if flags == 0 { Ok(()) } else { Err(entry_error(name, flags)) }
     }
 
     /// Waits if the call is in progress, for the `timeout` instead of the communicator's if there is one, and leaves NCCL.
@@ -502,7 +504,8 @@ impl Communicator {
         stream: usize,
         site: &'static Location<'static>,
     ) -> u32 {
-        let flags = self.shared.enter_and_record(call | IS_GROUPED | IS_FIRST_OF_GROUP, first, second, stream, site);
+        let flags =
+            self.shared.enter_and_record(call | IS_GROUPED | IS_FIRST_OF_GROUP, first, second, stream, site);
         if flags == 0 {
             let is_recorded = self.shared.ring().is_some();
             self.in_group.store(if is_recorded { IN_RECORDED_GROUP } else { IN_GROUP }, Relaxed);

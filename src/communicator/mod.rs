@@ -35,6 +35,7 @@ mod state;
 mod synchronize;
 mod timer;
 mod vector_collectives;
+mod watchdog;
 mod window;
 
 pub use abort_handle::AbortHandle;
@@ -55,4 +56,5 @@ pub use properties::Properties;
 pub use recorder::Recorder;
 pub use recovery::ShrinkMode;
 pub use registration::Registration;
+pub use watchdog::{Alarm, Answer, Cause, Watchdog};
 pub use window::{Window, WindowFlags, WindowOffset};

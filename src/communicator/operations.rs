@@ -90,11 +90,7 @@ impl<'c, G> Operations<'c, G> {
     /// Runs `enqueue` as an operation without buffers. (A closure is not always inlined; where every instruction counts,
     /// the callers of [`begin_operation`](Self::begin_operation) and [`finish_operation`](Self::finish_operation) do
     /// without.)
-    pub(super) fn issue<'b>(
-        self,
-        entry: Entry,
-        enqueue: impl FnOnce() -> Result<ResultCode>,
-    ) -> Result<()>
+    pub(super) fn issue<'b>(self, entry: Entry, enqueue: impl FnOnce() -> Result<ResultCode>) -> Result<()>
     where
         G: Grouping<'b>,
     {

@@ -57,7 +57,7 @@ impl Communicator {
     /// Returns the recorder, if the operations are recorded.
     #[must_use]
     pub fn recorder(&self) -> Option<Recorder> {
-        self.shared.ring().map(|_| Recorder { shared: Arc::clone(&self.shared) })
+        Recorder::of(&self.shared)
     }
 }
 
@@ -80,20 +80,24 @@ pub(super) fn start_as_the_environment_says(shared: &Arc<Shared>) {
     }
 }
 
-/// Writes the dump of the process after a timeout, if the environment says where.
+/// Writes the dump of the process if a communicator is recorded, and the environment says where.
 #[cold]
-pub(super) fn dump_after_timeout(shared: &Arc<Shared>) {
+pub(super) fn dump(shared: &Arc<Shared>, reason: &str) {
     if shared.ring().is_some()
         && let Some(prefix) = env::var_os("LIBNCCL_RECORDER_FILE")
     {
         let mut path = prefix;
         path.push(format!("{}.json", shared.membership().1));
         // The error of the call is the one that counts.
-        let _ = Recorder::write_all("timeout", &PathBuf::from(path));
+        let _ = Recorder::write_all(reason, &PathBuf::from(path));
     }
 }
 
 impl Recorder {
+    pub(super) fn of(shared: &Arc<Shared>) -> Option<Self> {
+        shared.ring().map(|_| Self { shared: Arc::clone(shared) })
+    }
+
     /// Returns the operations that the recorder has, the oldest first.
     #[must_use]
     pub fn records(&self) -> Vec<Record> {
@@ -141,7 +145,8 @@ impl Recorder {
     /// Writes [`all_to_json`](Self::all_to_json) to a file.
     ///
     /// With the environment variable `LIBNCCL_RECORDER_FILE`, the start of a path, a timeout of a communicator that is
-    /// recorded writes it to this path and the number of the rank and `.json`.
+    /// recorded, and a [`Watchdog`](crate::Watchdog) that finds one in a call for too long, write it to this path and the
+    /// number of the rank and `.json`.
     ///
     /// # Errors
     /// That of the file.

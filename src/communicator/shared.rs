@@ -213,7 +213,7 @@ impl Shared {
         }
         // Of what is in progress, it says whom it waits for.
         let error = self.timeout_error(call, elapsed, self.library.last_error_of(self.raw));
-        recorder::dump_after_timeout(self);
+        recorder::dump(self, "timeout");
         // SAFETY: the state has told this thread to end it.
         let _ = unsafe { self.abort() };
         error

@@ -39,7 +39,9 @@ pub(super) fn halves() -> [u32; 2] {
 pub(super) fn halves() -> [u32; 2] {
     let ticks: u64;
     // SAFETY: reads a register that is open to user code on Linux.
-    unsafe { std::arch::asm!("mrs {}, cntvct_el0", out(reg) ticks, options(nomem, nostack, preserves_flags)) };
+    unsafe {
+        std::arch::asm!("mrs {}, cntvct_el0", out(reg) ticks, options(nomem, nostack, preserves_flags))
+    };
     [ticks as u32, (ticks >> 32) as u32]
 }
 
@@ -58,7 +60,8 @@ pub(super) fn ticks() -> u64 {
 
 impl Clock {
     pub(super) fn new() -> Self {
-        let start_time = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |time| time.as_nanos() as u64);
+        let start_time =
+            SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |time| time.as_nanos() as u64);
         Self { start: Instant::now(), start_ticks: ticks(), start_time }
     }
 

@@ -35,14 +35,15 @@ pub(crate) fn dump(groups: &[Group]) -> Document {
         .enumerate()
         .flat_map(|(number, group)| group.records.iter().map(move |record| (number, group, record)))
         .flat_map(|(number, group, record)| {
-            names(record, group.rank).into_iter().map(move |name| (record.queued, number, group, record, name))
+            names(record, group.rank)
+                .into_iter()
+                .map(move |name| (record.queued, number, group, record, name))
         })
         .collect();
     entries.sort_by_key(|(queued, ..)| *queued);
-    let entries =
-        entries.into_iter().enumerate().map(|(id, (_, number, group, record, (name, counts)))| {
-            entry(id, number, group, record, name, counts)
-        });
+    let entries = entries.into_iter().enumerate().map(|(id, (_, number, group, record, (name, counts)))| {
+        entry(id, number, group, record, name, counts)
+    });
     Document::object([
         ("version", "2.5".into()),
         ("pg_config", Document::object(groups.iter().map(config))),

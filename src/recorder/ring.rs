@@ -161,7 +161,8 @@ impl Ring {
     fn try_read(&self) -> Option<Vec<Read>> {
         let (done, messages) = self.done_and_messages();
         let last = number(done);
-        let mut read: Vec<_> = (self.oldest(last)..=last).map(|number| self.slot(number).read(number)).collect();
+        let mut read: Vec<_> =
+            (self.oldest(last)..=last).map(|number| self.slot(number).read(number)).collect();
         fence(Acquire);
         let begun = self.begun.load(Relaxed);
         if begun >> NUMBER_BITS != done >> NUMBER_BITS {
@@ -278,7 +279,10 @@ mod tests {
         ring.complete(1);
         ring.push(SUM, [1, 1], 1, Location::caller());
         let read = ring.read();
-        assert_eq!(read.iter().map(|read| read.completed.is_some()).collect::<Vec<_>>(), [true, false, true, false]);
+        assert_eq!(
+            read.iter().map(|read| read.completed.is_some()).collect::<Vec<_>>(),
+            [true, false, true, false]
+        );
         assert!(read.iter().all(|read| read.completed.is_none_or(|completed| completed >= read.queued)));
     }
 
