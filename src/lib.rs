@@ -84,7 +84,7 @@ pub use buffer::{DeviceSlice, DeviceSliceMut};
 pub use buffer_traits::{Buffer, BufferMut, Stream};
 pub use collective_config::CollectiveConfig;
 pub use communicator::{
-    AbortHandle, Alarm, Answer, BorrowedCommunicator, Cause, Communicator, Finalized, Grouped, Grouping,
+    AbortHandle, Answer, BorrowedCommunicator, Cause, Communicator, Finalized, Finding, Grouped, Grouping,
     MemoryStatistic, Operations, OwnedPreMulSum, OwnedRegistration, OwnedWindow, PendingCommunicator,
     PreMulSum, PreMulSumOperations, Properties, Recorder, Registration, ShrinkMode, Signal, Ungrouped,
     WaitSignal, Watchdog, Window, WindowFlags, WindowOffset,

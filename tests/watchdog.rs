@@ -135,19 +135,19 @@ fn communicator_is_ended_once_by_owner_abort_handle_watchdog_or_drop() {
 #[test]
 fn communicator_whose_peer_is_gone_is_reported_once() {
     let mut comms = libnccl_cpu::nccl().init_all(&[0, 1]).unwrap();
-    let (sender, alarms) = channel();
-    let watchdog = Watchdog::new(PATIENCE, move |alarm| {
-        sender.send(alarm.clone()).unwrap();
+    let (sender, findings) = channel();
+    let watchdog = Watchdog::new(PATIENCE, move |finding| {
+        sender.send(finding.clone()).unwrap();
         Answer::Continue
     })
     .unwrap();
     comms.iter().for_each(|comm| watchdog.watch(comm).unwrap());
     comms.pop().unwrap().abort().unwrap();
-    let alarm = alarms.recv_timeout(PATIENCE).unwrap();
-    assert_eq!((alarm.rank, alarm.size), (0, 2));
-    let Cause::Failed(Error::Nccl { code, .. }) = &alarm.cause else { panic!("{}", alarm.cause) };
+    let finding = findings.recv_timeout(PATIENCE).unwrap();
+    assert_eq!((finding.rank, finding.size), (0, 2));
+    let Cause::Failed(Error::Nccl { code, .. }) = &finding.cause else { panic!("{}", finding.cause) };
     assert_eq!(*code, ResultCode::REMOTE_ERROR);
-    assert!(alarms.recv_timeout(Duration::from_millis(500)).is_err(), "only once");
+    assert!(findings.recv_timeout(Duration::from_millis(500)).is_err(), "only once");
     // It was told to do nothing.
     assert_eq!(comms[0].async_error().unwrap(), ResultCode::REMOTE_ERROR);
 }
@@ -157,9 +157,9 @@ fn call_that_lasts_is_reported_with_its_operation_and_aborted() {
     const LIMIT: Duration = Duration::from_millis(200);
     let config = Config::new().timeout(PATIENCE);
     let mut comms = libnccl_cpu::nccl().init_all_with(&[0, 1], &config).unwrap();
-    let (sender, alarms) = channel();
-    let watchdog = Watchdog::new(LIMIT, move |alarm| {
-        sender.send(alarm.clone()).unwrap();
+    let (sender, findings) = channel();
+    let watchdog = Watchdog::new(LIMIT, move |finding| {
+        sender.send(finding.clone()).unwrap();
         Answer::AbortAll
     })
     .unwrap();
@@ -180,13 +180,13 @@ fn call_that_lasts_is_reported_with_its_operation_and_aborted() {
     };
     assert!(is_ended, "{called:?}");
     assert!(start.elapsed() >= LIMIT && start.elapsed() < PATIENCE);
-    let alarm = alarms.recv_timeout(PATIENCE).unwrap();
+    let finding = findings.recv_timeout(PATIENCE).unwrap();
     assert!(
-        alarm.rank == 0 && matches!(alarm.cause, Cause::Stalled(time) if time >= LIMIT),
+        finding.rank == 0 && matches!(finding.cause, Cause::Stalled(time) if time >= LIMIT),
         "{}",
-        alarm.cause
+        finding.cause
     );
-    let records = alarm.recorder.unwrap().records();
+    let records = finding.recorder.unwrap().records();
     assert_eq!((records[0].operation, records[0].sent, records.len()), ("all_reduce_in_place", 3, 1));
     drop(watchdog);
     assert!(matches!(idle.async_error(), Err(Error::Aborted { .. })), "aborted together");
@@ -248,8 +248,46 @@ fn records_of_all_operations_have_their_arguments_and_sites() {
         let json = recorder.to_json("request");
         assert!(json.contains(r#""operation":"all_gather","data_type":"float","sent":3"#), "{json}");
     }
-    // The communicators are dropped, the recorders not.
-    if let Ok(folder) = std::env::var("LIBNCCL_DUMP_FOLDER") {
-        std::fs::write(format!("{folder}/rank0"), libnccl::Recorder::all_to_pytorch()).unwrap();
+}
+
+/// Ranks that call different things leave records for an analyzer: `LIBNCCL_DUMPS` names a folder for them.
+#[test]
+fn mistake_is_in_the_records_of_the_ranks() {
+    let config = Config::new().timeout(Duration::from_millis(300));
+    type Call = fn(&Communicator) -> libnccl::Result<()>;
+    let agreed: Call = |comm| comm.all_reduce_in_place(&mut [1_i32; 4], ReduceOp::Sum, STREAM);
+    let mistakes: [(&str, Call); 4] = [
+        ("operation", |comm| comm.broadcast_in_place(&mut [1_i32; 4], 0, STREAM)),
+        ("count", |comm| comm.all_reduce_in_place(&mut [1_i32; 5], ReduceOp::Sum, STREAM)),
+        ("type", |comm| comm.all_reduce_in_place(&mut [1_u32; 4], ReduceOp::Sum, STREAM)),
+        ("missing", |_| Ok(())),
+    ];
+    for (mistake, call) in mistakes {
+        let comms = libnccl_cpu::nccl().init_all_with(&[0, 1, 2], &config).unwrap();
+        let recorders: Vec<_> = comms.iter().map(|comm| comm.record(16)).collect();
+        thread::scope(|scope| {
+            for comm in comms {
+                scope.spawn(move || {
+                    agreed(&comm).unwrap();
+                    let is_wrong = comm.rank() == 2;
+                    let _ = if is_wrong { call(&comm) } else { agreed(&comm) };
+                    // The others see the mistake before this one ends.
+                    thread::sleep(Duration::from_millis(400));
+                });
+            }
+        });
+        let last = |rank: usize| recorders[rank].records().pop().unwrap();
+        let [right, wrong] = [last(1), last(2)];
+        let same = (right.operation, right.sent, right.data_type, right.collective)
+            == (wrong.operation, wrong.sent, wrong.data_type, wrong.collective);
+        assert!(!same, "{mistake}: {right:?}, {wrong:?}");
+        assert_eq!((last(0).operation, last(0).collective), ("all_reduce_in_place", Some(2)));
+        if let Ok(folder) = std::env::var("LIBNCCL_DUMPS") {
+            let folder = std::path::Path::new(&folder).join(mistake);
+            std::fs::create_dir_all(&folder).unwrap();
+            for (rank, recorder) in recorders.iter().enumerate() {
+                std::fs::write(folder.join(format!("rank{rank}")), recorder.to_pytorch()).unwrap();
+            }
+        }
     }
 }

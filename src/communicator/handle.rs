@@ -143,7 +143,7 @@ pub struct Communicator {
     pub(super) timeout: Option<Duration>,
     /// Set once its work was revoked, or aborted by a shrink, after which there is nothing to finalize.
     pub(super) is_stopped: AtomicBool,
-    /// Whether it has operations in the group that is open on this thread: [`OUTSIDE_GROUP`], [`IN_GROUP`] or
+    /// The part in the group that is open on this thread: [`OUTSIDE_GROUP`], [`IN_GROUP`] or
     /// [`IN_RECORDED_GROUP`].
     in_group: AtomicU8,
     /// The options of the last collective outside a group, which NCCL may read as long as it is in progress.

@@ -8,13 +8,12 @@ use std::process;
 use std::sync::{Arc, Mutex, Once, OnceLock, PoisonError, Weak};
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use super::handle::Communicator;
 use super::shared::Shared;
 use crate::MemorySpace;
 use crate::recorder::{Document, Place, Record, pytorch, records};
 
 /// The recorder of a communicator, readable from any thread at any time: the last operations that the communicator was given,
-/// also after its end. See [`Communicator::record`].
+/// also after its end. See [`Communicator::record`](crate::Communicator::record).
 ///
 /// Operations are recorded when they are called; those that are refused, by a check of this crate, are not. Operations of a
 /// group are recorded too. Those of a [`PreMulSum`](crate::PreMulSum) have the name of the reduction.
@@ -43,27 +42,9 @@ pub struct Recorder {
 /// The communicators of this process that are recorded.
 static RECORDED: Mutex<Vec<Weak<Shared>>> = Mutex::new(Vec::new());
 
-impl Communicator {
-    /// Records the operations from now on: the last ones, at least so many `entries`, up to a million, of 64 bytes each. Once
-    /// it records, it does so until its end, and further calls return the same recorder.
-    ///
-    /// With the environment variable `LIBNCCL_RECORDER`, a number of entries, all communicators of the process are recorded
-    /// from their start. For an example, see [`Recorder`].
-    pub fn record(&self, entries: usize) -> Recorder {
-        start(&self.shared, entries);
-        Recorder { shared: Arc::clone(&self.shared) }
-    }
-
-    /// Returns the recorder, if the operations are recorded.
-    #[must_use]
-    pub fn recorder(&self) -> Option<Recorder> {
-        Recorder::of(&self.shared)
-    }
-}
-
 /// Starts to record a communicator.
-fn start(shared: &Arc<Shared>, entries: usize) {
-    if shared.start_ring(entries) {
+pub(super) fn start(shared: &Arc<Shared>, entries: usize) {
+    if shared.start_ring(entries, dump) {
         let mut recorded = RECORDED.lock().unwrap_or_else(PoisonError::into_inner);
         recorded.retain(|shared| shared.strong_count() > 0);
         recorded.push(Arc::downgrade(shared));
@@ -94,8 +75,12 @@ pub(super) fn dump(shared: &Arc<Shared>, reason: &str) {
 }
 
 impl Recorder {
+    pub(super) fn new(shared: &Arc<Shared>) -> Self {
+        Self { shared: Arc::clone(shared) }
+    }
+
     pub(super) fn of(shared: &Arc<Shared>) -> Option<Self> {
-        shared.ring().map(|_| Self { shared: Arc::clone(shared) })
+        shared.ring().map(|_| Self::new(shared))
     }
 
     /// Returns the operations that the recorder has, the oldest first.
@@ -123,23 +108,19 @@ impl Recorder {
         process_document(reason, &all()).to_json()
     }
 
-    /// Returns the same records in the format of PyTorch's flight recorder, as a pickle. Its analyzer reads a folder with a
-    /// file for each rank, whose name ends in the number of the rank:
-    /// `python -m torch.distributed.flight_recorder.fr_trace FOLDER`.
+    /// Returns the records in the format of PyTorch's flight recorder, as a pickle. Its analyzer reads a folder with a file for
+    /// each rank, whose name ends in the number of the rank:
+    /// `python -m torch.distributed.flight_recorder.fr_trace --prefix rank FOLDER`.
+    #[must_use]
+    pub fn to_pytorch(&self) -> Vec<u8> {
+        to_pytorch(std::slice::from_ref(self))
+    }
+
+    /// Returns the records of all communicators of this process, as [`to_pytorch`](Self::to_pytorch) does: for a process of
+    /// one rank.
     #[must_use]
     pub fn all_to_pytorch() -> Vec<u8> {
-        let group = |recorder: &Self| {
-            let place = recorder.place();
-            pytorch::Group {
-                id: recorder.id().unwrap_or_else(|| "unknown".into()),
-                name: recorder.name().unwrap_or_else(|| "undefined".into()),
-                size: place.size,
-                rank: place.rank,
-                nccl: recorder.shared.library.version.to_string(),
-                records: recorder.records(),
-            }
-        };
-        pytorch::dump(&all().iter().map(group).collect::<Vec<_>>()).to_pickle()
+        to_pytorch(&all())
     }
 
     /// Writes [`all_to_json`](Self::all_to_json) to a file.
@@ -214,6 +195,21 @@ impl Recorder {
 fn all() -> Vec<Recorder> {
     let recorded = RECORDED.lock().unwrap_or_else(PoisonError::into_inner);
     recorded.iter().filter_map(Weak::upgrade).map(|shared| Recorder { shared }).collect()
+}
+
+fn to_pytorch(recorders: &[Recorder]) -> Vec<u8> {
+    let group = |recorder: &Recorder| {
+        let place = recorder.place();
+        pytorch::Group {
+            id: recorder.id().unwrap_or_else(|| "unknown".into()),
+            name: recorder.name().unwrap_or_else(|| "undefined".into()),
+            size: place.size,
+            rank: place.rank,
+            nccl: recorder.shared.library.version.to_string(),
+            records: recorder.records(),
+        }
+    };
+    pytorch::dump(&recorders.iter().map(group).collect::<Vec<_>>()).to_pickle()
 }
 
 fn process_document(reason: &str, recorders: &[Recorder]) -> Document {

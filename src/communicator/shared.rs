@@ -11,7 +11,6 @@ use std::time::{Duration, Instant};
 
 use super::helper_thread;
 use super::identity::Identity;
-use super::recorder;
 use super::state::State;
 use crate::backend::{CudaContext, Library, call};
 use crate::recorder::Ring;
@@ -19,6 +18,9 @@ use crate::{Error, MemorySpace, Result, ResultCode, sys};
 
 /// The longest time that an abort keeps its caller waiting.
 pub(super) const ABORT_LIMIT: Duration = Duration::from_secs(5);
+
+/// Writes the records of a process, for a reason.
+pub(super) type Dump = fn(&Arc<Shared>, &str);
 
 /// The part of a communicator that it shares with its abort handles, and with the thread that ends it.
 pub(super) struct Shared {
@@ -33,6 +35,8 @@ pub(super) struct Shared {
     pub(super) identity: Identity,
     /// The last operations, if they are recorded.
     ring: OnceLock<Ring>,
+    /// The function with which a timeout writes them.
+    dump: OnceLock<Dump>,
     /// The `commName` that NCCL was given, to which it keeps a pointer.
     pub(super) name: Option<Arc<CStr>>,
     /// Set if other code owns the communicator and ends it.
@@ -63,6 +67,7 @@ impl Shared {
             membership: AtomicU64::new(0),
             identity: Identity::default(),
             ring: OnceLock::new(),
+            dump: OnceLock::new(),
             name,
             is_borrowed: false,
             is_ending,
@@ -152,9 +157,10 @@ impl Shared {
         flags
     }
 
-    /// Makes operations be recorded. Returns `true` if they were not before.
-    pub(super) fn start_ring(&self, entries: usize) -> bool {
+    /// Makes operations be recorded, and a timeout `dump` them. Returns `true` if they were not before.
+    pub(super) fn start_ring(&self, entries: usize, dump: Dump) -> bool {
         let mut is_new = false;
+        let _ = self.dump.set(dump);
         self.ring.get_or_init(|| {
             is_new = true;
             Ring::new(entries)
@@ -213,7 +219,7 @@ impl Shared {
         }
         // Of what is in progress, it says whom it waits for.
         let error = self.timeout_error(call, elapsed, self.library.last_error_of(self.raw));
-        recorder::dump(self, "timeout");
+        self.dump.get().into_iter().for_each(|dump| dump(self, "timeout"));
         // SAFETY: the state has told this thread to end it.
         let _ = unsafe { self.abort() };
         error

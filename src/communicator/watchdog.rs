@@ -27,11 +27,11 @@ use crate::{Error, Result, ResultCode};
 /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
 /// use std::time::Duration;
 ///
-/// use libnccl::{Alarm, Answer, Watchdog};
+/// use libnccl::{Finding, Answer, Watchdog};
 ///
 /// let comms = libnccl_cpu::nccl().init_all(&[0, 1])?;
-/// let watchdog = Watchdog::new(Duration::from_secs(600), |alarm: &Alarm| {
-///     eprintln!("rank {} of {}: {}", alarm.rank, alarm.size, alarm.cause);
+/// let watchdog = Watchdog::new(Duration::from_secs(600), |finding: &Finding| {
+///     eprintln!("rank {} of {}: {}", finding.rank, finding.size, finding.cause);
 ///     Answer::AbortAll
 /// })?;
 /// for comm in &comms {
@@ -56,10 +56,10 @@ pub struct Watchdog {
     thread: Option<JoinHandle<()>>,
 }
 
-/// What a [`Watchdog`] has found.
+/// A failure, or a call that lasts, that a [`Watchdog`] has found.
 #[derive(Debug, Clone)]
 #[non_exhaustive]
-pub struct Alarm {
+pub struct Finding {
     /// The size of the communicator.
     pub size: u32,
     /// The rank of the communicator.
@@ -72,7 +72,7 @@ pub struct Alarm {
     pub abort_handle: AbortHandle,
 }
 
-/// The reason of an [`Alarm`].
+/// The reason of a [`Finding`].
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Cause {
@@ -91,7 +91,7 @@ impl fmt::Display for Cause {
     }
 }
 
-/// The answer of the program to an [`Alarm`].
+/// The answer of the program to a [`Finding`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Answer {
@@ -136,7 +136,7 @@ impl Watchdog {
     /// That of the system, if it has no thread left.
     pub fn new(
         limit: Duration,
-        mut answer: impl FnMut(&Alarm) -> Answer + Send + 'static,
+        mut answer: impl FnMut(&Finding) -> Answer + Send + 'static,
     ) -> io::Result<Self> {
         let state = Arc::new(State { watched: Mutex::default(), changed: Condvar::new() });
         let pause = Self::PAUSE.min(limit / 4).max(Duration::from_millis(1));
@@ -175,21 +175,21 @@ impl State {
     }
 
     /// Looks at the communicators until the end.
-    fn watch(&self, pause: Duration, limit: Duration, answer: &mut dyn FnMut(&Alarm) -> Answer) {
+    fn watch(&self, pause: Duration, limit: Duration, answer: &mut dyn FnMut(&Finding) -> Answer) {
         let mut watched = self.lock();
         while !watched.is_over {
-            let alarms = watched.look(limit);
+            let findings = watched.look(limit);
             drop(watched);
-            for (shared, alarm) in alarms {
-                if matches!(alarm.cause, Cause::Stalled(_)) {
+            for (shared, finding) in findings {
+                if matches!(finding.cause, Cause::Stalled(_)) {
                     recorder::dump(&shared, "stalled");
                 }
                 // A panic of the program's function is its own, and ends neither the thread nor other communicators.
-                let answer = catch_unwind(AssertUnwindSafe(|| answer(&alarm))).unwrap_or(Answer::Continue);
+                let answer = catch_unwind(AssertUnwindSafe(|| answer(&finding))).unwrap_or(Answer::Continue);
                 // The end of a communicator that fails is known by its owner too.
                 let _ = match answer {
                     Answer::Continue => Ok(()),
-                    Answer::Abort => alarm.abort_handle.abort(),
+                    Answer::Abort => finding.abort_handle.abort(),
                     Answer::AbortAll => self.abort_all(),
                 };
             }
@@ -220,18 +220,18 @@ impl State {
 
 impl Watched {
     /// Looks at each communicator, and returns what there is to tell.
-    fn look(&mut self, limit: Duration) -> Vec<(Arc<Shared>, Alarm)> {
-        let mut alarms = Vec::new();
+    fn look(&mut self, limit: Duration) -> Vec<(Arc<Shared>, Finding)> {
+        let mut findings = Vec::new();
         self.communicators.retain_mut(|entry| {
             let Some(shared) = entry.shared.upgrade().filter(|shared| !shared.state.is_ended()) else {
                 return false;
             };
             if let Some(cause) = entry.look(&shared, limit) {
-                alarms.push((Arc::clone(&shared), Alarm::new(shared, cause)));
+                findings.push((Arc::clone(&shared), Finding::new(shared, cause)));
             }
             true
         });
-        alarms
+        findings
     }
 }
 
@@ -270,7 +270,7 @@ impl Entry {
     }
 }
 
-impl Alarm {
+impl Finding {
     fn new(shared: Arc<Shared>, cause: Cause) -> Self {
         let (size, rank) = shared.membership();
         let abort_handle = AbortHandle::new(&shared);

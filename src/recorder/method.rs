@@ -5,7 +5,7 @@ pub(crate) struct Method(u8);
 /// The elements that a rank sends and receives, from the lengths of its buffers.
 #[derive(Debug, Clone, Copy)]
 enum Counts {
-    /// As many as the first buffer has, or the second.
+    /// The length of the first buffer, or of the second.
     First,
     Second,
     /// So many of each rank are received.

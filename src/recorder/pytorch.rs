@@ -9,7 +9,7 @@ use crate::DataType;
 /// A communicator, and its records.
 #[derive(Debug)]
 pub(crate) struct Group {
-    /// The same on all ranks.
+    /// An identity that all ranks have in common.
     pub(crate) id: String,
     pub(crate) name: String,
     pub(crate) size: usize,

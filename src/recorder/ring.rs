@@ -27,7 +27,7 @@ pub(crate) struct Ring {
     clock: Clock,
 }
 
-/// As many that no communicator has more operations.
+/// The bits of a number: no communicator has as many operations.
 const NUMBER_BITS: u32 = 40;
 
 /// Returns the number in a stamp.
