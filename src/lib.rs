@@ -25,6 +25,7 @@
 #![cfg_attr(doc, doc = concat!("[overhead]: ", env!("CARGO_PKG_REPOSITORY"), "/blob/HEAD/docs/overhead.md"))]
 #![cfg_attr(doc, doc = concat!("[platforms]: ", env!("CARGO_PKG_REPOSITORY"), "/blob/HEAD/docs/platforms.md"))]
 #![cfg_attr(doc, doc = concat!("[ras]: ", env!("CARGO_PKG_REPOSITORY"), "/blob/HEAD/docs/ras.md"))]
+#![cfg_attr(doc, doc = concat!("[recorder]: ", env!("CARGO_PKG_REPOSITORY"), "/blob/HEAD/docs/recorder.md"))]
 #![cfg_attr(doc, doc = concat!("[security]: ", env!("CARGO_PKG_REPOSITORY"), "/blob/HEAD/SECURITY.md"))]
 #![cfg_attr(doc, doc = concat!("[semver]: ", env!("CARGO_PKG_REPOSITORY"), "/blob/HEAD/docs/semver.md"))]
 #![cfg_attr(doc, doc = concat!("[soundness]: ", env!("CARGO_PKG_REPOSITORY"), "/blob/HEAD/docs/soundness.md"))]
@@ -65,6 +66,7 @@ mod nccl_slice;
 mod parameters;
 #[cfg(feature = "ras")]
 pub mod ras;
+mod recorder;
 mod reduce_op;
 mod releases_of_values;
 mod result_code;
@@ -86,10 +88,10 @@ pub use buffer::{DeviceSlice, DeviceSliceMut};
 pub use buffer_traits::{Buffer, BufferMut, Stream};
 pub use collective_config::CollectiveConfig;
 pub use communicator::{
-    AbortHandle, BorrowedCommunicator, Communicator, Finalized, Grouped, Grouping, MemoryStatistic,
-    Operations, OwnedPreMulSum, OwnedRegistration, OwnedWindow, PendingCommunicator, PreMulSum,
-    PreMulSumOperations, Properties, Registration, ShrinkMode, Signal, Ungrouped, WaitSignal, Window,
-    WindowFlags, WindowOffset,
+    AbortHandle, Answer, BorrowedCommunicator, Cause, Communicator, Finalized, Finding, Grouped, Grouping,
+    MemoryStatistic, Operations, OwnedPreMulSum, OwnedRegistration, OwnedWindow, PendingCommunicator,
+    PreMulSum, PreMulSumOperations, Properties, Recorder, Registration, ShrinkMode, Signal, Ungrouped,
+    WaitSignal, Watchdog, Window, WindowFlags, WindowOffset,
 };
 pub use config::{Config, CtaPolicy, GraphUsageMode, HostCftMode, NvlsHostMode};
 pub use context::Context;
@@ -103,6 +105,7 @@ pub use memory_space::MemorySpace;
 pub use nccl::{Function, Nccl};
 pub use nccl_slice::{NcclSlice, NcclSliceMut};
 pub use parameters::{ParameterValue, Parameters};
+pub use recorder::{Record, RecordState};
 pub use reduce_op::{ParseReduceOpError, ReduceOp};
 pub use result_code::ResultCode;
 pub use send_buffer::{RecvBuffer, SendBuffer};

@@ -43,6 +43,7 @@ const SINGLE: &[CallPath] = &[
     CallPath { name: "facade, loaded", features: "dlopen", argument: "facade", limit: 60 },
     CallPath { name: "facade, in process", features: "dlopen", argument: "facade-in-process", limit: 60 },
     CallPath { name: "facade, in a Mutex", features: "dlopen", argument: "mutex", limit: 85 },
+    CallPath { name: "facade, recorded", features: "dlopen", argument: "facade-recorded", limit: 78 },
 ];
 
 /// Ways to make a group, compared with three calls in C: group start, operation, group end.
@@ -50,6 +51,7 @@ const GROUP: &[CallPath] = &[
     CallPath { name: "group, linked", features: "link", argument: "group", limit: 150 },
     CallPath { name: "group, loaded", features: "dlopen", argument: "group", limit: 150 },
     CallPath { name: "group, in process", features: "dlopen", argument: "group-in-process", limit: 150 },
+    CallPath { name: "group, recorded", features: "dlopen", argument: "group-recorded", limit: 161 },
 ];
 
 fn main() -> ExitCode {

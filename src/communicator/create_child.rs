@@ -18,6 +18,7 @@ use crate::{Config, MemorySpace, Result, ResultCode, sys};
 pub(super) struct BegunChild {
     pub(super) timeout: Option<Duration>,
     name: Option<Arc<CStr>>,
+    identity: u64,
     /// The place of the handle.
     pub(super) out: OutParam<sys::ncclComm>,
 }
@@ -32,7 +33,11 @@ impl BegunChild {
     ) -> Result<Option<Arc<Shared>>> {
         let (raw, name) = (self.out.get(), self.name.take());
         match written {
-            Ok(()) => Ok((!raw.is_null()).then(|| Shared::new(library, raw, name))),
+            Ok(()) => Ok((!raw.is_null()).then(|| {
+                let shared = Shared::new(library, raw, name);
+                shared.identity.set(self.identity);
+                shared
+            })),
             Err(error) => {
                 abandon(library, raw, name);
                 Err(error)
@@ -42,16 +47,17 @@ impl BegunChild {
 }
 
 impl Communicator {
-    /// Creates a communicator from this one with `create`, after entering NCCL with `enter`. Returns `None` if NCCL
+    /// Creates a communicator of a `color`, if there are several, from this one with `create`, after entering NCCL with `enter`. Returns `None` if NCCL
     /// writes no handle.
     pub(super) fn create_child(
         &self,
         call: &'static str,
         config: &Config,
+        color: i32,
         enter: fn(&State, &'static str) -> Result<()>,
         create: impl FnOnce(*mut sys::ncclComm_t, *mut sys::ncclConfig_t) -> Result<ResultCode>,
     ) -> Result<Option<Self>> {
-        let (called, mut begun) = self.begin_child(call, config, enter, create)?;
+        let (called, mut begun) = self.begin_child(call, config, color, enter, create)?;
         // A nonblocking communicator returns success at once, and writes the handle by the time its state is success
         // (measured on 2.28.3 and 2.32.3): so wait, whatever the call returned.
         let written = called.and_then(|_| self.wait(call));
@@ -75,6 +81,7 @@ impl Communicator {
         &self,
         call: &'static str,
         config: &Config,
+        color: i32,
         enter: fn(&State, &'static str) -> Result<()>,
         create: impl FnOnce(*mut sys::ncclComm_t, *mut sys::ncclConfig_t) -> Result<ResultCode>,
     ) -> Result<(Result<ResultCode>, BegunChild)> {
@@ -91,7 +98,8 @@ impl Communicator {
         enter(&self.shared.state, call)?;
         let out = OutParam::new();
         let called = create(out.as_mut_ptr(), raw_config);
-        Ok((called, BegunChild { timeout: config.timeout_duration(), name, out }))
+        let identity = self.shared.identity.of_child(color);
+        Ok((called, BegunChild { timeout: config.timeout_duration(), name, identity, out }))
     }
 }
 

@@ -151,7 +151,7 @@ impl Communicator {
     ) -> Result<Split> {
         self.require_nonblocking(call)?;
         let color = to_c_color(call, color)?;
-        let (called, child) = self.begin_child(call, config, State::enter, |out, config| {
+        let (called, child) = self.begin_child(call, config, color, State::enter, |out, config| {
             // SAFETY: `begin_child` provides the out-parameter and the options.
             unsafe { self.call_split(color, key, out, config) }
         })?;

@@ -2,6 +2,7 @@ use std::time::Duration;
 
 use super::handle::Communicator;
 use crate::group::participants::Participants;
+use crate::recorder::Entry;
 use crate::{Result, ResultCode};
 
 /// The time at which operations start: at once ([`Ungrouped`]) or at the end of a group ([`Grouped`]). Their buffers live
@@ -30,11 +31,11 @@ pub trait Grouping<'b>: Copy + Sealed {
 
     /// Enters NCCL for an operation. Returns `true` if it is the communicator's first in a group.
     #[doc(hidden)]
-    fn begin(self, operation: &'static str) -> Result<bool>;
+    fn begin(self, entry: Entry) -> Result<bool>;
 
     /// Completes an operation with the result of its call; `joined` is the result of [`begin`](Self::begin).
     #[doc(hidden)]
-    fn finish(self, operation: &'static str, joined: bool, result: Result<ResultCode>) -> Result<()>;
+    fn finish(self, entry: Entry, joined: bool, result: Result<ResultCode>) -> Result<()>;
 
     /// Keeps the guards of buffers until the operation is enqueued.
     #[doc(hidden)]
@@ -93,16 +94,16 @@ impl<'b> Grouping<'b> for Ungrouped<'_> {
     }
 
     #[inline(always)]
-    fn begin(self, operation: &'static str) -> Result<bool> {
+    fn begin(self, entry: Entry) -> Result<bool> {
         if self.timeout.is_some() {
-            self.communicator.require_timeout(operation)?;
+            self.communicator.require_timeout(entry.name)?;
         }
-        self.communicator.begin_ungrouped(operation).map(|()| false)
+        self.communicator.begin_operation(entry).map(|()| false)
     }
 
     #[inline(always)]
-    fn finish(self, operation: &'static str, _: bool, result: Result<ResultCode>) -> Result<()> {
-        self.communicator.finish_ungrouped_within(operation, self.timeout, result)
+    fn finish(self, entry: Entry, _: bool, result: Result<ResultCode>) -> Result<()> {
+        self.communicator.finish_ungrouped_within(entry.name, self.timeout, Some(entry.method), result)
     }
 
     #[inline(always)]
@@ -123,13 +124,13 @@ impl<'scope> Grouping<'scope> for Grouped<'scope> {
     }
 
     #[inline(always)]
-    fn begin(self, operation: &'static str) -> Result<bool> {
-        self.participants.begin_grouped(self.communicator, operation)
+    fn begin(self, entry: Entry) -> Result<bool> {
+        self.participants.begin_grouped(self.communicator, entry)
     }
 
     #[inline(always)]
-    fn finish(self, _: &'static str, joined: bool, result: Result<ResultCode>) -> Result<()> {
-        self.participants.finish_grouped(self.communicator, joined, result)
+    fn finish(self, entry: Entry, joined: bool, result: Result<ResultCode>) -> Result<()> {
+        self.participants.finish_grouped(self.communicator, entry.method, joined, result)
     }
 
     #[inline(always)]

@@ -1,18 +1,21 @@
 use std::ffi::CStr;
 use std::fmt;
 use std::marker::PhantomData;
-use std::sync::atomic::AtomicBool;
+use std::panic::Location;
 use std::sync::atomic::Ordering::Relaxed;
+use std::sync::atomic::{AtomicBool, AtomicU8};
 use std::sync::{Arc, Mutex};
 use std::task::Poll;
 use std::time::{Duration, Instant};
 
 use super::abort_handle::AbortHandle;
+use super::recorder;
 use super::shared::Shared;
-use super::state::State;
+use super::state::{State, entry_error};
 use crate::backend::{Library, call};
 use crate::collective_config::RawCollectiveConfig;
 use crate::group::open::check_no_open_group;
+use crate::recorder::{Entry, IS_FIRST_OF_GROUP, IS_GROUPED, Method};
 use crate::{Error, InvalidArgumentKind, MemorySpace, Result, ResultCode, sys};
 
 /// A communicator: one rank's membership in a set of ranks that communicate with each other.
@@ -140,8 +143,9 @@ pub struct Communicator {
     pub(super) timeout: Option<Duration>,
     /// Set once its work was revoked, or aborted by a shrink, after which there is nothing to finalize.
     pub(super) is_stopped: AtomicBool,
-    /// Set while it has operations in the group that is open on this thread.
-    pub(super) in_group: AtomicBool,
+    /// The part in the group that is open on this thread: [`OUTSIDE_GROUP`], [`IN_GROUP`] or
+    /// [`IN_RECORDED_GROUP`].
+    in_group: AtomicU8,
     /// The options of the last collective outside a group, which NCCL may read as long as it is in progress.
     pub(super) options: Mutex<Option<RawCollectiveConfig>>,
     /// Makes this `Send` and not `Sync`. The fields above would be `Sync`, so that the compiler's message to whoever
@@ -151,6 +155,11 @@ pub struct Communicator {
 
 /// The reason why a communicator is not `Sync`, in the words of the compiler's message.
 pub(super) trait OneThreadAtATime {}
+
+const OUTSIDE_GROUP: u8 = 0;
+const IN_GROUP: u8 = 1;
+/// Apart from [`IN_GROUP`], so that operations that are not recorded do not pay.
+const IN_RECORDED_GROUP: u8 = 2;
 
 impl Communicator {
     /// Takes over a handle that other code has created with `nccl`.
@@ -228,7 +237,7 @@ impl Communicator {
             device: 0,
             timeout,
             is_stopped: AtomicBool::new(false),
-            in_group: AtomicBool::new(false),
+            in_group: AtomicU8::new(OUTSIDE_GROUP),
             options: Mutex::default(),
             sharing: PhantomData,
         })
@@ -252,6 +261,7 @@ impl Communicator {
         }
         (self.size, self.rank, self.device) = (c_size, c_rank, device);
         self.shared.set_membership(c_size, c_rank);
+        recorder::start_as_the_environment_says(&self.shared);
         Ok(())
     }
 
@@ -352,7 +362,7 @@ impl Communicator {
         enqueue: impl FnOnce() -> Result<ResultCode>,
     ) -> Result<()> {
         self.begin_ungrouped(operation)?;
-        self.finish_ungrouped_within(operation, None, enqueue())
+        self.finish_ungrouped_within(operation, None, None, enqueue())
     }
 
     /// Runs a call outside a group, and waits even if it returns success, as a nonblocking communicator may be in
@@ -374,12 +384,38 @@ impl Communicator {
         self.shared.state.enter(operation)
     }
 
+    /// Enters NCCL for an operation outside a group.
+    #[inline(always)]
+    pub(super) fn begin_operation(&self, entry: Entry) -> Result<()> {
+        check_no_open_group(entry.name)?;
+        if self.shared.state.try_enter() { Ok(()) } else { self.begin_recorded(entry) }
+    }
+
+    /// Enters NCCL for an operation that is recorded, or for which there is more to look at.
+    #[cold]
+    #[inline(always)]
+    fn begin_recorded(&self, entry: Entry) -> Result<()> {
+        let Entry { name, call, lengths: [first, second], stream, site, .. } = entry;
+        let shared = &*self.shared;
+        let flags = if shared.state.try_enter_recorded() {
+            // SAFETY: the state says so only once there is a ring.
+            unsafe { shared.ring().unwrap_unchecked() }.push(call, [first, second], stream, site);
+            0
+        } else {
+            // A number, and single arguments, as a `Result` and a struct would pass through memory.
+            shared.enter_and_record(call, first, second, stream, site)
+        };
+        if flags == 0 { Ok(()) } else { Err(entry_error(name, flags)) }
+    }
+
     /// Waits if the call is in progress, for the `timeout` instead of the communicator's if there is one, and leaves NCCL.
+    /// `recorded` is the method if it is an operation.
     #[inline(always)]
     pub(super) fn finish_ungrouped_within(
         &self,
         operation: &'static str,
         timeout: Option<Duration>,
+        recorded: Option<Method>,
         result: Result<ResultCode>,
     ) -> Result<()> {
         match result {
@@ -387,7 +423,7 @@ impl Communicator {
                 self.leave();
                 Ok(())
             }
-            result => self.finish_slow_path(operation, timeout, result),
+            result => self.finish_slow_path(operation, timeout, recorded, result),
         }
     }
 
@@ -398,11 +434,16 @@ impl Communicator {
         &self,
         operation: &'static str,
         timeout: Option<Duration>,
+        recorded: Option<Method>,
         result: Result<ResultCode>,
     ) -> Result<()> {
         let result = match result {
             Ok(ResultCode::IN_PROGRESS) => self.wait_within(operation, timeout),
-            result => result.map(drop),
+            Ok(_) => Ok(()),
+            Err(error) => {
+                recorded.into_iter().for_each(|method| self.withdraw_refused(method, &error));
+                Err(error)
+            }
         };
         self.leave();
         result
@@ -422,18 +463,68 @@ impl Communicator {
         call: &'static str,
         query: impl FnOnce() -> Result<R>,
     ) -> Result<R> {
-        if self.in_group.load(Relaxed) { query() } else { self.query(call, query) }
+        if self.is_in_group() { query() } else { self.query(call, query) }
     }
 
     /// Enters NCCL for the first operation in a group, whose end leaves it. Returns `true` if it is the first.
-    #[inline]
-    pub(crate) fn join_group(&self, operation: &'static str) -> Result<bool> {
-        if self.in_group.load(Relaxed) {
+    #[inline(always)]
+    pub(crate) fn join_group(&self, entry: Entry) -> Result<bool> {
+        if self.in_group.load(Relaxed) == IN_GROUP {
             return Ok(false);
         }
-        self.shared.state.enter(operation)?;
-        self.in_group.store(true, Relaxed);
-        Ok(true)
+        if self.shared.state.try_enter() {
+            self.in_group.store(IN_GROUP, Relaxed);
+            return Ok(true);
+        }
+        let Entry { name, call, lengths: [first, second], stream, site, .. } = entry;
+        let shared = &self.shared;
+        let is_first = self.in_group.load(Relaxed) != IN_RECORDED_GROUP;
+        if !is_first || shared.state.try_enter_recorded() {
+            self.in_group.store(IN_RECORDED_GROUP, Relaxed);
+            let call = call | if is_first { IS_GROUPED | IS_FIRST_OF_GROUP } else { IS_GROUPED };
+            // SAFETY: the state and this mark say that operations are recorded only once there is a ring.
+            unsafe { shared.ring().unwrap_unchecked() }.push(call, [first, second], stream, site);
+            return Ok(is_first);
+        }
+        match self.join_group_and_record(call, first, second, stream, site) {
+            0 => Ok(true),
+            flags => Err(entry_error(name, flags)),
+        }
+    }
+
+    /// Joins a group with the first operation if there is more to look at than whether it is recorded, and records it.
+    /// Returns 0, or the flags that forbid it.
+    #[cold]
+    #[inline(never)]
+    fn join_group_and_record(
+        &self,
+        call: u64,
+        first: usize,
+        second: usize,
+        stream: usize,
+        site: &'static Location<'static>,
+    ) -> u32 {
+        let flags =
+            self.shared.enter_and_record(call | IS_GROUPED | IS_FIRST_OF_GROUP, first, second, stream, site);
+        if flags == 0 {
+            let is_recorded = self.shared.ring().is_some();
+            self.in_group.store(if is_recorded { IN_RECORDED_GROUP } else { IN_GROUP }, Relaxed);
+        }
+        flags
+    }
+
+    /// Takes back the record of the last operation, if there is one and the operation was refused before NCCL was called.
+    #[cold]
+    pub(crate) fn withdraw_refused(&self, method: Method, error: &Error) {
+        if error.code().is_none()
+            && let Some(ring) = self.shared.ring()
+        {
+            ring.withdraw(method.is_message());
+        }
+    }
+
+    pub(super) fn is_in_group(&self) -> bool {
+        self.in_group.load(Relaxed) != OUTSIDE_GROUP
     }
 
     /// Leaves NCCL at the end of a group.
@@ -442,7 +533,7 @@ impl Communicator {
         if has_failed {
             self.shared.state.fail();
         }
-        self.in_group.store(false, Relaxed);
+        self.in_group.store(OUTSIDE_GROUP, Relaxed);
         self.leave();
     }
 

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use super::arguments::SizeAndRank;
 use super::handle::Communicator;
+use super::identity;
 use super::out_param::OutParam;
 use super::shared::Shared;
 use crate::backend::call;
@@ -172,6 +173,7 @@ impl Nccl {
             Ok(_) => {
                 let shared = Shared::new(library, slot.get(), raw_config.name());
                 shared.set_membership(size as usize, rank as usize);
+                shared.identity.set(identity::of_unique_id(first));
                 Ok(BegunRank { shared, timeout: config.timeout_duration(), slot })
             }
             Err(error) => {
@@ -218,7 +220,9 @@ impl Nccl {
         let adopt = |raw: &sys::ncclComm_t| unsafe { Communicator::adopt(call, library, *raw, None, None) };
         // Adopt all of them first, so that if one fails, dropping the others ends them.
         let adopted: Vec<_> = raws.iter().map(adopt).collect();
-        let communicators: Result<_> = adopted.into_iter().collect();
+        let communicators: Result<Vec<Communicator>> = adopted.into_iter().collect();
+        let identity = identity::of_this_process();
+        communicators.iter().flatten().for_each(|comm| comm.shared.identity.set(identity));
         // As in `create_rank`, NCCL may still use the slots after a failure.
         communicators.inspect_err(|_| std::mem::forget(raws))
     }

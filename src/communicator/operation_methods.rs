@@ -8,6 +8,7 @@ use super::{
     Grouping, Signal, WaitSignal, WindowOffset, barrier, collectives, one_sided, point_to_point,
     vector_collectives,
 };
+use crate::recorder::{Entry, Method, peer};
 use crate::{
     BufferElement, Communicator, Element, Group, Operations, RecvBuffer, ReduceOp, Result, SendBuffer,
     StreamRef,
@@ -28,6 +29,7 @@ macro_rules! operations {
                 /// The errors of [every operation](Operations#errors).
                 #[allow(clippy::missing_errors_doc)]
                 #[inline(always)]
+                #[track_caller]
                 pub fn $name<'b $(, $element: $bound)?>(
                     self,
                     $($buffer: impl $direction<'b, Element = $buffer_element>,)*
@@ -43,8 +45,16 @@ macro_rules! operations {
                         // SAFETY: `finish_operation` keeps the guard until this operation is enqueued.
                         let $buffer = unsafe { $buffer.into_view(stream) };
                     )*
+                    let entry = Entry::new(
+                        stringify!($name),
+                        const { Method::of(stringify!($name)) },
+                        [$($buffer.0.data_type()),*],
+                        [$($buffer.0.len()),*],
+                        [$(peer!($argument $argument)),*],
+                        stream,
+                    );
                     $(let $argument = $argument.into();)*
-                    let joined = self.begin_operation(stringify!($name))?;
+                    let joined = self.begin_operation(entry)?;
                     let devices = [stream.device(), $($buffer.0.device()),*];
                     let checked = check_devices(self.communicator(), stringify!($name), devices)
                         .and(check_data_types(stringify!($name), [$($buffer.0.data_type()),*]));
@@ -52,7 +62,7 @@ macro_rules! operations {
                         Ok(()) => $module::$name(stringify!($name), self, $($buffer.0,)* $($argument,)* stream),
                         Err(error) => Err(error),
                     };
-                    self.finish_operation(stringify!($name), joined, result, ($($buffer.1,)*))
+                    self.finish_operation(entry, joined, result, ($($buffer.1,)*))
                 }
             )*
         }
@@ -70,6 +80,7 @@ macro_rules! operations {
                 /// The errors of [every operation](Operations#errors).
                 #[allow(clippy::missing_errors_doc)]
                 #[inline(always)]
+                #[track_caller]
                 pub fn $name<'b $(, $element: $bound)?>(
                     &self,
                     $($buffer: impl $direction<'b, Element = $buffer_element>,)*
@@ -90,6 +101,7 @@ macro_rules! operations {
                 /// The errors of [every operation](Operations#errors).
                 #[allow(clippy::missing_errors_doc)]
                 #[inline(always)]
+                #[track_caller]
                 pub fn $name $(<$element: $bound>)? (
                     &'b self,
                     communicator: &'b Communicator,

@@ -4,6 +4,7 @@ use std::time::Duration;
 use super::grouping::{Grouping, Ungrouped};
 use super::handle::Communicator;
 use crate::collective_config::RawCollectiveConfig;
+use crate::recorder::Entry;
 use crate::{CollectiveConfig, Error, Result, ResultCode};
 
 /// The operations of a communicator, with the way in which they are started: at once or at the end of a group
@@ -61,11 +62,11 @@ impl<'c, G> Operations<'c, G> {
 
     /// Enters NCCL for an operation. Returns `true` if it is the communicator's first in a group.
     #[inline(always)]
-    pub(super) fn begin_operation<'b>(self, operation: &'static str) -> Result<bool>
+    pub(super) fn begin_operation<'b>(self, entry: Entry) -> Result<bool>
     where
         G: Grouping<'b>,
     {
-        self.grouping.begin(operation)
+        self.grouping.begin(entry)
     }
 
     /// Completes an operation with the result of its call, and keeps the guards of its buffers until it is enqueued;
@@ -73,7 +74,7 @@ impl<'c, G> Operations<'c, G> {
     #[inline(always)]
     pub(super) fn finish_operation<'b>(
         self,
-        operation: &'static str,
+        entry: Entry,
         joined: bool,
         result: Result<ResultCode>,
         guards: impl Sized + 'b,
@@ -81,7 +82,7 @@ impl<'c, G> Operations<'c, G> {
     where
         G: Grouping<'b>,
     {
-        let result = self.grouping.finish(operation, joined, result);
+        let result = self.grouping.finish(entry, joined, result);
         self.grouping.keep_guards(guards);
         result
     }
@@ -89,17 +90,13 @@ impl<'c, G> Operations<'c, G> {
     /// Runs `enqueue` as an operation without buffers. (A closure is not always inlined; where every instruction counts,
     /// the callers of [`begin_operation`](Self::begin_operation) and [`finish_operation`](Self::finish_operation) do
     /// without.)
-    pub(super) fn issue<'b>(
-        self,
-        operation: &'static str,
-        enqueue: impl FnOnce() -> Result<ResultCode>,
-    ) -> Result<()>
+    pub(super) fn issue<'b>(self, entry: Entry, enqueue: impl FnOnce() -> Result<ResultCode>) -> Result<()>
     where
         G: Grouping<'b>,
     {
-        let joined = self.begin_operation(operation)?;
+        let joined = self.begin_operation(entry)?;
         let result = enqueue();
-        self.finish_operation(operation, joined, result, ())
+        self.finish_operation(entry, joined, result, ())
     }
 
     /// Returns the communicator for an operation of which NCCL has no form with options; an error if options are set.

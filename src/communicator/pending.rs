@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use super::arguments::SizeAndRank;
 use super::handle::Communicator;
+use super::identity;
 use super::out_param::OutParam;
 use super::shared::Shared;
 use crate::backend::{Library, call};
@@ -43,6 +44,7 @@ pub(crate) struct PendingHandle {
     slot: OutParam<sys::ncclComm>,
     state: Cell<PendingState>,
     name: Option<Arc<CStr>>,
+    identity: u64,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -80,6 +82,7 @@ impl PendingCommunicator {
             slot: OutParam::new(),
             state: Cell::new(PendingState::GroupOpen),
             name: raw_config.name(),
+            identity: identity::of_unique_id(id),
         });
         let out = handle.slot.as_mut_ptr();
         // SAFETY: the slot is not freed before NCCL is known to be done with it, which is after the group has ended, as
@@ -130,14 +133,14 @@ impl PendingCommunicator {
                 Err(Error::usage("finish", "the group that was to create the communicator failed"))
             }
             PendingState::Created => {
-                let PendingHandle { library, slot, state, name } = &*self.handle;
+                let PendingHandle { library, slot, state, name, identity } = &*self.handle;
                 state.set(PendingState::Taken);
                 let (raw, timeout, name) = (slot.get(), self.timeout, name.clone());
                 // SAFETY: the group has created the handle, and it is taken out here.
                 let created = unsafe { Communicator::adopt(self.call, library, raw, timeout, name) };
                 // SAFETY: a slot whose handle was taken out is not used any more.
                 unsafe { slot.free_after(library, &created) };
-                created
+                created.inspect(|communicator| communicator.shared.identity.set(*identity))
             }
         }
     }

@@ -11,6 +11,7 @@ use super::handle::Communicator;
 use super::operations::Operations;
 use super::shared::Shared;
 use crate::backend::call;
+use crate::recorder::{Entry, Method, peer};
 use crate::{
     CollectiveConfig, DeviceSlice, Element, Error, Group, InvalidArgumentKind, RecvBuffer, Result,
     ResultCode, SendBuffer, StreamRef, sys,
@@ -266,6 +267,7 @@ macro_rules! reductions {
                 ///
                 /// # Errors
                 /// The errors of the operation of [`Communicator`] with this name.
+                #[track_caller]
                 pub fn $name<'b>(
                     self,
                     $($buffer: impl $direction<'b, Element = T>,)*
@@ -281,13 +283,21 @@ macro_rules! reductions {
                         let $buffer = unsafe { $buffer.into_view(stream) };
                     )*
                     let Self { operations, op, .. } = self;
-                    let joined = operations.begin_operation(stringify!($name))?;
+                    let entry = Entry::new(
+                        stringify!($name),
+                        const { Method::of(stringify!($name)) },
+                        [$($buffer.0.data_type()),*],
+                        [$($buffer.0.len()),*],
+                        [$(peer!($root $root))?],
+                        stream,
+                    );
+                    let joined = operations.begin_operation(entry)?;
                     let devices = [stream.device(), $($buffer.0.device()),*];
                     let result = check_devices(operations.communicator(), stringify!($name), devices).and_then(|()| {
                         let op = Operator::Custom(op);
                         collectives::$name(stringify!($name), operations, $($buffer.0,)* op, $($root,)? stream)
                     });
-                    operations.finish_operation(stringify!($name), joined, result, ($($buffer.1,)*))
+                    operations.finish_operation(entry, joined, result, ($($buffer.1,)*))
                 }
             )*
         }
@@ -298,6 +308,7 @@ macro_rules! reductions {
                 ///
                 /// # Errors
                 /// The errors of the operation of [`Communicator`] with this name.
+                #[track_caller]
                 pub fn $name<'b>(
                     &self,
                     $($buffer: impl $direction<'b, Element = T>,)*

@@ -83,7 +83,7 @@ impl Communicator {
             ShrinkMode::Default => (sys::NCCL_SHRINK_DEFAULT, State::enter),
             ShrinkMode::Abort => (sys::NCCL_SHRINK_ABORT, State::enter_for_query),
         };
-        let shrunk = self.create_child(CALL, config, enter, |out, config| {
+        let shrunk = self.create_child(CALL, config, 0, enter, |out, config| {
             let (list, flags) = (list.as_mut_ptr(), flags.cast_signed());
             // SAFETY: a live communicator; the list has `count` ranks; `create_child` provides the out-parameter and
             // the options.
@@ -156,7 +156,7 @@ impl Communicator {
         }
         let SizeAndRank { size, .. } = SizeAndRank::new(CALL, size, self.rank)?;
         let id = id.map(|id| id.to_raw());
-        let grown = self.create_child(CALL, config, State::enter, |out, config| {
+        let grown = self.create_child(CALL, config, 0, State::enter, |out, config| {
             const EXISTING_RANK: i32 = -1;
             let id = id.as_ref().map_or(ptr::null(), ptr::from_ref);
             // SAFETY: a live communicator; the id is null or valid; `create_child` provides the out-parameter and the

@@ -1,19 +1,26 @@
 #![allow(unsafe_code)] // Calls ncclCommAbort and ncclCommDestroy.
 
 use std::ffi::CStr;
-use std::sync::Arc;
+use std::num::NonZeroU64;
+use std::panic::Location;
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 use std::sync::atomic::{AtomicBool, AtomicU64};
+use std::sync::{Arc, OnceLock};
 use std::task::Poll;
 use std::time::{Duration, Instant};
 
 use super::helper_thread;
+use super::identity::Identity;
 use super::state::State;
 use crate::backend::{CudaContext, Library, call};
+use crate::recorder::Ring;
 use crate::{Error, MemorySpace, Result, ResultCode, sys};
 
 /// The longest time that an abort keeps its caller waiting.
 pub(super) const ABORT_LIMIT: Duration = Duration::from_secs(5);
+
+/// Writes the records of a process, for a reason.
+pub(super) type Dump = fn(&Arc<Shared>, &str);
 
 /// The part of a communicator that it shares with its abort handles, and with the thread that ends it.
 pub(super) struct Shared {
@@ -25,6 +32,11 @@ pub(super) struct Shared {
     pub(super) memory_space: MemorySpace,
     /// The size, in the upper half, and the rank; 0 as long as they are not known.
     membership: AtomicU64,
+    pub(super) identity: Identity,
+    /// The last operations, if they are recorded.
+    ring: OnceLock<Ring>,
+    /// The function with which a timeout writes them.
+    dump: OnceLock<Dump>,
     /// The `commName` that NCCL was given, to which it keeps a pointer.
     pub(super) name: Option<Arc<CStr>>,
     /// Set if other code owns the communicator and ends it.
@@ -53,6 +65,9 @@ impl Shared {
             state: State::default(),
             memory_space,
             membership: AtomicU64::new(0),
+            identity: Identity::default(),
+            ring: OnceLock::new(),
+            dump: OnceLock::new(),
             name,
             is_borrowed: false,
             is_ending,
@@ -97,12 +112,68 @@ impl Shared {
         self.membership.store((size as u64) << 32 | rank as u64, Relaxed);
     }
 
-    /// Creates the error of a wait that took too long, before the abort. Of what NCCL is in, it says whom it waits for.
-    pub(super) fn timeout_error(&self, call: &'static str, elapsed: Duration) -> Error {
+    /// Returns the size and the rank, as far as they are known.
+    pub(super) fn membership(&self) -> (u32, u32) {
         let membership = self.membership.load(Relaxed);
-        let (size, rank) = ((membership >> 32) as u32, membership as u32);
-        let detail = self.library.last_error_of(self.raw);
-        Error::Timeout { call, elapsed, size, rank, sequence: None, detail }
+        ((membership >> 32) as u32, membership as u32)
+    }
+
+    #[inline(always)]
+    pub(super) fn ring(&self) -> Option<&Ring> {
+        self.ring.get()
+    }
+
+    /// Records an operation, if operations are recorded.
+    #[inline(always)]
+    pub(super) fn record(
+        &self,
+        call: u64,
+        first: usize,
+        second: usize,
+        stream: usize,
+        site: &'static Location<'static>,
+    ) {
+        if let Some(ring) = self.ring() {
+            ring.push(call, [first, second], stream, site);
+        }
+    }
+
+    /// Enters NCCL for an operation if there is more to look at than whether it is recorded, and records it. Returns 0, or
+    /// the flags that forbid it.
+    #[cold]
+    #[inline(never)]
+    pub(super) fn enter_and_record(
+        &self,
+        call: u64,
+        first: usize,
+        second: usize,
+        stream: usize,
+        site: &'static Location<'static>,
+    ) -> u32 {
+        let flags = self.state.enter_slow_path();
+        if flags == 0 {
+            self.record(call, first, second, stream, site);
+        }
+        flags
+    }
+
+    /// Makes operations be recorded, and a timeout `dump` them. Returns `true` if they were not before.
+    pub(super) fn start_ring(&self, entries: usize, dump: Dump) -> bool {
+        let mut is_new = false;
+        let _ = self.dump.set(dump);
+        self.ring.get_or_init(|| {
+            is_new = true;
+            Ring::new(entries)
+        });
+        self.state.set_recorded();
+        is_new
+    }
+
+    /// Creates the error of a wait that took too long.
+    fn timeout_error(&self, call: &'static str, elapsed: Duration, detail: Box<str>) -> Error {
+        let (size, rank) = self.membership();
+        let sequence = self.ring().and_then(|ring| NonZeroU64::new(ring.count()));
+        Error::Timeout { call, elapsed, size, rank, sequence, detail }
     }
 
     /// Calls `ncclCommGetAsyncError`.
@@ -142,13 +213,15 @@ impl Shared {
 
     /// Aborts the communicator after a wait that took too long, and returns the error.
     pub(super) fn give_up(self: &Arc<Self>, call: &'static str, elapsed: Duration) -> Error {
-        let may_end = self.state.end();
-        // Once it has ended, another thread may be freeing it.
-        let error = if may_end { self.timeout_error(call, elapsed) } else { Error::Aborted { call } };
-        if may_end {
-            // SAFETY: the state has told this thread to end it.
-            let _ = unsafe { self.abort() };
+        // Another thread may be freeing it.
+        if !self.state.end() {
+            return Error::Aborted { call };
         }
+        // Of what is in progress, it says whom it waits for.
+        let error = self.timeout_error(call, elapsed, self.library.last_error_of(self.raw));
+        self.dump.get().into_iter().for_each(|dump| dump(self, "timeout"));
+        // SAFETY: the state has told this thread to end it.
+        let _ = unsafe { self.abort() };
         error
     }
 
@@ -280,9 +353,10 @@ impl Shared {
                 all.len()
             );
             // Not asked what it waits for, as it is being freed.
-            let membership = all.first().map_or(0, |shared| shared.membership.load(Relaxed));
-            let (size, rank) = ((membership >> 32) as u32, membership as u32);
-            Err(Error::Timeout { call, elapsed, size, rank, sequence: None, detail: Box::default() })
+            match all.first() {
+                Some(shared) => Err(shared.timeout_error(call, elapsed, Box::default())),
+                None => Ok(()),
+            }
         })
     }
 }

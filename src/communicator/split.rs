@@ -71,7 +71,7 @@ impl Communicator {
         config: &Config,
     ) -> Result<Option<Self>> {
         let color = to_c_color(call, color)?;
-        self.create_child(call, config, State::enter, |out, config| {
+        self.create_child(call, config, color, State::enter, |out, config| {
             // SAFETY: `create_child` provides the out-parameter and the options.
             unsafe { self.call_split(color, key, out, config) }
         })

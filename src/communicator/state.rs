@@ -16,22 +16,59 @@ const ENDED: u32 = 8;
 /// Set together with [`INSIDE`] while an object of the communicator ends, perhaps on another thread. It waits for no other
 /// rank, so the owner waits for it.
 const OBJECT: u32 = 16;
+/// Set while nothing is inside, if operations are recorded: so the fast path of an operation that is not pays nothing.
+const RECORDED: u32 = 32;
 
 /// The flags of one communicator, shared with its abort handles.
 #[derive(Debug, Default)]
-pub(crate) struct State(AtomicU32);
+pub(crate) struct State {
+    flags: AtomicU32,
+    /// The flags while nothing is inside and nothing has happened: [`RECORDED`] or none.
+    idle: AtomicU32,
+}
 
 impl State {
     /// Enters NCCL for an operation. Pairs with [`leave`](Self::leave).
     #[inline]
     pub(crate) fn enter(&self, call: &'static str) -> Result<()> {
-        match self.0.compare_exchange(0, INSIDE, Acquire, Relaxed) {
-            Ok(_) => Ok(()),
-            Err(_) => match self.set_inside(INSIDE, 0) {
-                0 => Ok(()),
-                flags => Err(entry_error(call, flags)),
-            },
+        if self.try_enter() {
+            return Ok(());
         }
+        match self.enter_slow_path() {
+            0 => Ok(()),
+            flags => Err(entry_error(call, flags)),
+        }
+    }
+
+    /// Enters NCCL for an operation if nothing else has to be looked at.
+    #[inline(always)]
+    pub(crate) fn try_enter(&self) -> bool {
+        self.flags.compare_exchange(0, INSIDE, Acquire, Relaxed).is_ok()
+    }
+
+    /// Enters NCCL for an operation that is recorded if nothing else has to be looked at.
+    #[inline(always)]
+    pub(crate) fn try_enter_recorded(&self) -> bool {
+        self.flags.compare_exchange(RECORDED, INSIDE, Acquire, Relaxed).is_ok()
+    }
+
+    /// Enters NCCL for an operation. Returns 0, or the flags that forbid it, for [`entry_error`].
+    #[cold]
+    pub(crate) fn enter_slow_path(&self) -> u32 {
+        self.set_inside(INSIDE, 0)
+    }
+
+    /// Makes the entries of operations take the slow path, where they are recorded.
+    pub(crate) fn set_recorded(&self) {
+        self.idle.store(RECORDED, Relaxed);
+        // Of what is inside, the end sets the flag.
+        let record = |flags| (flags & INSIDE == 0).then_some(flags | RECORDED);
+        let _ = self.flags.fetch_update(AcqRel, Relaxed, record);
+    }
+
+    /// Returns `true` if a thread is in a call of NCCL, or in a group.
+    pub(crate) fn is_inside(&self) -> bool {
+        self.flags.load(Acquire) & INSIDE != 0
     }
 
     /// Enters NCCL for a query or for the end, which are allowed after a failure too.
@@ -58,10 +95,11 @@ impl State {
     fn set_inside(&self, inside: u32, allowed: u32) -> u32 {
         loop {
             let flags = self.load_without_object();
-            if flags & !allowed != 0 {
+            if flags & !(allowed | RECORDED) != 0 {
                 return flags;
             }
-            if self.0.compare_exchange(flags, flags | inside, Acquire, Relaxed).is_ok() {
+            let entered = flags & !RECORDED | inside;
+            if self.flags.compare_exchange(flags, entered, Acquire, Relaxed).is_ok() {
                 return 0;
             }
         }
@@ -70,7 +108,7 @@ impl State {
     /// Returns the flags once no object is ending.
     fn load_without_object(&self) -> u32 {
         loop {
-            let flags = self.0.load(Acquire);
+            let flags = self.flags.load(Acquire);
             if flags & OBJECT == 0 {
                 return flags;
             }
@@ -83,35 +121,36 @@ impl State {
     #[must_use]
     pub(crate) fn leave(&self) -> bool {
         // The fast path: no other flag is set.
-        self.0.compare_exchange(INSIDE, 0, Release, Relaxed).is_err() && self.leave_slow_path()
+        let idle = self.idle.load(Relaxed);
+        self.flags.compare_exchange(INSIDE, idle, Release, Relaxed).is_err() && self.leave_slow_path()
     }
 
     #[cold]
     #[inline(never)]
     fn leave_slow_path(&self) -> bool {
         let leave = |flags| {
-            let left = flags & !(INSIDE | OBJECT);
+            let left = flags & !(INSIDE | OBJECT) | self.idle.load(Relaxed);
             Some(if left & ABORT != 0 { left | ENDED } else { left })
         };
-        let before = self.0.fetch_update(AcqRel, Acquire, leave).unwrap_or_else(|flags| flags);
+        let before = self.flags.fetch_update(AcqRel, Acquire, leave).unwrap_or_else(|flags| flags);
         before & (ABORT | ENDED) == ABORT
     }
 
     /// Returns `true` if an abort handle has requested the end.
     pub(crate) fn is_abort_requested(&self) -> bool {
-        self.0.load(Relaxed) & ABORT != 0
+        self.flags.load(Relaxed) & ABORT != 0
     }
 
     pub(crate) fn is_failed(&self) -> bool {
-        self.0.load(Relaxed) & FAILED != 0
+        self.flags.load(Relaxed) & FAILED != 0
     }
 
     pub(crate) fn is_ended(&self) -> bool {
-        self.0.load(Relaxed) & ENDED != 0
+        self.flags.load(Relaxed) & ENDED != 0
     }
 
     pub(crate) fn fail(&self) {
-        self.0.fetch_or(FAILED, Relaxed);
+        self.flags.fetch_or(FAILED, Relaxed);
     }
 
     /// Gives up the handle, once no object is ending. Returns `true` if the owner has to end the communicator.
@@ -119,7 +158,7 @@ impl State {
     pub(crate) fn end(&self) -> bool {
         loop {
             let flags = self.load_without_object();
-            if self.0.compare_exchange(flags, flags | ENDED, AcqRel, Relaxed).is_ok() {
+            if self.flags.compare_exchange(flags, flags | ENDED, AcqRel, Relaxed).is_ok() {
                 return flags & ENDED == 0;
             }
         }
@@ -132,13 +171,13 @@ impl State {
             let ended = if flags & INSIDE == 0 { ENDED } else { 0 };
             Some(flags | ABORT | ended)
         };
-        let before = self.0.fetch_update(AcqRel, Acquire, abort).unwrap_or_else(|flags| flags);
+        let before = self.flags.fetch_update(AcqRel, Acquire, abort).unwrap_or_else(|flags| flags);
         before & (INSIDE | ENDED) == 0
     }
 }
 
 #[cold]
-fn entry_error(call: &'static str, flags: u32) -> Error {
+pub(crate) fn entry_error(call: &'static str, flags: u32) -> Error {
     if flags & (ABORT | ENDED) != 0 {
         Error::Aborted { call }
     } else if flags & FAILED != 0 {
@@ -231,6 +270,28 @@ mod tests {
                 is_alone();
             });
         }
+    }
+
+    #[test]
+    fn recorded_communicator_takes_the_slow_path_only_to_enter() {
+        let state = State::default();
+        state.set_recorded();
+        assert!(!state.try_enter() && state.try_enter_recorded() && state.is_inside());
+        assert!(!state.try_enter_recorded() && !state.leave());
+        state.enter("work").unwrap();
+        assert!(!state.leave() && !state.try_enter() && !state.is_inside());
+        state.enter_for_object("end").unwrap();
+        assert!(!state.leave());
+        state.fail();
+        assert!(matches!(state.enter("work"), Err(Error::InvalidUsage { .. })));
+        state.enter_for_query("query").unwrap();
+        assert!(!state.leave() && state.abort() && !state.end());
+
+        // It begins to record while its owner is inside.
+        let state = State::default();
+        state.enter("work").unwrap();
+        state.set_recorded();
+        assert!(!state.leave() && !state.try_enter() && state.try_enter_recorded());
     }
 
     /// Checks many interleavings of an owner and two abort handles.

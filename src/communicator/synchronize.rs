@@ -52,6 +52,9 @@ impl Communicator {
             let is_complete = completed
                 .map_err(|error| Error::usage(CALL, format!("the stream cannot be asked: {error}")))?;
             if is_complete && state == ResultCode::SUCCESS {
+                if let Some(ring) = self.shared.ring() {
+                    ring.complete(stream.as_raw().addr());
+                }
                 return Ok(());
             }
             let elapsed = start.elapsed();

@@ -6,7 +6,6 @@ use std::marker::PhantomData;
 use std::ops::BitOr;
 use std::ptr;
 use std::sync::Arc;
-use std::sync::atomic::Ordering::Relaxed;
 
 use super::grouping::Grouping;
 use super::handle::Communicator;
@@ -16,7 +15,10 @@ use super::registration::{DEREGISTER, leak, ok_if_freed};
 use super::shared::Shared;
 use crate::backend::{Library, call};
 use crate::memory::Allocation;
-use crate::{Element, Error, Group, InvalidArgumentKind, NcclBuffer, Result, ResultCode, Version, sys};
+use crate::recorder::{Entry, Method};
+use crate::{
+    Element, Error, Group, InvalidArgumentKind, NcclBuffer, Result, ResultCode, StreamRef, Version, sys,
+};
 
 /// Promises about the use of a [`Window`], combined with `|`.
 ///
@@ -205,6 +207,7 @@ impl Communicator {
     /// The buffers of all ranks have the same size in bytes. NCCL does not compare them, and what fits into this rank's
     /// part is written to the other ranks' parts too. (The CPU implementation does compare, in each put.)
     #[doc(alias = "ncclCommWindowRegister")]
+    #[track_caller]
     pub unsafe fn register_window<T: Element>(
         &self,
         buffer: &mut NcclBuffer<T>,
@@ -246,6 +249,7 @@ impl<'scope, 'env> Group<'scope, 'env> {
     /// # Safety
     /// As for [`Communicator::register_window`].
     #[doc(alias = "ncclCommWindowRegister")]
+    #[track_caller]
     pub unsafe fn register_window<T: Element>(
         &'scope self,
         communicator: &'env Communicator,
@@ -263,6 +267,7 @@ impl<'c, T: Element> Window<'c, T> {
     ///
     /// # Safety
     /// As for [`Communicator::register_window`].
+    #[track_caller]
     unsafe fn register<'b>(
         communicator: &'c Communicator,
         operations: Operations<'_, impl Grouping<'b>>,
@@ -286,7 +291,9 @@ impl<'c, T: Element> Window<'c, T> {
         library.function("ncclCommWindowRegister", library.functions.ncclCommWindowRegister)?;
         let handle = OutParam::new();
         let mut shared = None;
-        let registered = operations.issue(CALL, || {
+        let method = const { Method::of(CALL) };
+        let entry = Entry::new(CALL, method, [], [], [], StreamRef::DEFAULT);
+        let registered = operations.issue(entry, || {
             let (raw, flags) = (communicator.raw(), flags.bits().cast_signed());
             memory.open_window();
             shared = Some(Arc::clone(memory));
@@ -408,7 +415,7 @@ impl<'c, T: Element> Window<'c, T> {
 impl<T> Window<'_, T> {
     /// Returns an error if NCCL may not have written the handle yet.
     pub(super) fn check_complete(&self, call: &'static str) -> Result<()> {
-        if self.communicator.in_group.load(Relaxed) || self.communicator.shared.state.is_failed() {
+        if self.communicator.is_in_group() || self.communicator.shared.state.is_failed() {
             let problem = "the group that registers the window has failed or has not ended";
             return Err(Error::usage(call, problem));
         }

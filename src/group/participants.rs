@@ -11,6 +11,7 @@ use std::time::Duration;
 
 use crate::backend::Library;
 use crate::communicator::PendingHandle;
+use crate::recorder::{Entry, Method};
 use crate::{Communicator, Error, InvalidArgumentKind, Result, ResultCode};
 
 /// The participants of a group: its communicators, and what they need until its end.
@@ -102,7 +103,8 @@ impl<'scope> Participants<'scope> {
 
     /// Enters NCCL for an operation in this group. Returns `true` if it is the first one of its communicator.
     #[inline(always)]
-    pub(crate) fn begin_grouped(&self, communicator: &Communicator, operation: &'static str) -> Result<bool> {
+    pub(crate) fn begin_grouped(&self, communicator: &Communicator, entry: Entry) -> Result<bool> {
+        let operation = entry.name;
         if !self.library.is_same(communicator.library()) {
             let problem = "the communicator and the group belong to different libraries";
             return Err(self.record_error(Error::argument(
@@ -114,7 +116,7 @@ impl<'scope> Participants<'scope> {
         if self.phase.get() != Phase::Open {
             self.check_phase(communicator, operation).map_err(|error| self.record_error(error))?;
         }
-        communicator.join_group(operation).map_err(|error| self.record_error(error))
+        communicator.join_group(entry).map_err(|error| self.record_error(error))
     }
 
     /// Returns an error if the group has ended, or if NCCL does not simulate the operation.
@@ -155,6 +157,7 @@ impl<'scope> Participants<'scope> {
     pub(crate) fn finish_grouped(
         &self,
         communicator: &'scope Communicator,
+        method: Method,
         joined: bool,
         result: Result<ResultCode>,
     ) -> Result<()> {
@@ -165,12 +168,19 @@ impl<'scope> Participants<'scope> {
                 }
                 Ok(())
             }
-            Err(error) => Err(self.on_error(communicator, joined, error)),
+            Err(error) => Err(self.on_error(communicator, method, joined, error)),
         }
     }
 
     #[cold]
-    fn on_error(&self, communicator: &'scope Communicator, joined: bool, error: Error) -> Error {
+    fn on_error(
+        &self,
+        communicator: &'scope Communicator,
+        method: Method,
+        joined: bool,
+        error: Error,
+    ) -> Error {
+        communicator.withdraw_refused(method, &error);
         match (joined, &error) {
             (true, Error::Nccl { .. }) => self.add(communicator),
             // Found before NCCL was called, and this communicator has nothing queued: it does not take part.

@@ -120,6 +120,7 @@ impl Nccl {
     /// itself. [`Error::InvalidUsage`](crate::Error::InvalidUsage) inside another group: use [`Group::group`].
     #[doc(alias = "ncclGroupStart")]
     #[doc(alias = "ncclGroupEnd")]
+    #[inline]
     pub fn group<'env, R, F>(&'env self, operations: F) -> Result<R>
     where
         F: for<'scope> FnOnce(&'scope Group<'scope, 'env>) -> Result<R>,
@@ -387,7 +388,7 @@ impl<'g, 'scope> OpenGroup<'g, 'scope> {
         Ok(Self { participants })
     }
 
-    #[inline]
+    #[inline(always)]
     fn end(self) -> Result<()> {
         // SAFETY: has no arguments; ends the group that was started on this thread, which `self` cannot leave.
         self.end_with(|library| unsafe { call!(library, ncclGroupEnd()) })

@@ -61,6 +61,9 @@ impl Arguments {
     }
 }
 
+/// The entries of a recorder.
+const ENTRIES: usize = 1024;
+
 fn main() -> Result {
     let mut words = std::env::args().skip(1);
     let path = words.next().ok_or("the call path is missing")?;
@@ -92,15 +95,18 @@ fn main() -> Result {
     comm.all_reduce(send, recv, ReduceOp::Sum, stream)?;
     let (send, recv, stream) = arguments.views();
     nccl.group(|group| group.all_reduce(&comm, send, recv, ReduceOp::Sum, stream))?;
+    if path.ends_with("-recorded") {
+        comm.record(ENTRIES);
+    }
     let before = ALLOCATIONS.load(Relaxed);
     match path.as_str() {
         #[cfg(feature = "link")]
         "extern" => raw_extern(comm.as_raw(), arguments, calls),
         "table" => raw_table(&nccl, comm.as_raw(), arguments, calls),
-        "facade" | "facade-in-process" => facade(&comm, arguments, calls),
+        "facade" | "facade-in-process" | "facade-recorded" => facade(&comm, arguments, calls),
         // Not dropped, which allocates.
         "mutex" => locked_facade(&ManuallyDrop::new(Mutex::new(comm)), arguments, calls),
-        "group" | "group-in-process" => group(&nccl, &comm, arguments, calls),
+        "group" | "group-in-process" | "group-recorded" => group(&nccl, &comm, arguments, calls),
         _ => Err(format!("unknown call path {path}").into()),
     }?;
     println!("{}", ALLOCATIONS.load(Relaxed) - before);

@@ -1,0 +1,295 @@
+#![allow(unsafe_code)] // Aborts on behalf of the communicators.
+
+use std::fmt;
+use std::io;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, Weak};
+use std::thread::{self, JoinHandle};
+use std::time::{Duration, Instant};
+
+use super::abort_handle::AbortHandle;
+use super::handle::Communicator;
+use super::recorder::{self, Recorder};
+use super::shared::Shared;
+use crate::{Error, Result, ResultCode};
+
+/// A thread that watches communicators of this process: it asks each for its asynchronous error, and sees which one is in
+/// the same call for too long.
+///
+/// It tells a function of the program what it has found, and does what the function answers: nothing, abort this
+/// communicator, or abort all that it watches, in one group of NCCL. It never enters NCCL beside the owner of a communicator,
+/// and ends no communicator twice. It ends when it is dropped.
+///
+/// A call that lasts is noticed only if the communicator is [recorded](Communicator::record). An abort ends it as an
+/// [`AbortHandle`] does: within a millisecond if the communicator has a [timeout](crate::Config::timeout).
+///
+/// ```
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// use std::time::Duration;
+///
+/// use libnccl::{Finding, Answer, Watchdog};
+///
+/// let comms = libnccl_cpu::nccl().init_all(&[0, 1])?;
+/// let watchdog = Watchdog::new(Duration::from_secs(600), |finding: &Finding| {
+///     eprintln!("rank {} of {}: {}", finding.rank, finding.size, finding.cause);
+///     Answer::AbortAll
+/// })?;
+/// for comm in &comms {
+///     comm.record(1000);
+///     watchdog.watch(comm)?;
+/// }
+/// # Ok(())
+/// # }
+/// ```
+///
+/// # For users of PyTorch
+/// | variable of PyTorch | here |
+/// |---|---|
+/// | `TORCH_NCCL_ASYNC_ERROR_HANDLING` 0, 2 | [`Answer::Continue`], [`Answer::Abort`] |
+/// | `TORCH_NCCL_ASYNC_ERROR_HANDLING` 1, 3 | the function aborts all, or not, and ends the process |
+/// | `TORCH_NCCL_HEARTBEAT_TIMEOUT_SEC`, 480 s | the `limit` of [`Watchdog::new`], [`Watchdog::DEFAULT_LIMIT`] |
+/// | `TORCH_NCCL_TRACE_BUFFER_SIZE` | [`Communicator::record`], `LIBNCCL_RECORDER` |
+/// | `TORCH_NCCL_DUMP_ON_TIMEOUT`, `TORCH_NCCL_DEBUG_INFO_TEMP_FILE` | `LIBNCCL_RECORDER_FILE` |
+/// | `TORCH_NCCL_DESYNC_DEBUG` | compare the dumps of the ranks |
+pub struct Watchdog {
+    state: Arc<State>,
+    thread: Option<JoinHandle<()>>,
+}
+
+/// A failure, or a call that lasts, that a [`Watchdog`] has found.
+#[derive(Debug, Clone)]
+#[non_exhaustive]
+pub struct Finding {
+    /// The size of the communicator.
+    pub size: u32,
+    /// The rank of the communicator.
+    pub rank: u32,
+    /// The reason.
+    pub cause: Cause,
+    /// The records of the communicator, if it is recorded.
+    pub recorder: Option<Recorder>,
+    /// A handle of the communicator.
+    pub abort_handle: AbortHandle,
+}
+
+/// The reason of a [`Finding`].
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Cause {
+    /// The communicator has an asynchronous error.
+    Failed(Error),
+    /// The communicator has been in one call, or in one group, for so long.
+    Stalled(Duration),
+}
+
+impl fmt::Display for Cause {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Failed(error) => error.fmt(f),
+            Self::Stalled(time) => write!(f, "in the same call for {} ms", time.as_millis()),
+        }
+    }
+}
+
+/// The answer of the program to a [`Finding`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Answer {
+    /// Does nothing. The same failure is not reported again; a call that lasts is, after the same time.
+    Continue,
+    /// Aborts the communicator.
+    Abort,
+    /// Aborts all communicators that the watchdog watches.
+    AbortAll,
+}
+
+struct State {
+    watched: Mutex<Watched>,
+    /// Notified at the end.
+    changed: Condvar,
+}
+
+#[derive(Default)]
+struct Watched {
+    communicators: Vec<Entry>,
+    is_over: bool,
+}
+
+/// A communicator that is watched.
+struct Entry {
+    shared: Weak<Shared>,
+    /// The number of the last operation while the owner is in a call, and the time at which it was seen first.
+    heartbeat: Option<(u64, Instant)>,
+    has_failed: bool,
+}
+
+impl Watchdog {
+    /// The time after which PyTorch takes its heartbeat for lost.
+    pub const DEFAULT_LIMIT: Duration = Duration::from_secs(480);
+    /// The pause between two looks, as PyTorch's watchdog makes it.
+    const PAUSE: Duration = Duration::from_millis(100);
+
+    /// Starts a watchdog. `answer` is called on its thread, when a communicator has failed, or has been in one call for the
+    /// `limit`.
+    ///
+    /// # Errors
+    /// That of the system, if it has no thread left.
+    pub fn new(
+        limit: Duration,
+        mut answer: impl FnMut(&Finding) -> Answer + Send + 'static,
+    ) -> io::Result<Self> {
+        let state = Arc::new(State { watched: Mutex::default(), changed: Condvar::new() });
+        let pause = Self::PAUSE.min(limit / 4).max(Duration::from_millis(1));
+        let thread = thread::Builder::new().name("libnccl-watchdog".into()).spawn({
+            let state = Arc::clone(&state);
+            move || state.watch(pause, limit, &mut answer)
+        })?;
+        Ok(Self { state, thread: Some(thread) })
+    }
+
+    /// Watches a communicator until its end.
+    ///
+    /// # Errors
+    /// [`Error::InvalidUsage`] if other code owns the communicator, and may end it meanwhile.
+    pub fn watch(&self, communicator: &Communicator) -> Result<()> {
+        let shared = Arc::downgrade(&communicator.shared.owned("watch")?);
+        self.state.lock().communicators.push(Entry { shared, heartbeat: None, has_failed: false });
+        Ok(())
+    }
+
+    /// Aborts all communicators that are watched, those of one library in one group of NCCL, so that none waits for another.
+    /// Those whose owners are in a call are aborted by these, as by an [`AbortHandle`].
+    ///
+    /// # Errors
+    /// As for [`AbortHandle::abort`].
+    #[doc(alias = "ncclCommAbort")]
+    pub fn abort_all(&self) -> Result<()> {
+        self.state.abort_all()
+    }
+}
+
+impl State {
+    fn lock(&self) -> MutexGuard<'_, Watched> {
+        // Nothing panics while it holds the lock.
+        self.watched.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Looks at the communicators until the end.
+    fn watch(&self, pause: Duration, limit: Duration, answer: &mut dyn FnMut(&Finding) -> Answer) {
+        let mut watched = self.lock();
+        while !watched.is_over {
+            let findings = watched.look(limit);
+            drop(watched);
+            for (shared, finding) in findings {
+                if matches!(finding.cause, Cause::Stalled(_)) {
+                    recorder::dump(&shared, "stalled");
+                }
+                // A panic of the program's function is its own, and ends neither the thread nor other communicators.
+                let answer = catch_unwind(AssertUnwindSafe(|| answer(&finding))).unwrap_or(Answer::Continue);
+                // The end of a communicator that fails is known by its owner too.
+                let _ = match answer {
+                    Answer::Continue => Ok(()),
+                    Answer::Abort => finding.abort_handle.abort(),
+                    Answer::AbortAll => self.abort_all(),
+                };
+            }
+            watched = self.lock();
+            if !watched.is_over {
+                let waited = self.changed.wait_timeout(watched, pause);
+                watched = waited.unwrap_or_else(PoisonError::into_inner).0;
+            }
+        }
+    }
+
+    fn abort_all(&self) -> Result<()> {
+        let live: Vec<_> =
+            self.lock().communicators.iter().filter_map(|entry| entry.shared.upgrade()).collect();
+        let mut to_end: Vec<_> = live.into_iter().filter(|shared| shared.state.abort()).collect();
+        let mut result = Ok(());
+        while let Some(first) = to_end.first() {
+            let library = Arc::clone(&first.library);
+            let (same, others) = to_end.into_iter().partition(|shared| shared.library.is_same(&library));
+            // SAFETY: the state of each has told this thread to end it.
+            let ended = unsafe { Shared::abort_all("abort_all", same) };
+            result = result.and(ended);
+            to_end = others;
+        }
+        result
+    }
+}
+
+impl Watched {
+    /// Looks at each communicator, and returns what there is to tell.
+    fn look(&mut self, limit: Duration) -> Vec<(Arc<Shared>, Finding)> {
+        let mut findings = Vec::new();
+        self.communicators.retain_mut(|entry| {
+            let Some(shared) = entry.shared.upgrade().filter(|shared| !shared.state.is_ended()) else {
+                return false;
+            };
+            if let Some(cause) = entry.look(&shared, limit) {
+                findings.push((Arc::clone(&shared), Finding::new(shared, cause)));
+            }
+            true
+        });
+        findings
+    }
+}
+
+impl Entry {
+    fn look(&mut self, shared: &Arc<Shared>, limit: Duration) -> Option<Cause> {
+        const CALL: &str = "watch";
+        // As an object of the communicator does, for which the owner waits: it is a short query.
+        if shared.state.enter_for_object(CALL).is_ok() {
+            self.heartbeat = None;
+            let failure = match shared.poll() {
+                Ok(ResultCode::SUCCESS | ResultCode::IN_PROGRESS) => None,
+                Ok(code) => Some(shared.library.error(CALL, code)),
+                Err(error) => Some(error),
+            };
+            shared.leave();
+            let is_new = failure.is_some() && !self.has_failed;
+            self.has_failed |= failure.is_some();
+            return failure.filter(|_| is_new).map(Cause::Failed);
+        }
+        // The owner is in a call, or in a group.
+        let count = shared.ring().filter(|_| shared.state.is_inside())?.count();
+        match self.heartbeat {
+            Some((last, since)) if last == count => {
+                let time = since.elapsed();
+                let is_late = time >= limit;
+                if is_late {
+                    self.heartbeat = None;
+                }
+                is_late.then_some(Cause::Stalled(time))
+            }
+            _ => {
+                self.heartbeat = Some((count, Instant::now()));
+                None
+            }
+        }
+    }
+}
+
+impl Finding {
+    fn new(shared: Arc<Shared>, cause: Cause) -> Self {
+        let (size, rank) = shared.membership();
+        let abort_handle = AbortHandle::new(&shared);
+        Self { size, rank, cause, recorder: Recorder::of(&shared), abort_handle }
+    }
+}
+
+impl Drop for Watchdog {
+    fn drop(&mut self) {
+        self.state.lock().is_over = true;
+        self.state.changed.notify_all();
+        // Its own function may own it.
+        let thread = self.thread.take().filter(|thread| thread.thread().id() != thread::current().id());
+        let _ = thread.map(JoinHandle::join);
+    }
+}
+
+impl fmt::Debug for Watchdog {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Watchdog").field("communicators", &self.state.lock().communicators.len()).finish()
+    }
+}

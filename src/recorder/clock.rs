@@ -1,0 +1,99 @@
+use std::time::{Instant, SystemTime, UNIX_EPOCH};
+
+/// Times as the processor counts them, which takes an instruction or two where the system's clock takes dozens.
+///
+/// The counter runs at a constant rate (x86-64: an invariant TSC, as all processors of the last 15 years have), which is
+/// measured by the system's clock, from the start to the moment when a time is wanted.
+#[derive(Debug)]
+pub(super) struct Clock {
+    start: Instant,
+    start_ticks: u64,
+    /// Nanoseconds since 1970.
+    start_time: u64,
+}
+
+/// The rate of a clock at one moment.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Scale<'a> {
+    clock: &'a Clock,
+    nanoseconds: u128,
+    ticks: u128,
+}
+
+/// Returns the lower and the upper half of the processor's counter, as two registers have them.
+#[cfg(target_arch = "x86_64")]
+#[inline(always)]
+pub(super) fn halves() -> [u32; 2] {
+    let (lower, upper);
+    // SAFETY: every x86-64 processor has the instruction, which writes these two registers. (The compiler would put the
+    // halves of `_rdtsc` together, and apart again.)
+    unsafe {
+        std::arch::asm!("rdtsc", out("eax") lower, out("edx") upper, options(nomem, nostack, preserves_flags));
+    }
+    [lower, upper]
+}
+
+/// Returns the halves of the processor's counter.
+#[cfg(target_arch = "aarch64")]
+#[inline(always)]
+pub(super) fn halves() -> [u32; 2] {
+    let ticks: u64;
+    // SAFETY: reads a register that is open to user code on Linux.
+    unsafe {
+        std::arch::asm!("mrs {}, cntvct_el0", out(reg) ticks, options(nomem, nostack, preserves_flags))
+    };
+    [ticks as u32, (ticks >> 32) as u32]
+}
+
+/// Returns the halves of the system's clock, in nanoseconds, where the processor's counter is not known.
+#[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
+pub(super) fn halves() -> [u32; 2] {
+    let ticks = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |time| time.as_nanos() as u64);
+    [ticks as u32, (ticks >> 32) as u32]
+}
+
+/// Returns the processor's counter.
+pub(super) fn ticks() -> u64 {
+    let [lower, upper] = halves().map(u64::from);
+    upper << 32 | lower
+}
+
+impl Clock {
+    pub(super) fn new() -> Self {
+        let start_time =
+            SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |time| time.as_nanos() as u64);
+        Self { start: Instant::now(), start_ticks: ticks(), start_time }
+    }
+
+    pub(super) fn scale(&self) -> Scale<'_> {
+        let (nanoseconds, ticks) = (self.start.elapsed().as_nanos(), ticks());
+        Scale { clock: self, nanoseconds, ticks: ticks.saturating_sub(self.start_ticks).max(1).into() }
+    }
+}
+
+impl Scale<'_> {
+    /// Returns the nanoseconds since 1970 at which the counter had this value.
+    pub(super) fn time(self, ticks: u64) -> u64 {
+        let ticks = u128::from(ticks.saturating_sub(self.clock.start_ticks));
+        self.clock.start_time.saturating_add((ticks * self.nanoseconds / self.ticks) as u64)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::thread;
+    use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+    use super::{Clock, ticks};
+
+    #[test]
+    fn ticks_are_converted_to_the_time_of_the_system() {
+        let clock = Clock::new();
+        thread::sleep(Duration::from_millis(20));
+        let (ticks, now) = (ticks(), SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_nanos() as u64);
+        thread::sleep(Duration::from_millis(20));
+        let difference = clock.scale().time(ticks).abs_diff(now);
+        assert!(difference < 5_000_000, "{difference} ns");
+        assert!(clock.scale().time(0) <= now);
+    }
+}

@@ -1,0 +1,23 @@
+//! The recorder of a communicator: the last operations that it was given, in a ring that any thread reads at any time.
+//!
+//! One thread writes, that which uses the communicator. It takes no lock, and waits for nobody.
+#![allow(unsafe_code)]
+
+mod clock;
+mod document;
+mod entry;
+mod method;
+pub(crate) mod pytorch;
+mod record;
+mod ring;
+
+pub(crate) use document::Document;
+// Public in a private module, as a sealed trait's hidden methods take it.
+#[allow(unreachable_pub)]
+pub use entry::Entry;
+pub(crate) use entry::peer;
+pub(crate) use entry::{IS_FIRST_OF_GROUP, IS_GROUPED};
+pub(crate) use method::Method;
+pub(crate) use record::{Place, records};
+pub use record::{Record, RecordState};
+pub(crate) use ring::Ring;
