@@ -119,7 +119,7 @@ mod tests {
     #[test]
     fn random_events_are_parsed_or_refused() {
         let mut random = Random(3);
-        for _ in 0..count() {
+        for _ in 0..count(20_000) {
             let mut bytes = EVENTS.as_bytes().to_vec();
             random.change(&mut bytes);
             bytes.truncate(random.below(bytes.len()));
