@@ -1,5 +1,8 @@
 #![allow(unsafe_code)] // Unsafe traits, and their implementations for slices.
 
+use std::error::Error as StdError;
+
+use crate::backend::is_stream_complete;
 use crate::{DeviceSlice, DeviceSliceMut, Element, MemorySpace, StreamRef, sys};
 
 /// Memory that operations can read. Implement it to use the buffers of another crate without copying them.
@@ -200,6 +203,19 @@ pub unsafe trait Stream {
     #[inline]
     fn device(&self) -> Option<i32> {
         None
+    }
+
+    /// Returns whether all work that was enqueued on the stream is complete, for
+    /// [`Communicator::synchronize`](crate::Communicator::synchronize).
+    ///
+    /// Unless a type does it otherwise, this asks CUDA's driver (`cuStreamQuery`), which has to be in the process; the
+    /// null stream is that of the calling thread's context. A stream that is captured must not be asked.
+    ///
+    /// # Errors
+    /// The error of CUDA, such as that of work that has failed.
+    fn is_complete(&self) -> Result<bool, Box<dyn StdError>> {
+        // SAFETY: the implementation of the trait guarantees that it is null or live while `self` is borrowed.
+        unsafe { is_stream_complete(self.as_raw()) }
     }
 }
 

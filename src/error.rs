@@ -1,4 +1,5 @@
 use std::fmt;
+use std::num::NonZeroU64;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
@@ -84,12 +85,24 @@ pub enum Error {
         problem: Box<str>,
     },
 
-    /// A wait took longer than the communicator's [timeout](crate::Config::timeout); the communicator is aborted.
+    /// A wait took longer than the communicator's [timeout](crate::Config::timeout), or that of the call; the communicator
+    /// is aborted.
+    #[non_exhaustive]
     Timeout {
         /// The method.
         call: &'static str,
         /// The duration of the wait.
         elapsed: Duration,
+        /// The number of ranks; 0 if it is not known, as of a communicator that other code has created.
+        size: u32,
+        /// The number of the rank that waited.
+        rank: u32,
+        /// The number of the operation in the communicator's [recorder](crate::Recorder), if it has one.
+        sequence: Option<NonZeroU64>,
+        /// The ranks for which it waited, if they are known: the text of `ncclGetLastError` before the abort; may be
+        /// empty. The CPU implementation names them. NCCL's text is that of the latest failure in the process, and need
+        /// not be about this wait.
+        detail: Box<str>,
     },
 
     /// The communicator has been aborted: by an [`AbortHandle`](crate::AbortHandle), or after a timeout.
@@ -164,8 +177,17 @@ impl fmt::Display for Error {
             Self::InvalidArgument { call, problem, .. } | Self::InvalidUsage { call, problem } => {
                 write!(f, "{call}: {problem}")
             }
-            Self::Timeout { call, elapsed } => {
-                write!(f, "{call}: not done after {} ms; the communicator is aborted", elapsed.as_millis())
+            Self::Timeout { call, elapsed, size, rank, sequence, detail } => {
+                f.write_str(call)?;
+                if let Some(sequence) = sequence {
+                    write!(f, ", operation {sequence}")?;
+                }
+                if *size > 0 {
+                    write!(f, " on rank {rank} of {size}")?;
+                }
+                let separator = if detail.is_empty() { "" } else { ": " };
+                let elapsed = elapsed.as_millis();
+                write!(f, ": not done after {elapsed} ms; the communicator is aborted{separator}{detail}")
             }
             Self::Aborted { call } => write!(f, "{call}: the communicator is aborted"),
         }

@@ -10,6 +10,7 @@
 #![cfg_attr(doc, doc = concat!("[coverage]: ", env!("CARGO_PKG_REPOSITORY"), "/blob/HEAD/docs/coverage.md"))]
 #![cfg_attr(doc, doc = concat!("[cpu-performance]: ", env!("CARGO_PKG_REPOSITORY"), "/blob/HEAD/docs/cpu-performance.md"))]
 #![cfg_attr(doc, doc = concat!("[design]: ", env!("CARGO_PKG_REPOSITORY"), "/blob/HEAD/docs/design.md"))]
+#![cfg_attr(doc, doc = concat!("[doctor]: ", env!("CARGO_PKG_REPOSITORY"), "/blob/HEAD/docs/doctor.md"))]
 #![cfg_attr(doc, doc = concat!("[examples]: ", env!("CARGO_PKG_REPOSITORY"), "/blob/HEAD/examples/README.md"))]
 #![cfg_attr(doc, doc = concat!("[frameworks]: ", env!("CARGO_PKG_REPOSITORY"), "/blob/HEAD/docs/migration/frameworks.md"))]
 #![cfg_attr(doc, doc = concat!("[from-baracuda]: ", env!("CARGO_PKG_REPOSITORY"), "/blob/HEAD/docs/migration/baracuda.md"))]
@@ -23,6 +24,7 @@
 #![cfg_attr(doc, doc = concat!("[nccl-quirks]: ", env!("CARGO_PKG_REPOSITORY"), "/blob/HEAD/docs/nccl-quirks.md"))]
 #![cfg_attr(doc, doc = concat!("[overhead]: ", env!("CARGO_PKG_REPOSITORY"), "/blob/HEAD/docs/overhead.md"))]
 #![cfg_attr(doc, doc = concat!("[platforms]: ", env!("CARGO_PKG_REPOSITORY"), "/blob/HEAD/docs/platforms.md"))]
+#![cfg_attr(doc, doc = concat!("[ras]: ", env!("CARGO_PKG_REPOSITORY"), "/blob/HEAD/docs/ras.md"))]
 #![cfg_attr(doc, doc = concat!("[security]: ", env!("CARGO_PKG_REPOSITORY"), "/blob/HEAD/SECURITY.md"))]
 #![cfg_attr(doc, doc = concat!("[semver]: ", env!("CARGO_PKG_REPOSITORY"), "/blob/HEAD/docs/semver.md"))]
 #![cfg_attr(doc, doc = concat!("[soundness]: ", env!("CARGO_PKG_REPOSITORY"), "/blob/HEAD/docs/soundness.md"))]
@@ -61,6 +63,8 @@ mod memory_space;
 mod nccl;
 mod nccl_slice;
 mod parameters;
+#[cfg(feature = "ras")]
+pub mod ras;
 mod reduce_op;
 mod releases_of_values;
 mod result_code;

@@ -1,17 +1,30 @@
 //! The programs of `examples/`, run as a user runs them: on this machine's GPUs, or on the CPU implementation.
 #![cfg(target_os = "linux")] // Elsewhere there is no CPU implementation.
 
-use std::path::PathBuf;
+#[cfg(feature = "cudarc")]
+#[path = "support/cuda_libraries.rs"]
+mod cuda_libraries;
+
+use std::path::{Path, PathBuf};
 use std::process::Command;
 
 /// Returns what an example prints, once it has ended well.
 fn run(example: &str, ranks: &str) -> String {
+    run_with(None, example, ranks)
+}
+
+/// Returns what an example prints that finds its libraries in a folder first.
+fn run_with(libraries: Option<&Path>, example: &str, ranks: &str) -> String {
     // target/debug/deps/examples-... and target/debug/examples/NAME.
     let mut program: PathBuf = std::env::current_exe().unwrap().ancestors().nth(2).unwrap().join("examples");
     program.push(example);
     assert!(program.exists(), "cargo build --examples makes {}", program.display());
     let folder = tempfile::tempdir().unwrap();
-    let output = Command::new(program).arg(ranks).current_dir(&folder).output().unwrap();
+    let mut command = Command::new(program);
+    if let Some(libraries) = libraries {
+        command.env("LD_LIBRARY_PATH", libraries).env_remove("LIBNCCL_PATH");
+    }
+    let output = command.arg(ranks).current_dir(&folder).output().unwrap();
     let (printed, complaint) =
         (String::from_utf8(output.stdout).unwrap(), String::from_utf8_lossy(&output.stderr));
     assert!(output.status.success(), "{example} {ranks}: {}\n{printed}{complaint}", output.status);
@@ -21,6 +34,15 @@ fn run(example: &str, ranks: &str) -> String {
 #[test]
 fn all_reduce_sums_over_ranks() {
     assert_eq!(run("all_reduce", "3"), "each of 3 ranks has [3.0, 3.0]\n");
+}
+
+#[cfg(feature = "cudarc")]
+#[test]
+fn slices_of_cudarc_are_summed_and_gathered() {
+    let libraries = tempfile::tempdir().unwrap();
+    cuda_libraries::install(libraries.path());
+    let expected = "each of 4 ranks has the norm 146087, and 146087 was expected\n";
+    assert_eq!(run_with(Some(libraries.path()), "cudarc", "4"), expected);
 }
 
 #[test]

@@ -1,13 +1,12 @@
 //! The ranks of a machine, one a thread, on its GPUs or on the CPU implementation: shared by the examples.
 #![allow(dead_code, unsafe_code)] // No example uses everything; copies to and from GPUs are unsafe.
 
-use std::error::Error;
 use std::sync::Arc;
 use std::thread;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use cudarc::driver::{CudaContext, CudaStream, result};
-use libnccl::{Communicator, Config, Nccl, NcclBuffer, Result, ResultCode, StreamRef, UniqueId};
+use libnccl::{Communicator, Config, Nccl, NcclBuffer, Result, StreamRef, UniqueId};
 
 /// NCCL and this machine's GPUs; where one of them is missing, the CPU implementation.
 pub(crate) struct Machine {
@@ -104,22 +103,8 @@ impl Rank<'_> {
 
     /// Waits for the stream's work, and fails where it fails: an operation may do so after its call has returned, and
     /// on a GPU one whose peer is gone may never end.
-    pub(crate) fn wait(&self, timeout: Duration) -> std::result::Result<(), Box<dyn Error>> {
-        let Some(stream) = &self.stream else { return Ok(()) };
-        let (end, started) = (stream.record_event(None)?, Instant::now());
-        while !end.try_is_complete()? {
-            if self.comm.async_error()? != ResultCode::SUCCESS {
-                break;
-            }
-            if started.elapsed() > timeout {
-                return Err(format!("the stream's work was not done after {timeout:?}").into());
-            }
-            thread::sleep(Duration::from_millis(1));
-        }
-        match self.comm.async_error()? {
-            ResultCode::SUCCESS => Ok(()),
-            code => Err(format!("an operation failed after its call had returned: {code}").into()),
-        }
+    pub(crate) fn wait(&self, timeout: Duration) -> Result<()> {
+        self.comm.synchronize(&self.stream(), timeout)
     }
 
     /// Returns a copy of a buffer, once the stream's work is done.

@@ -1,6 +1,8 @@
-//! The CUDA context of a thread. It is the driver's, which NCCL loads; this crate neither links nor loads CUDA.
+//! The CUDA context of a thread.
 
 use std::ffi::{c_int, c_void};
+
+use super::cuda_driver::driver_function;
 
 type GetCurrent = unsafe extern "C" fn(*mut *mut c_void) -> c_int;
 type SetCurrent = unsafe extern "C" fn(*mut c_void) -> c_int;
@@ -40,28 +42,4 @@ impl CudaContext {
         // SAFETY: it is current on another thread, which waits for this one. An error changes nothing.
         unsafe { (self.set_current)(self.context) };
     }
-}
-
-/// Returns a function of the CUDA driver, if the process has loaded it.
-#[cfg(target_os = "linux")]
-fn driver_function(name: &std::ffi::CStr) -> Option<*mut c_void> {
-    use std::ffi::c_char;
-
-    const RTLD_LAZY: c_int = 1;
-    const RTLD_NOLOAD: c_int = 4;
-    unsafe extern "C" {
-        fn dlopen(file: *const c_char, flags: c_int) -> *mut c_void;
-        fn dlsym(handle: *mut c_void, name: *const c_char) -> *mut c_void;
-    }
-    // SAFETY: C strings; loads nothing. The handle is never closed, and neither is the driver.
-    let function = unsafe {
-        let driver = dlopen(c"libcuda.so.1".as_ptr(), RTLD_LAZY | RTLD_NOLOAD);
-        if driver.is_null() { driver } else { dlsym(driver, name.as_ptr()) }
-    };
-    (!function.is_null()).then_some(function)
-}
-
-#[cfg(not(target_os = "linux"))]
-fn driver_function(_: &std::ffi::CStr) -> Option<*mut c_void> {
-    None
 }

@@ -180,7 +180,13 @@ impl Library {
 
     /// Returns the most recent error message, or an empty string: that of the user's call, not of the cleanup after it.
     pub(crate) fn last_error(&self) -> Box<str> {
-        let text = self.raw_last_error();
+        self.last_error_of(std::ptr::null_mut())
+    }
+
+    /// Returns the error message as [`last_error`](Self::last_error) does, for a communicator that is null or live. NCCL
+    /// ignores the communicator; of one that is in progress, the CPU implementation says whom it waits for.
+    pub(crate) fn last_error_of(&self, communicator: sys::ncclComm_t) -> Box<str> {
+        let text = self.raw_last_error(communicator);
         match &*self.replaced_error.lock().unwrap_or_else(PoisonError::into_inner) {
             Some([after, before]) if *after == text => before.clone(),
             _ => text,
@@ -191,14 +197,14 @@ impl Library {
     pub(crate) fn keeping_last_error(&self, calls: impl FnOnce()) {
         let before = self.last_error();
         calls();
-        let after = self.raw_last_error();
+        let after = self.raw_last_error(std::ptr::null_mut());
         *self.replaced_error.lock().unwrap_or_else(PoisonError::into_inner) = Some([after, before]);
     }
 
-    fn raw_last_error(&self) -> Box<str> {
+    fn raw_last_error(&self, communicator: sys::ncclComm_t) -> Box<str> {
         let text = self.functions.ncclGetLastError.map_or(std::ptr::null(), |last_error| {
-            // SAFETY: accepts any communicator including null, and returns a text of the process or the thread.
-            unsafe { last_error(std::ptr::null_mut()) }
+            // SAFETY: null or live, and returns a text of the process or the thread.
+            unsafe { last_error(communicator) }
         });
         // SAFETY: null or a string of at most this length: NCCL's buffer.
         unsafe { copy_shared(text) }

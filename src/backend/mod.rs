@@ -4,6 +4,8 @@
 #![allow(unsafe_code)]
 
 mod cuda_context;
+mod cuda_driver;
+mod cuda_stream;
 #[cfg(feature = "dlopen")]
 mod dlopen;
 #[cfg(feature = "dlopen")]
@@ -21,5 +23,6 @@ mod object;
 mod search;
 
 pub(crate) use cuda_context::CudaContext;
+pub(crate) use cuda_stream::is_stream_complete;
 pub use kind::Backend;
 pub(crate) use library::{Library, call};

@@ -1,3 +1,5 @@
+use std::time::Duration;
+
 use super::handle::Communicator;
 use crate::group::participants::Participants;
 use crate::{Result, ResultCode};
@@ -45,7 +47,11 @@ pub trait Grouping<'b>: Copy + Sealed {
 
 /// The start of operations when they are called; see [`Communicator::operations`].
 #[derive(Debug, Clone, Copy)]
-pub struct Ungrouped<'c>(&'c Communicator);
+pub struct Ungrouped<'c> {
+    communicator: &'c Communicator,
+    /// The longest time that a call may wait, instead of the communicator's.
+    timeout: Option<Duration>,
+}
 
 /// The start of operations at the end of a group; see [`Group::on`](crate::Group::on).
 #[derive(Debug, Clone, Copy)]
@@ -62,7 +68,11 @@ impl Sealed for Grouped<'_> {}
 impl<'c> Ungrouped<'c> {
     #[inline(always)]
     pub(super) fn new(communicator: &'c Communicator) -> Self {
-        Self(communicator)
+        Self { communicator, timeout: None }
+    }
+
+    pub(super) fn with_timeout(self, timeout: Duration) -> Self {
+        Self { timeout: Some(timeout), ..self }
     }
 }
 
@@ -79,17 +89,20 @@ impl<'scope> Grouped<'scope> {
 impl<'b> Grouping<'b> for Ungrouped<'_> {
     #[inline(always)]
     fn communicator(&self) -> &Communicator {
-        self.0
+        self.communicator
     }
 
     #[inline(always)]
     fn begin(self, operation: &'static str) -> Result<bool> {
-        self.0.begin_ungrouped(operation).map(|()| false)
+        if self.timeout.is_some() {
+            self.communicator.require_timeout(operation)?;
+        }
+        self.communicator.begin_ungrouped(operation).map(|()| false)
     }
 
     #[inline(always)]
     fn finish(self, operation: &'static str, _: bool, result: Result<ResultCode>) -> Result<()> {
-        self.0.finish_ungrouped(operation, result)
+        self.communicator.finish_ungrouped_within(operation, self.timeout, result)
     }
 
     #[inline(always)]

@@ -207,7 +207,7 @@ impl Communicator {
     ) -> Result<Self> {
         let mut communicator = Self::incomplete(call, shared, timeout)?;
         // Also after a success, which `ncclCommGrow` and, with `NCCL_COMM_BLOCKING=0`, `ncclCommInitRank` return at once.
-        communicator.wait_with(call, parent)?;
+        communicator.wait_with(call, timeout, parent)?;
         communicator.read_properties()?;
         Ok(communicator)
     }
@@ -251,6 +251,7 @@ impl Communicator {
             return Err(Error::usage("ncclCommUserRank", format!("NCCL returned rank {rank} of {size}")));
         }
         (self.size, self.rank, self.device) = (c_size, c_rank, device);
+        self.shared.set_membership(c_size, c_rank);
         Ok(())
     }
 
@@ -351,7 +352,7 @@ impl Communicator {
         enqueue: impl FnOnce() -> Result<ResultCode>,
     ) -> Result<()> {
         self.begin_ungrouped(operation)?;
-        self.finish_ungrouped(operation, enqueue())
+        self.finish_ungrouped_within(operation, None, enqueue())
     }
 
     /// Runs a call outside a group, and waits even if it returns success, as a nonblocking communicator may be in
@@ -373,24 +374,34 @@ impl Communicator {
         self.shared.state.enter(operation)
     }
 
-    /// Waits if the call is in progress, and leaves NCCL.
+    /// Waits if the call is in progress, for the `timeout` instead of the communicator's if there is one, and leaves NCCL.
     #[inline(always)]
-    pub(super) fn finish_ungrouped(&self, operation: &'static str, result: Result<ResultCode>) -> Result<()> {
+    pub(super) fn finish_ungrouped_within(
+        &self,
+        operation: &'static str,
+        timeout: Option<Duration>,
+        result: Result<ResultCode>,
+    ) -> Result<()> {
         match result {
             Ok(ResultCode::SUCCESS) => {
                 self.leave();
                 Ok(())
             }
-            result => self.finish_slow_path(operation, result),
+            result => self.finish_slow_path(operation, timeout, result),
         }
     }
 
     /// Completes a call that has failed or is in progress. (Apart, so that a success is not passed through memory.)
     #[cold]
     #[inline(never)]
-    fn finish_slow_path(&self, operation: &'static str, result: Result<ResultCode>) -> Result<()> {
+    fn finish_slow_path(
+        &self,
+        operation: &'static str,
+        timeout: Option<Duration>,
+        result: Result<ResultCode>,
+    ) -> Result<()> {
         let result = match result {
-            Ok(ResultCode::IN_PROGRESS) => self.wait(operation),
+            Ok(ResultCode::IN_PROGRESS) => self.wait_within(operation, timeout),
             result => result.map(drop),
         };
         self.leave();
@@ -447,18 +458,40 @@ impl Communicator {
         self.timeout.is_some()
     }
 
-    /// Waits until the method `call`, in progress on a nonblocking communicator, is complete.
-    pub(crate) fn wait(&self, call: &'static str) -> Result<()> {
-        self.wait_with(call, None)
+    /// Returns an error if the communicator has no timeout: its calls block inside NCCL.
+    #[cold]
+    pub(super) fn require_timeout(&self, call: &'static str) -> Result<()> {
+        if self.is_nonblocking() {
+            return Ok(());
+        }
+        Err(Error::usage(
+            call,
+            "the communicator has no timeout, so that its calls block; expected Config::timeout",
+        ))
     }
 
-    /// Waits as [`wait`](Self::wait) does; an abort of the `parent` ends it too.
-    fn wait_with(&self, call: &'static str, parent: Option<&State>) -> Result<()> {
+    /// Waits until the method `call`, in progress on a nonblocking communicator, is complete.
+    pub(crate) fn wait(&self, call: &'static str) -> Result<()> {
+        self.wait_with(call, self.timeout, None)
+    }
+
+    /// Waits as [`wait`](Self::wait) does, for the `timeout` instead of the communicator's if there is one.
+    pub(crate) fn wait_within(&self, call: &'static str, timeout: Option<Duration>) -> Result<()> {
+        self.wait_with(call, timeout.or(self.timeout), None)
+    }
+
+    /// Waits as [`wait`](Self::wait) does, for another `timeout`; an abort of the `parent` ends it too.
+    pub(super) fn wait_with(
+        &self,
+        call: &'static str,
+        timeout: Option<Duration>,
+        parent: Option<&State>,
+    ) -> Result<()> {
         const MAX_PAUSE: Duration = Duration::from_millis(1);
         let mut pause = Duration::from_micros(1);
         let start = Instant::now();
         loop {
-            if let Poll::Ready(result) = self.shared.progress(call, start, self.timeout, parent) {
+            if let Poll::Ready(result) = self.shared.progress(call, start, timeout, parent) {
                 return result;
             }
             std::thread::sleep(pause);

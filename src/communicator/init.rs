@@ -171,6 +171,7 @@ impl Nccl {
         match created {
             Ok(_) => {
                 let shared = Shared::new(library, slot.get(), raw_config.name());
+                shared.set_membership(size as usize, rank as usize);
                 Ok(BegunRank { shared, timeout: config.timeout_duration(), slot })
             }
             Err(error) => {

@@ -30,6 +30,7 @@ mod registration;
 mod shared;
 mod split;
 mod state;
+mod synchronize;
 mod timer;
 mod vector_collectives;
 mod window;

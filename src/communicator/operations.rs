@@ -1,4 +1,5 @@
 use std::sync::PoisonError;
+use std::time::Duration;
 
 use super::grouping::{Grouping, Ungrouped};
 use super::handle::Communicator;
@@ -153,6 +154,38 @@ impl<'c, G> Operations<'c, G> {
             *communicator.options.lock().unwrap_or_else(PoisonError::into_inner) = Some(raw);
         }
         Ok(Some(raw))
+    }
+}
+
+impl<'c> Operations<'c> {
+    /// Limits the wait of each call, instead of the communicator's [timeout](crate::Config::timeout), which it has to have:
+    /// the calls of other communicators block inside NCCL.
+    ///
+    /// Like that one, it limits what the host waits for: on a GPU, the launch. [`Communicator::synchronize`] limits the wait
+    /// for the work itself.
+    ///
+    /// ```
+    /// # fn main() -> libnccl::Result<()> {
+    /// use std::time::Duration;
+    ///
+    /// use libnccl::{Config, Error, StreamRef};
+    ///
+    /// let nccl = libnccl_cpu::nccl();
+    /// let config = Config::new().timeout(Duration::from_secs(600));
+    /// let comm = nccl.init_rank_with(1, 0, &nccl.unique_id()?, &config)?;
+    /// let short = comm.operations().timeout(Duration::from_millis(20));
+    /// // Nothing was sent.
+    /// let received = short.recv(&mut [0], 0, StreamRef::DEFAULT);
+    /// assert!(matches!(received, Err(Error::Timeout { call: "recv", .. })));
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    /// Of each call: [`Error::InvalidUsage`] if the communicator has no timeout; [`Error::Timeout`].
+    #[must_use]
+    pub fn timeout(self, timeout: Duration) -> Self {
+        Self { grouping: self.grouping.with_timeout(timeout), ..self }
     }
 }
 

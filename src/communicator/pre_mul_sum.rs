@@ -2,6 +2,7 @@
 
 use std::fmt;
 use std::marker::PhantomData;
+use std::time::Duration;
 
 use super::arguments::{check_buffers, check_devices};
 use super::collectives::{self, Operator};
@@ -243,6 +244,14 @@ impl<'c, T, G> PreMulSumOperations<'c, T, G> {
     #[must_use]
     pub fn with(self, config: &'c CollectiveConfig) -> Self {
         Self { operations: self.operations.with(config), ..self }
+    }
+}
+
+impl<T> PreMulSumOperations<'_, T> {
+    /// Limits the wait of each call, as [`Operations::timeout`] does.
+    #[must_use]
+    pub fn timeout(self, timeout: Duration) -> Self {
+        Self { operations: self.operations.timeout(timeout), ..self }
     }
 }
 

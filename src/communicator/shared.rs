@@ -2,8 +2,8 @@
 
 use std::ffi::CStr;
 use std::sync::Arc;
-use std::sync::atomic::AtomicBool;
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
+use std::sync::atomic::{AtomicBool, AtomicU64};
 use std::task::Poll;
 use std::time::{Duration, Instant};
 
@@ -23,6 +23,8 @@ pub(super) struct Shared {
     pub(super) state: State,
     /// The library's, at hand for each call.
     pub(super) memory_space: MemorySpace,
+    /// The size, in the upper half, and the rank; 0 as long as they are not known.
+    membership: AtomicU64,
     /// The `commName` that NCCL was given, to which it keeps a pointer.
     pub(super) name: Option<Arc<CStr>>,
     /// Set if other code owns the communicator and ends it.
@@ -50,6 +52,7 @@ impl Shared {
             raw,
             state: State::default(),
             memory_space,
+            membership: AtomicU64::new(0),
             name,
             is_borrowed: false,
             is_ending,
@@ -88,6 +91,20 @@ impl Shared {
         self.is_ending.load(Relaxed)
     }
 
+    /// Records the size and the rank.
+    pub(super) fn set_membership(&self, size: usize, rank: usize) {
+        // NCCL has no more ranks than an i32 can count.
+        self.membership.store((size as u64) << 32 | rank as u64, Relaxed);
+    }
+
+    /// Creates the error of a wait that took too long, before the abort. Of what NCCL is in, it says whom it waits for.
+    pub(super) fn timeout_error(&self, call: &'static str, elapsed: Duration) -> Error {
+        let membership = self.membership.load(Relaxed);
+        let (size, rank) = ((membership >> 32) as u32, membership as u32);
+        let detail = self.library.last_error_of(self.raw);
+        Error::Timeout { call, elapsed, size, rank, sequence: None, detail }
+    }
+
     /// Calls `ncclCommGetAsyncError`.
     pub(super) fn poll(&self) -> Result<ResultCode> {
         // Not success, which a library that writes nothing would then seem to report.
@@ -118,13 +135,21 @@ impl Shared {
         }
         let elapsed = start.elapsed();
         if timeout.is_some_and(|timeout| elapsed >= timeout) {
-            if self.state.end() {
-                // SAFETY: the state has told this thread to end it.
-                let _ = unsafe { self.abort() };
-            }
-            return Poll::Ready(Err(Error::Timeout { call, elapsed }));
+            return Poll::Ready(Err(self.give_up(call, elapsed)));
         }
         Poll::Pending
+    }
+
+    /// Aborts the communicator after a wait that took too long, and returns the error.
+    pub(super) fn give_up(self: &Arc<Self>, call: &'static str, elapsed: Duration) -> Error {
+        let may_end = self.state.end();
+        // Once it has ended, another thread may be freeing it.
+        let error = if may_end { self.timeout_error(call, elapsed) } else { Error::Aborted { call } };
+        if may_end {
+            // SAFETY: the state has told this thread to end it.
+            let _ = unsafe { self.abort() };
+        }
+        error
     }
 
     /// Returns `true` if the communicator is freed, together with its registrations and windows; on host memory only.
@@ -254,7 +279,10 @@ impl Shared {
                  their work still exists; it goes on in the background",
                 all.len()
             );
-            Err(Error::Timeout { call, elapsed })
+            // Not asked what it waits for, as it is being freed.
+            let membership = all.first().map_or(0, |shared| shared.membership.load(Relaxed));
+            let (size, rank) = ((membership >> 32) as u32, membership as u32);
+            Err(Error::Timeout { call, elapsed, size, rank, sequence: None, detail: Box::default() })
         })
     }
 }

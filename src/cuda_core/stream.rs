@@ -1,5 +1,6 @@
 #![allow(unsafe_code)] // An unsafe trait.
 
+use std::error::Error;
 use std::sync::Arc;
 
 use cuda_core::{CudaContext, CudaStream};
@@ -15,6 +16,9 @@ unsafe impl Stream for CudaStream {
     fn device(&self) -> Option<i32> {
         device(self.context())
     }
+    fn is_complete(&self) -> Result<bool, Box<dyn Error>> {
+        Ok(self.query()?)
+    }
 }
 
 // SAFETY: as above.
@@ -24,6 +28,9 @@ unsafe impl Stream for Arc<CudaStream> {
     }
     fn device(&self) -> Option<i32> {
         (**self).device()
+    }
+    fn is_complete(&self) -> Result<bool, Box<dyn Error>> {
+        (**self).is_complete()
     }
 }
 

@@ -1,10 +1,12 @@
 #![allow(unsafe_code)] // An unsafe trait, and cudarc's functions for raw streams.
 
+use std::error::Error;
 use std::sync::Arc;
 
 use cudarc::driver::sys::{CUevent_flags, CUevent_wait_flags, CUstream};
 use cudarc::driver::{CudaContext, CudaStream, DriverError, result};
 
+use crate::backend::is_stream_complete;
 use crate::{Stream, sys};
 
 // SAFETY: it owns the stream, or the context of the device has it; `device` returns the device.
@@ -15,6 +17,14 @@ unsafe impl Stream for CudaStream {
     fn device(&self) -> Option<i32> {
         device(self.context())
     }
+    fn is_complete(&self) -> Result<bool, Box<dyn Error>> {
+        // Not by `bind_to_thread`, as in `order`.
+        // SAFETY: the context is live, and so is the stream.
+        unsafe {
+            result::ctx::set_current(self.context().cu_ctx())?;
+            is_stream_complete(self.as_raw())
+        }
+    }
 }
 
 // SAFETY: as above.
@@ -24,6 +34,9 @@ unsafe impl Stream for Arc<CudaStream> {
     }
     fn device(&self) -> Option<i32> {
         (**self).device()
+    }
+    fn is_complete(&self) -> Result<bool, Box<dyn Error>> {
+        (**self).is_complete()
     }
 }
 

@@ -7,6 +7,7 @@ use std::marker::PhantomData;
 use std::mem;
 use std::rc::Rc;
 use std::sync::Arc;
+use std::time::Duration;
 
 use crate::backend::Library;
 use crate::communicator::PendingHandle;
@@ -60,6 +61,8 @@ struct Overflow<'scope> {
     /// The guards of buffers. They live for `'scope`, which a field with a drop cannot name, as it is the lifetime of the
     /// group itself.
     guards: Vec<Box<dyn Guard>>,
+    /// The longest time that the end of the group may wait for each communicator, instead of its own.
+    timeout: Option<Duration>,
     /// Options and descriptors, which NCCL reads until the end of the group.
     arguments: Vec<Box<dyn Any>>,
 }
@@ -218,6 +221,11 @@ impl<'scope> Participants<'scope> {
         }
     }
 
+    /// Limits the wait at the end of the group.
+    pub(super) fn set_timeout(&self, timeout: Duration) {
+        self.change_overflow(|overflow| overflow.timeout = Some(timeout));
+    }
+
     /// Adds a communicator that the group creates at its end.
     pub(super) fn add_pending(&self, handle: Rc<PendingHandle>) {
         self.change_overflow(|overflow| overflow.pending.push(handle));
@@ -248,12 +256,13 @@ impl<'scope> Participants<'scope> {
     /// Waits for each communicator, also after an error, which ends the work of one and not of the others: they use
     /// the buffers, too. Once one was given up, so is the work of the others.
     pub(super) fn wait_all(&self, call: &'static str) -> Result<()> {
+        let timeout = self.overflow.borrow().as_ref().and_then(|overflow| overflow.timeout);
         let (mut result, mut has_given_up) = (Ok(()), false);
         let mut wait = |communicator: &Communicator| {
             if has_given_up {
                 return communicator.abort_work_in_progress();
             }
-            let ended = communicator.wait(call);
+            let ended = communicator.wait_within(call, timeout);
             has_given_up = matches!(ended, Err(Error::Timeout { .. } | Error::Aborted { .. }));
             result = mem::replace(&mut result, Ok(())).and(ended);
         };

@@ -1,6 +1,7 @@
 #![allow(unsafe_code)] // Calls ncclGroupStart and ncclGroupEnd.
 
 use std::marker::PhantomData;
+use std::time::Duration;
 
 use super::open::{check_no_open_group, set_open};
 use super::participants::{Participants, Phase};
@@ -253,6 +254,32 @@ impl<'scope, 'env> Group<'scope, 'env> {
     #[inline]
     pub fn on(&'scope self, communicator: &'scope Communicator) -> Operations<'scope, Grouped<'scope>> {
         Operations::new(Grouped::new(communicator, &self.participants))
+    }
+
+    /// Limits the wait at the end of the group for each of its communicators, instead of their own
+    /// [timeouts](Config::timeout). Communicators without one block inside NCCL, whatever is set here.
+    ///
+    /// ```
+    /// # fn main() -> libnccl::Result<()> {
+    /// use std::time::Duration;
+    ///
+    /// use libnccl::{Config, Error, StreamRef};
+    ///
+    /// let nccl = libnccl_cpu::nccl();
+    /// let config = Config::new().timeout(Duration::from_secs(600));
+    /// let comm = nccl.init_rank_with(1, 0, &nccl.unique_id()?, &config)?;
+    /// let mut buffer = [0];
+    /// let received = nccl.group(|g| {
+    ///     g.timeout(Duration::from_millis(20));
+    ///     // Nothing is sent.
+    ///     g.recv(&comm, &mut buffer, 0, StreamRef::DEFAULT)
+    /// });
+    /// assert!(matches!(received, Err(Error::Timeout { call: "group", .. })));
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn timeout(&self, timeout: Duration) {
+        self.participants.set_timeout(timeout);
     }
 
     /// Opens a group inside this one, for code that groups its operations by itself: they become part of this group

@@ -21,7 +21,7 @@ use crate::UniqueId;
 const ACCEPTED: Duration = Duration::from_secs(5);
 
 /// The first and the longest time for a connection, and those between two attempts. The first is short as rank 0 may be
-/// asked by a thousand ranks at once: the system forgets some of their requests, and repeats them after a second.
+/// asked by more ranks at once than its system lets wait: it drops their requests, which are repeated after a second.
 const CONNECT: [Duration; 2] = [Duration::from_millis(250), Duration::from_secs(5)];
 const RETRY: [Duration; 2] = [Duration::from_millis(5), Duration::from_millis(250)];
 

@@ -77,21 +77,22 @@
 //! | 32..160 | for 2, the id; for 3, the first 32 of the ranks, 4 bytes each; for 4, the number of ranks in 4 bytes; else 0 |
 
 mod announcement;
+#[cfg(unix)]
+mod backlog;
 mod client;
-mod deadline;
+pub(crate) mod deadline;
 mod directory;
 mod environment;
 mod error;
 mod job;
 mod launcher;
-mod network;
+pub(crate) mod network;
 mod process;
 #[cfg(test)]
-mod random_inputs;
+pub(crate) mod random_inputs;
 mod rendezvous;
 mod root;
 mod slurm;
-
 mod tcp_store;
 mod variables;
 mod wire;

@@ -9,7 +9,7 @@ use std::time::Duration;
 use super::deadline::Deadline;
 
 /// Returns the addresses of a host, IPv6 and IPv4.
-pub(super) fn resolve(host: &str, port: u16, deadline: &Deadline) -> Result<Vec<SocketAddr>, String> {
+pub(crate) fn resolve(host: &str, port: u16, deadline: &Deadline) -> Result<Vec<SocketAddr>, String> {
     if let Ok(address) = host.parse::<IpAddr>() {
         return Ok(vec![SocketAddr::new(address, port)]);
     }
@@ -29,7 +29,7 @@ pub(super) fn resolve(host: &str, port: u16, deadline: &Deadline) -> Result<Vec<
 }
 
 /// Connects, by the deadline and within `limit`.
-pub(super) fn connect(address: SocketAddr, limit: Duration, deadline: &Deadline) -> io::Result<TcpStream> {
+pub(crate) fn connect(address: SocketAddr, limit: Duration, deadline: &Deadline) -> io::Result<TcpStream> {
     let limit = limit.min(deadline.remaining());
     if limit.is_zero() {
         return Err(io::ErrorKind::TimedOut.into());
@@ -61,6 +61,8 @@ pub(super) fn listen(host: Option<&str>, port: u16) -> io::Result<TcpListener> {
             listener => listener?,
         },
     };
+    #[cfg(unix)]
+    super::backlog::raise(&listener)?;
     listener.set_nonblocking(true)?;
     Ok(listener)
 }

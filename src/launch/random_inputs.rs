@@ -1,8 +1,8 @@
 //! Random changes of messages, for tests of their parsers.
 
-/// Returns the number of inputs for each parser: 20,000, or that of `LIBNCCL_LAUNCH_INPUTS`.
-pub(crate) fn count() -> usize {
-    std::env::var("LIBNCCL_LAUNCH_INPUTS").ok().and_then(|count| count.parse().ok()).unwrap_or(20_000)
+/// Returns the number of inputs for a parser: `usual`, or that of `LIBNCCL_LAUNCH_INPUTS`.
+pub(crate) fn count(usual: usize) -> usize {
+    std::env::var("LIBNCCL_LAUNCH_INPUTS").ok().and_then(|count| count.parse().ok()).unwrap_or(usual)
 }
 
 /// A small generator of random numbers (splitmix64).

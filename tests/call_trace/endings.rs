@@ -267,7 +267,7 @@ const SLOW: Duration = Duration::from_secs(20);
 #[test]
 fn end_while_graph_exists_returns_within_limit() {
     fn assert_late(result: &Result<()>, call: &str) {
-        let Err(Error::Timeout { call: found, elapsed }) = result else { panic!("{result:?}") };
+        let Err(Error::Timeout { call: found, elapsed, .. }) = result else { panic!("{result:?}") };
         assert!(*found == call && *elapsed >= LIMIT, "{result:?}");
     }
     type End = fn(&Fixture, Communicator);

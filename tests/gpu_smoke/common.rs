@@ -42,7 +42,7 @@ pub(crate) fn sum(device: &Device, communicator: &Communicator, buffer: &mut Buf
 pub(crate) fn assert_works(device: &Device, communicator: &Communicator) {
     let mut buffer = device.upload(&[communicator.rank() as i32 + 3; COUNT]);
     sum(device, communicator, &mut buffer).unwrap();
-    let expected = (0..communicator.size() as i32).map(|rank| rank + 3).sum();
+    let expected: i32 = (0..communicator.size() as i32).map(|rank| rank + 3).sum();
     assert_eq!(buffer.read::<i32>(COUNT), [expected; COUNT]);
     assert_eq!(communicator.async_error().unwrap(), ResultCode::SUCCESS);
 }

@@ -41,7 +41,7 @@ fn alloc(rank: &Rank) -> NcclBuffer<i32> {
 fn assert_sums(device: &Device, comm: &Communicator, buffer: &mut NcclBuffer<i32>) {
     device.fill(buffer, &[comm.rank() as i32 + 3; COUNT]);
     comm.all_reduce_in_place(&mut *buffer, ReduceOp::Sum, device.stream()).unwrap();
-    let expected = (0..comm.size() as i32).map(|rank| rank + 3).sum();
+    let expected: i32 = (0..comm.size() as i32).map(|rank| rank + 3).sum();
     assert_eq!(device.contents(buffer), [expected; COUNT]);
 }
 

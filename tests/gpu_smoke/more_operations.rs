@@ -171,7 +171,7 @@ fn collective_with_options_is_right(rank: &Rank) {
     let comm = rank.join("communicator");
     let configs = [CollectiveConfig::new().max_ctas(1), CollectiveConfig::new().user_profiler_tag(7)];
     let upload = || device.upload(&[rank.number as i32 + 3; COUNT]);
-    let expected = [(0..rank.size() as i32).map(|rank| rank + 3).sum(); COUNT];
+    let expected = [(0..rank.size() as i32).map(|rank| rank + 3).sum::<i32>(); COUNT];
     for config in &configs {
         let mut buffer = upload();
         let slice = buffer.slice_mut::<i32>(COUNT);

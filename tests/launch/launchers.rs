@@ -271,3 +271,10 @@ fn mpiexec_itself() {
     let printed = start_by("mpiexec.hydra", &["-n", "4"]);
     assert_eq!(printed.matches("MPICH: sum 10").count(), 4, "{printed}");
 }
+
+#[test]
+#[ignore = "needs the srun of SLURM, and a node that is up"]
+fn srun_itself() {
+    let printed = start_by("srun", &["--overcommit", "-n", "4"]);
+    assert_eq!(printed.matches("SLURM: sum 10").count(), 4, "{printed}");
+}

@@ -2,8 +2,8 @@
 //! which ends with an `all_reduce` on the CPU implementation.
 //!
 //! `cargo test --features launch --test launch`; with torchrun in PATH also
-//! `cargo test --features launch --test launch torchrun_itself -- --ignored`, and likewise `mpirun_itself` and
-//! `mpiexec_itself`.
+//! `cargo test --features launch --test launch torchrun_itself -- --ignored`, and likewise `mpirun_itself`,
+//! `mpiexec_itself` and `srun_itself`.
 #![cfg(target_os = "linux")] // Elsewhere there is no CPU implementation.
 
 mod environments;

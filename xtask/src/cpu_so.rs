@@ -136,9 +136,19 @@ fn replace(path: &Path, make: impl FnOnce(&Path) -> io::Result<()>) -> Result<()
 /// Builds a library with this command of cargo's, and returns the path of its file with this extension.
 pub(crate) fn build(cargo: &mut Command, library: SharedObject, extension: &str) -> Result<PathBuf> {
     let SharedObject { package, library, features, .. } = library;
+    build_target(cargo.args(features), package, library, extension)
+}
+
+/// Builds a library or program of a package with this command of cargo's, and returns the path of its file with this
+/// extension, which may be empty.
+pub(crate) fn build_target(
+    cargo: &mut Command,
+    package: &str,
+    target: &str,
+    extension: &str,
+) -> Result<PathBuf> {
     let output = cargo
         .args(["--quiet", "--package", package, "--message-format=json-render-diagnostics"])
-        .args(features)
         .current_dir(crate::checkout::root())
         .stderr(Stdio::inherit())
         .output()
@@ -147,14 +157,14 @@ pub(crate) fn build(cargo: &mut Command, library: SharedObject, extension: &str)
         bail!("cannot build {package}");
     }
     let messages = String::from_utf8(output.stdout).context("cargo's output")?;
-    let mut found = messages.lines().filter_map(|message| file_of(message, library, extension));
-    found.next().with_context(|| format!("cargo did not report a file {extension} of {library}"))
+    let mut found = messages.lines().filter_map(|message| file_of(message, target, extension));
+    found.next().with_context(|| format!("cargo did not report a file {extension} of {target}"))
 }
 
-/// Returns the path of the library's file with this extension if this message of cargo's reports it.
-fn file_of(message: &str, library: &str, extension: &str) -> Option<PathBuf> {
+/// Returns the path of the target's file with this extension if this message of cargo's reports it.
+fn file_of(message: &str, target: &str, extension: &str) -> Option<PathBuf> {
     let message: Value = serde_json::from_str(message).ok()?;
-    if message["reason"] != "compiler-artifact" || message["target"]["name"] != library {
+    if message["reason"] != "compiler-artifact" || message["target"]["name"] != target {
         return None;
     }
     let mut files = message["filenames"].as_array()?.iter().filter_map(Value::as_str);

@@ -77,7 +77,8 @@ enum Task {
         #[arg(long)]
         debug: bool,
     },
-    /// Build the CPU implementation as a Python wheel and as a tar archive, for this processor, glibc 2.17 and newer
+    /// Build the CPU implementation as a Python wheel and as a tar archive, and the program nccl, for this processor, glibc
+    /// 2.17 and newer
     Wheel {
         /// The folder to put them into, created if needed
         directory: PathBuf,

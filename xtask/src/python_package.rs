@@ -1,7 +1,7 @@
 //! The CPU implementation, with the stand-ins for CUDA, as a Python package, in a wheel, and as a tar archive with the same
-//! files.
+//! files; and the program `nccl`, which is one file.
 //!
-//! Both run on systems older than the one that builds them: zig has the symbols of every glibc to link against, and
+//! All run on systems older than the one that builds them: zig has the symbols of every glibc to link against, and
 //! auditwheel names the wheel by those that it needs. All tools come from the Python package index.
 
 use std::env::{self, consts::ARCH};
@@ -16,7 +16,7 @@ use crate::checkout::root;
 use crate::cpu_so::{self, SharedObject};
 use crate::wheel::Wheel;
 
-/// The glibc that Rust's standard library needs, and so the oldest that the shared object can run on.
+/// The glibc that Rust's standard library needs, and so the oldest that what is built can run on.
 const GLIBC: &str = "2.17";
 
 const VERSION: &str = env!("CARGO_PKG_VERSION");
@@ -40,8 +40,8 @@ const TOOLS: [(&str, &str, &str); 10] = [
     ("packaging", "26.3", "packaging/__init__.py"),
 ];
 
-/// Builds the wheel and the archive for this processor and puts them into `directory`. Returns their paths.
-pub(crate) fn pack(directory: &Path) -> Result<[PathBuf; 2]> {
+/// Builds the wheel, the archive and the program for this processor and puts them into `directory`. Returns their paths.
+pub(crate) fn pack(directory: &Path) -> Result<[PathBuf; 3]> {
     fs::create_dir_all(directory).with_context(|| format!("cannot create {}", directory.display()))?;
     let tools = Tools::obtain()?;
     let stage = tempfile::tempdir()?;
@@ -50,7 +50,17 @@ pub(crate) fn pack(directory: &Path) -> Result<[PathBuf; 2]> {
     let made = make_wheel(&tools, stage.path(), &platform)?;
     let wheel = directory.join(made.file_name().context("the wheel has no name")?);
     fs::copy(&made, &wheel).with_context(|| format!("cannot write {}", wheel.display()))?;
-    Ok([wheel, make_archive(stage.path(), directory, &platform)?])
+    let program = make_program(&tools, directory, &platform)?;
+    Ok([wheel, make_archive(stage.path(), directory, &platform)?, program])
+}
+
+/// Builds the program `nccl`.
+fn make_program(tools: &Tools, directory: &Path, platform: &str) -> Result<PathBuf> {
+    let mut cargo = tools.cargo("zigbuild");
+    let built = cpu_so::build_target(cargo.arg(cpu_so::OPTIMISED), "libnccl-cli", "nccl", "")?;
+    let program = directory.join(format!("nccl-{VERSION}-{platform}"));
+    fs::copy(&built, &program).with_context(|| format!("cannot write {}", program.display()))?;
+    Ok(program)
 }
 
 /// Puts all files of the wheel, and those that say how to make it, into `stage`.

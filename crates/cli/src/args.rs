@@ -6,12 +6,27 @@ use std::path::PathBuf;
 use clap::{Args, Parser, Subcommand};
 
 use crate::bench::BenchArguments;
-use crate::exit_status;
+use crate::completions::CompletionsArguments;
+use crate::doctor::arguments::DoctorArguments;
+use crate::env::EnvArguments;
+use crate::man::ManArguments;
+use crate::ras::arguments::RasArguments;
+use crate::recorder::arguments::RecorderArguments;
 use crate::value_parser::{MAX_RANKS, whole};
+use crate::{exit_status, version};
+
+const EXAMPLES: &str = "\
+Examples:
+  nccl doctor                                 is there anything to do before a job starts?
+  nccl bench all_reduce --ranks 4             is it right, and how fast?
+  nccl run -n 4 -- python3 train.py           start the ranks of a program on this host";
 
 const RUN_HELP: &str = "\
 Each rank gets the variables of torchrun: RANK, WORLD_SIZE, LOCAL_RANK, MASTER_ADDR, MASTER_PORT and others. If one fails, \
 the others get SIGTERM, and SIGKILL 10 s later. No process remains, however the program ends.
+
+Example:
+  nccl run -n 4 --cpu=/tmp/cpu-nccl -- python3 train.py
 
 Exit status:
   0    All ranks succeeded
@@ -22,7 +37,8 @@ Exit status:
 
 /// Diagnose and measure NCCL.
 #[derive(Debug, Parser)]
-#[command(name = "nccl", version, propagate_version = true, after_help = exit_status::HELP)]
+#[command(name = "nccl", version, long_version = version::long(), propagate_version = true)]
+#[command(after_help = format!("{EXAMPLES}\n\n{}", exit_status::HELP))]
 pub(crate) struct Arguments {
     #[command(subcommand)]
     pub(crate) command: Command,
@@ -32,10 +48,20 @@ pub(crate) struct Arguments {
 pub(crate) enum Command {
     /// Measure an operation and check its results, as nccl-tests does
     Bench(Box<BenchArguments>),
-    /// Report which NCCL library a program finds, and what it supports
+    /// Report what a job of NCCL would find on this machine, and what to do
     Doctor(DoctorArguments),
+    /// List the variables that the library reads, their values and where these come from
+    Env(EnvArguments),
+    /// Report which ranks of a running job are late, stuck, failed or dead
+    Ras(RasArguments),
+    /// Compare what the ranks of a job have recorded
+    Recorder(RecorderArguments),
     /// Start the ranks of a program on this host
     Run(RunArguments),
+    /// Print the completions of a shell
+    Completions(CompletionsArguments),
+    /// Write the manual pages
+    Man(ManArguments),
 }
 
 #[derive(Debug, Args)]
@@ -57,17 +83,6 @@ pub(crate) struct RunArguments {
     /// Program to run, and its arguments
     #[arg(value_name = "PROGRAM", required = true, trailing_var_arg = true, allow_hyphen_values = true)]
     pub(crate) program: Vec<OsString>,
-}
-
-#[derive(Debug, Args)]
-#[command(after_help = exit_status::HELP)]
-pub(crate) struct DoctorArguments {
-    /// Print JSON
-    #[arg(long)]
-    pub(crate) json: bool,
-    /// Examine this NCCL library instead of searching for one
-    #[arg(long, value_name = "PATH")]
-    pub(crate) library: Option<PathBuf>,
 }
 
 #[cfg(test)]

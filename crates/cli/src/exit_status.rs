@@ -8,7 +8,7 @@ use anyhow::Error;
 pub(crate) const HELP: &str = "\
 Exit status:
   0    Success
-  1    Failure; for bench also wrong results, for doctor also no usable library
+  1    Failure; for bench also wrong results, for doctor also a problem
   2    Invalid command line
   141  The reader of the output closed it, as in `nccl ... | head -1`";
 

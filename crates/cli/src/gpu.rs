@@ -24,6 +24,16 @@ pub(crate) fn count() -> Result<usize, String> {
     }
 }
 
+/// Returns the newest release of CUDA that the driver supports, as major and minor; `None` without a driver.
+pub(crate) fn newest_cuda() -> Option<(u32, u32)> {
+    load_driver().ok()?;
+    let mut code = 0;
+    // SAFETY: the driver is loaded, and gets a valid place for a number.
+    unsafe { cudarc::driver::sys::cuDriverGetVersion(&raw mut code) }.result().ok()?;
+    let code = u32::try_from(code).ok()?;
+    Some((code / 1000, code % 1000 / 10))
+}
+
 /// Loads the driver. Must succeed before any use of cudarc, which panics without a driver.
 pub(crate) fn load_driver() -> Result<(), String> {
     // SAFETY: loading only runs the driver's initializers, which NVIDIA makes for any program.

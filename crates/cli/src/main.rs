@@ -3,17 +3,27 @@
 
 mod args;
 mod bench;
+mod completions;
 mod doctor;
+mod env;
 mod exit_status;
 mod gpu;
 mod library;
+mod man;
+mod nccl_file;
+mod ras;
+mod recorder;
 mod run;
+mod settings;
+mod system;
 mod value_parser;
+mod variables;
+mod version;
 
 use std::io::Write;
 use std::process::ExitCode;
 
-use clap::Parser;
+use clap::{CommandFactory, Parser};
 
 use args::{Arguments, Command};
 
@@ -21,7 +31,12 @@ fn main() -> ExitCode {
     let result = match Arguments::parse().command {
         Command::Bench(arguments) => bench::run(&arguments),
         Command::Doctor(arguments) => doctor::run(&arguments),
+        Command::Env(arguments) => env::run(&arguments),
+        Command::Ras(arguments) => ras::run(&arguments),
+        Command::Recorder(arguments) => recorder::run(&arguments),
         Command::Run(arguments) => run::run(&arguments),
+        Command::Completions(arguments) => completions::run(&arguments, Arguments::command()),
+        Command::Man(arguments) => man::run(&arguments, Arguments::command()),
     };
     result.unwrap_or_else(|error| {
         if exit_status::is_output_closed(&error) {

@@ -57,6 +57,9 @@
 //! `ncclCommInit*`, and keeps its faults in those that are split, shrunk or grown from them. A planted fault is reported
 //! on the standard error. Without the variable, calls do nothing else than before.
 //!
+//! With `NCCL_RAS_ENABLE=1` or `NCCL_RAS_ADDR=<host>:<port>`, processes answer RAS requests, as those of NCCL do by default:
+//! which ranks there are, what each has called, who is stopped or dead. `nccl ras` and NVIDIA's `ncclras` ask.
+//!
 //! The results are NCCL's, to the bit: the rounding of every type at every step, wrapping integers, the treatment of NaN,
 //! and the order in which floats are added. `count` elements are divided into as many chunks as there are ranks, of equal
 //! length rounded up to 512 bytes; chunk k begins with the value of rank k + 1 and ends with that of rank k, as in NCCL's
@@ -95,7 +98,8 @@
 //! # Modules
 //!
 //! A call goes `abi` -> `comm` -> `coll` -> `shm` and `reduce`; `bootstrap` is how ranks come to share memory, `sync` is
-//! how they wait, `cuda` is the stand-in for CUDA where there is one, `diag` is what they report. Nothing imports upwards.
+//! how they wait, `ras` answers questions about them, `cuda` is the stand-in for CUDA where there is one, `diag` is what they
+//! report. Nothing imports upwards.
 #![deny(unsafe_code)]
 
 mod abi;
@@ -104,6 +108,7 @@ mod coll;
 mod comm;
 mod cuda;
 mod diag;
+mod ras;
 mod reduce;
 mod shm;
 mod sync;

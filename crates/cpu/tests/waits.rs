@@ -163,7 +163,10 @@ fn stopped_process_is_reported_with_its_last_call() {
 #[test]
 fn init_names_the_ranks_that_have_not_come() {
     let child = start(&["init"], 3).pop().unwrap();
-    assert_parts(&finish(child), &["error: ", "1 of 3 ranks have come; missing: 1, 2 (LIBNCCL_CPU_TIMEOUT)"]);
+    assert_parts(
+        &finish(child),
+        &["error: ", "1 of 3 ranks have come; missing: ranks 1, 2 (LIBNCCL_CPU_TIMEOUT)"],
+    );
 }
 
 #[test]
@@ -196,8 +199,8 @@ fn peer_reports_that_the_root_waits_for_other_ranks() {
             "rank 1 of 3 still waits for the root of its id, the rank that came first (process ",
             "), which waits for the ranks that are missing and reports them\n",
             "error: ",
-            "2 of 3 ranks have come; missing: 2 (LIBNCCL_CPU_TIMEOUT)",
+            "2 of 3 ranks have come; missing: rank 2 (LIBNCCL_CPU_TIMEOUT)",
         ],
     );
-    assert!(finish(root).contains("2 of 3 ranks have come; missing: 2"));
+    assert!(finish(root).contains("2 of 3 ranks have come; missing: rank 2"));
 }

@@ -218,7 +218,7 @@ fn many_operations_in_sequence_stay_in_step(nccl: &Nccl) {
         }
         total
     });
-    assert_eq!(totals, [(0..200).map(|round| 4 * round + 6).sum(); 4]);
+    assert_eq!(totals, [(0..200).map(|round| 4 * round + 6).sum::<i64>(); 4]);
 }
 
 fn zero_count_returns_without_peers(nccl: &Nccl) {

@@ -30,7 +30,7 @@ pub(super) fn assert_works(comm: &Communicator) {
     const COUNT: usize = 1000;
     let mut buffer = [comm.rank() as i32 + 3; COUNT];
     comm.all_reduce_in_place(&mut buffer, ReduceOp::Sum, STREAM).unwrap();
-    assert_eq!(buffer, [(0..comm.size() as i32).map(|rank| rank + 3).sum(); COUNT]);
+    assert_eq!(buffer, [(0..comm.size() as i32).map(|rank| rank + 3).sum::<i32>(); COUNT]);
 }
 
 /// Runs `rank` on one thread per rank, each with its communicator, and returns the results in rank order.

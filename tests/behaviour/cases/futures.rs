@@ -60,7 +60,7 @@ fn ranks_of_one_thread_join_split_and_finalize(nccl: &Nccl) {
 fn future_without_peer_times_out(nccl: &Nccl) {
     let (id, config) = (nccl.unique_id().unwrap(), Config::new().timeout(TIMEOUT));
     let made = within(SHORT, || block_on(nccl.init_rank_async(2, 0, &id, &config)));
-    let Err(Error::Timeout { call: "init_rank_async", elapsed }) = made else { panic!("{made:?}") };
+    let Err(Error::Timeout { call: "init_rank_async", elapsed, .. }) = made else { panic!("{made:?}") };
     assert!(elapsed >= TIMEOUT, "{elapsed:?}");
     let mut comms = join(nccl, 2, &config);
     let split = within(SHORT, || block_on(comms[0].split_async(Some(0), 0, &config)));

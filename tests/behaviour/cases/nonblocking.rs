@@ -21,6 +21,10 @@ cases! {
     operations_with_timeout_succeed_in_time,
     init_without_peer_times_out,
     calls_without_peer_time_out,
+    timeout_names_the_rank_that_is_awaited,
+    timeout_of_a_call_replaces_that_of_the_communicator,
+    timeout_of_a_call_of_a_blocking_communicator_is_invalid_usage,
+    synchronize_on_host_memory_returns_the_asynchronous_error_at_once,
     buffer_after_timeout_is_not_written,
     abort_handle_ends_waiting_calls,
     abort_handle_during_blocking_call_aborts_after_it,
@@ -116,7 +120,7 @@ fn operations_with_timeout_succeed_in_time(nccl: &Nccl) {
 fn init_without_peer_times_out(nccl: &Nccl) {
     let id = nccl.unique_id().unwrap();
     let made = within(SHORT, || nccl.init_rank_with(2, 0, &id, &with_timeout(TIMEOUT)));
-    let Err(Error::Timeout { call: "init_rank_with", elapsed }) = made else { panic!("{made:?}") };
+    let Err(Error::Timeout { call: "init_rank_with", elapsed, .. }) = made else { panic!("{made:?}") };
     assert!(elapsed >= TIMEOUT, "{elapsed:?}");
     let pending = nccl.group(|g| g.init_rank(2, 0, &id, &with_timeout(TIMEOUT))).unwrap();
     let made = within(SHORT, || pending.finish());
@@ -129,7 +133,9 @@ fn calls_without_peer_time_out(nccl: &Nccl) {
     for (what, call) in WAITING {
         let other = alone(nccl, TIMEOUT, |comm| {
             let called = within(SHORT, || call(nccl, &comm));
-            let Err(Error::Timeout { call: named, elapsed }) = called else { panic!("{what}: {called:?}") };
+            let Err(Error::Timeout { call: named, elapsed, .. }) = called else {
+                panic!("{what}: {called:?}")
+            };
             assert_eq!(named, what);
             assert!(elapsed >= TIMEOUT, "{what}: {elapsed:?}");
             assert_aborted(what, comm.async_error());
@@ -139,6 +145,75 @@ fn calls_without_peer_time_out(nccl: &Nccl) {
         assert_lost(&other);
         within(SHORT, || drop(other));
     }
+}
+
+fn timeout_names_the_rank_that_is_awaited(nccl: &Nccl) {
+    for (what, call) in WAITING {
+        drop(alone(nccl, TIMEOUT, |comm| {
+            let error = call(nccl, &comm).unwrap_err();
+            let text = error.to_string();
+            assert!(text.starts_with(&format!("{what} on rank 0 of 2: not done after")), "{text}");
+            let Error::Timeout { size: 2, rank: 0, sequence: None, detail, .. } = error else {
+                panic!("{text}")
+            };
+            assert!(detail.contains("for rank 1 (process "), "{what}: {detail}");
+        }));
+    }
+    let id = nccl.unique_id().unwrap();
+    let made = nccl.init_rank_with(2, 1, &id, &with_timeout(TIMEOUT));
+    assert!(matches!(made, Err(Error::Timeout { size: 2, rank: 1, .. })), "{made:?}");
+}
+
+fn timeout_of_a_call_replaces_that_of_the_communicator(nccl: &Nccl) {
+    type Call = fn(&Nccl, &Communicator) -> Result<()>;
+    let calls: [(&str, Call); 3] = [
+        ("barrier", |_, comm| comm.operations().timeout(TIMEOUT).barrier(&mut [0_u8], STREAM)),
+        ("all_reduce_in_place", |_, comm| {
+            let sum = comm.pre_mul_sum(1_i32)?;
+            sum.operations().timeout(TIMEOUT).all_reduce_in_place(&mut [1_i32], STREAM)
+        }),
+        ("group", |nccl, comm| {
+            let mut buffer = [0_u8];
+            nccl.group(|g| {
+                g.timeout(TIMEOUT);
+                g.barrier(comm, &mut buffer, STREAM)
+            })
+        }),
+    ];
+    for (what, call) in calls {
+        drop(alone(nccl, LONG_TIMEOUT, |comm| {
+            let called = within(SHORT, || call(nccl, &comm));
+            let Err(Error::Timeout { call: named, elapsed, .. }) = called else {
+                panic!("{what}: {called:?}")
+            };
+            assert!(named == what && elapsed >= TIMEOUT, "{named}: {elapsed:?}");
+            assert_aborted(what, comm.async_error());
+        }));
+    }
+    // One that is done in time has no effect on the next.
+    on_threads_with(nccl, 2, &with_timeout(LONG_TIMEOUT), |comm| {
+        comm.operations().timeout(LONG_TIMEOUT).barrier(&mut [0_u8], STREAM).unwrap();
+        assert_works(&comm);
+    });
+}
+
+fn timeout_of_a_call_of_a_blocking_communicator_is_invalid_usage(nccl: &Nccl) {
+    let comm = of_one_thread(nccl, 1).remove(0);
+    let called = comm.operations().timeout(TIMEOUT).barrier(&mut [0_u8], STREAM);
+    assert!(matches!(called, Err(Error::InvalidUsage { call: "barrier", .. })), "{called:?}");
+    assert_works(&comm);
+}
+
+fn synchronize_on_host_memory_returns_the_asynchronous_error_at_once(nccl: &Nccl) {
+    let mut comms = of_one_thread(nccl, 2);
+    comms[0].synchronize(&STREAM, Duration::ZERO).unwrap();
+    let nested = nccl.group(|_| comms[0].synchronize(&STREAM, TIMEOUT));
+    assert!(matches!(nested, Err(Error::InvalidUsage { call: "synchronize", .. })), "{nested:?}");
+    comms.pop().unwrap().abort().unwrap();
+    let lost = comms[0].synchronize(&STREAM, LONG_TIMEOUT);
+    assert!(matches!(lost, Err(Error::Nccl { call: "synchronize", .. })), "{lost:?}");
+    comms[0].abort_handle().abort().unwrap();
+    assert_aborted("synchronize", comms[0].synchronize(&STREAM, LONG_TIMEOUT));
 }
 
 fn buffer_after_timeout_is_not_written(nccl: &Nccl) {

@@ -51,7 +51,7 @@ fn assert_sums(comm: &Communicator, buffer: &mut NcclBuffer<i32>) {
     let own = vec![comm.rank() as i32 + 3; COUNT];
     comm.all_reduce(&own, &mut *buffer, ReduceOp::Sum, STREAM).unwrap();
     comm.all_reduce_in_place(&mut *buffer, ReduceOp::Max, STREAM).unwrap();
-    let expected = (0..comm.size() as i32).map(|rank| rank + 3).sum();
+    let expected: i32 = (0..comm.size() as i32).map(|rank| rank + 3).sum();
     assert_eq!(contents(comm, buffer), vec![expected; COUNT]);
 }
 

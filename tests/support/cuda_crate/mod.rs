@@ -16,6 +16,9 @@ use libnccl::{
 };
 use libtest_mimic::{Arguments, Trial};
 
+/// A timeout that is never reached.
+const LONG: Duration = Duration::from_secs(60);
+
 /// The elements of a buffer: as many that the work outlasts the call.
 pub(crate) const LENGTH: usize = 1 << 16;
 
@@ -80,6 +83,18 @@ fn common_cases<C: CudaCrate>() -> Cases {
             pre_mul_sum_of_buffers_of_other_streams_has_its_value::<C>,
         ),
         ("memory_of_nccl_is_allocated_on_the_context", memory_of_nccl_is_allocated_on_the_context::<C>),
+        (
+            "synchronize_returns_when_the_streams_work_is_done",
+            synchronize_returns_when_the_streams_work_is_done::<C>,
+        ),
+        (
+            "synchronize_ends_with_an_error_when_a_peer_aborts",
+            synchronize_ends_with_an_error_when_a_peer_aborts::<C>,
+        ),
+        (
+            "synchronize_without_a_peer_times_out_and_aborts",
+            synchronize_without_a_peer_times_out_and_aborts::<C>,
+        ),
     ]
 }
 
@@ -276,5 +291,62 @@ fn memory_of_nccl_is_allocated_on_the_context<C: CudaCrate>() {
         // SAFETY: the work has run.
         unsafe { sums.assume_idle() };
         sums.free().unwrap();
+    });
+}
+
+fn synchronize_returns_when_the_streams_work_is_done<C: CudaCrate>() {
+    run_ranks::<C>(0, |rank| {
+        let default = C::default_stream(&rank.context);
+        let mut buffer = C::upload(&rank.stream, &rank.values(LENGTH));
+        rank.be_late();
+        rank.comm.all_reduce_in_place(&mut buffer, ReduceOp::Sum, &rank.stream).unwrap();
+        // Another device is current when the stream is asked.
+        C::context(1 - rank.comm.rank()).make_current().unwrap();
+        rank.comm.synchronize(&rank.stream, LONG).unwrap();
+        assert!(rank.stream.is_complete().unwrap());
+        rank.comm.synchronize(&default, LONG).unwrap();
+        rank.comm.synchronize(&StreamRef::from(&rank.stream), LONG).unwrap();
+        assert_eq!(C::read(&rank.stream, &buffer), [3.0; LENGTH]);
+    });
+}
+
+fn synchronize_ends_with_an_error_when_a_peer_aborts<C: CudaCrate>() {
+    run_unchecked::<C>(4, |rank| {
+        if rank.comm.rank() == 1 {
+            rank.be_late();
+            rank.comm.abort_handle().abort().unwrap();
+            return;
+        }
+        let mut buffer = C::upload(&rank.stream, &rank.values(LENGTH));
+        rank.comm.all_reduce_in_place(&mut buffer, ReduceOp::Sum, &rank.stream).unwrap();
+        let lost = rank.comm.synchronize(&rank.stream, LONG);
+        let Err(Error::Nccl { call: "synchronize", detail, .. }) = lost else { panic!("{lost:?}") };
+        assert!(detail.contains("rank 1"), "{detail}");
+        rank.comm.abort_handle().abort().unwrap();
+        let ended = rank.comm.synchronize(&rank.stream, LONG);
+        assert!(matches!(ended, Err(Error::Aborted { call: "synchronize" })), "{ended:?}");
+    });
+}
+
+fn synchronize_without_a_peer_times_out_and_aborts<C: CudaCrate>() {
+    const TIMEOUT: Duration = Duration::from_millis(200);
+    let is_over = Barrier::new(2);
+    run_unchecked::<C>(2, |rank| {
+        if rank.comm.rank() == 0 {
+            let mut buffer = C::upload(&rank.stream, &rank.values(LENGTH));
+            rank.comm.all_reduce_in_place(&mut buffer, ReduceOp::Sum, &rank.stream).unwrap();
+            assert!(!rank.stream.is_complete().unwrap());
+            let error = rank.comm.synchronize(&rank.stream, TIMEOUT).unwrap_err();
+            let text = error.to_string();
+            let Error::Timeout { call: "synchronize", elapsed, size: 2, rank: 0, detail, .. } = error else {
+                panic!("{text}")
+            };
+            assert!(elapsed >= TIMEOUT && detail.contains("for rank 1 (process "), "{text}");
+            // The abort has ended the work.
+            while !rank.stream.is_complete().unwrap_or(true) {
+                thread::sleep(Duration::from_millis(1));
+            }
+        }
+        is_over.wait();
     });
 }

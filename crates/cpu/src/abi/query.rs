@@ -30,7 +30,13 @@ pub(super) unsafe extern "C" fn ncclGetErrorString(result: ncclResult_t) -> *con
     text.as_ptr()
 }
 
-pub(super) unsafe extern "C" fn ncclGetLastError(_: ncclComm_t) -> *const c_char {
+pub(super) unsafe extern "C" fn ncclGetLastError(comm: ncclComm_t) -> *const c_char {
+    // NCCL ignores the communicator. Here the text for one that is in progress says whom it waits for.
+    guard(|| {
+        let waits = if comm.is_null() { None } else { handle::with(comm, |comm| Ok(comm.describe_wait()))? };
+        waits.iter().for_each(|text| last_error::record(text));
+        Ok(())
+    });
     last_error::pointer()
 }
 

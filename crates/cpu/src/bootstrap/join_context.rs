@@ -7,6 +7,8 @@ use crate::shm::shared_state::SharedState;
 pub(crate) struct JoinContext<'a> {
     /// Returns an error if the caller has cancelled the join.
     pub(crate) check_cancelled: &'a dyn Fn() -> Result,
+    /// Takes the text that says for whom this rank waits; empty if for nobody.
+    pub(crate) waits_for: &'a dyn Fn(String),
     /// The communicator that the new one is made from, if any.
     pub(crate) parent: Option<ParentComm<'a>>,
 }
@@ -25,6 +27,14 @@ impl JoinContext<'_> {
     /// Returns `true` if all `ranks` are members of the parent, which then see each other's state there.
     pub(super) fn all_are_members(&self, ranks: usize) -> bool {
         self.parent.as_ref().is_some_and(|parent| parent.members.len() == ranks)
+    }
+
+    /// Returns the name of a rank that has not joined: its number, and that in the parent.
+    pub(super) fn name(&self, rank: usize) -> String {
+        match self.parent.as_ref().and_then(|parent| parent.members.get(rank)) {
+            Some(member) => format!("{rank} (rank {member} of the parent)"),
+            None => rank.to_string(),
+        }
     }
 
     /// Returns an error if `rank`, which has not joined, cannot join any more.

@@ -67,7 +67,14 @@ pub(super) fn join(
         (context.check_cancelled)()?;
         check_root(process, hello, began.elapsed(), &is_reported)
     };
-    let context = &JoinContext { check_cancelled: &check_cancelled, parent: None };
+    (context.waits_for)(format!(
+        "rank {} of {} waits for the root of its id, the rank that came first{}, which waits for the others",
+        hello.rank,
+        hello.ranks,
+        describe(process)
+    ));
+    let context =
+        &JoinContext { check_cancelled: &check_cancelled, waits_for: context.waits_for, parent: None };
     let file = receive_from_root(root, process, context)?
         .ok_or_else(|| Error::internal("the rendezvous root sent no shared memory"))?;
     let ranks = first.complete();
@@ -91,16 +98,20 @@ fn check_root(process: Option<Process>, hello: Hello, waited: Duration, is_repor
     }
     is_reported.set(true);
     let Hello { rank, ranks, .. } = hello;
-    let who = process.map_or_else(String::new, |process| format!(" (process {})", process.pid));
     let condition = process.and_then(|process| process.condition());
     let does = condition.unwrap_or("waits for the ranks that are missing and reports them");
     let text = format!(
-        "after {:.1} s, rank {rank} of {ranks} still waits for the root of its id, the rank that came first{who}, \
+        "after {:.1} s, rank {rank} of {ranks} still waits for the root of its id, the rank that came first{}, \
          which {does}",
-        waited.as_secs_f64()
+        waited.as_secs_f64(),
+        describe(process)
     );
     wait_limits::report(&text);
     if is_late { Err(Error::remote(format!("{text} (LIBNCCL_CPU_TIMEOUT)"))) } else { Ok(()) }
+}
+
+fn describe(process: Option<Process>) -> String {
+    process.map_or_else(String::new, |process| format!(" (process {})", process.pid))
 }
 
 /// Receives the root's next message: success, perhaps with a file, or an error.
@@ -177,7 +188,7 @@ mod tests {
 
     #[test]
     fn last_message_of_a_root_that_left_a_hello_unread_is_received() {
-        let context = JoinContext { check_cancelled: &|| Ok(()), parent: None };
+        let context = JoinContext { check_cancelled: &|| Ok(()), waits_for: &drop, parent: None };
         let (root, other) = socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, FLAGS, None).unwrap();
         send(&root, b"unread", SendFlags::NOSIGNAL).unwrap();
         send(&other, &ncclResult_t::ncclSuccess.0.to_ne_bytes(), SendFlags::NOSIGNAL).unwrap();
@@ -188,7 +199,7 @@ mod tests {
 
     #[test]
     fn last_message_of_a_root_that_hangs_up_is_received() {
-        let context = JoinContext { check_cancelled: &|| Ok(()), parent: None };
+        let context = JoinContext { check_cancelled: &|| Ok(()), waits_for: &drop, parent: None };
         for round in 0..5000 {
             let (root, other) = socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, FLAGS, None).unwrap();
             let received = std::thread::scope(|scope| {

@@ -98,16 +98,19 @@ impl<'a> Root<'a> {
     /// Waits until every other rank has joined.
     fn accept_all(&mut self) -> Result {
         let (began, mut checked, mut is_reported) = (Instant::now(), Instant::now(), false);
+        (self.context.waits_for)(self.describe_absent());
         while self.connections.iter().map(|process| process.ranks.len()).sum::<usize>() + 1 < self.hello.ranks
         {
             if let Some((index, hello)) = self.next_hello(poll_interval(began.elapsed()))? {
                 self.accept(index, hello)?;
+                (self.context.waits_for)(self.describe_absent());
             } else if checked.elapsed() >= LIVENESS_INTERVAL {
                 checked = Instant::now();
                 let is_late = TIMEOUT.is_some_and(|limit| began.elapsed() >= limit);
                 if is_late || !is_reported && WARN_AFTER.is_some_and(|limit| began.elapsed() >= limit) {
                     is_reported = true;
-                    let text = self.describe_absent(began.elapsed());
+                    let waited = began.elapsed().as_secs_f64();
+                    let text = format!("after {waited:.1} s, {}", self.describe_absent());
                     wait_limits::report(&text);
                     if is_late {
                         return Err(Error::remote(format!("{text} (LIBNCCL_CPU_TIMEOUT)")));
@@ -126,14 +129,14 @@ impl<'a> Root<'a> {
     }
 
     /// Describes the ranks that have not come.
-    fn describe_absent(&self, waited: Duration) -> String {
+    fn describe_absent(&self) -> String {
         let Hello { ranks, rank, .. } = self.hello;
         let absent: Vec<usize> =
             (0..ranks).filter(|other| *other != rank && self.joined[*other].is_none()).collect();
-        let named = absent.iter().take(MAX_NAMED).map(ToString::to_string).collect::<Vec<_>>().join(", ");
+        let named: Vec<_> = absent.iter().take(MAX_NAMED).map(|rank| self.context.name(*rank)).collect();
+        let (named, plural) = (named.join(", "), if absent.len() == 1 { "" } else { "s" });
         let more = if absent.len() > MAX_NAMED { ", ..." } else { "" };
-        let (number, waited) = (ranks - absent.len(), waited.as_secs_f64());
-        format!("after {waited:.1} s, {number} of {ranks} ranks have come; missing: {named}{more}")
+        format!("{} of {ranks} ranks have come; missing: rank{plural} {named}{more}", ranks - absent.len())
     }
 
     /// Accepts a rank of a process that is connected.

@@ -181,7 +181,7 @@ fn local_address(text: &OsStr) -> Result<SocketAddr> {
 }
 
 /// Returns the FNV-1a hash of all parts, which other processes compute too, whatever compiler built them.
-fn fnv1a(parts: &[&[u8]]) -> u128 {
+pub(crate) fn fnv1a(parts: &[&[u8]]) -> u128 {
     const BASIS: u128 = 0x6c62_272e_07bb_0142_62b8_2175_6295_c58d;
     const PRIME: u128 = (1 << 88) + 0x13b;
     let bytes = parts.iter().copied().flatten();

@@ -78,14 +78,36 @@ impl WaitReport {
     }
 }
 
-fn describe(number: u64, header: CallHeader, CallContext { state, rank, .. }: CallContext<'_>) -> String {
+/// Returns the ranks that a call in progress waits for, as any thread sees it; `None` if none is in progress, or if all
+/// ranks are as far as this one.
+pub(crate) fn describe_running(context: CallContext<'_>) -> Option<String> {
+    let CallContext { state, rank, .. } = context;
+    let header = CallHeader::running(state, rank)?;
+    let late = match header {
+        CallHeader::PointToPoint { peer, .. } => vec![peer as usize],
+        _ => state.ranks_behind(rank),
+    };
+    let are_ranks = !late.is_empty() && late.iter().all(|late| *late < state.ranks());
+    are_ranks.then(|| describe_late(state.calls(rank), header, &late, context))
+}
+
+fn describe(number: u64, header: CallHeader, context: CallContext<'_>) -> String {
     let mut late = match header {
         CallHeader::PointToPoint { .. } => vec![],
-        _ => state.ranks_behind(rank),
+        _ => context.state.ranks_behind(context.rank),
     };
     if late.is_empty() {
         late.push(liveness::awaited());
     }
+    describe_late(number, header, &late, context)
+}
+
+fn describe_late(
+    number: u64,
+    header: CallHeader,
+    late: &[usize],
+    CallContext { state, rank, .. }: CallContext<'_>,
+) -> String {
     let named = late.iter().take(MAX_NAMED).map(|late| describe_peer(state, *late)).collect::<Vec<_>>();
     let more = late.len().saturating_sub(MAX_NAMED);
     let more = if more == 0 { String::new() } else { format!("; and for {more} more") };

@@ -32,7 +32,7 @@ use libnccl::sys::{ncclComm_t, ncclRedOp_t, ncclResult_t};
 
 use crate::bootstrap::unique_id::{UniqueId, comm_id};
 use crate::coll::call_header::CallHeader;
-use crate::coll::unreceived;
+use crate::coll::{unreceived, wait_report};
 use crate::comm::config::Config;
 use crate::comm::job_queue::{JobKind, JobQueue};
 use crate::comm::registry::Registry;
@@ -41,6 +41,7 @@ use crate::comm::window::Windows;
 use crate::cuda::driver::Driver;
 use crate::diag::error::{Error, Progress, Result};
 use crate::diag::fault::{self, Fault};
+use crate::ras::service::Service;
 use crate::reduce::data_type::DataType;
 use crate::reduce::reduction::Reduction;
 use crate::shm::buffer::ReadBuf;
@@ -74,6 +75,8 @@ pub(crate) struct Communicator {
     children: Mutex<BTreeMap<Vec<usize>, u64>>,
     /// The id by which new ranks join, if one was created and has not been used.
     grow_id: Mutex<Option<UniqueId>>,
+    /// The text that says for whom the join of this communicator, or of one that is made from it, waits; empty if for nobody.
+    join_wait: Mutex<String>,
     /// The error after which the communicator is unusable.
     error: OnceLock<Error>,
     scalars: Mutex<BTreeMap<u32, (DataType, Scalar)>>,
@@ -82,6 +85,8 @@ pub(crate) struct Communicator {
     suspended: Arc<AtomicBool>,
     /// The caller's handle, 0 before there is one.
     handle: AtomicUsize,
+    /// This process's answers to RAS requests, until the communicator ends.
+    ras: Mutex<Option<Arc<Service>>>,
     /// Set while a thread is in a call that uses what the ranks share.
     is_entered: AtomicBool,
 }
@@ -130,12 +135,14 @@ impl Communicator {
             stopped: OnceLock::new(),
             children: Mutex::default(),
             grow_id: Mutex::default(),
+            join_wait: Mutex::default(),
             error: OnceLock::new(),
             scalars: Mutex::default(),
             windows: Arc::default(),
             registrations: Registry::new("registration"),
             suspended: Arc::default(),
             handle: AtomicUsize::new(0),
+            ras: Mutex::default(),
             is_entered: AtomicBool::new(false),
         }
     }
@@ -145,6 +152,8 @@ impl Communicator {
             let _ = self.fault.set(fault);
         }
         rank_info.state.register();
+        rank_info.state.set_device(rank_info.rank, self.device);
+        *self.ras() = Service::of_process();
         let joined = self.rank_info.set(rank_info);
         debug_assert!(joined.is_ok(), "a communicator joins once");
         // A child is asked for the outcome of its initialisation, too.
@@ -442,6 +451,24 @@ impl Communicator {
         self.error.get().map_or_else(outcome, |error| Err(error.clone()))
     }
 
+    /// Returns whom the call in progress, or the join, waits for, if one is and if it is known.
+    pub(crate) fn describe_wait(&self) -> Option<String> {
+        if self.error.get().is_some() {
+            return None;
+        }
+        let running = self.context().ok().and_then(wait_report::describe_running);
+        running.or_else(|| Some(self.join_wait().clone()).filter(|text| !text.is_empty()))
+    }
+
+    /// Sets the text that says for whom the join of this communicator, or of one that is made from it, waits.
+    pub(crate) fn set_join_wait(&self, text: String) {
+        *self.join_wait() = text;
+    }
+
+    fn join_wait(&self) -> MutexGuard<'_, String> {
+        self.join_wait.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     /// Records an operation's error if it leaves the ranks out of sync. The first one counts.
     pub(crate) fn record_error(&self, error: &Error) {
         if matches!(error.code, ncclResult_t::ncclRemoteError | ncclResult_t::ncclInternalError) {
@@ -494,6 +521,7 @@ impl Communicator {
         self.stream_jobs.wait_not_running();
         self.stream_jobs.release();
         self.remove_windows();
+        drop(self.ras().take());
     }
 
     /// Waits for the operations in progress, but not for ranks that have yet to join this communicator or a child of
@@ -509,6 +537,11 @@ impl Communicator {
         if let Some(RankInfo { state, rank, .. }) = self.rank_info.get() {
             self.leave(state, *rank);
         }
+        drop(self.ras().take());
+    }
+
+    fn ras(&self) -> MutexGuard<'_, Option<Arc<Service>>> {
+        self.ras.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Departs, and reports messages that nobody received, unless an error explains them.

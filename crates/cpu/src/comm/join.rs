@@ -44,8 +44,13 @@ pub(crate) fn join_state(
     rank: usize,
 ) -> Result<Arc<SharedState>> {
     let Some(parent) = parent else {
-        let context = JoinContext { check_cancelled: &|| check_cancelled(communicator), parent: None };
-        return rendezvous::join(id, ranks, rank, &context);
+        let context = JoinContext {
+            check_cancelled: &|| check_cancelled(communicator),
+            waits_for: &|text| communicator.set_join_wait(text),
+            parent: None,
+        };
+        return rendezvous::join(id, ranks, rank, &context)
+            .inspect(|_| communicator.set_join_wait(String::new()));
     };
     let old = parent.communicator;
     let stopped = old.stopped();
@@ -56,9 +61,13 @@ pub(crate) fn join_state(
             check_cancelled(old)?;
             if old.stopped() != stopped { Err(cancelled("revoked")) } else { Ok(()) }
         },
+        // The caller has the new communicator's handle only once it is complete, and asks the old one.
+        waits_for: &|text| old.set_join_wait(text),
         parent: Some(ParentComm { state, members: parent.members, must_be_healthy: parent.must_be_healthy }),
     };
-    rendezvous::join(id, ranks, rank, &context).inspect_err(|error| {
+    let joined = rendezvous::join(id, ranks, rank, &context);
+    old.set_join_wait(String::new());
+    joined.inspect_err(|error| {
         // The others see for themselves what another rank did. This rank's own errors they do not see, so it departs
         // from the parent, with which it is out of sync as well.
         if error.code == ncclResult_t::ncclSystemError || communicator.is_cancelled() {

@@ -305,7 +305,7 @@ fn thread() -> String {
 }
 
 /// Formats the local time, by the C library.
-fn now(format: &CStr) -> String {
+pub(crate) fn now(format: &CStr) -> String {
     let (mut broken_down, mut text) = (MaybeUninit::uninit(), [0u8; 256]);
     // SAFETY: `time` stores nothing if it is given NULL.
     let seconds = unsafe { libc::time(ptr::null_mut()) };

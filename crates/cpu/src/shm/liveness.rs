@@ -140,6 +140,16 @@ impl SharedState {
         reason == AbortReason::Revoked as u64 || reason == AbortReason::Shrunk as u64
     }
 
+    /// Returns the rank that ended the communicator for all by a call: an abort, a revocation, or a shrink.
+    pub(crate) fn ended_by(&self) -> Option<usize> {
+        use AbortReason::{Aborted, Revoked, Shrunk};
+        let flag = self.segment.word(ABORT_FLAG).load(Acquire);
+        [Aborted, Revoked, Shrunk]
+            .map(|reason| reason as u64)
+            .contains(&(flag & 0xff))
+            .then_some((flag >> 8) as usize)
+    }
+
     /// Sets the abort flag on behalf of `rank`, unless it is set: the first reason counts.
     pub(crate) fn set_abort(&self, rank: usize, reason: AbortReason) {
         let flag = (rank as u64) << 8 | reason as u64;

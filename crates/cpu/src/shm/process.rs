@@ -84,8 +84,13 @@ impl Process {
         if self.ended() {
             return Some("has ended");
         }
-        let state = read_stat(self.pid_in_proc()?).ok()?.state;
-        matches!(state, 'T' | 't').then_some("is stopped by a signal or a debugger")
+        self.is_stopped().then_some("is stopped by a signal or a debugger")
+    }
+
+    /// Returns `true` if the process is certainly stopped, by a signal or a debugger.
+    pub(crate) fn is_stopped(&self) -> bool {
+        let stat = self.pid_in_proc().and_then(|pid| read_stat(pid).ok());
+        stat.is_some_and(|stat| matches!(stat.state, 'T' | 't'))
     }
 
     /// Returns the process's pid in `/proc`, which may show a PID namespace around this process's; `None` if it shows

@@ -13,8 +13,8 @@ use std::time::Instant;
 use crate::diag::error::Result;
 use crate::shm::buffer::{ReadBuf, WriteBuf};
 use crate::shm::layout::{
-    CALL_ARGS, CALLS, IDENTITY, INLINE, INLINE_MAX, LAST_CALL, LAST_EMPTY_CALL, LINE, Layout, NONCE, PROCESS,
-    PUBLISHED, RANK_ARGS, RANK_WORDS, SEEN, SLOTS, STAGE, STEP,
+    CALL_ARGS, CALLS, COUNTED, DEVICE, IDENTITY, INLINE, INLINE_MAX, LAST_CALL, LAST_EMPTY_CALL, LAUNCHED,
+    LINE, Layout, NONCE, PROCESS, PUBLISHED, RANK_ARGS, RANK_WORDS, SEEN, SLOTS, STAGE, STEP,
 };
 use crate::shm::process::Process;
 use crate::shm::segment::Segment;
@@ -103,6 +103,12 @@ impl SharedState {
         let registered = REGISTERED.lock().unwrap_or_else(PoisonError::into_inner);
         let others = registered.iter().filter(|state| !std::ptr::eq(state.as_ptr(), self));
         others.filter_map(Weak::upgrade).collect()
+    }
+
+    /// Returns the states of this process's communicators.
+    pub(crate) fn registered() -> Vec<Arc<Self>> {
+        let registered = REGISTERED.lock().unwrap_or_else(PoisonError::into_inner);
+        registered.iter().filter_map(Weak::upgrade).collect()
     }
 
     pub(crate) fn ranks(&self) -> usize {
@@ -274,9 +280,33 @@ impl SharedState {
         self.segment.word(self.layout.window(rank, window))
     }
 
-    /// Records that `rank` has begun a call, for the reports of others that wait for it. Returns its number, from 1 on.
+    /// Records the device of `rank`.
+    pub(crate) fn set_device(&self, rank: usize, device: i32) {
+        // 0 until then.
+        self.control(rank)[DEVICE].store(u64::from(device.unsigned_abs()) + 1, Relaxed);
+    }
+
+    /// Returns the device of `rank`, once it has recorded it.
+    pub(crate) fn device(&self, rank: usize) -> Option<u64> {
+        self.control(rank)[DEVICE].load(Relaxed).checked_sub(1)
+    }
+
+    /// Returns how many collectives of each function, by its number, `rank` has begun; those of count 0 do not count.
+    pub(crate) fn launched(&self, rank: usize) -> [u64; COUNTED] {
+        let control = self.control(rank);
+        std::array::from_fn(|function| control[LAUNCHED + function].load(Relaxed))
+    }
+
+    /// Records that `rank` has begun a call, for the reports of others that wait for it, and for RAS. Returns its number,
+    /// from 1 on.
     pub(crate) fn begin_call(&self, rank: usize, [head, count]: [u64; 2]) -> u64 {
         let control = self.control(rank);
+        // The functions of collectives have the first numbers.
+        let function = (head & 0xff) as usize;
+        if function < COUNTED && count > 0 {
+            let launched = &control[LAUNCHED + function];
+            launched.store(launched.load(Relaxed) + 1, Relaxed);
+        }
         let number = control[CALLS].load(Relaxed) + 1;
         control[CALLS].store(number, Relaxed);
         control[LAST_CALL + 1].store(count, Relaxed);

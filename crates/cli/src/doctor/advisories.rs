@@ -1,0 +1,312 @@
+//! Releases of NCCL that are known to fail, from public reports.
+
+use std::collections::BTreeMap;
+use std::sync::LazyLock;
+
+use libnccl::Version;
+use serde::{Deserialize, Deserializer};
+
+use super::driver::Driver;
+use super::finding::{Finding, Level};
+use super::limits::shared_memory_size;
+use crate::nccl_file::Cuda;
+use crate::settings::Settings;
+use crate::system::System;
+
+static ALL: LazyLock<Vec<Advisory>> =
+    LazyLock::new(|| serde_json::from_str(include_str!("advisories.json")).unwrap_or_default());
+
+/// An entry of the file: it holds if all its conditions do.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Advisory {
+    /// A name that stays.
+    id: String,
+    level: Level,
+    releases: Releases,
+    /// A whole name, as `uname -m` prints it.
+    architecture: Option<String>,
+    /// A part of the name of a GPU.
+    gpu: Option<String>,
+    /// The series of the driver's releases: `570` for 570.133.20.
+    #[serde(default)]
+    driver: Range<u32>,
+    /// The newest release of CUDA that the driver supports.
+    #[serde(default)]
+    driver_cuda: Range<CudaText>,
+    /// Variables that have these values.
+    #[serde(default)]
+    setting: BTreeMap<String, String>,
+    /// A variable that has any value.
+    setting_present: Option<String>,
+    /// Variables that would prevent it by these values.
+    #[serde(default)]
+    unless_setting: BTreeMap<String, String>,
+    /// A file that exists.
+    path: Option<String>,
+    /// The size of /dev/shm in bytes, below which it holds.
+    shared_memory_below: Option<u64>,
+    #[serde(default)]
+    stack_unlimited: bool,
+    #[serde(default)]
+    container: bool,
+    #[serde(default)]
+    numa_node_without_processors: bool,
+    #[serde(default)]
+    network_without_numa: bool,
+    symptom: String,
+    advice: String,
+    /// The address of the public report.
+    source: String,
+    /// A release that has it.
+    #[cfg_attr(not(test), expect(dead_code, reason = "an example, for the test of the entry"))]
+    bad: ReleaseText,
+    /// A release that has it not, if there is one.
+    #[cfg_attr(not(test), expect(dead_code, reason = "an example, for the test of the entry"))]
+    good: Option<ReleaseText>,
+}
+
+type Releases = Range<ReleaseText>;
+
+/// From the first, and before the second; without either, from the oldest or up to the newest.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Range<T> {
+    from: Option<T>,
+    before: Option<T>,
+}
+
+impl<T> Default for Range<T> {
+    fn default() -> Self {
+        Self { from: None, before: None }
+    }
+}
+
+impl<T: PartialOrd> Range<T> {
+    /// Returns whether it has the value; a range without bounds has every value, and an unknown one too.
+    fn has(&self, value: Option<T>) -> bool {
+        if self.from.is_none() && self.before.is_none() {
+            return true;
+        }
+        value.is_some_and(|value| {
+            self.from.as_ref().is_none_or(|from| value >= *from)
+                && self.before.as_ref().is_none_or(|before| value < *before)
+        })
+    }
+}
+
+/// A release of NCCL in the file.
+#[derive(Debug, Clone, Copy, PartialEq, PartialOrd)]
+struct ReleaseText(Version);
+
+impl<'de> Deserialize<'de> for ReleaseText {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let text = String::deserialize(deserializer)?;
+        text.parse().map(Self).map_err(serde::de::Error::custom)
+    }
+}
+
+/// A release of CUDA in the file.
+#[derive(Debug, Clone, Copy, PartialEq, PartialOrd)]
+struct CudaText(Cuda);
+
+impl<'de> Deserialize<'de> for CudaText {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let text = String::deserialize(deserializer)?;
+        let expected = || serde::de::Error::custom("expected major.minor");
+        text.parse().map(Self).map_err(|()| expected())
+    }
+}
+
+/// The subject of the conditions.
+#[derive(Debug)]
+pub(super) struct Situation<'a> {
+    pub(super) release: Version,
+    pub(super) system: &'a System,
+    pub(super) settings: &'a Settings,
+    pub(super) driver: &'a Driver,
+}
+
+impl Advisory {
+    fn holds(&self, situation: &Situation) -> bool {
+        let Situation { release, system, settings, driver } = situation;
+        let series = driver.module.as_ref().and_then(|module| module.split('.').next()?.parse().ok());
+        let cuda = driver.cuda.as_ref().and_then(|cuda| cuda.parse().ok()).map(CudaText);
+        let has = |(name, value): (&String, &String)| settings.value(name) == Some(value.as_str());
+        self.releases.has(Some(ReleaseText(*release)))
+            && self.architecture.as_ref().is_none_or(|architecture| *architecture == system.architecture)
+            && self.gpu.as_ref().is_none_or(|gpu| driver.models.iter().any(|model| model.contains(gpu)))
+            && self.driver.has(series)
+            && self.driver_cuda.has(cuda)
+            && self.setting.iter().all(has)
+            && self.setting_present.as_ref().is_none_or(|name| settings.value(name).is_some())
+            && !self.unless_setting.iter().any(has)
+            && self.path.as_ref().is_none_or(|path| system.exists(path))
+            && self
+                .shared_memory_below
+                .is_none_or(|size| shared_memory_size(system).is_some_and(|found| found < size))
+            && (!self.stack_unlimited || matches!(system.limit("Max stack size"), Some((None, _))))
+            && (!self.container || system.container().is_some())
+            && (!self.numa_node_without_processors || has_numa_node_without_processors(system))
+            && (!self.network_without_numa || has_network_without_numa(system))
+    }
+
+    fn finding(&self, release: Version) -> Finding {
+        let about = if self.releases.from.is_none() && self.releases.before.is_none() {
+            String::new()
+        } else {
+            format!("NCCL {release}: ")
+        };
+        Finding {
+            level: self.level,
+            text: format!("{}: {about}{}", self.id, self.symptom),
+            advice: Some(self.advice.clone()),
+            source: Some(self.source.clone()),
+        }
+    }
+}
+
+fn has_numa_node_without_processors(system: &System) -> bool {
+    let is_empty =
+        |node: &std::path::PathBuf| system.line(node.join("cpulist")).is_some_and(|list| list.is_empty());
+    system.children("/sys/devices/system/node").iter().any(is_empty)
+}
+
+fn has_network_without_numa(system: &System) -> bool {
+    let devices = system.children("/sys/class/infiniband").into_iter();
+    devices
+        .map(|device| device.join("device/numa_node"))
+        .any(|file| system.line(file).is_some_and(|node| node == "-1"))
+}
+
+pub(super) fn findings(situation: &Situation) -> Vec<Finding> {
+    let held = ALL.iter().filter(|advisory| advisory.holds(situation));
+    let mut findings: Vec<_> = held.map(|advisory| advisory.finding(situation.release)).collect();
+    if findings.is_empty() {
+        findings.push(Finding::ok(format!(
+            "none of {} known faults concerns NCCL {} here",
+            ALL.len(),
+            situation.release
+        )));
+    }
+    findings
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+    use std::fs;
+    use std::path::Path;
+
+    use libnccl::Version;
+
+    use super::{Advisory, Situation};
+    use crate::doctor::driver::Driver;
+    use crate::settings::Settings;
+    use crate::system::System;
+
+    fn all() -> Vec<Advisory> {
+        serde_json::from_str(include_str!("advisories.json")).unwrap()
+    }
+
+    fn write(root: &Path, path: &str, text: &str) {
+        let place = root.join(path.trim_start_matches('/'));
+        fs::create_dir_all(place.parent().unwrap()).unwrap();
+        fs::write(place, text).unwrap();
+    }
+
+    /// Returns whether the entry holds on a machine made for its conditions, or, if `but`, all but those of the machine.
+    fn holds(advisory: &Advisory, release: Version, but: bool) -> bool {
+        let root = tempfile::tempdir().unwrap();
+        let mut environment = Vec::new();
+        let mut driver = Driver {
+            library: "",
+            loaded: true,
+            stand_in: None,
+            gpus: 1,
+            problem: None,
+            cuda: None,
+            module: None,
+            models: vec![],
+        };
+        let mut system_architecture = "none";
+        if !but {
+            environment.extend(advisory.setting.iter().map(|(name, value)| (name.as_str(), value.as_str())));
+            environment.extend(advisory.setting_present.iter().map(|name| (name.as_str(), "1")));
+            driver.models.extend(advisory.gpu.clone());
+            let series = advisory.driver.from.or(advisory.driver.before.map(|before| before - 1));
+            driver.module = series.map(|series| format!("{series}.10"));
+            let cuda = advisory.driver_cuda.from.as_ref().map(|from| from.0.to_string());
+            driver.cuda = cuda.or(advisory.driver_cuda.before.as_ref().map(|_| "11.0".into()));
+            system_architecture = advisory.architecture.as_deref().unwrap_or("x86_64");
+            if let Some(path) = &advisory.path {
+                write(root.path(), path, "");
+            }
+            if advisory.shared_memory_below.is_some() {
+                write(root.path(), "proc/self/mounts", "shm /dev/shm tmpfs rw,size=65536k 0 0\n");
+            }
+            if advisory.stack_unlimited {
+                write(root.path(), "proc/self/limits", "Max stack size  unlimited  unlimited  bytes\n");
+            }
+            if advisory.container {
+                write(root.path(), ".dockerenv", "");
+            }
+            if advisory.numa_node_without_processors {
+                write(root.path(), "sys/devices/system/node/node1/cpulist", "\n");
+            }
+            if advisory.network_without_numa {
+                write(root.path(), "sys/class/infiniband/mlx5_0/device/numa_node", "-1\n");
+            }
+        }
+        let mut system = System::at(root.path(), &environment);
+        system.architecture = system_architecture.into();
+        let settings = Settings::read(&system);
+        advisory.holds(&Situation { release, system: &system, settings: &settings, driver: &driver })
+    }
+
+    #[test]
+    fn each_entry_holds_for_its_example_and_not_for_a_good_release() {
+        for advisory in all() {
+            let id = &advisory.id;
+            assert!(holds(&advisory, advisory.bad.0, false), "{id}");
+            if let Some(good) = &advisory.good {
+                assert!(!holds(&advisory, good.0, false), "{id}: {}", good.0);
+            }
+            let has_conditions = advisory.architecture.is_some()
+                || advisory.gpu.is_some()
+                || advisory.driver.from.or(advisory.driver.before).is_some()
+                || advisory.driver_cuda.from.is_some()
+                || advisory.driver_cuda.before.is_some()
+                || !advisory.setting.is_empty()
+                || advisory.setting_present.is_some()
+                || advisory.path.is_some()
+                || advisory.shared_memory_below.is_some()
+                || advisory.stack_unlimited
+                || advisory.container
+                || advisory.numa_node_without_processors
+                || advisory.network_without_numa;
+            assert_eq!(holds(&advisory, advisory.bad.0, true), !has_conditions, "{id} on another machine");
+            assert!(has_conditions || advisory.good.is_some(), "{id} holds everywhere");
+        }
+    }
+
+    #[test]
+    fn each_entry_has_a_name_of_its_own_a_source_and_sentences() {
+        let all = all();
+        let ids: BTreeSet<_> = all.iter().map(|advisory| &advisory.id).collect();
+        assert_eq!(ids.len(), all.len());
+        assert!(all.len() >= 20, "{}", all.len());
+        for advisory in &all {
+            let public = ["https://github.com/", "https://docs.nvidia.com/"];
+            assert!(public.iter().any(|host| advisory.source.starts_with(host)), "{}", advisory.id);
+            assert!(advisory.symptom.len() > 30 && advisory.advice.len() > 15, "{}", advisory.id);
+        }
+    }
+
+    #[test]
+    fn newest_release_without_special_conditions_has_none() {
+        for advisory in all() {
+            assert!(!holds(&advisory, Version::new(2, 32, 3), true), "{}", advisory.id);
+        }
+    }
+}

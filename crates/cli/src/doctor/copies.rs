@@ -1,0 +1,263 @@
+//! The copies of NCCL: on the machine, of Python's packages, and in processes.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use super::finding::Finding;
+use super::library::Library;
+use crate::nccl_file::NcclFile;
+use crate::system::System;
+
+const NAMES: [&str; 2] = ["libnccl.so.2", "libnccl.so"];
+/// The library below a folder of Python's packages. Packages for several releases of CUDA have this one path.
+const IN_PACKAGES: &str = "nvidia/nccl/lib/libnccl.so.2";
+/// The processes whose mappings are read at most.
+const PROCESSES: usize = 1024;
+
+/// A file of NCCL.
+#[derive(Debug)]
+struct Copy {
+    path: PathBuf,
+    file: NcclFile,
+}
+
+impl Copy {
+    fn text(&self) -> String {
+        let version =
+            self.file.version.map_or_else(|| "of an unknown release".into(), |version| version.to_string());
+        let cuda = self.file.cuda.map(|cuda| format!(" for CUDA {cuda}")).unwrap_or_default();
+        format!("{} ({version}{cuda})", self.path.display())
+    }
+}
+
+pub(super) fn findings(system: &System, library: Option<&Library>) -> Vec<Finding> {
+    let chosen = library.and_then(|library| library.path.as_ref());
+    let chosen = chosen.map(|path| fs::canonicalize(path).unwrap_or_else(|_| path.clone()));
+    let mut findings: Vec<_> =
+        packages(system).iter().flat_map(|folder| of_packages(system, folder)).collect();
+    let copies: Vec<_> =
+        on_machine(system).into_iter().filter(|copy| Some(&copy.path) != chosen.as_ref()).collect();
+    let loaded = library.and_then(|library| library.file.version);
+    for copy in &copies {
+        let other = copy.file.version.is_some() && loaded.is_some() && copy.file.version != loaded;
+        findings.push(if other {
+            Finding::warning(
+                format!("another release: {}", copy.text()),
+                "remove it, or make all programs of a job use one file: ranks of different releases do not connect",
+            )
+        } else {
+            Finding::ok(format!("another copy: {}", copy.text()))
+        });
+    }
+    findings.extend(in_processes(system));
+    if let Some(library) = library
+        && !library.other_loaded_libraries.is_empty()
+    {
+        let others: Vec<_> =
+            library.other_loaded_libraries.iter().map(|path| path.display().to_string()).collect();
+        findings.push(Finding::warning(
+            format!("also in this process: {}", others.join(", ")),
+            "let all users of NCCL in the process load the same file",
+        ));
+    }
+    if findings.is_empty() {
+        findings.push(Finding::ok("no other copy"));
+    }
+    findings
+}
+
+/// Returns the folders of Python's packages: of the environments in use, of conda's, of the user and of the system.
+fn packages(system: &System) -> BTreeSet<PathBuf> {
+    let mut prefixes: Vec<PathBuf> = ["/usr/local", "/usr", "/opt/venv", "/venv"].map(PathBuf::from).into();
+    for variable in ["VIRTUAL_ENV", "PYTHONUSERBASE"] {
+        prefixes.extend(system.variable(variable).map(PathBuf::from));
+    }
+    let path = system.variable("PATH").unwrap_or_default();
+    prefixes.extend(path.split(':').filter_map(|folder| Some(Path::new(folder).parent()?.to_path_buf())));
+    if let Some(home) = system.variable("HOME") {
+        prefixes.push(Path::new(home).join(".local"));
+    }
+    prefixes.extend(conda(system));
+    let prefixes: BTreeSet<_> = prefixes.into_iter().filter(|prefix| prefix.is_absolute()).collect();
+    let mut folders = BTreeSet::new();
+    for prefix in prefixes {
+        let lib = prefix.join("lib");
+        let versions = system.names(&lib).into_iter().filter(|name| name.starts_with("python3"));
+        for version in versions {
+            for packages in ["site-packages", "dist-packages"] {
+                let folder = lib.join(&version).join(packages);
+                if system.exists(&folder) {
+                    // Debian's /usr/lib/python3.11 and /usr/lib/python3 may lead to one place.
+                    folders.insert(canonical(system, &folder));
+                }
+            }
+        }
+    }
+    folders
+}
+
+/// Returns the prefixes of conda: of the active environment, of the usual places, and of their environments.
+fn conda(system: &System) -> Vec<PathBuf> {
+    let mut bases = vec![PathBuf::from("/opt/conda")];
+    bases.extend(system.variable("CONDA_PREFIX").map(PathBuf::from));
+    if let Some(home) = system.variable("HOME") {
+        bases.extend(["miniconda3", "anaconda3", "miniforge3"].map(|name| Path::new(home).join(name)));
+    }
+    let environments: Vec<_> = bases.iter().flat_map(|base| system.children(base.join("envs"))).collect();
+    bases.extend(environments);
+    bases
+}
+
+fn canonical(system: &System, path: &Path) -> PathBuf {
+    let place = system.place(path);
+    fs::canonicalize(&place).map_or_else(|_| path.into(), |place| system.path(&place))
+}
+
+/// Returns the folders in which the dynamic linker and programs look for libraries.
+fn folders(system: &System) -> Vec<PathBuf> {
+    let mut folders: Vec<PathBuf> =
+        ["/lib", "/usr/lib", "/lib64", "/usr/lib64", "/usr/local/lib"].map(PathBuf::from).into();
+    let multiarch = format!("{}-linux-gnu", system.architecture);
+    folders.extend(["/lib", "/usr/lib"].map(|lib| Path::new(lib).join(&multiarch)));
+    for file in [vec![PathBuf::from("/etc/ld.so.conf")], system.children("/etc/ld.so.conf.d")].concat() {
+        let text = system.read(file).unwrap_or_default();
+        folders.extend(text.lines().map(str::trim).filter(|line| line.starts_with('/')).map(PathBuf::from));
+    }
+    let list = system.variable("LD_LIBRARY_PATH").unwrap_or_default();
+    folders.extend(list.split(':').filter(|folder| folder.starts_with('/')).map(PathBuf::from));
+    for (variable, names) in [("NCCL_HOME", ["lib", "lib64"]), ("CUDA_HOME", ["lib", "lib64"])] {
+        folders.extend(
+            system.variable(variable).into_iter().flat_map(|home| names.map(|lib| Path::new(home).join(lib))),
+        );
+    }
+    let toolkits = system.children("/usr/local").into_iter();
+    folders.extend(
+        toolkits
+            .filter(|folder| {
+                folder.file_name().is_some_and(|name| name.to_string_lossy().starts_with("cuda"))
+            })
+            .map(|folder| folder.join("lib64")),
+    );
+    folders.extend(conda(system).into_iter().map(|prefix| prefix.join("lib")));
+    folders
+}
+
+/// Returns the copies in those folders and in Python's packages, each file once.
+fn on_machine(system: &System) -> Vec<Copy> {
+    let in_folders = folders(system).into_iter().flat_map(|folder| NAMES.map(|name| folder.join(name)));
+    let in_packages = packages(system).into_iter().map(|folder| folder.join(IN_PACKAGES));
+    let files = in_folders.chain(in_packages).filter(|file| system.exists(file));
+    let files: BTreeSet<_> = files.map(|file| canonical(system, &file)).collect();
+    // The name of a linker script or of a broken file is of no use here: it is not a library.
+    files
+        .into_iter()
+        .filter_map(|path| Some(Copy { file: NcclFile::read(&system.place(&path))?, path }))
+        .collect()
+}
+
+/// A package of Python that owns the library's path, by its metadata.
+#[derive(Debug)]
+struct Package {
+    name: String,
+    version: String,
+    /// The size of the library that the package came with.
+    size: Option<u64>,
+}
+
+impl Package {
+    fn text(&self) -> String {
+        format!("{} {}", self.name, self.version)
+    }
+}
+
+/// Compares the library in a folder of packages with the packages that own it.
+fn of_packages(system: &System, folder: &Path) -> Vec<Finding> {
+    let path = folder.join(IN_PACKAGES);
+    let Ok(metadata) = system.place(&path).metadata() else { return Vec::new() };
+    let owners: Vec<_> = system.children(folder).iter().filter_map(|info| package(system, info)).collect();
+    let file = NcclFile::read(&system.place(&path)).unwrap_or_default();
+    let copy = Copy { path, file };
+    if owners.len() > 1 {
+        let names: Vec<_> = owners.iter().map(Package::text).collect();
+        let writer = owners.iter().find(|owner| owner.size == Some(metadata.len()));
+        let writer = writer.map(|owner| format!("; the file is that of {}", owner.name)).unwrap_or_default();
+        return vec![Finding::warning(
+            format!(
+                "{} share one file, and the last one that was installed wrote it: {}{writer}",
+                names.join(" and "),
+                copy.text()
+            ),
+            format!(
+                "keep one: pip uninstall {}, then pip install --force-reinstall the one for the driver's CUDA",
+                owners.iter().map(|owner| owner.name.as_str()).collect::<Vec<_>>().join(" ")
+            ),
+        )];
+    }
+    let Some(owner) = owners.first() else { return Vec::new() };
+    let version = copy.file.version.map(|version| version.to_string());
+    let differs = version.is_some_and(|version| version != owner.version);
+    if differs || owner.size.is_some_and(|size| size != metadata.len()) {
+        return vec![Finding::warning(
+            format!("{} is not the file of {}", copy.text(), owner.text()),
+            format!("install it again: pip install --force-reinstall {}=={}", owner.name, owner.version),
+        )];
+    }
+    Vec::new()
+}
+
+/// Reads the folder `NAME-VERSION.dist-info` of a package that owns the library.
+fn package(system: &System, info: &Path) -> Option<Package> {
+    let folder = info.file_name()?.to_str()?;
+    if !folder.starts_with("nvidia_nccl_cu") || !folder.ends_with(".dist-info") {
+        return None;
+    }
+    let metadata = system.read(info.join("METADATA"))?;
+    let field = |name: &str| {
+        metadata.lines().find_map(|line| line.strip_prefix(name)).map(|value| value.trim().to_owned())
+    };
+    // Lines of `path,sha256=hash,size`.
+    let record = system.read(info.join("RECORD")).unwrap_or_default();
+    let line = record.lines().find_map(|line| line.strip_prefix(IN_PACKAGES)?.strip_prefix(','));
+    let size = line.and_then(|line| line.rsplit(',').next()?.parse().ok());
+    Some(Package { name: field("Name:")?, version: field("Version:")?, size })
+}
+
+/// Returns a finding for each process that has several copies loaded.
+fn in_processes(system: &System) -> Vec<Finding> {
+    let is_number = |name: &&String| name.bytes().all(|byte| byte.is_ascii_digit());
+    let processes = system.names("/proc");
+    let processes = processes.iter().filter(is_number).take(PROCESSES);
+    let mut found: BTreeMap<BTreeSet<String>, Vec<String>> = BTreeMap::new();
+    for process in processes {
+        let Some(maps) = system.read(format!("/proc/{process}/maps")) else { continue };
+        let files = maps.lines().filter_map(|line| Some(&line[line.find('/')?..]));
+        let is_nccl =
+            |path: &&str| path.rsplit('/').next().is_some_and(|name| name.starts_with("libnccl.so"));
+        let copies: BTreeSet<_> = files.filter(is_nccl).map(str::to_owned).collect();
+        if copies.len() > 1 {
+            let name = system.line(format!("/proc/{process}/comm")).unwrap_or_default();
+            found.entry(copies).or_default().push(format!("{process} ({name})"));
+        }
+    }
+    let finding = |(copies, processes): (BTreeSet<String>, Vec<String>)| {
+        let noun = if processes.len() == 1 { "process" } else { "processes" };
+        let copies_with_release: Vec<_> = copies
+            .iter()
+            .map(|path| {
+                Copy { path: path.into(), file: NcclFile::read(&system.place(path)).unwrap_or_default() }
+                    .text()
+            })
+            .collect();
+        Finding::warning(
+            format!(
+                "{} copies in {noun} {}: {}",
+                copies.len(),
+                processes.join(", "),
+                copies_with_release.join(", ")
+            ),
+            "let all users of NCCL in a process load the same file, for instance by LD_LIBRARY_PATH or VLLM_NCCL_SO_PATH",
+        )
+    };
+    found.into_iter().map(finding).collect()
+}

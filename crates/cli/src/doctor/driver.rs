@@ -1,0 +1,119 @@
+//! NVIDIA's driver, which NCCL needs, or what the process has in its place.
+
+use serde::Serialize;
+
+use super::finding::Finding;
+use super::library::Library;
+use crate::gpu;
+use crate::nccl_file::Cuda;
+use crate::system::System;
+
+/// The driver. The names of the fields are those of the JSON.
+#[derive(Debug, Serialize)]
+pub(crate) struct Driver {
+    pub(crate) library: &'static str,
+    pub(crate) loaded: bool,
+    /// The file, if it is libnccl's stand-in for CUDA and not NVIDIA's.
+    pub(crate) stand_in: Option<gpu::StandIn>,
+    /// The number of GPUs, or of the stand-in's devices.
+    pub(crate) gpus: usize,
+    /// The reason why no GPU is available.
+    pub(crate) problem: Option<String>,
+    /// The newest release of CUDA that the driver supports.
+    pub(crate) cuda: Option<String>,
+    /// The release of the kernel's module.
+    pub(crate) module: Option<String>,
+    /// The names of the GPUs of the machine, whether this process sees them or not.
+    pub(crate) models: Vec<String>,
+}
+
+impl Driver {
+    /// Asks the driver.
+    ///
+    /// Before the library is asked for its memory: the CPU implementation has that of CUDA if CUDA is there.
+    pub(crate) fn new(system: &System) -> Self {
+        let loaded = gpu::load_driver().is_ok();
+        let (gpus, problem) = gpu::count().map_or_else(|problem| (0, Some(problem)), |gpus| (gpus, None));
+        let cuda = gpu::newest_cuda().map(|(major, minor)| Cuda { major, minor }.to_string());
+        let (module, models) = (module(system), models(system));
+        Self { library: gpu::DRIVER, loaded, stand_in: gpu::stand_in(), gpus, problem, cuda, module, models }
+    }
+
+    pub(crate) fn findings(&self, system: &System, library: Option<&Library>) -> Vec<Finding> {
+        let mut findings = vec![self.state(system, library)];
+        let built = library.and_then(|library| library.file.cuda);
+        let newest = self.cuda.as_ref().and_then(|cuda| cuda.parse::<Cuda>().ok());
+        if let (Some(built), Some(newest)) = (built, newest)
+            && built.major > newest.major
+        {
+            findings.push(Finding::problem(
+                format!("the library is compiled with CUDA {built}, and the driver supports CUDA up to {newest}"),
+                format!(
+                    "update the driver to one of CUDA {}, or install nvidia-nccl-cu{} in place of the library",
+                    built.major, newest.major
+                ),
+            ));
+        }
+        findings
+    }
+
+    fn state(&self, system: &System, library: Option<&Library>) -> Finding {
+        let Self { library: name, loaded, stand_in, gpus, problem, cuda, module, .. } = self;
+        let (name, devices) = match stand_in {
+            Some(stand_in) => (stand_in.to_string(), "devices"),
+            None => ((*name).to_owned(), "GPUs"),
+        };
+        let Some(problem) = problem else {
+            let cuda = cuda.as_ref().filter(|_| stand_in.is_none());
+            let cuda = cuda.map(|cuda| format!(", CUDA {cuda}")).unwrap_or_default();
+            let module =
+                module.as_ref().map(|module| format!(", kernel module {module}")).unwrap_or_default();
+            return Finding::ok(format!("{name}, {devices}: {gpus}{cuda}{module}"));
+        };
+        let text = if *loaded { format!("{name}: {problem}") } else { problem.clone() };
+        if !library.is_none_or(Library::needs_driver) {
+            return Finding::ok(format!("{text}; this library needs none"));
+        }
+        let on_bus = nvidia_devices(system).len();
+        let advice = if on_bus > 0 && !loaded {
+            "the machine has NVIDIA GPUs: install their driver, or start the container with `--gpus all`"
+        } else if on_bus > 0 {
+            "see `dmesg` and `nvidia-smi`: the driver's library and the kernel's module may differ, or the GPUs be hidden"
+        } else {
+            "run on a machine with an NVIDIA GPU and its driver, or use the CPU implementation: `nccl bench --cpu`, the \
+             crate libnccl-cpu"
+        };
+        Finding::problem(text, advice)
+    }
+}
+
+/// Returns the PCI addresses of NVIDIA's GPUs.
+pub(crate) fn nvidia_devices(system: &System) -> Vec<std::path::PathBuf> {
+    let devices = system.children("/sys/bus/pci/devices").into_iter();
+    let is_gpu = |device: &std::path::PathBuf| {
+        let is = |file: &str, start: &str| {
+            system.line(device.join(file)).is_some_and(|line| line.starts_with(start))
+        };
+        is("vendor", "0x10de") && (is("class", "0x0300") || is("class", "0x0302"))
+    };
+    devices.filter(is_gpu).collect()
+}
+
+/// Reads the release in `NVRM version: NVIDIA UNIX x86_64 Kernel Module  570.133.20  ...`; open modules have
+/// `Open Kernel Module for x86_64`.
+fn module(system: &System) -> Option<String> {
+    let version = system.read("/proc/driver/nvidia/version")?;
+    let is_release =
+        |word: &&str| word.contains('.') && word.split('.').all(|part| part.parse::<u32>().is_ok());
+    version.lines().next()?.split_whitespace().find(is_release).map(str::to_owned)
+}
+
+fn models(system: &System) -> Vec<String> {
+    let gpus = system.children("/proc/driver/nvidia/gpus").into_iter();
+    let model = |gpu: std::path::PathBuf| {
+        let information = system.read(gpu.join("information"))?;
+        let model = information.lines().find_map(|line| line.strip_prefix("Model:"))?;
+        Some(model.trim().to_owned())
+    };
+    gpus.filter_map(model).collect()
+}

@@ -1,0 +1,199 @@
+//! The limits of the operating system and of the container.
+
+use std::path::{Path, PathBuf};
+
+use super::finding::Finding;
+use crate::settings::Settings;
+use crate::system::System;
+
+const MIB: u64 = 1 << 20;
+/// The size of /dev/shm below which it is taken for too small; Docker's default is 64 MiB.
+const SMALL_SHARED_MEMORY: u64 = 512 * MIB;
+/// The open files that the ranks of one machine may need.
+const FEW_FILES: u64 = 4096;
+/// The processes and threads that a rank may need.
+const FEW_THREADS: u64 = 256;
+/// The host memory that a rank may need.
+const LITTLE_MEMORY: u64 = 1024 * MIB;
+/// The bit of the capability to lock memory, `CAP_IPC_LOCK`.
+const IPC_LOCK: u64 = 1 << 14;
+
+pub(super) fn findings(system: &System, settings: &Settings, rdma: bool) -> Vec<Finding> {
+    let container = system.container().map(|container| Finding::ok(format!("in a container of {container}")));
+    let found = [
+        container,
+        shared_memory(system, settings),
+        locked_memory(system, rdma),
+        open_files(system),
+        threads(system),
+        memory(system),
+        processors(system),
+    ];
+    found.into_iter().flatten().collect()
+}
+
+/// Returns the size of /dev/shm; `None` if it has no limit of its own, which `/proc/self/mounts` shows.
+pub(super) fn shared_memory_size(system: &System) -> Option<u64> {
+    let mounts = system.read("/proc/self/mounts")?;
+    let options = mounts.lines().rev().find_map(|line| {
+        let mut fields = line.split(' ').skip(1);
+        (fields.next()? == "/dev/shm").then(|| fields.nth(1))?
+    })?;
+    let size = options.split(',').find_map(|option| option.strip_prefix("size="))?;
+    let (number, unit) = match size.as_bytes().last()? {
+        b'k' => (&size[..size.len() - 1], 1 << 10),
+        b'm' => (&size[..size.len() - 1], MIB),
+        b'g' => (&size[..size.len() - 1], 1024 * MIB),
+        _ => (size, 1),
+    };
+    number.parse::<u64>().ok()?.checked_mul(unit)
+}
+
+fn shared_memory(system: &System, settings: &Settings) -> Option<Finding> {
+    let advice = "give the container more: `--shm-size=1g` or `--ipc=host`; in Kubernetes, an emptyDir of medium Memory at \
+                  /dev/shm";
+    if !system.exists("/dev/shm") {
+        return Some(Finding::warning(
+            "there is no /dev/shm, through which processes of a machine share memory",
+            advice,
+        ));
+    }
+    let size = shared_memory_size(system);
+    let used: u64 = system
+        .children("/dev/shm")
+        .iter()
+        .filter_map(|file| system.place(file).metadata().ok())
+        .map(|file| file.len())
+        .sum();
+    let shown = size.map_or_else(|| "no limit of its own".to_owned(), in_mib);
+    if settings.value("NCCL_SHM_DISABLE") != Some("1") && size.is_some_and(|size| size < SMALL_SHARED_MEMORY)
+    {
+        return Some(Finding::warning(
+            format!("/dev/shm: {shown}, too little for several ranks of one machine"),
+            advice,
+        ));
+    }
+    if size.is_some_and(|size| used > size / 2) {
+        let left = system.names("/dev/shm").iter().filter(|name| name.starts_with("nccl-")).count();
+        return Some(Finding::warning(
+            format!("/dev/shm: {} of {shown} are in use; files of NCCL: {left}", in_mib(used)),
+            "if no job runs, remove the files nccl-* in /dev/shm that killed jobs have left",
+        ));
+    }
+    Some(Finding::ok(format!("/dev/shm: {shown}")))
+}
+
+fn in_mib(bytes: u64) -> String {
+    format!("{} MiB", bytes / MIB)
+}
+
+fn locked_memory(system: &System, rdma: bool) -> Option<Finding> {
+    let Some((Some(soft), _)) = system.limit("Max locked memory") else {
+        return Some(Finding::ok("locked memory: unlimited"));
+    };
+    let shown = format!("locked memory: {} KiB at most", soft >> 10);
+    if !rdma {
+        return Some(Finding::ok(format!("{shown}; there is no RDMA device that would need more")));
+    }
+    let status = system.read("/proc/self/status").unwrap_or_default();
+    let capabilities = status.lines().find_map(|line| line.strip_prefix("CapEff:"));
+    let capabilities = capabilities.and_then(|text| u64::from_str_radix(text.trim(), 16).ok());
+    if capabilities.is_some_and(|capabilities| capabilities & IPC_LOCK != 0) {
+        return Some(Finding::ok(format!("{shown}, which does not hold for this process (CAP_IPC_LOCK)")));
+    }
+    let advice = "raise it: `ulimit -l unlimited`, LimitMEMLOCK=infinity of the service, or `--ulimit memlock=-1` of the container";
+    let text = format!("{shown}: NCCL cannot register its buffers with the RDMA devices");
+    Some(if soft < 64 * MIB { Finding::problem(text, advice) } else { Finding::warning(text, advice) })
+}
+
+/// Judges the hard limit, to which NCCL raises the soft one.
+fn open_files(system: &System) -> Option<Finding> {
+    let (soft, hard) = system.limit("Max open files")?;
+    let shown = |limit: Option<u64>| limit.map_or_else(|| "unlimited".into(), |limit| limit.to_string());
+    let text = format!("open files: {}, and {} at most", shown(soft), shown(hard));
+    Some(if hard.is_some_and(|hard| hard < FEW_FILES) {
+        Finding::warning(
+            text,
+            "raise the hard limit, to which NCCL raises its own: `ulimit -Hn 65536`, or LimitNOFILE of the service",
+        )
+    } else {
+        Finding::ok(text)
+    })
+}
+
+/// Returns the folder of this process in the hierarchy of a controller: version 2, or else that of version 1.
+fn control_group(system: &System, controller: &str) -> Option<PathBuf> {
+    let groups = system.read("/proc/self/cgroup")?;
+    let mut fields = groups.lines().filter_map(|line| {
+        let (_, rest) = line.split_once(':')?;
+        rest.split_once(':')
+    });
+    let (controllers, path) = fields.find(|(controllers, _)| {
+        controllers.is_empty() || controllers.split(',').any(|name| name == controller)
+    })?;
+    let mount = if controllers.is_empty() {
+        Path::new("/sys/fs/cgroup").into()
+    } else {
+        Path::new("/sys/fs/cgroup").join(controllers)
+    };
+    let folder = mount.join(path.trim_start_matches('/'));
+    // A container sees its own group as the root of the hierarchy.
+    Some(if system.exists(&folder) { folder } else { mount })
+}
+
+/// Reads the limit of the group or of the nearest one above that has one, and the use there.
+fn limit_of_group(
+    system: &System,
+    controller: &str,
+    limits: [&str; 2],
+    uses: [&str; 2],
+) -> Option<(u64, u64)> {
+    let folder = control_group(system, controller)?;
+    let number = |folder: &Path, names: [&str; 2]| {
+        names.iter().find_map(|name| system.line(folder.join(name))?.parse::<u64>().ok())
+    };
+    folder.ancestors().take_while(|folder| folder.starts_with("/sys/fs/cgroup")).find_map(|folder| {
+        // Version 1 has a number beyond all memory for "unlimited".
+        let limit = number(folder, limits).filter(|limit| *limit < 1 << 60)?;
+        Some((limit, number(folder, uses).unwrap_or(0)))
+    })
+}
+
+fn threads(system: &System) -> Option<Finding> {
+    let (limit, used) =
+        limit_of_group(system, "pids", ["pids.max", "pids.max"], ["pids.current", "pids.current"])?;
+    let text = format!("threads of the control group: {used} of {limit}");
+    Some(if limit.saturating_sub(used) < FEW_THREADS {
+        Finding::warning(text, "raise the limit: TasksMax of the service, or `--pids-limit` of the container")
+    } else {
+        Finding::ok(text)
+    })
+}
+
+fn memory(system: &System) -> Option<Finding> {
+    let (limits, uses) =
+        (["memory.max", "memory.limit_in_bytes"], ["memory.current", "memory.usage_in_bytes"]);
+    let (limit, used) = limit_of_group(system, "memory", limits, uses)?;
+    let text = format!("memory of the control group: {} of {}", in_mib(used), in_mib(limit));
+    Some(if limit < LITTLE_MEMORY {
+        Finding::warning(text, "give the job more memory: each rank needs some hundred MiB on the host")
+    } else {
+        Finding::ok(text)
+    })
+}
+
+fn processors(system: &System) -> Option<Finding> {
+    let folder = control_group(system, "cpu")?;
+    let line = system.line(folder.join("cpu.max"))?;
+    let (quota, period) = line.split_once(' ')?;
+    let (quota, period) = (quota.parse::<f64>().ok()?, period.parse::<f64>().ok()?);
+    let text = format!("processors of the control group: {:.1}", quota / period);
+    Some(if quota < period {
+        Finding::warning(
+            text,
+            "give the job one processor for each rank at least: NCCL's threads drive the network",
+        )
+    } else {
+        Finding::ok(text)
+    })
+}

@@ -1,0 +1,580 @@
+//! The doctor on fabricated machines: each problem, reports from the field, and healthy machines.
+
+use std::fs;
+use std::path::PathBuf;
+
+use super::driver::Driver;
+use super::examine;
+use super::finding::{Finding, Level};
+use super::library::{Check, Library, Search};
+use super::report::Report;
+use crate::nccl_file::NcclFile;
+use crate::nccl_file::tests::write_library;
+use crate::system::System;
+
+const SITE: &str = "/usr/local/lib/python3.12/site-packages";
+const IN_SITE: &str = "/usr/local/lib/python3.12/site-packages/nvidia/nccl/lib/libnccl.so.2";
+const VARIABLES: &str = "NCCL_DEBUG\0NCCL_SOCKET_IFNAME\0NCCL_IB_HCA\0NCCL_IB_DISABLE\0NCCL_P2P_DISABLE\0\
+    NCCL_RAS_ADDR\0NCCL_RAS_ENABLE\0NCCL_ALGO\0NCCL_PROTO\0NCCL_TOPO_FILE\0NCCL_CONF_FILE\0";
+
+/// A machine whose files lie in a temporary folder.
+struct Machine {
+    root: tempfile::TempDir,
+    environment: Vec<(&'static str, &'static str)>,
+    architecture: &'static str,
+    driver: Driver,
+}
+
+impl Machine {
+    /// Returns a machine with eight H100, eight network cards, Ethernet, and NCCL 2.32.3 from Python's package.
+    fn healthy() -> Self {
+        let driver = Driver {
+            library: "libcuda.so.1",
+            loaded: true,
+            stand_in: None,
+            gpus: 8,
+            problem: None,
+            cuda: Some("12.9".into()),
+            module: Some("575.57.08".into()),
+            models: vec!["NVIDIA H100 80GB HBM3".into(); 8],
+        };
+        let environment = vec![("HOME", "/home/me"), ("NCCL_RAS_ENABLE", "0")];
+        let machine =
+            Self { root: tempfile::tempdir().unwrap(), environment, architecture: "x86_64", driver };
+        machine.write("/proc/self/mounts", "tmpfs /dev/shm tmpfs rw,nosuid,nodev 0 0\n");
+        machine.write(
+            "/proc/self/limits",
+            "Limit                     Soft Limit           Hard Limit           Units\n\
+             Max stack size            8388608              unlimited            bytes\n\
+             Max open files            1024                 1048576              files\n\
+             Max locked memory         unlimited            unlimited            bytes\n",
+        );
+        machine.write("/proc/self/cgroup", "0::/user.slice\n");
+        machine.write("/proc/sys/kernel/osrelease", "6.8.0-45-generic\n");
+        machine.write("/dev/shm/.keep", "");
+        for (name, flags) in [("lo", "0x9"), ("eth0", "0x1003"), ("docker0", "0x1003"), ("ens9", "0x1002")] {
+            machine.write(&format!("/sys/class/net/{name}/flags"), flags);
+        }
+        for index in 0..8 {
+            let gpu = format!("/sys/bus/pci/devices/0000:{index}1:00.0");
+            for (file, text) in [("vendor", "0x10de"), ("class", "0x030200"), ("numa_node", "0")] {
+                machine.write(&format!("{gpu}/{file}"), text);
+            }
+            let card = format!("/sys/class/infiniband/mlx5_{index}");
+            machine.write(&format!("{card}/ports/1/state"), "4: ACTIVE\n");
+            machine.write(&format!("{card}/device/numa_node"), "0\n");
+            machine.write(&format!("/dev/infiniband/uverbs{index}"), "");
+        }
+        for node in ["node0", "node1"] {
+            machine.write(&format!("/sys/devices/system/node/{node}/cpulist"), "0-47\n");
+        }
+        machine.library(IN_SITE, "2.32.3", "12.9");
+        machine.package("nvidia_nccl_cu12", "2.32.3", IN_SITE);
+        machine
+    }
+
+    fn write(&self, path: &str, text: &str) {
+        let place = self.place(path);
+        fs::create_dir_all(place.parent().unwrap()).unwrap();
+        fs::write(place, text).unwrap();
+    }
+
+    fn place(&self, path: &str) -> PathBuf {
+        self.root.path().join(path.trim_start_matches('/'))
+    }
+
+    fn remove(&self, path: &str) {
+        fs::remove_dir_all(self.place(path)).unwrap();
+    }
+
+    /// Writes a library with more variables than the CPU implementation can be taken for.
+    fn library(&self, path: &str, release: &str, cuda: &str) {
+        let more: String = (0..50).map(|index| format!("NCCL_VARIABLE_{index}_OF_MANY\0")).collect();
+        let text = format!("NCCL version {release}+cuda{cuda}\0{VARIABLES}{more}");
+        write_library(&self.place(path), text.as_bytes());
+    }
+
+    /// Writes the metadata of a package of Python that came with a library of the size of the one at `path`.
+    fn package(&self, name: &str, release: &str, path: &str) {
+        let info = format!("{SITE}/{name}-{release}.dist-info");
+        let package = name.replace('_', "-");
+        self.write(
+            &format!("{info}/METADATA"),
+            &format!("Metadata-Version: 2.1\nName: {package}\nVersion: {release}\n"),
+        );
+        let size = self.place(path).metadata().unwrap().len();
+        self.write(&format!("{info}/RECORD"), &format!("nvidia/nccl/lib/libnccl.so.2,sha256=abc,{size}\n"));
+    }
+
+    /// Examines the machine, on which a program gets the library at `path`.
+    fn with(self, path: &str) -> Report {
+        let place = fs::canonicalize(self.place(path)).unwrap();
+        let file = NcclFile::read(&place).unwrap();
+        let library = Library {
+            path: Some(path.into()),
+            source: "system's Python packages".into(),
+            version: file.version.unwrap().to_string(),
+            cuda: file.cuda.map(|cuda| cuda.to_string()),
+            memory: "device".into(),
+            unique_id: Check { ok: true, problem: None },
+            missing_functions: Vec::new(),
+            other_loaded_libraries: Vec::new(),
+            file,
+        };
+        self.examine(Search::found(library))
+    }
+
+    fn examine(self, search: Search) -> Report {
+        let root = fs::canonicalize(self.root.path()).unwrap();
+        let mut system = System::at(&root, &self.environment);
+        system.architecture = self.architecture.into();
+        examine(&system, search, self.driver)
+    }
+
+    fn report(self) -> Report {
+        self.with(IN_SITE)
+    }
+}
+
+/// Returns the findings of a section that are not fine.
+fn bad(report: &Report, section: &str) -> Vec<Finding> {
+    let section = report.sections.iter().find(|found| found.name == section).expect(section);
+    section.findings.iter().filter(|finding| finding.level != Level::Ok).cloned().collect()
+}
+
+/// Checks that these are the only findings that are not fine: section, level and a part of the text.
+#[track_caller]
+fn assert_finds(report: &Report, expected: &[(&str, Level, &str)]) {
+    let found: Vec<_> = report
+        .sections
+        .iter()
+        .flat_map(|section| bad(report, section.name).into_iter().map(|finding| (section.name, finding)))
+        .collect();
+    let is = |(section, finding): &(&str, Finding), (name, level, text): &(&str, Level, &str)| {
+        section == name && finding.level == *level && finding.text.contains(text)
+    };
+    let all = found.len() == expected.len()
+        && found.iter().zip(expected).all(|(found, expected)| is(found, expected));
+    assert!(all, "expected {expected:#?}, found {found:#?}");
+    assert!(found.iter().all(|(_, finding)| finding.advice.is_some()), "{found:#?}");
+    let problems = expected.iter().filter(|(_, level, _)| *level == Level::Problem).count();
+    assert_eq!(report.starts, problems == 0);
+}
+
+#[test]
+fn healthy_machine_has_no_finding() {
+    assert_finds(&Machine::healthy().report(), &[]);
+}
+
+#[test]
+fn healthy_machine_of_the_cpu_implementation_has_no_finding() {
+    let mut machine = Machine::healthy();
+    for folder in ["/sys/class/infiniband", "/sys/bus/pci/devices", "/dev/infiniband", "/usr/local/lib"] {
+        machine.remove(folder);
+    }
+    machine.write("/sys/bus/pci/slots", "");
+    machine.write(
+        "/proc/self/limits",
+        "Max locked memory         65536                65536                bytes\n",
+    );
+    machine.environment.extend([("LIBNCCL_CPU_STRICT", "1"), ("NCCL_IB_HCA", "mlx5_0")]);
+    machine.driver = Driver {
+        loaded: false,
+        gpus: 0,
+        problem: Some("no libcuda.so.1".into()),
+        cuda: None,
+        module: None,
+        models: vec![],
+        ..machine.driver
+    };
+    write_library(&machine.place("/opt/cpu/lib/libnccl.so.2"), b"NCCL version 2.32.3+cuda13.0\0");
+    let file = NcclFile::read(&machine.place("/opt/cpu/lib/libnccl.so.2")).unwrap();
+    let library = Library {
+        path: Some("/opt/cpu/lib/libnccl.so.2".into()),
+        source: "LIBNCCL_PATH".into(),
+        version: "2.32.3".into(),
+        cuda: None,
+        memory: "host".into(),
+        unique_id: Check { ok: true, problem: None },
+        missing_functions: Vec::new(),
+        other_loaded_libraries: Vec::new(),
+        file,
+    };
+    assert_finds(&machine.examine(Search::found(library)), &[]);
+}
+
+/// The report marin-community/marin 7344: packages for two releases of CUDA, of which the last one wins.
+#[test]
+fn two_packages_with_one_file_are_named_with_the_one_that_wrote_it() {
+    let mut machine = Machine::healthy();
+    machine.package("nvidia_nccl_cu12", "2.32.3", "/proc/self/cgroup");
+    machine.library(IN_SITE, "2.28.9", "13.0");
+    machine.package("nvidia_nccl_cu13", "2.28.9", IN_SITE);
+    machine.driver.cuda = Some("13.0".into());
+    let report = machine.report();
+    let found = bad(&report, "copies");
+    assert_eq!(found.len(), 1, "{found:?}");
+    let text = &found[0].text;
+    assert!(text.starts_with("nvidia-nccl-cu12 2.32.3 and nvidia-nccl-cu13 2.28.9 share one file"), "{text}");
+    assert!(
+        text.contains("(2.28.9 for CUDA 13.0)") && text.ends_with("the file is that of nvidia-nccl-cu13"),
+        "{text}"
+    );
+    assert!(
+        found[0]
+            .advice
+            .as_ref()
+            .unwrap()
+            .starts_with("keep one: pip uninstall nvidia-nccl-cu12 nvidia-nccl-cu13")
+    );
+}
+
+/// The reports marin-community/marin 7344 and 8038: jobs on Grace hang with 2.28.9, and not with 2.30.7.
+#[test]
+fn release_that_hangs_on_arm_is_a_problem_there_alone() {
+    let examined = |release: &str, architecture| {
+        let mut machine = Machine::healthy();
+        machine.architecture = architecture;
+        machine.remove(&format!("{SITE}/nvidia_nccl_cu12-2.32.3.dist-info"));
+        machine.library(IN_SITE, release, "12.9");
+        machine.package("nvidia_nccl_cu12", release, IN_SITE);
+        machine.report()
+    };
+    let report = examined("2.28.9", "aarch64");
+    let arm = bad(&report, "advisories");
+    assert!(!report.starts);
+    assert!(
+        arm.iter().any(|finding| finding.level == Level::Problem
+            && finding.text.starts_with("arm-proxy-hang: NCCL 2.28.9"))
+    );
+    assert!(
+        arm.iter().any(|finding| finding.source.as_deref()
+            == Some("https://github.com/marin-community/marin/issues/7344"))
+    );
+    assert!(
+        bad(&examined("2.28.9", "x86_64"), "advisories").iter().all(|finding| !finding.text.contains("arm-"))
+    );
+    assert_finds(&examined("2.30.7", "aarch64"), &[]);
+}
+
+/// The report verl 6621: the package, a copy in the system's folder and one beside the program, all in one process.
+#[test]
+fn three_copies_in_one_process_are_named_with_their_releases() {
+    let machine = Machine::healthy();
+    let copies = [IN_SITE, "/opt/program/lib/libnccl.so.2", "/usr/lib/x86_64-linux-gnu/libnccl.so.2.18.3"];
+    machine.library(copies[1], "2.21.5", "12.4");
+    machine.library(copies[2], "2.18.3", "12.2");
+    let lines = copies.map(|path| {
+        format!("7f00-7f10 r-xp 00000000 fe:00 12   {path}\n7f10-7f20 rw-p 0 fe:00 12   {path}\n")
+    });
+    machine
+        .write("/proc/4242/maps", &(lines.concat() + "7f20-7f30 r-xp 0 fe:00 1   /usr/lib/libnccl-net.so\n"));
+    machine.write("/proc/4242/comm", "python3\n");
+    machine.write("/proc/17/maps", &lines[0]);
+    let report = machine.report();
+    assert_finds(&report, &[("copies", Level::Warning, "3 copies in process 4242 (python3): ")]);
+    let text = &bad(&report, "copies")[0].text;
+    for copy in ["(2.32.3 for CUDA 12.9)", "(2.21.5 for CUDA 12.4)", "(2.18.3 for CUDA 12.2)"] {
+        assert!(text.contains(copy), "{text}");
+    }
+}
+
+#[test]
+fn other_release_in_the_search_path_is_a_warning_and_another_copy_of_the_same_is_fine() {
+    let mut machine = Machine::healthy();
+    machine.library("/usr/lib/x86_64-linux-gnu/libnccl.so.2", "2.18.3", "12.2");
+    machine.library("/opt/conda/envs/job/lib/libnccl.so.2", "2.32.3", "12.9");
+    machine.environment.push(("CONDA_PREFIX", "/opt/conda"));
+    let report = machine.report();
+    assert_finds(
+        &report,
+        &[(
+            "copies",
+            Level::Warning,
+            "another release: /usr/lib/x86_64-linux-gnu/libnccl.so.2 (2.18.3 for CUDA 12.2)",
+        )],
+    );
+    let copies = report.sections.iter().find(|section| section.name == "copies").unwrap();
+    assert!(
+        copies.findings.iter().any(|finding| finding.text.contains("/opt/conda/envs/job/lib/libnccl.so.2"))
+    );
+}
+
+#[test]
+fn file_that_is_not_its_packages_is_a_warning() {
+    let machine = Machine::healthy();
+    machine.library(IN_SITE, "2.27.7", "12.9");
+    let report = machine.report();
+    let found = bad(&report, "copies");
+    assert!(
+        found[0].text.ends_with("(2.27.7 for CUDA 12.9) is not the file of nvidia-nccl-cu12 2.32.3"),
+        "{found:?}"
+    );
+}
+
+#[test]
+fn library_of_a_newer_cuda_than_the_drivers_is_a_problem() {
+    let mut machine = Machine::healthy();
+    machine.driver.cuda = Some("11.8".into());
+    let report = machine.report();
+    let found = bad(&report, "driver");
+    assert!(
+        !report.starts
+            && found[0].text.contains("compiled with CUDA 12.9, and the driver supports CUDA up to 11.8"),
+        "{found:?}"
+    );
+}
+
+#[test]
+fn machine_without_a_driver_is_a_problem() {
+    let mut machine = Machine::healthy();
+    machine.driver = Driver {
+        loaded: false,
+        gpus: 0,
+        problem: Some("libcuda.so.1: not found".into()),
+        cuda: None,
+        module: None,
+        ..machine.driver
+    };
+    let report = machine.report();
+    assert_finds(&report, &[("driver", Level::Problem, "libcuda.so.1: not found")]);
+    assert!(bad(&report, "driver")[0].advice.as_ref().unwrap().contains("--gpus all"));
+}
+
+#[test]
+fn machine_without_a_library_is_a_problem() {
+    assert_finds(
+        &Machine::healthy().examine(Search::nothing()),
+        &[("library", Level::Problem, "no NCCL library")],
+    );
+}
+
+/// A change of a healthy machine, and the only finding that it gives.
+fn one(change: impl FnOnce(&mut Machine), section: &str, level: Level, text: &str) {
+    let mut machine = Machine::healthy();
+    change(&mut machine);
+    assert_finds(&machine.report(), &[(section, level, text)]);
+}
+
+#[test]
+fn each_limit_that_is_too_low_is_found() {
+    let write =
+        |path: &'static str, text: &'static str| move |machine: &mut Machine| machine.write(path, text);
+    let warning = |change: &dyn Fn(&mut Machine), text| one(change, "limits", Level::Warning, text);
+    warning(&write("/proc/self/mounts", "shm /dev/shm tmpfs rw,size=65536k 0 0\n"), "/dev/shm: 64 MiB");
+    warning(
+        &|machine| {
+            machine.write("/proc/self/mounts", "shm /dev/shm tmpfs rw,size=1g 0 0\n");
+            let file = fs::File::create(machine.place("/dev/shm/nccl-abc")).unwrap();
+            file.set_len(900 << 20).unwrap();
+        },
+        "/dev/shm: 900 MiB of 1024 MiB are in use; files of NCCL: 1",
+    );
+    warning(&|machine| machine.remove("/dev/shm"), "there is no /dev/shm");
+    warning(
+        &write("/proc/self/limits", "Max open files            1024  2048  files\n"),
+        "open files: 1024, and 2048 at most",
+    );
+    one(
+        write("/proc/self/limits", "Max locked memory         65536  65536  bytes\n"),
+        "limits",
+        Level::Problem,
+        "locked memory: 64 KiB at most",
+    );
+    warning(
+        &write("/proc/self/limits", "Max locked memory         1073741824  1073741824  bytes\n"),
+        "locked memory",
+    );
+    let group = "/sys/fs/cgroup/user.slice";
+    for (file, text, expected) in [
+        ("memory.max", "536870912", "memory of the control group: 0 MiB of 512 MiB"),
+        ("pids.max", "100", "threads of the control group: 0 of 100"),
+        ("cpu.max", "50000 100000", "processors of the control group: 0.5"),
+    ] {
+        warning(&|machine| machine.write(&format!("{group}/{file}"), text), expected);
+    }
+}
+
+#[test]
+fn limits_that_do_not_hold_are_no_finding() {
+    let mut machine = Machine::healthy();
+    machine.write("/proc/self/limits", "Max locked memory         65536  65536  bytes\n");
+    machine.write("/proc/self/status", "CapEff:\t000001ffffffffff\n");
+    machine.write("/sys/fs/cgroup/user.slice/memory.max", "max\n");
+    machine.write("/sys/fs/cgroup/user.slice/cpu.max", "max 100000\n");
+    machine.write("/proc/self/mounts", "shm /dev/shm tmpfs rw,size=65536k 0 0\n");
+    machine.environment.push(("NCCL_IB_DISABLE", "0"));
+    machine.write("/.dockerenv", "");
+    let report = machine.report();
+    assert_finds(&report, &[("limits", Level::Warning, "/dev/shm")]);
+    let limits = &report.sections.iter().find(|section| section.name == "limits").unwrap().findings;
+    assert_eq!(limits[0], Finding::ok("in a container of Docker"));
+}
+
+#[test]
+fn interfaces_are_compared_with_those_that_nccl_is_told_to_use() {
+    let set = |value: &'static str| {
+        move |machine: &mut Machine| machine.environment.push(("NCCL_SOCKET_IFNAME", value))
+    };
+    let problem = |value, text| one(set(value), "network", Level::Problem, text);
+    problem(
+        "ib0",
+        "NCCL_SOCKET_IFNAME=ib0 (environment) selects nothing: there is no such interface; up: docker0, eth0, lo",
+    );
+    problem("=ens9", "ens9 is down");
+    problem("^eth,docker,lo", "selects nothing");
+    for value in ["eth", "=eth0", "^docker0", "lo"] {
+        let mut machine = Machine::healthy();
+        set(value)(&mut machine);
+        assert_finds(&machine.report(), &[]);
+    }
+    one(
+        |machine| machine.remove("/sys/class/net"),
+        "network",
+        Level::Warning,
+        "no network interface is to be seen",
+    );
+    let down = |machine: &mut Machine| {
+        for name in ["lo", "eth0", "docker0"] {
+            machine.write(&format!("/sys/class/net/{name}/flags"), "0x8");
+        }
+    };
+    one(down, "network", Level::Problem, "no network interface is up");
+}
+
+#[test]
+fn rdma_devices_that_nccl_cannot_use_are_found() {
+    let warning = |change: &dyn Fn(&mut Machine), text| one(change, "network", Level::Warning, text);
+    warning(&|machine| machine.remove("/dev/infiniband"), "have no files in /dev/infiniband");
+    warning(
+        &|machine| machine.environment.push(("NCCL_IB_HCA", "=mlx5_9")),
+        "NCCL_IB_HCA==mlx5_9 (environment) selects no RDMA device",
+    );
+    warning(&|machine| machine.environment.push(("NCCL_IB_DISABLE", "1")), "are not used");
+    let linkless = |machine: &mut Machine| {
+        for index in 0..8 {
+            machine.write(&format!("/sys/class/infiniband/mlx5_{index}/ports/1/state"), "1: DOWN\n");
+        }
+    };
+    warning(&linkless, "RDMA devices without a link: mlx5_0");
+    warning(&|machine| machine.write("/proc/sys/kernel/osrelease", "5.4.0-200"), "no GPUDirect RDMA");
+}
+
+#[test]
+fn gpus_that_are_hidden_or_placed_nowhere_are_found() {
+    let visible = |value: &'static str| {
+        move |machine: &mut Machine| machine.environment.push(("CUDA_VISIBLE_DEVICES", value))
+    };
+    one(visible(""), "devices", Level::Problem, "CUDA_VISIBLE_DEVICES= hides all 8 GPUs");
+    one(visible("-1"), "devices", Level::Problem, "hides all");
+    one(visible("0,1,1"), "devices", Level::Problem, "has 1 twice");
+    one(visible("8"), "devices", Level::Problem, "there is no GPU 8");
+    one(visible("0,8,1"), "devices", Level::Warning, "there is no GPU 8");
+    for value in ["0,1,2,3,4,5,6,7", "GPU-8932f937,GPU-11111111", "3"] {
+        let mut machine = Machine::healthy();
+        visible(value)(&mut machine);
+        assert_finds(&machine.report(), &[]);
+    }
+    let unplaced =
+        |machine: &mut Machine| machine.write("/sys/bus/pci/devices/0000:01:00.0/numa_node", "-1\n");
+    one(unplaced, "devices", Level::Warning, "1 of 8 GPUs have no NUMA node, and the machine has 2");
+    let topology = |machine: &mut Machine| machine.environment.push(("NCCL_TOPO_FILE", "/etc/topology.xml"));
+    one(
+        topology,
+        "devices",
+        Level::Warning,
+        "NCCL_TOPO_FILE=/etc/topology.xml (environment): there is no such file",
+    );
+    let hidden = |machine: &mut Machine| machine.environment.push(("NVIDIA_VISIBLE_DEVICES", "none"));
+    one(hidden, "devices", Level::Warning, "NVIDIA_VISIBLE_DEVICES=none");
+}
+
+#[test]
+fn configuration_files_are_read_as_nccl_does() {
+    let mut machine = Machine::healthy();
+    machine.write("/etc/nccl.conf", "NCCL_ALGO=Ring\nNCCL_DEBUG = INFO\nnonsense\n");
+    machine.write("/home/me/.nccl.conf", "# mine\nNCCL_ALGO=Tree\n");
+    machine.environment.push(("NCCL_DEBUG", "WARN"));
+    let report = machine.report();
+    let found = bad(&report, "files");
+    assert!(found[0].text.contains("spaces are part of \"NCCL_DEBUG \""), "{found:?}");
+    assert!(found[1].text.contains("NCCL ignores the line \"nonsense\""), "{found:?}");
+    let files = &report.sections.iter().find(|section| section.name == "files").unwrap().findings;
+    assert!(files.contains(&Finding::ok("/home/me/.nccl.conf sets NCCL_ALGO=Tree")), "{files:?}");
+    let overridden = "/etc/nccl.conf: NCCL_ALGO has no effect; its value is from /home/me/.nccl.conf";
+    assert!(files.contains(&Finding::ok(overridden)), "{files:?}");
+    let named = |machine: &mut Machine| machine.environment.push(("NCCL_CONF_FILE", "~/mine.conf"));
+    one(named, "files", Level::Warning, "NCCL_CONF_FILE=~/mine.conf: there is no such file");
+}
+
+#[test]
+fn variables_that_the_library_does_not_know_are_named_with_the_nearest() {
+    let set = |name: &'static str| {
+        let mut machine = Machine::healthy();
+        machine.environment.push((name, "1"));
+        bad(&machine.report(), "variables")
+    };
+    for (name, nearest) in [
+        ("NCCL_SOCKET_IFNAMES", "NCCL_SOCKET_IFNAME"),
+        ("NCCL_SOKET_IFNAME", "NCCL_SOCKET_IFNAME"),
+        ("NCCL_P2P_DISABLED", "NCCL_P2P_DISABLE"),
+        ("NCCL_DEBGU", "NCCL_DEBUG"),
+    ] {
+        let found = set(name);
+        assert_eq!(found.len(), 1, "{name}: {found:?}");
+        let advice = found[0].advice.as_ref().unwrap();
+        assert!(advice.starts_with(&format!("write {nearest},")), "{name}: {advice}");
+    }
+    let found = set("NCCL_FROBNICATION");
+    assert!(found[0].advice.as_ref().unwrap().starts_with("remove it"), "{found:?}");
+    for name in ["NCCL_DEBUG", "NCCL_HOME", "NCCL_TESTS_DEVICE", "LIBNCCL_PATH", "NCCL_VERSION"] {
+        assert_eq!(set(name), [], "{name}");
+    }
+    assert!(set("NCCL_P2P_DISABLE")[0].text.contains("GPUs do not reach each other directly"));
+}
+
+#[test]
+fn report_as_text_ends_with_a_summary_and_as_json_has_the_documented_fields() {
+    let mut machine = Machine::healthy();
+    machine.environment.push(("NCCL_SOCKET_IFNAME", "ib0"));
+    let report = machine.report();
+    let mut text = Vec::new();
+    report.print(&mut anstream::StripStream::new(&mut text)).unwrap();
+    let text = String::from_utf8(text).unwrap();
+    assert!(text.starts_with("library\n  ok       /usr/local/lib/python3.12"), "{text}");
+    assert!(
+        text.contains("\n  problem  NCCL_SOCKET_IFNAME=ib0")
+            && text.contains("\n           -> name one that is up"),
+        "{text}"
+    );
+    assert!(text.ends_with("1 problem, 0 warnings: a job would not start here, or not end well\n"), "{text}");
+    let json = serde_json::to_value(&report).unwrap();
+    let mut fields: Vec<_> = json.as_object().unwrap().keys().map(String::as_str).collect();
+    fields.sort_unstable();
+    let expected =
+        ["advice", "driver", "error", "header_version", "library", "schema", "sections", "starts", "tried"];
+    assert_eq!(fields, expected);
+    assert_eq!((&json["schema"], &json["starts"]), (&1.into(), &false.into()));
+    let names: Vec<_> = json["sections"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|section| section["name"].as_str().unwrap())
+        .collect();
+    let all = [
+        "library",
+        "copies",
+        "driver",
+        "devices",
+        "advisories",
+        "limits",
+        "network",
+        "files",
+        "variables",
+        "ras",
+    ];
+    assert_eq!(names, all);
+    let finding = &json["sections"][6]["findings"][0];
+    assert_eq!(finding["level"], "problem");
+    assert!(finding["text"].is_string() && finding["advice"].is_string());
+}

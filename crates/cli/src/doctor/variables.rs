@@ -1,0 +1,96 @@
+//! The variables that are set, against those that the library knows.
+
+use std::collections::BTreeSet;
+
+use super::finding::Finding;
+use crate::settings::{Setting, Settings};
+
+/// Variables of NCCL's builds, tests, images and of other programs, which the library does not read.
+const OF_OTHERS: [&str; 13] = [
+    "NCCL_HOME",
+    "NCCL_ROOT",
+    "NCCL_ROOT_DIR",
+    "NCCL_DIR",
+    "NCCL_PATH",
+    "NCCL_LIB_DIR",
+    "NCCL_INCLUDE_DIR",
+    "NCCL_LIBRARY",
+    "NCCL_STATIC",
+    "NCCL_VERSION",
+    "NCCL_CUDA_PATH",
+    "NCCL_BLOCKING_WAIT",
+    "NCCL_ASYNC_ERROR_HANDLING",
+];
+/// Beginnings of the variables of nccl-tests and of plugins.
+const PREFIXES: [&str; 6] = [
+    "NCCL_TESTS_",
+    "NCCL_OFI_",
+    "NCCL_FASTRAK_",
+    "NCCL_GPUDIRECTTCPX_",
+    "NCCL_INSPECTOR_",
+    "NCCL_TUNER_CONFIG",
+];
+/// Variables of this project that no library has.
+const OF_THIS_PROJECT: [&str; 1] = [crate::library::PATH_VARIABLE];
+/// The likeness from which on a name counts as misspelt.
+const LIKE: f64 = 0.7;
+
+/// Switches for the search of faults, which cost speed.
+const SLOW: [(&str, &str); 3] = [
+    ("NCCL_P2P_DISABLE", "GPUs do not reach each other directly"),
+    ("NCCL_SHM_DISABLE", "processes of one machine use the network"),
+    ("NCCL_NVLS_ENABLE", "NVLink SHARP is off"),
+];
+
+/// Returns the findings; `known` has the names that the library reads, none if they cannot be told, and `is_cpu` says
+/// that it is the CPU implementation, which has no use for most of NCCL's.
+pub(super) fn findings(settings: &Settings, known: &BTreeSet<String>, is_cpu: bool) -> Vec<Finding> {
+    let mut findings: Vec<_> =
+        settings.iter().filter_map(|(name, setting)| unknown(name, setting, known, is_cpu)).collect();
+    for (name, consequence) in SLOW {
+        let slow = if name.ends_with("_ENABLE") { "0" } else { "1" };
+        if !is_cpu && settings.value(name) == Some(slow) {
+            let text = format!("{}: {consequence}", settings.text(name));
+            findings.push(Finding::warning(
+                text,
+                format!("unset {name} once the fault that it was set for is found"),
+            ));
+        }
+    }
+    if findings.is_empty() {
+        let set = settings.iter().count();
+        findings.push(match known.len() {
+            0 => Finding::ok(format!("set: {set}; there is no library to compare them with")),
+            known => Finding::ok(format!("set: {set}; the library knows {known}, which `nccl env` lists")),
+        });
+    }
+    findings
+}
+
+fn unknown(name: &str, setting: &Setting, known: &BTreeSet<String>, is_cpu: bool) -> Option<Finding> {
+    let is_others = OF_OTHERS.contains(&name) || PREFIXES.iter().any(|prefix| name.starts_with(prefix));
+    if known.is_empty() || known.contains(name) || is_others || OF_THIS_PROJECT.contains(&name) {
+        return None;
+    }
+    let text = format!(
+        "{name}={} ({}): the library does not know this variable, and ignores it",
+        setting.value, setting.origin
+    );
+    match nearest(name, known) {
+        Some(nearest) => {
+            Some(Finding::warning(text, format!("write {nearest}, if that is meant, or remove it")))
+        }
+        None if is_cpu || name.starts_with("LIBNCCL_") => None,
+        None => Some(Finding::warning(text, "remove it, unless a plugin or another release reads it")),
+    }
+}
+
+/// Returns the known name that is most like `name`, if one is like it.
+pub(super) fn nearest<'a>(name: &str, known: &'a BTreeSet<String>) -> Option<&'a str> {
+    let stem = |name: &str| name.trim_start_matches("LIB").trim_start_matches("NCCL_").to_ascii_uppercase();
+    let wanted = stem(name);
+    let likeness = |candidate: &String| strsim::normalized_damerau_levenshtein(&wanted, &stem(candidate));
+    let rated = known.iter().map(|candidate| (likeness(candidate), candidate.as_str()));
+    let (likeness, best) = rated.max_by(|(a, _), (b, _)| a.total_cmp(b))?;
+    (likeness >= LIKE).then_some(best)
+}

@@ -1,0 +1,144 @@
+//! `nccl env`: the variables that the library reads, their values and where these come from.
+
+use std::collections::BTreeSet;
+use std::io::{Write, stdout};
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use anyhow::Result;
+use clap::Args;
+use libnccl::{Backend, Nccl, Parameters};
+use serde::Serialize;
+
+use crate::nccl_file::NcclFile;
+use crate::settings::Settings;
+use crate::system::System;
+use crate::variables::Variables;
+use crate::{exit_status, library};
+
+const EXAMPLES: &str = "\
+Examples:
+  nccl env                  all variables of the library
+  nccl env socket --json    those with SOCKET in their names";
+
+#[derive(Debug, Args)]
+#[command(after_help = format!("{EXAMPLES}\n\n{}", exit_status::HELP))]
+pub(crate) struct EnvArguments {
+    /// Part of the names to list, in any case
+    #[arg(value_name = "FILTER")]
+    filter: Option<String>,
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
+    /// Read this NCCL library instead of searching for one
+    #[arg(long, value_name = "PATH")]
+    library: Option<PathBuf>,
+}
+
+/// A variable. The names of the fields are those of the JSON.
+#[derive(Debug, Serialize, PartialEq, Eq)]
+struct Variable {
+    name: String,
+    /// The value; `null` if the library does not tell its default.
+    value: Option<String>,
+    /// `environment`, the path of a configuration file, or `default`.
+    origin: String,
+    /// True if the library reads it.
+    known: bool,
+}
+
+pub(crate) fn run(arguments: &EnvArguments) -> Result<ExitCode> {
+    let nccl = library::load(arguments.library.as_deref())?;
+    let file = match nccl.backend() {
+        Backend::Loaded { path, .. } | Backend::Linked { path: Some(path) } => NcclFile::read(path),
+        _ => None,
+    };
+    let known = Variables::of(&file.unwrap_or_default()).names;
+    let settings = Settings::read(&System::here());
+    let parameters = nccl.parameters().ok();
+    let default = |name: &str| parameters.as_ref().and_then(|parameters| default(parameters, name));
+    let mut variables = variables(&known, &settings, default);
+    let filter = arguments.filter.as_deref().unwrap_or_default().to_ascii_uppercase();
+    variables.retain(|variable| variable.name.contains(&filter));
+    if arguments.json {
+        writeln!(stdout(), "{}", serde_json::to_string_pretty(&variables)?)?;
+    } else {
+        print(&mut stdout(), &nccl, &variables)?;
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Returns the value of a variable that is not set, if the library tells it: NCCL does since 2.30.4.
+fn default(parameters: &Parameters, name: &str) -> Option<String> {
+    let text = parameters.get::<String>(name).ok().flatten();
+    text.or_else(|| parameters.get::<i64>(name).ok().flatten().map(|value| value.to_string()))
+}
+
+/// Returns the variables that the library reads, and those that are set, whether it reads them or not.
+fn variables(
+    known: &BTreeSet<String>,
+    settings: &Settings,
+    default: impl Fn(&str) -> Option<String>,
+) -> Vec<Variable> {
+    let set = settings.iter().map(|(name, _)| name.to_owned());
+    let names: BTreeSet<_> = known.iter().cloned().chain(set).collect();
+    let variable = |name: String| {
+        let known = known.contains(&name);
+        match settings.get(&name) {
+            Some(setting) => Variable {
+                name,
+                value: Some(setting.value.clone()),
+                origin: setting.origin.to_string(),
+                known,
+            },
+            None => Variable { value: default(&name), name, origin: "default".into(), known },
+        }
+    };
+    names.into_iter().map(variable).collect()
+}
+
+fn print(out: &mut impl Write, nccl: &Nccl, variables: &[Variable]) -> std::io::Result<()> {
+    writeln!(out, "# NCCL {}, {}", nccl.version(), nccl.backend())?;
+    for Variable { name, value, origin, known } in variables {
+        let value = value.as_deref().unwrap_or("?");
+        let unknown = if *known { "" } else { "; unknown to this library" };
+        writeln!(out, "{name}={value}  ({origin}{unknown})")?;
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+    use std::fs;
+
+    use super::variables;
+    use crate::settings::Settings;
+    use crate::system::System;
+
+    #[test]
+    fn values_come_from_the_environment_a_file_or_the_default() {
+        let root = tempfile::tempdir().unwrap();
+        fs::create_dir(root.path().join("etc")).unwrap();
+        fs::write(root.path().join("etc/nccl.conf"), "NCCL_ALGO=Ring\n").unwrap();
+        let system = System::at(root.path(), &[("NCCL_DEBUG", "INFO"), ("NCCL_MINE", "1")]);
+        let known: BTreeSet<_> =
+            ["NCCL_ALGO", "NCCL_DEBUG", "NCCL_NTHREADS", "NCCL_PROTO"].map(String::from).into();
+        let default = |name: &str| (name == "NCCL_NTHREADS").then(|| "-2".into());
+        let found = variables(&known, &Settings::read(&system), default);
+        let lines: Vec<_> = found
+            .iter()
+            .map(|found| (found.name.as_str(), found.value.as_deref(), found.origin.as_str(), found.known))
+            .collect();
+        assert_eq!(
+            lines,
+            [
+                ("NCCL_ALGO", Some("Ring"), "/etc/nccl.conf", true),
+                ("NCCL_DEBUG", Some("INFO"), "environment", true),
+                ("NCCL_MINE", Some("1"), "environment", false),
+                ("NCCL_NTHREADS", Some("-2"), "default", true),
+                ("NCCL_PROTO", None, "default", true),
+            ]
+        );
+    }
+}

@@ -1,0 +1,189 @@
+//! `nccl ras`: asks a running job which of its ranks are late, stuck, failed or dead.
+
+pub(crate) mod arguments;
+mod prometheus;
+mod table;
+
+use std::io::{Write, stdout};
+use std::process::ExitCode;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use anyhow::Result;
+use libnccl::ras::{EventGroup, RasClient, RasError, Report, Verdict, verdicts};
+use serde_json::{Value, json};
+
+use arguments::{Action, RasArguments};
+
+/// The exit status if something is wrong with the job.
+const PROBLEM: u8 = 3;
+
+/// The time between two reports, and that in which they are taken: ranks of a sound job are apart for moments, and only
+/// for moments.
+const INTERVAL: Duration = Duration::from_millis(100);
+const SAMPLING: Duration = Duration::from_millis(900);
+
+/// Verdicts that are printed at most, unless all are asked for.
+const MAX_VERDICTS: usize = 32;
+
+pub(crate) fn run(arguments: &RasArguments) -> Result<ExitCode> {
+    let client = match &arguments.addr {
+        Some(address) => RasClient::new(address)?,
+        None => RasClient::from_env()?,
+    };
+    let client = client.timeout(arguments.timeout);
+    match arguments.action {
+        Action::Status => status(&client, arguments),
+        Action::Monitor => monitor(&client, arguments.json),
+        Action::Diagnostics => {
+            write!(stdout(), "{}", client.diagnostics()?)?;
+            Ok(ExitCode::SUCCESS)
+        }
+    }
+}
+
+fn status(client: &RasClient, arguments: &RasArguments) -> Result<ExitCode> {
+    let mut before = None;
+    loop {
+        let (reports, elapsed) = match sample(client, before.take()) {
+            Err(RasError::Unsupported { since, .. }) => return Ok(status_as_text(client, since)?),
+            sampled => sampled?,
+        };
+        let verdicts = verdicts(&reports);
+        let Some(last) = reports.last() else { return Ok(ExitCode::FAILURE) };
+        if arguments.prometheus {
+            write!(stdout(), "{}", prometheus::metrics(last, &verdicts))?;
+        } else if arguments.json {
+            writeln!(stdout(), "{:#}", as_json(last, &verdicts, reports.len(), elapsed)?)?;
+        } else {
+            print(client, last, &verdicts, reports.len(), elapsed, arguments.verbose)?;
+        }
+        let Some(interval) = arguments.watch else {
+            let is_wrong = verdicts.iter().any(Verdict::is_problem);
+            return Ok(if is_wrong { ExitCode::from(PROBLEM) } else { ExitCode::SUCCESS });
+        };
+        // What does not move until then is frozen for that long.
+        before = Some((last.clone(), Instant::now()));
+        thread::sleep(interval);
+        if !arguments.json {
+            writeln!(stdout())?;
+        }
+    }
+}
+
+/// Takes reports for [`SAMPLING`], two at least. Returns them after `before`, and the time since the first one.
+fn sample(
+    client: &RasClient,
+    before: Option<(Report, Instant)>,
+) -> Result<(Vec<Report>, Duration), RasError> {
+    let start = Instant::now();
+    let first = before.as_ref().map_or(start, |(_, at)| *at);
+    let mut reports: Vec<Report> = before.into_iter().map(|(report, _)| report).collect();
+    let least = reports.len() + 2;
+    loop {
+        reports.push(client.report()?);
+        if reports.len() >= least && start.elapsed() >= SAMPLING {
+            return Ok((reports, first.elapsed()));
+        }
+        thread::sleep(INTERVAL);
+    }
+}
+
+fn print(
+    client: &RasClient,
+    last: &Report,
+    verdicts: &[Verdict],
+    reports: usize,
+    elapsed: Duration,
+    is_verbose: bool,
+) -> Result<()> {
+    let mut out = stdout().lock();
+    let limit = if is_verbose { usize::MAX } else { MAX_VERDICTS };
+    for verdict in verdicts.iter().take(limit) {
+        writeln!(out, "{}: {verdict}", if verdict.is_problem() { "problem" } else { "note" })?;
+    }
+    if let Some(more) = verdicts.len().checked_sub(limit).filter(|more| *more > 0) {
+        writeln!(out, "... and {more} more, which --verbose lists")?;
+    }
+    if !verdicts.iter().any(Verdict::is_problem) {
+        writeln!(out, "no problem found")?;
+    }
+    writeln!(out)?;
+    table::write(&mut out, last)?;
+    writeln!(out, "\nNCCL {}, {reports} reports in {:.1} s", last.nccl_version, elapsed.as_secs_f64())?;
+    if is_verbose {
+        write!(out, "\n{}", client.verbose_status()?)?;
+    }
+    Ok(())
+}
+
+/// Prints the report of an NCCL that has no JSON, which the verdicts are made of.
+fn status_as_text(client: &RasClient, since: libnccl::Version) -> Result<ExitCode, RasError> {
+    let report = client.status()?;
+    let _ = write!(stdout(), "{report}\nVerdicts need NCCL {since} or newer.\n");
+    Ok(if has_findings(&report) { ExitCode::from(PROBLEM) } else { ExitCode::SUCCESS })
+}
+
+/// Returns whether something follows the headings of the last two sections of a report.
+fn has_findings(report: &str) -> bool {
+    let mut lines = report.lines().skip_while(|line| *line != "Errors");
+    lines.any(|line| {
+        !line.is_empty() && !matches!(line, "Errors" | "Warnings") && !line.bytes().all(|byte| byte == b'=')
+    })
+}
+
+fn as_json(last: &Report, verdicts: &[Verdict], reports: usize, elapsed: Duration) -> Result<Value> {
+    let verdicts = verdicts.iter().map(|verdict| {
+        let mut value = serde_json::to_value(verdict)?;
+        value["text"] = verdict.to_string().into();
+        value["is_problem"] = verdict.is_problem().into();
+        Ok(value)
+    });
+    let verdicts: Vec<Value> = verdicts.collect::<Result<_>>()?;
+    Ok(json!({
+        "verdicts": verdicts,
+        "reports": reports,
+        "elapsed_seconds": elapsed.as_secs_f64(),
+        "last_report": last,
+    }))
+}
+
+/// Prints events until no process of the job is left.
+fn monitor(client: &RasClient, is_json: bool) -> Result<ExitCode> {
+    let mut has_begun = false;
+    loop {
+        let mut monitor = match client.monitor(&[EventGroup::Lifecycle, EventGroup::Trace]) {
+            Err(RasError::Connect { .. }) if has_begun => {
+                eprintln!("no process of the job is left");
+                return Ok(ExitCode::SUCCESS);
+            }
+            monitor => monitor?,
+        };
+        has_begun = true;
+        loop {
+            match monitor.next_event(Duration::from_secs(3600)) {
+                Ok(None) => {}
+                Ok(Some(event)) if is_json => writeln!(stdout(), "{}", serde_json::to_string(&event)?)?,
+                Ok(Some(event)) => writeln!(stdout(), "{event}")?,
+                // The process that reported the events has ended; another one may go on.
+                Err(RasError::Closed { .. }) => break,
+                Err(error) => return Err(error.into()),
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::has_findings;
+
+    #[test]
+    fn report_as_text_has_findings_if_a_section_is_not_empty() {
+        let report = |errors: &str, warnings: &str| {
+            format!("Job summary\n\nErrors\n======\n\n{errors}Warnings\n========\n\n{warnings}")
+        };
+        assert!(!has_findings(&report("", "")));
+        assert!(has_findings(&report("DEAD\n  1 job process\n\n", "")));
+        assert!(has_findings(&report("", "#0-0 (abcdef0012345678) MISMATCH\n")));
+    }
+}

@@ -1,0 +1,126 @@
+//! A report as metrics in Prometheus's text format. docs/ras.md lists them.
+
+use std::collections::BTreeMap;
+use std::fmt::{Display, Write};
+
+use libnccl::ras::{Report, ReportedCommunicator, Verdict};
+
+pub(super) fn metrics(report: &Report, verdicts: &[Verdict]) -> String {
+    let mut out = Metrics(String::new());
+    // One that is being initialised is reported with a size of 0 and nothing else.
+    let communicators: Vec<&ReportedCommunicator> =
+        report.communicators.iter().filter(|one| one.size > 0).collect();
+    out.family(
+        "nccl_ras_communicators",
+        "gauge",
+        "Communicators of the job, as far as the process that answered knows it",
+    );
+    out.sample("nccl_ras_communicators", &[("version", &report.nccl_version)], communicators.len());
+    out.family("nccl_ras_ranks", "gauge", "Ranks of a communicator");
+    for one in &communicators {
+        out.sample("nccl_ras_ranks", &names(one), one.size);
+    }
+    out.family("nccl_ras_missing_ranks", "gauge", "Ranks of a communicator that have not answered");
+    for one in &communicators {
+        out.sample("nccl_ras_missing_ranks", &names(one), one.missing_ranks.len());
+    }
+    out.family("nccl_ras_collectives_total", "counter", "Collectives that a rank has launched");
+    for one in &communicators {
+        for rank in &one.ranks {
+            for (collective, count) in &rank.collective_counts {
+                let (number, pid, device) =
+                    (rank.rank.to_string(), rank.pid.to_string(), rank.cuda_dev.to_string());
+                let [hash, secondary] = names(one);
+                let labels = [
+                    hash,
+                    secondary,
+                    ("rank", &*number),
+                    ("host", &*rank.host),
+                    ("pid", &*pid),
+                    ("device", &*device),
+                    ("collective", &**collective),
+                ];
+                out.sample("nccl_ras_collectives_total", &labels, count);
+            }
+        }
+    }
+    out.family("nccl_ras_async_error", "gauge", "Asynchronous error of a rank, a ncclResult_t");
+    for one in &communicators {
+        for rank in &one.ranks {
+            let [hash, secondary] = names(one);
+            let labels = [hash, secondary, ("rank", &*rank.rank.to_string())];
+            out.sample("nccl_ras_async_error", &labels, rank.status.async_error);
+        }
+    }
+    out.family("nccl_ras_verdicts", "gauge", "Conclusions by kind; idle is not a problem");
+    let mut kinds: BTreeMap<String, u64> = BTreeMap::new();
+    for verdict in verdicts {
+        let kind = serde_json::to_value(&verdict.kind)
+            .ok()
+            .and_then(|kind| kind["verdict"].as_str().map(str::to_owned));
+        *kinds.entry(kind.unwrap_or_default()).or_default() += 1;
+    }
+    for (kind, count) in kinds {
+        out.sample("nccl_ras_verdicts", &[("verdict", &kind)], count);
+    }
+    out.family("nccl_ras_problems", "gauge", "Conclusions that something is wrong");
+    out.sample("nccl_ras_problems", &[], verdicts.iter().filter(|verdict| verdict.is_problem()).count());
+    out.family("nccl_ras_collection_seconds", "gauge", "Time that the job took for the report");
+    out.sample("nccl_ras_collection_seconds", &[], report.ras.collection_time_sec);
+    out.family("nccl_ras_collection_timeouts", "gauge", "Processes that were given up for the report");
+    out.sample("nccl_ras_collection_timeouts", &[], report.ras.timeouts_count);
+    out.0
+}
+
+/// Returns the labels of a communicator.
+fn names(communicator: &ReportedCommunicator) -> [(&str, &str); 2] {
+    [("communicator", &communicator.hash), ("secondary", &communicator.secondary_hash)]
+}
+
+struct Metrics(String);
+
+// Writing to a string cannot fail.
+impl Metrics {
+    fn family(&mut self, name: &str, kind: &str, help: &str) {
+        let _ = writeln!(self.0, "# HELP {name} {help}\n# TYPE {name} {kind}");
+    }
+
+    fn sample(&mut self, name: &str, labels: &[(&str, &str)], value: impl Display) {
+        let labels: Vec<String> =
+            labels.iter().map(|(key, text)| format!("{key}=\"{}\"", escape(text))).collect();
+        let labels = if labels.is_empty() { String::new() } else { format!("{{{}}}", labels.join(",")) };
+        let _ = writeln!(self.0, "{name}{labels} {value}");
+    }
+}
+
+fn escape(text: &str) -> String {
+    text.replace('\\', "\\\\").replace('"', "\\\"").replace('\n', "\\n")
+}
+
+#[cfg(test)]
+mod tests {
+    use libnccl::ras::{Report, verdicts};
+
+    use super::metrics;
+
+    #[test]
+    fn metrics_have_a_type_and_escaped_labels() {
+        let json = br#"{ "nccl_version": "2.30.7 \"x\"", "communicators": [ { "hash": "0xab", "secondary_hash": "0x1:0x2",
+            "size": 2, "ranks": [ { "rank": 0, "host": "10.0.0.1", "pid": 7, "cuda_dev": 3,
+            "collective_counts": { "AllReduce": 5 } } ],
+            "missing_ranks": [ { "rank": 1, "status": { "unresponsive": true, "considered_dead": true } } ] } ] }"#;
+        let report = Report::parse(json).unwrap();
+        let metrics = metrics(&report, &verdicts(std::slice::from_ref(&report)));
+        for line in [
+            "nccl_ras_communicators{version=\"2.30.7 \\\"x\\\"\"} 1",
+            "nccl_ras_missing_ranks{communicator=\"0xab\",secondary=\"0x1:0x2\"} 1",
+            "# TYPE nccl_ras_collectives_total counter",
+            "nccl_ras_collectives_total{communicator=\"0xab\",secondary=\"0x1:0x2\",rank=\"0\",host=\"10.0.0.1\",pid=\"7\",\
+             device=\"3\",collective=\"AllReduce\"} 5",
+            "nccl_ras_verdicts{verdict=\"dead\"} 1",
+            "nccl_ras_problems 1",
+        ] {
+            assert!(metrics.lines().any(|printed| printed == line), "{line}\n{metrics}");
+        }
+    }
+}

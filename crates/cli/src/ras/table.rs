@@ -1,0 +1,45 @@
+//! The communicators of a report, a line for each.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::io::{Result, Write};
+
+use libnccl::ras::{Report, ReportedCommunicator};
+
+pub(super) fn write(out: &mut impl Write, report: &Report) -> Result<()> {
+    if report.communicators.is_empty() {
+        return writeln!(out, "the processes that answered have no communicator");
+    }
+    writeln!(out, "{:<18} {:>6} {:>7}  {:<9} launched", "communicator", "ranks", "missing", "state")?;
+    for communicator in &report.communicators {
+        let states: BTreeSet<String> =
+            communicator.ranks.iter().map(|rank| rank.status.state().to_string()).collect();
+        writeln!(
+            out,
+            "{:<18} {:>6} {:>7}  {:<9} {}",
+            communicator.hash,
+            communicator.size,
+            communicator.missing_ranks.len(),
+            states.into_iter().collect::<Vec<_>>().join(","),
+            launched(communicator)
+        )?;
+    }
+    Ok(())
+}
+
+/// Returns the collectives with the least and the greatest number that a rank has launched.
+fn launched(communicator: &ReportedCommunicator) -> String {
+    let mut ranges: BTreeMap<&str, (u64, u64)> = BTreeMap::new();
+    for (name, count) in communicator.ranks.iter().flat_map(|rank| &rank.collective_counts) {
+        let (least, most) = ranges.entry(name).or_insert((*count, *count));
+        (*least, *most) = ((*least).min(*count), (*most).max(*count));
+    }
+    let used = ranges.into_iter().filter(|(_, (_, most))| *most > 0);
+    let ranges: Vec<String> = used
+        .map(
+            |(name, (least, most))| {
+                if least == most { format!("{name} {most}") } else { format!("{name} {least}-{most}") }
+            },
+        )
+        .collect();
+    if ranges.is_empty() { "nothing".into() } else { ranges.join(", ") }
+}

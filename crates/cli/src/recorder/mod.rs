@@ -1,0 +1,124 @@
+//! `nccl recorder`: compares what the ranks of a job have recorded.
+
+pub(crate) mod arguments;
+mod collectives;
+mod finding;
+mod messages;
+mod recording;
+mod timeline;
+mod waits;
+
+use std::fs;
+use std::io::{Write, stdout};
+use std::process::ExitCode;
+
+use anyhow::{Context, Result};
+use serde::Serialize;
+
+use arguments::{DiffArguments, RecorderArguments, RecorderCommand};
+use finding::{Finding, Kind, name_ranks};
+use recording::{Job, State};
+
+pub(crate) fn run(arguments: &RecorderArguments) -> Result<ExitCode> {
+    match &arguments.command {
+        RecorderCommand::Diff(arguments) => diff(arguments),
+    }
+}
+
+/// The outcome, with the names of the JSON.
+#[derive(Debug, Serialize)]
+struct Report {
+    communicators: Vec<Summary>,
+    findings: Vec<Finding>,
+}
+
+#[derive(Debug, Serialize)]
+struct Summary {
+    id: String,
+    name: Option<String>,
+    size: usize,
+    /// The ranks with a recording.
+    recorded: usize,
+}
+
+fn diff(arguments: &DiffArguments) -> Result<ExitCode> {
+    let jobs = recording::read(&arguments.paths)?;
+    let findings = compare(&jobs);
+    if let Some(file) = &arguments.html {
+        fs::write(file, timeline::page(&jobs, &findings))
+            .with_context(|| format!("cannot write {}", file.display()))?;
+    }
+    let code = if findings.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE };
+    let communicators = jobs
+        .iter()
+        .map(|Job { id, name, size, ranks }| {
+            let (id, name, size, recorded) = (id.clone(), name.clone(), *size, ranks.len());
+            Summary { id, name, size, recorded }
+        })
+        .collect();
+    let report = Report { communicators, findings };
+    let mut out = stdout();
+    if arguments.json {
+        writeln!(out, "{}", serde_json::to_string_pretty(&report)?)?;
+        return Ok(code);
+    }
+    for job in &jobs {
+        writeln!(out, "{job}: {} of {} ranks recorded", job.ranks.len(), job.size)?;
+        let findings = report.findings.iter().filter(|finding| finding.communicator == job.id);
+        let mut is_equal = true;
+        for finding in findings {
+            is_equal = false;
+            write!(out, "  {finding}")?;
+        }
+        if is_equal {
+            let last = job.ranks.values().map(recording::Rank::last_collective).max().unwrap_or(0);
+            writeln!(out, "  all ranks agree, up to collective {last}")?;
+        }
+    }
+    Ok(code)
+}
+
+/// Returns the divergences of all communicators.
+fn compare(jobs: &[Job]) -> Vec<Finding> {
+    let mut findings: Vec<Finding> = jobs.iter().filter_map(missing_ranks).collect();
+    // A wait in a circle has missing calls and messages as a consequence.
+    if let Some(circular) = waits::circular(jobs) {
+        findings.push(circular);
+        return findings;
+    }
+    for job in jobs {
+        let collective = collectives::divergence(job);
+        let messages = messages::divergences(job);
+        if collective.is_none() && messages.is_empty() && job.ranks.len() == job.size {
+            findings.extend(not_completed(job));
+        }
+        findings.extend(collective);
+        findings.extend(messages);
+    }
+    findings
+}
+
+fn missing_ranks(job: &Job) -> Option<Finding> {
+    let missing: Vec<usize> = (0..job.size).filter(|rank| !job.ranks.contains_key(rank)).collect();
+    let problem = format!(
+        "there is no recording of {} of {}: dead, or not asked for one",
+        name_ranks(&missing),
+        job.size
+    );
+    let open = job.ranks.iter().filter_map(|(rank, recorded)| Some((*rank, recorded.open_call()?)));
+    (!missing.is_empty()).then(|| Finding::new(job, Kind::MissingRank, missing, problem).with_calls(open))
+}
+
+/// Returns the call that all ranks have made, and from which some have not returned.
+fn not_completed(job: &Job) -> Option<Finding> {
+    let open: Vec<_> =
+        job.ranks.iter().filter_map(|(rank, recorded)| Some((*rank, recorded.open_call()?))).collect();
+    let (_, record) = open.first()?;
+    let ranks: Vec<usize> = open.iter().map(|(rank, _)| *rank).collect();
+    let problem =
+        format!("{record} has not returned on {}, although all ranks called it", name_ranks(&ranks));
+    let mut finding = Finding::new(job, Kind::NotCompleted, ranks, problem);
+    finding.collective = record.collective;
+    debug_assert!(open.iter().all(|(_, record)| record.state == State::Called));
+    Some(finding.with_calls(open))
+}

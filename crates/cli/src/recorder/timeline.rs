@@ -1,0 +1,127 @@
+//! The timeline of a job as one page of HTML, without scripts.
+
+use std::fmt::Write;
+
+use super::finding::Finding;
+use super::recording::{Job, Record, State};
+
+/// Pixels.
+const WIDTH: f64 = 1200.0;
+const LEFT: f64 = 70.0;
+const ROW: f64 = 26.0;
+
+const STYLE: &str = "\
+:root { color-scheme: light dark; --line: #8884; --text: #222; --done: #3b7ddd; --queued: #6bbf7b; --open: #d9483b; --message: #b58a1f }
+@media (prefers-color-scheme: dark) { :root { --text: #ddd; --done: #6ea8fe; --open: #ff7b6e } }
+body { font: 14px system-ui, sans-serif; color: var(--text); margin: 2em; max-width: 1300px }
+svg { width: 100%; height: auto } text { fill: var(--text); font-size: 11px }
+.done { fill: var(--done) } .queued { fill: var(--queued) } .called { fill: var(--open) }
+.message { stroke: var(--message); stroke-width: 2 } .grid { stroke: var(--line) }
+pre { background: #8881; padding: 1em; overflow-x: auto } .key span { margin-right: 1.5em }
+.key i { display: inline-block; width: 1em; height: 0.8em; margin-right: 0.4em }
+";
+
+/// Returns the page: the findings, then for each communicator a row for each rank.
+pub(super) fn page(jobs: &[Job], findings: &[Finding]) -> String {
+    let mut html = format!(
+        "<!doctype html>\n<html lang=\"en\"><head><meta charset=\"utf-8\"><title>NCCL operations by rank</title>\n\
+         <style>{STYLE}</style></head><body>\n<h1>NCCL operations by rank</h1>\n"
+    );
+    let mut line = |text: &str| {
+        html.push_str(text);
+        html.push('\n');
+    };
+    if findings.is_empty() {
+        line("<p>All ranks agree.</p>");
+    }
+    for finding in findings {
+        line(&format!("<pre>{}</pre>", escape(&finding.to_string())));
+    }
+    line(
+        "<p class=\"key\"><span><i style=\"background:var(--done)\"></i>completed</span>\
+         <span><i style=\"background:var(--queued)\"></i>call returned</span>\
+         <span><i style=\"background:var(--open)\"></i>call has not returned</span>\
+         <span><i style=\"border:2px solid var(--message)\"></i>message</span></p>",
+    );
+    for job in jobs {
+        line(&format!("<h2>{}</h2>", escape(&job.to_string())));
+        line(&chart(job));
+    }
+    line("</body></html>");
+    html
+}
+
+fn chart(job: &Job) -> String {
+    let times = || {
+        let records = job.ranks.values().flat_map(|rank| &rank.records);
+        records.flat_map(|record| [Some(record.queued_ns), record.completed_ns]).flatten()
+    };
+    let (start, end) = (times().min().unwrap_or(0), times().max().unwrap_or(0));
+    // What has not returned lasts until the end, which is drawn a little later.
+    let span = ((end - start) as f64).max(1000.0) * 1.05;
+    let x = |time: u64| LEFT + (time.saturating_sub(start)) as f64 / span * (WIDTH - LEFT - 10.0);
+    let height = ROW * (job.size as f64 + 2.0);
+    let mut svg = format!("<svg viewBox=\"0 0 {WIDTH} {height:.0}\" role=\"img\">");
+    for tick in 0..=5 {
+        let time = span * f64::from(tick) / 5.0;
+        let at = LEFT + f64::from(tick) / 5.0 * (WIDTH - LEFT - 10.0);
+        let bottom = ROW * (job.size as f64 + 1.0);
+        let anchor = if tick == 5 { "end" } else { "middle" };
+        let _ = write!(
+            svg,
+            "<line class=\"grid\" x1=\"{at:.1}\" x2=\"{at:.1}\" y1=\"10\" y2=\"{bottom:.1}\"/>\
+             <text x=\"{at:.1}\" y=\"{:.1}\" text-anchor=\"{anchor}\">{}</text>",
+            bottom + 14.0,
+            duration(time)
+        );
+    }
+    for rank in 0..job.size {
+        let y = ROW * (rank as f64 + 0.5);
+        let _ = write!(svg, "<text x=\"4\" y=\"{:.1}\">rank {rank}</text>", y + 16.0);
+        let Some(recorded) = job.ranks.get(&rank) else {
+            let _ = write!(svg, "<text x=\"{LEFT}\" y=\"{:.1}\">no recording</text>", y + 16.0);
+            continue;
+        };
+        for (index, record) in recorded.records.iter().enumerate() {
+            let next = recorded.records.get(index + 1).map(|next| next.queued_ns);
+            let until = match record.state {
+                State::Called => start + span as u64,
+                State::Completed | State::Queued => {
+                    record.completed_ns.or(next).unwrap_or(record.queued_ns).max(record.queued_ns)
+                }
+            };
+            let (from, to) = (x(record.queued_ns), x(until));
+            svg.push_str(&bar(record, from, (to - from).max(2.0), y));
+        }
+    }
+    svg + "</svg>"
+}
+
+fn bar(record: &Record, x: f64, width: f64, y: f64) -> String {
+    let class = match record.state {
+        State::Called => "called",
+        State::Queued => "queued",
+        State::Completed => "done",
+    };
+    let message = if record.collective.is_none() { " message" } else { "" };
+    let number = record.collective.map_or_else(String::new, |number| format!("collective {number}: "));
+    let site = record.site.as_ref().map_or_else(String::new, |site| format!("\n{site}"));
+    let title = escape(&format!("{number}{record}{site}"));
+    format!(
+        "<rect class=\"{class}{message}\" x=\"{x:.1}\" y=\"{:.1}\" width=\"{width:.1}\" height=\"16\" rx=\"2\">\
+         <title>{title}</title></rect>",
+        y + 4.0
+    )
+}
+
+fn duration(nanoseconds: f64) -> String {
+    match nanoseconds {
+        n if n >= 1e9 => format!("{:.1} s", n / 1e9),
+        n if n >= 1e6 => format!("{:.1} ms", n / 1e6),
+        n => format!("{:.1} us", n / 1e3),
+    }
+}
+
+fn escape(text: &str) -> String {
+    text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;").replace('"', "&quot;")
+}

@@ -1,0 +1,238 @@
+//! `nccl ras` on jobs of the CPU implementation.
+
+use std::io::{BufRead, BufReader};
+use std::net::TcpListener;
+use std::process::{Child, Command, Output, Stdio};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use libnccl::launch::Launch;
+use libnccl::{ReduceOp, StreamRef};
+use rustix::process::{Pid, Signal, kill_process};
+
+/// The time in which something has to happen, on a machine with other work.
+const LIMIT: Duration = Duration::from_secs(30);
+
+/// The time in which a straggler is named.
+const NAMED: Duration = Duration::from_secs(2);
+
+const TASK: &str = "LIBNCCL_RAS_TASK";
+
+/// The line of a rank that has called operations.
+const READY: &str = "the rank is ready";
+
+/// The rank that differs.
+const CULPRIT: usize = 5;
+
+/// Reduces again and again in a rank process, as `TASK` says; does nothing when `cargo test` runs it.
+#[test]
+fn rank_process() {
+    let Ok(task) = std::env::var(TASK) else { return };
+    let launch = Launch::from_env().unwrap();
+    let comm = launch.communicator(&libnccl_cpu::nccl()).unwrap();
+    let is_culprit = launch.rank() == CULPRIT;
+    let (send, mut receive) = ([1.0_f32; 64], [0.0_f32; 64]);
+    let start = Instant::now();
+    for turn in 0.. {
+        if start.elapsed() > 2 * LIMIT {
+            return; // The test is gone.
+        }
+        if turn == 20 {
+            println!("{READY}");
+        }
+        match &*task {
+            "slow" if is_culprit => thread::sleep(Duration::from_millis(100)),
+            "frozen" if is_culprit && turn == 20 => thread::sleep(LIMIT),
+            "other" if is_culprit && turn == 20 => {
+                let _ = comm.broadcast(&send, &mut receive, 0, StreamRef::DEFAULT);
+                thread::sleep(LIMIT);
+            }
+            _ => {}
+        }
+        let reduced = comm.all_reduce(&send, &mut receive, ReduceOp::Sum, StreamRef::DEFAULT);
+        if reduced.is_err() {
+            // What RAS reports of the end has to be seen.
+            thread::sleep(LIMIT);
+        }
+    }
+}
+
+/// A job of 8 ranks.
+struct Job {
+    ranks: Vec<Child>,
+    address: String,
+}
+
+fn unused_address() -> String {
+    TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().to_string()
+}
+
+impl Job {
+    /// Starts the ranks, and returns when all of them have called operations.
+    fn start(task: &str) -> Self {
+        let (address, rendezvous) = (unused_address(), unused_address());
+        let start = |rank: usize| {
+            let mut command = Command::new(std::env::current_exe().unwrap());
+            command.args(["rank_process", "--exact", "--nocapture", "--test-threads=1"]);
+            command.env(TASK, task).env("RANK", rank.to_string()).env("WORLD_SIZE", "8");
+            command.env("LIBNCCL_RENDEZVOUS", format!("tcp://{rendezvous}"));
+            command.env("NCCL_RAS_ADDR", &address).env("NCCL_RAS_ENABLE", "1");
+            command.stdout(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap()
+        };
+        let mut job = Self { ranks: (0..8).map(start).collect(), address };
+        for rank in &mut job.ranks {
+            let mut lines = BufReader::new(rank.stdout.take().unwrap()).lines().map_while(Result::ok);
+            assert!(lines.any(|line| line.contains(READY)), "a rank has ended");
+        }
+        job
+    }
+
+    fn command(&self, arguments: &str) -> Command {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_nccl"));
+        command.arg("ras").args(arguments.split_whitespace()).env("NCCL_RAS_ADDR", &self.address);
+        command
+    }
+
+    /// Returns the status and the lines of `nccl ras`.
+    fn ras(&self, arguments: &str) -> (Option<i32>, Vec<String>) {
+        let Output { status, stdout, stderr } = self.command(arguments).output().unwrap();
+        let text = |bytes| String::from_utf8(bytes).unwrap();
+        assert_eq!(text(stderr), "");
+        (status.code(), text(stdout).lines().map(ToOwned::to_owned).collect())
+    }
+
+    /// Returns the lines once one of them begins with `start`.
+    fn wait_for(&self, start: &str) -> (Option<i32>, Vec<String>) {
+        let began = Instant::now();
+        loop {
+            let (status, lines) = self.ras("");
+            if lines.iter().any(|line| line.starts_with(start)) {
+                return (status, lines);
+            }
+            assert!(began.elapsed() < LIMIT, "{lines:#?}");
+        }
+    }
+
+    fn signal(&self, rank: usize, signal: Signal) {
+        kill_process(Pid::from_child(&self.ranks[rank]), signal).unwrap();
+    }
+}
+
+impl Drop for Job {
+    fn drop(&mut self) {
+        for rank in &mut self.ranks {
+            let _ = rank.kill();
+            let _ = rank.wait();
+        }
+    }
+}
+
+#[test]
+fn planted_straggler_of_eight_ranks_is_named_in_two_seconds() {
+    let job = Job::start("slow");
+    let began = Instant::now();
+    let (status, lines) = job.ras("");
+    let elapsed = began.elapsed();
+    println!("named in {elapsed:.2?}");
+    assert_eq!(status, Some(3), "{lines:#?}");
+    assert!(lines[0].starts_with("problem: rank 5 of 8 is a straggler: it has launched "), "{lines:#?}");
+    assert!(
+        lines[0].contains(&format!(" AllReduce, 1 less than the first (process {} on", job.ranks[5].id())),
+        "{lines:#?}"
+    );
+    assert!(lines[1].is_empty(), "only that one: {lines:#?}");
+    assert!(elapsed < NAMED, "{elapsed:?}");
+}
+
+#[test]
+fn stopped_and_dead_ranks_are_named() {
+    let job = Job::start("even");
+    job.signal(CULPRIT, Signal::STOP);
+    let (status, lines) = job.wait_for("problem: communicator ");
+    assert_eq!(status, Some(3), "{lines:#?}");
+    assert!(
+        lines[0].starts_with("problem: rank 5 of 8 does not answer: its process is stopped"),
+        "{lines:#?}"
+    );
+    assert!(lines.iter().any(|line| line.ends_with("rank 5 is missing")), "{lines:#?}");
+    job.signal(CULPRIT, Signal::KILL);
+    let (status, lines) = job.wait_for("problem: rank 5 of 8 is dead: ");
+    assert_eq!(status, Some(3), "{lines:#?}");
+}
+
+#[test]
+fn rank_that_calls_nothing_or_something_else_is_named() {
+    let (status, lines) = Job::start("frozen").wait_for("problem: communicator ");
+    assert_eq!(status, Some(3), "{lines:#?}");
+    assert!(lines[0].ends_with("between the reports, and rank 5 is behind"), "{lines:#?}");
+    assert!(lines[1].starts_with("problem: rank 5 of 8 is a straggler"), "{lines:#?}");
+    let (status, lines) =
+        Job::start("other").wait_for("problem: rank 5 of 8 has called other collectives than rank 0");
+    assert_eq!(status, Some(3), "{lines:#?}");
+    assert!(lines.iter().any(|line| line.contains("1 Broadcast more and 1 AllReduce less")), "{lines:#?}");
+}
+
+#[test]
+fn sound_job_is_reported_in_every_format() {
+    // Ranks that are apart for moments would be a straggler now and then on a machine with other work.
+    let job = Job::start("even");
+    let (_, lines) = job.ras("--verbose");
+    assert!(
+        lines.iter().any(|line| line.starts_with("NCCL 2.32.3+cpu") && line.contains(" reports in ")),
+        "{lines:#?}"
+    );
+    assert!(lines.iter().any(|line| line == "Job summary"), "{lines:#?}");
+    let (_, lines) = job.ras("--json");
+    let json: serde_json::Value = serde_json::from_str(&lines.join("\n")).unwrap();
+    assert_eq!(json["last_report"]["communicators"][0]["ranks"].as_array().unwrap().len(), 8);
+    let (_, lines) = job.ras("--prometheus");
+    assert!(
+        lines.iter().any(|line| line.starts_with("nccl_ras_ranks{") && line.ends_with("} 8")),
+        "{lines:#?}"
+    );
+    let (status, lines) = job.ras("diagnostics");
+    assert!(status == Some(0) && lines[0].ends_with("NCCL DIAG === RAS Diagnostics ==="), "{lines:#?}");
+
+    let mut watch = job.command("--watch 0.1").stdout(Stdio::piped()).spawn().unwrap();
+    let lines = BufReader::new(watch.stdout.take().unwrap()).lines().map_while(Result::ok);
+    assert_eq!(lines.filter(|line| line.starts_with("NCCL 2.32.3+cpu")).take(2).count(), 2);
+    watch.kill().unwrap();
+    watch.wait().unwrap();
+}
+
+#[test]
+fn monitor_reports_a_death_and_the_end_of_the_job() {
+    let job = Job::start("even");
+    // Of eight processes, the one that is killed may be the one that reports; not all of these reach it.
+    let start = || job.command("monitor").stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    let monitors: Vec<Child> = (0..5).map(|_| start()).collect();
+    // Time to connect, before which nothing is reported.
+    thread::sleep(Duration::from_secs(1));
+    job.signal(CULPRIT, Signal::KILL);
+    let dead = format!(" PEER_DEAD: Process {} on node 127.0.0.1 managing GPU 5", job.ranks[CULPRIT].id());
+    // The others live on, and report.
+    thread::sleep(Duration::from_secs(1));
+    drop(job);
+    let mut reported = 0;
+    for monitor in monitors {
+        let Output { status, stdout, stderr } = monitor.wait_with_output().unwrap();
+        let (stdout, stderr) = (String::from_utf8(stdout).unwrap(), String::from_utf8(stderr).unwrap());
+        assert_eq!((status.code(), &*stderr), (Some(0), "no process of the job is left\n"), "{stdout}");
+        reported += usize::from(stdout.lines().any(|line| line.ends_with(&dead)));
+    }
+    assert!(reported > 0);
+}
+
+#[test]
+fn port_without_a_job_is_a_failure_with_advice() {
+    let unused = unused_address();
+    let nccl = |arguments: &[&str]| {
+        Command::new(env!("CARGO_BIN_EXE_nccl")).arg("ras").args(arguments).output().unwrap()
+    };
+    let Output { status, stderr, .. } = nccl(&["--addr", &unused, "--timeout", "2"]);
+    let stderr = String::from_utf8(stderr).unwrap();
+    assert_eq!(status.code(), Some(1), "{stderr}");
+    assert!(stderr.starts_with("error: no process of a job answers RAS requests at 127.0.0.1:"), "{stderr}");
+    assert_eq!(nccl(&["--addr", "nonsense"]).status.code(), Some(1));
+    assert_eq!(nccl(&["--timeout", "0"]).status.code(), Some(2));
+}

@@ -1,0 +1,252 @@
+//! `nccl recorder diff` on recordings of jobs with one mistake each.
+
+use std::process::{Command, Output};
+
+use serde_json::{Value, json};
+
+/// The operations of a rank, on one communicator or more.
+type Operations = Vec<Value>;
+
+/// Returns an operation. Those of one number in all are waited for.
+fn call(number: u64, collective: Option<u64>, operation: &str, state: &str) -> Value {
+    json!({
+        "number": number, "collective": collective, "message": null, "operation": operation,
+        "data_type": "float", "sent": 4, "received": 4, "peer": null, "source": null, "group": null,
+        "site": { "file": "train.rs", "line": 10 + number, "column": 5 },
+        "stream": 0, "queued_ns": 1_000_000 + 1000 * number, "completed_ns": null, "state": state,
+    })
+}
+
+fn done(number: u64, operation: &str) -> Value {
+    call(number, Some(number), operation, "completed")
+}
+
+fn waiting(number: u64, operation: &str) -> Value {
+    call(number, Some(number), operation, "called")
+}
+
+fn with(mut call: Value, changes: Value) -> Value {
+    for (name, value) in changes.as_object().unwrap() {
+        call[name] = value.clone();
+    }
+    call
+}
+
+fn send(number: u64, peer: usize, state: &str) -> Value {
+    with(call(number, None, "send", state), json!({ "peer": peer, "received": 0 }))
+}
+
+fn recv(number: u64, peer: usize, state: &str) -> Value {
+    with(call(number, None, "recv", state), json!({ "peer": peer, "sent": 0 }))
+}
+
+/// Writes a recording for each rank that has operations, and compares them.
+fn diff(communicators: &[(&str, Vec<Option<Operations>>)]) -> (Vec<Value>, Output) {
+    let folder = tempfile::tempdir().unwrap();
+    for rank in 0..communicators[0].1.len() {
+        let of_rank = |(id, ranks): &(&str, Vec<Option<Operations>>)| {
+            let records = ranks[rank].clone()?;
+            Some(json!({ "id": id, "name": null, "rank": rank, "size": ranks.len(), "records": records }))
+        };
+        let of_rank: Vec<_> = communicators.iter().filter_map(of_rank).collect();
+        if of_rank.is_empty() {
+            continue;
+        }
+        let recording = json!({
+            "format": "libnccl recorder", "version": 1, "reason": "timeout", "time_ns": 2_000_000,
+            "process": 100 + rank, "nccl": "2.32.3", "communicators": of_rank,
+        });
+        std::fs::write(folder.path().join(format!("rank{rank}.json")), recording.to_string()).unwrap();
+    }
+    let run = |arguments: &[&str]| {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_nccl"));
+        command.args(["recorder", "diff"]).arg(folder.path()).args(arguments).output().unwrap()
+    };
+    let output = run(&["--json"]);
+    let report: Value = serde_json::from_slice(&output.stdout)
+        .unwrap_or_else(|_| panic!("{}", String::from_utf8_lossy(&output.stderr)));
+    (report["findings"].as_array().unwrap().clone(), run(&[]))
+}
+
+/// Compares the ranks of one communicator, which have one finding.
+fn finding(ranks: Vec<Option<Operations>>) -> (String, Value, String) {
+    let (findings, output) = diff(&[("c0", ranks)]);
+    assert_eq!(findings.len(), 1, "{findings:?}");
+    assert_eq!(output.status.code(), Some(1));
+    let finding = findings[0].clone();
+    let text = String::from_utf8(output.stdout).unwrap();
+    assert!(text.contains(finding["problem"].as_str().unwrap()), "{text}");
+    (finding["kind"].as_str().unwrap().into(), finding["ranks"].clone(), text)
+}
+
+#[test]
+fn ranks_that_agree_have_no_finding() {
+    let rank = || Some(vec![done(1, "all_reduce"), done(2, "broadcast")]);
+    let in_place = Some(vec![done(1, "all_reduce_in_place"), done(2, "broadcast")]);
+    let (findings, output) = diff(&[("c0", vec![rank(), in_place, rank()])]);
+    assert!(findings.is_empty(), "{findings:?}");
+    assert_eq!(output.status.code(), Some(0));
+    let text = String::from_utf8(output.stdout).unwrap();
+    assert_eq!(text, "communicator c0: 3 of 3 ranks recorded\n  all ranks agree, up to collective 2\n");
+}
+
+#[test]
+fn rank_without_recording_is_named() {
+    let rank = || Some(vec![done(1, "all_reduce"), waiting(2, "all_reduce")]);
+    let (findings, _) = diff(&[("c0", vec![rank(), None, rank()])]);
+    assert_eq!((&findings[0]["kind"], &findings[0]["ranks"]), (&json!("missing_rank"), &json!([1])));
+    assert_eq!(findings[0]["calls"].as_array().unwrap().len(), 2);
+}
+
+#[test]
+fn missing_call_is_named_with_the_last_agreement() {
+    let rank = || Some(vec![done(1, "all_reduce"), waiting(2, "broadcast")]);
+    let (kind, ranks, text) = finding(vec![rank(), rank(), Some(vec![done(1, "all_reduce")])]);
+    assert_eq!((kind.as_str(), ranks), ("missing_call", json!([2])));
+    assert!(text.contains("rank 2 has not called collective 2, broadcast of 4 float"), "{text}");
+    assert!(text.contains("    rank 1: broadcast of 4 float at train.rs:12, and waits\n"), "{text}");
+    assert!(text.contains("last agreement: collective 1, all_reduce of 4 float"), "{text}");
+}
+
+#[test]
+fn extra_call_is_named() {
+    let rank = || Some(vec![done(1, "all_reduce")]);
+    let extra = Some(vec![done(1, "all_reduce"), waiting(2, "all_reduce")]);
+    let (kind, ranks, _) = finding(vec![rank(), extra, rank()]);
+    assert_eq!((kind.as_str(), ranks), ("extra_call", json!([1])));
+    // In the middle, on streams, where the calls go on.
+    let rank = || Some(vec![done(1, "all_reduce"), done(2, "broadcast")]);
+    let extra = Some(vec![done(1, "reduce"), done(2, "all_reduce"), done(3, "broadcast")]);
+    let (kind, ranks, _) = finding(vec![rank(), extra, rank()]);
+    assert_eq!((kind.as_str(), ranks), ("extra_call", json!([1])));
+}
+
+#[test]
+fn call_that_was_left_out_is_named() {
+    let rank = || Some(vec![done(1, "all_reduce"), done(2, "broadcast"), done(3, "reduce")]);
+    let short = Some(vec![done(1, "broadcast"), done(2, "reduce")]);
+    let (kind, ranks, _) = finding(vec![rank(), rank(), short]);
+    assert_eq!((kind.as_str(), ranks), ("missing_call", json!([2])));
+}
+
+#[test]
+fn other_order_is_named() {
+    let rank = || Some(vec![done(1, "all_reduce"), done(2, "broadcast")]);
+    let swapped = Some(vec![done(1, "broadcast"), done(2, "all_reduce")]);
+    let (kind, ranks, text) = finding(vec![rank(), swapped, rank()]);
+    assert_eq!((kind.as_str(), ranks), ("other_order", json!([1])));
+    assert!(text.contains("rank 1 called broadcast of 4 float before all_reduce of 4 float"), "{text}");
+}
+
+#[test]
+fn other_arguments_are_named() {
+    let cases = [
+        ("other_operation", json!({ "operation": "reduce_scatter" })),
+        ("other_type", json!({ "data_type": "double" })),
+        ("other_size", json!({ "sent": 5, "received": 5 })),
+        ("other_root", json!({ "peer": 1 })),
+    ];
+    for (expected, change) in cases {
+        let rank = || Some(vec![with(waiting(1, "broadcast"), json!({ "peer": 0 }))]);
+        let other = Some(vec![with(with(waiting(1, "broadcast"), json!({ "peer": 0 })), change)]);
+        let (kind, ranks, text) = finding(vec![rank(), rank(), rank(), other]);
+        // All of them wait in one call, or the last in another.
+        assert_eq!(ranks, json!([3]), "{text}");
+        assert_eq!(kind, expected, "{text}");
+    }
+}
+
+#[test]
+fn counts_of_a_vector_collective_may_differ() {
+    let rank = |sent: u64| Some(vec![with(done(1, "all_gather_v"), json!({ "sent": sent, "received": 6 }))]);
+    let (findings, _) = diff(&[("c0", vec![rank(1), rank(2), rank(3)])]);
+    assert!(findings.is_empty(), "{findings:?}");
+}
+
+#[test]
+fn order_of_two_communicators_is_a_circular_wait() {
+    let first = || vec![waiting(1, "all_reduce")];
+    let c0 = vec![Some(first()), Some(first()), Some(vec![])];
+    let c1 = vec![Some(vec![]), Some(vec![]), Some(first())];
+    let (findings, output) = diff(&[("c0", c0), ("c1", c1)]);
+    assert_eq!(findings.len(), 1, "{findings:?}");
+    assert_eq!((&findings[0]["kind"], &findings[0]["ranks"]), (&json!("circular_wait"), &json!([2])));
+    let text = String::from_utf8(output.stdout).unwrap();
+    assert!(text.contains("all ranks have to use their communicators in the same order"), "{text}");
+    assert!(
+        text.contains("rank 2: all_reduce of 4 float on communicator c1 at train.rs:11, and waits"),
+        "{text}"
+    );
+}
+
+#[test]
+fn group_against_none_is_a_circular_wait_of_the_rank_without() {
+    let grouped = Some(vec![
+        with(waiting(1, "all_reduce"), json!({ "group": 1 })),
+        with(recv(2, 1, "called"), json!({ "group": 1 })),
+    ]);
+    // It waits for a send that rank 0's group starts after the collective.
+    let alone = Some(vec![recv(1, 0, "called")]);
+    let (kind, ranks, _) = finding(vec![grouped, alone]);
+    assert_eq!((kind.as_str(), ranks), ("circular_wait", json!([1])));
+}
+
+#[test]
+fn two_ranks_that_send_first_are_a_circular_wait() {
+    let (kind, ranks, _) = finding(vec![Some(vec![send(1, 1, "called")]), Some(vec![send(1, 0, "called")])]);
+    assert_eq!((kind.as_str(), ranks), ("circular_wait", json!([0, 1])));
+}
+
+#[test]
+fn message_without_other_end_is_named() {
+    let sender = || Some(vec![send(1, 1, "completed"), send(2, 1, "called")]);
+    let (kind, ranks, text) = finding(vec![sender(), Some(vec![recv(1, 0, "completed")])]);
+    assert_eq!((kind.as_str(), ranks), ("unmatched_message", json!([1])));
+    assert!(text.contains("rank 1 has not received message 2 of rank 0"), "{text}");
+    let receiver = Some(vec![recv(1, 0, "completed"), recv(2, 0, "called")]);
+    let (kind, ranks, _) = finding(vec![Some(vec![send(1, 1, "completed")]), receiver]);
+    assert_eq!((kind.as_str(), ranks), ("unmatched_message", json!([0])));
+}
+
+#[test]
+fn message_of_another_size_is_named() {
+    let receiver = Some(vec![with(recv(1, 0, "called"), json!({ "received": 8 }))]);
+    let (kind, ranks, text) = finding(vec![Some(vec![send(1, 1, "completed")]), receiver]);
+    assert_eq!((kind.as_str(), ranks), ("other_message", json!([0, 1])));
+    assert!(text.contains("4 float are sent, and 8 float expected"), "{text}");
+}
+
+#[test]
+fn call_that_all_made_and_that_does_not_return_is_named() {
+    let rank = |state: &str| Some(vec![call(1, Some(1), "all_reduce", state)]);
+    let (kind, ranks, text) = finding(vec![rank("completed"), rank("called")]);
+    assert_eq!((kind.as_str(), ranks), ("not_completed", json!([1])));
+    assert!(text.contains("although all ranks called it"), "{text}");
+}
+
+#[test]
+fn operations_that_rings_have_lost_are_not_missed() {
+    let long = Some((1..=9).map(|number| done(number, "all_reduce")).collect());
+    let short = Some((7..=9).map(|number| done(number, "all_reduce")).collect());
+    let (findings, _) = diff(&[("c0", vec![long, short])]);
+    assert!(findings.is_empty(), "{findings:?}");
+}
+
+#[test]
+fn file_that_is_no_recording_is_an_error() {
+    let folder = tempfile::tempdir().unwrap();
+    let run = |name: &str, text: &str| {
+        let file = folder.path().join(name);
+        std::fs::write(&file, text).unwrap();
+        let output =
+            Command::new(env!("CARGO_BIN_EXE_nccl")).args(["recorder", "diff"]).arg(file).output().unwrap();
+        assert_eq!(output.status.code(), Some(1));
+        String::from_utf8(output.stderr).unwrap()
+    };
+    assert!(run("a.json", "{}").contains("a.json is not a recording of libnccl"));
+    let other = json!({ "format": "x", "version": 2, "time_ns": 0, "process": 1, "communicators": [] });
+    assert!(run("b.json", &other.to_string()).contains("it is of format x 2"));
+    let rank = json!({ "id": "c", "name": null, "rank": 3, "size": 2, "records": [] });
+    let wrong = json!({ "format": "libnccl recorder", "version": 1, "time_ns": 0, "process": 1, "communicators": [rank] });
+    assert!(run("c.json", &wrong.to_string()).contains("rank 3 of 2 on communicator c"));
+}

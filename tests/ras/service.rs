@@ -1,0 +1,125 @@
+//! Services that follow a script, for one connection after the other.
+
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
+use std::thread::{self, JoinHandle};
+use std::time::Duration;
+
+/// A step of a script, at whose end the connection is closed.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum Step {
+    /// Reads a line and ends if it is another one.
+    Expect(&'static str),
+    Send(&'static [u8]),
+    Pause,
+    /// Waits until the client closes the connection.
+    Silence,
+}
+
+#[derive(Debug)]
+pub(crate) struct Service {
+    address: SocketAddr,
+    ends: Arc<AtomicBool>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Service {
+    /// Follows one script for each connection.
+    pub(crate) fn start(script: Vec<Step>) -> Self {
+        Self::start_with(vec![script])
+    }
+
+    /// Follows the scripts one after the other, then the last one.
+    pub(crate) fn start_with(scripts: Vec<Vec<Step>>) -> Self {
+        let mut number = 0;
+        Self::serve(move |stream| {
+            follow(&scripts[number.min(scripts.len() - 1)], stream);
+            number += 1;
+        })
+    }
+
+    /// Answers each line with random bytes, some of them of the protocol.
+    pub(crate) fn random(mut seed: u64) -> Self {
+        let mut next = move |limit: u64| {
+            seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+            (seed >> 33) % limit
+        };
+        Self::serve(move |stream| {
+            const ANSWERS: [&[u8]; 8] = [
+                b"SERVER PROTOCOL 2\n",
+                b"OK\n",
+                b"ERROR: Unknown command\n",
+                b"{",
+                b"\n",
+                b"\xff\x00",
+                b"Warnings\n",
+                b"SERVER PROTOCOL",
+            ];
+            stream.set_read_timeout(Some(Duration::from_millis(20))).unwrap();
+            let mut lines = BufReader::new(stream.try_clone().unwrap());
+            // As far as the client goes on, at least the handshake mostly succeeds.
+            for answer in [0, 1, 1].into_iter().chain([8; 5]) {
+                if lines.read_until(b'\n', &mut Vec::new()).is_err() && next(2) == 0 {
+                    return;
+                }
+                let answer = if answer == 8 || next(8) == 0 { next(8) as usize } else { answer };
+                let times = if next(50) == 0 { 10_000 } else { 1 };
+                if (0..times).any(|_| (&stream).write_all(ANSWERS[answer]).is_err()) || next(16) == 0 {
+                    return;
+                }
+            }
+        })
+    }
+
+    fn serve(mut answer: impl FnMut(TcpStream) + Send + 'static) -> Self {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let (address, ends) = (listener.local_addr().unwrap(), Arc::new(AtomicBool::new(false)));
+        let has_ended = Arc::clone(&ends);
+        let thread = thread::spawn(move || {
+            for stream in listener.incoming().map_while(Result::ok) {
+                if has_ended.load(SeqCst) {
+                    return;
+                }
+                answer(stream);
+            }
+        });
+        Self { address, ends, thread: Some(thread) }
+    }
+
+    pub(crate) fn address(&self) -> String {
+        self.address.to_string()
+    }
+}
+
+impl Drop for Service {
+    fn drop(&mut self) {
+        self.ends.store(true, SeqCst);
+        let _ = TcpStream::connect(self.address);
+        if self.thread.take().is_some_and(|thread| thread.join().is_err()) && !thread::panicking() {
+            panic!("the service has panicked");
+        }
+    }
+}
+
+fn follow(script: &[Step], mut stream: TcpStream) {
+    stream.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
+    let mut lines = BufReader::new(stream.try_clone().unwrap());
+    for step in script {
+        match step {
+            Step::Expect(expected) => {
+                let mut line = String::new();
+                if lines.read_line(&mut line).is_err() || line.trim_end() != *expected {
+                    return;
+                }
+            }
+            Step::Send(bytes) if stream.write_all(bytes).is_err() => return,
+            Step::Send(_) => {}
+            Step::Pause => thread::sleep(Duration::from_millis(100)),
+            Step::Silence => {
+                let _ = lines.read_to_end(&mut Vec::new());
+            }
+        }
+    }
+}
