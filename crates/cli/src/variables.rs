@@ -5,9 +5,10 @@ use std::collections::BTreeSet;
 use crate::nccl_file::NcclFile;
 
 /// The variables of the CPU implementation, and of the stand-in for CUDA.
-const OF_CPU: [&str; 16] = [
+const OF_CPU: [&str; 19] = [
     "LIBNCCL_CPU_DEVICES",
     "LIBNCCL_CPU_FAULTS",
+    "LIBNCCL_CPU_PLANT",
     "LIBNCCL_CPU_RACES",
     "LIBNCCL_CPU_SEED",
     "LIBNCCL_CPU_STRICT",
@@ -21,6 +22,8 @@ const OF_CPU: [&str; 16] = [
     "NCCL_DEBUG_TIMESTAMP_LEVELS",
     "NCCL_MULTI_RANK_GPU_ENABLE",
     "NCCL_P2P_DISABLE",
+    "NCCL_RAS_ADDR",
+    "NCCL_RAS_ENABLE",
     "NCCL_SHM_DISABLE",
 ];
 /// The least number of names in a library of NVIDIA or AMD; another is the CPU implementation, whose file has none that
