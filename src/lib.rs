@@ -1,6 +1,7 @@
 // The README's relative links lead nowhere outside of a checkout. Of two definitions of a link, Markdown takes the
 // first.
 #![cfg_attr(doc, doc = concat!("[apache]: ", env!("CARGO_PKG_REPOSITORY"), "/blob/HEAD/LICENSE-APACHE"))]
+#![cfg_attr(doc, doc = concat!("[benchmark]: ", env!("CARGO_PKG_REPOSITORY"), "/blob/HEAD/docs/benchmark.md"))]
 #![cfg_attr(doc, doc = concat!("[building]: ", env!("CARGO_PKG_REPOSITORY"), "/blob/HEAD/docs/building.md"))]
 #![cfg_attr(doc, doc = concat!("[changelog]: ", env!("CARGO_PKG_REPOSITORY"), "/blob/HEAD/CHANGELOG.md"))]
 #![cfg_attr(doc, doc = concat!("[comparison]: ", env!("CARGO_PKG_REPOSITORY"), "/blob/HEAD/docs/comparison.md"))]

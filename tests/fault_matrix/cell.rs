@@ -9,12 +9,9 @@ use std::time::Duration;
 
 use crate::call::{Call, FAULTY, RANKS};
 use crate::fault::Fault;
-use crate::rank::{Arguments, VARIABLE};
+use crate::rank::{Arguments, DEADLINE, VARIABLE};
 
-/// The deadline of each call.
-pub(crate) const DEADLINE: Duration = Duration::from_secs(1);
-
-/// The time after it in which a call has to return.
+/// The time after the deadline in which a call has to return.
 const GRACE: Duration = Duration::from_secs(1);
 
 /// Time after which a step of a rank counts as hung.

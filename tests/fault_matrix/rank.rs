@@ -9,8 +9,10 @@ use std::{env, fs, thread};
 use libnccl::{Communicator, Config, Nccl, ReduceOp, Result, StreamRef, UniqueId};
 
 use crate::call::{Call, FAULTY, RANKS};
-use crate::cell::DEADLINE;
 use crate::fault::Fault;
+
+/// The deadline of each call.
+pub(crate) const DEADLINE: Duration = Duration::from_secs(1);
 
 /// The variable with the arguments of a rank.
 pub(crate) const VARIABLE: &str = "LIBNCCL_FAULTS_RANK";
