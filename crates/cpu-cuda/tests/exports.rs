@@ -11,6 +11,8 @@ use std::process::Command;
 fn declared_by_cudarc() -> BTreeSet<String> {
     let mut cargo = Command::new(env!("CARGO"));
     cargo.args(["metadata", "--format-version", "1", "--offline"]).current_dir(env!("CARGO_MANIFEST_DIR"));
+    // The packages of other platforms need not have been downloaded.
+    cargo.args(["--filter-platform", &format!("{}-unknown-linux-gnu", env::consts::ARCH)]);
     let output = cargo.output().expect("cargo metadata");
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
     let metadata = String::from_utf8(output.stdout).expect("UTF-8");
