@@ -169,12 +169,16 @@ impl<'c> Operations<'c> {
     ///
     /// let nccl = libnccl_cpu::nccl();
     /// let config = Config::new().timeout(Duration::from_secs(600));
-    /// let comm = nccl.init_rank_with(1, 0, &nccl.unique_id()?, &config)?;
-    /// let short = comm.operations().timeout(Duration::from_millis(20));
-    /// // Nothing was sent.
-    /// let received = short.recv(&mut [0], 0, StreamRef::DEFAULT);
-    /// assert!(matches!(received, Err(Error::Timeout { call: "recv", .. })));
-    /// # Ok(())
+    /// let id = nccl.unique_id()?;
+    /// std::thread::scope(|scope| {
+    ///     // It joins, and sends nothing.
+    ///     let sender = scope.spawn(|| nccl.init_rank_with(2, 1, &id, &config));
+    ///     let comm = nccl.init_rank_with(2, 0, &id, &config)?;
+    ///     let short = comm.operations().timeout(Duration::from_millis(20));
+    ///     let received = short.recv(&mut [0], 1, StreamRef::DEFAULT);
+    ///     assert!(matches!(received, Err(Error::Timeout { call: "recv", .. })));
+    ///     sender.join().unwrap().map(drop)
+    /// })
     /// # }
     /// ```
     ///

@@ -268,15 +268,19 @@ impl<'scope, 'env> Group<'scope, 'env> {
     ///
     /// let nccl = libnccl_cpu::nccl();
     /// let config = Config::new().timeout(Duration::from_secs(600));
-    /// let comm = nccl.init_rank_with(1, 0, &nccl.unique_id()?, &config)?;
-    /// let mut buffer = [0];
-    /// let received = nccl.group(|g| {
-    ///     g.timeout(Duration::from_millis(20));
-    ///     // Nothing is sent.
-    ///     g.recv(&comm, &mut buffer, 0, StreamRef::DEFAULT)
-    /// });
-    /// assert!(matches!(received, Err(Error::Timeout { call: "group", .. })));
-    /// # Ok(())
+    /// let id = nccl.unique_id()?;
+    /// std::thread::scope(|scope| {
+    ///     // It joins, and sends nothing.
+    ///     let sender = scope.spawn(|| nccl.init_rank_with(2, 1, &id, &config));
+    ///     let comm = nccl.init_rank_with(2, 0, &id, &config)?;
+    ///     let mut buffer = [0];
+    ///     let received = nccl.group(|g| {
+    ///         g.timeout(Duration::from_millis(20));
+    ///         g.recv(&comm, &mut buffer, 1, StreamRef::DEFAULT)
+    ///     });
+    ///     assert!(matches!(received, Err(Error::Timeout { call: "group", .. })));
+    ///     sender.join().unwrap().map(drop)
+    /// })
     /// # }
     /// ```
     pub fn timeout(&self, timeout: Duration) {
