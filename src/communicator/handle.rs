@@ -438,9 +438,12 @@ impl Communicator {
         result: Result<ResultCode>,
     ) -> Result<()> {
         let result = match result {
-            Ok(ResultCode::IN_PROGRESS) => self.wait_within(operation, timeout),
+            Ok(ResultCode::IN_PROGRESS) => {
+                self.wait_within(operation, timeout).inspect_err(|_| self.record_failure(recorded.is_some()))
+            }
             Ok(_) => Ok(()),
             Err(error) => {
+                self.record_failure(recorded.is_some() && error.code().is_some());
                 recorded.into_iter().for_each(|method| self.withdraw_refused(method, &error));
                 Err(error)
             }
@@ -513,6 +516,14 @@ impl Communicator {
         flags
     }
 
+    /// Records that the last operation, or all of its group, has failed, if it is recorded.
+    #[cold]
+    fn record_failure(&self, is_recorded: bool) {
+        if is_recorded && let Some(ring) = self.shared.ring() {
+            ring.fail();
+        }
+    }
+
     /// Takes back the record of the last operation, if there is one and the operation was refused before NCCL was called.
     #[cold]
     pub(crate) fn withdraw_refused(&self, method: Method, error: &Error) {
@@ -532,6 +543,7 @@ impl Communicator {
     pub(crate) fn leave_group(&self, has_failed: bool) {
         if has_failed {
             self.shared.state.fail();
+            self.record_failure(true);
         }
         self.in_group.store(OUTSIDE_GROUP, Relaxed);
         self.leave();

@@ -103,7 +103,7 @@ fn entry(
     // A call that has not returned was only scheduled. Work on a stream that was not asked may have begun.
     let state = match record.state {
         RecordState::Called => "scheduled",
-        RecordState::Queued => "started",
+        RecordState::Queued | RecordState::Failed => "started",
         RecordState::Completed => "completed",
     };
     let frame = record.site.map(|site| {

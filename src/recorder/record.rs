@@ -54,6 +54,8 @@ pub enum RecordState {
     Queued,
     /// The work has been done.
     Completed,
+    /// The call, or the end of its group, returned an error.
+    Failed,
 }
 
 impl RecordState {
@@ -62,6 +64,7 @@ impl RecordState {
             Self::Called => "called",
             Self::Queued => "queued",
             Self::Completed => "completed",
+            Self::Failed => "failed",
         }
     }
 }
@@ -103,6 +106,7 @@ pub(crate) fn records(ring: &Ring, place: Place) -> Vec<Record> {
         let [sent, received] = method.counts(read.lengths, place.size, peer == Some(place.rank));
         let state = match read.completed {
             Some(_) => RecordState::Completed,
+            None if read.has_failed => RecordState::Failed,
             None if read.number >= first_called => RecordState::Called,
             None if place.is_host => RecordState::Completed,
             None => RecordState::Queued,

@@ -27,6 +27,9 @@ pub(crate) struct Ring {
     clock: Clock,
 }
 
+/// A bit that the processor's counter does not reach.
+const FAILED: u64 = 1 << 63;
+
 /// The bits of a number: no communicator has as many operations.
 const NUMBER_BITS: u32 = 40;
 
@@ -45,7 +48,7 @@ struct Slot {
     site: AtomicPtr<Location<'static>>,
     /// The lower and the upper half, as the processor returns them.
     queued: [AtomicU32; 2],
-    /// A time before `queued` is that of an operation that was here before.
+    /// A time before `queued` is that of an operation that was here before. One that has failed has [`FAILED`] and `queued`.
     completed: AtomicU64,
 }
 
@@ -61,6 +64,7 @@ pub(super) struct Read {
     pub(super) site: Option<&'static Location<'static>>,
     pub(super) queued: u64,
     pub(super) completed: Option<u64>,
+    pub(super) has_failed: bool,
 }
 
 impl Ring {
@@ -128,6 +132,19 @@ impl Ring {
             self.messages.store(self.messages.load(Relaxed) - 1, Relaxed);
         }
         self.done.store(before, Release);
+    }
+
+    /// Records that the last operation has failed or, in a group, all of the group. One thread at a time may write.
+    #[cold]
+    pub(crate) fn fail(&self) {
+        let last = self.count();
+        for slot in (self.oldest(last)..=last).rev().map(|number| self.slot(number)) {
+            slot.completed.store(FAILED | slot.queued(), Relaxed);
+            let call = Call(slot.call.load(Relaxed));
+            if !call.is_grouped() || call.is_first_of_group() {
+                break;
+            }
+        }
     }
 
     /// Records that the operations on a stream are complete, up to the last one. One thread at a time may write.
@@ -206,7 +223,11 @@ impl Slot {
 
     fn completed(&self) -> Option<u64> {
         let completed = self.completed.load(Relaxed);
-        (completed >= self.queued()).then_some(completed)
+        (completed >= self.queued() && completed & FAILED == 0).then_some(completed)
+    }
+
+    fn has_failed(&self) -> bool {
+        self.completed.load(Relaxed) == FAILED | self.queued()
     }
 
     fn read(&self, number: u64) -> Read {
@@ -221,6 +242,7 @@ impl Slot {
             site: unsafe { site.as_ref() },
             queued: self.queued(),
             completed: self.completed(),
+            has_failed: self.has_failed(),
         }
     }
 }
@@ -234,6 +256,7 @@ mod tests {
 
     use super::Ring;
     use crate::recorder::method::Method;
+    use crate::recorder::{IS_FIRST_OF_GROUP, IS_GROUPED};
 
     const SEND: u64 = Method::of("send").bits();
     const SUM: u64 = Method::of("all_reduce").bits();
@@ -284,6 +307,21 @@ mod tests {
             [true, false, true, false]
         );
         assert!(read.iter().all(|read| read.completed.is_none_or(|completed| completed >= read.queued)));
+    }
+
+    #[test]
+    fn failure_of_a_group_is_that_of_its_operations() {
+        let ring = Ring::new(8);
+        ring.push(SUM, [1, 1], 0, Location::caller());
+        ring.push(SUM | IS_GROUPED | IS_FIRST_OF_GROUP, [1, 1], 0, Location::caller());
+        ring.push(SEND | IS_GROUPED, [1, 1], 0, Location::caller());
+        ring.fail();
+        let failed = |ring: &Ring| ring.read().iter().map(|read| read.has_failed).collect::<Vec<_>>();
+        assert_eq!(failed(&ring), [false, true, true]);
+        ring.push(SUM, [1, 1], 0, Location::caller());
+        ring.fail();
+        assert_eq!(failed(&ring), [false, true, true, true]);
+        assert!(ring.read().iter().all(|read| read.completed.is_none()));
     }
 
     /// Fails if a reader ever sees words of two operations as one, or a wrong number.

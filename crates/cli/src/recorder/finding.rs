@@ -2,7 +2,7 @@ use std::fmt;
 
 use serde::Serialize;
 
-use super::recording::{Job, Record};
+use super::recording::{Job, Record, State};
 
 /// A place where the ranks of a communicator diverged.
 #[derive(Debug, Serialize)]
@@ -50,8 +50,7 @@ pub(super) struct Call {
     pub(super) rank: usize,
     pub(super) call: String,
     pub(super) site: Option<String>,
-    /// Set if the call has not returned.
-    pub(super) is_waiting: bool,
+    pub(super) state: State,
 }
 
 #[derive(Debug, Serialize)]
@@ -75,8 +74,7 @@ impl Finding {
 impl Call {
     fn new(rank: usize, record: &Record) -> Self {
         let site = record.site.as_ref().map(ToString::to_string);
-        let is_waiting = record.state == super::recording::State::Called;
-        Self { rank, call: record.to_string(), site, is_waiting }
+        Self { rank, call: record.to_string(), site, state: record.state }
     }
 }
 
@@ -95,10 +93,14 @@ pub(super) fn name_ranks(ranks: &[usize]) -> String {
 impl fmt::Display for Finding {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         writeln!(f, "{}", self.problem)?;
-        for Call { rank, call, site, is_waiting } in &self.calls {
-            let waiting = if *is_waiting { ", and waits" } else { "" };
+        for Call { rank, call, site, state } in &self.calls {
+            let outcome = match state {
+                State::Called => ", and waits",
+                State::Failed => ", and failed",
+                State::Queued | State::Completed => "",
+            };
             let site = site.as_ref().map_or_else(String::new, |site| format!(" at {site}"));
-            writeln!(f, "    rank {rank}: {call}{site}{waiting}")?;
+            writeln!(f, "    rank {rank}: {call}{site}{outcome}")?;
         }
         match &self.last_agreement {
             Some(Agreement { collective, call }) => {

@@ -1,7 +1,7 @@
 //! Messages: each send has a receive at the other end, in the same order.
 
 use super::finding::{Finding, Kind};
-use super::recording::{Job, Rank, Record, State};
+use super::recording::{Job, Rank, Record};
 
 /// Returns the first message between each two ranks of a communicator that has no other end, or one that differs.
 pub(super) fn divergences(job: &Job) -> Vec<Finding> {
@@ -80,9 +80,9 @@ pub(super) fn receives_from(record: &Record, rank: usize) -> bool {
     }
 }
 
-/// Returns the ranks for which an operation that has not returned waits: those that have not made its counterpart.
+/// Returns the ranks for which an operation that is not completed waits: those that have not made its counterpart.
 pub(super) fn awaited(job: &Job, rank: usize, record: &Record) -> Vec<usize> {
-    if record.state != State::Called {
+    if !record.state.is_open() {
         return vec![];
     }
     let others = job.ranks.iter().filter(|(other, _)| **other != rank);

@@ -7,7 +7,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail};
-use serde::Deserialize;
+use serde::{Deserialize, Serialize};
 
 const FORMAT: &str = "libnccl recorder";
 const VERSION: u32 = 1;
@@ -75,13 +75,22 @@ pub(super) struct Site {
     line: Option<u32>,
 }
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub(super) enum State {
     /// The call has not returned.
     Called,
     Queued,
     Completed,
+    /// The call returned an error, as after a timeout.
+    Failed,
+}
+
+impl State {
+    /// Returns `true` if the operation did not complete, and its rank has waited for others, or still does.
+    pub(super) fn is_open(self) -> bool {
+        matches!(self, Self::Called | Self::Failed)
+    }
 }
 
 /// The ranks of one communicator that have a recording.
@@ -198,9 +207,9 @@ impl Rank {
         self.records.first().is_none_or(|record| record.number == 1)
     }
 
-    /// Returns the first operation whose call has not returned.
+    /// Returns the first operation that is called and not completed.
     pub(super) fn open_call(&self) -> Option<&Record> {
-        self.records.iter().find(|record| record.state == State::Called)
+        self.records.iter().find(|record| record.state.is_open())
     }
 }
 

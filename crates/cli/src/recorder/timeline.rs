@@ -40,7 +40,7 @@ pub(super) fn page(jobs: &[Job], findings: &[Finding]) -> String {
     line(
         "<p class=\"key\"><span><i style=\"background:var(--done)\"></i>completed</span>\
          <span><i style=\"background:var(--queued)\"></i>call returned</span>\
-         <span><i style=\"background:var(--open)\"></i>call has not returned</span>\
+         <span><i style=\"background:var(--open)\"></i>call has not returned, or failed</span>\
          <span><i style=\"border:2px solid var(--message)\"></i>message</span></p>",
     );
     for job in jobs {
@@ -85,7 +85,7 @@ fn chart(job: &Job) -> String {
         for (index, record) in recorded.records.iter().enumerate() {
             let next = recorded.records.get(index + 1).map(|next| next.queued_ns);
             let until = match record.state {
-                State::Called => start + span as u64,
+                State::Called | State::Failed => start + span as u64,
                 State::Completed | State::Queued => {
                     record.completed_ns.or(next).unwrap_or(record.queued_ns).max(record.queued_ns)
                 }
@@ -99,7 +99,7 @@ fn chart(job: &Job) -> String {
 
 fn bar(record: &Record, x: f64, width: f64, y: f64) -> String {
     let class = match record.state {
-        State::Called => "called",
+        State::Called | State::Failed => "called",
         State::Queued => "queued",
         State::Completed => "done",
     };
