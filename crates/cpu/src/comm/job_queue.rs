@@ -190,6 +190,12 @@ mod tests {
     fn jobs_run_in_order_on_one_thread_and_the_first_error_is_the_result() {
         let queue = Arc::new(JobQueue::new());
         let ran: Arc<Mutex<Vec<(u32, ThreadId)>>> = Arc::default();
+        let (go, wait) = mpsc::channel();
+        // A queue that was idle meanwhile would forget the first error.
+        add(&queue, JobKind::Shared, move || {
+            wait.recv().unwrap();
+            Ok(())
+        });
         for number in 0..4 {
             let ran = Arc::clone(&ran);
             add(&queue, JobKind::Shared, move || {
@@ -197,6 +203,7 @@ mod tests {
                 if number % 2 == 0 { Ok(()) } else { Err(Error::usage(format!("job {number}"))) }
             });
         }
+        go.send(()).unwrap();
         queue.wait_idle();
         let ran = ran.lock().unwrap();
         assert!(ran.iter().map(|(number, _)| *number).eq(0..4) && ran.iter().all(|job| job.1 == ran[0].1));
