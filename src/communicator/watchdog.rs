@@ -158,7 +158,7 @@ impl Watchdog {
     }
 
     /// Aborts all communicators that are watched, those of one library in one group of NCCL, so that none waits for another.
-    /// Those whose owners are in a call are aborted by these, as by an [`AbortHandle`].
+    /// A communicator whose owner is in a call is aborted by the owner, as by an [`AbortHandle`].
     ///
     /// # Errors
     /// As for [`AbortHandle::abort`].

@@ -30,10 +30,9 @@ pub(super) fn findings(settings: &Settings) -> Vec<Finding> {
     let state = addresses.iter().map(ask).max().unwrap_or(State::Free);
     vec![match state {
         State::Free => Finding::ok(format!("{address} is free")),
-        State::Ras => Finding::ok(format!(
-            "a job of NCCL answers at {address}: `echo verbose status | nc {}`",
-            address.replacen(':', " ", 1)
-        )),
+        State::Ras => {
+            Finding::ok(format!("a job of NCCL answers at {address}: `nccl ras --addr {address}` asks it"))
+        }
         State::Silent => Finding::warning(
             format!("at {address}, something accepts connections and does not answer as NCCL's RAS"),
             advice,
