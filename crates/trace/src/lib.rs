@@ -14,6 +14,7 @@ mod missing;
 mod operations;
 mod per_process;
 mod registry;
+mod signal;
 mod thread;
 
 use libnccl::sys::device::*;

@@ -9,6 +9,7 @@ use libnccl::{CallArguments, CallRecorder, GroupPlace};
 
 use crate::dump;
 use crate::registry::{self, NewCommunicator};
+use crate::signal;
 
 thread_local! {
     static THREAD: Thread = const {
@@ -138,6 +139,7 @@ fn prepare() {
         // there is no memory.
         unsafe { libc::pthread_atfork(None, None, Some(forget_parent)) };
         dump::prepare();
+        signal::watch(|| dump::write("signal"));
     });
 }
 
@@ -145,6 +147,7 @@ fn prepare() {
 extern "C" fn forget_parent() {
     registry::forget();
     dump::forget();
+    signal::forget();
     let _ = THREAD.try_with(|thread| {
         thread.depth.set(0);
         thread.is_inside.set(false);
