@@ -85,6 +85,10 @@ pub use self::cuda_core::CudaCoreGuard;
 pub use self::cudarc::CudaGuard;
 pub use any_slice::{AnyElement, AnySlice, AnySliceMut, BufferElement};
 pub use backend::Backend;
+// For the shared object `libnccl-trace.so`.
+#[cfg(all(feature = "dlopen", target_os = "linux", target_env = "gnu"))]
+#[doc(hidden)]
+pub use backend::{Forwarded, forwarded};
 pub use buffer::{DeviceSlice, DeviceSliceMut};
 pub use buffer_traits::{Buffer, BufferMut, Stream};
 pub use collective_config::CollectiveConfig;
@@ -94,6 +98,8 @@ pub use communicator::{
     PreMulSum, PreMulSumOperations, Properties, Recorder, Registration, ShrinkMode, Signal, Ungrouped,
     WaitSignal, Watchdog, Window, WindowFlags, WindowOffset,
 };
+#[doc(hidden)]
+pub use communicator::{CallArguments, CallRecorder, GroupPlace, Operation};
 pub use config::{Config, CtaPolicy, GraphUsageMode, HostCftMode, NvlsHostMode};
 pub use context::Context;
 pub use data_type::{DataType, Element, ParseDataTypeError};

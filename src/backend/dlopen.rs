@@ -45,7 +45,7 @@ pub(super) fn search() -> Result<Loaded, LoadError> {
             // SAFETY: the names and places are those where a system keeps its NCCL, or the names that the user who
             // controls the environment has given, and with it the dynamic linker (LD_LIBRARY_PATH, LD_PRELOAD) anyway.
             // A library there with NCCL's name and functions is taken for NCCL, as a linked program does.
-            Ok(path) => match unsafe { load_functions(&path) } {
+            Ok(path) => match unsafe { load_functions(&path, check_calls) } {
                 Ok(found) => return Ok(found.into_loaded(source, path, attempts)),
                 Err(problem) => (path, problem),
             },
@@ -66,7 +66,7 @@ pub(super) unsafe fn open(path: &Path) -> Result<Loaded, LoadError> {
     // `dlopen` would search for a bare name; the caller means a file.
     let file = Path::new(".").join(path);
     // SAFETY: the caller guarantees that the file, if it has NCCL's functions, is NCCL.
-    match unsafe { load_functions(&file) } {
+    match unsafe { load_functions(&file, check_calls) } {
         Ok(found) => Ok(found.into_loaded(SOURCE, file, Vec::new())),
         Err(problem) => {
             let attempt = Attempt { source: SOURCE, path: path.into(), problem };
@@ -76,9 +76,9 @@ pub(super) unsafe fn open(path: &Path) -> Result<Loaded, LoadError> {
 }
 
 /// The functions of a loaded file.
-struct Found {
-    functions: Functions,
-    device_functions: DeviceFunctions,
+pub(super) struct Found {
+    pub(super) functions: Functions,
+    pub(super) device_functions: DeviceFunctions,
     is_rccl: bool,
 }
 
@@ -91,13 +91,15 @@ impl Found {
     }
 }
 
-/// Loads a library, never to unload it, and looks up its functions; an error gives the reason.
+/// Loads a library, never to unload it, and looks up its functions; an error gives the reason. The `check` gets the address
+/// of one of them.
 ///
 /// # Safety
 /// As for [`open`].
-unsafe fn load_functions(path: &Path) -> Result<Found, String> {
-    /// A function that every RCCL and no NCCL has, which tells them apart whatever the file's name.
-    const RCCL_FUNCTION: &str = "ncclAllToAllv";
+pub(super) unsafe fn load_functions(
+    path: &Path,
+    check: impl FnOnce(*const c_void) -> Result<(), String>,
+) -> Result<Found, String> {
     let library = if is_bare_name(path) {
         // SAFETY: as for this function.
         unsafe { load_by_name(path) }?
@@ -108,6 +110,20 @@ unsafe fn load_functions(path: &Path) -> Result<Found, String> {
         // SAFETY: the caller guarantees that loading the file does no harm.
         unsafe { load(&file) }.map_err(|error| loader_message(&error))?
     };
+    // SAFETY: as for this function.
+    unsafe { functions_of(library, check) }
+}
+
+/// Looks up the functions of a library, which is never unloaded if it has them; an error gives the reason.
+///
+/// # Safety
+/// As for [`open`].
+pub(super) unsafe fn functions_of(
+    library: libloading::Library,
+    check: impl FnOnce(*const c_void) -> Result<(), String>,
+) -> Result<Found, String> {
+    /// A function that every RCCL and no NCCL has, which tells them apart whatever the file's name.
+    const RCCL_FUNCTION: &str = "ncclAllToAllv";
     // SAFETY: the symbol is looked up, and not used.
     let is_rccl = unsafe { library.get::<*const c_void>(RCCL_FUNCTION) }.is_ok();
     // Without their types, each of which libloading's lookup would be compiled for.
@@ -123,7 +139,7 @@ unsafe fn load_functions(path: &Path) -> Result<Found, String> {
     let Some(get_version) = functions.ncclGetVersion else {
         return Err("is a shared object without NCCL's functions (no ncclGetVersion)".into());
     };
-    check_calls(get_version as *const c_void)?;
+    check(get_version as *const c_void)?;
     // Never unloaded: NCCL starts threads that would go on running unmapped code, which crashed 50 to 90 % of
     // the runs measured with releases up to 2.30.4.
     let _: ManuallyDrop<libloading::Library> = ManuallyDrop::new(library);
@@ -186,12 +202,12 @@ unsafe fn load_by_name(name: &Path) -> Result<libloading::Library, String> {
 
 /// Returns the file from which the dynamic linker loaded the code at `address`.
 #[cfg(target_os = "linux")]
-fn file_of_code(address: *const c_void) -> Option<PathBuf> {
+pub(super) fn file_of_code(address: *const c_void) -> Option<PathBuf> {
     Object::at(address)?.path()
 }
 
 #[cfg(not(target_os = "linux"))]
-fn file_of_code(address: *const c_void) -> Option<PathBuf> {
+pub(super) fn file_of_code(address: *const c_void) -> Option<PathBuf> {
     super::mapped::file_of(address as usize)
 }
 
@@ -223,7 +239,7 @@ fn check_calls(_: *const c_void) -> Result<(), String> {
 }
 
 /// Returns the message of the dynamic linker, which libloading keeps in the error's source.
-fn loader_message(error: &libloading::Error) -> String {
+pub(super) fn loader_message(error: &libloading::Error) -> String {
     error.source().map_or_else(|| error.to_string(), ToString::to_string)
 }
 

@@ -296,7 +296,7 @@ fn is_nccl(path: &Path) -> bool {
 ///
 /// # Safety
 /// As for [`Library::new`].
-unsafe fn memory_space(functions: &Functions) -> MemorySpace {
+pub(super) unsafe fn memory_space(functions: &Functions) -> MemorySpace {
     const KEY: &CStr = c"LIBNCCL_MEMORY_SPACE";
     let Some(get_parameter) = functions.ncclParamGetParameter else { return MemorySpace::Device };
     let (mut value, mut length) = (std::ptr::null(), 0);

@@ -24,6 +24,20 @@ pub(super) fn loaded(name: &Path) -> Result<Library, libloading::Error> {
 /// Like the linker, it skips files of other architectures. The directories for some processors that the linker
 /// had before `glibc-hwcaps` are left out.
 pub(super) fn find(name: &Path, caller: Option<&Path>) -> Result<Option<PathBuf>, String> {
+    for file in files(name, caller) {
+        match elf::check(&file) {
+            Ok(()) => return Ok(Some(file)),
+            Err(error) if is_skipped(error.kind()) => {}
+            Err(error) => {
+                return Err(format!("{}, which the dynamic linker finds, {error}", file.display()));
+            }
+        }
+    }
+    Ok(None)
+}
+
+/// Returns the files that the dynamic linker would try for a bare name, whether they exist or not.
+pub(super) fn files(name: &Path, caller: Option<&Path>) -> impl Iterator<Item = PathBuf> {
     let directories = directories(caller);
     let system = system_directories(&directories);
     let (named, system) = directories.split_at(directories.len() - system);
@@ -35,24 +49,11 @@ pub(super) fn find(name: &Path, caller: Option<&Path>) -> Result<Option<PathBuf>
         });
         with_levels.map(|directory| directory.join(name)).collect()
     };
-    let files = in_directories(named)
-        .into_iter()
-        .chain(
-            iter::once_with(|| in_cache(&fs::read("/etc/ld.so.cache").unwrap_or_default(), name)).flatten(),
-        )
-        .chain(in_directories(system));
-    for file in files {
-        // The linker would map an empty element of LD_LIBRARY_PATH as a relative path too.
-        let Ok(file) = std::path::absolute(&file) else { continue };
-        match elf::check(&file) {
-            Ok(()) => return Ok(Some(file)),
-            Err(error) if is_skipped(error.kind()) => {}
-            Err(error) => {
-                return Err(format!("{}, which the dynamic linker finds, {error}", file.display()));
-            }
-        }
-    }
-    Ok(None)
+    let name = name.to_owned();
+    let (named, system) = (in_directories(named), in_directories(system));
+    let cached = iter::once_with(move || in_cache(&fs::read("/etc/ld.so.cache").unwrap_or_default(), &name));
+    // The linker would map an empty element of LD_LIBRARY_PATH as a relative path too.
+    named.into_iter().chain(cached.flatten()).chain(system).filter_map(|file| std::path::absolute(file).ok())
 }
 
 fn is_skipped(kind: ErrorKind) -> bool {

@@ -10,6 +10,8 @@ mod cuda_stream;
 mod dlopen;
 #[cfg(feature = "dlopen")]
 mod elf;
+#[cfg(all(feature = "dlopen", target_os = "linux", target_env = "gnu"))]
+mod forwarded;
 mod kind;
 mod library;
 #[cfg(nccl_linked)]
@@ -19,10 +21,12 @@ mod linker;
 mod mapped;
 #[cfg(all(target_os = "linux", any(feature = "dlopen", all(nccl_linked, not(nccl_archive)))))]
 mod object;
-#[cfg(all(feature = "dlopen", not(nccl_linked)))]
+#[cfg(all(feature = "dlopen", any(not(nccl_linked), all(target_os = "linux", target_env = "gnu"))))]
 mod search;
 
 pub(crate) use cuda_context::CudaContext;
 pub(crate) use cuda_stream::is_stream_complete;
+#[cfg(all(feature = "dlopen", target_os = "linux", target_env = "gnu"))]
+pub use forwarded::{Forwarded, forwarded};
 pub use kind::Backend;
 pub(crate) use library::{Library, call};

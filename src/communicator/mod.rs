@@ -5,6 +5,7 @@ mod abort_handle;
 mod arguments;
 mod barrier;
 mod borrowed;
+mod call_recorder;
 mod collectives;
 mod create_child;
 mod destroy;
@@ -41,6 +42,7 @@ mod window;
 
 pub use abort_handle::AbortHandle;
 pub use borrowed::BorrowedCommunicator;
+pub use call_recorder::{CallArguments, CallRecorder, GroupPlace, Operation};
 pub use destroy::Finalized;
 pub use grouping::{Grouped, Grouping, Ungrouped};
 pub use handle::Communicator;

@@ -4,13 +4,11 @@ use std::fs;
 use std::io;
 use std::panic;
 use std::path::{Path, PathBuf};
-use std::process;
 use std::sync::{Arc, Mutex, Once, OnceLock, PoisonError, Weak};
-use std::time::{SystemTime, UNIX_EPOCH};
 
 use super::shared::Shared;
 use crate::MemorySpace;
-use crate::recorder::{Document, Place, Record, pytorch, records};
+use crate::recorder::{CommunicatorDump, Document, Place, Record, process_document, pytorch, records};
 
 /// The recorder of a communicator, readable from any thread at any time: the last operations that the communicator was given,
 /// also after its end. See [`Communicator::record`](crate::Communicator::record).
@@ -98,14 +96,14 @@ impl Recorder {
     /// Returns the records as JSON, in the format that `docs/recorder.md` describes. The `reason` is part of it.
     #[must_use]
     pub fn to_json(&self, reason: &str) -> String {
-        process_document(reason, std::slice::from_ref(self)).to_json()
+        document(reason, std::slice::from_ref(self)).to_json()
     }
 
     /// Returns the records of all communicators of this process that are recorded and still exist, as
     /// [`to_json`](Self::to_json) does.
     #[must_use]
     pub fn all_to_json(reason: &str) -> String {
-        process_document(reason, &all()).to_json()
+        document(reason, &all()).to_json()
     }
 
     /// Returns the records in the format of PyTorch's flight recorder, as a pickle. Its analyzer reads a folder with a file for
@@ -169,25 +167,17 @@ impl Recorder {
     }
 
     fn to_document(&self) -> Document {
-        let place = self.place();
         let state = &self.shared.state;
-        let state = match () {
-            () if state.is_ended() => "ended",
-            () if state.is_failed() => "failed",
-            () if place.is_inside => "in a call",
-            () => "idle",
+        let dump = CommunicatorDump {
+            id: self.shared.identity.get(),
+            name: self.name(),
+            place: self.place(),
+            memory_space: self.shared.memory_space,
+            is_ended: state.is_ended(),
+            is_failed: state.is_failed(),
+            ring: self.shared.ring(),
         };
-        Document::object([
-            ("id", self.id().into()),
-            ("name", self.name().into()),
-            ("size", place.size.into()),
-            ("rank", place.rank.into()),
-            ("memory", self.shared.memory_space.to_string().into()),
-            ("state", state.into()),
-            ("capacity", self.shared.ring().map_or(0, |ring| ring.capacity()).into()),
-            ("count", self.count().into()),
-            ("records", Document::List(self.records().iter().map(Record::to_document).collect())),
-        ])
+        dump.to_document()
     }
 }
 
@@ -212,18 +202,9 @@ fn to_pytorch(recorders: &[Recorder]) -> Vec<u8> {
     pytorch::dump(&recorders.iter().map(group).collect::<Vec<_>>()).to_pickle()
 }
 
-fn process_document(reason: &str, recorders: &[Recorder]) -> Document {
-    let now = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |time| time.as_nanos() as u64);
+fn document(reason: &str, recorders: &[Recorder]) -> Document {
     let version = recorders.first().map(|recorder| recorder.shared.library.version.to_string());
-    Document::object([
-        ("format", "libnccl recorder".into()),
-        ("version", 1_u64.into()),
-        ("reason", reason.into()),
-        ("time_ns", now.into()),
-        ("process", process::id().into()),
-        ("nccl", version.into()),
-        ("communicators", Document::List(recorders.iter().map(Recorder::to_document).collect())),
-    ])
+    process_document(reason, version, recorders.iter().map(Recorder::to_document).collect())
 }
 
 impl fmt::Debug for Recorder {

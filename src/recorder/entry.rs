@@ -68,15 +68,31 @@ impl Entry {
         Self {
             name,
             method,
-            call: method.bits()
-                | data_type << DATA_TYPE_SHIFT
-                | first << PEER_SHIFT
-                | second << SECOND_PEER_SHIFT,
+            call: encode(method, data_type, [first, second]),
             lengths,
             stream: stream.as_raw().addr(),
             site: Location::caller(),
         }
     }
+}
+
+/// Returns the word of an entry with its method. The element type is its number and 1, or 0; a rank has the bits of
+/// [`NO_PEER`], which is none.
+#[inline(always)]
+fn encode(method: Method, data_type: u64, [first, second]: [u64; 2]) -> u64 {
+    method.bits() | data_type << DATA_TYPE_SHIFT | first << PEER_SHIFT | second << SECOND_PEER_SHIFT
+}
+
+/// Returns the word of an entry from the arguments of a C call. A type or a rank that is none of NCCL's is left out.
+#[inline(always)]
+pub(crate) fn encode_raw(method: Method, data_type: Option<u32>, peers: [Option<i32>; 2]) -> u64 {
+    let data_type = data_type.filter(|raw| (*raw as usize) < DataType::ALL.len());
+    let data_type = data_type.map_or(0, |raw| 1 + u64::from(raw));
+    let peer = |peer: Option<i32>| {
+        let peer = peer.and_then(|peer| u64::try_from(peer).ok());
+        peer.filter(|peer| *peer < NO_PEER).unwrap_or(NO_PEER)
+    };
+    encode(method, data_type, peers.map(peer))
 }
 
 /// The word of an entry with its method.

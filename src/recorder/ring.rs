@@ -101,7 +101,7 @@ impl Ring {
         call: u64,
         [first, second]: [usize; 2],
         stream: usize,
-        site: &'static Location<'static>,
+        site: impl Into<Option<&'static Location<'static>>>,
     ) {
         let stamp = self.begun.load(Relaxed).wrapping_add(1);
         self.begun.store(stamp, Relaxed);
@@ -115,7 +115,7 @@ impl Ring {
         slot.first_length.store(first, Relaxed);
         slot.second_length.store(second, Relaxed);
         slot.stream.store(stream, Relaxed);
-        slot.site.store(ptr::from_ref(site).cast_mut(), Relaxed);
+        slot.site.store(site.into().map_or(ptr::null_mut(), |site| ptr::from_ref(site).cast_mut()), Relaxed);
         let [lower, upper] = halves();
         slot.queued[0].store(lower, Relaxed);
         slot.queued[1].store(upper, Relaxed);

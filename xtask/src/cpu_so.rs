@@ -47,7 +47,7 @@ pub(crate) struct SharedObject {
     library: &'static str,
     /// The arguments of cargo that choose its features.
     features: &'static [&'static str],
-    /// The name under which programs load it.
+    /// The file, whose name is its soname if programs load it by that.
     pub(crate) soname: &'static str,
     /// The link for linkers.
     pub(crate) link: Option<&'static str>,
@@ -60,6 +60,15 @@ pub(crate) const NCCL: SharedObject = SharedObject {
     features: &[],
     soname: "libnccl.so.2",
     link: Some("libnccl.so"),
+};
+
+/// The library that records a program's calls of NCCL.
+const TRACE: SharedObject = SharedObject {
+    package: "libnccl-trace",
+    library: "nccl_trace",
+    features: &[],
+    soname: "libnccl-trace.so",
+    link: Some("libnccl.so.2"),
 };
 
 /// The stand-in for CUDA's driver.
@@ -94,6 +103,15 @@ pub(crate) const RUNTIMES: [SharedObject; 2] = [
 pub(crate) fn install(directory: &Path, profile: Profile) -> Result<PathBuf> {
     install_headers(directory)?;
     install_one(NCCL, directory, profile)
+}
+
+/// Builds the library that records calls and copies it to `directory` as `libnccl-trace.so`, with links of NCCL's names.
+/// Returns the path of the copy.
+pub(crate) fn install_trace(directory: &Path, profile: Profile) -> Result<PathBuf> {
+    fs::create_dir_all(directory).with_context(|| format!("cannot create {}", directory.display()))?;
+    let path = install_one(TRACE, directory, profile)?;
+    replace(&directory.join("libnccl.so"), |link| symlink(TRACE.soname, link))?;
+    Ok(path)
 }
 
 /// Builds the stand-ins for CUDA's libraries and copies them to `directory`, which exists.

@@ -77,6 +77,14 @@ enum Task {
         #[arg(long)]
         debug: bool,
     },
+    /// Build the library that records calls, libnccl-trace.so, with links of NCCL's names (docs/trace.md)
+    TraceSo {
+        /// The folder to put it into, created if needed
+        directory: PathBuf,
+        /// Build without optimizations, which is faster
+        #[arg(long)]
+        debug: bool,
+    },
     /// Build the CPU implementation as a Python wheel and as a tar archive, and the program nccl, for this processor, glibc
     /// 2.17 and newer
     Wheel {
@@ -136,6 +144,11 @@ fn run(task: Task) -> Result<()> {
             let profile = if debug { cpu_so::Profile::Debug } else { cpu_so::Profile::Optimised };
             println!("{}", cpu_so::install(&directory, profile)?.display());
             cpu_so::install_cuda(&directory, profile)?;
+            Ok(())
+        }
+        Task::TraceSo { directory, debug } => {
+            let profile = if debug { cpu_so::Profile::Debug } else { cpu_so::Profile::Optimised };
+            println!("{}", cpu_so::install_trace(&directory, profile)?.display());
             Ok(())
         }
         Task::Wheel { directory } => {

@@ -10,6 +10,7 @@ use crate::man::ManArguments;
 use crate::ras::arguments::RasArguments;
 use crate::recorder::arguments::RecorderArguments;
 use crate::run::arguments::RunArguments;
+use crate::trace::arguments::TraceArguments;
 use crate::{exit_status, version};
 
 const EXAMPLES: &str = "\
@@ -41,6 +42,8 @@ pub(crate) enum Command {
     Recorder(RecorderArguments),
     /// Start the ranks of a program on this host
     Run(RunArguments),
+    /// Record the operations of any program
+    Trace(TraceArguments),
     /// Print the completions of a shell
     Completions(CompletionsArguments),
     /// Write the manual pages

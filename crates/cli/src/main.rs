@@ -16,6 +16,7 @@ mod recorder;
 mod run;
 mod settings;
 mod system;
+mod trace;
 mod value_parser;
 mod variables;
 mod version;
@@ -35,6 +36,7 @@ fn main() -> ExitCode {
         Command::Ras(arguments) => ras::run(&arguments),
         Command::Recorder(arguments) => recorder::run(&arguments),
         Command::Run(arguments) => run::run(&arguments),
+        Command::Trace(arguments) => trace::run(&arguments),
         Command::Completions(arguments) => completions::run(&arguments, Arguments::command()),
         Command::Man(arguments) => man::run(&arguments, Arguments::command()),
     };

@@ -13,7 +13,7 @@ fn text(output: Output) -> String {
     String::from_utf8(output.stdout).expect("text")
 }
 
-const SUBCOMMANDS: [&str; 5] = ["doctor", "env", "run", "completions", "man"];
+const SUBCOMMANDS: [&str; 6] = ["doctor", "env", "run", "trace", "completions", "man"];
 
 #[test]
 fn help_has_an_example_and_fits_a_screen() {

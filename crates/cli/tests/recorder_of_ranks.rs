@@ -1,34 +1,20 @@
 //! `nccl recorder diff` on what the library has recorded: three ranks on the CPU implementation, a process each, of which
 //! rank 2 makes a mistake.
 
+mod mistakes;
+
 use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::Duration;
 use std::{env, thread};
 
 use libnccl::{Communicator, Config, Nccl, Recorder, ReduceOp, Result, StreamRef, UniqueId};
-use serde_json::Value;
+use mistakes::{FAULTY, MISTAKES, RANKS};
 
-const RANKS: usize = 3;
-const FAULTY: usize = RANKS - 1;
 const STREAM: StreamRef<'static> = StreamRef::DEFAULT;
 
 /// The deadline of each call; until another one has passed, no rank ends.
 const DEADLINE: Duration = Duration::from_millis(700);
-
-/// The mistakes, the kinds of finding that name them, and the call that is named.
-const MISTAKES: [(&str, &[&str], &str); 10] = [
-    ("order", &["other_order", "other_operation"], "broadcast"),
-    ("count", &["other_size"], "all_reduce"),
-    ("type", &["other_type"], "all_reduce"),
-    ("root", &["other_root"], "broadcast"),
-    ("missing call", &["missing_call"], "all_reduce"),
-    ("extra call", &["extra_call"], "all_reduce"),
-    ("other communicator", &["circular_wait"], "all_reduce"),
-    ("group against none", &["circular_wait", "missing_call"], "all_reduce"),
-    ("message", &["other_message", "unmatched_message"], "recv"),
-    ("dead rank", &["missing_rank"], "all_reduce"),
-];
 
 #[test]
 #[ignore = "the other test starts it as a rank"]
@@ -106,14 +92,7 @@ fn ten_mistakes_are_named_with_rank_and_call() {
             })
             .collect();
         let outputs: Vec<_> = ranks.into_iter().map(|rank| rank.wait_with_output().unwrap()).collect();
-        let mut diff = Command::new(env!("CARGO_BIN_EXE_nccl"));
-        let output = diff.args(["recorder", "diff", "--json"]).arg(folder.path()).output().unwrap();
-        let report: Value = serde_json::from_slice(&output.stdout).unwrap_or_default();
-        let finding = &report["findings"][0];
-        let is_named = kinds.contains(&finding["kind"].as_str().unwrap_or_default())
-            && finding["ranks"].as_array().is_some_and(|ranks| ranks.contains(&FAULTY.into()))
-            && finding.to_string().contains(call);
-        if !is_named {
+        if let Some(report) = mistakes::unnamed(folder.path(), kinds, call) {
             let said: Vec<_> =
                 outputs.iter().map(|output| String::from_utf8_lossy(&output.stdout).into_owned()).collect();
             problems.push(format!("{mistake}: {report:#}\n{said:#?}"));

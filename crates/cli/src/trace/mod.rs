@@ -1,0 +1,99 @@
+//! `nccl trace`: runs a program with the shared object that records its calls in the place of NCCL.
+
+pub(crate) mod arguments;
+
+use std::env;
+use std::ffi::OsString;
+use std::fs;
+use std::io::{Write, stderr};
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf, absolute};
+use std::process::{self, Command, ExitCode};
+
+use anyhow::{Context, Result, bail};
+
+use arguments::TraceArguments;
+
+/// The variable with a library's file that libnccl's programs load.
+const PROGRAM_LIBRARY: &str = "LIBNCCL_PATH";
+
+/// Becomes the program: its signals and its exit status are its own.
+pub(crate) fn run(arguments: &TraceArguments) -> Result<ExitCode> {
+    let recorder = recorder(arguments.recorder.as_deref())?;
+    let folder = absolute(arguments.output.clone().unwrap_or_else(default_folder))?;
+    fs::create_dir_all(&folder).with_context(|| format!("cannot create {}", folder.display()))?;
+    let mut command = Command::new(&arguments.program[0]);
+    command.args(&arguments.program[1..]);
+    command.env("LIBNCCL_RECORDER", arguments.entries.to_string());
+    command.env("LIBNCCL_RECORDER_FILE", folder.join("rank"));
+    // By its soname, it is also what the program is linked with, and what it loads by NCCL's name.
+    command.env("LD_PRELOAD", before("LD_PRELOAD", &recorder)?);
+    // Some load it by the name for linkers, which is no soname.
+    if let Some(links) = recorder.parent().filter(|links| links.join("libnccl.so").exists()) {
+        command.env("LD_LIBRARY_PATH", before("LD_LIBRARY_PATH", links)?);
+    }
+    let own = env::var_os(PROGRAM_LIBRARY).filter(|path| !path.is_empty());
+    let library = arguments.library.clone().or_else(|| own.as_ref().map(PathBuf::from));
+    if let Some(library) = library {
+        if !library.is_file() {
+            bail!("there is no file {}; expected an NCCL library", library.display());
+        }
+        command.env("LIBNCCL_TRACE_LIBRARY", absolute(library)?);
+    }
+    if own.is_some() {
+        command.env(PROGRAM_LIBRARY, &recorder);
+    }
+    let folder = folder.display();
+    let note =
+        format!("nccl trace: recordings go to {folder}; compare them with: nccl recorder diff {folder}\n");
+    // Of several ranks, the first one says it. A failure to print is no reason not to run.
+    if env::var_os("RANK").is_none_or(|rank| rank == "0") {
+        let _ = stderr().write_all(note.as_bytes());
+    }
+    let error = command.exec();
+    Err(error).with_context(|| format!("cannot start {}", arguments.program[0].display()))
+}
+
+/// Returns the list of paths in a variable with another one before.
+fn before(variable: &str, first: &Path) -> Result<OsString> {
+    let rest = env::var_os(variable).filter(|rest| !rest.is_empty());
+    let rest = rest.iter().flat_map(env::split_paths);
+    let paths = env::join_paths(std::iter::once(first.to_owned()).chain(rest));
+    paths.with_context(|| format!("{} has a colon, and cannot be in {variable}", first.display()))
+}
+
+/// Returns the shared object that records: the one that is given, or that of an installation or of a build.
+fn recorder(given: Option<&Path>) -> Result<PathBuf> {
+    let program = env::current_exe().context("the path of this program is not known")?;
+    let beside = program.parent().unwrap_or(Path::new("/"));
+    let candidates = match given {
+        Some(file) => vec![file.to_owned()],
+        None => vec![
+            beside.join("libnccl-trace/libnccl-trace.so"),
+            beside.join("../lib/libnccl-trace/libnccl-trace.so"),
+            beside.join("libnccl_trace.so"),
+        ],
+    };
+    let Some(found) = candidates.iter().find(|file| file.is_file()) else {
+        let names: Vec<_> = candidates.iter().map(|file| file.display().to_string()).collect();
+        bail!(
+            "there is no {}; `cargo xtask trace-so DIR` makes one, and --recorder=DIR/libnccl-trace.so says where it is",
+            names.join(", nor ")
+        );
+    };
+    // LD_PRELOAD separates by blanks too.
+    let found = absolute(found)?;
+    if found.to_string_lossy().contains([' ', ':']) {
+        bail!("{} cannot be preloaded: its path has a blank or a colon", found.display());
+    }
+    Ok(found)
+}
+
+/// Returns a folder that is the same for all ranks of a job, if the launcher gives the job an id.
+fn default_folder() -> PathBuf {
+    let id = |name| env::var(name).ok().filter(|id| !id.is_empty() && id != "none");
+    let id = ["LIBNCCL_RUN_ID", "TORCHELASTIC_RUN_ID", "SLURM_JOB_ID"].into_iter().find_map(id);
+    // A name of the user's choice may have a slash.
+    let id = id.unwrap_or_else(|| process::id().to_string()).replace('/', "_");
+    format!("nccl-trace-{id}").into()
+}

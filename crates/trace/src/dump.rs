@@ -1,0 +1,111 @@
+//! The recording of the process, and when it is written.
+
+use std::cmp::Reverse;
+use std::env;
+use std::ffi::OsString;
+use std::fs;
+use std::io::{self, Write};
+use std::panic;
+use std::path::{Path, PathBuf};
+use std::process;
+use std::sync::atomic::AtomicU32;
+use std::sync::atomic::Ordering::Relaxed;
+use std::sync::{Mutex, OnceLock, PoisonError};
+use std::time::SystemTime;
+
+use libnccl::CallRecorder;
+use libnccl::sys::ncclResult_t;
+
+use crate::library::forward;
+use crate::per_process::PerProcess;
+use crate::registry;
+
+/// The environment variable with the start of the file's path.
+const VARIABLE: &str = "LIBNCCL_RECORDER_FILE";
+
+/// The file of the process, once it is written.
+static FILE: PerProcess<Mutex<Option<PathBuf>>> = PerProcess::new();
+
+/// The time before which no other process of the job has written.
+static START: OnceLock<SystemTime> = OnceLock::new();
+
+/// What `ncclGetVersion` returns: at the end of the process it may not be called any more.
+static VERSION: AtomicU32 = AtomicU32::new(0);
+
+/// Prepares to write.
+pub(crate) fn prepare() {
+    let _ = START.set(SystemTime::now());
+    let mut version = 0;
+    let code: ncclResult_t = forward!(functions.ncclGetVersion(&raw mut version));
+    if code == ncclResult_t::ncclSuccess {
+        VERSION.store(version.unsigned_abs(), Relaxed);
+    }
+    if prefix().is_none() {
+        say(&format!("{VARIABLE} is not set, so that no recording is written"));
+    }
+}
+
+/// Forgets the parent's file, in a forked child.
+pub(crate) fn forget() {
+    FILE.forget();
+}
+
+/// Writes the recording of the process, if it has had communicators and the environment says where.
+#[cold]
+pub(crate) fn write(reason: &str) {
+    // No panic may leave a C function.
+    let written = panic::catch_unwind(|| try_write(reason));
+    if let Ok(Err((path, error))) = written {
+        say(&format!("cannot write {}: {error}", path.display()));
+    }
+}
+
+fn try_write(reason: &str) -> Result<(), (PathBuf, io::Error)> {
+    let recorders = registry::all();
+    // The largest one is that of all ranks.
+    let largest =
+        recorders.iter().map(|recorder| recorder.membership()).min_by_key(|[size, _]| Reverse(*size));
+    let (Some([_, rank]), Some(prefix)) = (largest, prefix()) else { return Ok(()) };
+    let mut file = FILE.get().lock().unwrap_or_else(PoisonError::into_inner);
+    let json = CallRecorder::all_to_json(reason, VERSION.load(Relaxed), &recorders);
+    let named = |end: String| {
+        let mut path = prefix.clone();
+        path.push(end);
+        PathBuf::from(path)
+    };
+    // A reader never sees half of it.
+    let unfinished = named(format!("{rank}.{}.unfinished", process::id()));
+    fs::write(&unfinished, json).map_err(|error| (unfinished.clone(), error))?;
+    let path = file.take().unwrap_or_else(|| {
+        let usual = named(format!("{rank}.json"));
+        if is_of_this_job(&usual) { named(format!("{rank}.{}.json", process::id())) } else { usual }
+    });
+    fs::rename(&unfinished, &path).map_err(|error| (path.clone(), error))?;
+    *file = Some(path);
+    Ok(())
+}
+
+/// Returns whether another process with the same rank has written the file since this one has started.
+fn is_of_this_job(file: &Path) -> bool {
+    let modified = fs::metadata(file).and_then(|file| file.modified());
+    modified.is_ok_and(|modified| START.get().is_some_and(|start| modified >= *start))
+}
+
+fn prefix() -> Option<OsString> {
+    env::var_os(VARIABLE).filter(|prefix| !prefix.is_empty())
+}
+
+fn say(message: &str) {
+    // Without stderr, nobody could be told. A single write, as other processes may print too.
+    let _ = io::stderr().write_all(format!("libnccl-trace: {message}\n").as_bytes());
+}
+
+/// Runs at the end of the process, after all functions that the program has registered for it.
+#[used]
+#[unsafe(link_section = ".fini_array")]
+static AT_EXIT: extern "C" fn() = {
+    extern "C" fn write_at_exit() {
+        write("exit");
+    }
+    write_at_exit
+};

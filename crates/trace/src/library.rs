@@ -1,0 +1,55 @@
+//! The library that does the work.
+
+use std::cell::Cell;
+use std::io::Write;
+use std::sync::OnceLock;
+
+use libnccl::{Forwarded, forwarded};
+
+/// The environment variable that names it.
+const VARIABLE: &str = "LIBNCCL_TRACE_LIBRARY";
+
+static LIBRARY: OnceLock<Option<Forwarded>> = OnceLock::new();
+
+thread_local! {
+    /// Set while this thread loads the library, whose constructors may call what is here.
+    static IS_LOADING: Cell<bool> = const { Cell::new(false) };
+}
+
+/// Returns the library, `None` if none was found.
+#[inline]
+pub(crate) fn library() -> Option<&'static Forwarded> {
+    LIBRARY.get().map_or_else(load, Option::as_ref)
+}
+
+#[cold]
+fn load() -> Option<&'static Forwarded> {
+    if IS_LOADING.replace(true) {
+        return None;
+    }
+    let library = LIBRARY.get_or_init(|| {
+        // SAFETY: a file with NCCL's name and functions is taken for NCCL, as the program's dynamic linker does; whoever
+        // controls the environment controls that too.
+        let found = unsafe { forwarded(VARIABLE) };
+        // Once. A single write, as other processes may print too; without stderr nobody could be told.
+        let say = |error| drop(std::io::stderr().write_all(format!("libnccl-trace: {error}\n").as_bytes()));
+        found.map_err(say).ok()
+    });
+    IS_LOADING.set(false);
+    library.as_ref()
+}
+
+/// Calls a function of the library; returns an error if there is none.
+macro_rules! forward {
+    ($table:ident.$name:ident($($argument:expr),* $(,)?)) => {
+        match $crate::library::library() {
+            Some(library) => match library.$table.$name {
+                // SAFETY: the caller of the function with this name has given the arguments that it takes.
+                Some(function) => unsafe { function($($argument),*) },
+                None => $crate::missing::Missing::function($crate::missing::message!($name)),
+            },
+            None => $crate::missing::Missing::library(),
+        }
+    };
+}
+pub(crate) use forward;

@@ -1,0 +1,248 @@
+//! The start and the end of communicators.
+
+use std::ffi::{CStr, c_char, c_int};
+use std::mem::offset_of;
+use std::slice;
+
+use libnccl::CallRecorder;
+use libnccl::sys::*;
+
+use crate::library::forward;
+use crate::registry::{self, NewCommunicator};
+use crate::thread::{created, outermost};
+use crate::{dump, missing};
+
+/// Makes the call that begins to create a communicator, and registers that.
+fn create(new: impl FnOnce() -> NewCommunicator, call: impl FnOnce() -> ncclResult_t) -> ncclResult_t {
+    let ((code, new), is_outermost) = outermost(|| {
+        // Before the call, which may change what the arguments point to.
+        let new = new();
+        (call(), new)
+    });
+    let is_begun = matches!(code, ncclResult_t::ncclSuccess | ncclResult_t::ncclInProgress);
+    if is_outermost.is_some() && is_begun {
+        created(new, code);
+    }
+    code
+}
+
+/// Returns the name that a communicator is given.
+///
+/// # Safety
+/// The configuration is null or valid, as for NCCL.
+unsafe fn name(config: *const ncclConfig_t) -> Option<String> {
+    const END: usize = offset_of!(ncclConfig_t, commName) + size_of::<*const c_char>();
+    // SAFETY: the caller guarantees it. All releases of the struct begin with these fields.
+    let (size, magic) = unsafe {
+        (config.as_ref().map(|_| (&raw const (*config).size).read())?, (&raw const (*config).magic).read())
+    };
+    if size < END || magic != NCCL_API_MAGIC {
+        return None;
+    }
+    // SAFETY: the struct has this field, as its size says.
+    let name = unsafe { (&raw const (*config).commName).read() };
+    // SAFETY: null, or a C string, which NCCL reads too.
+    (!name.is_null()).then(|| unsafe { CStr::from_ptr(name) }.to_string_lossy().into_owned())
+}
+
+fn membership(size: c_int, rank: c_int) -> Option<[u32; 2]> {
+    let membership = [u32::try_from(size).ok()?, u32::try_from(rank).ok()?];
+    (membership[1] < membership[0]).then_some(membership)
+}
+
+pub(crate) unsafe extern "C" fn ncclCommInitRank(
+    comm: *mut ncclComm_t,
+    nranks: c_int,
+    commId: ncclUniqueId,
+    rank: c_int,
+) -> ncclResult_t {
+    let new = || NewCommunicator {
+        slot: comm,
+        identity: CallRecorder::identity_of_unique_id(&commId),
+        name: None,
+        membership: membership(nranks, rank),
+        parent: None,
+    };
+    create(new, || forward!(functions.ncclCommInitRank(comm, nranks, commId, rank)))
+}
+
+pub(crate) unsafe extern "C" fn ncclCommInitRankConfig(
+    comm: *mut ncclComm_t,
+    nranks: c_int,
+    commId: ncclUniqueId,
+    rank: c_int,
+    config: *mut ncclConfig_t,
+) -> ncclResult_t {
+    let new = || NewCommunicator {
+        slot: comm,
+        identity: CallRecorder::identity_of_unique_id(&commId),
+        // SAFETY: the caller upholds NCCL's contract.
+        name: unsafe { name(config) },
+        membership: membership(nranks, rank),
+        parent: None,
+    };
+    create(new, || forward!(functions.ncclCommInitRankConfig(comm, nranks, commId, rank, config)))
+}
+
+pub(crate) unsafe extern "C" fn ncclCommInitRankScalable(
+    newcomm: *mut ncclComm_t,
+    nranks: c_int,
+    myrank: c_int,
+    nId: c_int,
+    commIds: *mut ncclUniqueId,
+    config: *mut ncclConfig_t,
+) -> ncclResult_t {
+    // SAFETY: the caller upholds NCCL's contract: null, or as many ids.
+    let first = unsafe { commIds.as_ref() }.filter(|_| nId > 0);
+    let new = || NewCommunicator {
+        slot: newcomm,
+        identity: first.map_or(0, CallRecorder::identity_of_unique_id),
+        // SAFETY: as above.
+        name: unsafe { name(config) },
+        membership: membership(nranks, myrank),
+        parent: None,
+    };
+    create(new, || {
+        forward!(functions.ncclCommInitRankScalable(newcomm, nranks, myrank, nId, commIds, config))
+    })
+}
+
+pub(crate) unsafe extern "C" fn ncclCommInitAll(
+    comm: *mut ncclComm_t,
+    ndev: c_int,
+    devlist: *const c_int,
+) -> ncclResult_t {
+    let (code, is_outermost) = outermost(|| forward!(functions.ncclCommInitAll(comm, ndev, devlist)));
+    if is_outermost.is_some() && code == ncclResult_t::ncclSuccess && ndev > 0 && !comm.is_null() {
+        let identity = CallRecorder::identity_of_this_process();
+        // SAFETY: NCCL has written so many handles.
+        let handles = unsafe { slice::from_raw_parts_mut(comm, ndev.unsigned_abs() as usize) };
+        for (rank, slot) in (0..).zip(handles) {
+            let membership = membership(ndev, rank);
+            created(NewCommunicator { slot, identity, name: None, membership, parent: None }, code);
+        }
+    }
+    code
+}
+
+/// Returns the child of a communicator that is to be created.
+///
+/// # Safety
+/// The configuration is null or valid, as for NCCL.
+unsafe fn child(
+    comm: ncclComm_t,
+    color: c_int,
+    slot: *mut ncclComm_t,
+    config: *const ncclConfig_t,
+) -> NewCommunicator {
+    let parent = registry::find_or_adopt(comm);
+    NewCommunicator {
+        slot,
+        identity: parent.map_or(0, |parent| parent.identity_of_child(color)),
+        // SAFETY: the caller guarantees it.
+        name: unsafe { name(config) },
+        membership: None,
+        parent: (!comm.is_null()).then(|| comm.addr()),
+    }
+}
+
+pub(crate) unsafe extern "C" fn ncclCommSplit(
+    comm: ncclComm_t,
+    color: c_int,
+    key: c_int,
+    newcomm: *mut ncclComm_t,
+    config: *mut ncclConfig_t,
+) -> ncclResult_t {
+    // SAFETY: the caller upholds NCCL's contract.
+    let new = || unsafe { child(comm, color, newcomm, config) };
+    create(new, || forward!(functions.ncclCommSplit(comm, color, key, newcomm, config)))
+}
+
+pub(crate) unsafe extern "C" fn ncclCommShrink(
+    comm: ncclComm_t,
+    excludeRanksList: *mut c_int,
+    excludeRanksCount: c_int,
+    newcomm: *mut ncclComm_t,
+    config: *mut ncclConfig_t,
+    shrinkFlags: c_int,
+) -> ncclResult_t {
+    // SAFETY: the caller upholds NCCL's contract.
+    let new = || unsafe { child(comm, 0, newcomm, config) };
+    create(new, || {
+        forward!(functions.ncclCommShrink(
+            comm,
+            excludeRanksList,
+            excludeRanksCount,
+            newcomm,
+            config,
+            shrinkFlags
+        ))
+    })
+}
+
+/// A rank that joins does not know the identity of the communicator, and most of those that were there do not know the id by
+/// which it joins: it has none.
+pub(crate) unsafe extern "C" fn ncclCommGrow(
+    comm: ncclComm_t,
+    nRanks: c_int,
+    uniqueId: *const ncclUniqueId,
+    rank: c_int,
+    newcomm: *mut ncclComm_t,
+    config: *mut ncclConfig_t,
+) -> ncclResult_t {
+    // SAFETY: the caller upholds NCCL's contract.
+    let new = || unsafe { child(comm, 0, newcomm, config) };
+    create(new, || forward!(functions.ncclCommGrow(comm, nRanks, uniqueId, rank, newcomm, config)))
+}
+
+pub(crate) unsafe extern "C" fn ncclCommDestroy(comm: ncclComm_t) -> ncclResult_t {
+    // Before the call, after which another thread may create one with the same handle.
+    let remove = || registry::end(comm);
+    let (code, _) = outermost(|| {
+        remove();
+        forward!(functions.ncclCommDestroy(comm))
+    });
+    code
+}
+
+pub(crate) unsafe extern "C" fn ncclCommAbort(comm: ncclComm_t) -> ncclResult_t {
+    let (code, _) = outermost(|| {
+        let ended = registry::end(comm);
+        // While it still shows what hangs.
+        if ended.is_some_and(|recorder| recorder.is_inside()) {
+            dump::write("abort");
+        }
+        forward!(functions.ncclCommAbort(comm))
+    });
+    code
+}
+
+pub(crate) unsafe extern "C" fn ncclCommGetAsyncError(
+    comm: ncclComm_t,
+    asyncError: *mut ncclResult_t,
+) -> ncclResult_t {
+    let (code, is_outermost) = outermost(|| forward!(functions.ncclCommGetAsyncError(comm, asyncError)));
+    if is_outermost.is_none() || code != ncclResult_t::ncclSuccess {
+        return code;
+    }
+    // SAFETY: null, or NCCL has written it.
+    match unsafe { asyncError.as_ref() } {
+        None | Some(&ncclResult_t::ncclInProgress) => {}
+        Some(&ncclResult_t::ncclSuccess) => {
+            // Its questions to NCCL are not the program's.
+            let ((), _) = outermost(|| registry::complete(comm));
+        }
+        Some(_) => {
+            if registry::find(comm).is_some_and(|recorder| recorder.fail_all()) {
+                dump::write("async error");
+            }
+        }
+    }
+    code
+}
+
+/// The message about a function that the library lacks comes from here, once.
+pub(crate) unsafe extern "C" fn ncclGetLastError(comm: ncclComm_t) -> *const c_char {
+    let message = missing::take_message();
+    if message.is_null() { forward!(functions.ncclGetLastError(comm)) } else { message }
+}

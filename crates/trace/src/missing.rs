@@ -1,0 +1,73 @@
+//! The results of functions that the library lacks.
+
+use std::ffi::{CStr, c_char, c_int};
+use std::ptr;
+use std::sync::atomic::AtomicPtr;
+use std::sync::atomic::Ordering::Relaxed;
+
+use libnccl::sys::device::ncclTeam_t;
+use libnccl::sys::ncclResult_t;
+
+const NO_LIBRARY: &CStr = c"libnccl-trace has found no NCCL library to pass calls on to";
+
+/// The message of the last call of a missing function, until it is read.
+static MESSAGE: AtomicPtr<c_char> = AtomicPtr::new(ptr::null_mut());
+
+/// Returns the message, and forgets it; null if there is none.
+pub(crate) fn take_message() -> *const c_char {
+    MESSAGE.swap(ptr::null_mut(), Relaxed)
+}
+
+/// The message about a function, a C string.
+macro_rules! message {
+    ($name:ident) => {
+        concat!(stringify!($name), " is not in the NCCL library to which libnccl-trace passes calls on\0")
+    };
+}
+pub(crate) use message;
+
+/// A type that missing functions return.
+pub(crate) trait Missing: Sized {
+    /// Returns the value if there is no library.
+    fn library() -> Self;
+
+    /// Returns the value if the library lacks the function; the message ends with a NUL.
+    fn function(message: &'static str) -> Self {
+        MESSAGE.store(message.as_ptr().cast_mut().cast(), Relaxed);
+        Self::library()
+    }
+}
+
+impl Missing for ncclResult_t {
+    fn library() -> Self {
+        MESSAGE.store(NO_LIBRARY.as_ptr().cast_mut(), Relaxed);
+        Self::ncclSystemError
+    }
+
+    fn function(message: &'static str) -> Self {
+        MESSAGE.store(message.as_ptr().cast_mut().cast(), Relaxed);
+        Self::ncclInvalidUsage
+    }
+}
+
+impl Missing for *const c_char {
+    fn library() -> Self {
+        NO_LIBRARY.as_ptr()
+    }
+}
+
+impl Missing for () {
+    fn library() -> Self {}
+}
+
+impl Missing for c_int {
+    fn library() -> Self {
+        0
+    }
+}
+
+impl Missing for ncclTeam_t {
+    fn library() -> Self {
+        Self::default()
+    }
+}

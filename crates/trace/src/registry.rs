@@ -1,0 +1,178 @@
+//! The communicators of the process, by their handles.
+
+use std::collections::{HashMap, VecDeque};
+use std::env;
+use std::sync::atomic::AtomicUsize;
+use std::sync::atomic::Ordering::{Acquire, Release};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError, RwLock, RwLockWriteGuard};
+
+use libnccl::sys::{ncclComm_t, ncclResult_t};
+use libnccl::{CallRecorder, MemorySpace};
+
+use crate::library::{forward, library};
+use crate::per_process::PerProcess;
+
+/// The entries of a ring, unless the environment says another number.
+const ENTRIES: usize = 1000;
+/// The number of communicators that have ended whose operations are kept.
+const ENDED: usize = 64;
+
+/// A communicator whose creation has begun.
+pub(crate) struct NewCommunicator {
+    /// The place where NCCL writes the handle.
+    pub(crate) slot: *mut ncclComm_t,
+    /// 0 if it is not known.
+    pub(crate) identity: u64,
+    pub(crate) name: Option<String>,
+    /// The size and the rank, if they are known before it exists.
+    pub(crate) membership: Option<[u32; 2]>,
+    pub(crate) parent: Option<usize>,
+}
+
+// SAFETY: the slot is read only when NCCL's contract says that it is valid, whatever the thread.
+unsafe impl Send for NewCommunicator {}
+// SAFETY: as above.
+unsafe impl Sync for NewCommunicator {}
+
+#[derive(Default)]
+struct Communicators {
+    live: HashMap<usize, Arc<CallRecorder>>,
+    /// The identities and names of those that exist, but cannot be asked for their size yet.
+    unasked: HashMap<usize, (u64, Option<String>)>,
+    /// Those that NCCL creates in the background.
+    begun: Vec<NewCommunicator>,
+}
+
+#[derive(Default)]
+struct Registry {
+    communicators: RwLock<Communicators>,
+    /// The oldest first, with those that have ended and are kept.
+    all: Mutex<VecDeque<(Arc<CallRecorder>, bool)>>,
+}
+
+static REGISTRY: PerProcess<Registry> = PerProcess::new();
+
+/// Changes whenever a handle is added or removed.
+static GENERATION: AtomicUsize = AtomicUsize::new(0);
+
+/// Starts without communicators: those of the parent are none of a forked child's.
+pub(crate) fn forget() {
+    REGISTRY.forget();
+    GENERATION.fetch_add(1, Release);
+}
+
+#[inline]
+pub(crate) fn generation() -> usize {
+    GENERATION.load(Acquire)
+}
+
+fn write() -> RwLockWriteGuard<'static, Communicators> {
+    REGISTRY.get().communicators.write().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Returns the recorder of a communicator.
+pub(crate) fn find(comm: ncclComm_t) -> Option<Arc<CallRecorder>> {
+    let communicators = REGISTRY.get().communicators.read().unwrap_or_else(PoisonError::into_inner);
+    communicators.live.get(&comm.addr()).cloned()
+}
+
+/// Returns the recorder of a communicator, which is created if it was not seen before. `None` if NCCL says that there is no
+/// such communicator, or not yet. The thread is inside NCCL, so that what is asked here is not recorded.
+pub(crate) fn find_or_adopt(comm: ncclComm_t) -> Option<Arc<CallRecorder>> {
+    find(comm).or_else(|| {
+        let membership = (!comm.is_null()).then(|| ask(comm))??;
+        let (identity, name) = write().unasked.remove(&comm.addr()).unwrap_or_default();
+        Some(add(comm, identity, name, membership))
+    })
+}
+
+/// Returns the size and the rank, if the communicator is complete.
+fn ask(comm: ncclComm_t) -> Option<[u32; 2]> {
+    let (mut size, mut rank) = (-1, -1);
+    let codes: [ncclResult_t; 2] = [
+        forward!(functions.ncclCommCount(comm, &raw mut size)),
+        forward!(functions.ncclCommUserRank(comm, &raw mut rank)),
+    ];
+    let is_known = codes == [ncclResult_t::ncclSuccess; 2] && rank < size;
+    is_known.then_some([u32::try_from(size).ok()?, u32::try_from(rank).ok()?])
+}
+
+fn add(comm: ncclComm_t, identity: u64, name: Option<String>, membership: [u32; 2]) -> Arc<CallRecorder> {
+    let memory_space = library().map_or(MemorySpace::Device, |library| library.memory_space());
+    let recorder = Arc::new(CallRecorder::new(identity, name, membership, memory_space, entries()));
+    write().live.insert(comm.addr(), Arc::clone(&recorder));
+    GENERATION.fetch_add(1, Release);
+    let mut all = REGISTRY.get().all.lock().unwrap_or_else(PoisonError::into_inner);
+    all.push_back((Arc::clone(&recorder), false));
+    recorder
+}
+
+/// Returns the number of entries of each ring.
+fn entries() -> usize {
+    static ENTRIES_SET: OnceLock<usize> = OnceLock::new();
+    let read = || env::var("LIBNCCL_RECORDER").ok()?.trim().parse().ok().filter(|entries| *entries > 0);
+    *ENTRIES_SET.get_or_init(|| read().unwrap_or(ENTRIES))
+}
+
+/// Registers a communicator whose creation has begun with this result, as soon as its handle is there.
+pub(crate) fn created(new: NewCommunicator, code: ncclResult_t) {
+    match code {
+        ncclResult_t::ncclSuccess => {}
+        // NCCL writes the handle of a child later.
+        ncclResult_t::ncclInProgress if new.parent.is_some() => return write().begun.push(new),
+        ncclResult_t::ncclInProgress => {}
+        _ => return,
+    }
+    // SAFETY: NCCL has written the slot, of which the caller wants to know what is in it; nobody else writes it.
+    let handle = unsafe { new.slot.as_ref() }.map_or(std::ptr::null_mut(), |handle| *handle);
+    // A rank that is not in the new communicator gets none.
+    if handle.is_null() {
+        return;
+    }
+    match new.membership.or_else(|| ask(handle)) {
+        Some(membership) => drop(add(handle, new.identity, new.name, membership)),
+        None => drop(write().unasked.insert(handle.addr(), (new.identity, new.name))),
+    }
+}
+
+/// Records that nothing of a communicator is in progress, so that its children exist.
+pub(crate) fn complete(comm: ncclComm_t) {
+    let has_begun = {
+        let communicators = REGISTRY.get().communicators.read().unwrap_or_else(PoisonError::into_inner);
+        communicators.live.get(&comm.addr()).into_iter().for_each(|recorder| recorder.complete());
+        communicators.begun.iter().any(|new| new.parent == Some(comm.addr()))
+    };
+    if has_begun {
+        let is_child = |new: &mut NewCommunicator| new.parent == Some(comm.addr());
+        let children: Vec<_> = write().begun.extract_if(.., is_child).collect();
+        children.into_iter().for_each(|new| created(new, ncclResult_t::ncclSuccess));
+    }
+}
+
+/// Removes the handle of a communicator that is about to end, and returns its recorder.
+pub(crate) fn end(comm: ncclComm_t) -> Option<Arc<CallRecorder>> {
+    let ended = {
+        let mut communicators = write();
+        communicators.unasked.remove(&comm.addr());
+        communicators.begun.retain(|new| new.parent != Some(comm.addr()));
+        communicators.live.remove(&comm.addr())
+    }?;
+    GENERATION.fetch_add(1, Release);
+    ended.end();
+    let mut all = REGISTRY.get().all.lock().unwrap_or_else(PoisonError::into_inner);
+    all.iter_mut().filter(|(one, _)| Arc::ptr_eq(one, &ended)).for_each(|(_, is_ended)| *is_ended = true);
+    let surplus = all.iter().filter(|(_, is_ended)| *is_ended).count().saturating_sub(ENDED);
+    let oldest = (0..all.len()).filter(|at| all[*at].1).nth(surplus.wrapping_sub(1));
+    if surplus > 0
+        && let Some(oldest) = oldest
+    {
+        all.remove(oldest);
+    }
+    Some(ended)
+}
+
+/// Returns all communicators, the oldest first, with the last ones that have ended.
+pub(crate) fn all() -> Vec<Arc<CallRecorder>> {
+    let all = REGISTRY.existing().map(|registry| registry.all.lock().unwrap_or_else(PoisonError::into_inner));
+    all.map_or_else(Vec::new, |all| all.iter().map(|(recorder, _)| Arc::clone(recorder)).collect())
+}

@@ -1,0 +1,242 @@
+//! The state of a thread: its group, and the communicators that it has used last.
+
+use std::cell::{Cell, RefCell};
+use std::mem;
+use std::sync::{Arc, Once};
+
+use libnccl::sys::{ncclComm_t, ncclResult_t};
+use libnccl::{CallArguments, CallRecorder, GroupPlace};
+
+use crate::dump;
+use crate::registry::{self, NewCommunicator};
+use crate::signal;
+
+thread_local! {
+    static THREAD: Thread = const {
+        Thread {
+            is_inside: Cell::new(false),
+            depth: Cell::new(0),
+            group: RefCell::new(Group { members: Vec::new(), created: Vec::new() }),
+            recent: [const { Cell::new(Recent::NONE) }; RECENT],
+        }
+    };
+}
+
+/// The number of communicators that a thread finds without a lock, a power of two.
+const RECENT: usize = 8;
+
+struct Thread {
+    /// Set during a call of NCCL, which may call its own functions by their names, and so those here.
+    is_inside: Cell<bool>,
+    /// The number of groups that are open.
+    depth: Cell<u32>,
+    group: RefCell<Group>,
+    /// By a hash of their handles.
+    recent: [Cell<Recent>; RECENT],
+}
+
+/// The group that is open.
+struct Group {
+    /// The communicators with operations in it.
+    members: Vec<(usize, Arc<CallRecorder>)>,
+    /// Those that it creates.
+    created: Vec<NewCommunicator>,
+}
+
+/// A communicator that was used before.
+#[derive(Default)]
+struct Recent {
+    handle: usize,
+    /// That of the registry, which changes with its communicators.
+    generation: usize,
+    recorder: Option<Arc<CallRecorder>>,
+}
+
+impl Recent {
+    const NONE: Self = Self { handle: 0, generation: 0, recorder: None };
+}
+
+/// An operation that was recorded before its call.
+struct Begun {
+    recorder: Arc<CallRecorder>,
+    handle: usize,
+    generation: usize,
+    is_grouped: bool,
+}
+
+/// Makes the call of an operation, and records it if it is the program's own and not NCCL's. `arguments` gets the size of the
+/// communicator.
+#[inline(always)]
+pub(crate) fn record(
+    comm: ncclComm_t,
+    arguments: impl FnOnce(usize) -> CallArguments,
+    call: impl FnOnce() -> ncclResult_t,
+) -> ncclResult_t {
+    // It fails while the thread ends.
+    let Ok(Some(begun)) = THREAD.try_with(|thread| thread.begin(comm, arguments)) else { return call() };
+    let code = call();
+    let _ = THREAD.try_with(|thread| thread.finish(begun, code));
+    code
+}
+
+/// Makes a call that is not recorded as an operation. Returns `None` beside its result if it is NCCL's own, or if the thread
+/// ends: nothing is to be recorded then.
+pub(crate) fn outermost<R>(call: impl FnOnce() -> R) -> (R, Option<()>) {
+    let is_outermost = THREAD.try_with(|thread| !thread.is_inside.replace(true)).unwrap_or(false);
+    let result = call();
+    if is_outermost {
+        let _ = THREAD.try_with(|thread| thread.is_inside.set(false));
+    }
+    (result, is_outermost.then_some(()))
+}
+
+/// Registers a communicator whose creation has begun: at the end of the group, if one is open.
+pub(crate) fn created(new: NewCommunicator, code: ncclResult_t) {
+    prepare();
+    let _ = THREAD.try_with(|thread| {
+        if thread.depth.get() == 0 {
+            registry::created(new, code);
+        } else if let Ok(mut group) = thread.group.try_borrow_mut() {
+            group.created.push(new);
+        }
+    });
+}
+
+/// Records the start of a group.
+pub(crate) fn start_group() {
+    let _ = THREAD.try_with(|thread| thread.depth.set(thread.depth.get().saturating_add(1)));
+}
+
+/// Records the end of a group; `code` is its result, `None` if its operations were not to run.
+pub(crate) fn end_group(code: Option<ncclResult_t>) {
+    let _ = THREAD.try_with(|thread| {
+        let depth = thread.depth.get();
+        thread.depth.set(depth.saturating_sub(1));
+        // At the end of an inner one, nothing has run.
+        if depth > 1 && code == Some(ncclResult_t::ncclSuccess) {
+            return;
+        }
+        let Ok(mut group) = thread.group.try_borrow_mut() else { return };
+        let (members, created) = (mem::take(&mut group.members), mem::take(&mut group.created));
+        drop(group);
+        for (_, recorder) in members {
+            match code {
+                Some(code) => finish(&recorder, code),
+                None => drop(recorder.fail()),
+            }
+        }
+        created
+            .into_iter()
+            .for_each(|new| registry::created(new, code.unwrap_or(ncclResult_t::ncclInvalidUsage)));
+    });
+}
+
+/// Prepares for the first communicator.
+fn prepare() {
+    static PREPARE: Once = Once::new();
+    PREPARE.call_once(|| {
+        // SAFETY: the handler writes atomics and what only its thread has. This library is never unloaded. It fails only if
+        // there is no memory.
+        unsafe { libc::pthread_atfork(None, None, Some(forget_parent)) };
+        dump::prepare();
+        signal::watch(|| dump::write("signal"));
+    });
+}
+
+/// Makes a forked child start without communicators.
+extern "C" fn forget_parent() {
+    registry::forget();
+    dump::forget();
+    signal::forget();
+    let _ = THREAD.try_with(|thread| {
+        thread.depth.set(0);
+        thread.is_inside.set(false);
+        if let Ok(mut group) = thread.group.try_borrow_mut() {
+            group.members.clear();
+            group.created.clear();
+        }
+        thread.recent.iter().for_each(|recent| drop(recent.take()));
+    });
+}
+
+/// Records the result of an operation, or of a group with some.
+#[inline(always)]
+fn finish(recorder: &CallRecorder, code: ncclResult_t) {
+    match code {
+        ncclResult_t::ncclSuccess => recorder.finish(),
+        ncclResult_t::ncclInProgress => recorder.finish_in_progress(),
+        _ => fail(recorder),
+    }
+}
+
+#[cold]
+fn fail(recorder: &CallRecorder) {
+    if recorder.fail() {
+        dump::write("error");
+    }
+}
+
+impl Thread {
+    #[inline(always)]
+    fn begin(&self, comm: ncclComm_t, arguments: impl FnOnce(usize) -> CallArguments) -> Option<Begun> {
+        let handle = comm.addr();
+        if handle == 0 || self.is_inside.get() {
+            return None;
+        }
+        let generation = registry::generation();
+        let recent = self.slot(handle).take();
+        let recorder = match recent.recorder {
+            Some(recorder) if recent.handle == handle && recent.generation == generation => recorder,
+            _ => self.find(comm)?,
+        };
+        let is_grouped = self.depth.get() > 0;
+        let place = if is_grouped { self.join(handle, &recorder) } else { GroupPlace::Ungrouped };
+        let [size, _] = recorder.membership();
+        recorder.begin(arguments(size as usize), place);
+        self.is_inside.set(true);
+        Some(Begun { recorder, handle, generation, is_grouped })
+    }
+
+    #[inline(always)]
+    fn finish(&self, begun: Begun, code: ncclResult_t) {
+        let Begun { recorder, handle, generation, is_grouped } = begun;
+        self.is_inside.set(false);
+        match (code, is_grouped) {
+            // Those of a group run at its end.
+            (ncclResult_t::ncclSuccess | ncclResult_t::ncclInProgress, true) => {}
+            (code, _) => finish(&recorder, code),
+        }
+        self.slot(handle).set(Recent { handle, generation, recorder: Some(recorder) });
+    }
+
+    /// Returns the place for a communicator among the recent ones.
+    #[inline(always)]
+    fn slot(&self, handle: usize) -> &Cell<Recent> {
+        // Handles are addresses of large structs, or small numbers. The constant is 2^64 divided by the golden ratio.
+        let hash = (handle as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32;
+        &self.recent[hash as usize % RECENT]
+    }
+
+    /// Returns the recorder of a communicator that this thread has not used lately.
+    #[cold]
+    #[inline(never)]
+    fn find(&self, comm: ncclComm_t) -> Option<Arc<CallRecorder>> {
+        // It asks NCCL about one that is not known.
+        prepare();
+        self.is_inside.set(true);
+        let found = registry::find_or_adopt(comm);
+        self.is_inside.set(false);
+        found
+    }
+
+    /// Adds a communicator to the group that is open.
+    #[inline]
+    fn join(&self, handle: usize, recorder: &Arc<CallRecorder>) -> GroupPlace {
+        let Ok(mut group) = self.group.try_borrow_mut() else { return GroupPlace::Ungrouped };
+        if group.members.iter().rev().any(|(member, _)| *member == handle) {
+            return GroupPlace::Later;
+        }
+        group.members.push((handle, Arc::clone(recorder)));
+        GroupPlace::First
+    }
+}
