@@ -57,7 +57,8 @@ macro_rules! operations {
                     let joined = self.begin_operation(entry)?;
                     let devices = [stream.device(), $($buffer.0.device()),*];
                     let checked = check_devices(self.communicator(), stringify!($name), devices)
-                        .and(check_data_types(stringify!($name), [$($buffer.0.data_type()),*]));
+                        .and(check_data_types(stringify!($name), [$($buffer.0.data_type()),*]))
+                        $(.and($buffer.0.check_layout(stringify!($name))))*;
                     let result = match checked {
                         Ok(()) => $module::$name(stringify!($name), self, $($buffer.0,)* $($argument,)* stream),
                         Err(error) => Err(error),
