@@ -2,9 +2,7 @@
 
 use std::ffi::c_void;
 
-use crate::{
-    DataType, DeviceSlice, DeviceSliceMut, Element, Error, InvalidArgumentKind, Result,
-};
+use crate::{DataType, DeviceSlice, DeviceSliceMut, Element, Error, InvalidArgumentKind, Result};
 
 /// A view like [`DeviceSlice`], with an element type that is known at run time only.
 ///
@@ -157,7 +155,8 @@ impl<'a> AnySliceMut<'a> {
     /// As for [`DeviceSliceMut::from_raw_parts`], with the elements that `bytes` bytes are.
     pub unsafe fn from_raw_bytes(data_type: DataType, pointer: *mut c_void, bytes: usize) -> Result<Self> {
         // SAFETY: the caller guarantees that the memory is valid until the work has run.
-        let view = unsafe { DeviceSliceMut::<u8>::from_raw_parts(pointer.cast(), bytes) }.elements_of(data_type);
+        let view =
+            unsafe { DeviceSliceMut::<u8>::from_raw_parts(pointer.cast(), bytes) }.elements_of(data_type);
         view.check_layout("AnySliceMut::from_raw_bytes").map(|()| view)
     }
 }

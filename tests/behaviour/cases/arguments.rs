@@ -1,8 +1,8 @@
 //! Invalid arguments: they are found before NCCL is called, and the error names the values.
 
 use libnccl::{
-    AnyBuffer, AnySlice, AnySliceMut, Config, DataType, DeviceSlice, DeviceSliceMut, Error, InvalidArgumentKind, Nccl,
-    ReduceOp, Result, sys,
+    AnyBuffer, AnySlice, AnySliceMut, Config, DataType, DeviceSlice, DeviceSliceMut, Error,
+    InvalidArgumentKind, Nccl, ReduceOp, Result, sys,
 };
 
 use super::common::{STREAM, cases, of_one_thread, on_threads};

@@ -333,7 +333,10 @@ fn wrong_counts_are_an_error_that_names_them(nccl: &Nccl) {
         let wrong = comm.all_gather_v_in_place(&mut recv, &[4, 4], STREAM);
         assert_eq!(message(wrong), "all_gather_v_in_place: 2 counts; expected 3, one for each rank");
         let wrong = comm.all_gather_v_in_place(&mut recv, &[3, 3, 4], STREAM);
-        assert_eq!(message(wrong), "all_gather_v_in_place: the in-place buffer holds 9 elements, and needs 10");
+        assert_eq!(
+            message(wrong),
+            "all_gather_v_in_place: the in-place buffer holds 9 elements, and needs 10"
+        );
         let wrong = comm.reduce_scatter_v_in_place(&mut recv, &[9, usize::MAX, 4], ReduceOp::Sum, STREAM);
         assert_eq!(
             message(wrong),

@@ -12,8 +12,8 @@ use std::thread;
 use std::time::Duration;
 
 use libnccl::{
-    AnyBuffer, BufferMut, Communicator, Config, Context, DataType, Error, MemorySpace, Nccl, ReduceOp, Stream,
-    StreamRef,
+    AnyBuffer, BufferMut, Communicator, Config, Context, DataType, Error, MemorySpace, Nccl, ReduceOp,
+    Stream, StreamRef,
 };
 use libtest_mimic::{Arguments, Trial};
 
@@ -79,7 +79,10 @@ fn common_cases<C: CudaCrate>() -> Cases {
             buffers_dropped_straight_after_the_call_are_summed::<C>,
         ),
         ("bytes_of_a_type_known_at_run_time_are_summed", bytes_of_a_type_known_at_run_time_are_summed::<C>),
-        ("bytes_that_are_no_elements_are_invalid_argument", bytes_that_are_no_elements_are_invalid_argument::<C>),
+        (
+            "bytes_that_are_no_elements_are_invalid_argument",
+            bytes_that_are_no_elements_are_invalid_argument::<C>,
+        ),
         ("buffers_on_the_default_stream_are_summed", buffers_on_the_default_stream_are_summed::<C>),
         ("buffers_of_a_group_may_be_dropped_after_it", buffers_of_a_group_may_be_dropped_after_it::<C>),
         ("buffer_of_another_device_is_invalid_argument", buffer_of_another_device_is_invalid_argument::<C>),
