@@ -1,4 +1,4 @@
-//! Ranks as tasks of one thread, in a tokio runtime, on the CPU implementation: they join, split and finalize at the same
+//! Ranks as tasks of one thread, in a tokio runtime, on the CPU implementation: they join, split and end at the same
 //! time, and none blocks the others.
 //!
 //! ```console
@@ -46,8 +46,8 @@ async fn run(nccl: &Nccl, ranks: usize) -> Result<()> {
         println!("{name}: {sums:?}");
     }
 
-    let finalized = concurrently(halves.into_iter().chain(joined).map(Communicator::finalize_async)).await?;
-    finalized.into_iter().try_for_each(libnccl::Finalized::destroy)
+    concurrently(halves.into_iter().chain(joined).map(Communicator::destroy_async)).await?;
+    Ok(())
 }
 
 /// Runs futures as tasks, and returns their results in order.

@@ -2,9 +2,7 @@
 
 use std::ffi::c_void;
 
-use crate::{
-    DataType, DeviceSlice, DeviceSliceMut, Element, Error, InvalidArgumentKind, MemorySpace, Result,
-};
+use crate::{DataType, DeviceSlice, DeviceSliceMut, Element, Error, InvalidArgumentKind, Result};
 
 /// A view like [`DeviceSlice`], with an element type that is known at run time only.
 ///
@@ -25,7 +23,8 @@ use crate::{
 /// # }
 /// ```
 ///
-/// A typed view becomes one by [`DeviceSlice::into_any`].
+/// A typed view becomes one by [`DeviceSlice::into_any`]. For bytes in buffers of other crates, see
+/// [`AnyBuffer`](crate::AnyBuffer).
 pub type AnySlice<'a> = DeviceSlice<'a, AnyElement>;
 
 /// A view like [`DeviceSliceMut`], with an element type that is known at run time only; see [`AnySlice`].
@@ -56,10 +55,18 @@ pub trait BufferElement: Copy + Send + Sync + 'static + Sealed {}
 impl<T: Element> BufferElement for T {}
 impl BufferElement for AnyElement {}
 
-pub trait Sealed {}
+pub trait Sealed {
+    /// Set if all elements have the type that the compiler knows.
+    #[doc(hidden)]
+    const HAS_TYPE: bool;
+}
 
-impl<T: Element> Sealed for T {}
-impl Sealed for AnyElement {}
+impl<T: Element> Sealed for T {
+    const HAS_TYPE: bool = true;
+}
+impl Sealed for AnyElement {
+    const HAS_TYPE: bool = false;
+}
 
 impl<'a, T: Element> DeviceSlice<'a, T> {
     /// Returns the same view, with the element type known at run time only; see [`AnySlice`].
@@ -77,19 +84,35 @@ impl<'a, T: Element> DeviceSliceMut<'a, T> {
     }
 }
 
+impl<T: BufferElement> DeviceSlice<'_, T> {
+    /// Returns an error if bytes were taken as elements of which they are no whole number, or at an address that is none of
+    /// an element.
+    #[inline(always)]
+    pub(crate) fn check_layout(&self, call: &'static str) -> Result<()> {
+        if T::HAS_TYPE { Ok(()) } else { check_layout(call, self.data_type(), self.as_raw_bytes()) }
+    }
+}
+
+impl<T: BufferElement> DeviceSliceMut<'_, T> {
+    /// Checks it as [`DeviceSlice::check_layout`] does.
+    #[inline(always)]
+    pub(crate) fn check_layout(&self, call: &'static str) -> Result<()> {
+        if T::HAS_TYPE { Ok(()) } else { check_layout(call, self.data_type(), self.as_raw_bytes()) }
+    }
+}
+
 impl<'a> AnySlice<'a> {
     /// Borrows host memory as elements of `data_type`; for an example, see [`AnySlice`].
     ///
     /// # Errors
     /// [`Error::InvalidArgument`] if the length or the address is no multiple of the type's size.
     pub fn from_bytes(data_type: DataType, bytes: &'a [u8]) -> Result<Self> {
-        let pointer = bytes.as_ptr().cast();
-        let length = count("AnySlice::from_bytes", data_type, pointer, bytes.len())?;
-        // SAFETY: initialized bytes, borrowed for `'a`, in which the elements fit.
-        Ok(unsafe { Self::of_type(data_type, pointer.cast(), length, MemorySpace::Host) })
+        let view = DeviceSlice::from(bytes).elements_of(data_type);
+        view.check_layout("AnySlice::from_bytes").map(|()| view)
     }
 
-    /// Borrows `bytes` bytes of device memory as elements of `data_type`.
+    /// Borrows `bytes` bytes of device memory as elements of `data_type`. Buffers of bytes of other crates need no address:
+    /// see [`AnyBuffer`](crate::AnyBuffer).
     ///
     /// ```
     /// use libnccl::{AnySlice, DataType};
@@ -106,9 +129,9 @@ impl<'a> AnySlice<'a> {
     /// # Safety
     /// As for [`DeviceSlice::from_raw_parts`], with the elements that `bytes` bytes are.
     pub unsafe fn from_raw_bytes(data_type: DataType, pointer: *const c_void, bytes: usize) -> Result<Self> {
-        let length = count("AnySlice::from_raw_bytes", data_type, pointer, bytes)?;
         // SAFETY: the caller guarantees that the memory is valid until the work has run.
-        Ok(unsafe { Self::of_type(data_type, pointer.cast(), length, MemorySpace::Device) })
+        let view = unsafe { DeviceSlice::<u8>::from_raw_parts(pointer.cast(), bytes) }.elements_of(data_type);
+        view.check_layout("AnySlice::from_raw_bytes").map(|()| view)
     }
 }
 
@@ -118,10 +141,8 @@ impl<'a> AnySliceMut<'a> {
     /// # Errors
     /// [`Error::InvalidArgument`] if the length or the address is no multiple of the type's size.
     pub fn from_bytes(data_type: DataType, bytes: &'a mut [u8]) -> Result<Self> {
-        let pointer: *mut c_void = bytes.as_mut_ptr().cast();
-        let length = count("AnySliceMut::from_bytes", data_type, pointer, bytes.len())?;
-        // SAFETY: initialized bytes, borrowed exclusively for `'a`, in which the elements fit.
-        Ok(unsafe { Self::of_type(data_type, pointer.cast(), length, MemorySpace::Host) })
+        let view = DeviceSliceMut::from(bytes).elements_of(data_type);
+        view.check_layout("AnySliceMut::from_bytes").map(|()| view)
     }
 
     /// Borrows `bytes` bytes of device memory as elements of `data_type`; for an example, see
@@ -133,14 +154,19 @@ impl<'a> AnySliceMut<'a> {
     /// # Safety
     /// As for [`DeviceSliceMut::from_raw_parts`], with the elements that `bytes` bytes are.
     pub unsafe fn from_raw_bytes(data_type: DataType, pointer: *mut c_void, bytes: usize) -> Result<Self> {
-        let length = count("AnySliceMut::from_raw_bytes", data_type, pointer, bytes)?;
         // SAFETY: the caller guarantees that the memory is valid until the work has run.
-        Ok(unsafe { Self::of_type(data_type, pointer.cast(), length, MemorySpace::Device) })
+        let view =
+            unsafe { DeviceSliceMut::<u8>::from_raw_parts(pointer.cast(), bytes) }.elements_of(data_type);
+        view.check_layout("AnySliceMut::from_raw_bytes").map(|()| view)
     }
 }
 
-/// Returns the number of elements that `bytes` bytes at `pointer` are.
-fn count(call: &'static str, data_type: DataType, pointer: *const c_void, bytes: usize) -> Result<usize> {
+/// Returns an error if the bytes are no whole number of elements, or their address is none of an element.
+fn check_layout(
+    call: &'static str,
+    data_type: DataType,
+    (pointer, bytes): (*const c_void, usize),
+) -> Result<()> {
     let size = data_type.size();
     if !bytes.is_multiple_of(size) {
         let problem = format!("{bytes} bytes are no multiple of {size}, the size of {data_type}");
@@ -150,5 +176,5 @@ fn count(call: &'static str, data_type: DataType, pointer: *const c_void, bytes:
         let problem = format!("the address {pointer:?} is no multiple of {size}, the size of {data_type}");
         return Err(Error::argument(call, InvalidArgumentKind::Address, problem));
     }
-    Ok(bytes / size)
+    Ok(())
 }

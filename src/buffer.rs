@@ -48,9 +48,28 @@ struct RawSlice<T> {
     /// The CUDA device, if it is known.
     device: Option<i32>,
     data_type: DataType,
+    /// The bytes after the last whole element, with which no operation takes the view.
+    excess: u8,
 }
 
 impl<T> RawSlice<T> {
+    const fn cast<U>(self) -> RawSlice<U> {
+        let Self { pointer, length, space, device, data_type, excess } = self;
+        RawSlice { pointer: pointer.cast(), length, space, device, data_type, excess }
+    }
+
+    /// Returns the bytes as elements of `data_type`.
+    const fn elements_of<U>(self, data_type: DataType) -> RawSlice<U> {
+        let (bytes, size) = (self.bytes(), data_type.size());
+        // A remainder of a size, which is 8 at most.
+        let excess = (bytes % size) as u8;
+        RawSlice { length: bytes / size, data_type, excess, ..self.cast() }
+    }
+
+    const fn bytes(&self) -> usize {
+        self.length * self.data_type.size() + self.excess as usize
+    }
+
     const fn memory_space(&self) -> Option<MemorySpace> {
         if self.length == 0 { None } else { Some(self.space) }
     }
@@ -126,14 +145,23 @@ impl<'a, T> DeviceSlice<'a, T> {
         length: usize,
         space: MemorySpace,
     ) -> Self {
-        Self { raw: RawSlice { pointer, length, space, device: None, data_type }, memory: PhantomData }
+        let raw = RawSlice { pointer, length, space, device: None, data_type, excess: 0 };
+        Self { raw, memory: PhantomData }
     }
 
     /// Returns the view with another `T`, and the same data type.
     pub(crate) const fn cast<U>(self) -> DeviceSlice<'a, U> {
-        let RawSlice { pointer, length, space, device, data_type } = self.raw;
-        let raw = RawSlice { pointer: pointer.cast(), length, space, device, data_type };
-        DeviceSlice { raw, memory: PhantomData }
+        DeviceSlice { raw: self.raw.cast(), memory: PhantomData }
+    }
+
+    /// Returns the bytes as elements of `data_type`, which are to be [checked](Self::check_layout).
+    pub(crate) const fn elements_of<U>(self, data_type: DataType) -> DeviceSlice<'a, U> {
+        DeviceSlice { raw: self.raw.elements_of(data_type), memory: PhantomData }
+    }
+
+    /// Returns the address and the number of bytes.
+    pub(crate) const fn as_raw_bytes(&self) -> (*const c_void, usize) {
+        (self.raw.pointer.cast(), self.raw.bytes())
     }
 
     /// Returns the type of the elements.
@@ -254,14 +282,23 @@ impl<'a, T> DeviceSliceMut<'a, T> {
         length: usize,
         space: MemorySpace,
     ) -> Self {
-        Self { raw: RawSlice { pointer, length, space, device: None, data_type }, memory: PhantomData }
+        let raw = RawSlice { pointer, length, space, device: None, data_type, excess: 0 };
+        Self { raw, memory: PhantomData }
     }
 
     /// Returns the view with another `T`, and the same data type.
     pub(crate) const fn cast<U>(self) -> DeviceSliceMut<'a, U> {
-        let RawSlice { pointer, length, space, device, data_type } = self.raw;
-        let raw = RawSlice { pointer: pointer.cast(), length, space, device, data_type };
-        DeviceSliceMut { raw, memory: PhantomData }
+        DeviceSliceMut { raw: self.raw.cast(), memory: PhantomData }
+    }
+
+    /// Returns the bytes as elements of `data_type`, which are to be [checked](Self::check_layout).
+    pub(crate) const fn elements_of<U>(self, data_type: DataType) -> DeviceSliceMut<'a, U> {
+        DeviceSliceMut { raw: self.raw.elements_of(data_type), memory: PhantomData }
+    }
+
+    /// Returns the address and the number of bytes.
+    pub(crate) const fn as_raw_bytes(&self) -> (*const c_void, usize) {
+        (self.raw.pointer.cast(), self.raw.bytes())
     }
 
     /// Returns the type of the elements.

@@ -40,6 +40,7 @@ compile_error!(
     "libnccl is for 64-bit targets: NCCL exists for no other, and its types are laid out for them"
 );
 
+mod any_buffer;
 mod any_slice;
 mod backend;
 mod buffer;
@@ -83,6 +84,7 @@ mod version;
 pub use self::cuda_core::CudaCoreGuard;
 #[cfg(feature = "cudarc")]
 pub use self::cudarc::CudaGuard;
+pub use any_buffer::AnyBuffer;
 pub use any_slice::{AnyElement, AnySlice, AnySliceMut, BufferElement};
 pub use backend::Backend;
 // For the shared object `libnccl-trace.so`.

@@ -15,7 +15,7 @@ fn count(folder: &str) -> usize {
     fs::read_dir(folder).expect("proc is mounted").count()
 }
 
-/// Drops an initialisation, a split and a finalization in progress, each polled or not.
+/// Drops an initialisation, a split, a finalization and a destruction in progress, each polled or not.
 fn drop_futures(nccl: &Nccl, is_polled: bool) {
     let config = Config::new();
     let id = nccl.unique_id().unwrap();
@@ -30,11 +30,13 @@ fn drop_futures(nccl: &Nccl, is_polled: bool) {
     drop(split);
     let id = nccl.unique_id().unwrap();
     let ranks = block_on(join_all([0, 1].map(|rank| nccl.init_rank_async(2, rank, &id, &config))));
-    let mut end = Box::pin(ranks.into_iter().next().unwrap().unwrap().finalize_async());
+    let [first, second] = <[_; 2]>::try_from(ranks).expect("two ranks").map(Result::unwrap);
+    let mut finalized = Box::pin(first.finalize_async());
+    let mut destroyed = Box::pin(second.destroy_async());
     if is_polled {
-        let _ = poll(&mut end);
+        let _ = (poll(&mut finalized), poll(&mut destroyed));
     }
-    drop(end);
+    drop((finalized, destroyed));
 }
 
 #[test]

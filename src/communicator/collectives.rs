@@ -30,15 +30,24 @@ impl Operator {
 /// Calls the plain function, or its form with options if there are any, with the communicator and the stream after the
 /// other arguments; for use in an `unsafe` block. `name` is that of the method.
 macro_rules! call_with {
-    ($operations:ident, $name:ident, $plain:ident, $configured:ident, ($($argument:expr),*), $stream:ident) => {{
+    ($operations:ident, $name:ident, $plain:ident, $configured:ident, $arguments:tt, $stream:ident) => {{
+        let config = $operations.raw_config($name)?;
+        call_configured!($operations, config, $plain, $configured, $arguments, $stream)
+    }};
+}
+
+/// Calls as [`call_with`] does, with the options that the operation has.
+macro_rules! call_configured {
+    ($operations:ident, $config:ident, $plain:ident, $configured:ident, ($($argument:expr),*), $stream:ident) => {{
         let communicator = $operations.communicator();
         let (library, raw, stream) = (communicator.library(), communicator.raw(), $stream.as_raw());
-        match $operations.raw_config($name)? {
+        match &$config {
             None => call!(library, $plain($($argument,)* raw, stream)),
             Some(config) => call!(library, $configured($($argument,)* raw, stream, config.as_ptr())),
         }
     }};
 }
+pub(super) use call_configured;
 
 impl From<ReduceOp> for Operator {
     #[inline]

@@ -1,8 +1,9 @@
 #![allow(unsafe_code)] // Calls NCCL, and ends communicators.
 
-use std::future::Future;
+use std::future::{Future, poll_fn};
 use std::pin::Pin;
 use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
 use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
 
@@ -10,11 +11,12 @@ use super::create_child::BegunChild;
 use super::destroy::Finalized;
 use super::handle::Communicator;
 use super::out_param::OutParam;
-use super::shared::Shared;
+use super::shared::{ABORT_LIMIT, Ending, Shared};
 use super::split::to_c_color;
 use super::state::State;
 use super::timer::Timer;
-use crate::backend::call;
+use crate::backend::{CudaContext, call};
+use crate::group::open::check_no_open_group;
 use crate::{Config, Error, InvalidArgumentKind, MemorySpace, Nccl, Result, UniqueId, sys};
 
 /// The first and the longest pause between two looks at the state of a communicator.
@@ -138,8 +140,42 @@ impl Communicator {
     /// communicator is blocking, as for [`split_async`](Self::split_async). In each case the communicator is ended.
     #[doc(alias = "ncclCommFinalize")]
     pub fn finalize_async(self) -> impl Future<Output = Result<Finalized>> + Send + use<> {
-        let begun = self.begin_finalize("finalize_async");
+        let begun = self.begin_finalize("finalize_async", true);
         async move { begun?.complete().await }
+    }
+
+    /// Destroys the communicator as [`destroy`](Self::destroy) does, without blocking the thread until the work in progress
+    /// is complete, all ranks have made the call, and NCCL has freed it. Since NCCL 2.14.3.
+    ///
+    /// The call begins at once. A future that is dropped before it is ready aborts the communicator, or leaves its end to
+    /// NCCL if no other rank is waited for any more. On a GPU, another thread frees it.
+    ///
+    /// ```
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// use libnccl::Config;
+    ///
+    /// let nccl = libnccl_cpu::nccl();
+    /// let id = nccl.unique_id()?;
+    /// let runtime = tokio::runtime::Builder::new_current_thread().build()?;
+    /// runtime.block_on(async {
+    ///     let comm = nccl.init_rank_async(1, 0, &id, &Config::new()).await?;
+    ///     comm.destroy_async().await?;
+    ///     Ok(())
+    /// })
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    /// The errors of [`destroy`](Self::destroy), each when the future is ready; [`Error::InvalidUsage`] if the communicator
+    /// is blocking, as for [`split_async`](Self::split_async). In each case the communicator is ended.
+    #[doc(alias = "ncclCommDestroy")]
+    pub fn destroy_async(self) -> impl Future<Output = Result<()>> + Send + use<> {
+        const CALL: &str = "destroy_async";
+        let (begun, context) = (self.begin_destroy(CALL), CudaContext::current());
+        async move {
+            let Some(finalizing) = begun? else { return Ok(()) };
+            finalizing.complete().await?.begin_destroy(CALL, context)?.complete().await
+        }
     }
 
     fn begin_split(
@@ -161,18 +197,31 @@ impl Communicator {
         Ok(Split { parent, failure, child, is_complete: false })
     }
 
-    fn begin_finalize(self, call: &'static str) -> Result<Finalizing> {
+    /// Finalizes it; if there is nothing to finalize, its work in progress is all that is waited for.
+    fn begin_finalize(self, call: &'static str, finalizes: bool) -> Result<Finalizing> {
         self.require_nonblocking(call)?;
         self.begin_ungrouped(call)?;
-        self.shared.set_finalized();
-        // SAFETY: a live communicator.
-        let called = unsafe { call!(self.library(), ncclCommFinalize(self.raw())) };
-        if let Err(error) = called {
-            self.leave();
-            return Err(error);
+        if finalizes {
+            self.shared.set_finalized();
+            // SAFETY: a live communicator.
+            let called = unsafe { call!(self.library(), ncclCommFinalize(self.raw())) };
+            if let Err(error) = called {
+                self.leave();
+                return Err(error);
+            }
         }
         let completion = Completion::new(call, Arc::clone(&self.shared), self.timeout, None)?;
         Ok(Finalizing { completion, communicator: self })
+    }
+
+    /// Begins to destroy it as [`destroy`](Self::destroy) does. Returns `None` if it is ended already.
+    fn begin_destroy(self, call: &'static str) -> Result<Option<Finalizing>> {
+        check_no_open_group(call)?;
+        if self.shared.state.is_failed() {
+            return self.abort().map(|()| None);
+        }
+        let finalizes = !self.is_stopped.load(Relaxed);
+        self.begin_finalize(call, finalizes).map(Some)
     }
 
     fn require_nonblocking(&self, call: &'static str) -> Result<()> {
@@ -365,5 +414,49 @@ impl Finalizing {
         self.communicator.leave();
         waited?;
         Ok(Finalized(self.communicator))
+    }
+}
+
+impl Finalized {
+    fn begin_destroy(self, call: &'static str, context: Option<CudaContext>) -> Result<Destroying> {
+        let Self(communicator) = self;
+        if !communicator.shared.state.end() {
+            return Err(Error::Aborted { call });
+        }
+        // As in `Finalized::destroy`.
+        let limit = communicator.timeout.map_or(Duration::MAX, |timeout| timeout.max(ABORT_LIMIT));
+        // SAFETY: the state has told this thread to end it.
+        let ending = unsafe { communicator.shared.begin_destroy(call, context) };
+        let ([pause, _], timer) = (PAUSES, Timer::default());
+        Ok(Destroying { ending, limit, timer, pause, _communicator: communicator })
+    }
+}
+
+/// A finalized communicator that NCCL frees. (Its fields are dropped in this order.)
+struct Destroying {
+    ending: Ending,
+    limit: Duration,
+    timer: Timer,
+    pause: Duration,
+    /// What NCCL may read until the end.
+    _communicator: Communicator,
+}
+
+impl Destroying {
+    async fn complete(mut self) -> Result<()> {
+        poll_fn(|context| self.poll(context)).await
+    }
+
+    fn poll(&mut self, context: &mut Context<'_>) -> Poll<Result<()>> {
+        if let Some(result) = self.ending.wait(Duration::ZERO) {
+            return Poll::Ready(result);
+        }
+        if self.ending.elapsed() >= self.limit {
+            return Poll::Ready(Err(self.ending.timeout_error()));
+        }
+        let [_, longest] = PAUSES;
+        self.timer.set(self.pause, context.waker());
+        self.pause = longest.min(2 * self.pause);
+        Poll::Pending
     }
 }

@@ -57,7 +57,8 @@ macro_rules! operations {
                     let joined = self.begin_operation(entry)?;
                     let devices = [stream.device(), $($buffer.0.device()),*];
                     let checked = check_devices(self.communicator(), stringify!($name), devices)
-                        .and(check_data_types(stringify!($name), [$($buffer.0.data_type()),*]));
+                        .and(check_data_types(stringify!($name), [$($buffer.0.data_type()),*]))
+                        $(.and($buffer.0.check_layout(stringify!($name))))*;
                     let result = match checked {
                         Ok(()) => $module::$name(stringify!($name), self, $($buffer.0,)* $($argument,)* stream),
                         Err(error) => Err(error),
@@ -557,6 +558,27 @@ operations! {
         send: SendBuffer<T>, recv: RecvBuffer<T>; counts: &[usize]
     );
 
+    /// Performs [`all_gather_v`](Self::all_gather_v) in place: `buffer` holds the parts of all ranks, one after the other, of
+    /// which each rank sends its own.
+    ///
+    /// ```
+    /// # use libnccl::{Communicator, Result, StreamRef};
+    /// # fn each(comm: Communicator) -> Result<()> {
+    /// // On each of two ranks:
+    /// let mut all = if comm.rank() == 0 { [10, -1, -1] } else { [-1, 20, 21] };
+    /// comm.all_gather_v_in_place(&mut all, &[1, 2], StreamRef::DEFAULT)?;
+    /// assert_eq!(all, [10, 20, 21]);
+    /// # Ok(())
+    /// # }
+    /// # fn main() -> Result<()> {
+    /// # let comms = libnccl_cpu::nccl().init_all(&[0, 1])?;
+    /// # std::thread::scope(|s| comms.into_iter().for_each(|comm| drop(s.spawn(|| each(comm).unwrap()))));
+    /// # Ok(())
+    /// # }
+    /// ```
+    #[doc(alias = "MPI_Allgatherv")]
+    vector_collectives::all_gather_v_in_place<T: BufferElement>(buffer: RecvBuffer<T>; counts: &[usize]);
+
     /// Combines the `send` buffers of all ranks element by element; rank `i` receives part `i` of the result:
     /// [`reduce_scatter`](Self::reduce_scatter) with a count for each rank. `counts` has one for each rank, the same on all
     /// ranks; `send` holds at least as many elements as the sum of the counts, `recv` holds `counts[rank]`.
@@ -581,6 +603,30 @@ operations! {
     #[doc(alias = "MPI_Reduce_scatter")]
     vector_collectives::reduce_scatter_v<T: BufferElement>(
         send: SendBuffer<T>, recv: RecvBuffer<T>; counts: &[usize], op: ReduceOp
+    );
+
+    /// Performs [`reduce_scatter_v`](Self::reduce_scatter_v) in place: `buffer` holds the parts of all ranks, one after the
+    /// other, of which this rank's receives the result. The contents of the other parts are undefined afterwards. (MPI, in
+    /// place, puts the result at the start of the buffer.)
+    ///
+    /// ```
+    /// # use libnccl::{Communicator, ReduceOp, Result, StreamRef};
+    /// # fn each(comm: Communicator) -> Result<()> {
+    /// // On each of two ranks:
+    /// let mut buffer = [1, 2, 3];
+    /// comm.reduce_scatter_v_in_place(&mut buffer, &[1, 2], ReduceOp::Sum, StreamRef::DEFAULT)?;
+    /// assert!(if comm.rank() == 0 { buffer[..1] == [2] } else { buffer[1..] == [4, 6] });
+    /// # Ok(())
+    /// # }
+    /// # fn main() -> Result<()> {
+    /// # let comms = libnccl_cpu::nccl().init_all(&[0, 1])?;
+    /// # std::thread::scope(|s| comms.into_iter().for_each(|comm| drop(s.spawn(|| each(comm).unwrap()))));
+    /// # Ok(())
+    /// # }
+    /// ```
+    #[doc(alias = "MPI_Reduce_scatter")]
+    vector_collectives::reduce_scatter_v_in_place<T: BufferElement>(
+        buffer: RecvBuffer<T>; counts: &[usize], op: ReduceOp
     );
 
     /// Sends part `i` of `send` to rank `i`, which receives it in the part of its `recv` with the sender's number:
@@ -641,6 +687,30 @@ operations! {
         send: SendBuffer<T>, recv: RecvBuffer<T>; counts: &[usize], root: usize
     );
 
+    /// Performs [`gather_v`](Self::gather_v) in place: on the root, `buffer` receives the parts of all ranks, one after the
+    /// other, of which its own is already there; the other ranks send their `buffer`.
+    ///
+    /// ```
+    /// # use libnccl::{Communicator, Result, StreamRef};
+    /// # fn each(comm: Communicator) -> Result<()> {
+    /// // On each of two ranks:
+    /// let (mut buffer, counts): (_, &[usize]) =
+    ///     if comm.rank() == 0 { (vec![10, -1, -1], &[1, 2]) } else { (vec![20, 21], &[]) };
+    /// comm.gather_v_in_place(&mut buffer, counts, 0, StreamRef::DEFAULT)?;
+    /// assert_eq!(buffer, if comm.rank() == 0 { vec![10, 20, 21] } else { vec![20, 21] });
+    /// # Ok(())
+    /// # }
+    /// # fn main() -> Result<()> {
+    /// # let comms = libnccl_cpu::nccl().init_all(&[0, 1])?;
+    /// # std::thread::scope(|s| comms.into_iter().for_each(|comm| drop(s.spawn(|| each(comm).unwrap()))));
+    /// # Ok(())
+    /// # }
+    /// ```
+    #[doc(alias = "MPI_Gatherv")]
+    vector_collectives::gather_v_in_place<T: BufferElement>(
+        buffer: RecvBuffer<T>; counts: &[usize], root: usize
+    );
+
     /// Scatters `send` of rank `root`: rank `i` receives part `i`: [`scatter`](Self::scatter) with a count for each rank,
     /// which is the length of its `recv`. On the root, `counts` has that of each rank, and `send` holds at least as many
     /// elements as their sum; on the other ranks both are ignored and may be empty.
@@ -666,6 +736,30 @@ operations! {
     #[doc(alias = "MPI_Scatterv")]
     vector_collectives::scatter_v<T: BufferElement>(
         send: SendBuffer<T>, recv: RecvBuffer<T>; counts: &[usize], root: usize
+    );
+
+    /// Performs [`scatter_v`](Self::scatter_v) in place: on the root, `buffer` holds the parts to send, one after the other,
+    /// of which its own stays there; the other ranks receive into their `buffer`.
+    ///
+    /// ```
+    /// # use libnccl::{Communicator, Result, StreamRef};
+    /// # fn each(comm: Communicator) -> Result<()> {
+    /// // On each of two ranks:
+    /// let (mut buffer, counts): (_, &[usize]) =
+    ///     if comm.rank() == 0 { (vec![10, 20, 21], &[1, 2]) } else { (vec![0; 2], &[]) };
+    /// comm.scatter_v_in_place(&mut buffer, counts, 0, StreamRef::DEFAULT)?;
+    /// assert_eq!(buffer, if comm.rank() == 0 { vec![10, 20, 21] } else { vec![20, 21] });
+    /// # Ok(())
+    /// # }
+    /// # fn main() -> Result<()> {
+    /// # let comms = libnccl_cpu::nccl().init_all(&[0, 1])?;
+    /// # std::thread::scope(|s| comms.into_iter().for_each(|comm| drop(s.spawn(|| each(comm).unwrap()))));
+    /// # Ok(())
+    /// # }
+    /// ```
+    #[doc(alias = "MPI_Scatterv")]
+    vector_collectives::scatter_v_in_place<T: BufferElement>(
+        buffer: RecvBuffer<T>; counts: &[usize], root: usize
     );
 
     /// Writes `local`, which is part of a window of this rank, to `target` in the window of rank `peer`, and then

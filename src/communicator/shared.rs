@@ -9,7 +9,7 @@ use std::sync::{Arc, OnceLock};
 use std::task::Poll;
 use std::time::{Duration, Instant};
 
-use super::helper_thread;
+use super::helper_thread::HelperThread;
 use super::identity::Identity;
 use super::state::State;
 use crate::backend::{CudaContext, Library, call};
@@ -303,12 +303,28 @@ impl Shared {
     /// # Safety
     /// [`State`] has told the caller to end it.
     pub(super) unsafe fn destroy(self: &Arc<Self>, limit: Option<Duration>) -> Result<()> {
-        Self::end("destroy", vec![Arc::clone(self)], limit, |all| {
-            all.iter().try_for_each(|shared| {
-                // SAFETY: live; the caller guarantees that no other thread enters NCCL with it any more.
-                let ended = unsafe { call!(shared.library, ncclCommDestroy(shared.raw)) };
-                ended.inspect_err(|_| shared.library.end_leaked_groups()).map(drop)
-            })
+        Self::end("destroy", vec![Arc::clone(self)], limit, Self::destroy_all)
+    }
+
+    /// Begins to destroy the communicator on behalf of the method `call`, on a GPU on another thread, which takes over the
+    /// `context`.
+    ///
+    /// # Safety
+    /// [`State`] has told the caller to end it.
+    pub(super) unsafe fn begin_destroy(
+        self: &Arc<Self>,
+        call: &'static str,
+        context: Option<CudaContext>,
+    ) -> Ending {
+        Ending::start(call, vec![Arc::clone(self)], context, Self::destroy_all)
+    }
+
+    /// Calls `ncclCommDestroy` for each; the callers have been told to end them.
+    fn destroy_all(all: &[Arc<Self>]) -> Result<()> {
+        all.iter().try_for_each(|shared| {
+            // SAFETY: live; the caller guarantees that no other thread enters NCCL with it any more.
+            let ended = unsafe { call!(shared.library, ncclCommDestroy(shared.raw)) };
+            ended.inspect_err(|_| shared.library.end_leaked_groups()).map(drop)
         })
     }
 
@@ -321,11 +337,7 @@ impl Shared {
         self.is_freed.store(self.memory_space == MemorySpace::Host, Release);
     }
 
-    /// Runs `end`, which ends communicators of one library.
-    ///
-    /// On a GPU it may never return: NCCL waits as long as there is a CUDA graph with work of the communicator. And on
-    /// a thread with an open group it would only be queued, and dropped if the group is cancelled. So with a limit,
-    /// another thread runs it. On host memory, it ends at once.
+    /// Runs `end`, which ends communicators of one library; with a limit, as [`Ending`] says.
     fn end(
         call: &'static str,
         mut all: Vec<Arc<Self>>,
@@ -333,30 +345,94 @@ impl Shared {
         end: impl Fn(&[Arc<Self>]) -> Result<()> + Copy + Send + 'static,
     ) -> Result<()> {
         all.retain(|shared| !shared.is_borrowed);
-        let limit = limit.filter(|_| {
-            all.first().is_some_and(|shared| shared.library.memory_space() == MemorySpace::Device)
-        });
-        let Some(limit) = limit else {
-            return end(&all).inspect(|()| all.iter().for_each(|shared| shared.set_freed()));
-        };
-        let (kept, context) = (all.clone(), CudaContext::current());
-        let end = move || {
-            context.into_iter().for_each(CudaContext::make_current);
-            end(&kept)
-        };
-        helper_thread::run(limit, end).unwrap_or_else(|elapsed| {
-            all.iter().for_each(|shared| shared.is_ending.store(true, Relaxed));
-            #[cfg(feature = "log")]
-            log::warn!(
-                "{call}: NCCL has not ended {} communicators within {elapsed:?}, perhaps because a CUDA graph with \
-                 their work still exists; it goes on in the background",
-                all.len()
-            );
-            // Not asked what it waits for, as it is being freed.
-            match all.first() {
-                Some(shared) => Err(shared.timeout_error(call, elapsed, Box::default())),
-                None => Ok(()),
+        match limit.filter(|_| all.first().is_some_and(|shared| shared.memory_space == MemorySpace::Device)) {
+            Some(limit) => {
+                let mut ending = Ending::start(call, all, CudaContext::current(), end);
+                ending.wait(limit).unwrap_or_else(|| Err(ending.timeout_error()))
             }
-        })
+            None => end_here(&all, end),
+        }
+    }
+}
+
+/// Runs `end` on this thread.
+fn end_here(all: &[Arc<Shared>], end: impl Fn(&[Arc<Shared>]) -> Result<()>) -> Result<()> {
+    end(all).inspect(|()| all.iter().for_each(|shared| shared.set_freed()))
+}
+
+/// The end of communicators of one library, which goes on after a drop of this.
+///
+/// On a GPU it may never return: NCCL waits as long as there is a CUDA graph with work of the communicator. And on a thread
+/// with an open group it would only be queued, and dropped if the group is cancelled. So another thread runs it. On host
+/// memory, it ends at once.
+pub(super) struct Ending {
+    call: &'static str,
+    all: Vec<Arc<Shared>>,
+    start: Instant,
+    work: EndingWork,
+}
+
+enum EndingWork {
+    Running(HelperThread<Result<()>>),
+    /// The result, until it is taken.
+    Over(Option<Result<()>>),
+}
+
+impl Ending {
+    /// Starts `end`; another thread takes over the `context`.
+    fn start(
+        call: &'static str,
+        all: Vec<Arc<Shared>>,
+        context: Option<CudaContext>,
+        end: impl Fn(&[Arc<Shared>]) -> Result<()> + Copy + Send + 'static,
+    ) -> Self {
+        let start = Instant::now();
+        let work = if all.first().is_some_and(|shared| shared.memory_space == MemorySpace::Device) {
+            let kept = all.clone();
+            EndingWork::Running(HelperThread::start(move || {
+                context.into_iter().for_each(CudaContext::make_current);
+                end(&kept)
+            }))
+        } else {
+            EndingWork::Over(Some(end_here(&all, end)))
+        };
+        Self { call, all, start, work }
+    }
+
+    /// Waits for the result, which is returned once; `None` after the `limit`.
+    pub(super) fn wait(&mut self, limit: Duration) -> Option<Result<()>> {
+        let result = match &mut self.work {
+            EndingWork::Running(thread) => thread.wait(limit)?,
+            EndingWork::Over(result) => return result.take(),
+        };
+        self.work = EndingWork::Over(None);
+        Some(result)
+    }
+
+    /// Returns the time since the start.
+    pub(super) fn elapsed(&self) -> Duration {
+        self.start.elapsed()
+    }
+
+    /// Creates the error of an end that took too long.
+    pub(super) fn timeout_error(&self) -> Error {
+        let (call, elapsed) = (self.call, self.elapsed());
+        #[cfg(feature = "log")]
+        log::warn!(
+            "{call}: NCCL has not ended {} communicators within {elapsed:?}, perhaps because a CUDA graph with their \
+             work still exists; it goes on in the background",
+            self.all.len()
+        );
+        // Not asked what it waits for, as it is being freed.
+        let error = self.all.first().map(|shared| shared.timeout_error(call, elapsed, Box::default()));
+        error.unwrap_or(Error::Aborted { call })
+    }
+}
+
+impl Drop for Ending {
+    fn drop(&mut self) {
+        if matches!(self.work, EndingWork::Running(_)) {
+            self.all.iter().for_each(|shared| shared.is_ending.store(true, Relaxed));
+        }
     }
 }

@@ -45,6 +45,7 @@ struct Slot {
     first_length: AtomicUsize,
     second_length: AtomicUsize,
     stream: AtomicUsize,
+    /// Null if the operation was withdrawn.
     site: AtomicPtr<Location<'static>>,
     /// The lower and the upper half, as the processor returns them.
     queued: [AtomicU32; 2],
@@ -125,9 +126,12 @@ impl Ring {
     /// Takes back the last operation, which was refused. One thread at a time may write.
     #[cold]
     pub(crate) fn withdraw(&self, is_message: bool) {
-        let before = self.begun.load(Relaxed).wrapping_sub(1).wrapping_add(1 << NUMBER_BITS);
+        let withdrawn = self.begun.load(Relaxed);
+        let before = withdrawn.wrapping_sub(1).wrapping_add(1 << NUMBER_BITS);
         self.begun.store(before, Relaxed);
         fence(Release);
+        // It has overwritten the oldest, for which there is no slot until the next operation.
+        self.slot(withdrawn).site.store(ptr::null_mut(), Relaxed);
         if is_message {
             self.messages.store(self.messages.load(Relaxed) - 1, Relaxed);
         }
@@ -186,7 +190,7 @@ impl Ring {
             return None;
         }
         let oldest = self.oldest(number(begun));
-        read.retain(|read| read.number >= oldest);
+        read.retain(|read| read.number >= oldest && read.site.is_some());
         // The numbers among messages and among collectives are counted back from the last.
         let mut own_numbers = messages.map(|messages| [last - messages, messages]);
         let scale = self.clock.scale();
@@ -291,6 +295,18 @@ mod tests {
         ring.push(SUM, [5, 5], 0, Location::caller());
         assert_eq!(numbers(&ring), [(1, Some(1)), (2, Some(2))]);
         assert_eq!(ring.read()[1].lengths, [5, 5]);
+    }
+
+    #[test]
+    fn operation_that_was_withdrawn_is_not_taken_for_the_one_it_overwrote() {
+        let ring = Ring::new(2);
+        ring.push(SUM, [1, 1], 0, Location::caller());
+        ring.push(SUM, [2, 2], 0, Location::caller());
+        ring.push(SEND, [3, 0], 0, Location::caller());
+        ring.withdraw(true);
+        assert_eq!(numbers(&ring), [(2, Some(2))]);
+        ring.push(SUM, [4, 4], 0, Location::caller());
+        assert_eq!(numbers(&ring), [(2, Some(2)), (3, Some(3))]);
     }
 
     #[test]

@@ -169,6 +169,18 @@ sequences! {
         => ["ncclSend(0x10000, 4, Int8, 0", "ncclSend(0x10004, 2, Int8, 2", "ncclSend(0x10006, 1, Int8, 3",
             "ncclRecv(0x20000, 2, Int8, 2"];
     scatter_v(send::<i8>(0), recv::<i8>(5), &[], 1) => ["ncclRecv(0x20000, 5, Int8, 1"];
+    all_gather_v_in_place(recv::<i8>(9), &[4, 0, 2, 1])
+        => ["ncclBroadcast(null, 0x20000, 4, Int8, 0", "ncclBroadcast(0x20004, 0x20004, 2, Int8, 2",
+            "ncclBroadcast(null, 0x20006, 1, Int8, 3"];
+    reduce_scatter_v_in_place(recv::<i8>(9), &[4, 0, 2, 1], ReduceOp::Max)
+        => ["ncclReduce(0x20000, null, 4, Int8, Max, 0", "ncclReduce(0x20004, 0x20004, 2, Int8, Max, 2",
+            "ncclReduce(0x20006, null, 1, Int8, Max, 3"];
+    gather_v_in_place(recv::<i8>(9), &[4, 0, 2, 1], 2)
+        => ["ncclRecv(0x20000, 4, Int8, 0", "ncclRecv(0x20006, 1, Int8, 3"];
+    gather_v_in_place(recv::<i8>(5), &[], 1) => ["ncclSend(0x20000, 5, Int8, 1"];
+    scatter_v_in_place(recv::<i8>(9), &[4, 0, 2, 1], 2)
+        => ["ncclSend(0x20000, 4, Int8, 0", "ncclSend(0x20006, 1, Int8, 3"];
+    scatter_v_in_place(recv::<i8>(5), &[], 1) => ["ncclRecv(0x20000, 5, Int8, 1"];
 }
 
 /// Returns the operations that consist of several collectives, with options.

@@ -4,7 +4,7 @@ use std::future::Future;
 use std::pin::Pin;
 use std::task::Poll;
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use libnccl::{Communicator, Config, Error, Nccl, Result, ResultCode};
 
@@ -32,7 +32,7 @@ async fn split(mut comm: Communicator) -> Result<()> {
     comm.split_async(Some(1), 0, &Config::new()).await.map(drop)
 }
 
-const METHODS: [Method; 3] = [
+const METHODS: [Method; 4] = [
     ("init_rank_async", "ncclCommInitRankConfig", |nccl, config| {
         let future = nccl.init_rank_async(4, 2, &id(1), config);
         Box::pin(async { future.await.map(drop) })
@@ -42,6 +42,7 @@ const METHODS: [Method; 3] = [
         let future = comm(nccl, config).finalize_async();
         Box::pin(async { future.await?.destroy() })
     }),
+    ("destroy_async", "ncclCommFinalize", |nccl, config| Box::pin(comm(nccl, config).destroy_async())),
 ];
 
 /// Runs `test` with each method, in progress and polled once.
@@ -124,6 +125,8 @@ fn future_dropped_before_its_first_poll_aborts_once() {
     assert_eq!(aborts(&fake), 1, "init");
     drop(comm(&nccl, &timed()).finalize_async());
     assert_eq!(aborts(&fake), 1, "finalize");
+    drop(comm(&nccl, &timed()).destroy_async());
+    assert_eq!(aborts(&fake), 1, "destroy");
     fake.answer_once("ncclCommSplit", 0, IN_PROGRESS);
     let mut parent = comm(&nccl, &timed());
     fake.set_async_states([], IN_PROGRESS);
@@ -198,8 +201,11 @@ fn communicator_of_a_forgotten_split_is_not_used_and_ends() {
 fn abort_handle_ends_a_future() {
     let fake = FakeNccl::new();
     let nccl = fake.nccl();
-    let starts: [fn(Communicator) -> Started<'static>; 2] =
-        [|comm| Box::pin(split(comm)), |comm| Box::pin(async { comm.finalize_async().await.map(drop) })];
+    let starts: [fn(Communicator) -> Started<'static>; 3] = [
+        |comm| Box::pin(split(comm)),
+        |comm| Box::pin(async { comm.finalize_async().await.map(drop) }),
+        |comm| Box::pin(comm.destroy_async()),
+    ];
     for start in starts {
         fake.set_async_states([], SUCCESS);
         let comm = comm(&nccl, &timed());
@@ -219,16 +225,60 @@ fn abort_handle_ends_a_future() {
     fake.assert_clean("aborted");
 }
 
+/// NCCL frees a communicator when there is no graph with its work any more, on a thread of its own.
+#[test]
+fn destroy_in_progress_while_a_graph_exists_is_pending() {
+    for is_dropped in [false, true] {
+        let fake = FakeNccl::new();
+        let comm = comm(&fake.nccl(), &timed());
+        fake.capture(comm.as_raw());
+        let mut destroyed = Box::pin(comm.destroy_async());
+        for _ in 0..3 {
+            assert!(poll(&mut destroyed).is_pending());
+            thread::sleep(Duration::from_millis(1));
+        }
+        assert_eq!(fake.live_communicators(), 1);
+        if is_dropped {
+            drop(destroyed);
+            fake.destroy_graphs();
+            let start = Instant::now();
+            while fake.live_communicators() > 0 {
+                assert!(start.elapsed() < Duration::from_secs(60), "it ends in the background");
+                thread::sleep(Duration::from_millis(1));
+            }
+        } else {
+            fake.destroy_graphs();
+            block_on(destroyed).unwrap();
+        }
+        assert_eq!(aborts(&fake), 0);
+        fake.assert_clean("graph");
+    }
+}
+
+/// After a revocation there is nothing to finalize.
+#[test]
+fn revoked_communicator_is_destroyed_without_finalization() {
+    let fake = FakeNccl::new();
+    let comm = comm(&fake.nccl(), &timed());
+    comm.revoke().unwrap();
+    fake.take_log();
+    block_on(comm.destroy_async()).unwrap();
+    assert!(!fake.calls().contains(&"ncclCommFinalize"));
+    fake.assert_clean("revoked");
+}
+
 /// It would block the executor's thread.
 #[test]
 fn future_of_a_blocking_communicator_is_invalid_usage() {
     let fake = FakeNccl::new();
-    let mut comms = fake.nccl().init_all(&[0, 1]).unwrap();
+    let mut comms = fake.nccl().init_all(&[0, 1, 2]).unwrap();
     let refused = block_on(comms[0].split_async(None, 0, &Config::new())).map(drop);
     assert!(matches!(refused, Err(Error::InvalidUsage { call: "split_async", .. })), "{refused:?}");
     work(&comms[0]).unwrap();
     let refused = block_on(comms.remove(0).finalize_async()).map(drop);
     assert!(matches!(refused, Err(Error::InvalidUsage { call: "finalize_async", .. })), "{refused:?}");
+    let refused = block_on(comms.remove(0).destroy_async());
+    assert!(matches!(refused, Err(Error::InvalidUsage { call: "destroy_async", .. })), "{refused:?}");
     drop(comms);
     fake.assert_clean("blocking");
 }

@@ -17,6 +17,7 @@ impl CudaCrate for CudaCore {
     type Context = Arc<CudaContext>;
     type Stream = Arc<CudaStream>;
     type Buffer = DeviceBuffer<f32>;
+    type Bytes = DeviceBuffer<u8>;
 
     fn context(device: usize) -> Arc<CudaContext> {
         CudaContext::new(device).unwrap()
@@ -36,6 +37,12 @@ impl CudaCrate for CudaCore {
         buffer.copy_from_host(stream, values).unwrap();
         buffer
     }
+    fn upload_bytes(stream: &Arc<CudaStream>, bytes: &[u8]) -> DeviceBuffer<u8> {
+        // SAFETY: as above.
+        let mut buffer = unsafe { DeviceBuffer::uninitialized_async(stream, bytes.len()) }.unwrap();
+        buffer.copy_from_host(stream, bytes).unwrap();
+        buffer
+    }
     fn zeros(stream: &Arc<CudaStream>, length: usize) -> DeviceBuffer<f32> {
         // SAFETY: as above.
         let mut buffer = unsafe { DeviceBuffer::uninitialized_async(stream, length) }.unwrap();
@@ -44,6 +51,10 @@ impl CudaCrate for CudaCore {
     }
     fn read(stream: &Arc<CudaStream>, buffer: &DeviceBuffer<f32>) -> Vec<f32> {
         // cuda-core refuses to read on one stream while another one writes.
+        stream.context().synchronize().unwrap();
+        buffer.to_host_vec(stream).unwrap()
+    }
+    fn read_bytes(stream: &Arc<CudaStream>, buffer: &DeviceBuffer<u8>) -> Vec<u8> {
         stream.context().synchronize().unwrap();
         buffer.to_host_vec(stream).unwrap()
     }

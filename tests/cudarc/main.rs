@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 use cuda_crate::{Cases, CudaCrate, LENGTH, assert_other_device, cases, run_ranks, run_unchecked};
 use cudarc::driver::{CudaContext, CudaSlice, CudaStream, DevicePtr, DevicePtrMut};
-use libnccl::{DeviceSlice, DeviceSliceMut, Nccl, ReduceOp, StreamRef};
+use libnccl::{AnyBuffer, DataType, DeviceSlice, DeviceSliceMut, Nccl, ReduceOp, StreamRef};
 
 enum Cudarc {}
 
@@ -17,6 +17,7 @@ impl CudaCrate for Cudarc {
     type Context = Arc<CudaContext>;
     type Stream = Arc<CudaStream>;
     type Buffer = CudaSlice<f32>;
+    type Bytes = CudaSlice<u8>;
 
     fn context(device: usize) -> Arc<CudaContext> {
         CudaContext::new(device).unwrap()
@@ -33,10 +34,16 @@ impl CudaCrate for Cudarc {
     fn upload(stream: &Arc<CudaStream>, values: &[f32]) -> CudaSlice<f32> {
         stream.clone_htod(values).unwrap()
     }
+    fn upload_bytes(stream: &Arc<CudaStream>, bytes: &[u8]) -> CudaSlice<u8> {
+        stream.clone_htod(bytes).unwrap()
+    }
     fn zeros(stream: &Arc<CudaStream>, length: usize) -> CudaSlice<f32> {
         stream.alloc_zeros(length).unwrap()
     }
     fn read(stream: &Arc<CudaStream>, buffer: &CudaSlice<f32>) -> Vec<f32> {
+        stream.clone_dtoh(buffer).unwrap()
+    }
+    fn read_bytes(stream: &Arc<CudaStream>, buffer: &CudaSlice<u8>) -> Vec<u8> {
         stream.clone_dtoh(buffer).unwrap()
     }
 }
@@ -45,6 +52,7 @@ fn main() -> ExitCode {
     let own: Cases = cases![
         slice_reused_on_its_own_stream_after_the_call_is_summed,
         views_are_sent_and_received,
+        views_of_bytes_are_aligned,
         views_in_a_group_are_ordered_until_its_end,
         view_of_another_device_is_invalid_argument,
         id_is_that_of_cudarc,
@@ -80,6 +88,20 @@ fn views_are_sent_and_received() {
             let received = rank.other.clone_dtoh(&buffer).unwrap();
             assert_eq!((&received[..300], received[300]), (&[1.0; 300][..], 2.0));
         }
+    });
+}
+
+fn views_of_bytes_are_aligned() {
+    run_ranks::<Cudarc>(0, |rank| {
+        let mut bytes = rank.other.clone_htod(&[1_u8; 16]).unwrap();
+        let halves = AnyBuffer::new(DataType::Float16, bytes.slice_mut(3..7));
+        let error = rank.comm.all_reduce_in_place(halves, ReduceOp::Sum, &rank.stream).unwrap_err();
+        let text = error.to_string();
+        assert!(text.ends_with("3 is no multiple of 2, the size of half"), "{text}");
+        let words = AnyBuffer::new(DataType::Uint32, bytes.slice_mut(4..8));
+        rank.comm.all_reduce_in_place(words, ReduceOp::Sum, &rank.stream).unwrap();
+        let expected = [1, 1, 1, 1, 2, 2, 2, 2, 1, 1, 1, 1, 1, 1, 1, 1];
+        assert_eq!(rank.other.clone_dtoh(&bytes).unwrap(), expected);
     });
 }
 

@@ -171,6 +171,17 @@ fn sequences() -> Vec<Method> {
         }),
         of_comm("gather_v", |_, comm| comm.gather_v(send::<i8>(2), recv::<i8>(7), &COUNTS, 2, STREAM)),
         of_comm("scatter_v", |_, comm| comm.scatter_v(send::<i8>(7), recv::<i8>(2), &COUNTS, 2, STREAM)),
+        of_comm("configured all_gather_v_in_place", |f, comm| {
+            comm.operations().with(&f.options).all_gather_v_in_place(recv::<i8>(7), &COUNTS, STREAM)
+        }),
+        of_comm("grouped configured reduce_scatter_v_in_place", |f, comm| {
+            f.nccl.group(|g| {
+                let operations = g.on(comm).with(&f.options);
+                operations.reduce_scatter_v_in_place(recv::<i8>(7), &COUNTS, ReduceOp::Sum, STREAM)
+            })
+        }),
+        of_comm("gather_v_in_place", |_, comm| comm.gather_v_in_place(recv::<i8>(7), &COUNTS, 2, STREAM)),
+        of_comm("scatter_v_in_place", |_, comm| comm.scatter_v_in_place(recv::<i8>(7), &COUNTS, 2, STREAM)),
     ]
 }
 

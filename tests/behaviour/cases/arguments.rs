@@ -1,8 +1,8 @@
 //! Invalid arguments: they are found before NCCL is called, and the error names the values.
 
 use libnccl::{
-    AnySlice, AnySliceMut, Config, DataType, DeviceSlice, DeviceSliceMut, Error, InvalidArgumentKind, Nccl,
-    ReduceOp, Result, sys,
+    AnyBuffer, AnySlice, AnySliceMut, Config, DataType, DeviceSlice, DeviceSliceMut, Error,
+    InvalidArgumentKind, Nccl, ReduceOp, Result, sys,
 };
 
 use super::common::{STREAM, cases, of_one_thread, on_threads};
@@ -180,7 +180,7 @@ fn views_of_two_types_are_an_error(nccl: &Nccl) {
     comm.broadcast_in_place(&mut recv, 0, STREAM).unwrap();
 }
 
-fn bytes_that_are_no_elements_are_an_error(_: &Nccl) {
+fn bytes_that_are_no_elements_are_an_error(nccl: &Nccl) {
     let mut elements = [0_u64; 2];
     // SAFETY: the bytes of the elements.
     let bytes = unsafe { std::slice::from_raw_parts_mut(elements.as_mut_ptr().cast::<u8>(), 16) };
@@ -192,6 +192,32 @@ fn bytes_that_are_no_elements_are_an_error(_: &Nccl) {
     );
     let odd = message(AnySliceMut::from_bytes(DataType::Bfloat16, &mut bytes[1..5]).map(drop));
     assert!(odd.ends_with(" is no multiple of 2, the size of bfloat16"), "{odd}");
+
+    // Of a buffer, the operation sees the bytes first.
+    let comm = of_one_thread(nccl, 1).remove(0);
+    let (from, to) = bytes.split_at_mut(8);
+    let from = &from[..6];
+    let floats = AnyBuffer::new(DataType::Float32, from);
+    let expected = "6 bytes are no multiple of 4, the size of float";
+    let wrong = comm.all_reduce(floats, AnyBuffer::new(DataType::Float32, &mut *to), ReduceOp::Sum, STREAM);
+    assert_eq!(message(wrong), format!("all_reduce: {expected}"));
+    let grouped = nccl.group(|g| g.send(&comm, floats, 0, STREAM));
+    assert_eq!(message(grouped), format!("send: {expected}"));
+    let few = AnyBuffer::new(DataType::Float64, &mut to[..7]);
+    let short = message(comm.broadcast_in_place(few, 0, STREAM));
+    assert_eq!(short, "broadcast_in_place: 7 bytes are no multiple of 8, the size of double");
+    let odd = message(comm.recv(AnyBuffer::new(DataType::Float16, &mut to[1..5]), 0, STREAM));
+    assert!(odd.starts_with("recv: the address 0x"), "{odd}");
+    assert!(odd.ends_with(" is no multiple of 2, the size of half"), "{odd}");
+    let two = AnyBuffer::new(DataType::Float16, from);
+    let wrong = comm.all_reduce(two, AnyBuffer::new(DataType::Bfloat16, to), ReduceOp::Sum, STREAM);
+    assert_eq!(
+        message(wrong),
+        "all_reduce: the elements of one buffer are half, those of the other bfloat16"
+    );
+    assert_eq!(elements, [0; 2]);
+    let nothing = AnyBuffer::new(DataType::Float64, &mut []);
+    comm.broadcast_in_place(nothing, 0, STREAM).unwrap();
 }
 
 fn kind_of_an_invalid_argument_can_be_matched(nccl: &Nccl) {

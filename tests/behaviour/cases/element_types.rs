@@ -2,7 +2,7 @@
 
 use std::fmt::Debug;
 
-use libnccl::{AnySliceMut, Communicator, DeviceSlice, DeviceSliceMut, Element, Nccl, ReduceOp};
+use libnccl::{AnyBuffer, AnySliceMut, Communicator, DeviceSlice, DeviceSliceMut, Element, Nccl, ReduceOp};
 
 use super::common::{STREAM, cases, on_threads};
 
@@ -150,6 +150,24 @@ fn every_type_gather_and_broadcast_is_exact(nccl: &Nccl) {
     on_threads(nccl, 3, |comm| for_every_type!(check(&comm)));
 }
 
+/// Returns the bytes of elements.
+///
+/// # Safety
+/// The elements have no padding.
+unsafe fn bytes_of<T>(elements: &[T]) -> &[u8] {
+    // SAFETY: the caller guarantees that all bytes are initialized.
+    unsafe { std::slice::from_raw_parts(elements.as_ptr().cast(), size_of_val(elements)) }
+}
+
+/// Returns the bytes of elements.
+///
+/// # Safety
+/// As for [`bytes_of`], and any bytes are an element.
+unsafe fn bytes_of_mut<T>(elements: &mut [T]) -> &mut [u8] {
+    // SAFETY: as above.
+    unsafe { std::slice::from_raw_parts_mut(elements.as_mut_ptr().cast(), size_of_val(elements)) }
+}
+
 /// Operations on views whose type is known at run time, also such that divide a buffer.
 fn every_type_at_run_time_is_exact(nccl: &Nccl) {
     fn check<T: Small>(comm: &Communicator) {
@@ -173,6 +191,15 @@ fn every_type_at_run_time_is_exact(nccl: &Nccl) {
         comm.broadcast_in_place(second, 1, STREAM).unwrap();
         comm.all_reduce_in_place(first, ReduceOp::Max, STREAM).unwrap();
         assert_eq!(all, expected, "{}", T::DATA_TYPE);
+
+        // The same memory as bytes.
+        let mut sums: Vec<T> = elements(|_| 0);
+        // SAFETY: all bytes of both, of which any value is an element.
+        let (from, to) = unsafe { (bytes_of(&send), bytes_of_mut(&mut sums)) };
+        let (from, to) = (AnyBuffer::new(T::DATA_TYPE, from), AnyBuffer::new(T::DATA_TYPE, to));
+        comm.all_reduce(from, to, ReduceOp::Sum, STREAM).unwrap();
+        let expected: Vec<T> = elements(|index| (0..comm.size()).map(|rank| sent(rank, index)).sum());
+        assert_eq!(sums, expected, "{}", T::DATA_TYPE);
     }
     on_threads(nccl, 3, |comm| for_every_type!(check(&comm)));
 }

@@ -11,11 +11,12 @@ use crate::executor::{block_on, join_all, poll};
 const TIMEOUT: Duration = Duration::from_millis(400);
 
 cases! {
-    ranks_of_one_thread_join_split_and_finalize,
+    ranks_of_one_thread_join_split_finalize_and_destroy,
     future_without_peer_times_out,
     rank_dropped_while_it_joins_leaves_the_others_an_error,
     split_dropped_in_progress_ends_the_communicator,
     finalize_dropped_in_progress_returns,
+    destroy_dropped_in_progress_returns,
 }
 
 /// Creates the ranks of a job on this thread.
@@ -25,7 +26,7 @@ fn join(nccl: &Nccl, size: usize, config: &Config) -> Vec<Communicator> {
     within(SHORT, || block_on(join_all(ranks))).into_iter().collect::<Result<_, _>>().unwrap()
 }
 
-fn ranks_of_one_thread_join_split_and_finalize(nccl: &Nccl) {
+fn ranks_of_one_thread_join_split_finalize_and_destroy(nccl: &Nccl) {
     let mut comms = join(nccl, 4, &Config::new());
     assert_eq!(
         comms.iter().map(|comm| (comm.rank(), comm.size())).collect::<Vec<_>>(),
@@ -51,9 +52,13 @@ fn ranks_of_one_thread_join_split_and_finalize(nccl: &Nccl) {
         .unwrap();
         assert!(sums.iter().zip(ranks).all(|(sum, comm)| *sum == [comm.size() as i32; 50]));
     }
-    let ends = parts.into_iter().chain(comms).map(Communicator::finalize_async);
+    let ends = parts.into_iter().map(Communicator::finalize_async);
     for finalized in within(SHORT, || block_on(join_all(ends))) {
         finalized.unwrap().destroy().unwrap();
+    }
+    let ends = comms.into_iter().map(Communicator::destroy_async);
+    for destroyed in within(SHORT, || block_on(join_all(ends))) {
+        destroyed.unwrap();
     }
 }
 
@@ -93,6 +98,15 @@ fn finalize_dropped_in_progress_returns(nccl: &Nccl) {
     let mut finalized = Box::pin(comms.remove(0).finalize_async());
     let _ = poll(&mut finalized);
     within(SHORT, || drop(finalized));
+    within(SHORT, || drop(comms));
+    assert_works(&of_one_thread(nccl, 1)[0]);
+}
+
+fn destroy_dropped_in_progress_returns(nccl: &Nccl) {
+    let mut comms = join(nccl, 2, &Config::new());
+    let mut destroyed = Box::pin(comms.remove(0).destroy_async());
+    let _ = poll(&mut destroyed);
+    within(SHORT, || drop(destroyed));
     within(SHORT, || drop(comms));
     assert_works(&of_one_thread(nccl, 1)[0]);
 }

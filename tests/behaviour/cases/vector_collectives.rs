@@ -9,6 +9,8 @@ cases! {
     sendrecv_in_a_group_passes_messages_around_a_ring,
     vector_collectives_move_every_part,
     vector_collectives_of_one_thread_in_a_group_move_every_part,
+    vector_collectives_in_place_move_every_part_but_the_ranks_own,
+    vector_collectives_in_place_in_a_group_move_every_part,
     vector_collectives_with_zero_counts_wait_for_nobody,
     wrong_counts_are_an_error_that_names_them,
 }
@@ -171,6 +173,86 @@ fn vector_collectives_of_one_thread_in_a_group_move_every_part(nccl: &Nccl) {
     }
 }
 
+/// The buffers of a rank for the operations in place.
+struct InPlace {
+    rank: usize,
+    all: Vec<i64>,
+    gathered: Vec<i64>,
+    scattered: Vec<i64>,
+    reduced: Vec<i64>,
+}
+
+impl InPlace {
+    fn new(rank: usize, counts: &[usize; 4]) -> Self {
+        let total = counts.iter().sum();
+        let own = elements(rank, counts[rank]);
+        // One element too many, which stays.
+        let mut all = vec![-1; total + 1];
+        all[start(counts, rank)..][..own.len()].copy_from_slice(&own);
+        let is_root = rank == ROOT;
+        Self {
+            rank,
+            gathered: if is_root { all.clone() } else { own },
+            scattered: if is_root { elements(ROOT, total) } else { vec![-1; counts[rank]] },
+            reduced: elements(rank, total),
+            all,
+        }
+    }
+
+    fn assert_results(&self, counts: &[usize; 4]) {
+        let rank = self.rank;
+        let all: Vec<i64> = (0..4).flat_map(|peer| elements(peer, counts[peer])).chain([-1]).collect();
+        assert_eq!(self.all, all, "all_gather_v_in_place, {counts:?}, rank {rank}");
+        let own = start(counts, rank)..start(counts, rank) + counts[rank];
+        let gathered = if rank == ROOT { &all[..] } else { &all[own.clone()] };
+        assert_eq!(self.gathered, gathered, "gather_v_in_place, {counts:?}, rank {rank}");
+        let of_root = elements(ROOT, all.len() - 1);
+        let scattered = if rank == ROOT { &of_root[..] } else { &of_root[own.clone()] };
+        assert_eq!(self.scattered, scattered, "scatter_v_in_place, {counts:?}, rank {rank}");
+        let sums: Vec<i64> = own.clone().map(|index| (0..4).map(|peer| element(peer, index)).sum()).collect();
+        assert_eq!(self.reduced[own], sums, "reduce_scatter_v_in_place, {counts:?}, rank {rank}");
+    }
+}
+
+fn vector_collectives_in_place_move_every_part_but_the_ranks_own(nccl: &Nccl) {
+    on_threads(nccl, 4, |comm| {
+        for counts in &COUNTS {
+            let mut rank = InPlace::new(comm.rank(), counts);
+            // The counts of the root are ignored on the other ranks.
+            let of_root = if comm.rank() == ROOT { &counts[..] } else { &[][..] };
+            comm.all_gather_v_in_place(&mut rank.all, counts, STREAM).unwrap();
+            comm.gather_v_in_place(&mut rank.gathered, of_root, ROOT, STREAM).unwrap();
+            comm.scatter_v_in_place(&mut rank.scattered, of_root, ROOT, STREAM).unwrap();
+            comm.reduce_scatter_v_in_place(&mut rank.reduced, counts, ReduceOp::Sum, STREAM).unwrap();
+            rank.assert_results(counts);
+        }
+    });
+}
+
+fn vector_collectives_in_place_in_a_group_move_every_part(nccl: &Nccl) {
+    let comms = of_one_thread(nccl, 4);
+    for counts in &COUNTS {
+        let mut ranks = [0, 1, 2, 3].map(|rank| InPlace::new(rank, counts));
+        nccl.group(|g| {
+            for (comm, rank) in comms.iter().zip(&mut ranks) {
+                g.all_gather_v_in_place(comm, &mut rank.all, counts, STREAM)?;
+                g.reduce_scatter_v_in_place(comm, &mut rank.reduced, counts, ReduceOp::Sum, STREAM)?;
+                g.gather_v_in_place(comm, &mut rank.gathered, counts, ROOT, STREAM)?;
+            }
+            Ok(())
+        })
+        .unwrap();
+        nccl.group(|g| {
+            for (comm, rank) in comms.iter().zip(&mut ranks) {
+                g.scatter_v_in_place(comm, &mut rank.scattered, counts, ROOT, STREAM)?;
+            }
+            Ok(())
+        })
+        .unwrap();
+        ranks.iter().for_each(|rank| rank.assert_results(counts));
+    }
+}
+
 /// Calls them on one rank of two only.
 fn vector_collectives_with_zero_counts_wait_for_nobody(nccl: &Nccl) {
     let comms = of_one_thread(nccl, 2);
@@ -248,6 +330,24 @@ fn wrong_counts_are_an_error_that_names_them(nccl: &Nccl) {
             message(wrong),
             "scatter_v: the receive buffer holds 9 elements; expected 3, the count of rank 1"
         );
+        let wrong = comm.all_gather_v_in_place(&mut recv, &[4, 4], STREAM);
+        assert_eq!(message(wrong), "all_gather_v_in_place: 2 counts; expected 3, one for each rank");
+        let wrong = comm.all_gather_v_in_place(&mut recv, &[3, 3, 4], STREAM);
+        assert_eq!(
+            message(wrong),
+            "all_gather_v_in_place: the in-place buffer holds 9 elements, and needs 10"
+        );
+        let wrong = comm.reduce_scatter_v_in_place(&mut recv, &[9, usize::MAX, 4], ReduceOp::Sum, STREAM);
+        assert_eq!(
+            message(wrong),
+            "reduce_scatter_v_in_place: the sum of the counts is more than usize::MAX"
+        );
+        let wrong = comm.gather_v_in_place(&mut recv, &[4, 4, 4], 1, STREAM);
+        assert_eq!(message(wrong), "gather_v_in_place: the root's buffer holds 9 elements, and needs 12");
+        let wrong = comm.scatter_v_in_place(&mut recv, &[], 1, STREAM);
+        assert_eq!(message(wrong), "scatter_v_in_place: 0 counts; expected 3, one for each rank");
+        let beyond = comm.scatter_v_in_place(&mut recv, &[], 3, STREAM);
+        assert_eq!(ranks(beyond), "scatter_v_in_place: root 3 is not below 3, the communicator's size");
         let beyond = comm.gather_v(&send, &mut recv, &[], 3, STREAM);
         assert_eq!(ranks(beyond), "gather_v: root 3 is not below 3, the communicator's size");
         let beyond = comm.sendrecv(&send, &mut recv, 4, 0, STREAM);

@@ -12,7 +12,8 @@ use std::thread;
 use std::time::Duration;
 
 use libnccl::{
-    BufferMut, Communicator, Config, Context, Error, MemorySpace, Nccl, ReduceOp, Stream, StreamRef,
+    AnyBuffer, BufferMut, Communicator, Config, Context, DataType, Error, MemorySpace, Nccl, ReduceOp,
+    Stream, StreamRef,
 };
 use libtest_mimic::{Arguments, Trial};
 
@@ -27,6 +28,7 @@ pub(crate) trait CudaCrate: 'static {
     type Context: Context;
     type Stream: Stream;
     type Buffer: BufferMut<Element = f32>;
+    type Bytes: BufferMut<Element = u8>;
 
     fn context(device: usize) -> Self::Context;
     fn default_stream(context: &Self::Context) -> Self::Stream;
@@ -35,10 +37,12 @@ pub(crate) trait CudaCrate: 'static {
     fn synchronize(context: &Self::Context) -> Result<(), String>;
     /// Copies values to memory that is allocated and freed on the stream.
     fn upload(stream: &Self::Stream, values: &[f32]) -> Self::Buffer;
+    fn upload_bytes(stream: &Self::Stream, bytes: &[u8]) -> Self::Bytes;
     /// Allocates memory on the stream, and writes zeros there.
     fn zeros(stream: &Self::Stream, length: usize) -> Self::Buffer;
     /// Reads on the stream, after the work on the buffer.
     fn read(stream: &Self::Stream, buffer: &Self::Buffer) -> Vec<f32>;
+    fn read_bytes(stream: &Self::Stream, buffer: &Self::Bytes) -> Vec<u8>;
 }
 
 /// Cases, by their names.
@@ -73,6 +77,11 @@ fn common_cases<C: CudaCrate>() -> Cases {
         (
             "buffers_dropped_straight_after_the_call_are_summed",
             buffers_dropped_straight_after_the_call_are_summed::<C>,
+        ),
+        ("bytes_of_a_type_known_at_run_time_are_summed", bytes_of_a_type_known_at_run_time_are_summed::<C>),
+        (
+            "bytes_that_are_no_elements_are_invalid_argument",
+            bytes_that_are_no_elements_are_invalid_argument::<C>,
         ),
         ("buffers_on_the_default_stream_are_summed", buffers_on_the_default_stream_are_summed::<C>),
         ("buffers_of_a_group_may_be_dropped_after_it", buffers_of_a_group_may_be_dropped_after_it::<C>),
@@ -196,6 +205,33 @@ fn buffers_dropped_straight_after_the_call_are_summed<C: CudaCrate>() {
         drop((send, unused));
         rank.overwrite_free_memory();
         assert_eq!(C::read(&rank.stream, &sums), [3.0; LENGTH]);
+    });
+}
+
+/// The buffers are dropped straight after the call too: their guards are kept as those of typed buffers are.
+fn bytes_of_a_type_known_at_run_time_are_summed<C: CudaCrate>() {
+    let bytes = |number: i32| number.to_ne_bytes().repeat(LENGTH);
+    run_ranks::<C>(0, |rank| {
+        let send = C::upload_bytes(&rank.other, &bytes(rank.comm.rank() as i32 + 1000));
+        let mut recv = C::upload_bytes(&rank.other, &bytes(0));
+        let data_type: DataType = "int32".parse().unwrap();
+        let (from, to) = (AnyBuffer::new(data_type, &send), AnyBuffer::new(data_type, &mut recv));
+        rank.be_late();
+        rank.comm.all_reduce(from, to, ReduceOp::Sum, &rank.stream).unwrap();
+        drop(send);
+        rank.overwrite_free_memory();
+        assert_eq!(C::read_bytes(&rank.other, &recv), bytes(2001));
+    });
+}
+
+fn bytes_that_are_no_elements_are_invalid_argument<C: CudaCrate>() {
+    run_ranks::<C>(0, |rank| {
+        let mut bytes = C::upload_bytes(&rank.other, &[1; 10]);
+        let floats = AnyBuffer::new(DataType::Float32, &mut bytes);
+        let error = rank.comm.all_reduce_in_place(floats, ReduceOp::Sum, &rank.stream).unwrap_err();
+        let expected = "all_reduce_in_place: 10 bytes are no multiple of 4, the size of float";
+        assert_eq!(error.to_string(), expected);
+        assert_eq!(C::read_bytes(&rank.other, &bytes), [1; 10]);
     });
 }
 

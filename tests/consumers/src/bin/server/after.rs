@@ -1,13 +1,10 @@
 //! The server with communicators of libnccl.
 
-#![allow(unsafe_code)] // Views of bytes.
-
 use std::collections::HashMap;
-use std::ffi::c_void;
 use std::sync::{Arc, LazyLock, Mutex};
 
-use cudarc::driver::{CudaContext, CudaSlice, CudaStream, DevicePtr, DevicePtrMut};
-use libnccl::{AnySlice, AnySliceMut, Communicator, Config, DataType, Nccl, ReduceOp, UniqueId};
+use cudarc::driver::{CudaContext, CudaSlice, CudaStream};
+use libnccl::{AnyBuffer, Communicator, Config, DataType, Nccl, ReduceOp, UniqueId};
 
 use crate::server::{self, Result};
 
@@ -20,18 +17,12 @@ struct Tensor {
 }
 
 impl Tensor {
-    /// Returns the elements, to be used on the stream of the server.
-    fn elements(&self, stream: &CudaStream) -> Result<AnySlice<'_>> {
-        let (address, _) = self.bytes.device_ptr(stream);
-        // SAFETY: memory of so many bytes, which is freed on the same stream.
-        Ok(unsafe { AnySlice::from_raw_bytes(self.element, address as *const c_void, self.bytes.len()) }?)
+    fn elements(&self) -> AnyBuffer<&CudaSlice<u8>> {
+        AnyBuffer::new(self.element, &self.bytes)
     }
 
-    /// Returns the elements, to be used on the stream of the server.
-    fn elements_mut(&mut self, stream: &CudaStream) -> Result<AnySliceMut<'_>> {
-        let (length, (address, _)) = (self.bytes.len(), self.bytes.device_ptr_mut(stream));
-        // SAFETY: as above.
-        Ok(unsafe { AnySliceMut::from_raw_bytes(self.element, address as *mut c_void, length) }?)
+    fn elements_mut(&mut self) -> AnyBuffer<&mut CudaSlice<u8>> {
+        AnyBuffer::new(self.element, &mut self.bytes)
     }
 }
 
@@ -75,19 +66,19 @@ impl server::Server for Server {
 
     fn all_reduce(&mut self, tensor: u32, devices: &[usize]) -> Result {
         let comm = self.comms.get(devices).ok_or("not connected")?;
-        let elements = self.tensors.get_mut(&tensor).ok_or("no such tensor")?.elements_mut(&self.stream)?;
+        let elements = self.tensors.get_mut(&tensor).ok_or("no such tensor")?.elements_mut();
         Ok(comm.all_reduce_in_place(elements, ReduceOp::Sum, &self.stream)?)
     }
 
     fn send(&mut self, tensor: u32, devices: &[usize], to: usize) -> Result {
         let comm = self.comms.get(devices).ok_or("not connected")?;
-        let elements = self.tensors.get(&tensor).ok_or("no such tensor")?.elements(&self.stream)?;
+        let elements = self.tensors.get(&tensor).ok_or("no such tensor")?.elements();
         Ok(comm.send(elements, rank_of(to, devices)?, &self.stream)?)
     }
 
     fn recv(&mut self, tensor: u32, devices: &[usize], from: usize) -> Result {
         let comm = self.comms.get(devices).ok_or("not connected")?;
-        let elements = self.tensors.get_mut(&tensor).ok_or("no such tensor")?.elements_mut(&self.stream)?;
+        let elements = self.tensors.get_mut(&tensor).ok_or("no such tensor")?.elements_mut();
         Ok(comm.recv(elements, rank_of(from, devices)?, &self.stream)?)
     }
 }
