@@ -20,6 +20,7 @@ pub(crate) fn on_signal(signal: i32, mut write: impl FnMut() + Send + 'static) -
     }
     let mut signals = Signals::new([signal])?;
     let handle = signals.handle();
+    // `nccl recorder diff --pid` looks for the name.
     let thread = thread::Builder::new().name("libnccl-signal".into());
     let started = thread.spawn(move || signals.forever().for_each(|_| write()));
     started.map(drop).inspect_err(|_| handle.close())
