@@ -10,11 +10,11 @@ use std::process::Command;
 
 /// Returns what an example prints, once it has ended well.
 fn run(example: &str, ranks: &str) -> String {
-    run_with(None, example, ranks)
+    run_with(None, example, &[ranks])
 }
 
 /// Returns what an example prints that finds its libraries in a folder first.
-fn run_with(libraries: Option<&Path>, example: &str, ranks: &str) -> String {
+fn run_with(libraries: Option<&Path>, example: &str, arguments: &[&str]) -> String {
     // target/debug/deps/examples-... and target/debug/examples/NAME.
     let mut program: PathBuf = std::env::current_exe().unwrap().ancestors().nth(2).unwrap().join("examples");
     program.push(example);
@@ -24,10 +24,10 @@ fn run_with(libraries: Option<&Path>, example: &str, ranks: &str) -> String {
     if let Some(libraries) = libraries {
         command.env("LD_LIBRARY_PATH", libraries).env_remove("LIBNCCL_PATH");
     }
-    let output = command.arg(ranks).current_dir(&folder).output().unwrap();
+    let output = command.args(arguments).current_dir(&folder).output().unwrap();
     let (printed, complaint) =
         (String::from_utf8(output.stdout).unwrap(), String::from_utf8_lossy(&output.stderr));
-    assert!(output.status.success(), "{example} {ranks}: {}\n{printed}{complaint}", output.status);
+    assert!(output.status.success(), "{example} {arguments:?}: {}\n{printed}{complaint}", output.status);
     printed
 }
 
@@ -42,7 +42,7 @@ fn slices_of_cudarc_are_summed_and_gathered() {
     let libraries = tempfile::tempdir().unwrap();
     cuda_libraries::install(libraries.path());
     let expected = "each of 4 ranks has the norm 146087, and 146087 was expected\n";
-    assert_eq!(run_with(Some(libraries.path()), "cudarc", "4"), expected);
+    assert_eq!(run_with(Some(libraries.path()), "cudarc", &["4"]), expected);
 }
 
 #[test]
@@ -62,6 +62,26 @@ fn ranks_without_the_killed_one_complete_all_steps() {
     let printed = run("elastic", "4");
     assert!(printed.contains("step 3: 4 ranks\nstep 4: 3 ranks\n"), "{printed}");
     assert!(printed.ends_with("step 8: 3 ranks\n"), "{printed}");
+}
+
+/// The steps before and after rank 3, whose number is 4, is lost.
+fn steps(first: u32, last: u32, sum: u32, ranks: u32) -> String {
+    (first..=last).map(|step| format!("step {step}: sum {sum} of {ranks} ranks\n")).collect()
+}
+
+#[test]
+fn killed_rank_is_replaced_after_all_have_aborted_or_by_growing() {
+    for recipe in ["restart", "replace"] {
+        let expected =
+            [steps(1, 3, 10, 4), "rank 3 of 4 ended: signal: 9 (SIGKILL)\n".to_owned(), steps(4, 6, 10, 4)];
+        assert_eq!(run_with(None, "recovery", &["4", recipe]), expected.concat(), "{recipe}");
+    }
+}
+
+#[test]
+fn ranks_go_on_without_the_one_that_revoked_the_communicator() {
+    let expected = [steps(1, 3, 10, 4), "rank 3 of 4 ended: exit status: 0\n".to_owned(), steps(4, 6, 6, 3)];
+    assert_eq!(run_with(None, "recovery", &["4", "revoke"]), expected.concat());
 }
 
 #[test]

@@ -17,6 +17,11 @@ impl Identity {
         Some(self.number.load(Relaxed)).filter(|number| *number != 0)
     }
 
+    /// Returns it as recordings have it: 16 hexadecimal digits.
+    pub(crate) fn to_text(&self) -> Option<String> {
+        self.get().map(|number| format!("{number:016x}"))
+    }
+
     pub(crate) fn set(&self, number: u64) {
         self.number.store(number, Relaxed);
     }

@@ -46,7 +46,26 @@ pub(super) fn start(shared: &Arc<Shared>, entries: usize) {
         let mut recorded = RECORDED.lock().unwrap_or_else(PoisonError::into_inner);
         recorded.retain(|shared| shared.strong_count() > 0);
         recorded.push(Arc::downgrade(shared));
+        #[cfg(all(unix, feature = "signal"))]
+        write_on_signal_of_environment();
     }
+}
+
+/// Makes the signal that the environment names write the dump of the process.
+#[cfg(all(unix, feature = "signal"))]
+fn write_on_signal_of_environment() {
+    static START: Once = Once::new();
+    START.call_once(|| {
+        let write = || {
+            // The oldest one gives the rank of the process.
+            all().first().into_iter().for_each(|recorder| dump(&recorder.shared, "signal"));
+        };
+        let started = crate::recorder::on_signal_of_environment(write);
+        #[cfg(feature = "log")]
+        let _ = started.inspect_err(|error| log::warn!("no recordings on a signal: {error}"));
+        #[cfg(not(feature = "log"))]
+        drop(started);
+    });
 }
 
 /// Starts to record a communicator if the environment says so.
@@ -130,7 +149,11 @@ impl Recorder {
     /// # Errors
     /// That of the file.
     pub fn write_all(reason: &str, path: &Path) -> io::Result<()> {
-        fs::write(path, Self::all_to_json(reason))
+        // A timeout and a signal may write the same file.
+        static TURN: Mutex<()> = Mutex::new(());
+        let json = Self::all_to_json(reason);
+        let _turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
+        fs::write(path, json)
     }
 
     /// Makes each panic of the process write [`all_to_json`](Self::all_to_json) to a file, before what panics did so far.
@@ -148,8 +171,31 @@ impl Recorder {
         });
     }
 
+    /// Makes each signal of this number write [`all_to_json`](Self::all_to_json) to a file, on a thread that only does so. The
+    /// signal then has no other effect, but for what the program made it do before.
+    ///
+    /// With the environment variable `LIBNCCL_RECORDER_SIGNAL`, `USR1` or `USR2`, the first communicator of the process that is
+    /// recorded makes this signal write the file that `LIBNCCL_RECORDER_FILE` gives, as a timeout does.
+    ///
+    /// ```no_run
+    /// use libnccl::Recorder;
+    ///
+    /// const SIGUSR1: i32 = 10; // On Linux; the crate libc has it for all systems.
+    /// Recorder::write_on_signal(SIGUSR1, "/tmp/recording.json".into())?;
+    /// # Ok::<(), std::io::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// [`io::ErrorKind::InvalidInput`] for a signal that cannot be handled, such as `SIGKILL` or `SIGSEGV`; that of the system,
+    /// if there is no such signal or no more threads or files.
+    #[cfg(all(unix, feature = "signal"))]
+    #[cfg_attr(docsrs, doc(cfg(all(unix, feature = "signal"))))]
+    pub fn write_on_signal(signal: i32, path: PathBuf) -> io::Result<()> {
+        crate::recorder::on_signal(signal, move || drop(Self::write_all("signal", &path)))
+    }
+
     fn id(&self) -> Option<String> {
-        self.shared.identity.get().map(|id| format!("{id:016x}"))
+        self.shared.identity.to_text()
     }
 
     fn name(&self) -> Option<String> {

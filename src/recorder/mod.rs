@@ -11,6 +11,8 @@ mod method;
 pub(crate) mod pytorch;
 mod record;
 mod ring;
+#[cfg(all(unix, feature = "signal"))]
+mod signal;
 
 pub(crate) use document::Document;
 pub(crate) use dump::{CommunicatorDump, process_document};
@@ -23,3 +25,7 @@ pub(crate) use method::Method;
 pub(crate) use record::{Place, records};
 pub use record::{Record, RecordState};
 pub(crate) use ring::Ring;
+#[cfg(all(unix, feature = "signal"))]
+pub(crate) use signal::on_signal;
+#[cfg(all(unix, feature = "signal"))]
+pub use signal::on_signal_of_environment;

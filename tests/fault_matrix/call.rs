@@ -1,8 +1,12 @@
+#![allow(unsafe_code)] // Frees the memory of a stream's work.
+
 use std::fmt;
 
 use libnccl::{Communicator, Config, Nccl, ReduceOp, Result, ShrinkMode, StreamRef};
 
+use crate::common::Machine;
 use crate::fault::Fault;
+use crate::rank::DEADLINE;
 
 /// The number of ranks; the last one has the fault.
 pub(crate) const RANKS: usize = 3;
@@ -35,10 +39,12 @@ pub(crate) enum Call {
     Shrink,
     Grow,
     Destroy,
+    /// The wait for a stream with an operation, on the stand-in for CUDA.
+    Synchronize,
 }
 
 impl Call {
-    pub(crate) const ALL: [Self; 16] = [
+    pub(crate) const ALL: [Self; 17] = [
         Self::Init,
         Self::AllReduce,
         Self::Broadcast,
@@ -55,12 +61,15 @@ impl Call {
         Self::Shrink,
         Self::Grow,
         Self::Destroy,
+        Self::Synchronize,
     ];
 
     /// Returns the names of which an error has to contain one, without `_` and in lower case: the method or the C function.
     pub(crate) fn names(self) -> Vec<String> {
         let names = match self {
             Self::Group => vec!["group", "all_reduce", "all_gather"],
+            // The operation may fail before it is waited for.
+            Self::Synchronize => vec!["synchronize", "all_reduce"],
             _ => vec![self.name()],
         };
         names.into_iter().map(|name| name.replace('_', "")).collect()
@@ -85,6 +94,7 @@ impl Call {
             Self::Shrink => "shrink",
             Self::Grow => "grow",
             Self::Destroy => "destroy",
+            Self::Synchronize => "synchronize",
         }
     }
 
@@ -150,6 +160,7 @@ impl Call {
                 comm.shrink(&exclude, ShrinkMode::Default, config)?.destroy()
             }
             Self::Destroy => comm.destroy(),
+            Self::Synchronize => on_stream(comm, length, false),
             Self::Recv | Self::Send | Self::Shrink | Self::Init | Self::Grow => Ok(()),
         }
     }
@@ -157,11 +168,29 @@ impl Call {
     /// Makes another call than the others.
     pub(crate) fn make_another(self, nccl: &Nccl, comm: Communicator, config: &Config) -> Result<()> {
         let other = match self {
+            Self::Synchronize => return on_stream(comm, LENGTH, true),
             Self::AllReduce | Self::Group => Self::Broadcast,
             _ => Self::AllReduce,
         };
         other.make(nccl, comm, config, false)
     }
+}
+
+/// Enqueues an operation on a stream, and waits for it.
+fn on_stream(comm: Communicator, length: usize, is_broadcast: bool) -> Result<()> {
+    let machine = Machine::new(RANKS);
+    let rank = machine.create(comm.rank(), || Ok(comm))?;
+    let mut buffer = rank.buffer(&vec![1.0; length])?;
+    let enqueued = if is_broadcast {
+        rank.comm.broadcast_in_place(&mut buffer, 0, rank.stream())
+    } else {
+        rank.comm.all_reduce_in_place(&mut buffer, ReduceOp::Sum, rank.stream())
+    };
+    let waited = enqueued.and_then(|()| rank.wait(DEADLINE));
+    drop(rank.comm);
+    // SAFETY: the stream was waited for, or the end of the communicator has ended its work.
+    unsafe { buffer.assume_idle() };
+    waited
 }
 
 impl fmt::Display for Call {

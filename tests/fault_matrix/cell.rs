@@ -2,6 +2,7 @@
 
 use std::env;
 use std::io::{BufRead, BufReader, Write};
+use std::path::Path;
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 use std::sync::mpsc::{Receiver, channel};
 use std::thread;
@@ -50,8 +51,11 @@ impl Drop for Rank {
 }
 
 impl Rank {
-    fn start(arguments: &Arguments) -> Self {
+    fn start(libraries: &Path, arguments: &Arguments) -> Self {
         let mut command = Command::new(env::current_exe().unwrap());
+        if Call::ALL[arguments.call] == Call::Synchronize {
+            command.env("LD_LIBRARY_PATH", libraries).env_remove("LIBNCCL_PATH");
+        }
         command.args(["--exact", "rank::rank_process", "--ignored", "--nocapture"]);
         command.env(VARIABLE, arguments.to_text());
         let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
@@ -86,8 +90,8 @@ fn lines(output: ChildStdout) -> Receiver<String> {
     receiver
 }
 
-/// Runs a cell; an error says what is not as it should be.
-pub(crate) fn run(call: Call, fault: Fault) -> Result<Outcome, String> {
+/// Runs a cell, on the stand-in for CUDA in `libraries` if the call needs it; an error says what is not as it should be.
+pub(crate) fn run(libraries: &Path, call: Call, fault: Fault) -> Result<Outcome, String> {
     let nccl = libnccl_cpu::nccl();
     let ids = [(); 3].map(|()| nccl.unique_id().unwrap());
     let folder = tempfile::tempdir().unwrap();
@@ -100,7 +104,7 @@ pub(crate) fn run(call: Call, fault: Fault) -> Result<Outcome, String> {
         ids,
         file: file.clone(),
     };
-    let mut ranks: Vec<Rank> = (0..RANKS).map(|rank| Rank::start(&arguments(rank))).collect();
+    let mut ranks: Vec<Rank> = (0..RANKS).map(|rank| Rank::start(libraries, &arguments(rank))).collect();
     for line in ["ready", "joined"] {
         ranks.iter().try_for_each(|rank| rank.expect(line))?;
         ranks.iter_mut().try_for_each(Rank::go_on)?;

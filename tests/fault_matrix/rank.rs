@@ -1,4 +1,5 @@
 //! A rank: this test program, started again. It reads a line before each step, and prints one after it.
+#![allow(unsafe_code)] // Frees the memory of a stream's work.
 
 use std::io::{self, Write};
 use std::path::Path;
@@ -6,9 +7,11 @@ use std::process::Command;
 use std::time::{Duration, Instant};
 use std::{env, fs, thread};
 
-use libnccl::{Communicator, Config, Nccl, ReduceOp, Result, StreamRef, UniqueId};
+use cudarc::driver::CudaContext;
+use libnccl::{Communicator, Config, MemorySpace, Nccl, ReduceOp, Result, StreamRef, UniqueId};
 
 use crate::call::{Call, FAULTY, RANKS};
+use crate::common::Machine;
 use crate::fault::Fault;
 
 /// The deadline of each call.
@@ -49,12 +52,16 @@ impl Arguments {
 fn rank_process() {
     let Ok(arguments) = env::var(VARIABLE) else { return };
     let arguments = Arguments::parse(&arguments);
-    let (rank, nccl, config) = (arguments.rank, libnccl_cpu::nccl(), Config::new().timeout(DEADLINE));
+    let (rank, config) = (arguments.rank, Config::new().timeout(DEADLINE));
     let (call, fault) = (Call::ALL[arguments.call], Fault::ALL[arguments.fault]);
+    let is_on_device = call == Call::Synchronize;
+    let nccl = if is_on_device { Nccl::load().unwrap() } else { libnccl_cpu::nccl() };
+    // Current until the end.
+    let _context = is_on_device.then(|| CudaContext::new(rank).unwrap());
     // What a process keeps of its first communicator is not left by the fault.
     let alone = nccl.init_rank_with(1, 0, &nccl.unique_id().unwrap(), &config).unwrap();
-    alone.all_reduce(&[1], &mut [0], ReduceOp::Sum, StreamRef::DEFAULT).unwrap();
-    alone.destroy().unwrap();
+    assert_eq!(alone.memory_space() == MemorySpace::Device, is_on_device);
+    assert_eq!(sum_and_destroy(alone, 1.0).unwrap(), 1.0);
     let before = Resources::count();
 
     step("ready");
@@ -85,13 +92,31 @@ fn rank_process() {
 
     let again = || -> Result<()> {
         let comm = nccl.init_rank_with(RANKS - 1, rank, &arguments.ids[1], &config)?;
-        let mut sum = [0_u64];
-        comm.all_reduce(&[rank as u64 + 1], &mut sum, ReduceOp::Sum, StreamRef::DEFAULT)?;
-        assert_eq!(sum, [3]);
-        comm.destroy()
+        assert_eq!(sum_and_destroy(comm, rank as f32 + 1.0)?, 3.0);
+        Ok(())
     };
     let after = again().map_err(|error| error.to_string()).and_then(|()| before.compare());
     println!("{}", after.map_or_else(|problem| problem, |()| "works".into()));
+}
+
+/// Adds up a number of each rank.
+fn sum_and_destroy(comm: Communicator, value: f32) -> Result<f32> {
+    let mut sum = [value];
+    if comm.memory_space() == MemorySpace::Host {
+        comm.all_reduce_in_place(&mut sum, ReduceOp::Sum, StreamRef::DEFAULT)?;
+        comm.destroy()?;
+        return Ok(sum[0]);
+    }
+    let (machine, device) = (Machine::new(RANKS), comm.device() as usize);
+    let rank = machine.create(device, || Ok(comm))?;
+    let mut buffer = rank.buffer(&sum)?;
+    rank.comm.all_reduce_in_place(&mut buffer, ReduceOp::Sum, rank.stream())?;
+    rank.wait(DEADLINE)?;
+    let sum = rank.read(&buffer);
+    rank.comm.destroy()?;
+    // SAFETY: the stream was waited for.
+    unsafe { buffer.assume_idle() };
+    Ok(sum[0])
 }
 
 /// Prints a line, and waits for one.

@@ -3,6 +3,7 @@
 pub(crate) mod arguments;
 mod collectives;
 mod finding;
+mod live;
 mod messages;
 mod recording;
 mod timeline;
@@ -42,7 +43,11 @@ struct Summary {
 }
 
 fn diff(arguments: &DiffArguments) -> Result<ExitCode> {
-    let jobs = recording::read(&arguments.paths)?;
+    let mut paths = arguments.paths.clone();
+    if !arguments.pid.is_empty() {
+        paths.extend(live::request(&arguments.pid, arguments.timeout)?);
+    }
+    let jobs = recording::read(&paths)?;
     let findings = compare(&jobs);
     if let Some(file) = &arguments.html {
         fs::write(file, timeline::page(&jobs, &findings))

@@ -1,0 +1,215 @@
+//! Recordings of running processes, each of which is sent the signal on which it writes one.
+
+use std::ffi::{OsStr, OsString};
+use std::fs;
+use std::os::fd::OwnedFd;
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::path::{Path, PathBuf};
+use std::thread;
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+use anyhow::{Context, Result, anyhow, bail};
+use rustix::io::Errno;
+use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
+use serde::Deserialize;
+
+const SIGNAL: &str = "LIBNCCL_RECORDER_SIGNAL";
+const FILE: &str = "LIBNCCL_RECORDER_FILE";
+
+/// A process that writes a recording on a signal.
+struct Rank {
+    id: i32,
+    /// The process, and not another one that has got its id.
+    process: OwnedFd,
+    signal: Signal,
+    /// The start of the file's path.
+    prefix: PathBuf,
+    /// The id in the process's own namespace, which is in the file.
+    own_id: u32,
+}
+
+/// The start of a recording.
+#[derive(Deserialize)]
+struct Head {
+    process: u32,
+    time_ns: u64,
+}
+
+/// Returns the files that the processes, or those that they have started, write within the `limit`. Those that do not are
+/// named on stderr; an error if there are no others.
+pub(super) fn request(processes: &[i32], limit: Duration) -> Result<Vec<PathBuf>> {
+    let mut ranks = Vec::new();
+    for process in processes {
+        ranks.extend(find_ranks(*process)?);
+    }
+    let (start, time) = (Instant::now(), SystemTime::now().duration_since(UNIX_EPOCH)?);
+    let mut problems = Vec::new();
+    ranks.retain(|rank| {
+        let sent = pidfd_send_signal(&rank.process, rank.signal);
+        let problem = sent.err().map(|error| match error {
+            Errno::SRCH => format!("process {} is gone", rank.id),
+            error => format!("process {} cannot be sent a signal: {error}", rank.id),
+        });
+        problems.extend(problem.clone());
+        problem.is_none()
+    });
+    let mut files = Vec::new();
+    loop {
+        ranks.retain(|rank| {
+            let file = rank.file(time);
+            files.extend(file.clone());
+            file.is_none()
+        });
+        if ranks.is_empty() || start.elapsed() >= limit {
+            break;
+        }
+        thread::sleep(Duration::from_millis(20));
+    }
+    problems.extend(ranks.iter().map(|rank| {
+        let (id, prefix) = (rank.id, rank.prefix.display());
+        format!(
+            "process {id} has not written {prefix}*.json within {limit:?}: it is stopped, or cannot write it"
+        )
+    }));
+    if files.is_empty() {
+        bail!("{}", problems.join("\n"));
+    }
+    problems.iter().for_each(|problem| anstream::eprintln!("warning: {problem}"));
+    Ok(files)
+}
+
+/// Returns the process if it writes recordings on a signal, else those of its descendants that do, as of a launcher.
+fn find_ranks(id: i32) -> Result<Vec<Rank>> {
+    let own = match Rank::open(id) {
+        Ok(rank) => return Ok(vec![rank]),
+        Err(problem) => problem,
+    };
+    let ranks: Vec<_> =
+        children(id).into_iter().filter_map(|child| find_ranks(child).ok()).flatten().collect();
+    if ranks.is_empty() { Err(own) } else { Ok(ranks) }
+}
+
+fn children(id: i32) -> Vec<i32> {
+    let threads = fs::read_dir(format!("/proc/{id}/task")).into_iter().flatten().flatten();
+    let lists = threads.filter_map(|thread| fs::read_to_string(thread.path().join("children")).ok());
+    lists.flat_map(|list| list.split(' ').filter_map(|id| id.parse().ok()).collect::<Vec<_>>()).collect()
+}
+
+impl Rank {
+    fn open(id: i32) -> Result<Self> {
+        let gone = || anyhow!("process {id} is gone");
+        let process = Pid::from_raw(id).filter(|_| id > 0).ok_or_else(gone)?;
+        let process = pidfd_open(process, PidfdFlags::empty()).map_err(|error| match error {
+            Errno::SRCH => gone(),
+            error => anyhow!("process {id}: {error}"),
+        })?;
+        let environment = fs::read(format!("/proc/{id}/environ"))
+            .with_context(|| format!("the environment of process {id} cannot be read"))?;
+        let missing = |name| anyhow!("process {id} writes no recording on a signal: {name} is not set");
+        let value = |name| variable(&environment, name).ok_or_else(|| missing(name));
+        let name = value(SIGNAL)?;
+        let signal = match name.to_str().map(|name| name.trim_start_matches("SIG")) {
+            Some("USR1") => Signal::USR1,
+            Some("USR2") => Signal::USR2,
+            _ => bail!("{SIGNAL} of process {id} is {name:?}; expected USR1 or USR2"),
+        };
+        let file = PathBuf::from(value(FILE)?);
+        let status = fs::read_to_string(format!("/proc/{id}/status"))
+            .with_context(|| format!("the status of process {id} cannot be read"))?;
+        let problem = match (handles(&status, signal), has_thread(id)) {
+            (true, true) => None,
+            (true, false) => Some("handles its signal, but not to write recordings"),
+            (false, _) => Some("does not handle its signal, which would end it"),
+        };
+        if let Some(problem) = problem {
+            bail!(
+                "process {id} {problem}: {SIGNAL} is {}, but no communicator is recorded yet (LIBNCCL_RECORDER), or its \
+                 libnccl lacks the feature `signal`",
+                name.display()
+            );
+        }
+        let folder = fs::read_link(format!("/proc/{id}/cwd")).unwrap_or_default();
+        let own_id = field(&status, "NSpid:").and_then(|ids| ids.split_whitespace().last()?.parse().ok());
+        let own_id = own_id.unwrap_or(id.unsigned_abs());
+        Ok(Self { id, process, signal, prefix: folder.join(file), own_id })
+    }
+
+    /// Returns the recording that was written since then.
+    fn file(&self, since: Duration) -> Option<PathBuf> {
+        let (folder, name) = (self.prefix.parent()?, self.prefix.file_name().unwrap_or_default());
+        let files = fs::read_dir(folder).ok()?.flatten().map(|entry| entry.path());
+        let mut files = files.filter(|file| is_recording(file, name));
+        files.find(|file| {
+            // Not yet complete, if it cannot be read.
+            let head = fs::read(file).ok().and_then(|text| serde_json::from_slice::<Head>(&text).ok());
+            head.is_some_and(|head| {
+                head.process == self.own_id && u128::from(head.time_ns) >= since.as_nanos()
+            })
+        })
+    }
+}
+
+/// Returns `true` for a path that begins so, and ends in a number and `.json`.
+fn is_recording(file: &Path, prefix: &OsStr) -> bool {
+    let name = file.file_name().unwrap_or_default().as_bytes();
+    let number = name.strip_prefix(prefix.as_bytes()).and_then(|rest| rest.strip_suffix(b".json"));
+    number.is_some_and(|number| !number.is_empty() && number.iter().all(u8::is_ascii_digit))
+}
+
+/// Returns the value of a variable in `/proc/PID/environ`.
+fn variable(environment: &[u8], name: &str) -> Option<OsString> {
+    let mut entries = environment.split(|byte| *byte == 0);
+    let value = entries
+        .find_map(|entry| entry.strip_prefix(name.as_bytes())?.strip_prefix(b"=").map(<[u8]>::to_vec))?;
+    Some(OsString::from_vec(value))
+}
+
+/// Returns the rest of a line of `/proc/PID/status`.
+fn field<'a>(status: &'a str, name: &str) -> Option<&'a str> {
+    status.lines().find_map(|line| line.strip_prefix(name)).map(str::trim)
+}
+
+/// Returns `true` if a process has the thread that writes recordings, which one that forks does not pass on.
+fn has_thread(id: i32) -> bool {
+    let mut threads = fs::read_dir(format!("/proc/{id}/task")).into_iter().flatten().flatten();
+    threads.any(|thread| fs::read(thread.path().join("comm")).is_ok_and(|name| name == b"libnccl-signal\n"))
+}
+
+/// Returns `true` if a process handles a signal.
+fn handles(status: &str, signal: Signal) -> bool {
+    let caught = field(status, "SigCgt:").and_then(|mask| u64::from_str_radix(mask, 16).ok());
+    caught.is_some_and(|mask| mask >> (signal.as_raw() - 1) & 1 == 1)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+
+    use rustix::process::Signal;
+
+    use super::{handles, is_recording, variable};
+
+    #[test]
+    fn handled_signals_are_those_of_the_mask() {
+        // SIGUSR1 is 10, and SIGUSR2 12.
+        let status = "Name:\tx\nSigIgn:\tffffffffffffffff\nSigCgt:\t0000000000000200\n";
+        assert!(handles(status, Signal::USR1) && !handles(status, Signal::USR2));
+        assert!(!handles("Name:\tx\n", Signal::USR1));
+    }
+
+    #[test]
+    fn variable_is_found_by_its_whole_name() {
+        let environment = b"XA=1\0A=2=3\0B\0";
+        assert_eq!(variable(environment, "A").unwrap(), "2=3");
+        assert_eq!(variable(environment, "B"), None);
+    }
+
+    #[test]
+    fn recordings_have_the_prefix_and_a_number() {
+        let is_recording = |name| is_recording(Path::new(name), "rank".as_ref());
+        assert!(is_recording("/tmp/rank12.json"));
+        for other in ["/tmp/rank.json", "/tmp/rank1.json.new", "/tmp/ranks1.json", "/tmp/1.json", "/"] {
+            assert!(!is_recording(other), "{other}");
+        }
+    }
+}

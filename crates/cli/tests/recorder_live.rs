@@ -1,0 +1,181 @@
+//! `nccl recorder diff --pid` on ranks that run: three on the CPU implementation, of which rank 2 does not call a collective.
+
+use std::io::{BufRead, BufReader};
+use std::path::Path;
+use std::process::{Child, Command, Output, Stdio};
+use std::time::{Duration, Instant};
+use std::{env, fs, thread};
+
+use libnccl::{Config, ReduceOp, StreamRef, UniqueId};
+use serde_json::Value;
+
+const RANKS: usize = 3;
+const PATIENCE: Duration = Duration::from_secs(60);
+
+#[test]
+#[ignore = "the other tests start it as a rank"]
+fn rank_process() {
+    let (Ok(id), Ok(rank)) = (env::var("LIBNCCL_TEST_ID"), env::var("RANK")) else { return };
+    let (nccl, id, rank) = (libnccl_cpu::nccl(), id.parse::<UniqueId>().unwrap(), rank.parse().unwrap());
+    let config = Config::new().timeout(2 * PATIENCE);
+    let comm = nccl.init_rank_with(RANKS, rank, &id, &config).unwrap();
+    println!("\nready");
+    for step in 0..2 {
+        while rank == RANKS - 1 && step == 1 {
+            thread::sleep(PATIENCE);
+        }
+        comm.all_reduce_in_place(&mut [1.0_f32; 8], ReduceOp::Sum, StreamRef::DEFAULT).unwrap();
+    }
+}
+
+/// A process, which is killed when it is dropped.
+struct Process(Child);
+
+impl Drop for Process {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+impl Process {
+    /// Starts a rank, or `nccl run` with all.
+    fn start(rank: Option<usize>, id: UniqueId, folder: &Path) -> Self {
+        let test = env::current_exe().unwrap();
+        let arguments = ["--exact", "rank_process", "--ignored", "--nocapture"];
+        let mut command = match rank {
+            Some(rank) => {
+                let mut command = Command::new(test);
+                command.env("RANK", rank.to_string());
+                command
+            }
+            None => {
+                let mut command = Command::new(env!("CARGO_BIN_EXE_nccl"));
+                command.args(["run", "-n", &RANKS.to_string(), "--"]).arg(test);
+                command
+            }
+        };
+        command.args(arguments).env("LIBNCCL_TEST_ID", id.to_string()).env("LIBNCCL_RECORDER", "16");
+        // Relative to its folder.
+        command
+            .env("LIBNCCL_RECORDER_FILE", "rank")
+            .current_dir(folder)
+            .env("LIBNCCL_RECORDER_SIGNAL", "USR2");
+        let mut child = command.stdout(Stdio::piped()).spawn().unwrap();
+        let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
+        let ready = if rank.is_some() { 1 } else { RANKS };
+        let seen =
+            lines.by_ref().map_while(Result::ok).filter(|line| line.ends_with("ready")).take(ready).count();
+        // Nothing waits for its reader.
+        thread::spawn(move || lines.for_each(drop));
+        let process = Self(child);
+        assert_eq!(seen, ready, "a rank ended");
+        process
+    }
+
+    fn id(&self) -> String {
+        self.0.id().to_string()
+    }
+}
+
+fn diff(arguments: &[&str]) -> Output {
+    Command::new(env!("CARGO_BIN_EXE_nccl")).args(["recorder", "diff"]).args(arguments).output().unwrap()
+}
+
+fn stderr(output: &Output) -> String {
+    String::from_utf8_lossy(&output.stderr).into_owned()
+}
+
+/// Asks until the ranks have got into the collective.
+fn diff_when_stuck(arguments: &[&str]) -> Value {
+    let start = Instant::now();
+    loop {
+        let output = diff(&[&["--json"], arguments].concat());
+        let report: Value = serde_json::from_slice(&output.stdout).unwrap_or_default();
+        let finding = &report["findings"][0];
+        let waiting = finding["calls"].as_array().map_or(0, Vec::len);
+        if finding["kind"] == "missing_call" && waiting == RANKS - 1 {
+            return report;
+        }
+        assert!(start.elapsed() < PATIENCE, "{report:#} {}", stderr(&output));
+        thread::sleep(Duration::from_millis(10));
+    }
+}
+
+#[test]
+fn rank_that_is_missing_is_named_below_a_launcher_and_the_job_goes_on() {
+    let (id, folder) = (libnccl_cpu::nccl().unique_id().unwrap(), tempfile::tempdir().unwrap());
+    let mut job = Process::start(None, id, folder.path());
+    let report = diff_when_stuck(&["--pid", &job.id()]);
+    assert_eq!(report["findings"][0]["ranks"], serde_json::json!([RANKS - 1]), "{report:#}");
+    assert_eq!(report["communicators"][0]["recorded"], RANKS, "{report:#}");
+    assert!(job.0.try_wait().unwrap().is_none(), "the job has ended");
+    let child = Command::new("kill").args(["-TERM", &job.id()]).status().unwrap();
+    assert!(child.success());
+    job.0.wait().unwrap();
+}
+
+#[test]
+fn rank_that_is_stopped_is_named_with_what_the_others_wait_in() {
+    let (id, folder) = (libnccl_cpu::nccl().unique_id().unwrap(), tempfile::tempdir().unwrap());
+    // Each waits for the others to join.
+    let ranks: Vec<_> = thread::scope(|scope| {
+        let folder = folder.path();
+        let start = |rank| scope.spawn(move || Process::start(Some(rank), id, folder));
+        let starting: Vec<_> = (0..RANKS).map(start).collect();
+        starting.into_iter().map(|rank| rank.join().unwrap()).collect()
+    });
+    let ids: Vec<_> = ranks.iter().map(Process::id).collect();
+    let arguments: Vec<_> = ids.iter().flat_map(|id| ["--pid", id]).collect();
+    diff_when_stuck(&arguments);
+    fs::remove_file(folder.path().join("rank2.json")).unwrap();
+    assert!(Command::new("kill").args(["-STOP", &ids[2]]).status().unwrap().success());
+    let output = diff(&[&arguments[..], &["--timeout", "500ms"]].concat());
+    let (text, warning) = (String::from_utf8_lossy(&output.stdout), stderr(&output));
+    assert!(text.contains("there is no recording of rank 2 of 3") && text.contains("all_reduce"), "{text}");
+    assert!(warning.contains(&format!("process {} has not written", ids[2])), "{warning}");
+    assert_eq!(output.status.code(), Some(1));
+}
+
+#[test]
+fn process_that_would_die_of_the_signal_is_not_sent_it() {
+    let start = |signal: Option<&str>, file: Option<&str>| {
+        let mut command = Command::new("sleep");
+        command.arg("100").env_remove("LIBNCCL_RECORDER_SIGNAL").env_remove("LIBNCCL_RECORDER_FILE");
+        command.envs(signal.map(|signal| ("LIBNCCL_RECORDER_SIGNAL", signal)));
+        command.envs(file.map(|file| ("LIBNCCL_RECORDER_FILE", file)));
+        Process(command.spawn().unwrap())
+    };
+    let cases = [
+        (None, None, "LIBNCCL_RECORDER_SIGNAL is not set"),
+        (Some("USR1"), None, "LIBNCCL_RECORDER_FILE is not set"),
+        (Some("KILL"), Some("rank"), r#"is "KILL"; expected USR1 or USR2"#),
+        (
+            Some("USR1"),
+            Some("rank"),
+            "does not handle its signal, which would end it: LIBNCCL_RECORDER_SIGNAL is USR1",
+        ),
+    ];
+    for (signal, file, expected) in cases {
+        let mut process = start(signal, file);
+        // Until it is `sleep`, it has the environment of this one.
+        let (begin, command) = (Instant::now(), format!("/proc/{}/comm", process.id()));
+        while fs::read_to_string(&command).unwrap() != "sleep\n" {
+            assert!(begin.elapsed() < PATIENCE);
+        }
+        let output = diff(&["--pid", &process.id()]);
+        assert_eq!(output.status.code(), Some(1));
+        let problem = stderr(&output);
+        assert!(problem.contains(expected) && problem.contains(&process.id()), "{problem}");
+        assert!(process.0.try_wait().unwrap().is_none(), "{signal:?}");
+    }
+}
+
+#[test]
+fn process_that_is_gone_is_an_error() {
+    let mut process = Command::new("true").spawn().unwrap();
+    process.wait().unwrap();
+    let output = diff(&["--pid", &process.id().to_string()]);
+    assert_eq!(output.status.code(), Some(1));
+    assert!(stderr(&output).contains(&format!("process {} is gone", process.id())), "{}", stderr(&output));
+}

@@ -1,0 +1,44 @@
+use std::{env, io, thread};
+
+use signal_hook::consts::{FORBIDDEN, SIGUSR1, SIGUSR2};
+use signal_hook::iterator::Signals;
+
+/// The largest number of a signal on any Unix.
+const MAX: i32 = 64;
+
+const VARIABLE: &str = "LIBNCCL_RECORDER_SIGNAL";
+
+/// Calls `write` for each signal of this number, on a thread of its own: not in the signal's handler, which may interrupt
+/// anything, and must not even allocate.
+pub(crate) fn on_signal(signal: i32, mut write: impl FnMut() + Send + 'static) -> io::Result<()> {
+    // The crate panics at both.
+    if FORBIDDEN.contains(&signal) || !(1..=MAX).contains(&signal) {
+        return Err(io::Error::new(
+            io::ErrorKind::InvalidInput,
+            format!("signal {signal} cannot be handled"),
+        ));
+    }
+    let mut signals = Signals::new([signal])?;
+    let handle = signals.handle();
+    // `nccl recorder diff --pid` looks for the name.
+    let thread = thread::Builder::new().name("libnccl-signal".into());
+    let started = thread.spawn(move || signals.forever().for_each(|_| write()));
+    started.map(drop).inspect_err(|_| handle.close())
+}
+
+/// Calls `write` for each signal that `LIBNCCL_RECORDER_SIGNAL` names, as [`on_signal`] does; does nothing if it is not set.
+///
+/// # Errors
+/// [`io::ErrorKind::InvalidInput`] if it names another signal than `USR1` and `USR2`; that of the system.
+pub fn on_signal_of_environment(write: impl FnMut() + Send + 'static) -> io::Result<()> {
+    let Some(name) = env::var_os(VARIABLE) else { return Ok(()) };
+    let signal = match name.to_str().map(|name| name.trim_start_matches("SIG")) {
+        Some("USR1") => SIGUSR1,
+        Some("USR2") => SIGUSR2,
+        _ => {
+            let problem = format!("{VARIABLE} is {name:?}; expected USR1 or USR2");
+            return Err(io::Error::new(io::ErrorKind::InvalidInput, problem));
+        }
+    };
+    on_signal(signal, write)
+}
