@@ -81,9 +81,11 @@ impl Tuner {
             }
             let fastest = methods.iter().min_by_key(|method| of(method).median()).copied();
             let fastest = fastest.unwrap_or(Method::Staged);
-            let mut others = methods.iter().filter(|method| **method != fastest);
-            let probed = others.by_ref().min_by_key(|method| of(method).taken);
-            probed.filter(|_| calls.is_multiple_of(PROBE_INTERVAL)).copied().unwrap_or(fastest)
+            let others = methods.iter().filter(|method| **method != fastest);
+            // The others take turns.
+            let turn = (*calls / PROBE_INTERVAL) as usize % methods.len().saturating_sub(1).max(1);
+            let probed = others.copied().nth(turn).filter(|_| calls.is_multiple_of(PROBE_INTERVAL));
+            probed.unwrap_or(fastest)
         })
     }
 

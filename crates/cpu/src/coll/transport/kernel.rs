@@ -26,7 +26,7 @@ pub(super) fn scratch(call: &Call) -> Vec<u8> {
 
 /// The memory that a result goes to.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Target {
+pub(super) struct Output {
     pub(super) memory: WriteBuf,
     /// Set where non-temporal stores write it.
     pub(super) nontemporal: bool,
@@ -36,11 +36,11 @@ pub(super) struct Target {
 pub(super) fn run(
     call: &Call,
     sources: &[(ReadBuf, Option<Factor>)],
-    targets: &[Target],
+    targets: &[Output],
     scratch: &mut [u8],
 ) {
     let Some(reduction) = call.reduction else {
-        for Target { memory, nontemporal } in targets {
+        for Output { memory, nontemporal } in targets {
             sources.iter().for_each(|(source, _)| memory.copy(*source, *nontemporal));
         }
         return;
@@ -51,7 +51,7 @@ pub(super) fn run(
     for at in (0..length).step_by(block) {
         let result = &mut scratch[..block.min(length - at)];
         reduce(call, reduction, result, at, sources.len(), |index| sources[index]);
-        for Target { memory, nontemporal } in targets {
+        for Output { memory, nontemporal } in targets {
             if *nontemporal {
                 memory.write_nontemporal(at, result);
             } else {

@@ -6,7 +6,7 @@ use crate::coll::function::Division;
 use crate::coll::local_call::LocalCall;
 use crate::coll::plan::Call;
 use crate::coll::rank_args::RankArgs;
-use crate::coll::transport::kernel::{self, Target};
+use crate::coll::transport::kernel::{self, Output};
 use crate::diag::error::Result;
 use crate::shm::call_context::CallContext;
 use crate::shm::layout::STAGE;
@@ -69,10 +69,10 @@ pub(in crate::coll) async fn run(call: &Call, local: &LocalCall<'_>, args: &[Ran
             let sources: Vec<_> = task.sources(call.ranks).map(source).collect();
             let mut targets = vec![];
             if task.target != Some(rank) {
-                targets.push(Target { memory: cell(rank, step, cells, to.len()).1, nontemporal });
+                targets.push(Output { memory: cell(rank, step, cells, to.len()).1, nontemporal });
             }
             if task.target.is_none_or(|target| target == rank) {
-                targets.push(Target { memory: recv.slice(to), nontemporal: kernel::is_nontemporal(call) });
+                targets.push(Output { memory: recv.slice(to), nontemporal: kernel::is_nontemporal(call) });
             }
             kernel::run(call, &sources, &targets, &mut scratch);
         }
