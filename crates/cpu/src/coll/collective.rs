@@ -176,7 +176,7 @@ async fn run_on_buffers(call: &Call, local: &LocalCall<'_>, step: u64) -> Result
 
 /// Returns the methods that the ranks may have to choose from: none if there is no choice.
 fn methods(call: &Call, local: &LocalCall<'_>, own: &RankArgs) -> &'static [Method] {
-    const ALL: [Method; 3] = [Method::Staged, Method::StagedNontemporal, Method::Cma];
+    const ALL: [Method; 3] = [Method::Staged, Method::Cma, Method::StagedNontemporal];
     let CallContext { state, peers, .. } = local.context;
     if state.is_one_process() || own.send.is_shared() && own.recv.is_shared() {
         return &[];
