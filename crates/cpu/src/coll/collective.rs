@@ -3,7 +3,7 @@
 //! A call begins with a step in which every rank publishes its arguments; all compare. Short inputs are published with
 //! them (eager), and every rank computes its own result: one step. Otherwise, if every rank can use the others' buffers,
 //! each does its tasks on them (direct, or by cross-memory attach), and a second step says that all are done. Otherwise
-//! the ranks stage their inputs in shared memory. Where both of the latter are possible, one rank publishes the choice of
+//! the ranks stage their inputs in shared memory. Where there is a choice of the latter, one rank publishes that of
 //! its tuner with its arguments. The log says once per communicator why the direct transport is not used.
 
 use std::time::Instant;
@@ -24,6 +24,7 @@ use crate::shm::buffer::{ReadBuf, WriteBuf};
 use crate::shm::call_context::CallContext;
 use crate::shm::layout::EAGER_MAX;
 use crate::shm::peer_access::{RemoteBuffer, is_shm_disabled};
+use crate::shm::tuner::Method;
 use crate::sync::backoff;
 use crate::sync::primitive::LOOM;
 
@@ -133,9 +134,11 @@ async fn run_empty(call: &Call, CallContext { state, rank, .. }: CallContext<'_>
 async fn run_on_buffers(call: &Call, local: &LocalCall<'_>, step: u64) -> Result {
     let CallContext { state, rank, peers } = local.context;
     let mut own = rank_args(call, local, true);
-    let tunes = rank == call.last_rank() && is_tuned(call, local, &own);
-    own.prefers_staging =
-        tunes && !is_shm_disabled() && peers.tuner.prefers_staging(call.function as u8, call.bytes);
+    let methods = if rank == call.last_rank() { methods(call, local, &own) } else { &[] };
+    let tunes = !methods.is_empty();
+    if tunes {
+        own.method = peers.tuner.choose(call.function as u8, call.bytes, methods);
+    }
     let mut begin = tunes.then(Instant::now);
     let call_args = call_check::call_args(state, rank, call.header());
     state.publish(rank, step, call_args, &[], Some(own.to_words()));
@@ -153,9 +156,14 @@ async fn run_on_buffers(call: &Call, local: &LocalCall<'_>, step: u64) -> Result
     }
     match transfer(call, local, &args).await {
         Ok(transport) => {
-            if let Some(begin) = begin {
-                let is_staged = transport == Transport::Staged;
-                peers.tuner.record(call.function as u8, call.bytes, is_staged, begin.elapsed());
+            let method = match transport {
+                Transport::Direct => None,
+                Transport::Cma => Some(Method::Cma),
+                Transport::Staged if own.method == Method::StagedNontemporal => Some(own.method),
+                Transport::Staged => Some(Method::Staged),
+            };
+            if let (Some(begin), Some(method)) = (begin, method) {
+                peers.tuner.record(call.function as u8, call.bytes, method, begin.elapsed());
             }
             Ok(())
         }
@@ -166,11 +174,21 @@ async fn run_on_buffers(call: &Call, local: &LocalCall<'_>, step: u64) -> Result
     }
 }
 
-/// Returns `true` if the ranks may have to choose between staging and cross-memory attach.
-fn is_tuned(call: &Call, local: &LocalCall<'_>, own: &RankArgs) -> bool {
-    cma::is_worthwhile(&spread(call))
-        && !local.context.state.is_one_process()
-        && !(own.send.is_shared() && own.recv.is_shared())
+/// Returns the methods that the ranks may have to choose from: none if there is no choice.
+fn methods(call: &Call, local: &LocalCall<'_>, own: &RankArgs) -> &'static [Method] {
+    const ALL: [Method; 3] = [Method::Staged, Method::Cma, Method::StagedNontemporal];
+    let CallContext { state, peers, .. } = local.context;
+    if state.is_one_process() || own.send.is_shared() && own.recv.is_shared() {
+        return &[];
+    }
+    let is_read = cma::is_worthwhile(&spread(call)) && peers.readable.get() != Some(&false);
+    match (is_read, staged::has_choice(call)) {
+        (true, _) if is_shm_disabled() => &[],
+        (true, true) => &ALL,
+        (true, false) => &[Method::Staged, Method::Cma],
+        (false, true) => &[Method::Staged, Method::StagedNontemporal],
+        (false, false) => &[],
+    }
 }
 
 /// Returns the form of a call in which the ranks share the work of a broadcast.
@@ -224,8 +242,8 @@ async fn choose<'a>(
     // A buffer of every rank, since the answer also holds for calls that use the memory of other ranks.
     let buffer = |rank| (rank, if call.input(rank) > 0 { args[rank].send } else { args[rank].recv });
     let buffers: Vec<_> = (0..call.ranks).map(buffer).collect();
-    let prefers_staging = args[call.last_rank()].prefers_staging;
-    if cma::is_worthwhile(spread) && !prefers_staging && local.context.all_can_read(&buffers).await? {
+    let method = args[call.last_rank()].method;
+    if cma::is_worthwhile(spread) && method == Method::Cma && local.context.all_can_read(&buffers).await? {
         return Ok((Transport::Cma, spread));
     }
     Ok((Transport::Staged, call))
@@ -274,7 +292,7 @@ fn cma_obstacle(call: &Call, args: &[RankArgs]) -> &'static str {
         ""
     } else if call.function.shape().reduces {
         ", and reading across processes is for data that is only copied"
-    } else if args[call.last_rank()].prefers_staging {
+    } else if args[call.last_rank()].method != Method::Cma {
         ", and reading across processes was slower lately, or has yet to be tried"
     } else if cma::is_worthwhile(call) {
         ", nor can every rank read and write the others' memory"
@@ -290,6 +308,6 @@ fn rank_args(call: &Call, local: &LocalCall<'_>, for_others: bool) -> RankArgs {
         send: RemoteBuffer::new(local.send, other_processes),
         recv: RemoteBuffer::new(local.recv.as_read(), other_processes),
         factor: call.factor(),
-        prefers_staging: false,
+        method: Method::Cma,
     }
 }

@@ -3,6 +3,7 @@
 use crate::reduce::reduction::Factor;
 use crate::shm::layout::RANK_ARGS;
 use crate::shm::peer_access::RemoteBuffer;
+use crate::shm::tuner::Method;
 
 /// The arguments of a rank, as it publishes them.
 #[derive(Debug, Clone, Copy)]
@@ -10,12 +11,15 @@ pub(super) struct RankArgs {
     pub(super) send: RemoteBuffer,
     pub(super) recv: RemoteBuffer,
     pub(super) factor: Option<Factor>,
-    /// Set if the rank wants the call to be staged, although memory can be read across processes.
-    pub(super) prefers_staging: bool,
+    /// The method that the rank wants if no rank can map the others' buffers.
+    pub(super) method: Method,
 }
 
-/// The bit of `prefers_staging` in the send buffer's third word, whose lower half and next bit are the buffer's.
-const PREFERS_STAGING: u64 = 1 << 63;
+/// The place of `method` in the send buffer's third word, whose lower half and next bit are the buffer's.
+const METHOD: u32 = 62;
+const METHOD_BITS: u64 = 3 << METHOD;
+const STAGED: u64 = Method::Staged as u64;
+const STAGED_NONTEMPORAL: u64 = Method::StagedNontemporal as u64;
 
 impl RankArgs {
     /// Returns `true` if the rank does not let others use its memory. Otherwise it has published at least one buffer.
@@ -26,7 +30,7 @@ impl RankArgs {
     pub(super) fn to_words(self) -> [u64; RANK_ARGS] {
         let mut words = [0; RANK_ARGS];
         words[..4].copy_from_slice(&self.send.to_words());
-        words[2] |= if self.prefers_staging { PREFERS_STAGING } else { 0 };
+        words[2] |= (self.method as u64) << METHOD;
         words[4..8].copy_from_slice(&self.recv.to_words());
         words[8] = self.factor.map_or(0, |Factor(bytes)| u64::from_ne_bytes(bytes));
         words
@@ -35,10 +39,14 @@ impl RankArgs {
     /// Returns what another rank published. All ranks have a factor, or none.
     pub(super) fn from_words([a, b, c, d, e, f, g, h, factor]: [u64; RANK_ARGS], has_factor: bool) -> Self {
         Self {
-            send: RemoteBuffer::from_words([a, b, c & !PREFERS_STAGING, d]),
+            send: RemoteBuffer::from_words([a, b, c & !METHOD_BITS, d]),
             recv: RemoteBuffer::from_words([e, f, g, h]),
             factor: has_factor.then_some(Factor(factor.to_ne_bytes())),
-            prefers_staging: c & PREFERS_STAGING != 0,
+            method: match c >> METHOD {
+                STAGED => Method::Staged,
+                STAGED_NONTEMPORAL => Method::StagedNontemporal,
+                _ => Method::Cma,
+            },
         }
     }
 }

@@ -108,7 +108,7 @@ pub(crate) struct PeerAccess {
     /// This rank's mappings, also of allocations that only two ranks use; `None` if it cannot be mapped.
     mappings: Mutex<HashMap<Key, Option<Arc<Mapping>>>>,
     /// Set once ranks know whether every one may read and write every other's memory.
-    pub(super) readable: OnceLock<bool>,
+    pub(crate) readable: OnceLock<bool>,
     /// This rank's choice among transports that do not map memory.
     pub(crate) tuner: Tuner,
     /// The transports that the log has mentioned, a bit each.

@@ -3,7 +3,7 @@
 use crate::coll::local_call::LocalCall;
 use crate::coll::plan::Call;
 use crate::coll::rank_args::RankArgs;
-use crate::coll::transport::kernel;
+use crate::coll::transport::kernel::{self, Output};
 use crate::diag::error::Result;
 use crate::shm::call_context::CallContext;
 
@@ -30,7 +30,7 @@ pub(in crate::coll) fn run(call: &Call, local: &LocalCall<'_>, args: &[RankArgs]
             } else {
                 context.write_buf(target, args[target].recv, call.output(target))?
             };
-            Ok(whole.slice(to.clone()))
+            Ok(Output { memory: whole.slice(to.clone()), nontemporal: kernel::is_nontemporal(call) })
         };
         // The data is already there.
         let is_in_place = |target: &usize| {

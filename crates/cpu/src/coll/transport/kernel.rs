@@ -24,34 +24,42 @@ pub(super) fn scratch(call: &Call) -> Vec<u8> {
     if call.reduction.is_some() { vec![0; BLOCK.min(call.bytes)] } else { vec![] }
 }
 
+/// The memory that a result goes to.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Output {
+    pub(super) memory: WriteBuf,
+    /// Set where non-temporal stores write it.
+    pub(super) nontemporal: bool,
+}
+
 /// Reduces `sources`, or copies the only one, into all `targets`.
 pub(super) fn run(
     call: &Call,
     sources: &[(ReadBuf, Option<Factor>)],
-    targets: &[WriteBuf],
+    targets: &[Output],
     scratch: &mut [u8],
 ) {
-    let nontemporal = is_nontemporal(call);
     let Some(reduction) = call.reduction else {
-        for target in targets {
-            sources.iter().for_each(|(source, _)| target.copy(*source, nontemporal));
+        for Output { memory, nontemporal } in targets {
+            sources.iter().for_each(|(source, _)| memory.copy(*source, *nontemporal));
         }
         return;
     };
     let length = sources.first().map_or(0, |(source, _)| source.length());
-    let block = if nontemporal { NON_TEMPORAL_BLOCK } else { BLOCK };
+    let any_nontemporal = targets.iter().any(|target| target.nontemporal);
+    let block = if any_nontemporal { NON_TEMPORAL_BLOCK } else { BLOCK };
     for at in (0..length).step_by(block) {
         let result = &mut scratch[..block.min(length - at)];
         reduce(call, reduction, result, at, sources.len(), |index| sources[index]);
-        for target in targets {
-            if nontemporal {
-                target.write_nontemporal(at, result);
+        for Output { memory, nontemporal } in targets {
+            if *nontemporal {
+                memory.write_nontemporal(at, result);
             } else {
-                target.write(at, result);
+                memory.write(at, result);
             }
         }
     }
-    if nontemporal {
+    if any_nontemporal {
         buffer::store_fence();
     }
 }

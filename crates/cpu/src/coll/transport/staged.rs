@@ -6,10 +6,20 @@ use crate::coll::function::Division;
 use crate::coll::local_call::LocalCall;
 use crate::coll::plan::Call;
 use crate::coll::rank_args::RankArgs;
-use crate::coll::transport::kernel;
+use crate::coll::transport::kernel::{self, Output};
 use crate::diag::error::Result;
 use crate::shm::call_context::CallContext;
 use crate::shm::layout::STAGE;
+use crate::shm::tuner::Method;
+
+/// The bytes of a part from which on memory may be faster than the caches between cores.
+const NON_TEMPORAL_MIN: usize = 64 << 10;
+
+/// Returns `true` if non-temporal staging may be faster than staging through the caches: with ranks on cores that share
+/// no cache. The [`tuner`](crate::shm::tuner) knows which is.
+pub(in crate::coll) fn has_choice(call: &Call) -> bool {
+    cfg!(target_arch = "x86_64") && call.part(call.function.shape().input, 0).len() >= NON_TEMPORAL_MIN
+}
 
 /// Does this rank's tasks. In each step a rank stages a window of its input, copies the results that others made of the
 /// window before, and does its tasks on this one.
@@ -26,6 +36,7 @@ pub(in crate::coll) async fn run(call: &Call, local: &LocalCall<'_>, args: &[Ran
         (start + at * window).min(end)..(start + (at + 1) * window).min(end)
     };
     let cell = |owner, step, index, length| state.staged(owner, step, index * window, length);
+    let nontemporal = args[call.last_rank()].method == Method::StagedNontemporal;
     let mut scratch = kernel::scratch(call);
     for at in 0..windows + usize::from(shares) {
         let step = state.next_step(rank).await?;
@@ -35,7 +46,7 @@ pub(in crate::coll) async fn run(call: &Call, local: &LocalCall<'_>, args: &[Ran
             for index in (0..cells).filter(is_needed) {
                 let from = slice(shape.input, index, at);
                 let (_, to) = cell(rank, step, index, from.len());
-                to.copy(send.slice(from), false);
+                to.copy(send.slice(from), nontemporal);
             }
         }
         state.announce(rank, step);
@@ -58,10 +69,10 @@ pub(in crate::coll) async fn run(call: &Call, local: &LocalCall<'_>, args: &[Ran
             let sources: Vec<_> = task.sources(call.ranks).map(source).collect();
             let mut targets = vec![];
             if task.target != Some(rank) {
-                targets.push(cell(rank, step, cells, to.len()).1);
+                targets.push(Output { memory: cell(rank, step, cells, to.len()).1, nontemporal });
             }
             if task.target.is_none_or(|target| target == rank) {
-                targets.push(recv.slice(to));
+                targets.push(Output { memory: recv.slice(to), nontemporal: kernel::is_nontemporal(call) });
             }
             kernel::run(call, &sources, &targets, &mut scratch);
         }
