@@ -85,8 +85,8 @@ impl<'a, T: Element> DeviceSliceMut<'a, T> {
 }
 
 impl<T: BufferElement> DeviceSlice<'_, T> {
-    /// Returns an error if bytes were taken as elements of which they are no whole number, or at an address that is none of
-    /// an element.
+    /// Returns an error if bytes were taken as elements of which they are no whole number, or at an address that is no
+    /// multiple of the type's size.
     #[inline(always)]
     pub(crate) fn check_layout(&self, call: &'static str) -> Result<()> {
         if T::HAS_TYPE { Ok(()) } else { check_layout(call, self.data_type(), self.as_raw_bytes()) }
@@ -161,7 +161,7 @@ impl<'a> AnySliceMut<'a> {
     }
 }
 
-/// Returns an error if the bytes are no whole number of elements, or their address is none of an element.
+/// Returns an error if the bytes are no whole number of elements, or their address is no multiple of the type's size.
 fn check_layout(
     call: &'static str,
     data_type: DataType,

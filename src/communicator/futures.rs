@@ -438,7 +438,7 @@ struct Destroying {
     limit: Duration,
     timer: Timer,
     pause: Duration,
-    /// What NCCL may read until the end.
+    /// Its options, which NCCL may read until the end.
     _communicator: Communicator,
 }
 
