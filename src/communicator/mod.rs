@@ -31,6 +31,8 @@ mod recording;
 mod recovery;
 mod registration;
 mod shared;
+#[cfg(any(feature = "log", feature = "tracing"))]
+mod span;
 mod split;
 mod state;
 mod synchronize;

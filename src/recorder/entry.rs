@@ -79,6 +79,25 @@ impl Entry {
     }
 }
 
+/// For spans and logs.
+#[cfg(any(feature = "log", feature = "tracing"))]
+impl Entry {
+    pub(crate) fn data_type(self) -> Option<DataType> {
+        Call(self.call).data_type()
+    }
+
+    /// Returns the root or the peer, and the source of an exchange.
+    pub(crate) fn peers(self) -> [Option<usize>; 2] {
+        Call(self.call).peers()
+    }
+
+    /// Returns the numbers of elements that a rank sends and receives.
+    pub(crate) fn counts(self, size: usize, rank: usize) -> [u64; 2] {
+        let [root, _] = self.peers();
+        self.method.counts(self.lengths.map(|length| length as u64), size, root == Some(rank))
+    }
+}
+
 /// The word of an entry with its method.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Call(pub(super) u64);
