@@ -43,6 +43,12 @@ const SINGLE: &[CallPath] = &[
     CallPath { name: "facade, loaded", features: "dlopen", argument: "facade", limit: 60 },
     CallPath { name: "facade, in process", features: "dlopen", argument: "facade-in-process", limit: 60 },
     CallPath { name: "facade, in a Mutex", features: "dlopen", argument: "mutex", limit: 85 },
+    CallPath {
+        name: "facade, log and tracing",
+        features: "dlopen,log,tracing",
+        argument: "facade",
+        limit: 70,
+    },
     CallPath { name: "facade, recorded", features: "dlopen", argument: "facade-recorded", limit: 78 },
 ];
 
@@ -126,7 +132,9 @@ impl Programs {
         let programs = Self { folder: Path::new(env!("CARGO_TARGET_TMPDIR")).join("call_overhead") };
         fs::create_dir_all(&programs.folder)?;
         programs.build_c()?;
-        ["link", "dlopen"].iter().try_for_each(|features| programs.build_callers(features))?;
+        ["link", "dlopen", "dlopen,log,tracing"]
+            .iter()
+            .try_for_each(|features| programs.build_callers(features))?;
         Ok(programs)
     }
 

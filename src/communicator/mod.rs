@@ -32,6 +32,8 @@ mod recording;
 mod recovery;
 mod registration;
 mod shared;
+#[cfg(any(feature = "log", feature = "tracing"))]
+mod span;
 mod split;
 mod state;
 mod synchronize;

@@ -4,6 +4,10 @@
 #![allow(unsafe_code)] // Prepares the buffers.
 
 use super::arguments::{check_data_types, check_devices};
+#[cfg(feature = "log")]
+use super::span;
+#[cfg(feature = "tracing")]
+use super::span::enter_span;
 use super::{
     Grouping, Signal, WaitSignal, WindowOffset, barrier, collectives, one_sided, point_to_point,
     vector_collectives,
@@ -54,6 +58,10 @@ macro_rules! operations {
                         stream,
                     );
                     $(let $argument = $argument.into();)*
+                    #[cfg(feature = "log")]
+                    span::log(self.communicator(), entry);
+                    #[cfg(feature = "tracing")]
+                    let _span = enter_span!(stringify!($name), self.communicator(), entry);
                     let joined = self.begin_operation(entry)?;
                     let devices = [stream.device(), $($buffer.0.device()),*];
                     let checked = check_devices(self.communicator(), stringify!($name), devices)

@@ -10,6 +10,10 @@ use super::grouping::{Grouped, Grouping, Ungrouped};
 use super::handle::Communicator;
 use super::operations::Operations;
 use super::shared::Shared;
+#[cfg(feature = "log")]
+use super::span;
+#[cfg(feature = "tracing")]
+use super::span::enter_span;
 use crate::backend::call;
 use crate::recorder::{Entry, Method, peer};
 use crate::{
@@ -291,6 +295,10 @@ macro_rules! reductions {
                         [$(peer!($root $root))?],
                         stream,
                     );
+                    #[cfg(feature = "log")]
+                    span::log(operations.communicator(), entry);
+                    #[cfg(feature = "tracing")]
+                    let _span = enter_span!(stringify!($name), operations.communicator(), entry);
                     let joined = operations.begin_operation(entry)?;
                     let devices = [stream.device(), $($buffer.0.device()),*];
                     let result = check_devices(operations.communicator(), stringify!($name), devices).and_then(|()| {

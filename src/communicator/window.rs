@@ -13,6 +13,10 @@ use super::operations::Operations;
 use super::out_param::OutParam;
 use super::registration::{DEREGISTER, leak, ok_if_freed};
 use super::shared::Shared;
+#[cfg(feature = "log")]
+use super::span;
+#[cfg(feature = "tracing")]
+use super::span::enter_span;
 use crate::backend::{Library, call};
 use crate::memory::Allocation;
 use crate::recorder::{Entry, Method};
@@ -293,6 +297,10 @@ impl<'c, T: Element> Window<'c, T> {
         let mut shared = None;
         let method = const { Method::of(CALL) };
         let entry = Entry::new(CALL, method, [], [], [], StreamRef::DEFAULT);
+        #[cfg(feature = "log")]
+        span::log(communicator, entry);
+        #[cfg(feature = "tracing")]
+        let _span = enter_span!(CALL, communicator, entry);
         let registered = operations.issue(entry, || {
             let (raw, flags) = (communicator.raw(), flags.bits().cast_signed());
             memory.open_window();

@@ -76,14 +76,33 @@ impl Entry {
     }
 }
 
+/// For spans and logs.
+#[cfg(any(feature = "log", feature = "tracing"))]
+impl Entry {
+    pub(crate) fn data_type(self) -> Option<DataType> {
+        Call(self.call).data_type()
+    }
+
+    /// Returns the root or the peer, and the source of an exchange.
+    pub(crate) fn peers(self) -> [Option<usize>; 2] {
+        Call(self.call).peers()
+    }
+
+    /// Returns the numbers of elements that a rank sends and receives.
+    pub(crate) fn counts(self, size: usize, rank: usize) -> [u64; 2] {
+        let [root, _] = self.peers();
+        self.method.counts(self.lengths.map(|length| length as u64), size, root == Some(rank))
+    }
+}
+
 /// Returns the word of an entry with its method. The element type is its number and 1, or 0; a rank has the bits of
-/// [`NO_PEER`], which is none.
+/// [`NO_PEER`] if there is no such rank.
 #[inline(always)]
 fn encode(method: Method, data_type: u64, [first, second]: [u64; 2]) -> u64 {
     method.bits() | data_type << DATA_TYPE_SHIFT | first << PEER_SHIFT | second << SECOND_PEER_SHIFT
 }
 
-/// Returns the word of an entry from the arguments of a C call. A type or a rank that is none of NCCL's is left out.
+/// Returns the word of an entry from the arguments of a C call. A type or a rank that NCCL does not have is left out.
 #[inline(always)]
 pub(crate) fn encode_raw(method: Method, data_type: Option<u32>, peers: [Option<i32>; 2]) -> u64 {
     let data_type = data_type.filter(|raw| (*raw as usize) < DataType::ALL.len());

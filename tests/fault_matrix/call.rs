@@ -1,18 +1,21 @@
 #![allow(unsafe_code)] // Frees the memory of a stream's work.
 
 use std::fmt;
+use std::time::Duration;
 
 use libnccl::{Communicator, Config, Nccl, ReduceOp, Result, ShrinkMode, StreamRef};
 
 use crate::common::Machine;
 use crate::fault::Fault;
-use crate::rank::DEADLINE;
 
 /// The number of ranks; the last one has the fault.
 pub(crate) const RANKS: usize = 3;
 
 /// The rank with the fault.
 pub(crate) const FAULTY: usize = RANKS - 1;
+
+/// The deadline of each call.
+pub(crate) const DEADLINE: Duration = Duration::from_secs(1);
 
 /// The elements of a buffer.
 const LENGTH: usize = 6 << 10;

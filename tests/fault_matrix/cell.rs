@@ -8,9 +8,9 @@ use std::sync::mpsc::{Receiver, channel};
 use std::thread;
 use std::time::Duration;
 
-use crate::call::{Call, FAULTY, RANKS};
+use crate::call::{Call, DEADLINE, FAULTY, RANKS};
 use crate::fault::Fault;
-use crate::rank::{Arguments, DEADLINE, VARIABLE};
+use crate::rank::{Arguments, VARIABLE};
 
 /// The time after the deadline in which a call has to return.
 const GRACE: Duration = Duration::from_secs(1);

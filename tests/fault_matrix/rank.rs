@@ -10,12 +10,9 @@ use std::{env, fs, thread};
 use cudarc::driver::CudaContext;
 use libnccl::{Communicator, Config, MemorySpace, Nccl, ReduceOp, Result, StreamRef, UniqueId};
 
-use crate::call::{Call, FAULTY, RANKS};
+use crate::call::{Call, DEADLINE, FAULTY, RANKS};
 use crate::common::Machine;
 use crate::fault::Fault;
-
-/// The deadline of each call.
-pub(crate) const DEADLINE: Duration = Duration::from_secs(1);
 
 /// The variable with the arguments of a rank.
 pub(crate) const VARIABLE: &str = "LIBNCCL_FAULTS_RANK";
