@@ -39,7 +39,7 @@ struct Thread {
 struct Group {
     /// The communicators with operations in it.
     members: Vec<(usize, Arc<CallRecorder>)>,
-    /// Those that it creates.
+    /// Communicators that it creates.
     created: Vec<NewCommunicator>,
 }
 
@@ -47,7 +47,7 @@ struct Group {
 #[derive(Default)]
 struct Recent {
     handle: usize,
-    /// That of the registry, which changes with its communicators.
+    /// The number of the registry, which changes with its communicators.
     generation: usize,
     recorder: Option<Arc<CallRecorder>>,
 }
