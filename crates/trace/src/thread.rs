@@ -23,7 +23,7 @@ thread_local! {
 }
 
 /// The number of communicators that a thread finds without a lock, a power of two.
-const RECENT: usize = 8;
+const RECENT: usize = 64;
 
 struct Thread {
     /// Set during a call of NCCL, which may call its own functions by their names, and so those here.
