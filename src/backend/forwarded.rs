@@ -18,9 +18,9 @@ const MARK: &str = "libnccl_trace";
 /// The functions of the library that does the work, for `libnccl-trace.so`: no part of the API.
 #[derive(Debug)]
 pub struct Forwarded {
-    /// Those of `nccl.h`.
+    /// The functions of `nccl.h`.
     pub functions: Functions,
-    /// Those of the device API.
+    /// The functions of the device API.
     pub device_functions: DeviceFunctions,
     /// The file.
     pub path: PathBuf,

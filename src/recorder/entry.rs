@@ -95,14 +95,14 @@ impl Entry {
     }
 }
 
-/// Returns the word of an entry with its method. The element type is its number and 1, or 0; a rank has the bits of
-/// [`NO_PEER`] if there is no such rank.
+/// Returns the word of an entry with its method. The element type is its number and 1, or 0; [`NO_PEER`] stands
+/// for no rank.
 #[inline(always)]
 fn encode(method: Method, data_type: u64, [first, second]: [u64; 2]) -> u64 {
     method.bits() | data_type << DATA_TYPE_SHIFT | first << PEER_SHIFT | second << SECOND_PEER_SHIFT
 }
 
-/// Returns the word of an entry from the arguments of a C call. A type or a rank that NCCL does not have is left out.
+/// Returns the word of an entry from the arguments of a C call. An invalid type or rank is left out.
 #[inline(always)]
 pub(crate) fn encode_raw(method: Method, data_type: Option<u32>, peers: [Option<i32>; 2]) -> u64 {
     let data_type = data_type.filter(|raw| (*raw as usize) < DataType::ALL.len());

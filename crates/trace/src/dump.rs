@@ -29,7 +29,7 @@ static FILE: PerProcess<Mutex<Option<PathBuf>>> = PerProcess::new();
 /// The time before which no other process of the job has written.
 static START: OnceLock<SystemTime> = OnceLock::new();
 
-/// What `ncclGetVersion` returns: at the end of the process it may not be called any more.
+/// The result of `ncclGetVersion`: at the end of the process it may not be called any more.
 static VERSION: AtomicU32 = AtomicU32::new(0);
 
 /// Prepares to write.

@@ -39,7 +39,7 @@ struct Communicators {
     live: HashMap<usize, Arc<CallRecorder>>,
     /// The identities and names of those that exist, but cannot be asked for their size yet.
     unasked: HashMap<usize, (u64, Option<String>)>,
-    /// Those that NCCL creates in the background.
+    /// Children that NCCL creates in the background.
     begun: Vec<NewCommunicator>,
 }
 

@@ -23,7 +23,7 @@ thread_local! {
 }
 
 /// The number of communicators that a thread finds without a lock, a power of two.
-const RECENT: usize = 8;
+const RECENT: usize = 64;
 
 struct Thread {
     /// Set during a call of NCCL, which may call its own functions by their names, and so those here.
@@ -39,7 +39,7 @@ struct Thread {
 struct Group {
     /// The communicators with operations in it.
     members: Vec<(usize, Arc<CallRecorder>)>,
-    /// Those that it creates.
+    /// Communicators that it creates.
     created: Vec<NewCommunicator>,
 }
 
@@ -47,7 +47,7 @@ struct Group {
 #[derive(Default)]
 struct Recent {
     handle: usize,
-    /// That of the registry, which changes with its communicators.
+    /// The number of the registry, which changes with its communicators.
     generation: usize,
     recorder: Option<Arc<CallRecorder>>,
 }

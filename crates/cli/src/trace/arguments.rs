@@ -30,7 +30,7 @@ pub(crate) struct TraceArguments {
     /// Keep the last N operations of each communicator, of 64 bytes each
     #[arg(long, value_name = "N", default_value_t = 1000, value_parser = whole::<usize>(1..=1 << 20))]
     pub(crate) entries: usize,
-    /// Pass calls on to this NCCL library [default: that of LIBNCCL_PATH, or the one that the program would find]
+    /// Pass calls on to this NCCL library [default: that of `LIBNCCL_PATH`, or the one that the program would find]
     #[arg(long, value_name = "PATH")]
     pub(crate) library: Option<PathBuf>,
     /// Use this libnccl-trace.so [default: libnccl-trace/libnccl-trace.so beside this program, or in ../lib]

@@ -1,4 +1,4 @@
-//! What `nccl recorder diff` has to say of ranks of which the last one makes a mistake.
+//! The findings that `nccl recorder diff` has to have for ranks of which the last one makes a mistake.
 
 use std::path::Path;
 use std::process::Command;
