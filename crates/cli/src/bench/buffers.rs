@@ -96,6 +96,15 @@ impl Buffers {
                 let part = |from| (from * count..(from + 1) * count, data.sent(from).from(rank * count));
                 (0..ranks).map(part).collect()
             }
+            Operation::AllToAllV => {
+                let mut end = 0;
+                let part = |from| {
+                    let (start, sent) = (end, (0..rank).map(|to| shape.part(from, to)).sum());
+                    end += shape.part(from, rank);
+                    (start..end, data.sent(from).from(sent))
+                };
+                (0..ranks).map(part).collect()
+            }
             Operation::SendRecv => all(data.sent((rank + ranks - 1) % ranks)),
         }
     }

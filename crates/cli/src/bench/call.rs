@@ -43,6 +43,23 @@ pub(crate) fn start<'b>(
         (Operation::Gather, true) => on.gather_in_place(own(recv)?, root, stream),
         (Operation::Scatter, false) => on.scatter(send, recv, root, stream),
         (Operation::Scatter, true) => on.scatter_in_place(own(recv)?, root, stream),
+        (Operation::AllToAllV, _) => {
+            let (mut sent, mut rest) = (0, recv);
+            for peer in 0..ranks {
+                let (to, from) = (shape.part(rank, peer), shape.part(peer, rank));
+                if to > 0 {
+                    let part = send.get(sent..sent + to).context("the buffer is too short")?;
+                    on.send(part, peer, stream)?;
+                    sent += to;
+                }
+                if from > 0 {
+                    let (part, after) = rest.split_at_mut(from).context("the buffer is too short")?;
+                    on.recv(part, peer, stream)?;
+                    rest = after;
+                }
+            }
+            Ok(())
+        }
         (Operation::SendRecv, _) => {
             on.send(send, (rank + 1) % ranks, stream)?;
             on.recv(recv, (rank + ranks - 1) % ranks, stream)
