@@ -11,6 +11,7 @@ mod gpu;
 mod library;
 mod man;
 mod nccl_file;
+mod output;
 mod ras;
 mod recorder;
 mod run;

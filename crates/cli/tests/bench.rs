@@ -5,13 +5,14 @@ use std::time::{Duration, Instant};
 
 use libnccl::ReduceOp;
 
-const OPERATIONS: [&str; 10] = [
+const OPERATIONS: [&str; 11] = [
     "all_reduce",
     "all_gather",
     "broadcast",
     "reduce",
     "reduce_scatter",
     "alltoall",
+    "alltoallv",
     "gather",
     "scatter",
     "sendrecv",
@@ -59,7 +60,7 @@ fn check_operation(operation: &str, arguments: &str) {
         // A hypercube has no reduction.
         assert_eq!(row.len(), if operation == "hypercube" { 12 } else { 13 }, "{row:?}");
         assert_eq!(row[row.len() - 5], "0", "{row:?}");
-        let in_place = if matches!(operation, "sendrecv" | "alltoall") { "N/A" } else { "0" };
+        let in_place = if matches!(operation, "sendrecv" | "alltoall" | "alltoallv") { "N/A" } else { "0" };
         assert_eq!(row[row.len() - 1], in_place, "{row:?}");
     }
 }

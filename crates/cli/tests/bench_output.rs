@@ -76,6 +76,32 @@ fn json_has_the_iterations_of_every_rank() {
 }
 
 #[test]
+fn log_of_the_library_stays_out_of_json_and_csv() {
+    for arguments in [
+        "all_reduce --ranks 2 -e 8 -n 1 --json",
+        "all_reduce --ranks 2 -e 8 -n 1 --processes --json",
+        "pairs --ranks 2 -s 8 --json",
+        "bisect --ranks 2 -s 8 --processes --json",
+    ] {
+        let mut command = Command::new(PROGRAM);
+        command.arg("bench").args(arguments.split_whitespace()).arg("--cpu").env("NCCL_DEBUG", "INFO");
+        let Output { status, stdout, stderr } = command.output().expect("the program starts");
+        assert!(status.success(), "{arguments}: {}", text(&stderr));
+        let report = serde_json::from_slice::<Value>(&stdout);
+        assert!(report.is_ok_and(|report| report["schema"] == 1), "{arguments}: {}", text(&stdout));
+        assert!(text(&stderr).contains(" NCCL INFO "), "{arguments}: {}", text(&stderr));
+    }
+    let mut command = bench("all_reduce --ranks 2 -e 8 -n 1 --csv");
+    let Output { stdout, stderr, .. } =
+        command.env("NCCL_DEBUG", "INFO").output().expect("the program starts");
+    assert!(text(&stdout).lines().all(|line| line.contains(',')) && !stdout.is_empty(), "{}", text(&stdout));
+    assert!(text(&stderr).contains(" NCCL INFO "), "{}", text(&stderr));
+    // As nccl-tests does.
+    let output = bench("all_reduce --ranks 2 -e 8 -n 1").env("NCCL_DEBUG", "INFO").output();
+    assert!(text(&output.expect("the program starts").stdout).contains(" NCCL INFO "));
+}
+
+#[test]
 fn files_get_json_and_csv_beside_the_table() {
     let folder = tempfile::tempdir().expect("a temporary folder");
     let path = |name: &str| folder.path().join(name).display().to_string();

@@ -91,13 +91,14 @@ fn bench_on_devices(arguments: &str) -> String {
     table
 }
 
-const OPERATIONS: [&str; 10] = [
+const OPERATIONS: [&str; 11] = [
     "all_reduce",
     "all_gather",
     "broadcast",
     "reduce",
     "reduce_scatter",
     "alltoall",
+    "alltoallv",
     "gather",
     "scatter",
     "sendrecv",

@@ -226,6 +226,9 @@ pub(crate) enum Operation {
     /// Send a part of the buffer to each rank, and receive one from each
     #[value(name = "alltoall")]
     AllToAll,
+    /// Send a part of the buffer to each rank, the larger the further away it is, and receive one from each
+    #[value(name = "alltoallv")]
+    AllToAllV,
     /// Gather all ranks' buffers at the root
     Gather,
     /// Send a part of the root's buffer to each rank

@@ -3,33 +3,39 @@
 use std::ops::Range;
 
 use anyhow::Result;
-use libnccl::Nccl;
+use libnccl::{DataType, Nccl};
 
 use super::arguments::Operation;
 use super::data::Data;
 use super::memory::{Buffer, Memory};
-use super::number::Number;
 use super::parameters::Parameters;
 use super::pattern::{Comparison, Pattern};
 use super::shape::Shape;
 
 /// The buffers of a rank. All ranges begin at the first element that is used.
-pub(crate) struct Buffers<T: 'static> {
-    pub(crate) send: Buffer<T>,
-    pub(crate) recv: Buffer<T>,
+pub(crate) struct Buffers {
+    pub(crate) send: Buffer,
+    pub(crate) recv: Buffer,
     rank: usize,
 }
 
-impl<T: Number> Buffers<T> {
+impl Buffers {
     /// Allocates buffers of `length` elements.
-    pub(crate) fn new(nccl: &Nccl, memory: &Memory, rank: usize, length: usize) -> Result<Self> {
-        Ok(Self { send: memory.buffer(nccl, length)?, recv: memory.buffer(nccl, length)?, rank })
+    pub(crate) fn new(
+        nccl: &Nccl,
+        memory: &Memory,
+        data_type: DataType,
+        rank: usize,
+        length: usize,
+    ) -> Result<Self> {
+        let [send, recv] = [(); 2].map(|()| memory.buffer(nccl, data_type, length));
+        Ok(Self { send: send?, recv: recv?, rank })
     }
 
     /// Writes the data to send, and a different pattern where data will be received.
     pub(crate) fn fill(&mut self, start: usize, shape: &Shape, in_place: bool, data: &Data) -> Result<()> {
         let sent = data.sent(self.rank);
-        self.recv.fill(start..start + shape.total(), &Pattern::untouched())?;
+        self.recv.fill(start..start + shape.total(), &data.untouched())?;
         if in_place {
             let part = shape.sent_in_place(self.rank);
             self.recv.fill(start + part.start..start + part.end, &sent)
@@ -63,7 +69,7 @@ impl<T: Number> Buffers<T> {
         shape: &Shape,
         in_place: bool,
         data: &Data,
-    ) -> Vec<(Range<usize>, Pattern<T>)> {
+    ) -> Vec<(Range<usize>, Pattern)> {
         let Parameters { operation, root, ranks, .. } = *parameters;
         let (rank, count) = (self.rank, shape.count);
         let all = |pattern| vec![(0..shape.recv, pattern)];
@@ -75,19 +81,28 @@ impl<T: Number> Buffers<T> {
             Operation::Reduce if rank == root => all(data.reduced()),
             // The receive buffer stays unchanged.
             Operation::Reduce if in_place => all(data.sent(rank)),
-            Operation::Reduce => all(Pattern::untouched()),
+            Operation::Reduce => all(data.untouched()),
             Operation::AllGather | Operation::HyperCube => own_parts(),
             Operation::Gather if rank == root => own_parts(),
             Operation::Gather if in_place => {
-                let before = (0..rank * count, Pattern::untouched());
-                let after = ((rank + 1) * count..shape.recv, Pattern::untouched().from((rank + 1) * count));
+                let before = (0..rank * count, data.untouched());
+                let after = ((rank + 1) * count..shape.recv, data.untouched().from((rank + 1) * count));
                 vec![before, (rank * count..(rank + 1) * count, data.sent(rank)), after]
             }
-            Operation::Gather => all(Pattern::untouched()),
+            Operation::Gather => all(data.untouched()),
             Operation::ReduceScatter => all(data.reduced().from(rank * count)),
             Operation::Scatter => all(data.sent(root).from(rank * count)),
             Operation::AllToAll => {
                 let part = |from| (from * count..(from + 1) * count, data.sent(from).from(rank * count));
+                (0..ranks).map(part).collect()
+            }
+            Operation::AllToAllV => {
+                let mut end = 0;
+                let part = |from| {
+                    let (start, sent) = (end, (0..rank).map(|to| shape.part(from, to)).sum());
+                    end += shape.part(from, rank);
+                    (start..end, data.sent(from).from(sent))
+                };
                 (0..ranks).map(part).collect()
             }
             Operation::SendRecv => all(data.sent((rank + ranks - 1) % ranks)),

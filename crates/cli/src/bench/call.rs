@@ -1,11 +1,10 @@
 //! The calls of NCCL that make up an operation.
 
-use anyhow::Result;
-use libnccl::{DeviceSlice, DeviceSliceMut, Grouping, Nccl, Operations, StreamRef};
+use anyhow::{Context, Result};
+use libnccl::{AnySlice, AnySliceMut, Grouping, Nccl, Operations, StreamRef};
 
 use super::arguments::Operation;
 use super::buffers::Buffers;
-use super::number::Number;
 use super::parameters::Parameters;
 use super::ranks::Rank;
 use super::shape::Shape;
@@ -13,23 +12,22 @@ use super::shape::Shape;
 /// Starts an operation on a rank, whose in-place form uses `recv` alone.
 ///
 /// A library without `ncclAlltoAll`, `ncclGather` and `ncclScatter` gets their messages, as from nccl-tests.
-pub(crate) fn start<'b, T: Number>(
+pub(crate) fn start<'b>(
     on: Operations<'_, impl Grouping<'b>>,
     parameters: &Parameters,
     shape: &Shape,
     rank: usize,
     in_place: bool,
-    (send, recv): (DeviceSlice<'b, T>, DeviceSliceMut<'b, T>),
+    (send, recv): (AnySlice<'b>, AnySliceMut<'b>),
     stream: StreamRef<'b>,
-) -> libnccl::Result<()> {
+) -> Result<()> {
     let Parameters { operation, op, root, ranks, .. } = *parameters;
     // What a rank other than the root has of the buffer.
-    let own = |recv: DeviceSliceMut<'b, T>| {
+    let own = |recv: AnySliceMut<'b>| {
         let part = rank * shape.count..(rank + 1) * shape.count;
-        if rank == root { Some(recv) } else { recv.get_mut(part) }
-            .unwrap_or_else(|| (&mut [] as &mut [T]).into())
+        if rank == root { Some(recv) } else { recv.get_mut(part) }.context("the buffer is too short")
     };
-    match (operation, in_place) {
+    let started = match (operation, in_place) {
         (Operation::AllReduce, false) => on.all_reduce(send, recv, op, stream),
         (Operation::AllReduce, true) => on.all_reduce_in_place(recv, op, stream),
         (Operation::Broadcast, false) => on.broadcast(send, recv, root, stream),
@@ -42,24 +40,42 @@ pub(crate) fn start<'b, T: Number>(
         (Operation::ReduceScatter, true) => on.reduce_scatter_in_place(recv, op, stream),
         (Operation::AllToAll, _) => on.all_to_all(send, recv, stream),
         (Operation::Gather, false) => on.gather(send, recv, root, stream),
-        (Operation::Gather, true) => on.gather_in_place(own(recv), root, stream),
+        (Operation::Gather, true) => on.gather_in_place(own(recv)?, root, stream),
         (Operation::Scatter, false) => on.scatter(send, recv, root, stream),
-        (Operation::Scatter, true) => on.scatter_in_place(own(recv), root, stream),
+        (Operation::Scatter, true) => on.scatter_in_place(own(recv)?, root, stream),
+        (Operation::AllToAllV, _) => {
+            let (mut sent, mut rest) = (0, recv);
+            for peer in 0..ranks {
+                let (to, from) = (shape.part(rank, peer), shape.part(peer, rank));
+                if to > 0 {
+                    let part = send.get(sent..sent + to).context("the buffer is too short")?;
+                    on.send(part, peer, stream)?;
+                    sent += to;
+                }
+                if from > 0 {
+                    let (part, after) = rest.split_at_mut(from).context("the buffer is too short")?;
+                    on.recv(part, peer, stream)?;
+                    rest = after;
+                }
+            }
+            Ok(())
+        }
         (Operation::SendRecv, _) => {
             on.send(send, (rank + 1) % ranks, stream)?;
             on.recv(recv, (rank + ranks - 1) % ranks, stream)
         }
         // Several groups: see `hypercube`.
         (Operation::HyperCube, _) => Ok(()),
-    }
+    };
+    Ok(started?)
 }
 
 /// Gathers all ranks' parts at every rank: in each step, a rank and its neighbour along one edge of the hypercube exchange
 /// all parts that they have.
-pub(crate) fn hypercube<T: Number>(
+pub(crate) fn hypercube(
     nccl: &Nccl,
     member: &Rank,
-    buffers: &mut Buffers<T>,
+    buffers: &mut Buffers,
     start: usize,
     shape: &Shape,
     in_place: bool,

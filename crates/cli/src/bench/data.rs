@@ -2,7 +2,7 @@
 
 use libnccl::ReduceOp;
 
-use super::number::Number;
+use super::number::Arithmetic;
 use super::pattern::{PERIOD, Pattern};
 
 /// The data of one operation on all ranks.
@@ -10,6 +10,7 @@ use super::pattern::{PERIOD, Pattern};
 /// All values, results and intermediate results are exact in every type, for any order of the ranks.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Data {
+    pub(crate) arithmetic: &'static Arithmetic,
     pub(crate) op: ReduceOp,
     pub(crate) ranks: usize,
     /// A number that changes with each operation.
@@ -18,23 +19,29 @@ pub(crate) struct Data {
 
 impl Data {
     /// Returns the elements that a rank sends.
-    pub(crate) fn sent<T: Number>(&self, rank: usize) -> Pattern<T> {
-        Pattern::new(|index| T::from_integer(self.value::<T>(rank, index)))
+    pub(crate) fn sent(&self, rank: usize) -> Pattern {
+        Pattern::new(self.arithmetic, |index| (self.arithmetic.from_integer)(self.value(rank, index)))
     }
 
     /// Returns the reduction of all ranks' elements.
-    pub(crate) fn reduced<T: Number>(&self) -> Pattern<T> {
-        Pattern::new(|index| {
-            let values = (0..self.ranks).map(|rank| self.value::<T>(rank, index));
+    pub(crate) fn reduced(&self) -> Pattern {
+        let Arithmetic { from_integer, quotient, .. } = self.arithmetic;
+        Pattern::new(self.arithmetic, |index| {
+            let values = (0..self.ranks).map(|rank| self.value(rank, index));
             match self.op {
-                ReduceOp::Avg => T::quotient(values.sum(), self.ranks),
-                op => T::from_integer(op.of_integers(values).unwrap_or_default()),
+                ReduceOp::Avg => quotient(values.sum(), self.ranks),
+                op => from_integer(op.of_integers(values).unwrap_or_default()),
             }
         })
     }
 
-    fn value<T: Number>(&self, rank: usize, index: usize) -> i64 {
-        let Self { op, ranks, seed } = *self;
+    /// Returns the pattern of a buffer that has not received anything.
+    pub(crate) fn untouched(&self) -> Pattern {
+        Pattern::untouched(self.arithmetic)
+    }
+
+    fn value(&self, rank: usize, index: usize) -> i64 {
+        let Self { arithmetic: &Arithmetic { whole, doublings, .. }, op, ranks, seed } = *self;
         let number = ((seed * ranks + rank) * PERIOD + index) as u64;
         // Fibonacci hashing: the upper bits of the product look random.
         let random = (number.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 58) as i64;
@@ -42,17 +49,17 @@ impl Data {
         let has_turn = (index + seed) % ranks == rank;
         match op {
             // The product is exact in the type and in an i64.
-            ReduceOp::Prod => 1 + i64::from(rank < T::DOUBLINGS.min(32) && random % 2 == 1),
+            ReduceOp::Prod => 1 + i64::from(rank < doublings.min(32) && random % 2 == 1),
             // NCCL multiplies floats by 1/ranks first, which is inexact. The product with a power of two and the sum
             // with zeros add no further rounding.
             ReduceOp::Avg if has_turn => 1 << (random % 7),
             ReduceOp::Avg => 0,
-            ReduceOp::Sum => match T::WHOLE / ranks as i64 {
-                0 if has_turn => random.min(T::WHOLE),
+            ReduceOp::Sum => match whole / ranks as i64 {
+                0 if has_turn => random.min(whole),
                 0 => 0,
                 share => random % share.saturating_add(1),
             },
-            _ => random % T::WHOLE.saturating_add(1),
+            _ => random % whole.saturating_add(1),
         }
     }
 }
@@ -61,35 +68,76 @@ impl Data {
 mod tests {
     use float8::{F8E4M3, F8E5M2};
     use half::{bf16, f16};
-    use libnccl::ReduceOp;
+    use libnccl::{DataType, ReduceOp};
 
     use super::Data;
-    use crate::bench::number::Number;
-    use crate::bench::pattern::{BLOCK, PERIOD, Pattern};
+    use crate::bench::number::{Arithmetic, Number};
+    use crate::bench::pattern::{BLOCK, Comparison, FirstWrong, PERIOD, Pattern};
 
     const COUNT: usize = 3 * PERIOD + 7;
 
+    fn data(data_type: DataType, op: ReduceOp, ranks: usize, seed: usize) -> Data {
+        Data { arithmetic: Arithmetic::new(data_type).unwrap(), op, ranks, seed }
+    }
+
+    /// Returns the first elements of a pattern.
+    fn elements<T: Number>(pattern: &Pattern, count: usize) -> Vec<T> {
+        let bytes = pattern.block(count);
+        let element = |bytes: &[u8]| {
+            let mut padded = [0; 8];
+            padded[..bytes.len()].copy_from_slice(bytes);
+            T::from_bytes(padded)
+        };
+        bytes.chunks_exact(size_of::<T>()).map(element).collect()
+    }
+
+    fn bytes<T: Number>(elements: &[T]) -> Vec<u8> {
+        elements.iter().flat_map(|element| element.to_bytes().into_iter().take(size_of::<T>())).collect()
+    }
+
     #[test]
     fn wrong_elements_of_a_pattern_are_counted() {
-        let pattern = Data { op: ReduceOp::Sum, ranks: 3, seed: 1 }.reduced::<f32>();
-        let mut buffer = pattern.block(COUNT);
-        assert_eq!(pattern.compare(&buffer).wrong, 0);
+        let data = data(DataType::Float32, ReduceOp::Sum, 3, 1);
+        let pattern = data.reduced();
+        let mut buffer = elements::<f32>(&pattern, COUNT);
+        let wrong = |buffer: &[f32]| pattern.compare(&bytes(buffer)).wrong;
+        assert_eq!(wrong(&buffer), 0);
         buffer[0] += 1.0;
         buffer[PERIOD] = f32::NAN;
         buffer[COUNT - 1] += 0.5;
-        assert_eq!(pattern.compare(&buffer).wrong, 3);
-        assert_eq!(pattern.compare(&Pattern::untouched().block(COUNT)).wrong, COUNT);
-        assert_eq!(pattern.clone().from(COUNT).compare(&pattern.block(COUNT)[COUNT % PERIOD..]).wrong, 0);
-        assert!(pattern.compare(&pattern.block(COUNT)[64..]).wrong > COUNT / 2);
-        assert_eq!(pattern.block(2 * BLOCK).len(), BLOCK);
+        assert_eq!(wrong(&buffer), 3);
+        assert_eq!(wrong(&elements(&data.untouched(), COUNT)), COUNT);
+        let rest = elements::<f32>(&pattern, COUNT).split_off(COUNT % PERIOD);
+        assert_eq!(pattern.clone().from(COUNT).compare(&bytes(&rest)).wrong, 0);
+        assert!(wrong(&elements::<f32>(&pattern, COUNT)[64..]) > COUNT / 2);
+        assert_eq!(pattern.block(2 * BLOCK).len(), 4 * BLOCK);
         assert!(pattern.block(0).is_empty());
+    }
+
+    #[test]
+    fn zeros_of_both_signs_are_equal() {
+        let arithmetic = Arithmetic::new(DataType::Float32).unwrap();
+        let zeros = Pattern::new(arithmetic, |_| [0; 8]);
+        assert_eq!(zeros.compare(&bytes(&[-0.0_f32; 3])).wrong, 0);
+    }
+
+    #[test]
+    fn first_wrong_element_is_named_with_its_place() {
+        let pattern = data(DataType::Float16, ReduceOp::Sum, 3, 1).reduced();
+        let mut buffer = elements::<f16>(&pattern, COUNT);
+        let expected = buffer[PERIOD + 2].to_string();
+        buffer[PERIOD + 2] = f16::from_f32(0.5);
+        buffer[PERIOD + 9] = f16::NAN;
+        let comparison = pattern.compare(&bytes(&buffer));
+        let first = FirstWrong { offset: PERIOD + 2, got: "0.5".into(), expected };
+        assert_eq!(comparison, Comparison { wrong: 2, first: Some(first) });
     }
 
     #[test]
     fn data_differs_between_ranks_and_operations() {
         for &op in ReduceOp::ALL {
-            let data = |seed| Data { op, ranks: 4, seed };
-            let first = data(0).sent::<i32>(0).block(COUNT);
+            let data = |seed| data(DataType::Int32, op, 4, seed);
+            let first = data(0).sent(0).block(COUNT);
             for other in [data(0).sent(1), data(1).sent(0)] {
                 assert!(other.compare(&first).wrong > COUNT / 4, "{op}");
             }
@@ -98,8 +146,9 @@ mod tests {
 
     /// Compares the expected reduction with NCCL's arithmetic in both orders of the ranks.
     fn check_reduced<T: Number>(data: Data, combine: impl Fn(T, T) -> T, scale: impl Fn(T) -> T) {
-        let expected = data.reduced::<T>();
-        let sent: Vec<Vec<T>> = (0..data.ranks).map(|rank| data.sent(rank).block(COUNT)).collect();
+        let data = Data { arithmetic: Arithmetic::new(T::DATA_TYPE).unwrap(), ..data };
+        let expected = data.reduced();
+        let sent: Vec<Vec<T>> = (0..data.ranks).map(|rank| elements(&data.sent(rank), COUNT)).collect();
         for backwards in [false, true] {
             let result: Vec<T> = (0..COUNT)
                 .map(|index| {
@@ -113,14 +162,14 @@ mod tests {
                     result.unwrap()
                 })
                 .collect();
-            assert_eq!(expected.compare(&result).wrong, 0, "{data:?}");
+            assert_eq!(expected.compare(&bytes(&result)).wrong, 0, "{data:?}");
         }
     }
 
     #[test]
     fn expected_results_are_those_of_nccls_arithmetic() {
         for ranks in [1, 2, 3, 5, 7, 64] {
-            let data = |op| Data { op, ranks, seed: 5 };
+            let data = |op| data(DataType::Int8, op, ranks, 5);
             check_reduced::<i8>(data(ReduceOp::Sum), i8::wrapping_add, |x| x);
             check_reduced::<u8>(data(ReduceOp::Prod), u8::wrapping_mul, |x| x);
             check_reduced::<i32>(data(ReduceOp::Prod), i32::wrapping_mul, |x| x);
@@ -154,10 +203,10 @@ mod tests {
 
     #[test]
     fn averages_of_integers_are_truncated() {
-        let data = Data { op: ReduceOp::Avg, ranks: 3, seed: 2 };
-        let sums = (0..PERIOD).map(|index| (0..3).map(|rank| data.value::<i8>(rank, index)).sum::<i64>());
+        let data = data(DataType::Int8, ReduceOp::Avg, 3, 2);
+        let sums = (0..PERIOD).map(|index| (0..3).map(|rank| data.value(rank, index)).sum::<i64>());
         let averages: Vec<i8> = sums.map(|sum| (sum as i8) / 3).collect();
-        assert_eq!(data.reduced::<i8>().compare(&averages).wrong, 0);
+        assert_eq!(data.reduced().compare(&bytes(&averages)).wrong, 0);
         assert!(averages.iter().any(|average| *average > 0));
     }
 }

@@ -4,7 +4,7 @@ use std::mem::ManuallyDrop;
 use std::time::Duration;
 
 use anyhow::{Context, Result};
-use libnccl::{Communicator, Config, Nccl, ReduceOp};
+use libnccl::{Communicator, Config, DataType, Nccl, ReduceOp};
 
 use super::job::Member;
 use super::memory::{Buffer, Memory};
@@ -23,9 +23,9 @@ pub(crate) struct Endpoint {
     /// The time that each call and its work may take.
     limit: Duration,
     elements: usize,
-    send: Buffer<f32>,
-    recv: Buffer<f32>,
-    shared: Buffer<f32>,
+    send: Buffer,
+    recv: Buffer,
+    shared: Buffer,
 }
 
 /// The elements that were not received as they were sent.
@@ -47,9 +47,9 @@ impl Endpoint {
         Ok(Self {
             communicator: ManuallyDrop::new(nccl.init_rank_with(*size, *rank, id, &config)?),
             elements,
-            send: memory.buffer(nccl, elements)?,
-            recv: memory.buffer(nccl, elements)?,
-            shared: memory.buffer(nccl, 1)?,
+            send: memory.buffer(nccl, DataType::Float32, elements)?,
+            recv: memory.buffer(nccl, DataType::Float32, elements)?,
+            shared: memory.buffer(nccl, DataType::Float32, 1)?,
             nccl: nccl.clone(),
             memory,
             limit: limit.unwrap_or(Duration::MAX),
@@ -79,16 +79,16 @@ impl Endpoint {
     }
 
     pub(crate) fn send(&self, count: usize, peer: usize) -> Result<()> {
-        Ok(self.communicator.send(self.send.part(0..count), peer, self.memory.stream())?)
+        Ok(self.communicator.send(self.send.part(0..count)?, peer, self.memory.stream())?)
     }
 
     pub(crate) fn recv(&mut self, count: usize, peer: usize) -> Result<()> {
-        Ok(self.communicator.recv(self.recv.part_mut(0..count), peer, self.memory.stream())?)
+        Ok(self.communicator.recv(self.recv.part_mut(0..count)?, peer, self.memory.stream())?)
     }
 
     /// Sums the first `count` elements of what the ranks of `communicator` have filled in.
     pub(crate) fn all_reduce(&mut self, communicator: &Communicator, count: usize) -> Result<()> {
-        let (send, recv) = (self.send.part(0..count), self.recv.part_mut(0..count));
+        let (send, recv) = (self.send.part(0..count)?, self.recv.part_mut(0..count)?);
         Ok(communicator.all_reduce(send, recv, ReduceOp::Sum, self.memory.stream())?)
     }
 
@@ -109,24 +109,28 @@ impl Endpoint {
 
     /// Waits until all ranks have come here.
     pub(crate) fn barrier(&mut self) -> Result<()> {
-        self.communicator.barrier(self.shared.part_mut(0..1), self.memory.stream())?;
+        self.communicator.barrier(self.shared.part_mut(0..1)?, self.memory.stream())?;
         self.wait()
     }
 
     /// Fills the first `count` elements to send, and clears those to receive.
     pub(crate) fn fill(&mut self, count: usize, element: impl Fn(usize) -> f32) -> Result<()> {
-        self.send.write(0, &(0..count).map(element).collect::<Vec<_>>())?;
-        self.recv.write(0, &vec![-1.0; count])
+        let mut bytes = vec![0; count * size_of::<f32>()];
+        for (index, bytes) in bytes.as_chunks_mut().0.iter_mut().enumerate() {
+            *bytes = element(index).to_ne_bytes();
+        }
+        self.send.write(0, &bytes)?;
+        self.recv.write(0, &(-1.0_f32).to_ne_bytes().repeat(count))
     }
 
     /// Compares the first `count` elements that were received.
     pub(crate) fn compare(&self, count: usize, expected: impl Fn(usize) -> f32) -> Result<Wrong> {
         let mut wrong = Wrong::default();
-        for (index, element) in self.recv.read(0..count)?.iter().enumerate() {
-            let expected = expected(index);
-            if *element != expected {
+        for (index, bytes) in self.recv.read(0..count)?.as_chunks().0.iter().enumerate() {
+            let (got, expected) = (f32::from_ne_bytes(*bytes), expected(index));
+            if got != expected {
                 if wrong.count == 0 {
-                    wrong = Wrong { count: 0, first: index, got: *element, expected };
+                    wrong = Wrong { count: 0, first: index, got, expected };
                 }
                 wrong.count += 1;
             }
@@ -137,15 +141,17 @@ impl Endpoint {
     /// Returns what each rank passes, the same number of values.
     pub(crate) fn gather(&mut self, values: &[f64]) -> Result<Vec<Vec<f64>>> {
         let (length, size) = (values.len(), self.size());
-        let mut send: Buffer<f64> = self.memory.buffer(&self.nccl, COPIES * length)?;
-        let mut recv: Buffer<f64> = self.memory.buffer(&self.nccl, COPIES * length * size)?;
+        let mut send = self.memory.buffer(&self.nccl, DataType::Float64, COPIES * length)?;
+        let mut recv = self.memory.buffer(&self.nccl, DataType::Float64, COPIES * length * size)?;
+        let bytes: Vec<u8> = values.iter().flat_map(|value| value.to_ne_bytes()).collect();
         for copy in 0..COPIES {
-            send.write(copy * length, values)?;
+            send.write(copy * length, &bytes)?;
         }
-        let (from, to) = (send.part(0..COPIES * length), recv.part_mut(0..COPIES * length * size));
+        let (from, to) = (send.part(0..COPIES * length)?, recv.part_mut(0..COPIES * length * size)?);
         self.communicator.all_gather(from, to, self.memory.stream())?;
         self.wait()?;
         let all = recv.read(0..COPIES * length * size)?;
+        let all: Vec<_> = all.as_chunks().0.iter().map(|value| f64::from_ne_bytes(*value)).collect();
         let of_rank = |copies: &[f64]| -> Option<Vec<f64>> {
             (0..length)
                 .map(|index| {

@@ -19,7 +19,7 @@ use rustix::process::{Pid, Signal, kill_process, set_parent_process_death_signal
 use super::interrupt;
 use super::ranks::Place;
 use super::thread::{self as rank_thread, Session};
-use crate::exit_status;
+use crate::{exit_status, output};
 
 /// Environment variables that make a process a rank: the rank, the id, and the process id of the parent. The id is a
 /// secret, and command lines are visible to all users.
@@ -60,18 +60,18 @@ pub(crate) fn processes(id: &UniqueId, ranks: usize) -> Result<ExitCode> {
 
     let received = interrupt::watch()?;
     // One pipe for all ranks, so that errors arrive in the order in which they were written.
-    let (output, input) = std::io::pipe().context("cannot create a pipe for the ranks' errors")?;
+    let (lines, input) = std::io::pipe().context("cannot create a pipe for the ranks' errors")?;
     let mut processes = Processes(Vec::new());
     for rank in 0..ranks {
         let mut command = Command::new(env::current_exe()?);
         command.args(env::args_os().skip(1));
         command.env(RANK, rank.to_string()).env(ID, id.to_string()).env(PARENT, process::id().to_string());
-        command.stderr(input.try_clone()?);
+        command.stdout(output::stdout_of_child()?).stderr(input.try_clone()?);
         processes.0.push(command.spawn().context("cannot start a process for a rank")?);
     }
     drop(input);
     let (sender, errors) = channel();
-    thread::Builder::new().spawn(move || forward(output, &sender))?;
+    thread::Builder::new().spawn(move || forward(lines, &sender))?;
     let mut interrupted: Option<Instant> = None;
     loop {
         let error = errors.try_recv();

@@ -2,7 +2,9 @@
 #![allow(unsafe_code)]
 
 use std::borrow::Cow;
+use std::ffi::c_void;
 use std::ops::Range;
+use std::slice;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -12,9 +14,8 @@ use cudarc::driver::sys::{
     CUdeviceptr, CUgraphInstantiate_flags, CUresult, CUstreamCaptureMode, cuStreamQuery,
 };
 use cudarc::driver::{CudaContext, CudaGraph, CudaStream, result};
-use libnccl::{Communicator, DeviceSlice, DeviceSliceMut, Nccl, NcclBuffer, ResultCode, StreamRef};
+use libnccl::{AnySlice, AnySliceMut, Communicator, DataType, Nccl, NcclBuffer, ResultCode, StreamRef};
 
-use super::number::Number;
 use super::pattern::{BLOCK, Comparison, Pattern};
 
 /// The memory of a rank's buffers.
@@ -27,15 +28,22 @@ pub(crate) enum Memory {
     Device(&'static Arc<CudaStream>),
 }
 
-/// A buffer in a rank's memory.
-pub(crate) enum Buffer<T: 'static> {
-    Host(Vec<T>),
+/// A buffer in a rank's memory, of elements whose type is known at run time.
+pub(crate) struct Buffer {
+    data_type: DataType,
+    /// The number of elements.
+    length: usize,
+    storage: Storage,
+}
+
+enum Storage {
+    /// Words, in which the elements of all types are aligned.
+    Host(Vec<u64>),
     Device {
         pointer: CUdeviceptr,
-        length: usize,
         stream: &'static Arc<CudaStream>,
         /// The allocation, if NCCL has made it.
-        allocation: Option<&'static mut NcclBuffer<T>>,
+        allocation: Option<&'static mut NcclBuffer<u8>>,
     },
 }
 
@@ -48,8 +56,6 @@ impl Graph {
         Ok(self.0.launch()?)
     }
 }
-
-const OUT_OF_RANGE: &str = "the range exceeds the buffer";
 
 impl Memory {
     /// Returns the memory of a rank; the ranks of a host are assigned to its GPUs round-robin. Must be called on the rank's
@@ -84,29 +90,31 @@ impl Memory {
     }
 
     /// Allocates a buffer of `length` elements; by NCCL if it is in device memory and NCCL can, as nccl-tests does.
-    pub(crate) fn buffer<T: Number>(&self, nccl: &Nccl, length: usize) -> Result<Buffer<T>> {
-        let too_large = || format!("cannot allocate {length} elements of {}", T::DATA_TYPE);
-        match *self {
+    pub(crate) fn buffer(&self, nccl: &Nccl, data_type: DataType, length: usize) -> Result<Buffer> {
+        let too_large = || format!("cannot allocate {length} elements of {data_type}");
+        let bytes = length.checked_mul(data_type.size()).with_context(too_large)?;
+        let storage = match *self {
             Self::Host => {
-                let mut elements = Vec::new();
-                elements.try_reserve_exact(length).with_context(too_large)?;
-                elements.resize(length, T::from_integer(0));
-                Ok(Buffer::Host(elements))
+                let (mut words, length) = (Vec::new(), bytes.div_ceil(size_of::<u64>()));
+                words.try_reserve_exact(length).with_context(too_large)?;
+                words.resize(length, 0);
+                Storage::Host(words)
             }
             Self::Device(stream) => {
                 self.make_current()?;
                 if length > 0 && nccl.require("ncclMemAlloc").is_ok() {
-                    let allocation = Box::leak(Box::new(nccl.alloc::<T>(length).with_context(too_large)?));
+                    let allocation = Box::leak(Box::new(nccl.alloc(bytes).with_context(too_large)?));
                     let pointer = allocation.as_mut_ptr() as CUdeviceptr;
-                    return Ok(Buffer::Device { pointer, length, stream, allocation: Some(allocation) });
+                    Storage::Device { pointer, stream, allocation: Some(allocation) }
+                } else {
+                    // SAFETY: the thread's current context is the stream's, and the size is not 0. Not stream-ordered
+                    // memory, because NCCL lets other devices access it.
+                    let pointer = unsafe { result::malloc_sync(bytes.max(1)) }.with_context(too_large)?;
+                    Storage::Device { pointer, stream, allocation: None }
                 }
-                let bytes = length.checked_mul(size_of::<T>()).with_context(too_large)?;
-                // SAFETY: the thread's current context is the stream's, and the size is not 0. Not stream-ordered
-                // memory, because NCCL lets other devices access it.
-                let pointer = unsafe { result::malloc_sync(bytes.max(1)) }.with_context(too_large)?;
-                Ok(Buffer::Device { pointer, length, stream, allocation: None })
             }
-        }
+        };
+        Ok(Buffer { data_type, length, storage })
     }
 
     /// Waits until all work has finished. Fails if the communicator reports an error.
@@ -172,15 +180,16 @@ impl Memory {
     }
 }
 
-impl<T: Number> Buffer<T> {
+/// Ranges and indices are in elements.
+impl Buffer {
     /// Fills a range with a pattern. No work may be in flight on the buffer.
-    pub(crate) fn fill(&mut self, part: Range<usize>, pattern: &Pattern<T>) -> Result<()> {
-        let block = pattern.block(part.len());
-        blocks(part).try_for_each(|part| self.write(part.start, &block[..part.len()]))
+    pub(crate) fn fill(&mut self, part: Range<usize>, pattern: &Pattern) -> Result<()> {
+        let (block, size) = (pattern.block(part.len()), self.data_type.size());
+        blocks(part).try_for_each(|part| self.write(part.start, &block[..part.len() * size]))
     }
 
     /// Compares the elements of a range with a pattern. No work may be in flight on the buffer.
-    pub(crate) fn compare(&self, part: Range<usize>, pattern: &Pattern<T>) -> Result<Comparison> {
+    pub(crate) fn compare(&self, part: Range<usize>, pattern: &Pattern) -> Result<Comparison> {
         let mut comparison = Comparison::default();
         for block in blocks(part.clone()) {
             let offset = block.start - part.start;
@@ -189,17 +198,16 @@ impl<T: Number> Buffer<T> {
         Ok(comparison)
     }
 
-    /// Copies `elements` into the buffer from `start` on. No work may be in flight on the buffer.
-    pub(crate) fn write(&mut self, start: usize, elements: &[T]) -> Result<()> {
-        let part = start..start + elements.len();
-        match self {
-            Self::Host(own) => own.get_mut(part).context(OUT_OF_RANGE)?.copy_from_slice(elements),
-            Self::Device { pointer, length, stream, .. } => {
-                ensure!(part.end <= *length, OUT_OF_RANGE);
+    /// Copies the bytes of elements into the buffer from element `start` on. No work may be in flight on the buffer.
+    pub(crate) fn write(&mut self, start: usize, elements: &[u8]) -> Result<()> {
+        let part = self.bytes(start..start + elements.len() / self.data_type.size())?;
+        match &mut self.storage {
+            Storage::Host(words) => bytes_mut(words)[part].copy_from_slice(elements),
+            Storage::Device { pointer, stream, .. } => {
                 stream.context().bind_to_thread()?;
                 // SAFETY: the range is within the buffer, and both live until the synchronization below.
                 unsafe {
-                    result::memcpy_htod_async(address::<T>(*pointer, start), elements, stream.cu_stream())
+                    result::memcpy_htod_async(address(*pointer, part.start), elements, stream.cu_stream())
                 }?;
                 stream.synchronize()?;
             }
@@ -207,15 +215,15 @@ impl<T: Number> Buffer<T> {
         Ok(())
     }
 
-    /// Returns the elements of a range. No work may be in flight on the buffer.
-    pub(crate) fn read(&self, part: Range<usize>) -> Result<Cow<'_, [T]>> {
-        match self {
-            Self::Host(own) => Ok(Cow::Borrowed(own.get(part).context(OUT_OF_RANGE)?)),
-            &Self::Device { pointer, length, stream, .. } => {
-                ensure!(part.end <= length, OUT_OF_RANGE);
+    /// Returns the bytes of the elements of a range. No work may be in flight on the buffer.
+    pub(crate) fn read(&self, part: Range<usize>) -> Result<Cow<'_, [u8]>> {
+        let part = self.bytes(part)?;
+        match &self.storage {
+            Storage::Host(words) => Ok(Cow::Borrowed(&bytes(words)[part])),
+            &Storage::Device { pointer, stream, .. } => {
                 stream.context().bind_to_thread()?;
-                let mut elements = vec![T::from_integer(0); part.len()];
-                let start = address::<T>(pointer, part.start);
+                let mut elements = vec![0; part.len()];
+                let start = address(pointer, part.start);
                 // SAFETY: as in `write`.
                 unsafe { result::memcpy_dtoh_async(&mut elements, start, stream.cu_stream()) }?;
                 stream.synchronize()?;
@@ -226,54 +234,49 @@ impl<T: Number> Buffer<T> {
 
     /// Copies a range of `from` to `start`, in the order of the stream's work.
     pub(crate) fn enqueue_copy(&mut self, start: usize, from: &Self, part: Range<usize>) -> Result<()> {
-        let end = start + part.len();
-        match (self, from) {
-            (Self::Host(to), Self::Host(from)) => {
-                let from = from.get(part).context(OUT_OF_RANGE)?;
-                to.get_mut(start..end).context(OUT_OF_RANGE)?.copy_from_slice(from);
+        let to = self.bytes(start..start + part.len())?;
+        let part = from.bytes(part)?;
+        ensure!(to.len() == part.len(), "a copy between buffers of different types");
+        match (&mut self.storage, &from.storage) {
+            (Storage::Host(own), Storage::Host(from)) => {
+                bytes_mut(own)[to].copy_from_slice(&bytes(from)[part]);
             }
-            (
-                &mut Self::Device { pointer, length, stream, .. },
-                &Self::Device { pointer: from, length: sent, .. },
-            ) => {
-                ensure!(end <= length && part.end <= sent, OUT_OF_RANGE);
+            (&mut Storage::Device { pointer, stream, .. }, &Storage::Device { pointer: from, .. }) => {
                 stream.context().bind_to_thread()?;
-                let (to, from) = (address::<T>(pointer, start), address::<T>(from, part.start));
+                let (to, from) = (address(pointer, to.start), address(from, part.start));
                 // SAFETY: both ranges are within buffers, which are never freed, and all their work is on this stream.
-                unsafe {
-                    result::memcpy_dtod_async(to, from, part.len() * size_of::<T>(), stream.cu_stream())
-                }?;
+                unsafe { result::memcpy_dtod_async(to, from, part.len(), stream.cu_stream()) }?;
             }
             _ => bail!("a copy between host and device memory"),
         }
         Ok(())
     }
 
-    /// Returns a range for NCCL to read, shorter if it exceeds the buffer.
-    pub(crate) fn part(&self, part: Range<usize>) -> DeviceSlice<'_, T> {
-        match self {
-            Self::Host(own) => own.get(part).unwrap_or_default().into(),
-            &Self::Device { pointer, length, .. } => {
-                let end = part.end.min(length);
-                let start = part.start.min(end);
-                // SAFETY: the memory is never freed; apart from the copies above, only NCCL's operations access it, all
-                // of them on one stream.
-                unsafe { DeviceSlice::from_raw_parts(address::<T>(pointer, start) as *const T, end - start) }
-            }
-        }
+    /// Returns a range for NCCL to read.
+    pub(crate) fn part(&self, part: Range<usize>) -> Result<AnySlice<'_>> {
+        let part = self.bytes(part)?;
+        Ok(match &self.storage {
+            Storage::Host(words) => AnySlice::from_bytes(self.data_type, &bytes(words)[part])?,
+            // SAFETY: the memory is never freed; apart from the copies above, only NCCL's operations access it, all of
+            // them on one stream.
+            Storage::Device { pointer, .. } => unsafe {
+                let start = address(*pointer, part.start);
+                AnySlice::from_raw_bytes(self.data_type, start as *const c_void, part.len())?
+            },
+        })
     }
 
-    /// Returns a range for NCCL to write, shorter if it exceeds the buffer.
-    pub(crate) fn part_mut(&mut self, part: Range<usize>) -> DeviceSliceMut<'_, T> {
-        match self {
-            Self::Host(own) => own.get_mut(part).unwrap_or_default().into(),
-            &mut Self::Device { pointer, length, .. } => {
-                let end = part.end.min(length);
-                let start = part.start.min(end);
-                // SAFETY: as in `part`, and the borrow is exclusive.
-                unsafe { DeviceSliceMut::from_raw_parts(address::<T>(pointer, start) as *mut T, end - start) }
-            }
-        }
+    /// Returns a range for NCCL to write.
+    pub(crate) fn part_mut(&mut self, part: Range<usize>) -> Result<AnySliceMut<'_>> {
+        let part = self.bytes(part)?;
+        Ok(match &mut self.storage {
+            Storage::Host(words) => AnySliceMut::from_bytes(self.data_type, &mut bytes_mut(words)[part])?,
+            // SAFETY: as in `part`, and the borrow is exclusive.
+            Storage::Device { pointer, .. } => unsafe {
+                let start = address(*pointer, part.start);
+                AnySliceMut::from_raw_bytes(self.data_type, start as *mut c_void, part.len())?
+            },
+        })
     }
 
     /// Returns two ranges that do not overlap: one for NCCL to read, and one to write.
@@ -281,37 +284,62 @@ impl<T: Number> Buffer<T> {
         &mut self,
         read: Range<usize>,
         written: Range<usize>,
-    ) -> Result<(DeviceSlice<'_, T>, DeviceSliceMut<'_, T>)> {
-        match self {
-            Self::Host(own) => {
-                let [read, written] = own.get_disjoint_mut([read, written]).context(OUT_OF_RANGE)?;
-                Ok(((&*read).into(), written.into()))
+    ) -> Result<(AnySlice<'_>, AnySliceMut<'_>)> {
+        let (read, written) = (self.bytes(read)?, self.bytes(written)?);
+        match &mut self.storage {
+            Storage::Host(words) => {
+                let parts = bytes_mut(words).get_disjoint_mut([read, written]);
+                let [read, written] = parts.context("the ranges overlap")?;
+                Ok((
+                    AnySlice::from_bytes(self.data_type, read)?,
+                    AnySliceMut::from_bytes(self.data_type, written)?,
+                ))
             }
-            &mut Self::Device { pointer, length, .. } => {
-                ensure!(read.end.max(written.end) <= length, OUT_OF_RANGE);
+            &mut Storage::Device { pointer, .. } => {
                 ensure!(read.end <= written.start || written.end <= read.start, "the ranges overlap");
-                let (from, to) = (address::<T>(pointer, read.start), address::<T>(pointer, written.start));
+                let (from, to) = (address(pointer, read.start), address(pointer, written.start));
                 // SAFETY: as in `part`, and the borrow is exclusive.
                 unsafe {
-                    let read = DeviceSlice::from_raw_parts(from as *const T, read.len());
-                    Ok((read, DeviceSliceMut::from_raw_parts(to as *mut T, written.len())))
+                    Ok((
+                        AnySlice::from_raw_bytes(self.data_type, from as *const c_void, read.len())?,
+                        AnySliceMut::from_raw_bytes(self.data_type, to as *mut c_void, written.len())?,
+                    ))
                 }
             }
         }
     }
 
     /// Returns the allocation that NCCL has made, for registrations.
-    pub(crate) fn allocation(&mut self) -> Result<&mut NcclBuffer<T>> {
-        match self {
-            Self::Device { allocation: Some(allocation), .. } => Ok(allocation),
+    pub(crate) fn allocation(&mut self) -> Result<&mut NcclBuffer<u8>> {
+        match &mut self.storage {
+            Storage::Device { allocation: Some(allocation), .. } => Ok(allocation),
             _ => bail!("registered buffers need memory that NCCL allocates: NCCL 2.19.3 or newer"),
         }
     }
+
+    /// Returns a range in bytes.
+    fn bytes(&self, part: Range<usize>) -> Result<Range<usize>> {
+        ensure!(part.start <= part.end && part.end <= self.length, "the range exceeds the buffer");
+        let size = self.data_type.size();
+        Ok(part.start * size..part.end * size)
+    }
 }
 
-/// Returns the device address of element `index`.
-fn address<T>(pointer: CUdeviceptr, index: usize) -> CUdeviceptr {
-    pointer + (index * size_of::<T>()) as CUdeviceptr
+/// Returns the bytes of words.
+fn bytes(words: &[u64]) -> &[u8] {
+    // SAFETY: the same memory, in which any bytes are valid, for the same time.
+    unsafe { slice::from_raw_parts(words.as_ptr().cast(), size_of_val(words)) }
+}
+
+/// Returns the bytes of words.
+fn bytes_mut(words: &mut [u64]) -> &mut [u8] {
+    // SAFETY: as in `bytes`, and the borrow is exclusive.
+    unsafe { slice::from_raw_parts_mut(words.as_mut_ptr().cast(), size_of_val(words)) }
+}
+
+/// Returns the device address of a byte.
+fn address(pointer: CUdeviceptr, byte: usize) -> CUdeviceptr {
+    pointer + byte as CUdeviceptr
 }
 
 fn blocks(part: Range<usize>) -> impl Iterator<Item = Range<usize>> {
@@ -320,23 +348,24 @@ fn blocks(part: Range<usize>) -> impl Iterator<Item = Range<usize>> {
 
 #[cfg(test)]
 mod tests {
-    use libnccl::ReduceOp;
+    use libnccl::{DataType, ReduceOp};
 
     use super::{BLOCK, Buffer, Memory};
     use crate::bench::data::Data;
-    use crate::bench::number::Number;
+    use crate::bench::number::Arithmetic;
     use crate::bench::pattern::{Comparison, FirstWrong};
 
-    fn buffer<T: Number>(length: usize) -> anyhow::Result<Buffer<T>> {
-        Memory::Host.buffer(&libnccl_cpu::nccl(), length)
+    fn buffer(data_type: DataType, length: usize) -> anyhow::Result<Buffer> {
+        Memory::Host.buffer(&libnccl_cpu::nccl(), data_type, length)
     }
 
     #[test]
     fn ranges_of_several_blocks_are_filled_and_compared() {
-        let pattern = Data { op: ReduceOp::Sum, ranks: 2, seed: 3 }.sent::<u8>(1);
-        let mut buffer = buffer(2 * BLOCK + 5).unwrap();
+        let arithmetic = Arithmetic::new(DataType::Uint8).unwrap();
+        let pattern = Data { arithmetic, op: ReduceOp::Sum, ranks: 2, seed: 3 }.sent(1);
+        let mut buffer = buffer(DataType::Uint8, 2 * BLOCK + 5).unwrap();
         buffer.fill(1..2 * BLOCK + 5, &pattern).unwrap();
-        let compare = |buffer: &Buffer<u8>| buffer.compare(1..2 * BLOCK + 5, &pattern).unwrap();
+        let compare = |buffer: &Buffer| buffer.compare(1..2 * BLOCK + 5, &pattern).unwrap();
         assert_eq!(compare(&buffer), Comparison::default());
         let expected = buffer.read(2 * BLOCK..2 * BLOCK + 1).unwrap()[0].to_string();
         buffer.write(2 * BLOCK, &[255; 5]).unwrap();
@@ -348,13 +377,14 @@ mod tests {
 
     #[test]
     fn ranges_beyond_the_end_are_errors() {
-        let (mut buffer, other) = (buffer::<f32>(4).unwrap(), buffer::<f32>(8).unwrap());
-        assert!(buffer.write(3, &[1.0, 2.0]).is_err());
-        assert!(buffer.read(3..5).is_err());
-        assert!(
-            buffer.enqueue_copy(3, &other, 0..2).is_err() && buffer.enqueue_copy(0, &other, 7..9).is_err()
-        );
-        assert_eq!((buffer.part(3..5).len(), buffer.part_mut(1..3).len()), (0, 2));
-        assert!(Memory::Host.buffer::<f64>(&libnccl_cpu::nccl(), usize::MAX).is_err());
+        let [mut one, other] = [4, 8].map(|length| buffer(DataType::Float32, length).unwrap());
+        assert!(one.write(3, &[0; 8]).is_err());
+        assert!(one.read(3..5).is_err());
+        assert!(one.enqueue_copy(3, &other, 0..2).is_err() && one.enqueue_copy(0, &other, 7..9).is_err());
+        assert!(one.part(3..5).is_err() && one.part_mut(3..5).is_err() && one.parts(0..1, 3..5).is_err());
+        assert_eq!(one.part_mut(1..3).unwrap().len(), 2);
+        assert!(one.parts(0..2, 1..3).is_err(), "they overlap");
+        assert!(buffer(DataType::Float64, usize::MAX).is_err());
+        assert!(buffer(DataType::Int8, usize::MAX).is_err());
     }
 }

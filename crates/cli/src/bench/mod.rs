@@ -67,6 +67,9 @@ pub(crate) fn run(arguments: &BenchArguments) -> Result<ExitCode> {
 
 /// Measures an operation.
 fn measure(arguments: &MeasureArguments) -> Result<ExitCode> {
+    if [&arguments.json, &arguments.csv].contains(&&Some(None)) {
+        crate::output::keep_libraries_out()?;
+    }
     let launched = launch::launched()?;
     let launcher =
         if launched.is_none() { launch::by_launcher(arguments.ranks, arguments.processes)? } else { None };

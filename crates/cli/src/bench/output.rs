@@ -1,7 +1,7 @@
 //! The output of a run, which rank 0 writes as rows are measured: a table, JSON, or comma-separated values.
 
 use std::fs::File;
-use std::io::{Write, stdout};
+use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant, SystemTime};
@@ -20,7 +20,7 @@ use super::shape::Shape;
 use super::table::Table;
 use super::usage::Usage;
 use super::work::Measurement;
-use crate::gpu;
+use crate::{gpu, output};
 
 /// The output that the user asked for.
 #[derive(Debug, Clone)]
@@ -43,7 +43,7 @@ enum Target {
 impl Target {
     fn open(&self) -> Result<Box<dyn Write + Send>> {
         match self {
-            Self::Stdout => Ok(Box::new(stdout())),
+            Self::Stdout => Ok(output::stdout()),
             Self::File(path) => Ok(Box::new(create(path)?)),
         }
     }
@@ -58,7 +58,7 @@ pub(crate) struct Output {
 
 /// The output as far as it is written.
 struct Written {
-    table: Option<Table<std::io::Stdout>>,
+    table: Option<Table<Box<dyn Write + Send>>>,
     csv: Option<Box<dyn Write + Send>>,
     json: Option<Box<dyn Write + Send>>,
     plot: Option<PathBuf>,
@@ -101,7 +101,7 @@ impl Output {
         }
         let table = if self.has_table() {
             let library = format!("{} ({})", nccl.version(), nccl.backend());
-            let mut table = Table::new(stdout());
+            let mut table = Table::new(output::stdout());
             table.head(&library, stand_in.as_ref(), parameters, ranks)?;
             Some(table)
         } else {

@@ -249,12 +249,12 @@ impl Parameters {
     /// Returns whether the operation has an in-place form. nccl-tests measures the others in place too, with results that
     /// are undefined.
     pub(crate) fn has_in_place(&self) -> bool {
-        !matches!(self.operation, Operation::SendRecv | Operation::AllToAll)
+        !matches!(self.operation, Operation::SendRecv | Operation::AllToAll | Operation::AllToAllV)
     }
 
     /// Returns whether the operation has to be started as a group, even once.
     pub(crate) fn needs_group(&self) -> bool {
-        self.operation == Operation::SendRecv
+        matches!(self.operation, Operation::SendRecv | Operation::AllToAllV)
     }
 
     /// Returns them as the report has them.

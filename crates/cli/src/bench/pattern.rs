@@ -1,13 +1,17 @@
 use serde::{Deserialize, Serialize};
 
-use super::number::Number;
+use super::number::Arithmetic;
 
 /// A periodic sequence of elements.
 ///
 /// The period is a prime, so a block that arrives in the place of another one is noticed: blocks start at multiples of
 /// powers of two.
 #[derive(Debug, Clone)]
-pub(crate) struct Pattern<T>(Vec<T>);
+pub(crate) struct Pattern {
+    arithmetic: &'static Arithmetic,
+    /// The bytes of a period.
+    bytes: Vec<u8>,
+}
 
 /// The number of elements after which a pattern repeats.
 pub(crate) const PERIOD: usize = 1021;
@@ -15,43 +19,61 @@ pub(crate) const PERIOD: usize = 1021;
 /// The number of elements to copy at a time, a multiple of the period: a large buffer needs no copy of its size.
 pub(crate) const BLOCK: usize = 1024 * PERIOD;
 
-impl<T: Number> Pattern<T> {
-    /// Creates a pattern from its elements by index.
-    pub(crate) fn new(element: impl Fn(usize) -> T) -> Self {
-        Self((0..PERIOD).map(element).collect())
+impl Pattern {
+    /// Creates a pattern from its elements by index, each in the first bytes.
+    pub(crate) fn new(arithmetic: &'static Arithmetic, element: impl Fn(usize) -> [u8; 8]) -> Self {
+        let size = arithmetic.size();
+        let mut bytes = Vec::with_capacity(PERIOD * size);
+        for index in 0..PERIOD {
+            bytes.extend_from_slice(&element(index)[..size]);
+        }
+        Self { arithmetic, bytes }
     }
 
     /// Returns the pattern of a buffer that has not received anything: a value that is neither sent nor a result.
-    pub(crate) fn untouched() -> Self {
-        Self::new(|_| T::from_integer(-1))
+    pub(crate) fn untouched(arithmetic: &'static Arithmetic) -> Self {
+        let element = (arithmetic.from_integer)(-1);
+        Self::new(arithmetic, |_| element)
     }
 
     /// Returns the pattern from element `start` on.
     pub(crate) fn from(mut self, start: usize) -> Self {
-        self.0.rotate_left(start % PERIOD);
+        self.bytes.rotate_left(start % PERIOD * self.arithmetic.size());
         self
     }
 
-    /// Returns the first `count` elements, at most [`BLOCK`], after which the elements repeat.
-    pub(crate) fn block(&self, count: usize) -> Vec<T> {
+    /// Returns the bytes of the first `count` elements, at most [`BLOCK`], after which the elements repeat.
+    pub(crate) fn block(&self, count: usize) -> Vec<u8> {
         let count = count.min(BLOCK);
-        let mut block = self.0.repeat(count.div_ceil(PERIOD));
-        block.truncate(count);
+        let mut block = self.bytes.repeat(count.div_ceil(PERIOD));
+        block.truncate(count * self.arithmetic.size());
         block
     }
 
-    /// Compares elements with the pattern.
-    pub(crate) fn compare(&self, buffer: &[T]) -> Comparison {
+    /// Compares the bytes of elements with the pattern.
+    pub(crate) fn compare(&self, buffer: &[u8]) -> Comparison {
         let mut comparison = Comparison::default();
-        for (chunk, start) in buffer.chunks(PERIOD).zip((0..).step_by(PERIOD)) {
-            comparison.wrong += chunk.iter().zip(&self.0).filter(|(is, should)| is != should).count();
-            if comparison.wrong > 0 && comparison.first.is_none() {
-                let mut pairs = chunk.iter().zip(&self.0).zip(start..);
-                let first = pairs.find(|((is, should), _)| is != should);
-                comparison.first = first.map(|((is, should), offset)| FirstWrong {
+        for (chunk, start) in buffer.chunks(self.bytes.len()).zip((0..).step_by(PERIOD)) {
+            if *chunk != self.bytes[..chunk.len()] {
+                comparison.add(self.differences(chunk), start);
+            }
+        }
+        comparison
+    }
+
+    /// Compares element by element; numbers may be equal without the same bytes.
+    fn differences(&self, chunk: &[u8]) -> Comparison {
+        let Arithmetic { is_equal, to_text, .. } = self.arithmetic;
+        let (mut comparison, size) = (Comparison::default(), self.arithmetic.size());
+        let pairs = chunk.chunks_exact(size).zip(self.bytes.chunks_exact(size));
+        for (offset, (is, should)) in pairs.enumerate() {
+            let (is, should) = (padded(is), padded(should));
+            if !is_equal(is, should) {
+                comparison.wrong += 1;
+                comparison.first.get_or_insert_with(|| FirstWrong {
                     offset,
-                    got: text(is),
-                    expected: text(should),
+                    got: shortened(to_text(is)),
+                    expected: shortened(to_text(should)),
                 });
             }
         }
@@ -59,10 +81,16 @@ impl<T: Number> Pattern<T> {
     }
 }
 
+/// Returns the bytes of an element, followed by zeros.
+fn padded(element: &[u8]) -> [u8; 8] {
+    let mut padded = [0; 8];
+    padded[..element.len()].copy_from_slice(element);
+    padded
+}
+
 /// Returns the text of a number, with an exponent if it would be long.
-fn text(number: &impl ToString) -> String {
+fn shortened(text: String) -> String {
     const LONG: usize = 20;
-    let text = number.to_string();
     let float = text.parse::<f64>().ok().filter(|_| text.len() > LONG);
     float.map_or(text, |float| format!("{float:e}"))
 }

@@ -3,7 +3,7 @@
 use std::mem::ManuallyDrop;
 
 use anyhow::{Context, Result};
-use libnccl::{Communicator, Config, Nccl, ReduceOp, UniqueId, Version};
+use libnccl::{Communicator, Config, DataType, Nccl, ReduceOp, UniqueId, Version};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
@@ -30,9 +30,9 @@ pub(crate) struct Rank {
     /// the cause. The program ends with the first error.
     pub(crate) communicator: ManuallyDrop<Communicator>,
     pub(crate) memory: Memory,
-    record: Buffer<u8>,
-    records: Buffer<u8>,
-    numbers: Buffer<u64>,
+    record: Buffer,
+    records: Buffer,
+    numbers: Buffer,
 }
 
 /// The ranks of a thread.
@@ -72,9 +72,9 @@ impl<'a> Ranks<'a> {
         let members = memories.into_iter().zip(communicators).map(|(memory, communicator)| {
             Ok(Rank {
                 communicator: ManuallyDrop::new(communicator),
-                record: memory.buffer(nccl, record::BYTES)?,
-                records: memory.buffer(nccl, record::BYTES * size)?,
-                numbers: memory.buffer(nccl, NUMBERS)?,
+                record: memory.buffer(nccl, DataType::Uint8, record::BYTES)?,
+                records: memory.buffer(nccl, DataType::Uint8, record::BYTES * size)?,
+                numbers: memory.buffer(nccl, DataType::Uint64, NUMBERS)?,
                 memory,
             })
         });
@@ -101,11 +101,11 @@ impl<'a> Ranks<'a> {
         for (member, record) in self.members.iter_mut().zip(own) {
             member.record.write(0, &record::encode(record)?)?;
         }
-        self.nccl.group(|group| {
+        self.nccl.try_group(|group| {
             self.members.iter_mut().try_for_each(|Rank { communicator, memory, record, records, .. }| {
                 let bytes = record::BYTES * communicator.size();
-                let (send, recv) = (record.part(0..record::BYTES), records.part_mut(0..bytes));
-                group.all_gather(communicator, send, recv, memory.stream())
+                let (send, recv) = (record.part(0..record::BYTES)?, records.part_mut(0..bytes)?);
+                anyhow::Ok(group.all_gather(communicator, send, recv, memory.stream())?)
             })
         })?;
         self.synchronize()?;
@@ -119,21 +119,23 @@ impl<'a> Ranks<'a> {
     pub(crate) fn reduce(&mut self, own: &[u64], op: ReduceOp) -> Result<Vec<u64>> {
         let mut reduced = Vec::with_capacity(own.len());
         for part in own.chunks(NUMBERS) {
+            let bytes: Vec<u8> = part.iter().flat_map(|number| number.to_ne_bytes()).collect();
             for member in &mut self.members {
-                member.numbers.write(0, part)?;
+                member.numbers.write(0, &bytes)?;
             }
             self.reduce_numbers(part.len(), op)?;
             let member = self.members.first().context("a thread without ranks")?;
-            reduced.extend_from_slice(&member.numbers.read(0..part.len())?);
+            let bytes = member.numbers.read(0..part.len())?;
+            reduced.extend(bytes.as_chunks().0.iter().map(|number| u64::from_ne_bytes(*number)));
         }
         Ok(reduced)
     }
 
     fn reduce_numbers(&mut self, count: usize, op: ReduceOp) -> Result<()> {
-        self.nccl.group(|group| {
+        self.nccl.try_group(|group| {
             self.members.iter_mut().try_for_each(|Rank { communicator, memory, numbers, .. }| {
-                let numbers = numbers.part_mut(0..count);
-                group.all_reduce_in_place(communicator, numbers, op, memory.stream())
+                let numbers = numbers.part_mut(0..count)?;
+                anyhow::Ok(group.all_reduce_in_place(communicator, numbers, op, memory.stream())?)
             })
         })?;
         self.synchronize()

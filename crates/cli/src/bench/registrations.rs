@@ -5,19 +5,18 @@ use anyhow::Result;
 use libnccl::{OwnedRegistration, OwnedWindow, WindowFlags};
 
 use super::buffers::Buffers;
-use super::number::Number;
 use super::parameters::Register;
 use super::ranks::Ranks;
 
 /// The registrations of buffers.
-pub(crate) struct Registrations<T> {
+pub(crate) struct Registrations {
     local: Vec<OwnedRegistration>,
-    windows: Vec<OwnedWindow<T>>,
+    windows: Vec<OwnedWindow<u8>>,
 }
 
-impl<T: Number> Registrations<T> {
+impl Registrations {
     /// Registers the buffers of each rank, as far as it is wanted; for windows, all ranks have to.
-    pub(crate) fn new(ranks: &Ranks<'_>, buffers: &mut [Buffers<T>], register: Register) -> Result<Self> {
+    pub(crate) fn new(ranks: &Ranks<'_>, buffers: &mut [Buffers], register: Register) -> Result<Self> {
         let (mut local, mut windows) = (vec![], vec![]);
         match register {
             Register::None => {}
@@ -51,7 +50,7 @@ impl<T: Number> Registrations<T> {
     }
 
     /// Ends the registrations. All ranks have to call it.
-    pub(crate) fn end(self, ranks: &mut Ranks<'_>, buffers: &mut [Buffers<T>]) -> Result<()> {
+    pub(crate) fn end(self, ranks: &mut Ranks<'_>, buffers: &mut [Buffers]) -> Result<()> {
         if self.local.is_empty() && self.windows.is_empty() {
             return Ok(());
         }

@@ -15,6 +15,8 @@ pub(crate) struct Shape {
     /// Elements that a rank receives.
     pub(crate) recv: usize,
     operation: Operation,
+    element_size: usize,
+    ranks: usize,
 }
 
 impl Shape {
@@ -35,16 +37,25 @@ impl Shape {
             Operation::AllGather | Operation::Gather | Operation::HyperCube => (part, part, part * ranks),
             Operation::ReduceScatter | Operation::Scatter => (part, part * ranks, part),
             Operation::AllToAll => (part, part * ranks, part * ranks),
+            Operation::AllToAllV => {
+                let all = (0..ranks).map(|to| uneven_part(0, to, part, element_size, ranks)).sum();
+                (part, all, all)
+            }
             Operation::AllReduce | Operation::Broadcast | Operation::Reduce | Operation::SendRecv => {
                 (elements, elements, elements)
             }
         };
-        Self { count, send, recv, operation }
+        Self { count, send, recv, operation, element_size, ranks }
     }
 
     /// Returns the elements of the larger buffer, the only one of an in-place operation.
     pub(crate) fn total(&self) -> usize {
         self.send.max(self.recv)
+    }
+
+    /// Returns the elements that a rank sends to another in alltoallv.
+    pub(crate) fn part(&self, from: usize, to: usize) -> usize {
+        uneven_part(from, to, self.count, self.element_size, self.ranks)
     }
 
     /// Returns the elements that count for the bandwidth.
@@ -72,6 +83,18 @@ impl Shape {
     }
 }
 
+/// Returns the elements that a rank sends to another in alltoallv, of `count` on average: as many as the distance to it
+/// demands, in whole blocks of 16 bytes. nccl-tests has the same formula, and other ones by variables.
+fn uneven_part(from: usize, to: usize, count: usize, element_size: usize, ranks: usize) -> usize {
+    let bytes = count * ranks * element_size;
+    let distances = ranks * (ranks - 1) / 2;
+    let share = match (to + ranks - from) % ranks {
+        _ if ranks == 1 => bytes,
+        distance => (distance as f64 * bytes as f64 / distances as f64) as usize,
+    };
+    share / 16 * 16 / element_size
+}
+
 /// Returns the ratio of bus bandwidth to algorithm bandwidth, as nccl-tests defines it: the bus bandwidth is that of
 /// the busiest link and does not depend on the number of ranks.
 pub(crate) fn bus_factor(operation: Operation, ranks: usize) -> f64 {
@@ -81,6 +104,7 @@ pub(crate) fn bus_factor(operation: Operation, ranks: usize) -> f64 {
         Operation::AllGather
         | Operation::ReduceScatter
         | Operation::AllToAll
+        | Operation::AllToAllV
         | Operation::Gather
         | Operation::Scatter => others,
         Operation::Broadcast | Operation::Reduce | Operation::SendRecv | Operation::HyperCube => 1.0,
@@ -100,6 +124,7 @@ mod tests {
             Operation::AllGather,
             Operation::ReduceScatter,
             Operation::AllToAll,
+            Operation::AllToAllV,
             Operation::Gather,
             Operation::Scatter,
         ] {
@@ -130,6 +155,20 @@ mod tests {
             assert_eq!(sizes(operation, 3), [1000; 5], "{operation}");
         }
         assert_eq!(Shape::new(Operation::AllGather, 2, 4, 2).total(), 0);
+    }
+
+    #[test]
+    fn uneven_parts_grow_with_the_distance() {
+        assert_eq!(sizes(Operation::AllToAllV, 4), [248, 988, 988, 988, 988]);
+        let shape = Shape::new(Operation::AllToAllV, 1000, 4, 4);
+        let sent = |from| [0, 1, 2, 3].map(|to| shape.part(from, to));
+        assert_eq!(sent(0), [0, 164, 328, 496]);
+        assert_eq!(sent(3), [164, 328, 496, 0]);
+        for rank in 0..4 {
+            assert_eq!((0..4).map(|from| shape.part(from, rank)).sum::<usize>(), 988, "{rank}");
+        }
+        assert_eq!(sizes(Operation::AllToAllV, 1), [1000; 5]);
+        assert_eq!(Shape::new(Operation::AllToAllV, 2, 4, 2).total(), 0);
     }
 
     #[test]

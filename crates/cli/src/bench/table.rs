@@ -372,6 +372,7 @@ validation: 1 graph: 0 unalign: 2
             ("reduce -r 3 -o max", "        4000          1000     float     max       3"),
             ("reduce_scatter", "        3968           248     float     sum      -1"),
             ("alltoall", "        3968           248     float    none      -1"),
+            ("alltoallv", "        3952           248     float    none      -1"),
             ("gather -r 2", "        3968           248     float    none       2"),
             ("scatter -r 1", "        3968           248     float    none       1"),
             ("sendrecv -o prod", "        4000          1000     float    prod      -1"),

@@ -1,11 +1,10 @@
 //! The work of a thread, which drives one rank or several.
 
 use anyhow::{Context, Result, ensure};
-use libnccl::{DataType, Element, Nccl, UniqueId};
+use libnccl::{Nccl, UniqueId};
 
 use super::description::Description;
 use super::memory::Memory;
-use super::number::{Number, for_each_number};
 use super::output::Output;
 use super::parameters::Parameters;
 use super::ranks::{Place, Ranks};
@@ -25,17 +24,6 @@ pub(crate) struct Session {
     pub(crate) output: Output,
     pub(crate) watchdog: Watchdog,
 }
-
-type Measure = fn(&mut Ranks<'_>, &[Parameters], &Session, bool) -> Result<i64>;
-
-macro_rules! measures {
-    ($($type:ty)*) => {
-        [$((<$type>::DATA_TYPE, measure::<$type>)),*]
-    };
-}
-
-/// The function that measures each data type.
-const MEASURES: [(DataType, Measure); DataType::ALL.len()] = for_each_number!(measures);
 
 /// Runs all measurements as the ranks of a thread. Fails if results are wrong.
 pub(crate) fn run(session: &Session, place: Place) -> Result<()> {
@@ -61,9 +49,6 @@ fn measure_all(session: &Session, place: Place) -> Result<u64> {
     }
     let mut buffers = 0;
     for parameters in session.parameters.chunk_by(|one, other| one.data_type == other.data_type) {
-        let data_type = parameters[0].data_type;
-        let measure = MEASURES.iter().find(|(measured, _)| *measured == data_type);
-        let (_, measure) = measure.with_context(|| format!("no Rust type for {data_type}"))?;
         buffers += measure(&mut ranks, parameters, session, has_one_clock)?;
     }
     let usage = Usage {
@@ -78,15 +63,10 @@ fn measure_all(session: &Session, place: Place) -> Result<u64> {
 }
 
 /// Measures all sizes of one data type, a row each. Returns the bytes of the buffers of a GPU.
-fn measure<T: Number>(
-    ranks: &mut Ranks<'_>,
-    all: &[Parameters],
-    session: &Session,
-    has_one_clock: bool,
-) -> Result<i64> {
+fn measure(ranks: &mut Ranks<'_>, all: &[Parameters], session: &Session, has_one_clock: bool) -> Result<i64> {
     let prints = ranks.first() == 0;
     let free = ranks.free_bytes()?;
-    let mut work = Work::<T>::new(ranks, &all[0], &session.watchdog, has_one_clock)?;
+    let mut work = Work::new(ranks, &all[0], &session.watchdog, has_one_clock)?;
     let bytes = free - work.ranks.free_bytes()?;
     let mut seed = 0;
     for parameters in all {

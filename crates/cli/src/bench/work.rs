@@ -12,7 +12,7 @@ use super::buffers::Buffers;
 use super::call;
 use super::data::Data;
 use super::memory::Graph;
-use super::number::Number;
+use super::number::Arithmetic;
 use super::parameters::{Blocking, Parameters};
 use super::pattern::{Comparison, FirstWrong};
 use super::ranks::Ranks;
@@ -32,12 +32,13 @@ const MAX_RANKS_IN_TURN: usize = 64;
 const TURNS: usize = 3;
 
 /// Buffers of a data type on the ranks of a thread.
-pub(crate) struct Work<'w, 'a, T: 'static> {
+pub(crate) struct Work<'w, 'a> {
     pub(crate) ranks: &'w mut Ranks<'a>,
-    buffers: Vec<Buffers<T>>,
+    buffers: Vec<Buffers>,
+    arithmetic: &'static Arithmetic,
     /// The elements of each buffer from the first that is used.
     length: usize,
-    registrations: Registrations<T>,
+    registrations: Registrations,
     watchdog: &'w Watchdog,
     /// True if all ranks are on one host, and thus have one clock.
     has_one_clock: bool,
@@ -70,7 +71,7 @@ struct Elapsed {
     started: Duration,
 }
 
-impl<'w, 'a, T: Number> Work<'w, 'a, T> {
+impl<'w, 'a> Work<'w, 'a> {
     /// Allocates the buffers, and registers them if that is wanted.
     pub(crate) fn new(
         ranks: &'w mut Ranks<'a>,
@@ -83,13 +84,14 @@ impl<'w, 'a, T: Number> Work<'w, 'a, T> {
             || format!("{} times {largest} elements exceed the address space", parameters.agg_iters);
         let length = largest.checked_mul(parameters.agg_iters as usize).with_context(too_large)?;
         let allocated = length.checked_add(parameters.unalign).with_context(too_large)?;
-        let buffers = ranks
-            .members
-            .iter()
-            .map(|member| Buffers::new(ranks.nccl, &member.memory, member.communicator.rank(), allocated));
+        let arithmetic = Arithmetic::new(parameters.data_type)?;
+        let buffers = ranks.members.iter().map(|member| {
+            let (memory, rank) = (&member.memory, member.communicator.rank());
+            Buffers::new(ranks.nccl, memory, parameters.data_type, rank, allocated)
+        });
         let mut buffers = buffers.collect::<Result<Vec<_>>>()?;
         let registrations = Registrations::new(ranks, &mut buffers, parameters.register)?;
-        Ok(Self { ranks, buffers, length, registrations, watchdog, has_one_clock })
+        Ok(Self { ranks, buffers, arithmetic, length, registrations, watchdog, has_one_clock })
     }
 
     /// Ends the registrations. All ranks have to call it.
@@ -117,7 +119,7 @@ impl<'w, 'a, T: Number> Work<'w, 'a, T> {
         in_place: bool,
         seed: usize,
     ) -> Result<Measurement> {
-        let data = Data { op: parameters.op, ranks: parameters.ranks, seed };
+        let data = self.data(parameters, seed);
         self.fill(parameters, shape, in_place, &data)?;
         self.iterate(parameters, shape, in_place, 0, 1)?;
         self.ranks.synchronize()?;
@@ -156,6 +158,10 @@ impl<'w, 'a, T: Number> Work<'w, 'a, T> {
             .collect();
         let outcomes = self.ranks.gather(&outcomes)?;
         Ok(measurement(parameters, shape, outcomes, columns))
+    }
+
+    fn data(&self, parameters: &Parameters, seed: usize) -> Data {
+        Data { arithmetic: self.arithmetic, op: parameters.op, ranks: parameters.ranks, seed }
     }
 
     /// Runs all iterations, as nccl-tests does.
@@ -274,7 +280,7 @@ impl<'w, 'a, T: Number> Work<'w, 'a, T> {
             if last.is_some() && self.any_wrong(last.as_deref().unwrap_or_default())? {
                 break;
             }
-            let data = Data { op: parameters.op, ranks: parameters.ranks, seed: seed + check as usize };
+            let data = self.data(parameters, seed + check as usize);
             // The buffer is filled again, because in-place operations have overwritten it.
             self.fill(parameters, shape, in_place, &data)?;
             if parameters.graph > 0 {
@@ -286,7 +292,7 @@ impl<'w, 'a, T: Number> Work<'w, 'a, T> {
                 self.ranks.synchronize()?;
             }
             let start = parameters.unalign;
-            let compare = |buffers: &Buffers<T>| buffers.compare(start, parameters, shape, in_place, &data);
+            let compare = |buffers: &Buffers| buffers.compare(start, parameters, shape, in_place, &data);
             last = Some(self.buffers.iter().map(compare).collect::<Result<Vec<_>>>()?);
         }
         Ok(last)
@@ -324,16 +330,16 @@ impl<'w, 'a, T: Number> Work<'w, 'a, T> {
                 call::hypercube(nccl, member, buffers, start, shape, in_place)
             }
             ([member], [buffers]) if operations == 1 && !parameters.needs_group() => {
-                let send = buffers.send.part(start..start + shape.send);
-                let recv = buffers.recv.part_mut(start..start + if in_place { total } else { shape.recv });
+                let send = buffers.send.part(start..start + shape.send)?;
+                let recv = buffers.recv.part_mut(start..start + if in_place { total } else { shape.recv })?;
                 let (on, rank) = (member.communicator.operations(), member.communicator.rank());
                 let stream = member.memory.stream();
-                Ok(call::start(on, parameters, shape, rank, in_place, (send, recv), stream)?)
+                call::start(on, parameters, shape, rank, in_place, (send, recv), stream)
             }
-            (members, buffers) => Ok(nccl.group(|group| {
+            (members, buffers) => nccl.try_group(|group| {
                 for (member, buffers) in members.iter().zip(buffers) {
                     let Buffers { send, recv, .. } = buffers;
-                    let mut rest = recv.part_mut(start..start + operations * total);
+                    let mut rest = recv.part_mut(start..start + operations * total)?;
                     for operation in 0..operations {
                         let sent = start + operation * total;
                         let Some((part, after)) = rest.split_at_mut(total) else { break };
@@ -342,12 +348,12 @@ impl<'w, 'a, T: Number> Work<'w, 'a, T> {
                         let Some(recv) = part.get_mut(..length) else { break };
                         let (on, rank) = (group.on(&member.communicator), member.communicator.rank());
                         let stream = member.memory.stream();
-                        let views = (send.part(sent..sent + shape.send), recv);
+                        let views = (send.part(sent..sent + shape.send)?, recv);
                         call::start(on, parameters, shape, rank, in_place, views, stream)?;
                     }
                 }
                 Ok(())
-            })?),
+            }),
         }
     }
 }

@@ -18,11 +18,12 @@ mod report;
 mod tests;
 mod variables;
 
-use std::io::{Write, stdout};
+use std::io::Write;
 use std::process::ExitCode;
 
 use anyhow::Result;
 
+use crate::output;
 use crate::settings::Settings;
 use crate::system::System;
 use crate::variables::Variables;
@@ -34,11 +35,14 @@ use library::{Library, Search};
 use report::Report;
 
 pub(crate) fn run(arguments: &DoctorArguments) -> Result<ExitCode> {
+    if arguments.json {
+        output::keep_libraries_out()?;
+    }
     let system = System::here();
     let driver = Driver::new(&system);
     let report = examine(&system, Search::new(arguments.library.as_deref()), driver);
     if arguments.json {
-        writeln!(stdout(), "{}", serde_json::to_string_pretty(&report)?)?;
+        writeln!(output::stdout(), "{}", serde_json::to_string_pretty(&report)?)?;
     } else {
         report.print(&mut anstream::stdout())?;
     }

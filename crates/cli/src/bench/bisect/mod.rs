@@ -10,7 +10,7 @@ mod trial;
 mod verdict;
 
 use std::collections::BTreeSet;
-use std::io::{Write, stdout};
+use std::io::Write;
 use std::mem::ManuallyDrop;
 use std::process::ExitCode;
 use std::thread;
@@ -22,6 +22,7 @@ use serde_json::json;
 
 use super::endpoint::Endpoint;
 use super::job::{self, Member};
+use crate::output;
 use arguments::BisectArguments;
 use stages::Stage;
 use trial::Trial;
@@ -35,6 +36,9 @@ const PASSES: usize = 3;
 
 /// Searches among the ranks that the arguments ask for.
 pub(crate) fn run(arguments: &BisectArguments) -> Result<ExitCode> {
+    if arguments.json {
+        output::keep_libraries_out()?;
+    }
     let own = arguments.clone();
     job::run(&arguments.ranks, move |member| search(member, &own))
 }
@@ -70,7 +74,7 @@ fn search(member: &Member, arguments: &BisectArguments) -> Result<Option<String>
         return Ok(None);
     }
     let text = if arguments.json { verdict.to_json()? } else { verdict.to_string() };
-    stdout().write_all(text.as_bytes())?;
+    output::stdout().write_all(text.as_bytes())?;
     let sentences = verdict.sentences();
     Ok((!sentences.is_empty()).then(|| sentences.join("; ")))
 }
@@ -185,7 +189,7 @@ impl Search<'_> {
             let (hanging, pairs) =
                 if is_named { (vec![rank], vec![]) } else { (vec![], vec![[rank, *partner]]) };
             let text = json!({ "schema": verdict::SCHEMA, "hanging": hanging, "hanging_pairs": pairs });
-            stdout().write_all(format!("{text:#}\n").as_bytes())?;
+            output::stdout().write_all(format!("{text:#}\n").as_bytes())?;
         }
         Ok(sentence)
     }

@@ -6,12 +6,13 @@ mod matrix;
 mod messages;
 
 use std::fs;
-use std::io::{Write, stdout};
+use std::io::Write;
 use std::process::ExitCode;
 
 use anyhow::{Context, Result};
 
 use super::job::{self, Member};
+use crate::output;
 use arguments::PairsArguments;
 
 /// The links that an error names at most.
@@ -19,6 +20,9 @@ const MAX_NAMED: usize = 8;
 
 /// Measures one pair after the other, so that none disturbs another.
 pub(crate) fn run(arguments: &PairsArguments) -> Result<ExitCode> {
+    if arguments.json {
+        output::keep_libraries_out()?;
+    }
     let own = arguments.clone();
     job::run(&arguments.ranks, move |member| measure(member, &own))
 }
@@ -31,7 +35,7 @@ fn measure(member: &Member, arguments: &PairsArguments) -> Result<Option<String>
             .with_context(|| format!("cannot write {}", file.display()))?;
     }
     let text = if arguments.json { pairs.to_json()? } else { pairs.to_string() };
-    stdout().write_all(text.as_bytes())?;
+    output::stdout().write_all(text.as_bytes())?;
     let mut problems = pairs.problems(arguments.min_bandwidth, arguments.max_latency);
     let more = problems.len().saturating_sub(MAX_NAMED);
     problems.truncate(MAX_NAMED);
