@@ -116,10 +116,6 @@ pub use memory_space::MemorySpace;
 pub use nccl::{Function, Nccl};
 pub use nccl_slice::{NcclSlice, NcclSliceMut};
 pub use parameters::{ParameterValue, Parameters};
-// For the library `libnccl-trace.so`, which records too.
-#[cfg(all(unix, feature = "signal"))]
-#[doc(hidden)]
-pub use recorder::on_signal_of_environment;
 pub use recorder::{Record, RecordState};
 pub use reduce_op::{ParseReduceOpError, ReduceOp};
 pub use result_code::ResultCode;

@@ -26,6 +26,4 @@ pub(crate) use record::{Place, records};
 pub use record::{Record, RecordState};
 pub(crate) use ring::Ring;
 #[cfg(all(unix, feature = "signal"))]
-pub(crate) use signal::on_signal;
-#[cfg(all(unix, feature = "signal"))]
-pub use signal::on_signal_of_environment;
+pub(crate) use signal::{on_signal, on_signal_of_environment};

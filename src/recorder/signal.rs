@@ -30,7 +30,7 @@ pub(crate) fn on_signal(signal: i32, mut write: impl FnMut() + Send + 'static) -
 ///
 /// # Errors
 /// [`io::ErrorKind::InvalidInput`] if it names another signal than `USR1` and `USR2`; that of the system.
-pub fn on_signal_of_environment(write: impl FnMut() + Send + 'static) -> io::Result<()> {
+pub(crate) fn on_signal_of_environment(write: impl FnMut() + Send + 'static) -> io::Result<()> {
     let Some(name) = env::var_os(VARIABLE) else { return Ok(()) };
     let signal = match name.to_str().map(|name| name.trim_start_matches("SIG")) {
         Some("USR1") => SIGUSR1,
