@@ -47,7 +47,7 @@ const SINGLE: &[CallPath] = &[
         name: "facade, log and tracing",
         features: "dlopen,log,tracing",
         argument: "facade",
-        limit: 70,
+        limit: 105,
     },
     CallPath { name: "facade, recorded", features: "dlopen", argument: "facade-recorded", limit: 78 },
 ];

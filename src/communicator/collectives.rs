@@ -31,17 +31,23 @@ impl Operator {
 /// other arguments; for use in an `unsafe` block. `name` is that of the method.
 macro_rules! call_with {
     ($operations:ident, $name:ident, $plain:ident, $configured:ident, $arguments:tt, $stream:ident) => {{
-        let config = $operations.raw_config($name)?;
-        call_configured!($operations, config, $plain, $configured, $arguments, $stream)
+        call_configured!(
+            $operations,
+            $operations.raw_config($name)?,
+            $plain,
+            $configured,
+            $arguments,
+            $stream
+        )
     }};
 }
 
 /// Calls as [`call_with`] does, with the options that the operation has.
 macro_rules! call_configured {
-    ($operations:ident, $config:ident, $plain:ident, $configured:ident, ($($argument:expr),*), $stream:ident) => {{
+    ($operations:ident, $config:expr, $plain:ident, $configured:ident, ($($argument:expr),*), $stream:ident) => {{
         let communicator = $operations.communicator();
         let (library, raw, stream) = (communicator.library(), communicator.raw(), $stream.as_raw());
-        match &$config {
+        match $config {
             None => call!(library, $plain($($argument,)* raw, stream)),
             Some(config) => call!(library, $configured($($argument,)* raw, stream, config.as_ptr())),
         }

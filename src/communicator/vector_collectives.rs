@@ -97,7 +97,7 @@ pub(super) fn all_gather_v<'b, T: BufferElement>(
             unsafe {
                 call_configured!(
                     operations,
-                    config,
+                    &config,
                     ncclBroadcast,
                     ncclBroadcastConfig,
                     (from, to, count, data_type, c_rank),
@@ -149,7 +149,7 @@ pub(super) fn reduce_scatter_v<'b, T: BufferElement>(
             unsafe {
                 call_configured!(
                     operations,
-                    config,
+                    &config,
                     ncclReduce,
                     ncclReduceConfig,
                     (from, to, count, data_type, op, c_rank),

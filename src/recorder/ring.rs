@@ -30,6 +30,9 @@ pub(crate) struct Ring {
 /// A bit that the processor's counter does not reach.
 const FAILED: u64 = 1 << 63;
 
+/// The call of an operation that was withdrawn, which no method has.
+const WITHDRAWN: u64 = u64::MAX;
+
 /// The bits of a number: no communicator has as many operations.
 const NUMBER_BITS: u32 = 40;
 
@@ -45,7 +48,7 @@ struct Slot {
     first_length: AtomicUsize,
     second_length: AtomicUsize,
     stream: AtomicUsize,
-    /// Null if the operation was withdrawn.
+    /// Null if it is not known.
     site: AtomicPtr<Location<'static>>,
     /// The lower and the upper half, as the processor returns them.
     queued: [AtomicU32; 2],
@@ -131,7 +134,7 @@ impl Ring {
         self.begun.store(before, Relaxed);
         fence(Release);
         // It has overwritten the oldest, for which there is no slot until the next operation.
-        self.slot(withdrawn).site.store(ptr::null_mut(), Relaxed);
+        self.slot(withdrawn).call.store(WITHDRAWN, Relaxed);
         if is_message {
             self.messages.store(self.messages.load(Relaxed) - 1, Relaxed);
         }
@@ -190,7 +193,7 @@ impl Ring {
             return None;
         }
         let oldest = self.oldest(number(begun));
-        read.retain(|read| read.number >= oldest && read.site.is_some());
+        read.retain(|read| read.number >= oldest && read.call.0 != WITHDRAWN);
         // The numbers among messages and among collectives are counted back from the last.
         let mut own_numbers = messages.map(|messages| [last - messages, messages]);
         let scale = self.clock.scale();
@@ -307,6 +310,13 @@ mod tests {
         assert_eq!(numbers(&ring), [(2, Some(2))]);
         ring.push(SUM, [4, 4], 0, Location::caller());
         assert_eq!(numbers(&ring), [(2, Some(2)), (3, Some(3))]);
+    }
+
+    #[test]
+    fn operation_without_a_call_site_is_kept() {
+        let ring = Ring::new(2);
+        ring.push(SUM, [1, 1], 0, None);
+        assert!(ring.read()[0].site.is_none());
     }
 
     #[test]
