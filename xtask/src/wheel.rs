@@ -44,17 +44,24 @@ impl Wheel<'_> {
         eprintln!("downloading {package} {release} from PyPI, {}", self.size);
         let file = download(package, release, &scratch.path().join("wheel"))?;
         self.unpack(&file, &unpacked).with_context(|| format!("cannot unpack {package} {release}"))?;
-        match fs::rename(&unpacked, &folder) {
-            // Another process was faster, or the folder had some of the files.
-            Err(_) if folder.is_dir() => self.complete(&unpacked, &folder),
-            result => result,
-        }
-        .with_context(|| format!("cannot create {}", folder.display()))?;
+        self.install(&unpacked, &folder).with_context(|| format!("cannot create {}", folder.display()))?;
         Ok(folder)
     }
 
     fn is_complete(&self, folder: &Path) -> bool {
         self.required.iter().all(|file| folder.join(file).is_file())
+    }
+
+    /// Gives the unpacked files the folder's place in the cache.
+    fn install(&self, unpacked: &Path, folder: &Path) -> io::Result<()> {
+        if let Some(parent) = folder.parent() {
+            fs::create_dir_all(parent)?;
+        }
+        match fs::rename(unpacked, folder) {
+            // Another process was faster, or the folder had some of the files.
+            Err(_) if folder.is_dir() => self.complete(unpacked, folder),
+            result => result,
+        }
     }
 
     /// Moves the required files that the folder lacks into it.
@@ -164,7 +171,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn folder_without_its_library_is_completed() {
+    fn folder_is_made_in_an_empty_cache_and_completed_without_its_library() {
         let directory = tempfile::tempdir().unwrap();
         let (unpacked, folder) = (directory.path().join("unpacked"), directory.path().join("2.3.4"));
         for (root, text) in [(&unpacked, "new"), (&folder, "old")] {
@@ -182,9 +189,13 @@ mod tests {
             required: &["include/nccl.h", "lib/libnccl.so.2"],
         };
         assert!(wheel.is_complete(&unpacked) && !wheel.is_complete(&folder));
-        wheel.complete(&unpacked, &folder).unwrap();
+        wheel.install(&unpacked, &folder).unwrap();
         assert!(wheel.is_complete(&folder));
         assert_eq!(fs::read_to_string(folder.join("include/nccl.h")).unwrap(), "old");
+
+        let in_empty_cache = directory.path().join("cache/tools/p-2.3.4");
+        wheel.install(&folder, &in_empty_cache).unwrap();
+        assert!(wheel.is_complete(&in_empty_cache));
     }
 
     #[test]
