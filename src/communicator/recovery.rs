@@ -166,8 +166,9 @@ impl Communicator {
         grown.ok_or_else(|| Error::usage(CALL, "NCCL created no communicator"))
     }
 
-    /// Stops the work in progress on all ranks, and rejects new work. The communicator can then only be split, shrunk
-    /// or ended. Since NCCL 2.28.7.
+    /// Stops this rank's work in progress, and rejects new work. The communicator can then only be split, shrunk or ended.
+    /// NCCL does not tell the other ranks, so each calls it. On the CPU implementation their operations end with an error that
+    /// names this rank. Since NCCL 2.28.7.
     ///
     /// ```
     /// # fn main() -> libnccl::Result<()> {
