@@ -8,7 +8,7 @@ use super::grouping::Grouping;
 use super::operations::Operations;
 use super::pre_mul_sum::{PreMulSum, PreMulSumOperations, destroy};
 use super::shared::Shared;
-use crate::{Element, Error, InvalidArgumentKind, Result, sys};
+use crate::{BufferElement, DataType, Error, InvalidArgumentKind, Result, sys};
 
 /// A [`PreMulSum`](crate::PreMulSum) that does not borrow its communicator, so that a struct can hold both.
 ///
@@ -41,10 +41,11 @@ use crate::{Element, Error, InvalidArgumentKind, Result, sys};
 pub struct OwnedPreMulSum<T> {
     shared: Arc<Shared>,
     op: sys::ncclRedOp_t,
+    data_type: DataType,
     element: PhantomData<T>,
 }
 
-impl<T: Element> PreMulSum<'_, T> {
+impl<T: BufferElement> PreMulSum<'_, T> {
     /// Ends the borrow of the communicator, so that a struct can hold both; see [`OwnedPreMulSum`].
     ///
     /// # Errors
@@ -62,6 +63,7 @@ impl<T: Element> PreMulSum<'_, T> {
         let owned = OwnedPreMulSum {
             shared: self.communicator.shared.owned(CALL)?,
             op: self.op,
+            data_type: self.data_type,
             element: PhantomData,
         };
         std::mem::forget(self); // The operator is the other's.
@@ -69,7 +71,7 @@ impl<T: Element> PreMulSum<'_, T> {
     }
 }
 
-impl<T: Element> OwnedPreMulSum<T> {
+impl<T: BufferElement> OwnedPreMulSum<T> {
     /// Returns its reductions, started as `operations` are: at once, or in a group.
     ///
     /// ```
@@ -97,7 +99,7 @@ impl<T: Element> OwnedPreMulSum<T> {
             let problem = "the reduction belongs to another communicator";
             return Err(Error::argument("on", InvalidArgumentKind::Communicator, problem));
         }
-        Ok(PreMulSumOperations { operations, op: self.op, element: PhantomData })
+        Ok(PreMulSumOperations { operations, op: self.op, data_type: self.data_type, element: PhantomData })
     }
 }
 

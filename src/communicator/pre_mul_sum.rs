@@ -4,7 +4,7 @@ use std::fmt;
 use std::marker::PhantomData;
 use std::time::Duration;
 
-use super::arguments::{check_buffers, check_devices};
+use super::arguments::{check_buffers, check_data_types, check_devices};
 use super::collectives::{self, Operator};
 use super::grouping::{Grouped, Grouping, Ungrouped};
 use super::handle::Communicator;
@@ -17,14 +17,14 @@ use super::span::enter_span;
 use crate::backend::call;
 use crate::recorder::{Entry, Method, peer};
 use crate::{
-    CollectiveConfig, DeviceSlice, Element, Error, Group, InvalidArgumentKind, RecvBuffer, Result,
-    ResultCode, SendBuffer, StreamRef, sys,
+    AnyElement, BufferElement, CollectiveConfig, DataType, DeviceSlice, Element, Error, Group,
+    InvalidArgumentKind, RecvBuffer, Result, ResultCode, SendBuffer, StreamRef, sys,
 };
 
 /// A reduction that multiplies each rank's elements by a scalar of that rank and sums the products.
 ///
 /// It belongs to a communicator and an element type. The reductions are methods of this type, so that it cannot be
-/// used with another communicator or element type.
+/// used with another communicator or element type. With [`AnyElement`], the type of the buffers is compared at run time.
 ///
 /// ```
 /// # fn main() -> libnccl::Result<()> {
@@ -76,6 +76,7 @@ use crate::{
 pub struct PreMulSum<'c, T> {
     pub(super) communicator: &'c Communicator,
     pub(super) op: sys::ncclRedOp_t,
+    pub(super) data_type: DataType,
     /// Set if the scalar is in memory that is borrowed.
     pub(super) borrows_scalar: bool,
     element: PhantomData<T>,
@@ -99,6 +100,7 @@ pub struct PreMulSum<'c, T> {
 pub struct PreMulSumOperations<'c, T, G = Ungrouped<'c>> {
     pub(super) operations: Operations<'c, G>,
     pub(super) op: sys::ncclRedOp_t,
+    pub(super) data_type: DataType,
     pub(super) element: PhantomData<T>,
 }
 
@@ -124,7 +126,49 @@ impl Communicator {
     pub fn pre_mul_sum<T: Element>(&self, mut scalar: T) -> Result<PreMulSum<'_, T>> {
         let residence = sys::ncclScalarResidence_t::ncclScalarHostImmediate;
         // SAFETY: the scalar is read during the call.
-        unsafe { PreMulSum::create("pre_mul_sum", self, (&raw mut scalar).cast(), residence) }
+        unsafe { PreMulSum::create("pre_mul_sum", self, T::DATA_TYPE, (&raw mut scalar).cast(), residence) }
+    }
+
+    /// Creates a reduction as [`pre_mul_sum`](Self::pre_mul_sum) does, of an element type that is known at run time only:
+    /// `scalar` has the bytes of one element. It reduces buffers such as an [`AnySlice`](crate::AnySlice), whose type must
+    /// be the same.
+    ///
+    /// ```
+    /// # fn main() -> libnccl::Result<()> {
+    /// use libnccl::{AnySliceMut, DataType, StreamRef};
+    ///
+    /// let comms = libnccl_cpu::nccl().init_all(&[0])?;
+    /// let tenfold = comms[0].pre_mul_sum_any(DataType::Uint8, &[10])?;
+    /// let mut bytes = [1, 2, 3];
+    /// let buffer = AnySliceMut::from_bytes(DataType::Uint8, &mut bytes)?;
+    /// tenfold.all_reduce_in_place(buffer, StreamRef::DEFAULT)?;
+    /// assert_eq!(bytes, [10, 20, 30]);
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    /// [`Error::InvalidArgument`] if `scalar` has another size than an element; [`Error::Nccl`].
+    #[doc(alias = "ncclRedOpCreatePreMulSum")]
+    #[doc(alias = "ncclScalarHostImmediate")]
+    pub fn pre_mul_sum_any(&self, data_type: DataType, scalar: &[u8]) -> Result<PreMulSum<'_, AnyElement>> {
+        const CALL: &str = "pre_mul_sum_any";
+        if scalar.len() != data_type.size() {
+            let (found, size) = (scalar.len(), data_type.size());
+            return Err(Error::argument(
+                CALL,
+                InvalidArgumentKind::Length,
+                format!("the scalar has {found} bytes; expected {size}, the size of {data_type}"),
+            ));
+        }
+        // Aligned for any type.
+        let mut aligned = [0_u64; 1];
+        let residence = sys::ncclScalarResidence_t::ncclScalarHostImmediate;
+        // SAFETY: no type is larger than 8 bytes; the scalar is read during the call.
+        unsafe {
+            scalar.as_ptr().copy_to_nonoverlapping(aligned.as_mut_ptr().cast(), scalar.len());
+            PreMulSum::create(CALL, self, data_type, aligned.as_mut_ptr().cast(), residence)
+        }
     }
 
     /// Creates a reduction as [`pre_mul_sum`](Self::pre_mul_sum) does, with the scalar in the communicator's memory:
@@ -147,7 +191,7 @@ impl Communicator {
     /// [`Error::InvalidArgument`] if `scalar` is empty, or in the wrong memory; [`Error::Nccl`].
     #[doc(alias = "ncclRedOpCreatePreMulSum")]
     #[doc(alias = "ncclScalarDevice")]
-    pub fn pre_mul_sum_device<'c, T: Element>(
+    pub fn pre_mul_sum_device<'c, T: BufferElement>(
         &'c self,
         scalar: impl Into<DeviceSlice<'c, T>>,
     ) -> Result<PreMulSum<'c, T>> {
@@ -160,14 +204,16 @@ impl Communicator {
                 "the scalar's buffer is empty; expected one element",
             ));
         }
-        check_buffers(self, CALL, T::DATA_TYPE, [scalar.memory_space()])?;
+        scalar.check_layout(CALL)?;
+        let data_type = scalar.data_type();
+        check_buffers(self, CALL, data_type, [scalar.memory_space()])?;
         let residence = sys::ncclScalarResidence_t::ncclScalarDevice;
         // SAFETY: the creator of the view guarantees that the memory outlives the work that reads it.
-        unsafe { PreMulSum::create(CALL, self, scalar.as_raw().cast_mut(), residence) }
+        unsafe { PreMulSum::create(CALL, self, data_type, scalar.as_raw().cast_mut(), residence) }
     }
 }
 
-impl<'c, T: Element> PreMulSum<'c, T> {
+impl<'c, T: BufferElement> PreMulSum<'c, T> {
     /// Creates the operator.
     ///
     /// # Safety
@@ -176,29 +222,27 @@ impl<'c, T: Element> PreMulSum<'c, T> {
     unsafe fn create(
         call: &'static str,
         communicator: &'c Communicator,
+        data_type: DataType,
         scalar: *mut std::ffi::c_void,
         residence: sys::ncclScalarResidence_t,
     ) -> Result<Self> {
         let mut op = sys::ncclRedOp_t(0);
         communicator.run_ungrouped(call, || {
-            let (out, data_type, raw) = (&raw mut op, T::DATA_TYPE.as_raw(), communicator.raw());
+            let (out, raw_type, raw) = (&raw mut op, data_type.as_raw(), communicator.raw());
             // SAFETY: the caller guarantees that the scalar is valid; a live communicator and a valid out-parameter.
             unsafe {
-                call!(
-                    communicator.library(),
-                    ncclRedOpCreatePreMulSum(out, scalar, data_type, residence, raw)
-                )
+                call!(communicator.library(), ncclRedOpCreatePreMulSum(out, scalar, raw_type, residence, raw))
             }
         })?;
         let borrows_scalar = residence == sys::ncclScalarResidence_t::ncclScalarDevice;
-        Ok(Self { communicator, op, borrows_scalar, element: PhantomData })
+        Ok(Self { communicator, op, data_type, borrows_scalar, element: PhantomData })
     }
 
     /// Returns its operations, started at once; see [`PreMulSumOperations::with`].
     #[must_use]
     pub fn operations(&self) -> PreMulSumOperations<'_, T> {
         let operations = self.communicator.operations();
-        PreMulSumOperations { operations, op: self.op, element: PhantomData }
+        PreMulSumOperations { operations, op: self.op, data_type: self.data_type, element: PhantomData }
     }
 
     /// Returns its operations, as part of a group.
@@ -226,7 +270,7 @@ impl<'c, T: Element> PreMulSum<'c, T> {
         group: &'scope Group<'scope, '_>,
     ) -> PreMulSumOperations<'scope, T, Grouped<'scope>> {
         let operations = group.on(self.communicator);
-        PreMulSumOperations { operations, op: self.op, element: PhantomData }
+        PreMulSumOperations { operations, op: self.op, data_type: self.data_type, element: PhantomData }
     }
 }
 
@@ -265,7 +309,7 @@ macro_rules! reductions {
         $(#[$documentation:meta])*
         $name:ident($($buffer:ident: $direction:ident),* $(; $root:ident)?);
     )*) => {
-        impl<T: Element, G> PreMulSumOperations<'_, T, G> {
+        impl<T: BufferElement, G> PreMulSumOperations<'_, T, G> {
             $(
                 $(#[$documentation])*
                 ///
@@ -286,7 +330,7 @@ macro_rules! reductions {
                         // SAFETY: `finish_operation` keeps the guard until this operation is enqueued.
                         let $buffer = unsafe { $buffer.into_view(stream) };
                     )*
-                    let Self { operations, op, .. } = self;
+                    let Self { operations, op, data_type, .. } = self;
                     let entry = Entry::new(
                         stringify!($name),
                         const { Method::of(stringify!($name)) },
@@ -301,7 +345,11 @@ macro_rules! reductions {
                     let _span = enter_span!(stringify!($name), operations.communicator(), entry);
                     let joined = operations.begin_operation(entry)?;
                     let devices = [stream.device(), $($buffer.0.device()),*];
-                    let result = check_devices(operations.communicator(), stringify!($name), devices).and_then(|()| {
+                    let checked = check_devices(operations.communicator(), stringify!($name), devices)
+                        .and(check_data_types(stringify!($name), [$($buffer.0.data_type()),*]))
+                        $(.and(check_reduced_type::<T>(stringify!($name), data_type, $buffer.0.data_type())))*
+                        $(.and($buffer.0.check_layout(stringify!($name))))*;
+                    let result = checked.and_then(|()| {
                         let op = Operator::Custom(op);
                         collectives::$name(stringify!($name), operations, $($buffer.0,)* op, $($root,)? stream)
                     });
@@ -310,7 +358,7 @@ macro_rules! reductions {
             )*
         }
 
-        impl<T: Element> PreMulSum<'_, T> {
+        impl<T: BufferElement> PreMulSum<'_, T> {
             $(
                 $(#[$documentation])*
                 ///
@@ -349,6 +397,20 @@ reductions! {
     /// Performs [`Communicator::reduce_scatter_in_place`] with this reduction.
     #[doc(alias = "ncclReduceScatter")]
     reduce_scatter_in_place(buffer: RecvBuffer);
+}
+
+/// Returns an error if a buffer's elements, whose type is known at run time, are not those of the reduction.
+#[inline]
+fn check_reduced_type<T: BufferElement>(
+    call: &'static str,
+    reduced: DataType,
+    found: DataType,
+) -> Result<()> {
+    if T::HAS_TYPE || reduced == found {
+        return Ok(());
+    }
+    let problem = format!("the elements of the buffer are {found}, and the reduction is of {reduced}");
+    Err(Error::argument(call, InvalidArgumentKind::DataType, problem))
 }
 
 impl<T> Drop for PreMulSum<'_, T> {

@@ -124,13 +124,26 @@ const TYPES: [&str; 12] = [
 
 #[test]
 fn bench_of_all_types_and_reductions_has_a_row_for_each() {
-    let ops: Vec<_> = ReduceOp::ALL.iter().map(ToString::to_string).collect();
+    let ops: Vec<_> = ReduceOp::ALL.iter().map(ToString::to_string).chain(["mulsum".to_owned()]).collect();
     for ranks in [3, 4, 9] {
         let rows = rows(&format!("reduce_scatter --ranks {ranks} -d all -o all -b 20K -e 20K -n 1 -w 0"));
         let found = rows.iter().map(|row| [&*row[2], &*row[3], &*row[4]]);
         let expected = TYPES.iter().flat_map(|data_type| ops.iter().map(|op| [*data_type, op, "-1"]));
         assert!(found.eq(expected), "{rows:?}");
     }
+}
+
+#[test]
+fn bench_measures_the_sum_of_products_as_any_reduction() {
+    for operation in ["all_reduce", "reduce -r 1", "reduce_scatter"] {
+        for how in ["--ranks 3", "-t 2 -g 2 -m 2", "--ranks 2 --processes"] {
+            let rows = rows(&format!("{operation} {how} -o mulsum -d half -b 4K -e 4K -n 2 -w 1"));
+            assert_eq!((rows.len(), &*rows[0][3]), (1, "mulsum"), "{operation} {how}");
+        }
+    }
+    // They reduce nothing, and nccl-tests names a reduction of the second.
+    assert_eq!(rows("broadcast --ranks 2 -o mulsum -b 1K -e 1K")[0][3], "none");
+    assert_eq!(rows("sendrecv --ranks 2 -o mulsum -b 1K -e 1K")[0][3], "mulsum");
 }
 
 #[test]
@@ -220,7 +233,7 @@ fn bench_rejects_invalid_values() {
         ("all_reduce --against x -N 0", "--against and --run_cycles 0: the first turn would never end"),
         ("all_reduce --against x --json", "'--against <PROGRAM>' cannot be used with '--json[=<FILE>]'"),
         ("all_reduce -d f99", "\"f99\" is not a data type of NCCL; expected int8"),
-        ("all_reduce -o mean", "\"mean\" is not an operation of NCCL; expected sum, prod, max, min, avg"),
+        ("all_reduce -o mean", "\"mean\" is not a reduction; expected sum, prod, max, min, avg, mulsum"),
         ("allreduce", "invalid value 'allreduce' for '<OPERATION>'"),
         ("all_reduce --library x", "'--library <PATH>'"),
     ] {

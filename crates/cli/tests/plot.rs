@@ -24,16 +24,16 @@ fn results_are_drawn_in_one_picture() {
     bench(folder, "all_reduce --cpu --ranks 3 -b 8 -e 64K -f 8 -n 2 -o all --json=three.json", 0);
     bench(folder, "plot two.json three.json -o both.svg", 0);
     let svg = fs::read_to_string(folder.join("both.svg")).expect("the picture");
-    let labels = ["two: all_reduce float sum, 2 ranks, cpu", "three: all_reduce float avg, 3 ranks, cpu"];
+    let labels = ["two: all_reduce float sum, 2 ranks, cpu", "three: all_reduce float mulsum, 3 ranks, cpu"];
     for text in
         labels.into_iter().chain(["Bus bandwidth", "GB/s", "Time", "microseconds", "size in bytes", "32K"])
     {
         assert!(svg.contains(text), "{text}: {svg}");
     }
-    // One and five reductions, in two charts.
+    // One and six reductions, in two charts.
     let lines =
         svg.lines().filter(|line| line.starts_with("<polyline") && line.contains("stroke-width=\"2\""));
-    assert_eq!(lines.count(), 12, "{svg}");
+    assert_eq!(lines.count(), 14, "{svg}");
     assert!(svg.contains("@media (prefers-color-scheme: dark)"), "{svg}");
     for placeholder in ["#010101", "#020202", "#FEFEFE", "#0303"] {
         assert!(!svg.contains(placeholder), "{placeholder}: {svg}");

@@ -185,6 +185,7 @@ fn bench_prints_what_nccl_tests_prints() {
             "-g 2 -I 1 -d half",
             "-t 2 -r 1 -o max -G 2",
             "-g 2 -C 1 -a 3 -r -1",
+            "-g 3 -o all -d int8",
         ] {
             let options = format!("-c 0 -b 8 -e 4K -f 8 -w 1 {options}");
             let mut theirs = Command::new(format!("{folder}/{operation}_perf"));

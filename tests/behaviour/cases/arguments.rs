@@ -216,6 +216,17 @@ fn bytes_that_are_no_elements_are_an_error(nccl: &Nccl) {
         "all_reduce: the elements of one buffer are half, those of the other bfloat16"
     );
     assert_eq!(elements, [0; 2]);
+    let short = message(comm.pre_mul_sum_any(DataType::Float16, &[1]).map(drop));
+    assert_eq!(short, "pre_mul_sum_any: the scalar has 1 bytes; expected 2, the size of half");
+    let (_, to) = bytes.split_at_mut(8);
+    let sum = comm.pre_mul_sum_any(DataType::Uint8, &[3]).unwrap();
+    let other = message(sum.all_reduce_in_place(AnyBuffer::new(DataType::Int8, &mut *to), STREAM));
+    let expected = "all_reduce_in_place: the elements of the buffer are int8, and the reduction is of uint8";
+    assert_eq!(other, expected);
+    let odd = comm.pre_mul_sum_any(DataType::Float16, &[0, 0]).unwrap();
+    let odd = message(odd.all_reduce_in_place(AnyBuffer::new(DataType::Float16, &mut to[..5]), STREAM));
+    assert_eq!(odd, "all_reduce_in_place: 5 bytes are no multiple of 2, the size of half");
+    assert_eq!(elements, [0; 2]);
     let nothing = AnyBuffer::new(DataType::Float64, &mut []);
     comm.broadcast_in_place(nothing, 0, STREAM).unwrap();
 }

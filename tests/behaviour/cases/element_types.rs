@@ -200,6 +200,17 @@ fn every_type_at_run_time_is_exact(nccl: &Nccl) {
         comm.all_reduce(from, to, ReduceOp::Sum, STREAM).unwrap();
         let expected: Vec<T> = elements(|index| (0..comm.size()).map(|rank| sent(rank, index)).sum());
         assert_eq!(sums, expected, "{}", T::DATA_TYPE);
+
+        let scalar = [T::of(comm.rank() as u8 + 1)];
+        // SAFETY: all bytes of the scalar.
+        let bytes = unsafe { bytes_of(&scalar) };
+        let by_value = comm.pre_mul_sum_any(T::DATA_TYPE, bytes).unwrap();
+        let in_memory = comm.pre_mul_sum_device(DeviceSlice::from(&scalar).into_any()).unwrap();
+        for op in [by_value, in_memory] {
+            let mut buffer: Vec<T> = elements(|index| u8::from(index == 1));
+            op.all_reduce_in_place(DeviceSliceMut::from(&mut buffer).into_any(), STREAM).unwrap();
+            assert_eq!(buffer, elements::<T>(|index| 6 * u8::from(index == 1)), "{}", T::DATA_TYPE);
+        }
     }
     on_threads(nccl, 3, |comm| for_every_type!(check(&comm)));
 }

@@ -1,27 +1,48 @@
 //! The calls of NCCL that make up an operation.
 
-use anyhow::{Context, Result};
-use libnccl::{AnySlice, AnySliceMut, Grouping, Nccl, Operations, StreamRef};
+use anyhow::{Context, Result, bail};
+use libnccl::{AnyElement, AnySlice, AnySliceMut, Grouping, Nccl, Operations, OwnedPreMulSum, ReduceOp};
 
 use super::arguments::Operation;
 use super::buffers::Buffers;
 use super::parameters::Parameters;
 use super::ranks::Rank;
+use super::reduction::Reduction;
 use super::shape::Shape;
 
-/// Starts an operation on a rank, whose in-place form uses `recv` alone.
+/// Starts an operation on a rank, whose in-place form uses `recv` alone. `mul_sum` is the rank's sum of products, if that is
+/// the reduction.
 ///
 /// A library without `ncclAlltoAll`, `ncclGather` and `ncclScatter` gets their messages, as from nccl-tests.
 pub(crate) fn start<'b>(
     on: Operations<'_, impl Grouping<'b>>,
     parameters: &Parameters,
+    member: &'b Rank,
+    mul_sum: Option<&OwnedPreMulSum<AnyElement>>,
     shape: &Shape,
-    rank: usize,
     in_place: bool,
     (send, recv): (AnySlice<'b>, AnySliceMut<'b>),
-    stream: StreamRef<'b>,
 ) -> Result<()> {
-    let Parameters { operation, op, root, ranks, .. } = *parameters;
+    let Parameters { operation, root, ranks, .. } = *parameters;
+    let (rank, stream) = (member.communicator.rank(), member.memory.stream());
+    let op = match parameters.op() {
+        // Nothing is reduced.
+        None => ReduceOp::Sum,
+        Some(Reduction::Op(op)) => op,
+        Some(Reduction::MulSum) => {
+            let on = mul_sum.context("the sum of products was not created")?.on(on)?;
+            let started = match (operation, in_place) {
+                (Operation::AllReduce, false) => on.all_reduce(send, recv, stream),
+                (Operation::AllReduce, true) => on.all_reduce_in_place(recv, stream),
+                (Operation::Reduce, false) => on.reduce(send, recv, root, stream),
+                (Operation::Reduce, true) => on.reduce_in_place(recv, root, stream),
+                (Operation::ReduceScatter, false) => on.reduce_scatter(send, recv, stream),
+                (Operation::ReduceScatter, true) => on.reduce_scatter_in_place(recv, stream),
+                _ => bail!("{operation} has no reduction"),
+            };
+            return Ok(started?);
+        }
+    };
     // What a rank other than the root has of the buffer.
     let own = |recv: AnySliceMut<'b>| {
         let part = rank * shape.count..(rank + 1) * shape.count;

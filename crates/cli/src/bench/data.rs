@@ -4,6 +4,7 @@ use libnccl::ReduceOp;
 
 use super::number::Arithmetic;
 use super::pattern::{PERIOD, Pattern};
+use super::reduction::{Reduction, factor};
 
 /// The data of one operation on all ranks.
 ///
@@ -11,7 +12,7 @@ use super::pattern::{PERIOD, Pattern};
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Data {
     pub(crate) arithmetic: &'static Arithmetic,
-    pub(crate) op: ReduceOp,
+    pub(crate) op: Reduction,
     pub(crate) ranks: usize,
     /// A number that changes with each operation.
     pub(crate) seed: usize,
@@ -29,8 +30,11 @@ impl Data {
         Pattern::new(self.arithmetic, |index| {
             let values = (0..self.ranks).map(|rank| self.value(rank, index));
             match self.op {
-                ReduceOp::Avg => quotient(values.sum(), self.ranks),
-                op => from_integer(op.of_integers(values).unwrap_or_default()),
+                Reduction::Op(ReduceOp::Avg) => quotient(values.sum(), self.ranks),
+                Reduction::Op(op) => from_integer(op.of_integers(values).unwrap_or_default()),
+                Reduction::MulSum => {
+                    from_integer(values.enumerate().map(|(rank, value)| factor(rank) * value).sum())
+                }
             }
         })
     }
@@ -47,19 +51,23 @@ impl Data {
         let random = (number.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 58) as i64;
         // Each rank has its turn, so a missing contribution is noticed.
         let has_turn = (index + seed) % ranks == rank;
+        // A part of a sum that is at most so large.
+        let summand = |limit: i64| match limit / ranks as i64 {
+            0 if has_turn => random.min(limit),
+            0 => 0,
+            share => random % share.saturating_add(1),
+        };
         match op {
             // The product is exact in the type and in an i64.
-            ReduceOp::Prod => 1 + i64::from(rank < doublings.min(32) && random % 2 == 1),
+            Reduction::Op(ReduceOp::Prod) => 1 + i64::from(rank < doublings.min(32) && random % 2 == 1),
             // NCCL multiplies floats by 1/ranks first, which is inexact. The product with a power of two and the sum
             // with zeros add no further rounding.
-            ReduceOp::Avg if has_turn => 1 << (random % 7),
-            ReduceOp::Avg => 0,
-            ReduceOp::Sum => match whole / ranks as i64 {
-                0 if has_turn => random.min(whole),
-                0 => 0,
-                share => random % share.saturating_add(1),
-            },
-            _ => random % whole.saturating_add(1),
+            Reduction::Op(ReduceOp::Avg) if has_turn => 1 << (random % 7),
+            Reduction::Op(ReduceOp::Avg) => 0,
+            Reduction::Op(ReduceOp::Sum) => summand(whole),
+            // The factors are at most 2.
+            Reduction::MulSum => summand(whole / 2),
+            Reduction::Op(_) => random % whole.saturating_add(1),
         }
     }
 }
@@ -73,10 +81,12 @@ mod tests {
     use super::Data;
     use crate::bench::number::{Arithmetic, Number};
     use crate::bench::pattern::{BLOCK, Comparison, FirstWrong, PERIOD, Pattern};
+    use crate::bench::reduction::{Reduction, factor};
 
     const COUNT: usize = 3 * PERIOD + 7;
 
     fn data(data_type: DataType, op: ReduceOp, ranks: usize, seed: usize) -> Data {
+        let op = Reduction::Op(op);
         Data { arithmetic: Arithmetic::new(data_type).unwrap(), op, ranks, seed }
     }
 
@@ -135,8 +145,9 @@ mod tests {
 
     #[test]
     fn data_differs_between_ranks_and_operations() {
-        for &op in ReduceOp::ALL {
-            let data = |seed| data(DataType::Int32, op, 4, seed);
+        for &op in Reduction::ALL {
+            let arithmetic = Arithmetic::new(DataType::Int32).unwrap();
+            let data = |seed| Data { arithmetic, op, ranks: 4, seed };
             let first = data(0).sent(0).block(COUNT);
             for other in [data(0).sent(1), data(1).sent(0)] {
                 assert!(other.compare(&first).wrong > COUNT / 4, "{op}");
@@ -152,7 +163,11 @@ mod tests {
         for backwards in [false, true] {
             let result: Vec<T> = (0..COUNT)
                 .map(|index| {
-                    let element = |rank: usize| scale(sent[rank][index]);
+                    let element = |rank: usize| {
+                        let element = scale(sent[rank][index]);
+                        let is_doubled = data.op == Reduction::MulSum && factor(rank) == 2;
+                        if is_doubled { combine(element, element) } else { element }
+                    };
                     let ranks = 0..data.ranks;
                     let result = if backwards {
                         ranks.rev().map(element).reduce(&combine)
@@ -170,6 +185,9 @@ mod tests {
     fn expected_results_are_those_of_nccls_arithmetic() {
         for ranks in [1, 2, 3, 5, 7, 64] {
             let data = |op| data(DataType::Int8, op, ranks, 5);
+            let products = Data { op: Reduction::MulSum, ..data(ReduceOp::Sum) };
+            check_reduced::<i8>(products, i8::wrapping_add, |x| x);
+            check_reduced::<f32>(products, |a, b| a + b, |x| x);
             check_reduced::<i8>(data(ReduceOp::Sum), i8::wrapping_add, |x| x);
             check_reduced::<u8>(data(ReduceOp::Prod), u8::wrapping_mul, |x| x);
             check_reduced::<i32>(data(ReduceOp::Prod), i32::wrapping_mul, |x| x);
@@ -190,7 +208,10 @@ mod tests {
     /// Checks all reductions of a type that is rounded after each step.
     fn check_narrow<T: Number>(data: impl Fn(ReduceOp) -> Data, widen: fn(T) -> f32, round: fn(f32) -> T) {
         let inverse = widen(round(1.0 / data(ReduceOp::Avg).ranks as f32));
-        check_reduced::<T>(data(ReduceOp::Sum), |a, b| round(widen(a) + widen(b)), |x| x);
+        let products = Data { op: Reduction::MulSum, ..data(ReduceOp::Sum) };
+        for sums in [data(ReduceOp::Sum), products] {
+            check_reduced::<T>(sums, |a, b| round(widen(a) + widen(b)), |x| x);
+        }
         check_reduced::<T>(data(ReduceOp::Prod), |a, b| round(widen(a) * widen(b)), |x| x);
         check_reduced::<T>(data(ReduceOp::Max), |a, b| round(widen(a).max(widen(b))), |x| x);
         check_reduced::<T>(data(ReduceOp::Min), |a, b| round(widen(a).min(widen(b))), |x| x);

@@ -354,6 +354,7 @@ mod tests {
     use crate::bench::data::Data;
     use crate::bench::number::Arithmetic;
     use crate::bench::pattern::{Comparison, FirstWrong};
+    use crate::bench::reduction::Reduction;
 
     fn buffer(data_type: DataType, length: usize) -> anyhow::Result<Buffer> {
         Memory::Host.buffer(&libnccl_cpu::nccl(), data_type, length)
@@ -362,7 +363,7 @@ mod tests {
     #[test]
     fn ranges_of_several_blocks_are_filled_and_compared() {
         let arithmetic = Arithmetic::new(DataType::Uint8).unwrap();
-        let pattern = Data { arithmetic, op: ReduceOp::Sum, ranks: 2, seed: 3 }.sent(1);
+        let pattern = Data { arithmetic, op: Reduction::Op(ReduceOp::Sum), ranks: 2, seed: 3 }.sent(1);
         let mut buffer = buffer(DataType::Uint8, 2 * BLOCK + 5).unwrap();
         buffer.fill(1..2 * BLOCK + 5, &pattern).unwrap();
         let compare = |buffer: &Buffer| buffer.compare(1..2 * BLOCK + 5, &pattern).unwrap();

@@ -26,6 +26,7 @@ mod progress;
 mod rank_arguments;
 mod ranks;
 mod record;
+mod reduction;
 mod registrations;
 mod report;
 mod shape;

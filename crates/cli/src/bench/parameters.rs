@@ -4,6 +4,7 @@ use std::time::Duration;
 use libnccl::{CtaPolicy, DataType, ReduceOp};
 
 use super::arguments::{MeasureArguments, OneOrAll, Operation};
+use super::reduction::Reduction;
 use super::report;
 use crate::value_parser::MAX_RANKS;
 
@@ -11,7 +12,7 @@ use crate::value_parser::MAX_RANKS;
 #[derive(Debug, Clone)]
 pub(crate) struct Parameters {
     pub(crate) operation: Operation,
-    pub(crate) op: ReduceOp,
+    pub(crate) op: Reduction,
     pub(crate) data_type: DataType,
     pub(crate) root: usize,
     pub(crate) ranks: usize,
@@ -135,7 +136,7 @@ impl Parameters {
         }
         let operation = arguments.operation;
         check_conflicts(arguments, on_gpus, ranks, ranks_per_thread)?;
-        let mut ops = one_or(&arguments.op, ReduceOp::ALL);
+        let mut ops = one_or(&arguments.op, Reduction::ALL);
         if !has_op(operation) {
             ops.truncate(1);
         }
@@ -149,7 +150,7 @@ impl Parameters {
         };
         let first = Self {
             operation,
-            op: ReduceOp::Sum,
+            op: Reduction::Op(ReduceOp::Sum),
             data_type: DataType::Float32,
             root: 0,
             ranks,
@@ -233,7 +234,7 @@ impl Parameters {
     }
 
     /// Returns the reduction, `None` for an operation without one.
-    pub(crate) fn op(&self) -> Option<ReduceOp> {
+    pub(crate) fn op(&self) -> Option<Reduction> {
         reduces(self.operation).then_some(self.op)
     }
 
@@ -364,10 +365,11 @@ fn has_op(operation: Operation) -> bool {
 #[cfg(test)]
 mod tests {
     use clap::Parser;
-    use libnccl::{DataType, ReduceOp};
+    use libnccl::DataType;
 
     use super::{Average, Parameters};
     use crate::args::{Arguments, Command};
+    use crate::bench::reduction::Reduction;
 
     fn all(arguments: &str, gpus: usize) -> Result<Vec<Parameters>, String> {
         let words = ["nccl", "bench"].into_iter().chain(arguments.split_whitespace());
@@ -384,7 +386,7 @@ mod tests {
 
     #[test]
     fn all_selects_every_type_and_reduction() {
-        let (types, ops) = (DataType::ALL.len(), ReduceOp::ALL.len());
+        let (types, ops) = (DataType::ALL.len(), Reduction::ALL.len());
         let number = |arguments| all(arguments, 0).unwrap().len();
         assert_eq!(number("all_reduce -d half -o avg"), 1);
         assert_eq!(number("all_reduce -d all"), types);

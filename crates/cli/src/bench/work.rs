@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
-use libnccl::ReduceOp;
+use libnccl::{AnyElement, OwnedPreMulSum, ReduceOp};
 use rustix::time::{ClockId, clock_gettime};
 use serde::{Deserialize, Serialize};
 
@@ -15,7 +15,8 @@ use super::memory::Graph;
 use super::number::Arithmetic;
 use super::parameters::{Blocking, Parameters};
 use super::pattern::{Comparison, FirstWrong};
-use super::ranks::Ranks;
+use super::ranks::{Rank, Ranks};
+use super::reduction::{self, Reduction};
 use super::registrations::Registrations;
 use super::report::{Iterations, Measured};
 use super::shape::{Shape, bus_factor};
@@ -39,6 +40,8 @@ pub(crate) struct Work<'w, 'a> {
     /// The elements of each buffer from the first that is used.
     length: usize,
     registrations: Registrations,
+    /// The sum of products of each rank, if it is to be measured.
+    mul_sums: Vec<OwnedPreMulSum<AnyElement>>,
     watchdog: &'w Watchdog,
     /// True if all ranks are on one host, and thus have one clock.
     has_one_clock: bool,
@@ -91,7 +94,8 @@ impl<'w, 'a> Work<'w, 'a> {
         });
         let mut buffers = buffers.collect::<Result<Vec<_>>>()?;
         let registrations = Registrations::new(ranks, &mut buffers, parameters.register)?;
-        Ok(Self { ranks, buffers, arithmetic, length, registrations, watchdog, has_one_clock })
+        let mul_sums = Vec::new();
+        Ok(Self { ranks, buffers, arithmetic, length, registrations, mul_sums, watchdog, has_one_clock })
     }
 
     /// Ends the registrations. All ranks have to call it.
@@ -99,8 +103,12 @@ impl<'w, 'a> Work<'w, 'a> {
         self.registrations.end(self.ranks, &mut self.buffers)
     }
 
-    /// Runs the warm-up iterations of all sizes.
+    /// Runs the warm-up iterations of all sizes; before, creates the reduction that is measured, unless NCCL has it.
     pub(crate) fn warm_up(&mut self, parameters: &Parameters) -> Result<()> {
+        if parameters.op() == Some(Reduction::MulSum) && self.mul_sums.is_empty() {
+            let mul_sum = |member: &Rank| reduction::mul_sum(&member.communicator, self.arithmetic);
+            self.mul_sums = self.ranks.members.iter().map(mul_sum).collect::<Result<_>>()?;
+        }
         for bytes in parameters.warmup_sizes() {
             let shape = Shape::of(parameters, bytes)?;
             for iteration in 0..parameters.warmup_iters {
@@ -324,7 +332,7 @@ impl<'w, 'a> Work<'w, 'a> {
         let (total, operations) = (shape.total(), operations as usize);
         let places = self.length.checked_div(total * operations).unwrap_or(1).max(1);
         let start = parameters.unalign + iteration % places * total * operations;
-        let Self { ranks: Ranks { nccl, members }, buffers, .. } = self;
+        let Self { ranks: Ranks { nccl, members }, buffers, mul_sums, .. } = self;
         match (&members[..], &mut buffers[..]) {
             ([member], [buffers]) if parameters.operation == Operation::HyperCube => {
                 call::hypercube(nccl, member, buffers, start, shape, in_place)
@@ -332,12 +340,11 @@ impl<'w, 'a> Work<'w, 'a> {
             ([member], [buffers]) if operations == 1 && !parameters.needs_group() => {
                 let send = buffers.send.part(start..start + shape.send)?;
                 let recv = buffers.recv.part_mut(start..start + if in_place { total } else { shape.recv })?;
-                let (on, rank) = (member.communicator.operations(), member.communicator.rank());
-                let stream = member.memory.stream();
-                call::start(on, parameters, shape, rank, in_place, (send, recv), stream)
+                let on = member.communicator.operations();
+                call::start(on, parameters, member, mul_sums.first(), shape, in_place, (send, recv))
             }
             (members, buffers) => nccl.try_group(|group| {
-                for (member, buffers) in members.iter().zip(buffers) {
+                for (index, (member, buffers)) in members.iter().zip(buffers).enumerate() {
                     let Buffers { send, recv, .. } = buffers;
                     let mut rest = recv.part_mut(start..start + operations * total)?;
                     for operation in 0..operations {
@@ -346,10 +353,9 @@ impl<'w, 'a> Work<'w, 'a> {
                         rest = after;
                         let length = if in_place { total } else { shape.recv };
                         let Some(recv) = part.get_mut(..length) else { break };
-                        let (on, rank) = (group.on(&member.communicator), member.communicator.rank());
-                        let stream = member.memory.stream();
+                        let on = group.on(&member.communicator);
                         let views = (send.part(sent..sent + shape.send)?, recv);
-                        call::start(on, parameters, shape, rank, in_place, views, stream)?;
+                        call::start(on, parameters, member, mul_sums.get(index), shape, in_place, views)?;
                     }
                 }
                 Ok(())
