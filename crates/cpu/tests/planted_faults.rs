@@ -108,9 +108,9 @@ fn endless(_: &RankProcess) {
         }
         assert!(done.recv_timeout(DELAY).is_err(), "all wait for the rank that sleeps");
         assert_eq!(nccl!(ncclCommAbort(comms[FAULTY].0)), OK);
-        // By then the one that sleeps has all that it needs.
+        // Also of the one that sleeps, although it has all that it needs by then.
         let codes: BTreeMap<_, _> = done.iter().take(RANKS).collect();
-        assert_eq!(codes, BTreeMap::from([(0, REMOTE), (1, REMOTE), (FAULTY, OK), (3, REMOTE)]));
+        assert_eq!(codes, (0..RANKS).map(|rank| (rank, REMOTE)).collect());
     });
 }
 

@@ -170,17 +170,22 @@ impl Communicator {
         self.fault.get().copied()
     }
 
-    /// Sleeps for the delay that is planted in the rank, if there is one. An abort ends it.
-    pub(crate) fn delay(&self) {
+    /// Sleeps for the delay that is planted in the rank, if there is one. An abort ends it, and is an error: the other ranks may
+    /// have published all that this one would need to go on.
+    pub(crate) fn delay(&self) -> Result {
         const TURN: Duration = Duration::from_millis(10);
-        let Some(Fault { delay, .. }) = self.fault() else { return };
+        let Some(Fault { delay, .. }) = self.fault() else { return Ok(()) };
         let begin = Instant::now();
         while let Some(left) = delay.checked_sub(begin.elapsed())
-            && self.context().is_ok_and(|context| context.state.check_abort().is_ok())
             && !self.is_cancelled()
         {
+            self.context()?.state.check_abort()?;
             std::thread::sleep(left.min(TURN));
         }
+        if self.is_aborted() {
+            self.set_abort(AbortReason::Aborted);
+        }
+        self.context()?.state.check_abort()
     }
 
     pub(crate) fn config(&self) -> &Config {

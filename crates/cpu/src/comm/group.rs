@@ -561,7 +561,10 @@ fn check_own_messages(communicator: &Arc<Communicator>, operations: &[QueuedOper
 fn run_operations(operations: &[QueuedOperation]) -> Result {
     let communicators = distinct(operations.iter().map(|operation| &operation.communicator));
     communicators.iter().try_for_each(|communicator| check_own_messages(communicator, operations))?;
-    communicators.iter().for_each(|communicator| communicator.delay());
+    let delay = |communicator: &Arc<Communicator>| {
+        communicator.delay().inspect_err(|error| communicator.record_error(error))
+    };
+    communicators.iter().try_for_each(delay)?;
     let mut queues: BTreeMap<(usize, Queue), VecDeque<BoxedOperation<'_>>> = BTreeMap::new();
     let mut turns: BTreeMap<usize, Turn> = BTreeMap::new();
     for QueuedOperation { communicator, queue, operation, .. } in operations {
