@@ -15,7 +15,7 @@ const RECENT: usize = 5;
 const TRIES: u64 = 3;
 
 /// The bytes from which on one time of each method is enough at first: it is long compared with an interruption.
-const LONG: usize = 1 << 20;
+const LONG: usize = 16 << 20;
 
 /// One call in so many takes another method, which may have become the fastest.
 const PROBE_INTERVAL: u64 = 64;
