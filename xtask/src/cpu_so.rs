@@ -32,7 +32,7 @@ pub(crate) enum Profile {
 
 impl Profile {
     /// Returns a command of cargo's that builds in this way.
-    fn build(self) -> Command {
+    pub(crate) fn build(self) -> Command {
         let mut cargo = Command::new(env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
         cargo.arg("build").args((self == Self::Optimised).then_some(OPTIMISED));
         cargo
@@ -102,14 +102,14 @@ pub(crate) const RUNTIMES: [SharedObject; 2] = [
 /// headers. Returns the path of the copy.
 pub(crate) fn install(directory: &Path, profile: Profile) -> Result<PathBuf> {
     install_headers(directory)?;
-    install_one(NCCL, directory, profile)
+    install_one(&mut profile.build(), NCCL, directory)
 }
 
-/// Builds the library that records calls and copies it to `directory` as `libnccl-trace.so`, with links of NCCL's names.
-/// Returns the path of the copy.
-pub(crate) fn install_trace(directory: &Path, profile: Profile) -> Result<PathBuf> {
+/// Builds the library that records calls with this command of cargo's and copies it to `directory` as `libnccl-trace.so`,
+/// with links of NCCL's names. Returns the path of the copy.
+pub(crate) fn install_trace(cargo: &mut Command, directory: &Path) -> Result<PathBuf> {
     fs::create_dir_all(directory).with_context(|| format!("cannot create {}", directory.display()))?;
-    let path = install_one(TRACE, directory, profile)?;
+    let path = install_one(cargo, TRACE, directory)?;
     replace(&directory.join("libnccl.so"), |link| symlink(TRACE.soname, link))?;
     Ok(path)
 }
@@ -119,11 +119,11 @@ pub(crate) fn install_cuda(directory: &Path, profile: Profile) -> Result<()> {
     [DRIVER]
         .into_iter()
         .chain(RUNTIMES)
-        .try_for_each(|library| install_one(library, directory, profile).map(drop))
+        .try_for_each(|library| install_one(&mut profile.build(), library, directory).map(drop))
 }
 
-fn install_one(library: SharedObject, directory: &Path, profile: Profile) -> Result<PathBuf> {
-    let built = build(&mut profile.build(), library, ".so")?;
+fn install_one(cargo: &mut Command, library: SharedObject, directory: &Path) -> Result<PathBuf> {
+    let built = build(cargo, library, ".so")?;
     let path = directory.join(library.soname);
     replace(&path, |copy| fs::copy(&built, copy).map(drop))?;
     if let Some(link) = library.link {

@@ -85,8 +85,8 @@ enum Task {
         #[arg(long)]
         debug: bool,
     },
-    /// Build the CPU implementation as a Python wheel and as a tar archive, and the program nccl, for this processor, glibc
-    /// 2.17 and newer
+    /// Build the CPU implementation as a Python wheel and as a tar archive, and the program nccl with libnccl-trace.so, for this
+    /// processor, glibc 2.17 and newer
     Wheel {
         /// The folder to put them into, created if needed
         directory: PathBuf,
@@ -148,7 +148,7 @@ fn run(task: Task) -> Result<()> {
         }
         Task::TraceSo { directory, debug } => {
             let profile = if debug { cpu_so::Profile::Debug } else { cpu_so::Profile::Optimised };
-            println!("{}", cpu_so::install_trace(&directory, profile)?.display());
+            println!("{}", cpu_so::install_trace(&mut profile.build(), &directory)?.display());
             Ok(())
         }
         Task::Wheel { directory } => {

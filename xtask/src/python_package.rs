@@ -1,5 +1,5 @@
 //! The CPU implementation, with the stand-ins for CUDA, as a Python package, in a wheel, and as a tar archive with the same
-//! files; and the program `nccl`, which is one file.
+//! files; and the program `nccl`, which is one file, with the library that it records calls with in a folder beside it.
 //!
 //! All run on systems older than the one that builds them: zig has the symbols of every glibc to link against, and
 //! auditwheel names the wheel by those that it needs. All tools come from the Python package index.
@@ -40,8 +40,9 @@ const TOOLS: [(&str, &str, &str); 10] = [
     ("packaging", "26.3", "packaging/__init__.py"),
 ];
 
-/// Builds the wheel, the archive and the program for this processor and puts them into `directory`. Returns their paths.
-pub(crate) fn pack(directory: &Path) -> Result<[PathBuf; 3]> {
+/// Builds the wheel, the archive, the program and the library that records calls for this processor and puts them into
+/// `directory`. Returns their paths.
+pub(crate) fn pack(directory: &Path) -> Result<[PathBuf; 4]> {
     fs::create_dir_all(directory).with_context(|| format!("cannot create {}", directory.display()))?;
     let tools = Tools::obtain()?;
     let stage = tempfile::tempdir()?;
@@ -51,7 +52,10 @@ pub(crate) fn pack(directory: &Path) -> Result<[PathBuf; 3]> {
     let wheel = directory.join(made.file_name().context("the wheel has no name")?);
     fs::copy(&made, &wheel).with_context(|| format!("cannot write {}", wheel.display()))?;
     let program = make_program(&tools, directory, &platform)?;
-    Ok([wheel, make_archive(stage.path(), directory, &platform)?, program])
+    // Where the program looks for it.
+    let recorder = directory.join("libnccl-trace");
+    let recorder = cpu_so::install_trace(tools.cargo("zigbuild").arg(cpu_so::OPTIMISED), &recorder)?;
+    Ok([wheel, make_archive(stage.path(), directory, &platform)?, program, recorder])
 }
 
 /// Builds the program `nccl`.
