@@ -17,13 +17,24 @@ pub(super) fn call_args(state: &SharedState, rank: usize, header: CallHeader) ->
     [head | state.last_empty_call(rank) & EMPTY_CALLS, count]
 }
 
-/// Compares what `ranks`, which `rank` has waited for, called in `step`. If these are all ranks, every rank sees the
-/// same and comes to the same result.
-pub(super) fn check(state: &SharedState, rank: usize, step: u64, ranks: Range<usize>) -> Result {
-    let own = state.call_args(rank, step);
+/// Compares what `ranks`, which `rank` has waited for, called in `step` with what it published itself, `own`. If these are
+/// all ranks, every rank sees the same and comes to the same result.
+pub(super) fn check(
+    state: &SharedState,
+    rank: usize,
+    step: u64,
+    own: [u64; 2],
+    ranks: Range<usize>,
+) -> Result {
     if ranks.clone().all(|other| other == rank || state.call_args(other, step) == own) {
         return Ok(());
     }
+    Err(difference(state, rank, step, ranks))
+}
+
+#[cold]
+#[inline(never)]
+fn difference(state: &SharedState, rank: usize, step: u64, ranks: Range<usize>) -> Error {
     let first = ranks.start;
     let mut others = ranks.chain([rank]);
     let differs = |other: &usize| state.call_args(*other, step) != state.call_args(first, step);
@@ -34,11 +45,11 @@ pub(super) fn check(state: &SharedState, rank: usize, step: u64, ranks: Range<us
     };
     let mistake = describe_empty_calls(state, step, first, other)
         .unwrap_or_else(|| "the ranks called different functions".into());
-    Err(Error::usage(format!(
+    Error::usage(format!(
         "{mistake}: rank {other} called {}, rank {first} called {}",
         call(other),
         call(first)
-    )))
+    ))
 }
 
 /// Describes the collectives of count 0 that one of two ranks has made and the other has not.

@@ -22,7 +22,7 @@ use crate::diag::error::{Error, Result};
 use crate::diag::strict::STRICT;
 use crate::shm::buffer::{ReadBuf, WriteBuf};
 use crate::shm::call_context::CallContext;
-use crate::shm::layout::EAGER_MAX;
+use crate::shm::layout::{EAGER_MAX, INLINE_MAX};
 use crate::shm::peer_access::{RemoteBuffer, is_shm_disabled};
 use crate::shm::tuner::Method;
 use crate::sync::backoff;
@@ -90,22 +90,24 @@ async fn run(call: &Call, local: &LocalCall<'_>) -> Result {
         return direct::run(call, local, &[rank_args(call, local, false)]);
     }
     let eager_max = if call.ranks == 2 { EAGER_MAX_OF_TWO } else { EAGER_MAX };
-    let is_eager = call.buffer(call.function.shape().input) <= eager_max;
+    let input = call.buffer(call.function.shape().input);
     let step = state.next_step(rank).await?;
-    if is_eager {
+    if input <= eager_max {
         let rank_args = call.factor().map(|_| rank_args(call, local, false).to_words());
         let mut copy = vec![];
         let data = local.send.bytes(0, local.send.length(), &mut copy);
-        state.publish(rank, step, call_check::call_args(state, rank, call.header()), data, rank_args);
+        let call_args = call_check::call_args(state, rank, call.header());
+        state.publish(rank, step, call_args, data, rank_args);
         let sources = call.sources(rank);
         state.wait_for(rank, step, sources.clone()).await?;
-        // It arrives while this rank does the rest.
-        for other in sources.clone().filter(|other| *other != rank) {
-            let data = state.eager(other, step, call.input(other));
-            data.slice(call.needed(rank, data.length())).prefetch();
+        if input > INLINE_MAX {
+            // It arrives while this rank does the rest.
+            for other in sources.clone().filter(|other| *other != rank) {
+                state.eager(other, step, input).slice(call.needed(rank, input)).prefetch();
+            }
         }
-        state.prewrite(rank, step, call.buffer(call.function.shape().input));
-        call_check::check(state, rank, step, sources)?;
+        state.prewrite(rank, step, input);
+        call_check::check(state, rank, step, call_args, sources)?;
         eager::run(call, local, step);
         return Ok(());
     }
@@ -125,9 +127,10 @@ async fn run_empty(call: &Call, CallContext { state, rank, .. }: CallContext<'_>
         return Ok(());
     }
     let step = state.next_step(rank).await?;
-    state.publish(rank, step, call_check::call_args(state, rank, call.header()), &[], None);
+    let call_args = call_check::call_args(state, rank, call.header());
+    state.publish(rank, step, call_args, &[], None);
     state.wait_all(rank, step).await?;
-    call_check::check(state, rank, step, 0..call.ranks)
+    call_check::check(state, rank, step, call_args, 0..call.ranks)
 }
 
 /// Runs a call on the ranks' buffers, which they publish in `step`.
@@ -146,7 +149,7 @@ async fn run_on_buffers(call: &Call, local: &LocalCall<'_>, step: u64) -> Result
         state.quiesce(rank).await;
         return Err(error);
     }
-    call_check::check(state, rank, step, 0..call.ranks)?;
+    call_check::check(state, rank, step, call_args, 0..call.ranks)?;
     let args = |rank| RankArgs::from_words(state.rank_args(rank, step), own.factor.is_some());
     let args: Vec<RankArgs> = (0..call.ranks).map(args).collect();
     if tunes && !backoff::is_oversubscribed(call.ranks) {

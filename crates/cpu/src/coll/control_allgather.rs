@@ -19,9 +19,10 @@ pub(crate) async fn control_allgather(
     }
     let step = state.next_step(rank).await?;
     let header = CallHeader::Control { call, length: length as u64 };
-    state.publish(rank, step, call_check::call_args(state, rank, header), data, None);
+    let call_args = call_check::call_args(state, rank, header);
+    state.publish(rank, step, call_args, data, None);
     state.wait_all(rank, step).await?;
-    call_check::check(state, rank, step, 0..state.ranks())?;
+    call_check::check(state, rank, step, call_args, 0..state.ranks())?;
     let data = |rank| state.eager(rank, step, length).bytes(0, length, &mut vec![]).to_vec();
     Ok((0..state.ranks()).map(data).collect())
 }

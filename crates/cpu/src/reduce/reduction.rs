@@ -67,6 +67,16 @@ fn average_factor(data_type: DataType, ranks: usize) -> Option<Factor> {
     with_element!(data_type, E => E::reciprocal(ranks).map(E::to_padded)).map(Factor)
 }
 
+/// Divides the sums of an average whose inputs were not multiplied by a factor.
+#[inline(never)]
+fn divide(data_type: DataType, ranks: usize, result: &mut [u8]) {
+    with_element!(data_type, E => {
+        if E::reciprocal(ranks).is_none() {
+            simd::dispatch(Divide::<E> { result, ranks, element: PhantomData });
+        }
+    });
+}
+
 impl Reduction {
     /// Returns the built-in reduction with NCCL's number.
     pub(crate) fn built_in(op: ncclRedOp_t) -> Option<Self> {
@@ -145,12 +155,11 @@ impl Reduction {
     }
 
     /// Finishes a result, after all inputs have been combined.
+    #[inline]
     pub(crate) fn finish(self, data_type: DataType, ranks: usize, result: &mut [u8]) {
-        with_element!(data_type, E => {
-            if self == Self::Avg && ranks > 1 && E::reciprocal(ranks).is_none() {
-                simd::dispatch(Divide::<E> { result, ranks, element: PhantomData });
-            }
-        });
+        if matches!(self, Self::Avg) && ranks > 1 {
+            divide(data_type, ranks, result);
+        }
     }
 
     fn operator(self) -> Operator {

@@ -115,7 +115,7 @@ const AWAITED: usize = RAISED + SIGNALS;
 const PAIR: usize = AWAITED + SIGNALS;
 
 /// Bytes of eager data that fit into the cache line of the record.
-pub(super) const INLINE_MAX: usize = (LINE - INLINE) * size_of::<u64>();
+pub(crate) const INLINE_MAX: usize = (LINE - INLINE) * size_of::<u64>();
 
 /// The layout for a number of ranks.
 #[derive(Debug, Clone, Copy)]

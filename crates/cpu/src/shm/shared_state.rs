@@ -22,7 +22,7 @@ use crate::sync::backoff;
 use crate::sync::primitive::AtomicU64;
 
 /// Bytes of eager data that are written ahead for the next step.
-const PREWRITE_MAX: usize = 256;
+const PREWRITE_MAX: usize = 512;
 
 /// Bytes of a cache line.
 const LINE_BYTES: usize = 64;
@@ -131,9 +131,9 @@ impl SharedState {
         if !slot_is_free(control, step) {
             self.wait_for_slot(rank, step).await?;
         }
-        // Release: by then the rank has read all that it needs of the others' records of earlier steps.
+        // Release: by then the rank has read all that it needs of the others' records of earlier steps. Who sleeps until then
+        // is woken when the step is announced.
         control[STEP].store(step, Release);
-        self.wake_waiting(rank);
         Ok(step)
     }
 
@@ -254,16 +254,20 @@ impl SharedState {
     /// Waits until `ranks` have announced `step`.
     pub(crate) async fn wait_for(&self, rank: usize, step: u64, ranks: Range<usize>) -> Result {
         // Each rank begins with its neighbour, so that they do not all look at the same one.
-        let (before, after) = (ranks.start..ranks.end.min(rank), ranks.start.max(rank + 1)..ranks.end);
-        let all = before.len() + after.len() + 1 == self.ranks();
-        for other in after.chain(before) {
+        let (mut other, mut awaited) = (rank, 0);
+        for _ in 1..self.ranks() {
+            other = if other + 1 == self.ranks() { 0 } else { other + 1 };
+            if !ranks.contains(&other) {
+                continue;
+            }
             let published = self.published(other, step);
             let is_announced = || published.load(Acquire) >= step;
             if !backoff::spin(is_announced) {
                 self.wait(other, is_announced).await?;
             }
+            awaited += 1;
         }
-        if all {
+        if awaited + 1 == self.ranks() {
             self.control(rank)[SEEN].store(step, Relaxed);
         }
         Ok(())

@@ -16,36 +16,45 @@ pub(in crate::coll) fn run(call: &Call, local: &LocalCall<'_>, step: u64) {
     }
 }
 
+#[inline(never)]
 fn run_task(call: &Call, local: &LocalCall<'_>, step: u64, task: Task) {
-    let to = local.recv.slice(call.part(call.function.shape().output, task.output));
+    let shape = call.function.shape();
+    let to = local.recv.slice(call.part(shape.output, task.output));
+    let part = call.part(shape.input, task.input);
     match call.reduction {
-        None => to.copy(input(call, local, step, task, to, task.first), false),
-        Some(reduction) => reduce(call, local, step, task, to, reduction),
+        None => to.copy(input(call, local, step, to, task.first).slice(part), false),
+        Some(reduction) => reduce(call, local, step, task, to, part.start, reduction),
     }
 }
 
-/// Returns the part of the input of `source` that a task uses.
+/// Returns the input of `source`, which has one.
 #[inline]
 fn input(
     call: &Call,
     LocalCall { context, send, .. }: &LocalCall<'_>,
     step: u64,
-    task: Task,
     to: WriteBuf,
     source: usize,
 ) -> ReadBuf {
     // This rank's own buffer is nearer than its published copy, unless the result overwrites it.
-    let whole = if source == context.rank && !send.overlaps(to) {
+    if source == context.rank && !send.overlaps(to) {
         *send
     } else {
-        context.state.eager(source, step, call.input(source))
-    };
-    whole.slice(call.part(call.function.shape().input, task.input))
+        context.state.eager(source, step, call.buffer(call.function.shape().input))
+    }
 }
 
 /// Not inlined: the compiler would prepare for it before the loops over tasks, in each call that only copies.
 #[inline(never)]
-fn reduce(call: &Call, local: &LocalCall<'_>, step: u64, task: Task, to: WriteBuf, reduction: Reduction) {
+fn reduce(
+    call: &Call,
+    local: &LocalCall<'_>,
+    step: u64,
+    task: Task,
+    to: WriteBuf,
+    at: usize,
+    reduction: Reduction,
+) {
     let state = local.context.state;
     let common = call.factor();
     let factor = |source| match reduction {
@@ -54,7 +63,7 @@ fn reduce(call: &Call, local: &LocalCall<'_>, step: u64, task: Task, to: WriteBu
     };
     let source = |index| {
         let source = task.source(index, call.ranks);
-        (input(call, local, step, task, to, source), factor(source))
+        (input(call, local, step, to, source), factor(source))
     };
-    to.fill(|result| kernel::reduce(call, reduction, result, 0, task.sources, source));
+    to.fill(|result| kernel::reduce(call, reduction, result, at, task.sources, source));
 }
