@@ -10,11 +10,7 @@ const DISTURBED: f64 = 0.05;
 /// Returns a line with the cores and the CPU model, and a second one if other programs kept the CPUs `busy`.
 pub(crate) fn describe(busy: f64) -> String {
     let processors = fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
-    let model = processors
-        .lines()
-        .find_map(|line| line.strip_prefix("model name")?.split_once(": "))
-        .map_or(std::env::consts::ARCH, |(_, model)| model);
-    let mut text = format!("Number of cores: {}, {model}", cores());
+    let mut text = format!("Number of cores: {}, {}", cores(), processor(&processors));
     if busy > DISTURBED {
         text += &format!(
             "\nNOT QUIET: other programs took {:.0}% of the CPU time, so the figures are unreliable",
@@ -22,6 +18,22 @@ pub(crate) fn describe(busy: f64) -> String {
         );
     }
     text
+}
+
+/// Returns the name of the first processor in `/proc/cpuinfo`, with its family and model, as a virtual machine may give only a
+/// brand; the architecture if it has no name.
+fn processor(processors: &str) -> String {
+    let field = |name: &str| {
+        processors.lines().find_map(|line| {
+            let (field, value) = line.split_once(':')?;
+            (field.trim_end() == name).then(|| value.trim())
+        })
+    };
+    let name = field("model name").unwrap_or(std::env::consts::ARCH);
+    match (field("cpu family"), field("model")) {
+        (Some(family), Some(model)) => format!("{name} (family {family}, model {model})"),
+        _ => name.into(),
+    }
 }
 
 /// Returns the share of CPU time that other programs take at the moment, 0 if the kernel does not tell.
@@ -55,7 +67,7 @@ fn share(before: (u64, u64), after: (u64, u64)) -> f64 {
 
 #[cfg(test)]
 mod tests {
-    use super::{parse, share};
+    use super::{parse, processor, share};
 
     #[test]
     fn share_of_busy_time_excludes_idle_and_iowait() {
@@ -65,5 +77,12 @@ mod tests {
         assert_eq!(share(before, after), 0.375);
         assert_eq!(share(after, after), 0.0);
         assert_eq!(parse("intr 5"), None);
+    }
+
+    #[test]
+    fn processor_is_named_with_family_and_model() {
+        let processors = "processor\t: 0\ncpu family\t: 26\nmodel\t\t: 2\nmodel name\t: AMD EPYC\n";
+        assert_eq!(processor(processors), "AMD EPYC (family 26, model 2)");
+        assert_eq!(processor("BogoMIPS\t: 50.00\n"), std::env::consts::ARCH);
     }
 }
