@@ -24,13 +24,14 @@ use crate::shm::buffer::{ReadBuf, WriteBuf};
 use crate::shm::call_context::CallContext;
 use crate::shm::layout::{EAGER_MAX, INLINE_MAX};
 use crate::shm::peer_access::{RemoteBuffer, is_shm_disabled};
+use crate::shm::shared_state::SharedState;
 use crate::shm::tuner::Method;
 use crate::sync::backoff;
 use crate::sync::primitive::LOOM;
 
-/// Bytes that two ranks send eagerly at most, where another step costs less than another copy. More ranks send up to
-/// [`EAGER_MAX`], as they often have to wait for a CPU in each step.
-const EAGER_MAX_OF_TWO: usize = if LOOM { EAGER_MAX } else { 4 << 10 };
+/// Bytes that two ranks send eagerly at most, where another step costs less than another copy, unless they are processes that
+/// reduce. More ranks send up to [`EAGER_MAX`], as they often have to wait for a CPU in each step.
+const EAGER_MAX_OF_TWO: usize = if LOOM { EAGER_MAX } else { 8 << 10 };
 
 /// A collective of one rank, with its buffers.
 #[derive(Debug)]
@@ -89,10 +90,9 @@ async fn run(call: &Call, local: &LocalCall<'_>) -> Result {
     if call.ranks == 1 {
         return direct::run(call, local, &[rank_args(call, local, false)]);
     }
-    let eager_max = if call.ranks == 2 { EAGER_MAX_OF_TWO } else { EAGER_MAX };
     let input = call.buffer(call.function.shape().input);
     let step = state.next_step(rank).await?;
-    if input <= eager_max {
+    if input <= eager_max(call, state) {
         let rank_args = call.factor().map(|_| rank_args(call, local, false).to_words());
         let mut copy = vec![];
         let data = local.send.bytes(0, local.send.length(), &mut copy);
@@ -113,6 +113,12 @@ async fn run(call: &Call, local: &LocalCall<'_>) -> Result {
     }
     // On the heap, which only calls that take longer have to afford.
     Box::pin(run_on_buffers(call, local, step)).await
+}
+
+/// Returns the bytes of an input up to which it is sent eagerly.
+fn eager_max(call: &Call, state: &SharedState) -> usize {
+    let of_two = call.ranks == 2 && (state.is_one_process() || !call.function.shape().reduces);
+    if of_two { EAGER_MAX_OF_TWO } else { EAGER_MAX }
 }
 
 /// Runs a call of count 0. It does not wait for the other ranks, as in NCCL, which discards it (`taskAppend` in

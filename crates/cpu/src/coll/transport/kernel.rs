@@ -11,6 +11,9 @@ const BLOCK: usize = 4 << 10;
 /// alternate more often.
 const NON_TEMPORAL_BLOCK: usize = 1 << 10;
 
+/// Bytes that are copied at a time where several ranks receive them, so that they stay in the second-level cache.
+const COPY_BLOCK: usize = 256 << 10;
+
 /// The bytes that all ranks together write from which on they use non-temporal stores.
 const NON_TEMPORAL_MIN: usize = 32 << 20;
 
@@ -40,9 +43,7 @@ pub(super) fn run(
     scratch: &mut [u8],
 ) {
     let Some(reduction) = call.reduction else {
-        for Output { memory, nontemporal } in targets {
-            sources.iter().for_each(|(source, _)| memory.copy(*source, *nontemporal));
-        }
+        sources.iter().for_each(|(source, _)| copy(*source, targets));
         return;
     };
     let length = sources.first().map_or(0, |(source, _)| source.length());
@@ -61,6 +62,18 @@ pub(super) fn run(
     }
     if any_nontemporal {
         buffer::store_fence();
+    }
+}
+
+/// Copies `source` into all `targets`: block by block, if there are several, so that it is read from memory once.
+fn copy(source: ReadBuf, targets: &[Output]) {
+    let length = source.length();
+    let block = if targets.len() > 1 { COPY_BLOCK } else { length.max(1) };
+    for at in (0..length).step_by(block) {
+        let part = at..length.min(at + block);
+        for Output { memory, nontemporal } in targets {
+            memory.slice(part.clone()).copy(source.slice(part.clone()), *nontemporal);
+        }
     }
 }
 
