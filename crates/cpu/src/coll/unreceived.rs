@@ -33,8 +33,8 @@ fn report_mailbox(state: &SharedState, sender: usize, receiver: usize, rank: usi
     let sends = point_to_point::unread(&mailbox, receiver);
     let messages = match sends.len() {
         0 => return,
-        1 => "a message".into(),
-        many => format!("{many} messages"),
+        1 => format!("a message of rank {sender} was"),
+        many => format!("{many} messages of rank {sender} were"),
     };
     let mut kinds: Vec<(CallHeader, usize)> = vec![];
     for send in sends {
@@ -47,7 +47,7 @@ fn report_mailbox(state: &SharedState, sender: usize, receiver: usize, rank: usi
     let named: Vec<String> =
         kinds.iter().take(MAX_NAMED).map(|(send, number)| format!("{number} x {send}")).collect();
     wait_limits::report(&format!(
-        "rank {rank} of {} leaves, and {messages} of rank {sender} were never received by rank {receiver}: {}{more}",
+        "rank {rank} of {} leaves, and {messages} never received by rank {receiver}: {}{more}",
         state.ranks(),
         named.join(", ")
     ));
