@@ -103,6 +103,7 @@ fn assert_prints(printed: &str, part: &str) {
 
 // Collectives of count 0.
 
+/// The program `zero`: its later calls were paired with others, and it got wrong sums.
 #[test]
 fn empty_collective_on_one_rank_is_invalid_usage_until_the_other_makes_it() {
     let (_alone, _watchdog) = (alone(), Watchdog::new());
@@ -254,7 +255,7 @@ fn leave_messages_unreceived(process: &RankProcess) {
 const UNRECEIVED: &str = "3 messages of rank 0 were never received by rank 1: 2 x ncclSend(count 1000, ncclFloat32, \
                           peer 1), 1 x ncclSend(count 7, ncclFloat32, peer 1)\n";
 
-/// The receiver sees what is left for it; the sender only what can no longer be received.
+/// The program `unmatched`: it ended without a word. The receiver sees what is left for it; the sender only what can no longer be received.
 #[test]
 fn unreceived_messages_are_reported_by_each_rank_that_knows() {
     for how in ["destroy", "finalize"] {
@@ -328,6 +329,7 @@ fn send_grouped_after_collective_does_not_wait_for_it() {
     run("mixed 1000000 ends", &[LIMIT]);
 }
 
+/// The program `mixed`: it hangs in NCCL, and passes here unless strict.
 #[test]
 fn send_grouped_after_collective_waits_for_it_in_strict_mode() {
     for count in [10, 1_000_000] {

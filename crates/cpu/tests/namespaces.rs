@@ -133,6 +133,7 @@ fn unshare(options: &[&str], task: &str, id: &ncclUniqueId, rank: usize) -> Opti
 const PID: &[&str] = &["--pid", "--fork"];
 const TIME: &[&str] = &["--time", "--boottime", "1000"];
 
+/// The program `die`, in namespaces.
 fn assert_death_is_noticed(pair: Option<Command>) {
     let (_alone, _watchdog) = (alone(), Watchdog::new());
     let Some(mut pair) = pair else { return };

@@ -153,6 +153,7 @@ fn init_out_of_descriptors_returns_system_error() {
     root.destroy();
 }
 
+/// The program `init2` under a limit of file sizes: SIGXFSZ ended it.
 #[test]
 fn init_beyond_the_file_size_limit_returns_system_error() {
     let (_alone, _watchdog) = (alone(), Watchdog::new());

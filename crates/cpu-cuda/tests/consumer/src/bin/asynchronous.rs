@@ -61,7 +61,7 @@ fn receive(comm: ncclComm_t, to: &mut CudaSlice<f32>, peer: usize, stream: &Cuda
     }
 }
 
-/// Rank 0 enqueues its part, then tells rank 1 through the host to enqueue its own.
+/// The program `async_host`: rank 0 enqueues its part, then tells rank 1 through the host to enqueue its own.
 fn host_waits_beside(message: bool) {
     let told = AtomicBool::new(false);
     run_ranks(2, |rank| {
