@@ -149,7 +149,11 @@ impl Search<'_> {
         self.passes.push(all);
         let library = format!("{} ({})", member.nccl.version(), member.nccl.backend());
         let launch = member.launch.clone();
-        Ok(Verdict::new(library, launch, &self.stages, &self.passes, self.arguments.slower))
+        // The CPU implementation's ranks are all on this host.
+        let processors = thread::available_parallelism().map_or(1, usize::from);
+        let compares_latency = !self.endpoint.is_on_host() || self.endpoint.size() <= processors;
+        let limit = self.arguments.slower;
+        Ok(Verdict::new(library, launch, &self.stages, &self.passes, limit, compares_latency))
     }
     /// Names the rank that hangs, or the pair, as far as this rank alone can tell: it is the one if it has finished with none of
     /// its partners.

@@ -18,6 +18,8 @@ pub(crate) struct Verdict {
     library: String,
     launch: String,
     stages: Vec<Vec<Group>>,
+    /// Not set where the ranks share processors: latencies depend on where the scheduler puts them.
+    compares_latency: bool,
     slow: Vec<usize>,
     wrong: Vec<usize>,
     /// Pairs that are slow with each other alone.
@@ -36,20 +38,21 @@ struct Group {
     time_us: f64,
     /// The elements that are wrong, on the rank with the most.
     wrong: u64,
-    /// The times of the group divided by those of the fastest group of its size; the greater of the two.
+    /// The times of the group divided by those of the fastest group of its size; the greater of the two, if both are compared.
     slower: f64,
     is_slow: bool,
 }
 
 impl Verdict {
     /// Judges the values of all passes, ranks and stages. A group is slow if it takes `limit` times as long as the fastest of
-    /// as many ranks.
+    /// as many ranks, for all-reduces of the size that was asked for, or for short ones if these are compared.
     pub(crate) fn new(
         library: String,
         launch: String,
         stages: &[Stage],
         passes: &[Vec<Vec<f64>>],
         limit: f64,
+        compares_latency: bool,
     ) -> Self {
         let mut groups: Vec<Vec<Group>> = stages
             .iter()
@@ -60,8 +63,10 @@ impl Verdict {
         for group in groups.iter_mut().flatten() {
             let peers = all.iter().filter(|other| other.ranks.len() == group.ranks.len());
             let fastest = |value: fn(&Group) -> f64| peers.clone().map(value).fold(f64::INFINITY, f64::min);
-            let latency = group.latency_us / fastest(|group| group.latency_us);
-            group.slower = latency.max(group.time_us / fastest(|group| group.time_us));
+            group.slower = group.time_us / fastest(|group| group.time_us);
+            if compares_latency {
+                group.slower = group.slower.max(group.latency_us / fastest(|group| group.latency_us));
+            }
             group.is_slow = group.slower > limit;
         }
         let (slow, slow_pairs) = name(&groups, |group| group.is_slow);
@@ -74,6 +79,7 @@ impl Verdict {
             library,
             launch,
             stages: groups,
+            compares_latency,
             slow,
             wrong,
             slow_pairs,
@@ -173,9 +179,12 @@ fn name(stages: &[Vec<Group>], is_bad: impl Fn(&Group) -> bool) -> (Vec<usize>, 
 
 impl Display for Verdict {
     fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
-        let Self { program, library, launch, stages, .. } = self;
+        let Self { program, library, launch, stages, compares_latency, .. } = self;
         let ranks = stages.first().map_or(0, |stage| stage.iter().map(|group| group.ranks.len()).sum());
         writeln!(f, "# {program} with NCCL {library}, {ranks} ranks ({launch})")?;
+        if !compares_latency {
+            writeln!(f, "# latencies are not compared, as the ranks share processors")?;
+        }
         writeln!(
             f,
             "# {:<20}  {:>12}  {:>10}  {:>9}  {:>6}",
@@ -223,19 +232,27 @@ mod tests {
 
     /// Returns the verdict on eight ranks, where a group takes the time and has the wrong elements that `outcome` says.
     fn verdict(ranks: usize, outcome: impl Fn(&[usize]) -> (f64, f64)) -> Verdict {
+        judge(ranks, true, |group| {
+            let (time, wrong) = outcome(group);
+            [time, time, wrong]
+        })
+    }
+
+    /// Does the same with a latency besides the time, and compares latencies or not.
+    fn judge(ranks: usize, compares_latency: bool, outcome: impl Fn(&[usize]) -> [f64; 3]) -> Verdict {
         let stages = Stage::all(ranks);
         let values = |rank: usize| {
             let of_stage = |stage: &Stage| match stage.color(rank) {
                 Some(color) => {
-                    let (time, wrong) = outcome(&stage.groups[color]);
-                    [time, time, wrong, 0.0]
+                    let [latency, time, wrong] = outcome(&stage.groups[color]);
+                    [latency, time, wrong, 0.0]
                 }
                 None => [0.0; 4],
             };
             stages.iter().flat_map(of_stage).collect()
         };
         let values: Vec<Vec<f64>> = (0..ranks).map(values).collect();
-        Verdict::new("2.32.3".into(), "threads".into(), &stages, &[values], 2.0)
+        Verdict::new("2.32.3".into(), "threads".into(), &stages, &[values], 2.0, compares_latency)
     }
 
     #[test]
@@ -272,6 +289,17 @@ mod tests {
         let verdict = verdict(8, |group| (10.0 * group.len() as f64, 0.0));
         assert_eq!(verdict.sentences(), [""; 0]);
         assert!(verdict.to_string().ends_with("# no rank is slow or wrong\n"), "{verdict}");
+    }
+
+    #[test]
+    fn latencies_of_ranks_that_share_processors_are_not_compared() {
+        let outcome = |group: &[usize]| [if group == [2, 3] { 58.0 } else { 12.0 }, 75.0, 0.0];
+        assert_eq!(judge(8, true, outcome).slow_pairs, [[2, 3]]);
+        let verdict = judge(8, false, outcome);
+        assert_eq!(verdict.sentences(), [""; 0]);
+        assert!(verdict.to_string().contains("\n# latencies are not compared"), "{verdict}");
+        let verdict = judge(8, false, |group| [12.0, if group.contains(&3) { 570.0 } else { 75.0 }, 0.0]);
+        assert_eq!(verdict.slow, [3]);
     }
 
     #[test]
