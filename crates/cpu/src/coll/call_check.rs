@@ -32,6 +32,7 @@ pub(super) fn check(
     Err(difference(state, rank, step, ranks))
 }
 
+/// Returns the error of ranks that did not all call the same.
 #[cold]
 #[inline(never)]
 fn difference(state: &SharedState, rank: usize, step: u64, ranks: Range<usize>) -> Error {

@@ -16,6 +16,7 @@ pub(in crate::coll) fn run(call: &Call, local: &LocalCall<'_>, step: u64) {
     }
 }
 
+/// Not inlined, for the reason of [`reduce`].
 #[inline(never)]
 fn run_task(call: &Call, local: &LocalCall<'_>, step: u64, task: Task) {
     let shape = call.function.shape();
