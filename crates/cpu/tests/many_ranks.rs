@@ -94,8 +94,9 @@ fn sum_and_split_as_threads(process: &RankProcess) {
     assert!(memory < MEMORY, "{memory} bytes");
 }
 
-/// The program `idlep13`: waits seconds for the last rank, and prints how often that wakes up and how much CPU time it takes. The sleeps are
-/// what is checked closely, some 10 a second: a sleep takes some 0.1 ms of CPU time here, and thrice that on a busy machine.
+/// The program `idlep13`: waits seconds for the last rank, and prints how often that wakes up and how much CPU time it
+/// takes. The sleeps are what is checked closely, some 10 a second: a sleep takes some 0.1 ms of CPU time here, and thrice
+/// that on a busy machine.
 fn wait_for_late_rank(process: &RankProcess) {
     let Comm(comm) = process.join();
     assert_sum(comm, process.ranks);

@@ -255,7 +255,8 @@ fn leave_messages_unreceived(process: &RankProcess) {
 const UNRECEIVED: &str = "3 messages of rank 0 were never received by rank 1: 2 x ncclSend(count 1000, ncclFloat32, \
                           peer 1), 1 x ncclSend(count 7, ncclFloat32, peer 1)\n";
 
-/// The program `unmatched`: it ended without a word. The receiver sees what is left for it; the sender only what can no longer be received.
+/// The program `unmatched`: it ended without a word. The receiver sees what is left for it; the sender only what can no
+/// longer be received.
 #[test]
 fn unreceived_messages_are_reported_by_each_rank_that_knows() {
     for how in ["destroy", "finalize"] {
