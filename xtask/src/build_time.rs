@@ -112,6 +112,9 @@ fn packages(directory: &Path) -> Result<usize> {
 fn cargo(directory: &Path, arguments: &[&str]) -> Result<String> {
     let mut cargo = Command::new(env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
     cargo.args(arguments).current_dir(directory).env_remove("CARGO_TARGET_DIR").env_remove("RUSTFLAGS");
+    // As cargo builds a package from a registry, which cudarc is here and libnccl is to its users. A path is built
+    // incrementally, which takes longer the first time.
+    cargo.env("CARGO_INCREMENTAL", "0");
     let output = cargo.output().context("cannot run cargo")?;
     ensure!(
         output.status.success(),
