@@ -1,6 +1,6 @@
 #![allow(unsafe_code)] // Makes views of buffers.
 
-use crate::{AnyElement, AnySlice, AnySliceMut, DataType, RecvBuffer, SendBuffer, StreamRef};
+use crate::{AnyElement, AnySlice, AnySliceMut, BufferResult, DataType, RecvBuffer, SendBuffer, StreamRef};
 
 /// A buffer of bytes with an element type that is known at run time only: as an argument of an operation, what an
 /// [`AnySlice`] is, for whatever `B` an operation takes as `u8` elements. The guard of the buffer is kept as without it.
@@ -64,10 +64,10 @@ impl<'a, B: SendBuffer<'a, Element = u8>> SendBuffer<'a> for AnyBuffer<B> {
     type Guard = B::Guard;
 
     #[inline(always)]
-    unsafe fn into_view(self, stream: StreamRef<'a>) -> (AnySlice<'a>, B::Guard) {
+    unsafe fn into_view(self, stream: StreamRef<'a>) -> BufferResult<(AnySlice<'a>, B::Guard)> {
         // SAFETY: the caller guarantees it.
-        let (bytes, guard) = unsafe { self.bytes.into_view(stream) };
-        (bytes.elements_of(self.data_type), guard)
+        let (bytes, guard) = unsafe { self.bytes.into_view(stream) }?;
+        Ok((bytes.elements_of(self.data_type), guard))
     }
 }
 
@@ -76,9 +76,9 @@ impl<'a, B: RecvBuffer<'a, Element = u8>> RecvBuffer<'a> for AnyBuffer<B> {
     type Guard = B::Guard;
 
     #[inline(always)]
-    unsafe fn into_view(self, stream: StreamRef<'a>) -> (AnySliceMut<'a>, B::Guard) {
+    unsafe fn into_view(self, stream: StreamRef<'a>) -> BufferResult<(AnySliceMut<'a>, B::Guard)> {
         // SAFETY: the caller guarantees it.
-        let (bytes, guard) = unsafe { self.bytes.into_view(stream) };
-        (bytes.elements_of(self.data_type), guard)
+        let (bytes, guard) = unsafe { self.bytes.into_view(stream) }?;
+        Ok((bytes.elements_of(self.data_type), guard))
     }
 }

@@ -5,12 +5,19 @@ use std::error::Error as StdError;
 use crate::backend::is_stream_complete;
 use crate::{DeviceSlice, DeviceSliceMut, Element, MemorySpace, StreamRef, sys};
 
+/// The result of preparing a buffer. An error is the reason for which the buffer cannot be used, such as an error of CUDA: the
+/// operation does not start, and is [`Error::InvalidArgument`](crate::Error::InvalidArgument) with this text and the kind
+/// [`Buffer`](crate::InvalidArgumentKind::Buffer).
+///
+/// For an example, see [`Buffer`].
+pub type BufferResult<T> = Result<T, Box<dyn StdError>>;
+
 /// Memory that operations can read. Implement it to use the buffers of another crate without copying them.
 ///
 /// Operations then accept `&B`.
 ///
 /// ```
-/// use libnccl::{Buffer, MemorySpace, ReduceOp, StreamRef};
+/// use libnccl::{Buffer, BufferResult, MemorySpace, ReduceOp, StreamRef};
 ///
 /// /// A tensor of some framework.
 /// struct Tensor {
@@ -28,8 +35,8 @@ use crate::{DeviceSlice, DeviceSliceMut, Element, MemorySpace, StreamRef, sys};
 ///     fn len(&self) -> usize {
 ///         self.data.len()
 ///     }
-///     fn as_ptr<'a>(&'a self, _: StreamRef<'a>) -> (*const f32, ()) {
-///         (self.data.as_ptr(), ())
+///     fn as_ptr<'a>(&'a self, _: StreamRef<'a>) -> BufferResult<(*const f32, ())> {
+///         Ok((self.data.as_ptr(), ()))
 ///     }
 /// }
 ///
@@ -96,13 +103,16 @@ pub unsafe trait Buffer {
 
     /// Prepares the buffer for an operation that reads it on `stream`. Returns the address of the first element, or any
     /// address if there is none, and the guard.
-    fn as_ptr<'a>(&'a self, stream: StreamRef<'a>) -> (*const Self::Element, Self::Guard<'a>);
+    ///
+    /// # Errors
+    /// The reason for which the operation must not start: see [`BufferResult`].
+    fn as_ptr<'a>(&'a self, stream: StreamRef<'a>) -> BufferResult<(*const Self::Element, Self::Guard<'a>)>;
 }
 
 /// Memory that operations can write. They then accept `&mut B`.
 ///
 /// ```
-/// use libnccl::{Buffer, BufferMut, MemorySpace, ReduceOp, StreamRef};
+/// use libnccl::{Buffer, BufferMut, BufferResult, MemorySpace, ReduceOp, StreamRef};
 ///
 /// struct Tensor {
 ///     data: Vec<f32>,
@@ -119,8 +129,8 @@ pub unsafe trait Buffer {
 /// #     fn len(&self) -> usize {
 /// #         self.data.len()
 /// #     }
-/// #     fn as_ptr<'a>(&'a self, _: StreamRef<'a>) -> (*const f32, ()) {
-/// #         (self.data.as_ptr(), ())
+/// #     fn as_ptr<'a>(&'a self, _: StreamRef<'a>) -> BufferResult<(*const f32, ())> {
+/// #         Ok((self.data.as_ptr(), ()))
 /// #     }
 ///     // ...
 /// }
@@ -129,8 +139,8 @@ pub unsafe trait Buffer {
 /// unsafe impl BufferMut for Tensor {
 ///     type GuardMut<'a> = ();
 ///
-///     fn as_mut_ptr<'a>(&'a mut self, _: StreamRef<'a>) -> (*mut f32, ()) {
-///         (self.data.as_mut_ptr(), ())
+///     fn as_mut_ptr<'a>(&'a mut self, _: StreamRef<'a>) -> BufferResult<(*mut f32, ())> {
+///         Ok((self.data.as_mut_ptr(), ()))
 ///     }
 /// }
 ///
@@ -159,7 +169,13 @@ pub unsafe trait BufferMut: Buffer {
 
     /// Prepares the buffer for an operation that writes it on `stream`. Returns the address of the first element, or
     /// any address if there is none, and the guard.
-    fn as_mut_ptr<'a>(&'a mut self, stream: StreamRef<'a>) -> (*mut Self::Element, Self::GuardMut<'a>);
+    ///
+    /// # Errors
+    /// As for [`as_ptr`](Buffer::as_ptr).
+    fn as_mut_ptr<'a>(
+        &'a mut self,
+        stream: StreamRef<'a>,
+    ) -> BufferResult<(*mut Self::Element, Self::GuardMut<'a>)>;
 }
 
 /// A CUDA stream of another crate. Operations accept `&S` wherever they accept a `StreamRef`.
@@ -255,8 +271,8 @@ macro_rules! host_buffers {
                 <[T]>::len(self)
             }
             #[inline]
-            fn as_ptr<'a>(&'a self, _: StreamRef<'a>) -> (*const T, ()) {
-                (<[T]>::as_ptr(self), ())
+            fn as_ptr<'a>(&'a self, _: StreamRef<'a>) -> BufferResult<(*const T, ())> {
+                Ok((<[T]>::as_ptr(self), ()))
             }
         }
 
@@ -265,8 +281,8 @@ macro_rules! host_buffers {
             type GuardMut<'a> = () where T: 'a;
 
             #[inline]
-            fn as_mut_ptr<'a>(&'a mut self, _: StreamRef<'a>) -> (*mut T, ()) {
-                (<[T]>::as_mut_ptr(self), ())
+            fn as_mut_ptr<'a>(&'a mut self, _: StreamRef<'a>) -> BufferResult<(*mut T, ())> {
+                Ok((<[T]>::as_mut_ptr(self), ()))
             }
         }
 

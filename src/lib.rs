@@ -96,7 +96,7 @@ pub use backend::Backend;
 #[doc(hidden)]
 pub use backend::{Forwarded, forwarded};
 pub use buffer::{DeviceSlice, DeviceSliceMut};
-pub use buffer_traits::{Buffer, BufferMut, Stream};
+pub use buffer_traits::{Buffer, BufferMut, BufferResult, Stream};
 pub use collective_config::CollectiveConfig;
 pub use communicator::{
     AbortHandle, Answer, BorrowedCommunicator, Cause, Communicator, Finalized, Finding, Grouped, Grouping,

@@ -13,8 +13,8 @@ use std::sync::atomic::{AtomicBool, AtomicUsize};
 
 use crate::backend::{Library, call};
 use crate::{
-    Buffer, BufferMut, DeviceSlice, DeviceSliceMut, Element, Error, InvalidArgumentKind, MemorySpace, Nccl,
-    Result, StreamRef,
+    Buffer, BufferMut, BufferResult, DeviceSlice, DeviceSliceMut, Element, Error, InvalidArgumentKind,
+    MemorySpace, Nccl, Result, StreamRef,
 };
 
 /// A buffer that NCCL has allocated, as registrations and windows require. Since NCCL 2.19.3.
@@ -349,9 +349,9 @@ unsafe impl<T: Element> Buffer for NcclBuffer<T> {
     fn len(&self) -> usize {
         self.len()
     }
-    fn as_ptr<'a>(&'a self, _: StreamRef<'a>) -> (*const T, ()) {
+    fn as_ptr<'a>(&'a self, _: StreamRef<'a>) -> BufferResult<(*const T, ())> {
         self.allocation.set_busy();
-        (self.as_ptr(), ())
+        Ok((self.as_ptr(), ()))
     }
 }
 
@@ -362,9 +362,9 @@ unsafe impl<T: Element> BufferMut for NcclBuffer<T> {
     where
         T: 'a;
 
-    fn as_mut_ptr<'a>(&'a mut self, _: StreamRef<'a>) -> (*mut T, ()) {
+    fn as_mut_ptr<'a>(&'a mut self, _: StreamRef<'a>) -> BufferResult<(*mut T, ())> {
         self.allocation.set_busy();
-        (self.as_mut_ptr(), ())
+        Ok((self.as_mut_ptr(), ()))
     }
 }
 

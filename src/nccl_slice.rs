@@ -3,7 +3,9 @@
 use std::ops::RangeBounds;
 
 use crate::buffer::checked_range;
-use crate::{DeviceSlice, DeviceSliceMut, Element, NcclBuffer, RecvBuffer, SendBuffer, StreamRef};
+use crate::{
+    BufferResult, DeviceSlice, DeviceSliceMut, Element, NcclBuffer, RecvBuffer, SendBuffer, StreamRef,
+};
 
 /// A part of an [`NcclBuffer`] for an operation to read; see [`NcclBuffer::get`].
 #[derive(Debug, Clone, Copy)]
@@ -92,8 +94,8 @@ impl<'a, T: Element> SendBuffer<'a> for NcclSlice<'a, T> {
     type Element = T;
     type Guard = ();
 
-    unsafe fn into_view(self, _: StreamRef<'a>) -> (DeviceSlice<'a, T>, ()) {
-        (self.buffer.view().slice(self.start, self.length), ())
+    unsafe fn into_view(self, _: StreamRef<'a>) -> BufferResult<(DeviceSlice<'a, T>, ())> {
+        Ok((self.buffer.view().slice(self.start, self.length), ()))
     }
 }
 
@@ -101,7 +103,7 @@ impl<'a, T: Element> RecvBuffer<'a> for NcclSliceMut<'a, T> {
     type Element = T;
     type Guard = ();
 
-    unsafe fn into_view(self, _: StreamRef<'a>) -> (DeviceSliceMut<'a, T>, ()) {
-        (self.buffer.view_mut().slice_mut(self.start, self.length), ())
+    unsafe fn into_view(self, _: StreamRef<'a>) -> BufferResult<(DeviceSliceMut<'a, T>, ())> {
+        Ok((self.buffer.view_mut().slice_mut(self.start, self.length), ()))
     }
 }

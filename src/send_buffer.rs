@@ -1,6 +1,6 @@
 #![allow(unsafe_code)] // Makes views of buffers.
 
-use crate::{Buffer, BufferElement, BufferMut, DeviceSlice, DeviceSliceMut, StreamRef};
+use crate::{Buffer, BufferElement, BufferMut, BufferResult, DeviceSlice, DeviceSliceMut, StreamRef};
 
 /// An argument that an operation reads: a reference to a [`Buffer`], or a view such as [`DeviceSlice`].
 ///
@@ -8,7 +8,7 @@ use crate::{Buffer, BufferElement, BufferMut, DeviceSlice, DeviceSliceMut, Strea
 /// implements [`Buffer`].
 ///
 /// ```
-/// use libnccl::{DeviceSlice, ReduceOp, SendBuffer, StreamRef};
+/// use libnccl::{BufferResult, DeviceSlice, ReduceOp, SendBuffer, StreamRef};
 ///
 /// /// A row of a matrix of some framework.
 /// struct Row<'a>(&'a [f32]);
@@ -17,8 +17,8 @@ use crate::{Buffer, BufferElement, BufferMut, DeviceSlice, DeviceSliceMut, Strea
 ///     type Element = f32;
 ///     type Guard = ();
 ///
-///     unsafe fn into_view(self, _: StreamRef<'a>) -> (DeviceSlice<'a, f32>, ()) {
-///         (self.0.into(), ())
+///     unsafe fn into_view(self, _: StreamRef<'a>) -> BufferResult<(DeviceSlice<'a, f32>, ())> {
+///         Ok((self.0.into(), ()))
 ///     }
 /// }
 ///
@@ -45,9 +45,15 @@ pub trait SendBuffer<'a> {
 
     /// Returns the view for an operation on `stream`, and the guard.
     ///
+    /// # Errors
+    /// As for [`Buffer::as_ptr`].
+    ///
     /// # Safety
     /// The view is used only by operations on `stream` that are enqueued before the guard is dropped.
-    unsafe fn into_view(self, stream: StreamRef<'a>) -> (DeviceSlice<'a, Self::Element>, Self::Guard);
+    unsafe fn into_view(
+        self,
+        stream: StreamRef<'a>,
+    ) -> BufferResult<(DeviceSlice<'a, Self::Element>, Self::Guard)>;
 }
 
 /// An argument that an operation writes: a mutable reference to a [`BufferMut`], or a view such as [`DeviceSliceMut`].
@@ -102,9 +108,15 @@ pub trait RecvBuffer<'a> {
 
     /// Returns the view for an operation on `stream`, and the guard.
     ///
+    /// # Errors
+    /// As for [`Buffer::as_ptr`].
+    ///
     /// # Safety
     /// The view is used only by operations on `stream` that are enqueued before the guard is dropped.
-    unsafe fn into_view(self, stream: StreamRef<'a>) -> (DeviceSliceMut<'a, Self::Element>, Self::Guard);
+    unsafe fn into_view(
+        self,
+        stream: StreamRef<'a>,
+    ) -> BufferResult<(DeviceSliceMut<'a, Self::Element>, Self::Guard)>;
 }
 
 impl<'a, B: Buffer + ?Sized> SendBuffer<'a> for &'a B {
@@ -112,13 +124,16 @@ impl<'a, B: Buffer + ?Sized> SendBuffer<'a> for &'a B {
     type Guard = B::Guard<'a>;
 
     #[inline(always)]
-    unsafe fn into_view(self, stream: StreamRef<'a>) -> (DeviceSlice<'a, B::Element>, B::Guard<'a>) {
+    unsafe fn into_view(
+        self,
+        stream: StreamRef<'a>,
+    ) -> BufferResult<(DeviceSlice<'a, B::Element>, B::Guard<'a>)> {
         let (length, space, device) = (self.len(), self.memory_space(), self.device());
-        let (pointer, guard) = self.as_ptr(stream);
+        let (pointer, guard) = self.as_ptr(stream)?;
         // SAFETY: the implementation of `Buffer` guarantees that the elements are there while they are borrowed, which
         // is `'a`, and until the work has run that is enqueued on `stream` before the guard is dropped; the caller
         // guarantees that the view is used by no other work.
-        (unsafe { DeviceSlice::new(pointer, length, space) }.on_device(device), guard)
+        Ok((unsafe { DeviceSlice::new(pointer, length, space) }.on_device(device), guard))
     }
 }
 
@@ -127,11 +142,14 @@ impl<'a, B: BufferMut + ?Sized> RecvBuffer<'a> for &'a mut B {
     type Guard = B::GuardMut<'a>;
 
     #[inline(always)]
-    unsafe fn into_view(self, stream: StreamRef<'a>) -> (DeviceSliceMut<'a, B::Element>, B::GuardMut<'a>) {
+    unsafe fn into_view(
+        self,
+        stream: StreamRef<'a>,
+    ) -> BufferResult<(DeviceSliceMut<'a, B::Element>, B::GuardMut<'a>)> {
         let (length, space, device) = (self.len(), self.memory_space(), self.device());
-        let (pointer, guard) = self.as_mut_ptr(stream);
+        let (pointer, guard) = self.as_mut_ptr(stream)?;
         // SAFETY: as above, and the implementation of `BufferMut` guarantees that the elements can be written.
-        (unsafe { DeviceSliceMut::new(pointer, length, space) }.on_device(device), guard)
+        Ok((unsafe { DeviceSliceMut::new(pointer, length, space) }.on_device(device), guard))
     }
 }
 
@@ -140,8 +158,8 @@ impl<'a, T: BufferElement> SendBuffer<'a> for DeviceSlice<'a, T> {
     type Guard = ();
 
     #[inline(always)]
-    unsafe fn into_view(self, _: StreamRef<'a>) -> (Self, ()) {
-        (self, ())
+    unsafe fn into_view(self, _: StreamRef<'a>) -> BufferResult<(Self, ())> {
+        Ok((self, ()))
     }
 }
 
@@ -150,7 +168,7 @@ impl<'a, T: BufferElement> RecvBuffer<'a> for DeviceSliceMut<'a, T> {
     type Guard = ();
 
     #[inline(always)]
-    unsafe fn into_view(self, _: StreamRef<'a>) -> (Self, ()) {
-        (self, ())
+    unsafe fn into_view(self, _: StreamRef<'a>) -> BufferResult<(Self, ())> {
+        Ok((self, ()))
     }
 }

@@ -45,13 +45,17 @@ macro_rules! operations {
                 {
                     // Converted before NCCL is entered, as this may run code of other crates.
                     let stream = stream.into();
+                    let method = const { Method::of(stringify!($name)) };
                     $(
                         // SAFETY: `finish_operation` keeps the guard until this operation is enqueued.
-                        let $buffer = unsafe { $buffer.into_view(stream) };
+                        let $buffer = match unsafe { $buffer.into_view(stream) } {
+                            Ok(prepared) => prepared,
+                            Err(error) => return self.refuse_buffer(stringify!($name), method, stream, &*error),
+                        };
                     )*
                     let entry = Entry::new(
                         stringify!($name),
-                        const { Method::of(stringify!($name)) },
+                        method,
                         [$($buffer.0.data_type()),*],
                         [$($buffer.0.len()),*],
                         [$(peer!($argument $argument)),*],

@@ -1,11 +1,12 @@
+use std::error::Error as StdError;
 use std::sync::PoisonError;
 use std::time::Duration;
 
 use super::grouping::{Grouping, Ungrouped};
 use super::handle::Communicator;
 use crate::collective_config::RawCollectiveConfig;
-use crate::recorder::Entry;
-use crate::{CollectiveConfig, Error, Result, ResultCode};
+use crate::recorder::{Entry, Method};
+use crate::{CollectiveConfig, Error, InvalidArgumentKind, Result, ResultCode, StreamRef};
 
 /// The operations of a communicator, with the way in which they are started: at once or at the end of a group
 /// ([`Grouping`]), with or without options of their own.
@@ -85,6 +86,26 @@ impl<'c, G> Operations<'c, G> {
         let result = self.grouping.finish(entry, joined, result);
         self.grouping.keep_guards(guards);
         result
+    }
+
+    /// Refuses an operation of which a buffer is not ready, so that its group, if it is in one, does not start.
+    #[cold]
+    #[track_caller]
+    pub(super) fn refuse_buffer<'b>(
+        self,
+        call: &'static str,
+        method: Method,
+        stream: StreamRef<'_>,
+        reason: &dyn StdError,
+    ) -> Result<()>
+    where
+        G: Grouping<'b>,
+    {
+        let entry = Entry::new(call, method, [], [], [], stream);
+        let joined = self.begin_operation(entry)?;
+        let problem = format!("a buffer is not ready: {reason}");
+        let error = Error::argument(call, InvalidArgumentKind::Buffer, problem);
+        self.finish_operation(entry, joined, Err(error), ())
     }
 
     /// Runs `enqueue` as an operation without buffers. (A closure is not always inlined; where every instruction counts,

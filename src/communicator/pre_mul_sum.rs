@@ -326,14 +326,20 @@ macro_rules! reductions {
                     G: Grouping<'b>,
                 {
                     let stream = stream.into();
+                    let method = const { Method::of(stringify!($name)) };
                     $(
                         // SAFETY: `finish_operation` keeps the guard until this operation is enqueued.
-                        let $buffer = unsafe { $buffer.into_view(stream) };
+                        let $buffer = match unsafe { $buffer.into_view(stream) } {
+                            Ok(prepared) => prepared,
+                            Err(error) => {
+                                return self.operations.refuse_buffer(stringify!($name), method, stream, &*error);
+                            }
+                        };
                     )*
                     let Self { operations, op, data_type, .. } = self;
                     let entry = Entry::new(
                         stringify!($name),
-                        const { Method::of(stringify!($name)) },
+                        method,
                         [$($buffer.0.data_type()),*],
                         [$($buffer.0.len()),*],
                         [$(peer!($root $root))?],

@@ -7,11 +7,11 @@ use std::time::{Duration, Instant};
 
 use cuda_core::{
     AllocationLease, CudaContext, CudaStream, DeviceBuffer, DeviceBufferView, DriverError, RawDeviceBuffer,
-    completion,
+    sys,
 };
 
 use super::stream::device;
-use crate::{Buffer, BufferMut, DeviceSlice, Element, MemorySpace, SendBuffer, StreamRef};
+use crate::{Buffer, BufferMut, BufferResult, DeviceSlice, Element, MemorySpace, SendBuffer, StreamRef};
 
 /// The longest time that an operation waits for the end of other accesses to its memory.
 const LEASE_LIMIT: Duration = Duration::from_secs(5);
@@ -22,10 +22,9 @@ const LEASE_LIMIT: Duration = Duration::from_secs(5);
 /// The buffers are `DeviceBuffer` and `DeviceBufferView`, by reference; views also by value. Their memory has no stream:
 /// cuda-core knows which accesses are in flight, frees the memory after the last, and refuses an access on one stream while
 /// another stream writes, with `CUDA_ERROR_NOT_READY`. An operation counts as such an access, of the whole allocation. It
-/// does not fail for that reason: where cuda-core would refuse, the call waits for those accesses first, 5 s at most. Then
-/// it goes on without an order, so that the elements may have any values, and the next call of cuda-core reports the error.
-/// So a buffer may be dropped right after the call, and used again on the same stream; on another one, wait for the stream
-/// before.
+/// waits where cuda-core would refuse: for the end of those accesses, 5 s at most. Then it does not start, and is
+/// [`Error::InvalidArgument`](crate::Error::InvalidArgument) of the kind [`Buffer`](crate::InvalidArgumentKind::Buffer). So a
+/// buffer may be dropped right after the call, and used again on the same stream; on another one, wait for the stream before.
 ///
 /// ```no_run
 /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -59,7 +58,7 @@ pub struct CudaCoreGuard<'a> {
 
 /// The memory of an operation.
 struct Kept {
-    memory: Memory,
+    lease: AllocationLease,
     context: Arc<CudaContext>,
     /// The operation's stream, for cuda-core's functions.
     stream: Arc<CudaStream>,
@@ -67,33 +66,29 @@ struct Kept {
     error: Result<(), DriverError>,
 }
 
-enum Memory {
-    Leased(AllocationLease),
-    /// Without a lease, which others hold for good: kept alive, but not excluded from conflicting accesses.
-    Owned(RawDeviceBuffer),
-}
-
 impl<'a> CudaCoreGuard<'a> {
-    fn new(memory: &RawDeviceBuffer, writes: bool, stream: StreamRef<'a>) -> Self {
+    fn new(memory: &RawDeviceBuffer, writes: bool, stream: StreamRef<'a>) -> BufferResult<Self> {
         let context = Arc::clone(memory.context());
         // On another device, the operation does not start.
         let is_other_device = stream.device().is_some_and(|found| Some(found) != device(&context));
         if memory.is_empty() || is_other_device {
-            return Self { kept: None, stream };
+            return Ok(Self { kept: None, stream });
         }
         let past = context.check_err();
         if is_capturing(&context, stream) {
             context.record_err(past);
-            return Self { kept: None, stream };
+            return Ok(Self { kept: None, stream });
         }
         // SAFETY: of the buffer's device, as the operation starts. It is live for `'a`, and the guard has dropped this by
         // then; cuda-core does not use the handle after that.
         let own = unsafe { CudaStream::borrow_raw(stream.as_raw().cast(), &context) };
-        let (memory, error) = match lease(memory, &own, writes) {
-            Ok(lease) => (Memory::Leased(lease), past),
-            Err(error) => (Memory::Owned(memory.clone()), past.and(Err(error))),
-        };
-        Self { kept: Some(Kept { memory, context, stream: own, error }), stream }
+        match lease(memory, &own, writes) {
+            Ok(lease) => Ok(Self { kept: Some(Kept { lease, context, stream: own, error: past }), stream }),
+            Err(error) => {
+                context.record_err(past);
+                Err(error)
+            }
+        }
     }
 }
 
@@ -102,43 +97,43 @@ impl<'a> CudaCoreGuard<'a> {
 ///
 /// It waits for this memory alone. A wait for the device would wait for other communicators too, whose ranks may wait for
 /// this one.
-fn lease(
-    memory: &RawDeviceBuffer,
-    stream: &CudaStream,
-    writes: bool,
-) -> Result<AllocationLease, DriverError> {
+fn lease(memory: &RawDeviceBuffer, stream: &CudaStream, writes: bool) -> BufferResult<AllocationLease> {
     const PAUSE: Duration = Duration::from_micros(100);
     let start = Instant::now();
     loop {
-        let leased = memory.acquire(stream, writes, false);
-        if leased.is_ok() || start.elapsed() >= LEASE_LIMIT {
-            return leased;
+        match memory.acquire(stream, writes, false) {
+            Ok(lease) => return Ok(lease),
+            Err(DriverError(sys::cudaError_enum_CUDA_ERROR_NOT_READY)) if start.elapsed() < LEASE_LIMIT => {
+                thread::sleep(PAUSE);
+            }
+            Err(DriverError(sys::cudaError_enum_CUDA_ERROR_NOT_READY)) => {
+                let access = if writes { "uses" } else { "writes" };
+                let limit = LEASE_LIMIT.as_secs();
+                return Err(format!("cuda-core still {access} it on another stream after {limit} s").into());
+            }
+            Err(error) => return Err(error.into()),
         }
-        thread::sleep(PAUSE);
     }
 }
 
 /// Returns whether a CUDA graph captures what is enqueued on the stream, in which case nothing runs now.
 fn is_capturing(context: &CudaContext, stream: StreamRef<'_>) -> bool {
-    let mut status = cuda_core::sys::CUstreamCaptureStatus_enum_CU_STREAM_CAPTURE_STATUS_NONE;
+    let mut status = sys::CUstreamCaptureStatus_enum_CU_STREAM_CAPTURE_STATUS_NONE;
     // SAFETY: a live stream of the context's device, and a valid out-parameter.
     let result = context
         .bind_to_thread()
-        .map(|()| unsafe { cuda_core::sys::cuStreamIsCapturing(stream.as_raw().cast(), &raw mut status) });
+        .map(|()| unsafe { sys::cuStreamIsCapturing(stream.as_raw().cast(), &raw mut status) });
     // An error of the context is found by the calls that follow.
-    result == Ok(cuda_core::sys::cudaError_enum_CUDA_SUCCESS)
-        && status != cuda_core::sys::CUstreamCaptureStatus_enum_CU_STREAM_CAPTURE_STATUS_NONE
+    result == Ok(sys::cudaError_enum_CUDA_SUCCESS)
+        && status != sys::CUstreamCaptureStatus_enum_CU_STREAM_CAPTURE_STATUS_NONE
 }
 
 impl Drop for CudaCoreGuard<'_> {
     fn drop(&mut self) {
-        let Some(Kept { memory, context, stream, error }) = self.kept.take() else { return };
+        let Some(Kept { lease, context, stream, error }) = self.kept.take() else { return };
         let error = error.and(context.check_err());
         // If CUDA cannot record an event, the memory is kept for ever.
-        let retained = match memory {
-            Memory::Leased(lease) => lease.retain_until_complete(&stream),
-            Memory::Owned(memory) => completion::retain_until_complete(memory, &stream),
-        };
+        let retained = lease.retain_until_complete(&stream);
         drop(stream);
         context.record_err(error.and(retained));
     }
@@ -170,9 +165,9 @@ macro_rules! buffers {
             fn device(&self) -> Option<i32> {
                 device(self.context())
             }
-            fn as_ptr<'a>(&'a self, stream: StreamRef<'a>) -> (*const T, CudaCoreGuard<'a>) {
-                let guard = CudaCoreGuard::new(self.storage(), false, stream);
-                (self.cu_deviceptr() as *const T, guard)
+            fn as_ptr<'a>(&'a self, stream: StreamRef<'a>) -> BufferResult<(*const T, CudaCoreGuard<'a>)> {
+                let guard = CudaCoreGuard::new(self.storage(), false, stream)?;
+                Ok((self.cu_deviceptr() as *const T, guard))
             }
         }
     )*};
@@ -187,9 +182,9 @@ unsafe impl<T: Element> BufferMut for DeviceBuffer<T> {
     where
         Self: 'a;
 
-    fn as_mut_ptr<'a>(&'a mut self, stream: StreamRef<'a>) -> (*mut T, CudaCoreGuard<'a>) {
-        let guard = CudaCoreGuard::new(self.storage(), true, stream);
-        (self.cu_deviceptr() as *mut T, guard)
+    fn as_mut_ptr<'a>(&'a mut self, stream: StreamRef<'a>) -> BufferResult<(*mut T, CudaCoreGuard<'a>)> {
+        let guard = CudaCoreGuard::new(self.storage(), true, stream)?;
+        Ok((self.cu_deviceptr() as *mut T, guard))
     }
 }
 
@@ -197,11 +192,14 @@ impl<'a, T: Element> SendBuffer<'a> for DeviceBufferView<'a, T> {
     type Element = T;
     type Guard = CudaCoreGuard<'a>;
 
-    unsafe fn into_view(self, stream: StreamRef<'a>) -> (DeviceSlice<'a, T>, CudaCoreGuard<'a>) {
-        let guard = CudaCoreGuard::new(self.storage(), false, stream);
+    unsafe fn into_view(
+        self,
+        stream: StreamRef<'a>,
+    ) -> BufferResult<(DeviceSlice<'a, T>, CudaCoreGuard<'a>)> {
+        let guard = CudaCoreGuard::new(self.storage(), false, stream)?;
         let (address, length) = (self.cu_deviceptr() as *const T, self.len());
         // SAFETY: as for the buffers above; the guard has the memory.
         let view = unsafe { DeviceSlice::new(address, length, MemorySpace::Device) };
-        (view.on_device(device(self.context())), guard)
+        Ok((view.on_device(device(self.context())), guard))
     }
 }

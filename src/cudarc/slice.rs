@@ -10,7 +10,8 @@ use cudarc::driver::{
 
 use super::stream::{device, order};
 use crate::{
-    Buffer, BufferMut, DeviceSlice, DeviceSliceMut, Element, MemorySpace, RecvBuffer, SendBuffer, StreamRef,
+    Buffer, BufferMut, BufferResult, DeviceSlice, DeviceSliceMut, Element, MemorySpace, RecvBuffer,
+    SendBuffer, StreamRef,
 };
 
 /// The guard of a buffer of the crate cudarc: once the operation is enqueued, it records cudarc's event for it.
@@ -54,7 +55,7 @@ impl<'a> CudaGuard<'a> {
         own: Arc<CudaStream>,
         stream: StreamRef<'a>,
         prepare: impl FnOnce(&'a CudaStream) -> (CUdeviceptr, SyncOnDrop<'a>),
-    ) -> (CUdeviceptr, Self) {
+    ) -> BufferResult<(CUdeviceptr, Self)> {
         // SAFETY: the guard keeps the stream, which does not move, until it has dropped what borrows it; and so does this
         // function, in which `own` is declared before.
         let borrowed: &'a CudaStream = unsafe { &*Arc::as_ptr(&own) };
@@ -62,9 +63,9 @@ impl<'a> CudaGuard<'a> {
         let guard = Self { record: Some(record), own, stream };
         if guard.has_other_stream() {
             // SAFETY: the guard has the buffer's stream. The other one is live for `'a`, and of the same device.
-            unsafe { order(guard.own.context(), guard.own.cu_stream(), stream.as_raw().cast()) };
+            unsafe { order(guard.own.context(), guard.own.cu_stream(), stream.as_raw().cast()) }?;
         }
-        (address, guard)
+        Ok((address, guard))
     }
 
     /// Returns `true` if the operation runs on another stream of the buffer's device. (On another device it does not
@@ -79,7 +80,10 @@ impl Drop for CudaGuard<'_> {
     fn drop(&mut self) {
         if self.has_other_stream() {
             // SAFETY: as in `new`.
-            unsafe { order(self.own.context(), self.stream.as_raw().cast(), self.own.cu_stream()) };
+            let ordered =
+                unsafe { order(self.own.context(), self.stream.as_raw().cast(), self.own.cu_stream()) };
+            // The context has failed: the error of a later call of cudarc says so.
+            self.own.context().record_err(ordered);
         }
         self.record = None;
     }
@@ -114,10 +118,10 @@ macro_rules! buffers {
             fn device(&self) -> Option<i32> {
                 device(self.stream().context())
             }
-            fn as_ptr<'a>(&'a self, stream: StreamRef<'a>) -> (*const T, CudaGuard<'a>) {
+            fn as_ptr<'a>(&'a self, stream: StreamRef<'a>) -> BufferResult<(*const T, CudaGuard<'a>)> {
                 let own = Arc::clone(self.stream());
-                let (address, guard) = CudaGuard::new(own, stream, |own| self.device_ptr(own));
-                (address as *const T, guard)
+                let (address, guard) = CudaGuard::new(own, stream, |own| self.device_ptr(own))?;
+                Ok((address as *const T, guard))
             }
         }
     )*};
@@ -134,10 +138,10 @@ macro_rules! buffers_to_write {
             where
                 Self: 'a;
 
-            fn as_mut_ptr<'a>(&'a mut self, stream: StreamRef<'a>) -> (*mut T, CudaGuard<'a>) {
+            fn as_mut_ptr<'a>(&'a mut self, stream: StreamRef<'a>) -> BufferResult<(*mut T, CudaGuard<'a>)> {
                 let own = Arc::clone(self.stream());
-                let (address, guard) = CudaGuard::new(own, stream, |own| self.device_ptr_mut(own));
-                (address as *mut T, guard)
+                let (address, guard) = CudaGuard::new(own, stream, |own| self.device_ptr_mut(own))?;
+                Ok((address as *mut T, guard))
             }
         }
     )*};
@@ -149,13 +153,13 @@ impl<'a, T: Element> SendBuffer<'a> for CudaView<'a, T> {
     type Element = T;
     type Guard = CudaGuard<'a>;
 
-    unsafe fn into_view(self, stream: StreamRef<'a>) -> (DeviceSlice<'a, T>, CudaGuard<'a>) {
+    unsafe fn into_view(self, stream: StreamRef<'a>) -> BufferResult<(DeviceSlice<'a, T>, CudaGuard<'a>)> {
         let (own, length) = (Arc::clone(self.stream()), self.len());
         let device = device(own.context());
-        let (address, guard) = CudaGuard::new(own, stream, |own| self.view_ptr(own));
+        let (address, guard) = CudaGuard::new(own, stream, |own| self.view_ptr(own))?;
         // SAFETY: as for the buffers above.
         let view = unsafe { DeviceSlice::new(address as *const T, length, MemorySpace::Device) };
-        (view.on_device(device), guard)
+        Ok((view.on_device(device), guard))
     }
 }
 
@@ -163,12 +167,12 @@ impl<'a, T: Element> RecvBuffer<'a> for CudaViewMut<'a, T> {
     type Element = T;
     type Guard = CudaGuard<'a>;
 
-    unsafe fn into_view(self, stream: StreamRef<'a>) -> (DeviceSliceMut<'a, T>, CudaGuard<'a>) {
+    unsafe fn into_view(self, stream: StreamRef<'a>) -> BufferResult<(DeviceSliceMut<'a, T>, CudaGuard<'a>)> {
         let (own, length) = (Arc::clone(self.stream()), self.len());
         let device = device(own.context());
-        let (address, guard) = CudaGuard::new(own, stream, |own| self.view_ptr_mut(own));
+        let (address, guard) = CudaGuard::new(own, stream, |own| self.view_ptr_mut(own))?;
         // SAFETY: as for the buffers above.
         let view = unsafe { DeviceSliceMut::new(address as *mut T, length, MemorySpace::Device) };
-        (view.on_device(device), guard)
+        Ok((view.on_device(device), guard))
     }
 }

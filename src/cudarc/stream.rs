@@ -50,16 +50,18 @@ pub(super) fn device(context: &CudaContext) -> Option<i32> {
 ///
 /// # Safety
 /// Both are live streams of the context's device.
-pub(super) unsafe fn order(context: &CudaContext, earlier: CUstream, later: CUstream) {
+pub(super) unsafe fn order(
+    context: &CudaContext,
+    earlier: CUstream,
+    later: CUstream,
+) -> Result<(), DriverError> {
     // Not by `bind_to_thread`, which reports and then forgets errors of the past.
     // SAFETY: the context is live. The caller guarantees that the streams are.
-    let ordered = unsafe {
+    unsafe {
         result::ctx::set_current(context.cu_ctx())
             .and_then(|()| wait_by_event(earlier, later))
             .or_else(|_| result::stream::synchronize(earlier))
-    };
-    // The context has failed: the error of a later call of cudarc says so.
-    context.record_err(ordered);
+    }
 }
 
 /// Makes one stream wait for another.

@@ -5,8 +5,8 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::Duration;
 
 use libnccl::{
-    Buffer, BufferMut, CollectiveConfig, Communicator, Config, DeviceSlice, Error, Group, MemorySpace,
-    ReduceOp, Result, SendBuffer, Signal, StreamRef, WaitSignal,
+    Buffer, BufferMut, BufferResult, CollectiveConfig, Communicator, Config, DeviceSlice, Error, Group,
+    InvalidArgumentKind, MemorySpace, ReduceOp, Result, SendBuffer, Signal, StreamRef, WaitSignal,
 };
 
 use crate::fake_nccl::{FakeNccl, IN_PROGRESS, SUCCESS};
@@ -54,8 +54,8 @@ unsafe impl Buffer for Tensor<'_> {
     fn len(&self) -> usize {
         3
     }
-    fn as_ptr<'a>(&'a self, stream: StreamRef<'a>) -> (*const f32, Guard<'a>) {
-        (std::ptr::without_provenance(SEND), self.guard(stream))
+    fn as_ptr<'a>(&'a self, stream: StreamRef<'a>) -> BufferResult<(*const f32, Guard<'a>)> {
+        Ok((std::ptr::without_provenance(SEND), self.guard(stream)))
     }
 }
 
@@ -66,8 +66,8 @@ unsafe impl BufferMut for Tensor<'_> {
     where
         Self: 'a;
 
-    fn as_mut_ptr<'a>(&'a mut self, stream: StreamRef<'a>) -> (*mut f32, Guard<'a>) {
-        (std::ptr::without_provenance_mut(RECV), self.guard(stream))
+    fn as_mut_ptr<'a>(&'a mut self, stream: StreamRef<'a>) -> BufferResult<(*mut f32, Guard<'a>)> {
+        Ok((std::ptr::without_provenance_mut(RECV), self.guard(stream)))
     }
 }
 
@@ -185,6 +185,41 @@ fn guard_of_operation_that_is_refused_is_dropped() {
     fixture.close("refused");
 }
 
+/// A buffer that is never ready.
+struct NotReady;
+
+impl<'a> SendBuffer<'a> for NotReady {
+    type Element = f32;
+    type Guard = ();
+
+    unsafe fn into_view(self, _: StreamRef<'a>) -> BufferResult<(DeviceSlice<'a, f32>, ())> {
+        Err("it is on its way".into())
+    }
+}
+
+#[test]
+fn buffer_that_is_not_ready_refuses_the_operation_and_its_group() {
+    let fixture = Fixture::new();
+    let expected = "all_reduce: a buffer is not ready: it is on its way";
+    let refused = |error: Error| {
+        assert!(matches!(error, Error::InvalidArgument { kind: InvalidArgumentKind::Buffer, .. }), "{error}");
+        assert_eq!(error.to_string(), expected);
+    };
+    let comm = &fixture.comm;
+    refused(comm.all_reduce(NotReady, recv::<f32>(3), ReduceOp::Sum, stream()).unwrap_err());
+    let tenfold = comm.pre_mul_sum(10.0_f32).unwrap();
+    refused(tenfold.all_reduce(NotReady, recv::<f32>(3), stream()).unwrap_err());
+    drop(tenfold);
+    let ended = fixture.nccl.group(|g| {
+        // An error that nobody looks at.
+        let _ = g.all_reduce(comm, NotReady, recv::<f32>(3), ReduceOp::Sum, stream());
+        g.all_reduce(comm, send::<f32>(3), recv::<f32>(3), ReduceOp::Sum, stream())
+    });
+    refused(ended.unwrap_err());
+    assert_eq!(fixture.fake.take_started().len(), 0);
+    fixture.close("not ready");
+}
+
 /// A buffer whose guard goes on using the group.
 struct Late<'s, 'e> {
     group: &'s Group<'s, 'e>,
@@ -198,8 +233,8 @@ impl<'s, 'e> SendBuffer<'s> for Late<'s, 'e> {
     type Element = f32;
     type Guard = LateGuard<'s, 'e>;
 
-    unsafe fn into_view(self, _: StreamRef<'s>) -> (DeviceSlice<'s, f32>, LateGuard<'s, 'e>) {
-        (send(1), LateGuard(self))
+    unsafe fn into_view(self, _: StreamRef<'s>) -> BufferResult<(DeviceSlice<'s, f32>, LateGuard<'s, 'e>)> {
+        Ok((send(1), LateGuard(self)))
     }
 }
 

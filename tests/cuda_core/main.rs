@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 use cuda_core::{CudaContext, CudaStream, DeviceBuffer, sys};
 use cuda_crate::{Cases, CudaCrate, LENGTH, assert_other_device, cases, run_ranks, run_unchecked};
-use libnccl::{DeviceSlice, DeviceSliceMut, ReduceOp, StreamRef};
+use libnccl::{DeviceSlice, DeviceSliceMut, Error, InvalidArgumentKind, ReduceOp, StreamRef};
 
 enum CudaCore {}
 
@@ -64,7 +64,7 @@ fn main() -> ExitCode {
     let own: Cases = cases![
         buffer_in_use_is_refused_to_another_stream_until_the_operation_has_run,
         buffer_written_on_another_stream_is_waited_for,
-        buffer_leased_for_good_is_used_nevertheless,
+        buffer_leased_for_good_is_invalid_argument,
         views_are_sent,
         view_of_another_device_is_invalid_argument,
         captured_operation_leaves_the_buffer_free,
@@ -104,19 +104,20 @@ fn buffer_written_on_another_stream_is_waited_for() {
     });
 }
 
-/// A lease that is never given back cannot be waited for. The memory is kept until the operation has run.
-fn buffer_leased_for_good_is_used_nevertheless() {
+/// An access that cuda-core does not see end, such as one of a lease that is never given back.
+fn buffer_leased_for_good_is_invalid_argument() {
     run_ranks::<CudaCore>(0, |rank| {
         let mut sums = CudaCore::zeros(&rank.stream, LENGTH);
         let send = CudaCore::upload(&rank.other, &rank.values(LENGTH));
         let lease = send.storage().acquire(&rank.other, true, false).unwrap();
-        rank.be_late();
+        let result = rank.comm.all_reduce(&send, &mut sums, ReduceOp::Sum, &rank.stream);
+        let error = result.unwrap_err();
+        assert!(matches!(error, Error::InvalidArgument { kind: InvalidArgumentKind::Buffer, .. }), "{error}");
+        let expected =
+            "all_reduce: a buffer is not ready: cuda-core still writes it on another stream after 5 s";
+        assert_eq!(error.to_string(), expected);
+        drop(lease);
         rank.comm.all_reduce(&send, &mut sums, ReduceOp::Sum, &rank.stream).unwrap();
-        // It is said to the next call that asks.
-        let error = rank.context.check_err().unwrap_err();
-        assert_eq!(error.0, sys::cudaError_enum_CUDA_ERROR_NOT_READY, "{error}");
-        drop((lease, send));
-        rank.overwrite_free_memory();
         assert_eq!(CudaCore::read(&rank.stream, &sums), [3.0; LENGTH]);
     });
 }
