@@ -12,7 +12,6 @@ pub(in crate::coll) fn run(call: &Call, local: &LocalCall<'_>, args: &[RankArgs]
     let LocalCall { context, send, recv } = *local;
     let CallContext { state, rank, .. } = context;
     let shape = call.function.shape();
-    let mut scratch = kernel::scratch(call);
     let _access = state.begin_access(rank)?;
     for task in call.tasks(rank) {
         let (from, to) = (call.part(shape.input, task.input), call.part(shape.output, task.output));
@@ -30,7 +29,8 @@ pub(in crate::coll) fn run(call: &Call, local: &LocalCall<'_>, args: &[RankArgs]
             } else {
                 context.write_buf(target, args[target].recv, call.output(target))?
             };
-            Ok(Output { memory: whole.slice(to.clone()), nontemporal: kernel::is_nontemporal(call) })
+            let nontemporal = kernel::is_nontemporal(call);
+            Ok(Output { memory: whole.slice(to.clone()), nontemporal, is_own: target == rank })
         };
         // The data is already there.
         let is_in_place = |target: &usize| {
@@ -40,7 +40,7 @@ pub(in crate::coll) fn run(call: &Call, local: &LocalCall<'_>, args: &[RankArgs]
         let sources: Vec<_> = task.sources(call.ranks).map(source).collect::<Result<_>>()?;
         let targets = task.targets(call.ranks).filter(|target| !is_in_place(target));
         let targets: Vec<_> = targets.map(target).collect::<Result<_>>()?;
-        kernel::run(call, &sources, &targets, &mut scratch);
+        kernel::run(call, &sources, &targets);
     }
     Ok(())
 }

@@ -1,15 +1,24 @@
 //! The innermost part of every transport: reducing or copying one task's data, a block at a time.
+//!
+//! A store to a cache line that another core has waits for that core. Copies of some length do not, as they write whole lines
+//! (`rep movsb`). So results are computed in memory of this core alone, and copied to the others from there.
 
 use crate::coll::plan::Call;
 use crate::reduce::reduction::{Factor, Reduction};
 use crate::shm::buffer::{self, ReadBuf, WriteBuf};
 
-/// Bytes that are reduced at a time, so that they stay in the first-level cache.
-const BLOCK: usize = 4 << 10;
+/// Bytes that are reduced at a time into the rank's own buffer, from which they are copied to the other targets.
+const BLOCK: usize = 32 << 10;
+
+/// Bytes that are reduced at a time beside the buffers.
+const SCRATCH: usize = 16 << 10;
 
 /// Bytes that are reduced at a time where the result is written by non-temporal stores: reading and writing memory
 /// alternate more often.
 const NON_TEMPORAL_BLOCK: usize = 1 << 10;
+
+/// Bytes that are reduced at a time where a copy of them goes to another target.
+const MIXED_BLOCK: usize = 4 << 10;
 
 /// Bytes that are copied at a time where several ranks receive them, so that they stay in the second-level cache.
 const COPY_BLOCK: usize = 256 << 10;
@@ -22,37 +31,50 @@ pub(super) fn is_nontemporal(call: &Call) -> bool {
     call.written() >= NON_TEMPORAL_MIN
 }
 
-/// Returns the memory that [`run`] reduces in.
-pub(super) fn scratch(call: &Call) -> Vec<u8> {
-    if call.reduction.is_some() { vec![0; BLOCK.min(call.bytes)] } else { vec![] }
-}
-
 /// The memory that a result goes to.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Output {
     pub(super) memory: WriteBuf,
     /// Set where non-temporal stores write it.
     pub(super) nontemporal: bool,
+    /// Set for the rank's own buffer, of which no other core has cache lines.
+    pub(super) is_own: bool,
 }
 
 /// Reduces `sources`, or copies the only one, into all `targets`.
-pub(super) fn run(
-    call: &Call,
-    sources: &[(ReadBuf, Option<Factor>)],
-    targets: &[Output],
-    scratch: &mut [u8],
-) {
+pub(super) fn run(call: &Call, sources: &[(ReadBuf, Option<Factor>)], targets: &[Output]) {
     let Some(reduction) = call.reduction else {
         sources.iter().for_each(|(source, _)| copy(*source, targets));
         return;
     };
     let length = sources.first().map_or(0, |(source, _)| source.length());
+    let reduce = |result: &mut [u8], at| {
+        reduce(call, reduction, result, at, sources.len(), |index| sources[index]);
+    };
+    let overlaps = |memory| sources.iter().any(|(source, _)| source.overlaps(memory));
     let any_nontemporal = targets.iter().any(|target| target.nontemporal);
-    let block = if any_nontemporal { NON_TEMPORAL_BLOCK } else { BLOCK };
+    let own = targets.iter().position(|target| target.is_own && !any_nontemporal && !overlaps(target.memory));
+    if let Some(own) = own {
+        for at in (0..length).step_by(BLOCK) {
+            let part = at..length.min(at + BLOCK);
+            let to = targets[own].memory.slice(part.clone());
+            to.fill(|result| reduce(result, at));
+            for (_, other) in targets.iter().enumerate().filter(|(index, _)| *index != own) {
+                other.memory.slice(part.clone()).copy(to.as_read(), false);
+            }
+        }
+        return;
+    }
+    let mut scratch = [0; SCRATCH];
+    let block = match any_nontemporal {
+        true if targets.iter().all(|target| target.nontemporal) => NON_TEMPORAL_BLOCK,
+        true => MIXED_BLOCK,
+        false => SCRATCH,
+    };
     for at in (0..length).step_by(block) {
         let result = &mut scratch[..block.min(length - at)];
-        reduce(call, reduction, result, at, sources.len(), |index| sources[index]);
-        for Output { memory, nontemporal } in targets {
+        reduce(result, at);
+        for Output { memory, nontemporal, .. } in targets {
             if *nontemporal {
                 memory.write_nontemporal(at, result);
             } else {
@@ -71,7 +93,7 @@ fn copy(source: ReadBuf, targets: &[Output]) {
     let block = if targets.len() > 1 { COPY_BLOCK } else { length.max(1) };
     for at in (0..length).step_by(block) {
         let part = at..length.min(at + block);
-        for Output { memory, nontemporal } in targets {
+        for Output { memory, nontemporal, .. } in targets {
             memory.slice(part.clone()).copy(source.slice(part.clone()), *nontemporal);
         }
     }

@@ -37,7 +37,6 @@ pub(in crate::coll) async fn run(call: &Call, local: &LocalCall<'_>, args: &[Ran
     };
     let cell = |owner, step, index, length| state.staged(owner, step, index * window, length);
     let nontemporal = args[call.last_rank()].method == Method::StagedNontemporal;
-    let mut scratch = kernel::scratch(call);
     for at in 0..windows + usize::from(shares) {
         let step = state.next_step(rank).await?;
         if at < windows && call.input(rank) > 0 {
@@ -69,12 +68,14 @@ pub(in crate::coll) async fn run(call: &Call, local: &LocalCall<'_>, args: &[Ran
             let sources: Vec<_> = task.sources(call.ranks).map(source).collect();
             let mut targets = vec![];
             if task.target != Some(rank) {
-                targets.push(Output { memory: cell(rank, step, cells, to.len()).1, nontemporal });
+                let (_, memory) = cell(rank, step, cells, to.len());
+                targets.push(Output { memory, nontemporal, is_own: false });
             }
             if task.target.is_none_or(|target| target == rank) {
-                targets.push(Output { memory: recv.slice(to), nontemporal: kernel::is_nontemporal(call) });
+                let nontemporal = kernel::is_nontemporal(call);
+                targets.push(Output { memory: recv.slice(to), nontemporal, is_own: true });
             }
-            kernel::run(call, &sources, &targets, &mut scratch);
+            kernel::run(call, &sources, &targets);
         }
     }
     Ok(())
