@@ -7,8 +7,10 @@ use crate::coll::plan::Call;
 use crate::reduce::reduction::{Factor, Reduction};
 use crate::shm::buffer::{self, ReadBuf, WriteBuf};
 
-/// Bytes that are reduced at a time into the rank's own buffer, from which they are copied to the other targets.
+/// Bytes that are reduced at a time into the rank's own buffer, from which they are copied to the other targets: as many of
+/// two sources, and fewer of more, as the result is read again for each.
 const BLOCK: usize = 32 << 10;
+const BLOCK_OF_MORE: usize = 8 << 10;
 
 /// Bytes that are reduced at a time beside the buffers.
 const SCRATCH: usize = 16 << 10;
@@ -55,8 +57,9 @@ pub(super) fn run(call: &Call, sources: &[(ReadBuf, Option<Factor>)], targets: &
     let any_nontemporal = targets.iter().any(|target| target.nontemporal);
     let own = targets.iter().position(|target| target.is_own && !any_nontemporal && !overlaps(target.memory));
     if let Some(own) = own {
-        for at in (0..length).step_by(BLOCK) {
-            let part = at..length.min(at + BLOCK);
+        let block = if sources.len() > 2 { BLOCK_OF_MORE } else { BLOCK };
+        for at in (0..length).step_by(block) {
+            let part = at..length.min(at + block);
             let to = targets[own].memory.slice(part.clone());
             to.fill(|result| reduce(result, at));
             for (_, other) in targets.iter().enumerate().filter(|(index, _)| *index != own) {
