@@ -7,7 +7,7 @@ use crate::{DeviceSlice, DeviceSliceMut, Element, MemorySpace, StreamRef, sys};
 
 /// The result of preparing a buffer. An error is the reason for which the buffer cannot be used, such as an error of CUDA: the
 /// operation does not start, and is [`Error::InvalidArgument`](crate::Error::InvalidArgument) with this text and the kind
-/// [`Buffer`](crate::InvalidArgumentKind::Buffer).
+/// [`NotReady`](crate::InvalidArgumentKind::NotReady).
 ///
 /// For an example, see [`Buffer`].
 pub type BufferResult<T> = Result<T, Box<dyn StdError>>;

@@ -30,7 +30,7 @@ pub enum InvalidArgumentKind {
     /// An address or a handle: null, or not a multiple of the alignment.
     Address,
     /// A buffer that is not ready for the operation: [`Buffer::as_ptr`](crate::Buffer::as_ptr) returned an error.
-    Buffer,
+    NotReady,
     /// A rank, root or peer out of range, or a number of ranks.
     Rank,
     /// A communicator of another library, or an object of another communicator.

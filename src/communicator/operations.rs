@@ -104,7 +104,7 @@ impl<'c, G> Operations<'c, G> {
         let entry = Entry::new(call, method, [], [], [], stream);
         let joined = self.begin_operation(entry)?;
         let problem = format!("a buffer is not ready: {reason}");
-        let error = Error::argument(call, InvalidArgumentKind::Buffer, problem);
+        let error = Error::argument(call, InvalidArgumentKind::NotReady, problem);
         self.finish_operation(entry, joined, Err(error), ())
     }
 

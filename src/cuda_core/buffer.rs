@@ -23,7 +23,7 @@ const LEASE_LIMIT: Duration = Duration::from_secs(5);
 /// cuda-core knows which accesses are in flight, frees the memory after the last, and refuses an access on one stream while
 /// another stream writes, with `CUDA_ERROR_NOT_READY`. An operation counts as such an access, of the whole allocation. It
 /// waits where cuda-core would refuse: for the end of those accesses, 5 s at most. Then it does not start, and is
-/// [`Error::InvalidArgument`](crate::Error::InvalidArgument) of the kind [`Buffer`](crate::InvalidArgumentKind::Buffer). So a
+/// [`Error::InvalidArgument`](crate::Error::InvalidArgument) of the kind [`NotReady`](crate::InvalidArgumentKind::NotReady). So a
 /// buffer may be dropped right after the call, and used again on the same stream; on another one, wait for the stream before.
 ///
 /// ```no_run

@@ -202,7 +202,10 @@ fn buffer_that_is_not_ready_refuses_the_operation_and_its_group() {
     let fixture = Fixture::new();
     let expected = "all_reduce: a buffer is not ready: it is on its way";
     let refused = |error: Error| {
-        assert!(matches!(error, Error::InvalidArgument { kind: InvalidArgumentKind::Buffer, .. }), "{error}");
+        assert!(
+            matches!(error, Error::InvalidArgument { kind: InvalidArgumentKind::NotReady, .. }),
+            "{error}"
+        );
         assert_eq!(error.to_string(), expected);
     };
     let comm = &fixture.comm;

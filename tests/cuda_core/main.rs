@@ -112,7 +112,10 @@ fn buffer_leased_for_good_is_invalid_argument() {
         let lease = send.storage().acquire(&rank.other, true, false).unwrap();
         let result = rank.comm.all_reduce(&send, &mut sums, ReduceOp::Sum, &rank.stream);
         let error = result.unwrap_err();
-        assert!(matches!(error, Error::InvalidArgument { kind: InvalidArgumentKind::Buffer, .. }), "{error}");
+        assert!(
+            matches!(error, Error::InvalidArgument { kind: InvalidArgumentKind::NotReady, .. }),
+            "{error}"
+        );
         let expected =
             "all_reduce: a buffer is not ready: cuda-core still writes it on another stream after 5 s";
         assert_eq!(error.to_string(), expected);
