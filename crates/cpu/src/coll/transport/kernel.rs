@@ -68,12 +68,14 @@ pub(super) fn run(call: &Call, sources: &[(ReadBuf, Option<Factor>)], targets: &
         }
         return;
     }
-    let mut scratch = [0; SCRATCH];
-    let block = match any_nontemporal {
-        true if targets.iter().all(|target| target.nontemporal) => NON_TEMPORAL_BLOCK,
-        true => MIXED_BLOCK,
-        false => SCRATCH,
+    let block = if !any_nontemporal {
+        SCRATCH
+    } else if targets.iter().all(|target| target.nontemporal) {
+        NON_TEMPORAL_BLOCK
+    } else {
+        MIXED_BLOCK
     };
+    let mut scratch = vec![0; block.min(length)];
     for at in (0..length).step_by(block) {
         let result = &mut scratch[..block.min(length - at)];
         reduce(result, at);
