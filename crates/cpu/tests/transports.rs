@@ -31,6 +31,9 @@ const TILE: usize = 4099;
 const GUARD: usize = 64;
 const UNTOUCHED: u8 = 0xa5;
 
+/// Mixtures of memory that successive cases go through.
+const MIXTURES: u64 = 5;
+
 #[derive(Debug, Clone, Copy)]
 enum Operation {
     Reduction(Function, Op),
@@ -176,7 +179,7 @@ impl Rank {
         match self.kind {
             Kind::Allocator => (false, false),
             Kind::Nccl => (true, true),
-            Kind::Mixed => match case % 5 {
+            Kind::Mixed => match case % MIXTURES {
                 0 => (true, false),
                 1 => (false, true),
                 2 => (self.rank.is_multiple_of(2), self.rank.is_multiple_of(2)),
@@ -254,8 +257,22 @@ impl Rank {
         // Each root by itself first: whether the others can access its memory may differ between roots.
         let mut case = 0;
         for operation in [Operation::Scatter, Operation::Broadcast, Operation::Gather] {
-            for _ in 0..self.ranks {
-                self.call::<u32>(case, operation, 20_000);
+            for count in [10_000, 20_000] {
+                for _ in 0..self.ranks {
+                    self.call::<u32>(case, operation, count);
+                    case += 1;
+                }
+            }
+        }
+        // 40 kB are eager if all are in memory that only their rank can use.
+        for (operation, blocks) in [
+            (Operation::Reduction(Function::AllReduce, Op::Sum), 1),
+            (Operation::Reduction(Function::AllReduce, Op::PreMulSum), 1),
+            (Operation::Reduction(Function::ReduceScatter, Op::PreMulSum), self.ranks),
+            (Operation::AlltoAll, self.ranks),
+        ] {
+            for _ in 0..MIXTURES {
+                self.call::<f32>(case, operation, 10_000 / blocks);
                 case += 1;
             }
         }
@@ -310,8 +327,8 @@ impl Rank {
 /// Returns counts around every protocol threshold; the last two are large.
 fn counts(operation: Operation, size: usize, ranks: usize) -> Vec<usize> {
     let mut counts = vec![0, 1, 7, 2047, 2048, 2049];
-    let (eager, payload) = ((8 << 10) / size, (16 << 10) / size);
-    for threshold in [eager, payload, payload / ranks, eager * ranks] {
+    let [eager, payload, longest] = [8, 16, 64].map(|kib| (kib << 10) / size);
+    for threshold in [eager, payload, payload / ranks, eager * ranks, longest / ranks, longest] {
         counts.extend([threshold - 1, threshold, threshold + 1]);
     }
     let blocks = if operation.sends_blocks() || operation.receives_blocks() { ranks } else { 1 };

@@ -1,16 +1,17 @@
 //! Collectives: publishing a call, comparing it with the other ranks', and choosing a transport.
 //!
 //! A call begins with a step in which every rank publishes its arguments; all compare. Short inputs are published with
-//! them (eager), and every rank computes its own result: one step. Otherwise, if every rank can use the others' buffers,
-//! each does its tasks on them (direct, or by cross-memory attach), and a second step says that all are done. Otherwise
-//! the ranks stage their inputs in shared memory. Where there is a choice of the latter, one rank publishes that of
-//! its tuner with its arguments. The log says once per communicator why the direct transport is not used.
+//! them (eager), and every rank computes its own result: one step. So are longer ones that would have to be staged.
+//! Otherwise, if every rank can use the others' buffers, each does its tasks on them (direct, or by cross-memory
+//! attach), and a second step says that all are done. Otherwise the ranks stage their inputs in shared memory. Where
+//! there is a choice of the latter, one rank publishes that of its tuner with its arguments. The log says once per
+//! communicator why the direct transport is not used.
 
 use std::time::Instant;
 
 use crate::coll::call_check;
 use crate::coll::call_header::CallHeader;
-use crate::coll::function::Function;
+use crate::coll::function::{Division, Function};
 use crate::coll::local_call::LocalCall;
 use crate::coll::on_stream::OnStream;
 use crate::coll::operation::Operation;
@@ -29,9 +30,13 @@ use crate::shm::tuner::Method;
 use crate::sync::backoff;
 use crate::sync::primitive::LOOM;
 
-/// Bytes that two ranks send eagerly at most, where another step costs less than another copy, unless they are processes that
-/// reduce. More ranks send up to [`EAGER_MAX`], as they often have to wait for a CPU in each step.
-const EAGER_MAX_OF_TWO: usize = if LOOM { EAGER_MAX } else { 8 << 10 };
+/// Bytes of an input up to which it is eager whatever memory it is in; longer ones that only their rank can use are, up to
+/// [`EAGER_MAX`], where they would be staged.
+const ALWAYS_EAGER_MAX: usize = if LOOM { EAGER_MAX } else { 16 << 10 };
+
+/// Bytes of it for two ranks, where another step costs less than another copy, unless they are processes that reduce. More
+/// ranks often have to wait for a CPU in each step.
+const ALWAYS_EAGER_MAX_OF_TWO: usize = if LOOM { EAGER_MAX } else { 8 << 10 };
 
 /// A collective of one rank, with its buffers.
 #[derive(Debug)]
@@ -92,7 +97,7 @@ async fn run(call: &Call, local: &LocalCall<'_>) -> Result {
     }
     let input = call.buffer(call.function.shape().input);
     let step = state.next_step(rank).await?;
-    if input <= eager_max(call, state) {
+    if input <= always_eager_max(call, state) {
         let rank_args = call.factor().map(|_| rank_args(call, local, false).to_words());
         let mut copy = vec![];
         let data = local.send.bytes(0, local.send.length(), &mut copy);
@@ -115,10 +120,21 @@ async fn run(call: &Call, local: &LocalCall<'_>) -> Result {
     Box::pin(run_on_buffers(call, local, step)).await
 }
 
-/// Returns the bytes of an input up to which it is sent eagerly.
-fn eager_max(call: &Call, state: &SharedState) -> usize {
+/// Returns the bytes of an input up to which it is eager whatever memory it is in.
+fn always_eager_max(call: &Call, state: &SharedState) -> usize {
     let of_two = call.ranks == 2 && (state.is_one_process() || !call.function.shape().reduces);
-    if of_two { EAGER_MAX_OF_TWO } else { EAGER_MAX }
+    if of_two { ALWAYS_EAGER_MAX_OF_TWO } else { ALWAYS_EAGER_MAX }
+}
+
+/// Returns `true` if inputs that only their ranks can use are published with the arguments: staging would copy as much of
+/// them. More than two ranks that reduce whole inputs would each do the work of all.
+fn is_eager_if_private(call: &Call, state: &SharedState) -> bool {
+    let shape = call.function.shape();
+    call.buffer(shape.input) <= EAGER_MAX
+        && (call.ranks == 2 || !shape.reduces || shape.input == Division::Blocks)
+        && !state.is_one_process()
+        && !cma::is_worthwhile(&spread(call))
+        && !staged::has_choice(call)
 }
 
 /// Runs a call of count 0. It does not wait for the other ranks, as in NCCL, which discards it (`taskAppend` in
@@ -150,7 +166,10 @@ async fn run_on_buffers(call: &Call, local: &LocalCall<'_>, step: u64) -> Result
     }
     let mut begin = tunes.then(Instant::now);
     let call_args = call_check::call_args(state, rank, call.header());
-    state.publish(rank, step, call_args, &[], Some(own.to_words()));
+    let is_eager_if_private = is_eager_if_private(call, state);
+    let is_eager = |args: &RankArgs| is_eager_if_private && !args.send.is_shared();
+    let (mut copy, length) = (vec![], if is_eager(&own) { local.send.length() } else { 0 });
+    state.publish(rank, step, call_args, local.send.bytes(0, length, &mut copy), Some(own.to_words()));
     if let Err(error) = state.wait_all(rank, step).await {
         state.quiesce(rank).await;
         return Err(error);
@@ -158,6 +177,10 @@ async fn run_on_buffers(call: &Call, local: &LocalCall<'_>, step: u64) -> Result
     call_check::check(state, rank, step, call_args, 0..call.ranks)?;
     let args = |rank| RankArgs::from_words(state.rank_args(rank, step), own.factor.is_some());
     let args: Vec<RankArgs> = (0..call.ranks).map(args).collect();
+    if args.iter().all(is_eager) {
+        eager::run(call, local, step);
+        return Ok(());
+    }
     if tunes && !backoff::is_oversubscribed(call.ranks) {
         // All ranks are here, and the time to wait for them does not count. Ranks that share a CPU may have done much of
         // the call before this one gets to see it.

@@ -36,7 +36,7 @@ use crate::sync::primitive::LOOM;
 pub(crate) const MAX_RANKS: usize = if LOOM { 64 } else { 1024 };
 
 /// Bytes that a rank can publish eagerly, with the call itself.
-pub(crate) const EAGER_MAX: usize = if LOOM { 64 } else { 16 << 10 };
+pub(crate) const EAGER_MAX: usize = if LOOM { 64 } else { 64 << 10 };
 
 /// Bytes that a rank can stage at a time.
 pub(crate) const STAGE: usize = if LOOM { 3 * 64 } else { 512 << 10 };
@@ -53,6 +53,10 @@ const RINGS: usize = 256 << 20;
 
 /// The granularity of a ring.
 const PAGE: usize = 4 << 10;
+
+/// Bytes from one eager buffer to the next: an odd number of pages and some cache lines, as the short calls of successive steps
+/// would else compete for few places in the processor's caches, that of address translations among them.
+const EAGER_STRIDE: usize = if LOOM { EAGER_MAX } else { EAGER_MAX + PAGE + 512 };
 
 /// Signals that a rank can raise at another, each with a counter of its own.
 pub(crate) const SIGNALS: usize = if LOOM { 2 } else { 16 };
@@ -227,7 +231,7 @@ impl Layout {
 
     /// Returns the byte offset of `rank`'s eager buffer of `step`.
     pub(super) fn eager(&self, rank: usize, step: u64) -> usize {
-        (rank * SLOTS as usize + (step % SLOTS) as usize) * EAGER_MAX
+        (rank * SLOTS as usize + (step % SLOTS) as usize) * EAGER_STRIDE
     }
 
     /// Returns the byte offset of `rank`'s staging buffer of `step`.
@@ -238,7 +242,7 @@ impl Layout {
 
     /// Returns the byte ranges, as offset and length, of `rank`'s eager and staging buffers.
     pub(super) fn buffers(&self, rank: usize) -> [(usize, usize); 2] {
-        [(self.eager(rank, 0), SLOTS as usize * EAGER_MAX), (self.stage(rank, 0), STAGES as usize * STAGE)]
+        [(self.eager(rank, 0), SLOTS as usize * EAGER_STRIDE), (self.stage(rank, 0), STAGES as usize * STAGE)]
     }
 
     fn ring_of(&self, from: usize, to: usize) -> usize {
@@ -289,7 +293,7 @@ mod tests {
                 words.extend(record..record + LINE);
                 let args = layout.rank_args(rank, step);
                 words.extend(args..args + RANK_ARGS);
-                bytes.push((layout.eager(rank, step), EAGER_MAX));
+                bytes.push((layout.eager(rank, step), EAGER_STRIDE));
             }
             words.push(layout.recipient(rank, 0).0);
             bytes.extend((0..STAGES).map(|step| (layout.stage(rank, step), STAGE)));

@@ -97,7 +97,6 @@ fn assert_calls_fail_without_threads(parent: Comm, child: Comm) {
 
     assert_eq!(sum(child.0, 1), Err(SYSTEM));
     assert_eq!(async_error(child.0), OK, "no call has begun");
-    child.destroy();
     let mut number = [1];
     let (place, data_type, sum) =
         (number.as_mut_ptr().cast(), ncclDataType_t::ncclInt32, ncclRedOp_t::ncclSum);
@@ -110,7 +109,8 @@ fn assert_calls_fail_without_threads(parent: Comm, child: Comm) {
         assert_eq!(nccl!(ncclCommInitRank(comm, 2, id, rank as i32)), OK);
     }
     assert_eq!((nccl!(ncclGroupEnd()), comms), (SYSTEM, [ptr::null_mut(); 2]));
-    // Not before: the stack of its thread would be free for another.
+    // Not before: their memory and the stack of the parent's thread would be free for another.
+    child.destroy();
     parent.destroy();
 }
 

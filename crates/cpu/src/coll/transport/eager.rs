@@ -7,7 +7,9 @@ use crate::coll::transport::kernel;
 use crate::reduce::reduction::Reduction;
 use crate::shm::buffer::{ReadBuf, WriteBuf};
 
-/// Computes this rank's result from what all ranks published in `step`.
+/// Computes this rank's result from what all ranks published in `step`. Inlined although it has two callers: a short call
+/// takes 2 % longer otherwise.
+#[inline(always)]
 pub(in crate::coll) fn run(call: &Call, local: &LocalCall<'_>, step: u64) {
     for writer in call.writers(local.context.rank) {
         for task in call.tasks(writer) {
