@@ -530,6 +530,9 @@ fn run_cases(process: &RankProcess) {
         let ranks = process.ranks;
         let mut rank = Rank { rank, ranks, comm, kind, kept: vec![], tiles: HashMap::new() };
         rank.cases(extent, run.parse().unwrap());
+        // Calls of one length, until each method has had its turn.
+        let repeated = if restriction == ["tuned"] { 30 } else { 0 };
+        (0..repeated).for_each(|case| rank.call::<u32>(case, Operation::Broadcast, 50_000));
     });
 }
 
