@@ -264,16 +264,19 @@ impl Rank {
                 }
             }
         }
-        // 40 kB are eager if all are in memory that only their rank can use.
+        // 40 kB are eager if all are in memory that only their rank can use, and 300 kB may be read across processes.
         for (operation, blocks) in [
             (Operation::Reduction(Function::AllReduce, Op::Sum), 1),
             (Operation::Reduction(Function::AllReduce, Op::PreMulSum), 1),
+            (Operation::Reduction(Function::Reduce, Op::Avg), 1),
             (Operation::Reduction(Function::ReduceScatter, Op::PreMulSum), self.ranks),
             (Operation::AlltoAll, self.ranks),
         ] {
-            for _ in 0..MIXTURES {
-                self.call::<f32>(case, operation, 10_000 / blocks);
-                case += 1;
+            for count in [10_000, 75_000] {
+                for _ in 0..MIXTURES {
+                    self.call::<f32>(case, operation, count / blocks);
+                    case += 1;
+                }
             }
         }
         let random = &mut Random::new(run);

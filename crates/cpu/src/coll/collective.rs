@@ -322,8 +322,6 @@ fn obstacle(call: &Call, args: &[RankArgs]) -> String {
 fn cma_obstacle(call: &Call, args: &[RankArgs]) -> &'static str {
     if args.iter().any(RankArgs::is_private) {
         ""
-    } else if call.function.shape().reduces {
-        ", and reading across processes is for data that is only copied"
     } else if args[call.last_rank()].method != Method::Cma {
         ", and reading across processes was slower lately, or has yet to be tried"
     } else if cma::is_worthwhile(call) {
