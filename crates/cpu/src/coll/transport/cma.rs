@@ -57,7 +57,8 @@ fn copy(call: &Call, local: &LocalCall<'_>, args: &[RankArgs], task: Task) -> Re
     Ok(())
 }
 
-/// Reduces by blocks, which are read into this rank's staging buffer: nobody else uses it in this call.
+/// Reduces by blocks, which are read into this rank's staging buffer: nobody else uses it in this call, and what was staged
+/// there before has been read, as all ranks have begun this call.
 fn reduce(call: &Call, local: &LocalCall<'_>, args: &[RankArgs], task: Task, reduction: Reduction) -> Result {
     let LocalCall { context, send, recv } = *local;
     let (shape, state, rank) = (call.function.shape(), context.state, context.rank);
