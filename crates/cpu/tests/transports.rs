@@ -264,7 +264,8 @@ impl Rank {
                 }
             }
         }
-        // 40 kB are eager if all are in memory that only their rank can use, and 300 kB may be read across processes.
+        // 6 kB go in two parts where two ranks reduce all, 40 kB are eager if all are in memory that only their rank can use, and
+        // 300 kB may be read across processes.
         for (operation, blocks) in [
             (Operation::Reduction(Function::AllReduce, Op::Sum), 1),
             (Operation::Reduction(Function::AllReduce, Op::PreMulSum), 1),
@@ -272,7 +273,7 @@ impl Rank {
             (Operation::Reduction(Function::ReduceScatter, Op::PreMulSum), self.ranks),
             (Operation::AlltoAll, self.ranks),
         ] {
-            for count in [10_000, 75_000] {
+            for count in [1_501, 10_000, 75_000] {
                 for _ in 0..MIXTURES {
                     self.call::<f32>(case, operation, count / blocks);
                     case += 1;

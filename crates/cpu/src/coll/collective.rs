@@ -1,11 +1,11 @@
 //! Collectives: publishing a call, comparing it with the other ranks', and choosing a transport.
 //!
 //! A call begins with a step in which every rank publishes its arguments; all compare. Short inputs are published with
-//! them (eager), and every rank computes its own result: one step. So are longer ones that would have to be staged.
-//! Otherwise, if every rank can use the others' buffers, each does its tasks on them (direct, or by cross-memory
-//! attach), and a second step says that all are done. Otherwise the ranks stage their inputs in shared memory. Where
-//! there is a choice of the latter, one rank publishes that of its tuner with its arguments. The log says once per
-//! communicator why the direct transport is not used.
+//! them (eager), in two parts where that is faster, and every rank computes its own result: one step. So are longer ones
+//! that would have to be staged. Otherwise, if every rank can use the others' buffers, each does its tasks on them
+//! (direct, or by cross-memory attach), and a second step says that all are done. Otherwise the ranks stage their inputs
+//! in shared memory. Where there is a choice of the latter, one rank publishes that of its tuner with its arguments. The
+//! log says once per communicator why the direct transport is not used.
 
 use std::time::Instant;
 
@@ -21,7 +21,7 @@ use crate::coll::transport::{cma, direct, eager, staged};
 use crate::diag::debug::{self, Subsystem};
 use crate::diag::error::{Error, Result};
 use crate::diag::strict::STRICT;
-use crate::shm::buffer::{ReadBuf, WriteBuf};
+use crate::shm::buffer::{self, ReadBuf, WriteBuf};
 use crate::shm::call_context::CallContext;
 use crate::shm::layout::{EAGER_MAX, INLINE_MAX};
 use crate::shm::peer_access::{RemoteBuffer, is_shm_disabled};
@@ -37,6 +37,9 @@ const ALWAYS_EAGER_MAX: usize = if LOOM { EAGER_MAX } else { 16 << 10 };
 /// Bytes of it for two ranks, where another step costs less than another copy, unless they are processes that reduce. More
 /// ranks often have to wait for a CPU in each step.
 const ALWAYS_EAGER_MAX_OF_TWO: usize = if LOOM { EAGER_MAX } else { 8 << 10 };
+
+/// Bytes of an input up to which the others' are prefetched whole; longer ones the processor prefetches while it reads.
+const PREFETCH_MAX: usize = 1 << 10;
 
 /// A collective of one rank, with its buffers.
 #[derive(Debug)]
@@ -97,6 +100,9 @@ async fn run(call: &Call, local: &LocalCall<'_>) -> Result {
     }
     let input = call.buffer(call.function.shape().input);
     let step = state.next_step(rank).await?;
+    if is_in_parts(call, input) {
+        return run_in_parts(call, local, step).await;
+    }
     if input <= always_eager_max(call, state) {
         let rank_args = call.factor().map(|_| rank_args(call, local, false).to_words());
         let mut copy = vec![];
@@ -105,19 +111,61 @@ async fn run(call: &Call, local: &LocalCall<'_>) -> Result {
         state.publish(rank, step, call_args, data, rank_args);
         let sources = call.sources(rank);
         state.wait_for(rank, step, sources.clone()).await?;
-        if input > INLINE_MAX {
+        // What this rank waits for comes first, but a longer input only while it is read.
+        let is_short = input <= PREFETCH_MAX;
+        if input > INLINE_MAX && is_short {
             // It arrives while this rank does the rest.
             for other in sources.clone().filter(|other| *other != rank) {
                 state.eager(other, step, input).slice(call.needed(rank, input)).prefetch();
             }
         }
-        state.prewrite(rank, step, input);
+        state.prewrite(rank, step);
+        if !is_short {
+            state.prefetch(rank, step, input);
+        }
         call_check::check(state, rank, step, call_args, sources)?;
-        eager::run(call, local, step);
+        eager::run(call, local, step, call.writers(rank));
+        if is_short {
+            state.prefetch(rank, step, input);
+        }
         return Ok(());
     }
     // On the heap, which only calls that take longer have to afford.
     Box::pin(run_on_buffers(call, local, step)).await
+}
+
+/// Returns `true` if two ranks reduce in two parts: a rank reads the first part of the other while its stores of the second
+/// one are still on their way.
+fn is_in_parts(call: &Call, input: usize) -> bool {
+    (PREFETCH_MAX + 1..=ALWAYS_EAGER_MAX).contains(&input)
+        && call.ranks == 2
+        && call.function == Function::AllReduce
+        && buffer::stores_to_prefetched_lines_are_fast()
+}
+
+/// Runs an all-reduce of two ranks in two parts, each of which is announced by itself.
+async fn run_in_parts(call: &Call, local: &LocalCall<'_>, step: u64) -> Result {
+    let CallContext { state, rank, .. } = local.context;
+    let (other, input) = (1 - rank, local.send.length());
+    let parts = [0, 1].map(|index| call.part(Division::Chunks, index));
+    let rank_args = call.factor().map(|_| rank_args(call, local, false).to_words());
+    let call_args = call_check::call_args(state, rank, call.header());
+    let mut copy = vec![];
+    let (first, second) = local.send.bytes(0, input, &mut copy).split_at(parts[1].start);
+    state.publish(rank, step, call_args, first, rank_args);
+    state.publish_rest(rank, step, parts[1].start, second);
+    state.wait_for(rank, step, 0..2).await?;
+    state.prewrite(rank, step);
+    state.prefetch(rank, step, input);
+    call_check::check(state, rank, step, call_args, 0..2)?;
+    for (index, part) in parts.into_iter().enumerate() {
+        if index == 1 {
+            state.wait_for_rest(other, step).await?;
+        }
+        state.eager(other, step, input).slice(part).prefetch();
+        eager::run(call, local, step, index..index + 1);
+    }
+    Ok(())
 }
 
 /// Returns the bytes of an input up to which it is eager whatever memory it is in.
@@ -178,7 +226,7 @@ async fn run_on_buffers(call: &Call, local: &LocalCall<'_>, step: u64) -> Result
     let args = |rank| RankArgs::from_words(state.rank_args(rank, step), own.factor.is_some());
     let args: Vec<RankArgs> = (0..call.ranks).map(args).collect();
     if args.iter().all(is_eager) {
-        eager::run(call, local, step);
+        eager::run(call, local, step, call.writers(rank));
         return Ok(());
     }
     if tunes && !backoff::is_oversubscribed(call.ranks) {

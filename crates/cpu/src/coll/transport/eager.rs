@@ -1,5 +1,7 @@
 //! Eager: the inputs are published with the call, and every rank computes the whole of its own result.
 
+use std::ops::Range;
+
 use crate::coll::local_call::LocalCall;
 use crate::coll::plan::{Call, Task};
 use crate::coll::rank_args::RankArgs;
@@ -7,11 +9,11 @@ use crate::coll::transport::kernel;
 use crate::reduce::reduction::Reduction;
 use crate::shm::buffer::{ReadBuf, WriteBuf};
 
-/// Computes this rank's result from what all ranks published in `step`. Inlined although it has two callers: a short call
-/// takes 2 % longer otherwise.
+/// Computes this rank's result from what all ranks published in `step`, as far as it is the part of `writers`, some of those
+/// of the [`Call`]. Inlined although it has several callers: a short call takes 2 % longer otherwise.
 #[inline(always)]
-pub(in crate::coll) fn run(call: &Call, local: &LocalCall<'_>, step: u64) {
-    for writer in call.writers(local.context.rank) {
+pub(in crate::coll) fn run(call: &Call, local: &LocalCall<'_>, step: u64, writers: Range<usize>) {
+    for writer in writers {
         for task in call.tasks(writer) {
             run_task(call, local, step, task);
         }
