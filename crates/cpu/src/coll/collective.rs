@@ -100,10 +100,10 @@ async fn run(call: &Call, local: &LocalCall<'_>) -> Result {
     }
     let input = call.buffer(call.function.shape().input);
     let step = state.next_step(rank).await?;
-    if is_in_parts(call, input) {
-        return run_in_parts(call, local, step).await;
-    }
     if input <= always_eager_max(call, state) {
+        if is_in_parts(call, input) {
+            return run_in_parts(call, local, step).await;
+        }
         let rank_args = call.factor().map(|_| rank_args(call, local, false).to_words());
         let mut copy = vec![];
         let data = local.send.bytes(0, local.send.length(), &mut copy);
@@ -134,10 +134,10 @@ async fn run(call: &Call, local: &LocalCall<'_>) -> Result {
     Box::pin(run_on_buffers(call, local, step)).await
 }
 
-/// Returns `true` if two ranks reduce in two parts: a rank reads the first part of the other while its stores of the second
-/// one are still on their way.
+/// Returns `true` if two ranks reduce an eager input in two parts: a rank reads the first part of the other while its stores
+/// of the second one are still on their way.
 fn is_in_parts(call: &Call, input: usize) -> bool {
-    (PREFETCH_MAX + 1..=ALWAYS_EAGER_MAX).contains(&input)
+    input > PREFETCH_MAX
         && call.ranks == 2
         && call.function == Function::AllReduce
         && buffer::stores_to_prefetched_lines_are_fast()
