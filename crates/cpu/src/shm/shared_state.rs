@@ -22,7 +22,7 @@ use crate::sync::backoff;
 use crate::sync::primitive::AtomicU64;
 
 /// Bytes of eager data whose cache lines are fetched for the next step.
-const PREFETCH_MAX: usize = 2 << 10;
+const PREFETCH_EXCLUSIVE_MAX: usize = 2 << 10;
 
 /// The flag of a rank's last call that runs, in a byte that is unused in the header of every call.
 const CALL_RUNS: u64 = 1 << 24;
@@ -203,7 +203,7 @@ impl SharedState {
     /// Fetches the cache lines of the first of `length` bytes of the next eager data, for the same purpose.
     pub(crate) fn prefetch(&self, rank: usize, step: u64, length: usize) {
         if length > INLINE_MAX && slot_is_free(self.control(rank), step + 1) {
-            self.eager_memory(rank, step + 1, length.min(PREFETCH_MAX)).1.prefetch_exclusive();
+            self.eager_memory(rank, step + 1, length.min(PREFETCH_EXCLUSIVE_MAX)).1.prefetch_exclusive();
         }
     }
 
