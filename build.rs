@@ -6,6 +6,8 @@ use std::path::PathBuf;
 #[cfg(feature = "bindgen")]
 #[path = "build/bindings.rs"]
 mod bindings;
+#[path = "build/committed.rs"]
+mod committed;
 #[path = "build/generated.rs"]
 mod generated;
 #[cfg(feature = "link")]
@@ -13,22 +15,14 @@ mod generated;
 mod link;
 
 fn main() {
-    let root = PathBuf::from(env::var_os("CARGO_MANIFEST_DIR").expect("cargo sets CARGO_MANIFEST_DIR"));
-    #[cfg(feature = "bindgen")]
-    if let Some(directory) = env::args_os().nth(1) {
-        let fresh = bindings::Bindings::generate(&root).map(|bindings| bindings.0);
-        return generated::write_fresh(fresh, directory.as_ref());
-    }
     println!("cargo::rustc-check-cfg=cfg(nccl_archive, nccl_linked)");
-    for input in ["build.rs", "build", "wrapper.h", "vendor-headers", generated::DIRECTORY] {
+    for input in ["build.rs", "build", "wrapper.h", "vendor-headers", committed::DIRECTORY] {
         println!("cargo::rerun-if-changed={input}");
     }
-    let out = PathBuf::from(env::var_os("OUT_DIR").expect("cargo sets OUT_DIR"));
+    let path = |name| PathBuf::from(env::var_os(name).unwrap_or_else(|| panic!("cargo sets {name}")));
+    let (root, out) = (path("CARGO_MANIFEST_DIR"), path("OUT_DIR"));
 
-    #[cfg(feature = "bindgen")]
-    generated::compare_with_bindgen(&root, &out);
-    generated::write_bindings(&root, &out);
-
+    generated::write(&root, &out);
     #[cfg(feature = "link")]
     link_library(&out);
 }

@@ -1,6 +1,6 @@
 //! The project's only bindgen configuration: from the C headers to Rust.
 //!
-//! `build.rs` (fresh bindings in `OUT_DIR`) and `xtask` (the committed bindings, and the comparison with NVIDIA's
+//! `build.rs` (the bindings that are compiled) and `xtask` (the committed copy of them, and the comparison with NVIDIA's
 //! own headers) share this file by `#[path]`, so that they cannot differ.
 
 use std::path::Path;
@@ -16,8 +16,8 @@ impl Bindings {
     ///
     /// There are three passes: the types; the functions as an `extern` block; the functions as a struct that is
     /// filled at run time. The signature of every function, and the release that introduced each item, are read
-    /// from the output of the first two. The header of the device API's host functions goes through the same two
-    /// passes; the items that it takes from `nccl.h` are not generated again.
+    /// from the output of the first two. The header of the device API's host functions goes through the same first two
+    /// passes, without the items that it takes from `nccl.h`; the struct has the functions of both, as a library has.
     ///
     /// # Errors
     /// The message of libclang about the header. If libclang is missing, bindgen *panics*.
@@ -27,28 +27,29 @@ impl Bindings {
             |builder: Builder| builder.generate().map(|b| b.to_string()).map_err(|e| e.to_string());
         let builder = || builder(&root.join("wrapper.h"), &vendor, &vendor.join("stubs"));
 
-        let types = generate(builder().blocklist_function(".*"))?;
+        // With the sizes and offsets that libclang computes, which the compiler checks against its own.
+        let types = generate(builder().blocklist_function(".*").layout_tests(true))?;
         let linked = generate(builder().with_codegen_config(CodegenConfig::FUNCTIONS))?;
+        let both = || self::builder(&vendor.join("nccl_device_host.h"), &vendor, &vendor.join("stubs"));
+        let device =
+            || both().blocklist_file(".*/(nccl|cuda_runtime)\\.h").parse_callbacks(Box::new(PlainData));
+        let device_types = generate(device().blocklist_function(".*").layout_tests(true))?;
+        let device_linked = generate(device().with_codegen_config(CodegenConfig::FUNCTIONS))?;
         let dynamic = generate(
-            builder()
+            both()
                 .with_codegen_config(CodegenConfig::FUNCTIONS)
                 .dynamic_library_name("NcclLibrary")
                 .dynamic_link_require_all(false)
                 .generate_comments(false),
         )?;
-        let device = || {
-            self::builder(&vendor.join("nccl_device_host.h"), &vendor, &vendor.join("stubs"))
-                .blocklist_file(".*/(nccl|cuda_runtime)\\.h")
-                .parse_callbacks(Box::new(PlainData))
-        };
-        let device_types = generate(device().blocklist_function(".*"))?;
-        let device_linked = generate(device().with_codegen_config(CodegenConfig::FUNCTIONS))?;
 
         let texts = [&types, &linked, &device_types, &device_linked];
         let since: Vec<_> = texts.into_iter().flat_map(|text| items_with_since(text)).collect();
-        let functions = functions("for_each_function", "nccl.h", &linked);
+        let functions = functions("for_each_function", "nccl.h", &linked)
+            + &by_release("functions_by_release", &linked, &since);
         let device_functions =
-            self::functions("for_each_device_function", "nccl_device_host.h", &device_linked);
+            self::functions("for_each_device_function", "nccl_device_host.h", &device_linked)
+                + &by_release("device_functions_by_release", &device_linked, &since);
         let table = c_table("FUNCTIONS", &linked, &since);
         let device_table = c_table("DEVICE_FUNCTIONS", &device_linked, &since);
         let since = since_constant(&since);
@@ -122,6 +123,33 @@ fn functions(name: &str, header: &str, linked: &str) -> String {
     text + "        }\n    };\n}\n"
 }
 
+/// Generates the macro `name!`, which passes the name of a table, and of its functions, those of the oldest release and
+/// those that came later, to another macro.
+fn by_release(name: &str, linked: &str, since: &[(String, u32)]) -> String {
+    let (oldest, newer): (Vec<_>, Vec<_>) =
+        names(linked).into_iter().partition(|name| is_oldest(name, since));
+    format!(
+        "/// Calls `$callback!` with the name of a table, and of its functions by release: NCCL 2.13.4, and newer.\n\
+         #[allow(unused_macros)]\nmacro_rules! {name} {{\n    ($callback:ident, $table:ident) => {{\n        \
+         $callback! {{\n            $table;\n            oldest: {};\n            newer: {};\n        }}\n    \
+         }};\n}}\n",
+        oldest.join(" "),
+        newer.join(" ")
+    )
+}
+
+/// Returns whether the oldest release that is supported has the function.
+fn is_oldest(name: &str, since: &[(String, u32)]) -> bool {
+    const OLDEST: u32 = 21_304;
+    since.iter().any(|(item, code)| item == name && *code <= OLDEST)
+}
+
+/// Returns the names of the functions, in the header's order.
+fn names(linked: &str) -> Vec<String> {
+    let name = |signature: &str| Some(signature.strip_prefix("fn ")?.split_once('(')?.0.to_string());
+    signatures(linked).iter().filter_map(|signature| name(signature)).collect()
+}
+
 /// Returns the signatures, `fn name(argument: type, ...) -> type;`, one line each, in the header's order.
 fn signatures(linked: &str) -> Vec<String> {
     linked
@@ -140,14 +168,11 @@ fn signatures(linked: &str) -> Vec<String> {
 /// take them from another NCCL. Rust cannot express this: it assumes that the address of a function is not null.
 /// `build.rs` defines the array's name, a macro, as one that no other version has.
 fn c_table(array: &str, linked: &str, since: &[(String, u32)]) -> String {
-    const OLDEST: u32 = 21_304;
-    let name = |signature: &str| Some(signature.strip_prefix("fn ")?.split_once('(')?.0.to_string());
-    let names: Vec<String> = signatures(linked).iter().filter_map(|signature| name(signature)).collect();
-    let is_weak = |name: &&String| !since.iter().any(|(item, code)| item == *name && *code <= OLDEST);
-
+    let names = names(linked);
     let mut text = String::from("/* See build/bindings.rs, `c_table`. */\n");
     for name in &names {
-        let attributes = if is_weak(&name) { "__attribute__((weak, visibility(\"hidden\"))) " } else { "" };
+        let attributes =
+            if is_oldest(name, since) { "" } else { "__attribute__((weak, visibility(\"hidden\"))) " };
         text += &format!("{attributes}void {name}(void);\n");
     }
     text += &format!("void (*const {array}[])(void) = {{\n");

@@ -2,7 +2,7 @@
 
 use std::error::Error as StdError;
 
-use crate::backend::is_stream_complete;
+use crate::cuda::is_stream_complete;
 use crate::{DeviceSlice, DeviceSliceMut, Element, MemorySpace, StreamRef, sys};
 
 /// The result of preparing a buffer. An error is the reason for which the buffer cannot be used, such as an error of CUDA: the

@@ -53,14 +53,19 @@ mod collective_config;
 mod communicator;
 mod config;
 mod context;
+mod cuda;
 #[cfg(feature = "cuda-core")]
 mod cuda_core;
 #[cfg(feature = "cudarc")]
 mod cudarc;
 mod data_type;
 mod debug_as_display;
+mod dynamic_linker;
 mod encryption;
 mod error;
+// For the shared object `libnccl-trace.so`.
+#[cfg(all(feature = "dlopen", target_os = "linux", target_env = "gnu"))]
+mod forwarded;
 mod group;
 mod invalid_argument_kind;
 #[cfg(feature = "launch")]
@@ -91,10 +96,6 @@ pub use self::cudarc::CudaGuard;
 pub use any_buffer::AnyBuffer;
 pub use any_slice::{AnyElement, AnySlice, AnySliceMut, BufferElement};
 pub use backend::Backend;
-// For the shared object `libnccl-trace.so`.
-#[cfg(all(feature = "dlopen", target_os = "linux", target_env = "gnu"))]
-#[doc(hidden)]
-pub use backend::{Forwarded, forwarded};
 pub use buffer::{DeviceSlice, DeviceSliceMut};
 pub use buffer_traits::{Buffer, BufferMut, BufferResult, Stream};
 pub use collective_config::CollectiveConfig;
@@ -111,6 +112,9 @@ pub use context::Context;
 pub use data_type::{DataType, Element, ParseDataTypeError};
 pub use encryption::Encryption;
 pub use error::{Attempt, Error, LoadError, Result};
+#[cfg(all(feature = "dlopen", target_os = "linux", target_env = "gnu"))]
+#[doc(hidden)]
+pub use forwarded::{Forwarded, forwarded};
 pub use group::Group;
 pub use invalid_argument_kind::InvalidArgumentKind;
 pub use memory::NcclBuffer;

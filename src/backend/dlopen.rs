@@ -1,32 +1,32 @@
 //! Loading at run time.
 
 use std::error::Error as _;
-use std::ffi::{CStr, c_void};
-use std::mem::ManuallyDrop;
+use std::ffi::c_void;
 use std::path::{Path, PathBuf};
-use std::ptr;
 
-use super::elf;
-#[cfg(all(target_os = "linux", target_env = "gnu"))]
-use super::linker;
 #[cfg(target_os = "linux")]
-use super::object::Object;
-use crate::sys::{Functions, device::DeviceFunctions};
+use crate::dynamic_linker::Object;
+#[cfg(all(target_os = "linux", target_env = "gnu"))]
+use crate::dynamic_linker::bare_name;
+use crate::dynamic_linker::elf;
+use crate::sys::Functions;
+use crate::sys::device::DeviceFunctions;
+use crate::sys::dynamic::NcclLibrary;
 use crate::{Attempt, LoadError};
 
 /// A loaded library, which is never unloaded.
-pub(super) struct Loaded {
-    pub(super) functions: Functions,
-    pub(super) device_functions: DeviceFunctions,
-    pub(super) is_rccl: bool,
-    pub(super) path: PathBuf,
-    pub(super) source: &'static str,
-    pub(super) rejected: Vec<Attempt>,
+pub(crate) struct Loaded {
+    pub(crate) functions: Functions,
+    pub(crate) device_functions: DeviceFunctions,
+    pub(crate) is_rccl: bool,
+    pub(crate) path: PathBuf,
+    pub(crate) source: &'static str,
+    pub(crate) rejected: Vec<Attempt>,
 }
 
 /// Loads the first candidate that works. A program that links NCCL does not need to search.
 #[cfg(not(nccl_linked))]
-pub(super) fn search() -> Result<Loaded, LoadError> {
+pub(crate) fn search() -> Result<Loaded, LoadError> {
     use std::env;
 
     use super::search::{Candidate, candidates};
@@ -61,7 +61,7 @@ pub(super) fn search() -> Result<Loaded, LoadError> {
 /// # Safety
 /// The file, if it is a shared object with NCCL's functions, is an implementation of NCCL's C API, and loading
 /// it does no harm.
-pub(super) unsafe fn open(path: &Path) -> Result<Loaded, LoadError> {
+pub(crate) unsafe fn open(path: &Path) -> Result<Loaded, LoadError> {
     const SOURCE: &str = "given path";
     // `dlopen` would search for a bare name; the caller means a file.
     let file = Path::new(".").join(path);
@@ -76,9 +76,9 @@ pub(super) unsafe fn open(path: &Path) -> Result<Loaded, LoadError> {
 }
 
 /// The functions of a loaded file.
-pub(super) struct Found {
-    pub(super) functions: Functions,
-    pub(super) device_functions: DeviceFunctions,
+pub(crate) struct Found {
+    pub(crate) functions: Functions,
+    pub(crate) device_functions: DeviceFunctions,
     is_rccl: bool,
 }
 
@@ -96,7 +96,7 @@ impl Found {
 ///
 /// # Safety
 /// As for [`open`].
-pub(super) unsafe fn load_functions(
+pub(crate) unsafe fn load_functions(
     path: &Path,
     check: impl FnOnce(*const c_void) -> Result<(), String>,
 ) -> Result<Found, String> {
@@ -118,7 +118,7 @@ pub(super) unsafe fn load_functions(
 ///
 /// # Safety
 /// As for [`open`].
-pub(super) unsafe fn functions_of(
+pub(crate) unsafe fn functions_of(
     library: libloading::Library,
     check: impl FnOnce(*const c_void) -> Result<(), String>,
 ) -> Result<Found, String> {
@@ -126,24 +126,27 @@ pub(super) unsafe fn functions_of(
     const RCCL_FUNCTION: &str = "ncclAllToAllv";
     // SAFETY: the symbol is looked up, and not used.
     let is_rccl = unsafe { library.get::<*const c_void>(RCCL_FUNCTION) }.is_ok();
-    // Without their types, each of which libloading's lookup would be compiled for.
-    let address_of = |name: &CStr| {
-        // SAFETY: as above.
-        unsafe { library.get::<*const c_void>(name) }.map_or(ptr::null(), |symbol| *symbol)
+    // SAFETY: the caller guarantees that the functions have the header's signatures.
+    let library = unsafe { NcclLibrary::from_library(library) }.map_err(|error| loader_message(&error))?;
+    let get_version = match library.ncclGetVersion {
+        Ok(get_version) => get_version as *const c_void,
+        Err(_) => return Err("is a shared object without NCCL's functions (no ncclGetVersion)".into()),
     };
-    // SAFETY: the caller guarantees that the functions have the header's signatures. The library is never unloaded if
-    // they are returned.
-    let functions = unsafe { Functions::from_addresses(address_of) };
-    // SAFETY: as above.
-    let device_functions = unsafe { DeviceFunctions::from_addresses(address_of) };
-    let Some(get_version) = functions.ncclGetVersion else {
-        return Err("is a shared object without NCCL's functions (no ncclGetVersion)".into());
-    };
-    check(get_version as *const c_void)?;
-    // Never unloaded: NCCL starts threads that would go on running unmapped code, which crashed 50 to 90 % of
-    // the runs measured with releases up to 2.30.4.
-    let _: ManuallyDrop<libloading::Library> = ManuallyDrop::new(library);
-    Ok(Found { functions, device_functions, is_rccl })
+    check(get_version)?;
+    let found = Found { functions: (&library).into(), device_functions: (&library).into(), is_rccl };
+    keep_loaded(library, get_version);
+    Ok(found)
+}
+
+/// Keeps a library loaded for ever: NCCL starts threads that would go on running unmapped code, which crashed 50 to 90 %
+/// of the runs measured with releases up to 2.30.4.
+fn keep_loaded(library: NcclLibrary, function: *const c_void) {
+    #[cfg(target_os = "linux")]
+    if Object::at(function).and_then(|object| object.scope()).is_some() {
+        return; // The dynamic linker counts this as a use that never ends.
+    }
+    let _ = function;
+    std::mem::forget(library);
 }
 
 /// Maps the file into the process.
@@ -180,12 +183,12 @@ fn is_bare_name(path: &Path) -> bool {
 /// As for [`open`].
 #[cfg(all(target_os = "linux", target_env = "gnu"))]
 unsafe fn load_by_name(name: &Path) -> Result<libloading::Library, String> {
-    let absent = match linker::loaded(name) {
+    let absent = match bare_name::loaded(name) {
         Ok(library) => return Ok(library.into()),
         Err(error) => loader_message(&error),
     };
     let caller = file_of_code(load_by_name as *const c_void);
-    let file = linker::find(name, caller.as_deref())?.ok_or(absent)?;
+    let file = bare_name::find(name, caller.as_deref())?.ok_or(absent)?;
     // SAFETY: the caller guarantees that loading the file does no harm.
     unsafe { load(&file) }.map_err(|error| loader_message(&error))
 }
@@ -202,13 +205,13 @@ unsafe fn load_by_name(name: &Path) -> Result<libloading::Library, String> {
 
 /// Returns the file from which the dynamic linker loaded the code at `address`.
 #[cfg(target_os = "linux")]
-pub(super) fn file_of_code(address: *const c_void) -> Option<PathBuf> {
+pub(crate) fn file_of_code(address: *const c_void) -> Option<PathBuf> {
     Object::at(address)?.path()
 }
 
 #[cfg(not(target_os = "linux"))]
-pub(super) fn file_of_code(address: *const c_void) -> Option<PathBuf> {
-    super::mapped::file_of(address as usize)
+pub(crate) fn file_of_code(address: *const c_void) -> Option<PathBuf> {
+    crate::dynamic_linker::mapped::file_of(address as usize)
 }
 
 /// Checks that the functions of the library, of which this is one, would not call those of another NCCL.
@@ -220,7 +223,7 @@ pub(super) fn file_of_code(address: *const c_void) -> Option<PathBuf> {
 /// it for that reason, and musl lacks it.
 #[cfg(target_os = "linux")]
 fn check_calls(get_version: *const c_void) -> Result<(), String> {
-    let global = super::object::Scope::global().address(c"ncclGetVersion");
+    let global = crate::dynamic_linker::Scope::global().address(c"ncclGetVersion");
     if global.is_null() || Object::at(global) == Object::at(get_version) {
         return Ok(());
     }
@@ -239,7 +242,7 @@ fn check_calls(_: *const c_void) -> Result<(), String> {
 }
 
 /// Returns the message of the dynamic linker, which libloading keeps in the error's source.
-pub(super) fn loader_message(error: &libloading::Error) -> String {
+pub(crate) fn loader_message(error: &libloading::Error) -> String {
     error.source().map_or_else(|| error.to_string(), ToString::to_string)
 }
 

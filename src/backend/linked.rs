@@ -1,5 +1,6 @@
 //! Linking at build time.
 
+use std::ffi::c_void;
 use std::path::PathBuf;
 
 use crate::LoadError;
@@ -10,14 +11,24 @@ use crate::sys::device::DeviceFunctions;
 pub(super) struct Linked {
     pub(super) functions: Functions,
     pub(super) device_functions: DeviceFunctions,
+    /// The address of the library's own `ncclGroupStart`. The table may have another address for it: of a stub in a
+    /// program at a fixed address, or of a profiler.
+    pub(super) group_start: *const c_void,
     /// The file with the functions; `None` if the system does not tell.
     pub(super) path: Option<PathBuf>,
 }
 
 /// Returns the functions of the archive, which are part of this program.
+///
+/// They come from a table in C, not from the `extern` block: nothing can be looked up by name in a program, so the newer
+/// functions have to be weak references, which Rust does not have.
 #[cfg(nccl_archive)]
 #[allow(clippy::unnecessary_wraps)]
 pub(super) fn library() -> Result<Linked, LoadError> {
+    use std::ptr;
+
+    use crate::dynamic_linker::mapped;
+
     unsafe extern "C" {
         /// The table that `build.rs` compiles from C. It has weak references to functions newer than NCCL 2.13.4, which
         /// are null if the archive lacks them.
@@ -29,24 +40,26 @@ pub(super) fn library() -> Result<Linked, LoadError> {
     // SAFETY: constant arrays of function pointers, as many and in the same order as the tables' fields: both are
     // generated from the same list, of which the name has a hash, and a null pointer is `None`. Nothing writes to them.
     let (functions, device_functions) = unsafe { (FUNCTIONS, DEVICE_FUNCTIONS) };
-    let path = functions.ncclGetVersion.and_then(|function| super::mapped::file_of(function as usize));
-    Ok(Linked { functions, device_functions, path })
+    let group_start = functions.ncclGroupStart.map_or(ptr::null(), |function| function as *const c_void);
+    Ok(Linked { functions, device_functions, group_start, path: mapped::file_of(group_start as usize) })
 }
 
 /// Returns the functions of the shared library that the dynamic linker loaded for this program.
 ///
-/// The program refers to one function, which makes it need the library, and looks up all others. If it referred to all,
-/// weakly where a release lacks the function, its linker would decide what it sees: many drop a weak reference that the
-/// library of the build lacks, and some let a call of one that the library of the run lacks jump to address 0.
+/// Those of the oldest release are the functions of the `extern` block: the linker and the dynamic linker see to it that
+/// the program has them. Newer ones are looked up in the library that holds these. If the program referred to them too,
+/// weakly, its linker would decide what it sees: many drop a weak reference that the library of the build lacks, and some
+/// let a call of one that the library of the run lacks jump to address 0.
 #[cfg(not(nccl_archive))]
 pub(super) fn library() -> Result<Linked, LoadError> {
-    use std::ffi::{CStr, c_void};
+    use std::ffi::CStr;
 
-    use super::object::{Object, Scope};
     use crate::Attempt;
+    use crate::dynamic_linker::{Object, Scope};
+    use crate::sys::{device_functions_by_release, functions_by_release, linked};
 
     let this = Object::at(library as *const c_void);
-    let mut object = Object::at(crate::sys::linked::ncclGetVersion as *const c_void);
+    let mut object = Object::at(linked::ncclGetVersion as *const c_void);
     if object == this {
         // A program that is not position-independent may have a stub for a function whose address it uses. The
         // library's own function comes next.
@@ -61,7 +74,7 @@ pub(super) fn library() -> Result<Linked, LoadError> {
         let attempt = Attempt { source: "linked library", path: path.unwrap_or_default(), problem };
         return Err(LoadError::NotFound { attempts: [attempt].into() });
     };
-    let address_of = |name: &CStr| {
+    let look_up = |name: &CStr| {
         let own = scope.address(name);
         // A profiler that is loaded before the library may have functions of the same names, which then call the
         // library's. It is used as the dynamic linker would use it, but not if the library lacks the function: whose
@@ -69,13 +82,42 @@ pub(super) fn library() -> Result<Linked, LoadError> {
         let first = Scope::OWN.address(name);
         if own.is_null() || first == own || Object::at(first) == this { own } else { first }
     };
-    // SAFETY: functions with the names that the header declares, of the library that the program is linked with, or of
-    // one that was loaded to be called in its place. `scope` keeps the library loaded.
-    unsafe {
-        Ok(Linked {
-            functions: Functions::from_addresses(address_of),
-            device_functions: DeviceFunctions::from_addresses(address_of),
-            path,
-        })
+
+    /// Fills a table.
+    macro_rules! table {
+        ($table:ident; oldest: $($oldest:ident)*; newer: $($newer:ident)*;) => {
+            $table {
+                $($oldest: Some(linked::$oldest),)*
+                // SAFETY: a function of the name that the header declares, of the library that the program is linked
+                // with, or of one that was loaded to be called in its place. `scope` keeps the library loaded.
+                $($newer: unsafe { function(look_up(c_name(concat!(stringify!($newer), "\0")))) },)*
+            }
+        };
+    }
+    Ok(Linked {
+        functions: functions_by_release!(table, Functions),
+        device_functions: device_functions_by_release!(table, DeviceFunctions),
+        group_start: scope.address(c"ncclGroupStart"),
+        path,
+    })
+}
+
+/// Returns the function at an address, `None` for null.
+///
+/// # Safety
+/// `F` is a function pointer with the function's signature.
+#[cfg(not(nccl_archive))]
+unsafe fn function<F>(address: *const c_void) -> Option<F> {
+    const { assert!(size_of::<Option<F>>() == size_of::<*const c_void>()) };
+    // SAFETY: the caller guarantees the signature; a null pointer is `None`.
+    unsafe { std::mem::transmute_copy(&address) }
+}
+
+/// Returns a name that ends with a NUL as a C string.
+#[cfg(not(nccl_archive))]
+const fn c_name(name: &'static str) -> &'static std::ffi::CStr {
+    match std::ffi::CStr::from_bytes_with_nul(name.as_bytes()) {
+        Ok(name) => name,
+        Err(_) => panic!("the NUL is not the name's last byte"),
     }
 }

@@ -1,32 +1,26 @@
 //! The only place that knows whether NCCL is linked, loaded or already in this process.
 //!
-//! Every backend ends in a [`Library`]: a function table and its properties. All other code uses only that.
+//! Each backend fills one table, [`Functions`](crate::sys::Functions), and all other code calls NCCL through that:
+//!
+//! | backend | its functions come from |
+//! |---|---|
+//! | linked (`linked.rs`) | bindgen's `extern` block, [`sys::linked`](crate::sys), for all that NCCL 2.13.4 has; newer ones are looked up in the same library, which need not have them |
+//! | loaded (`dlopen.rs`) | the fields of bindgen's struct, `sys::dynamic::NcclLibrary`; where it is found: `search.rs` |
+//! | in process | the implementation, which brings its table: [`Nccl::from_table`](crate::Nccl::from_table) |
+//!
+//! The result is a [`Library`]: the table and what is known of the implementation.
 #![allow(unsafe_code)]
 
-mod cuda_context;
-mod cuda_driver;
-mod cuda_stream;
 #[cfg(feature = "dlopen")]
-mod dlopen;
-#[cfg(feature = "dlopen")]
-mod elf;
-#[cfg(all(feature = "dlopen", target_os = "linux", target_env = "gnu"))]
-mod forwarded;
+pub(crate) mod dlopen;
 mod kind;
 mod library;
 #[cfg(nccl_linked)]
 mod linked;
-#[cfg(all(feature = "dlopen", target_os = "linux", target_env = "gnu"))]
-mod linker;
-mod mapped;
-#[cfg(all(target_os = "linux", any(feature = "dlopen", all(nccl_linked, not(nccl_archive)))))]
-mod object;
 #[cfg(all(feature = "dlopen", any(not(nccl_linked), all(target_os = "linux", target_env = "gnu"))))]
-mod search;
+pub(crate) mod search;
 
-pub(crate) use cuda_context::CudaContext;
-pub(crate) use cuda_stream::is_stream_complete;
-#[cfg(all(feature = "dlopen", target_os = "linux", target_env = "gnu"))]
-pub use forwarded::{Forwarded, forwarded};
 pub use kind::Backend;
+#[cfg(all(feature = "dlopen", target_os = "linux", target_env = "gnu"))]
+pub(crate) use library::memory_space;
 pub(crate) use library::{Library, call};

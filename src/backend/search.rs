@@ -17,10 +17,10 @@ const ROCM: &str = "/opt/rocm";
 
 /// A file, or a bare name for the dynamic linker to find.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Candidate {
-    pub(super) source: &'static str,
+pub(crate) struct Candidate {
+    pub(crate) source: &'static str,
     /// The file, or the reason why the place names none.
-    pub(super) path: Result<PathBuf, &'static str>,
+    pub(crate) path: Result<PathBuf, &'static str>,
 }
 
 /// Reads a variable of the environment; an error gives the reason why it has no value.
@@ -62,7 +62,7 @@ const PLACES: [Place; 12] = [
 /// If the user names a library, it is the only candidate: falling back to another would hide a mistake.
 ///
 /// The places are examined lazily, as most programs need only the first.
-pub(super) fn candidates(
+pub(crate) fn candidates(
     variable: impl Fn(&str) -> Result<PathBuf, &'static str>,
 ) -> impl Iterator<Item = Candidate> {
     let places = if variable(PATH_VARIABLE).is_ok() { &PLACES[..1] } else { &PLACES[..] };

@@ -15,7 +15,8 @@ use super::shared::{ABORT_LIMIT, Ending, Shared};
 use super::split::to_c_color;
 use super::state::State;
 use super::timer::Timer;
-use crate::backend::{CudaContext, call};
+use crate::backend::call;
+use crate::cuda::CudaContext;
 use crate::group::open::check_no_open_group;
 use crate::{Config, Error, InvalidArgumentKind, MemorySpace, Nccl, Result, UniqueId, sys};
 

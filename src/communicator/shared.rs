@@ -12,7 +12,8 @@ use std::time::{Duration, Instant};
 use super::helper_thread::HelperThread;
 use super::identity::Identity;
 use super::state::State;
-use crate::backend::{CudaContext, Library, call};
+use crate::backend::{Library, call};
+use crate::cuda::CudaContext;
 use crate::recorder::Ring;
 use crate::{Error, MemorySpace, Result, ResultCode, sys};
 

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use cudarc::driver::sys::{CUevent_flags, CUevent_wait_flags, CUstream};
 use cudarc::driver::{CudaContext, CudaStream, DriverError, result};
 
-use crate::backend::is_stream_complete;
+use crate::cuda::is_stream_complete;
 use crate::{Stream, sys};
 
 // SAFETY: it owns the stream, or the context of the device has it; `device` returns the device.

@@ -1,4 +1,4 @@
-//! The bindings that bindgen generates from `nccl.h`.
+//! The bindings that bindgen generates from `nccl.h` and `nccl_device_host.h`, as the build script has left them.
 
 /// Declares modules of generated text, in which the items of the surrounding module are in scope. The `unsafe` in them
 /// is bindgen's: zeroed structs, and calls through loaded pointers.
@@ -17,10 +17,13 @@ macro_rules! generated {
 
 generated! {
     pub(super) mod types = "types.rs";
+    /// The types of the device API.
+    #[cfg_attr(not(feature = "device-api"), allow(dead_code, unreachable_pub))]
+    pub(super) mod device_types = "device_types.rs";
     /// The functions as an `extern` block: a program that calls one requires it when it starts.
     #[cfg(nccl_linked)]
     pub mod linked = "linked.rs";
-    /// The functions as bindgen's run-time loaded struct.
+    /// The functions as bindgen's run-time loaded struct, those of the device API too.
     ///
     /// Its *fields* tell which functions the library has. Use the fields: a method panics if its function is absent.
     #[cfg(feature = "dlopen")]
@@ -29,7 +32,10 @@ generated! {
 
 // For the modules of functions, which have no types of their own.
 #[allow(unused_imports)]
-use types::*;
+use {device_types::*, types::*};
 
-// The macro `for_each_function`.
+// The macros `for_each_function` and `functions_by_release`, and those of the device API.
 include!(concat!(env!("OUT_DIR"), "/functions.rs"));
+include!(concat!(env!("OUT_DIR"), "/device_functions.rs"));
+#[cfg(all(nccl_linked, not(nccl_archive)))]
+pub(crate) use {device_functions_by_release, functions_by_release};

@@ -12,20 +12,12 @@
 //!
 //! [`DeviceFunctions`] is the table of these functions, like [`Functions`](super::Functions).
 
-#[cfg(any(feature = "dlopen", all(nccl_linked, not(nccl_archive))))]
-use std::ffi::{CStr, c_void};
-
+#[cfg(feature = "dlopen")]
+use super::bindings::dynamic::NcclLibrary;
 use super::bindings::types::*;
-#[cfg(any(feature = "dlopen", all(nccl_linked, not(nccl_archive))))]
-use super::functions::c_name;
 use super::functions::define_table;
 
-generated! {
-    mod types = "device_types.rs";
-}
-include!(concat!(env!("OUT_DIR"), "/device_functions.rs"));
-
-pub use self::types::*;
+pub use super::bindings::device_types::*;
 
 /// The version code of the first release whose structs are prefixes of the present ones.
 pub const LAYOUT_SINCE: u32 = 22_907;

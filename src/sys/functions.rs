@@ -1,8 +1,7 @@
 //! The function table that every backend fills, and the only way in which the facade calls NCCL.
 
-#[cfg(any(feature = "dlopen", all(nccl_linked, not(nccl_archive))))]
-use std::ffi::{CStr, c_void};
-
+#[cfg(feature = "dlopen")]
+use super::bindings::dynamic::NcclLibrary;
 use super::bindings::types::*;
 
 /// Defines the struct `$table`, with one field per function.
@@ -30,39 +29,22 @@ macro_rules! define_table {
             /// A table without any function.
             pub const EMPTY: Self = Self { $($name: None),* };
 
-            /// Returns the functions at the addresses that `address_of` gives for their names, null if there is none.
-            ///
-            /// # Safety
-            /// They have the header's signatures, and stay callable until the process ends.
-            #[cfg(any(feature = "dlopen", all(nccl_linked, not(nccl_archive))))]
-            pub(crate) unsafe fn from_addresses(address_of: impl Fn(&CStr) -> *const c_void) -> Self {
-                Self {$(
-                    $name: {
-                        type Function = Option<unsafe extern "C" fn($($argument: $type),*) $(-> $returned)?>;
-                        const NAME: &CStr = c_name(concat!(stringify!($name), "\0"));
-                        // SAFETY: the caller guarantees the signature; a null pointer is `None`.
-                        unsafe { std::mem::transmute::<*const c_void, Function>(address_of(NAME)) }
-                    }
-                ),*}
-            }
-
             /// Returns the name of each function, in the order of [`NAMES`](Self::NAMES), and `true` if it is present.
             pub fn present(&self) -> impl Iterator<Item = (&'static str, bool)> + '_ {
                 [$((stringify!($name), self.$name.is_some())),*].into_iter()
             }
         }
+
+        #[cfg(feature = "dlopen")]
+        impl From<&NcclLibrary> for $table {
+            /// Returns the functions that the library has. They are callable as long as it is loaded.
+            fn from(library: &NcclLibrary) -> Self {
+                Self { $($name: library.$name.as_ref().ok().copied()),* }
+            }
+        }
     };
 }
 pub(super) use define_table;
-
-/// Returns a name that ends with a NUL as a C string.
-#[cfg(any(feature = "dlopen", all(nccl_linked, not(nccl_archive))))]
-pub(super) const fn c_name(name: &'static str) -> &'static CStr {
-    match CStr::from_bytes_with_nul(name.as_bytes()) {
-        Ok(name) => name,
-        Err(_) => panic!("the NUL is not the name's last byte"),
-    }
-}
 
 macro_rules! define_functions {
     ($(fn $name:ident($($argument:ident: $type:ty),*) $(-> $returned:ty)?;)*) => {

@@ -1,14 +1,15 @@
 //! The raw layer: NCCL's C API as the vendored header declares it, unchanged.
 //!
-//! Everything here is generated from the headers in `vendor-headers` (see `build/bindings.rs`), except
-//! [`Functions`], the table through which every backend is called, and the initializer macros of C.
+//! Everything here is what bindgen generates from the headers in `vendor-headers` (see `build/bindings.rs`), except
+//! [`Functions`], the table that every backend fills and through which the facade calls NCCL, and the initializer macros
+//! of C.
 //!
 //! | item | description |
 //! |---|---|
 //! | types and constants | once, at this module's root |
-//! | `linked` | the functions as an `extern` block; needs feature `link` |
-//! | `dynamic` | the functions as bindgen's run-time loaded struct; needs feature `dlopen` |
-//! | [`Functions`] | the functions as plain pointers, null where the library lacks one |
+//! | `linked` | the functions as an `extern` block, which the linked backend puts into the table; needs feature `link` |
+//! | `dynamic` | the functions as bindgen's run-time loaded struct, whose fields the loaded backend puts into the table; needs feature `dlopen` |
+//! | [`Functions`] | the table: plain pointers, null where the library lacks a function |
 //! | `device` | the host functions of the device API; needs feature `device-api` |
 //! | [`since`] | the first release that has a function, an enum value or a field |
 //!
@@ -39,5 +40,7 @@ pub use bindings::dynamic;
 #[cfg(nccl_linked)]
 pub use bindings::linked;
 pub use bindings::types::*;
+#[cfg(all(nccl_linked, not(nccl_archive)))]
+pub(crate) use bindings::{device_functions_by_release, functions_by_release};
 pub use functions::Functions;
 pub use releases::{SINCE, since};

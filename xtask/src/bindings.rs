@@ -8,11 +8,15 @@ use similar::TextDiff;
 
 #[path = "../../build/bindings.rs"]
 mod shared;
+// Its other half is the build script's.
+#[path = "../../build/committed.rs"]
+#[allow(dead_code)]
+mod committed;
 
 pub(crate) use shared::{builder, items_with_since};
 
 /// The folder of the committed bindings, below the root.
-const GENERATED: &str = "src/sys/generated";
+const GENERATED: &str = committed::DIRECTORY;
 
 /// Writes the bindings.
 pub(crate) fn write(root: &Path) -> Result<()> {
@@ -55,7 +59,9 @@ fn fresh(root: &Path) -> Result<Vec<(&'static str, String)>> {
     find_libclang()?;
     let bindings =
         shared::Bindings::generate(root).map_err(|reason| anyhow!("bindgen: {}", reason.trim()))?;
-    Ok(bindings.0)
+    let mut files = bindings.0;
+    files.push((committed::HASH, committed::hash_of_headers(root)));
+    Ok(files)
 }
 
 /// Fails if there is no libclang, without which bindgen would panic.

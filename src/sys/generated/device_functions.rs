@@ -28,3 +28,14 @@ macro_rules! for_each_device_function {
         }
     };
 }
+/// Calls `$callback!` with the name of a table, and of its functions by release: NCCL 2.13.4, and newer.
+#[allow(unused_macros)]
+macro_rules! device_functions_by_release {
+    ($callback:ident, $table:ident) => {
+        $callback! {
+            $table;
+            oldest: ;
+            newer: ncclCommQueryProperties ncclDevCommCreate ncclDevCommDestroy ncclGetLsaMultimemDevicePointer ncclGetMultimemDevicePointer ncclGetLsaDevicePointer ncclGetPeerDevicePointer ncclGetMultimemDeviceLeInfo ncclGetCftDeviceLeInfo ncclGetPeerDeviceLeInfo ncclTeamWorld ncclTeamLsa ncclTeamCft ncclTeamCftMultimem ncclTeamRankToWorld ncclTeamRankToLsa ncclTeamRail ncclLsaBarrierCreateRequirement ncclGinBarrierCreateRequirement ncclLLA2ACalcSlots ncclLLA2ACreateRequirement;
+        }
+    };
+}

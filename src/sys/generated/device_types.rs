@@ -14,6 +14,20 @@ pub struct ncclTeam {
     /// The distance of neighbours in the communicator. Since NCCL 2.28.3.
     pub stride: ::core::ffi::c_int,
 }
+#[allow(clippy::unnecessary_operation, clippy::identity_op)]
+const _: () = {
+    ["Size of ncclTeam"][::core::mem::size_of::<ncclTeam>() - 12usize];
+    ["Alignment of ncclTeam"][::core::mem::align_of::<ncclTeam>() - 4usize];
+    [
+        "Offset of field: ncclTeam::nRanks",
+    ][::core::mem::offset_of!(ncclTeam, nRanks) - 0usize];
+    [
+        "Offset of field: ncclTeam::rank",
+    ][::core::mem::offset_of!(ncclTeam, rank) - 4usize];
+    [
+        "Offset of field: ncclTeam::stride",
+    ][::core::mem::offset_of!(ncclTeam, stride) - 8usize];
+};
 /** A team, passed by value.
 
  Since NCCL 2.28.3.*/
@@ -65,6 +79,18 @@ pub struct ncclMultimemHandle {
     /// An address for kernels. Since NCCL 2.28.3.
     pub mcBasePtr: *mut ::core::ffi::c_void,
 }
+#[allow(clippy::unnecessary_operation, clippy::identity_op)]
+const _: () = {
+    [
+        "Size of ncclMultimemHandle",
+    ][::core::mem::size_of::<ncclMultimemHandle>() - 8usize];
+    [
+        "Alignment of ncclMultimemHandle",
+    ][::core::mem::align_of::<ncclMultimemHandle>() - 8usize];
+    [
+        "Offset of field: ncclMultimemHandle::mcBasePtr",
+    ][::core::mem::offset_of!(ncclMultimemHandle, mcBasePtr) - 0usize];
+};
 impl Default for ncclMultimemHandle {
     fn default() -> Self {
         let mut s = ::core::mem::MaybeUninit::<Self>::uninit();
@@ -89,6 +115,21 @@ pub struct ncclLsaBarrierHandle {
     /// The number of barriers. Since NCCL 2.28.3.
     pub nBarriers: ::core::ffi::c_int,
 }
+#[allow(clippy::unnecessary_operation, clippy::identity_op)]
+const _: () = {
+    [
+        "Size of ncclLsaBarrierHandle",
+    ][::core::mem::size_of::<ncclLsaBarrierHandle>() - 8usize];
+    [
+        "Alignment of ncclLsaBarrierHandle",
+    ][::core::mem::align_of::<ncclLsaBarrierHandle>() - 4usize];
+    [
+        "Offset of field: ncclLsaBarrierHandle::bufHandle",
+    ][::core::mem::offset_of!(ncclLsaBarrierHandle, bufHandle) - 0usize];
+    [
+        "Offset of field: ncclLsaBarrierHandle::nBarriers",
+    ][::core::mem::offset_of!(ncclLsaBarrierHandle, nBarriers) - 4usize];
+};
 /** The handle that kernels use.
 
  Since NCCL 2.28.3.*/
@@ -104,6 +145,21 @@ pub struct ncclGinBarrierHandle {
     /// A buffer up to 2.29.3, called `bufHandle`. Since NCCL 2.29.7.
     pub unused: ncclDevResourceHandle_t,
 }
+#[allow(clippy::unnecessary_operation, clippy::identity_op)]
+const _: () = {
+    [
+        "Size of ncclGinBarrierHandle",
+    ][::core::mem::size_of::<ncclGinBarrierHandle>() - 8usize];
+    [
+        "Alignment of ncclGinBarrierHandle",
+    ][::core::mem::align_of::<ncclGinBarrierHandle>() - 4usize];
+    [
+        "Offset of field: ncclGinBarrierHandle::signal0",
+    ][::core::mem::offset_of!(ncclGinBarrierHandle, signal0) - 0usize];
+    [
+        "Offset of field: ncclGinBarrierHandle::unused",
+    ][::core::mem::offset_of!(ncclGinBarrierHandle, unused) - 4usize];
+};
 /** The handle that kernels use.
 
  Since NCCL 2.28.7.*/
@@ -119,6 +175,21 @@ pub struct ncclCftBarrierHandle {
     /// The number of barriers. Since NCCL 2.31.2.
     pub nBarriers: ::core::ffi::c_int,
 }
+#[allow(clippy::unnecessary_operation, clippy::identity_op)]
+const _: () = {
+    [
+        "Size of ncclCftBarrierHandle",
+    ][::core::mem::size_of::<ncclCftBarrierHandle>() - 8usize];
+    [
+        "Alignment of ncclCftBarrierHandle",
+    ][::core::mem::align_of::<ncclCftBarrierHandle>() - 4usize];
+    [
+        "Offset of field: ncclCftBarrierHandle::bufHandle",
+    ][::core::mem::offset_of!(ncclCftBarrierHandle, bufHandle) - 0usize];
+    [
+        "Offset of field: ncclCftBarrierHandle::nBarriers",
+    ][::core::mem::offset_of!(ncclCftBarrierHandle, nBarriers) - 4usize];
+};
 /** The handle that kernels use.
 
  Since NCCL 2.31.2.*/
@@ -134,6 +205,19 @@ pub struct ncclLLA2AHandle {
     /// The number of slots. Since NCCL 2.28.3.
     pub nSlots: u32,
 }
+#[allow(clippy::unnecessary_operation, clippy::identity_op)]
+const _: () = {
+    ["Size of ncclLLA2AHandle"][::core::mem::size_of::<ncclLLA2AHandle>() - 8usize];
+    [
+        "Alignment of ncclLLA2AHandle",
+    ][::core::mem::align_of::<ncclLLA2AHandle>() - 4usize];
+    [
+        "Offset of field: ncclLLA2AHandle::bufHandle",
+    ][::core::mem::offset_of!(ncclLLA2AHandle, bufHandle) - 0usize];
+    [
+        "Offset of field: ncclLLA2AHandle::nSlots",
+    ][::core::mem::offset_of!(ncclLLA2AHandle, nSlots) - 4usize];
+};
 /** The handle that kernels use.
 
  Since NCCL 2.28.3.*/
@@ -232,6 +316,78 @@ pub struct ncclCommProperties {
     /// True if they support counted operations. Since NCCL 2.32.3.
     pub cftCountedSupport: bool,
 }
+#[allow(clippy::unnecessary_operation, clippy::identity_op)]
+const _: () = {
+    [
+        "Size of ncclCommProperties",
+    ][::core::mem::size_of::<ncclCommProperties>() - 152usize];
+    [
+        "Alignment of ncclCommProperties",
+    ][::core::mem::align_of::<ncclCommProperties>() - 8usize];
+    [
+        "Offset of field: ncclCommProperties::size",
+    ][::core::mem::offset_of!(ncclCommProperties, size) - 0usize];
+    [
+        "Offset of field: ncclCommProperties::magic",
+    ][::core::mem::offset_of!(ncclCommProperties, magic) - 8usize];
+    [
+        "Offset of field: ncclCommProperties::version",
+    ][::core::mem::offset_of!(ncclCommProperties, version) - 12usize];
+    [
+        "Offset of field: ncclCommProperties::rank",
+    ][::core::mem::offset_of!(ncclCommProperties, rank) - 16usize];
+    [
+        "Offset of field: ncclCommProperties::nRanks",
+    ][::core::mem::offset_of!(ncclCommProperties, nRanks) - 20usize];
+    [
+        "Offset of field: ncclCommProperties::cudaDev",
+    ][::core::mem::offset_of!(ncclCommProperties, cudaDev) - 24usize];
+    [
+        "Offset of field: ncclCommProperties::nvmlDev",
+    ][::core::mem::offset_of!(ncclCommProperties, nvmlDev) - 28usize];
+    [
+        "Offset of field: ncclCommProperties::deviceApiSupport",
+    ][::core::mem::offset_of!(ncclCommProperties, deviceApiSupport) - 32usize];
+    [
+        "Offset of field: ncclCommProperties::multimemSupport",
+    ][::core::mem::offset_of!(ncclCommProperties, multimemSupport) - 33usize];
+    [
+        "Offset of field: ncclCommProperties::ginType",
+    ][::core::mem::offset_of!(ncclCommProperties, ginType) - 36usize];
+    [
+        "Offset of field: ncclCommProperties::nLsaTeams",
+    ][::core::mem::offset_of!(ncclCommProperties, nLsaTeams) - 40usize];
+    [
+        "Offset of field: ncclCommProperties::hostRmaSupport",
+    ][::core::mem::offset_of!(ncclCommProperties, hostRmaSupport) - 44usize];
+    [
+        "Offset of field: ncclCommProperties::railedGinType",
+    ][::core::mem::offset_of!(ncclCommProperties, railedGinType) - 48usize];
+    [
+        "Offset of field: ncclCommProperties::commHash",
+    ][::core::mem::offset_of!(ncclCommProperties, commHash) - 56usize];
+    [
+        "Offset of field: ncclCommProperties::ginMinStride",
+    ][::core::mem::offset_of!(ncclCommProperties, ginMinStride) - 64usize];
+    [
+        "Offset of field: ncclCommProperties::ginConnectionType",
+    ][::core::mem::offset_of!(ncclCommProperties, ginConnectionType) - 68usize];
+    [
+        "Offset of field: ncclCommProperties::ginSupport",
+    ][::core::mem::offset_of!(ncclCommProperties, ginSupport) - 72usize];
+    [
+        "Offset of field: ncclCommProperties::devCommRuntimeVersionSize",
+    ][::core::mem::offset_of!(ncclCommProperties, devCommRuntimeVersionSize) - 136usize];
+    [
+        "Offset of field: ncclCommProperties::cftSupport",
+    ][::core::mem::offset_of!(ncclCommProperties, cftSupport) - 144usize];
+    [
+        "Offset of field: ncclCommProperties::cftMulticastSupport",
+    ][::core::mem::offset_of!(ncclCommProperties, cftMulticastSupport) - 145usize];
+    [
+        "Offset of field: ncclCommProperties::cftCountedSupport",
+    ][::core::mem::offset_of!(ncclCommProperties, cftCountedSupport) - 146usize];
+};
 impl Default for ncclCommProperties {
     fn default() -> Self {
         let mut s = ::core::mem::MaybeUninit::<Self>::uninit();
@@ -269,6 +425,40 @@ pub struct ncclDevResourceRequirements {
     /// The address to which `ncclDevCommCreate` writes the first counter, or `NULL`. Since NCCL 2.28.7.
     pub outGinCounterStart: *mut ncclGinCounter_t,
 }
+#[allow(clippy::unnecessary_operation, clippy::identity_op)]
+const _: () = {
+    [
+        "Size of ncclDevResourceRequirements",
+    ][::core::mem::size_of::<ncclDevResourceRequirements>() - 56usize];
+    [
+        "Alignment of ncclDevResourceRequirements",
+    ][::core::mem::align_of::<ncclDevResourceRequirements>() - 8usize];
+    [
+        "Offset of field: ncclDevResourceRequirements::next",
+    ][::core::mem::offset_of!(ncclDevResourceRequirements, next) - 0usize];
+    [
+        "Offset of field: ncclDevResourceRequirements::bufferSize",
+    ][::core::mem::offset_of!(ncclDevResourceRequirements, bufferSize) - 8usize];
+    [
+        "Offset of field: ncclDevResourceRequirements::bufferAlign",
+    ][::core::mem::offset_of!(ncclDevResourceRequirements, bufferAlign) - 16usize];
+    [
+        "Offset of field: ncclDevResourceRequirements::outBufferHandle",
+    ][::core::mem::offset_of!(ncclDevResourceRequirements, outBufferHandle) - 24usize];
+    [
+        "Offset of field: ncclDevResourceRequirements::ginSignalCount",
+    ][::core::mem::offset_of!(ncclDevResourceRequirements, ginSignalCount) - 32usize];
+    [
+        "Offset of field: ncclDevResourceRequirements::ginCounterCount",
+    ][::core::mem::offset_of!(ncclDevResourceRequirements, ginCounterCount) - 36usize];
+    [
+        "Offset of field: ncclDevResourceRequirements::outGinSignalStart",
+    ][::core::mem::offset_of!(ncclDevResourceRequirements, outGinSignalStart) - 40usize];
+    [
+        "Offset of field: ncclDevResourceRequirements::outGinCounterStart",
+    ][::core::mem::offset_of!(ncclDevResourceRequirements, outGinCounterStart)
+        - 48usize];
+};
 impl Default for ncclDevResourceRequirements {
     fn default() -> Self {
         let mut s = ::core::mem::MaybeUninit::<Self>::uninit();
@@ -297,6 +487,27 @@ pub struct ncclTeamRequirements {
     /// The address to which `ncclDevCommCreate` writes the handle of that memory, or `NULL`. Since NCCL 2.28.3.
     pub outMultimemHandle: *mut ncclMultimemHandle_t,
 }
+#[allow(clippy::unnecessary_operation, clippy::identity_op)]
+const _: () = {
+    [
+        "Size of ncclTeamRequirements",
+    ][::core::mem::size_of::<ncclTeamRequirements>() - 32usize];
+    [
+        "Alignment of ncclTeamRequirements",
+    ][::core::mem::align_of::<ncclTeamRequirements>() - 8usize];
+    [
+        "Offset of field: ncclTeamRequirements::next",
+    ][::core::mem::offset_of!(ncclTeamRequirements, next) - 0usize];
+    [
+        "Offset of field: ncclTeamRequirements::team",
+    ][::core::mem::offset_of!(ncclTeamRequirements, team) - 8usize];
+    [
+        "Offset of field: ncclTeamRequirements::multimem",
+    ][::core::mem::offset_of!(ncclTeamRequirements, multimem) - 20usize];
+    [
+        "Offset of field: ncclTeamRequirements::outMultimemHandle",
+    ][::core::mem::offset_of!(ncclTeamRequirements, outMultimemHandle) - 24usize];
+};
 impl Default for ncclTeamRequirements {
     fn default() -> Self {
         let mut s = ::core::mem::MaybeUninit::<Self>::uninit();
@@ -388,6 +599,98 @@ pub struct ncclDevCommRequirements {
     /// Barriers by logical endpoints. Since NCCL 2.31.2.
     pub cftBarrierCount: ::core::ffi::c_int,
 }
+#[allow(clippy::unnecessary_operation, clippy::identity_op)]
+const _: () = {
+    [
+        "Size of ncclDevCommRequirements",
+    ][::core::mem::size_of::<ncclDevCommRequirements>() - 120usize];
+    [
+        "Alignment of ncclDevCommRequirements",
+    ][::core::mem::align_of::<ncclDevCommRequirements>() - 8usize];
+    [
+        "Offset of field: ncclDevCommRequirements::size",
+    ][::core::mem::offset_of!(ncclDevCommRequirements, size) - 0usize];
+    [
+        "Offset of field: ncclDevCommRequirements::magic",
+    ][::core::mem::offset_of!(ncclDevCommRequirements, magic) - 8usize];
+    [
+        "Offset of field: ncclDevCommRequirements::version",
+    ][::core::mem::offset_of!(ncclDevCommRequirements, version) - 12usize];
+    [
+        "Offset of field: ncclDevCommRequirements::resourceRequirementsList",
+    ][::core::mem::offset_of!(ncclDevCommRequirements, resourceRequirementsList)
+        - 16usize];
+    [
+        "Offset of field: ncclDevCommRequirements::teamRequirementsList",
+    ][::core::mem::offset_of!(ncclDevCommRequirements, teamRequirementsList) - 24usize];
+    [
+        "Offset of field: ncclDevCommRequirements::lsaMultimem",
+    ][::core::mem::offset_of!(ncclDevCommRequirements, lsaMultimem) - 32usize];
+    [
+        "Offset of field: ncclDevCommRequirements::barrierCount",
+    ][::core::mem::offset_of!(ncclDevCommRequirements, barrierCount) - 36usize];
+    [
+        "Offset of field: ncclDevCommRequirements::lsaBarrierCount",
+    ][::core::mem::offset_of!(ncclDevCommRequirements, lsaBarrierCount) - 40usize];
+    [
+        "Offset of field: ncclDevCommRequirements::railGinBarrierCount",
+    ][::core::mem::offset_of!(ncclDevCommRequirements, railGinBarrierCount) - 44usize];
+    [
+        "Offset of field: ncclDevCommRequirements::lsaLLA2ABlockCount",
+    ][::core::mem::offset_of!(ncclDevCommRequirements, lsaLLA2ABlockCount) - 48usize];
+    [
+        "Offset of field: ncclDevCommRequirements::lsaLLA2ASlotCount",
+    ][::core::mem::offset_of!(ncclDevCommRequirements, lsaLLA2ASlotCount) - 52usize];
+    [
+        "Offset of field: ncclDevCommRequirements::ginForceEnable",
+    ][::core::mem::offset_of!(ncclDevCommRequirements, ginForceEnable) - 56usize];
+    [
+        "Offset of field: ncclDevCommRequirements::ginContextCount",
+    ][::core::mem::offset_of!(ncclDevCommRequirements, ginContextCount) - 60usize];
+    [
+        "Offset of field: ncclDevCommRequirements::ginSignalCount",
+    ][::core::mem::offset_of!(ncclDevCommRequirements, ginSignalCount) - 64usize];
+    [
+        "Offset of field: ncclDevCommRequirements::ginCounterCount",
+    ][::core::mem::offset_of!(ncclDevCommRequirements, ginCounterCount) - 68usize];
+    [
+        "Offset of field: ncclDevCommRequirements::ginConnectionType",
+    ][::core::mem::offset_of!(ncclDevCommRequirements, ginConnectionType) - 72usize];
+    [
+        "Offset of field: ncclDevCommRequirements::ginExclusiveContexts",
+    ][::core::mem::offset_of!(ncclDevCommRequirements, ginExclusiveContexts) - 76usize];
+    [
+        "Offset of field: ncclDevCommRequirements::ginQueueDepth",
+    ][::core::mem::offset_of!(ncclDevCommRequirements, ginQueueDepth) - 80usize];
+    [
+        "Offset of field: ncclDevCommRequirements::ginTrafficClass",
+    ][::core::mem::offset_of!(ncclDevCommRequirements, ginTrafficClass) - 84usize];
+    [
+        "Offset of field: ncclDevCommRequirements::worldGinBarrierCount",
+    ][::core::mem::offset_of!(ncclDevCommRequirements, worldGinBarrierCount) - 88usize];
+    [
+        "Offset of field: ncclDevCommRequirements::ginStrongSignalsRequired",
+    ][::core::mem::offset_of!(ncclDevCommRequirements, ginStrongSignalsRequired)
+        - 92usize];
+    [
+        "Offset of field: ncclDevCommRequirements::ginVaSignalsRequired",
+    ][::core::mem::offset_of!(ncclDevCommRequirements, ginVaSignalsRequired) - 93usize];
+    [
+        "Offset of field: ncclDevCommRequirements::ginCustomStride",
+    ][::core::mem::offset_of!(ncclDevCommRequirements, ginCustomStride) - 96usize];
+    [
+        "Offset of field: ncclDevCommRequirements::ginType",
+    ][::core::mem::offset_of!(ncclDevCommRequirements, ginType) - 100usize];
+    [
+        "Offset of field: ncclDevCommRequirements::useRuntimeVersion",
+    ][::core::mem::offset_of!(ncclDevCommRequirements, useRuntimeVersion) - 104usize];
+    [
+        "Offset of field: ncclDevCommRequirements::cftCaps",
+    ][::core::mem::offset_of!(ncclDevCommRequirements, cftCaps) - 108usize];
+    [
+        "Offset of field: ncclDevCommRequirements::cftBarrierCount",
+    ][::core::mem::offset_of!(ncclDevCommRequirements, cftBarrierCount) - 112usize];
+};
 impl Default for ncclDevCommRequirements {
     fn default() -> Self {
         let mut s = ::core::mem::MaybeUninit::<Self>::uninit();
@@ -416,6 +719,24 @@ pub struct ncclResourceWindow_vidmem {
     /// Offset into multicast memory, in units of 4 KiB. Since NCCL 2.30.4.
     pub mcOffset4K: u32,
 }
+#[allow(clippy::unnecessary_operation, clippy::identity_op)]
+const _: () = {
+    [
+        "Size of ncclResourceWindow_vidmem",
+    ][::core::mem::size_of::<ncclResourceWindow_vidmem>() - 16usize];
+    [
+        "Alignment of ncclResourceWindow_vidmem",
+    ][::core::mem::align_of::<ncclResourceWindow_vidmem>() - 8usize];
+    [
+        "Offset of field: ncclResourceWindow_vidmem::lsaFlatBase",
+    ][::core::mem::offset_of!(ncclResourceWindow_vidmem, lsaFlatBase) - 0usize];
+    [
+        "Offset of field: ncclResourceWindow_vidmem::stride4G",
+    ][::core::mem::offset_of!(ncclResourceWindow_vidmem, stride4G) - 8usize];
+    [
+        "Offset of field: ncclResourceWindow_vidmem::mcOffset4K",
+    ][::core::mem::offset_of!(ncclResourceWindow_vidmem, mcOffset4K) - 12usize];
+};
 impl Default for ncclResourceWindow_vidmem {
     fn default() -> Self {
         let mut s = ::core::mem::MaybeUninit::<Self>::uninit();
@@ -526,6 +847,131 @@ pub struct ncclDevComm {
     /// Barriers by endpoints and multicast. Since NCCL 2.31.2.
     pub cftMultimemBarrier: ncclCftBarrierHandle_t,
 }
+#[allow(clippy::unnecessary_operation, clippy::identity_op)]
+const _: () = {
+    ["Size of ncclDevComm"][::core::mem::size_of::<ncclDevComm>() - 248usize];
+    ["Alignment of ncclDevComm"][::core::mem::align_of::<ncclDevComm>() - 8usize];
+    [
+        "Offset of field: ncclDevComm::magic",
+    ][::core::mem::offset_of!(ncclDevComm, magic) - 0usize];
+    [
+        "Offset of field: ncclDevComm::version",
+    ][::core::mem::offset_of!(ncclDevComm, version) - 4usize];
+    [
+        "Offset of field: ncclDevComm::rank",
+    ][::core::mem::offset_of!(ncclDevComm, rank) - 8usize];
+    [
+        "Offset of field: ncclDevComm::nRanks",
+    ][::core::mem::offset_of!(ncclDevComm, nRanks) - 12usize];
+    [
+        "Offset of field: ncclDevComm::nRanks_rcp32",
+    ][::core::mem::offset_of!(ncclDevComm, nRanks_rcp32) - 16usize];
+    [
+        "Offset of field: ncclDevComm::lsaRank",
+    ][::core::mem::offset_of!(ncclDevComm, lsaRank) - 20usize];
+    [
+        "Offset of field: ncclDevComm::lsaSize",
+    ][::core::mem::offset_of!(ncclDevComm, lsaSize) - 24usize];
+    [
+        "Offset of field: ncclDevComm::lsaSize_rcp32",
+    ][::core::mem::offset_of!(ncclDevComm, lsaSize_rcp32) - 28usize];
+    [
+        "Offset of field: ncclDevComm::windowTable",
+    ][::core::mem::offset_of!(ncclDevComm, windowTable) - 32usize];
+    [
+        "Offset of field: ncclDevComm::resourceWindow",
+    ][::core::mem::offset_of!(ncclDevComm, resourceWindow) - 40usize];
+    [
+        "Offset of field: ncclDevComm::resourceWindow_inlined",
+    ][::core::mem::offset_of!(ncclDevComm, resourceWindow_inlined) - 48usize];
+    [
+        "Offset of field: ncclDevComm::hybridDenseGinBarrier",
+    ][::core::mem::offset_of!(ncclDevComm, hybridDenseGinBarrier) - 64usize];
+    [
+        "Offset of field: ncclDevComm::lsaMultimem",
+    ][::core::mem::offset_of!(ncclDevComm, lsaMultimem) - 72usize];
+    [
+        "Offset of field: ncclDevComm::lsaBarrier",
+    ][::core::mem::offset_of!(ncclDevComm, lsaBarrier) - 80usize];
+    [
+        "Offset of field: ncclDevComm::railGinBarrier",
+    ][::core::mem::offset_of!(ncclDevComm, railGinBarrier) - 88usize];
+    [
+        "Offset of field: ncclDevComm::ginConnectionCount",
+    ][::core::mem::offset_of!(ncclDevComm, ginConnectionCount) - 96usize];
+    [
+        "Offset of field: ncclDevComm::backendIndex",
+    ][::core::mem::offset_of!(ncclDevComm, backendIndex) - 97usize];
+    [
+        "Offset of field: ncclDevComm::ginNetDeviceTypes",
+    ][::core::mem::offset_of!(ncclDevComm, ginNetDeviceTypes) - 98usize];
+    [
+        "Offset of field: ncclDevComm::ginHandles",
+    ][::core::mem::offset_of!(ncclDevComm, ginHandles) - 104usize];
+    [
+        "Offset of field: ncclDevComm::ginSignalCount",
+    ][::core::mem::offset_of!(ncclDevComm, ginSignalCount) - 136usize];
+    [
+        "Offset of field: ncclDevComm::ginCounterCount",
+    ][::core::mem::offset_of!(ncclDevComm, ginCounterCount) - 140usize];
+    [
+        "Offset of field: ncclDevComm::ginSignalShadows",
+    ][::core::mem::offset_of!(ncclDevComm, ginSignalShadows) - 144usize];
+    [
+        "Offset of field: ncclDevComm::ginContextCount",
+    ][::core::mem::offset_of!(ncclDevComm, ginContextCount) - 152usize];
+    [
+        "Offset of field: ncclDevComm::ginConnectionStride",
+    ][::core::mem::offset_of!(ncclDevComm, ginConnectionStride) - 156usize];
+    [
+        "Offset of field: ncclDevComm::ginContextStride",
+    ][::core::mem::offset_of!(ncclDevComm, ginContextStride) - 160usize];
+    [
+        "Offset of field: ncclDevComm::ginStrongLegacySignals",
+    ][::core::mem::offset_of!(ncclDevComm, ginStrongLegacySignals) - 164usize];
+    [
+        "Offset of field: ncclDevComm::abortFlag",
+    ][::core::mem::offset_of!(ncclDevComm, abortFlag) - 168usize];
+    [
+        "Offset of field: ncclDevComm::hybridLsaBarrier",
+    ][::core::mem::offset_of!(ncclDevComm, hybridLsaBarrier) - 176usize];
+    [
+        "Offset of field: ncclDevComm::hybridRailGinBarrier",
+    ][::core::mem::offset_of!(ncclDevComm, hybridRailGinBarrier) - 184usize];
+    [
+        "Offset of field: ncclDevComm::worldGinBarrier",
+    ][::core::mem::offset_of!(ncclDevComm, worldGinBarrier) - 192usize];
+    [
+        "Offset of field: ncclDevComm::ginConnectionStride_rcp32",
+    ][::core::mem::offset_of!(ncclDevComm, ginConnectionStride_rcp32) - 200usize];
+    [
+        "Offset of field: ncclDevComm::cftRank",
+    ][::core::mem::offset_of!(ncclDevComm, cftRank) - 204usize];
+    [
+        "Offset of field: ncclDevComm::cftSize",
+    ][::core::mem::offset_of!(ncclDevComm, cftSize) - 208usize];
+    [
+        "Offset of field: ncclDevComm::cftMultimemRank",
+    ][::core::mem::offset_of!(ncclDevComm, cftMultimemRank) - 212usize];
+    [
+        "Offset of field: ncclDevComm::cftMultimemSize",
+    ][::core::mem::offset_of!(ncclDevComm, cftMultimemSize) - 216usize];
+    [
+        "Offset of field: ncclDevComm::cftMultimemSize_rcp32",
+    ][::core::mem::offset_of!(ncclDevComm, cftMultimemSize_rcp32) - 220usize];
+    [
+        "Offset of field: ncclDevComm::ucLeId",
+    ][::core::mem::offset_of!(ncclDevComm, ucLeId) - 224usize];
+    [
+        "Offset of field: ncclDevComm::mcLeId",
+    ][::core::mem::offset_of!(ncclDevComm, mcLeId) - 228usize];
+    [
+        "Offset of field: ncclDevComm::cftBarrier",
+    ][::core::mem::offset_of!(ncclDevComm, cftBarrier) - 232usize];
+    [
+        "Offset of field: ncclDevComm::cftMultimemBarrier",
+    ][::core::mem::offset_of!(ncclDevComm, cftMultimemBarrier) - 240usize];
+};
 impl Default for ncclDevComm {
     fn default() -> Self {
         let mut s = ::core::mem::MaybeUninit::<Self>::uninit();

@@ -578,6 +578,164 @@ pub struct NcclLibrary {
         ::libloading::Error,
     >,
     pub ncclParamDumpAll: Result<unsafe extern "C" fn(), ::libloading::Error>,
+    pub ncclCommQueryProperties: Result<
+        unsafe extern "C" fn(
+            comm: ncclComm_t,
+            props: *mut ncclCommProperties_t,
+        ) -> ncclResult_t,
+        ::libloading::Error,
+    >,
+    pub ncclDevCommCreate: Result<
+        unsafe extern "C" fn(
+            comm: ncclComm_t,
+            reqs: *const ncclDevCommRequirements_t,
+            outDevComm: *mut ncclDevComm_t,
+        ) -> ncclResult_t,
+        ::libloading::Error,
+    >,
+    pub ncclDevCommDestroy: Result<
+        unsafe extern "C" fn(
+            comm: ncclComm_t,
+            devComm: *const ncclDevComm_t,
+        ) -> ncclResult_t,
+        ::libloading::Error,
+    >,
+    pub ncclGetLsaMultimemDevicePointer: Result<
+        unsafe extern "C" fn(
+            window: ncclWindow_t,
+            offset: usize,
+            outPtr: *mut *mut ::core::ffi::c_void,
+        ) -> ncclResult_t,
+        ::libloading::Error,
+    >,
+    pub ncclGetMultimemDevicePointer: Result<
+        unsafe extern "C" fn(
+            window: ncclWindow_t,
+            offset: usize,
+            multimem: ncclMultimemHandle_t,
+            outPtr: *mut *mut ::core::ffi::c_void,
+        ) -> ncclResult_t,
+        ::libloading::Error,
+    >,
+    pub ncclGetLsaDevicePointer: Result<
+        unsafe extern "C" fn(
+            window: ncclWindow_t,
+            offset: usize,
+            lsaRank: ::core::ffi::c_int,
+            outPtr: *mut *mut ::core::ffi::c_void,
+        ) -> ncclResult_t,
+        ::libloading::Error,
+    >,
+    pub ncclGetPeerDevicePointer: Result<
+        unsafe extern "C" fn(
+            window: ncclWindow_t,
+            offset: usize,
+            peer: ::core::ffi::c_int,
+            outPtr: *mut *mut ::core::ffi::c_void,
+        ) -> ncclResult_t,
+        ::libloading::Error,
+    >,
+    pub ncclGetMultimemDeviceLeInfo: Result<
+        unsafe extern "C" fn(
+            window: ncclWindow_t,
+            offset: usize,
+            leId: *mut ncclCftLeId,
+            leOffset: *mut usize,
+        ) -> ncclResult_t,
+        ::libloading::Error,
+    >,
+    pub ncclGetCftDeviceLeInfo: Result<
+        unsafe extern "C" fn(
+            window: ncclWindow_t,
+            offset: usize,
+            peerCft: ::core::ffi::c_int,
+            cftTeam: ncclTeam_t,
+            leId: *mut ncclCftLeId,
+            leOffset: *mut usize,
+        ) -> ncclResult_t,
+        ::libloading::Error,
+    >,
+    pub ncclGetPeerDeviceLeInfo: Result<
+        unsafe extern "C" fn(
+            window: ncclWindow_t,
+            offset: usize,
+            peerWorld: ::core::ffi::c_int,
+            leId: *mut ncclCftLeId,
+            leOffset: *mut usize,
+        ) -> ncclResult_t,
+        ::libloading::Error,
+    >,
+    pub ncclTeamWorld: Result<
+        unsafe extern "C" fn(comm: ncclComm_t) -> ncclTeam_t,
+        ::libloading::Error,
+    >,
+    pub ncclTeamLsa: Result<
+        unsafe extern "C" fn(comm: ncclComm_t) -> ncclTeam_t,
+        ::libloading::Error,
+    >,
+    pub ncclTeamCft: Result<
+        unsafe extern "C" fn(comm: ncclComm_t, mode: ncclCftTeamMode_t) -> ncclTeam_t,
+        ::libloading::Error,
+    >,
+    pub ncclTeamCftMultimem: Result<
+        unsafe extern "C" fn(comm: ncclComm_t) -> ncclTeam_t,
+        ::libloading::Error,
+    >,
+    pub ncclTeamRankToWorld: Result<
+        unsafe extern "C" fn(
+            comm: ncclComm_t,
+            team: ncclTeam_t,
+            rank: ::core::ffi::c_int,
+        ) -> ::core::ffi::c_int,
+        ::libloading::Error,
+    >,
+    pub ncclTeamRankToLsa: Result<
+        unsafe extern "C" fn(
+            comm: ncclComm_t,
+            team: ncclTeam_t,
+            rank: ::core::ffi::c_int,
+        ) -> ::core::ffi::c_int,
+        ::libloading::Error,
+    >,
+    pub ncclTeamRail: Result<
+        unsafe extern "C" fn(comm: ncclComm_t) -> ncclTeam_t,
+        ::libloading::Error,
+    >,
+    pub ncclLsaBarrierCreateRequirement: Result<
+        unsafe extern "C" fn(
+            team: ncclTeam_t,
+            nBarriers: ::core::ffi::c_int,
+            outHandle: *mut ncclLsaBarrierHandle_t,
+            outReq: *mut ncclDevResourceRequirements_t,
+        ) -> ncclResult_t,
+        ::libloading::Error,
+    >,
+    pub ncclGinBarrierCreateRequirement: Result<
+        unsafe extern "C" fn(
+            comm: ncclComm_t,
+            team: ncclTeam_t,
+            nBarriers: ::core::ffi::c_int,
+            outHandle: *mut ncclGinBarrierHandle_t,
+            outReq: *mut ncclDevResourceRequirements_t,
+        ) -> ncclResult_t,
+        ::libloading::Error,
+    >,
+    pub ncclLLA2ACalcSlots: Result<
+        unsafe extern "C" fn(
+            maxElts: ::core::ffi::c_int,
+            maxEltSize: ::core::ffi::c_int,
+        ) -> ::core::ffi::c_int,
+        ::libloading::Error,
+    >,
+    pub ncclLLA2ACreateRequirement: Result<
+        unsafe extern "C" fn(
+            nBlocks: ::core::ffi::c_int,
+            nSlots: ::core::ffi::c_int,
+            outHandle: *mut ncclLLA2AHandle_t,
+            outReq: *mut ncclDevResourceRequirements_t,
+        ) -> ncclResult_t,
+        ::libloading::Error,
+    >,
 }
 impl NcclLibrary {
     pub unsafe fn new<P>(path: P) -> Result<Self, ::libloading::Error>
@@ -730,6 +888,66 @@ impl NcclLibrary {
             .map(|sym| *sym);
         let ncclParamDumpAll = unsafe { __library.get(b"ncclParamDumpAll\0") }
             .map(|sym| *sym);
+        let ncclCommQueryProperties = unsafe {
+            __library.get(b"ncclCommQueryProperties\0")
+        }
+            .map(|sym| *sym);
+        let ncclDevCommCreate = unsafe { __library.get(b"ncclDevCommCreate\0") }
+            .map(|sym| *sym);
+        let ncclDevCommDestroy = unsafe { __library.get(b"ncclDevCommDestroy\0") }
+            .map(|sym| *sym);
+        let ncclGetLsaMultimemDevicePointer = unsafe {
+            __library.get(b"ncclGetLsaMultimemDevicePointer\0")
+        }
+            .map(|sym| *sym);
+        let ncclGetMultimemDevicePointer = unsafe {
+            __library.get(b"ncclGetMultimemDevicePointer\0")
+        }
+            .map(|sym| *sym);
+        let ncclGetLsaDevicePointer = unsafe {
+            __library.get(b"ncclGetLsaDevicePointer\0")
+        }
+            .map(|sym| *sym);
+        let ncclGetPeerDevicePointer = unsafe {
+            __library.get(b"ncclGetPeerDevicePointer\0")
+        }
+            .map(|sym| *sym);
+        let ncclGetMultimemDeviceLeInfo = unsafe {
+            __library.get(b"ncclGetMultimemDeviceLeInfo\0")
+        }
+            .map(|sym| *sym);
+        let ncclGetCftDeviceLeInfo = unsafe {
+            __library.get(b"ncclGetCftDeviceLeInfo\0")
+        }
+            .map(|sym| *sym);
+        let ncclGetPeerDeviceLeInfo = unsafe {
+            __library.get(b"ncclGetPeerDeviceLeInfo\0")
+        }
+            .map(|sym| *sym);
+        let ncclTeamWorld = unsafe { __library.get(b"ncclTeamWorld\0") }.map(|sym| *sym);
+        let ncclTeamLsa = unsafe { __library.get(b"ncclTeamLsa\0") }.map(|sym| *sym);
+        let ncclTeamCft = unsafe { __library.get(b"ncclTeamCft\0") }.map(|sym| *sym);
+        let ncclTeamCftMultimem = unsafe { __library.get(b"ncclTeamCftMultimem\0") }
+            .map(|sym| *sym);
+        let ncclTeamRankToWorld = unsafe { __library.get(b"ncclTeamRankToWorld\0") }
+            .map(|sym| *sym);
+        let ncclTeamRankToLsa = unsafe { __library.get(b"ncclTeamRankToLsa\0") }
+            .map(|sym| *sym);
+        let ncclTeamRail = unsafe { __library.get(b"ncclTeamRail\0") }.map(|sym| *sym);
+        let ncclLsaBarrierCreateRequirement = unsafe {
+            __library.get(b"ncclLsaBarrierCreateRequirement\0")
+        }
+            .map(|sym| *sym);
+        let ncclGinBarrierCreateRequirement = unsafe {
+            __library.get(b"ncclGinBarrierCreateRequirement\0")
+        }
+            .map(|sym| *sym);
+        let ncclLLA2ACalcSlots = unsafe { __library.get(b"ncclLLA2ACalcSlots\0") }
+            .map(|sym| *sym);
+        let ncclLLA2ACreateRequirement = unsafe {
+            __library.get(b"ncclLLA2ACreateRequirement\0")
+        }
+            .map(|sym| *sym);
         Ok(NcclLibrary {
             __library,
             ncclMemAlloc,
@@ -804,6 +1022,27 @@ impl NcclLibrary {
             ncclParamGetParameter,
             ncclParamGetAllParameterKeys,
             ncclParamDumpAll,
+            ncclCommQueryProperties,
+            ncclDevCommCreate,
+            ncclDevCommDestroy,
+            ncclGetLsaMultimemDevicePointer,
+            ncclGetMultimemDevicePointer,
+            ncclGetLsaDevicePointer,
+            ncclGetPeerDevicePointer,
+            ncclGetMultimemDeviceLeInfo,
+            ncclGetCftDeviceLeInfo,
+            ncclGetPeerDeviceLeInfo,
+            ncclTeamWorld,
+            ncclTeamLsa,
+            ncclTeamCft,
+            ncclTeamCftMultimem,
+            ncclTeamRankToWorld,
+            ncclTeamRankToLsa,
+            ncclTeamRail,
+            ncclLsaBarrierCreateRequirement,
+            ncclGinBarrierCreateRequirement,
+            ncclLLA2ACalcSlots,
+            ncclLLA2ACreateRequirement,
         })
     }
     pub unsafe fn ncclMemAlloc(
@@ -1828,6 +2067,273 @@ impl NcclLibrary {
     pub unsafe fn ncclParamDumpAll(&self) {
         unsafe {
             (self.ncclParamDumpAll.as_ref().expect("Expected function, got error."))()
+        }
+    }
+    pub unsafe fn ncclCommQueryProperties(
+        &self,
+        comm: ncclComm_t,
+        props: *mut ncclCommProperties_t,
+    ) -> ncclResult_t {
+        unsafe {
+            (self
+                .ncclCommQueryProperties
+                .as_ref()
+                .expect("Expected function, got error."))(comm, props)
+        }
+    }
+    pub unsafe fn ncclDevCommCreate(
+        &self,
+        comm: ncclComm_t,
+        reqs: *const ncclDevCommRequirements_t,
+        outDevComm: *mut ncclDevComm_t,
+    ) -> ncclResult_t {
+        unsafe {
+            (self
+                .ncclDevCommCreate
+                .as_ref()
+                .expect("Expected function, got error."))(comm, reqs, outDevComm)
+        }
+    }
+    pub unsafe fn ncclDevCommDestroy(
+        &self,
+        comm: ncclComm_t,
+        devComm: *const ncclDevComm_t,
+    ) -> ncclResult_t {
+        unsafe {
+            (self
+                .ncclDevCommDestroy
+                .as_ref()
+                .expect("Expected function, got error."))(comm, devComm)
+        }
+    }
+    pub unsafe fn ncclGetLsaMultimemDevicePointer(
+        &self,
+        window: ncclWindow_t,
+        offset: usize,
+        outPtr: *mut *mut ::core::ffi::c_void,
+    ) -> ncclResult_t {
+        unsafe {
+            (self
+                .ncclGetLsaMultimemDevicePointer
+                .as_ref()
+                .expect("Expected function, got error."))(window, offset, outPtr)
+        }
+    }
+    pub unsafe fn ncclGetMultimemDevicePointer(
+        &self,
+        window: ncclWindow_t,
+        offset: usize,
+        multimem: ncclMultimemHandle_t,
+        outPtr: *mut *mut ::core::ffi::c_void,
+    ) -> ncclResult_t {
+        unsafe {
+            (self
+                .ncclGetMultimemDevicePointer
+                .as_ref()
+                .expect(
+                    "Expected function, got error.",
+                ))(window, offset, multimem, outPtr)
+        }
+    }
+    pub unsafe fn ncclGetLsaDevicePointer(
+        &self,
+        window: ncclWindow_t,
+        offset: usize,
+        lsaRank: ::core::ffi::c_int,
+        outPtr: *mut *mut ::core::ffi::c_void,
+    ) -> ncclResult_t {
+        unsafe {
+            (self
+                .ncclGetLsaDevicePointer
+                .as_ref()
+                .expect(
+                    "Expected function, got error.",
+                ))(window, offset, lsaRank, outPtr)
+        }
+    }
+    pub unsafe fn ncclGetPeerDevicePointer(
+        &self,
+        window: ncclWindow_t,
+        offset: usize,
+        peer: ::core::ffi::c_int,
+        outPtr: *mut *mut ::core::ffi::c_void,
+    ) -> ncclResult_t {
+        unsafe {
+            (self
+                .ncclGetPeerDevicePointer
+                .as_ref()
+                .expect("Expected function, got error."))(window, offset, peer, outPtr)
+        }
+    }
+    pub unsafe fn ncclGetMultimemDeviceLeInfo(
+        &self,
+        window: ncclWindow_t,
+        offset: usize,
+        leId: *mut ncclCftLeId,
+        leOffset: *mut usize,
+    ) -> ncclResult_t {
+        unsafe {
+            (self
+                .ncclGetMultimemDeviceLeInfo
+                .as_ref()
+                .expect("Expected function, got error."))(window, offset, leId, leOffset)
+        }
+    }
+    pub unsafe fn ncclGetCftDeviceLeInfo(
+        &self,
+        window: ncclWindow_t,
+        offset: usize,
+        peerCft: ::core::ffi::c_int,
+        cftTeam: ncclTeam_t,
+        leId: *mut ncclCftLeId,
+        leOffset: *mut usize,
+    ) -> ncclResult_t {
+        unsafe {
+            (self
+                .ncclGetCftDeviceLeInfo
+                .as_ref()
+                .expect(
+                    "Expected function, got error.",
+                ))(window, offset, peerCft, cftTeam, leId, leOffset)
+        }
+    }
+    pub unsafe fn ncclGetPeerDeviceLeInfo(
+        &self,
+        window: ncclWindow_t,
+        offset: usize,
+        peerWorld: ::core::ffi::c_int,
+        leId: *mut ncclCftLeId,
+        leOffset: *mut usize,
+    ) -> ncclResult_t {
+        unsafe {
+            (self
+                .ncclGetPeerDeviceLeInfo
+                .as_ref()
+                .expect(
+                    "Expected function, got error.",
+                ))(window, offset, peerWorld, leId, leOffset)
+        }
+    }
+    pub unsafe fn ncclTeamWorld(&self, comm: ncclComm_t) -> ncclTeam_t {
+        unsafe {
+            (self.ncclTeamWorld.as_ref().expect("Expected function, got error."))(comm)
+        }
+    }
+    pub unsafe fn ncclTeamLsa(&self, comm: ncclComm_t) -> ncclTeam_t {
+        unsafe {
+            (self.ncclTeamLsa.as_ref().expect("Expected function, got error."))(comm)
+        }
+    }
+    pub unsafe fn ncclTeamCft(
+        &self,
+        comm: ncclComm_t,
+        mode: ncclCftTeamMode_t,
+    ) -> ncclTeam_t {
+        unsafe {
+            (self
+                .ncclTeamCft
+                .as_ref()
+                .expect("Expected function, got error."))(comm, mode)
+        }
+    }
+    pub unsafe fn ncclTeamCftMultimem(&self, comm: ncclComm_t) -> ncclTeam_t {
+        unsafe {
+            (self
+                .ncclTeamCftMultimem
+                .as_ref()
+                .expect("Expected function, got error."))(comm)
+        }
+    }
+    pub unsafe fn ncclTeamRankToWorld(
+        &self,
+        comm: ncclComm_t,
+        team: ncclTeam_t,
+        rank: ::core::ffi::c_int,
+    ) -> ::core::ffi::c_int {
+        unsafe {
+            (self
+                .ncclTeamRankToWorld
+                .as_ref()
+                .expect("Expected function, got error."))(comm, team, rank)
+        }
+    }
+    pub unsafe fn ncclTeamRankToLsa(
+        &self,
+        comm: ncclComm_t,
+        team: ncclTeam_t,
+        rank: ::core::ffi::c_int,
+    ) -> ::core::ffi::c_int {
+        unsafe {
+            (self
+                .ncclTeamRankToLsa
+                .as_ref()
+                .expect("Expected function, got error."))(comm, team, rank)
+        }
+    }
+    pub unsafe fn ncclTeamRail(&self, comm: ncclComm_t) -> ncclTeam_t {
+        unsafe {
+            (self.ncclTeamRail.as_ref().expect("Expected function, got error."))(comm)
+        }
+    }
+    pub unsafe fn ncclLsaBarrierCreateRequirement(
+        &self,
+        team: ncclTeam_t,
+        nBarriers: ::core::ffi::c_int,
+        outHandle: *mut ncclLsaBarrierHandle_t,
+        outReq: *mut ncclDevResourceRequirements_t,
+    ) -> ncclResult_t {
+        unsafe {
+            (self
+                .ncclLsaBarrierCreateRequirement
+                .as_ref()
+                .expect(
+                    "Expected function, got error.",
+                ))(team, nBarriers, outHandle, outReq)
+        }
+    }
+    pub unsafe fn ncclGinBarrierCreateRequirement(
+        &self,
+        comm: ncclComm_t,
+        team: ncclTeam_t,
+        nBarriers: ::core::ffi::c_int,
+        outHandle: *mut ncclGinBarrierHandle_t,
+        outReq: *mut ncclDevResourceRequirements_t,
+    ) -> ncclResult_t {
+        unsafe {
+            (self
+                .ncclGinBarrierCreateRequirement
+                .as_ref()
+                .expect(
+                    "Expected function, got error.",
+                ))(comm, team, nBarriers, outHandle, outReq)
+        }
+    }
+    pub unsafe fn ncclLLA2ACalcSlots(
+        &self,
+        maxElts: ::core::ffi::c_int,
+        maxEltSize: ::core::ffi::c_int,
+    ) -> ::core::ffi::c_int {
+        unsafe {
+            (self
+                .ncclLLA2ACalcSlots
+                .as_ref()
+                .expect("Expected function, got error."))(maxElts, maxEltSize)
+        }
+    }
+    pub unsafe fn ncclLLA2ACreateRequirement(
+        &self,
+        nBlocks: ::core::ffi::c_int,
+        nSlots: ::core::ffi::c_int,
+        outHandle: *mut ncclLLA2AHandle_t,
+        outReq: *mut ncclDevResourceRequirements_t,
+    ) -> ncclResult_t {
+        unsafe {
+            (self
+                .ncclLLA2ACreateRequirement
+                .as_ref()
+                .expect(
+                    "Expected function, got error.",
+                ))(nBlocks, nSlots, outHandle, outReq)
         }
     }
 }

@@ -79,3 +79,14 @@ macro_rules! for_each_function {
         }
     };
 }
+/// Calls `$callback!` with the name of a table, and of its functions by release: NCCL 2.13.4, and newer.
+#[allow(unused_macros)]
+macro_rules! functions_by_release {
+    ($callback:ident, $table:ident) => {
+        $callback! {
+            $table;
+            oldest: ncclGetVersion ncclGetUniqueId ncclCommInitRank ncclCommInitAll ncclCommDestroy ncclCommAbort ncclGetErrorString ncclGetLastError ncclCommGetAsyncError ncclCommCount ncclCommCuDevice ncclCommUserRank ncclRedOpCreatePreMulSum ncclRedOpDestroy ncclReduce ncclBcast ncclBroadcast ncclAllReduce ncclReduceScatter ncclAllGather ncclSend ncclRecv ncclGroupStart ncclGroupEnd;
+            newer: ncclMemAlloc ncclMemFree ncclCommInitRankConfig ncclCommFinalize ncclCommRevoke ncclCommSplit ncclCommShrink ncclCommGetUniqueId ncclCommGrow ncclCommInitRankScalable ncclCommRegister ncclCommDeregister ncclCommSuspend ncclCommResume ncclCommMemStats ncclCommWindowRegister ncclCommWindowDeregister ncclWinGetUserPtr ncclAlltoAll ncclGather ncclScatter ncclAllReduceConfig ncclBroadcastConfig ncclReduceConfig ncclAllGatherConfig ncclReduceScatterConfig ncclAlltoAllConfig ncclGatherConfig ncclScatterConfig ncclPutSignal ncclSignal ncclWaitSignal ncclGroupSimulateEnd ncclSetEncryption ncclParamBind ncclParamGetI8 ncclParamGetI16 ncclParamGetI32 ncclParamGetI64 ncclParamGetU8 ncclParamGetU16 ncclParamGetU32 ncclParamGetU64 ncclParamGetStr ncclParamGet ncclParamGetParameter ncclParamGetAllParameterKeys ncclParamDumpAll;
+        }
+    };
+}

@@ -12,7 +12,7 @@ use libloading::os::unix::{Library, RTLD_LOCAL, RTLD_NOW};
 use super::elf;
 
 /// Returns the library of this name, or with this SONAME, that is in the process.
-pub(super) fn loaded(name: &Path) -> Result<Library, libloading::Error> {
+pub(crate) fn loaded(name: &Path) -> Result<Library, libloading::Error> {
     const RTLD_NOLOAD: c_int = 4;
     // SAFETY: nothing is loaded, so no code of the library runs.
     unsafe { Library::open(Some(name), RTLD_NOLOAD | RTLD_NOW | RTLD_LOCAL) }
@@ -23,7 +23,7 @@ pub(super) fn loaded(name: &Path) -> Result<Library, libloading::Error> {
 ///
 /// Like the linker, it skips files of other architectures. The directories for some processors that the linker
 /// had before `glibc-hwcaps` are left out.
-pub(super) fn find(name: &Path, caller: Option<&Path>) -> Result<Option<PathBuf>, String> {
+pub(crate) fn find(name: &Path, caller: Option<&Path>) -> Result<Option<PathBuf>, String> {
     for file in files(name, caller) {
         match elf::check(&file) {
             Ok(()) => return Ok(Some(file)),
@@ -37,7 +37,7 @@ pub(super) fn find(name: &Path, caller: Option<&Path>) -> Result<Option<PathBuf>
 }
 
 /// Returns the files that the dynamic linker would try for a bare name, whether they exist or not.
-pub(super) fn files(name: &Path, caller: Option<&Path>) -> impl Iterator<Item = PathBuf> {
+pub(crate) fn files(name: &Path, caller: Option<&Path>) -> impl Iterator<Item = PathBuf> {
     let directories = directories(caller);
     let system = system_directories(&directories);
     let (named, system) = directories.split_at(directories.len() - system);

@@ -21,7 +21,7 @@ const MACHINE: Option<u16> = if cfg!(target_arch = "x86_64") {
 
 /// Checks the file; an error tells what is wrong with it. Its kind is `Unsupported` for an object of another
 /// architecture.
-pub(super) fn check(path: &Path) -> Result<()> {
+pub(crate) fn check(path: &Path) -> Result<()> {
     let metadata = path.metadata()?;
     if metadata.is_dir() {
         return Err(invalid("is a directory; expected the library's file"));

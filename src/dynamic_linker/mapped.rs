@@ -5,12 +5,12 @@ use std::ops::Range;
 use std::path::PathBuf;
 
 /// Returns the mapped files.
-pub(super) fn files() -> BTreeSet<PathBuf> {
+pub(crate) fn files() -> BTreeSet<PathBuf> {
     mappings(&maps()).map(|(_, path)| path.into()).collect()
 }
 
 /// Returns the file of the code or data at `address`.
-pub(super) fn file_of(address: usize) -> Option<PathBuf> {
+pub(crate) fn file_of(address: usize) -> Option<PathBuf> {
     mappings(&maps()).find(|(range, _)| range.contains(&address)).map(|(_, path)| path.into())
 }
 

@@ -3,7 +3,7 @@
 use std::error::Error;
 use std::ffi::{c_int, c_void};
 
-use super::cuda_driver::driver_function;
+use super::driver::driver_function;
 use crate::sys::cudaStream_t;
 
 type Query = unsafe extern "C" fn(*mut c_void) -> c_int;
@@ -17,7 +17,7 @@ pub(crate) unsafe fn is_stream_complete(stream: cudaStream_t) -> Result<bool, Bo
     const NOT_READY: c_int = 600;
     let query = driver_function(c"cuStreamQuery").ok_or("the process has not loaded CUDA's driver")?;
     // SAFETY: the driver's function of this name has this signature.
-    let query = unsafe { std::mem::transmute::<*mut c_void, Query>(query) };
+    let query = unsafe { std::mem::transmute::<*const c_void, Query>(query) };
     // SAFETY: the caller guarantees it.
     match unsafe { query(stream.cast()) } {
         SUCCESS => Ok(true),

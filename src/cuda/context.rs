@@ -2,7 +2,7 @@
 
 use std::ffi::{c_int, c_void};
 
-use super::cuda_driver::driver_function;
+use super::driver::driver_function;
 
 type GetCurrent = unsafe extern "C" fn(*mut *mut c_void) -> c_int;
 type SetCurrent = unsafe extern "C" fn(*mut c_void) -> c_int;
@@ -27,8 +27,8 @@ impl CudaContext {
         // SAFETY: the driver's functions of these names have these signatures.
         let (get_current, set_current) = unsafe {
             (
-                std::mem::transmute::<*mut c_void, GetCurrent>(get),
-                std::mem::transmute::<*mut c_void, SetCurrent>(set),
+                std::mem::transmute::<*const c_void, GetCurrent>(get),
+                std::mem::transmute::<*const c_void, SetCurrent>(set),
             )
         };
         let mut context = std::ptr::null_mut();

@@ -1,13 +1,14 @@
 //! The library to which one that has NCCL's names, and is in the process in its place, passes calls on.
+#![allow(unsafe_code)]
 
 use std::env;
 use std::ffi::c_void;
 use std::path::{Path, PathBuf};
 
-use super::dlopen::{self, Found};
-use super::library::memory_space;
-use super::search::{Candidate, candidates};
-use super::{linker, mapped};
+use crate::backend::dlopen::{self, Found};
+use crate::backend::memory_space;
+use crate::backend::search::{Candidate, candidates};
+use crate::dynamic_linker::{bare_name, mapped};
 use crate::sys::Functions;
 use crate::sys::device::DeviceFunctions;
 use crate::{Attempt, LoadError, MemorySpace};
@@ -91,7 +92,7 @@ fn new(found: Found, path: PathBuf) -> Forwarded {
 /// Fails if the object with this function passes calls on.
 fn check_mark(function: *const c_void) -> Result<(), String> {
     let file = dlopen::file_of_code(function).ok_or("has code that belongs to no file")?;
-    let library = linker::loaded(&file).map_err(|error| dlopen::loader_message(&error))?;
+    let library = bare_name::loaded(&file).map_err(|error| dlopen::loader_message(&error))?;
     // SAFETY: the symbol is looked up, and not used.
     match unsafe { library.get::<*const c_void>(MARK) } {
         Ok(_) => Err("records calls, and is not NCCL".into()),
@@ -105,7 +106,7 @@ fn check_mark(function: *const c_void) -> Result<(), String> {
 /// As for [`forwarded`].
 unsafe fn in_process() -> Option<Forwarded> {
     mapped::files().into_iter().find_map(|file| {
-        let library = linker::loaded(&file).ok()?;
+        let library = bare_name::loaded(&file).ok()?;
         // SAFETY: the symbol is looked up, and not used.
         unsafe { library.get::<*const c_void>("ncclGetVersion") }.ok()?;
         // A library that is linked with NCCL gives access to its functions too.
@@ -122,11 +123,11 @@ unsafe fn in_process() -> Option<Forwarded> {
 /// Returns the files that may be NCCL, in the order of the search, or the reason why a place names none.
 fn places() -> impl Iterator<Item = (&'static str, Result<PathBuf, &'static str>)> {
     const NAME: &str = "libnccl.so.2";
-    let general: Vec<_> = linker::files(Path::new(NAME), None).collect();
+    let general: Vec<_> = bare_name::files(Path::new(NAME), None).collect();
     let known = general.clone();
     let of_objects = mapped::files().into_iter().flat_map(move |object| {
         let known = known.clone();
-        let files = linker::files(Path::new(NAME), Some(&object));
+        let files = bare_name::files(Path::new(NAME), Some(&object));
         files.filter(move |file| !known.contains(file) && file.is_file()).collect::<Vec<_>>()
     });
     let variable = |name: &str| match env::var_os(name).filter(|value| !value.is_empty()) {
@@ -137,7 +138,7 @@ fn places() -> impl Iterator<Item = (&'static str, Result<PathBuf, &'static str>
     let is_bare = |path: &PathBuf| path.components().count() == 1;
     let others = candidates(variable).flat_map(move |Candidate { source, path }| match path {
         Ok(path) if is_bare(&path) => {
-            let files = linker::files(&path, None).filter(|file| file.is_file());
+            let files = bare_name::files(&path, None).filter(|file| file.is_file());
             files.map(|file| (source, Ok(file))).collect()
         }
         path => vec![(source, path)],

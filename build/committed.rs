@@ -1,0 +1,60 @@
+//! The committed copy of the bindings, and of which headers it is.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+/// The directory of the copy, relative to the package root.
+pub(crate) const DIRECTORY: &str = "src/sys/generated";
+
+/// The file there with the hash of the headers from which the copy was generated.
+pub(crate) const HASH: &str = "headers.hash";
+
+/// Copies the committed bindings into `out`, and warns with the reason if that was not asked for, and if they are not of
+/// the present headers.
+pub(crate) fn copy(root: &Path, out: &Path, reason: Option<&str>) {
+    let directory = root.join(DIRECTORY);
+    for entry in fs::read_dir(&directory).unwrap_or_else(|e| panic!("{}: {e}", directory.display())) {
+        let file = entry.unwrap_or_else(|e| panic!("{}: {e}", directory.display())).path();
+        let text = fs::read_to_string(&file).unwrap_or_else(|e| panic!("{}: {e}", file.display()));
+        save(&out.join(file.file_name().unwrap_or_default()), &text);
+    }
+    let of_copy = fs::read_to_string(directory.join(HASH)).unwrap_or_default();
+    let stale = (of_copy != hash_of_headers(root)).then_some(
+        "the copy is stale, as the headers have changed since it was generated: `cargo xtask bindings` writes it anew",
+    );
+    let sentences: Vec<_> = reason.into_iter().chain(stale).collect();
+    if !sentences.is_empty() {
+        println!("cargo::warning=the committed copy of the bindings is compiled: {}", sentences.join("; "));
+    }
+}
+
+pub(crate) fn save(file: &Path, text: &str) {
+    fs::write(file, text).unwrap_or_else(|e| panic!("{}: {e}", file.display()));
+}
+
+/// Returns a hash (FNV-1a) of all that bindgen reads: `wrapper.h` and the headers below `vendor-headers`.
+pub(crate) fn hash_of_headers(root: &Path) -> String {
+    let mut headers = vec![root.join("wrapper.h")];
+    headers_below(&root.join("vendor-headers"), &mut headers);
+    headers.sort();
+    let mut hash = 0xcbf2_9ce4_8422_2325_u64;
+    for header in headers {
+        let bytes = fs::read(&header).unwrap_or_else(|e| panic!("{}: {e}", header.display()));
+        // A checkout may have other line ends.
+        for byte in bytes.into_iter().filter(|byte| *byte != b'\r') {
+            hash = (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3);
+        }
+    }
+    format!("{hash:016x}\n")
+}
+
+fn headers_below(directory: &Path, headers: &mut Vec<PathBuf>) {
+    let entries = fs::read_dir(directory).unwrap_or_else(|e| panic!("{}: {e}", directory.display()));
+    for path in entries.filter_map(|entry| Some(entry.ok()?.path())) {
+        if path.is_dir() {
+            headers_below(&path, headers);
+        } else if path.extension().is_some_and(|extension| extension == "h") {
+            headers.push(path);
+        }
+    }
+}

@@ -1,0 +1,17 @@
+//! The dynamic linker of this process: what it has loaded, where it searches, and what it could map.
+#![allow(unsafe_code)]
+
+#[cfg(all(feature = "dlopen", target_os = "linux", target_env = "gnu"))]
+pub(crate) mod bare_name;
+#[cfg(feature = "dlopen")]
+pub(crate) mod elf;
+pub(crate) mod mapped;
+#[cfg(all(target_os = "linux", any(feature = "dlopen", all(nccl_linked, not(nccl_archive)))))]
+mod object;
+#[cfg(target_os = "linux")]
+mod scope;
+
+#[cfg(all(target_os = "linux", any(feature = "dlopen", all(nccl_linked, not(nccl_archive)))))]
+pub(crate) use object::Object;
+#[cfg(target_os = "linux")]
+pub(crate) use scope::Scope;
