@@ -22,6 +22,10 @@ fn main() {
     let path = |name| PathBuf::from(env::var_os(name).unwrap_or_else(|| panic!("cargo sets {name}")));
     let (root, out) = (path("CARGO_MANIFEST_DIR"), path("OUT_DIR"));
 
+    if env::var("CARGO_CFG_TARGET_POINTER_WIDTH").is_ok_and(|width| width != "64") {
+        println!("cargo::error=libnccl is for 64-bit targets: NCCL exists for no other, and its types are laid out for them");
+        return;
+    }
     generated::write(&root, &out);
     #[cfg(feature = "link")]
     link_library(&out);

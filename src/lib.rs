@@ -39,11 +39,6 @@
 #![cfg_attr(docsrs, feature(doc_cfg))]
 #![deny(unsafe_code)]
 
-#[cfg(not(target_pointer_width = "64"))]
-compile_error!(
-    "libnccl is for 64-bit targets: NCCL exists for no other, and its types are laid out for them"
-);
-
 mod any_buffer;
 mod any_slice;
 mod backend;
