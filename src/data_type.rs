@@ -183,17 +183,11 @@ impl FromStr for DataType {
 }
 
 /// The error returned when a text is not the name of a [`DataType`].
-#[derive(Clone, PartialEq, Eq)]
+#[derive(Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{0:?} is not a data type of NCCL; expected {names}", names = data_type_names())]
 pub struct ParseDataTypeError(Box<str>);
 
-impl fmt::Display for ParseDataTypeError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{:?} is not a data type of NCCL; expected {}", self.0, data_type_names())
-    }
-}
-
 debug_as_display!(ParseDataTypeError);
-impl std::error::Error for ParseDataTypeError {}
 
 /// Returns `int8 (i8), ..., f8e4m3, ...`.
 fn data_type_names() -> String {

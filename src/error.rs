@@ -37,17 +37,24 @@ pub type Result<T, E = Error> = std::result::Result<T, E>;
 /// # Ok(())
 /// # }
 /// ```
-#[derive(Clone, PartialEq, Eq)]
+#[derive(Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
     /// No library could be loaded.
-    Load(LoadError),
+    #[error(transparent)]
+    Load(#[from] LoadError),
 
     /// A launcher's variables are incomplete, or not all ranks have joined.
     #[cfg(feature = "launch")]
-    Launch(crate::launch::LaunchError),
+    #[error(transparent)]
+    Launch(#[from] crate::launch::LaunchError),
 
     /// NCCL returned an error.
+    #[error(
+        "{call} failed: {message} (code {}){}{detail}",
+        code.as_raw().0,
+        if detail.is_empty() { "" } else { ": " }
+    )]
     Nccl {
         /// The C function; if it returned while the call was in progress, the method, which then waited.
         call: &'static str,
@@ -64,6 +71,7 @@ pub enum Error {
     },
 
     /// The loaded library lacks the function.
+    #[error(fmt = fmt_unsupported)]
     Unsupported {
         /// The C function.
         function: &'static str,
@@ -76,6 +84,7 @@ pub enum Error {
     },
 
     /// An argument is invalid; found before NCCL was called.
+    #[error("{call}: {problem}")]
     InvalidArgument {
         /// The method.
         call: &'static str,
@@ -87,6 +96,7 @@ pub enum Error {
 
     /// A wait took longer than the communicator's [timeout](crate::Config::timeout), or that of the call; the communicator
     /// is aborted.
+    #[error(fmt = fmt_timeout)]
     #[non_exhaustive]
     Timeout {
         /// The method.
@@ -106,12 +116,14 @@ pub enum Error {
     },
 
     /// The communicator has been aborted: by an [`AbortHandle`](crate::AbortHandle), or after a timeout.
+    #[error("{call}: the communicator is aborted")]
     Aborted {
         /// The method.
         call: &'static str,
     },
 
     /// The call is not allowed in the state of the communicator or the thread; found before NCCL was called.
+    #[error("{call}: {problem}")]
     InvalidUsage {
         /// The method.
         call: &'static str,
@@ -155,59 +167,44 @@ impl Error {
     }
 }
 
-impl fmt::Display for Error {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Load(error) => error.fmt(f),
-            #[cfg(feature = "launch")]
-            Self::Launch(error) => error.fmt(f),
-            Self::Nccl { call, code, message, detail } => {
-                let separator = if detail.is_empty() { "" } else { ": " };
-                write!(f, "{call} failed: {message} (code {}){separator}{detail}", code.as_raw().0)
-            }
-            Self::Unsupported { function, since, found, library } if found < since => {
-                write!(f, "{function} needs NCCL {since} or newer; the loaded library is {found} ({library})")
-            }
-            Self::Unsupported { function, since, found, library } => {
-                write!(
-                    f,
-                    "{function}, in NCCL since {since}, is missing from the loaded library, {found} ({library})"
-                )
-            }
-            Self::InvalidArgument { call, problem, .. } | Self::InvalidUsage { call, problem } => {
-                write!(f, "{call}: {problem}")
-            }
-            Self::Timeout { call, elapsed, size, rank, sequence, detail } => {
-                f.write_str(call)?;
-                if let Some(sequence) = sequence {
-                    write!(f, ", operation {sequence}")?;
-                }
-                if *size > 0 {
-                    write!(f, " on rank {rank} of {size}")?;
-                }
-                let separator = if detail.is_empty() { "" } else { ": " };
-                let elapsed = elapsed.as_millis();
-                write!(f, ": not done after {elapsed} ms; the communicator is aborted{separator}{detail}")
-            }
-            Self::Aborted { call } => write!(f, "{call}: the communicator is aborted"),
-        }
-    }
-}
-
 debug_as_display!(Error);
-impl std::error::Error for Error {}
 
-#[cfg(feature = "launch")]
-impl From<crate::launch::LaunchError> for Error {
-    fn from(error: crate::launch::LaunchError) -> Self {
-        Self::Launch(error)
+fn fmt_unsupported(
+    function: &str,
+    since: &Version,
+    found: &Version,
+    library: &str,
+    f: &mut fmt::Formatter<'_>,
+) -> fmt::Result {
+    if found < since {
+        write!(f, "{function} needs NCCL {since} or newer; the loaded library is {found} ({library})")
+    } else {
+        write!(
+            f,
+            "{function}, in NCCL since {since}, is missing from the loaded library, {found} ({library})"
+        )
     }
 }
 
-impl From<LoadError> for Error {
-    fn from(error: LoadError) -> Self {
-        Self::Load(error)
+fn fmt_timeout(
+    call: &str,
+    elapsed: &Duration,
+    size: &u32,
+    rank: &u32,
+    sequence: &Option<NonZeroU64>,
+    detail: &str,
+    f: &mut fmt::Formatter<'_>,
+) -> fmt::Result {
+    f.write_str(call)?;
+    if let Some(sequence) = sequence {
+        write!(f, ", operation {sequence}")?;
     }
+    if *size > 0 {
+        write!(f, " on rank {rank} of {size}")?;
+    }
+    let separator = if detail.is_empty() { "" } else { ": " };
+    let elapsed = elapsed.as_millis();
+    write!(f, ": not done after {elapsed} ms; the communicator is aborted{separator}{detail}")
 }
 
 /// The error returned when no NCCL library could be loaded. Like that of [`Error`], its [`Debug`](fmt::Debug) text is
@@ -222,14 +219,18 @@ impl From<LoadError> for Error {
 ///     }
 /// }
 /// ```
-#[derive(Clone, PartialEq, Eq)]
+#[derive(Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum LoadError {
     /// The crate was built with neither `dlopen` nor `link`, or `LIBNCCL_NO_LINK` has disabled linking.
+    #[error(
+        "libnccl was built without a backend: enable its feature `dlopen` (run time) or `link` (build time)"
+    )]
     NoBackend,
 
     /// There is no NCCL for this operating system. [`Nccl::from_table`](crate::Nccl::from_table) still works for an
     /// implementation in the process.
+    #[error("there is no NCCL for {system}: NVIDIA's NCCL and AMD's RCCL are libraries for Linux")]
     UnsupportedPlatform {
         /// The name of the system, as in [`std::env::consts::OS`].
         system: &'static str,
@@ -237,15 +238,21 @@ pub enum LoadError {
 
     /// The program has a C library of its own, linked statically (`crt-static`, the default for musl), in which NCCL
     /// crashes. [`Nccl::from_table`](crate::Nccl::from_table) still works.
+    #[error(
+        "NCCL cannot be loaded into a program whose C library is linked statically: build the program with \
+         `-C target-feature=-crt-static`"
+    )]
     StaticProgram,
 
     /// No candidate is a library that works.
+    #[error(fmt = fmt_not_found)]
     NotFound {
         /// The places that were searched, in order: the candidates there, or the reason why there are none.
         attempts: Arc<[Attempt]>,
     },
 
     /// The library's `ncclGetVersion` failed or is absent.
+    #[error("cannot query the version of {library} with ncclGetVersion: {problem}")]
     VersionQuery {
         /// The file, or the name, of the library.
         library: Box<str>,
@@ -254,32 +261,12 @@ pub enum LoadError {
     },
 }
 
-impl fmt::Display for LoadError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::NoBackend => f.write_str(
-                "libnccl was built without a backend: enable its feature `dlopen` (run time) or `link` (build time)",
-            ),
-            Self::UnsupportedPlatform { system } => {
-                write!(f, "there is no NCCL for {system}: NVIDIA's NCCL and AMD's RCCL are libraries for Linux")
-            }
-            Self::StaticProgram => f.write_str(
-                "NCCL cannot be loaded into a program whose C library is linked statically: build the program with \
-                 `-C target-feature=-crt-static`",
-            ),
-            Self::NotFound { attempts } => {
-                f.write_str("no NCCL library could be loaded")?;
-                attempts.iter().try_for_each(|attempt| write!(f, "\n  {attempt}"))
-            }
-            Self::VersionQuery { library, problem } => {
-                write!(f, "cannot query the version of {library} with ncclGetVersion: {problem}")
-            }
-        }
-    }
-}
-
 debug_as_display!(LoadError);
-impl std::error::Error for LoadError {}
+
+fn fmt_not_found(attempts: &[Attempt], f: &mut fmt::Formatter<'_>) -> fmt::Result {
+    f.write_str("no NCCL library could be loaded")?;
+    attempts.iter().try_for_each(|attempt| write!(f, "\n  {attempt}"))
+}
 
 /// An attempt to load a library; see [`LoadError::NotFound`].
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -111,17 +111,11 @@ impl FromStr for ReduceOp {
 }
 
 /// The error returned when a text is not the name of a [`ReduceOp`].
-#[derive(Clone, PartialEq, Eq)]
+#[derive(Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{0:?} is not an operation of NCCL; expected {names}", names = reduce_op_names())]
 pub struct ParseReduceOpError(Box<str>);
 
-impl fmt::Display for ParseReduceOpError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{:?} is not an operation of NCCL; expected {}", self.0, reduce_op_names())
-    }
-}
-
 debug_as_display!(ParseReduceOpError);
-impl std::error::Error for ParseReduceOpError {}
 
 /// Returns `sum, prod, ...`.
 fn reduce_op_names() -> String {

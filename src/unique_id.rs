@@ -101,15 +101,17 @@ impl fmt::Debug for UniqueId {
 }
 
 /// The error returned when bytes or a text are not a [`UniqueId`].
-#[derive(Clone, PartialEq, Eq)]
+#[derive(Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum ParseUniqueIdError {
     /// The length is not 128 bytes.
+    #[error("a unique id has {} bytes; {found} were given", UniqueId::BYTES)]
     Length {
         /// The number of bytes (half of the digits, rounded up).
         found: usize,
     },
     /// A character is not a hexadecimal digit.
+    #[error("a unique id is written in hexadecimal digits; character {position} is {found:?}")]
     Digit {
         /// The position of the character, from 0.
         position: usize,
@@ -118,21 +120,7 @@ pub enum ParseUniqueIdError {
     },
 }
 
-impl fmt::Display for ParseUniqueIdError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Length { found } => {
-                write!(f, "a unique id has {} bytes; {found} were given", UniqueId::BYTES)
-            }
-            Self::Digit { position, found } => {
-                write!(f, "a unique id is written in hexadecimal digits; character {position} is {found:?}")
-            }
-        }
-    }
-}
-
 debug_as_display!(ParseUniqueIdError);
-impl std::error::Error for ParseUniqueIdError {}
 
 impl TryFrom<&[u8]> for UniqueId {
     type Error = ParseUniqueIdError;

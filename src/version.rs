@@ -71,17 +71,11 @@ impl fmt::Display for Version {
 }
 
 /// The error returned when a text is not `major.minor.patch`.
-#[derive(Clone, PartialEq, Eq)]
+#[derive(Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{0:?} is not an NCCL version; expected major.minor.patch, such as 2.32.3")]
 pub struct ParseVersionError(String);
 
-impl fmt::Display for ParseVersionError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{:?} is not an NCCL version; expected major.minor.patch, such as 2.32.3", self.0)
-    }
-}
-
 debug_as_display!(ParseVersionError);
-impl std::error::Error for ParseVersionError {}
 
 impl FromStr for Version {
     type Err = ParseVersionError;

@@ -38,10 +38,13 @@ struct Located {
 }
 
 /// The failure of an attempt.
+#[derive(Debug, thiserror::Error)]
 enum Failure {
     /// The next one may succeed.
+    #[error("{0}")]
     Retry(String),
-    Final(LaunchError),
+    #[error(transparent)]
+    Final(#[from] LaunchError),
 }
 
 /// Returns the id that rank 0 sends.
@@ -172,13 +175,7 @@ fn attempt(
             Some(Reply::Accepted) if !is_accepted => is_accepted = true,
             Some(Reply::Id(id)) if is_accepted => return Ok(id),
             Some(Reply::Missing(ranks, missing)) if is_accepted => {
-                return Err(Failure::Final(missing_ranks(
-                    &ranks,
-                    missing,
-                    job,
-                    deadline,
-                    "according to rank 0",
-                )));
+                return Err(missing_ranks(&ranks, missing, job, deadline, "according to rank 0").into());
             }
             Some(Reply::Refused(refusal)) if !is_accepted => {
                 return Err(refusal_failure(refusal, rendezvous, job));
@@ -193,10 +190,7 @@ fn refusal_failure(refusal: Refusal, rendezvous: &Rendezvous, job: &Job) -> Fail
     let problem = match refusal {
         Refusal::OtherSize(expected) => {
             let problem = format!("this is rank {rank} of {size}; rank 0 expects {expected} ranks").into();
-            return Failure::Final(LaunchError::Rendezvous {
-                rendezvous: Box::new(rendezvous.clone()),
-                problem,
-            });
+            return LaunchError::Rendezvous { rendezvous: Box::new(rendezvous.clone()), problem }.into();
         }
         Refusal::OtherJob => "it is of another job".into(),
         Refusal::OtherExchange => "it is in another exchange".into(),

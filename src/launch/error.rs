@@ -1,4 +1,3 @@
-use std::fmt;
 use std::time::Duration;
 
 use super::launcher::Launcher;
@@ -16,13 +15,18 @@ use crate::debug_as_display::debug_as_display;
 /// assert!(matches!(error, Error::Launch(LaunchError::Variables { .. })));
 /// assert_eq!(error.to_string(), "RANK and WORLD_SIZE: RANK is 4, WORLD_SIZE is 4; expected a rank below the size");
 /// ```
-#[derive(Clone, PartialEq, Eq)]
+#[derive(Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum LaunchError {
     /// No variable of a launcher is set: the process was started by hand.
+    #[error(
+        "no launcher: none of RANK, TORCHELASTIC_RUN_ID, OMPI_COMM_WORLD_RANK, PMI_RANK, SLURM_STEP_ID, \
+         LWS_GROUP_SIZE, PET_NNODES, JOB_COMPLETION_INDEX is set"
+    )]
     NoLauncher,
 
     /// A variable is missing or has a value that is invalid or contradicts another one.
+    #[error("{launcher}: {problem}")]
     Variables {
         /// The launcher that the other variables are of.
         launcher: Launcher,
@@ -31,6 +35,12 @@ pub enum LaunchError {
     },
 
     /// Some ranks did not join by the deadline.
+    #[error(
+        "{} of {size} did not join within {:.1} s{}{detail}",
+        list(ranks, *missing),
+        elapsed.as_secs_f64(),
+        if detail.is_empty() { "" } else { ": " }
+    )]
     MissingRanks {
         /// The missing ranks: all if they are 32 or fewer, else the first 32.
         ranks: Box<[usize]>,
@@ -45,6 +55,7 @@ pub enum LaunchError {
     },
 
     /// The exchange cannot succeed, whatever the other ranks do.
+    #[error("{rendezvous}: {problem}")]
     Rendezvous {
         /// The rendezvous.
         rendezvous: Box<Rendezvous>,
@@ -53,26 +64,7 @@ pub enum LaunchError {
     },
 }
 
-impl fmt::Display for LaunchError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::NoLauncher => f.write_str(
-                "no launcher: none of RANK, TORCHELASTIC_RUN_ID, OMPI_COMM_WORLD_RANK, PMI_RANK, SLURM_STEP_ID, \
-                 LWS_GROUP_SIZE, PET_NNODES, JOB_COMPLETION_INDEX is set",
-            ),
-            Self::Variables { launcher, problem } => write!(f, "{launcher}: {problem}"),
-            Self::MissingRanks { ranks, missing, size, elapsed, detail } => {
-                let (ranks, seconds) = (list(ranks, *missing), elapsed.as_secs_f64());
-                let separator = if detail.is_empty() { "" } else { ": " };
-                write!(f, "{ranks} of {size} did not join within {seconds:.1} s{separator}{detail}")
-            }
-            Self::Rendezvous { rendezvous, problem } => write!(f, "{rendezvous}: {problem}"),
-        }
-    }
-}
-
 debug_as_display!(LaunchError);
-impl std::error::Error for LaunchError {}
 
 /// Returns `rank 3`, `ranks 3 and 5`, or `ranks 1, 2, 3 and 7 more`.
 fn list(ranks: &[usize], missing: usize) -> String {

@@ -1,4 +1,3 @@
-use std::fmt;
 use std::time::Duration;
 
 use crate::Version;
@@ -6,16 +5,21 @@ use crate::debug_as_display::debug_as_display;
 
 /// The error of a [`RasClient`](super::RasClient). Its [`Debug`](std::fmt::Debug) text is that of
 /// [`Display`](std::fmt::Display).
-#[derive(Clone, PartialEq, Eq)]
+#[derive(Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum RasError {
     /// The address is not `host:port`.
+    #[error("invalid RAS address {address:?}: expected host:port or [IPv6]:port, such as localhost:28028")]
     Address {
         /// The text that was given.
         address: Box<str>,
     },
 
     /// No process accepted a connection.
+    #[error(
+        "no process of a job answers RAS requests at {address}: {problem} (NCCL listens there from 2.24 on, while a \
+         communicator exists, unless NCCL_RAS_ENABLE=0; the CPU implementation with NCCL_RAS_ENABLE=1)"
+    )]
     Connect {
         /// The address of the service.
         address: Box<str>,
@@ -24,6 +28,7 @@ pub enum RasError {
     },
 
     /// The answer was not complete by the deadline.
+    #[error("{request}: no complete answer from {address} within {elapsed:.1?}")]
     Timeout {
         /// The request, as it was sent.
         request: Box<str>,
@@ -34,6 +39,7 @@ pub enum RasError {
     },
 
     /// The connection ended before the answer did.
+    #[error("{request}: {address} ended the connection before its answer was complete: {problem}")]
     Closed {
         /// The request, as it was sent.
         request: Box<str>,
@@ -44,6 +50,7 @@ pub enum RasError {
     },
 
     /// The process has an NCCL that does not know the request.
+    #[error("{request}: the job's NCCL does not know this request, which needs {since} or newer")]
     Unsupported {
         /// The request, as it was sent.
         request: Box<str>,
@@ -52,6 +59,7 @@ pub enum RasError {
     },
 
     /// The process answered with an error.
+    #[error("{request}: the job answered: {answer}")]
     Refused {
         /// The request, as it was sent.
         request: Box<str>,
@@ -60,6 +68,7 @@ pub enum RasError {
     },
 
     /// The answer is not of this protocol: another service may use the port.
+    #[error("{request}: {problem}")]
     Protocol {
         /// The request, as it was sent; "a report" for one that was read from elsewhere.
         request: Box<str>,
@@ -68,41 +77,4 @@ pub enum RasError {
     },
 }
 
-impl std::error::Error for RasError {}
-
 debug_as_display!(RasError);
-
-impl fmt::Display for RasError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Address { address } => {
-                write!(
-                    f,
-                    "invalid RAS address {address:?}: expected host:port or [IPv6]:port, such as localhost:28028"
-                )
-            }
-            Self::Connect { address, problem } => write!(
-                f,
-                "no process of a job answers RAS requests at {address}: {problem} (NCCL listens there from 2.24 on, \
-                 while a communicator exists, unless NCCL_RAS_ENABLE=0; the CPU implementation with NCCL_RAS_ENABLE=1)"
-            ),
-            Self::Timeout { request, address, elapsed } => {
-                write!(f, "{request}: no complete answer from {address} within {elapsed:.1?}")
-            }
-            Self::Closed { request, address, problem } => {
-                write!(
-                    f,
-                    "{request}: {address} ended the connection before its answer was complete: {problem}"
-                )
-            }
-            Self::Unsupported { request, since } => {
-                write!(
-                    f,
-                    "{request}: the job's NCCL does not know this request, which needs {since} or newer"
-                )
-            }
-            Self::Refused { request, answer } => write!(f, "{request}: the job answered: {answer}"),
-            Self::Protocol { request, problem } => write!(f, "{request}: {problem}"),
-        }
-    }
-}

@@ -34,12 +34,18 @@ impl fmt::Display for Cuda {
     }
 }
 
-impl FromStr for Cuda {
-    type Err = ();
+/// The error returned when a text is not `major.minor`.
+#[derive(Debug, Clone, Copy, thiserror::Error)]
+#[error("expected major.minor")]
+pub(crate) struct ParseCudaError;
 
-    fn from_str(text: &str) -> Result<Self, ()> {
-        let (major, minor) = text.split_once('.').ok_or(())?;
-        Ok(Self { major: major.parse().map_err(|_| ())?, minor: minor.parse().map_err(|_| ())? })
+impl FromStr for Cuda {
+    type Err = ParseCudaError;
+
+    fn from_str(text: &str) -> Result<Self, ParseCudaError> {
+        let part = |text: &str| text.parse().map_err(|_| ParseCudaError);
+        let (major, minor) = text.split_once('.').ok_or(ParseCudaError)?;
+        Ok(Self { major: part(major)?, minor: part(minor)? })
     }
 }
 

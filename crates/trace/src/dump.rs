@@ -55,12 +55,19 @@ pub(crate) fn forget() {
 pub(crate) fn write(reason: &str) {
     // No panic may leave a C function.
     let written = panic::catch_unwind(|| try_write(reason));
-    if let Ok(Err((path, error))) = written {
-        say(&format!("cannot write {}: {error}", path.display()));
+    if let Ok(Err(error)) = written {
+        say(&error.to_string());
     }
 }
 
-fn try_write(reason: &str) -> Result<(), (PathBuf, io::Error)> {
+#[derive(Debug, thiserror::Error)]
+#[error("cannot write {}: {source}", path.display())]
+struct WriteError {
+    path: PathBuf,
+    source: io::Error,
+}
+
+fn try_write(reason: &str) -> Result<(), WriteError> {
     let recorders = registry::all();
     // The largest one is that of all ranks.
     let largest =
@@ -75,12 +82,12 @@ fn try_write(reason: &str) -> Result<(), (PathBuf, io::Error)> {
     };
     // A reader never sees half of it.
     let unfinished = named(format!("{rank}.{}.unfinished", process::id()));
-    fs::write(&unfinished, json).map_err(|error| (unfinished.clone(), error))?;
+    fs::write(&unfinished, json).map_err(|source| WriteError { path: unfinished.clone(), source })?;
     let path = file.take().unwrap_or_else(|| {
         let usual = named(format!("{rank}.json"));
         if is_of_this_job(&usual) { named(format!("{rank}.{}.json", process::id())) } else { usual }
     });
-    fs::rename(&unfinished, &path).map_err(|error| (path.clone(), error))?;
+    fs::rename(&unfinished, &path).map_err(|source| WriteError { path: path.clone(), source })?;
     *file = Some(path);
     Ok(())
 }

@@ -113,8 +113,7 @@ struct CudaText(Cuda);
 impl<'de> Deserialize<'de> for CudaText {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         let text = String::deserialize(deserializer)?;
-        let expected = || serde::de::Error::custom("expected major.minor");
-        text.parse().map(Self).map_err(|()| expected())
+        text.parse().map(Self).map_err(serde::de::Error::custom)
     }
 }
 

@@ -28,22 +28,19 @@ use crate::shm::shared_state::SharedState;
 const ROOT_FIRST: Duration = Duration::from_secs(1);
 
 /// The reason for which a peer could not join.
+#[derive(Debug, thiserror::Error)]
 pub(super) enum JoinError {
     /// The root has left, and nobody tells the ranks that come later.
+    #[error(transparent)]
     RootGone(Error),
-    Failed(Error),
+    #[error(transparent)]
+    Failed(#[from] Error),
 }
 
 impl JoinError {
     /// Returns the error of a root that ended the connection without a message.
     fn root_died() -> Self {
         Self::RootGone(Error::remote("the rendezvous root died before all ranks had joined"))
-    }
-}
-
-impl From<Error> for JoinError {
-    fn from(error: Error) -> Self {
-        Self::Failed(error)
     }
 }
 

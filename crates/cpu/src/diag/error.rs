@@ -12,7 +12,8 @@ pub(crate) enum Progress {
     Running,
 }
 
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, thiserror::Error)]
+#[error("{text}")]
 pub(crate) struct Error {
     pub(crate) code: ncclResult_t,
     pub(crate) text: String,
