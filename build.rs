@@ -6,6 +6,9 @@ use std::path::PathBuf;
 #[cfg(feature = "bindgen")]
 #[path = "build/bindings.rs"]
 mod bindings;
+#[cfg(feature = "bindgen")]
+#[path = "build/check_header.rs"]
+mod check_header;
 #[path = "build/committed.rs"]
 mod committed;
 #[path = "build/generated.rs"]
@@ -23,12 +26,31 @@ fn main() {
     let (root, out) = (path("CARGO_MANIFEST_DIR"), path("OUT_DIR"));
 
     if env::var("CARGO_CFG_TARGET_POINTER_WIDTH").is_ok_and(|width| width != "64") {
-        println!("cargo::error=libnccl is for 64-bit targets: NCCL exists for no other, and its types are laid out for them");
+        println!(
+            "cargo::error=libnccl is for 64-bit targets: NCCL exists for no other, and its types are laid out for them"
+        );
         return;
     }
+    #[cfg(feature = "bindgen")]
+    // SAFETY: nothing before has started a thread.
+    unsafe {
+        bindings::remove_extra_arguments();
+    }
     generated::write(&root, &out);
+    check_header(&root, &out);
     #[cfg(feature = "link")]
     link_library(&out);
+}
+
+#[cfg(feature = "bindgen")]
+use check_header::check as check_header;
+
+#[cfg(not(feature = "bindgen"))]
+fn check_header(_: &std::path::Path, _: &std::path::Path) {
+    println!("cargo::rerun-if-env-changed=LIBNCCL_CHECK_HEADER");
+    if let Some(header) = env::var_os("LIBNCCL_CHECK_HEADER").filter(|header| !header.is_empty()) {
+        panic!("LIBNCCL_CHECK_HEADER is {header:?}, and the check needs the feature `bindgen` of libnccl");
+    }
 }
 
 /// Tells cargo what to link, unless `LIBNCCL_NO_LINK` is set or the target is not Linux, which alone has NCCL.

@@ -3,6 +3,9 @@
 //! `build.rs` (the bindings that are compiled) and `xtask` (the committed copy of them, and the comparison with NVIDIA's
 //! own headers) share this file by `#[path]`, so that they cannot differ.
 
+use std::env;
+use std::ffi::OsString;
+use std::panic;
 use std::path::Path;
 
 use bindgen::callbacks::{ImplementsTrait, ParseCallbacks};
@@ -95,6 +98,35 @@ pub(crate) fn builder(header: &Path, include: &Path, stubs: &Path) -> Builder {
         .rust_edition(bindgen::RustEdition::Edition2024)
         .wrap_unsafe_ops(true)
         .formatter(Formatter::Prettyplease)
+}
+
+/// Takes the arguments for clang that are meant for the headers of other crates, where they may change the layout of
+/// structs, out of the environment.
+///
+/// # Safety
+/// The process has one thread.
+#[allow(dead_code)] // of xtask
+pub(crate) unsafe fn remove_extra_arguments() {
+    let of_others = |(name, _): (OsString, _)| {
+        Some(name).filter(|name| name.to_string_lossy().starts_with("BINDGEN_EXTRA_CLANG_ARGS"))
+    };
+    for name in env::vars_os().filter_map(of_others) {
+        // SAFETY: the caller guarantees that no other thread reads the environment.
+        unsafe { env::remove_var(name) };
+    }
+}
+
+/// Runs bindgen, which panics if libclang is missing or lacks functions, and returns the message of a panic as an error.
+#[allow(dead_code)] // of xtask
+pub(crate) fn catch<T>(run: impl FnOnce() -> Result<T, String> + panic::UnwindSafe) -> Result<T, String> {
+    let hook = panic::take_hook();
+    panic::set_hook(Box::new(|_| {}));
+    let result = panic::catch_unwind(run);
+    panic::set_hook(hook);
+    result.unwrap_or_else(|payload| {
+        let text = payload.downcast_ref::<String>().map(String::as_str);
+        Err(text.or_else(|| payload.downcast_ref::<&str>().copied()).unwrap_or("bindgen panicked").into())
+    })
 }
 
 /// A callback that tells bindgen that the types of `nccl.h`, which the other header's structs have as fields, are

@@ -27,38 +27,18 @@ pub(crate) fn write(root: &Path, out: &Path) {
 /// Runs bindgen; an error gives the reason why it cannot.
 #[cfg(feature = "bindgen")]
 fn generate(root: &Path) -> Result<Vec<(&'static str, String)>, String> {
-    use std::panic;
-
     for variable in ["LIBCLANG_PATH", "LLVM_CONFIG_PATH", "CLANG_PATH"] {
         println!("cargo::rerun-if-env-changed={variable}");
-    }
-    // Meant for the headers of another crate, where they may change the layout of structs.
-    let of_another_crate = |(name, _): (std::ffi::OsString, _)| {
-        Some(name).filter(|name| name.to_string_lossy().starts_with("BINDGEN_EXTRA_CLANG_ARGS"))
-    };
-    for name in std::env::vars_os().filter_map(of_another_crate) {
-        // SAFETY: the build script has one thread.
-        unsafe { std::env::remove_var(name) };
     }
     // Cargo shows this if the process dies, as it does if it maps a truncated file (SIGBUS).
     eprintln!(
         "If this ends with a signal, the libclang that bindgen has loaded is damaged: LIBCLANG_PATH names the \
          directory of another, and LIBNCCL_BINDGEN=never builds libnccl without."
     );
-    // bindgen panics if libclang is missing or lacks functions.
-    let hook = panic::take_hook();
-    panic::set_hook(Box::new(|_| {}));
-    let generated = panic::catch_unwind(|| crate::bindings::Bindings::generate(root));
-    panic::set_hook(hook);
-    let reason = match generated {
-        Ok(Ok(bindings)) => return Ok(bindings.0),
-        Ok(Err(reason)) => reason,
-        Err(payload) => match payload.downcast::<String>() {
-            Ok(text) => *text,
-            Err(payload) => payload.downcast_ref::<&str>().copied().unwrap_or("it panicked").into(),
-        },
-    };
-    Err(format!("bindgen failed: {}", reason.trim().lines().next().unwrap_or_default()))
+    let generated = crate::bindings::catch(|| crate::bindings::Bindings::generate(root));
+    generated
+        .map(|bindings| bindings.0)
+        .map_err(|reason| format!("bindgen failed: {}", reason.trim().lines().next().unwrap_or_default()))
 }
 
 #[cfg(not(feature = "bindgen"))]

@@ -3,13 +3,17 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
-use anyhow::{Result, bail};
+use anyhow::{Error, Result, bail};
 use clap::Args;
 
-use crate::compare::{Difference, Reason, differences, release as spelled};
-use crate::declarations::{Header, Kind, VIEWS};
+use crate::bindings;
+use crate::check_header::compare::{Difference, Reason, differences, release as spelled};
+use crate::check_header::declarations::{Header, Kind};
 use crate::nvidia_packages::{self, Part};
 use crate::releases::Selection;
+
+/// The macros that select the two views of `nccl.h`: a program's, and that of NCCL's own build on Linux.
+const VIEWS: [&[&str]; 2] = [&[], &["-DNCCL_OS_LINUX"]];
 
 #[derive(Debug, Args)]
 pub(crate) struct Options {
@@ -68,17 +72,17 @@ impl Comparison {
         (count > 0).then(|| format!("the headers differ in {count} items: see `cargo xtask headers`"))
     }
 
-    fn count(&self, reason: Reason) -> usize {
-        self.differences.iter().filter(|difference| difference.reason == reason).count()
+    fn count(&self, reasons: &[Reason]) -> usize {
+        self.differences.iter().filter(|difference| reasons.contains(&difference.reason)).count()
     }
 
     fn print(&self, release: &str) {
-        let since = self.count(Reason::Since);
+        let since = self.count(&[Reason::Since, Reason::Missing]);
         let others = self.differences.len() - since;
         println!("{release:<8} {:>6} {others:>12} {since:>12}  {}", self.items, self.summary);
         if let Some(ours) = self.older {
-            let (add, change) =
-                (self.count(Reason::Unknown), self.differences.len() - self.count(Reason::Unknown));
+            let add = self.count(&[Reason::OnlyTheirs]);
+            let change = self.differences.len() - add;
             println!(
                 "{release} is newer than vendor-headers/nccl.h, which is of {}: {add} items to add, {change} to change",
                 spelled(ours)
@@ -86,7 +90,7 @@ impl Comparison {
         }
         for difference in &self.differences {
             match (self.older, difference.reason) {
-                (Some(_), Reason::Unknown) => println!("  add     {}", difference.official()),
+                (Some(_), Reason::OnlyTheirs) => println!("  add     {}", difference.theirs()),
                 (Some(_), _) => println!("  change  {difference}"),
                 (None, _) => println!("  {difference}"),
             }
@@ -96,6 +100,7 @@ impl Comparison {
 
 /// Compares the headers with those of one release, in both views.
 pub(crate) fn compare(root: &Path, release: &str, part: Part) -> Result<Comparison> {
+    bindings::find_libclang()?;
     let vendor = root.join("vendor-headers");
     let stubs = vendor.join("stubs");
     let include = nvidia_packages::obtain_part(release, part)?.join("include");
@@ -105,13 +110,13 @@ pub(crate) fn compare(root: &Path, release: &str, part: Part) -> Result<Comparis
     let mut summary = String::new();
     let mut older = None;
     for view in VIEWS {
-        let ours = Header::read(&vendor.join("nccl.h"), &stubs, view)?;
-        let theirs = Header::read(&official, &stubs, view)?;
+        let ours = read(&vendor.join("nccl.h"), &stubs, view)?;
+        let theirs = read(&official, &stubs, view)?;
         // A post-release such as 2.26.2.post1 has the header of its original.
         if !release.starts_with(&spelled(theirs.version)) {
             bail!("the package's header is of release {}", spelled(theirs.version));
         }
-        found.extend(differences(&ours, &theirs));
+        found.extend(disagreements(&ours, &theirs));
         if view.is_empty() {
             summary = counts(&theirs);
         }
@@ -128,17 +133,26 @@ pub(crate) fn compare(root: &Path, release: &str, part: Part) -> Result<Comparis
     Ok(Comparison { items, summary, differences: found, older })
 }
 
+/// Returns the differences, but for the items that only newer releases have.
+fn disagreements(ours: &Header, theirs: &Header) -> impl Iterator<Item = Difference> {
+    differences(ours, theirs).into_iter().filter(|difference| difference.reason != Reason::OnlyOurs)
+}
+
+fn read(header: &Path, stubs: &Path, defines: &[&str]) -> Result<Header> {
+    Header::read(header, stubs, defines).map_err(Error::msg)
+}
+
 /// Compares our header of the device API's host functions with the official one, which exists since 2.32.3 and also
 /// declares the kernels' types. Returns the differences, and the number of items that ours adds to `nccl.h`.
 fn device_differences(vendor: &Path, include: &Path) -> Result<(Vec<Difference>, usize)> {
     /// A function that is declared, but that no library exports.
     const NOT_EXPORTED: &str = "ncclCftBarrierCreateRequirement";
     let stubs = vendor.join("stubs");
-    let host = Header::read(&vendor.join("nccl.h"), &stubs, &[])?;
-    let mut ours = Header::read(&vendor.join("nccl_device_host.h"), &stubs, &[])?;
+    let host = read(&vendor.join("nccl.h"), &stubs, &[])?;
+    let mut ours = read(&vendor.join("nccl_device_host.h"), &stubs, &[])?;
     // Official headers take `bool` from CUDA's headers.
     let view = ["-include", "stdbool.h", &format!("-I{}", include.display())];
-    let mut theirs = Header::read(&include.join("nccl_device/host.h"), &stubs, &view)?;
+    let mut theirs = read(&include.join("nccl_device/host.h"), &stubs, &view)?;
     ours.items.retain(|name, declaration| {
         // Types that the host only passes on are opaque here, and have fields there.
         declaration.kind != Kind::Opaque && !host.items.contains_key(name) && name != "NCCL_DEVICE_HOST_H_"
@@ -148,7 +162,7 @@ fn device_differences(vendor: &Path, include: &Path) -> Result<(Vec<Difference>,
             declaration.kind == Kind::Function && name != NOT_EXPORTED && !host.items.contains_key(name);
         is_more || ours.items.contains_key(name)
     });
-    Ok((differences(&ours, &theirs), ours.items.len()))
+    Ok((disagreements(&ours, &theirs).collect(), ours.items.len()))
 }
 
 /// Returns the number of declarations by kind: "27 functions, 27 twins, ...".

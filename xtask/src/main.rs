@@ -9,11 +9,12 @@ use clap::Parser;
 mod bench_openmpi;
 mod bindings;
 mod build_time;
+#[path = "../../build/check_header.rs"]
+#[allow(dead_code)] // The build script's part.
+mod check_header;
 mod checkout;
-mod compare;
 mod coverage;
 mod cpu_so;
-mod declarations;
 mod gpu_pack;
 mod headers;
 mod imports;

@@ -1,13 +1,14 @@
-//! The rules by which our header and an official one agree.
+//! The rules by which our header and another agree: an official one, or a user's own.
 //!
-//! Ours describes one release. An official header of that release, or of a newer one, must declare the same items in
-//! the same words. One of an older release must declare exactly those of our items whose `Since` it has reached, with
-//! the same types. Items that NVIDIA spelled differently in older releases are listed here and nowhere else.
+//! Ours describes one release. A header of that release must declare the same items in the same words. One of an older
+//! release must declare exactly those of our items whose `Since` it has reached, with the same types, and one of a newer
+//! release all of them. Items that NVIDIA spelled differently in older releases are listed here and nowhere else.
 
+use std::cmp::Ordering;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 
-use crate::declarations::{Declaration, Header, Kind};
+use super::declarations::{Declaration, Header, Kind};
 
 /// An item whose declarations differ.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
@@ -15,77 +16,116 @@ pub(crate) struct Difference {
     pub(crate) item: String,
     pub(crate) reason: Reason,
     ours: String,
-    official: String,
+    theirs: String,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Reason {
     /// Our header does not declare the item.
-    Unknown,
-    /// Our comment names no release, or not the one that introduced the item.
+    OnlyTheirs,
+    /// Theirs does not, and need not: it is of an older release, or RCCL's.
+    OnlyOurs,
+    /// Theirs must declare the item, as the release that our comment names is not newer, and does not.
+    Missing,
+    /// Theirs declares the item, and our comment names a newer release, or none.
     Since,
-    /// The declarations differ, or the official header has none.
+    /// The declarations differ.
     Declaration,
+    /// Theirs is of a newer release, and the declarations differ in what may change: names of parameters, numbers that
+    /// grow.
+    Spelling,
 }
 
 impl fmt::Display for Difference {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { item, ours, official, .. } = self;
-        write!(f, "{item}: ours: {ours}; official: {official}")
+        let Self { item, ours, theirs, .. } = self;
+        write!(f, "{item}: ours: {ours}; theirs: {theirs}")
     }
 }
 
 impl Difference {
-    /// Returns the item as the official header declares it.
-    pub(crate) fn official(&self) -> String {
-        format!("{}: {}", self.item, self.official)
+    /// Returns the item as the other header declares it.
+    pub(crate) fn theirs(&self) -> String {
+        format!("{}: {}", self.item, self.theirs)
+    }
+
+    /// Returns the item as our header declares it.
+    pub(crate) fn ours(&self) -> String {
+        format!("{}: {}", self.item, self.ours)
     }
 }
 
 /// Returns the differences between the headers, by name of the item.
-pub(crate) fn differences(ours: &Header, official: &Header) -> Vec<Difference> {
-    let older = official.version < ours.version;
-    let theirs = if older { respelled(official) } else { official.items.clone() };
-    let names: BTreeSet<_> = ours.items.keys().chain(theirs.keys()).collect();
-    names
-        .into_iter()
-        .filter_map(|name| {
-            let (reason, ours, official) =
-                difference(name, ours.items.get(name), theirs.get(name), official.version, older)?;
-            Some(Difference { item: name.clone(), reason, ours, official })
-        })
-        .collect()
+pub(crate) fn differences(ours: &Header, theirs: &Header) -> Vec<Difference> {
+    let age = theirs.version.cmp(&ours.version);
+    let declared = if age == Ordering::Less { respelled(theirs) } else { theirs.items.clone() };
+    let names: BTreeSet<_> = ours.items.keys().chain(declared.keys()).collect();
+    let difference = |name: &String| {
+        let (reason, ours, theirs) = match (ours.items.get(name), declared.get(name)) {
+            (Some(declaration), None) => missing(declaration, ours.version, theirs),
+            (Some(declaration), Some(theirs_too)) => {
+                difference(name, declaration, theirs_too, theirs.version, age)?
+            }
+            (None, declaration) => (Reason::OnlyTheirs, NOT_DECLARED.into(), declaration?.text.clone()),
+        };
+        Some(Difference { item: name.clone(), reason, ours, theirs })
+    };
+    names.into_iter().filter_map(difference).collect()
 }
 
+const NOT_DECLARED: &str = "not declared";
+
+/// Returns the difference where our header, which is of release `version`, alone declares an item.
+fn missing(ours: &Declaration, version: u32, theirs: &Header) -> (Reason, String, String) {
+    // NCCL never removed anything from its API.
+    let is_required = !theirs.is_rccl()
+        && (theirs.version >= version || ours.since.is_some_and(|code| code <= theirs.version));
+    let since =
+        ours.since.map_or(format!("in {}", release(version)), |code| format!("since {}", release(code)));
+    if is_required {
+        (Reason::Missing, format!("{} ({since})", ours.text), NOT_DECLARED.into())
+    } else {
+        (Reason::OnlyOurs, since, NOT_DECLARED.into())
+    }
+}
+
+/// Returns the difference between two declarations of an item; theirs is that of release `version`.
 fn difference(
     name: &str,
-    ours: Option<&Declaration>,
-    theirs: Option<&Declaration>,
+    ours: &Declaration,
+    theirs: &Declaration,
     version: u32,
-    older: bool,
+    age: Ordering,
 ) -> Option<(Reason, String, String)> {
-    let absent = || "not declared".to_string();
-    let (ours, theirs) = match (ours, theirs) {
-        (Some(ours), theirs) => (ours, theirs),
-        (None, theirs) => return Some((Reason::Unknown, absent(), theirs?.text.clone())),
-    };
-    let since =
-        ours.since.map_or("its comment names no release".into(), |code| format!("since {}", release(code)));
-    let Some(theirs) = theirs else {
-        let expected = !older || ours.since.is_some_and(|code| code <= version);
-        // NCCL never removed anything from its API: the item was introduced later than its comment says.
-        let reason = if older { Reason::Since } else { Reason::Declaration };
-        return expected.then(|| (reason, format!("{} ({since})", ours.text), absent()));
-    };
-    if ours.since.is_some_and(|code| code > version) || (ours.since.is_none() && has_since(name, ours.kind)) {
-        return Some((Reason::Since, since, format!("declared in {}", release(version))));
+    // Whoever builds NCCL chooses it.
+    if name == "NCCL_SUFFIX" {
+        return None;
     }
-    let same = if older {
-        ours.abi == theirs.abi || changes_with_releases(name, ours, theirs)
-    } else {
-        ours.text == theirs.text
+    let is_same = ours.text == theirs.text;
+    let may_differ = age.is_ne()
+        && (ours.abi == theirs.abi && !is_reordered(ours, theirs)
+            || changes_with_releases(name, ours, theirs));
+    if !is_same && !may_differ {
+        return Some((Reason::Declaration, ours.text.clone(), theirs.text.clone()));
+    }
+    let declared = || format!("declared in {}", release(version));
+    match ours.since {
+        Some(code) if code > version => Some((Reason::Since, format!("since {}", release(code)), declared())),
+        None if has_since(name, ours.kind) => {
+            Some((Reason::Since, "its comment names no release".into(), declared()))
+        }
+        _ => (age.is_gt() && !is_same).then(|| (Reason::Spelling, ours.text.clone(), theirs.text.clone())),
+    }
+}
+
+/// Returns whether two declarations have the same words in another order: two parameters of one type changed places.
+fn is_reordered(ours: &Declaration, theirs: &Declaration) -> bool {
+    let words = |declaration: &Declaration| {
+        let mut words: Vec<_> = declaration.text.split(' ').map(String::from).collect();
+        words.sort();
+        words
     };
-    (!same).then(|| (Reason::Declaration, ours.text.clone(), theirs.text.clone()))
+    ours.text != theirs.text && words(ours) == words(theirs)
 }
 
 /// Returns the release of a version code: `2.32.3` for 23203.
@@ -116,21 +156,21 @@ fn changes_with_releases(name: &str, ours: &Declaration, theirs: &Declaration) -
 }
 
 /// Returns the declarations of an older release in today's spelling, of which each has the same ABI.
-fn respelled(official: &Header) -> BTreeMap<String, Declaration> {
+fn respelled(theirs: &Header) -> BTreeMap<String, Declaration> {
     let respell = |(name, declaration): (&String, &Declaration)| {
         let mut name = name.clone();
         let mut declaration = declaration.clone();
         // The twin of ncclGetLastError was misspelled, and never exported.
-        if official.version < 2_16_05 && name == "pncclGetError" {
+        if theirs.version < 2_16_05 && name == "pncclGetError" {
             name = "pncclGetLastError".into();
         }
         // The struct of windows had another name in 2.27.
-        if official.version < 2_28_03 {
+        if theirs.version < 2_28_03 {
             name = if name == "ncclWindow" { "ncclWindow_vidmem".into() } else { name };
             declaration.abi = replace_word(&declaration.abi, "ncclWindow", "ncclWindow_vidmem");
         }
         // The handle was the struct, and functions took a pointer to it; now the handle is that pointer.
-        if official.version < 2_30_07 {
+        if theirs.version < 2_30_07 {
             declaration.abi = match name.as_str() {
                 "ncclParamHandle_t" => format!("* mut {}", declaration.abi),
                 _ => declaration.abi.replace("* mut ncclParamHandle_t", "ncclParamHandle_t"),
@@ -138,7 +178,7 @@ fn respelled(official: &Header) -> BTreeMap<String, Declaration> {
         }
         (name, declaration)
     };
-    official.items.iter().map(respell).collect()
+    theirs.items.iter().map(respell).collect()
 }
 
 fn replace_word(text: &str, old: &str, new: &str) -> String {
@@ -150,7 +190,9 @@ mod tests {
     use std::fs;
 
     use super::*;
-    use crate::declarations::VIEWS;
+
+    /// The macros that select the two views of `nccl.h`: a program's, and that of NCCL's own build on Linux.
+    const VIEWS: [&[&str]; 2] = [&[], &["-DNCCL_OS_LINUX"]];
 
     /// A small header of 2.32.3.
     const OURS: &str = "
@@ -220,9 +262,10 @@ mod tests {
     }
 
     /// Returns the names of the items that differ, in either view.
-    fn differing(ours: &str, official: &str) -> Vec<String> {
-        let lines = VIEWS.iter().flat_map(|view| differences(&read(ours, view), &read(official, view)));
-        let names: BTreeSet<_> = lines.map(|difference| difference.item).collect();
+    fn differing(ours: &str, theirs: &str) -> Vec<String> {
+        let found = VIEWS.iter().flat_map(|view| differences(&read(ours, view), &read(theirs, view)));
+        let found = found.filter(|difference| difference.reason != Reason::OnlyOurs);
+        let names: BTreeSet<_> = found.map(|difference| difference.item).collect();
         names.into_iter().collect()
     }
 
@@ -256,7 +299,7 @@ mod tests {
         ];
         for (old, new, expected) in cases {
             let broken = with(OURS, old, new);
-            assert_eq!(differing(OURS, &broken), expected, "official: {new}");
+            assert_eq!(differing(OURS, &broken), expected, "theirs: {new}");
             assert_eq!(differing(&broken, OURS), expected, "ours: {new}");
         }
     }
@@ -298,9 +341,10 @@ mod tests {
         assert_eq!(differing(&late, OLDER), ["ncclInProgress"]);
         let none = with(OURS, "/** Since NCCL 2.30.4. */\n        ncclResult_t", "ncclResult_t");
         assert_eq!(differing(&none, OURS), ["ncclParamBind"]);
-        let found = differences(&read(&late, &[]), &read(OLDER, &[]));
+        let mut found = differences(&read(&late, &[]), &read(OLDER, &[]));
+        found.retain(|difference| difference.reason != Reason::OnlyOurs);
         let lines: Vec<_> = found.iter().map(Difference::to_string).collect();
-        assert_eq!(lines, ["ncclInProgress: ours: since 2.28.3; official: declared in 2.27.7"]);
+        assert_eq!(lines, ["ncclInProgress: ours: since 2.28.3; theirs: declared in 2.27.7"]);
         assert_eq!(found[0].reason, Reason::Since);
     }
 
@@ -314,12 +358,12 @@ mod tests {
             "ncclResult_t ncclNew(int flags);\n        ncclResult_t pncclGetVersion",
         );
         let found = differences(&read(OURS, &[]), &read(&newer, &[]));
-        let found: Vec<_> = found.iter().map(|found| (found.official(), found.reason)).collect();
+        let found: Vec<_> = found.iter().map(|found| (found.theirs(), found.reason)).collect();
         assert_eq!(
             found,
             [
-                ("NCCL_VERSION_CODE: u32 = 23300".into(), Reason::Declaration),
-                ("ncclNew: fn ( flags : c_int ) -> ncclResult_t".into(), Reason::Unknown),
+                ("NCCL_VERSION_CODE: u32 = 23300".into(), Reason::Spelling),
+                ("ncclNew: fn ( flags : c_int ) -> ncclResult_t".into(), Reason::OnlyTheirs),
             ]
         );
     }

@@ -1,19 +1,15 @@
 //! The declarations of an `nccl.h`, ours or an official one, as a flat list.
 
 use std::collections::{BTreeMap, HashMap};
-use std::env;
 use std::fmt;
+use std::mem;
 use std::path::Path;
-use std::process::Command;
+use std::sync::{Arc, Mutex, PoisonError};
 
-use anyhow::{Context, Result, bail};
-use proc_macro2::TokenStream;
+use bindgen::callbacks::{ParseCallbacks, Token};
 use quote::ToTokens;
 
 use crate::bindings;
-
-/// The macros that select the two views of `nccl.h`: a program's, and that of NCCL's own build on Linux.
-pub(crate) const VIEWS: [&[&str]; 2] = [&[], &["-DNCCL_OS_LINUX"]];
 
 /// The declarations of a header.
 #[derive(Debug, Clone)]
@@ -67,19 +63,33 @@ impl fmt::Display for Kind {
 }
 
 impl Header {
-    /// Reads a header through bindgen, configured as for the crate's bindings, and the macros through `cc`.
-    pub(crate) fn read(header: &Path, stubs: &Path, defines: &[&str]) -> Result<Self> {
-        let directory = header.parent().unwrap_or(Path::new("."));
-        bindings::find_libclang()?;
-        // The crate leaves the pnccl twins out, but they are declared and so compared.
-        let builder =
-            bindings::builder(header, directory, stubs).clang_args(defines).allowlist_function("pnccl.*");
-        let rust = builder.generate().with_context(|| header.display().to_string())?.to_string();
-        let mut items = parse(&rust).context("bindgen's output")?;
-        for (name, text) in macros(header, directory, stubs, defines)? {
+    /// Reads a header through bindgen, configured as for the crate's bindings.
+    ///
+    /// The stubs come before the header's own folder, which may be the system's, with headers of CUDA and of a C library.
+    ///
+    /// # Errors
+    /// What libclang says about the header. If libclang is missing, bindgen *panics*.
+    pub(crate) fn read(header: &Path, stubs: &Path, defines: &[&str]) -> Result<Self, String> {
+        let macros = Macros::default();
+        let builder = bindings::builder(header, &stubs.join("hip"), stubs)
+            .clang_arg("-idirafter")
+            .clang_arg(header.parent().unwrap_or(header).display().to_string())
+            .clang_args(defines)
+            // The crate leaves the pnccl twins out, but they are declared and so compared.
+            .allowlist_function("pnccl.*")
+            .parse_callbacks(Box::new(macros.clone()));
+        let of = |reason: String| format!("{}: {}", header.display(), reason.trim());
+        let rust = builder.generate().map_err(|error| of(error.to_string()))?.to_string();
+        let mut items = parse(&rust).map_err(|error| of(format!("bindgen's output: {error}")))?;
+        for (name, text) in mem::take(&mut *macros.0.lock().unwrap_or_else(PoisonError::into_inner)) {
             items.entry(name).or_insert_with(|| Declaration::new(Kind::Macro, text));
         }
-        Ok(Self { version: version(&items).with_context(|| header.display().to_string())?, items })
+        Ok(Self { version: version(&items).map_err(of)?, items })
+    }
+
+    /// Returns whether the header is that of RCCL, which has macros of its own.
+    pub(crate) fn is_rccl(&self) -> bool {
+        self.items.keys().any(|name| name.starts_with("RCCL_"))
     }
 }
 
@@ -98,13 +108,14 @@ fn untagged(name: &str) -> &str {
     }
 }
 
-fn version(items: &BTreeMap<String, Declaration>) -> Result<u32> {
-    let code = items.get("NCCL_VERSION_CODE").context("NCCL_VERSION_CODE is not declared")?;
+fn version(items: &BTreeMap<String, Declaration>) -> Result<u32, String> {
+    let code =
+        items.get("NCCL_VERSION_CODE").ok_or("it does not define NCCL_VERSION_CODE, as every nccl.h does")?;
     let value = code.text.rsplit(' ').next().unwrap_or_default();
-    value.parse().with_context(|| format!("NCCL_VERSION_CODE is {value:?}"))
+    value.parse().map_err(|_| format!("NCCL_VERSION_CODE is {value:?}; expected a number such as 23203"))
 }
 
-fn parse(rust: &str) -> Result<BTreeMap<String, Declaration>> {
+fn parse(rust: &str) -> syn::Result<BTreeMap<String, Declaration>> {
     let since: HashMap<_, _> = bindings::items_with_since(rust).into_iter().collect();
     let mut items = BTreeMap::new();
     let mut add = |name: String, mut declaration: Declaration| {
@@ -197,35 +208,35 @@ fn tokens(item: &impl ToTokens) -> String {
     item.to_token_stream().to_string().replace(":: core :: ffi :: ", "")
 }
 
-/// Returns NCCL's macros as the C compiler lists them: bindgen omits those that are not a number or a string.
-fn macros(header: &Path, directory: &Path, stubs: &Path, defines: &[&str]) -> Result<Vec<(String, String)>> {
-    let compiler = env::var("CC").unwrap_or_else(|_| "cc".into());
-    let output = Command::new(&compiler)
-        .args(["-E", "-dM", "-x", "c", "-std=c11", "-nostdinc"])
-        .args(defines)
-        .args([directory, &stubs.join("cuda"), &stubs.join("libc")].map(|d| format!("-I{}", d.display())))
-        .arg(header)
-        .output()
-        .with_context(|| format!("cannot run the C compiler {compiler:?} (CC names another)"))?;
-    if !output.status.success() {
-        bail!(
-            "{compiler} cannot read {}: {}",
-            header.display(),
-            String::from_utf8_lossy(&output.stderr).trim()
-        );
+/// A callback that collects the macros of NCCL: bindgen generates no constants for those that are not a number or a
+/// string.
+#[derive(Debug, Clone, Default)]
+struct Macros(Arc<Mutex<BTreeMap<String, String>>>);
+
+impl Macros {
+    fn add<'a>(&self, name: &str, tokens: impl Iterator<Item = &'a [u8]>) {
+        if ["NCCL_", "RCCL_", "nccl", "pnccl"].iter().any(|prefix| name.starts_with(prefix)) {
+            // A token that begins a line has the end of the former line before it.
+            let start: &[char] = &['\\', '\r', '\n'];
+            let tokens =
+                tokens.map(|token| String::from_utf8_lossy(token).trim_start_matches(start).to_string());
+            let text = ["#define".into()].into_iter().chain(tokens).collect::<Vec<_>>().join(" ");
+            self.0.lock().unwrap_or_else(PoisonError::into_inner).insert(name.into(), text);
+        }
     }
-    let text = String::from_utf8(output.stdout).context("the C compiler's output")?;
-    Ok(text.lines().filter_map(nccl_macro).collect())
 }
 
-fn nccl_macro(line: &str) -> Option<(String, String)> {
-    let definition = line.strip_prefix("#define ")?;
-    let end = definition.find(|c: char| !(c.is_ascii_alphanumeric() || c == '_')).unwrap_or(definition.len());
-    let (name, body) = definition.split_at(end);
-    let ours = ["NCCL_", "nccl", "pnccl"].iter().any(|prefix| name.starts_with(prefix));
-    // Rust's lexer reads most of these macros; the others are compared as text.
-    let body = body.parse::<TokenStream>().map_or_else(|_| body.trim().to_string(), |t| t.to_string());
-    ours.then(|| (name.to_string(), format!("#define {body}")))
+impl ParseCallbacks for Macros {
+    fn modify_macro(&self, name: &str, tokens: &mut Vec<Token>) {
+        // The first one is the name.
+        self.add(name, tokens.iter().skip(1).map(|token| &*token.raw));
+    }
+
+    fn func_macro(&self, signature: &str, body: &[&[u8]]) {
+        let start = signature.find('(').unwrap_or(signature.len());
+        let (name, parameters) = signature.split_at(start);
+        self.add(name, [parameters.as_bytes()].into_iter().chain(body.iter().copied()));
+    }
 }
 
 #[cfg(test)]
@@ -236,13 +247,5 @@ mod tests {
     fn untagged_removes_only_versions() {
         assert_eq!(untagged("ncclConfig_v23100"), "ncclConfig");
         assert_eq!(untagged("ncclWindow_vidmem"), "ncclWindow_vidmem");
-    }
-
-    #[test]
-    fn macros_that_differ_in_whitespace_are_equal() {
-        let spaced = nccl_macro("#define NCCL_VERSION(X,Y) (((X) <= 2)  ? ( X ) : (Y))");
-        assert_eq!(spaced, nccl_macro("#define NCCL_VERSION(X, Y) (((X) <= 2) ? (X) : (Y))"));
-        assert!(spaced.is_some());
-        assert_eq!(nccl_macro("#define __linux__ 1"), None);
     }
 }
