@@ -1,4 +1,4 @@
-//! Recordings that a signal writes.
+//! Recordings that a signal or a panic writes.
 #![cfg(target_os = "linux")] // Elsewhere there is no CPU implementation.
 
 use std::io::{BufRead, BufReader, ErrorKind};
@@ -6,7 +6,7 @@ use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
-use std::{env, fs, thread};
+use std::{env, fs, panic, thread};
 
 use libnccl::{Config, Recorder, ReduceOp, StreamRef, UniqueId};
 
@@ -160,4 +160,88 @@ fn signals_that_cannot_be_handled_are_invalid_input() {
         assert_eq!(error.kind(), ErrorKind::InvalidInput);
         assert_eq!(error.to_string(), format!("signal {signal} cannot be handled"));
     }
+}
+
+/// Starts another test of this program, ignored otherwise, and returns how it ends; fails if that takes long.
+fn run_alone(test: &str, variables: &[(&str, &Path)]) -> ExitStatus {
+    let mut command = Command::new(env::current_exe().unwrap());
+    command.args(["--exact", test, "--ignored", "--nocapture"]).envs(variables.iter().copied());
+    let (mut process, start) = (Rank(command.spawn().unwrap()), Instant::now());
+    loop {
+        if let Some(status) = process.0.try_wait().unwrap() {
+            return status;
+        }
+        assert!(start.elapsed() < PATIENCE, "{test} does not end");
+        thread::sleep(Duration::from_millis(5));
+    }
+}
+
+struct RecordPanics(PathBuf);
+
+impl Drop for RecordPanics {
+    fn drop(&mut self) {
+        Recorder::write_on_panic(self.0.clone());
+    }
+}
+
+#[test]
+#[ignore = "the next test starts it as a process"]
+fn panicking_process() {
+    let Some(path) = env::var_os("LIBNCCL_TEST_PANIC").map(PathBuf::from) else { return };
+    let unwound = RecordPanics(path.clone());
+    panic::catch_unwind(move || {
+        let _unwound = unwound;
+        panic!("the first");
+    })
+    .unwrap_err();
+    drop(RecordPanics(path.clone()));
+    panic::catch_unwind(|| panic!("the second")).unwrap_err();
+    assert!(recording(path).contains(r#""reason":"panic""#));
+}
+
+#[test]
+fn write_on_panic_while_unwinding_leaves_it_to_a_later_call() {
+    let folder = tempfile::tempdir().unwrap();
+    let status = run_alone("panicking_process", &[("LIBNCCL_TEST_PANIC", &folder.path().join("panic.json"))]);
+    assert!(status.success(), "{status}");
+}
+
+/// A logger that asks for the recordings, and records another communicator.
+#[cfg(feature = "log")]
+struct Logger(std::sync::Mutex<libnccl::Communicator>);
+
+#[cfg(feature = "log")]
+impl log::Log for Logger {
+    fn enabled(&self, _: &log::Metadata<'_>) -> bool {
+        true
+    }
+    fn log(&self, record: &log::Record<'_>) {
+        if record.level() == log::Level::Warn {
+            println!("{}\n{}", record.args(), Recorder::all_to_json("a warning"));
+            self.0.lock().unwrap().record(4);
+        }
+    }
+    fn flush(&self) {}
+}
+
+#[cfg(feature = "log")]
+#[test]
+#[ignore = "the next test starts it as a process"]
+fn logging_process() {
+    let Some(signal) = env::var_os("LIBNCCL_RECORDER_SIGNAL") else { return };
+    assert_eq!(signal, "none");
+    let mut comms = libnccl_cpu::nccl().init_all(&[0, 1]).unwrap();
+    log::set_logger(Box::leak(Box::new(Logger(comms.remove(1).into())))).unwrap();
+    log::set_max_level(log::LevelFilter::Warn);
+    comms[0].record(4);
+    let recorded = Recorder::all_to_json("the end");
+    assert!(recorded.contains(r#""rank":0"#) && recorded.contains(r#""rank":1"#), "{recorded}");
+    std::process::exit(0);
+}
+
+#[cfg(feature = "log")]
+#[test]
+fn logger_that_asks_for_the_recordings_is_answered() {
+    let status = run_alone("logging_process", &[("LIBNCCL_RECORDER_SIGNAL", Path::new("none"))]);
+    assert!(status.success(), "{status}");
 }

@@ -5,6 +5,7 @@ use std::io;
 use std::panic;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, Once, OnceLock, PoisonError, Weak};
+use std::thread;
 
 use super::shared::Shared;
 use crate::MemorySpace;
@@ -46,6 +47,8 @@ pub(super) fn start(shared: &Arc<Shared>, entries: usize) {
         let mut recorded = RECORDED.lock().unwrap_or_else(PoisonError::into_inner);
         recorded.retain(|shared| shared.strong_count() > 0);
         recorded.push(Arc::downgrade(shared));
+        // The logger that this may call may ask for the recordings.
+        drop(recorded);
         #[cfg(all(unix, feature = "signal"))]
         write_on_signal_of_environment();
     }
@@ -55,17 +58,19 @@ pub(super) fn start(shared: &Arc<Shared>, entries: usize) {
 #[cfg(all(unix, feature = "signal"))]
 fn write_on_signal_of_environment() {
     static START: Once = Once::new();
+    let mut started = Ok(());
     START.call_once(|| {
         let write = || {
             // The oldest one gives the rank of the process.
             all().first().into_iter().for_each(|recorder| dump(&recorder.shared, "signal"));
         };
-        let started = crate::recorder::on_signal_of_environment(write);
-        #[cfg(feature = "log")]
-        let _ = started.inspect_err(|error| log::warn!("no recordings on a signal: {error}"));
-        #[cfg(not(feature = "log"))]
-        drop(started);
+        started = crate::recorder::on_signal_of_environment(write);
     });
+    // Not in the closure above, as a logger may record a communicator, too.
+    #[cfg(feature = "log")]
+    let _ = started.inspect_err(|error| log::warn!("no recordings on a signal: {error}"));
+    #[cfg(not(feature = "log"))]
+    drop(started);
 }
 
 /// Starts to record a communicator if the environment says so.
@@ -157,10 +162,15 @@ impl Recorder {
     }
 
     /// Makes each panic of the process write [`all_to_json`](Self::all_to_json) to a file, before what panics did so far.
+    ///
+    /// The first call has no effect on a thread that is panicking, where Rust does not let it change what panics do.
     pub fn write_on_panic(path: PathBuf) {
         static PATH: Mutex<Option<PathBuf>> = Mutex::new(None);
         static HOOK: Once = Once::new();
         *PATH.lock().unwrap_or_else(PoisonError::into_inner) = Some(path);
+        if thread::panicking() {
+            return;
+        }
         HOOK.call_once(|| {
             let before = panic::take_hook();
             panic::set_hook(Box::new(move |info| {

@@ -1,8 +1,9 @@
 //! A directory in which rank 0 publishes its address.
 
-use std::fs::{self, File};
+use std::fs::{self, File, OpenOptions};
 use std::io::{self, Read, Write};
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use super::announcement::{Announcement, MAX_BYTES};
 use super::job::Job;
@@ -34,7 +35,7 @@ pub(super) fn publish(directory: &Path, job: &Job, announcement: &Announcement) 
 impl Drop for Published {
     fn drop(&mut self) {
         // Another job may have replaced it.
-        if fs::read_to_string(&self.path).is_ok_and(|text| text == self.text) {
+        if read_file(&self.path).is_ok_and(|(bytes, _)| bytes == self.text.as_bytes()) {
             let _ = fs::remove_file(&self.path);
         }
     }
@@ -43,17 +44,32 @@ impl Drop for Published {
 /// Returns the announcement, and a description of the file.
 pub(super) fn read(directory: &Path, job: &Job) -> Result<(Announcement, String), String> {
     let path = file(directory, job);
-    let read = || {
-        let file = File::open(&path)?;
-        let age = file.metadata()?.modified()?.elapsed().unwrap_or_default();
-        let mut bytes = Vec::new();
-        file.take(MAX_BYTES as u64 + 1).read_to_end(&mut bytes)?;
-        Ok((bytes, age))
-    };
-    let problem = |error: io::Error| format!("{}: {error}", path.display());
-    let (bytes, age) = read().map_err(problem)?;
+    let (bytes, age) = read_file(&path).map_err(|error| format!("{}: {error}", path.display()))?;
     let announcement = Announcement::parse(&bytes).map_err(|error| format!("{}: {error}", path.display()))?;
     Ok((announcement, format!("{}, written {} s ago", path.display(), age.as_secs())))
+}
+
+/// Returns the first bytes of a file, one more than an announcement may have, and its age. Others may have put anything
+/// there.
+fn read_file(path: &Path) -> io::Result<(Vec<u8>, Duration)> {
+    let mut options = OpenOptions::new();
+    options.read(true);
+    #[cfg(target_os = "linux")]
+    {
+        use std::os::unix::fs::OpenOptionsExt;
+
+        // Opening a FIFO would wait for a writer. The number is that of all architectures for which there is an NCCL.
+        const O_NONBLOCK: i32 = 0o4000;
+        options.custom_flags(O_NONBLOCK);
+    }
+    let file = options.open(path)?;
+    let metadata = file.metadata()?;
+    if !metadata.is_file() {
+        return Err(io::Error::new(io::ErrorKind::InvalidInput, "not a regular file"));
+    }
+    let mut bytes = Vec::new();
+    file.take(MAX_BYTES as u64 + 1).read_to_end(&mut bytes)?;
+    Ok((bytes, metadata.modified()?.elapsed().unwrap_or_default()))
 }
 
 fn file(directory: &Path, job: &Job) -> PathBuf {
@@ -94,4 +110,66 @@ pub(super) fn create_private(directory: &Path) -> io::Result<()> {
 #[cfg(not(unix))]
 pub(super) fn check_private(directory: &Path) -> io::Result<()> {
     fs::metadata(directory).map(drop)
+}
+
+#[cfg(all(test, target_os = "linux"))]
+mod tests {
+    use std::os::unix::fs::symlink;
+    use std::process::Command;
+    use std::sync::mpsc;
+    use std::thread;
+
+    use super::*;
+
+    const JOB: Job = Job { rank: 1, size: 2, hash: [7; 16] };
+
+    fn make_fifo(path: &Path) {
+        assert!(Command::new("mkfifo").arg(path).status().unwrap().success());
+    }
+
+    /// Returns what `act` returns; fails if that takes long.
+    fn soon<T: Send + 'static>(act: impl FnOnce() -> T + Send + 'static) -> T {
+        let (sender, receiver) = mpsc::channel();
+        thread::spawn(move || sender.send(act()));
+        receiver.recv_timeout(Duration::from_secs(20)).expect("a result soon")
+    }
+
+    #[test]
+    fn announcement_that_is_no_regular_file_is_refused_at_once() {
+        let folder = tempfile::tempdir().unwrap();
+        let (directory, path) = (folder.path().to_owned(), file(folder.path(), &JOB));
+        let refused = |problem: &str| {
+            let directory = directory.clone();
+            let error = soon(move || read(&directory, &JOB)).unwrap_err();
+            assert_eq!(error, format!("{}: {problem}", path.display()));
+            fs::remove_file(&path).or_else(|_| fs::remove_dir(&path)).unwrap();
+        };
+        make_fifo(&path);
+        refused("not a regular file");
+        symlink("/dev/zero", &path).unwrap();
+        refused("not a regular file");
+        fs::create_dir(&path).unwrap();
+        refused("not a regular file");
+        // Longer than memory.
+        File::create(&path).unwrap().set_len(1 << 40).unwrap();
+        refused("the announcement of rank 0 has no valid text");
+    }
+
+    #[test]
+    fn announcement_that_was_replaced_is_left_there_at_once() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = file(folder.path(), &JOB);
+        let published = || Published { path: path.clone(), text: "text".into() };
+        make_fifo(&path);
+        let first = published();
+        soon(move || drop(first));
+        fs::remove_file(&path).unwrap();
+        File::create(&path).unwrap().set_len(1 << 40).unwrap();
+        let second = published();
+        soon(move || drop(second));
+        assert!(path.exists());
+        fs::write(&path, "text").unwrap();
+        drop(published());
+        assert!(!path.exists());
+    }
 }

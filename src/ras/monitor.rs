@@ -45,6 +45,9 @@ impl Monitor {
     pub fn next_event(&mut self, timeout: Duration) -> Result<Option<Event>, RasError> {
         let deadline = Deadline::after(timeout);
         loop {
+            // Not kept, however many there are.
+            let blanks = self.connection.buffer().iter().take_while(|byte| b" \t\r\n".contains(byte)).count();
+            self.connection.consume(blanks);
             if let Some((event, length)) = first_event(self.connection.buffer())? {
                 self.connection.consume(length);
                 return Ok(Some(event));
@@ -73,7 +76,11 @@ fn first_event(bytes: &[u8]) -> Result<Option<(Event, usize)>, RasError> {
 
 #[cfg(test)]
 mod tests {
-    use super::first_event;
+    use std::io::Write;
+    use std::net::{TcpListener, TcpStream};
+    use std::time::Duration;
+
+    use super::{Connection, Monitor, first_event};
     use crate::launch::random_inputs::{Random, count};
 
     const EVENTS: &str = r#"{
@@ -113,6 +120,17 @@ mod tests {
         for end in 0..length {
             assert_eq!(first_event(&EVENTS.as_bytes()[..end]).unwrap(), None, "{end}");
         }
+    }
+
+    #[test]
+    fn blanks_between_events_are_not_kept() {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let stream = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        let (mut service, _) = listener.accept().unwrap();
+        service.write_all(&[b' '; 1 << 16]).unwrap();
+        let mut monitor = Monitor::new(Connection::new(stream, "the service".into()));
+        assert_eq!(monitor.next_event(Duration::from_millis(500)).unwrap(), None);
+        assert_eq!(monitor.connection.buffer(), b"");
     }
 
     /// A million with `LIBNCCL_LAUNCH_INPUTS=1000000`.

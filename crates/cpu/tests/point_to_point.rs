@@ -2,7 +2,9 @@
 
 mod common;
 
+use std::cell::RefCell;
 use std::ptr;
+use std::sync::mpsc::{self, Sender};
 use std::thread;
 use std::time::Duration;
 
@@ -306,4 +308,38 @@ fn large_messages_between_processes_arrive() {
 fn count_mismatch_between_processes_is_invalid_usage() {
     let _watchdog = Watchdog::new();
     processes::run("mismatch", 2);
+}
+
+/// The ranks of a thread, which exchange numbers in a group when the thread ends.
+struct ExchangeAtEnd(Vec<Comm>, Sender<Vec<i32>>);
+
+impl Drop for ExchangeAtEnd {
+    fn drop(&mut self) {
+        let (sent, mut received) = ([[7], [8]], [[0], [0]]);
+        assert_eq!(nccl!(ncclGroupStart()), OK);
+        for (rank, Comm(comm)) in self.0.iter().enumerate() {
+            assert_eq!(send(&sent[rank], 1 - rank, *comm), OK);
+            assert_eq!(receive(&mut received[rank], 1 - rank, *comm), OK);
+        }
+        assert_eq!(nccl!(ncclGroupEnd()), OK);
+        self.0.drain(..).for_each(Comm::destroy);
+        self.1.send(received.concat()).unwrap();
+    }
+}
+
+thread_local! {
+    static AT_END: RefCell<Option<ExchangeAtEnd>> = const { RefCell::new(None) };
+}
+
+#[test]
+fn group_in_the_destructor_of_a_thread_local_variable_runs() {
+    let (sender, receiver) = mpsc::channel();
+    thread::spawn(move || {
+        // Before the first group: variables are dropped in the opposite order.
+        AT_END.set(Some(ExchangeAtEnd(Vec::new(), sender)));
+        let comms = init(Mode::Group, 2);
+        together(Mode::Group, &comms, |_, _| OK);
+        AT_END.with_borrow_mut(|at_end| at_end.as_mut().unwrap().0 = comms);
+    });
+    assert_eq!(receiver.recv_timeout(Duration::from_secs(60)), Ok(vec![8, 7]));
 }

@@ -10,6 +10,7 @@ use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, VecDeque};
 use std::ffi::CString;
 use std::future::poll_fn;
+use std::mem::ManuallyDrop;
 use std::pin::pin;
 use std::rc::Rc;
 use std::sync::Arc;
@@ -91,20 +92,23 @@ pub(crate) enum Queue {
 
 thread_local! {
     static GROUP: RefCell<Group> = RefCell::default();
+    /// The group of a thread that is ending and has dropped [`GROUP`]: destructors of the program's own variables may make
+    /// calls. It has no destructor, so that it is there until the end.
+    static LAST_GROUP: RefCell<ManuallyDrop<Group>> = RefCell::default();
 }
 
-/// Calls `act` with this thread's group. A thread that is ending may have dropped it, and each of its calls is a group of
-/// its own.
+/// Calls `act` with this thread's group.
 fn with_group<T>(act: impl FnOnce(&mut Group) -> T) -> T {
+    let act = |group: &mut Group| {
+        if group.generation != fork::generation() {
+            // A forked child has no part in a group that its parent began.
+            *group = Group { generation: fork::generation(), ..Group::default() };
+        }
+        act(group)
+    };
     match GROUP.try_with(|_| ()) {
-        Ok(()) => GROUP.with_borrow_mut(|group| {
-            if group.generation != fork::generation() {
-                // A forked child has no part in a group that its parent began.
-                *group = Group { generation: fork::generation(), ..Group::default() };
-            }
-            act(group)
-        }),
-        Err(_) => act(&mut Group::default()),
+        Ok(()) => GROUP.with_borrow_mut(act),
+        Err(_) => LAST_GROUP.with_borrow_mut(|group| act(group)),
     }
 }
 
@@ -170,7 +174,8 @@ pub(crate) fn run(
     debug::info(header.subsystem(), || {
         header.log_line(operation.buffers(), communicator.handle().addr(), context, stream.addr())
     });
-    let now = GROUP.try_with(|group| group.borrow().depth == 0).unwrap_or(true);
+    let now = GROUP.try_with(|group| group.borrow().depth == 0);
+    let now = now.unwrap_or_else(|_| LAST_GROUP.with_borrow(|group| group.depth == 0));
     if now && communicator.runs_at_once() && queue.peer() != Some(context.rank) {
         let _entered = communicator.enter()?;
         // Nothing to combine, so nothing to put on the heap.
