@@ -6,6 +6,9 @@ use std::path::PathBuf;
 #[cfg(feature = "bindgen")]
 #[path = "build/bindings.rs"]
 mod bindings;
+#[cfg(feature = "bindgen")]
+#[path = "build/check_header.rs"]
+mod check_header;
 #[path = "build/generated.rs"]
 mod generated;
 #[cfg(feature = "link")]
@@ -28,9 +31,21 @@ fn main() {
     #[cfg(feature = "bindgen")]
     generated::compare_with_bindgen(&root, &out);
     generated::write_bindings(&root, &out);
+    check_header(&root, &out);
 
     #[cfg(feature = "link")]
     link_library(&out);
+}
+
+#[cfg(feature = "bindgen")]
+use check_header::check as check_header;
+
+#[cfg(not(feature = "bindgen"))]
+fn check_header(_: &std::path::Path, _: &std::path::Path) {
+    println!("cargo::rerun-if-env-changed=LIBNCCL_CHECK_HEADER");
+    if let Some(header) = env::var_os("LIBNCCL_CHECK_HEADER").filter(|header| !header.is_empty()) {
+        panic!("LIBNCCL_CHECK_HEADER is {header:?}, and the check needs the feature `bindgen` of libnccl");
+    }
 }
 
 /// Tells cargo what to link, unless `LIBNCCL_NO_LINK` is set or the target is not Linux, which alone has NCCL.

@@ -48,6 +48,11 @@ impl Difference {
     pub(crate) fn theirs(&self) -> String {
         format!("{}: {}", self.item, self.theirs)
     }
+
+    /// Returns the item as our header declares it.
+    pub(crate) fn ours(&self) -> String {
+        format!("{}: {}", self.item, self.ours)
+    }
 }
 
 /// Returns the differences between the headers, by name of the item.

@@ -10,6 +10,7 @@ mod bench_openmpi;
 mod bindings;
 mod build_time;
 #[path = "../../build/check_header.rs"]
+#[allow(dead_code)] // The build script's part.
 mod check_header;
 mod checkout;
 mod coverage;
