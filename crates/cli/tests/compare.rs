@@ -87,7 +87,7 @@ fn json_has_ratio_and_spread_of_each_row() {
     results.write(|result| slow_down(&mut result["rows"][0]["out_of_place"], 4.0));
     let (stdout, _) = compare(results.path(), "a.json b.json --json --threshold 0.5", 1);
     let comparison: Value = serde_json::from_str(&stdout).expect("JSON");
-    assert_eq!((&comparison["schema"], &comparison["operation"]), (&json!(1), &json!("all_reduce")));
+    assert_eq!((&comparison["schema"], &comparison["operation"]), (&json!(2), &json!("all_reduce")));
     let rows = comparison["rows"].as_array().expect("rows");
     assert_eq!(rows.len(), 6);
     let row = &rows[0];
@@ -96,6 +96,139 @@ fn json_has_ratio_and_spread_of_each_row() {
     let [low, high] = ["low", "high"].map(|name| row[name].as_f64().expect("a number"));
     assert!(low <= 0.25 && high >= 0.25, "{row}");
     assert_eq!((&rows[1]["ratio"], &rows[1]["is_below"]), (&json!(1.0), &json!(false)));
+}
+
+/// Returns each row's figures, as they are printed: times, bandwidths and ratio.
+fn printed(table: &str) -> Vec<[&str; 5]> {
+    let rows = table.lines().filter(|line| !line.starts_with('#')).skip(1);
+    rows.map(|row| row.split_whitespace().skip(5).collect::<Vec<_>>()[..5].try_into().expect("columns"))
+        .collect()
+}
+
+/// Returns the least and the most that a printed number can stand for.
+fn rounded(text: &str) -> [f64; 2] {
+    let decimals = text.split_once('.').map_or(0, |(_, decimals)| decimals.len() as i32);
+    let value: f64 = text.parse().expect("a number");
+    [-0.500_001, 0.500_001].map(|half| value + half * 0.1_f64.powi(decimals))
+}
+
+/// Checks that the ratio is the quotient of the figures beside it, all as far as they are printed.
+fn check_quotients(table: &str) {
+    for row in printed(table) {
+        let [a, b, bandwidth, other, ratio] = row.map(rounded);
+        for (over, under) in [(a, b), (other, bandwidth)] {
+            // By multiplication: a figure may be printed as 0.
+            let is_quotient = over[0] <= ratio[1] * under[1] && ratio[0] * under[0].max(0.0) <= over[1];
+            assert!(is_quotient, "{row:?}\n{table}");
+        }
+    }
+}
+
+/// Checks the same of the JSON, which has all digits.
+fn check_json(comparison: &Value) {
+    for row in comparison["rows"].as_array().expect("rows") {
+        let [a, b, bandwidth, other, ratio, low, high] =
+            ["/times_us/0", "/times_us/1", "/busbws/0", "/busbws/1", "/ratio", "/low", "/high"]
+                .map(|field| row.pointer(field).and_then(Value::as_f64).expect("a number"));
+        assert!((a / b / ratio - 1.0).abs() < 1e-12, "{row}");
+        assert!((other / bandwidth / ratio - 1.0).abs() < 1e-9, "{row}");
+        assert!((low..=high).contains(&ratio), "{row}");
+    }
+}
+
+#[test]
+fn ratio_is_the_quotient_of_the_figures_beside_it() {
+    let results = Results::new();
+    let mut state = 1_u64;
+    for _ in 0..20 {
+        results.write(|result| {
+            for row in result["rows"].as_array_mut().expect("rows") {
+                for place in ["out_of_place", "in_place"] {
+                    // From a thousandth to a thousandfold.
+                    state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+                    slow_down(
+                        &mut row[place],
+                        10_f64.powf((state >> 40) as f64 / (1 << 24) as f64 * 6.0 - 3.0),
+                    );
+                }
+            }
+        });
+        check_quotients(&compare(results.path(), "a.json b.json", 0).0);
+        let (stdout, _) = compare(results.path(), "a.json b.json --json", 0);
+        check_json(&serde_json::from_str(&stdout).expect("JSON"));
+    }
+}
+
+#[test]
+fn ratio_of_rounds_is_the_quotient_of_the_figures_beside_it() {
+    let folder = TempDir::new().expect("a folder");
+    // An even and an odd number, of which the medians differ.
+    for rounds in [2, 3] {
+        let arguments = format!("--backend cpu --backend cpu --rounds {rounds}");
+        let measurement = "-- all_reduce --ranks 2 -b 8 -e 64 -f 8 -n 3";
+        check_quotients(&compare(folder.path(), &format!("{arguments} {measurement}"), 0).0);
+        let (stdout, _) = compare(folder.path(), &format!("{arguments} --json {measurement}"), 0);
+        check_json(&serde_json::from_str(&stdout).expect("JSON"));
+    }
+}
+
+#[test]
+fn planted_slowdown_is_shown_as_that_factor() {
+    let results = Results::new();
+    for (factor, ratio) in [(0.25, "4.000"), (1.25, "0.800"), (2.0, "0.500"), (8.0, "0.125")] {
+        results.write(|result| {
+            for row in result["rows"].as_array_mut().expect("rows") {
+                for place in ["out_of_place", "in_place"] {
+                    slow_down(&mut row[place], factor);
+                }
+            }
+        });
+        let (stdout, _) = compare(results.path(), "a.json b.json", 0);
+        assert!(printed(&stdout).iter().all(|row| row[4] == ratio), "{factor}\n{stdout}");
+        assert!(
+            stdout.ends_with(&format!("# geometric mean of the ratios: {ratio}\n")),
+            "{factor}\n{stdout}"
+        );
+    }
+}
+
+#[test]
+fn statistic_is_the_mean_if_a_row_has_no_iterations() {
+    let results = Results::new();
+    let (stdout, _) = compare(results.path(), "a.json a.json", 0);
+    assert!(stdout.contains("# A, B: median of single iterations\n"), "{stdout}");
+    results.write(|result| {
+        result["rows"][0]["in_place"]["iterations"] = json!([]);
+        result["rows"][1]["out_of_place"]["time_us"] = json!(7.5);
+    });
+    let (stdout, _) = compare(results.path(), "a.json b.json", 0);
+    assert!(stdout.contains("# A, B: mean of the loop\n"), "{stdout}");
+    assert_eq!(printed(&stdout)[2][1], "7.500", "{stdout}");
+    let (stdout, _) = compare(results.path(), "a.json b.json --json", 0);
+    let comparison: Value = serde_json::from_str(&stdout).expect("JSON");
+    assert_eq!(comparison["statistic"], json!("mean"));
+    assert_eq!(comparison["rows"][0]["low"], Value::Null);
+}
+
+#[test]
+fn bandwidth_at_the_mean_is_that_of_the_measurement() {
+    for operation in ["all_reduce", "all_gather", "alltoallv", "hypercube"] {
+        let folder = TempDir::new().expect("a folder");
+        for (ranks, factor) in [(1, "algbw"), (2, "busbw")] {
+            let arguments = format!("{operation} --cpu --ranks {ranks} -b 1K -e 1K -n 2 --json=a.json");
+            assert!(nccl(folder.path(), &arguments).status.success(), "{operation}");
+            let read = fs::read_to_string(folder.path().join("a.json")).expect("the result");
+            let mut result: Value = serde_json::from_str(&read).expect("JSON");
+            let measured = &mut result["rows"][0]["out_of_place"];
+            measured["iterations"] = json!([]);
+            let expected = measured[factor].as_f64().expect("a number");
+            fs::write(folder.path().join("a.json"), result.to_string()).expect("the file is written");
+            let (stdout, _) = compare(folder.path(), "a.json a.json --json", 0);
+            let comparison: Value = serde_json::from_str(&stdout).expect("JSON");
+            let bandwidth = comparison["rows"][0]["busbws"][0].as_f64().expect("a number");
+            assert!((bandwidth - expected).abs() <= expected * 1e-9, "{operation}: {bandwidth}, {expected}");
+        }
+    }
 }
 
 #[test]

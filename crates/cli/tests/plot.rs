@@ -4,6 +4,7 @@ use std::fs;
 use std::path::Path;
 use std::process::{Command, Output};
 
+use serde_json::{Value, json};
 use tempfile::TempDir;
 
 /// Runs `nccl bench` in a folder. Returns the error. The status has to be `status`.
@@ -16,6 +17,61 @@ fn bench(folder: &Path, arguments: &str, status: i32) -> String {
     stderr
 }
 
+/// Returns the lines of the series, in the order of the charts.
+fn lines(svg: &str) -> Vec<&str> {
+    let is_series = |line: &&str| line.starts_with("<polyline") && line.contains("stroke-width=\"2\"");
+    svg.lines().filter(is_series).collect()
+}
+
+/// Draws two results with planted times, for each byte: the means of their loops, and the medians of their iterations, if
+/// they have any. Returns the picture and what `nccl bench compare` prints.
+fn draw_and_compare(folder: &Path, loops: [f64; 2], medians: Option<[f64; 2]>) -> (String, String) {
+    let read = fs::read_to_string(folder.join("measured.json")).expect("the result");
+    for (side, name) in ["a.json", "b.json"].into_iter().enumerate() {
+        let mut result: Value = serde_json::from_str(&read).expect("JSON");
+        for row in result["rows"].as_array_mut().expect("rows") {
+            let bytes = row["bytes"].as_f64().expect("a number");
+            for place in ["out_of_place", "in_place"] {
+                row[place]["time_us"] = json!(loops[side] * bytes);
+                for iterations in row[place]["iterations"].as_array_mut().expect("iterations") {
+                    iterations["median_us"] = json!(medians.map(|medians| medians[side] * bytes));
+                }
+                if medians.is_none() {
+                    row[place]["iterations"] = json!([]);
+                }
+            }
+        }
+        fs::write(folder.join(name), result.to_string()).expect("the file is written");
+    }
+    bench(folder, "plot a.json b.json -o both.svg", 0);
+    let mut compare = Command::new(env!("CARGO_BIN_EXE_nccl"));
+    let compared = compare.args(["bench", "compare", "a.json", "b.json"]).current_dir(folder).output();
+    let table = String::from_utf8(compared.expect("the program starts").stdout).expect("text");
+    (fs::read_to_string(folder.join("both.svg")).expect("the picture"), table)
+}
+
+#[test]
+fn plot_and_compare_name_and_use_the_same_statistic() {
+    let folder = TempDir::new().expect("a folder");
+    let folder = folder.path();
+    bench(folder, "all_reduce --cpu --ranks 2 -b 8 -e 1K -f 8 -n 2 --json=measured.json", 0);
+    // By their loops the second is twice as fast, by their iterations a quarter as fast.
+    let (svg, table) = draw_and_compare(folder, [2.0, 1.0], Some([3.0, 12.0]));
+    assert!(
+        table.contains("# A, B: median of single iterations\n") && table.contains("  0.250  "),
+        "{table}"
+    );
+    assert!(svg.contains("Time, median of single iterations"), "{svg}");
+    assert!(svg.contains("Bus bandwidth, median of single iterations"), "{svg}");
+    let (means, table) = draw_and_compare(folder, [3.0, 12.0], None);
+    assert!(table.contains("# A, B: mean of the loop\n") && table.contains("  0.250  "), "{table}");
+    assert!(means.contains("Time, mean of the loop"), "{means}");
+    assert_eq!(lines(&svg), lines(&means));
+    let (other, table) = draw_and_compare(folder, [2.0, 1.0], None);
+    assert!(table.contains("  2.000  "), "{table}");
+    assert_ne!(lines(&svg), lines(&other));
+}
+
 #[test]
 fn results_are_drawn_in_one_picture() {
     let folder = TempDir::new().expect("a folder");
@@ -24,16 +80,17 @@ fn results_are_drawn_in_one_picture() {
     bench(folder, "all_reduce --cpu --ranks 3 -b 8 -e 64K -f 8 -n 2 -o all --json=three.json", 0);
     bench(folder, "plot two.json three.json -o both.svg", 0);
     let svg = fs::read_to_string(folder.join("both.svg")).expect("the picture");
-    let labels = ["two: all_reduce float sum, 2 ranks, cpu", "three: all_reduce float mulsum, 3 ranks, cpu"];
+    let labels = [
+        "two: all_reduce float sum, 2 ranks, cpu, out of place",
+        "three: all_reduce float mulsum, 3 ranks, cpu, out of place",
+    ];
     for text in
         labels.into_iter().chain(["Bus bandwidth", "GB/s", "Time", "microseconds", "size in bytes", "32K"])
     {
         assert!(svg.contains(text), "{text}: {svg}");
     }
     // One and six reductions, in two charts.
-    let lines =
-        svg.lines().filter(|line| line.starts_with("<polyline") && line.contains("stroke-width=\"2\""));
-    assert_eq!(lines.count(), 14, "{svg}");
+    assert_eq!(lines(&svg).len(), 14, "{svg}");
     assert!(svg.contains("@media (prefers-color-scheme: dark)"), "{svg}");
     for placeholder in ["#010101", "#020202", "#FEFEFE", "#0303"] {
         assert!(!svg.contains(placeholder), "{placeholder}: {svg}");

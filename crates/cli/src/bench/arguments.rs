@@ -201,7 +201,7 @@ pub(crate) struct MeasureArguments {
     /// Print comma-separated values instead of the table, or write them to FILE
     #[arg(long, value_name = "FILE", num_args = 0..=1, require_equals = true, help_heading = "Output")]
     pub(crate) csv: Option<Option<PathBuf>>,
-    /// Draw bandwidth and time against size into FILE, in SVG
+    /// Draw bandwidth and time against size into FILE, in SVG, as `nccl bench plot` does
     #[arg(long, value_name = "FILE", help_heading = "Output")]
     pub(crate) plot: Option<PathBuf>,
     /// Take turns with PROGRAM, a program of nccl-tests for the same operation, and print the ratio of each size

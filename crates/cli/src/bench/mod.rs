@@ -30,6 +30,7 @@ mod reduction;
 mod registrations;
 mod report;
 mod shape;
+mod statistic;
 mod table;
 mod thread;
 mod times;

@@ -15,7 +15,7 @@ use super::description::Description;
 use super::parameters::Parameters;
 use super::plot;
 use super::progress::Progress;
-use super::report::{Library, Measured, Report, Row, SCHEMA, WrongElement};
+use super::report::{Library, Report, Row, SCHEMA, WrongElement};
 use super::shape::Shape;
 use super::table::Table;
 use super::usage::Usage;
@@ -236,13 +236,6 @@ impl Written {
             plot::write(&[(name, self.report)], file)?;
         }
         Ok(wrong.unwrap_or(0))
-    }
-}
-
-impl Row {
-    /// Returns what was measured, out of place first.
-    fn measured(&self) -> impl Iterator<Item = &Measured> {
-        [&self.out_of_place, &self.in_place].into_iter().flatten()
     }
 }
 

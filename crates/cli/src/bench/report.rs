@@ -165,9 +165,26 @@ impl Report {
         serde_json::from_str(text).context(context)
     }
 
+    /// Returns the bus bandwidth in GB/s of a row that takes `time_us`, or the algorithm's of a single rank, which has no
+    /// bus. It is not that of the row scaled: with `--report_cputime`, the row's time is not the one of its bandwidth.
+    pub(crate) fn bandwidth(&self, row: &Row, measured: &Measured, time_us: f64) -> f64 {
+        let ranks = self.ranks.len().max(1) as f64;
+        // In a hypercube, a rank's own part is not counted.
+        let counted = if self.operation == "hypercube" { (ranks - 1.0) / ranks } else { 1.0 };
+        let factor = if measured.busbw > 0.0 { measured.busbw / measured.algbw } else { 1.0 };
+        row.bytes as f64 * counted * factor / time_us / 1e3
+    }
+
     /// Returns the report as indented JSON with a newline at the end.
     pub(crate) fn to_json(&self) -> Result<String> {
         Ok(serde_json::to_string_pretty(self)? + "\n")
+    }
+}
+
+impl Row {
+    /// Returns what was measured, out of place first.
+    pub(crate) fn measured(&self) -> impl Iterator<Item = &Measured> {
+        [&self.out_of_place, &self.in_place].into_iter().flatten()
     }
 }
 

@@ -13,6 +13,9 @@ Examples:
   nccl bench compare before.json after.json --threshold 0.95
   nccl bench compare --backend link --backend dlopen -- all_reduce -b 8 -e 1M
 
+The times are medians of single iterations if all results have them, otherwise the means of the loops. The ratio is their
+quotient, A / B: above 1, B is faster. Of several rounds, the one with the median ratio is printed.
+
 Exit status:
   0    No ratio is below the threshold
   1    A ratio is below the threshold, or the results cannot be compared
@@ -36,7 +39,7 @@ pub(crate) struct CompareArguments {
     /// Number of measurements with each backend, in turn
     #[arg(long, default_value_t = 5, requires = "backend", value_parser = whole::<u32>(1..=1000))]
     pub(crate) rounds: u32,
-    /// Fail if a ratio is below this
+    /// Fail if a ratio, the time of A divided by that of B, is below this
     #[arg(long, value_name = "RATIO", value_parser = ratio)]
     pub(crate) threshold: Option<f64>,
     /// Print JSON

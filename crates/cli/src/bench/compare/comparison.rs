@@ -6,13 +6,18 @@ use anyhow::{Result, ensure};
 use serde::Serialize;
 
 use super::side::Side;
-use crate::bench::report::{Iterations, Measured, Parameters, Rank, Report, Row};
+use crate::bench::report::{Measured, Parameters, Rank, Report, Row};
+use crate::bench::statistic::Statistic;
 
 /// The number of the schema of the JSON.
-const SCHEMA: u32 = 1;
+const SCHEMA: u32 = 2;
 
 /// Two sides, compared. A ratio is that of speeds, of the second side to the first: the time of the first divided by that
 /// of the second, which is also the ratio of the bus bandwidths.
+///
+/// A round pairs the sides, so that what slows the machine for longer slows both. Of several rounds, the one with the median
+/// ratio stands for all, with its times: a quotient of the sides' own medians would lose the pairs, and the median of the
+/// ratios beside the medians of the times would be the quotient of nothing that is printed.
 #[derive(Debug, Serialize)]
 pub(crate) struct Comparison {
     schema: u32,
@@ -22,6 +27,7 @@ pub(crate) struct Comparison {
     sides: [Description; 2],
     /// The parameters in which the sides differ.
     differences: Vec<String>,
+    statistic: Statistic,
     threshold: Option<f64>,
     pub(crate) rows: Vec<Ratio>,
     /// The rows that one side lacks.
@@ -44,8 +50,7 @@ struct Description {
 pub(crate) struct Ratio {
     #[serde(flatten)]
     key: Key,
-    /// The times of the sides: the median of single iterations if both have them, otherwise the mean; of several rounds
-    /// the median.
+    /// The times of the sides: the statistic, in the round with the median ratio; of two in the middle, the lower.
     times_us: [f64; 2],
     busbws: [f64; 2],
     ratio: f64,
@@ -82,10 +87,11 @@ impl Comparison {
             a.ranks.len(),
             b.ranks.len()
         );
+        let statistic = Statistic::of(one.rounds().chain(two.rounds()));
         let mut rows: Vec<Ratio> = vec![];
         let (keys, others) = (keys(a), keys(b));
         for key in keys.iter().filter(|key| others.contains(key)) {
-            rows.extend(Ratio::new(key, &one, &two, threshold));
+            rows.extend(Ratio::new(key, statistic, [&one, &two], threshold));
         }
         ensure!(!rows.is_empty(), "{name} and {other} have no row in common");
         let lacks = |keys: &[Key], others: &[Key], name: &str| -> Vec<String> {
@@ -103,6 +109,7 @@ impl Comparison {
             operation: a.operation.clone(),
             ranks: a.ranks.len(),
             differences: differences(a, b),
+            statistic,
             threshold,
             geometric_mean: (logarithms / rows.len() as f64).exp(),
             rows,
@@ -182,66 +189,51 @@ fn differences(a: &Report, b: &Report) -> Vec<String> {
 
 impl Ratio {
     /// Returns the ratio of a row; `None` if a side has no time for it.
-    fn new(key: &Key, one: &Side, two: &Side, threshold: Option<f64>) -> Option<Self> {
-        let (ones, twos) = (found(key, one), found(key, two));
-        let has_iterations = ones.iter().chain(&twos).all(|measured| median_iteration(measured).is_some());
-        let time = |measured: &Measured| {
-            median_iteration(measured).filter(|_| has_iterations).unwrap_or(measured.time_us)
+    fn new(key: &Key, statistic: Statistic, [one, two]: [&Side; 2], threshold: Option<f64>) -> Option<Self> {
+        let mut pairs: Vec<_> = found(key, one).into_iter().zip(found(key, two)).collect();
+        let times = |(one, two): &(Found, Found)| [one, two].map(|found| statistic.time_us(found.measured));
+        let ratio = |pair: &(Found, Found)| {
+            let [a, b] = times(pair);
+            a / b
         };
-        let bandwidth = |measured: &Measured| measured.busbw * measured.time_us / time(measured);
-        let times_us = [&ones, &twos].map(|rounds| median(rounds.iter().map(|round| time(round)).collect()));
-        let busbws =
-            [&ones, &twos].map(|rounds| median(rounds.iter().map(|round| bandwidth(round)).collect()));
-        let ([Some(a), Some(b)], [Some(bandwidth), Some(other)]) = (times_us, busbws) else { return None };
-        let by_round = ones.iter().zip(&twos).map(|(one, two)| time(one) / time(two));
-        let mut ratios: Vec<f64> = by_round.filter(|ratio| ratio.is_finite()).collect();
-        ratios.sort_by(f64::total_cmp);
-        let spread = match ratios[..] {
-            [] => return None,
-            [_] => spread_of_iterations(ones.first()?, twos.first()?),
-            [low, .., high] => Some((low, high)),
+        pairs.retain(|pair| ratio(pair).is_finite() && ratio(pair) > 0.0);
+        pairs.sort_by(|one, two| ratio(one).total_cmp(&ratio(two)));
+        let middle = pairs.get(pairs.len().checked_sub(1)? / 2)?;
+        let spread = match &pairs[..] {
+            [low, .., high] => Some((ratio(low), ratio(high))),
+            _ => statistic.spread(middle.0.measured, middle.1.measured),
         };
-        let ratio = median(ratios)?;
-        let is_below = threshold.is_some_and(|threshold| ratio < threshold);
         let (low, high) = spread.unzip();
-        let (times_us, busbws) = ([a, b], [bandwidth, other]);
+        let times_us = times(middle);
+        let busbws = [middle.0.bandwidth(times_us[0]), middle.1.bandwidth(times_us[1])];
+        let ratio = ratio(middle);
+        let is_below = threshold.is_some_and(|threshold| ratio < threshold);
         Some(Self { key: key.clone(), times_us, busbws, ratio, low, high, is_below })
     }
 }
 
+/// The measurement of a row in a round.
+struct Found<'a> {
+    report: &'a Report,
+    row: &'a Row,
+    measured: &'a Measured,
+}
+
+impl Found<'_> {
+    fn bandwidth(&self, time_us: f64) -> f64 {
+        self.report.bandwidth(self.row, self.measured, time_us)
+    }
+}
+
 /// Returns the measurement of a row in each round of a side.
-fn found<'a>(key: &Key, side: &'a Side) -> Vec<&'a Measured> {
+fn found<'a>(key: &Key, side: &'a Side) -> Vec<Found<'a>> {
     let in_round = |report: &'a Report| {
         let mut rows = report.rows.iter().filter(|row| {
             (row.bytes, &row.data_type, &row.op, row.root) == (key.bytes, &key.data_type, &key.op, key.root)
         });
-        rows.find_map(|row| measured(row, key.in_place))
+        rows.find_map(|row| Some(Found { report, row, measured: measured(row, key.in_place)? }))
     };
     side.rounds().filter_map(in_round).collect()
-}
-
-/// Returns the ratio of one side's fastest iteration to the other's median, both ways round: the noise of a machine makes
-/// iterations longer and never shorter. `None` without times of iterations.
-fn spread_of_iterations(one: &Measured, two: &Measured) -> Option<(f64, f64)> {
-    let fastest = |measured| slowest_rank(measured, |rank| rank.min_us);
-    Some((fastest(one)? / median_iteration(two)?, median_iteration(one)? / fastest(two)?))
-}
-
-/// Returns the median time of single iterations, which the noise of a machine changes less than the mean.
-fn median_iteration(measured: &Measured) -> Option<f64> {
-    slowest_rank(measured, |rank| rank.median_us)
-}
-
-/// Returns the longest time of the ranks: an operation has ended when the last one has its result.
-fn slowest_rank(measured: &Measured, value: fn(&Iterations) -> f64) -> Option<f64> {
-    measured.iterations.iter().map(value).reduce(f64::max).filter(|time| *time > 0.0)
-}
-
-fn median(mut values: Vec<f64>) -> Option<f64> {
-    values.sort_by(f64::total_cmp);
-    let middle = values.len() / 2;
-    let above = *values.get(middle)?;
-    Some(if values.len().is_multiple_of(2) { (values.get(middle - 1)? + above) / 2.0 } else { above })
 }
 
 impl Display for Comparison {
@@ -260,19 +252,17 @@ impl Display for Comparison {
         for row in &self.unmatched {
             writeln!(f, "# not compared: {row}")?;
         }
-        let spread = if one.rounds > 1 {
-            "lowest and highest of the rounds"
+        let (round, spread) = if one.rounds > 1 {
+            (", in the round with the median ratio", "lowest and highest of the rounds")
         } else {
-            "fastest iteration of A / median of B, and the other way round"
+            ("", "fastest iteration of A / median of B, and the other way round")
         };
-        writeln!(
-            f,
-            "# times: medians of the iterations; ratio: A (us) / B (us), as that of the bus bandwidths B / A"
-        )?;
+        writeln!(f, "# A, B: {}{round}", self.statistic)?;
+        writeln!(f, "# ratio: A (us) / B (us), which is B (GB/s) / A (GB/s); above 1, B is faster")?;
         writeln!(f, "# spread of the ratio: {spread}")?;
         writeln!(
             f,
-            "{:>12}  {:>8}  {:>6}  {:>4}  {:>5}  {:>10}  {:>10}  {:>8}  {:>8}  {:>6}  {:>13}",
+            "{:>12}  {:>8}  {:>6}  {:>4}  {:>5}  {:>10}  {:>10}  {:>9}  {:>9}  {:>6}  {:>13}",
             "size (B)",
             "type",
             "redop",
@@ -295,17 +285,23 @@ impl Display for Comparison {
                 _ => "-".into(),
             };
             let [a, b] = row.times_us;
-            let [bandwidth, other] = row.busbws;
+            let [bandwidth, other] = row.busbws.map(four_digits);
             let below = if row.is_below { "  below the threshold" } else { "" };
             writeln!(
                 f,
-                "{bytes:>12}  {data_type:>8}  {op:>6}  {root:>4}  {place:>5}  {a:>10.2}  {b:>10.2}  {bandwidth:>8.3}  \
-                 {other:>8.3}  {:>6.3}  {spread:>13}{below}",
+                "{bytes:>12}  {data_type:>8}  {op:>6}  {root:>4}  {place:>5}  {a:>10.3}  {b:>10.3}  {bandwidth:>9}  \
+                 {other:>9}  {:>6.3}  {spread:>13}{below}",
                 row.ratio
             )?;
         }
         writeln!(f, "# geometric mean of the ratios: {:.3}", self.geometric_mean)
     }
+}
+
+/// Shows a bandwidth with the digits that its quotient needs, seven decimals at most.
+fn four_digits(bandwidth: f64) -> String {
+    let decimals = (3.0 - bandwidth.log10().floor()).clamp(0.0, 7.0);
+    format!("{bandwidth:.*}", decimals as usize)
 }
 
 impl Display for Key {
@@ -319,5 +315,75 @@ impl Display for Key {
             write!(f, ", root {root}")?;
         }
         if *in_place { write!(f, ", in place") } else { Ok(()) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::{Comparison, Report, Side};
+
+    /// A side with a row of 1,000 bytes, whose iterations have these medians in the rounds.
+    fn side(name: &str, medians: &[f64]) -> Side {
+        let round = |median: &f64| {
+            let iterations = json!([{
+                "rank": 0, "min_us": median / 2.0, "median_us": median, "p99_us": median, "max_us": median, "wait_us": median,
+                "late_us": null, "own_us": null,
+            }]);
+            let report = json!({
+                "schema": 1, "program": "nccl", "started": "", "command": [], "host": "host", "operation": "all_reduce",
+                "library": { "version": "2.32.3", "path": null, "backend": name, "stand_in": null },
+                "ranks": [{ "rank": 0, "host": "host", "pid": 1, "device": null }], "launch": "threads",
+                "parameters": {
+                    "min_bytes": 1000, "max_bytes": 1000, "step_factor": 2, "step_bytes": null, "iters": 1,
+                    "warmup_iters": 0, "agg_iters": 1, "run_cycles": 1, "check": 0, "graph": 0, "blocking": 0,
+                    "average": 1, "local_register": 0, "unalign": 0,
+                },
+                "rows": [{
+                    "bytes": 1000, "count": 250, "data_type": "float", "op": "sum", "root": null, "in_place": null,
+                    "out_of_place": {
+                        "time_us": 999.0, "algbw": 1.0, "busbw": 0.0, "wrong": null, "iterations": iterations,
+                    },
+                }],
+                "average_bus_bandwidth": 0.0, "interrupted": false,
+            });
+            Report::from_json(&report.to_string()).expect("a report")
+        };
+        let mut rounds = medians.iter().map(round);
+        Side { name: name.into(), first: rounds.next().expect("a round"), others: rounds.collect() }
+    }
+
+    fn compare(one: &[f64], two: &[f64]) -> Comparison {
+        Comparison::new(side("link", one), side("dlopen", two), None).expect("a comparison")
+    }
+
+    #[test]
+    fn figures_of_rounds_are_those_of_the_round_with_the_median_ratio() {
+        // The medians of the sides are 3.8 and 0.3, of rounds that have nothing to do with each other.
+        let comparison = compare(&[3.8, 0.3, 0.4, 3.9, 3.8], &[3.8, 0.3, 0.3, 0.3, 0.2]);
+        let row = &comparison.rows[0];
+        assert_eq!((row.times_us, row.ratio), ([0.4, 0.3], 0.4 / 0.3));
+        assert_eq!((row.low, row.high), (Some(1.0), Some(3.8 / 0.2)));
+        let text = comparison.to_string();
+        assert!(
+            text.contains("     0.400       0.300      2.500      3.333   1.333  1.000..19.000\n"),
+            "{text}"
+        );
+        assert_eq!(compare(&[3.0, 8.0], &[1.0, 2.0]).rows[0].times_us, [3.0, 1.0]);
+    }
+
+    #[test]
+    fn slowdown_of_each_round_is_the_ratio_whatever_the_noise() {
+        let mut state = 1_u64;
+        for rounds in 1..=9 {
+            let noise = [(); 9].map(|()| {
+                state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+                1.0 + (state >> 40) as f64
+            });
+            let noise = &noise[..rounds];
+            let slower: Vec<f64> = noise.iter().map(|time| time * 4.0).collect();
+            assert_eq!(compare(noise, &slower).rows[0].ratio, 0.25, "{noise:?}");
+        }
     }
 }

@@ -8,6 +8,9 @@ const HELP: &str = "\
 Example:
   nccl bench plot before.json after.json -o both.svg
 
+The picture shows the times out of place: medians of single iterations if all results have them, otherwise the means of
+the loops. `nccl bench compare` compares the same.
+
 Exit status:
   0    Success
   1    A result cannot be read, or the picture cannot be written

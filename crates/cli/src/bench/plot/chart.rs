@@ -7,6 +7,7 @@ use plotters::style::text_anchor::{HPos, Pos, VPos};
 
 use super::series::{Point, Series};
 use super::theme::{self, BACKGROUND, FOREGROUND, GRID, SERIES};
+use crate::bench::statistic::Statistic;
 
 const WIDTH: u32 = 1000;
 /// The height of the charts.
@@ -19,7 +20,7 @@ const FONT: &str = "sans-serif";
 type Area<'a> = DrawingArea<SVGBackend<'a>, Shift>;
 
 /// Draws series, at least one with a point.
-pub(crate) fn draw(series: &[Series]) -> Result<String> {
+pub(crate) fn draw(series: &[Series], statistic: Statistic) -> Result<String> {
     let mut svg = String::new();
     {
         let height = HEIGHT + LINE * series.len() as u32 + MARGIN;
@@ -27,8 +28,8 @@ pub(crate) fn draw(series: &[Series]) -> Result<String> {
         area.fill(&BACKGROUND)?;
         let (charts, legend) = area.split_vertically(HEIGHT);
         let (left, right) = charts.split_horizontally(WIDTH / 2);
-        chart(&left, "Bus bandwidth", "GB/s", series, |point| point.bandwidth)?;
-        chart(&right, "Time", "microseconds", series, |point| point.time_us)?;
+        chart(&left, &format!("Bus bandwidth, {statistic}"), "GB/s", series, |point| point.bandwidth)?;
+        chart(&right, &format!("Time, {statistic}"), "microseconds", series, |point| point.time_us)?;
         for (index, series) in series.iter().enumerate() {
             let (x, y) = (70, (LINE * index as u32 + LINE / 2) as i32);
             let color = SERIES[index % SERIES.len()];

@@ -12,6 +12,7 @@ use std::process::ExitCode;
 use anyhow::{Context, Result, ensure};
 
 use super::report::Report;
+use super::statistic::Statistic;
 use arguments::PlotArguments;
 use series::Series;
 
@@ -31,7 +32,10 @@ pub(crate) fn run(arguments: &PlotArguments) -> Result<ExitCode> {
 
 /// Writes the picture of results, given with their names.
 pub(crate) fn write(reports: &[(String, Report)], file: &Path) -> Result<()> {
-    let series: Vec<Series> = reports.iter().flat_map(|(name, report)| Series::all(name, report)).collect();
+    let statistic = Statistic::of(reports.iter().map(|(_, report)| report));
+    let all = reports.iter().flat_map(|(name, report)| Series::all(name, report, statistic));
+    let series: Vec<Series> = all.collect();
     ensure!(!series.is_empty(), "there is nothing to draw: the results have no rows");
-    fs::write(file, chart::draw(&series)?).with_context(|| format!("cannot write {}", file.display()))
+    fs::write(file, chart::draw(&series, statistic)?)
+        .with_context(|| format!("cannot write {}", file.display()))
 }

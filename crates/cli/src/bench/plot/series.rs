@@ -1,4 +1,5 @@
 use crate::bench::report::{Report, Row};
+use crate::bench::statistic::Statistic;
 
 /// A line in each chart: the rows of a result with one data type, reduction and root.
 #[derive(Debug, Clone, PartialEq)]
@@ -18,10 +19,10 @@ pub(crate) struct Point {
 
 impl Series {
     /// Returns the lines of a result.
-    pub(crate) fn all(name: &str, report: &Report) -> Vec<Self> {
+    pub(crate) fn all(name: &str, report: &Report, statistic: Statistic) -> Vec<Self> {
         let mut all: Vec<Self> = vec![];
         for row in &report.rows {
-            let Some(point) = Point::of(row) else { continue };
+            let Some(point) = Point::of(report, row, statistic) else { continue };
             let label = label(name, report, row);
             match all.iter_mut().find(|series| series.label == label) {
                 Some(series) => series.points.push(point),
@@ -33,11 +34,12 @@ impl Series {
 }
 
 impl Point {
-    fn of(row: &Row) -> Option<Self> {
-        let measured = row.out_of_place.as_ref().or(row.in_place.as_ref())?;
-        let bandwidth = if measured.busbw > 0.0 { measured.busbw } else { measured.algbw };
+    fn of(report: &Report, row: &Row, statistic: Statistic) -> Option<Self> {
+        let measured = row.measured().next()?;
+        let time_us = statistic.time_us(measured);
+        let bandwidth = report.bandwidth(row, measured, time_us);
         let is_drawn = |value: f64| value.is_finite() && value > 0.0;
-        let point = Self { bytes: row.bytes as f64, time_us: measured.time_us, bandwidth };
+        let point = Self { bytes: row.bytes as f64, time_us, bandwidth };
         (row.bytes > 0 && is_drawn(point.time_us) && is_drawn(bandwidth)).then_some(point)
     }
 }
@@ -46,8 +48,9 @@ fn label(name: &str, report: &Report, row: &Row) -> String {
     let op = row.op.as_ref().map_or_else(String::new, |op| format!(" {op}"));
     let root = row.root.map_or_else(String::new, |root| format!(" root {root}"));
     let ranks = report.ranks.len();
+    let place = if row.out_of_place.is_some() { "out of place" } else { "in place" };
     format!(
-        "{name}: {} {}{op}{root}, {ranks} ranks, {}",
+        "{name}: {} {}{op}{root}, {ranks} ranks, {}, {place}",
         report.operation, row.data_type, report.library.backend
     )
 }
