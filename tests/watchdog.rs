@@ -250,6 +250,36 @@ fn records_of_all_operations_have_their_arguments_and_sites() {
     }
 }
 
+/// An operation that was called before is no part of the records, and one that is refused after is taken back.
+#[test]
+fn records_that_begin_in_a_group_have_its_later_operations() {
+    let nccl = libnccl_cpu::nccl();
+    let comm = nccl.init_all(&[0]).unwrap().remove(0);
+    let (mut first, mut second) = ([1], [1]);
+    let mut recorder = None;
+    let ended = nccl.group(|g| {
+        g.all_reduce_in_place(&comm, &mut first, ReduceOp::Sum, STREAM)?;
+        recorder = Some(comm.record(16));
+        let _ = g.send(&comm, &[2], 99, STREAM);
+        let _ = g.broadcast_in_place(&comm, &mut second, 99, STREAM);
+        Ok(())
+    });
+    ended.unwrap_err();
+    let recorder = recorder.unwrap();
+    assert_eq!((recorder.count(), recorder.records().len()), (0, 0));
+
+    let comm = nccl.init_all(&[0]).unwrap().remove(0);
+    let mut recorder = None;
+    nccl.group(|g| {
+        g.all_reduce_in_place(&comm, &mut first, ReduceOp::Sum, STREAM)?;
+        recorder = Some(comm.record(16));
+        g.all_reduce_in_place(&comm, &mut second, ReduceOp::Sum, STREAM)
+    })
+    .unwrap();
+    let records = recorder.unwrap().records();
+    assert_eq!((records.len(), records[0].group), (1, None), "{records:?}");
+}
+
 /// Ranks that call different things leave records for an analyzer: `LIBNCCL_DUMPS` names a folder for them.
 #[test]
 fn mistake_is_in_the_records_of_the_ranks() {

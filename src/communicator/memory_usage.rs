@@ -1,6 +1,7 @@
 #![allow(unsafe_code)]
 
 use super::handle::Communicator;
+use super::state::Purpose;
 use crate::backend::call;
 use crate::{Result, sys};
 
@@ -86,7 +87,9 @@ impl Communicator {
     pub fn suspend(&self) -> Result<()> {
         let flags = sys::NCCL_SUSPEND_MEM.cast_signed();
         // SAFETY: a live communicator.
-        self.run_and_wait("suspend", || unsafe { call!(self.library(), ncclCommSuspend(self.raw(), flags)) })
+        self.run_and_wait("suspend", Purpose::Work, || unsafe {
+            call!(self.library(), ncclCommSuspend(self.raw(), flags))
+        })
     }
 
     /// Allocates the memory again that [`suspend`](Self::suspend) freed; all ranks call it. For an example, see
@@ -97,6 +100,8 @@ impl Communicator {
     #[doc(alias = "ncclCommResume")]
     pub fn resume(&self) -> Result<()> {
         // SAFETY: a live communicator.
-        self.run_and_wait("resume", || unsafe { call!(self.library(), ncclCommResume(self.raw())) })
+        self.run_and_wait("resume", Purpose::Work, || unsafe {
+            call!(self.library(), ncclCommResume(self.raw()))
+        })
     }
 }

@@ -59,6 +59,7 @@ pub(crate) use pending::PendingHandle;
 pub use pre_mul_sum::{PreMulSum, PreMulSumOperations};
 pub use properties::Properties;
 pub use recorder::Recorder;
+pub(crate) use recording::Recorded;
 pub use recovery::ShrinkMode;
 pub use registration::Registration;
 pub use watchdog::{Answer, Cause, Finding, Watchdog};

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use super::abort_handle::AbortHandle;
 use super::handle::Communicator;
 use super::recorder::{self, Recorder};
-use super::shared::Shared;
+use super::shared::{Inside, Shared};
 use crate::{Error, Result, ResultCode};
 
 /// A thread that watches communicators of this process: it asks each for its asynchronous error, and sees which one is in
@@ -239,14 +239,14 @@ impl Entry {
     fn look(&mut self, shared: &Arc<Shared>, limit: Duration) -> Option<Cause> {
         const CALL: &str = "watch";
         // As an object of the communicator does, for which the owner waits: it is a short query.
-        if shared.state.enter_for_object(CALL).is_ok() {
+        if let Ok(inside) = Inside::for_object(shared, CALL) {
             self.heartbeat = None;
             let failure = match shared.poll() {
                 Ok(ResultCode::SUCCESS | ResultCode::IN_PROGRESS) => None,
                 Ok(code) => Some(shared.library.error(CALL, code)),
                 Err(error) => Some(error),
             };
-            shared.leave();
+            drop(inside);
             let is_new = failure.is_some() && !self.has_failed;
             self.has_failed |= failure.is_some();
             return failure.filter(|_| is_new).map(Cause::Failed);

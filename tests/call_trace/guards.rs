@@ -223,6 +223,45 @@ fn buffer_that_is_not_ready_refuses_the_operation_and_its_group() {
     fixture.close("not ready");
 }
 
+/// A buffer that is never ready, for a reason whose text panics.
+#[derive(Debug)]
+struct Unspeakable;
+
+impl std::fmt::Display for Unspeakable {
+    fn fmt(&self, _: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        panic!("on purpose")
+    }
+}
+
+impl std::error::Error for Unspeakable {}
+
+impl<'a> SendBuffer<'a> for Unspeakable {
+    type Element = f32;
+    type Guard = ();
+
+    unsafe fn into_view(self, _: StreamRef<'a>) -> BufferResult<(DeviceSlice<'a, f32>, ())> {
+        Err(Box::new(self))
+    }
+}
+
+#[test]
+fn panic_of_the_text_why_a_buffer_is_not_ready_leaves_the_communicator_usable() {
+    let Fixture { fake, nccl, comm, .. } = &Fixture::new();
+    let calls: [&dyn Fn() -> Result<()>; 2] =
+        [&|| comm.send(Unspeakable, 0, stream()), &|| nccl.group(|g| g.send(comm, Unspeakable, 0, stream()))];
+    for call in calls {
+        catch_unwind(AssertUnwindSafe(call)).unwrap_err();
+        comm.send(send::<f32>(1), 0, stream()).unwrap();
+        // A group still waits for it.
+        fake.answer_once("ncclGroupEnd", 0, IN_PROGRESS);
+        fake.set_async_states([IN_PROGRESS], SUCCESS);
+        nccl.group(|g| g.send(comm, send::<f32>(1), 0, stream())).unwrap();
+        assert_eq!(fake.async_states_left(), 0);
+    }
+    comm.abort_handle().abort().unwrap();
+    assert!(comm.as_raw().is_null(), "aborted at once");
+}
+
 /// A buffer whose guard goes on using the group.
 struct Late<'s, 'e> {
     group: &'s Group<'s, 'e>,
