@@ -153,6 +153,38 @@ fn communicator_whose_peer_is_gone_is_reported_once() {
 }
 
 #[test]
+fn watchdog_goes_on_after_a_panic_of_its_function_whose_payload_panics_too() {
+    struct Payload;
+
+    impl Drop for Payload {
+        fn drop(&mut self) {
+            if !thread::panicking() {
+                panic!("the payload panics, as this test wants");
+            }
+        }
+    }
+
+    let config = Config::new().timeout(PATIENCE);
+    let comms = libnccl_cpu::nccl().init_all_with(&[0, 1], &config).unwrap();
+    let mut findings = 0;
+    let watchdog = Watchdog::new(Duration::from_millis(20), move |_| {
+        findings += 1;
+        if findings == 1 {
+            std::panic::panic_any(Payload);
+        }
+        Answer::AbortAll
+    })
+    .unwrap();
+    for comm in &comms {
+        comm.record(8);
+        watchdog.watch(comm).unwrap();
+    }
+    // The other rank does nothing.
+    let called = comms[0].recv(&mut [0_u8], 1, STREAM);
+    assert!(!matches!(called, Err(Error::Timeout { .. }) | Ok(())), "{called:?}");
+}
+
+#[test]
 fn call_that_lasts_is_reported_with_its_operation_and_aborted() {
     const LIMIT: Duration = Duration::from_millis(200);
     let config = Config::new().timeout(PATIENCE);

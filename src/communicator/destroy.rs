@@ -251,10 +251,10 @@ impl Communicator {
             && !std::thread::panicking()
         {
             let Self { rank, size, .. } = self;
-            log::warn!(
+            super::catch_panic::warn(format_args!(
                 "dropping the communicator of rank {rank} of {size} aborts it and its unfinished work; call `destroy` \
                  instead"
-            );
+            ));
         }
         // SAFETY: the state has told this thread to end it.
         let _ = unsafe { if destroys { self.shared.destroy(None) } else { self.shared.abort() } };

@@ -6,6 +6,7 @@ mod arguments;
 mod barrier;
 mod borrowed;
 mod call_recorder;
+mod catch_panic;
 mod collectives;
 mod create_child;
 mod destroy;

@@ -425,11 +425,11 @@ impl Ending {
     pub(super) fn timeout_error(&self) -> Error {
         let (call, elapsed) = (self.call, self.elapsed());
         #[cfg(feature = "log")]
-        log::warn!(
+        super::catch_panic::warn(format_args!(
             "{call}: NCCL has not ended {} communicators within {elapsed:?}, perhaps because a CUDA graph with their \
              work still exists; it goes on in the background",
             self.all.len()
-        );
+        ));
         // Not asked what it waits for, as it is being freed.
         let error = self.all.first().map(|shared| shared.timeout_error(call, elapsed, Box::default()));
         error.unwrap_or(Error::Aborted { call })
