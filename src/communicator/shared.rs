@@ -168,12 +168,15 @@ impl Shared {
             // NCCL ends what is in progress before it reports an error.
             Ok(code) => return Poll::Ready(Err(self.library.error(call, code))),
             Err(error) => {
+                // Nothing tells any more when the call is over.
+                self.end_call();
                 return Poll::Ready(Err(error));
             }
         }
         // What other code owns is not aborted, and may still use the buffers.
         let is_requested = self.state.is_abort_requested() || parent.is_some_and(State::is_abort_requested);
         if is_requested && !self.is_borrowed() {
+            self.end_call();
             return Poll::Ready(Err(Error::Aborted { call }));
         }
         let elapsed = start.elapsed();
