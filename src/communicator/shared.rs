@@ -174,8 +174,10 @@ impl Shared {
             }
         }
         // What other code owns is not aborted, and may still use the buffers.
-        let is_requested = self.state.is_abort_requested() || parent.is_some_and(State::is_abort_requested);
-        if is_requested && !self.is_borrowed() {
+        if self.is_borrowed() {
+            return Poll::Pending;
+        }
+        if self.state.is_abort_requested() || parent.is_some_and(State::is_abort_requested) {
             self.end_call();
             return Poll::Ready(Err(Error::Aborted { call }));
         }
