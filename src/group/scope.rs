@@ -329,6 +329,7 @@ impl<'scope, 'env> Group<'scope, 'env> {
     /// The error of `operations`. The outer group is cancelled only if its own closure returns the error too.
     /// [`Error::InvalidUsage`] if the outer group has ended, as it has when the guards of its buffers are dropped.
     pub fn group<R>(&'scope self, operations: impl FnOnce(&'scope Self) -> Result<R>) -> Result<R> {
+        self.participants.check_open("group")?;
         let _nested = NestedGroup::start(&self.participants)?;
         operations(self)
     }

@@ -287,6 +287,7 @@ impl Drop for LateGuard<'_, '_> {
             group.send(comm, send::<f32>(1), 0, stream()),
             group.recv(comm, recv::<f32>(1), 0, stream()),
             group.init_rank(4, 2, &id(1), &Config::new()).map(drop),
+            group.group(|_| Ok(())),
         ];
         errors.borrow_mut().extend(results.map(|result| result.unwrap_err().to_string()));
     }
@@ -302,7 +303,7 @@ fn guard_that_uses_its_group_after_the_end_is_refused() {
             g.send(&fixture.comm, Late { group: g, comm: &fixture.comm, errors: &errors }, 0, stream())
         })
         .unwrap();
-    let expected = ["send", "recv", "init_rank"].map(|call| format!("{call}: the group has ended"));
+    let expected = ["send", "recv", "init_rank", "group"].map(|call| format!("{call}: the group has ended"));
     assert_eq!(errors.into_inner(), expected);
     assert_eq!(fixture.fake.take_started().len(), 1);
     fixture.close("after the end");
