@@ -166,7 +166,10 @@ impl<'scope> Participants<'scope> {
         self.check_open(call)?;
         let problem = if self.is_simulated() {
             "NCCL does not simulate the creation of communicators"
+        } else if self.last.get().is_some() {
+            MIXED
         } else {
+            self.phase.set(Phase::Creating);
             return Ok(());
         };
         Err(self.record_error(Error::usage(call, problem)))

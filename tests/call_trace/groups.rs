@@ -116,6 +116,31 @@ fn panic_in_group_starts_nothing() {
     }
 }
 
+/// NCCL would wait for the ranks that have yet to join, and nothing would end the wait of the operations.
+#[test]
+fn group_that_creates_communicators_has_no_operations() {
+    let fixture = Fixture::new();
+    let (nccl, comm, config) = (&fixture.nccl, &fixture.comm, Config::new());
+    let init = |g: &Group<'_, '_>| g.init_rank(4, 2, &id(1), &config).map(drop);
+    let refused = nccl.group(|g| {
+        init(g)?;
+        init(g)?;
+        let _ = grouped(g, comm);
+        Ok(())
+    });
+    let text = "all_reduce: a group that creates communicators contains no operations";
+    assert_eq!(refused.unwrap_err().to_string(), text);
+    work(comm).unwrap();
+    let refused = nccl.group(|g| {
+        grouped(g, comm)?;
+        let _ = init(g);
+        Ok(())
+    });
+    let text = "init_rank: a group that creates communicators contains no operations";
+    assert_eq!(refused.unwrap_err().to_string(), text);
+    assert!(!fixture.fake.take_started().iter().any(|call| call.contains("InitRank")));
+}
+
 #[test]
 fn failure_before_first_operation_leaves_members_usable() {
     let fixture = Fixture::new();
