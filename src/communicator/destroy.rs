@@ -48,7 +48,7 @@ impl Communicator {
 
     /// Finalizes it on behalf of the method `call`.
     fn finalize_for(self, call: &'static str) -> Result<Finalized> {
-        self.run_ungrouped(call, Purpose::Work, || {
+        self.run_ungrouped(call, Purpose::WhileSuspended, || {
             self.shared.set_finalized();
             // SAFETY: a live communicator.
             unsafe { call!(self.library(), ncclCommFinalize(self.shared.raw)) }

@@ -203,7 +203,7 @@ impl Communicator {
     fn begin_finalize(self, call: &'static str, finalizes: bool) -> Result<Finalizing> {
         self.require_nonblocking(call)?;
         check_no_open_group(call)?;
-        let inside = Inside::new(Arc::clone(&self.shared), call, Purpose::Work)?;
+        let inside = Inside::new(Arc::clone(&self.shared), call, Purpose::WhileSuspended)?;
         if finalizes {
             self.shared.set_finalized();
             // SAFETY: a live communicator.

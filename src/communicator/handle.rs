@@ -183,7 +183,7 @@ impl Communicator {
     /// return a valid size, rank and device for it, in which case it is aborted.
     ///
     /// # Safety
-    /// `raw` is a live communicator of `nccl`, and nothing else uses it any more.
+    /// `raw` is a live communicator of `nccl`, which is not suspended, and nothing else uses it any more.
     pub unsafe fn from_raw(nccl: &crate::Nccl, raw: sys::ncclComm_t) -> Result<Self> {
         // SAFETY: the caller guarantees that the handle is live and used by nothing else.
         unsafe { Self::adopt("from_raw", &nccl.library, raw, None, None) }

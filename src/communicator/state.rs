@@ -16,6 +16,8 @@ const ENDED: u32 = 8;
 /// Set together with [`INSIDE`] while an object of the communicator ends, perhaps on another thread. It waits for no other
 /// rank, so the owner waits for it.
 const OBJECT: u32 = 16;
+/// Set from a suspension to the end of the resumption: NCCL has freed memory that operations need, and does not look.
+const SUSPENDED: u32 = 32;
 
 /// The flags of one communicator, shared with its abort handles.
 #[derive(Debug, Default)]
@@ -28,6 +30,8 @@ pub(crate) struct State {
 pub(crate) enum Purpose {
     /// An operation, or the making of something.
     Work,
+    /// A resumption or a finalization, which a suspended communicator allows.
+    WhileSuspended,
     /// A query, or the end, which a communicator that has failed allows too.
     Query,
 }
@@ -37,7 +41,8 @@ impl Purpose {
     const fn allowed(self) -> u32 {
         match self {
             Self::Work => 0,
-            Self::Query => FAILED,
+            Self::WhileSuspended => SUSPENDED,
+            Self::Query => SUSPENDED | FAILED,
         }
     }
 }
@@ -126,6 +131,12 @@ impl State {
         self.flags.fetch_or(FAILED, Relaxed);
     }
 
+    /// Records whether the communicator is suspended.
+    pub(super) fn set_suspended(&self, is_suspended: bool) {
+        let changed = |flags| Some(if is_suspended { flags | SUSPENDED } else { flags & !SUSPENDED });
+        let _ = self.flags.fetch_update(Relaxed, Relaxed, changed);
+    }
+
     /// Gives up the handle, once no object is ending. Returns `true` if the owner has to end the communicator.
     #[must_use]
     pub(crate) fn end(&self) -> bool {
@@ -155,6 +166,8 @@ fn entry_error(call: &'static str, flags: u32) -> Error {
         Error::Aborted { call }
     } else if flags & FAILED != 0 {
         Error::usage(call, "the communicator was in a group that failed; it can only be aborted or destroyed")
+    } else if flags & (INSIDE | SUSPENDED) == SUSPENDED {
+        Error::usage(call, "the communicator is suspended; call `resume` first")
     } else {
         Error::usage(call, "the communicator is in use: in an open group, or by another thread")
     }
@@ -243,6 +256,23 @@ mod tests {
                 is_alone();
             });
         }
+    }
+
+    #[test]
+    fn suspended_communicator_allows_no_work_until_it_is_resumed() {
+        let state = State::default();
+        state.set_suspended(true);
+        let refused = state.enter("work", Purpose::Work).unwrap_err().to_string();
+        assert_eq!(refused, "work: the communicator is suspended; call `resume` first");
+        for purpose in [Purpose::Query, Purpose::WhileSuspended] {
+            state.enter("query", purpose).unwrap();
+            assert!(!state.leave());
+        }
+        state.enter_for_object("end").unwrap();
+        assert!(!state.leave() && state.enter("work", Purpose::Work).is_err());
+        state.set_suspended(false);
+        state.enter("work", Purpose::Work).unwrap();
+        assert!(!state.leave());
     }
 
     /// Checks many interleavings of an owner and two abort handles.
