@@ -220,11 +220,6 @@ impl<'a, T> DeviceSlice<'a, T> {
         Self { raw: self.raw.slice(start, length), memory: PhantomData }
     }
 
-    /// Returns part `index` of the `parts` equal parts of this buffer.
-    pub(crate) const fn part(&self, index: usize, parts: usize) -> Self {
-        Self { raw: self.raw.part(index, parts), memory: PhantomData }
-    }
-
     /// Returns the address for C: null for an empty buffer, whose address is meaningless.
     pub(crate) const fn as_raw(&self) -> *const c_void {
         self.raw.as_raw()

@@ -153,6 +153,38 @@ fn communicator_whose_peer_is_gone_is_reported_once() {
 }
 
 #[test]
+fn watchdog_goes_on_after_a_panic_of_its_function_whose_payload_panics_too() {
+    struct Payload;
+
+    impl Drop for Payload {
+        fn drop(&mut self) {
+            if !thread::panicking() {
+                panic!("the payload panics, as this test wants");
+            }
+        }
+    }
+
+    let config = Config::new().timeout(PATIENCE);
+    let comms = libnccl_cpu::nccl().init_all_with(&[0, 1], &config).unwrap();
+    let mut findings = 0;
+    let watchdog = Watchdog::new(Duration::from_millis(20), move |_| {
+        findings += 1;
+        if findings == 1 {
+            std::panic::panic_any(Payload);
+        }
+        Answer::AbortAll
+    })
+    .unwrap();
+    for comm in &comms {
+        comm.record(8);
+        watchdog.watch(comm).unwrap();
+    }
+    // The other rank does nothing.
+    let called = comms[0].recv(&mut [0_u8], 1, STREAM);
+    assert!(!matches!(called, Err(Error::Timeout { .. }) | Ok(())), "{called:?}");
+}
+
+#[test]
 fn call_that_lasts_is_reported_with_its_operation_and_aborted() {
     const LIMIT: Duration = Duration::from_millis(200);
     let config = Config::new().timeout(PATIENCE);
@@ -248,6 +280,36 @@ fn records_of_all_operations_have_their_arguments_and_sites() {
         let json = recorder.to_json("request");
         assert!(json.contains(r#""operation":"all_gather","data_type":"float","sent":3"#), "{json}");
     }
+}
+
+/// An operation that was called before is no part of the records, and one that is refused after is taken back.
+#[test]
+fn records_that_begin_in_a_group_have_its_later_operations() {
+    let nccl = libnccl_cpu::nccl();
+    let comm = nccl.init_all(&[0]).unwrap().remove(0);
+    let (mut first, mut second) = ([1], [1]);
+    let mut recorder = None;
+    let ended = nccl.group(|g| {
+        g.all_reduce_in_place(&comm, &mut first, ReduceOp::Sum, STREAM)?;
+        recorder = Some(comm.record(16));
+        let _ = g.send(&comm, &[2], 99, STREAM);
+        let _ = g.broadcast_in_place(&comm, &mut second, 99, STREAM);
+        Ok(())
+    });
+    ended.unwrap_err();
+    let recorder = recorder.unwrap();
+    assert_eq!((recorder.count(), recorder.records().len()), (0, 0));
+
+    let comm = nccl.init_all(&[0]).unwrap().remove(0);
+    let mut recorder = None;
+    nccl.group(|g| {
+        g.all_reduce_in_place(&comm, &mut first, ReduceOp::Sum, STREAM)?;
+        recorder = Some(comm.record(16));
+        g.all_reduce_in_place(&comm, &mut second, ReduceOp::Sum, STREAM)
+    })
+    .unwrap();
+    let records = recorder.unwrap().records();
+    assert_eq!((records.len(), records[0].group), (1, None), "{records:?}");
 }
 
 /// Ranks that call different things leave records for an analyzer: `LIBNCCL_DUMPS` names a folder for them.

@@ -37,7 +37,7 @@ impl Communicator {
     /// As for [`from_raw`](Self::from_raw); the communicator is not aborted.
     ///
     /// # Safety
-    /// `raw` is a live communicator of `nccl`, in no open group. During `'a` it is not ended, and nothing else uses it
+    /// `raw` is a live communicator of `nccl`, in no open group and not suspended. During `'a` it is not ended, and nothing else uses it
     /// while a method of the result runs, or a group that it takes part in is open.
     pub unsafe fn borrow_raw<'a>(nccl: &Nccl, raw: sys::ncclComm_t) -> Result<BorrowedCommunicator<'a>> {
         let shared = Shared::borrowed(&nccl.library, raw);

@@ -283,8 +283,8 @@ pub(super) fn all_to_all<'b, T: BufferElement>(
     if comm.library().functions.ncclAlltoAll.is_none() {
         return fall_back_to_point_to_point(operations, "ncclAlltoAllConfig", || {
             ranks(comm).try_fold(ResultCode::SUCCESS, |_, (peer, c_peer)| {
-                call_send(comm, send.part(peer, comm.size), c_peer, stream)?;
-                call_recv(comm, recv.part_mut(peer, comm.size), c_peer, stream)
+                call_send(comm, send.slice(peer * count, count), c_peer, stream)?;
+                call_recv(comm, recv.slice_mut(peer * count, count), c_peer, stream)
             })
         });
     }

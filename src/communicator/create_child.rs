@@ -1,5 +1,6 @@
 #![allow(unsafe_code)]
 
+use std::borrow::Borrow;
 use std::ffi::CStr;
 use std::ptr;
 use std::sync::Arc;
@@ -8,8 +9,8 @@ use std::time::Duration;
 
 use super::handle::Communicator;
 use super::out_param::OutParam;
-use super::shared::Shared;
-use super::state::State;
+use super::shared::{Inside, Shared};
+use super::state::Purpose;
 use crate::backend::{Library, call};
 use crate::group::open::check_no_open_group;
 use crate::{Config, MemorySpace, Result, ResultCode, sys};
@@ -47,17 +48,18 @@ impl BegunChild {
 }
 
 impl Communicator {
-    /// Creates a communicator of a `color`, if there are several, from this one with `create`, after entering NCCL with `enter`. Returns `None` if NCCL
-    /// writes no handle.
+    /// Creates a communicator of a `color`, if there are several, from this one with `create`, after entering NCCL for
+    /// `purpose`. Returns `None` if NCCL writes no handle.
     pub(super) fn create_child(
         &self,
         call: &'static str,
         config: &Config,
         color: i32,
-        enter: fn(&State, &'static str) -> Result<()>,
+        purpose: Purpose,
         create: impl FnOnce(*mut sys::ncclComm_t, *mut sys::ncclConfig_t) -> Result<ResultCode>,
     ) -> Result<Option<Self>> {
-        let (called, mut begun) = self.begin_child(call, config, color, enter, create)?;
+        let (called, _inside, mut begun) =
+            self.begin_child(call, config, color, purpose, &self.shared, create)?;
         // A nonblocking communicator returns success at once, and writes the handle by the time its state is success
         // (measured on 2.28.3 and 2.32.3): so wait, whatever the call returned.
         let written = called.and_then(|_| self.wait(call));
@@ -67,24 +69,23 @@ impl Communicator {
             let adopt = |shared| unsafe { Self::from_shared(call, shared, timeout, parent) };
             shared.map(adopt).transpose()
         });
-        if child.is_ok() {
-            // SAFETY: this communicator and the child are complete, so NCCL does not write any more.
-            unsafe { begun.out.free() };
-        } // Otherwise NCCL may, so the slot is leaked.
-        self.leave();
+        // SAFETY: the last use. NCCL does not write it any more: this communicator and the child are complete, or, on host
+        // memory, the call has ended or is aborted.
+        unsafe { begun.out.free_after(self.library(), &child) };
         child
     }
 
-    /// Enters NCCL with `enter`, and begins to create a communicator from this one with `create`, whose result is returned
-    /// too. The caller leaves NCCL.
-    pub(super) fn begin_child(
+    /// Enters NCCL for `purpose`, and begins to create a communicator from this one with `create`, whose result is
+    /// returned too.
+    pub(super) fn begin_child<S: Borrow<Arc<Shared>>>(
         &self,
         call: &'static str,
         config: &Config,
         color: i32,
-        enter: fn(&State, &'static str) -> Result<()>,
+        purpose: Purpose,
+        shared: S,
         create: impl FnOnce(*mut sys::ncclComm_t, *mut sys::ncclConfig_t) -> Result<ResultCode>,
-    ) -> Result<(Result<ResultCode>, BegunChild)> {
+    ) -> Result<(Result<ResultCode>, Inside<S>, BegunChild)> {
         check_no_open_group(call)?;
         let library = self.library();
         // Without options, NCCL uses those of this communicator.
@@ -94,12 +95,12 @@ impl Communicator {
         let name = raw_config.name().or_else(|| self.shared.name.clone());
         let raw_config = if inherits { ptr::null_mut() } else { raw_config.as_mut_ptr() };
         // A communicator that was revoked after it failed can have children again.
-        let enter = if self.is_stopped.load(Relaxed) { State::enter_for_query } else { enter };
-        enter(&self.shared.state, call)?;
+        let purpose = if self.is_stopped.load(Relaxed) { Purpose::Query } else { purpose };
+        let inside = Inside::new(shared, call, purpose)?;
         let out = OutParam::new();
         let called = create(out.as_mut_ptr(), raw_config);
         let identity = self.shared.identity.of_child(color);
-        Ok((called, BegunChild { timeout: config.timeout_duration(), name, identity, out }))
+        Ok((called, inside, BegunChild { timeout: config.timeout_duration(), name, identity, out }))
     }
 }
 

@@ -3,6 +3,7 @@ use std::sync::atomic::Ordering::Relaxed;
 
 use super::handle::Communicator;
 use super::shared::{ABORT_LIMIT, Shared};
+use super::state::Purpose;
 use crate::backend::call;
 use crate::group::open::check_no_open_group;
 use crate::{Error, InvalidArgumentKind, MemorySpace, Nccl, Result};
@@ -47,7 +48,7 @@ impl Communicator {
 
     /// Finalizes it on behalf of the method `call`.
     fn finalize_for(self, call: &'static str) -> Result<Finalized> {
-        self.run_ungrouped(call, || {
+        self.run_ungrouped(call, Purpose::WhileSuspended, || {
             self.shared.set_finalized();
             // SAFETY: a live communicator.
             unsafe { call!(self.library(), ncclCommFinalize(self.shared.raw)) }
@@ -250,10 +251,10 @@ impl Communicator {
             && !std::thread::panicking()
         {
             let Self { rank, size, .. } = self;
-            log::warn!(
+            super::catch_panic::warn(format_args!(
                 "dropping the communicator of rank {rank} of {size} aborts it and its unfinished work; call `destroy` \
                  instead"
-            );
+            ));
         }
         // SAFETY: the state has told this thread to end it.
         let _ = unsafe { if destroys { self.shared.destroy(None) } else { self.shared.abort() } };

@@ -11,9 +11,9 @@ use super::create_child::BegunChild;
 use super::destroy::Finalized;
 use super::handle::Communicator;
 use super::out_param::OutParam;
-use super::shared::{ABORT_LIMIT, Ending, Shared};
+use super::shared::{ABORT_LIMIT, Ending, Inside, Shared};
 use super::split::to_c_color;
-use super::state::State;
+use super::state::Purpose;
 use super::timer::Timer;
 use crate::backend::call;
 use crate::cuda::CudaContext;
@@ -188,31 +188,30 @@ impl Communicator {
     ) -> Result<Split> {
         self.require_nonblocking(call)?;
         let color = to_c_color(call, color)?;
-        let (called, child) = self.begin_child(call, config, color, State::enter, |out, config| {
-            // SAFETY: `begin_child` provides the out-parameter and the options.
-            unsafe { self.call_split(color, key, out, config) }
-        })?;
+        let shared = Arc::clone(&self.shared);
+        let (called, inside, child) =
+            self.begin_child(call, config, color, Purpose::Work, shared, |out, config| {
+                // SAFETY: `begin_child` provides the out-parameter and the options.
+                unsafe { self.call_split(color, key, out, config) }
+            })?;
         let mut parent = Completion::new(call, Arc::clone(&self.shared), self.timeout, None)?;
         let failure = called.err();
         parent.is_over = failure.is_some();
-        Ok(Split { parent, failure, child, is_complete: false })
+        Ok(Split { parent, failure, child, is_complete: false, _inside: inside })
     }
 
     /// Finalizes it; if there is nothing to finalize, its work in progress is all that is waited for.
     fn begin_finalize(self, call: &'static str, finalizes: bool) -> Result<Finalizing> {
         self.require_nonblocking(call)?;
-        self.begin_ungrouped(call)?;
+        check_no_open_group(call)?;
+        let inside = Inside::new(Arc::clone(&self.shared), call, Purpose::WhileSuspended)?;
         if finalizes {
             self.shared.set_finalized();
             // SAFETY: a live communicator.
-            let called = unsafe { call!(self.library(), ncclCommFinalize(self.raw())) };
-            if let Err(error) = called {
-                self.leave();
-                return Err(error);
-            }
+            unsafe { call!(self.library(), ncclCommFinalize(self.raw())) }?;
         }
         let completion = Completion::new(call, Arc::clone(&self.shared), self.timeout, None)?;
-        Ok(Finalizing { completion, communicator: self })
+        Ok(Finalizing { completion, inside, communicator: self })
     }
 
     /// Begins to destroy it as [`destroy`](Self::destroy) does. Returns `None` if it is ended already.
@@ -273,11 +272,10 @@ impl Completion {
         Ok(communicator)
     }
 
-    /// Aborts the communicator, unless the call is complete.
+    /// Aborts the communicator, unless the call is over.
     fn give_up(&mut self) {
-        if !self.is_over && self.shared.state.end() {
-            // SAFETY: the state has told this thread to end it.
-            let _ = unsafe { self.shared.abort() };
+        if !self.is_over {
+            self.shared.end_call();
         }
         self.is_over = true;
     }
@@ -343,13 +341,14 @@ impl NewRank {
     }
 }
 
-/// A split in progress. Its parent is in NCCL until this is dropped.
+/// A split in progress. (Its fields are dropped in this order.)
 struct Split {
     parent: Completion,
     /// The error of the call.
     failure: Option<Error>,
     child: BegunChild,
     is_complete: bool,
+    _inside: Inside<Arc<Shared>>,
 }
 
 impl Split {
@@ -378,20 +377,15 @@ impl Drop for Split {
         if !self.parent.is_over {
             // The parent may be complete without anyone having looked.
             let written = match parent.progress(call, *start, None, None) {
-                Poll::Ready(Ok(())) => {
-                    self.parent.is_over = true;
-                    Ok(())
-                }
-                _ => {
+                Poll::Ready(written) => written,
+                Poll::Pending => {
                     self.parent.give_up();
                     Err(Error::Aborted { call })
                 }
             };
-            if let Ok(Some(child)) = self.child.take(&parent.library, written)
-                && child.state.end()
-            {
-                // SAFETY: the state has told this thread to end it.
-                let _ = unsafe { child.abort() };
+            self.parent.is_over = true;
+            if let Ok(Some(child)) = self.child.take(&parent.library, written) {
+                child.end_call();
             }
         }
         if self.is_complete || parent.memory_space == MemorySpace::Host {
@@ -399,20 +393,20 @@ impl Drop for Split {
             // call has ended or is aborted.
             unsafe { self.child.out.free() };
         } // Otherwise NCCL may, so the place is leaked.
-        parent.leave();
     }
 }
 
 /// A communicator that is finalized. (Its fields are dropped in this order.)
 struct Finalizing {
     completion: Completion,
+    inside: Inside<Arc<Shared>>,
     communicator: Communicator,
 }
 
 impl Finalizing {
     async fn complete(mut self) -> Result<Finalized> {
         let waited = (&mut self.completion).await;
-        self.communicator.leave();
+        drop(self.inside);
         waited?;
         Ok(Finalized(self.communicator))
     }

@@ -1,7 +1,7 @@
 use std::time::Duration;
 
-use super::handle::Communicator;
-use crate::group::participants::Participants;
+use super::handle::{BegunOperation, Communicator};
+use crate::group::participants::{JoinedOperation, Participants};
 use crate::recorder::Entry;
 use crate::{Result, ResultCode};
 
@@ -29,13 +29,17 @@ pub trait Grouping<'b>: Copy + Sealed {
     #[doc(hidden)]
     fn communicator(&self) -> &Communicator;
 
-    /// Enters NCCL for an operation. Returns `true` if it is the communicator's first in a group.
+    /// An operation that has entered NCCL, which its drop, or that of the group, leaves.
     #[doc(hidden)]
-    fn begin(self, entry: Entry) -> Result<bool>;
+    type Begun;
 
-    /// Completes an operation with the result of its call; `joined` is the result of [`begin`](Self::begin).
+    /// Enters NCCL for an operation, and records it.
     #[doc(hidden)]
-    fn finish(self, entry: Entry, joined: bool, result: Result<ResultCode>) -> Result<()>;
+    fn begin(self, entry: &Entry) -> Result<Self::Begun>;
+
+    /// Completes an operation with the result of its call.
+    #[doc(hidden)]
+    fn finish(self, entry: &Entry, begun: Self::Begun, result: Result<ResultCode>) -> Result<()>;
 
     /// Keeps the guards of buffers until the operation is enqueued.
     #[doc(hidden)]
@@ -87,23 +91,25 @@ impl<'scope> Grouped<'scope> {
     }
 }
 
-impl<'b> Grouping<'b> for Ungrouped<'_> {
+impl<'b, 'c> Grouping<'b> for Ungrouped<'c> {
+    type Begun = BegunOperation<'c>;
+
     #[inline(always)]
     fn communicator(&self) -> &Communicator {
         self.communicator
     }
 
     #[inline(always)]
-    fn begin(self, entry: Entry) -> Result<bool> {
+    fn begin(self, entry: &Entry) -> Result<BegunOperation<'c>> {
         if self.timeout.is_some() {
             self.communicator.require_timeout(entry.name)?;
         }
-        self.communicator.begin_operation(entry).map(|()| false)
+        self.communicator.begin_operation(entry)
     }
 
     #[inline(always)]
-    fn finish(self, entry: Entry, _: bool, result: Result<ResultCode>) -> Result<()> {
-        self.communicator.finish_ungrouped_within(entry.name, self.timeout, Some(entry.method), result)
+    fn finish(self, entry: &Entry, begun: BegunOperation<'c>, result: Result<ResultCode>) -> Result<()> {
+        self.communicator.finish_operation(entry, begun, self.timeout, result)
     }
 
     #[inline(always)]
@@ -118,19 +124,21 @@ impl<'b> Grouping<'b> for Ungrouped<'_> {
 }
 
 impl<'scope> Grouping<'scope> for Grouped<'scope> {
+    type Begun = JoinedOperation<'scope>;
+
     #[inline(always)]
     fn communicator(&self) -> &Communicator {
         self.communicator
     }
 
     #[inline(always)]
-    fn begin(self, entry: Entry) -> Result<bool> {
+    fn begin(self, entry: &Entry) -> Result<JoinedOperation<'scope>> {
         self.participants.begin_grouped(self.communicator, entry)
     }
 
     #[inline(always)]
-    fn finish(self, entry: Entry, joined: bool, result: Result<ResultCode>) -> Result<()> {
-        self.participants.finish_grouped(self.communicator, entry.method, joined, result)
+    fn finish(self, entry: &Entry, begun: JoinedOperation<'scope>, result: Result<ResultCode>) -> Result<()> {
+        self.participants.finish_grouped(self.communicator, entry, begun, result)
     }
 
     #[inline(always)]

@@ -1,21 +1,21 @@
 use std::ffi::CStr;
 use std::fmt;
 use std::marker::PhantomData;
-use std::panic::Location;
+use std::sync::atomic::AtomicBool;
 use std::sync::atomic::Ordering::Relaxed;
-use std::sync::atomic::{AtomicBool, AtomicU8};
 use std::sync::{Arc, Mutex};
 use std::task::Poll;
 use std::time::{Duration, Instant};
 
 use super::abort_handle::AbortHandle;
 use super::recorder;
-use super::shared::Shared;
-use super::state::{State, entry_error};
+use super::recording::Recorded;
+use super::shared::{Inside, Shared};
+use super::state::{Purpose, State};
 use crate::backend::{Library, call};
 use crate::collective_config::RawCollectiveConfig;
 use crate::group::open::check_no_open_group;
-use crate::recorder::{Entry, IS_FIRST_OF_GROUP, IS_GROUPED, Method};
+use crate::recorder::{Entry, IS_FIRST_OF_GROUP, IS_GROUPED, Ring};
 use crate::{Error, InvalidArgumentKind, MemorySpace, Result, ResultCode, sys};
 
 /// A communicator: one rank's membership in a set of ranks that communicate with each other.
@@ -143,9 +143,8 @@ pub struct Communicator {
     pub(super) timeout: Option<Duration>,
     /// Set once its work was revoked, or aborted by a shrink, after which there is nothing to finalize.
     pub(super) is_stopped: AtomicBool,
-    /// The part in the group that is open on this thread: [`OUTSIDE_GROUP`], [`IN_GROUP`] or
-    /// [`IN_RECORDED_GROUP`].
-    in_group: AtomicU8,
+    /// Set while it is in the group that is open on this thread.
+    in_group: AtomicBool,
     /// The options of the last collective outside a group, which NCCL may read as long as it is in progress.
     pub(super) options: Mutex<Option<RawCollectiveConfig>>,
     /// Makes this `Send` and not `Sync`. The fields above would be `Sync`, so that the compiler's message to whoever
@@ -156,10 +155,12 @@ pub struct Communicator {
 /// The reason why a communicator is not `Sync`, in the words of the compiler's message.
 pub(super) trait OneThreadAtATime {}
 
-const OUTSIDE_GROUP: u8 = 0;
-const IN_GROUP: u8 = 1;
-/// Apart from [`IN_GROUP`], so that operations that are not recorded do not pay.
-const IN_RECORDED_GROUP: u8 = 2;
+/// An operation outside a group. Its drop leaves NCCL.
+#[allow(missing_debug_implementations, unreachable_pub)] // Public in a private module, as a sealed trait's hidden type.
+pub struct BegunOperation<'c> {
+    _inside: Inside<&'c Arc<Shared>>,
+    recorded: Recorded<'c>,
+}
 
 impl Communicator {
     /// Takes over a handle that other code has created with `nccl`.
@@ -182,7 +183,7 @@ impl Communicator {
     /// return a valid size, rank and device for it, in which case it is aborted.
     ///
     /// # Safety
-    /// `raw` is a live communicator of `nccl`, and nothing else uses it any more.
+    /// `raw` is a live communicator of `nccl`, which is not suspended, and nothing else uses it any more.
     pub unsafe fn from_raw(nccl: &crate::Nccl, raw: sys::ncclComm_t) -> Result<Self> {
         // SAFETY: the caller guarantees that the handle is live and used by nothing else.
         unsafe { Self::adopt("from_raw", &nccl.library, raw, None, None) }
@@ -237,7 +238,7 @@ impl Communicator {
             device: 0,
             timeout,
             is_stopped: AtomicBool::new(false),
-            in_group: AtomicU8::new(OUTSIDE_GROUP),
+            in_group: AtomicBool::new(false),
             options: Mutex::default(),
             sharing: PhantomData,
         })
@@ -355,109 +356,93 @@ impl Communicator {
         AbortHandle::new(&self.shared)
     }
 
+    /// Enters NCCL outside a group.
+    #[inline(always)]
+    pub(super) fn enter(&self, call: &'static str, purpose: Purpose) -> Result<Inside<&Arc<Shared>>> {
+        check_no_open_group(call)?;
+        Inside::new(&self.shared, call, purpose)
+    }
+
     /// Runs a call outside a group.
     pub(super) fn run_ungrouped(
         &self,
-        operation: &'static str,
+        call: &'static str,
+        purpose: Purpose,
         enqueue: impl FnOnce() -> Result<ResultCode>,
     ) -> Result<()> {
-        self.begin_ungrouped(operation)?;
-        self.finish_ungrouped_within(operation, None, None, enqueue())
+        let _inside = self.enter(call, purpose)?;
+        match enqueue()? {
+            ResultCode::IN_PROGRESS => self.wait(call),
+            _ => Ok(()),
+        }
     }
 
     /// Runs a call outside a group, and waits even if it returns success, as a nonblocking communicator may be in
     /// progress nevertheless.
     pub(super) fn run_and_wait(
         &self,
-        operation: &'static str,
+        call: &'static str,
+        purpose: Purpose,
         enqueue: impl FnOnce() -> Result<ResultCode>,
     ) -> Result<()> {
-        self.run_ungrouped(operation, || enqueue().map(|_| ResultCode::IN_PROGRESS))
+        self.run_ungrouped(call, purpose, || enqueue().map(|_| ResultCode::IN_PROGRESS))
     }
 
-    // The two halves of `run_ungrouped`, for operations: these are inlined into their caller; a closure would not be.
+    // The two halves of an operation outside a group: they are inlined into their caller; a closure would not be.
 
-    /// Enters NCCL for a call outside a group.
+    /// Enters NCCL for an operation outside a group, and records it.
     #[inline(always)]
-    pub(super) fn begin_ungrouped(&self, operation: &'static str) -> Result<()> {
-        check_no_open_group(operation)?;
-        self.shared.state.enter(operation)
+    pub(super) fn begin_operation(&self, entry: &Entry) -> Result<BegunOperation<'_>> {
+        let inside = self.enter(entry.name, Purpose::Work)?;
+        Ok(BegunOperation { _inside: inside, recorded: Recorded::new(&self.shared, entry, 0) })
     }
 
-    /// Enters NCCL for an operation outside a group.
+    /// Waits if the operation is in progress, for the `timeout` instead of the communicator's if there is one, and leaves
+    /// NCCL.
     #[inline(always)]
-    pub(super) fn begin_operation(&self, entry: Entry) -> Result<()> {
-        check_no_open_group(entry.name)?;
-        if self.shared.state.try_enter() { Ok(()) } else { self.begin_recorded(entry) }
-    }
-
-    /// Enters NCCL for an operation that is recorded, or for which there is more to look at.
-    #[cold]
-    #[inline(always)]
-    fn begin_recorded(&self, entry: Entry) -> Result<()> {
-        let Entry { name, call, lengths: [first, second], stream, site, .. } = entry;
-        let shared = &*self.shared;
-        let flags = if shared.state.try_enter_recorded() {
-            // SAFETY: the state says so only once there is a ring.
-            unsafe { shared.ring().unwrap_unchecked() }.push(call, [first, second], stream, site);
-            0
-        } else {
-            // A number, and single arguments, as a `Result` and a struct would pass through memory.
-            shared.enter_and_record(call, first, second, stream, site)
-        };
-        if flags == 0 { Ok(()) } else { Err(entry_error(name, flags)) }
-    }
-
-    /// Waits if the call is in progress, for the `timeout` instead of the communicator's if there is one, and leaves NCCL.
-    /// `recorded` is the method if it is an operation.
-    #[inline(always)]
-    pub(super) fn finish_ungrouped_within(
+    pub(super) fn finish_operation(
         &self,
-        operation: &'static str,
+        entry: &Entry,
+        begun: BegunOperation<'_>,
         timeout: Option<Duration>,
-        recorded: Option<Method>,
         result: Result<ResultCode>,
     ) -> Result<()> {
         match result {
-            Ok(ResultCode::SUCCESS) => {
-                self.leave();
-                Ok(())
-            }
-            result => self.finish_slow_path(operation, timeout, recorded, result),
+            Ok(ResultCode::SUCCESS) => Ok(()),
+            result => self.finish_slow_path(entry, begun, timeout, result),
         }
     }
 
-    /// Completes a call that has failed or is in progress. (Apart, so that a success is not passed through memory.)
+    /// Completes an operation that has failed or is in progress. (Apart, so that a success is not passed through memory.)
     #[cold]
     #[inline(never)]
     fn finish_slow_path(
         &self,
-        operation: &'static str,
+        entry: &Entry,
+        begun: BegunOperation<'_>,
         timeout: Option<Duration>,
-        recorded: Option<Method>,
         result: Result<ResultCode>,
     ) -> Result<()> {
-        let result = match result {
+        match result {
             Ok(ResultCode::IN_PROGRESS) => {
-                self.wait_within(operation, timeout).inspect_err(|_| self.record_failure(recorded.is_some()))
+                self.wait_within(entry.name, timeout).inspect_err(|_| begun.recorded.fail())
             }
             Ok(_) => Ok(()),
             Err(error) => {
-                self.record_failure(recorded.is_some() && error.code().is_some());
-                recorded.into_iter().for_each(|method| self.withdraw_refused(method, &error));
+                if error.code().is_some() {
+                    begun.recorded.fail();
+                } else {
+                    begun.recorded.withdraw(entry);
+                }
                 Err(error)
             }
-        };
-        self.leave();
-        result
+        }
     }
 
     /// Runs a query, which is allowed after a failure too.
     pub(super) fn query<R>(&self, call: &'static str, query: impl FnOnce() -> Result<R>) -> Result<R> {
-        self.shared.state.enter_for_query(call)?;
-        let result = query();
-        self.leave();
-        result
+        let _inside = Inside::new(&self.shared, call, Purpose::Query)?;
+        query()
     }
 
     /// Runs a [`query`](Self::query), also while the communicator is in the group that is open on this thread.
@@ -469,90 +454,35 @@ impl Communicator {
         if self.is_in_group() { query() } else { self.query(call, query) }
     }
 
-    /// Enters NCCL for the first operation in a group, whose end leaves it. Returns `true` if it is the first.
+    /// Enters NCCL for the first operation in a group, which then [leaves](Self::leave_group) it.
     #[inline(always)]
-    pub(crate) fn join_group(&self, entry: Entry) -> Result<bool> {
-        if self.in_group.load(Relaxed) == IN_GROUP {
-            return Ok(false);
-        }
-        if self.shared.state.try_enter() {
-            self.in_group.store(IN_GROUP, Relaxed);
-            return Ok(true);
-        }
-        let Entry { name, call, lengths: [first, second], stream, site, .. } = entry;
-        let shared = &self.shared;
-        let is_first = self.in_group.load(Relaxed) != IN_RECORDED_GROUP;
-        if !is_first || shared.state.try_enter_recorded() {
-            self.in_group.store(IN_RECORDED_GROUP, Relaxed);
-            let call = call | if is_first { IS_GROUPED | IS_FIRST_OF_GROUP } else { IS_GROUPED };
-            // SAFETY: the state and this mark say that operations are recorded only once there is a ring.
-            unsafe { shared.ring().unwrap_unchecked() }.push(call, [first, second], stream, site);
-            return Ok(is_first);
-        }
-        match self.join_group_and_record(call, first, second, stream, site) {
-            0 => Ok(true),
-            flags => Err(entry_error(name, flags)),
-        }
+    pub(crate) fn join_group(&self, call: &'static str) -> Result<()> {
+        std::mem::forget(Inside::new(&self.shared, call, Purpose::Work)?);
+        self.in_group.store(true, Relaxed);
+        Ok(())
     }
 
-    /// Joins a group with the first operation if there is more to look at than whether it is recorded, and records it.
-    /// Returns 0, or the flags that forbid it.
-    #[cold]
-    #[inline(never)]
-    fn join_group_and_record(
-        &self,
-        call: u64,
-        first: usize,
-        second: usize,
-        stream: usize,
-        site: &'static Location<'static>,
-    ) -> u32 {
-        let flags =
-            self.shared.enter_and_record(call | IS_GROUPED | IS_FIRST_OF_GROUP, first, second, stream, site);
-        if flags == 0 {
-            let is_recorded = self.shared.ring().is_some();
-            self.in_group.store(if is_recorded { IN_RECORDED_GROUP } else { IN_GROUP }, Relaxed);
-        }
-        flags
+    /// Records an operation of the group.
+    #[inline(always)]
+    pub(crate) fn record_grouped(&self, entry: &Entry, is_first: bool) -> Recorded<'_> {
+        Recorded::new(&self.shared, entry, if is_first { IS_GROUPED | IS_FIRST_OF_GROUP } else { IS_GROUPED })
     }
 
-    /// Records that the last operation, or all of its group, has failed, if it is recorded.
-    #[cold]
-    fn record_failure(&self, is_recorded: bool) {
-        if is_recorded && let Some(ring) = self.shared.ring() {
-            ring.fail();
-        }
-    }
-
-    /// Takes back the record of the last operation, if there is one and the operation was refused before NCCL was called.
-    #[cold]
-    pub(crate) fn withdraw_refused(&self, method: Method, error: &Error) {
-        if error.code().is_none()
-            && let Some(ring) = self.shared.ring()
-        {
-            ring.withdraw(method.is_message());
-        }
-    }
-
-    pub(super) fn is_in_group(&self) -> bool {
-        self.in_group.load(Relaxed) != OUTSIDE_GROUP
+    #[inline(always)]
+    pub(crate) fn is_in_group(&self) -> bool {
+        self.in_group.load(Relaxed)
     }
 
     /// Leaves NCCL at the end of a group.
     #[inline]
     pub(crate) fn leave_group(&self, has_failed: bool) {
+        let inside = Inside::of_group(&self.shared);
         if has_failed {
             self.shared.state.fail();
-            self.record_failure(true);
+            self.shared.ring().into_iter().for_each(Ring::fail);
         }
-        self.in_group.store(OUTSIDE_GROUP, Relaxed);
-        self.leave();
-    }
-
-    /// Leaves NCCL.
-    #[inline]
-    pub(super) fn leave(&self) {
-        self.shared.leave();
+        self.in_group.store(false, Relaxed);
+        drop(inside);
     }
 
     /// Returns whether it was created as nonblocking. (Of a handle from other code, and one that `NCCL_COMM_BLOCKING`
@@ -609,12 +539,11 @@ impl Communicator {
     pub(crate) fn abort_work_in_progress(&self) {
         if self.shared.is_borrowed() {
             let _ = self.wait("group");
-            return;
-        }
-        let is_host = self.memory_space() == MemorySpace::Host;
-        if is_host && matches!(self.shared.poll(), Ok(ResultCode::IN_PROGRESS)) && self.shared.state.end() {
-            // SAFETY: the state has told this thread to end it.
-            let _ = unsafe { self.shared.abort() };
+        } else if self.memory_space() == MemorySpace::Host
+            && !self.shared.state.is_ended()
+            && !matches!(self.shared.poll(), Ok(code) if code != ResultCode::IN_PROGRESS)
+        {
+            self.shared.end_call();
         }
     }
 

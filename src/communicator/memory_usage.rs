@@ -1,8 +1,9 @@
 #![allow(unsafe_code)]
 
 use super::handle::Communicator;
+use super::state::Purpose;
 use crate::backend::call;
-use crate::{Result, sys};
+use crate::{Result, ResultCode, sys};
 
 /// A statistic of a communicator's memory; see [`Communicator::memory`]. Since NCCL 2.29.7.
 ///
@@ -67,7 +68,7 @@ impl Communicator {
     }
 
     /// Frees the device memory that the communicator does not need while it is idle; all ranks call it, with no work in
-    /// progress. Since NCCL 2.29.7.
+    /// progress. Until [`resume`](Self::resume), it can only be queried and ended. Since NCCL 2.29.7.
     ///
     /// ```
     /// # fn main() -> libnccl::Result<()> {
@@ -85,8 +86,20 @@ impl Communicator {
     #[doc(alias = "NCCL_SUSPEND_MEM")]
     pub fn suspend(&self) -> Result<()> {
         let flags = sys::NCCL_SUSPEND_MEM.cast_signed();
-        // SAFETY: a live communicator.
-        self.run_and_wait("suspend", || unsafe { call!(self.library(), ncclCommSuspend(self.raw(), flags)) })
+        let suspended = self.run_and_wait("suspend", Purpose::Work, || {
+            // SAFETY: a live communicator.
+            unsafe { call!(self.library(), ncclCommSuspend(self.raw(), flags)) }
+        });
+        // NCCL itself would start operations without the memory. After a failure, some of it may be gone.
+        let is_refused = suspended.as_ref().is_err_and(|error| {
+            error
+                .code()
+                .is_none_or(|code| [ResultCode::INVALID_USAGE, ResultCode::INVALID_ARGUMENT].contains(&code))
+        });
+        if !is_refused {
+            self.shared.state.set_suspended(true);
+        }
+        suspended
     }
 
     /// Allocates the memory again that [`suspend`](Self::suspend) freed; all ranks call it. For an example, see
@@ -96,7 +109,11 @@ impl Communicator {
     /// [`Error::Unsupported`](crate::Error::Unsupported), [`Error::Nccl`](crate::Error::Nccl).
     #[doc(alias = "ncclCommResume")]
     pub fn resume(&self) -> Result<()> {
-        // SAFETY: a live communicator.
-        self.run_and_wait("resume", || unsafe { call!(self.library(), ncclCommResume(self.raw())) })
+        self.run_and_wait("resume", Purpose::WhileSuspended, || {
+            // SAFETY: a live communicator.
+            unsafe { call!(self.library(), ncclCommResume(self.raw())) }
+        })?;
+        self.shared.state.set_suspended(false);
+        Ok(())
     }
 }

@@ -66,7 +66,7 @@ macro_rules! operations {
                     span::log(self.communicator(), entry);
                     #[cfg(feature = "tracing")]
                     let _span = enter_span!(stringify!($name), self.communicator(), entry);
-                    let joined = self.begin_operation(entry)?;
+                    let begun = self.begin_operation(&entry)?;
                     let devices = [stream.device(), $($buffer.0.device()),*];
                     let checked = check_devices(self.communicator(), stringify!($name), devices)
                         .and(check_data_types(stringify!($name), [$($buffer.0.data_type()),*]))
@@ -75,7 +75,7 @@ macro_rules! operations {
                         Ok(()) => $module::$name(stringify!($name), self, $($buffer.0,)* $($argument,)* stream),
                         Err(error) => Err(error),
                     };
-                    self.finish_operation(entry, joined, result, ($($buffer.1,)*))
+                    self.finish_operation(&entry, begun, result, ($($buffer.1,)*))
                 }
             )*
         }

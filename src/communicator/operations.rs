@@ -61,29 +61,28 @@ impl<'c, G> Operations<'c, G> {
         self.grouping.communicator()
     }
 
-    /// Enters NCCL for an operation. Returns `true` if it is the communicator's first in a group.
+    /// Enters NCCL for an operation.
     #[inline(always)]
-    pub(super) fn begin_operation<'b>(self, entry: Entry) -> Result<bool>
+    pub(super) fn begin_operation<'b>(self, entry: &Entry) -> Result<G::Begun>
     where
         G: Grouping<'b>,
     {
         self.grouping.begin(entry)
     }
 
-    /// Completes an operation with the result of its call, and keeps the guards of its buffers until it is enqueued;
-    /// `joined` is the result of [`begin_operation`](Self::begin_operation).
+    /// Completes an operation with the result of its call, and keeps the guards of its buffers until it is enqueued.
     #[inline(always)]
     pub(super) fn finish_operation<'b>(
         self,
-        entry: Entry,
-        joined: bool,
+        entry: &Entry,
+        begun: G::Begun,
         result: Result<ResultCode>,
         guards: impl Sized + 'b,
     ) -> Result<()>
     where
         G: Grouping<'b>,
     {
-        let result = self.grouping.finish(entry, joined, result);
+        let result = self.grouping.finish(entry, begun, result);
         self.grouping.keep_guards(guards);
         result
     }
@@ -101,23 +100,22 @@ impl<'c, G> Operations<'c, G> {
     where
         G: Grouping<'b>,
     {
-        let entry = Entry::new(call, method, [], [], [], stream);
-        let joined = self.begin_operation(entry)?;
+        // Before NCCL is entered, as this runs code of other crates.
         let problem = format!("a buffer is not ready: {reason}");
         let error = Error::argument(call, InvalidArgumentKind::NotReady, problem);
-        self.finish_operation(entry, joined, Err(error), ())
+        self.issue(&Entry::new(call, method, [], [], [], stream), || Err(error))
     }
 
     /// Runs `enqueue` as an operation without buffers. (A closure is not always inlined; where every instruction counts,
     /// the callers of [`begin_operation`](Self::begin_operation) and [`finish_operation`](Self::finish_operation) do
     /// without.)
-    pub(super) fn issue<'b>(self, entry: Entry, enqueue: impl FnOnce() -> Result<ResultCode>) -> Result<()>
+    pub(super) fn issue<'b>(self, entry: &Entry, enqueue: impl FnOnce() -> Result<ResultCode>) -> Result<()>
     where
         G: Grouping<'b>,
     {
-        let joined = self.begin_operation(entry)?;
+        let begun = self.begin_operation(entry)?;
         let result = enqueue();
-        self.finish_operation(entry, joined, result, ())
+        self.finish_operation(entry, begun, result, ())
     }
 
     /// Returns the communicator for an operation of which NCCL has no form with options; an error if options are set.

@@ -14,6 +14,7 @@ use super::shared::Shared;
 use super::span;
 #[cfg(feature = "tracing")]
 use super::span::enter_span;
+use super::state::Purpose;
 use crate::backend::call;
 use crate::recorder::{Entry, Method, peer};
 use crate::{
@@ -227,7 +228,7 @@ impl<'c, T: BufferElement> PreMulSum<'c, T> {
         residence: sys::ncclScalarResidence_t,
     ) -> Result<Self> {
         let mut op = sys::ncclRedOp_t(0);
-        communicator.run_ungrouped(call, || {
+        communicator.run_ungrouped(call, Purpose::Work, || {
             let (out, raw_type, raw) = (&raw mut op, data_type.as_raw(), communicator.raw());
             // SAFETY: the caller guarantees that the scalar is valid; a live communicator and a valid out-parameter.
             unsafe {
@@ -349,7 +350,7 @@ macro_rules! reductions {
                     span::log(operations.communicator(), entry);
                     #[cfg(feature = "tracing")]
                     let _span = enter_span!(stringify!($name), operations.communicator(), entry);
-                    let joined = operations.begin_operation(entry)?;
+                    let begun = operations.begin_operation(&entry)?;
                     let devices = [stream.device(), $($buffer.0.device()),*];
                     let checked = check_devices(operations.communicator(), stringify!($name), devices)
                         .and(check_data_types(stringify!($name), [$($buffer.0.data_type()),*]))
@@ -359,7 +360,7 @@ macro_rules! reductions {
                         let op = Operator::Custom(op);
                         collectives::$name(stringify!($name), operations, $($buffer.0,)* op, $($root,)? stream)
                     });
-                    operations.finish_operation(entry, joined, result, ($($buffer.1,)*))
+                    operations.finish_operation(&entry, begun, result, ($($buffer.1,)*))
                 }
             )*
         }

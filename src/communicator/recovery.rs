@@ -6,7 +6,7 @@ use std::sync::atomic::Ordering::Relaxed;
 use super::arguments::SizeAndRank;
 use super::handle::Communicator;
 use super::out_param::OutParam;
-use super::state::State;
+use super::state::Purpose;
 use crate::backend::call;
 use crate::group::open::check_no_open_group;
 use crate::{Config, Error, InvalidArgumentKind, Nccl, Result, ResultCode, UniqueId, sys};
@@ -79,11 +79,11 @@ impl Communicator {
         let mut list: Vec<i32> = list.into_iter().filter_map(|rank| i32::try_from(rank).ok()).collect();
         let count = i32::try_from(list.len()).unwrap_or(i32::MAX);
         // A communicator that has failed can be shrunk only with an abort.
-        let (flags, enter): (_, fn(&State, _) -> _) = match mode {
-            ShrinkMode::Default => (sys::NCCL_SHRINK_DEFAULT, State::enter),
-            ShrinkMode::Abort => (sys::NCCL_SHRINK_ABORT, State::enter_for_query),
+        let (flags, purpose) = match mode {
+            ShrinkMode::Default => (sys::NCCL_SHRINK_DEFAULT, Purpose::Work),
+            ShrinkMode::Abort => (sys::NCCL_SHRINK_ABORT, Purpose::Query),
         };
-        let shrunk = self.create_child(CALL, config, 0, enter, |out, config| {
+        let shrunk = self.create_child(CALL, config, 0, purpose, |out, config| {
             let (list, flags) = (list.as_mut_ptr(), flags.cast_signed());
             // SAFETY: a live communicator; the list has `count` ranks; `create_child` provides the out-parameter and
             // the options.
@@ -112,7 +112,7 @@ impl Communicator {
     #[doc(alias = "ncclCommGetUniqueId")]
     pub fn unique_id(&self) -> Result<UniqueId> {
         let mut id = sys::ncclUniqueId::default();
-        self.run_ungrouped("unique_id", || {
+        self.run_ungrouped("unique_id", Purpose::Work, || {
             // SAFETY: a live communicator and a valid out-parameter.
             unsafe { call!(self.library(), ncclCommGetUniqueId(self.raw(), &raw mut id)) }
         })?;
@@ -156,7 +156,7 @@ impl Communicator {
         }
         let SizeAndRank { size, .. } = SizeAndRank::new(CALL, size, self.rank)?;
         let id = id.map(|id| id.to_raw());
-        let grown = self.create_child(CALL, config, 0, State::enter, |out, config| {
+        let grown = self.create_child(CALL, config, 0, Purpose::Work, |out, config| {
             const EXISTING_RANK: i32 = -1;
             let id = id.as_ref().map_or(ptr::null(), ptr::from_ref);
             // SAFETY: a live communicator; the id is null or valid; `create_child` provides the out-parameter and the

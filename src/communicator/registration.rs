@@ -8,6 +8,7 @@ use std::sync::Arc;
 use super::arguments::check_buffers;
 use super::handle::Communicator;
 use super::shared::Shared;
+use super::state::Purpose;
 use crate::backend::call;
 use crate::memory::Allocation;
 use crate::{Element, Error, InvalidArgumentKind, NcclBuffer, Result, ResultCode};
@@ -136,7 +137,7 @@ impl Communicator {
         memory: Option<Arc<Allocation>>,
     ) -> Result<Registration<'_>> {
         let (mut handle, mut is_registered) = (ptr::null_mut(), false);
-        let registered = self.run_ungrouped(call, || {
+        let registered = self.run_ungrouped(call, Purpose::Work, || {
             // SAFETY: a live communicator, memory that the caller guarantees, and an out-parameter, which is written
             // before the call returns.
             unsafe { call!(self.library(), ncclCommRegister(self.raw(), address, bytes, &raw mut handle)) }

@@ -1,8 +1,8 @@
 #![allow(unsafe_code)] // Calls ncclCommAbort and ncclCommDestroy.
 
+use std::borrow::Borrow;
 use std::ffi::CStr;
 use std::num::NonZeroU64;
-use std::panic::Location;
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 use std::sync::atomic::{AtomicBool, AtomicU64};
 use std::sync::{Arc, OnceLock};
@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 
 use super::helper_thread::HelperThread;
 use super::identity::Identity;
-use super::state::State;
+use super::state::{Purpose, State};
 use crate::backend::{Library, call};
 use crate::cuda::CudaContext;
 use crate::recorder::Ring;
@@ -124,40 +124,6 @@ impl Shared {
         self.ring.get()
     }
 
-    /// Records an operation, if operations are recorded.
-    #[inline(always)]
-    pub(super) fn record(
-        &self,
-        call: u64,
-        first: usize,
-        second: usize,
-        stream: usize,
-        site: &'static Location<'static>,
-    ) {
-        if let Some(ring) = self.ring() {
-            ring.push(call, [first, second], stream, site);
-        }
-    }
-
-    /// Enters NCCL for an operation if there is more to look at than whether it is recorded, and records it. Returns 0, or
-    /// the flags that forbid it.
-    #[cold]
-    #[inline(never)]
-    pub(super) fn enter_and_record(
-        &self,
-        call: u64,
-        first: usize,
-        second: usize,
-        stream: usize,
-        site: &'static Location<'static>,
-    ) -> u32 {
-        let flags = self.state.enter_slow_path();
-        if flags == 0 {
-            self.record(call, first, second, stream, site);
-        }
-        flags
-    }
-
     /// Makes operations be recorded, and a timeout `dump` them. Returns `true` if they were not before.
     pub(super) fn start_ring(&self, entries: usize, dump: Dump) -> bool {
         let mut is_new = false;
@@ -166,7 +132,6 @@ impl Shared {
             is_new = true;
             Ring::new(entries)
         });
-        self.state.set_recorded();
         is_new
     }
 
@@ -187,7 +152,10 @@ impl Shared {
     }
 
     /// Looks whether the method `call`, in progress since `start`, is complete. An abort of the `parent` ends it too, as
-    /// does the `timeout`, which aborts the communicator.
+    /// does the `timeout`.
+    ///
+    /// The caller has entered NCCL, or nothing else has the communicator. Whatever ends the call, NCCL does not use any more
+    /// on host memory what it was given: a call that is in progress is aborted before this says that it is over.
     pub(super) fn progress(
         self: &Arc<Self>,
         call: &'static str,
@@ -195,14 +163,23 @@ impl Shared {
         timeout: Option<Duration>,
         parent: Option<&State>,
     ) -> Poll<Result<()>> {
-        match self.poll()? {
-            ResultCode::SUCCESS => return Poll::Ready(Ok(())),
-            ResultCode::IN_PROGRESS => {}
-            code => return Poll::Ready(Err(self.library.error(call, code))),
+        match self.poll() {
+            Ok(ResultCode::SUCCESS) => return Poll::Ready(Ok(())),
+            Ok(ResultCode::IN_PROGRESS) => {}
+            // NCCL ends what is in progress before it reports an error.
+            Ok(code) => return Poll::Ready(Err(self.library.error(call, code))),
+            Err(error) => {
+                // Nothing tells any more when the call is over.
+                self.end_call();
+                return Poll::Ready(Err(error));
+            }
         }
-        let is_requested = self.state.is_abort_requested() || parent.is_some_and(State::is_abort_requested);
         // What other code owns is not aborted, and may still use the buffers.
-        if is_requested && !self.is_borrowed() {
+        if self.is_borrowed() {
+            return Poll::Pending;
+        }
+        if self.state.is_abort_requested() || parent.is_some_and(State::is_abort_requested) {
+            self.end_call();
             return Poll::Ready(Err(Error::Aborted { call }));
         }
         let elapsed = start.elapsed();
@@ -210,6 +187,15 @@ impl Shared {
             return Poll::Ready(Err(self.give_up(call, elapsed)));
         }
         Poll::Pending
+    }
+
+    /// Ends the call that is in progress, and the communicator with it, unless it is ended already.
+    #[cold]
+    pub(super) fn end_call(self: &Arc<Self>) {
+        if self.state.end() {
+            // SAFETY: the state has told this thread to end it.
+            let _ = unsafe { self.abort() };
+        }
     }
 
     /// Aborts the communicator after a wait that took too long, and returns the error.
@@ -238,29 +224,12 @@ impl Shared {
         call: &'static str,
         end: impl FnOnce() -> Result<R>,
     ) -> Result<R> {
-        self.state.enter_for_object(call)?;
-        let result = if self.is_finalized.load(Relaxed) {
-            Err(Error::usage(call, "the communicator is finalized; it can only be aborted or destroyed"))
-        } else {
-            end()
-        };
-        self.leave();
-        result
-    }
-
-    /// Leaves NCCL.
-    #[inline]
-    pub(super) fn leave(self: &Arc<Self>) {
-        if self.state.leave() {
-            self.abort_as_requested();
+        let _inside = Inside::for_object(self, call)?;
+        if self.is_finalized.load(Relaxed) {
+            let problem = "the communicator is finalized; it can only be aborted or destroyed";
+            return Err(Error::usage(call, problem));
         }
-    }
-
-    /// Aborts the communicator as an abort handle requested while this thread was in NCCL.
-    #[cold]
-    fn abort_as_requested(self: &Arc<Self>) {
-        // SAFETY: the state has told this thread to end it.
-        let _ = unsafe { self.abort() };
+        end()
     }
 
     /// Ends the communicator without waiting for other ranks.
@@ -356,6 +325,49 @@ impl Shared {
     }
 }
 
+/// The stay of a thread in NCCL with a communicator. Its drop leaves, and aborts the communicator if that was requested
+/// meanwhile: it comes before everything that NCCL may use until then is freed.
+pub(super) struct Inside<S: Borrow<Arc<Shared>>>(S);
+
+impl<S: Borrow<Arc<Shared>>> Inside<S> {
+    /// Enters NCCL for a purpose.
+    #[inline(always)]
+    pub(super) fn new(shared: S, call: &'static str, purpose: Purpose) -> Result<Self> {
+        shared.borrow().state.enter(call, purpose)?;
+        Ok(Self(shared))
+    }
+
+    /// Enters NCCL as an object of the communicator does: the owner waits for it.
+    pub(super) fn for_object(shared: S, call: &'static str) -> Result<Self> {
+        shared.borrow().state.enter_for_object(call)?;
+        Ok(Self(shared))
+    }
+
+    /// Returns the stay of a communicator in a group, for which `state` was entered.
+    #[inline(always)]
+    pub(super) fn of_group(shared: S) -> Self {
+        Self(shared)
+    }
+}
+
+impl<S: Borrow<Arc<Shared>>> Drop for Inside<S> {
+    #[inline(always)]
+    fn drop(&mut self) {
+        let shared = self.0.borrow();
+        if shared.state.leave() {
+            abort_as_requested(shared);
+        }
+    }
+}
+
+/// Aborts the communicator as an abort handle requested while this thread was in NCCL.
+#[cold]
+#[inline(never)]
+fn abort_as_requested(shared: &Arc<Shared>) {
+    // SAFETY: the state has told this thread to end it.
+    let _ = unsafe { shared.abort() };
+}
+
 /// Runs `end` on this thread.
 fn end_here(all: &[Arc<Shared>], end: impl Fn(&[Arc<Shared>]) -> Result<()>) -> Result<()> {
     end(all).inspect(|()| all.iter().for_each(|shared| shared.set_freed()))
@@ -419,11 +431,11 @@ impl Ending {
     pub(super) fn timeout_error(&self) -> Error {
         let (call, elapsed) = (self.call, self.elapsed());
         #[cfg(feature = "log")]
-        log::warn!(
+        super::catch_panic::warn(format_args!(
             "{call}: NCCL has not ended {} communicators within {elapsed:?}, perhaps because a CUDA graph with their \
              work still exists; it goes on in the background",
             self.all.len()
-        );
+        ));
         // Not asked what it waits for, as it is being freed.
         let error = self.all.first().map(|shared| shared.timeout_error(call, elapsed, Box::default()));
         error.unwrap_or(Error::Aborted { call })

@@ -1,7 +1,7 @@
 #![allow(unsafe_code)]
 
 use super::handle::Communicator;
-use super::state::State;
+use super::state::Purpose;
 use crate::backend::call;
 use crate::{Config, Error, InvalidArgumentKind, Result, ResultCode, sys};
 
@@ -71,7 +71,7 @@ impl Communicator {
         config: &Config,
     ) -> Result<Option<Self>> {
         let color = to_c_color(call, color)?;
-        self.create_child(call, config, color, State::enter, |out, config| {
+        self.create_child(call, config, color, Purpose::Work, |out, config| {
             // SAFETY: `create_child` provides the out-parameter and the options.
             unsafe { self.call_split(color, key, out, config) }
         })

@@ -16,93 +16,72 @@ const ENDED: u32 = 8;
 /// Set together with [`INSIDE`] while an object of the communicator ends, perhaps on another thread. It waits for no other
 /// rank, so the owner waits for it.
 const OBJECT: u32 = 16;
-/// Set while nothing is inside, if operations are recorded: so the fast path of an operation that is not pays nothing.
-const RECORDED: u32 = 32;
+/// Set from a suspension to the end of the resumption: NCCL has freed memory that operations need, and does not look.
+const SUSPENDED: u32 = 32;
 
 /// The flags of one communicator, shared with its abort handles.
 #[derive(Debug, Default)]
 pub(crate) struct State {
     flags: AtomicU32,
-    /// The flags while nothing is inside and nothing has happened: [`RECORDED`] or none.
-    idle: AtomicU32,
+}
+
+/// The purpose for which the owner enters NCCL.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Purpose {
+    /// An operation, or the making of something.
+    Work,
+    /// A resumption or a finalization, which a suspended communicator allows.
+    WhileSuspended,
+    /// A query, or the end, which a communicator that has failed allows too.
+    Query,
+}
+
+impl Purpose {
+    /// Returns the flags that do not forbid it.
+    const fn allowed(self) -> u32 {
+        match self {
+            Self::Work => 0,
+            Self::WhileSuspended => SUSPENDED,
+            Self::Query => SUSPENDED | FAILED,
+        }
+    }
 }
 
 impl State {
-    /// Enters NCCL for an operation. Pairs with [`leave`](Self::leave).
-    #[inline]
-    pub(crate) fn enter(&self, call: &'static str) -> Result<()> {
-        if self.try_enter() {
+    /// Enters NCCL. Pairs with [`leave`](Self::leave).
+    #[inline(always)]
+    pub(super) fn enter(&self, call: &'static str, purpose: Purpose) -> Result<()> {
+        // The fast path: no flag is set.
+        if self.flags.compare_exchange(0, INSIDE, Acquire, Relaxed).is_ok() {
             return Ok(());
         }
-        match self.enter_slow_path() {
-            0 => Ok(()),
-            flags => Err(entry_error(call, flags)),
-        }
+        self.enter_slow_path(INSIDE, call, purpose)
     }
 
-    /// Enters NCCL for an operation if nothing else has to be looked at.
-    #[inline(always)]
-    pub(crate) fn try_enter(&self) -> bool {
-        self.flags.compare_exchange(0, INSIDE, Acquire, Relaxed).is_ok()
+    /// Enters NCCL to end an object of the communicator, on any thread. It does not wait for the owner, whose call may
+    /// wait for other ranks.
+    pub(super) fn enter_for_object(&self, call: &'static str) -> Result<()> {
+        self.enter_slow_path(INSIDE | OBJECT, call, Purpose::Query)
     }
 
-    /// Enters NCCL for an operation that is recorded if nothing else has to be looked at.
-    #[inline(always)]
-    pub(crate) fn try_enter_recorded(&self) -> bool {
-        self.flags.compare_exchange(RECORDED, INSIDE, Acquire, Relaxed).is_ok()
-    }
-
-    /// Enters NCCL for an operation. Returns 0, or the flags that forbid it, for [`entry_error`].
+    /// Sets flags that include [`INSIDE`], unless one is set that forbids it.
     #[cold]
-    pub(crate) fn enter_slow_path(&self) -> u32 {
-        self.set_inside(INSIDE, 0)
-    }
-
-    /// Makes the entries of operations take the slow path, where they are recorded.
-    pub(crate) fn set_recorded(&self) {
-        self.idle.store(RECORDED, Relaxed);
-        // Of what is inside, the end sets the flag.
-        let record = |flags| (flags & INSIDE == 0).then_some(flags | RECORDED);
-        let _ = self.flags.fetch_update(AcqRel, Relaxed, record);
+    #[inline(never)]
+    fn enter_slow_path(&self, inside: u32, call: &'static str, purpose: Purpose) -> Result<()> {
+        loop {
+            let flags = self.load_without_object();
+            if flags & !purpose.allowed() != 0 {
+                return Err(entry_error(call, flags));
+            }
+            if self.flags.compare_exchange(flags, flags | inside, Acquire, Relaxed).is_ok() {
+                return Ok(());
+            }
+        }
     }
 
     /// Returns `true` if a thread is in a call of NCCL, or in a group.
     pub(crate) fn is_inside(&self) -> bool {
         self.flags.load(Acquire) & INSIDE != 0
-    }
-
-    /// Enters NCCL for a query or for the end, which are allowed after a failure too.
-    pub(crate) fn enter_for_query(&self, call: &'static str) -> Result<()> {
-        match self.set_inside(INSIDE, FAILED) {
-            0 => Ok(()),
-            flags => Err(entry_error(call, flags)),
-        }
-    }
-
-    /// Enters NCCL to end an object of the communicator, on any thread. It does not wait for the owner, whose call may
-    /// wait for other ranks.
-    pub(crate) fn enter_for_object(&self, call: &'static str) -> Result<()> {
-        match self.set_inside(INSIDE | OBJECT, FAILED) {
-            0 => Ok(()),
-            flags => Err(entry_error(call, flags)),
-        }
-    }
-
-    /// Sets flags that include [`INSIDE`], unless others than the `allowed` are set: then it returns the flags, else 0. (A
-    /// number, as a `Result` would pass through memory in each call of [`enter`](Self::enter).)
-    #[cold]
-    #[inline(never)]
-    fn set_inside(&self, inside: u32, allowed: u32) -> u32 {
-        loop {
-            let flags = self.load_without_object();
-            if flags & !(allowed | RECORDED) != 0 {
-                return flags;
-            }
-            let entered = flags & !RECORDED | inside;
-            if self.flags.compare_exchange(flags, entered, Acquire, Relaxed).is_ok() {
-                return 0;
-            }
-        }
     }
 
     /// Returns the flags once no object is ending.
@@ -119,17 +98,16 @@ impl State {
     /// Leaves NCCL. Returns `true` if the owner now has to end the communicator, as an abort handle has requested it.
     #[inline]
     #[must_use]
-    pub(crate) fn leave(&self) -> bool {
+    pub(super) fn leave(&self) -> bool {
         // The fast path: no other flag is set.
-        let idle = self.idle.load(Relaxed);
-        self.flags.compare_exchange(INSIDE, idle, Release, Relaxed).is_err() && self.leave_slow_path()
+        self.flags.compare_exchange(INSIDE, 0, Release, Relaxed).is_err() && self.leave_slow_path()
     }
 
     #[cold]
     #[inline(never)]
     fn leave_slow_path(&self) -> bool {
         let leave = |flags| {
-            let left = flags & !(INSIDE | OBJECT) | self.idle.load(Relaxed);
+            let left = flags & !(INSIDE | OBJECT);
             Some(if left & ABORT != 0 { left | ENDED } else { left })
         };
         let before = self.flags.fetch_update(AcqRel, Acquire, leave).unwrap_or_else(|flags| flags);
@@ -151,6 +129,12 @@ impl State {
 
     pub(crate) fn fail(&self) {
         self.flags.fetch_or(FAILED, Relaxed);
+    }
+
+    /// Records whether the communicator is suspended.
+    pub(super) fn set_suspended(&self, is_suspended: bool) {
+        let changed = |flags| Some(if is_suspended { flags | SUSPENDED } else { flags & !SUSPENDED });
+        let _ = self.flags.fetch_update(Relaxed, Relaxed, changed);
     }
 
     /// Gives up the handle, once no object is ending. Returns `true` if the owner has to end the communicator.
@@ -177,11 +161,13 @@ impl State {
 }
 
 #[cold]
-pub(crate) fn entry_error(call: &'static str, flags: u32) -> Error {
+fn entry_error(call: &'static str, flags: u32) -> Error {
     if flags & (ABORT | ENDED) != 0 {
         Error::Aborted { call }
     } else if flags & FAILED != 0 {
         Error::usage(call, "the communicator was in a group that failed; it can only be aborted or destroyed")
+    } else if flags & (INSIDE | SUSPENDED) == SUSPENDED {
+        Error::usage(call, "the communicator is suspended; call `resume` first")
     } else {
         Error::usage(call, "the communicator is in use: in an open group, or by another thread")
     }
@@ -189,24 +175,24 @@ pub(crate) fn entry_error(call: &'static str, flags: u32) -> Error {
 
 #[cfg(test)]
 mod tests {
-    use super::State;
+    use super::{Purpose, State};
     use crate::Error;
 
     #[test]
     fn second_entry_is_rejected_until_leave() {
         let state = State::default();
-        state.enter("one").unwrap();
-        assert!(matches!(state.enter("two"), Err(Error::InvalidUsage { call: "two", .. })));
+        state.enter("one", Purpose::Work).unwrap();
+        assert!(matches!(state.enter("two", Purpose::Work), Err(Error::InvalidUsage { call: "two", .. })));
         assert!(!state.leave());
-        state.enter("three").unwrap();
+        state.enter("three", Purpose::Work).unwrap();
     }
 
     #[test]
     fn failed_communicator_allows_queries_only() {
         let state = State::default();
         state.fail();
-        assert!(state.is_failed() && state.enter("work").is_err());
-        state.enter_for_query("query").unwrap();
+        assert!(state.is_failed() && state.enter("work", Purpose::Work).is_err());
+        state.enter("query", Purpose::Query).unwrap();
         assert!(!state.leave());
         assert!(state.end() && !state.end());
     }
@@ -216,15 +202,15 @@ mod tests {
         let state = State::default();
         assert!(state.abort());
         assert!(!state.abort(), "only once");
-        assert!(matches!(state.enter("work"), Err(Error::Aborted { call: "work" })));
-        assert!(matches!(state.enter_for_query("query"), Err(Error::Aborted { call: "query" })));
+        assert!(matches!(state.enter("work", Purpose::Work), Err(Error::Aborted { call: "work" })));
+        assert!(matches!(state.enter("query", Purpose::Query), Err(Error::Aborted { call: "query" })));
         assert!(!state.end(), "not by the owner");
     }
 
     #[test]
     fn busy_communicator_is_ended_by_its_owner() {
         let state = State::default();
-        state.enter("work").unwrap();
+        state.enter("work", Purpose::Work).unwrap();
         assert!(!state.abort() && state.is_abort_requested());
         assert!(state.leave(), "the owner has to");
         assert!(state.is_ended() && !state.abort() && !state.end());
@@ -233,7 +219,7 @@ mod tests {
     #[test]
     fn object_ends_while_the_owner_is_outside_only() {
         let state = State::default();
-        state.enter("work").unwrap();
+        state.enter("work", Purpose::Work).unwrap();
         assert!(matches!(state.enter_for_object("end"), Err(Error::InvalidUsage { call: "end", .. })));
         assert!(!state.leave());
         state.fail();
@@ -260,11 +246,11 @@ mod tests {
                         assert!(!state.leave());
                     }
                 });
-                state.enter("work").unwrap();
+                state.enter("work", Purpose::Work).unwrap();
                 is_alone();
                 is_inside.store(false, SeqCst);
                 assert!(!state.leave());
-                state.enter_for_query("query").unwrap();
+                state.enter("query", Purpose::Query).unwrap();
                 assert!(!state.leave());
                 assert!(state.end());
                 is_alone();
@@ -273,25 +259,20 @@ mod tests {
     }
 
     #[test]
-    fn recorded_communicator_takes_the_slow_path_only_to_enter() {
+    fn suspended_communicator_allows_no_work_until_it_is_resumed() {
         let state = State::default();
-        state.set_recorded();
-        assert!(!state.try_enter() && state.try_enter_recorded() && state.is_inside());
-        assert!(!state.try_enter_recorded() && !state.leave());
-        state.enter("work").unwrap();
-        assert!(!state.leave() && !state.try_enter() && !state.is_inside());
+        state.set_suspended(true);
+        let refused = state.enter("work", Purpose::Work).unwrap_err().to_string();
+        assert_eq!(refused, "work: the communicator is suspended; call `resume` first");
+        for purpose in [Purpose::Query, Purpose::WhileSuspended] {
+            state.enter("query", purpose).unwrap();
+            assert!(!state.leave());
+        }
         state.enter_for_object("end").unwrap();
+        assert!(!state.leave() && state.enter("work", Purpose::Work).is_err());
+        state.set_suspended(false);
+        state.enter("work", Purpose::Work).unwrap();
         assert!(!state.leave());
-        state.fail();
-        assert!(matches!(state.enter("work"), Err(Error::InvalidUsage { .. })));
-        state.enter_for_query("query").unwrap();
-        assert!(!state.leave() && state.abort() && !state.end());
-
-        // It begins to record while its owner is inside.
-        let state = State::default();
-        state.enter("work").unwrap();
-        state.set_recorded();
-        assert!(!state.leave() && !state.try_enter() && state.try_enter_recorded());
     }
 
     /// Checks many interleavings of an owner and two abort handles.
@@ -302,7 +283,7 @@ mod tests {
             let ends = std::thread::scope(|scope| {
                 let aborts = [0, 1].map(|_| scope.spawn(|| u32::from(state.abort())));
                 let owner = scope.spawn(|| {
-                    let worked = state.enter("work").is_ok();
+                    let worked = state.enter("work", Purpose::Work).is_ok();
                     u32::from(worked && state.leave()) + u32::from(state.end())
                 });
                 aborts.into_iter().chain([owner]).map(|thread| thread.join().unwrap()).sum::<u32>()

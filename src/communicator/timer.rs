@@ -1,9 +1,10 @@
 use std::collections::BTreeMap;
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::task::Waker;
 use std::thread;
 use std::time::{Duration, Instant};
+
+use super::catch_panic::catch_panic;
 
 /// Wakes a task some time from now.
 ///
@@ -86,7 +87,9 @@ fn wake_tasks() {
         if !due.is_empty() {
             drop(timers);
             // A panic in an executor is its own, and does not concern the tasks of others.
-            due.into_iter().for_each(|(_, task)| drop(catch_unwind(AssertUnwindSafe(|| task.wake()))));
+            for (_, task) in due {
+                let _ = catch_panic(|| task.wake());
+            }
             timers = self::timers();
             continue;
         }
@@ -124,12 +127,20 @@ mod tests {
         }
     }
 
-    /// A task whose executor panics.
+    /// A task whose executor panics, with a payload whose drop panics.
     struct Panicking;
 
     impl Wake for Panicking {
         fn wake(self: Arc<Self>) {
-            panic!("an executor panics, as this test wants");
+            std::panic::panic_any(Panicking);
+        }
+    }
+
+    impl Drop for Panicking {
+        fn drop(&mut self) {
+            if !thread::panicking() {
+                panic!("the payload of a panic panics, as this test wants");
+            }
         }
     }
 

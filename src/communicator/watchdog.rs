@@ -2,15 +2,15 @@
 
 use std::fmt;
 use std::io;
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, Weak};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
 use super::abort_handle::AbortHandle;
+use super::catch_panic::catch_panic;
 use super::handle::Communicator;
 use super::recorder::{self, Recorder};
-use super::shared::Shared;
+use super::shared::{Inside, Shared};
 use crate::{Error, Result, ResultCode};
 
 /// A thread that watches communicators of this process: it asks each for its asynchronous error, and sees which one is in
@@ -111,11 +111,13 @@ struct State {
 
 #[derive(Default)]
 struct Watched {
-    communicators: Vec<Entry>,
+    communicators: Vec<Weak<Shared>>,
+    /// Those that the thread has not looked at yet.
+    new: Vec<Entry>,
     is_over: bool,
 }
 
-/// A communicator that is watched.
+/// A communicator that is watched, as the thread knows it.
 struct Entry {
     shared: Weak<Shared>,
     /// The number of the last operation while the owner is in a call, and the time at which it was seen first.
@@ -153,7 +155,9 @@ impl Watchdog {
     /// [`Error::InvalidUsage`] if other code owns the communicator, and may end it meanwhile.
     pub fn watch(&self, communicator: &Communicator) -> Result<()> {
         let shared = Arc::downgrade(&communicator.shared.owned("watch")?);
-        self.state.lock().communicators.push(Entry { shared, heartbeat: None, has_failed: false });
+        let mut watched = self.state.lock();
+        watched.communicators.push(Weak::clone(&shared));
+        watched.new.push(Entry { shared, heartbeat: None, has_failed: false });
         Ok(())
     }
 
@@ -176,16 +180,19 @@ impl State {
 
     /// Looks at the communicators until the end.
     fn watch(&self, pause: Duration, limit: Duration, answer: &mut dyn FnMut(&Finding) -> Answer) {
+        let mut entries = Vec::new();
         let mut watched = self.lock();
         while !watched.is_over {
-            let findings = watched.look(limit);
+            entries.append(&mut watched.new);
+            watched.communicators.retain(|shared| shared.strong_count() > 0);
+            // Without the lock: to leave a communicator may abort it, and whoever is called may watch another one.
             drop(watched);
-            for (shared, finding) in findings {
+            for (shared, finding) in look(&mut entries, limit) {
                 if matches!(finding.cause, Cause::Stalled(_)) {
                     recorder::dump(&shared, "stalled");
                 }
                 // A panic of the program's function is its own, and ends neither the thread nor other communicators.
-                let answer = catch_unwind(AssertUnwindSafe(|| answer(&finding))).unwrap_or(Answer::Continue);
+                let answer = catch_panic(|| answer(&finding)).unwrap_or(Answer::Continue);
                 // The end of a communicator that fails is known by its owner too.
                 let _ = match answer {
                     Answer::Continue => Ok(()),
@@ -202,8 +209,7 @@ impl State {
     }
 
     fn abort_all(&self) -> Result<()> {
-        let live: Vec<_> =
-            self.lock().communicators.iter().filter_map(|entry| entry.shared.upgrade()).collect();
+        let live: Vec<_> = self.lock().communicators.iter().filter_map(Weak::upgrade).collect();
         let mut to_end: Vec<_> = live.into_iter().filter(|shared| shared.state.abort()).collect();
         let mut result = Ok(());
         while let Some(first) = to_end.first() {
@@ -218,35 +224,33 @@ impl State {
     }
 }
 
-impl Watched {
-    /// Looks at each communicator, and returns what there is to tell.
-    fn look(&mut self, limit: Duration) -> Vec<(Arc<Shared>, Finding)> {
-        let mut findings = Vec::new();
-        self.communicators.retain_mut(|entry| {
-            let Some(shared) = entry.shared.upgrade().filter(|shared| !shared.state.is_ended()) else {
-                return false;
-            };
-            if let Some(cause) = entry.look(&shared, limit) {
-                findings.push((Arc::clone(&shared), Finding::new(shared, cause)));
-            }
-            true
-        });
-        findings
-    }
+/// Looks at each communicator that has not ended, and returns what there is to tell.
+fn look(entries: &mut Vec<Entry>, limit: Duration) -> Vec<(Arc<Shared>, Finding)> {
+    let mut findings = Vec::new();
+    entries.retain_mut(|entry| {
+        let Some(shared) = entry.shared.upgrade().filter(|shared| !shared.state.is_ended()) else {
+            return false;
+        };
+        if let Some(cause) = entry.look(&shared, limit) {
+            findings.push((Arc::clone(&shared), Finding::new(shared, cause)));
+        }
+        true
+    });
+    findings
 }
 
 impl Entry {
     fn look(&mut self, shared: &Arc<Shared>, limit: Duration) -> Option<Cause> {
         const CALL: &str = "watch";
         // As an object of the communicator does, for which the owner waits: it is a short query.
-        if shared.state.enter_for_object(CALL).is_ok() {
+        if let Ok(inside) = Inside::for_object(shared, CALL) {
             self.heartbeat = None;
             let failure = match shared.poll() {
                 Ok(ResultCode::SUCCESS | ResultCode::IN_PROGRESS) => None,
                 Ok(code) => Some(shared.library.error(CALL, code)),
                 Err(error) => Some(error),
             };
-            shared.leave();
+            drop(inside);
             let is_new = failure.is_some() && !self.has_failed;
             self.has_failed |= failure.is_some();
             return failure.filter(|_| is_new).map(Cause::Failed);
@@ -284,7 +288,8 @@ impl Drop for Watchdog {
         self.state.changed.notify_all();
         // Its own function may own it.
         let thread = self.thread.take().filter(|thread| thread.thread().id() != thread::current().id());
-        let _ = thread.map(JoinHandle::join);
+        // The drop of the function may have panicked, with any payload.
+        let _ = thread.map(|thread| thread.join().map_err(std::mem::forget));
     }
 }
 

@@ -301,7 +301,7 @@ impl<'c, T: Element> Window<'c, T> {
         span::log(communicator, entry);
         #[cfg(feature = "tracing")]
         let _span = enter_span!(CALL, communicator, entry);
-        let registered = operations.issue(entry, || {
+        let registered = operations.issue(&entry, || {
             let (raw, flags) = (communicator.raw(), flags.bits().cast_signed());
             memory.open_window();
             shared = Some(Arc::clone(memory));

@@ -10,8 +10,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::backend::Library;
-use crate::communicator::PendingHandle;
-use crate::recorder::{Entry, Method};
+use crate::communicator::{PendingHandle, Recorded};
+use crate::recorder::Entry;
 use crate::{Communicator, Error, InvalidArgumentKind, Result, ResultCode};
 
 /// The participants of a group: its communicators, and what they need until its end.
@@ -36,6 +36,8 @@ pub(super) enum Phase {
     Open,
     /// Collects them, to estimate their time.
     Simulated,
+    /// Refuses them, as the group creates communicators.
+    Creating,
     /// Refuses them, as the group is over.
     Ended,
 }
@@ -44,6 +46,17 @@ pub(super) enum Phase {
 /// next group of the communicator (`ncclKernelPlanner::peers`), whose buffers they may outlive; from 2.29.2 on it does
 /// so with broadcasts too. It starts one-sided operations and creates communicators.
 const SIMULATED: [&str; 5] = ["all_reduce", "reduce", "all_gather", "reduce_scatter", "barrier"];
+
+/// Such a group would wait for ranks that have yet to join, whatever the timeout of the operation's communicator is.
+const MIXED: &str = "a group that creates communicators contains no operations";
+
+/// An operation that has joined a group.
+#[allow(missing_debug_implementations, unreachable_pub)] // Public in a private module, as a sealed trait's hidden type.
+pub struct JoinedOperation<'scope> {
+    /// Set if it is the first one of its communicator.
+    is_first: bool,
+    recorded: Recorded<'scope>,
+}
 
 /// A value that is kept for its drop.
 trait Guard {}
@@ -66,13 +79,6 @@ struct Overflow<'scope> {
     timeout: Option<Duration>,
     /// Options and descriptors, which NCCL reads until the end of the group.
     arguments: Vec<Box<dyn Any>>,
-}
-
-impl Overflow<'_> {
-    fn release_all(&self, has_failed: bool) {
-        self.communicators.iter().for_each(|communicator| communicator.leave_group(has_failed));
-        self.pending.iter().for_each(|handle| handle.resolve(has_failed));
-    }
 }
 
 impl fmt::Debug for Overflow<'_> {
@@ -101,9 +107,13 @@ impl<'scope> Participants<'scope> {
         self.library
     }
 
-    /// Enters NCCL for an operation in this group. Returns `true` if it is the first one of its communicator.
+    /// Enters NCCL for an operation in this group, and records it.
     #[inline(always)]
-    pub(crate) fn begin_grouped(&self, communicator: &Communicator, entry: Entry) -> Result<bool> {
+    pub(crate) fn begin_grouped(
+        &self,
+        communicator: &'scope Communicator,
+        entry: &Entry,
+    ) -> Result<JoinedOperation<'scope>> {
         let operation = entry.name;
         if !self.library.is_same(communicator.library()) {
             let problem = "the communicator and the group belong to different libraries";
@@ -116,16 +126,21 @@ impl<'scope> Participants<'scope> {
         if self.phase.get() != Phase::Open {
             self.check_phase(communicator, operation).map_err(|error| self.record_error(error))?;
         }
-        communicator.join_group(entry).map_err(|error| self.record_error(error))
+        let is_first = !communicator.is_in_group();
+        if is_first {
+            communicator.join_group(operation).map_err(|error| self.record_error(error))?;
+            self.add(communicator);
+        }
+        Ok(JoinedOperation { is_first, recorded: communicator.record_grouped(entry, is_first) })
     }
 
-    /// Returns an error if the group has ended, or if NCCL does not simulate the operation.
+    /// Returns an error if the group has ended or creates communicators, or if NCCL does not simulate the operation.
     #[cold]
     fn check_phase(&self, communicator: &Communicator, operation: &'static str) -> Result<()> {
-        if self.phase.get() == Phase::Ended {
-            return Err(Error::usage(operation, "the group has ended"));
-        }
-        let problem = if !SIMULATED.contains(&operation.trim_end_matches("_in_place")) {
+        self.check_open(operation)?;
+        let problem = if self.phase.get() == Phase::Creating {
+            MIXED
+        } else if !SIMULATED.contains(&operation.trim_end_matches("_in_place")) {
             "NCCL does not simulate this operation; it simulates all_reduce, reduce, all_gather and reduce_scatter"
         } else if communicator.is_nonblocking() {
             "the communicator is nonblocking; NCCL would start the operation instead of simulating it"
@@ -137,55 +152,61 @@ impl<'scope> Participants<'scope> {
         Err(Error::usage(operation, problem))
     }
 
-    /// Returns an error if the group has ended, or is only simulated, as NCCL does not simulate communicators.
-    pub(super) fn check_creates(&self, call: &'static str) -> Result<()> {
+    /// Returns an error if the group has ended.
+    pub(super) fn check_open(&self, call: &'static str) -> Result<()> {
         match self.phase.get() {
-            Phase::Open => Ok(()),
-            Phase::Simulated => {
-                Err(Error::usage(call, "NCCL does not simulate the creation of communicators"))
-            }
             Phase::Ended => Err(Error::usage(call, "the group has ended")),
+            _ => Ok(()),
         }
+    }
+
+    /// Begins to create communicators; an error if the group has ended, has operations, or is only simulated, as NCCL does
+    /// not simulate communicators.
+    pub(super) fn begin_creation(&self, call: &'static str) -> Result<()> {
+        self.check_open(call)?;
+        let problem = if self.is_simulated() {
+            "NCCL does not simulate the creation of communicators"
+        } else if self.last.get().is_some() {
+            MIXED
+        } else {
+            self.phase.set(Phase::Creating);
+            return Ok(());
+        };
+        Err(self.record_error(Error::usage(call, problem)))
     }
 
     pub(super) fn is_simulated(&self) -> bool {
         self.phase.get() == Phase::Simulated
     }
 
-    /// Records the result of the operation; `joined` is the result of [`begin_grouped`](Self::begin_grouped).
+    /// Records the result of the operation.
     #[inline(always)]
     pub(crate) fn finish_grouped(
         &self,
         communicator: &'scope Communicator,
-        method: Method,
-        joined: bool,
+        entry: &Entry,
+        joined: JoinedOperation<'scope>,
         result: Result<ResultCode>,
     ) -> Result<()> {
-        match result {
-            Ok(_) => {
-                if joined {
-                    self.add(communicator);
-                }
-                Ok(())
-            }
-            Err(error) => Err(self.on_error(communicator, method, joined, error)),
-        }
+        result.map(drop).map_err(|error| self.on_error(communicator, entry, joined, error))
     }
 
     #[cold]
     fn on_error(
         &self,
         communicator: &'scope Communicator,
-        method: Method,
-        joined: bool,
+        entry: &Entry,
+        joined: JoinedOperation<'scope>,
         error: Error,
     ) -> Error {
-        communicator.withdraw_refused(method, &error);
-        match (joined, &error) {
-            (true, Error::Nccl { .. }) => self.add(communicator),
-            // Found before NCCL was called, and this communicator has nothing queued: it does not take part.
-            (true, _) => communicator.leave_group(false),
-            (false, _) => {}
+        // Found before NCCL was called.
+        if error.code().is_none() {
+            joined.recorded.withdraw(entry);
+            if joined.is_first {
+                // It has nothing queued, and is the last that has joined: it does not take part.
+                self.last.set(None);
+                communicator.leave_group(false);
+            }
         }
         self.record_error(error)
     }
@@ -264,45 +285,56 @@ impl<'scope> Participants<'scope> {
     }
 
     /// Waits for each communicator, also after an error, which ends the work of one and not of the others: they use
-    /// the buffers, too. Once one was given up, so is the work of the others.
+    /// the buffers, too. Once one was given up, [`close`](Self::close) does that with the others.
     pub(super) fn wait_all(&self, call: &'static str) -> Result<()> {
         let timeout = self.overflow.borrow().as_ref().and_then(|overflow| overflow.timeout);
-        let (mut result, mut has_given_up) = (Ok(()), false);
-        let mut wait = |communicator: &Communicator| {
-            if has_given_up {
-                return communicator.abort_work_in_progress();
-            }
+        let mut result = Ok(());
+        for communicator in self.communicators() {
             let ended = communicator.wait_within(call, timeout);
-            has_given_up = matches!(ended, Err(Error::Timeout { .. } | Error::Aborted { .. }));
-            result = mem::replace(&mut result, Ok(())).and(ended);
-        };
-        self.last.get().into_iter().for_each(&mut wait);
-        if let Some(overflow) = &*self.overflow.borrow() {
-            overflow.communicators.iter().for_each(|communicator| wait(communicator));
+            let is_given_up = matches!(ended, Err(Error::Timeout { .. } | Error::Aborted { .. }));
+            result = result.and(ended);
+            if is_given_up {
+                break;
+            }
         }
         result
     }
 
-    /// Takes all communicators out of the group, which is over.
+    fn communicators(&self) -> Vec<&'scope Communicator> {
+        let overflow = self.overflow.borrow();
+        let others = overflow.iter().flat_map(|overflow| &overflow.communicators).copied();
+        self.last.get().into_iter().chain(others).collect()
+    }
+
+    /// Takes all communicators out of the group, which is over. If it has failed, what is in progress nevertheless is
+    /// ended before, as it uses the buffers.
     #[inline]
-    pub(super) fn release_all(&self, has_failed: bool) {
-        if let Some(last) = self.last.get() {
-            last.leave_group(has_failed);
+    pub(super) fn close(&self, has_failed: bool) {
+        if let Some(last) = self.last.get()
+            && !has_failed
+        {
+            last.leave_group(false);
+            self.last.set(None);
         }
-        if self.overflow.borrow().is_some() {
-            self.release_overflow(has_failed);
+        self.phase.set(Phase::Ended);
+        if has_failed || self.overflow.borrow().is_some() {
+            self.close_slow_path(has_failed);
         }
     }
 
     #[cold]
-    fn release_overflow(&self, has_failed: bool) {
+    fn close_slow_path(&self, has_failed: bool) {
+        let communicators = self.communicators();
+        if has_failed {
+            communicators.iter().for_each(|communicator| communicator.abort_work_in_progress());
+        }
+        communicators.iter().for_each(|communicator| communicator.leave_group(has_failed));
         let mut guards = Vec::new();
         if let Some(overflow) = &mut *self.overflow.borrow_mut() {
-            overflow.release_all(has_failed);
+            overflow.pending.iter().for_each(|handle| handle.resolve(has_failed));
             guards = mem::take(&mut overflow.guards);
         }
-        // Their drop may run code of other crates.
-        self.phase.set(Phase::Ended);
+        // At last, as their drop may run code of other crates.
         drop(guards);
     }
 }

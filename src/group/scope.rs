@@ -226,10 +226,16 @@ impl Nccl {
         let open = OpenGroup::start(&group.participants)?;
         // If this panics or fails, `open` is dropped, which cancels the group.
         let value = operations(&group)?;
-        match group.participants.first_error() {
-            Some(error) => Err(error.clone().into()),
-            None => Ok((value, end(open)?)),
-        }
+        let ended = match group.participants.first_error() {
+            Some(error) => {
+                let error = error.clone();
+                drop(open);
+                Err(error)
+            }
+            None => end(open),
+        };
+        // Code of other crates: the conversion of the error, and the drop of the value.
+        Ok((value, ended?))
     }
 }
 
@@ -258,7 +264,8 @@ impl<'scope, 'env> Group<'scope, 'env> {
     }
 
     /// Limits the wait at the end of the group for each of its communicators, instead of their own
-    /// [timeouts](Config::timeout). Communicators without one block inside NCCL, whatever is set here.
+    /// [timeouts](Config::timeout). Communicators without one block inside NCCL, and one that other code owns, which cannot be
+    /// aborted here, is waited for, whatever is set here.
     ///
     /// ```
     /// # fn main() -> libnccl::Result<()> {
@@ -320,7 +327,9 @@ impl<'scope, 'env> Group<'scope, 'env> {
     ///
     /// # Errors
     /// The error of `operations`. The outer group is cancelled only if its own closure returns the error too.
+    /// [`Error::InvalidUsage`] if the outer group has ended, as it has when the guards of its buffers are dropped.
     pub fn group<R>(&'scope self, operations: impl FnOnce(&'scope Self) -> Result<R>) -> Result<R> {
+        self.participants.check_open("group")?;
         let _nested = NestedGroup::start(&self.participants)?;
         operations(self)
     }
@@ -328,7 +337,7 @@ impl<'scope, 'env> Group<'scope, 'env> {
     /// Creates a communicator as [`Nccl::init_rank_with`] does, at the end of the group: for one thread that creates
     /// several ranks. On GPUs, make the device of each rank current before its call.
     ///
-    /// NCCL requires that a group that creates communicators contains no operations.
+    /// A group that creates communicators contains no operations.
     ///
     /// ```
     /// # fn main() -> libnccl::Result<()> {
@@ -347,7 +356,7 @@ impl<'scope, 'env> Group<'scope, 'env> {
     /// ```
     ///
     /// # Errors
-    /// As for [`Nccl::init_rank_with`].
+    /// As for [`Nccl::init_rank_with`]; [`Error::InvalidUsage`] if the group has operations, which are refused after this too.
     #[doc(alias = "ncclCommInitRankConfig")]
     pub fn init_rank(
         &self,
@@ -369,7 +378,7 @@ impl<'scope, 'env> Group<'scope, 'env> {
         config: &Config,
     ) -> Result<PendingCommunicator> {
         let participants = &self.participants;
-        participants.check_creates(call)?;
+        participants.begin_creation(call)?;
         PendingCommunicator::init_rank(call, participants.library(), size, rank, id, config)
             .inspect(|pending| participants.add_pending(pending.handle()))
             .map_err(|error| participants.record_failed_init(error))
@@ -412,7 +421,7 @@ impl<'g, 'scope> OpenGroup<'g, 'scope> {
         match end(participants.library()) {
             Ok(ResultCode::SUCCESS) => {
                 set_open(false);
-                participants.release_all(false);
+                participants.close(false);
                 Ok(())
             }
             result => finish_end(participants, result),
@@ -423,6 +432,7 @@ impl<'g, 'scope> OpenGroup<'g, 'scope> {
 /// Completes the end of a group for which NCCL did not return success.
 #[cold]
 fn finish_end(participants: &Participants<'_>, result: Result<ResultCode>) -> Result<()> {
+    let mut closing = Closing { participants, has_failed: true };
     // An implementation that cannot simulate has not ended the group.
     let result = result.inspect_err(|_| cancel(participants.library()));
     set_open(false);
@@ -433,7 +443,8 @@ fn finish_end(participants: &Participants<'_>, result: Result<ResultCode>) -> Re
         result => result.map(drop),
     };
     let is_simulated = participants.is_simulated();
-    participants.release_all(result.is_err());
+    closing.has_failed = result.is_err();
+    drop(closing);
     if is_simulated {
         // Found too late for a communicator of which it was not known.
         return result.and(Err(Error::usage(
@@ -442,6 +453,18 @@ fn finish_end(participants: &Participants<'_>, result: Result<ResultCode>) -> Re
         )));
     }
     result
+}
+
+/// Closes the group when it is dropped, whatever happens before.
+struct Closing<'g, 'scope> {
+    participants: &'g Participants<'scope>,
+    has_failed: bool,
+}
+
+impl Drop for Closing<'_, '_> {
+    fn drop(&mut self) {
+        self.participants.close(self.has_failed);
+    }
 }
 
 impl Drop for OpenGroup<'_, '_> {
@@ -453,7 +476,7 @@ impl Drop for OpenGroup<'_, '_> {
             participants.library().end_leaked_groups();
         }
         set_open(false);
-        participants.release_all(true);
+        participants.close(true);
     }
 }
 

@@ -6,7 +6,7 @@ use std::task::Poll;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use libnccl::{Communicator, Config, Error, Nccl, Result, ResultCode};
+use libnccl::{Communicator, Config, Error, Nccl, Result, ResultCode, ShrinkMode};
 
 use crate::executor::{block_on, poll};
 use crate::fake_nccl::{FakeNccl, IN_PROGRESS, SUCCESS};
@@ -223,6 +223,42 @@ fn abort_handle_ends_a_future() {
         fake.repair();
     }
     fake.assert_clean("aborted");
+}
+
+/// On host memory, the abort ends the call, which may have made the child before.
+#[test]
+fn child_made_during_the_abort_of_its_parent_is_ended_too() {
+    type Make = fn(Communicator) -> Started<'static>;
+    let makes: [(&str, Make); 4] = [
+        ("split_async", |comm| Box::pin(split(comm))),
+        ("split", |comm| Box::pin(async move { comm.split(Some(1), 0).map(drop) })),
+        ("shrink", |comm| {
+            Box::pin(async move { comm.shrink(&[0], ShrinkMode::Default, &Config::new()).map(drop) })
+        }),
+        ("grow", |comm| Box::pin(async move { comm.grow(5, None, &Config::new()).map(drop) })),
+    ];
+    for (method, make) in makes {
+        let fake = FakeNccl::new();
+        fake.set_host_memory(true);
+        let nccl = fake.nccl();
+        let parent = comm(&nccl, &timed());
+        let handle = parent.abort_handle();
+        for function in ["ncclCommSplit", "ncclCommShrink", "ncclCommGrow"] {
+            fake.answer_once(function, 0, IN_PROGRESS);
+        }
+        fake.set_async_states([], IN_PROGRESS);
+        thread::scope(|scope| {
+            let fake = &fake;
+            scope.spawn(move || {
+                fake.attach();
+                thread::sleep(TIMEOUT);
+                handle.abort().unwrap();
+            });
+            let made = block_on(make(parent));
+            assert!(matches!(made, Err(Error::Aborted { call }) if call == method), "{method}: {made:?}");
+        });
+        fake.assert_clean(method);
+    }
 }
 
 /// NCCL frees a communicator when there is no graph with its work any more, on a thread of its own.

@@ -116,6 +116,61 @@ fn panic_in_group_starts_nothing() {
     }
 }
 
+/// NCCL would wait for the ranks that have yet to join, and nothing would end the wait of the operations.
+#[test]
+fn group_that_creates_communicators_has_no_operations() {
+    let fixture = Fixture::new();
+    let (nccl, comm, config) = (&fixture.nccl, &fixture.comm, Config::new());
+    let init = |g: &Group<'_, '_>| g.init_rank(4, 2, &id(1), &config).map(drop);
+    let refused = nccl.group(|g| {
+        init(g)?;
+        init(g)?;
+        let _ = grouped(g, comm);
+        Ok(())
+    });
+    let text = "all_reduce: a group that creates communicators contains no operations";
+    assert_eq!(refused.unwrap_err().to_string(), text);
+    work(comm).unwrap();
+    let refused = nccl.group(|g| {
+        grouped(g, comm)?;
+        let _ = init(g);
+        Ok(())
+    });
+    let text = "init_rank: a group that creates communicators contains no operations";
+    assert_eq!(refused.unwrap_err().to_string(), text);
+    assert!(!fixture.fake.take_started().iter().any(|call| call.contains("InitRank")));
+}
+
+/// NCCL itself would start it, without the memory that it needs.
+#[test]
+fn operation_between_suspend_and_resume_is_refused() {
+    let fixture = Fixture::new();
+    let Fixture { fake, nccl, comm, .. } = &fixture;
+    // Refused by NCCL, and by its absence.
+    fake.answer_once("ncclCommSuspend", 0, INVALID_USAGE);
+    comm.suspend().unwrap_err();
+    work(comm).unwrap();
+    // It may have freed some memory before it failed.
+    for code in [SUCCESS, 1] {
+        fake.answer_once("ncclCommSuspend", 0, code);
+        assert_eq!(comm.suspend().is_ok(), code == SUCCESS);
+        fake.take_started();
+        for result in [work(comm), nccl.group(|g| grouped(g, comm)), comm.split(None, 0).map(drop)] {
+            let error = result.unwrap_err().to_string();
+            assert!(error.ends_with(": the communicator is suspended; call `resume` first"), "{error}");
+        }
+        assert_eq!(fake.take_started(), [] as [String; 0]);
+        assert_eq!(comm.async_error().unwrap(), ResultCode::SUCCESS);
+        comm.resume().unwrap();
+        work(comm).unwrap();
+    }
+    comm.suspend().unwrap();
+    let spare = fixture.spare();
+    spare.suspend().unwrap();
+    spare.destroy().unwrap();
+    fixture.close("suspended");
+}
+
 #[test]
 fn failure_before_first_operation_leaves_members_usable() {
     let fixture = Fixture::new();

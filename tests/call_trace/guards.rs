@@ -223,6 +223,45 @@ fn buffer_that_is_not_ready_refuses_the_operation_and_its_group() {
     fixture.close("not ready");
 }
 
+/// A buffer that is never ready, for a reason whose text panics.
+#[derive(Debug)]
+struct Unspeakable;
+
+impl std::fmt::Display for Unspeakable {
+    fn fmt(&self, _: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        panic!("on purpose")
+    }
+}
+
+impl std::error::Error for Unspeakable {}
+
+impl<'a> SendBuffer<'a> for Unspeakable {
+    type Element = f32;
+    type Guard = ();
+
+    unsafe fn into_view(self, _: StreamRef<'a>) -> BufferResult<(DeviceSlice<'a, f32>, ())> {
+        Err(Box::new(self))
+    }
+}
+
+#[test]
+fn panic_of_the_text_why_a_buffer_is_not_ready_leaves_the_communicator_usable() {
+    let Fixture { fake, nccl, comm, .. } = &Fixture::new();
+    let calls: [&dyn Fn() -> Result<()>; 2] =
+        [&|| comm.send(Unspeakable, 0, stream()), &|| nccl.group(|g| g.send(comm, Unspeakable, 0, stream()))];
+    for call in calls {
+        catch_unwind(AssertUnwindSafe(call)).unwrap_err();
+        comm.send(send::<f32>(1), 0, stream()).unwrap();
+        // A group still waits for it.
+        fake.answer_once("ncclGroupEnd", 0, IN_PROGRESS);
+        fake.set_async_states([IN_PROGRESS], SUCCESS);
+        nccl.group(|g| g.send(comm, send::<f32>(1), 0, stream())).unwrap();
+        assert_eq!(fake.async_states_left(), 0);
+    }
+    comm.abort_handle().abort().unwrap();
+    assert!(comm.as_raw().is_null(), "aborted at once");
+}
+
 /// A buffer whose guard goes on using the group.
 struct Late<'s, 'e> {
     group: &'s Group<'s, 'e>,
@@ -248,6 +287,7 @@ impl Drop for LateGuard<'_, '_> {
             group.send(comm, send::<f32>(1), 0, stream()),
             group.recv(comm, recv::<f32>(1), 0, stream()),
             group.init_rank(4, 2, &id(1), &Config::new()).map(drop),
+            group.group(|_| Ok(())),
         ];
         errors.borrow_mut().extend(results.map(|result| result.unwrap_err().to_string()));
     }
@@ -263,7 +303,7 @@ fn guard_that_uses_its_group_after_the_end_is_refused() {
             g.send(&fixture.comm, Late { group: g, comm: &fixture.comm, errors: &errors }, 0, stream())
         })
         .unwrap();
-    let expected = ["send", "recv", "init_rank"].map(|call| format!("{call}: the group has ended"));
+    let expected = ["send", "recv", "init_rank", "group"].map(|call| format!("{call}: the group has ended"));
     assert_eq!(errors.into_inner(), expected);
     assert_eq!(fixture.fake.take_started().len(), 1);
     fixture.close("after the end");

@@ -140,6 +140,26 @@ fn init_all_with_initializes_ranks_in_a_group_and_waits() {
     fake.assert_clean("init_all_with");
 }
 
+/// Nothing ends its work here, so the buffers are in use until it is complete.
+#[test]
+fn borrowed_communicator_in_a_group_is_waited_for_beyond_the_groups_timeout() {
+    let (fake, nccl, owner) = nonblocking();
+    // SAFETY: live, and used by nothing else as long as it is borrowed.
+    let comm = unsafe { Communicator::borrow_raw(&nccl, owner.as_raw()) }.unwrap();
+    fake.answer_once("ncclGroupEnd", 0, IN_PROGRESS);
+    fake.set_async_states([IN_PROGRESS; 100], SUCCESS);
+    fake.set_async_error_delay(Duration::from_millis(1));
+    nccl.group(|g| {
+        g.timeout(Duration::from_millis(10));
+        g.send(&comm, send::<f32>(1), 0, stream())
+    })
+    .unwrap();
+    assert_eq!(fake.async_states_left(), 0);
+    drop(comm);
+    drop(owner);
+    fake.assert_clean("borrowed");
+}
+
 #[test]
 fn communicator_after_timeout_is_aborted() {
     let (fake, nccl, comm) = nonblocking();

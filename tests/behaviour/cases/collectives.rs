@@ -1,6 +1,6 @@
 //! Results of every operation, compared with a plain computation, with one thread per rank and with one for all.
 
-use libnccl::{Communicator, DataType, Element, Nccl, ReduceOp};
+use libnccl::{Communicator, DataType, Element, Nccl, ReduceOp, Result};
 
 use super::common::{STREAM, cases, of_one_thread, on_threads};
 
@@ -17,7 +17,7 @@ cases! {
     zero_count_returns_without_peers,
     min_and_max_ignore_nan,
     integer_overflow_wraps,
-    longer_receive_buffer_keeps_its_tail,
+    longer_buffers_are_used_from_their_start,
     one_thread_drives_all_ranks_in_a_group,
     all_to_all_gather_and_scatter_move_every_part,
     all_to_all_gather_and_scatter_fall_back_to_send_recv,
@@ -255,11 +255,60 @@ fn integer_overflow_wraps(nccl: &Nccl) {
     });
 }
 
-fn longer_receive_buffer_keeps_its_tail(nccl: &Nccl) {
+/// Every operation whose buffers may be longer than it needs, on two ranks.
+fn longer_buffers_are_used_from_their_start(nccl: &Nccl) {
     on_threads(nccl, 2, |comm| {
-        let mut recv = [77_u8; 5];
-        comm.all_gather(&[comm.rank() as u8, 9], &mut recv, STREAM).unwrap();
-        assert_eq!(recv, [0, 9, 1, 9, 77]);
+        let (rank, is_root) = (comm.rank(), comm.rank() == 1);
+        let mine = [[1, 2], [3, 4]][rank];
+        let (all, of_rank) = ([1, 2, 3, 4], |all: [i32; 4]| [[all[0], all[1]], [all[2], all[3]]][rank]);
+        // What is left of a buffer that an operation needs in part, or not at all on this rank.
+        const TAIL: [i32; 3] = [77, 78, 79];
+        let long = |start: &[i32]| [start, &TAIL].concat();
+        let check = |name: &str, length: usize, expected: &[i32], call: &dyn Fn(&mut [i32]) -> Result<()>| {
+            let mut recv = long(&vec![-1; length]);
+            call(&mut recv).unwrap_or_else(|error| panic!("{name}: {error}"));
+            assert_eq!(recv, long(expected), "{name} of rank {rank}");
+        };
+        let root_only = |expected: &[i32]| if is_root { expected.to_vec() } else { vec![-1; expected.len()] };
+        check("all_reduce", 2, &[4, 6], &|recv| comm.all_reduce(&mine, recv, ReduceOp::Sum, STREAM));
+        check("reduce", 2, &root_only(&[4, 6]), &|recv| comm.reduce(&mine, recv, ReduceOp::Sum, 1, STREAM));
+        check("all_gather", 4, &all, &|recv| comm.all_gather(&mine, recv, STREAM));
+        check("gather", 4, &root_only(&all), &|recv| comm.gather(&mine, recv, 1, STREAM));
+        let exchanged = [[1, 2, 1, 2], [3, 4, 3, 4]][rank];
+        check("all_to_all", 4, &exchanged, &|recv| comm.all_to_all(&all, recv, STREAM));
+        check("all_gather_v", 4, &all, &|recv| comm.all_gather_v(&mine, recv, &[2, 2], STREAM));
+        check("gather_v", 4, &root_only(&all), &|recv| comm.gather_v(&mine, recv, &[2, 2], 1, STREAM));
+        check("all_to_all_v", 4, &exchanged, &|recv| {
+            comm.all_to_all_v(&long(&all), recv, &[2, 2], &[2, 2], STREAM)
+        });
+        // These need a part of the send buffer.
+        let check = |name: &str, expected: [i32; 2], call: &dyn Fn(&[i32], &mut [i32]) -> Result<()>| {
+            let mut recv = [-1; 2];
+            call(&long(&all), &mut recv).unwrap_or_else(|error| panic!("{name}: {error}"));
+            assert_eq!(recv, expected, "{name} of rank {rank}");
+        };
+        let sums = of_rank([2, 4, 6, 8]);
+        check("broadcast", [1, 2], &|send, recv| comm.broadcast(send, recv, 1, STREAM));
+        check("scatter", of_rank(all), &|send, recv| comm.scatter(send, recv, 1, STREAM));
+        check("scatter_v", of_rank(all), &|send, recv| comm.scatter_v(send, recv, &[2, 2], 1, STREAM));
+        check("reduce_scatter", sums, &|send, recv| comm.reduce_scatter(send, recv, ReduceOp::Sum, STREAM));
+        check("reduce_scatter_v", sums, &|send, recv| {
+            comm.reduce_scatter_v(send, recv, &[2, 2], ReduceOp::Sum, STREAM)
+        });
+        // In place; the counts are those of the parts.
+        let mut buffer = long(&all);
+        comm.all_gather_v_in_place(&mut buffer, &[2, 2], STREAM).unwrap();
+        assert_eq!(buffer, long(&all));
+        comm.reduce_scatter_v_in_place(&mut buffer, &[2, 2], ReduceOp::Sum, STREAM).unwrap();
+        assert_eq!((&buffer[2 * rank..][..2], &buffer[4..]), (&sums[..], &TAIL[..]));
+        let mut buffer = if is_root { long(&all) } else { mine.to_vec() };
+        comm.gather_v_in_place(&mut buffer, &[2, 2], 1, STREAM).unwrap();
+        assert_eq!(buffer, if is_root { long(&all) } else { mine.to_vec() });
+        comm.scatter_v_in_place(&mut buffer, &[2, 2], 1, STREAM).unwrap();
+        assert_eq!(buffer, if is_root { long(&all) } else { mine.to_vec() });
+        let mut buffer = long(&[]);
+        comm.barrier(&mut buffer, STREAM).unwrap();
+        assert_eq!(buffer[1..], TAIL[1..]);
     });
 }
 
@@ -366,6 +415,7 @@ fn all_to_all_gather_and_scatter_fall_back_to_send_recv(nccl: &Nccl) {
     // SAFETY: the functions of `nccl`, but for some that it lacks.
     let older = unsafe { Nccl::from_table("an older library", functions) }.unwrap();
     all_to_all_gather_and_scatter_move_every_part(&older);
+    longer_buffers_are_used_from_their_start(&older);
     let comms = of_one_thread(&older, 1);
     let options = libnccl::CollectiveConfig::new().max_ctas(1);
     let error = comms[0].operations().with(&options).all_to_all(&[1_i8], &mut [0_i8], STREAM).unwrap_err();

@@ -119,15 +119,15 @@ fn invalid_first_operation_leaves_members_usable(nccl: &Nccl) {
     assert_works(nccl, &comms);
 }
 
-/// A suspended communicator stands for any error that NCCL itself returns.
+/// A revoked communicator stands for any error that NCCL itself returns.
 fn ignored_nccl_error_fails_the_group(nccl: &Nccl) {
-    let (comms, suspended) = (of_one_thread(nccl, 2), of_one_thread(nccl, 1).remove(0));
-    suspended.suspend().unwrap();
+    let (comms, revoked) = (of_one_thread(nccl, 2), of_one_thread(nccl, 1).remove(0));
+    revoked.revoke().unwrap();
     let mut buffers = [[1_i32], [2]];
     let [first, second] = &mut buffers;
     let end = nccl.group(|g| {
         g.all_reduce_in_place(&comms[0], first, ReduceOp::Sum, STREAM)?;
-        let refused = g.all_reduce_in_place(&suspended, second, ReduceOp::Sum, STREAM);
+        let refused = g.all_reduce_in_place(&revoked, second, ReduceOp::Sum, STREAM);
         assert!(matches!(refused, Err(Error::Nccl { .. })), "{refused:?}");
         Ok(())
     });
@@ -135,7 +135,7 @@ fn ignored_nccl_error_fails_the_group(nccl: &Nccl) {
     assert_eq!(code, ResultCode::INVALID_USAGE);
     assert_eq!(buffers, [[1], [2]]);
     assert_failed(&comms[0]);
-    let refused = suspended.resume().unwrap_err();
+    let refused = revoked.resume().unwrap_err();
     assert!(matches!(refused, Error::InvalidUsage { call: "resume", .. }), "{refused}");
 }
 

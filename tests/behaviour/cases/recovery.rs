@@ -275,8 +275,9 @@ fn suspended_communicator_refuses_work_until_resume(nccl: &Nccl) {
                 assert_eq!(is_suspended(), 0);
                 comm.suspend().unwrap();
                 assert_eq!(is_suspended(), 1);
-                let refused = assert_code(sum(&comm), ResultCode::INVALID_USAGE);
-                assert!(refused.contains("suspended"), "{refused}");
+                let refused = sum(&comm).unwrap_err();
+                assert!(matches!(refused, Error::InvalidUsage { .. }), "{refused}");
+                assert!(refused.to_string().contains("suspended"), "{refused}");
                 comm.resume().unwrap();
             }
             assert_eq!(is_suspended(), 0);

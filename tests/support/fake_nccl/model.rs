@@ -302,8 +302,22 @@ impl State {
         handle(self.fake, self.comms.len() - 1)
     }
 
+    fn complete_children(&mut self) {
+        for number in std::mem::take(&mut self.growing) {
+            self.comms[number].is_incomplete = false;
+        }
+        for slot in std::mem::take(&mut self.pending_children) {
+            // SAFETY: whoever passed the slot keeps it until NCCL is done.
+            unsafe { *slot = self.create(None) };
+        }
+    }
+
     /// Ends a communicator. NCCL reclaims all of a clique when the last one ends.
     fn end(&mut self, raw: ncclComm_t) {
+        if self.has_host_memory {
+            // Its call ends, and may have made a child before it looked.
+            self.complete_children();
+        }
         let Some(comm) = self.comm(raw) else { return };
         let (is_first, is_incomplete) = (std::mem::replace(&mut comm.is_alive, false), comm.is_incomplete);
         comm.ends += 1;
@@ -721,13 +735,7 @@ impl State {
                         // SAFETY: whoever passed the slot keeps it until NCCL is done.
                         unsafe { *slot = self.window() };
                     }
-                    for number in std::mem::take(&mut self.growing) {
-                        self.comms[number].is_incomplete = false;
-                    }
-                    for slot in std::mem::take(&mut self.pending_children) {
-                        // SAFETY: whoever passed the slot keeps it until NCCL is done.
-                        unsafe { *slot = self.create(None) };
-                    }
+                    self.complete_children();
                 }
                 state.into()
             }
