@@ -282,7 +282,8 @@ fn longer_buffers_are_used_from_their_start(nccl: &Nccl) {
             comm.all_to_all_v(&long(&all), recv, &[2, 2], &[2, 2], STREAM)
         });
         // These need a part of the send buffer.
-        let check = |name: &str, expected: [i32; 2], call: &dyn Fn(&[i32], &mut [i32]) -> Result<()>| {
+        type Call<'a> = &'a dyn Fn(&[i32], &mut [i32]) -> Result<()>;
+        let check = |name: &str, expected: [i32; 2], call: Call<'_>| {
             let mut recv = [-1; 2];
             call(&long(&all), &mut recv).unwrap_or_else(|error| panic!("{name}: {error}"));
             assert_eq!(recv, expected, "{name} of rank {rank}");
