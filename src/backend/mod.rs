@@ -4,6 +4,7 @@
 #![allow(unsafe_code)]
 
 mod cuda_context;
+mod cuda_device;
 mod cuda_driver;
 mod cuda_stream;
 #[cfg(feature = "dlopen")]
@@ -25,6 +26,7 @@ mod object;
 mod search;
 
 pub(crate) use cuda_context::CudaContext;
+pub(crate) use cuda_device::{current_device, device_of_memory};
 pub(crate) use cuda_stream::is_stream_complete;
 #[cfg(all(feature = "dlopen", target_os = "linux", target_env = "gnu"))]
 pub use forwarded::{Forwarded, forwarded};
