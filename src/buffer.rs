@@ -111,7 +111,8 @@ impl<T: Element> DeviceSlice<'_, T> {
     /// # Safety
     /// `pointer` is the address of `length` elements on the device of every communicator that the view is used
     /// with. The memory stays allocated until the work that reads it *has run* on its stream, which is later than the
-    /// end of `'a`: operations return when they are enqueued. No `&mut` reference to the elements exists until then.
+    /// end of `'a`: operations return when they are enqueued. No `&mut` reference to the elements exists until then. Work that
+    /// a CUDA graph captures runs at each launch of the graph.
     ///
     /// If other work on the device writes the memory at the same time, the elements have unspecified values, and nothing
     /// worse happens.

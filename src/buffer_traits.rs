@@ -228,8 +228,12 @@ pub unsafe trait Stream {
     /// null stream is that of the calling thread's context. A stream that is captured must not be asked.
     ///
     /// # Errors
-    /// The error of CUDA, such as that of work that has failed.
+    /// The error of CUDA, such as that of work that has failed; that the stream is a default one, and the calling thread's
+    /// context is of another device.
     fn is_complete(&self) -> Result<bool, Box<dyn StdError>> {
+        if let Some(device) = self.device() {
+            StreamRef::from(self).check_current(device)?;
+        }
         // SAFETY: the implementation of the trait guarantees that it is null or live while `self` is borrowed.
         unsafe { is_stream_complete(self.as_raw()) }
     }

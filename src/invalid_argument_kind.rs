@@ -27,7 +27,7 @@ pub enum InvalidArgumentKind {
     Device,
     /// The element type of a buffer, which is not that of the other.
     DataType,
-    /// An address or a handle: null, or not a multiple of the alignment.
+    /// An address or a handle: null, not a multiple of the alignment, or that of the default streams of threads.
     Address,
     /// A buffer that is not ready for the operation: [`Buffer::as_ptr`](crate::Buffer::as_ptr) returned an error.
     NotReady,

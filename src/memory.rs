@@ -12,6 +12,7 @@ use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 use std::sync::atomic::{AtomicBool, AtomicUsize};
 
 use crate::backend::{Library, call};
+use crate::cuda::device_of_memory;
 use crate::{
     Buffer, BufferMut, BufferResult, DeviceSlice, DeviceSliceMut, Element, Error, InvalidArgumentKind,
     MemorySpace, Nccl, Result, StreamRef,
@@ -88,6 +89,8 @@ pub(crate) struct Allocation {
     pointer: NonNull<c_void>,
     /// The size; zero if there is nothing to free.
     bytes: usize,
+    /// The CUDA device, if it is known.
+    device: Option<i32>,
     /// Set while enqueued work or another rank may still access the memory. In host memory, an operation has run when
     /// it returns.
     busy: AtomicBool,
@@ -150,10 +153,12 @@ impl<T: Element> NcclBuffer<T> {
             // SAFETY: NCCL has just allocated the bytes, and nothing else uses them.
             unsafe { pointer.cast::<u8>().write_bytes(0, layout.size()) };
         }
+        let is_on_device = layout.size() > 0 && library.memory_space() == MemorySpace::Device;
         let allocation = Allocation {
             library: Arc::clone(library),
             pointer,
             bytes: layout.size(),
+            device: is_on_device.then(|| device_of_memory(pointer.as_ptr())).flatten(),
             busy: AtomicBool::new(false),
             windows: AtomicUsize::new(0),
         };
@@ -231,7 +236,7 @@ impl<T: Element> NcclBuffer<T> {
         // exists to memory that enqueued work or other ranks may write: not here, as `as_slice` refuses it, and not in
         // the CPU implementation, which accesses windows by atomic words only. So overlapping work can at worst produce
         // wrong values.
-        unsafe { DeviceSlice::new(self.as_ptr(), self.length, self.memory_space()) }
+        unsafe { DeviceSlice::new(self.as_ptr(), self.length, self.memory_space()) }.on_device(self.device())
     }
 
     /// Returns a view for an operation that writes, which makes the memory busy.
@@ -239,6 +244,7 @@ impl<T: Element> NcclBuffer<T> {
         self.allocation.set_busy();
         // SAFETY: as in `view`; no slice of the elements exists, as the buffer is borrowed exclusively.
         unsafe { DeviceSliceMut::new(self.as_mut_ptr(), self.length, self.memory_space()) }
+            .on_device(self.device())
     }
 
     /// Promises that nothing uses the buffer, so that dropping it, its registrations and its windows frees them.
@@ -247,7 +253,7 @@ impl<T: Element> NcclBuffer<T> {
     /// # Safety
     /// All work that uses this buffer has run: that of this rank and, if it is or was a window, that of the other ranks.
     /// The other ranks never start work again that uses this rank's part of that window, not even after this rank has
-    /// deregistered it.
+    /// deregistered it. No CUDA graph that has captured work with the buffer is launched again.
     pub unsafe fn assume_idle(&mut self) {
         self.allocation.busy.store(false, Relaxed);
     }
@@ -271,6 +277,11 @@ impl<T: Element> NcclBuffer<T> {
             Some(mut allocation) => allocation.free(),
             None => Err(Error::usage("free", "the memory is still registered")),
         }
+    }
+
+    /// Returns the CUDA device, if it is known.
+    pub(crate) fn device(&self) -> Option<i32> {
+        self.allocation.device
     }
 
     pub(crate) fn allocation(&self) -> &Arc<Allocation> {
@@ -348,6 +359,9 @@ unsafe impl<T: Element> Buffer for NcclBuffer<T> {
     }
     fn len(&self) -> usize {
         self.len()
+    }
+    fn device(&self) -> Option<i32> {
+        self.device()
     }
     fn as_ptr<'a>(&'a self, _: StreamRef<'a>) -> BufferResult<(*const T, ())> {
         self.allocation.set_busy();

@@ -1,7 +1,9 @@
 #![allow(unsafe_code)] // The raw constructor is unsafe; `Send` and `Sync`.
 
+use std::error::Error;
 use std::marker::PhantomData;
 
+use crate::cuda::current_device;
 use crate::sys::cudaStream_t;
 
 /// A borrowed CUDA stream, similar to [`BorrowedFd`](std::os::fd::BorrowedFd).
@@ -46,7 +48,8 @@ impl<'a> StreamRef<'a> {
     ///
     /// # Safety
     /// `raw` is null or a stream of the device of every communicator that it is used with, and it is not
-    /// destroyed during `'a`.
+    /// destroyed during `'a`. (On GPUs, operations refuse the handle `cudaStreamPerThread`: NCCL may use it on another thread,
+    /// where it means another stream.)
     #[must_use]
     pub const unsafe fn from_raw(raw: cudaStream_t) -> Self {
         Self { raw, device: None, stream: PhantomData }
@@ -61,6 +64,29 @@ impl<'a> StreamRef<'a> {
     #[inline]
     pub(crate) const fn device(self) -> Option<i32> {
         self.device
+    }
+
+    /// Returns `true` for the handle `CU_STREAM_PER_THREAD`, which means another stream on each thread.
+    #[inline]
+    pub(crate) fn is_per_thread(self) -> bool {
+        self.raw.addr() == 2
+    }
+
+    /// Returns `true` for the handles that mean a stream of the calling thread's context: null, `CU_STREAM_LEGACY` and
+    /// `CU_STREAM_PER_THREAD`.
+    pub(crate) fn is_default(self) -> bool {
+        self.raw.addr() <= 2
+    }
+
+    /// Returns an error if the handle means a stream of another device, whose context is current.
+    pub(crate) fn check_current(self, device: i32) -> Result<(), Box<dyn Error>> {
+        match current_device() {
+            Some(found) if found != device && self.is_default() => Err(format!(
+                "the calling thread's context is of device {found}; expected that of device {device}, whose default stream this is"
+            )
+            .into()),
+            _ => Ok(()),
+        }
     }
 
     /// Returns the handle, for calls into CUDA.

@@ -1,7 +1,7 @@
 //! The checks of arguments that several operations have, and their conversion to C.
 
 use super::handle::Communicator;
-use crate::{DataType, Error, InvalidArgumentKind, MemorySpace, Result};
+use crate::{DataType, Error, InvalidArgumentKind, MemorySpace, Result, StreamRef};
 
 /// Returns an error for an element type that the library does not know, and for host memory on a GPU or device memory
 /// on the CPU implementation.
@@ -36,6 +36,29 @@ fn different_data_types(call: &'static str, first: DataType, second: DataType) -
         InvalidArgumentKind::DataType,
         format!("the elements of one buffer are {first}, those of the other {second}"),
     )
+}
+
+/// Returns an error if a stream means another one on another thread, as which NCCL may work for a nonblocking communicator.
+#[inline(always)]
+pub(super) fn check_stream(
+    communicator: &Communicator,
+    call: &'static str,
+    stream: StreamRef<'_>,
+) -> Result<()> {
+    if stream.is_per_thread() { per_thread_stream(communicator, call) } else { Ok(()) }
+}
+
+#[cold]
+fn per_thread_stream(communicator: &Communicator, call: &'static str) -> Result<()> {
+    // The handle has no meaning there.
+    if communicator.memory_space() == MemorySpace::Host {
+        return Ok(());
+    }
+    Err(Error::argument(
+        call,
+        InvalidArgumentKind::Address,
+        "the stream's handle is 2, CUDA's default stream of each thread; expected a stream that is the same on all threads",
+    ))
 }
 
 /// Returns an error if a stream or a buffer belongs to another CUDA device than the communicator.

@@ -3,7 +3,7 @@
 //! with buffers is generic over their elements.
 #![allow(unsafe_code)] // Prepares the buffers.
 
-use super::arguments::{check_data_types, check_devices};
+use super::arguments::{check_data_types, check_devices, check_stream};
 #[cfg(feature = "log")]
 use super::span;
 #[cfg(feature = "tracing")]
@@ -69,6 +69,7 @@ macro_rules! operations {
                     let begun = self.begin_operation(&entry)?;
                     let devices = [stream.device(), $($buffer.0.device()),*];
                     let checked = check_devices(self.communicator(), stringify!($name), devices)
+                        .and(check_stream(self.communicator(), stringify!($name), stream))
                         .and(check_data_types(stringify!($name), [$($buffer.0.data_type()),*]))
                         $(.and($buffer.0.check_layout(stringify!($name))))*;
                     let result = match checked {

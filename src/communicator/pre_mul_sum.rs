@@ -4,7 +4,7 @@ use std::fmt;
 use std::marker::PhantomData;
 use std::time::Duration;
 
-use super::arguments::{check_buffers, check_data_types, check_devices};
+use super::arguments::{check_buffers, check_data_types, check_devices, check_stream};
 use super::collectives::{self, Operator};
 use super::grouping::{Grouped, Grouping, Ungrouped};
 use super::handle::Communicator;
@@ -353,6 +353,7 @@ macro_rules! reductions {
                     let begun = operations.begin_operation(&entry)?;
                     let devices = [stream.device(), $($buffer.0.device()),*];
                     let checked = check_devices(operations.communicator(), stringify!($name), devices)
+                        .and(check_stream(operations.communicator(), stringify!($name), stream))
                         .and(check_data_types(stringify!($name), [$($buffer.0.data_type()),*]))
                         $(.and(check_reduced_type::<T>(stringify!($name), data_type, $buffer.0.data_type())))*
                         $(.and($buffer.0.check_layout(stringify!($name))))*;

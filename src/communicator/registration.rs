@@ -5,7 +5,7 @@ use std::fmt;
 use std::ptr;
 use std::sync::Arc;
 
-use super::arguments::check_buffers;
+use super::arguments::{check_buffers, check_devices};
 use super::handle::Communicator;
 use super::shared::Shared;
 use super::state::Purpose;
@@ -164,6 +164,7 @@ impl Communicator {
                 "the buffer is empty; expected at least one element",
             ));
         }
+        check_devices(self, call, [buffer.device()])?;
         check_buffers(self, call, T::DATA_TYPE, [Some(buffer.memory_space())])
     }
 }

@@ -2,7 +2,7 @@ use std::time::{Duration, Instant};
 
 use super::handle::Communicator;
 use crate::group::open::check_no_open_group;
-use crate::{Error, MemorySpace, Result, ResultCode, Stream};
+use crate::{Error, MemorySpace, Result, ResultCode, Stream, StreamRef};
 
 impl Communicator {
     /// Waits until all work on a stream is complete, and watches the communicator meanwhile: an operation that fails after
@@ -29,7 +29,8 @@ impl Communicator {
     /// # Errors
     /// [`Error::Timeout`]; [`Error::Nccl`] with the [asynchronous error](Self::async_error), after which the communicator
     /// has to be aborted; [`Error::Aborted`] after an abort by an [`AbortHandle`](crate::AbortHandle);
-    /// [`Error::InvalidUsage`] if the stream cannot be asked, see [`Stream::is_complete`], and while a group is open.
+    /// [`Error::InvalidUsage`] if the stream cannot be asked, see [`Stream::is_complete`], if it is
+    /// [`StreamRef::DEFAULT`] and the calling thread's CUDA context is of another device, and while a group is open.
     #[doc(alias = "cudaStreamSynchronize")]
     #[doc(alias = "ncclCommGetAsyncError")]
     pub fn synchronize(&self, stream: &(impl Stream + ?Sized), timeout: Duration) -> Result<()> {
@@ -43,7 +44,12 @@ impl Communicator {
             // the stream's.
             let completed = match self.memory_space() {
                 MemorySpace::Host => Ok(true),
-                MemorySpace::Device => stream.is_complete(),
+                MemorySpace::Device => match stream.device() {
+                    Some(_) => stream.is_complete(),
+                    None => StreamRef::from(stream)
+                        .check_current(self.device())
+                        .and_then(|()| stream.is_complete()),
+                },
             };
             let state = self.query(CALL, || self.shared.poll())?;
             if ![ResultCode::SUCCESS, ResultCode::IN_PROGRESS].contains(&state) {

@@ -3,9 +3,12 @@
 use std::fmt;
 use std::sync::Arc;
 
-use cudarc::driver::sys::CUdeviceptr;
+use cudarc::driver::sys::{
+    CUdeviceptr, CUstreamCaptureStatus::CU_STREAM_CAPTURE_STATUS_NONE as NOT_CAPTURING,
+};
 use cudarc::driver::{
     CudaSlice, CudaStream, CudaView, CudaViewMut, DevicePtr, DevicePtrMut, DeviceSlice as _, SyncOnDrop,
+    result,
 };
 
 use super::stream::{device, order};
@@ -39,7 +42,11 @@ use crate::{
 /// # }
 /// ```
 ///
-/// For operations that a CUDA graph captures, use buffers of the stream that is captured.
+/// Two things are refused as [`NotReady`](crate::InvalidArgumentKind::NotReady), because no guard could make them safe. A buffer
+/// of cudarc's stream per thread is freed on another stream if another thread drops it. And an operation that a CUDA graph
+/// captures runs at each launch, which may come after the buffer is dropped: for graphs, use an
+/// [`NcclBuffer`](crate::NcclBuffer), or [`DeviceSlice::from_raw_parts`], whose caller promises that the memory outlives the
+/// launches.
 pub struct CudaGuard<'a> {
     /// Records the event of the buffer on its stream when it is dropped.
     record: Option<SyncOnDrop<'a>>,
@@ -56,6 +63,10 @@ impl<'a> CudaGuard<'a> {
         stream: StreamRef<'a>,
         prepare: impl FnOnce(&'a CudaStream) -> (CUdeviceptr, SyncOnDrop<'a>),
     ) -> BufferResult<(CUdeviceptr, Self)> {
+        // On another device, the operation does not start.
+        if has_device_of(&own, stream) {
+            check_guardable(&own, stream)?;
+        }
         // SAFETY: the guard keeps the stream, which does not move, until it has dropped what borrows it; and so does this
         // function, in which `own` is declared before.
         let borrowed: &'a CudaStream = unsafe { &*Arc::as_ptr(&own) };
@@ -71,9 +82,31 @@ impl<'a> CudaGuard<'a> {
     /// Returns `true` if the operation runs on another stream of the buffer's device. (On another device it does not
     /// start.)
     fn has_other_stream(&self) -> bool {
-        let of_device = self.stream.device().is_none_or(|found| Some(found) == device(self.own.context()));
-        of_device && self.own.cu_stream() != self.stream.as_raw().cast()
+        has_device_of(&self.own, self.stream) && self.own.cu_stream() != self.stream.as_raw().cast()
     }
+}
+
+/// Returns whether the operation's stream is of the device of the buffer's, as far as is known.
+fn has_device_of(own: &CudaStream, stream: StreamRef<'_>) -> bool {
+    stream.device().is_none_or(|found| Some(found) == device(own.context()))
+}
+
+/// Returns an error if no guard can order the operation before the end of the buffer.
+fn check_guardable(own: &CudaStream, stream: StreamRef<'_>) -> BufferResult<()> {
+    if StreamRef::from(own).is_per_thread() {
+        return Err("its stream is cudarc's per_thread_stream, which is another one on each thread".into());
+    }
+    // Those cannot be captured.
+    if stream.is_default() {
+        return Ok(());
+    }
+    // SAFETY: a live stream.
+    let status = unsafe { result::stream::is_capturing(stream.as_raw().cast()) }?;
+    if status != NOT_CAPTURING {
+        let problem = "a CUDA graph captures the operation, and cudarc may free the memory before the graph is launched";
+        return Err(problem.into());
+    }
+    Ok(())
 }
 
 impl Drop for CudaGuard<'_> {

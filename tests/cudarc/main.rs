@@ -8,8 +8,11 @@ use std::process::ExitCode;
 use std::sync::Arc;
 
 use cuda_crate::{Cases, CudaCrate, LENGTH, assert_other_device, cases, run_ranks, run_unchecked};
+use cudarc::driver::sys::{CUgraphInstantiate_flags, CUstreamCaptureMode};
 use cudarc::driver::{CudaContext, CudaSlice, CudaStream, DevicePtr, DevicePtrMut};
-use libnccl::{AnyBuffer, DataType, DeviceSlice, DeviceSliceMut, Nccl, ReduceOp, StreamRef};
+use libnccl::{
+    AnyBuffer, DataType, DeviceSlice, DeviceSliceMut, Error, InvalidArgumentKind, Nccl, ReduceOp, StreamRef,
+};
 
 enum Cudarc {}
 
@@ -55,6 +58,8 @@ fn main() -> ExitCode {
         views_of_bytes_are_aligned,
         views_in_a_group_are_ordered_until_its_end,
         view_of_another_device_is_invalid_argument,
+        stream_per_thread_is_invalid_argument,
+        captured_operation_takes_no_slice_but_memory_of_nccl,
         id_is_that_of_cudarc,
         views_without_guards_are_a_race,
     ];
@@ -143,6 +148,69 @@ fn view_of_another_device_is_invalid_argument() {
             let result = rank.comm.all_reduce_in_place(buffer.slice_mut(1..), ReduceOp::Sum, stream);
             assert_other_device(result, peer, rank.comm.rank());
         }
+    });
+}
+
+fn assert_problem(result: libnccl::Result<()>, kind: InvalidArgumentKind, problem: &str) {
+    match result.unwrap_err() {
+        Error::InvalidArgument { kind: found, problem: text, .. } => {
+            assert_eq!((found, &*text), (kind, problem));
+        }
+        error => panic!("{error}"),
+    }
+}
+
+/// Its handle means another stream on the thread that drops a buffer, and on the one that NCCL launches kernels on.
+fn stream_per_thread_is_invalid_argument() {
+    run_ranks::<Cudarc>(0, |rank| {
+        let per_thread = rank.context.per_thread_stream();
+        let mut own = rank.stream.clone_htod(&rank.values(8)).unwrap();
+        let refused = |result| {
+            let problem = "the stream's handle is 2, CUDA's default stream of each thread; expected a stream that is the same \
+                           on all threads";
+            assert_problem(result, InvalidArgumentKind::Address, problem);
+        };
+        refused(rank.comm.all_reduce_in_place(&mut own, ReduceOp::Sum, &per_thread));
+        let tenfold = rank.comm.pre_mul_sum(10.0_f32).unwrap();
+        refused(tenfold.all_reduce_in_place(&mut own, &per_thread));
+        let mut buffer = per_thread.clone_htod(&rank.values(8)).unwrap();
+        let refused = |result| {
+            let problem = "a buffer is not ready: its stream is cudarc's per_thread_stream, which is another one on each thread";
+            assert_problem(result, InvalidArgumentKind::NotReady, problem);
+        };
+        for stream in [StreamRef::from(&per_thread), (&rank.stream).into()] {
+            refused(rank.comm.all_reduce_in_place(&mut buffer, ReduceOp::Sum, stream));
+            refused(rank.comm.all_reduce_in_place(buffer.slice_mut(1..), ReduceOp::Sum, stream));
+        }
+        // The communicators are as they were.
+        rank.comm.all_reduce_in_place(&mut own, ReduceOp::Sum, &rank.stream).unwrap();
+        assert_eq!(rank.stream.clone_dtoh(&own).unwrap(), [3.0; 8]);
+    });
+}
+
+fn captured_operation_takes_no_slice_but_memory_of_nccl() {
+    run_ranks::<Cudarc>(0, |rank| {
+        let mut slice = rank.stream.clone_htod(&rank.values(8)).unwrap();
+        let mut sums = rank.nccl.alloc_on::<f32>(&rank.context, 8).unwrap();
+        let (address, _) = slice.device_ptr(&rank.stream);
+        // SAFETY: memory of 8 elements, which lives until the last launch of the graph has run.
+        let view = unsafe { DeviceSlice::from_raw_parts(address as *const f32, 8) };
+        rank.context.synchronize().unwrap();
+        rank.stream.begin_capture(CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_RELAXED).unwrap();
+        let refused = rank.comm.all_reduce_in_place(&mut slice, ReduceOp::Sum, &rank.stream);
+        rank.comm.all_reduce(view, &mut sums, ReduceOp::Sum, &rank.stream).unwrap();
+        let flags = CUgraphInstantiate_flags::CUDA_GRAPH_INSTANTIATE_FLAG_AUTO_FREE_ON_LAUNCH;
+        let graph = rank.stream.end_capture(flags).unwrap().unwrap();
+        let problem = "a buffer is not ready: a CUDA graph captures the operation, and cudarc may free the memory before the \
+                       graph is launched";
+        assert_problem(refused, InvalidArgumentKind::NotReady, problem);
+        for _ in 0..2 {
+            graph.launch().unwrap();
+        }
+        rank.comm.all_reduce_in_place(&mut slice, ReduceOp::Sum, &rank.stream).unwrap();
+        rank.comm.all_reduce_in_place(&mut sums, ReduceOp::Sum, &rank.stream).unwrap();
+        rank.comm.all_reduce(&sums, &mut slice, ReduceOp::Max, &rank.stream).unwrap();
+        assert_eq!(rank.stream.clone_dtoh(&slice).unwrap(), [6.0; 8]);
     });
 }
 

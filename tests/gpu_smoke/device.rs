@@ -44,13 +44,23 @@ impl Device {
         Self { stream: context().default_stream() }
     }
 
+    /// Creates a device with the stream whose handle means another one on each thread.
+    pub(crate) fn with_stream_per_thread() -> Self {
+        Self { stream: context().per_thread_stream() }
+    }
+
+    /// Makes it the device of the calling thread.
+    pub(crate) fn make_current(&self) {
+        self.stream.context().bind_to_thread().expect("the GPU becomes current");
+    }
+
     pub(crate) fn stream(&self) -> StreamRef<'_> {
         // SAFETY: a stream of the device that its user works on, which lives as long as `self`.
         unsafe { StreamRef::from_raw(self.stream.cu_stream().cast()) }
     }
 
     pub(crate) fn buffer(&self, bytes: usize) -> Buffer {
-        self.stream.context().bind_to_thread().expect("the GPU becomes current");
+        self.make_current();
         // SAFETY: the context is current; CUDA refuses only an empty buffer.
         let pointer = unsafe { result::malloc_sync(bytes.max(1)) }.expect("device memory");
         Buffer { pointer, bytes, stream: Arc::clone(&self.stream) }

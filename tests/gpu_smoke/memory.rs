@@ -5,7 +5,8 @@ use std::thread;
 use std::time::Instant;
 
 use libnccl::{
-    Communicator, Error, NcclBuffer, ReduceOp, Signal, StreamRef, WaitSignal, Window, WindowFlags,
+    Communicator, Error, InvalidArgumentKind, NcclBuffer, ReduceOp, Signal, StreamRef, WaitSignal, Window,
+    WindowFlags,
 };
 
 use crate::common::{COUNT, MOMENT, SHORT, assert_works, scenarios};
@@ -15,6 +16,7 @@ use crate::rank::Rank;
 scenarios! {
     OneRank:
         nccl_memory_is_reduced_and_freed,
+        nccl_memory_of_another_gpu_is_an_error,
         nccl_memory_dropped_while_busy_is_kept,
         registered_buffer_is_reduced,
         window_buffer_is_reduced,
@@ -22,6 +24,7 @@ scenarios! {
         window_user_ptr_is_the_buffers_address;
     TwoRanks:
         nccl_memory_is_reduced_and_freed,
+        nccl_memory_in_a_graph_is_summed_at_each_launch,
         nccl_memory_dropped_while_busy_is_kept,
         registered_buffer_is_reduced,
         window_buffer_is_reduced,
@@ -55,6 +58,37 @@ fn nccl_memory_is_reduced_and_freed(rank: &Rank) {
         unsafe { buffer.assume_idle() };
         buffer.free().unwrap();
     }
+    comm.destroy().unwrap();
+}
+
+fn nccl_memory_of_another_gpu_is_an_error(rank: &Rank) {
+    let [first, second, ..] = &*Device::all() else { rank.skip("only one GPU is visible") };
+    let comm = rank.nccl.init_all(&[0]).unwrap().remove(0);
+    second.make_current();
+    let mut buffer = alloc(rank);
+    let error = comm.all_reduce_in_place(&mut buffer, ReduceOp::Sum, first.stream()).unwrap_err();
+    assert!(matches!(error, Error::InvalidArgument { kind: InvalidArgumentKind::Device, .. }), "{error:?}");
+    assert_works(first, &comm);
+}
+
+fn nccl_memory_in_a_graph_is_summed_at_each_launch(rank: &Rank) {
+    let device = Device::new();
+    let comm = rank.join("communicator");
+    assert_works(&device, &comm);
+    let mut buffer = alloc(rank);
+    device.fill(&mut buffer, &[3; COUNT]);
+    let graph =
+        device.capture(|| comm.all_reduce_in_place(&mut buffer, ReduceOp::Sum, device.stream()).unwrap());
+    for launches in 1..=2 {
+        graph.launch().unwrap();
+        assert_eq!(device.contents(&buffer), [3 * 2_i32.pow(launches); COUNT]);
+    }
+    // Which leaks it.
+    drop(buffer);
+    graph.launch().unwrap();
+    assert!(device.idle_within(SHORT));
+    rank.barrier("the end of the graph");
+    drop(graph);
     comm.destroy().unwrap();
 }
 

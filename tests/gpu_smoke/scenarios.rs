@@ -2,7 +2,7 @@
 
 use std::thread;
 
-use libnccl::{Communicator, Error, MemorySpace, ReduceOp, Result, ResultCode};
+use libnccl::{Communicator, Error, MemorySpace, ReduceOp, Result, ResultCode, StreamRef};
 
 use crate::common::{COUNT, MOMENT, SHORT, assert_works, scenarios, sum, within};
 use crate::device::Device;
@@ -12,6 +12,8 @@ scenarios! {
     OneRank:
         init_all_on_one_device_works,
         host_slice_is_an_error,
+        stream_per_thread_is_an_error,
+        synchronize_in_the_context_of_another_gpu_is_an_error,
         destroy_drop_and_abort_in_any_order_return;
     TwoRanks:
         all_reduce_on_any_stream_is_right,
@@ -47,6 +49,27 @@ fn host_slice_is_an_error(rank: &Rank) {
     assert!(matches!(error, Error::InvalidArgument { .. }), "{error:?}");
     assert!(error.to_string().contains("host memory"), "{error}");
     assert_works(&device, &comm);
+}
+
+fn stream_per_thread_is_an_error(rank: &Rank) {
+    let (device, per_thread) = (Device::new(), Device::with_stream_per_thread());
+    let comm = rank.nccl.init_all(&[0]).unwrap().remove(0);
+    let mut buffer = device.upload(&[1_i32; COUNT]);
+    let error = sum(&per_thread, &comm, &mut buffer).unwrap_err();
+    assert!(matches!(error, Error::InvalidArgument { .. }), "{error:?}");
+    assert!(error.to_string().contains("handle is 2"), "{error}");
+    assert_works(&device, &comm);
+}
+
+/// The default streams of all GPUs have the same handle.
+fn synchronize_in_the_context_of_another_gpu_is_an_error(rank: &Rank) {
+    let [first, second, ..] = &*Device::all() else { rank.skip("only one GPU is visible") };
+    let comm = rank.nccl.init_all(&[0]).unwrap().remove(0);
+    second.make_current();
+    let error = comm.synchronize(&StreamRef::DEFAULT, SHORT).unwrap_err();
+    assert!(matches!(error, Error::InvalidUsage { .. }), "{error:?}");
+    first.make_current();
+    comm.synchronize(&StreamRef::DEFAULT, SHORT).unwrap();
 }
 
 fn destroy_drop_and_abort_in_any_order_return(rank: &Rank) {

@@ -12,8 +12,8 @@ use std::thread;
 use std::time::Duration;
 
 use libnccl::{
-    AnyBuffer, BufferMut, Communicator, Config, Context, DataType, Error, MemorySpace, Nccl, ReduceOp,
-    Stream, StreamRef,
+    AnyBuffer, BufferMut, Communicator, Config, Context, DataType, DeviceSliceMut, Error, MemorySpace, Nccl,
+    ReduceOp, Stream, StreamRef,
 };
 use libtest_mimic::{Arguments, Trial};
 
@@ -95,6 +95,14 @@ fn common_cases<C: CudaCrate>() -> Cases {
         (
             "synchronize_returns_when_the_streams_work_is_done",
             synchronize_returns_when_the_streams_work_is_done::<C>,
+        ),
+        (
+            "synchronize_in_the_context_of_another_device_is_invalid_usage",
+            synchronize_in_the_context_of_another_device_is_invalid_usage::<C>,
+        ),
+        (
+            "memory_of_nccl_on_another_device_is_invalid_argument",
+            memory_of_nccl_on_another_device_is_invalid_argument::<C>,
         ),
         (
             "synchronize_ends_with_an_error_when_a_peer_aborts",
@@ -302,6 +310,50 @@ fn stream_of_another_device_is_invalid_argument<C: CudaCrate>() {
             let result = rank.comm.all_reduce_in_place(&mut buffer, ReduceOp::Sum, &stream);
             assert_other_device(result, peer, rank.comm.rank());
         }
+    });
+}
+
+/// The default streams of all devices have the same handle.
+fn synchronize_in_the_context_of_another_device_is_invalid_usage<C: CudaCrate>() {
+    run_ranks::<C>(0, |rank| {
+        let (own, peer) = (rank.comm.rank(), 1 - rank.comm.rank());
+        let default = C::default_stream(&rank.context);
+        let mut buffer = C::upload(&default, &rank.values(LENGTH));
+        rank.be_late();
+        rank.comm.all_reduce_in_place(&mut buffer, ReduceOp::Sum, StreamRef::DEFAULT).unwrap();
+        C::context(peer).make_current().unwrap();
+        let expected = format!(
+            "synchronize: the stream cannot be asked: the calling thread's context is of device {peer}; \
+             expected that of device {own}, whose default stream this is"
+        );
+        for stream in [StreamRef::DEFAULT, (&default).into()] {
+            let error = rank.comm.synchronize(&stream, LONG).unwrap_err();
+            assert!(matches!(error, Error::InvalidUsage { .. }), "{error}");
+            assert_eq!(error.to_string(), expected);
+        }
+        // The crate makes the context current.
+        rank.comm.synchronize(&default, LONG).unwrap();
+        rank.comm.synchronize(&StreamRef::DEFAULT, LONG).unwrap();
+        assert_eq!(C::read(&default, &buffer), [3.0; LENGTH]);
+    });
+}
+
+fn memory_of_nccl_on_another_device_is_invalid_argument<C: CudaCrate>() {
+    run_ranks::<C>(0, |rank| {
+        let (own, peer) = (rank.comm.rank(), 1 - rank.comm.rank());
+        // It has the memory as long as it exists.
+        let foreign = C::context(peer);
+        let mut buffer = rank.nccl.alloc_on::<f32>(&foreign, 8).unwrap();
+        let sum = |result| assert_other_device(result, peer, own);
+        sum(rank.comm.all_reduce_in_place(&mut buffer, ReduceOp::Sum, &rank.stream));
+        let part = buffer.get_mut(1..).unwrap();
+        sum(rank.comm.all_reduce_in_place(part, ReduceOp::Sum, &rank.stream));
+        let view = DeviceSliceMut::from(&mut buffer);
+        sum(rank.comm.all_reduce_in_place(view, ReduceOp::Sum, &rank.stream));
+        sum(rank.comm.register(&buffer).map(drop));
+        // SAFETY: no work was started.
+        unsafe { buffer.assume_idle() };
+        buffer.free().unwrap();
     });
 }
 
