@@ -1,0 +1,188 @@
+//! Buffers whose code panics or uses the library.
+#![allow(unsafe_code)] // Declares `into_view` as the trait demands.
+
+use std::error::Error as StdError;
+use std::fmt;
+use std::panic::resume_unwind;
+
+use libnccl::{
+    BufferResult, Communicator, DeviceSlice, Group, Nccl, ReduceOp, Result, SendBuffer, StreamRef,
+};
+
+use crate::kind::Kind;
+use crate::lent::Vault;
+use crate::random::Random;
+
+pub(crate) const STREAM: StreamRef<'static> = StreamRef::DEFAULT;
+
+/// Panics without a message.
+pub(crate) fn panic_on_purpose() -> ! {
+    resume_unwind(Box::new(OnPurpose { panics: false }))
+}
+
+/// Panics with a payload that panics when it is dropped.
+pub(crate) fn panic_twice_on_purpose() -> ! {
+    resume_unwind(Box::new(OnPurpose { panics: true }))
+}
+
+/// The payload of a panic that belongs to a sequence.
+struct OnPurpose {
+    panics: bool,
+}
+
+impl Drop for OnPurpose {
+    fn drop(&mut self) {
+        if self.panics && !std::thread::panicking() {
+            panic_on_purpose();
+        }
+    }
+}
+
+/// The way in which a buffer refuses to give its elements.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Refusal {
+    /// Returns an error.
+    Error,
+    /// Returns an error whose text opens a group, and creates a communicator.
+    ReenteringText,
+    /// Returns an error whose text panics.
+    PanickingText,
+    /// Uses the communicator, and then returns an error.
+    Reenters,
+    /// Panics.
+    Panics,
+}
+
+impl Refusal {
+    pub(crate) fn of(kind: Kind, random: &mut Random) -> Self {
+        match kind {
+            Kind::PanickingText => Self::PanickingText,
+            Kind::PanickingBuffer => Self::Panics,
+            _ => random.pick(&[Self::Error, Self::ReenteringText, Self::Reenters]),
+        }
+    }
+}
+
+/// A buffer that is not ready.
+pub(crate) struct Refused<'a> {
+    pub(crate) refusal: Refusal,
+    pub(crate) comm: &'a Communicator,
+}
+
+#[derive(Debug)]
+struct NotReady(Refusal);
+
+impl fmt::Display for NotReady {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.0 {
+            Refusal::PanickingText => panic_on_purpose(),
+            Refusal::ReenteringText => {
+                let nccl = libnccl_cpu::nccl();
+                let group = nccl.group(|_| Ok(()));
+                let comms = nccl.init_all(&[0]);
+                write!(f, "not ready, {}, {}", group.is_ok(), comms.is_ok())
+            }
+            _ => f.write_str("not ready"),
+        }
+    }
+}
+
+impl StdError for NotReady {}
+
+impl<'a> SendBuffer<'a> for Refused<'a> {
+    type Element = f32;
+    type Guard = ();
+
+    unsafe fn into_view(self, _: StreamRef<'a>) -> BufferResult<(DeviceSlice<'a, f32>, ())> {
+        match self.refusal {
+            Refusal::Panics => panic_on_purpose(),
+            Refusal::Reenters => drop(self.comm.barrier(&mut [0_u8], STREAM)),
+            _ => {}
+        }
+        Err(Box::new(NotReady(self.refusal)))
+    }
+}
+
+/// The act of a guard that is dropped.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Act {
+    /// Uses the communicator.
+    Operates,
+    /// Uses it in a group.
+    OpensGroup,
+    /// Uses the group to which the guard belonged.
+    UsesOldGroup,
+    /// Opens a group inside the one to which the guard belonged, and uses the communicator in there.
+    NestsInOldGroup,
+    /// Panics.
+    Panics,
+}
+
+impl Act {
+    pub(crate) fn of(kind: Kind, random: &mut Random) -> Self {
+        match kind {
+            Kind::NestedAfterEnd => Self::NestsInOldGroup,
+            Kind::PanickingGuard => Self::Panics,
+            _ => random.pick(&[Self::Operates, Self::OpensGroup, Self::UsesOldGroup]),
+        }
+    }
+}
+
+/// A buffer with a guard.
+pub(crate) struct Guarded<'a, 'e> {
+    pub(crate) elements: &'a [f32],
+    pub(crate) guard: Guard<'a, 'e>,
+}
+
+/// A guard that does something when it is dropped.
+pub(crate) struct Guard<'a, 'e> {
+    pub(crate) act: Act,
+    pub(crate) nccl: &'a Nccl,
+    pub(crate) comm: &'a Communicator,
+    pub(crate) vault: &'a Vault,
+    /// The group of the operation, if it has one.
+    pub(crate) group: Option<&'a Group<'a, 'e>>,
+}
+
+impl<'a, 'e: 'a> SendBuffer<'a> for Guarded<'a, 'e> {
+    type Element = f32;
+    type Guard = Guard<'a, 'e>;
+
+    unsafe fn into_view(self, _: StreamRef<'a>) -> BufferResult<(DeviceSlice<'a, f32>, Guard<'a, 'e>)> {
+        Ok((self.elements.into(), self.guard))
+    }
+}
+
+impl Guard<'_, '_> {
+    /// Sums in one way or another; errors are those of the communicator.
+    fn sum(&self, sum: impl FnOnce(&[f32], &mut [f32]) -> Result<()>) {
+        let (ones, mut sums) = (self.vault.lend([1.0; 500]), self.vault.lend([0.0; 500]));
+        if sum(&ones, &mut sums).is_ok() {
+            let size = self.comm.size() as f32;
+            assert!(sums.iter().all(|sum| *sum == size), "{:?}: {} instead of {size}", self.act, sums[0]);
+        }
+    }
+}
+
+impl Drop for Guard<'_, '_> {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            return;
+        }
+        let comm = self.comm;
+        match (self.act, self.group) {
+            (Act::Panics, _) => panic_on_purpose(),
+            (Act::Operates, _) => self.sum(|send, recv| comm.all_reduce(send, recv, ReduceOp::Sum, STREAM)),
+            (Act::OpensGroup, _) => self
+                .sum(|send, recv| self.nccl.group(|g| g.all_reduce(comm, send, recv, ReduceOp::Sum, STREAM))),
+            (Act::UsesOldGroup, Some(group)) => {
+                let used = group.all_reduce_in_place::<f32>(comm, &mut [], ReduceOp::Sum, STREAM);
+                assert!(used.is_err(), "a group that has ended took an operation");
+            }
+            (Act::NestsInOldGroup, Some(group)) => {
+                self.sum(|send, recv| group.group(|_| comm.all_reduce(send, recv, ReduceOp::Sum, STREAM)));
+            }
+            (Act::UsesOldGroup | Act::NestsInOldGroup, None) => {}
+        }
+    }
+}

@@ -1,0 +1,73 @@
+//! The resources of this process.
+
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed};
+use std::thread;
+use std::time::{Duration, Instant};
+
+/// The elements of a buffer that may become a window.
+pub(crate) const WINDOW: usize = 1024;
+
+/// The number of windows. Safe code cannot free them, as nothing proves that other ranks do not use them: each keeps its
+/// memory, and the descriptor by which other processes would map it.
+pub(crate) static WINDOWS: AtomicUsize = AtomicUsize::new(0);
+
+/// Set once a future was forgotten.
+pub(crate) static HAS_FORGOTTEN: AtomicBool = AtomicBool::new(false);
+
+/// The growth of the process's memory, beyond the windows, that its allocator may cause.
+const SLACK: usize = 32 << 20;
+
+/// The resources that a process has at a time.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(crate) struct Usage {
+    threads: usize,
+    descriptors: usize,
+    bytes: usize,
+    windows: usize,
+}
+
+impl Usage {
+    /// Returns the number of threads where nothing runs: the main thread, that of the test, and that of the timers, which
+    /// a future that was forgotten keeps.
+    fn threads() -> usize {
+        2 + usize::from(HAS_FORGOTTEN.load(Relaxed))
+    }
+
+    fn now() -> Self {
+        let count = |path| std::fs::read_dir(path).map_or(0, Iterator::count);
+        let pages = std::fs::read_to_string("/proc/self/statm").unwrap();
+        let resident: usize = pages.split(' ').nth(1).and_then(|pages| pages.parse().ok()).unwrap();
+        Self {
+            threads: count("/proc/self/task"),
+            descriptors: count("/proc/self/fd"),
+            bytes: resident * 4096,
+            windows: WINDOWS.load(Relaxed),
+        }
+    }
+
+    /// Returns the usage as soon as no thread of a sequence is left, or after a while.
+    pub(crate) fn settled() -> Self {
+        let start = Instant::now();
+        loop {
+            let now = Self::now();
+            if now.threads <= Self::threads() || start.elapsed() > Duration::from_secs(10) {
+                return now;
+            }
+            thread::sleep(Duration::from_millis(20));
+        }
+    }
+
+    /// Fails if there is more at the `end` than windows explain.
+    pub(crate) fn check_end(self, end: Self) {
+        let windows = end.windows - self.windows;
+        assert!(end.threads <= Self::threads(), "{end:?}: {:?}", names_of_threads());
+        assert!(end.descriptors <= self.descriptors + windows, "{self:?}, then {end:?}");
+        let limit = self.bytes + windows * WINDOW * size_of::<f32>() + SLACK;
+        assert!(end.bytes <= limit, "{self:?}, then {end:?}");
+    }
+}
+
+fn names_of_threads() -> Vec<String> {
+    let threads = std::fs::read_dir("/proc/self/task").into_iter().flatten().flatten();
+    threads.filter_map(|thread| std::fs::read_to_string(thread.path().join("comm")).ok()).collect()
+}
