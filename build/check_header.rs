@@ -120,7 +120,7 @@ mod tests {
 
     const OURS: &str = include_str!("../vendor-headers/nccl.h");
 
-    /// What RCCL's header has, a small part of it.
+    /// A small part of what the header of RCCL has.
     const RCCL: &str = "
         #include <hip/hip_runtime.h>
         #include <hip/hip_fp16.h>

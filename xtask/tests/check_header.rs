@@ -110,12 +110,12 @@ fn contradictions_fail_the_build_with_both_forms() {
 
 #[test]
 #[cfg_attr(not(libclang), ignore = "needs libclang")]
-fn what_one_has_alone_is_listed_and_fails_a_strict_build() {
+fn items_of_one_side_are_listed_and_fail_a_strict_build() {
     let dependent = Dependent::new("\"bindgen\"");
     let strict = [("LIBNCCL_CHECK_HEADER_STRICT", "1")];
     assert!(!dependent.builds(&strict).contains("LIBNCCL_CHECK_HEADER"));
 
-    // The same path, with another text.
+    // The same path, with another text: cargo runs the check again.
     dependent.write(&with(
         HEADER,
         "typedef struct ncclComm ",
