@@ -1,7 +1,7 @@
 use super::handle::Communicator;
 use super::recorder::{self, Recorder};
 use super::shared::Shared;
-use crate::recorder::{Entry, Ring};
+use crate::recorder::{Entry, Method, Ring};
 
 /// The record of an operation that has entered NCCL, if operations were recorded then.
 #[derive(Clone, Copy)]
@@ -24,8 +24,8 @@ impl<'c> Recorded<'c> {
     }
 
     /// Takes it back, as it was refused before NCCL was called.
-    pub(crate) fn withdraw(self, entry: &Entry) {
-        self.0.into_iter().for_each(|ring| ring.withdraw(entry.method.is_message()));
+    pub(crate) fn withdraw(self, method: Method) {
+        self.0.into_iter().for_each(|ring| ring.withdraw(method.is_message()));
     }
 }
 
