@@ -8,8 +8,8 @@ use std::task::Poll;
 use std::time::{Duration, Instant};
 
 use super::abort_handle::AbortHandle;
+use super::recorded::Recorded;
 use super::recorder;
-use super::recording::Recorded;
 use super::shared::{Inside, Shared};
 use super::state::{Purpose, State};
 use crate::backend::{Library, call};
