@@ -8,14 +8,14 @@ use std::task::Poll;
 use std::time::{Duration, Instant};
 
 use super::abort_handle::AbortHandle;
+use super::recorded::Recorded;
 use super::recorder;
-use super::recording::Recorded;
 use super::shared::{Inside, Shared};
 use super::state::{Purpose, State};
 use crate::backend::{Library, call};
 use crate::collective_config::RawCollectiveConfig;
 use crate::group::open::check_no_open_group;
-use crate::recorder::{Entry, IS_FIRST_OF_GROUP, IS_GROUPED, Ring};
+use crate::recorder::{Entry, IS_FIRST_OF_GROUP, IS_GROUPED, Method, Ring};
 use crate::{Error, InvalidArgumentKind, MemorySpace, Result, ResultCode, sys};
 
 /// A communicator: one rank's membership in a set of ranks that communicate with each other.
@@ -409,30 +409,32 @@ impl Communicator {
     ) -> Result<()> {
         match result {
             Ok(ResultCode::SUCCESS) => Ok(()),
-            result => self.finish_slow_path(entry, begun, timeout, result),
+            result => self.finish_slow_path(entry.name, entry.method, begun, timeout, result),
         }
     }
 
-    /// Completes an operation that has failed or is in progress. (Apart, so that a success is not passed through memory.)
+    /// Completes an operation that has failed or is in progress. (Apart, so that a success is not passed through memory; nor
+    /// is the entry, of which it has the parts.)
     #[cold]
     #[inline(never)]
     fn finish_slow_path(
         &self,
-        entry: &Entry,
+        call: &'static str,
+        method: Method,
         begun: BegunOperation<'_>,
         timeout: Option<Duration>,
         result: Result<ResultCode>,
     ) -> Result<()> {
         match result {
             Ok(ResultCode::IN_PROGRESS) => {
-                self.wait_within(entry.name, timeout).inspect_err(|_| begun.recorded.fail())
+                self.wait_within(call, timeout).inspect_err(|_| begun.recorded.fail())
             }
             Ok(_) => Ok(()),
             Err(error) => {
                 if error.code().is_some() {
                     begun.recorded.fail();
                 } else {
-                    begun.recorded.withdraw(entry);
+                    begun.recorded.withdraw(method);
                 }
                 Err(error)
             }

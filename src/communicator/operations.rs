@@ -30,7 +30,8 @@ use crate::{CollectiveConfig, Error, InvalidArgumentKind, Result, ResultCode, St
 ///
 /// - [`Error::InvalidArgument`] for a buffer that is too short or in the wrong memory, or a rank out of range; nothing
 ///   was started then;
-/// - [`Error::InvalidUsage`] while a group is open on this thread, or after one that failed;
+/// - [`Error::InvalidUsage`] while a group is open on this thread, after one that failed, or while the communicator is
+///   [suspended](Communicator::suspend);
 /// - [`Error::Unsupported`] if the library lacks the operation, the element type or an option;
 /// - [`Error::Nccl`] if NCCL fails;
 /// - [`Error::Timeout`] and [`Error::Aborted`] if the communicator is aborted.

@@ -68,17 +68,27 @@ impl State {
         self.enter_slow_path(INSIDE | OBJECT, call, Purpose::Query)
     }
 
-    /// Sets flags that include [`INSIDE`], unless one is set that forbids it.
+    /// Enters NCCL when there is more to look at.
+    #[inline(always)]
+    fn enter_slow_path(&self, inside: u32, call: &'static str, purpose: Purpose) -> Result<()> {
+        match self.set_inside(inside, purpose.allowed()) {
+            0 => Ok(()),
+            flags => Err(entry_error(call, flags)),
+        }
+    }
+
+    /// Sets flags that include [`INSIDE`], unless others than the `allowed` are set: then it returns the flags, else 0. (A
+    /// number, as a `Result` would pass through memory in each call.)
     #[cold]
     #[inline(never)]
-    fn enter_slow_path(&self, inside: u32, call: &'static str, purpose: Purpose) -> Result<()> {
+    fn set_inside(&self, inside: u32, allowed: u32) -> u32 {
         loop {
             let flags = self.load_without_object();
-            if flags & !purpose.allowed() != 0 {
-                return Err(entry_error(call, flags));
+            if flags & !allowed != 0 {
+                return flags;
             }
             if self.flags.compare_exchange(flags, flags | inside, Acquire, Relaxed).is_ok() {
-                return Ok(());
+                return 0;
             }
         }
     }

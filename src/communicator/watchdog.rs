@@ -112,7 +112,7 @@ struct State {
 #[derive(Default)]
 struct Watched {
     communicators: Vec<Weak<Shared>>,
-    /// Those that the thread has not looked at yet.
+    /// The communicators that the thread has not looked at yet.
     new: Vec<Entry>,
     is_over: bool,
 }

@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use crate::backend::Library;
 use crate::communicator::{PendingHandle, Recorded};
-use crate::recorder::Entry;
+use crate::recorder::{Entry, Method};
 use crate::{Communicator, Error, InvalidArgumentKind, Result, ResultCode};
 
 /// The participants of a group: its communicators, and what they need until its end.
@@ -188,20 +188,23 @@ impl<'scope> Participants<'scope> {
         joined: JoinedOperation<'scope>,
         result: Result<ResultCode>,
     ) -> Result<()> {
-        result.map(drop).map_err(|error| self.on_error(communicator, entry, joined, error))
+        match result {
+            Ok(_) => Ok(()),
+            Err(error) => Err(self.on_error(communicator, entry.method, joined, error)),
+        }
     }
 
     #[cold]
     fn on_error(
         &self,
         communicator: &'scope Communicator,
-        entry: &Entry,
+        method: Method,
         joined: JoinedOperation<'scope>,
         error: Error,
     ) -> Error {
         // Found before NCCL was called.
         if error.code().is_none() {
-            joined.recorded.withdraw(entry);
+            joined.recorded.withdraw(method);
             if joined.is_first {
                 // It has nothing queued, and is the last that has joined: it does not take part.
                 self.last.set(None);
