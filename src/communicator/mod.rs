@@ -15,6 +15,8 @@ mod handle;
 mod helper_thread;
 mod identity;
 mod init;
+#[cfg(all(test, loom))]
+mod loom_models;
 mod memory_usage;
 mod one_sided;
 mod operation_methods;

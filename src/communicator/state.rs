@@ -1,7 +1,11 @@
 //! The state of a communicator, which decides whether its owner may enter NCCL and which thread ends it.
 
-use std::sync::atomic::AtomicU32;
 use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
+#[cfg(not(all(test, loom)))]
+use std::{sync::atomic::AtomicU32, thread};
+
+#[cfg(all(test, loom))]
+use loom::{sync::atomic::AtomicU32, thread};
 
 use crate::{Error, Result};
 
@@ -112,7 +116,7 @@ impl State {
             if flags & OBJECT == 0 {
                 return flags;
             }
-            std::thread::yield_now();
+            thread::yield_now();
         }
     }
 
