@@ -13,7 +13,7 @@ use loom::cell::UnsafeCell;
 use loom::sync::Arc;
 use loom::thread;
 
-use super::state::State;
+use super::state::{Purpose, State};
 use crate::Result;
 
 /// A communicator, as far as its state decides about it.
@@ -55,8 +55,8 @@ impl Communicator {
     }
 
     /// Enters NCCL, makes some calls, and leaves.
-    fn work(&self, enter: fn(&State, &'static str) -> Result<()>, calls: usize) {
-        if enter(&self.state, "work").is_ok() {
+    fn work(&self, entered: Result<()>, calls: usize) {
+        if entered.is_ok() {
             (0..calls).for_each(|_| self.call());
             self.leave();
         }
@@ -73,35 +73,30 @@ type Owner = fn(&Arc<Communicator>);
 type Other = fn(&Communicator);
 
 fn operates(comm: &Arc<Communicator>) {
-    if comm.state.try_enter() {
-        comm.call();
-        comm.leave();
-    } else {
-        comm.work(State::enter, 1);
-    }
+    comm.work(comm.state.enter("work", Purpose::Work), 1);
 }
 
 /// Two operations of a group, which holds the communicator until its end.
 fn groups(comm: &Arc<Communicator>) {
-    comm.work(State::enter, 2);
+    comm.work(comm.state.enter("group", Purpose::Work), 2);
 }
 
 fn fails_in_group(comm: &Arc<Communicator>) {
-    if comm.state.enter("group").is_ok() {
+    if comm.state.enter("group", Purpose::Work).is_ok() {
         comm.call();
         comm.state.fail();
         comm.leave();
-        assert!(comm.state.enter("work").is_err(), "it has failed");
+        assert!(comm.state.enter("work", Purpose::Work).is_err(), "it has failed");
     }
 }
 
 fn queries(comm: &Arc<Communicator>) {
-    comm.work(State::enter_for_query, 1);
+    comm.work(comm.state.enter("query", Purpose::Query), 1);
 }
 
 /// A call that is in progress, until an abort is requested, or to its timeout.
 fn waits(comm: &Arc<Communicator>) {
-    if comm.state.enter("wait").is_err() {
+    if comm.state.enter("wait", Purpose::Work).is_err() {
         return;
     }
     for poll in 0.. {
@@ -122,7 +117,7 @@ fn waits(comm: &Arc<Communicator>) {
 
 /// A future, which another thread polls and drops: its call is in progress, and is given up unless it was aborted.
 fn splits_async(comm: &Arc<Communicator>) {
-    if comm.state.enter("split_async").is_err() {
+    if comm.state.enter("split_async", Purpose::Work).is_err() {
         return;
     }
     comm.call();
@@ -139,18 +134,24 @@ fn splits_async(comm: &Arc<Communicator>) {
 
 /// A future that is forgotten: nothing leaves NCCL.
 fn forgets_a_split(comm: &Arc<Communicator>) {
-    if comm.state.enter("split_async").is_ok() {
+    if comm.state.enter("split_async", Purpose::Work).is_ok() {
         comm.call();
     }
 }
 
-fn records(comm: &Arc<Communicator>) {
-    comm.state.set_recorded();
-    if comm.state.try_enter_recorded() {
+/// Suspends, and resumes unless it was ended meanwhile.
+fn suspends(comm: &Arc<Communicator>) {
+    if comm.state.enter("suspend", Purpose::Work).is_err() {
+        return;
+    }
+    comm.call();
+    comm.state.set_suspended(true);
+    comm.leave();
+    assert!(comm.state.enter("work", Purpose::Work).is_err(), "it is suspended");
+    if comm.state.enter("resume", Purpose::WhileSuspended).is_ok() {
         comm.call();
+        comm.state.set_suspended(false);
         comm.leave();
-    } else {
-        comm.work(State::enter, 1);
     }
 }
 
@@ -170,7 +171,7 @@ fn aborts(comm: &Communicator) {
 
 /// A look of a watchdog, which then aborts.
 fn watches(comm: &Communicator) {
-    comm.work(State::enter_for_object, 1);
+    comm.work(comm.state.enter_for_object("object"), 1);
     if !comm.state.is_ended() && comm.state.is_inside() {
         aborts(comm);
     }
@@ -178,7 +179,7 @@ fn watches(comm: &Communicator) {
 
 /// The end of an object that does not borrow the communicator.
 fn drops_an_object(comm: &Communicator) {
-    comm.work(State::enter_for_object, 1);
+    comm.work(comm.state.enter_for_object("object"), 1);
 }
 
 /// Explores an owner beside up to two other threads: beside one in all interleavings; beside two, in those in which threads
@@ -266,19 +267,7 @@ fn future_that_is_forgotten_ends_once() {
 }
 
 #[test]
-fn owner_that_begins_to_record_ends_once() {
-    OTHERS.iter().for_each(|others| explore(&[records, ends], others));
-}
-
-/// The first operation after the begin is recorded: the fast path, which records nothing, is closed.
-#[test]
-#[ignore = "an object or a watchdog that leaves meanwhile may not see yet that operations are recorded"]
-fn operation_after_the_begin_of_recording_is_recorded() {
-    fn takes_the_slow_path(comm: &Arc<Communicator>) {
-        comm.state.set_recorded();
-        assert!(!comm.state.try_enter(), "an operation that is not recorded");
-    }
-    for others in OTHERS {
-        explore(&[takes_the_slow_path], others);
-    }
+fn owner_that_suspends_ends_once() {
+    // Beside two others this takes ten minutes and more.
+    OTHERS.iter().filter(|others| others.len() == 1).for_each(|others| explore(&[suspends, ends], others));
 }
