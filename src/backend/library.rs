@@ -33,9 +33,9 @@ pub(crate) struct Library {
     /// Asked for when it is first needed: the CPU implementation has device memory if CUDA was loaded before, and a
     /// program may load CUDA after NCCL.
     memory_space: OnceLock<MemorySpace>,
-    /// The address of the implementation's own `ncclGroupStart`, which tells implementations apart: one file may have been
-    /// opened twice, or linked and opened.
-    identity: usize,
+    /// The addresses of the implementation's own `ncclGroupStart` and `ncclGetUniqueId`, which tell implementations apart:
+    /// one file may have been opened twice, or linked and opened.
+    own: [usize; 2],
     /// Set for AMD's implementation, which dereferences a null communicator instead of rejecting it.
     pub(crate) is_rccl: bool,
     /// The last error message of a cleanup by this crate, and the message before it, which users get instead.
@@ -85,14 +85,14 @@ impl Library {
 
     #[cfg(nccl_linked)]
     pub(crate) fn linked() -> Result<Arc<Self>, LoadError> {
-        let linked::Linked { functions, device_functions, group_start, path } = linked::library()?;
+        let linked::Linked { functions, device_functions, own, path } = linked::library()?;
         // Detected by the file name alone: a program that references a symbol of RCCL would not link to NCCL.
         let is_rccl = path.as_deref().is_some_and(|path| path.to_string_lossy().contains("librccl.so"));
         let backend = Backend::Linked { path };
         // SAFETY: the functions are those of the linked library that have the names that the header declares.
         let mut library = unsafe { Self::new(functions, device_functions, backend, is_rccl) }?;
         if let Some(library) = Arc::get_mut(&mut library) {
-            library.identity = group_start as usize;
+            library.own = own;
         }
         Ok(library)
     }
@@ -120,7 +120,10 @@ impl Library {
             _ => return Err(version_error(format!("it returned {code} and the version {version}"))),
         };
         Ok(Arc::new(Self {
-            identity: functions.ncclGroupStart.map_or(0, |function| function as usize),
+            own: [
+                functions.ncclGroupStart.map_or(0, |function| function as usize),
+                functions.ncclGetUniqueId.map_or(0, |function| function as usize),
+            ],
             functions,
             device_functions,
             backend,
@@ -223,10 +226,10 @@ impl Library {
     /// In NCCL up to 2.21.5, a failed first call leaves a mutex locked, so that a second call would never return.
     /// Later releases return the same error forever by themselves.
     pub(crate) fn unique_id(&self) -> Result<UniqueId> {
-        /// The failures, by the implementation's identity.
+        /// The failures, by the address of the function.
         static FAILURES: Mutex<Vec<(usize, Error)>> = Mutex::new(Vec::new());
         let mut failures = FAILURES.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some((_, error)) = failures.iter().find(|(failed, _)| *failed == self.identity) {
+        if let Some((_, error)) = failures.iter().find(|(failed, _)| *failed == self.own[1]) {
             return Err(error.clone());
         }
         // Zeroed: 2.16.5 to 2.22.3 write only the first 40 bytes.
@@ -238,13 +241,13 @@ impl Library {
             ResultCode::IN_PROGRESS => Err(self.error("ncclGetUniqueId", code)),
             _ => Ok(()),
         });
-        created.inspect_err(|error| failures.push((self.identity, error.clone())))?;
+        created.inspect_err(|error| failures.push((self.own[1], error.clone())))?;
         Ok(UniqueId::from_raw(id))
     }
 
     /// Returns `true` if both are the same implementation with the same state.
     pub(crate) fn is_same(&self, other: &Self) -> bool {
-        self.identity == other.identity
+        self.own[0] == other.own[0]
     }
 
     /// Ends the groups that a failed call left open on the calling thread.
@@ -265,7 +268,7 @@ impl Library {
 
     /// Returns the other libraries named like NCCL that are mapped into the process.
     pub(crate) fn other_loaded_libraries(&self) -> Vec<PathBuf> {
-        let own = mapped::file_of(self.identity);
+        let own = mapped::file_of(self.own[0]);
         mapped::files().into_iter().filter(|path| is_nccl(path) && Some(path) != own.as_ref()).collect()
     }
 }

@@ -11,9 +11,9 @@ use crate::sys::device::DeviceFunctions;
 pub(super) struct Linked {
     pub(super) functions: Functions,
     pub(super) device_functions: DeviceFunctions,
-    /// The address of the library's own `ncclGroupStart`. The table may have another address for it: of a stub in a
-    /// program at a fixed address, or of a profiler.
-    pub(super) group_start: *const c_void,
+    /// The addresses of the library's own `ncclGroupStart` and `ncclGetUniqueId`. The table may have others for them: of
+    /// stubs in a program at a fixed address, or of a profiler.
+    pub(super) own: [usize; 2],
     /// The file with the functions; `None` if the system does not tell.
     pub(super) path: Option<PathBuf>,
 }
@@ -25,8 +25,6 @@ pub(super) struct Linked {
 #[cfg(nccl_archive)]
 #[allow(clippy::unnecessary_wraps)]
 pub(super) fn library() -> Result<Linked, LoadError> {
-    use std::ptr;
-
     use crate::dynamic_linker::mapped;
 
     unsafe extern "C" {
@@ -40,8 +38,11 @@ pub(super) fn library() -> Result<Linked, LoadError> {
     // SAFETY: constant arrays of function pointers, as many and in the same order as the tables' fields: both are
     // generated from the same list, of which the name has a hash, and a null pointer is `None`. Nothing writes to them.
     let (functions, device_functions) = unsafe { (FUNCTIONS, DEVICE_FUNCTIONS) };
-    let group_start = functions.ncclGroupStart.map_or(ptr::null(), |function| function as *const c_void);
-    Ok(Linked { functions, device_functions, group_start, path: mapped::file_of(group_start as usize) })
+    let own = [
+        functions.ncclGroupStart.map_or(0, |function| function as usize),
+        functions.ncclGetUniqueId.map_or(0, |function| function as usize),
+    ];
+    Ok(Linked { functions, device_functions, own, path: mapped::file_of(own[0]) })
 }
 
 /// Returns the functions of the shared library that the dynamic linker loaded for this program.
@@ -97,7 +98,7 @@ pub(super) fn library() -> Result<Linked, LoadError> {
     Ok(Linked {
         functions: functions_by_release!(table, Functions),
         device_functions: device_functions_by_release!(table, DeviceFunctions),
-        group_start: scope.address(c"ncclGroupStart"),
+        own: [c"ncclGroupStart", c"ncclGetUniqueId"].map(|name| scope.address(name) as usize),
         path,
     })
 }
