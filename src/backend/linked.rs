@@ -1,5 +1,6 @@
 //! Linking at build time.
 
+#[cfg(not(nccl_archive))]
 use std::ffi::c_void;
 use std::path::PathBuf;
 
