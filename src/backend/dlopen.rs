@@ -134,19 +134,10 @@ pub(crate) unsafe fn functions_of(
     };
     check(get_version)?;
     let found = Found { functions: (&library).into(), device_functions: (&library).into(), is_rccl };
-    keep_loaded(library, get_version);
-    Ok(found)
-}
-
-/// Keeps a library loaded for ever: NCCL starts threads that would go on running unmapped code, which crashed 50 to 90 %
-/// of the runs measured with releases up to 2.30.4.
-fn keep_loaded(library: NcclLibrary, function: *const c_void) {
-    #[cfg(target_os = "linux")]
-    if Object::at(function).and_then(|object| object.scope()).is_some() {
-        return; // The dynamic linker counts this as a use that never ends.
-    }
-    let _ = function;
+    // Never unloaded: NCCL starts threads that would go on running unmapped code, which crashed 50 to 90 % of the runs
+    // measured with releases up to 2.30.4. (The reasons why functions are absent stay too, some kilobytes at most.)
     std::mem::forget(library);
+    Ok(found)
 }
 
 /// Maps the file into the process.
