@@ -5,7 +5,9 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::ptr;
 
-use super::{Scope, mapped};
+#[cfg(all(nccl_linked, not(nccl_archive)))]
+use super::Scope;
+use super::mapped;
 
 #[repr(C)]
 struct Info {
@@ -53,6 +55,7 @@ impl Object {
     }
 
     /// Returns the scope of this object, `None` if it is the program. The object is never unloaded from then on.
+    #[cfg(all(nccl_linked, not(nccl_archive)))]
     pub(crate) fn scope(&self) -> Option<Scope> {
         Scope::loaded(&self.name)
     }
