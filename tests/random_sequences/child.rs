@@ -29,7 +29,8 @@ impl Rank<'_> {
                 self.abort_in_call(comm);
                 self.live_in_child(comm.split(color, 0)?, depth)
             }
-            Kind::Shrink if size > 1 && depth < 2 => {
+            // As for growing: it waits for ranks that are to survive and have failed meanwhile.
+            Kind::Shrink if size > 1 && depth < 2 && self.has_timeout => {
                 let excluded = numbers.below(size);
                 let mode = numbers.pick(&[ShrinkMode::Default, ShrinkMode::Default, ShrinkMode::Abort]);
                 self.abort_in_call(comm);
