@@ -69,6 +69,7 @@ mod memory;
 mod memory_space;
 mod nccl;
 mod nccl_slice;
+mod operation;
 mod parameters;
 #[cfg(feature = "ras")]
 pub mod ras;
@@ -101,7 +102,7 @@ pub use communicator::{
     WaitSignal, Watchdog, Window, WindowFlags, WindowOffset,
 };
 #[doc(hidden)]
-pub use communicator::{CallArguments, CallRecorder, GroupPlace, Operation};
+pub use communicator::{CallArguments, CallRecorder, GroupPlace};
 pub use config::{Config, CtaPolicy, GraphUsageMode, HostCftMode, NvlsHostMode};
 pub use context::Context;
 pub use data_type::{DataType, Element, ParseDataTypeError};
@@ -116,6 +117,7 @@ pub use memory::NcclBuffer;
 pub use memory_space::MemorySpace;
 pub use nccl::{Function, Nccl};
 pub use nccl_slice::{NcclSlice, NcclSliceMut};
+pub use operation::{Extent, Operation, Role};
 pub use parameters::{ParameterValue, Parameters};
 pub use recorder::{Record, RecordState};
 pub use reduce_op::{ParseReduceOpError, ReduceOp};

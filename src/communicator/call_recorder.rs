@@ -7,7 +7,7 @@ use super::identity::{self, Identity};
 use crate::recorder::{
     CommunicatorDump, IS_FIRST_OF_GROUP, IS_GROUPED, Method, Place, Ring, encode_raw, process_document,
 };
-use crate::{MemorySpace, UniqueId, Version, sys};
+use crate::{MemorySpace, Operation, UniqueId, Version, sys};
 
 /// The recorder of a communicator whose C calls are intercepted, for `libnccl-trace.so`: no part of the API.
 ///
@@ -34,23 +34,11 @@ const ENDED: u8 = 8;
 /// An operation has failed.
 const HAS_ERROR: u8 = 16;
 
-/// An operation of a communicator, by the name that recordings have for it.
-#[derive(Debug, Clone, Copy)]
-pub struct Operation(Method);
-
-impl Operation {
-    /// Returns the operation of this name; evaluated by the compiler, which fails if there is none.
-    #[must_use]
-    pub const fn of(name: &str) -> Self {
-        Self(Method::of(name))
-    }
-}
-
 /// The arguments of a C call that are recorded.
 #[derive(Debug, Clone, Copy)]
 pub struct CallArguments {
     /// The method of `Communicator` that makes this call.
-    pub operation: Operation,
+    pub operation: &'static Operation,
     /// `ncclDataType_t`.
     pub data_type: Option<sys::ncclDataType_t>,
     /// The lengths of the method's buffers.
@@ -123,13 +111,17 @@ impl CallRecorder {
     /// Records an operation before its call.
     #[inline]
     pub fn begin(&self, arguments: CallArguments, place: GroupPlace) {
-        let CallArguments { operation: Operation(method), data_type, lengths, peer, stream } = arguments;
+        let CallArguments { operation, data_type, lengths, peer, stream } = arguments;
         let group = match place {
             GroupPlace::Ungrouped => 0,
             GroupPlace::First => IS_GROUPED | IS_FIRST_OF_GROUP,
             GroupPlace::Later => IS_GROUPED,
         };
-        let call = encode_raw(method, data_type.map(|data_type| data_type.0), [peer, None]);
+        let call = encode_raw(
+            Method::from_number(operation.number()),
+            data_type.map(|data_type| data_type.0),
+            [peer, None],
+        );
         self.lock();
         self.ring.push(call | group, lengths, stream, None);
         // One that was in progress is complete: NCCL begins no other before.

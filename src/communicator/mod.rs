@@ -48,7 +48,7 @@ mod window;
 
 pub use abort_handle::AbortHandle;
 pub use borrowed::BorrowedCommunicator;
-pub use call_recorder::{CallArguments, CallRecorder, GroupPlace, Operation};
+pub use call_recorder::{CallArguments, CallRecorder, GroupPlace};
 pub use destroy::Finalized;
 pub use grouping::{Grouped, Grouping, Ungrouped};
 pub use handle::Communicator;

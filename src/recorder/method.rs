@@ -89,6 +89,10 @@ impl Method {
         Self((bits & Self::BITS) as u8).is_message()
     }
 
+    pub(crate) const fn from_number(number: u8) -> Self {
+        Self(number)
+    }
+
     pub(super) fn from_bits(bits: u64) -> Option<Self> {
         let number = (bits & Self::BITS) as u8;
         (usize::from(number) < ROWS.len()).then_some(Self(number))

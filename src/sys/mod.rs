@@ -43,4 +43,5 @@ pub use bindings::types::*;
 #[cfg(all(nccl_linked, not(nccl_archive)))]
 pub(crate) use bindings::{device_functions_by_release, functions_by_release};
 pub use functions::Functions;
+pub(crate) use releases::is_equal;
 pub use releases::{SINCE, since};

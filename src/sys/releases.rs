@@ -13,7 +13,7 @@ pub const fn since(item: &str) -> Option<u32> {
     let mut index = 0;
     while index < SINCE.len() {
         let (name, code) = SINCE[index];
-        if equal(name.as_bytes(), item.as_bytes()) {
+        if is_equal(name.as_bytes(), item.as_bytes()) {
             return Some(code);
         }
         index += 1;
@@ -22,7 +22,7 @@ pub const fn since(item: &str) -> Option<u32> {
 }
 
 /// Compares two texts; `==` is not yet possible in a constant.
-const fn equal(one: &[u8], other: &[u8]) -> bool {
+pub(crate) const fn is_equal(one: &[u8], other: &[u8]) -> bool {
     let mut index = 0;
     while index < one.len() && index < other.len() && one[index] == other[index] {
         index += 1;

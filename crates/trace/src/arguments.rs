@@ -8,7 +8,7 @@ use libnccl::{CallArguments, Operation};
 /// Returns the arguments of a collective. `lengths` are those of the buffers that the method of `Communicator` takes.
 #[inline(always)]
 pub(crate) fn collective(
-    operation: Operation,
+    operation: &'static Operation,
     lengths: [usize; 2],
     data_type: ncclDataType_t,
     root: Option<i32>,
@@ -20,7 +20,7 @@ pub(crate) fn collective(
 /// Returns the arguments of an operation without elements.
 #[inline(always)]
 pub(crate) fn without_elements(
-    operation: Operation,
+    operation: &'static Operation,
     peer: Option<i32>,
     stream: cudaStream_t,
 ) -> CallArguments {
@@ -30,9 +30,9 @@ pub(crate) fn without_elements(
 /// Returns one of two operations: the first for two buffers, the second for one.
 #[inline(always)]
 pub(crate) fn in_place(
-    [other, same]: [Operation; 2],
+    [other, same]: [&'static Operation; 2],
     sendbuff: *const c_void,
     recvbuff: *mut c_void,
-) -> Operation {
+) -> &'static Operation {
     if sendbuff == recvbuff.cast_const() { same } else { other }
 }

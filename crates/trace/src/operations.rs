@@ -10,20 +10,20 @@ use crate::arguments::{collective, in_place, without_elements};
 use crate::library::forward;
 use crate::thread::record;
 
-const ALL_REDUCE: [Operation; 2] = [Operation::of("all_reduce"), Operation::of("all_reduce_in_place")];
-const BROADCAST: [Operation; 2] = [Operation::of("broadcast"), Operation::of("broadcast_in_place")];
-const REDUCE: [Operation; 2] = [Operation::of("reduce"), Operation::of("reduce_in_place")];
-const ALL_GATHER: Operation = Operation::of("all_gather");
-const REDUCE_SCATTER: Operation = Operation::of("reduce_scatter");
-const ALL_TO_ALL: Operation = Operation::of("all_to_all");
-const GATHER: Operation = Operation::of("gather");
-const SCATTER: Operation = Operation::of("scatter");
-const SEND: Operation = Operation::of("send");
-const RECV: Operation = Operation::of("recv");
-const PUT_SIGNAL: Operation = Operation::of("put_signal");
-const SIGNAL: Operation = Operation::of("signal");
-const WAIT_SIGNAL: Operation = Operation::of("wait_signal");
-const REGISTER_WINDOW: Operation = Operation::of("register_window");
+const ALL_REDUCE: [&Operation; 2] = [Operation::of("all_reduce"), Operation::of("all_reduce_in_place")];
+const BROADCAST: [&Operation; 2] = [Operation::of("broadcast"), Operation::of("broadcast_in_place")];
+const REDUCE: [&Operation; 2] = [Operation::of("reduce"), Operation::of("reduce_in_place")];
+const ALL_GATHER: &Operation = Operation::of("all_gather");
+const REDUCE_SCATTER: &Operation = Operation::of("reduce_scatter");
+const ALL_TO_ALL: &Operation = Operation::of("all_to_all");
+const GATHER: &Operation = Operation::of("gather");
+const SCATTER: &Operation = Operation::of("scatter");
+const SEND: &Operation = Operation::of("send");
+const RECV: &Operation = Operation::of("recv");
+const PUT_SIGNAL: &Operation = Operation::of("put_signal");
+const SIGNAL: &Operation = Operation::of("signal");
+const WAIT_SIGNAL: &Operation = Operation::of("wait_signal");
+const REGISTER_WINDOW: &Operation = Operation::of("register_window");
 
 /// Defines the hooks of operations: the name, the arguments, the communicator, and the arguments that are recorded, by the size
 /// of the communicator. With a second name, also that of the form with options.

@@ -1,0 +1,5 @@
+//! The operations of communicators.
+
+mod table;
+
+pub use table::{Extent, Operation, Role};
