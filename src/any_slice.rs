@@ -2,6 +2,7 @@
 
 use std::ffi::c_void;
 
+use crate::buffer::RawSlice;
 use crate::{DataType, DeviceSlice, DeviceSliceMut, Element, Error, InvalidArgumentKind, Result};
 
 /// A view like [`DeviceSlice`], with an element type that is known at run time only.
@@ -84,23 +85,6 @@ impl<'a, T: Element> DeviceSliceMut<'a, T> {
     }
 }
 
-impl<T: BufferElement> DeviceSlice<'_, T> {
-    /// Returns an error if bytes were taken as elements of which they are no whole number, or at an address that is no
-    /// multiple of the type's size.
-    #[inline(always)]
-    pub(crate) fn check_layout(&self, call: &'static str) -> Result<()> {
-        if T::HAS_TYPE { Ok(()) } else { check_layout(call, self.data_type(), self.as_raw_bytes()) }
-    }
-}
-
-impl<T: BufferElement> DeviceSliceMut<'_, T> {
-    /// Checks it as [`DeviceSlice::check_layout`] does.
-    #[inline(always)]
-    pub(crate) fn check_layout(&self, call: &'static str) -> Result<()> {
-        if T::HAS_TYPE { Ok(()) } else { check_layout(call, self.data_type(), self.as_raw_bytes()) }
-    }
-}
-
 impl<'a> AnySlice<'a> {
     /// Borrows host memory as elements of `data_type`; for an example, see [`AnySlice`].
     ///
@@ -108,7 +92,7 @@ impl<'a> AnySlice<'a> {
     /// [`Error::InvalidArgument`] if the length or the address is no multiple of the type's size.
     pub fn from_bytes(data_type: DataType, bytes: &'a [u8]) -> Result<Self> {
         let view = DeviceSlice::from(bytes).elements_of(data_type);
-        view.check_layout("AnySlice::from_bytes").map(|()| view)
+        check_layout("AnySlice::from_bytes", &view.raw()).map(|()| view)
     }
 
     /// Borrows `bytes` bytes of device memory as elements of `data_type`. Buffers of bytes of other crates need no address:
@@ -131,7 +115,7 @@ impl<'a> AnySlice<'a> {
     pub unsafe fn from_raw_bytes(data_type: DataType, pointer: *const c_void, bytes: usize) -> Result<Self> {
         // SAFETY: the caller guarantees that the memory is valid until the work has run.
         let view = unsafe { DeviceSlice::<u8>::from_raw_parts(pointer.cast(), bytes) }.elements_of(data_type);
-        view.check_layout("AnySlice::from_raw_bytes").map(|()| view)
+        check_layout("AnySlice::from_raw_bytes", &view.raw()).map(|()| view)
     }
 }
 
@@ -142,7 +126,7 @@ impl<'a> AnySliceMut<'a> {
     /// [`Error::InvalidArgument`] if the length or the address is no multiple of the type's size.
     pub fn from_bytes(data_type: DataType, bytes: &'a mut [u8]) -> Result<Self> {
         let view = DeviceSliceMut::from(bytes).elements_of(data_type);
-        view.check_layout("AnySliceMut::from_bytes").map(|()| view)
+        check_layout("AnySliceMut::from_bytes", &view.raw()).map(|()| view)
     }
 
     /// Borrows `bytes` bytes of device memory as elements of `data_type`; for an example, see
@@ -157,16 +141,13 @@ impl<'a> AnySliceMut<'a> {
         // SAFETY: the caller guarantees that the memory is valid until the work has run.
         let view =
             unsafe { DeviceSliceMut::<u8>::from_raw_parts(pointer.cast(), bytes) }.elements_of(data_type);
-        view.check_layout("AnySliceMut::from_raw_bytes").map(|()| view)
+        check_layout("AnySliceMut::from_raw_bytes", &view.raw()).map(|()| view)
     }
 }
 
 /// Returns an error if the bytes are no whole number of elements, or their address is no multiple of the type's size.
-fn check_layout(
-    call: &'static str,
-    data_type: DataType,
-    (pointer, bytes): (*const c_void, usize),
-) -> Result<()> {
+pub(crate) fn check_layout(call: &'static str, buffer: &RawSlice) -> Result<()> {
+    let (data_type, (pointer, bytes)) = (buffer.data_type(), buffer.as_raw_bytes());
     let size = data_type.size();
     if !bytes.is_multiple_of(size) {
         let problem = format!("{bytes} bytes are no multiple of {size}, the size of {data_type}");

@@ -20,7 +20,7 @@ use crate::{DataType, Element, MemorySpace};
 /// ```
 #[derive(Debug, Clone, Copy)]
 pub struct DeviceSlice<'a, T> {
-    raw: RawSlice<T>,
+    raw: RawSlice,
     memory: PhantomData<&'a [T]>,
 }
 
@@ -35,14 +35,14 @@ pub struct DeviceSlice<'a, T> {
 /// ```
 #[derive(Debug)]
 pub struct DeviceSliceMut<'a, T> {
-    raw: RawSlice<T>,
+    raw: RawSlice,
     memory: PhantomData<&'a mut [T]>,
 }
 
-/// The common part of the two: an address, a length, a memory space and a device.
+/// The common part of the two, without lifetime and type: an address, a length, a memory space and a device.
 #[derive(Debug, Clone, Copy)]
-struct RawSlice<T> {
-    pointer: *const T,
+pub(crate) struct RawSlice {
+    pointer: *const c_void,
     length: usize,
     space: MemorySpace,
     /// The CUDA device, if it is known.
@@ -52,40 +52,72 @@ struct RawSlice<T> {
     excess: u8,
 }
 
-impl<T> RawSlice<T> {
-    const fn cast<U>(self) -> RawSlice<U> {
-        let Self { pointer, length, space, device, data_type, excess } = self;
-        RawSlice { pointer: pointer.cast(), length, space, device, data_type, excess }
-    }
+impl RawSlice {
+    /// No buffer.
+    pub(crate) const NONE: Self = Self {
+        pointer: std::ptr::null(),
+        length: 0,
+        space: MemorySpace::Host,
+        device: None,
+        data_type: DataType::Uint8,
+        excess: 0,
+    };
 
     /// Returns the bytes as elements of `data_type`.
-    const fn elements_of<U>(self, data_type: DataType) -> RawSlice<U> {
+    const fn elements_of(self, data_type: DataType) -> Self {
         let (bytes, size) = (self.bytes(), data_type.size());
         // A remainder of a size, which is 8 at most.
         let excess = (bytes % size) as u8;
-        RawSlice { length: bytes / size, data_type, excess, ..self.cast() }
+        Self { length: bytes / size, data_type, excess, ..self }
     }
 
     const fn bytes(&self) -> usize {
         self.length * self.data_type.size() + self.excess as usize
     }
 
-    const fn memory_space(&self) -> Option<MemorySpace> {
+    /// Returns the address and the number of bytes.
+    pub(crate) const fn as_raw_bytes(&self) -> (*const c_void, usize) {
+        (self.pointer, self.bytes())
+    }
+
+    #[inline(always)]
+    pub(crate) const fn len(&self) -> usize {
+        self.length
+    }
+
+    #[inline(always)]
+    pub(crate) const fn data_type(&self) -> DataType {
+        self.data_type
+    }
+
+    #[inline(always)]
+    pub(crate) const fn device(&self) -> Option<i32> {
+        self.device
+    }
+
+    /// Returns the memory space; `None` for an empty buffer, which may be in any.
+    #[inline(always)]
+    pub(crate) const fn memory_space(&self) -> Option<MemorySpace> {
         if self.length == 0 { None } else { Some(self.space) }
     }
 
-    const fn slice(&self, start: usize, length: usize) -> Self {
+    #[inline(always)]
+    pub(crate) const fn slice(&self, start: usize, length: usize) -> Self {
         debug_assert!(start + length <= self.length);
         Self { pointer: self.pointer.wrapping_byte_add(start * self.data_type.size()), length, ..*self }
     }
 
-    const fn part(&self, index: usize, parts: usize) -> Self {
+    /// Returns one of so many parts of the same length.
+    #[inline(always)]
+    pub(crate) const fn part(&self, index: usize, parts: usize) -> Self {
         let length = self.length / parts;
         self.slice(index * length, length)
     }
 
-    const fn as_raw(&self) -> *const c_void {
-        if self.length == 0 { std::ptr::null() } else { self.pointer.cast() }
+    /// Returns the address as C takes it: null for an empty buffer.
+    #[inline(always)]
+    pub(crate) const fn as_raw(&self) -> *const c_void {
+        if self.length == 0 { std::ptr::null() } else { self.pointer }
     }
 }
 
@@ -146,23 +178,18 @@ impl<'a, T> DeviceSlice<'a, T> {
         length: usize,
         space: MemorySpace,
     ) -> Self {
-        let raw = RawSlice { pointer, length, space, device: None, data_type, excess: 0 };
+        let raw = RawSlice { pointer: pointer.cast(), length, space, device: None, data_type, excess: 0 };
         Self { raw, memory: PhantomData }
     }
 
     /// Returns the view with another `T`, and the same data type.
     pub(crate) const fn cast<U>(self) -> DeviceSlice<'a, U> {
-        DeviceSlice { raw: self.raw.cast(), memory: PhantomData }
+        DeviceSlice { raw: self.raw, memory: PhantomData }
     }
 
     /// Returns the bytes as elements of `data_type`, which are to be [checked](Self::check_layout).
     pub(crate) const fn elements_of<U>(self, data_type: DataType) -> DeviceSlice<'a, U> {
         DeviceSlice { raw: self.raw.elements_of(data_type), memory: PhantomData }
-    }
-
-    /// Returns the address and the number of bytes.
-    pub(crate) const fn as_raw_bytes(&self) -> (*const c_void, usize) {
-        (self.raw.pointer.cast(), self.raw.bytes())
     }
 
     /// Returns the type of the elements.
@@ -211,19 +238,15 @@ impl<'a, T> DeviceSlice<'a, T> {
         self
     }
 
-    #[inline]
-    pub(crate) const fn device(&self) -> Option<i32> {
-        self.raw.device
-    }
-
     /// Returns `length` elements from `start` on; the caller has checked that they exist.
     pub(crate) const fn slice(&self, start: usize, length: usize) -> Self {
         Self { raw: self.raw.slice(start, length), memory: PhantomData }
     }
 
-    /// Returns the address for C: null for an empty buffer, whose address is meaningless.
-    pub(crate) const fn as_raw(&self) -> *const c_void {
-        self.raw.as_raw()
+    /// Returns it without lifetime and type.
+    #[inline(always)]
+    pub(crate) const fn raw(&self) -> RawSlice {
+        self.raw
     }
 }
 
@@ -278,23 +301,18 @@ impl<'a, T> DeviceSliceMut<'a, T> {
         length: usize,
         space: MemorySpace,
     ) -> Self {
-        let raw = RawSlice { pointer, length, space, device: None, data_type, excess: 0 };
+        let raw = RawSlice { pointer: pointer.cast(), length, space, device: None, data_type, excess: 0 };
         Self { raw, memory: PhantomData }
     }
 
     /// Returns the view with another `T`, and the same data type.
     pub(crate) const fn cast<U>(self) -> DeviceSliceMut<'a, U> {
-        DeviceSliceMut { raw: self.raw.cast(), memory: PhantomData }
+        DeviceSliceMut { raw: self.raw, memory: PhantomData }
     }
 
     /// Returns the bytes as elements of `data_type`, which are to be [checked](Self::check_layout).
     pub(crate) const fn elements_of<U>(self, data_type: DataType) -> DeviceSliceMut<'a, U> {
         DeviceSliceMut { raw: self.raw.elements_of(data_type), memory: PhantomData }
-    }
-
-    /// Returns the address and the number of bytes.
-    pub(crate) const fn as_raw_bytes(&self) -> (*const c_void, usize) {
-        (self.raw.pointer.cast(), self.raw.bytes())
     }
 
     /// Returns the type of the elements.
@@ -403,29 +421,15 @@ impl<'a, T> DeviceSliceMut<'a, T> {
         self
     }
 
-    #[inline]
-    pub(crate) const fn device(&self) -> Option<i32> {
-        self.raw.device
-    }
-
     /// Returns `length` elements from `start` on; the caller has checked that they exist.
     pub(crate) const fn slice_mut(&self, start: usize, length: usize) -> Self {
         Self { raw: self.raw.slice(start, length), memory: PhantomData }
     }
 
-    /// Returns part `index` of the `parts` equal parts of this buffer.
-    pub(crate) const fn part_mut(&self, index: usize, parts: usize) -> Self {
-        Self { raw: self.raw.part(index, parts), memory: PhantomData }
-    }
-
-    /// Returns the same part as [`part_mut`](Self::part_mut), for an in-place operation to send.
-    pub(crate) const fn part(&self, index: usize, parts: usize) -> DeviceSlice<'a, T> {
-        DeviceSlice { raw: self.raw.part(index, parts), memory: PhantomData }
-    }
-
-    /// Returns the address for C: null for an empty buffer, whose address is meaningless.
-    pub(crate) const fn as_raw(&self) -> *mut c_void {
-        self.raw.as_raw().cast_mut()
+    /// Returns it without lifetime and type.
+    #[inline(always)]
+    pub(crate) const fn raw(&self) -> RawSlice {
+        self.raw
     }
 }
 

@@ -84,6 +84,7 @@ mod unique_id;
 #[cfg(feature = "serde")]
 mod unique_id_serde;
 mod version;
+mod window;
 
 #[cfg(feature = "cuda-core")]
 pub use self::cuda_core::CudaCoreGuard;
@@ -96,10 +97,8 @@ pub use buffer::{DeviceSlice, DeviceSliceMut};
 pub use buffer_traits::{Buffer, BufferMut, BufferResult, Stream};
 pub use collective_config::CollectiveConfig;
 pub use communicator::{
-    AbortHandle, Answer, BorrowedCommunicator, Cause, Communicator, Finalized, Finding, Grouped, Grouping,
-    MemoryStatistic, Operations, OwnedPreMulSum, OwnedRegistration, OwnedWindow, PendingCommunicator,
-    PreMulSum, PreMulSumOperations, Properties, Recorder, Registration, ShrinkMode, Signal, Ungrouped,
-    WaitSignal, Watchdog, Window, WindowFlags, WindowOffset,
+    AbortHandle, Answer, BorrowedCommunicator, Cause, Communicator, Finalized, Finding, MemoryStatistic,
+    OwnedRegistration, PendingCommunicator, Properties, Recorder, Registration, ShrinkMode, Watchdog,
 };
 #[doc(hidden)]
 pub use communicator::{CallArguments, CallRecorder, GroupPlace};
@@ -117,7 +116,10 @@ pub use memory::NcclBuffer;
 pub use memory_space::MemorySpace;
 pub use nccl::{Function, Nccl};
 pub use nccl_slice::{NcclSlice, NcclSliceMut};
-pub use operation::{Extent, Operation, Role};
+pub use operation::{
+    Extent, Grouped, Grouping, Operation, Operations, OwnedPreMulSum, PreMulSum, PreMulSumOperations, Role,
+    Signal, Ungrouped, WaitSignal, WindowOffset,
+};
 pub use parameters::{ParameterValue, Parameters};
 pub use recorder::{Record, RecordState};
 pub use reduce_op::{ParseReduceOpError, ReduceOp};
@@ -126,3 +128,4 @@ pub use send_buffer::{RecvBuffer, SendBuffer};
 pub use stream::StreamRef;
 pub use unique_id::{ParseUniqueIdError, UniqueId};
 pub use version::{ParseVersionError, Version};
+pub use window::{OwnedWindow, Window, WindowFlags};

@@ -6,7 +6,7 @@ use crate::{DataType, Error, InvalidArgumentKind, MemorySpace, Result, StreamRef
 /// Returns an error for an element type that the library does not know, and for host memory on a GPU or device memory
 /// on the CPU implementation.
 #[inline]
-pub(super) fn check_buffers<const N: usize>(
+pub(crate) fn check_buffers<const N: usize>(
     communicator: &Communicator,
     call: &'static str,
     data_type: DataType,
@@ -21,12 +21,8 @@ pub(super) fn check_buffers<const N: usize>(
 }
 
 /// Returns an error if the element types, known at run time, of an operation's buffers differ.
-#[inline(always)]
-pub(super) fn check_data_types<const N: usize>(call: &'static str, types: [DataType; N]) -> Result<()> {
-    match types[..] {
-        [first, second] if first != second => Err(different_data_types(call, first, second)),
-        _ => Ok(()),
-    }
+pub(crate) fn check_data_types(call: &'static str, first: DataType, second: DataType) -> Result<()> {
+    if first == second { Ok(()) } else { Err(different_data_types(call, first, second)) }
 }
 
 #[cold]
@@ -40,7 +36,7 @@ fn different_data_types(call: &'static str, first: DataType, second: DataType) -
 
 /// Returns an error if a stream means another one on another thread, as which NCCL may work for a nonblocking communicator.
 #[inline(always)]
-pub(super) fn check_stream(
+pub(crate) fn check_stream(
     communicator: &Communicator,
     call: &'static str,
     stream: StreamRef<'_>,
@@ -63,7 +59,7 @@ fn per_thread_stream(communicator: &Communicator, call: &'static str) -> Result<
 
 /// Returns an error if a stream or a buffer belongs to another CUDA device than the communicator.
 #[inline(always)]
-pub(super) fn check_devices<const N: usize>(
+pub(crate) fn check_devices<const N: usize>(
     communicator: &Communicator,
     call: &'static str,
     devices: [Option<i32>; N],
@@ -99,7 +95,7 @@ fn wrong_memory(call: &'static str, space: MemorySpace, expected: MemorySpace) -
 
 /// Returns an error if a buffer with `length` elements is shorter than `count` elements times `ranks`.
 #[inline]
-pub(super) fn check_length(
+pub(crate) fn check_length(
     call: &'static str,
     buffer: &str,
     length: usize,
@@ -130,7 +126,7 @@ fn too_short(
 }
 
 /// Returns an error if the length of a buffer is not a multiple of the communicator's size.
-pub(super) fn check_divisible(call: &'static str, buffer: &str, length: usize, size: usize) -> Result<()> {
+pub(crate) fn check_divisible(call: &'static str, buffer: &str, length: usize, size: usize) -> Result<()> {
     if length.is_multiple_of(size) {
         return Ok(());
     }
@@ -144,7 +140,7 @@ pub(super) fn check_divisible(call: &'static str, buffer: &str, length: usize, s
 }
 
 /// Returns the sum of the counts, of which there is one for each of the `size` ranks; an error if there are more or fewer.
-pub(super) fn sum_of_counts(call: &'static str, what: &str, counts: &[usize], size: usize) -> Result<usize> {
+pub(crate) fn sum_of_counts(call: &'static str, what: &str, counts: &[usize], size: usize) -> Result<usize> {
     if counts.len() != size {
         let problem = format!("{} {what}; expected {size}, one for each rank", counts.len());
         return Err(Error::argument(call, InvalidArgumentKind::Length, problem));
@@ -156,7 +152,7 @@ pub(super) fn sum_of_counts(call: &'static str, what: &str, counts: &[usize], si
 }
 
 /// Returns an error if a buffer has another length than this rank's count.
-pub(super) fn check_own_count(
+pub(crate) fn check_own_count(
     call: &'static str,
     buffer: &str,
     length: usize,
@@ -172,7 +168,7 @@ pub(super) fn check_own_count(
 }
 
 /// Returns an error if a rank sends another number of elements to itself than it receives.
-pub(super) fn check_own_exchange(call: &'static str, sent: usize, received: usize, what: &str) -> Result<()> {
+pub(crate) fn check_own_exchange(call: &'static str, sent: usize, received: usize, what: &str) -> Result<()> {
     if sent == received {
         return Ok(());
     }
@@ -182,7 +178,7 @@ pub(super) fn check_own_exchange(call: &'static str, sent: usize, received: usiz
 
 /// Checks that a rank is below `size`, and converts it to C's type.
 #[inline]
-pub(super) fn to_c_rank(call: &'static str, what: &str, rank: usize, size: usize) -> Result<i32> {
+pub(crate) fn to_c_rank(call: &'static str, what: &str, rank: usize, size: usize) -> Result<i32> {
     i32::try_from(rank).ok().filter(|_| rank < size).ok_or_else(|| {
         Error::argument(
             call,
@@ -199,7 +195,7 @@ pub(super) struct SizeAndRank {
 }
 
 impl SizeAndRank {
-    pub(super) fn new(call: &'static str, size: usize, rank: usize) -> Result<Self> {
+    pub(crate) fn new(call: &'static str, size: usize, rank: usize) -> Result<Self> {
         let (Ok(c_size), Ok(c_rank)) = (i32::try_from(size), i32::try_from(rank)) else {
             return Err(Error::argument(
                 call,

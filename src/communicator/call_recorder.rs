@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64};
 
 use super::identity::{self, Identity};
 use crate::recorder::{
-    CommunicatorDump, IS_FIRST_OF_GROUP, IS_GROUPED, Method, Place, Ring, encode_raw, process_document,
+    CommunicatorDump, IS_FIRST_OF_GROUP, IS_GROUPED, Place, Ring, encode_raw, process_document,
 };
 use crate::{MemorySpace, Operation, UniqueId, Version, sys};
 
@@ -41,10 +41,10 @@ pub struct CallArguments {
     pub operation: &'static Operation,
     /// `ncclDataType_t`.
     pub data_type: Option<sys::ncclDataType_t>,
-    /// The lengths of the method's buffers.
-    pub lengths: [usize; 2],
+    /// The numbers of elements that the rank sends and receives.
+    pub elements: [usize; 2],
     /// The root or the other rank.
-    pub peer: Option<i32>,
+    pub rank: Option<i32>,
     /// The address of the stream.
     pub stream: usize,
 }
@@ -111,19 +111,15 @@ impl CallRecorder {
     /// Records an operation before its call.
     #[inline]
     pub fn begin(&self, arguments: CallArguments, place: GroupPlace) {
-        let CallArguments { operation, data_type, lengths, peer, stream } = arguments;
+        let CallArguments { operation, data_type, elements, rank, stream } = arguments;
         let group = match place {
             GroupPlace::Ungrouped => 0,
             GroupPlace::First => IS_GROUPED | IS_FIRST_OF_GROUP,
             GroupPlace::Later => IS_GROUPED,
         };
-        let call = encode_raw(
-            Method::from_number(operation.number()),
-            data_type.map(|data_type| data_type.0),
-            [peer, None],
-        );
+        let call = encode_raw(operation, data_type.map(|data_type| data_type.0), rank);
         self.lock();
-        self.ring.push(call | group, lengths, stream, None);
+        self.ring.push(call | group, elements, stream, None);
         // One that was in progress is complete: NCCL begins no other before.
         self.state.store(self.state.load(Relaxed) & !IN_PROGRESS | INSIDE, Relaxed);
         self.unlock();

@@ -8,11 +8,11 @@ use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 
 use super::handle::Communicator;
+use super::open_group::check_no_open_group;
 use super::out_param::OutParam;
 use super::shared::{Inside, Shared};
 use super::state::Purpose;
 use crate::backend::{Library, call};
-use crate::group::open::check_no_open_group;
 use crate::{Config, MemorySpace, Result, ResultCode, sys};
 
 /// A child that NCCL has begun to create. Its parent is in NCCL until it is complete.

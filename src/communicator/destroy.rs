@@ -2,10 +2,10 @@ use std::sync::PoisonError;
 use std::sync::atomic::Ordering::Relaxed;
 
 use super::handle::Communicator;
+use super::open_group::check_no_open_group;
 use super::shared::{ABORT_LIMIT, Shared};
 use super::state::Purpose;
 use crate::backend::call;
-use crate::group::open::check_no_open_group;
 use crate::{Error, InvalidArgumentKind, MemorySpace, Nccl, Result};
 
 /// A communicator after [`Communicator::finalize`], which only remains to be destroyed or aborted.

@@ -10,6 +10,7 @@ use std::time::{Duration, Instant};
 use super::create_child::BegunChild;
 use super::destroy::Finalized;
 use super::handle::Communicator;
+use super::open_group::check_no_open_group;
 use super::out_param::OutParam;
 use super::shared::{ABORT_LIMIT, Ending, Inside, Shared};
 use super::split::to_c_color;
@@ -17,7 +18,6 @@ use super::state::Purpose;
 use super::timer::Timer;
 use crate::backend::call;
 use crate::cuda::CudaContext;
-use crate::group::open::check_no_open_group;
 use crate::{Config, Error, InvalidArgumentKind, MemorySpace, Nccl, Result, UniqueId, sys};
 
 /// The first and the longest pause between two looks at the state of a communicator.

@@ -3,19 +3,19 @@ use std::fmt;
 use std::marker::PhantomData;
 use std::sync::atomic::AtomicBool;
 use std::sync::atomic::Ordering::Relaxed;
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::task::Poll;
 use std::time::{Duration, Instant};
 
 use super::abort_handle::AbortHandle;
+use super::open_group::check_no_open_group;
 use super::recorded::Recorded;
 use super::recorder;
 use super::shared::{Inside, Shared};
 use super::state::{Purpose, State};
 use crate::backend::{Library, call};
 use crate::collective_config::RawCollectiveConfig;
-use crate::group::open::check_no_open_group;
-use crate::recorder::{Entry, IS_FIRST_OF_GROUP, IS_GROUPED, Method, Ring};
+use crate::recorder::{Entry, IS_FIRST_OF_GROUP, IS_GROUPED, Ring};
 use crate::{Error, InvalidArgumentKind, MemorySpace, Result, ResultCode, sys};
 
 /// A communicator: one rank's membership in a set of ranks that communicate with each other.
@@ -154,13 +154,6 @@ pub struct Communicator {
 
 /// The reason why a communicator is not `Sync`, in the words of the compiler's message.
 pub(super) trait OneThreadAtATime {}
-
-/// An operation outside a group. Its drop leaves NCCL.
-#[allow(missing_debug_implementations, unreachable_pub)] // Public in a private module, as a sealed trait's hidden type.
-pub struct BegunOperation<'c> {
-    _inside: Inside<&'c Arc<Shared>>,
-    recorded: Recorded<'c>,
-}
 
 impl Communicator {
     /// Takes over a handle that other code has created with `nccl`.
@@ -358,13 +351,13 @@ impl Communicator {
 
     /// Enters NCCL outside a group.
     #[inline(always)]
-    pub(super) fn enter(&self, call: &'static str, purpose: Purpose) -> Result<Inside<&Arc<Shared>>> {
+    pub(crate) fn enter(&self, call: &'static str, purpose: Purpose) -> Result<Inside<&Arc<Shared>>> {
         check_no_open_group(call)?;
         Inside::new(&self.shared, call, purpose)
     }
 
     /// Runs a call outside a group.
-    pub(super) fn run_ungrouped(
+    pub(crate) fn run_ungrouped(
         &self,
         call: &'static str,
         purpose: Purpose,
@@ -388,67 +381,25 @@ impl Communicator {
         self.run_ungrouped(call, purpose, || enqueue().map(|_| ResultCode::IN_PROGRESS))
     }
 
-    // The two halves of an operation outside a group: they are inlined into their caller; a closure would not be.
-
-    /// Enters NCCL for an operation outside a group, and records it.
+    /// Records an operation outside a group.
     #[inline(always)]
-    pub(super) fn begin_operation(&self, entry: &Entry) -> Result<BegunOperation<'_>> {
-        let inside = self.enter(entry.name, Purpose::Work)?;
-        Ok(BegunOperation { _inside: inside, recorded: Recorded::new(&self.shared, entry, 0) })
+    pub(crate) fn record_call(&self, entry: &Entry) -> Recorded<'_> {
+        Recorded::new(&self.shared, entry, 0)
     }
 
-    /// Waits if the operation is in progress, for the `timeout` instead of the communicator's if there is one, and leaves
-    /// NCCL.
-    #[inline(always)]
-    pub(super) fn finish_operation(
-        &self,
-        entry: &Entry,
-        begun: BegunOperation<'_>,
-        timeout: Option<Duration>,
-        result: Result<ResultCode>,
-    ) -> Result<()> {
-        match result {
-            Ok(ResultCode::SUCCESS) => Ok(()),
-            result => self.finish_slow_path(entry.name, entry.method, begun, timeout, result),
-        }
-    }
-
-    /// Completes an operation that has failed or is in progress. (Apart, so that a success is not passed through memory; nor
-    /// is the entry, of which it has the parts.)
-    #[cold]
-    #[inline(never)]
-    fn finish_slow_path(
-        &self,
-        call: &'static str,
-        method: Method,
-        begun: BegunOperation<'_>,
-        timeout: Option<Duration>,
-        result: Result<ResultCode>,
-    ) -> Result<()> {
-        match result {
-            Ok(ResultCode::IN_PROGRESS) => {
-                self.wait_within(call, timeout).inspect_err(|_| begun.recorded.fail())
-            }
-            Ok(_) => Ok(()),
-            Err(error) => {
-                if error.code().is_some() {
-                    begun.recorded.fail();
-                } else {
-                    begun.recorded.withdraw(method);
-                }
-                Err(error)
-            }
-        }
+    /// Keeps the options of a collective outside a group as long as NCCL may read them.
+    pub(crate) fn keep_options(&self, options: RawCollectiveConfig) {
+        *self.options.lock().unwrap_or_else(PoisonError::into_inner) = Some(options);
     }
 
     /// Runs a query, which is allowed after a failure too.
-    pub(super) fn query<R>(&self, call: &'static str, query: impl FnOnce() -> Result<R>) -> Result<R> {
+    pub(crate) fn query<R>(&self, call: &'static str, query: impl FnOnce() -> Result<R>) -> Result<R> {
         let _inside = Inside::new(&self.shared, call, Purpose::Query)?;
         query()
     }
 
     /// Runs a [`query`](Self::query), also while the communicator is in the group that is open on this thread.
-    pub(super) fn query_or_in_group<R>(
+    pub(crate) fn query_or_in_group<R>(
         &self,
         call: &'static str,
         query: impl FnOnce() -> Result<R>,
@@ -495,7 +446,7 @@ impl Communicator {
 
     /// Returns an error if the communicator has no timeout: its calls block inside NCCL.
     #[cold]
-    pub(super) fn require_timeout(&self, call: &'static str) -> Result<()> {
+    pub(crate) fn require_timeout(&self, call: &'static str) -> Result<()> {
         if self.is_nonblocking() {
             return Ok(());
         }
@@ -547,6 +498,12 @@ impl Communicator {
         {
             self.shared.end_call();
         }
+    }
+
+    /// Returns the part that its handles share.
+    #[inline]
+    pub(crate) fn shared(&self) -> &Arc<Shared> {
+        &self.shared
     }
 
     #[inline]

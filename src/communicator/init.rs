@@ -7,10 +7,10 @@ use std::time::Duration;
 use super::arguments::SizeAndRank;
 use super::handle::Communicator;
 use super::identity;
+use super::open_group::check_no_open_group;
 use super::out_param::OutParam;
 use super::shared::Shared;
 use crate::backend::call;
-use crate::group::open::check_no_open_group;
 use crate::{Config, Error, InvalidArgumentKind, Nccl, Result, UniqueId, sys};
 
 /// A rank that NCCL has begun to create.

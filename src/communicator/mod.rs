@@ -1,17 +1,15 @@
-//! A communicator, its operations, and the objects that belong to it.
+//! A communicator: its state, its creation, its children, its end, and what it registers. Its operations are in
+//! [`operation`](crate::operation), its groups in [`group`](crate::group).
 #![allow(unsafe_code)]
 
 mod abort_handle;
 mod arguments;
-mod barrier;
 mod borrowed;
 mod call_recorder;
 mod catch_panic;
-mod collectives;
 mod create_child;
 mod destroy;
 mod futures;
-mod grouping;
 mod handle;
 mod helper_thread;
 mod identity;
@@ -19,16 +17,10 @@ mod init;
 #[cfg(all(test, loom))]
 mod loom_models;
 mod memory_usage;
-mod one_sided;
-mod operation_methods;
-mod operations;
+mod open_group;
 mod out_param;
-mod owned_pre_mul_sum;
 mod owned_registration;
-mod owned_window;
 mod pending;
-mod point_to_point;
-mod pre_mul_sum;
 mod properties;
 mod recorded;
 mod recorder;
@@ -36,35 +28,33 @@ mod recording;
 mod recovery;
 mod registration;
 mod shared;
-#[cfg(any(feature = "log", feature = "tracing"))]
-mod span;
 mod split;
 mod state;
 mod synchronize;
 mod timer;
-mod vector_collectives;
 mod watchdog;
-mod window;
 
 pub use abort_handle::AbortHandle;
+pub(crate) use arguments::{
+    check_buffers, check_data_types, check_devices, check_divisible, check_length, check_own_count,
+    check_own_exchange, check_stream, sum_of_counts, to_c_rank,
+};
 pub use borrowed::BorrowedCommunicator;
 pub use call_recorder::{CallArguments, CallRecorder, GroupPlace};
 pub use destroy::Finalized;
-pub use grouping::{Grouped, Grouping, Ungrouped};
 pub use handle::Communicator;
 pub use memory_usage::MemoryStatistic;
-pub use one_sided::{Signal, WaitSignal};
-pub use operations::Operations;
-pub use owned_pre_mul_sum::OwnedPreMulSum;
+pub(crate) use open_group::{check_no_open_group, set_open};
+pub(crate) use out_param::OutParam;
 pub use owned_registration::OwnedRegistration;
-pub use owned_window::OwnedWindow;
 pub use pending::PendingCommunicator;
 pub(crate) use pending::PendingHandle;
-pub use pre_mul_sum::{PreMulSum, PreMulSumOperations};
 pub use properties::Properties;
 pub(crate) use recorded::Recorded;
 pub use recorder::Recorder;
 pub use recovery::ShrinkMode;
 pub use registration::Registration;
+pub(crate) use registration::{DEREGISTER, leak, ok_if_freed};
+pub(crate) use shared::{Inside, Shared};
+pub(crate) use state::Purpose;
 pub use watchdog::{Answer, Cause, Finding, Watchdog};
-pub use window::{Window, WindowFlags, WindowOffset};

@@ -5,23 +5,23 @@ use crate::{MemorySpace, Result};
 
 /// An out-parameter of NCCL for a handle: on the heap, as NCCL keeps its address and may write it after the call has
 /// returned, even if the call fails. It is leaked unless it is freed explicitly.
-pub(super) struct OutParam<T>(*mut *mut T);
+pub(crate) struct OutParam<T>(*mut *mut T);
 
 // SAFETY: it owns the memory, and reads it only after the call that writes it has ended.
 unsafe impl<T> Send for OutParam<T> {}
 
 impl<T> OutParam<T> {
-    pub(super) fn new() -> Self {
+    pub(crate) fn new() -> Self {
         Self(Box::into_raw(Box::new(ptr::null_mut())))
     }
 
     /// Returns the address to pass to NCCL.
-    pub(super) fn as_mut_ptr(&self) -> *mut *mut T {
+    pub(crate) fn as_mut_ptr(&self) -> *mut *mut T {
         self.0
     }
 
     /// Returns the handle, null as long as NCCL has not written it.
-    pub(super) fn get(&self) -> *mut T {
+    pub(crate) fn get(&self) -> *mut T {
         // SAFETY: allocated in `new`, and freed only by `free`, whose caller does not use it any more. NCCL writes it
         // only during calls on the communicator, which are made one at a time.
         unsafe { self.0.read_volatile() }
@@ -32,7 +32,7 @@ impl<T> OutParam<T> {
     ///
     /// # Safety
     /// `created` is the result of the creation including the wait for it, and `self` is not used any more.
-    pub(super) unsafe fn free_after<R>(&self, library: &Library, created: &Result<R>) {
+    pub(crate) unsafe fn free_after<R>(&self, library: &Library, created: &Result<R>) {
         if created.is_ok() || library.memory_space() == MemorySpace::Host {
             // SAFETY: as above.
             unsafe { self.free() };
@@ -43,7 +43,7 @@ impl<T> OutParam<T> {
     ///
     /// # Safety
     /// NCCL has written the handle or never will, and `self` is not used any more.
-    pub(super) unsafe fn free(&self) {
+    pub(crate) unsafe fn free(&self) {
         // SAFETY: allocated in `new`; the caller guarantees that nothing uses it any more.
         drop(unsafe { Box::from_raw(self.0) });
     }

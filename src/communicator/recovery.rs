@@ -5,10 +5,10 @@ use std::sync::atomic::Ordering::Relaxed;
 
 use super::arguments::SizeAndRank;
 use super::handle::Communicator;
+use super::open_group::check_no_open_group;
 use super::out_param::OutParam;
 use super::state::Purpose;
 use crate::backend::call;
-use crate::group::open::check_no_open_group;
 use crate::{Config, Error, InvalidArgumentKind, Nccl, Result, ResultCode, UniqueId, sys};
 
 /// The state of the work when [`Communicator::shrink`] is called. Since NCCL 2.27.3.

@@ -37,14 +37,14 @@ use crate::{Element, Error, InvalidArgumentKind, NcclBuffer, Result, ResultCode}
 #[doc(alias = "ncclCommRegister")]
 #[doc(alias = "ncclCommDeregister")]
 pub struct Registration<'c> {
-    pub(super) communicator: &'c Communicator,
-    pub(super) registered: Registered,
+    pub(crate) communicator: &'c Communicator,
+    pub(crate) registered: Registered,
 }
 
 /// The memory that NCCL knows.
-pub(super) struct Registered {
+pub(crate) struct Registered {
     /// The handle; null if NCCL does not use the registration, and once it has ended.
-    pub(super) handle: *mut c_void,
+    pub(crate) handle: *mut c_void,
     /// The memory; `None` if the caller of [`Communicator::register_raw`] keeps it, and once it is deregistered.
     memory: Option<Arc<Allocation>>,
 }
@@ -152,7 +152,7 @@ impl Communicator {
     }
 
     /// Returns an error if a buffer cannot be registered.
-    pub(super) fn check_registrable<T: Element>(
+    pub(crate) fn check_registrable<T: Element>(
         &self,
         call: &'static str,
         buffer: &NcclBuffer<T>,
@@ -195,16 +195,16 @@ impl Registration<'_> {
 }
 
 /// The method that ends a registration, for errors.
-pub(super) const DEREGISTER: &str = "deregister";
+pub(crate) const DEREGISTER: &str = "deregister";
 
 impl Registered {
     /// Returns the registration, and leaves one that has ended.
-    pub(super) fn take(&mut self) -> Self {
+    pub(crate) fn take(&mut self) -> Self {
         Self { handle: std::mem::replace(&mut self.handle, ptr::null_mut()), memory: self.memory.take() }
     }
 
     /// Ends the registration: `query` runs the call of NCCL.
-    pub(super) fn end(
+    pub(crate) fn end(
         &mut self,
         shared: &Shared,
         query: impl FnOnce(&dyn Fn() -> Result<ResultCode>) -> Result<ResultCode>,
@@ -224,7 +224,7 @@ impl Registered {
 }
 
 /// Treats a communicator that has been freed on host memory as success: its registrations and windows ended with it.
-pub(super) fn ok_if_freed<R>(shared: &Shared, ended: Result<R>) -> Result<()> {
+pub(crate) fn ok_if_freed<R>(shared: &Shared, ended: Result<R>) -> Result<()> {
     match ended {
         Err(Error::Aborted { .. }) if shared.is_freed() => Ok(()),
         ended => ended.map(drop),
@@ -232,7 +232,7 @@ pub(super) fn ok_if_freed<R>(shared: &Shared, ended: Result<R>) -> Result<()> {
 }
 
 /// Leaks memory that could not be deregistered: NCCL may use it until the communicator ends.
-pub(super) fn leak(memory: Arc<Allocation>) {
+pub(crate) fn leak(memory: Arc<Allocation>) {
     std::mem::forget(memory);
 }
 

@@ -18,28 +18,28 @@ use crate::recorder::Ring;
 use crate::{Error, MemorySpace, Result, ResultCode, sys};
 
 /// The longest time that an abort keeps its caller waiting.
-pub(super) const ABORT_LIMIT: Duration = Duration::from_secs(5);
+pub(crate) const ABORT_LIMIT: Duration = Duration::from_secs(5);
 
 /// Writes the records of a process, for a reason.
-pub(super) type Dump = fn(&Arc<Shared>, &str);
+pub(crate) type Dump = fn(&Arc<Shared>, &str);
 
 /// The part of a communicator that it shares with its abort handles, and with the thread that ends it.
-pub(super) struct Shared {
-    pub(super) library: Arc<Library>,
+pub(crate) struct Shared {
+    pub(crate) library: Arc<Library>,
     /// Live until [`State`] is ended.
-    pub(super) raw: sys::ncclComm_t,
-    pub(super) state: State,
+    pub(crate) raw: sys::ncclComm_t,
+    pub(crate) state: State,
     /// The library's, at hand for each call.
-    pub(super) memory_space: MemorySpace,
+    pub(crate) memory_space: MemorySpace,
     /// The size, in the upper half, and the rank; 0 as long as they are not known.
     membership: AtomicU64,
-    pub(super) identity: Identity,
+    pub(crate) identity: Identity,
     /// The last operations, if they are recorded.
     ring: OnceLock<Ring>,
     /// The function with which a timeout writes them.
     dump: OnceLock<Dump>,
     /// The `commName` that NCCL was given, to which it keeps a pointer.
-    pub(super) name: Option<Arc<CStr>>,
+    pub(crate) name: Option<Arc<CStr>>,
     /// Set if other code owns the communicator and ends it.
     is_borrowed: bool,
     /// Set if the end took too long and goes on in the background.
@@ -57,7 +57,7 @@ unsafe impl Send for Shared {}
 unsafe impl Sync for Shared {}
 
 impl Shared {
-    pub(super) fn new(library: &Arc<Library>, raw: sys::ncclComm_t, name: Option<Arc<CStr>>) -> Arc<Self> {
+    pub(crate) fn new(library: &Arc<Library>, raw: sys::ncclComm_t, name: Option<Arc<CStr>>) -> Arc<Self> {
         let (memory_space, library) = (library.memory_space(), Arc::clone(library));
         let [is_ending, is_freed, is_finalized] = [(); 3].map(|()| AtomicBool::new(false));
         Arc::new(Self {
@@ -78,7 +78,7 @@ impl Shared {
     }
 
     /// Creates the state of a communicator that other code owns.
-    pub(super) fn borrowed(library: &Arc<Library>, raw: sys::ncclComm_t) -> Arc<Self> {
+    pub(crate) fn borrowed(library: &Arc<Library>, raw: sys::ncclComm_t) -> Arc<Self> {
         let mut shared = Self::new(library, raw, None);
         // It is not shared yet.
         Arc::get_mut(&mut shared).into_iter().for_each(|shared| shared.is_borrowed = true);
@@ -86,13 +86,13 @@ impl Shared {
     }
 
     /// Returns `true` if other code owns the communicator: its end here is only the end of its use.
-    pub(super) fn is_borrowed(&self) -> bool {
+    pub(crate) fn is_borrowed(&self) -> bool {
         self.is_borrowed
     }
 
     /// Returns the state for an object that does not borrow the communicator; an error if other code owns it, and may end
     /// it before the object.
-    pub(super) fn owned(self: &Arc<Self>, call: &'static str) -> Result<Arc<Self>> {
+    pub(crate) fn owned(self: &Arc<Self>, call: &'static str) -> Result<Arc<Self>> {
         if self.is_borrowed {
             return Err(Error::usage(
                 call,
@@ -103,29 +103,29 @@ impl Shared {
     }
 
     /// Returns `true` if NCCL is still ending the communicator, and may use all that it was given.
-    pub(super) fn is_ending(&self) -> bool {
+    pub(crate) fn is_ending(&self) -> bool {
         self.is_ending.load(Relaxed)
     }
 
     /// Records the size and the rank.
-    pub(super) fn set_membership(&self, size: usize, rank: usize) {
+    pub(crate) fn set_membership(&self, size: usize, rank: usize) {
         // NCCL has no more ranks than an i32 can count.
         self.membership.store((size as u64) << 32 | rank as u64, Relaxed);
     }
 
     /// Returns the size and the rank, as far as they are known.
-    pub(super) fn membership(&self) -> (u32, u32) {
+    pub(crate) fn membership(&self) -> (u32, u32) {
         let membership = self.membership.load(Relaxed);
         ((membership >> 32) as u32, membership as u32)
     }
 
     #[inline(always)]
-    pub(super) fn ring(&self) -> Option<&Ring> {
+    pub(crate) fn ring(&self) -> Option<&Ring> {
         self.ring.get()
     }
 
     /// Makes operations be recorded, and a timeout `dump` them. Returns `true` if they were not before.
-    pub(super) fn start_ring(&self, entries: usize, dump: Dump) -> bool {
+    pub(crate) fn start_ring(&self, entries: usize, dump: Dump) -> bool {
         let mut is_new = false;
         let _ = self.dump.set(dump);
         self.ring.get_or_init(|| {
@@ -143,7 +143,7 @@ impl Shared {
     }
 
     /// Calls `ncclCommGetAsyncError`.
-    pub(super) fn poll(&self) -> Result<ResultCode> {
+    pub(crate) fn poll(&self) -> Result<ResultCode> {
         // Not success, which a library that writes nothing would then seem to report.
         let mut state = sys::ncclResult_t::ncclInternalError;
         // SAFETY: a live communicator and a valid out-parameter.
@@ -156,7 +156,7 @@ impl Shared {
     ///
     /// The caller has entered NCCL, or nothing else has the communicator. Whatever ends the call, NCCL does not use any more
     /// on host memory what it was given: a call that is in progress is aborted before this says that it is over.
-    pub(super) fn progress(
+    pub(crate) fn progress(
         self: &Arc<Self>,
         call: &'static str,
         start: Instant,
@@ -191,7 +191,7 @@ impl Shared {
 
     /// Ends the call that is in progress, and the communicator with it, unless it is ended already.
     #[cold]
-    pub(super) fn end_call(self: &Arc<Self>) {
+    pub(crate) fn end_call(self: &Arc<Self>) {
         if self.state.end() {
             // SAFETY: the state has told this thread to end it.
             let _ = unsafe { self.abort() };
@@ -199,7 +199,7 @@ impl Shared {
     }
 
     /// Aborts the communicator after a wait that took too long, and returns the error.
-    pub(super) fn give_up(self: &Arc<Self>, call: &'static str, elapsed: Duration) -> Error {
+    pub(crate) fn give_up(self: &Arc<Self>, call: &'static str, elapsed: Duration) -> Error {
         // Another thread may be freeing it.
         if !self.state.end() {
             return Error::Aborted { call };
@@ -213,13 +213,13 @@ impl Shared {
     }
 
     /// Returns `true` if the communicator is freed, together with its registrations and windows; on host memory only.
-    pub(super) fn is_freed(&self) -> bool {
+    pub(crate) fn is_freed(&self) -> bool {
         self.is_freed.load(Acquire)
     }
 
     /// Runs the end of an object that does not borrow the communicator, on any thread; an error if the communicator has
     /// ended, or is in use.
-    pub(super) fn end_object<R>(
+    pub(crate) fn end_object<R>(
         self: &Arc<Self>,
         call: &'static str,
         end: impl FnOnce() -> Result<R>,
@@ -236,7 +236,7 @@ impl Shared {
     ///
     /// # Safety
     /// [`State`] has told the caller to end it.
-    pub(super) unsafe fn abort(self: &Arc<Self>) -> Result<()> {
+    pub(crate) unsafe fn abort(self: &Arc<Self>) -> Result<()> {
         // SAFETY: the caller guarantees it.
         unsafe { Self::abort_all("abort", vec![Arc::clone(self)]) }
     }
@@ -245,7 +245,7 @@ impl Shared {
     ///
     /// # Safety
     /// [`State`] has told the caller to end each of them.
-    pub(super) unsafe fn abort_all(call: &'static str, all: Vec<Arc<Self>>) -> Result<()> {
+    pub(crate) unsafe fn abort_all(call: &'static str, all: Vec<Arc<Self>>) -> Result<()> {
         let abort = |shared: &Self| {
             // SAFETY: live; the caller guarantees that no other thread enters NCCL with it any more.
             unsafe { call!(shared.library, ncclCommAbort(shared.raw)) }.map(drop)
@@ -272,7 +272,7 @@ impl Shared {
     ///
     /// # Safety
     /// [`State`] has told the caller to end it.
-    pub(super) unsafe fn destroy(self: &Arc<Self>, limit: Option<Duration>) -> Result<()> {
+    pub(crate) unsafe fn destroy(self: &Arc<Self>, limit: Option<Duration>) -> Result<()> {
         Self::end("destroy", vec![Arc::clone(self)], limit, Self::destroy_all)
     }
 
@@ -281,7 +281,7 @@ impl Shared {
     ///
     /// # Safety
     /// [`State`] has told the caller to end it.
-    pub(super) unsafe fn begin_destroy(
+    pub(crate) unsafe fn begin_destroy(
         self: &Arc<Self>,
         call: &'static str,
         context: Option<CudaContext>,
@@ -299,7 +299,7 @@ impl Shared {
     }
 
     /// Records that the communicator is being finalized; the caller has entered NCCL.
-    pub(super) fn set_finalized(&self) {
+    pub(crate) fn set_finalized(&self) {
         self.is_finalized.store(true, Relaxed);
     }
 
@@ -327,25 +327,25 @@ impl Shared {
 
 /// The stay of a thread in NCCL with a communicator. Its drop leaves, and aborts the communicator if that was requested
 /// meanwhile: it comes before everything that NCCL may use until then is freed.
-pub(super) struct Inside<S: Borrow<Arc<Shared>>>(S);
+pub(crate) struct Inside<S: Borrow<Arc<Shared>>>(S);
 
 impl<S: Borrow<Arc<Shared>>> Inside<S> {
     /// Enters NCCL for a purpose.
     #[inline(always)]
-    pub(super) fn new(shared: S, call: &'static str, purpose: Purpose) -> Result<Self> {
+    pub(crate) fn new(shared: S, call: &'static str, purpose: Purpose) -> Result<Self> {
         shared.borrow().state.enter(call, purpose)?;
         Ok(Self(shared))
     }
 
     /// Enters NCCL as an object of the communicator does: the owner waits for it.
-    pub(super) fn for_object(shared: S, call: &'static str) -> Result<Self> {
+    pub(crate) fn for_object(shared: S, call: &'static str) -> Result<Self> {
         shared.borrow().state.enter_for_object(call)?;
         Ok(Self(shared))
     }
 
     /// Returns the stay of a communicator in a group, for which `state` was entered.
     #[inline(always)]
-    pub(super) fn of_group(shared: S) -> Self {
+    pub(crate) fn of_group(shared: S) -> Self {
         Self(shared)
     }
 }
@@ -378,7 +378,7 @@ fn end_here(all: &[Arc<Shared>], end: impl Fn(&[Arc<Shared>]) -> Result<()>) -> 
 /// On a GPU it may never return: NCCL waits as long as there is a CUDA graph with work of the communicator. And on a thread
 /// with an open group it would only be queued, and dropped if the group is cancelled. So another thread runs it. On host
 /// memory, it ends at once.
-pub(super) struct Ending {
+pub(crate) struct Ending {
     call: &'static str,
     all: Vec<Arc<Shared>>,
     start: Instant,
@@ -413,7 +413,7 @@ impl Ending {
     }
 
     /// Waits for the result, which is returned once; `None` after the `limit`.
-    pub(super) fn wait(&mut self, limit: Duration) -> Option<Result<()>> {
+    pub(crate) fn wait(&mut self, limit: Duration) -> Option<Result<()>> {
         let result = match &mut self.work {
             EndingWork::Running(thread) => thread.wait(limit)?,
             EndingWork::Over(result) => return result.take(),
@@ -423,12 +423,12 @@ impl Ending {
     }
 
     /// Returns the time since the start.
-    pub(super) fn elapsed(&self) -> Duration {
+    pub(crate) fn elapsed(&self) -> Duration {
         self.start.elapsed()
     }
 
     /// Creates the error of an end that took too long.
-    pub(super) fn timeout_error(&self) -> Error {
+    pub(crate) fn timeout_error(&self) -> Error {
         let (call, elapsed) = (self.call, self.elapsed());
         #[cfg(feature = "log")]
         super::catch_panic::warn(format_args!(

@@ -54,7 +54,7 @@ impl Purpose {
 impl State {
     /// Enters NCCL. Pairs with [`leave`](Self::leave).
     #[inline(always)]
-    pub(super) fn enter(&self, call: &'static str, purpose: Purpose) -> Result<()> {
+    pub(crate) fn enter(&self, call: &'static str, purpose: Purpose) -> Result<()> {
         // The fast path: no flag is set.
         if self.flags.compare_exchange(0, INSIDE, Acquire, Relaxed).is_ok() {
             return Ok(());
@@ -64,7 +64,7 @@ impl State {
 
     /// Enters NCCL to end an object of the communicator, on any thread. It does not wait for the owner, whose call may
     /// wait for other ranks.
-    pub(super) fn enter_for_object(&self, call: &'static str) -> Result<()> {
+    pub(crate) fn enter_for_object(&self, call: &'static str) -> Result<()> {
         self.enter_slow_path(INSIDE | OBJECT, call, Purpose::Query)
     }
 
@@ -112,7 +112,7 @@ impl State {
     /// Leaves NCCL. Returns `true` if the owner now has to end the communicator, as an abort handle has requested it.
     #[inline]
     #[must_use]
-    pub(super) fn leave(&self) -> bool {
+    pub(crate) fn leave(&self) -> bool {
         // The fast path: no other flag is set.
         self.flags.compare_exchange(INSIDE, 0, Release, Relaxed).is_err() && self.leave_slow_path()
     }
@@ -146,7 +146,7 @@ impl State {
     }
 
     /// Records whether the communicator is suspended.
-    pub(super) fn set_suspended(&self, is_suspended: bool) {
+    pub(crate) fn set_suspended(&self, is_suspended: bool) {
         let changed = |flags| Some(if is_suspended { flags | SUSPENDED } else { flags & !SUSPENDED });
         let _ = self.flags.fetch_update(Relaxed, Relaxed, changed);
     }

@@ -1,7 +1,7 @@
 use std::time::{Duration, Instant};
 
 use super::handle::Communicator;
-use crate::group::open::check_no_open_group;
+use super::open_group::check_no_open_group;
 use crate::{Error, MemorySpace, Result, ResultCode, Stream, StreamRef};
 
 impl Communicator {

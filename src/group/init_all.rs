@@ -1,4 +1,4 @@
-use super::open::check_no_open_group;
+use crate::communicator::check_no_open_group;
 use crate::{Communicator, Config, Error, MemorySpace, Nccl, Result};
 
 impl Nccl {

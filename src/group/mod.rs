@@ -1,8 +1,8 @@
 //! Groups of operations that NCCL starts together.
 
 mod init_all;
-pub(crate) mod open;
-pub(crate) mod participants;
+mod participants;
 mod scope;
 
+pub(crate) use participants::{JoinedOperation, Participants};
 pub use scope::Group;

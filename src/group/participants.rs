@@ -11,8 +11,8 @@ use std::time::Duration;
 
 use crate::backend::Library;
 use crate::communicator::{PendingHandle, Recorded};
-use crate::recorder::{Entry, Method};
-use crate::{Communicator, Error, InvalidArgumentKind, Result, ResultCode};
+use crate::recorder::Entry;
+use crate::{Communicator, Error, InvalidArgumentKind, Operation, Result};
 
 /// The participants of a group: its communicators, and what they need until its end.
 #[derive(Debug)]
@@ -42,17 +42,11 @@ pub(super) enum Phase {
     Ended,
 }
 
-/// The operations that NCCL simulates. It sends and receives nothing in a simulation, but keeps the messages for the
-/// next group of the communicator (`ncclKernelPlanner::peers`), whose buffers they may outlive; from 2.29.2 on it does
-/// so with broadcasts too. It starts one-sided operations and creates communicators.
-const SIMULATED: [&str; 5] = ["all_reduce", "reduce", "all_gather", "reduce_scatter", "barrier"];
-
 /// Such a group would wait for ranks that have yet to join, whatever the timeout of the operation's communicator is.
 const MIXED: &str = "a group that creates communicators contains no operations";
 
 /// An operation that has joined a group.
-#[allow(missing_debug_implementations, unreachable_pub)] // Public in a private module, as a sealed trait's hidden type.
-pub struct JoinedOperation<'scope> {
+pub(crate) struct JoinedOperation<'scope> {
     /// Set if it is the first one of its communicator.
     is_first: bool,
     recorded: Recorded<'scope>,
@@ -109,16 +103,16 @@ impl<'scope> Participants<'scope> {
 
     /// Enters NCCL for an operation in this group, and records it.
     #[inline(always)]
-    pub(crate) fn begin_grouped(
+    pub(crate) fn join(
         &self,
         communicator: &'scope Communicator,
         entry: &Entry,
     ) -> Result<JoinedOperation<'scope>> {
-        let operation = entry.name;
+        let operation = entry.operation;
         if !self.library.is_same(communicator.library()) {
             let problem = "the communicator and the group belong to different libraries";
             return Err(self.record_error(Error::argument(
-                operation,
+                operation.name,
                 InvalidArgumentKind::Communicator,
                 problem,
             )));
@@ -128,7 +122,7 @@ impl<'scope> Participants<'scope> {
         }
         let is_first = !communicator.is_in_group();
         if is_first {
-            communicator.join_group(operation).map_err(|error| self.record_error(error))?;
+            communicator.join_group(operation.name).map_err(|error| self.record_error(error))?;
             self.add(communicator);
         }
         Ok(JoinedOperation { is_first, recorded: communicator.record_grouped(entry, is_first) })
@@ -136,11 +130,11 @@ impl<'scope> Participants<'scope> {
 
     /// Returns an error if the group has ended or creates communicators, or if NCCL does not simulate the operation.
     #[cold]
-    fn check_phase(&self, communicator: &Communicator, operation: &'static str) -> Result<()> {
-        self.check_open(operation)?;
+    fn check_phase(&self, communicator: &Communicator, operation: &'static Operation) -> Result<()> {
+        self.check_open(operation.name)?;
         let problem = if self.phase.get() == Phase::Creating {
             MIXED
-        } else if !SIMULATED.contains(&operation.trim_end_matches("_in_place")) {
+        } else if !operation.is_simulated {
             "NCCL does not simulate this operation; it simulates all_reduce, reduce, all_gather and reduce_scatter"
         } else if communicator.is_nonblocking() {
             "the communicator is nonblocking; NCCL would start the operation instead of simulating it"
@@ -149,7 +143,7 @@ impl<'scope> Participants<'scope> {
         } else {
             return Ok(());
         };
-        Err(Error::usage(operation, problem))
+        Err(Error::usage(operation.name, problem))
     }
 
     /// Returns an error if the group has ended.
@@ -179,32 +173,18 @@ impl<'scope> Participants<'scope> {
         self.phase.get() == Phase::Simulated
     }
 
-    /// Records the result of the operation.
-    #[inline(always)]
-    pub(crate) fn finish_grouped(
-        &self,
-        communicator: &'scope Communicator,
-        entry: &Entry,
-        joined: JoinedOperation<'scope>,
-        result: Result<ResultCode>,
-    ) -> Result<()> {
-        match result {
-            Ok(_) => Ok(()),
-            Err(error) => Err(self.on_error(communicator, entry.method, joined, error)),
-        }
-    }
-
+    /// Records the error of an operation that has joined.
     #[cold]
-    fn on_error(
+    pub(crate) fn on_error(
         &self,
         communicator: &'scope Communicator,
-        method: Method,
+        operation: &Operation,
         joined: JoinedOperation<'scope>,
         error: Error,
     ) -> Error {
         // Found before NCCL was called.
         if error.code().is_none() {
-            joined.recorded.withdraw(method);
+            joined.recorded.withdraw(operation);
             if joined.is_first {
                 // It has nothing queued, and is the last that has joined: it does not take part.
                 self.last.set(None);
@@ -277,7 +257,7 @@ impl<'scope> Participants<'scope> {
 
     /// Records an error, after which the whole group has failed even if the closure ignores the error.
     #[cold]
-    pub(super) fn record_error(&self, error: Error) -> Error {
+    pub(crate) fn record_error(&self, error: Error) -> Error {
         self.first_error.get_or_init(|| error.clone());
         error
     }

@@ -3,11 +3,10 @@
 use std::marker::PhantomData;
 use std::time::Duration;
 
-use super::open::{check_no_open_group, set_open};
 use super::participants::{Participants, Phase};
 use crate::backend::{Library, call};
-use crate::communicator::{Grouped, Operations, PendingCommunicator};
-use crate::{Communicator, Config, Error, Nccl, Result, ResultCode, UniqueId, sys};
+use crate::communicator::{PendingCommunicator, check_no_open_group, set_open};
+use crate::{Config, Error, Nccl, Result, ResultCode, UniqueId, sys};
 
 /// Operations that NCCL starts together; see [`Nccl::group`].
 ///
@@ -240,27 +239,9 @@ impl Nccl {
 }
 
 impl<'scope, 'env> Group<'scope, 'env> {
-    /// Returns the operations of a communicator, as part of this group.
-    ///
-    /// ```
-    /// # fn main() -> libnccl::Result<()> {
-    /// use libnccl::{ReduceOp, StreamRef};
-    ///
-    /// let nccl = libnccl_cpu::nccl();
-    /// let comms = nccl.init_all(&[0, 1])?;
-    /// let mut buffers = [[1], [2]];
-    /// nccl.group(|g| {
-    ///     comms.iter().zip(&mut buffers).try_for_each(|(comm, buffer)| {
-    ///         g.on(comm).all_reduce_in_place(buffer, ReduceOp::Max, StreamRef::DEFAULT)
-    ///     })
-    /// })?;
-    /// assert_eq!(buffers, [[2], [2]]);
-    /// # Ok(())
-    /// # }
-    /// ```
-    #[inline]
-    pub fn on(&'scope self, communicator: &'scope Communicator) -> Operations<'scope, Grouped<'scope>> {
-        Operations::new(Grouped::new(communicator, &self.participants))
+    #[inline(always)]
+    pub(crate) fn participants(&self) -> &Participants<'scope> {
+        &self.participants
     }
 
     /// Limits the wait at the end of the group for each of its communicators, instead of their own

@@ -38,10 +38,39 @@ pub struct Operation {
     pub reduces: bool,
     /// `true` if one buffer has what is sent and what is received.
     pub is_in_place: bool,
-    /// `true` if a [simulation](crate::Nccl::simulate) can have it.
+    /// `true` if a [simulation](crate::Nccl::simulate) can have it. NCCL sends and receives nothing in one, but keeps the
+    /// messages for the next group of the communicator (`ncclKernelPlanner::peers`), whose buffers they may outlive; from
+    /// 2.29.2 on it does so with broadcasts too. It starts one-sided operations.
     pub is_simulated: bool,
+    /// The call that it makes.
+    pub(crate) call: CallKind,
     /// The place in the table.
     number: u8,
+}
+
+/// The calls that operations make.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum CallKind {
+    AllReduce,
+    Broadcast,
+    Reduce,
+    AllGather,
+    ReduceScatter,
+    AllToAll,
+    Gather,
+    Scatter,
+    AllGatherV,
+    ReduceScatterV,
+    AllToAllV,
+    GatherV,
+    ScatterV,
+    Send,
+    Recv,
+    SendRecv,
+    PutSignal,
+    Signal,
+    WaitSignal,
+    RegisterWindow,
 }
 
 /// A number of elements, as a multiple of the count.
@@ -87,7 +116,13 @@ impl Extent {
     }
 }
 
-const fn row(name: &'static str, function: &'static str, sends: Extent, receives: Extent) -> Operation {
+const fn row(
+    name: &'static str,
+    call: CallKind,
+    function: &'static str,
+    sends: Extent,
+    receives: Extent,
+) -> Operation {
     Operation {
         name,
         function,
@@ -98,37 +133,51 @@ const fn row(name: &'static str, function: &'static str, sends: Extent, receives
         reduces: false,
         is_in_place: false,
         is_simulated: false,
+        call,
         number: 0,
     }
 }
 
 /// The operations, those of messages last.
 const TABLE: &[Operation] = &{
+    use CallKind as Call;
     use Extent::{Count, CountPerRank, Counts, None, One};
     use Role::{Message, RootReceives, RootSends};
 
-    let all_reduce =
-        row("all_reduce", "ncclAllReduce", Count, Count).or("ncclAllReduceConfig").reduces().simulated();
-    let broadcast = row("broadcast", "ncclBroadcast", Count, Count).or("ncclBroadcastConfig").with(RootSends);
-    let reduce = row("reduce", "ncclReduce", Count, Count)
+    let all_reduce = row("all_reduce", Call::AllReduce, "ncclAllReduce", Count, Count)
+        .or("ncclAllReduceConfig")
+        .reduces()
+        .simulated();
+    let broadcast = row("broadcast", Call::Broadcast, "ncclBroadcast", Count, Count)
+        .or("ncclBroadcastConfig")
+        .with(RootSends);
+    let reduce = row("reduce", Call::Reduce, "ncclReduce", Count, Count)
         .or("ncclReduceConfig")
         .with(RootReceives)
         .reduces()
         .simulated();
-    let all_gather =
-        row("all_gather", "ncclAllGather", Count, CountPerRank).or("ncclAllGatherConfig").simulated();
-    let reduce_scatter = row("reduce_scatter", "ncclReduceScatter", CountPerRank, Count)
+    let all_gather = row("all_gather", Call::AllGather, "ncclAllGather", Count, CountPerRank)
+        .or("ncclAllGatherConfig")
+        .simulated();
+    let reduce_scatter = row("reduce_scatter", Call::ReduceScatter, "ncclReduceScatter", CountPerRank, Count)
         .or("ncclReduceScatterConfig")
         .reduces()
         .simulated();
-    let all_to_all = row("all_to_all", "ncclAlltoAll", CountPerRank, CountPerRank).or("ncclAlltoAllConfig");
-    let gather = row("gather", "ncclGather", Count, CountPerRank).or("ncclGatherConfig").with(RootReceives);
-    let scatter = row("scatter", "ncclScatter", CountPerRank, Count).or("ncclScatterConfig").with(RootSends);
-    let all_gather_v = row("all_gather_v", "ncclBroadcast", Count, Counts).or("ncclBroadcastConfig");
-    let reduce_scatter_v =
-        row("reduce_scatter_v", "ncclReduce", Counts, Count).or("ncclReduceConfig").reduces();
-    let gather_v = row("gather_v", "ncclSend", Count, Counts).with(RootReceives);
-    let scatter_v = row("scatter_v", "ncclSend", Counts, Count).with(RootSends);
+    let all_to_all = row("all_to_all", Call::AllToAll, "ncclAlltoAll", CountPerRank, CountPerRank)
+        .or("ncclAlltoAllConfig");
+    let gather = row("gather", Call::Gather, "ncclGather", Count, CountPerRank)
+        .or("ncclGatherConfig")
+        .with(RootReceives);
+    let scatter = row("scatter", Call::Scatter, "ncclScatter", CountPerRank, Count)
+        .or("ncclScatterConfig")
+        .with(RootSends);
+    let all_gather_v =
+        row("all_gather_v", Call::AllGatherV, "ncclBroadcast", Count, Counts).or("ncclBroadcastConfig");
+    let reduce_scatter_v = row("reduce_scatter_v", Call::ReduceScatterV, "ncclReduce", Counts, Count)
+        .or("ncclReduceConfig")
+        .reduces();
+    let gather_v = row("gather_v", Call::GatherV, "ncclSend", Count, Counts).with(RootReceives);
+    let scatter_v = row("scatter_v", Call::ScatterV, "ncclSend", Counts, Count).with(RootSends);
     numbered([
         all_reduce,
         all_reduce.in_place("all_reduce_in_place"),
@@ -149,24 +198,24 @@ const TABLE: &[Operation] = &{
         all_gather_v.in_place("all_gather_v_in_place"),
         reduce_scatter_v,
         reduce_scatter_v.in_place("reduce_scatter_v_in_place"),
-        row("all_to_all_v", "ncclSend", Counts, Counts),
+        row("all_to_all_v", Call::AllToAllV, "ncclSend", Counts, Counts),
         gather_v,
         gather_v.in_place("gather_v_in_place"),
         scatter_v,
         scatter_v.in_place("scatter_v_in_place"),
         // NCCL has none, and drops an operation without elements.
-        row("barrier", "ncclAllReduce", One, One)
+        row("barrier", Call::AllReduce, "ncclAllReduce", One, One)
             .or("ncclAllReduceConfig")
             .reduces()
             .simulated()
             .in_place("barrier"),
-        row("register_window", "ncclCommWindowRegister", None, None),
-        row("send", "ncclSend", Count, None).with(Message),
-        row("recv", "ncclRecv", None, Count).with(Message),
-        row("sendrecv", "ncclSend", Counts, Counts).with(Message),
-        row("put_signal", "ncclPutSignal", Count, None).with(Message),
-        row("signal", "ncclSignal", None, None).with(Message),
-        row("wait_signal", "ncclWaitSignal", None, None).with(Message),
+        row("register_window", Call::RegisterWindow, "ncclCommWindowRegister", None, None),
+        row("send", Call::Send, "ncclSend", Count, None).with(Message),
+        row("recv", Call::Recv, "ncclRecv", None, Count).with(Message),
+        row("sendrecv", Call::SendRecv, "ncclSend", Counts, Counts).with(Message),
+        row("put_signal", Call::PutSignal, "ncclPutSignal", Count, None).with(Message),
+        row("signal", Call::Signal, "ncclSignal", None, None).with(Message),
+        row("wait_signal", Call::WaitSignal, "ncclWaitSignal", None, None).with(Message),
     ])
 };
 

@@ -7,7 +7,6 @@ mod clock;
 mod document;
 mod dump;
 mod entry;
-mod method;
 pub(crate) mod pytorch;
 mod record;
 mod ring;
@@ -16,12 +15,7 @@ mod signal;
 
 pub(crate) use document::Document;
 pub(crate) use dump::{CommunicatorDump, process_document};
-// Public in a private module, as a sealed trait's hidden methods take it.
-#[allow(unreachable_pub)]
-pub use entry::Entry;
-pub(crate) use entry::peer;
-pub(crate) use entry::{IS_FIRST_OF_GROUP, IS_GROUPED, encode_raw};
-pub(crate) use method::Method;
+pub(crate) use entry::{Entry, IS_FIRST_OF_GROUP, IS_GROUPED, encode_raw};
 pub(crate) use record::{Place, records};
 pub use record::{Record, RecordState};
 pub(crate) use ring::Ring;

@@ -96,14 +96,14 @@ pub(crate) fn records(ring: &Ring, place: Place) -> Vec<Record> {
     }
     let mut group = None;
     let to_record = |read: &Read| {
-        let method = read.call.method()?;
+        let operation = read.call.operation()?;
         group = match (read.call.is_grouped(), read.call.is_first_of_group()) {
             (true, true) => Some(read.number),
             (true, false) => group,
             (false, _) => None,
         };
-        let [peer, source] = read.call.peers();
-        let [sent, received] = method.counts(read.lengths, place.size, peer == Some(place.rank));
+        let [peer, source] = read.call.ranks();
+        let [sent, received] = read.elements;
         let state = match read.completed {
             Some(_) => RecordState::Completed,
             None if read.has_failed => RecordState::Failed,
@@ -113,9 +113,9 @@ pub(crate) fn records(ring: &Ring, place: Place) -> Vec<Record> {
         };
         Some(Record {
             number: read.number,
-            collective: read.own_number.filter(|_| !method.is_message()),
-            message: read.own_number.filter(|_| method.is_message()),
-            operation: method.name(),
+            collective: read.own_number.filter(|_| !operation.is_message()),
+            message: read.own_number.filter(|_| operation.is_message()),
+            operation: operation.name,
             data_type: read.call.data_type(),
             sent,
             received,

@@ -45,8 +45,8 @@ fn number(stamp: u64) -> u64 {
 #[repr(align(64))]
 struct Slot {
     call: AtomicU64,
-    first_length: AtomicUsize,
-    second_length: AtomicUsize,
+    sent: AtomicUsize,
+    received: AtomicUsize,
     stream: AtomicUsize,
     /// Null if it is not known.
     site: AtomicPtr<Location<'static>>,
@@ -63,7 +63,7 @@ pub(super) struct Read {
     /// The number among the messages, or among the collectives; unknown if the writer was in the way for too long.
     pub(super) own_number: Option<u64>,
     pub(super) call: Call,
-    pub(super) lengths: [u64; 2],
+    pub(super) elements: [u64; 2],
     pub(super) stream: usize,
     pub(super) site: Option<&'static Location<'static>>,
     pub(super) queued: u64,
@@ -103,7 +103,7 @@ impl Ring {
     pub(crate) fn push(
         &self,
         call: u64,
-        [first, second]: [usize; 2],
+        [sent, received]: [usize; 2],
         stream: usize,
         site: impl Into<Option<&'static Location<'static>>>,
     ) {
@@ -116,8 +116,8 @@ impl Ring {
         }
         let slot = self.slot(stamp);
         slot.call.store(call, Relaxed);
-        slot.first_length.store(first, Relaxed);
-        slot.second_length.store(second, Relaxed);
+        slot.sent.store(sent, Relaxed);
+        slot.received.store(received, Relaxed);
         slot.stream.store(stream, Relaxed);
         slot.site.store(site.into().map_or(ptr::null_mut(), |site| ptr::from_ref(site).cast_mut()), Relaxed);
         let [lower, upper] = halves();
@@ -198,7 +198,7 @@ impl Ring {
         let mut own_numbers = messages.map(|messages| [last - messages, messages]);
         let scale = self.clock.scale();
         for read in read.iter_mut().rev() {
-            let is_message = read.call.method().is_some_and(|method| method.is_message());
+            let is_message = read.call.is_message();
             read.own_number = own_numbers.map(|numbers| numbers[usize::from(is_message)]);
             own_numbers.iter_mut().for_each(|numbers| numbers[usize::from(is_message)] -= 1);
             read.queued = scale.time(read.queued);
@@ -243,7 +243,7 @@ impl Slot {
             number,
             own_number: None,
             call: Call(self.call.load(Relaxed)),
-            lengths: [&self.first_length, &self.second_length].map(|length| length.load(Relaxed) as u64),
+            elements: [&self.sent, &self.received].map(|length| length.load(Relaxed) as u64),
             stream: self.stream.load(Relaxed),
             // SAFETY: null, or one of the `'static` references that were stored there.
             site: unsafe { site.as_ref() },
@@ -262,11 +262,11 @@ mod tests {
     use std::thread;
 
     use super::Ring;
-    use crate::recorder::method::Method;
+    use crate::Operation;
     use crate::recorder::{IS_FIRST_OF_GROUP, IS_GROUPED};
 
-    const SEND: u64 = Method::of("send").bits();
-    const SUM: u64 = Method::of("all_reduce").bits();
+    const SEND: u64 = Operation::of("send").number() as u64;
+    const SUM: u64 = Operation::of("all_reduce").number() as u64;
 
     fn numbers(ring: &Ring) -> Vec<(u64, Option<u64>)> {
         ring.read().iter().map(|read| (read.number, read.own_number)).collect()
@@ -297,7 +297,7 @@ mod tests {
         assert_eq!(numbers(&ring), [(1, Some(1))]);
         ring.push(SUM, [5, 5], 0, Location::caller());
         assert_eq!(numbers(&ring), [(1, Some(1)), (2, Some(2))]);
-        assert_eq!(ring.read()[1].lengths, [5, 5]);
+        assert_eq!(ring.read()[1].elements, [5, 5]);
     }
 
     #[test]
@@ -362,7 +362,7 @@ mod tests {
                     while !is_over.load(Relaxed) || seen == 0 {
                         for read in ring.read() {
                             let length = read.number as usize;
-                            assert_eq!(read.lengths, [length as u64, 3 * length as u64]);
+                            assert_eq!(read.elements, [length as u64, 3 * length as u64]);
                             assert_eq!((read.stream, read.call.0), (7 * length, [SUM, SEND][length % 2]));
                             // Every second one is a message, the first among them.
                             let own = if length % 2 == 1 { length.div_ceil(2) } else { length / 2 };

@@ -5,26 +5,27 @@ use std::ffi::c_void;
 use libnccl::sys::{cudaStream_t, ncclDataType_t};
 use libnccl::{CallArguments, Operation};
 
-/// Returns the arguments of a collective. `lengths` are those of the buffers that the method of `Communicator` takes.
+/// Returns the arguments of an operation with this count, of a communicator of this size.
 #[inline(always)]
-pub(crate) fn collective(
+pub(crate) fn with_elements(
     operation: &'static Operation,
-    lengths: [usize; 2],
+    (count, size): (usize, usize),
     data_type: ncclDataType_t,
-    root: Option<i32>,
+    rank: Option<i32>,
     stream: cudaStream_t,
 ) -> CallArguments {
-    CallArguments { operation, data_type: Some(data_type), lengths, peer: root, stream: stream.addr() }
+    let elements = operation.elements(count, size);
+    CallArguments { operation, data_type: Some(data_type), elements, rank, stream: stream.addr() }
 }
 
 /// Returns the arguments of an operation without elements.
 #[inline(always)]
 pub(crate) fn without_elements(
     operation: &'static Operation,
-    peer: Option<i32>,
+    rank: Option<i32>,
     stream: cudaStream_t,
 ) -> CallArguments {
-    CallArguments { operation, data_type: None, lengths: [0, 0], peer, stream: stream.addr() }
+    CallArguments { operation, data_type: None, elements: [0, 0], rank, stream: stream.addr() }
 }
 
 /// Returns one of two operations: the first for two buffers, the second for one.

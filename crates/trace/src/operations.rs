@@ -6,7 +6,7 @@ use std::ptr;
 use libnccl::Operation;
 use libnccl::sys::*;
 
-use crate::arguments::{collective, in_place, without_elements};
+use crate::arguments::{in_place, with_elements, without_elements};
 use crate::library::forward;
 use crate::thread::record;
 
@@ -56,66 +56,66 @@ operations! {
     ncclAllReduce and ncclAllReduceConfig: (
         sendbuff: *const c_void, recvbuff: *mut c_void, count: usize, datatype: ncclDataType_t, op: ncclRedOp_t,
         comm: ncclComm_t, stream: cudaStream_t,
-    ) of comm => |_| {
-        collective(in_place(ALL_REDUCE, sendbuff, recvbuff), [count; 2], datatype, None, stream)
+    ) of comm => |size| {
+        with_elements(in_place(ALL_REDUCE, sendbuff, recvbuff), (count, size), datatype, None, stream)
     };
 
     ncclBroadcast and ncclBroadcastConfig: (
         sendbuff: *const c_void, recvbuff: *mut c_void, count: usize, datatype: ncclDataType_t, root: c_int,
         comm: ncclComm_t, stream: cudaStream_t,
-    ) of comm => |_| {
-        collective(in_place(BROADCAST, sendbuff, recvbuff), [count; 2], datatype, Some(root), stream)
+    ) of comm => |size| {
+        with_elements(in_place(BROADCAST, sendbuff, recvbuff), (count, size), datatype, Some(root), stream)
     };
 
     ncclBcast: (
         buff: *mut c_void, count: usize, datatype: ncclDataType_t, root: c_int, comm: ncclComm_t,
         stream: cudaStream_t,
-    ) of comm => |_| collective(BROADCAST[1], [count; 2], datatype, Some(root), stream);
+    ) of comm => |size| with_elements(BROADCAST[1], (count, size), datatype, Some(root), stream);
 
     ncclReduce and ncclReduceConfig: (
         sendbuff: *const c_void, recvbuff: *mut c_void, count: usize, datatype: ncclDataType_t, op: ncclRedOp_t,
         root: c_int, comm: ncclComm_t, stream: cudaStream_t,
-    ) of comm => |_| collective(in_place(REDUCE, sendbuff, recvbuff), [count; 2], datatype, Some(root), stream);
+    ) of comm => |size| with_elements(in_place(REDUCE, sendbuff, recvbuff), (count, size), datatype, Some(root), stream);
 
     ncclAllGather and ncclAllGatherConfig: (
         sendbuff: *const c_void, recvbuff: *mut c_void, sendcount: usize, datatype: ncclDataType_t, comm: ncclComm_t,
         stream: cudaStream_t,
-    ) of comm => |_| collective(ALL_GATHER, [sendcount; 2], datatype, None, stream);
+    ) of comm => |size| with_elements(ALL_GATHER, (sendcount, size), datatype, None, stream);
 
     ncclReduceScatter and ncclReduceScatterConfig: (
         sendbuff: *const c_void, recvbuff: *mut c_void, recvcount: usize, datatype: ncclDataType_t, op: ncclRedOp_t,
         comm: ncclComm_t, stream: cudaStream_t,
-    ) of comm => |_| collective(REDUCE_SCATTER, [recvcount; 2], datatype, None, stream);
+    ) of comm => |size| with_elements(REDUCE_SCATTER, (recvcount, size), datatype, None, stream);
 
     ncclAlltoAll and ncclAlltoAllConfig: (
         sendbuff: *const c_void, recvbuff: *mut c_void, count: usize, datatype: ncclDataType_t, comm: ncclComm_t,
         stream: cudaStream_t,
-    ) of comm => |size| collective(ALL_TO_ALL, [count.saturating_mul(size); 2], datatype, None, stream);
+    ) of comm => |size| with_elements(ALL_TO_ALL, (count, size), datatype, None, stream);
 
     ncclGather and ncclGatherConfig: (
         sendbuff: *const c_void, recvbuff: *mut c_void, count: usize, datatype: ncclDataType_t, root: c_int,
         comm: ncclComm_t, stream: cudaStream_t,
-    ) of comm => |_| collective(GATHER, [count; 2], datatype, Some(root), stream);
+    ) of comm => |size| with_elements(GATHER, (count, size), datatype, Some(root), stream);
 
     ncclScatter and ncclScatterConfig: (
         sendbuff: *const c_void, recvbuff: *mut c_void, count: usize, datatype: ncclDataType_t, root: c_int,
         comm: ncclComm_t, stream: cudaStream_t,
-    ) of comm => |_| collective(SCATTER, [count; 2], datatype, Some(root), stream);
+    ) of comm => |size| with_elements(SCATTER, (count, size), datatype, Some(root), stream);
 
     ncclSend: (
         sendbuff: *const c_void, count: usize, datatype: ncclDataType_t, peer: c_int, comm: ncclComm_t,
         stream: cudaStream_t,
-    ) of comm => |_| collective(SEND, [count, 0], datatype, Some(peer), stream);
+    ) of comm => |size| with_elements(SEND, (count, size), datatype, Some(peer), stream);
 
     ncclRecv: (
         recvbuff: *mut c_void, count: usize, datatype: ncclDataType_t, peer: c_int, comm: ncclComm_t,
         stream: cudaStream_t,
-    ) of comm => |_| collective(RECV, [count, 0], datatype, Some(peer), stream);
+    ) of comm => |size| with_elements(RECV, (count, size), datatype, Some(peer), stream);
 
     ncclPutSignal: (
         localbuff: *const c_void, count: usize, datatype: ncclDataType_t, peer: c_int, peerWin: ncclWindow_t,
         peerWinOffset: usize, sigIdx: c_int, ctx: c_int, flags: c_uint, comm: ncclComm_t, stream: cudaStream_t,
-    ) of comm => |_| collective(PUT_SIGNAL, [count, 0], datatype, Some(peer), stream);
+    ) of comm => |size| with_elements(PUT_SIGNAL, (count, size), datatype, Some(peer), stream);
 
     ncclSignal: (
         peer: c_int, sigIdx: c_int, ctx: c_int, flags: c_uint, comm: ncclComm_t, stream: cudaStream_t,

@@ -1,9 +1,7 @@
 use std::time::Duration;
 
-use super::handle::{BegunOperation, Communicator};
-use crate::group::participants::{JoinedOperation, Participants};
-use crate::recorder::Entry;
-use crate::{Result, ResultCode};
+use crate::group::Participants;
+use crate::{Communicator, Error};
 
 /// The time at which operations start: at once ([`Ungrouped`]) or at the end of a group ([`Grouped`]). Their buffers live
 /// as long as `'b`: during the call, or until the end of the group.
@@ -29,25 +27,9 @@ pub trait Grouping<'b>: Copy + Sealed {
     #[doc(hidden)]
     fn communicator(&self) -> &Communicator;
 
-    /// An operation that has entered NCCL, which its drop, or that of the group, leaves.
+    /// Returns the time as a value.
     #[doc(hidden)]
-    type Begun;
-
-    /// Enters NCCL for an operation, and records it.
-    #[doc(hidden)]
-    fn begin(self, entry: &Entry) -> Result<Self::Begun>;
-
-    /// Completes an operation with the result of its call.
-    #[doc(hidden)]
-    fn finish(self, entry: &Entry, begun: Self::Begun, result: Result<ResultCode>) -> Result<()>;
-
-    /// Keeps the guards of buffers until the operation is enqueued.
-    #[doc(hidden)]
-    fn keep_guards<K: 'b>(self, guards: K);
-
-    /// Keeps what NCCL reads until the end of the group; returns it if there is no group.
-    #[doc(hidden)]
-    fn keep_arguments<K: 'static>(self, arguments: K) -> Option<K>;
+    fn start(self) -> Start<'b>;
 }
 
 /// The start of operations when they are called; see [`Communicator::operations`].
@@ -63,6 +45,47 @@ pub struct Ungrouped<'c> {
 pub struct Grouped<'scope> {
     communicator: &'scope Communicator,
     participants: &'scope Participants<'scope>,
+}
+
+/// The time at which an operation starts: now, or at the end of a group.
+#[allow(missing_debug_implementations, unreachable_pub)] // Public in a private module, as a sealed trait's hidden type.
+#[derive(Clone, Copy)]
+pub struct Start<'b> {
+    /// The group's participants, of which the communicator becomes one.
+    pub(super) group: Option<(&'b Participants<'b>, &'b Communicator)>,
+    /// The longest time that a call outside a group may wait, instead of the communicator's.
+    pub(super) timeout: Option<Duration>,
+}
+
+impl<'b> Start<'b> {
+    /// Returns the error of an operation that is refused, because of which its group does not start.
+    #[cold]
+    pub(super) fn refuse(self, error: Error) -> Error {
+        match self.group {
+            None => error,
+            Some((participants, _)) => participants.record_error(error),
+        }
+    }
+
+    /// Keeps the guards of buffers until the operation is enqueued.
+    #[inline(always)]
+    pub(super) fn keep_guards(self, guards: impl Sized + 'b) {
+        match self.group {
+            None => drop(guards),
+            Some((participants, _)) => participants.keep_guards(guards),
+        }
+    }
+
+    /// Keeps what NCCL reads until the end of the group; returns it if there is no group.
+    pub(super) fn keep_arguments<K: 'static>(self, arguments: K) -> Option<K> {
+        match self.group {
+            None => Some(arguments),
+            Some((participants, _)) => {
+                participants.keep_arguments(arguments);
+                None
+            }
+        }
+    }
 }
 
 pub trait Sealed {}
@@ -83,7 +106,7 @@ impl<'c> Ungrouped<'c> {
 
 impl<'scope> Grouped<'scope> {
     #[inline(always)]
-    pub(crate) fn new(
+    pub(super) fn new(
         communicator: &'scope Communicator,
         participants: &'scope Participants<'scope>,
     ) -> Self {
@@ -91,64 +114,26 @@ impl<'scope> Grouped<'scope> {
     }
 }
 
-impl<'b, 'c> Grouping<'b> for Ungrouped<'c> {
-    type Begun = BegunOperation<'c>;
-
+impl<'b> Grouping<'b> for Ungrouped<'_> {
     #[inline(always)]
     fn communicator(&self) -> &Communicator {
         self.communicator
     }
 
     #[inline(always)]
-    fn begin(self, entry: &Entry) -> Result<BegunOperation<'c>> {
-        if self.timeout.is_some() {
-            self.communicator.require_timeout(entry.name)?;
-        }
-        self.communicator.begin_operation(entry)
-    }
-
-    #[inline(always)]
-    fn finish(self, entry: &Entry, begun: BegunOperation<'c>, result: Result<ResultCode>) -> Result<()> {
-        self.communicator.finish_operation(entry, begun, self.timeout, result)
-    }
-
-    #[inline(always)]
-    fn keep_guards<K: 'b>(self, guards: K) {
-        drop(guards);
-    }
-
-    #[inline(always)]
-    fn keep_arguments<K: 'static>(self, arguments: K) -> Option<K> {
-        Some(arguments)
+    fn start(self) -> Start<'b> {
+        Start { group: None, timeout: self.timeout }
     }
 }
 
 impl<'scope> Grouping<'scope> for Grouped<'scope> {
-    type Begun = JoinedOperation<'scope>;
-
     #[inline(always)]
     fn communicator(&self) -> &Communicator {
         self.communicator
     }
 
     #[inline(always)]
-    fn begin(self, entry: &Entry) -> Result<JoinedOperation<'scope>> {
-        self.participants.begin_grouped(self.communicator, entry)
-    }
-
-    #[inline(always)]
-    fn finish(self, entry: &Entry, begun: JoinedOperation<'scope>, result: Result<ResultCode>) -> Result<()> {
-        self.participants.finish_grouped(self.communicator, entry, begun, result)
-    }
-
-    #[inline(always)]
-    fn keep_guards<K: 'scope>(self, guards: K) {
-        self.participants.keep_guards(guards);
-    }
-
-    #[inline(always)]
-    fn keep_arguments<K: 'static>(self, arguments: K) -> Option<K> {
-        self.participants.keep_arguments(arguments);
-        None
+    fn start(self) -> Start<'scope> {
+        Start { group: Some((self.participants, self.communicator)), timeout: None }
     }
 }

@@ -7,21 +7,13 @@ use std::ops::BitOr;
 use std::ptr;
 use std::sync::Arc;
 
-use super::grouping::Grouping;
-use super::handle::Communicator;
-use super::operations::Operations;
-use super::out_param::OutParam;
-use super::registration::{DEREGISTER, leak, ok_if_freed};
-use super::shared::Shared;
-#[cfg(feature = "log")]
-use super::span;
-#[cfg(feature = "tracing")]
-use super::span::enter_span;
 use crate::backend::{Library, call};
+use crate::communicator::{DEREGISTER, OutParam, Shared, leak, ok_if_freed};
 use crate::memory::Allocation;
-use crate::recorder::{Entry, Method};
+use crate::operation::Target;
 use crate::{
-    Element, Error, Group, InvalidArgumentKind, NcclBuffer, Result, ResultCode, StreamRef, Version, sys,
+    Communicator, Element, Error, Group, Grouping, InvalidArgumentKind, NcclBuffer, Operation, Operations,
+    Result, ResultCode, Version, WindowOffset, sys,
 };
 
 /// Promises about the use of a [`Window`], combined with `|`.
@@ -132,33 +124,6 @@ pub struct Window<'c, T> {
     /// The memory; `None` once it is deregistered.
     pub(super) memory: Option<Arc<Allocation>>,
     element: PhantomData<T>,
-}
-
-/// An offset in a window; see [`Window::at`].
-///
-/// ```
-/// # fn main() -> libnccl::Result<()> {
-/// use libnccl::WindowFlags;
-///
-/// let nccl = libnccl_cpu::nccl();
-/// let comm = nccl.init_all(&[0])?.remove(0);
-/// let mut buffer = nccl.alloc::<f32>(1024)?;
-/// // SAFETY: it is the only rank.
-/// let window = unsafe { comm.register_window(&mut buffer, WindowFlags::COLL_SYMMETRIC) }?;
-/// let second_half = window.at(512);
-/// # Ok(())
-/// # }
-/// ```
-#[derive(Clone, Copy)]
-pub struct WindowOffset<'a, T: Element> {
-    /// The communicator of the window.
-    pub(super) shared: &'a Shared,
-    /// The handle; null if the window is not active.
-    pub(super) window: sys::ncclWindow_t,
-    /// The number of elements of the window.
-    pub(super) length: usize,
-    pub(super) offset: usize,
-    pub(super) element: PhantomData<T>,
 }
 
 impl Communicator {
@@ -295,13 +260,8 @@ impl<'c, T: Element> Window<'c, T> {
         library.function("ncclCommWindowRegister", library.functions.ncclCommWindowRegister)?;
         let handle = OutParam::new();
         let mut shared = None;
-        let method = const { Method::of(CALL) };
-        let entry = Entry::new(CALL, method, [], [], [], StreamRef::DEFAULT);
-        #[cfg(feature = "log")]
-        span::log(communicator, entry);
-        #[cfg(feature = "tracing")]
-        let _span = enter_span!(CALL, communicator, entry);
-        let registered = operations.issue(&entry, || {
+        let operation = const { Operation::of(CALL) };
+        let registered = operations.run(operation, || {
             let (raw, flags) = (communicator.raw(), flags.bits().cast_signed());
             memory.open_window();
             shared = Some(Arc::clone(memory));
@@ -337,8 +297,8 @@ impl<'c, T: Element> Window<'c, T> {
     /// Returns the offset, in elements, as the target of a [`put_signal`](Communicator::put_signal).
     #[must_use]
     pub fn at(&self, offset: usize) -> WindowOffset<'_, T> {
-        let (shared, window, length) = (&*self.communicator.shared, self.as_raw(), self.length);
-        WindowOffset { shared, window, length, offset, element: PhantomData }
+        let (shared, window, length) = (&**self.communicator.shared(), self.as_raw(), self.length);
+        WindowOffset::new(Target { shared, window, length, offset })
     }
 
     /// Returns `true` if NCCL has created the window. On some systems NCCL returns success without a window:
@@ -423,7 +383,7 @@ impl<'c, T: Element> Window<'c, T> {
 impl<T> Window<'_, T> {
     /// Returns an error if NCCL may not have written the handle yet.
     pub(super) fn check_complete(&self, call: &'static str) -> Result<()> {
-        if self.communicator.is_in_group() || self.communicator.shared.state.is_failed() {
+        if self.communicator.is_in_group() || self.communicator.shared().state.is_failed() {
             let problem = "the group that registers the window has failed or has not ended";
             return Err(Error::usage(call, problem));
         }
@@ -436,7 +396,7 @@ impl<T> Window<'_, T> {
         let ended = if window.is_null() {
             self.check_complete(DEREGISTER).inspect(|()| memory.close_window())
         } else {
-            end_window(&communicator.shared, window, &memory, |end| {
+            end_window(communicator.shared(), window, &memory, |end| {
                 communicator.query_or_in_group(DEREGISTER, end)
             })
         };
@@ -465,12 +425,6 @@ pub(super) fn end_window(
 impl<T> Drop for Window<'_, T> {
     fn drop(&mut self) {
         let _ = self.end();
-    }
-}
-
-impl<T: Element> fmt::Debug for WindowOffset<'_, T> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("WindowOffset").field("offset", &self.offset).finish_non_exhaustive()
     }
 }
 

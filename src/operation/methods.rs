@@ -1,27 +1,38 @@
 //! The methods of the operations. Each operation is declared once, as a method of [`Operations`], of
 //! [`Communicator`], which starts it at once, and of [`Group`], which starts it at the end of the group. An operation
 //! with buffers is generic over their elements.
-#![allow(unsafe_code)] // Prepares the buffers.
 
-use super::arguments::{check_data_types, check_devices, check_stream};
-#[cfg(feature = "log")]
-use super::span;
-#[cfg(feature = "tracing")]
-use super::span::enter_span;
-use super::{
-    Grouping, Signal, WaitSignal, WindowOffset, barrier, collectives, one_sided, point_to_point,
-    vector_collectives,
-};
-use crate::recorder::{Entry, Method, peer};
+use super::arguments::Arguments;
+use super::grouping::Grouping;
+use super::one_sided::{Signal, WaitSignal};
+use super::operations::{NoBuffer, Operations};
+use super::window_offset::WindowOffset;
 use crate::{
-    BufferElement, Communicator, Element, Group, Operations, RecvBuffer, ReduceOp, Result, SendBuffer,
+    BufferElement, Communicator, Element, Group, Operation, RecvBuffer, ReduceOp, Result, SendBuffer,
     StreamRef,
 };
+
+/// Returns the buffer that is sent and the one that is received.
+macro_rules! buffers {
+    ($send:ident: SendBuffer, $recv:ident: RecvBuffer) => {
+        ($send, $recv)
+    };
+    ($send:ident: SendBuffer) => {
+        ($send, NoBuffer::NEW)
+    };
+    ($recv:ident: RecvBuffer) => {
+        (NoBuffer::NEW, $recv)
+    };
+    () => {
+        (NoBuffer::<u8>::NEW, NoBuffer::NEW)
+    };
+}
+pub(super) use buffers;
 
 macro_rules! operations {
     ($(
         $(#[$documentation:meta])*
-        $module:ident::$name:ident $(<$element:ident: $bound:ident>)? (
+        $name:ident $(<$element:ident: $bound:ident>)? (
             $($buffer:ident: $direction:ident<$buffer_element:ident>),*; $($argument:ident: $type:ty),*
         );
     )*) => {
@@ -43,40 +54,9 @@ macro_rules! operations {
                 where
                     G: Grouping<'b>,
                 {
-                    // Converted before NCCL is entered, as this may run code of other crates.
-                    let stream = stream.into();
-                    let method = const { Method::of(stringify!($name)) };
-                    $(
-                        // SAFETY: `finish_operation` keeps the guard until this operation is enqueued.
-                        let $buffer = match unsafe { $buffer.into_view(stream) } {
-                            Ok(prepared) => prepared,
-                            Err(error) => return self.refuse_buffer(stringify!($name), method, stream, &*error),
-                        };
-                    )*
-                    let entry = Entry::new(
-                        stringify!($name),
-                        method,
-                        [$($buffer.0.data_type()),*],
-                        [$($buffer.0.len()),*],
-                        [$(peer!($argument $argument)),*],
-                        stream,
-                    );
-                    $(let $argument = $argument.into();)*
-                    #[cfg(feature = "log")]
-                    span::log(self.communicator(), entry);
-                    #[cfg(feature = "tracing")]
-                    let _span = enter_span!(stringify!($name), self.communicator(), entry);
-                    let begun = self.begin_operation(&entry)?;
-                    let devices = [stream.device(), $($buffer.0.device()),*];
-                    let checked = check_devices(self.communicator(), stringify!($name), devices)
-                        .and(check_stream(self.communicator(), stringify!($name), stream))
-                        .and(check_data_types(stringify!($name), [$($buffer.0.data_type()),*]))
-                        $(.and($buffer.0.check_layout(stringify!($name))))*;
-                    let result = match checked {
-                        Ok(()) => $module::$name(stringify!($name), self, $($buffer.0,)* $($argument,)* stream),
-                        Err(error) => Err(error),
-                    };
-                    self.finish_operation(&entry, begun, result, ($($buffer.1,)*))
+                    let arguments = Arguments::NONE$(.$argument($argument))*;
+                    let (send, recv) = buffers!($($buffer: $direction),*);
+                    self.start(const { Operation::of(stringify!($name)) }, send, recv, arguments, stream)
                 }
             )*
         }
@@ -151,7 +131,7 @@ operations! {
     /// ```
     #[doc(alias = "ncclAllReduce")]
     #[doc(alias = "ncclAllReduceConfig")]
-    collectives::all_reduce<T: BufferElement>(send: SendBuffer<T>, recv: RecvBuffer<T>; op: ReduceOp);
+    all_reduce<T: BufferElement>(send: SendBuffer<T>, recv: RecvBuffer<T>; op: ReduceOp);
 
     /// Performs [`all_reduce`](Self::all_reduce) in place: the result replaces the elements that were sent.
     ///
@@ -171,7 +151,7 @@ operations! {
     /// # }
     /// ```
     #[doc(alias = "ncclAllReduce")]
-    collectives::all_reduce_in_place<T: BufferElement>(buffer: RecvBuffer<T>; op: ReduceOp);
+    all_reduce_in_place<T: BufferElement>(buffer: RecvBuffer<T>; op: ReduceOp);
 
     /// Copies `send` of rank `root` to `recv` of every rank. The count is the length of `recv`; on the root, `send`
     /// holds at least as many elements; on the other ranks it is ignored and may be empty.
@@ -194,7 +174,7 @@ operations! {
     /// ```
     #[doc(alias = "ncclBroadcast")]
     #[doc(alias = "ncclBroadcastConfig")]
-    collectives::broadcast<T: BufferElement>(send: SendBuffer<T>, recv: RecvBuffer<T>; root: usize);
+    broadcast<T: BufferElement>(send: SendBuffer<T>, recv: RecvBuffer<T>; root: usize);
 
     /// Copies `buffer` of rank `root` to `buffer` of every other rank.
     ///
@@ -215,7 +195,7 @@ operations! {
     /// ```
     #[doc(alias = "ncclBroadcast")]
     #[doc(alias = "ncclBcast")]
-    collectives::broadcast_in_place<T: BufferElement>(buffer: RecvBuffer<T>; root: usize);
+    broadcast_in_place<T: BufferElement>(buffer: RecvBuffer<T>; root: usize);
 
     /// Combines the `send` buffers of all ranks element by element; rank `root` receives the result. The count is the
     /// length of `send`; on the root, `recv` holds at least as many elements; on the other ranks it is ignored and may
@@ -240,7 +220,7 @@ operations! {
     /// ```
     #[doc(alias = "ncclReduce")]
     #[doc(alias = "ncclReduceConfig")]
-    collectives::reduce<T: BufferElement>(send: SendBuffer<T>, recv: RecvBuffer<T>; op: ReduceOp, root: usize);
+    reduce<T: BufferElement>(send: SendBuffer<T>, recv: RecvBuffer<T>; op: ReduceOp, root: usize);
 
     /// Performs [`reduce`](Self::reduce) in place: the result replaces the elements that the root sent; the buffers of
     /// the other ranks do not change.
@@ -261,7 +241,7 @@ operations! {
     /// # }
     /// ```
     #[doc(alias = "ncclReduce")]
-    collectives::reduce_in_place<T: BufferElement>(buffer: RecvBuffer<T>; op: ReduceOp, root: usize);
+    reduce_in_place<T: BufferElement>(buffer: RecvBuffer<T>; op: ReduceOp, root: usize);
 
     /// Gathers the `send` buffers of all ranks, in rank order, on every rank. The count is the length of `send`; `recv`
     /// holds at least count x size elements.
@@ -283,7 +263,7 @@ operations! {
     /// ```
     #[doc(alias = "ncclAllGather")]
     #[doc(alias = "ncclAllGatherConfig")]
-    collectives::all_gather<T: BufferElement>(send: SendBuffer<T>, recv: RecvBuffer<T>;);
+    all_gather<T: BufferElement>(send: SendBuffer<T>, recv: RecvBuffer<T>;);
 
     /// Performs [`all_gather`](Self::all_gather) in place: `buffer` consists of `size` equal parts, of which each rank
     /// sends part `rank`.
@@ -305,7 +285,7 @@ operations! {
     /// # }
     /// ```
     #[doc(alias = "ncclAllGather")]
-    collectives::all_gather_in_place<T: BufferElement>(buffer: RecvBuffer<T>;);
+    all_gather_in_place<T: BufferElement>(buffer: RecvBuffer<T>;);
 
     /// Combines the `send` buffers of all ranks element by element; rank `i` receives part `i` of the result. The count
     /// is the length of `recv`; `send` holds at least count x size elements.
@@ -327,7 +307,7 @@ operations! {
     /// ```
     #[doc(alias = "ncclReduceScatter")]
     #[doc(alias = "ncclReduceScatterConfig")]
-    collectives::reduce_scatter<T: BufferElement>(send: SendBuffer<T>, recv: RecvBuffer<T>; op: ReduceOp);
+    reduce_scatter<T: BufferElement>(send: SendBuffer<T>, recv: RecvBuffer<T>; op: ReduceOp);
 
     /// Performs [`reduce_scatter`](Self::reduce_scatter) in place: `buffer` consists of `size` equal parts, of which
     /// part `rank` receives the result. The contents of the other parts are undefined afterwards.
@@ -348,7 +328,7 @@ operations! {
     /// # }
     /// ```
     #[doc(alias = "ncclReduceScatter")]
-    collectives::reduce_scatter_in_place<T: BufferElement>(buffer: RecvBuffer<T>; op: ReduceOp);
+    reduce_scatter_in_place<T: BufferElement>(buffer: RecvBuffer<T>; op: ReduceOp);
 
     /// Sends part `i` of the `size` equal parts of `send` to rank `i`, which receives it in the part of its `recv` with
     /// the sender's number. The length of `send` is a multiple of the size; `recv` holds at least as many elements.
@@ -373,7 +353,7 @@ operations! {
     /// ```
     #[doc(alias = "ncclAlltoAll")]
     #[doc(alias = "ncclAlltoAllConfig")]
-    collectives::all_to_all<T: BufferElement>(send: SendBuffer<T>, recv: RecvBuffer<T>;);
+    all_to_all<T: BufferElement>(send: SendBuffer<T>, recv: RecvBuffer<T>;);
 
     /// Gathers the `send` buffers of all ranks, in rank order, on rank `root`. The count is the length of `send`; on
     /// the root, `recv` holds at least count x size elements; on the other ranks it is ignored and may be empty.
@@ -399,7 +379,7 @@ operations! {
     /// ```
     #[doc(alias = "ncclGather")]
     #[doc(alias = "ncclGatherConfig")]
-    collectives::gather<T: BufferElement>(send: SendBuffer<T>, recv: RecvBuffer<T>; root: usize);
+    gather<T: BufferElement>(send: SendBuffer<T>, recv: RecvBuffer<T>; root: usize);
 
     /// Performs [`gather`](Self::gather) in place: on the root, `buffer` receives `size` equal parts, of which part
     /// `root` is already there; the other ranks send their `buffer`.
@@ -420,7 +400,7 @@ operations! {
     /// # }
     /// ```
     #[doc(alias = "ncclGather")]
-    collectives::gather_in_place<T: BufferElement>(buffer: RecvBuffer<T>; root: usize);
+    gather_in_place<T: BufferElement>(buffer: RecvBuffer<T>; root: usize);
 
     /// Scatters `send` of rank `root`: rank `i` receives part `i`. The count is the length of `recv`; on the root,
     /// `send` holds at least count x size elements; on the other ranks it is ignored and may be empty.
@@ -445,7 +425,7 @@ operations! {
     /// ```
     #[doc(alias = "ncclScatter")]
     #[doc(alias = "ncclScatterConfig")]
-    collectives::scatter<T: BufferElement>(send: SendBuffer<T>, recv: RecvBuffer<T>; root: usize);
+    scatter<T: BufferElement>(send: SendBuffer<T>, recv: RecvBuffer<T>; root: usize);
 
     /// Performs [`scatter`](Self::scatter) in place: on the root, `buffer` consists of `size` equal parts to send, of
     /// which part `root` stays there; the other ranks receive into their `buffer`.
@@ -466,7 +446,7 @@ operations! {
     /// # }
     /// ```
     #[doc(alias = "ncclScatter")]
-    collectives::scatter_in_place<T: BufferElement>(buffer: RecvBuffer<T>; root: usize);
+    scatter_in_place<T: BufferElement>(buffer: RecvBuffer<T>; root: usize);
 
     /// Sends `buffer` to rank `peer`, which receives the same number of elements. A rank that sends *and* receives must
     /// do both in one group; otherwise two ranks that send to each other can deadlock.
@@ -491,7 +471,7 @@ operations! {
     /// # }
     /// ```
     #[doc(alias = "ncclSend")]
-    point_to_point::send<T: BufferElement>(buffer: SendBuffer<T>; peer: usize);
+    send<T: BufferElement>(buffer: SendBuffer<T>; peer: usize);
 
     /// Receives `buffer` from rank `peer`, which sends the same number of elements.
     ///
@@ -516,7 +496,7 @@ operations! {
     /// # }
     /// ```
     #[doc(alias = "ncclRecv")]
-    point_to_point::recv<T: BufferElement>(buffer: RecvBuffer<T>; peer: usize);
+    recv<T: BufferElement>(buffer: RecvBuffer<T>; peer: usize);
 
     /// Sends `send` to rank `destination` and receives `recv` from rank `source`, at the same time. The destination receives
     /// as many elements as `send` has, and the source sends as many as `recv` has.
@@ -541,7 +521,7 @@ operations! {
     /// # }
     /// ```
     #[doc(alias = "MPI_Sendrecv")]
-    point_to_point::sendrecv<T: BufferElement>(
+    sendrecv<T: BufferElement>(
         send: SendBuffer<T>, recv: RecvBuffer<T>; destination: usize, source: usize
     );
 
@@ -567,7 +547,7 @@ operations! {
     /// # }
     /// ```
     #[doc(alias = "MPI_Allgatherv")]
-    vector_collectives::all_gather_v<T: BufferElement>(
+    all_gather_v<T: BufferElement>(
         send: SendBuffer<T>, recv: RecvBuffer<T>; counts: &[usize]
     );
 
@@ -590,7 +570,7 @@ operations! {
     /// # }
     /// ```
     #[doc(alias = "MPI_Allgatherv")]
-    vector_collectives::all_gather_v_in_place<T: BufferElement>(buffer: RecvBuffer<T>; counts: &[usize]);
+    all_gather_v_in_place<T: BufferElement>(buffer: RecvBuffer<T>; counts: &[usize]);
 
     /// Combines the `send` buffers of all ranks element by element; rank `i` receives part `i` of the result:
     /// [`reduce_scatter`](Self::reduce_scatter) with a count for each rank. `counts` has one for each rank, the same on all
@@ -614,7 +594,7 @@ operations! {
     /// # }
     /// ```
     #[doc(alias = "MPI_Reduce_scatter")]
-    vector_collectives::reduce_scatter_v<T: BufferElement>(
+    reduce_scatter_v<T: BufferElement>(
         send: SendBuffer<T>, recv: RecvBuffer<T>; counts: &[usize], op: ReduceOp
     );
 
@@ -638,7 +618,7 @@ operations! {
     /// # }
     /// ```
     #[doc(alias = "MPI_Reduce_scatter")]
-    vector_collectives::reduce_scatter_v_in_place<T: BufferElement>(
+    reduce_scatter_v_in_place<T: BufferElement>(
         buffer: RecvBuffer<T>; counts: &[usize], op: ReduceOp
     );
 
@@ -669,7 +649,7 @@ operations! {
     /// # }
     /// ```
     #[doc(alias = "MPI_Alltoallv")]
-    vector_collectives::all_to_all_v<T: BufferElement>(
+    all_to_all_v<T: BufferElement>(
         send: SendBuffer<T>, recv: RecvBuffer<T>; send_counts: &[usize], recv_counts: &[usize]
     );
 
@@ -696,7 +676,7 @@ operations! {
     /// # }
     /// ```
     #[doc(alias = "MPI_Gatherv")]
-    vector_collectives::gather_v<T: BufferElement>(
+    gather_v<T: BufferElement>(
         send: SendBuffer<T>, recv: RecvBuffer<T>; counts: &[usize], root: usize
     );
 
@@ -720,7 +700,7 @@ operations! {
     /// # }
     /// ```
     #[doc(alias = "MPI_Gatherv")]
-    vector_collectives::gather_v_in_place<T: BufferElement>(
+    gather_v_in_place<T: BufferElement>(
         buffer: RecvBuffer<T>; counts: &[usize], root: usize
     );
 
@@ -747,7 +727,7 @@ operations! {
     /// # }
     /// ```
     #[doc(alias = "MPI_Scatterv")]
-    vector_collectives::scatter_v<T: BufferElement>(
+    scatter_v<T: BufferElement>(
         send: SendBuffer<T>, recv: RecvBuffer<T>; counts: &[usize], root: usize
     );
 
@@ -771,7 +751,7 @@ operations! {
     /// # }
     /// ```
     #[doc(alias = "MPI_Scatterv")]
-    vector_collectives::scatter_v_in_place<T: BufferElement>(
+    scatter_v_in_place<T: BufferElement>(
         buffer: RecvBuffer<T>; counts: &[usize], root: usize
     );
 
@@ -803,7 +783,7 @@ operations! {
     /// # }
     /// ```
     #[doc(alias = "ncclPutSignal")]
-    one_sided::put_signal<T: Element>(local: SendBuffer<T>; peer: usize, target: WindowOffset<'b, T>, signal: Signal);
+    put_signal<T: Element>(local: SendBuffer<T>; peer: usize, target: WindowOffset<'b, T>, signal: Signal);
 
     /// Raises a signal at rank `peer`, after the data that was put there before in the same context. Since NCCL 2.29.2.
     ///
@@ -834,7 +814,7 @@ operations! {
     /// It is [`Error::Nccl`](crate::Error::Nccl) if there is no such signal or context, or before the first window is
     /// registered, unless [`Config::rma_eager_init`](crate::Config::rma_eager_init) is set.
     #[doc(alias = "ncclSignal")]
-    one_sided::signal(; peer: usize, signal: Signal);
+    signal(; peer: usize, signal: Signal);
 
     /// Makes the stream wait until other ranks have raised all of `signals` and the data that they put before has
     /// arrived. Since NCCL 2.29.2.
@@ -865,7 +845,7 @@ operations! {
     ///
     /// No signals, or a count of 0, are [`Error::InvalidArgument`](crate::Error::InvalidArgument).
     #[doc(alias = "ncclWaitSignal")]
-    one_sided::wait_signal(; signals: &[WaitSignal]);
+    wait_signal(; signals: &[WaitSignal]);
 
     /// Waits until all ranks have reached the barrier, by an all-reduce of the first element of `buffer`, whose value is
     /// unspecified afterwards. All ranks pass the same element type.
@@ -891,5 +871,5 @@ operations! {
     /// # Ok(())
     /// # }
     /// ```
-    barrier::barrier<T: BufferElement>(buffer: RecvBuffer<T>;);
+    barrier<T: BufferElement>(buffer: RecvBuffer<T>;);
 }

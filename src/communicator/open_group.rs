@@ -17,7 +17,7 @@ pub(crate) fn check_no_open_group(call: &'static str) -> Result<()> {
 
 /// Records that this thread has opened or ended a group.
 #[inline]
-pub(super) fn set_open(is_open: bool) {
+pub(crate) fn set_open(is_open: bool) {
     IS_OPEN.set(is_open);
 }
 

@@ -4,22 +4,16 @@ use std::fmt;
 use std::marker::PhantomData;
 use std::time::Duration;
 
-use super::arguments::{check_buffers, check_data_types, check_devices, check_stream};
-use super::collectives::{self, Operator};
+use super::arguments::{Arguments, Operator};
 use super::grouping::{Grouped, Grouping, Ungrouped};
-use super::handle::Communicator;
-use super::operations::Operations;
-use super::shared::Shared;
-#[cfg(feature = "log")]
-use super::span;
-#[cfg(feature = "tracing")]
-use super::span::enter_span;
-use super::state::Purpose;
+use super::methods::buffers;
+use super::operations::{NoBuffer, Operations};
+use crate::any_slice::check_layout;
 use crate::backend::call;
-use crate::recorder::{Entry, Method, peer};
+use crate::communicator::{Purpose, Shared, check_buffers};
 use crate::{
-    AnyElement, BufferElement, CollectiveConfig, DataType, DeviceSlice, Element, Error, Group,
-    InvalidArgumentKind, RecvBuffer, Result, ResultCode, SendBuffer, StreamRef, sys,
+    AnyElement, BufferElement, CollectiveConfig, Communicator, DataType, DeviceSlice, Element, Error, Group,
+    InvalidArgumentKind, Operation, RecvBuffer, Result, ResultCode, SendBuffer, StreamRef, sys,
 };
 
 /// A reduction that multiplies each rank's elements by a scalar of that rank and sums the products.
@@ -205,12 +199,14 @@ impl Communicator {
                 "the scalar's buffer is empty; expected one element",
             ));
         }
-        scalar.check_layout(CALL)?;
+        if !T::HAS_TYPE {
+            check_layout(CALL, &scalar.raw())?;
+        }
         let data_type = scalar.data_type();
         check_buffers(self, CALL, data_type, [scalar.memory_space()])?;
         let residence = sys::ncclScalarResidence_t::ncclScalarDevice;
         // SAFETY: the creator of the view guarantees that the memory outlives the work that reads it.
-        unsafe { PreMulSum::create(CALL, self, data_type, scalar.as_raw().cast_mut(), residence) }
+        unsafe { PreMulSum::create(CALL, self, data_type, scalar.raw().as_raw().cast_mut(), residence) }
     }
 }
 
@@ -326,42 +322,11 @@ macro_rules! reductions {
                 where
                     G: Grouping<'b>,
                 {
-                    let stream = stream.into();
-                    let method = const { Method::of(stringify!($name)) };
-                    $(
-                        // SAFETY: `finish_operation` keeps the guard until this operation is enqueued.
-                        let $buffer = match unsafe { $buffer.into_view(stream) } {
-                            Ok(prepared) => prepared,
-                            Err(error) => {
-                                return self.operations.refuse_buffer(stringify!($name), method, stream, &*error);
-                            }
-                        };
-                    )*
-                    let Self { operations, op, data_type, .. } = self;
-                    let entry = Entry::new(
-                        stringify!($name),
-                        method,
-                        [$($buffer.0.data_type()),*],
-                        [$($buffer.0.len()),*],
-                        [$(peer!($root $root))?],
-                        stream,
-                    );
-                    #[cfg(feature = "log")]
-                    span::log(operations.communicator(), entry);
-                    #[cfg(feature = "tracing")]
-                    let _span = enter_span!(stringify!($name), operations.communicator(), entry);
-                    let begun = operations.begin_operation(&entry)?;
-                    let devices = [stream.device(), $($buffer.0.device()),*];
-                    let checked = check_devices(operations.communicator(), stringify!($name), devices)
-                        .and(check_stream(operations.communicator(), stringify!($name), stream))
-                        .and(check_data_types(stringify!($name), [$($buffer.0.data_type()),*]))
-                        $(.and(check_reduced_type::<T>(stringify!($name), data_type, $buffer.0.data_type())))*
-                        $(.and($buffer.0.check_layout(stringify!($name))))*;
-                    let result = checked.and_then(|()| {
-                        let op = Operator::Custom(op);
-                        collectives::$name(stringify!($name), operations, $($buffer.0,)* op, $($root,)? stream)
-                    });
-                    operations.finish_operation(&entry, begun, result, ($($buffer.1,)*))
+                    let operator = Operator::Custom(self.op, self.data_type);
+                    let arguments = Arguments::NONE.operator(operator)$(.root($root))?;
+                    let (send, recv) = buffers!($($buffer: $direction),*);
+                    let operation = const { Operation::of(stringify!($name)) };
+                    self.operations.start(operation, send, recv, arguments, stream)
                 }
             )*
         }
@@ -407,26 +372,12 @@ reductions! {
     reduce_scatter_in_place(buffer: RecvBuffer);
 }
 
-/// Returns an error if a buffer's elements, whose type is known at run time, are not those of the reduction.
-#[inline]
-fn check_reduced_type<T: BufferElement>(
-    call: &'static str,
-    reduced: DataType,
-    found: DataType,
-) -> Result<()> {
-    if T::HAS_TYPE || reduced == found {
-        return Ok(());
-    }
-    let problem = format!("the elements of the buffer are {found}, and the reduction is of {reduced}");
-    Err(Error::argument(call, InvalidArgumentKind::DataType, problem))
-}
-
 impl<T> Drop for PreMulSum<'_, T> {
     /// Destroys the operator. NCCL copies it into each call, so calls may still be running.
     fn drop(&mut self) {
         let communicator = self.communicator;
         // SAFETY: an operator of this communicator, which the query makes sure is live; nothing uses it any more.
-        let end = || unsafe { destroy(&communicator.shared, self.op) };
+        let end = || unsafe { destroy(communicator.shared(), self.op) };
         let _ = communicator.query_or_in_group("ncclRedOpDestroy", end);
     }
 }

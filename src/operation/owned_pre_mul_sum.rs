@@ -7,7 +7,7 @@ use std::sync::Arc;
 use super::grouping::Grouping;
 use super::operations::Operations;
 use super::pre_mul_sum::{PreMulSum, PreMulSumOperations, destroy};
-use super::shared::Shared;
+use crate::communicator::Shared;
 use crate::{BufferElement, DataType, Error, InvalidArgumentKind, Result, sys};
 
 /// A [`PreMulSum`](crate::PreMulSum) that does not borrow its communicator, so that a struct can hold both.
@@ -61,7 +61,7 @@ impl<T: BufferElement> PreMulSum<'_, T> {
             ));
         }
         let owned = OwnedPreMulSum {
-            shared: self.communicator.shared.owned(CALL)?,
+            shared: self.communicator.shared().owned(CALL)?,
             op: self.op,
             data_type: self.data_type,
             element: PhantomData,
@@ -95,7 +95,7 @@ impl<T: BufferElement> OwnedPreMulSum<T> {
         &'c self,
         operations: Operations<'c, G>,
     ) -> Result<PreMulSumOperations<'c, T, G>> {
-        if !Arc::ptr_eq(&operations.communicator().shared, &self.shared) {
+        if !Arc::ptr_eq(operations.communicator().shared(), &self.shared) {
             let problem = "the reduction belongs to another communicator";
             return Err(Error::argument("on", InvalidArgumentKind::Communicator, problem));
         }

@@ -1,15 +1,15 @@
 //! One-sided operations: the checks of their arguments, and the calls into C.
-#![allow(unsafe_code)]
 
 use std::ptr;
 use std::sync::Arc;
 
-use super::arguments::{check_buffers, to_c_rank};
-use super::grouping::Grouping;
-use super::operations::Operations;
-use super::window::WindowOffset;
+use super::arguments::Arguments;
+use super::call::{Call, Checked};
+use super::grouping::Start;
+use super::window_offset::Target;
 use crate::backend::call;
-use crate::{DeviceSlice, Element, Error, InvalidArgumentKind, Result, ResultCode, StreamRef, sys};
+use crate::communicator::{check_buffers, to_c_rank};
+use crate::{Error, InvalidArgumentKind, Result, ResultCode, sys};
 
 /// The signal of a rank, by its numbers: by default, the only one that there is.
 ///
@@ -75,22 +75,17 @@ fn to_c_int(call: &'static str, what: &str, value: u32) -> Result<i32> {
     })
 }
 
-pub(super) fn put_signal<'b, T: Element>(
-    name: &'static str,
-    operations: Operations<'_, impl Grouping<'b>>,
-    local: DeviceSlice<'_, T>,
-    peer: usize,
-    target: WindowOffset<'_, T>,
-    signal: Signal,
-    stream: StreamRef<'_>,
-) -> Result<ResultCode> {
-    let comm = operations.without_config(name)?;
-    check_buffers(comm, name, T::DATA_TYPE, [local.memory_space()])?;
-    let peer = to_c_rank(name, "peer", peer, comm.size)?;
-    let (index, context) = signal.to_raw(name)?;
+/// Checks the arguments of a put.
+pub(super) fn check_put(call: Call<'_>) -> Result<Checked> {
+    let Call { operation, communicator, send: local, arguments, .. } = call;
+    let name = operation.name;
+    check_buffers(communicator, name, local.data_type(), [local.memory_space()])?;
+    let checked = check_signal(call)?;
     let count = local.len();
-    let WindowOffset { shared, window, length, offset, .. } = target;
-    if !ptr::eq(shared, &*comm.shared) {
+    let Some(Target { shared, window, length, offset }) = arguments.target else {
+        return Err(Error::usage(name, "there is no window"));
+    };
+    if !ptr::eq(shared, &**communicator.shared()) {
         return Err(Error::argument(
             name,
             InvalidArgumentKind::Communicator,
@@ -104,8 +99,53 @@ pub(super) fn put_signal<'b, T: Element>(
     if window.is_null() {
         return Err(Error::usage(name, "the window is not active"));
     }
-    let (raw, stream, bytes) = (comm.raw(), stream.as_raw(), offset * size_of::<T>());
-    let (local, data_type) = (local.as_raw(), T::DATA_TYPE.as_raw());
+    Ok(Checked { send: local, count, ..checked })
+}
+
+/// Checks the rank and the signal.
+pub(super) fn check_signal(call: Call<'_>) -> Result<Checked> {
+    let Call { operation, communicator, arguments, .. } = call;
+    let peer = arguments.ranks[0].unwrap_or_default();
+    let peer = to_c_rank(operation.name, "peer", peer, communicator.size())?;
+    arguments.signal.to_raw(operation.name)?;
+    Ok(Checked { ranks: [peer, 0], ..Checked::NONE })
+}
+
+/// Checks the signals to wait for.
+pub(super) fn check_wait(call: Call<'_>) -> Result<Checked> {
+    let Call { operation, communicator, arguments: Arguments { signals, .. }, .. } = call;
+    let name = operation.name;
+    if signals.is_empty() {
+        return Err(Error::argument(name, InvalidArgumentKind::Length, "no signals; expected at least one"));
+    }
+    for wait in signals {
+        to_c_rank(name, "peer", wait.peer as usize, communicator.size())?;
+        wait.signal.to_raw(name)?;
+        if to_c_int(name, "count", wait.count)? == 0 {
+            return Err(Error::argument(
+                name,
+                InvalidArgumentKind::Value,
+                "the count is 0; expected at least 1",
+            ));
+        }
+    }
+    number_of(name, signals).map(|_| Checked::NONE)
+}
+
+fn number_of(call: &'static str, signals: &[WaitSignal]) -> Result<i32> {
+    i32::try_from(signals.len()).map_err(|_| {
+        let problem = format!("{} signals are beyond {}", signals.len(), i32::MAX);
+        Error::argument(call, InvalidArgumentKind::Length, problem)
+    })
+}
+
+pub(super) fn put(call: Call<'_>, checked: Checked) -> Result<ResultCode> {
+    let Call { operation, communicator: comm, arguments, stream, .. } = call;
+    let Checked { send: local, count, ranks: [peer, _], .. } = checked;
+    let (index, context) = arguments.signal.to_raw(operation.name)?;
+    let Some(Target { window, offset, .. }) = arguments.target else { return Ok(ResultCode::SUCCESS) };
+    let (raw, stream, bytes) = (comm.raw(), stream.as_raw(), offset * local.data_type().size());
+    let (local, data_type) = (local.as_raw(), local.data_type().as_raw());
     // SAFETY: the creator of the view guarantees that it holds `count` elements and lives long enough. The window
     // belongs to this live communicator, and the elements fit into it, also on the peer, as whoever registered the window
     // guarantees that all parts have the same size. The peer's part exists until its `assume_idle` promises that this
@@ -119,52 +159,20 @@ pub(super) fn put_signal<'b, T: Element>(
     }
 }
 
-pub(super) fn signal<'b>(
-    name: &'static str,
-    operations: Operations<'_, impl Grouping<'b>>,
-    peer: usize,
-    signal: Signal,
-    stream: StreamRef<'_>,
-) -> Result<ResultCode> {
-    let comm = operations.without_config(name)?;
-    let peer = to_c_rank(name, "peer", peer, comm.size)?;
-    let (index, context) = signal.to_raw(name)?;
+pub(super) fn signal(call: Call<'_>, checked: Checked) -> Result<ResultCode> {
+    let Call { operation, communicator: comm, arguments, stream, .. } = call;
+    let ((index, context), [peer, _]) = (arguments.signal.to_raw(operation.name)?, checked.ranks);
     // SAFETY: a live communicator.
     unsafe { call!(comm.library(), ncclSignal(peer, index, context, 0, comm.raw(), stream.as_raw())) }
 }
 
-pub(super) fn wait_signal<'b>(
-    name: &'static str,
-    operations: Operations<'_, impl Grouping<'b>>,
-    signals: &[WaitSignal],
-    stream: StreamRef<'_>,
-) -> Result<ResultCode> {
-    let comm = operations.without_config(name)?;
-    if signals.is_empty() {
-        return Err(Error::argument(name, InvalidArgumentKind::Length, "no signals; expected at least one"));
-    }
-    for wait in signals {
-        to_c_rank(name, "peer", wait.peer as usize, comm.size)?;
-        wait.signal.to_raw(name)?;
-        if to_c_int(name, "count", wait.count)? == 0 {
-            return Err(Error::argument(
-                name,
-                InvalidArgumentKind::Value,
-                "the count is 0; expected at least 1",
-            ));
-        }
-    }
-    let count = i32::try_from(signals.len()).map_err(|_| {
-        Error::argument(
-            name,
-            InvalidArgumentKind::Length,
-            format!("{} signals are beyond {}", signals.len(), i32::MAX),
-        )
-    })?;
+pub(super) fn wait(call: Call<'_>, start: Start<'_>) -> Result<ResultCode> {
+    let Call { operation, communicator: comm, arguments: Arguments { signals, .. }, stream, .. } = call;
+    let count = number_of(operation.name, signals)?;
     // NCCL may read the array until the end of the group. (An `Arc`, as moving a `Box` invalidates pointers into it.)
     let signals: Arc<[WaitSignal]> = signals.into();
     let array = signals.as_ptr().cast::<sys::ncclWaitSignalDesc_t>().cast_mut();
-    let _kept = operations.keep_arguments(signals);
+    let _kept = start.keep_arguments(signals);
     // SAFETY: `count` entries with C's layout, as the assertions above check, which NCCL only reads. They live until
     // the operation is started: here, or in the group.
     unsafe { call!(comm.library(), ncclWaitSignal(count, array, comm.raw(), stream.as_raw())) }

@@ -4,11 +4,11 @@ use std::fmt;
 use std::marker::PhantomData;
 use std::sync::Arc;
 
-use super::registration::{DEREGISTER, leak};
-use super::shared::Shared;
-use super::window::{Window, WindowOffset, end_window};
+use super::window::{Window, end_window};
+use crate::communicator::{DEREGISTER, Shared, leak};
 use crate::memory::Allocation;
-use crate::{Element, Result, sys};
+use crate::operation::Target;
+use crate::{Element, Result, WindowOffset, sys};
 
 /// A [`Window`](crate::Window) that does not borrow its communicator, so that a struct can hold both. Since NCCL 2.27.3.
 ///
@@ -71,7 +71,7 @@ impl<T: Element> Window<'_, T> {
     /// which case the window lasts until the end of the communicator and the memory is leaked, or if the communicator is a
     /// [`BorrowedCommunicator`](crate::BorrowedCommunicator).
     pub fn into_owned(mut self) -> Result<OwnedWindow<T>> {
-        let shared = self.communicator.shared.owned("into_owned")?;
+        let shared = self.communicator.shared().owned("into_owned")?;
         let window = self.as_raw();
         if window.is_null() {
             self.check_complete("into_owned")?;
@@ -100,7 +100,7 @@ impl<T: Element> OwnedWindow<T> {
     #[must_use]
     pub fn at(&self, offset: usize) -> WindowOffset<'_, T> {
         let Self { shared, window, length, .. } = self;
-        WindowOffset { shared, window: *window, length: *length, offset, element: PhantomData }
+        WindowOffset::new(Target { shared, window: *window, length: *length, offset })
     }
 
     /// Returns `true` if NCCL has created the window; see [`Window::is_active`](crate::Window::is_active).

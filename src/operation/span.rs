@@ -1,6 +1,9 @@
 //! A span of the crate tracing, and a record of the crate log, for each operation.
 
-use super::handle::Communicator;
+#[cfg(feature = "tracing")]
+use tracing::span::EnteredSpan;
+
+use crate::Communicator;
 use crate::recorder::Entry;
 
 /// The fields of an operation, with the names of its [`Record`](crate::Record), its communicator and its rank.
@@ -9,8 +12,8 @@ pub(super) struct Fields {
     /// The number on the communicator, if its operations are recorded.
     pub(super) number: Option<u64>,
     pub(super) data_type: Option<String>,
-    pub(super) sent: u64,
-    pub(super) received: u64,
+    pub(super) sent: usize,
+    pub(super) received: usize,
     pub(super) peer: Option<usize>,
     pub(super) source: Option<usize>,
     /// The id that recordings have.
@@ -20,10 +23,10 @@ pub(super) struct Fields {
 }
 
 impl Fields {
-    pub(super) fn new(communicator: &Communicator, entry: Entry) -> Self {
-        let Communicator { shared, rank, size, .. } = communicator;
-        let [peer, source] = entry.peers();
-        let [sent, received] = entry.counts(*size, *rank);
+    pub(super) fn new(communicator: &Communicator, entry: &Entry) -> Self {
+        let shared = communicator.shared();
+        let [peer, source] = entry.ranks();
+        let [sent, received] = entry.elements;
         Self {
             // Before it is recorded.
             number: shared.ring().map(|ring| ring.count() + 1),
@@ -33,22 +36,34 @@ impl Fields {
             peer,
             source,
             communicator: shared.identity.to_text(),
-            rank: *rank,
-            size: *size,
+            rank: communicator.rank(),
+            size: communicator.size(),
         }
     }
 }
 
-/// Returns the span of an operation, which has been entered, if spans of the level `TRACE` are enabled.
+/// Enters the span of an operation, if spans of the level `TRACE` are enabled.
 #[cfg(feature = "tracing")]
-macro_rules! enter_span {
-    ($name:expr, $communicator:expr, $entry:expr) => {{
-        // Apart, so that all this is compiled once for each operation.
-        #[cold]
-        #[inline(never)]
-        fn enter(communicator: &$crate::Communicator, entry: $crate::recorder::Entry) -> tracing::span::EnteredSpan {
-            let fields = $crate::communicator::span::Fields::new(communicator, entry);
-            let span = tracing::trace_span!(
+#[inline(always)]
+pub(super) fn enter(communicator: &Communicator, entry: &Entry) -> Option<EnteredSpan> {
+    tracing::level_enabled!(tracing::Level::TRACE).then(|| enter_enabled(communicator, entry))
+}
+
+#[cfg(feature = "tracing")]
+#[cold]
+#[inline(never)]
+fn enter_enabled(communicator: &Communicator, entry: &Entry) -> EnteredSpan {
+    let fields = Fields::new(communicator, entry);
+    // The name of a span is a constant.
+    macro_rules! span {
+        ($($name:literal)*) => {
+            match entry.operation.name {
+                $($name => span!(@ $name),)*
+                _ => span!(@ "operation"),
+            }
+        };
+        (@ $name:literal) => {
+            tracing::trace_span!(
                 target: "libnccl",
                 $name,
                 number = fields.number,
@@ -60,19 +75,25 @@ macro_rules! enter_span {
                 communicator = fields.communicator.as_deref(),
                 rank = fields.rank,
                 size = fields.size,
-            );
-            span.entered()
-        }
-        tracing::level_enabled!(tracing::Level::TRACE).then(|| enter($communicator, $entry))
-    }};
+            )
+        };
+    }
+    let span = span! {
+        "all_reduce" "all_reduce_in_place" "broadcast" "broadcast_in_place" "reduce"
+        "reduce_in_place" "all_gather" "all_gather_in_place" "reduce_scatter" "reduce_scatter_in_place"
+        "all_to_all" "gather" "gather_in_place" "scatter" "scatter_in_place"
+        "send" "recv" "sendrecv" "all_gather_v" "all_gather_v_in_place"
+        "reduce_scatter_v" "reduce_scatter_v_in_place" "all_to_all_v" "gather_v" "gather_v_in_place"
+        "scatter_v" "scatter_v_in_place" "put_signal" "signal" "wait_signal"
+        "barrier" "register_window"
+    };
+    span.entered()
 }
-#[cfg(feature = "tracing")]
-pub(super) use enter_span;
 
 /// Logs an operation, if records of the level `Trace` are enabled.
 #[cfg(feature = "log")]
 #[inline(always)]
-pub(super) fn log(communicator: &Communicator, entry: Entry) {
+pub(super) fn log(communicator: &Communicator, entry: &Entry) {
     if log::log_enabled!(target: "libnccl", log::Level::Trace) {
         log_enabled(communicator, entry);
     }
@@ -81,10 +102,10 @@ pub(super) fn log(communicator: &Communicator, entry: Entry) {
 #[cfg(feature = "log")]
 #[cold]
 #[inline(never)]
-fn log_enabled(communicator: &Communicator, entry: Entry) {
+fn log_enabled(communicator: &Communicator, entry: &Entry) {
     let Fields { number, data_type, sent, received, peer, source, communicator, rank, size } =
         Fields::new(communicator, entry);
-    let mut text = entry.name.to_owned();
+    let mut text = entry.operation.name.to_owned();
     let fields = [
         ("number", number.map(|number| number.to_string())),
         ("data_type", data_type),

@@ -1,0 +1,272 @@
+#![allow(unsafe_code)] // Makes views of buffers.
+
+use std::error::Error as StdError;
+use std::marker::PhantomData;
+use std::panic::Location;
+use std::ptr;
+use std::time::Duration;
+
+use super::arguments::Arguments;
+use super::call::Call;
+use super::grouping::{Grouped, Grouping, Ungrouped};
+use crate::buffer::RawSlice;
+use crate::collective_config::RawCollectiveConfig;
+use crate::{
+    BufferElement, BufferResult, CollectiveConfig, Communicator, DataType, DeviceSlice, DeviceSliceMut,
+    Error, Group, InvalidArgumentKind, MemorySpace, Operation, RecvBuffer, Result, ResultCode, SendBuffer,
+    StreamRef,
+};
+
+/// The operations of a communicator, with the way in which they are started: at once or at the end of a group
+/// ([`Grouping`]), with or without options of their own.
+///
+/// Operations that are started at once borrow their buffers for the call; those of a group until its end.
+///
+/// ```
+/// # fn main() -> libnccl::Result<()> {
+/// use libnccl::{CollectiveConfig, ReduceOp, StreamRef};
+///
+/// let comms = libnccl_cpu::nccl().init_all(&[0])?;
+/// let mut buffer = [1.0, 2.0];
+/// let few = CollectiveConfig::new().max_ctas(2);
+/// comms[0].operations().with(&few).all_reduce_in_place(&mut buffer, ReduceOp::Sum, StreamRef::DEFAULT)?;
+/// # Ok(())
+/// # }
+/// ```
+///
+/// # Errors
+/// Every operation may return:
+///
+/// - [`Error::InvalidArgument`] for a buffer that is too short or in the wrong memory, or a rank out of range; nothing
+///   was started then;
+/// - [`Error::InvalidUsage`] while a group is open on this thread, after one that failed, or while the communicator is
+///   [suspended](Communicator::suspend);
+/// - [`Error::Unsupported`] if the library lacks the operation, the element type or an option;
+/// - [`Error::Nccl`] if NCCL fails;
+/// - [`Error::Timeout`] and [`Error::Aborted`] if the communicator is aborted.
+#[derive(Debug, Clone, Copy)]
+pub struct Operations<'c, G = Ungrouped<'c>> {
+    grouping: G,
+    config: Option<&'c CollectiveConfig>,
+}
+
+impl<'c, G> Operations<'c, G> {
+    #[inline(always)]
+    pub(crate) fn new(grouping: G) -> Self {
+        Self { grouping, config: None }
+    }
+
+    /// Adds options for each collective, which must be equal on all ranks; for an example, see [`Operations`]. Since
+    /// NCCL 2.31.2.
+    #[must_use]
+    pub fn with(self, config: &'c CollectiveConfig) -> Self {
+        Self { config: Some(config), ..self }
+    }
+
+    #[inline(always)]
+    pub(super) fn communicator<'b>(&self) -> &Communicator
+    where
+        G: Grouping<'b>,
+    {
+        self.grouping.communicator()
+    }
+
+    /// Starts an operation: makes plain views of its buffers, which [`Call::submit`] uses, and keeps their guards until it
+    /// is enqueued.
+    #[inline(always)]
+    #[track_caller]
+    pub(super) fn start<'b, T: BufferElement>(
+        self,
+        operation: &'static Operation,
+        send: impl SendBuffer<'b, Element = T>,
+        recv: impl RecvBuffer<'b, Element = T>,
+        arguments: Arguments<'_>,
+        stream: impl Into<StreamRef<'b>>,
+    ) -> Result<()>
+    where
+        G: Grouping<'b>,
+    {
+        // The stream and the buffers run code of other crates, before NCCL is entered.
+        let (stream, start) = (stream.into(), self.grouping.start());
+        // SAFETY: its guard is kept until the operation is enqueued.
+        let (send, first) = match unsafe { send.into_view(stream) } {
+            Ok(prepared) => prepared,
+            Err(reason) => return Err(start.refuse(not_ready(operation, &*reason))),
+        };
+        // SAFETY: as above.
+        let (recv, second) = match unsafe { recv.into_view(stream) } {
+            Ok(prepared) => prepared,
+            Err(reason) => return Err(start.refuse(not_ready(operation, &*reason))),
+        };
+        let communicator = self.grouping.communicator();
+        let config = match self.config.map(|config| raw_config(operation, communicator, config)) {
+            None => None,
+            Some(Ok(config)) => config,
+            Some(Err(error)) => return Err(start.refuse(error)),
+        };
+        let call = Call {
+            operation,
+            communicator,
+            send: send.raw(),
+            recv: recv.raw(),
+            is_any: !T::HAS_TYPE,
+            arguments,
+            config: config.as_ref(),
+            stream,
+            site: Location::caller(),
+        };
+        let result = call.submit(start)?;
+        start.keep_guards((first, second));
+        result
+    }
+
+    /// Runs `enqueue`, which calls C, as an operation without buffers and arguments.
+    #[track_caller]
+    pub(crate) fn run<'b>(
+        self,
+        operation: &'static Operation,
+        enqueue: impl FnOnce() -> Result<ResultCode>,
+    ) -> Result<()>
+    where
+        G: Grouping<'b>,
+    {
+        let call = Call {
+            operation,
+            communicator: self.grouping.communicator(),
+            send: RawSlice::NONE,
+            recv: RawSlice::NONE,
+            is_any: false,
+            arguments: Arguments::NONE,
+            config: None,
+            stream: StreamRef::DEFAULT,
+            site: Location::caller(),
+        };
+        call.run(self.grouping.start(), enqueue)
+    }
+}
+
+/// Returns the error of an operation of which a buffer is not ready.
+#[cold]
+fn not_ready(operation: &Operation, reason: &dyn StdError) -> Error {
+    // Before NCCL is entered, as this runs code of other crates.
+    let problem = format!("a buffer is not ready: {reason}");
+    Error::argument(operation.name, InvalidArgumentKind::NotReady, problem)
+}
+
+/// Returns the options as a C struct, if there are any; an error if the operation takes none.
+#[cold]
+fn raw_config(
+    operation: &Operation,
+    communicator: &Communicator,
+    config: &CollectiveConfig,
+) -> Result<Option<RawCollectiveConfig>> {
+    if config.is_default() {
+        return Ok(None);
+    }
+    if operation.function_with_config.is_none() {
+        let problem = "takes no options; NCCL has them for collectives only";
+        return Err(Error::usage(operation.name, problem));
+    }
+    let library = communicator.library();
+    config.to_raw(operation.name, library.version, &library.backend.to_string()).map(Some)
+}
+
+/// No buffer, for an operation that has one or none.
+pub(super) struct NoBuffer<T>(PhantomData<T>);
+
+impl<T> NoBuffer<T> {
+    pub(super) const NEW: Self = Self(PhantomData);
+}
+
+impl<'a, T: BufferElement> SendBuffer<'a> for NoBuffer<T> {
+    type Element = T;
+    type Guard = ();
+
+    #[inline(always)]
+    unsafe fn into_view(self, _: StreamRef<'a>) -> BufferResult<(DeviceSlice<'a, T>, ())> {
+        // SAFETY: no elements.
+        Ok((unsafe { DeviceSlice::of_type(DataType::Uint8, ptr::null(), 0, MemorySpace::Host) }, ()))
+    }
+}
+
+impl<'a, T: BufferElement> RecvBuffer<'a> for NoBuffer<T> {
+    type Element = T;
+    type Guard = ();
+
+    #[inline(always)]
+    unsafe fn into_view(self, _: StreamRef<'a>) -> BufferResult<(DeviceSliceMut<'a, T>, ())> {
+        // SAFETY: no elements.
+        let none = unsafe { DeviceSliceMut::of_type(DataType::Uint8, ptr::null_mut(), 0, MemorySpace::Host) };
+        Ok((none, ()))
+    }
+}
+
+impl<'c> Operations<'c> {
+    /// Limits the wait of each call, instead of the communicator's [timeout](crate::Config::timeout), which it has to have:
+    /// the calls of other communicators block inside NCCL.
+    ///
+    /// Like that one, it limits what the host waits for: on a GPU, the launch. [`Communicator::synchronize`] limits the wait
+    /// for the work itself.
+    ///
+    /// ```
+    /// # fn main() -> libnccl::Result<()> {
+    /// use std::time::Duration;
+    ///
+    /// use libnccl::{Config, Error, StreamRef};
+    ///
+    /// let nccl = libnccl_cpu::nccl();
+    /// let config = Config::new().timeout(Duration::from_secs(600));
+    /// let id = nccl.unique_id()?;
+    /// std::thread::scope(|scope| {
+    ///     // It joins, and sends nothing.
+    ///     let sender = scope.spawn(|| nccl.init_rank_with(2, 1, &id, &config));
+    ///     let comm = nccl.init_rank_with(2, 0, &id, &config)?;
+    ///     let short = comm.operations().timeout(Duration::from_millis(20));
+    ///     let received = short.recv(&mut [0], 1, StreamRef::DEFAULT);
+    ///     assert!(matches!(received, Err(Error::Timeout { call: "recv", .. })));
+    ///     sender.join().unwrap().map(drop)
+    /// })
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    /// Of each call: [`Error::InvalidUsage`] if the communicator has no timeout; [`Error::Timeout`].
+    #[must_use]
+    pub fn timeout(self, timeout: Duration) -> Self {
+        Self { grouping: self.grouping.with_timeout(timeout), ..self }
+    }
+}
+
+impl Communicator {
+    /// Returns this communicator's operations, started at once; see [`Operations`].
+    #[inline]
+    #[must_use]
+    pub fn operations(&self) -> Operations<'_> {
+        Operations::new(Ungrouped::new(self))
+    }
+}
+
+impl<'scope> Group<'scope, '_> {
+    /// Returns the operations of a communicator, as part of this group.
+    ///
+    /// ```
+    /// # fn main() -> libnccl::Result<()> {
+    /// use libnccl::{ReduceOp, StreamRef};
+    ///
+    /// let nccl = libnccl_cpu::nccl();
+    /// let comms = nccl.init_all(&[0, 1])?;
+    /// let mut buffers = [[1], [2]];
+    /// nccl.group(|g| {
+    ///     comms.iter().zip(&mut buffers).try_for_each(|(comm, buffer)| {
+    ///         g.on(comm).all_reduce_in_place(buffer, ReduceOp::Max, StreamRef::DEFAULT)
+    ///     })
+    /// })?;
+    /// assert_eq!(buffers, [[2], [2]]);
+    /// # Ok(())
+    /// # }
+    /// ```
+    #[inline]
+    pub fn on(&'scope self, communicator: &'scope Communicator) -> Operations<'scope, Grouped<'scope>> {
+        Operations::new(Grouped::new(communicator, self.participants()))
+    }
+}

@@ -1,0 +1,50 @@
+use std::fmt;
+use std::marker::PhantomData;
+
+use crate::communicator::Shared;
+use crate::{Element, sys};
+
+/// An offset in a window; see [`Window::at`](crate::Window::at).
+///
+/// ```
+/// # fn main() -> libnccl::Result<()> {
+/// use libnccl::WindowFlags;
+///
+/// let nccl = libnccl_cpu::nccl();
+/// let comm = nccl.init_all(&[0])?.remove(0);
+/// let mut buffer = nccl.alloc::<f32>(1024)?;
+/// // SAFETY: it is the only rank.
+/// let window = unsafe { comm.register_window(&mut buffer, WindowFlags::COLL_SYMMETRIC) }?;
+/// let second_half = window.at(512);
+/// # Ok(())
+/// # }
+/// ```
+#[derive(Clone, Copy)]
+pub struct WindowOffset<'a, T: Element> {
+    pub(super) target: Target<'a>,
+    element: PhantomData<T>,
+}
+
+/// The offset, without the type of its elements.
+#[derive(Clone, Copy)]
+pub(crate) struct Target<'a> {
+    /// The communicator of the window.
+    pub(crate) shared: &'a Shared,
+    /// The handle; null if the window is not active.
+    pub(crate) window: sys::ncclWindow_t,
+    /// The number of elements of the window.
+    pub(crate) length: usize,
+    pub(crate) offset: usize,
+}
+
+impl<'a, T: Element> WindowOffset<'a, T> {
+    pub(crate) fn new(target: Target<'a>) -> Self {
+        Self { target, element: PhantomData }
+    }
+}
+
+impl<T: Element> fmt::Debug for WindowOffset<'_, T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("WindowOffset").field("offset", &self.target.offset).finish_non_exhaustive()
+    }
+}

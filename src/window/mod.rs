@@ -1,0 +1,9 @@
+//! Windows: memory of a communicator that other ranks write.
+#![allow(unsafe_code)]
+
+mod owned_window;
+#[allow(clippy::module_inception)] // The type has the name of the room.
+mod window;
+
+pub use owned_window::OwnedWindow;
+pub use window::{Window, WindowFlags};
