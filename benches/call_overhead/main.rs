@@ -27,7 +27,7 @@ const LOAD_LIMIT_US: f64 = 1000.0;
 /// simple.
 const FACADE_LIMIT: i64 = 110;
 const GROUP_LIMIT: i64 = 180;
-/// What a lock, or who looks at operations, may add: the lock and unlock of a [`Mutex`](std::sync::Mutex) are 34.
+/// The instructions that a lock, or a recorder or logger, may add: the lock and unlock of a [`Mutex`](std::sync::Mutex) are 34.
 const ADDED_LIMIT: i64 = 40;
 
 /// A way to call, and its limit.

@@ -1,4 +1,4 @@
-use super::one_sided::{Signal, WaitSignal};
+use super::signal::{Signal, WaitSignal};
 use super::window_offset::{Target, WindowOffset};
 use crate::backend::Library;
 use crate::{DataType, Element, Error, InvalidArgumentKind, ReduceOp, Result, sys};

@@ -4,8 +4,8 @@
 
 use super::arguments::Arguments;
 use super::grouping::Grouping;
-use super::one_sided::{Signal, WaitSignal};
 use super::operations::{NoBuffer, Operations};
+use super::signal::{Signal, WaitSignal};
 use super::window_offset::WindowOffset;
 use crate::{
     BufferElement, Communicator, Element, Group, Operation, RecvBuffer, ReduceOp, Result, SendBuffer,

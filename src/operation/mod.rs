@@ -1,5 +1,7 @@
-//! The operations of communicators: a table of what each sends and receives ([`table`]), the values that their calls are
-//! ([`call`]), and the methods that make them ([`methods`]).
+//! The operations of communicators.
+//!
+//! A call is a value. The public method of three lines ([`methods`]) makes plain views of its buffers, and one function
+//! ([`submit`]) checks it as its row of the table says ([`table`]), enters NCCL, records it, calls C, and leaves.
 #![allow(unsafe_code)] // Calls C.
 
 mod arguments;
@@ -12,17 +14,19 @@ mod one_sided;
 mod operations;
 mod owned_pre_mul_sum;
 mod pre_mul_sum;
+mod signal;
 #[cfg(any(feature = "log", feature = "tracing"))]
 mod span;
+mod submit;
 mod table;
 mod vector;
 mod window_offset;
 
 pub use grouping::{Grouped, Grouping, Ungrouped};
-pub use one_sided::{Signal, WaitSignal};
 pub use operations::Operations;
 pub use owned_pre_mul_sum::OwnedPreMulSum;
 pub use pre_mul_sum::{PreMulSum, PreMulSumOperations};
+pub use signal::{Signal, WaitSignal};
 pub use table::{Extent, Operation, Role};
 pub(crate) use window_offset::Target;
 pub use window_offset::WindowOffset;

@@ -2,7 +2,7 @@
 
 use crate::{Version, sys};
 
-/// An operation of communicators: who sends how much to whom.
+/// An operation of communicators: the numbers of elements that its ranks send and receive.
 ///
 /// Each method that starts an operation has one, an operation in place and one of NCCL's functions with options included.
 ///
@@ -77,15 +77,15 @@ pub(crate) enum CallKind {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Extent {
-    /// None.
+    /// No element.
     None,
     /// One, whatever the count is.
     One,
-    /// As many as the count says.
+    /// The count.
     Count,
-    /// So many for each rank, in the order of the ranks.
+    /// The count for each rank, in the order of the ranks.
     CountPerRank,
-    /// As many as counts of its own say: one for each rank, or that of the other side of an exchange.
+    /// Counts of its own: one for each rank, or that of the other side of an exchange.
     Counts,
 }
 
@@ -99,7 +99,7 @@ pub enum Role {
     RootSends,
     /// Only the root receives.
     RootReceives,
-    /// Those that exchange a message, or a signal, take part.
+    /// Only the ranks that exchange a message, or a signal, take part.
     Message,
 }
 

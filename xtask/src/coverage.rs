@@ -92,7 +92,7 @@ fn functions(root: &Path) -> Result<BTreeMap<String, Function>> {
 fn methods(text: &str) -> Vec<(String, String)> {
     let mut found = Vec::new();
     let mut aliases: Vec<String> = Vec::new();
-    let mut owner = String::new();
+    let (mut owner, mut is_list) = (String::new(), false);
     for line in text.lines().map(str::trim) {
         if let Some(alias) = line.strip_prefix("#[doc(alias = \"").and_then(|rest| rest.split('"').next()) {
             aliases.push(alias.to_string());
@@ -107,11 +107,13 @@ fn methods(text: &str) -> Vec<(String, String)> {
             };
             owner = words(name).next().unwrap_or_default().to_string();
             aliases.clear();
+            is_list = false;
+        } else if let Some(list) = line.strip_suffix("! {") {
+            is_list = list == "operations";
         } else {
             let declared = line.strip_prefix("pub fn ").or_else(|| line.strip_prefix("pub unsafe fn "));
-            // A line of the `operations!` macro: `collectives::all_reduce(`.
-            let listed =
-                line.split_once("::").filter(|(module, _)| words(module).eq([*module])).map(|(_, rest)| rest);
+            // A line of the `operations!` macro: `all_reduce<T: BufferElement>(`.
+            let listed = is_list.then_some(line);
             let (name, owner) = match (declared, listed) {
                 (Some(rest), _) => (words(rest).next(), owner.as_str()),
                 (None, Some(rest)) => (words(rest).next(), "Communicator"),
@@ -194,7 +196,7 @@ mod tests {
             }
             operations! {
                 #[doc(alias = \"ncclAllReduce\")]
-                collectives::all_reduce(op: ReduceOp);
+                all_reduce<T>(op: ReduceOp);
             }";
         let pair = |alias: &str, method: &str| (alias.to_string(), method.to_string());
         assert_eq!(

@@ -1,0 +1,65 @@
+use crate::{Error, InvalidArgumentKind, Result, sys};
+
+/// The signal of a rank, by its numbers: by default, the only one that there is.
+///
+/// ```
+/// use libnccl::Signal;
+///
+/// assert_eq!(Signal::default(), Signal { index: 0, context: 0 });
+/// ```
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
+#[repr(C)]
+pub struct Signal {
+    /// The number of the signal, below [`Config::num_rma_sig`](crate::Config::num_rma_sig), which is 1 unless set.
+    #[doc(alias = "sigIdx")]
+    pub index: u32,
+    /// The number of the context, below [`Config::num_rma_ctx`](crate::Config::num_rma_ctx), which is 1 unless set.
+    /// Operations of one context keep their order.
+    #[doc(alias = "ctx")]
+    pub context: u32,
+}
+
+/// A signal to wait for in [`Communicator::wait_signal`](crate::Communicator::wait_signal). Since NCCL 2.29.2.
+///
+/// ```
+/// use libnccl::{Signal, WaitSignal};
+///
+/// let twice_from_rank_3 = WaitSignal { count: 2, peer: 3, signal: Signal::default() };
+/// ```
+#[doc(alias = "ncclWaitSignalDesc_t")]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[repr(C)]
+pub struct WaitSignal {
+    /// The number of times that the signal is raised; at least one.
+    #[doc(alias = "opCnt")]
+    pub count: u32,
+    /// The rank that raises it.
+    pub peer: u32,
+    /// The signal.
+    pub signal: Signal,
+}
+
+// NCCL receives the entries as they are.
+const _: () = {
+    use std::mem::offset_of;
+    type Raw = sys::ncclWaitSignalDesc_t;
+    assert!(size_of::<WaitSignal>() == size_of::<Raw>() && align_of::<WaitSignal>() == align_of::<Raw>());
+    assert!(offset_of!(WaitSignal, count) == offset_of!(Raw, opCnt));
+    assert!(offset_of!(WaitSignal, peer) == offset_of!(Raw, peer));
+    assert!(offset_of!(WaitSignal, signal.index) == offset_of!(Raw, sigIdx));
+    assert!(offset_of!(WaitSignal, signal.context) == offset_of!(Raw, ctx));
+};
+
+impl Signal {
+    /// Converts the numbers to C's types. NCCL checks whether they exist.
+    pub(super) fn to_raw(self, call: &'static str) -> Result<(i32, i32)> {
+        Ok((to_c_int(call, "signal", self.index)?, to_c_int(call, "context", self.context)?))
+    }
+}
+
+/// Converts a number to C's type.
+pub(super) fn to_c_int(call: &'static str, what: &str, value: u32) -> Result<i32> {
+    i32::try_from(value).map_err(|_| {
+        Error::argument(call, InvalidArgumentKind::Value, format!("{what} {value} is beyond {}", i32::MAX))
+    })
+}
