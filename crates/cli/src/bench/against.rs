@@ -163,10 +163,10 @@ fn print(
     parameters: &Parameters,
     rounds: &[(Vec<Row>, Vec<Row>)],
 ) -> Result<()> {
-    let (operation, program) = (parameters.operation, program.display());
+    let (benchmark, program) = (parameters.benchmark, program.display());
     writeln!(
         out,
-        "# nccl bench {operation} against {program}: medians of {} rounds, in turns",
+        "# nccl bench {benchmark} against {program}: medians of {} rounds, in turns",
         rounds.len()
     )?;
     writeln!(

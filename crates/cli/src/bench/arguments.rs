@@ -1,14 +1,14 @@
 //! The arguments of `nccl bench`.
 
-use std::fmt::{self, Display};
+use std::fmt::Display;
 use std::path::PathBuf;
 use std::str::FromStr;
 
-use clap::builder::PossibleValue;
-use clap::{Args, Subcommand, ValueEnum};
+use clap::{Args, Subcommand};
 use libnccl::DataType;
 
 use super::backend::Backend;
+use super::benchmark::Benchmark;
 use super::bisect::arguments::BisectArguments;
 use super::compare::arguments::CompareArguments;
 use super::pairs::arguments::PairsArguments;
@@ -59,7 +59,7 @@ pub(crate) enum BenchCommand {
 pub(crate) struct MeasureArguments {
     /// Operation to measure
     #[arg(value_enum, value_name = "OPERATION")]
-    pub(crate) operation: Operation,
+    pub(crate) benchmark: Benchmark,
     /// Smallest size in bytes, with an optional unit: 64K, 1M, 1G [default: 8]
     #[arg(short = 'b', long, value_name = "SIZE", value_parser = size, help_heading = "Sizes")]
     pub(crate) minbytes: Option<u64>,
@@ -208,44 +208,6 @@ pub(crate) struct MeasureArguments {
     #[arg(long, value_name = "PROGRAM", help_heading = "Output")]
     #[arg(conflicts_with_all = ["json", "output_file", "csv", "plot", "processes"])]
     pub(crate) against: Option<PathBuf>,
-}
-
-/// An operation that `nccl bench` measures.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-#[value(rename_all = "snake_case")]
-pub(crate) enum Operation {
-    /// Reduce all ranks' buffers; every rank gets the result
-    AllReduce,
-    /// Gather all ranks' buffers at every rank
-    AllGather,
-    /// Copy the root's buffer to every rank
-    Broadcast,
-    /// Reduce all ranks' buffers; the root gets the result
-    Reduce,
-    /// Reduce all ranks' buffers; every rank gets its part of the result
-    ReduceScatter,
-    /// Send a part of the buffer to each rank, and receive one from each
-    #[value(name = "alltoall")]
-    AllToAll,
-    /// Send a part of the buffer to each rank, the larger the further away it is, and receive one from each
-    #[value(name = "alltoallv")]
-    AllToAllV,
-    /// Gather all ranks' buffers at the root
-    Gather,
-    /// Send a part of the root's buffer to each rank
-    Scatter,
-    /// Send to the next rank and receive from the previous one
-    #[value(name = "sendrecv")]
-    SendRecv,
-    /// Gather all ranks' buffers at every rank, by messages along the edges of a hypercube
-    #[value(name = "hypercube")]
-    HyperCube,
-}
-
-impl fmt::Display for Operation {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.to_possible_value().as_ref().map_or("", PossibleValue::get_name))
-    }
 }
 
 /// Refuses the options of nccl-tests for its kernels.

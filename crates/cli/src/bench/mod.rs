@@ -3,6 +3,7 @@
 mod against;
 mod arguments;
 mod backend;
+mod benchmark;
 mod bisect;
 mod buffers;
 mod call;
@@ -127,10 +128,10 @@ fn measure(arguments: &MeasureArguments) -> Result<ExitCode> {
         (None, Some(launch)) => launch.unique_id(&nccl)?,
         (None, None) => nccl.unique_id()?,
     };
-    let (interrupted, operation) = (output.clone(), first.operation);
+    let (interrupted, benchmark) = (output.clone(), first.benchmark);
     let watchdog = Watchdog::start(first.timeout, move |timeout| {
         interrupted.interrupt();
-        let problem = format!("rank {}: {operation}: nothing has ended for {timeout:?}", place.rank);
+        let problem = format!("rank {}: {benchmark}: nothing has ended for {timeout:?}", place.rank);
         let _ = std::io::stderr().write_all(format!("error: {problem}\n").as_bytes());
         interrupt::end(1)
     })?;

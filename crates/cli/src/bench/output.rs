@@ -117,7 +117,7 @@ impl Output {
             command: std::env::args_os().skip(1).map(|word| word.to_string_lossy().into_owned()).collect(),
             library: library(nccl, stand_in.map(|stand_in| stand_in.path().display().to_string())),
             host: ranks.first().map(|first| first.rank.host.clone()).unwrap_or_default(),
-            operation: parameters.operation.to_string(),
+            operation: parameters.benchmark.to_string(),
             ranks: ranks.iter().map(|description| description.rank.clone()).collect(),
             launch: self.settings.launch.clone(),
             parameters: parameters.report(),

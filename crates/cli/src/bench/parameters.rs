@@ -3,7 +3,8 @@ use std::time::Duration;
 
 use libnccl::{CtaPolicy, DataType, ReduceOp};
 
-use super::arguments::{MeasureArguments, OneOrAll, Operation};
+use super::arguments::{MeasureArguments, OneOrAll};
+use super::benchmark::Benchmark;
 use super::reduction::Reduction;
 use super::report;
 use crate::value_parser::MAX_RANKS;
@@ -11,7 +12,7 @@ use crate::value_parser::MAX_RANKS;
 /// The parameters of a measurement with all defaults filled in, equal on all ranks.
 #[derive(Debug, Clone)]
 pub(crate) struct Parameters {
-    pub(crate) operation: Operation,
+    pub(crate) benchmark: Benchmark,
     pub(crate) op: Reduction,
     pub(crate) data_type: DataType,
     pub(crate) root: usize,
@@ -134,10 +135,10 @@ impl Parameters {
                 threads * ranks_per_thread
             ));
         }
-        let operation = arguments.operation;
+        let benchmark = arguments.benchmark;
         check_conflicts(arguments, on_gpus, ranks, ranks_per_thread)?;
         let mut ops = one_or(&arguments.op, Reduction::ALL);
-        if !has_op(operation) {
+        if !benchmark.has_op() {
             ops.truncate(1);
         }
         let roots = match arguments.root {
@@ -145,11 +146,11 @@ impl Parameters {
                 return Err(format!("--root {root} is not a rank: expected 0 to {}", ranks - 1));
             }
             OneOrAll::One(root) => root..root + 1,
-            OneOrAll::All if has_root(operation) => 0..ranks,
+            OneOrAll::All if benchmark.operation().has_root() => 0..ranks,
             OneOrAll::All => 0..1,
         };
         let first = Self {
-            operation,
+            benchmark,
             op: Reduction::Op(ReduceOp::Sum),
             data_type: DataType::Float32,
             root: 0,
@@ -230,32 +231,21 @@ impl Parameters {
 
     /// Returns the root, `None` for an operation without one.
     pub(crate) fn root(&self) -> Option<usize> {
-        has_root(self.operation).then_some(self.root)
+        self.benchmark.operation().has_root().then_some(self.root)
     }
 
     /// Returns the reduction, `None` for an operation without one.
     pub(crate) fn op(&self) -> Option<Reduction> {
-        reduces(self.operation).then_some(self.op)
+        self.benchmark.operation().reduces.then_some(self.op)
     }
 
     /// Returns the reduction as nccl-tests prints it, which names one for sendrecv too.
     pub(crate) fn op_name(&self) -> String {
-        match self.operation {
-            Operation::HyperCube => String::new(),
-            operation if has_op(operation) => self.op.to_string(),
+        match self.benchmark {
+            Benchmark::HyperCube => String::new(),
+            benchmark if benchmark.has_op() => self.op.to_string(),
             _ => "none".into(),
         }
-    }
-
-    /// Returns whether the operation has an in-place form. nccl-tests measures the others in place too, with results that
-    /// are undefined.
-    pub(crate) fn has_in_place(&self) -> bool {
-        !matches!(self.operation, Operation::SendRecv | Operation::AllToAll | Operation::AllToAllV)
-    }
-
-    /// Returns whether the operation has to be started as a group, even once.
-    pub(crate) fn needs_group(&self) -> bool {
-        matches!(self.operation, Operation::SendRecv | Operation::AllToAllV)
     }
 
     /// Returns them as the report has them.
@@ -291,7 +281,7 @@ fn check_conflicts(
     ranks_per_thread: usize,
 ) -> Result<(), String> {
     let graph = arguments.cudagraph > 0;
-    let is_hypercube = arguments.operation == Operation::HyperCube;
+    let is_hypercube = arguments.benchmark == Benchmark::HyperCube;
     let timing = arguments.per_iter_timing != 0;
     for (conflict, problem) in [
         (graph && !on_gpus, "--cudagraph needs GPUs: host memory has no CUDA graphs"),
@@ -346,20 +336,6 @@ fn one_or<T: Copy>(selected: &OneOrAll<T>, all: &[T]) -> Vec<T> {
         OneOrAll::One(value) => vec![*value],
         OneOrAll::All => all.to_vec(),
     }
-}
-
-fn has_root(operation: Operation) -> bool {
-    matches!(operation, Operation::Broadcast | Operation::Reduce | Operation::Gather | Operation::Scatter)
-}
-
-/// Returns whether the operation combines elements; the others only move them.
-fn reduces(operation: Operation) -> bool {
-    matches!(operation, Operation::AllReduce | Operation::Reduce | Operation::ReduceScatter)
-}
-
-/// Returns whether nccl-tests measures the operation once for each reduction.
-fn has_op(operation: Operation) -> bool {
-    reduces(operation) || operation == Operation::SendRecv
 }
 
 #[cfg(test)]

@@ -7,7 +7,7 @@ use libnccl::{Communicator, Config, DataType, Nccl, ReduceOp, UniqueId, Version}
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
-use super::arguments::Operation;
+use super::benchmark::Benchmark;
 use super::memory::{Buffer, Memory};
 use super::parameters::Parameters;
 use super::record;
@@ -168,7 +168,7 @@ fn config(nccl: &Nccl, parameters: &Parameters) -> Config {
     }
     // As nccl-tests does for sendrecv: a rank has two peers.
     let peers_since = Version::new(2, 30, 3);
-    if parameters.operation == Operation::SendRecv && parameters.gpus > 0 && nccl.version() >= peers_since {
+    if parameters.benchmark == Benchmark::SendRecv && parameters.gpus > 0 && nccl.version() >= peers_since {
         config = config.max_p2p_peers(2);
     }
     config

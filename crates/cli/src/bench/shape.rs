@@ -1,8 +1,9 @@
 use std::ops::Range;
 
 use anyhow::{Context, Result};
+use libnccl::Role;
 
-use super::arguments::Operation;
+use super::benchmark::Benchmark;
 use super::parameters::Parameters;
 
 /// The number and the position of the elements that an operation of a given size moves, counted as in nccl-tests.
@@ -14,7 +15,7 @@ pub(crate) struct Shape {
     pub(crate) send: usize,
     /// Elements that a rank receives.
     pub(crate) recv: usize,
-    operation: Operation,
+    benchmark: Benchmark,
     element_size: usize,
     ranks: usize,
 }
@@ -25,27 +26,23 @@ impl Shape {
         let bytes =
             usize::try_from(bytes).with_context(|| format!("{bytes} bytes exceed the address space"))?;
         let element_size = parameters.data_type.size();
-        Ok(Self::new(parameters.operation, bytes / element_size, element_size, parameters.ranks))
+        Ok(Self::new(parameters.benchmark, bytes / element_size, element_size, parameters.ranks))
     }
 
     /// Returns the shape for a rank's larger buffer, rounded down to a size that can be divided among the ranks.
-    fn new(operation: Operation, elements: usize, element_size: usize, ranks: usize) -> Self {
+    fn new(benchmark: Benchmark, elements: usize, element_size: usize, ranks: usize) -> Self {
         // Parts begin at multiples of 16 bytes, where the buffer does.
         let aligned = (16 / element_size).max(1);
         let part = elements / ranks / aligned * aligned;
-        let (count, send, recv) = match operation {
-            Operation::AllGather | Operation::Gather | Operation::HyperCube => (part, part, part * ranks),
-            Operation::ReduceScatter | Operation::Scatter => (part, part * ranks, part),
-            Operation::AllToAll => (part, part * ranks, part * ranks),
-            Operation::AllToAllV => {
-                let all = (0..ranks).map(|to| uneven_part(0, to, part, element_size, ranks)).sum();
-                (part, all, all)
+        let count = if benchmark.has_parts() { part } else { elements };
+        let [send, recv] = match benchmark {
+            Benchmark::SendRecv => [count; 2],
+            Benchmark::AllToAllV => {
+                [(0..ranks).map(|to| uneven_part(0, to, part, element_size, ranks)).sum(); 2]
             }
-            Operation::AllReduce | Operation::Broadcast | Operation::Reduce | Operation::SendRecv => {
-                (elements, elements, elements)
-            }
+            _ => benchmark.operation().elements(count, ranks),
         };
-        Self { count, send, recv, operation, element_size, ranks }
+        Self { count, send, recv, benchmark, element_size, ranks }
     }
 
     /// Returns the elements of the larger buffer, the only one of an in-place operation.
@@ -61,24 +58,19 @@ impl Shape {
     /// Returns the elements that count for the bandwidth.
     pub(crate) fn moved(&self) -> usize {
         // In a hypercube, a rank's own part is not counted.
-        if self.operation == Operation::HyperCube { self.recv - self.count } else { self.total() }
+        if self.benchmark == Benchmark::HyperCube { self.recv - self.count } else { self.total() }
     }
 
-    /// Returns the range that a rank sends from, in the buffer of an in-place operation.
+    /// Returns the range that a rank sends from, in the buffer of an in-place operation: its part, unless it sends all.
     pub(crate) fn sent_in_place(&self, rank: usize) -> Range<usize> {
-        let start = match self.operation {
-            Operation::AllGather | Operation::Gather | Operation::HyperCube => rank * self.count,
-            _ => 0,
-        };
+        let start = if self.send < self.recv { rank * self.count } else { 0 };
         start..start + self.send
     }
 
-    /// Returns the range that a rank receives into, in the buffer of an in-place operation.
+    /// Returns the range that a rank receives into, in the buffer of an in-place operation: its part, unless it receives
+    /// all.
     pub(crate) fn received_in_place(&self, rank: usize) -> Range<usize> {
-        let start = match self.operation {
-            Operation::ReduceScatter | Operation::Scatter => rank * self.count,
-            _ => 0,
-        };
+        let start = if self.recv < self.send { rank * self.count } else { 0 };
         start..start + self.recv
     }
 }
@@ -97,92 +89,89 @@ fn uneven_part(from: usize, to: usize, count: usize, element_size: usize, ranks:
 
 /// Returns the ratio of bus bandwidth to algorithm bandwidth, as nccl-tests defines it: the bus bandwidth is that of
 /// the busiest link and does not depend on the number of ranks.
-pub(crate) fn bus_factor(operation: Operation, ranks: usize) -> f64 {
+pub(crate) fn bus_factor(benchmark: Benchmark, ranks: usize) -> f64 {
     let others = (ranks - 1) as f64 / ranks as f64;
-    match operation {
-        Operation::AllReduce => 2.0 * others,
-        Operation::AllGather
-        | Operation::ReduceScatter
-        | Operation::AllToAll
-        | Operation::AllToAllV
-        | Operation::Gather
-        | Operation::Scatter => others,
-        Operation::Broadcast | Operation::Reduce | Operation::SendRecv | Operation::HyperCube => 1.0,
+    match benchmark.operation().role {
+        _ if benchmark == Benchmark::HyperCube => 1.0,
+        _ if benchmark.has_parts() => others,
+        // The elements of all ranks are reduced, and the results return to all.
+        Role::All => 2.0 * others,
+        _ => 1.0,
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::{Shape, bus_factor};
-    use crate::bench::arguments::Operation;
+    use crate::bench::benchmark::Benchmark;
 
     #[test]
     fn bus_factor_is_that_of_nccl_tests() {
-        let factors = |operation| [1, 2, 4].map(|ranks| bus_factor(operation, ranks));
-        assert_eq!(factors(Operation::AllReduce), [0.0, 1.0, 1.5]);
-        for operation in [
-            Operation::AllGather,
-            Operation::ReduceScatter,
-            Operation::AllToAll,
-            Operation::AllToAllV,
-            Operation::Gather,
-            Operation::Scatter,
+        let factors = |benchmark| [1, 2, 4].map(|ranks| bus_factor(benchmark, ranks));
+        assert_eq!(factors(Benchmark::AllReduce), [0.0, 1.0, 1.5]);
+        for benchmark in [
+            Benchmark::AllGather,
+            Benchmark::ReduceScatter,
+            Benchmark::AllToAll,
+            Benchmark::AllToAllV,
+            Benchmark::Gather,
+            Benchmark::Scatter,
         ] {
-            assert_eq!(factors(operation), [0.0, 0.5, 0.75], "{operation}");
+            assert_eq!(factors(benchmark), [0.0, 0.5, 0.75], "{benchmark}");
         }
-        for operation in [Operation::Broadcast, Operation::Reduce, Operation::SendRecv, Operation::HyperCube]
+        for benchmark in [Benchmark::Broadcast, Benchmark::Reduce, Benchmark::SendRecv, Benchmark::HyperCube]
         {
-            assert_eq!(factors(operation), [1.0; 3], "{operation}");
+            assert_eq!(factors(benchmark), [1.0; 3], "{benchmark}");
         }
     }
 
     /// Returns count, elements sent, elements received, larger buffer and elements that count, of 1000 floats.
-    fn sizes(operation: Operation, ranks: usize) -> [usize; 5] {
-        let shape = Shape::new(operation, 1000, 4, ranks);
+    fn sizes(benchmark: Benchmark, ranks: usize) -> [usize; 5] {
+        let shape = Shape::new(benchmark, 1000, 4, ranks);
         [shape.count, shape.send, shape.recv, shape.total(), shape.moved()]
     }
 
     #[test]
     fn parts_of_the_ranks_are_aligned() {
-        assert_eq!(sizes(Operation::AllGather, 3), [332, 332, 996, 996, 996]);
-        assert_eq!(sizes(Operation::Gather, 3), [332, 332, 996, 996, 996]);
-        assert_eq!(sizes(Operation::ReduceScatter, 3), [332, 996, 332, 996, 996]);
-        assert_eq!(sizes(Operation::Scatter, 3), [332, 996, 332, 996, 996]);
-        assert_eq!(sizes(Operation::AllToAll, 3), [332, 996, 996, 996, 996]);
-        assert_eq!(sizes(Operation::HyperCube, 4), [248, 248, 992, 992, 744]);
-        for operation in [Operation::AllReduce, Operation::Broadcast, Operation::Reduce, Operation::SendRecv]
+        assert_eq!(sizes(Benchmark::AllGather, 3), [332, 332, 996, 996, 996]);
+        assert_eq!(sizes(Benchmark::Gather, 3), [332, 332, 996, 996, 996]);
+        assert_eq!(sizes(Benchmark::ReduceScatter, 3), [332, 996, 332, 996, 996]);
+        assert_eq!(sizes(Benchmark::Scatter, 3), [332, 996, 332, 996, 996]);
+        assert_eq!(sizes(Benchmark::AllToAll, 3), [332, 996, 996, 996, 996]);
+        assert_eq!(sizes(Benchmark::HyperCube, 4), [248, 248, 992, 992, 744]);
+        for benchmark in [Benchmark::AllReduce, Benchmark::Broadcast, Benchmark::Reduce, Benchmark::SendRecv]
         {
-            assert_eq!(sizes(operation, 3), [1000; 5], "{operation}");
+            assert_eq!(sizes(benchmark, 3), [1000; 5], "{benchmark}");
         }
-        assert_eq!(Shape::new(Operation::AllGather, 2, 4, 2).total(), 0);
+        assert_eq!(Shape::new(Benchmark::AllGather, 2, 4, 2).total(), 0);
     }
 
     #[test]
     fn uneven_parts_grow_with_the_distance() {
-        assert_eq!(sizes(Operation::AllToAllV, 4), [248, 988, 988, 988, 988]);
-        let shape = Shape::new(Operation::AllToAllV, 1000, 4, 4);
+        assert_eq!(sizes(Benchmark::AllToAllV, 4), [248, 988, 988, 988, 988]);
+        let shape = Shape::new(Benchmark::AllToAllV, 1000, 4, 4);
         let sent = |from| [0, 1, 2, 3].map(|to| shape.part(from, to));
         assert_eq!(sent(0), [0, 164, 328, 496]);
         assert_eq!(sent(3), [164, 328, 496, 0]);
         for rank in 0..4 {
             assert_eq!((0..4).map(|from| shape.part(from, rank)).sum::<usize>(), 988, "{rank}");
         }
-        assert_eq!(sizes(Operation::AllToAllV, 1), [1000; 5]);
-        assert_eq!(Shape::new(Operation::AllToAllV, 2, 4, 2).total(), 0);
+        assert_eq!(sizes(Benchmark::AllToAllV, 1), [1000; 5]);
+        assert_eq!(Shape::new(Benchmark::AllToAllV, 2, 4, 2).total(), 0);
     }
 
     #[test]
     fn parts_in_place_are_those_of_the_rank() {
-        let parts = |operation| {
-            let shape = Shape::new(operation, 1000, 4, 3);
+        let parts = |benchmark| {
+            let shape = Shape::new(benchmark, 1000, 4, 3);
             (shape.sent_in_place(2), shape.received_in_place(2))
         };
-        for operation in [Operation::AllGather, Operation::Gather, Operation::HyperCube] {
-            assert_eq!(parts(operation), (664..996, 0..996), "{operation}");
+        for benchmark in [Benchmark::AllGather, Benchmark::Gather, Benchmark::HyperCube] {
+            assert_eq!(parts(benchmark), (664..996, 0..996), "{benchmark}");
         }
-        for operation in [Operation::ReduceScatter, Operation::Scatter] {
-            assert_eq!(parts(operation), (0..996, 664..996), "{operation}");
+        for benchmark in [Benchmark::ReduceScatter, Benchmark::Scatter] {
+            assert_eq!(parts(benchmark), (0..996, 664..996), "{benchmark}");
         }
-        assert_eq!(parts(Operation::AllReduce), (0..1000, 0..1000));
+        assert_eq!(parts(Benchmark::AllReduce), (0..1000, 0..1000));
     }
 }

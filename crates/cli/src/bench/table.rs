@@ -34,7 +34,7 @@ impl<W: Write> Table<W> {
     ) -> Result<()> {
         let &Parameters { gpus, min_bytes, max_bytes, step, iters, agg_iters, warmup_iters, check, .. } =
             parameters;
-        let &Parameters { threads, ranks_per_thread, graph, unalign, operation, .. } = parameters;
+        let &Parameters { threads, ranks_per_thread, graph, unalign, benchmark, .. } = parameters;
         let (step, unit) = match step {
             Step::Factor(factor) => (factor, "factor"),
             Step::Bytes(bytes) => (bytes, "bytes"),
@@ -43,7 +43,7 @@ impl<W: Write> Table<W> {
         if let Some(stand_in) = stand_in {
             writeln!(self.out, "# CUDA driver: {stand_in}, devices: {gpus}")?;
         }
-        writeln!(self.out, "# Collective test starting: {operation}")?;
+        writeln!(self.out, "# Collective test starting: {benchmark}")?;
         writeln!(
             self.out,
             "# nThread {threads} nGpus {ranks_per_thread} minBytes {min_bytes} maxBytes {max_bytes} step: {step}({unit}) \
@@ -309,7 +309,7 @@ mod tests {
             op: parameters.op().map(|op| op.to_string()),
             root: parameters.root(),
             out_of_place: Some(measured.clone()),
-            in_place: parameters.has_in_place().then_some(measured),
+            in_place: parameters.benchmark.has_in_place().then_some(measured),
         };
         let element = |rank| WrongElement {
             bytes: row.bytes,

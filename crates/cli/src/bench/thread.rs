@@ -76,7 +76,7 @@ fn measure(ranks: &mut Ranks<'_>, all: &[Parameters], session: &Session, has_one
             for bytes in parameters.sizes() {
                 let shape = Shape::of(parameters, bytes)?;
                 let out_of_place = work.measure(parameters, &shape, false, seed)?;
-                let in_place = if parameters.has_in_place() {
+                let in_place = if parameters.benchmark.has_in_place() {
                     Some(work.measure(parameters, &shape, true, seed + 1)?)
                 } else {
                     None

@@ -7,7 +7,7 @@ use libnccl::{AnyElement, OwnedPreMulSum, ReduceOp};
 use rustix::time::{ClockId, clock_gettime};
 use serde::{Deserialize, Serialize};
 
-use super::arguments::Operation;
+use super::benchmark::Benchmark;
 use super::buffers::Buffers;
 use super::call;
 use super::data::Data;
@@ -334,10 +334,10 @@ impl<'w, 'a> Work<'w, 'a> {
         let start = parameters.unalign + iteration % places * total * operations;
         let Self { ranks: Ranks { nccl, members }, buffers, mul_sums, .. } = self;
         match (&members[..], &mut buffers[..]) {
-            ([member], [buffers]) if parameters.operation == Operation::HyperCube => {
+            ([member], [buffers]) if parameters.benchmark == Benchmark::HyperCube => {
                 call::hypercube(nccl, member, buffers, start, shape, in_place)
             }
-            ([member], [buffers]) if operations == 1 && !parameters.needs_group() => {
+            ([member], [buffers]) if operations == 1 && !parameters.benchmark.needs_group() => {
                 let send = buffers.send.part(start..start + shape.send)?;
                 let recv = buffers.recv.part_mut(start..start + if in_place { total } else { shape.recv })?;
                 let on = member.communicator.operations();
@@ -380,7 +380,7 @@ fn measurement(
     let measured = Measured {
         time_us: if parameters.cpu_time { cpu_seconds } else { seconds } * 1e6,
         algbw,
-        busbw: algbw * bus_factor(parameters.operation, parameters.ranks),
+        busbw: algbw * bus_factor(parameters.benchmark, parameters.ranks),
         wrong: outcomes.iter().map(|outcome| outcome.wrong).sum(),
         iterations: outcomes.iter().filter_map(|outcome| outcome.iterations.clone()).collect(),
     };
