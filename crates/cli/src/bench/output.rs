@@ -17,6 +17,7 @@ use super::plot;
 use super::progress::Progress;
 use super::report::{Library, Report, Row, SCHEMA, WrongElement};
 use super::shape::Shape;
+use super::start::Start;
 use super::table::Table;
 use super::usage::Usage;
 use super::work::Measurement;
@@ -73,14 +74,14 @@ impl std::fmt::Debug for Written {
 }
 
 impl Output {
-    /// Returns an output to which nothing is written yet. `launch` names what has started the ranks, and `parent` the
-    /// process that has started this one.
-    pub(crate) fn new(arguments: &MeasureArguments, launch: String, parent: Option<String>) -> Self {
+    /// Returns an output to which nothing is written yet.
+    pub(crate) fn new(arguments: &MeasureArguments, start: &Start) -> Self {
         let target = |option: &Option<Option<PathBuf>>| {
             option.clone().map(|file| file.map_or(Target::Stdout, Target::File))
         };
         let json = target(&arguments.json).or_else(|| arguments.output_file.clone().map(Target::File));
         let plot = arguments.plot.clone();
+        let (launch, parent) = (start.to_string(), start.parent().map(str::to_owned));
         let settings = Settings { json, csv: target(&arguments.csv), plot, launch, parent };
         Self { settings, written: Arc::default() }
     }

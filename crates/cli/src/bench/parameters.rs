@@ -7,6 +7,7 @@ use super::arguments::{MeasureArguments, OneOrAll};
 use super::benchmark::Benchmark;
 use super::reduction::Reduction;
 use super::report;
+use super::start::Start;
 use crate::value_parser::MAX_RANKS;
 
 /// The parameters of a measurement with all defaults filled in, equal on all ranks.
@@ -103,13 +104,8 @@ impl Average {
 }
 
 impl Parameters {
-    /// Returns the parameters for every selected data type, reduction and root, of so many processes if a launcher has
-    /// started them. The error names the values that conflict.
-    pub(crate) fn new(
-        arguments: &MeasureArguments,
-        gpus: usize,
-        launched: Option<usize>,
-    ) -> Result<Vec<Self>, String> {
+    /// Returns the parameters for every selected data type, reduction and root. The error names the values that conflict.
+    pub(crate) fn new(arguments: &MeasureArguments, gpus: usize, start: &Start) -> Result<Vec<Self>, String> {
         let on_gpus = gpus > 0;
         let largest = if on_gpus { 128 << 20 } else { 4 << 20 };
         let min_bytes = arguments.minbytes.unwrap_or(8);
@@ -117,16 +113,10 @@ impl Parameters {
         if min_bytes > max_bytes {
             return Err(format!("--minbytes {min_bytes} is above --maxbytes {max_bytes}"));
         }
+        let (processes, threads) = start.processes_and_threads(arguments.ranks, gpus);
         let (threads, ranks_per_thread) = match (arguments.nthreads, arguments.ngpus) {
-            (None, None) if launched.is_none() && !arguments.processes => {
-                (arguments.ranks.unwrap_or(if on_gpus { gpus } else { 2 }), 1)
-            }
+            (None, None) => (threads, 1),
             (threads, ranks) => (threads.unwrap_or(1), ranks.unwrap_or(1)),
-        };
-        let processes = match launched {
-            Some(processes) => processes,
-            None if arguments.processes => arguments.ranks.unwrap_or(if on_gpus { gpus } else { 2 }),
-            None => 1,
         };
         let ranks = threads * ranks_per_thread * processes;
         if threads * ranks_per_thread > MAX_RANKS {
@@ -342,10 +332,12 @@ fn one_or<T: Copy>(selected: &OneOrAll<T>, all: &[T]) -> Vec<T> {
 mod tests {
     use clap::Parser;
     use libnccl::DataType;
+    use libnccl::launch::Launch;
 
     use super::{Average, Parameters};
     use crate::args::{Arguments, Command};
     use crate::bench::reduction::Reduction;
+    use crate::bench::start::Start;
 
     fn all(arguments: &str, gpus: usize) -> Result<Vec<Parameters>, String> {
         let words = ["nccl", "bench"].into_iter().chain(arguments.split_whitespace());
@@ -353,7 +345,7 @@ mod tests {
             unreachable!()
         };
         let arguments = arguments.measure.unwrap();
-        Parameters::new(&arguments, gpus, None)
+        Parameters::new(&arguments, gpus, &Start::Threads)
     }
 
     fn parameters(arguments: &str, gpus: usize) -> Result<Parameters, String> {
@@ -394,21 +386,23 @@ mod tests {
 
     #[test]
     fn ranks_are_threads_times_ranks_of_a_thread() {
-        let counts = |arguments, launched| {
+        let counts = |arguments, start| {
             let words = ["nccl", "bench", "all_reduce"].into_iter().chain(str::split_whitespace(arguments));
             let Command::Bench(arguments) = Arguments::try_parse_from(words).unwrap().command else {
                 unreachable!()
             };
-            let parameters = Parameters::new(&arguments.measure.unwrap(), 0, launched).unwrap().remove(0);
+            let parameters = Parameters::new(&arguments.measure.unwrap(), 0, start).unwrap().remove(0);
             (parameters.ranks, parameters.threads, parameters.ranks_per_thread)
         };
-        assert_eq!(counts("", None), (2, 2, 1));
-        assert_eq!(counts("--ranks 3", None), (3, 3, 1));
-        assert_eq!(counts("-g 4", None), (4, 1, 4));
-        assert_eq!(counts("-t 3 -g 2", None), (6, 3, 2));
-        assert_eq!(counts("--ranks 3 --processes", None), (3, 1, 1));
-        assert_eq!(counts("", Some(5)), (5, 1, 1));
-        assert_eq!(counts("-t 2 -g 2", Some(5)), (20, 2, 2));
+        let variables = [("RANK", "0"), ("WORLD_SIZE", "5"), ("MASTER_ADDR", "host"), ("MASTER_PORT", "1")];
+        let launcher = Start::Launcher(Launch::from_variables(variables).unwrap());
+        assert_eq!(counts("", &Start::Threads), (2, 2, 1));
+        assert_eq!(counts("--ranks 3", &Start::Threads), (3, 3, 1));
+        assert_eq!(counts("-g 4", &Start::Threads), (4, 1, 4));
+        assert_eq!(counts("-t 3 -g 2", &Start::Threads), (6, 3, 2));
+        assert_eq!(counts("--ranks 3 --processes", &Start::Processes), (3, 1, 1));
+        assert_eq!(counts("", &launcher), (5, 1, 1));
+        assert_eq!(counts("-t 2 -g 2", &launcher), (20, 2, 2));
     }
 
     #[test]

@@ -15,15 +15,6 @@ use super::record;
 /// The number of numbers that are reduced at a time.
 const NUMBERS: usize = 1024;
 
-/// The place of a thread's ranks.
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct Place {
-    /// The number of the first one among all.
-    pub(crate) rank: usize,
-    /// The number of the first one among those of its host.
-    pub(crate) local_rank: usize,
-}
-
 /// A rank.
 pub(crate) struct Rank {
     /// Not dropped on failure: that would make the other ranks fail too, and one of their errors might be reported before

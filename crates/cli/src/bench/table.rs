@@ -235,6 +235,7 @@ mod tests {
     use crate::bench::parameters::Parameters;
     use crate::bench::report::{self, Library, Measured, Report, Row, SCHEMA, WrongElement};
     use crate::bench::shape::Shape;
+    use crate::bench::start::Start;
     use crate::bench::times::Columns;
 
     #[test]
@@ -291,7 +292,7 @@ mod tests {
         let Command::Bench(arguments) = Arguments::try_parse_from(words).unwrap().command else {
             unreachable!()
         };
-        Parameters::new(&arguments.measure.unwrap(), 0, None).unwrap().remove(0)
+        Parameters::new(&arguments.measure.unwrap(), 0, &Start::Threads).unwrap().remove(0)
     }
 
     fn table(arguments: &str, wrong: Option<u64>) -> String {

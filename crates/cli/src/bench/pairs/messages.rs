@@ -19,7 +19,7 @@ const SHORT: usize = 2;
 const VALUES: usize = 6;
 
 /// Measures all pairs. Returns them on rank 0, which prints.
-pub(crate) fn measure(member: &Member, arguments: &PairsArguments) -> Result<Option<Pairs>> {
+pub(crate) fn pairs(member: &Member, arguments: &PairsArguments) -> Result<Option<Pairs>> {
     let bytes = arguments.size.unwrap_or(if member.gpus == 0 { 4 << 20 } else { 64 << 20 });
     let elements = (usize::try_from(bytes)? / size_of::<f32>()).max(SHORT);
     let messages = (arguments.iters as usize).div_ceil(BATCHES);

@@ -7,9 +7,10 @@ use super::description::Description;
 use super::memory::Memory;
 use super::output::Output;
 use super::parameters::Parameters;
-use super::ranks::{Place, Ranks};
+use super::ranks::Ranks;
 use super::report;
 use super::shape::Shape;
+use super::start::Place;
 use super::usage::Usage;
 use super::watchdog::Watchdog;
 use super::work::Work;
@@ -27,13 +28,13 @@ pub(crate) struct Session {
 
 /// Runs all measurements as the ranks of a thread. Fails if results are wrong.
 pub(crate) fn run(session: &Session, place: Place) -> Result<()> {
-    let wrong = measure_all(session, place).with_context(|| format!("rank {}", place.rank))?;
+    let wrong = all_rows(session, place).with_context(|| format!("rank {}", place.rank))?;
     ensure!(wrong == 0, "{wrong} elements are wrong");
     Ok(())
 }
 
 /// Returns the number of wrong elements on the thread of rank 0, 0 on the others.
-fn measure_all(session: &Session, place: Place) -> Result<u64> {
+fn all_rows(session: &Session, place: Place) -> Result<u64> {
     let first = session.parameters.first().context("nothing to measure")?;
     let memory = |member| Memory::of(place.local_rank + member, first.gpus, first.default_stream);
     let memories = (0..first.ranks_per_thread).map(memory).collect::<Result<Vec<_>>>()?;
@@ -49,7 +50,7 @@ fn measure_all(session: &Session, place: Place) -> Result<u64> {
     }
     let mut buffers = 0;
     for parameters in session.parameters.chunk_by(|one, other| one.data_type == other.data_type) {
-        buffers += measure(&mut ranks, parameters, session, has_one_clock)?;
+        buffers += rows(&mut ranks, parameters, session, has_one_clock)?;
     }
     let usage = Usage {
         initialization: free - created,
@@ -63,7 +64,7 @@ fn measure_all(session: &Session, place: Place) -> Result<u64> {
 }
 
 /// Measures all sizes of one data type, a row each. Returns the bytes of the buffers of a GPU.
-fn measure(ranks: &mut Ranks<'_>, all: &[Parameters], session: &Session, has_one_clock: bool) -> Result<i64> {
+fn rows(ranks: &mut Ranks<'_>, all: &[Parameters], session: &Session, has_one_clock: bool) -> Result<i64> {
     let prints = ranks.first() == 0;
     let free = ranks.free_bytes()?;
     let mut work = Work::new(ranks, &all[0], &session.watchdog, has_one_clock)?;
