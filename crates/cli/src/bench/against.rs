@@ -98,7 +98,7 @@ fn other_arguments(arguments: &MeasureArguments, parameters: &Parameters) -> Vec
         ("-C", u8::from(parameters.cpu_time).to_string()),
     ];
     if let Some(policy) = arguments.cta_policy {
-        pairs.push(("-x", policy.to_string()));
+        pairs.push(("-x", (policy as u8).to_string()));
     }
     pairs.into_iter().flat_map(|(name, value)| [name.to_owned(), value]).collect()
 }

@@ -4,12 +4,14 @@ use std::fmt::Display;
 use std::path::PathBuf;
 use std::str::FromStr;
 
+use clap::ArgAction::Set;
 use clap::{Args, Subcommand};
 use libnccl::DataType;
 
 use super::backend::Backend;
 use super::benchmark::Benchmark;
 use super::bisect::arguments::BisectArguments;
+use super::choices::{Average, Blocking, Policy, Register, switch};
 use super::compare::arguments::CompareArguments;
 use super::pairs::arguments::PairsArguments;
 use super::plot::arguments::PlotArguments;
@@ -135,31 +137,29 @@ pub(crate) struct MeasureArguments {
     #[arg(short = 'c', long, default_value_t = 1, value_parser = whole::<u32>(0..=u32::MAX))]
     #[arg(help_heading = "Iterations")]
     pub(crate) check: u32,
-    /// Wait after each operation, for all ranks (1) or one's own (2), or for all ranks between the iterations, which does
-    /// not count (3)
-    #[arg(short = 'z', long, value_name = "0|1|2|3", default_value_t = 0, value_parser = whole::<u8>(0..=3))]
+    /// Wait after each iteration
+    #[arg(short = 'z', long, value_name = "0|1|2|3", value_enum, default_value_t = Blocking::None)]
     #[arg(help_heading = "Iterations")]
-    pub(crate) blocking: u8,
+    pub(crate) blocking: Blocking,
     /// Capture the iterations in a CUDA graph and launch it so many times
     #[arg(short = 'G', long, value_name = "LAUNCHES", default_value_t = 0, help_heading = "Iterations")]
     #[arg(value_parser = whole::<u32>(0..=u32::MAX))]
     pub(crate) cudagraph: u32,
     /// Use the default stream
-    #[arg(short = 'y', long = "stream_null", value_name = "0|1", default_value_t = 0)]
-    #[arg(value_parser = whole::<u8>(0..=1), help_heading = "Iterations")]
-    pub(crate) stream_null: u8,
+    #[arg(short = 'y', long = "stream_null", value_name = "0|1", default_value = "0", action = Set)]
+    #[arg(value_parser = switch(), help_heading = "Iterations")]
+    pub(crate) stream_null: bool,
     /// Fail if nothing ends in so many seconds
     #[arg(short = 'T', long, value_name = "SECONDS", default_value_t = 0, help_heading = "Iterations")]
     #[arg(value_parser = whole::<u64>(0..=u64::MAX))]
     pub(crate) timeout: u64,
-    /// Register the buffers with each communicator (1), or as symmetric windows (2)
-    #[arg(short = 'R', long = "local_register", value_name = "0|1|2", default_value_t = 0)]
-    #[arg(value_parser = whole::<u8>(0..=2), help_heading = "Iterations")]
-    pub(crate) local_register: u8,
-    /// Policy for thread blocks: default (0), efficiency (1) or zero (2)
-    #[arg(short = 'x', long = "cta_policy", value_name = "0|1|2", value_parser = whole::<u8>(0..=2))]
-    #[arg(help_heading = "Iterations")]
-    pub(crate) cta_policy: Option<u8>,
+    /// Registration of the buffers
+    #[arg(short = 'R', long = "local_register", value_name = "0|1|2", value_enum)]
+    #[arg(default_value_t = Register::None, help_heading = "Iterations")]
+    pub(crate) local_register: Register,
+    /// Policy for thread blocks
+    #[arg(short = 'x', long = "cta_policy", value_name = "0|1|2", value_enum, help_heading = "Iterations")]
+    pub(crate) cta_policy: Option<Policy>,
     /// Refused: kernels of the device API
     #[arg(short = 'D', long = "device_implementation", hide = true, value_parser = no_kernels)]
     pub(crate) device_implementation: Option<u8>,
@@ -167,30 +167,30 @@ pub(crate) struct MeasureArguments {
     #[arg(short = 'V', long = "device_cta_count", hide = true, value_parser = no_kernels)]
     pub(crate) device_cta_count: Option<u8>,
 
-    /// Choice among the ranks' times to print: of rank 0 (0), the mean (1), the minimum (2) or the maximum (3)
-    #[arg(short = 'a', long, value_name = "0|1|2|3", default_value_t = 1, value_parser = whole::<u8>(0..=3))]
+    /// Choice among the ranks' times to print
+    #[arg(short = 'a', long, value_name = "0|1|2|3", value_enum, default_value_t = Average::Mean)]
     #[arg(help_heading = "Output")]
-    pub(crate) average: u8,
+    pub(crate) average: Average,
     /// Print the time that rank 0 took to start the operations, without waiting for them
-    #[arg(short = 'C', long = "report_cputime", value_name = "0|1", default_value_t = 0)]
-    #[arg(value_parser = whole::<u8>(0..=1), help_heading = "Output")]
-    pub(crate) report_cputime: u8,
+    #[arg(short = 'C', long = "report_cputime", value_name = "0|1", default_value = "0", action = Set)]
+    #[arg(value_parser = switch(), help_heading = "Output")]
+    pub(crate) report_cputime: bool,
     /// Measure single iterations too, and print their minimum, maximum, 99th percentile and variation
-    #[arg(short = 'I', long = "per_iter_timing", value_name = "0|1", default_value_t = 0)]
-    #[arg(value_parser = whole::<u8>(0..=1), help_heading = "Output")]
-    pub(crate) per_iter_timing: u8,
+    #[arg(short = 'I', long = "per_iter_timing", value_name = "0|1", default_value = "0", action = Set)]
+    #[arg(value_parser = switch(), help_heading = "Output")]
+    pub(crate) per_iter_timing: bool,
     /// First iterations that -I leaves out
     #[arg(short = 'K', long = "per_iter_skip", value_name = "COUNT", default_value_t = 0)]
     #[arg(value_parser = whole::<u32>(0..=u32::MAX), help_heading = "Output")]
     pub(crate) per_iter_skip: u32,
     /// Print the time of each row, in UTC
-    #[arg(short = 'S', long = "report_timestamps", value_name = "0|1", default_value_t = 0)]
-    #[arg(value_parser = whole::<u8>(0..=1), help_heading = "Output")]
-    pub(crate) report_timestamps: u8,
+    #[arg(short = 'S', long = "report_timestamps", value_name = "0|1", default_value = "0", action = Set)]
+    #[arg(value_parser = switch(), help_heading = "Output")]
+    pub(crate) report_timestamps: bool,
     /// Print how much GPU memory was used
-    #[arg(short = 'M', long, value_name = "0|1", default_value_t = 0, value_parser = whole::<u8>(0..=1))]
+    #[arg(short = 'M', long, value_name = "0|1", default_value = "0", action = Set, value_parser = switch())]
     #[arg(help_heading = "Output")]
-    pub(crate) memory: u8,
+    pub(crate) memory: bool,
     /// Print JSON instead of the table, or write it to FILE; it has times of single iterations too
     #[arg(long, value_name = "FILE", num_args = 0..=1, require_equals = true, help_heading = "Output")]
     pub(crate) json: Option<Option<PathBuf>>,

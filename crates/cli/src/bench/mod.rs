@@ -7,6 +7,7 @@ mod benchmark;
 mod bisect;
 mod buffers;
 mod call;
+mod choices;
 mod compare;
 mod csv;
 mod data;

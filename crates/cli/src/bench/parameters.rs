@@ -1,10 +1,11 @@
 use std::iter;
 use std::time::Duration;
 
-use libnccl::{CtaPolicy, DataType, ReduceOp};
+use libnccl::{DataType, ReduceOp};
 
 use super::arguments::{MeasureArguments, OneOrAll};
 use super::benchmark::Benchmark;
+use super::choices::{Average, Blocking, Policy, Register};
 use super::reduction::Reduction;
 use super::report;
 use super::start::Start;
@@ -41,7 +42,7 @@ pub(crate) struct Parameters {
     /// The time after which a run without progress fails.
     pub(crate) timeout: Option<Duration>,
     pub(crate) register: Register,
-    pub(crate) cta_policy: Option<CtaPolicy>,
+    pub(crate) cta_policy: Option<Policy>,
     pub(crate) average: Average,
     pub(crate) cpu_time: bool,
     /// The columns for single iterations: the number of first iterations to leave out.
@@ -58,49 +59,6 @@ pub(crate) struct Parameters {
 pub(crate) enum Step {
     Factor(u64),
     Bytes(u64),
-}
-
-/// The wait after each iteration.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Blocking {
-    None = 0,
-    /// For all ranks.
-    Barrier = 1,
-    /// For the rank's own work.
-    Wait = 2,
-    /// For all ranks, which is not part of the time.
-    UncountedBarrier = 3,
-}
-
-/// The way in which buffers are made known to NCCL.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Register {
-    None = 0,
-    /// By `ncclCommRegister`.
-    Local = 1,
-    /// By windows with the same offsets on all ranks.
-    Symmetric = 2,
-}
-
-/// The choice among the ranks' times for a row.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Average {
-    RankZero = 0,
-    Mean = 1,
-    Minimum = 2,
-    Maximum = 3,
-}
-
-impl Average {
-    /// Returns the time of a row from those of all ranks.
-    pub(crate) fn of(self, times: &[f64]) -> f64 {
-        match self {
-            Self::RankZero => times.first().copied().unwrap_or_default(),
-            Self::Mean => times.iter().sum::<f64>() / times.len().max(1) as f64,
-            Self::Minimum => times.iter().copied().fold(f64::INFINITY, f64::min),
-            Self::Maximum => times.iter().copied().fold(0.0, f64::max),
-        }
-    }
 }
 
 impl Parameters {
@@ -161,38 +119,20 @@ impl Parameters {
             warmup_iters: arguments.warmup_iters,
             run_cycles: arguments.run_cycles,
             check: arguments.check,
-            blocking: match arguments.blocking {
-                0 => Blocking::None,
-                1 => Blocking::Barrier,
-                2 => Blocking::Wait,
-                _ => Blocking::UncountedBarrier,
-            },
+            blocking: arguments.blocking,
             graph: arguments.cudagraph,
-            default_stream: arguments.stream_null != 0,
+            default_stream: arguments.stream_null,
             timeout: Some(Duration::from_secs(arguments.timeout)).filter(|timeout| !timeout.is_zero()),
-            register: match arguments.local_register {
-                0 => Register::None,
-                1 => Register::Local,
-                _ => Register::Symmetric,
-            },
-            cta_policy: arguments.cta_policy.map(|policy| match policy {
-                0 => CtaPolicy::Default,
-                1 => CtaPolicy::Efficiency,
-                _ => CtaPolicy::Zero,
-            }),
-            average: match arguments.average {
-                0 => Average::RankZero,
-                1 => Average::Mean,
-                2 => Average::Minimum,
-                _ => Average::Maximum,
-            },
-            cpu_time: arguments.report_cputime != 0,
-            iteration_columns: (arguments.per_iter_timing != 0).then_some(arguments.per_iter_skip as usize),
-            iteration_times: arguments.per_iter_timing != 0
+            register: arguments.local_register,
+            cta_policy: arguments.cta_policy,
+            average: arguments.average,
+            cpu_time: arguments.report_cputime,
+            iteration_columns: arguments.per_iter_timing.then_some(arguments.per_iter_skip as usize),
+            iteration_times: arguments.per_iter_timing
                 || arguments.json.is_some()
                 || arguments.output_file.is_some(),
-            timestamps: arguments.report_timestamps != 0,
-            memory_usage: arguments.memory != 0,
+            timestamps: arguments.report_timestamps,
+            memory_usage: arguments.memory,
             parallel_init: arguments.parallel_init.is_some(),
         };
         let all = one_or(&arguments.datatype, DataType::ALL).into_iter().flat_map(|data_type| {
@@ -272,28 +212,28 @@ fn check_conflicts(
 ) -> Result<(), String> {
     let graph = arguments.cudagraph > 0;
     let is_hypercube = arguments.benchmark == Benchmark::HyperCube;
-    let timing = arguments.per_iter_timing != 0;
+    let timing = arguments.per_iter_timing;
     for (conflict, problem) in [
         (graph && !on_gpus, "--cudagraph needs GPUs: host memory has no CUDA graphs"),
         (
-            graph && arguments.blocking != 0,
+            graph && arguments.blocking != Blocking::None,
             "--cudagraph and --blocking: a stream that is captured cannot be waited for",
         ),
         (
-            graph && arguments.stream_null != 0,
+            graph && arguments.stream_null,
             "--cudagraph and --stream_null: the default stream cannot be captured",
         ),
         (graph && timing, "--cudagraph and --per_iter_timing: a graph has no single iterations"),
         (
-            arguments.local_register != 0 && !on_gpus,
+            arguments.local_register != Register::None && !on_gpus,
             "--local_register needs GPUs: host memory is not registered",
         ),
         (
             arguments.cta_policy.is_some() && !on_gpus,
             "--cta_policy needs GPUs: it is about their thread blocks",
         ),
-        (arguments.memory != 0 && !on_gpus, "--memory needs GPUs: it is about their memory"),
-        (arguments.stream_null != 0 && !on_gpus, "--stream_null needs GPUs: host memory has no streams"),
+        (arguments.memory && !on_gpus, "--memory needs GPUs: it is about their memory"),
+        (arguments.stream_null && !on_gpus, "--stream_null needs GPUs: host memory has no streams"),
         (arguments.per_iter_skip > 0 && !timing, "--per_iter_skip needs --per_iter_timing 1"),
         (
             arguments.per_iter_skip >= arguments.iters,
@@ -334,7 +274,7 @@ mod tests {
     use libnccl::DataType;
     use libnccl::launch::Launch;
 
-    use super::{Average, Parameters};
+    use super::Parameters;
     use crate::args::{Arguments, Command};
     use crate::bench::reduction::Reduction;
     use crate::bench::start::Start;
@@ -403,13 +343,6 @@ mod tests {
         assert_eq!(counts("--ranks 3 --processes", &Start::Processes), (3, 1, 1));
         assert_eq!(counts("", &launcher), (5, 1, 1));
         assert_eq!(counts("-t 2 -g 2", &launcher), (20, 2, 2));
-    }
-
-    #[test]
-    fn average_is_that_of_nccl_tests() {
-        let times = [3.0, 1.0, 8.0];
-        let all = [Average::RankZero, Average::Mean, Average::Minimum, Average::Maximum];
-        assert_eq!(all.map(|average| average.of(&times)), [3.0, 4.0, 1.0, 8.0]);
     }
 
     #[test]

@@ -155,7 +155,7 @@ impl<'a> Ranks<'a> {
 fn config(nccl: &Nccl, parameters: &Parameters) -> Config {
     let mut config = Config::new();
     if let Some(policy) = parameters.cta_policy {
-        config = config.cta_policy(policy);
+        config = config.cta_policy(policy.into());
     }
     // As nccl-tests does for sendrecv: a rank has two peers.
     let peers_since = Version::new(2, 30, 3);

@@ -5,7 +5,7 @@ use anyhow::Result;
 use libnccl::{OwnedRegistration, OwnedWindow, WindowFlags};
 
 use super::buffers::Buffers;
-use super::parameters::Register;
+use super::choices::Register;
 use super::ranks::Ranks;
 
 /// The registrations of buffers.

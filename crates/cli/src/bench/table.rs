@@ -3,8 +3,9 @@
 use std::io::{Result, Write};
 use std::time::SystemTime;
 
+use super::choices::Blocking;
 use super::description::Description;
-use super::parameters::{Blocking, Parameters, Step};
+use super::parameters::{Parameters, Step};
 use super::report::{Measured, Report, Row, WrongElement};
 use super::times::Columns;
 use super::usage::Usage;
