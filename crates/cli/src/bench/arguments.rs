@@ -58,6 +58,8 @@ pub(crate) enum BenchCommand {
 
 /// The arguments of a measurement. Those with a short name are those of nccl-tests 2.19.6.
 #[derive(Debug, Args)]
+// Its presence is that of the operation: clap does not count the arguments of a struct within another.
+#[group(arg = "benchmark")]
 pub(crate) struct MeasureArguments {
     /// Operation to measure
     #[arg(value_enum, value_name = "OPERATION")]
@@ -117,6 +119,30 @@ pub(crate) struct MeasureArguments {
     #[arg(long, value_enum, conflicts_with = "cpu", help_heading = "Ranks")]
     pub(crate) backend: Option<Backend>,
 
+    #[command(flatten)]
+    pub(crate) procedure: Procedure,
+    /// Print JSON instead of the table, or write it to FILE; it has times of single iterations too
+    #[arg(long, value_name = "FILE", num_args = 0..=1, require_equals = true, help_heading = "Output")]
+    pub(crate) json: Option<Option<PathBuf>>,
+    /// Write JSON to FILE, as --json=FILE does
+    #[arg(short = 'J', long = "output_file", value_name = "FILE", conflicts_with = "json")]
+    #[arg(help_heading = "Output")]
+    pub(crate) output_file: Option<PathBuf>,
+    /// Print comma-separated values instead of the table, or write them to FILE
+    #[arg(long, value_name = "FILE", num_args = 0..=1, require_equals = true, help_heading = "Output")]
+    pub(crate) csv: Option<Option<PathBuf>>,
+    /// Draw bandwidth and time against size into FILE, in SVG, as `nccl bench plot` does
+    #[arg(long, value_name = "FILE", help_heading = "Output")]
+    pub(crate) plot: Option<PathBuf>,
+    /// Take turns with PROGRAM, a program of nccl-tests for the same operation, and print the ratio of each size
+    #[arg(long, value_name = "PROGRAM", help_heading = "Output")]
+    #[arg(conflicts_with_all = ["json", "output_file", "csv", "plot", "processes"])]
+    pub(crate) against: Option<PathBuf>,
+}
+
+/// The arguments that say how each size is measured, and which of its times are printed.
+#[derive(Debug, Clone, Copy, Args)]
+pub(crate) struct Procedure {
     /// Measured iterations of each size
     #[arg(short = 'n', long, default_value_t = 20, value_parser = whole::<u32>(1..=u32::MAX))]
     #[arg(help_heading = "Iterations")]
@@ -191,23 +217,13 @@ pub(crate) struct MeasureArguments {
     #[arg(short = 'M', long, value_name = "0|1", default_value = "0", action = Set, value_parser = switch())]
     #[arg(help_heading = "Output")]
     pub(crate) memory: bool,
-    /// Print JSON instead of the table, or write it to FILE; it has times of single iterations too
-    #[arg(long, value_name = "FILE", num_args = 0..=1, require_equals = true, help_heading = "Output")]
-    pub(crate) json: Option<Option<PathBuf>>,
-    /// Write JSON to FILE, as --json=FILE does
-    #[arg(short = 'J', long = "output_file", value_name = "FILE", conflicts_with = "json")]
-    #[arg(help_heading = "Output")]
-    pub(crate) output_file: Option<PathBuf>,
-    /// Print comma-separated values instead of the table, or write them to FILE
-    #[arg(long, value_name = "FILE", num_args = 0..=1, require_equals = true, help_heading = "Output")]
-    pub(crate) csv: Option<Option<PathBuf>>,
-    /// Draw bandwidth and time against size into FILE, in SVG, as `nccl bench plot` does
-    #[arg(long, value_name = "FILE", help_heading = "Output")]
-    pub(crate) plot: Option<PathBuf>,
-    /// Take turns with PROGRAM, a program of nccl-tests for the same operation, and print the ratio of each size
-    #[arg(long, value_name = "PROGRAM", help_heading = "Output")]
-    #[arg(conflicts_with_all = ["json", "output_file", "csv", "plot", "processes"])]
-    pub(crate) against: Option<PathBuf>,
+}
+
+impl Procedure {
+    /// Returns the number of first iterations that the columns for single iterations leave out, if there are columns.
+    pub(crate) fn iteration_columns(&self) -> Option<usize> {
+        self.per_iter_timing.then_some(self.per_iter_skip as usize)
+    }
 }
 
 /// Refuses the options of nccl-tests for its kernels.

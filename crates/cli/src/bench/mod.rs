@@ -44,6 +44,7 @@ mod work;
 
 use std::io::Write;
 use std::process::ExitCode;
+use std::time::Duration;
 
 use anyhow::{Result, bail};
 use clap::Args;
@@ -110,7 +111,8 @@ fn benchmark(arguments: &MeasureArguments) -> Result<ExitCode> {
     }
     let id = start.id(&nccl)?;
     let (interrupted, benchmark) = (output.clone(), first.benchmark);
-    let watchdog = Watchdog::start(first.timeout, move |timeout| {
+    let timeout = Some(first.procedure.timeout).filter(|seconds| *seconds > 0).map(Duration::from_secs);
+    let watchdog = Watchdog::start(timeout, move |timeout| {
         interrupted.interrupt();
         let problem = format!("rank {}: {benchmark}: nothing has ended for {timeout:?}", place.rank);
         let _ = std::io::stderr().write_all(format!("error: {problem}\n").as_bytes());

@@ -108,9 +108,9 @@ impl Output {
         } else {
             None
         };
-        let rows =
-            |parameters: &Parameters| parameters.sizes().count() as u64 * u64::from(parameters.run_cycles);
-        let rows = (parameters.run_cycles > 0).then(|| all.iter().map(rows).sum());
+        let cycles = u64::from(parameters.procedure.run_cycles);
+        let rows = all.iter().map(|parameters| parameters.sizes().count() as u64 * cycles);
+        let rows = (cycles > 0).then(|| rows.sum());
         let report = Report {
             schema: SCHEMA,
             program: format!("nccl {}", env!("CARGO_PKG_VERSION")),

@@ -1,11 +1,10 @@
 use std::iter;
-use std::time::Duration;
 
 use libnccl::{DataType, ReduceOp};
 
-use super::arguments::{MeasureArguments, OneOrAll};
+use super::arguments::{MeasureArguments, OneOrAll, Procedure};
 use super::benchmark::Benchmark;
-use super::choices::{Average, Blocking, Policy, Register};
+use super::choices::{Blocking, Register};
 use super::reduction::Reduction;
 use super::report;
 use super::start::Start;
@@ -29,28 +28,9 @@ pub(crate) struct Parameters {
     pub(crate) max_bytes: u64,
     pub(crate) step: Step,
     pub(crate) unalign: usize,
-    pub(crate) iters: u32,
-    pub(crate) agg_iters: u32,
-    pub(crate) warmup_iters: u32,
-    pub(crate) run_cycles: u32,
-    /// The number of checks of each row.
-    pub(crate) check: u32,
-    pub(crate) blocking: Blocking,
-    /// The number of launches of the CUDA graph; 0 without one.
-    pub(crate) graph: u32,
-    pub(crate) default_stream: bool,
-    /// The time after which a run without progress fails.
-    pub(crate) timeout: Option<Duration>,
-    pub(crate) register: Register,
-    pub(crate) cta_policy: Option<Policy>,
-    pub(crate) average: Average,
-    pub(crate) cpu_time: bool,
-    /// The columns for single iterations: the number of first iterations to leave out.
-    pub(crate) iteration_columns: Option<usize>,
+    pub(crate) procedure: Procedure,
     /// True if single iterations are measured.
     pub(crate) iteration_times: bool,
-    pub(crate) timestamps: bool,
-    pub(crate) memory_usage: bool,
     pub(crate) parallel_init: bool,
 }
 
@@ -114,25 +94,10 @@ impl Parameters {
                 (None, None) => Step::Factor(if on_gpus { 2 } else { 4 }),
             },
             unalign: arguments.unalign,
-            iters: arguments.iters,
-            agg_iters: arguments.agg_iters,
-            warmup_iters: arguments.warmup_iters,
-            run_cycles: arguments.run_cycles,
-            check: arguments.check,
-            blocking: arguments.blocking,
-            graph: arguments.cudagraph,
-            default_stream: arguments.stream_null,
-            timeout: Some(Duration::from_secs(arguments.timeout)).filter(|timeout| !timeout.is_zero()),
-            register: arguments.local_register,
-            cta_policy: arguments.cta_policy,
-            average: arguments.average,
-            cpu_time: arguments.report_cputime,
-            iteration_columns: arguments.per_iter_timing.then_some(arguments.per_iter_skip as usize),
-            iteration_times: arguments.per_iter_timing
+            procedure: arguments.procedure,
+            iteration_times: arguments.procedure.per_iter_timing
                 || arguments.json.is_some()
                 || arguments.output_file.is_some(),
-            timestamps: arguments.report_timestamps,
-            memory_usage: arguments.memory,
             parallel_init: arguments.parallel_init.is_some(),
         };
         let all = one_or(&arguments.datatype, DataType::ALL).into_iter().flat_map(|data_type| {
@@ -180,6 +145,7 @@ impl Parameters {
 
     /// Returns them as the report has them.
     pub(crate) fn report(&self) -> report::Parameters {
+        let procedure = &self.procedure;
         let (step_factor, step_bytes) = match self.step {
             Step::Factor(factor) => (Some(factor), None),
             Step::Bytes(bytes) => (None, Some(bytes)),
@@ -189,15 +155,15 @@ impl Parameters {
             max_bytes: self.max_bytes,
             step_factor,
             step_bytes,
-            iters: self.iters,
-            warmup_iters: self.warmup_iters,
-            agg_iters: self.agg_iters,
-            run_cycles: self.run_cycles,
-            check: self.check,
-            graph: self.graph,
-            blocking: self.blocking as u8,
-            average: self.average as u8,
-            local_register: self.register as u8,
+            iters: procedure.iters,
+            warmup_iters: procedure.warmup_iters,
+            agg_iters: procedure.agg_iters,
+            run_cycles: procedure.run_cycles,
+            check: procedure.check,
+            graph: procedure.cudagraph,
+            blocking: procedure.blocking as u8,
+            average: procedure.average as u8,
+            local_register: procedure.local_register as u8,
             unalign: self.unalign,
         }
     }
@@ -210,42 +176,43 @@ fn check_conflicts(
     ranks: usize,
     ranks_per_thread: usize,
 ) -> Result<(), String> {
-    let graph = arguments.cudagraph > 0;
+    let procedure = &arguments.procedure;
+    let graph = procedure.cudagraph > 0;
     let is_hypercube = arguments.benchmark == Benchmark::HyperCube;
-    let timing = arguments.per_iter_timing;
+    let timing = procedure.per_iter_timing;
     for (conflict, problem) in [
         (graph && !on_gpus, "--cudagraph needs GPUs: host memory has no CUDA graphs"),
         (
-            graph && arguments.blocking != Blocking::None,
+            graph && procedure.blocking != Blocking::None,
             "--cudagraph and --blocking: a stream that is captured cannot be waited for",
         ),
         (
-            graph && arguments.stream_null,
+            graph && procedure.stream_null,
             "--cudagraph and --stream_null: the default stream cannot be captured",
         ),
         (graph && timing, "--cudagraph and --per_iter_timing: a graph has no single iterations"),
         (
-            arguments.local_register != Register::None && !on_gpus,
+            procedure.local_register != Register::None && !on_gpus,
             "--local_register needs GPUs: host memory is not registered",
         ),
         (
-            arguments.cta_policy.is_some() && !on_gpus,
+            procedure.cta_policy.is_some() && !on_gpus,
             "--cta_policy needs GPUs: it is about their thread blocks",
         ),
-        (arguments.memory && !on_gpus, "--memory needs GPUs: it is about their memory"),
-        (arguments.stream_null && !on_gpus, "--stream_null needs GPUs: host memory has no streams"),
-        (arguments.per_iter_skip > 0 && !timing, "--per_iter_skip needs --per_iter_timing 1"),
+        (procedure.memory && !on_gpus, "--memory needs GPUs: it is about their memory"),
+        (procedure.stream_null && !on_gpus, "--stream_null needs GPUs: host memory has no streams"),
+        (procedure.per_iter_skip > 0 && !timing, "--per_iter_skip needs --per_iter_timing 1"),
         (
-            arguments.per_iter_skip >= arguments.iters,
+            procedure.per_iter_skip >= procedure.iters,
             "--per_iter_skip leaves no iteration: expected less than --iters",
         ),
         (is_hypercube && !ranks.is_power_of_two(), "a hypercube has as many ranks as a power of two"),
         (
-            is_hypercube && (ranks_per_thread > 1 || arguments.agg_iters > 1),
+            is_hypercube && (ranks_per_thread > 1 || procedure.agg_iters > 1),
             "hypercube with --ngpus or --agg_iters above 1: its messages depend on each other and cannot be one group",
         ),
         (
-            arguments.against.is_some() && arguments.run_cycles == 0,
+            arguments.against.is_some() && procedure.run_cycles == 0,
             "--against and --run_cycles 0: the first turn would never end",
         ),
         (
@@ -279,13 +246,16 @@ mod tests {
     use crate::bench::reduction::Reduction;
     use crate::bench::start::Start;
 
-    fn all(arguments: &str, gpus: usize) -> Result<Vec<Parameters>, String> {
+    fn started(start: &Start, arguments: &str, gpus: usize) -> Result<Vec<Parameters>, String> {
         let words = ["nccl", "bench"].into_iter().chain(arguments.split_whitespace());
         let Command::Bench(arguments) = Arguments::try_parse_from(words).unwrap().command else {
             unreachable!()
         };
-        let arguments = arguments.measure.unwrap();
-        Parameters::new(&arguments, gpus, &Start::Threads)
+        Parameters::new(&arguments.measure.unwrap(), gpus, start)
+    }
+
+    fn all(arguments: &str, gpus: usize) -> Result<Vec<Parameters>, String> {
+        started(&Start::Threads, arguments, gpus)
     }
 
     fn parameters(arguments: &str, gpus: usize) -> Result<Parameters, String> {
@@ -327,11 +297,7 @@ mod tests {
     #[test]
     fn ranks_are_threads_times_ranks_of_a_thread() {
         let counts = |arguments, start| {
-            let words = ["nccl", "bench", "all_reduce"].into_iter().chain(str::split_whitespace(arguments));
-            let Command::Bench(arguments) = Arguments::try_parse_from(words).unwrap().command else {
-                unreachable!()
-            };
-            let parameters = Parameters::new(&arguments.measure.unwrap(), 0, start).unwrap().remove(0);
+            let parameters = started(start, &format!("all_reduce {arguments}"), 0).unwrap().remove(0);
             (parameters.ranks, parameters.threads, parameters.ranks_per_thread)
         };
         let variables = [("RANK", "0"), ("WORLD_SIZE", "5"), ("MASTER_ADDR", "host"), ("MASTER_PORT", "1")];

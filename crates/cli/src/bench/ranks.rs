@@ -154,7 +154,7 @@ impl<'a> Ranks<'a> {
 /// Returns the options of the communicators.
 fn config(nccl: &Nccl, parameters: &Parameters) -> Config {
     let mut config = Config::new();
-    if let Some(policy) = parameters.cta_policy {
+    if let Some(policy) = parameters.procedure.cta_policy {
         config = config.cta_policy(policy.into());
     }
     // As nccl-tests does for sendrecv: a rank has two peers.

@@ -36,7 +36,7 @@ pub(crate) fn run(session: &Session, place: Place) -> Result<()> {
 /// Returns the number of wrong elements on the thread of rank 0, 0 on the others.
 fn all_rows(session: &Session, place: Place) -> Result<u64> {
     let first = session.parameters.first().context("nothing to measure")?;
-    let memory = |member| Memory::of(place.local_rank + member, first.gpus, first.default_stream);
+    let memory = |member| Memory::of(place.local_rank + member, first.gpus, first.procedure.stream_null);
     let memories = (0..first.ranks_per_thread).map(memory).collect::<Result<Vec<_>>>()?;
     let free = free_bytes(&memories)?;
     let mut ranks = Ranks::new(&session.nccl, memories, &session.id, place.rank, first)?;
@@ -57,7 +57,7 @@ fn all_rows(session: &Session, place: Place) -> Result<u64> {
         buffers,
         operations: created - buffers - ranks.free_bytes()?,
     };
-    let usage = if first.memory_usage { Some(ranks.most(usage)?) } else { None };
+    let usage = if first.procedure.memory { Some(ranks.most(usage)?) } else { None };
     let wrong = if prints { session.output.finish(usage)? } else { 0 };
     ranks.destroy()?;
     Ok(wrong)
@@ -73,7 +73,7 @@ fn rows(ranks: &mut Ranks<'_>, all: &[Parameters], session: &Session, has_one_cl
     for parameters in all {
         work.warm_up(parameters)?;
         let mut cycle = 0;
-        while parameters.run_cycles == 0 || cycle < parameters.run_cycles {
+        while parameters.procedure.run_cycles == 0 || cycle < parameters.procedure.run_cycles {
             for bytes in parameters.sizes() {
                 let shape = Shape::of(parameters, bytes)?;
                 let out_of_place = work.measure(parameters, &shape, false, seed)?;

@@ -3,6 +3,7 @@
 use std::io::{Result, Write};
 use std::time::SystemTime;
 
+use super::arguments::Procedure;
 use super::choices::Blocking;
 use super::description::Description;
 use super::parameters::{Parameters, Step};
@@ -33,9 +34,9 @@ impl<W: Write> Table<W> {
         parameters: &Parameters,
         ranks: &[Description],
     ) -> Result<()> {
-        let &Parameters { gpus, min_bytes, max_bytes, step, iters, agg_iters, warmup_iters, check, .. } =
+        let &Parameters { threads, ranks_per_thread, gpus, min_bytes, max_bytes, step, unalign, .. } =
             parameters;
-        let &Parameters { threads, ranks_per_thread, graph, unalign, benchmark, .. } = parameters;
+        let Procedure { iters, agg_iters, warmup_iters, check, cudagraph, .. } = parameters.procedure;
         let (step, unit) = match step {
             Step::Factor(factor) => (factor, "factor"),
             Step::Bytes(bytes) => (bytes, "bytes"),
@@ -44,14 +45,14 @@ impl<W: Write> Table<W> {
         if let Some(stand_in) = stand_in {
             writeln!(self.out, "# CUDA driver: {stand_in}, devices: {gpus}")?;
         }
-        writeln!(self.out, "# Collective test starting: {benchmark}")?;
+        writeln!(self.out, "# Collective test starting: {}", parameters.benchmark)?;
         writeln!(
             self.out,
             "# nThread {threads} nGpus {ranks_per_thread} minBytes {min_bytes} maxBytes {max_bytes} step: {step}({unit}) \
-             warmup iters: {warmup_iters} iters: {iters} agg iters: {agg_iters} validation: {check} graph: {graph} \
+             warmup iters: {warmup_iters} iters: {iters} agg iters: {agg_iters} validation: {check} graph: {cudagraph} \
              unalign: {unalign}",
         )?;
-        let blocking = match parameters.blocking {
+        let blocking = match parameters.procedure.blocking {
             Blocking::None => None,
             Blocking::Barrier => Some("wait and barrier after each iteration"),
             Blocking::Wait => Some("wait after each iteration, no barrier"),
@@ -62,7 +63,7 @@ impl<W: Write> Table<W> {
         if let Some(blocking) = blocking {
             writeln!(self.out, "# Blocking Enabled: {blocking}")?;
         }
-        if let Some(skipped) = parameters.iteration_columns {
+        if let Some(skipped) = parameters.procedure.iteration_columns() {
             let skips = if skipped > 0 { format!(", without the first {skipped}") } else { String::new() };
             writeln!(
                 self.out,
@@ -89,11 +90,11 @@ impl<W: Write> Table<W> {
     }
 
     fn titles(&mut self, parameters: &Parameters) -> Result<()> {
-        let time = if parameters.cpu_time { "cputime" } else { "time" };
-        let (title, format) =
-            if parameters.timestamps { ("timestamp", "%Y-%m-%d %H:%M:%S") } else { ("", "") };
-        self.timestamp = if parameters.timestamps { 19 } else { 0 };
-        let has_columns = parameters.iteration_columns.is_some();
+        let Procedure { report_cputime, report_timestamps, .. } = parameters.procedure;
+        let time = if report_cputime { "cputime" } else { "time" };
+        let (title, format) = if report_timestamps { ("timestamp", "%Y-%m-%d %H:%M:%S") } else { ("", "") };
+        self.timestamp = if report_timestamps { 19 } else { 0 };
+        let has_columns = parameters.procedure.iteration_columns().is_some();
         let [titles, units] = if has_columns {
             let titles = iteration_columns(["i_min", "i_max", "i_p99", "i_cv%"]);
             [titles, iteration_columns(["(us)", "(us)", "(us)", "(%)"])]
@@ -134,7 +135,7 @@ impl<W: Write> Table<W> {
             line += &measured
                 .as_ref()
                 .map_or_else(|| format!("  {:>7}  {:>6}  {:>6}    N/A", "N/A", "N/A", "N/A"), form);
-            if parameters.iteration_columns.is_some() {
+            if parameters.procedure.iteration_columns().is_some() {
                 let texts = columns.map(|Columns(values)| values.map(|value| number(value, 7)));
                 let texts = texts.unwrap_or_else(|| std::array::from_fn(|_| "N/A".into()));
                 line += &iteration_columns(texts.each_ref().map(String::as_str));
