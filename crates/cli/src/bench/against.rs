@@ -229,7 +229,7 @@ mod tests {
         for line in ["", "# Out of bounds values : 0 OK", "# size", "4000"] {
             assert_eq!(other_row(line), None, "{line}");
         }
-        assert_eq!(own_row(super::super::csv::HEAD), None);
+        assert_eq!(own_row(crate::bench::output::csv::HEAD), None);
     }
 
     #[test]

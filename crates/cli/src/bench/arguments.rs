@@ -8,14 +8,14 @@ use clap::ArgAction::Set;
 use clap::{Args, Subcommand};
 use libnccl::DataType;
 
-use super::backend::Backend;
 use super::benchmark::Benchmark;
 use super::bisect::arguments::BisectArguments;
 use super::choices::{Average, Blocking, Policy, Register, switch};
 use super::compare::arguments::CompareArguments;
+use super::data::reduction::Reduction;
 use super::pairs::arguments::PairsArguments;
 use super::plot::arguments::PlotArguments;
-use super::reduction::Reduction;
+use super::start::backend::Backend;
 use crate::value_parser::{MAX_RANKS, size, whole};
 
 const HELP: &str = "\

@@ -2,45 +2,18 @@
 
 mod against;
 mod arguments;
-mod backend;
 mod benchmark;
 mod bisect;
-mod buffers;
-mod call;
 mod choices;
 mod compare;
-mod csv;
 mod data;
-mod description;
-mod endpoint;
-mod implementation;
-mod interrupt;
-mod job;
-mod memory;
-mod number;
+mod measure;
 mod output;
 mod pairs;
 mod parameters;
-mod pattern;
 mod plot;
-mod processes;
-mod progress;
-mod rank_arguments;
-mod ranks;
-mod record;
-mod reduction;
-mod registrations;
-mod report;
 mod session;
-mod shape;
 mod start;
-mod statistic;
-mod table;
-mod threads;
-mod times;
-mod usage;
-mod watchdog;
-mod work;
 
 use std::io::Write;
 use std::process::ExitCode;
@@ -52,12 +25,12 @@ use clap::error::ErrorKind;
 
 pub(crate) use arguments::BenchArguments;
 use arguments::{BenchCommand, MeasureArguments};
-use implementation::{Implementation, implementation};
+use measure::watchdog::Watchdog;
 use output::Output;
 use parameters::Parameters;
 use session::Session;
-use start::Start;
-use watchdog::Watchdog;
+use start::implementation::{Implementation, implementation};
+use start::{Start, interrupt, processes, threads};
 
 /// Runs the subcommand, or measures the operation that the arguments select.
 pub(crate) fn run(arguments: &BenchArguments) -> Result<ExitCode> {

@@ -5,8 +5,8 @@ use libnccl::{DataType, ReduceOp};
 use super::arguments::{MeasureArguments, OneOrAll, Procedure};
 use super::benchmark::Benchmark;
 use super::choices::{Blocking, Register};
-use super::reduction::Reduction;
-use super::report;
+use super::data::reduction::Reduction;
+use super::output::report;
 use super::start::Start;
 use crate::value_parser::MAX_RANKS;
 
@@ -243,7 +243,7 @@ mod tests {
 
     use super::Parameters;
     use crate::args::{Arguments, Command};
-    use crate::bench::reduction::Reduction;
+    use crate::bench::data::reduction::Reduction;
     use crate::bench::start::Start;
 
     fn started(start: &Start, arguments: &str, gpus: usize) -> Result<Vec<Parameters>, String> {

@@ -3,17 +3,17 @@
 use anyhow::{Context, Result, ensure};
 use libnccl::{Nccl, UniqueId};
 
-use super::description::Description;
-use super::memory::Memory;
+use super::measure::memory::Memory;
+use super::measure::ranks::{Rank, Ranks};
+use super::measure::shape::Shape;
+use super::measure::usage::Usage;
+use super::measure::watchdog::Watchdog;
+use super::measure::work::Work;
 use super::output::Output;
+use super::output::description::Description;
+use super::output::report;
 use super::parameters::Parameters;
-use super::ranks::Ranks;
-use super::report;
-use super::shape::Shape;
 use super::start::Place;
-use super::usage::Usage;
-use super::watchdog::Watchdog;
-use super::work::Work;
 
 /// The state that the threads of a process share.
 #[derive(Debug, Clone)]
@@ -100,7 +100,7 @@ impl Ranks<'_> {
         let host =
             std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_else(|_| "localhost".into());
         let host: String = host.trim().chars().take(64).collect();
-        let describe = |member: &super::ranks::Rank| {
+        let describe = |member: &Rank| {
             let rank = report::Rank {
                 rank: member.communicator.rank(),
                 host: host.clone(),

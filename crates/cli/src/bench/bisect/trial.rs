@@ -5,7 +5,7 @@ use std::time::Instant;
 use anyhow::Result;
 use libnccl::Communicator;
 
-use crate::bench::endpoint::{Endpoint, Wrong};
+use crate::bench::measure::endpoint::{Endpoint, Wrong};
 
 /// The elements of a short all-reduce, whose time is the latency.
 pub(crate) const SHORT: usize = 2;

@@ -7,8 +7,8 @@ use std::process::{Command, Stdio};
 use anyhow::{Context, Result, bail, ensure};
 
 use super::side::Side;
-use crate::bench::backend::Backend;
-use crate::bench::report::Report;
+use crate::bench::output::report::Report;
+use crate::bench::start::backend::Backend;
 
 /// Measures in turn, so that what else the machine does falls on both. Each round begins with the other backend than the
 /// round before.

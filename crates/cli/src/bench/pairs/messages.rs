@@ -6,8 +6,8 @@ use anyhow::Result;
 
 use super::arguments::PairsArguments;
 use super::matrix::{Link, Pairs};
-use crate::bench::endpoint::{Endpoint, Wrong};
-use crate::bench::job::Member;
+use crate::bench::measure::endpoint::{Endpoint, Wrong};
+use crate::bench::start::job::Member;
 
 /// The measurements of a link. The best counts, as other work of the machine makes the others worse and none better.
 const BATCHES: usize = 10;

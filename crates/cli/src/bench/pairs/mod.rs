@@ -11,7 +11,7 @@ use std::process::ExitCode;
 
 use anyhow::{Context, Result};
 
-use super::job::{self, Member};
+use super::start::job::{self, Member};
 use crate::output;
 use arguments::PairsArguments;
 

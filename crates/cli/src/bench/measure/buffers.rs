@@ -5,12 +5,12 @@ use std::ops::Range;
 use anyhow::Result;
 use libnccl::{DataType, Extent, Nccl};
 
-use super::benchmark::Benchmark;
-use super::data::Data;
 use super::memory::{Buffer, Memory};
-use super::parameters::Parameters;
-use super::pattern::{Comparison, Pattern};
 use super::shape::Shape;
+use crate::bench::benchmark::Benchmark;
+use crate::bench::data::Data;
+use crate::bench::data::pattern::{Comparison, Pattern};
+use crate::bench::parameters::Parameters;
 
 /// The buffers of a rank. All ranges begin at the first element that is used.
 pub(crate) struct Buffers {

@@ -3,8 +3,8 @@ use std::ops::Range;
 use anyhow::{Context, Result};
 use libnccl::Role;
 
-use super::benchmark::Benchmark;
-use super::parameters::Parameters;
+use crate::bench::benchmark::Benchmark;
+use crate::bench::parameters::Parameters;
 
 /// The number and the position of the elements that an operation of a given size moves, counted as in nccl-tests.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

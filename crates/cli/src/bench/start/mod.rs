@@ -1,5 +1,13 @@
 //! The start of the ranks, which environment and arguments decide.
 
+pub(crate) mod arguments;
+pub(crate) mod backend;
+pub(crate) mod implementation;
+pub(crate) mod interrupt;
+pub(crate) mod job;
+pub(crate) mod processes;
+pub(crate) mod threads;
+
 use std::env;
 use std::fmt::{self, Display, Formatter};
 use std::os::unix::process::parent_id;
@@ -41,7 +49,7 @@ impl Start {
     ///
     /// A launcher whose place for this process cannot be told is an error, and not a job of its own, as the other processes
     /// would be jobs of their own too.
-    pub(crate) fn new(ranks: Option<usize>, processes: bool) -> Result<Self> {
+    pub(crate) fn new(ranks: Option<usize>, as_processes: bool) -> Result<Self> {
         if let (Ok(rank), Ok(id), Ok(parent)) = (env::var(RANK), env::var(ID), env::var(PARENT)) {
             // The kernel sends the signal whatever ended the parent, SIGKILL included, so the parent handles no signals.
             set_parent_process_death_signal(Some(Signal::KILL))
@@ -58,11 +66,11 @@ impl Start {
         let launch = match Launch::from_env() {
             Ok(launch) if launch.size() > 1 => launch,
             Ok(_) | Err(libnccl::Error::Launch(LaunchError::NoLauncher)) => {
-                return Ok(if processes { Self::Processes } else { Self::Threads });
+                return Ok(if as_processes { Self::Processes } else { Self::Threads });
             }
             Err(error) => return Err(error.into()),
         };
-        if ranks.is_some() || processes {
+        if ranks.is_some() || as_processes {
             let (launcher, rank, size) = (launch.launcher(), launch.rank(), launch.size());
             bail!(
                 "{launcher} started this as rank {rank} of {size}; --ranks and --processes are for ranks that nccl bench \

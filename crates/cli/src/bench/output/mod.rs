@@ -1,5 +1,12 @@
 //! The output of a run, which rank 0 writes as rows are measured: a table, JSON, or comma-separated values.
 
+pub(crate) mod csv;
+pub(crate) mod description;
+mod progress;
+pub(crate) mod report;
+pub(crate) mod statistic;
+mod table;
+
 use std::fs::File;
 use std::io::Write;
 use std::path::{Path, PathBuf};
@@ -9,19 +16,18 @@ use std::time::{Duration, Instant, SystemTime};
 use anyhow::{Context, Result};
 use libnccl::{Backend, Nccl};
 
-use super::arguments::MeasureArguments;
-use super::csv;
-use super::description::Description;
-use super::parameters::Parameters;
-use super::plot;
-use super::progress::Progress;
-use super::report::{Library, Report, Row, SCHEMA, WrongElement};
-use super::shape::Shape;
-use super::start::Start;
-use super::table::Table;
-use super::usage::Usage;
-use super::work::Measurement;
+use crate::bench::arguments::MeasureArguments;
+use crate::bench::measure::shape::Shape;
+use crate::bench::measure::usage::Usage;
+use crate::bench::measure::work::Measurement;
+use crate::bench::parameters::Parameters;
+use crate::bench::plot;
+use crate::bench::start::Start;
 use crate::{gpu, output};
+use description::Description;
+use progress::Progress;
+use report::{Library, Report, Row, SCHEMA, WrongElement};
+use table::Table;
 
 /// The output that the user asked for.
 #[derive(Debug, Clone)]

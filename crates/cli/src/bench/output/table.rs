@@ -3,13 +3,13 @@
 use std::io::{Result, Write};
 use std::time::SystemTime;
 
-use super::arguments::Procedure;
-use super::choices::Blocking;
 use super::description::Description;
-use super::parameters::{Parameters, Step};
 use super::report::{Measured, Report, Row, WrongElement};
-use super::times::Columns;
-use super::usage::Usage;
+use crate::bench::arguments::Procedure;
+use crate::bench::choices::Blocking;
+use crate::bench::measure::times::Columns;
+use crate::bench::measure::usage::Usage;
+use crate::bench::parameters::{Parameters, Step};
 use crate::gpu::StandIn;
 
 /// The table, written line by line. Lines, columns and blanks are those of nccl-tests 2.19.6.
@@ -233,12 +233,12 @@ mod tests {
 
     use super::{Table, exponent, general, number};
     use crate::args::{Arguments, Command};
-    use crate::bench::description::Description;
+    use crate::bench::measure::shape::Shape;
+    use crate::bench::measure::times::Columns;
+    use crate::bench::output::description::Description;
+    use crate::bench::output::report::{self, Library, Measured, Report, Row, SCHEMA, WrongElement};
     use crate::bench::parameters::Parameters;
-    use crate::bench::report::{self, Library, Measured, Report, Row, SCHEMA, WrongElement};
-    use crate::bench::shape::Shape;
     use crate::bench::start::Start;
-    use crate::bench::times::Columns;
 
     #[test]
     fn number_fits_the_width() {

@@ -13,8 +13,7 @@ use anyhow::{Context, Result, bail};
 use libnccl::UniqueId;
 use rustix::process::{Pid, Signal, kill_process};
 
-use super::interrupt;
-use super::start::{ID, PARENT, RANK};
+use super::{ID, PARENT, RANK, interrupt};
 use crate::{exit_status, output};
 
 /// Runs the ranks as processes of this program, with the same arguments.

@@ -7,23 +7,23 @@ use libnccl::{AnyElement, OwnedPreMulSum, ReduceOp};
 use rustix::time::{ClockId, clock_gettime};
 use serde::{Deserialize, Serialize};
 
-use super::arguments::Procedure;
-use super::benchmark::Benchmark;
 use super::buffers::Buffers;
 use super::call;
-use super::choices::Blocking;
-use super::data::Data;
 use super::memory::Graph;
-use super::number::Arithmetic;
-use super::parameters::Parameters;
-use super::pattern::{Comparison, FirstWrong};
 use super::ranks::{Rank, Ranks};
-use super::reduction::{self, Reduction};
 use super::registrations::Registrations;
-use super::report::{Iterations, Measured};
 use super::shape::{Shape, bus_factor};
 use super::times::{Columns, Times, median};
 use super::watchdog::Watchdog;
+use crate::bench::arguments::Procedure;
+use crate::bench::benchmark::Benchmark;
+use crate::bench::choices::Blocking;
+use crate::bench::data::Data;
+use crate::bench::data::number::Arithmetic;
+use crate::bench::data::pattern::{Comparison, FirstWrong};
+use crate::bench::data::reduction::{self, Reduction};
+use crate::bench::output::report::{Iterations, Measured};
+use crate::bench::parameters::Parameters;
 
 /// The most iterations that are measured one by one.
 const MAX_SINGLE_ITERATIONS: u32 = 10_000;

@@ -7,10 +7,10 @@ use libnccl::{Communicator, Config, DataType, Nccl, ReduceOp, UniqueId, Version}
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
-use super::benchmark::Benchmark;
 use super::memory::{Buffer, Memory};
-use super::parameters::Parameters;
 use super::record;
+use crate::bench::benchmark::Benchmark;
+use crate::bench::parameters::Parameters;
 
 /// The number of numbers that are reduced at a time.
 const NUMBERS: usize = 1024;

@@ -6,10 +6,9 @@ use std::process::ExitCode;
 use anyhow::{Result, anyhow, ensure};
 use libnccl::{Nccl, UniqueId};
 
+use super::arguments::RankArguments;
 use super::implementation::{Implementation, implementation};
-use super::rank_arguments::RankArguments;
-use super::start::{Place, Start};
-use super::{processes, threads};
+use super::{Place, Start, processes, threads};
 
 /// A rank of a job.
 pub(crate) struct Member {

@@ -6,7 +6,7 @@ use std::thread;
 
 use anyhow::{Context, Result, anyhow};
 
-use super::start::Place;
+use super::Place;
 
 /// Does the work of so many threads, each of which has so many ranks, from those of `first` on.
 pub(crate) fn run(

@@ -3,12 +3,12 @@
 use anyhow::{Context, Result, bail};
 use libnccl::{AnyElement, AnySlice, AnySliceMut, Grouping, Nccl, Operations, OwnedPreMulSum, ReduceOp};
 
-use super::benchmark::Benchmark;
 use super::buffers::Buffers;
-use super::parameters::Parameters;
 use super::ranks::Rank;
-use super::reduction::Reduction;
 use super::shape::Shape;
+use crate::bench::benchmark::Benchmark;
+use crate::bench::data::reduction::Reduction;
+use crate::bench::parameters::Parameters;
 
 /// Starts an operation on a rank, whose in-place form uses `recv` alone. `mul_sum` is the rank's sum of products, if that is
 /// the reduction.
