@@ -295,6 +295,20 @@ impl Operation {
         matches!(self.role, Role::RootSends | Role::RootReceives)
     }
 
+    /// Returns the operation that does the same in one buffer, if there is one.
+    ///
+    /// ```
+    /// use libnccl::Operation;
+    ///
+    /// let form = Operation::of("reduce").in_place_form();
+    /// assert_eq!(form.map(|form| form.name), Some("reduce_in_place"));
+    /// assert!(Operation::of("all_to_all").in_place_form().is_none());
+    /// ```
+    #[must_use]
+    pub fn in_place_form(&self) -> Option<&'static Self> {
+        Self::ALL.iter().find(|form| form.name.strip_suffix("_in_place") == Some(self.name))
+    }
+
     /// Returns `true` if this rank uses its send buffer.
     #[must_use]
     pub const fn is_sender(&self, is_root: bool) -> bool {

@@ -212,7 +212,7 @@ fn bench_rejects_invalid_values() {
         ("all_reduce -f 2 -i 8", "'--stepfactor <FACTOR>' cannot be used with '--stepbytes <SIZE>'"),
         ("all_reduce -n 0", "'0' for '--iters <ITERS>': expected a whole number from 1 to"),
         ("all_reduce -c -1", "'-1' for '--check <CHECK>': expected a whole number from 0 to"),
-        ("all_reduce -z 4", "'4' for '--blocking <0|1|2|3>': expected a whole number from 0 to 3"),
+        ("all_reduce -z 4", "invalid value '4' for '--blocking <0|1|2|3>'"),
         ("all_reduce -D 1", "it has no kernels of the device API"),
         ("all_reduce -V 16", "it has no kernels of the device API"),
         ("all_reduce -p 0", "threads initialize their ranks at the same time"),

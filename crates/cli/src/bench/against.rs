@@ -75,30 +75,31 @@ fn other_arguments(arguments: &MeasureArguments, parameters: &Parameters) -> Vec
         OneOrAll::One(root) => root.to_string(),
         OneOrAll::All => "-1".into(),
     };
+    let procedure = &parameters.procedure;
     let mut pairs = vec![
         ("-t", parameters.threads.to_string()),
         ("-g", parameters.ranks_per_thread.to_string()),
         ("-b", parameters.min_bytes.to_string()),
         ("-e", parameters.max_bytes.to_string()),
         (step, size.to_string()),
-        ("-n", parameters.iters.to_string()),
-        ("-m", parameters.agg_iters.to_string()),
-        ("-w", parameters.warmup_iters.to_string()),
-        ("-N", parameters.run_cycles.to_string()),
-        ("-c", parameters.check.to_string()),
+        ("-n", procedure.iters.to_string()),
+        ("-m", procedure.agg_iters.to_string()),
+        ("-w", procedure.warmup_iters.to_string()),
+        ("-N", procedure.run_cycles.to_string()),
+        ("-c", procedure.check.to_string()),
         ("-d", all(&arguments.datatype)),
         ("-o", op),
         ("-r", root),
-        ("-z", (parameters.blocking as u8).to_string()),
-        ("-G", parameters.graph.to_string()),
-        ("-y", u8::from(parameters.default_stream).to_string()),
-        ("-a", (parameters.average as u8).to_string()),
-        ("-R", (parameters.register as u8).to_string()),
+        ("-z", (procedure.blocking as u8).to_string()),
+        ("-G", procedure.cudagraph.to_string()),
+        ("-y", u8::from(procedure.stream_null).to_string()),
+        ("-a", (procedure.average as u8).to_string()),
+        ("-R", (procedure.local_register as u8).to_string()),
         ("-u", parameters.unalign.to_string()),
-        ("-C", u8::from(parameters.cpu_time).to_string()),
+        ("-C", u8::from(procedure.report_cputime).to_string()),
     ];
-    if let Some(policy) = arguments.cta_policy {
-        pairs.push(("-x", policy.to_string()));
+    if let Some(policy) = procedure.cta_policy {
+        pairs.push(("-x", (policy as u8).to_string()));
     }
     pairs.into_iter().flat_map(|(name, value)| [name.to_owned(), value]).collect()
 }
@@ -163,10 +164,10 @@ fn print(
     parameters: &Parameters,
     rounds: &[(Vec<Row>, Vec<Row>)],
 ) -> Result<()> {
-    let (operation, program) = (parameters.operation, program.display());
+    let (benchmark, program) = (parameters.benchmark, program.display());
     writeln!(
         out,
-        "# nccl bench {operation} against {program}: medians of {} rounds, in turns",
+        "# nccl bench {benchmark} against {program}: medians of {} rounds, in turns",
         rounds.len()
     )?;
     writeln!(
@@ -228,7 +229,7 @@ mod tests {
         for line in ["", "# Out of bounds values : 0 OK", "# size", "4000"] {
             assert_eq!(other_row(line), None, "{line}");
         }
-        assert_eq!(own_row(super::super::csv::HEAD), None);
+        assert_eq!(own_row(crate::bench::output::csv::HEAD), None);
     }
 
     #[test]

@@ -1,19 +1,21 @@
 //! The arguments of `nccl bench`.
 
-use std::fmt::{self, Display};
+use std::fmt::Display;
 use std::path::PathBuf;
 use std::str::FromStr;
 
-use clap::builder::PossibleValue;
-use clap::{Args, Subcommand, ValueEnum};
+use clap::ArgAction::Set;
+use clap::{Args, Subcommand};
 use libnccl::DataType;
 
-use super::backend::Backend;
+use super::benchmark::Benchmark;
 use super::bisect::arguments::BisectArguments;
+use super::choices::{Average, Blocking, Policy, Register, switch};
 use super::compare::arguments::CompareArguments;
+use super::data::reduction::Reduction;
 use super::pairs::arguments::PairsArguments;
 use super::plot::arguments::PlotArguments;
-use super::reduction::Reduction;
+use super::start::backend::Backend;
 use crate::value_parser::{MAX_RANKS, size, whole};
 
 const HELP: &str = "\
@@ -56,10 +58,12 @@ pub(crate) enum BenchCommand {
 
 /// The arguments of a measurement. Those with a short name are those of nccl-tests 2.19.6.
 #[derive(Debug, Args)]
+// Its presence is that of the operation: clap does not count the arguments of a struct within another.
+#[group(arg = "benchmark")]
 pub(crate) struct MeasureArguments {
     /// Operation to measure
     #[arg(value_enum, value_name = "OPERATION")]
-    pub(crate) operation: Operation,
+    pub(crate) benchmark: Benchmark,
     /// Smallest size in bytes, with an optional unit: 64K, 1M, 1G [default: 8]
     #[arg(short = 'b', long, value_name = "SIZE", value_parser = size, help_heading = "Sizes")]
     pub(crate) minbytes: Option<u64>,
@@ -115,6 +119,30 @@ pub(crate) struct MeasureArguments {
     #[arg(long, value_enum, conflicts_with = "cpu", help_heading = "Ranks")]
     pub(crate) backend: Option<Backend>,
 
+    #[command(flatten)]
+    pub(crate) procedure: Procedure,
+    /// Print JSON instead of the table, or write it to FILE; it has times of single iterations too
+    #[arg(long, value_name = "FILE", num_args = 0..=1, require_equals = true, help_heading = "Output")]
+    pub(crate) json: Option<Option<PathBuf>>,
+    /// Write JSON to FILE, as --json=FILE does
+    #[arg(short = 'J', long = "output_file", value_name = "FILE", conflicts_with = "json")]
+    #[arg(help_heading = "Output")]
+    pub(crate) output_file: Option<PathBuf>,
+    /// Print comma-separated values instead of the table, or write them to FILE
+    #[arg(long, value_name = "FILE", num_args = 0..=1, require_equals = true, help_heading = "Output")]
+    pub(crate) csv: Option<Option<PathBuf>>,
+    /// Draw bandwidth and time against size into FILE, in SVG, as `nccl bench plot` does
+    #[arg(long, value_name = "FILE", help_heading = "Output")]
+    pub(crate) plot: Option<PathBuf>,
+    /// Take turns with PROGRAM, a program of nccl-tests for the same operation, and print the ratio of each size
+    #[arg(long, value_name = "PROGRAM", help_heading = "Output")]
+    #[arg(conflicts_with_all = ["json", "output_file", "csv", "plot", "processes"])]
+    pub(crate) against: Option<PathBuf>,
+}
+
+/// The arguments that say how each size is measured, and which of its times are printed.
+#[derive(Debug, Clone, Copy, Args)]
+pub(crate) struct Procedure {
     /// Measured iterations of each size
     #[arg(short = 'n', long, default_value_t = 20, value_parser = whole::<u32>(1..=u32::MAX))]
     #[arg(help_heading = "Iterations")]
@@ -135,31 +163,29 @@ pub(crate) struct MeasureArguments {
     #[arg(short = 'c', long, default_value_t = 1, value_parser = whole::<u32>(0..=u32::MAX))]
     #[arg(help_heading = "Iterations")]
     pub(crate) check: u32,
-    /// Wait after each operation, for all ranks (1) or one's own (2), or for all ranks between the iterations, which does
-    /// not count (3)
-    #[arg(short = 'z', long, value_name = "0|1|2|3", default_value_t = 0, value_parser = whole::<u8>(0..=3))]
+    /// Wait after each iteration
+    #[arg(short = 'z', long, value_name = "0|1|2|3", value_enum, default_value_t = Blocking::None)]
     #[arg(help_heading = "Iterations")]
-    pub(crate) blocking: u8,
+    pub(crate) blocking: Blocking,
     /// Capture the iterations in a CUDA graph and launch it so many times
     #[arg(short = 'G', long, value_name = "LAUNCHES", default_value_t = 0, help_heading = "Iterations")]
     #[arg(value_parser = whole::<u32>(0..=u32::MAX))]
     pub(crate) cudagraph: u32,
     /// Use the default stream
-    #[arg(short = 'y', long = "stream_null", value_name = "0|1", default_value_t = 0)]
-    #[arg(value_parser = whole::<u8>(0..=1), help_heading = "Iterations")]
-    pub(crate) stream_null: u8,
+    #[arg(short = 'y', long = "stream_null", value_name = "0|1", default_value = "0", action = Set)]
+    #[arg(value_parser = switch(), help_heading = "Iterations")]
+    pub(crate) stream_null: bool,
     /// Fail if nothing ends in so many seconds
     #[arg(short = 'T', long, value_name = "SECONDS", default_value_t = 0, help_heading = "Iterations")]
     #[arg(value_parser = whole::<u64>(0..=u64::MAX))]
     pub(crate) timeout: u64,
-    /// Register the buffers with each communicator (1), or as symmetric windows (2)
-    #[arg(short = 'R', long = "local_register", value_name = "0|1|2", default_value_t = 0)]
-    #[arg(value_parser = whole::<u8>(0..=2), help_heading = "Iterations")]
-    pub(crate) local_register: u8,
-    /// Policy for thread blocks: default (0), efficiency (1) or zero (2)
-    #[arg(short = 'x', long = "cta_policy", value_name = "0|1|2", value_parser = whole::<u8>(0..=2))]
-    #[arg(help_heading = "Iterations")]
-    pub(crate) cta_policy: Option<u8>,
+    /// Registration of the buffers
+    #[arg(short = 'R', long = "local_register", value_name = "0|1|2", value_enum)]
+    #[arg(default_value_t = Register::None, help_heading = "Iterations")]
+    pub(crate) local_register: Register,
+    /// Policy for thread blocks
+    #[arg(short = 'x', long = "cta_policy", value_name = "0|1|2", value_enum, help_heading = "Iterations")]
+    pub(crate) cta_policy: Option<Policy>,
     /// Refused: kernels of the device API
     #[arg(short = 'D', long = "device_implementation", hide = true, value_parser = no_kernels)]
     pub(crate) device_implementation: Option<u8>,
@@ -167,84 +193,36 @@ pub(crate) struct MeasureArguments {
     #[arg(short = 'V', long = "device_cta_count", hide = true, value_parser = no_kernels)]
     pub(crate) device_cta_count: Option<u8>,
 
-    /// Choice among the ranks' times to print: of rank 0 (0), the mean (1), the minimum (2) or the maximum (3)
-    #[arg(short = 'a', long, value_name = "0|1|2|3", default_value_t = 1, value_parser = whole::<u8>(0..=3))]
+    /// Choice among the ranks' times to print
+    #[arg(short = 'a', long, value_name = "0|1|2|3", value_enum, default_value_t = Average::Mean)]
     #[arg(help_heading = "Output")]
-    pub(crate) average: u8,
+    pub(crate) average: Average,
     /// Print the time that rank 0 took to start the operations, without waiting for them
-    #[arg(short = 'C', long = "report_cputime", value_name = "0|1", default_value_t = 0)]
-    #[arg(value_parser = whole::<u8>(0..=1), help_heading = "Output")]
-    pub(crate) report_cputime: u8,
+    #[arg(short = 'C', long = "report_cputime", value_name = "0|1", default_value = "0", action = Set)]
+    #[arg(value_parser = switch(), help_heading = "Output")]
+    pub(crate) report_cputime: bool,
     /// Measure single iterations too, and print their minimum, maximum, 99th percentile and variation
-    #[arg(short = 'I', long = "per_iter_timing", value_name = "0|1", default_value_t = 0)]
-    #[arg(value_parser = whole::<u8>(0..=1), help_heading = "Output")]
-    pub(crate) per_iter_timing: u8,
+    #[arg(short = 'I', long = "per_iter_timing", value_name = "0|1", default_value = "0", action = Set)]
+    #[arg(value_parser = switch(), help_heading = "Output")]
+    pub(crate) per_iter_timing: bool,
     /// First iterations that -I leaves out
     #[arg(short = 'K', long = "per_iter_skip", value_name = "COUNT", default_value_t = 0)]
     #[arg(value_parser = whole::<u32>(0..=u32::MAX), help_heading = "Output")]
     pub(crate) per_iter_skip: u32,
     /// Print the time of each row, in UTC
-    #[arg(short = 'S', long = "report_timestamps", value_name = "0|1", default_value_t = 0)]
-    #[arg(value_parser = whole::<u8>(0..=1), help_heading = "Output")]
-    pub(crate) report_timestamps: u8,
+    #[arg(short = 'S', long = "report_timestamps", value_name = "0|1", default_value = "0", action = Set)]
+    #[arg(value_parser = switch(), help_heading = "Output")]
+    pub(crate) report_timestamps: bool,
     /// Print how much GPU memory was used
-    #[arg(short = 'M', long, value_name = "0|1", default_value_t = 0, value_parser = whole::<u8>(0..=1))]
+    #[arg(short = 'M', long, value_name = "0|1", default_value = "0", action = Set, value_parser = switch())]
     #[arg(help_heading = "Output")]
-    pub(crate) memory: u8,
-    /// Print JSON instead of the table, or write it to FILE; it has times of single iterations too
-    #[arg(long, value_name = "FILE", num_args = 0..=1, require_equals = true, help_heading = "Output")]
-    pub(crate) json: Option<Option<PathBuf>>,
-    /// Write JSON to FILE, as --json=FILE does
-    #[arg(short = 'J', long = "output_file", value_name = "FILE", conflicts_with = "json")]
-    #[arg(help_heading = "Output")]
-    pub(crate) output_file: Option<PathBuf>,
-    /// Print comma-separated values instead of the table, or write them to FILE
-    #[arg(long, value_name = "FILE", num_args = 0..=1, require_equals = true, help_heading = "Output")]
-    pub(crate) csv: Option<Option<PathBuf>>,
-    /// Draw bandwidth and time against size into FILE, in SVG, as `nccl bench plot` does
-    #[arg(long, value_name = "FILE", help_heading = "Output")]
-    pub(crate) plot: Option<PathBuf>,
-    /// Take turns with PROGRAM, a program of nccl-tests for the same operation, and print the ratio of each size
-    #[arg(long, value_name = "PROGRAM", help_heading = "Output")]
-    #[arg(conflicts_with_all = ["json", "output_file", "csv", "plot", "processes"])]
-    pub(crate) against: Option<PathBuf>,
+    pub(crate) memory: bool,
 }
 
-/// An operation that `nccl bench` measures.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-#[value(rename_all = "snake_case")]
-pub(crate) enum Operation {
-    /// Reduce all ranks' buffers; every rank gets the result
-    AllReduce,
-    /// Gather all ranks' buffers at every rank
-    AllGather,
-    /// Copy the root's buffer to every rank
-    Broadcast,
-    /// Reduce all ranks' buffers; the root gets the result
-    Reduce,
-    /// Reduce all ranks' buffers; every rank gets its part of the result
-    ReduceScatter,
-    /// Send a part of the buffer to each rank, and receive one from each
-    #[value(name = "alltoall")]
-    AllToAll,
-    /// Send a part of the buffer to each rank, the larger the further away it is, and receive one from each
-    #[value(name = "alltoallv")]
-    AllToAllV,
-    /// Gather all ranks' buffers at the root
-    Gather,
-    /// Send a part of the root's buffer to each rank
-    Scatter,
-    /// Send to the next rank and receive from the previous one
-    #[value(name = "sendrecv")]
-    SendRecv,
-    /// Gather all ranks' buffers at every rank, by messages along the edges of a hypercube
-    #[value(name = "hypercube")]
-    HyperCube,
-}
-
-impl fmt::Display for Operation {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.to_possible_value().as_ref().map_or("", PossibleValue::get_name))
+impl Procedure {
+    /// Returns the number of first iterations that the columns for single iterations leave out, if there are columns.
+    pub(crate) fn iteration_columns(&self) -> Option<usize> {
+        self.per_iter_timing.then_some(self.per_iter_skip as usize)
     }
 }
 

@@ -1,17 +1,19 @@
 use std::iter;
-use std::time::Duration;
 
-use libnccl::{CtaPolicy, DataType, ReduceOp};
+use libnccl::{DataType, ReduceOp};
 
-use super::arguments::{MeasureArguments, OneOrAll, Operation};
-use super::reduction::Reduction;
-use super::report;
+use super::arguments::{MeasureArguments, OneOrAll, Procedure};
+use super::benchmark::Benchmark;
+use super::choices::{Blocking, Register};
+use super::data::reduction::Reduction;
+use super::output::report;
+use super::start::Start;
 use crate::value_parser::MAX_RANKS;
 
 /// The parameters of a measurement with all defaults filled in, equal on all ranks.
 #[derive(Debug, Clone)]
 pub(crate) struct Parameters {
-    pub(crate) operation: Operation,
+    pub(crate) benchmark: Benchmark,
     pub(crate) op: Reduction,
     pub(crate) data_type: DataType,
     pub(crate) root: usize,
@@ -26,28 +28,9 @@ pub(crate) struct Parameters {
     pub(crate) max_bytes: u64,
     pub(crate) step: Step,
     pub(crate) unalign: usize,
-    pub(crate) iters: u32,
-    pub(crate) agg_iters: u32,
-    pub(crate) warmup_iters: u32,
-    pub(crate) run_cycles: u32,
-    /// The number of checks of each row.
-    pub(crate) check: u32,
-    pub(crate) blocking: Blocking,
-    /// The number of launches of the CUDA graph; 0 without one.
-    pub(crate) graph: u32,
-    pub(crate) default_stream: bool,
-    /// The time after which a run without progress fails.
-    pub(crate) timeout: Option<Duration>,
-    pub(crate) register: Register,
-    pub(crate) cta_policy: Option<CtaPolicy>,
-    pub(crate) average: Average,
-    pub(crate) cpu_time: bool,
-    /// The columns for single iterations: the number of first iterations to leave out.
-    pub(crate) iteration_columns: Option<usize>,
+    pub(crate) procedure: Procedure,
     /// True if single iterations are measured.
     pub(crate) iteration_times: bool,
-    pub(crate) timestamps: bool,
-    pub(crate) memory_usage: bool,
     pub(crate) parallel_init: bool,
 }
 
@@ -58,57 +41,9 @@ pub(crate) enum Step {
     Bytes(u64),
 }
 
-/// The wait after each iteration.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Blocking {
-    None = 0,
-    /// For all ranks.
-    Barrier = 1,
-    /// For the rank's own work.
-    Wait = 2,
-    /// For all ranks, which is not part of the time.
-    UncountedBarrier = 3,
-}
-
-/// The way in which buffers are made known to NCCL.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Register {
-    None = 0,
-    /// By `ncclCommRegister`.
-    Local = 1,
-    /// By windows with the same offsets on all ranks.
-    Symmetric = 2,
-}
-
-/// The choice among the ranks' times for a row.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Average {
-    RankZero = 0,
-    Mean = 1,
-    Minimum = 2,
-    Maximum = 3,
-}
-
-impl Average {
-    /// Returns the time of a row from those of all ranks.
-    pub(crate) fn of(self, times: &[f64]) -> f64 {
-        match self {
-            Self::RankZero => times.first().copied().unwrap_or_default(),
-            Self::Mean => times.iter().sum::<f64>() / times.len().max(1) as f64,
-            Self::Minimum => times.iter().copied().fold(f64::INFINITY, f64::min),
-            Self::Maximum => times.iter().copied().fold(0.0, f64::max),
-        }
-    }
-}
-
 impl Parameters {
-    /// Returns the parameters for every selected data type, reduction and root, of so many processes if a launcher has
-    /// started them. The error names the values that conflict.
-    pub(crate) fn new(
-        arguments: &MeasureArguments,
-        gpus: usize,
-        launched: Option<usize>,
-    ) -> Result<Vec<Self>, String> {
+    /// Returns the parameters for every selected data type, reduction and root. The error names the values that conflict.
+    pub(crate) fn new(arguments: &MeasureArguments, gpus: usize, start: &Start) -> Result<Vec<Self>, String> {
         let on_gpus = gpus > 0;
         let largest = if on_gpus { 128 << 20 } else { 4 << 20 };
         let min_bytes = arguments.minbytes.unwrap_or(8);
@@ -116,16 +51,10 @@ impl Parameters {
         if min_bytes > max_bytes {
             return Err(format!("--minbytes {min_bytes} is above --maxbytes {max_bytes}"));
         }
+        let (processes, threads) = start.processes_and_threads(arguments.ranks, gpus);
         let (threads, ranks_per_thread) = match (arguments.nthreads, arguments.ngpus) {
-            (None, None) if launched.is_none() && !arguments.processes => {
-                (arguments.ranks.unwrap_or(if on_gpus { gpus } else { 2 }), 1)
-            }
+            (None, None) => (threads, 1),
             (threads, ranks) => (threads.unwrap_or(1), ranks.unwrap_or(1)),
-        };
-        let processes = match launched {
-            Some(processes) => processes,
-            None if arguments.processes => arguments.ranks.unwrap_or(if on_gpus { gpus } else { 2 }),
-            None => 1,
         };
         let ranks = threads * ranks_per_thread * processes;
         if threads * ranks_per_thread > MAX_RANKS {
@@ -134,10 +63,10 @@ impl Parameters {
                 threads * ranks_per_thread
             ));
         }
-        let operation = arguments.operation;
+        let benchmark = arguments.benchmark;
         check_conflicts(arguments, on_gpus, ranks, ranks_per_thread)?;
         let mut ops = one_or(&arguments.op, Reduction::ALL);
-        if !has_op(operation) {
+        if !benchmark.has_op() {
             ops.truncate(1);
         }
         let roots = match arguments.root {
@@ -145,11 +74,11 @@ impl Parameters {
                 return Err(format!("--root {root} is not a rank: expected 0 to {}", ranks - 1));
             }
             OneOrAll::One(root) => root..root + 1,
-            OneOrAll::All if has_root(operation) => 0..ranks,
+            OneOrAll::All if benchmark.operation().has_root() => 0..ranks,
             OneOrAll::All => 0..1,
         };
         let first = Self {
-            operation,
+            benchmark,
             op: Reduction::Op(ReduceOp::Sum),
             data_type: DataType::Float32,
             root: 0,
@@ -165,43 +94,10 @@ impl Parameters {
                 (None, None) => Step::Factor(if on_gpus { 2 } else { 4 }),
             },
             unalign: arguments.unalign,
-            iters: arguments.iters,
-            agg_iters: arguments.agg_iters,
-            warmup_iters: arguments.warmup_iters,
-            run_cycles: arguments.run_cycles,
-            check: arguments.check,
-            blocking: match arguments.blocking {
-                0 => Blocking::None,
-                1 => Blocking::Barrier,
-                2 => Blocking::Wait,
-                _ => Blocking::UncountedBarrier,
-            },
-            graph: arguments.cudagraph,
-            default_stream: arguments.stream_null != 0,
-            timeout: Some(Duration::from_secs(arguments.timeout)).filter(|timeout| !timeout.is_zero()),
-            register: match arguments.local_register {
-                0 => Register::None,
-                1 => Register::Local,
-                _ => Register::Symmetric,
-            },
-            cta_policy: arguments.cta_policy.map(|policy| match policy {
-                0 => CtaPolicy::Default,
-                1 => CtaPolicy::Efficiency,
-                _ => CtaPolicy::Zero,
-            }),
-            average: match arguments.average {
-                0 => Average::RankZero,
-                1 => Average::Mean,
-                2 => Average::Minimum,
-                _ => Average::Maximum,
-            },
-            cpu_time: arguments.report_cputime != 0,
-            iteration_columns: (arguments.per_iter_timing != 0).then_some(arguments.per_iter_skip as usize),
-            iteration_times: arguments.per_iter_timing != 0
+            procedure: arguments.procedure,
+            iteration_times: arguments.procedure.per_iter_timing
                 || arguments.json.is_some()
                 || arguments.output_file.is_some(),
-            timestamps: arguments.report_timestamps != 0,
-            memory_usage: arguments.memory != 0,
             parallel_init: arguments.parallel_init.is_some(),
         };
         let all = one_or(&arguments.datatype, DataType::ALL).into_iter().flat_map(|data_type| {
@@ -230,36 +126,26 @@ impl Parameters {
 
     /// Returns the root, `None` for an operation without one.
     pub(crate) fn root(&self) -> Option<usize> {
-        has_root(self.operation).then_some(self.root)
+        self.benchmark.operation().has_root().then_some(self.root)
     }
 
     /// Returns the reduction, `None` for an operation without one.
     pub(crate) fn op(&self) -> Option<Reduction> {
-        reduces(self.operation).then_some(self.op)
+        self.benchmark.operation().reduces.then_some(self.op)
     }
 
     /// Returns the reduction as nccl-tests prints it, which names one for sendrecv too.
     pub(crate) fn op_name(&self) -> String {
-        match self.operation {
-            Operation::HyperCube => String::new(),
-            operation if has_op(operation) => self.op.to_string(),
+        match self.benchmark {
+            Benchmark::HyperCube => String::new(),
+            benchmark if benchmark.has_op() => self.op.to_string(),
             _ => "none".into(),
         }
     }
 
-    /// Returns whether the operation has an in-place form. nccl-tests measures the others in place too, with results that
-    /// are undefined.
-    pub(crate) fn has_in_place(&self) -> bool {
-        !matches!(self.operation, Operation::SendRecv | Operation::AllToAll | Operation::AllToAllV)
-    }
-
-    /// Returns whether the operation has to be started as a group, even once.
-    pub(crate) fn needs_group(&self) -> bool {
-        matches!(self.operation, Operation::SendRecv | Operation::AllToAllV)
-    }
-
     /// Returns them as the report has them.
     pub(crate) fn report(&self) -> report::Parameters {
+        let procedure = &self.procedure;
         let (step_factor, step_bytes) = match self.step {
             Step::Factor(factor) => (Some(factor), None),
             Step::Bytes(bytes) => (None, Some(bytes)),
@@ -269,15 +155,15 @@ impl Parameters {
             max_bytes: self.max_bytes,
             step_factor,
             step_bytes,
-            iters: self.iters,
-            warmup_iters: self.warmup_iters,
-            agg_iters: self.agg_iters,
-            run_cycles: self.run_cycles,
-            check: self.check,
-            graph: self.graph,
-            blocking: self.blocking as u8,
-            average: self.average as u8,
-            local_register: self.register as u8,
+            iters: procedure.iters,
+            warmup_iters: procedure.warmup_iters,
+            agg_iters: procedure.agg_iters,
+            run_cycles: procedure.run_cycles,
+            check: procedure.check,
+            graph: procedure.cudagraph,
+            blocking: procedure.blocking as u8,
+            average: procedure.average as u8,
+            local_register: procedure.local_register as u8,
             unalign: self.unalign,
         }
     }
@@ -290,42 +176,43 @@ fn check_conflicts(
     ranks: usize,
     ranks_per_thread: usize,
 ) -> Result<(), String> {
-    let graph = arguments.cudagraph > 0;
-    let is_hypercube = arguments.operation == Operation::HyperCube;
-    let timing = arguments.per_iter_timing != 0;
+    let procedure = &arguments.procedure;
+    let graph = procedure.cudagraph > 0;
+    let is_hypercube = arguments.benchmark == Benchmark::HyperCube;
+    let timing = procedure.per_iter_timing;
     for (conflict, problem) in [
         (graph && !on_gpus, "--cudagraph needs GPUs: host memory has no CUDA graphs"),
         (
-            graph && arguments.blocking != 0,
+            graph && procedure.blocking != Blocking::None,
             "--cudagraph and --blocking: a stream that is captured cannot be waited for",
         ),
         (
-            graph && arguments.stream_null != 0,
+            graph && procedure.stream_null,
             "--cudagraph and --stream_null: the default stream cannot be captured",
         ),
         (graph && timing, "--cudagraph and --per_iter_timing: a graph has no single iterations"),
         (
-            arguments.local_register != 0 && !on_gpus,
+            procedure.local_register != Register::None && !on_gpus,
             "--local_register needs GPUs: host memory is not registered",
         ),
         (
-            arguments.cta_policy.is_some() && !on_gpus,
+            procedure.cta_policy.is_some() && !on_gpus,
             "--cta_policy needs GPUs: it is about their thread blocks",
         ),
-        (arguments.memory != 0 && !on_gpus, "--memory needs GPUs: it is about their memory"),
-        (arguments.stream_null != 0 && !on_gpus, "--stream_null needs GPUs: host memory has no streams"),
-        (arguments.per_iter_skip > 0 && !timing, "--per_iter_skip needs --per_iter_timing 1"),
+        (procedure.memory && !on_gpus, "--memory needs GPUs: it is about their memory"),
+        (procedure.stream_null && !on_gpus, "--stream_null needs GPUs: host memory has no streams"),
+        (procedure.per_iter_skip > 0 && !timing, "--per_iter_skip needs --per_iter_timing 1"),
         (
-            arguments.per_iter_skip >= arguments.iters,
+            procedure.per_iter_skip >= procedure.iters,
             "--per_iter_skip leaves no iteration: expected less than --iters",
         ),
         (is_hypercube && !ranks.is_power_of_two(), "a hypercube has as many ranks as a power of two"),
         (
-            is_hypercube && (ranks_per_thread > 1 || arguments.agg_iters > 1),
+            is_hypercube && (ranks_per_thread > 1 || procedure.agg_iters > 1),
             "hypercube with --ngpus or --agg_iters above 1: its messages depend on each other and cannot be one group",
         ),
         (
-            arguments.against.is_some() && arguments.run_cycles == 0,
+            arguments.against.is_some() && procedure.run_cycles == 0,
             "--against and --run_cycles 0: the first turn would never end",
         ),
         (
@@ -348,36 +235,27 @@ fn one_or<T: Copy>(selected: &OneOrAll<T>, all: &[T]) -> Vec<T> {
     }
 }
 
-fn has_root(operation: Operation) -> bool {
-    matches!(operation, Operation::Broadcast | Operation::Reduce | Operation::Gather | Operation::Scatter)
-}
-
-/// Returns whether the operation combines elements; the others only move them.
-fn reduces(operation: Operation) -> bool {
-    matches!(operation, Operation::AllReduce | Operation::Reduce | Operation::ReduceScatter)
-}
-
-/// Returns whether nccl-tests measures the operation once for each reduction.
-fn has_op(operation: Operation) -> bool {
-    reduces(operation) || operation == Operation::SendRecv
-}
-
 #[cfg(test)]
 mod tests {
     use clap::Parser;
     use libnccl::DataType;
+    use libnccl::launch::Launch;
 
-    use super::{Average, Parameters};
+    use super::Parameters;
     use crate::args::{Arguments, Command};
-    use crate::bench::reduction::Reduction;
+    use crate::bench::data::reduction::Reduction;
+    use crate::bench::start::Start;
 
-    fn all(arguments: &str, gpus: usize) -> Result<Vec<Parameters>, String> {
+    fn started(start: &Start, arguments: &str, gpus: usize) -> Result<Vec<Parameters>, String> {
         let words = ["nccl", "bench"].into_iter().chain(arguments.split_whitespace());
         let Command::Bench(arguments) = Arguments::try_parse_from(words).unwrap().command else {
             unreachable!()
         };
-        let arguments = arguments.measure.unwrap();
-        Parameters::new(&arguments, gpus, None)
+        Parameters::new(&arguments.measure.unwrap(), gpus, start)
+    }
+
+    fn all(arguments: &str, gpus: usize) -> Result<Vec<Parameters>, String> {
+        started(&Start::Threads, arguments, gpus)
     }
 
     fn parameters(arguments: &str, gpus: usize) -> Result<Parameters, String> {
@@ -418,28 +296,19 @@ mod tests {
 
     #[test]
     fn ranks_are_threads_times_ranks_of_a_thread() {
-        let counts = |arguments, launched| {
-            let words = ["nccl", "bench", "all_reduce"].into_iter().chain(str::split_whitespace(arguments));
-            let Command::Bench(arguments) = Arguments::try_parse_from(words).unwrap().command else {
-                unreachable!()
-            };
-            let parameters = Parameters::new(&arguments.measure.unwrap(), 0, launched).unwrap().remove(0);
+        let counts = |arguments, start| {
+            let parameters = started(start, &format!("all_reduce {arguments}"), 0).unwrap().remove(0);
             (parameters.ranks, parameters.threads, parameters.ranks_per_thread)
         };
-        assert_eq!(counts("", None), (2, 2, 1));
-        assert_eq!(counts("--ranks 3", None), (3, 3, 1));
-        assert_eq!(counts("-g 4", None), (4, 1, 4));
-        assert_eq!(counts("-t 3 -g 2", None), (6, 3, 2));
-        assert_eq!(counts("--ranks 3 --processes", None), (3, 1, 1));
-        assert_eq!(counts("", Some(5)), (5, 1, 1));
-        assert_eq!(counts("-t 2 -g 2", Some(5)), (20, 2, 2));
-    }
-
-    #[test]
-    fn average_is_that_of_nccl_tests() {
-        let times = [3.0, 1.0, 8.0];
-        let all = [Average::RankZero, Average::Mean, Average::Minimum, Average::Maximum];
-        assert_eq!(all.map(|average| average.of(&times)), [3.0, 4.0, 1.0, 8.0]);
+        let variables = [("RANK", "0"), ("WORLD_SIZE", "5"), ("MASTER_ADDR", "host"), ("MASTER_PORT", "1")];
+        let launcher = Start::Launcher(Launch::from_variables(variables).unwrap());
+        assert_eq!(counts("", &Start::Threads), (2, 2, 1));
+        assert_eq!(counts("--ranks 3", &Start::Threads), (3, 3, 1));
+        assert_eq!(counts("-g 4", &Start::Threads), (4, 1, 4));
+        assert_eq!(counts("-t 3 -g 2", &Start::Threads), (6, 3, 2));
+        assert_eq!(counts("--ranks 3 --processes", &Start::Processes), (3, 1, 1));
+        assert_eq!(counts("", &launcher), (5, 1, 1));
+        assert_eq!(counts("-t 2 -g 2", &launcher), (20, 2, 2));
     }
 
     #[test]

@@ -20,8 +20,8 @@ use anyhow::{Context, Result, bail};
 use libnccl::Communicator;
 use serde_json::json;
 
-use super::endpoint::Endpoint;
-use super::job::{self, Member};
+use super::measure::endpoint::Endpoint;
+use super::start::job::{self, Member};
 use crate::output;
 use arguments::BisectArguments;
 use stages::Stage;

@@ -5,7 +5,7 @@ use std::time::Instant;
 use anyhow::Result;
 use libnccl::Communicator;
 
-use crate::bench::endpoint::{Endpoint, Wrong};
+use crate::bench::measure::endpoint::{Endpoint, Wrong};
 
 /// The elements of a short all-reduce, whose time is the latency.
 pub(crate) const SHORT: usize = 2;
@@ -36,11 +36,11 @@ impl Trial {
 /// the group, such as a deadline that is over, is an outcome.
 pub(crate) fn run(endpoint: &mut Endpoint, group: &Communicator, iters: Option<u32>) -> Result<Trial> {
     endpoint.fill(endpoint.elements(), |index| element(group.rank(), index))?;
-    let trial = measure(endpoint, group, iters);
+    let trial = sums(endpoint, group, iters);
     Ok(trial.unwrap_or_else(|error| Trial { failure: Some(format!("{error:#}")), ..Trial::default() }))
 }
 
-fn measure(endpoint: &mut Endpoint, group: &Communicator, iters: Option<u32>) -> Result<Trial> {
+fn sums(endpoint: &mut Endpoint, group: &Communicator, iters: Option<u32>) -> Result<Trial> {
     let elements = endpoint.elements();
     endpoint.all_reduce(group, elements)?;
     endpoint.synchronize(group)?;

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 
 use clap::Args;
 
-use crate::bench::backend::Backend;
+use crate::bench::start::backend::Backend;
 use crate::value_parser::whole;
 
 const HELP: &str = "\

@@ -6,8 +6,8 @@ use anyhow::{Result, ensure};
 use serde::Serialize;
 
 use super::side::Side;
-use crate::bench::report::{Measured, Parameters, Rank, Report, Row};
-use crate::bench::statistic::Statistic;
+use crate::bench::output::report::{Measured, Parameters, Rank, Report, Row};
+use crate::bench::output::statistic::Statistic;
 
 /// The number of the schema of the JSON.
 const SCHEMA: u32 = 2;

@@ -21,7 +21,7 @@ pub(crate) fn run(arguments: &CompareArguments) -> Result<ExitCode> {
     let (one, two) = match (&arguments.files[..], &arguments.backend[..]) {
         ([one, two], _) => (Side::read(one)?, Side::read(two)?),
         (_, [one, two]) if !arguments.measurement.is_empty() => {
-            rounds::measure([*one, *two], arguments.rounds, &arguments.measurement)?
+            rounds::run([*one, *two], arguments.rounds, &arguments.measurement)?
         }
         (_, backends) => {
             let problem = match backends.len() {

@@ -7,12 +7,12 @@ use std::process::{Command, Stdio};
 use anyhow::{Context, Result, bail, ensure};
 
 use super::side::Side;
-use crate::bench::backend::Backend;
-use crate::bench::report::Report;
+use crate::bench::output::report::Report;
+use crate::bench::start::backend::Backend;
 
 /// Measures in turn, so that what else the machine does falls on both. Each round begins with the other backend than the
 /// round before.
-pub(crate) fn measure(backends: [Backend; 2], rounds: u32, arguments: &[OsString]) -> Result<(Side, Side)> {
+pub(crate) fn run(backends: [Backend; 2], rounds: u32, arguments: &[OsString]) -> Result<(Side, Side)> {
     let mut reports = [vec![], vec![]];
     for round in 0..rounds {
         let order = if round % 2 == 0 { [0, 1] } else { [1, 0] };

@@ -3,7 +3,7 @@ use std::path::Path;
 
 use anyhow::{Context, Result};
 
-use crate::bench::report::Report;
+use crate::bench::output::report::Report;
 
 /// One side of a comparison: the results of a measurement, one for each round, all of the same command.
 #[derive(Debug, Clone, PartialEq)]

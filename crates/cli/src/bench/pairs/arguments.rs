@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use clap::Args;
 
-use crate::bench::rank_arguments::RankArguments;
+use crate::bench::start::arguments::RankArguments;
 use crate::value_parser::{size, whole};
 
 const HELP: &str = "\

@@ -6,8 +6,8 @@ use anyhow::Result;
 
 use super::arguments::PairsArguments;
 use super::matrix::{Link, Pairs};
-use crate::bench::endpoint::{Endpoint, Wrong};
-use crate::bench::job::Member;
+use crate::bench::measure::endpoint::{Endpoint, Wrong};
+use crate::bench::start::job::Member;
 
 /// The measurements of a link. The best counts, as other work of the machine makes the others worse and none better.
 const BATCHES: usize = 10;
@@ -19,7 +19,7 @@ const SHORT: usize = 2;
 const VALUES: usize = 6;
 
 /// Measures all pairs. Returns them on rank 0, which prints.
-pub(crate) fn measure(member: &Member, arguments: &PairsArguments) -> Result<Option<Pairs>> {
+pub(crate) fn pairs(member: &Member, arguments: &PairsArguments) -> Result<Option<Pairs>> {
     let bytes = arguments.size.unwrap_or(if member.gpus == 0 { 4 << 20 } else { 64 << 20 });
     let elements = (usize::try_from(bytes)? / size_of::<f32>()).max(SHORT);
     let messages = (arguments.iters as usize).div_ceil(BATCHES);

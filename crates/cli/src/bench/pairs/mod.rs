@@ -11,7 +11,7 @@ use std::process::ExitCode;
 
 use anyhow::{Context, Result};
 
-use super::job::{self, Member};
+use super::start::job::{self, Member};
 use crate::output;
 use arguments::PairsArguments;
 
@@ -24,12 +24,12 @@ pub(crate) fn run(arguments: &PairsArguments) -> Result<ExitCode> {
         output::keep_libraries_out()?;
     }
     let own = arguments.clone();
-    job::run(&arguments.ranks, move |member| measure(member, &own))
+    job::run(&arguments.ranks, move |member| check(member, &own))
 }
 
 /// Returns what misses the limits, on rank 0, which prints.
-fn measure(member: &Member, arguments: &PairsArguments) -> Result<Option<String>> {
-    let Some(pairs) = messages::measure(member, arguments)? else { return Ok(None) };
+fn check(member: &Member, arguments: &PairsArguments) -> Result<Option<String>> {
+    let Some(pairs) = messages::pairs(member, arguments)? else { return Ok(None) };
     if let Some(file) = &arguments.svg {
         fs::write(file, heat_map::draw(&pairs)?)
             .with_context(|| format!("cannot write {}", file.display()))?;

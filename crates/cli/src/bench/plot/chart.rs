@@ -7,7 +7,7 @@ use plotters::style::text_anchor::{HPos, Pos, VPos};
 
 use super::series::{Point, Series};
 use super::theme::{self, BACKGROUND, FOREGROUND, GRID, SERIES};
-use crate::bench::statistic::Statistic;
+use crate::bench::output::statistic::Statistic;
 
 const WIDTH: u32 = 1000;
 /// The height of the charts.

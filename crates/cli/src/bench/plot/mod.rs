@@ -11,8 +11,8 @@ use std::process::ExitCode;
 
 use anyhow::{Context, Result, ensure};
 
-use super::report::Report;
-use super::statistic::Statistic;
+use super::output::report::Report;
+use super::output::statistic::Statistic;
 use arguments::PlotArguments;
 use series::Series;
 

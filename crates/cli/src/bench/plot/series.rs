@@ -1,5 +1,5 @@
-use crate::bench::report::{Report, Row};
-use crate::bench::statistic::Statistic;
+use crate::bench::output::report::{Report, Row};
+use crate::bench::output::statistic::Statistic;
 
 /// A line in each chart: the rows of a result with one data type, reduction and root.
 #[derive(Debug, Clone, PartialEq)]

@@ -5,8 +5,8 @@ use anyhow::Result;
 use libnccl::{OwnedRegistration, OwnedWindow, WindowFlags};
 
 use super::buffers::Buffers;
-use super::parameters::Register;
 use super::ranks::Ranks;
+use crate::bench::choices::Register;
 
 /// The registrations of buffers.
 pub(crate) struct Registrations {

@@ -3,14 +3,14 @@
 use std::ops::Range;
 
 use anyhow::Result;
-use libnccl::{DataType, Nccl};
+use libnccl::{DataType, Extent, Nccl};
 
-use super::arguments::Operation;
-use super::data::Data;
 use super::memory::{Buffer, Memory};
-use super::parameters::Parameters;
-use super::pattern::{Comparison, Pattern};
 use super::shape::Shape;
+use crate::bench::benchmark::Benchmark;
+use crate::bench::data::Data;
+use crate::bench::data::pattern::{Comparison, Pattern};
+use crate::bench::parameters::Parameters;
 
 /// The buffers of a rank. All ranges begin at the first element that is used.
 pub(crate) struct Buffers {
@@ -70,33 +70,14 @@ impl Buffers {
         in_place: bool,
         data: &Data,
     ) -> Vec<(Range<usize>, Pattern)> {
-        let Parameters { operation, root, ranks, .. } = *parameters;
-        let (rank, count) = (self.rank, shape.count);
+        let Parameters { benchmark, root, ranks, .. } = *parameters;
+        let (operation, rank, count) = (benchmark.operation(), self.rank, shape.count);
         let all = |pattern| vec![(0..shape.recv, pattern)];
-        let own_parts =
-            || (0..ranks).map(|from| (from * count..(from + 1) * count, data.sent(from))).collect();
-        match operation {
-            Operation::AllReduce => all(data.reduced()),
-            Operation::Broadcast => all(data.sent(root)),
-            Operation::Reduce if rank == root => all(data.reduced()),
-            // The receive buffer stays unchanged.
-            Operation::Reduce if in_place => all(data.sent(rank)),
-            Operation::Reduce => all(data.untouched()),
-            Operation::AllGather | Operation::HyperCube => own_parts(),
-            Operation::Gather if rank == root => own_parts(),
-            Operation::Gather if in_place => {
-                let before = (0..rank * count, data.untouched());
-                let after = ((rank + 1) * count..shape.recv, data.untouched().from((rank + 1) * count));
-                vec![before, (rank * count..(rank + 1) * count, data.sent(rank)), after]
-            }
-            Operation::Gather => all(data.untouched()),
-            Operation::ReduceScatter => all(data.reduced().from(rank * count)),
-            Operation::Scatter => all(data.sent(root).from(rank * count)),
-            Operation::AllToAll => {
-                let part = |from| (from * count..(from + 1) * count, data.sent(from).from(rank * count));
-                (0..ranks).map(part).collect()
-            }
-            Operation::AllToAllV => {
+        // The place of this rank's part in what another sends.
+        let start = if operation.sends == Extent::CountPerRank { rank * count } else { 0 };
+        match benchmark {
+            Benchmark::SendRecv => all(data.sent((rank + ranks - 1) % ranks)),
+            Benchmark::AllToAllV => {
                 let mut end = 0;
                 let part = |from| {
                     let (start, sent) = (end, (0..rank).map(|to| shape.part(from, to)).sum());
@@ -105,7 +86,18 @@ impl Buffers {
                 };
                 (0..ranks).map(part).collect()
             }
-            Operation::SendRecv => all(data.sent((rank + ranks - 1) % ranks)),
+            // The receive buffer stays unchanged.
+            _ if !operation.is_receiver(rank == root) => {
+                let sent = if in_place { shape.sent_in_place(rank) } else { 0..0 };
+                let (before, after) = (0..sent.start, sent.end..shape.recv);
+                vec![(before, data.untouched()), (sent, data.sent(rank)), (after, data.untouched())]
+            }
+            _ if operation.reduces => all(data.reduced().from(start)),
+            _ if operation.receives == Extent::Count => all(data.sent(root).from(start)),
+            _ => {
+                let part = |from| (from * count..(from + 1) * count, data.sent(from).from(start));
+                (0..ranks).map(part).collect()
+            }
         }
     }
 }

@@ -6,8 +6,8 @@ use std::time::Duration;
 use anyhow::{Context, Result};
 use libnccl::{Communicator, Config, DataType, Nccl, ReduceOp};
 
-use super::job::Member;
 use super::memory::{Buffer, Memory};
+use crate::bench::start::job::Member;
 
 /// The copies of what [`Endpoint::gather`] exchanges. The majority counts, as a rank that is looked for because it sends
 /// wrong values sends these, too.

@@ -1,5 +1,12 @@
 //! The output of a run, which rank 0 writes as rows are measured: a table, JSON, or comma-separated values.
 
+pub(crate) mod csv;
+pub(crate) mod description;
+mod progress;
+pub(crate) mod report;
+pub(crate) mod statistic;
+mod table;
+
 use std::fs::File;
 use std::io::Write;
 use std::path::{Path, PathBuf};
@@ -9,18 +16,18 @@ use std::time::{Duration, Instant, SystemTime};
 use anyhow::{Context, Result};
 use libnccl::{Backend, Nccl};
 
-use super::arguments::MeasureArguments;
-use super::csv;
-use super::description::Description;
-use super::parameters::Parameters;
-use super::plot;
-use super::progress::Progress;
-use super::report::{Library, Report, Row, SCHEMA, WrongElement};
-use super::shape::Shape;
-use super::table::Table;
-use super::usage::Usage;
-use super::work::Measurement;
+use crate::bench::arguments::MeasureArguments;
+use crate::bench::measure::shape::Shape;
+use crate::bench::measure::usage::Usage;
+use crate::bench::measure::work::Measurement;
+use crate::bench::parameters::Parameters;
+use crate::bench::plot;
+use crate::bench::start::Start;
 use crate::{gpu, output};
+use description::Description;
+use progress::Progress;
+use report::{Library, Report, Row, SCHEMA, WrongElement};
+use table::Table;
 
 /// The output that the user asked for.
 #[derive(Debug, Clone)]
@@ -73,14 +80,14 @@ impl std::fmt::Debug for Written {
 }
 
 impl Output {
-    /// Returns an output to which nothing is written yet. `launch` names what has started the ranks, and `parent` the
-    /// process that has started this one.
-    pub(crate) fn new(arguments: &MeasureArguments, launch: String, parent: Option<String>) -> Self {
+    /// Returns an output to which nothing is written yet.
+    pub(crate) fn new(arguments: &MeasureArguments, start: &Start) -> Self {
         let target = |option: &Option<Option<PathBuf>>| {
             option.clone().map(|file| file.map_or(Target::Stdout, Target::File))
         };
         let json = target(&arguments.json).or_else(|| arguments.output_file.clone().map(Target::File));
         let plot = arguments.plot.clone();
+        let (launch, parent) = (start.to_string(), start.parent().map(str::to_owned));
         let settings = Settings { json, csv: target(&arguments.csv), plot, launch, parent };
         Self { settings, written: Arc::default() }
     }
@@ -107,9 +114,9 @@ impl Output {
         } else {
             None
         };
-        let rows =
-            |parameters: &Parameters| parameters.sizes().count() as u64 * u64::from(parameters.run_cycles);
-        let rows = (parameters.run_cycles > 0).then(|| all.iter().map(rows).sum());
+        let cycles = u64::from(parameters.procedure.run_cycles);
+        let rows = all.iter().map(|parameters| parameters.sizes().count() as u64 * cycles);
+        let rows = (cycles > 0).then(|| rows.sum());
         let report = Report {
             schema: SCHEMA,
             program: format!("nccl {}", env!("CARGO_PKG_VERSION")),
@@ -117,7 +124,7 @@ impl Output {
             command: std::env::args_os().skip(1).map(|word| word.to_string_lossy().into_owned()).collect(),
             library: library(nccl, stand_in.map(|stand_in| stand_in.path().display().to_string())),
             host: ranks.first().map(|first| first.rank.host.clone()).unwrap_or_default(),
-            operation: parameters.operation.to_string(),
+            operation: parameters.benchmark.to_string(),
             ranks: ranks.iter().map(|description| description.rank.clone()).collect(),
             launch: self.settings.launch.clone(),
             parameters: parameters.report(),

@@ -4,10 +4,12 @@ use std::io::{Result, Write};
 use std::time::SystemTime;
 
 use super::description::Description;
-use super::parameters::{Blocking, Parameters, Step};
 use super::report::{Measured, Report, Row, WrongElement};
-use super::times::Columns;
-use super::usage::Usage;
+use crate::bench::arguments::Procedure;
+use crate::bench::choices::Blocking;
+use crate::bench::measure::times::Columns;
+use crate::bench::measure::usage::Usage;
+use crate::bench::parameters::{Parameters, Step};
 use crate::gpu::StandIn;
 
 /// The table, written line by line. Lines, columns and blanks are those of nccl-tests 2.19.6.
@@ -32,9 +34,9 @@ impl<W: Write> Table<W> {
         parameters: &Parameters,
         ranks: &[Description],
     ) -> Result<()> {
-        let &Parameters { gpus, min_bytes, max_bytes, step, iters, agg_iters, warmup_iters, check, .. } =
+        let &Parameters { threads, ranks_per_thread, gpus, min_bytes, max_bytes, step, unalign, .. } =
             parameters;
-        let &Parameters { threads, ranks_per_thread, graph, unalign, operation, .. } = parameters;
+        let Procedure { iters, agg_iters, warmup_iters, check, cudagraph, .. } = parameters.procedure;
         let (step, unit) = match step {
             Step::Factor(factor) => (factor, "factor"),
             Step::Bytes(bytes) => (bytes, "bytes"),
@@ -43,14 +45,14 @@ impl<W: Write> Table<W> {
         if let Some(stand_in) = stand_in {
             writeln!(self.out, "# CUDA driver: {stand_in}, devices: {gpus}")?;
         }
-        writeln!(self.out, "# Collective test starting: {operation}")?;
+        writeln!(self.out, "# Collective test starting: {}", parameters.benchmark)?;
         writeln!(
             self.out,
             "# nThread {threads} nGpus {ranks_per_thread} minBytes {min_bytes} maxBytes {max_bytes} step: {step}({unit}) \
-             warmup iters: {warmup_iters} iters: {iters} agg iters: {agg_iters} validation: {check} graph: {graph} \
+             warmup iters: {warmup_iters} iters: {iters} agg iters: {agg_iters} validation: {check} graph: {cudagraph} \
              unalign: {unalign}",
         )?;
-        let blocking = match parameters.blocking {
+        let blocking = match parameters.procedure.blocking {
             Blocking::None => None,
             Blocking::Barrier => Some("wait and barrier after each iteration"),
             Blocking::Wait => Some("wait after each iteration, no barrier"),
@@ -61,7 +63,7 @@ impl<W: Write> Table<W> {
         if let Some(blocking) = blocking {
             writeln!(self.out, "# Blocking Enabled: {blocking}")?;
         }
-        if let Some(skipped) = parameters.iteration_columns {
+        if let Some(skipped) = parameters.procedure.iteration_columns() {
             let skips = if skipped > 0 { format!(", without the first {skipped}") } else { String::new() };
             writeln!(
                 self.out,
@@ -88,11 +90,11 @@ impl<W: Write> Table<W> {
     }
 
     fn titles(&mut self, parameters: &Parameters) -> Result<()> {
-        let time = if parameters.cpu_time { "cputime" } else { "time" };
-        let (title, format) =
-            if parameters.timestamps { ("timestamp", "%Y-%m-%d %H:%M:%S") } else { ("", "") };
-        self.timestamp = if parameters.timestamps { 19 } else { 0 };
-        let has_columns = parameters.iteration_columns.is_some();
+        let Procedure { report_cputime, report_timestamps, .. } = parameters.procedure;
+        let time = if report_cputime { "cputime" } else { "time" };
+        let (title, format) = if report_timestamps { ("timestamp", "%Y-%m-%d %H:%M:%S") } else { ("", "") };
+        self.timestamp = if report_timestamps { 19 } else { 0 };
+        let has_columns = parameters.procedure.iteration_columns().is_some();
         let [titles, units] = if has_columns {
             let titles = iteration_columns(["i_min", "i_max", "i_p99", "i_cv%"]);
             [titles, iteration_columns(["(us)", "(us)", "(us)", "(%)"])]
@@ -133,7 +135,7 @@ impl<W: Write> Table<W> {
             line += &measured
                 .as_ref()
                 .map_or_else(|| format!("  {:>7}  {:>6}  {:>6}    N/A", "N/A", "N/A", "N/A"), form);
-            if parameters.iteration_columns.is_some() {
+            if parameters.procedure.iteration_columns().is_some() {
                 let texts = columns.map(|Columns(values)| values.map(|value| number(value, 7)));
                 let texts = texts.unwrap_or_else(|| std::array::from_fn(|_| "N/A".into()));
                 line += &iteration_columns(texts.each_ref().map(String::as_str));
@@ -231,11 +233,12 @@ mod tests {
 
     use super::{Table, exponent, general, number};
     use crate::args::{Arguments, Command};
-    use crate::bench::description::Description;
+    use crate::bench::measure::shape::Shape;
+    use crate::bench::measure::times::Columns;
+    use crate::bench::output::description::Description;
+    use crate::bench::output::report::{self, Library, Measured, Report, Row, SCHEMA, WrongElement};
     use crate::bench::parameters::Parameters;
-    use crate::bench::report::{self, Library, Measured, Report, Row, SCHEMA, WrongElement};
-    use crate::bench::shape::Shape;
-    use crate::bench::times::Columns;
+    use crate::bench::start::Start;
 
     #[test]
     fn number_fits_the_width() {
@@ -291,7 +294,7 @@ mod tests {
         let Command::Bench(arguments) = Arguments::try_parse_from(words).unwrap().command else {
             unreachable!()
         };
-        Parameters::new(&arguments.measure.unwrap(), 0, None).unwrap().remove(0)
+        Parameters::new(&arguments.measure.unwrap(), 0, &Start::Threads).unwrap().remove(0)
     }
 
     fn table(arguments: &str, wrong: Option<u64>) -> String {
@@ -309,7 +312,7 @@ mod tests {
             op: parameters.op().map(|op| op.to_string()),
             root: parameters.root(),
             out_of_place: Some(measured.clone()),
-            in_place: parameters.has_in_place().then_some(measured),
+            in_place: parameters.benchmark.has_in_place().then_some(measured),
         };
         let element = |rank| WrongElement {
             bytes: row.bytes,

@@ -3,16 +3,17 @@
 use anyhow::{Context, Result, ensure};
 use libnccl::{Nccl, UniqueId};
 
-use super::description::Description;
-use super::memory::Memory;
+use super::measure::memory::Memory;
+use super::measure::ranks::{Rank, Ranks};
+use super::measure::shape::Shape;
+use super::measure::usage::Usage;
+use super::measure::watchdog::Watchdog;
+use super::measure::work::Work;
 use super::output::Output;
+use super::output::description::Description;
+use super::output::report;
 use super::parameters::Parameters;
-use super::ranks::{Place, Ranks};
-use super::report;
-use super::shape::Shape;
-use super::usage::Usage;
-use super::watchdog::Watchdog;
-use super::work::Work;
+use super::start::Place;
 
 /// The state that the threads of a process share.
 #[derive(Debug, Clone)]
@@ -27,15 +28,15 @@ pub(crate) struct Session {
 
 /// Runs all measurements as the ranks of a thread. Fails if results are wrong.
 pub(crate) fn run(session: &Session, place: Place) -> Result<()> {
-    let wrong = measure_all(session, place).with_context(|| format!("rank {}", place.rank))?;
+    let wrong = all_rows(session, place).with_context(|| format!("rank {}", place.rank))?;
     ensure!(wrong == 0, "{wrong} elements are wrong");
     Ok(())
 }
 
 /// Returns the number of wrong elements on the thread of rank 0, 0 on the others.
-fn measure_all(session: &Session, place: Place) -> Result<u64> {
+fn all_rows(session: &Session, place: Place) -> Result<u64> {
     let first = session.parameters.first().context("nothing to measure")?;
-    let memory = |member| Memory::of(place.local_rank + member, first.gpus, first.default_stream);
+    let memory = |member| Memory::of(place.local_rank + member, first.gpus, first.procedure.stream_null);
     let memories = (0..first.ranks_per_thread).map(memory).collect::<Result<Vec<_>>>()?;
     let free = free_bytes(&memories)?;
     let mut ranks = Ranks::new(&session.nccl, memories, &session.id, place.rank, first)?;
@@ -49,21 +50,21 @@ fn measure_all(session: &Session, place: Place) -> Result<u64> {
     }
     let mut buffers = 0;
     for parameters in session.parameters.chunk_by(|one, other| one.data_type == other.data_type) {
-        buffers += measure(&mut ranks, parameters, session, has_one_clock)?;
+        buffers += rows(&mut ranks, parameters, session, has_one_clock)?;
     }
     let usage = Usage {
         initialization: free - created,
         buffers,
         operations: created - buffers - ranks.free_bytes()?,
     };
-    let usage = if first.memory_usage { Some(ranks.most(usage)?) } else { None };
+    let usage = if first.procedure.memory { Some(ranks.most(usage)?) } else { None };
     let wrong = if prints { session.output.finish(usage)? } else { 0 };
     ranks.destroy()?;
     Ok(wrong)
 }
 
 /// Measures all sizes of one data type, a row each. Returns the bytes of the buffers of a GPU.
-fn measure(ranks: &mut Ranks<'_>, all: &[Parameters], session: &Session, has_one_clock: bool) -> Result<i64> {
+fn rows(ranks: &mut Ranks<'_>, all: &[Parameters], session: &Session, has_one_clock: bool) -> Result<i64> {
     let prints = ranks.first() == 0;
     let free = ranks.free_bytes()?;
     let mut work = Work::new(ranks, &all[0], &session.watchdog, has_one_clock)?;
@@ -72,11 +73,11 @@ fn measure(ranks: &mut Ranks<'_>, all: &[Parameters], session: &Session, has_one
     for parameters in all {
         work.warm_up(parameters)?;
         let mut cycle = 0;
-        while parameters.run_cycles == 0 || cycle < parameters.run_cycles {
+        while parameters.procedure.run_cycles == 0 || cycle < parameters.procedure.run_cycles {
             for bytes in parameters.sizes() {
                 let shape = Shape::of(parameters, bytes)?;
                 let out_of_place = work.measure(parameters, &shape, false, seed)?;
-                let in_place = if parameters.has_in_place() {
+                let in_place = if parameters.benchmark.has_in_place() {
                     Some(work.measure(parameters, &shape, true, seed + 1)?)
                 } else {
                     None
@@ -99,7 +100,7 @@ impl Ranks<'_> {
         let host =
             std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_else(|_| "localhost".into());
         let host: String = host.trim().chars().take(64).collect();
-        let describe = |member: &super::ranks::Rank| {
+        let describe = |member: &Rank| {
             let rank = report::Rank {
                 rank: member.communicator.rank(),
                 host: host.clone(),

@@ -1,59 +1,25 @@
-//! Starts the ranks as threads or as processes, unless a launcher has started them. The first error of a rank ends all ranks, and so does the end of the
-//! process that started them, however it ends.
+//! The ranks as processes. The first error of a rank ends all ranks, and so does the end of the process that started them,
+//! however it ends.
 
 use std::env;
 use std::io::{self, BufRead, BufReader, ErrorKind, PipeReader, Write, stderr};
-use std::os::unix::process::parent_id;
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::process::{self, Child, Command, ExitCode};
 use std::sync::atomic::Ordering;
 use std::sync::mpsc::{Sender, channel};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result, anyhow, bail, ensure};
+use anyhow::{Context, Result, bail};
 use libnccl::UniqueId;
-use libnccl::launch::{Launch, LaunchError};
-use rustix::process::{Pid, Signal, kill_process, set_parent_process_death_signal};
+use rustix::process::{Pid, Signal, kill_process};
 
-use super::interrupt;
-use super::ranks::Place;
-use super::thread::{self as rank_thread, Session};
+use super::{ID, PARENT, RANK, interrupt};
 use crate::{exit_status, output};
-
-/// Environment variables that make a process a rank: the rank, the id, and the process id of the parent. The id is a
-/// secret, and command lines are visible to all users.
-const RANK: &str = "LIBNCCL_BENCH_RANK";
-const ID: &str = "LIBNCCL_BENCH_ID";
-const PARENT: &str = "LIBNCCL_BENCH_PARENT";
-
-/// Runs the ranks of this process as threads, from that of `first` on.
-pub(crate) fn threads(session: &Session, first: Place) -> Result<()> {
-    let parameters = session.parameters.first().context("nothing to measure")?;
-    let (sender, outcomes) = channel();
-    for thread in 0..parameters.threads {
-        let offset = thread * parameters.ranks_per_thread;
-        let place = Place { rank: first.rank + offset, local_rank: first.local_rank + offset };
-        let (session, sender) = (session.clone(), sender.clone());
-        let run = move || {
-            let outcome = catch_unwind(AssertUnwindSafe(|| rank_thread::run(&session, place)));
-            // The receiver is gone if another rank has failed.
-            let _ = sender.send(outcome.unwrap_or_else(|_| Err(anyhow!("rank {} panicked", place.rank))));
-        };
-        // Not scoped: after an error, the other threads may block in NCCL forever.
-        thread::Builder::new()
-            .name(format!("rank {}", place.rank))
-            .spawn(run)
-            .context("cannot start a thread for a rank")?;
-    }
-    drop(sender);
-    outcomes.iter().collect()
-}
 
 /// Runs the ranks as processes of this program, with the same arguments.
 ///
 /// Must be called on the main thread: the kernel ends the ranks when the *thread* that started them ends.
-pub(crate) fn processes(id: &UniqueId, ranks: usize) -> Result<ExitCode> {
+pub(crate) fn run(id: &UniqueId, ranks: usize) -> Result<ExitCode> {
     const POLL_INTERVAL: Duration = Duration::from_millis(20);
     const ERROR_TIMEOUT: Duration = Duration::from_secs(1);
     const OUTPUT_TIMEOUT: Duration = Duration::from_secs(2);
@@ -100,43 +66,6 @@ pub(crate) fn processes(id: &UniqueId, ranks: usize) -> Result<ExitCode> {
             (State::Succeeded, _) => return Ok(ExitCode::SUCCESS),
         }
     }
-}
-
-/// Returns the id and the rank if this process was started as a rank. From then on it ends with its parent.
-pub(crate) fn launched() -> Result<Option<(UniqueId, usize)>> {
-    let (Ok(rank), Ok(id), Ok(parent)) = (env::var(RANK), env::var(ID), env::var(PARENT)) else {
-        return Ok(None);
-    };
-    // The kernel sends the signal whatever ended the parent, SIGKILL included, so the parent handles no signals.
-    set_parent_process_death_signal(Some(Signal::KILL)).context("cannot ask for the end with the parent")?;
-    // No signal comes for a parent that ended before.
-    ensure!(parent_id().to_string() == parent, "process {parent}, which started this rank, has ended");
-    let rank = rank.parse().with_context(|| format!("invalid rank {RANK}={rank}"))?;
-    let id = id.parse().with_context(|| format!("invalid id in {ID}"))?;
-    Ok(Some((id, rank)))
-}
-
-/// Returns the process id of the parent of a process that was started as a rank.
-pub(crate) fn parent() -> Option<String> {
-    env::var(PARENT).ok()
-}
-
-/// Returns the place that a launcher has given to this process among others: torchrun, `mpirun`, `srun`, `nccl run`.
-/// One that cannot be told is an error, and not a job of its own, as the other processes would be jobs of their own too.
-pub(crate) fn by_launcher(ranks: Option<usize>, processes: bool) -> Result<Option<Launch>> {
-    let launch = match Launch::from_env() {
-        Ok(launch) if launch.size() > 1 => launch,
-        Ok(_) | Err(libnccl::Error::Launch(LaunchError::NoLauncher)) => return Ok(None),
-        Err(error) => return Err(error.into()),
-    };
-    if ranks.is_some() || processes {
-        let (launcher, rank, size) = (launch.launcher(), launch.rank(), launch.size());
-        bail!(
-            "{launcher} started this as rank {rank} of {size}; --ranks and --processes are for ranks that nccl bench starts \
-             itself"
-        );
-    }
-    Ok(Some(launch))
 }
 
 /// Sends the ranks' errors to `sender`, and writes their other lines to stderr.

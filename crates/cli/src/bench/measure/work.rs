@@ -7,21 +7,23 @@ use libnccl::{AnyElement, OwnedPreMulSum, ReduceOp};
 use rustix::time::{ClockId, clock_gettime};
 use serde::{Deserialize, Serialize};
 
-use super::arguments::Operation;
 use super::buffers::Buffers;
 use super::call;
-use super::data::Data;
 use super::memory::Graph;
-use super::number::Arithmetic;
-use super::parameters::{Blocking, Parameters};
-use super::pattern::{Comparison, FirstWrong};
 use super::ranks::{Rank, Ranks};
-use super::reduction::{self, Reduction};
 use super::registrations::Registrations;
-use super::report::{Iterations, Measured};
 use super::shape::{Shape, bus_factor};
 use super::times::{Columns, Times, median};
 use super::watchdog::Watchdog;
+use crate::bench::arguments::Procedure;
+use crate::bench::benchmark::Benchmark;
+use crate::bench::choices::Blocking;
+use crate::bench::data::Data;
+use crate::bench::data::number::Arithmetic;
+use crate::bench::data::pattern::{Comparison, FirstWrong};
+use crate::bench::data::reduction::{self, Reduction};
+use crate::bench::output::report::{Iterations, Measured};
+use crate::bench::parameters::Parameters;
 
 /// The most iterations that are measured one by one.
 const MAX_SINGLE_ITERATIONS: u32 = 10_000;
@@ -83,9 +85,9 @@ impl<'w, 'a> Work<'w, 'a> {
         has_one_clock: bool,
     ) -> Result<Self> {
         let largest = Shape::of(parameters, parameters.max_bytes)?.total();
-        let too_large =
-            || format!("{} times {largest} elements exceed the address space", parameters.agg_iters);
-        let length = largest.checked_mul(parameters.agg_iters as usize).with_context(too_large)?;
+        let Procedure { agg_iters, local_register, .. } = parameters.procedure;
+        let too_large = || format!("{agg_iters} times {largest} elements exceed the address space");
+        let length = largest.checked_mul(agg_iters as usize).with_context(too_large)?;
         let allocated = length.checked_add(parameters.unalign).with_context(too_large)?;
         let arithmetic = Arithmetic::new(parameters.data_type)?;
         let buffers = ranks.members.iter().map(|member| {
@@ -93,7 +95,7 @@ impl<'w, 'a> Work<'w, 'a> {
             Buffers::new(ranks.nccl, memory, parameters.data_type, rank, allocated)
         });
         let mut buffers = buffers.collect::<Result<Vec<_>>>()?;
-        let registrations = Registrations::new(ranks, &mut buffers, parameters.register)?;
+        let registrations = Registrations::new(ranks, &mut buffers, local_register)?;
         let mul_sums = Vec::new();
         Ok(Self { ranks, buffers, arithmetic, length, registrations, mul_sums, watchdog, has_one_clock })
     }
@@ -111,7 +113,7 @@ impl<'w, 'a> Work<'w, 'a> {
         }
         for bytes in parameters.warmup_sizes() {
             let shape = Shape::of(parameters, bytes)?;
-            for iteration in 0..parameters.warmup_iters {
+            for iteration in 0..parameters.procedure.warmup_iters {
                 self.iterate(parameters, &shape, false, iteration as usize, 1)?;
             }
             self.ranks.synchronize()?;
@@ -127,28 +129,29 @@ impl<'w, 'a> Work<'w, 'a> {
         in_place: bool,
         seed: usize,
     ) -> Result<Measurement> {
+        let Procedure { iters, agg_iters, cudagraph, .. } = parameters.procedure;
         let data = self.data(parameters, seed);
         self.fill(parameters, shape, in_place, &data)?;
         self.iterate(parameters, shape, in_place, 0, 1)?;
         self.ranks.synchronize()?;
         self.ranks.barrier()?;
-        let elapsed = if parameters.graph > 0 {
+        let elapsed = if cudagraph > 0 {
             self.launch(parameters, shape, in_place)?
         } else {
             self.repeat(parameters, shape, in_place)?
         };
         let (mut times, mut columns) = (None, None);
-        if parameters.iteration_times && parameters.graph == 0 {
+        if parameters.iteration_times && cudagraph == 0 {
             let taken = self.times(parameters, shape, in_place)?;
-            if let Some(skipped) = parameters.iteration_columns {
+            if let Some(skipped) = parameters.procedure.iteration_columns() {
                 let slowest = self.ranks.reduce(&taken.durations, ReduceOp::Max)?;
-                columns = Some(Columns::of(slowest.get(skipped..).unwrap_or_default(), parameters.agg_iters));
+                columns = Some(Columns::of(slowest.get(skipped..).unwrap_or_default(), agg_iters));
             }
             times = Some(taken);
         }
         let comparisons = self.check(parameters, shape, in_place, seed)?;
-        let operations = f64::from(parameters.iters) * f64::from(parameters.agg_iters);
-        let operations = operations * f64::from(parameters.graph.max(1));
+        let operations = f64::from(iters) * f64::from(agg_iters);
+        let operations = operations * f64::from(cudagraph.max(1));
         let first = self.ranks.first();
         let outcomes: Vec<_> = (0..self.ranks.members.len())
             .map(|member| {
@@ -158,9 +161,7 @@ impl<'w, 'a> Work<'w, 'a> {
                     cpu_seconds: elapsed.started.as_secs_f64() / operations,
                     wrong: comparison.map(|comparison| comparison.wrong as u64),
                     first_wrong: comparison.and_then(|comparison| comparison.first.clone()),
-                    iterations: times
-                        .as_ref()
-                        .map(|times| times.summary(first + member, parameters.agg_iters)),
+                    iterations: times.as_ref().map(|times| times.summary(first + member, agg_iters)),
                 }
             })
             .collect();
@@ -174,12 +175,13 @@ impl<'w, 'a> Work<'w, 'a> {
 
     /// Runs all iterations, as nccl-tests does.
     fn repeat(&mut self, parameters: &Parameters, shape: &Shape, in_place: bool) -> Result<Elapsed> {
+        let Procedure { iters, agg_iters, blocking, .. } = parameters.procedure;
         let start = Instant::now();
         let mut counted = Duration::ZERO;
-        for iteration in 0..parameters.iters as usize {
+        for iteration in 0..iters as usize {
             let begin = Instant::now();
-            self.iterate(parameters, shape, in_place, iteration, parameters.agg_iters)?;
-            match parameters.blocking {
+            self.iterate(parameters, shape, in_place, iteration, agg_iters)?;
+            match blocking {
                 Blocking::None => {}
                 Blocking::Wait => self.ranks.synchronize()?,
                 Blocking::Barrier => {
@@ -193,7 +195,7 @@ impl<'w, 'a> Work<'w, 'a> {
                 }
             }
         }
-        if parameters.blocking == Blocking::UncountedBarrier {
+        if blocking == Blocking::UncountedBarrier {
             return Ok(Elapsed { total: counted, started: counted });
         }
         let started = start.elapsed();
@@ -203,10 +205,11 @@ impl<'w, 'a> Work<'w, 'a> {
 
     /// Captures all iterations in a graph of each rank, and launches them.
     fn launch(&mut self, parameters: &Parameters, shape: &Shape, in_place: bool) -> Result<Elapsed> {
-        let graphs = self.capture(parameters, shape, in_place, parameters.iters, parameters.agg_iters)?;
+        let Procedure { iters, agg_iters, cudagraph, .. } = parameters.procedure;
+        let graphs = self.capture(parameters, shape, in_place, iters, agg_iters)?;
         self.ranks.barrier()?;
         let start = Instant::now();
-        for _ in 0..parameters.graph {
+        for _ in 0..cudagraph {
             graphs.iter().try_for_each(Graph::launch)?;
         }
         let started = start.elapsed();
@@ -231,7 +234,7 @@ impl<'w, 'a> Work<'w, 'a> {
 
     /// Measures single iterations: first as they come, then such that each thread in turn begins after all others.
     fn times(&mut self, parameters: &Parameters, shape: &Shape, in_place: bool) -> Result<Times> {
-        let iterations = parameters.iters.min(MAX_SINGLE_ITERATIONS) as usize;
+        let iterations = parameters.procedure.iters.min(MAX_SINGLE_ITERATIONS) as usize;
         let (mut begins, mut times) = (Vec::with_capacity(iterations), Times::default());
         self.ranks.barrier()?;
         for iteration in 0..iterations {
@@ -270,7 +273,7 @@ impl<'w, 'a> Work<'w, 'a> {
         iteration: usize,
     ) -> Result<u64> {
         let begin = Instant::now();
-        self.iterate(parameters, shape, in_place, iteration, parameters.agg_iters)?;
+        self.iterate(parameters, shape, in_place, iteration, parameters.procedure.agg_iters)?;
         self.ranks.synchronize()?;
         Ok(u64::try_from(begin.elapsed().as_nanos())?)
     }
@@ -284,14 +287,14 @@ impl<'w, 'a> Work<'w, 'a> {
         seed: usize,
     ) -> Result<Option<Vec<Comparison>>> {
         let mut last = None;
-        for check in 0..parameters.check {
+        for check in 0..parameters.procedure.check {
             if last.is_some() && self.any_wrong(last.as_deref().unwrap_or_default())? {
                 break;
             }
             let data = self.data(parameters, seed + check as usize);
             // The buffer is filled again, because in-place operations have overwritten it.
             self.fill(parameters, shape, in_place, &data)?;
-            if parameters.graph > 0 {
+            if parameters.procedure.cudagraph > 0 {
                 let graphs = self.capture(parameters, shape, in_place, 1, 1)?;
                 graphs.iter().try_for_each(Graph::launch)?;
                 self.ranks.synchronize()?;
@@ -334,10 +337,10 @@ impl<'w, 'a> Work<'w, 'a> {
         let start = parameters.unalign + iteration % places * total * operations;
         let Self { ranks: Ranks { nccl, members }, buffers, mul_sums, .. } = self;
         match (&members[..], &mut buffers[..]) {
-            ([member], [buffers]) if parameters.operation == Operation::HyperCube => {
+            ([member], [buffers]) if parameters.benchmark == Benchmark::HyperCube => {
                 call::hypercube(nccl, member, buffers, start, shape, in_place)
             }
-            ([member], [buffers]) if operations == 1 && !parameters.needs_group() => {
+            ([member], [buffers]) if operations == 1 && !parameters.benchmark.needs_group() => {
                 let send = buffers.send.part(start..start + shape.send)?;
                 let recv = buffers.recv.part_mut(start..start + if in_place { total } else { shape.recv })?;
                 let on = member.communicator.operations();
@@ -372,15 +375,15 @@ fn measurement(
     columns: Option<Columns>,
 ) -> Measurement {
     let times: Vec<_> = outcomes.iter().map(|outcome| outcome.seconds).collect();
-    let seconds = parameters.average.of(&times);
+    let seconds = parameters.procedure.average.of(&times);
     let bytes = shape.moved() * parameters.data_type.size();
     // A clock that stands still gives no bandwidth, and JSON has no infinity.
     let algbw = if seconds > 0.0 { bytes as f64 / 1e9 / seconds } else { 0.0 };
     let cpu_seconds = outcomes.first().map_or(0.0, |outcome| outcome.cpu_seconds);
     let measured = Measured {
-        time_us: if parameters.cpu_time { cpu_seconds } else { seconds } * 1e6,
+        time_us: if parameters.procedure.report_cputime { cpu_seconds } else { seconds } * 1e6,
         algbw,
-        busbw: algbw * bus_factor(parameters.operation, parameters.ranks),
+        busbw: algbw * bus_factor(parameters.benchmark, parameters.ranks),
         wrong: outcomes.iter().map(|outcome| outcome.wrong).sum(),
         iterations: outcomes.iter().filter_map(|outcome| outcome.iterations.clone()).collect(),
     };

@@ -7,22 +7,13 @@ use libnccl::{Communicator, Config, DataType, Nccl, ReduceOp, UniqueId, Version}
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
-use super::arguments::Operation;
 use super::memory::{Buffer, Memory};
-use super::parameters::Parameters;
 use super::record;
+use crate::bench::benchmark::Benchmark;
+use crate::bench::parameters::Parameters;
 
 /// The number of numbers that are reduced at a time.
 const NUMBERS: usize = 1024;
-
-/// The place of a thread's ranks.
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct Place {
-    /// The number of the first one among all.
-    pub(crate) rank: usize,
-    /// The number of the first one among those of its host.
-    pub(crate) local_rank: usize,
-}
 
 /// A rank.
 pub(crate) struct Rank {
@@ -163,12 +154,12 @@ impl<'a> Ranks<'a> {
 /// Returns the options of the communicators.
 fn config(nccl: &Nccl, parameters: &Parameters) -> Config {
     let mut config = Config::new();
-    if let Some(policy) = parameters.cta_policy {
-        config = config.cta_policy(policy);
+    if let Some(policy) = parameters.procedure.cta_policy {
+        config = config.cta_policy(policy.into());
     }
     // As nccl-tests does for sendrecv: a rank has two peers.
     let peers_since = Version::new(2, 30, 3);
-    if parameters.operation == Operation::SendRecv && parameters.gpus > 0 && nccl.version() >= peers_since {
+    if parameters.benchmark == Benchmark::SendRecv && parameters.gpus > 0 && nccl.version() >= peers_since {
         config = config.max_p2p_peers(2);
     }
     config

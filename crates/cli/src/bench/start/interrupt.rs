@@ -9,7 +9,7 @@ use signal_hook::consts::{SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 use signal_hook::low_level::exit;
 
-use super::output::Output;
+use crate::bench::output::Output;
 
 const SIGNALS: [i32; 2] = [SIGINT, SIGTERM];
 

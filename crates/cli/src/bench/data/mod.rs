@@ -1,10 +1,14 @@
 //! The data that ranks send, and the exact results that they must receive.
 
+pub(crate) mod number;
+pub(crate) mod pattern;
+pub(crate) mod reduction;
+
 use libnccl::ReduceOp;
 
-use super::number::Arithmetic;
-use super::pattern::{PERIOD, Pattern};
-use super::reduction::{Reduction, factor};
+use number::Arithmetic;
+use pattern::{PERIOD, Pattern};
+use reduction::{Reduction, factor};
 
 /// The data of one operation on all ranks.
 ///
@@ -79,9 +83,9 @@ mod tests {
     use libnccl::{DataType, ReduceOp};
 
     use super::Data;
-    use crate::bench::number::{Arithmetic, Number};
-    use crate::bench::pattern::{BLOCK, Comparison, FirstWrong, PERIOD, Pattern};
-    use crate::bench::reduction::{Reduction, factor};
+    use crate::bench::data::number::{Arithmetic, Number};
+    use crate::bench::data::pattern::{BLOCK, Comparison, FirstWrong, PERIOD, Pattern};
+    use crate::bench::data::reduction::{Reduction, factor};
 
     const COUNT: usize = 3 * PERIOD + 7;
 

@@ -3,12 +3,12 @@
 use anyhow::{Context, Result, bail};
 use libnccl::{AnyElement, AnySlice, AnySliceMut, Grouping, Nccl, Operations, OwnedPreMulSum, ReduceOp};
 
-use super::arguments::Operation;
 use super::buffers::Buffers;
-use super::parameters::Parameters;
 use super::ranks::Rank;
-use super::reduction::Reduction;
 use super::shape::Shape;
+use crate::bench::benchmark::Benchmark;
+use crate::bench::data::reduction::Reduction;
+use crate::bench::parameters::Parameters;
 
 /// Starts an operation on a rank, whose in-place form uses `recv` alone. `mul_sum` is the rank's sum of products, if that is
 /// the reduction.
@@ -23,7 +23,7 @@ pub(crate) fn start<'b>(
     in_place: bool,
     (send, recv): (AnySlice<'b>, AnySliceMut<'b>),
 ) -> Result<()> {
-    let Parameters { operation, root, ranks, .. } = *parameters;
+    let Parameters { benchmark, root, ranks, .. } = *parameters;
     let (rank, stream) = (member.communicator.rank(), member.memory.stream());
     let op = match parameters.op() {
         // Nothing is reduced.
@@ -31,14 +31,14 @@ pub(crate) fn start<'b>(
         Some(Reduction::Op(op)) => op,
         Some(Reduction::MulSum) => {
             let on = mul_sum.context("the sum of products was not created")?.on(on)?;
-            let started = match (operation, in_place) {
-                (Operation::AllReduce, false) => on.all_reduce(send, recv, stream),
-                (Operation::AllReduce, true) => on.all_reduce_in_place(recv, stream),
-                (Operation::Reduce, false) => on.reduce(send, recv, root, stream),
-                (Operation::Reduce, true) => on.reduce_in_place(recv, root, stream),
-                (Operation::ReduceScatter, false) => on.reduce_scatter(send, recv, stream),
-                (Operation::ReduceScatter, true) => on.reduce_scatter_in_place(recv, stream),
-                _ => bail!("{operation} has no reduction"),
+            let started = match (benchmark, in_place) {
+                (Benchmark::AllReduce, false) => on.all_reduce(send, recv, stream),
+                (Benchmark::AllReduce, true) => on.all_reduce_in_place(recv, stream),
+                (Benchmark::Reduce, false) => on.reduce(send, recv, root, stream),
+                (Benchmark::Reduce, true) => on.reduce_in_place(recv, root, stream),
+                (Benchmark::ReduceScatter, false) => on.reduce_scatter(send, recv, stream),
+                (Benchmark::ReduceScatter, true) => on.reduce_scatter_in_place(recv, stream),
+                _ => bail!("{benchmark} has no reduction"),
             };
             return Ok(started?);
         }
@@ -48,23 +48,23 @@ pub(crate) fn start<'b>(
         let part = rank * shape.count..(rank + 1) * shape.count;
         if rank == root { Some(recv) } else { recv.get_mut(part) }.context("the buffer is too short")
     };
-    let started = match (operation, in_place) {
-        (Operation::AllReduce, false) => on.all_reduce(send, recv, op, stream),
-        (Operation::AllReduce, true) => on.all_reduce_in_place(recv, op, stream),
-        (Operation::Broadcast, false) => on.broadcast(send, recv, root, stream),
-        (Operation::Broadcast, true) => on.broadcast_in_place(recv, root, stream),
-        (Operation::Reduce, false) => on.reduce(send, recv, op, root, stream),
-        (Operation::Reduce, true) => on.reduce_in_place(recv, op, root, stream),
-        (Operation::AllGather, false) => on.all_gather(send, recv, stream),
-        (Operation::AllGather, true) => on.all_gather_in_place(recv, stream),
-        (Operation::ReduceScatter, false) => on.reduce_scatter(send, recv, op, stream),
-        (Operation::ReduceScatter, true) => on.reduce_scatter_in_place(recv, op, stream),
-        (Operation::AllToAll, _) => on.all_to_all(send, recv, stream),
-        (Operation::Gather, false) => on.gather(send, recv, root, stream),
-        (Operation::Gather, true) => on.gather_in_place(own(recv)?, root, stream),
-        (Operation::Scatter, false) => on.scatter(send, recv, root, stream),
-        (Operation::Scatter, true) => on.scatter_in_place(own(recv)?, root, stream),
-        (Operation::AllToAllV, _) => {
+    let started = match (benchmark, in_place) {
+        (Benchmark::AllReduce, false) => on.all_reduce(send, recv, op, stream),
+        (Benchmark::AllReduce, true) => on.all_reduce_in_place(recv, op, stream),
+        (Benchmark::Broadcast, false) => on.broadcast(send, recv, root, stream),
+        (Benchmark::Broadcast, true) => on.broadcast_in_place(recv, root, stream),
+        (Benchmark::Reduce, false) => on.reduce(send, recv, op, root, stream),
+        (Benchmark::Reduce, true) => on.reduce_in_place(recv, op, root, stream),
+        (Benchmark::AllGather, false) => on.all_gather(send, recv, stream),
+        (Benchmark::AllGather, true) => on.all_gather_in_place(recv, stream),
+        (Benchmark::ReduceScatter, false) => on.reduce_scatter(send, recv, op, stream),
+        (Benchmark::ReduceScatter, true) => on.reduce_scatter_in_place(recv, op, stream),
+        (Benchmark::AllToAll, _) => on.all_to_all(send, recv, stream),
+        (Benchmark::Gather, false) => on.gather(send, recv, root, stream),
+        (Benchmark::Gather, true) => on.gather_in_place(own(recv)?, root, stream),
+        (Benchmark::Scatter, false) => on.scatter(send, recv, root, stream),
+        (Benchmark::Scatter, true) => on.scatter_in_place(own(recv)?, root, stream),
+        (Benchmark::AllToAllV, _) => {
             let (mut sent, mut rest) = (0, recv);
             for peer in 0..ranks {
                 let (to, from) = (shape.part(rank, peer), shape.part(peer, rank));
@@ -81,12 +81,12 @@ pub(crate) fn start<'b>(
             }
             Ok(())
         }
-        (Operation::SendRecv, _) => {
+        (Benchmark::SendRecv, _) => {
             on.send(send, (rank + 1) % ranks, stream)?;
             on.recv(recv, (rank + ranks - 1) % ranks, stream)
         }
         // Several groups: see `hypercube`.
-        (Operation::HyperCube, _) => Ok(()),
+        (Benchmark::HyperCube, _) => Ok(()),
     };
     Ok(started?)
 }

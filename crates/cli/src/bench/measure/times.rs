@@ -1,6 +1,6 @@
 //! Times of single iterations, and what they tell about ranks.
 
-use super::report::Iterations;
+use crate::bench::output::report::Iterations;
 
 /// The times of a rank's iterations, in nanoseconds.
 #[derive(Debug, Clone, Default)]

@@ -16,7 +16,7 @@ use cudarc::driver::sys::{
 use cudarc::driver::{CudaContext, CudaGraph, CudaStream, result};
 use libnccl::{AnySlice, AnySliceMut, Communicator, DataType, Nccl, NcclBuffer, ResultCode, StreamRef};
 
-use super::pattern::{BLOCK, Comparison, Pattern};
+use crate::bench::data::pattern::{BLOCK, Comparison, Pattern};
 
 /// The memory of a rank's buffers.
 pub(crate) enum Memory {
@@ -352,9 +352,9 @@ mod tests {
 
     use super::{BLOCK, Buffer, Memory};
     use crate::bench::data::Data;
-    use crate::bench::number::Arithmetic;
-    use crate::bench::pattern::{Comparison, FirstWrong};
-    use crate::bench::reduction::Reduction;
+    use crate::bench::data::number::Arithmetic;
+    use crate::bench::data::pattern::{Comparison, FirstWrong};
+    use crate::bench::data::reduction::Reduction;
 
     fn buffer(data_type: DataType, length: usize) -> anyhow::Result<Buffer> {
         Memory::Host.buffer(&libnccl_cpu::nccl(), data_type, length)

@@ -33,7 +33,7 @@ fn columns(measured: Option<&Measured>) -> [String; 4] {
 #[cfg(test)]
 mod tests {
     use super::{HEAD, line};
-    use crate::bench::report::{Measured, Row};
+    use crate::bench::output::report::{Measured, Row};
 
     #[test]
     fn line_has_a_field_for_each_column() {

@@ -1,0 +1,128 @@
+//! The start of the ranks, which environment and arguments decide.
+
+pub(crate) mod arguments;
+pub(crate) mod backend;
+pub(crate) mod implementation;
+pub(crate) mod interrupt;
+pub(crate) mod job;
+pub(crate) mod processes;
+pub(crate) mod threads;
+
+use std::env;
+use std::fmt::{self, Display, Formatter};
+use std::os::unix::process::parent_id;
+
+use anyhow::{Context, Result, bail, ensure};
+use libnccl::launch::{Launch, LaunchError};
+use libnccl::{Nccl, UniqueId};
+use rustix::process::{Signal, set_parent_process_death_signal};
+
+/// Environment variables that make a process a rank: the rank, the id, and the process id of the parent. The id is a
+/// secret, and command lines are visible to all users.
+pub(crate) const RANK: &str = "LIBNCCL_BENCH_RANK";
+pub(crate) const ID: &str = "LIBNCCL_BENCH_ID";
+pub(crate) const PARENT: &str = "LIBNCCL_BENCH_PARENT";
+
+/// The way in which the ranks are started.
+pub(crate) enum Start {
+    /// Threads of this process.
+    Threads,
+    /// Processes that this one starts.
+    Processes,
+    /// A process that was started so: this one.
+    Launched { rank: usize, id: UniqueId, parent: String },
+    /// Processes that a launcher has started, this one among them: torchrun, `mpirun`, `srun`, `nccl run`.
+    Launcher(Launch),
+}
+
+/// The place of a thread's ranks.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Place {
+    /// The number of the first one among all.
+    pub(crate) rank: usize,
+    /// The number of the first one among those of its host.
+    pub(crate) local_rank: usize,
+}
+
+impl Start {
+    /// Returns the start of the ranks. A process that was launched ends with its parent from then on.
+    ///
+    /// A launcher whose place for this process cannot be told is an error, and not a job of its own, as the other processes
+    /// would be jobs of their own too.
+    pub(crate) fn new(ranks: Option<usize>, as_processes: bool) -> Result<Self> {
+        if let (Ok(rank), Ok(id), Ok(parent)) = (env::var(RANK), env::var(ID), env::var(PARENT)) {
+            // The kernel sends the signal whatever ended the parent, SIGKILL included, so the parent handles no signals.
+            set_parent_process_death_signal(Some(Signal::KILL))
+                .context("cannot ask for the end with the parent")?;
+            // No signal comes for a parent that ended before.
+            ensure!(
+                parent_id().to_string() == parent,
+                "process {parent}, which started this rank, has ended"
+            );
+            let rank = rank.parse().with_context(|| format!("invalid rank {RANK}={rank}"))?;
+            let id = id.parse().with_context(|| format!("invalid id in {ID}"))?;
+            return Ok(Self::Launched { rank, id, parent });
+        }
+        let launch = match Launch::from_env() {
+            Ok(launch) if launch.size() > 1 => launch,
+            Ok(_) | Err(libnccl::Error::Launch(LaunchError::NoLauncher)) => {
+                return Ok(if as_processes { Self::Processes } else { Self::Threads });
+            }
+            Err(error) => return Err(error.into()),
+        };
+        if ranks.is_some() || as_processes {
+            let (launcher, rank, size) = (launch.launcher(), launch.rank(), launch.size());
+            bail!(
+                "{launcher} started this as rank {rank} of {size}; --ranks and --processes are for ranks that nccl bench \
+                 starts itself"
+            );
+        }
+        Ok(Self::Launcher(launch))
+    }
+
+    /// Returns the numbers of processes and of the threads of each, for one rank of a thread: so many as are asked for, or
+    /// as there are GPUs, unless a launcher has decided.
+    pub(crate) fn processes_and_threads(&self, ranks: Option<usize>, gpus: usize) -> (usize, usize) {
+        let ranks = ranks.unwrap_or(if gpus == 0 { 2 } else { gpus });
+        match self {
+            Self::Threads => (1, ranks),
+            Self::Processes | Self::Launched { .. } => (ranks, 1),
+            Self::Launcher(launch) => (launch.size(), 1),
+        }
+    }
+
+    /// Returns the place of this process among those of so many ranks.
+    pub(crate) fn place(&self, ranks: usize) -> Place {
+        let (rank, local_rank) = match self {
+            Self::Threads | Self::Processes => (0, 0),
+            Self::Launched { rank, .. } => (*rank, *rank),
+            Self::Launcher(launch) => (launch.rank(), launch.local_rank()),
+        };
+        Place { rank: rank * ranks, local_rank: local_rank * ranks }
+    }
+
+    /// Returns the id of the communicator of all ranks.
+    pub(crate) fn id(&self, nccl: &Nccl) -> Result<UniqueId> {
+        match self {
+            Self::Threads | Self::Processes => Ok(nccl.unique_id()?),
+            Self::Launched { id, .. } => Ok(*id),
+            Self::Launcher(launch) => Ok(launch.unique_id(nccl)?),
+        }
+    }
+
+    /// Returns the process id of the parent that has started this rank.
+    pub(crate) fn parent(&self) -> Option<&str> {
+        if let Self::Launched { parent, .. } = self { Some(parent) } else { None }
+    }
+}
+
+/// Writes `threads`, `processes`, or the name of the launcher.
+impl Display for Start {
+    fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Threads => f.write_str("threads"),
+            Self::Processes | Self::Launched { .. } => f.write_str("processes"),
+            Self::Launcher(launch) => launch.launcher().fmt(f),
+        }
+    }
+}
