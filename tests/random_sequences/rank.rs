@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use libnccl::{
     Communicator, Config, Error, LoadError, MemoryStatistic, Nccl, NcclBuffer, ReduceOp, Registration,
-    Result, Signal, UniqueId, WaitSignal, Watchdog, Window, WindowFlags,
+    Result, ResultCode, Signal, UniqueId, WaitSignal, Watchdog, Window, WindowFlags,
 };
 
 use crate::buffer::{Act, Guard, Guarded, Refusal, Refused, STREAM, panic_on_purpose};
@@ -17,7 +17,7 @@ use crate::future::{Driven, drive};
 use crate::kind::Kind;
 use crate::lent::Vault;
 use crate::random::Random;
-use crate::usage::{WINDOW, WINDOWS};
+use crate::usage::{KEPT, WINDOW};
 
 /// Longer than any step of a sequence on a busy machine, short enough for a sequence that waits for it.
 const TIMEOUT: Duration = Duration::from_millis(150);
@@ -195,7 +195,7 @@ impl Rank<'_> {
         for _ in 0..1 + self.program.below(3) {
             let mut kept = Kept::default();
             let ran = self.run_steps(comm, buffers, &mut kept, depth);
-            self.end_kept(kept);
+            self.end_kept(comm, kept);
             if let Err(error) = &ran {
                 assert!(!error.to_string().contains("is in use"), "nothing uses {comm:?}: {error}");
             }
@@ -226,7 +226,7 @@ impl Rank<'_> {
         self.live_in_child(child?, depth)
     }
 
-    fn end_kept(&mut self, kept: Kept<'_>) {
+    fn end_kept(&mut self, comm: &Communicator, kept: Kept<'_>) {
         let Kept { registrations, windows } = kept;
         let delay = Duration::from_micros(self.own.below(500) as u64);
         for window in windows {
@@ -237,13 +237,20 @@ impl Rank<'_> {
                 _ => drop(window),
             }
         }
+        let (number, mut later) = (registrations.len(), 0);
         for registration in registrations {
             match self.own.below(3) {
                 0 => drop(registration.deregister()),
-                1 => drop(registration.into_owned().map(|owned| self.errands.drop(owned, delay))),
+                1 => {
+                    later += 1;
+                    drop(registration.into_owned().map(|owned| self.errands.drop(owned, delay)));
+                }
                 _ => drop(registration),
             }
         }
+        // Those that end later may find an abort in progress.
+        let is_healthy = matches!(comm.async_error(), Ok(ResultCode::SUCCESS));
+        KEPT.fetch_add(if is_healthy { later } else { number }, Relaxed);
     }
 
     fn run_steps<'c>(
@@ -338,7 +345,9 @@ impl Rank<'_> {
             }
             Kind::Register => {
                 let Some(buffer) = buffers.last_mut() else { return Ok(()) };
-                kept.registrations.push(comm.register(buffer)?);
+                let registered = comm.register(buffer);
+                KEPT.fetch_add(usize::from(registered.is_err()), Relaxed);
+                kept.registrations.push(registered?);
                 if self.own.coin() {
                     kept.registrations.swap_remove(0).deregister()?;
                 }
@@ -421,7 +430,7 @@ impl Rank<'_> {
         let (rank, size) = (comm.rank(), comm.size());
         let (next, previous) = ((rank + 1) % size, (rank + size - 1) % size);
         let mut buffer = self.nccl.alloc::<f32>(WINDOW)?;
-        WINDOWS.fetch_add(1, Relaxed);
+        KEPT.fetch_add(1, Relaxed);
         // SAFETY: the ranks of the program give the same size, and no other ranks register any.
         let window = unsafe { comm.register_window(&mut buffer, WindowFlags::DEFAULT) }?;
         assert!(buffer.as_slice().is_none());

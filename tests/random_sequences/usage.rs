@@ -7,14 +7,15 @@ use std::time::{Duration, Instant};
 /// The elements of a buffer that may become a window.
 pub(crate) const WINDOW: usize = 1024;
 
-/// The number of windows. Safe code cannot free them, as nothing proves that other ranks do not use them: each keeps its
-/// memory, and the descriptor by which other processes would map it.
-pub(crate) static WINDOWS: AtomicUsize = AtomicUsize::new(0);
+/// The number of buffers whose memory may be kept for good, with the descriptor by which other processes would map it: those
+/// of windows, which safe code cannot free, as nothing proves that other ranks do not use them, and those of registrations
+/// that could not be ended.
+pub(crate) static KEPT: AtomicUsize = AtomicUsize::new(0);
 
 /// Set once a future was forgotten.
 pub(crate) static HAS_FORGOTTEN: AtomicBool = AtomicBool::new(false);
 
-/// The growth of the process's memory, beyond the windows, that its allocator may cause.
+/// The growth of the process's memory, beyond the kept buffers, that its allocator may cause.
 const SLACK: usize = 32 << 20;
 
 /// The resources that a process has at a time.
@@ -23,7 +24,7 @@ pub(crate) struct Usage {
     threads: usize,
     descriptors: usize,
     bytes: usize,
-    windows: usize,
+    kept: usize,
 }
 
 impl Usage {
@@ -41,7 +42,7 @@ impl Usage {
             threads: count("/proc/self/task"),
             descriptors: count("/proc/self/fd"),
             bytes: resident * 4096,
-            windows: WINDOWS.load(Relaxed),
+            kept: KEPT.load(Relaxed),
         }
     }
 
@@ -57,12 +58,12 @@ impl Usage {
         }
     }
 
-    /// Fails if there is more at the `end` than windows explain.
+    /// Fails if there is more at the `end` than kept buffers explain.
     pub(crate) fn check_end(self, end: Self) {
-        let windows = end.windows - self.windows;
+        let kept = end.kept - self.kept;
         assert!(end.threads <= Self::threads(), "{end:?}: {:?}", names_of_threads());
-        assert!(end.descriptors <= self.descriptors + windows, "{self:?}, then {end:?}");
-        let limit = self.bytes + windows * WINDOW * size_of::<f32>() + SLACK;
+        assert!(end.descriptors <= self.descriptors + kept, "{self:?}, then {end:?}");
+        let limit = self.bytes + kept * WINDOW * size_of::<f32>() + SLACK;
         assert!(end.bytes <= limit, "{self:?}, then {end:?}");
     }
 }
