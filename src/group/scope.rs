@@ -196,8 +196,8 @@ impl Nccl {
     /// # Errors
     /// The errors of [`group`](Self::group); [`Error::Unsupported`](crate::Error::Unsupported);
     /// [`Error::InvalidUsage`](crate::Error::InvalidUsage) for what NCCL does not simulate, before anything is queued.
-    /// Only that a communicator of [`Communicator::from_raw`], or with `NCCL_COMM_BLOCKING=0` in the environment, is
-    /// nonblocking is found afterwards: NCCL has started the operations then.
+    /// Only that a communicator of [`from_raw`](crate::Communicator::from_raw), or with `NCCL_COMM_BLOCKING=0` in the
+    /// environment, is nonblocking is found afterwards: NCCL has started the operations then.
     #[doc(alias = "ncclGroupSimulateEnd")]
     #[doc(alias = "ncclSimInfo_t")]
     pub fn simulate<'env, F>(&'env self, operations: F) -> Result<Option<f32>>

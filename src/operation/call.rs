@@ -3,9 +3,10 @@
 use std::panic::Location;
 
 use super::arguments::Arguments;
+use super::grouping::Start;
 use crate::buffer::RawSlice;
 use crate::collective_config::RawCollectiveConfig;
-use crate::{Communicator, Operation, StreamRef};
+use crate::{CollectiveConfig, Communicator, Operation, Result, StreamRef};
 
 /// A call of an operation.
 #[derive(Clone, Copy)]
@@ -18,8 +19,7 @@ pub(super) struct Call<'a> {
     /// Set if the type of the elements is known at run time only.
     pub(super) is_any: bool,
     pub(super) arguments: Arguments<'a>,
-    /// The options, which NCCL reads as long as the operation is in progress.
-    pub(super) config: Option<&'a RawCollectiveConfig>,
+    pub(super) config: Option<&'a CollectiveConfig>,
     pub(super) stream: StreamRef<'a>,
     /// The place in the program.
     pub(super) site: &'static Location<'static>,
@@ -40,4 +40,25 @@ impl Checked {
     /// The arguments of an operation without buffers.
     pub(super) const NONE: Self =
         Self { send: RawSlice::NONE, recv: RawSlice::NONE, count: 0, ranks: [0; 2] };
+}
+
+impl Call<'_> {
+    /// Returns the options as a C struct, if there are any, which is kept as long as NCCL may read it. NCCL has been entered.
+    #[cold]
+    pub(super) fn raw_config(
+        self,
+        start: Start<'_>,
+        config: &CollectiveConfig,
+    ) -> Result<Option<RawCollectiveConfig>> {
+        if config.is_default() {
+            return Ok(None);
+        }
+        let Self { operation, communicator, .. } = self;
+        let library = communicator.library();
+        let raw = config.to_raw(operation.name, library.version, &library.backend.to_string())?;
+        if let Some(raw) = start.keep_arguments(raw.clone()) {
+            communicator.keep_options(raw);
+        }
+        Ok(Some(raw))
+    }
 }

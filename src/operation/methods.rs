@@ -81,7 +81,9 @@ macro_rules! operations {
                     $($argument: $type,)*
                     stream: impl Into<StreamRef<'b>>,
                 ) -> Result<()> {
-                    self.operations().$name($($buffer,)* $($argument,)* stream)
+                    let arguments = Arguments::NONE$(.$argument($argument))*;
+                    let (send, recv) = buffers!($($buffer: $direction),*);
+                    self.operations().start(const { Operation::of(stringify!($name)) }, send, recv, arguments, stream)
                 }
             )*
         }
@@ -103,7 +105,10 @@ macro_rules! operations {
                     $($argument: $type,)*
                     stream: impl Into<StreamRef<'b>>,
                 ) -> Result<()> {
-                    self.on(communicator).$name($($buffer,)* $($argument,)* stream)
+                    let arguments = Arguments::NONE$(.$argument($argument))*;
+                    let (send, recv) = buffers!($($buffer: $direction),*);
+                    let operation = const { Operation::of(stringify!($name)) };
+                    self.on(communicator).start(operation, send, recv, arguments, stream)
                 }
             )*
         }

@@ -6,6 +6,7 @@
 
 mod arguments;
 mod call;
+mod check;
 mod collective;
 mod grouping;
 mod message;

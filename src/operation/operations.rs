@@ -1,20 +1,13 @@
 #![allow(unsafe_code)] // Makes views of buffers.
 
-use std::error::Error as StdError;
 use std::marker::PhantomData;
-use std::panic::Location;
 use std::ptr;
 use std::time::Duration;
 
-use super::arguments::Arguments;
-use super::call::Call;
 use super::grouping::{Grouped, Grouping, Ungrouped};
-use crate::buffer::RawSlice;
-use crate::collective_config::RawCollectiveConfig;
 use crate::{
     BufferElement, BufferResult, CollectiveConfig, Communicator, DataType, DeviceSlice, DeviceSliceMut,
-    Error, Group, InvalidArgumentKind, MemorySpace, Operation, RecvBuffer, Result, ResultCode, SendBuffer,
-    StreamRef,
+    Group, MemorySpace, RecvBuffer, SendBuffer, StreamRef,
 };
 
 /// The operations of a communicator, with the way in which they are started: at once or at the end of a group
@@ -44,10 +37,17 @@ use crate::{
 /// - [`Error::Unsupported`] if the library lacks the operation, the element type or an option;
 /// - [`Error::Nccl`] if NCCL fails;
 /// - [`Error::Timeout`] and [`Error::Aborted`] if the communicator is aborted.
+///
+/// [`Error::InvalidArgument`]: crate::Error::InvalidArgument
+/// [`Error::InvalidUsage`]: crate::Error::InvalidUsage
+/// [`Error::Unsupported`]: crate::Error::Unsupported
+/// [`Error::Nccl`]: crate::Error::Nccl
+/// [`Error::Timeout`]: crate::Error::Timeout
+/// [`Error::Aborted`]: crate::Error::Aborted
 #[derive(Debug, Clone, Copy)]
 pub struct Operations<'c, G = Ungrouped<'c>> {
-    grouping: G,
-    config: Option<&'c CollectiveConfig>,
+    pub(super) grouping: G,
+    pub(super) config: Option<&'c CollectiveConfig>,
 }
 
 impl<'c, G> Operations<'c, G> {
@@ -70,105 +70,6 @@ impl<'c, G> Operations<'c, G> {
     {
         self.grouping.communicator()
     }
-
-    /// Starts an operation: makes plain views of its buffers, which [`Call::submit`] uses, and keeps their guards until it
-    /// is enqueued.
-    #[inline(always)]
-    #[track_caller]
-    pub(super) fn start<'b, T: BufferElement>(
-        self,
-        operation: &'static Operation,
-        send: impl SendBuffer<'b, Element = T>,
-        recv: impl RecvBuffer<'b, Element = T>,
-        arguments: Arguments<'_>,
-        stream: impl Into<StreamRef<'b>>,
-    ) -> Result<()>
-    where
-        G: Grouping<'b>,
-    {
-        // The stream and the buffers run code of other crates, before NCCL is entered.
-        let (stream, start) = (stream.into(), self.grouping.start());
-        // SAFETY: its guard is kept until the operation is enqueued.
-        let (send, first) = match unsafe { send.into_view(stream) } {
-            Ok(prepared) => prepared,
-            Err(reason) => return Err(start.refuse(not_ready(operation, &*reason))),
-        };
-        // SAFETY: as above.
-        let (recv, second) = match unsafe { recv.into_view(stream) } {
-            Ok(prepared) => prepared,
-            Err(reason) => return Err(start.refuse(not_ready(operation, &*reason))),
-        };
-        let communicator = self.grouping.communicator();
-        let config = match self.config.map(|config| raw_config(operation, communicator, config)) {
-            None => None,
-            Some(Ok(config)) => config,
-            Some(Err(error)) => return Err(start.refuse(error)),
-        };
-        let call = Call {
-            operation,
-            communicator,
-            send: send.raw(),
-            recv: recv.raw(),
-            is_any: !T::HAS_TYPE,
-            arguments,
-            config: config.as_ref(),
-            stream,
-            site: Location::caller(),
-        };
-        let result = call.submit(start)?;
-        start.keep_guards((first, second));
-        result
-    }
-
-    /// Runs `enqueue`, which calls C, as an operation without buffers and arguments.
-    #[track_caller]
-    pub(crate) fn run<'b>(
-        self,
-        operation: &'static Operation,
-        enqueue: impl FnOnce() -> Result<ResultCode>,
-    ) -> Result<()>
-    where
-        G: Grouping<'b>,
-    {
-        let call = Call {
-            operation,
-            communicator: self.grouping.communicator(),
-            send: RawSlice::NONE,
-            recv: RawSlice::NONE,
-            is_any: false,
-            arguments: Arguments::NONE,
-            config: None,
-            stream: StreamRef::DEFAULT,
-            site: Location::caller(),
-        };
-        call.run(self.grouping.start(), enqueue)
-    }
-}
-
-/// Returns the error of an operation of which a buffer is not ready.
-#[cold]
-fn not_ready(operation: &Operation, reason: &dyn StdError) -> Error {
-    // Before NCCL is entered, as this runs code of other crates.
-    let problem = format!("a buffer is not ready: {reason}");
-    Error::argument(operation.name, InvalidArgumentKind::NotReady, problem)
-}
-
-/// Returns the options as a C struct, if there are any; an error if the operation takes none.
-#[cold]
-fn raw_config(
-    operation: &Operation,
-    communicator: &Communicator,
-    config: &CollectiveConfig,
-) -> Result<Option<RawCollectiveConfig>> {
-    if config.is_default() {
-        return Ok(None);
-    }
-    if operation.function_with_config.is_none() {
-        let problem = "takes no options; NCCL has them for collectives only";
-        return Err(Error::usage(operation.name, problem));
-    }
-    let library = communicator.library();
-    config.to_raw(operation.name, library.version, &library.backend.to_string()).map(Some)
 }
 
 /// No buffer, for an operation that has one or none.
@@ -230,7 +131,8 @@ impl<'c> Operations<'c> {
     /// ```
     ///
     /// # Errors
-    /// Of each call: [`Error::InvalidUsage`] if the communicator has no timeout; [`Error::Timeout`].
+    /// Of each call: [`Error::InvalidUsage`](crate::Error::InvalidUsage) if the communicator has no timeout;
+    /// [`Error::Timeout`](crate::Error::Timeout).
     #[must_use]
     pub fn timeout(self, timeout: Duration) -> Self {
         Self { grouping: self.grouping.with_timeout(timeout), ..self }

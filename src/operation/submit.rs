@@ -1,22 +1,97 @@
-//! The one road that every operation takes: its call is checked, enters NCCL, is recorded, calls C, and leaves.
+//! The one road that every operation takes: it becomes a call with plain views of its buffers, which is checked, enters NCCL,
+//! is recorded, calls C, and leaves.
 
+use std::error::Error as StdError;
+use std::panic::Location;
 use std::sync::Arc;
 use std::time::Duration;
 
 use super::arguments::Arguments;
 use super::call::{Call, Checked};
-use super::grouping::Start;
+use super::check::check_by_row;
+use super::grouping::{Grouping, Start};
+use super::operations::Operations;
 use super::table::CallKind;
 use super::{collective, message, one_sided, vector};
 use crate::any_slice::check_layout;
 use crate::buffer::RawSlice;
-use crate::collective_config::RawCollectiveConfig;
-use crate::communicator::{
-    Communicator, Inside, Purpose, Recorded, Shared, check_data_types, check_devices, check_stream,
-};
+use crate::communicator::{Inside, Purpose, Recorded, Shared, check_data_types, check_devices, check_stream};
 use crate::group::{JoinedOperation, Participants};
 use crate::recorder::Entry;
-use crate::{DataType, Extent, Operation, Result, ResultCode};
+use crate::{
+    BufferElement, CollectiveConfig, Communicator, DataType, Error, Extent, InvalidArgumentKind, Operation,
+    RecvBuffer, Result, ResultCode, SendBuffer, StreamRef,
+};
+
+impl<G> Operations<'_, G> {
+    /// Starts an operation: makes plain views of its buffers, which [`Call::submit`] uses, and keeps their guards until it
+    /// is enqueued.
+    #[inline(always)]
+    #[track_caller]
+    pub(super) fn start<'b, T: BufferElement>(
+        self,
+        operation: &'static Operation,
+        send: impl SendBuffer<'b, Element = T>,
+        recv: impl RecvBuffer<'b, Element = T>,
+        arguments: Arguments<'_>,
+        stream: impl Into<StreamRef<'b>>,
+    ) -> Result<()>
+    where
+        G: Grouping<'b>,
+    {
+        // The stream and the buffers run code of other crates, before NCCL is entered.
+        let (stream, start) = (stream.into(), self.grouping.start());
+        // SAFETY: its guard is kept until the operation is enqueued.
+        let (send, first) = match unsafe { send.into_view(stream) } {
+            Ok(prepared) => prepared,
+            Err(reason) => return Err(start.refuse(not_ready(operation, &*reason))),
+        };
+        // SAFETY: as above.
+        let (recv, second) = match unsafe { recv.into_view(stream) } {
+            Ok(prepared) => prepared,
+            Err(reason) => return Err(start.refuse(not_ready(operation, &*reason))),
+        };
+        let communicator = self.grouping.communicator();
+        let call = Call {
+            operation,
+            communicator,
+            send: send.raw(),
+            recv: recv.raw(),
+            is_any: !T::HAS_TYPE,
+            arguments,
+            config: self.config,
+            stream,
+            site: Location::caller(),
+        };
+        let result = call.submit(start)?;
+        start.keep_guards((first, second));
+        result
+    }
+
+    /// Runs `enqueue`, which calls C, as an operation without buffers and arguments.
+    #[track_caller]
+    pub(crate) fn run<'b>(
+        self,
+        operation: &'static Operation,
+        enqueue: impl FnOnce() -> Result<ResultCode>,
+    ) -> Result<()>
+    where
+        G: Grouping<'b>,
+    {
+        let call = Call {
+            operation,
+            communicator: self.grouping.communicator(),
+            send: RawSlice::NONE,
+            recv: RawSlice::NONE,
+            is_any: false,
+            arguments: Arguments::NONE,
+            config: None,
+            stream: StreamRef::DEFAULT,
+            site: Location::caller(),
+        };
+        call.run(self.grouping.start(), enqueue)
+    }
+}
 
 /// An operation that has entered NCCL, which its drop, or that of its group, leaves.
 enum Begun<'c, 'g> {
@@ -40,9 +115,6 @@ impl<'c> Call<'c> {
         #[cfg(feature = "tracing")]
         let _span = super::span::enter(self.communicator, &entry);
         let begun = self.begin(operation, start, &entry)?;
-        if let Some(config) = self.config {
-            keep_config(self.communicator, start, config);
-        }
         let result = self.enqueue(operation, start, &checked);
         Ok(self.finish(operation, begun, result))
     }
@@ -128,6 +200,9 @@ impl<'c> Call<'c> {
         if self.is_any {
             self.check_types()?;
         }
+        if let Some(config) = self.config {
+            check_config(operation, config)?;
+        }
         match operation.call {
             CallKind::AllReduce
             | CallKind::Broadcast
@@ -138,7 +213,7 @@ impl<'c> Call<'c> {
             | CallKind::Gather
             | CallKind::Scatter
             | CallKind::Send
-            | CallKind::Recv => collective::check(operation, self),
+            | CallKind::Recv => check_by_row(operation, self),
             CallKind::AllGatherV
             | CallKind::ReduceScatterV
             | CallKind::AllToAllV
@@ -188,16 +263,16 @@ impl<'c> Call<'c> {
     #[inline(always)]
     fn enqueue(&self, operation: &Operation, start: Start<'_>, checked: &Checked) -> Result<ResultCode> {
         match operation.call {
-            CallKind::AllReduce => collective::all_reduce(self, checked),
-            CallKind::Broadcast => collective::broadcast(self, checked),
-            CallKind::Reduce => collective::reduce(self, checked),
-            CallKind::AllGather => collective::all_gather(self, checked),
-            CallKind::ReduceScatter => collective::reduce_scatter(self, checked),
-            CallKind::AllToAll => collective::all_to_all(self, checked),
-            CallKind::Gather => collective::gather(self, checked),
-            CallKind::Scatter => collective::scatter(self, checked),
-            CallKind::AllGatherV => vector::all_gather(*self, *checked),
-            CallKind::ReduceScatterV => vector::reduce_scatter(*self, *checked),
+            CallKind::AllReduce => collective::all_reduce(self, start, checked),
+            CallKind::Broadcast => collective::broadcast(self, start, checked),
+            CallKind::Reduce => collective::reduce(self, start, checked),
+            CallKind::AllGather => collective::all_gather(self, start, checked),
+            CallKind::ReduceScatter => collective::reduce_scatter(self, start, checked),
+            CallKind::AllToAll => collective::all_to_all(self, start, checked),
+            CallKind::Gather => collective::gather(self, start, checked),
+            CallKind::Scatter => collective::scatter(self, start, checked),
+            CallKind::AllGatherV => vector::all_gather(*self, start, *checked),
+            CallKind::ReduceScatterV => vector::reduce_scatter(*self, start, *checked),
             CallKind::AllToAllV => vector::all_to_all(*self, *checked),
             CallKind::GatherV => vector::gather(*self, *checked),
             CallKind::ScatterV => vector::scatter(*self, *checked),
@@ -209,14 +284,6 @@ impl<'c> Call<'c> {
             CallKind::WaitSignal => one_sided::wait(*self, start),
             CallKind::RegisterWindow => Ok(ResultCode::SUCCESS),
         }
-    }
-}
-
-/// Keeps the options as long as NCCL may read them.
-#[cold]
-fn keep_config(communicator: &Communicator, start: Start<'_>, config: &RawCollectiveConfig) {
-    if let Some(config) = start.keep_arguments(config.clone()) {
-        communicator.keep_options(config);
     }
 }
 
@@ -240,4 +307,21 @@ fn finish_slow_path(
             Err(error)
         }
     }
+}
+
+/// Returns the error of an operation of which a buffer is not ready.
+#[cold]
+fn not_ready(operation: &Operation, reason: &dyn StdError) -> Error {
+    // Before NCCL is entered, as this runs code of other crates.
+    let problem = format!("a buffer is not ready: {reason}");
+    Error::argument(operation.name, InvalidArgumentKind::NotReady, problem)
+}
+
+/// Returns an error if there are options, and the operation takes none.
+#[cold]
+fn check_config(operation: &Operation, config: &CollectiveConfig) -> Result<()> {
+    if config.is_default() || operation.function_with_config.is_some() {
+        return Ok(());
+    }
+    Err(Error::usage(operation.name, "takes no options; NCCL has them for collectives only"))
 }

@@ -5,10 +5,12 @@
 
 use super::arguments::Arguments;
 use super::call::{Call, Checked};
-use super::collective::call_with;
+use super::collective::call_configured;
+use super::grouping::Start;
 use super::message;
 use crate::backend::call;
 use crate::buffer::RawSlice;
+use crate::collective_config::RawCollectiveConfig;
 use crate::communicator::{
     check_buffers, check_length, check_own_count, check_own_exchange, sum_of_counts, to_c_rank,
 };
@@ -106,9 +108,10 @@ fn each_part(
 }
 
 /// Makes a broadcast of each rank's part: a group of these is what NCCL recognizes as one operation, since 2.29.2.
-pub(super) fn all_gather(call: Call<'_>, checked: Checked) -> Result<ResultCode> {
+pub(super) fn all_gather(call: Call<'_>, start: Start<'_>, checked: Checked) -> Result<ResultCode> {
     let Call { communicator, arguments: Arguments { counts: [_, counts], .. }, .. } = call;
     let data_type = checked.recv.data_type().as_raw();
+    let config = call.config.map_or(Ok(None), |config| call.raw_config(start, config))?;
     message::together(communicator.library(), || {
         each_part(checked.recv, counts, |Part { rank, c_rank, elements }| {
             let from = if rank == communicator.rank() { checked.send.as_raw() } else { std::ptr::null() };
@@ -116,16 +119,17 @@ pub(super) fn all_gather(call: Call<'_>, checked: Checked) -> Result<ResultCode>
             // SAFETY: as in `collective::broadcast`: this rank's part has the length of the send buffer, and the receive
             // buffer holds all parts, as was checked.
             unsafe {
-                call_with!(call, ncclBroadcast or ncclBroadcastConfig(from, to, count, data_type, c_rank))
+                call_configured!(call, config.as_ref(), ncclBroadcast or ncclBroadcastConfig(from, to, count, data_type, c_rank))
             }
         })
     })
 }
 
 /// Makes a reduction of each rank's part, with that rank as the root.
-pub(super) fn reduce_scatter(call: Call<'_>, checked: Checked) -> Result<ResultCode> {
+pub(super) fn reduce_scatter(call: Call<'_>, start: Start<'_>, checked: Checked) -> Result<ResultCode> {
     let Call { communicator, arguments: Arguments { counts: [_, counts], operator, .. }, .. } = call;
     let (op, data_type) = (operator.as_raw(), checked.send.data_type().as_raw());
+    let config = call.config.map_or(Ok(None), |config| call.raw_config(start, config))?;
     message::together(communicator.library(), || {
         each_part(checked.send, counts, |Part { rank, c_rank, elements }| {
             let is_own = rank == communicator.rank();
@@ -134,7 +138,7 @@ pub(super) fn reduce_scatter(call: Call<'_>, checked: Checked) -> Result<ResultC
             // SAFETY: as in `collective::reduce`: the send buffer holds all parts, and this rank's part has the length of
             // the receive buffer, as was checked.
             unsafe {
-                call_with!(call, ncclReduce or ncclReduceConfig(from, to, count, data_type, op, c_rank))
+                call_configured!(call, config.as_ref(), ncclReduce or ncclReduceConfig(from, to, count, data_type, op, c_rank))
             }
         })
     })

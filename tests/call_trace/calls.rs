@@ -604,7 +604,7 @@ const LACKS: &[Lack] = &[
     ("2.16.2", "ncclConfig_t.minCTAs", |f| group_of(&f.nccl, &Config::new().min_ctas(1))),
     ("2.22.3", "ncclCommShrink", |f| f.comm.shrink(&[1], ShrinkMode::Abort, &Config::new()).map(drop)),
     ("2.22.3", "ncclConfig_t.commName", |f| f.comm.split_with(None, 0, &Config::new().name("x")).map(drop)),
-    ("2.22.3", "ncclCollConfig_t.minCTAs",
+    ("2.22.3", "ncclAlltoAllConfig",
         |f| f.comm.operations().with(&f.config).all_to_all(send::<f32>(4), recv::<f32>(4), stream())),
     ("2.22.3", "ncclParamGetParameter", |f| f.nccl.parameters().map(drop)),
     ("2.27.7", "ncclCommGrow", |f| f.nccl.grow_rank(9, 8, &id(1), &Config::new()).map(drop)),
