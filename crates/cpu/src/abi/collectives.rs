@@ -84,7 +84,7 @@ unsafe fn collective(arguments: &Arguments) -> ncclResult_t {
         let (queue, bytes) = (Queue::Collective, input.saturating_add(output));
         group::run(communicator, context, queue, bytes, collective, Stream::new(stream))
     };
-    guard_in_group(function.name(), || handle::with(comm, call))
+    guard_in_group(function.symbol(), || handle::with(comm, call))
 }
 
 /// Defines a collective and its form with options. `op` and `root` are what the function has of them.

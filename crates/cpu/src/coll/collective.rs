@@ -170,7 +170,7 @@ async fn run_in_parts(call: &Call, local: &LocalCall<'_>, step: u64) -> Result {
 
 /// Returns the bytes of an input up to which it is eager whatever memory it is in.
 fn always_eager_max(call: &Call, state: &SharedState) -> usize {
-    let of_two = call.ranks == 2 && (state.is_one_process() || !call.function.shape().reduces);
+    let of_two = call.ranks == 2 && (state.is_one_process() || !call.function.shape().operation.reduces);
     if of_two { ALWAYS_EAGER_MAX_OF_TWO } else { ALWAYS_EAGER_MAX }
 }
 
@@ -179,7 +179,7 @@ fn always_eager_max(call: &Call, state: &SharedState) -> usize {
 fn is_eager_if_private(call: &Call, state: &SharedState) -> bool {
     let shape = call.function.shape();
     call.buffer(shape.input) <= EAGER_MAX
-        && (call.ranks == 2 || !shape.reduces || shape.input == Division::Blocks)
+        && (call.ranks == 2 || !shape.operation.reduces || shape.input == Division::Blocks)
         && !state.is_one_process()
         && !cma::is_worthwhile(&spread(call))
         && !staged::has_choice(call)
@@ -347,7 +347,7 @@ fn describe(call: &Call, transport: Transport, context: CallContext<'_>, args: &
         Transport::Cma => format!("read across processes, because {}", obstacle(call, args)),
         Transport::Staged => format!("staged, because {}{}", obstacle(call, args), cma_obstacle(call, args)),
     };
-    format!("{} of {} bytes on rank {}: {how}", call.function.name(), call.bytes, context.rank)
+    format!("{} of {} bytes on rank {}: {how}", call.function.symbol(), call.bytes, context.rank)
 }
 
 /// Returns the reason for which the ranks do not use each other's buffers directly.

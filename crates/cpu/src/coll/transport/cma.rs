@@ -26,7 +26,7 @@ const _: () = assert!(LOOM || 3 * BLOCK <= STAGE);
 /// [`tuner`](crate::shm::tuner) knows which is.
 pub(in crate::coll) fn is_worthwhile(call: &Call) -> bool {
     let shape = call.function.shape();
-    call.part(shape.input, 0).len() >= if shape.reduces { MIN_OF_REDUCTION } else { MIN }
+    call.part(shape.input, 0).len() >= if shape.operation.reduces { MIN_OF_REDUCTION } else { MIN }
 }
 
 /// Does this rank's tasks.
