@@ -4,7 +4,7 @@
 //! (`rep movsb`). So results are computed in memory of this core alone, and copied to the others from there.
 
 use crate::coll::plan::Call;
-use crate::reduce::reduction::{Factor, Reduction};
+use crate::reduce::reduction::{self, Factor, Reduction};
 use crate::shm::buffer::{self, ReadBuf, WriteBuf};
 
 /// Bytes that are reduced at a time into the rank's own buffer, from which they are copied to the other targets: as many of
@@ -119,14 +119,14 @@ pub(super) fn reduce(
     let (left, left_factor) = source(0);
     let left = left.bytes(at, length, &mut one);
     if count == 1 {
-        reduction.begin(data_type, result, left, left_factor);
+        reduction::begin(data_type, result, left, left_factor);
     } else {
         let (right, right_factor) = source(1);
         let right = right.bytes(at, length, &mut two);
-        reduction.join(data_type, result, left, left_factor, right, right_factor);
+        reduction::join(reduction, data_type, result, left, left_factor, right, right_factor);
     }
     for (source, factor) in (2..count).map(source) {
-        reduction.combine(data_type, result, source.bytes(at, length, &mut one), factor);
+        reduction::combine(reduction, data_type, result, source.bytes(at, length, &mut one), factor);
     }
-    reduction.finish(data_type, call.ranks, result);
+    reduction::finish(reduction, data_type, call.ranks, result);
 }
