@@ -80,58 +80,57 @@ impl Operation for Collective {
     }
 
     async fn run(&self, context: CallContext<'_>) -> Result {
-        let local = LocalCall { context, send: self.send, recv: self.recv };
-        match self.scalar {
+        if let Some(place) = self.scalar {
+            let known = Self { call: self.call.with_scalar(place), scalar: None, ..*self };
             // On the heap, so that the usual future stays small.
-            Some(scalar) => Box::pin(run(&self.call.with_scalar(scalar), &local)).await,
-            None => run(&self.call, &local).await,
+            return Box::pin(async move { known.run(context).await }).await;
         }
-    }
-}
-
-async fn run(call: &Call, local: &LocalCall<'_>) -> Result {
-    let CallContext { state, rank, .. } = local.context;
-    if call.bytes == 0 {
-        // On the heap, as in the following.
-        return Box::pin(run_empty(call, local.context)).await;
-    }
-    if call.ranks == 1 {
-        return direct::run(call, local, &[rank_args(call, local, false)]);
-    }
-    let input = call.buffer(call.function.shape().input);
-    let step = state.next_step(rank).await?;
-    if input <= always_eager_max(call, state) {
-        if is_in_parts(call, input) {
-            return run_in_parts(call, local, step).await;
+        let local = &LocalCall { context, send: self.send, recv: self.recv };
+        let (call, CallContext { state, rank, .. }) = (&self.call, context);
+        if call.bytes == 0 {
+            // On the heap, as in the following.
+            return Box::pin(run_empty(call, local.context)).await;
         }
-        let rank_args = call.factor().map(|_| rank_args(call, local, false).to_words());
-        let mut copy = vec![];
-        let data = local.send.bytes(0, local.send.length(), &mut copy);
-        let call_args = call_check::call_args(state, rank, call.header());
-        state.publish(rank, step, call_args, data, rank_args);
-        let sources = call.sources(rank);
-        state.wait_for(rank, step, sources.clone()).await?;
-        // What this rank waits for comes first, but a longer input only while it is read.
-        let is_short = input <= PREFETCH_MAX;
-        if input > INLINE_MAX && is_short {
-            // It arrives while this rank does the rest.
-            for other in sources.clone().filter(|other| *other != rank) {
-                state.eager(other, step, input).slice(call.needed(rank, input)).prefetch();
+        if call.ranks == 1 {
+            return direct::run(call, local, &[rank_args(call, local, false)]);
+        }
+        let input = call.buffer(call.function.shape().input);
+        let step = state.next_step(rank).await?;
+        if input <= always_eager_max(call, state) {
+            if is_in_parts(call, input) {
+                return run_in_parts(call, local, step).await;
             }
+            let rank_args = call.factor().map(|_| rank_args(call, local, false).to_words());
+            let mut copy = vec![];
+            let data = local.send.bytes(0, local.send.length(), &mut copy);
+            let call_args = call_check::call_args(state, rank, call.header());
+            state.publish(rank, step, call_args, data, rank_args);
+            let sources = call.sources(rank);
+            state.wait_for(rank, step, sources.clone()).await?;
+            // What this rank waits for comes first, but a longer input only while it is read.
+            let is_short = input <= PREFETCH_MAX;
+            if input > INLINE_MAX && is_short {
+                // It arrives while this rank does the rest.
+                for other in sources.clone().filter(|other| *other != rank) {
+                    state.eager(other, step, input).slice(call.needed(rank, input)).prefetch();
+                }
+            }
+            state.prewrite(rank, step);
+            if !is_short {
+                state.prefetch(rank, step, input);
+            }
+            if !state.all_made(call_args, rank, step, sources.clone()) {
+                return Err(call_check::difference(state, rank, step, sources));
+            }
+            eager::run(call, local, step, call.writers(rank));
+            if is_short {
+                state.prefetch(rank, step, input);
+            }
+            return Ok(());
         }
-        state.prewrite(rank, step);
-        if !is_short {
-            state.prefetch(rank, step, input);
-        }
-        call_check::check(state, rank, step, call_args, sources)?;
-        eager::run(call, local, step, call.writers(rank));
-        if is_short {
-            state.prefetch(rank, step, input);
-        }
-        return Ok(());
+        // On the heap, which only calls that take longer have to afford.
+        Box::pin(run_on_buffers(call, local, step)).await
     }
-    // On the heap, which only calls that take longer have to afford.
-    Box::pin(run_on_buffers(call, local, step)).await
 }
 
 /// Returns `true` if two ranks reduce an eager input in two parts: a rank reads the first part of the other while its stores
@@ -157,7 +156,9 @@ async fn run_in_parts(call: &Call, local: &LocalCall<'_>, step: u64) -> Result {
     state.wait_for(rank, step, 0..2).await?;
     state.prewrite(rank, step);
     state.prefetch(rank, step, input);
-    call_check::check(state, rank, step, call_args, 0..2)?;
+    if !state.all_made(call_args, rank, step, 0..2) {
+        return Err(call_check::difference(state, rank, step, 0..2));
+    }
     for (index, part) in parts.into_iter().enumerate() {
         if index == 1 {
             state.wait_for_rest(other, step).await?;
@@ -200,7 +201,10 @@ async fn run_empty(call: &Call, CallContext { state, rank, .. }: CallContext<'_>
     let call_args = call_check::call_args(state, rank, call.header());
     state.publish(rank, step, call_args, &[], None);
     state.wait_all(rank, step).await?;
-    call_check::check(state, rank, step, call_args, 0..call.ranks)
+    if state.all_made(call_args, rank, step, 0..call.ranks) {
+        return Ok(());
+    }
+    Err(call_check::difference(state, rank, step, 0..call.ranks))
 }
 
 /// Runs a call on the ranks' buffers, which they publish in `step`.
@@ -222,7 +226,9 @@ async fn run_on_buffers(call: &Call, local: &LocalCall<'_>, step: u64) -> Result
         state.quiesce(rank).await;
         return Err(error);
     }
-    call_check::check(state, rank, step, call_args, 0..call.ranks)?;
+    if !state.all_made(call_args, rank, step, 0..call.ranks) {
+        return Err(call_check::difference(state, rank, step, 0..call.ranks));
+    }
     let args = |rank| RankArgs::from_words(state.rank_args(rank, step), own.factor.is_some());
     let args: Vec<RankArgs> = (0..call.ranks).map(args).collect();
     if args.iter().all(is_eager) {

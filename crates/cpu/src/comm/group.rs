@@ -182,11 +182,13 @@ pub(crate) fn run(
         let CallContext { state, .. } = context;
         let guard = AbortOnPanic(std::slice::from_ref(communicator));
         let mut report = WaitReport::default();
-        let running = pin!(wait_report::run(&operation, context));
+        let number = state.begin_call(context.rank, header.encode());
+        let running = pin!(operation.run(context));
         let result = executor::run_one(running, state.ranks(), |waited| {
             state.check_liveness();
-            report.check(waited, [(state, context.rank)]);
+            report.check_call(waited, number, header, context);
         });
+        state.end_call(context.rank);
         std::mem::forget(guard);
         return result.inspect_err(|error| communicator.record_error(error)).map(|()| Progress::Done);
     }
