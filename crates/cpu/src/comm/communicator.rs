@@ -34,7 +34,7 @@ use crate::bootstrap::unique_id::{UniqueId, comm_id};
 use crate::coll::call_header::CallHeader;
 use crate::coll::{unreceived, wait_report};
 use crate::comm::config::Config;
-use crate::comm::job_queue::{JobKind, JobQueue};
+use crate::comm::jobs::Jobs;
 use crate::comm::registry::Registry;
 use crate::comm::stream_jobs::StreamJobs;
 use crate::comm::window::Windows;
@@ -63,7 +63,7 @@ pub(crate) struct Communicator {
     /// The planted fault of its rank, set when it joins.
     fault: OnceLock<Fault>,
     peers: PeerAccess,
-    jobs: Arc<JobQueue>,
+    jobs: Arc<Jobs>,
     stream_jobs: StreamJobs,
     aborted: AtomicBool,
     cancelled: AtomicBool,
@@ -126,7 +126,7 @@ impl Communicator {
             rank_info: OnceLock::new(),
             fault: OnceLock::new(),
             peers: PeerAccess::default(),
-            jobs: Arc::new(JobQueue::new()),
+            jobs: Arc::new(Jobs::new()),
             stream_jobs: StreamJobs::default(),
             aborted: AtomicBool::new(false),
             cancelled: AtomicBool::new(false),
@@ -215,7 +215,7 @@ impl Communicator {
         }
     }
 
-    pub(crate) fn jobs(&self) -> &Arc<JobQueue> {
+    pub(crate) fn jobs(&self) -> &Arc<Jobs> {
         &self.jobs
     }
 
@@ -502,7 +502,7 @@ impl Communicator {
             return Ok(Progress::Done);
         }
         self.jobs.start_thread()?;
-        let job = self.jobs.begin(JobKind::Exclusive);
+        let job = self.jobs.begin(true);
         let communicator = Arc::clone(self);
         self.jobs.push(move || {
             communicator.synchronize();
