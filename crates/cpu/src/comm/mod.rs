@@ -4,8 +4,10 @@
 //! in. `bootstrap` finds the other ranks, `coll` knows what an operation does; neither knows a communicator.
 
 pub(crate) mod at_exit;
+pub(crate) mod children;
 pub(crate) mod communicator;
 pub(crate) mod config;
+pub(crate) mod custom_reductions;
 pub(crate) mod devices;
 pub(crate) mod fork;
 pub(crate) mod group;
