@@ -290,6 +290,7 @@ impl Operation {
     }
 
     /// Returns `true` if the ranks give a root.
+    #[inline]
     #[must_use]
     pub const fn has_root(&self) -> bool {
         matches!(self.role, Role::RootSends | Role::RootReceives)
@@ -310,12 +311,14 @@ impl Operation {
     }
 
     /// Returns `true` if this rank uses its send buffer.
+    #[inline]
     #[must_use]
     pub const fn is_sender(&self, is_root: bool) -> bool {
         !matches!(self.role, Role::RootSends) || is_root
     }
 
     /// Returns `true` if this rank uses its receive buffer.
+    #[inline]
     #[must_use]
     pub const fn is_receiver(&self, is_root: bool) -> bool {
         !matches!(self.role, Role::RootReceives) || is_root

@@ -12,8 +12,9 @@ use crate::coll::collective::Collective;
 use crate::coll::function::Function;
 use crate::coll::plan::Call;
 use crate::comm::communicator::Communicator;
-use crate::comm::group::{self, Queue};
+use crate::comm::group;
 use crate::comm::handle;
+use crate::comm::queue::Queue;
 use crate::cuda::driver::Stream;
 use crate::reduce::data_type::DataType;
 use crate::shm::buffer::{ReadBuf, WriteBuf};
@@ -84,7 +85,7 @@ unsafe fn collective(arguments: &Arguments) -> ncclResult_t {
         let (queue, bytes) = (Queue::Collective, input.saturating_add(output));
         group::run(communicator, context, queue, bytes, collective, Stream::new(stream))
     };
-    guard_in_group(function.name(), || handle::with(comm, call))
+    guard_in_group(function.symbol(), || handle::with(comm, call))
 }
 
 /// Defines a collective and its form with options. `op` and `root` are what the function has of them.

@@ -12,7 +12,16 @@ use crate::diag::last_error;
 
 /// Runs a call and returns its result code. An error becomes the last error; no panic gets out.
 pub(super) fn guard<T: Success>(call: impl FnOnce() -> Result<T>) -> ncclResult_t {
-    match catch_unwind(AssertUnwindSafe(call)) {
+    code(catch_unwind(AssertUnwindSafe(call)))
+}
+
+/// Runs a call, as [`guard`] does, whose error fails the group that it is in.
+pub(super) fn guard_in_group<T: Success>(function: &str, call: impl FnOnce() -> Result<T>) -> ncclResult_t {
+    code(catch_unwind(AssertUnwindSafe(|| call().inspect_err(|error| group::fail(function, error)))))
+}
+
+fn code<T: Success>(outcome: std::thread::Result<Result<T>>) -> ncclResult_t {
+    match outcome {
         Ok(Ok(success)) => success.code(),
         Ok(Err(error)) => fail(&error),
         Err(_) => fail(&Error::panic()),
@@ -22,11 +31,6 @@ pub(super) fn guard<T: Success>(call: impl FnOnce() -> Result<T>) -> ncclResult_
 fn fail(error: &Error) -> ncclResult_t {
     last_error::set(&error.text);
     error.code
-}
-
-/// Runs a call whose error fails the group that it is in.
-pub(super) fn guard_in_group<T: Success>(function: &str, call: impl FnOnce() -> Result<T>) -> ncclResult_t {
-    guard(|| call().inspect_err(|error| group::fail(function, error)))
 }
 
 /// The value of a call that did not fail.

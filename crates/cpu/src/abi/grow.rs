@@ -21,7 +21,8 @@ pub(super) unsafe extern "C" fn ncclCommGetUniqueId(
     guard(|| {
         let communicator = handle::get(comm)?;
         check_not_null(uniqueId, "the unique id")?;
-        let id = communicator.create_grow_id()?.raw();
+        communicator.check_operable()?;
+        let id = communicator.children().create_grow_id()?.raw();
         // SAFETY: the C declaration's contract.
         unsafe { write_out(uniqueId, id) }
     })
@@ -64,7 +65,7 @@ pub(super) unsafe extern "C" fn ncclCommGrow(
             )));
         }
         let id = id.as_ref().map(UniqueId::new).transpose()?;
-        if id.is_some() && id != *parent.grow_id() {
+        if id.is_some() && id != *parent.children().grow_id() {
             return Err(Error::argument(
                 "this unique id is not the one that ncclCommGetUniqueId returned for this communicator, or it \
                  has been used",

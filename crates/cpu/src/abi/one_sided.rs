@@ -11,8 +11,9 @@ use libnccl::sys::{
 use super::ffi_guard::{check_not_null, check_rank, guard_in_group};
 use crate::coll::one_sided::{AwaitedSignal, PutSignal, Signal, WaitSignals};
 use crate::comm::communicator::Communicator;
-use crate::comm::group::{self, Queue};
+use crate::comm::group;
 use crate::comm::handle;
+use crate::comm::queue::Queue;
 use crate::cuda::driver::Stream;
 use crate::diag::error::{Error, Result};
 use crate::reduce::data_type::DataType;

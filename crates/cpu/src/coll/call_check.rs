@@ -7,7 +7,7 @@
 use std::ops::Range;
 
 use crate::coll::call_header::CallHeader;
-use crate::diag::error::{Error, Result};
+use crate::diag::error::Error;
 use crate::shm::shared_state::{EMPTY_CALLS, SharedState};
 
 /// Returns what `rank` publishes of a call, for the others to compare.
@@ -17,25 +17,10 @@ pub(super) fn call_args(state: &SharedState, rank: usize, header: CallHeader) ->
     [head | state.last_empty_call(rank) & EMPTY_CALLS, count]
 }
 
-/// Compares what `ranks`, which `rank` has waited for, called in `step` with what it published itself, `own`. If these are
-/// all ranks, every rank sees the same and comes to the same result.
-pub(super) fn check(
-    state: &SharedState,
-    rank: usize,
-    step: u64,
-    own: [u64; 2],
-    ranks: Range<usize>,
-) -> Result {
-    if ranks.clone().all(|other| other == rank || state.call_args(other, step) == own) {
-        return Ok(());
-    }
-    Err(difference(state, rank, step, ranks))
-}
-
-/// Returns the error of ranks that did not all call the same.
+/// Returns the error of `rank` and `ranks`, which [did not all make](SharedState::all_made) the same call.
 #[cold]
 #[inline(never)]
-fn difference(state: &SharedState, rank: usize, step: u64, ranks: Range<usize>) -> Error {
+pub(super) fn difference(state: &SharedState, rank: usize, step: u64, ranks: Range<usize>) -> Error {
     let first = ranks.start;
     let mut others = ranks.chain([rank]);
     let differs = |other: &usize| state.call_args(*other, step) != state.call_args(first, step);

@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use crate::coll::function::{Function, Root};
+use crate::coll::function::Function;
 use crate::diag::debug::Subsystem;
 use crate::reduce::data_type::DataType;
 use crate::reduce::{data_type, reduction};
@@ -174,7 +174,7 @@ impl CallHeader {
         let number = |number: u8| if number == NONE { 0 } else { number };
         let (name, count, data_type, reduction, root) = match self {
             Self::Collective { function, data_type, reduction, root, count } => {
-                (function.name(), count, data_type, number(reduction), root)
+                (function.symbol(), count, data_type, number(reduction), root)
             }
             Self::PointToPoint { call, data_type, peer, count } => {
                 (call.name(), count, number(data_type), 0, peer)
@@ -196,12 +196,12 @@ impl fmt::Display for CallHeader {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match *self {
             Self::Collective { function, data_type, reduction, root, count } => {
-                let shape = function.shape();
-                write!(f, "{}(count {count}, {}", shape.name, data_type::name(data_type.into()))?;
-                if shape.reduces {
+                let operation = function.shape().operation;
+                write!(f, "{}(count {count}, {}", operation.function, data_type::name(data_type.into()))?;
+                if operation.reduces {
                     write!(f, ", {}", reduction::name(reduction.into()))?;
                 }
-                if shape.root != Root::None {
+                if operation.has_root() {
                     write!(f, ", root {root}")?;
                 }
                 f.write_str(")")

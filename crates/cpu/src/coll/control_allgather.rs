@@ -22,7 +22,9 @@ pub(crate) async fn control_allgather(
     let call_args = call_check::call_args(state, rank, header);
     state.publish(rank, step, call_args, data, None);
     state.wait_all(rank, step).await?;
-    call_check::check(state, rank, step, call_args, 0..state.ranks())?;
+    if !state.all_made(call_args, rank, step, 0..state.ranks()) {
+        return Err(call_check::difference(state, rank, step, 0..state.ranks()));
+    }
     let data = |rank| state.eager(rank, step, length).bytes(0, length, &mut vec![]).to_vec();
     Ok((0..state.ranks()).map(data).collect())
 }

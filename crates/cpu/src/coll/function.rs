@@ -1,4 +1,7 @@
-//! The collective functions, and the shape of each: who sends, who receives, and how the buffers are divided.
+//! The collective functions. The shape of each is in [`Operation::ALL`], the table of operations; only the way in which
+//! ranks divide the work is added here.
+
+use libnccl::{Extent, Operation};
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Function {
@@ -14,24 +17,14 @@ pub(crate) enum Function {
     ScatterAllgather,
 }
 
-/// The shape of a collective.
+/// The shape of a collective: who sends and who receives, and how the buffers are divided.
+#[derive(Clone, Copy)]
 pub(super) struct Shape {
-    pub(super) name: &'static str,
-    pub(super) root: Root,
+    /// A copy, as every call looks at it.
+    pub(super) operation: Operation,
     /// The division of the send buffer, and of the receive buffer.
     pub(super) input: Division,
     pub(super) output: Division,
-    pub(super) reduces: bool,
-}
-
-/// The role of the root.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Root {
-    None,
-    /// Only the root sends.
-    Sends,
-    /// Only the root receives.
-    Receives,
 }
 
 /// The division of a buffer.
@@ -45,28 +38,14 @@ pub(super) enum Division {
     Blocks,
 }
 
-const SHAPES: [Shape; 9] = {
-    use Division::{Blocks, Chunks, Whole};
-    const fn shape(
-        name: &'static str,
-        root: Root,
-        input: Division,
-        output: Division,
-        reduces: bool,
-    ) -> Shape {
-        Shape { name, root, input, output, reduces }
+static SHAPES: [Shape; Function::ALL.len()] = {
+    let mut shapes = [Shape::new(Function::AllReduce); Function::ALL.len()];
+    let mut number = 0;
+    while number < shapes.len() {
+        shapes[number] = Shape::new(Function::ALL[number]);
+        number += 1;
     }
-    [
-        shape("ncclAllReduce", Root::None, Chunks, Chunks, true),
-        shape("ncclBroadcast", Root::Sends, Whole, Whole, false),
-        shape("ncclReduce", Root::Receives, Chunks, Chunks, true),
-        shape("ncclAllGather", Root::None, Whole, Blocks, false),
-        shape("ncclReduceScatter", Root::None, Blocks, Whole, true),
-        shape("ncclAlltoAll", Root::None, Blocks, Blocks, false),
-        shape("ncclGather", Root::Receives, Whole, Blocks, false),
-        shape("ncclScatter", Root::Sends, Blocks, Whole, false),
-        shape("ncclBroadcast", Root::Sends, Chunks, Chunks, false),
-    ]
+    shapes
 };
 
 impl Function {
@@ -91,8 +70,67 @@ impl Function {
         &SHAPES[self as usize]
     }
 
-    /// Returns NCCL's name.
-    pub(crate) fn name(self) -> &'static str {
-        self.shape().name
+    /// Returns the name of NCCL's function.
+    pub(crate) fn symbol(self) -> &'static str {
+        self.shape().operation.function
+    }
+
+    const fn operation(self) -> &'static Operation {
+        Operation::of(match self {
+            Self::AllReduce => "all_reduce",
+            Self::Broadcast | Self::ScatterAllgather => "broadcast",
+            Self::Reduce => "reduce",
+            Self::AllGather => "all_gather",
+            Self::ReduceScatter => "reduce_scatter",
+            Self::AlltoAll => "all_to_all",
+            Self::Gather => "gather",
+            Self::Scatter => "scatter",
+        })
+    }
+}
+
+impl Shape {
+    const fn new(function: Function) -> Self {
+        let operation = *function.operation();
+        // What all ranks reduce, or share the work of, is divided among them where it has no blocks by itself.
+        let shares_work = operation.reduces || matches!(function, Function::ScatterAllgather);
+        let whole = match (operation.sends, operation.receives) {
+            (Extent::Count, Extent::Count) if shares_work => Division::Chunks,
+            _ => Division::Whole,
+        };
+        Self {
+            operation,
+            input: Division::new(operation.sends, whole),
+            output: Division::new(operation.receives, whole),
+        }
+    }
+}
+
+impl Division {
+    /// Returns the division of a buffer of `extent`: into blocks, or as `whole` says.
+    const fn new(extent: Extent, whole: Self) -> Self {
+        if matches!(extent, Extent::CountPerRank) { Self::Blocks } else { whole }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn work_on_whole_buffers_is_divided_where_ranks_reduce_or_share_it() {
+        let divisions = |function: Function| (function.shape().input, function.shape().output);
+        for function in [Function::AllReduce, Function::Reduce, Function::ScatterAllgather] {
+            assert_eq!(divisions(function), (Division::Chunks, Division::Chunks));
+        }
+        assert_eq!(divisions(Function::Broadcast), (Division::Whole, Division::Whole));
+        assert_eq!(divisions(Function::ReduceScatter), (Division::Blocks, Division::Whole));
+    }
+
+    #[test]
+    fn function_has_the_number_of_its_place() {
+        for (number, function) in (0..).zip(Function::ALL) {
+            assert_eq!((function as u8, Function::from_number(number)), (number, Some(function)));
+        }
     }
 }

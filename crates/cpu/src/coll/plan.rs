@@ -5,8 +5,10 @@
 use std::cmp::Ordering;
 use std::ops::Range;
 
+use libnccl::Role;
+
 use crate::coll::call_header::CallHeader;
-use crate::coll::function::{Division, Function, Root};
+use crate::coll::function::{Division, Function};
 use crate::diag::error::{Error, Result};
 use crate::reduce::data_type::DataType;
 use crate::reduce::reduction::{Factor, Reduction};
@@ -80,18 +82,21 @@ impl Call {
     /// Returns the number of bytes that `rank` sends: 0 where its send buffer is not used.
     pub(crate) fn input(&self, rank: usize) -> usize {
         let shape = self.function.shape();
-        if shape.root == Root::Sends && rank != self.root { 0 } else { self.buffer(shape.input) }
+        if shape.operation.is_sender(rank == self.root) { self.buffer(shape.input) } else { 0 }
     }
 
     /// Returns the number of bytes that `rank` receives: 0 where its receive buffer is not used.
     pub(crate) fn output(&self, rank: usize) -> usize {
         let shape = self.function.shape();
-        if shape.root == Root::Receives && rank != self.root { 0 } else { self.buffer(shape.output) }
+        if shape.operation.is_receiver(rank == self.root) { self.buffer(shape.output) } else { 0 }
     }
 
     /// Returns a rank that has its results last, so that the time that it takes is that of the call.
     pub(super) fn last_rank(&self) -> usize {
-        if self.function.shape().root == Root::Receives { self.root } else { (self.root + 1) % self.ranks }
+        match self.function.shape().operation.role {
+            Role::RootReceives => self.root,
+            _ => (self.root + 1) % self.ranks,
+        }
     }
 
     /// Returns an error if the buffers that `rank` uses overlap otherwise than in place: its own block of the one has to lie
@@ -140,7 +145,7 @@ impl Call {
         };
         Error::argument(format!(
             "{}: the send buffer ({} bytes) and the receive buffer ({} bytes) overlap: {place}; {rule}",
-            shape.name,
+            shape.operation.function,
             send.length(),
             recv.length()
         ))
@@ -181,14 +186,14 @@ impl Call {
         let (shape, ranks, root, gathers) = (self.function.shape(), self.ranks, self.root, self.gathers());
         Task {
             input: if shape.input == Division::Whole { 0 } else { rank },
-            first: match (shape.reduces, shape.root) {
+            first: match (shape.operation.reduces, shape.operation.role) {
                 _ if gathers => index,
                 // In the order of NCCL's ring, which ends at the rank that keeps the result.
-                (true, Root::Receives) => root + 1,
+                (true, Role::RootReceives) => root + 1,
                 (true, _) => rank + 1,
                 (false, _) => root,
             },
-            sources: if shape.reduces { ranks } else { 1 },
+            sources: if shape.operation.reduces { ranks } else { 1 },
             output: match shape.output {
                 _ if gathers => index,
                 Division::Chunks => rank,
@@ -222,9 +227,9 @@ impl Call {
 
     /// Returns the ranks whose inputs `rank`'s result depends on.
     pub(super) fn sources(&self, rank: usize) -> Range<usize> {
-        match self.function.shape().root {
-            Root::Sends => self.root..self.root + 1,
-            Root::Receives if rank != self.root => rank..rank + 1,
+        match self.function.shape().operation.role {
+            Role::RootSends => self.root..self.root + 1,
+            Role::RootReceives if rank != self.root => rank..rank + 1,
             _ => 0..self.ranks,
         }
     }
@@ -240,11 +245,11 @@ impl Call {
     /// Returns the bytes that all ranks together write.
     pub(super) fn written(&self) -> usize {
         let shape = self.function.shape();
-        let receivers = match shape.root {
-            Root::None => self.ranks,
+        let receivers = match shape.operation.role {
             // The root usually has its own part where it belongs.
-            Root::Sends => self.ranks - 1,
-            Root::Receives => 1,
+            Role::RootSends => self.ranks - 1,
+            Role::RootReceives => 1,
+            _ => self.ranks,
         };
         self.buffer(shape.output) * receivers
     }

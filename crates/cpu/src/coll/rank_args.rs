@@ -1,5 +1,7 @@
 //! The arguments of a collective that differ between ranks: buffers and scalar.
 
+use crate::coll::local_call::LocalCall;
+use crate::coll::plan::Call;
 use crate::reduce::reduction::Factor;
 use crate::shm::layout::RANK_ARGS;
 use crate::shm::peer_access::RemoteBuffer;
@@ -22,6 +24,17 @@ const STAGED: u64 = Method::Staged as u64;
 const STAGED_NONTEMPORAL: u64 = Method::StagedNontemporal as u64;
 
 impl RankArgs {
+    #[inline]
+    pub(super) fn new(call: &Call, local: &LocalCall<'_>, for_others: bool) -> Self {
+        let other_processes = for_others && !local.context.state.is_one_process();
+        Self {
+            send: RemoteBuffer::new(local.send, other_processes),
+            recv: RemoteBuffer::new(local.recv.as_read(), other_processes),
+            factor: call.factor(),
+            method: Method::Cma,
+        }
+    }
+
     /// Returns `true` if the rank does not let others use its memory. Otherwise it has published at least one buffer.
     pub(super) fn is_private(&self) -> bool {
         !self.send.is_published() && !self.recv.is_published()

@@ -59,23 +59,50 @@ impl WaitReport {
         waited: Duration,
         waiting: impl IntoIterator<Item = (&'a SharedState, usize)>,
     ) {
-        let is_late = TIMEOUT.is_some_and(|limit| waited >= limit);
-        if !is_late && WARN_AFTER.is_none_or(|limit| waited < limit) {
-            self.is_done = false;
-            return;
-        }
+        let Some(is_late) = self.due(waited) else { return };
         if !self.is_done && !IS_ASKED.replace(true) {
             return;
         }
         IS_ASKED.set(false);
         for answer in ANSWERS.take() {
-            wait_limits::report(&format!("after {:.1} s, {answer}", waited.as_secs_f64()));
+            report(waited, &answer);
         }
         self.is_done = true;
         if is_late {
             waiting.into_iter().for_each(|(state, rank)| state.set_abort(rank, AbortReason::TimedOut));
         }
     }
+
+    /// Does what [`check`](Self::check) does, while the thread waits in this call only.
+    pub(crate) fn check_call(
+        &mut self,
+        waited: Duration,
+        number: u64,
+        header: CallHeader,
+        context: CallContext<'_>,
+    ) {
+        let Some(is_late) = self.due(waited) else { return };
+        if !std::mem::replace(&mut self.is_done, true) {
+            report(waited, &describe(number, header, context));
+        }
+        if is_late {
+            context.state.set_abort(context.rank, AbortReason::TimedOut);
+        }
+    }
+
+    /// Returns `None` if nothing is to be reported yet, `true` if the wait is to be given up.
+    fn due(&mut self, waited: Duration) -> Option<bool> {
+        let is_late = TIMEOUT.is_some_and(|limit| waited >= limit);
+        if !is_late && WARN_AFTER.is_none_or(|limit| waited < limit) {
+            self.is_done = false;
+            return None;
+        }
+        Some(is_late)
+    }
+}
+
+fn report(waited: Duration, text: &str) {
+    wait_limits::report(&format!("after {:.1} s, {text}", waited.as_secs_f64()));
 }
 
 /// Returns the ranks that a call in progress waits for, as any thread sees it; `None` if none is in progress, or if all

@@ -21,20 +21,21 @@
 //!
 //! Calls that use what the ranks share also [`enter`](Communicator::enter): one thread at a time.
 
-use std::collections::BTreeMap;
 use std::ptr;
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
-use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize};
+use std::sync::atomic::{AtomicBool, AtomicUsize};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
 use libnccl::sys::{ncclComm_t, ncclRedOp_t, ncclResult_t};
 
-use crate::bootstrap::unique_id::{UniqueId, comm_id};
+use crate::bootstrap::unique_id::UniqueId;
 use crate::coll::call_header::CallHeader;
 use crate::coll::{unreceived, wait_report};
+use crate::comm::children::Children;
 use crate::comm::config::Config;
-use crate::comm::job_queue::{JobKind, JobQueue};
+use crate::comm::custom_reductions::CustomReductions;
+use crate::comm::jobs::Jobs;
 use crate::comm::registry::Registry;
 use crate::comm::stream_jobs::StreamJobs;
 use crate::comm::window::Windows;
@@ -63,7 +64,7 @@ pub(crate) struct Communicator {
     /// The planted fault of its rank, set when it joins.
     fault: OnceLock<Fault>,
     peers: PeerAccess,
-    jobs: Arc<JobQueue>,
+    jobs: Arc<Jobs>,
     stream_jobs: StreamJobs,
     aborted: AtomicBool,
     cancelled: AtomicBool,
@@ -71,15 +72,12 @@ pub(crate) struct Communicator {
     handle_destroyed: AtomicBool,
     finalized: AtomicBool,
     stopped: OnceLock<StopReason>,
-    /// The number of child ids derived from this one's id, for each set of ranks.
-    children: Mutex<BTreeMap<Vec<usize>, u64>>,
-    /// The id by which new ranks join, if one was created and has not been used.
-    grow_id: Mutex<Option<UniqueId>>,
+    children: Children,
     /// The text that says for whom the join of this communicator, or of one that is made from it, waits; empty if for nobody.
     join_wait: Mutex<String>,
     /// The error after which the communicator is unusable.
     error: OnceLock<Error>,
-    scalars: Mutex<BTreeMap<u32, (DataType, Scalar)>>,
+    custom_reductions: CustomReductions,
     windows: Arc<Windows>,
     registrations: Registry<()>,
     suspended: Arc<AtomicBool>,
@@ -89,14 +87,6 @@ pub(crate) struct Communicator {
     ras: Mutex<Option<Arc<Service>>>,
     /// Set while a thread is in a call that uses what the ranks share.
     is_entered: AtomicBool,
-}
-
-/// The scalar of a custom reduction, an element in the first bytes.
-#[derive(Debug, Clone, Copy)]
-pub(crate) enum Scalar {
-    Immediate([u8; 8]),
-    /// To be read when an operation runs.
-    Deferred(ReadBuf),
 }
 
 /// A rank's membership, once it has found the other ranks.
@@ -126,18 +116,17 @@ impl Communicator {
             rank_info: OnceLock::new(),
             fault: OnceLock::new(),
             peers: PeerAccess::default(),
-            jobs: Arc::new(JobQueue::new()),
+            jobs: Arc::new(Jobs::new()),
             stream_jobs: StreamJobs::default(),
             aborted: AtomicBool::new(false),
             cancelled: AtomicBool::new(false),
             handle_destroyed: AtomicBool::new(false),
             finalized: AtomicBool::new(false),
             stopped: OnceLock::new(),
-            children: Mutex::default(),
-            grow_id: Mutex::default(),
+            children: Children::default(),
             join_wait: Mutex::default(),
             error: OnceLock::new(),
-            scalars: Mutex::default(),
+            custom_reductions: CustomReductions::default(),
             windows: Arc::default(),
             registrations: Registry::new("registration"),
             suspended: Arc::default(),
@@ -215,7 +204,7 @@ impl Communicator {
         }
     }
 
-    pub(crate) fn jobs(&self) -> &Arc<JobQueue> {
+    pub(crate) fn jobs(&self) -> &Arc<Jobs> {
         &self.jobs
     }
 
@@ -399,38 +388,6 @@ impl Communicator {
         Ok(if self.jobs.is_busy() { Progress::Running } else { Progress::Done })
     }
 
-    /// Returns the number of the next child id of these ranks. They all derive theirs in the same order, and other
-    /// ranks do not, so each set of ranks counts by itself.
-    pub(crate) fn next_child(&self, ranks: &[usize]) -> u64 {
-        let mut children = self.children.lock().unwrap_or_else(PoisonError::into_inner);
-        let number = children.entry(ranks.to_vec()).or_default();
-        *number += 1;
-        *number
-    }
-
-    /// Creates the id by which new ranks join. There is one at a time.
-    pub(crate) fn create_grow_id(&self) -> Result<UniqueId> {
-        self.check_operable()?;
-        if let Some(address) = comm_id() {
-            return Err(Error::usage(format!(
-                "ncclCommGetUniqueId cannot be used while NCCL_COMM_ID is set, here to {address:?}"
-            )));
-        }
-        let mut grow_id = self.grow_id();
-        if grow_id.is_some() {
-            return Err(Error::usage(
-                "the communicator already has an id for ncclCommGrow that has not been used",
-            ));
-        }
-        let new = UniqueId::generate()?;
-        *grow_id = Some(new);
-        Ok(new)
-    }
-
-    pub(crate) fn grow_id(&self) -> MutexGuard<'_, Option<UniqueId>> {
-        self.grow_id.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// Returns the asynchronous state. The outcome of the jobs comes first: it holds whatever a peer did afterwards.
     pub(crate) fn async_state(&self) -> Result<Progress> {
         if self.jobs.is_busy() {
@@ -502,7 +459,7 @@ impl Communicator {
             return Ok(Progress::Done);
         }
         self.jobs.start_thread()?;
-        let job = self.jobs.begin(JobKind::Exclusive);
+        let job = self.jobs.begin(true);
         let communicator = Arc::clone(self);
         self.jobs.push(move || {
             communicator.synchronize();
@@ -598,54 +555,24 @@ impl Communicator {
         }
     }
 
-    /// Creates a reduction that multiplies this rank's inputs by a scalar first.
-    pub(crate) fn create_pre_mul_sum(&self, data_type: DataType, scalar: Scalar) -> ncclRedOp_t {
-        // Never reused, so that a destroyed reduction, or another communicator's, is detected.
-        static NEXT: AtomicU32 = AtomicU32::new(ncclRedOp_t::ncclNumOps.0);
-        let number = NEXT.fetch_add(1, Relaxed);
-        self.scalars().insert(number, (data_type, scalar));
-        ncclRedOp_t(number)
-    }
-
-    pub(crate) fn destroy_red_op(&self, op: ncclRedOp_t) -> Result {
-        match self.scalars().remove(&op.0) {
-            Some(_) => Ok(()),
-            None => Err(Error::argument(format!("reduction {} was not created by this communicator", op.0))),
-        }
-    }
-
     /// Returns the reduction, and the place of its scalar if that is to be read when the operation runs.
     pub(crate) fn reduction(
         &self,
         op: ncclRedOp_t,
         data_type: DataType,
     ) -> Result<(Reduction, Option<ReadBuf>)> {
-        let reduction = match Reduction::built_in(op) {
-            Some(reduction) => reduction,
-            None => match self.scalars().get(&op.0) {
-                Some((own, Scalar::Immediate(scalar))) if *own == data_type => Reduction::PreMulSum(*scalar),
-                Some((own, Scalar::Deferred(place))) if *own == data_type => {
-                    return Ok((Reduction::PreMulSum([0; 8]), Some(*place)));
-                }
-                Some((own, _)) => {
-                    return Err(Error::argument(format!(
-                        "reduction {} was created for {own:?}, not for {data_type:?}",
-                        op.0
-                    )));
-                }
-                None => {
-                    return Err(Error::argument(format!(
-                        "reduction {} is unknown to this communicator",
-                        op.0
-                    )));
-                }
-            },
-        };
-        Ok((reduction, None))
+        match Reduction::built_in(op) {
+            Some(reduction) => Ok((reduction, None)),
+            None => self.custom_reductions.get(op, data_type),
+        }
     }
 
-    fn scalars(&self) -> MutexGuard<'_, BTreeMap<u32, (DataType, Scalar)>> {
-        self.scalars.lock().unwrap_or_else(PoisonError::into_inner)
+    pub(crate) fn custom_reductions(&self) -> &CustomReductions {
+        &self.custom_reductions
+    }
+
+    pub(crate) fn children(&self) -> &Children {
+        &self.children
     }
 }
 

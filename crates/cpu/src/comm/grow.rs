@@ -46,7 +46,7 @@ pub(crate) fn grow(
     let old = Parent { communicator: parent, members: &members, must_be_healthy: true };
     let joined = join(communicator, Some(old), id, ranks, *rank)?;
     if grow_id.is_some() {
-        *parent.grow_id() = None;
+        *parent.children().grow_id() = None;
     }
     Ok(Some(joined))
 }

@@ -4,20 +4,26 @@
 //! in. `bootstrap` finds the other ranks, `coll` knows what an operation does; neither knows a communicator.
 
 pub(crate) mod at_exit;
+pub(crate) mod children;
 pub(crate) mod communicator;
 pub(crate) mod config;
+pub(crate) mod custom_reductions;
 pub(crate) mod devices;
 pub(crate) mod fork;
 pub(crate) mod group;
 pub(crate) mod grow;
 pub(crate) mod handle;
 pub(crate) mod init;
-pub(crate) mod job_queue;
+pub(crate) mod jobs;
 pub(crate) mod join;
 pub(crate) mod out_param;
+pub(crate) mod queue;
+mod queued_operation;
 pub(crate) mod registry;
 pub(crate) mod shrink;
 pub(crate) mod split;
+mod stream_job;
 pub(crate) mod stream_jobs;
 pub(crate) mod suspend;
+mod thread_job;
 pub(crate) mod window;

@@ -35,7 +35,7 @@ pub(crate) fn shrink(
     survivors: &[usize],
 ) -> Result<Option<RankInfo>> {
     let RankInfo { rank, id, .. } = parent.rank_info()?;
-    let id = id.derive("ncclCommShrink", parent.next_child(survivors), survivors);
+    let id = id.derive("ncclCommShrink", parent.children().next_number(survivors), survivors);
     let new_rank = survivors
         .iter()
         .position(|survivor| survivor == rank)

@@ -37,7 +37,7 @@ pub(crate) fn split(
     } else {
         // Its ranks are out of sync: they join anew, only for this exchange.
         let all: Vec<usize> = (0..state.ranks()).collect();
-        let id = id.derive("ncclCommSplit", parent.next_child(&all), &all);
+        let id = id.derive("ncclCommSplit", parent.children().next_number(&all), &all);
         let old = Parent { communicator: parent, members: &all, must_be_healthy: false };
         let state = join_state(communicator, Some(old), &id, all.len(), *rank)?;
         allgather(communicator, parent, &state, *rank, ControlCall::Split, &own)?

@@ -1,8 +1,9 @@
-//! Arithmetic on one element, as NCCL defines it for each data type, and loops over bytes that hold elements.
+//! Arithmetic on one element, as NCCL defines it for each data type.
 
-/// An element of a buffer, or several that are computed together. Buffers are bytes, so elements need no alignment.
+/// An element of a buffer, or several that are computed together. Buffers are bytes, so elements need no alignment; each
+/// type has `from_ne_bytes` and `to_ne_bytes`.
 ///
-/// All functions are inlined into the loops, which are compiled for several CPUs.
+/// All functions of elements are inlined into the loops, which are compiled for several CPUs.
 pub(crate) trait Element: Copy {
     fn add(self, other: Self) -> Self;
     fn multiply(self, other: Self) -> Self;
@@ -21,91 +22,7 @@ pub(crate) trait Element: Copy {
 
     /// Returns the (first) element's bytes, padded with zeros.
     fn to_padded(self) -> [u8; 8];
-
-    /// Applies `function` to each element in place.
-    fn change(result: &mut [u8], function: impl Unary<Self>);
-
-    /// Computes each element from its counterpart in `input`.
-    fn map(result: &mut [u8], input: &[u8], function: impl Unary<Self>);
-
-    /// Applies `function` to each element and its counterpart in `input`, in place.
-    fn update(result: &mut [u8], input: &[u8], function: impl Binary<Self>);
-
-    /// Computes each element from its counterparts in `left` and `right`.
-    fn zip(result: &mut [u8], left: &[u8], right: &[u8], function: impl Binary<Self>);
 }
-
-/// A function of one element. Not a closure, because closures are not always inlined.
-pub(crate) trait Unary<E>: Copy {
-    fn apply(self, input: E) -> E;
-}
-
-/// A function of two elements.
-pub(crate) trait Binary<E>: Copy {
-    fn apply(self, left: E, right: E) -> E;
-}
-
-/// Defines the functions over bytes, for a type with `from_ne_bytes` and `to_ne_bytes`. If the type is several elements,
-/// fewer may be left at the end.
-macro_rules! loops {
-    () => {
-        #[inline(always)]
-        fn change(result: &mut [u8], function: impl Unary<Self>) {
-            let (elements, rest) = result.as_chunks_mut();
-            for element in elements {
-                *element = function.apply(Self::from_ne_bytes(*element)).to_ne_bytes();
-            }
-            if !rest.is_empty() {
-                let value = function.apply(Self::from_ne_bytes(padded(rest)));
-                rest.copy_from_slice(&value.to_ne_bytes()[..rest.len()]);
-            }
-        }
-
-        #[inline(always)]
-        fn map(result: &mut [u8], input: &[u8], function: impl Unary<Self>) {
-            let (elements, rest) = result.as_chunks_mut();
-            let (inputs, input) = input.as_chunks();
-            for (element, input) in elements.iter_mut().zip(inputs) {
-                *element = function.apply(Self::from_ne_bytes(*input)).to_ne_bytes();
-            }
-            if !rest.is_empty() {
-                let value = function.apply(Self::from_ne_bytes(padded(input)));
-                rest.copy_from_slice(&value.to_ne_bytes()[..rest.len()]);
-            }
-        }
-
-        #[inline(always)]
-        fn update(result: &mut [u8], input: &[u8], function: impl Binary<Self>) {
-            let (elements, rest) = result.as_chunks_mut();
-            let (inputs, input) = input.as_chunks();
-            for (element, input) in elements.iter_mut().zip(inputs) {
-                let value = function.apply(Self::from_ne_bytes(*element), Self::from_ne_bytes(*input));
-                *element = value.to_ne_bytes();
-            }
-            if !rest.is_empty() {
-                let (left, right) = (padded(rest), padded(input));
-                let value = function.apply(Self::from_ne_bytes(left), Self::from_ne_bytes(right));
-                rest.copy_from_slice(&value.to_ne_bytes()[..rest.len()]);
-            }
-        }
-
-        #[inline(always)]
-        fn zip(result: &mut [u8], left: &[u8], right: &[u8], function: impl Binary<Self>) {
-            let (elements, rest) = result.as_chunks_mut();
-            let ((lefts, left), (rights, right)) = (left.as_chunks(), right.as_chunks());
-            for ((element, left), right) in elements.iter_mut().zip(lefts).zip(rights) {
-                let value = function.apply(Self::from_ne_bytes(*left), Self::from_ne_bytes(*right));
-                *element = value.to_ne_bytes();
-            }
-            if !rest.is_empty() {
-                let (left, right) = (padded(left), padded(right));
-                let value = function.apply(Self::from_ne_bytes(left), Self::from_ne_bytes(right));
-                rest.copy_from_slice(&value.to_ne_bytes()[..rest.len()]);
-            }
-        }
-    };
-}
-pub(crate) use loops;
 
 /// Returns the bytes, at most `N`, padded with zeros.
 #[inline(always)]
@@ -186,8 +103,6 @@ macro_rules! integers {
             fn to_padded(self) -> [u8; 8] {
                 padded(&self.to_ne_bytes())
             }
-
-            loops!();
         }
     )*};
 }
@@ -231,8 +146,6 @@ macro_rules! floats {
             fn to_padded(self) -> [u8; 8] {
                 padded(&self.to_ne_bytes())
             }
-
-            loops!();
         }
     )*};
 }

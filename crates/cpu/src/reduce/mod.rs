@@ -5,6 +5,6 @@
 
 pub(crate) mod data_type;
 mod element;
+mod half;
 pub(crate) mod reduction;
-mod simd;
 mod small_float;

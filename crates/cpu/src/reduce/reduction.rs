@@ -1,12 +1,13 @@
 //! Reductions over byte slices: scaling an input, combining two, finishing the result.
-
-use std::marker::PhantomData;
+//!
+//! The loops over elements are compiled for the widest instructions of this CPU, and for any. The results are the same:
+//! nothing is contracted or reordered.
+#![allow(unsafe_code)]
 
 use libnccl::sys::ncclRedOp_t;
 
 use crate::reduce::data_type::DataType;
-use crate::reduce::element::{Binary, Element, Unary};
-use crate::reduce::simd::{self, Kernel};
+use crate::reduce::element::{Element, padded};
 use crate::reduce::small_float::{Bfloat16, Float8e4m3, Float8e5m2, Float16};
 
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -60,21 +61,70 @@ macro_rules! with_element {
     }};
 }
 
-/// Returns the factor by which an average multiplies each input. Not inlined: the compiler would compute it for every type
-/// and every call, before the loop in which it may be needed.
-#[inline(never)]
-fn average_factor(data_type: DataType, ranks: usize) -> Option<Factor> {
-    with_element!(data_type, E => E::reciprocal(ranks).map(E::to_padded)).map(Factor)
+/// Computes each element of `$result` by an expression: from the present one, from that and its counterpart in `$input`, or
+/// from its counterparts in two inputs. Where the type is several elements, fewer may be left at the end. A macro, as a
+/// closure is not always inlined.
+macro_rules! each {
+    ($element:ident of $result:ident: |$old:ident| $value:expr) => {{
+        let (elements, rest) = $result.as_chunks_mut();
+        for element in elements {
+            let $old = $element::from_ne_bytes(*element);
+            *element = $value.to_ne_bytes();
+        }
+        if !rest.is_empty() {
+            let $old = $element::from_ne_bytes(padded(rest));
+            rest.copy_from_slice(&$value.to_ne_bytes()[..rest.len()]);
+        }
+    }};
+    ($element:ident of $result:ident: |$old:ident, $new:ident in $input:ident| $value:expr) => {{
+        let (elements, rest) = $result.as_chunks_mut();
+        let (inputs, input) = $input.as_chunks();
+        for (element, input) in elements.iter_mut().zip(inputs) {
+            let ($old, $new) = ($element::from_ne_bytes(*element), $element::from_ne_bytes(*input));
+            *element = $value.to_ne_bytes();
+        }
+        if !rest.is_empty() {
+            let ($old, $new) =
+                ($element::from_ne_bytes(padded(rest)), $element::from_ne_bytes(padded(input)));
+            rest.copy_from_slice(&$value.to_ne_bytes()[..rest.len()]);
+        }
+    }};
+    ($element:ident of $result:ident: |$one:ident in $left:ident, $other:ident in $right:ident| $value:expr) => {{
+        let (elements, rest) = $result.as_chunks_mut();
+        let ((lefts, left), (rights, right)) = ($left.as_chunks(), $right.as_chunks());
+        for ((element, left), right) in elements.iter_mut().zip(lefts).zip(rights) {
+            let ($one, $other) = ($element::from_ne_bytes(*left), $element::from_ne_bytes(*right));
+            *element = $value.to_ne_bytes();
+        }
+        if !rest.is_empty() {
+            let ($one, $other) =
+                ($element::from_ne_bytes(padded(left)), $element::from_ne_bytes(padded(right)));
+            rest.copy_from_slice(&$value.to_ne_bytes()[..rest.len()]);
+        }
+    }};
 }
 
-/// Divides the sums of an average whose inputs were not multiplied by a factor.
-#[inline(never)]
-fn divide(data_type: DataType, ranks: usize, result: &mut [u8]) {
-    with_element!(data_type, E => {
-        if E::reciprocal(ranks).is_none() {
-            simd::dispatch(Divide::<E> { result, ranks, element: PhantomData });
+/// Defines a function that runs with the widest instructions of this CPU, and the same one for any CPU. All that it calls for
+/// each element has to be `#[inline(always)]`, so that it is compiled for both.
+macro_rules! vectorized {
+    ($(#[$comment:meta])* $name:ident, $portable:ident = |$($argument:ident: $type:ty),*| $body:block) => {
+        $(#[$comment])*
+        pub(crate) fn $name($($argument: $type),*) {
+            #[cfg(target_arch = "x86_64")]
+            if is_x86_feature_detected!("avx2") && is_x86_feature_detected!("f16c") {
+                #[target_feature(enable = "avx2,f16c")]
+                fn avx2($($argument: $type),*) {
+                    $portable($($argument),*);
+                }
+                // SAFETY: the CPU has the instructions that the function is compiled for.
+                return unsafe { avx2($($argument),*) };
+            }
+            $portable($($argument),*);
         }
-    });
+
+        #[inline(always)]
+        fn $portable($($argument: $type),*) $body
+    };
 }
 
 impl Reduction {
@@ -104,212 +154,99 @@ impl Reduction {
             Self::Sum | Self::Prod | Self::Max | Self::Min => None,
         }
     }
+}
 
-    /// Computes result = left (x left's factor) op right (x right's factor).
-    pub(crate) fn join(
-        self,
+vectorized! {
+    /// Computes result = left (x left's factor) op right (x right's factor). With factors it sums.
+    join, join_portably = |
+        reduction: Reduction,
         data_type: DataType,
         result: &mut [u8],
         left: &[u8],
         left_factor: Option<Factor>,
         right: &[u8],
-        right_factor: Option<Factor>,
-    ) {
-        let operator = self.operator();
-        with_element!(data_type, E => match (left_factor, right_factor) {
-            (None, None) => simd::dispatch(Join::<E> { operator, result, left, right, factors: None }),
-            (Some(Factor(one)), Some(Factor(other))) => {
-                let factors = Some((E::first(one), E::first(other)));
-                simd::dispatch(Join { operator, result, left, right, factors });
+        right_factor: Option<Factor>
+    | {
+        with_element!(data_type, E => match (left_factor, right_factor, reduction) {
+            (None, None, Reduction::Sum | Reduction::Avg | Reduction::PreMulSum(_)) => {
+                each!(E of result: |one in left, other in right| Element::add(one, other));
+            }
+            (None, None, Reduction::Prod) => each!(E of result: |one in left, other in right| Element::multiply(one, other)),
+            (None, None, Reduction::Max) => each!(E of result: |one in left, other in right| Element::maximum(one, other)),
+            (None, None, Reduction::Min) => each!(E of result: |one in left, other in right| Element::minimum(one, other)),
+            (Some(Factor(one)), Some(Factor(other)), _) => {
+                let (scale, other_scale) = (E::first(one), E::first(other));
+                each!(E of result: |one in left, other in right| Element::add(one.multiply(scale), other.multiply(other_scale)));
             }
             _ => {
-                self.begin(data_type, result, left, left_factor);
-                self.combine(data_type, result, right, right_factor);
+                begin(data_type, result, left, left_factor);
+                combine(reduction, data_type, result, right, right_factor);
             }
         });
     }
+}
 
-    /// Computes result = result op input (x factor).
-    pub(crate) fn combine(
-        self,
+vectorized! {
+    /// Computes result = result op input (x factor). With a factor it sums.
+    combine, combine_portably = |
+        reduction: Reduction,
         data_type: DataType,
         result: &mut [u8],
         input: &[u8],
-        factor: Option<Factor>,
-    ) {
-        let operator = self.operator();
-        with_element!(data_type, E => {
-            let factor = factor.map(|Factor(bytes)| E::first(bytes));
-            simd::dispatch(Combine { operator, result, input, factor });
+        factor: Option<Factor>
+    | {
+        with_element!(data_type, E => match (factor, reduction) {
+            (None, Reduction::Sum | Reduction::Avg | Reduction::PreMulSum(_)) => {
+                each!(E of result: |sum, new in input| Element::add(sum, new));
+            }
+            (None, Reduction::Prod) => each!(E of result: |product, new in input| Element::multiply(product, new)),
+            (None, Reduction::Max) => each!(E of result: |most, new in input| Element::maximum(most, new)),
+            (None, Reduction::Min) => each!(E of result: |least, new in input| Element::minimum(least, new)),
+            (Some(Factor(bytes)), _) => {
+                let scale = E::first(bytes);
+                each!(E of result: |sum, new in input| Element::add(sum, new.multiply(scale)));
+            }
         });
     }
+}
 
+vectorized! {
     /// Computes result = input (x factor), for a single rank.
-    pub(crate) fn begin(self, data_type: DataType, result: &mut [u8], input: &[u8], factor: Option<Factor>) {
+    begin, begin_portably = |data_type: DataType, result: &mut [u8], input: &[u8], factor: Option<Factor>| {
         match factor {
             None => result.copy_from_slice(input),
             Some(Factor(bytes)) => with_element!(data_type, E => {
-                simd::dispatch(Scale { result, input, factor: E::first(bytes) });
+                let scale = E::first(bytes);
+                each!(E of result: |_old, new in input| new.multiply(scale));
             }),
         }
     }
+}
 
-    /// Finishes a result, after all inputs have been combined.
-    #[inline]
-    pub(crate) fn finish(self, data_type: DataType, ranks: usize, result: &mut [u8]) {
-        if matches!(self, Self::Avg) && ranks > 1 {
-            divide(data_type, ranks, result);
-        }
-    }
-
-    fn operator(self) -> Operator {
-        match self {
-            Self::Sum | Self::Avg | Self::PreMulSum(_) => Operator::Add,
-            Self::Prod => Operator::Multiply,
-            Self::Max => Operator::Max,
-            Self::Min => Operator::Min,
-        }
+/// Finishes a result, after all inputs have been combined.
+#[inline]
+pub(crate) fn finish(reduction: Reduction, data_type: DataType, ranks: usize, result: &mut [u8]) {
+    if matches!(reduction, Reduction::Avg) && ranks > 1 {
+        divide(data_type, ranks, result);
     }
 }
 
-#[derive(Debug, Clone, Copy)]
-enum Operator {
-    Add,
-    Multiply,
-    Max,
-    Min,
-}
-
-/// Defines functions of two elements.
-macro_rules! binary {
-    ($($name:ident = $function:ident),*) => {$(
-        #[derive(Clone, Copy)]
-        struct $name;
-
-        impl<E: Element> Binary<E> for $name {
-            #[inline(always)]
-            fn apply(self, left: E, right: E) -> E {
-                left.$function(right)
+vectorized! {
+    /// Divides the sums of an average whose inputs were not multiplied by a factor.
+    divide, divide_portably = |data_type: DataType, ranks: usize, result: &mut [u8]| {
+        with_element!(data_type, E => {
+            if E::reciprocal(ranks).is_none() {
+                each!(E of result: |sum| sum.divide(ranks));
             }
-        }
-    )*};
-}
-
-binary!(Add = add, Multiply = multiply, Max = maximum, Min = minimum);
-
-/// The sum of two elements, each multiplied by its factor.
-#[derive(Clone, Copy)]
-struct AddScaled<E>(E, E);
-
-impl<E: Element> Binary<E> for AddScaled<E> {
-    #[inline(always)]
-    fn apply(self, left: E, right: E) -> E {
-        left.multiply(self.0).add(right.multiply(self.1))
+        });
     }
 }
 
-/// The sum of two elements, the second multiplied by its factor.
-#[derive(Clone, Copy)]
-struct AddRightScaled<E>(E);
-
-impl<E: Element> Binary<E> for AddRightScaled<E> {
-    #[inline(always)]
-    fn apply(self, left: E, right: E) -> E {
-        left.add(right.multiply(self.0))
-    }
-}
-
-#[derive(Clone, Copy)]
-struct Scaled<E>(E);
-
-impl<E: Element> Unary<E> for Scaled<E> {
-    #[inline(always)]
-    fn apply(self, input: E) -> E {
-        input.multiply(self.0)
-    }
-}
-
-#[derive(Clone, Copy)]
-struct Divided(usize);
-
-impl<E: Element> Unary<E> for Divided {
-    #[inline(always)]
-    fn apply(self, input: E) -> E {
-        input.divide(self.0)
-    }
-}
-
-/// Combines two inputs. With factors it sums, whatever the operator.
-struct Join<'a, E> {
-    operator: Operator,
-    result: &'a mut [u8],
-    left: &'a [u8],
-    right: &'a [u8],
-    factors: Option<(E, E)>,
-}
-
-impl<E: Element> Kernel for Join<'_, E> {
-    #[inline(always)]
-    fn run(self) {
-        let Self { operator, result, left, right, factors } = self;
-        match (factors, operator) {
-            (Some((one, other)), _) => E::zip(result, left, right, AddScaled(one, other)),
-            (None, Operator::Add) => E::zip(result, left, right, Add),
-            (None, Operator::Multiply) => E::zip(result, left, right, Multiply),
-            (None, Operator::Max) => E::zip(result, left, right, Max),
-            (None, Operator::Min) => E::zip(result, left, right, Min),
-        }
-    }
-}
-
-/// Combines an input with the result. With a factor it sums, whatever the operator.
-struct Combine<'a, E> {
-    operator: Operator,
-    result: &'a mut [u8],
-    input: &'a [u8],
-    factor: Option<E>,
-}
-
-impl<E: Element> Kernel for Combine<'_, E> {
-    #[inline(always)]
-    fn run(self) {
-        let Self { operator, result, input, factor } = self;
-        match (factor, operator) {
-            (Some(factor), _) => E::update(result, input, AddRightScaled(factor)),
-            (None, Operator::Add) => E::update(result, input, Add),
-            (None, Operator::Multiply) => E::update(result, input, Multiply),
-            (None, Operator::Max) => E::update(result, input, Max),
-            (None, Operator::Min) => E::update(result, input, Min),
-        }
-    }
-}
-
-struct Scale<'a, E> {
-    result: &'a mut [u8],
-    input: &'a [u8],
-    factor: E,
-}
-
-impl<E: Element> Kernel for Scale<'_, E> {
-    #[inline(always)]
-    fn run(self) {
-        let Self { result, input, factor } = self;
-        E::map(result, input, Scaled(factor));
-    }
-}
-
-struct Divide<'a, E> {
-    result: &'a mut [u8],
-    ranks: usize,
-    element: PhantomData<E>,
-}
-
-impl<E: Element> Kernel for Divide<'_, E> {
-    #[inline(always)]
-    fn run(self) {
-        let Self { result, ranks, .. } = self;
-        E::change(result, Divided(ranks));
-    }
+/// Returns the factor by which an average multiplies each input. Not inlined: the compiler would compute it for every type
+/// and every call, before the loop in which it may be needed.
+#[inline(never)]
+fn average_factor(data_type: DataType, ranks: usize) -> Option<Factor> {
+    with_element!(data_type, E => E::reciprocal(ranks).map(E::to_padded)).map(Factor)
 }
 
 /// Returns NCCL's name of a reduction, by the number that a rank published.
@@ -340,17 +277,17 @@ mod tests {
     fn reduce<const N: usize>(op: Reduction, data_type: DataType, inputs: &[[u8; N]]) -> [u8; N] {
         let factor = op.factor(data_type, inputs.len());
         let (mut result, mut joined) = ([0; N], [0; N]);
-        op.begin(data_type, &mut result, &inputs[0], factor);
+        begin(data_type, &mut result, &inputs[0], factor);
         for (rank, input) in inputs.iter().enumerate().skip(1) {
             if rank == 1 {
-                op.join(data_type, &mut joined, &inputs[0], factor, input, factor);
+                join(op, data_type, &mut joined, &inputs[0], factor, input, factor);
             } else {
-                op.combine(data_type, &mut joined, input, factor);
+                combine(op, data_type, &mut joined, input, factor);
             }
-            op.combine(data_type, &mut result, input, factor);
+            combine(op, data_type, &mut result, input, factor);
             assert!(joined == result || is_nan(data_type, &result));
         }
-        op.finish(data_type, inputs.len(), &mut result);
+        finish(op, data_type, inputs.len(), &mut result);
         result
     }
 
@@ -434,7 +371,7 @@ mod tests {
         let op = Reduction::PreMulSum([2; 8]);
         for (left, right, expected) in [(two, None, [9, 12]), (None, two, [12, 15]), (two, two, [14, 18])] {
             let mut result = [0; 2];
-            op.join(DataType::Uint8, &mut result, &[2, 3], left, &[5, 6], right);
+            join(op, DataType::Uint8, &mut result, &[2, 3], left, &[5, 6], right);
             assert_eq!(result, expected);
         }
     }
@@ -461,18 +398,14 @@ mod tests {
                 for elements in [0, 1, 2, 31, 32, 33, 63, ELEMENTS] {
                     let (left, right) = (&left[..elements * size], &right[..elements * size]);
                     let mut whole = vec![0; elements * size + 1];
-                    op.join(data_type, &mut whole[1..], left, factor, right, factor);
-                    op.finish(data_type, 3, &mut whole[1..]);
+                    join(op, data_type, &mut whole[1..], left, factor, right, factor);
+                    finish(op, data_type, 3, &mut whole[1..]);
                     // One at a time, and by the kernels that any CPU can run.
                     for at in (0..elements * size).step_by(size) {
                         let (left, right) = (&left[at..][..size], &right[at..][..size]);
                         let mut single = vec![0; size];
-                        let (operator, result) = (op.operator(), &mut single[..]);
-                        with_element!(data_type, E => {
-                            let factors = factor.map(|Factor(bytes)| (E::first(bytes), E::first(bytes)));
-                            Join::<E> { operator, result, left, right, factors }.run();
-                        });
-                        op.finish(data_type, 3, &mut single);
+                        join_portably(op, data_type, &mut single, left, factor, right, factor);
+                        finish(op, data_type, 3, &mut single);
                         let element = &whole[1 + at..][..size];
                         assert!(
                             element == single || is_nan(data_type, element) && is_nan(data_type, &single),

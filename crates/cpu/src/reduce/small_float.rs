@@ -6,8 +6,8 @@
 //!
 //! Many elements are computed together, so that every conversion is a loop of its own, which is vectorized.
 
-use crate::reduce::element::{Binary, Element, Unary, extremes, loops, padded};
-use crate::reduce::simd::{self, LANES};
+use crate::reduce::element::{Element, extremes, padded};
+use crate::reduce::half::{self, LANES};
 
 /// The sign bit of an f32.
 const SIGN: u32 = 1 << 31;
@@ -46,14 +46,25 @@ fn narrow(value: f32) -> u16 {
     (bits | value.to_bits() >> 31 << 15) as u16
 }
 
+/// Converts each element of an array. A loop, as `map` is not always inlined.
+macro_rules! each {
+    ($elements:expr, $function:ident) => {{
+        let (elements, mut result) = ($elements, [Default::default(); LANES]);
+        for index in 0..LANES {
+            result[index] = $function(elements[index]);
+        }
+        result
+    }};
+}
+
 #[inline(always)]
 fn values(halves: [u16; LANES]) -> [f32; LANES] {
-    simd::widen(halves).unwrap_or_else(|| halves.map(widen))
+    if let Some(values) = half::widen(halves) { values } else { each!(halves, widen) }
 }
 
 #[inline(always)]
 fn nearest(values: [f32; LANES]) -> [u16; LANES] {
-    simd::narrow(values).unwrap_or_else(|| values.map(narrow))
+    if let Some(halves) = half::narrow(values) { halves } else { each!(values, narrow) }
 }
 
 /// Applies `$function` to the elements of two arrays.
@@ -73,7 +84,7 @@ macro_rules! bytes {
     ($type:ident, $bits:ty) => {
         impl $type {
             #[inline(always)]
-            fn from_ne_bytes(bytes: [u8; LANES * size_of::<$bits>()]) -> Self {
+            pub(super) fn from_ne_bytes(bytes: [u8; LANES * size_of::<$bits>()]) -> Self {
                 let mut result = [0; LANES];
                 for (result, bytes) in result.iter_mut().zip(bytes.as_chunks().0) {
                     *result = <$bits>::from_ne_bytes(*bytes);
@@ -82,7 +93,7 @@ macro_rules! bytes {
             }
 
             #[inline(always)]
-            fn to_ne_bytes(self) -> [u8; LANES * size_of::<$bits>()] {
+            pub(super) fn to_ne_bytes(self) -> [u8; LANES * size_of::<$bits>()] {
                 let mut bytes = [0; LANES * size_of::<$bits>()];
                 for (bytes, bits) in bytes.as_chunks_mut().0.iter_mut().zip(self.0) {
                     *bytes = bits.to_ne_bytes();
@@ -112,8 +123,6 @@ macro_rules! lanes {
         fn to_padded(self) -> [u8; 8] {
             padded(&self.0[0].to_ne_bytes())
         }
-
-        loops!();
     };
 }
 

@@ -218,6 +218,12 @@ impl SharedState {
         std::array::from_fn(|index| record[CALL_ARGS + index].load(Relaxed))
     }
 
+    /// Returns `true` if `ranks`, which `rank` has waited for, published the same call with `step` as it did itself, `own`. If
+    /// these are all ranks, every rank comes to the same result.
+    pub(crate) fn all_made(&self, own: [u64; 2], rank: usize, step: u64, mut ranks: Range<usize>) -> bool {
+        ranks.all(|other| other == rank || self.call_args(other, step) == own)
+    }
+
     /// Returns the `length` bytes of eager data that `rank` publishes with `step`.
     pub(crate) fn eager(&self, rank: usize, step: u64, length: usize) -> ReadBuf {
         self.eager_memory(rank, step, length).0

@@ -5,28 +5,17 @@ use std::cell::Cell;
 use crate::coll::local_call::LocalCall;
 use crate::coll::plan::{Call, Task};
 use crate::coll::rank_args::RankArgs;
+use crate::coll::sizes::{CMA_BLOCK, CMA_MIN, CMA_MIN_OF_REDUCTION};
 use crate::coll::transport::kernel;
 use crate::diag::error::Result;
 use crate::reduce::reduction::Reduction;
 use crate::shm::call_context::CallContext;
-use crate::shm::layout::STAGE;
-use crate::sync::primitive::LOOM;
-
-/// The bytes of a part below which a system call always takes longer than staging.
-const MIN: usize = 16 << 10;
-
-/// The bytes of it for a reduction, which reads into memory of this rank first.
-const MIN_OF_REDUCTION: usize = 64 << 10;
-
-/// Bytes that are reduced at a time, so that they are still in the second-level cache when they are needed again.
-const BLOCK: usize = 128 << 10;
-const _: () = assert!(LOOM || 3 * BLOCK <= STAGE);
 
 /// Returns `true` if this may be faster than staging: it saves a copy, but is slow for short data. The
 /// [`tuner`](crate::shm::tuner) knows which is.
 pub(in crate::coll) fn is_worthwhile(call: &Call) -> bool {
     let shape = call.function.shape();
-    call.part(shape.input, 0).len() >= if shape.reduces { MIN_OF_REDUCTION } else { MIN }
+    call.part(shape.input, 0).len() >= if shape.operation.reduces { CMA_MIN_OF_REDUCTION } else { CMA_MIN }
 }
 
 /// Does this rank's tasks.
@@ -63,10 +52,10 @@ fn reduce(call: &Call, local: &LocalCall<'_>, args: &[RankArgs], task: Task, red
     let LocalCall { context, send, recv } = *local;
     let (shape, state, rank) = (call.function.shape(), context.state, context.rank);
     let (from, to) = (call.part(shape.input, task.input), call.part(shape.output, task.output));
-    let scratch = |slot, length| state.staged(rank, 0, slot * BLOCK, length);
+    let scratch = |slot, length| state.staged(rank, 0, slot * CMA_BLOCK, length);
     let is_target = task.targets(call.ranks).any(|target| target == rank);
-    for at in (0..from.len()).step_by(BLOCK) {
-        let part = at..from.len().min(at + BLOCK);
+    for at in (0..from.len()).step_by(CMA_BLOCK) {
+        let part = at..from.len().min(at + CMA_BLOCK);
         let failed = Cell::new(None);
         // The first two are needed at a time, and the others one by one.
         let source = |index| {

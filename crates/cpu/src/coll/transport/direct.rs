@@ -35,7 +35,7 @@ pub(in crate::coll) fn run(call: &Call, local: &LocalCall<'_>, args: &[RankArgs]
         // The data is already there.
         let is_in_place = |target: &usize| {
             let RankArgs { send, recv, .. } = args[*target];
-            !shape.reduces && *target != rank && *target == task.first && send == recv
+            !shape.operation.reduces && *target != rank && *target == task.first && send == recv
         };
         let sources: Vec<_> = task.sources(call.ranks).map(source).collect::<Result<_>>()?;
         let targets = task.targets(call.ranks).filter(|target| !is_in_place(target));

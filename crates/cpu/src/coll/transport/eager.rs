@@ -10,25 +10,16 @@ use crate::reduce::reduction::Reduction;
 use crate::shm::buffer::{ReadBuf, WriteBuf};
 
 /// Computes this rank's result from what all ranks published in `step`, as far as it is the part of `writers`, some of those
-/// of the [`Call`]. Inlined although it has several callers: a short call takes 2 % longer otherwise.
-#[inline(always)]
+/// of the [`Call`].
 pub(in crate::coll) fn run(call: &Call, local: &LocalCall<'_>, step: u64, writers: Range<usize>) {
-    for writer in writers {
-        for task in call.tasks(writer) {
-            run_task(call, local, step, task);
-        }
-    }
-}
-
-/// Not inlined, for the reason of [`reduce`].
-#[inline(never)]
-fn run_task(call: &Call, local: &LocalCall<'_>, step: u64, task: Task) {
     let shape = call.function.shape();
-    let to = local.recv.slice(call.part(shape.output, task.output));
-    let part = call.part(shape.input, task.input);
-    match call.reduction {
-        None => to.copy(input(call, local, step, to, task.first).slice(part), false),
-        Some(reduction) => reduce(call, local, step, task, to, part.start, reduction),
+    for task in writers.flat_map(|writer| call.tasks(writer)) {
+        let to = local.recv.slice(call.part(shape.output, task.output));
+        let part = call.part(shape.input, task.input);
+        match call.reduction {
+            None => to.copy(input(call, local, step, to, task.first).slice(part), false),
+            Some(reduction) => reduce(call, local, step, task, to, part.start, reduction),
+        }
     }
 }
 

@@ -4,33 +4,15 @@
 //! (`rep movsb`). So results are computed in memory of this core alone, and copied to the others from there.
 
 use crate::coll::plan::Call;
-use crate::reduce::reduction::{Factor, Reduction};
+use crate::coll::sizes::{
+    BLOCK, BLOCK_OF_MORE, COPY_BLOCK, MIXED_BLOCK, NONTEMPORAL_BLOCK, NONTEMPORAL_MIN, SCRATCH,
+};
+use crate::reduce::reduction::{self, Factor, Reduction};
 use crate::shm::buffer::{self, ReadBuf, WriteBuf};
-
-/// Bytes that are reduced at a time into the rank's own buffer, from which they are copied to the other targets: as many of
-/// two sources, and fewer of more, as the result is read again for each.
-const BLOCK: usize = 32 << 10;
-const BLOCK_OF_MORE: usize = 8 << 10;
-
-/// Bytes that are reduced at a time beside the buffers.
-const SCRATCH: usize = 16 << 10;
-
-/// Bytes that are reduced at a time where the result is written by non-temporal stores: reading and writing memory
-/// alternate more often.
-const NON_TEMPORAL_BLOCK: usize = 1 << 10;
-
-/// Bytes that are reduced at a time where a copy of them goes to another target.
-const MIXED_BLOCK: usize = 4 << 10;
-
-/// Bytes that are copied at a time where several ranks receive them, so that they stay in the second-level cache.
-const COPY_BLOCK: usize = 256 << 10;
-
-/// The bytes that all ranks together write from which on they use non-temporal stores.
-const NON_TEMPORAL_MIN: usize = 32 << 20;
 
 /// Returns `true` if the result is too long to be still in a cache when it is needed.
 pub(super) fn is_nontemporal(call: &Call) -> bool {
-    call.written() >= NON_TEMPORAL_MIN
+    call.written() >= NONTEMPORAL_MIN
 }
 
 /// The memory that a result goes to.
@@ -71,7 +53,7 @@ pub(super) fn run(call: &Call, sources: &[(ReadBuf, Option<Factor>)], targets: &
     let block = if !any_nontemporal {
         SCRATCH
     } else if targets.iter().all(|target| target.nontemporal) {
-        NON_TEMPORAL_BLOCK
+        NONTEMPORAL_BLOCK
     } else {
         MIXED_BLOCK
     };
@@ -119,14 +101,14 @@ pub(super) fn reduce(
     let (left, left_factor) = source(0);
     let left = left.bytes(at, length, &mut one);
     if count == 1 {
-        reduction.begin(data_type, result, left, left_factor);
+        reduction::begin(data_type, result, left, left_factor);
     } else {
         let (right, right_factor) = source(1);
         let right = right.bytes(at, length, &mut two);
-        reduction.join(data_type, result, left, left_factor, right, right_factor);
+        reduction::join(reduction, data_type, result, left, left_factor, right, right_factor);
     }
     for (source, factor) in (2..count).map(source) {
-        reduction.combine(data_type, result, source.bytes(at, length, &mut one), factor);
+        reduction::combine(reduction, data_type, result, source.bytes(at, length, &mut one), factor);
     }
-    reduction.finish(data_type, call.ranks, result);
+    reduction::finish(reduction, data_type, call.ranks, result);
 }

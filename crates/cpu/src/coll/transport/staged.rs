@@ -6,19 +6,17 @@ use crate::coll::function::Division;
 use crate::coll::local_call::LocalCall;
 use crate::coll::plan::Call;
 use crate::coll::rank_args::RankArgs;
+use crate::coll::sizes::STAGED_NONTEMPORAL_MIN;
 use crate::coll::transport::kernel::{self, Output};
 use crate::diag::error::Result;
 use crate::shm::call_context::CallContext;
 use crate::shm::layout::STAGE;
 use crate::shm::tuner::Method;
 
-/// The bytes of a part from which on memory may be faster than the caches between cores.
-const NON_TEMPORAL_MIN: usize = 64 << 10;
-
 /// Returns `true` if non-temporal staging may be faster than staging through the caches: with ranks on cores that share
 /// no cache. The [`tuner`](crate::shm::tuner) knows which is.
 pub(in crate::coll) fn has_choice(call: &Call) -> bool {
-    cfg!(target_arch = "x86_64") && call.part(call.function.shape().input, 0).len() >= NON_TEMPORAL_MIN
+    cfg!(target_arch = "x86_64") && call.part(call.function.shape().input, 0).len() >= STAGED_NONTEMPORAL_MIN
 }
 
 /// Does this rank's tasks. In each step a rank stages a window of its input, copies the results that others made of the

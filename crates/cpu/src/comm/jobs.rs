@@ -13,7 +13,7 @@ type Work = Box<dyn FnOnce() + Send>;
 
 /// The jobs of a communicator, and what became of them.
 #[derive(Debug)]
-pub(crate) struct JobQueue {
+pub(crate) struct Jobs {
     /// The number of jobs that have not ended.
     number: AtomicUsize,
     is_exclusive: AtomicBool,
@@ -36,22 +36,13 @@ struct Outcome {
 /// A job, from the call until it has run. One that is dropped without an [`end`](Self::end) has panicked.
 #[derive(Debug)]
 pub(crate) struct Job {
-    queue: Arc<JobQueue>,
-    kind: JobKind,
+    jobs: Arc<Jobs>,
+    is_exclusive: bool,
     result: Option<Result>,
     discarded: u64,
 }
 
-/// The calls that are accepted while a job is in progress.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) enum JobKind {
-    /// Operations, which then run after it.
-    Shared,
-    /// Nothing that needs the communicator: the job makes it, or changes it for all that follows.
-    Exclusive,
-}
-
-impl JobQueue {
+impl Jobs {
     pub(crate) fn new() -> Self {
         Self {
             number: AtomicUsize::new(0),
@@ -93,16 +84,17 @@ impl JobQueue {
         *self.thread() = None;
     }
 
-    /// Begins a job: the communicator is busy from now on.
-    pub(crate) fn begin(self: &Arc<Self>, kind: JobKind) -> Job {
+    /// Begins a job: the communicator is busy from now on. Beside an exclusive one, which makes the communicator or changes it
+    /// for all that follows, nothing that needs it is accepted; beside others, operations are, which then run after them.
+    pub(crate) fn begin(self: &Arc<Self>, is_exclusive: bool) -> Job {
         let mut outcome = self.outcome();
         if self.number.fetch_add(1, Relaxed) == 0 {
             outcome.result = Ok(());
         }
-        if kind == JobKind::Exclusive {
+        if is_exclusive {
             self.is_exclusive.store(true, Relaxed);
         }
-        Job { queue: Arc::clone(self), kind, result: None, discarded: outcome.discarded }
+        Job { jobs: Arc::clone(self), is_exclusive, result: None, discarded: outcome.discarded }
     }
 
     /// Returns `true` if a job has not ended.
@@ -159,18 +151,18 @@ impl Job {
 
 impl Drop for Job {
     fn drop(&mut self) {
-        let mut outcome = self.queue.outcome();
+        let mut outcome = self.jobs.outcome();
         if self.discarded == outcome.discarded {
             let result = self.result.take().unwrap_or_else(|| Err(Error::panic()));
             outcome.result = std::mem::replace(&mut outcome.result, Ok(())).and(result);
-            self.queue.set_unreported();
+            self.jobs.set_unreported();
         }
-        if self.kind == JobKind::Exclusive {
-            self.queue.is_exclusive.store(false, Release);
+        if self.is_exclusive {
+            self.jobs.is_exclusive.store(false, Release);
         }
-        self.queue.number.fetch_sub(1, Release);
+        self.jobs.number.fetch_sub(1, Release);
         drop(outcome);
-        self.queue.ended.notify_all();
+        self.jobs.ended.notify_all();
     }
 }
 
@@ -180,72 +172,72 @@ mod tests {
     use std::thread::{self, ThreadId};
 
     /// Queues a job that calls `work` for its result.
-    fn add(queue: &Arc<JobQueue>, kind: JobKind, work: impl FnOnce() -> Result + Send + 'static) {
-        queue.start_thread().unwrap();
-        let job = queue.begin(kind);
-        queue.push(move || job.end(work())).unwrap();
+    fn add(jobs: &Arc<Jobs>, is_exclusive: bool, work: impl FnOnce() -> Result + Send + 'static) {
+        jobs.start_thread().unwrap();
+        let job = jobs.begin(is_exclusive);
+        jobs.push(move || job.end(work())).unwrap();
     }
 
     #[test]
     fn jobs_run_in_order_on_one_thread_and_the_first_error_is_the_result() {
-        let queue = Arc::new(JobQueue::new());
+        let jobs = Arc::new(Jobs::new());
         let ran: Arc<Mutex<Vec<(u32, ThreadId)>>> = Arc::default();
         let (go, wait) = mpsc::channel();
-        // A queue that was idle meanwhile would forget the first error.
-        add(&queue, JobKind::Shared, move || {
+        // Jobs that were idle meanwhile would forget the first error.
+        add(&jobs, false, move || {
             wait.recv().unwrap();
             Ok(())
         });
         for number in 0..4 {
             let ran = Arc::clone(&ran);
-            add(&queue, JobKind::Shared, move || {
+            add(&jobs, false, move || {
                 ran.lock().unwrap().push((number, thread::current().id()));
                 if number % 2 == 0 { Ok(()) } else { Err(Error::usage(format!("job {number}"))) }
             });
         }
         go.send(()).unwrap();
-        queue.wait_idle();
+        jobs.wait_idle();
         let ran = ran.lock().unwrap();
         assert!(ran.iter().map(|(number, _)| *number).eq(0..4) && ran.iter().all(|job| job.1 == ran[0].1));
-        assert!(queue.take_unreported());
-        assert_eq!(queue.result().unwrap_err().text, "job 1");
-        add(&queue, JobKind::Shared, || Ok(()));
-        queue.wait_idle();
-        assert!(queue.result().is_ok(), "it was idle");
+        assert!(jobs.take_unreported());
+        assert_eq!(jobs.result().unwrap_err().text, "job 1");
+        add(&jobs, false, || Ok(()));
+        jobs.wait_idle();
+        assert!(jobs.result().is_ok(), "it was idle");
     }
 
     #[test]
     fn job_that_panics_is_an_error_and_the_next_runs() {
-        let queue = Arc::new(JobQueue::new());
+        let jobs = Arc::new(Jobs::new());
         let (go, wait) = mpsc::channel();
         let (sender, receiver) = mpsc::channel();
-        add(&queue, JobKind::Exclusive, move || {
+        add(&jobs, true, move || {
             wait.recv().unwrap();
             panic!("on purpose")
         });
-        add(&queue, JobKind::Shared, move || {
+        add(&jobs, false, move || {
             sender.send(()).unwrap();
             Ok(())
         });
         go.send(()).unwrap();
         receiver.recv().unwrap();
-        queue.wait_idle();
-        assert!(!queue.is_exclusive());
-        assert_eq!(queue.result().unwrap_err().text, Error::panic().text);
+        jobs.wait_idle();
+        assert!(!jobs.is_exclusive());
+        assert_eq!(jobs.result().unwrap_err().text, Error::panic().text);
     }
 
     #[test]
     fn discarded_result_of_jobs_in_progress_is_not_reported() {
-        let queue = Arc::new(JobQueue::new());
+        let jobs = Arc::new(Jobs::new());
         let (go, wait) = mpsc::channel();
-        add(&queue, JobKind::Shared, move || {
+        add(&jobs, false, move || {
             wait.recv().unwrap();
             Err(Error::usage("too late"))
         });
-        queue.discard_result();
-        add(&queue, JobKind::Shared, || Ok(()));
+        jobs.discard_result();
+        add(&jobs, false, || Ok(()));
         go.send(()).unwrap();
-        queue.wait_idle();
-        assert!(queue.result().is_ok());
+        jobs.wait_idle();
+        assert!(jobs.result().is_ok());
     }
 }

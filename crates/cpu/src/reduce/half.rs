@@ -1,29 +1,5 @@
-//! Run-time dispatch of kernels to the instruction sets of the CPU.
+//! Conversions between halves and f32 by the processor's own instructions.
 #![allow(unsafe_code)]
-
-/// A loop over elements. An implementation, and all that it calls, has to be `#[inline(always)]`, so that it is compiled
-/// once for each instruction set.
-pub(crate) trait Kernel {
-    fn run(self);
-}
-
-/// Runs a kernel with the widest instructions of this CPU. The results are the same with any: nothing is contracted or
-/// reordered.
-pub(crate) fn dispatch(work: impl Kernel) {
-    #[cfg(target_arch = "x86_64")]
-    if is_x86_feature_detected!("avx2") && is_x86_feature_detected!("f16c") {
-        // SAFETY: the CPU has the instructions that the function is compiled for.
-        unsafe { avx2(work) };
-        return;
-    }
-    work.run();
-}
-
-#[cfg(target_arch = "x86_64")]
-#[target_feature(enable = "avx2,f16c")]
-fn avx2(work: impl Kernel) {
-    work.run();
-}
 
 /// The number of halves that are converted at a time.
 pub(crate) const LANES: usize = 32;

@@ -1,0 +1,166 @@
+//! Operations that wait for the end of their group, and run together then.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::sync::Arc;
+
+use crate::coll::call_header::CallHeader;
+use crate::coll::on_stream::OnStream;
+use crate::coll::operation::Operation;
+use crate::coll::wait_report::{self, WaitReport};
+use crate::coll::wrong_element;
+use crate::comm::communicator::{Communicator, RankInfo};
+use crate::comm::queue::{Queue, Turn};
+use crate::diag::error::{Error, Result};
+use crate::diag::strict::STRICT;
+use crate::shm::call_context::CallContext;
+use crate::shm::liveness::AbortReason;
+use crate::sync::executor::{self, BoxedOperation};
+
+/// An operation that runs when the group ends.
+pub(super) struct QueuedOperation {
+    pub(super) communicator: Arc<Communicator>,
+    /// Set if nothing else may use the communicator until it has ended.
+    pub(super) is_exclusive: bool,
+    queue: Queue,
+    /// The number of bytes that it reads and writes.
+    bytes: usize,
+    /// The stream that it runs on, if it does not run on the host.
+    pub(super) on_stream: Option<OnStream>,
+    pub(super) header: CallHeader,
+    operation: Box<dyn Start>,
+}
+
+/// An operation of any type.
+trait Start: Send + Sync {
+    /// Starts it, on the thread that then runs it.
+    fn start<'a>(&'a self, context: CallContext<'a>) -> BoxedOperation<'a>;
+
+    /// Starts it with a wrong element in what it sends.
+    fn start_wrong<'a>(&'a self, context: CallContext<'a>) -> BoxedOperation<'a>;
+}
+
+impl<O: Operation> Start for O {
+    fn start<'a>(&'a self, context: CallContext<'a>) -> BoxedOperation<'a> {
+        Box::pin(wait_report::run(self, context))
+    }
+
+    fn start_wrong<'a>(&'a self, context: CallContext<'a>) -> BoxedOperation<'a> {
+        Box::pin(wrong_element::run(self, context))
+    }
+}
+
+impl QueuedOperation {
+    /// Creates an operation that runs on a stream, or on the host.
+    pub(super) fn new(
+        communicator: &Arc<Communicator>,
+        queue: Queue,
+        bytes: usize,
+        mut operation: impl Operation,
+        mut on_stream: Option<OnStream>,
+    ) -> Result<Self> {
+        if let Some(on_stream) = &mut on_stream {
+            operation.resolve(on_stream)?;
+        }
+        let header = operation.header();
+        let is_exclusive = matches!(header, CallHeader::Control { .. });
+        let (communicator, operation) = (Arc::clone(communicator), Box::new(operation));
+        Ok(Self { communicator, is_exclusive, queue, bytes, on_stream, header, operation })
+    }
+
+    /// Returns a rough estimate in microseconds: the latency of ranks on one host, and one copy of each byte by one
+    /// thread, which is also the cost of a simple sum. Nothing is measured.
+    pub(super) fn estimate(&self) -> f32 {
+        const LATENCY: f32 = 1.0;
+        const BYTES: f32 = 8000.0;
+        LATENCY + self.bytes as f32 / BYTES
+    }
+}
+
+/// Returns the communicators without repetitions.
+pub(super) fn distinct<'a>(
+    communicators: impl Iterator<Item = &'a Arc<Communicator>>,
+) -> Vec<Arc<Communicator>> {
+    let mut distinct: Vec<Arc<Communicator>> = vec![];
+    for communicator in communicators {
+        if !distinct.iter().any(|known| Arc::ptr_eq(known, communicator)) {
+            distinct.push(Arc::clone(communicator));
+        }
+    }
+    distinct
+}
+
+/// Checks that what a rank sends to itself is received in the same group: nothing else could run meanwhile.
+pub(super) fn check_own_messages(communicator: &Arc<Communicator>, operations: &[QueuedOperation]) -> Result {
+    let Ok(RankInfo { rank, .. }) = communicator.rank_info() else { return Ok(()) };
+    let number = |queue| {
+        let is_own = |operation: &&QueuedOperation| {
+            operation.queue == queue && Arc::ptr_eq(&operation.communicator, communicator)
+        };
+        operations.iter().filter(is_own).count()
+    };
+    let (sends, receives) = (number(Queue::SendTo(*rank)), number(Queue::ReceiveFrom(*rank)));
+    if sends == receives {
+        return Ok(());
+    }
+    Err(Error::usage(format!(
+        "a rank that sends to itself has to receive it in the same group: {sends} sends, {receives} receives"
+    )))
+}
+
+/// Runs operations on this thread until all have ended.
+pub(super) fn run(operations: &[QueuedOperation]) -> Result {
+    let communicators = distinct(operations.iter().map(|operation| &operation.communicator));
+    communicators.iter().try_for_each(|communicator| check_own_messages(communicator, operations))?;
+    let delay = |communicator: &Arc<Communicator>| {
+        communicator.delay().inspect_err(|error| communicator.record_error(error))
+    };
+    communicators.iter().try_for_each(delay)?;
+    let mut queues: BTreeMap<(usize, Queue), VecDeque<BoxedOperation<'_>>> = BTreeMap::new();
+    let mut turns: BTreeMap<usize, Turn> = BTreeMap::new();
+    for QueuedOperation { communicator, queue, operation, .. } in operations {
+        let (id, queue) = (Arc::as_ptr(communicator).addr(), *queue);
+        let mut operation: BoxedOperation<'_> = Box::pin(async move {
+            let operation = async {
+                let context = communicator.context()?;
+                let is_wrong = communicator.fault().is_some_and(|fault| fault.sends_wrong);
+                if is_wrong { operation.start_wrong(context) } else { operation.start(context) }.await
+            };
+            operation.await.inspect_err(|error| communicator.record_error(error))
+        });
+        if *STRICT {
+            operation = turns.entry(id).or_default().clone().add(queue, operation);
+        }
+        queues.entry((id, queue)).or_default().push_back(operation);
+    }
+    let mut threads = 1;
+    let mut states = vec![];
+    for communicator in &communicators {
+        let Ok(RankInfo { state, rank, .. }) = communicator.rank_info() else { continue };
+        threads = threads.max(state.ranks());
+        states.push((state, *rank));
+    }
+    let guard = AbortOnPanic(&communicators);
+    let mut report = WaitReport::default();
+    let result = executor::run(queues.into_values().collect(), threads, |waited| {
+        states.iter().for_each(|(state, _)| state.check_liveness());
+        report.check(waited, states.iter().map(|(state, rank)| (&***state, *rank)));
+        // An abort of one of them waits for everything that runs here.
+        if communicators.iter().any(|communicator| communicator.is_aborted()) {
+            communicators.iter().for_each(|communicator| communicator.set_abort(AbortReason::Failed));
+        }
+    });
+    std::mem::forget(guard);
+    result
+}
+
+/// Sets the abort flag on drop, which is a panic in an operation: its rank is out of sync, and the others must not wait
+/// for it.
+pub(super) struct AbortOnPanic<'a>(pub(super) &'a [Arc<Communicator>]);
+
+impl Drop for AbortOnPanic<'_> {
+    fn drop(&mut self) {
+        for communicator in self.0 {
+            communicator.set_abort(AbortReason::Failed);
+        }
+    }
+}

@@ -1,0 +1,156 @@
+//! A job on streams: the operations of one communicator in a group, on the streams that it is given there.
+
+use std::ffi::CString;
+use std::sync::Arc;
+
+use crate::coll::on_stream::OnStream;
+use crate::comm::communicator::Communicator;
+use crate::comm::queued_operation::{self, QueuedOperation, check_own_messages, distinct};
+use crate::cuda::driver::{Capture, Driver, Stream};
+use crate::diag::error::{Error, Result};
+use crate::diag::wait_limits;
+use crate::shm::call_context::CallContext;
+use crate::shm::liveness::AbortReason;
+
+/// Enqueues the operations of each communicator as its next job. Each has a stream.
+pub(super) fn enqueue(mut operations: Vec<QueuedOperation>) -> Result {
+    let communicators = distinct(operations.iter().map(|operation| &operation.communicator));
+    communicators.iter().try_for_each(|communicator| check_own_messages(communicator, &operations))?;
+    for communicator in communicators {
+        let is_own = |operation: &QueuedOperation| Arc::ptr_eq(&operation.communicator, &communicator);
+        let (own, others): (Vec<_>, _) = operations.into_iter().partition(is_own);
+        operations = others;
+        if let Some(driver) = communicator.driver() {
+            driver.on_device(communicator.device(), || {
+                let streams = streams(&own);
+                let capture = capture(driver, &streams)?;
+                enqueue_job(driver, &communicator, own, &streams, capture).inspect_err(|error| {
+                    if capture == Capture::None {
+                        // Other ranks will wait for it.
+                        communicator.fail(error);
+                        communicator.set_abort(AbortReason::Failed);
+                    }
+                })
+            })?;
+        }
+    }
+    Ok(())
+}
+
+/// Returns the streams of operations.
+fn streams(operations: &[QueuedOperation]) -> Vec<Stream> {
+    let mut streams: Vec<Stream> = vec![];
+    for OnStream { stream, .. } in operations.iter().filter_map(|operation| operation.on_stream.as_ref()) {
+        if !streams.contains(stream) {
+            streams.push(*stream);
+        }
+    }
+    streams
+}
+
+/// Returns whether what the streams of a job are given now is captured, which is the same for all of them.
+fn capture(driver: &Driver, streams: &[Stream]) -> Result<Capture> {
+    let captures = streams.iter().map(|stream| driver.capture(*stream)).collect::<Result<Vec<_>>>()?;
+    let first = captures.first().copied().unwrap_or(Capture::None);
+    if captures.iter().all(|capture| *capture == first) {
+        return Ok(first);
+    }
+    Err(Error::usage(
+        "some of the streams that a communicator is given in a group are captured, but not all of them for one graph",
+    ))
+}
+
+/// Enqueues the operations of one communicator.
+fn enqueue_job(
+    driver: &'static Driver,
+    communicator: &Arc<Communicator>,
+    operations: Vec<QueuedOperation>,
+    streams: &[Stream],
+    capture: Capture,
+) -> Result {
+    let on_streams = operations.iter().filter_map(|operation| operation.on_stream.as_ref());
+    let accesses: Vec<_> = on_streams.flat_map(|on_stream| on_stream.accesses.iter().copied()).collect();
+    let label = label(communicator, &operations, capture)?;
+    let job = StreamJob::new(communicator, operations, capture);
+    communicator.stream_jobs().enqueue(driver, streams, capture, |stream| {
+        driver.enqueue(stream, &accesses, &label, move || job.run())
+    })
+}
+
+/// Returns the name of a job in the reports of CUDA: its calls, with their rank and number.
+fn label(communicator: &Communicator, operations: &[QueuedOperation], capture: Capture) -> Result<CString> {
+    const NAMED: usize = 4;
+    let CallContext { state, rank, .. } = communicator.context()?;
+    let mut calls: Vec<String> =
+        operations.iter().take(NAMED).map(|operation| operation.header.to_string()).collect();
+    if operations.len() > NAMED {
+        calls.push(format!("{} more", operations.len() - NAMED));
+    }
+    let numbers = if capture == Capture::None {
+        let first = communicator.stream_jobs().number(state.calls(rank), operations.len());
+        match operations.len() {
+            1 => format!("call {first}"),
+            calls => format!("calls {first} to {}", first + calls as u64 - 1),
+        }
+    } else {
+        // Each launch of the graph is another call.
+        "in a graph".to_owned()
+    };
+    let text = format!("{}, rank {rank} of {}, {numbers}", calls.join(" + "), state.ranks());
+    Ok(CString::new(text).unwrap_or_default())
+}
+
+/// Operations of one communicator, which run on a stream: once, or at each launch of a graph.
+struct StreamJob {
+    communicator: Arc<Communicator>,
+    operations: Vec<QueuedOperation>,
+    capture: Capture,
+}
+
+impl StreamJob {
+    fn new(communicator: &Arc<Communicator>, operations: Vec<QueuedOperation>, capture: Capture) -> Self {
+        Self { communicator: Arc::clone(communicator), operations, capture }
+    }
+
+    /// Runs the job, on the thread of its stream. Nobody takes its error there, so it ends the communicator, as an error
+    /// of NCCL's kernels does.
+    fn run(&self) {
+        let Self { communicator, operations, capture } = self;
+        let _running = communicator.stream_jobs().begin(*capture);
+        if communicator.check_usable().is_err() {
+            return;
+        }
+        if communicator.stream_jobs().is_released() {
+            wait_limits::report(&format!(
+                "a graph was launched after the communicator of its operations was destroyed; they do not run; {}",
+                communicator.describe()
+            ));
+            return;
+        }
+        let mut guard = FailOnPanic(Some(communicator));
+        let result = queued_operation::run(operations);
+        guard.0 = None;
+        if let Err(error) = result
+            && !communicator.is_aborted()
+            && communicator.stopped().is_none()
+        {
+            communicator.fail(&error);
+            wait_limits::report(&format!(
+                "an operation on a stream failed, of which ncclCommGetAsyncError tells: {}; {}",
+                error.text,
+                communicator.describe()
+            ));
+        }
+    }
+}
+
+/// Fails a communicator on drop, which is a panic in its job.
+struct FailOnPanic<'a>(Option<&'a Arc<Communicator>>);
+
+impl Drop for FailOnPanic<'_> {
+    fn drop(&mut self) {
+        if let Some(communicator) = self.0 {
+            communicator.fail(&Error::panic());
+        }
+    }
+}
