@@ -12,18 +12,13 @@ impl Communicator {
     /// All ranks call this. The new communicator has the options of this one.
     ///
     /// ```
-    /// # use libnccl::{Communicator, Result};
-    /// # fn each(comm: Communicator) -> Result<()> {
-    /// // On each of four ranks:
-    /// let half = (comm.rank() / 2) as u32;
-    /// let node = comm.split(Some(half), 0)?.expect("this rank has a color");
-    /// assert_eq!((node.size(), node.rank()), (2, comm.rank() % 2));
-    /// # Ok(())
-    /// # }
-    /// # fn main() -> Result<()> {
-    /// # let comms = libnccl_cpu::nccl().init_all(&[0, 1, 2, 3])?;
-    /// # std::thread::scope(|s| comms.into_iter().for_each(|comm| drop(s.spawn(|| each(comm).unwrap()))));
-    /// # Ok(())
+    /// # fn main() -> libnccl::Result<()> {
+    /// libnccl_cpu::run_ranks(4, |comm| {
+    ///     let half = (comm.rank() / 2) as u32;
+    ///     let node = comm.split(Some(half), 0)?.expect("this rank has a color");
+    ///     assert_eq!((node.size(), node.rank()), (2, comm.rank() % 2));
+    ///     Ok(())
+    /// })
     /// # }
     /// ```
     ///
@@ -40,18 +35,15 @@ impl Communicator {
     /// 2.18.1.
     ///
     /// ```
-    /// # use libnccl::{Communicator, Config, Result};
-    /// # fn each(comm: Communicator) -> Result<()> {
-    /// // On each of three ranks:
-    /// let config = Config::new().split_share(true).name("even ranks");
-    /// let even = comm.split_with((comm.rank() % 2 == 0).then_some(0), 0, &config)?;
-    /// assert_eq!(even.is_none(), comm.rank() == 1);
-    /// # Ok(())
-    /// # }
-    /// # fn main() -> Result<()> {
-    /// # let comms = libnccl_cpu::nccl().init_all(&[0, 1, 2])?;
-    /// # std::thread::scope(|s| comms.into_iter().for_each(|comm| drop(s.spawn(|| each(comm).unwrap()))));
-    /// # Ok(())
+    /// use libnccl::Config;
+    ///
+    /// # fn main() -> libnccl::Result<()> {
+    /// libnccl_cpu::run_ranks(3, |comm| {
+    ///     let config = Config::new().split_share(true).name("even ranks");
+    ///     let even = comm.split_with((comm.rank() % 2 == 0).then_some(0), 0, &config)?;
+    ///     assert_eq!(even.is_none(), comm.rank() == 1);
+    ///     Ok(())
+    /// })
     /// # }
     /// ```
     ///

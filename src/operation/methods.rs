@@ -120,18 +120,15 @@ operations! {
     /// length of `send`; `recv` holds at least as many elements.
     ///
     /// ```
-    /// # use libnccl::{Communicator, ReduceOp, Result, StreamRef};
-    /// # fn each(comm: Communicator) -> Result<()> {
-    /// // On each of two ranks:
-    /// let mut sums = [0; 2];
-    /// comm.all_reduce(&[10, comm.rank() as i32], &mut sums, ReduceOp::Sum, StreamRef::DEFAULT)?;
-    /// assert_eq!(sums, [20, 1]);
-    /// # Ok(())
-    /// # }
-    /// # fn main() -> Result<()> {
-    /// # let comms = libnccl_cpu::nccl().init_all(&[0, 1])?;
-    /// # std::thread::scope(|s| comms.into_iter().for_each(|comm| drop(s.spawn(|| each(comm).unwrap()))));
-    /// # Ok(())
+    /// use libnccl::{ReduceOp, StreamRef};
+    ///
+    /// # fn main() -> libnccl::Result<()> {
+    /// libnccl_cpu::run_ranks(2, |comm| {
+    ///     let mut sums = [0; 2];
+    ///     comm.all_reduce(&[10, comm.rank() as i32], &mut sums, ReduceOp::Sum, StreamRef::DEFAULT)?;
+    ///     assert_eq!(sums, [20, 1]);
+    ///     Ok(())
+    /// })
     /// # }
     /// ```
     #[doc(alias = "ncclAllReduce")]
@@ -141,18 +138,15 @@ operations! {
     /// Performs [`all_reduce`](Self::all_reduce) in place: the result replaces the elements that were sent.
     ///
     /// ```
-    /// # use libnccl::{Communicator, ReduceOp, Result, StreamRef};
-    /// # fn each(comm: Communicator) -> Result<()> {
-    /// // On each of two ranks:
-    /// let mut buffer = [10, comm.rank() as i32];
-    /// comm.all_reduce_in_place(&mut buffer, ReduceOp::Max, StreamRef::DEFAULT)?;
-    /// assert_eq!(buffer, [10, 1]);
-    /// # Ok(())
-    /// # }
-    /// # fn main() -> Result<()> {
-    /// # let comms = libnccl_cpu::nccl().init_all(&[0, 1])?;
-    /// # std::thread::scope(|s| comms.into_iter().for_each(|comm| drop(s.spawn(|| each(comm).unwrap()))));
-    /// # Ok(())
+    /// use libnccl::{ReduceOp, StreamRef};
+    ///
+    /// # fn main() -> libnccl::Result<()> {
+    /// libnccl_cpu::run_ranks(2, |comm| {
+    ///     let mut buffer = [10, comm.rank() as i32];
+    ///     comm.all_reduce_in_place(&mut buffer, ReduceOp::Max, StreamRef::DEFAULT)?;
+    ///     assert_eq!(buffer, [10, 1]);
+    ///     Ok(())
+    /// })
     /// # }
     /// ```
     #[doc(alias = "ncclAllReduce")]
@@ -162,19 +156,16 @@ operations! {
     /// holds at least as many elements; on the other ranks it is ignored and may be empty.
     ///
     /// ```
-    /// # use libnccl::{Communicator, Result, StreamRef};
-    /// # fn each(comm: Communicator) -> Result<()> {
-    /// // On each of two ranks:
-    /// let send: &[i32] = if comm.rank() == 0 { &[1, 2] } else { &[] };
-    /// let mut recv = [0; 2];
-    /// comm.broadcast(send, &mut recv, 0, StreamRef::DEFAULT)?;
-    /// assert_eq!(recv, [1, 2]);
-    /// # Ok(())
-    /// # }
-    /// # fn main() -> Result<()> {
-    /// # let comms = libnccl_cpu::nccl().init_all(&[0, 1])?;
-    /// # std::thread::scope(|s| comms.into_iter().for_each(|comm| drop(s.spawn(|| each(comm).unwrap()))));
-    /// # Ok(())
+    /// use libnccl::StreamRef;
+    ///
+    /// # fn main() -> libnccl::Result<()> {
+    /// libnccl_cpu::run_ranks(2, |comm| {
+    ///     let send: &[i32] = if comm.rank() == 0 { &[1, 2] } else { &[] };
+    ///     let mut recv = [0; 2];
+    ///     comm.broadcast(send, &mut recv, 0, StreamRef::DEFAULT)?;
+    ///     assert_eq!(recv, [1, 2]);
+    ///     Ok(())
+    /// })
     /// # }
     /// ```
     #[doc(alias = "ncclBroadcast")]
@@ -184,18 +175,15 @@ operations! {
     /// Copies `buffer` of rank `root` to `buffer` of every other rank.
     ///
     /// ```
-    /// # use libnccl::{Communicator, Result, StreamRef};
-    /// # fn each(comm: Communicator) -> Result<()> {
-    /// // On each of two ranks:
-    /// let mut buffer = [comm.rank() as i32 + 1; 2];
-    /// comm.broadcast_in_place(&mut buffer, 1, StreamRef::DEFAULT)?;
-    /// assert_eq!(buffer, [2, 2]);
-    /// # Ok(())
-    /// # }
-    /// # fn main() -> Result<()> {
-    /// # let comms = libnccl_cpu::nccl().init_all(&[0, 1])?;
-    /// # std::thread::scope(|s| comms.into_iter().for_each(|comm| drop(s.spawn(|| each(comm).unwrap()))));
-    /// # Ok(())
+    /// use libnccl::StreamRef;
+    ///
+    /// # fn main() -> libnccl::Result<()> {
+    /// libnccl_cpu::run_ranks(2, |comm| {
+    ///     let mut buffer = [comm.rank() as i32 + 1; 2];
+    ///     comm.broadcast_in_place(&mut buffer, 1, StreamRef::DEFAULT)?;
+    ///     assert_eq!(buffer, [2, 2]);
+    ///     Ok(())
+    /// })
     /// # }
     /// ```
     #[doc(alias = "ncclBroadcast")]
@@ -207,20 +195,17 @@ operations! {
     /// be empty.
     ///
     /// ```
-    /// # use libnccl::{Communicator, ReduceOp, Result, StreamRef};
-    /// # fn each(comm: Communicator) -> Result<()> {
-    /// // On each of two ranks:
-    /// let mut recv = vec![0; if comm.rank() == 0 { 2 } else { 0 }];
-    /// comm.reduce(&[3, 4], &mut recv, ReduceOp::Prod, 0, StreamRef::DEFAULT)?;
-    /// if comm.rank() == 0 {
-    ///     assert_eq!(recv, [9, 16]);
-    /// }
-    /// # Ok(())
-    /// # }
-    /// # fn main() -> Result<()> {
-    /// # let comms = libnccl_cpu::nccl().init_all(&[0, 1])?;
-    /// # std::thread::scope(|s| comms.into_iter().for_each(|comm| drop(s.spawn(|| each(comm).unwrap()))));
-    /// # Ok(())
+    /// use libnccl::{ReduceOp, StreamRef};
+    ///
+    /// # fn main() -> libnccl::Result<()> {
+    /// libnccl_cpu::run_ranks(2, |comm| {
+    ///     let mut recv = vec![0; if comm.rank() == 0 { 2 } else { 0 }];
+    ///     comm.reduce(&[3, 4], &mut recv, ReduceOp::Prod, 0, StreamRef::DEFAULT)?;
+    ///     if comm.rank() == 0 {
+    ///         assert_eq!(recv, [9, 16]);
+    ///     }
+    ///     Ok(())
+    /// })
     /// # }
     /// ```
     #[doc(alias = "ncclReduce")]
@@ -231,18 +216,15 @@ operations! {
     /// the other ranks do not change.
     ///
     /// ```
-    /// # use libnccl::{Communicator, ReduceOp, Result, StreamRef};
-    /// # fn each(comm: Communicator) -> Result<()> {
-    /// // On each of two ranks:
-    /// let mut buffer = [3, 4];
-    /// comm.reduce_in_place(&mut buffer, ReduceOp::Prod, 0, StreamRef::DEFAULT)?;
-    /// assert_eq!(buffer, if comm.rank() == 0 { [9, 16] } else { [3, 4] });
-    /// # Ok(())
-    /// # }
-    /// # fn main() -> Result<()> {
-    /// # let comms = libnccl_cpu::nccl().init_all(&[0, 1])?;
-    /// # std::thread::scope(|s| comms.into_iter().for_each(|comm| drop(s.spawn(|| each(comm).unwrap()))));
-    /// # Ok(())
+    /// use libnccl::{ReduceOp, StreamRef};
+    ///
+    /// # fn main() -> libnccl::Result<()> {
+    /// libnccl_cpu::run_ranks(2, |comm| {
+    ///     let mut buffer = [3, 4];
+    ///     comm.reduce_in_place(&mut buffer, ReduceOp::Prod, 0, StreamRef::DEFAULT)?;
+    ///     assert_eq!(buffer, if comm.rank() == 0 { [9, 16] } else { [3, 4] });
+    ///     Ok(())
+    /// })
     /// # }
     /// ```
     #[doc(alias = "ncclReduce")]
@@ -252,18 +234,15 @@ operations! {
     /// holds at least count x size elements.
     ///
     /// ```
-    /// # use libnccl::{Communicator, Result, StreamRef};
-    /// # fn each(comm: Communicator) -> Result<()> {
-    /// // On each of two ranks:
-    /// let mut all = [0; 4];
-    /// comm.all_gather(&[comm.rank() as i32; 2], &mut all, StreamRef::DEFAULT)?;
-    /// assert_eq!(all, [0, 0, 1, 1]);
-    /// # Ok(())
-    /// # }
-    /// # fn main() -> Result<()> {
-    /// # let comms = libnccl_cpu::nccl().init_all(&[0, 1])?;
-    /// # std::thread::scope(|s| comms.into_iter().for_each(|comm| drop(s.spawn(|| each(comm).unwrap()))));
-    /// # Ok(())
+    /// use libnccl::StreamRef;
+    ///
+    /// # fn main() -> libnccl::Result<()> {
+    /// libnccl_cpu::run_ranks(2, |comm| {
+    ///     let mut all = [0; 4];
+    ///     comm.all_gather(&[comm.rank() as i32; 2], &mut all, StreamRef::DEFAULT)?;
+    ///     assert_eq!(all, [0, 0, 1, 1]);
+    ///     Ok(())
+    /// })
     /// # }
     /// ```
     #[doc(alias = "ncclAllGather")]
@@ -274,19 +253,16 @@ operations! {
     /// sends part `rank`.
     ///
     /// ```
-    /// # use libnccl::{Communicator, Result, StreamRef};
-    /// # fn each(comm: Communicator) -> Result<()> {
-    /// // On each of two ranks:
-    /// let mut all = [-1; 2];
-    /// all[comm.rank()] = comm.rank() as i32;
-    /// comm.all_gather_in_place(&mut all, StreamRef::DEFAULT)?;
-    /// assert_eq!(all, [0, 1]);
-    /// # Ok(())
-    /// # }
-    /// # fn main() -> Result<()> {
-    /// # let comms = libnccl_cpu::nccl().init_all(&[0, 1])?;
-    /// # std::thread::scope(|s| comms.into_iter().for_each(|comm| drop(s.spawn(|| each(comm).unwrap()))));
-    /// # Ok(())
+    /// use libnccl::StreamRef;
+    ///
+    /// # fn main() -> libnccl::Result<()> {
+    /// libnccl_cpu::run_ranks(2, |comm| {
+    ///     let mut all = [-1; 2];
+    ///     all[comm.rank()] = comm.rank() as i32;
+    ///     comm.all_gather_in_place(&mut all, StreamRef::DEFAULT)?;
+    ///     assert_eq!(all, [0, 1]);
+    ///     Ok(())
+    /// })
     /// # }
     /// ```
     #[doc(alias = "ncclAllGather")]
@@ -296,18 +272,15 @@ operations! {
     /// is the length of `recv`; `send` holds at least count x size elements.
     ///
     /// ```
-    /// # use libnccl::{Communicator, ReduceOp, Result, StreamRef};
-    /// # fn each(comm: Communicator) -> Result<()> {
-    /// // On each of two ranks:
-    /// let mut part = [0];
-    /// comm.reduce_scatter(&[10, 20], &mut part, ReduceOp::Sum, StreamRef::DEFAULT)?;
-    /// assert_eq!(part, if comm.rank() == 0 { [20] } else { [40] });
-    /// # Ok(())
-    /// # }
-    /// # fn main() -> Result<()> {
-    /// # let comms = libnccl_cpu::nccl().init_all(&[0, 1])?;
-    /// # std::thread::scope(|s| comms.into_iter().for_each(|comm| drop(s.spawn(|| each(comm).unwrap()))));
-    /// # Ok(())
+    /// use libnccl::{ReduceOp, StreamRef};
+    ///
+    /// # fn main() -> libnccl::Result<()> {
+    /// libnccl_cpu::run_ranks(2, |comm| {
+    ///     let mut part = [0];
+    ///     comm.reduce_scatter(&[10, 20], &mut part, ReduceOp::Sum, StreamRef::DEFAULT)?;
+    ///     assert_eq!(part, if comm.rank() == 0 { [20] } else { [40] });
+    ///     Ok(())
+    /// })
     /// # }
     /// ```
     #[doc(alias = "ncclReduceScatter")]
@@ -318,18 +291,15 @@ operations! {
     /// part `rank` receives the result. The contents of the other parts are undefined afterwards.
     ///
     /// ```
-    /// # use libnccl::{Communicator, ReduceOp, Result, StreamRef};
-    /// # fn each(comm: Communicator) -> Result<()> {
-    /// // On each of two ranks:
-    /// let mut buffer = [10, 20];
-    /// comm.reduce_scatter_in_place(&mut buffer, ReduceOp::Sum, StreamRef::DEFAULT)?;
-    /// assert_eq!(buffer[comm.rank()], if comm.rank() == 0 { 20 } else { 40 });
-    /// # Ok(())
-    /// # }
-    /// # fn main() -> Result<()> {
-    /// # let comms = libnccl_cpu::nccl().init_all(&[0, 1])?;
-    /// # std::thread::scope(|s| comms.into_iter().for_each(|comm| drop(s.spawn(|| each(comm).unwrap()))));
-    /// # Ok(())
+    /// use libnccl::{ReduceOp, StreamRef};
+    ///
+    /// # fn main() -> libnccl::Result<()> {
+    /// libnccl_cpu::run_ranks(2, |comm| {
+    ///     let mut buffer = [10, 20];
+    ///     comm.reduce_scatter_in_place(&mut buffer, ReduceOp::Sum, StreamRef::DEFAULT)?;
+    ///     assert_eq!(buffer[comm.rank()], if comm.rank() == 0 { 20 } else { 40 });
+    ///     Ok(())
+    /// })
     /// # }
     /// ```
     #[doc(alias = "ncclReduceScatter")]
@@ -341,19 +311,16 @@ operations! {
     /// NCCL has this operation since 2.28.3. Before, it consists of grouped sends and receives and takes no options.
     ///
     /// ```
-    /// # use libnccl::{Communicator, Result, StreamRef};
-    /// # fn each(comm: Communicator) -> Result<()> {
-    /// // On each of two ranks:
-    /// let send = [10, 20].map(|part| part + comm.rank() as i32);
-    /// let mut recv = [0; 2];
-    /// comm.all_to_all(&send, &mut recv, StreamRef::DEFAULT)?;
-    /// assert_eq!(recv, if comm.rank() == 0 { [10, 11] } else { [20, 21] });
-    /// # Ok(())
-    /// # }
-    /// # fn main() -> Result<()> {
-    /// # let comms = libnccl_cpu::nccl().init_all(&[0, 1])?;
-    /// # std::thread::scope(|s| comms.into_iter().for_each(|comm| drop(s.spawn(|| each(comm).unwrap()))));
-    /// # Ok(())
+    /// use libnccl::StreamRef;
+    ///
+    /// # fn main() -> libnccl::Result<()> {
+    /// libnccl_cpu::run_ranks(2, |comm| {
+    ///     let send = [10, 20].map(|part| part + comm.rank() as i32);
+    ///     let mut recv = [0; 2];
+    ///     comm.all_to_all(&send, &mut recv, StreamRef::DEFAULT)?;
+    ///     assert_eq!(recv, if comm.rank() == 0 { [10, 11] } else { [20, 21] });
+    ///     Ok(())
+    /// })
     /// # }
     /// ```
     #[doc(alias = "ncclAlltoAll")]
@@ -366,20 +333,17 @@ operations! {
     /// NCCL has this operation since 2.28.3. Before, it consists of grouped sends and receives and takes no options.
     ///
     /// ```
-    /// # use libnccl::{Communicator, Result, StreamRef};
-    /// # fn each(comm: Communicator) -> Result<()> {
-    /// // On each of two ranks:
-    /// let mut all = vec![0; if comm.rank() == 0 { 2 } else { 0 }];
-    /// comm.gather(&[comm.rank() as i32], &mut all, 0, StreamRef::DEFAULT)?;
-    /// if comm.rank() == 0 {
-    ///     assert_eq!(all, [0, 1]);
-    /// }
-    /// # Ok(())
-    /// # }
-    /// # fn main() -> Result<()> {
-    /// # let comms = libnccl_cpu::nccl().init_all(&[0, 1])?;
-    /// # std::thread::scope(|s| comms.into_iter().for_each(|comm| drop(s.spawn(|| each(comm).unwrap()))));
-    /// # Ok(())
+    /// use libnccl::StreamRef;
+    ///
+    /// # fn main() -> libnccl::Result<()> {
+    /// libnccl_cpu::run_ranks(2, |comm| {
+    ///     let mut all = vec![0; if comm.rank() == 0 { 2 } else { 0 }];
+    ///     comm.gather(&[comm.rank() as i32], &mut all, 0, StreamRef::DEFAULT)?;
+    ///     if comm.rank() == 0 {
+    ///         assert_eq!(all, [0, 1]);
+    ///     }
+    ///     Ok(())
+    /// })
     /// # }
     /// ```
     #[doc(alias = "ncclGather")]
@@ -390,18 +354,15 @@ operations! {
     /// `root` is already there; the other ranks send their `buffer`.
     ///
     /// ```
-    /// # use libnccl::{Communicator, Result, StreamRef};
-    /// # fn each(comm: Communicator) -> Result<()> {
-    /// // On each of two ranks:
-    /// let mut buffer = if comm.rank() == 0 { vec![10, 0] } else { vec![20] };
-    /// comm.gather_in_place(&mut buffer, 0, StreamRef::DEFAULT)?;
-    /// assert_eq!(buffer, if comm.rank() == 0 { vec![10, 20] } else { vec![20] });
-    /// # Ok(())
-    /// # }
-    /// # fn main() -> Result<()> {
-    /// # let comms = libnccl_cpu::nccl().init_all(&[0, 1])?;
-    /// # std::thread::scope(|s| comms.into_iter().for_each(|comm| drop(s.spawn(|| each(comm).unwrap()))));
-    /// # Ok(())
+    /// use libnccl::StreamRef;
+    ///
+    /// # fn main() -> libnccl::Result<()> {
+    /// libnccl_cpu::run_ranks(2, |comm| {
+    ///     let mut buffer = if comm.rank() == 0 { vec![10, 0] } else { vec![20] };
+    ///     comm.gather_in_place(&mut buffer, 0, StreamRef::DEFAULT)?;
+    ///     assert_eq!(buffer, if comm.rank() == 0 { vec![10, 20] } else { vec![20] });
+    ///     Ok(())
+    /// })
     /// # }
     /// ```
     #[doc(alias = "ncclGather")]
@@ -413,19 +374,16 @@ operations! {
     /// NCCL has this operation since 2.28.3. Before, it consists of grouped sends and receives and takes no options.
     ///
     /// ```
-    /// # use libnccl::{Communicator, Result, StreamRef};
-    /// # fn each(comm: Communicator) -> Result<()> {
-    /// // On each of two ranks:
-    /// let send: &[i32] = if comm.rank() == 0 { &[10, 20] } else { &[] };
-    /// let mut part = [0];
-    /// comm.scatter(send, &mut part, 0, StreamRef::DEFAULT)?;
-    /// assert_eq!(part, if comm.rank() == 0 { [10] } else { [20] });
-    /// # Ok(())
-    /// # }
-    /// # fn main() -> Result<()> {
-    /// # let comms = libnccl_cpu::nccl().init_all(&[0, 1])?;
-    /// # std::thread::scope(|s| comms.into_iter().for_each(|comm| drop(s.spawn(|| each(comm).unwrap()))));
-    /// # Ok(())
+    /// use libnccl::StreamRef;
+    ///
+    /// # fn main() -> libnccl::Result<()> {
+    /// libnccl_cpu::run_ranks(2, |comm| {
+    ///     let send: &[i32] = if comm.rank() == 0 { &[10, 20] } else { &[] };
+    ///     let mut part = [0];
+    ///     comm.scatter(send, &mut part, 0, StreamRef::DEFAULT)?;
+    ///     assert_eq!(part, if comm.rank() == 0 { [10] } else { [20] });
+    ///     Ok(())
+    /// })
     /// # }
     /// ```
     #[doc(alias = "ncclScatter")]
@@ -436,18 +394,15 @@ operations! {
     /// which part `root` stays there; the other ranks receive into their `buffer`.
     ///
     /// ```
-    /// # use libnccl::{Communicator, Result, StreamRef};
-    /// # fn each(comm: Communicator) -> Result<()> {
-    /// // On each of two ranks:
-    /// let mut buffer = if comm.rank() == 0 { vec![10, 20] } else { vec![0] };
-    /// comm.scatter_in_place(&mut buffer, 0, StreamRef::DEFAULT)?;
-    /// assert_eq!(buffer, if comm.rank() == 0 { vec![10, 20] } else { vec![20] });
-    /// # Ok(())
-    /// # }
-    /// # fn main() -> Result<()> {
-    /// # let comms = libnccl_cpu::nccl().init_all(&[0, 1])?;
-    /// # std::thread::scope(|s| comms.into_iter().for_each(|comm| drop(s.spawn(|| each(comm).unwrap()))));
-    /// # Ok(())
+    /// use libnccl::StreamRef;
+    ///
+    /// # fn main() -> libnccl::Result<()> {
+    /// libnccl_cpu::run_ranks(2, |comm| {
+    ///     let mut buffer = if comm.rank() == 0 { vec![10, 20] } else { vec![0] };
+    ///     comm.scatter_in_place(&mut buffer, 0, StreamRef::DEFAULT)?;
+    ///     assert_eq!(buffer, if comm.rank() == 0 { vec![10, 20] } else { vec![20] });
+    ///     Ok(())
+    /// })
     /// # }
     /// ```
     #[doc(alias = "ncclScatter")]
@@ -457,22 +412,19 @@ operations! {
     /// do both in one group; otherwise two ranks that send to each other can deadlock.
     ///
     /// ```
-    /// # use libnccl::{Communicator, Result, StreamRef};
-    /// # fn each(comm: Communicator) -> Result<()> {
-    /// // On each of two ranks:
-    /// if comm.rank() == 0 {
-    ///     comm.send(&[1, 2], 1, StreamRef::DEFAULT)?;
-    /// } else {
-    ///     let mut buffer = [0; 2];
-    ///     comm.recv(&mut buffer, 0, StreamRef::DEFAULT)?;
-    ///     assert_eq!(buffer, [1, 2]);
-    /// }
-    /// # Ok(())
-    /// # }
-    /// # fn main() -> Result<()> {
-    /// # let comms = libnccl_cpu::nccl().init_all(&[0, 1])?;
-    /// # std::thread::scope(|s| comms.into_iter().for_each(|comm| drop(s.spawn(|| each(comm).unwrap()))));
-    /// # Ok(())
+    /// use libnccl::StreamRef;
+    ///
+    /// # fn main() -> libnccl::Result<()> {
+    /// libnccl_cpu::run_ranks(2, |comm| {
+    ///     if comm.rank() == 0 {
+    ///         comm.send(&[1, 2], 1, StreamRef::DEFAULT)?;
+    ///     } else {
+    ///         let mut buffer = [0; 2];
+    ///         comm.recv(&mut buffer, 0, StreamRef::DEFAULT)?;
+    ///         assert_eq!(buffer, [1, 2]);
+    ///     }
+    ///     Ok(())
+    /// })
     /// # }
     /// ```
     #[doc(alias = "ncclSend")]
@@ -481,23 +433,19 @@ operations! {
     /// Receives `buffer` from rank `peer`, which sends the same number of elements.
     ///
     /// ```
-    /// # use libnccl::{Communicator, Nccl, Result, StreamRef};
-    /// # fn each(nccl: &Nccl, comm: Communicator) -> Result<()> {
-    /// // On each of two ranks:
-    /// let (mine, mut theirs, peer) = ([comm.rank() as i32], [-1], 1 - comm.rank());
-    /// nccl.group(|g| {
-    ///     g.send(&comm, &mine, peer, StreamRef::DEFAULT)?;
-    ///     g.recv(&comm, &mut theirs, peer, StreamRef::DEFAULT)
-    /// })?;
-    /// assert_eq!(theirs, [peer as i32]);
-    /// # Ok(())
-    /// # }
-    /// # fn main() -> Result<()> {
-    /// # let nccl = libnccl_cpu::nccl();
-    /// # let comms = nccl.init_all(&[0, 1])?;
-    /// # let nccl = &nccl;
-    /// # std::thread::scope(|s| comms.into_iter().for_each(|comm| drop(s.spawn(move || each(nccl, comm).unwrap()))));
-    /// # Ok(())
+    /// use libnccl::StreamRef;
+    ///
+    /// # fn main() -> libnccl::Result<()> {
+    /// let nccl = libnccl_cpu::nccl();
+    /// libnccl_cpu::run_ranks(2, |comm| {
+    ///     let (mine, mut theirs, peer) = ([comm.rank() as i32], [-1], 1 - comm.rank());
+    ///     nccl.group(|g| {
+    ///         g.send(&comm, &mine, peer, StreamRef::DEFAULT)?;
+    ///         g.recv(&comm, &mut theirs, peer, StreamRef::DEFAULT)
+    ///     })?;
+    ///     assert_eq!(theirs, [peer as i32]);
+    ///     Ok(())
+    /// })
     /// # }
     /// ```
     #[doc(alias = "ncclRecv")]
@@ -510,19 +458,16 @@ operations! {
     /// their own.
     ///
     /// ```
-    /// # use libnccl::{Communicator, Result, StreamRef};
-    /// # fn each(comm: Communicator) -> Result<()> {
-    /// // On each of two ranks:
-    /// let (rank, peer) = (comm.rank() as i32, 1 - comm.rank());
-    /// let mut theirs = [-1; 2];
-    /// comm.sendrecv(&[rank; 2], &mut theirs, peer, peer, StreamRef::DEFAULT)?;
-    /// assert_eq!(theirs, [peer as i32; 2]);
-    /// # Ok(())
-    /// # }
-    /// # fn main() -> Result<()> {
-    /// # let comms = libnccl_cpu::nccl().init_all(&[0, 1])?;
-    /// # std::thread::scope(|s| comms.into_iter().for_each(|comm| drop(s.spawn(|| each(comm).unwrap()))));
-    /// # Ok(())
+    /// use libnccl::StreamRef;
+    ///
+    /// # fn main() -> libnccl::Result<()> {
+    /// libnccl_cpu::run_ranks(2, |comm| {
+    ///     let (rank, peer) = (comm.rank() as i32, 1 - comm.rank());
+    ///     let mut theirs = [-1; 2];
+    ///     comm.sendrecv(&[rank; 2], &mut theirs, peer, peer, StreamRef::DEFAULT)?;
+    ///     assert_eq!(theirs, [peer as i32; 2]);
+    ///     Ok(())
+    /// })
     /// # }
     /// ```
     #[doc(alias = "MPI_Sendrecv")]
@@ -537,18 +482,15 @@ operations! {
     /// NCCL lacks this operation: it consists of a broadcast from each rank, in a group.
     ///
     /// ```
-    /// # use libnccl::{Communicator, Result, StreamRef};
-    /// # fn each(comm: Communicator) -> Result<()> {
-    /// // On each of two ranks:
-    /// let (mine, mut all) = (vec![comm.rank() as i32; 1 + comm.rank()], [-1; 3]);
-    /// comm.all_gather_v(&mine, &mut all, &[1, 2], StreamRef::DEFAULT)?;
-    /// assert_eq!(all, [0, 1, 1]);
-    /// # Ok(())
-    /// # }
-    /// # fn main() -> Result<()> {
-    /// # let comms = libnccl_cpu::nccl().init_all(&[0, 1])?;
-    /// # std::thread::scope(|s| comms.into_iter().for_each(|comm| drop(s.spawn(|| each(comm).unwrap()))));
-    /// # Ok(())
+    /// use libnccl::StreamRef;
+    ///
+    /// # fn main() -> libnccl::Result<()> {
+    /// libnccl_cpu::run_ranks(2, |comm| {
+    ///     let (mine, mut all) = (vec![comm.rank() as i32; 1 + comm.rank()], [-1; 3]);
+    ///     comm.all_gather_v(&mine, &mut all, &[1, 2], StreamRef::DEFAULT)?;
+    ///     assert_eq!(all, [0, 1, 1]);
+    ///     Ok(())
+    /// })
     /// # }
     /// ```
     #[doc(alias = "MPI_Allgatherv")]
@@ -560,18 +502,15 @@ operations! {
     /// which each rank sends its own.
     ///
     /// ```
-    /// # use libnccl::{Communicator, Result, StreamRef};
-    /// # fn each(comm: Communicator) -> Result<()> {
-    /// // On each of two ranks:
-    /// let mut all = if comm.rank() == 0 { [10, -1, -1] } else { [-1, 20, 21] };
-    /// comm.all_gather_v_in_place(&mut all, &[1, 2], StreamRef::DEFAULT)?;
-    /// assert_eq!(all, [10, 20, 21]);
-    /// # Ok(())
-    /// # }
-    /// # fn main() -> Result<()> {
-    /// # let comms = libnccl_cpu::nccl().init_all(&[0, 1])?;
-    /// # std::thread::scope(|s| comms.into_iter().for_each(|comm| drop(s.spawn(|| each(comm).unwrap()))));
-    /// # Ok(())
+    /// use libnccl::StreamRef;
+    ///
+    /// # fn main() -> libnccl::Result<()> {
+    /// libnccl_cpu::run_ranks(2, |comm| {
+    ///     let mut all = if comm.rank() == 0 { [10, -1, -1] } else { [-1, 20, 21] };
+    ///     comm.all_gather_v_in_place(&mut all, &[1, 2], StreamRef::DEFAULT)?;
+    ///     assert_eq!(all, [10, 20, 21]);
+    ///     Ok(())
+    /// })
     /// # }
     /// ```
     #[doc(alias = "MPI_Allgatherv")]
@@ -584,18 +523,15 @@ operations! {
     /// NCCL lacks this operation: it consists of a reduction to each rank, in a group.
     ///
     /// ```
-    /// # use libnccl::{Communicator, ReduceOp, Result, StreamRef};
-    /// # fn each(comm: Communicator) -> Result<()> {
-    /// // On each of two ranks:
-    /// let mut part = vec![0; 1 + comm.rank()];
-    /// comm.reduce_scatter_v(&[1, 2, 3], &mut part, &[1, 2], ReduceOp::Sum, StreamRef::DEFAULT)?;
-    /// assert_eq!(part, if comm.rank() == 0 { vec![2] } else { vec![4, 6] });
-    /// # Ok(())
-    /// # }
-    /// # fn main() -> Result<()> {
-    /// # let comms = libnccl_cpu::nccl().init_all(&[0, 1])?;
-    /// # std::thread::scope(|s| comms.into_iter().for_each(|comm| drop(s.spawn(|| each(comm).unwrap()))));
-    /// # Ok(())
+    /// use libnccl::{ReduceOp, StreamRef};
+    ///
+    /// # fn main() -> libnccl::Result<()> {
+    /// libnccl_cpu::run_ranks(2, |comm| {
+    ///     let mut part = vec![0; 1 + comm.rank()];
+    ///     comm.reduce_scatter_v(&[1, 2, 3], &mut part, &[1, 2], ReduceOp::Sum, StreamRef::DEFAULT)?;
+    ///     assert_eq!(part, if comm.rank() == 0 { vec![2] } else { vec![4, 6] });
+    ///     Ok(())
+    /// })
     /// # }
     /// ```
     #[doc(alias = "MPI_Reduce_scatter")]
@@ -608,18 +544,15 @@ operations! {
     /// place, puts the result at the start of the buffer.)
     ///
     /// ```
-    /// # use libnccl::{Communicator, ReduceOp, Result, StreamRef};
-    /// # fn each(comm: Communicator) -> Result<()> {
-    /// // On each of two ranks:
-    /// let mut buffer = [1, 2, 3];
-    /// comm.reduce_scatter_v_in_place(&mut buffer, &[1, 2], ReduceOp::Sum, StreamRef::DEFAULT)?;
-    /// assert!(if comm.rank() == 0 { buffer[..1] == [2] } else { buffer[1..] == [4, 6] });
-    /// # Ok(())
-    /// # }
-    /// # fn main() -> Result<()> {
-    /// # let comms = libnccl_cpu::nccl().init_all(&[0, 1])?;
-    /// # std::thread::scope(|s| comms.into_iter().for_each(|comm| drop(s.spawn(|| each(comm).unwrap()))));
-    /// # Ok(())
+    /// use libnccl::{ReduceOp, StreamRef};
+    ///
+    /// # fn main() -> libnccl::Result<()> {
+    /// libnccl_cpu::run_ranks(2, |comm| {
+    ///     let mut buffer = [1, 2, 3];
+    ///     comm.reduce_scatter_v_in_place(&mut buffer, &[1, 2], ReduceOp::Sum, StreamRef::DEFAULT)?;
+    ///     assert!(if comm.rank() == 0 { buffer[..1] == [2] } else { buffer[1..] == [4, 6] });
+    ///     Ok(())
+    /// })
     /// # }
     /// ```
     #[doc(alias = "MPI_Reduce_scatter")]
@@ -635,22 +568,19 @@ operations! {
     /// NCCL lacks this operation: it consists of sends and receives in a group, and takes no options.
     ///
     /// ```
-    /// # use libnccl::{Communicator, Result, StreamRef};
-    /// # fn each(comm: Communicator) -> Result<()> {
-    /// // On each of two ranks:
-    /// // Rank 0 keeps one element and sends two; rank 1 sends none and keeps three.
-    /// let counts = [[1, 2], [0, 3]];
-    /// let send_counts = counts[comm.rank()];
-    /// let recv_counts = counts.map(|sender| sender[comm.rank()]);
-    /// let mut recv = vec![-1; recv_counts.iter().sum()];
-    /// comm.all_to_all_v(&[10, 11, 12], &mut recv, &send_counts, &recv_counts, StreamRef::DEFAULT)?;
-    /// assert_eq!(recv, if comm.rank() == 0 { vec![10] } else { vec![11, 12, 10, 11, 12] });
-    /// # Ok(())
-    /// # }
-    /// # fn main() -> Result<()> {
-    /// # let comms = libnccl_cpu::nccl().init_all(&[0, 1])?;
-    /// # std::thread::scope(|s| comms.into_iter().for_each(|comm| drop(s.spawn(|| each(comm).unwrap()))));
-    /// # Ok(())
+    /// use libnccl::StreamRef;
+    ///
+    /// # fn main() -> libnccl::Result<()> {
+    /// libnccl_cpu::run_ranks(2, |comm| {
+    ///     // Rank 0 keeps one element and sends two; rank 1 sends none and keeps three.
+    ///     let counts = [[1, 2], [0, 3]];
+    ///     let send_counts = counts[comm.rank()];
+    ///     let recv_counts = counts.map(|sender| sender[comm.rank()]);
+    ///     let mut recv = vec![-1; recv_counts.iter().sum()];
+    ///     comm.all_to_all_v(&[10, 11, 12], &mut recv, &send_counts, &recv_counts, StreamRef::DEFAULT)?;
+    ///     assert_eq!(recv, if comm.rank() == 0 { vec![10] } else { vec![11, 12, 10, 11, 12] });
+    ///     Ok(())
+    /// })
     /// # }
     /// ```
     #[doc(alias = "MPI_Alltoallv")]
@@ -665,19 +595,16 @@ operations! {
     /// NCCL lacks this operation: it consists of sends and receives in a group, and takes no options.
     ///
     /// ```
-    /// # use libnccl::{Communicator, Result, StreamRef};
-    /// # fn each(comm: Communicator) -> Result<()> {
-    /// // On each of two ranks:
-    /// let mine = vec![comm.rank() as i32; 1 + comm.rank()];
-    /// let (mut all, counts): (_, &[usize]) = if comm.rank() == 0 { (vec![-1; 3], &[1, 2]) } else { (vec![], &[]) };
-    /// comm.gather_v(&mine, &mut all, counts, 0, StreamRef::DEFAULT)?;
-    /// assert!(comm.rank() > 0 || all == [0, 1, 1]);
-    /// # Ok(())
-    /// # }
-    /// # fn main() -> Result<()> {
-    /// # let comms = libnccl_cpu::nccl().init_all(&[0, 1])?;
-    /// # std::thread::scope(|s| comms.into_iter().for_each(|comm| drop(s.spawn(|| each(comm).unwrap()))));
-    /// # Ok(())
+    /// use libnccl::StreamRef;
+    ///
+    /// # fn main() -> libnccl::Result<()> {
+    /// libnccl_cpu::run_ranks(2, |comm| {
+    ///     let mine = vec![comm.rank() as i32; 1 + comm.rank()];
+    ///     let (mut all, counts): (_, &[usize]) = if comm.rank() == 0 { (vec![-1; 3], &[1, 2]) } else { (vec![], &[]) };
+    ///     comm.gather_v(&mine, &mut all, counts, 0, StreamRef::DEFAULT)?;
+    ///     assert!(comm.rank() > 0 || all == [0, 1, 1]);
+    ///     Ok(())
+    /// })
     /// # }
     /// ```
     #[doc(alias = "MPI_Gatherv")]
@@ -689,19 +616,16 @@ operations! {
     /// other, of which its own is already there; the other ranks send their `buffer`.
     ///
     /// ```
-    /// # use libnccl::{Communicator, Result, StreamRef};
-    /// # fn each(comm: Communicator) -> Result<()> {
-    /// // On each of two ranks:
-    /// let (mut buffer, counts): (_, &[usize]) =
-    ///     if comm.rank() == 0 { (vec![10, -1, -1], &[1, 2]) } else { (vec![20, 21], &[]) };
-    /// comm.gather_v_in_place(&mut buffer, counts, 0, StreamRef::DEFAULT)?;
-    /// assert_eq!(buffer, if comm.rank() == 0 { vec![10, 20, 21] } else { vec![20, 21] });
-    /// # Ok(())
-    /// # }
-    /// # fn main() -> Result<()> {
-    /// # let comms = libnccl_cpu::nccl().init_all(&[0, 1])?;
-    /// # std::thread::scope(|s| comms.into_iter().for_each(|comm| drop(s.spawn(|| each(comm).unwrap()))));
-    /// # Ok(())
+    /// use libnccl::StreamRef;
+    ///
+    /// # fn main() -> libnccl::Result<()> {
+    /// libnccl_cpu::run_ranks(2, |comm| {
+    ///     let (mut buffer, counts): (_, &[usize]) =
+    ///         if comm.rank() == 0 { (vec![10, -1, -1], &[1, 2]) } else { (vec![20, 21], &[]) };
+    ///     comm.gather_v_in_place(&mut buffer, counts, 0, StreamRef::DEFAULT)?;
+    ///     assert_eq!(buffer, if comm.rank() == 0 { vec![10, 20, 21] } else { vec![20, 21] });
+    ///     Ok(())
+    /// })
     /// # }
     /// ```
     #[doc(alias = "MPI_Gatherv")]
@@ -716,19 +640,16 @@ operations! {
     /// NCCL lacks this operation: it consists of sends and receives in a group, and takes no options.
     ///
     /// ```
-    /// # use libnccl::{Communicator, Result, StreamRef};
-    /// # fn each(comm: Communicator) -> Result<()> {
-    /// // On each of two ranks:
-    /// let (send, counts): (&[i32], &[usize]) = if comm.rank() == 0 { (&[1, 2, 3], &[1, 2]) } else { (&[], &[]) };
-    /// let mut part = vec![0; 1 + comm.rank()];
-    /// comm.scatter_v(send, &mut part, counts, 0, StreamRef::DEFAULT)?;
-    /// assert_eq!(part, if comm.rank() == 0 { vec![1] } else { vec![2, 3] });
-    /// # Ok(())
-    /// # }
-    /// # fn main() -> Result<()> {
-    /// # let comms = libnccl_cpu::nccl().init_all(&[0, 1])?;
-    /// # std::thread::scope(|s| comms.into_iter().for_each(|comm| drop(s.spawn(|| each(comm).unwrap()))));
-    /// # Ok(())
+    /// use libnccl::StreamRef;
+    ///
+    /// # fn main() -> libnccl::Result<()> {
+    /// libnccl_cpu::run_ranks(2, |comm| {
+    ///     let (send, counts): (&[i32], &[usize]) = if comm.rank() == 0 { (&[1, 2, 3], &[1, 2]) } else { (&[], &[]) };
+    ///     let mut part = vec![0; 1 + comm.rank()];
+    ///     comm.scatter_v(send, &mut part, counts, 0, StreamRef::DEFAULT)?;
+    ///     assert_eq!(part, if comm.rank() == 0 { vec![1] } else { vec![2, 3] });
+    ///     Ok(())
+    /// })
     /// # }
     /// ```
     #[doc(alias = "MPI_Scatterv")]
@@ -740,19 +661,16 @@ operations! {
     /// of which its own stays there; the other ranks receive into their `buffer`.
     ///
     /// ```
-    /// # use libnccl::{Communicator, Result, StreamRef};
-    /// # fn each(comm: Communicator) -> Result<()> {
-    /// // On each of two ranks:
-    /// let (mut buffer, counts): (_, &[usize]) =
-    ///     if comm.rank() == 0 { (vec![10, 20, 21], &[1, 2]) } else { (vec![0; 2], &[]) };
-    /// comm.scatter_v_in_place(&mut buffer, counts, 0, StreamRef::DEFAULT)?;
-    /// assert_eq!(buffer, if comm.rank() == 0 { vec![10, 20, 21] } else { vec![20, 21] });
-    /// # Ok(())
-    /// # }
-    /// # fn main() -> Result<()> {
-    /// # let comms = libnccl_cpu::nccl().init_all(&[0, 1])?;
-    /// # std::thread::scope(|s| comms.into_iter().for_each(|comm| drop(s.spawn(|| each(comm).unwrap()))));
-    /// # Ok(())
+    /// use libnccl::StreamRef;
+    ///
+    /// # fn main() -> libnccl::Result<()> {
+    /// libnccl_cpu::run_ranks(2, |comm| {
+    ///     let (mut buffer, counts): (_, &[usize]) =
+    ///         if comm.rank() == 0 { (vec![10, 20, 21], &[1, 2]) } else { (vec![0; 2], &[]) };
+    ///     comm.scatter_v_in_place(&mut buffer, counts, 0, StreamRef::DEFAULT)?;
+    ///     assert_eq!(buffer, if comm.rank() == 0 { vec![10, 20, 21] } else { vec![20, 21] });
+    ///     Ok(())
+    /// })
     /// # }
     /// ```
     #[doc(alias = "MPI_Scatterv")]
@@ -765,26 +683,22 @@ operations! {
     /// 2.29.2.
     ///
     /// ```
-    /// # use libnccl::{Communicator, Nccl, Result, Signal, StreamRef, WaitSignal, WindowFlags};
-    /// # fn each(nccl: &Nccl, comm: Communicator) -> Result<()> {
-    /// // On each of two ranks:
-    /// let mut buffer = nccl.alloc::<f32>(1024)?;
-    /// // SAFETY: both ranks register as many elements.
-    /// let window = unsafe { comm.register_window(&mut buffer, WindowFlags::COLL_SYMMETRIC) }?;
-    /// // The first half of this rank's window goes to the second half of the other's.
-    /// let (peer, signal) = (1 - comm.rank(), Signal::default());
-    /// let first_half = buffer.get(..512).expect("it has 1024 elements");
-    /// comm.put_signal(first_half, peer, window.at(512), signal, StreamRef::DEFAULT)?;
-    /// comm.wait_signal(&[WaitSignal { count: 1, peer: peer as u32, signal }], StreamRef::DEFAULT)?;
-    /// # comm.barrier(&mut [0_u8], StreamRef::DEFAULT)?;
-    /// # Ok(())
-    /// # }
-    /// # fn main() -> Result<()> {
-    /// # let nccl = libnccl_cpu::nccl();
-    /// # let comms = nccl.init_all(&[0, 1])?;
-    /// # let nccl = &nccl;
-    /// # std::thread::scope(|s| comms.into_iter().for_each(|comm| drop(s.spawn(move || each(nccl, comm).unwrap()))));
-    /// # Ok(())
+    /// use libnccl::{Signal, StreamRef, WaitSignal, WindowFlags};
+    ///
+    /// # fn main() -> libnccl::Result<()> {
+    /// let nccl = libnccl_cpu::nccl();
+    /// libnccl_cpu::run_ranks(2, |comm| {
+    ///     let mut buffer = nccl.alloc::<f32>(1024)?;
+    ///     // SAFETY: both ranks register as many elements.
+    ///     let window = unsafe { comm.register_window(&mut buffer, WindowFlags::COLL_SYMMETRIC) }?;
+    ///     // The first half of this rank's window goes to the second half of the other's.
+    ///     let (peer, signal) = (1 - comm.rank(), Signal::default());
+    ///     let first_half = buffer.get(..512).expect("it has 1024 elements");
+    ///     comm.put_signal(first_half, peer, window.at(512), signal, StreamRef::DEFAULT)?;
+    ///     comm.wait_signal(&[WaitSignal { count: 1, peer: peer as u32, signal }], StreamRef::DEFAULT)?;
+    /// #     comm.barrier(&mut [0_u8], StreamRef::DEFAULT)?;
+    ///     Ok(())
+    /// })
     /// # }
     /// ```
     #[doc(alias = "ncclPutSignal")]
@@ -793,26 +707,23 @@ operations! {
     /// Raises a signal at rank `peer`, after the data that was put there before in the same context. Since NCCL 2.29.2.
     ///
     /// ```
-    /// # use libnccl::{Communicator, Nccl, Result, Signal, StreamRef, WaitSignal, WindowFlags};
-    /// # fn each(nccl: &Nccl, comm: Communicator) -> Result<()> {
-    /// # // SAFETY: it is the only rank.
-    /// # let window = unsafe { comm.register_window(&mut nccl.alloc::<f32>(1)?, WindowFlags::DEFAULT) }?;
-    /// // On each of two ranks, which have a window:
-    /// if comm.rank() == 0 {
-    ///     comm.signal(1, Signal::default(), StreamRef::DEFAULT)?;
-    /// } else {
-    ///     let signal = WaitSignal { count: 1, peer: 0, signal: Signal::default() };
-    ///     comm.wait_signal(&[signal], StreamRef::DEFAULT)?;
-    /// }
-    /// # comm.barrier(&mut [0_u8], StreamRef::DEFAULT)?;
-    /// # Ok(())
-    /// # }
-    /// # fn main() -> Result<()> {
-    /// # let nccl = libnccl_cpu::nccl();
-    /// # let comms = nccl.init_all(&[0, 1])?;
-    /// # let nccl = &nccl;
-    /// # std::thread::scope(|s| comms.into_iter().for_each(|comm| drop(s.spawn(move || each(nccl, comm).unwrap()))));
-    /// # Ok(())
+    /// use libnccl::{Signal, StreamRef, WaitSignal, WindowFlags};
+    ///
+    /// # fn main() -> libnccl::Result<()> {
+    /// let nccl = libnccl_cpu::nccl();
+    /// libnccl_cpu::run_ranks(2, |comm| {
+    /// #     // SAFETY: it is the only rank.
+    /// #     let window = unsafe { comm.register_window(&mut nccl.alloc::<f32>(1)?, WindowFlags::DEFAULT) }?;
+    ///     // On each of two ranks, which have a window:
+    ///     if comm.rank() == 0 {
+    ///         comm.signal(1, Signal::default(), StreamRef::DEFAULT)?;
+    ///     } else {
+    ///         let signal = WaitSignal { count: 1, peer: 0, signal: Signal::default() };
+    ///         comm.wait_signal(&[signal], StreamRef::DEFAULT)?;
+    ///     }
+    /// #     comm.barrier(&mut [0_u8], StreamRef::DEFAULT)?;
+    ///     Ok(())
+    /// })
     /// # }
     /// ```
     ///
@@ -825,26 +736,23 @@ operations! {
     /// arrived. Since NCCL 2.29.2.
     ///
     /// ```
-    /// # use libnccl::{Communicator, Nccl, Result, Signal, StreamRef, WaitSignal, WindowFlags};
-    /// # fn each(nccl: &Nccl, comm: Communicator) -> Result<()> {
-    /// # // SAFETY: it is the only rank.
-    /// # let window = unsafe { comm.register_window(&mut nccl.alloc::<f32>(1)?, WindowFlags::DEFAULT) }?;
-    /// // On each of three ranks, which have a window:
-    /// if comm.rank() == 0 {
-    ///     let signals = [1, 2].map(|peer| WaitSignal { count: 1, peer, signal: Signal::default() });
-    ///     comm.wait_signal(&signals, StreamRef::DEFAULT)?;
-    /// } else {
-    ///     comm.signal(0, Signal::default(), StreamRef::DEFAULT)?;
-    /// }
-    /// # comm.barrier(&mut [0_u8], StreamRef::DEFAULT)?;
-    /// # Ok(())
-    /// # }
-    /// # fn main() -> Result<()> {
-    /// # let nccl = libnccl_cpu::nccl();
-    /// # let comms = nccl.init_all(&[0, 1, 2])?;
-    /// # let nccl = &nccl;
-    /// # std::thread::scope(|s| comms.into_iter().for_each(|comm| drop(s.spawn(move || each(nccl, comm).unwrap()))));
-    /// # Ok(())
+    /// use libnccl::{Signal, StreamRef, WaitSignal, WindowFlags};
+    ///
+    /// # fn main() -> libnccl::Result<()> {
+    /// let nccl = libnccl_cpu::nccl();
+    /// libnccl_cpu::run_ranks(3, |comm| {
+    /// #     // SAFETY: it is the only rank.
+    /// #     let window = unsafe { comm.register_window(&mut nccl.alloc::<f32>(1)?, WindowFlags::DEFAULT) }?;
+    ///     // On each of three ranks, which have a window:
+    ///     if comm.rank() == 0 {
+    ///         let signals = [1, 2].map(|peer| WaitSignal { count: 1, peer, signal: Signal::default() });
+    ///         comm.wait_signal(&signals, StreamRef::DEFAULT)?;
+    ///     } else {
+    ///         comm.signal(0, Signal::default(), StreamRef::DEFAULT)?;
+    ///     }
+    /// #     comm.barrier(&mut [0_u8], StreamRef::DEFAULT)?;
+    ///     Ok(())
+    /// })
     /// # }
     /// ```
     ///
@@ -866,14 +774,7 @@ operations! {
     /// # fn main() -> libnccl::Result<()> {
     /// use libnccl::StreamRef;
     ///
-    /// let nccl = libnccl_cpu::nccl();
-    /// let comms = nccl.init_all(&[0, 1])?;
-    /// std::thread::scope(|scope| {
-    ///     for comm in comms {
-    ///         scope.spawn(move || comm.barrier(&mut [0_u8], StreamRef::DEFAULT).unwrap());
-    ///     }
-    /// });
-    /// # Ok(())
+    /// libnccl_cpu::run_ranks(2, |comm| comm.barrier(&mut [0_u8], StreamRef::DEFAULT))
     /// # }
     /// ```
     barrier<T: BufferElement>(buffer: RecvBuffer<T>;);

@@ -136,34 +136,30 @@ impl Communicator {
     /// If this fails after NCCL was called, the buffer's memory is never freed, as other ranks may have the window.
     ///
     /// ```
-    /// # use libnccl::{Communicator, Nccl, Result, Signal, StreamRef, WaitSignal, WindowFlags};
-    /// # fn each(nccl: &Nccl, comm: Communicator) -> Result<()> {
-    /// # fn synchronize() {}
-    /// // On each of two ranks:
-    /// let mut buffer = nccl.alloc::<f32>(1024)?;
-    /// // SAFETY: both ranks register as many elements.
-    /// let window = unsafe { comm.register_window(&mut buffer, WindowFlags::COLL_SYMMETRIC) }?;
-    /// if comm.rank() == 0 {
-    ///     // Write to the second half of rank 1's window.
-    ///     let first_half = buffer.get(..512).expect("it has 1024 elements");
-    ///     comm.put_signal(first_half, 1, window.at(512), Signal::default(), StreamRef::DEFAULT)?;
-    /// } else {
-    ///     let signals = [WaitSignal { count: 1, peer: 0, signal: Signal::default() }];
-    ///     comm.wait_signal(&signals, StreamRef::DEFAULT)?;
-    /// }
-    /// comm.barrier(&mut [0_u8], StreamRef::DEFAULT)?;
-    /// synchronize(); // cudaStreamSynchronize
-    /// // SAFETY: the work of all ranks was enqueued before the barrier, and neither uses the other's part again.
-    /// unsafe { buffer.assume_idle() };
-    /// window.deregister()?;
-    /// # Ok(())
-    /// # }
-    /// # fn main() -> Result<()> {
-    /// # let nccl = libnccl_cpu::nccl();
-    /// # let comms = nccl.init_all(&[0, 1])?;
-    /// # let nccl = &nccl;
-    /// # std::thread::scope(|s| comms.into_iter().for_each(|comm| drop(s.spawn(move || each(nccl, comm).unwrap()))));
-    /// # Ok(())
+    /// use libnccl::{Signal, StreamRef, WaitSignal, WindowFlags};
+    ///
+    /// # fn main() -> libnccl::Result<()> {
+    /// let nccl = libnccl_cpu::nccl();
+    /// libnccl_cpu::run_ranks(2, |comm| {
+    /// #     fn synchronize() {}
+    ///     let mut buffer = nccl.alloc::<f32>(1024)?;
+    ///     // SAFETY: both ranks register as many elements.
+    ///     let window = unsafe { comm.register_window(&mut buffer, WindowFlags::COLL_SYMMETRIC) }?;
+    ///     if comm.rank() == 0 {
+    ///         // Write to the second half of rank 1's window.
+    ///         let first_half = buffer.get(..512).expect("it has 1024 elements");
+    ///         comm.put_signal(first_half, 1, window.at(512), Signal::default(), StreamRef::DEFAULT)?;
+    ///     } else {
+    ///         let signals = [WaitSignal { count: 1, peer: 0, signal: Signal::default() }];
+    ///         comm.wait_signal(&signals, StreamRef::DEFAULT)?;
+    ///     }
+    ///     comm.barrier(&mut [0_u8], StreamRef::DEFAULT)?;
+    ///     synchronize(); // cudaStreamSynchronize
+    ///     // SAFETY: the work of all ranks was enqueued before the barrier, and neither uses the other's part again.
+    ///     unsafe { buffer.assume_idle() };
+    ///     window.deregister()?;
+    ///     Ok(())
+    /// })
     /// # }
     /// ```
     ///

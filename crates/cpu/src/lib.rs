@@ -17,6 +17,7 @@ mod cuda;
 mod diag;
 mod ras;
 mod reduce;
+mod run_ranks;
 mod shm;
 mod sync;
 
@@ -26,6 +27,7 @@ mod loom_models;
 #[cfg(feature = "device-api")]
 pub use abi::DEVICE_TABLE;
 pub use abi::TABLE;
+pub use run_ranks::run_ranks;
 
 /// Returns the CPU implementation as the facade's [`Nccl`](libnccl::Nccl).
 ///
