@@ -4,7 +4,7 @@ use std::fmt;
 use std::str::FromStr;
 
 use crate::Result;
-use crate::debug_as_display::debug_as_display;
+use crate::error::debug_as_display;
 use crate::releases_of_values::releases_of_values;
 use crate::sys::ncclDataType_t;
 

@@ -39,22 +39,13 @@
 #![cfg_attr(docsrs, feature(doc_cfg))]
 #![deny(unsafe_code)]
 
-mod any_buffer;
-mod any_slice;
 mod backend;
 mod buffer;
-mod buffer_traits;
-mod collective_config;
 mod communicator;
 mod config;
 mod context;
 mod cuda;
-#[cfg(feature = "cuda-core")]
-mod cuda_core;
-#[cfg(feature = "cudarc")]
-mod cudarc;
 mod data_type;
-mod debug_as_display;
 mod dynamic_linker;
 mod encryption;
 mod error;
@@ -62,13 +53,10 @@ mod error;
 #[cfg(all(feature = "dlopen", target_os = "linux", target_env = "gnu"))]
 mod forwarded;
 mod group;
-mod invalid_argument_kind;
+mod interop;
 #[cfg(feature = "launch")]
 pub mod launch;
-mod memory;
-mod memory_space;
 mod nccl;
-mod nccl_slice;
 mod operation;
 mod parameters;
 #[cfg(feature = "ras")]
@@ -76,8 +64,6 @@ pub mod ras;
 mod recorder;
 mod reduce_op;
 mod releases_of_values;
-mod result_code;
-mod send_buffer;
 mod stream;
 pub mod sys;
 mod unique_id;
@@ -86,36 +72,32 @@ mod unique_id_serde;
 mod version;
 mod window;
 
-#[cfg(feature = "cuda-core")]
-pub use self::cuda_core::CudaCoreGuard;
-#[cfg(feature = "cudarc")]
-pub use self::cudarc::CudaGuard;
-pub use any_buffer::AnyBuffer;
-pub use any_slice::{AnyElement, AnySlice, AnySliceMut, BufferElement};
 pub use backend::Backend;
-pub use buffer::{DeviceSlice, DeviceSliceMut};
-pub use buffer_traits::{Buffer, BufferMut, BufferResult, Stream};
-pub use collective_config::CollectiveConfig;
+pub use buffer::{
+    AnyBuffer, AnyElement, AnySlice, AnySliceMut, Buffer, BufferElement, BufferMut, BufferResult,
+    DeviceSlice, DeviceSliceMut, MemorySpace, NcclBuffer, NcclSlice, NcclSliceMut, RecvBuffer, SendBuffer,
+    Stream,
+};
 pub use communicator::{
     AbortHandle, Answer, BorrowedCommunicator, Cause, Communicator, Finalized, Finding, MemoryStatistic,
     OwnedRegistration, PendingCommunicator, Properties, Recorder, Registration, ShrinkMode, Watchdog,
 };
 #[doc(hidden)]
 pub use communicator::{CallArguments, CallRecorder, GroupPlace};
-pub use config::{Config, CtaPolicy, GraphUsageMode, HostCftMode, NvlsHostMode};
+pub use config::{CollectiveConfig, Config, CtaPolicy, GraphUsageMode, HostCftMode, NvlsHostMode};
 pub use context::Context;
 pub use data_type::{DataType, Element, ParseDataTypeError};
 pub use encryption::Encryption;
-pub use error::{Attempt, Error, LoadError, Result};
+pub use error::{Attempt, Error, InvalidArgumentKind, LoadError, Result, ResultCode};
 #[cfg(all(feature = "dlopen", target_os = "linux", target_env = "gnu"))]
 #[doc(hidden)]
 pub use forwarded::{Forwarded, forwarded};
 pub use group::Group;
-pub use invalid_argument_kind::InvalidArgumentKind;
-pub use memory::NcclBuffer;
-pub use memory_space::MemorySpace;
+#[cfg(feature = "cuda-core")]
+pub use interop::CudaCoreGuard;
+#[cfg(feature = "cudarc")]
+pub use interop::CudaGuard;
 pub use nccl::{Function, Nccl};
-pub use nccl_slice::{NcclSlice, NcclSliceMut};
 pub use operation::{
     Extent, Grouped, Grouping, Operation, Operations, OwnedPreMulSum, PreMulSum, PreMulSumOperations, Role,
     Signal, Ungrouped, WaitSignal, WindowOffset,
@@ -123,8 +105,6 @@ pub use operation::{
 pub use parameters::{ParameterValue, Parameters};
 pub use recorder::{Record, RecordState};
 pub use reduce_op::{ParseReduceOpError, ReduceOp};
-pub use result_code::ResultCode;
-pub use send_buffer::{RecvBuffer, SendBuffer};
 pub use stream::StreamRef;
 pub use unique_id::{ParseUniqueIdError, UniqueId};
 pub use version::{ParseVersionError, Version};

@@ -2,7 +2,7 @@ use std::ffi::c_char;
 use std::fmt;
 use std::str::FromStr;
 
-use crate::debug_as_display::debug_as_display;
+use crate::error::debug_as_display;
 use crate::sys;
 
 /// The id with which the ranks of a new communicator find each other: 128 opaque bytes.

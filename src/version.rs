@@ -1,7 +1,7 @@
 use std::fmt;
 use std::str::FromStr;
 
-use crate::debug_as_display::debug_as_display;
+use crate::error::debug_as_display;
 use crate::sys;
 
 /// A release of NCCL, as `major.minor.patch`.

@@ -1,6 +1,6 @@
 //! The checks of arguments that several operations have, and their conversion to C.
 
-use super::handle::Communicator;
+use super::communicator::Communicator;
 use crate::{DataType, Error, InvalidArgumentKind, MemorySpace, Result, StreamRef};
 
 /// Returns an error for an element type that the library does not know, and for host memory on a GPU or device memory

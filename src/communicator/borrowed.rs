@@ -1,7 +1,7 @@
 use std::marker::PhantomData;
 use std::ops::Deref;
 
-use super::handle::Communicator;
+use super::communicator::Communicator;
 use super::shared::Shared;
 use crate::{Nccl, Result, sys};
 

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 
-use super::handle::Communicator;
+use super::communicator::Communicator;
 use super::open_group::check_no_open_group;
 use super::out_param::OutParam;
 use super::shared::{Inside, Shared};

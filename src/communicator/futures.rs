@@ -7,9 +7,9 @@ use std::sync::atomic::Ordering::Relaxed;
 use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
 
+use super::communicator::Communicator;
 use super::create_child::BegunChild;
 use super::destroy::Finalized;
-use super::handle::Communicator;
 use super::open_group::check_no_open_group;
 use super::out_param::OutParam;
 use super::shared::{ABORT_LIMIT, Ending, Inside, Shared};

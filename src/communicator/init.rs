@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::arguments::SizeAndRank;
-use super::handle::Communicator;
+use super::communicator::Communicator;
 use super::identity;
 use super::open_group::check_no_open_group;
 use super::out_param::OutParam;

@@ -1,6 +1,6 @@
 #![allow(unsafe_code)]
 
-use super::handle::Communicator;
+use super::communicator::Communicator;
 use super::state::Purpose;
 use crate::backend::call;
 use crate::{Result, ResultCode, sys};

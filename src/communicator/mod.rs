@@ -7,10 +7,11 @@ mod arguments;
 mod borrowed;
 mod call_recorder;
 mod catch_panic;
+#[allow(clippy::module_inception)] // The type has the name of the room.
+mod communicator;
 mod create_child;
 mod destroy;
 mod futures;
-mod handle;
 mod helper_thread;
 mod identity;
 mod init;
@@ -41,8 +42,8 @@ pub(crate) use arguments::{
 };
 pub use borrowed::BorrowedCommunicator;
 pub use call_recorder::{CallArguments, CallRecorder, GroupPlace};
+pub use communicator::Communicator;
 pub use destroy::Finalized;
-pub use handle::Communicator;
 pub use memory_usage::MemoryStatistic;
 pub(crate) use open_group::{check_no_open_group, set_open};
 pub(crate) use out_param::OutParam;

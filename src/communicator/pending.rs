@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::arguments::SizeAndRank;
-use super::handle::Communicator;
+use super::communicator::Communicator;
 use super::identity;
 use super::out_param::OutParam;
 use super::shared::Shared;

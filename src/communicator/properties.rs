@@ -1,6 +1,6 @@
 #![allow(unsafe_code)]
 
-use super::handle::Communicator;
+use super::communicator::Communicator;
 use crate::sys::device::ncclCommProperties_t;
 use crate::{Result, Version};
 

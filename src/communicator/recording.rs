@@ -1,4 +1,4 @@
-use super::handle::Communicator;
+use super::communicator::Communicator;
 use super::recorder::{self, Recorder};
 
 impl Communicator {

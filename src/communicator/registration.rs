@@ -6,11 +6,11 @@ use std::ptr;
 use std::sync::Arc;
 
 use super::arguments::{check_buffers, check_devices};
-use super::handle::Communicator;
+use super::communicator::Communicator;
 use super::shared::Shared;
 use super::state::Purpose;
 use crate::backend::call;
-use crate::memory::Allocation;
+use crate::buffer::Allocation;
 use crate::{Element, Error, InvalidArgumentKind, NcclBuffer, Result, ResultCode};
 
 /// The registration of a buffer with a communicator, which saves operations staging copies; for an example, see

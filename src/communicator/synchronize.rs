@@ -1,6 +1,6 @@
 use std::time::{Duration, Instant};
 
-use super::handle::Communicator;
+use super::communicator::Communicator;
 use super::open_group::check_no_open_group;
 use crate::{Error, MemorySpace, Result, ResultCode, Stream, StreamRef};
 

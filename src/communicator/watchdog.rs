@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use super::abort_handle::AbortHandle;
 use super::catch_panic::catch_panic;
-use super::handle::Communicator;
+use super::communicator::Communicator;
 use super::recorder::{self, Recorder};
 use super::shared::{Inside, Shared};
 use crate::{Error, Result, ResultCode};

@@ -1,8 +1,9 @@
 //! Groups of operations that NCCL starts together.
 
+#[allow(clippy::module_inception)] // The type has the name of the room.
+mod group;
 mod init_all;
 mod participants;
-mod scope;
 
+pub use group::Group;
 pub(crate) use participants::{JoinedOperation, Participants};
-pub use scope::Group;

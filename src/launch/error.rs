@@ -2,7 +2,7 @@ use std::time::Duration;
 
 use super::launcher::Launcher;
 use super::rendezvous::Rendezvous;
-use crate::debug_as_display::debug_as_display;
+use crate::error::debug_as_display;
 
 /// The error of a [`Launch`](super::Launch). Like that of [`Error`](crate::Error), its [`Debug`](std::fmt::Debug) text
 /// is that of [`Display`](std::fmt::Display).

@@ -5,7 +5,7 @@ use std::panic::Location;
 use super::arguments::Arguments;
 use super::grouping::Start;
 use crate::buffer::RawSlice;
-use crate::collective_config::RawCollectiveConfig;
+use crate::config::RawCollectiveConfig;
 use crate::{CollectiveConfig, Communicator, Operation, Result, StreamRef};
 
 /// A call of an operation.

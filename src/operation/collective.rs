@@ -5,7 +5,7 @@ use super::grouping::Start;
 use super::message;
 use crate::backend::call;
 use crate::buffer::RawSlice;
-use crate::collective_config::RawCollectiveConfig;
+use crate::config::RawCollectiveConfig;
 use crate::{Communicator, Result, ResultCode};
 
 /// Calls the plain function, or its form with options if there are any, with the communicator and the stream after the other

@@ -8,8 +8,8 @@ use super::arguments::{Arguments, Operator};
 use super::grouping::{Grouped, Grouping, Ungrouped};
 use super::methods::buffers;
 use super::operations::{NoBuffer, Operations};
-use crate::any_slice::check_layout;
 use crate::backend::call;
+use crate::buffer::check_layout;
 use crate::communicator::{Purpose, Shared, check_buffers};
 use crate::{
     AnyElement, BufferElement, CollectiveConfig, Communicator, DataType, DeviceSlice, Element, Error, Group,

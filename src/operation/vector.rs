@@ -10,10 +10,10 @@ use super::grouping::Start;
 use super::message;
 use crate::backend::call;
 use crate::buffer::RawSlice;
-use crate::collective_config::RawCollectiveConfig;
 use crate::communicator::{
     check_buffers, check_length, check_own_count, check_own_exchange, sum_of_counts, to_c_rank,
 };
+use crate::config::RawCollectiveConfig;
 use crate::{Extent, Result, ResultCode};
 
 /// Checks the arguments, and returns the buffers as this rank uses them.

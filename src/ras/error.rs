@@ -1,7 +1,7 @@
 use std::time::Duration;
 
 use crate::Version;
-use crate::debug_as_display::debug_as_display;
+use crate::error::debug_as_display;
 
 /// The error of a [`RasClient`](super::RasClient). Its [`Debug`](std::fmt::Debug) text is that of
 /// [`Display`](std::fmt::Display).

@@ -5,8 +5,8 @@ use std::marker::PhantomData;
 use std::sync::Arc;
 
 use super::window::{Window, end_window};
+use crate::buffer::Allocation;
 use crate::communicator::{DEREGISTER, Shared, leak};
-use crate::memory::Allocation;
 use crate::operation::Target;
 use crate::{Element, Result, WindowOffset, sys};
 

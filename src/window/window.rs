@@ -8,8 +8,8 @@ use std::ptr;
 use std::sync::Arc;
 
 use crate::backend::{Library, call};
+use crate::buffer::Allocation;
 use crate::communicator::{DEREGISTER, OutParam, Shared, leak, ok_if_freed};
-use crate::memory::Allocation;
 use crate::operation::Target;
 use crate::{
     Communicator, Element, Error, Group, Grouping, InvalidArgumentKind, NcclBuffer, Operation, Operations,

@@ -2,7 +2,7 @@
 
 use std::ops::RangeBounds;
 
-use crate::buffer::checked_range;
+use super::slice::checked_range;
 use crate::{
     BufferResult, DeviceSlice, DeviceSliceMut, Element, NcclBuffer, RecvBuffer, SendBuffer, StreamRef,
 };

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::debug_as_display::debug_as_display;
+use crate::error::debug_as_display;
 use crate::{InvalidArgumentKind, ResultCode, Version};
 
 /// A `Result` with this crate's [`Error`].

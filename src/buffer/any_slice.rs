@@ -2,7 +2,7 @@
 
 use std::ffi::c_void;
 
-use crate::buffer::RawSlice;
+use super::slice::RawSlice;
 use crate::{DataType, DeviceSlice, DeviceSliceMut, Element, Error, InvalidArgumentKind, Result};
 
 /// A view like [`DeviceSlice`], with an element type that is known at run time only.

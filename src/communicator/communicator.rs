@@ -14,7 +14,7 @@ use super::recorder;
 use super::shared::{Inside, Shared};
 use super::state::{Purpose, State};
 use crate::backend::{Library, call};
-use crate::collective_config::RawCollectiveConfig;
+use crate::config::RawCollectiveConfig;
 use crate::recorder::{Entry, IS_FIRST_OF_GROUP, IS_GROUPED, Ring};
 use crate::{Error, InvalidArgumentKind, MemorySpace, Result, ResultCode, sys};
 

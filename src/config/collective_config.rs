@@ -3,7 +3,7 @@
 use std::ffi::CStr;
 use std::sync::Arc;
 
-use crate::config::{MAX, Target, options};
+use super::config::{MAX, Target, options};
 use crate::{CtaPolicy, Result, Version, sys};
 
 options! {

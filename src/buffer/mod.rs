@@ -1,0 +1,22 @@
+//! Buffers: the views that operations take, the traits of other crates' buffers, and NCCL's own memory.
+
+mod any_buffer;
+mod any_slice;
+mod memory_space;
+mod nccl_buffer;
+mod nccl_slice;
+mod send_buffer;
+mod slice;
+mod traits;
+
+pub use any_buffer::AnyBuffer;
+pub(crate) use any_slice::check_layout;
+pub use any_slice::{AnyElement, AnySlice, AnySliceMut, BufferElement};
+pub use memory_space::MemorySpace;
+pub(crate) use nccl_buffer::Allocation;
+pub use nccl_buffer::NcclBuffer;
+pub use nccl_slice::{NcclSlice, NcclSliceMut};
+pub use send_buffer::{RecvBuffer, SendBuffer};
+pub(crate) use slice::RawSlice;
+pub use slice::{DeviceSlice, DeviceSliceMut};
+pub use traits::{Buffer, BufferMut, BufferResult, Stream};

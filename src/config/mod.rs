@@ -1,0 +1,9 @@
+//! Options: of a communicator, and of one collective.
+
+mod collective_config;
+#[allow(clippy::module_inception)] // The type has the name of the room.
+mod config;
+
+pub use collective_config::CollectiveConfig;
+pub(crate) use collective_config::RawCollectiveConfig;
+pub use config::{Config, CtaPolicy, GraphUsageMode, HostCftMode, NvlsHostMode};

@@ -1,0 +1,11 @@
+//! Other crates' buffers, streams and contexts: the only files that name their types.
+
+#[cfg(feature = "cuda-core")]
+mod cuda_core;
+#[cfg(feature = "cudarc")]
+mod cudarc;
+
+#[cfg(feature = "cuda-core")]
+pub use self::cuda_core::CudaCoreGuard;
+#[cfg(feature = "cudarc")]
+pub use self::cudarc::CudaGuard;
