@@ -1,4 +1,5 @@
 //! The operations with one count: the calls into C.
+#![allow(unsafe_code)] // Calls C.
 
 use super::call::{Call, Checked};
 use super::grouping::Start;

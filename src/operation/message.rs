@@ -1,4 +1,5 @@
 //! Messages, alone and together: the check of an exchange, and the calls into C.
+#![allow(unsafe_code)] // Calls C.
 
 use super::call::{Call, Checked};
 use crate::backend::{Library, call};

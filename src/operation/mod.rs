@@ -2,7 +2,6 @@
 //!
 //! A call is a value. The public method of three lines ([`methods`]) makes plain views of its buffers, and one function
 //! ([`submit`]) checks it as its row of the table says ([`table`]), enters NCCL, records it, calls C, and leaves.
-#![allow(unsafe_code)] // Calls C.
 
 mod arguments;
 mod call;

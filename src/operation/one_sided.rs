@@ -1,4 +1,5 @@
 //! One-sided operations: the checks of their arguments, and the calls into C.
+#![allow(unsafe_code)] // Calls C.
 
 use std::ptr;
 use std::sync::Arc;

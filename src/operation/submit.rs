@@ -1,5 +1,6 @@
 //! The one road that every operation takes: it becomes a call with plain views of its buffers, which is checked, enters NCCL,
 //! is recorded, calls C, and leaves.
+#![allow(unsafe_code)] // Makes views of buffers.
 
 use std::error::Error as StdError;
 use std::panic::Location;

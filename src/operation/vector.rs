@@ -2,6 +2,7 @@
 //! operations that they consist of.
 //!
 //! A count of 0 is no call: the rank at the other end has the same count, and makes none either.
+#![allow(unsafe_code)] // Calls C.
 
 use super::arguments::Arguments;
 use super::call::{Call, Checked};

@@ -1,5 +1,4 @@
 //! Windows: memory of a communicator that other ranks write.
-#![allow(unsafe_code)]
 
 mod owned_window;
 #[allow(clippy::module_inception)] // The type has the name of the room.

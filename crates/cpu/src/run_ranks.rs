@@ -20,7 +20,7 @@ use libnccl::{Communicator, Result};
 /// ```
 ///
 /// # Errors
-/// Those of `each`; [`Error::Nccl`](libnccl::Error::Nccl) if `ranks` is 0.
+/// The errors of `each`; [`Error::Nccl`](libnccl::Error::Nccl) if `ranks` is 0.
 ///
 /// # Panics
 /// If `each` panics on a rank, once all others have ended.
