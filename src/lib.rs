@@ -49,7 +49,6 @@ mod data_type;
 mod dynamic_linker;
 mod encryption;
 mod error;
-// For the shared object `libnccl-trace.so`.
 #[cfg(all(feature = "dlopen", target_os = "linux", target_env = "gnu"))]
 mod forwarded;
 mod group;
@@ -57,6 +56,7 @@ mod interop;
 #[cfg(feature = "launch")]
 pub mod launch;
 mod nccl;
+mod observer;
 mod operation;
 mod parameters;
 #[cfg(feature = "ras")]
@@ -70,6 +70,7 @@ mod unique_id;
 #[cfg(feature = "serde")]
 mod unique_id_serde;
 mod version;
+mod watchdog;
 mod window;
 
 pub use backend::Backend;
@@ -79,18 +80,15 @@ pub use buffer::{
     Stream,
 };
 pub use communicator::{
-    AbortHandle, Answer, BorrowedCommunicator, Cause, Communicator, Finalized, Finding, MemoryStatistic,
-    OwnedRegistration, PendingCommunicator, Properties, Recorder, Registration, ShrinkMode, Watchdog,
+    AbortHandle, BorrowedCommunicator, Communicator, Finalized, MemoryStatistic, OwnedRegistration,
+    PendingCommunicator, Properties, Registration, ShrinkMode,
 };
-#[doc(hidden)]
-pub use communicator::{CallArguments, CallRecorder, GroupPlace};
 pub use config::{CollectiveConfig, Config, CtaPolicy, GraphUsageMode, HostCftMode, NvlsHostMode};
 pub use context::Context;
 pub use data_type::{DataType, Element, ParseDataTypeError};
 pub use encryption::Encryption;
 pub use error::{Attempt, Error, InvalidArgumentKind, LoadError, Result, ResultCode};
 #[cfg(all(feature = "dlopen", target_os = "linux", target_env = "gnu"))]
-#[doc(hidden)]
 pub use forwarded::{Forwarded, forwarded};
 pub use group::Group;
 #[cfg(feature = "cuda-core")]
@@ -98,14 +96,18 @@ pub use interop::CudaCoreGuard;
 #[cfg(feature = "cudarc")]
 pub use interop::CudaGuard;
 pub use nccl::{Function, Nccl};
+pub use observer::{
+    CommunicatorEvent, CommunicatorId, Membership, Observer, OperationEnd, OperationStart, observe,
+};
 pub use operation::{
     Extent, Grouped, Grouping, Operation, Operations, OwnedPreMulSum, PreMulSum, PreMulSumOperations, Role,
     Signal, Ungrouped, WaitSignal, WindowOffset,
 };
 pub use parameters::{ParameterValue, Parameters};
-pub use recorder::{Record, RecordState};
+pub use recorder::{Record, RecordState, Recorder};
 pub use reduce_op::{ParseReduceOpError, ReduceOp};
 pub use stream::StreamRef;
 pub use unique_id::{ParseUniqueIdError, UniqueId};
 pub use version::{ParseVersionError, Version};
+pub use watchdog::{Answer, Cause, Finding, Watchdog};
 pub use window::{OwnedWindow, Window, WindowFlags};

@@ -4,6 +4,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use crate::backend::Library;
+use crate::recorder::record_as_the_environment_says;
 use crate::sys::device::DeviceFunctions;
 use crate::{Backend, Error, InvalidArgumentKind, LoadError, MemorySpace, Result, UniqueId, Version, sys};
 
@@ -44,6 +45,12 @@ pub struct Function {
 }
 
 impl Nccl {
+    /// Creates the entry point of a library, and thereby of everything that this process does with it.
+    fn new(library: Arc<Library>) -> Self {
+        record_as_the_environment_says();
+        Self { library }
+    }
+
     /// Loads the library of this system: the linked one if linking was enabled at build time, else the first that the
     /// search finds. Later calls in the process return the same library.
     ///
@@ -74,7 +81,7 @@ impl Nccl {
     /// backend; [`LoadError::UnsupportedPlatform`] on systems other than Linux; [`LoadError::StaticProgram`] with a
     /// static C library.
     pub fn load() -> Result<Self, LoadError> {
-        Library::load().map(|library| Self { library })
+        Library::load().map(Self::new)
     }
 
     /// Loads exactly this file.
@@ -101,7 +108,7 @@ impl Nccl {
     #[cfg(feature = "dlopen")]
     pub unsafe fn open(path: impl AsRef<std::path::Path>) -> Result<Self, LoadError> {
         // SAFETY: the caller guarantees that the file is an implementation of NCCL.
-        unsafe { Library::open(path.as_ref()) }.map(|library| Self { library })
+        unsafe { Library::open(path.as_ref()) }.map(Self::new)
     }
 
     /// Returns the library that was linked at build time.
@@ -120,7 +127,7 @@ impl Nccl {
     pub fn linked() -> Result<Self, LoadError> {
         cfg_if::cfg_if! {
             if #[cfg(nccl_linked)] {
-                Library::linked().map(|library| Self { library })
+                Library::linked().map(Self::new)
             } else {
                 Err(LoadError::NoBackend)
             }
@@ -149,7 +156,7 @@ impl Nccl {
     pub unsafe fn from_table(name: &'static str, functions: sys::Functions) -> Result<Self, LoadError> {
         // SAFETY: the caller guarantees signatures, contracts and lifetime of the functions.
         unsafe { Library::new(functions, DeviceFunctions::EMPTY, Backend::InProcess { name }, false) }
-            .map(|library| Self { library })
+            .map(Self::new)
     }
 
     /// Returns the release of the implementation, which may differ from that of the header.

@@ -29,7 +29,7 @@ pub struct AbortHandle {
 }
 
 impl AbortHandle {
-    pub(super) fn new(shared: &Arc<Shared>) -> Self {
+    pub(crate) fn new(shared: &Arc<Shared>) -> Self {
         Self { shared: Arc::clone(shared) }
     }
 

@@ -1,4 +1,3 @@
-use std::ffi::CStr;
 use std::fmt;
 use std::marker::PhantomData;
 use std::sync::atomic::AtomicBool;
@@ -9,14 +8,13 @@ use std::time::{Duration, Instant};
 
 use super::abort_handle::AbortHandle;
 use super::open_group::check_no_open_group;
-use super::recorded::Recorded;
-use super::recorder;
-use super::shared::{Inside, Shared};
+use super::shared::{Inside, Origin, Shared};
 use super::state::{Purpose, State};
 use crate::backend::{Library, call};
 use crate::config::RawCollectiveConfig;
-use crate::recorder::{Entry, IS_FIRST_OF_GROUP, IS_GROUPED, Ring};
-use crate::{Error, InvalidArgumentKind, MemorySpace, Result, ResultCode, sys};
+use crate::{
+    CommunicatorEvent, Error, InvalidArgumentKind, Membership, MemorySpace, Result, ResultCode, sys,
+};
 
 /// A communicator: one rank's membership in a set of ranks that communicate with each other.
 ///
@@ -179,7 +177,7 @@ impl Communicator {
     /// `raw` is a live communicator of `nccl`, which is not suspended, and nothing else uses it any more.
     pub unsafe fn from_raw(nccl: &crate::Nccl, raw: sys::ncclComm_t) -> Result<Self> {
         // SAFETY: the caller guarantees that the handle is live and used by nothing else.
-        unsafe { Self::adopt("from_raw", &nccl.library, raw, None, None) }
+        unsafe { Self::adopt("from_raw", &nccl.library, raw, None, Origin::default()) }
     }
 
     /// Takes over a handle that the method `call` has created, and waits until it is complete.
@@ -191,10 +189,10 @@ impl Communicator {
         library: &Arc<Library>,
         raw: sys::ncclComm_t,
         timeout: Option<Duration>,
-        name: Option<Arc<CStr>>,
+        origin: Origin,
     ) -> Result<Self> {
         // SAFETY: the caller guarantees that the handle is live and used by nothing else.
-        unsafe { Self::from_shared(call, Shared::new(library, raw, name), timeout, None) }
+        unsafe { Self::from_shared(call, Shared::new(library, raw, origin), timeout, None) }
     }
 
     /// Creates the communicator for a handle, and waits until it is complete. For a child, the `parent` is in the call that
@@ -237,7 +235,7 @@ impl Communicator {
         })
     }
 
-    /// Reads size, rank and device, once the communicator is complete.
+    /// Reads size, rank and device, once the communicator is complete, of which its observers are told.
     pub(super) fn read_properties(&mut self) -> Result<()> {
         let (library, raw) = (&self.shared.library, self.shared.raw);
         let (mut size, mut rank, mut device) = (0, 0, 0);
@@ -254,8 +252,7 @@ impl Communicator {
             return Err(Error::usage("ncclCommUserRank", format!("NCCL returned rank {rank} of {size}")));
         }
         (self.size, self.rank, self.device) = (c_size, c_rank, device);
-        self.shared.set_membership(c_size, c_rank);
-        recorder::start_as_the_environment_says(&self.shared);
+        self.shared.begin_observation(c_size, c_rank);
         Ok(())
     }
 
@@ -287,7 +284,8 @@ impl Communicator {
             return std::ptr::null_mut();
         }
         // NCCL keeps a pointer to the name, and nothing here can tell any more when NCCL is done with it.
-        std::mem::forget(self.shared.name.clone());
+        std::mem::forget(self.shared.origin.name.clone());
+        self.shared.tell(CommunicatorEvent::Ended);
         self.shared.raw
     }
 
@@ -349,6 +347,11 @@ impl Communicator {
         AbortHandle::new(&self.shared)
     }
 
+    /// Returns what observers know of the communicator.
+    pub(crate) fn membership(&self) -> &Membership {
+        self.shared.membership(self.size, self.rank)
+    }
+
     /// Enters NCCL outside a group.
     #[inline(always)]
     pub(crate) fn enter(&self, call: &'static str, purpose: Purpose) -> Result<Inside<&Arc<Shared>>> {
@@ -381,10 +384,12 @@ impl Communicator {
         self.run_ungrouped(call, purpose, || enqueue().map(|_| ResultCode::IN_PROGRESS))
     }
 
-    /// Records an operation outside a group.
+    /// Tells the observers, if there are any, of the end of the last operation.
     #[inline(always)]
-    pub(crate) fn record_call(&self, entry: &Entry) -> Recorded<'_> {
-        Recorded::new(&self.shared, entry, 0)
+    pub(crate) fn tell_end(&self, result: Result<(), &Error>) {
+        if let Some(membership) = self.shared.observed() {
+            self.shared.observers.end(membership, result);
+        }
     }
 
     /// Keeps the options of a collective outside a group as long as NCCL may read them.
@@ -415,25 +420,33 @@ impl Communicator {
         Ok(())
     }
 
-    /// Records an operation of the group.
-    #[inline(always)]
-    pub(crate) fn record_grouped(&self, entry: &Entry, is_first: bool) -> Recorded<'_> {
-        Recorded::new(&self.shared, entry, if is_first { IS_GROUPED | IS_FIRST_OF_GROUP } else { IS_GROUPED })
-    }
-
     #[inline(always)]
     pub(crate) fn is_in_group(&self) -> bool {
         self.in_group.load(Relaxed)
     }
 
-    /// Leaves NCCL at the end of a group.
+    /// Leaves NCCL at the end of a group, of which this is the result.
     #[inline]
-    pub(crate) fn leave_group(&self, has_failed: bool) {
-        let inside = Inside::of_group(&self.shared);
-        if has_failed {
+    pub(crate) fn leave_group(&self, result: Result<(), &Error>) {
+        if result.is_err() {
             self.shared.state.fail();
-            self.shared.ring().into_iter().for_each(Ring::fail);
         }
+        self.withdraw_from_group();
+        if let Some(membership) = self.shared.observed() {
+            self.tell_group_end(membership, result);
+        }
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn tell_group_end(&self, membership: &Membership, result: Result<(), &Error>) {
+        self.shared.observers.end_group(membership, result);
+    }
+
+    /// Leaves NCCL before the end of a group, in which it has no operation.
+    #[inline]
+    pub(crate) fn withdraw_from_group(&self) {
+        let inside = Inside::of_group(&self.shared);
         self.in_group.store(false, Relaxed);
         drop(inside);
     }

@@ -2,6 +2,7 @@
 
 use std::borrow::Borrow;
 use std::ffi::CStr;
+use std::mem;
 use std::ptr;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
@@ -10,7 +11,7 @@ use std::time::Duration;
 use super::communicator::Communicator;
 use super::open_group::check_no_open_group;
 use super::out_param::OutParam;
-use super::shared::{Inside, Shared};
+use super::shared::{Inside, Origin, Shared};
 use super::state::Purpose;
 use crate::backend::{Library, call};
 use crate::{Config, MemorySpace, Result, ResultCode, sys};
@@ -18,8 +19,7 @@ use crate::{Config, MemorySpace, Result, ResultCode, sys};
 /// A child that NCCL has begun to create. Its parent is in NCCL until it is complete.
 pub(super) struct BegunChild {
     pub(super) timeout: Option<Duration>,
-    name: Option<Arc<CStr>>,
-    identity: u64,
+    origin: Origin,
     /// The place of the handle.
     pub(super) out: OutParam<sys::ncclComm>,
 }
@@ -32,15 +32,11 @@ impl BegunChild {
         library: &Arc<Library>,
         written: Result<()>,
     ) -> Result<Option<Arc<Shared>>> {
-        let (raw, name) = (self.out.get(), self.name.take());
+        let (raw, origin) = (self.out.get(), mem::take(&mut self.origin));
         match written {
-            Ok(()) => Ok((!raw.is_null()).then(|| {
-                let shared = Shared::new(library, raw, name);
-                shared.identity.set(self.identity);
-                shared
-            })),
+            Ok(()) => Ok((!raw.is_null()).then(|| Shared::new(library, raw, origin))),
             Err(error) => {
-                abandon(library, raw, name);
+                abandon(library, raw, origin.name);
                 Err(error)
             }
         }
@@ -92,15 +88,14 @@ impl Communicator {
         let inherits = config.is_default();
         let config = config.clone().inherit_timeout(self.timeout);
         let mut raw_config = config.to_raw(call, library.version, &library.backend.to_string())?;
-        let name = raw_config.name().or_else(|| self.shared.name.clone());
-        let raw_config = if inherits { ptr::null_mut() } else { raw_config.as_mut_ptr() };
+        let raw_pointer = if inherits { ptr::null_mut() } else { raw_config.as_mut_ptr() };
         // A communicator that was revoked after it failed can have children again.
         let purpose = if self.is_stopped.load(Relaxed) { Purpose::Query } else { purpose };
         let inside = Inside::new(shared, call, purpose)?;
         let out = OutParam::new();
-        let called = create(out.as_mut_ptr(), raw_config);
-        let identity = self.shared.identity.of_child(color);
-        Ok((called, inside, BegunChild { timeout: config.timeout_duration(), name, identity, out }))
+        let called = create(out.as_mut_ptr(), raw_pointer);
+        let origin = self.shared.origin_of_child(&config, &raw_config, color);
+        Ok((called, inside, BegunChild { timeout: config.timeout_duration(), origin, out }))
     }
 }
 
@@ -110,7 +105,7 @@ impl Communicator {
 /// itself. So it is leaked, with the name that NCCL was given.
 fn abandon(library: &Library, raw: sys::ncclComm_t, name: Option<Arc<CStr>>) {
     match library.memory_space() {
-        MemorySpace::Device => std::mem::forget(name),
+        MemorySpace::Device => mem::forget(name),
         MemorySpace::Host if raw.is_null() => {}
         MemorySpace::Host => {
             // SAFETY: a handle that nothing else has; the CPU implementation's parents do not point to their children.

@@ -6,7 +6,7 @@ use super::open_group::check_no_open_group;
 use super::shared::{ABORT_LIMIT, Shared};
 use super::state::Purpose;
 use crate::backend::call;
-use crate::{Error, InvalidArgumentKind, MemorySpace, Nccl, Result};
+use crate::{CommunicatorEvent, Error, InvalidArgumentKind, MemorySpace, Nccl, Result};
 
 /// A communicator after [`Communicator::finalize`], which only remains to be destroyed or aborted.
 ///
@@ -240,7 +240,7 @@ impl Communicator {
     /// Ends the communicator, as the state has told this thread.
     fn end_at_drop(&self) {
         if self.shared.is_borrowed() {
-            return;
+            return self.shared.tell(CommunicatorEvent::Ended);
         }
         // Destroying waits for the other ranks if work is unfinished, and a drop must not hang. On host memory all
         // work is complete when a call returns.
@@ -251,7 +251,7 @@ impl Communicator {
             && !std::thread::panicking()
         {
             let Self { rank, size, .. } = self;
-            super::catch_panic::warn(format_args!(
+            crate::observer::warn(format_args!(
                 "dropping the communicator of rank {rank} of {size} aborts it and its unfinished work; call `destroy` \
                  instead"
             ));

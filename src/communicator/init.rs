@@ -6,12 +6,11 @@ use std::time::Duration;
 
 use super::arguments::SizeAndRank;
 use super::communicator::Communicator;
-use super::identity;
 use super::open_group::check_no_open_group;
 use super::out_param::OutParam;
-use super::shared::Shared;
+use super::shared::{Origin, Shared};
 use crate::backend::call;
-use crate::{Config, Error, InvalidArgumentKind, Nccl, Result, UniqueId, sys};
+use crate::{CommunicatorId, Config, Error, InvalidArgumentKind, Nccl, Result, UniqueId, sys};
 
 /// A rank that NCCL has begun to create.
 pub(super) struct BegunRank {
@@ -171,9 +170,10 @@ impl Nccl {
         };
         match created {
             Ok(_) => {
-                let shared = Shared::new(library, slot.get(), raw_config.name());
-                shared.set_membership(size as usize, rank as usize);
-                shared.identity.set(identity::of_unique_id(first));
+                let id = CommunicatorId::of_unique_id(first);
+                let shared = Shared::new(library, slot.get(), Origin::new(config, &raw_config, Some(id)));
+                // For the error of a rank that does not join.
+                shared.membership(size as usize, rank as usize);
                 Ok(BegunRank { shared, timeout: config.timeout_duration(), slot })
             }
             Err(error) => {
@@ -204,11 +204,16 @@ impl Nccl {
     /// [`Error::InvalidArgument`] if there is no device, or a negative one; [`Error::Nccl`] if NCCL fails.
     #[doc(alias = "ncclCommInitAll")]
     pub fn init_all(&self, devices: &[i32]) -> Result<Vec<Communicator>> {
-        self.init_all_for("init_all", devices)
+        self.init_all_for("init_all", devices, &Config::default())
     }
 
-    /// Creates a communicator with all its ranks on behalf of the method `call`.
-    pub(crate) fn init_all_for(&self, call: &'static str, devices: &[i32]) -> Result<Vec<Communicator>> {
+    /// Creates a communicator with all its ranks on behalf of the method `call`, with options of which NCCL knows none.
+    pub(crate) fn init_all_for(
+        &self,
+        call: &'static str,
+        devices: &[i32],
+        config: &Config,
+    ) -> Result<Vec<Communicator>> {
         check_no_open_group(call)?;
         let count = Self::check_devices(call, devices)?;
         let library = &self.library;
@@ -216,13 +221,18 @@ impl Nccl {
         // SAFETY: both arrays have `count` elements.
         let created = unsafe { call!(library, ncclCommInitAll(raws.as_mut_ptr(), count, devices.as_ptr())) };
         created.inspect_err(|_| library.end_leaked_groups())?;
-        // SAFETY: NCCL has just created the handles, and nothing else has them.
-        let adopt = |raw: &sys::ncclComm_t| unsafe { Communicator::adopt(call, library, *raw, None, None) };
+        let origin = Origin {
+            id: Some(CommunicatorId::of_this_process()),
+            observers: config.observers().clone(),
+            ..Origin::default()
+        };
+        let adopt = |raw: &sys::ncclComm_t| {
+            // SAFETY: NCCL has just created the handles, and nothing else has them.
+            unsafe { Communicator::adopt(call, library, *raw, None, origin.clone()) }
+        };
         // Adopt all of them first, so that if one fails, dropping the others ends them.
         let adopted: Vec<_> = raws.iter().map(adopt).collect();
         let communicators: Result<Vec<Communicator>> = adopted.into_iter().collect();
-        let identity = identity::of_this_process();
-        communicators.iter().flatten().for_each(|comm| comm.shared.identity.set(identity));
         // As in `create_rank`, NCCL may still use the slots after a failure.
         communicators.inspect_err(|_| std::mem::forget(raws))
     }

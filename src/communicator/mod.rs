@@ -5,15 +5,12 @@
 mod abort_handle;
 mod arguments;
 mod borrowed;
-mod call_recorder;
-mod catch_panic;
 #[allow(clippy::module_inception)] // The type has the name of the room.
 mod communicator;
 mod create_child;
 mod destroy;
 mod futures;
 mod helper_thread;
-mod identity;
 mod init;
 #[cfg(all(test, loom))]
 mod loom_models;
@@ -23,9 +20,6 @@ mod out_param;
 mod owned_registration;
 mod pending;
 mod properties;
-mod recorded;
-mod recorder;
-mod recording;
 mod recovery;
 mod registration;
 mod shared;
@@ -33,7 +27,6 @@ mod split;
 mod state;
 mod synchronize;
 mod timer;
-mod watchdog;
 
 pub use abort_handle::AbortHandle;
 pub(crate) use arguments::{
@@ -41,7 +34,6 @@ pub(crate) use arguments::{
     check_own_exchange, check_stream, sum_of_counts, to_c_rank,
 };
 pub use borrowed::BorrowedCommunicator;
-pub use call_recorder::{CallArguments, CallRecorder, GroupPlace};
 pub use communicator::Communicator;
 pub use destroy::Finalized;
 pub use memory_usage::MemoryStatistic;
@@ -51,11 +43,8 @@ pub use owned_registration::OwnedRegistration;
 pub use pending::PendingCommunicator;
 pub(crate) use pending::PendingHandle;
 pub use properties::Properties;
-pub(crate) use recorded::Recorded;
-pub use recorder::Recorder;
 pub use recovery::ShrinkMode;
 pub use registration::Registration;
 pub(crate) use registration::{DEREGISTER, leak, ok_if_freed};
 pub(crate) use shared::{Inside, Shared};
 pub(crate) use state::Purpose;
-pub use watchdog::{Answer, Cause, Finding, Watchdog};

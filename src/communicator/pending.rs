@@ -1,19 +1,18 @@
 #![allow(unsafe_code)]
 
 use std::cell::Cell;
-use std::ffi::CStr;
 use std::fmt;
+use std::mem;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
 use super::arguments::SizeAndRank;
 use super::communicator::Communicator;
-use super::identity;
 use super::out_param::OutParam;
-use super::shared::Shared;
+use super::shared::{Origin, Shared};
 use crate::backend::{Library, call};
-use crate::{Config, Error, MemorySpace, Result, UniqueId, sys};
+use crate::{CommunicatorId, Config, Error, MemorySpace, Result, UniqueId, sys};
 
 /// A communicator that a group creates at its end; see [`Group::init_rank`](crate::Group::init_rank).
 ///
@@ -43,8 +42,7 @@ pub(crate) struct PendingHandle {
     /// Freed once the communicator is known to be complete or ended: 2.14.3 uses it until then.
     slot: OutParam<sys::ncclComm>,
     state: Cell<PendingState>,
-    name: Option<Arc<CStr>>,
-    identity: u64,
+    origin: Origin,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -81,8 +79,7 @@ impl PendingCommunicator {
             library: Arc::clone(library),
             slot: OutParam::new(),
             state: Cell::new(PendingState::GroupOpen),
-            name: raw_config.name(),
-            identity: identity::of_unique_id(id),
+            origin: Origin::new(config, &raw_config, Some(CommunicatorId::of_unique_id(id))),
         });
         let out = handle.slot.as_mut_ptr();
         // SAFETY: the slot is not freed before NCCL is known to be done with it, which is after the group has ended, as
@@ -133,14 +130,14 @@ impl PendingCommunicator {
                 Err(Error::usage("finish", "the group that was to create the communicator failed"))
             }
             PendingState::Created => {
-                let PendingHandle { library, slot, state, name, identity } = &*self.handle;
+                let PendingHandle { library, slot, state, origin } = &*self.handle;
                 state.set(PendingState::Taken);
-                let (raw, timeout, name) = (slot.get(), self.timeout, name.clone());
+                let (raw, timeout, origin) = (slot.get(), self.timeout, origin.clone());
                 // SAFETY: the group has created the handle, and it is taken out here.
-                let created = unsafe { Communicator::adopt(self.call, library, raw, timeout, name) };
+                let created = unsafe { Communicator::adopt(self.call, library, raw, timeout, origin) };
                 // SAFETY: a slot whose handle was taken out is not used any more.
                 unsafe { slot.free_after(library, &created) };
-                created.inspect(|communicator| communicator.shared.identity.set(*identity))
+                created
             }
         }
     }
@@ -152,14 +149,14 @@ impl Drop for PendingHandle {
         if state == PendingState::Taken {
             return;
         }
-        let (library, raw, name) = (&self.library, self.slot.get(), self.name.take());
+        let (library, raw, origin) = (&self.library, self.slot.get(), mem::take(&mut self.origin));
         let ended = if state == PendingState::Created && !raw.is_null() {
             // SAFETY: the group has created the handle, and it was not taken out.
-            unsafe { Shared::new(library, raw, name).abort() }
+            unsafe { Shared::new(library, raw, origin).abort() }
         } else {
             // An abort of what was never complete would free nothing, or crash (2.14.3). NCCL keeps it, and the name.
             if library.memory_space() == MemorySpace::Device {
-                std::mem::forget(name);
+                mem::forget(origin.name);
             }
             Ok(())
         };

@@ -7,6 +7,7 @@ use super::arguments::SizeAndRank;
 use super::communicator::Communicator;
 use super::open_group::check_no_open_group;
 use super::out_param::OutParam;
+use super::shared::Origin;
 use super::state::Purpose;
 use crate::backend::call;
 use crate::{Config, Error, InvalidArgumentKind, Nccl, Result, ResultCode, UniqueId, sys};
@@ -248,9 +249,10 @@ impl Nccl {
             call!(library, ncclCommGrow(ptr::null_mut(), size, &raw const id, rank, out, config_pointer))
         };
         let created = created.inspect_err(|_| library.end_leaked_groups()).and_then(|_| {
-            let (raw, timeout, name) = (slot.get(), config.timeout_duration(), raw_config.name());
+            let (raw, timeout) = (slot.get(), config.timeout_duration());
+            let origin = Origin::new(config, &raw_config, None);
             // SAFETY: NCCL has just created the handle, and nothing else has it.
-            unsafe { Communicator::adopt(CALL, library, raw, timeout, name) }
+            unsafe { Communicator::adopt(CALL, library, raw, timeout, origin) }
         });
         // SAFETY: this was the last use.
         unsafe { slot.free_after(library, &created) };

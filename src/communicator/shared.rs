@@ -2,7 +2,6 @@
 
 use std::borrow::Borrow;
 use std::ffi::CStr;
-use std::num::NonZeroU64;
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 use std::sync::atomic::{AtomicBool, AtomicU64};
 use std::sync::{Arc, OnceLock};
@@ -10,18 +9,34 @@ use std::task::Poll;
 use std::time::{Duration, Instant};
 
 use super::helper_thread::HelperThread;
-use super::identity::Identity;
 use super::state::{Purpose, State};
 use crate::backend::{Library, call};
+use crate::config::RawConfig;
 use crate::cuda::CudaContext;
-use crate::recorder::Ring;
-use crate::{Error, MemorySpace, Result, ResultCode, sys};
+use crate::observer::{Given, Observers, of_process};
+use crate::{
+    CommunicatorEvent, CommunicatorId, Config, Error, Membership, MemorySpace, Result, ResultCode, sys,
+};
 
 /// The longest time that an abort keeps its caller waiting.
 pub(crate) const ABORT_LIMIT: Duration = Duration::from_secs(5);
 
-/// Writes the records of a process, for a reason.
-pub(crate) type Dump = fn(&Arc<Shared>, &str);
+/// The part of a communicator that whoever creates it decides.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Origin {
+    /// The `commName` that NCCL was given, to which it keeps a pointer.
+    pub(crate) name: Option<Arc<CStr>>,
+    pub(crate) id: Option<CommunicatorId>,
+    pub(crate) parent: Option<CommunicatorId>,
+    pub(crate) observers: Given,
+}
+
+impl Origin {
+    /// Returns that of a communicator with options, which `raw` has for NCCL, and without a parent.
+    pub(crate) fn new(config: &Config, raw: &RawConfig, id: Option<CommunicatorId>) -> Self {
+        Self { name: raw.name(), id, parent: None, observers: config.observers().clone() }
+    }
+}
 
 /// The part of a communicator that it shares with its abort handles, and with the thread that ends it.
 pub(crate) struct Shared {
@@ -31,15 +46,12 @@ pub(crate) struct Shared {
     pub(crate) state: State,
     /// The library's, at hand for each call.
     pub(crate) memory_space: MemorySpace,
-    /// The size, in the upper half, and the rank; 0 as long as they are not known.
-    membership: AtomicU64,
-    pub(crate) identity: Identity,
-    /// The last operations, if they are recorded.
-    ring: OnceLock<Ring>,
-    /// The function with which a timeout writes them.
-    dump: OnceLock<Dump>,
-    /// The `commName` that NCCL was given, to which it keeps a pointer.
-    pub(crate) name: Option<Arc<CStr>>,
+    pub(crate) origin: Origin,
+    /// The number of children so far, which is the same on all ranks.
+    children: AtomicU64,
+    /// Known once size and rank are.
+    membership: OnceLock<Membership>,
+    pub(crate) observers: Observers,
     /// Set if other code owns the communicator and ends it.
     is_borrowed: bool,
     /// Set if the end took too long and goes on in the background.
@@ -57,7 +69,7 @@ unsafe impl Send for Shared {}
 unsafe impl Sync for Shared {}
 
 impl Shared {
-    pub(crate) fn new(library: &Arc<Library>, raw: sys::ncclComm_t, name: Option<Arc<CStr>>) -> Arc<Self> {
+    pub(crate) fn new(library: &Arc<Library>, raw: sys::ncclComm_t, origin: Origin) -> Arc<Self> {
         let (memory_space, library) = (library.memory_space(), Arc::clone(library));
         let [is_ending, is_freed, is_finalized] = [(); 3].map(|()| AtomicBool::new(false));
         Arc::new(Self {
@@ -65,11 +77,10 @@ impl Shared {
             raw,
             state: State::default(),
             memory_space,
-            membership: AtomicU64::new(0),
-            identity: Identity::default(),
-            ring: OnceLock::new(),
-            dump: OnceLock::new(),
-            name,
+            origin,
+            children: AtomicU64::new(0),
+            membership: OnceLock::new(),
+            observers: Observers::default(),
             is_borrowed: false,
             is_ending,
             is_freed,
@@ -79,7 +90,7 @@ impl Shared {
 
     /// Creates the state of a communicator that other code owns.
     pub(crate) fn borrowed(library: &Arc<Library>, raw: sys::ncclComm_t) -> Arc<Self> {
-        let mut shared = Self::new(library, raw, None);
+        let mut shared = Self::new(library, raw, Origin::default());
         // It is not shared yet.
         Arc::get_mut(&mut shared).into_iter().for_each(|shared| shared.is_borrowed = true);
         shared
@@ -107,38 +118,61 @@ impl Shared {
         self.is_ending.load(Relaxed)
     }
 
-    /// Records the size and the rank.
-    pub(crate) fn set_membership(&self, size: usize, rank: usize) {
+    /// Returns what observers know of the communicator, which has this size and rank.
+    pub(crate) fn membership(&self, size: usize, rank: usize) -> &Membership {
+        self.membership.get_or_init(|| {
+            let Origin { name, id, parent, .. } = &self.origin;
+            let mut membership = Membership::new(rank, size, self.memory_space, self.library.version);
+            (membership.id, membership.parent) = (*id, *parent);
+            membership.name = name.as_ref().map(|name| name.to_string_lossy().into_owned());
+            membership
+        })
+    }
+
+    /// Returns the size and the rank, 0 as long as they are not known.
+    pub(crate) fn size_and_rank(&self) -> (u32, u32) {
         // NCCL has no more ranks than an i32 can count.
-        self.membership.store((size as u64) << 32 | rank as u64, Relaxed);
+        self.membership.get().map_or((0, 0), |known| (known.size as u32, known.rank as u32))
     }
 
-    /// Returns the size and the rank, as far as they are known.
-    pub(crate) fn membership(&self) -> (u32, u32) {
-        let membership = self.membership.load(Relaxed);
-        ((membership >> 32) as u32, membership as u32)
-    }
-
+    /// Returns what observers know of the communicator, if there are any.
     #[inline(always)]
-    pub(crate) fn ring(&self) -> Option<&Ring> {
-        self.ring.get()
+    pub(crate) fn observed(&self) -> Option<&Membership> {
+        if self.observers.exist() { self.membership.get() } else { None }
     }
 
-    /// Makes operations be recorded, and a timeout `dump` them. Returns `true` if they were not before.
-    pub(crate) fn start_ring(&self, entries: usize, dump: Dump) -> bool {
-        let mut is_new = false;
-        let _ = self.dump.set(dump);
-        self.ring.get_or_init(|| {
-            is_new = true;
-            Ring::new(entries)
-        });
-        is_new
+    /// Adds the observers that the program has given to the communicator, and to all of the process.
+    pub(crate) fn begin_observation(&self, size: usize, rank: usize) {
+        let membership = self.membership(size, rank);
+        let given = self.origin.observers.iter().map(Arc::clone);
+        given.chain(of_process(membership)).for_each(|observer| self.observers.add(observer));
+        self.tell(CommunicatorEvent::Created);
+    }
+
+    /// Tells the observers what happens to the communicator.
+    pub(crate) fn tell(&self, event: CommunicatorEvent) {
+        if let Some(membership) = self.membership.get() {
+            self.observers.tell_event(membership, event);
+        }
+    }
+
+    /// Returns what the next child gets, of a `color` if there are several, with `name` or that of this communicator.
+    pub(crate) fn origin_of_child(&self, config: &Config, raw: &RawConfig, color: i32) -> Origin {
+        let number = self.children.fetch_add(1, Relaxed);
+        let Self { origin: Origin { name, id: parent, observers, .. }, .. } = self;
+        let given = config.observers();
+        Origin {
+            name: raw.name().or_else(|| name.clone()),
+            id: parent.map(|parent| parent.of_child(number, color)),
+            parent: *parent,
+            observers: if given.is_empty() { observers } else { given }.clone(),
+        }
     }
 
     /// Creates the error of a wait that took too long.
     fn timeout_error(&self, call: &'static str, elapsed: Duration, detail: Box<str>) -> Error {
-        let (size, rank) = self.membership();
-        let sequence = self.ring().and_then(|ring| NonZeroU64::new(ring.count()));
+        let (size, rank) = self.size_and_rank();
+        let sequence = self.observers.count();
         Error::Timeout { call, elapsed, size, rank, sequence, detail }
     }
 
@@ -206,7 +240,7 @@ impl Shared {
         }
         // Of what is in progress, it says whom it waits for.
         let error = self.timeout_error(call, elapsed, self.library.last_error_of(self.raw));
-        self.dump.get().into_iter().for_each(|dump| dump(self, "timeout"));
+        self.tell(CommunicatorEvent::TimedOut);
         // SAFETY: the state has told this thread to end it.
         let _ = unsafe { self.abort() };
         error
@@ -246,6 +280,7 @@ impl Shared {
     /// # Safety
     /// [`State`] has told the caller to end each of them.
     pub(crate) unsafe fn abort_all(call: &'static str, all: Vec<Arc<Self>>) -> Result<()> {
+        all.iter().for_each(|shared| shared.tell(CommunicatorEvent::Aborted));
         let abort = |shared: &Self| {
             // SAFETY: live; the caller guarantees that no other thread enters NCCL with it any more.
             unsafe { call!(shared.library, ncclCommAbort(shared.raw)) }.map(drop)
@@ -273,6 +308,7 @@ impl Shared {
     /// # Safety
     /// [`State`] has told the caller to end it.
     pub(crate) unsafe fn destroy(self: &Arc<Self>, limit: Option<Duration>) -> Result<()> {
+        self.tell(CommunicatorEvent::Ended);
         Self::end("destroy", vec![Arc::clone(self)], limit, Self::destroy_all)
     }
 
@@ -286,6 +322,7 @@ impl Shared {
         call: &'static str,
         context: Option<CudaContext>,
     ) -> Ending {
+        self.tell(CommunicatorEvent::Ended);
         Ending::start(call, vec![Arc::clone(self)], context, Self::destroy_all)
     }
 
@@ -431,7 +468,7 @@ impl Ending {
     pub(crate) fn timeout_error(&self) -> Error {
         let (call, elapsed) = (self.call, self.elapsed());
         #[cfg(feature = "log")]
-        super::catch_panic::warn(format_args!(
+        crate::observer::warn(format_args!(
             "{call}: NCCL has not ended {} communicators within {elapsed:?}, perhaps because a CUDA graph with their \
              work still exists; it goes on in the background",
             self.all.len()

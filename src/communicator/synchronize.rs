@@ -2,7 +2,7 @@ use std::time::{Duration, Instant};
 
 use super::communicator::Communicator;
 use super::open_group::check_no_open_group;
-use crate::{Error, MemorySpace, Result, ResultCode, Stream, StreamRef};
+use crate::{CommunicatorEvent, Error, MemorySpace, Result, ResultCode, Stream, StreamRef};
 
 impl Communicator {
     /// Waits until all work on a stream is complete, and watches the communicator meanwhile: an operation that fails after
@@ -58,9 +58,7 @@ impl Communicator {
             let is_complete = completed
                 .map_err(|error| Error::usage(CALL, format!("the stream cannot be asked: {error}")))?;
             if is_complete && state == ResultCode::SUCCESS {
-                if let Some(ring) = self.shared.ring() {
-                    ring.complete(stream.as_raw().addr());
-                }
+                self.shared.tell(CommunicatorEvent::StreamCompleted(stream.as_raw().addr()));
                 return Ok(());
             }
             let elapsed = start.elapsed();

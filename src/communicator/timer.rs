@@ -4,7 +4,7 @@ use std::task::Waker;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use super::catch_panic::catch_panic;
+use crate::observer::catch_panic;
 
 /// Wakes a task some time from now.
 ///

@@ -7,7 +7,8 @@ use std::ops::RangeInclusive;
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::{Error, InvalidArgumentKind, Result, Version, sys};
+use crate::observer::Given;
+use crate::{Error, InvalidArgumentKind, Observer, Result, Version, sys};
 
 /// The largest number that fits into an option.
 pub(crate) const MAX: u32 = c_int::MAX.cast_unsigned();
@@ -26,12 +27,14 @@ macro_rules! options {
             $option:ident: $value:ty => $field:ident $(, in $range:expr)?;
         )+
         others { $($other:ident: $other_type:ty,)+ }
+        $(unknown_to_nccl { $unknown:ident: $unknown_type:ty })?
     ) => {
         $(#[$attribute])*
         #[derive(Debug, Clone, Default, PartialEq, Eq, Hash)]
         pub struct $options {
             $($option: Option<$value>,)+
             $($other: Option<$other_type>,)+
+            $($unknown: $unknown_type,)?
         }
 
         impl $options {
@@ -51,9 +54,9 @@ macro_rules! options {
                 }
             )+
 
-            /// Returns `true` if no option is set, so that the call without options is equivalent.
+            /// Returns `true` if no option is set that NCCL knows, so that the call without options is equivalent.
             pub(crate) fn is_default(&self) -> bool {
-                *self == Self::default()
+                true $(&& self.$option.is_none())+ $(&& self.$other.is_none())+
             }
 
             /// Copies the options that are set to `raw`.
@@ -231,6 +234,7 @@ options! {
     nvls_host_mode: NvlsHostMode => nvlsHostMode;
 
     others { timeout: Duration, name: Box<str>, net_name: Box<str>, }
+    unknown_to_nccl { observers: Given }
 }
 
 impl Config {
@@ -268,6 +272,37 @@ impl Config {
     pub fn net_name(mut self, net_name: &str) -> Self {
         self.net_name = Some(net_name.into());
         self
+    }
+
+    /// Adds an observer of the communicator, and of those that are created from it, unless they have their own.
+    ///
+    /// ```
+    /// use std::sync::Arc;
+    ///
+    /// use libnccl::{CommunicatorEvent, Config, Membership, Observer};
+    ///
+    /// struct Print;
+    ///
+    /// impl Observer for Print {
+    ///     fn on_communicator(&self, communicator: &Membership, event: CommunicatorEvent) {
+    ///         println!("rank {} of {}: {event:?}", communicator.rank, communicator.size);
+    ///     }
+    /// }
+    ///
+    /// # fn main() -> libnccl::Result<()> {
+    /// let config = Config::new().observer(Arc::new(Print));
+    /// let comms = libnccl_cpu::nccl().init_all_with(&[0, 1], &config)?;
+    /// # Ok(())
+    /// # }
+    /// ```
+    #[must_use]
+    pub fn observer(mut self, observer: Arc<dyn Observer>) -> Self {
+        self.observers.push(observer);
+        self
+    }
+
+    pub(crate) fn observers(&self) -> &Given {
+        &self.observers
     }
 
     pub(crate) fn timeout_duration(&self) -> Option<Duration> {

@@ -6,4 +6,5 @@ mod config;
 
 pub use collective_config::CollectiveConfig;
 pub(crate) use collective_config::RawCollectiveConfig;
+pub(crate) use config::RawConfig;
 pub use config::{Config, CtaPolicy, GraphUsageMode, HostCftMode, NvlsHostMode};

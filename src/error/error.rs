@@ -107,7 +107,7 @@ pub enum Error {
         size: u32,
         /// The number of the rank that waited.
         rank: u32,
-        /// The number of the operation in the communicator's [recorder](crate::Recorder), if it has one.
+        /// The number of the last operation, if the communicator is [observed](crate::Observer), as by a recorder.
         sequence: Option<NonZeroU64>,
         /// The ranks for which it waited, if they are known: the text of `ncclGetLastError` before the abort; may be
         /// empty. The CPU implementation names them. NCCL's text is that of the latest failure in the process, and need

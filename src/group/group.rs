@@ -402,7 +402,7 @@ impl<'g, 'scope> OpenGroup<'g, 'scope> {
         match end(participants.library()) {
             Ok(ResultCode::SUCCESS) => {
                 set_open(false);
-                participants.close(false);
+                participants.close(Ok(()));
                 Ok(())
             }
             result => finish_end(participants, result),
@@ -413,7 +413,7 @@ impl<'g, 'scope> OpenGroup<'g, 'scope> {
 /// Completes the end of a group for which NCCL did not return success.
 #[cold]
 fn finish_end(participants: &Participants<'_>, result: Result<ResultCode>) -> Result<()> {
-    let mut closing = Closing { participants, has_failed: true };
+    let mut closing = Closing { participants, result: Err(not_ended()) };
     // An implementation that cannot simulate has not ended the group.
     let result = result.inspect_err(|_| cancel(participants.library()));
     set_open(false);
@@ -424,7 +424,7 @@ fn finish_end(participants: &Participants<'_>, result: Result<ResultCode>) -> Re
         result => result.map(drop),
     };
     let is_simulated = participants.is_simulated();
-    closing.has_failed = result.is_err();
+    closing.result.clone_from(&result);
     drop(closing);
     if is_simulated {
         // Found too late for a communicator of which it was not known.
@@ -439,13 +439,19 @@ fn finish_end(participants: &Participants<'_>, result: Result<ResultCode>) -> Re
 /// Closes the group when it is dropped, whatever happens before.
 struct Closing<'g, 'scope> {
     participants: &'g Participants<'scope>,
-    has_failed: bool,
+    result: Result<()>,
 }
 
 impl Drop for Closing<'_, '_> {
     fn drop(&mut self) {
-        self.participants.close(self.has_failed);
+        self.participants.close(self.result.as_ref().copied());
     }
+}
+
+/// Returns the error of a group that its closure has left with an error of its own, or by a panic.
+#[cold]
+fn not_ended() -> Error {
+    Error::usage("group", "the group was left before its end")
 }
 
 impl Drop for OpenGroup<'_, '_> {
@@ -457,7 +463,7 @@ impl Drop for OpenGroup<'_, '_> {
             participants.library().end_leaked_groups();
         }
         set_open(false);
-        participants.close(true);
+        participants.close(Err(participants.first_error().unwrap_or(&not_ended())));
     }
 }
 

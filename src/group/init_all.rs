@@ -27,7 +27,7 @@ impl Nccl {
     pub fn init_all_with(&self, devices: &[i32], config: &Config) -> Result<Vec<Communicator>> {
         const CALL: &str = "init_all_with";
         if config.is_default() {
-            return self.init_all_for(CALL, devices);
+            return self.init_all_for(CALL, devices, config);
         }
         check_no_open_group(CALL)?;
         Self::check_devices(CALL, devices)?;

@@ -6,4 +6,4 @@ mod init_all;
 mod participants;
 
 pub use group::Group;
-pub(crate) use participants::{JoinedOperation, Participants};
+pub(crate) use participants::Participants;

@@ -10,9 +10,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::backend::Library;
-use crate::communicator::{PendingHandle, Recorded};
-use crate::recorder::Entry;
-use crate::{Communicator, Error, InvalidArgumentKind, Operation, Result};
+use crate::communicator::PendingHandle;
+use crate::{Communicator, CommunicatorEvent, Error, InvalidArgumentKind, Operation, Result};
 
 /// The participants of a group: its communicators, and what they need until its end.
 #[derive(Debug)]
@@ -44,13 +43,6 @@ pub(super) enum Phase {
 
 /// Such a group would wait for ranks that have yet to join, whatever the timeout of the operation's communicator is.
 const MIXED: &str = "a group that creates communicators contains no operations";
-
-/// An operation that has joined a group.
-pub(crate) struct JoinedOperation<'scope> {
-    /// Set if it is the first one of its communicator.
-    is_first: bool,
-    recorded: Recorded<'scope>,
-}
 
 /// A value that is kept for its drop.
 trait Guard {}
@@ -101,31 +93,32 @@ impl<'scope> Participants<'scope> {
         self.library
     }
 
-    /// Enters NCCL for an operation in this group, and records it.
+    /// Returns an error if this group does not take the operation.
+    #[inline(always)]
+    pub(crate) fn check(&self, communicator: &Communicator, operation: &'static Operation) -> Result<()> {
+        if !self.library.is_same(communicator.library()) {
+            let problem = "the communicator and the group belong to different libraries";
+            return Err(Error::argument(operation.name, InvalidArgumentKind::Communicator, problem));
+        }
+        match self.phase.get() {
+            Phase::Open => Ok(()),
+            _ => self.check_phase(communicator, operation),
+        }
+    }
+
+    /// Enters NCCL for an operation in this group. Returns `true` if it is the first one of its communicator.
     #[inline(always)]
     pub(crate) fn join(
         &self,
         communicator: &'scope Communicator,
-        entry: &Entry,
-    ) -> Result<JoinedOperation<'scope>> {
-        let operation = entry.operation;
-        if !self.library.is_same(communicator.library()) {
-            let problem = "the communicator and the group belong to different libraries";
-            return Err(self.record_error(Error::argument(
-                operation.name,
-                InvalidArgumentKind::Communicator,
-                problem,
-            )));
-        }
-        if self.phase.get() != Phase::Open {
-            self.check_phase(communicator, operation).map_err(|error| self.record_error(error))?;
-        }
+        operation: &'static Operation,
+    ) -> Result<bool> {
         let is_first = !communicator.is_in_group();
         if is_first {
             communicator.join_group(operation.name).map_err(|error| self.record_error(error))?;
             self.add(communicator);
         }
-        Ok(JoinedOperation { is_first, recorded: communicator.record_grouped(entry, is_first) })
+        Ok(is_first)
     }
 
     /// Returns an error if the group has ended or creates communicators, or if NCCL does not simulate the operation.
@@ -175,21 +168,13 @@ impl<'scope> Participants<'scope> {
 
     /// Records the error of an operation that has joined.
     #[cold]
-    pub(crate) fn on_error(
-        &self,
-        communicator: &'scope Communicator,
-        operation: &Operation,
-        joined: JoinedOperation<'scope>,
-        error: Error,
-    ) -> Error {
+    pub(crate) fn on_error(&self, communicator: &'scope Communicator, is_first: bool, error: Error) -> Error {
         // Found before NCCL was called.
-        if error.code().is_none() {
-            joined.recorded.withdraw(operation);
-            if joined.is_first {
-                // It has nothing queued, and is the last that has joined: it does not take part.
-                self.last.set(None);
-                communicator.leave_group(false);
-            }
+        if error.code().is_none() && is_first {
+            // It has nothing queued, and is the last that has joined: it does not take part.
+            self.last.set(None);
+            communicator.withdraw_from_group();
+            communicator.tell_end(Err(&error));
         }
         self.record_error(error)
     }
@@ -289,29 +274,34 @@ impl<'scope> Participants<'scope> {
         self.last.get().into_iter().chain(others).collect()
     }
 
-    /// Takes all communicators out of the group, which is over. If it has failed, what is in progress nevertheless is
-    /// ended before, as it uses the buffers.
+    /// Takes all communicators out of the group, which is over with this result. If it has failed, what is in progress
+    /// nevertheless is ended before, as it uses the buffers.
     #[inline]
-    pub(super) fn close(&self, has_failed: bool) {
+    pub(super) fn close(&self, result: Result<(), &Error>) {
         if let Some(last) = self.last.get()
-            && !has_failed
+            && result.is_ok()
         {
-            last.leave_group(false);
+            last.leave_group(result);
             self.last.set(None);
         }
         self.phase.set(Phase::Ended);
-        if has_failed || self.overflow.borrow().is_some() {
-            self.close_slow_path(has_failed);
+        if result.is_err() || self.overflow.borrow().is_some() {
+            self.close_slow_path(result);
         }
     }
 
     #[cold]
-    fn close_slow_path(&self, has_failed: bool) {
-        let communicators = self.communicators();
+    fn close_slow_path(&self, result: Result<(), &Error>) {
+        let (communicators, has_failed) = (self.communicators(), result.is_err());
         if has_failed {
             communicators.iter().for_each(|communicator| communicator.abort_work_in_progress());
         }
-        communicators.iter().for_each(|communicator| communicator.leave_group(has_failed));
+        communicators.iter().for_each(|communicator| communicator.leave_group(result));
+        if has_failed {
+            communicators
+                .iter()
+                .for_each(|communicator| communicator.shared().tell(CommunicatorEvent::Failed));
+        }
         let mut guards = Vec::new();
         if let Some(overflow) = &mut *self.overflow.borrow_mut() {
             overflow.pending.iter().for_each(|handle| handle.resolve(has_failed));

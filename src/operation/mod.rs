@@ -1,7 +1,7 @@
 //! The operations of communicators.
 //!
 //! A call is a value. The public method of three lines ([`methods`]) makes plain views of its buffers, and one function
-//! ([`submit`]) checks it as its row of the table says ([`table`]), enters NCCL, records it, calls C, and leaves.
+//! ([`submit`]) checks it as its row of the table says ([`table`]), tells the observers, enters NCCL, calls C, and leaves.
 
 mod arguments;
 mod call;
@@ -15,8 +15,6 @@ mod operations;
 mod owned_pre_mul_sum;
 mod pre_mul_sum;
 mod signal;
-#[cfg(any(feature = "log", feature = "tracing"))]
-mod span;
 mod submit;
 mod table;
 mod vector;

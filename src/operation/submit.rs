@@ -1,5 +1,5 @@
-//! The one road that every operation takes: it becomes a call with plain views of its buffers, which is checked, enters NCCL,
-//! is recorded, calls C, and leaves.
+//! The one road that every operation takes: it becomes a call with plain views of its buffers, which is checked and told to
+//! observers, enters NCCL, calls C, and leaves.
 #![allow(unsafe_code)] // Makes views of buffers.
 
 use std::error::Error as StdError;
@@ -16,12 +16,12 @@ use super::table::CallKind;
 use super::{collective, message, one_sided, vector};
 use crate::buffer::RawSlice;
 use crate::buffer::check_layout;
-use crate::communicator::{Inside, Purpose, Recorded, Shared, check_data_types, check_devices, check_stream};
-use crate::group::{JoinedOperation, Participants};
-use crate::recorder::Entry;
+use crate::communicator::{Inside, Purpose, Shared, check_data_types, check_devices, check_stream};
+use crate::group::Participants;
+use crate::observer::CallWord;
 use crate::{
     BufferElement, CollectiveConfig, Communicator, DataType, Error, Extent, InvalidArgumentKind, Operation,
-    RecvBuffer, Result, ResultCode, SendBuffer, StreamRef,
+    OperationStart, RecvBuffer, Result, ResultCode, SendBuffer, StreamRef,
 };
 
 impl<G> Operations<'_, G> {
@@ -90,14 +90,18 @@ impl<G> Operations<'_, G> {
             stream: StreamRef::DEFAULT,
             site: Location::caller(),
         };
-        call.run(self.grouping.start(), enqueue)
+        let start = self.grouping.start();
+        call.check_start(operation, start).map_err(|error| start.refuse(error))?;
+        let begun = call.begin(operation, start, &Checked::NONE)?;
+        call.finish(operation, begun, enqueue())
     }
 }
 
 /// An operation that has entered NCCL, which its drop, or that of its group, leaves.
 enum Begun<'c, 'g> {
-    Now(Inside<&'c Arc<Shared>>, Recorded<'c>, Option<Duration>),
-    InGroup(&'g Participants<'g>, &'g Communicator, JoinedOperation<'g>),
+    Now(Inside<&'c Arc<Shared>>, Option<Duration>),
+    /// Set if it is the first operation of its communicator.
+    InGroup(&'g Participants<'g>, &'g Communicator, bool),
 }
 
 impl<'c> Call<'c> {
@@ -106,61 +110,45 @@ impl<'c> Call<'c> {
     pub(super) fn submit(self, start: Start<'_>) -> Result<Result<()>> {
         // Passed on by itself, so that the compiler, which knows it here, makes only the checks and the call of its row.
         let operation = self.operation;
-        let checked = match self.check(operation) {
+        let checked = match self.check(operation, start) {
             Ok(checked) => checked,
             Err(error) => return Err(start.refuse(error)),
         };
-        let entry = self.entry(operation, self.elements(operation, &checked));
-        #[cfg(feature = "log")]
-        super::span::log(self.communicator, &entry);
-        #[cfg(feature = "tracing")]
-        let _span = super::span::enter(self.communicator, &entry);
-        let begun = self.begin(operation, start, &entry)?;
+        let begun = self.begin(operation, start, &checked)?;
         let result = self.enqueue(operation, start, &checked);
         Ok(self.finish(operation, begun, result))
     }
 
-    /// Runs `enqueue`, which calls C, as an operation without elements.
-    pub(super) fn run(self, start: Start<'_>, enqueue: impl FnOnce() -> Result<ResultCode>) -> Result<()> {
-        let operation = self.operation;
-        let entry = self.entry(operation, [0, 0]);
-        #[cfg(feature = "log")]
-        super::span::log(self.communicator, &entry);
-        #[cfg(feature = "tracing")]
-        let _span = super::span::enter(self.communicator, &entry);
-        let begun = self.begin(operation, start, &entry)?;
-        let result = enqueue();
-        self.finish(operation, begun, result)
-    }
-
-    /// Returns what is recorded of the call.
-    #[inline(always)]
-    fn entry(&self, operation: &'static Operation, elements: [usize; 2]) -> Entry {
-        let Arguments { ranks, .. } = self.arguments;
-        Entry::new(operation, self.data_type(operation), elements, ranks, self.stream, self.site)
-    }
-
-    /// Enters NCCL, or joins the group.
+    /// Enters NCCL, or joins the group, and tells the observers.
     #[inline(always)]
     fn begin<'g>(
         &self,
         operation: &'static Operation,
         start: Start<'g>,
-        entry: &Entry,
+        checked: &Checked,
     ) -> Result<Begun<'c, 'g>> {
         let communicator = self.communicator;
-        if let Some((participants, communicator)) = start.group {
-            let joined = participants.join(communicator, entry)?;
-            return Ok(Begun::InGroup(participants, communicator, joined));
+        let (begun, is_first_of_group) = match start.group {
+            None => {
+                let inside = communicator.enter(operation.name, Purpose::Work)?;
+                (Begun::Now(inside, start.timeout), None)
+            }
+            Some((participants, communicator)) => {
+                let is_first = participants.join(communicator, operation)?;
+                (Begun::InGroup(participants, communicator, is_first), Some(is_first))
+            }
+        };
+        let shared = communicator.shared();
+        if let Some(membership) = shared.observed() {
+            let call = CallWord::new(operation, self.data_type(operation), self.arguments.ranks);
+            let (elements, stream) = (self.elements(operation, checked), self.stream.as_raw().addr());
+            let told = OperationStart::of_call(membership, call, elements, stream, self.site);
+            shared.observers.start(told, is_first_of_group);
         }
-        if start.timeout.is_some() {
-            communicator.require_timeout(operation.name)?;
-        }
-        let inside = communicator.enter(operation.name, Purpose::Work)?;
-        Ok(Begun::Now(inside, communicator.record_call(entry), start.timeout))
+        Ok(begun)
     }
 
-    /// Leaves NCCL with the result of the call, or leaves that to the group.
+    /// Leaves NCCL with the result of the call, and tells the observers, or leaves that to the group.
     #[inline(always)]
     fn finish(
         &self,
@@ -168,14 +156,18 @@ impl<'c> Call<'c> {
         begun: Begun<'_, '_>,
         result: Result<ResultCode>,
     ) -> Result<()> {
-        let communicator = self.communicator;
         match (begun, result) {
-            (Begun::Now(..), Ok(ResultCode::SUCCESS)) | (Begun::InGroup(..), Ok(_)) => Ok(()),
-            (Begun::Now(_inside, recorded, timeout), result) => {
-                finish_slow_path(operation, communicator, recorded, timeout, result)
+            (Begun::Now(inside, _), Ok(ResultCode::SUCCESS)) => {
+                drop(inside);
+                self.communicator.tell_end(Ok(()));
+                Ok(())
             }
-            (Begun::InGroup(participants, communicator, joined), Err(error)) => {
-                Err(participants.on_error(communicator, operation, joined, error))
+            (Begun::Now(inside, timeout), result) => {
+                finish_slow_path(operation, self.communicator, inside, timeout, result)
+            }
+            (Begun::InGroup(..), Ok(_)) => Ok(()),
+            (Begun::InGroup(participants, communicator, is_first), Err(error)) => {
+                Err(participants.on_error(communicator, is_first, error))
             }
         }
     }
@@ -191,11 +183,24 @@ impl<'c> Call<'c> {
         }
     }
 
+    /// Checks whether the operation can start now, or in this group, whatever the state of the communicator.
+    #[inline(always)]
+    fn check_start(&self, operation: &'static Operation, start: Start<'_>) -> Result<()> {
+        match start {
+            Start { group: Some((participants, communicator)), .. } => {
+                participants.check(communicator, operation)
+            }
+            Start { timeout: Some(_), .. } => self.communicator.require_timeout(operation.name),
+            Start { .. } => Ok(()),
+        }
+    }
+
     /// Checks all that does not depend on the state of the communicator.
     #[inline(always)]
-    fn check(&self, operation: &'static Operation) -> Result<Checked> {
+    fn check(&self, operation: &'static Operation, start: Start<'_>) -> Result<Checked> {
         let Self { communicator, send, recv, stream, .. } = self;
         let name = operation.name;
+        self.check_start(operation, start)?;
         check_devices(communicator, name, [stream.device(), send.device(), recv.device()])?;
         check_stream(communicator, name, *stream)?;
         if self.is_any {
@@ -294,20 +299,17 @@ impl<'c> Call<'c> {
 fn finish_slow_path(
     operation: &'static Operation,
     communicator: &Communicator,
-    recorded: Recorded<'_>,
+    inside: Inside<&Arc<Shared>>,
     timeout: Option<Duration>,
     result: Result<ResultCode>,
 ) -> Result<()> {
-    match result {
-        Ok(ResultCode::IN_PROGRESS) => {
-            communicator.wait_within(operation.name, timeout).inspect_err(|_| recorded.fail())
-        }
-        Ok(_) => Ok(()),
-        Err(error) => {
-            recorded.end_with(operation, &error);
-            Err(error)
-        }
-    }
+    let result = result.and_then(|code| match code {
+        ResultCode::IN_PROGRESS => communicator.wait_within(operation.name, timeout),
+        _ => Ok(()),
+    });
+    drop(inside);
+    communicator.tell_end(result.as_ref().copied());
+    result
 }
 
 /// Returns the error of an operation of which a buffer is not ready.

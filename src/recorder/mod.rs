@@ -1,23 +1,19 @@
-//! The recorder of a communicator: the last operations that it was given, in a ring that any thread reads at any time.
+//! The recorder, an observer: the last operations that a communicator was given, in a ring that any thread reads at any time.
 //!
 //! One thread writes, that which uses the communicator. It takes no lock, and waits for nobody.
 #![allow(unsafe_code)]
 
 mod clock;
 mod document;
-mod dump;
-mod entry;
-pub(crate) mod pytorch;
+mod pytorch;
 mod record;
+#[allow(clippy::module_inception)] // The type has the name of the room.
+mod recorder;
+mod recording;
 mod ring;
 #[cfg(all(unix, feature = "signal"))]
 mod signal;
 
-pub(crate) use document::Document;
-pub(crate) use dump::{CommunicatorDump, process_document};
-pub(crate) use entry::{Entry, IS_FIRST_OF_GROUP, IS_GROUPED, encode_raw};
-pub(crate) use record::{Place, records};
 pub use record::{Record, RecordState};
-pub(crate) use ring::Ring;
-#[cfg(all(unix, feature = "signal"))]
-pub(crate) use signal::{on_signal, on_signal_of_environment};
+pub use recorder::Recorder;
+pub(crate) use recorder::record_as_the_environment_says;

@@ -8,12 +8,13 @@ use crate::DataType;
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Record {
-    /// The number of the operation on its communicator, from 1.
+    /// The number of the operation on its communicator, from 1 for the first one that was observed.
     pub number: u64,
-    /// The number among the collectives of the communicator, from 1, which is the same on all ranks; `None` for a message,
+    /// The number among the collectives that are recorded, from 1, which is the same on all ranks; `None` for a message,
     /// and if the thread that records was in the way.
     pub collective: Option<u64>,
-    /// The number among the messages (`send`, `recv`, `sendrecv` and one-sided operations) of this rank, from 1.
+    /// The number among the messages (`send`, `recv`, `sendrecv` and one-sided operations) of this rank that are
+    /// recorded, from 1.
     pub message: Option<u64>,
     /// The method.
     pub operation: &'static str,
@@ -69,34 +70,11 @@ impl RecordState {
     }
 }
 
-/// A communicator of which records are read.
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct Place {
-    pub(crate) size: usize,
-    pub(crate) rank: usize,
-    /// Set while a thread is in a call of it, or in a group.
-    pub(crate) is_inside: bool,
-    /// Set if operations are complete when their calls return.
-    pub(crate) is_host: bool,
-}
-
-/// Returns the records of a ring, the oldest first.
-pub(crate) fn records(ring: &Ring, place: Place) -> Vec<Record> {
-    let read = ring.read();
-    let last = read.last().map_or(0, |read| read.number);
-    // The operations of the call, or of the group, that the owner is in.
-    let mut is_open = place.is_inside;
-    let mut first_called = last + 1;
-    for read in read.iter().rev().take_while(|_| place.is_inside) {
-        if !is_open {
-            break;
-        }
-        first_called = read.number;
-        is_open = read.call.is_grouped() && !read.call.is_first_of_group();
-    }
+/// Returns the records of a ring, the oldest first. Operations on host memory are complete when their calls return.
+pub(super) fn records(ring: &Ring, is_host: bool) -> Vec<Record> {
     let mut group = None;
     let to_record = |read: &Read| {
-        let operation = read.call.operation()?;
+        let operation = read.call.operation();
         group = match (read.call.is_grouped(), read.call.is_first_of_group()) {
             (true, true) => Some(read.number),
             (true, false) => group,
@@ -107,11 +85,11 @@ pub(crate) fn records(ring: &Ring, place: Place) -> Vec<Record> {
         let state = match read.completed {
             Some(_) => RecordState::Completed,
             None if read.has_failed => RecordState::Failed,
-            None if read.number >= first_called => RecordState::Called,
-            None if place.is_host => RecordState::Completed,
+            None if read.is_inside => RecordState::Called,
+            None if is_host => RecordState::Completed,
             None => RecordState::Queued,
         };
-        Some(Record {
+        Record {
             number: read.number,
             collective: read.own_number.filter(|_| !operation.is_message()),
             message: read.own_number.filter(|_| operation.is_message()),
@@ -127,9 +105,9 @@ pub(crate) fn records(ring: &Ring, place: Place) -> Vec<Record> {
             queued: read.queued,
             completed: read.completed,
             state,
-        })
+        }
     };
-    read.iter().filter_map(to_record).collect()
+    ring.read().iter().map(to_record).collect()
 }
 
 impl Record {

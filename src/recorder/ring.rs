@@ -4,7 +4,8 @@ use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 use std::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, AtomicUsize, fence};
 
 use super::clock::{Clock, halves, ticks};
-use super::entry::Call;
+use crate::OperationStart;
+use crate::observer::CallWord;
 
 /// The last operations of one communicator.
 ///
@@ -14,14 +15,17 @@ use super::entry::Call;
 /// race.
 #[derive(Debug)]
 pub(crate) struct Ring {
-    /// The stamp of the operation that was begun last: its number, and above [`NUMBER_BITS`] how many were withdrawn before,
-    /// as the number of such a one is given again.
+    /// The number of the operation that was begun last.
     begun: AtomicU64,
+    /// The number of the operation before the first.
+    start: AtomicU64,
     /// The number of slots less one: as many as a power of two.
     mask: usize,
     slots: Box<[Slot]>,
-    /// The stamp of the last operation that is there.
+    /// The number of the last operation that is there.
     done: AtomicU64,
+    /// The number of the last operation whose call has returned, or its group.
+    ended: AtomicU64,
     /// The number of messages among the operations; changes only while one is begun and not done.
     messages: AtomicU64,
     clock: Clock,
@@ -29,17 +33,6 @@ pub(crate) struct Ring {
 
 /// A bit that the processor's counter does not reach.
 const FAILED: u64 = 1 << 63;
-
-/// The call of an operation that was withdrawn, which no method has.
-const WITHDRAWN: u64 = u64::MAX;
-
-/// The bits of a number: no communicator has as many operations.
-const NUMBER_BITS: u32 = 40;
-
-/// Returns the number in a stamp.
-fn number(stamp: u64) -> u64 {
-    stamp & ((1 << NUMBER_BITS) - 1)
-}
 
 #[derive(Debug, Default)]
 #[repr(align(64))]
@@ -62,13 +55,15 @@ pub(super) struct Read {
     pub(super) number: u64,
     /// The number among the messages, or among the collectives; unknown if the writer was in the way for too long.
     pub(super) own_number: Option<u64>,
-    pub(super) call: Call,
+    pub(super) call: CallWord,
     pub(super) elements: [u64; 2],
     pub(super) stream: usize,
     pub(super) site: Option<&'static Location<'static>>,
     pub(super) queued: u64,
     pub(super) completed: Option<u64>,
     pub(super) has_failed: bool,
+    /// Set if its call, or its group, has not returned.
+    pub(super) is_inside: bool,
 }
 
 impl Ring {
@@ -78,86 +73,80 @@ impl Ring {
     /// Creates a ring of at least so many entries, up to a million.
     pub(crate) fn new(entries: usize) -> Self {
         let entries = entries.clamp(1, Self::MAX).next_power_of_two();
-        let [begun, done, messages] = [(); 3].map(|()| AtomicU64::new(0));
+        let [begun, start, done, ended, messages] = [(); 5].map(|()| AtomicU64::new(0));
         let slots = (0..entries).map(|_| Slot::default()).collect();
-        Self { begun, mask: entries - 1, slots, done, messages, clock: Clock::new() }
+        Self { begun, start, mask: entries - 1, slots, done, ended, messages, clock: Clock::new() }
     }
 
     pub(crate) fn capacity(&self) -> usize {
         self.slots.len()
     }
 
-    /// Returns the number of operations so far, which is that of the last one.
-    pub(crate) fn count(&self) -> u64 {
-        number(self.done.load(Acquire))
+    /// Returns the number of the last operation, 0 if there is none.
+    pub(crate) fn last(&self) -> u64 {
+        self.done.load(Acquire)
+    }
+
+    /// Returns `true` if the call of an operation, or its group, has not returned.
+    pub(crate) fn is_inside(&self) -> bool {
+        self.ended.load(Acquire) < self.last()
     }
 
     #[inline(always)]
-    fn slot(&self, stamp_or_number: u64) -> &Slot {
+    fn slot(&self, number: u64) -> &Slot {
         // SAFETY: there is a slot for each number up to the mask.
-        unsafe { self.slots.get_unchecked(stamp_or_number as usize & self.mask) }
+        unsafe { self.slots.get_unchecked(number as usize & self.mask) }
     }
 
-    /// Records an operation. One thread at a time may call this.
-    #[inline(always)]
-    pub(crate) fn push(
-        &self,
-        call: u64,
-        [sent, received]: [usize; 2],
-        stream: usize,
-        site: impl Into<Option<&'static Location<'static>>>,
-    ) {
-        let stamp = self.begun.load(Relaxed).wrapping_add(1);
-        self.begun.store(stamp, Relaxed);
+    /// Records an operation, whose number is that after the last. One thread at a time may call this.
+    #[inline]
+    pub(crate) fn push(&self, operation: &OperationStart<'_>) {
+        let (number, call, site) = (operation.number(), operation.call(), operation.site());
+        if self.begun.load(Relaxed) == 0 {
+            // It may be observed from a later one on.
+            self.start.store(number - 1, Relaxed);
+        }
+        self.begun.store(number, Relaxed);
         // Whoever reads one of the following values sees the one above.
         fence(Release);
-        if Call(call).is_message() {
+        if call.is_message() {
             self.messages.store(self.messages.load(Relaxed) + 1, Relaxed);
         }
-        let slot = self.slot(stamp);
-        slot.call.store(call, Relaxed);
-        slot.sent.store(sent, Relaxed);
-        slot.received.store(received, Relaxed);
-        slot.stream.store(stream, Relaxed);
-        slot.site.store(site.into().map_or(ptr::null_mut(), |site| ptr::from_ref(site).cast_mut()), Relaxed);
+        let slot = self.slot(number);
+        slot.call.store(call.bits(), Relaxed);
+        slot.sent.store(operation.sent(), Relaxed);
+        slot.received.store(operation.received(), Relaxed);
+        slot.stream.store(operation.stream(), Relaxed);
+        slot.site.store(site.map_or(ptr::null_mut(), |site| ptr::from_ref(site).cast_mut()), Relaxed);
         let [lower, upper] = halves();
         slot.queued[0].store(lower, Relaxed);
         slot.queued[1].store(upper, Relaxed);
-        self.done.store(stamp, Release);
+        self.done.store(number, Release);
     }
 
-    /// Takes back the last operation, which was refused. One thread at a time may write.
-    #[cold]
-    pub(crate) fn withdraw(&self, is_message: bool) {
-        let withdrawn = self.begun.load(Relaxed);
-        let before = withdrawn.wrapping_sub(1).wrapping_add(1 << NUMBER_BITS);
-        self.begun.store(before, Relaxed);
-        fence(Release);
-        // It has overwritten the oldest, for which there is no slot until the next operation.
-        self.slot(withdrawn).call.store(WITHDRAWN, Relaxed);
-        if is_message {
-            self.messages.store(self.messages.load(Relaxed) - 1, Relaxed);
+    /// Records that the calls of operations have returned. One thread at a time may write.
+    #[inline]
+    pub(crate) fn end(&self, [first, last]: [u64; 2], has_failed: bool) {
+        if has_failed {
+            self.fail(first, last);
+        } else {
+            self.ended.store(last, Release);
         }
-        self.done.store(before, Release);
     }
 
-    /// Records that the last operation has failed or, in a group, all of the group. One thread at a time may write.
     #[cold]
-    pub(crate) fn fail(&self) {
-        let last = self.count();
-        for slot in (self.oldest(last)..=last).rev().map(|number| self.slot(number)) {
+    fn fail(&self, first: u64, last: u64) {
+        for number in self.oldest(last).max(first)..=last {
+            let slot = self.slot(number);
             slot.completed.store(FAILED | slot.queued(), Relaxed);
-            let call = Call(slot.call.load(Relaxed));
-            if !call.is_grouped() || call.is_first_of_group() {
-                break;
-            }
         }
+        self.ended.store(last, Release);
     }
 
     /// Records that the operations on a stream are complete, up to the last one. One thread at a time may write.
     #[cold]
     pub(crate) fn complete(&self, stream: usize) {
-        let (now, last) = (ticks(), self.count());
+        let (now, last) = (ticks(), self.last());
         for slot in (self.oldest(last)..=last).rev().map(|number| self.slot(number)) {
             if slot.stream.load(Relaxed) != stream {
                 continue;
@@ -171,31 +160,22 @@ impl Ring {
 
     /// Returns the number of the oldest operation for which there is a slot.
     fn oldest(&self, last: u64) -> u64 {
-        last.saturating_sub(self.slots.len() as u64) + 1
+        last.saturating_sub(self.slots.len() as u64).max(self.start.load(Relaxed)) + 1
     }
 
     /// Returns the operations that the ring still has, the oldest first.
     pub(super) fn read(&self) -> Vec<Read> {
-        const TRIES: usize = 100;
-        // It fails if an operation was withdrawn meanwhile.
-        let read = (0..TRIES).find_map(|_| self.try_read());
-        read.unwrap_or_default()
-    }
-
-    fn try_read(&self) -> Option<Vec<Read>> {
-        let (done, messages) = self.done_and_messages();
-        let last = number(done);
+        // Before the rest, so that none is taken for ended that was begun later.
+        let ended = self.ended.load(Acquire);
+        let (last, messages) = self.done_and_messages();
         let mut read: Vec<_> =
-            (self.oldest(last)..=last).map(|number| self.slot(number).read(number)).collect();
+            (self.oldest(last)..=last).map(|number| self.slot(number).read(number, ended)).collect();
         fence(Acquire);
-        let begun = self.begun.load(Relaxed);
-        if begun >> NUMBER_BITS != done >> NUMBER_BITS {
-            return None;
-        }
-        let oldest = self.oldest(number(begun));
-        read.retain(|read| read.number >= oldest && read.call.0 != WITHDRAWN);
+        let oldest = self.oldest(self.begun.load(Relaxed));
+        read.retain(|read| read.number >= oldest);
         // The numbers among messages and among collectives are counted back from the last.
-        let mut own_numbers = messages.map(|messages| [last - messages, messages]);
+        let collectives = last - self.start.load(Relaxed);
+        let mut own_numbers = messages.map(|messages| [collectives - messages, messages]);
         let scale = self.clock.scale();
         for read in read.iter_mut().rev() {
             let is_message = read.call.is_message();
@@ -204,10 +184,10 @@ impl Ring {
             read.queued = scale.time(read.queued);
             read.completed = read.completed.map(|completed| scale.time(completed));
         }
-        Some(read)
+        read
     }
 
-    /// Returns the last stamp, and the number of messages up to it, if that can be known.
+    /// Returns the number of the last operation, and that of the messages up to it, if that can be known.
     fn done_and_messages(&self) -> (u64, Option<u64>) {
         const TRIES: usize = 1000;
         for _ in 0..TRIES {
@@ -237,12 +217,12 @@ impl Slot {
         self.completed.load(Relaxed) == FAILED | self.queued()
     }
 
-    fn read(&self, number: u64) -> Read {
+    fn read(&self, number: u64, ended: u64) -> Read {
         let site = self.site.load(Relaxed).cast_const();
         Read {
             number,
             own_number: None,
-            call: Call(self.call.load(Relaxed)),
+            call: CallWord::from_bits(self.call.load(Relaxed)),
             elements: [&self.sent, &self.received].map(|length| length.load(Relaxed) as u64),
             stream: self.stream.load(Relaxed),
             // SAFETY: null, or one of the `'static` references that were stored there.
@@ -250,6 +230,7 @@ impl Slot {
             queued: self.queued(),
             completed: self.completed(),
             has_failed: self.has_failed(),
+            is_inside: number > ended,
         }
     }
 }
@@ -262,11 +243,21 @@ mod tests {
     use std::thread;
 
     use super::Ring;
-    use crate::Operation;
-    use crate::recorder::{IS_FIRST_OF_GROUP, IS_GROUPED};
+    use crate::{DataType, Membership, MemorySpace, Operation, OperationStart, Version};
 
-    const SEND: u64 = Operation::of("send").number() as u64;
-    const SUM: u64 = Operation::of("all_reduce").number() as u64;
+    const SEND: &Operation = Operation::of("send");
+    const SUM: &Operation = Operation::of("all_reduce");
+
+    fn membership() -> Membership {
+        Membership::new(0, 1, MemorySpace::Host, Version::new(2, 28, 3))
+    }
+
+    /// Records operations from a number on.
+    fn push(ring: &Ring, first: u64, operations: &[&'static Operation]) {
+        for (number, operation) in (first..).zip(operations) {
+            ring.push(&OperationStart::new(&membership(), operation, number));
+        }
+    }
 
     fn numbers(ring: &Ring) -> Vec<(u64, Option<u64>)> {
         ring.read().iter().map(|read| (read.number, read.own_number)).collect()
@@ -277,56 +268,38 @@ mod tests {
         let ring = Ring::new(3);
         assert_eq!(ring.capacity(), 4);
         assert!(ring.read().is_empty());
-        ring.push(SUM, [1, 1], 0, Location::caller());
-        ring.push(SEND, [2, 0], 0, Location::caller());
+        push(&ring, 1, &[SUM, SEND]);
         assert_eq!(numbers(&ring), [(1, Some(1)), (2, Some(1))]);
-        for _ in 0..4 {
-            ring.push(SUM, [3, 3], 0, Location::caller());
-        }
-        ring.push(SEND, [4, 0], 0, Location::caller());
+        push(&ring, 3, &[SUM, SUM, SUM, SUM, SEND]);
         assert_eq!(numbers(&ring), [(4, Some(3)), (5, Some(4)), (6, Some(5)), (7, Some(2))]);
-        assert_eq!(ring.read()[3].site.unwrap().file(), file!());
     }
 
     #[test]
-    fn operation_that_was_withdrawn_leaves_no_trace() {
-        let ring = Ring::new(2);
-        ring.push(SUM, [1, 1], 0, Location::caller());
-        ring.push(SEND, [2, 0], 0, Location::caller());
-        ring.withdraw(true);
-        assert_eq!(numbers(&ring), [(1, Some(1))]);
-        ring.push(SUM, [5, 5], 0, Location::caller());
-        assert_eq!(numbers(&ring), [(1, Some(1)), (2, Some(2))]);
-        assert_eq!(ring.read()[1].elements, [5, 5]);
+    fn recording_that_begins_late_has_the_numbers_of_the_communicator() {
+        let ring = Ring::new(4);
+        push(&ring, 8, &[SUM, SEND]);
+        assert_eq!(numbers(&ring), [(8, Some(1)), (9, Some(1))]);
+        assert_eq!(ring.last(), 9);
     }
 
     #[test]
-    fn operation_that_was_withdrawn_is_not_taken_for_the_one_it_overwrote() {
-        let ring = Ring::new(2);
-        ring.push(SUM, [1, 1], 0, Location::caller());
-        ring.push(SUM, [2, 2], 0, Location::caller());
-        ring.push(SEND, [3, 0], 0, Location::caller());
-        ring.withdraw(true);
-        assert_eq!(numbers(&ring), [(2, Some(2))]);
-        ring.push(SUM, [4, 4], 0, Location::caller());
-        assert_eq!(numbers(&ring), [(2, Some(2)), (3, Some(3))]);
-    }
-
-    #[test]
-    fn operation_without_a_call_site_is_kept() {
-        let ring = Ring::new(2);
-        ring.push(SUM, [1, 1], 0, None);
-        assert!(ring.read()[0].site.is_none());
+    fn call_site_is_kept_if_it_is_known() {
+        let (ring, membership) = (Ring::new(2), membership());
+        ring.push(&OperationStart::new(&membership, SUM, 1));
+        ring.push(&OperationStart::new(&membership, SUM, 2).called_at(Location::caller()));
+        let sites: Vec<_> = ring.read().iter().map(|read| read.site.map(Location::file)).collect();
+        assert_eq!(sites, [None, Some(file!())]);
     }
 
     #[test]
     fn operations_of_a_stream_that_is_done_are_complete() {
-        let ring = Ring::new(8);
-        for stream in [1, 2, 1] {
-            ring.push(SUM, [1, 1], stream, Location::caller());
-        }
+        let (ring, membership) = (Ring::new(8), membership());
+        let push = |number, stream| {
+            ring.push(&OperationStart::new(&membership, SUM, number).on_stream(stream));
+        };
+        [(1, 1), (2, 2), (3, 1)].into_iter().for_each(|(number, stream)| push(number, stream));
         ring.complete(1);
-        ring.push(SUM, [1, 1], 1, Location::caller());
+        push(4, 1);
         let read = ring.read();
         assert_eq!(
             read.iter().map(|read| read.completed.is_some()).collect::<Vec<_>>(),
@@ -338,16 +311,36 @@ mod tests {
     #[test]
     fn failure_of_a_group_is_that_of_its_operations() {
         let ring = Ring::new(8);
-        ring.push(SUM, [1, 1], 0, Location::caller());
-        ring.push(SUM | IS_GROUPED | IS_FIRST_OF_GROUP, [1, 1], 0, Location::caller());
-        ring.push(SEND | IS_GROUPED, [1, 1], 0, Location::caller());
-        ring.fail();
+        push(&ring, 1, &[SUM, SUM, SEND]);
+        ring.end([1, 1], false);
+        ring.end([2, 3], true);
         let failed = |ring: &Ring| ring.read().iter().map(|read| read.has_failed).collect::<Vec<_>>();
         assert_eq!(failed(&ring), [false, true, true]);
-        ring.push(SUM, [1, 1], 0, Location::caller());
-        ring.fail();
+        push(&ring, 4, &[SUM]);
+        ring.end([4, 4], true);
         assert_eq!(failed(&ring), [false, true, true, true]);
         assert!(ring.read().iter().all(|read| read.completed.is_none()));
+    }
+
+    #[test]
+    fn failure_of_operations_that_the_ring_has_lost_is_that_of_the_others() {
+        let ring = Ring::new(2);
+        push(&ring, 1, &[SUM, SUM, SEND]);
+        ring.end([1, 3], true);
+        assert!(ring.read().iter().all(|read| read.has_failed));
+        assert_eq!(ring.read().len(), 2);
+    }
+
+    #[test]
+    fn operation_is_inside_until_its_end() {
+        let ring = Ring::new(8);
+        let inside = |ring: &Ring| ring.read().iter().map(|read| read.is_inside).collect::<Vec<_>>();
+        push(&ring, 1, &[SUM]);
+        ring.end([1, 1], false);
+        push(&ring, 2, &[SUM, SUM]);
+        assert_eq!((inside(&ring), ring.is_inside()), (vec![false, true, true], true));
+        ring.end([2, 3], false);
+        assert_eq!((inside(&ring), ring.is_inside()), (vec![false; 3], false));
     }
 
     /// Fails if a reader ever sees words of two operations as one, or a wrong number.
@@ -363,7 +356,8 @@ mod tests {
                         for read in ring.read() {
                             let length = read.number as usize;
                             assert_eq!(read.elements, [length as u64, 3 * length as u64]);
-                            assert_eq!((read.stream, read.call.0), (7 * length, [SUM, SEND][length % 2]));
+                            assert_eq!(read.stream, 7 * length);
+                            assert_eq!(read.call.is_message(), length % 2 == 1);
                             // Every second one is a message, the first among them.
                             let own = if length % 2 == 1 { length.div_ceil(2) } else { length / 2 };
                             assert!(read.own_number.is_none_or(|number| number == own as u64), "{read:?}");
@@ -373,17 +367,11 @@ mod tests {
                     seen
                 })
             });
+            let membership = membership();
             for number in 1..=OPERATIONS {
-                let call = [number, 3 * number];
-                // One that is refused now and then.
-                if number % 64 == 0 {
-                    ring.push(SEND, [0, 0], 0, Location::caller());
-                    ring.withdraw(true);
-                }
-                match number % 2 {
-                    1 => ring.push(SEND, call, 7 * number, Location::caller()),
-                    _ => ring.push(SUM, call, 7 * number, Location::caller()),
-                }
+                let operation = if number % 2 == 1 { SEND } else { SUM };
+                let start = OperationStart::new(&membership, operation, number as u64).on_stream(7 * number);
+                ring.push(&start.elements(DataType::Float32, number, 3 * number));
             }
             is_over.store(true, Relaxed);
             assert!(readers.map(|reader| reader.join().unwrap()).iter().all(|seen| *seen > 0));

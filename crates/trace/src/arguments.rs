@@ -2,8 +2,22 @@
 
 use std::ffi::c_void;
 
+use libnccl::Operation;
 use libnccl::sys::{cudaStream_t, ncclDataType_t};
-use libnccl::{CallArguments, Operation};
+
+/// The arguments of a C call that are recorded.
+#[derive(Clone, Copy)]
+pub(crate) struct Arguments {
+    /// The method of `Communicator` that makes this call.
+    pub(crate) operation: &'static Operation,
+    pub(crate) data_type: Option<ncclDataType_t>,
+    /// The numbers of elements that the rank sends and receives.
+    pub(crate) elements: [usize; 2],
+    /// The root or the other rank.
+    pub(crate) rank: Option<i32>,
+    /// The address of the stream.
+    pub(crate) stream: usize,
+}
 
 /// Returns the arguments of an operation with this count, of a communicator of this size.
 #[inline(always)]
@@ -13,9 +27,9 @@ pub(crate) fn with_elements(
     data_type: ncclDataType_t,
     rank: Option<i32>,
     stream: cudaStream_t,
-) -> CallArguments {
+) -> Arguments {
     let elements = operation.elements(count, size);
-    CallArguments { operation, data_type: Some(data_type), elements, rank, stream: stream.addr() }
+    Arguments { operation, data_type: Some(data_type), elements, rank, stream: stream.addr() }
 }
 
 /// Returns the arguments of an operation without elements.
@@ -24,8 +38,8 @@ pub(crate) fn without_elements(
     operation: &'static Operation,
     rank: Option<i32>,
     stream: cudaStream_t,
-) -> CallArguments {
-    CallArguments { operation, data_type: None, elements: [0, 0], rank, stream: stream.addr() }
+) -> Arguments {
+    Arguments { operation, data_type: None, elements: [0, 0], rank, stream: stream.addr() }
 }
 
 /// Returns one of two operations: the first for two buffers, the second for one.

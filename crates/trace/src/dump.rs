@@ -8,15 +8,11 @@ use std::io::{self, Write};
 use std::panic;
 use std::path::{Path, PathBuf};
 use std::process;
-use std::sync::atomic::AtomicU32;
-use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{Mutex, OnceLock, PoisonError};
 use std::time::SystemTime;
 
-use libnccl::CallRecorder;
-use libnccl::sys::ncclResult_t;
+use libnccl::{Membership, Recorder};
 
-use crate::library::forward;
 use crate::per_process::PerProcess;
 use crate::registry;
 
@@ -29,17 +25,9 @@ static FILE: PerProcess<Mutex<Option<PathBuf>>> = PerProcess::new();
 /// The time before which no other process of the job has written.
 static START: OnceLock<SystemTime> = OnceLock::new();
 
-/// The result of `ncclGetVersion`: at the end of the process it may not be called any more.
-static VERSION: AtomicU32 = AtomicU32::new(0);
-
 /// Prepares to write.
 pub(crate) fn prepare() {
     let _ = START.set(SystemTime::now());
-    let mut version = 0;
-    let code: ncclResult_t = forward!(functions.ncclGetVersion(&raw mut version));
-    if code == ncclResult_t::ncclSuccess {
-        VERSION.store(version.unsigned_abs(), Relaxed);
-    }
     if prefix().is_none() {
         say(&format!("{VARIABLE} is not set, so that no recording is written"));
     }
@@ -68,13 +56,14 @@ struct WriteError {
 }
 
 fn try_write(reason: &str) -> Result<(), WriteError> {
-    let recorders = registry::all();
+    let communicators = registry::all();
+    let recorders: Vec<_> =
+        communicators.iter().map(|communicator| communicator.recorder().clone()).collect();
     // The largest one is that of all ranks.
-    let largest =
-        recorders.iter().map(|recorder| recorder.membership()).min_by_key(|[size, _]| Reverse(*size));
-    let (Some([_, rank]), Some(prefix)) = (largest, prefix()) else { return Ok(()) };
+    let largest = recorders.iter().map(Recorder::membership).min_by_key(|one| Reverse(one.size));
+    let (Some(Membership { rank, .. }), Some(prefix)) = (largest, prefix()) else { return Ok(()) };
     let mut file = FILE.get().lock().unwrap_or_else(PoisonError::into_inner);
-    let json = CallRecorder::all_to_json(reason, VERSION.load(Relaxed), &recorders);
+    let json = Recorder::list_to_json(reason, &recorders);
     let named = |end: String| {
         let mut path = prefix.clone();
         path.push(end);

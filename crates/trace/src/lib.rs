@@ -1,10 +1,11 @@
 //! A shared object with NCCL's names and soname, which a program gets in NCCL's place: it records the operations of each
 //! communicator, as `libnccl::Recorder` does, and passes every call on to NCCL. See docs/trace.md.
 //!
-//! Data goes one way: exports -> `operations`, `lifecycle`, `group` -> `thread` -> `dump` -> `registry` -> `library`.
+//! Data goes one way: exports -> `operations`, `lifecycle`, `group` -> `thread` -> `dump` -> `registry` -> `communicator`, `library`.
 #![allow(unsafe_code, non_snake_case, clippy::wildcard_imports)]
 
 mod arguments;
+mod communicator;
 mod dump;
 mod group;
 mod hooks;

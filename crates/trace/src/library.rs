@@ -4,7 +4,8 @@ use std::cell::Cell;
 use std::io::Write;
 use std::sync::OnceLock;
 
-use libnccl::{Forwarded, forwarded};
+use libnccl::sys::ncclResult_t;
+use libnccl::{Forwarded, Version, forwarded};
 
 /// The environment variable that names it.
 const VARIABLE: &str = "LIBNCCL_TRACE_LIBRARY";
@@ -37,6 +38,16 @@ fn load() -> Option<&'static Forwarded> {
     });
     IS_LOADING.set(false);
     library.as_ref()
+}
+
+/// Returns the release of the library, 0.0.0 if it does not say.
+pub(crate) fn version() -> Version {
+    static VERSION: OnceLock<Version> = OnceLock::new();
+    *VERSION.get_or_init(|| {
+        let mut version = 0;
+        let code: ncclResult_t = forward!(functions.ncclGetVersion(&raw mut version));
+        Version::from_code(if code == ncclResult_t::ncclSuccess { version.unsigned_abs() } else { 0 })
+    })
 }
 
 /// Calls a function of the library; returns an error if there is none.

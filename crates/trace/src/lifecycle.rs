@@ -4,8 +4,8 @@ use std::ffi::{CStr, c_char, c_int};
 use std::mem::offset_of;
 use std::slice;
 
-use libnccl::CallRecorder;
 use libnccl::sys::*;
+use libnccl::{CommunicatorId, UniqueId};
 
 use crate::library::forward;
 use crate::registry::{self, NewCommunicator};
@@ -45,6 +45,10 @@ unsafe fn name(config: *const ncclConfig_t) -> Option<String> {
     (!name.is_null()).then(|| unsafe { CStr::from_ptr(name) }.to_string_lossy().into_owned())
 }
 
+fn id_of(id: &ncclUniqueId) -> CommunicatorId {
+    CommunicatorId::of_unique_id(&UniqueId::from_c_chars(id.internal))
+}
+
 fn membership(size: c_int, rank: c_int) -> Option<[u32; 2]> {
     let membership = [u32::try_from(size).ok()?, u32::try_from(rank).ok()?];
     (membership[1] < membership[0]).then_some(membership)
@@ -58,7 +62,7 @@ pub(crate) unsafe extern "C" fn ncclCommInitRank(
 ) -> ncclResult_t {
     let new = || NewCommunicator {
         slot: comm,
-        identity: CallRecorder::identity_of_unique_id(&commId),
+        id: Some(id_of(&commId)),
         name: None,
         membership: membership(nranks, rank),
         parent: None,
@@ -75,7 +79,7 @@ pub(crate) unsafe extern "C" fn ncclCommInitRankConfig(
 ) -> ncclResult_t {
     let new = || NewCommunicator {
         slot: comm,
-        identity: CallRecorder::identity_of_unique_id(&commId),
+        id: Some(id_of(&commId)),
         // SAFETY: the caller upholds NCCL's contract.
         name: unsafe { name(config) },
         membership: membership(nranks, rank),
@@ -96,7 +100,7 @@ pub(crate) unsafe extern "C" fn ncclCommInitRankScalable(
     let first = unsafe { commIds.as_ref() }.filter(|_| nId > 0);
     let new = || NewCommunicator {
         slot: newcomm,
-        identity: first.map_or(0, CallRecorder::identity_of_unique_id),
+        id: first.map(id_of),
         // SAFETY: as above.
         name: unsafe { name(config) },
         membership: membership(nranks, myrank),
@@ -114,12 +118,12 @@ pub(crate) unsafe extern "C" fn ncclCommInitAll(
 ) -> ncclResult_t {
     let (code, is_outermost) = outermost(|| forward!(functions.ncclCommInitAll(comm, ndev, devlist)));
     if is_outermost.is_some() && code == ncclResult_t::ncclSuccess && ndev > 0 && !comm.is_null() {
-        let identity = CallRecorder::identity_of_this_process();
+        let id = Some(CommunicatorId::of_this_process());
         // SAFETY: NCCL has written so many handles.
         let handles = unsafe { slice::from_raw_parts_mut(comm, ndev.unsigned_abs() as usize) };
         for (rank, slot) in (0..).zip(handles) {
             let membership = membership(ndev, rank);
-            created(NewCommunicator { slot, identity, name: None, membership, parent: None }, code);
+            created(NewCommunicator { slot, id, name: None, membership, parent: None }, code);
         }
     }
     code
@@ -138,7 +142,7 @@ unsafe fn child(
     let parent = registry::find_or_adopt(comm);
     NewCommunicator {
         slot,
-        identity: parent.map_or(0, |parent| parent.identity_of_child(color)),
+        id: parent.and_then(|parent| parent.id_of_child(color)),
         // SAFETY: the caller guarantees it.
         name: unsafe { name(config) },
         membership: None,
@@ -209,7 +213,7 @@ pub(crate) unsafe extern "C" fn ncclCommAbort(comm: ncclComm_t) -> ncclResult_t 
     let (code, _) = outermost(|| {
         let ended = registry::end(comm);
         // While it still shows what hangs.
-        if ended.is_some_and(|recorder| recorder.is_inside()) {
+        if ended.is_some_and(|ended| ended.is_inside()) {
             dump::write("abort");
         }
         forward!(functions.ncclCommAbort(comm))
@@ -232,8 +236,8 @@ pub(crate) unsafe extern "C" fn ncclCommGetAsyncError(
             // Its questions to NCCL are not the program's.
             let ((), _) = outermost(|| registry::complete(comm));
         }
-        Some(_) => {
-            if registry::find(comm).is_some_and(|recorder| recorder.fail_all()) {
+        Some(&error) => {
+            if registry::find(comm).is_some_and(|communicator| communicator.fail_all(error)) {
                 dump::write("async error");
             }
         }

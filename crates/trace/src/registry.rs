@@ -7,9 +7,10 @@ use std::sync::atomic::Ordering::{Acquire, Release};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError, RwLock, RwLockWriteGuard};
 
 use libnccl::sys::{ncclComm_t, ncclResult_t};
-use libnccl::{CallRecorder, MemorySpace};
+use libnccl::{CommunicatorId, Membership, MemorySpace};
 
-use crate::library::{forward, library};
+use crate::communicator::Communicator;
+use crate::library::{forward, library, version};
 use crate::per_process::PerProcess;
 
 /// The entries of a ring, unless the environment says another number.
@@ -21,8 +22,8 @@ const ENDED: usize = 64;
 pub(crate) struct NewCommunicator {
     /// The place where NCCL writes the handle.
     pub(crate) slot: *mut ncclComm_t,
-    /// 0 if it is not known.
-    pub(crate) identity: u64,
+    /// The identity, if it is known.
+    pub(crate) id: Option<CommunicatorId>,
     pub(crate) name: Option<String>,
     /// The size and the rank, if they are known before it exists.
     pub(crate) membership: Option<[u32; 2]>,
@@ -36,9 +37,9 @@ unsafe impl Sync for NewCommunicator {}
 
 #[derive(Default)]
 struct Communicators {
-    live: HashMap<usize, Arc<CallRecorder>>,
+    live: HashMap<usize, Arc<Communicator>>,
     /// The identities and names of those that exist, but cannot be asked for their size yet.
-    unasked: HashMap<usize, (u64, Option<String>)>,
+    unasked: HashMap<usize, (Option<CommunicatorId>, Option<String>)>,
     /// Children that NCCL creates in the background.
     begun: Vec<NewCommunicator>,
 }
@@ -47,7 +48,7 @@ struct Communicators {
 struct Registry {
     communicators: RwLock<Communicators>,
     /// The oldest first, with those that have ended and are kept.
-    all: Mutex<VecDeque<(Arc<CallRecorder>, bool)>>,
+    all: Mutex<VecDeque<(Arc<Communicator>, bool)>>,
 }
 
 static REGISTRY: PerProcess<Registry> = PerProcess::new();
@@ -70,19 +71,19 @@ fn write() -> RwLockWriteGuard<'static, Communicators> {
     REGISTRY.get().communicators.write().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Returns the recorder of a communicator.
-pub(crate) fn find(comm: ncclComm_t) -> Option<Arc<CallRecorder>> {
+/// Returns a communicator.
+pub(crate) fn find(comm: ncclComm_t) -> Option<Arc<Communicator>> {
     let communicators = REGISTRY.get().communicators.read().unwrap_or_else(PoisonError::into_inner);
     communicators.live.get(&comm.addr()).cloned()
 }
 
-/// Returns the recorder of a communicator, which is created if it was not seen before. `None` if NCCL says that there is no
+/// Returns a communicator, which is created if it was not seen before. `None` if NCCL says that there is no
 /// such communicator, or not yet. The thread is inside NCCL, so that what is asked here is not recorded.
-pub(crate) fn find_or_adopt(comm: ncclComm_t) -> Option<Arc<CallRecorder>> {
+pub(crate) fn find_or_adopt(comm: ncclComm_t) -> Option<Arc<Communicator>> {
     find(comm).or_else(|| {
         let membership = (!comm.is_null()).then(|| ask(comm))??;
-        let (identity, name) = write().unasked.remove(&comm.addr()).unwrap_or_default();
-        Some(add(comm, identity, name, membership))
+        let (id, name) = write().unasked.remove(&comm.addr()).unwrap_or_default();
+        Some(add(comm, id, name, membership))
     })
 }
 
@@ -97,14 +98,21 @@ fn ask(comm: ncclComm_t) -> Option<[u32; 2]> {
     is_known.then_some([u32::try_from(size).ok()?, u32::try_from(rank).ok()?])
 }
 
-fn add(comm: ncclComm_t, identity: u64, name: Option<String>, membership: [u32; 2]) -> Arc<CallRecorder> {
+fn add(
+    comm: ncclComm_t,
+    id: Option<CommunicatorId>,
+    name: Option<String>,
+    [size, rank]: [u32; 2],
+) -> Arc<Communicator> {
     let memory_space = library().map_or(MemorySpace::Device, |library| library.memory_space());
-    let recorder = Arc::new(CallRecorder::new(identity, name, membership, memory_space, entries()));
-    write().live.insert(comm.addr(), Arc::clone(&recorder));
+    let mut membership = Membership::new(rank as usize, size as usize, memory_space, version());
+    (membership.id, membership.name) = (id, name);
+    let communicator = Arc::new(Communicator::new(membership, entries()));
+    write().live.insert(comm.addr(), Arc::clone(&communicator));
     GENERATION.fetch_add(1, Release);
     let mut all = REGISTRY.get().all.lock().unwrap_or_else(PoisonError::into_inner);
-    all.push_back((Arc::clone(&recorder), false));
-    recorder
+    all.push_back((Arc::clone(&communicator), false));
+    communicator
 }
 
 /// Returns the number of entries of each ring.
@@ -130,8 +138,8 @@ pub(crate) fn created(new: NewCommunicator, code: ncclResult_t) {
         return;
     }
     match new.membership.or_else(|| ask(handle)) {
-        Some(membership) => drop(add(handle, new.identity, new.name, membership)),
-        None => drop(write().unasked.insert(handle.addr(), (new.identity, new.name))),
+        Some(membership) => drop(add(handle, new.id, new.name, membership)),
+        None => drop(write().unasked.insert(handle.addr(), (new.id, new.name))),
     }
 }
 
@@ -139,7 +147,7 @@ pub(crate) fn created(new: NewCommunicator, code: ncclResult_t) {
 pub(crate) fn complete(comm: ncclComm_t) {
     let has_begun = {
         let communicators = REGISTRY.get().communicators.read().unwrap_or_else(PoisonError::into_inner);
-        communicators.live.get(&comm.addr()).into_iter().for_each(|recorder| recorder.complete());
+        communicators.live.get(&comm.addr()).into_iter().for_each(|found| found.complete());
         communicators.begun.iter().any(|new| new.parent == Some(comm.addr()))
     };
     if has_begun {
@@ -149,8 +157,8 @@ pub(crate) fn complete(comm: ncclComm_t) {
     }
 }
 
-/// Removes the handle of a communicator that is about to end, and returns its recorder.
-pub(crate) fn end(comm: ncclComm_t) -> Option<Arc<CallRecorder>> {
+/// Removes the handle of a communicator that is about to end, and returns it.
+pub(crate) fn end(comm: ncclComm_t) -> Option<Arc<Communicator>> {
     let ended = {
         let mut communicators = write();
         communicators.unasked.remove(&comm.addr());
@@ -158,7 +166,7 @@ pub(crate) fn end(comm: ncclComm_t) -> Option<Arc<CallRecorder>> {
         communicators.live.remove(&comm.addr())
     }?;
     GENERATION.fetch_add(1, Release);
-    ended.end();
+    ended.ended();
     let mut all = REGISTRY.get().all.lock().unwrap_or_else(PoisonError::into_inner);
     all.iter_mut().filter(|(one, _)| Arc::ptr_eq(one, &ended)).for_each(|(_, is_ended)| *is_ended = true);
     let surplus = all.iter().filter(|(_, is_ended)| *is_ended).count().saturating_sub(ENDED);
@@ -172,7 +180,7 @@ pub(crate) fn end(comm: ncclComm_t) -> Option<Arc<CallRecorder>> {
 }
 
 /// Returns all communicators, the oldest first, with the last ones that have ended.
-pub(crate) fn all() -> Vec<Arc<CallRecorder>> {
+pub(crate) fn all() -> Vec<Arc<Communicator>> {
     let all = REGISTRY.existing().map(|registry| registry.all.lock().unwrap_or_else(PoisonError::into_inner));
-    all.map_or_else(Vec::new, |all| all.iter().map(|(recorder, _)| Arc::clone(recorder)).collect())
+    all.map_or_else(Vec::new, |all| all.iter().map(|(communicator, _)| Arc::clone(communicator)).collect())
 }

@@ -5,8 +5,9 @@ use std::mem;
 use std::sync::{Arc, Once};
 
 use libnccl::sys::{ncclComm_t, ncclResult_t};
-use libnccl::{CallArguments, CallRecorder, GroupPlace};
 
+use crate::arguments::Arguments;
+use crate::communicator::{Communicator, Place};
 use crate::dump;
 use crate::registry::{self, NewCommunicator};
 use crate::signal;
@@ -38,7 +39,7 @@ struct Thread {
 /// The group that is open.
 struct Group {
     /// The communicators with operations in it.
-    members: Vec<(usize, Arc<CallRecorder>)>,
+    members: Vec<(usize, Arc<Communicator>)>,
     /// Communicators that it creates.
     created: Vec<NewCommunicator>,
 }
@@ -49,16 +50,16 @@ struct Recent {
     handle: usize,
     /// The number of the registry, which changes with its communicators.
     generation: usize,
-    recorder: Option<Arc<CallRecorder>>,
+    communicator: Option<Arc<Communicator>>,
 }
 
 impl Recent {
-    const NONE: Self = Self { handle: 0, generation: 0, recorder: None };
+    const NONE: Self = Self { handle: 0, generation: 0, communicator: None };
 }
 
 /// An operation that was recorded before its call.
 struct Begun {
-    recorder: Arc<CallRecorder>,
+    communicator: Arc<Communicator>,
     handle: usize,
     generation: usize,
     is_grouped: bool,
@@ -69,7 +70,7 @@ struct Begun {
 #[inline(always)]
 pub(crate) fn record(
     comm: ncclComm_t,
-    arguments: impl FnOnce(usize) -> CallArguments,
+    arguments: impl FnOnce(usize) -> Arguments,
     call: impl FnOnce() -> ncclResult_t,
 ) -> ncclResult_t {
     // It fails while the thread ends.
@@ -119,10 +120,10 @@ pub(crate) fn end_group(code: Option<ncclResult_t>) {
         let Ok(mut group) = thread.group.try_borrow_mut() else { return };
         let (members, created) = (mem::take(&mut group.members), mem::take(&mut group.created));
         drop(group);
-        for (_, recorder) in members {
+        for (_, communicator) in members {
             match code {
-                Some(code) => finish(&recorder, code),
-                None => drop(recorder.fail()),
+                Some(code) => finish(&communicator, code),
+                None => drop(communicator.finish(ncclResult_t::ncclInvalidUsage)),
             }
         }
         created
@@ -161,52 +162,42 @@ extern "C" fn forget_parent() {
 
 /// Records the result of an operation, or of a group with some.
 #[inline(always)]
-fn finish(recorder: &CallRecorder, code: ncclResult_t) {
-    match code {
-        ncclResult_t::ncclSuccess => recorder.finish(),
-        ncclResult_t::ncclInProgress => recorder.finish_in_progress(),
-        _ => fail(recorder),
-    }
-}
-
-#[cold]
-fn fail(recorder: &CallRecorder) {
-    if recorder.fail() {
+fn finish(communicator: &Communicator, code: ncclResult_t) {
+    if communicator.finish(code) {
         dump::write("error");
     }
 }
 
 impl Thread {
     #[inline(always)]
-    fn begin(&self, comm: ncclComm_t, arguments: impl FnOnce(usize) -> CallArguments) -> Option<Begun> {
+    fn begin(&self, comm: ncclComm_t, arguments: impl FnOnce(usize) -> Arguments) -> Option<Begun> {
         let handle = comm.addr();
         if handle == 0 || self.is_inside.get() {
             return None;
         }
         let generation = registry::generation();
         let recent = self.slot(handle).take();
-        let recorder = match recent.recorder {
-            Some(recorder) if recent.handle == handle && recent.generation == generation => recorder,
+        let communicator = match recent.communicator {
+            Some(communicator) if recent.handle == handle && recent.generation == generation => communicator,
             _ => self.find(comm)?,
         };
         let is_grouped = self.depth.get() > 0;
-        let place = if is_grouped { self.join(handle, &recorder) } else { GroupPlace::Ungrouped };
-        let [size, _] = recorder.membership();
-        recorder.begin(arguments(size as usize), place);
+        let place = if is_grouped { self.join(handle, &communicator) } else { Place::Ungrouped };
+        communicator.begin(&arguments(communicator.membership().size), place);
         self.is_inside.set(true);
-        Some(Begun { recorder, handle, generation, is_grouped })
+        Some(Begun { communicator, handle, generation, is_grouped })
     }
 
     #[inline(always)]
     fn finish(&self, begun: Begun, code: ncclResult_t) {
-        let Begun { recorder, handle, generation, is_grouped } = begun;
+        let Begun { communicator, handle, generation, is_grouped } = begun;
         self.is_inside.set(false);
         match (code, is_grouped) {
             // Those of a group run at its end.
             (ncclResult_t::ncclSuccess | ncclResult_t::ncclInProgress, true) => {}
-            (code, _) => finish(&recorder, code),
+            (code, _) => finish(&communicator, code),
         }
-        self.slot(handle).set(Recent { handle, generation, recorder: Some(recorder) });
+        self.slot(handle).set(Recent { handle, generation, communicator: Some(communicator) });
     }
 
     /// Returns the place for a communicator among the recent ones.
@@ -217,10 +208,10 @@ impl Thread {
         &self.recent[hash as usize % RECENT]
     }
 
-    /// Returns the recorder of a communicator that this thread has not used lately.
+    /// Returns a communicator that this thread has not used lately.
     #[cold]
     #[inline(never)]
-    fn find(&self, comm: ncclComm_t) -> Option<Arc<CallRecorder>> {
+    fn find(&self, comm: ncclComm_t) -> Option<Arc<Communicator>> {
         // It asks NCCL about one that is not known.
         prepare();
         self.is_inside.set(true);
@@ -231,12 +222,12 @@ impl Thread {
 
     /// Adds a communicator to the group that is open.
     #[inline]
-    fn join(&self, handle: usize, recorder: &Arc<CallRecorder>) -> GroupPlace {
-        let Ok(mut group) = self.group.try_borrow_mut() else { return GroupPlace::Ungrouped };
+    fn join(&self, handle: usize, communicator: &Arc<Communicator>) -> Place {
+        let Ok(mut group) = self.group.try_borrow_mut() else { return Place::Ungrouped };
         if group.members.iter().rev().any(|(member, _)| *member == handle) {
-            return GroupPlace::Later;
+            return Place::Later;
         }
-        group.members.push((handle, Arc::clone(recorder)));
-        GroupPlace::First
+        group.members.push((handle, Arc::clone(communicator)));
+        Place::First
     }
 }

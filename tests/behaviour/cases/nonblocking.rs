@@ -152,10 +152,10 @@ fn timeout_names_the_rank_that_is_awaited(nccl: &Nccl) {
         drop(alone(nccl, TIMEOUT, |comm| {
             let error = call(nccl, &comm).unwrap_err();
             let text = error.to_string();
-            assert!(text.starts_with(&format!("{what} on rank 0 of 2: not done after")), "{text}");
-            let Error::Timeout { size: 2, rank: 0, sequence: None, detail, .. } = error else {
-                panic!("{text}")
-            };
+            let Error::Timeout { size: 2, rank: 0, sequence, detail, .. } = error else { panic!("{text}") };
+            // Of an operation that is observed, as with the feature `log`.
+            let number = sequence.map_or_else(String::new, |number| format!(", operation {number}"));
+            assert!(text.starts_with(&format!("{what}{number} on rank 0 of 2: not done after")), "{text}");
             assert!(detail.contains("for rank 1 (process "), "{what}: {detail}");
         }));
     }

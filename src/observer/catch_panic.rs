@@ -1,13 +1,13 @@
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 /// Runs code of another crate, of which a panic is its own: it is not passed on. Returns `None` then.
-pub(super) fn catch_panic<R>(code: impl FnOnce() -> R) -> Option<R> {
+pub(crate) fn catch_panic<R>(code: impl FnOnce() -> R) -> Option<R> {
     // The payload is leaked, as its drop may panic too.
     catch_unwind(AssertUnwindSafe(code)).map_err(std::mem::forget).ok()
 }
 
 /// Logs a warning. Whoever warns may be half way, or unwind, so a panic of the logger is not passed on.
 #[cfg(feature = "log")]
-pub(super) fn warn(text: std::fmt::Arguments<'_>) {
-    let _ = catch_panic(|| log::warn!("{text}"));
+pub(crate) fn warn(text: std::fmt::Arguments<'_>) {
+    let _ = catch_panic(|| ::log::warn!("{text}"));
 }

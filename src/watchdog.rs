@@ -2,16 +2,18 @@
 
 use std::fmt;
 use std::io;
+use std::sync::atomic::AtomicU64;
+use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, Weak};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
-use super::abort_handle::AbortHandle;
-use super::catch_panic::catch_panic;
-use super::communicator::Communicator;
-use super::recorder::{self, Recorder};
-use super::shared::{Inside, Shared};
-use crate::{Error, Result, ResultCode};
+use crate::communicator::{Inside, Shared};
+use crate::observer::catch_panic;
+use crate::{
+    AbortHandle, Communicator, CommunicatorEvent, Error, Observer, OperationStart, Recorder, Result,
+    ResultCode,
+};
 
 /// A thread that watches communicators of this process: it asks each for its asynchronous error, and sees which one is in
 /// the same call for too long.
@@ -20,8 +22,8 @@ use crate::{Error, Result, ResultCode};
 /// communicator, or abort all that it watches, in one group of NCCL. It never enters NCCL beside the owner of a communicator,
 /// and ends no communicator twice. It ends when it is dropped.
 ///
-/// A call that lasts is noticed only if the communicator is [recorded](Communicator::record). An abort ends it as an
-/// [`AbortHandle`] does: within a millisecond if the communicator has a [timeout](crate::Config::timeout).
+/// An abort ends a call that lasts as an [`AbortHandle`] does: within a millisecond if the communicator has a
+/// [timeout](crate::Config::timeout).
 ///
 /// ```
 /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -103,6 +105,16 @@ pub enum Answer {
     AbortAll,
 }
 
+/// The number of the last operation of a communicator.
+#[derive(Debug, Default)]
+struct Heartbeat(AtomicU64);
+
+impl Observer for Heartbeat {
+    fn on_start(&self, start: &OperationStart<'_>) {
+        self.0.store(start.number(), Relaxed);
+    }
+}
+
 struct State {
     watched: Mutex<Watched>,
     /// Notified at the end.
@@ -154,7 +166,11 @@ impl Watchdog {
     /// # Errors
     /// [`Error::InvalidUsage`] if other code owns the communicator, and may end it meanwhile.
     pub fn watch(&self, communicator: &Communicator) -> Result<()> {
-        let shared = Arc::downgrade(&communicator.shared.owned("watch")?);
+        let shared = communicator.shared().owned("watch")?;
+        if shared.observers.find::<Heartbeat>().is_none() {
+            shared.observers.add(Arc::new(Heartbeat::default()));
+        }
+        let shared = Arc::downgrade(&shared);
         let mut watched = self.state.lock();
         watched.communicators.push(Weak::clone(&shared));
         watched.new.push(Entry { shared, heartbeat: None, has_failed: false });
@@ -189,7 +205,7 @@ impl State {
             drop(watched);
             for (shared, finding) in look(&mut entries, limit) {
                 if matches!(finding.cause, Cause::Stalled(_)) {
-                    recorder::dump(&shared, "stalled");
+                    shared.tell(CommunicatorEvent::Stalled);
                 }
                 // A panic of the program's function is its own, and ends neither the thread nor other communicators.
                 let answer = catch_panic(|| answer(&finding)).unwrap_or(Answer::Continue);
@@ -256,7 +272,8 @@ impl Entry {
             return failure.filter(|_| is_new).map(Cause::Failed);
         }
         // The owner is in a call, or in a group.
-        let count = shared.ring().filter(|_| shared.state.is_inside())?.count();
+        let Heartbeat(last) = shared.observers.find().filter(|_| shared.state.is_inside())?;
+        let count = last.load(Relaxed);
         match self.heartbeat {
             Some((last, since)) if last == count => {
                 let time = since.elapsed();
@@ -276,9 +293,9 @@ impl Entry {
 
 impl Finding {
     fn new(shared: Arc<Shared>, cause: Cause) -> Self {
-        let (size, rank) = shared.membership();
+        let (size, rank) = shared.size_and_rank();
         let abort_handle = AbortHandle::new(&shared);
-        Self { size, rank, cause, recorder: Recorder::of(&shared), abort_handle }
+        Self { size, rank, cause, recorder: shared.observers.find().cloned(), abort_handle }
     }
 }
 

@@ -1,0 +1,68 @@
+use std::any::Any;
+
+use crate::{CommunicatorEvent, Membership, OperationEnd, OperationStart};
+
+/// Code that is told what communicators do: for metrics, logs, profilers.
+///
+/// It is given to a communicator, and to those that are split from it, by its [`Config`](crate::Config::observer), or to all
+/// communicators of the process by [`observe`](crate::observe). The [`Recorder`](crate::Recorder) is one, as are the records of
+/// the feature `log` and the spans of the feature `tracing`.
+///
+/// # When it is told
+/// On the thread that calls, outside of NCCL: of an operation before NCCL is entered, once its arguments are checked; of its end
+/// after NCCL was left. Operations of a group are told of when they join it, and their end with that of the group, once for each
+/// communicator. What is refused is not told. Several threads may tell it at the same time, of different communicators.
+///
+/// A call waits for it. It may use communicators, other ones and this; in an open group, and during the end of a communicator,
+/// these return errors. A panic in it ends with its method: the operation goes on, and other observers are told.
+///
+/// The cost is some 100 instructions for each operation (`cargo bench --bench call_overhead`); without an observer, two.
+///
+/// ```
+/// use std::collections::BTreeMap;
+/// use std::sync::{Arc, Mutex};
+///
+/// use libnccl::{Config, Observer, OperationStart, ReduceOp, StreamRef};
+///
+/// /// Counts the bytes that each operation sends, in the text format of Prometheus.
+/// #[derive(Default)]
+/// struct Metrics(Mutex<BTreeMap<&'static str, u64>>);
+///
+/// impl Observer for Metrics {
+///     fn on_start(&self, start: &OperationStart<'_>) {
+///         *self.0.lock().unwrap().entry(start.operation().name).or_default() += start.bytes_sent();
+///     }
+/// }
+///
+/// impl Metrics {
+///     fn render(&self) -> String {
+///         let line = |(name, bytes)| format!("nccl_sent_bytes_total{{operation=\"{name}\"}} {bytes}\n");
+///         self.0.lock().unwrap().iter().map(line).collect()
+///     }
+/// }
+///
+/// # fn main() -> libnccl::Result<()> {
+/// let (nccl, metrics) = (libnccl_cpu::nccl(), Arc::new(Metrics::default()));
+/// let config = Config::new().observer(metrics.clone());
+/// let comm = nccl.init_rank_with(1, 0, &nccl.unique_id()?, &config)?;
+/// comm.all_reduce_in_place(&mut [1.0_f32; 1000], ReduceOp::Sum, StreamRef::DEFAULT)?;
+/// assert_eq!(metrics.render(), "nccl_sent_bytes_total{operation=\"all_reduce_in_place\"} 4000\n");
+/// # Ok(())
+/// # }
+/// ```
+pub trait Observer: Any + Send + Sync {
+    /// Is told of an operation before it starts, or joins a group.
+    fn on_start(&self, start: &OperationStart<'_>) {
+        let _ = start;
+    }
+
+    /// Is told of the end of an operation's call, or of a group.
+    fn on_end(&self, end: &OperationEnd<'_>) {
+        let _ = end;
+    }
+
+    /// Is told what happens to a communicator.
+    fn on_communicator(&self, communicator: &Membership, event: CommunicatorEvent) {
+        let _ = (communicator, event);
+    }
+}

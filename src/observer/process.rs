@@ -1,0 +1,57 @@
+use std::sync::{Arc, PoisonError, RwLock};
+
+use super::catch_panic::catch_panic;
+use crate::{Membership, Observer};
+
+type Make = dyn Fn(&Membership) -> Option<Arc<dyn Observer>> + Send + Sync;
+
+/// The functions that make observers for the communicators of this process.
+static MAKERS: RwLock<Vec<Arc<Make>>> = RwLock::new(Vec::new());
+
+/// Gives each communicator that is created in this process from now on the observer that `make` returns for it: one for all, or
+/// one of its own.
+///
+/// ```
+/// use std::sync::Arc;
+/// use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+///
+/// use libnccl::{Membership, Observer, OperationEnd, StreamRef};
+///
+/// #[derive(Default)]
+/// struct Failures(AtomicU64);
+///
+/// impl Observer for Failures {
+///     fn on_end(&self, end: &OperationEnd<'_>) {
+///         if end.result.is_err() {
+///             self.0.fetch_add(1, Relaxed);
+///         }
+///     }
+/// }
+///
+/// # fn main() -> libnccl::Result<()> {
+/// let failures = Arc::new(Failures::default());
+/// let of_large_ones = failures.clone();
+/// libnccl::observe(move |communicator: &Membership| (communicator.size > 1).then(|| of_large_ones.clone() as _));
+/// libnccl_cpu::run_ranks(2, |comm| comm.barrier(&mut [0_u8], StreamRef::DEFAULT))?;
+/// assert_eq!(failures.0.load(Relaxed), 0);
+/// # Ok(())
+/// # }
+/// ```
+pub fn observe(make: impl Fn(&Membership) -> Option<Arc<dyn Observer>> + Send + Sync + 'static) {
+    MAKERS.write().unwrap_or_else(PoisonError::into_inner).push(Arc::new(make));
+}
+
+/// Returns the observers that this process gives to a communicator.
+pub(crate) fn of_process(communicator: &Membership) -> Vec<Arc<dyn Observer>> {
+    // Not under the lock, as they may call `observe`.
+    let makers = MAKERS.read().unwrap_or_else(PoisonError::into_inner).clone();
+    let made = makers.iter().filter_map(|make| catch_panic(|| make(communicator)).flatten());
+    cfg_if::cfg_if! {
+        if #[cfg(any(feature = "log", feature = "tracing"))] {
+            let logs: Arc<dyn Observer> = Arc::new(super::logs::Logs);
+            made.chain([logs]).collect()
+        } else {
+            made.collect()
+        }
+    }
+}

@@ -1,0 +1,331 @@
+//! Observers: what they are told, in which order, and that none of them does harm.
+
+use std::sync::{Arc, Mutex, OnceLock};
+use std::thread;
+use std::time::Duration;
+
+use libnccl::{
+    AbortHandle, Communicator, CommunicatorEvent, CommunicatorId, Config, Error, Membership, Nccl, Observer,
+    OperationEnd, OperationStart, ReduceOp, Result, StreamRef, UniqueId, Watchdog,
+};
+
+const STREAM: StreamRef<'static> = StreamRef::DEFAULT;
+
+/// Keeps what it is told as text.
+#[derive(Default)]
+struct Diary(Mutex<Vec<String>>);
+
+impl Diary {
+    fn write(&self, line: String) {
+        self.0.lock().unwrap().push(line);
+    }
+
+    fn take(&self) -> Vec<String> {
+        std::mem::take(&mut self.0.lock().unwrap())
+    }
+}
+
+impl Observer for Diary {
+    fn on_start(&self, start: &OperationStart<'_>) {
+        let group = start.group().map_or_else(String::new, |group| format!(" in the group of {group}"));
+        self.write(format!("{} {}{group}", start.number(), start.operation().name));
+    }
+
+    fn on_end(&self, end: &OperationEnd<'_>) {
+        let result = if end.result.is_ok() { "done" } else { "failed" };
+        self.write(format!("{} to {} {result}", end.first, end.last));
+    }
+
+    fn on_communicator(&self, communicator: &Membership, event: CommunicatorEvent) {
+        self.write(format!("rank {} of {}: {event:?}", communicator.rank, communicator.size));
+    }
+}
+
+/// Panics whatever it is told.
+struct Panicking;
+
+impl Observer for Panicking {
+    fn on_start(&self, _: &OperationStart<'_>) {
+        panic!("at the start of an operation");
+    }
+
+    fn on_end(&self, _: &OperationEnd<'_>) {
+        panic!("at the end of an operation");
+    }
+
+    fn on_communicator(&self, _: &Membership, event: CommunicatorEvent) {
+        panic!("at the event {event:?}");
+    }
+}
+
+/// Returns a communicator of one rank that an observer watches.
+fn alone(nccl: &Nccl, config: &Config) -> Communicator {
+    nccl.init_rank_with(1, 0, &nccl.unique_id().unwrap(), config).unwrap()
+}
+
+fn observed(nccl: &Nccl) -> (Arc<Diary>, Communicator) {
+    let diary = Arc::new(Diary::default());
+    let comm = alone(nccl, &Config::new().observer(diary.clone()));
+    (diary, comm)
+}
+
+#[test]
+fn observer_is_told_of_operations_groups_and_the_life_of_a_communicator() {
+    let nccl = libnccl_cpu::nccl();
+    let (diary, comm) = observed(&nccl);
+    let [mut sum, mut maximum] = [[1_i32; 3], [2; 3]];
+    comm.all_reduce_in_place(&mut sum, ReduceOp::Sum, STREAM).unwrap();
+    nccl.group(|g| {
+        g.all_reduce_in_place(&comm, &mut sum, ReduceOp::Sum, STREAM)?;
+        g.all_reduce_in_place(&comm, &mut maximum, ReduceOp::Max, STREAM)
+    })
+    .unwrap();
+    comm.barrier(&mut [0_u8], STREAM).unwrap();
+    comm.synchronize(&STREAM, Duration::from_secs(10)).unwrap();
+    comm.destroy().unwrap();
+    let expected = [
+        "rank 0 of 1: Created",
+        "1 all_reduce_in_place",
+        "1 to 1 done",
+        "2 all_reduce_in_place in the group of 2",
+        "3 all_reduce_in_place in the group of 2",
+        "2 to 3 done",
+        "4 barrier",
+        "4 to 4 done",
+        "rank 0 of 1: StreamCompleted(0)",
+        "rank 0 of 1: Ended",
+    ];
+    assert_eq!(diary.take(), expected);
+}
+
+#[test]
+fn call_is_told_with_its_values() {
+    #[derive(Default)]
+    struct Values(Mutex<Vec<String>>);
+    impl Observer for Values {
+        fn on_start(&self, start: &OperationStart<'_>) {
+            let site = start.site().map(|site| (site.file().to_owned(), site.line()));
+            self.0.lock().unwrap().push(format!(
+                "{} {:?} sent {} ({} bytes) received {} ({} bytes) peer {:?} source {:?} at {:?}",
+                start.operation().name,
+                start.data_type(),
+                start.sent(),
+                start.bytes_sent(),
+                start.received(),
+                start.bytes_received(),
+                start.peer(),
+                start.source(),
+                site
+            ));
+        }
+    }
+    let (nccl, values) = (libnccl_cpu::nccl(), Arc::new(Values::default()));
+    let comm = alone(&nccl, &Config::new().observer(values.clone()));
+    let mut received = [0.0; 2];
+    comm.sendrecv(&[1_i32; 5], &mut [0_i32; 5], 0, 0, STREAM).unwrap();
+    comm.reduce(&[1.0; 2], &mut received, ReduceOp::Sum, 0, STREAM).unwrap();
+    let line = line!() - 1;
+    let expected = [
+        format!(
+            "sendrecv Some(Int32) sent 5 (20 bytes) received 5 (20 bytes) peer Some(0) source Some(0) at {:?}",
+            Some((file!(), line - 1))
+        ),
+        format!(
+            "reduce Some(Float64) sent 2 (16 bytes) received 2 (16 bytes) peer Some(0) source None at {:?}",
+            Some((file!(), line))
+        ),
+    ];
+    assert_eq!(*values.0.lock().unwrap(), expected);
+}
+
+#[test]
+fn refused_operation_is_not_told() {
+    let nccl = libnccl_cpu::nccl();
+    let (diary, comm) = observed(&nccl);
+    diary.take();
+    comm.broadcast_in_place(&mut [1_u8], 7, STREAM).unwrap_err();
+    nccl.group(|_| {
+        comm.barrier(&mut [0_u8], STREAM).unwrap_err();
+        Ok(())
+    })
+    .unwrap();
+    let abort = comm.abort_handle();
+    abort.abort().unwrap();
+    assert!(matches!(comm.barrier(&mut [0_u8], STREAM), Err(Error::Aborted { .. })));
+    assert_eq!(diary.take(), ["rank 0 of 1: Aborted"]);
+}
+
+#[test]
+fn failed_group_is_told_once_with_all_its_operations() {
+    let nccl = libnccl_cpu::nccl();
+    let (diary, comm) = observed(&nccl);
+    diary.take();
+    let mut buffers = [[0_u8]; 3];
+    let [first, second, third] = &mut buffers;
+    nccl.group(|g| {
+        g.barrier(&comm, first, STREAM)?;
+        g.barrier(&comm, second, STREAM)?;
+        // Refused, which ends the group.
+        g.broadcast_in_place(&comm, third, 9, STREAM)
+    })
+    .unwrap_err();
+    let expected = [
+        "1 barrier in the group of 1",
+        "2 barrier in the group of 1",
+        "1 to 2 failed",
+        "rank 0 of 1: Failed",
+    ];
+    assert_eq!(diary.take(), expected);
+}
+
+#[test]
+fn children_have_the_observers_of_their_parent_unless_they_have_their_own() {
+    let nccl = libnccl_cpu::nccl();
+    let (diary, comm) = observed(&nccl);
+    diary.take();
+    let child = comm.split(Some(0), 0).unwrap().unwrap();
+    assert_eq!(diary.take(), ["rank 0 of 1: Created"]);
+    child.barrier(&mut [0_u8], STREAM).unwrap();
+    assert_eq!(diary.take(), ["1 barrier", "1 to 1 done"]);
+    let own = Arc::new(Diary::default());
+    let config = Config::new().observer(own.clone());
+    let other = comm.split_with(Some(0), 0, &config).unwrap().unwrap();
+    other.barrier(&mut [0_u8], STREAM).unwrap();
+    assert_eq!(diary.take(), [""; 0]);
+    assert_eq!(own.take(), ["rank 0 of 1: Created", "1 barrier", "1 to 1 done"]);
+}
+
+#[test]
+fn members_of_a_communicator_and_its_children_have_an_identity_in_common() {
+    #[derive(Default)]
+    struct Members(Mutex<Vec<Membership>>);
+    impl Observer for Members {
+        fn on_communicator(&self, communicator: &Membership, event: CommunicatorEvent) {
+            if event == CommunicatorEvent::Created {
+                self.0.lock().unwrap().push(communicator.clone());
+            }
+        }
+    }
+    let (nccl, members) = (libnccl_cpu::nccl(), Arc::new(Members::default()));
+    let id = nccl.unique_id().unwrap();
+    let config = Config::new().name("gradients").observer(members.clone());
+    thread::scope(|scope| {
+        for rank in 0..2 {
+            let (nccl, config) = (&nccl, &config);
+            scope.spawn(move || {
+                let comm = nccl.init_rank_with(2, rank, &id, config).unwrap();
+                drop(comm.split(Some(0), 0).unwrap());
+            });
+        }
+    });
+    let members = members.0.lock().unwrap();
+    let parent = CommunicatorId::of_unique_id(&id);
+    let child = parent.of_child(0, 0);
+    let count = |id, parent| members.iter().filter(|one| (one.id, one.parent) == (Some(id), parent)).count();
+    assert_eq!((count(parent, None), count(child, Some(parent)), members.len()), (2, 2, 4), "{members:?}");
+    assert!(members.iter().all(|one| one.size == 2 && one.name.as_deref() == Some("gradients")));
+    assert_ne!(parent, CommunicatorId::of_unique_id(&UniqueId::from([7; UniqueId::BYTES])));
+}
+
+#[test]
+fn panic_of_an_observer_does_no_harm() {
+    let nccl = libnccl_cpu::nccl();
+    let diary = Arc::new(Diary::default());
+    let config = Config::new().observer(Arc::new(Panicking)).observer(diary.clone());
+    let comm = alone(&nccl, &config);
+    let mut sum = [1; 2];
+    comm.all_reduce_in_place(&mut sum, ReduceOp::Sum, STREAM).unwrap();
+    nccl.group(|g| g.all_reduce_in_place(&comm, &mut sum, ReduceOp::Sum, STREAM)).unwrap();
+    assert_eq!(sum, [1; 2]);
+    comm.destroy().unwrap();
+    // The one after it was told of everything.
+    assert_eq!(diary.take().len(), 6);
+}
+
+#[test]
+fn observer_that_uses_communicators_does_no_harm() {
+    /// Uses another communicator.
+    struct Busy {
+        other: Mutex<Communicator>,
+        results: Mutex<Vec<Result<()>>>,
+    }
+    impl Observer for Busy {
+        fn on_start(&self, _: &OperationStart<'_>) {
+            let result = self.other.lock().unwrap().barrier(&mut [0_u8], STREAM);
+            self.results.lock().unwrap().push(result);
+        }
+    }
+    let nccl = libnccl_cpu::nccl();
+    let other = Mutex::new(alone(&nccl, &Config::new()));
+    let busy = Arc::new(Busy { other, results: Mutex::default() });
+    let comm = alone(&nccl, &Config::new().observer(busy.clone()));
+    let mut buffer = [0_u8];
+    comm.barrier(&mut buffer, STREAM).unwrap();
+    nccl.group(|g| g.barrier(&comm, &mut buffer, STREAM)).unwrap();
+    let results = std::mem::take(&mut *busy.results.lock().unwrap());
+    assert!(matches!(results[..], [Ok(()), Err(Error::InvalidUsage { .. })]), "{results:?}");
+}
+
+#[test]
+fn observer_that_aborts_its_own_communicator_ends_it_after_the_call() {
+    #[derive(Default)]
+    struct Aborting(OnceLock<AbortHandle>);
+    impl Observer for Aborting {
+        fn on_start(&self, _: &OperationStart<'_>) {
+            self.0.get().unwrap().abort().unwrap();
+        }
+    }
+    let (nccl, aborting, diary) =
+        (libnccl_cpu::nccl(), Arc::new(Aborting::default()), Arc::new(Diary::default()));
+    let comm = alone(&nccl, &Config::new().observer(aborting.clone()).observer(diary.clone()));
+    aborting.0.set(comm.abort_handle()).unwrap();
+    let _ = comm.barrier(&mut [0_u8], STREAM);
+    assert!(matches!(comm.barrier(&mut [0_u8], STREAM), Err(Error::Aborted { .. })));
+    let told = diary.take();
+    assert!(told.contains(&"rank 0 of 1: Aborted".to_owned()) && told[1] == "1 barrier", "{told:?}");
+    assert!(told.last().unwrap().starts_with("1 to 1"), "{told:?}");
+}
+
+#[test]
+fn observer_of_the_process_is_given_to_communicators_that_are_created_later() {
+    let nccl = libnccl_cpu::nccl();
+    let name = "observed by the process";
+    let diary = Arc::new(Diary::default());
+    let before = alone(&nccl, &Config::new().name(name));
+    let given = diary.clone();
+    libnccl::observe(|_| panic!("while an observer is made"));
+    libnccl::observe(move |communicator| {
+        (communicator.name.as_deref() == Some(name)).then(|| given.clone() as Arc<dyn Observer>)
+    });
+    before.barrier(&mut [0_u8], STREAM).unwrap();
+    let comms = nccl.init_all_with(&[0], &Config::new().name(name)).unwrap();
+    comms[0].barrier(&mut [0_u8], STREAM).unwrap();
+    assert_eq!(diary.take(), ["rank 0 of 1: Created", "1 barrier", "1 to 1 done"]);
+}
+
+#[test]
+fn watchdog_tells_of_a_communicator_that_stalls() {
+    let nccl = libnccl_cpu::nccl();
+    let diary = Arc::new(Diary::default());
+    let config = Config::new().timeout(Duration::from_secs(60)).observer(diary.clone());
+    let comms = nccl.init_all_with(&[0, 1], &config).unwrap();
+    diary.take();
+    let watchdog = Watchdog::new(Duration::from_millis(50), |_| libnccl::Answer::AbortAll).unwrap();
+    watchdog.watch(&comms[0]).unwrap();
+    // Rank 1 does not take part.
+    comms[0].barrier(&mut [0_u8], STREAM).unwrap_err();
+    assert_eq!(diary.take(), ["1 barrier", "rank 0 of 2: Stalled", "rank 0 of 2: Aborted", "1 to 1 failed"]);
+}
+
+#[test]
+fn observers_are_part_of_the_options_and_none_that_nccl_knows() {
+    let observer: Arc<dyn Observer> = Arc::new(Diary::default());
+    let config = Config::new().observer(observer.clone());
+    assert_eq!(config, config.clone());
+    assert_ne!(config, Config::new());
+    assert_ne!(config, Config::new().observer(Arc::new(Diary::default())));
+    // NCCL before 2.14.3 has no options.
+    let diary = Arc::new(Diary::default());
+    let comms = libnccl_cpu::nccl().init_all_with(&[0], &Config::new().observer(diary.clone())).unwrap();
+    assert_eq!((comms[0].device(), diary.take()), (0, vec!["rank 0 of 1: Created".to_owned()]));
+}
