@@ -29,10 +29,7 @@ mod synchronize;
 mod timer;
 
 pub use abort_handle::AbortHandle;
-pub(crate) use arguments::{
-    check_buffers, check_data_types, check_devices, check_divisible, check_length, check_own_count,
-    check_own_exchange, check_stream, sum_of_counts, to_c_rank,
-};
+pub(crate) use arguments::{check_buffers, check_devices, to_c_rank};
 pub use borrowed::BorrowedCommunicator;
 pub use communicator::Communicator;
 pub use destroy::Finalized;

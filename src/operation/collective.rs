@@ -4,6 +4,7 @@
 use super::call::{Call, Checked};
 use super::grouping::Start;
 use super::message;
+use super::table::Collective;
 use crate::backend::call;
 use crate::buffer::RawSlice;
 use crate::config::RawCollectiveConfig;
@@ -36,8 +37,28 @@ macro_rules! call_configured {
 }
 pub(super) use call_configured;
 
+/// Calls the function of a collective; NCCL has been entered.
 #[inline(always)]
-pub(super) fn all_reduce(call: &Call<'_>, start: Start<'_>, checked: &Checked) -> Result<ResultCode> {
+pub(super) fn enqueue(
+    kind: Collective,
+    call: &Call<'_>,
+    start: Start<'_>,
+    checked: &Checked,
+) -> Result<ResultCode> {
+    match kind {
+        Collective::AllReduce => all_reduce(call, start, checked),
+        Collective::Broadcast => broadcast(call, start, checked),
+        Collective::Reduce => reduce(call, start, checked),
+        Collective::AllGather => all_gather(call, start, checked),
+        Collective::ReduceScatter => reduce_scatter(call, start, checked),
+        Collective::AllToAll => all_to_all(call, start, checked),
+        Collective::Gather => gather(call, start, checked),
+        Collective::Scatter => scatter(call, start, checked),
+    }
+}
+
+#[inline(always)]
+fn all_reduce(call: &Call<'_>, start: Start<'_>, checked: &Checked) -> Result<ResultCode> {
     let Checked { send, recv, count, .. } = *checked;
     let (from, to) = (send.as_raw(), recv.as_raw().cast_mut());
     let data_type = recv.data_type().as_raw();
@@ -48,7 +69,7 @@ pub(super) fn all_reduce(call: &Call<'_>, start: Start<'_>, checked: &Checked) -
 }
 
 #[inline(always)]
-pub(super) fn broadcast(call: &Call<'_>, start: Start<'_>, checked: &Checked) -> Result<ResultCode> {
+fn broadcast(call: &Call<'_>, start: Start<'_>, checked: &Checked) -> Result<ResultCode> {
     let Checked { send, recv, count, ranks: [root, _] } = *checked;
     let (from, to) = (send.as_raw(), recv.as_raw().cast_mut());
     let data_type = recv.data_type().as_raw();
@@ -57,7 +78,7 @@ pub(super) fn broadcast(call: &Call<'_>, start: Start<'_>, checked: &Checked) ->
 }
 
 #[inline(always)]
-pub(super) fn reduce(call: &Call<'_>, start: Start<'_>, checked: &Checked) -> Result<ResultCode> {
+fn reduce(call: &Call<'_>, start: Start<'_>, checked: &Checked) -> Result<ResultCode> {
     let Checked { send, recv, count, ranks: [root, _] } = *checked;
     let (from, to) = (send.as_raw(), recv.as_raw().cast_mut());
     let data_type = recv.data_type().as_raw();
@@ -67,7 +88,7 @@ pub(super) fn reduce(call: &Call<'_>, start: Start<'_>, checked: &Checked) -> Re
 }
 
 #[inline(always)]
-pub(super) fn all_gather(call: &Call<'_>, start: Start<'_>, checked: &Checked) -> Result<ResultCode> {
+fn all_gather(call: &Call<'_>, start: Start<'_>, checked: &Checked) -> Result<ResultCode> {
     let Checked { send, recv, count, .. } = *checked;
     let (from, to) = (send.as_raw(), recv.as_raw().cast_mut());
     let data_type = recv.data_type().as_raw();
@@ -76,7 +97,7 @@ pub(super) fn all_gather(call: &Call<'_>, start: Start<'_>, checked: &Checked) -
 }
 
 #[inline(always)]
-pub(super) fn reduce_scatter(call: &Call<'_>, start: Start<'_>, checked: &Checked) -> Result<ResultCode> {
+fn reduce_scatter(call: &Call<'_>, start: Start<'_>, checked: &Checked) -> Result<ResultCode> {
     let Checked { send, recv, count, .. } = *checked;
     let (from, to) = (send.as_raw(), recv.as_raw().cast_mut());
     let data_type = recv.data_type().as_raw();
@@ -88,7 +109,7 @@ pub(super) fn reduce_scatter(call: &Call<'_>, start: Start<'_>, checked: &Checke
 }
 
 #[inline(always)]
-pub(super) fn all_to_all(call: &Call<'_>, start: Start<'_>, checked: &Checked) -> Result<ResultCode> {
+fn all_to_all(call: &Call<'_>, start: Start<'_>, checked: &Checked) -> Result<ResultCode> {
     let Checked { send, recv, count, .. } = *checked;
     if call.communicator.library().functions.ncclAlltoAll.is_none() {
         return exchange_parts(*call, *checked);
@@ -100,7 +121,7 @@ pub(super) fn all_to_all(call: &Call<'_>, start: Start<'_>, checked: &Checked) -
 }
 
 #[inline(always)]
-pub(super) fn gather(call: &Call<'_>, start: Start<'_>, checked: &Checked) -> Result<ResultCode> {
+fn gather(call: &Call<'_>, start: Start<'_>, checked: &Checked) -> Result<ResultCode> {
     let Checked { send, recv, count, ranks: [root, _] } = *checked;
     if call.communicator.library().functions.ncclGather.is_none() {
         return gather_parts(*call, *checked);
@@ -112,7 +133,7 @@ pub(super) fn gather(call: &Call<'_>, start: Start<'_>, checked: &Checked) -> Re
 }
 
 #[inline(always)]
-pub(super) fn scatter(call: &Call<'_>, start: Start<'_>, checked: &Checked) -> Result<ResultCode> {
+fn scatter(call: &Call<'_>, start: Start<'_>, checked: &Checked) -> Result<ResultCode> {
     let Checked { send, recv, count, ranks: [root, _] } = *checked;
     if call.communicator.library().functions.ncclScatter.is_none() {
         return scatter_parts(*call, *checked);

@@ -2,9 +2,10 @@
 #![allow(unsafe_code)] // Calls C.
 
 use super::call::{Call, Checked};
+use super::check::check_own_exchange;
 use crate::backend::{Library, call};
 use crate::buffer::RawSlice;
-use crate::communicator::{check_buffers, check_own_exchange, to_c_rank};
+use crate::communicator::{check_buffers, to_c_rank};
 use crate::{Result, ResultCode};
 
 /// Checks the arguments of an exchange with two ranks.

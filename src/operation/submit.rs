@@ -9,14 +9,14 @@ use std::time::Duration;
 
 use super::arguments::Arguments;
 use super::call::{Call, Checked};
-use super::check::check_by_row;
+use super::check::{check_by_row, check_data_types, check_stream};
 use super::grouping::{Grouping, Start};
 use super::operations::Operations;
 use super::table::CallKind;
 use super::{collective, message, one_sided, vector};
 use crate::buffer::RawSlice;
 use crate::buffer::check_layout;
-use crate::communicator::{Inside, Purpose, Shared, check_data_types, check_devices, check_stream};
+use crate::communicator::{Inside, Purpose, Shared, check_devices};
 use crate::group::Participants;
 use crate::observer::CallWord;
 use crate::{
@@ -210,16 +210,7 @@ impl<'c> Call<'c> {
             check_config(operation, config)?;
         }
         match operation.call {
-            CallKind::AllReduce
-            | CallKind::Broadcast
-            | CallKind::Reduce
-            | CallKind::AllGather
-            | CallKind::ReduceScatter
-            | CallKind::AllToAll
-            | CallKind::Gather
-            | CallKind::Scatter
-            | CallKind::Send
-            | CallKind::Recv => check_by_row(operation, self),
+            CallKind::Collective(_) | CallKind::Send | CallKind::Recv => check_by_row(operation, self),
             CallKind::AllGatherV
             | CallKind::ReduceScatterV
             | CallKind::AllToAllV
@@ -269,14 +260,7 @@ impl<'c> Call<'c> {
     #[inline(always)]
     fn enqueue(&self, operation: &Operation, start: Start<'_>, checked: &Checked) -> Result<ResultCode> {
         match operation.call {
-            CallKind::AllReduce => collective::all_reduce(self, start, checked),
-            CallKind::Broadcast => collective::broadcast(self, start, checked),
-            CallKind::Reduce => collective::reduce(self, start, checked),
-            CallKind::AllGather => collective::all_gather(self, start, checked),
-            CallKind::ReduceScatter => collective::reduce_scatter(self, start, checked),
-            CallKind::AllToAll => collective::all_to_all(self, start, checked),
-            CallKind::Gather => collective::gather(self, start, checked),
-            CallKind::Scatter => collective::scatter(self, start, checked),
+            CallKind::Collective(kind) => collective::enqueue(kind, self, start, checked),
             CallKind::AllGatherV => vector::all_gather(*self, start, *checked),
             CallKind::ReduceScatterV => vector::reduce_scatter(*self, start, *checked),
             CallKind::AllToAllV => vector::all_to_all(*self, *checked),

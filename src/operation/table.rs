@@ -51,14 +51,8 @@ pub struct Operation {
 /// The calls that operations make.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum CallKind {
-    AllReduce,
-    Broadcast,
-    Reduce,
-    AllGather,
-    ReduceScatter,
-    AllToAll,
-    Gather,
-    Scatter,
+    /// One with a count, which is checked as its row says.
+    Collective(Collective),
     AllGatherV,
     ReduceScatterV,
     AllToAllV,
@@ -71,6 +65,19 @@ pub(crate) enum CallKind {
     Signal,
     WaitSignal,
     RegisterWindow,
+}
+
+/// The collectives with one count.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Collective {
+    AllReduce,
+    Broadcast,
+    Reduce,
+    AllGather,
+    ReduceScatter,
+    AllToAll,
+    Gather,
+    Scatter,
 }
 
 /// A number of elements, as a multiple of the count.
@@ -144,31 +151,40 @@ const TABLE: &[Operation] = &{
     use Extent::{Count, CountPerRank, Counts, None, One};
     use Role::{Message, RootReceives, RootSends};
 
-    let all_reduce = row("all_reduce", Call::AllReduce, "ncclAllReduce", Count, Count)
-        .or("ncclAllReduceConfig")
-        .reduces()
-        .simulated();
-    let broadcast = row("broadcast", Call::Broadcast, "ncclBroadcast", Count, Count)
+    let all_reduce =
+        row("all_reduce", Call::Collective(Collective::AllReduce), "ncclAllReduce", Count, Count)
+            .or("ncclAllReduceConfig")
+            .reduces()
+            .simulated();
+    let broadcast = row("broadcast", Call::Collective(Collective::Broadcast), "ncclBroadcast", Count, Count)
         .or("ncclBroadcastConfig")
         .with(RootSends);
-    let reduce = row("reduce", Call::Reduce, "ncclReduce", Count, Count)
+    let reduce = row("reduce", Call::Collective(Collective::Reduce), "ncclReduce", Count, Count)
         .or("ncclReduceConfig")
         .with(RootReceives)
         .reduces()
         .simulated();
-    let all_gather = row("all_gather", Call::AllGather, "ncclAllGather", Count, CountPerRank)
-        .or("ncclAllGatherConfig")
-        .simulated();
-    let reduce_scatter = row("reduce_scatter", Call::ReduceScatter, "ncclReduceScatter", CountPerRank, Count)
-        .or("ncclReduceScatterConfig")
-        .reduces()
-        .simulated();
-    let all_to_all = row("all_to_all", Call::AllToAll, "ncclAlltoAll", CountPerRank, CountPerRank)
-        .or("ncclAlltoAllConfig");
-    let gather = row("gather", Call::Gather, "ncclGather", Count, CountPerRank)
+    let all_gather =
+        row("all_gather", Call::Collective(Collective::AllGather), "ncclAllGather", Count, CountPerRank)
+            .or("ncclAllGatherConfig")
+            .simulated();
+    let reduce_scatter = row(
+        "reduce_scatter",
+        Call::Collective(Collective::ReduceScatter),
+        "ncclReduceScatter",
+        CountPerRank,
+        Count,
+    )
+    .or("ncclReduceScatterConfig")
+    .reduces()
+    .simulated();
+    let all_to_all =
+        row("all_to_all", Call::Collective(Collective::AllToAll), "ncclAlltoAll", CountPerRank, CountPerRank)
+            .or("ncclAlltoAllConfig");
+    let gather = row("gather", Call::Collective(Collective::Gather), "ncclGather", Count, CountPerRank)
         .or("ncclGatherConfig")
         .with(RootReceives);
-    let scatter = row("scatter", Call::Scatter, "ncclScatter", CountPerRank, Count)
+    let scatter = row("scatter", Call::Collective(Collective::Scatter), "ncclScatter", CountPerRank, Count)
         .or("ncclScatterConfig")
         .with(RootSends);
     let all_gather_v =
@@ -204,7 +220,7 @@ const TABLE: &[Operation] = &{
         scatter_v,
         scatter_v.in_place("scatter_v_in_place"),
         // NCCL has none, and drops an operation without elements.
-        row("barrier", Call::AllReduce, "ncclAllReduce", One, One)
+        row("barrier", Call::Collective(Collective::AllReduce), "ncclAllReduce", One, One)
             .or("ncclAllReduceConfig")
             .reduces()
             .simulated()

@@ -6,14 +6,13 @@
 
 use super::arguments::Arguments;
 use super::call::{Call, Checked};
+use super::check::{check_length, check_own_count, check_own_exchange, sum_of_counts};
 use super::collective::call_configured;
 use super::grouping::Start;
 use super::message;
 use crate::backend::call;
 use crate::buffer::RawSlice;
-use crate::communicator::{
-    check_buffers, check_length, check_own_count, check_own_exchange, sum_of_counts, to_c_rank,
-};
+use crate::communicator::{check_buffers, to_c_rank};
 use crate::config::RawCollectiveConfig;
 use crate::{Extent, Result, ResultCode};
 

@@ -35,6 +35,12 @@ macro_rules! operations {
             operation! { $name $arguments () $comm |$size| $recorded }
             $(operation! { $with_options $arguments (config: *const ncclCollConfig_t) $comm |$size| $recorded })?
         )*
+
+        /// The hooks of operations.
+        pub(crate) const HOOKS: Functions = Functions {
+            $($name: Some($name), $($with_options: Some($with_options),)?)*
+            ..Functions::EMPTY
+        };
     };
 }
 
@@ -43,7 +49,7 @@ macro_rules! operation {
         $name:ident ($($argument:ident: $type:ty),* $(,)?) ($($option:ident: $option_type:ty)?)
         $comm:ident |$size:pat_param| $recorded:expr
     ) => {
-        pub(crate) unsafe extern "C" fn $name(
+        unsafe extern "C" fn $name(
             $($argument: $type,)*
             $($option: $option_type)?
         ) -> ncclResult_t {
