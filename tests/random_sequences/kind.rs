@@ -39,6 +39,7 @@ define_kinds! {
     NestedAfterEnd "nested_after_end" "Opens a group inside one that has ended, from a guard."
     PanickingGuard "panicking_guard" "Passes a buffer whose guard panics when it is dropped."
     PanickingWaker "panicking_waker" "Polls a future with a waker that panics, with a payload that panics too."
+    UnrulyObserver "unruly_observer" "Has an observer that panics, with a payload that panics too, and uses NCCL."
     PanickingWatchdog "panicking_watchdog" "Has a watchdog whose function panics, with a payload that panics too."
     // Children.
     Split "split" "Splits."

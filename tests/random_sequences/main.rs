@@ -1,6 +1,6 @@
 //! Random sequences of safe calls: operations, groups that fail or outlive their end in a guard, windows, registrations,
 //! children, futures that are dropped or forgotten, borrowed communicators, abort handles, watchdogs, recorders, and
-//! buffers whose code panics or reenters, in orders that nobody would write. Nothing may crash, hang, give wrong values,
+//! buffers and observers whose code panics or reenters, in orders that nobody would write. Nothing may crash, hang, give wrong values,
 //! write a buffer that was given back, or leak communicators, threads, descriptors or memory.
 //!
 //! The ranks of a sequence are threads that follow one program, generated from the same seed. Now and then one of them
@@ -26,6 +26,7 @@ mod process;
 mod random;
 mod rank;
 mod sequence;
+mod unruly;
 mod usage;
 
 use process::Process;

@@ -2,6 +2,7 @@
 #![allow(unsafe_code)] // Registers windows.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::thread;
 use std::time::Duration;
@@ -17,6 +18,7 @@ use crate::future::{Driven, drive};
 use crate::kind::Kind;
 use crate::lent::Vault;
 use crate::random::Random;
+use crate::unruly::Unruly;
 use crate::usage::{KEPT, WINDOW};
 
 /// Longer than any step of a sequence on a busy machine, short enough for a sequence that waits for it.
@@ -83,8 +85,12 @@ pub(crate) fn stopped() -> Error {
 }
 
 impl Rank<'_> {
-    pub(crate) fn config(&self) -> Config {
-        if self.has_timeout { Config::new().timeout(TIMEOUT) } else { Config::new() }
+    pub(crate) fn config(&mut self) -> Config {
+        let config = if self.has_timeout { Config::new().timeout(TIMEOUT) } else { Config::new() };
+        if Kind::UnrulyObserver.is_on() && self.own.below(2) == 0 {
+            return config.observer(Arc::new(Unruly::default()));
+        }
+        config
     }
 
     /// Joins in one way or another.
