@@ -41,12 +41,12 @@ impl<'a> OperationStart<'a> {
         Self { communicator, number, group: 0, call, elements: [0; 2], stream: 0, site: None }
     }
 
-    /// Sets the type of the elements, and the numbers of those that this rank sends and receives.
+    /// Sets the type of the elements, if it is a valid one, and the numbers of those that this rank sends and receives.
     #[inline]
     #[must_use]
-    pub fn elements(mut self, data_type: DataType, sent: usize, received: usize) -> Self {
+    pub fn elements(mut self, data_type: Option<DataType>, sent: usize, received: usize) -> Self {
         self.elements = [sent, received];
-        self.with_call(Some(data_type), self.call.ranks())
+        self.with_call(data_type, self.call.ranks())
     }
 
     /// Sets the root, or the rank at the other end, and the rank from which an exchange receives.

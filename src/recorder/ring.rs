@@ -371,7 +371,7 @@ mod tests {
             for number in 1..=OPERATIONS {
                 let operation = if number % 2 == 1 { SEND } else { SUM };
                 let start = OperationStart::new(&membership, operation, number as u64).on_stream(7 * number);
-                ring.push(&start.elements(DataType::Float32, number, 3 * number));
+                ring.push(&start.elements(Some(DataType::Float32), number, 3 * number));
             }
             is_over.store(true, Relaxed);
             assert!(readers.map(|reader| reader.join().unwrap()).iter().all(|seen| *seen > 0));

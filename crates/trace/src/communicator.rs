@@ -83,11 +83,9 @@ impl Communicator {
         if let Some(first) = state.open.filter(|_| place != Place::Ungrouped) {
             start = start.in_group(first);
         }
-        if let Some(data_type) = data_type.and_then(|raw| DataType::ALL.get(raw.0 as usize)) {
-            start = start.elements(*data_type, sent, received);
-        }
+        let data_type = data_type.and_then(|raw| DataType::ALL.get(raw.0 as usize).copied());
         let peer = rank.and_then(|rank| usize::try_from(rank).ok());
-        self.recorder.on_start(&start.ranks(peer, None));
+        self.recorder.on_start(&start.elements(data_type, sent, received).ranks(peer, None));
     }
 
     /// Records the result of the last operation, or of its group. Returns `true` if it is the first that has failed.
