@@ -1,8 +1,8 @@
 //! A communicator, as its calls show it.
 
-use std::sync::atomic::AtomicU64;
-use std::sync::atomic::Ordering::Relaxed;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::hint;
+use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
+use std::sync::atomic::{AtomicBool, AtomicU64};
 
 use libnccl::sys::ncclResult_t;
 use libnccl::{
@@ -13,24 +13,33 @@ use libnccl::{
 use crate::arguments::Arguments;
 
 /// A communicator, and the recorder that is told of its operations.
+///
+/// Any thread may record. What changes is kept in atomics, which whoever has the lock reads and writes: a mutex would take
+/// as long as all the rest.
 pub(crate) struct Communicator {
     recorder: Recorder,
     /// The number of children so far, which is the same on all ranks.
     children: AtomicU64,
-    state: Mutex<State>,
+    is_locked: AtomicBool,
+    /// The number of the last operation.
+    last: AtomicU64,
+    /// The number of the first operation whose call, or group, is not complete; 0 if there is none.
+    open: AtomicU64,
+    /// Set if that has returned `ncclInProgress`.
+    is_in_progress: AtomicBool,
+    /// An operation has failed.
+    has_error: AtomicBool,
+    has_failed: AtomicBool,
 }
 
-#[derive(Default)]
-struct State {
-    /// The number of the last operation.
-    last: u64,
-    /// The number of the first operation whose call, or group, is not complete.
-    open: Option<u64>,
-    /// Set if that has returned `ncclInProgress`.
-    is_in_progress: bool,
-    /// An operation has failed.
-    has_error: bool,
-    has_failed: bool,
+/// The lock of a communicator, until it is dropped.
+struct Locked<'a>(&'a AtomicBool);
+
+impl Drop for Locked<'_> {
+    #[inline]
+    fn drop(&mut self) {
+        self.0.store(false, Release);
+    }
 }
 
 /// The place of an operation in a group.
@@ -47,7 +56,9 @@ pub(crate) enum Place {
 impl Communicator {
     pub(crate) fn new(membership: Membership, entries: usize) -> Self {
         let recorder = Recorder::new(membership, entries);
-        Self { recorder, children: AtomicU64::new(0), state: Mutex::default() }
+        let [children, last, open] = [(); 3].map(|()| AtomicU64::new(0));
+        let [is_locked, is_in_progress, has_error, has_failed] = [(); 4].map(|()| AtomicBool::new(false));
+        Self { recorder, children, is_locked, last, open, is_in_progress, has_error, has_failed }
     }
 
     pub(crate) fn recorder(&self) -> &Recorder {
@@ -69,42 +80,45 @@ impl Communicator {
     #[inline]
     pub(crate) fn begin(&self, arguments: &Arguments, place: Place) {
         let Arguments { operation, data_type, elements: [sent, received], rank, stream } = *arguments;
-        let mut state = self.lock();
-        if state.is_in_progress {
+        let _locked = self.lock();
+        if self.is_in_progress.load(Relaxed) {
             // It is complete: NCCL begins no other before.
-            self.end(&mut state, Ok(()));
+            self.end(Ok(()));
         }
-        let number = state.last + 1;
-        state.last = number;
+        let number = self.last.load(Relaxed) + 1;
+        self.last.store(number, Relaxed);
         if place != Place::Later {
-            state.open = Some(number);
-        }
-        let mut start = OperationStart::new(self.membership(), operation, number).on_stream(stream);
-        if let Some(first) = state.open.filter(|_| place != Place::Ungrouped) {
-            start = start.in_group(first);
+            self.open.store(number, Relaxed);
         }
         let data_type = data_type.and_then(|raw| DataType::ALL.get(raw.0 as usize).copied());
         let peer = rank.and_then(|rank| usize::try_from(rank).ok());
-        self.recorder.on_start(&start.elements(data_type, sent, received).ranks(peer, None));
+        let mut start = OperationStart::new(self.membership(), operation, number)
+            .elements(data_type, sent, received)
+            .ranks(peer, None)
+            .on_stream(stream);
+        if place != Place::Ungrouped {
+            start = start.in_group(self.open.load(Relaxed));
+        }
+        self.recorder.on_start(&start);
     }
 
     /// Records the result of the last operation, or of its group. Returns `true` if it is the first that has failed.
     #[inline]
     pub(crate) fn finish(&self, code: ncclResult_t) -> bool {
-        let mut state = self.lock();
+        let _locked = self.lock();
         match code {
-            ncclResult_t::ncclSuccess => self.end(&mut state, Ok(())),
-            ncclResult_t::ncclInProgress => state.is_in_progress = true,
-            code => return self.fail(&mut state, code),
+            ncclResult_t::ncclSuccess => self.end(Ok(())),
+            ncclResult_t::ncclInProgress => self.is_in_progress.store(true, Relaxed),
+            code => return self.fail(code),
         }
         false
     }
 
     /// Records that nothing is in progress.
     pub(crate) fn complete(&self) {
-        let mut state = self.lock();
-        if state.is_in_progress {
-            self.end(&mut state, Ok(()));
+        if self.is_in_progress.load(Relaxed) {
+            let _locked = self.lock();
+            self.end(Ok(()));
         }
     }
 
@@ -112,45 +126,49 @@ impl Communicator {
     /// failed before.
     #[cold]
     pub(crate) fn fail_all(&self, code: ncclResult_t) -> bool {
-        let mut state = self.lock();
-        self.fail(&mut state, code);
-        if state.has_failed {
+        let _locked = self.lock();
+        self.fail(code);
+        if self.has_failed.swap(true, Relaxed) {
             return false;
         }
-        state.has_failed = true;
         self.recorder.on_communicator(self.membership(), CommunicatorEvent::Failed);
         true
     }
 
     /// Records the end of the communicator.
     pub(crate) fn ended(&self) {
-        let _state = self.lock();
+        let _locked = self.lock();
         self.recorder.on_communicator(self.membership(), CommunicatorEvent::Ended);
     }
 
     /// Returns `true` while an operation is in progress.
     pub(crate) fn is_inside(&self) -> bool {
-        self.lock().open.is_some()
+        self.open.load(Relaxed) > 0
     }
 
     #[cold]
-    fn fail(&self, state: &mut State, code: ncclResult_t) -> bool {
+    fn fail(&self, code: ncclResult_t) -> bool {
         let (message, detail) = (Box::default(), Box::default());
         let error = Error::Nccl { call: "operation", code: ResultCode::from_raw(code), message, detail };
-        self.end(state, Err(&error));
-        !std::mem::replace(&mut state.has_error, true)
+        self.end(Err(&error));
+        !self.has_error.swap(true, Relaxed)
     }
 
     #[inline]
-    fn end(&self, state: &mut State, result: Result<(), &Error>) {
-        state.is_in_progress = false;
-        if let Some(first) = state.open.take() {
-            self.recorder.on_end(&OperationEnd::new(self.membership(), [first, state.last], result));
+    fn end(&self, result: Result<(), &Error>) {
+        self.is_in_progress.store(false, Relaxed);
+        let (first, last) = (self.open.load(Relaxed), self.last.load(Relaxed));
+        if first > 0 {
+            self.open.store(0, Relaxed);
+            self.recorder.on_end(&OperationEnd::new(self.membership(), [first, last], result));
         }
     }
 
     #[inline]
-    fn lock(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    fn lock(&self) -> Locked<'_> {
+        while self.is_locked.swap(true, Acquire) {
+            hint::spin_loop();
+        }
+        Locked(&self.is_locked)
     }
 }
