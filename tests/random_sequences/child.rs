@@ -29,8 +29,7 @@ impl Rank<'_> {
                 self.abort_in_call(comm);
                 self.live_in_child(comm.split(color, 0)?, depth)
             }
-            // As for growing: it waits for ranks that are to survive and have failed meanwhile.
-            Kind::Shrink if size > 1 && depth < 2 && self.has_timeout => {
+            Kind::Shrink if size > 1 && depth < 2 => {
                 let excluded = numbers.below(size);
                 let mode = numbers.pick(&[ShrinkMode::Default, ShrinkMode::Default, ShrinkMode::Abort]);
                 self.abort_in_call(comm);

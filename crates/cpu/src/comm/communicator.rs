@@ -483,6 +483,11 @@ impl Communicator {
         self.stream_jobs.wait_not_running();
         self.stream_jobs.release();
         self.remove_windows();
+        // Not with the last reference: a thread keeps the communicator that it used last, and ranks that make a child of one
+        // that has failed would wait for this one.
+        if let Some(RankInfo { state, rank, .. }) = self.rank_info.get() {
+            state.depart(*rank);
+        }
         drop(self.ras().take());
     }
 

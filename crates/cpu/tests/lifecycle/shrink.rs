@@ -1,6 +1,7 @@
 //! `ncclCommShrink`.
 
 use std::ptr;
+use std::sync::mpsc;
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -41,6 +42,30 @@ fn shrink_abort_after_killed_rank_creates_usable_comm() {
         fewer.destroy();
         fewest.destroy();
     });
+}
+
+/// Another thread has used the communicator of that rank last, and keeps it for its next call.
+#[test]
+fn shrink_does_not_wait_for_a_survivor_that_has_aborted() {
+    let (_alone, _watchdog) = (alone(), Watchdog::new());
+    let comms = init(Mode::Threads, 3);
+    let (looked, has_looked) = mpsc::channel();
+    let (end, is_over) = mpsc::channel::<()>();
+    thread::scope(|scope| {
+        let comm = comms[1];
+        scope.spawn(move || {
+            looked.send(async_error({ comm }.0)).unwrap();
+            let _ = is_over.recv();
+        });
+        assert_eq!(has_looked.recv(), Ok(OK));
+        assert_eq!(nccl!(ncclCommAbort({ comms[1] }.0)), OK);
+        assert_eq!(shrink({ comms[0] }.0, &[2], 1), Err(REMOTE));
+        assert_last_error("rank 1 has left");
+        drop(end);
+    });
+    for Comm(comm) in [comms[0], comms[2]] {
+        assert_eq!(nccl!(ncclCommAbort(comm)), OK);
+    }
 }
 
 #[test]
