@@ -37,6 +37,14 @@ fn owned_objects_and_locked_communicators_are_shared_between_threads() {
 }
 
 #[test]
+fn observers_do_not_make_a_panic_dangerous() {
+    fn unwinds<T: std::panic::UnwindSafe + std::panic::RefUnwindSafe>() {}
+    unwinds::<libnccl::Config>();
+    unwinds::<libnccl::AbortHandle>();
+    unwinds::<libnccl::OwnedRegistration>();
+}
+
+#[test]
 fn values_are_compared_and_hashed() {
     fn hashed<T: Clone + Eq + std::hash::Hash + std::fmt::Debug>() {}
     hashed::<libnccl::UniqueId>();

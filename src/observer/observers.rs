@@ -3,6 +3,7 @@ use std::fmt;
 use std::hash::{Hash, Hasher};
 use std::iter;
 use std::num::NonZeroU64;
+use std::panic::{RefUnwindSafe, UnwindSafe};
 use std::ptr;
 use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::Relaxed;
@@ -25,6 +26,12 @@ struct Link {
     observer: Arc<dyn Observer>,
     next: OnceLock<Box<Link>>,
 }
+
+// A panic of an observer is caught, and leaves nothing half done here: what has observers is as before.
+impl UnwindSafe for Link {}
+impl RefUnwindSafe for Link {}
+impl UnwindSafe for Given {}
+impl RefUnwindSafe for Given {}
 
 impl Link {
     /// Tells this observer, and all after it.
