@@ -9,14 +9,15 @@ use crate::{CommunicatorEvent, Membership, OperationEnd, OperationStart};
 /// the feature `log` and the spans of the feature `tracing`.
 ///
 /// # When it is told
-/// On the thread that calls, outside of NCCL: of an operation before NCCL is entered, once its arguments are checked; of its end
-/// after NCCL was left. Operations of a group are told of when they join it, and their end with that of the group, once for each
-/// communicator. What is refused is not told. Several threads may tell it at the same time, of different communicators.
+/// On the thread that calls: of an operation once it is checked and the communicator entered, before C is called; of its end after.
+/// Operations of a group are told of when they join it, and their end with that of the group, once for each communicator.
+/// Several threads may tell it at the same time, of different communicators.
 ///
-/// A call waits for it. It may use communicators, other ones and this; in an open group, and during the end of a communicator,
-/// these return errors. A panic in it ends with its method: the operation goes on, and other observers are told.
+/// A call waits for it. It may use other communicators, which return errors in an open group; the one of which it is told of a
+/// start is in use, and returns errors too. A panic in it ends with its method: the operation goes on, and other observers are
+/// told.
 ///
-/// The cost is some 100 instructions for each operation (`cargo bench --bench call_overhead`); without an observer, two.
+/// The cost is some 100 instructions for each operation (`cargo bench --bench call_overhead`).
 ///
 /// ```
 /// use std::collections::BTreeMap;
@@ -51,7 +52,7 @@ use crate::{CommunicatorEvent, Membership, OperationEnd, OperationStart};
 /// # }
 /// ```
 pub trait Observer: Any + Send + Sync {
-    /// Is told of an operation before it starts, or joins a group.
+    /// Is told of an operation before it starts, or of one that has joined a group.
     fn on_start(&self, start: &OperationStart<'_>) {
         let _ = start;
     }
