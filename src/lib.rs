@@ -63,6 +63,7 @@ mod parameters;
 pub mod ras;
 mod recorder;
 mod reduce_op;
+mod registration;
 mod releases_of_values;
 mod stream;
 pub mod sys;
@@ -71,7 +72,6 @@ mod unique_id;
 mod unique_id_serde;
 mod version;
 mod watchdog;
-mod window;
 
 pub use backend::Backend;
 pub use buffer::{
@@ -80,8 +80,8 @@ pub use buffer::{
     Stream,
 };
 pub use communicator::{
-    AbortHandle, BorrowedCommunicator, Communicator, Finalized, MemoryStatistic, OwnedRegistration,
-    PendingCommunicator, Properties, Registration, ShrinkMode,
+    AbortHandle, BorrowedCommunicator, Communicator, Finalized, MemoryStatistic, PendingCommunicator,
+    Properties, ShrinkMode,
 };
 pub use config::{CollectiveConfig, Config, CtaPolicy, GraphUsageMode, HostCftMode, NvlsHostMode};
 pub use context::Context;
@@ -106,8 +106,8 @@ pub use operation::{
 pub use parameters::{ParameterValue, Parameters};
 pub use recorder::{Record, RecordState, Recorder};
 pub use reduce_op::{ParseReduceOpError, ReduceOp};
+pub use registration::{OwnedRegistration, OwnedWindow, Registration, Window, WindowFlags};
 pub use stream::StreamRef;
 pub use unique_id::{ParseUniqueIdError, UniqueId};
 pub use version::{ParseVersionError, Version};
 pub use watchdog::{Answer, Cause, Finding, Watchdog};
-pub use window::{OwnedWindow, Window, WindowFlags};

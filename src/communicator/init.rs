@@ -4,11 +4,11 @@ use std::ptr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::arguments::SizeAndRank;
 use super::communicator::Communicator;
 use super::open_group::check_no_open_group;
 use super::out_param::OutParam;
 use super::shared::{Origin, Shared};
+use super::size_and_rank::SizeAndRank;
 use crate::backend::call;
 use crate::{CommunicatorId, Config, Error, InvalidArgumentKind, Nccl, Result, UniqueId, sys};
 

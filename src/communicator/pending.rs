@@ -7,10 +7,10 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::arguments::SizeAndRank;
 use super::communicator::Communicator;
 use super::out_param::OutParam;
 use super::shared::{Origin, Shared};
+use super::size_and_rank::SizeAndRank;
 use crate::backend::{Library, call};
 use crate::{CommunicatorId, Config, Error, MemorySpace, Result, UniqueId, sys};
 

@@ -3,11 +3,11 @@
 use std::ptr;
 use std::sync::atomic::Ordering::Relaxed;
 
-use super::arguments::SizeAndRank;
 use super::communicator::Communicator;
 use super::open_group::check_no_open_group;
 use super::out_param::OutParam;
 use super::shared::Origin;
+use super::size_and_rank::SizeAndRank;
 use super::state::Purpose;
 use crate::backend::call;
 use crate::{Config, Error, InvalidArgumentKind, Nccl, Result, ResultCode, UniqueId, sys};

@@ -1,150 +1,84 @@
-//! The operations with one count: the calls into C.
+//! The collectives with one count: the call into C, and messages in its place for a library that lacks the function.
 #![allow(unsafe_code)] // Calls C.
 
+use super::c_function::CFunction;
 use super::call::{Call, Checked};
 use super::grouping::Start;
 use super::message;
-use super::table::Collective;
-use crate::backend::call;
 use crate::buffer::RawSlice;
-use crate::config::RawCollectiveConfig;
-use crate::{Communicator, Result, ResultCode};
+use crate::{Communicator, Extent, Operation, Result, ResultCode, Role};
 
-/// Calls the plain function, or its form with options if there are any, with the communicator and the stream after the other
-/// arguments; for use in an `unsafe` block.
-macro_rules! call_with {
-    ($call:ident, $start:ident, $plain:ident or $configured:ident $arguments:tt) => {
-        match $call.config {
-            None => call_configured!($call, None, $plain or $configured $arguments),
-            Some(config) => {
-                let config = $call.raw_config($start, config)?;
-                call_configured!($call, config.as_ref(), $plain or $configured $arguments)
-            }
-        }
-    };
-}
-
-/// Calls as [`call_with`] does, with these options.
+/// Calls a function, or its form with options if there are any, with the communicator and the stream after the other arguments;
+/// for use in an `unsafe` block.
 macro_rules! call_configured {
     ($call:ident, $config:expr, $plain:ident or $configured:ident($($argument:expr),*)) => {{
         let (library, raw) = ($call.communicator.library(), $call.communicator.raw());
         let stream = $call.stream.as_raw();
-        match $config.map(RawCollectiveConfig::as_ptr) {
-            None => call!(library, $plain($($argument,)* raw, stream)),
-            Some(config) => call!(library, $configured($($argument,)* raw, stream, config)),
+        match $config.map($crate::config::RawCollectiveConfig::as_ptr) {
+            None => $crate::backend::call!(library, $plain($($argument,)* raw, stream)),
+            Some(config) => $crate::backend::call!(library, $configured($($argument,)* raw, stream, config)),
         }
     }};
 }
 pub(super) use call_configured;
 
-/// Calls the function of a collective; NCCL has been entered.
+/// Calls the function of a collective, or its form with options; NCCL has been entered.
+///
+/// The operation is passed on by itself, as it is a constant where the call is made.
 #[inline(always)]
 pub(super) fn enqueue(
-    kind: Collective,
+    operation: &Operation,
+    function: CFunction,
     call: &Call<'_>,
     start: Start<'_>,
     checked: &Checked,
 ) -> Result<ResultCode> {
-    match kind {
-        Collective::AllReduce => all_reduce(call, start, checked),
-        Collective::Broadcast => broadcast(call, start, checked),
-        Collective::Reduce => reduce(call, start, checked),
-        Collective::AllGather => all_gather(call, start, checked),
-        Collective::ReduceScatter => reduce_scatter(call, start, checked),
-        Collective::AllToAll => all_to_all(call, start, checked),
-        Collective::Gather => gather(call, start, checked),
-        Collective::Scatter => scatter(call, start, checked),
-    }
-}
-
-#[inline(always)]
-fn all_reduce(call: &Call<'_>, start: Start<'_>, checked: &Checked) -> Result<ResultCode> {
-    let Checked { send, recv, count, .. } = *checked;
-    let (from, to) = (send.as_raw(), recv.as_raw().cast_mut());
-    let data_type = recv.data_type().as_raw();
-    let op = call.arguments.operator.as_raw();
-    // SAFETY: both buffers hold `count` elements in the communicator's memory, as was checked; the creator of the views
-    // guarantees that they live long enough. The communicator is live, as the caller has entered NCCL.
-    unsafe { call_with!(call, start, ncclAllReduce or ncclAllReduceConfig(from, to, count, data_type, op)) }
-}
-
-#[inline(always)]
-fn broadcast(call: &Call<'_>, start: Start<'_>, checked: &Checked) -> Result<ResultCode> {
     let Checked { send, recv, count, ranks: [root, _] } = *checked;
-    let (from, to) = (send.as_raw(), recv.as_raw().cast_mut());
-    let data_type = recv.data_type().as_raw();
-    // SAFETY: as in `all_reduce`; NCCL reads the send buffer on the root only.
-    unsafe { call_with!(call, start, ncclBroadcast or ncclBroadcastConfig(from, to, count, data_type, root)) }
-}
-
-#[inline(always)]
-fn reduce(call: &Call<'_>, start: Start<'_>, checked: &Checked) -> Result<ResultCode> {
-    let Checked { send, recv, count, ranks: [root, _] } = *checked;
-    let (from, to) = (send.as_raw(), recv.as_raw().cast_mut());
-    let data_type = recv.data_type().as_raw();
-    let op = call.arguments.operator.as_raw();
-    // SAFETY: as in `all_reduce`; NCCL writes the receive buffer on the root only.
-    unsafe { call_with!(call, start, ncclReduce or ncclReduceConfig(from, to, count, data_type, op, root)) }
-}
-
-#[inline(always)]
-fn all_gather(call: &Call<'_>, start: Start<'_>, checked: &Checked) -> Result<ResultCode> {
-    let Checked { send, recv, count, .. } = *checked;
-    let (from, to) = (send.as_raw(), recv.as_raw().cast_mut());
-    let data_type = recv.data_type().as_raw();
-    // SAFETY: as in `all_reduce`, with `count` elements from each rank in the receive buffer.
-    unsafe { call_with!(call, start, ncclAllGather or ncclAllGatherConfig(from, to, count, data_type)) }
-}
-
-#[inline(always)]
-fn reduce_scatter(call: &Call<'_>, start: Start<'_>, checked: &Checked) -> Result<ResultCode> {
-    let Checked { send, recv, count, .. } = *checked;
-    let (from, to) = (send.as_raw(), recv.as_raw().cast_mut());
-    let data_type = recv.data_type().as_raw();
-    let op = call.arguments.operator.as_raw();
-    // SAFETY: as in `all_reduce`, with `count` elements for each rank in the send buffer.
-    unsafe {
-        call_with!(call, start, ncclReduceScatter or ncclReduceScatterConfig(from, to, count, data_type, op))
+    let (library, op) = (call.communicator.library(), call.arguments.operator.as_raw());
+    let (from, to, data_type) = (send.as_raw(), recv.as_raw().cast_mut(), recv.data_type().as_raw());
+    let (raw, stream) = (call.communicator.raw(), call.stream.as_raw());
+    macro_rules! call_form {
+        ($form:ident($($argument:ident),*)) => {{
+            let plain = match (($form.plain)(&library.functions), messages_of(operation)) {
+                (None, Some(messages)) => return messages(*call, *checked),
+                (plain, _) => library.function(operation.function, plain)?,
+            };
+            // SAFETY: the buffers that this rank uses hold as many elements as the row says, in the communicator's memory, as was
+            // checked; the creator of the views guarantees that they live long enough. The communicator is live, as the caller
+            // has entered NCCL.
+            let plain = || unsafe { plain(from, to, count, data_type $(, $argument)*, raw, stream) };
+            let Some(config) = call.config else { return library.check(operation.function, plain()) };
+            let Some(config) = call.raw_config(start, config)? else {
+                return library.check(operation.function, plain());
+            };
+            let name = operation.function_with_config.unwrap_or(operation.function);
+            let with_config = library.function(name, ($form.with_config)(&library.functions))?;
+            let config = config.as_ptr();
+            // SAFETY: as above; the options live until the call has returned, or as long as the group.
+            library.check(name, unsafe { with_config(from, to, count, data_type $(, $argument)*, raw, stream, config) })
+        }};
+    }
+    match function {
+        CFunction::Plain(form) => call_form!(form()),
+        CFunction::Op(form) => call_form!(form(op)),
+        CFunction::Root(form) => call_form!(form(root)),
+        CFunction::OpAndRoot(form) => call_form!(form(op, root)),
     }
 }
 
+/// Returns what does the same as an operation with messages, for a library that lacks its function; `None` if every release has
+/// it.
 #[inline(always)]
-fn all_to_all(call: &Call<'_>, start: Start<'_>, checked: &Checked) -> Result<ResultCode> {
-    let Checked { send, recv, count, .. } = *checked;
-    if call.communicator.library().functions.ncclAlltoAll.is_none() {
-        return exchange_parts(*call, *checked);
+fn messages_of(operation: &Operation) -> Option<fn(Call<'_>, Checked) -> Result<ResultCode>> {
+    match (operation.sends, operation.receives, operation.role) {
+        (Extent::CountPerRank, Extent::CountPerRank, Role::All) => Some(exchange_parts),
+        (Extent::Count, Extent::CountPerRank, Role::RootReceives) => Some(gather_parts),
+        (Extent::CountPerRank, Extent::Count, Role::RootSends) => Some(scatter_parts),
+        _ => None,
     }
-    let (from, to) = (send.as_raw(), recv.as_raw().cast_mut());
-    let data_type = recv.data_type().as_raw();
-    // SAFETY: as in `all_reduce`, with `count` elements for each rank in both buffers.
-    unsafe { call_with!(call, start, ncclAlltoAll or ncclAlltoAllConfig(from, to, count, data_type)) }
 }
 
-#[inline(always)]
-fn gather(call: &Call<'_>, start: Start<'_>, checked: &Checked) -> Result<ResultCode> {
-    let Checked { send, recv, count, ranks: [root, _] } = *checked;
-    if call.communicator.library().functions.ncclGather.is_none() {
-        return gather_parts(*call, *checked);
-    }
-    let (from, to) = (send.as_raw(), recv.as_raw().cast_mut());
-    let data_type = recv.data_type().as_raw();
-    // SAFETY: as in `all_gather`; NCCL writes the receive buffer on the root only.
-    unsafe { call_with!(call, start, ncclGather or ncclGatherConfig(from, to, count, data_type, root)) }
-}
-
-#[inline(always)]
-fn scatter(call: &Call<'_>, start: Start<'_>, checked: &Checked) -> Result<ResultCode> {
-    let Checked { send, recv, count, ranks: [root, _] } = *checked;
-    if call.communicator.library().functions.ncclScatter.is_none() {
-        return scatter_parts(*call, *checked);
-    }
-    let (from, to) = (send.as_raw(), recv.as_raw().cast_mut());
-    let data_type = recv.data_type().as_raw();
-    // SAFETY: as in `reduce_scatter`; NCCL reads the send buffer on the root only.
-    unsafe { call_with!(call, start, ncclScatter or ncclScatterConfig(from, to, count, data_type, root)) }
-}
-
-/// Performs [`all_to_all`] with messages, for a library that lacks it.
+/// Exchanges the parts of all ranks, for a library without `ncclAlltoAll`.
 #[cold]
 fn exchange_parts(call: Call<'_>, checked: Checked) -> Result<ResultCode> {
     let Checked { send, recv, count, .. } = checked;
@@ -158,7 +92,7 @@ fn exchange_parts(call: Call<'_>, checked: Checked) -> Result<ResultCode> {
     })
 }
 
-/// Performs [`gather`] with messages, for a library that lacks it.
+/// Gathers the parts of all ranks at the root, for a library without `ncclGather`.
 #[cold]
 fn gather_parts(call: Call<'_>, checked: Checked) -> Result<ResultCode> {
     let Checked { send, recv, count, ranks: [root, _] } = checked;
@@ -173,7 +107,7 @@ fn gather_parts(call: Call<'_>, checked: Checked) -> Result<ResultCode> {
     })
 }
 
-/// Performs [`scatter`] with messages, for a library that lacks it.
+/// Sends each rank its part from the root, for a library without `ncclScatter`.
 #[cold]
 fn scatter_parts(call: Call<'_>, checked: Checked) -> Result<ResultCode> {
     let Checked { send, recv, count, ranks: [root, _] } = checked;

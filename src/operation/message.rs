@@ -2,15 +2,14 @@
 #![allow(unsafe_code)] // Calls C.
 
 use super::call::{Call, Checked};
-use super::check::check_own_exchange;
+use super::check::{check_buffers, check_own_exchange, to_c_rank};
 use crate::backend::{Library, call};
 use crate::buffer::RawSlice;
-use crate::communicator::{check_buffers, to_c_rank};
 use crate::{Result, ResultCode};
 
 /// Checks the arguments of an exchange with two ranks.
-pub(super) fn check_exchange(call: Call<'_>) -> Result<Checked> {
-    let Call { operation, communicator, send, recv, .. } = call;
+pub(super) fn check_exchange(call: &Call<'_>) -> Result<Checked> {
+    let Call { operation, communicator, send, recv, .. } = *call;
     let name = operation.name;
     check_buffers(communicator, name, send.data_type(), [send.memory_space(), recv.memory_space()])?;
     let [destination, source] = call.arguments.ranks.map(Option::unwrap_or_default);
@@ -25,11 +24,11 @@ pub(super) fn check_exchange(call: Call<'_>) -> Result<Checked> {
 }
 
 /// Sends to one rank and receives from another.
-pub(super) fn exchange(call: Call<'_>, checked: Checked) -> Result<ResultCode> {
-    let Checked { send: sent, recv: received, ranks: [destination, source], .. } = &checked;
+pub(super) fn exchange(call: &Call<'_>, checked: &Checked) -> Result<ResultCode> {
+    let Checked { send: sent, recv: received, ranks: [destination, source], .. } = checked;
     together(call.communicator.library(), || {
-        send(&call, sent, *destination)?;
-        recv(&call, received, *source)
+        send(call, sent, *destination)?;
+        recv(call, received, *source)
     })
 }
 

@@ -4,9 +4,11 @@
 //! ([`submit`]) checks it as its row of the table says ([`table`]), tells the observers, enters NCCL, calls C, and leaves.
 
 mod arguments;
+mod c_function;
 mod call;
 mod check;
 mod collective;
+mod custom_operator;
 mod grouping;
 mod message;
 mod methods;
@@ -20,6 +22,7 @@ mod table;
 mod vector;
 mod window_offset;
 
+pub(crate) use check::{check_buffers, check_devices};
 pub use grouping::{Grouped, Grouping, Ungrouped};
 pub use operations::Operations;
 pub use owned_pre_mul_sum::OwnedPreMulSum;

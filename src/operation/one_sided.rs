@@ -6,16 +6,16 @@ use std::sync::Arc;
 
 use super::arguments::Arguments;
 use super::call::{Call, Checked};
+use super::check::{check_buffers, to_c_rank};
 use super::grouping::Start;
 use super::signal::{WaitSignal, to_c_int};
 use super::window_offset::Target;
 use crate::backend::call;
-use crate::communicator::{check_buffers, to_c_rank};
 use crate::{Error, InvalidArgumentKind, Result, ResultCode, sys};
 
 /// Checks the arguments of a put.
-pub(super) fn check_put(call: Call<'_>) -> Result<Checked> {
-    let Call { operation, communicator, send: local, arguments, .. } = call;
+pub(super) fn check_put(call: &Call<'_>) -> Result<Checked> {
+    let Call { operation, communicator, send: local, arguments, .. } = *call;
     let name = operation.name;
     check_buffers(communicator, name, local.data_type(), [local.memory_space()])?;
     let checked = check_signal(call)?;
@@ -41,8 +41,8 @@ pub(super) fn check_put(call: Call<'_>) -> Result<Checked> {
 }
 
 /// Checks the rank and the signal.
-pub(super) fn check_signal(call: Call<'_>) -> Result<Checked> {
-    let Call { operation, communicator, arguments, .. } = call;
+pub(super) fn check_signal(call: &Call<'_>) -> Result<Checked> {
+    let Call { operation, communicator, arguments, .. } = *call;
     let peer = arguments.ranks[0].unwrap_or_default();
     let peer = to_c_rank(operation.name, "peer", peer, communicator.size())?;
     arguments.signal.to_raw(operation.name)?;
@@ -50,8 +50,8 @@ pub(super) fn check_signal(call: Call<'_>) -> Result<Checked> {
 }
 
 /// Checks the signals to wait for.
-pub(super) fn check_wait(call: Call<'_>) -> Result<Checked> {
-    let Call { operation, communicator, arguments: Arguments { signals, .. }, .. } = call;
+pub(super) fn check_wait(call: &Call<'_>) -> Result<Checked> {
+    let Call { operation, communicator, arguments: Arguments { signals, .. }, .. } = *call;
     let name = operation.name;
     if signals.is_empty() {
         return Err(Error::argument(name, InvalidArgumentKind::Length, "no signals; expected at least one"));
@@ -77,9 +77,9 @@ fn number_of(call: &'static str, signals: &[WaitSignal]) -> Result<i32> {
     })
 }
 
-pub(super) fn put(call: Call<'_>, checked: Checked) -> Result<ResultCode> {
-    let Call { operation, communicator: comm, arguments, stream, .. } = call;
-    let Checked { send: local, count, ranks: [peer, _], .. } = checked;
+pub(super) fn put(call: &Call<'_>, checked: &Checked) -> Result<ResultCode> {
+    let Call { operation, communicator: comm, arguments, stream, .. } = *call;
+    let Checked { send: local, count, ranks: [peer, _], .. } = *checked;
     let (index, context) = arguments.signal.to_raw(operation.name)?;
     let Some(Target { window, offset, .. }) = arguments.target else { return Ok(ResultCode::SUCCESS) };
     let (raw, stream, bytes) = (comm.raw(), stream.as_raw(), offset * local.data_type().size());
@@ -97,15 +97,15 @@ pub(super) fn put(call: Call<'_>, checked: Checked) -> Result<ResultCode> {
     }
 }
 
-pub(super) fn signal(call: Call<'_>, checked: Checked) -> Result<ResultCode> {
-    let Call { operation, communicator: comm, arguments, stream, .. } = call;
+pub(super) fn signal(call: &Call<'_>, checked: &Checked) -> Result<ResultCode> {
+    let Call { operation, communicator: comm, arguments, stream, .. } = *call;
     let ((index, context), [peer, _]) = (arguments.signal.to_raw(operation.name)?, checked.ranks);
     // SAFETY: a live communicator.
     unsafe { call!(comm.library(), ncclSignal(peer, index, context, 0, comm.raw(), stream.as_raw())) }
 }
 
-pub(super) fn wait(call: Call<'_>, start: Start<'_>) -> Result<ResultCode> {
-    let Call { operation, communicator: comm, arguments: Arguments { signals, .. }, stream, .. } = call;
+pub(super) fn wait(call: &Call<'_>, start: Start<'_>) -> Result<ResultCode> {
+    let Call { operation, communicator: comm, arguments: Arguments { signals, .. }, stream, .. } = *call;
     let count = number_of(operation.name, signals)?;
     // NCCL may read the array until the end of the group. (An `Arc`, as moving a `Box` invalidates pointers into it.)
     let signals: Arc<[WaitSignal]> = signals.into();

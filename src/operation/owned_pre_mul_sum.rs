@@ -1,14 +1,13 @@
-#![allow(unsafe_code)] // Calls ncclRedOpDestroy.
-
 use std::fmt;
 use std::marker::PhantomData;
 use std::sync::Arc;
 
+use super::custom_operator::CustomOperator;
 use super::grouping::Grouping;
 use super::operations::Operations;
-use super::pre_mul_sum::{PreMulSum, PreMulSumOperations, destroy};
+use super::pre_mul_sum::{PreMulSum, PreMulSumOperations};
 use crate::communicator::Shared;
-use crate::{BufferElement, DataType, Error, InvalidArgumentKind, Result, sys};
+use crate::{BufferElement, Error, InvalidArgumentKind, Result};
 
 /// A [`PreMulSum`](crate::PreMulSum) that does not borrow its communicator, so that a struct can hold both.
 ///
@@ -39,9 +38,7 @@ use crate::{BufferElement, DataType, Error, InvalidArgumentKind, Result, sys};
 /// If its drop finds the communicator in a call or an open group, NCCL keeps the reduction until the end of the
 /// communicator, which is a few bytes.
 pub struct OwnedPreMulSum<T> {
-    shared: Arc<Shared>,
-    op: sys::ncclRedOp_t,
-    data_type: DataType,
+    operator: CustomOperator<Arc<Shared>>,
     element: PhantomData<T>,
 }
 
@@ -60,14 +57,8 @@ impl<T: BufferElement> PreMulSum<'_, T> {
                 "the scalar is borrowed; use pre_mul_sum instead of pre_mul_sum_device",
             ));
         }
-        let owned = OwnedPreMulSum {
-            shared: self.communicator.shared().owned(CALL)?,
-            op: self.op,
-            data_type: self.data_type,
-            element: PhantomData,
-        };
-        std::mem::forget(self); // The operator is the other's.
-        Ok(owned)
+        let shared = self.operator.owner.shared().owned(CALL)?;
+        Ok(OwnedPreMulSum { operator: self.operator.into_owner(shared), element: PhantomData })
     }
 }
 
@@ -95,24 +86,16 @@ impl<T: BufferElement> OwnedPreMulSum<T> {
         &'c self,
         operations: Operations<'c, G>,
     ) -> Result<PreMulSumOperations<'c, T, G>> {
-        if !Arc::ptr_eq(operations.communicator().shared(), &self.shared) {
+        if !Arc::ptr_eq(operations.communicator().shared(), &self.operator.owner) {
             let problem = "the reduction belongs to another communicator";
             return Err(Error::argument("on", InvalidArgumentKind::Communicator, problem));
         }
-        Ok(PreMulSumOperations { operations, op: self.op, data_type: self.data_type, element: PhantomData })
-    }
-}
-
-impl<T> Drop for OwnedPreMulSum<T> {
-    fn drop(&mut self) {
-        let Self { shared, op, .. } = self;
-        // SAFETY: an operator of this communicator, which `end_object` makes sure is live; nothing uses it any more.
-        let _ = shared.end_object("ncclRedOpDestroy", || unsafe { destroy(shared, *op) });
+        Ok(PreMulSumOperations::new(operations, &self.operator))
     }
 }
 
 impl<T> fmt::Debug for OwnedPreMulSum<T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("OwnedPreMulSum").field("op", &self.op).finish_non_exhaustive()
+        f.debug_struct("OwnedPreMulSum").field("op", &self.operator.raw).finish_non_exhaustive()
     }
 }

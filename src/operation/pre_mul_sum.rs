@@ -5,15 +5,17 @@ use std::marker::PhantomData;
 use std::time::Duration;
 
 use super::arguments::{Arguments, Operator};
+use super::check::check_buffers;
+use super::custom_operator::CustomOperator;
 use super::grouping::{Grouped, Grouping, Ungrouped};
 use super::methods::buffers;
 use super::operations::{NoBuffer, Operations};
 use crate::backend::call;
 use crate::buffer::check_layout;
-use crate::communicator::{Purpose, Shared, check_buffers};
+use crate::communicator::{Owner, Purpose};
 use crate::{
     AnyElement, BufferElement, CollectiveConfig, Communicator, DataType, DeviceSlice, Element, Error, Group,
-    InvalidArgumentKind, Operation, RecvBuffer, Result, ResultCode, SendBuffer, StreamRef, sys,
+    InvalidArgumentKind, Operation, RecvBuffer, Result, SendBuffer, StreamRef, sys,
 };
 
 /// A reduction that multiplies each rank's elements by a scalar of that rank and sums the products.
@@ -69,9 +71,7 @@ use crate::{
 #[doc(alias = "ncclRedOpCreatePreMulSum")]
 #[doc(alias = "ncclRedOpDestroy")]
 pub struct PreMulSum<'c, T> {
-    pub(super) communicator: &'c Communicator,
-    pub(super) op: sys::ncclRedOp_t,
-    pub(super) data_type: DataType,
+    pub(super) operator: CustomOperator<&'c Communicator>,
     /// Set if the scalar is in memory that is borrowed.
     pub(super) borrows_scalar: bool,
     element: PhantomData<T>,
@@ -93,10 +93,10 @@ pub struct PreMulSum<'c, T> {
 /// ```
 #[derive(Debug, Clone, Copy)]
 pub struct PreMulSumOperations<'c, T, G = Ungrouped<'c>> {
-    pub(super) operations: Operations<'c, G>,
-    pub(super) op: sys::ncclRedOp_t,
-    pub(super) data_type: DataType,
-    pub(super) element: PhantomData<T>,
+    operations: Operations<'c, G>,
+    op: sys::ncclRedOp_t,
+    data_type: DataType,
+    element: PhantomData<T>,
 }
 
 impl Communicator {
@@ -232,14 +232,14 @@ impl<'c, T: BufferElement> PreMulSum<'c, T> {
             }
         })?;
         let borrows_scalar = residence == sys::ncclScalarResidence_t::ncclScalarDevice;
-        Ok(Self { communicator, op, data_type, borrows_scalar, element: PhantomData })
+        let operator = CustomOperator { owner: communicator, raw: op, data_type };
+        Ok(Self { operator, borrows_scalar, element: PhantomData })
     }
 
     /// Returns its operations, started at once; see [`PreMulSumOperations::with`].
     #[must_use]
     pub fn operations(&self) -> PreMulSumOperations<'_, T> {
-        let operations = self.communicator.operations();
-        PreMulSumOperations { operations, op: self.op, data_type: self.data_type, element: PhantomData }
+        PreMulSumOperations::new(self.operator.owner.operations(), &self.operator)
     }
 
     /// Returns its operations, as part of a group.
@@ -266,12 +266,15 @@ impl<'c, T: BufferElement> PreMulSum<'c, T> {
         &'scope self,
         group: &'scope Group<'scope, '_>,
     ) -> PreMulSumOperations<'scope, T, Grouped<'scope>> {
-        let operations = group.on(self.communicator);
-        PreMulSumOperations { operations, op: self.op, data_type: self.data_type, element: PhantomData }
+        PreMulSumOperations::new(group.on(self.operator.owner), &self.operator)
     }
 }
 
 impl<'c, T, G> PreMulSumOperations<'c, T, G> {
+    pub(super) fn new(operations: Operations<'c, G>, operator: &CustomOperator<impl Owner>) -> Self {
+        Self { operations, op: operator.raw, data_type: operator.data_type, element: PhantomData }
+    }
+
     /// Adds options for each collective. Since NCCL 2.31.2.
     ///
     /// ```
@@ -372,27 +375,8 @@ reductions! {
     reduce_scatter_in_place(buffer: RecvBuffer);
 }
 
-impl<T> Drop for PreMulSum<'_, T> {
-    /// Destroys the operator. NCCL copies it into each call, so calls may still be running.
-    fn drop(&mut self) {
-        let communicator = self.communicator;
-        // SAFETY: an operator of this communicator, which the query makes sure is live; nothing uses it any more.
-        let end = || unsafe { destroy(communicator.shared(), self.op) };
-        let _ = communicator.query_or_in_group("ncclRedOpDestroy", end);
-    }
-}
-
-/// Destroys an operator.
-///
-/// # Safety
-/// An operator of this live communicator, which nothing uses any more; the caller has entered NCCL.
-pub(super) unsafe fn destroy(shared: &Shared, op: sys::ncclRedOp_t) -> Result<ResultCode> {
-    // SAFETY: the caller guarantees it.
-    unsafe { call!(shared.library, ncclRedOpDestroy(op, shared.raw)) }
-}
-
 impl<T> fmt::Debug for PreMulSum<'_, T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("PreMulSum").field("op", &self.op).finish_non_exhaustive()
+        f.debug_struct("PreMulSum").field("op", &self.operator.raw).finish_non_exhaustive()
     }
 }

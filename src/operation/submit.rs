@@ -9,14 +9,14 @@ use std::time::Duration;
 
 use super::arguments::Arguments;
 use super::call::{Call, Checked};
-use super::check::{check_by_row, check_data_types, check_stream};
+use super::check::{check_by_row, check_data_types, check_devices, check_stream};
 use super::grouping::{Grouping, Start};
 use super::operations::Operations;
 use super::table::CallKind;
 use super::{collective, message, one_sided, vector};
 use crate::buffer::RawSlice;
 use crate::buffer::check_layout;
-use crate::communicator::{Inside, Purpose, Shared, check_devices};
+use crate::communicator::{Inside, Purpose, Shared};
 use crate::group::Participants;
 use crate::observer::CallWord;
 use crate::{
@@ -215,11 +215,11 @@ impl<'c> Call<'c> {
             | CallKind::ReduceScatterV
             | CallKind::AllToAllV
             | CallKind::GatherV
-            | CallKind::ScatterV => vector::check(*self),
-            CallKind::SendRecv => message::check_exchange(*self),
-            CallKind::PutSignal => one_sided::check_put(*self),
-            CallKind::Signal => one_sided::check_signal(*self),
-            CallKind::WaitSignal => one_sided::check_wait(*self),
+            | CallKind::ScatterV => vector::check(self),
+            CallKind::SendRecv => message::check_exchange(self),
+            CallKind::PutSignal => one_sided::check_put(self),
+            CallKind::Signal => one_sided::check_signal(self),
+            CallKind::WaitSignal => one_sided::check_wait(self),
             // The caller has checked it.
             CallKind::RegisterWindow => Ok(Checked::NONE),
         }
@@ -260,18 +260,18 @@ impl<'c> Call<'c> {
     #[inline(always)]
     fn enqueue(&self, operation: &Operation, start: Start<'_>, checked: &Checked) -> Result<ResultCode> {
         match operation.call {
-            CallKind::Collective(kind) => collective::enqueue(kind, self, start, checked),
-            CallKind::AllGatherV => vector::all_gather(*self, start, *checked),
-            CallKind::ReduceScatterV => vector::reduce_scatter(*self, start, *checked),
-            CallKind::AllToAllV => vector::all_to_all(*self, *checked),
-            CallKind::GatherV => vector::gather(*self, *checked),
-            CallKind::ScatterV => vector::scatter(*self, *checked),
+            CallKind::Collective(c) => collective::enqueue(operation, c, self, start, checked),
+            CallKind::AllGatherV => vector::all_gather(self, start, checked),
+            CallKind::ReduceScatterV => vector::reduce_scatter(self, start, checked),
+            CallKind::AllToAllV => vector::all_to_all(self, checked),
+            CallKind::GatherV => vector::gather(self, checked),
+            CallKind::ScatterV => vector::scatter(self, checked),
             CallKind::Send => message::send(self, &checked.send, checked.ranks[0]),
             CallKind::Recv => message::recv(self, &checked.recv, checked.ranks[0]),
-            CallKind::SendRecv => message::exchange(*self, *checked),
-            CallKind::PutSignal => one_sided::put(*self, *checked),
-            CallKind::Signal => one_sided::signal(*self, *checked),
-            CallKind::WaitSignal => one_sided::wait(*self, start),
+            CallKind::SendRecv => message::exchange(self, checked),
+            CallKind::PutSignal => one_sided::put(self, checked),
+            CallKind::Signal => one_sided::signal(self, checked),
+            CallKind::WaitSignal => one_sided::wait(self, start),
             CallKind::RegisterWindow => Ok(ResultCode::SUCCESS),
         }
     }

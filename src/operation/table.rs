@@ -1,5 +1,6 @@
 //! The table of operations: the only place that knows the shape of each.
 
+use super::c_function::{CFunction, c_function};
 use crate::{Version, sys};
 
 /// An operation of communicators: the numbers of elements that its ranks send and receive.
@@ -43,16 +44,16 @@ pub struct Operation {
     /// 2.29.2 on it does so with broadcasts too. It starts one-sided operations.
     pub is_simulated: bool,
     /// The call that it makes.
-    pub(crate) call: CallKind,
+    pub(super) call: CallKind,
     /// The place in the table.
     number: u8,
 }
 
 /// The calls that operations make.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum CallKind {
+#[derive(Debug, Clone, Copy)]
+pub(super) enum CallKind {
     /// One with a count, which is checked as its row says.
-    Collective(Collective),
+    Collective(CFunction),
     AllGatherV,
     ReduceScatterV,
     AllToAllV,
@@ -65,19 +66,6 @@ pub(crate) enum CallKind {
     Signal,
     WaitSignal,
     RegisterWindow,
-}
-
-/// The collectives with one count.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Collective {
-    AllReduce,
-    Broadcast,
-    Reduce,
-    AllGather,
-    ReduceScatter,
-    AllToAll,
-    Gather,
-    Scatter,
 }
 
 /// A number of elements, as a multiple of the count.
@@ -125,8 +113,8 @@ impl Extent {
 
 const fn row(
     name: &'static str,
-    call: CallKind,
     function: &'static str,
+    call: CallKind,
     sends: Extent,
     receives: Extent,
 ) -> Operation {
@@ -145,55 +133,52 @@ const fn row(
     }
 }
 
+/// Returns the row of a collective with one count. What its C function has between the type of the elements and the
+/// communicator is a variant of [`CFunction`].
+macro_rules! collective {
+    ($name:literal, $arguments:ident: $function:ident or $with_config:ident, $sends:ident, $receives:ident) => {
+        row(
+            $name,
+            stringify!($function),
+            CallKind::Collective(c_function!($arguments: $function or $with_config)),
+            $sends,
+            $receives,
+        )
+        .or(stringify!($with_config))
+    };
+}
+
 /// The operations, those of messages last.
 const TABLE: &[Operation] = &{
     use CallKind as Call;
     use Extent::{Count, CountPerRank, Counts, None, One};
     use Role::{Message, RootReceives, RootSends};
 
-    let all_reduce =
-        row("all_reduce", Call::Collective(Collective::AllReduce), "ncclAllReduce", Count, Count)
-            .or("ncclAllReduceConfig")
-            .reduces()
-            .simulated();
-    let broadcast = row("broadcast", Call::Collective(Collective::Broadcast), "ncclBroadcast", Count, Count)
-        .or("ncclBroadcastConfig")
-        .with(RootSends);
-    let reduce = row("reduce", Call::Collective(Collective::Reduce), "ncclReduce", Count, Count)
-        .or("ncclReduceConfig")
-        .with(RootReceives)
-        .reduces()
-        .simulated();
+    let all_reduce = collective!("all_reduce", Op: ncclAllReduce or ncclAllReduceConfig, Count, Count);
+    let all_reduce = all_reduce.reduces().simulated();
+    let broadcast = collective!("broadcast", Root: ncclBroadcast or ncclBroadcastConfig, Count, Count);
+    let broadcast = broadcast.with(RootSends);
+    let reduce = collective!("reduce", OpAndRoot: ncclReduce or ncclReduceConfig, Count, Count);
+    let reduce = reduce.with(RootReceives).reduces().simulated();
     let all_gather =
-        row("all_gather", Call::Collective(Collective::AllGather), "ncclAllGather", Count, CountPerRank)
-            .or("ncclAllGatherConfig")
-            .simulated();
-    let reduce_scatter = row(
-        "reduce_scatter",
-        Call::Collective(Collective::ReduceScatter),
-        "ncclReduceScatter",
-        CountPerRank,
-        Count,
-    )
-    .or("ncclReduceScatterConfig")
-    .reduces()
-    .simulated();
+        collective!("all_gather", Plain: ncclAllGather or ncclAllGatherConfig, Count, CountPerRank);
+    let all_gather = all_gather.simulated();
+    let reduce_scatter =
+        collective!("reduce_scatter", Op: ncclReduceScatter or ncclReduceScatterConfig, CountPerRank, Count);
+    let reduce_scatter = reduce_scatter.reduces().simulated();
     let all_to_all =
-        row("all_to_all", Call::Collective(Collective::AllToAll), "ncclAlltoAll", CountPerRank, CountPerRank)
-            .or("ncclAlltoAllConfig");
-    let gather = row("gather", Call::Collective(Collective::Gather), "ncclGather", Count, CountPerRank)
-        .or("ncclGatherConfig")
-        .with(RootReceives);
-    let scatter = row("scatter", Call::Collective(Collective::Scatter), "ncclScatter", CountPerRank, Count)
-        .or("ncclScatterConfig")
-        .with(RootSends);
+        collective!("all_to_all", Plain: ncclAlltoAll or ncclAlltoAllConfig, CountPerRank, CountPerRank);
+    let gather = collective!("gather", Root: ncclGather or ncclGatherConfig, Count, CountPerRank);
+    let gather = gather.with(RootReceives);
+    let scatter = collective!("scatter", Root: ncclScatter or ncclScatterConfig, CountPerRank, Count);
+    let scatter = scatter.with(RootSends);
     let all_gather_v =
-        row("all_gather_v", Call::AllGatherV, "ncclBroadcast", Count, Counts).or("ncclBroadcastConfig");
-    let reduce_scatter_v = row("reduce_scatter_v", Call::ReduceScatterV, "ncclReduce", Counts, Count)
+        row("all_gather_v", "ncclBroadcast", Call::AllGatherV, Count, Counts).or("ncclBroadcastConfig");
+    let reduce_scatter_v = row("reduce_scatter_v", "ncclReduce", Call::ReduceScatterV, Counts, Count)
         .or("ncclReduceConfig")
         .reduces();
-    let gather_v = row("gather_v", Call::GatherV, "ncclSend", Count, Counts).with(RootReceives);
-    let scatter_v = row("scatter_v", Call::ScatterV, "ncclSend", Counts, Count).with(RootSends);
+    let gather_v = row("gather_v", "ncclSend", Call::GatherV, Count, Counts).with(RootReceives);
+    let scatter_v = row("scatter_v", "ncclSend", Call::ScatterV, Counts, Count).with(RootSends);
     numbered([
         all_reduce,
         all_reduce.in_place("all_reduce_in_place"),
@@ -214,24 +199,20 @@ const TABLE: &[Operation] = &{
         all_gather_v.in_place("all_gather_v_in_place"),
         reduce_scatter_v,
         reduce_scatter_v.in_place("reduce_scatter_v_in_place"),
-        row("all_to_all_v", Call::AllToAllV, "ncclSend", Counts, Counts),
+        row("all_to_all_v", "ncclSend", Call::AllToAllV, Counts, Counts),
         gather_v,
         gather_v.in_place("gather_v_in_place"),
         scatter_v,
         scatter_v.in_place("scatter_v_in_place"),
         // NCCL has none, and drops an operation without elements.
-        row("barrier", Call::Collective(Collective::AllReduce), "ncclAllReduce", One, One)
-            .or("ncclAllReduceConfig")
-            .reduces()
-            .simulated()
-            .in_place("barrier"),
-        row("register_window", Call::RegisterWindow, "ncclCommWindowRegister", None, None),
-        row("send", Call::Send, "ncclSend", Count, None).with(Message),
-        row("recv", Call::Recv, "ncclRecv", None, Count).with(Message),
-        row("sendrecv", Call::SendRecv, "ncclSend", Counts, Counts).with(Message),
-        row("put_signal", Call::PutSignal, "ncclPutSignal", Count, None).with(Message),
-        row("signal", Call::Signal, "ncclSignal", None, None).with(Message),
-        row("wait_signal", Call::WaitSignal, "ncclWaitSignal", None, None).with(Message),
+        Operation { sends: One, receives: One, ..all_reduce.in_place("barrier") },
+        row("register_window", "ncclCommWindowRegister", Call::RegisterWindow, None, None),
+        row("send", "ncclSend", Call::Send, Count, None).with(Message),
+        row("recv", "ncclRecv", Call::Recv, None, Count).with(Message),
+        row("sendrecv", "ncclSend", Call::SendRecv, Counts, Counts).with(Message),
+        row("put_signal", "ncclPutSignal", Call::PutSignal, Count, None).with(Message),
+        row("signal", "ncclSignal", Call::Signal, None, None).with(Message),
+        row("wait_signal", "ncclWaitSignal", Call::WaitSignal, None, None).with(Message),
     ])
 };
 
@@ -283,6 +264,37 @@ impl Operation {
         }
     }
 
+    /// Returns the operation that one call of this function of NCCL is, if there is one: in place, if it has one buffer only.
+    ///
+    /// ```
+    /// use libnccl::Operation;
+    ///
+    /// let name = |function| Operation::of_function(function).map(|operation| operation.name);
+    /// assert_eq!(name("ncclAllReduceConfig"), Some("all_reduce"));
+    /// assert_eq!(name("ncclBcast"), Some("broadcast_in_place"));
+    /// assert_eq!(name("ncclGroupStart"), None);
+    /// ```
+    #[must_use]
+    pub const fn of_function(function: &str) -> Option<&'static Self> {
+        if sys::is_equal(function.as_bytes(), b"ncclBcast") {
+            return Some(Self::of("broadcast_in_place"));
+        }
+        let mut number = 0;
+        while number < TABLE.len() {
+            let Self { function: plain, function_with_config, sends, receives, .. } = &TABLE[number];
+            let with_config = match function_with_config {
+                Some(name) => sys::is_equal(name.as_bytes(), function.as_bytes()),
+                None => false,
+            };
+            let is_one_call = !matches!((sends, receives), (Extent::Counts, _) | (_, Extent::Counts));
+            if is_one_call && (with_config || sys::is_equal(plain.as_bytes(), function.as_bytes())) {
+                return Some(&TABLE[number]);
+            }
+            number += 1;
+        }
+        None
+    }
+
     /// Returns the first examined release whose library has the [function](Self::function).
     ///
     /// ```
@@ -322,8 +334,14 @@ impl Operation {
     /// assert!(Operation::of("all_to_all").in_place_form().is_none());
     /// ```
     #[must_use]
-    pub fn in_place_form(&self) -> Option<&'static Self> {
-        Self::ALL.iter().find(|form| form.name.strip_suffix("_in_place") == Some(self.name))
+    pub const fn in_place_form(&self) -> Option<&'static Self> {
+        // It follows.
+        let next = self.number as usize + 1;
+        if !self.is_in_place && next < TABLE.len() && TABLE[next].is_in_place {
+            Some(&TABLE[next])
+        } else {
+            None
+        }
     }
 
     /// Returns `true` if this rank uses its send buffer.
@@ -368,10 +386,11 @@ impl Operation {
         [self.sends.elements(count, ranks), self.receives.elements(count, ranks)]
     }
 
-    /// Returns its place in the table.
+    /// Returns its place in [`ALL`](Self::ALL).
     #[inline(always)]
-    pub(crate) const fn number(&self) -> u8 {
-        self.number
+    #[must_use]
+    pub const fn number(&self) -> usize {
+        self.number as usize
     }
 
     const fn number_of(name: &str) -> Option<usize> {
@@ -393,8 +412,17 @@ mod tests {
     #[test]
     fn names_differ_and_messages_come_last() {
         for (number, operation) in Operation::ALL.iter().enumerate() {
-            assert_eq!(usize::from(Operation::of(operation.name).number()), number, "{}", operation.name);
+            assert_eq!(Operation::of(operation.name).number(), number, "{}", operation.name);
         }
         assert!(Operation::ALL.is_sorted_by_key(Operation::is_message));
+    }
+
+    #[test]
+    fn operation_is_followed_by_its_form_in_place() {
+        for operation in Operation::ALL {
+            let by_name = |form: &&Operation| form.name.strip_suffix("_in_place") == Some(operation.name);
+            let [found, named] = [operation.in_place_form(), Operation::ALL.iter().find(by_name)];
+            assert_eq!(found.map(|form| form.name), named.map(|form| form.name), "{}", operation.name);
+        }
     }
 }

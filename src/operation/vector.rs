@@ -6,22 +6,21 @@
 
 use super::arguments::Arguments;
 use super::call::{Call, Checked};
-use super::check::{check_length, check_own_count, check_own_exchange, sum_of_counts};
+use super::check::{
+    check_buffers, check_length, check_own_count, check_own_exchange, sum_of_counts, to_c_rank,
+};
 use super::collective::call_configured;
 use super::grouping::Start;
 use super::message;
-use crate::backend::call;
 use crate::buffer::RawSlice;
-use crate::communicator::{check_buffers, to_c_rank};
-use crate::config::RawCollectiveConfig;
 use crate::{Extent, Result, ResultCode};
 
 /// Checks the arguments, and returns the buffers as this rank uses them.
 ///
 /// The buffer with the parts of all ranks holds their sum, the other one has this rank's count. Only the root looks at the
 /// counts, if there is one.
-pub(super) fn check(call: Call<'_>) -> Result<Checked> {
-    let Call { operation, communicator, send, recv, arguments, .. } = call;
+pub(super) fn check(call: &Call<'_>) -> Result<Checked> {
+    let Call { operation, communicator, send, recv, arguments, .. } = *call;
     let (name, size, rank) = (operation.name, communicator.size(), communicator.rank());
     check_buffers(communicator, name, recv.data_type(), [send.memory_space(), recv.memory_space()])?;
     arguments.operator.require(communicator.library())?;
@@ -108,15 +107,15 @@ fn each_part(
 }
 
 /// Makes a broadcast of each rank's part: a group of these is what NCCL recognizes as one operation, since 2.29.2.
-pub(super) fn all_gather(call: Call<'_>, start: Start<'_>, checked: Checked) -> Result<ResultCode> {
-    let Call { communicator, arguments: Arguments { counts: [_, counts], .. }, .. } = call;
+pub(super) fn all_gather(call: &Call<'_>, start: Start<'_>, checked: &Checked) -> Result<ResultCode> {
+    let Call { communicator, arguments: Arguments { counts: [_, counts], .. }, .. } = *call;
     let data_type = checked.recv.data_type().as_raw();
     let config = call.config.map_or(Ok(None), |config| call.raw_config(start, config))?;
     message::together(communicator.library(), || {
         each_part(checked.recv, counts, |Part { rank, c_rank, elements }| {
             let from = if rank == communicator.rank() { checked.send.as_raw() } else { std::ptr::null() };
             let (to, count) = (elements.as_raw().cast_mut(), elements.len());
-            // SAFETY: as in `collective::broadcast`: this rank's part has the length of the send buffer, and the receive
+            // SAFETY: as in ``collective!``: this rank's part has the length of the send buffer, and the receive
             // buffer holds all parts, as was checked.
             unsafe {
                 call_configured!(call, config.as_ref(), ncclBroadcast or ncclBroadcastConfig(from, to, count, data_type, c_rank))
@@ -126,8 +125,8 @@ pub(super) fn all_gather(call: Call<'_>, start: Start<'_>, checked: Checked) -> 
 }
 
 /// Makes a reduction of each rank's part, with that rank as the root.
-pub(super) fn reduce_scatter(call: Call<'_>, start: Start<'_>, checked: Checked) -> Result<ResultCode> {
-    let Call { communicator, arguments: Arguments { counts: [_, counts], operator, .. }, .. } = call;
+pub(super) fn reduce_scatter(call: &Call<'_>, start: Start<'_>, checked: &Checked) -> Result<ResultCode> {
+    let Call { communicator, arguments: Arguments { counts: [_, counts], operator, .. }, .. } = *call;
     let (op, data_type) = (operator.as_raw(), checked.send.data_type().as_raw());
     let config = call.config.map_or(Ok(None), |config| call.raw_config(start, config))?;
     message::together(communicator.library(), || {
@@ -135,7 +134,7 @@ pub(super) fn reduce_scatter(call: Call<'_>, start: Start<'_>, checked: Checked)
             let is_own = rank == communicator.rank();
             let to = if is_own { checked.recv.as_raw().cast_mut() } else { std::ptr::null_mut() };
             let (from, count) = (elements.as_raw(), elements.len());
-            // SAFETY: as in `collective::reduce`: the send buffer holds all parts, and this rank's part has the length of
+            // SAFETY: as in `collective::enqueue`: the send buffer holds all parts, and this rank's part has the length of
             // the receive buffer, as was checked.
             unsafe {
                 call_configured!(call, config.as_ref(), ncclReduce or ncclReduceConfig(from, to, count, data_type, op, c_rank))
@@ -144,43 +143,43 @@ pub(super) fn reduce_scatter(call: Call<'_>, start: Start<'_>, checked: Checked)
     })
 }
 
-pub(super) fn all_to_all(call: Call<'_>, checked: Checked) -> Result<ResultCode> {
+pub(super) fn all_to_all(call: &Call<'_>, checked: &Checked) -> Result<ResultCode> {
     let [sent, received] = call.arguments.counts;
     message::together(call.communicator.library(), || {
-        each_part(checked.send, sent, |part| message::send(&call, &part.elements, part.c_rank))?;
-        each_part(checked.recv, received, |part| message::recv(&call, &part.elements, part.c_rank))
+        each_part(checked.send, sent, |part| message::send(call, &part.elements, part.c_rank))?;
+        each_part(checked.recv, received, |part| message::recv(call, &part.elements, part.c_rank))
     })
 }
 
 /// Sends this rank's part to the root, which receives all parts but one that is there already.
-pub(super) fn gather(call: Call<'_>, checked: Checked) -> Result<ResultCode> {
+pub(super) fn gather(call: &Call<'_>, checked: &Checked) -> Result<ResultCode> {
     let (root, is_in_place) = (call.arguments.ranks[0], call.operation.is_in_place);
     let is_root = root == Some(call.communicator.rank());
     message::together(call.communicator.library(), || {
         if checked.send.len() > 0 && !(is_root && is_in_place) {
-            message::send(&call, &checked.send, checked.ranks[0])?;
+            message::send(call, &checked.send, checked.ranks[0])?;
         }
         let counts = if is_root { call.arguments.counts[1] } else { &[] };
         each_part(checked.recv, counts, |part| match is_in_place && Some(part.rank) == root {
             true => Ok(ResultCode::SUCCESS),
-            false => message::recv(&call, &part.elements, part.c_rank),
+            false => message::recv(call, &part.elements, part.c_rank),
         })
     })
 }
 
 /// Sends all parts from the root, but one that is there already, and receives this rank's.
-pub(super) fn scatter(call: Call<'_>, checked: Checked) -> Result<ResultCode> {
+pub(super) fn scatter(call: &Call<'_>, checked: &Checked) -> Result<ResultCode> {
     let (root, is_in_place) = (call.arguments.ranks[0], call.operation.is_in_place);
     let is_root = root == Some(call.communicator.rank());
     message::together(call.communicator.library(), || {
         let counts = if is_root { call.arguments.counts[1] } else { &[] };
         let sent = each_part(checked.send, counts, |part| match is_in_place && Some(part.rank) == root {
             true => Ok(ResultCode::SUCCESS),
-            false => message::send(&call, &part.elements, part.c_rank),
+            false => message::send(call, &part.elements, part.c_rank),
         })?;
         if checked.recv.len() == 0 || is_root && is_in_place {
             return Ok(sent);
         }
-        message::recv(&call, &checked.recv, checked.ranks[0])
+        message::recv(call, &checked.recv, checked.ranks[0])
     })
 }

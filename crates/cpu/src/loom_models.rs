@@ -134,7 +134,7 @@ impl Rank {
     }
 
     async fn call(&self, function: Function, count: usize, send: &Buffer, recv: &Buffer) -> Result {
-        let reduction = (function == Function::AllReduce).then_some(Reduction::Sum);
+        let reduction = (function == Function::ALL_REDUCE).then_some(Reduction::Sum);
         let call = Call::new(function, count, bytes(), reduction, 0, self.state.ranks());
         let collective = Collective { call, scalar: None, send: send.read_buf(), recv: recv.write_buf() };
         collective.run(self.context()).await
@@ -143,7 +143,7 @@ impl Rank {
     /// All-reduces `length` bytes.
     fn all_reduce(&self, round: usize, length: usize) {
         let (send, receive) = (Buffer::filled(self.rank, round, length), Buffer::new(length));
-        self.run(self.call(Function::AllReduce, length, &send, &receive)).unwrap();
+        self.run(self.call(Function::ALL_REDUCE, length, &send, &receive)).unwrap();
         // No rank may access them any more.
         send.fill(|_| 0);
         receive.assert_bytes(|index| {
@@ -156,7 +156,7 @@ impl Rank {
     fn all_gather(&self, round: usize, length: usize) {
         let receive = Buffer::new(length * self.state.ranks());
         let send = Buffer::filled(self.rank, round, length);
-        self.run(self.call(Function::AllGather, length, &send, &receive)).unwrap();
+        self.run(self.call(Function::named("all_gather"), length, &send, &receive)).unwrap();
         send.fill(|_| 0);
         receive.assert_bytes(|index| value(index / length, round, index % length));
         receive.fill(|_| 0);
@@ -165,7 +165,7 @@ impl Rank {
     /// Broadcasts `length` bytes of rank 0.
     fn broadcast(&self, round: usize, length: usize) {
         let (send, receive) = (Buffer::filled(self.rank, round, length), Buffer::new(length));
-        self.run(self.call(Function::Broadcast, length, &send, &receive)).unwrap();
+        self.run(self.call(Function::BROADCAST, length, &send, &receive)).unwrap();
         send.fill(|_| 0);
         receive.assert_bytes(|index| value(0, round, index));
     }
@@ -342,7 +342,7 @@ fn completed_call_ends_access_to_buffers() {
 fn failed_call_ends_access_to_buffers() {
     explore(&ONE_PROCESS, 2, |rank| {
         let (send, receive) = (Buffer::filled(rank.rank, 0, STAGED), Buffer::new(2 * STAGED));
-        let mut call = pin!(rank.call(Function::AllGather, STAGED, &send, &receive));
+        let mut call = pin!(rank.call(Function::named("all_gather"), STAGED, &send, &receive));
         if rank.rank == 1 {
             // Another thread aborts in the middle of it.
             let outcome = call.as_mut().poll(&mut Context::from_waker(Waker::noop()));
@@ -540,7 +540,7 @@ fn work_before_departure_is_seen() {
         let error = rank.run(rank.recv(1, &buffer)).unwrap_err();
         assert!(error.text.starts_with("rank 1 has left"));
         let (send, receive) = (Buffer::new(INLINE), Buffer::new(INLINE));
-        let error = rank.run(rank.call(Function::AllReduce, INLINE, &send, &receive)).unwrap_err();
+        let error = rank.run(rank.call(Function::ALL_REDUCE, INLINE, &send, &receive)).unwrap_err();
         assert!(error.text.starts_with("rank 1 has left"));
     });
 }

@@ -1,13 +1,13 @@
-//! The functions whose calls are recorded, or looked at.
+//! The functions whose calls are looked at, beside those that start operations.
 
 use libnccl::sys::Functions;
 
-use crate::{group, lifecycle, operations};
+use crate::{group, lifecycle};
 
 macro_rules! hooks {
     ($($module:ident: $($name:ident),*;)*) => {
-        /// The functions that are called in the place of NCCL's, which they call; none where there is nothing to record.
-        pub(crate) const HOOKS: Functions = Functions { $($($name: Some($module::$name),)*)* ..operations::HOOKS };
+        /// The functions that are called in the place of NCCL's, which they call; none where there is nothing to look at.
+        pub(crate) const HOOKS: Functions = Functions { $($($name: Some($module::$name),)*)* ..Functions::EMPTY };
     };
 }
 

@@ -21,43 +21,53 @@ mod thread;
 use libnccl::sys::device::*;
 use libnccl::sys::*;
 
+use operations::{Argument, Starter};
+
 /// A symbol by which such libraries know each other, so that none passes calls on to another one.
 #[unsafe(export_name = "libnccl_trace")]
 pub static MARK: u8 = 0;
 
-/// Exports functions under both of their names. A call of `ncclXxx` goes to its hook, if there is one, or else on to NCCL; one
-/// of `pncclXxx`, by which profilers reach past others, always to NCCL.
-macro_rules! export_from {
-    ($table:ident: $hooks:expr; $(fn $name:ident($($argument:ident: $type:ty),*) $(-> $returned:ty)?;)*) => {
-        $(
-            #[unsafe(no_mangle)]
-            unsafe extern "C" fn $name($($argument: $type),*) $(-> $returned)? {
-                match const { $hooks.$name } {
-                    // SAFETY: the caller upholds the contract of NCCL's function, which is the hook's.
-                    Some(hook) => unsafe { hook($($argument),*) },
-                    None => library::forward!($table.$name($($argument),*)),
-                }
+/// Exports a function under both of its names. A call of `ncclXxx` does `$call`; one of `pncclXxx`, by which profilers reach past
+/// others, always goes to NCCL.
+macro_rules! export_both {
+    ($table:ident, $name:ident($($argument:ident: $type:ty),*) $(-> $returned:ty)?, $call:expr) => {
+        #[unsafe(no_mangle)]
+        unsafe extern "C" fn $name($($argument: $type),*) $(-> $returned)? {
+            $call
+        }
+
+        const _: () = {
+            #[unsafe(export_name = concat!("p", stringify!($name)))]
+            unsafe extern "C" fn profiling($($argument: $type),*) $(-> $returned)? {
+                library::forward!($table.$name($($argument),*))
             }
-
-            const _: () = {
-                #[unsafe(export_name = concat!("p", stringify!($name)))]
-                unsafe extern "C" fn profiling($($argument: $type),*) $(-> $returned)? {
-                    library::forward!($table.$name($($argument),*))
-                }
-            };
-        )*
+        };
     };
 }
 
+/// Exports functions that have hooks, start operations, which are recorded, or just go on to NCCL.
 macro_rules! export {
-    ($($functions:tt)*) => {
-        export_from! { functions: hooks::HOOKS; $($functions)* }
+    ($(fn $name:ident($($argument:ident: $type:ty),*) $(-> $returned:ty)?;)*) => {
+        $(export_both! { functions, $name($($argument: $type),*) $(-> $returned)?, {
+            let forward = || library::forward!(functions.$name($($argument),*));
+            const STARTER: Option<Starter> = Starter::find(stringify!($name), &[$(stringify!($argument)),*]);
+            match (const { hooks::HOOKS.$name }, STARTER) {
+                // SAFETY: the caller upholds the contract of NCCL's function, which is the hook's.
+                (Some(hook), _) => unsafe { hook($($argument),*) },
+                (None, Some(starter)) => thread::record(&starter, &[$($argument.word()),*], forward),
+                (None, None) => forward(),
+            }
+        } })*
     };
 }
 
+/// Exports functions that go on to NCCL.
 macro_rules! export_device {
-    ($($functions:tt)*) => {
-        export_from! { device_functions: DeviceFunctions::EMPTY; $($functions)* }
+    ($(fn $name:ident($($argument:ident: $type:ty),*) $(-> $returned:ty)?;)*) => {
+        $(export_both! {
+            device_functions, $name($($argument: $type),*) $(-> $returned)?,
+            library::forward!(device_functions.$name($($argument),*))
+        })*
     };
 }
 

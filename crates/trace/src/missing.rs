@@ -26,10 +26,15 @@ macro_rules! message {
 }
 pub(crate) use message;
 
-/// A type that missing functions return.
-pub(crate) trait Missing: Sized {
+/// A type that functions return.
+pub(crate) trait Returned: Sized {
     /// Returns the value if there is no library.
     fn library() -> Self;
+
+    /// Returns the result as a code.
+    fn code(&self) -> ncclResult_t {
+        ncclResult_t::ncclSuccess
+    }
 
     /// Returns the value if the library lacks the function; the message ends with a NUL.
     fn function(message: &'static str) -> Self {
@@ -38,7 +43,11 @@ pub(crate) trait Missing: Sized {
     }
 }
 
-impl Missing for ncclResult_t {
+impl Returned for ncclResult_t {
+    fn code(&self) -> ncclResult_t {
+        *self
+    }
+
     fn library() -> Self {
         MESSAGE.store(NO_LIBRARY.as_ptr().cast_mut(), Relaxed);
         Self::ncclSystemError
@@ -50,23 +59,23 @@ impl Missing for ncclResult_t {
     }
 }
 
-impl Missing for *const c_char {
+impl Returned for *const c_char {
     fn library() -> Self {
         NO_LIBRARY.as_ptr()
     }
 }
 
-impl Missing for () {
+impl Returned for () {
     fn library() -> Self {}
 }
 
-impl Missing for c_int {
+impl Returned for c_int {
     fn library() -> Self {
         0
     }
 }
 
-impl Missing for ncclTeam_t {
+impl Returned for ncclTeam_t {
     fn library() -> Self {
         Self::default()
     }

@@ -1,137 +1,116 @@
-//! The operations of communicators.
+//! The functions that start operations. What is recorded of their arguments is found by the names that these have in `nccl.h`.
 
-use std::ffi::{c_int, c_uint, c_void};
+use std::ffi::{c_int, c_uint};
 use std::ptr;
 
-use libnccl::Operation;
 use libnccl::sys::*;
+use libnccl::{Extent, Operation};
 
-use crate::arguments::{in_place, with_elements, without_elements};
-use crate::library::forward;
-use crate::thread::record;
+use crate::arguments::Arguments;
 
-const ALL_REDUCE: [&Operation; 2] = [Operation::of("all_reduce"), Operation::of("all_reduce_in_place")];
-const BROADCAST: [&Operation; 2] = [Operation::of("broadcast"), Operation::of("broadcast_in_place")];
-const REDUCE: [&Operation; 2] = [Operation::of("reduce"), Operation::of("reduce_in_place")];
-const ALL_GATHER: &Operation = Operation::of("all_gather");
-const REDUCE_SCATTER: &Operation = Operation::of("reduce_scatter");
-const ALL_TO_ALL: &Operation = Operation::of("all_to_all");
-const GATHER: &Operation = Operation::of("gather");
-const SCATTER: &Operation = Operation::of("scatter");
-const SEND: &Operation = Operation::of("send");
-const RECV: &Operation = Operation::of("recv");
-const PUT_SIGNAL: &Operation = Operation::of("put_signal");
-const SIGNAL: &Operation = Operation::of("signal");
-const WAIT_SIGNAL: &Operation = Operation::of("wait_signal");
-const REGISTER_WINDOW: &Operation = Operation::of("register_window");
-
-/// Defines the hooks of operations: the name, the arguments, the communicator, and the arguments that are recorded, by the size
-/// of the communicator. With a second name, also that of the form with options.
-macro_rules! operations {
-    ($(
-        $name:ident $(and $with_options:ident)?: $arguments:tt of $comm:ident => |$size:pat_param| $recorded:expr;
-    )*) => {
-        $(
-            operation! { $name $arguments () $comm |$size| $recorded }
-            $(operation! { $with_options $arguments (config: *const ncclCollConfig_t) $comm |$size| $recorded })?
-        )*
-
-        /// The hooks of operations.
-        pub(crate) const HOOKS: Functions = Functions {
-            $($name: Some($name), $($with_options: Some($with_options),)?)*
-            ..Functions::EMPTY
-        };
-    };
+/// A function that starts an operation, and the places of its arguments.
+#[derive(Clone, Copy)]
+pub(crate) struct Starter {
+    operation: &'static Operation,
+    comm: Option<usize>,
+    send: Option<usize>,
+    recv: Option<usize>,
+    count: Option<usize>,
+    data_type: Option<usize>,
+    /// The root or the other rank.
+    rank: Option<usize>,
+    stream: Option<usize>,
 }
 
-macro_rules! operation {
-    (
-        $name:ident ($($argument:ident: $type:ty),* $(,)?) ($($option:ident: $option_type:ty)?)
-        $comm:ident |$size:pat_param| $recorded:expr
-    ) => {
-        unsafe extern "C" fn $name(
-            $($argument: $type,)*
-            $($option: $option_type)?
-        ) -> ncclResult_t {
-            record($comm, |$size| $recorded, || forward!(functions.$name($($argument,)* $($option)?)))
+impl Starter {
+    /// Returns the function of this name, whose arguments have these names, if it starts an operation.
+    pub(crate) const fn find(function: &str, arguments: &[&str]) -> Option<Self> {
+        let Some(operation) = Operation::of_function(function) else { return None };
+        let [mut comm, mut send, mut recv, mut count, mut data_type, mut rank, mut stream] = [None; 7];
+        let mut place = 0;
+        while place < arguments.len() {
+            let argument = match arguments[place].as_bytes() {
+                b"comm" => &mut comm,
+                b"sendbuff" => &mut send,
+                b"recvbuff" => &mut recv,
+                b"count" | b"sendcount" | b"recvcount" => &mut count,
+                b"datatype" => &mut data_type,
+                b"root" | b"peer" => &mut rank,
+                b"stream" => &mut stream,
+                _ => &mut None,
+            };
+            *argument = Some(place);
+            place += 1;
         }
+        Some(Self { operation, comm, send, recv, count, data_type, rank, stream })
+    }
+
+    /// Returns the communicator of a call.
+    #[inline(always)]
+    pub(crate) fn communicator(&self, words: &[usize]) -> ncclComm_t {
+        self.comm.map_or(ptr::null_mut(), |place| ptr::with_exposed_provenance_mut(words[place]))
+    }
+
+    /// Returns what is recorded of a call, of a communicator of this size.
+    #[inline(always)]
+    pub(crate) fn arguments(&self, words: &[usize], size: usize) -> Arguments {
+        let word = |place: Option<usize>| place.map(|place| words[place]);
+        let is_same = word(self.send).is_some() && word(self.send) == word(self.recv);
+        let operation = match (self.operation.in_place_form(), self.operation.sends, self.operation.receives)
+        {
+            // Where one buffer is larger, only the address of a part is that of the other.
+            (Some(in_place), Extent::Count, Extent::Count) if is_same => in_place,
+            _ => self.operation,
+        };
+        Arguments {
+            operation,
+            data_type: word(self.data_type).map(|word| ncclDataType_t(word as c_uint)),
+            elements: operation.elements(word(self.count).unwrap_or(0), size),
+            rank: word(self.rank).map(|word| word as c_int),
+            stream: word(self.stream).unwrap_or(0),
+        }
+    }
+}
+
+/// An argument of a C function, of which a word is looked at: its number or address.
+pub(crate) trait Argument {
+    fn word(self) -> usize;
+}
+
+impl<T> Argument for *const T {
+    fn word(self) -> usize {
+        self.expose_provenance()
+    }
+}
+
+impl<T> Argument for *mut T {
+    fn word(self) -> usize {
+        self.expose_provenance()
+    }
+}
+
+macro_rules! arguments {
+    ($($type:ty: |$argument:pat_param| $word:expr;)*) => {
+        $(
+            impl Argument for $type {
+                fn word(self) -> usize {
+                    let $argument = self;
+                    $word
+                }
+            }
+        )*
     };
 }
 
-operations! {
-    ncclAllReduce and ncclAllReduceConfig: (
-        sendbuff: *const c_void, recvbuff: *mut c_void, count: usize, datatype: ncclDataType_t, op: ncclRedOp_t,
-        comm: ncclComm_t, stream: cudaStream_t,
-    ) of comm => |size| {
-        with_elements(in_place(ALL_REDUCE, sendbuff, recvbuff), (count, size), datatype, None, stream)
-    };
-
-    ncclBroadcast and ncclBroadcastConfig: (
-        sendbuff: *const c_void, recvbuff: *mut c_void, count: usize, datatype: ncclDataType_t, root: c_int,
-        comm: ncclComm_t, stream: cudaStream_t,
-    ) of comm => |size| {
-        with_elements(in_place(BROADCAST, sendbuff, recvbuff), (count, size), datatype, Some(root), stream)
-    };
-
-    ncclBcast: (
-        buff: *mut c_void, count: usize, datatype: ncclDataType_t, root: c_int, comm: ncclComm_t,
-        stream: cudaStream_t,
-    ) of comm => |size| with_elements(BROADCAST[1], (count, size), datatype, Some(root), stream);
-
-    ncclReduce and ncclReduceConfig: (
-        sendbuff: *const c_void, recvbuff: *mut c_void, count: usize, datatype: ncclDataType_t, op: ncclRedOp_t,
-        root: c_int, comm: ncclComm_t, stream: cudaStream_t,
-    ) of comm => |size| with_elements(in_place(REDUCE, sendbuff, recvbuff), (count, size), datatype, Some(root), stream);
-
-    ncclAllGather and ncclAllGatherConfig: (
-        sendbuff: *const c_void, recvbuff: *mut c_void, sendcount: usize, datatype: ncclDataType_t, comm: ncclComm_t,
-        stream: cudaStream_t,
-    ) of comm => |size| with_elements(ALL_GATHER, (sendcount, size), datatype, None, stream);
-
-    ncclReduceScatter and ncclReduceScatterConfig: (
-        sendbuff: *const c_void, recvbuff: *mut c_void, recvcount: usize, datatype: ncclDataType_t, op: ncclRedOp_t,
-        comm: ncclComm_t, stream: cudaStream_t,
-    ) of comm => |size| with_elements(REDUCE_SCATTER, (recvcount, size), datatype, None, stream);
-
-    ncclAlltoAll and ncclAlltoAllConfig: (
-        sendbuff: *const c_void, recvbuff: *mut c_void, count: usize, datatype: ncclDataType_t, comm: ncclComm_t,
-        stream: cudaStream_t,
-    ) of comm => |size| with_elements(ALL_TO_ALL, (count, size), datatype, None, stream);
-
-    ncclGather and ncclGatherConfig: (
-        sendbuff: *const c_void, recvbuff: *mut c_void, count: usize, datatype: ncclDataType_t, root: c_int,
-        comm: ncclComm_t, stream: cudaStream_t,
-    ) of comm => |size| with_elements(GATHER, (count, size), datatype, Some(root), stream);
-
-    ncclScatter and ncclScatterConfig: (
-        sendbuff: *const c_void, recvbuff: *mut c_void, count: usize, datatype: ncclDataType_t, root: c_int,
-        comm: ncclComm_t, stream: cudaStream_t,
-    ) of comm => |size| with_elements(SCATTER, (count, size), datatype, Some(root), stream);
-
-    ncclSend: (
-        sendbuff: *const c_void, count: usize, datatype: ncclDataType_t, peer: c_int, comm: ncclComm_t,
-        stream: cudaStream_t,
-    ) of comm => |size| with_elements(SEND, (count, size), datatype, Some(peer), stream);
-
-    ncclRecv: (
-        recvbuff: *mut c_void, count: usize, datatype: ncclDataType_t, peer: c_int, comm: ncclComm_t,
-        stream: cudaStream_t,
-    ) of comm => |size| with_elements(RECV, (count, size), datatype, Some(peer), stream);
-
-    ncclPutSignal: (
-        localbuff: *const c_void, count: usize, datatype: ncclDataType_t, peer: c_int, peerWin: ncclWindow_t,
-        peerWinOffset: usize, sigIdx: c_int, ctx: c_int, flags: c_uint, comm: ncclComm_t, stream: cudaStream_t,
-    ) of comm => |size| with_elements(PUT_SIGNAL, (count, size), datatype, Some(peer), stream);
-
-    ncclSignal: (
-        peer: c_int, sigIdx: c_int, ctx: c_int, flags: c_uint, comm: ncclComm_t, stream: cudaStream_t,
-    ) of comm => |_| without_elements(SIGNAL, Some(peer), stream);
-
-    ncclWaitSignal: (
-        nDesc: c_int, signalDescs: *mut ncclWaitSignalDesc_t, comm: ncclComm_t, stream: cudaStream_t,
-    ) of comm => |_| without_elements(WAIT_SIGNAL, None, stream);
-
-    ncclCommWindowRegister: (
-        comm: ncclComm_t, buff: *mut c_void, size: usize, win: *mut ncclWindow_t, winFlags: c_int,
-    ) of comm => |_| without_elements(REGISTER_WINDOW, None, ptr::null_mut());
+arguments! {
+    usize: |word| word;
+    c_int: |number| number as usize;
+    c_uint: |number| number as usize;
+    ncclDataType_t: |Self(number)| number as usize;
+    // Not looked at.
+    ncclRedOp_t: |_| 0;
+    ncclResult_t: |_| 0;
+    ncclScalarResidence_t: |_| 0;
+    ncclCommMemStat_t: |_| 0;
+    ncclUniqueId: |_| 0;
 }

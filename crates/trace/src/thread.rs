@@ -6,9 +6,10 @@ use std::sync::{Arc, Once};
 
 use libnccl::sys::{ncclComm_t, ncclResult_t};
 
-use crate::arguments::Arguments;
 use crate::communicator::{Communicator, Place};
 use crate::dump;
+use crate::missing::Returned;
+use crate::operations::Starter;
 use crate::registry::{self, NewCommunicator};
 use crate::signal;
 
@@ -65,19 +66,14 @@ struct Begun {
     is_grouped: bool,
 }
 
-/// Makes the call of an operation, and records it if it is the program's own and not NCCL's. `arguments` gets the size of the
-/// communicator.
+/// Makes the call of an operation with these arguments, and records it if it is the program's own and not NCCL's.
 #[inline(always)]
-pub(crate) fn record(
-    comm: ncclComm_t,
-    arguments: impl FnOnce(usize) -> Arguments,
-    call: impl FnOnce() -> ncclResult_t,
-) -> ncclResult_t {
+pub(crate) fn record<R: Returned>(starter: &Starter, words: &[usize], call: impl FnOnce() -> R) -> R {
     // It fails while the thread ends.
-    let Ok(Some(begun)) = THREAD.try_with(|thread| thread.begin(comm, arguments)) else { return call() };
-    let code = call();
-    let _ = THREAD.try_with(|thread| thread.finish(begun, code));
-    code
+    let Ok(Some(begun)) = THREAD.try_with(|thread| thread.begin(starter, words)) else { return call() };
+    let returned = call();
+    let _ = THREAD.try_with(|thread| thread.finish(begun, returned.code()));
+    returned
 }
 
 /// Makes a call that is not recorded as an operation. Returns `None` beside its result if it is NCCL's own, or if the thread
@@ -170,7 +166,8 @@ fn finish(communicator: &Communicator, code: ncclResult_t) {
 
 impl Thread {
     #[inline(always)]
-    fn begin(&self, comm: ncclComm_t, arguments: impl FnOnce(usize) -> Arguments) -> Option<Begun> {
+    fn begin(&self, starter: &Starter, words: &[usize]) -> Option<Begun> {
+        let comm = starter.communicator(words);
         let handle = comm.addr();
         if handle == 0 || self.is_inside.get() {
             return None;
@@ -183,7 +180,7 @@ impl Thread {
         };
         let is_grouped = self.depth.get() > 0;
         let place = if is_grouped { self.join(handle, &communicator) } else { Place::Ungrouped };
-        communicator.begin(&arguments(communicator.membership().size), place);
+        communicator.begin(&starter.arguments(words, communicator.membership().size), place);
         self.is_inside.set(true);
         Some(Begun { communicator, handle, generation, is_grouped })
     }

@@ -4,7 +4,7 @@ use std::fmt;
 
 use clap::ValueEnum;
 use clap::builder::PossibleValue;
-use libnccl::{Extent, Operation};
+use libnccl::{AnySlice, AnySliceMut, Extent, Grouping, Operation, Operations, ReduceOp, Result, StreamRef};
 
 /// An operation that `nccl bench` measures: one of libnccl's, or one that nccl-tests makes of messages.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
@@ -52,6 +52,37 @@ impl Benchmark {
             Self::Gather => const { Operation::of("gather") },
             Self::Scatter => const { Operation::of("scatter") },
             Self::SendRecv => const { Operation::of("sendrecv") },
+        }
+    }
+
+    /// Makes the call, if it is one of libnccl's. In place, it uses the second buffer alone.
+    pub(crate) fn start<'b>(
+        self,
+        on: Operations<'_, impl Grouping<'b>>,
+        (send, recv): (AnySlice<'b>, AnySliceMut<'b>),
+        in_place: bool,
+        op: ReduceOp,
+        root: usize,
+        stream: StreamRef<'b>,
+    ) -> Result<()> {
+        match (self, in_place) {
+            (Self::AllReduce, false) => on.all_reduce(send, recv, op, stream),
+            (Self::AllReduce, true) => on.all_reduce_in_place(recv, op, stream),
+            (Self::Broadcast, false) => on.broadcast(send, recv, root, stream),
+            (Self::Broadcast, true) => on.broadcast_in_place(recv, root, stream),
+            (Self::Reduce, false) => on.reduce(send, recv, op, root, stream),
+            (Self::Reduce, true) => on.reduce_in_place(recv, op, root, stream),
+            (Self::AllGather, false) => on.all_gather(send, recv, stream),
+            (Self::AllGather, true) => on.all_gather_in_place(recv, stream),
+            (Self::ReduceScatter, false) => on.reduce_scatter(send, recv, op, stream),
+            (Self::ReduceScatter, true) => on.reduce_scatter_in_place(recv, op, stream),
+            (Self::AllToAll, _) => on.all_to_all(send, recv, stream),
+            (Self::Gather, false) => on.gather(send, recv, root, stream),
+            (Self::Gather, true) => on.gather_in_place(recv, root, stream),
+            (Self::Scatter, false) => on.scatter(send, recv, root, stream),
+            (Self::Scatter, true) => on.scatter_in_place(recv, root, stream),
+            // Several calls, for which the measurement has loops.
+            (Self::AllToAllV | Self::SendRecv | Self::HyperCube, _) => Ok(()),
         }
     }
 

@@ -88,9 +88,9 @@ unsafe fn collective(arguments: &Arguments) -> ncclResult_t {
     guard_in_group(function.symbol(), || handle::with(comm, call))
 }
 
-/// Defines a collective and its form with options. `op` and `root` are what the function has of them.
+/// Defines the function of an operation and its form with options. `op` and `root` are what it has of them.
 macro_rules! define_collectives {
-    ($($name:ident, $with_config:ident = $function:ident($($option:ident: $type:ty),*);)*) => {$(
+    ($($operation:ident: $name:ident, $with_config:ident($($option:ident: $type:ty),*);)*) => {$(
         pub(super) unsafe extern "C" fn $name(
             sendbuff: *const c_void,
             recvbuff: *mut c_void,
@@ -100,7 +100,8 @@ macro_rules! define_collectives {
             comm: ncclComm_t,
             stream: cudaStream_t,
         ) -> ncclResult_t {
-            let arguments = Arguments::new(Function::$function, sendbuff, recvbuff, count, datatype, comm, stream)
+            const FUNCTION: Function = Function::named(stringify!($operation));
+            let arguments = Arguments::new(FUNCTION, sendbuff, recvbuff, count, datatype, comm, stream)
                 $(.$option($option))*;
             // SAFETY: the same contract.
             unsafe { collective(&arguments) }
@@ -129,14 +130,14 @@ macro_rules! define_collectives {
 }
 
 define_collectives! {
-    ncclAllReduce, ncclAllReduceConfig = AllReduce(op: ncclRedOp_t);
-    ncclBroadcast, ncclBroadcastConfig = Broadcast(root: c_int);
-    ncclReduce, ncclReduceConfig = Reduce(op: ncclRedOp_t, root: c_int);
-    ncclAllGather, ncclAllGatherConfig = AllGather();
-    ncclReduceScatter, ncclReduceScatterConfig = ReduceScatter(op: ncclRedOp_t);
-    ncclAlltoAll, ncclAlltoAllConfig = AlltoAll();
-    ncclGather, ncclGatherConfig = Gather(root: c_int);
-    ncclScatter, ncclScatterConfig = Scatter(root: c_int);
+    all_reduce: ncclAllReduce, ncclAllReduceConfig(op: ncclRedOp_t);
+    broadcast: ncclBroadcast, ncclBroadcastConfig(root: c_int);
+    reduce: ncclReduce, ncclReduceConfig(op: ncclRedOp_t, root: c_int);
+    all_gather: ncclAllGather, ncclAllGatherConfig();
+    reduce_scatter: ncclReduceScatter, ncclReduceScatterConfig(op: ncclRedOp_t);
+    all_to_all: ncclAlltoAll, ncclAlltoAllConfig();
+    gather: ncclGather, ncclGatherConfig(root: c_int);
+    scatter: ncclScatter, ncclScatterConfig(root: c_int);
 }
 
 pub(super) unsafe extern "C" fn ncclBcast(

@@ -116,7 +116,7 @@ impl CallHeader {
     pub(crate) fn encode(self) -> [u64; 2] {
         match self {
             Self::Collective { function, data_type, reduction, root, count } => {
-                let head = u64::from_le_bytes([function as u8, data_type, reduction, 0, 0, 0, 0, 0]);
+                let head = u64::from_le_bytes([function.number(), data_type, reduction, 0, 0, 0, 0, 0]);
                 [head | u64::from(root) << 32, count]
             }
             Self::PointToPoint { call, data_type, peer, count } => {
@@ -235,11 +235,11 @@ mod tests {
         };
         for (header, text) in [
             (
-                collective(Function::AllReduce, 2, 0),
+                collective(Function::ALL_REDUCE, 2, 0),
                 "ncclAllReduce(count 1099511627776, ncclFloat32, ncclMax)",
             ),
             (
-                collective(Function::Scatter, CallHeader::NO_REDUCTION, 1023),
+                collective(Function::named("scatter"), CallHeader::NO_REDUCTION, 1023),
                 "ncclScatter(count 1099511627776, ncclFloat32, root 1023)",
             ),
             (

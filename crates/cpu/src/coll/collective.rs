@@ -111,7 +111,7 @@ impl Operation for Collective {
 fn is_in_parts(call: &Call, input: usize) -> bool {
     input > PREFETCH_MAX
         && call.ranks == 2
-        && call.function == Function::AllReduce
+        && call.function == Function::ALL_REDUCE
         && buffer::stores_to_prefetched_lines_are_fast()
 }
 

@@ -1,20 +1,14 @@
 //! The collective functions. The shape of each is in [`Operation::ALL`], the table of operations; only the way in which
 //! ranks divide the work is added here.
 
+use std::fmt;
+
 use libnccl::{Extent, Operation};
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Function {
-    AllReduce,
-    Broadcast,
-    Reduce,
-    AllGather,
-    ReduceScatter,
-    AlltoAll,
-    Gather,
-    Scatter,
-    /// A broadcast in which all ranks share the work. Not a function that a rank can call.
-    ScatterAllgather,
+/// A collective function of NCCL, with one count.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Function {
+    number: u8,
 }
 
 /// The shape of a collective: who sends and who receives, and how the buffers are divided.
@@ -38,68 +32,93 @@ pub(super) enum Division {
     Blocks,
 }
 
-static SHAPES: [Shape; Function::ALL.len()] = {
-    let mut shapes = [Shape::new(Function::AllReduce); Function::ALL.len()];
-    let mut number = 0;
-    while number < shapes.len() {
-        shapes[number] = Shape::new(Function::ALL[number]);
+/// The number of functions that a rank can call.
+const FUNCTIONS: usize = {
+    let (mut number, mut functions) = (0, 0);
+    while number < Operation::ALL.len() {
+        functions += is_function(&Operation::ALL[number]) as usize;
+        number += 1;
+    }
+    functions
+};
+
+/// The shapes of the functions, in the order of their operations, and that of [`Function::SCATTER_ALLGATHER`].
+static SHAPES: [Shape; FUNCTIONS + 1] = {
+    let mut shapes = [Shape::new(Operation::of("broadcast"), true); FUNCTIONS + 1];
+    let (mut number, mut functions) = (0, 0);
+    while number < Operation::ALL.len() {
+        let operation = &Operation::ALL[number];
+        if is_function(operation) {
+            shapes[functions] = Shape::new(operation, operation.reduces);
+            functions += 1;
+        }
         number += 1;
     }
     shapes
 };
 
+/// Returns `true` if the operation is one call of a function that all ranks call with the same count.
+const fn is_function(operation: &Operation) -> bool {
+    let has_one_count = matches!(
+        (operation.sends, operation.receives),
+        (Extent::Count | Extent::CountPerRank, Extent::Count | Extent::CountPerRank)
+    );
+    has_one_count && !operation.is_in_place && !operation.is_message()
+}
+
 impl Function {
-    const ALL: [Self; 9] = [
-        Self::AllReduce,
-        Self::Broadcast,
-        Self::Reduce,
-        Self::AllGather,
-        Self::ReduceScatter,
-        Self::AlltoAll,
-        Self::Gather,
-        Self::Scatter,
-        Self::ScatterAllgather,
-    ];
+    pub(crate) const ALL_REDUCE: Self = Self::named("all_reduce");
+    pub(crate) const BROADCAST: Self = Self::named("broadcast");
+    /// A broadcast in which all ranks share the work. Not a function that a rank can call.
+    pub(super) const SCATTER_ALLGATHER: Self = Self { number: FUNCTIONS as u8 };
+
+    /// Returns the function of the operation with this name.
+    pub(crate) const fn named(name: &str) -> Self {
+        let (own, mut number, mut functions) = (Operation::of(name).number(), 0, 0);
+        while number < own {
+            functions += is_function(&Operation::ALL[number]) as u8;
+            number += 1;
+        }
+        assert!(is_function(&Operation::ALL[own]));
+        Self { number: functions }
+    }
 
     /// Returns the function of a number, if there is one.
     pub(super) fn from_number(number: u8) -> Option<Self> {
-        Self::ALL.get(usize::from(number)).copied()
+        (usize::from(number) < SHAPES.len()).then_some(Self { number })
     }
 
+    /// Returns the number, of which all ranks know the same function.
+    pub(crate) fn number(self) -> u8 {
+        self.number
+    }
+
+    #[inline]
     pub(super) fn shape(self) -> &'static Shape {
-        &SHAPES[self as usize]
+        &SHAPES[usize::from(self.number)]
     }
 
     /// Returns the name of NCCL's function.
     pub(crate) fn symbol(self) -> &'static str {
         self.shape().operation.function
     }
+}
 
-    const fn operation(self) -> &'static Operation {
-        Operation::of(match self {
-            Self::AllReduce => "all_reduce",
-            Self::Broadcast | Self::ScatterAllgather => "broadcast",
-            Self::Reduce => "reduce",
-            Self::AllGather => "all_gather",
-            Self::ReduceScatter => "reduce_scatter",
-            Self::AlltoAll => "all_to_all",
-            Self::Gather => "gather",
-            Self::Scatter => "scatter",
-        })
+impl fmt::Debug for Function {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.symbol())
     }
 }
 
 impl Shape {
-    const fn new(function: Function) -> Self {
-        let operation = *function.operation();
-        // What all ranks reduce, or share the work of, is divided among them where it has no blocks by itself.
-        let shares_work = operation.reduces || matches!(function, Function::ScatterAllgather);
+    /// Returns the shape of an operation. What ranks share the work of is divided among them where it has no blocks by itself.
+    const fn new(operation: &Operation, shares_work: bool) -> Self {
         let whole = match (operation.sends, operation.receives) {
             (Extent::Count, Extent::Count) if shares_work => Division::Chunks,
             _ => Division::Whole,
         };
         Self {
-            operation,
+            operation: *operation,
             input: Division::new(operation.sends, whole),
             output: Division::new(operation.receives, whole),
         }
@@ -120,17 +139,23 @@ mod tests {
     #[test]
     fn work_on_whole_buffers_is_divided_where_ranks_reduce_or_share_it() {
         let divisions = |function: Function| (function.shape().input, function.shape().output);
-        for function in [Function::AllReduce, Function::Reduce, Function::ScatterAllgather] {
+        for function in [Function::ALL_REDUCE, Function::named("reduce"), Function::SCATTER_ALLGATHER] {
             assert_eq!(divisions(function), (Division::Chunks, Division::Chunks));
         }
-        assert_eq!(divisions(Function::Broadcast), (Division::Whole, Division::Whole));
-        assert_eq!(divisions(Function::ReduceScatter), (Division::Blocks, Division::Whole));
+        assert_eq!(divisions(Function::BROADCAST), (Division::Whole, Division::Whole));
+        assert_eq!(divisions(Function::named("reduce_scatter")), (Division::Blocks, Division::Whole));
     }
 
     #[test]
-    fn function_has_the_number_of_its_place() {
-        for (number, function) in (0..).zip(Function::ALL) {
-            assert_eq!((function as u8, Function::from_number(number)), (number, Some(function)));
+    fn functions_have_the_numbers_of_their_places() {
+        let functions: Vec<_> = (0..).map_while(Function::from_number).collect();
+        assert_eq!(functions.last(), Some(&Function::SCATTER_ALLGATHER));
+        for function in &functions[..FUNCTIONS] {
+            assert_eq!(Function::named(function.shape().operation.name), *function);
         }
+        let names: Vec<_> = functions.iter().map(|function| function.symbol()).collect();
+        // Ranks that other builds of this library have joined know them by these numbers.
+        let oldest = ["ncclAllReduce", "ncclBroadcast", "ncclReduce", "ncclAllGather", "ncclReduceScatter"];
+        assert_eq!(names[..5], oldest);
     }
 }

@@ -37,7 +37,7 @@ pub(super) async fn run(call: &Call, local: &LocalCall<'_>, step: u64) -> Result
     let methods = if rank == call.last_rank() { methods(call, local, &own) } else { &[] };
     let tunes = !methods.is_empty();
     if tunes {
-        own.method = peers.tuner.choose(call.function as u8, call.bytes, methods);
+        own.method = peers.tuner.choose(call.function.number(), call.bytes, methods);
     }
     let mut begin = tunes.then(Instant::now);
     let call_args = call_check::call_args(state, rank, call.header());
@@ -72,7 +72,7 @@ pub(super) async fn run(call: &Call, local: &LocalCall<'_>, step: u64) -> Result
                 Transport::Staged => Some(Method::Staged),
             };
             if let (Some(begin), Some(method)) = (begin, method) {
-                peers.tuner.record(call.function as u8, call.bytes, method, begin.elapsed());
+                peers.tuner.record(call.function.number(), call.bytes, method, begin.elapsed());
             }
             Ok(())
         }
@@ -113,8 +113,8 @@ fn methods(call: &Call, local: &LocalCall<'_>, own: &RankArgs) -> &'static [Meth
 
 /// Returns the form of a call in which the ranks share the work of a broadcast.
 fn spread(call: &Call) -> Call {
-    let is_broadcast = call.function == Function::Broadcast;
-    call.with_function(if is_broadcast { Function::ScatterAllgather } else { call.function })
+    let is_broadcast = call.function == Function::BROADCAST;
+    call.with_function(if is_broadcast { Function::SCATTER_ALLGATHER } else { call.function })
 }
 
 /// Moves the data of a call, once all ranks' arguments are known. Returns the way.

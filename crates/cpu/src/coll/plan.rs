@@ -168,17 +168,18 @@ impl Call {
 
     /// Returns the tasks of `rank`.
     pub(super) fn tasks(&self, rank: usize) -> impl Iterator<Item = Task> {
-        let number = match self.function {
-            Function::Gather if rank != self.root => 0,
-            _ if self.gathers() => self.ranks,
-            _ => 1,
+        let is_receiver = self.function.shape().operation.is_receiver(rank == self.root);
+        let number = match self.gathers() {
+            true if is_receiver => self.ranks,
+            true => 0,
+            false => 1,
         };
         (0..number).map(move |index| self.task(rank, index))
     }
 
     /// Returns `true` if a rank has a task for each rank's input, instead of one.
     fn gathers(&self) -> bool {
-        matches!(self.function, Function::AllGather | Function::AlltoAll | Function::Gather)
+        self.function.shape().output == Division::Blocks
     }
 
     #[inline]
@@ -199,9 +200,9 @@ impl Call {
                 Division::Chunks => rank,
                 _ => 0,
             },
-            target: match self.function {
-                Function::AllReduce | Function::ScatterAllgather => None,
-                Function::Reduce => Some(root),
+            target: match (shape.output, shape.operation.role) {
+                (Division::Chunks, Role::RootReceives) => Some(root),
+                (Division::Chunks, _) => None,
                 _ => Some(rank),
             },
         }

@@ -9,11 +9,11 @@ use crate::shm::shared_state::SharedState;
 
 /// The collectives that NCCL counts, in its order: the others are made of sends and receives.
 pub(super) const COUNTED: [(&str, Function); 5] = [
-    ("Broadcast", Function::Broadcast),
-    ("Reduce", Function::Reduce),
-    ("AllGather", Function::AllGather),
-    ("ReduceScatter", Function::ReduceScatter),
-    ("AllReduce", Function::AllReduce),
+    ("Broadcast", Function::BROADCAST),
+    ("Reduce", Function::named("reduce")),
+    ("AllGather", Function::named("all_gather")),
+    ("ReduceScatter", Function::named("reduce_scatter")),
+    ("AllReduce", Function::ALL_REDUCE),
 ];
 
 /// NCCL gives the address of the interface that it bootstraps by. All ranks are on this host.
@@ -161,7 +161,7 @@ impl Rank {
         };
         // NCCL runs the collectives of a single rank without launching anything.
         let all = if state.ranks() > 1 { state.launched(rank) } else { Default::default() };
-        let launched = COUNTED.map(|(_, function)| all[function as usize]);
+        let launched = COUNTED.map(|(_, function)| all[usize::from(function.number())]);
         let device = state.device(rank).and_then(|device| i64::try_from(device).ok()).unwrap_or(-1);
         Self { rank, process, device, presence, launched }
     }

@@ -43,28 +43,14 @@ pub(crate) fn start<'b>(
             return Ok(started?);
         }
     };
-    // What a rank other than the root has of the buffer.
-    let own = |recv: AnySliceMut<'b>| {
-        let part = rank * shape.count..(rank + 1) * shape.count;
-        if rank == root { Some(recv) } else { recv.get_mut(part) }.context("the buffer is too short")
-    };
-    let started = match (benchmark, in_place) {
-        (Benchmark::AllReduce, false) => on.all_reduce(send, recv, op, stream),
-        (Benchmark::AllReduce, true) => on.all_reduce_in_place(recv, op, stream),
-        (Benchmark::Broadcast, false) => on.broadcast(send, recv, root, stream),
-        (Benchmark::Broadcast, true) => on.broadcast_in_place(recv, root, stream),
-        (Benchmark::Reduce, false) => on.reduce(send, recv, op, root, stream),
-        (Benchmark::Reduce, true) => on.reduce_in_place(recv, op, root, stream),
-        (Benchmark::AllGather, false) => on.all_gather(send, recv, stream),
-        (Benchmark::AllGather, true) => on.all_gather_in_place(recv, stream),
-        (Benchmark::ReduceScatter, false) => on.reduce_scatter(send, recv, op, stream),
-        (Benchmark::ReduceScatter, true) => on.reduce_scatter_in_place(recv, op, stream),
-        (Benchmark::AllToAll, _) => on.all_to_all(send, recv, stream),
-        (Benchmark::Gather, false) => on.gather(send, recv, root, stream),
-        (Benchmark::Gather, true) => on.gather_in_place(own(recv)?, root, stream),
-        (Benchmark::Scatter, false) => on.scatter(send, recv, root, stream),
-        (Benchmark::Scatter, true) => on.scatter_in_place(own(recv)?, root, stream),
-        (Benchmark::AllToAllV, _) => {
+    let mut recv = recv;
+    if in_place && benchmark.has_parts() && benchmark.operation().has_root() && rank != root {
+        // What a rank other than the root has of the buffer.
+        recv =
+            recv.get_mut(rank * shape.count..(rank + 1) * shape.count).context("the buffer is too short")?;
+    }
+    match benchmark {
+        Benchmark::AllToAllV => {
             let (mut sent, mut rest) = (0, recv);
             for peer in 0..ranks {
                 let (to, from) = (shape.part(rank, peer), shape.part(peer, rank));
@@ -79,16 +65,16 @@ pub(crate) fn start<'b>(
                     rest = after;
                 }
             }
-            Ok(())
         }
-        (Benchmark::SendRecv, _) => {
+        Benchmark::SendRecv => {
             on.send(send, (rank + 1) % ranks, stream)?;
-            on.recv(recv, (rank + ranks - 1) % ranks, stream)
+            on.recv(recv, (rank + ranks - 1) % ranks, stream)?;
         }
         // Several groups: see `hypercube`.
-        (Benchmark::HyperCube, _) => Ok(()),
-    };
-    Ok(started?)
+        Benchmark::HyperCube => {}
+        _ => benchmark.start(on, (send, recv), in_place, op, root, stream)?,
+    }
+    Ok(())
 }
 
 /// Gathers all ranks' parts at every rank: in each step, a rank and its neighbour along one edge of the hypercube exchange

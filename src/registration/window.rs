@@ -7,10 +7,10 @@ use std::ops::BitOr;
 use std::ptr;
 use std::sync::Arc;
 
+use super::registered::leak;
+use super::registered_window::{Part, RegisteredWindow};
 use crate::backend::{Library, call};
-use crate::buffer::Allocation;
-use crate::communicator::{DEREGISTER, OutParam, Shared, leak, ok_if_freed};
-use crate::operation::Target;
+use crate::communicator::OutParam;
 use crate::{
     Communicator, Element, Error, Group, Grouping, InvalidArgumentKind, NcclBuffer, Operation, Operations,
     Result, ResultCode, Version, WindowOffset, sys,
@@ -118,11 +118,7 @@ impl BitOr for WindowFlags {
 /// [`into_owned`](Self::into_owned) ends the borrow of the communicator, for a struct that holds both.
 #[doc(alias = "ncclWindow_t")]
 pub struct Window<'c, T> {
-    pub(super) communicator: &'c Communicator,
-    pub(super) handle: OutParam<sys::ncclWindow_vidmem>,
-    length: usize,
-    /// The memory; `None` once it is deregistered.
-    pub(super) memory: Option<Arc<Allocation>>,
+    pub(super) registered: RegisteredWindow<&'c Communicator>,
     element: PhantomData<T>,
 }
 
@@ -269,7 +265,11 @@ impl<'c, T: Element> Window<'c, T> {
                 .map(|_| ResultCode::IN_PROGRESS)
         });
         match registered {
-            Ok(()) => Ok(Self { communicator, handle, length, memory: shared, element: PhantomData }),
+            Ok(()) => {
+                let part = shared.map(|memory| Part { handle, memory });
+                let registered = RegisteredWindow { owner: communicator, length, part };
+                Ok(Self { registered, element: PhantomData })
+            }
             Err(error) => {
                 // Other ranks may have the window nevertheless, so the memory is one for good.
                 shared.into_iter().for_each(leak);
@@ -281,20 +281,19 @@ impl<'c, T: Element> Window<'c, T> {
     /// Returns the number of elements that each rank has in it.
     #[must_use]
     pub fn len(&self) -> usize {
-        self.length
+        self.registered.length
     }
 
     /// Returns `false`: a window is never empty.
     #[must_use]
     pub fn is_empty(&self) -> bool {
-        self.length == 0
+        self.registered.length == 0
     }
 
     /// Returns the offset, in elements, as the target of a [`put_signal`](Communicator::put_signal).
     #[must_use]
     pub fn at(&self, offset: usize) -> WindowOffset<'_, T> {
-        let (shared, window, length) = (&**self.communicator.shared(), self.as_raw(), self.length);
-        WindowOffset::new(Target { shared, window, length, offset })
+        WindowOffset::new(self.registered.target(offset))
     }
 
     /// Returns `true` if NCCL has created the window. On some systems NCCL returns success without a window:
@@ -324,7 +323,7 @@ impl<'c, T: Element> Window<'c, T> {
     /// Returns the C handle; null if the window is not [active](Self::is_active).
     #[must_use]
     pub fn as_raw(&self) -> sys::ncclWindow_t {
-        self.handle.get()
+        self.registered.raw()
     }
 
     /// Returns the address that NCCL has for this rank's part of the window; null if it is not active. Since NCCL
@@ -350,7 +349,7 @@ impl<'c, T: Element> Window<'c, T> {
     /// [`Error::Unsupported`], [`Error::Nccl`], [`Error::Aborted`] after an abort.
     #[doc(alias = "ncclWinGetUserPtr")]
     pub fn user_ptr(&self) -> Result<*mut T> {
-        let (communicator, window) = (self.communicator, self.as_raw());
+        let (communicator, window) = (self.registered.owner, self.as_raw());
         let mut pointer: *mut c_void = ptr::null_mut();
         if !window.is_null() {
             communicator.query("user_ptr", || {
@@ -372,55 +371,7 @@ impl<'c, T: Element> Window<'c, T> {
     /// the communicator, and the memory is leaked.
     #[doc(alias = "ncclCommWindowDeregister")]
     pub fn deregister(mut self) -> Result<()> {
-        self.end()
-    }
-}
-
-impl<T> Window<'_, T> {
-    /// Returns an error if NCCL may not have written the handle yet.
-    pub(super) fn check_complete(&self, call: &'static str) -> Result<()> {
-        if self.communicator.is_in_group() || self.communicator.shared().state.is_failed() {
-            let problem = "the group that registers the window has failed or has not ended";
-            return Err(Error::usage(call, problem));
-        }
-        Ok(())
-    }
-
-    fn end(&mut self) -> Result<()> {
-        let Some(memory) = self.memory.take() else { return Ok(()) };
-        let (communicator, window) = (self.communicator, self.handle.get());
-        let ended = if window.is_null() {
-            self.check_complete(DEREGISTER).inspect(|()| memory.close_window())
-        } else {
-            end_window(communicator.shared(), window, &memory, |end| {
-                communicator.query_or_in_group(DEREGISTER, end)
-            })
-        };
-        match ended {
-            // SAFETY: the call, or the group, has succeeded, so NCCL does not write the handle any more.
-            Ok(()) => unsafe { self.handle.free() },
-            Err(_) => leak(memory),
-        }
-        ended
-    }
-}
-
-/// Ends a window: `query` runs the call of NCCL.
-pub(super) fn end_window(
-    shared: &Shared,
-    window: sys::ncclWindow_t,
-    memory: &Allocation,
-    query: impl FnOnce(&dyn Fn() -> Result<ResultCode>) -> Result<ResultCode>,
-) -> Result<()> {
-    memory.check_idle(DEREGISTER)?;
-    // SAFETY: a window of this communicator, ended only here, which `query` makes sure is live; no work uses the memory.
-    let ended = query(&|| unsafe { call!(shared.library, ncclCommWindowDeregister(shared.raw, window)) });
-    ok_if_freed(shared, ended).inspect(|()| memory.close_window())
-}
-
-impl<T> Drop for Window<'_, T> {
-    fn drop(&mut self) {
-        let _ = self.end();
+        self.registered.end()
     }
 }
 
@@ -428,7 +379,7 @@ impl<T: Element> fmt::Debug for Window<'_, T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Window")
             .field("data_type", &T::DATA_TYPE)
-            .field("length", &self.length)
+            .field("length", &self.len())
             .field("is_active", &self.is_active())
             .finish_non_exhaustive()
     }

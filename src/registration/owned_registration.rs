@@ -4,9 +4,10 @@ use std::ffi::c_void;
 use std::fmt;
 use std::sync::Arc;
 
-use super::registration::{DEREGISTER, Registered, Registration};
-use super::shared::Shared;
+use super::registered::Registered;
+use super::registration::Registration;
 use crate::Result;
+use crate::communicator::Shared;
 
 /// A [`Registration`](crate::Registration) that does not borrow its communicator, so that a struct can hold both.
 ///
@@ -37,8 +38,7 @@ use crate::Result;
 /// leaked. On host memory it is not leaked if the communicator was destroyed or aborted before, which ends the
 /// registration too.
 pub struct OwnedRegistration {
-    shared: Arc<Shared>,
-    registered: Registered,
+    registered: Registered<Arc<Shared>>,
 }
 
 // SAFETY: the handle is a name for NCCL; it is used once, by the end, for which the communicator's state lets one thread
@@ -53,9 +53,9 @@ impl Registration<'_> {
     /// # Errors
     /// [`Error::InvalidUsage`](crate::Error::InvalidUsage) if the communicator is a
     /// [`BorrowedCommunicator`](crate::BorrowedCommunicator).
-    pub fn into_owned(mut self) -> Result<OwnedRegistration> {
-        let shared = self.communicator.shared.owned("into_owned")?;
-        Ok(OwnedRegistration { shared, registered: self.registered.take() })
+    pub fn into_owned(self) -> Result<OwnedRegistration> {
+        let shared = self.registered.owner.shared().owned("into_owned")?;
+        Ok(OwnedRegistration { registered: self.registered.into_owner(shared) })
     }
 }
 
@@ -75,18 +75,7 @@ impl OwnedRegistration {
     /// [`Communicator::into_raw`](crate::Communicator::into_raw).
     #[doc(alias = "ncclCommDeregister")]
     pub fn deregister(mut self) -> Result<()> {
-        self.end()
-    }
-
-    fn end(&mut self) -> Result<()> {
-        let Self { shared, registered } = self;
-        registered.end(shared, |end| shared.end_object(DEREGISTER, end))
-    }
-}
-
-impl Drop for OwnedRegistration {
-    fn drop(&mut self) {
-        let _ = self.end();
+        self.registered.end()
     }
 }
 

@@ -4,10 +4,9 @@ use std::fmt;
 use std::marker::PhantomData;
 use std::sync::Arc;
 
-use super::window::{Window, end_window};
-use crate::buffer::Allocation;
-use crate::communicator::{DEREGISTER, Shared, leak};
-use crate::operation::Target;
+use super::registered_window::RegisteredWindow;
+use super::window::Window;
+use crate::communicator::Shared;
 use crate::{Element, Result, WindowOffset, sys};
 
 /// A [`Window`](crate::Window) that does not borrow its communicator, so that a struct can hold both. Since NCCL 2.27.3.
@@ -48,12 +47,7 @@ use crate::{Element, Result, WindowOffset, sys};
 /// leaked, as it is before [`NcclBuffer::assume_idle`](crate::NcclBuffer::assume_idle). On host memory it is not leaked if
 /// the communicator was destroyed or aborted before, which ends the window too.
 pub struct OwnedWindow<T> {
-    shared: Arc<Shared>,
-    /// The handle; null if the window is not active.
-    window: sys::ncclWindow_t,
-    length: usize,
-    /// The memory; `None` once it is deregistered.
-    memory: Option<Arc<Allocation>>,
+    registered: RegisteredWindow<Arc<Shared>>,
     element: PhantomData<T>,
 }
 
@@ -70,16 +64,10 @@ impl<T: Element> Window<'_, T> {
     /// [`Error::InvalidUsage`](crate::Error::InvalidUsage) if the group that registers it has failed or has not ended, in
     /// which case the window lasts until the end of the communicator and the memory is leaked, or if the communicator is a
     /// [`BorrowedCommunicator`](crate::BorrowedCommunicator).
-    pub fn into_owned(mut self) -> Result<OwnedWindow<T>> {
-        let shared = self.communicator.shared().owned("into_owned")?;
-        let window = self.as_raw();
-        if window.is_null() {
-            self.check_complete("into_owned")?;
-        }
-        let memory = self.memory.take();
-        // SAFETY: the group has ended, or NCCL has written the handle, so it does not write it any more.
-        unsafe { self.handle.free() };
-        Ok(OwnedWindow { shared, window, length: self.len(), memory, element: PhantomData })
+    pub fn into_owned(self) -> Result<OwnedWindow<T>> {
+        const CALL: &str = "into_owned";
+        let shared = self.registered.owner.shared().owned(CALL)?;
+        Ok(OwnedWindow { registered: self.registered.into_owner(shared, CALL)?, element: PhantomData })
     }
 }
 
@@ -87,32 +75,31 @@ impl<T: Element> OwnedWindow<T> {
     /// Returns the number of elements that each rank has in it.
     #[must_use]
     pub fn len(&self) -> usize {
-        self.length
+        self.registered.length
     }
 
     /// Returns `false`: a window is never empty.
     #[must_use]
     pub fn is_empty(&self) -> bool {
-        self.length == 0
+        self.registered.length == 0
     }
 
     /// Returns the offset, in elements, as the target of a [`put_signal`](crate::Communicator::put_signal).
     #[must_use]
     pub fn at(&self, offset: usize) -> WindowOffset<'_, T> {
-        let Self { shared, window, length, .. } = self;
-        WindowOffset::new(Target { shared, window: *window, length: *length, offset })
+        WindowOffset::new(self.registered.target(offset))
     }
 
     /// Returns `true` if NCCL has created the window; see [`Window::is_active`](crate::Window::is_active).
     #[must_use]
     pub fn is_active(&self) -> bool {
-        !self.window.is_null()
+        !self.as_raw().is_null()
     }
 
     /// Returns the C handle; null if the window is not [active](Self::is_active).
     #[must_use]
     pub fn as_raw(&self) -> sys::ncclWindow_t {
-        self.window
+        self.registered.raw()
     }
 
     /// Ends this rank's part of the window, as dropping it does, and returns errors. Since NCCL 2.27.3.
@@ -123,26 +110,7 @@ impl<T: Element> OwnedWindow<T> {
     /// communicator on a GPU, and after [`Communicator::into_raw`](crate::Communicator::into_raw).
     #[doc(alias = "ncclCommWindowDeregister")]
     pub fn deregister(mut self) -> Result<()> {
-        self.end()
-    }
-}
-
-impl<T> OwnedWindow<T> {
-    fn end(&mut self) -> Result<()> {
-        let Some(memory) = self.memory.take() else { return Ok(()) };
-        let (shared, window) = (&self.shared, self.window);
-        if window.is_null() {
-            memory.close_window();
-            return Ok(());
-        }
-        end_window(shared, window, &memory, |end| shared.end_object(DEREGISTER, end))
-            .inspect_err(|_| leak(memory))
-    }
-}
-
-impl<T> Drop for OwnedWindow<T> {
-    fn drop(&mut self) {
-        let _ = self.end();
+        self.registered.end()
     }
 }
 
@@ -150,7 +118,7 @@ impl<T: Element> fmt::Debug for OwnedWindow<T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("OwnedWindow")
             .field("data_type", &T::DATA_TYPE)
-            .field("length", &self.length)
+            .field("length", &self.len())
             .field("is_active", &self.is_active())
             .finish_non_exhaustive()
     }

@@ -5,13 +5,12 @@ use std::fmt;
 use std::ptr;
 use std::sync::Arc;
 
-use super::arguments::{check_buffers, check_devices};
-use super::communicator::Communicator;
-use super::shared::Shared;
-use super::state::Purpose;
+use super::registered::{Registered, leak};
 use crate::backend::call;
 use crate::buffer::Allocation;
-use crate::{Element, Error, InvalidArgumentKind, NcclBuffer, Result, ResultCode};
+use crate::communicator::Purpose;
+use crate::operation::{check_buffers, check_devices};
+use crate::{Communicator, Element, Error, InvalidArgumentKind, NcclBuffer, Result};
 
 /// The registration of a buffer with a communicator, which saves operations staging copies; for an example, see
 /// [`Communicator::register`]. Since NCCL 2.19.3.
@@ -37,16 +36,7 @@ use crate::{Element, Error, InvalidArgumentKind, NcclBuffer, Result, ResultCode}
 #[doc(alias = "ncclCommRegister")]
 #[doc(alias = "ncclCommDeregister")]
 pub struct Registration<'c> {
-    pub(crate) communicator: &'c Communicator,
-    pub(crate) registered: Registered,
-}
-
-/// The memory that NCCL knows.
-pub(crate) struct Registered {
-    /// The handle; null if NCCL does not use the registration, and once it has ended.
-    pub(crate) handle: *mut c_void,
-    /// The memory; `None` if the caller of [`Communicator::register_raw`] keeps it, and once it is deregistered.
-    memory: Option<Arc<Allocation>>,
+    pub(super) registered: Registered<&'c Communicator>,
 }
 
 impl Communicator {
@@ -148,7 +138,7 @@ impl Communicator {
             memory.into_iter().filter(|_| is_registered).for_each(leak);
             return Err(error);
         }
-        Ok(Registration { communicator: self, registered: Registered { handle, memory } })
+        Ok(Registration { registered: Registered { owner: self, handle, memory } })
     }
 
     /// Returns an error if a buffer cannot be registered.
@@ -185,60 +175,7 @@ impl Registration<'_> {
     /// end of the communicator, and the memory is leaked.
     #[doc(alias = "ncclCommDeregister")]
     pub fn deregister(mut self) -> Result<()> {
-        self.end()
-    }
-
-    fn end(&mut self) -> Result<()> {
-        let communicator = self.communicator;
-        self.registered.end(&communicator.shared, |end| communicator.query_or_in_group(DEREGISTER, end))
-    }
-}
-
-/// The method that ends a registration, for errors.
-pub(crate) const DEREGISTER: &str = "deregister";
-
-impl Registered {
-    /// Returns the registration, and leaves one that has ended.
-    pub(crate) fn take(&mut self) -> Self {
-        Self { handle: std::mem::replace(&mut self.handle, ptr::null_mut()), memory: self.memory.take() }
-    }
-
-    /// Ends the registration: `query` runs the call of NCCL.
-    pub(crate) fn end(
-        &mut self,
-        shared: &Shared,
-        query: impl FnOnce(&dyn Fn() -> Result<ResultCode>) -> Result<ResultCode>,
-    ) -> Result<()> {
-        let Self { handle, memory } = self.take();
-        if handle.is_null() {
-            return Ok(());
-        }
-        let idle = memory.as_ref().map_or(Ok(()), |memory| memory.check_idle(DEREGISTER));
-        let ended = idle.and_then(|()| {
-            // SAFETY: a registration of this communicator, ended only here, which `query` makes sure is live. No work
-            // uses the memory: it is idle, or the caller of `register_raw` guarantees it.
-            query(&|| unsafe { call!(shared.library, ncclCommDeregister(shared.raw, handle)) })
-        });
-        ok_if_freed(shared, ended).inspect_err(|_| memory.into_iter().for_each(leak))
-    }
-}
-
-/// Treats a communicator that has been freed on host memory as success: its registrations and windows ended with it.
-pub(crate) fn ok_if_freed<R>(shared: &Shared, ended: Result<R>) -> Result<()> {
-    match ended {
-        Err(Error::Aborted { .. }) if shared.is_freed() => Ok(()),
-        ended => ended.map(drop),
-    }
-}
-
-/// Leaks memory that could not be deregistered: NCCL may use it until the communicator ends.
-pub(crate) fn leak(memory: Arc<Allocation>) {
-    std::mem::forget(memory);
-}
-
-impl Drop for Registration<'_> {
-    fn drop(&mut self) {
-        let _ = self.end();
+        self.registered.end()
     }
 }
 
