@@ -7,8 +7,8 @@ use std::task::Poll;
 use std::time::{Duration, Instant};
 
 use super::abort_handle::AbortHandle;
-use super::open_group::check_no_open_group;
-use super::shared::{Inside, Origin, Shared};
+use super::inside::Inside;
+use super::shared::{Origin, Shared};
 use super::state::{Purpose, State};
 use crate::backend::{Library, call};
 use crate::config::RawCollectiveConfig;
@@ -352,13 +352,6 @@ impl Communicator {
         self.shared.membership(self.size, self.rank)
     }
 
-    /// Enters NCCL outside a group.
-    #[inline(always)]
-    pub(crate) fn enter(&self, call: &'static str, purpose: Purpose) -> Result<Inside<&Arc<Shared>>> {
-        check_no_open_group(call)?;
-        Inside::new(&self.shared, call, purpose)
-    }
-
     /// Runs a call outside a group.
     pub(crate) fn run_ungrouped(
         &self,
@@ -366,7 +359,7 @@ impl Communicator {
         purpose: Purpose,
         enqueue: impl FnOnce() -> Result<ResultCode>,
     ) -> Result<()> {
-        let _inside = self.enter(call, purpose)?;
+        let _inside = Inside::ungrouped(&self.shared, call, purpose)?;
         match enqueue()? {
             ResultCode::IN_PROGRESS => self.wait(call),
             _ => Ok(()),

@@ -9,9 +9,9 @@ use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 
 use super::communicator::Communicator;
-use super::open_group::check_no_open_group;
+use super::inside::Inside;
 use super::out_param::OutParam;
-use super::shared::{Inside, Origin, Shared};
+use super::shared::{Origin, Shared};
 use super::state::Purpose;
 use crate::backend::{Library, call};
 use crate::{Config, MemorySpace, Result, ResultCode, sys};
@@ -82,7 +82,6 @@ impl Communicator {
         shared: S,
         create: impl FnOnce(*mut sys::ncclComm_t, *mut sys::ncclConfig_t) -> Result<ResultCode>,
     ) -> Result<(Result<ResultCode>, Inside<S>, BegunChild)> {
-        check_no_open_group(call)?;
         let library = self.library();
         // Without options, NCCL uses those of this communicator.
         let inherits = config.is_default();
@@ -91,7 +90,7 @@ impl Communicator {
         let raw_pointer = if inherits { ptr::null_mut() } else { raw_config.as_mut_ptr() };
         // A communicator that was revoked after it failed can have children again.
         let purpose = if self.is_stopped.load(Relaxed) { Purpose::Query } else { purpose };
-        let inside = Inside::new(shared, call, purpose)?;
+        let inside = Inside::ungrouped(shared, call, purpose)?;
         let out = OutParam::new();
         let called = create(out.as_mut_ptr(), raw_pointer);
         let origin = self.shared.origin_of_child(&config, &raw_config, color);

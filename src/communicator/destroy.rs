@@ -2,7 +2,7 @@ use std::sync::PoisonError;
 use std::sync::atomic::Ordering::Relaxed;
 
 use super::communicator::Communicator;
-use super::open_group::check_no_open_group;
+use super::inside::check_no_open_group;
 use super::shared::{ABORT_LIMIT, Shared};
 use super::state::Purpose;
 use crate::backend::call;

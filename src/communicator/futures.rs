@@ -10,9 +10,9 @@ use std::time::{Duration, Instant};
 use super::communicator::Communicator;
 use super::create_child::BegunChild;
 use super::destroy::Finalized;
-use super::open_group::check_no_open_group;
+use super::inside::{Inside, check_no_open_group};
 use super::out_param::OutParam;
-use super::shared::{ABORT_LIMIT, Ending, Inside, Shared};
+use super::shared::{ABORT_LIMIT, Ending, Shared};
 use super::split::to_c_color;
 use super::state::Purpose;
 use super::timer::Timer;
@@ -203,8 +203,7 @@ impl Communicator {
     /// Finalizes it; if there is nothing to finalize, its work in progress is all that is waited for.
     fn begin_finalize(self, call: &'static str, finalizes: bool) -> Result<Finalizing> {
         self.require_nonblocking(call)?;
-        check_no_open_group(call)?;
-        let inside = Inside::new(Arc::clone(&self.shared), call, Purpose::WhileSuspended)?;
+        let inside = Inside::ungrouped(Arc::clone(&self.shared), call, Purpose::WhileSuspended)?;
         if finalizes {
             self.shared.set_finalized();
             // SAFETY: a live communicator.

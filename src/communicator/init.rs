@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::communicator::Communicator;
-use super::open_group::check_no_open_group;
+use super::inside::check_no_open_group;
 use super::out_param::OutParam;
 use super::shared::{Origin, Shared};
 use super::size_and_rank::SizeAndRank;

@@ -2,8 +2,10 @@
 
 use std::sync::Arc;
 
-use super::{Communicator, Shared};
-use crate::{Result, ResultCode};
+use super::communicator::Communicator;
+use super::inside::Inside;
+use super::shared::Shared;
+use crate::{Error, Result, ResultCode};
 
 /// A communicator as an object has it: borrowed, or shared with it, where a struct holds both.
 pub(crate) trait Owner {
@@ -41,6 +43,11 @@ impl Owner for Arc<Shared> {
     }
 
     fn run_end(&self, call: &'static str, end: impl FnOnce() -> Result<ResultCode>) -> Result<ResultCode> {
-        self.end_object(call, end)
+        let _inside = Inside::for_object(self, call)?;
+        if self.is_finalized() {
+            let problem = "the communicator is finalized; it can only be aborted or destroyed";
+            return Err(Error::usage(call, problem));
+        }
+        end()
     }
 }

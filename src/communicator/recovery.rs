@@ -4,7 +4,7 @@ use std::ptr;
 use std::sync::atomic::Ordering::Relaxed;
 
 use super::communicator::Communicator;
-use super::open_group::check_no_open_group;
+use super::inside::check_no_open_group;
 use super::out_param::OutParam;
 use super::shared::Origin;
 use super::size_and_rank::SizeAndRank;

@@ -1,6 +1,5 @@
 #![allow(unsafe_code)] // Calls ncclCommAbort and ncclCommDestroy.
 
-use std::borrow::Borrow;
 use std::ffi::CStr;
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 use std::sync::atomic::{AtomicBool, AtomicU64};
@@ -9,7 +8,7 @@ use std::task::Poll;
 use std::time::{Duration, Instant};
 
 use super::helper_thread::HelperThread;
-use super::state::{Purpose, State};
+use super::state::State;
 use crate::backend::{Library, call};
 use crate::config::RawConfig;
 use crate::cuda::CudaContext;
@@ -246,24 +245,13 @@ impl Shared {
         error
     }
 
+    pub(super) fn is_finalized(&self) -> bool {
+        self.is_finalized.load(Relaxed)
+    }
+
     /// Returns `true` if the communicator is freed, together with its registrations and windows; on host memory only.
     pub(crate) fn is_freed(&self) -> bool {
         self.is_freed.load(Acquire)
-    }
-
-    /// Runs the end of an object that does not borrow the communicator, on any thread; an error if the communicator has
-    /// ended, or is in use.
-    pub(crate) fn end_object<R>(
-        self: &Arc<Self>,
-        call: &'static str,
-        end: impl FnOnce() -> Result<R>,
-    ) -> Result<R> {
-        let _inside = Inside::for_object(self, call)?;
-        if self.is_finalized.load(Relaxed) {
-            let problem = "the communicator is finalized; it can only be aborted or destroyed";
-            return Err(Error::usage(call, problem));
-        }
-        end()
     }
 
     /// Ends the communicator without waiting for other ranks.
@@ -360,49 +348,6 @@ impl Shared {
             None => end_here(&all, end),
         }
     }
-}
-
-/// The stay of a thread in NCCL with a communicator. Its drop leaves, and aborts the communicator if that was requested
-/// meanwhile: it comes before everything that NCCL may use until then is freed.
-pub(crate) struct Inside<S: Borrow<Arc<Shared>>>(S);
-
-impl<S: Borrow<Arc<Shared>>> Inside<S> {
-    /// Enters NCCL for a purpose.
-    #[inline(always)]
-    pub(crate) fn new(shared: S, call: &'static str, purpose: Purpose) -> Result<Self> {
-        shared.borrow().state.enter(call, purpose)?;
-        Ok(Self(shared))
-    }
-
-    /// Enters NCCL as an object of the communicator does: the owner waits for it.
-    pub(crate) fn for_object(shared: S, call: &'static str) -> Result<Self> {
-        shared.borrow().state.enter_for_object(call)?;
-        Ok(Self(shared))
-    }
-
-    /// Returns the stay of a communicator in a group, for which `state` was entered.
-    #[inline(always)]
-    pub(crate) fn of_group(shared: S) -> Self {
-        Self(shared)
-    }
-}
-
-impl<S: Borrow<Arc<Shared>>> Drop for Inside<S> {
-    #[inline(always)]
-    fn drop(&mut self) {
-        let shared = self.0.borrow();
-        if shared.state.leave() {
-            abort_as_requested(shared);
-        }
-    }
-}
-
-/// Aborts the communicator as an abort handle requested while this thread was in NCCL.
-#[cold]
-#[inline(never)]
-fn abort_as_requested(shared: &Arc<Shared>) {
-    // SAFETY: the state has told this thread to end it.
-    let _ = unsafe { shared.abort() };
 }
 
 /// Runs `end` on this thread.

@@ -1,7 +1,7 @@
 use std::time::{Duration, Instant};
 
 use super::communicator::Communicator;
-use super::open_group::check_no_open_group;
+use super::inside::check_no_open_group;
 use crate::{CommunicatorEvent, Error, MemorySpace, Result, ResultCode, Stream, StreamRef};
 
 impl Communicator {

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use super::participants::{Participants, Phase};
 use crate::backend::{Library, call};
-use crate::communicator::{PendingCommunicator, check_no_open_group, set_open};
+use crate::communicator::{PendingCommunicator, check_no_open_group, set_open_group};
 use crate::{Config, Error, Nccl, Result, ResultCode, UniqueId, sys};
 
 /// Operations that NCCL starts together; see [`Nccl::group`].
@@ -378,7 +378,7 @@ impl<'g, 'scope> OpenGroup<'g, 'scope> {
         check_no_open_group("group")?;
         // SAFETY: has no arguments.
         unsafe { call!(participants.library(), ncclGroupStart()) }?;
-        set_open(true);
+        set_open_group(true);
         Ok(Self { participants })
     }
 
@@ -401,7 +401,7 @@ impl<'g, 'scope> OpenGroup<'g, 'scope> {
         std::mem::forget(self);
         match end(participants.library()) {
             Ok(ResultCode::SUCCESS) => {
-                set_open(false);
+                set_open_group(false);
                 participants.close(Ok(()));
                 Ok(())
             }
@@ -416,7 +416,7 @@ fn finish_end(participants: &Participants<'_>, result: Result<ResultCode>) -> Re
     let mut closing = Closing { participants, result: Err(not_ended()) };
     // An implementation that cannot simulate has not ended the group.
     let result = result.inspect_err(|_| cancel(participants.library()));
-    set_open(false);
+    set_open_group(false);
     let result = match result {
         Ok(ResultCode::IN_PROGRESS) => {
             participants.wait_all("group").inspect_err(|_| participants.leak_arguments())
@@ -462,7 +462,7 @@ impl Drop for OpenGroup<'_, '_> {
         if participants.has_failed_init() {
             participants.library().end_leaked_groups();
         }
-        set_open(false);
+        set_open_group(false);
         participants.close(Err(participants.first_error().unwrap_or(&not_ended())));
     }
 }

@@ -130,7 +130,7 @@ impl<'c> Call<'c> {
         let communicator = self.communicator;
         let (begun, is_first_of_group) = match start.group {
             None => {
-                let inside = communicator.enter(operation.name, Purpose::Work)?;
+                let inside = Inside::ungrouped(communicator.shared(), operation.name, Purpose::Work)?;
                 (Begun::Now(inside, start.timeout), None)
             }
             Some((participants, communicator)) => {

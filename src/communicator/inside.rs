@@ -1,0 +1,82 @@
+//! The stay of a thread in NCCL: with one communicator, or in a group.
+#![allow(unsafe_code)] // Aborts the communicator.
+
+use std::borrow::Borrow;
+use std::cell::Cell;
+use std::sync::Arc;
+
+use super::shared::Shared;
+use super::state::Purpose;
+use crate::{Error, Result};
+
+thread_local! {
+    /// Set while this thread has a group open, of any implementation.
+    static HAS_OPEN_GROUP: Cell<bool> = const { Cell::new(false) };
+}
+
+/// The stay of a thread in NCCL with a communicator. Its drop leaves, and aborts the communicator if that was requested
+/// meanwhile: it comes before everything that NCCL may use until then is freed.
+pub(crate) struct Inside<S: Borrow<Arc<Shared>>>(S);
+
+impl<S: Borrow<Arc<Shared>>> Inside<S> {
+    /// Enters NCCL for a purpose.
+    #[inline(always)]
+    pub(crate) fn new(shared: S, call: &'static str, purpose: Purpose) -> Result<Self> {
+        shared.borrow().state.enter(call, purpose)?;
+        Ok(Self(shared))
+    }
+
+    /// Enters NCCL outside a group.
+    #[inline(always)]
+    pub(crate) fn ungrouped(shared: S, call: &'static str, purpose: Purpose) -> Result<Self> {
+        check_no_open_group(call)?;
+        Self::new(shared, call, purpose)
+    }
+
+    /// Enters NCCL as an object of the communicator does: the owner waits for it.
+    pub(crate) fn for_object(shared: S, call: &'static str) -> Result<Self> {
+        shared.borrow().state.enter_for_object(call)?;
+        Ok(Self(shared))
+    }
+
+    /// Returns the stay of a communicator in a group, for which `state` was entered.
+    #[inline(always)]
+    pub(crate) fn of_group(shared: S) -> Self {
+        Self(shared)
+    }
+}
+
+impl<S: Borrow<Arc<Shared>>> Drop for Inside<S> {
+    #[inline(always)]
+    fn drop(&mut self) {
+        let shared = self.0.borrow();
+        if shared.state.leave() {
+            abort_as_requested(shared);
+        }
+    }
+}
+
+/// Aborts the communicator as an abort handle requested while this thread was in NCCL.
+#[cold]
+#[inline(never)]
+fn abort_as_requested(shared: &Arc<Shared>) {
+    // SAFETY: the state has told this thread to end it.
+    let _ = unsafe { shared.abort() };
+}
+
+/// Returns an error if this thread is between the start and the end of a group.
+#[inline]
+pub(crate) fn check_no_open_group(call: &'static str) -> Result<()> {
+    if HAS_OPEN_GROUP.get() { Err(open_error(call)) } else { Ok(()) }
+}
+
+/// Records that this thread has opened or ended a group.
+#[inline]
+pub(crate) fn set_open_group(is_open: bool) {
+    HAS_OPEN_GROUP.set(is_open);
+}
+
+#[cold]
+fn open_error(call: &'static str) -> Error {
+    Error::usage(call, "a group is open on this thread; only methods of the group can be called inside it")
+}
