@@ -25,7 +25,6 @@ mod process;
 mod python_package;
 mod releases;
 mod wheel;
-mod words;
 
 use checkout::root;
 
@@ -99,8 +98,6 @@ enum Task {
     },
     /// Find circles of imports between the files of each crate, and production code that imports tests
     Imports,
-    /// Find private terms, and doc comments whose first line is no verb or noun phrase
-    Words,
     /// Compare the CPU implementation's performance with OpenMPI's or another library's, which are downloaded if needed
     BenchOpenmpi(bench_openmpi::Options),
     /// Measure cold builds of libnccl beside cudarc's, and fail beyond the limits
@@ -163,7 +160,6 @@ fn run(task: Task) -> Result<()> {
             Ok(())
         }
         Task::Imports => imports::check(root()),
-        Task::Words => words::check(root()),
         Task::BenchOpenmpi(options) => bench_openmpi::run(&options),
         Task::BuildTime(options) => build_time::run(root(), &options),
     }
