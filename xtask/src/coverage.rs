@@ -71,7 +71,7 @@ fn functions(root: &Path) -> Result<BTreeMap<String, Function>> {
             .filter(|line| !line.starts_with("//") && !line.starts_with("#["))
             .collect();
         for (name, function) in &mut functions {
-            function.is_called |= code.iter().any(|line| words(line).any(|word| word == name));
+            function.is_called |= code.iter().any(|line| words(&unquoted(line)).any(|word| word == name));
         }
     }
 
@@ -126,6 +126,11 @@ fn methods(text: &str) -> Vec<(String, String)> {
         }
     }
     found
+}
+
+/// Returns a line of code without its string literals, which name functions for errors.
+fn unquoted(line: &str) -> String {
+    line.split('"').step_by(2).collect()
 }
 
 fn words(line: &str) -> impl Iterator<Item = &str> {

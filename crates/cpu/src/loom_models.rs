@@ -165,7 +165,7 @@ impl Rank {
     /// Broadcasts `length` bytes of rank 0.
     fn broadcast(&self, round: usize, length: usize) {
         let (send, receive) = (Buffer::filled(self.rank, round, length), Buffer::new(length));
-        self.run(self.call(Function::BROADCAST, length, &send, &receive)).unwrap();
+        self.run(self.call(Function::named("broadcast"), length, &send, &receive)).unwrap();
         send.fill(|_| 0);
         receive.assert_bytes(|index| value(0, round, index));
     }

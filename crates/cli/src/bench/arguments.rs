@@ -87,7 +87,7 @@ pub(crate) struct MeasureArguments {
     pub(crate) datatype: OneOrAll<DataType>,
     #[arg(short = 'o', long, default_value = "sum", help = help("Reduction", Reduction::ALL))]
     pub(crate) op: OneOrAll<Reduction>,
-    /// Root of broadcast, reduce, gather and scatter; all or -1 for each rank in turn
+    /// Root of the operations that have one; all or -1 for each rank in turn
     #[arg(short = 'r', long, value_name = "RANK", default_value = "0", value_parser = root)]
     pub(crate) root: OneOrAll<usize>,
 

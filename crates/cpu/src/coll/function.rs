@@ -68,7 +68,6 @@ const fn is_function(operation: &Operation) -> bool {
 
 impl Function {
     pub(crate) const ALL_REDUCE: Self = Self::named("all_reduce");
-    pub(crate) const BROADCAST: Self = Self::named("broadcast");
     /// A broadcast in which all ranks share the work. Not a function that a rank can call.
     pub(super) const SCATTER_ALLGATHER: Self = Self { number: FUNCTIONS as u8 };
 
@@ -142,7 +141,7 @@ mod tests {
         for function in [Function::ALL_REDUCE, Function::named("reduce"), Function::SCATTER_ALLGATHER] {
             assert_eq!(divisions(function), (Division::Chunks, Division::Chunks));
         }
-        assert_eq!(divisions(Function::BROADCAST), (Division::Whole, Division::Whole));
+        assert_eq!(divisions(Function::named("broadcast")), (Division::Whole, Division::Whole));
         assert_eq!(divisions(Function::named("reduce_scatter")), (Division::Blocks, Division::Whole));
     }
 

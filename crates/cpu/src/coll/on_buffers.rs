@@ -7,6 +7,8 @@
 
 use std::time::Instant;
 
+use libnccl::Role;
+
 use crate::coll::call_check;
 use crate::coll::function::{Division, Function};
 use crate::coll::local_call::LocalCall;
@@ -113,7 +115,10 @@ fn methods(call: &Call, local: &LocalCall<'_>, own: &RankArgs) -> &'static [Meth
 
 /// Returns the form of a call in which the ranks share the work of a broadcast.
 fn spread(call: &Call) -> Call {
-    let is_broadcast = call.function == Function::BROADCAST;
+    let shape = call.function.shape();
+    let is_broadcast = shape.operation.role == Role::RootSends
+        && shape.output == Division::Whole
+        && shape.input == Division::Whole;
     call.with_function(if is_broadcast { Function::SCATTER_ALLGATHER } else { call.function })
 }
 

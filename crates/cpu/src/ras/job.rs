@@ -9,7 +9,7 @@ use crate::shm::shared_state::SharedState;
 
 /// The collectives that NCCL counts, in its order: the others are made of sends and receives.
 pub(super) const COUNTED: [(&str, Function); 5] = [
-    ("Broadcast", Function::BROADCAST),
+    ("Broadcast", Function::named("broadcast")),
     ("Reduce", Function::named("reduce")),
     ("AllGather", Function::named("all_gather")),
     ("ReduceScatter", Function::named("reduce_scatter")),
