@@ -1,41 +1,68 @@
-// The README's relative links lead nowhere outside of a checkout. Of two definitions of a link, Markdown takes the
-// first.
-#![cfg_attr(doc, doc = concat!("[apache]: ", env!("CARGO_PKG_REPOSITORY"), "/blob/HEAD/LICENSE-APACHE"))]
-#![cfg_attr(doc, doc = concat!("[benchmark]: ", env!("CARGO_PKG_REPOSITORY"), "/blob/HEAD/docs/benchmark.md"))]
-#![cfg_attr(doc, doc = concat!("[building]: ", env!("CARGO_PKG_REPOSITORY"), "/blob/HEAD/docs/building.md"))]
-#![cfg_attr(doc, doc = concat!("[changelog]: ", env!("CARGO_PKG_REPOSITORY"), "/blob/HEAD/CHANGELOG.md"))]
-#![cfg_attr(doc, doc = concat!("[comparison]: ", env!("CARGO_PKG_REPOSITORY"), "/blob/HEAD/docs/comparison.md"))]
-#![cfg_attr(doc, doc = concat!("[compatibility]: ", env!("CARGO_PKG_REPOSITORY"), "/blob/HEAD/docs/compatibility.md"))]
-#![cfg_attr(doc, doc = concat!("[consumers]: ", env!("CARGO_PKG_REPOSITORY"), "/blob/HEAD/docs/migration/consumers.md"))]
-#![cfg_attr(doc, doc = concat!("[contributing]: ", env!("CARGO_PKG_REPOSITORY"), "/blob/HEAD/CONTRIBUTING.md"))]
-#![cfg_attr(doc, doc = concat!("[coverage]: ", env!("CARGO_PKG_REPOSITORY"), "/blob/HEAD/docs/coverage.md"))]
-#![cfg_attr(doc, doc = concat!("[cpu-performance]: ", env!("CARGO_PKG_REPOSITORY"), "/blob/HEAD/docs/cpu-performance.md"))]
-#![cfg_attr(doc, doc = concat!("[cuda-stand-in]: ", env!("CARGO_PKG_REPOSITORY"), "/blob/HEAD/docs/cuda-stand-in.md"))]
-#![cfg_attr(doc, doc = concat!("[design]: ", env!("CARGO_PKG_REPOSITORY"), "/blob/HEAD/docs/design.md"))]
-#![cfg_attr(doc, doc = concat!("[doctor]: ", env!("CARGO_PKG_REPOSITORY"), "/blob/HEAD/docs/doctor.md"))]
-#![cfg_attr(doc, doc = concat!("[examples]: ", env!("CARGO_PKG_REPOSITORY"), "/blob/HEAD/examples/README.md"))]
-#![cfg_attr(doc, doc = concat!("[faults]: ", env!("CARGO_PKG_REPOSITORY"), "/blob/HEAD/docs/faults.md"))]
-#![cfg_attr(doc, doc = concat!("[frameworks]: ", env!("CARGO_PKG_REPOSITORY"), "/blob/HEAD/docs/migration/frameworks.md"))]
-#![cfg_attr(doc, doc = concat!("[from-baracuda]: ", env!("CARGO_PKG_REPOSITORY"), "/blob/HEAD/docs/migration/baracuda.md"))]
-#![cfg_attr(doc, doc = concat!("[from-c]: ", env!("CARGO_PKG_REPOSITORY"), "/blob/HEAD/docs/migration/c.md"))]
-#![cfg_attr(doc, doc = concat!("[from-cudarc]: ", env!("CARGO_PKG_REPOSITORY"), "/blob/HEAD/docs/migration/cudarc.md"))]
-#![cfg_attr(doc, doc = concat!("[from-ferrotorch]: ", env!("CARGO_PKG_REPOSITORY"), "/blob/HEAD/docs/migration/ferrotorch.md"))]
-#![cfg_attr(doc, doc = concat!("[from-go]: ", env!("CARGO_PKG_REPOSITORY"), "/blob/HEAD/docs/migration/go.md"))]
-#![cfg_attr(doc, doc = concat!("[from-python]: ", env!("CARGO_PKG_REPOSITORY"), "/blob/HEAD/docs/migration/python.md"))]
-#![cfg_attr(doc, doc = concat!("[launching]: ", env!("CARGO_PKG_REPOSITORY"), "/blob/HEAD/docs/launching.md"))]
-#![cfg_attr(doc, doc = concat!("[mit]: ", env!("CARGO_PKG_REPOSITORY"), "/blob/HEAD/LICENSE-MIT"))]
-#![cfg_attr(doc, doc = concat!("[nccl-quirks]: ", env!("CARGO_PKG_REPOSITORY"), "/blob/HEAD/docs/nccl-quirks.md"))]
-#![cfg_attr(doc, doc = concat!("[overhead]: ", env!("CARGO_PKG_REPOSITORY"), "/blob/HEAD/docs/overhead.md"))]
-#![cfg_attr(doc, doc = concat!("[platforms]: ", env!("CARGO_PKG_REPOSITORY"), "/blob/HEAD/docs/platforms.md"))]
-#![cfg_attr(doc, doc = concat!("[ras]: ", env!("CARGO_PKG_REPOSITORY"), "/blob/HEAD/docs/ras.md"))]
-#![cfg_attr(doc, doc = concat!("[recorder]: ", env!("CARGO_PKG_REPOSITORY"), "/blob/HEAD/docs/recorder.md"))]
-#![cfg_attr(doc, doc = concat!("[recovery]: ", env!("CARGO_PKG_REPOSITORY"), "/blob/HEAD/docs/recovery.md"))]
-#![cfg_attr(doc, doc = concat!("[security]: ", env!("CARGO_PKG_REPOSITORY"), "/blob/HEAD/SECURITY.md"))]
-#![cfg_attr(doc, doc = concat!("[semver]: ", env!("CARGO_PKG_REPOSITORY"), "/blob/HEAD/docs/semver.md"))]
-#![cfg_attr(doc, doc = concat!("[soundness]: ", env!("CARGO_PKG_REPOSITORY"), "/blob/HEAD/docs/soundness.md"))]
-#![cfg_attr(doc, doc = concat!("[trace]: ", env!("CARGO_PKG_REPOSITORY"), "/blob/HEAD/docs/trace.md"))]
-#![cfg_attr(doc, doc = concat!("[what-it-finds]: ", env!("CARGO_PKG_REPOSITORY"), "/blob/HEAD/docs/what-it-finds.md"))]
-#![doc = include_str!("../README.md")]
+//! Safe bindings of [NCCL](https://developer.nvidia.com/nccl), NVIDIA's library for collective communication between GPUs: loaded
+//! at run time or linked, for every release from 2.13 to 2.32.
+//!
+//! # Quick start
+//!
+//! [`Nccl::load`] finds the library. Here the crate `libnccl-cpu`, NCCL on host memory, takes its place:
+//!
+//! ```
+//! use libnccl::{ReduceOp, StreamRef};
+//!
+//! fn main() -> libnccl::Result<()> {
+//!     let nccl = libnccl_cpu::nccl(); // With GPUs: libnccl::Nccl::load()?
+//!     let comms = nccl.init_all(&[0, 1])?;
+//!     let mut buffers = [[1.0_f32; 3], [2.0; 3]];
+//!     nccl.group(|g| {
+//!         for (comm, buffer) in comms.iter().zip(&mut buffers) {
+//!             g.all_reduce_in_place(comm, buffer, ReduceOp::Sum, StreamRef::DEFAULT)?;
+//!         }
+//!         Ok(())
+//!     })?;
+//!     assert_eq!(buffers, [[3.0; 3]; 2]);
+//!     Ok(())
+//! }
+//! ```
+//!
+//! A process or thread for each rank calls [`Nccl::init_rank`] with the [`UniqueId`] that one of them has made. Operations are
+//! methods of [`Communicator`], at once, and of [`Group`], together. On GPUs, buffers are [`DeviceSlice`] and [`DeviceSliceMut`], or
+//! types that implement [`Buffer`] and [`BufferMut`]; streams are [`StreamRef`], or types that implement [`Stream`].
+//!
+//! # The contract between ranks
+//!
+//! All ranks of a communicator call the same operations in the same order, with the same counts, element types, roots and
+//! reductions. NCCL does not compare them, and may hang or give wrong results; the CPU implementation compares them, and names the
+//! rank that differs. An operation on a GPU returns when its work is enqueued: the buffers stay borrowed during the call, and are
+//! used until the stream has run it.
+//!
+//! # Errors
+//!
+//! Nothing panics. [`Error`] names the call, the values and what was expected; a function that the loaded library lacks is
+//! [`Error::Unsupported`], with the first release that has it. [`Config::timeout`] turns waiting for a missing rank into
+//! [`Error::Timeout`]; a [`Watchdog`], a [`Recorder`] or an [`Observer`] of your own sees what ranks do.
+//!
+//! # Features
+//!
+//! | feature | what |
+//! |---|---|
+//! | `dlopen` (default) | find and load NCCL at run time |
+//! | `link` | link NCCL at build time |
+//! | `bindgen` (default) | generate the bindings in the build |
+//! | `half`, `float8` | element types of the crates of these names |
+//! | `cudarc`, `cuda-core` | buffers and streams of these crates |
+//! | `launch` | find the ranks that a launcher has started, and exchange the id |
+//! | `log`, `tracing` | a record, or a span, for each operation |
+//! | `signal` | a signal writes what the ranks have recorded |
+//! | `ras` | ask a running job which ranks are late, stuck or dead |
+//! | `serde` | [`UniqueId`] as text |
+//! | `device-api` | the raw host functions of NCCL's device API |
+//!
+//! # More
+//!
+#![doc = concat!("[Building and linking](", env!("CARGO_PKG_REPOSITORY"), "/blob/HEAD/docs/building.md),")]
+#![doc = concat!("[when a job hangs](", env!("CARGO_PKG_REPOSITORY"), "/blob/HEAD/docs/hangs.md),")]
+#![doc = concat!("[coming from another binding](", env!("CARGO_PKG_REPOSITORY"), "/blob/HEAD/docs/migration.md),")]
+#![doc = concat!("[soundness](", env!("CARGO_PKG_REPOSITORY"), "/blob/HEAD/docs/soundness.md),")]
+#![doc = concat!("[what a version promises](", env!("CARGO_PKG_REPOSITORY"), "/blob/HEAD/docs/semver.md).")]
 #![cfg_attr(docsrs, feature(doc_cfg))]
 #![deny(unsafe_code)]
 
@@ -111,3 +138,8 @@ pub use stream::StreamRef;
 pub use unique_id::{ParseUniqueIdError, UniqueId};
 pub use version::{ParseVersionError, Version};
 pub use watchdog::{Answer, Cause, Finding, Watchdog};
+
+/// The README's program, as a test.
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct Readme;

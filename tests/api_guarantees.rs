@@ -168,67 +168,68 @@ fn group_and_pending_communicator_are_not_send() {
 // Regression: baracuda's README example can deadlock, as it has no group.
 #[test]
 fn readme_example_is_a_doctest() {
-    assert!(read("src/lib.rs").contains("#![doc = include_str!(\"../README.md\")]"));
+    assert!(read("src/lib.rs").contains("#[cfg(doctest)]\n#[doc = include_str!(\"../README.md\")]"));
     let readme = read("README.md");
     let example = readme.split("```rust\n").nth(1).unwrap().split("```").next().unwrap();
     assert!(example.contains("fn main()") && example.contains("nccl.group(|g| {"), "{example}");
 }
 
-/// Returns the label and the target of each link definition: `[label]: target`.
-fn link_definitions(markdown: &str) -> impl Iterator<Item = (&str, &str)> {
-    let definitions = markdown.lines().filter_map(|line| line.strip_prefix('[')?.split_once("]: "));
-    definitions.filter(|(label, _)| !label.contains(']'))
+/// Returns the targets of the links in a page's text: `[text](target)`.
+fn links(markdown: &str) -> impl Iterator<Item = &str> {
+    // What is between fences is code.
+    let text = markdown.split("```").step_by(2);
+    text.flat_map(|text| text.split("](").skip(1).filter_map(|link| link.split(')').next()))
 }
 
-/// docs.rs shows the README elsewhere than in a checkout.
-#[test]
-fn readme_links_outside_a_checkout_lead_into_the_repository() {
-    let readme = read("README.md");
-    let page = read("src/lib.rs");
-    let mut labels = Vec::new();
-    for (label, target) in link_definitions(&readme) {
-        assert!(Path::new(env!("CARGO_MANIFEST_DIR")).join(target).is_file(), "[{label}]: no file {target}");
-        let absolute =
-            format!(r#"concat!("[{label}]: ", env!("CARGO_PKG_REPOSITORY"), "/blob/HEAD/{target}")"#);
-        let attribute = format!("#![cfg_attr(doc, doc = {absolute})]\n");
-        let position = page.find(&attribute).unwrap_or_else(|| panic!("src/lib.rs lacks {attribute}"));
-        assert!(
-            position < page.find("include_str!").unwrap(),
-            "the relative definition of [{label}] comes first"
-        );
-        assert!(readme.contains(&format!("][{label}]")), "no link to [{label}]");
-        labels.push(label);
-    }
-    assert!(!labels.is_empty());
-    assert_eq!(
-        page.matches("CARGO_PKG_REPOSITORY").count(),
-        labels.len(),
-        "src/lib.rs defines a link too many"
-    );
-    for link in readme.split("][").skip(1) {
-        let label = link.split(']').next().unwrap();
-        assert!(labels.contains(&label), "no definition of [{label}]");
-    }
+/// Returns the anchors of the headings of a page.
+fn anchors(markdown: &str) -> impl Iterator<Item = String> {
+    let headings = markdown.lines().filter(|line| line.starts_with('#'));
+    headings.map(|line| {
+        let text = line.trim_start_matches(['#', ' ']).to_lowercase().replace(' ', "-");
+        text.chars().filter(|letter| letter.is_alphanumeric() || matches!(letter, '-' | '_')).collect()
+    })
 }
 
-/// A relative target in the text itself cannot be redefined.
+/// Returns the pages of a folder, and of those in it.
+fn pages(folder: &Path) -> Vec<PathBuf> {
+    let entries = std::fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path());
+    let (folders, files): (Vec<_>, Vec<_>) = entries.partition(|path| path.is_dir());
+    let own = files.into_iter().filter(|path| path.extension().is_some_and(|extension| extension == "md"));
+    own.chain(folders.iter().flat_map(|folder| pages(folder))).collect()
+}
+
 #[test]
-fn published_pages_have_no_relative_link_in_their_text() {
-    for page in ["README.md", "CHANGELOG.md", "crates/cpu/README.md", "crates/cli/README.md"] {
-        let text = read(page);
-        let anchors: Vec<_> = text
-            .lines()
-            .filter(|line| line.starts_with('#'))
-            .map(|line| format!("#{}", line.trim_start_matches(['#', ' ']).to_lowercase().replace(' ', "-")))
-            .collect();
-        for link in text.split("](").skip(1) {
-            let target = link.split(')').next().unwrap();
-            assert!(
-                target.starts_with("https://") || anchors.iter().any(|anchor| anchor == target),
-                "{page}: {target}"
-            );
+fn links_of_pages_lead_to_files_and_headings() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let mut all = pages(&root.join("docs"));
+    all.extend(["README.md", "CONTRIBUTING.md", "SECURITY.md", "examples/README.md"].map(|page| root.join(page)));
+    let mut dead = Vec::new();
+    for page in all {
+        let text = std::fs::read_to_string(&page).unwrap();
+        for target in links(&text).filter(|target| !target.starts_with("https://")) {
+            let (path, anchor) = target.split_once('#').unwrap_or((target, ""));
+            let path = if path.is_empty() { page.clone() } else { page.parent().unwrap().join(path) };
+            let is_heading =
+                || std::fs::read_to_string(&path).is_ok_and(|text| anchors(&text).any(|found| found == anchor));
+            if !path.exists() || !anchor.is_empty() && !is_heading() {
+                dead.push(format!("{}: {target}", page.display()));
+            }
         }
-        assert!(page == "README.md" || link_definitions(&text).next().is_none(), "{page}");
+    }
+    assert!(dead.is_empty(), "{dead:#?}");
+}
+
+/// crates.io shows these with links of the repository's root, and docs.rs with none.
+#[test]
+fn pages_shown_elsewhere_have_no_relative_links() {
+    for page in ["CHANGELOG.md", "crates/cpu/README.md", "crates/cli/README.md"] {
+        let text = read(page);
+        let is_own = |target: &str| {
+            target.strip_prefix('#').is_some_and(|anchor| anchors(&text).any(|found| found == anchor))
+        };
+        for target in links(&text) {
+            assert!(target.starts_with("https://") || is_own(target), "{page}: {target}");
+        }
     }
 }
 

@@ -153,7 +153,7 @@ impl Recorder {
         self.recording.ring.last()
     }
 
-    /// Returns the records as JSON, in the format that `docs/recorder.md` describes. The `reason` is part of it.
+    /// Returns the records as JSON, in the format that `docs/hangs.md` describes. The `reason` is part of it.
     #[must_use]
     pub fn to_json(&self, reason: &str) -> String {
         Self::list_to_json(reason, std::slice::from_ref(self))

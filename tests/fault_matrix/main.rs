@@ -5,7 +5,7 @@
 //! can be known. Then they join a new communicator, and have no thread, file or mapping more than before.
 //!
 //! `cargo test --test fault_matrix` runs some cells, `cargo test --test fault_matrix -- --ignored` all of them, and with
-//! `LIBNCCL_FAULTS=write` writes what happened to `docs/faults.md`.
+//! `LIBNCCL_FAULTS=write` writes what happened to `docs/generated/faults.md`.
 #![cfg(target_os = "linux")] // Elsewhere there is no CPU implementation.
 
 mod call;

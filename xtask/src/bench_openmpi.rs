@@ -55,7 +55,7 @@ pub(crate) struct Options {
     /// Compare with another build of the CPU implementation instead of OpenMPI: its libnccl.so.2, or the folder with it
     #[arg(long, value_name = "PATH")]
     baseline: Option<PathBuf>,
-    /// Write the tables to docs/cpu-performance-tables.md instead of printing them
+    /// Write the tables to docs/generated/cpu-performance-tables.md instead of printing them
     #[arg(
         long,
         conflicts_with_all = ["ranks", "operations", "sizes", "rounds", "peers", "baseline", "time_to_create"]

@@ -1,5 +1,5 @@
-//! `docs/coverage.md`: the methods that call each C function, and the tests that name it. All of it is derived from the
-//! sources, except for the reasons why a function has no method.
+//! `docs/generated/coverage.md`: the methods that call each C function, and the tests that name it. All of it is derived
+//! from the sources, except for the reasons why a function has no method.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail};
 
-const PAGE: &str = "docs/coverage.md";
+const PAGE: &str = "docs/generated/coverage.md";
 
 /// The functions without a method of their own, with the reason.
 const REASONS: &[(&str, &str)] = &[

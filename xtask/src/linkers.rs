@@ -1,5 +1,5 @@
 //! Links the program in `tests/matrix` with every linker and several releases of NCCL, runs each build with every
-//! library, and compares what it finds with `docs/linkers.md`.
+//! library, and compares what it finds with `docs/generated/linkers.md`.
 
 use std::collections::BTreeSet;
 use std::env;
@@ -17,7 +17,7 @@ use crate::nvidia_packages;
 use crate::process::{self, End};
 use crate::releases::{NEWEST, OLDEST};
 
-const PAGE: &str = "docs/linkers.md";
+const PAGE: &str = "docs/generated/linkers.md";
 
 /// The linkers: the title in the table, and the name that the C compiler knows.
 const LINKERS: [(&str, &str); 4] = [("GNU ld", "bfd"), ("lld", "lld"), ("mold", "mold"), ("gold", "gold")];

@@ -40,15 +40,15 @@ enum Task {
     },
     /// Compare vendor-headers/nccl.h with NVIDIA's headers of releases, which are downloaded if needed
     Headers(headers::Options),
-    /// Run the checks in tests/matrix with releases, loaded and linked; with --all, write docs/compatibility.md
+    /// Run the checks in tests/matrix with releases, loaded and linked; with --all, write docs/generated/compatibility.md
     Matrix(matrix::Options),
-    /// Link a program with every linker, run it with several libraries, and generate docs/linkers.md
+    /// Link a program with every linker, run it with several libraries, and generate docs/generated/linkers.md
     Linkers {
         /// Write nothing; fail if the page would change
         #[arg(long)]
         check: bool,
     },
-    /// Generate docs/coverage.md, which lists the methods and tests of each C function, from the sources
+    /// Generate docs/generated/coverage.md, which lists the methods and tests of each C function, from the sources
     Coverage {
         /// Write nothing; fail if the page would change
         #[arg(long)]
@@ -77,7 +77,7 @@ enum Task {
         #[arg(long)]
         debug: bool,
     },
-    /// Build the library that records calls, libnccl-trace.so, with links of NCCL's names (docs/trace.md)
+    /// Build the library that records calls, libnccl-trace.so, with links of NCCL's names (docs/hangs.md)
     TraceSo {
         /// The folder to put it into, created if needed
         directory: PathBuf,

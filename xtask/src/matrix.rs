@@ -1,5 +1,5 @@
 //! Runs the checks of `tests/matrix` with releases of NCCL, loaded and linked, on a machine without a GPU, and compares
-//! the results with `docs/compatibility.md`.
+//! the results with `docs/generated/compatibility.md`.
 
 use std::fs;
 use std::path::Path;
@@ -30,7 +30,7 @@ use row::Row;
 pub(crate) struct Options {
     #[command(flatten)]
     selection: Selection,
-    /// Compare with docs/compatibility.md instead of writing it; always so without --all
+    /// Compare with docs/generated/compatibility.md instead of writing it; always so without --all
     #[arg(long)]
     check: bool,
     /// Remove each downloaded library after its run: needs 1 GB of disk space instead of 10 GB

@@ -305,9 +305,9 @@ fn device_functions() -> BTreeSet<String> {
     text.lines().filter_map(name).collect()
 }
 
-/// Prints what recording adds to an operation of a library that does nothing: docs/trace.md.
+/// Prints what recording adds to an operation of a library that does nothing: docs/hangs.md.
 #[test]
-#[ignore = "measures; to be run alone, optimised: see docs/trace.md"]
+#[ignore = "measures; to be run alone, optimised: see docs/hangs.md"]
 fn cost_of_an_operation() {
     const CALLS: u32 = 20_000_000;
     let fixture = Fixture::new();

@@ -10,7 +10,7 @@ use proc_macro2::{Delimiter, Span, TokenStream, TokenTree};
 const PROGRAMS: [&str; 4] = ["server", "custom_op", "bootstrap", "exchange"];
 
 /// The page with the figures.
-const PAGE: &str = include_str!("../../../docs/migration/consumers.md");
+const PAGE: &str = include_str!("../../../docs/migration.md");
 
 /// Returns the numbers of the lines that count.
 fn unsafe_lines(source: &str) -> BTreeSet<usize> {
@@ -81,5 +81,5 @@ fn programs_lose_at_least_nine_of_ten_unsafe_lines() {
     table += &format!("| together | {} | {} |\n", totals[0], totals[1]);
     println!("{table}");
     assert!(totals[1] * 10 <= totals[0], "{table}");
-    assert!(PAGE.contains(&table), "docs/migration/consumers.md does not have the figures:\n{table}");
+    assert!(PAGE.contains(&table), "docs/migration.md does not have the figures:\n{table}");
 }

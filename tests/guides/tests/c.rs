@@ -1,9 +1,9 @@
-//! The C code of the guides, compiled against this project's `nccl.h`.
+//! The C code of the guide, compiled against this project's `nccl.h`.
 
 use std::path::Path;
 use std::process::Command;
 
-const GUIDE: &str = include_str!("../../../docs/migration/c.md");
+const GUIDE: &str = include_str!("../../../docs/migration.md");
 
 #[test]
 fn c_code_of_the_guide_compiles() {

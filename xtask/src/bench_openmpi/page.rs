@@ -1,4 +1,4 @@
-//! `docs/cpu-performance-tables.md`.
+//! `docs/generated/cpu-performance-tables.md`.
 
 use std::fs;
 use std::path::Path;
@@ -8,7 +8,7 @@ use anyhow::{Context, Result};
 use super::programs::OPENMPI;
 
 /// The page's path below the root of the checkout.
-const PATH: &str = "docs/cpu-performance-tables.md";
+const PATH: &str = "docs/generated/cpu-performance-tables.md";
 
 /// Returns the page with the tables of a run.
 pub(crate) fn page(machine: &str, rounds: u32, tables: &str) -> String {
@@ -17,7 +17,7 @@ pub(crate) fn page(machine: &str, rounds: u32, tables: &str) -> String {
          All figures of one run of the CPU implementation and OpenMPI {}, medians of {rounds} rounds. This command measures\n\
          them and writes this page:\n\n\
          ```console\n$ cargo xtask bench-openmpi --write\n```\n\n\
-         [cpu-performance.md](cpu-performance.md) describes the method and the targets.\n\n\
+         [cpu-performance.md](../cpu-performance.md) describes the method and the targets.\n\n\
          {machine}\n\n{tables}",
         OPENMPI.release
     )
@@ -46,7 +46,7 @@ them and writes this page:
 $ cargo xtask bench-openmpi --write
 ```
 
-[cpu-performance.md](cpu-performance.md) describes the method and the targets.
+[cpu-performance.md](../cpu-performance.md) describes the method and the targets.
 
 Number of cores: 2, a CPU
 

@@ -1,4 +1,4 @@
-//! `docs/compatibility.md`.
+//! `docs/generated/compatibility.md`.
 
 use std::fmt::Write as _;
 
@@ -10,7 +10,7 @@ use super::quirks::QUIRKS;
 use super::row::Row;
 use crate::releases::{NEWEST, OLDEST, RELEASES};
 
-pub(super) const PAGE: &str = "docs/compatibility.md";
+pub(super) const PAGE: &str = "docs/generated/compatibility.md";
 
 /// Returns the whole page.
 pub(super) fn page(rows: &[Row]) -> Result<String> {

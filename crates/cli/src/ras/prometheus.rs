@@ -1,4 +1,4 @@
-//! A report as metrics in Prometheus's text format. docs/ras.md lists them.
+//! A report as metrics in Prometheus's text format. docs/hangs.md lists them.
 
 use std::collections::BTreeMap;
 use std::fmt::{Display, Write};

@@ -4,7 +4,7 @@ use std::time::Duration;
 use clap::{Args, Subcommand};
 
 const DIFF_HELP: &str = "\
-Each rank of a job writes its recording when it fails, or on request (docs/recorder.md). An example:
+Each rank of a job writes its recording when it fails, or on request (docs/hangs.md). An example:
   nccl recorder diff /tmp/recordings
   nccl recorder diff rank0.json rank1.json --html job.html
 

@@ -1,4 +1,4 @@
-//! The recordings of a job, as `libnccl` writes them: docs/recorder.md has the schema.
+//! The recordings of a job, as `libnccl` writes them: docs/hangs.md has the schema.
 
 use std::cmp::Reverse;
 use std::collections::BTreeMap;

@@ -8,7 +8,7 @@ use crate::value_parser::whole;
 const HELP: &str = "\
 The program gets libnccl-trace.so in the place of NCCL. It passes all calls on, and records the operations of each communicator; \
 each process writes FOLDER/rankN.json at its end, at an error or an abort, at SIGTERM, SIGINT, and the signal that \
-LIBNCCL_RECORDER_SIGNAL names (docs/trace.md).
+LIBNCCL_RECORDER_SIGNAL names (docs/hangs.md).
 
 Examples:
   nccl trace -- python3 train.py
