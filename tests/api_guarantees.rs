@@ -1,7 +1,7 @@
 //! Guarantees of the public API's types and signatures, and of the README.
 
 use std::fs;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use libnccl::{Communicator, DataType, Element, Error, LoadError, Nccl};
 
@@ -192,7 +192,7 @@ fn anchors(markdown: &str) -> impl Iterator<Item = String> {
 
 /// Returns the pages of a folder, and of those in it.
 fn pages(folder: &Path) -> Vec<PathBuf> {
-    let entries = std::fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path());
+    let entries = fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path());
     let (folders, files): (Vec<_>, Vec<_>) = entries.partition(|path| path.is_dir());
     let own = files.into_iter().filter(|path| path.extension().is_some_and(|extension| extension == "md"));
     own.chain(folders.iter().flat_map(|folder| pages(folder))).collect()
@@ -202,15 +202,17 @@ fn pages(folder: &Path) -> Vec<PathBuf> {
 fn links_of_pages_lead_to_files_and_headings() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));
     let mut all = pages(&root.join("docs"));
-    all.extend(["README.md", "CONTRIBUTING.md", "SECURITY.md", "examples/README.md"].map(|page| root.join(page)));
+    all.extend(
+        ["README.md", "CONTRIBUTING.md", "SECURITY.md", "examples/README.md"].map(|page| root.join(page)),
+    );
     let mut dead = Vec::new();
     for page in all {
-        let text = std::fs::read_to_string(&page).unwrap();
+        let text = fs::read_to_string(&page).unwrap();
         for target in links(&text).filter(|target| !target.starts_with("https://")) {
             let (path, anchor) = target.split_once('#').unwrap_or((target, ""));
             let path = if path.is_empty() { page.clone() } else { page.parent().unwrap().join(path) };
             let is_heading =
-                || std::fs::read_to_string(&path).is_ok_and(|text| anchors(&text).any(|found| found == anchor));
+                || fs::read_to_string(&path).is_ok_and(|text| anchors(&text).any(|found| found == anchor));
             if !path.exists() || !anchor.is_empty() && !is_heading() {
                 dead.push(format!("{}: {target}", page.display()));
             }
