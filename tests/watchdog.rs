@@ -1,4 +1,6 @@
 //! Watchdogs: what they find, and that no communicator is ended twice, whoever ends it.
+//!
+//! `LIBNCCL_INTERLEAVINGS=10000 cargo test --test watchdog` takes minutes; `.ci/sanitize` runs some under an address sanitizer.
 #![cfg(target_os = "linux")]
 #![allow(unsafe_code)] // A table of functions that count.
 

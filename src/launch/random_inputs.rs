@@ -1,4 +1,4 @@
-//! Random changes of messages, for tests of their parsers.
+//! Random changes of messages, for tests of their parsers. `LIBNCCL_LAUNCH_INPUTS=1000000` in the environment tries so many.
 
 /// Returns the number of inputs for a parser: `usual`, or that of `LIBNCCL_LAUNCH_INPUTS`.
 pub(crate) fn count(usual: usize) -> usize {

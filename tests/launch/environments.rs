@@ -1,4 +1,5 @@
-//! Every launcher's variables, in tables: recognised, incomplete, contradictory.
+//! Every launcher's variables, in tables: recognised, incomplete, contradictory. `LIBNCCL_LAUNCH_INPUTS=1000000` tries so many
+//! random ones.
 
 use libnccl::Error;
 use libnccl::launch::{Launch, LaunchError, Launcher};

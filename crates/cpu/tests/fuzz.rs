@@ -1,6 +1,7 @@
 //! Corrupted unique ids, unauthenticated connections to the rendezvous, and fake roots: every call returns, and soon.
 //!
 //! A failure prints its seed; `LIBNCCL_FUZZ_SEED=<seed> cargo test -p libnccl-cpu --test fuzz` repeats it.
+//! `cargo test --release -p libnccl-cpu --test fuzz -- --ignored` tries a million.
 
 mod common;
 
