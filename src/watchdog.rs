@@ -168,7 +168,7 @@ impl Watchdog {
     pub fn watch(&self, communicator: &Communicator) -> Result<()> {
         let shared = communicator.shared().owned("watch")?;
         if shared.observers.find::<Heartbeat>().is_none() {
-            shared.observers.add(Arc::new(Heartbeat::default()));
+            shared.observers.add(communicator.membership(), Arc::new(Heartbeat::default()));
         }
         let shared = Arc::downgrade(&shared);
         let mut watched = self.state.lock();

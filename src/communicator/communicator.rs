@@ -380,8 +380,8 @@ impl Communicator {
     /// Tells the observers, if there are any, of the end of the last operation.
     #[inline(always)]
     pub(crate) fn tell_end(&self, result: Result<(), &Error>) {
-        if let Some(membership) = self.shared.observed() {
-            self.shared.observers.end(membership, result);
+        if let Some(observed) = self.shared.observed() {
+            observed.end(result);
         }
     }
 
@@ -425,15 +425,9 @@ impl Communicator {
             self.shared.state.fail();
         }
         self.withdraw_from_group();
-        if let Some(membership) = self.shared.observed() {
-            self.tell_group_end(membership, result);
+        if let Some(observed) = self.shared.observed() {
+            observed.end_group(result);
         }
-    }
-
-    #[cold]
-    #[inline(never)]
-    fn tell_group_end(&self, membership: &Membership, result: Result<(), &Error>) {
-        self.shared.observers.end_group(membership, result);
     }
 
     /// Leaves NCCL before the end of a group, in which it has no operation.

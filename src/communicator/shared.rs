@@ -12,7 +12,7 @@ use super::state::State;
 use crate::backend::{Library, call};
 use crate::config::RawConfig;
 use crate::cuda::CudaContext;
-use crate::observer::{Given, Observers, of_process};
+use crate::observer::{Given, Observed, Observers, of_process};
 use crate::{
     CommunicatorEvent, CommunicatorId, Config, Error, Membership, MemorySpace, Result, ResultCode, sys,
 };
@@ -134,25 +134,23 @@ impl Shared {
         self.membership.get().map_or((0, 0), |known| (known.size as u32, known.rank as u32))
     }
 
-    /// Returns what observers know of the communicator, if there are any.
+    /// Returns the observers, if there are any.
     #[inline(always)]
-    pub(crate) fn observed(&self) -> Option<&Membership> {
-        if self.observers.exist() { self.membership.get() } else { None }
+    pub(crate) fn observed(&self) -> Option<Observed<'_>> {
+        self.observers.observed()
     }
 
     /// Adds the observers that the program has given to the communicator, and to all of the process.
     pub(crate) fn begin_observation(&self, size: usize, rank: usize) {
         let membership = self.membership(size, rank);
         let given = self.origin.observers.iter().map(Arc::clone);
-        given.chain(of_process(membership)).for_each(|observer| self.observers.add(observer));
+        given.chain(of_process(membership)).for_each(|observer| self.observers.add(membership, observer));
         self.tell(CommunicatorEvent::Created);
     }
 
     /// Tells the observers what happens to the communicator.
     pub(crate) fn tell(&self, event: CommunicatorEvent) {
-        if let Some(membership) = self.membership.get() {
-            self.observers.tell_event(membership, event);
-        }
+        self.observers.tell_event(event);
     }
 
     /// Returns what the next child gets, of a `color` if there are several, with `name` or that of this communicator.

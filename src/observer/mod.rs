@@ -26,6 +26,6 @@ pub use communicator_id::CommunicatorId;
 pub use event::{CommunicatorEvent, OperationEnd, OperationStart};
 pub use membership::Membership;
 pub use observer::Observer;
-pub(crate) use observers::{Given, Observers};
+pub(crate) use observers::{Given, Observed, Observers};
 pub use process::observe;
 pub(crate) use process::of_process;

@@ -23,8 +23,17 @@ pub(crate) struct Observers {
 }
 
 struct Link {
+    /// As every observer of it is told.
+    communicator: Membership,
     observer: Arc<dyn Observer>,
     next: OnceLock<Box<Link>>,
+}
+
+/// A communicator that has observers.
+#[derive(Clone, Copy)]
+pub(crate) struct Observed<'a> {
+    observers: &'a Observers,
+    first: &'a Link,
 }
 
 // A panic of an observer is caught, and leaves nothing half done here: what has observers is as before.
@@ -34,9 +43,17 @@ impl UnwindSafe for Given {}
 impl RefUnwindSafe for Given {}
 
 impl Link {
-    /// Tells this observer, and all after it.
+    /// Tells this observer, and all after it. Most communicators have one.
+    #[inline(always)]
+    fn tell_all(&self, tell: impl Fn(&dyn Observer) + Copy) {
+        let _ = catch_panic(move || tell(&*self.observer));
+        if let Some(next) = self.next.get() {
+            next.tell_rest(&tell);
+        }
+    }
+
     #[cold]
-    fn tell(&self, tell: &dyn Fn(&dyn Observer)) {
+    fn tell_rest(&self, tell: &dyn Fn(&dyn Observer)) {
         for link in iter::successors(Some(self), |link| link.next.get().map(|next| &**next)) {
             let _ = catch_panic(|| tell(&*link.observer));
         }
@@ -44,14 +61,14 @@ impl Link {
 }
 
 impl Observers {
-    /// Returns `true` if there are any.
+    /// Returns them if there are any.
     #[inline(always)]
-    pub(crate) fn exist(&self) -> bool {
-        self.first.get().is_some()
+    pub(crate) fn observed(&self) -> Option<Observed<'_>> {
+        self.first.get().map(|first| Observed { observers: self, first })
     }
 
-    pub(crate) fn add(&self, observer: Arc<dyn Observer>) {
-        let mut link = Box::new(Link { observer, next: OnceLock::new() });
+    pub(crate) fn add(&self, communicator: &Membership, observer: Arc<dyn Observer>) {
+        let mut link = Box::new(Link { communicator: communicator.clone(), observer, next: OnceLock::new() });
         let mut end = &self.first;
         while let Err(refused) = end.set(link) {
             link = refused;
@@ -75,56 +92,61 @@ impl Observers {
         NonZeroU64::new(self.count.load(Relaxed))
     }
 
+    /// Tells them what happens to the communicator.
+    #[cold]
+    pub(crate) fn tell_event(&self, event: CommunicatorEvent) {
+        if let Some(first) = self.first.get() {
+            first.tell_all(|observer| observer.on_communicator(&first.communicator, event));
+        }
+    }
+}
+
+impl<'a> Observed<'a> {
+    #[inline(always)]
+    pub(crate) fn communicator(&self) -> &'a Membership {
+        &self.first.communicator
+    }
+
     /// Tells them of an operation, the first of the communicator in a group or a later one if there is a group.
     #[inline(always)]
     pub(crate) fn start(&self, mut start: OperationStart<'_>, is_first_of_group: Option<bool>) {
+        let Self { observers: Observers { count, group, .. }, first, .. } = self;
         // One thread at a time uses the communicator.
-        let number = self.count.load(Relaxed) + 1;
-        self.count.store(number, Relaxed);
+        let number = count.load(Relaxed) + 1;
+        count.store(number, Relaxed);
         start.number = number;
         if let Some(is_first) = is_first_of_group {
-            if is_first {
-                self.group.store(number, Relaxed);
-            }
-            start.group = self.group.load(Relaxed);
+            start.group = if is_first { number } else { group.load(Relaxed) };
+            group.store(start.group, Relaxed);
             start.call = start.call.in_group(is_first);
         }
-        self.tell(|observer| observer.on_start(&start));
+        first.tell_all(|observer| observer.on_start(&start));
     }
 
     /// Tells them of the end of the last operation.
     #[inline(always)]
-    pub(crate) fn end(&self, communicator: &Membership, result: Result<(), &Error>) {
-        let number = self.count.load(Relaxed);
-        let end = OperationEnd::new(communicator, [number; 2], result);
-        self.tell(|observer| observer.on_end(&end));
+    pub(crate) fn end(&self, result: Result<(), &Error>) {
+        let number = self.observers.count.load(Relaxed);
+        self.tell_end([number; 2], result);
     }
 
-    /// Tells them of the end of a group, if they were told of operations in it.
-    #[inline(always)]
-    pub(crate) fn end_group(&self, communicator: &Membership, result: Result<(), &Error>) {
-        let (first, last) = (self.group.load(Relaxed), self.count.load(Relaxed));
-        if first > 0 {
-            self.group.store(0, Relaxed);
-            let end = OperationEnd::new(communicator, [first, last], result);
-            self.tell(|observer| observer.on_end(&end));
-        }
-    }
-
-    /// Tells them what happens to the communicator.
+    /// Tells them of the end of a group, if they were told of operations in it. Not inlined: it would take registers from groups
+    /// without observers.
     #[cold]
-    pub(crate) fn tell_event(&self, communicator: &Membership, event: CommunicatorEvent) {
-        self.tell(|observer| observer.on_communicator(communicator, event));
+    #[inline(never)]
+    pub(crate) fn end_group(self, result: Result<(), &Error>) {
+        let Observers { count, group, .. } = self.observers;
+        let first = group.load(Relaxed);
+        if first > 0 {
+            group.store(0, Relaxed);
+            self.tell_end([first, count.load(Relaxed)], result);
+        }
     }
 
     #[inline(always)]
-    fn tell(&self, tell: impl Fn(&dyn Observer)) {
-        // Most communicators have one.
-        let Some(first) = self.first.get() else { return };
-        let _ = catch_panic(|| tell(&*first.observer));
-        if let Some(second) = first.next.get() {
-            second.tell(&tell);
-        }
+    fn tell_end(&self, numbers: [u64; 2], result: Result<(), &Error>) {
+        let end = OperationEnd::new(self.communicator(), numbers, result);
+        self.first.tell_all(|observer| observer.on_end(&end));
     }
 }
 

@@ -139,11 +139,11 @@ impl<'c> Call<'c> {
             }
         };
         let shared = communicator.shared();
-        if let Some(membership) = shared.observed() {
+        if let Some(observed) = shared.observed() {
             let call = CallWord::new(operation, self.data_type(operation), self.arguments.ranks);
             let (elements, stream) = (self.elements(operation, checked), self.stream.as_raw().addr());
-            let told = OperationStart::of_call(membership, call, elements, stream, self.site);
-            shared.observers.start(told, is_first_of_group);
+            let told = OperationStart::of_call(observed.communicator(), call, elements, stream, self.site);
+            observed.start(told, is_first_of_group);
         }
         Ok(begun)
     }

@@ -12,7 +12,7 @@ impl Communicator {
     pub fn record(&self, entries: usize) -> Recorder {
         self.recorder().unwrap_or_else(|| {
             let recorder = Recorder::of_this_process(self.membership(), entries);
-            self.shared().observers.add(Arc::new(recorder.clone()));
+            self.shared().observers.add(self.membership(), Arc::new(recorder.clone()));
             recorder
         })
     }
