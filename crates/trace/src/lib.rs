@@ -11,10 +11,10 @@ mod group;
 mod hooks;
 mod library;
 mod lifecycle;
-mod missing;
 mod operations;
 mod per_process;
 mod registry;
+mod returned;
 mod signal;
 mod thread;
 

@@ -57,9 +57,9 @@ macro_rules! forward {
             Some(library) => match library.$table.$name {
                 // SAFETY: the caller of the function with this name has given the arguments that it takes.
                 Some(function) => unsafe { function($($argument),*) },
-                None => $crate::missing::Returned::function($crate::missing::message!($name)),
+                None => $crate::returned::Returned::function($crate::returned::message!($name)),
             },
-            None => $crate::missing::Returned::library(),
+            None => $crate::returned::Returned::library(),
         }
     };
 }

@@ -10,7 +10,7 @@ use libnccl::{CommunicatorId, UniqueId};
 use crate::library::forward;
 use crate::registry::{self, NewCommunicator};
 use crate::thread::{created, outermost};
-use crate::{dump, missing};
+use crate::{dump, returned};
 
 /// Makes the call that begins to create a communicator, and registers that.
 fn create(new: impl FnOnce() -> NewCommunicator, call: impl FnOnce() -> ncclResult_t) -> ncclResult_t {
@@ -247,6 +247,6 @@ pub(crate) unsafe extern "C" fn ncclCommGetAsyncError(
 
 /// The message about a function that the library lacks comes from here, once.
 pub(crate) unsafe extern "C" fn ncclGetLastError(comm: ncclComm_t) -> *const c_char {
-    let message = missing::take_message();
+    let message = returned::take_message();
     if message.is_null() { forward!(functions.ncclGetLastError(comm)) } else { message }
 }

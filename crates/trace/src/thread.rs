@@ -8,9 +8,9 @@ use libnccl::sys::{ncclComm_t, ncclResult_t};
 
 use crate::communicator::{Communicator, Place};
 use crate::dump;
-use crate::missing::Returned;
 use crate::operations::Starter;
 use crate::registry::{self, NewCommunicator};
+use crate::returned::Returned;
 use crate::signal;
 
 thread_local! {

@@ -33,29 +33,31 @@ pub(super) enum Division {
 }
 
 /// The number of functions that a rank can call.
-const FUNCTIONS: usize = {
-    let (mut number, mut functions) = (0, 0);
-    while number < Operation::ALL.len() {
-        functions += is_function(&Operation::ALL[number]) as usize;
-        number += 1;
-    }
-    functions
-};
+const FUNCTIONS: usize = functions_before(Operation::ALL.len());
 
 /// The shapes of the functions, in the order of their operations, and that of [`Function::SCATTER_ALLGATHER`].
 static SHAPES: [Shape; FUNCTIONS + 1] = {
     let mut shapes = [Shape::new(Operation::of("broadcast"), true); FUNCTIONS + 1];
-    let (mut number, mut functions) = (0, 0);
+    let mut number = 0;
     while number < Operation::ALL.len() {
         let operation = &Operation::ALL[number];
         if is_function(operation) {
-            shapes[functions] = Shape::new(operation, operation.reduces);
-            functions += 1;
+            shapes[functions_before(number)] = Shape::new(operation, operation.reduces);
         }
         number += 1;
     }
     shapes
 };
+
+/// Returns how many operations before this place in the table are functions.
+const fn functions_before(place: usize) -> usize {
+    let (mut number, mut functions) = (0, 0);
+    while number < place {
+        functions += is_function(&Operation::ALL[number]) as usize;
+        number += 1;
+    }
+    functions
+}
 
 /// Returns `true` if the operation is one call of a function that all ranks call with the same count.
 const fn is_function(operation: &Operation) -> bool {
@@ -73,13 +75,9 @@ impl Function {
 
     /// Returns the function of the operation with this name.
     pub(crate) const fn named(name: &str) -> Self {
-        let (own, mut number, mut functions) = (Operation::of(name).number(), 0, 0);
-        while number < own {
-            functions += is_function(&Operation::ALL[number]) as u8;
-            number += 1;
-        }
-        assert!(is_function(&Operation::ALL[own]));
-        Self { number: functions }
+        let operation = Operation::of(name);
+        assert!(is_function(operation));
+        Self { number: functions_before(operation.number()) as u8 }
     }
 
     /// Returns the function of a number, if there is one.
