@@ -2,7 +2,7 @@
 //! it starts its ranks itself, on this machine.
 //!
 //! ```console
-//! $ cargo run --release --features launch --example multi_process -- 4
+//! $ cargo run --release --example multi_process -- 4
 //! $ mpirun -n 4 target/release/examples/multi_process
 //! $ torchrun --nproc-per-node 4 --no-python target/release/examples/multi_process
 //! ```
@@ -17,7 +17,7 @@ use std::time::Duration;
 
 use common::{Machine, ranks};
 use libnccl::ReduceOp;
-use libnccl::launch::{Launch, LaunchError};
+use libnccl_launch::{Launch, LaunchError};
 
 /// A rank that never comes must not be waited for without end.
 const TIMEOUT: Duration = Duration::from_secs(60);
@@ -25,7 +25,7 @@ const TIMEOUT: Duration = Duration::from_secs(60);
 fn main() -> Result<(), Box<dyn Error>> {
     match Launch::from_env() {
         Ok(launch) => run_rank(&launch.timeout(TIMEOUT)),
-        Err(libnccl::Error::Launch(LaunchError::NoLauncher)) => start_ranks(ranks(4)),
+        Err(LaunchError::NoLauncher) => start_ranks(ranks(4)),
         Err(error) => Err(error.into()),
     }
 }

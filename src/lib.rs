@@ -38,7 +38,7 @@
 //!
 //! Nothing panics. [`Error`] names the call, the values and what was expected; a function that the loaded library lacks is
 //! [`Error::Unsupported`], with the first release that has it. [`Config::timeout`] turns waiting for a missing rank into
-//! [`Error::Timeout`]; a [`Watchdog`], a [`Recorder`] or an [`Observer`] of your own sees what ranks do.
+//! [`Error::Timeout`]; an [`Observer`] sees what ranks do: one of your own, or a recorder or a watchdog of `libnccl-observe`.
 //!
 //! # Features
 //!
@@ -49,12 +49,16 @@
 //! | `bindgen` (default) | generate the bindings in the build |
 //! | `half`, `float8` | element types of the crates of these names |
 //! | `cudarc`, `cuda-core` | buffers and streams of these crates |
-//! | `launch` | find the ranks that a launcher has started, and exchange the id |
-//! | `log`, `tracing` | a record, or a span, for each operation |
-//! | `signal` | a signal writes what the ranks have recorded |
-//! | `ras` | ask a running job which ranks are late, stuck or dead |
 //! | `serde` | [`UniqueId`] as text |
 //! | `device-api` | the raw host functions of NCCL's device API |
+//!
+//! # Crates on this one
+//!
+//! | crate | what |
+//! |---|---|
+//! | `libnccl-cpu` | NCCL on host memory, for tests and machines without a GPU |
+//! | `libnccl-launch` | find the ranks that a launcher has started, and exchange the id |
+//! | `libnccl-observe` | a recorder, a watchdog, logs, spans, and a client of NCCL's RAS service |
 //!
 //! # More
 //!
@@ -80,15 +84,10 @@ mod error;
 mod forwarded;
 mod group;
 mod interop;
-#[cfg(feature = "launch")]
-pub mod launch;
 mod nccl;
 mod observer;
 mod operation;
 mod parameters;
-#[cfg(feature = "ras")]
-pub mod ras;
-mod recorder;
 mod reduce_op;
 mod registration;
 mod releases_of_values;
@@ -98,7 +97,6 @@ mod unique_id;
 #[cfg(feature = "serde")]
 mod unique_id_serde;
 mod version;
-mod watchdog;
 
 pub use backend::Backend;
 pub use buffer::{
@@ -107,7 +105,7 @@ pub use buffer::{
     Stream,
 };
 pub use communicator::{
-    AbortHandle, BorrowedCommunicator, Communicator, Finalized, MemoryStatistic, PendingCommunicator,
+    AbortHandle, BorrowedCommunicator, Communicator, Finalized, Health, MemoryStatistic, PendingCommunicator,
     Properties, ShrinkMode,
 };
 pub use config::{CollectiveConfig, Config, CtaPolicy, GraphUsageMode, HostCftMode, NvlsHostMode};
@@ -124,20 +122,18 @@ pub use interop::CudaCoreGuard;
 pub use interop::CudaGuard;
 pub use nccl::{Function, Nccl};
 pub use observer::{
-    CommunicatorEvent, CommunicatorId, Membership, Observer, OperationEnd, OperationStart, observe,
+    CallWord, CommunicatorEvent, CommunicatorId, Membership, Observer, OperationEnd, OperationStart, observe,
 };
 pub use operation::{
     Extent, Grouped, Grouping, Operation, Operations, OwnedPreMulSum, PreMulSum, PreMulSumOperations, Role,
     Signal, Ungrouped, WaitSignal, WindowOffset,
 };
 pub use parameters::{ParameterValue, Parameters};
-pub use recorder::{Record, RecordState, Recorder};
 pub use reduce_op::{ParseReduceOpError, ReduceOp};
 pub use registration::{OwnedRegistration, OwnedWindow, Registration, Window, WindowFlags};
 pub use stream::StreamRef;
 pub use unique_id::{ParseUniqueIdError, UniqueId};
 pub use version::{ParseVersionError, Version};
-pub use watchdog::{Answer, Cause, Finding, Watchdog};
 
 /// The README's program, as a test.
 #[cfg(doctest)]

@@ -4,7 +4,6 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use crate::backend::Library;
-use crate::recorder::record_as_the_environment_says;
 use crate::sys::device::DeviceFunctions;
 use crate::{Backend, Error, InvalidArgumentKind, LoadError, MemorySpace, Result, UniqueId, Version, sys};
 
@@ -47,7 +46,6 @@ pub struct Function {
 impl Nccl {
     /// Creates the entry point of a library, and thereby of everything that this process does with it.
     fn new(library: Arc<Library>) -> Self {
-        record_as_the_environment_says();
         Self { library }
     }
 

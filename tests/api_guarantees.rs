@@ -224,7 +224,13 @@ fn links_of_pages_lead_to_files_and_headings() {
 /// crates.io shows these with links of the repository's root, and docs.rs with none.
 #[test]
 fn pages_shown_elsewhere_have_no_relative_links() {
-    for page in ["CHANGELOG.md", "crates/cpu/README.md", "crates/cli/README.md"] {
+    for page in [
+        "CHANGELOG.md",
+        "crates/cpu/README.md",
+        "crates/cli/README.md",
+        "crates/launch/README.md",
+        "crates/observe/README.md",
+    ] {
         let text = read(page);
         let is_own = |target: &str| {
             target.strip_prefix('#').is_some_and(|anchor| anchors(&text).any(|found| found == anchor))
@@ -240,15 +246,19 @@ fn pages_shown_elsewhere_have_no_relative_links() {
 fn packages_of_a_release_require_each_other_exactly() {
     let exact = format!(r#"version = "={}" }}"#, env!("CARGO_PKG_VERSION"));
     let manifest = read("Cargo.toml");
-    for package in ["libnccl", "libnccl-cpu"] {
+    for package in ["libnccl", "libnccl-cpu", "libnccl-launch", "libnccl-observe"] {
         let requirement =
             |line: &&str| line.starts_with(&format!("{package} = ")) && line.contains("version");
         let found: Vec<_> = manifest.lines().filter(requirement).collect();
         assert!(matches!(found[..], [line] if line.ends_with(&exact)), "{package}: {found:?}");
     }
-    for path in ["crates/cpu/Cargo.toml", "crates/cli/Cargo.toml"] {
-        let manifest = read(path);
-        let of_workspace = |line: &str| line.contains("workspace = true") || line.contains(".workspace");
+    for package in ["cpu", "cli", "launch", "observe"] {
+        let path = format!("crates/{package}/Cargo.toml");
+        let manifest = read(&path);
+        // Those for tests have a path and no version, and are not published.
+        let of_workspace = |line: &str| {
+            line.contains("workspace = true") || line.contains(".workspace") || line.contains(" = { path = ")
+        };
         let requirements = manifest.lines().filter(|line| line.starts_with("libnccl"));
         assert!(requirements.clone().count() > 0 && requirements.clone().all(of_workspace), "{path}");
     }

@@ -94,7 +94,6 @@ fn divided_layer_computes_the_whole_one() {
     run("tensor_parallel", "4");
 }
 
-#[cfg(feature = "launch")]
 #[test]
 fn ranks_in_processes_of_their_own_add_up_their_numbers() {
     let expected = "4 ranks, by RANK and WORLD_SIZE: the sum of their numbers is 6\n";

@@ -6,8 +6,9 @@ use std::time::Duration;
 
 use libnccl::{
     AbortHandle, Communicator, CommunicatorEvent, CommunicatorId, Config, Error, Membership, Nccl, Observer,
-    OperationEnd, OperationStart, ReduceOp, Result, StreamRef, UniqueId, Watchdog,
+    OperationEnd, OperationStart, ReduceOp, Result, StreamRef, UniqueId,
 };
+use libnccl_observe::{Answer, Watchdog};
 
 const STREAM: StreamRef<'static> = StreamRef::DEFAULT;
 
@@ -310,7 +311,7 @@ fn watchdog_tells_of_a_communicator_that_stalls() {
     let config = Config::new().timeout(Duration::from_secs(60)).observer(diary.clone());
     let comms = nccl.init_all_with(&[0, 1], &config).unwrap();
     diary.take();
-    let watchdog = Watchdog::new(Duration::from_millis(50), |_| libnccl::Answer::AbortAll).unwrap();
+    let watchdog = Watchdog::new(Duration::from_millis(50), |_| Answer::AbortAll).unwrap();
     watchdog.watch(&comms[0]).unwrap();
     // Rank 1 does not take part.
     comms[0].barrier(&mut [0_u8], STREAM).unwrap_err();

@@ -62,11 +62,11 @@ impl Machine {
     }
 
     /// Creates a rank with its communicator, while the device is current.
-    pub(crate) fn create(
+    pub(crate) fn create<E>(
         &self,
         device: usize,
-        communicator: impl FnOnce() -> Result<Communicator>,
-    ) -> Result<Rank<'_>> {
+        communicator: impl FnOnce() -> Result<Communicator, E>,
+    ) -> Result<Rank<'_>, E> {
         let stream = (self.gpus > 0).then(|| stream(device));
         Ok(Rank { nccl: &self.nccl, comm: communicator()?, stream })
     }

@@ -3,10 +3,12 @@
 use std::fmt;
 use std::sync::Arc;
 
+use super::inside::Inside;
 use super::shared::Shared;
-use crate::Result;
+use crate::{CommunicatorEvent, Error, Observer, Result, ResultCode};
 
-/// A handle that aborts a communicator from another thread, for instance from a watchdog or a signal handler thread.
+/// A handle that aborts a communicator from another thread, for instance from a watchdog or a signal handler thread, and asks how
+/// it is.
 ///
 /// NCCL allows only one thread at a time in a communicator, so the handle never enters NCCL beside the owner. If the
 /// owner is not in a call, the handle aborts the communicator at once. If the owner waits in a call of a communicator
@@ -28,6 +30,20 @@ pub struct AbortHandle {
     shared: Arc<Shared>,
 }
 
+/// The health of a communicator; see [`AbortHandle::health`].
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Health {
+    /// No asynchronous error is known.
+    Good,
+    /// The communicator has this asynchronous error.
+    Failed(Error),
+    /// The owner is in a call, or in a group, and nobody else can ask.
+    Busy,
+    /// The communicator has ended.
+    Ended,
+}
+
 impl AbortHandle {
     pub(crate) fn new(shared: &Arc<Shared>) -> Self {
         Self { shared: Arc::clone(shared) }
@@ -45,6 +61,53 @@ impl AbortHandle {
             return unsafe { self.shared.abort() };
         }
         Ok(())
+    }
+
+    /// Aborts the communicators of all handles, those of one library in one group of NCCL, so that none waits for another. A
+    /// communicator whose owner is in a call is aborted by the owner.
+    ///
+    /// # Errors
+    /// As for [`abort`](Self::abort).
+    pub fn abort_all(handles: impl IntoIterator<Item = Self>) -> Result<()> {
+        let live = handles.into_iter().map(|handle| handle.shared);
+        let mut to_end: Vec<_> = live.filter(|shared| shared.state.abort()).collect();
+        let mut result = Ok(());
+        while let Some(first) = to_end.first() {
+            let library = Arc::clone(&first.library);
+            let (same, others) = to_end.into_iter().partition(|shared| shared.library.is_same(&library));
+            // SAFETY: the state of each has told this thread to end it.
+            let ended = unsafe { Shared::abort_all("abort_all", same) };
+            result = result.and(ended);
+            to_end = others;
+        }
+        result
+    }
+
+    /// Asks for the communicator's asynchronous error, unless its owner is in NCCL. The owner waits meanwhile; it is a short query.
+    #[doc(alias = "ncclCommGetAsyncError")]
+    #[must_use]
+    pub fn health(&self) -> Health {
+        const CALL: &str = "health";
+        let Self { shared } = self;
+        if let Ok(_inside) = Inside::for_object(shared, CALL) {
+            return match shared.poll() {
+                Ok(ResultCode::SUCCESS | ResultCode::IN_PROGRESS) => Health::Good,
+                Ok(code) => Health::Failed(shared.library.error(CALL, code)),
+                Err(error) => Health::Failed(error),
+            };
+        }
+        if shared.state.is_ended() { Health::Ended } else { Health::Busy }
+    }
+
+    /// Tells the observers of the communicator that it is in the same call for too long.
+    pub fn report_stall(&self) {
+        self.shared.tell(CommunicatorEvent::Stalled);
+    }
+
+    /// Returns the first observer of the communicator that is of this type.
+    #[must_use]
+    pub fn observer<T: Observer>(&self) -> Option<&T> {
+        self.shared.observers.find()
     }
 }
 

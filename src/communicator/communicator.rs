@@ -13,7 +13,7 @@ use super::state::{Purpose, State};
 use crate::backend::{Library, call};
 use crate::config::RawCollectiveConfig;
 use crate::{
-    CommunicatorEvent, Error, InvalidArgumentKind, Membership, MemorySpace, Result, ResultCode, sys,
+    CommunicatorEvent, Error, InvalidArgumentKind, Membership, MemorySpace, Observer, Result, ResultCode, sys,
 };
 
 /// A communicator: one rank's membership in a set of ranks that communicate with each other.
@@ -348,8 +348,26 @@ impl Communicator {
     }
 
     /// Returns what observers know of the communicator.
-    pub(crate) fn membership(&self) -> &Membership {
+    #[must_use]
+    pub fn membership(&self) -> &Membership {
         self.shared.membership(self.size, self.rank)
+    }
+
+    /// Gives the communicator one more observer, which is told of what happens from now on.
+    pub fn observe(&self, observer: Arc<dyn Observer>) {
+        self.shared.observers.add(self.membership(), observer);
+    }
+
+    /// Returns the first of its observers that is of this type.
+    #[must_use]
+    pub fn observer<T: Observer>(&self) -> Option<&T> {
+        self.shared.observers.find()
+    }
+
+    /// Returns `true` if other code owns the communicator, as that of [`BorrowedCommunicator`](crate::BorrowedCommunicator).
+    #[must_use]
+    pub fn is_borrowed(&self) -> bool {
+        self.shared.is_borrowed()
     }
 
     /// Runs a call outside a group.

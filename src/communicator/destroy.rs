@@ -245,16 +245,8 @@ impl Communicator {
         // Destroying waits for the other ranks if work is unfinished, and a drop must not hang. On host memory all
         // work is complete when a call returns.
         let destroys = self.memory_space() == MemorySpace::Host && !self.shared.state.is_failed();
-        #[cfg(feature = "log")]
-        if self.memory_space() == MemorySpace::Device
-            && !self.shared.state.is_failed()
-            && !std::thread::panicking()
-        {
-            let Self { rank, size, .. } = self;
-            crate::observer::warn(format_args!(
-                "dropping the communicator of rank {rank} of {size} aborts it and its unfinished work; call `destroy` \
-                 instead"
-            ));
+        if self.memory_space() == MemorySpace::Device && !self.shared.state.is_failed() {
+            self.shared.tell(CommunicatorEvent::Discarded);
         }
         // SAFETY: the state has told this thread to end it.
         let _ = unsafe { if destroys { self.shared.destroy(None) } else { self.shared.abort() } };

@@ -28,7 +28,7 @@ mod state;
 mod synchronize;
 mod timer;
 
-pub use abort_handle::AbortHandle;
+pub use abort_handle::{AbortHandle, Health};
 pub use borrowed::BorrowedCommunicator;
 pub use communicator::Communicator;
 pub use destroy::Finalized;

@@ -410,14 +410,10 @@ impl Ending {
     /// Creates the error of an end that took too long.
     pub(crate) fn timeout_error(&self) -> Error {
         let (call, elapsed) = (self.call, self.elapsed());
-        #[cfg(feature = "log")]
-        crate::observer::warn(format_args!(
-            "{call}: NCCL has not ended {} communicators within {elapsed:?}, perhaps because a CUDA graph with their \
-             work still exists; it goes on in the background",
-            self.all.len()
-        ));
         // Not asked what it waits for, as it is being freed.
-        let error = self.all.first().map(|shared| shared.timeout_error(call, elapsed, Box::default()));
+        let detail =
+            "NCCL goes on ending it in the background; perhaps a CUDA graph with its work still exists";
+        let error = self.all.first().map(|shared| shared.timeout_error(call, elapsed, detail.into()));
         error.unwrap_or(Error::Aborted { call })
     }
 }

@@ -305,7 +305,9 @@ impl Config {
         &self.observers
     }
 
-    pub(crate) fn timeout_duration(&self) -> Option<Duration> {
+    /// Returns the [timeout](Self::timeout), if there is one.
+    #[must_use]
+    pub fn timeout_duration(&self) -> Option<Duration> {
         self.timeout
     }
 

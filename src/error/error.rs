@@ -44,11 +44,6 @@ pub enum Error {
     #[error(transparent)]
     Load(#[from] LoadError),
 
-    /// A launcher's variables are incomplete, or not all ranks have joined.
-    #[cfg(feature = "launch")]
-    #[error(transparent)]
-    Launch(#[from] crate::launch::LaunchError),
-
     /// NCCL returned an error.
     #[error(
         "{call} failed: {message} (code {}){}{detail}",

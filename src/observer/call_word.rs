@@ -1,9 +1,8 @@
 use crate::{DataType, Operation};
 
-/// An operation, its element type, its ranks and its place in a group, in one word: an observer is told of each call, and the
-/// recorder keeps many.
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct CallWord(u64);
+/// An operation, its element type, its ranks and its place in a group, in one word, for an observer that keeps many.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct CallWord(u64);
 
 /// The bits of an operation's number.
 const OPERATION: u64 = 63;
@@ -40,43 +39,59 @@ impl CallWord {
         Self(self.0 | IS_GROUPED | if is_first { IS_FIRST_OF_GROUP } else { 0 })
     }
 
-    pub(crate) const fn from_bits(bits: u64) -> Self {
+    /// Returns the word with these bits, those of [`to_bits`](Self::to_bits). Others are of some operation, too.
+    #[must_use]
+    pub const fn from_bits(bits: u64) -> Self {
         Self(bits)
     }
 
-    pub(crate) const fn bits(self) -> u64 {
+    /// Returns the bits.
+    #[inline(always)]
+    #[must_use]
+    pub const fn to_bits(self) -> u64 {
         self.0
     }
 
+    /// Returns `true` for an operation of messages: `send`, `recv`, `sendrecv` and one-sided ones.
     #[inline(always)]
-    pub(crate) const fn is_message(self) -> bool {
+    #[must_use]
+    pub const fn is_message(self) -> bool {
         // The operations of messages come last.
         self.0 & OPERATION >= const { Operation::of("send").number() as u64 }
     }
 
-    pub(crate) fn operation(self) -> &'static Operation {
+    /// Returns the operation.
+    #[must_use]
+    pub fn operation(self) -> &'static Operation {
         let number = (self.0 & OPERATION) as usize;
         &Operation::ALL[number.min(Operation::ALL.len() - 1)]
     }
 
-    pub(crate) fn data_type(self) -> Option<DataType> {
+    /// Returns the type of the elements, if there are any.
+    #[must_use]
+    pub fn data_type(self) -> Option<DataType> {
         let number = usize::from((self.0 >> DATA_TYPE_SHIFT) as u8);
         number.checked_sub(1).and_then(|index| DataType::ALL.get(index).copied())
     }
 
     /// Returns the root or the peer, and the source of an exchange.
-    pub(crate) fn ranks(self) -> [Option<usize>; 2] {
+    #[must_use]
+    pub fn ranks(self) -> [Option<usize>; 2] {
         [RANK_SHIFT, SECOND_RANK_SHIFT].map(|shift| {
             let rank = self.0 >> shift & NO_RANK;
             (rank != NO_RANK).then_some(rank as usize)
         })
     }
 
-    pub(crate) const fn is_grouped(self) -> bool {
+    /// Returns `true` in a group.
+    #[must_use]
+    pub const fn is_grouped(self) -> bool {
         self.0 & IS_GROUPED != 0
     }
 
-    pub(crate) const fn is_first_of_group(self) -> bool {
+    /// Returns `true` for the first operation of its communicator in a group.
+    #[must_use]
+    pub const fn is_first_of_group(self) -> bool {
         self.0 & IS_FIRST_OF_GROUP != 0
     }
 }

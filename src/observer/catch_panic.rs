@@ -5,9 +5,3 @@ pub(crate) fn catch_panic<R>(code: impl FnOnce() -> R) -> Option<R> {
     // The payload is leaked, as its drop may panic too.
     catch_unwind(AssertUnwindSafe(code)).map_err(std::mem::forget).ok()
 }
-
-/// Logs a warning. Whoever warns may be half way, or unwind, so a panic of the logger is not passed on.
-#[cfg(feature = "log")]
-pub(crate) fn warn(text: std::fmt::Arguments<'_>) {
-    let _ = catch_panic(|| ::log::warn!("{text}"));
-}

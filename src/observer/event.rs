@@ -169,7 +169,10 @@ impl<'a> OperationStart<'a> {
         self.site
     }
 
-    pub(crate) fn call(&self) -> CallWord {
+    /// Returns what the methods above return of the operation, in one word.
+    #[inline(always)]
+    #[must_use]
+    pub fn call(&self) -> CallWord {
         self.call
     }
 }
@@ -223,10 +226,13 @@ pub enum CommunicatorEvent {
     StreamCompleted(usize),
     /// A group in which it takes part has failed: nothing but its end is possible any more.
     Failed,
-    /// A [`Watchdog`](crate::Watchdog) has found it in the same call for too long.
+    /// Someone has [found](crate::AbortHandle::report_stall) it in the same call for too long.
     Stalled,
     /// A wait has taken longer than its limit. It is aborted after this.
     TimedOut,
+    /// It is healthy, and its buffers are on a GPU, and it is dropped instead of destroyed: with its unfinished work, it is
+    /// aborted after this.
+    Discarded,
     /// It is aborted. The work in progress ends after this.
     Aborted,
     /// It is destroyed, or left to other code, which ends it.

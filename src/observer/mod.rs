@@ -4,24 +4,14 @@ mod call_word;
 mod catch_panic;
 mod communicator_id;
 mod event;
-#[cfg(any(feature = "log", feature = "tracing"))]
-mod fields;
-#[cfg(feature = "log")]
-mod log;
-#[cfg(any(feature = "log", feature = "tracing"))]
-mod logs;
 mod membership;
 #[allow(clippy::module_inception)] // The trait has the name of the room.
 mod observer;
 mod observers;
 mod process;
-#[cfg(feature = "tracing")]
-mod tracing;
 
-pub(crate) use call_word::CallWord;
+pub use call_word::CallWord;
 pub(crate) use catch_panic::catch_panic;
-#[cfg(feature = "log")]
-pub(crate) use catch_panic::warn;
 pub use communicator_id::CommunicatorId;
 pub use event::{CommunicatorEvent, OperationEnd, OperationStart};
 pub use membership::Membership;

@@ -5,8 +5,8 @@ use crate::{CommunicatorEvent, Membership, OperationEnd, OperationStart};
 /// Code that is told what communicators do: for metrics, logs, profilers.
 ///
 /// It is given to a communicator, and to those that are split from it, by its [`Config`](crate::Config::observer), or to all
-/// communicators of the process by [`observe`](crate::observe). The [`Recorder`](crate::Recorder) is one, as are the records of
-/// the feature `log` and the spans of the feature `tracing`.
+/// communicators of the process by [`observe`](crate::observe). The crate `libnccl-observe` has some: a recorder, a watchdog,
+/// records of the crate log, spans of the crate tracing.
 ///
 /// # When it is told
 /// On the thread that calls: of an operation once it is checked and the communicator entered, before C is called; of its end after.

@@ -45,13 +45,5 @@ pub fn observe(make: impl Fn(&Membership) -> Option<Arc<dyn Observer>> + Send + 
 pub(crate) fn of_process(communicator: &Membership) -> Vec<Arc<dyn Observer>> {
     // Not under the lock, as they may call `observe`.
     let makers = MAKERS.read().unwrap_or_else(PoisonError::into_inner).clone();
-    let made = makers.iter().filter_map(|make| catch_panic(|| make(communicator)).flatten());
-    cfg_if::cfg_if! {
-        if #[cfg(any(feature = "log", feature = "tracing"))] {
-            let logs: Arc<dyn Observer> = Arc::new(super::logs::Logs);
-            made.chain([logs]).collect()
-        } else {
-            made.collect()
-        }
-    }
+    makers.iter().filter_map(|make| catch_panic(|| make(communicator)).flatten()).collect()
 }

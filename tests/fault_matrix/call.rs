@@ -182,7 +182,7 @@ impl Call {
 /// Enqueues an operation on a stream, and waits for it.
 fn on_stream(comm: Communicator, length: usize, is_broadcast: bool) -> Result<()> {
     let machine = Machine::new(RANKS);
-    let rank = machine.create(comm.rank(), || Ok(comm))?;
+    let rank = machine.create(comm.rank(), || Ok::<_, libnccl::Error>(comm))?;
     let mut buffer = rank.buffer(&vec![1.0; length])?;
     let enqueued = if is_broadcast {
         rank.comm.broadcast_in_place(&mut buffer, 0, rank.stream())

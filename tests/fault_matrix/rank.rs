@@ -105,7 +105,7 @@ fn sum_and_destroy(comm: Communicator, value: f32) -> Result<f32> {
         return Ok(sum[0]);
     }
     let (machine, device) = (Machine::new(RANKS), comm.device() as usize);
-    let rank = machine.create(device, || Ok(comm))?;
+    let rank = machine.create(device, || Ok::<_, libnccl::Error>(comm))?;
     let mut buffer = rank.buffer(&sum)?;
     rank.comm.all_reduce_in_place(&mut buffer, ReduceOp::Sum, rank.stream())?;
     rank.wait(DEADLINE)?;

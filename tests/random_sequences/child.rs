@@ -6,6 +6,7 @@ use std::thread;
 use std::time::Duration;
 
 use libnccl::{Communicator, Config, ReduceOp, Result, ShrinkMode};
+use libnccl_observe::RecordExt;
 
 use crate::buffer::STREAM;
 use crate::kind::Kind;

@@ -9,8 +9,9 @@ use std::time::Duration;
 
 use libnccl::{
     Communicator, Config, Error, LoadError, MemoryStatistic, Nccl, NcclBuffer, ReduceOp, Registration,
-    Result, ResultCode, Signal, UniqueId, WaitSignal, Watchdog, Window, WindowFlags,
+    Result, ResultCode, Signal, UniqueId, WaitSignal, Window, WindowFlags,
 };
+use libnccl_observe::{RecordExt, Watchdog};
 
 use crate::buffer::{Act, Guard, Guarded, Refusal, Refused, STREAM, panic_on_purpose};
 use crate::errand::Errands;

@@ -5,7 +5,8 @@ use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::thread;
 use std::time::Duration;
 
-use libnccl::{Answer, Nccl, Result, Watchdog};
+use libnccl::{Nccl, Result};
+use libnccl_observe::{Answer, Watchdog};
 
 use crate::buffer::panic_twice_on_purpose;
 use crate::errand::Errands;

@@ -17,7 +17,6 @@ mod coverage;
 mod cpu_so;
 mod gpu_pack;
 mod headers;
-mod imports;
 mod linkers;
 mod matrix;
 mod nvidia_packages;
@@ -96,8 +95,6 @@ enum Task {
         /// The folder to put them into, created if needed
         directory: PathBuf,
     },
-    /// Find circles of imports between the files of each crate, and production code that imports tests
-    Imports,
     /// Compare the CPU implementation's performance with OpenMPI's or another library's, which are downloaded if needed
     BenchOpenmpi(bench_openmpi::Options),
     /// Measure cold builds of libnccl beside cudarc's, and fail beyond the limits
@@ -159,7 +156,6 @@ fn run(task: Task) -> Result<()> {
             println!("{}", gpu_pack::pack(&directory)?.display());
             Ok(())
         }
-        Task::Imports => imports::check(root()),
         Task::BenchOpenmpi(options) => bench_openmpi::run(&options),
         Task::BuildTime(options) => build_time::run(root(), &options),
     }

@@ -30,6 +30,7 @@ use clap::{CommandFactory, Parser};
 use args::{Arguments, Command};
 
 fn main() -> ExitCode {
+    libnccl_observe::Recorder::record_from_env();
     let result = match Arguments::parse().command {
         Command::Bench(arguments) => bench::run(&arguments),
         Command::Doctor(arguments) => doctor::run(&arguments),

@@ -6,8 +6,8 @@ use std::process::{Child, Command, Output, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use libnccl::launch::Launch;
 use libnccl::{ReduceOp, StreamRef};
+use libnccl_launch::Launch;
 use rustix::process::{Pid, Signal, kill_process};
 
 /// The time in which something has to happen, on a machine with other work.

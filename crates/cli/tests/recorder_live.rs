@@ -16,6 +16,7 @@ const PATIENCE: Duration = Duration::from_secs(60);
 #[ignore = "the other tests start it as a rank"]
 fn rank_process() {
     let (Ok(id), Ok(rank)) = (env::var("LIBNCCL_TEST_ID"), env::var("RANK")) else { return };
+    libnccl_observe::Recorder::record_from_env();
     let (nccl, id, rank) = (libnccl_cpu::nccl(), id.parse::<UniqueId>().unwrap(), rank.parse().unwrap());
     let config = Config::new().timeout(2 * PATIENCE);
     let comm = nccl.init_rank_with(RANKS, rank, &id, &config).unwrap();

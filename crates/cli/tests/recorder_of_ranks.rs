@@ -8,7 +8,8 @@ use std::process::{Command, Stdio};
 use std::time::Duration;
 use std::{env, thread};
 
-use libnccl::{Communicator, Config, Nccl, Recorder, ReduceOp, Result, StreamRef, UniqueId};
+use libnccl::{Communicator, Config, Nccl, ReduceOp, Result, StreamRef, UniqueId};
+use libnccl_observe::{RecordExt, Recorder};
 use mistakes::{FAULTY, MISTAKES, RANKS};
 
 const STREAM: StreamRef<'static> = StreamRef::DEFAULT;

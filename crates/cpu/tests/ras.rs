@@ -13,8 +13,8 @@ use std::time::{Duration, Instant};
 
 use common::processes::{self, RankProcess, finish};
 use common::unique_id;
-use libnccl::ras::{EventGroup, RasClient, RasError, Report, VerdictKind, verdicts};
 use libnccl::sys::{ncclDataType_t, ncclRedOp_t};
+use libnccl_observe::ras::{EventGroup, RasClient, RasError, Report, VerdictKind, verdicts};
 use rustix::process::{Pid, Signal, kill_process};
 
 /// The time in which something has to happen, on a machine with other work.

@@ -7,8 +7,9 @@ use std::sync::atomic::{AtomicBool, AtomicU64};
 use libnccl::sys::ncclResult_t;
 use libnccl::{
     CommunicatorEvent, CommunicatorId, DataType, Error, Membership, Observer, OperationEnd, OperationStart,
-    Recorder, ResultCode,
+    ResultCode,
 };
+use libnccl_observe::Recorder;
 
 use crate::arguments::Arguments;
 

@@ -11,7 +11,8 @@ use std::process;
 use std::sync::{Mutex, OnceLock, PoisonError};
 use std::time::SystemTime;
 
-use libnccl::{Membership, Recorder};
+use libnccl::Membership;
+use libnccl_observe::Recorder;
 
 use crate::per_process::PerProcess;
 use crate::registry;

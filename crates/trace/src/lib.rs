@@ -1,5 +1,5 @@
 //! A shared object with NCCL's names and soname, which a program gets in NCCL's place: it records the operations of each
-//! communicator, as `libnccl::Recorder` does, and passes every call on to NCCL. See docs/hangs.md.
+//! communicator, as `libnccl_observe::Recorder` does, and passes every call on to NCCL. See docs/hangs.md.
 //!
 //! Data goes one way: exports -> `operations`, `lifecycle`, `group` -> `thread` -> `dump` -> `registry` -> `communicator`, `library`.
 #![allow(unsafe_code, non_snake_case, clippy::wildcard_imports)]

@@ -13,6 +13,7 @@ use std::time::Instant;
 
 use libnccl::sys::{cudaStream_t, ncclComm_t, ncclDataType_t, ncclRedOp_t, ncclResult_t};
 use libnccl::{Communicator, DeviceSlice, DeviceSliceMut, Nccl, ReduceOp, StreamRef};
+use libnccl_observe::RecordExt;
 
 type Result<T = (), E = Box<dyn Error>> = std::result::Result<T, E>;
 
@@ -82,6 +83,10 @@ fn main() -> Result {
         stream: Cell::new(std::ptr::null_mut()),
     };
     let arguments = black_box(&arguments);
+    #[cfg(feature = "log")]
+    libnccl_observe::log();
+    #[cfg(feature = "tracing")]
+    libnccl_observe::tracing();
     let loaded = Nccl::load()?;
     let nccl = if path.ends_with("-in-process") {
         // SAFETY: the functions of a library that is never unloaded.

@@ -239,7 +239,7 @@ fn one_or<T: Copy>(selected: &OneOrAll<T>, all: &[T]) -> Vec<T> {
 mod tests {
     use clap::Parser;
     use libnccl::DataType;
-    use libnccl::launch::Launch;
+    use libnccl_launch::Launch;
 
     use super::Parameters;
     use crate::args::{Arguments, Command};

@@ -10,7 +10,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::Result;
-use libnccl::ras::{EventGroup, RasClient, RasError, Report, Verdict, verdicts};
+use libnccl_observe::ras::{EventGroup, RasClient, RasError, Report, Verdict, verdicts};
 use serde_json::{Value, json};
 
 use arguments::{Action, RasArguments};

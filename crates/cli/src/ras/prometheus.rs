@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::fmt::{Display, Write};
 
-use libnccl::ras::{Report, ReportedCommunicator, Verdict};
+use libnccl_observe::ras::{Report, ReportedCommunicator, Verdict};
 
 pub(super) fn metrics(report: &Report, verdicts: &[Verdict]) -> String {
     let mut out = Metrics(String::new());
@@ -99,7 +99,7 @@ fn escape(text: &str) -> String {
 
 #[cfg(test)]
 mod tests {
-    use libnccl::ras::{Report, verdicts};
+    use libnccl_observe::ras::{Report, verdicts};
 
     use super::metrics;
 

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::{Result, Write};
 
-use libnccl::ras::{Report, ReportedCommunicator};
+use libnccl_observe::ras::{Report, ReportedCommunicator};
 
 pub(super) fn write(out: &mut impl Write, report: &Report) -> Result<()> {
     if report.communicators.is_empty() {

@@ -13,8 +13,8 @@ use std::fmt::{self, Display, Formatter};
 use std::os::unix::process::parent_id;
 
 use anyhow::{Context, Result, bail, ensure};
-use libnccl::launch::{Launch, LaunchError};
 use libnccl::{Nccl, UniqueId};
+use libnccl_launch::{Launch, LaunchError};
 use rustix::process::{Signal, set_parent_process_death_signal};
 
 /// Environment variables that make a process a rank: the rank, the id, and the process id of the parent. The id is a
@@ -65,7 +65,7 @@ impl Start {
         }
         let launch = match Launch::from_env() {
             Ok(launch) if launch.size() > 1 => launch,
-            Ok(_) | Err(libnccl::Error::Launch(LaunchError::NoLauncher)) => {
+            Ok(_) | Err(LaunchError::NoLauncher) => {
                 return Ok(if as_processes { Self::Processes } else { Self::Threads });
             }
             Err(error) => return Err(error.into()),

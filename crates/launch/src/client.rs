@@ -1,0 +1,201 @@
+//! The ranks other than 0: find rank 0, join, and wait for the id.
+
+use std::io::{self, Write};
+use std::net::SocketAddr;
+use std::path::Path;
+use std::time::Duration;
+
+use super::announcement::Announcement;
+use super::connection;
+use super::deadline::Deadline;
+use super::directory;
+use super::error::LaunchError;
+use super::job::{Job, Nonce, nonce};
+use super::rendezvous::Rendezvous;
+use super::root::missing_ranks;
+use super::tcp_store::TcpStore;
+use super::wire::{Hello, Refusal, Reply, read_by};
+use libnccl::UniqueId;
+
+/// The time in which rank 0 answers a hello. It looks at a thousand connections every 20 ms.
+const ACCEPTED: Duration = Duration::from_secs(5);
+
+/// The first and the longest time for a connection, and those between two attempts. The first is short as rank 0 may be
+/// asked by more ranks at once than its system lets wait: it drops their requests, which are repeated after a second.
+const CONNECT: [Duration; 2] = [Duration::from_millis(250), Duration::from_secs(5)];
+const RETRY: [Duration; 2] = [Duration::from_millis(5), Duration::from_millis(250)];
+
+/// The place where rank 0 listens.
+#[derive(Debug)]
+struct Located {
+    /// The names and addresses of its host, the most likely one first.
+    hosts: Vec<String>,
+    port: u16,
+    /// The nonce of the announcement; else 0.
+    root_nonce: Nonce,
+    /// The place of the announcement; for errors.
+    source: String,
+}
+
+/// The failure of an attempt.
+#[derive(Debug, thiserror::Error)]
+enum Failure {
+    /// The next one may succeed.
+    #[error("{0}")]
+    Retry(String),
+    #[error(transparent)]
+    Final(#[from] LaunchError),
+}
+
+/// Returns the id that rank 0 sends.
+pub(super) fn receive_id(
+    rendezvous: &Rendezvous,
+    is_private: bool,
+    job: &Job,
+    key: &str,
+    deadline: Deadline,
+) -> Result<UniqueId, LaunchError> {
+    let nonce = nonce();
+    // Ranks that start together do not retry together.
+    let jitter = Duration::from_micros(u64::from(nonce[0]) * 40);
+    let (mut connect, mut retry) = (CONNECT[0], RETRY[0]);
+    let mut problem = "rank 0 was not looked for".to_owned();
+    loop {
+        match locate(rendezvous, is_private, job, key, &deadline) {
+            Ok(located) => {
+                for host in &located.hosts {
+                    match attempt_host(host, &located, rendezvous, job, nonce, connect, &deadline) {
+                        Ok(id) => return Ok(id),
+                        Err(Failure::Final(error)) => return Err(error),
+                        Err(Failure::Retry(reason)) => problem = reason,
+                    }
+                }
+            }
+            Err(reason) => problem = reason,
+        }
+        deadline.sleep(retry + jitter);
+        if deadline.has_passed() {
+            return Err(missing_ranks(&[0], 1, job, &deadline, problem));
+        }
+        (connect, retry) = ((connect * 2).min(CONNECT[1]), (retry * 2).min(RETRY[1]));
+    }
+}
+
+fn locate(
+    rendezvous: &Rendezvous,
+    is_private: bool,
+    job: &Job,
+    key: &str,
+    deadline: &Deadline,
+) -> Result<Located, String> {
+    match rendezvous {
+        Rendezvous::Tcp { host, port } => {
+            Ok(Located { hosts: vec![host.clone()], port: *port, root_nonce: [0; 16], source: String::new() })
+        }
+        Rendezvous::TcpStore { host, port } => {
+            let store = connect_to_store(host, *port, deadline)?;
+            let source = format!("{rendezvous}: key {key}");
+            let value = store.get(key, deadline).map_err(|error| format!("{source}: {error}"))?;
+            let Announcement { nonce: root_nonce, port, mut hosts } =
+                Announcement::parse(&value).map_err(|error| format!("{source}: {error}"))?;
+            // Rank 0 is on the host of the store, which each rank reaches by this name.
+            hosts.insert(0, host.clone());
+            Ok(Located { hosts, port, root_nonce, source: format!(", by key {key} of {rendezvous}") })
+        }
+        Rendezvous::Directory(path) => {
+            let (Announcement { nonce: root_nonce, port, hosts }, file) = read_file(path, is_private, job)?;
+            Ok(Located { hosts, port, root_nonce, source: format!(", by {file}") })
+        }
+    }
+}
+
+fn read_file(path: &Path, is_private: bool, job: &Job) -> Result<(Announcement, String), String> {
+    if is_private {
+        directory::check_private(path).map_err(|error| format!("{}: {error}", path.display()))?;
+    }
+    directory::read(path, job)
+}
+
+/// Connects to a store, at the first of its addresses that works.
+pub(super) fn connect_to_store(host: &str, port: u16, deadline: &Deadline) -> Result<TcpStore, String> {
+    let mut problem = String::new();
+    for address in connection::resolve(host, port, deadline)? {
+        match TcpStore::connect(address, deadline) {
+            Ok(store) => return Ok(store),
+            Err(error) => problem = format!("TCPStore at {address}: {error}"),
+        }
+    }
+    Err(problem)
+}
+
+/// Tries all addresses of a host.
+fn attempt_host(
+    host: &str,
+    located: &Located,
+    rendezvous: &Rendezvous,
+    job: &Job,
+    nonce: Nonce,
+    connect: Duration,
+    deadline: &Deadline,
+) -> Result<UniqueId, Failure> {
+    let mut problem = String::new();
+    for address in connection::resolve(host, located.port, deadline).map_err(Failure::Retry)? {
+        match attempt(address, located.root_nonce, rendezvous, job, nonce, connect, deadline) {
+            Err(Failure::Retry(reason)) => {
+                problem = format!("rank 0 at {address}{}: {reason}", located.source);
+            }
+            result => return result,
+        }
+    }
+    Err(Failure::Retry(problem))
+}
+
+fn attempt(
+    address: SocketAddr,
+    root_nonce: Nonce,
+    rendezvous: &Rendezvous,
+    job: &Job,
+    nonce: Nonce,
+    connect: Duration,
+    deadline: &Deadline,
+) -> Result<UniqueId, Failure> {
+    let retry = |error: io::Error| Failure::Retry(error.to_string());
+    let mut stream = connection::connect(address, connect, deadline).map_err(retry)?;
+    // The list of missing ranks has to arrive before this rank gives up.
+    let remaining = deadline.remaining();
+    let wait = remaining - (remaining / 8).min(Duration::from_millis(500));
+    let hello = Hello { job: job.hash, root_nonce, nonce, rank: job.rank, size: job.size, wait };
+    stream.write_all(&hello.to_bytes()).map_err(retry)?;
+    let mut is_accepted = false;
+    loop {
+        let limit = if is_accepted { *deadline } else { deadline.part(ACCEPTED) };
+        let mut bytes = [0; Reply::BYTES];
+        read_by(&stream, &mut bytes, &limit).map_err(retry)?;
+        match Reply::parse(&bytes, &nonce) {
+            Some(Reply::Accepted) if !is_accepted => is_accepted = true,
+            Some(Reply::Id(id)) if is_accepted => return Ok(id),
+            Some(Reply::Missing(ranks, missing)) if is_accepted => {
+                return Err(missing_ranks(&ranks, missing, job, deadline, "according to rank 0").into());
+            }
+            Some(Reply::Refused(refusal)) if !is_accepted => {
+                return Err(refusal_failure(refusal, rendezvous, job));
+            }
+            _ => return Err(Failure::Retry("an answer that is not of this protocol".into())),
+        }
+    }
+}
+
+fn refusal_failure(refusal: Refusal, rendezvous: &Rendezvous, job: &Job) -> Failure {
+    let Job { rank, size, .. } = job;
+    let problem = match refusal {
+        Refusal::OtherSize(expected) => {
+            let problem = format!("this is rank {rank} of {size}; rank 0 expects {expected} ranks").into();
+            return LaunchError::Rendezvous { rendezvous: Box::new(rendezvous.clone()), problem }.into();
+        }
+        Refusal::OtherJob => "it is of another job".into(),
+        Refusal::OtherExchange => "it is in another exchange".into(),
+        Refusal::RankOutOfRange => format!("it does not accept rank {rank} of {size}"),
+        Refusal::AlreadyJoined => format!("another process has joined as rank {rank}"),
+    };
+    Failure::Retry(problem)
+}

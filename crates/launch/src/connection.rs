@@ -1,0 +1,82 @@
+//! Connections: to other hosts, by name and with a deadline, and from them.
+
+use std::io;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener, TcpStream, ToSocketAddrs, UdpSocket};
+use std::sync::mpsc;
+use std::thread;
+use std::time::Duration;
+
+pub use super::deadline::Deadline;
+
+/// Returns the addresses of a host, IPv6 and IPv4.
+pub fn resolve(host: &str, port: u16, deadline: &Deadline) -> Result<Vec<SocketAddr>, String> {
+    if let Ok(address) = host.parse::<IpAddr>() {
+        return Ok(vec![SocketAddr::new(address, port)]);
+    }
+    // The system's resolver has time limits of its own, which are longer than most deadlines.
+    let (sender, receiver) = mpsc::sync_channel(1);
+    let name = host.to_owned();
+    let resolver = thread::Builder::new().name("libnccl-resolver".into()).spawn(move || {
+        let _ = sender.send((name.as_str(), port).to_socket_addrs().map(Vec::from_iter));
+    });
+    resolver.map_err(|error| format!("no thread to resolve {host}: {error}"))?;
+    match receiver.recv_timeout(deadline.remaining()) {
+        Ok(Ok(addresses)) if addresses.is_empty() => Err(format!("{host} has no address")),
+        Ok(Ok(addresses)) => Ok(addresses),
+        Ok(Err(error)) => Err(format!("{host}: {error}")),
+        Err(_) => Err(format!("{host} was not resolved in time")),
+    }
+}
+
+/// Connects, by the deadline and within `limit`.
+pub fn connect(address: SocketAddr, limit: Duration, deadline: &Deadline) -> io::Result<TcpStream> {
+    let limit = limit.min(deadline.remaining());
+    if limit.is_zero() {
+        return Err(io::ErrorKind::TimedOut.into());
+    }
+    let stream = TcpStream::connect_timeout(&address, limit)?;
+    // On this host, a port that nothing listens on may be chosen as the connection's own: it is then connected to itself.
+    if stream.local_addr()? == stream.peer_addr()? {
+        return Err(io::ErrorKind::ConnectionRefused.into());
+    }
+    stream.set_nodelay(true)?;
+    // What is written fits into the socket's buffer; this is for one that is broken.
+    stream.set_write_timeout(Some(deadline.remaining().max(Duration::from_millis(1))))?;
+    Ok(stream)
+}
+
+/// Listens on all interfaces, or on that of the host alone if that is a loopback address.
+pub(super) fn listen(host: Option<&str>, port: u16) -> io::Result<TcpListener> {
+    let loopback = match host {
+        Some("localhost") => Some(IpAddr::from(Ipv4Addr::LOCALHOST)),
+        Some(host) => host.parse().ok().filter(IpAddr::is_loopback),
+        None => None,
+    };
+    let listener = match loopback {
+        Some(address) => TcpListener::bind((address, port))?,
+        None => match TcpListener::bind((Ipv6Addr::UNSPECIFIED, port)) {
+            Err(error) if error.kind() != io::ErrorKind::AddrInUse => {
+                TcpListener::bind((Ipv4Addr::UNSPECIFIED, port))?
+            }
+            listener => listener?,
+        },
+    };
+    #[cfg(unix)]
+    super::backlog::raise(&listener)?;
+    listener.set_nonblocking(true)?;
+    Ok(listener)
+}
+
+/// Returns the addresses with which this host reaches others, and its name.
+pub(super) fn own_hosts() -> Vec<String> {
+    // The addresses are for documentation: connecting a UDP socket sends nothing, but chooses a route.
+    let routes = [("0.0.0.0:0", "192.0.2.1:9"), ("[::]:0", "[2001:db8::1]:9")];
+    let source = |(from, to): (&str, &str)| {
+        let socket = UdpSocket::bind(from).ok()?;
+        socket.connect(to).ok()?;
+        socket.local_addr().ok().map(|address| address.ip().to_string())
+    };
+    let mut hosts: Vec<String> = routes.into_iter().filter_map(source).collect();
+    hosts.extend(std::fs::read_to_string("/proc/sys/kernel/hostname").map(|name| name.trim().to_owned()));
+    hosts
+}

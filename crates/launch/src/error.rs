@@ -1,0 +1,116 @@
+use std::fmt;
+use std::time::Duration;
+
+use super::launcher::Launcher;
+use super::rendezvous::Rendezvous;
+
+/// The error of a [`Launch`](super::Launch). Like that of [`libnccl::Error`], its [`Debug`](std::fmt::Debug) text is that of
+/// [`Display`](std::fmt::Display).
+///
+/// ```
+/// use libnccl_launch::{Launch, LaunchError};
+///
+/// let error = Launch::from_variables([("RANK", "4"), ("WORLD_SIZE", "4")]).unwrap_err();
+/// assert!(matches!(error, LaunchError::Variables { .. }));
+/// assert_eq!(error.to_string(), "RANK and WORLD_SIZE: RANK is 4, WORLD_SIZE is 4; expected a rank below the size");
+/// ```
+#[derive(Clone, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum LaunchError {
+    /// No variable of a launcher is set: the process was started by hand.
+    #[error(
+        "no launcher: none of RANK, TORCHELASTIC_RUN_ID, OMPI_COMM_WORLD_RANK, PMI_RANK, SLURM_STEP_ID, \
+         LWS_GROUP_SIZE, PET_NNODES, JOB_COMPLETION_INDEX is set"
+    )]
+    NoLauncher,
+
+    /// A variable is missing or has a value that is invalid or contradicts another one.
+    #[error("{launcher}: {problem}")]
+    Variables {
+        /// The launcher that the other variables are of.
+        launcher: Launcher,
+        /// The variables, their values, and what was expected.
+        problem: Box<str>,
+    },
+
+    /// Some ranks did not join by the deadline.
+    #[error(
+        "{} of {size} did not join within {:.1} s{}{detail}",
+        list(ranks, *missing),
+        elapsed.as_secs_f64(),
+        if detail.is_empty() { "" } else { ": " }
+    )]
+    MissingRanks {
+        /// The missing ranks: all if they are 32 or fewer, else the first 32.
+        ranks: Box<[usize]>,
+        /// The number of missing ranks.
+        missing: usize,
+        /// The number of ranks of the job.
+        size: usize,
+        /// The time for which this rank waited.
+        elapsed: Duration,
+        /// The connections that were refused, or why rank 0 could not be reached; may be empty.
+        detail: Box<str>,
+    },
+
+    /// The exchange cannot succeed, whatever the other ranks do.
+    #[error("{rendezvous}: {problem}")]
+    Rendezvous {
+        /// The rendezvous.
+        rendezvous: Box<Rendezvous>,
+        /// The reason.
+        problem: Box<str>,
+    },
+
+    /// A call of NCCL has failed.
+    #[error(transparent)]
+    Nccl(#[from] libnccl::Error),
+}
+
+impl fmt::Debug for LaunchError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
+    }
+}
+
+impl From<libnccl::LoadError> for LaunchError {
+    fn from(error: libnccl::LoadError) -> Self {
+        Self::Nccl(error.into())
+    }
+}
+
+/// The result of what a [`Launch`](super::Launch) does.
+pub type Result<T, E = LaunchError> = std::result::Result<T, E>;
+
+/// Returns `rank 3`, `ranks 3 and 5`, or `ranks 1, 2, 3 and 7 more`.
+fn list(ranks: &[usize], missing: usize) -> String {
+    let mut texts: Vec<String> = ranks.iter().map(ToString::to_string).collect();
+    if missing > ranks.len() {
+        texts.push(format!("{} more", missing - ranks.len()));
+    }
+    match texts.split_last() {
+        None => "no rank".into(),
+        Some((only, [])) => format!("rank {only}"),
+        Some((last, others)) => format!("ranks {} and {last}", others.join(", ")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{LaunchError, list};
+
+    #[test]
+    fn missing_ranks_are_listed() {
+        assert_eq!(list(&[3], 1), "rank 3");
+        assert_eq!(list(&[3, 5], 2), "ranks 3 and 5");
+        assert_eq!(list(&[1, 2, 3], 10), "ranks 1, 2, 3 and 7 more");
+        let error = LaunchError::MissingRanks {
+            ranks: [1, 2].into(),
+            missing: 2,
+            size: 4,
+            elapsed: std::time::Duration::from_millis(2500),
+            detail: "refused 1".into(),
+        };
+        assert_eq!(error.to_string(), "ranks 1 and 2 of 4 did not join within 2.5 s: refused 1");
+    }
+}

@@ -1,0 +1,111 @@
+//! Ranks started by a launcher: who they are, and how they get the id of their communicator.
+//!
+//! [`Launch::from_env`] reads the variables that a launcher has set, and [`Launch::communicator`] does the rest: rank 0
+//! creates the [`UniqueId`](libnccl::UniqueId), all ranks get it, and each joins.
+//!
+//! ```no_run
+//! # fn main() -> libnccl_launch::Result<()> {
+//! use libnccl::Nccl;
+//! use libnccl_launch::Launch;
+//!
+//! let launch = Launch::from_env()?;
+//! println!("rank {} of {}, by {}", launch.rank(), launch.size(), launch.launcher());
+//! // On GPUs, first make device `launch.local_rank()` the current one of this thread.
+//! let comm = launch.communicator(&Nccl::load()?)?;
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! # Launchers
+//!
+//! The first of these that is there is recognised:
+//!
+//! | launcher | by | rank, size, local rank, local size | where rank 0 is |
+//! |---|---|---|---|
+//! | `nccl run` | `LIBNCCL_RUN_ID` | as torchrun | this host |
+//! | torchrun | `TORCHELASTIC_RUN_ID` | `RANK`, `WORLD_SIZE`, `LOCAL_RANK`, `LOCAL_WORLD_SIZE` | torchrun's store at `MASTER_ADDR` and `MASTER_PORT`; without a store, rank 0 listens there |
+//! | OpenMPI | `OMPI_COMM_WORLD_RANK` | `OMPI_COMM_WORLD_RANK`, `_SIZE`, `_LOCAL_RANK`, `_LOCAL_SIZE` | `MASTER_ADDR` and `MASTER_PORT`, or this host |
+//! | MPICH, Intel MPI | `PMI_RANK` and `MPI_LOCALRANKID` | `PMI_RANK`, `PMI_SIZE`, `MPI_LOCALRANKID`, `MPI_LOCALNRANKS` | `MASTER_ADDR` and `MASTER_PORT`, or this host |
+//! | SLURM's `srun` | `SLURM_STEP_ID` | `SLURM_PROCID`, `SLURM_STEP_NUM_TASKS`, `SLURM_LOCALID`, `SLURM_STEP_TASKS_PER_NODE` at `SLURM_NODEID` | `MASTER_ADDR`, or the first of `SLURM_STEP_NODELIST`; `MASTER_PORT`, or one from 20000 to 29999 that depends on the step |
+//! | LeaderWorkerSet | `LWS_GROUP_SIZE` | `LWS_WORKER_INDEX`, `LWS_GROUP_SIZE`, 0, 1 | `MASTER_ADDR`, or `LWS_LEADER_ADDRESS`; `MASTER_PORT`, or 29500 |
+//! | Kubeflow | `PET_NNODES` | `RANK` and `WORLD_SIZE` (v1) or `PET_NODE_RANK` and `PET_NNODES` (Trainer v2), 0, 1 | `MASTER_ADDR` and `MASTER_PORT`, or `PET_MASTER_ADDR` and `PET_MASTER_PORT` |
+//! | JobSet | `JOB_COMPLETION_INDEX` | `JOB_COMPLETION_INDEX`, `WORLD_SIZE`, 0, 1 | `MASTER_ADDR`; `MASTER_PORT`, or 29500 |
+//! | variables set by hand | `RANK` or `WORLD_SIZE` | as torchrun; 0 and 1 without the local ones | `MASTER_ADDR` and `MASTER_PORT` |
+//!
+//! A launcher that another one has started thus comes first: torchrun or `mpirun` in a SLURM job, torchrun in a pod. If
+//! `RANK` and `WORLD_SIZE` are set beside those of the recognised launcher and differ, that is an error: one of them is
+//! of an outer launcher. So is a program that a SLURM batch script starts without `srun`, of a job with several tasks.
+//!
+//! Two variables of this crate apply to every launcher:
+//!
+//! - `LIBNCCL_RENDEZVOUS`: a [`Rendezvous`] in place of the launcher's: `tcp://HOST:PORT`, `tcpstore://HOST:PORT` or
+//!   `file:///DIRECTORY`.
+//! - `LIBNCCL_JOB`: a text in place of the launcher's job id, for launchers that have none, and if several jobs share an
+//!   address or a directory. Ranks with another text are refused.
+//!
+//! # Exchange
+//!
+//! Rank 0 listens on a TCP port while the exchange lasts, as NCCL itself then does. The others find it at a known address,
+//! or where rank 0 publishes its address: a key of torchrun's store, or a file. They retry until the deadline, so that no
+//! rank has to be the first. When all have joined, rank 0 sends the id to all of them. When the first of their
+//! deadlines passes, it sends the missing ranks instead, which are in the error of all ranks.
+//!
+//! Everything else on that port is refused, and reported by the crate log and in the error at the deadline:
+//! what is no hello, or not whole within 5 s, ranks of another job, a second process with the same rank, another number
+//! of ranks. As in NCCL's own bootstrap, nothing is authenticated or encrypted: whoever reaches the port and knows the
+//! job id can join.
+//!
+//! All messages have a fixed size, and integers are little-endian. A rank sends one hello and reads replies of 160 bytes:
+//! first that it is accepted, at the end the id or the missing ranks.
+//!
+//! | hello, bytes | |
+//! |---|---|
+//! | 0..8 | `libnccl` and the version of the protocol, 1 |
+//! | 8..24 | hash of the job id (FNV-1a, 128 bits) |
+//! | 24..40 | the nonce that rank 0 has published with its address; else 0 |
+//! | 40..56 | nonce of this rank, a new one for each exchange |
+//! | 56..60 | rank |
+//! | 60..64 | number of ranks |
+//! | 64..68 | milliseconds that the rank will wait |
+//!
+//! | reply, bytes | |
+//! |---|---|
+//! | 0..8 | as above |
+//! | 8..24 | nonce of the rank, from its hello |
+//! | 24..28 | 1 accepted, 2 the id, 3 missing ranks, 4 refused |
+//! | 28..32 | for 3, their number; for 4, the reason: 1 another job, 2 another exchange, 3 another number of ranks, 4 rank out of range, 5 rank already joined |
+//! | 32..160 | for 2, the id; for 3, the first 32 of the ranks, 4 bytes each; for 4, the number of ranks in 4 bytes; else 0 |
+
+#![deny(unsafe_code)]
+
+mod announcement;
+#[cfg(unix)]
+mod backlog;
+mod client;
+#[doc(hidden)] // Also that of the client of NCCL's RAS service.
+pub mod connection;
+mod deadline;
+mod directory;
+mod environment;
+mod error;
+mod job;
+mod launcher;
+mod process;
+#[cfg(test)]
+mod random_inputs;
+mod rendezvous;
+mod root;
+mod slurm;
+mod tcp_store;
+mod variables;
+mod wire;
+
+pub use error::{LaunchError, Result};
+pub use launcher::Launcher;
+pub use process::Launch;
+pub use rendezvous::Rendezvous;
+
+/// The program of the README, as a test.
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct Readme;

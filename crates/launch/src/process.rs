@@ -1,0 +1,262 @@
+use std::net::TcpListener;
+use std::time::Duration;
+
+use super::announcement::Announcement;
+use super::deadline::Deadline;
+use super::environment::{self, Environment, Ranks};
+use super::error::LaunchError;
+use super::job::{self, Job, Nonce};
+use super::launcher::Launcher;
+use super::rendezvous::Rendezvous;
+use super::root::send_id;
+use super::variables::Variables;
+use super::{client, connection, directory};
+use libnccl::{Communicator, Config, Nccl, UniqueId, Version};
+
+use crate::Result;
+
+/// The time between two attempts to listen on a port that is in use.
+const LISTEN: Duration = Duration::from_millis(50);
+
+/// This process as a launcher has started it: one rank of a job.
+///
+/// ```
+/// use libnccl_launch::{Launch, Launcher};
+///
+/// let launch = Launch::from_variables([
+///     ("SLURM_PROCID", "3"), ("SLURM_STEP_NUM_TASKS", "4"), ("SLURM_LOCALID", "1"), ("SLURM_NODEID", "1"),
+///     ("SLURM_STEP_TASKS_PER_NODE", "2(x2)"), ("SLURM_STEP_NODELIST", "node[07-08]"),
+///     ("SLURM_JOB_ID", "71"), ("SLURM_STEP_ID", "0"),
+/// ])?;
+/// assert_eq!((launch.launcher(), launch.rank(), launch.size()), (Launcher::Slurm, 3, 4));
+/// assert_eq!((launch.local_rank(), launch.local_size()), (1, 2));
+/// assert!(launch.rendezvous().unwrap().to_string().starts_with("tcp://node07:2"));
+/// # Ok::<_, libnccl_launch::LaunchError>(())
+/// ```
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Launch {
+    environment: Environment,
+    timeout: Duration,
+}
+
+impl Launch {
+    /// Reads the variables of this process.
+    ///
+    /// # Errors
+    /// [`LaunchError::NoLauncher`] if none of a launcher is set, [`LaunchError::Variables`] if one is missing or
+    /// contradicts another, both .
+    pub fn from_env() -> Result<Self> {
+        Self::from_variables(std::env::vars_os().filter_map(|(name, value)| {
+            // Those that are not UTF-8 are no launcher's.
+            Some((name.into_string().ok()?, value.into_string().ok()?))
+        }))
+    }
+
+    /// Reads variables that were obtained in another way.
+    ///
+    /// # Errors
+    /// The errors of [`from_env`](Self::from_env).
+    pub fn from_variables<N, V>(variables: impl IntoIterator<Item = (N, V)>) -> Result<Self>
+    where
+        N: Into<String>,
+        V: Into<String>,
+    {
+        let variables = variables.into_iter().map(|(name, value)| (name.into(), value.into()));
+        let environment = environment::read(&Variables::new(variables), parent())?;
+        Ok(Self { environment, timeout: Duration::from_secs(300) })
+    }
+
+    /// Sets the time in which all ranks have to join. Default: 5 minutes.
+    ///
+    /// The first rank whose time is over ends the exchange for all.
+    #[must_use]
+    pub fn timeout(mut self, timeout: Duration) -> Self {
+        self.timeout = timeout;
+        self
+    }
+
+    /// Returns the launcher.
+    #[must_use]
+    pub fn launcher(&self) -> Launcher {
+        self.environment.launcher
+    }
+
+    /// Returns this process's rank, from 0.
+    #[must_use]
+    pub fn rank(&self) -> usize {
+        self.environment.ranks.rank as usize
+    }
+
+    /// Returns the number of ranks.
+    #[must_use]
+    pub fn size(&self) -> usize {
+        self.environment.ranks.size as usize
+    }
+
+    /// Returns this process's number among those on its host, from 0: usually that of its GPU.
+    ///
+    /// If the launcher shows each process one GPU alone (SLURM's `--gpus-per-task`), that is device 0 in each.
+    #[must_use]
+    pub fn local_rank(&self) -> usize {
+        self.environment.ranks.local_rank as usize
+    }
+
+    /// Returns the number of ranks on this host.
+    #[must_use]
+    pub fn local_size(&self) -> usize {
+        self.environment.ranks.local_size as usize
+    }
+
+    /// Returns the place where the ranks find rank 0; `None` for a single rank, which needs no other.
+    #[must_use]
+    pub fn rendezvous(&self) -> Option<&Rendezvous> {
+        self.environment.rendezvous.as_ref()
+    }
+
+    /// Joins all ranks in a communicator: exchanges the id, and creates the communicator.
+    ///
+    /// On GPUs the rank belongs to the calling thread's current device, so make one current first: that of
+    /// [`local_rank`](Self::local_rank). The communicator has the timeout of this launch as its
+    /// [`Config::timeout`]; [`communicator_with`](Self::communicator_with) sets another one.
+    ///
+    /// All ranks call it, each as often as the others.
+    ///
+    /// # Errors
+    /// The errors of [`unique_id`](Self::unique_id) and of [`Nccl::init_rank_with`].
+    pub fn communicator(&self, nccl: &Nccl) -> Result<Communicator> {
+        self.communicator_with(nccl, &Config::new())
+    }
+
+    /// Joins all ranks in a communicator as [`communicator`](Self::communicator) does, with options.
+    ///
+    /// Without a [`Config::timeout`] it gets the timeout of this launch, if the library is NCCL 2.14.3 or newer.
+    ///
+    /// # Errors
+    /// The errors of [`communicator`](Self::communicator).
+    pub fn communicator_with(&self, nccl: &Nccl, config: &Config) -> Result<Communicator> {
+        let id = self.unique_id(nccl)?;
+        let mut config = config.clone();
+        if config.timeout_duration().is_none() && nccl.version() >= Version::new(2, 14, 3) {
+            config = config.timeout(self.timeout);
+        }
+        Ok(nccl.init_rank_with(self.size(), self.rank(), &id, &config)?)
+    }
+
+    /// Returns the same new id to all ranks, once all have called this; rank 0 creates it.
+    ///
+    /// The process of rank 0 must live until all ranks have joined a communicator with it.
+    ///
+    /// # Errors
+    /// [`LaunchError::MissingRanks`] if not all ranks have called this within the [timeout](Self::timeout) of the most
+    /// impatient one; [`LaunchError::Rendezvous`] if the exchange cannot succeed; those of [`Nccl::unique_id`].
+    pub fn unique_id(&self, nccl: &Nccl) -> Result<UniqueId> {
+        let deadline = Deadline::after(self.timeout);
+        let Environment { ranks: Ranks { rank, size, .. }, rendezvous, is_private, .. } = &self.environment;
+        let Some(rendezvous) = rendezvous.as_ref().filter(|_| *size > 1) else {
+            return Ok(nccl.unique_id()?);
+        };
+        let hash = job::hash(&self.environment.job).to_be_bytes();
+        let job = Job { rank: *rank, size: *size, hash };
+        if *rank > 0 {
+            return client::receive_id(rendezvous, *is_private, &job, &self.key(), deadline);
+        }
+        // NCCL also raises the limit of open files in it, which many ranks need.
+        let id = nccl.unique_id()?;
+        self.send_id(rendezvous, &job, &id, deadline)?;
+        Ok(id)
+    }
+
+    /// Returns the key of rank 0's address in a store.
+    fn key(&self) -> String {
+        format!("/libnccl/{}/address", self.environment.job)
+    }
+
+    /// Sends the id from rank 0.
+    fn send_id(
+        &self,
+        rendezvous: &Rendezvous,
+        job: &Job,
+        id: &UniqueId,
+        deadline: Deadline,
+    ) -> Result<(), LaunchError> {
+        let fail = |problem: String| LaunchError::Rendezvous {
+            rendezvous: Box::new(rendezvous.clone()),
+            problem: problem.into(),
+        };
+        match rendezvous {
+            Rendezvous::Tcp { host, port } => {
+                let listener = loop {
+                    match connection::listen(Some(host), *port) {
+                        Ok(listener) => break listener,
+                        // That of an earlier attempt may still end.
+                        Err(error) if deadline.has_passed() => {
+                            return Err(fail(format!("rank 0 cannot listen there: {error}")));
+                        }
+                        Err(_) => deadline.sleep(LISTEN),
+                    }
+                };
+                send_id(&listener, job, [0; 16], id, deadline)
+            }
+            Rendezvous::TcpStore { host, port } => {
+                let store = loop {
+                    match client::connect_to_store(host, *port, &deadline) {
+                        Ok(store) => break store,
+                        Err(problem) if deadline.has_passed() => return Err(fail(problem)),
+                        Err(_) => deadline.sleep(LISTEN),
+                    }
+                };
+                let (listener, mut announcement) =
+                    self.announce().map_err(|error| fail(error.to_string()))?;
+                // The address with which this host reaches its own store is one that others may reach it by.
+                announcement.hosts.extend(store.local_address().map(|address| address.ip().to_string()));
+                let text = announcement.to_string();
+                store
+                    .set(&self.key(), text.as_bytes(), &deadline)
+                    .map_err(|error| fail(error.to_string()))?;
+                let sent = send_id(&listener, job, announcement.nonce, id, deadline);
+                // The store outlives this job.
+                let _ = store.delete(&self.key(), &Deadline::after(Duration::from_secs(1)));
+                sent
+            }
+            Rendezvous::Directory(path) => {
+                let prepare = || {
+                    if self.environment.is_private {
+                        directory::create_private(path)?;
+                    }
+                    let (listener, announcement) = self.announce()?;
+                    let published = directory::publish(path, job, &announcement)?;
+                    Ok((listener, announcement.nonce, published))
+                };
+                let (listener, nonce, published) =
+                    prepare().map_err(|error: std::io::Error| fail(error.to_string()))?;
+                let sent = send_id(&listener, job, nonce, id, deadline);
+                drop(published);
+                if self.environment.is_private {
+                    let _ = std::fs::remove_dir(path);
+                }
+                sent
+            }
+        }
+    }
+
+    /// Listens on a free port, and returns its announcement.
+    fn announce(&self) -> std::io::Result<(TcpListener, Announcement)> {
+        let nonce: Nonce = job::nonce();
+        // Others than this host's processes have no business there if all ranks are on it.
+        let is_local = self.environment.ranks.local_size == self.environment.ranks.size;
+        let hosts = if is_local { vec!["127.0.0.1".into()] } else { connection::own_hosts() };
+        let listener = connection::listen(is_local.then_some("127.0.0.1"), 0)?;
+        let port = listener.local_addr()?.port();
+        Ok((listener, Announcement { nonce, port, hosts }))
+    }
+}
+
+#[cfg(unix)]
+fn parent() -> u32 {
+    std::os::unix::process::parent_id()
+}
+
+#[cfg(not(unix))]
+fn parent() -> u32 {
+    0
+}

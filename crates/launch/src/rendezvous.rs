@@ -1,0 +1,105 @@
+use std::fmt;
+use std::path::PathBuf;
+
+/// The place where the ranks find rank 0. Its text is the value of `LIBNCCL_RENDEZVOUS` for it.
+///
+/// ```
+/// use libnccl_launch::{Launch, Rendezvous};
+///
+/// let variables = [("RANK", "0"), ("WORLD_SIZE", "2"), ("LIBNCCL_RENDEZVOUS", "tcp://[::1]:29500")];
+/// let launch = Launch::from_variables(variables)?;
+/// let rendezvous = Rendezvous::Tcp { host: "::1".into(), port: 29500 };
+/// assert_eq!(launch.rendezvous(), Some(&rendezvous));
+/// assert_eq!(rendezvous.to_string(), "tcp://[::1]:29500");
+/// # Ok::<_, libnccl_launch::LaunchError>(())
+/// ```
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Rendezvous {
+    /// Rank 0 listens at this address.
+    Tcp {
+        /// The name or IP address of the host of rank 0.
+        host: String,
+        /// The port.
+        port: u16,
+    },
+    /// Rank 0 publishes its address in a running TCPStore, the key-value server of PyTorch 2.2 and newer.
+    TcpStore {
+        /// The name or IP address of the host of the server.
+        host: String,
+        /// The port of the server.
+        port: u16,
+    },
+    /// Rank 0 publishes its address in a file of this directory, which all ranks see.
+    Directory(PathBuf),
+}
+
+impl Rendezvous {
+    /// Parses the value of `LIBNCCL_RENDEZVOUS`.
+    pub(super) fn parse(text: &str) -> Option<Self> {
+        if let Some(path) = text.strip_prefix("file://") {
+            return path.starts_with('/').then(|| Self::Directory(path.into()));
+        }
+        let (scheme, address) = text.split_once("://")?;
+        let (host, port) = address.rsplit_once(':')?;
+        let bare = host.strip_prefix('[').and_then(|host| host.strip_suffix(']'));
+        if host.is_empty() || (bare.is_none() && host.contains(':')) {
+            return None;
+        }
+        let host = bare.unwrap_or(host).to_owned();
+        let port = port.parse().ok().filter(|port| *port > 0)?;
+        match scheme {
+            "tcp" => Some(Self::Tcp { host, port }),
+            "tcpstore" => Some(Self::TcpStore { host, port }),
+            _ => None,
+        }
+    }
+}
+
+impl fmt::Display for Rendezvous {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut address = |scheme, host: &str, port| {
+            if host.contains(':') {
+                write!(f, "{scheme}://[{host}]:{port}")
+            } else {
+                write!(f, "{scheme}://{host}:{port}")
+            }
+        };
+        match self {
+            Self::Tcp { host, port } => address("tcp", host, port),
+            Self::TcpStore { host, port } => address("tcpstore", host, port),
+            Self::Directory(path) => write!(f, "file://{}", path.display()),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::Rendezvous;
+
+    #[test]
+    fn text_round_trips() {
+        for text in ["tcp://node1:29500", "tcp://[::1]:1", "tcpstore://10.0.0.1:65535", "file:///shared/jobs"]
+        {
+            assert_eq!(Rendezvous::parse(text).expect(text).to_string(), text);
+        }
+    }
+
+    #[test]
+    fn other_texts_are_none() {
+        for text in [
+            "",
+            "node1:29500",
+            "tcp://node1",
+            "tcp://:1",
+            "tcp://::1:1",
+            "tcp://a:0",
+            "tcp://a:65536",
+            "file://here",
+            "http://a:1",
+            "tcp://a:-1",
+        ] {
+            assert_eq!(Rendezvous::parse(text), None, "{text}");
+        }
+    }
+}

@@ -1,0 +1,165 @@
+//! A client of the TCPStore of PyTorch 2.2 and newer, with the operations that publish one key. Integers are
+//! little-endian, as those of all hosts that have a PyTorch.
+//!
+//! Two servers exist. One of them reads each message to its end before it looks at other clients, so every message is
+//! written as a whole, and a connection whose state is unknown is dropped.
+
+use std::io::{self, Write};
+use std::net::{SocketAddr, TcpStream};
+use std::time::Duration;
+
+use super::announcement::MAX_BYTES;
+use super::connection;
+use super::deadline::Deadline;
+use super::wire::read_by;
+
+/// The time for an answer that needs no other rank.
+const ANSWER: Duration = Duration::from_secs(5);
+
+const VALIDATE: u8 = 0;
+const SET: u8 = 1;
+const GET: u8 = 3;
+const CHECK: u8 = 5;
+const WAIT: u8 = 6;
+const GETNUMKEYS: u8 = 7;
+const DELETE_KEY: u8 = 8;
+const PING: u8 = 13;
+
+const VALIDATION: u32 = 0x3c85_f7ce;
+
+/// A connection to a store.
+#[derive(Debug)]
+pub(super) struct TcpStore(TcpStream);
+
+impl TcpStore {
+    pub(super) fn connect(address: SocketAddr, deadline: &Deadline) -> io::Result<Self> {
+        let nonce = [0x6c, 0x69, 0x62, 0x6e];
+        let ping = [&[VALIDATE][..], &VALIDATION.to_le_bytes(), &[PING], &nonce].concat();
+        let store = Self(connection::connect(address, ANSWER, deadline)?);
+        let mut echo = [0; 4];
+        match store.request(&ping, &mut echo, deadline) {
+            Ok(()) if echo == nonce => return Ok(store),
+            Ok(()) => return Err(not_a_store()),
+            // Releases 2.2 to 2.4 do not know PING, and close the connection.
+            Err(error) if error.kind() != io::ErrorKind::TimedOut => {}
+            Err(error) => return Err(error),
+        }
+        let count = [&[VALIDATE][..], &VALIDATION.to_le_bytes(), &[GETNUMKEYS]].concat();
+        let store = Self(connection::connect(address, ANSWER, deadline)?);
+        let mut keys = [0; 8];
+        store.request(&count, &mut keys, deadline)?;
+        if i64::from_le_bytes(keys) < 0 { Err(not_a_store()) } else { Ok(store) }
+    }
+
+    /// Returns the address of this host in the connection.
+    pub(super) fn local_address(&self) -> io::Result<SocketAddr> {
+        self.0.local_addr()
+    }
+
+    /// Sets a key, and returns when it is set.
+    pub(super) fn set(&self, key: &str, value: &[u8], deadline: &Deadline) -> io::Result<()> {
+        // SET has no reply; CHECK has one.
+        let mut message = [&[SET][..], &text(key), &text(value)].concat();
+        message.extend([&[CHECK][..], &keys(key)].concat());
+        let mut missing = [1];
+        self.request(&message, &mut missing, deadline)?;
+        if missing == [0] { Ok(()) } else { Err(io::Error::other("the store has not kept a key")) }
+    }
+
+    /// Waits for a key by the deadline, and returns its value.
+    pub(super) fn get(&self, key: &str, deadline: &Deadline) -> io::Result<Vec<u8>> {
+        self.send(&[&[WAIT][..], &keys(key)].concat())?;
+        read_by(&self.0, &mut [0], deadline).map_err(|error| match error.kind() {
+            io::ErrorKind::TimedOut => io::Error::other("rank 0 has not set it"),
+            _ => error,
+        })?;
+        let mut length = [0; 8];
+        self.request(&[&[GET][..], &text(key)].concat(), &mut length, deadline)?;
+        let length = usize::try_from(u64::from_le_bytes(length)).ok().filter(|length| *length <= MAX_BYTES);
+        let length = length.ok_or_else(|| io::Error::other(format!("the value of {key} is too long")))?;
+        let mut value = vec![0; length];
+        read_by(&self.0, &mut value, &deadline.part(ANSWER))?;
+        Ok(value)
+    }
+
+    pub(super) fn delete(&self, key: &str, deadline: &Deadline) -> io::Result<()> {
+        self.request(&[&[DELETE_KEY][..], &text(key)].concat(), &mut [0; 8], deadline)
+    }
+
+    fn send(&self, message: &[u8]) -> io::Result<()> {
+        (&self.0).write_all(message)
+    }
+
+    fn request(&self, message: &[u8], reply: &mut [u8], deadline: &Deadline) -> io::Result<()> {
+        self.send(message)?;
+        read_by(&self.0, reply, &deadline.part(ANSWER))
+    }
+}
+
+fn not_a_store() -> io::Error {
+    io::Error::other("the answer is not that of a TCPStore of PyTorch 2.2 or newer")
+}
+
+/// Encodes a key or a value.
+fn text(bytes: impl AsRef<[u8]>) -> Vec<u8> {
+    let bytes = bytes.as_ref();
+    [&(bytes.len() as u64).to_le_bytes(), bytes].concat()
+}
+
+/// Encodes a list of one key.
+fn keys(key: &str) -> Vec<u8> {
+    [&1_u64.to_le_bytes()[..], &text(key)].concat()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{TcpStore, keys, text};
+    use crate::deadline::Deadline;
+    use crate::random_inputs::{Random, count};
+    use std::io::{Read, Write};
+    use std::net::TcpListener;
+    use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+    use std::thread;
+    use std::time::Duration;
+
+    #[test]
+    fn messages_are_those_of_pytorch() {
+        assert_eq!(text("/k"), *b"\x02\0\0\0\0\0\0\0/k");
+        assert_eq!(keys("/k"), *b"\x01\0\0\0\0\0\0\0\x02\0\0\0\0\0\0\0/k");
+    }
+
+    /// A server that answers each connection with other bytes: an error by the deadline, or a short value.
+    #[test]
+    fn random_answers_are_errors_or_values() {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let address = listener.local_addr().unwrap();
+        let is_done = AtomicBool::new(false);
+        thread::scope(|scope| {
+            scope.spawn(|| {
+                let mut random = Random(13);
+                for stream in listener.incoming() {
+                    if is_done.load(Relaxed) {
+                        break;
+                    }
+                    let Ok(mut stream) = stream else { continue };
+                    let mut answer = b"libn\0\x08\0\0\0\0\0\0\0abcdefgh".to_vec();
+                    let start = if random.below(4) == 0 { 0 } else { 4 };
+                    random.change(&mut answer[start..]);
+                    let _ = stream.read(&mut [0; 64]);
+                    let _ = stream.write_all(&answer[..random.below(answer.len() + 1)]);
+                    let _ = stream.shutdown(std::net::Shutdown::Write);
+                }
+            });
+            // A connection takes longer than the parsing of a message.
+            for _ in 0..count(200) {
+                let deadline = Deadline::after(Duration::from_secs(10));
+                if let Ok(value) = TcpStore::connect(address, &deadline).and_then(|s| s.get("/k", &deadline))
+                {
+                    assert!(value.len() <= super::MAX_BYTES);
+                }
+            }
+            is_done.store(true, Relaxed);
+            drop(std::net::TcpStream::connect(address).unwrap());
+        });
+    }
+}

@@ -1,0 +1,62 @@
+//! The exchange of 1,024 ranks, all in one process: 1,023 threads connect to the first.
+
+use std::process::Command;
+use std::sync::Barrier;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use libnccl_launch::Launch;
+
+use crate::rank_process::{by_hand, free_port};
+
+const RANKS: usize = 1_024;
+
+/// The limit of the project is 2 s on two idle cores; this test also runs beside others.
+const LIMIT: Duration = Duration::from_secs(20);
+
+#[test]
+fn thousand_ranks_exchange_in_time() {
+    // Each connection has two ends in this process; many shells allow 1,024 files.
+    let program = std::env::current_exe().unwrap();
+    let output = Command::new("sh")
+        .args(["-c", "ulimit -n $(ulimit -Hn) && exec \"$0\" \"$@\""])
+        .arg(program)
+        .args(["--exact", "many_ranks::exchange", "--ignored", "--nocapture"])
+        .env("LIBNCCL_TEST_MANY", "1")
+        .output()
+        .unwrap();
+    let printed = String::from_utf8_lossy(&output.stdout);
+    assert!(output.status.success(), "{printed}{}", String::from_utf8_lossy(&output.stderr));
+    let line = printed.lines().find(|line| line.contains(" ranks exchanged an id in "));
+    println!("{}", line.unwrap_or_else(|| panic!("{printed}")));
+}
+
+#[test]
+#[ignore = "thousand_ranks_exchange_in_time starts it"]
+fn exchange() {
+    if std::env::var_os("LIBNCCL_TEST_MANY").is_none() {
+        return;
+    }
+    let port = free_port();
+    let barrier = Barrier::new(RANKS + 1);
+    let (ids, elapsed) = thread::scope(|scope| {
+        let start = |rank| {
+            let barrier = &barrier;
+            let ready = move || {
+                let launch = Launch::from_variables(by_hand(rank, RANKS, port)).unwrap();
+                let (launch, nccl) = (launch.timeout(Duration::from_secs(60)), libnccl_cpu::nccl());
+                barrier.wait();
+                launch.unique_id(&nccl).unwrap()
+            };
+            thread::Builder::new().stack_size(128 << 10).spawn_scoped(scope, ready).unwrap()
+        };
+        let ranks: Vec<_> = (0..RANKS).map(start).collect();
+        barrier.wait();
+        let started = Instant::now();
+        let ids: Vec<_> = ranks.into_iter().map(|rank| rank.join().unwrap()).collect();
+        (ids, started.elapsed())
+    });
+    assert!(ids.iter().all(|id| *id == ids[0]));
+    println!("{RANKS} ranks exchanged an id in {} ms", elapsed.as_millis());
+    assert!(elapsed < LIMIT, "{elapsed:?}");
+}

@@ -1,0 +1,194 @@
+//! Connections that are no ranks, and ranks that are wrong: they are refused, reported, and disturb nobody.
+
+use std::io::{Read, Write};
+use std::net::TcpStream;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use libnccl::UniqueId;
+use libnccl_launch::Launch;
+
+use crate::rank_process::{LONG, by_hand, free_port, start, wait_until};
+
+fn launch(rank: usize, size: usize, port: u16, timeout: Duration) -> Launch {
+    Launch::from_variables(by_hand(rank, size, port)).unwrap().timeout(timeout)
+}
+
+fn id(launch: &Launch) -> libnccl_launch::Result<UniqueId> {
+    launch.unique_id(&libnccl_cpu::nccl())
+}
+
+fn connect(port: u16) -> TcpStream {
+    wait_until(|| TcpStream::connect(("127.0.0.1", port)).is_ok());
+    TcpStream::connect(("127.0.0.1", port)).unwrap()
+}
+
+/// The start of a hello of this protocol.
+const MAGIC: &[u8] = b"libnccl\x01";
+
+/// Sends garbage of several kinds, one connection at a time or many that stay open.
+fn send_garbage(port: u16, count: usize) {
+    let mut open = Vec::new();
+    for i in 0..count {
+        let mut stream = connect_again(port);
+        let noise: Vec<u8> = (0..200).map(|byte| (byte * 31 + i * 17) as u8).collect();
+        let _ = match i % 7 {
+            0 => stream.write_all(b"GET / HTTP/1.1\r\nHost: example.org\r\n\r\n"),
+            1 => stream.write_all(&noise),
+            2 => Ok(()), // Closed at once.
+            3 => stream.write_all(&[MAGIC, &noise[..30]].concat()),
+            4 => stream.write_all(&[MAGIC, &noise[..60]].concat()),
+            5 => stream.write_all(b"\0\xce\xf7\x85\x3c\x0d\x01\0\0\0"), // A TCPStore's client.
+            _ => stream.write_all(&[MAGIC, &[0; 60]].concat()),
+        };
+        if i % 3 == 0 {
+            open.push(stream);
+        }
+        if open.len() > 100 {
+            open.remove(0);
+        }
+    }
+}
+
+/// Connects to a port that was seen open.
+fn connect_again(port: u16) -> TcpStream {
+    TcpStream::connect(("127.0.0.1", port)).unwrap()
+}
+
+#[test]
+fn thousand_garbage_connections_have_no_effect() {
+    let port = free_port();
+    thread::scope(|scope| {
+        let root = scope.spawn(move || id(&launch(0, 2, port, Duration::from_secs(50))));
+        drop(connect(port));
+        let garbage = scope.spawn(move || send_garbage(port, 1_000));
+        garbage.join().unwrap();
+        let rank = id(&launch(1, 2, port, Duration::from_secs(50))).unwrap();
+        assert_eq!(root.join().unwrap().unwrap(), rank);
+    });
+}
+
+#[test]
+fn garbage_is_reported_with_the_missing_rank() {
+    let port = free_port();
+    thread::scope(|scope| {
+        let root = scope.spawn(move || id(&launch(0, 2, port, Duration::from_secs(2))));
+        drop(connect(port));
+        send_garbage(port, 70);
+        let error = root.join().unwrap().unwrap_err().to_string();
+        assert!(error.starts_with("rank 1 of 2 did not join within "), "{error}");
+        assert!(error.contains(" s: refused: "), "{error}");
+        assert!(error.contains("a message that is no hello ("), "{error}");
+        assert!(error.contains("closed without a hello ("), "{error}");
+    });
+}
+
+/// Clients that send a byte now and then, and one that only listens, are given up after 5 s.
+#[test]
+fn slow_clients_have_no_effect() {
+    let port = free_port();
+    let started = Instant::now();
+    thread::scope(|scope| {
+        let root = scope.spawn(move || id(&launch(0, 3, port, Duration::from_secs(50))));
+        drop(connect(port));
+        let slow: Vec<_> = (0..50).map(|_| connect_again(port)).collect();
+        let first = scope.spawn(move || id(&launch(1, 3, port, Duration::from_secs(50))));
+        let drip = |mut stream: &TcpStream| {
+            stream.set_read_timeout(Some(Duration::from_millis(1))).unwrap();
+            let _ = stream.write(&MAGIC[..1]);
+            // The root closes it.
+            matches!(stream.read(&mut [0]), Ok(0)) || stream.write(&[0]).is_err()
+        };
+        let mut closed = vec![false; slow.len()];
+        while started.elapsed() < Duration::from_secs(20) && !closed.iter().all(|closed| *closed) {
+            thread::sleep(Duration::from_millis(100));
+            for (stream, closed) in slow.iter().zip(&mut closed) {
+                *closed = *closed || drip(stream);
+            }
+        }
+        assert!(closed.iter().all(|closed| *closed));
+        let last = id(&launch(2, 3, port, Duration::from_secs(50))).unwrap();
+        assert_eq!([root.join().unwrap().unwrap(), first.join().unwrap().unwrap()], [last; 2]);
+    });
+}
+
+#[test]
+fn rank_with_another_number_of_ranks_is_refused_at_once() {
+    let port = free_port();
+    thread::scope(|scope| {
+        let root = scope.spawn(move || id(&launch(0, 2, port, Duration::from_secs(50))));
+        let started = Instant::now();
+        let error = id(&launch(1, 3, port, Duration::from_secs(40))).unwrap_err().to_string();
+        let expected = format!("tcp://127.0.0.1:{port}: this is rank 1 of 3; rank 0 expects 2 ranks");
+        assert_eq!(error, expected);
+        assert!(started.elapsed() < Duration::from_secs(20), "{:?}", started.elapsed());
+        let rank = id(&launch(1, 2, port, Duration::from_secs(50))).unwrap();
+        assert_eq!(root.join().unwrap().unwrap(), rank);
+    });
+}
+
+#[test]
+fn second_process_of_a_rank_is_refused() {
+    let port = free_port();
+    let root = start(LONG, &by_hand(0, 3, port));
+    let first = start(LONG, &by_hand(1, 3, port));
+    thread::sleep(Duration::from_millis(700));
+    // Neither does its deadline end the exchange of the others.
+    start(1_000, &by_hand(1, 3, port)).expect_error("another process has joined as rank 1");
+    start(LONG, &by_hand(2, 3, port)).expect_sum(6);
+    root.expect_sum(6);
+    first.expect_sum(6);
+}
+
+#[test]
+fn rank_of_another_job_is_refused() {
+    let port = free_port();
+    let variables = |rank, job: &str| {
+        let mut variables = by_hand(rank, 2, port);
+        variables.push(("LIBNCCL_JOB", job.into()));
+        variables
+    };
+    let root = start(LONG, &variables(0, "mine"));
+    start(1_000, &variables(1, "yours")).expect_error("it is of another job");
+    start(LONG, &variables(1, "mine")).expect_sum(3);
+    root.expect_sum(3);
+}
+
+/// Something else listens at the address of rank 0: it answers with garbage, or not at all.
+#[test]
+fn garbage_from_the_root_is_an_error_by_the_deadline() {
+    let answers: [&[u8]; 4] = [b"", b"HTTP/1.1 400 Bad Request\r\n\r\n", &[0xff; 160], &[0; 500]];
+    for answer in answers {
+        let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        let port = listener.local_addr().unwrap().port();
+        thread::spawn(move || {
+            let mut open = Vec::new();
+            for mut stream in listener.incoming().flatten() {
+                let _ = stream.write_all(answer);
+                open.push(stream);
+            }
+        });
+        let started = Instant::now();
+        let error = id(&launch(1, 2, port, Duration::from_millis(800))).unwrap_err().to_string();
+        assert!(error.starts_with("rank 0 of 2 did not join within "), "{error}");
+        assert!(started.elapsed() < Duration::from_secs(5), "{:?}", started.elapsed());
+    }
+}
+
+/// Three exchanges in a row, at one address, as ranks create several communicators.
+#[test]
+fn exchanges_in_a_row_give_each_its_own_id() {
+    let port = free_port();
+    let ids: Vec<Vec<UniqueId>> = thread::scope(|scope| {
+        let start = |rank| {
+            scope.spawn(move || {
+                let launch = launch(rank, 4, port, Duration::from_secs(50));
+                (0..3).map(|_| id(&launch).unwrap()).collect()
+            })
+        };
+        let ranks: Vec<_> = (0..4).map(start).collect();
+        ranks.into_iter().map(|rank| rank.join().unwrap()).collect()
+    });
+    assert!(ids.iter().all(|of_rank| *of_rank == ids[0]), "{ids:?}");
+    assert!(ids[0][0] != ids[0][1] && ids[0][1] != ids[0][2] && ids[0][0] != ids[0][2], "{ids:?}");
+}

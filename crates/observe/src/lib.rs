@@ -1,0 +1,40 @@
+//! What watches the communicators of the crate [`libnccl`], and running jobs.
+//!
+//! | what | how | feature |
+//! |---|---|---|
+//! | the last operations of a rank, also after it has hung | [`RecordExt::record`], or [`Recorder::record_from_env`] and `LIBNCCL_RECORDER` | |
+//! | the same, when a signal comes | `Recorder::write_on_signal` | `signal` |
+//! | a rank that has failed or stays in one call: told, or aborted | [`Watchdog`] | |
+//! | a record of the crate log for each operation | `log` | `log` |
+//! | a span of the crate tracing for each operation | `tracing` | `tracing` |
+//! | which ranks of a running job are late, stuck or dead | `ras` | `ras` |
+//!
+//! All but the last are observers ([`libnccl::Observer`]), written with what every program can use. An [example](Recorder).
+#![cfg_attr(docsrs, feature(doc_cfg))]
+#![deny(unsafe_code)]
+
+#[cfg(any(feature = "log", feature = "tracing"))]
+mod fields;
+#[cfg(feature = "log")]
+mod log;
+#[cfg(all(test, feature = "ras"))]
+#[path = "../../launch/src/random_inputs.rs"]
+mod random_inputs;
+#[cfg(feature = "ras")]
+pub mod ras;
+mod recorder;
+#[cfg(feature = "tracing")]
+mod tracing;
+mod watchdog;
+
+#[cfg(feature = "log")]
+pub use log::log;
+pub use recorder::{Record, RecordExt, RecordState, Recorder};
+#[cfg(feature = "tracing")]
+pub use tracing::tracing;
+pub use watchdog::{Answer, Cause, Finding, Watchdog};
+
+/// The program of the README, as a test.
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct Readme;

@@ -1,0 +1,59 @@
+use libnccl::{CommunicatorEvent, Membership, Observer, OperationStart};
+
+use super::fields::Fields;
+
+/// The observer that makes records of the crate log.
+struct Log;
+
+/// Makes a record of the crate log for each operation of the communicators that this process creates from now on, at the level
+/// `Trace`, and for what else becomes of them a warning: a communicator that is dropped instead of destroyed, is in the same call
+/// for too long, or fails. The target is `libnccl`.
+pub fn log() {
+    libnccl::observe(|_| Some(std::sync::Arc::new(Log)));
+}
+
+impl Observer for Log {
+    #[inline]
+    fn on_start(&self, start: &OperationStart<'_>) {
+        if ::log::log_enabled!(target: "libnccl", ::log::Level::Trace) {
+            trace(start);
+        }
+    }
+
+    fn on_communicator(&self, communicator: &Membership, event: CommunicatorEvent) {
+        let problem = match event {
+            // What is lost when a panic unwinds is not what went wrong.
+            CommunicatorEvent::Discarded if !std::thread::panicking() => {
+                "is dropped, which aborts it and its unfinished work; call `destroy` instead"
+            }
+            CommunicatorEvent::Failed => "has failed",
+            CommunicatorEvent::Stalled => "is in the same call for too long",
+            CommunicatorEvent::TimedOut => "has waited for too long",
+            _ => return,
+        };
+        let Membership { rank, size, .. } = communicator;
+        ::log::warn!(target: "libnccl", "the communicator of rank {rank} of {size} {problem}");
+    }
+}
+
+#[cold]
+fn trace(start: &OperationStart<'_>) {
+    let Fields { number, data_type, sent, received, peer, source, communicator, rank, size } =
+        Fields::new(start);
+    let mut text = start.operation().name.to_owned();
+    let fields = [
+        ("number", Some(number.to_string())),
+        ("data_type", data_type),
+        ("sent", Some(sent.to_string())),
+        ("received", Some(received.to_string())),
+        ("peer", peer.map(|peer| peer.to_string())),
+        ("source", source.map(|source| source.to_string())),
+        ("communicator", communicator),
+        ("rank", Some(rank.to_string())),
+        ("size", Some(size.to_string())),
+    ];
+    for (name, value) in fields {
+        value.into_iter().for_each(|value| text.extend([" ", name, "=", &value]));
+    }
+    ::log::trace!(target: "libnccl", "{text}");
+}

@@ -1,0 +1,295 @@
+use std::env;
+use std::io::ErrorKind;
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use super::connection::{Connection, Request, excerpt, protocol};
+use super::error::RasError;
+use super::event::EventGroup;
+use super::monitor::Monitor;
+use super::report::Report;
+use libnccl::Version;
+use libnccl_launch::connection::{self, Deadline};
+
+/// The address of the service if `NCCL_RAS_ADDR` is not set.
+const DEFAULT_ADDRESS: &str = "localhost:28028";
+
+/// The time of a request that [`RasClient::timeout`] does not set: that of NVIDIA's client.
+const DEFAULT_TIMEOUT: Duration = Duration::from_secs(11);
+
+/// The time by which a service may exceed the `TIMEOUT` that it was told, and some to answer in.
+const SERVICE_EXCESS: Duration = Duration::from_secs(6);
+
+/// The longest time for the answer to a handshake. A process that is stopped never gives one.
+const HANDSHAKE: Duration = Duration::from_secs(1);
+
+/// The pause after which a process is asked again.
+const PAUSE: Duration = Duration::from_millis(20);
+
+/// The number of connections that may end before the answer does, one after the other.
+const MAX_CLOSED: u32 = 10;
+
+const HELLO: &str = "CLIENT PROTOCOL 2";
+const FIRST: Version = Version::new(2, 24, 3);
+const JSON: Request<'static> = Request { line: "SET FORMAT json", since: Version::new(2, 28, 7) };
+
+/// A client of NCCL's RAS service. Each of its methods makes a connection of its own.
+///
+/// ```
+/// use std::time::Duration;
+///
+/// use libnccl_observe::ras::{RasClient, RasError};
+///
+/// # fn main() -> Result<(), RasError> {
+/// let client = RasClient::new("[::1]:1")?.timeout(Duration::from_millis(500));
+/// assert_eq!(client.address(), "[::1]:1");
+/// assert!(matches!(client.report(), Err(RasError::Connect { .. })));
+/// # Ok(())
+/// # }
+/// ```
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct RasClient {
+    host: String,
+    port: u16,
+    timeout: Duration,
+}
+
+impl RasClient {
+    /// Creates a client of the service at `host:port` or `[IPv6]:port`.
+    ///
+    /// # Errors
+    /// [`RasError::Address`]: another form. NCCL has no default for the port alone.
+    pub fn new(address: &str) -> Result<Self, RasError> {
+        let parsed = address.trim().rsplit_once(':').and_then(|(host, port)| {
+            let bare = match host.strip_prefix('[') {
+                Some(host) => host.strip_suffix(']')?,
+                None if host.contains(':') => return None,
+                None => host,
+            };
+            Some((bare, port.parse::<u16>().ok()?)).filter(|(host, port)| !host.is_empty() && *port != 0)
+        });
+        let (host, port) = parsed.ok_or_else(|| RasError::Address { address: address.into() })?;
+        Ok(Self { host: host.into(), port, timeout: DEFAULT_TIMEOUT })
+    }
+
+    /// Creates a client of the service at `NCCL_RAS_ADDR`, or at `localhost:28028` if that is not set.
+    ///
+    /// # Errors
+    /// [`RasError::Address`]: the variable is not an address.
+    pub fn from_env() -> Result<Self, RasError> {
+        match env::var_os("NCCL_RAS_ADDR") {
+            Some(address) if !address.is_empty() => Self::new(&address.to_string_lossy()),
+            _ => Self::new(DEFAULT_ADDRESS),
+        }
+    }
+
+    /// Sets the time by which each request ends, 11 s by default, from the connection to the last byte of the answer. The
+    /// job is told to spend 6 s less on processes that do not answer, at least 1 s.
+    #[must_use]
+    pub fn timeout(mut self, timeout: Duration) -> Self {
+        self.timeout = timeout;
+        self
+    }
+
+    /// Returns the address of the service, in the form of `NCCL_RAS_ADDR`.
+    #[must_use]
+    pub fn address(&self) -> String {
+        let Self { host, port, .. } = self;
+        if host.contains(':') { format!("[{host}]:{port}") } else { format!("{host}:{port}") }
+    }
+
+    /// Returns the job's report as text, as NVIDIA's `ncclras` prints it.
+    ///
+    /// # Errors
+    /// [`RasError`]
+    #[doc(alias = "ncclras")]
+    pub fn status(&self) -> Result<String, RasError> {
+        self.text("STATUS")
+    }
+
+    /// Returns the job's report as text with more of the ranks.
+    ///
+    /// # Errors
+    /// [`RasError`]
+    pub fn verbose_status(&self) -> Result<String, RasError> {
+        self.text("VERBOSE STATUS")
+    }
+
+    fn text(&self, line: &str) -> Result<String, RasError> {
+        let answer = self.request(&[], |connection, deadline| {
+            let answer = connection.query(Request { line, since: FIRST }, deadline)?;
+            let text = String::from_utf8_lossy(&answer).into_owned();
+            // The last heading, which is there even if nothing follows.
+            if text.lines().any(|line| line == "Warnings") {
+                return Ok(text);
+            }
+            let problem =
+                format!("the report has no section Warnings; it begins with {}", excerpt(&answer)).into();
+            Err(RasError::Closed { request: line.into(), address: connection.address().into(), problem })
+        });
+        answer.map(|(answer, _)| answer)
+    }
+
+    /// Returns the job's report. Since NCCL 2.28.7.
+    ///
+    /// # Errors
+    /// [`RasError`]
+    pub fn report(&self) -> Result<Report, RasError> {
+        Report::parse(&self.json_report()?)
+    }
+
+    /// Returns the job's report as the JSON text that it sends. Since NCCL 2.28.7.
+    ///
+    /// # Errors
+    /// [`RasError`]
+    pub fn json_report(&self) -> Result<Vec<u8>, RasError> {
+        let status = Request { line: "STATUS", since: FIRST };
+        let answer = self.request(&[JSON], |connection, deadline| connection.query(status, deadline));
+        answer.map(|(answer, _)| answer)
+    }
+
+    /// Lets the job's processes check their GPUs, drivers and environment, and returns what they found as text, a line for
+    /// each finding. Since NCCL 2.31.
+    ///
+    /// # Errors
+    /// [`RasError`]; [`RasError::Refused`] while another client's diagnostics run.
+    pub fn diagnostics(&self) -> Result<String, RasError> {
+        let diagnostics = Request { line: "DIAGNOSTICS", since: Version::new(2, 31, 2) };
+        let answer = self.request(&[], |connection, deadline| connection.query(diagnostics, deadline));
+        answer.map(|(answer, _)| String::from_utf8_lossy(&answer).into_owned())
+    }
+
+    /// Returns the events of some groups from now on, or those of [`EventGroup::Lifecycle`] if there is none. The process
+    /// that answers reports what it sees; when it ends, so do the events. Since NCCL 2.29.2.
+    ///
+    /// # Errors
+    /// [`RasError`]
+    pub fn monitor(&self, groups: &[EventGroup]) -> Result<Monitor, RasError> {
+        let names: Vec<&str> = groups.iter().map(|group| group.name()).collect();
+        let line = format!("MONITOR {}", names.join(","));
+        let monitor = Request { line: line.trim_end(), since: Version::new(2, 29, 2) };
+        let answer = self.request(&[JSON], |connection, deadline| connection.command(monitor, deadline));
+        answer.map(|((), connection)| Monitor::new(connection))
+    }
+
+    /// Sets the events that profiler plugins see, in all processes of the job: `none`, `all`, a number, or names that NCCL
+    /// knows, joined by commas, such as `coll,p2p`. Since NCCL 2.31.
+    ///
+    /// # Errors
+    /// [`RasError`]; [`RasError::Refused`] for a mask that NCCL does not know.
+    pub fn set_profiler_mask(&self, mask: &str) -> Result<(), RasError> {
+        let line = format!("CONTROL PROFILER_MASK {mask}");
+        if mask.is_empty() || !mask.bytes().all(|byte| byte.is_ascii_graphic()) {
+            return Err(RasError::Refused {
+                request: line.into(),
+                answer: "expected a mask without blanks".into(),
+            });
+        }
+        let control = Request { line: &line, since: Version::new(2, 31, 2) };
+        self.request(&[], |connection, deadline| connection.command(control, deadline)).map(|((), _)| ())
+    }
+
+    /// Makes a request on a new connection, and returns the connection too. If the process that it leads to ends
+    /// meanwhile, the next connection leads to another one.
+    fn request<T>(
+        &self,
+        preparations: &[Request<'_>],
+        mut request: impl FnMut(&mut Connection, &Deadline) -> Result<T, RasError>,
+    ) -> Result<(T, Connection), RasError> {
+        let deadline = Deadline::after(self.timeout);
+        let mut attempt = || {
+            let mut connection = self.connect(preparations, &deadline)?;
+            Ok((request(&mut connection, &deadline)?, connection))
+        };
+        for _ in 1..MAX_CLOSED {
+            match attempt() {
+                Err(RasError::Closed { .. }) if !deadline.has_passed() => deadline.sleep(PAUSE),
+                result => return result,
+            }
+        }
+        attempt()
+    }
+
+    /// Connects to a process that answers, and prepares the connection.
+    fn connect(&self, preparations: &[Request<'_>], deadline: &Deadline) -> Result<Connection, RasError> {
+        let failed =
+            |problem: String| RasError::Connect { address: self.address().into(), problem: problem.into() };
+        let addresses = connection::resolve(&self.host, self.port, deadline).map_err(failed)?;
+        loop {
+            // A name may have addresses of which NCCL listens on one.
+            let mut refusals = Vec::new();
+            let mut error = None;
+            for address in &addresses {
+                match self.shake_hands(*address, deadline) {
+                    Ok(Some(mut connection)) => {
+                        let patience = deadline.remaining().saturating_sub(SERVICE_EXCESS).as_secs().max(1);
+                        let limit = Request { line: &format!("TIMEOUT {patience}"), since: FIRST };
+                        connection.command(limit, deadline)?;
+                        preparations.iter().try_for_each(|request| connection.command(*request, deadline))?;
+                        return Ok(connection);
+                    }
+                    Ok(None) => {}
+                    Err(RasError::Connect { problem, .. }) => refusals.push(problem),
+                    Err(other) => error = Some(other),
+                }
+            }
+            if refusals.len() == addresses.len() {
+                return Err(failed(refusals.join("; ")));
+            }
+            if let Some(error) = error {
+                return Err(error);
+            }
+            if deadline.has_passed() {
+                let (request, address) = (HELLO.into(), self.address().into());
+                return Err(RasError::Timeout { request, address, elapsed: deadline.elapsed() });
+            }
+            deadline.sleep(PAUSE);
+        }
+    }
+
+    /// Connects to a process; returns `None` if it accepts and does not answer.
+    fn shake_hands(&self, address: SocketAddr, deadline: &Deadline) -> Result<Option<Connection>, RasError> {
+        let limit = HANDSHAKE.min(self.timeout / 8).max(Duration::from_millis(20));
+        let stream = match connection::connect(address, limit, deadline) {
+            Ok(stream) => stream,
+            // A full backlog: the processes are stopped, or busy.
+            Err(error) if error.kind() == ErrorKind::TimedOut => return Ok(None),
+            Err(error) => {
+                let problem = format!("{address}: {error}").into();
+                return Err(RasError::Connect { address: self.address().into(), problem });
+            }
+        };
+        let mut connection = Connection::new(stream, address.to_string());
+        connection.send(HELLO)?;
+        match connection.read_line(HELLO, &deadline.part(limit)) {
+            Ok(answer) if answer.starts_with("SERVER PROTOCOL ") => Ok(Some(connection)),
+            Ok(answer) => {
+                let problem = format!(
+                    "the answer of {address} is {}; expected SERVER PROTOCOL and a number",
+                    excerpt(answer.as_bytes())
+                );
+                Err(protocol(HELLO, problem))
+            }
+            Err(RasError::Timeout { .. }) => Ok(None),
+            Err(error) => Err(error),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{RasClient, RasError};
+
+    #[test]
+    fn address_is_host_and_port() {
+        for address in ["localhost:28028", "10.0.0.1:1", "[::1]:65535", "node-7.cluster:28028"] {
+            assert_eq!(RasClient::new(address).unwrap().address(), address);
+        }
+        for address in
+            ["", "localhost", "localhost:", ":28028", "::1:28028", "[::1:28028", "a:0", "a:65536", "a:x"]
+        {
+            let error = RasClient::new(address).unwrap_err();
+            assert_eq!(error, RasError::Address { address: address.into() });
+        }
+    }
+}

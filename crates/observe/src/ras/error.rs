@@ -1,0 +1,84 @@
+use std::fmt;
+use std::time::Duration;
+
+use libnccl::Version;
+
+/// The error of a [`RasClient`](super::RasClient). Its [`Debug`](std::fmt::Debug) text is that of
+/// [`Display`](std::fmt::Display).
+#[derive(Clone, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum RasError {
+    /// The address is not `host:port`.
+    #[error("invalid RAS address {address:?}: expected host:port or [IPv6]:port, such as localhost:28028")]
+    Address {
+        /// The text that was given.
+        address: Box<str>,
+    },
+
+    /// No process accepted a connection.
+    #[error(
+        "no process of a job answers RAS requests at {address}: {problem} (NCCL listens there from 2.24 on, while a \
+         communicator exists, unless NCCL_RAS_ENABLE=0; the CPU implementation with NCCL_RAS_ENABLE=1)"
+    )]
+    Connect {
+        /// The address of the service.
+        address: Box<str>,
+        /// The reason.
+        problem: Box<str>,
+    },
+
+    /// The answer was not complete by the deadline.
+    #[error("{request}: no complete answer from {address} within {elapsed:.1?}")]
+    Timeout {
+        /// The request, as it was sent.
+        request: Box<str>,
+        /// The address of the service.
+        address: Box<str>,
+        /// The time that has passed.
+        elapsed: Duration,
+    },
+
+    /// The connection ended before the answer did.
+    #[error("{request}: {address} ended the connection before its answer was complete: {problem}")]
+    Closed {
+        /// The request, as it was sent.
+        request: Box<str>,
+        /// The address of the service.
+        address: Box<str>,
+        /// The reason, as far as it is known.
+        problem: Box<str>,
+    },
+
+    /// The process has an NCCL that does not know the request.
+    #[error("{request}: the job's NCCL does not know this request, which needs {since} or newer")]
+    Unsupported {
+        /// The request, as it was sent.
+        request: Box<str>,
+        /// The first release that knows it.
+        since: Version,
+    },
+
+    /// The process answered with an error.
+    #[error("{request}: the job answered: {answer}")]
+    Refused {
+        /// The request, as it was sent.
+        request: Box<str>,
+        /// The answer.
+        answer: Box<str>,
+    },
+
+    /// The answer is not of this protocol: another service may use the port.
+    #[error("{request}: {problem}")]
+    Protocol {
+        /// The request, as it was sent; "a report" for one that was read from elsewhere.
+        request: Box<str>,
+        /// The answer or the mistake in it, and what was expected.
+        problem: Box<str>,
+    },
+}
+
+impl fmt::Debug for RasError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
+    }
+}

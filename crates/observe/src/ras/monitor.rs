@@ -1,0 +1,149 @@
+use std::time::Duration;
+
+use serde_json::Deserializer;
+
+use super::connection::{Connection, Received, excerpt, protocol};
+use super::error::RasError;
+use super::event::Event;
+use libnccl_launch::connection::Deadline;
+
+/// Bytes of an event, which has less than a kilobyte and 20 for each device.
+const MAX_EVENT: usize = 1 << 20;
+
+const REQUEST: &str = "MONITOR";
+
+/// The events of a job, of [`RasClient::monitor`](super::RasClient::monitor).
+///
+/// ```no_run
+/// # use std::time::Duration;
+/// # use libnccl_observe::ras::{EventGroup, RasClient, RasError};
+/// # fn main() -> Result<(), RasError> {
+/// let mut monitor = RasClient::from_env()?.monitor(&[EventGroup::Lifecycle])?;
+/// loop {
+///     match monitor.next_event(Duration::from_secs(60))? {
+///         Some(event) => println!("{event}"),
+///         None => println!("nothing for a minute"),
+///     }
+/// }
+/// # }
+/// ```
+#[derive(Debug)]
+pub struct Monitor {
+    connection: Connection,
+}
+
+impl Monitor {
+    pub(super) fn new(connection: Connection) -> Self {
+        Self { connection }
+    }
+
+    /// Returns the next event, or `None` if there is none for so long.
+    ///
+    /// # Errors
+    /// [`RasError::Closed`]: the process that reports the events has ended. [`RasError::Protocol`]: an answer that is not
+    /// an event; there is no use in going on.
+    pub fn next_event(&mut self, timeout: Duration) -> Result<Option<Event>, RasError> {
+        let deadline = Deadline::after(timeout);
+        loop {
+            // Not kept, however many there are.
+            let blanks = self.connection.buffer().iter().take_while(|byte| b" \t\r\n".contains(byte)).count();
+            self.connection.consume(blanks);
+            if let Some((event, length)) = first_event(self.connection.buffer())? {
+                self.connection.consume(length);
+                return Ok(Some(event));
+            }
+            match self.connection.receive(REQUEST, &deadline)? {
+                Received::More => {}
+                Received::Late => return Ok(None),
+                Received::End => return Err(self.connection.ended(REQUEST)),
+            }
+        }
+    }
+}
+
+/// Returns the event at the start of `bytes` and its length, or `None` if it is not complete. Nothing separates events.
+fn first_event(bytes: &[u8]) -> Result<Option<(Event, usize)>, RasError> {
+    let mut events = Deserializer::from_slice(bytes).into_iter::<Event>();
+    match events.next() {
+        None => Ok(None),
+        Some(Ok(event)) => Ok(Some((event, events.byte_offset()))),
+        Some(Err(error)) if error.is_eof() && bytes.len() <= MAX_EVENT => Ok(None),
+        Some(Err(error)) => {
+            Err(protocol(REQUEST, format!("{error}, in {}; expected an event", excerpt(bytes))))
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::Write;
+    use std::net::{TcpListener, TcpStream};
+    use std::time::Duration;
+
+    use super::{Connection, Monitor, first_event};
+    use crate::random_inputs::{Random, count};
+
+    const EVENTS: &str = r#"{
+  "timestamp": "2026-11-22 19:08:23",
+  "group": "LIFECYCLE",
+  "event": "PEER_DEAD",
+  "peer": {
+    "host": "10.0.0.1",
+    "pid": 29497,
+    "cuda_devs": [2, 3],
+    "nvml_devs": [2, 3]
+  },
+  "details": ""
+}
+{
+  "timestamp": "2026-11-22 19:08:24",
+  "group": "TRACE",
+  "event": "PEER_CONNECTING",
+  "peer": { "addr": "10.0.0.1<37429>" },
+  "details": "attempt 2",
+  "new_field": [{}]
+}
+"#;
+
+    #[test]
+    fn events_are_split_where_objects_end() {
+        let (first, length) = first_event(EVENTS.as_bytes()).unwrap().unwrap();
+        let text = "[2026-11-22 19:08:23] PEER_DEAD: Process 29497 on node 10.0.0.1 managing GPUs 2,3";
+        assert_eq!(first.to_string(), text);
+        let (second, _) = first_event(&EVENTS.as_bytes()[length..]).unwrap().unwrap();
+        assert_eq!(second.to_string(), "[2026-11-22 19:08:24] PEER_CONNECTING: 10.0.0.1<37429> attempt 2");
+    }
+
+    #[test]
+    fn event_that_is_not_complete_is_awaited() {
+        let (_, length) = first_event(EVENTS.as_bytes()).unwrap().unwrap();
+        for end in 0..length {
+            assert_eq!(first_event(&EVENTS.as_bytes()[..end]).unwrap(), None, "{end}");
+        }
+    }
+
+    #[test]
+    fn blanks_between_events_are_not_kept() {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let stream = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        let (mut service, _) = listener.accept().unwrap();
+        service.write_all(&[b' '; 1 << 16]).unwrap();
+        let mut monitor = Monitor::new(Connection::new(stream, "the service".into()));
+        assert_eq!(monitor.next_event(Duration::from_millis(500)).unwrap(), None);
+        assert_eq!(monitor.connection.buffer(), b"");
+    }
+
+    /// A million with `LIBNCCL_LAUNCH_INPUTS=1000000`.
+    #[test]
+    fn random_events_are_parsed_or_refused() {
+        let mut random = Random(3);
+        for _ in 0..count(20_000) {
+            let mut bytes = EVENTS.as_bytes().to_vec();
+            random.change(&mut bytes);
+            bytes.truncate(random.below(bytes.len()));
+            if let Ok(Some((_, length))) = first_event(&bytes) {
+                assert!(length <= bytes.len());
+            }
+        }
+    }
+}

@@ -1,0 +1,366 @@
+use std::collections::BTreeMap;
+use std::fmt;
+
+use serde::{Deserialize, Serialize};
+
+use super::connection::{MAX_REPORT, excerpt, protocol};
+use super::error::RasError;
+
+/// A job's report, as far as the process that answered knows the job.
+///
+/// ```
+/// use libnccl_observe::ras::Report;
+///
+/// # fn main() -> Result<(), libnccl_observe::ras::RasError> {
+/// let report = Report::parse(br#"{ "nccl_version": "2.30.7", "communicators": [], "a new field": 1 }"#)?;
+/// assert_eq!((report.nccl_version.as_str(), report.communicators.len()), ("2.30.7", 0));
+/// # Ok(())
+/// # }
+/// ```
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[non_exhaustive]
+pub struct Report {
+    /// The release of the NCCL that answered, with its suffix.
+    pub nccl_version: String,
+    /// CUDA's version at run time, 13000 for 13.0; -1 if it is unknown.
+    #[serde(default = "unknown")]
+    pub cuda_runtime_version: i64,
+    /// The newest CUDA that the driver supports; -1 if it is unknown.
+    #[serde(default = "unknown")]
+    pub cuda_driver_version: i64,
+    /// The local time of the process that answered, `YYYY-MM-DD hh:mm:ss`.
+    #[serde(default)]
+    pub timestamp: String,
+    /// The communicators. While one is initialised, some releases list one of size 0 in place of it.
+    pub communicators: Vec<ReportedCommunicator>,
+    /// The effort of the report itself.
+    #[serde(default)]
+    pub ras: Collection,
+}
+
+/// A communicator of a [`Report`].
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[non_exhaustive]
+pub struct ReportedCommunicator {
+    /// The hash of its unique id, which NCCL's log has as `commHash`. Only both hashes together are unique.
+    pub hash: String,
+    /// The hashes of the host and the process that made it.
+    #[serde(default)]
+    pub secondary_hash: String,
+    /// The number of ranks.
+    pub size: u64,
+    /// The ranks that have answered.
+    #[serde(default)]
+    pub ranks: Vec<RankReport>,
+    /// The others.
+    #[serde(default)]
+    pub missing_ranks: Vec<MissingRank>,
+}
+
+/// A rank that has answered.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[non_exhaustive]
+pub struct RankReport {
+    /// The rank in this communicator.
+    pub rank: u64,
+    /// The IP address of its host.
+    pub host: String,
+    /// The process id; -1 if it is unknown.
+    #[serde(default = "unknown")]
+    pub pid: i64,
+    /// The CUDA device.
+    #[serde(default = "unknown")]
+    pub cuda_dev: i64,
+    /// The NVML device.
+    #[serde(default = "unknown")]
+    pub nvml_dev: i64,
+    /// The state of its communicator.
+    #[serde(default)]
+    pub status: RankStatus,
+    /// The number of each collective that it has launched: `Broadcast`, `Reduce`, `AllGather`, `ReduceScatter`, `AllReduce`.
+    /// Not counted are sends, receives, what is made of them (`AlltoAll`, `Gather`, `Scatter`), one-sided operations,
+    /// launches of CUDA graphs, and collectives of copy engines and symmetric memory.
+    #[serde(default)]
+    pub collective_counts: BTreeMap<String, u64>,
+}
+
+/// The state of a rank's communicator.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(default)]
+#[non_exhaustive]
+pub struct RankStatus {
+    /// The result of the initialisation, a `ncclResult_t`; 7 while it is in progress.
+    pub init_state: i64,
+    /// The asynchronous error, a `ncclResult_t`.
+    pub async_error: i64,
+    /// Set once `ncclCommFinalize` was called.
+    pub finalize_called: bool,
+    /// Set once `ncclCommDestroy` was called.
+    pub destroy_flag: bool,
+    /// Set once it was aborted.
+    pub abort_flag: bool,
+}
+
+/// The state of a rank, as NCCL's text report names it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+#[non_exhaustive]
+pub enum RankState {
+    /// The communicator is not ready.
+    Init,
+    /// Operations can be called.
+    Running,
+    /// It was finalized or is destroyed.
+    Finalize,
+    /// It was aborted.
+    Abort,
+}
+
+/// A rank that has not answered.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[non_exhaustive]
+pub struct MissingRank {
+    /// The rank in this communicator.
+    pub rank: u64,
+    /// The IP address of its host, or `unknown`.
+    #[serde(default)]
+    pub host: String,
+    /// The process id; -1 if it is unknown.
+    #[serde(default = "unknown")]
+    pub pid: i64,
+    /// The CUDA device.
+    #[serde(default = "unknown")]
+    pub cuda_dev: i64,
+    /// The NVML device.
+    #[serde(default = "unknown")]
+    pub nvml_dev: i64,
+    /// The reason, as far as it is known.
+    #[serde(default)]
+    pub status: MissingStatus,
+}
+
+/// The reason why a rank is missing.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(default)]
+#[non_exhaustive]
+pub struct MissingStatus {
+    /// Set if its process does not answer. One that answers has no such communicator, or has it no more.
+    pub unresponsive: bool,
+    /// Set if its process has not answered for a minute.
+    pub considered_dead: bool,
+}
+
+/// The effort of a report.
+#[derive(Debug, Clone, Copy, PartialEq, Default, Serialize, Deserialize)]
+#[serde(default)]
+#[non_exhaustive]
+pub struct Collection {
+    /// The time in seconds for which the processes were asked.
+    pub collection_time_sec: f64,
+    /// The processes that were given up, with those behind them.
+    pub timeouts_count: u64,
+}
+
+fn unknown() -> i64 {
+    -1
+}
+
+impl Report {
+    /// Parses a report in JSON. Fields that this crate does not know are ignored. The comma that NCCL 2.28.7 to 2.28.9
+    /// forget in `missing_ranks` is inserted.
+    ///
+    /// # Errors
+    /// [`RasError::Protocol`]: this is no report, with the place of the mistake.
+    pub fn parse(json: &[u8]) -> Result<Self, RasError> {
+        if json.len() > MAX_REPORT {
+            return Err(protocol(
+                "a report",
+                format!("it has {} bytes; expected at most {MAX_REPORT}", json.len()),
+            ));
+        }
+        let parsed = serde_json::from_slice(json).or_else(|error| {
+            let repaired = insert_commas(json);
+            if repaired.len() == json.len() { Err(error) } else { serde_json::from_slice(&repaired) }
+        });
+        parsed.map_err(|error| protocol("a report", format!("{error}; it begins with {}", excerpt(json))))
+    }
+}
+
+/// Inserts a comma wherever a string follows the number of an NVML device.
+fn insert_commas(json: &[u8]) -> Vec<u8> {
+    const KEY: &[u8] = b"\"nvml_dev\":";
+    let mut repaired = Vec::with_capacity(json.len() + 64);
+    let mut rest = json;
+    while let Some(at) = rest.windows(KEY.len()).position(|window| window == KEY) {
+        let number = at + KEY.len();
+        let is_number = |byte: &u8| byte.is_ascii_digit() || matches!(byte, b'-' | b' ');
+        let end = number + rest[number..].iter().take_while(|byte| is_number(byte)).count();
+        repaired.extend_from_slice(&rest[..end]);
+        rest = &rest[end..];
+        if rest.trim_ascii_start().first() == Some(&b'"') {
+            repaired.push(b',');
+        }
+    }
+    repaired.extend_from_slice(rest);
+    repaired
+}
+
+impl RankStatus {
+    /// Returns the state, as NCCL derives it.
+    #[must_use]
+    pub fn state(&self) -> RankState {
+        match self {
+            Self { abort_flag: true, .. } => RankState::Abort,
+            Self { finalize_called: true, .. } | Self { destroy_flag: true, .. } => RankState::Finalize,
+            Self { init_state: 0, .. } => RankState::Running,
+            _ => RankState::Init,
+        }
+    }
+}
+
+/// Formats as NCCL's text report does.
+impl fmt::Display for RankState {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Init => "INIT",
+            Self::Running => "RUNNING",
+            Self::Finalize => "FINALIZE",
+            Self::Abort => "ABORT",
+        })
+    }
+}
+
+#[cfg(test)]
+pub(super) mod tests {
+    use super::*;
+    use crate::random_inputs::{Random, count};
+
+    /// A report of NCCL 2.28, with the comma or without.
+    pub(in crate::ras) fn sample(comma: &str) -> String {
+        format!(
+            r#"{{
+  "nccl_version": "2.28.9",
+  "cuda_runtime_version": 12080,
+  "cuda_driver_version": 13000,
+  "timestamp": "2026-11-22 19:08:23",
+  "communicators_count": 1,
+  "communicators": [
+    {{
+      "hash": "0xabcdef0012345678",
+      "secondary_hash": "0xa482312ac0ba3842:0x370e4961290f2502",
+      "size": 2,
+      "ranks_count": 1,
+      "missing_ranks_count": 1,
+      "ranks": [
+        {{
+          "rank": 0,
+          "host": "10.0.0.1",
+          "pid": 19309,
+          "cuda_dev": 0,
+          "nvml_dev": 0,
+          "status": {{
+            "init_state": 0,
+            "async_error": 0,
+            "finalize_called": false,
+            "destroy_flag": false,
+            "abort_flag": false
+          }},
+          "collective_counts": {{
+            "Broadcast": 0,
+            "Reduce": 0,
+            "AllGather": 0,
+            "ReduceScatter": 0,
+            "AllReduce": 120
+          }}
+        }}
+      ],
+      "missing_ranks": [
+        {{
+          "rank": 1,
+          "host": "10.0.0.1",
+          "pid": 19310,
+          "cuda_dev": 1,
+          "nvml_dev": 1{comma}
+          "status": {{
+            "unresponsive": true,
+            "considered_dead": false
+          }}
+        }}
+      ]
+    }}
+  ],
+  "ras": {{
+    "collection_time_sec": 0.001,
+    "timeouts_count": 0
+  }}
+}}
+"#
+        )
+    }
+
+    #[test]
+    fn report_with_and_without_the_comma_is_parsed() {
+        let report = Report::parse(sample(",").as_bytes()).unwrap();
+        assert_eq!(Report::parse(sample("").as_bytes()).unwrap(), report);
+        let communicator = &report.communicators[0];
+        let rank = &communicator.ranks[0];
+        assert_eq!((rank.pid, rank.collective_counts["AllReduce"]), (19309, 120));
+        assert_eq!(rank.status.state(), RankState::Running);
+        let missing = &communicator.missing_ranks[0];
+        assert_eq!(
+            (missing.rank, missing.status.unresponsive, missing.status.considered_dead),
+            (1, true, false)
+        );
+        assert_eq!(report.ras.collection_time_sec, 0.001);
+    }
+
+    #[test]
+    fn report_of_another_shape_is_refused_with_the_place() {
+        for (json, problem) in [
+            ("", "EOF while parsing"),
+            ("OK", "expected value at line 1 column 1"),
+            ("[]", "expected struct Report"),
+            (
+                r#"{"nccl_version": "2", "communicators": 3}"#,
+                "invalid type: integer `3`, expected a sequence",
+            ),
+            (r#"{"nccl_version": "2"}"#, "missing field `communicators`"),
+        ] {
+            let error = Report::parse(json.as_bytes()).unwrap_err().to_string();
+            assert!(error.starts_with("a report: ") && error.contains(problem), "{json}: {error}");
+        }
+        let deep = "[".repeat(100_000);
+        assert!(Report::parse(deep.as_bytes()).is_err());
+    }
+
+    #[test]
+    fn state_of_a_rank_is_derived_as_nccl_does() {
+        let status = RankStatus::default();
+        assert_eq!(status.state().to_string(), "RUNNING");
+        assert_eq!(RankStatus { init_state: 7, ..status.clone() }.state().to_string(), "INIT");
+        let finalized = RankStatus { finalize_called: true, ..status };
+        assert_eq!(finalized.state().to_string(), "FINALIZE");
+        assert_eq!(RankStatus { abort_flag: true, ..finalized }.state().to_string(), "ABORT");
+    }
+
+    /// A million with `LIBNCCL_LAUNCH_INPUTS=1000000`.
+    #[test]
+    fn random_reports_are_parsed_or_refused() {
+        let (mut random, sample) = (Random(7), sample(""));
+        let mut parsed = 0;
+        for _ in 0..count(20_000) {
+            let mut bytes = sample.clone().into_bytes();
+            random.change(&mut bytes);
+            if random.below(4) == 0 {
+                bytes.truncate(random.below(bytes.len()));
+            }
+            if let Ok(report) = Report::parse(&bytes) {
+                crate::ras::verdicts(&[report])
+                    .iter()
+                    .for_each(|verdict| assert!(!verdict.to_string().is_empty()));
+                parsed += 1;
+            }
+        }
+        assert!(parsed > 0);
+    }
+}

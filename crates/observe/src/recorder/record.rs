@@ -1,0 +1,140 @@
+use std::panic::Location;
+
+use super::document::Document;
+use super::ring::{Read, Ring};
+use libnccl::DataType;
+
+/// An operation of a communicator, as its [`Recorder`](crate::Recorder) has it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Record {
+    /// The number of the operation on its communicator, from 1 for the first one that was observed.
+    pub number: u64,
+    /// The number among the collectives that are recorded, from 1, which is the same on all ranks; `None` for a message,
+    /// and if the thread that records was in the way.
+    pub collective: Option<u64>,
+    /// The number among the messages (`send`, `recv`, `sendrecv` and one-sided operations) of this rank that are
+    /// recorded, from 1.
+    pub message: Option<u64>,
+    /// The method.
+    pub operation: &'static str,
+    /// The type of the elements, if there are any.
+    pub data_type: Option<DataType>,
+    /// The number of elements that this rank sends; for a collective, as many as it would if its buffers had the length
+    /// that is needed.
+    pub sent: u64,
+    /// The number of elements that it receives, or would on the root.
+    pub received: u64,
+    /// The root, or the rank at the other end; of an exchange, the destination.
+    pub peer: Option<usize>,
+    /// The rank from which an exchange receives.
+    pub source: Option<usize>,
+    /// The number of the first operation of the group to which this one belongs; `None` outside a group, and if the ring
+    /// has lost it.
+    pub group: Option<u64>,
+    /// The place of the call in the program.
+    pub site: Option<&'static Location<'static>>,
+    /// The address of the stream, 0 for the default stream.
+    pub stream: usize,
+    /// The time of the call, in nanoseconds since 1970.
+    pub queued: u64,
+    /// The time at which its stream was found to be complete, if it was asked: see
+    /// [`Communicator::synchronize`](libnccl::Communicator::synchronize).
+    pub completed: Option<u64>,
+    /// The state.
+    pub state: RecordState,
+}
+
+/// The state of an operation that was recorded.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum RecordState {
+    /// The call has not returned; of an operation in a group, its end.
+    Called,
+    /// The call has returned. On a GPU, it is not known whether the work has been done.
+    Queued,
+    /// The work has been done.
+    Completed,
+    /// The call, or the end of its group, returned an error.
+    Failed,
+}
+
+impl RecordState {
+    pub(super) fn name(self) -> &'static str {
+        match self {
+            Self::Called => "called",
+            Self::Queued => "queued",
+            Self::Completed => "completed",
+            Self::Failed => "failed",
+        }
+    }
+}
+
+/// Returns the records of a ring, the oldest first. Operations on host memory are complete when their calls return.
+pub(super) fn records(ring: &Ring, is_host: bool) -> Vec<Record> {
+    let mut group = None;
+    let to_record = |read: &Read| {
+        let operation = read.call.operation();
+        group = match (read.call.is_grouped(), read.call.is_first_of_group()) {
+            (true, true) => Some(read.number),
+            (true, false) => group,
+            (false, _) => None,
+        };
+        let [peer, source] = read.call.ranks();
+        let [sent, received] = read.elements;
+        let state = match read.completed {
+            Some(_) => RecordState::Completed,
+            None if read.has_failed => RecordState::Failed,
+            None if read.is_inside => RecordState::Called,
+            None if is_host => RecordState::Completed,
+            None => RecordState::Queued,
+        };
+        Record {
+            number: read.number,
+            collective: read.own_number.filter(|_| !operation.is_message()),
+            message: read.own_number.filter(|_| operation.is_message()),
+            operation: operation.name,
+            data_type: read.call.data_type(),
+            sent,
+            received,
+            peer,
+            source,
+            group,
+            site: read.site,
+            stream: read.stream,
+            queued: read.queued,
+            completed: read.completed,
+            state,
+        }
+    };
+    ring.read().iter().map(to_record).collect()
+}
+
+impl Record {
+    pub(crate) fn to_document(&self) -> Document {
+        let site = self.site.map(|site| {
+            Document::object([
+                ("file", site.file().into()),
+                ("line", site.line().into()),
+                ("column", site.column().into()),
+            ])
+        });
+        Document::object([
+            ("number", self.number.into()),
+            ("collective", self.collective.into()),
+            ("message", self.message.into()),
+            ("operation", self.operation.into()),
+            ("data_type", self.data_type.map(|data_type| data_type.to_string()).into()),
+            ("sent", self.sent.into()),
+            ("received", self.received.into()),
+            ("peer", self.peer.into()),
+            ("source", self.source.into()),
+            ("group", self.group.into()),
+            ("site", site.unwrap_or(Document::Null)),
+            ("stream", self.stream.into()),
+            ("queued_ns", self.queued.into()),
+            ("completed_ns", self.completed.into()),
+            ("state", self.state.name().into()),
+        ])
+    }
+}

@@ -1,0 +1,414 @@
+use std::panic::Location;
+use std::ptr;
+use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
+use std::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, AtomicUsize, fence};
+
+use super::clock::{Clock, halves, ticks};
+use libnccl::CallWord;
+use libnccl::OperationStart;
+
+/// The last operations of one communicator.
+///
+/// One thread at a time writes, and any number read meanwhile. Before it writes an operation, the writer says which one it
+/// begins, and so which one it overwrites; afterwards, that it is done. A reader looks first at what is done, reads, and then
+/// looks at what has been begun: what that may have overwritten, it drops. All words are atomics, so that there is no data
+/// race.
+#[derive(Debug)]
+pub(crate) struct Ring {
+    /// The number of the operation that was begun last.
+    begun: AtomicU64,
+    /// The number of the operation before the first.
+    start: AtomicU64,
+    /// The number of slots less one: as many as a power of two.
+    mask: usize,
+    slots: Box<[Slot]>,
+    /// The number of the last operation that is there.
+    done: AtomicU64,
+    /// The number of the last operation whose call has returned, or its group.
+    ended: AtomicU64,
+    /// The number of messages among the operations; changes only while one is begun and not done.
+    messages: AtomicU64,
+    clock: Clock,
+}
+
+/// A bit that the processor's counter does not reach.
+const FAILED: u64 = 1 << 63;
+
+#[derive(Debug, Default)]
+#[repr(align(64))]
+struct Slot {
+    call: AtomicU64,
+    sent: AtomicUsize,
+    received: AtomicUsize,
+    stream: AtomicUsize,
+    /// Null if it is not known.
+    site: AtomicPtr<Location<'static>>,
+    /// The lower and the upper half, as the processor returns them.
+    queued: [AtomicU32; 2],
+    /// A time before `queued` is that of an operation that was here before. One that has failed has [`FAILED`] and `queued`.
+    completed: AtomicU64,
+}
+
+/// An operation that was read from the ring. Times are nanoseconds since 1970.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Read {
+    pub(super) number: u64,
+    /// The number among the messages, or among the collectives; unknown if the writer was in the way for too long.
+    pub(super) own_number: Option<u64>,
+    pub(super) call: CallWord,
+    pub(super) elements: [u64; 2],
+    pub(super) stream: usize,
+    pub(super) site: Option<&'static Location<'static>>,
+    pub(super) queued: u64,
+    pub(super) completed: Option<u64>,
+    pub(super) has_failed: bool,
+    /// Set if its call, or its group, has not returned.
+    pub(super) is_inside: bool,
+}
+
+impl Ring {
+    /// The largest number of entries: 64 MiB.
+    const MAX: usize = 1 << 20;
+
+    /// Creates a ring of at least so many entries, up to a million.
+    pub(crate) fn new(entries: usize) -> Self {
+        let entries = entries.clamp(1, Self::MAX).next_power_of_two();
+        let [begun, start, done, ended, messages] = [(); 5].map(|()| AtomicU64::new(0));
+        let slots = (0..entries).map(|_| Slot::default()).collect();
+        Self { begun, start, mask: entries - 1, slots, done, ended, messages, clock: Clock::new() }
+    }
+
+    pub(crate) fn capacity(&self) -> usize {
+        self.slots.len()
+    }
+
+    /// Returns the number of the last operation, 0 if there is none.
+    pub(crate) fn last(&self) -> u64 {
+        self.done.load(Acquire)
+    }
+
+    /// Returns `true` if the call of an operation, or its group, has not returned.
+    pub(crate) fn is_inside(&self) -> bool {
+        self.ended.load(Acquire) < self.last()
+    }
+
+    #[inline(always)]
+    fn slot(&self, number: u64) -> &Slot {
+        // SAFETY: there is a slot for each number up to the mask.
+        unsafe { self.slots.get_unchecked(number as usize & self.mask) }
+    }
+
+    /// Records an operation, whose number is that after the last. One thread at a time may call this.
+    #[inline]
+    pub(crate) fn push(&self, operation: &OperationStart<'_>) {
+        let (number, call, site) = (operation.number(), operation.call(), operation.site());
+        if self.begun.load(Relaxed) == 0 {
+            // It may be observed from a later one on.
+            self.start.store(number.saturating_sub(1), Relaxed);
+        }
+        self.begun.store(number, Relaxed);
+        // Whoever reads one of the following values sees the one above.
+        fence(Release);
+        if call.is_message() {
+            self.messages.store(self.messages.load(Relaxed) + 1, Relaxed);
+        }
+        let slot = self.slot(number);
+        slot.call.store(call.to_bits(), Relaxed);
+        slot.sent.store(operation.sent(), Relaxed);
+        slot.received.store(operation.received(), Relaxed);
+        slot.stream.store(operation.stream(), Relaxed);
+        slot.site.store(site.map_or(ptr::null_mut(), |site| ptr::from_ref(site).cast_mut()), Relaxed);
+        let [lower, upper] = halves();
+        slot.queued[0].store(lower, Relaxed);
+        slot.queued[1].store(upper, Relaxed);
+        self.done.store(number, Release);
+    }
+
+    /// Records that the calls of operations have returned. One thread at a time may write.
+    #[inline]
+    pub(crate) fn end(&self, [first, last]: [u64; 2], has_failed: bool) {
+        if has_failed {
+            self.fail(first, last);
+        } else {
+            self.ended.store(last, Release);
+        }
+    }
+
+    #[cold]
+    fn fail(&self, first: u64, last: u64) {
+        for number in self.oldest(last).max(first)..=last {
+            let slot = self.slot(number);
+            slot.completed.store(FAILED | slot.queued(), Relaxed);
+        }
+        self.ended.store(last, Release);
+    }
+
+    /// Records that the operations on a stream are complete, up to the last one. One thread at a time may write.
+    #[cold]
+    pub(crate) fn complete(&self, stream: usize) {
+        let (now, last) = (ticks(), self.last());
+        for slot in (self.oldest(last)..=last).rev().map(|number| self.slot(number)) {
+            if slot.stream.load(Relaxed) != stream {
+                continue;
+            }
+            if slot.completed().is_some() {
+                break;
+            }
+            slot.completed.store(now, Relaxed);
+        }
+    }
+
+    /// Returns the number of the oldest operation for which there is a slot.
+    fn oldest(&self, last: u64) -> u64 {
+        last.saturating_sub(self.slots.len() as u64).max(self.start.load(Relaxed)) + 1
+    }
+
+    /// Returns the operations that the ring still has, the oldest first.
+    pub(super) fn read(&self) -> Vec<Read> {
+        // Before the rest, so that none is taken for ended that was begun later.
+        let ended = self.ended.load(Acquire);
+        let (last, messages) = self.done_and_messages();
+        if last == 0 {
+            // The first one may be on its way, and with it the number before it.
+            return Vec::new();
+        }
+        let mut read: Vec<_> =
+            (self.oldest(last)..=last).map(|number| self.slot(number).read(number, ended)).collect();
+        fence(Acquire);
+        let oldest = self.oldest(self.begun.load(Relaxed));
+        read.retain(|read| read.number >= oldest);
+        // The numbers among messages and among collectives are counted back from the last.
+        let collectives = last.saturating_sub(self.start.load(Relaxed));
+        let mut own_numbers = messages.map(|messages| [collectives.saturating_sub(messages), messages]);
+        let scale = self.clock.scale();
+        for read in read.iter_mut().rev() {
+            let is_message = read.call.is_message();
+            read.own_number = own_numbers.map(|numbers| numbers[usize::from(is_message)]);
+            own_numbers.iter_mut().for_each(|numbers| {
+                let number = &mut numbers[usize::from(is_message)];
+                *number = number.saturating_sub(1);
+            });
+            read.queued = scale.time(read.queued);
+            read.completed = read.completed.map(|completed| scale.time(completed));
+        }
+        read
+    }
+
+    /// Returns the number of the last operation, and that of the messages up to it, if that can be known.
+    fn done_and_messages(&self) -> (u64, Option<u64>) {
+        const TRIES: usize = 1000;
+        for _ in 0..TRIES {
+            let (done, messages) = (self.done.load(Acquire), self.messages.load(Relaxed));
+            fence(Acquire);
+            if self.begun.load(Relaxed) == done {
+                return (done, Some(messages));
+            }
+            std::thread::yield_now();
+        }
+        (self.done.load(Acquire), None)
+    }
+}
+
+impl Slot {
+    fn queued(&self) -> u64 {
+        let [lower, upper] = [0, 1].map(|half: usize| u64::from(self.queued[half].load(Relaxed)));
+        upper << 32 | lower
+    }
+
+    fn completed(&self) -> Option<u64> {
+        let completed = self.completed.load(Relaxed);
+        (completed >= self.queued() && completed & FAILED == 0).then_some(completed)
+    }
+
+    fn has_failed(&self) -> bool {
+        self.completed.load(Relaxed) == FAILED | self.queued()
+    }
+
+    fn read(&self, number: u64, ended: u64) -> Read {
+        let site = self.site.load(Relaxed).cast_const();
+        Read {
+            number,
+            own_number: None,
+            call: CallWord::from_bits(self.call.load(Relaxed)),
+            elements: [&self.sent, &self.received].map(|length| length.load(Relaxed) as u64),
+            stream: self.stream.load(Relaxed),
+            // SAFETY: null, or one of the `'static` references that were stored there.
+            site: unsafe { site.as_ref() },
+            queued: self.queued(),
+            completed: self.completed(),
+            has_failed: self.has_failed(),
+            is_inside: number > ended,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::panic::Location;
+    use std::sync::atomic::AtomicBool;
+    use std::sync::atomic::Ordering::Relaxed;
+    use std::thread;
+
+    use super::Ring;
+    use libnccl::{DataType, Membership, MemorySpace, Operation, OperationStart, Version};
+
+    const SEND: &Operation = Operation::of("send");
+    const SUM: &Operation = Operation::of("all_reduce");
+
+    fn membership() -> Membership {
+        Membership::new(0, 1, MemorySpace::Host, Version::new(2, 28, 3))
+    }
+
+    /// Records operations from a number on.
+    fn push(ring: &Ring, first: u64, operations: &[&'static Operation]) {
+        for (number, operation) in (first..).zip(operations) {
+            ring.push(&OperationStart::new(&membership(), operation, number));
+        }
+    }
+
+    fn numbers(ring: &Ring) -> Vec<(u64, Option<u64>)> {
+        ring.read().iter().map(|read| (read.number, read.own_number)).collect()
+    }
+
+    #[test]
+    fn last_operations_are_kept_with_their_numbers() {
+        let ring = Ring::new(3);
+        assert_eq!(ring.capacity(), 4);
+        assert!(ring.read().is_empty());
+        push(&ring, 1, &[SUM, SEND]);
+        assert_eq!(numbers(&ring), [(1, Some(1)), (2, Some(1))]);
+        push(&ring, 3, &[SUM, SUM, SUM, SUM, SEND]);
+        assert_eq!(numbers(&ring), [(4, Some(3)), (5, Some(4)), (6, Some(5)), (7, Some(2))]);
+    }
+
+    #[test]
+    fn recording_that_begins_late_has_the_numbers_of_the_communicator() {
+        let ring = Ring::new(4);
+        push(&ring, 8, &[SUM, SEND]);
+        assert_eq!(numbers(&ring), [(8, Some(1)), (9, Some(1))]);
+        assert_eq!(ring.last(), 9);
+    }
+
+    #[test]
+    fn call_site_is_kept_if_it_is_known() {
+        let (ring, membership) = (Ring::new(2), membership());
+        ring.push(&OperationStart::new(&membership, SUM, 1));
+        ring.push(&OperationStart::new(&membership, SUM, 2).called_at(Location::caller()));
+        let sites: Vec<_> = ring.read().iter().map(|read| read.site.map(Location::file)).collect();
+        assert_eq!(sites, [None, Some(file!())]);
+    }
+
+    #[test]
+    fn operations_of_a_stream_that_is_done_are_complete() {
+        let (ring, membership) = (Ring::new(8), membership());
+        let push = |number, stream| {
+            ring.push(&OperationStart::new(&membership, SUM, number).on_stream(stream));
+        };
+        [(1, 1), (2, 2), (3, 1)].into_iter().for_each(|(number, stream)| push(number, stream));
+        ring.complete(1);
+        push(4, 1);
+        let read = ring.read();
+        assert_eq!(
+            read.iter().map(|read| read.completed.is_some()).collect::<Vec<_>>(),
+            [true, false, true, false]
+        );
+        assert!(read.iter().all(|read| read.completed.is_none_or(|completed| completed >= read.queued)));
+    }
+
+    #[test]
+    fn failure_of_a_group_is_that_of_its_operations() {
+        let ring = Ring::new(8);
+        push(&ring, 1, &[SUM, SUM, SEND]);
+        ring.end([1, 1], false);
+        ring.end([2, 3], true);
+        let failed = |ring: &Ring| ring.read().iter().map(|read| read.has_failed).collect::<Vec<_>>();
+        assert_eq!(failed(&ring), [false, true, true]);
+        push(&ring, 4, &[SUM]);
+        ring.end([4, 4], true);
+        assert_eq!(failed(&ring), [false, true, true, true]);
+        assert!(ring.read().iter().all(|read| read.completed.is_none()));
+    }
+
+    #[test]
+    fn failure_of_operations_that_the_ring_has_lost_is_that_of_the_others() {
+        let ring = Ring::new(2);
+        push(&ring, 1, &[SUM, SUM, SEND]);
+        ring.end([1, 3], true);
+        assert!(ring.read().iter().all(|read| read.has_failed));
+        assert_eq!(ring.read().len(), 2);
+    }
+
+    #[test]
+    fn operation_is_inside_until_its_end() {
+        let ring = Ring::new(8);
+        let inside = |ring: &Ring| ring.read().iter().map(|read| read.is_inside).collect::<Vec<_>>();
+        push(&ring, 1, &[SUM]);
+        ring.end([1, 1], false);
+        push(&ring, 2, &[SUM, SUM]);
+        assert_eq!((inside(&ring), ring.is_inside()), (vec![false, true, true], true));
+        ring.end([2, 3], false);
+        assert_eq!((inside(&ring), ring.is_inside()), (vec![false; 3], false));
+    }
+
+    /// Anybody may tell a recorder of anything.
+    #[test]
+    fn numbers_of_several_communicators_or_of_none_do_not_panic() {
+        let ring = Ring::new(2);
+        for first in [0, 1, u64::MAX, 5, 1, 2] {
+            ring.push(&OperationStart::new(&membership(), SEND, first));
+            ring.end([first, 0], true);
+            ring.end([0, u64::MAX], true);
+            assert!(ring.read().len() <= 2);
+            ring.complete(0);
+        }
+    }
+
+    #[test]
+    fn reader_sees_nothing_or_the_first_operation_of_a_recording_that_begins_late() {
+        for _ in 0..3000 {
+            let ring = Ring::new(2);
+            thread::scope(|scope| {
+                scope.spawn(|| push(&ring, 8, &[SUM]));
+                while numbers(&ring).is_empty() {
+                    thread::yield_now();
+                }
+            });
+            assert_eq!(numbers(&ring), [(8, Some(1))]);
+        }
+    }
+
+    /// Fails if a reader ever sees words of two operations as one, or a wrong number.
+    #[test]
+    fn concurrent_readers_see_whole_operations_with_their_numbers() {
+        const OPERATIONS: usize = 300_000;
+        let (ring, is_over) = (Ring::new(8), AtomicBool::new(false));
+        thread::scope(|scope| {
+            let readers = [(); 2].map(|()| {
+                scope.spawn(|| {
+                    let mut seen = 0;
+                    while !is_over.load(Relaxed) || seen == 0 {
+                        for read in ring.read() {
+                            let length = read.number as usize;
+                            assert_eq!(read.elements, [length as u64, 3 * length as u64]);
+                            assert_eq!(read.stream, 7 * length);
+                            assert_eq!(read.call.is_message(), length % 2 == 1);
+                            // Every second one is a message, the first among them.
+                            let own = if length % 2 == 1 { length.div_ceil(2) } else { length / 2 };
+                            assert!(read.own_number.is_none_or(|number| number == own as u64), "{read:?}");
+                            seen += 1;
+                        }
+                    }
+                    seen
+                })
+            });
+            let membership = membership();
+            for number in 1..=OPERATIONS {
+                let operation = if number % 2 == 1 { SEND } else { SUM };
+                let start = OperationStart::new(&membership, operation, number as u64).on_stream(7 * number);
+                ring.push(&start.elements(Some(DataType::Float32), number, 3 * number));
+            }
+            is_over.store(true, Relaxed);
+            assert!(readers.map(|reader| reader.join().unwrap()).iter().all(|seen| *seen > 0));
+        });
+    }
+}

@@ -1,0 +1,102 @@
+use std::cell::RefCell;
+use std::ptr;
+
+use ::tracing::span::EnteredSpan;
+
+use super::fields::Fields;
+use libnccl::{Membership, Observer, Operation, OperationEnd, OperationStart};
+
+/// A communicator, as the address of what observers know of it, and the number of an operation.
+type Key = (*const Membership, u64);
+
+thread_local! {
+    /// The spans of the calls that this thread is in.
+    static ENTERED: RefCell<Vec<(Key, EnteredSpan)>> = const { RefCell::new(Vec::new()) };
+}
+
+/// The observer that makes spans of the crate tracing.
+struct Spans;
+
+/// Makes a span of the crate tracing for each operation of the communicators that this process creates from now on, if spans of the
+/// level `TRACE` and the target `libnccl` are enabled: for the duration of the call. That of an operation in a group ends as it
+/// begins, as the call does nothing.
+pub fn tracing() {
+    libnccl::observe(|_| Some(std::sync::Arc::new(Spans)));
+}
+
+impl Observer for Spans {
+    #[inline]
+    fn on_start(&self, start: &OperationStart<'_>) {
+        if ::tracing::level_enabled!(::tracing::Level::TRACE) {
+            enter(start);
+        }
+    }
+
+    /// Ends the span of an operation, also if the level has changed meanwhile.
+    #[inline]
+    fn on_end(&self, end: &OperationEnd<'_>) {
+        let is_in_span = |entered: &RefCell<Vec<_>>| !entered.borrow().is_empty();
+        if ENTERED.try_with(is_in_span).unwrap_or(false) {
+            exit((end.communicator, end.first));
+        }
+    }
+}
+
+#[cold]
+fn enter(start: &OperationStart<'_>) {
+    let span = span(start);
+    if start.group().is_none() {
+        // At the end of a thread, its spans are gone, and this one ends here.
+        let _ = ENTERED.try_with(|entered| {
+            entered.borrow_mut().push(((ptr::from_ref(start.communicator()), start.number()), span));
+        });
+    }
+}
+
+#[cold]
+fn exit(key: Key) {
+    let take = |entered: &RefCell<Vec<_>>| {
+        entered.borrow_mut().pop_if(|(last, _): &mut (Key, EnteredSpan)| *last == key)
+    };
+    // Dropped afterwards, as the subscriber may call this.
+    drop(ENTERED.try_with(take));
+}
+
+/// Returns the span of an operation, entered.
+fn span(start: &OperationStart<'_>) -> EnteredSpan {
+    let fields = Fields::new(start);
+    // The name of a span is a constant of its place in the program: there is one for each row of the table.
+    macro_rules! span {
+        ($($number:literal)*) => {{
+            const _: () = assert!(Operation::ALL.len() <= [$($number),*].len(), "add numbers below");
+            match start.operation().number() {
+                $($number => span!(@ const { name($number) }),)*
+                _ => span!(@ "operation"),
+            }
+        }};
+        (@ $name:expr) => {
+            ::tracing::trace_span!(
+                target: "libnccl",
+                $name,
+                number = fields.number,
+                data_type = fields.data_type.as_deref(),
+                sent = fields.sent,
+                received = fields.received,
+                peer = fields.peer,
+                source = fields.source,
+                communicator = fields.communicator.as_deref(),
+                rank = fields.rank,
+                size = fields.size,
+            )
+        };
+    }
+    let span = span! {
+        0 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16 17 18 19 20 21 22 23 24 25 26 27 28 29 30 31 32 33 34 35 36 37 38 39
+    };
+    span.entered()
+}
+
+/// Returns the name of the operation with a number.
+const fn name(number: usize) -> &'static str {
+    if number < Operation::ALL.len() { Operation::ALL[number].name } else { "operation" }
+}

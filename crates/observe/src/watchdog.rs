@@ -1,0 +1,294 @@
+use std::fmt;
+use std::io;
+use std::sync::atomic::AtomicU64;
+use std::sync::atomic::Ordering::Relaxed;
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::thread::{self, JoinHandle};
+use std::time::{Duration, Instant};
+use std::{mem, panic};
+
+use libnccl::{AbortHandle, Communicator, Error, Health, Observer, OperationStart, Result};
+
+use crate::Recorder;
+
+/// A thread that watches communicators of this process: it asks each for its asynchronous error, and sees which one is in
+/// the same call for too long.
+///
+/// It tells a function of the program what it has found, and does what the function answers: nothing, abort this
+/// communicator, or abort all that it watches, in one group of NCCL. It never enters NCCL beside the owner of a communicator,
+/// and ends no communicator twice. It ends when it is dropped.
+///
+/// An abort ends a call that lasts as an [`AbortHandle`] does: within a millisecond if the communicator has a
+/// [timeout](libnccl::Config::timeout).
+///
+/// ```
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// use std::time::Duration;
+///
+/// use libnccl_observe::{Answer, Finding, RecordExt, Watchdog};
+///
+/// let comms = libnccl_cpu::nccl().init_all(&[0, 1])?;
+/// let watchdog = Watchdog::new(Duration::from_secs(600), |finding: &Finding| {
+///     eprintln!("rank {} of {}: {}", finding.rank, finding.size, finding.cause);
+///     Answer::AbortAll
+/// })?;
+/// for comm in &comms {
+///     comm.record(1000);
+///     watchdog.watch(comm)?;
+/// }
+/// # Ok(())
+/// # }
+/// ```
+///
+/// # For users of PyTorch
+/// | variable of PyTorch | here |
+/// |---|---|
+/// | `TORCH_NCCL_ASYNC_ERROR_HANDLING` 0, 2 | [`Answer::Continue`], [`Answer::Abort`] |
+/// | `TORCH_NCCL_ASYNC_ERROR_HANDLING` 1, 3 | the function aborts all, or not, and ends the process |
+/// | `TORCH_NCCL_HEARTBEAT_TIMEOUT_SEC`, 480 s | the `limit` of [`Watchdog::new`], [`Watchdog::DEFAULT_LIMIT`] |
+/// | `TORCH_NCCL_TRACE_BUFFER_SIZE` | [`RecordExt::record`](crate::RecordExt::record), `LIBNCCL_RECORDER` |
+/// | `TORCH_NCCL_DUMP_ON_TIMEOUT`, `TORCH_NCCL_DEBUG_INFO_TEMP_FILE` | `LIBNCCL_RECORDER_FILE` |
+/// | `TORCH_NCCL_DESYNC_DEBUG` | compare the dumps of the ranks |
+pub struct Watchdog {
+    state: Arc<State>,
+    thread: Option<JoinHandle<()>>,
+}
+
+/// A failure, or a call that lasts, that a [`Watchdog`] has found.
+#[derive(Debug, Clone)]
+#[non_exhaustive]
+pub struct Finding {
+    /// The size of the communicator.
+    pub size: u32,
+    /// The rank of the communicator.
+    pub rank: u32,
+    /// The reason.
+    pub cause: Cause,
+    /// The records of the communicator, if it is recorded.
+    pub recorder: Option<Recorder>,
+    /// A handle of the communicator.
+    pub abort_handle: AbortHandle,
+}
+
+/// The reason of a [`Finding`].
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Cause {
+    /// The communicator has an asynchronous error.
+    Failed(Error),
+    /// The communicator has been in one call, or in one group, for so long.
+    Stalled(Duration),
+}
+
+impl fmt::Display for Cause {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Failed(error) => error.fmt(f),
+            Self::Stalled(time) => write!(f, "in the same call for {} ms", time.as_millis()),
+        }
+    }
+}
+
+/// The answer of the program to a [`Finding`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Answer {
+    /// Does nothing. The same failure is not reported again; a call that lasts is, after the same time.
+    Continue,
+    /// Aborts the communicator.
+    Abort,
+    /// Aborts all communicators that the watchdog watches.
+    AbortAll,
+}
+
+/// The number of the last operation of a communicator.
+#[derive(Debug, Default)]
+struct Heartbeat(AtomicU64);
+
+impl Observer for Heartbeat {
+    fn on_start(&self, start: &OperationStart<'_>) {
+        self.0.store(start.number(), Relaxed);
+    }
+}
+
+struct State {
+    watched: Mutex<Watched>,
+    /// Notified at the end.
+    changed: Condvar,
+}
+
+#[derive(Default)]
+struct Watched {
+    /// The communicators that have not ended.
+    communicators: Vec<AbortHandle>,
+    /// The communicators that the thread has not looked at yet.
+    new: Vec<Entry>,
+    is_over: bool,
+}
+
+/// A communicator that is watched, as the thread knows it.
+struct Entry {
+    handle: AbortHandle,
+    size: u32,
+    rank: u32,
+    heartbeat: Arc<Heartbeat>,
+    /// The number of the last operation while the owner is in a call, and the time at which it was seen first.
+    seen: Option<(u64, Instant)>,
+    has_failed: bool,
+}
+
+impl Watchdog {
+    /// The time after which PyTorch takes its heartbeat for lost.
+    pub const DEFAULT_LIMIT: Duration = Duration::from_secs(480);
+    /// The pause between two looks, as PyTorch's watchdog makes it.
+    const PAUSE: Duration = Duration::from_millis(100);
+
+    /// Starts a watchdog. `answer` is called on its thread, when a communicator has failed, or has been in one call for the
+    /// `limit`.
+    ///
+    /// # Errors
+    /// That of the system, if it has no thread left.
+    pub fn new(
+        limit: Duration,
+        mut answer: impl FnMut(&Finding) -> Answer + Send + 'static,
+    ) -> io::Result<Self> {
+        let state = Arc::new(State { watched: Mutex::default(), changed: Condvar::new() });
+        let pause = Self::PAUSE.min(limit / 4).max(Duration::from_millis(1));
+        let thread = thread::Builder::new().name("libnccl-watchdog".into()).spawn({
+            let state = Arc::clone(&state);
+            move || state.watch(pause, limit, &mut answer)
+        })?;
+        Ok(Self { state, thread: Some(thread) })
+    }
+
+    /// Watches a communicator until its end.
+    ///
+    /// # Errors
+    /// [`Error::InvalidUsage`] if other code owns the communicator, and may end it meanwhile.
+    pub fn watch(&self, communicator: &Communicator) -> Result<()> {
+        if communicator.is_borrowed() {
+            let problem = "other code owns the communicator, and may end it meanwhile".into();
+            return Err(Error::InvalidUsage { call: "watch", problem });
+        }
+        let heartbeat = Arc::new(Heartbeat::default());
+        communicator.observe(heartbeat.clone());
+        let handle = communicator.abort_handle();
+        // NCCL has no more ranks than an i32 can count.
+        let (size, rank) = (communicator.size() as u32, communicator.rank() as u32);
+        let mut watched = self.state.lock();
+        watched.communicators.push(handle.clone());
+        watched.new.push(Entry { handle, size, rank, heartbeat, seen: None, has_failed: false });
+        Ok(())
+    }
+
+    /// Aborts all communicators that are watched, those of one library in one group of NCCL, so that none waits for another.
+    /// A communicator whose owner is in a call is aborted by the owner, as by an [`AbortHandle`].
+    ///
+    /// # Errors
+    /// As for [`AbortHandle::abort`].
+    #[doc(alias = "ncclCommAbort")]
+    pub fn abort_all(&self) -> Result<()> {
+        self.state.abort_all()
+    }
+}
+
+impl State {
+    fn lock(&self) -> MutexGuard<'_, Watched> {
+        // Nothing panics while it holds the lock.
+        self.watched.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Looks at the communicators until the end.
+    fn watch(&self, pause: Duration, limit: Duration, answer: &mut dyn FnMut(&Finding) -> Answer) {
+        let mut entries = Vec::new();
+        let mut watched = self.lock();
+        while !watched.is_over {
+            entries.append(&mut watched.new);
+            // Without the lock: to leave a communicator may abort it, and whoever is called may watch another one.
+            drop(watched);
+            for finding in look(&mut entries, limit) {
+                if matches!(finding.cause, Cause::Stalled(_)) {
+                    finding.abort_handle.report_stall();
+                }
+                // A panic of the program's function is its own, and ends neither the thread nor other communicators. Its
+                // payload is leaked, as the drop may panic too.
+                let answered = panic::catch_unwind(panic::AssertUnwindSafe(|| answer(&finding)));
+                let answer = answered.map_err(mem::forget).unwrap_or(Answer::Continue);
+                // The end of a communicator that fails is known by its owner too.
+                let _ = match answer {
+                    Answer::Continue => Ok(()),
+                    Answer::Abort => finding.abort_handle.abort(),
+                    Answer::AbortAll => self.abort_all(),
+                };
+            }
+            watched = self.lock();
+            watched.communicators =
+                entries.iter().chain(&watched.new).map(|entry| entry.handle.clone()).collect();
+            if !watched.is_over {
+                let waited = self.changed.wait_timeout(watched, pause);
+                watched = waited.unwrap_or_else(PoisonError::into_inner).0;
+            }
+        }
+    }
+
+    fn abort_all(&self) -> Result<()> {
+        let all = self.lock().communicators.clone();
+        AbortHandle::abort_all(all)
+    }
+}
+
+/// Looks at each communicator, forgets those that have ended, and returns what there is to tell.
+fn look(entries: &mut Vec<Entry>, limit: Duration) -> Vec<Finding> {
+    let mut findings = Vec::new();
+    entries.retain_mut(|entry| {
+        let health = entry.handle.health();
+        let has_ended = health == Health::Ended;
+        findings.extend(entry.look(health, limit).map(|cause| entry.finding(cause)));
+        !has_ended
+    });
+    findings
+}
+
+impl Entry {
+    fn look(&mut self, health: Health, limit: Duration) -> Option<Cause> {
+        let now = (self.heartbeat.0.load(Relaxed), Instant::now());
+        let last = self.seen.take();
+        match health {
+            Health::Failed(error) => {
+                (!mem::replace(&mut self.has_failed, true)).then_some(Cause::Failed(error))
+            }
+            // The owner is in a call, or in a group.
+            Health::Busy => {
+                let (_, since) = *self.seen.insert(last.filter(|last| last.0 == now.0).unwrap_or(now));
+                let time = since.elapsed();
+                let is_late = last.is_some() && time >= limit;
+                self.seen.take_if(|_| is_late);
+                is_late.then_some(Cause::Stalled(time))
+            }
+            _ => None,
+        }
+    }
+
+    fn finding(&self, cause: Cause) -> Finding {
+        let Self { handle, size, rank, .. } = self;
+        let recorder = handle.observer().cloned();
+        Finding { size: *size, rank: *rank, cause, recorder, abort_handle: handle.clone() }
+    }
+}
+
+impl Drop for Watchdog {
+    fn drop(&mut self) {
+        self.state.lock().is_over = true;
+        self.state.changed.notify_all();
+        // Its own function may own it.
+        let thread = self.thread.take().filter(|thread| thread.thread().id() != thread::current().id());
+        // The drop of the function may have panicked, with any payload.
+        let _ = thread.map(|thread| thread.join().map_err(mem::forget));
+    }
+}
+
+impl fmt::Debug for Watchdog {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Watchdog").field("communicators", &self.state.lock().communicators.len()).finish()
+    }
+}

@@ -1,0 +1,246 @@
+//! Recordings that a signal or a panic writes.
+
+use std::io::{BufRead, BufReader, ErrorKind};
+use std::os::unix::process::ExitStatusExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::time::{Duration, Instant};
+use std::{env, fs, panic, thread};
+
+use libnccl::{Config, ReduceOp, StreamRef, UniqueId};
+use libnccl_observe::{RecordExt, Recorder};
+
+const PATIENCE: Duration = Duration::from_secs(60);
+const STREAM: StreamRef<'static> = StreamRef::DEFAULT;
+const SIGUSR2: i32 = 12;
+
+/// Waits in a collective until the other rank, which sleeps until a file is there, calls it too.
+#[test]
+#[ignore = "the other tests start it as a rank"]
+fn rank_process() {
+    let Ok(arguments) = env::var("LIBNCCL_TEST_RANK") else { return };
+    let (rank, rest) = arguments.split_once(' ').unwrap();
+    let (id, folder) = rest.split_once(' ').unwrap();
+    let rank: usize = rank.parse().unwrap();
+    let (nccl, id, folder): (_, UniqueId, _) = (libnccl_cpu::nccl(), id.parse().unwrap(), Path::new(folder));
+    Recorder::record_from_env();
+    let config = Config::new().timeout(PATIENCE);
+    let comm = nccl.init_rank_with(2, rank, &id, &config).unwrap();
+    if env::var_os("LIBNCCL_RECORDER").is_none() {
+        comm.record(16);
+        Recorder::write_on_signal(SIGUSR2, folder.join(format!("own{rank}.json"))).unwrap();
+    }
+    println!("\nready");
+    while rank == 1 && !folder.join("go").exists() {
+        thread::sleep(Duration::from_millis(1));
+    }
+    let mut sum = [rank as u64 + 1; 3];
+    comm.all_reduce_in_place(&mut sum, ReduceOp::Sum, STREAM).unwrap();
+    assert_eq!(sum, [3; 3]);
+}
+
+/// A process, which is killed when it is dropped.
+struct Rank(Child);
+
+impl Drop for Rank {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+impl Rank {
+    fn start(rank: usize, id: UniqueId, folder: &Path, variables: &[(&str, &str)]) -> Self {
+        let mut command = Command::new(env::current_exe().unwrap());
+        command.args(["--exact", "recorder_signal::rank_process", "--ignored", "--nocapture"]);
+        command.env("LIBNCCL_TEST_RANK", format!("{rank} {id} {}", folder.display()));
+        for variable in ["LIBNCCL_RECORDER", "LIBNCCL_RECORDER_FILE", "LIBNCCL_RECORDER_SIGNAL"] {
+            command.env_remove(variable);
+        }
+        command.envs(variables.iter().copied());
+        Self(command.stdout(Stdio::piped()).spawn().unwrap())
+    }
+
+    /// Waits until it has joined.
+    fn wait_until_ready(&mut self) {
+        let mut lines = BufReader::new(self.0.stdout.as_mut().unwrap()).lines();
+        assert!(lines.any(|line| line.unwrap() == "ready"), "the rank ended");
+    }
+
+    fn signal(&self, signal: &str) {
+        let id = self.0.id().to_string();
+        assert!(Command::new("kill").args([signal, &id]).status().unwrap().success());
+    }
+
+    fn wait(mut self) -> ExitStatus {
+        self.0.wait().unwrap()
+    }
+}
+
+/// Returns a recording, once it is complete.
+fn recording(path: PathBuf) -> String {
+    let start = Instant::now();
+    loop {
+        match fs::read_to_string(&path) {
+            Ok(text) if text.ends_with('}') => return text,
+            _ => assert!(start.elapsed() < PATIENCE, "no recording {}", path.display()),
+        }
+        thread::sleep(Duration::from_millis(5));
+    }
+}
+
+#[test]
+fn signal_of_the_environment_writes_the_recording_of_each_rank_and_they_go_on() {
+    let (id, folder) = (libnccl_cpu::nccl().unique_id().unwrap(), tempfile::tempdir().unwrap());
+    let prefix = folder.path().join("rank");
+    let variables = [
+        ("LIBNCCL_RECORDER", "16"),
+        ("LIBNCCL_RECORDER_FILE", prefix.to_str().unwrap()),
+        ("LIBNCCL_RECORDER_SIGNAL", "SIGUSR1"),
+    ];
+    let mut ranks: Vec<_> = (0..2).map(|rank| Rank::start(rank, id, folder.path(), &variables)).collect();
+    ranks.iter_mut().for_each(Rank::wait_until_ready);
+    ranks[1].signal("-USR1");
+    let idle = recording(folder.path().join("rank1.json"));
+    assert!(idle.contains(r#""reason":"signal""#) && idle.contains(r#""state":"idle""#), "{idle}");
+    let start = Instant::now();
+    // Until it has got into the collective.
+    loop {
+        ranks[0].signal("-USR1");
+        let waiting = recording(folder.path().join("rank0.json"));
+        let id = format!(r#""process":{},"#, ranks[0].0.id());
+        if [r#""operation":"all_reduce_in_place""#, r#""state":"called""#, &id]
+            .iter()
+            .all(|text| waiting.contains(text))
+        {
+            break;
+        }
+        assert!(start.elapsed() < PATIENCE, "{waiting}");
+        thread::sleep(Duration::from_millis(5));
+    }
+    fs::write(folder.path().join("go"), "").unwrap();
+    for rank in ranks {
+        let status = rank.wait();
+        assert!(status.success(), "{status}");
+    }
+}
+
+#[test]
+fn signal_of_the_program_writes_its_file() {
+    let (id, folder) = (libnccl_cpu::nccl().unique_id().unwrap(), tempfile::tempdir().unwrap());
+    let mut ranks: Vec<_> = (0..2).map(|rank| Rank::start(rank, id, folder.path(), &[])).collect();
+    ranks.iter_mut().for_each(Rank::wait_until_ready);
+    ranks[1].signal("-USR2");
+    let written = recording(folder.path().join("own1.json"));
+    assert!(written.contains(r#""reason":"signal""#) && written.contains(r#""rank":1"#), "{written}");
+    fs::write(folder.path().join("go"), "").unwrap();
+    assert!(ranks.into_iter().all(|rank| rank.wait().success()));
+}
+
+#[test]
+fn process_without_the_variable_keeps_the_default_of_the_signal() {
+    let (id, folder) = (libnccl_cpu::nccl().unique_id().unwrap(), tempfile::tempdir().unwrap());
+    for value in [None, Some("KILL")] {
+        let recorded = [("LIBNCCL_RECORDER", "16")];
+        let named = value.map(|value| ("LIBNCCL_RECORDER_SIGNAL", value));
+        let variables: Vec<_> = recorded.into_iter().chain(named).collect();
+        let mut ranks: Vec<_> = (0..2).map(|rank| Rank::start(rank, id, folder.path(), &variables)).collect();
+        let mut rank = ranks.pop().unwrap();
+        rank.wait_until_ready();
+        rank.signal("-USR1");
+        assert_eq!(rank.wait().signal(), Some(10), "{value:?}");
+    }
+}
+
+#[test]
+fn signals_that_cannot_be_handled_are_invalid_input() {
+    const SIGKILL: i32 = 9;
+    const SIGSEGV: i32 = 11;
+    for signal in [SIGKILL, SIGSEGV, -1, 0, 1000] {
+        let error = Recorder::write_on_signal(signal, "unused".into()).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::InvalidInput);
+        assert_eq!(error.to_string(), format!("signal {signal} cannot be handled"));
+    }
+}
+
+/// Starts another test of this program, ignored otherwise, and returns how it ends; fails if that takes long.
+fn run_alone(test: &str, variables: &[(&str, &Path)]) -> ExitStatus {
+    let mut command = Command::new(env::current_exe().unwrap());
+    command
+        .args(["--exact", &format!("recorder_signal::{test}"), "--ignored", "--nocapture"])
+        .envs(variables.iter().copied());
+    let (mut process, start) = (Rank(command.spawn().unwrap()), Instant::now());
+    loop {
+        if let Some(status) = process.0.try_wait().unwrap() {
+            return status;
+        }
+        assert!(start.elapsed() < PATIENCE, "{test} does not end");
+        thread::sleep(Duration::from_millis(5));
+    }
+}
+
+struct RecordPanics(PathBuf);
+
+impl Drop for RecordPanics {
+    fn drop(&mut self) {
+        Recorder::write_on_panic(self.0.clone());
+    }
+}
+
+#[test]
+#[ignore = "the next test starts it as a process"]
+fn panicking_process() {
+    let Some(path) = env::var_os("LIBNCCL_TEST_PANIC").map(PathBuf::from) else { return };
+    let unwound = RecordPanics(path.clone());
+    panic::catch_unwind(move || {
+        let _unwound = unwound;
+        panic!("the first");
+    })
+    .unwrap_err();
+    drop(RecordPanics(path.clone()));
+    panic::catch_unwind(|| panic!("the second")).unwrap_err();
+    assert!(recording(path).contains(r#""reason":"panic""#));
+}
+
+#[test]
+fn write_on_panic_while_unwinding_leaves_it_to_a_later_call() {
+    let folder = tempfile::tempdir().unwrap();
+    let status = run_alone("panicking_process", &[("LIBNCCL_TEST_PANIC", &folder.path().join("panic.json"))]);
+    assert!(status.success(), "{status}");
+}
+
+/// A logger that asks for the recordings, and records another communicator.
+struct Logger(std::sync::Mutex<libnccl::Communicator>);
+
+impl log::Log for Logger {
+    fn enabled(&self, _: &log::Metadata<'_>) -> bool {
+        true
+    }
+    fn log(&self, record: &log::Record<'_>) {
+        if record.level() == log::Level::Warn {
+            println!("{}\n{}", record.args(), Recorder::all_to_json("a warning"));
+            self.0.lock().unwrap().record(4);
+        }
+    }
+    fn flush(&self) {}
+}
+
+#[test]
+#[ignore = "the next test starts it as a process"]
+fn logging_process() {
+    let Some(signal) = env::var_os("LIBNCCL_RECORDER_SIGNAL") else { return };
+    assert_eq!(signal, "none");
+    let mut comms = libnccl_cpu::nccl().init_all(&[0, 1]).unwrap();
+    log::set_logger(Box::leak(Box::new(Logger(comms.remove(1).into())))).unwrap();
+    log::set_max_level(log::LevelFilter::Warn);
+    comms[0].record(4);
+    let recorded = Recorder::all_to_json("the end");
+    assert!(recorded.contains(r#""rank":0"#) && recorded.contains(r#""rank":1"#), "{recorded}");
+    std::process::exit(0);
+}
+
+#[test]
+fn logger_that_asks_for_the_recordings_is_answered() {
+    let status = run_alone("logging_process", &[("LIBNCCL_RECORDER_SIGNAL", Path::new("none"))]);
+    assert!(status.success(), "{status}");
+}
