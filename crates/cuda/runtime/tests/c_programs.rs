@@ -55,7 +55,15 @@ impl Release {
 }
 
 fn repository() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("../..").canonicalize().expect("this package lies in crates")
+    Path::new(env!("CARGO_MANIFEST_DIR"))
+        .join("../../..")
+        .canonicalize()
+        .expect("this package lies in crates/cuda")
+}
+
+/// The folder of the programs.
+fn sources() -> PathBuf {
+    repository().join("crates/cuda/tests/c")
 }
 
 fn xtask(arguments: &[&str]) -> Command {
@@ -102,11 +110,10 @@ struct Program {
 }
 
 impl Program {
-    /// Compiles a file of `tests/c` against NVIDIA's headers, and links it with this library for CUDA's runtime.
+    /// Compiles a program against NVIDIA's headers, and links it with this library for CUDA's runtime.
     fn compile(source: &str, toolkit: &Toolkit, runtime: &Path) -> Self {
         let folder = tempfile::tempdir().expect("a temporary folder");
         symlink(runtime, folder.path().join("libcudart.so")).expect("a link");
-        let package = Path::new(env!("CARGO_MANIFEST_DIR"));
         let mut command = Command::new("cc");
         command.args(["-std=c11", "-D_GNU_SOURCE", "-Wall", "-Wextra", "-Werror", "-O1", "-g", "-pthread"]);
         for include in &toolkit.includes {
@@ -114,8 +121,8 @@ impl Program {
         }
         // NCCL's header, after NVIDIA's: beside it are stand-ins for those of CUDA, which are not meant here.
         command.arg("-I").arg(repository().join("vendor-headers"));
-        command.arg("-I").arg(package.join("../cpu-so/tests/c"));
-        command.current_dir(package.join("tests/c")).arg(source);
+        command.arg("-I").arg(repository().join("crates/cpu-so/tests/c"));
+        command.current_dir(sources()).arg(source);
         command.arg("-o").arg(folder.path().join("program"));
         command.arg("-L").arg(folder.path()).arg("-L").arg(shared_objects());
         command.args(["-Wl,--as-needed", "-lcudart", "-lnccl"]);
@@ -150,7 +157,7 @@ macro_rules! programs {
             }
         )*
 
-        /// The programs in `tests/c` that are run with the stand-ins.
+        /// The programs that are run with the stand-ins.
         const SOURCES: &[&str] = &[$($source),*];
     };
 }
@@ -186,8 +193,9 @@ const COMPARED: &[&str] = &["error_names.c", "no_driver.c"];
 
 #[test]
 fn every_c_program_has_a_test() {
-    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/c");
-    let files = fs::read_dir(&folder).expect("tests/c").map(|entry| entry.expect("an entry").file_name());
+    let files = fs::read_dir(sources())
+        .expect("the folder of the programs")
+        .map(|entry| entry.expect("an entry").file_name());
     let found: BTreeSet<String> = files
         .map(|name| name.into_string().expect("a file's name"))
         .filter(|name| name.ends_with(".c"))
