@@ -40,7 +40,7 @@ impl State {
 
     /// Checks that no stream of a context is captured, for calls that wait for all of them.
     pub(crate) fn check_context_not_captured(&mut self, context: ContextId) -> Result<()> {
-        let is_own = |stream| self.streams.get(&stream).is_some_and(|stream| stream.context == context);
+        let is_own = |stream| self.context_of(stream) == Ok(context);
         let captured = self.captures.streams().filter(|&(stream, _)| is_own(stream));
         let captured = captured.map(|(_, graph)| graph).collect();
         self.fail_captures(captured)
@@ -61,8 +61,7 @@ impl State {
     /// # Errors
     /// It is that of a capture, which fails.
     pub(crate) fn record_to_wait_for(&mut self, event: EventId) -> Result<Option<Record>> {
-        let event = self.events.get(&event).ok_or(CUresult::CUDA_ERROR_INVALID_HANDLE)?;
-        match event.last.clone() {
+        match self.event(event)?.last.clone() {
             LastRecord::Never => Ok(None),
             LastRecord::Enqueued(record) => Ok(Some(record)),
             LastRecord::Captured(point) => {

@@ -262,8 +262,7 @@ impl Driver {
         wait: &Point,
         request: Request,
     ) -> Result<Point> {
-        let context = state.streams.get(&stream).ok_or(CUresult::CUDA_ERROR_INVALID_HANDLE)?.context;
-        state.check(context)?;
+        state.check(state.context_of(stream)?)?;
         if state.is_captured(stream)? {
             state.capture(stream, Action::Execute(request))?;
             return Ok(Point::default());
@@ -402,6 +401,16 @@ impl State {
         self.contexts.get_mut(&context).ok_or(CUresult::CUDA_ERROR_INVALID_CONTEXT)
     }
 
+    /// The context of a stream.
+    pub(crate) fn context_of(&self, stream: StreamId) -> Result<ContextId> {
+        Ok(self.streams.get(&stream).ok_or(CUresult::CUDA_ERROR_INVALID_HANDLE)?.context)
+    }
+
+    /// Finds an event.
+    pub(crate) fn event(&self, event: EventId) -> Result<&Event> {
+        self.events.get(&event).ok_or(CUresult::CUDA_ERROR_INVALID_HANDLE)
+    }
+
     /// Returns the error of a context, if it has one.
     pub(crate) fn check(&self, context: ContextId) -> Result<()> {
         let context = self.contexts.get(&context).ok_or(CUresult::CUDA_ERROR_CONTEXT_IS_DESTROYED)?;
@@ -527,7 +536,7 @@ impl State {
 
     /// The captures of streams with which a stream is ordered, as it is a default stream.
     pub(crate) fn captured_with(&self, stream: StreamId) -> Vec<GraphId> {
-        let Some(context) = self.streams.get(&stream).map(|stream| stream.context) else { return Vec::new() };
+        let Ok(context) = self.context_of(stream) else { return Vec::new() };
         if self.contexts.get(&context).is_none_or(|context| context.default_stream != stream) {
             return Vec::new();
         }
@@ -606,7 +615,7 @@ impl State {
             message::write(&race.to_string());
             if races == Races::Error {
                 for stream in race.streams() {
-                    if let Some(context) = self.streams.get(&stream).map(|stream| stream.context) {
+                    if let Ok(context) = self.context_of(stream) {
                         self.fail(context, CUresult::CUDA_ERROR_ASSERT);
                     }
                 }

@@ -5,7 +5,7 @@ use std::ptr;
 
 use cudarc::driver::sys::{CUcontext, CUdevice, CUlimit, CUresult};
 
-use super::{answer, put};
+use super::{answer, put, synchronize};
 use crate::context::Current;
 use crate::driver::Driver;
 use crate::error::Result;
@@ -197,16 +197,12 @@ extern "C" fn cuCtxSynchronize() -> CUresult {
 
 #[unsafe(no_mangle)]
 extern "C" fn cuCtxSynchronize_v2(context: CUcontext) -> CUresult {
-    let synchronize = || {
-        let driver = Driver::get()?;
-        let mut state = driver.enter();
+    synchronize(|state| {
         let context = id_or_current(context)?;
         state.check(context)?;
         state.check_context_not_captured(context)?;
-        let point = state.scheduler.point_of_context(context);
-        driver.synchronize(state, &point).check(context)
-    };
-    answer(synchronize())
+        Ok((context, state.scheduler.point_of_context(context)))
+    })
 }
 
 #[unsafe(no_mangle)]

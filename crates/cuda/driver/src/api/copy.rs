@@ -73,7 +73,7 @@ impl Copy {
         let driver = Driver::get()?;
         let mut state = driver.enter();
         let stream = state.stream(self.stream.map_or(0, |stream| stream.addr()))?;
-        let context = state.streams.get(&stream).ok_or(CUresult::CUDA_ERROR_INVALID_HANDLE)?.context;
+        let context = state.context_of(stream)?;
         state.check(context)?;
         let (to, from) = (self.to.find(&state, self.rows)?, self.from.find(&state, self.rows)?);
         if self.rows.width == 0 || self.rows.height == 0 {

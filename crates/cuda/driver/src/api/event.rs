@@ -1,15 +1,14 @@
 //! Events.
 
 use std::ffi::c_uint;
-use std::thread;
 
 use cudarc::driver::sys::{CUevent, CUresult, CUstream};
 
-use super::{answer, put};
-use crate::driver::{Action, Driver};
+use super::{answer, put, query, synchronize};
+use crate::driver::{Action, Driver, State};
 use crate::error::Result;
-use crate::event::{Event, LastRecord, Record};
-use crate::handle::EventId;
+use crate::event::{Event, LastRecord};
+use crate::handle::{ContextId, EventId};
 use crate::scheduler::Point;
 
 const DISABLE_TIMING: c_uint = 2;
@@ -50,10 +49,9 @@ fn record(event: CUevent, stream: CUstream, is_external: bool) -> Result<()> {
     let driver = Driver::get()?;
     let mut state = driver.enter();
     let stream = state.stream(stream.addr())?;
-    let stream_context = state.streams.get(&stream).ok_or(CUresult::CUDA_ERROR_INVALID_HANDLE)?.context;
+    let stream_context = state.context_of(stream)?;
     let id = EventId::of(event);
-    let event = state.events.get(&id).ok_or(CUresult::CUDA_ERROR_INVALID_HANDLE)?;
-    if event.context != stream_context {
+    if state.event(id)?.context != stream_context {
         return Err(CUresult::CUDA_ERROR_INVALID_HANDLE);
     }
     if !state.is_captured(stream)? {
@@ -83,42 +81,24 @@ extern "C" fn cuEventRecordWithFlags(event: CUevent, stream: CUstream, flags: c_
     answer(record(event, stream, flags == EXTERNAL))
 }
 
+/// The context of an event, and what waiting for it waits for: nothing if it was never recorded.
+fn last_point(state: &mut State, event: CUevent) -> Result<(ContextId, Point)> {
+    let id = EventId::of(event);
+    let context = state.event(id)?.context;
+    state.check(context)?;
+    let record = state.record_to_wait_for(id)?;
+    state.check_may_wait()?;
+    Ok((context, record.map(|record| record.point).unwrap_or_default()))
+}
+
 #[unsafe(no_mangle)]
 extern "C" fn cuEventQuery(event: CUevent) -> CUresult {
-    let query = || {
-        let mut state = Driver::get()?.enter();
-        let id = EventId::of(event);
-        let context = state.events.get(&id).ok_or(CUresult::CUDA_ERROR_INVALID_HANDLE)?.context;
-        state.check(context)?;
-        let record = state.record_to_wait_for(id)?;
-        state.check_may_wait()?;
-        let Some(Record { point, .. }) = record else { return Ok(()) };
-        if !point.is_complete() {
-            drop(state);
-            // Whoever asks again and again leaves the lock to those that do the work.
-            thread::yield_now();
-            return Err(CUresult::CUDA_ERROR_NOT_READY);
-        }
-        state.scheduler.tell_host(&point.clock());
-        Ok(())
-    };
-    answer(query())
+    query(|state| last_point(state, event))
 }
 
 #[unsafe(no_mangle)]
 extern "C" fn cuEventSynchronize(event: CUevent) -> CUresult {
-    let synchronize = || {
-        let driver = Driver::get()?;
-        let mut state = driver.enter();
-        let id = EventId::of(event);
-        let context = state.events.get(&id).ok_or(CUresult::CUDA_ERROR_INVALID_HANDLE)?.context;
-        state.check(context)?;
-        let record = state.record_to_wait_for(id)?;
-        state.check_may_wait()?;
-        let Some(Record { point, .. }) = record else { return Ok(()) };
-        driver.synchronize(state, &point).check(context)
-    };
-    answer(synchronize())
+    synchronize(|state| last_point(state, event))
 }
 
 #[unsafe(no_mangle)]

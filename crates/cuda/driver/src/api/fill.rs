@@ -32,7 +32,7 @@ fn fill(
     let mut state = driver.enter();
     let stream = (state.stream(stream.map_or(0, |stream| stream.addr()))?, stream.is_none());
     let (stream, is_sync) = stream;
-    let context = state.streams.get(&stream).ok_or(CUresult::CUDA_ERROR_INVALID_HANDLE)?.context;
+    let context = state.context_of(stream)?;
     state.check(context)?;
     if width == 0 || height == 0 {
         return Ok(());

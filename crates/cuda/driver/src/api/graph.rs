@@ -28,7 +28,7 @@ extern "C" fn cuStreamBeginCapture_v2(stream: CUstream, mode: c_uint) -> CUresul
         let mode = Mode::of(mode).ok_or(CUresult::CUDA_ERROR_INVALID_VALUE)?;
         let mut state = Driver::get()?.enter();
         let stream = state.stream(stream.addr())?;
-        let context = state.streams.get(&stream).ok_or(CUresult::CUDA_ERROR_INVALID_HANDLE)?.context;
+        let context = state.context_of(stream)?;
         state.check(context)?;
         if state.context(context)?.default_stream == stream {
             return Err(CUresult::CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED);

@@ -363,7 +363,7 @@ pub(super) unsafe fn allocate_async(
         // SAFETY: the caller promises that it is valid.
         return unsafe { put(out, 0) };
     }
-    let context = state.streams.get(&stream).ok_or(CUresult::CUDA_ERROR_INVALID_HANDLE)?.context;
+    let context = state.context_of(stream)?;
     state.check(context)?;
     check_is_no_node(&mut state, stream)?;
     let device = state.context(context)?.device;

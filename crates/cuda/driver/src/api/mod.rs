@@ -16,12 +16,16 @@ mod procedures;
 mod stream;
 mod unsupported;
 
+use std::thread;
+
 use cudarc::driver::sys::{CUdeviceptr, CUresult};
 
 pub(crate) use self::memory::allocate_shared;
-use crate::driver::State;
+use crate::driver::{Driver, State};
 use crate::error::Result;
+use crate::handle::ContextId;
 use crate::operation::Place;
+use crate::scheduler::Point;
 
 /// Turns a result into CUDA's.
 pub(crate) fn answer(result: Result<()>) -> CUresult {
@@ -40,6 +44,34 @@ pub(crate) unsafe fn put<T>(out: *mut T, value: T) -> Result<()> {
     // SAFETY: the caller promises that it is valid.
     unsafe { out.write(value) };
     Ok(())
+}
+
+/// Returns whether a point is passed, which the host then knows, or the error of a context.
+fn query(find: impl FnOnce(&mut State) -> Result<(ContextId, Point)>) -> CUresult {
+    let query = || {
+        let mut state = Driver::get()?.enter();
+        let (_, point) = find(&mut state)?;
+        if !point.is_complete() {
+            drop(state);
+            // Whoever asks again and again leaves the lock to those that do the work.
+            thread::yield_now();
+            return Err(CUresult::CUDA_ERROR_NOT_READY);
+        }
+        state.scheduler.tell_host(&point.clock());
+        Ok(())
+    };
+    answer(query())
+}
+
+/// Waits until a point is passed, and returns the error that its context then has.
+fn synchronize(find: impl FnOnce(&mut State) -> Result<(ContextId, Point)>) -> CUresult {
+    let synchronize = || {
+        let driver = Driver::get()?;
+        let mut state = driver.enter();
+        let (of, point) = find(&mut state)?;
+        driver.synchronize(state, &point).check(of)
+    };
+    answer(synchronize())
 }
 
 /// The memory that a function takes.

@@ -2,16 +2,15 @@
 
 use std::ffi::{c_int, c_uint, c_void};
 use std::sync::Arc;
-use std::thread;
 
 use cudarc::driver::sys::{CUcontext, CUdevice, CUevent, CUresult, CUstream};
 
 use super::context::PRIORITIES;
-use super::{answer, put};
-use crate::driver::{Action, Driver, NON_BLOCKING, Request};
+use super::{answer, put, query, synchronize};
+use crate::driver::{Action, Driver, NON_BLOCKING, Request, State, Stream};
 use crate::error::Result;
 use crate::event::LastRecord;
-use crate::handle::{EventId, StreamId};
+use crate::handle::{ContextId, EventId, StreamId};
 use crate::operation::{Callback, Work};
 use crate::scheduler::{Executor, Ordering, Point};
 
@@ -72,40 +71,24 @@ extern "C" fn cuStreamDestroy_v2(stream: CUstream) -> CUresult {
     answer(destroy())
 }
 
+/// The context of a stream, and the point behind all that is on it.
+fn last_point(state: &mut State, stream: CUstream) -> Result<(ContextId, Point)> {
+    let stream = state.stream(stream.addr())?;
+    let context = state.context_of(stream)?;
+    state.check(context)?;
+    state.check_not_captured(stream)?;
+    let point = state.scheduler.point_of_stream(stream).ok_or(CUresult::CUDA_ERROR_INVALID_HANDLE)?;
+    Ok((context, point))
+}
+
 #[unsafe(no_mangle)]
 extern "C" fn cuStreamQuery(stream: CUstream) -> CUresult {
-    let query = || {
-        let mut state = Driver::get()?.enter();
-        let stream = state.stream(stream.addr())?;
-        let context = state.streams.get(&stream).ok_or(CUresult::CUDA_ERROR_INVALID_HANDLE)?.context;
-        state.check(context)?;
-        state.check_not_captured(stream)?;
-        let point = state.scheduler.point_of_stream(stream).ok_or(CUresult::CUDA_ERROR_INVALID_HANDLE)?;
-        if !point.is_complete() {
-            drop(state);
-            // Whoever asks again and again leaves the lock to those that do the work.
-            thread::yield_now();
-            return Err(CUresult::CUDA_ERROR_NOT_READY);
-        }
-        state.scheduler.tell_host(&point.clock());
-        Ok(())
-    };
-    answer(query())
+    query(|state| last_point(state, stream))
 }
 
 #[unsafe(no_mangle)]
 extern "C" fn cuStreamSynchronize(stream: CUstream) -> CUresult {
-    let synchronize = || {
-        let driver = Driver::get()?;
-        let mut state = driver.enter();
-        let stream = state.stream(stream.addr())?;
-        let context = state.streams.get(&stream).ok_or(CUresult::CUDA_ERROR_INVALID_HANDLE)?.context;
-        state.check(context)?;
-        state.check_not_captured(stream)?;
-        let point = state.scheduler.point_of_stream(stream).ok_or(CUresult::CUDA_ERROR_INVALID_HANDLE)?;
-        driver.synchronize(state, &point).check(context)
-    };
-    answer(synchronize())
+    synchronize(|state| last_point(state, stream))
 }
 
 #[unsafe(no_mangle)]
@@ -115,13 +98,12 @@ extern "C" fn cuStreamWaitEvent(stream: CUstream, event: CUevent, flags: c_uint)
         let driver = Driver::get()?;
         let mut state = driver.enter();
         let stream = state.stream(stream.addr())?;
-        let context = state.streams.get(&stream).ok_or(CUresult::CUDA_ERROR_INVALID_HANDLE)?.context;
+        let context = state.context_of(stream)?;
         let id = EventId::of(event);
-        let event = state.events.get(&id).ok_or(CUresult::CUDA_ERROR_INVALID_HANDLE)?;
+        let last = state.event(id)?.last.clone();
         if flags > EXTERNAL {
             return Err(CUresult::CUDA_ERROR_INVALID_VALUE);
         }
-        let last = event.last.clone();
         let is_captured = state.is_captured(stream)?;
         if is_captured && flags == EXTERNAL {
             return state.capture(stream, Action::Wait(id));
@@ -145,11 +127,7 @@ extern "C" fn cuStreamWaitEvent(stream: CUstream, event: CUevent, flags: c_uint)
 /// # Safety
 ///
 /// `out` is null, which is an error, or valid for a write.
-unsafe fn describe<T>(
-    stream: CUstream,
-    out: *mut T,
-    find: impl FnOnce(&crate::driver::Stream, StreamId) -> T,
-) -> CUresult {
+unsafe fn describe<T>(stream: CUstream, out: *mut T, find: impl FnOnce(&Stream, StreamId) -> T) -> CUresult {
     let describe = || {
         let mut state = Driver::get()?.enter();
         let id = state.stream(stream.addr())?;
@@ -189,7 +167,7 @@ unsafe extern "C" fn cuStreamGetDevice(stream: CUstream, out: *mut CUdevice) -> 
     let find = || {
         let mut state = Driver::get()?.enter();
         let stream = state.stream(stream.addr())?;
-        let context = state.streams.get(&stream).ok_or(CUresult::CUDA_ERROR_INVALID_HANDLE)?.context;
+        let context = state.context_of(stream)?;
         // SAFETY: CUDA's contract: valid for a write.
         unsafe { put(out, state.context(context)?.device as CUdevice) }
     };
