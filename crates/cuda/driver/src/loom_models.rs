@@ -74,7 +74,8 @@ fn host_waits_for_a_stream_that_waits_for_another() {
         let (mark, recorded) = record(driver, one, &Point::default());
         let checked = check(driver, two, &recorded, &mark);
         drop(driver.synchronize(driver.enter(), &checked));
-        assert!(mark.get().is_some() && recorded.is_complete());
+        assert!(mark.get().is_some());
+        assert!(recorded.is_complete());
         close(driver, one);
         close(driver, two);
     });

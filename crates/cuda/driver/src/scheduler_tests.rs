@@ -69,9 +69,11 @@ fn default_stream_waits_for_blocking_streams_of_its_context_alone() {
     assert_eq!(execute(&mut scheduler, ANOTHER), None);
     let before_default = execute_after(&mut scheduler, DEFAULT);
     let before_after = execute_after(&mut scheduler, ANOTHER);
-    assert!(before_default.includes(blocking.step) && before_after.includes(blocking.step));
+    assert!(before_default.includes(blocking.step));
+    assert!(before_after.includes(blocking.step));
     assert!(before_after.includes(default.step));
-    assert!(!before_default.includes(free.step) && !before_default.includes(foreign.step));
+    assert!(!before_default.includes(free.step));
+    assert!(!before_default.includes(foreign.step));
 }
 
 #[test]
@@ -86,11 +88,14 @@ fn default_stream_comes_after_a_blocking_stream_that_is_gone() {
     }
     enqueue(&mut scheduler, DEFAULT, "default");
     let before_default = execute_after(&mut scheduler, DEFAULT);
-    assert!(before_default.includes(blocking.step) && !before_default.includes(free.step));
-    assert!(!scheduler.host().includes(blocking.step) && !scheduler.host().includes(free.step));
+    assert!(before_default.includes(blocking.step));
+    assert!(!before_default.includes(free.step));
+    assert!(!scheduler.host().includes(blocking.step));
+    assert!(!scheduler.host().includes(free.step));
     let point = scheduler.point_of_context(CONTEXT);
     scheduler.tell_host(&point.clock());
-    assert!(scheduler.host().includes(blocking.step) && scheduler.host().includes(free.step));
+    assert!(scheduler.host().includes(blocking.step));
+    assert!(scheduler.host().includes(free.step));
 }
 
 #[test]
@@ -135,7 +140,8 @@ fn wait_for_a_point_orders_two_streams() {
     assert!(point.is_complete());
     assert_eq!(execute(&mut scheduler, FREE), Some("not before"));
     let after = execute_after(&mut scheduler, FOREIGN);
-    assert!(after.includes(before.step) && !after.includes(not_before.step));
+    assert!(after.includes(before.step));
+    assert!(!after.includes(not_before.step));
 }
 
 #[test]
@@ -181,7 +187,8 @@ fn operation_with_peers_ends_after_what_came_before_those_that_began() {
     scheduler.complete(receiving.id);
     scheduler.complete(sending.id);
     let after = execute_after(&mut scheduler, FOREIGN);
-    assert!(after.includes(before.step) && after.includes(sent.first_step));
+    assert!(after.includes(before.step));
+    assert!(after.includes(sent.first_step));
     assert!(!after.includes(sent.step), "the sender may have written what it received after that");
 }
 

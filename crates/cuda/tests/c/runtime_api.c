@@ -47,7 +47,8 @@ static void devices(void) {
         for (size_t i = 0; i < sizeof memory.after; i++)
             REQUIRE_EQUAL(0x5a, memory.after[i]);
         REQUIRE(memchr(memory.properties.name, 0, sizeof memory.properties.name) != NULL);
-        REQUIRE(memory.properties.name[0] != 0 && strstr(memory.properties.name, "NVIDIA") == NULL);
+        REQUIRE(memory.properties.name[0] != 0);
+        REQUIRE(strstr(memory.properties.name, "NVIDIA") == NULL);
         REQUIRE(memory.properties.totalGlobalMem > 0);
         REQUIRE_EQUAL(1, memory.properties.unifiedAddressing);
         const struct { enum cudaDeviceAttr attribute; long long property; } same[] = {
@@ -84,7 +85,8 @@ static void devices(void) {
     REQUIRE(greatest <= least);
     size_t free = 0, total = 0;
     CUDA(cudaMemGetInfo(&free, &total));
-    REQUIRE(free > 0 && free <= total);
+    REQUIRE(free > 0);
+    REQUIRE(free <= total);
 }
 
 static void *device_of_thread(void *unused) {
@@ -119,7 +121,8 @@ static void threads(void) {
 
 static void copies(void) {
     int32_t *host = malloc(BYTES), *back = malloc(BYTES), *device = NULL, *second = NULL;
-    REQUIRE(host != NULL && back != NULL);
+    REQUIRE(host != NULL);
+    REQUIRE(back != NULL);
     CUDA(cudaMalloc((void **)&device, BYTES));
     CUDA(cudaMalloc((void **)&second, BYTES));
     fill(host, 7);
@@ -233,7 +236,8 @@ static void kinds_of_memory(void) {
     CUDA(cudaPointerGetAttributes(&attributes, (char *)device + 5));
     REQUIRE_EQUAL(cudaMemoryTypeDevice, attributes.type);
     REQUIRE_EQUAL(0, attributes.device);
-    REQUIRE(attributes.devicePointer == (char *)device + 5 && attributes.hostPointer == NULL);
+    REQUIRE(attributes.devicePointer == (char *)device + 5);
+    REQUIRE(attributes.hostPointer == NULL);
 
     CUDA(cudaMallocManaged((void **)&managed, BYTES, cudaMemAttachGlobal));
     CUDA(cudaPointerGetAttributes(&attributes, managed));
@@ -354,7 +358,10 @@ static void not_supported(void) {
     struct cudaFuncAttributes attributes;
     CUDA_FAILS(cudaErrorNotSupported, cudaFuncGetAttributes(&attributes, (const void *)not_supported));
     struct cudaChannelFormatDesc format = cudaCreateChannelDesc(8, 16, 0, 0, cudaChannelFormatKindUnsigned);
-    REQUIRE(format.x == 8 && format.y == 16 && format.z == 0 && format.f == cudaChannelFormatKindUnsigned);
+    REQUIRE(format.x == 8);
+    REQUIRE(format.y == 16);
+    REQUIRE(format.z == 0);
+    REQUIRE(format.f == cudaChannelFormatKindUnsigned);
     cudaArray_t array = NULL;
     CUDA_FAILS(cudaErrorNotSupported, cudaMallocArray(&array, &format, 4, 4, 0));
 }

@@ -463,7 +463,8 @@ fn capture_info_tells_the_graph_and_the_last_nodes() {
     stream.begin_capture(MODE).expect("a capture");
     let (status, id, graph, _, count) = info();
     assert_eq!((status as u32, count), (1, 0));
-    assert!(id != 0 && !graph.is_null());
+    assert_ne!(id, 0);
+    assert!(!graph.is_null());
     fill(buffer, 1, &stream).expect("a node");
     let first = info();
     fill(buffer, 2, &stream).expect("a node");
