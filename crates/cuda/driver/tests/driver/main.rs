@@ -1,5 +1,6 @@
 //! The shared object as cudarc uses it: each test is a process that finds it as `libcuda.so.1`.
 
+mod exports;
 mod extension;
 mod faults;
 mod graphs;
@@ -37,8 +38,12 @@ fn main() -> ExitCode {
         let _ = cudarc::driver::result::ctx::synchronize();
         return ExitCode::SUCCESS;
     }
+    let exports = Trial::test("every_function_that_cudarc_declares_is_exported_and_found_by_name", || {
+        exports::every_function_that_cudarc_declares_is_exported_and_found_by_name();
+        Ok(())
+    });
     let trials = tests().map(|test| Trial::test(test.name, || process::run(test).map_err(Into::into)));
-    let conclusion = libtest_mimic::run(&Arguments::from_args(), trials.collect());
+    let conclusion = libtest_mimic::run(&Arguments::from_args(), trials.chain([exports]).collect());
     process::clean();
     conclusion.exit_code()
 }

@@ -4,7 +4,7 @@ use std::env;
 use std::fs;
 use std::os::unix::fs::symlink;
 use std::os::unix::process::ExitStatusExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::LazyLock;
 
@@ -51,11 +51,15 @@ pub(crate) fn requested() -> Option<String> {
     env::var(REQUEST).ok()
 }
 
+/// The shared object, which cargo builds for the tests of its package.
+pub(crate) fn shared_object() -> PathBuf {
+    env::current_exe().expect("the path of this program").with_file_name("libcuda_cpu.so")
+}
+
 /// The folder with the shared object under the names by which programs load it.
 fn folder() -> &'static Path {
     static FOLDER: LazyLock<TempDir> = LazyLock::new(|| {
-        let program = env::current_exe().expect("the path of this program");
-        let library = program.parent().expect("a folder").join("libcuda_cpu.so");
+        let library = shared_object();
         assert!(library.exists(), "{} is not built", library.display());
         let folder = tempfile::tempdir().expect("a temporary folder");
         for name in ["libcuda.so", "libcuda.so.1"] {

@@ -18,14 +18,9 @@ static LIBRARIES: LazyLock<TempDir> = LazyLock::new(|| {
     folder
 });
 
-/// Runs a program, which has to print `ok` and to succeed in time, and returns what it reported.
-fn run(program: &str, argument: &str) -> String {
-    run_with(program, &[argument], None)
-}
-
-/// Runs a program with a seed, or without one.
-fn run_with(program: &str, arguments: &[&str], seed: Option<u32>) -> String {
-    let mut command = Command::new(program);
+/// Runs a program with a seed, or without one; it has to print `ok` and to succeed in time. Returns what it reported.
+fn run(arguments: &[&str], seed: Option<u32>) -> String {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_libnccl-cuda-consumer"));
     command.args(arguments).env("LD_LIBRARY_PATH", LIBRARIES.path()).env("LIBNCCL_CPU_WARN_AFTER", "0");
     command.envs(seed.map(|seed| ("LIBNCCL_CPU_SEED", seed.to_string())));
     let (output, errors) = time_limit::run(&mut command);
@@ -33,22 +28,25 @@ fn run_with(program: &str, arguments: &[&str], seed: Option<u32>) -> String {
     errors
 }
 
+/// Runs a program with two to eight devices, with which it must report nothing.
+fn run_on_devices(program: &str) {
+    for devices in 2..=8 {
+        assert_eq!(run(&[program, &devices.to_string()], None), "", "{devices} devices");
+    }
+}
+
 fn asynchronous(name: &str) -> String {
-    run(env!("CARGO_BIN_EXE_asynchronous"), name)
+    run(&["asynchronous", name], None)
 }
 
 #[test]
 fn collectives_and_messages_of_two_to_eight_devices_have_the_right_values() {
-    for devices in 2..=8 {
-        assert_eq!(run(env!("CARGO_BIN_EXE_libnccl-cuda-consumer"), &devices.to_string()), "");
-    }
+    run_on_devices("collectives");
 }
 
 #[test]
 fn captured_collectives_of_two_to_eight_devices_have_the_right_values() {
-    for devices in 2..=8 {
-        assert_eq!(run(env!("CARGO_BIN_EXE_graphs"), &devices.to_string()), "");
-    }
+    run_on_devices("graphs");
 }
 
 #[test]
@@ -60,15 +58,13 @@ fn communicator_that_ends_before_its_graph_is_said_to_have_ended() {
 
 #[test]
 fn split_communicators_of_two_to_eight_devices_have_the_right_values() {
-    for devices in 2..=8 {
-        assert_eq!(run(env!("CARGO_BIN_EXE_split"), &devices.to_string()), "");
-    }
+    run_on_devices("split");
 }
 
 /// Runs a program that lacks a synchronisation with the last of so many operations in a row, and checks that races of the
 /// expected functions are reported, and nothing else.
 fn check_race(name: &str, count: usize, seed: Option<u32>, functions: [&str; 2]) -> Result<(), String> {
-    let report = run_with(env!("CARGO_BIN_EXE_races"), &[name, &count.to_string()], seed);
+    let report = run(&["races", name, &count.to_string()], seed);
     let lines: Vec<&str> = report.lines().collect();
     let is = |line: &str, function: &str| {
         let (label, access) = function.split_once(": ").expect("an access");
@@ -133,7 +129,7 @@ races! {
 }
 
 /// The random programs under each seed, unless the variable tells another number.
-const PROGRAMS: u64 = 200;
+const PROGRAMS: u64 = 40;
 
 #[test]
 fn random_programs_with_collectives_give_the_data_of_their_operations_in_sequence() {
@@ -144,9 +140,13 @@ fn random_programs_with_collectives_give_the_data_of_their_operations_in_sequenc
     for seed in [None, Some(1), Some(2), Some(3)] {
         let first = programs * u64::from(seed.unwrap_or(0));
         for done in (0..programs).step_by(AT_ONCE as usize) {
-            let arguments = [first + done, AT_ONCE.min(programs - done)].map(|number| number.to_string());
-            let report = run_with(env!("CARGO_BIN_EXE_random"), &arguments.each_ref().map(|a| &**a), seed);
-            assert_eq!(report, "", "seed {seed:?}, programs {arguments:?}");
+            let [first, count] =
+                [first + done, AT_ONCE.min(programs - done)].map(|number| number.to_string());
+            assert_eq!(
+                run(&["random", &first, &count], seed),
+                "",
+                "seed {seed:?}, {count} programs from {first} on"
+            );
         }
     }
 }

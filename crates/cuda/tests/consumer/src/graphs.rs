@@ -1,36 +1,23 @@
 //! Collectives and messages that are captured in graphs, with the safe interface of the crate cudarc. Every value is
 //! checked.
-//!
-//! The argument is the number of GPUs.
 #![allow(unsafe_code)]
 
-use std::error::Error;
 use std::sync::Arc;
 use std::thread;
 
 use cudarc::driver::sys::{CUgraphInstantiate_flags, CUstreamCaptureMode};
 use cudarc::driver::{CudaContext, CudaGraph, CudaSlice, CudaStream};
-use cudarc::nccl::result::NcclError;
 use cudarc::nccl::{Comm, Id, ReduceOp, group_end, group_start};
 
-type Result<T = (), E = Box<dyn Error + Send + Sync>> = std::result::Result<T, E>;
+use crate::error::{Result, nccl};
 
 /// The elements of a buffer.
 const LENGTH: usize = 1 << 16;
 const LAUNCHES: usize = 5;
 
-fn main() -> Result {
-    let devices: usize = std::env::args().nth(1).ok_or("the number of GPUs is missing")?.parse()?;
-    assert!(devices <= CudaContext::device_count()? as usize, "fewer GPUs than {devices}");
+pub(crate) fn run(devices: usize) -> Result {
     a_graph_per_device(devices)?;
-    one_graph(devices)?;
-    println!("ok");
-    Ok(())
-}
-
-/// An error of NCCL, which cudarc gives no text.
-fn nccl<T>(result: Result<T, NcclError>) -> Result<T> {
-    result.map_err(|NcclError(code)| format!("NCCL returned {code:?}").into())
+    one_graph(devices)
 }
 
 /// A device, and a stream of it, whose uses of memory the program orders itself: a capture may not wait for events from

@@ -1,5 +1,5 @@
-//! Programs that lack a synchronisation with one of NCCL's operations, by name: rank 0 of two makes the mistake. The
-//! second argument is the number of such operations in a row, the last of which is the one that the mistake is about.
+//! Programs that lack a synchronisation with one of NCCL's operations, by name: rank 0 of two makes the mistake, with
+//! the last of so many such operations in a row.
 //!
 //! What they compute is undefined; they only have to end.
 #![allow(unsafe_code)]
@@ -14,15 +14,15 @@ use cudarc::driver::sys::{
     CUstreamCaptureMode,
 };
 use cudarc::nccl::sys::{self, ncclDataType_t::ncclFloat32, ncclRedOp_t::ncclSum, ncclWindow_t};
-use libnccl_cuda_consumer::{Rank, check, run_ranks};
+
+use crate::rank::{Rank, check, run_ranks};
 
 /// The elements of a buffer.
 const LENGTH: usize = 1 << 16;
 const BYTES: usize = 4 * LENGTH;
 
-fn main() {
-    let (name, count) = arguments();
-    match name.as_str() {
+pub(crate) fn run(name: &str, count: usize) {
+    match name {
         "copy_back_before_a_collective_is_done" => planted(count, |program| {
             program.all_reduce(program.stream);
             program.copy_back();
@@ -65,13 +65,6 @@ fn main() {
         "buffer_of_a_graph_refilled_during_its_replay" => graph(count),
         other => panic!("there is no program {other}"),
     }
-    println!("ok");
-}
-
-fn arguments() -> (String, usize) {
-    let mut arguments = std::env::args().skip(1);
-    let name = arguments.next().expect("the name of a program");
-    (name, arguments.next().map_or(1, |count| count.parse().expect("a number of operations")))
 }
 
 /// Buffers and nonblocking streams of a rank. They live until the process ends, unless the program is about that.

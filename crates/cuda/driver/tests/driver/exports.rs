@@ -7,6 +7,8 @@ use std::fs;
 use std::path::PathBuf;
 use std::process::Command;
 
+use crate::process::shared_object;
+
 /// Returns the driver functions that cudarc declares, of whatever release of CUDA.
 fn declared_by_cudarc() -> BTreeSet<String> {
     let mut cargo = Command::new(env!("CARGO"));
@@ -27,11 +29,9 @@ fn declared_by_cudarc() -> BTreeSet<String> {
     names.filter(|name| name != "culib").collect()
 }
 
-#[test]
-fn every_function_that_cudarc_declares_is_exported_and_found_by_name() {
+pub(crate) fn every_function_that_cudarc_declares_is_exported_and_found_by_name() {
     type Get = unsafe extern "C" fn(*const c_char, *mut *mut c_void, c_int, u64) -> c_int;
-    let program = env::current_exe().expect("the path of this program");
-    let file = program.parent().expect("a folder").join("libcuda_cpu.so");
+    let file = shared_object();
     // SAFETY: the library has no initialisers that could be wrong.
     let library = unsafe { libloading::Library::new(&file) };
     let library = library.unwrap_or_else(|error| panic!("{}: {error}", file.display()));

@@ -14,15 +14,15 @@ use cudarc::driver::{CudaContext, CudaGraph, CudaSlice, CudaStream, DevicePtr, D
 use cudarc::nccl::sys::{
     self, ncclComm_t, ncclConfig_t, ncclDataType_t::ncclFloat32, ncclRedOp_t::ncclSum, ncclResult_t,
 };
-use libnccl_cuda_consumer::{Rank, assert_all, check, run_ranks, unique_id};
+
+use crate::rank::{Rank, assert_all, check, run_ranks, unique_id};
 
 /// Long enough that a message does not fit a buffer, and no input goes with the call.
 const LONG: usize = 1 << 20;
 const SHORT: usize = 4;
 
-fn main() {
-    let name = std::env::args().nth(1).expect("the name of a program");
-    match name.as_str() {
+pub(crate) fn run(name: &str) {
+    match name {
         "collective_that_the_host_waits_beside" => host_waits_beside(false),
         "send_that_the_host_waits_beside" => host_waits_beside(true),
         "opposite_directions_on_two_streams" => opposite_directions(),
@@ -40,7 +40,6 @@ fn main() {
         "group_that_is_captured_in_part" => captured_in_part(),
         other => panic!("there is no program {other}"),
     }
-    println!("ok");
 }
 
 fn send(comm: ncclComm_t, from: &CudaSlice<f32>, peer: usize, stream: &CudaStream) -> ncclResult_t {

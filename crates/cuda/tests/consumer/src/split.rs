@@ -1,13 +1,12 @@
 //! Communicators split from one of all GPUs, each with a collective of its own beside that of all.
-//!
-//! The argument is the number of GPUs.
 #![allow(unsafe_code)]
 
 use std::ptr;
 use std::sync::Arc;
 
 use cudarc::nccl::sys;
-use libnccl_cuda_consumer::{Rank, assert_all, check, run_ranks};
+
+use crate::rank::{Rank, assert_all, check, run_ranks};
 
 /// The elements of a buffer.
 const LENGTH: usize = 1 << 16;
@@ -15,15 +14,12 @@ const LENGTH: usize = 1 << 16;
 /// `NCCL_SPLIT_NOCOLOR`.
 const NO_COLOR: i32 = -1;
 
-fn main() {
-    let ranks: usize =
-        std::env::args().nth(1).and_then(|text| text.parse().ok()).expect("the number of GPUs");
+pub(crate) fn run(ranks: usize) {
     run_ranks(ranks, |rank| {
         odd_and_even(&rank, ranks);
         all_but_the_last(&rank, ranks);
         rank.destroy();
     });
-    println!("ok");
 }
 
 /// Ranks of each parity, in the opposite order.

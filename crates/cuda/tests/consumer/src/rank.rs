@@ -11,34 +11,27 @@ use cudarc::nccl::sys::{
     self, ncclComm_t, ncclDataType_t::ncclFloat32, ncclRedOp_t::ncclSum, ncclResult_t, ncclUniqueId,
 };
 
-/// Panics if a call failed.
-///
-/// # Panics
-/// If the code is an error.
-pub fn check(code: ncclResult_t) {
+/// Requires that a call did not fail.
+pub(crate) fn check(code: ncclResult_t) {
     assert!(code == ncclResult_t::ncclSuccess || code == ncclResult_t::ncclInProgress, "{code:?}");
 }
 
 /// A rank: its communicator, and a stream of its device.
 #[derive(Debug)]
-pub struct Rank {
+pub(crate) struct Rank {
     /// Its number in the communicator.
-    pub number: usize,
+    pub(crate) number: usize,
     /// The communicator.
-    pub comm: ncclComm_t,
+    pub(crate) comm: ncclComm_t,
     /// The context of its device.
-    pub context: Arc<CudaContext>,
+    pub(crate) context: Arc<CudaContext>,
     /// A nonblocking stream.
-    pub stream: Arc<CudaStream>,
+    pub(crate) stream: Arc<CudaStream>,
 }
 
 impl Rank {
     /// Joins a communicator of `ranks` ranks, with the device of the rank's number.
-    ///
-    /// # Panics
-    /// If CUDA or NCCL returns an error.
-    #[must_use]
-    pub fn join(number: usize, ranks: usize, id: ncclUniqueId) -> Self {
+    pub(crate) fn join(number: usize, ranks: usize, id: ncclUniqueId) -> Self {
         let context = CudaContext::new(number).unwrap();
         let stream = context.new_stream().unwrap();
         let mut comm = std::ptr::null_mut();
@@ -48,25 +41,17 @@ impl Rank {
     }
 
     /// Allocates zeros.
-    ///
-    /// # Panics
-    /// If CUDA returns an error.
-    #[must_use]
-    pub fn zeros(&self, length: usize) -> CudaSlice<f32> {
+    pub(crate) fn zeros(&self, length: usize) -> CudaSlice<f32> {
         self.stream.alloc_zeros(length).unwrap()
     }
 
     /// Allocates elements of one more than the rank's number.
-    ///
-    /// # Panics
-    /// If CUDA returns an error.
-    #[must_use]
-    pub fn filled(&self, length: usize) -> CudaSlice<f32> {
+    pub(crate) fn filled(&self, length: usize) -> CudaSlice<f32> {
         self.stream.clone_htod(&vec![(self.number + 1) as f32; length]).unwrap()
     }
 
     /// Enqueues the sum of a buffer over all ranks.
-    pub fn all_reduce(
+    pub(crate) fn all_reduce(
         &self,
         from: &CudaSlice<f32>,
         to: &mut CudaSlice<f32>,
@@ -90,21 +75,14 @@ impl Rank {
     }
 
     /// Leaves the communicator.
-    ///
-    /// # Panics
-    /// If NCCL returns an error.
-    pub fn destroy(self) {
+    pub(crate) fn destroy(self) {
         // SAFETY: a communicator that is not used any more.
         check(unsafe { sys::ncclCommDestroy(self.comm) });
     }
 }
 
 /// Returns the identifier of a communicator to be created.
-///
-/// # Panics
-/// If NCCL returns an error.
-#[must_use]
-pub fn unique_id() -> ncclUniqueId {
+pub(crate) fn unique_id() -> ncclUniqueId {
     let mut id = MaybeUninit::uninit();
     // SAFETY: a valid out-parameter, which is written.
     unsafe {
@@ -114,10 +92,7 @@ pub fn unique_id() -> ncclUniqueId {
 }
 
 /// Runs ranks, a thread each.
-///
-/// # Panics
-/// If one of them does.
-pub fn run_ranks(ranks: usize, body: impl Fn(Rank) + Sync) {
+pub(crate) fn run_ranks(ranks: usize, body: impl Fn(Rank) + Sync) {
     let id = unique_id();
     thread::scope(|scope| {
         for number in 0..ranks {
@@ -128,12 +103,10 @@ pub fn run_ranks(ranks: usize, body: impl Fn(Rank) + Sync) {
 }
 
 /// Checks that all elements of a buffer are as expected, after what is on the stream.
-///
-/// # Panics
-/// If one is not, or CUDA returns an error.
-pub fn assert_all(stream: &Arc<CudaStream>, from: &CudaSlice<f32>, expected: f32) {
+pub(crate) fn assert_all(stream: &Arc<CudaStream>, from: &CudaSlice<f32>, expected: f32) {
     let mut values = vec![0.0; from.len()];
     stream.memcpy_dtoh(from, &mut values).unwrap();
     stream.synchronize().unwrap();
-    assert!(values.iter().all(|value| *value == expected));
+    let wrong = values.iter().position(|value| *value != expected);
+    assert_eq!(wrong.map(|index| (index, values[index])), None, "expected {expected}");
 }
