@@ -10,7 +10,7 @@ use std::process::Command;
 pub(crate) fn install(folder: &Path) {
     let target = Path::new(env!("CARGO_TARGET_TMPDIR")).join("cuda-so");
     let mut cargo = Command::new(env!("CARGO"));
-    cargo.args(["build", "--quiet", "--package", "libnccl-cpu-so", "--package", "libnccl-cpu-cuda"]);
+    cargo.args(["build", "--quiet", "--package", "libnccl-cpu-so", "--package", "libnccl-cuda-driver"]);
     cargo.arg("--target-dir").arg(&target).current_dir(env!("CARGO_MANIFEST_DIR"));
     assert!(cargo.status().expect("cargo can be run").success(), "the libraries cannot be built");
     for (file, name, link) in

@@ -73,7 +73,7 @@ const TRACE: SharedObject = SharedObject {
 
 /// The stand-in for CUDA's driver.
 pub(crate) const DRIVER: SharedObject = SharedObject {
-    package: "libnccl-cpu-cuda",
+    package: "libnccl-cuda-driver",
     library: "cuda_cpu",
     features: &[],
     soname: "libcuda.so.1",
@@ -83,14 +83,14 @@ pub(crate) const DRIVER: SharedObject = SharedObject {
 /// The stand-ins for CUDA's runtime library.
 pub(crate) const RUNTIMES: [SharedObject; 2] = [
     SharedObject {
-        package: "libnccl-cpu-cudart",
+        package: "libnccl-cuda-runtime",
         library: "cudart_cpu",
         features: &["--no-default-features", "--features", "cuda-13"],
         soname: "libcudart.so.13",
         link: None,
     },
     SharedObject {
-        package: "libnccl-cpu-cudart",
+        package: "libnccl-cuda-runtime",
         library: "cudart_cpu",
         features: &[],
         soname: "libcudart.so.12",

@@ -1,0 +1,137 @@
+//! Events.
+
+use std::ffi::c_uint;
+
+use cudarc::driver::sys::{CUevent, CUresult, CUstream};
+
+use super::{answer, put, query, synchronize};
+use crate::driver::{Action, Driver, State};
+use crate::error::Result;
+use crate::event::{Event, LastRecord};
+use crate::handle::{ContextId, EventId};
+use crate::scheduler::Point;
+
+const DISABLE_TIMING: c_uint = 2;
+const INTERPROCESS: c_uint = 4;
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn cuEventCreate(out: *mut CUevent, flags: c_uint) -> CUresult {
+    let create = || {
+        let mut state = Driver::get()?.enter();
+        let context = state.current()?;
+        if flags >= 2 * INTERPROCESS || out.is_null() {
+            return Err(CUresult::CUDA_ERROR_INVALID_VALUE);
+        }
+        if flags & INTERPROCESS != 0 {
+            super::unsupported::say("cuEventCreate with CU_EVENT_INTERPROCESS");
+            return Err(CUresult::CUDA_ERROR_NOT_SUPPORTED);
+        }
+        let id = EventId(state.next_handle());
+        let event = Event { context, has_timing: flags & DISABLE_TIMING == 0, last: LastRecord::Never };
+        state.events.insert(id, event);
+        // SAFETY: CUDA's contract: valid for a write.
+        unsafe { put(out, id.pointer()) }
+    };
+    answer(create())
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn cuEventDestroy_v2(event: CUevent) -> CUresult {
+    let destroy = || {
+        let mut state = Driver::get()?.enter();
+        // What waits for its record goes on waiting.
+        state.events.remove(&EventId::of(event)).map(|_| ()).ok_or(CUresult::CUDA_ERROR_INVALID_HANDLE)
+    };
+    answer(destroy())
+}
+
+fn record(event: CUevent, stream: CUstream, is_external: bool) -> Result<()> {
+    let driver = Driver::get()?;
+    let mut state = driver.enter();
+    let stream = state.stream(stream.addr())?;
+    let stream_context = state.context_of(stream)?;
+    let id = EventId::of(event);
+    if state.event(id)?.context != stream_context {
+        return Err(CUresult::CUDA_ERROR_INVALID_HANDLE);
+    }
+    if !state.is_captured(stream)? {
+        return driver.record(&mut state, id, stream, &Point::default()).map(|_| ());
+    }
+    if is_external {
+        return state.capture(stream, Action::Record(id));
+    }
+    let point = state.captures.point(stream)?;
+    if let Some(event) = state.events.get_mut(&id) {
+        event.last = LastRecord::Captured(point);
+    }
+    Ok(())
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn cuEventRecord(event: CUevent, stream: CUstream) -> CUresult {
+    answer(record(event, stream, false))
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn cuEventRecordWithFlags(event: CUevent, stream: CUstream, flags: c_uint) -> CUresult {
+    const EXTERNAL: c_uint = 1;
+    if flags > EXTERNAL {
+        return CUresult::CUDA_ERROR_INVALID_VALUE;
+    }
+    answer(record(event, stream, flags == EXTERNAL))
+}
+
+/// The context of an event, and what waiting for it waits for: nothing if it was never recorded.
+fn last_point(state: &mut State, event: CUevent) -> Result<(ContextId, Point)> {
+    let id = EventId::of(event);
+    let context = state.event(id)?.context;
+    state.check(context)?;
+    let record = state.record_to_wait_for(id)?;
+    state.check_may_wait()?;
+    Ok((context, record.map(|record| record.point).unwrap_or_default()))
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn cuEventQuery(event: CUevent) -> CUresult {
+    query(|state| last_point(state, event))
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn cuEventSynchronize(event: CUevent) -> CUresult {
+    synchronize(|state| last_point(state, event))
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn cuEventElapsedTime(out: *mut f32, start: CUevent, end: CUevent) -> CUresult {
+    let elapsed = || {
+        let state = Driver::get()?.enter();
+        let mut times = Vec::new();
+        for event in [start, end] {
+            let event = state.events.get(&EventId::of(event)).filter(|event| event.has_timing);
+            let event = event.ok_or(CUresult::CUDA_ERROR_INVALID_HANDLE)?;
+            let record = match &event.last {
+                LastRecord::Never => return Err(CUresult::CUDA_ERROR_INVALID_HANDLE),
+                LastRecord::Captured(_) => return Err(CUresult::CUDA_ERROR_CAPTURED_EVENT),
+                LastRecord::Enqueued(record) => record,
+            };
+            if !record.point.is_complete() {
+                return Err(CUresult::CUDA_ERROR_NOT_READY);
+            }
+            times.push(*record.time.get().ok_or(CUresult::CUDA_ERROR_NOT_READY)?);
+        }
+        let [start, end] = times[..] else { return Err(CUresult::CUDA_ERROR_UNKNOWN) };
+        let seconds = match end.checked_duration_since(start) {
+            Some(elapsed) => elapsed.as_secs_f32(),
+            None => -start.duration_since(end).as_secs_f32(),
+        };
+        // SAFETY: CUDA's contract: valid for a write.
+        unsafe { put(out, seconds * 1e3) }
+    };
+    answer(elapsed())
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn cuEventElapsedTime_v2(out: *mut f32, start: CUevent, end: CUevent) -> CUresult {
+    // SAFETY: the same contract.
+    unsafe { cuEventElapsedTime(out, start, end) }
+}

@@ -1,0 +1,101 @@
+//! Memory filled with an element.
+
+use std::ffi::{c_uchar, c_uint, c_ushort};
+
+use cudarc::driver::sys::{CUdeviceptr, CUresult, CUstream};
+
+use super::{Space, answer, place};
+use crate::allocation::Kind;
+use crate::driver::{Driver, Request};
+use crate::error::Result;
+use crate::operation::{Place, Rows, Work};
+use crate::race::Access;
+use crate::scheduler::Point;
+
+/// Fills rows of elements; without a stream, on the default stream.
+fn fill(
+    function: &'static str,
+    to: CUdeviceptr,
+    pitch: usize,
+    element: &[u8],
+    [columns, height]: [usize; 2],
+    stream: Option<CUstream>,
+) -> Result<()> {
+    const INVALID: CUresult = CUresult::CUDA_ERROR_INVALID_VALUE;
+    let size = element.len();
+    let width = columns.checked_mul(size).ok_or(INVALID)?;
+    let pitch = if height == 1 { width } else { pitch };
+    if !to.is_multiple_of(size as u64) || pitch < width {
+        return Err(INVALID);
+    }
+    let driver = Driver::get()?;
+    let mut state = driver.enter();
+    let stream = (state.stream(stream.map_or(0, |stream| stream.addr()))?, stream.is_none());
+    let (stream, is_sync) = stream;
+    let context = state.context_of(stream)?;
+    state.check(context)?;
+    if width == 0 || height == 0 {
+        return Ok(());
+    }
+    let skipped = pitch.checked_mul(height - 1).ok_or(INVALID)?;
+    let length = skipped.checked_add(width).ok_or(INVALID)?;
+    let Place::Known(part) = place(&state, to, length, Space::Device)? else { return Err(INVALID) };
+
+    let rows = Rows { width, height };
+    let accesses = vec![Access::of_rows(&part, rows, pitch, true)];
+    let is_host_memory = part.allocation.kind != Kind::Device;
+    let mut bytes = [0; 4];
+    bytes[..size].copy_from_slice(element);
+    let work = Work::Fill { to: Place::Known(part), pitch, rows, element: bytes, size };
+    let point =
+        driver.enqueue(&mut state, stream, &Point::default(), Request::new(function, accesses, work))?;
+    if is_sync && is_host_memory {
+        state = driver.synchronize(state, &point);
+    }
+    state.check(context)
+}
+
+/// Makes the functions that fill memory with elements of a type.
+macro_rules! fills {
+    ($($element:ty: $sync:ident $async:ident $sync_rows:ident $async_rows:ident;)*) => {$(
+        #[unsafe(no_mangle)]
+        extern "C" fn $sync(to: CUdeviceptr, element: $element, count: usize) -> CUresult {
+            answer(fill(stringify!($sync), to, 0, &element.to_ne_bytes(), [count, 1], None))
+        }
+
+        #[unsafe(no_mangle)]
+        extern "C" fn $async(to: CUdeviceptr, element: $element, count: usize, stream: CUstream) -> CUresult {
+            answer(fill(stringify!($async), to, 0, &element.to_ne_bytes(), [count, 1], Some(stream)))
+        }
+
+        #[unsafe(no_mangle)]
+        extern "C" fn $sync_rows(
+            to: CUdeviceptr,
+            pitch: usize,
+            element: $element,
+            width: usize,
+            height: usize,
+        ) -> CUresult {
+            answer(fill(stringify!($sync_rows), to, pitch, &element.to_ne_bytes(), [width, height], None))
+        }
+
+        #[unsafe(no_mangle)]
+        extern "C" fn $async_rows(
+            to: CUdeviceptr,
+            pitch: usize,
+            element: $element,
+            width: usize,
+            height: usize,
+            stream: CUstream,
+        ) -> CUresult {
+            let element = element.to_ne_bytes();
+            answer(fill(stringify!($async_rows), to, pitch, &element, [width, height], Some(stream)))
+        }
+    )*};
+}
+
+fills! {
+    c_uchar: cuMemsetD8_v2 cuMemsetD8Async cuMemsetD2D8_v2 cuMemsetD2D8Async;
+    c_ushort: cuMemsetD16_v2 cuMemsetD16Async cuMemsetD2D16_v2 cuMemsetD2D16Async;
+    c_uint: cuMemsetD32_v2 cuMemsetD32Async cuMemsetD2D32_v2 cuMemsetD2D32Async;
+}

@@ -1,0 +1,100 @@
+//! The C functions: they check arguments, and turn handles and addresses into the driver's types.
+
+#![allow(unsafe_code)]
+
+mod context;
+mod copy;
+mod device;
+mod event;
+mod fill;
+mod graph;
+mod library;
+mod memory;
+mod pointer;
+mod pool;
+mod procedures;
+mod stream;
+mod unsupported;
+
+use std::thread;
+
+use cudarc::driver::sys::{CUdeviceptr, CUresult};
+
+pub(crate) use self::memory::allocate_shared;
+use crate::driver::{Driver, State};
+use crate::error::Result;
+use crate::handle::ContextId;
+use crate::operation::Place;
+use crate::scheduler::Point;
+
+/// Turns a result into CUDA's.
+pub(crate) fn answer(result: Result<()>) -> CUresult {
+    result.err().unwrap_or(CUresult::CUDA_SUCCESS)
+}
+
+/// Stores an answer where the program wants it.
+///
+/// # Safety
+///
+/// `out` is null, which is an error, or valid for a write.
+pub(crate) unsafe fn put<T>(out: *mut T, value: T) -> Result<()> {
+    if out.is_null() {
+        return Err(CUresult::CUDA_ERROR_INVALID_VALUE);
+    }
+    // SAFETY: the caller promises that it is valid.
+    unsafe { out.write(value) };
+    Ok(())
+}
+
+/// Returns whether a point is passed, which the host then knows, or the error of a context.
+fn query(find: impl FnOnce(&mut State) -> Result<(ContextId, Point)>) -> CUresult {
+    let query = || {
+        let mut state = Driver::get()?.enter();
+        let (_, point) = find(&mut state)?;
+        if !point.is_complete() {
+            drop(state);
+            // Whoever asks again and again leaves the lock to those that do the work.
+            thread::yield_now();
+            return Err(CUresult::CUDA_ERROR_NOT_READY);
+        }
+        state.scheduler.tell_host(&point.clock());
+        Ok(())
+    };
+    answer(query())
+}
+
+/// Waits until a point is passed, and returns the error that its context then has.
+fn synchronize(find: impl FnOnce(&mut State) -> Result<(ContextId, Point)>) -> CUresult {
+    let synchronize = || {
+        let driver = Driver::get()?;
+        let mut state = driver.enter();
+        let (of, point) = find(&mut state)?;
+        driver.synchronize(state, &point).check(of)
+    };
+    answer(synchronize())
+}
+
+/// The memory that a function takes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Space {
+    /// Memory that CUDA knows.
+    Device,
+    /// Memory that the program can touch.
+    Host,
+    /// Any: the address tells.
+    Unified,
+}
+
+/// Finds the memory behind addresses that a program passes.
+fn place(state: &State, address: CUdeviceptr, length: usize, space: Space) -> Result<Place> {
+    use crate::allocation::Kind;
+    match state.allocations.part(address, length)? {
+        Some(part) if space == Space::Host && part.allocation.kind == Kind::Device => {
+            Err(CUresult::CUDA_ERROR_INVALID_VALUE)
+        }
+        Some(part) => Ok(Place::Known(part)),
+        None if length == 0 => Ok(Place::Host(address as usize)),
+        None if space == Space::Device || address == 0 => Err(CUresult::CUDA_ERROR_INVALID_VALUE),
+        None => Ok(Place::Host(address as usize)),
+    }
+}

@@ -1,0 +1,49 @@
+//! The shared object as cudarc uses it: each test is a process that finds it as `libcuda.so.1`.
+
+mod exports;
+mod extension;
+mod faults;
+mod graphs;
+mod memory;
+mod process;
+mod races;
+mod random;
+mod streams;
+
+use std::process::ExitCode;
+
+use libtest_mimic::{Arguments, Trial};
+
+/// The tests that run in a process of their own, by name.
+const TESTS: &[&[process::Test]] = &[
+    extension::TESTS,
+    faults::TESTS,
+    graphs::TESTS,
+    graphs::PLANTED,
+    memory::TESTS,
+    streams::TESTS,
+    random::TESTS,
+    races::TESTS,
+    races::PLANTED,
+    races::FAILING,
+    races::UNWATCHED,
+];
+
+fn main() -> ExitCode {
+    let tests = || TESTS.iter().copied().flatten();
+    if let Some(name) = process::requested() {
+        let Some(test) = tests().find(|test| test.name == name) else { return ExitCode::FAILURE };
+        (test.run)();
+        // Races are found when operations begin. Some tests leave an error.
+        let _ = cudarc::driver::result::ctx::synchronize();
+        return ExitCode::SUCCESS;
+    }
+    let exports = Trial::test("every_function_that_cudarc_declares_is_exported_and_found_by_name", || {
+        exports::every_function_that_cudarc_declares_is_exported_and_found_by_name();
+        Ok(())
+    });
+    let trials = tests().map(|test| Trial::test(test.name, || process::run(test).map_err(Into::into)));
+    let conclusion = libtest_mimic::run(&Arguments::from_args(), trials.chain([exports]).collect());
+    process::clean();
+    conclusion.exit_code()
+}

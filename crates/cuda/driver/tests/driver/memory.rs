@@ -1,0 +1,130 @@
+//! Memory and copies.
+
+use cudarc::driver::{CudaContext, DevicePtr, result, sys};
+
+crate::tests! {
+    device_name_is_that_of_a_stand_in
+    copy_to_a_device_and_back_returns_the_data
+    copy_between_devices_returns_the_data
+    zeroed_memory_is_zero
+    memory_beyond_an_allocation_is_refused
+    memory_that_is_freed_is_refused
+    pinned_memory_is_copied_asynchronously
+    pointer_attributes_tell_device_host_and_unknown
+    unknown_functions_are_not_supported
+}
+
+fn device_name_is_that_of_a_stand_in() {
+    assert_eq!(CudaContext::device_count(), Ok(8));
+    let context = CudaContext::new(3).expect("device 3");
+    assert_eq!(context.name().as_deref(), Ok("libnccl CPU stand-in 3"));
+    assert!(CudaContext::new(8).is_err());
+    let (free, total) = context.mem_get_info().expect("memory");
+    assert!(total > 0);
+    assert!(free <= total, "{free} of {total}");
+}
+
+fn copy_to_a_device_and_back_returns_the_data() {
+    let context = CudaContext::new(0).expect("device 0");
+    for stream in
+        [context.default_stream(), context.per_thread_stream(), context.new_stream().expect("a stream")]
+    {
+        for length in [0, 1, 1000, 100_000] {
+            let data = (0..length).collect::<Vec<u32>>();
+            let device = stream.clone_htod(&data).expect("a copy to the device");
+            let copy = stream.clone_dtod(&device).expect("a copy on the device");
+            assert_eq!(stream.clone_dtoh(&copy).expect("a copy back"), data);
+        }
+    }
+}
+
+fn copy_between_devices_returns_the_data() {
+    let (one, two) = (CudaContext::new(0).expect("device 0"), CudaContext::new(1).expect("device 1"));
+    let data = (0..50_000).collect::<Vec<i64>>();
+    let from = one.new_stream().expect("a stream").clone_htod(&data).expect("a copy");
+    let stream = two.new_stream().expect("a stream");
+    let to = stream.clone_dtod(&from).expect("a copy between devices");
+    assert_eq!(stream.clone_dtoh(&to).expect("a copy back"), data);
+}
+
+fn zeroed_memory_is_zero() {
+    let stream = CudaContext::new(0).expect("device 0").default_stream();
+    let mut memory = stream.clone_htod(&[7_u16; 1001]).expect("a copy");
+    stream.memset_zeros(&mut memory.slice_mut(1..1000)).expect("zeros");
+    let back = stream.clone_dtoh(&memory).expect("a copy back");
+    assert_eq!((back[0], back[1], back[999], back[1000]), (7, 0, 0, 7));
+}
+
+fn memory_beyond_an_allocation_is_refused() {
+    let stream = CudaContext::new(0).expect("device 0").default_stream();
+    let memory = stream.alloc_zeros::<u8>(100).expect("memory");
+    let (address, _guard) = memory.device_ptr(&stream);
+    let invalid = Err(result::DriverError(sys::CUresult::CUDA_ERROR_INVALID_VALUE));
+    // SAFETY: the copies have their data; that they are refused is what this is about.
+    unsafe {
+        assert_eq!(result::memcpy_htod_sync(address + 1, &[0_u8; 100]), invalid);
+        assert_eq!(result::memcpy_htod_sync(address + 1, &[0_u8; 99]), Ok(()));
+        assert_eq!(result::memset_d8_sync(address, 1, 101), invalid);
+        assert_eq!(result::memset_d8_sync(0x1000, 1, 1), invalid);
+    }
+}
+
+fn memory_that_is_freed_is_refused() {
+    let context = CudaContext::new(0).expect("device 0");
+    context.bind_to_thread().expect("a current context");
+    let invalid = Err(result::DriverError(sys::CUresult::CUDA_ERROR_INVALID_VALUE));
+    // SAFETY: the second free is refused, which is what this is about.
+    unsafe {
+        let memory = result::malloc_sync(100).expect("memory");
+        assert_eq!(result::free_sync(memory + 1), invalid);
+        assert_eq!(result::free_sync(memory), Ok(()));
+        assert_eq!(result::free_sync(memory), invalid);
+        assert_eq!(result::memset_d8_sync(memory, 0, 1), invalid);
+        assert_eq!(result::free_sync(0), Ok(()));
+    }
+}
+
+fn pinned_memory_is_copied_asynchronously() {
+    let context = CudaContext::new(0).expect("device 0");
+    let stream = context.new_stream().expect("a stream");
+    // SAFETY: it is written before it is read.
+    let mut pinned = unsafe { context.alloc_pinned::<u64>(5000) }.expect("pinned memory");
+    pinned.as_mut_slice().expect("the memory").fill(9);
+    let device = stream.clone_htod(&pinned).expect("a copy to the device");
+    // SAFETY: as above.
+    let mut back = unsafe { context.alloc_pinned::<u64>(5000) }.expect("pinned memory");
+    stream.memcpy_dtoh(&device, &mut back).expect("a copy back");
+    assert!(back.as_slice().expect("the memory").iter().all(|&element| element == 9));
+}
+
+fn pointer_attributes_tell_device_host_and_unknown() {
+    use sys::CUpointer_attribute_enum as Attribute;
+    let context = CudaContext::new(2).expect("device 2");
+    let stream = context.default_stream();
+    let memory = stream.alloc_zeros::<u8>(100).expect("memory");
+    let (address, _guard) = memory.device_ptr(&stream);
+    let attribute = |code, address| {
+        let mut value = 0_i32;
+        // SAFETY: both attributes are an `int`.
+        let result = unsafe { sys::cuPointerGetAttribute((&raw mut value).cast(), code, address) };
+        result.result().map(|()| value)
+    };
+    assert_eq!(attribute(Attribute::CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL, address + 99), Ok(2));
+    assert_eq!(attribute(Attribute::CU_POINTER_ATTRIBUTE_MEMORY_TYPE, address), Ok(2));
+    let local = 0_u8;
+    assert!(attribute(Attribute::CU_POINTER_ATTRIBUTE_MEMORY_TYPE, (&raw const local) as u64).is_err());
+    // SAFETY: it is freed once.
+    unsafe {
+        let pinned = result::malloc_host(10, 0).expect("pinned memory");
+        assert_eq!(attribute(Attribute::CU_POINTER_ATTRIBUTE_MEMORY_TYPE, pinned as u64), Ok(1));
+        result::free_host(pinned).expect("a free");
+    }
+}
+
+fn unknown_functions_are_not_supported() {
+    let context = CudaContext::new(0).expect("device 0");
+    let _bound = context.bind_to_thread();
+    // SAFETY: nothing is read, as nothing is supported.
+    let error = unsafe { result::module::load_data(std::ptr::null()) }.map(|_| ());
+    assert_eq!(error, Err(result::DriverError(sys::CUresult::CUDA_ERROR_NOT_SUPPORTED)));
+}

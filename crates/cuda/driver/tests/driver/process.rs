@@ -1,0 +1,109 @@
+//! Tests as processes: the dynamic linker looks at `LD_LIBRARY_PATH` when a process starts.
+
+use std::env;
+use std::fs;
+use std::os::unix::fs::symlink;
+use std::os::unix::process::ExitStatusExt;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::LazyLock;
+
+use tempfile::TempDir;
+
+/// The variable that tells a process which test to run.
+const REQUEST: &str = "LIBNCCL_CUDA_TEST";
+
+/// Time after which a process counts as hung, 100,000 random programs in mind.
+const SECONDS: &str = "1200";
+
+/// A test.
+pub(crate) struct Test {
+    /// Its name.
+    pub(crate) name: &'static str,
+    /// Its content.
+    pub(crate) run: fn(),
+    /// Variables of its process.
+    pub(crate) environment: &'static [(&'static str, &'static str)],
+    /// Texts that stderr must have. Without any, it may have nothing about a race or a fault.
+    pub(crate) reports: &'static [&'static str],
+    /// True if its process has to die of a segmentation fault.
+    pub(crate) faults: bool,
+}
+
+impl Test {
+    /// A test that must report nothing.
+    pub(crate) const fn quiet(name: &'static str, run: fn()) -> Self {
+        Self { name, run, environment: &[], reports: &[], faults: false }
+    }
+}
+
+/// Makes a list of tests that must report nothing out of functions.
+#[macro_export]
+macro_rules! tests {
+    ($($name:ident)*) => {
+        pub(crate) const TESTS: &[$crate::process::Test] =
+            &[$($crate::process::Test::quiet(stringify!($name), $name)),*];
+    };
+}
+
+/// The test that this process is to run, if it is one.
+pub(crate) fn requested() -> Option<String> {
+    env::var(REQUEST).ok()
+}
+
+/// The shared object, which cargo builds for the tests of its package.
+pub(crate) fn shared_object() -> PathBuf {
+    env::current_exe().expect("the path of this program").with_file_name("libcuda_cpu.so")
+}
+
+/// The folder with the shared object under the names by which programs load it.
+fn folder() -> &'static Path {
+    static FOLDER: LazyLock<TempDir> = LazyLock::new(|| {
+        let library = shared_object();
+        assert!(library.exists(), "{} is not built", library.display());
+        let folder = tempfile::tempdir().expect("a temporary folder");
+        for name in ["libcuda.so", "libcuda.so.1"] {
+            symlink(&library, folder.path().join(name)).expect("a link");
+        }
+        folder
+    });
+    FOLDER.path()
+}
+
+/// Removes the folder: nothing drops a static variable.
+pub(crate) fn clean() {
+    let _ = fs::remove_dir_all(folder());
+}
+
+/// Runs a test in its process, under each of the seeds.
+pub(crate) fn run(test: &Test) -> Result<(), String> {
+    for seed in [None, Some("1"), Some("2"), Some("3")] {
+        run_with(test, seed)?;
+    }
+    Ok(())
+}
+
+fn run_with(test: &Test, seed: Option<&str>) -> Result<(), String> {
+    let mut command = Command::new("timeout");
+    command.arg(SECONDS).arg(env::current_exe().map_err(|error| error.to_string())?);
+    command.env(REQUEST, test.name).env("LD_LIBRARY_PATH", folder());
+    for name in ["LIBNCCL_CPU_DEVICES", "LIBNCCL_CPU_FAULTS", "LIBNCCL_CPU_RACES", "LIBNCCL_CPU_SEED"] {
+        command.env_remove(name);
+    }
+    command.envs(test.environment.iter().copied()).envs(seed.map(|seed| ("LIBNCCL_CPU_SEED", seed)));
+    let output = command.output().map_err(|error| error.to_string())?;
+    let errors = String::from_utf8_lossy(&output.stderr);
+    let seed = seed.unwrap_or("none");
+    // `timeout` dies of the signal that its child died of, or returns it.
+    let status = output.status.code().or(output.status.signal().map(|signal| 128 + signal));
+    if status != Some(if test.faults { 128 + libc::SIGSEGV } else { 0 }) {
+        return Err(format!("seed {seed}: {}\n{errors}", output.status));
+    }
+    if test.reports.is_empty() && ["race", "the host touched"].iter().any(|report| errors.contains(report)) {
+        return Err(format!("seed {seed}: a false report\n{errors}"));
+    }
+    match test.reports.iter().find(|report| !errors.contains(**report)) {
+        Some(missing) => Err(format!("seed {seed}: no {missing:?} in\n{errors}")),
+        None => Ok(()),
+    }
+}

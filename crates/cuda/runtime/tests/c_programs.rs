@@ -1,0 +1,271 @@
+//! The stand-ins as C programs see them: programs that are compiled against NVIDIA's headers, and linked with the shared
+//! objects under the names of CUDA's and NCCL's.
+//!
+//! NVIDIA's packages, with headers and the library to compare with, are downloaded once and kept outside the checkout.
+//! Where that is impossible, the tests say that they are skipped.
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::os::unix::fs::symlink;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::LazyLock;
+
+use tempfile::TempDir;
+
+/// Seconds after which a program counts as hung.
+const LIMIT: &str = "120";
+
+/// A major release of CUDA with a stand-in.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Release {
+    Cuda12,
+    Cuda13,
+}
+
+/// NVIDIA's headers and library of a release.
+#[derive(Debug)]
+struct Toolkit {
+    includes: Vec<PathBuf>,
+    library: PathBuf,
+}
+
+impl Release {
+    fn major(self) -> &'static str {
+        match self {
+            Self::Cuda12 => "12",
+            Self::Cuda13 => "13",
+        }
+    }
+
+    fn soname(self) -> String {
+        format!("libcudart.so.{}", self.major())
+    }
+
+    /// Returns NVIDIA's files; without them, says that a test is skipped.
+    fn toolkit(self, test: &str) -> Option<&'static Toolkit> {
+        static CUDA_12: LazyLock<Result<Toolkit, String>> = LazyLock::new(|| obtain(Release::Cuda12));
+        static CUDA_13: LazyLock<Result<Toolkit, String>> = LazyLock::new(|| obtain(Release::Cuda13));
+        let toolkit = match self {
+            Self::Cuda12 => &*CUDA_12,
+            Self::Cuda13 => &*CUDA_13,
+        };
+        toolkit.as_ref().inspect_err(|error| eprintln!("skipped: {test}, as {}", error.trim())).ok()
+    }
+}
+
+fn repository() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR"))
+        .join("../../..")
+        .canonicalize()
+        .expect("this package lies in crates/cuda")
+}
+
+/// The folder of the programs.
+fn sources() -> PathBuf {
+    repository().join("crates/cuda/tests/c")
+}
+
+fn xtask(arguments: &[&str]) -> Command {
+    let mut command = Command::new(env!("CARGO"));
+    command.args(["run", "--quiet", "--package", "xtask", "--"]).args(arguments);
+    command.current_dir(repository());
+    command
+}
+
+fn obtain(release: Release) -> Result<Toolkit, String> {
+    let output = xtask(&["cudart-package", release.major()]).output().map_err(|error| error.to_string())?;
+    if !output.status.success() {
+        return Err(String::from_utf8_lossy(&output.stderr).into_owned());
+    }
+    let printed = String::from_utf8_lossy(&output.stdout);
+    let folders: Vec<&Path> = printed.lines().map(Path::new).collect();
+    let library = folders[0].join("lib").join(release.soname());
+    Ok(Toolkit { includes: folders.iter().map(|folder| folder.join("include")).collect(), library })
+}
+
+/// Runs a tool to its end and returns what it printed.
+fn run_tool(command: &mut Command) -> String {
+    let output = command.output().unwrap_or_else(|error| panic!("{command:?} cannot be run: {error}"));
+    let (printed, errors) =
+        (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+    assert!(output.status.success(), "{command:?}: {}\n{printed}{errors}", output.status);
+    printed.into_owned()
+}
+
+/// Returns a folder with the shared objects, which are built first: Cargo builds no cdylib of other packages for tests.
+fn shared_objects() -> &'static Path {
+    static FOLDER: LazyLock<PathBuf> = LazyLock::new(|| {
+        let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join("cuda-so");
+        run_tool(xtask(&["cpu-so", "--debug"]).arg(&folder));
+        folder
+    });
+    &FOLDER
+}
+
+/// A program in a folder of its own.
+#[derive(Debug)]
+struct Program {
+    folder: TempDir,
+}
+
+impl Program {
+    /// Compiles a program against NVIDIA's headers, and links it with this library for CUDA's runtime.
+    fn compile(source: &str, toolkit: &Toolkit, runtime: &Path) -> Self {
+        let folder = tempfile::tempdir().expect("a temporary folder");
+        symlink(runtime, folder.path().join("libcudart.so")).expect("a link");
+        let mut command = Command::new("cc");
+        command.args(["-std=c11", "-D_GNU_SOURCE", "-Wall", "-Wextra", "-Werror", "-O1", "-g", "-pthread"]);
+        for include in &toolkit.includes {
+            command.arg("-isystem").arg(include);
+        }
+        // NCCL's header, after NVIDIA's: beside it are stand-ins for those of CUDA, which are not meant here.
+        command.arg("-I").arg(repository().join("vendor-headers"));
+        command.arg("-I").arg(repository().join("crates/cpu-so/tests/c"));
+        command.current_dir(sources()).arg(source);
+        command.arg("-o").arg(folder.path().join("program"));
+        command.arg("-L").arg(folder.path()).arg("-L").arg(shared_objects());
+        command.args(["-Wl,--as-needed", "-lcudart", "-lnccl"]);
+        run_tool(&mut command);
+        Self { folder }
+    }
+
+    /// Runs the program with the libraries of a folder and so many devices, and returns what it printed.
+    fn run(&self, libraries: &Path, devices: &str) -> String {
+        let mut command = Command::new("timeout");
+        command.args(["--kill-after=5", LIMIT]).arg(self.folder.path().join("program"));
+        command.env("LD_LIBRARY_PATH", libraries).env("LIBNCCL_CPU_DEVICES", devices);
+        command.env("LIBNCCL_CPU_RACES", "error").env_remove("NCCL_DEBUG");
+        run_tool(&mut command)
+    }
+}
+
+/// Compiles and runs a program with the stand-ins of a release and so many devices.
+fn run(source: &str, release: Release, devices: &str) {
+    let Some(toolkit) = release.toolkit(source) else { return };
+    let program = Program::compile(source, toolkit, &shared_objects().join(release.soname()));
+    let printed = program.run(shared_objects(), devices);
+    assert!(printed.starts_with("ok: "), "{printed}");
+}
+
+macro_rules! programs {
+    ($($name:ident: $source:literal, $release:ident;)*) => {
+        $(
+            #[test]
+            fn $name() {
+                run($source, Release::$release, "4");
+            }
+        )*
+
+        /// The programs that are run with the stand-ins.
+        const SOURCES: &[&str] = &[$($source),*];
+    };
+}
+
+programs! {
+    graphs: "graphs.c", Cuda12;
+    graphs_of_cuda_13: "graphs.c", Cuda13;
+    nccl_first: "nccl_first.c", Cuda12;
+    nccl_first_of_cuda_13: "nccl_first.c", Cuda13;
+    one_process: "one_process.c", Cuda12;
+    one_process_of_cuda_13: "one_process.c", Cuda13;
+    one_sided: "one_sided.c", Cuda12;
+    per_thread_streams: "per_thread_streams.c", Cuda12;
+    process_per_device: "process_per_device.c", Cuda12;
+    registered_buffers: "registered_buffers.c", Cuda12;
+    ring: "ring.c", Cuda12;
+    runtime_api: "runtime_api.c", Cuda12;
+    runtime_api_of_cuda_13: "runtime_api.c", Cuda13;
+    symmetric_windows: "symmetric_windows.c", Cuda12;
+    thread_per_device: "thread_per_device.c", Cuda12;
+}
+
+/// A program that is run without devices.
+const WITHOUT_DEVICES: &str = "no_device.c";
+
+#[test]
+fn driver_without_devices_is_an_error() {
+    run(WITHOUT_DEVICES, Release::Cuda12, "0");
+}
+
+/// The programs whose output is compared with that of NVIDIA's library.
+const COMPARED: &[&str] = &["error_names.c", "no_driver.c"];
+
+#[test]
+fn every_c_program_has_a_test() {
+    let files = fs::read_dir(sources())
+        .expect("the folder of the programs")
+        .map(|entry| entry.expect("an entry").file_name());
+    let found: BTreeSet<String> = files
+        .map(|name| name.into_string().expect("a file's name"))
+        .filter(|name| name.ends_with(".c"))
+        .collect();
+    assert_eq!(
+        found,
+        SOURCES.iter().chain(COMPARED).chain([&WITHOUT_DEVICES]).map(ToString::to_string).collect()
+    );
+}
+
+/// Returns a folder with the stand-in for the runtime library alone.
+fn runtime_alone(release: Release) -> TempDir {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let (name, from) = (release.soname(), shared_objects());
+    fs::copy(from.join(&name), folder.path().join(&name)).expect("the library can be copied");
+    folder
+}
+
+/// Requires a program that was linked with either library to print the same with both.
+fn require_same_output(source: &str, release: Release) {
+    let Some(toolkit) = release.toolkit(source) else { return };
+    let ours = runtime_alone(release);
+    let theirs = toolkit.library.parent().expect("a library lies in a folder");
+    let of_theirs = Program::compile(source, toolkit, &toolkit.library);
+    let of_ours = Program::compile(source, toolkit, &ours.path().join(release.soname()));
+    let expected = of_theirs.run(theirs, "4");
+    assert!(expected.lines().count() > 10, "{expected}");
+    assert_eq!(of_theirs.run(ours.path(), "4"), expected);
+    assert_eq!(of_ours.run(ours.path(), "4"), expected);
+    assert_eq!(of_ours.run(theirs, "4"), expected);
+}
+
+#[test]
+fn error_names_are_those_of_nvidias_libraries() {
+    // Newer releases have more codes, which are known here with any release.
+    require_same_output("error_names.c", Release::Cuda13);
+}
+
+#[test]
+fn runtime_without_a_driver_answers_as_nvidias() {
+    let has_driver = Command::new("sh").args(["-c", "ldconfig -p | grep -q libcuda.so.1"]).status();
+    if has_driver.is_ok_and(|status| status.success()) {
+        eprintln!("skipped: no_driver.c, as there is a driver");
+        return;
+    }
+    require_same_output("no_driver.c", Release::Cuda12);
+    require_same_output("no_driver.c", Release::Cuda13);
+}
+
+/// Returns the symbols that a library exports, with their versions.
+fn exports(library: &Path) -> BTreeSet<String> {
+    let printed = run_tool(Command::new("nm").args(["-D", "--defined-only"]).arg(library));
+    printed.lines().filter_map(|line| line.split_whitespace().nth(2)).map(String::from).collect()
+}
+
+fn require_same_exports(release: Release) {
+    let Some(toolkit) = release.toolkit("exports") else { return };
+    let (found, expected) = (exports(&shared_objects().join(release.soname())), exports(&toolkit.library));
+    assert!(expected.contains(&format!("cudaMalloc@@{}", release.soname())), "{expected:?}");
+    let missing: Vec<_> = expected.difference(&found).collect();
+    let surplus: Vec<_> = found.difference(&expected).collect();
+    assert!(missing.is_empty() && surplus.is_empty(), "missing: {missing:?}, surplus: {surplus:?}");
+}
+
+#[test]
+fn exports_of_cuda_12_are_exactly_those_of_nvidias_library() {
+    require_same_exports(Release::Cuda12);
+}
+
+#[test]
+fn exports_of_cuda_13_are_exactly_those_of_nvidias_library() {
+    require_same_exports(Release::Cuda13);
+}

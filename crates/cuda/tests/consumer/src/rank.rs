@@ -1,0 +1,112 @@
+//! Ranks by NCCL's own functions, for what the safe interface of the crate cudarc lacks.
+#![allow(unsafe_code)]
+
+use std::ffi::c_void;
+use std::mem::MaybeUninit;
+use std::sync::Arc;
+use std::thread;
+
+use cudarc::driver::{CudaContext, CudaSlice, CudaStream, DevicePtr, DevicePtrMut};
+use cudarc::nccl::sys::{
+    self, ncclComm_t, ncclDataType_t::ncclFloat32, ncclRedOp_t::ncclSum, ncclResult_t, ncclUniqueId,
+};
+
+/// Requires that a call did not fail.
+pub(crate) fn check(code: ncclResult_t) {
+    assert!(code == ncclResult_t::ncclSuccess || code == ncclResult_t::ncclInProgress, "{code:?}");
+}
+
+/// A rank: its communicator, and a stream of its device.
+#[derive(Debug)]
+pub(crate) struct Rank {
+    /// Its number in the communicator.
+    pub(crate) number: usize,
+    /// The communicator.
+    pub(crate) comm: ncclComm_t,
+    /// The context of its device.
+    pub(crate) context: Arc<CudaContext>,
+    /// A nonblocking stream.
+    pub(crate) stream: Arc<CudaStream>,
+}
+
+impl Rank {
+    /// Joins a communicator of `ranks` ranks, with the device of the rank's number.
+    pub(crate) fn join(number: usize, ranks: usize, id: ncclUniqueId) -> Self {
+        let context = CudaContext::new(number).unwrap();
+        let stream = context.new_stream().unwrap();
+        let mut comm = std::ptr::null_mut();
+        // SAFETY: a valid out-parameter.
+        check(unsafe { sys::ncclCommInitRank(&raw mut comm, ranks as i32, id, number as i32) });
+        Self { number, comm, context, stream }
+    }
+
+    /// Allocates zeros.
+    pub(crate) fn zeros(&self, length: usize) -> CudaSlice<f32> {
+        self.stream.alloc_zeros(length).unwrap()
+    }
+
+    /// Allocates elements of one more than the rank's number.
+    pub(crate) fn filled(&self, length: usize) -> CudaSlice<f32> {
+        self.stream.clone_htod(&vec![(self.number + 1) as f32; length]).unwrap()
+    }
+
+    /// Enqueues the sum of a buffer over all ranks.
+    pub(crate) fn all_reduce(
+        &self,
+        from: &CudaSlice<f32>,
+        to: &mut CudaSlice<f32>,
+        stream: &CudaStream,
+    ) -> ncclResult_t {
+        let count = from.len();
+        let (from, _read) = from.device_ptr(stream);
+        let (to, _written) = to.device_ptr_mut(stream);
+        // SAFETY: device memory of `count` elements, which lives until the stream has been waited for.
+        unsafe {
+            sys::ncclAllReduce(
+                from as *const c_void,
+                to as *mut c_void,
+                count,
+                ncclFloat32,
+                ncclSum,
+                self.comm,
+                stream.cu_stream().cast(),
+            )
+        }
+    }
+
+    /// Leaves the communicator.
+    pub(crate) fn destroy(self) {
+        // SAFETY: a communicator that is not used any more.
+        check(unsafe { sys::ncclCommDestroy(self.comm) });
+    }
+}
+
+/// Returns the identifier of a communicator to be created.
+pub(crate) fn unique_id() -> ncclUniqueId {
+    let mut id = MaybeUninit::uninit();
+    // SAFETY: a valid out-parameter, which is written.
+    unsafe {
+        check(sys::ncclGetUniqueId(id.as_mut_ptr()));
+        id.assume_init()
+    }
+}
+
+/// Runs ranks, a thread each.
+pub(crate) fn run_ranks(ranks: usize, body: impl Fn(Rank) + Sync) {
+    let id = unique_id();
+    thread::scope(|scope| {
+        for number in 0..ranks {
+            let body = &body;
+            scope.spawn(move || body(Rank::join(number, ranks, id)));
+        }
+    });
+}
+
+/// Checks that all elements of a buffer are as expected, after what is on the stream.
+pub(crate) fn assert_all(stream: &Arc<CudaStream>, from: &CudaSlice<f32>, expected: f32) {
+    let mut values = vec![0.0; from.len()];
+    stream.memcpy_dtoh(from, &mut values).unwrap();
+    stream.synchronize().unwrap();
+    let wrong = values.iter().position(|value| *value != expected);
+    assert_eq!(wrong.map(|index| (index, values[index])), None, "expected {expected}");
+}

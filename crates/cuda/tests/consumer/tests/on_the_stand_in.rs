@@ -1,0 +1,179 @@
+//! The programs on the stand-in for CUDA and the CPU implementation of NCCL, which are found as a user installs them: in a
+//! folder on the dynamic linker's path.
+
+#[path = "../../../../../tests/support/cuda_libraries.rs"]
+mod cuda_libraries;
+#[path = "../../../../../tests/support/time_limit.rs"]
+mod time_limit;
+
+use std::process::Command;
+use std::sync::LazyLock;
+
+use tempfile::TempDir;
+
+/// A folder with the libraries.
+static LIBRARIES: LazyLock<TempDir> = LazyLock::new(|| {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    cuda_libraries::install(folder.path());
+    folder
+});
+
+/// Runs a program with a seed, or without one; it has to print `ok` and to succeed in time. Returns what it reported.
+fn run(arguments: &[&str], seed: Option<u32>) -> String {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_libnccl-cuda-consumer"));
+    command.args(arguments).env("LD_LIBRARY_PATH", LIBRARIES.path()).env("LIBNCCL_CPU_WARN_AFTER", "0");
+    command.envs(seed.map(|seed| ("LIBNCCL_CPU_SEED", seed.to_string())));
+    let (output, errors) = time_limit::run(&mut command);
+    assert_eq!(output, "ok\n", "{errors}");
+    errors
+}
+
+/// Runs a program with two to eight devices, with which it must report nothing.
+fn run_on_devices(program: &str) {
+    for devices in 2..=8 {
+        assert_eq!(run(&[program, &devices.to_string()], None), "", "{devices} devices");
+    }
+}
+
+fn asynchronous(name: &str) -> String {
+    run(&["asynchronous", name], None)
+}
+
+#[test]
+fn collectives_and_messages_of_two_to_eight_devices_have_the_right_values() {
+    run_on_devices("collectives");
+}
+
+#[test]
+fn captured_collectives_of_two_to_eight_devices_have_the_right_values() {
+    run_on_devices("graphs");
+}
+
+#[test]
+fn communicator_that_ends_before_its_graph_is_said_to_have_ended() {
+    let said = asynchronous("communicator_that_ends_before_its_graph");
+    let expected = "a graph was launched after the communicator of its operations was destroyed";
+    assert_eq!(said.lines().filter(|line| line.contains(expected)).count(), 2, "once for each rank: {said}");
+}
+
+#[test]
+fn split_communicators_of_two_to_eight_devices_have_the_right_values() {
+    run_on_devices("split");
+}
+
+/// Runs a program that lacks a synchronisation with the last of so many operations in a row, and checks that races of the
+/// expected functions are reported, and nothing else.
+fn check_race(name: &str, count: usize, seed: Option<u32>, functions: [&str; 2]) -> Result<(), String> {
+    let report = run(&["races", name, &count.to_string()], seed);
+    let lines: Vec<&str> = report.lines().collect();
+    let is = |line: &str, function: &str| {
+        let (label, access) = function.split_once(": ").expect("an access");
+        line.contains(&format!(", {label}")) && line.contains(&format!("{access} bytes 0 to {}", 4 << 16))
+    };
+    let is_expected = |race: &[&str]| {
+        matches!(race, [memory, first, second]
+            if memory.starts_with("libnccl: race in allocation")
+                && is(first, functions[0])
+                && is(second, functions[1]))
+    };
+    // The earlier operations use the same memory.
+    let races = lines.chunks(3);
+    let is_right = (1..=count).contains(&races.len()) && races.into_iter().all(is_expected);
+    is_right
+        .then_some(())
+        .ok_or(format!("{name}, {count} in a row, seed {seed:?}: not {functions:?} but\n{report}"))
+}
+
+/// Operations of rank 0, with their access.
+const REDUCE_WRITES: &str = "ncclAllReduce(count 65536, ncclFloat32, ncclSum), rank 0 of 2, call: writes";
+const REDUCE_READS: &str = "ncclAllReduce(count 65536, ncclFloat32, ncclSum), rank 0 of 2, call: reads";
+const SEND: &str = "ncclSend(count 65536, ncclFloat32, peer 1), rank 0 of 2, call: reads";
+const PUT_READS: &str = "ncclPutSignal(262144 bytes, peer 1), rank 0 of 2, call: reads";
+const PUT_WRITES: &str = "ncclPutSignal(262144 bytes, peer 1), rank 0 of 2, call: writes";
+const REPLAYED_REDUCE_READS: &str =
+    "ncclAllReduce(count 65536, ncclFloat32, ncclSum), rank 0 of 2, in a graph: reads";
+
+/// Defines a test for each program that lacks a synchronisation, which is reported whatever the schedule.
+macro_rules! races {
+    ($($test:ident: $first:expr, $second:expr;)*) => {$(
+        #[test]
+        fn $test() {
+            let name = stringify!($test).strip_suffix("_is_reported").expect("a name");
+            let functions = [$first, $second];
+            for seed in [None, Some(1), Some(2), Some(3)] {
+                check_race(name, 1, seed, functions).unwrap();
+            }
+            for count in [2, 4] {
+                for seed in 1..=20 {
+                    check_race(name, count, Some(seed), functions).unwrap();
+                }
+            }
+        }
+    )*};
+}
+
+races! {
+    copy_back_before_a_collective_is_done_is_reported: REDUCE_WRITES, "cuMemcpyDtoH_v2: reads";
+    result_used_on_another_stream_is_reported: REDUCE_WRITES, "cuMemcpyDtoDAsync_v2: reads";
+    free_under_a_collective_is_reported: REDUCE_WRITES, "cuMemFreeAsync: writes";
+    send_buffer_of_a_collective_refilled_is_reported: REDUCE_READS, "cuMemcpyDtoDAsync_v2: writes";
+    send_buffer_of_a_message_refilled_is_reported: SEND, "cuMemcpyDtoDAsync_v2: writes";
+    window_read_under_a_collective_is_reported: REDUCE_WRITES, "cuMemcpyDtoDAsync_v2: reads";
+    window_written_under_a_put_is_reported: PUT_READS, "cuMemsetD8Async: writes";
+    window_read_under_a_put_of_another_rank_is_reported: PUT_WRITES, "cuMemcpyDtoDAsync_v2: reads";
+    collective_on_the_default_stream_is_reported: REDUCE_WRITES, "cuMemcpyDtoDAsync_v2: reads";
+    event_recorded_before_the_collective_is_reported: REDUCE_WRITES, "cuMemcpyDtoDAsync_v2: reads";
+    wait_for_an_event_of_another_stream_is_reported: REDUCE_WRITES, "cuMemcpyDtoDAsync_v2: reads";
+    pinned_memory_freed_under_a_collective_is_reported: REDUCE_WRITES, "cuMemFreeHost: writes";
+    buffer_of_a_graph_refilled_during_its_replay_is_reported: REPLAYED_REDUCE_READS, "cuMemcpyDtoDAsync_v2: writes";
+}
+
+/// The random programs under each seed, unless the variable tells another number.
+const PROGRAMS: u64 = 40;
+
+#[test]
+fn random_programs_with_collectives_give_the_data_of_their_operations_in_sequence() {
+    /// The programs of a process.
+    const AT_ONCE: u64 = 1000;
+    let programs = std::env::var("LIBNCCL_CUDA_PROGRAMS").ok().and_then(|text| text.parse().ok());
+    let programs = programs.unwrap_or(PROGRAMS);
+    for seed in [None, Some(1), Some(2), Some(3)] {
+        let first = programs * u64::from(seed.unwrap_or(0));
+        for done in (0..programs).step_by(AT_ONCE as usize) {
+            let [first, count] =
+                [first + done, AT_ONCE.min(programs - done)].map(|number| number.to_string());
+            assert_eq!(
+                run(&["random", &first, &count], seed),
+                "",
+                "seed {seed:?}, {count} programs from {first} on"
+            );
+        }
+    }
+}
+
+/// Defines a test for each program that needs asynchrony and reports nothing.
+macro_rules! asynchronous {
+    ($($name:ident),* $(,)?) => {$(
+        #[test]
+        fn $name() {
+            assert_eq!(asynchronous(stringify!($name)), "");
+        }
+    )*};
+}
+
+asynchronous! {
+    collective_that_the_host_waits_beside,
+    send_that_the_host_waits_beside,
+    opposite_directions_on_two_streams,
+    two_communicators_in_different_orders,
+    nonblocking_is_done_when_enqueued,
+    abort_of_an_operation_without_a_peer,
+    destroy_with_work_enqueued,
+    two_streams_of_one_communicator,
+    group_on_two_streams,
+    host_memory_is_refused,
+    two_ranks_on_one_device,
+    scalar_in_device_memory,
+    graphs_on_two_streams_between_other_calls,
+    group_that_is_captured_in_part,
+}
