@@ -15,6 +15,11 @@ use std::path::Path;
 use compare::{Difference, Reason, differences, release};
 use declarations::Header;
 
+/// A header of NCCL that the build compares with the bindings: `/usr/include/nccl.h`. Default: none.
+const CHECK_HEADER: &str = "LIBNCCL_CHECK_HEADER";
+/// Set, and not 0, if items that the header lacks fail the build too. Default: they are listed.
+const STRICT: &str = "LIBNCCL_CHECK_HEADER_STRICT";
+
 /// The result of a comparison in which nothing contradicts.
 #[derive(Debug)]
 pub(crate) struct Report {
@@ -33,8 +38,8 @@ pub(crate) fn check(root: &Path, out: &Path) {
         println!("cargo::rerun-if-env-changed={name}");
         env::var_os(name).filter(|value| !value.is_empty())
     };
-    let is_strict = variable("LIBNCCL_CHECK_HEADER_STRICT").is_some_and(|value| value != "0");
-    let Some(header) = variable("LIBNCCL_CHECK_HEADER") else { return };
+    let is_strict = variable(STRICT).is_some_and(|value| value != "0");
+    let Some(header) = variable(CHECK_HEADER) else { return };
     println!("cargo::rerun-if-changed={}", Path::new(&header).display());
     let report = run(root, &header, is_strict).unwrap_or_else(|problem| panic!("{problem}"));
     let file = out.join("check_header.txt");

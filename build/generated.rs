@@ -4,22 +4,23 @@ use std::path::Path;
 
 use crate::committed;
 
+/// What happens if bindgen cannot run: `auto` compiles the committed bindings, with a warning, `require` fails; `never` does not try
+/// bindgen. Default: `auto`.
+const BINDGEN: &str = "LIBNCCL_BINDGEN";
+
 /// Writes the bindings into `out`, from where the crate includes them.
-///
-/// `LIBNCCL_BINDGEN` decides if bindgen cannot run: `auto` (the default) takes the copy with a warning, `require` fails.
-/// `never` takes the copy.
 pub(crate) fn write(root: &Path, out: &Path) {
-    println!("cargo::rerun-if-env-changed=LIBNCCL_BINDGEN");
-    let mode = std::env::var("LIBNCCL_BINDGEN").ok().filter(|mode| !mode.is_empty());
+    println!("cargo::rerun-if-env-changed={BINDGEN}");
+    let mode = std::env::var(BINDGEN).ok().filter(|mode| !mode.is_empty());
     let is_required = match mode.as_deref() {
         Some("never") => return committed::copy(root, out, None),
         Some("require") => true,
         None | Some("auto") => false,
-        Some(other) => panic!("LIBNCCL_BINDGEN is {other:?}; expected auto, require or never"),
+        Some(other) => panic!("{BINDGEN} is {other:?}; expected auto, require or never"),
     };
     match generate(root) {
         Ok(files) => files.into_iter().for_each(|(file, text)| committed::save(&out.join(file), &text)),
-        Err(reason) if is_required => panic!("LIBNCCL_BINDGEN=require, but {reason}"),
+        Err(reason) if is_required => panic!("{BINDGEN}=require, but {reason}"),
         Err(reason) => committed::copy(root, out, Some(&reason)),
     }
 }

@@ -6,10 +6,12 @@ use std::fmt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
+/// Set, and not 0, for a program that links no NCCL, whatever features its dependencies enable. Default: features decide.
+pub(crate) const NO_LINK: &str = "LIBNCCL_NO_LINK";
 /// The environment variables that the result depends on. An empty one is as good as none.
 pub(crate) const INPUTS: [&str; 9] = [
     "DOCS_RS",
-    "LIBNCCL_NO_LINK",
+    NO_LINK,
     "NCCL_LIB_DIR",
     "NCCL_HOME",
     "NCCL_STATIC",
@@ -35,8 +37,7 @@ fn is_on(variable: impl Fn(&str) -> Option<OsString>, name: &str) -> bool {
 /// Returns whether nothing is to be linked, whatever the features: if `LIBNCCL_NO_LINK` asks for that, or there is no
 /// NCCL for the target, for which the crate compiles nevertheless.
 pub(crate) fn is_vetoed(variable: impl Fn(&str) -> Option<OsString>) -> bool {
-    is_on(&variable, "LIBNCCL_NO_LINK")
-        || variable("CARGO_CFG_TARGET_OS").is_some_and(|system| system != "linux")
+    is_on(&variable, NO_LINK) || variable("CARGO_CFG_TARGET_OS").is_some_and(|system| system != "linux")
 }
 
 /// Checks what would give a program that does not start.

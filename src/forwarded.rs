@@ -6,8 +6,8 @@ use std::ffi::c_void;
 use std::path::{Path, PathBuf};
 
 use crate::backend::dlopen::{self, Found};
-use crate::backend::memory_space;
 use crate::backend::search::{Candidate, candidates};
+use crate::backend::{PATH_VARIABLE, memory_space};
 use crate::dynamic_linker::{bare_name, mapped};
 use crate::sys::Functions;
 use crate::sys::device::DeviceFunctions;
@@ -132,7 +132,7 @@ fn places() -> impl Iterator<Item = (&'static str, Result<PathBuf, &'static str>
     });
     let variable = |name: &str| match env::var_os(name).filter(|value| !value.is_empty()) {
         // It would be the only place, and is the one that the program opens.
-        Some(value) if name != "LIBNCCL_PATH" => Ok(value.into()),
+        Some(value) if name != PATH_VARIABLE => Ok(value.into()),
         _ => Err("not set"),
     };
     let is_bare = |path: &PathBuf| path.components().count() == 1;

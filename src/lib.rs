@@ -99,6 +99,8 @@ mod unique_id_serde;
 mod version;
 
 pub use backend::Backend;
+#[doc(hidden)] // The tool sets it.
+pub use backend::PATH_VARIABLE;
 pub use buffer::{
     AnyBuffer, AnyElement, AnySlice, AnySliceMut, Buffer, BufferElement, BufferMut, BufferResult,
     DeviceSlice, DeviceSliceMut, MemorySpace, NcclBuffer, NcclSlice, NcclSliceMut, RecvBuffer, SendBuffer,

@@ -306,7 +306,7 @@ fn is_nccl(path: &Path) -> bool {
 /// # Safety
 /// As for [`Library::new`].
 pub(crate) unsafe fn memory_space(functions: &Functions) -> MemorySpace {
-    const KEY: &CStr = c"LIBNCCL_MEMORY_SPACE";
+    const KEY: &CStr = c"LIBNCCL_MEMORY_SPACE"; // A parameter, and no variable.
     let Some(get_parameter) = functions.ncclParamGetParameter else { return MemorySpace::Device };
     let (mut value, mut length) = (std::ptr::null(), 0);
     // SAFETY: a C string and two valid out-parameters; the caller guarantees that this is NCCL's function.

@@ -24,3 +24,6 @@ pub use kind::Backend;
 #[cfg(all(feature = "dlopen", target_os = "linux", target_env = "gnu"))]
 pub(crate) use library::memory_space;
 pub(crate) use library::{Library, call};
+
+/// The file of the library, which is then not searched. Default: the search.
+pub const PATH_VARIABLE: &str = "LIBNCCL_PATH";

@@ -2,8 +2,8 @@
 
 use std::path::{Path, PathBuf};
 
-/// The environment variable that names the library's file.
-const PATH_VARIABLE: &str = "LIBNCCL_PATH";
+use super::PATH_VARIABLE;
+
 /// The library's file names; Python packages have only the first.
 const NAMES: [&str; 2] = ["libnccl.so.2", "libnccl.so"];
 /// The file names of RCCL, AMD's implementation of the same functions.
@@ -154,6 +154,8 @@ mod tests {
     use std::fs;
     use std::os::unix::fs::{PermissionsExt, symlink};
     use std::path::{Path, PathBuf};
+
+    use super::PATH_VARIABLE;
 
     use super::{Candidate, IN_PACKAGES, candidates, python_packages};
 

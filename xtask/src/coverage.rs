@@ -4,9 +4,11 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
 use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use anyhow::{Context, Result, bail};
+
+use crate::checkout::{self, rust_files};
 
 const PAGE: &str = "docs/generated/coverage.md";
 
@@ -29,15 +31,7 @@ struct Function {
 
 /// Writes the page, or with `check` fails if the committed page differs.
 pub(crate) fn run(root: &Path, check: bool) -> Result<()> {
-    let page = page(&functions(root)?)?;
-    let path = root.join(PAGE);
-    if !check {
-        return fs::write(&path, page).with_context(|| format!("cannot write {}", path.display()));
-    }
-    if fs::read_to_string(&path).unwrap_or_default() != page {
-        bail!("{PAGE} is out of date; run `cargo xtask coverage`");
-    }
-    Ok(())
+    checkout::write_or_check(PAGE, &page(&functions(root)?)?, check, "coverage")
 }
 
 fn functions(root: &Path) -> Result<BTreeMap<String, Function>> {
@@ -135,21 +129,6 @@ fn unquoted(line: &str) -> String {
 
 fn words(line: &str) -> impl Iterator<Item = &str> {
     line.split(|c: char| !(c.is_alphanumeric() || c == '_')).filter(|word| !word.is_empty())
-}
-
-fn rust_files(directory: &Path) -> Result<Vec<PathBuf>> {
-    let mut files = Vec::new();
-    let entries = fs::read_dir(directory).with_context(|| format!("cannot read {}", directory.display()))?;
-    for entry in entries {
-        let path = entry?.path();
-        if path.is_dir() {
-            files.extend(rust_files(&path)?);
-        } else if path.extension().is_some_and(|extension| extension == "rs") {
-            files.push(path);
-        }
-    }
-    files.sort();
-    Ok(files)
 }
 
 fn page(functions: &BTreeMap<String, Function>) -> Result<String> {

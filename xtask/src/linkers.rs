@@ -4,7 +4,6 @@
 use std::collections::BTreeSet;
 use std::env;
 use std::fmt::Write as _;
-use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::LazyLock;
@@ -71,15 +70,7 @@ pub(crate) fn run(root: &Path, check: bool) -> Result<()> {
     }
     ensure!(problems.is_empty(), "linked programs do not see the library that they run with:{problems}");
 
-    let path = root.join(PAGE);
-    let page = page(&libraries, &rows);
-    if !check {
-        return fs::write(&path, page).with_context(|| format!("cannot write {}", path.display()));
-    }
-    let committed = fs::read_to_string(&path).with_context(|| format!("cannot read {}", path.display()))?;
-    ensure!(page == committed, "{PAGE} is out of date; `cargo xtask linkers` writes it");
-    println!("{PAGE} is up to date");
-    Ok(())
+    crate::checkout::write_or_check(PAGE, &page(&libraries, &rows), check, "linkers")
 }
 
 fn page(libraries: &[Library], rows: &str) -> String {

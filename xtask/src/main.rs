@@ -15,6 +15,7 @@ mod check_header;
 mod checkout;
 mod coverage;
 mod cpu_so;
+mod environment;
 mod gpu_pack;
 mod headers;
 mod linkers;
@@ -49,6 +50,12 @@ enum Task {
     },
     /// Generate docs/generated/coverage.md, which lists the methods and tests of each C function, from the sources
     Coverage {
+        /// Write nothing; fail if the page would change
+        #[arg(long)]
+        check: bool,
+    },
+    /// Generate docs/generated/environment.md, which lists the environment variables, from the sources
+    Environment {
         /// Write nothing; fail if the page would change
         #[arg(long)]
         check: bool,
@@ -116,6 +123,7 @@ fn run(task: Task) -> Result<()> {
         Task::Bindings { check: true } => bindings::check(root()),
         Task::Bindings { check: false } => bindings::write(root()),
         Task::Coverage { check } => coverage::run(root(), check),
+        Task::Environment { check } => environment::run(root(), check),
         Task::Linkers { check } => linkers::run(root(), check),
         Task::Headers(options) => headers::run(root(), &options),
         Task::Matrix(options) => matrix::run(root(), &options),

@@ -98,10 +98,13 @@ impl Wheel<'_> {
     }
 }
 
-/// Returns the cache: `$LIBNCCL_CACHE`, else `$XDG_CACHE_HOME/libnccl`, else `~/.cache/libnccl`.
+/// The folder of downloaded packages, for `cargo xtask` and `.ci/run`. Default: `~/.cache/libnccl`.
+const CACHE: &str = "LIBNCCL_CACHE";
+
+/// Returns the cache: that, else `$XDG_CACHE_HOME/libnccl`, else `~/.cache/libnccl`.
 pub(crate) fn cache() -> Result<PathBuf> {
     let set = |name| env::var_os(name).filter(|value| !value.is_empty()).map(PathBuf::from);
-    let cache = set("LIBNCCL_CACHE")
+    let cache = set(CACHE)
         .or_else(|| Some(set("XDG_CACHE_HOME")?.join("libnccl")))
         .or_else(|| Some(set("HOME")?.join(".cache/libnccl")))
         .context("no folder for downloaded packages: set LIBNCCL_CACHE")?;

@@ -8,9 +8,6 @@ use anyhow::Result;
 use anyhow::bail;
 use libnccl::{Attempt, Backend, LoadError, Nccl};
 
-/// The environment variable with which a user names the library.
-pub(crate) const PATH_VARIABLE: &str = "LIBNCCL_PATH";
-
 /// Loads the file that the user named, or searches the system for a library.
 pub(crate) fn load(path: Option<&Path>) -> Result<Nccl, LoadError> {
     match path {
@@ -45,5 +42,5 @@ pub(crate) fn open(path: Option<&Path>) -> Result<Nccl> {
 
 /// Returns `true` if `LIBNCCL_PATH` named the library of this attempt.
 pub(crate) fn is_named_by_variable(attempt: &Attempt) -> bool {
-    attempt.source == PATH_VARIABLE && !attempt.path.as_os_str().is_empty()
+    attempt.source == libnccl::PATH_VARIABLE && !attempt.path.as_os_str().is_empty()
 }

@@ -7,6 +7,13 @@ use super::rendezvous::Rendezvous;
 use super::slurm;
 use super::variables::{Variables, problem};
 
+/// A text in place of the launcher's job id: ranks with another one are refused. Default: the launcher's.
+const JOB: &str = "LIBNCCL_JOB";
+/// The place where ranks find rank 0: `tcp://HOST:PORT`, `tcpstore://HOST:PORT` or `file:///DIRECTORY`. Default: the launcher's.
+const RENDEZVOUS: &str = "LIBNCCL_RENDEZVOUS";
+/// The job of a rank that `nccl run` has started.
+pub const RUN_ID: &str = "LIBNCCL_RUN_ID";
+
 /// The port in a pod, where nothing else listens; that of PyTorch.
 const POD_PORT: u16 = 29_500;
 
@@ -31,7 +38,7 @@ pub(super) fn read(v: &Variables, parent: u32) -> Result<Environment, LaunchErro
     let launcher = recognise(v)?;
     let ranks = Ranks::read(v, launcher)?;
     check_outer(v, launcher, &ranks)?;
-    let job = match v.get("LIBNCCL_JOB") {
+    let job = match v.get(JOB) {
         Some(job) => format!("job/{job}"),
         None => job_id(v, launcher, parent)?,
     };
@@ -41,9 +48,9 @@ pub(super) fn read(v: &Variables, parent: u32) -> Result<Environment, LaunchErro
             format!("the job id has {} bytes; expected at most {MAX_JOB}", job.len()),
         ));
     }
-    let given = v.get("LIBNCCL_RENDEZVOUS").map(|text| {
+    let given = v.get(RENDEZVOUS).map(|text| {
         let expected = "tcp://HOST:PORT, tcpstore://HOST:PORT or file:///DIRECTORY";
-        let invalid = || problem(launcher, format!("LIBNCCL_RENDEZVOUS is {text:?}; expected {expected}"));
+        let invalid = || problem(launcher, format!("{RENDEZVOUS} is {text:?}; expected {expected}"));
         Rendezvous::parse(text).ok_or_else(invalid)
     });
     let (rendezvous, is_private) = match given.transpose()? {
@@ -56,7 +63,7 @@ pub(super) fn read(v: &Variables, parent: u32) -> Result<Environment, LaunchErro
 
 fn recognise(v: &Variables) -> Result<Launcher, LaunchError> {
     let any = |names: &[&str]| names.iter().any(|name| v.has(name));
-    Ok(if v.has("LIBNCCL_RUN_ID") {
+    Ok(if v.has(RUN_ID) {
         Launcher::NcclRun
     } else if v.has("TORCHELASTIC_RUN_ID") {
         Launcher::Torchrun
@@ -192,7 +199,7 @@ fn job_id(v: &Variables, launcher: Launcher, parent: u32) -> Result<String, Laun
     let count = |name| v.number(launcher, name).map(Option::unwrap_or_default);
     Ok(match launcher {
         Launcher::NcclRun => {
-            format!("nccl-run/{}/{}", text("LIBNCCL_RUN_ID")?, count("TORCHELASTIC_RESTART_COUNT")?)
+            format!("nccl-run/{}/{}", text(RUN_ID)?, count("TORCHELASTIC_RESTART_COUNT")?)
         }
         Launcher::Torchrun => {
             let run = text("TORCHELASTIC_RUN_ID")?;

@@ -100,6 +100,8 @@ mod tcp_store;
 mod variables;
 mod wire;
 
+#[doc(hidden)]
+pub use environment::RUN_ID;
 pub use error::{LaunchError, Result};
 pub use launcher::Launcher;
 pub use process::Launch;

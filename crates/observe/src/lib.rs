@@ -25,6 +25,8 @@ pub mod ras;
 mod recorder;
 #[cfg(feature = "tracing")]
 mod tracing;
+#[doc(hidden)] // Those who set them depend on this crate.
+pub mod variables;
 mod watchdog;
 
 #[cfg(feature = "log")]

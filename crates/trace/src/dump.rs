@@ -13,12 +13,10 @@ use std::time::SystemTime;
 
 use libnccl::Membership;
 use libnccl_observe::Recorder;
+use libnccl_observe::variables::RECORDER_FILE;
 
 use crate::per_process::PerProcess;
 use crate::registry;
-
-/// The environment variable with the start of the file's path.
-const VARIABLE: &str = "LIBNCCL_RECORDER_FILE";
 
 /// The file of the process, once it is written.
 static FILE: PerProcess<Mutex<Option<PathBuf>>> = PerProcess::new();
@@ -30,7 +28,7 @@ static START: OnceLock<SystemTime> = OnceLock::new();
 pub(crate) fn prepare() {
     let _ = START.set(SystemTime::now());
     if prefix().is_none() {
-        say(&format!("{VARIABLE} is not set, so that no recording is written"));
+        say(&format!("{RECORDER_FILE} is not set, so that no recording is written"));
     }
 }
 
@@ -89,7 +87,7 @@ fn is_of_this_job(file: &Path) -> bool {
 }
 
 fn prefix() -> Option<OsString> {
-    env::var_os(VARIABLE).filter(|prefix| !prefix.is_empty())
+    env::var_os(RECORDER_FILE).filter(|prefix| !prefix.is_empty())
 }
 
 fn say(message: &str) {

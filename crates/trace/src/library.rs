@@ -6,9 +6,7 @@ use std::sync::OnceLock;
 
 use libnccl::sys::ncclResult_t;
 use libnccl::{Forwarded, Version, forwarded};
-
-/// The environment variable that names it.
-const VARIABLE: &str = "LIBNCCL_TRACE_LIBRARY";
+use libnccl_observe::variables;
 
 static LIBRARY: OnceLock<Option<Forwarded>> = OnceLock::new();
 
@@ -31,7 +29,7 @@ fn load() -> Option<&'static Forwarded> {
     let library = LIBRARY.get_or_init(|| {
         // SAFETY: a file with NCCL's name and functions is taken for NCCL, as the program's dynamic linker does; whoever
         // controls the environment controls that too.
-        let found = unsafe { forwarded(VARIABLE) };
+        let found = unsafe { forwarded(variables::TRACE_LIBRARY) };
         // Once. A single write, as other processes may print too; without stderr nobody could be told.
         let say = |error| drop(std::io::stderr().write_all(format!("libnccl-trace: {error}\n").as_bytes()));
         found.map_err(say).ok()

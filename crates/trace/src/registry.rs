@@ -118,7 +118,14 @@ fn add(
 /// Returns the number of entries of each ring.
 fn entries() -> usize {
     static ENTRIES_SET: OnceLock<usize> = OnceLock::new();
-    let read = || env::var("LIBNCCL_RECORDER").ok()?.trim().parse().ok().filter(|entries| *entries > 0);
+    let read = || {
+        env::var(libnccl_observe::variables::RECORDER)
+            .ok()?
+            .trim()
+            .parse()
+            .ok()
+            .filter(|entries| *entries > 0)
+    };
     *ENTRIES_SET.get_or_init(|| read().unwrap_or(ENTRIES))
 }
 

@@ -8,8 +8,7 @@ use std::sync::atomic::AtomicI32;
 use std::sync::atomic::Ordering::Relaxed;
 use std::thread;
 
-/// The environment variable with a signal that asks for a recording: `USR1` or `USR2`.
-const VARIABLE: &str = "LIBNCCL_RECORDER_SIGNAL";
+use libnccl_observe::variables;
 
 /// The end of a pipe that the handler writes to, -1 before.
 static PIPE: AtomicI32 = AtomicI32::new(-1);
@@ -54,7 +53,7 @@ pub(crate) fn watch(write: fn()) {
     for signal in ENDING {
         handle(signal, libc::SA_RESETHAND);
     }
-    let asked = env::var(VARIABLE).unwrap_or_default();
+    let asked = env::var(variables::RECORDER_SIGNAL).unwrap_or_default();
     match asked.trim_start_matches("SIG") {
         "USR1" => handle(libc::SIGUSR1, 0),
         "USR2" => handle(libc::SIGUSR2, 0),

@@ -2,11 +2,11 @@
 
 use std::path::{Path, PathBuf};
 
-use libnccl::{Attempt, Backend, LoadError, MemorySpace, Nccl, Version};
+use libnccl::{Attempt, Backend, LoadError, MemorySpace, Nccl, PATH_VARIABLE, Version};
 use serde::Serialize;
 
 use super::finding::Finding;
-use crate::library::{PATH_VARIABLE, is_named_by_variable, load};
+use crate::library::{is_named_by_variable, load};
 use crate::nccl_file::NcclFile;
 
 const CPU_IMPLEMENTATION: &str = "use the CPU implementation: `nccl bench --cpu`, the crate libnccl-cpu";

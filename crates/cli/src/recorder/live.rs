@@ -9,12 +9,10 @@ use std::thread;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use anyhow::{Context, Result, anyhow, bail};
+use libnccl_observe::variables::{RECORDER_FILE, RECORDER_SIGNAL};
 use rustix::io::Errno;
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 use serde::Deserialize;
-
-const SIGNAL: &str = "LIBNCCL_RECORDER_SIGNAL";
-const FILE: &str = "LIBNCCL_RECORDER_FILE";
 
 /// A process that writes a recording on a signal.
 struct Rank {
@@ -107,13 +105,13 @@ impl Rank {
             .with_context(|| format!("the environment of process {id} cannot be read"))?;
         let missing = |name| anyhow!("process {id} writes no recording on a signal: {name} is not set");
         let value = |name| variable(&environment, name).ok_or_else(|| missing(name));
-        let name = value(SIGNAL)?;
+        let name = value(RECORDER_SIGNAL)?;
         let signal = match name.to_str().map(|name| name.trim_start_matches("SIG")) {
             Some("USR1") => Signal::USR1,
             Some("USR2") => Signal::USR2,
-            _ => bail!("{SIGNAL} of process {id} is {name:?}; expected USR1 or USR2"),
+            _ => bail!("{RECORDER_SIGNAL} of process {id} is {name:?}; expected USR1 or USR2"),
         };
-        let file = PathBuf::from(value(FILE)?);
+        let file = PathBuf::from(value(RECORDER_FILE)?);
         let status = fs::read_to_string(format!("/proc/{id}/status"))
             .with_context(|| format!("the status of process {id} cannot be read"))?;
         let problem = match (handles(&status, signal), has_thread(id)) {
@@ -123,7 +121,7 @@ impl Rank {
         };
         if let Some(problem) = problem {
             bail!(
-                "process {id} {problem}: {SIGNAL} is {}, but no communicator is recorded yet (LIBNCCL_RECORDER), or its \
+                "process {id} {problem}: {RECORDER_SIGNAL} is {}, but no communicator is recorded yet (LIBNCCL_RECORDER), or its \
                  libnccl lacks the feature `signal`",
                 name.display()
             );

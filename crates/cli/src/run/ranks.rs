@@ -130,12 +130,12 @@ fn set_variables(
     command.env("MASTER_ADDR", Ipv4Addr::LOCALHOST.to_string()).env("MASTER_PORT", port.to_string());
     command.env("TORCHELASTIC_RESTART_COUNT", attempt.to_string());
     command.env("TORCHELASTIC_MAX_RESTARTS", arguments.restart.to_string());
-    command.env("TORCHELASTIC_RUN_ID", &job.run_id).env("LIBNCCL_RUN_ID", &job.run_id);
+    command.env("TORCHELASTIC_RUN_ID", &job.run_id).env(libnccl_launch::RUN_ID, &job.run_id);
     // Nobody listens there yet: rank 0 does.
     command.env("TORCHELASTIC_USE_AGENT_STORE", "False");
     if let Some(folder) = &job.cpu {
         let library = folder.join(LIBRARY);
-        command.env("LIBNCCL_PATH", &library);
+        command.env(libnccl::PATH_VARIABLE, &library);
         // First in the search of the dynamic linker, and for programs whose own path would come before it.
         for (name, first) in [("LD_LIBRARY_PATH", folder), ("LD_PRELOAD", &library)] {
             let rest = env::var_os(name).filter(|rest| !rest.is_empty());

@@ -12,10 +12,10 @@ use std::process::{self, Command, ExitCode};
 
 use anyhow::{Context, Result, bail};
 
-use arguments::TraceArguments;
+use libnccl::PATH_VARIABLE;
+use libnccl_observe::variables;
 
-/// The variable with a library's file that libnccl's programs load.
-const PROGRAM_LIBRARY: &str = "LIBNCCL_PATH";
+use arguments::TraceArguments;
 
 /// Becomes the program: its signals and its exit status are its own.
 pub(crate) fn run(arguments: &TraceArguments) -> Result<ExitCode> {
@@ -24,24 +24,24 @@ pub(crate) fn run(arguments: &TraceArguments) -> Result<ExitCode> {
     fs::create_dir_all(&folder).with_context(|| format!("cannot create {}", folder.display()))?;
     let mut command = Command::new(&arguments.program[0]);
     command.args(&arguments.program[1..]);
-    command.env("LIBNCCL_RECORDER", arguments.entries.to_string());
-    command.env("LIBNCCL_RECORDER_FILE", folder.join("rank"));
+    command.env(variables::RECORDER, arguments.entries.to_string());
+    command.env(variables::RECORDER_FILE, folder.join("rank"));
     // By its soname, it is also what the program is linked with, and what it loads by NCCL's name.
     command.env("LD_PRELOAD", before("LD_PRELOAD", &recorder)?);
     // Some load it by the name for linkers, which is no soname.
     if let Some(links) = recorder.parent().filter(|links| links.join("libnccl.so").exists()) {
         command.env("LD_LIBRARY_PATH", before("LD_LIBRARY_PATH", links)?);
     }
-    let own = env::var_os(PROGRAM_LIBRARY).filter(|path| !path.is_empty());
+    let own = env::var_os(PATH_VARIABLE).filter(|path| !path.is_empty());
     let library = arguments.library.clone().or_else(|| own.as_ref().map(PathBuf::from));
     if let Some(library) = library {
         if !library.is_file() {
             bail!("there is no file {}; expected an NCCL library", library.display());
         }
-        command.env("LIBNCCL_TRACE_LIBRARY", absolute(library)?);
+        command.env(variables::TRACE_LIBRARY, absolute(library)?);
     }
     if own.is_some() {
-        command.env(PROGRAM_LIBRARY, &recorder);
+        command.env(PATH_VARIABLE, &recorder);
     }
     let folder = folder.display();
     let note =
@@ -92,7 +92,7 @@ fn recorder(given: Option<&Path>) -> Result<PathBuf> {
 /// Returns a folder that is the same for all ranks of a job, if the launcher gives the job an id.
 fn default_folder() -> PathBuf {
     let id = |name| env::var(name).ok().filter(|id| !id.is_empty() && id != "none");
-    let id = ["LIBNCCL_RUN_ID", "TORCHELASTIC_RUN_ID", "SLURM_JOB_ID"].into_iter().find_map(id);
+    let id = [libnccl_launch::RUN_ID, "TORCHELASTIC_RUN_ID", "SLURM_JOB_ID"].into_iter().find_map(id);
     // A name of the user's choice may have a slash.
     let id = id.unwrap_or_else(|| process::id().to_string()).replace('/', "_");
     format!("nccl-trace-{id}").into()

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use crate::diag::wait_limits;
 
+/// Ranks that are slow or send wrong elements, to test tools: `slow:RANK:MICROSECONDS`, `wrong:RANK`. Default: none.
 const NAME: &str = "LIBNCCL_CPU_PLANT";
 
 /// The faults of a rank.

@@ -13,6 +13,7 @@ use crate::diag::wait_limits;
 
 /// Set in strict mode.
 pub(crate) static STRICT: LazyLock<bool> = LazyLock::new(|| {
+    /// 1 for calls that rely on no buffers that NCCL does not promise. Default: 0.
     const NAME: &str = "LIBNCCL_CPU_STRICT";
     let Some(text) = std::env::var_os(NAME) else { return false };
     match text.to_string_lossy().trim() {

@@ -6,14 +6,17 @@ use std::time::Duration;
 
 use crate::diag::debug;
 
-/// The time after which a wait is reported: `LIBNCCL_CPU_WARN_AFTER` seconds, 10 by default; `None` if it is 0.
-pub(crate) static WARN_AFTER: LazyLock<Option<Duration>> =
-    LazyLock::new(|| seconds("LIBNCCL_CPU_WARN_AFTER", Some(Duration::from_secs(10))));
+/// The seconds after which a wait for other ranks is reported on stderr; 0 for never. Default: 10.
+const WARN_AFTER_VARIABLE: &str = "LIBNCCL_CPU_WARN_AFTER";
+/// The seconds after which a wait for other ranks is an error; 0 for never. Default: 0.
+const TIMEOUT_VARIABLE: &str = "LIBNCCL_CPU_TIMEOUT";
 
-/// The time after which a wait is an error for all ranks: `LIBNCCL_CPU_TIMEOUT` seconds; `None` by default and if it
-/// is 0.
-pub(crate) static TIMEOUT: LazyLock<Option<Duration>> =
-    LazyLock::new(|| seconds("LIBNCCL_CPU_TIMEOUT", None));
+/// The time after which a wait is reported.
+pub(crate) static WARN_AFTER: LazyLock<Option<Duration>> =
+    LazyLock::new(|| seconds(WARN_AFTER_VARIABLE, Some(Duration::from_secs(10))));
+
+/// The time after which a wait is an error for all ranks.
+pub(crate) static TIMEOUT: LazyLock<Option<Duration>> = LazyLock::new(|| seconds(TIMEOUT_VARIABLE, None));
 
 /// Reports a mistake on the standard error and in the log.
 pub(crate) fn report(text: &str) {

@@ -32,22 +32,31 @@ pub(crate) struct Config {
     pub(crate) reports_faults: bool,
 }
 
+/// The number of devices of the stand-in for CUDA, up to 64. Default: 8.
+const DEVICES: &str = "LIBNCCL_CPU_DEVICES";
+/// What a missing synchronisation leads to: `off`, `report` or `error`. Default: `report`.
+const RACES: &str = "LIBNCCL_CPU_RACES";
+/// The seed from which the order of operations on different streams is drawn. Default: they run at the same time.
+const SEED: &str = "LIBNCCL_CPU_SEED";
+/// `report` for a text about device memory that the host touches. Default: `off`, and the signal alone.
+const FAULTS: &str = "LIBNCCL_CPU_FAULTS";
+
 impl Config {
     const MAX_DEVICES: usize = 64;
 
     /// Reads the environment; says on stderr which value is wrong.
     pub(crate) fn from_env() -> Result<Self> {
-        let devices = variable("LIBNCCL_CPU_DEVICES", "a number from 0 to 64", |text| {
+        let devices = variable(DEVICES, "a number from 0 to 64", |text| {
             usize::from_str(text).ok().filter(|&devices| devices <= Self::MAX_DEVICES)
         })?;
-        let races = variable("LIBNCCL_CPU_RACES", "off, report or error", |text| match text {
+        let races = variable(RACES, "off, report or error", |text| match text {
             "off" => Some(Races::Off),
             "report" => Some(Races::Report),
             "error" => Some(Races::Error),
             _ => None,
         })?;
-        let seed = variable("LIBNCCL_CPU_SEED", "a number below 2^64", |text| u64::from_str(text).ok())?;
-        let faults = variable("LIBNCCL_CPU_FAULTS", "off or report", |text| match text {
+        let seed = variable(SEED, "a number below 2^64", |text| u64::from_str(text).ok())?;
+        let faults = variable(FAULTS, "off or report", |text| match text {
             "off" => Some(false),
             "report" => Some(true),
             _ => None,

@@ -15,6 +15,7 @@ use super::document::Document;
 use super::pytorch;
 use super::record::{Record, records};
 use super::ring::Ring;
+use crate::variables;
 use libnccl::{CommunicatorEvent, Membership, MemorySpace, Observer, OperationEnd, OperationStart, observe};
 
 /// The recorder of a communicator, readable from any thread at any time: the last operations that the communicator was given,
@@ -131,7 +132,7 @@ impl Recorder {
     pub fn record_from_env() {
         static ONCE: Once = Once::new();
         ONCE.call_once(|| {
-            let entries = env::var("LIBNCCL_RECORDER").ok().and_then(|text| text.trim().parse().ok());
+            let entries = env::var(variables::RECORDER).ok().and_then(|text| text.trim().parse().ok());
             if let Some(entries) = entries.filter(|entries| *entries > 0) {
                 observe(move |membership| Some(Arc::new(Self::of_this_process(membership, entries))));
             }
@@ -252,7 +253,7 @@ impl Recorder {
     /// Writes the records of the process if the environment says where.
     #[cold]
     fn write_as_the_environment_says(&self, reason: &str) {
-        if let Some(mut path) = env::var_os("LIBNCCL_RECORDER_FILE") {
+        if let Some(mut path) = env::var_os(variables::RECORDER_FILE) {
             path.push(format!("{}.json", self.membership().rank));
             // The error of the call is the one that counts.
             let _ = Self::write_all(reason, &PathBuf::from(path));

@@ -3,10 +3,10 @@ use std::{env, io, thread};
 use signal_hook::consts::{FORBIDDEN, SIGUSR1, SIGUSR2};
 use signal_hook::iterator::Signals;
 
+use crate::variables::RECORDER_SIGNAL;
+
 /// The largest number of a signal on any Unix.
 const MAX: i32 = 64;
-
-const VARIABLE: &str = "LIBNCCL_RECORDER_SIGNAL";
 
 /// Calls `write` for each signal of this number, on a thread of its own: not in the signal's handler, which may interrupt
 /// anything, and must not even allocate.
@@ -31,12 +31,12 @@ pub(crate) fn on_signal(signal: i32, mut write: impl FnMut() + Send + 'static) -
 /// # Errors
 /// [`io::ErrorKind::InvalidInput`] if it names another signal than `USR1` and `USR2`; that of the system.
 pub(crate) fn on_signal_of_environment(write: impl FnMut() + Send + 'static) -> io::Result<()> {
-    let Some(name) = env::var_os(VARIABLE) else { return Ok(()) };
+    let Some(name) = env::var_os(RECORDER_SIGNAL) else { return Ok(()) };
     let signal = match name.to_str().map(|name| name.trim_start_matches("SIG")) {
         Some("USR1") => SIGUSR1,
         Some("USR2") => SIGUSR2,
         _ => {
-            let problem = format!("{VARIABLE} is {name:?}; expected USR1 or USR2");
+            let problem = format!("{RECORDER_SIGNAL} is {name:?}; expected USR1 or USR2");
             return Err(io::Error::new(io::ErrorKind::InvalidInput, problem));
         }
     };

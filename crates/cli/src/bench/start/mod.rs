@@ -17,10 +17,12 @@ use libnccl::{Nccl, UniqueId};
 use libnccl_launch::{Launch, LaunchError};
 use rustix::process::{Signal, set_parent_process_death_signal};
 
-/// Environment variables that make a process a rank: the rank, the id, and the process id of the parent. The id is a
-/// secret, and command lines are visible to all users.
+// The id is a secret, and command lines are visible to all users.
+/// The rank of a process that `nccl bench` has started.
 pub(crate) const RANK: &str = "LIBNCCL_BENCH_RANK";
+/// The id of its communicator.
 pub(crate) const ID: &str = "LIBNCCL_BENCH_ID";
+/// The process id of its parent.
 pub(crate) const PARENT: &str = "LIBNCCL_BENCH_PARENT";
 
 /// The way in which the ranks are started.
