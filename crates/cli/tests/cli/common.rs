@@ -149,7 +149,8 @@ pub(crate) fn repository() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../..").canonicalize().expect("this package lies in crates")
 }
 
-/// Builds packages of shared objects: Cargo builds no cdylib for tests. Returns the folder with them.
+/// Builds packages of shared objects: Cargo builds no cdylib for tests. Those of crates/cpu-so use the same folder, which is
+/// returned.
 pub(crate) fn shared_objects(packages: &[&str]) -> PathBuf {
     let target = Path::new(env!("CARGO_TARGET_TMPDIR")).join("cpu-so");
     let mut cargo = Command::new(env!("CARGO"));

@@ -9,7 +9,9 @@ use std::time::{Duration, Instant};
 
 use rustix::process::{Pid, Signal, kill_process};
 
-use crate::common::{LIMIT, MARK, NCCL, assert_has, bench, lines, marked, nccl, read, run, send, wait_until};
+use crate::common::{
+    LIMIT, MARK, NCCL, Process, assert_has, bench, lines, marked, nccl, read, run, send, wait_until,
+};
 
 /// Returns `nccl run` with these options and a script for its ranks.
 fn script(options: &str, script: &str) -> Command {
@@ -220,17 +222,17 @@ fn random_kills_leave_nothing() {
     for round in 0..rounds {
         let mark = mark(&format!("random-{round}"));
         let mut command = script("-n 4 --restart 1", "sleep 1000 & wait");
-        let mut child = command.env(MARK, &mark).stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
+        command.env(MARK, &mark).stdout(Stdio::null()).stderr(Stdio::null());
+        let child = Process(command.spawn().unwrap());
         thread::sleep(Duration::from_micros(next(60_000) as u64));
         let processes = marked(&mark);
-        let victim = processes.get(next(processes.len().max(1))).map_or(child.id(), |(pid, _)| *pid);
+        let victim = processes.get(next(processes.len().max(1))).map_or(child.0.id(), |(pid, _)| *pid);
         let _ = kill_process(Pid::from_raw(victim as i32).unwrap(), Signal::KILL);
-        if victim != child.id() {
+        if victim != child.0.id() {
             // The ranks may have been started again, or a child of one was killed.
             thread::sleep(Duration::from_millis(50));
-            send(child.id(), Signal::TERM);
+            send(child.0.id(), Signal::TERM);
         }
-        child.wait().unwrap();
         let is_over = || marked(&mark).is_empty();
         assert!(
             wait_until(LIMIT, is_over),
