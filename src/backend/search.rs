@@ -155,8 +155,6 @@ mod tests {
     use std::os::unix::fs::{PermissionsExt, symlink};
     use std::path::{Path, PathBuf};
 
-    use super::PATH_VARIABLE;
-
     use super::{Candidate, IN_PACKAGES, candidates, python_packages};
 
     const LINKER: &str = "dynamic linker";

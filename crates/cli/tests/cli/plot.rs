@@ -1,20 +1,16 @@
-//! Runs `nccl bench plot`, and `nccl bench --plot`, as a user does.
+//! `nccl bench plot`, and `nccl bench --plot`.
 
 use std::fs;
 use std::path::Path;
-use std::process::{Command, Output};
 
-use serde_json::{Value, json};
+use serde_json::json;
 use tempfile::TempDir;
+
+use crate::common::{assert_has, json, nccl, read, run};
 
 /// Runs `nccl bench` in a folder. Returns the error. The status has to be `status`.
 fn bench(folder: &Path, arguments: &str, status: i32) -> String {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_nccl"));
-    command.arg("bench").args(arguments.split_whitespace()).current_dir(folder);
-    let Output { status: ended, stderr, .. } = command.output().expect("the program starts");
-    let stderr = String::from_utf8_lossy(&stderr).into_owned();
-    assert_eq!(ended.code(), Some(status), "{arguments}\n{stderr}");
-    stderr
+    run(nccl(&format!("bench {arguments}")).current_dir(folder), status).1
 }
 
 /// Returns the lines of the series, in the order of the charts.
@@ -26,9 +22,9 @@ fn lines(svg: &str) -> Vec<&str> {
 /// Draws two results with planted times, for each byte: the means of their loops, and the medians of their iterations, if
 /// they have any. Returns the picture and what `nccl bench compare` prints.
 fn draw_and_compare(folder: &Path, loops: [f64; 2], medians: Option<[f64; 2]>) -> (String, String) {
-    let read = fs::read_to_string(folder.join("measured.json")).expect("the result");
+    let measured = json(&read(&folder.join("measured.json")));
     for (side, name) in ["a.json", "b.json"].into_iter().enumerate() {
-        let mut result: Value = serde_json::from_str(&read).expect("JSON");
+        let mut result = measured.clone();
         for row in result["rows"].as_array_mut().expect("rows") {
             let bytes = row["bytes"].as_f64().expect("a number");
             for place in ["out_of_place", "in_place"] {
@@ -44,10 +40,8 @@ fn draw_and_compare(folder: &Path, loops: [f64; 2], medians: Option<[f64; 2]>) -
         fs::write(folder.join(name), result.to_string()).expect("the file is written");
     }
     bench(folder, "plot a.json b.json -o both.svg", 0);
-    let mut compare = Command::new(env!("CARGO_BIN_EXE_nccl"));
-    let compared = compare.args(["bench", "compare", "a.json", "b.json"]).current_dir(folder).output();
-    let table = String::from_utf8(compared.expect("the program starts").stdout).expect("text");
-    (fs::read_to_string(folder.join("both.svg")).expect("the picture"), table)
+    let (table, _) = run(nccl("bench compare a.json b.json").current_dir(folder), 0);
+    (read(&folder.join("both.svg")), table)
 }
 
 #[test]
@@ -57,18 +51,15 @@ fn plot_and_compare_name_and_use_the_same_statistic() {
     bench(folder, "all_reduce --cpu --ranks 2 -b 8 -e 1K -f 8 -n 2 --json=measured.json", 0);
     // By their loops the second is twice as fast, by their iterations a quarter as fast.
     let (svg, table) = draw_and_compare(folder, [2.0, 1.0], Some([3.0, 12.0]));
-    assert!(
-        table.contains("# A, B: median of single iterations\n") && table.contains("  0.250  "),
-        "{table}"
-    );
-    assert!(svg.contains("Time, median of single iterations"), "{svg}");
-    assert!(svg.contains("Bus bandwidth, median of single iterations"), "{svg}");
+    assert_has(&table, &["# A, B: median of single iterations\n", "  0.250  "]);
+    let titles = ["Time, median of single iterations", "Bus bandwidth, median of single iterations"];
+    assert_has(&svg, &titles);
     let (means, table) = draw_and_compare(folder, [3.0, 12.0], None);
-    assert!(table.contains("# A, B: mean of the loop\n") && table.contains("  0.250  "), "{table}");
-    assert!(means.contains("Time, mean of the loop"), "{means}");
+    assert_has(&table, &["# A, B: mean of the loop\n", "  0.250  "]);
+    assert_has(&means, &["Time, mean of the loop"]);
     assert_eq!(lines(&svg), lines(&means));
     let (other, table) = draw_and_compare(folder, [2.0, 1.0], None);
-    assert!(table.contains("  2.000  "), "{table}");
+    assert_has(&table, &["  2.000  "]);
     assert_ne!(lines(&svg), lines(&other));
 }
 
@@ -79,19 +70,16 @@ fn results_are_drawn_in_one_picture() {
     bench(folder, "all_reduce --cpu --ranks 2 -b 8 -e 64K -f 8 -n 2 --json=two.json", 0);
     bench(folder, "all_reduce --cpu --ranks 3 -b 8 -e 64K -f 8 -n 2 -o all --json=three.json", 0);
     bench(folder, "plot two.json three.json -o both.svg", 0);
-    let svg = fs::read_to_string(folder.join("both.svg")).expect("the picture");
+    let svg = read(&folder.join("both.svg"));
+    assert_has(&svg, &["Bus bandwidth", "GB/s", "Time", "microseconds", "size in bytes", "32K"]);
     let labels = [
         "two: all_reduce float sum, 2 ranks, cpu, out of place",
         "three: all_reduce float mulsum, 3 ranks, cpu, out of place",
+        "@media (prefers-color-scheme: dark)",
     ];
-    for text in
-        labels.into_iter().chain(["Bus bandwidth", "GB/s", "Time", "microseconds", "size in bytes", "32K"])
-    {
-        assert!(svg.contains(text), "{text}: {svg}");
-    }
+    assert_has(&svg, &labels);
     // One and six reductions, in two charts.
     assert_eq!(lines(&svg).len(), 14, "{svg}");
-    assert!(svg.contains("@media (prefers-color-scheme: dark)"), "{svg}");
     for placeholder in ["#010101", "#020202", "#FEFEFE", "#0303"] {
         assert!(!svg.contains(placeholder), "{placeholder}: {svg}");
     }
@@ -101,8 +89,7 @@ fn results_are_drawn_in_one_picture() {
 fn measurement_draws_itself() {
     let folder = TempDir::new().expect("a folder");
     bench(folder.path(), "broadcast --cpu --ranks 2 -b 8 -e 1K -f 8 -n 2 --plot own.svg", 0);
-    let svg = fs::read_to_string(folder.path().join("own.svg")).expect("the picture");
-    assert!(svg.contains(": broadcast float root 0, 2 ranks, cpu"), "{svg}");
+    assert_has(&read(&folder.path().join("own.svg")), &[": broadcast float root 0, 2 ranks, cpu"]);
 }
 
 #[test]
@@ -113,5 +100,5 @@ fn file_that_is_no_result_is_an_error_that_names_it() {
     assert!(stderr.starts_with("error: other.json: not a result of nccl bench --json: "), "{stderr}");
     let stderr = bench(folder.path(), "plot none.json -o x.svg", 1);
     assert!(stderr.starts_with("error: cannot read none.json: "), "{stderr}");
-    assert!(bench(folder.path(), "plot none.json", 2).contains("--output <FILE>"));
+    assert_has(&bench(folder.path(), "plot none.json", 2), &["--output <FILE>"]);
 }

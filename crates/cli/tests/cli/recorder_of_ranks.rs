@@ -1,21 +1,21 @@
 //! `nccl recorder diff` on what the library has recorded: three ranks on the CPU implementation, a process each, of which
 //! rank 2 makes a mistake.
 
-mod mistakes;
-
 use std::path::Path;
-use std::process::{Command, Stdio};
-use std::time::Duration;
+use std::process::Stdio;
+use std::time::{Duration, Instant};
 use std::{env, thread};
 
 use libnccl::{Communicator, Config, Nccl, ReduceOp, Result, StreamRef, UniqueId};
 use libnccl_observe::{RecordExt, Recorder};
-use mistakes::{FAULTY, MISTAKES, RANKS};
+
+use crate::common::rank_command;
+use crate::mistakes::{self, FAULTY, RANKS};
 
 const STREAM: StreamRef<'static> = StreamRef::DEFAULT;
 
 /// The deadline of each call; until another one has passed, no rank ends.
-const DEADLINE: Duration = Duration::from_millis(700);
+const DEADLINE: Duration = Duration::from_secs(1);
 
 #[test]
 #[ignore = "the other test starts it as a rank"]
@@ -33,10 +33,11 @@ fn rank_process() {
     if rank == FAULTY && mistake == "dead rank" {
         std::process::abort();
     }
+    let start = Instant::now();
     let outcome = call(&nccl, &comms, rank, mistake);
     let file = Path::new(folder).join(format!("rank{rank}.json"));
     Recorder::write_all("test", &file).unwrap();
-    thread::sleep(2 * DEADLINE);
+    thread::sleep((2 * DEADLINE).saturating_sub(start.elapsed()));
     println!("{outcome:?}");
 }
 
@@ -77,27 +78,17 @@ fn call(nccl: &Nccl, [comm, other]: &[Communicator; 2], rank: usize, mistake: &s
 #[test]
 fn ten_mistakes_are_named_with_rank_and_call() {
     let nccl = libnccl_cpu::nccl();
-    let mut problems = Vec::new();
-    for (mistake, kinds, call) in MISTAKES {
-        let folder = tempfile::tempdir().unwrap();
-        let ids = [(); 2].map(|()| nccl.unique_id().unwrap());
-        let ranks: Vec<_> = (0..RANKS)
-            .map(|rank| {
-                let [first, second] = ids;
-                let arguments = format!("{rank}|{mistake}|{}|{first}|{second}", folder.path().display());
-                let mut command = Command::new(env::current_exe().unwrap());
-                command.args(["--exact", "rank_process", "--ignored", "--nocapture"]);
-                // A group's collectives come first, as in NCCL.
-                command.env("LIBNCCL_TEST_RECORDED", arguments).env("LIBNCCL_CPU_STRICT", "1");
-                command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap()
-            })
-            .collect();
-        let outputs: Vec<_> = ranks.into_iter().map(|rank| rank.wait_with_output().unwrap()).collect();
-        if let Some(report) = mistakes::unnamed(folder.path(), kinds, call) {
-            let said: Vec<_> =
-                outputs.iter().map(|output| String::from_utf8_lossy(&output.stdout).into_owned()).collect();
-            problems.push(format!("{mistake}: {report:#}\n{said:#?}"));
-        }
-    }
-    assert!(problems.is_empty(), "{} of 10: {}", problems.len(), problems.join("\n"));
+    mistakes::check(&|mistake, folder| {
+        let [first, second] = [(); 2].map(|()| nccl.unique_id().unwrap());
+        let start = |rank| {
+            let arguments = format!("{rank}|{mistake}|{}|{first}|{second}", folder.display());
+            let mut command = rank_command("recorder_of_ranks::rank_process");
+            // A group's collectives come first, as in NCCL.
+            command.env("LIBNCCL_TEST_RECORDED", arguments).env("LIBNCCL_CPU_STRICT", "1");
+            command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap()
+        };
+        let ranks: Vec<_> = (0..RANKS).map(start).collect();
+        let outputs = ranks.into_iter().map(|rank| rank.wait_with_output().unwrap());
+        outputs.map(|output| String::from_utf8_lossy(&output.stdout).into_owned()).collect()
+    });
 }

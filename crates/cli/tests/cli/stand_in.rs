@@ -1,10 +1,12 @@
-//! Runs `nccl` as a user does who has put the stand-ins for NCCL and CUDA first.
+//! `nccl` with the stand-ins for NCCL and CUDA before the other libraries.
 
 use std::path::{Path, PathBuf};
-use std::process::{Command, Output};
+use std::process::Command;
 use std::sync::LazyLock;
 
-use serde_json::{Value, json};
+use serde_json::json;
+
+use crate::common::{NCCL, OPERATIONS, assert_has, json, run};
 
 /// Returns a folder with the shared objects, which are built first: Cargo builds no cdylib of other packages for tests.
 fn shared_objects() -> &'static Path {
@@ -12,22 +14,23 @@ fn shared_objects() -> &'static Path {
         let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join("cuda-so");
         let mut xtask = Command::new(env!("CARGO"));
         xtask.args(["run", "--quiet", "--package", "xtask", "--", "cpu-so", "--debug"]).arg(&folder);
-        let output = xtask.current_dir(env!("CARGO_MANIFEST_DIR")).output().expect("cargo starts");
-        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+        run(xtask.current_dir(env!("CARGO_MANIFEST_DIR")), 0);
         folder
     });
     &FOLDER
 }
 
-/// Runs with so many devices, and nothing else in the environment.
-fn nccl(devices: &str, arguments: &[&str]) -> Output {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_nccl"));
-    command.args(arguments).env_clear().env("LD_LIBRARY_PATH", shared_objects());
-    command.env("LIBNCCL_CPU_DEVICES", devices).output().expect("the program starts")
+/// Returns a program with so many devices, and nothing else in the environment.
+fn on_devices(devices: usize, program: &str, arguments: &str) -> Command {
+    let mut command = Command::new(program);
+    command.args(arguments.split_whitespace()).env_clear().env("LD_LIBRARY_PATH", shared_objects());
+    command.env("LIBNCCL_CPU_DEVICES", devices.to_string());
+    command
 }
 
-fn text(bytes: &[u8]) -> String {
-    String::from_utf8_lossy(bytes).into_owned()
+/// Runs `nccl` with so many devices. The exit status has to be `status`.
+fn nccl(devices: usize, arguments: &str, status: i32) -> (String, String) {
+    run(&mut on_devices(devices, NCCL, arguments), status)
 }
 
 /// Returns the stand-in's file and what it is called.
@@ -40,17 +43,10 @@ fn stand_in() -> (PathBuf, String) {
 #[test]
 fn doctor_names_the_stand_in() {
     let (file, name) = stand_in();
-    let output = nccl("3", &["doctor"]);
-    let table = text(&output.stdout);
-    assert!(output.status.success(), "{table}");
-    for line in [
-        format!("driver\n  ok       {name}, devices: 3\n"),
-        ", for device memory; ".into(),
-        ": a job would start here\n".into(),
-    ] {
-        assert!(table.contains(&line), "{line}\nis not in\n{table}");
-    }
-    let report: Value = serde_json::from_slice(&nccl("3", &["doctor", "--json"]).stdout).expect("JSON");
+    let driver = format!("driver\n  ok       {name}, devices: 3\n");
+    let (table, _) = nccl(3, "doctor", 0);
+    assert_has(&table, &[&driver, ", for device memory; ", ": a job would start here\n"]);
+    let report = json(&nccl(3, "doctor --json", 0).0);
     let expected =
         json!({ "library": "libcuda.so.1", "loaded": true, "stand_in": file, "gpus": 3, "problem": null });
     for (field, value) in expected.as_object().expect("an object") {
@@ -60,50 +56,24 @@ fn doctor_names_the_stand_in() {
 
 #[test]
 fn doctor_names_the_stand_in_without_devices() {
-    let table = text(&nccl("0", &["doctor"]).stdout);
-    let line = format!("\n  problem  {}: ", stand_in().1);
-    assert!(table.contains(&line), "{line}\nis not in\n{table}");
+    assert_has(&nccl(0, "doctor", 1).0, &[&format!("\n  problem  {}: ", stand_in().1)]);
 }
 
 #[test]
 fn bench_names_the_stand_in_if_it_uses_devices() {
     let line = format!("# CUDA driver: {}, devices: 2\n", stand_in().1);
-    let bench = |arguments: &[&str]| {
-        let output = nccl("2", &[&["bench", "all_reduce", "--ranks", "2", "-e", "8"], arguments].concat());
-        let table = text(&output.stdout);
-        assert!(output.status.success(), "{table}{}", text(&output.stderr));
-        table
-    };
-    let (on_devices, on_host) = (bench(&[]), bench(&["--cpu"]));
-    assert!(on_devices.contains(&line), "{line}\nis not in\n{on_devices}");
-    assert!(on_devices.contains("] libnccl CPU stand-in 1"), "{on_devices}");
+    let bench = |argument: &str| nccl(2, &format!("bench all_reduce --ranks 2 -e 8 {argument}"), 0).0;
+    let (on_devices, on_host) = (bench(""), bench("--cpu"));
+    assert_has(&on_devices, &[&line, "] libnccl CPU stand-in 1"]);
     assert!(!on_host.contains("stand-in"), "{on_host}");
 }
 
 /// Runs `nccl bench` on four devices, and returns the table, in which all elements are right.
 fn bench_on_devices(arguments: &str) -> String {
-    let arguments = format!("bench {arguments} -b 1K -e 64K -f 8 -n 2 -w 1");
-    let output = nccl("4", &arguments.split_whitespace().collect::<Vec<_>>());
-    let table = text(&output.stdout);
-    assert!(output.status.success(), "{arguments}: {table}{}", text(&output.stderr));
-    assert!(table.contains("] libnccl CPU stand-in 1\n"), "{arguments}: {table}");
-    assert!(table.contains("\n# Out of bounds values : 0 OK\n"), "{arguments}: {table}");
+    let (table, _) = nccl(4, &format!("bench {arguments} -b 1K -e 64K -f 8 -n 2 -w 1"), 0);
+    assert_has(&table, &["] libnccl CPU stand-in 1\n", "\n# Out of bounds values : 0 OK\n"]);
     table
 }
-
-const OPERATIONS: [&str; 11] = [
-    "all_reduce",
-    "all_gather",
-    "broadcast",
-    "reduce",
-    "reduce_scatter",
-    "alltoall",
-    "alltoallv",
-    "gather",
-    "scatter",
-    "sendrecv",
-    "hypercube",
-];
 
 #[test]
 fn bench_runs_every_operation_on_devices_and_in_graphs() {
@@ -111,7 +81,7 @@ fn bench_runs_every_operation_on_devices_and_in_graphs() {
         let ranks = if operation == "hypercube" { "-t 4" } else { "-t 2 -g 2" };
         bench_on_devices(&format!("{operation} {ranks}"));
         let table = bench_on_devices(&format!("{operation} {ranks} -G 2"));
-        assert!(table.contains(" validation: 1 graph: 2 unalign: 0\n"), "{table}");
+        assert_has(&table, &[" validation: 1 graph: 2 unalign: 0\n"]);
     }
 }
 
@@ -134,10 +104,7 @@ fn bench_refuses_graphs_with_waits() {
         ("-G 1 -y 1", "--cudagraph and --stream_null: the default stream cannot be captured"),
         ("-G 1 -I 1", "--cudagraph and --per_iter_timing: a graph has no single iterations"),
     ] {
-        let arguments = format!("bench all_reduce {options}");
-        let output = nccl("2", &arguments.split_whitespace().collect::<Vec<_>>());
-        assert_eq!(output.status.code(), Some(2));
-        assert!(text(&output.stderr).contains(problem), "{}", text(&output.stderr));
+        assert_has(&nccl(2, &format!("bench all_reduce {options}"), 2).1, &[problem]);
     }
 }
 
@@ -188,17 +155,11 @@ fn bench_prints_what_nccl_tests_prints() {
             "-g 3 -o all -d int8",
         ] {
             let options = format!("-c 0 -b 8 -e 4K -f 8 -w 1 {options}");
-            let mut theirs = Command::new(format!("{folder}/{operation}_perf"));
-            theirs.env_clear().env("LD_LIBRARY_PATH", shared_objects()).env("LIBNCCL_CPU_DEVICES", "4");
-            let theirs = theirs.args(options.split_whitespace()).output().expect("the program starts");
-            assert!(theirs.status.success(), "{operation} {options}: {}", text(&theirs.stderr));
-            let arguments = format!("bench {operation} {options}");
-            let ours = nccl("4", &arguments.split_whitespace().collect::<Vec<_>>());
-            let lines = |output: &Output| -> Vec<String> {
-                let lines = text(&output.stdout);
-                let lines =
-                    lines.lines().filter(|line| !line.is_empty() && !line.starts_with("# CUDA driver"));
-                lines.map(comparable).collect()
+            let (theirs, _) = run(&mut on_devices(4, &format!("{folder}/{operation}_perf"), &options), 0);
+            let (ours, _) = nccl(4, &format!("bench {operation} {options}"), 0);
+            let lines = |table: &str| -> Vec<String> {
+                let is_of_both = |line: &&str| !line.is_empty() && !line.starts_with("# CUDA driver");
+                table.lines().filter(is_of_both).map(comparable).collect()
             };
             let (mut ours, mut theirs) = (lines(&ours), lines(&theirs));
             if operation == "sendrecv" {
@@ -212,22 +173,13 @@ fn bench_prints_what_nccl_tests_prints() {
 
 #[test]
 fn run_puts_the_cpu_implementation_before_other_libraries() {
-    let run = |folder: &Path, program: &[&str]| {
-        let mut command = Command::new(env!("CARGO_BIN_EXE_nccl"));
+    let run = |folder: &Path, program: &[&str], status: i32| {
+        let mut command = Command::new(NCCL);
         command.args(["run", "-n", "2"]).arg(format!("--cpu={}", folder.display())).arg("--").args(program);
-        command.env_clear().env("LD_LIBRARY_PATH", "/nonexistent").output().expect("the program starts")
+        run(command.env_clear().env("LD_LIBRARY_PATH", "/nonexistent"), status)
     };
-    let output = run(
-        shared_objects(),
-        &[env!("CARGO_BIN_EXE_nccl"), "bench", "all_reduce", "-e", "8", "--iters", "1"],
-    );
-    let table = text(&output.stdout);
-    assert!(output.status.success(), "{table}{}", text(&output.stderr));
-    assert!(table.contains("[0] #  Rank  1 Group  0 Pid"), "{table}");
-    assert!(table.contains("] libnccl CPU stand-in 1"), "{table}");
-
-    let missing = run(Path::new("/nonexistent"), &["/bin/true"]);
-    assert_eq!(missing.status.code(), Some(1));
-    let error = text(&missing.stderr);
-    assert!(error.contains("error: no libnccl.so.2 in /nonexistent; "), "{error}");
+    let (table, _) = run(shared_objects(), &[NCCL, "bench", "all_reduce", "-e", "8", "--iters", "1"], 0);
+    assert_has(&table, &["[0] #  Rank  1 Group  0 Pid", "] libnccl CPU stand-in 1"]);
+    let (_, error) = run(Path::new("/nonexistent"), &["/bin/true"], 1);
+    assert_has(&error, &["error: no libnccl.so.2 in /nonexistent; "]);
 }

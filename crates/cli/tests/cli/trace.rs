@@ -1,45 +1,23 @@
 //! `nccl trace`, and the library that it gives a program in NCCL's place, with C programs on the CPU implementation.
 
-mod mistakes;
-
 use std::collections::BTreeSet;
 use std::fs;
-use std::io::{BufRead, BufReader};
 use std::os::unix::fs::symlink;
 use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Output, Stdio};
+use std::process::{Command, Output, Stdio};
 use std::sync::LazyLock;
 
 use libnccl::sys::Functions;
-use mistakes::{FAULTY, MISTAKES, RANKS};
-use rustix::process::{Pid, Signal, kill_process};
+use rustix::process::Signal;
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
-fn repository() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("../..").canonicalize().expect("this package lies in crates")
-}
+use crate::common::{assert_has, json, lines, list, nccl, read, repository, run, send, shared_objects};
+use crate::mistakes::{self, FAULTY, RANKS};
 
-/// Builds both libraries: Cargo builds no cdylib for tests. Other tests use the same folder. Returns it.
-fn built() -> &'static Path {
-    static FOLDER: LazyLock<PathBuf> = LazyLock::new(|| {
-        let target = Path::new(env!("CARGO_TARGET_TMPDIR")).join("cpu-so");
-        let mut command = Command::new(env!("CARGO"));
-        command.args(["build", "--quiet", "--package", "libnccl-cpu-so", "--package", "libnccl-trace"]);
-        succeed(command.arg("--target-dir").arg(&target).current_dir(repository()));
-        target.join("debug")
-    });
-    &FOLDER
-}
-
-fn succeed(command: &mut Command) -> String {
-    let Output { status, stdout, stderr } =
-        command.output().unwrap_or_else(|error| panic!("{command:?} cannot be run: {error}"));
-    let (printed, errors) = (String::from_utf8_lossy(&stdout), String::from_utf8_lossy(&stderr));
-    assert!(status.success(), "{command:?}: {status}\n{printed}{errors}");
-    printed.into_owned()
-}
+/// The folder with both libraries.
+static BUILT: LazyLock<PathBuf> = LazyLock::new(|| shared_objects(&["libnccl-cpu-so", "libnccl-trace"]));
 
 /// Folders with the CPU implementation, the library that records, programs, and recordings.
 struct Fixture {
@@ -55,7 +33,7 @@ impl Fixture {
         ] {
             let path = folder.path().join(file);
             fs::create_dir_all(path.parent().unwrap()).unwrap();
-            fs::copy(built().join(library), &path).unwrap();
+            fs::copy(BUILT.join(library), &path).unwrap();
             links.iter().for_each(|link| symlink(&path, folder.path().join(link)).unwrap());
         }
         fs::create_dir(folder.path().join("recordings")).unwrap();
@@ -73,27 +51,29 @@ impl Fixture {
         cc.args(["-std=gnu11", "-Wall", "-Wextra", "-Werror", "-O1", "-I"]).arg(root.join("vendor-headers"));
         cc.arg("-I").arg(root.join("vendor-headers/stubs/cuda"));
         cc.arg(root.join("crates/trace/tests/c").join(source)).arg("-o").arg(&program).args(options);
-        succeed(cc.arg("-L").arg(self.path("cpu")));
+        run(cc.arg("-L").arg(self.path("cpu")), 0);
         program
     }
 
     /// Returns a command that runs a program with its calls recorded.
     fn trace(&self, program: &Path) -> Command {
-        let mut command = Command::new(env!("CARGO_BIN_EXE_nccl"));
-        command.args(["trace", "--recorder"]).arg(self.path("trace/libnccl-trace.so"));
-        command.arg("--output").arg(self.path("recordings")).arg("--").arg(program);
-        command.env("LD_LIBRARY_PATH", self.path("cpu")).env_remove("LIBNCCL_PATH").env_remove("LD_PRELOAD");
+        self.trace_into(&self.path("recordings"), program)
+    }
+
+    fn trace_into(&self, folder: &Path, program: &Path) -> Command {
+        let mut command = nccl("trace --recorder");
+        command.arg(self.path("trace/libnccl-trace.so"));
+        command.arg("--output").arg(folder).arg("--").arg(program);
+        command.env("LD_LIBRARY_PATH", self.path("cpu")).env_remove("LD_PRELOAD");
         command
     }
 
     /// Returns the recordings, by the names of their files.
     fn recordings(&self) -> Vec<(String, Value)> {
         let files = fs::read_dir(self.path("recordings")).unwrap().map(|entry| entry.unwrap());
-        let read = |entry: fs::DirEntry| {
-            let text = fs::read(entry.path()).unwrap();
-            (entry.file_name().into_string().unwrap(), serde_json::from_slice(&text).unwrap())
-        };
-        let mut recordings: Vec<_> = files.map(read).collect();
+        let recording =
+            |entry: fs::DirEntry| (entry.file_name().into_string().unwrap(), json(&read(&entry.path())));
+        let mut recordings: Vec<_> = files.map(recording).collect();
         recordings.sort_by(|one, other| one.0.cmp(&other.0));
         recordings
     }
@@ -103,13 +83,10 @@ impl Fixture {
 fn ten_mistakes_of_a_c_program_are_named_with_rank_and_call() {
     let fixture = Fixture::new();
     let program = fixture.compile("mistakes.c", "mistakes", &["-lnccl"]);
-    let mut problems = Vec::new();
-    for (mistake, kinds, call) in MISTAKES {
-        let (recordings, ids) = (fixture.path("recordings"), tempfile::tempdir().unwrap());
-        fs::remove_dir_all(&recordings).unwrap();
-        fs::create_dir(&recordings).unwrap();
-        let start = |rank: usize| -> Child {
-            let mut command = fixture.trace(&program);
+    mistakes::check(&|mistake, folder| {
+        let ids = tempfile::tempdir().unwrap();
+        let start = |rank: usize| {
+            let mut command = fixture.trace_into(folder, &program);
             command.arg(mistake).arg(ids.path()).env("RANK", rank.to_string());
             // A group's collectives come first, as in NCCL.
             command.env("LIBNCCL_CPU_STRICT", "1").stdout(Stdio::piped()).stderr(Stdio::piped());
@@ -117,15 +94,12 @@ fn ten_mistakes_of_a_c_program_are_named_with_rank_and_call() {
         };
         let ranks: Vec<_> = (0..RANKS).map(start).collect();
         let outputs: Vec<_> = ranks.into_iter().map(|rank| rank.wait_with_output().unwrap()).collect();
-        let is_dead = |rank: usize| mistake == "dead rank" && rank == FAULTY;
         for (rank, output) in outputs.iter().enumerate() {
-            assert!(output.status.success() != is_dead(rank), "{mistake}: rank {rank}: {output:?}");
+            let is_dead = (mistake, rank) == ("dead rank", FAULTY);
+            assert_ne!(output.status.success(), is_dead, "{mistake}: rank {rank}: {output:?}");
         }
-        if let Some(report) = mistakes::unnamed(&recordings, kinds, call) {
-            problems.push(format!("{mistake}: {report:#}\n{outputs:#?}"));
-        }
-    }
-    assert!(problems.is_empty(), "{} of 10: {}", problems.len(), problems.join("\n"));
+        format!("{outputs:#?}")
+    });
 }
 
 /// Checks every field of what `calls.c` leaves.
@@ -136,7 +110,7 @@ fn check_calls(fixture: &Fixture, output: &Output) {
     assert_eq!((file.as_str(), &recording["format"]), ("rank0.json", &json!("libnccl recorder")));
     assert_eq!((&recording["version"], &recording["reason"]), (&json!(1), &json!("exit")));
     assert_eq!(recording["nccl"], "2.32.3");
-    let communicators = recording["communicators"].as_array().unwrap();
+    let communicators = list(&recording["communicators"]);
     assert_eq!(communicators.len(), 4);
     let ids: Vec<_> = communicators.iter().map(|one| one["id"].as_str().unwrap()).collect();
     // The two ranks share one, and each half has its own.
@@ -174,7 +148,7 @@ fn check_calls(fixture: &Fixture, output: &Output) {
             (&communicator["capacity"], &communicator["count"]),
             (&json!(1024), &json!(expected.len()))
         );
-        let mut records = communicator["records"].as_array().unwrap().clone();
+        let mut records = list(&communicator["records"]).to_vec();
         for record in &mut records {
             let queued = record.as_object_mut().unwrap().remove("queued_ns").unwrap();
             assert!(queued.as_u64().unwrap() > 1_600_000_000_000_000_000, "{queued}");
@@ -217,20 +191,17 @@ fn path_of_another_nccl_is_used_and_a_wrong_one_is_an_error() {
     let mut command = fixture.trace(&program);
     command.env_remove("LD_LIBRARY_PATH").env("LIBNCCL_PATH", fixture.path("cpu/libnccl.so.2"));
     check_calls(&fixture, &command.output().unwrap());
-    let output = fixture.trace(&program).env("LIBNCCL_PATH", "/nonexistent").output().unwrap();
-    assert_eq!(output.status.code(), Some(1));
-    let error = String::from_utf8(output.stderr).unwrap();
+    let (_, error) = run(fixture.trace(&program).env("LIBNCCL_PATH", "/nonexistent"), 1);
     assert_eq!(error, "error: there is no file /nonexistent; expected an NCCL library\n");
 }
 
 #[test]
 fn program_without_nccl_leaves_nothing_and_its_exit_status_is_passed_on() {
     let fixture = Fixture::new();
-    let output = fixture.trace(Path::new("sh")).args(["-c", "exit 7"]).output().unwrap();
-    assert_eq!(output.status.code(), Some(7));
+    let (_, error) = run(fixture.trace(Path::new("sh")).args(["-c", "exit 7"]), 7);
     assert!(fixture.recordings().is_empty());
-    let error = String::from_utf8(output.stderr).unwrap();
-    assert!(error.contains("nccl recorder diff ") && error.lines().count() == 1, "{error}");
+    assert_has(&error, &["nccl recorder diff "]);
+    assert_eq!(error.lines().count(), 1, "{error}");
 }
 
 #[test]
@@ -238,12 +209,10 @@ fn program_that_is_ended_by_a_signal_leaves_its_recording() {
     let fixture = Fixture::new();
     let program = fixture.compile("calls.c", "linked", &["-lnccl"]);
     let mut child = fixture.trace(&program).arg("wait").stdout(Stdio::piped()).spawn().unwrap();
-    let mut line = String::new();
-    BufReader::new(child.stdout.take().unwrap()).read_line(&mut line).unwrap();
-    assert_eq!(line, "waiting\n");
+    assert_eq!(lines(&mut child).next().unwrap(), "waiting");
     // It is about to call, and then waits for ever.
     std::thread::sleep(std::time::Duration::from_millis(500));
-    kill_process(Pid::from_child(&child), Signal::TERM).unwrap();
+    send(child.id(), Signal::TERM);
     assert_eq!(child.wait().unwrap().signal(), Some(Signal::TERM.as_raw()));
     let recordings = fixture.recordings();
     assert_eq!(recordings[0].1["reason"], "signal");
@@ -261,7 +230,7 @@ fn function_that_the_library_lacks_is_an_error_that_names_it() {
     fixture.compile("few.c", "few.so", &["-shared", "-fPIC"]);
     let program = fixture.compile("lacking.c", "lacking", &["-lnccl"]);
     let mut command = fixture.trace(&program);
-    let printed = succeed(command.env("LIBNCCL_PATH", fixture.path("few.so")));
+    let (printed, _) = run(command.env("LIBNCCL_PATH", fixture.path("few.so")), 0);
     let message =
         "5 ncclCommSplit is not in the NCCL library to which libnccl-trace passes calls on\nits own\n";
     assert_eq!(printed, message);
@@ -271,18 +240,19 @@ fn function_that_the_library_lacks_is_an_error_that_names_it() {
 fn program_that_finds_no_nccl_gets_an_error_with_the_places() {
     let fixture = Fixture::new();
     let program = fixture.compile("calls.c", "linked", &["-lnccl"]);
-    let output = fixture.trace(&program).env("LIBNCCL_PATH", &program).output().unwrap();
-    assert_eq!(output.status.code(), Some(2));
-    let error = String::from_utf8(output.stderr).unwrap();
-    assert!(error.contains("libnccl-trace: no NCCL library could be loaded"), "{error}");
-    assert!(error.contains("ncclCommInitAll: 2, libnccl-trace has found no NCCL library"), "{error}");
+    let (_, error) = run(fixture.trace(&program).env("LIBNCCL_PATH", &program), 2);
+    let problems = [
+        "libnccl-trace: no NCCL library could be loaded",
+        "ncclCommInitAll: 2, libnccl-trace has found no NCCL library",
+    ];
+    assert_has(&error, &problems);
     assert!(fixture.recordings().is_empty());
 }
 
 #[test]
 fn exports_are_the_functions_of_nccl_and_a_mark() {
-    let library = built().join("libnccl_trace.so");
-    let printed = succeed(Command::new("nm").args(["-D", "--defined-only"]).arg(&library));
+    let library = BUILT.join("libnccl_trace.so");
+    let (printed, _) = run(Command::new("nm").args(["-D", "--defined-only"]).arg(&library), 0);
     let found: BTreeSet<_> = printed.lines().filter_map(|line| line.split_whitespace().last()).collect();
     let functions = Functions::NAMES.iter().map(ToString::to_string);
     let of_devices = device_functions();
@@ -293,14 +263,13 @@ fn exports_are_the_functions_of_nccl_and_a_mark() {
     expected.insert("libnccl_trace");
     let differences: Vec<_> = expected.symmetric_difference(&found).collect();
     assert!(differences.is_empty(), "{differences:?}");
-    let dynamic = succeed(Command::new("readelf").args(["-W", "-d"]).arg(&library));
-    assert!(dynamic.contains("Library soname: [libnccl.so.2]"), "{dynamic}");
+    let (dynamic, _) = run(Command::new("readelf").args(["-W", "-d"]).arg(&library), 0);
+    assert_has(&dynamic, &["Library soname: [libnccl.so.2]"]);
 }
 
 /// Returns the names of the functions that `nccl_device_host.h` declares.
 fn device_functions() -> BTreeSet<String> {
-    let file = repository().join("src/sys/generated/device_functions.rs");
-    let text = fs::read_to_string(file).unwrap();
+    let text = read(&repository().join("src/sys/generated/device_functions.rs"));
     let name = |line: &str| Some(line.trim().strip_prefix("fn ")?.split_once('(')?.0.to_owned());
     text.lines().filter_map(name).collect()
 }
@@ -312,7 +281,7 @@ fn cost_of_an_operation() {
     const CALLS: u32 = 20_000_000;
     let fixture = Fixture::new();
     let library =
-        std::env::var_os("LIBNCCL_TEST_TRACE").map_or_else(|| built().join("libnccl_trace.so"), Into::into);
+        std::env::var_os("LIBNCCL_TEST_TRACE").map_or_else(|| BUILT.join("libnccl_trace.so"), Into::into);
     fixture.compile("few.c", "few.so", &["-shared", "-fPIC", "-O2", "-Wl,-soname,libnccl.so.2"]);
     symlink("few.so", fixture.path("libnccl.so.2")).unwrap();
     let program = fixture.compile("cost.c", "cost", &["-O2", "-lnccl"]);
@@ -328,7 +297,7 @@ fn cost_of_an_operation() {
                     .env("LIBNCCL_RECORDER_FILE", fixture.path("recordings/rank"));
                 command.env("LIBNCCL_TRACE_LIBRARY", fixture.path("few.so"));
             }
-            succeed(&mut command).trim().parse().unwrap()
+            run(&mut command, 0).0.trim().parse().unwrap()
         };
         let mut rounds: Vec<_> = (0..5).map(|_| (run(false), run(true))).collect();
         rounds.sort_by(|one, other| (one.1 - one.0).total_cmp(&(other.1 - other.0)));

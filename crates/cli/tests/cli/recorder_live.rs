@@ -1,13 +1,15 @@
 //! `nccl recorder diff --pid` on ranks that run: three on the CPU implementation, of which rank 2 does not call a collective.
 
-use std::io::{BufRead, BufReader};
 use std::path::Path;
-use std::process::{Child, Command, Output, Stdio};
+use std::process::{Command, Output, Stdio};
 use std::time::{Duration, Instant};
 use std::{env, fs, thread};
 
 use libnccl::{Config, ReduceOp, StreamRef, UniqueId};
-use serde_json::Value;
+use rustix::process::Signal;
+use serde_json::{Value, json};
+
+use crate::common::{Process, assert_has, lines, nccl, rank_command, run, send};
 
 const RANKS: usize = 3;
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -30,58 +32,35 @@ fn rank_process() {
     }
 }
 
-/// A process, which is killed when it is dropped.
-struct Process(Child);
-
-impl Drop for Process {
-    fn drop(&mut self) {
-        let _ = self.0.kill();
-        let _ = self.0.wait();
+/// Starts a rank, or `nccl run` with all.
+fn start(rank: Option<usize>, id: UniqueId, folder: &Path) -> Process {
+    let mut command = rank_command("recorder_live::rank_process");
+    match rank {
+        Some(rank) => drop(command.env("RANK", rank.to_string())),
+        None => {
+            let mut launcher = nccl(&format!("run -n {RANKS} --"));
+            launcher.arg(command.get_program()).args(command.get_args());
+            command = launcher;
+        }
     }
-}
-
-impl Process {
-    /// Starts a rank, or `nccl run` with all.
-    fn start(rank: Option<usize>, id: UniqueId, folder: &Path) -> Self {
-        let test = env::current_exe().unwrap();
-        let arguments = ["--exact", "rank_process", "--ignored", "--nocapture"];
-        let mut command = match rank {
-            Some(rank) => {
-                let mut command = Command::new(test);
-                command.env("RANK", rank.to_string());
-                command
-            }
-            None => {
-                let mut command = Command::new(env!("CARGO_BIN_EXE_nccl"));
-                command.args(["run", "-n", &RANKS.to_string(), "--"]).arg(test);
-                command
-            }
-        };
-        command.args(arguments).env("LIBNCCL_TEST_ID", id.to_string()).env("LIBNCCL_RECORDER", "16");
-        // Relative to its folder.
-        command
-            .env("LIBNCCL_RECORDER_FILE", "rank")
-            .current_dir(folder)
-            .env("LIBNCCL_RECORDER_SIGNAL", "USR2");
-        let mut child = command.stdout(Stdio::piped()).spawn().unwrap();
-        let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
-        let ready = if rank.is_some() { 1 } else { RANKS };
-        let seen =
-            lines.by_ref().map_while(Result::ok).filter(|line| line.ends_with("ready")).take(ready).count();
-        // Nothing waits for its reader.
-        thread::spawn(move || lines.for_each(drop));
-        let process = Self(child);
-        assert_eq!(seen, ready, "a rank ended");
-        process
-    }
-
-    fn id(&self) -> String {
-        self.0.id().to_string()
-    }
+    command.env("LIBNCCL_TEST_ID", id.to_string()).env("LIBNCCL_RECORDER", "16").current_dir(folder);
+    // Relative to its folder.
+    command.env("LIBNCCL_RECORDER_FILE", "rank").env("LIBNCCL_RECORDER_SIGNAL", "USR2");
+    let mut process = Process(command.stdout(Stdio::piped()).spawn().unwrap());
+    let mut lines = lines(&mut process.0);
+    let ready = if rank.is_some() { 1 } else { RANKS };
+    assert_eq!(
+        lines.by_ref().filter(|line| line.ends_with("ready")).take(ready).count(),
+        ready,
+        "a rank ended"
+    );
+    // Nothing waits for its reader.
+    thread::spawn(move || lines.for_each(drop));
+    process
 }
 
 fn diff(arguments: &[&str]) -> Output {
-    Command::new(env!("CARGO_BIN_EXE_nccl")).args(["recorder", "diff"]).args(arguments).output().unwrap()
+    nccl("recorder diff").args(arguments).output().unwrap()
 }
 
 fn stderr(output: &Output) -> String {
@@ -107,13 +86,12 @@ fn diff_when_stuck(arguments: &[&str]) -> Value {
 #[test]
 fn rank_that_is_missing_is_named_below_a_launcher_and_the_job_goes_on() {
     let (id, folder) = (libnccl_cpu::nccl().unique_id().unwrap(), tempfile::tempdir().unwrap());
-    let mut job = Process::start(None, id, folder.path());
-    let report = diff_when_stuck(&["--pid", &job.id()]);
-    assert_eq!(report["findings"][0]["ranks"], serde_json::json!([RANKS - 1]), "{report:#}");
+    let mut job = start(None, id, folder.path());
+    let report = diff_when_stuck(&["--pid", &job.0.id().to_string()]);
+    assert_eq!(report["findings"][0]["ranks"], json!([RANKS - 1]), "{report:#}");
     assert_eq!(report["communicators"][0]["recorded"], RANKS, "{report:#}");
     assert!(job.0.try_wait().unwrap().is_none(), "the job has ended");
-    let child = Command::new("kill").args(["-TERM", &job.id()]).status().unwrap();
-    assert!(child.success());
+    send(job.0.id(), Signal::TERM);
     job.0.wait().unwrap();
 }
 
@@ -123,20 +101,18 @@ fn rank_that_is_stopped_is_named_with_what_the_others_wait_in() {
     // Each waits for the others to join.
     let ranks: Vec<_> = thread::scope(|scope| {
         let folder = folder.path();
-        let start = |rank| scope.spawn(move || Process::start(Some(rank), id, folder));
+        let start = |rank| scope.spawn(move || start(Some(rank), id, folder));
         let starting: Vec<_> = (0..RANKS).map(start).collect();
         starting.into_iter().map(|rank| rank.join().unwrap()).collect()
     });
-    let ids: Vec<_> = ranks.iter().map(Process::id).collect();
+    let ids: Vec<_> = ranks.iter().map(|rank| rank.0.id().to_string()).collect();
     let arguments: Vec<_> = ids.iter().flat_map(|id| ["--pid", id]).collect();
     diff_when_stuck(&arguments);
     fs::remove_file(folder.path().join("rank2.json")).unwrap();
-    assert!(Command::new("kill").args(["-STOP", &ids[2]]).status().unwrap().success());
-    let output = diff(&[&arguments[..], &["--timeout", "500ms"]].concat());
-    let (text, warning) = (String::from_utf8_lossy(&output.stdout), stderr(&output));
-    assert!(text.contains("there is no recording of rank 2 of 3") && text.contains("all_reduce"), "{text}");
-    assert!(warning.contains(&format!("process {} has not written", ids[2])), "{warning}");
-    assert_eq!(output.status.code(), Some(1));
+    send(ranks[2].0.id(), Signal::STOP);
+    let (text, warning) = run(nccl("recorder diff --timeout 500ms").args(arguments), 1);
+    assert_has(&text, &["there is no recording of rank 2 of 3", "all_reduce"]);
+    assert_has(&warning, &[&format!("process {} has not written", ids[2])]);
 }
 
 #[test]
@@ -161,14 +137,13 @@ fn process_that_would_die_of_the_signal_is_not_sent_it() {
     for (signal, file, expected) in cases {
         let mut process = start(signal, file);
         // Until it is `sleep`, it has the environment of this one.
-        let (begin, command) = (Instant::now(), format!("/proc/{}/comm", process.id()));
+        let id = process.0.id().to_string();
+        let (begin, command) = (Instant::now(), format!("/proc/{id}/comm"));
         while fs::read_to_string(&command).unwrap() != "sleep\n" {
             assert!(begin.elapsed() < PATIENCE);
         }
-        let output = diff(&["--pid", &process.id()]);
-        assert_eq!(output.status.code(), Some(1));
-        let problem = stderr(&output);
-        assert!(problem.contains(expected) && problem.contains(&process.id()), "{problem}");
+        let (_, problem) = run(nccl("recorder diff --pid").arg(&id), 1);
+        assert_has(&problem, &[expected, &id]);
         assert!(process.0.try_wait().unwrap().is_none(), "{signal:?}");
     }
 }
@@ -177,7 +152,6 @@ fn process_that_would_die_of_the_signal_is_not_sent_it() {
 fn process_that_is_gone_is_an_error() {
     let mut process = Command::new("true").spawn().unwrap();
     process.wait().unwrap();
-    let output = diff(&["--pid", &process.id().to_string()]);
-    assert_eq!(output.status.code(), Some(1));
-    assert!(stderr(&output).contains(&format!("process {} is gone", process.id())), "{}", stderr(&output));
+    let (_, problem) = run(&mut nccl(&format!("recorder diff --pid {}", process.id())), 1);
+    assert_has(&problem, &[&format!("process {} is gone", process.id())]);
 }

@@ -1,45 +1,17 @@
-//! Runs `nccl bench` as a user does.
+//! `nccl bench`.
 
-use std::process::{Command, Output};
+use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 use libnccl::ReduceOp;
+use rustix::process::Signal;
 
-const OPERATIONS: [&str; 11] = [
-    "all_reduce",
-    "all_gather",
-    "broadcast",
-    "reduce",
-    "reduce_scatter",
-    "alltoall",
-    "alltoallv",
-    "gather",
-    "scatter",
-    "sendrecv",
-    "hypercube",
-];
-
-/// Runs `nccl bench` on the CPU implementation.
-fn bench(arguments: &str) -> Output {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_nccl"));
-    command.args(["bench", "--cpu"]).args(arguments.split_whitespace());
-    command.output().expect("the program starts")
-}
-
-fn text(bytes: &[u8]) -> String {
-    String::from_utf8_lossy(bytes).into_owned()
-}
+use crate::common::{NCCL, OPERATIONS, assert_has, bench, ended, lines, nccl, run, send};
 
 /// Returns the rows of a run, which must succeed.
 fn rows(arguments: &str) -> Vec<Vec<String>> {
-    let Output { status, stdout, stderr } = bench(arguments);
-    let (stdout, stderr) = (text(&stdout), text(&stderr));
-    assert!(status.success(), "{arguments}: {status}\n{stdout}{stderr}");
-    assert!(stdout.lines().any(|line| line == "# Out of bounds values : 0 OK"), "{arguments}\n{stdout}");
-    assert!(
-        stdout.lines().any(|line| line.starts_with("# Avg bus bandwidth    : ")),
-        "{arguments}\n{stdout}"
-    );
+    let (stdout, stderr) = run(&mut bench(arguments), 0);
+    assert_has(&stdout, &["\n# Out of bounds values : 0 OK\n", "\n# Avg bus bandwidth    : "]);
     assert_eq!(stderr, "", "{arguments}");
     let rows = stdout.lines().filter(|line| !line.starts_with('#'));
     rows.map(|row| row.split_whitespace().map(ToOwned::to_owned).collect()).collect()
@@ -47,9 +19,7 @@ fn rows(arguments: &str) -> Vec<Vec<String>> {
 
 /// Returns the error message for a rejected command line.
 fn usage_error(arguments: &str) -> String {
-    let Output { status, stderr, .. } = bench(arguments);
-    assert_eq!(status.code(), Some(2), "{arguments}: {}", text(&stderr));
-    text(&stderr).lines().next().unwrap_or_default().to_owned()
+    run(&mut bench(arguments), 2).1.lines().next().unwrap_or_default().to_owned()
 }
 
 /// Runs an operation with three sizes, and expects that all elements are right.
@@ -125,8 +95,9 @@ const TYPES: [&str; 12] = [
 #[test]
 fn bench_of_all_types_and_reductions_has_a_row_for_each() {
     let ops: Vec<_> = ReduceOp::ALL.iter().map(ToString::to_string).chain(["mulsum".to_owned()]).collect();
-    for ranks in [3, 4, 9] {
-        let rows = rows(&format!("reduce_scatter --ranks {ranks} -d all -o all -b 20K -e 20K -n 1 -w 0"));
+    for (ranks, size) in [(3, "20K"), (4, "2K"), (9, "2K")] {
+        let arguments = format!("--ranks {ranks} -d all -o all -b {size} -e {size} -n 1 -w 0");
+        let rows = rows(&format!("reduce_scatter {arguments}"));
         let found = rows.iter().map(|row| [&*row[2], &*row[3], &*row[4]]);
         let expected = TYPES.iter().flat_map(|data_type| ops.iter().map(|op| [*data_type, op, "-1"]));
         assert!(found.eq(expected), "{rows:?}");
@@ -179,21 +150,22 @@ fn bench_reports_the_sizes_moved() {
 #[test]
 fn bench_lists_the_ranks_with_their_processes() {
     let pids = |arguments| {
-        let stdout = text(&bench(arguments).stdout);
+        let (stdout, _) = run(&mut bench(arguments), 0);
         let ranks = stdout.lines().filter(|line| line.starts_with("#  Rank "));
         ranks.filter_map(|line| line.split_whitespace().nth(6).map(ToOwned::to_owned)).collect::<Vec<_>>()
     };
     let threads = pids("all_reduce --ranks 3 -b 8 -e 8");
-    assert!(threads.len() == 3 && threads[0] == threads[1] && threads[0] == threads[2], "{threads:?}");
+    assert_eq!(threads, [&*threads[0]; 3]);
     let processes = pids("all_reduce --ranks 2 -b 8 -e 8 --processes");
-    assert!(processes.len() == 2 && processes[0] != processes[1], "{processes:?}");
+    assert_eq!(processes.len(), 2);
+    assert_ne!(processes[0], processes[1]);
 }
 
 #[test]
 fn bench_without_check_reports_na() {
-    let Output { status, stdout, .. } = bench("all_reduce -b 1K -e 1K -c 0");
-    assert!(status.success());
-    assert!(!text(&stdout).contains("OK") && text(&stdout).contains("    N/A\n"), "{}", text(&stdout));
+    let (stdout, _) = run(&mut bench("all_reduce -b 1K -e 1K -c 0"), 0);
+    assert_has(&stdout, &["    N/A\n"]);
+    assert!(!stdout.contains("OK"), "{stdout}");
 }
 
 #[test]
@@ -238,15 +210,15 @@ fn bench_rejects_invalid_values() {
         ("all_reduce --library x", "'--library <PATH>'"),
     ] {
         let error = usage_error(arguments);
-        assert!(error.starts_with("error: ") && error.contains(problem), "{arguments}: {error}");
+        assert!(error.starts_with("error: "), "{arguments}: {error}");
+        assert!(error.contains(problem), "{arguments}: {error}");
     }
 }
 
 #[test]
 fn unknown_option_names_the_nearest() {
-    let Output { status, stderr, .. } = bench("all_reduce --warmup_itres 3");
-    assert_eq!(status.code(), Some(2));
-    assert!(text(&stderr).contains("a similar argument exists: '--warmup_iters'"), "{}", text(&stderr));
+    let (_, stderr) = run(&mut bench("all_reduce --warmup_itres 3"), 2);
+    assert_has(&stderr, &["a similar argument exists: '--warmup_iters'"]);
 }
 
 /// Expects a single error, that of the rank, within seconds.
@@ -254,44 +226,35 @@ fn unknown_option_names_the_nearest() {
 fn failing_rank_ends_the_others() {
     for how in ["", "--processes"] {
         let start = Instant::now();
-        let Output { status, stderr, .. } = bench(&format!("all_reduce --ranks 3 -e 8388608G {how}"));
-        let stderr = text(&stderr);
-        assert_eq!(status.code(), Some(1), "{stderr}");
-        assert!(stderr.starts_with("error: rank ") && stderr.lines().count() == 1, "{stderr}");
-        assert!(stderr.contains("elements of float") && stderr.contains("cannot allocate "), "{stderr}");
+        let (_, stderr) = run(&mut bench(&format!("all_reduce --ranks 3 -e 8388608G {how}")), 1);
+        assert!(stderr.starts_with("error: rank "), "{stderr}");
+        assert_eq!(stderr.lines().count(), 1, "{stderr}");
+        assert_has(&stderr, &["elements of float", "cannot allocate "]);
         assert!(start.elapsed() < Duration::from_secs(10));
     }
 }
 
 /// Expects the launcher to report a rank that is killed.
-#[cfg(target_os = "linux")]
 #[test]
 fn killed_rank_ends_the_others() {
-    use std::io::{BufRead, BufReader, Read};
-    use std::process::Stdio;
-
-    let mut command = Command::new(env!("CARGO_BIN_EXE_nccl"));
-    command.args(["bench", "--cpu", "all_reduce", "--ranks", "3", "--processes", "-n", "1000000000"]);
+    let mut command = bench("all_reduce --ranks 3 --processes -n 1000000000");
     let mut parent =
         command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("the program starts");
     // stdout stays open: otherwise the ranks would end with an error of their own.
-    let mut lines = BufReader::new(parent.stdout.take().expect("it is piped")).lines().map_while(Result::ok);
+    let mut lines = lines(&mut parent);
     let rank = lines.by_ref().map(|line| line.split_whitespace().map(ToOwned::to_owned).collect::<Vec<_>>());
     let rank = rank
         .filter(|words| words.get(1).is_some_and(|word| word == "Rank"))
         .nth(2)
         .expect("rank 2 is listed");
-    let killed = Command::new("kill").args(["-KILL", &rank[6]]).status().expect("kill starts");
-    assert!(killed.success());
-    let mut stderr = String::new();
-    parent.stderr.take().expect("it is piped").read_to_string(&mut stderr).expect("errors are text");
-    assert_eq!(parent.wait().expect("it ends").code(), Some(1));
+    send(rank[6].parse().expect("a process id"), Signal::KILL);
+    let (_, stderr) = ended(parent.wait_with_output().expect("it ends"), 1, "the parent");
     assert_eq!(stderr, "error: rank 2 ended: signal: 9 (SIGKILL)\n");
 }
 
 /// Returns the program with an empty environment, in which nothing names a library.
 fn clean() -> Command {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_nccl"));
+    let mut command = nccl("");
     command.env_clear();
     command
 }
@@ -302,11 +265,9 @@ fn bench_without_nccl_reports_the_cpu_implementation() {
         // This system has an NCCL of its own.
         return;
     }
-    let output = clean().args(["bench", "all_reduce", "-b", "8", "-e", "8"]).output();
-    let Output { status, stdout, .. } = output.expect("the program starts");
-    assert!(status.success());
+    let (stdout, _) = run(clean().args(["bench", "all_reduce", "-b", "8", "-e", "8"]), 0);
     assert_eq!(
-        text(&stdout).lines().next(),
+        stdout.lines().next(),
         Some(
             "# no NCCL library found: running on the CPU implementation (host memory); `nccl doctor` lists \
              the search"
@@ -317,24 +278,22 @@ fn bench_without_nccl_reports_the_cpu_implementation() {
 /// The CPU implementation must not be measured instead.
 #[test]
 fn bench_with_a_wrong_named_library_is_an_error() {
-    let program = env!("CARGO_BIN_EXE_nccl");
     for (file, problem) in [
         ("/nonexistent", "No such file or directory"),
         ("/", "is a directory; expected the library's file"),
         ("/dev/null", "is not a regular file"),
-        (program, "cannot dynamically load"),
+        (NCCL, "cannot dynamically load"),
     ] {
         for (source, command) in [
             ("LIBNCCL_PATH", clean().env("LIBNCCL_PATH", file).args(["bench", "all_reduce"])),
             ("given path", clean().args(["bench", "all_reduce", "--library", file])),
         ] {
             for processes in [false, true] {
-                let output = command.args(processes.then_some("--processes")).output();
-                let Output { status, stdout, stderr } = output.expect("the program starts");
-                let stderr = text(&stderr);
-                assert_eq!((status.code(), &*text(&stdout)), (Some(1), ""), "{stderr}");
+                let (stdout, stderr) = run(command.args(processes.then_some("--processes")), 1);
+                assert_eq!(stdout, "", "{stderr}");
                 let expected = format!("error: no NCCL library could be loaded\n  {file} ({source}): ");
-                assert!(stderr.starts_with(&expected) && stderr.contains(problem), "{stderr}");
+                assert!(stderr.starts_with(&expected), "{stderr}");
+                assert_has(&stderr, &[problem]);
             }
         }
     }
@@ -344,6 +303,5 @@ fn bench_with_a_wrong_named_library_is_an_error() {
 fn bench_with_cpu_ignores_a_wrong_named_library() {
     let mut command = clean();
     command.args(["bench", "--cpu", "all_reduce", "-b", "8", "-e", "8"]).env("LIBNCCL_PATH", "/nonexistent");
-    let output = command.output().expect("the program starts");
-    assert!(output.status.success(), "{}", text(&output.stderr));
+    run(&mut command, 0);
 }

@@ -1,6 +1,5 @@
 //! `nccl ras` on jobs of the CPU implementation.
 
-use std::io::{BufRead, BufReader};
 use std::net::TcpListener;
 use std::process::{Child, Command, Output, Stdio};
 use std::thread;
@@ -8,10 +7,9 @@ use std::time::{Duration, Instant};
 
 use libnccl::{ReduceOp, StreamRef};
 use libnccl_launch::Launch;
-use rustix::process::{Pid, Signal, kill_process};
+use rustix::process::Signal;
 
-/// The time in which something has to happen, on a machine with other work.
-const LIMIT: Duration = Duration::from_secs(30);
+use crate::common::{self, LIMIT, Process, assert_has, ended, json, list, nccl, rank_command, run, send};
 
 /// The time in which a straggler is named.
 const NAMED: Duration = Duration::from_secs(2);
@@ -24,8 +22,9 @@ const READY: &str = "the rank is ready";
 /// The rank that differs.
 const CULPRIT: usize = 5;
 
-/// Reduces again and again in a rank process, as `TASK` says; does nothing when `cargo test` runs it.
+/// Reduces again and again, as `TASK` says.
 #[test]
+#[ignore = "the other tests start it as a rank"]
 fn rank_process() {
     let Ok(task) = std::env::var(TASK) else { return };
     let launch = Launch::from_env().unwrap();
@@ -59,7 +58,7 @@ fn rank_process() {
 
 /// A job of 8 ranks.
 struct Job {
-    ranks: Vec<Child>,
+    ranks: Vec<Process>,
     address: String,
 }
 
@@ -72,24 +71,22 @@ impl Job {
     fn start(task: &str) -> Self {
         let (address, rendezvous) = (unused_address(), unused_address());
         let start = |rank: usize| {
-            let mut command = Command::new(std::env::current_exe().unwrap());
-            command.args(["rank_process", "--exact", "--nocapture", "--test-threads=1"]);
+            let mut command = rank_command("ras::rank_process");
             command.env(TASK, task).env("RANK", rank.to_string()).env("WORLD_SIZE", "8");
             command.env("LIBNCCL_RENDEZVOUS", format!("tcp://{rendezvous}"));
             command.env("NCCL_RAS_ADDR", &address).env("NCCL_RAS_ENABLE", "1");
-            command.stdout(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap()
+            Process(command.stdout(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap())
         };
         let mut job = Self { ranks: (0..8).map(start).collect(), address };
         for rank in &mut job.ranks {
-            let mut lines = BufReader::new(rank.stdout.take().unwrap()).lines().map_while(Result::ok);
-            assert!(lines.any(|line| line.contains(READY)), "a rank has ended");
+            assert!(common::lines(&mut rank.0).any(|line| line.contains(READY)), "a rank has ended");
         }
         job
     }
 
     fn command(&self, arguments: &str) -> Command {
-        let mut command = Command::new(env!("CARGO_BIN_EXE_nccl"));
-        command.arg("ras").args(arguments.split_whitespace()).env("NCCL_RAS_ADDR", &self.address);
+        let mut command = nccl(&format!("ras {arguments}"));
+        command.env("NCCL_RAS_ADDR", &self.address);
         command
     }
 
@@ -114,16 +111,7 @@ impl Job {
     }
 
     fn signal(&self, rank: usize, signal: Signal) {
-        kill_process(Pid::from_child(&self.ranks[rank]), signal).unwrap();
-    }
-}
-
-impl Drop for Job {
-    fn drop(&mut self) {
-        for rank in &mut self.ranks {
-            let _ = rank.kill();
-            let _ = rank.wait();
-        }
+        send(self.ranks[rank].0.id(), signal);
     }
 }
 
@@ -131,15 +119,14 @@ impl Drop for Job {
 fn planted_straggler_of_eight_ranks_is_named_in_two_seconds() {
     let job = Job::start("slow");
     let began = Instant::now();
-    let (status, lines) = job.ras("");
+    // Between two operations, for a moment, no rank is behind.
+    let (status, lines) = job.wait_for("problem: ");
     let elapsed = began.elapsed();
     println!("named in {elapsed:.2?}");
     assert_eq!(status, Some(3), "{lines:#?}");
     assert!(lines[0].starts_with("problem: rank 5 of 8 is a straggler: it has launched "), "{lines:#?}");
-    assert!(
-        lines[0].contains(&format!(" AllReduce, 1 less than the first (process {} on", job.ranks[5].id())),
-        "{lines:#?}"
-    );
+    let process = job.ranks[CULPRIT].0.id();
+    assert_has(&lines[0], &[&format!(" AllReduce, 1 less than the first (process {process} on")]);
     assert!(lines[1].is_empty(), "only that one: {lines:#?}");
     assert!(elapsed < NAMED, "{elapsed:?}");
 }
@@ -150,10 +137,8 @@ fn stopped_and_dead_ranks_are_named() {
     job.signal(CULPRIT, Signal::STOP);
     let (status, lines) = job.wait_for("problem: communicator ");
     assert_eq!(status, Some(3), "{lines:#?}");
-    assert!(
-        lines[0].starts_with("problem: rank 5 of 8 does not answer: its process is stopped"),
-        "{lines:#?}"
-    );
+    let problem = "problem: rank 5 of 8 does not answer: its process is stopped";
+    assert!(lines[0].starts_with(problem), "{lines:#?}");
     assert!(lines.iter().any(|line| line.ends_with("rank 5 is missing")), "{lines:#?}");
     job.signal(CULPRIT, Signal::KILL);
     let (status, lines) = job.wait_for("problem: rank 5 of 8 is dead: ");
@@ -177,27 +162,22 @@ fn sound_job_is_reported_in_every_format() {
     // Ranks that are apart for moments would be a straggler now and then on a machine with other work.
     let job = Job::start("even");
     let (_, lines) = job.ras("--verbose");
-    assert!(
-        lines.iter().any(|line| line.starts_with("NCCL 2.32.3+cpu") && line.contains(" reports in ")),
-        "{lines:#?}"
-    );
+    let version = lines.iter().find(|line| line.starts_with("NCCL 2.32.3+cpu"));
+    assert!(version.is_some_and(|line| line.contains(" reports in ")), "{lines:#?}");
     assert!(lines.iter().any(|line| line == "Job summary"), "{lines:#?}");
     let (_, lines) = job.ras("--json");
-    let json: serde_json::Value = serde_json::from_str(&lines.join("\n")).unwrap();
-    assert_eq!(json["last_report"]["communicators"][0]["ranks"].as_array().unwrap().len(), 8);
+    let report = json(&lines.join("\n"));
+    assert_eq!(list(&report["last_report"]["communicators"][0]["ranks"]).len(), 8);
     let (_, lines) = job.ras("--prometheus");
-    assert!(
-        lines.iter().any(|line| line.starts_with("nccl_ras_ranks{") && line.ends_with("} 8")),
-        "{lines:#?}"
-    );
+    let ranks = lines.iter().find(|line| line.starts_with("nccl_ras_ranks{"));
+    assert!(ranks.is_some_and(|line| line.ends_with("} 8")), "{lines:#?}");
     let (status, lines) = job.ras("diagnostics");
-    assert!(status == Some(0) && lines[0].ends_with("NCCL DIAG === RAS Diagnostics ==="), "{lines:#?}");
+    assert_eq!(status, Some(0), "{lines:#?}");
+    assert!(lines[0].ends_with("NCCL DIAG === RAS Diagnostics ==="), "{lines:#?}");
 
-    let mut watch = job.command("--watch 0.1").stdout(Stdio::piped()).spawn().unwrap();
-    let lines = BufReader::new(watch.stdout.take().unwrap()).lines().map_while(Result::ok);
-    assert_eq!(lines.filter(|line| line.starts_with("NCCL 2.32.3+cpu")).take(2).count(), 2);
-    watch.kill().unwrap();
-    watch.wait().unwrap();
+    let mut watch = Process(job.command("--watch 0.1").stdout(Stdio::piped()).spawn().unwrap());
+    let reports = common::lines(&mut watch.0).filter(|line| line.starts_with("NCCL 2.32.3+cpu"));
+    assert_eq!(reports.take(2).count(), 2);
 }
 
 #[test]
@@ -209,15 +189,14 @@ fn monitor_reports_a_death_and_the_end_of_the_job() {
     // Time to connect, before which nothing is reported.
     thread::sleep(Duration::from_secs(1));
     job.signal(CULPRIT, Signal::KILL);
-    let dead = format!(" PEER_DEAD: Process {} on node 127.0.0.1 managing GPU 5", job.ranks[CULPRIT].id());
+    let dead = format!(" PEER_DEAD: Process {} on node 127.0.0.1 managing GPU 5", job.ranks[CULPRIT].0.id());
     // The others live on, and report.
     thread::sleep(Duration::from_secs(1));
     drop(job);
     let mut reported = 0;
     for monitor in monitors {
-        let Output { status, stdout, stderr } = monitor.wait_with_output().unwrap();
-        let (stdout, stderr) = (String::from_utf8(stdout).unwrap(), String::from_utf8(stderr).unwrap());
-        assert_eq!((status.code(), &*stderr), (Some(0), "no process of the job is left\n"), "{stdout}");
+        let (stdout, stderr) = ended(monitor.wait_with_output().unwrap(), 0, "nccl ras monitor");
+        assert_eq!(stderr, "no process of the job is left\n", "{stdout}");
         reported += usize::from(stdout.lines().any(|line| line.ends_with(&dead)));
     }
     assert!(reported > 0);
@@ -226,13 +205,8 @@ fn monitor_reports_a_death_and_the_end_of_the_job() {
 #[test]
 fn port_without_a_job_is_a_failure_with_advice() {
     let unused = unused_address();
-    let nccl = |arguments: &[&str]| {
-        Command::new(env!("CARGO_BIN_EXE_nccl")).arg("ras").args(arguments).output().unwrap()
-    };
-    let Output { status, stderr, .. } = nccl(&["--addr", &unused, "--timeout", "2"]);
-    let stderr = String::from_utf8(stderr).unwrap();
-    assert_eq!(status.code(), Some(1), "{stderr}");
+    let (_, stderr) = run(&mut nccl(&format!("ras --addr {unused} --timeout 2")), 1);
     assert!(stderr.starts_with("error: no process of a job answers RAS requests at 127.0.0.1:"), "{stderr}");
-    assert_eq!(nccl(&["--addr", "nonsense"]).status.code(), Some(1));
-    assert_eq!(nccl(&["--timeout", "0"]).status.code(), Some(2));
+    run(&mut nccl("ras --addr nonsense"), 1);
+    run(&mut nccl("ras --timeout 0"), 2);
 }

@@ -1,8 +1,10 @@
 //! `nccl recorder diff` on recordings of jobs with one mistake each.
 
-use std::process::{Command, Output};
+use std::fs;
 
 use serde_json::{Value, json};
+
+use crate::common::{assert_has, json, list, nccl, run};
 
 /// The operations of a rank, on one communicator or more.
 type Operations = Vec<Value>;
@@ -40,8 +42,8 @@ fn recv(number: u64, peer: usize, state: &str) -> Value {
     with(call(number, None, "recv", state), json!({ "peer": peer, "sent": 0 }))
 }
 
-/// Writes a recording for each rank that has operations, and compares them.
-fn diff(communicators: &[(&str, Vec<Option<Operations>>)]) -> (Vec<Value>, Output) {
+/// Writes a recording for each rank that has operations, and compares them. Returns the findings and the text.
+fn diff(communicators: &[(&str, Vec<Option<Operations>>)]) -> (Vec<Value>, String) {
     let folder = tempfile::tempdir().unwrap();
     for rank in 0..communicators[0].1.len() {
         let of_rank = |(id, ranks): &(&str, Vec<Option<Operations>>)| {
@@ -56,26 +58,21 @@ fn diff(communicators: &[(&str, Vec<Option<Operations>>)]) -> (Vec<Value>, Outpu
             "format": "libnccl recorder", "version": 1, "reason": "timeout", "time_ns": 2_000_000,
             "process": 100 + rank, "nccl": "2.32.3", "communicators": of_rank,
         });
-        std::fs::write(folder.path().join(format!("rank{rank}.json")), recording.to_string()).unwrap();
+        fs::write(folder.path().join(format!("rank{rank}.json")), recording.to_string()).unwrap();
     }
-    let run = |arguments: &[&str]| {
-        let mut command = Command::new(env!("CARGO_BIN_EXE_nccl"));
-        command.args(["recorder", "diff"]).arg(folder.path()).args(arguments).output().unwrap()
-    };
-    let output = run(&["--json"]);
-    let report: Value = serde_json::from_slice(&output.stdout)
-        .unwrap_or_else(|_| panic!("{}", String::from_utf8_lossy(&output.stderr)));
-    (report["findings"].as_array().unwrap().clone(), run(&[]))
+    let output = nccl("recorder diff --json").arg(folder.path()).output().unwrap();
+    let findings = list(&json(&String::from_utf8_lossy(&output.stdout))["findings"]).to_vec();
+    let status = i32::from(!findings.is_empty());
+    assert_eq!(output.status.code(), Some(status), "{findings:?}");
+    (findings, run(nccl("recorder diff").arg(folder.path()), status).0)
 }
 
 /// Compares the ranks of one communicator, which have one finding.
 fn finding(ranks: Vec<Option<Operations>>) -> (String, Value, String) {
-    let (findings, output) = diff(&[("c0", ranks)]);
+    let (findings, text) = diff(&[("c0", ranks)]);
     assert_eq!(findings.len(), 1, "{findings:?}");
-    assert_eq!(output.status.code(), Some(1));
-    let finding = findings[0].clone();
-    let text = String::from_utf8(output.stdout).unwrap();
-    assert!(text.contains(finding["problem"].as_str().unwrap()), "{text}");
+    let finding = &findings[0];
+    assert_has(&text, &[finding["problem"].as_str().unwrap()]);
     (finding["kind"].as_str().unwrap().into(), finding["ranks"].clone(), text)
 }
 
@@ -83,10 +80,8 @@ fn finding(ranks: Vec<Option<Operations>>) -> (String, Value, String) {
 fn ranks_that_agree_have_no_finding() {
     let rank = || Some(vec![done(1, "all_reduce"), done(2, "broadcast")]);
     let in_place = Some(vec![done(1, "all_reduce_in_place"), done(2, "broadcast")]);
-    let (findings, output) = diff(&[("c0", vec![rank(), in_place, rank()])]);
+    let (findings, text) = diff(&[("c0", vec![rank(), in_place, rank()])]);
     assert!(findings.is_empty(), "{findings:?}");
-    assert_eq!(output.status.code(), Some(0));
-    let text = String::from_utf8(output.stdout).unwrap();
     assert_eq!(text, "communicator c0: 3 of 3 ranks recorded\n  all ranks agree, up to collective 2\n");
 }
 
@@ -95,7 +90,7 @@ fn rank_without_recording_is_named() {
     let rank = || Some(vec![done(1, "all_reduce"), waiting(2, "all_reduce")]);
     let (findings, _) = diff(&[("c0", vec![rank(), None, rank()])]);
     assert_eq!((&findings[0]["kind"], &findings[0]["ranks"]), (&json!("missing_rank"), &json!([1])));
-    assert_eq!(findings[0]["calls"].as_array().unwrap().len(), 2);
+    assert_eq!(list(&findings[0]["calls"]).len(), 2);
 }
 
 #[test]
@@ -103,9 +98,12 @@ fn missing_call_is_named_with_the_last_agreement() {
     let rank = || Some(vec![done(1, "all_reduce"), waiting(2, "broadcast")]);
     let (kind, ranks, text) = finding(vec![rank(), rank(), Some(vec![done(1, "all_reduce")])]);
     assert_eq!((kind.as_str(), ranks), ("missing_call", json!([2])));
-    assert!(text.contains("rank 2 has not called collective 2, broadcast of 4 float"), "{text}");
-    assert!(text.contains("    rank 1: broadcast of 4 float at train.rs:12, and waits\n"), "{text}");
-    assert!(text.contains("last agreement: collective 1, all_reduce of 4 float"), "{text}");
+    let parts = [
+        "rank 2 has not called collective 2, broadcast of 4 float",
+        "    rank 1: broadcast of 4 float at train.rs:12, and waits\n",
+        "last agreement: collective 1, all_reduce of 4 float",
+    ];
+    assert_has(&text, &parts);
 }
 
 #[test]
@@ -135,7 +133,7 @@ fn other_order_is_named() {
     let swapped = Some(vec![done(1, "broadcast"), done(2, "all_reduce")]);
     let (kind, ranks, text) = finding(vec![rank(), swapped, rank()]);
     assert_eq!((kind.as_str(), ranks), ("other_order", json!([1])));
-    assert!(text.contains("rank 1 called broadcast of 4 float before all_reduce of 4 float"), "{text}");
+    assert_has(&text, &["rank 1 called broadcast of 4 float before all_reduce of 4 float"]);
 }
 
 #[test]
@@ -168,15 +166,14 @@ fn order_of_two_communicators_is_a_circular_wait() {
     let first = || vec![waiting(1, "all_reduce")];
     let c0 = vec![Some(first()), Some(first()), Some(vec![])];
     let c1 = vec![Some(vec![]), Some(vec![]), Some(first())];
-    let (findings, output) = diff(&[("c0", c0), ("c1", c1)]);
+    let (findings, text) = diff(&[("c0", c0), ("c1", c1)]);
     assert_eq!(findings.len(), 1, "{findings:?}");
     assert_eq!((&findings[0]["kind"], &findings[0]["ranks"]), (&json!("circular_wait"), &json!([2])));
-    let text = String::from_utf8(output.stdout).unwrap();
-    assert!(text.contains("all ranks have to use their communicators in the same order"), "{text}");
-    assert!(
-        text.contains("rank 2: all_reduce of 4 float on communicator c1 at train.rs:11, and waits"),
-        "{text}"
-    );
+    let parts = [
+        "all ranks have to use their communicators in the same order",
+        "rank 2: all_reduce of 4 float on communicator c1 at train.rs:11, and waits",
+    ];
+    assert_has(&text, &parts);
 }
 
 #[test]
@@ -202,7 +199,7 @@ fn message_without_other_end_is_named() {
     let sender = || Some(vec![send(1, 1, "completed"), send(2, 1, "called")]);
     let (kind, ranks, text) = finding(vec![sender(), Some(vec![recv(1, 0, "completed")])]);
     assert_eq!((kind.as_str(), ranks), ("unmatched_message", json!([1])));
-    assert!(text.contains("rank 1 has not received message 2 of rank 0"), "{text}");
+    assert_has(&text, &["rank 1 has not received message 2 of rank 0"]);
     let receiver = Some(vec![recv(1, 0, "completed"), recv(2, 0, "called")]);
     let (kind, ranks, _) = finding(vec![Some(vec![send(1, 1, "completed")]), receiver]);
     assert_eq!((kind.as_str(), ranks), ("unmatched_message", json!([0])));
@@ -213,7 +210,7 @@ fn message_of_another_size_is_named() {
     let receiver = Some(vec![with(recv(1, 0, "called"), json!({ "received": 8 }))]);
     let (kind, ranks, text) = finding(vec![Some(vec![send(1, 1, "completed")]), receiver]);
     assert_eq!((kind.as_str(), ranks), ("other_message", json!([0, 1])));
-    assert!(text.contains("4 float are sent, and 8 float expected"), "{text}");
+    assert_has(&text, &["4 float are sent, and 8 float expected"]);
 }
 
 #[test]
@@ -221,7 +218,7 @@ fn call_that_all_made_and_that_does_not_return_is_named() {
     let rank = |state: &str| Some(vec![call(1, Some(1), "all_reduce", state)]);
     let (kind, ranks, text) = finding(vec![rank("completed"), rank("called")]);
     assert_eq!((kind.as_str(), ranks), ("not_completed", json!([1])));
-    assert!(text.contains("although all ranks called it"), "{text}");
+    assert_has(&text, &["although all ranks called it"]);
 }
 
 #[test]
@@ -235,18 +232,15 @@ fn operations_that_rings_have_lost_are_not_missed() {
 #[test]
 fn file_that_is_no_recording_is_an_error() {
     let folder = tempfile::tempdir().unwrap();
-    let run = |name: &str, text: &str| {
+    let check = |name: &str, text: &str, problem: &str| {
         let file = folder.path().join(name);
-        std::fs::write(&file, text).unwrap();
-        let output =
-            Command::new(env!("CARGO_BIN_EXE_nccl")).args(["recorder", "diff"]).arg(file).output().unwrap();
-        assert_eq!(output.status.code(), Some(1));
-        String::from_utf8(output.stderr).unwrap()
+        fs::write(&file, text).unwrap();
+        assert_has(&run(nccl("recorder diff").arg(file), 1).1, &[problem]);
     };
-    assert!(run("a.json", "{}").contains("a.json is not a recording of libnccl"));
+    check("a.json", "{}", "a.json is not a recording of libnccl");
     let other = json!({ "format": "x", "version": 2, "time_ns": 0, "process": 1, "communicators": [] });
-    assert!(run("b.json", &other.to_string()).contains("it is of format x 2"));
+    check("b.json", &other.to_string(), "it is of format x 2");
     let rank = json!({ "id": "c", "name": null, "rank": 3, "size": 2, "records": [] });
     let wrong = json!({ "format": "libnccl recorder", "version": 1, "time_ns": 0, "process": 1, "communicators": [rank] });
-    assert!(run("c.json", &wrong.to_string()).contains("rank 3 of 2 on communicator c"));
+    check("c.json", &wrong.to_string(), "rank 3 of 2 on communicator c");
 }

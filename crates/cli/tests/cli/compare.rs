@@ -1,28 +1,22 @@
-//! Runs `nccl bench compare` as a user does.
+//! `nccl bench compare`.
 
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Output};
 
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
-fn nccl(folder: &Path, arguments: &str) -> Output {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_nccl"));
-    command.arg("bench").args(arguments.split_whitespace()).current_dir(folder);
-    command.output().expect("the program starts")
-}
+use crate::common::{assert_has, json, list, nccl, read, run};
 
-fn text(bytes: &[u8]) -> String {
-    String::from_utf8_lossy(bytes).into_owned()
-}
-
-/// Returns what a comparison prints, and the error. The status has to be `status`.
+/// Runs the command, which has to end with this status, in a folder. Returns stdout and stderr.
 fn compare(folder: &Path, arguments: &str, status: i32) -> (String, String) {
-    let Output { status: ended, stdout, stderr } = nccl(folder, &format!("compare {arguments}"));
-    let (stdout, stderr) = (text(&stdout), text(&stderr));
-    assert_eq!(ended.code(), Some(status), "{arguments}\n{stdout}{stderr}");
-    (stdout, stderr)
+    run(nccl(&format!("bench compare {arguments}")).current_dir(folder), status)
+}
+
+/// Returns what a measurement writes as `a.json`.
+fn measure(folder: &Path, arguments: &str) -> Value {
+    run(nccl(&format!("bench {arguments} --cpu --json=a.json")).current_dir(folder), 0);
+    json(&read(&folder.join("a.json")))
 }
 
 /// A folder with a result, `a.json`, and others that are made of it.
@@ -34,11 +28,7 @@ struct Results {
 impl Results {
     fn new() -> Self {
         let folder = TempDir::new().expect("a folder");
-        let arguments = "all_reduce --cpu --ranks 2 -b 8 -e 1K -f 8 -n 5 --json=a.json";
-        let Output { status, stderr, .. } = nccl(folder.path(), arguments);
-        assert!(status.success(), "{}", text(&stderr));
-        let read = fs::read_to_string(folder.path().join("a.json")).expect("the result");
-        Self { result: serde_json::from_str(&read).expect("JSON"), folder }
+        Self { result: measure(folder.path(), "all_reduce --ranks 2 -b 8 -e 1K -f 8 -n 5"), folder }
     }
 
     fn path(&self) -> &Path {
@@ -86,15 +76,15 @@ fn json_has_ratio_and_spread_of_each_row() {
     let results = Results::new();
     results.write(|result| slow_down(&mut result["rows"][0]["out_of_place"], 4.0));
     let (stdout, _) = compare(results.path(), "a.json b.json --json --threshold 0.5", 1);
-    let comparison: Value = serde_json::from_str(&stdout).expect("JSON");
+    let comparison = json(&stdout);
     assert_eq!((&comparison["schema"], &comparison["operation"]), (&json!(2), &json!("all_reduce")));
-    let rows = comparison["rows"].as_array().expect("rows");
+    let rows = list(&comparison["rows"]);
     assert_eq!(rows.len(), 6);
     let row = &rows[0];
     assert_eq!((&row["bytes"], &row["in_place"], &row["is_below"]), (&json!(8), &json!(false), &json!(true)));
     assert_eq!(row["ratio"], json!(0.25));
     let [low, high] = ["low", "high"].map(|name| row[name].as_f64().expect("a number"));
-    assert!(low <= 0.25 && high >= 0.25, "{row}");
+    assert!((low..=high).contains(&0.25), "{row}");
     assert_eq!((&rows[1]["ratio"], &rows[1]["is_below"]), (&json!(1.0), &json!(false)));
 }
 
@@ -126,7 +116,7 @@ fn check_quotients(table: &str) {
 
 /// Checks the same of the JSON, which has all digits.
 fn check_json(comparison: &Value) {
-    for row in comparison["rows"].as_array().expect("rows") {
+    for row in list(&comparison["rows"]) {
         let [a, b, bandwidth, other, ratio, low, high] =
             ["/times_us/0", "/times_us/1", "/busbws/0", "/busbws/1", "/ratio", "/low", "/high"]
                 .map(|field| row.pointer(field).and_then(Value::as_f64).expect("a number"));
@@ -155,7 +145,7 @@ fn ratio_is_the_quotient_of_the_figures_beside_it() {
         });
         check_quotients(&compare(results.path(), "a.json b.json", 0).0);
         let (stdout, _) = compare(results.path(), "a.json b.json --json", 0);
-        check_json(&serde_json::from_str(&stdout).expect("JSON"));
+        check_json(&json(&stdout));
     }
 }
 
@@ -168,7 +158,7 @@ fn ratio_of_rounds_is_the_quotient_of_the_figures_beside_it() {
         let measurement = "-- all_reduce --ranks 2 -b 8 -e 64 -f 8 -n 3";
         check_quotients(&compare(folder.path(), &format!("{arguments} {measurement}"), 0).0);
         let (stdout, _) = compare(folder.path(), &format!("{arguments} --json {measurement}"), 0);
-        check_json(&serde_json::from_str(&stdout).expect("JSON"));
+        check_json(&json(&stdout));
     }
 }
 
@@ -196,16 +186,16 @@ fn planted_slowdown_is_shown_as_that_factor() {
 fn statistic_is_the_mean_if_a_row_has_no_iterations() {
     let results = Results::new();
     let (stdout, _) = compare(results.path(), "a.json a.json", 0);
-    assert!(stdout.contains("# A, B: median of single iterations\n"), "{stdout}");
+    assert_has(&stdout, &["# A, B: median of single iterations\n"]);
     results.write(|result| {
         result["rows"][0]["in_place"]["iterations"] = json!([]);
         result["rows"][1]["out_of_place"]["time_us"] = json!(7.5);
     });
     let (stdout, _) = compare(results.path(), "a.json b.json", 0);
-    assert!(stdout.contains("# A, B: mean of the loop\n"), "{stdout}");
+    assert_has(&stdout, &["# A, B: mean of the loop\n"]);
     assert_eq!(printed(&stdout)[2][1], "7.500", "{stdout}");
     let (stdout, _) = compare(results.path(), "a.json b.json --json", 0);
-    let comparison: Value = serde_json::from_str(&stdout).expect("JSON");
+    let comparison = json(&stdout);
     assert_eq!(comparison["statistic"], json!("mean"));
     assert_eq!(comparison["rows"][0]["low"], Value::Null);
 }
@@ -215,17 +205,14 @@ fn bandwidth_at_the_mean_is_that_of_the_measurement() {
     for operation in ["all_reduce", "all_gather", "alltoallv", "hypercube"] {
         let folder = TempDir::new().expect("a folder");
         for (ranks, factor) in [(1, "algbw"), (2, "busbw")] {
-            let arguments = format!("{operation} --cpu --ranks {ranks} -b 1K -e 1K -n 2 --json=a.json");
-            assert!(nccl(folder.path(), &arguments).status.success(), "{operation}");
-            let read = fs::read_to_string(folder.path().join("a.json")).expect("the result");
-            let mut result: Value = serde_json::from_str(&read).expect("JSON");
+            let arguments = format!("{operation} --ranks {ranks} -b 1K -e 1K -n 2");
+            let mut result = measure(folder.path(), &arguments);
             let measured = &mut result["rows"][0]["out_of_place"];
             measured["iterations"] = json!([]);
             let expected = measured[factor].as_f64().expect("a number");
             fs::write(folder.path().join("a.json"), result.to_string()).expect("the file is written");
             let (stdout, _) = compare(folder.path(), "a.json a.json --json", 0);
-            let comparison: Value = serde_json::from_str(&stdout).expect("JSON");
-            let bandwidth = comparison["rows"][0]["busbws"][0].as_f64().expect("a number");
+            let bandwidth = json(&stdout)["rows"][0]["busbws"][0].as_f64().expect("a number");
             assert!((bandwidth - expected).abs() <= expected * 1e-9, "{operation}: {bandwidth}, {expected}");
         }
     }
@@ -257,15 +244,14 @@ fn other_parameters_and_missing_rows_are_named() {
         result["rows"].as_array_mut().expect("rows").remove(0);
     });
     let (stdout, _) = compare(results.path(), "a.json b.json", 0);
-    assert!(stdout.contains("# differs: iters: 5, 99\n"), "{stdout}");
-    assert!(
-        stdout.lines().any(|line| line.starts_with("# differs: host: ") && line.ends_with(", elsewhere"))
-    );
-    assert!(stdout.contains("# not compared: 8 bytes of float, sum, in a.json alone\n"), "{stdout}");
-    assert!(
-        stdout.contains("# not compared: 8 bytes of float, sum, in place, in a.json alone\n"),
-        "{stdout}"
-    );
+    let host = stdout.lines().find(|line| line.starts_with("# differs: host: "));
+    assert!(host.is_some_and(|line| line.ends_with(", elsewhere")), "{stdout}");
+    let notes = [
+        "# differs: iters: 5, 99\n",
+        "# not compared: 8 bytes of float, sum, in a.json alone\n",
+        "# not compared: 8 bytes of float, sum, in place, in a.json alone\n",
+    ];
+    assert_has(&stdout, &notes);
     results.write(|result| result["rows"] = json!([]));
     let (_, stderr) = compare(results.path(), "a.json b.json", 1);
     assert_eq!(stderr, "error: a.json and b.json have no row in common\n");
@@ -280,7 +266,7 @@ fn backends_are_measured_in_turn() {
     assert_eq!(stdout.matches(", 2 rounds\n").count(), 2, "{stdout}");
     assert_eq!(stdout.lines().filter(|line| !line.starts_with('#')).count(), 1 + 4, "{stdout}");
     let (_, stderr) = compare(folder.path(), "--backend cpu --backend cpu -- all_reduce -b 64 -e 8", 1);
-    assert!(stderr.contains("error: the measurement with cpu ended: exit status: 2\n"), "{stderr}");
+    assert_has(&stderr, &["error: the measurement with cpu ended: exit status: 2\n"]);
 }
 
 #[test]
@@ -291,9 +277,9 @@ fn one_backend_or_one_file_is_an_invalid_command_line() {
     let (_, stderr) = compare(folder.path(), "--backend cpu --backend cpu", 2);
     assert!(stderr.starts_with("error: no operation to measure: "), "{stderr}");
     let (_, stderr) = compare(folder.path(), "a.json", 2);
-    assert!(stderr.contains("2 values required"), "{stderr}");
+    assert_has(&stderr, &["2 values required"]);
     let (_, stderr) = compare(folder.path(), "a.json b.json --threshold 0", 2);
-    assert!(stderr.contains("expected a number above 0, such as 0.95"), "{stderr}");
+    assert_has(&stderr, &["expected a number above 0, such as 0.95"]);
 }
 
 #[cfg(not(feature = "link"))]
@@ -301,6 +287,6 @@ fn one_backend_or_one_file_is_an_invalid_command_line() {
 fn link_without_the_feature_is_an_error_that_says_so() {
     let folder = TempDir::new().expect("a folder");
     let (_, stderr) = compare(folder.path(), "--backend link --backend cpu -- all_reduce", 1);
-    assert!(stderr.contains("this program is not linked with NCCL"), "{stderr}");
+    assert_has(&stderr, &["this program is not linked with NCCL"]);
     assert!(stderr.ends_with("error: the measurement with link ended: exit status: 1\n"), "{stderr}");
 }

@@ -1,0 +1,160 @@
+//! What the tests of several subjects use.
+
+use std::fs;
+use std::io::{BufRead, BufReader};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Output};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use rustix::process::{Pid, Signal, kill_process};
+use serde_json::Value;
+
+/// The program.
+pub(crate) const NCCL: &str = env!("CARGO_BIN_EXE_nccl");
+
+/// The time in which something has to happen, on a machine with other work.
+pub(crate) const LIMIT: Duration = Duration::from_secs(30);
+
+/// The variable in the environment by which a test recognises its processes.
+pub(crate) const MARK: &str = "LIBNCCL_TEST_MARK";
+
+/// The operations of `nccl bench`.
+pub(crate) const OPERATIONS: [&str; 11] = [
+    "all_reduce",
+    "all_gather",
+    "broadcast",
+    "reduce",
+    "reduce_scatter",
+    "alltoall",
+    "alltoallv",
+    "gather",
+    "scatter",
+    "sendrecv",
+    "hypercube",
+];
+
+/// Returns the program with these arguments, between which are spaces.
+pub(crate) fn nccl(arguments: &str) -> Command {
+    let mut command = Command::new(NCCL);
+    command.args(arguments.split_whitespace()).env_remove("LIBNCCL_PATH");
+    command
+}
+
+/// Returns `nccl bench` on the CPU implementation.
+pub(crate) fn bench(arguments: &str) -> Command {
+    nccl(&format!("bench {arguments} --cpu"))
+}
+
+/// Returns a command that runs one of these tests, which is a rank and ignored.
+pub(crate) fn rank_command(test: &str) -> Command {
+    let mut command = Command::new(std::env::current_exe().unwrap());
+    command.args(["--exact", test, "--ignored", "--nocapture"]);
+    command
+}
+
+/// Runs a command, which has to end with this status. Returns stdout and stderr.
+#[track_caller]
+pub(crate) fn run(command: &mut Command, status: i32) -> (String, String) {
+    let output = command.output().unwrap_or_else(|error| panic!("{command:?} cannot be run: {error}"));
+    ended(output, status, &format!("{command:?}"))
+}
+
+/// Returns the stdout and stderr of a command, which has to have ended with this status.
+#[track_caller]
+pub(crate) fn ended(output: Output, status: i32, command: &str) -> (String, String) {
+    let [stdout, stderr] =
+        [output.stdout, output.stderr].map(|bytes| String::from_utf8(bytes).expect("text"));
+    assert_eq!(output.status.code(), Some(status), "{command}: {}\n{stdout}{stderr}", output.status);
+    (stdout, stderr)
+}
+
+/// Expects each of these parts in a text.
+#[track_caller]
+pub(crate) fn assert_has(text: &str, parts: &[&str]) {
+    for part in parts {
+        assert!(text.contains(part), "{part:?} is not in\n{text}");
+    }
+}
+
+/// Expects a text with this start and this end.
+#[track_caller]
+pub(crate) fn assert_frame(text: &str, start: &str, end: &str) {
+    assert!(text.starts_with(start), "{start:?} does not begin\n{text}");
+    assert!(text.ends_with(end), "{end:?} does not end\n{text}");
+}
+
+#[track_caller]
+pub(crate) fn json(text: &str) -> Value {
+    serde_json::from_str(text).unwrap_or_else(|error| panic!("{error}: {text}"))
+}
+
+/// Returns the elements of a list.
+#[track_caller]
+pub(crate) fn list(value: &Value) -> &[Value] {
+    value.as_array().unwrap_or_else(|| panic!("no list: {value}"))
+}
+
+#[track_caller]
+pub(crate) fn read(file: &Path) -> String {
+    fs::read_to_string(file).unwrap_or_else(|error| panic!("{}: {error}", file.display()))
+}
+
+/// Returns the lines of a process's stdout, which is piped.
+pub(crate) fn lines(child: &mut Child) -> impl Iterator<Item = String> + Send + use<> {
+    BufReader::new(child.stdout.take().expect("it is piped")).lines().map_while(Result::ok)
+}
+
+/// A process, which is killed when it is dropped.
+pub(crate) struct Process(pub(crate) Child);
+
+impl Drop for Process {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+pub(crate) fn send(pid: u32, signal: Signal) {
+    kill_process(Pid::from_raw(pid as i32).expect("a process id"), signal).expect("a process that runs");
+}
+
+/// Returns the running processes with this mark, and their command lines.
+pub(crate) fn marked(mark: &str) -> Vec<(u32, String)> {
+    let expected = format!("{MARK}={mark}");
+    let processes = fs::read_dir("/proc").expect("/proc").filter_map(|entry| {
+        let pid = entry.ok()?.file_name().to_str()?.parse().ok()?;
+        // That of a process that has ended, but that nobody has waited for, is empty.
+        let environment = fs::read(format!("/proc/{pid}/environ")).ok()?;
+        environment.split(|byte| *byte == 0).any(|variable| variable == expected.as_bytes()).then_some(())?;
+        let line = fs::read(format!("/proc/{pid}/cmdline")).ok()?;
+        Some((pid, String::from_utf8_lossy(&line).replace('\0', " ")))
+    });
+    processes.collect()
+}
+
+/// Returns whether a condition comes true in this time.
+pub(crate) fn wait_until(limit: Duration, condition: impl Fn() -> bool) -> bool {
+    let start = Instant::now();
+    while !condition() {
+        if start.elapsed() > limit {
+            return false;
+        }
+        thread::sleep(Duration::from_millis(1));
+    }
+    true
+}
+
+pub(crate) fn repository() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../..").canonicalize().expect("this package lies in crates")
+}
+
+/// Builds packages of shared objects: Cargo builds no cdylib for tests. Those of crates/cpu-so use the same folder, which is
+/// returned.
+pub(crate) fn shared_objects(packages: &[&str]) -> PathBuf {
+    let target = Path::new(env!("CARGO_TARGET_TMPDIR")).join("cpu-so");
+    let mut cargo = Command::new(env!("CARGO"));
+    cargo.args(["build", "--quiet", "--target-dir"]).arg(&target).current_dir(repository());
+    run(cargo.args(packages.iter().flat_map(|package| ["--package", package])), 0);
+    target.join("debug")
+}

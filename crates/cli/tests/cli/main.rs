@@ -1,0 +1,21 @@
+//! Runs `nccl` as a user does.
+
+mod bench;
+mod bench_output;
+mod bisect;
+mod common;
+mod compare;
+mod doctor;
+mod exit_status;
+mod help;
+mod mistakes;
+mod pairs;
+mod plot;
+mod processes;
+mod ras;
+mod recorder;
+mod recorder_live;
+mod recorder_of_ranks;
+mod run;
+mod stand_in;
+mod trace;

@@ -1,0 +1,87 @@
+//! `nccl bench pairs`.
+
+use tempfile::TempDir;
+
+use crate::common::{assert_has, bench, json, list, read, run};
+
+/// Runs the command, which has to end with this status. Returns stdout and stderr.
+fn pairs(arguments: &str, status: i32) -> (String, String) {
+    run(&mut bench(&format!("pairs {arguments}")), status)
+}
+
+#[test]
+fn table_has_a_row_and_a_column_for_each_rank() {
+    for launch in ["", "--processes"] {
+        let (stdout, stderr) = pairs(&format!("--ranks 3 -s 64K -n 10 {launch}"), 0);
+        assert_eq!(stderr, "");
+        let rows: Vec<Vec<&str>> = stdout
+            .lines()
+            .filter(|line| !line.starts_with('#') && !line.contains("from"))
+            .map(|line| line.split_whitespace().collect())
+            .collect();
+        assert_eq!(rows.len(), 6, "{stdout}");
+        for (index, row) in rows.iter().enumerate() {
+            let rank = index % 3;
+            assert_eq!((row[0], row[rank + 1], row.len()), (&*rank.to_string(), "-", 4), "{stdout}");
+        }
+    }
+}
+
+#[test]
+fn planted_slow_and_wrong_ranks_are_visible() {
+    let mut command = bench("pairs --ranks 8 -s 8K -n 10 --json");
+    let (stdout, stderr) = run(command.env("LIBNCCL_CPU_PLANT", "slow:3:8000,wrong:5"), 1);
+    let matrix = json(&stdout);
+    let ranks = list(&matrix["ranks"]);
+    let is_slow = |rank: usize| ranks[rank]["is_slow"].as_bool().expect("a truth value");
+    let latency = |rank: usize| ranks[rank]["latency_us"].as_f64().expect("a number");
+    assert!(is_slow(3), "{stdout}");
+    assert!((0..8).all(|rank| rank == 3 || latency(rank) < latency(3)), "{stdout}");
+    for (from, row) in list(&matrix["links"]).iter().enumerate() {
+        for (to, link) in list(row).iter().enumerate() {
+            assert_eq!(link.is_null(), from == to, "{from} to {to}");
+            if !link.is_null() {
+                assert_eq!(link["wrong"], u64::from(from == 5), "{from} to {to}");
+                assert_eq!(link["first_wrong"].as_u64(), (from == 5).then_some(1024), "{from} to {to}");
+                assert!(link["bandwidth"].as_f64() > Some(0.0), "{from} to {to}");
+            }
+        }
+    }
+    assert_has(&stderr, &["error: rank 5 to 0: 1 element wrong, the first at index 1024; "]);
+}
+
+#[test]
+fn slow_rank_is_named_in_the_table() {
+    let mut command = bench("pairs --ranks 4 -s 8K -n 10 --processes");
+    let (stdout, _) = run(command.env("LIBNCCL_CPU_PLANT", "slow:2:15000"), 0);
+    assert_has(&stdout, &["# rank 2 is slow: "]);
+}
+
+#[test]
+fn limits_are_exit_codes() {
+    pairs("--ranks 2 -s 64K -n 10 --min-bandwidth 0.000001 --max-latency 100000000", 0);
+    let (stdout, stderr) = pairs("--ranks 3 -s 64K -n 10 --min-bandwidth 1000000", 1);
+    assert!(stdout.starts_with("# nccl "), "{stdout}");
+    assert!(stderr.starts_with("error: rank 0 to 1: "), "{stderr}");
+    assert_has(&stderr, &[" GB/s, expected 1000000"]);
+    let (_, stderr) = pairs("--ranks 5 -s 64K -n 10 --max-latency 0.001", 1);
+    assert_has(&stderr, &["error: ranks 0 and 1: "]);
+    assert!(stderr.ends_with("; and 2 more\n"), "{stderr}");
+    let (_, stderr) = pairs("--ranks 1", 2);
+    assert_has(&stderr, &["expected a whole number from 2 to 1024"]);
+}
+
+#[test]
+fn heat_map_has_a_cell_for_each_pair() {
+    let folder = TempDir::new().expect("a folder");
+    let file = folder.path().join("pairs.svg");
+    pairs(&format!("--ranks 3 -s 64K -n 10 --svg {}", file.display()), 0);
+    let svg = read(&file);
+    let titles = ["Bandwidth of 65536 bytes (GB/s)", "Latency of 8 bytes (us)", "to rank", "from rank"];
+    assert_has(&svg, &titles);
+    assert_has(&svg, &["prefers-color-scheme: dark"]);
+    // Two matrices of six cells; the scales have narrower rectangles.
+    assert_eq!(svg.matches("width=\"159\" height=\"159\"").count(), 12, "{svg}");
+    let (_, stderr) = pairs("--ranks 2 -s 1K --svg /nowhere/pairs.svg", 1);
+    assert_has(&stderr, &["cannot write /nowhere/pairs.svg"]);
+}

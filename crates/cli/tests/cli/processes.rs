@@ -1,0 +1,61 @@
+//! The processes of `nccl bench --processes`, which end with the one that started them.
+
+use std::process::{Child, Stdio};
+use std::thread;
+use std::time::{Duration, SystemTime};
+
+use rustix::process::{Pid, Signal, kill_process};
+
+use crate::common::{LIMIT, MARK, bench, marked, run, send, wait_until};
+
+const RANKS: usize = 3;
+
+/// The time in which ranks have to end with their parent.
+const END_LIMIT: Duration = Duration::from_secs(2);
+
+/// Starts a run that would take days.
+fn start(mark: &str) -> Child {
+    let mut command = bench(&format!("all_reduce --processes -n 1000000000 --ranks {RANKS}"));
+    command.env(MARK, mark).stdout(Stdio::null()).stderr(Stdio::null()).spawn().expect("the program starts")
+}
+
+/// Kills the parent, with each signal, between its start and the middle of the work.
+#[test]
+fn killed_parent_leaves_no_rank() {
+    const SIGNALS: [Signal; 4] = [Signal::KILL, Signal::TERM, Signal::HUP, Signal::INT];
+    let mut ranks_seen = 0;
+    let rounds = SIGNALS.len() * (RANKS + 1);
+    for round in 0..rounds {
+        let (signal, started) = (SIGNALS[round % SIGNALS.len()], round / SIGNALS.len());
+        let mark = format!("{}-{round}", std::process::id());
+        let mut parent = start(&mark);
+        assert!(wait_until(LIMIT, || marked(&mark).len() > started), "round {round}: no {started} ranks");
+        let nanoseconds =
+            SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).expect("a date").subsec_nanos();
+        thread::sleep(Duration::from_micros(u64::from(nanoseconds % 60_000)));
+        ranks_seen += marked(&mark).len() - 1;
+        send(parent.id(), signal);
+        let status = parent.wait().expect("it ends");
+        assert!(!status.success(), "{signal:?}: {status}");
+        if !wait_until(END_LIMIT, || marked(&mark).is_empty()) {
+            let left = marked(&mark);
+            for (pid, _) in &left {
+                let _ = kill_process(Pid::from_raw(*pid as i32).expect("not 0"), Signal::KILL);
+            }
+            panic!("round {round}, {signal:?}: the processes {left:?} are left");
+        }
+    }
+    assert!(ranks_seen > rounds, "only {ranks_seen} ranks ran when their parents were killed");
+}
+
+/// Starts a rank whose parent, by its environment, is another process than this one.
+#[test]
+fn rank_whose_parent_has_ended_before_is_an_error() {
+    let mut command = bench("all_reduce --processes");
+    command
+        .env("LIBNCCL_BENCH_RANK", "1")
+        .env("LIBNCCL_BENCH_ID", "00")
+        .env("LIBNCCL_BENCH_PARENT", "4194305");
+    let (_, stderr) = run(&mut command, 1);
+    assert_eq!(stderr, "error: process 4194305, which started this rank, has ended\n");
+}
