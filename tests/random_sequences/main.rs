@@ -13,9 +13,6 @@
 mod buffer;
 mod child;
 mod errand;
-#[path = "../support/executor.rs"]
-#[allow(dead_code)]
-mod executor;
 mod future;
 mod handles;
 mod kind;
