@@ -171,7 +171,9 @@ fn readme_example_is_a_doctest() {
     assert!(read("src/lib.rs").contains("#[cfg(doctest)]\n#[doc = include_str!(\"../README.md\")]"));
     let readme = read("README.md");
     let example = readme.split("```rust\n").nth(1).unwrap().split("```").next().unwrap();
-    assert!(example.contains("fn main()") && example.contains("nccl.group(|g| {"), "{example}");
+    for part in ["fn main()", "nccl.group(|g| {"] {
+        assert!(example.contains(part), "no {part:?} in {example}");
+    }
 }
 
 /// Returns the targets of the links in a page's text: `[text](target)`.
@@ -249,7 +251,8 @@ fn packages_of_a_release_require_each_other_exactly() {
     for path in ["crates/cpu/Cargo.toml", "crates/cli/Cargo.toml"] {
         let manifest = read(path);
         let of_workspace = |line: &str| line.contains("workspace = true") || line.contains(".workspace");
-        let requirements = manifest.lines().filter(|line| line.starts_with("libnccl"));
-        assert!(requirements.clone().count() > 0 && requirements.clone().all(of_workspace), "{path}");
+        let requirements: Vec<_> = manifest.lines().filter(|line| line.starts_with("libnccl")).collect();
+        assert!(!requirements.is_empty(), "{path}");
+        assert!(requirements.iter().all(|line| of_workspace(line)), "{path}: {requirements:?}");
     }
 }

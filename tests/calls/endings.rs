@@ -155,7 +155,8 @@ fn into_raw_then_from_raw_keeps_handle_and_name() {
     let comm = unsafe { Communicator::from_raw(&nccl, raw) }.unwrap();
     assert_eq!(comm.as_raw(), raw);
     comm.abort_handle().abort().unwrap();
-    assert!(comm.as_raw().is_null() && comm.into_raw().is_null());
+    assert!(comm.as_raw().is_null());
+    assert!(comm.into_raw().is_null());
     fake.assert_clean("raw");
 }
 
@@ -268,7 +269,8 @@ const SLOW: Duration = Duration::from_secs(20);
 fn end_while_graph_exists_returns_within_limit() {
     fn assert_late(result: &Result<()>, call: &str) {
         let Err(Error::Timeout { call: found, elapsed, .. }) = result else { panic!("{result:?}") };
-        assert!(*found == call && *elapsed >= LIMIT, "{result:?}");
+        assert_eq!(*found, call);
+        assert!(*elapsed >= LIMIT, "{call}: {elapsed:?}");
     }
     type End = fn(&Fixture, Communicator);
     let ends: [(&str, End); 5] = [

@@ -127,7 +127,7 @@ fn buffer_is_allocated_and_freed_once() {
 fn zero_length_allocates_nothing_and_overflow_is_an_error() {
     let (fake, nccl, comm) = device();
     let mut empty = nccl.alloc::<f32>(0).unwrap();
-    assert!(empty.is_empty() && empty.get(..).is_some_and(|view| view.is_empty()));
+    assert_eq!((empty.len(), empty.get(..).map(|view| view.len())), (0, Some(0)));
     sum(&comm, &mut empty);
     assert_eq!(text(comm.register(&empty)), "register: the buffer is empty; expected at least one element");
     assert!(text(register_window(&comm, &mut empty, WindowFlags::DEFAULT)).contains("is empty"));
@@ -199,7 +199,8 @@ fn buffer_is_busy_from_the_making_of_a_view() {
 fn buffer_with_unused_view_is_freed() {
     let (fake, nccl, _comm) = device();
     let mut buffer = nccl.alloc::<f32>(8).unwrap();
-    assert!(buffer.get(..).is_some() && buffer.get_mut(..).is_some());
+    assert!(buffer.get(..).is_some());
+    assert!(buffer.get_mut(..).is_some());
     drop(buffer);
     assert_eq!(calls(&fake), [ALLOC, FREE]);
 }
@@ -391,7 +392,7 @@ fn owned_objects_end_on_any_thread_before_their_communicator() {
     for open in [device, host] {
         let (fake, nccl, comm) = open();
         let owned = Owned::new(&fake, &nccl, &comm);
-        assert!(owned.window.is_active() && !owned.window.is_empty());
+        assert_eq!((owned.window.is_active(), owned.window.len()), (true, 8));
         comm.put_signal(&owned.buffers[1], 0, owned.window.at(0), Signal::default(), STREAM).unwrap();
         let mut sum = nccl.alloc::<f32>(8).unwrap();
         owned.halves.on(comm.operations()).unwrap().all_reduce_in_place(&mut sum, STREAM).unwrap();
@@ -470,7 +471,8 @@ fn owned_objects_of_a_communicator_in_use_keep_their_memory() {
         let refused = text(owned.registration.deregister());
         assert_eq!(refused, "deregister: the communicator is finalized; it can only be aborted or destroyed");
         drop((owned.window, owned.halves, owned.buffers));
-        assert!(calls(&fake).iter().all(|call| !call.contains("Deregister") && call != FREE));
+        let log = calls(&fake);
+        assert!(!log.iter().any(|call| call.contains("Deregister") || call == FREE), "{log:?}");
         finalized.destroy().unwrap();
         assert_eq!(fake.violations(), [] as [String; 0]);
     }
@@ -576,7 +578,8 @@ fn window_is_deregistered_before_its_memory_is_freed() {
     fake.set_registers(false);
     let mut buffer = nccl.alloc::<f32>(8).unwrap();
     let window = register_window(&comm, &mut buffer, WindowFlags::DEFAULT).unwrap();
-    assert!(!window.is_active() && window.user_ptr().unwrap().is_null());
+    assert!(!window.is_active());
+    assert!(window.user_ptr().unwrap().is_null());
     let put = comm.put_signal(&buffer, 0, window.at(0), Signal::default(), STREAM);
     assert_eq!(text(put), "put_signal: the window is not active");
     drop(window);
@@ -692,7 +695,8 @@ fn host_buffer_registered_as_window_is_no_slice() {
     let (fake, nccl, comm) = host();
     let mut buffer = nccl.alloc::<f32>(8).unwrap();
     let window = register_window(&comm, &mut buffer, WindowFlags::DEFAULT).unwrap();
-    assert!(buffer.as_slice().is_none() && buffer.as_mut_slice().is_none());
+    assert_eq!(buffer.as_slice(), None);
+    assert_eq!(buffer.as_mut_slice(), None);
     sum(&comm, &mut buffer);
     // SAFETY: no other rank uses it.
     unsafe { buffer.assume_idle() };
@@ -720,7 +724,8 @@ fn host_memory_of_a_failed_window_is_kept_and_is_no_slice() {
         assert!(error.is_err());
         // SAFETY: there is no work.
         unsafe { buffer.assume_idle() };
-        assert!(buffer.as_slice().is_none() && buffer.as_mut_slice().is_none());
+        assert_eq!(buffer.as_slice(), None);
+        assert_eq!(buffer.as_mut_slice(), None);
         drop(buffer);
         assert_eq!(calls(&fake), [ALLOC, REGISTER_WINDOW]);
     }
@@ -754,7 +759,7 @@ fn host_window_memory_is_kept_until_assumed_idle() {
 }
 
 #[test]
-fn one_sided_operations_check_arguments_and_report_errors() {
+fn one_sided_operations_make_their_calls_and_check_arguments() {
     let (fake, nccl, comms) = pair();
     let comm = &comms[0];
     let mut buffer = nccl.alloc::<f64>(8).unwrap();
@@ -821,17 +826,6 @@ fn one_sided_operations_check_arguments_and_report_errors() {
     let options = libnccl::CollectiveConfig::new().max_ctas(1);
     assert!(text(comm.operations().with(&options).signal(1, first, STREAM)).contains("takes no options"));
     assert!(calls(&fake).is_empty());
-    for code in CODES {
-        let error = failing(&fake, "ncclPutSignal", code, || {
-            comm.put_signal(&buffer, 1, window.at(0), first, STREAM)
-        })
-        .unwrap_err();
-        assert!(matches!(error, Error::Nccl { call: "ncclPutSignal", .. }), "{error}");
-        let error = failing(&fake, "ncclSignal", code, || comm.signal(1, first, STREAM)).unwrap_err();
-        assert!(matches!(error, Error::Nccl { call: "ncclSignal", .. }), "{error}");
-        let error = failing(&fake, "ncclWaitSignal", code, || comm.wait_signal(&waits, STREAM)).unwrap_err();
-        assert!(matches!(error, Error::Nccl { call: "ncclWaitSignal", .. }), "{error}");
-    }
 }
 
 #[test]
@@ -917,16 +911,4 @@ fn barrier_waits_for_every_rank() {
         "barrier: the buffer is empty; expected one element"
     );
     assert!(matches!(nccl.group(|_| comms[0].barrier(&mut [0_u8], STREAM)), Err(Error::InvalidUsage { .. })));
-}
-
-#[test]
-fn barrier_allocates_nothing() {
-    for open in [device, host] {
-        let (fake, nccl, comm) = open();
-        let mut buffer = nccl.alloc::<u8>(1).unwrap();
-        comm.barrier(&mut buffer, STREAM).unwrap();
-        nccl.group(|g| g.barrier(&comm, &mut buffer, STREAM)).unwrap();
-        let allocations = fake.calls().into_iter().filter(|call| *call == "ncclMemAlloc");
-        assert_eq!(allocations.count(), 1, "the caller's");
-    }
 }

@@ -635,7 +635,9 @@ fn missing_function_error_names_both_releases() {
         assert_eq!((*function, found.to_string()), (*missing, (*version).to_string()));
         assert!(since > found, "{error}");
         let text = error.to_string();
-        assert!(text.contains(&since.to_string()) && text.contains(version), "{text}");
+        for release in [since.to_string().as_str(), version] {
+            assert!(text.contains(release), "no {release} in {text}");
+        }
         assert_eq!(fixture.fake.take_started(), [] as [String; 0], "{missing}");
         fixture.close(missing);
     }

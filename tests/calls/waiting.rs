@@ -57,7 +57,8 @@ fn endless_wait_times_out_and_aborts_once() {
         let took = start.elapsed();
         let Error::Timeout { call, elapsed, .. } = error else { panic!("{function}: {error}") };
         assert_eq!(call, *method);
-        assert!(elapsed >= TIMEOUT && took < TIMEOUT * 100, "{function}: {elapsed:?} of {took:?}");
+        assert!(elapsed >= TIMEOUT, "{function}: {elapsed:?}");
+        assert!(took < TIMEOUT * 100, "{function}: {took:?}");
         assert_eq!(aborts(&fake), 1, "{function}");
         fake.forget_operators();
         fake.write_pending_children();
@@ -100,11 +101,11 @@ fn endless_init_times_out_and_aborts_once() {
         fake.set_async_states([], IN_PROGRESS);
         let start = Instant::now();
         let error = make(&nccl).unwrap_err();
-        assert!(
-            matches!(error, Error::Timeout { call, elapsed, .. } if call == method && elapsed >= TIMEOUT),
-            "{error}"
-        );
-        assert!(start.elapsed() < TIMEOUT * 100);
+        let took = start.elapsed();
+        let Error::Timeout { call, elapsed, .. } = error else { panic!("{method}: {error}") };
+        assert_eq!(call, method);
+        assert!(elapsed >= TIMEOUT, "{method}: {elapsed:?}");
+        assert!(took < TIMEOUT * 100, "{method}: {took:?}");
         assert_eq!(aborts(&fake), 1, "{function}");
         fake.assert_clean(function);
     }

@@ -114,7 +114,8 @@ fn open_of_bad_file_names_the_problem() {
         assert_eq!((attempts.len(), &attempts[0].path), (1, &path), "{error}");
         assert!(attempts[0].problem.contains(problem), "{error}");
         let text = error.to_string();
-        assert!(text.starts_with("no NCCL library could be loaded\n  ") && text.contains(problem), "{text}");
+        assert!(text.starts_with("no NCCL library could be loaded\n  "), "{text}");
+        assert!(text.contains(problem), "no {problem:?} in {text}");
     }
 }
 
@@ -125,9 +126,10 @@ fn load_with_libnccl_path_tries_no_other_file() {
     let directory = tempfile::tempdir().unwrap();
     for (path, problem) in bad_files(directory.path()) {
         let printed = load_with(&[("LIBNCCL_PATH", &path)]);
-        let expected =
-            format!("error: no NCCL library could be loaded\n  {} (LIBNCCL_PATH): ", path.display());
-        assert!(printed.contains(&expected) && printed.contains(problem), "{printed}");
+        let start = format!("error: no NCCL library could be loaded\n  {} (LIBNCCL_PATH): ", path.display());
+        for expected in [&*start, problem] {
+            assert!(printed.contains(expected), "{expected}\nis not in\n{printed}");
+        }
     }
 }
 
@@ -297,7 +299,9 @@ fn load_finds_rccl_by_path_linker_and_rocm_path() {
         let printed = load_with(&[(variable, value)]);
         if variable != "LIBNCCL_PATH" && !printed.contains("librccl") {
             // This system has an NCCL, which is found before RCCL.
-            assert!(printed.contains("loaded ") && printed.contains("libnccl.so"), "{printed}");
+            for expected in ["loaded ", "libnccl.so"] {
+                assert!(printed.contains(expected), "{expected:?} is not in\n{printed}");
+            }
             continue;
         }
         assert!(printed.contains("loaded 2.21.5"), "{variable}: {printed}");
@@ -313,7 +317,8 @@ fn raw_struct_has_the_functions_of_the_library() {
     let path = rccl_library::build(directory.path(), "librccl.so.1");
     // SAFETY: made by `rccl_library::build`.
     let library = unsafe { NcclLibrary::new(path) }.unwrap();
-    assert!(library.ncclAllReduce.is_ok() && library.ncclCommShrink.is_err());
+    assert!(library.ncclAllReduce.is_ok());
+    assert!(library.ncclCommShrink.is_err());
     let mut version = 0;
     // SAFETY: the library has the function, which writes the version.
     let code = unsafe { library.ncclGetVersion(&raw mut version) };
@@ -377,7 +382,9 @@ fn open_beside_linked_library_names_both() {
         let path = rccl_library::build(directory.path(), "libnccl.so.2");
         // SAFETY: made by `build`.
         let error = unsafe { Nccl::open(&path) }.unwrap_err().to_string();
-        assert!(error.contains(path.to_str().unwrap()) && error.contains(&linked), "{error}");
+        for library in [path.to_str().unwrap(), &linked] {
+            assert!(error.contains(library), "no {library} in {error}");
+        }
         // SAFETY: the linked library.
         let same = unsafe { Nccl::open(&linked) }.unwrap();
         assert_eq!(same.backend().to_string(), linked);

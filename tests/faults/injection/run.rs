@@ -137,13 +137,15 @@ fn outcome(method: &Method, timing: Timing, fault: Option<Fault>) -> (Outcome, V
 /// Checks that an error names the call, and NCCL's code if it is NCCL's.
 fn check_text(context: &str, error: &Error) {
     let text = error.to_string();
-    assert!(!text.trim().is_empty() && text.len() < 4 << 20, "{context}: {} bytes of text", text.len());
+    assert!(!text.trim().is_empty(), "{context}: no text");
+    assert!(text.len() < 4 << 20, "{context}: {} bytes of text", text.len());
     if let Error::Nccl { call, code, .. } = error {
         // The C function, or the method that waited.
         let is_known = !call.starts_with("nccl") || libnccl::sys::Functions::NAMES.contains(call);
         assert!(is_known, "{context}: {call} is no function");
         let (start, code) = (format!("{call} failed: "), format!("(code {})", code.as_raw().0));
-        assert!(text.starts_with(&start) && text.contains(&code), "{context}: {text:.200}");
+        assert!(text.starts_with(&start), "{context}: no {start:?} in {text:.200}");
+        assert!(text.contains(&code), "{context}: no {code:?} in {text:.200}");
     }
     if let Error::InvalidArgument { call, .. } | Error::InvalidUsage { call, .. } = error {
         assert!(text.starts_with(call), "{context}: {text:.200}");

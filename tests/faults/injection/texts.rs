@@ -27,7 +27,8 @@ fn error_text_of_any_bytes_is_copied() {
                     continue; // Checked with the codes.
                 };
                 for copied in [&message, &detail] {
-                    assert!(copied.starts_with(expected) && copied.is_empty() == expected.is_empty());
+                    assert!(copied.starts_with(expected), "{text:?}: {copied:.200}");
+                    assert_eq!(copied.is_empty(), expected.is_empty(), "{text:?}: {copied:.200}");
                 }
                 let differs = [ErrorText::Changing, ErrorText::Megabyte].contains(&text);
                 assert_eq!(differs, message != detail, "{text:?}");

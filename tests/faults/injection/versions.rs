@@ -16,15 +16,15 @@ fn ncclgetversion_any_answer_loads_or_fails() {
             let is_positive = [Output::Correct, Output::Huge, Output::Partial].contains(&output);
             match loaded {
                 Ok(nccl) => {
-                    assert!(code == 0 && is_positive, "{context}");
-                    assert!(nccl.version().to_string().split('.').count() == 3, "{context}");
+                    assert_eq!((code, is_positive), (0, true), "{context}");
+                    assert_eq!(nccl.version().to_string().split('.').count(), 3, "{context}");
                 }
                 Err(error @ LoadError::VersionQuery { .. }) => {
                     assert!(code != 0 || !is_positive, "{context}: {error}");
                     let text = error.to_string();
-                    assert!(
-                        text.contains("ncclGetVersion: it returned") && text.contains(&format!("({code})"))
-                    );
+                    for part in ["ncclGetVersion: it returned", &format!("({code})")] {
+                        assert!(text.contains(part), "{context}: no {part:?} in {text}");
+                    }
                 }
                 Err(error) => panic!("{context}: {error}"),
             }

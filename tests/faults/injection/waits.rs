@@ -28,7 +28,8 @@ fn every_endless_wait_ends_at_its_timeout() {
                 let fault = Fault { code: IN_PROGRESS, output, progress: Progress::Never, ..Fault::of(call) };
                 let outcome = run(&method, Timing::Timeout, Some(fault));
                 if let Err(Error::Timeout { elapsed, .. }) = outcome.result {
-                    assert!(elapsed >= TIMEOUT && outcome.took >= TIMEOUT);
+                    assert!(elapsed >= TIMEOUT, "{}, {call:?}: {elapsed:?}", method.name);
+                    assert!(outcome.took >= elapsed, "{}, {call:?}: {:?}", method.name, outcome.took);
                     timeouts += 1;
                 }
             }
