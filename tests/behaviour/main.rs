@@ -4,8 +4,6 @@
 //! `LIBNCCL_TEST_LIBRARY` names a real libnccl to load. What is absent is listed as ignored, by name.
 
 mod cases;
-#[path = "../support/executor.rs"]
-mod executor;
 mod implementations;
 
 use std::sync::{Mutex, PoisonError};

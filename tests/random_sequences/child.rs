@@ -121,7 +121,8 @@ impl Rank<'_> {
         let Some(recorder) = recorder else { return Err(stopped()) };
         let read = catch_unwind(AssertUnwindSafe(|| (recorder.count(), recorder.records())));
         let (count, records) = read.expect("records can be read");
-        assert!(count <= 1 && records.len() as u64 == count, "{count} records of 1 operation: {records:?}");
+        assert_eq!(records.len() as u64, count, "{records:?}");
+        assert!(count <= 1, "{count} records of 1 operation: {records:?}");
         if ended.is_ok() {
             self.all_reduce(&child, 10)?;
         }

@@ -8,8 +8,9 @@ use std::task::{Context, Poll, Wake, Waker};
 use std::thread;
 use std::time::Duration;
 
+use libnccl_test_support::executor::{block_on, poll};
+
 use crate::buffer::panic_twice_on_purpose;
-use crate::executor::{block_on, poll};
 use crate::kind::Kind;
 use crate::random::Random;
 use crate::usage::HAS_FORGOTTEN;

@@ -3,9 +3,9 @@
 use std::time::Duration;
 
 use libnccl::{Communicator, Config, Error, Nccl, ReduceOp, ResultCode};
+use libnccl_test_support::executor::{block_on, join_all, poll};
 
 use super::common::{SHORT, STREAM, assert_works, cases, of_one_thread, within};
-use crate::executor::{block_on, join_all, poll};
 
 /// A timeout that waiting calls reach, and the creation of a communicator does not.
 const TIMEOUT: Duration = Duration::from_millis(400);

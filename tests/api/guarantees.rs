@@ -1,0 +1,268 @@
+//! Guarantees of the public API's types and signatures, and of the README.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use libnccl::{Communicator, DataType, Element, Error, LoadError, Nccl};
+
+fn read(path: &str) -> String {
+    fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join(path)).unwrap()
+}
+
+// Regression: cudarc's error does not implement std::error::Error, and has no text.
+#[test]
+fn error_types_implement_error_and_handles_are_send() {
+    fn error<T: std::error::Error + Send + Sync + 'static>() {}
+    fn send<T: Send>() {}
+    error::<Error>();
+    error::<LoadError>();
+    send::<Communicator>();
+    send::<Nccl>();
+
+    let failing = || -> Result<(), Box<dyn std::error::Error>> {
+        libnccl_cpu::nccl().require("ncclNoSuchFunction")?;
+        Ok(())
+    };
+    assert!(failing().unwrap_err().to_string().contains("ncclNoSuchFunction"));
+}
+
+#[test]
+fn owned_objects_and_locked_communicators_are_shared_between_threads() {
+    fn shared<T: Send + Sync + 'static>() {}
+    shared::<std::sync::Mutex<Communicator>>();
+    shared::<libnccl::OwnedRegistration>();
+    shared::<libnccl::OwnedWindow<f32>>();
+    shared::<libnccl::OwnedPreMulSum<f32>>();
+    shared::<libnccl::AbortHandle>();
+}
+
+#[test]
+fn observers_do_not_make_a_panic_dangerous() {
+    fn unwinds<T: std::panic::UnwindSafe + std::panic::RefUnwindSafe>() {}
+    unwinds::<libnccl::Config>();
+    unwinds::<libnccl::AbortHandle>();
+    unwinds::<libnccl::OwnedRegistration>();
+}
+
+#[test]
+fn values_are_compared_and_hashed() {
+    fn hashed<T: Clone + Eq + std::hash::Hash + std::fmt::Debug>() {}
+    hashed::<libnccl::UniqueId>();
+    hashed::<libnccl::Version>();
+    hashed::<libnccl::ResultCode>();
+    hashed::<libnccl::InvalidArgumentKind>();
+    hashed::<libnccl::Config>();
+    hashed::<libnccl::CollectiveConfig>();
+    hashed::<libnccl::Encryption<'_>>();
+    hashed::<libnccl::Properties>();
+    hashed::<libnccl::MemoryStatistic>();
+    hashed::<libnccl::ShrinkMode>();
+    hashed::<DataType>();
+    hashed::<libnccl::ReduceOp>();
+    hashed::<libnccl::MemorySpace>();
+    fn compared<T: Clone + Eq + std::fmt::Debug>() {}
+    compared::<Error>();
+    compared::<LoadError>();
+    compared::<libnccl::Backend>();
+    let missing = || libnccl_cpu::nccl().require("ncclNoSuchFunction");
+    assert_eq!(missing(), missing());
+}
+
+/// Bounds that take the crate's own memory, host memory and views alike.
+#[test]
+fn one_bound_takes_every_kind_of_buffer() {
+    use libnccl::{BufferMut, DeviceSliceMut, NcclBuffer, RecvBuffer, ReduceOp, StreamRef};
+
+    fn double<B: BufferMut<Element = f32> + ?Sized>(comm: &Communicator, buffer: &mut B) {
+        comm.pre_mul_sum(2.0).unwrap().all_reduce_in_place(buffer, StreamRef::DEFAULT).unwrap();
+    }
+    fn sum<'b>(comm: &Communicator, buffer: impl RecvBuffer<'b, Element = f32>) {
+        comm.all_reduce_in_place(buffer, ReduceOp::Sum, StreamRef::DEFAULT).unwrap();
+    }
+    /// Code for device memory.
+    fn double_view(comm: &Communicator, view: DeviceSliceMut<'_, f32>) {
+        comm.pre_mul_sum(2.0).unwrap().all_reduce_in_place(view, StreamRef::DEFAULT).unwrap();
+    }
+
+    let nccl = libnccl_cpu::nccl();
+    let comm = nccl.init_all(&[0]).unwrap().remove(0);
+    let mut own: NcclBuffer<f32> = nccl.alloc(2).unwrap();
+    own.as_mut_slice().unwrap().fill(1.0);
+    let mut vector = vec![1.0; 2];
+    double(&comm, &mut own);
+    double(&comm, &mut vector);
+    double(&comm, &mut vector[..]);
+    sum(&comm, &mut own);
+    sum(&comm, own.get_mut(..).unwrap());
+    sum(&comm, &mut vector);
+    sum(&comm, DeviceSliceMut::from(&mut vector));
+    double_view(&comm, (&mut own).into());
+    double_view(&comm, (&mut vector).into());
+    assert_eq!((own.as_slice().unwrap(), &vector[..]), (&[4.0; 2][..], &[8.0; 2][..]));
+}
+
+/// A `main` that returns an error prints its `Debug` text.
+#[test]
+fn debug_text_of_errors_is_the_display_text() {
+    let nccl = libnccl_cpu::nccl();
+    // SAFETY: not even a function of its version.
+    let empty = unsafe { Nccl::from_table("nothing", libnccl::sys::Functions::EMPTY) }.unwrap_err();
+    let errors: [(String, String); 5] = [
+        texts(nccl.require("ncclNoSuchFunction").unwrap_err()),
+        texts::<LoadError>(empty),
+        texts("float3".parse::<DataType>().unwrap_err()),
+        texts("mean".parse::<libnccl::ReduceOp>().unwrap_err()),
+        texts("2.x".parse::<libnccl::Version>().unwrap_err()),
+    ];
+    for (debug, display) in errors {
+        assert_eq!(debug, display);
+    }
+}
+
+fn texts<E: std::error::Error>(error: E) -> (String, String) {
+    (format!("{error:?}"), error.to_string())
+}
+
+/// Fails to compile if `Element` is a safe trait.
+// Regression: cudarc lets safe code make any type an element, such as char.
+#[test]
+fn custom_element_by_unsafe_impl_is_reduced() {
+    #[derive(Clone, Copy)]
+    #[repr(transparent)]
+    struct Meters(f32);
+
+    // SAFETY: an f32.
+    unsafe impl Element for Meters {
+        const DATA_TYPE: DataType = f32::DATA_TYPE;
+    }
+
+    let comms = libnccl_cpu::nccl().init_all(&[0]).unwrap();
+    let mut sum = [Meters(0.0)];
+    comms[0]
+        .all_reduce(&[Meters(2.0)], &mut sum, libnccl::ReduceOp::Sum, libnccl::StreamRef::DEFAULT)
+        .unwrap();
+    assert_eq!(sum[0].0, 2.0);
+}
+
+// Regression: ferrotorch takes a raw stream in a safe function.
+#[test]
+fn stream_from_raw_is_unsafe() {
+    assert!(read("src/stream.rs").contains("pub const unsafe fn from_raw("));
+}
+
+/// For a type that is `Send`, `is_not_send` is ambiguous and does not compile.
+// Regression: ztensor lets a group change its thread.
+#[test]
+fn group_and_pending_communicator_are_not_send() {
+    trait Ambiguous<A> {
+        fn is_not_send() {}
+    }
+    struct Sendable;
+    impl<T: ?Sized> Ambiguous<()> for T {}
+    impl<T: ?Sized + Send> Ambiguous<Sendable> for T {}
+    <libnccl::Group<'_, '_> as Ambiguous<_>>::is_not_send();
+    <libnccl::PendingCommunicator as Ambiguous<_>>::is_not_send();
+}
+
+// Regression: baracuda's README example does not compile.
+// Regression: baracuda's README example can deadlock, as it has no group.
+#[test]
+fn readme_example_is_a_doctest() {
+    assert!(read("src/lib.rs").contains("#[cfg(doctest)]\n#[doc = include_str!(\"../README.md\")]"));
+    let readme = read("README.md");
+    let example = readme.split("```rust\n").nth(1).unwrap().split("```").next().unwrap();
+    for part in ["fn main()", "nccl.group(|g| {"] {
+        assert!(example.contains(part), "no {part:?} in {example}");
+    }
+}
+
+/// Returns the targets of the links in a page's text: `[text](target)`.
+fn links(markdown: &str) -> impl Iterator<Item = &str> {
+    // What is between fences is code.
+    let text = markdown.split("```").step_by(2);
+    text.flat_map(|text| text.split("](").skip(1).filter_map(|link| link.split(')').next()))
+}
+
+/// Returns the anchors of the headings of a page.
+fn anchors(markdown: &str) -> impl Iterator<Item = String> {
+    let headings = markdown.lines().filter(|line| line.starts_with('#'));
+    headings.map(|line| {
+        let text = line.trim_start_matches(['#', ' ']).to_lowercase().replace(' ', "-");
+        text.chars().filter(|letter| letter.is_alphanumeric() || matches!(letter, '-' | '_')).collect()
+    })
+}
+
+/// Returns the pages of a folder, and of those in it.
+fn pages(folder: &Path) -> Vec<PathBuf> {
+    let entries = fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path());
+    let (folders, files): (Vec<_>, Vec<_>) = entries.partition(|path| path.is_dir());
+    let own = files.into_iter().filter(|path| path.extension().is_some_and(|extension| extension == "md"));
+    own.chain(folders.iter().flat_map(|folder| pages(folder))).collect()
+}
+
+#[test]
+fn links_of_pages_lead_to_files_and_headings() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let mut all = pages(&root.join("docs"));
+    all.extend(
+        ["README.md", "CONTRIBUTING.md", "SECURITY.md", "examples/README.md"].map(|page| root.join(page)),
+    );
+    let mut dead = Vec::new();
+    for page in all {
+        let text = fs::read_to_string(&page).unwrap();
+        for target in links(&text).filter(|target| !target.starts_with("https://")) {
+            let (path, anchor) = target.split_once('#').unwrap_or((target, ""));
+            let path = if path.is_empty() { page.clone() } else { page.parent().unwrap().join(path) };
+            let is_heading =
+                || fs::read_to_string(&path).is_ok_and(|text| anchors(&text).any(|found| found == anchor));
+            if !path.exists() || !anchor.is_empty() && !is_heading() {
+                dead.push(format!("{}: {target}", page.display()));
+            }
+        }
+    }
+    assert!(dead.is_empty(), "{dead:#?}");
+}
+
+/// crates.io shows these with links of the repository's root, and docs.rs with none.
+#[test]
+fn pages_shown_elsewhere_have_no_relative_links() {
+    for page in [
+        "CHANGELOG.md",
+        "crates/cpu/README.md",
+        "crates/cli/README.md",
+        "crates/launch/README.md",
+        "crates/observe/README.md",
+    ] {
+        let text = read(page);
+        let is_own = |target: &str| {
+            target.strip_prefix('#').is_some_and(|anchor| anchors(&text).any(|found| found == anchor))
+        };
+        for target in links(&text) {
+            assert!(target.starts_with("https://") || is_own(target), "{page}: {target}");
+        }
+    }
+}
+
+/// The table of libnccl-cpu names every function of `sys`, which may grow in any release (docs/semver.md).
+#[test]
+fn packages_of_a_release_require_each_other_exactly() {
+    let exact = format!(r#"version = "={}" }}"#, env!("CARGO_PKG_VERSION"));
+    let manifest = read("Cargo.toml");
+    for package in ["libnccl", "libnccl-cpu", "libnccl-launch", "libnccl-observe"] {
+        let requirement =
+            |line: &&str| line.starts_with(&format!("{package} = ")) && line.contains("version");
+        let found: Vec<_> = manifest.lines().filter(requirement).collect();
+        assert!(matches!(found[..], [line] if line.ends_with(&exact)), "{package}: {found:?}");
+    }
+    for package in ["cpu", "cli", "launch", "observe"] {
+        let path = format!("crates/{package}/Cargo.toml");
+        let manifest = read(&path);
+        // Those for tests have a path and no version, and are not published.
+        let of_workspace = |line: &str| {
+            line.contains("workspace = true") || line.contains(".workspace") || line.contains(" = { path = ")
+        };
+        let requirements: Vec<_> = manifest.lines().filter(|line| line.starts_with("libnccl")).collect();
+        assert!(!requirements.is_empty(), "{path}");
+        assert!(requirements.iter().all(|line| of_workspace(line)), "{path}: {requirements:?}");
+    }
+}

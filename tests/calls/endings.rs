@@ -1,0 +1,349 @@
+//! Endings: every way to end a communicator, after any history, in any order.
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use libnccl::{Communicator, Config, Error, Result, ResultCode};
+use libnccl_test_support::fake_nccl::{FakeNccl, SUCCESS};
+
+use crate::codes::CODES;
+use crate::fixture::{Fixture, id, recv, stream, work};
+
+/// A way to end a communicator, whether it succeeds or not.
+type Ending = (&'static str, fn(Communicator));
+
+const ENDINGS: &[Ending] = &[
+    ("drop", drop),
+    ("destroy", |comm| drop(comm.destroy())),
+    ("abort", |comm| drop(comm.abort())),
+    ("finalize", |comm| drop(comm.finalize())),
+    ("finalize and destroy", |comm| {
+        let _ = comm.finalize().and_then(libnccl::Finalized::destroy);
+    }),
+    ("finalize and abort", |comm| {
+        let _ = comm.finalize().and_then(libnccl::Finalized::abort);
+    }),
+    ("abort by a handle", |comm| drop(comm.abort_handle().abort())),
+    ("panic", |comm| {
+        let unwound = catch_unwind(AssertUnwindSafe(move || {
+            let _comm = comm;
+            panic!("on purpose")
+        }));
+        assert!(unwound.is_err());
+    }),
+];
+
+/// Something that may have happened to a communicator before its end.
+type History = (&'static str, fn(&Fixture, &Communicator));
+
+const HISTORIES: &[History] = &[
+    ("nothing", |_, _| {}),
+    ("work", |_, comm| work(comm).unwrap()),
+    ("a failed call", |fixture, comm| {
+        fixture.fake.answer_once("ncclAllReduce", 0, 6);
+        work(comm).unwrap_err();
+    }),
+    ("a failed group", |fixture, comm| {
+        let fail = fixture.nccl.group(|g| {
+            g.recv(comm, recv::<f32>(1), 0, stream())?;
+            Err::<(), _>(Error::Aborted { call: "the closure" })
+        });
+        fail.unwrap_err();
+    }),
+    ("an operator", |_, comm| {
+        let halves = comm.pre_mul_sum(0.5_f32).unwrap();
+        halves.all_reduce_in_place(recv(1), stream()).unwrap();
+    }),
+    ("an operator in a failed group", |fixture, comm| {
+        let halves = comm.pre_mul_sum(0.5_f32).unwrap();
+        let fail = fixture.nccl.group(|g| {
+            halves.on(g).all_reduce_in_place(recv(1), stream())?;
+            Err::<(), _>(Error::Aborted { call: "the closure" })
+        });
+        fail.unwrap_err();
+    }),
+    ("an operator that outlives an abort", |_, comm| {
+        let halves = comm.pre_mul_sum(0.5_f32).unwrap();
+        comm.abort_handle().abort().unwrap();
+        assert!(matches!(halves.all_reduce_in_place(recv(1), stream()), Err(Error::Aborted { .. })));
+    }),
+    ("an abort by a handle", |_, comm| comm.abort_handle().abort().unwrap()),
+    ("a child that could not be made", |fixture, comm| {
+        fixture.fake.answer_once("ncclCommSplit", 0, 3);
+        comm.split(Some(1), 0).unwrap_err();
+    }),
+];
+
+// Regression: baracuda uses and frees a communicator again after its abort.
+// Regression: nccl4py closes resources on a hanging communicator before it aborts.
+// Regression: monarch, cubecl, candle and mistral.rs leak communicators.
+#[test]
+fn every_ending_after_any_history_ends_handles_once() {
+    for (history_name, history) in HISTORIES {
+        for (end_name, end) in ENDINGS {
+            let fixture = Fixture::new();
+            let comm = fixture.spare();
+            history(&fixture, &comm);
+            end(comm);
+            fixture.close(&format!("{end_name} after {history_name}"));
+        }
+    }
+}
+
+// Regression: cudarc panics in drop if the abort fails.
+#[test]
+fn every_ending_any_result_code_ends_handles_once() {
+    for (name, end) in ENDINGS {
+        for function in ["ncclCommDestroy", "ncclCommAbort", "ncclCommFinalize"] {
+            for code in CODES {
+                let fixture = Fixture::new();
+                fixture.fake.answer(function, code);
+                end(fixture.spare());
+                fixture.close(&format!("{name}, {function} answers {code}"));
+            }
+        }
+    }
+}
+
+/// Ends a parent, its child and its grandchild in every order, and in every way.
+#[test]
+fn parent_and_children_in_any_order_end_once() {
+    let orders = [[0, 1, 2], [0, 2, 1], [1, 0, 2], [1, 2, 0], [2, 0, 1], [2, 1, 0]];
+    for order in orders {
+        for (name, end) in ENDINGS {
+            let fake = FakeNccl::new();
+            let nccl = fake.nccl();
+            let config = Config::new().name("parent");
+            let parent = nccl.init_rank_with(4, 2, &id(1), &config).unwrap();
+            let child = parent.split(Some(0), 0).unwrap().unwrap();
+            let grandchild = child.split_with(Some(0), 0, &Config::new().name("other")).unwrap().unwrap();
+            drop(child.pre_mul_sum(3_i32).unwrap());
+            let mut family = [Some(parent), Some(child), Some(grandchild)];
+            for index in order {
+                end(family[index].take().unwrap());
+            }
+            fake.assert_clean(&format!("{name} in the order {order:?}"));
+        }
+    }
+}
+
+/// A communicator that reports an impossible size or rank is ended, together with its siblings.
+#[test]
+fn invalid_size_or_rank_from_nccl_ends_communicator() {
+    for (size, rank) in [(0, 0), (-1, 0), (4, -1), (4, 4)] {
+        let fake = FakeNccl::new();
+        let nccl = fake.nccl();
+        fake.set_size_and_rank(size, rank);
+        for result in [nccl.init_rank(4, 2, &id(1)).map(drop), nccl.init_all(&[0, 1]).map(drop)] {
+            assert!(result.is_err(), "rank {rank} of {size}");
+        }
+        fake.assert_clean(&format!("rank {rank} of {size}"));
+    }
+}
+
+#[test]
+fn into_raw_then_from_raw_keeps_handle_and_name() {
+    let fake = FakeNccl::new();
+    let nccl = fake.nccl();
+    let named = Config::new().name("which NCCL keeps a pointer to");
+    let raw = nccl.init_rank_with(4, 2, &id(1), &named).unwrap().into_raw();
+    fake.take_log();
+    // Reuses the name's memory if it was freed.
+    let _others: Vec<Box<[u8]>> = (0..64).map(|_| vec![b'x'; 46].into()).collect();
+    // SAFETY: given up just before.
+    let comm = unsafe { Communicator::from_raw(&nccl, raw) }.unwrap();
+    assert_eq!(comm.as_raw(), raw);
+    comm.abort_handle().abort().unwrap();
+    assert!(comm.as_raw().is_null());
+    assert!(comm.into_raw().is_null());
+    fake.assert_clean("raw");
+}
+
+#[test]
+fn destroy_all_with_one_failure_ends_all() {
+    for code in [SUCCESS, 1] {
+        let fake = FakeNccl::new();
+        let comms = fake.nccl().init_all(&[0, 1, 2]).unwrap();
+        fake.answer_once("ncclCommDestroy", 1, code);
+        let result: Result<()> = Communicator::destroy_all(comms);
+        assert_eq!(result.is_ok(), code == SUCCESS);
+        fake.assert_clean("destroy_all");
+    }
+}
+
+/// NCCL's `ncclCommDestroy` would return before it frees anything.
+#[test]
+fn destroy_after_async_error_aborts_and_reports_it() {
+    for finalizes in [false, true] {
+        let fixture = Fixture::new();
+        let comm = fixture.spare();
+        let finalized = if finalizes { Ok(comm.finalize().unwrap()) } else { Err(comm) };
+        fixture.fake.take_log();
+        fixture.fake.set_async_states([], 6);
+        let error = finalized.map_or_else(Communicator::destroy, libnccl::Finalized::destroy).unwrap_err();
+        assert_eq!(error.code(), Some(ResultCode::REMOTE_ERROR), "{error}");
+        assert_eq!(fixture.fake.take_log(), ["ncclCommGetAsyncError(comm1, &)", "ncclCommAbort(comm1)"]);
+        fixture.fake.set_async_states([], SUCCESS);
+        fixture.close("asynchronous error");
+    }
+}
+
+/// NCCL only queues an abort inside a group, and drops it if the group is cancelled.
+#[test]
+fn end_inside_open_group_is_not_part_of_it() {
+    const INSIDE: &[Ending] = &[
+        ("drop", drop),
+        ("abort", |comm| comm.abort().unwrap()),
+        ("abort by a handle", |comm| comm.abort_handle().abort().unwrap()),
+        ("destroy, which is refused", |comm| drop(comm.destroy().unwrap_err())),
+    ];
+    for (name, end) in INSIDE {
+        for fails in [true, false] {
+            let fixture = Fixture::new();
+            let comm = fixture.spare();
+            let result = fixture.nccl.group(|g| {
+                g.recv(&fixture.comm, recv::<f32>(1), 0, stream())?;
+                end(comm);
+                let log = fixture.fake.take_log();
+                assert!(log.contains(&"ncclCommAbort(comm1)".to_string()), "{log:?}");
+                if fails { Err(Error::Aborted { call: "the closure" }) } else { Ok(()) }
+            });
+            assert_eq!(result.is_err(), fails, "{name}");
+            fixture.close(name);
+        }
+    }
+}
+
+#[test]
+fn pending_communicator_dropped_inside_another_group_ends() {
+    let fixture = Fixture::new();
+    let pending = fixture.nccl.group(|g| g.init_rank(4, 2, &id(1), &Config::new())).unwrap();
+    let cancelled = fixture.nccl.group(|_| {
+        drop(pending);
+        Err::<(), _>(Error::Aborted { call: "the closure" })
+    });
+    cancelled.unwrap_err();
+    fixture.close("pending");
+}
+
+/// NCCL writes the handle although the creation failed, and the parent points to the child's abort flag.
+#[test]
+fn child_whose_creation_failed_is_not_ended() {
+    for code in [1, 3, 6] {
+        let fixture = Fixture::new();
+        fixture.fake.answer_once("ncclCommSplit", 0, code);
+        fixture.comm.split(Some(1), 0).unwrap_err();
+        fixture.fake.answer_once("ncclCommShrink", 0, code);
+        fixture.comm.shrink(&[0], libnccl::ShrinkMode::Default, &Config::new()).unwrap_err();
+        assert!(!fixture.fake.calls().contains(&"ncclCommAbort"));
+        fixture.close("failed child");
+    }
+}
+
+/// The communicators of a group that failed were never complete.
+#[test]
+fn communicator_of_failed_group_is_not_ended() {
+    for function in ["ncclGroupEnd", "ncclCommInitRank"] {
+        let fixture = Fixture::new();
+        fixture.fake.answer_once(function, usize::from(function != "ncclGroupEnd"), 3);
+        let mut pending = Vec::new();
+        let failed = fixture.nccl.group(|g| {
+            pending.push(g.init_rank(4, 2, &id(1), &Config::new())?);
+            pending.push(g.init_rank(4, 3, &id(1), &Config::new())?);
+            Ok(())
+        });
+        failed.unwrap_err();
+        drop(pending);
+        assert!(!fixture.fake.calls().contains(&"ncclCommAbort"), "{function}");
+        fixture.close(function);
+    }
+}
+
+/// The longest that an end may take, as documented, and some time for a slow machine.
+const LIMIT: Duration = Duration::from_secs(5);
+const SLOW: Duration = Duration::from_secs(20);
+
+/// NCCL ends no communicator while there is a CUDA graph with its work.
+#[test]
+fn end_while_graph_exists_returns_within_limit() {
+    fn assert_late(result: &Result<()>, call: &str) {
+        let Err(Error::Timeout { call: found, elapsed, .. }) = result else { panic!("{result:?}") };
+        assert_eq!(*found, call);
+        assert!(*elapsed >= LIMIT, "{call}: {elapsed:?}");
+    }
+    type End = fn(&Fixture, Communicator);
+    let ends: [(&str, End); 5] = [
+        ("drop", |_, comm| drop(comm)),
+        ("abort", |_, comm| assert_late(&comm.abort(), "abort")),
+        ("abort by a handle", |_, comm| assert_late(&comm.abort_handle().abort(), "abort")),
+        ("abort_all", |fixture, comm| assert_late(&fixture.nccl.abort_all([comm]), "abort_all")),
+        ("destroy with a timeout", |fixture, spare| {
+            fixture.fake.destroy_graphs();
+            drop(spare);
+            let timed = Config::new().timeout(Duration::from_secs(1));
+            let comm = fixture.nccl.init_rank_with(4, 2, &id(1), &timed).unwrap();
+            fixture.fake.capture(comm.as_raw());
+            assert_late(&comm.destroy(), "destroy");
+        }),
+    ];
+    thread::scope(|scope| {
+        for (name, end) in ends {
+            scope.spawn(move || {
+                let fixture = Fixture::new();
+                let comm = fixture.spare();
+                fixture.fake.capture(comm.as_raw());
+                let start = Instant::now();
+                end(&fixture, comm);
+                assert!((LIMIT..SLOW).contains(&start.elapsed()), "{name}: {:?}", start.elapsed());
+                // It ends in the background, once the graph is gone.
+                fixture.fake.destroy_graphs();
+                while fixture.fake.live_communicators() > 1 {
+                    assert!(start.elapsed() < SLOW + SLOW, "{name}");
+                    thread::sleep(Duration::from_millis(1));
+                }
+                fixture.close(name);
+            });
+        }
+    });
+}
+
+#[test]
+fn graph_destroyed_before_communicator_delays_nothing() {
+    let fixture = Fixture::new();
+    let comm = fixture.spare();
+    fixture.fake.capture(comm.as_raw());
+    fixture.fake.destroy_graphs();
+    comm.destroy().unwrap();
+    fixture.close("graph");
+}
+
+/// The work of each keeps the device busy, so that the other cannot end before both are aborted.
+#[test]
+fn communicators_that_wait_for_each_other_abort_all_ends() {
+    let fixture = Fixture::new();
+    let comms = fixture.nccl.init_all(&[0, 1]).unwrap();
+    let [first, second] = [0, 1].map(|index| comms[index].as_raw());
+    fixture.fake.block_end(first, second);
+    fixture.fake.block_end(second, first);
+    fixture.fake.take_log();
+    let start = Instant::now();
+    fixture.nccl.abort_all(comms).unwrap();
+    assert!(start.elapsed() < LIMIT);
+    let log = ["ncclGroupStart()", "ncclCommAbort(comm2)", "ncclCommAbort(comm3)", "ncclGroupEnd()"];
+    assert_eq!(fixture.fake.take_log(), log);
+    fixture.close("abort_all");
+}
+
+#[test]
+fn abort_all_of_ended_communicators_aborts_the_others() {
+    let fixture = Fixture::new();
+    let comms = fixture.nccl.init_all(&[0, 1, 2]).unwrap();
+    comms[1].abort_handle().abort().unwrap();
+    fixture.fake.take_log();
+    fixture.nccl.abort_all(comms).unwrap();
+    fixture.nccl.abort_all([]).unwrap();
+    let log = ["ncclGroupStart()", "ncclCommAbort(comm2)", "ncclCommAbort(comm4)", "ncclGroupEnd()"];
+    assert_eq!(fixture.fake.take_log(), log);
+    fixture.close("ended before");
+}

@@ -1,0 +1,329 @@
+//! Guards of buffers: they learn the operation's stream, and live until NCCL has enqueued the operation.
+
+use std::cell::RefCell;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::time::Duration;
+
+use libnccl::{
+    Buffer, BufferMut, BufferResult, CollectiveConfig, Communicator, Config, DeviceSlice, Error, Group,
+    InvalidArgumentKind, MemorySpace, ReduceOp, Result, SendBuffer, Signal, StreamRef, WaitSignal,
+};
+use libnccl_test_support::fake_nccl::{FakeNccl, IN_PROGRESS, SUCCESS};
+
+use crate::fixture::{Fixture, RECV, SEND, id, recv, send, stream};
+
+/// A buffer in stream-ordered memory, whose guards record what was called before they are made and dropped.
+struct Tensor<'f> {
+    fake: &'f FakeNccl,
+    name: &'static str,
+    events: &'f RefCell<Vec<String>>,
+}
+
+/// The guard of a [`Tensor`].
+struct Guard<'a>(&'a Tensor<'a>);
+
+impl Tensor<'_> {
+    fn record(&self, event: &str) {
+        let last = last_call(self.fake);
+        self.events.borrow_mut().push(format!("{} {event} after {last}", self.name));
+    }
+
+    fn guard<'a>(&'a self, stream: StreamRef<'a>) -> Guard<'a> {
+        self.record(&format!("on {:?}", stream.as_raw()));
+        Guard(self)
+    }
+}
+
+impl Drop for Guard<'_> {
+    fn drop(&mut self) {
+        self.0.record("released");
+    }
+}
+
+// SAFETY: never read: the fake moves no data.
+unsafe impl Buffer for Tensor<'_> {
+    type Element = f32;
+    type Guard<'a>
+        = Guard<'a>
+    where
+        Self: 'a;
+
+    fn memory_space(&self) -> MemorySpace {
+        MemorySpace::Device
+    }
+    fn len(&self) -> usize {
+        3
+    }
+    fn as_ptr<'a>(&'a self, stream: StreamRef<'a>) -> BufferResult<(*const f32, Guard<'a>)> {
+        Ok((std::ptr::without_provenance(SEND), self.guard(stream)))
+    }
+}
+
+// SAFETY: as above.
+unsafe impl BufferMut for Tensor<'_> {
+    type GuardMut<'a>
+        = Guard<'a>
+    where
+        Self: 'a;
+
+    fn as_mut_ptr<'a>(&'a mut self, stream: StreamRef<'a>) -> BufferResult<(*mut f32, Guard<'a>)> {
+        Ok((std::ptr::without_provenance_mut(RECV), self.guard(stream)))
+    }
+}
+
+/// Runs `act` with two tensors, and returns the events.
+fn events<R>(fixture: &Fixture, act: impl FnOnce(&Tensor<'_>, &mut Tensor<'_>) -> R) -> (R, Vec<String>) {
+    let events = RefCell::default();
+    let [send, mut recv] = ["send", "recv"].map(|name| Tensor { fake: &fixture.fake, name, events: &events });
+    let result = act(&send, &mut recv);
+    (result, events.take())
+}
+
+const BEFORE: [&str; 2] = ["send on 0x5 after ncclCommCuDevice", "recv on 0x5 after ncclCommCuDevice"];
+
+/// Returns the last call that is not one for the text of an error.
+fn last_call(fake: &FakeNccl) -> &'static str {
+    let is_text = |function: &str| ["ncclGetErrorString", "ncclGetLastError"].contains(&function);
+    fake.calls().iter().rfind(|function| !is_text(function)).copied().unwrap_or_default()
+}
+
+fn released(after: &str) -> [String; 2] {
+    ["send", "recv"].map(|name| format!("{name} released after {after}"))
+}
+
+#[test]
+fn guard_lives_until_the_call_returns() {
+    for code in [SUCCESS, 3] {
+        let fixture = Fixture::new();
+        fixture.fake.answer_once("ncclAllReduce", 0, code);
+        let (result, events) =
+            events(&fixture, |send, recv| fixture.comm.all_reduce(send, recv, ReduceOp::Sum, stream()));
+        assert_eq!(result.is_ok(), code == SUCCESS);
+        assert_eq!(events[..2], BEFORE);
+        let last = last_call(&fixture.fake);
+        assert_eq!(events[2..], released(last), "{events:?}");
+        assert!(code != SUCCESS || last == "ncclAllReduce", "{last}");
+        fixture.close("ungrouped");
+    }
+}
+
+#[test]
+fn guard_of_call_in_progress_lives_until_it_is_enqueued() {
+    let fake = FakeNccl::new();
+    let nccl = fake.nccl();
+    for (states, succeeds) in [(vec![IN_PROGRESS; 3], true), (vec![IN_PROGRESS; 1 << 20], false)] {
+        let config = Config::new().timeout(Duration::from_millis(30));
+        let comm = nccl.init_rank_with(4, 2, &id(1), &config).unwrap();
+        let recorded = RefCell::default();
+        let tensor = Tensor { fake: &fake, name: "send", events: &recorded };
+        fake.answer_once("ncclSend", 0, IN_PROGRESS);
+        fake.set_async_states(states, SUCCESS);
+        let result = comm.send(&tensor, 0, stream());
+        assert_eq!(result.is_ok(), succeeds, "{result:?}");
+        let last = if succeeds { "ncclCommGetAsyncError" } else { "ncclCommAbort" };
+        assert_eq!(recorded.borrow().last(), Some(&format!("send released after {last}")));
+        fake.set_async_states([], SUCCESS);
+    }
+}
+
+#[test]
+fn guard_in_group_lives_until_its_end() {
+    type Act = fn(&Fixture, &Tensor<'_>, &mut Tensor<'_>) -> Result<()>;
+    let acts: [(&str, bool, Act); 6] = [
+        ("success", true, |f, send, recv| {
+            f.nccl.group(|g| g.all_reduce(&f.comm, send, recv, ReduceOp::Sum, stream()))
+        }),
+        ("a group in the group", true, |f, send, recv| {
+            f.nccl.group(|g| g.group(|g| g.all_reduce(&f.comm, send, recv, ReduceOp::Sum, stream())))
+        }),
+        ("an end that fails", false, |f, send, recv| {
+            f.fake.answer_once("ncclGroupEnd", 0, 1);
+            f.nccl.group(|g| g.all_reduce(&f.comm, send, recv, ReduceOp::Sum, stream()))
+        }),
+        ("a call that fails", false, |f, send, recv| {
+            f.fake.answer_once("ncclAllReduce", 0, 1);
+            f.nccl.group(|g| g.all_reduce(&f.comm, send, recv, ReduceOp::Sum, stream()))
+        }),
+        ("a later error", false, |f, send, recv| {
+            f.nccl.group(|g| {
+                g.all_reduce(&f.comm, send, recv, ReduceOp::Sum, stream())?;
+                g.send(&f.comm, crate::fixture::send::<u8>(1), 9, stream())
+            })
+        }),
+        ("a panic", false, |f, send, recv| {
+            let panics = || {
+                f.nccl.group(|g| {
+                    g.all_reduce(&f.comm, send, recv, ReduceOp::Sum, stream())?;
+                    panic!("on purpose")
+                })
+            };
+            catch_unwind(AssertUnwindSafe(panics)).unwrap_or(Err(Error::Aborted { call: "panic" }))
+        }),
+    ];
+    for (name, succeeds, act) in acts {
+        let fixture = Fixture::new();
+        let (result, events) = events(&fixture, |send, recv| act(&fixture, send, recv));
+        assert_eq!(result.is_ok(), succeeds, "{name}: {result:?}");
+        assert_eq!(events[2..], released("ncclGroupEnd"), "{name}: {events:?}");
+        assert_eq!(fixture.fake.take_started().len(), usize::from(succeeds), "{name}");
+        fixture.close(name);
+    }
+}
+
+#[test]
+fn guard_of_operation_that_is_refused_is_dropped() {
+    let fixture = Fixture::new();
+    let (result, events) = events(&fixture, |send, recv| {
+        fixture.nccl.simulate(|g| {
+            let _ = g.broadcast(&fixture.comm, send, recv, 0, stream());
+            g.all_reduce_in_place(&fixture.comm, crate::fixture::recv::<u8>(1), ReduceOp::Sum, stream())
+        })
+    });
+    result.unwrap_err();
+    let dropped = released("ncclGroupStart");
+    assert!(dropped.iter().all(|event| events[2..].contains(event)), "before the all_reduce: {events:?}");
+    fixture.close("refused");
+}
+
+/// A buffer that is never ready.
+struct NotReady;
+
+impl<'a> SendBuffer<'a> for NotReady {
+    type Element = f32;
+    type Guard = ();
+
+    unsafe fn into_view(self, _: StreamRef<'a>) -> BufferResult<(DeviceSlice<'a, f32>, ())> {
+        Err("it is on its way".into())
+    }
+}
+
+#[test]
+fn buffer_that_is_not_ready_refuses_the_operation_and_its_group() {
+    let fixture = Fixture::new();
+    let expected = "all_reduce: a buffer is not ready: it is on its way";
+    let refused = |error: Error| {
+        assert!(
+            matches!(error, Error::InvalidArgument { kind: InvalidArgumentKind::NotReady, .. }),
+            "{error}"
+        );
+        assert_eq!(error.to_string(), expected);
+    };
+    let comm = &fixture.comm;
+    refused(comm.all_reduce(NotReady, recv::<f32>(3), ReduceOp::Sum, stream()).unwrap_err());
+    let tenfold = comm.pre_mul_sum(10.0_f32).unwrap();
+    refused(tenfold.all_reduce(NotReady, recv::<f32>(3), stream()).unwrap_err());
+    drop(tenfold);
+    let ended = fixture.nccl.group(|g| {
+        // An error that nobody looks at.
+        let _ = g.all_reduce(comm, NotReady, recv::<f32>(3), ReduceOp::Sum, stream());
+        g.all_reduce(comm, send::<f32>(3), recv::<f32>(3), ReduceOp::Sum, stream())
+    });
+    refused(ended.unwrap_err());
+    assert_eq!(fixture.fake.take_started().len(), 0);
+    fixture.close("not ready");
+}
+
+/// A buffer that is never ready, for a reason whose text panics.
+#[derive(Debug)]
+struct Unspeakable;
+
+impl std::fmt::Display for Unspeakable {
+    fn fmt(&self, _: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        panic!("on purpose")
+    }
+}
+
+impl std::error::Error for Unspeakable {}
+
+impl<'a> SendBuffer<'a> for Unspeakable {
+    type Element = f32;
+    type Guard = ();
+
+    unsafe fn into_view(self, _: StreamRef<'a>) -> BufferResult<(DeviceSlice<'a, f32>, ())> {
+        Err(Box::new(self))
+    }
+}
+
+#[test]
+fn panic_of_the_text_why_a_buffer_is_not_ready_leaves_the_communicator_usable() {
+    let Fixture { fake, nccl, comm, .. } = &Fixture::new();
+    let calls: [&dyn Fn() -> Result<()>; 2] =
+        [&|| comm.send(Unspeakable, 0, stream()), &|| nccl.group(|g| g.send(comm, Unspeakable, 0, stream()))];
+    for call in calls {
+        catch_unwind(AssertUnwindSafe(call)).unwrap_err();
+        comm.send(send::<f32>(1), 0, stream()).unwrap();
+        // A group still waits for it.
+        fake.answer_once("ncclGroupEnd", 0, IN_PROGRESS);
+        fake.set_async_states([IN_PROGRESS], SUCCESS);
+        nccl.group(|g| g.send(comm, send::<f32>(1), 0, stream())).unwrap();
+        assert_eq!(fake.async_states_left(), 0);
+    }
+    comm.abort_handle().abort().unwrap();
+    assert!(comm.as_raw().is_null(), "aborted at once");
+}
+
+/// A buffer whose guard goes on using the group.
+struct Late<'s, 'e> {
+    group: &'s Group<'s, 'e>,
+    comm: &'s Communicator,
+    errors: &'s RefCell<Vec<String>>,
+}
+
+struct LateGuard<'s, 'e>(Late<'s, 'e>);
+
+impl<'s, 'e> SendBuffer<'s> for Late<'s, 'e> {
+    type Element = f32;
+    type Guard = LateGuard<'s, 'e>;
+
+    unsafe fn into_view(self, _: StreamRef<'s>) -> BufferResult<(DeviceSlice<'s, f32>, LateGuard<'s, 'e>)> {
+        Ok((send(1), LateGuard(self)))
+    }
+}
+
+impl Drop for LateGuard<'_, '_> {
+    fn drop(&mut self) {
+        let Late { group, comm, errors } = self.0;
+        let results = [
+            group.send(comm, send::<f32>(1), 0, stream()),
+            group.recv(comm, recv::<f32>(1), 0, stream()),
+            group.init_rank(4, 2, &id(1), &Config::new()).map(drop),
+            group.group(|_| Ok(())),
+        ];
+        errors.borrow_mut().extend(results.map(|result| result.unwrap_err().to_string()));
+    }
+}
+
+#[test]
+fn guard_that_uses_its_group_after_the_end_is_refused() {
+    let fixture = Fixture::new();
+    let errors = RefCell::default();
+    fixture
+        .nccl
+        .group(|g| {
+            g.send(&fixture.comm, Late { group: g, comm: &fixture.comm, errors: &errors }, 0, stream())
+        })
+        .unwrap();
+    let expected = ["send", "recv", "init_rank", "group"].map(|call| format!("{call}: the group has ended"));
+    assert_eq!(errors.into_inner(), expected);
+    assert_eq!(fixture.fake.take_started().len(), 1);
+    fixture.close("after the end");
+}
+
+/// NCCL reads options and signals until the end of the group.
+#[test]
+fn options_and_signals_may_be_temporary_in_a_group() {
+    let fixture = Fixture::new();
+    fixture
+        .nccl
+        .group(|g| {
+            g.on(&fixture.comm).with(&CollectiveConfig::new().max_ctas(2)).all_reduce_in_place(
+                recv::<f32>(3),
+                ReduceOp::Sum,
+                stream(),
+            )?;
+            let signal = WaitSignal { count: 1, peer: 0, signal: Signal::default() };
+            g.wait_signal(&fixture.comm, &[signal], stream())
+        })
+        .unwrap();
+    fixture.close("temporary");
+}

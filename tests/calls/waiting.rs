@@ -1,0 +1,376 @@
+//! Nonblocking communicators: waits, timeouts, and aborts from other threads.
+
+use std::thread;
+use std::time::{Duration, Instant};
+
+use libnccl::{
+    CollectiveConfig, Communicator, Config, Error, MemorySpace, ReduceOp, Result, ResultCode, ShrinkMode,
+};
+use libnccl_test_support::fake_nccl::{FakeNccl, IN_PROGRESS, SUCCESS};
+
+use crate::fixture::{Fixture, id, recv, send, stream, work};
+
+const TIMEOUT: Duration = Duration::from_millis(30);
+
+fn timed() -> Config {
+    Config::new().timeout(TIMEOUT)
+}
+
+/// Creates a fake library and a nonblocking communicator.
+fn nonblocking() -> (FakeNccl, libnccl::Nccl, Communicator) {
+    let fake = FakeNccl::new();
+    let nccl = fake.nccl();
+    let comm = nccl.init_rank_with(4, 2, &id(1), &timed()).unwrap();
+    fake.take_log();
+    (fake, nccl, comm)
+}
+
+fn aborts(fake: &FakeNccl) -> usize {
+    fake.take_log().iter().filter(|call| call.starts_with("ncclCommAbort")).count()
+}
+
+/// A method, the function that returns "in progress" to it, and a call of it that then waits for ever.
+type Endless = (&'static str, &'static str, fn(&libnccl::Nccl, Communicator) -> Result<()>);
+
+const ENDLESS: &[Endless] = &[
+    ("all_reduce", "ncclAllReduce", |_, comm| work(&comm)),
+    ("group", "ncclGroupEnd", |nccl, comm| {
+        nccl.group(|g| g.all_reduce_in_place(&comm, recv::<f32>(1), ReduceOp::Sum, stream()))
+    }),
+    ("split", "ncclCommSplit", |_, comm| comm.split(Some(1), 0).map(drop)),
+    ("shrink", "ncclCommShrink", |_, comm| comm.shrink(&[0], ShrinkMode::Default, &Config::new()).map(drop)),
+    ("grow", "ncclCommGrow", |_, comm| comm.grow(5, None, &Config::new()).map(drop)),
+    ("finalize", "ncclCommFinalize", |_, comm| comm.finalize().map(drop)),
+    ("destroy", "ncclCommFinalize", |_, comm| comm.destroy()),
+    ("pre_mul_sum", "ncclRedOpCreatePreMulSum", |_, comm| comm.pre_mul_sum(1.0_f32).map(drop)),
+    ("revoke", "ncclCommRevoke", |_, comm| comm.revoke()),
+];
+
+#[test]
+fn endless_wait_times_out_and_aborts_once() {
+    for (method, function, act) in ENDLESS {
+        let (fake, nccl, comm) = nonblocking();
+        fake.answer_once(function, 0, IN_PROGRESS);
+        fake.set_async_states([], IN_PROGRESS);
+        let start = Instant::now();
+        let error = act(&nccl, comm).unwrap_err();
+        let took = start.elapsed();
+        let Error::Timeout { call, elapsed, .. } = error else { panic!("{function}: {error}") };
+        assert_eq!(call, *method);
+        assert!(elapsed >= TIMEOUT, "{function}: {elapsed:?}");
+        assert!(took < TIMEOUT * 100, "{function}: {took:?}");
+        assert_eq!(aborts(&fake), 1, "{function}");
+        fake.forget_operators();
+        fake.write_pending_children();
+        fake.assert_clean(function);
+    }
+}
+
+/// The wait for a call fails with an error of NCCL: it is the method that failed, not the query of the state.
+#[test]
+fn failed_wait_names_the_method() {
+    for (method, function, act) in ENDLESS {
+        let (fake, nccl, comm) = nonblocking();
+        fake.answer_once(function, 0, IN_PROGRESS);
+        fake.set_async_states([IN_PROGRESS], 6);
+        let error = act(&nccl, comm).unwrap_err();
+        let Error::Nccl { call, code, .. } = &error else { panic!("{method}: {error}") };
+        assert_eq!((*call, *code), (*method, ResultCode::REMOTE_ERROR), "{error}");
+    }
+}
+
+#[test]
+fn endless_init_times_out_and_aborts_once() {
+    type Make = (&'static str, &'static str, fn(&libnccl::Nccl) -> Result<()>);
+    let makes: [Make; 4] = [
+        ("init_rank_with", "ncclCommInitRankConfig", |nccl| {
+            nccl.init_rank_with(4, 2, &id(1), &timed()).map(drop)
+        }),
+        ("init_rank_scalable", "ncclCommInitRankScalable", |nccl| {
+            nccl.init_rank_scalable(4, 2, &[id(1), id(2)], &timed()).map(drop)
+        }),
+        ("grow_rank", "ncclCommGrow", |nccl| nccl.grow_rank(4, 2, &id(1), &timed()).map(drop)),
+        ("init_rank", "ncclGroupEnd", |nccl| {
+            nccl.group(|g| g.init_rank(4, 2, &id(1), &timed()))?.finish().map(drop)
+        }),
+    ];
+    for (method, function, make) in makes {
+        let fake = FakeNccl::new();
+        let nccl = fake.nccl();
+        fake.answer_once(function, 0, IN_PROGRESS);
+        fake.set_async_states([], IN_PROGRESS);
+        let start = Instant::now();
+        let error = make(&nccl).unwrap_err();
+        let took = start.elapsed();
+        let Error::Timeout { call, elapsed, .. } = error else { panic!("{method}: {error}") };
+        assert_eq!(call, method);
+        assert!(elapsed >= TIMEOUT, "{method}: {elapsed:?}");
+        assert!(took < TIMEOUT * 100, "{method}: {took:?}");
+        assert_eq!(aborts(&fake), 1, "{function}");
+        fake.assert_clean(function);
+    }
+}
+
+#[test]
+fn init_all_with_initializes_ranks_in_a_group_and_waits() {
+    let fake = FakeNccl::new();
+    fake.set_host_memory(true);
+    let nccl = fake.nccl();
+    // Asked when it is first needed.
+    assert_eq!(nccl.memory_space(), MemorySpace::Host);
+    fake.take_log();
+    fake.answer_once("ncclGroupEnd", 0, IN_PROGRESS);
+    fake.set_async_states([IN_PROGRESS], SUCCESS);
+    let comms = nccl.init_all_with(&[7, 3], &timed()).unwrap();
+    assert_eq!(comms.iter().map(Communicator::device).collect::<Vec<_>>(), [7, 3]);
+    let names = |fake: &FakeNccl| -> Vec<_> {
+        fake.take_log().iter().map(|call| call.split('(').next().unwrap_or_default().to_string()).collect()
+    };
+    let start = ["ncclGetUniqueId", "ncclGroupStart", "ncclCommInitRankConfig", "ncclCommInitRankConfig"];
+    let log = names(&fake);
+    assert_eq!(log[..5], [&start[..], &["ncclGroupEnd"]].concat(), "{log:?}");
+    assert_eq!(log.iter().filter(|name| *name == "ncclCommGetAsyncError").count(), 3);
+    drop(comms);
+    fake.take_log();
+
+    fake.answer_once("ncclGroupEnd", 0, IN_PROGRESS);
+    fake.set_async_states([], IN_PROGRESS);
+    let error = nccl.init_all_with(&[0, 1, 2], &timed()).unwrap_err();
+    assert!(matches!(error, Error::Timeout { call: "init_all_with", .. }), "{error}");
+    assert_eq!(aborts(&fake), 3);
+    fake.assert_clean("init_all_with");
+}
+
+/// Nothing ends its work here, so the buffers are in use until it is complete.
+#[test]
+fn borrowed_communicator_in_a_group_is_waited_for_beyond_the_groups_timeout() {
+    let (fake, nccl, owner) = nonblocking();
+    // SAFETY: live, and used by nothing else as long as it is borrowed.
+    let comm = unsafe { Communicator::borrow_raw(&nccl, owner.as_raw()) }.unwrap();
+    fake.answer_once("ncclGroupEnd", 0, IN_PROGRESS);
+    fake.set_async_states([IN_PROGRESS; 100], SUCCESS);
+    fake.set_async_error_delay(Duration::from_millis(1));
+    nccl.group(|g| {
+        g.timeout(Duration::from_millis(10));
+        g.send(&comm, send::<f32>(1), 0, stream())
+    })
+    .unwrap();
+    assert_eq!(fake.async_states_left(), 0);
+    drop(comm);
+    drop(owner);
+    fake.assert_clean("borrowed");
+}
+
+#[test]
+fn communicator_after_timeout_is_aborted() {
+    let (fake, nccl, comm) = nonblocking();
+    let halves = comm.pre_mul_sum(0.5_f32).unwrap();
+    fake.answer_once("ncclAllReduce", 0, IN_PROGRESS);
+    fake.set_async_states([], IN_PROGRESS);
+    assert!(matches!(halves.all_reduce_in_place(recv(1), stream()), Err(Error::Timeout { .. })));
+    fake.take_log();
+    for result in [
+        work(&comm),
+        comm.async_error().map(drop),
+        comm.split(None, 0).map(drop),
+        nccl.group(|g| g.send(&comm, send::<f32>(1), 0, stream())),
+    ] {
+        assert!(matches!(result, Err(Error::Aborted { .. })), "{result:?}");
+    }
+    assert!(comm.as_raw().is_null());
+    drop(halves);
+    comm.abort_handle().abort().unwrap();
+    comm.destroy().ok();
+    assert_eq!(aborts(&fake), 0);
+    fake.assert_clean("after a timeout");
+}
+
+#[test]
+fn child_created_after_the_call_is_returned() {
+    type Make = fn(&Communicator) -> Result<Option<Communicator>>;
+    let makes: [Make; 2] = [
+        |comm| comm.split(Some(1), 0),
+        |comm| comm.shrink(&[0], ShrinkMode::Default, &Config::new()).map(Some),
+    ];
+    for (make, answer) in makes.iter().flat_map(|make| [(make, IN_PROGRESS), (make, SUCCESS)]) {
+        let (fake, _, comm) = nonblocking();
+        for function in ["ncclCommSplit", "ncclCommShrink"] {
+            fake.answer_once(function, 0, answer);
+        }
+        fake.set_async_states([IN_PROGRESS, IN_PROGRESS], SUCCESS);
+        let child = make(&comm).unwrap().unwrap();
+        // The child has its parent's timeout.
+        fake.answer_once("ncclAllReduce", 0, IN_PROGRESS);
+        fake.set_async_states([], IN_PROGRESS);
+        assert!(matches!(work(&child), Err(Error::Timeout { .. })));
+        fake.set_async_states([], SUCCESS);
+        drop((child, comm));
+        fake.assert_clean("late");
+    }
+}
+
+/// NCCL may write to the slot at any time, even after all callers have given up.
+#[test]
+fn child_created_after_timeout_is_written_to_live_memory() {
+    let (fake, _, comm) = nonblocking();
+    fake.answer_once("ncclCommSplit", 0, IN_PROGRESS);
+    fake.set_async_states([], IN_PROGRESS);
+    assert!(matches!(comm.split(Some(1), 0), Err(Error::Timeout { .. })));
+    drop(comm);
+    // Reuses the slot's memory if it was freed.
+    let boxes: Vec<Box<usize>> = (0..64).map(|_| Box::new(7)).collect();
+    assert_eq!(fake.write_pending_children(), 1);
+    assert!(boxes.iter().all(|number| **number == 7));
+    fake.assert_clean("too late");
+}
+
+/// NCCL's own thread reads the options.
+#[test]
+fn collective_options_outlive_the_wait() {
+    let (fake, _, comm) = nonblocking();
+    fake.answer_once("ncclAllReduceConfig", 0, IN_PROGRESS);
+    fake.set_async_states([IN_PROGRESS], SUCCESS);
+    let options = CollectiveConfig::new().min_ctas(3).alg_selection("ring");
+    comm.operations().with(&options).all_reduce_in_place(recv::<f32>(1), ReduceOp::Sum, stream()).unwrap();
+    drop(comm);
+    fake.assert_clean("options");
+}
+
+// Regression: nccl4py closes resources on a hanging communicator before it aborts.
+#[test]
+fn abort_handle_ends_a_wait() {
+    for _ in 0..20 {
+        let fake = FakeNccl::new();
+        let nccl = fake.nccl();
+        let config = Config::new().timeout(Duration::from_secs(20));
+        let comm = nccl.init_rank_with(4, 2, &id(1), &config).unwrap();
+        fake.answer_once("ncclAllReduce", 0, IN_PROGRESS);
+        fake.set_async_states([], IN_PROGRESS);
+        // Makes the abort come while the owner is inside NCCL.
+        fake.set_async_error_delay(Duration::from_micros(300));
+        let handles = [comm.abort_handle(), comm.abort_handle()];
+        thread::scope(|scope| {
+            for handle in handles {
+                let fake = &fake;
+                scope.spawn(move || {
+                    fake.attach();
+                    thread::sleep(Duration::from_millis(2));
+                    handle.abort().unwrap();
+                });
+            }
+            assert!(matches!(work(&comm), Err(Error::Aborted { .. })));
+        });
+        assert!(matches!(work(&comm), Err(Error::Aborted { .. })));
+        drop(comm);
+        assert_eq!(aborts(&fake), 1);
+        fake.assert_clean("aborted");
+    }
+}
+
+/// At any time, at most one thread is inside NCCL, and exactly one ends the communicator.
+// Regression: baracuda uses and frees a communicator again after its abort.
+#[test]
+fn abort_handle_racing_with_work_aborts_once() {
+    for round in 0..100 {
+        let fake = FakeNccl::new();
+        let comm = fake.nccl().init_rank_with(4, 2, &id(1), &timed()).unwrap();
+        fake.set_async_error_delay(Duration::from_micros(20));
+        let handle = comm.abort_handle();
+        thread::scope(|scope| {
+            let fake = &fake;
+            scope.spawn(move || {
+                fake.attach();
+                thread::sleep(Duration::from_micros(round * 10));
+                handle.abort().unwrap();
+            });
+            while comm.async_error().is_ok() {}
+            assert!(matches!(work(&comm), Err(Error::Aborted { .. })));
+        });
+        match round % 3 {
+            0 => drop(comm),
+            1 => comm.abort().unwrap(),
+            _ => assert!(matches!(comm.destroy(), Err(Error::Aborted { .. }))),
+        }
+        assert_eq!(aborts(&fake), 1);
+        fake.assert_clean("race");
+    }
+}
+
+#[test]
+fn abort_handle_in_open_group_aborts_after_group_end() {
+    let fixture = Fixture::new();
+    let handle = fixture.comm.abort_handle();
+    fixture
+        .nccl
+        .group(|g| {
+            g.send(&fixture.comm, send::<f32>(1), 0, stream())?;
+            thread::scope(|scope| {
+                let abort = || {
+                    fixture.fake.attach();
+                    handle.abort()
+                };
+                scope.spawn(abort).join().unwrap()
+            })?;
+            assert_eq!(aborts(&fixture.fake), 0);
+            g.recv(&fixture.comm, recv::<f32>(1), 0, stream())
+        })
+        .unwrap();
+    assert_eq!(aborts(&fixture.fake), 1);
+    assert!(matches!(work(&fixture.comm), Err(Error::Aborted { .. })));
+    fixture.close("abort in a group");
+}
+
+/// NCCL returns success, and a thread of its own does the rest.
+#[test]
+fn management_call_of_nonblocking_communicator_waits_after_success() {
+    let calls: [fn(&Communicator) -> Result<()>; 4] = [
+        Communicator::suspend,
+        Communicator::resume,
+        |comm| comm.split(Some(1), 0).map(|child| assert!(child.is_some())),
+        |comm| comm.grow(5, None, &Config::new()).map(drop),
+    ];
+    for call in calls {
+        let (fake, _, comm) = nonblocking();
+        fake.set_async_states([IN_PROGRESS, IN_PROGRESS], SUCCESS);
+        call(&comm).unwrap();
+        assert_eq!(fake.async_states_left(), 0);
+        drop(comm);
+        fake.assert_clean("after a success");
+    }
+}
+
+#[test]
+fn window_of_nonblocking_communicator_is_written_before_it_is_returned() {
+    let (fake, nccl, comm) = nonblocking();
+    let mut buffer = nccl.alloc::<f32>(1024).unwrap();
+    fake.set_async_states([IN_PROGRESS, IN_PROGRESS], SUCCESS);
+    // SAFETY: the fake has no other ranks.
+    let window = unsafe { comm.register_window(&mut buffer, libnccl::WindowFlags::DEFAULT) }.unwrap();
+    assert!(window.is_active());
+    drop(window);
+    drop(comm);
+    fake.assert_clean("window");
+}
+
+/// The call writes the handle at once, and NCCL's own thread again when the communicator is complete.
+#[test]
+fn grown_communicator_is_written_twice_to_live_memory() {
+    let (fake, nccl, comm) = nonblocking();
+    fake.set_async_states([SUCCESS, IN_PROGRESS, IN_PROGRESS], SUCCESS);
+    drop(comm.grow(5, None, &Config::new()).unwrap());
+    fake.set_async_states([IN_PROGRESS, IN_PROGRESS], SUCCESS);
+    drop(nccl.grow_rank(5, 4, &id(1), &timed()).unwrap());
+    drop(comm);
+    fake.assert_clean("grown");
+}
+
+/// With `NCCL_COMM_BLOCKING=0`.
+#[test]
+fn init_that_returns_success_in_progress_is_waited_for() {
+    let fake = FakeNccl::new();
+    let nccl = fake.nccl();
+    fake.set_async_states([IN_PROGRESS, IN_PROGRESS], SUCCESS);
+    drop(nccl.init_rank(4, 2, &id(1)).unwrap());
+    assert_eq!(fake.async_states_left(), 0);
+    fake.assert_clean("init");
+}

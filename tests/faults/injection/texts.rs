@@ -1,0 +1,41 @@
+//! NCCL's error texts, which may be null or any bytes.
+
+use libnccl::Error;
+use libnccl_test_support::fake_nccl::ErrorText;
+
+use super::fault::Fault;
+use super::methods;
+use super::run::{Timing, baseline, run};
+
+const TEXTS: [(ErrorText, &str); 5] = [
+    (ErrorText::Null, ""),
+    (ErrorText::Empty, ""),
+    (ErrorText::NotUtf8, "\u{fffd}\u{fffd} broken \u{fffd}"),
+    (ErrorText::Megabyte, "xxx"),
+    (ErrorText::Changing, "text 0"),
+];
+
+#[test]
+fn error_text_of_any_bytes_is_copied() {
+    for method in methods::all() {
+        for call in baseline(&method, Timing::Timeout).own_calls(&method) {
+            for (text, expected) in TEXTS {
+                let fault = Fault { code: 3, text, ..Fault::of(call) };
+                let Err(Error::Nccl { message, detail, .. }) =
+                    run(&method, Timing::Timeout, Some(fault)).result
+                else {
+                    continue; // Checked with the codes.
+                };
+                for copied in [&message, &detail] {
+                    assert!(copied.starts_with(expected), "{text:?}: {copied:.200}");
+                    assert_eq!(copied.is_empty(), expected.is_empty(), "{text:?}: {copied:.200}");
+                }
+                let differs = [ErrorText::Changing, ErrorText::Megabyte].contains(&text);
+                assert_eq!(differs, message != detail, "{text:?}");
+                assert_eq!(text == ErrorText::Megabyte, message.len() == 1 << 20, "{text:?}");
+                // NCCL's buffer for the last error has no more.
+                assert!(detail.len() <= 1024, "{text:?}");
+            }
+        }
+    }
+}

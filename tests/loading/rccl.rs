@@ -1,0 +1,171 @@
+//! AMD's RCCL: it has the functions of an older NCCL and a few of its own, and crashes on null communicators.
+//!
+//! No RCCL runs here. A shared object with the version and the functions of RCCL 2.21.5 (AMD's 6.3) is opened by the
+//! real loader, and the CPU implementation with RCCL's functions moves the data. `search.rs` searches for RCCL.
+#![allow(unsafe_code)]
+
+use std::path::Path;
+
+use libnccl::sys::{Functions, ncclResult_t};
+use libnccl::{
+    Backend, Communicator, Config, DeviceSlice, DeviceSliceMut, Error, MemorySpace, Nccl, ReduceOp, Result,
+    ShrinkMode, StreamRef,
+};
+use libnccl_test_support::restricted;
+
+use crate::rccl_library::{VERSION, build, has};
+
+const STREAM: StreamRef<'static> = StreamRef::DEFAULT;
+
+unsafe extern "C" fn version(out: *mut std::ffi::c_int) -> ncclResult_t {
+    // SAFETY: the facade's own int.
+    unsafe { *out = VERSION.code().cast_signed() };
+    ncclResult_t::ncclSuccess
+}
+
+/// Opens the CPU implementation with RCCL's version and functions.
+fn in_process() -> Nccl {
+    let table = Functions { ncclGetVersion: Some(version), ..restricted(libnccl_cpu::TABLE, has) };
+    // SAFETY: functions of the CPU implementation, which is linked into this program.
+    unsafe { Nccl::from_table("RCCL in this process", table) }.unwrap()
+}
+
+fn send<T: libnccl::Element>(slice: &[T]) -> DeviceSlice<'_, T> {
+    // SAFETY: the library says that its memory is a GPU's, and it is the host's.
+    unsafe { DeviceSlice::from_raw_parts(slice.as_ptr(), slice.len()) }
+}
+
+fn recv<T: libnccl::Element>(slice: &mut [T]) -> DeviceSliceMut<'_, T> {
+    // SAFETY: as above.
+    unsafe { DeviceSliceMut::from_raw_parts(slice.as_mut_ptr(), slice.len()) }
+}
+
+/// An operation of one of two ranks, on its two numbers and a buffer for four.
+type Act = dyn Fn(&Communicator, &[i32; 2], &mut [i32; 4]) -> Result<()> + Sync;
+
+/// Includes operations for which RCCL has no function.
+#[test]
+fn operations_on_two_ranks_move_the_right_data() {
+    let nccl = in_process();
+    assert_eq!((nccl.version(), nccl.memory_space()), (VERSION, MemorySpace::Device));
+    let both = |act: &Act| {
+        std::thread::scope(|scope| {
+            let mut threads = Vec::new();
+            for comm in nccl.init_all(&[0, 1]).unwrap() {
+                threads.push(scope.spawn(move || {
+                    let (mine, mut got) = ([comm.rank() as i32 * 10, comm.rank() as i32 * 10 + 1], [-1; 4]);
+                    act(&comm, &mine, &mut got).unwrap();
+                    comm.destroy().unwrap();
+                    got
+                }));
+            }
+            threads.into_iter().map(|thread| thread.join().unwrap()).collect::<Vec<_>>()
+        })
+    };
+    // RCCL's function is named `ncclAllToAll`, so the facade uses sends and receives instead.
+    assert_eq!(
+        both(&|comm, mine, got| comm.all_to_all(send(mine), recv(&mut got[..2]), STREAM)),
+        [[0, 10, -1, -1], [1, 11, -1, -1]]
+    );
+    assert_eq!(
+        both(&|comm, mine, got| comm.gather(send(mine), recv(&mut got[..]), 1, STREAM)),
+        [[-1; 4], [0, 1, 10, 11]]
+    );
+    assert_eq!(
+        both(&|comm, mine, got| comm.scatter(send(mine), recv(&mut got[..1]), 0, STREAM)),
+        [[0, -1, -1, -1], [1, -1, -1, -1]]
+    );
+    assert_eq!(
+        both(&|comm, mine, got| comm.all_reduce(send(mine), recv(&mut got[..2]), ReduceOp::Sum, STREAM)),
+        [[10, 12, -1, -1]; 2]
+    );
+}
+
+/// A call that needs something RCCL lacks, and the name of what it lacks.
+type Lack = (&'static str, fn(&Nccl, &Communicator) -> Result<()>);
+
+const LACKS: [Lack; 8] = [
+    ("ncclCommShrink", |_, comm| comm.shrink(&[1], ShrinkMode::Abort, &Config::new()).map(drop)),
+    ("ncclCommGrow", |_, comm| comm.grow(9, None, &Config::new()).map(drop)),
+    ("ncclCommRevoke", |_, comm| comm.revoke()),
+    ("ncclCommSuspend", |_, comm| comm.suspend()),
+    ("ncclCommQueryProperties", |_, comm| comm.properties().map(drop)),
+    ("ncclGroupSimulateEnd", |nccl, _| nccl.simulate(|_| Ok(())).map(drop)),
+    ("ncclParamGetParameter", |nccl, _| nccl.parameters().map(drop)),
+    ("ncclConfig_t.commName", |_, comm| comm.split_with(None, 0, &Config::new().name("x")).map(drop)),
+];
+
+fn check_lacks(nccl: &Nccl, comm: &Communicator) {
+    for (name, act) in LACKS {
+        match act(nccl, comm) {
+            Err(Error::Unsupported { function, found, .. }) => assert_eq!((function, found), (name, VERSION)),
+            other => panic!("{name}: {other:?}"),
+        }
+    }
+}
+
+#[test]
+fn functions_missing_in_rccl_are_unsupported() {
+    let nccl = in_process();
+    check_lacks(&nccl, &nccl.init_all(&[0, 1]).unwrap()[0]);
+}
+
+/// RCCL has `ncclGather`, which NCCL got after the version that RCCL reports.
+#[test]
+fn function_newer_than_the_version_is_used_if_present() {
+    let nccl = in_process();
+    let gather = nccl.functions().find(|function| function.name == "ncclGather").unwrap();
+    assert!(gather.present);
+    assert!(gather.since > nccl.version(), "{}", gather.since);
+    assert!(nccl.require("ncclScatter").is_ok());
+    assert!(nccl.require("ncclAlltoAll").is_err());
+}
+
+fn open(path: &Path) -> Nccl {
+    // SAFETY: made by `build`.
+    unsafe { Nccl::open(path) }.unwrap()
+}
+
+#[test]
+#[cfg_attr(nccl_linked, ignore = "no other library can be opened beside the linked one")]
+fn opened_rccl_reports_version_and_functions() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = build(directory.path(), "librccl.so.1");
+    let nccl = open(&path);
+    assert_eq!((nccl.version(), nccl.memory_space()), (VERSION, MemorySpace::Device));
+    assert!(matches!(nccl.backend(), Backend::Loaded { path: found, .. } if found.ends_with("librccl.so.1")));
+    let present: Vec<_> = nccl.functions().filter(|function| function.present).map(|f| f.name).collect();
+    let expected: Vec<_> = Functions::NAMES.iter().copied().filter(|name| has(name)).collect();
+    assert_eq!(present, expected);
+    check_lacks(&nccl, &nccl.init_rank(2, 0, &nccl.unique_id().unwrap()).unwrap());
+}
+
+/// Returns the text that the shared object has for an error message, which is the state of its groups.
+fn state_of_fake(nccl: &Nccl) -> String {
+    let last_error = nccl.as_raw().ncclGetLastError.expect("every release has it");
+    // SAFETY: accepts a null communicator, and returns a C string.
+    let text = unsafe { std::ffi::CStr::from_ptr(last_error(std::ptr::null_mut())) };
+    text.to_string_lossy().into_owned()
+}
+
+/// Cancelling the group with a null communicator, as with NCCL, would crash RCCL, whatever the file's name is.
+#[test]
+#[cfg_attr(nccl_linked, ignore = "no other library can be opened beside the linked one")]
+fn failed_group_is_cancelled_without_null_communicator() {
+    for name in ["librccl.so.1", "renamed.so"] {
+        let directory = tempfile::tempdir().unwrap();
+        let nccl = open(&build(directory.path(), name));
+        let comm = nccl.init_rank(2, 0, &nccl.unique_id().unwrap()).unwrap();
+        let mut buffer = [0_i32; 2];
+        let failed = nccl.group(|g| {
+            g.all_reduce_in_place(&comm, recv(&mut buffer), ReduceOp::Sum, STREAM)?;
+            Err::<(), _>(Error::Aborted { call: "the closure" })
+        });
+        assert!(matches!(failed, Err(Error::Aborted { call: "the closure" })), "{failed:?}");
+        assert_eq!(&*state_of_fake(&nccl), "depth 0, queued 0, launched 0", "{name}");
+        drop(comm);
+        let comm = nccl.init_rank(2, 0, &nccl.unique_id().unwrap()).unwrap();
+        nccl.group(|g| g.all_reduce_in_place(&comm, recv(&mut buffer), ReduceOp::Sum, STREAM)).unwrap();
+        assert_eq!(&*state_of_fake(&nccl), "depth 0, queued 0, launched 1", "{name}");
+    }
+}

@@ -1,0 +1,392 @@
+//! Loading: each kind of bad library file gives an error that names the file and the problem.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use libnccl::sys::{dynamic::NcclLibrary, ncclResult_t};
+use libnccl::{LoadError, Nccl};
+
+use crate::rccl_library;
+
+/// Returns the C library, a shared object without NCCL's functions.
+fn c_library() -> PathBuf {
+    let maps = fs::read_to_string("/proc/self/maps").unwrap();
+    let line = maps.lines().find(|line| line.contains("/libc.so") || line.contains("/libc-"));
+    line.and_then(|line| Some(line[line.find('/')?..].into()))
+        .expect("this program is linked with the C library")
+}
+
+/// Creates files that are not an NCCL, and returns each with its expected error.
+fn bad_files(directory: &Path) -> Vec<(PathBuf, &'static str)> {
+    let good = fs::read(c_library()).unwrap();
+    let changed = |at: usize, byte: u8| {
+        let mut bytes = good.clone();
+        bytes[at] = byte;
+        bytes
+    };
+    let (foreign, name) = if cfg!(target_arch = "x86_64") {
+        (183, "is built for aarch64")
+    } else {
+        (62, "is built for x86_64")
+    };
+    let files: [(&str, Vec<u8>, &str); 8] = [
+        ("empty.so", Vec::new(), "is empty"),
+        ("text.so", b"INPUT(-lnccl)\n".to_vec(), "is not a shared object (no ELF header)"),
+        ("header.so", good[..40].to_vec(), "is truncated: it has 40 bytes"),
+        ("truncated.so", good[..good.len() / 2].to_vec(), "is truncated: it has "),
+        ("class.so", changed(4, 1), "is a 32-bit object; this process is 64-bit"),
+        ("machine.so", changed(18, foreign), name),
+        ("program.so", changed(16, 2), "is an ELF file, but not a shared object"),
+        ("other.so", good.clone(), "is a shared object without NCCL's functions (no ncclGetVersion)"),
+    ];
+    let mut bad: Vec<(PathBuf, &str)> = files
+        .into_iter()
+        .map(|(name, bytes, problem)| {
+            let path = directory.join(name);
+            fs::write(&path, bytes).unwrap();
+            (path, problem)
+        })
+        .collect();
+    bad.push((directory.into(), "is a directory; expected the library's file"));
+    bad.push((directory.join("absent.so"), "No such file or directory"));
+    bad.push(("/dev/null".into(), "is not a regular file"));
+    bad
+}
+
+/// Runs `Nccl::load`, which searches once per process, in a child with this environment; returns what it printed.
+fn load_with(environment: &[(&str, &Path)]) -> String {
+    load_in(Path::new("."), environment)
+}
+
+/// Does the same in a child that starts in this directory.
+fn load_in(directory: &Path, environment: &[(&str, &Path)]) -> String {
+    let mut child = Command::new(std::env::current_exe().unwrap());
+    child.args(["--ignored", "--exact", "search::load_in_child_process", "--nocapture"]);
+    for variable in [
+        "LIBNCCL_PATH",
+        "LD_LIBRARY_PATH",
+        "VIRTUAL_ENV",
+        "CONDA_PREFIX",
+        "NCCL_HOME",
+        "CUDA_HOME",
+        "PATH",
+        "PYTHONUSERBASE",
+        "HOME",
+        "ROCM_PATH",
+    ] {
+        child.env_remove(variable);
+    }
+    let output = child.current_dir(directory).envs(environment.iter().copied()).output().unwrap();
+    assert!(output.status.success(), "{output:?}");
+    String::from_utf8(output.stdout).unwrap()
+}
+
+/// Writes half of the C library. If the dynamic linker mapped it, the process would die of SIGBUS.
+fn write_truncated(file: &Path) {
+    let good = fs::read(c_library()).unwrap();
+    fs::create_dir_all(file.parent().unwrap()).unwrap();
+    fs::write(file, &good[..good.len() / 2]).unwrap();
+}
+
+/// The child process of [`load_with`].
+#[test]
+#[ignore = "the other tests run it, each in a process of its own"]
+fn load_in_child_process() {
+    if let Some(directory) = std::env::var_os("CHANGE_DIRECTORY") {
+        std::env::set_current_dir(directory).unwrap();
+    }
+    match Nccl::load() {
+        Ok(nccl) => println!("loaded {} {:?}", nccl.version(), nccl.backend()),
+        Err(error) => println!("error: {error}"),
+    }
+}
+
+// Regression: cudarc panics when no library is found.
+#[test]
+fn open_of_bad_file_names_the_problem() {
+    let directory = tempfile::tempdir().unwrap();
+    for (path, problem) in bad_files(directory.path()) {
+        // SAFETY: none of the files has functions of NCCL's names, and none runs code when it is loaded but
+        // the C library, which is loaded already.
+        let error = unsafe { Nccl::open(&path) }.unwrap_err();
+        let LoadError::NotFound { attempts } = &error else { panic!("{error}") };
+        assert_eq!((attempts.len(), &attempts[0].path), (1, &path), "{error}");
+        assert!(attempts[0].problem.contains(problem), "{error}");
+        let text = error.to_string();
+        assert!(text.starts_with("no NCCL library could be loaded\n  "), "{text}");
+        assert!(text.contains(problem), "no {problem:?} in {text}");
+    }
+}
+
+// Regression: cudarc panics when no library is found.
+#[test]
+#[cfg_attr(nccl_linked, ignore = "a linked library is never searched for")]
+fn load_with_libnccl_path_tries_no_other_file() {
+    let directory = tempfile::tempdir().unwrap();
+    for (path, problem) in bad_files(directory.path()) {
+        let printed = load_with(&[("LIBNCCL_PATH", &path)]);
+        let start = format!("error: no NCCL library could be loaded\n  {} (LIBNCCL_PATH): ", path.display());
+        for expected in [&*start, problem] {
+            assert!(printed.contains(expected), "{expected}\nis not in\n{printed}");
+        }
+    }
+}
+
+// Regression: cudarc never looks for libnccl.so.2.
+#[test]
+#[cfg_attr(nccl_linked, ignore = "a linked library is never searched for")]
+fn load_without_library_lists_every_place_searched() {
+    let nowhere = Path::new("/no/such/place");
+    let variables = ["CONDA_PREFIX", "NCCL_HOME", "CUDA_HOME", "ROCM_PATH"];
+    let printed = load_with(&variables.map(|variable| (variable, nowhere)));
+    if printed.contains("loaded ") {
+        // This system has an NCCL of its own.
+        let sources = ["dynamic linker", "system's Python packages"];
+        assert!(sources.iter().any(|source| printed.contains(&format!("source: {source:?}"))), "{printed}");
+        return;
+    }
+    for expected in [
+        "error: no NCCL library could be loaded\n  LIBNCCL_PATH: not set\n",
+        "  libnccl.so.2 (dynamic linker): libnccl.so.2: cannot open shared object file: No such file or directory\n",
+        "  libnccl.so (dynamic linker): libnccl.so: cannot open shared object file: No such file or directory\n",
+        "  VIRTUAL_ENV: not set\n",
+        "  python3 on PATH: not set\n",
+        "  /no/such/place/lib/python3*/*-packages/nvidia/nccl/lib/libnccl.so.2 (CONDA_PREFIX): No such file",
+        "  /no/such/place/lib/libnccl.so.2 (CONDA_PREFIX): No such file",
+        "  user's Python packages: neither PYTHONUSERBASE nor HOME is set\n",
+        "  /usr/local/lib/python3*/*-packages/nvidia/nccl/lib/libnccl.so.2 (system's Python packages): No such file",
+        "  /no/such/place/lib/libnccl.so.2 (NCCL_HOME): No such file or directory",
+        "  /no/such/place/lib64/libnccl.so.2 (NCCL_HOME): No such file or directory",
+        "  /no/such/place/lib64/libnccl.so.2 (CUDA_HOME): No such file or directory",
+        "  librccl.so.1 (dynamic linker): librccl.so.1: cannot open shared object file: No such file or directory\n",
+        "  /no/such/place/lib/librccl.so.1 (ROCM_PATH): No such file or directory",
+        "  /opt/rocm/lib/librccl.so.1 (ROCm's default directory): No such file or directory",
+    ] {
+        assert!(printed.contains(expected), "{expected}\nis not in\n{printed}");
+    }
+}
+
+// No environment needs to be activated.
+#[test]
+#[cfg_attr(nccl_linked, ignore = "a linked library is never searched for")]
+fn load_finds_the_package_of_each_python_environment() {
+    let directory = tempfile::tempdir().unwrap();
+    let root = fs::canonicalize(directory.path()).unwrap();
+    let environment = root.join(".local");
+    // Not NVIDIA's, but a library with the functions of its name.
+    let packages = environment.join("lib/python3.12/site-packages/nvidia/nccl/lib");
+    let path = rccl_library::build(&packages, "libnccl.so.2");
+    fs::write(environment.join("pyvenv.cfg"), "").unwrap();
+    let bin = environment.join("bin");
+    fs::create_dir(&bin).unwrap();
+    std::os::unix::fs::symlink("/usr/bin/python3", bin.join("python3")).unwrap();
+    for (variable, value, source) in [
+        ("VIRTUAL_ENV", &environment, "VIRTUAL_ENV"),
+        ("PATH", &bin, "python3 on PATH"),
+        ("CONDA_PREFIX", &environment, "CONDA_PREFIX"),
+        ("PYTHONUSERBASE", &environment, "user's Python packages"),
+        ("HOME", &root, "user's Python packages"),
+    ] {
+        let printed = load_with(&[(variable, value)]);
+        if printed.contains("source: \"dynamic linker\"") {
+            // This system has an NCCL, which is found first.
+            continue;
+        }
+        let expected = format!("path: {path:?}, source: {source:?}");
+        assert!(printed.contains(&expected), "{variable}: {expected}\nis not in\n{printed}");
+    }
+}
+
+#[test]
+#[cfg_attr(nccl_linked, ignore = "a linked library is never searched for")]
+fn load_refuses_truncated_file_wherever_the_dynamic_linker_looks() {
+    let directory = tempfile::tempdir().unwrap();
+    let root = fs::canonicalize(directory.path()).unwrap();
+    let file = root.join("libnccl.so.2");
+    write_truncated(&file);
+    let text = root.display();
+    let mut paths =
+        vec![format!("{text}"), format!("/no/such/place:{text}"), format!("/no/such/place;{text}")];
+    #[cfg(target_arch = "x86_64")]
+    if std::arch::is_x86_feature_detected!("avx2") {
+        write_truncated(&root.join("levels/glibc-hwcaps/x86-64-v3/libnccl.so.2"));
+        paths.push(format!("{text}/levels"));
+    }
+    for path in paths {
+        let printed = load_with(&[("LD_LIBRARY_PATH", Path::new(&path))]);
+        let expected = "libnccl.so.2, which the dynamic linker finds, is truncated";
+        assert!(printed.contains(expected), "{path}: {printed}");
+    }
+    let printed = load_in(&root, &[("LD_LIBRARY_PATH", Path::new("/no/such/place:"))]);
+    assert!(
+        printed.contains(&format!("{}, which the dynamic linker finds, is trunc", file.display())),
+        "{printed}"
+    );
+}
+
+#[test]
+#[cfg_attr(nccl_linked, ignore = "a linked library is never searched for")]
+fn load_without_ld_library_path_ignores_the_current_directory() {
+    let directory = tempfile::tempdir().unwrap();
+    fs::write(directory.path().join("libnccl.so.2"), "").unwrap();
+    for environment in [&[][..], &[("LD_LIBRARY_PATH", Path::new(""))], &[("PATH", Path::new(":"))]] {
+        let printed = load_in(directory.path(), environment);
+        assert!(!printed.contains("is empty"), "{environment:?}: {printed}");
+    }
+}
+
+#[test]
+#[cfg_attr(nccl_linked, ignore = "a linked library is never searched for")]
+fn load_skips_file_of_another_architecture() {
+    let directory = tempfile::tempdir().unwrap();
+    let root = fs::canonicalize(directory.path()).unwrap();
+    let library = rccl_library::build(&root.join("good"), "libnccl.so.2");
+    let foreign = root.join("foreign/libnccl.so.2");
+    let mut bytes = fs::read(&library).unwrap();
+    bytes[18] = if cfg!(target_arch = "x86_64") { 183 } else { 62 };
+    fs::create_dir(root.join("foreign")).unwrap();
+    fs::write(&foreign, &bytes).unwrap();
+    let path = std::env::join_paths([root.join("foreign"), root.join("good")]).unwrap();
+    let printed = load_with(&[("LD_LIBRARY_PATH", Path::new(&path))]);
+    assert!(printed.contains(&format!("path: {library:?}, source: \"dynamic linker\"")), "{printed}");
+}
+
+#[test]
+#[cfg_attr(nccl_linked, ignore = "a linked library is never searched for")]
+fn load_takes_the_library_in_the_process_before_any_file() {
+    let directory = tempfile::tempdir().unwrap();
+    let root = fs::canonicalize(directory.path()).unwrap();
+    let library = rccl_library::build(&root.join("good"), "libnccl.so.2");
+    write_truncated(&root.join("bad/libnccl.so.2"));
+    let printed = load_with(&[("LD_PRELOAD", &library), ("LD_LIBRARY_PATH", &root.join("bad"))]);
+    assert!(printed.contains(&format!("path: {library:?}, source: \"dynamic linker\"")), "{printed}");
+}
+
+#[test]
+#[cfg_attr(nccl_linked, ignore = "a linked library is never searched for")]
+fn load_after_a_change_of_directory_reports_the_file_that_was_loaded() {
+    let directory = tempfile::tempdir().unwrap();
+    let root = fs::canonicalize(directory.path()).unwrap();
+    let library = rccl_library::build(&root.join("one"), "libnccl.so.2");
+    let (one, other) = (root.join("one"), root.join("other"));
+    rccl_library::build(&other, "libnccl.so.2");
+    let relative = Path::new("./libnccl.so.2");
+    let printed = load_in(&one, &[("LD_PRELOAD", relative), ("CHANGE_DIRECTORY", &other)]);
+    assert!(printed.contains(&format!("path: {library:?}")), "{printed}");
+}
+
+#[test]
+#[cfg_attr(nccl_linked, ignore = "a linked library is never searched for")]
+fn load_with_bare_name_in_libnccl_path_takes_the_file_in_the_current_directory() {
+    let directory = tempfile::tempdir().unwrap();
+    let library = rccl_library::build(&fs::canonicalize(directory.path()).unwrap(), "t.so");
+    let printed = load_in(directory.path(), &[("LIBNCCL_PATH", Path::new("t.so"))]);
+    assert!(printed.contains(&format!("path: {library:?}, source: \"LIBNCCL_PATH\"")), "{printed}");
+}
+
+#[test]
+#[cfg_attr(nccl_linked, ignore = "a linked library is never searched for")]
+fn load_finds_rccl_by_path_linker_and_rocm_path() {
+    let directory = tempfile::tempdir().unwrap();
+    let root = std::fs::canonicalize(directory.path()).unwrap();
+    let path = rccl_library::build(&root.join("lib"), "librccl.so.1");
+    for (variable, value, source) in [
+        ("LIBNCCL_PATH", path.as_path(), "LIBNCCL_PATH"),
+        ("LD_LIBRARY_PATH", path.parent().unwrap(), "dynamic linker"),
+        ("ROCM_PATH", root.as_path(), "ROCM_PATH"),
+    ] {
+        let printed = load_with(&[(variable, value)]);
+        if variable != "LIBNCCL_PATH" && !printed.contains("librccl") {
+            // This system has an NCCL, which is found before RCCL.
+            for expected in ["loaded ", "libnccl.so"] {
+                assert!(printed.contains(expected), "{expected:?} is not in\n{printed}");
+            }
+            continue;
+        }
+        assert!(printed.contains("loaded 2.21.5"), "{variable}: {printed}");
+        let expected = format!("path: {path:?}, source: {source:?}");
+        assert!(printed.contains(&expected), "{variable}: {expected}\nis not in\n{printed}");
+    }
+}
+
+// The facade has a table of its own.
+#[test]
+fn raw_struct_has_the_functions_of_the_library() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = rccl_library::build(directory.path(), "librccl.so.1");
+    // SAFETY: made by `rccl_library::build`.
+    let library = unsafe { NcclLibrary::new(path) }.unwrap();
+    assert!(library.ncclAllReduce.is_ok());
+    assert!(library.ncclCommShrink.is_err());
+    let mut version = 0;
+    // SAFETY: the library has the function, which writes the version.
+    let code = unsafe { library.ncclGetVersion(&raw mut version) };
+    assert_eq!((code, version), (ncclResult_t::ncclSuccess, rccl_library::VERSION.code() as i32));
+}
+
+/// Loads one library as a program or another library may have done, and opens a second one.
+#[test]
+#[ignore = "the tests below run it, each in a process of its own"]
+fn open_beside_global_library_in_child_process() {
+    use libloading::os::unix::{Library, RTLD_GLOBAL, RTLD_LAZY};
+
+    let [global, opened] = ["GLOBAL", "OPENED"].map(|name| std::env::var_os(name).unwrap());
+    // SAFETY: made by `rccl_library::build`; never unloaded.
+    std::mem::forget(unsafe { Library::open(Some(global), RTLD_LAZY | RTLD_GLOBAL) }.unwrap());
+    // SAFETY: as above.
+    match unsafe { Nccl::open(opened) } {
+        Ok(nccl) => println!("opened {}", nccl.backend()),
+        Err(error) => println!("error: {error}"),
+    }
+}
+
+/// Opens a library in a process in which another one is global; returns what the process printed.
+fn open_beside_global(global: &Path, opened: &Path) -> String {
+    let output = Command::new(std::env::current_exe().unwrap())
+        .args(["--ignored", "--exact", "search::open_beside_global_library_in_child_process", "--nocapture"])
+        .envs([("GLOBAL", global), ("OPENED", opened)])
+        .output()
+        .unwrap();
+    assert!(output.status.success(), "{output:?}");
+    String::from_utf8(output.stdout).unwrap()
+}
+
+/// Its calls of its own functions would go to the other library.
+#[test]
+#[cfg_attr(nccl_linked, ignore = "the linked library comes before both")]
+fn open_beside_global_library_names_both() {
+    let directories = [tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap()];
+    let [global, opened] = [0, 1].map(|index| rccl_library::build(directories[index].path(), "libnccl.so.2"));
+    let printed = open_beside_global(&global, &opened);
+    let expected = format!(
+        "error: no NCCL library could be loaded\n  {} (given path): calls of its own functions would go to those of {}, ",
+        opened.display(),
+        fs::canonicalize(&global).unwrap().display()
+    );
+    assert!(printed.contains(&expected), "{expected}\nis not in\n{printed}");
+    let printed = open_beside_global(&global, &global);
+    assert!(
+        printed.contains(&format!("opened {}", fs::canonicalize(&global).unwrap().display())),
+        "{printed}"
+    );
+}
+
+#[test]
+#[cfg_attr(not(nccl_linked), ignore = "no library is linked")]
+fn open_beside_linked_library_names_both() {
+    #[cfg(all(nccl_linked, not(nccl_archive)))]
+    {
+        let linked = Nccl::linked().unwrap().backend().to_string();
+        let directory = tempfile::tempdir().unwrap();
+        let path = rccl_library::build(directory.path(), "libnccl.so.2");
+        // SAFETY: made by `build`.
+        let error = unsafe { Nccl::open(&path) }.unwrap_err().to_string();
+        for library in [path.to_str().unwrap(), &linked] {
+            assert!(error.contains(library), "no {library} in {error}");
+        }
+        // SAFETY: the linked library.
+        let same = unsafe { Nccl::open(&linked) }.unwrap();
+        assert_eq!(same.backend().to_string(), linked);
+    }
+}

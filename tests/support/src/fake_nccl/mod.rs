@@ -1,0 +1,246 @@
+//! A fake NCCL: it logs the calls that it receives, plays NCCL's part without moving any data, deviates where a
+//! [`Rule`] says so, and reports what no caller may do.
+#![allow(unsafe_code)]
+
+mod arguments;
+mod codes;
+mod dispatch;
+mod functions;
+mod handles;
+mod memory;
+mod model;
+mod rule;
+#[cfg(test)]
+mod tests;
+
+use std::ffi::c_int;
+use std::fmt;
+use std::ptr;
+use std::sync::{Arc, Mutex, MutexGuard};
+use std::time::Duration;
+
+use libnccl::sys::{self, Functions};
+use libnccl::{LoadError, Nccl, Version};
+
+pub use codes::{IN_PROGRESS, INVALID_ARGUMENT, INVALID_USAGE, SUCCESS};
+use dispatch::{SharedState, lock};
+use model::State;
+pub use model::{REGISTRATION, USER_POINTER, WINDOW};
+pub use rule::{AsyncStates, ErrorText, Output, Rule};
+
+use crate::restricted;
+
+/// A fake library; clones share it.
+#[derive(Clone)]
+pub struct FakeNccl(SharedState);
+
+impl fmt::Debug for FakeNccl {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("FakeNccl").finish_non_exhaustive()
+    }
+}
+
+impl FakeNccl {
+    /// Creates a fake of the header's release with all functions, and directs this thread's calls to it.
+    #[expect(clippy::new_without_default, reason = "it is more than a value: it directs calls")]
+    pub fn new() -> Self {
+        let fake = Self(Arc::new(Mutex::new(State::new())));
+        dispatch::publish(&fake.0);
+        fake.attach();
+        fake
+    }
+
+    /// Creates a fake that has the version and the functions of a release.
+    pub fn of_release(version: Version) -> Self {
+        let fake = Self::new();
+        fake.set_version(version.code().cast_signed());
+        fake.remove_functions(|name| sys::since(name).unwrap_or_default() > version.code());
+        fake
+    }
+
+    /// Directs the calls of the current thread to this fake.
+    pub fn attach(&self) {
+        dispatch::attach(&self.0);
+    }
+
+    /// Opens the fake as a library.
+    pub fn load(&self) -> Result<Nccl, LoadError> {
+        let (absent, fails_ids) = {
+            let state = self.state();
+            let fails_ids = state.rules.iter().any(|rule| rule.function == "ncclGetUniqueId");
+            (state.absent.clone(), fails_ids)
+        };
+        let mut table = functions::ALL;
+        if fails_ids {
+            table.ncclGetUniqueId = Some(functions::next_get_unique_id());
+        }
+        let table = restricted(table, |name| !absent.contains(name));
+        // SAFETY: the signatures are the header's, and the fake keeps NCCL's contracts as far as the facade relies on
+        // them.
+        unsafe { Nccl::from_table("the fake NCCL", table) }
+    }
+
+    /// Opens the fake as a library, and forgets the calls that this made.
+    pub fn nccl(&self) -> Nccl {
+        let nccl = self.load().unwrap();
+        self.take_log();
+        nccl
+    }
+
+    /// Sets the code that `ncclGetVersion` writes.
+    pub fn set_version(&self, code: c_int) {
+        self.state().version = code;
+    }
+
+    /// Removes functions from the tables of libraries that are opened later.
+    pub fn remove_functions(&self, is_removed: impl Fn(&str) -> bool) {
+        self.state().absent.extend(Functions::NAMES.iter().filter(|name| is_removed(name)));
+    }
+
+    /// Adds a deviation of a function to those before it.
+    pub fn add_rule(&self, rule: Rule) {
+        self.state().rules.push(rule);
+    }
+
+    /// Makes every call of a function return a code.
+    pub fn answer(&self, function: &'static str, code: u32) {
+        self.add_rule(Rule::always(function, code));
+    }
+
+    /// Makes one call of a function return a code, after `after` others.
+    pub fn answer_once(&self, function: &'static str, after: usize, code: u32) {
+        self.add_rule(Rule::once(function, after, code));
+    }
+
+    /// Returns whether any rule has applied to a call.
+    pub fn has_deviated(&self) -> bool {
+        self.state().has_deviated
+    }
+
+    /// Ends all deviations: rules, missing functions, version, texts and states.
+    pub fn repair(&self) {
+        let mut state = self.state();
+        state.rules.clear();
+        state.absent.clear();
+        state.version = sys::NCCL_VERSION_CODE.cast_signed();
+        state.error_text = ErrorText::Plain;
+        state.async_states = AsyncStates::new([], [SUCCESS]);
+    }
+
+    /// Sets the states that `ncclCommGetAsyncError` reports: `first`, and then always `last`.
+    pub fn set_async_states(&self, first: impl IntoIterator<Item = u32>, last: u32) {
+        self.state().async_states = AsyncStates::new(first, [last]);
+    }
+
+    /// Returns how many of the first asynchronous states have not been queried.
+    pub fn async_states_left(&self) -> usize {
+        self.state().async_states.first.len()
+    }
+
+    /// Sets how long `ncclCommGetAsyncError` takes.
+    pub fn set_async_error_delay(&self, delay: Duration) {
+        self.state().async_error_delay = delay;
+    }
+
+    /// Sets the text that `ncclGetErrorString` and `ncclGetLastError` return.
+    pub fn set_error_text(&self, text: ErrorText) {
+        self.state().error_text = text;
+    }
+
+    /// Makes a failed initialisation leave a group open, as 2.23.4 to 2.32.3 do.
+    pub fn leave_group_open_on_failed_init(&self) {
+        self.state().leaves_group_open = true;
+    }
+
+    /// Sets the size and the rank that communicators report.
+    pub fn set_size_and_rank(&self, size: c_int, rank: c_int) {
+        let mut state = self.state();
+        (state.size, state.rank) = (size, rank);
+    }
+
+    /// Sets whether the library says that it works on the host's memory.
+    pub fn set_host_memory(&self, is_host: bool) {
+        self.state().has_host_memory = is_host;
+    }
+
+    /// Makes the addresses of later allocations this far from a multiple of a page.
+    pub fn misalign_memory(&self, bytes: usize) {
+        self.state().memory.misalignment = bytes;
+    }
+
+    /// Sets whether registrations and windows get a handle; without one, they succeed with null.
+    pub fn set_registers(&self, registers: bool) {
+        self.state().registers = registers;
+    }
+
+    /// Captures work of a communicator into a CUDA graph, which keeps NCCL from ending the communicator.
+    pub fn capture(&self, raw: sys::ncclComm_t) {
+        self.state().capture(raw);
+    }
+
+    /// Destroys all graphs.
+    pub fn destroy_graphs(&self) {
+        self.state().destroy_graphs();
+    }
+
+    /// Returns the number of communicators that have not ended.
+    pub fn live_communicators(&self) -> usize {
+        self.state().live_communicators()
+    }
+
+    /// Makes the end of a communicator wait until another one is aborted, whose work keeps the device busy.
+    pub fn block_end(&self, raw: sys::ncclComm_t, until_aborted: sys::ncclComm_t) {
+        self.state().block_end(raw, until_aborted);
+    }
+
+    /// Forgets the live operators, so that [`assert_clean`](Self::assert_clean) does not miss their ends.
+    pub fn forget_operators(&self) {
+        self.state().operators.clear();
+    }
+
+    /// Writes a dangling handle for each child that is still pending, as NCCL's own thread may do at any time, and
+    /// returns how many there were.
+    pub fn write_pending_children(&self) -> usize {
+        let mut state = self.state();
+        let slots = std::mem::take(&mut state.pending_children);
+        for slot in &slots {
+            // SAFETY: whoever passed the slot keeps it until NCCL is done, which is what is tested.
+            unsafe { **slot = ptr::without_provenance_mut(0xdead) };
+        }
+        slots.len()
+    }
+
+    /// Returns the names of all functions that were called, in order.
+    pub fn calls(&self) -> Vec<&'static str> {
+        self.state().calls.clone()
+    }
+
+    /// Returns the calls since the last time, with their arguments.
+    pub fn take_log(&self) -> Vec<String> {
+        std::mem::take(&mut self.state().log)
+    }
+
+    /// Returns the operations that were started since the last time, at once or by the end of a group.
+    pub fn take_started(&self) -> Vec<String> {
+        std::mem::take(&mut self.state().started)
+    }
+
+    /// Returns the caller's mistakes: use of an ended object, or a group left open.
+    pub fn violations(&self) -> Vec<String> {
+        self.state().all_violations()
+    }
+
+    /// Asserts that there are no violations, and that every communicator and every operator has ended.
+    pub fn assert_clean(&self, context: &str) {
+        let state = self.state();
+        let mut problems = state.all_violations();
+        problems.extend(state.leaks());
+        let log = state.log.join("\n  ");
+        drop(state);
+        assert!(problems.is_empty(), "{context}: {problems:?}, after\n  {log}");
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        lock(&self.0)
+    }
+}

@@ -1,0 +1,800 @@
+//! NCCL's part: communicators, groups, operators and memory, as far as a caller can see them.
+#![allow(unsafe_code)]
+
+use std::collections::{BTreeSet, HashMap};
+use std::ffi::{CStr, c_char, c_int, c_void};
+use std::ptr;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::thread::{self, ThreadId};
+use std::time::Duration;
+
+use libnccl::sys::{
+    self, ncclCollConfig_t, ncclComm_t, ncclRedOp_t, ncclSimInfo_t, ncclUniqueId, ncclWaitSignalDesc_t,
+    ncclWindow_t,
+};
+
+use super::arguments::{Argument, call_text, string};
+use super::codes::{IN_PROGRESS, INVALID_ARGUMENT, INVALID_USAGE, SUCCESS};
+use super::handles::{comm_name, handle, number};
+use super::memory::Memory;
+use super::rule::{AsyncStates, ErrorText, Output, Rule};
+
+/// The size, rank and device that communicators report.
+const SIZE: usize = 4;
+const RANK: usize = 2;
+const DEVICE: i32 = 1;
+
+/// The address of every handle of a registration.
+pub const REGISTRATION: usize = 0x1230;
+/// The address of every handle of a window.
+pub const WINDOW: usize = 0x4560;
+/// The address of every handle of a parameter.
+const PARAMETER: usize = 0x77;
+/// The address that `ncclWinGetUserPtr` writes.
+pub const USER_POINTER: usize = 0x1000;
+
+const NOT_UTF8: &CStr = c"\xff\xfe broken \xc3";
+const MEGABYTE: usize = 1 << 20;
+static LONG: [u8; MEGABYTE + 1] = {
+    let mut text = [b'x'; MEGABYTE + 1];
+    text[MEGABYTE] = 0;
+    text
+};
+
+const CREATE_CHILDREN: [&str; 2] = ["ncclCommSplit", "ncclCommShrink"];
+const CREATE_COMMS: [&str; 5] = [
+    "ncclCommInitAll",
+    "ncclCommInitRank",
+    "ncclCommInitRankConfig",
+    "ncclCommInitRankScalable",
+    "ncclCommGrow",
+];
+
+pub(super) struct State {
+    /// The number of this fake.
+    pub(super) fake: usize,
+    pub(super) version: c_int,
+    /// Functions that the library lacks.
+    pub(super) absent: BTreeSet<&'static str>,
+    pub(super) rules: Vec<Rule>,
+    pub(super) has_deviated: bool,
+    /// Set when a rule has written handles that may be dangling.
+    has_forged: bool,
+
+    pub(super) calls: Vec<&'static str>,
+    pub(super) log: Vec<String>,
+    /// Operations that were started: at once, or by the end of a group.
+    pub(super) started: Vec<String>,
+    /// Messages that a simulation has left in the queue of their communicator.
+    left_by_simulation: Vec<String>,
+    violations: Vec<String>,
+
+    pub(super) async_states: AsyncStates,
+    pub(super) async_error_delay: Duration,
+    pub(super) error_text: ErrorText,
+    /// The text that [`ErrorText::Changing`] changes.
+    changing_text: Box<[u8; 8]>,
+    keys: Box<[*const c_char; 3]>,
+
+    comms: Vec<Comm>,
+    pub(super) size: c_int,
+    pub(super) rank: c_int,
+    /// The communicators of each in-process clique that have not ended.
+    cliques: Vec<usize>,
+    groups: HashMap<ThreadId, Group>,
+    pub(super) leaves_group_open: bool,
+    /// The places for children that are created once their parent is no longer in progress.
+    pub(super) pending_children: Vec<*mut ncclComm_t>,
+    /// The places for the windows of communicators in progress.
+    pending_windows: Vec<*mut *mut c_void>,
+    /// The places that are written a second time, once their communicator is complete.
+    rewritten: Vec<(ncclComm_t, *mut ncclComm_t)>,
+    /// The children that exist, and are complete once their parent is no longer in progress.
+    growing: Vec<usize>,
+    pub(super) operators: Vec<(ncclRedOp_t, ncclComm_t)>,
+    operators_created: u32,
+    /// The options of a collective in progress: their address, and their fields when they were passed.
+    options_in_use: Option<(*const ncclCollConfig_t, (usize, c_int))>,
+    /// The descriptors of grouped waits for signals, and their count fields when they were passed.
+    signals_in_use: Vec<(*const ncclWaitSignalDesc_t, Vec<c_int>)>,
+
+    pub(super) memory: Memory,
+    /// The addresses that are registered with a communicator, by its number.
+    registered: Vec<(usize, usize)>,
+    pub(super) has_host_memory: bool,
+    pub(super) registers: bool,
+}
+
+/// The groups that a thread has open.
+#[derive(Default)]
+struct Group {
+    depth: u32,
+    error: u32,
+    queued: Vec<String>,
+    /// The communicators that the group creates.
+    comms: Vec<usize>,
+    /// The places for the windows that the group registers.
+    windows: Vec<*mut ncclWindow_t>,
+    /// The communicators that the group ends.
+    ends: Vec<ncclComm_t>,
+}
+
+struct Comm {
+    is_alive: bool,
+    is_busy: bool,
+    /// Set by an abort, even if it is only queued.
+    is_aborted: bool,
+    /// Set for one that is not complete, and that its parent may point to.
+    is_incomplete: bool,
+    ends: u32,
+    clique: usize,
+    /// Set while there is a graph with its work.
+    has_graph: bool,
+    /// The communicator whose work keeps the device busy.
+    blocked_by: Option<ncclComm_t>,
+    /// The name in the options, to which NCCL keeps the pointer, and its text at the time.
+    name: Option<(*const c_char, String)>,
+}
+
+// SAFETY: its pointers are the tests' own, which outlive it, and are used by one thread at a time.
+unsafe impl Send for State {}
+
+fn is_success(code: u32) -> bool {
+    code == SUCCESS || code == IN_PROGRESS
+}
+
+/// # Safety
+/// `signals` is an array of `length` descriptors.
+unsafe fn signal_counts(signals: *const ncclWaitSignalDesc_t, length: usize) -> Vec<c_int> {
+    // SAFETY: the caller's promise.
+    unsafe { std::slice::from_raw_parts(signals, length) }.iter().map(|signal| signal.opCnt).collect()
+}
+
+impl State {
+    pub(super) fn new() -> Self {
+        static NEXT: AtomicUsize = AtomicUsize::new(1);
+        Self {
+            fake: NEXT.fetch_add(1, Ordering::Relaxed),
+            version: sys::NCCL_VERSION_CODE.cast_signed(),
+            absent: BTreeSet::new(),
+            rules: Vec::new(),
+            has_deviated: false,
+            has_forged: false,
+            calls: Vec::new(),
+            log: Vec::new(),
+            started: Vec::new(),
+            left_by_simulation: Vec::new(),
+            violations: Vec::new(),
+            async_states: AsyncStates::new([], [SUCCESS]),
+            async_error_delay: Duration::ZERO,
+            error_text: ErrorText::Plain,
+            changing_text: Box::new(*b"text 00\0"),
+            keys: Box::new([c"KEY".as_ptr(), ptr::null(), NOT_UTF8.as_ptr()]),
+            comms: Vec::new(),
+            size: SIZE as c_int,
+            rank: RANK as c_int,
+            cliques: Vec::new(),
+            groups: HashMap::new(),
+            leaves_group_open: false,
+            pending_children: Vec::new(),
+            pending_windows: Vec::new(),
+            rewritten: Vec::new(),
+            growing: Vec::new(),
+            operators: Vec::new(),
+            operators_created: 0,
+            options_in_use: None,
+            signals_in_use: Vec::new(),
+            memory: Memory::default(),
+            registered: Vec::new(),
+            has_host_memory: false,
+            registers: true,
+        }
+    }
+
+    /// Returns the violations so far, with the groups that are open.
+    pub(super) fn all_violations(&self) -> Vec<String> {
+        let mut violations = self.violations.clone();
+        let open = self.groups.values().filter(|group| group.depth > 0);
+        violations.extend(open.map(|group| format!("a thread is in {} groups", group.depth)));
+        violations
+    }
+
+    fn group(&mut self) -> &mut Group {
+        self.groups.entry(thread::current().id()).or_default()
+    }
+
+    pub(super) fn capture(&mut self, raw: ncclComm_t) {
+        self.comm(raw).expect("a communicator").has_graph = true;
+    }
+
+    pub(super) fn destroy_graphs(&mut self) {
+        self.comms.iter_mut().for_each(|comm| comm.has_graph = false);
+    }
+
+    pub(super) fn live_communicators(&self) -> usize {
+        self.comms.iter().filter(|comm| comm.is_alive).count()
+    }
+
+    pub(super) fn block_end(&mut self, raw: ncclComm_t, until_aborted: ncclComm_t) {
+        self.comm(raw).expect("a communicator").blocked_by = Some(until_aborted);
+    }
+
+    /// Returns whether a call that ends communicators has to wait.
+    pub(super) fn waits(&mut self, function: &str, raw: Option<ncclComm_t>) -> bool {
+        let Group { depth, ends, .. } = self.group();
+        let ends = match (function, *depth, raw) {
+            ("ncclCommAbort" | "ncclCommDestroy", 0, Some(raw)) => vec![raw],
+            ("ncclGroupEnd", 1, _) => ends.clone(),
+            _ => return false,
+        };
+        if let (Some(comm), "ncclCommAbort") = (raw.and_then(|raw| self.comm(raw)), function) {
+            comm.is_aborted = true;
+        }
+        ends.into_iter().any(|raw| {
+            let Some(&mut Comm { has_graph, blocked_by, .. }) = self.comm(raw) else { return false };
+            let blocker = blocked_by.and_then(|blocker| self.comm(blocker));
+            has_graph || blocker.is_some_and(|blocker| !blocker.is_aborted)
+        })
+    }
+
+    /// Returns what has not ended.
+    pub(super) fn leaks(&self) -> Vec<String> {
+        let alive = self.comms.iter().enumerate().filter(|(_, comm)| comm.is_alive && !comm.is_incomplete);
+        let comms = alive.map(|(number, _)| format!("comm{number} is never ended"));
+        let operators = self.operators.iter().map(|(op, _)| format!("op{} is never destroyed", op.0));
+        comms.chain(operators).collect()
+    }
+
+    /// Checks a call's communicator: it is alive, in no other call, and its name is still where it was.
+    pub(super) fn enter(&mut self, function: &str, raw: ncclComm_t) {
+        let Some(comm) = self.live(function, raw) else { return };
+        let overlaps = std::mem::replace(&mut comm.is_busy, true);
+        let is_renamed = comm.name.as_ref().is_some_and(|(pointer, text)| string(*pointer) != *text);
+        if overlaps {
+            self.violations.push(format!("{function} of a communicator that is in another call"));
+        }
+        if is_renamed {
+            self.violations.push(format!("{function} of a communicator whose name is gone"));
+        }
+    }
+
+    pub(super) fn leave(&mut self, raw: ncclComm_t) {
+        if let Some(comm) = self.comm(raw) {
+            comm.is_busy = false;
+        }
+    }
+
+    fn comm(&mut self, raw: ncclComm_t) -> Option<&mut Comm> {
+        number(raw).and_then(|number| self.comms.get_mut(number))
+    }
+
+    /// Returns the live communicator of a call; records a violation if there is none.
+    fn live(&mut self, function: &str, raw: ncclComm_t) -> Option<&mut Comm> {
+        let known = number(raw).and_then(|number| self.comms.get(number));
+        let problem = match known {
+            Some(comm) if comm.is_alive => return self.comm(raw),
+            Some(comm) => format!("has ended {} times", comm.ends),
+            // A null communicator is an error in NCCL, with which the facade cancels groups.
+            None if raw.is_null() && ["ncclAllReduce", "ncclCommGrow"].contains(&function) => return None,
+            None if self.has_forged => return None,
+            None => "is not a communicator".into(),
+        };
+        self.violations.push(format!("{function} of {}, which {problem}", comm_name(raw)));
+        None
+    }
+
+    /// Creates a communicator that has its clique for itself.
+    fn create(&mut self, name: Option<(*const c_char, String)>) -> ncclComm_t {
+        self.cliques.push(0);
+        self.create_in(self.cliques.len() - 1, name)
+    }
+
+    fn create_in(&mut self, clique: usize, name: Option<(*const c_char, String)>) -> ncclComm_t {
+        self.cliques[clique] += 1;
+        self.comms.push(Comm {
+            is_alive: true,
+            is_busy: false,
+            is_aborted: false,
+            is_incomplete: false,
+            ends: 0,
+            clique,
+            has_graph: false,
+            blocked_by: None,
+            name,
+        });
+        handle(self.fake, self.comms.len() - 1)
+    }
+
+    fn complete_children(&mut self) {
+        for number in std::mem::take(&mut self.growing) {
+            self.comms[number].is_incomplete = false;
+        }
+        for slot in std::mem::take(&mut self.pending_children) {
+            // SAFETY: whoever passed the slot keeps it until NCCL is done.
+            unsafe { *slot = self.create(None) };
+        }
+    }
+
+    /// Ends a communicator. NCCL reclaims all of a clique when the last one ends.
+    fn end(&mut self, raw: ncclComm_t) {
+        if self.has_host_memory {
+            // Its call ends, and may have made a child before it looked.
+            self.complete_children();
+        }
+        let Some(comm) = self.comm(raw) else { return };
+        let (is_first, is_incomplete) = (std::mem::replace(&mut comm.is_alive, false), comm.is_incomplete);
+        comm.ends += 1;
+        let clique = comm.clique;
+        if is_incomplete {
+            self.violations.push(format!("{} is ended although it was never complete", comm_name(raw)));
+        }
+        self.operators.retain(|(_, comm)| *comm != raw);
+        self.cliques[clique] -= usize::from(is_first);
+        if self.cliques[clique] == 0 {
+            let comms = &self.comms;
+            self.registered.retain(|(number, _)| comms[*number].clique != clique);
+        }
+    }
+
+    /// Ends the communicator of a call, as NCCL does.
+    fn end_by(&mut self, function: &str, raw: ncclComm_t, (code, state): (u32, u32)) -> u32 {
+        if function == "ncclCommDestroy" && state != SUCCESS {
+            // It returns inside its own group, and has freed nothing.
+            self.group().depth += 1;
+            return if state == IN_PROGRESS { INVALID_ARGUMENT } else { state };
+        }
+        let group = self.group();
+        if group.depth > 0 {
+            group.ends.push(raw);
+            if let Some(comm) = self.comm(raw) {
+                comm.is_aborted = true;
+            }
+        } else {
+            self.end(raw);
+        }
+        code
+    }
+
+    /// Applies the rules, and returns the code of a call, and what it writes if a rule says so.
+    pub(super) fn apply_rules(&mut self, function: &str) -> (u32, Option<Output>) {
+        let (mut code, mut output) = (SUCCESS, None);
+        for rule in self.rules.iter_mut().filter(|rule| rule.function == function) {
+            if rule.applies() {
+                (code, output) = (rule.code, rule.output);
+                self.has_deviated = true;
+                self.async_states = rule.async_states.take().unwrap_or_else(|| self.async_states.clone());
+            }
+        }
+        self.has_forged |= output.is_some_and(|output| output != Output::Correct);
+        (code, output)
+    }
+
+    /// Does what NCCL does in a call, and returns its code.
+    pub(super) fn play(&mut self, function: &str, arguments: &[Argument]) -> u32 {
+        let state = self.async_states.peek();
+        let (mut code, output) = self.apply_rules(function);
+        match (function, arguments) {
+            ("ncclGroupStart", _) if is_success(code) => self.group().depth += 1,
+            ("ncclGroupEnd" | "ncclGroupSimulateEnd", _) if self.group().depth == 0 => return INVALID_USAGE,
+            ("ncclGroupEnd" | "ncclGroupSimulateEnd", _) => code = self.end_group(function, code),
+            // These end their object whatever they return.
+            ("ncclCommDestroy" | "ncclCommAbort", &[Argument::Comm(raw)]) => {
+                code = self.end_by(function, raw, (code, state));
+            }
+            ("ncclMemFree", &[Argument::Address(address)]) => {
+                if let Some((number, _)) = self.registered.iter().find(|(_, start)| *start == address.addr())
+                    && !self.has_forged
+                {
+                    self.violations.push(format!("memory is freed that comm{number} has registered"));
+                }
+                self.memory.free(address);
+            }
+            ("ncclGroupStart", _) => {}
+            _ if is_success(code) => code = self.perform(function, arguments, code),
+            _ => self.fail(function, code),
+        }
+        if CREATE_CHILDREN.contains(&function) && !is_success(code) && output.is_none() {
+            self.write_failed_child(arguments);
+        }
+        match output {
+            Some(output) => self.write_all(function, arguments, output),
+            None if is_success(code) => {
+                self.write_handles_as_nccl(function, arguments, code);
+                self.write_all_but_handles(function, arguments, Output::Correct);
+            }
+            None => {}
+        }
+        code
+    }
+
+    /// Records a failure that is not of a group's own functions.
+    fn fail(&mut self, function: &str, code: u32) {
+        let group = self.group();
+        if group.depth > 0 {
+            group.error = code;
+        }
+        if self.leaves_group_open && CREATE_COMMS.contains(&function) {
+            self.group().depth += 1;
+        }
+    }
+
+    /// Writes the child that NCCL could not complete.
+    fn write_failed_child(&mut self, arguments: &[Argument]) {
+        for argument in arguments {
+            if let Argument::CommOut(slot) = *argument {
+                let raw = self.create(None);
+                self.comm(raw).expect("just created").is_incomplete = true;
+                // SAFETY: the caller's slot.
+                unsafe { *slot = raw };
+            }
+        }
+    }
+
+    /// Does what a call does besides writing, and returns its code.
+    fn perform(&mut self, function: &str, arguments: &[Argument], code: u32) -> u32 {
+        let has_null_comm = matches!(arguments, [.., Argument::Comm(raw), _] if raw.is_null());
+        if function == "ncclAllReduce" && has_null_comm {
+            self.fail(function, INVALID_ARGUMENT);
+            return INVALID_ARGUMENT;
+        }
+        self.check_options_in_use(function, arguments, code);
+        match (function, arguments) {
+            ("ncclRedOpDestroy", &[Argument::Op(op), Argument::Comm(raw)]) => self.destroy_operator(op, raw),
+            ("ncclRedOpCreatePreMulSum", _) => {}
+            ("ncclWaitSignal", &[Argument::Number(length), Argument::Signals(signals), ..])
+                if self.group().depth > 0 =>
+            {
+                // SAFETY: the caller's array.
+                let counts = unsafe { signal_counts(signals, length as usize) };
+                self.signals_in_use.push((signals, counts));
+            }
+            _ if arguments.iter().any(|argument| matches!(argument, Argument::Type(_))) => {
+                let text = call_text(function, arguments, &self.memory);
+                let group = self.group();
+                if group.depth > 0 { group.queued.push(text) } else { self.started.push(text) }
+            }
+            (
+                "ncclCommRegister" | "ncclCommWindowRegister",
+                &[Argument::Comm(raw), Argument::Address(start), ..],
+            ) if self.registers => {
+                self.registered.extend(number(raw).map(|number| (number, start.addr())));
+            }
+            ("ncclCommDeregister" | "ncclCommWindowDeregister", &[Argument::Comm(raw), ..]) => {
+                // All handles of a kind are equal.
+                let of_comm = |entry: &&(usize, usize)| Some(entry.0) == number(raw);
+                if let Some(entry) = self.registered.iter().rev().find(of_comm).copied() {
+                    self.registered.retain(|other| *other != entry);
+                }
+            }
+            _ => {}
+        }
+        code
+    }
+
+    fn destroy_operator(&mut self, op: ncclRedOp_t, raw: ncclComm_t) {
+        let before = self.operators.len();
+        self.operators.retain(|operator| *operator != (op, raw));
+        if self.operators.len() == before && !self.has_forged {
+            self.violations.push(format!("op{} of {} is no operator", op.0, comm_name(raw)));
+        }
+    }
+
+    /// Reads a collective's options again while it is in progress, as NCCL may.
+    fn check_options_in_use(&mut self, function: &str, arguments: &[Argument], code: u32) {
+        // SAFETY: the facade's struct, if it has kept it; that it has is what is tested.
+        let fields = |config: *const ncclCollConfig_t| unsafe { ((*config).size, (*config).minCTAs) };
+        if function == "ncclCommGetAsyncError"
+            && let Some((config, before)) = self.options_in_use.take()
+        {
+            // Reuses the memory of the struct if it was freed.
+            let _others: Vec<Box<[usize; 11]>> = (0..64).map(|_| Box::new([7; 11])).collect();
+            if fields(config) != before {
+                self.violations.push("a collective in progress has lost its options".into());
+            }
+        }
+        if let (IN_PROGRESS, &[.., Argument::CollConfig(config)]) = (code, arguments) {
+            self.options_in_use = Some((config, fields(config)));
+        }
+    }
+
+    /// Closes a group, and returns its code: that of the first member that failed, if any has.
+    fn end_group(&mut self, function: &str, mut code: u32) -> u32 {
+        let group = self.group();
+        group.depth -= 1;
+        if group.depth > 0 {
+            return code;
+        }
+        let Group { error, queued, comms, windows, ends, .. } = std::mem::take(group);
+        // Reuses the memory of the descriptors if it was freed.
+        let _others: Vec<Box<[usize; 2]>> = (0..64).map(|_| Box::new([7; 2])).collect();
+        let _larger: Vec<Box<[usize; 4]>> = (0..64).map(|_| Box::new([7; 4])).collect();
+        for (signals, before) in std::mem::take(&mut self.signals_in_use) {
+            // SAFETY: the facade's array, if it has kept it; that it has is what is tested.
+            if unsafe { signal_counts(signals, before.len()) } != before {
+                self.violations.push("a wait for signals in a group has lost them".into());
+            }
+        }
+        if error != SUCCESS {
+            code = error;
+        }
+        if code == SUCCESS {
+            self.options_in_use = None;
+        }
+        let window = if is_success(code) { self.window() } else { ptr::null_mut() };
+        for slot in windows {
+            // SAFETY: whoever passed the slot keeps it until the group ends.
+            unsafe { *slot = window.cast() };
+        }
+        if !is_success(code) {
+            // NCCL keeps what it has not completed, and drops the ends that were queued.
+            comms.into_iter().for_each(|number| self.comms[number].is_incomplete = true);
+        } else if function == "ncclGroupEnd" || code == IN_PROGRESS {
+            // Of nonblocking communicators, a simulation starts everything.
+            self.started.append(&mut self.left_by_simulation);
+            self.started.extend(queued);
+            ends.into_iter().for_each(|raw| self.end(raw));
+        } else {
+            // As `ncclKernelPlanner::peers` does, which is not cleared.
+            const LEFT: [&str; 3] = ["ncclSend(", "ncclRecv(", "ncclBroadcast("];
+            let is_left = |call: &String| LEFT.iter().any(|function| call.starts_with(function));
+            self.left_by_simulation.extend(queued.into_iter().filter(is_left));
+        }
+        code
+    }
+
+    fn window(&self) -> *mut c_void {
+        ptr::without_provenance_mut(if self.registers { WINDOW } else { 0 })
+    }
+
+    /// Writes the handles that NCCL may write later: those of children, and of windows in a group.
+    fn write_handles_as_nccl(&mut self, function: &str, arguments: &[Argument], code: u32) {
+        for argument in arguments {
+            match *argument {
+                Argument::CommOut(slots) => self.write_comms(function, arguments, slots, code),
+                Argument::HandleOut(slot)
+                    if function == "ncclCommWindowRegister" && self.group().depth > 0 =>
+                {
+                    self.group().windows.push(slot.cast());
+                }
+                Argument::HandleOut(slot)
+                    if function == "ncclCommWindowRegister"
+                        && [code, self.async_states.peek()].contains(&IN_PROGRESS) =>
+                {
+                    self.pending_windows.push(slot);
+                }
+                Argument::HandleOut(slot) => self.write_handle(function, arguments, slot, Output::Correct),
+                _ => {}
+            }
+        }
+    }
+
+    fn write_comms(&mut self, function: &str, arguments: &[Argument], slots: *mut ncclComm_t, code: u32) {
+        let has_no_color = matches!(arguments, [_, Argument::Number(-1), ..]) && function == "ncclCommSplit";
+        let name = arguments.iter().find_map(|argument| match argument {
+            // SAFETY: null or the caller's struct.
+            Argument::Config(config) => unsafe { config.as_ref() }.map(|config| config.commName),
+            _ => None,
+        });
+        let name = name.filter(|name| !name.is_null()).map(|name| (name, string(name)));
+        // Whatever the call returns: even after a success, the child may not be there yet (seen on GPUs).
+        let is_pending =
+            CREATE_CHILDREN.contains(&function) && [code, self.async_states.peek()].contains(&IN_PROGRESS);
+        let is_growing = matches!(arguments, &[Argument::Comm(parent), ..] if !parent.is_null())
+            && function == "ncclCommGrow"
+            && [code, self.async_states.peek()].contains(&IN_PROGRESS);
+        let count = if function == "ncclCommInitAll" { Argument::length(arguments) } else { 1 };
+        self.cliques.push(0);
+        let clique = self.cliques.len() - 1;
+        for slot in (0..count).map(|index| slots.wrapping_add(index)) {
+            let is_null = is_pending || has_no_color;
+            let raw = if is_null { ptr::null_mut() } else { self.create_in(clique, name.clone()) };
+            // SAFETY: the caller's slot.
+            unsafe { *slot = raw };
+            if function == "ncclCommGrow" {
+                self.rewritten.push((raw, slot));
+            }
+            if let (true, Some(number)) = (is_growing, number(raw)) {
+                self.comms[number].is_incomplete = true;
+                self.growing.push(number);
+            }
+            if is_pending && !has_no_color {
+                self.pending_children.push(slot);
+            }
+            let group = self.group();
+            if group.depth > 0 {
+                group.comms.extend(number(raw));
+            }
+        }
+    }
+
+    fn write_all(&mut self, function: &str, arguments: &[Argument], output: Output) {
+        for argument in arguments {
+            match *argument {
+                Argument::CommOut(slots) => {
+                    let count = if function == "ncclCommInitAll" { Argument::length(arguments) } else { 1 };
+                    let slots = (0..count).map(|index| slots.wrapping_add(index));
+                    slots.for_each(|slot| self.write_comm(function, arguments, slot, output));
+                }
+                Argument::HandleOut(slot) => self.write_handle(function, arguments, slot, output),
+                _ => {}
+            }
+        }
+        self.write_all_but_handles(function, arguments, output);
+    }
+
+    fn write_comm(&mut self, function: &str, arguments: &[Argument], slot: *mut ncclComm_t, output: Output) {
+        let has_no_color = matches!(arguments, [_, Argument::Number(-1), ..]) && function == "ncclCommSplit";
+        // SAFETY: the caller's slot, of which a part may be written.
+        unsafe {
+            match output {
+                Output::Correct if has_no_color => *slot = ptr::null_mut(),
+                Output::Correct | Output::Huge => *slot = self.create(None),
+                Output::Nothing => {}
+                Output::Zeros => *slot = ptr::null_mut(),
+                Output::Ones => *slot = ptr::without_provenance_mut(usize::MAX),
+                Output::Partial => slot.cast::<u32>().write(u32::MAX),
+            }
+        }
+    }
+
+    fn write_handle(
+        &mut self,
+        function: &str,
+        arguments: &[Argument],
+        slot: *mut *mut c_void,
+        output: Output,
+    ) {
+        // SAFETY: the caller's slot, of which a part may be written.
+        unsafe {
+            match output {
+                Output::Correct | Output::Huge => {
+                    *slot = match function {
+                        "ncclMemAlloc" => self.memory.allocate(Argument::length(arguments)),
+                        "ncclCommRegister" if self.registers => ptr::without_provenance_mut(REGISTRATION),
+                        "ncclCommRegister" => ptr::null_mut(),
+                        "ncclCommWindowRegister" => self.window(),
+                        "ncclWinGetUserPtr" => ptr::without_provenance_mut(USER_POINTER),
+                        _ => ptr::without_provenance_mut(PARAMETER),
+                    };
+                }
+                Output::Nothing => {}
+                Output::Zeros => *slot = ptr::null_mut(),
+                Output::Ones => *slot = ptr::without_provenance_mut(usize::MAX),
+                Output::Partial => slot.cast::<u32>().write(u32::MAX),
+            }
+        }
+    }
+
+    fn write_all_but_handles(&mut self, function: &str, arguments: &[Argument], output: Output) {
+        for argument in arguments {
+            // SAFETY: the caller's places, for what their types say; a call may write less.
+            unsafe {
+                match *argument {
+                    Argument::ValueOut(out, size) => self.write_value(function, arguments, out, size, output),
+                    Argument::TextOut(out) => match output {
+                        Output::Correct => *out = self.parameter_text(arguments),
+                        Output::Nothing => {}
+                        Output::Zeros | Output::Partial => *out = ptr::null(),
+                        Output::Ones => *out = NOT_UTF8.as_ptr(),
+                        Output::Huge => *out = LONG.as_ptr().cast(),
+                    },
+                    Argument::TextsOut(out) => match output {
+                        Output::Correct => *out = self.keys.as_mut_ptr(),
+                        Output::Nothing => {}
+                        // A length beyond the array's is more than any caller can notice.
+                        _ => *out = ptr::null_mut(),
+                    },
+                    _ => {}
+                }
+            }
+        }
+    }
+
+    /// # Safety
+    /// `out` is a place of `size` bytes, for a value of any bits.
+    unsafe fn write_value(
+        &mut self,
+        function: &str,
+        arguments: &[Argument],
+        out: *mut u8,
+        size: usize,
+        output: Output,
+    ) {
+        let bytes: Vec<u8> = match output {
+            Output::Correct if function == "ncclGroupSimulateEnd" => {
+                // SAFETY: the caller's struct.
+                unsafe { (*out.cast::<ncclSimInfo_t>()).estimatedTime = 12.5 };
+                return;
+            }
+            Output::Correct if size == size_of::<ncclUniqueId>() => vec![9; size],
+            Output::Correct => {
+                let mut bytes = self.correct_number(function, arguments).to_ne_bytes().to_vec();
+                bytes.truncate(size);
+                bytes
+            }
+            Output::Nothing => return,
+            Output::Zeros => vec![0; size],
+            Output::Ones => vec![0xff; size],
+            Output::Huge => [vec![0xff; size - 1], vec![0x7f]].concat(),
+            Output::Partial => vec![0xa5; if size == size_of::<ncclUniqueId>() { 40 } else { size / 2 }],
+        };
+        // SAFETY: there are at most `size` bytes.
+        unsafe { ptr::copy_nonoverlapping(bytes.as_ptr(), out, bytes.len()) };
+    }
+
+    /// Returns the number that a call writes.
+    fn correct_number(&mut self, function: &str, arguments: &[Argument]) -> i64 {
+        match function {
+            "ncclGetVersion" => self.version.into(),
+            "ncclCommCount" => self.size.into(),
+            "ncclCommUserRank" => self.rank.into(),
+            "ncclCommCuDevice" => DEVICE.into(),
+            "ncclCommMemStats" => 4096,
+            "ncclCommGetAsyncError" => {
+                let state = self.async_states.next();
+                if state == SUCCESS {
+                    self.write_second_time(Argument::comm(arguments));
+                    for slot in std::mem::take(&mut self.pending_windows) {
+                        // SAFETY: whoever passed the slot keeps it until NCCL is done.
+                        unsafe { *slot = self.window() };
+                    }
+                    self.complete_children();
+                }
+                state.into()
+            }
+            "ncclRedOpCreatePreMulSum" => {
+                let op = ncclRedOp_t::ncclNumOps.0 + self.operators_created;
+                self.operators_created += 1;
+                let comm = Argument::comm(arguments).unwrap_or(ptr::null_mut());
+                self.operators.push((ncclRedOp_t(op), comm));
+                op.into()
+            }
+            "ncclParamGet" => 3,
+            "ncclParamGetParameter" => 5,
+            "ncclParamGetAllParameterKeys" => self.keys.len() as i64,
+            // Every parameter of a numeric type.
+            _ => 7,
+        }
+    }
+
+    /// Writes the handle of a communicator that is complete to its place again, as `ncclCommGrow` does.
+    fn write_second_time(&mut self, complete: Option<ncclComm_t>) {
+        for (raw, slot) in std::mem::take(&mut self.rewritten) {
+            if Some(raw) != complete {
+                self.rewritten.push((raw, slot));
+                continue;
+            }
+            // A library that has reported a wrong state may not have said when it is done.
+            if self.has_deviated {
+                continue;
+            }
+            // SAFETY: whoever passed the slot keeps it until NCCL is done, which is what is tested.
+            if unsafe { slot.read_volatile() } != raw {
+                self.violations.push(format!("the place of {} is gone", comm_name(raw)));
+            }
+        }
+    }
+
+    fn parameter_text(&self, arguments: &[Argument]) -> *const c_char {
+        let asks_for_memory_space = arguments.iter().any(|argument| match argument {
+            Argument::Text(key) => string(*key) == "\"LIBNCCL_MEMORY_SPACE\"",
+            _ => false,
+        });
+        if asks_for_memory_space && self.has_host_memory { c"host".as_ptr() } else { c"value".as_ptr() }
+    }
+
+    pub(super) fn next_error_text(&mut self) -> *const c_char {
+        match self.error_text {
+            ErrorText::Plain => c"a text".as_ptr(),
+            ErrorText::Null => ptr::null(),
+            ErrorText::Empty => c"".as_ptr(),
+            ErrorText::NotUtf8 => NOT_UTF8.as_ptr(),
+            ErrorText::Megabyte => LONG.as_ptr().cast(),
+            ErrorText::Changing => {
+                let digit = &mut self.changing_text[6];
+                *digit = if *digit == b'9' { b'0' } else { *digit + 1 };
+                self.changing_text.as_ptr().cast()
+            }
+        }
+    }
+}

@@ -1,0 +1,113 @@
+//! Rules by which calls deviate from success.
+
+/// The output that a call writes through its pointer arguments.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Output {
+    /// A correct value, handle or string, at once.
+    Correct,
+    /// Nothing: what was there stays.
+    Nothing,
+    /// Null handles, null strings, the number 0.
+    Zeros,
+    /// Dangling handles, strings that are not UTF-8, the number -1.
+    Ones,
+    /// Strings of a megabyte, the largest positive number; a handle even if none is due.
+    Huge,
+    /// The first 40 bytes of an id, or the first half of another value.
+    Partial,
+}
+
+impl Output {
+    /// Every output.
+    pub const ALL: [Self; 6] =
+        [Self::Correct, Self::Nothing, Self::Zeros, Self::Ones, Self::Huge, Self::Partial];
+}
+
+/// The text that `ncclGetErrorString` and `ncclGetLastError` return.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ErrorText {
+    /// `a text`.
+    Plain,
+    /// A null pointer.
+    Null,
+    /// A text without bytes.
+    Empty,
+    /// Bytes that are not UTF-8.
+    NotUtf8,
+    /// A megabyte of text.
+    Megabyte,
+    /// A different text at each call, at the same address.
+    Changing,
+}
+
+/// The states that `ncclCommGetAsyncError` reports.
+#[derive(Debug, Clone)]
+pub struct AsyncStates {
+    pub(super) first: std::collections::VecDeque<u32>,
+    /// Reported in turn, for ever, when `first` is used up.
+    repeated: Vec<u32>,
+    turn: usize,
+}
+
+impl AsyncStates {
+    /// Creates the states `first`, each reported once, and then `repeated`, in turn.
+    pub fn new(first: impl IntoIterator<Item = u32>, repeated: impl IntoIterator<Item = u32>) -> Self {
+        Self { first: first.into_iter().collect(), repeated: repeated.into_iter().collect(), turn: 0 }
+    }
+
+    /// Returns the state that the next query will report.
+    pub(super) fn peek(&self) -> u32 {
+        self.first.front().copied().unwrap_or(self.repeated[self.turn % self.repeated.len()])
+    }
+
+    pub(super) fn next(&mut self) -> u32 {
+        let state = self.peek();
+        if self.first.pop_front().is_none() {
+            self.turn += 1;
+        }
+        state
+    }
+}
+
+/// A deviation of one function.
+#[derive(Debug, Clone)]
+pub struct Rule {
+    /// The C function.
+    pub function: &'static str,
+    /// The number of calls that come before the one that deviates; `None` makes every call deviate.
+    pub after: Option<usize>,
+    /// The code that the call returns.
+    pub code: u32,
+    /// `None` writes what NCCL does: a correct output if the code is a success, otherwise nothing.
+    pub output: Option<Output>,
+    /// Replaces the communicators' asynchronous states from this call on.
+    pub async_states: Option<AsyncStates>,
+}
+
+impl Rule {
+    /// Makes every call of a function return a code.
+    pub fn always(function: &'static str, code: u32) -> Self {
+        Self { function, after: None, code, output: None, async_states: None }
+    }
+
+    /// Makes one call of a function return a code, after `after` others.
+    pub fn once(function: &'static str, after: usize, code: u32) -> Self {
+        Self { after: Some(after), ..Self::always(function, code) }
+    }
+
+    /// Returns whether the rule applies to this call of its function.
+    pub(super) fn applies(&mut self) -> bool {
+        match &mut self.after {
+            None => true,
+            Some(0) => {
+                // Never again.
+                self.after = Some(usize::MAX);
+                true
+            }
+            Some(after) => {
+                *after -= 1;
+                false
+            }
+        }
+    }
+}
