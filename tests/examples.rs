@@ -1,10 +1,6 @@
 //! The programs of `examples/`, run as a user runs them: on this machine's GPUs, or on the CPU implementation.
 #![cfg(target_os = "linux")] // Elsewhere there is no CPU implementation.
 
-#[cfg(feature = "cudarc")]
-#[path = "support/cuda_libraries.rs"]
-mod cuda_libraries;
-
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
@@ -40,7 +36,7 @@ fn all_reduce_sums_over_ranks() {
 #[test]
 fn slices_of_cudarc_are_summed_and_gathered() {
     let libraries = tempfile::tempdir().unwrap();
-    cuda_libraries::install(libraries.path());
+    libnccl_test_support::install(libraries.path());
     let expected = "each of 4 ranks has the norm 146087, and 146087 was expected\n";
     assert_eq!(run_with(Some(libraries.path()), "cudarc", &["4"]), expected);
 }

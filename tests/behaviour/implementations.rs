@@ -19,26 +19,8 @@ pub(crate) fn all() -> Vec<Implementation> {
 
 #[cfg(feature = "dlopen")]
 fn cpu_shared_object() -> Result<Nccl, String> {
-    let file = build_cpu_shared_object()?;
-    // SAFETY: built from crates/cpu-so just before.
-    unsafe { Nccl::open(&file) }.map_err(|e| e.to_string())
-}
-
-/// Builds the shared object: Cargo does not build another package's cdylib for tests.
-#[cfg(feature = "dlopen")]
-fn build_cpu_shared_object() -> Result<std::path::PathBuf, String> {
-    let target = std::path::Path::new(env!("CARGO_TARGET_TMPDIR")).join("cpu-so");
-    let output = std::process::Command::new(env!("CARGO"))
-        .args(["build", "--quiet", "--package", "libnccl-cpu-so", "--target-dir"])
-        .arg(&target)
-        .current_dir(env!("CARGO_MANIFEST_DIR"))
-        .output()
-        .map_err(|e| format!("cargo: {e}"))?;
-    if output.status.success() {
-        Ok(target.join("debug/libnccl_cpu.so"))
-    } else {
-        panic!("crates/cpu-so does not build:\n{}", String::from_utf8_lossy(&output.stderr))
-    }
+    // SAFETY: built from crates/cpu-so, beside this program.
+    unsafe { Nccl::open(libnccl_test_support::shared_object("nccl_cpu")) }.map_err(|e| e.to_string())
 }
 
 #[cfg(feature = "dlopen")]

@@ -34,7 +34,7 @@ impl Profile {
     /// Returns a command of cargo's that builds in this way.
     pub(crate) fn build(self) -> Command {
         let mut cargo = Command::new(env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
-        cargo.arg("build").args((self == Self::Optimised).then_some(OPTIMISED));
+        cargo.arg("rustc").args((self == Self::Optimised).then_some(OPTIMISED));
         cargo
     }
 }
@@ -123,7 +123,7 @@ pub(crate) fn install_cuda(directory: &Path, profile: Profile) -> Result<()> {
 }
 
 fn install_one(cargo: &mut Command, library: SharedObject, directory: &Path) -> Result<PathBuf> {
-    let built = build(cargo, library, ".so")?;
+    let built = build(cargo, library, true)?;
     let path = directory.join(library.soname);
     replace(&path, |copy| fs::copy(&built, copy).map(drop))?;
     if let Some(link) = library.link {
@@ -151,10 +151,13 @@ fn replace(path: &Path, make: impl FnOnce(&Path) -> io::Result<()>) -> Result<()
         .with_context(|| format!("cannot write {}", path.display()))
 }
 
-/// Builds a library with this command of cargo's, and returns the path of its file with this extension.
-pub(crate) fn build(cargo: &mut Command, library: SharedObject, extension: &str) -> Result<PathBuf> {
+/// Builds a library of this type with this command `rustc` of cargo's, and returns the path of its file.
+pub(crate) fn build(cargo: &mut Command, library: SharedObject, is_shared: bool) -> Result<PathBuf> {
     let SharedObject { package, library, features, .. } = library;
-    build_target(cargo.args(features), package, library, extension)
+    // Of that type alone: beside an rlib, it would not be optimised across crates.
+    let (crate_type, extension) = if is_shared { ("cdylib", ".so") } else { ("staticlib", ".a") };
+    cargo.args(features).arg("--lib").arg(format!("--crate-type={crate_type}"));
+    build_target(cargo, package, library, extension)
 }
 
 /// Builds a library or program of a package with this command of cargo's, and returns the path of its file with this

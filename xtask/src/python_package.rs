@@ -54,7 +54,7 @@ pub(crate) fn pack(directory: &Path) -> Result<[PathBuf; 4]> {
     let program = make_program(&tools, directory, &platform)?;
     // Where the program looks for it.
     let recorder = directory.join("libnccl-trace");
-    let recorder = cpu_so::install_trace(tools.cargo("zigbuild").arg(cpu_so::OPTIMISED), &recorder)?;
+    let recorder = cpu_so::install_trace(tools.cargo("rustc").arg(cpu_so::OPTIMISED), &recorder)?;
     Ok([wheel, make_archive(stage.path(), directory, &platform)?, program, recorder])
 }
 
@@ -85,7 +85,7 @@ fn stage_files(tools: &Tools, stage: &Path) -> Result<()> {
 
 /// Builds a shared object and copies it to `folder`.
 fn stage_shared_object(tools: &Tools, library: SharedObject, folder: &Path) -> Result<()> {
-    let built = cpu_so::build(tools.cargo("zigbuild").arg(cpu_so::OPTIMISED), library, ".so")?;
+    let built = cpu_so::build(tools.cargo("rustc").arg(cpu_so::OPTIMISED), library, true)?;
     fs::copy(built, folder.join(library.soname))?;
     Ok(())
 }
@@ -94,7 +94,7 @@ fn stage_shared_object(tools: &Tools, library: SharedObject, folder: &Path) -> R
 /// GNU ld makes the versions of its symbols, and zig has another.
 fn stage_runtime(tools: &Tools, library: SharedObject, folder: &Path) -> Result<()> {
     let mut cargo = tools.cargo("rustc");
-    let archive = cpu_so::build(cargo.args([cpu_so::OPTIMISED, "--crate-type=staticlib"]), library, ".a")?;
+    let archive = cpu_so::build(cargo.arg(cpu_so::OPTIMISED), library, false)?;
     let scratch = tempfile::tempdir()?;
     let (soname, versions) = (library.soname, scratch.path().join("versions"));
     fs::write(&versions, format!("{soname} {{ global: cuda*; __cuda*; local: *; }};"))?;

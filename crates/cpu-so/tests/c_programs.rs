@@ -9,11 +9,11 @@ use std::fs::{self, File};
 use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus};
-use std::sync::LazyLock;
 use std::thread;
 use std::time::{Duration, Instant};
 
 use libnccl::sys::Functions;
+use libnccl_test_support::shared_object;
 use rustix::process::{Pid, Signal, kill_process_group};
 use tempfile::TempDir;
 
@@ -22,18 +22,6 @@ const LIMIT: Duration = Duration::from_secs(60);
 
 /// The include folders of the repository.
 const INCLUDES: [&str; 2] = ["vendor-headers", "vendor-headers/stubs/cuda"];
-
-/// Builds the shared object: Cargo builds no cdylib for tests, not even for those of its own package.
-fn shared_object() -> &'static Path {
-    static FILE: LazyLock<PathBuf> = LazyLock::new(|| {
-        let target = Path::new(env!("CARGO_TARGET_TMPDIR")).join("cpu-so");
-        let mut command = Command::new(env!("CARGO"));
-        command.args(["build", "--quiet", "--package", "libnccl-cpu-so", "--target-dir"]).arg(&target);
-        run_tool(command.current_dir(env!("CARGO_MANIFEST_DIR")));
-        target.join("debug/libnccl_cpu.so")
-    });
-    &FILE
-}
 
 fn repository() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../..").canonicalize().expect("this package lies in crates")
@@ -58,7 +46,7 @@ impl Program {
     fn compile(source: &str) -> Self {
         let folder = tempfile::tempdir().expect("a temporary folder");
         let library = folder.path().join("libnccl.so.2");
-        fs::copy(shared_object(), &library).expect("the shared object can be copied");
+        fs::copy(shared_object("nccl_cpu"), &library).expect("the shared object can be copied");
         std::os::unix::fs::symlink("libnccl.so.2", folder.path().join("libnccl.so")).expect("a link");
         let (compiler, standard) = match Path::new(source).extension().and_then(OsStr::to_str) {
             Some("cpp") => ("c++", "-std=c++17"),
@@ -189,7 +177,7 @@ fn functions_of_header() -> BTreeSet<String> {
 
 #[test]
 fn exports_are_exactly_the_functions_of_the_header() {
-    let printed = run_tool(Command::new("nm").args(["-D", "--defined-only"]).arg(shared_object()));
+    let printed = run_tool(Command::new("nm").args(["-D", "--defined-only"]).arg(shared_object("nccl_cpu")));
     let mut found = BTreeSet::new();
     for line in printed.lines() {
         let fields: Vec<&str> = line.split_whitespace().collect();
@@ -209,7 +197,7 @@ fn exports_are_exactly_the_functions_of_the_header() {
 
 #[test]
 fn soname_is_that_of_nccl() {
-    let printed = run_tool(Command::new("readelf").args(["-W", "-d"]).arg(shared_object()));
+    let printed = run_tool(Command::new("readelf").args(["-W", "-d"]).arg(shared_object("nccl_cpu")));
     let names: Vec<&str> = printed.lines().filter(|line| line.contains("(SONAME)")).collect();
     assert!(matches!(names[..], [name] if name.ends_with("[libnccl.so.2]")), "{names:?}");
     let needed = printed.lines().filter(|line| line.contains("(NEEDED)"));

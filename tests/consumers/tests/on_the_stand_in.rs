@@ -1,19 +1,15 @@
 //! Both forms of each program, on the stand-in for CUDA and the CPU implementation of NCCL.
 
-#[path = "../../support/cuda_libraries.rs"]
-mod cuda_libraries;
-#[path = "../../support/time_limit.rs"]
-mod time_limit;
-
 use std::process::Command;
 use std::sync::LazyLock;
 
+use libnccl_test_support::{install, time_limit};
 use tempfile::TempDir;
 
 /// A folder with the libraries.
 static LIBRARIES: LazyLock<TempDir> = LazyLock::new(|| {
     let folder = tempfile::tempdir().expect("a temporary folder");
-    cuda_libraries::install(folder.path());
+    install(folder.path());
     folder
 });
 

@@ -11,8 +11,6 @@ mod call;
 mod cell;
 #[path = "../../../examples/common/mod.rs"]
 mod common;
-#[path = "../../support/cuda_libraries.rs"]
-mod cuda_libraries;
 mod fault;
 mod page;
 mod rank;
@@ -25,7 +23,7 @@ use fault::Fault;
 fn run(calls: &[Call], faults: &[Fault]) -> Vec<Row> {
     let libraries = tempfile::tempdir().unwrap();
     if calls.contains(&Call::Synchronize) {
-        cuda_libraries::install(libraries.path());
+        libnccl_test_support::install(libraries.path());
     }
     let mut problems = Vec::new();
     let mut outcome = |call: Call, fault: Fault| {

@@ -1,8 +1,5 @@
 //! The stand-in for CUDA and the CPU implementation of NCCL, in a folder on the dynamic linker's path.
 
-#[path = "../cuda_libraries.rs"]
-mod cuda_libraries;
-
 use std::env;
 use std::process::{Command, ExitCode};
 
@@ -15,7 +12,7 @@ pub(crate) fn run_with_libraries() -> Option<ExitCode> {
         return None;
     }
     let folder = tempfile::tempdir().expect("a temporary folder");
-    cuda_libraries::install(folder.path());
+    libnccl_test_support::install(folder.path());
     let own = env::current_exe().expect("the path of this program");
     let status = Command::new(own)
         .args(env::args_os().skip(1))

@@ -5,5 +5,10 @@
 pub mod executor;
 pub mod fake_nccl;
 mod function_table;
+#[cfg(unix)]
+mod shared_objects;
+pub mod time_limit;
 
 pub use function_table::restricted;
+#[cfg(unix)]
+pub use shared_objects::{install, shared_object};

@@ -148,13 +148,3 @@ pub(crate) fn wait_until(limit: Duration, condition: impl Fn() -> bool) -> bool 
 pub(crate) fn repository() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../..").canonicalize().expect("this package lies in crates")
 }
-
-/// Builds packages of shared objects: Cargo builds no cdylib for tests. Those of crates/cpu-so use the same folder, which is
-/// returned.
-pub(crate) fn shared_objects(packages: &[&str]) -> PathBuf {
-    let target = Path::new(env!("CARGO_TARGET_TMPDIR")).join("cpu-so");
-    let mut cargo = Command::new(env!("CARGO"));
-    cargo.args(["build", "--quiet", "--target-dir"]).arg(&target).current_dir(repository());
-    run(cargo.args(packages.iter().flat_map(|package| ["--package", package])), 0);
-    target.join("debug")
-}

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::Instant;
 
-use crate::common::{LIMIT, NCCL, assert_has, bench, ended, lines, nccl, repository, run, shared_objects};
+use crate::common::{LIMIT, NCCL, assert_has, bench, ended, lines, nccl, repository, run};
 
 #[test]
 fn help_documents_the_exit_status() {
@@ -46,7 +46,7 @@ fn success_is_0_failure_is_1_and_invalid_command_line_is_2() {
 /// Builds a library that adds wrongly: the CPU implementation, but a sum is a maximum.
 fn wrong_library(folder: &Path) -> PathBuf {
     let right = folder.join("libnccl.so.2");
-    fs::copy(shared_objects(&["libnccl-cpu-so"]).join("libnccl_cpu.so"), &right)
+    fs::copy(libnccl_test_support::shared_object("nccl_cpu"), &right)
         .expect("the shared object can be copied");
     let source = folder.join("wrong.c");
     let text = "#include <nccl.h>

@@ -5,19 +5,18 @@ use std::process::Command;
 use std::sync::LazyLock;
 
 use serde_json::json;
+use tempfile::TempDir;
 
 use crate::common::{NCCL, OPERATIONS, assert_has, json, run};
 
-/// Returns a folder with the shared objects, which are built first: Cargo builds no cdylib of other packages for tests.
+/// Returns a folder with the shared objects.
 fn shared_objects() -> &'static Path {
-    static FOLDER: LazyLock<PathBuf> = LazyLock::new(|| {
-        let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join("cuda-so");
-        let mut xtask = Command::new(env!("CARGO"));
-        xtask.args(["run", "--quiet", "--package", "xtask", "--", "cpu-so", "--debug"]).arg(&folder);
-        run(xtask.current_dir(env!("CARGO_MANIFEST_DIR")), 0);
+    static FOLDER: LazyLock<TempDir> = LazyLock::new(|| {
+        let folder = tempfile::tempdir().expect("a temporary folder");
+        libnccl_test_support::install(folder.path());
         folder
     });
-    &FOLDER
+    FOLDER.path()
 }
 
 /// Returns a program with so many devices, and nothing else in the environment.

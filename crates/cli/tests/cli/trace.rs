@@ -6,18 +6,15 @@ use std::os::unix::fs::symlink;
 use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
-use std::sync::LazyLock;
 
 use libnccl::sys::Functions;
+use libnccl_test_support::shared_object;
 use rustix::process::Signal;
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
-use crate::common::{assert_has, json, lines, list, nccl, read, repository, run, send, shared_objects};
+use crate::common::{assert_has, json, lines, list, nccl, read, repository, run, send};
 use crate::mistakes::{self, FAULTY, RANKS};
-
-/// The folder with both libraries.
-static BUILT: LazyLock<PathBuf> = LazyLock::new(|| shared_objects(&["libnccl-cpu-so", "libnccl-trace"]));
 
 /// Folders with the CPU implementation, the library that records, programs, and recordings.
 struct Fixture {
@@ -28,12 +25,12 @@ impl Fixture {
     fn new() -> Self {
         let folder = tempfile::tempdir().unwrap();
         for (library, file, links) in [
-            ("libnccl_cpu.so", "cpu/libnccl.so.2", &["cpu/libnccl.so"][..]),
-            ("libnccl_trace.so", "trace/libnccl-trace.so", &["trace/libnccl.so.2", "trace/libnccl.so"]),
+            ("nccl_cpu", "cpu/libnccl.so.2", &["cpu/libnccl.so"][..]),
+            ("nccl_trace", "trace/libnccl-trace.so", &["trace/libnccl.so.2", "trace/libnccl.so"]),
         ] {
             let path = folder.path().join(file);
             fs::create_dir_all(path.parent().unwrap()).unwrap();
-            fs::copy(BUILT.join(library), &path).unwrap();
+            fs::copy(shared_object(library), &path).unwrap();
             links.iter().for_each(|link| symlink(&path, folder.path().join(link)).unwrap());
         }
         fs::create_dir(folder.path().join("recordings")).unwrap();
@@ -251,7 +248,7 @@ fn program_that_finds_no_nccl_gets_an_error_with_the_places() {
 
 #[test]
 fn exports_are_the_functions_of_nccl_and_a_mark() {
-    let library = BUILT.join("libnccl_trace.so");
+    let library = shared_object("nccl_trace");
     let (printed, _) = run(Command::new("nm").args(["-D", "--defined-only"]).arg(&library), 0);
     let found: BTreeSet<_> = printed.lines().filter_map(|line| line.split_whitespace().last()).collect();
     let functions = Functions::NAMES.iter().map(ToString::to_string);
@@ -281,7 +278,7 @@ fn cost_of_an_operation() {
     const CALLS: u32 = 20_000_000;
     let fixture = Fixture::new();
     let library =
-        std::env::var_os("LIBNCCL_TEST_TRACE").map_or_else(|| BUILT.join("libnccl_trace.so"), Into::into);
+        std::env::var_os("LIBNCCL_TEST_TRACE").map_or_else(|| shared_object("nccl_trace"), Into::into);
     fixture.compile("few.c", "few.so", &["-shared", "-fPIC", "-O2", "-Wl,-soname,libnccl.so.2"]);
     symlink("few.so", fixture.path("libnccl.so.2")).unwrap();
     let program = fixture.compile("cost.c", "cost", &["-O2", "-lnccl"]);

@@ -1,8 +1,8 @@
 //! The stand-ins as C programs see them: programs that are compiled against NVIDIA's headers, and linked with the shared
 //! objects under the names of CUDA's and NCCL's.
 //!
-//! NVIDIA's packages, with headers and the library to compare with, are downloaded once and kept outside the checkout.
-//! Where that is impossible, the tests say that they are skipped.
+//! NVIDIA's packages, with headers and the library to compare with, are downloaded once and kept outside the checkout, for
+//! which `cargo test -p libnccl-cuda-runtime -- --ignored` asks. Where that is impossible, the tests say that they are skipped.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -152,6 +152,7 @@ macro_rules! programs {
     ($($name:ident: $source:literal, $release:ident;)*) => {
         $(
             #[test]
+            #[ignore = "downloads NVIDIA's packages: .ci/cuda"]
             fn $name() {
                 run($source, Release::$release, "4");
             }
@@ -184,6 +185,7 @@ programs! {
 const WITHOUT_DEVICES: &str = "no_device.c";
 
 #[test]
+#[ignore = "downloads NVIDIA's packages: .ci/cuda"]
 fn driver_without_devices_is_an_error() {
     run(WITHOUT_DEVICES, Release::Cuda12, "0");
 }
@@ -229,12 +231,14 @@ fn require_same_output(source: &str, release: Release) {
 }
 
 #[test]
+#[ignore = "downloads NVIDIA's packages: .ci/cuda"]
 fn error_names_are_those_of_nvidias_libraries() {
     // Newer releases have more codes, which are known here with any release.
     require_same_output("error_names.c", Release::Cuda13);
 }
 
 #[test]
+#[ignore = "downloads NVIDIA's packages: .ci/cuda"]
 fn runtime_without_a_driver_answers_as_nvidias() {
     let has_driver = Command::new("sh").args(["-c", "ldconfig -p | grep -q libcuda.so.1"]).status();
     if has_driver.is_ok_and(|status| status.success()) {
@@ -261,11 +265,13 @@ fn require_same_exports(release: Release) {
 }
 
 #[test]
+#[ignore = "downloads NVIDIA's packages: .ci/cuda"]
 fn exports_of_cuda_12_are_exactly_those_of_nvidias_library() {
     require_same_exports(Release::Cuda12);
 }
 
 #[test]
+#[ignore = "downloads NVIDIA's packages: .ci/cuda"]
 fn exports_of_cuda_13_are_exactly_those_of_nvidias_library() {
     require_same_exports(Release::Cuda13);
 }

@@ -1,4 +1,6 @@
-//! Runs the tasks as commands.
+//! The tasks, run as commands; and builds that check a header.
+
+mod check_header;
 
 use std::path::Path;
 use std::process::{Command, Output};
@@ -50,6 +52,7 @@ fn malformed_release_is_an_error() {
 
 /// Compiles and runs C programs with nothing but the folder, as its users do.
 #[test]
+#[ignore = "builds all shared objects: .ci/generated"]
 fn cpu_so_folder_compiles_and_runs_c_programs() {
     let folder = tempfile::tempdir().expect("a temporary folder");
     let directory = folder.path().to_str().expect("its name is text");

@@ -8,7 +8,8 @@ use std::time::{Duration, Instant};
 const LIMIT: Duration = Duration::from_secs(120);
 
 /// Runs a program, which has to succeed in time, and returns what it writes to its standard output and error.
-pub(crate) fn run(command: &mut Command) -> (String, String) {
+#[must_use]
+pub fn run(command: &mut Command) -> (String, String) {
     command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
     let mut child = command.spawn().expect("the program starts");
     let start = Instant::now();
