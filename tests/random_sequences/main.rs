@@ -18,7 +18,7 @@ mod handles;
 mod kind;
 mod lent;
 mod process;
-#[path = "../../crates/cpu/tests/common/random.rs"]
+#[path = "../../crates/cpu/tests/cpu/common/random.rs"]
 #[allow(dead_code, unreachable_pub)]
 mod random;
 mod rank;

@@ -1,0 +1,227 @@
+//! Helpers of the tests: calls of the table's functions, and ranks as threads or in one thread's group.
+
+/// Calls a function of the table.
+macro_rules! nccl {
+    ($name:ident($($argument:expr),* $(,)?)) => {{
+        let function = libnccl_cpu::TABLE.$name.expect(stringify!($name));
+        // SAFETY: the tests pass what the header asks for, or what is checked before it is used.
+        #[allow(unused_unsafe, clippy::macro_metavars_in_unsafe)]
+        unsafe { function($($argument),*) }
+    }};
+}
+
+#[macro_use]
+pub(crate) mod processes;
+
+pub(crate) mod memory;
+pub(crate) mod random;
+pub(crate) mod reference;
+pub(crate) mod watchdog;
+
+use std::ffi::{CStr, c_char};
+use std::ptr;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use libnccl::sys::{
+    cudaStream_t, ncclComm_t, ncclConfig_t, ncclDataType_t, ncclRedOp_t, ncclResult_t, ncclUniqueId,
+};
+use reference::Number;
+
+pub(crate) const OK: ncclResult_t = ncclResult_t::ncclSuccess;
+pub(crate) const ARGUMENT: ncclResult_t = ncclResult_t::ncclInvalidArgument;
+pub(crate) const USAGE: ncclResult_t = ncclResult_t::ncclInvalidUsage;
+pub(crate) const REMOTE: ncclResult_t = ncclResult_t::ncclRemoteError;
+pub(crate) const PROGRESS: ncclResult_t = ncclResult_t::ncclInProgress;
+
+pub(crate) const I32: ncclDataType_t = ncclDataType_t::ncclInt32;
+pub(crate) const F32: ncclDataType_t = ncclDataType_t::ncclFloat32;
+pub(crate) const SUM: ncclRedOp_t = ncclRedOp_t::ncclSum;
+pub(crate) const STREAM: cudaStream_t = ptr::null_mut();
+
+/// Limit for calls that do not wait, on a loaded machine.
+pub(crate) const SOON: Duration = Duration::from_secs(5);
+
+/// Limit for any wait.
+pub(crate) const LIMIT: Duration = Duration::from_secs(60);
+
+/// A communicator that can be sent to another thread.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(crate) struct Comm(pub ncclComm_t);
+
+// SAFETY: handles are numbers.
+unsafe impl Send for Comm {}
+// SAFETY: handles are numbers.
+unsafe impl Sync for Comm {}
+
+impl Comm {
+    pub(crate) fn destroy(self) {
+        assert_eq!(nccl!(ncclCommDestroy(self.0)), OK);
+    }
+}
+
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(crate) enum Mode {
+    /// One thread per rank.
+    Threads,
+    /// One thread that calls for all ranks in a group.
+    Group,
+}
+
+pub(crate) fn unique_id() -> ncclUniqueId {
+    let mut id = ncclUniqueId::default();
+    assert_eq!(nccl!(ncclGetUniqueId(&mut id)), OK);
+    id
+}
+
+/// Serialises tests that read or cause errors: the last error belongs to the whole process.
+pub(crate) fn alone() -> MutexGuard<'static, ()> {
+    static ALONE: Mutex<()> = Mutex::new(());
+    ALONE.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+pub(crate) fn last_error() -> String {
+    let text = nccl!(ncclGetLastError(ptr::null_mut()));
+    // SAFETY: a NUL-terminated string, as the header promises.
+    unsafe { CStr::from_ptr(text) }.to_str().unwrap().to_owned()
+}
+
+/// Asserts that the last error contains `part`.
+#[track_caller]
+pub(crate) fn assert_last_error(part: &str) {
+    assert!(last_error().contains(part), "{}", last_error());
+}
+
+pub(crate) fn init_rank(id: ncclUniqueId, ranks: usize, rank: usize) -> Result<Comm, ncclResult_t> {
+    let mut comm = ptr::null_mut();
+    match nccl!(ncclCommInitRank(&mut comm, ranks as i32, id, rank as i32)) {
+        OK => Ok(Comm(comm)),
+        code => Err(code),
+    }
+}
+
+/// Returns the number of open file descriptors of this process.
+pub(crate) fn descriptors() -> usize {
+    std::fs::read_dir("/proc/self/fd").unwrap().count()
+}
+
+/// Returns the name of the socket at which the ranks of an id rendezvous.
+pub(crate) fn rendezvous_name(id: &ncclUniqueId) -> String {
+    format!("libnccl-cpu-{}", hex(&id.internal[8..24]))
+}
+
+/// Formats the bytes of an id.
+pub(crate) fn hex(bytes: &[c_char]) -> String {
+    bytes.iter().map(|byte| format!("{:02x}", *byte as u8)).collect()
+}
+
+/// Waits until a rendezvous has its root and `peers` connections, one a process, by counting the kernel's sockets of that
+/// name.
+pub(crate) fn wait_for_peers(id: &ncclUniqueId, peers: usize) {
+    let name = rendezvous_name(id);
+    let start = Instant::now();
+    let sockets = || std::fs::read_to_string("/proc/net/unix").unwrap().matches(&name).count();
+    while sockets() < 1 + peers {
+        assert!(start.elapsed() < LIMIT, "{} of {peers} peers have connected", sockets().saturating_sub(1));
+        thread::sleep(Duration::from_millis(5));
+    }
+    // Time for the root to accept them and for them to send their hello.
+    thread::sleep(Duration::from_millis(100));
+}
+
+pub(crate) fn init(mode: Mode, ranks: usize) -> Vec<Comm> {
+    match mode {
+        Mode::Threads => {
+            let id = unique_id();
+            on_threads(ranks, |rank| init_rank(id, ranks, rank).unwrap())
+        }
+        Mode::Group => {
+            let mut comms = vec![ptr::null_mut(); ranks];
+            assert_eq!(nccl!(ncclCommInitAll(comms.as_mut_ptr(), ranks as i32, ptr::null())), OK);
+            comms.into_iter().map(Comm).collect()
+        }
+    }
+}
+
+/// Sums the ranks' buffers, in place.
+pub(crate) fn all_reduce<T: Number>(buffer: &mut [T], comm: ncclComm_t) -> ncclResult_t {
+    let place = buffer.as_mut_ptr().cast();
+    nccl!(ncclAllReduce(place, place, buffer.len(), T::RAW, SUM, comm, STREAM))
+}
+
+/// Sums a 1 of each rank.
+#[track_caller]
+pub(crate) fn assert_sum(comm: ncclComm_t, ranks: usize) {
+    let mut number = [1];
+    assert_eq!((all_reduce(&mut number, comm), number), (OK, [ranks as i32]), "{}", last_error());
+}
+
+pub(crate) fn async_error(comm: ncclComm_t) -> ncclResult_t {
+    let mut code = OK;
+    assert_eq!(nccl!(ncclCommGetAsyncError(comm, &mut code)), OK);
+    code
+}
+
+/// Waits until a nonblocking call has ended, and returns its result.
+#[track_caller]
+pub(crate) fn wait_async(comm: ncclComm_t) -> ncclResult_t {
+    let start = Instant::now();
+    loop {
+        match async_error(comm) {
+            PROGRESS => assert!(start.elapsed() < LIMIT, "the call never ends"),
+            code => return code,
+        }
+        thread::sleep(Duration::from_millis(1));
+    }
+}
+
+pub(crate) fn nonblocking() -> ncclConfig_t {
+    ncclConfig_t { blocking: 0, ..ncclConfig_t::initializer() }
+}
+
+pub(crate) fn init_nonblocking(id: ncclUniqueId, ranks: i32, rank: i32) -> Comm {
+    let (mut comm, mut config) = (ptr::null_mut(), nonblocking());
+    assert_eq!(nccl!(ncclCommInitRankConfig(&mut comm, ranks, id, rank, &mut config)), PROGRESS);
+    assert!(!comm.is_null(), "no communicator to query");
+    Comm(comm)
+}
+
+/// Runs `body` for each rank on a thread of its own.
+pub(crate) fn on_threads<T: Send>(ranks: usize, body: impl Fn(usize) -> T + Sync) -> Vec<T> {
+    let body = &body;
+    thread::scope(|scope| {
+        let threads: Vec<_> = (0..ranks).map(|rank| scope.spawn(move || body(rank))).collect();
+        threads.into_iter().map(|thread| thread.join().unwrap()).collect()
+    })
+}
+
+/// Makes each rank's call, and expects success.
+pub(crate) fn together(mode: Mode, comms: &[Comm], call: impl Fn(usize, ncclComm_t) -> ncclResult_t + Sync) {
+    match mode {
+        Mode::Threads => {
+            let codes = on_threads(comms.len(), |rank| call(rank, { comms[rank] }.0));
+            assert!(codes.iter().all(|code| *code == OK), "{codes:?}: {}", last_error());
+        }
+        Mode::Group => {
+            assert_eq!(nccl!(ncclGroupStart()), OK);
+            for (rank, comm) in comms.iter().enumerate() {
+                assert_eq!(call(rank, comm.0), OK, "{}", last_error());
+            }
+            assert_eq!(nccl!(ncclGroupEnd()), OK, "{}", last_error());
+        }
+    }
+}
+
+/// A buffer's address that can be sent to another thread.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Address<T>(pub *mut T);
+
+// SAFETY: every rank uses its own buffer.
+unsafe impl<T> Send for Address<T> {}
+// SAFETY: every rank uses its own buffer.
+unsafe impl<T> Sync for Address<T> {}
+
+pub(crate) fn addresses<T>(buffers: &mut [Vec<T>]) -> Vec<Address<T>> {
+    buffers.iter_mut().map(|buffer| Address(buffer.as_mut_ptr())).collect()
+}

@@ -1,0 +1,200 @@
+//! Rank processes: this test program, started again to run a function that [`rank_tasks!`] names.
+//!
+//! [`run`] starts a process for every rank of a communicator; [`spawn`] and [`command`] start one, for a test that
+//! controls it.
+
+use std::io::Read;
+use std::panic::Location;
+use std::process::{Child, Command, Stdio};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use libnccl::sys::ncclUniqueId;
+
+use super::{Comm, hex, init_rank, last_error, unique_id};
+
+/// Time after which a process counts as hung.
+const LIMIT: Duration = Duration::from_secs(180);
+
+/// The arguments of a rank process.
+#[derive(Debug)]
+pub(crate) struct RankProcess {
+    /// The words that follow the task's name.
+    pub(crate) arguments: Vec<String>,
+    pub(crate) id: ncclUniqueId,
+    pub(crate) ranks: usize,
+    /// The ranks of this process: usually one.
+    pub(crate) own: Vec<usize>,
+}
+
+impl RankProcess {
+    fn from_environment(arguments: Vec<String>) -> Self {
+        let mut id = ncclUniqueId::default();
+        let hex = std::env::var("LIBNCCL_TEST_ID").unwrap();
+        for (index, byte) in id.internal.iter_mut().enumerate() {
+            *byte = u8::from_str_radix(&hex[2 * index..][..2], 16).unwrap() as _;
+        }
+        let ranks = std::env::var("LIBNCCL_TEST_RANKS").unwrap().parse().unwrap();
+        let own = std::env::var("LIBNCCL_TEST_OWN_RANKS").unwrap();
+        Self { arguments, id, ranks, own: own.split(',').map(|rank| rank.parse().unwrap()).collect() }
+    }
+
+    /// Returns the rank of a process that has only one.
+    pub(crate) fn rank(&self) -> usize {
+        assert_eq!(self.own.len(), 1, "this process has several ranks");
+        self.own[0]
+    }
+
+    /// Creates this process's communicator.
+    pub(crate) fn join(&self) -> Comm {
+        self.join_as(self.rank())
+    }
+
+    /// Creates the communicator of one of this process's ranks.
+    pub(crate) fn join_as(&self, rank: usize) -> Comm {
+        init_rank(self.id, self.ranks, rank).unwrap_or_else(|code| panic!("{code:?} {}", last_error()))
+    }
+}
+
+/// The body of a rank process.
+pub(crate) type Task = fn(&RankProcess);
+
+/// Registers the functions that this file's tests run in rank processes: `rank_tasks! { "sum" => sum }`.
+macro_rules! rank_tasks {
+    ($($name:expr => $function:path),* $(,)?) => {
+        /// Runs a task in a rank process; does nothing when `cargo test` runs it.
+        #[test]
+        fn rank_process() {
+            $crate::common::processes::run_task(&[$(($name, $function)),*]);
+        }
+    };
+}
+
+/// Runs the task that [`command`] has named, if it started this process.
+pub(crate) fn run_task(tasks: &[(&str, Task)]) {
+    let Ok(command) = std::env::var("LIBNCCL_TEST_TASK") else { return };
+    let mut words = command.split(' ').map(str::to_owned);
+    let name = words.next().unwrap();
+    let Some((_, task)) = tasks.iter().find(|(known, _)| *known == name) else {
+        panic!("rank_tasks! has no {name:?}")
+    };
+    task(&RankProcess::from_environment(words.collect()));
+}
+
+/// Returns the command of a process with the ranks `own`: `task` is a name that [`rank_tasks!`] has in the caller's module,
+/// and its arguments after spaces.
+#[track_caller]
+pub(crate) fn command(task: &str, id: &ncclUniqueId, ranks: usize, own: &[usize]) -> Command {
+    // The caller's file: `tests/cpu/waits.rs`, or `tests/cpu/lifecycle/init.rs`, whose tasks are those of `lifecycle`.
+    let (_, file) = Location::caller().file().rsplit_once("tests/cpu/").unwrap();
+    let module = file.split(['/', '.']).next().unwrap();
+    let own: Vec<String> = own.iter().map(ToString::to_string).collect();
+    let mut command = test(&[&format!("{module}::rank_process")]);
+    command
+        .args(["--nocapture", "--test-threads=1"])
+        .env("LIBNCCL_TEST_TASK", task)
+        .env("LIBNCCL_TEST_ID", hex(&id.internal))
+        .env("LIBNCCL_TEST_RANKS", ranks.to_string())
+        .env("LIBNCCL_TEST_OWN_RANKS", own.join(","))
+        .stdout(Stdio::null())
+        .stderr(Stdio::piped());
+    command
+}
+
+/// Returns the command of a process that runs these tests of this program, by their whole names.
+pub(crate) fn test(names: &[&str]) -> Command {
+    let mut command = Command::new(std::env::current_exe().unwrap());
+    command.args(names).args(["--exact", "--include-ignored"]);
+    command
+}
+
+/// Runs the calling test again in a process of its own, unless it is there, and returns whether it is: for a test that
+/// counts what belongs to a process.
+pub(crate) fn is_own_process() -> bool {
+    const VARIABLE: &str = "LIBNCCL_TEST_OWN_PROCESS";
+    let is_own = std::env::var_os(VARIABLE).is_some();
+    if !is_own {
+        let name = thread::current().name().unwrap().to_owned();
+        let output = test(&[&name]).arg("--nocapture").env(VARIABLE, "1").output().unwrap();
+        let text = |bytes| String::from_utf8_lossy(bytes).into_owned();
+        print!("{}", text(&output.stdout));
+        assert!(output.status.success(), "{name}: {} {}", output.status, text(&output.stderr));
+    }
+    is_own
+}
+
+/// Starts the process of one rank.
+#[track_caller]
+pub(crate) fn spawn(task: &str, id: &ncclUniqueId, ranks: usize, rank: usize) -> Child {
+    command(task, id, ranks, &[rank]).spawn().unwrap()
+}
+
+pub(crate) fn kill(child: &mut Child) {
+    child.kill().unwrap();
+    child.wait().unwrap();
+}
+
+/// Waits until a process has succeeded, and returns what its pipes contain.
+pub(crate) fn finish(mut child: Child) -> String {
+    let (output, errors) = (child.stdout.take(), child.stderr.take());
+    thread::scope(|scope| {
+        let output = scope.spawn(|| read_to_end(output));
+        let errors = scope.spawn(|| read_to_end(errors));
+        let deadline = Instant::now() + LIMIT;
+        let status = loop {
+            match child.try_wait().unwrap() {
+                Some(status) => break Some(status),
+                None if Instant::now() > deadline => break None,
+                None => thread::sleep(Duration::from_millis(2)),
+            }
+        };
+        if status.is_none() {
+            child.kill().unwrap();
+        }
+        let (output, errors) = (output.join().unwrap(), errors.join().unwrap());
+        let printed = output + &errors;
+        assert!(status.is_some_and(|status| status.success()), "{status:?} {printed}");
+        printed
+    })
+}
+
+fn read_to_end(pipe: Option<impl Read>) -> String {
+    let mut bytes = vec![];
+    if let Some(mut pipe) = pipe {
+        pipe.read_to_end(&mut bytes).unwrap();
+    }
+    String::from_utf8_lossy(&bytes).into_owned()
+}
+
+/// Makes a system call fail with `error`, in this thread and those that it starts, and returns whether that is possible
+/// here: under QEMU's user-mode emulation it is not.
+pub(crate) fn deny_syscall(call: libc::c_long, error: libc::c_int) -> bool {
+    use libc::{BPF_ABS, BPF_JEQ, BPF_JMP, BPF_JUMP, BPF_K, BPF_LD, BPF_RET, BPF_STMT, BPF_W};
+    // SAFETY: the functions only combine numbers. The call's number is the first word of the filter's input.
+    let mut filter = unsafe {
+        [
+            BPF_STMT((BPF_LD | BPF_W | BPF_ABS) as u16, 0),
+            BPF_JUMP((BPF_JMP | BPF_JEQ | BPF_K) as u16, call as u32, 0, 1),
+            BPF_STMT((BPF_RET | BPF_K) as u16, libc::SECCOMP_RET_ERRNO | error as u32),
+            BPF_STMT((BPF_RET | BPF_K) as u16, libc::SECCOMP_RET_ALLOW),
+        ]
+    };
+    let program = libc::sock_fprog { len: filter.len() as u16, filter: filter.as_mut_ptr() };
+    // SAFETY: the kernel copies the program, which is as long as it says.
+    unsafe {
+        libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) == 0
+            && libc::prctl(libc::PR_SET_SECCOMP, libc::SECCOMP_MODE_FILTER, &raw const program) == 0
+    }
+}
+
+/// Runs `task` in a process for each rank of a communicator, and waits until all have succeeded.
+#[track_caller]
+pub(crate) fn run(task: &str, ranks: usize) {
+    let id = unique_id();
+    let mut children = vec![];
+    // Not in a closure, which would be the caller.
+    for rank in 0..ranks {
+        children.push(spawn(task, &id, ranks, rank));
+    }
+    children.into_iter().map(finish).for_each(drop);
+}

@@ -1,0 +1,218 @@
+//! The lines of `NCCL_DEBUG`.
+//!
+//! The environment is read once per process, so each case runs in a process of its own.
+
+use std::ffi::c_void;
+use std::fs;
+use std::process::Stdio;
+use std::ptr;
+use std::thread;
+
+use crate::common::processes::{self, RankProcess};
+use crate::common::{ARGUMENT, Comm, OK, unique_id};
+use libnccl::sys::{ncclDataType_t, ncclEncryptionConfig_t, ncclRedOp_t};
+use tempfile::TempDir;
+
+const THREADS: usize = 4;
+const ROUNDS: usize = 100;
+
+rank_tasks! {
+    "log" => log_information_and_warning,
+    "log_on_threads" => log_warnings_on_threads,
+    "log_calls" => log_calls,
+}
+
+fn log_information_and_warning(_: &RankProcess) {
+    println!("\n<<<");
+    let config = ncclEncryptionConfig_t::initializer();
+    assert_eq!(nccl!(ncclSetEncryption(&config)), OK);
+    assert_eq!(nccl!(ncclGetVersion(ptr::null_mut())), ARGUMENT);
+    println!(">>>");
+}
+
+fn log_warnings_on_threads(_: &RankProcess) {
+    println!("\n<<<");
+    thread::scope(|scope| {
+        for _ in 0..THREADS {
+            scope.spawn(|| {
+                for _ in 0..ROUNDS {
+                    assert_eq!(nccl!(ncclGetVersion(ptr::null_mut())), ARGUMENT);
+                }
+            });
+        }
+    });
+    println!(">>>");
+}
+
+fn log_calls(process: &RankProcess) {
+    let Comm(comm) = process.join();
+    // On host memory, streams are not used.
+    let (mut element, stream) = (1, ptr::without_provenance_mut(0x5_7000));
+    let place: *mut c_void = (&raw mut element).cast();
+    let (data_type, sum) = (ncclDataType_t::ncclInt32, ncclRedOp_t::ncclSum);
+    println!("\n<<<");
+    println!("the handle is {comm:p}.");
+    println!("the buffer is {place:p}.");
+    assert_eq!(nccl!(ncclAllReduce(place, place, 1, data_type, sum, comm, stream)), OK);
+    assert_eq!(nccl!(ncclGroupStart()), OK);
+    assert_eq!(nccl!(ncclSend(place, 1, data_type, 0, comm, stream)), OK);
+    assert_eq!(nccl!(ncclRecv(place, 1, data_type, 0, comm, stream)), OK);
+    assert_eq!(nccl!(ncclGroupEnd()), OK);
+    println!(">>>");
+}
+
+/// Runs a task in a process with this environment, and returns its output and its process id.
+fn run(task: &str, environment: &[(&str, &str)]) -> (String, u32) {
+    let mut command = processes::command(task, &unique_id(), 1, &[0]);
+    for (name, _) in std::env::vars_os().filter(|(name, _)| name.to_string_lossy().starts_with("NCCL_")) {
+        command.env_remove(name);
+    }
+    let child = command.envs(environment.iter().copied()).stdout(Stdio::piped()).spawn().unwrap();
+    let process = child.id();
+    let output = child.wait_with_output().unwrap();
+    let text = String::from_utf8(output.stdout).unwrap();
+    assert!(output.status.success(), "{text}{}", String::from_utf8_lossy(&output.stderr));
+    (text.split_once("<<<\n").unwrap().1.split_once(">>>\n").unwrap().0.to_owned(), process)
+}
+
+fn host() -> String {
+    let name = fs::read_to_string("/proc/sys/kernel/hostname").unwrap();
+    name.trim().split('.').next().unwrap().to_owned()
+}
+
+/// Replaces host and process id by names, and other numbers by `#`: the time, the thread, the source line.
+fn shape(text: &str, process: u32) -> String {
+    let named = text.replace(&format!("{}:{process}:", host()), "HOST:PROCESS:");
+    let mut shape = String::new();
+    for character in named.chars() {
+        match character {
+            '0'..='9' if shape.ends_with('#') => {}
+            '0'..='9' => shape.push('#'),
+            _ => shape.push(character),
+        }
+    }
+    shape
+}
+
+fn shape_of(task: &str, environment: &[(&str, &str)]) -> String {
+    let (text, process) = run(task, environment);
+    shape(&text, process)
+}
+
+const WARNING: &str =
+    "\n[#-#-# #:#:#] HOST:PROCESS:# [#] abi/ffi_guard.rs:# NCCL WARN the pointer to the result is NULL\n";
+const INFORMATION: &str =
+    "HOST:PROCESS:# [#] NCCL INFO Encryption: none, as ranks connect through Unix sockets\n";
+
+#[test]
+fn log_is_empty_without_level_or_subsystem() {
+    for level in ["", "VERSION", "WARNING", "2"] {
+        assert_eq!(run("log", &[("NCCL_DEBUG", level)]).0, "", "{level}");
+    }
+    assert_eq!(run("log", &[("NCCL_DEBUG_SUBSYS", "ALL")]).0, "");
+    assert_eq!(run("log", &[("NCCL_DEBUG", "INFO"), ("NCCL_DEBUG_SUBSYS", "^ALL")]).0, "");
+}
+
+#[test]
+fn log_lines_have_nccl_format() {
+    let (text, process) = run("log", &[("NCCL_DEBUG", "INFO")]);
+    assert_eq!(shape(&text, process), format!("{INFORMATION}{WARNING}"), "{text}");
+    // The device is 0 in every line.
+    assert!(text.lines().filter(|line| !line.is_empty()).all(|line| line.contains(" [0] ")), "{text}");
+    for level in ["WARN", " warn", "ATTN"] {
+        assert_eq!(shape_of("log", &[("NCCL_DEBUG", level)]), WARNING, "{level}");
+    }
+}
+
+#[test]
+fn lines_of_calls_have_what_the_caller_passed() {
+    let (text, _) = run("log_calls", &[("NCCL_DEBUG", "INFO"), ("NCCL_DEBUG_SUBSYS", "COLL,P2P")]);
+    let after = |words| text.split_once(words).unwrap().1.split_once('.').unwrap().0;
+    let (handle, buffer) = (after("the handle is "), after("the buffer is "));
+    let lines: Vec<&str> = text.lines().filter(|line| line.contains(" NCCL INFO ")).collect();
+    assert_eq!(lines.len(), 3, "{text}");
+    let calls = [("AllReduce", buffer, buffer), ("Send", buffer, "0x0"), ("Recv", "0x0", buffer)];
+    for (line, (name, send, recv)) in lines.iter().zip(calls) {
+        assert!(line.contains(&format!(" NCCL INFO {name}: opCount ")), "{line}");
+        assert!(line.contains(&format!(" sendbuff {send} recvbuff {recv} ")), "{line}");
+        assert!(line.ends_with(&format!(" comm {handle} [nranks=1] stream 0x57000")), "{line}");
+    }
+}
+
+#[test]
+fn debug_subsys_selects_subsystems() {
+    let with = |subsystems| shape_of("log", &[("NCCL_DEBUG", "INFO"), ("NCCL_DEBUG_SUBSYS", subsystems)]);
+    assert_eq!(with("bootstrap"), format!("{INFORMATION}{WARNING}"));
+    assert_eq!(with("INIT"), WARNING);
+    assert_eq!(with("^BOOTSTRAP"), WARNING);
+    assert_eq!(with("^INIT"), format!("{INFORMATION}{WARNING}"));
+}
+
+#[test]
+fn timestamp_format_and_levels_are_applied() {
+    let with = |format, levels| {
+        shape_of(
+            "log",
+            &[
+                ("NCCL_DEBUG", "INFO"),
+                ("NCCL_DEBUG_TIMESTAMP_FORMAT", format),
+                ("NCCL_DEBUG_TIMESTAMP_LEVELS", levels),
+            ],
+        )
+    };
+    let (bare, time) = (WARNING.replace("[#-#-# #:#:#] ", ""), "[#-#-# #:#:#] ");
+    assert_eq!(with("", "ALL"), format!("{INFORMATION}{bare}"));
+    assert_eq!(with("[%F %T] ", "INFO"), format!("{time}{INFORMATION}{bare}"));
+    // The time is local.
+    let zone = [("NCCL_DEBUG", "WARN"), ("NCCL_DEBUG_TIMESTAMP_FORMAT", "%z "), ("TZ", "ABC-09:30")];
+    assert!(run("log", &zone).0.starts_with("\n+0930 "));
+}
+
+fn file_in(folder: &TempDir, name: &str) -> String {
+    folder.path().join(name).to_str().unwrap().to_owned()
+}
+
+#[test]
+fn debug_file_receives_lines_and_is_truncated() {
+    let folder = tempfile::tempdir().unwrap();
+    let environment = [("NCCL_DEBUG", "WARN"), ("NCCL_DEBUG_FILE", &file_in(&folder, "%h.%p.log"))];
+    let (text, process) = run("log", &environment);
+    assert_eq!(text, "");
+    let file = file_in(&folder, &format!("{}.{process}.log", host()));
+    assert_eq!(shape(&fs::read_to_string(file).unwrap(), process), WARNING);
+    // An old file is truncated.
+    let file = file_in(&folder, "old");
+    fs::write(&file, "old\n").unwrap();
+    let (text, process) = run("log", &[("NCCL_DEBUG", "WARN"), ("NCCL_DEBUG_FILE", &file)]);
+    assert_eq!(text, "");
+    assert_eq!(shape(&fs::read_to_string(file).unwrap(), process), WARNING);
+    // Without lines to write, no file is created.
+    let file = file_in(&folder, "none");
+    run("log", &[("NCCL_DEBUG", "VERSION"), ("NCCL_DEBUG_FILE", &file)]);
+    assert!(!fs::exists(file).unwrap());
+}
+
+#[test]
+fn log_goes_to_stdout_when_debug_file_cannot_be_opened() {
+    for file in ["", "/dev/null/no/folder"] {
+        assert_eq!(shape_of("log", &[("NCCL_DEBUG", "WARN"), ("NCCL_DEBUG_FILE", file)]), WARNING, "{file}");
+    }
+}
+
+#[test]
+fn log_lines_of_threads_do_not_interleave() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = file_in(&folder, "lines");
+    let (text, process) = run("log_on_threads", &[("NCCL_DEBUG", "WARN")]);
+    let (nothing, other_process) =
+        run("log_on_threads", &[("NCCL_DEBUG", "WARN"), ("NCCL_DEBUG_FILE", &file)]);
+    assert_eq!(nothing, "");
+    let written = fs::read_to_string(file).unwrap();
+    for (text, process) in [(&text, process), (&written, other_process)] {
+        assert_eq!(shape(text, process), WARNING.repeat(THREADS * ROUNDS));
+        let threads = text.lines().filter(|line| !line.is_empty()).map(|line| {
+            line.split_once(&format!(":{process}:")).unwrap().1.split_once(' ').unwrap().0.to_owned()
+        });
+        assert_eq!(threads.collect::<std::collections::HashSet<_>>().len(), THREADS);
+    }
+}

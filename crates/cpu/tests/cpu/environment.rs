@@ -1,0 +1,152 @@
+//! NCCL's variables of the environment that change what a call does: `NCCL_COMM_ID` (a program `commid`, whose ranks each
+//! created the id, waited for ever) and `NCCL_MULTI_RANK_GPU_ENABLE`.
+//!
+//! A process has one environment, so each test sets it for processes of its own.
+
+use std::net::{Ipv4Addr, TcpListener};
+use std::process::Child;
+use std::ptr;
+use std::thread;
+use std::time::Duration;
+
+use crate::common::processes::{self, RankProcess, finish};
+use crate::common::{
+    ARGUMENT, Comm, OK, USAGE, assert_last_error, assert_sum, init_rank, last_error, on_threads, unique_id,
+};
+use libnccl::sys::{NCCL_SHRINK_ABORT, ncclUniqueId};
+
+rank_tasks! {
+    "join" => join,
+    "join_late" => join_late,
+    "shrink_two" => shrink_two,
+    "leave" => leave,
+    "invalid" => create_invalid_id,
+    "foreign" => create_foreign_id,
+    "grow" => create_grow_id,
+    "device_twice" => init_device_twice,
+    "device_twice_is_refused" => init_device_twice_in_vain,
+}
+
+/// Creates a communicator of all ranks by an id that this rank created itself.
+fn join_at_address(process: &RankProcess) -> Comm {
+    init_rank(unique_id(), process.ranks, process.rank())
+        .unwrap_or_else(|code| panic!("{code:?} {}", last_error()))
+}
+
+fn join(process: &RankProcess) {
+    // One after another, without a pause: the address is used again at once.
+    let comms: Vec<Comm> = (0..50).map(|_| join_at_address(process)).collect();
+    for comm in comms {
+        assert_sum(comm.0, process.ranks);
+        comm.destroy();
+    }
+}
+
+fn join_late(process: &RankProcess) {
+    thread::sleep(Duration::from_millis(700));
+    join(process);
+}
+
+/// Shrinks two communicators at the same time.
+fn shrink_two(process: &RankProcess) {
+    let comms = [join_at_address(process), join_at_address(process)];
+    on_threads(2, |index| {
+        for _ in 0..20 {
+            // Not in the same order at all ranks.
+            let Comm(comm) = comms[(index + process.rank()) % 2];
+            let (mut child, mut excluded) = (ptr::null_mut(), [2]);
+            let (list, none) = (excluded.as_mut_ptr(), ptr::null_mut());
+            let code = nccl!(ncclCommShrink(comm, list, 1, &mut child, none, NCCL_SHRINK_ABORT as i32));
+            assert_eq!(code, OK, "{}", last_error());
+            assert_sum(child, process.ranks - 1);
+            Comm(child).destroy();
+        }
+    });
+}
+
+/// Leaves after it has joined; the others shrink to those that stay.
+fn leave(process: &RankProcess) {
+    join_at_address(process);
+    join_at_address(process);
+}
+
+fn create_invalid_id(_: &RankProcess) {
+    let mut id = ncclUniqueId::default();
+    assert_eq!(nccl!(ncclGetUniqueId(&mut id)), ARGUMENT);
+    assert_last_error(r#"invalid NCCL_COMM_ID "rank0": expected <ipv4>:<port>"#);
+}
+
+fn create_foreign_id(_: &RankProcess) {
+    let mut id = ncclUniqueId::default();
+    assert_eq!(nccl!(ncclGetUniqueId(&mut id)), USAGE);
+    assert_last_error(r#"NCCL_COMM_ID "192.0.2.1:7" is no address of this host"#);
+}
+
+fn create_grow_id(process: &RankProcess) {
+    let (Comm(comm), mut id) = (join_at_address(process), ncclUniqueId::default());
+    assert_eq!(nccl!(ncclCommGetUniqueId(comm, &mut id)), USAGE);
+    assert_last_error("ncclCommGetUniqueId cannot be used while NCCL_COMM_ID is set");
+}
+
+fn init_device_twice(_: &RankProcess) {
+    let (mut comms, devices) = ([ptr::null_mut(); 3], [0, 1, 0]);
+    assert_eq!(nccl!(ncclCommInitAll(comms.as_mut_ptr(), 3, devices.as_ptr())), OK, "{}", last_error());
+    let comms = comms.map(Comm);
+    on_threads(3, |rank| assert_sum({ comms[rank] }.0, 3));
+}
+
+fn init_device_twice_in_vain(_: &RankProcess) {
+    let (mut comms, devices) = ([ptr::null_mut(); 3], [0, 1, 0]);
+    assert_eq!(nccl!(ncclCommInitAll(comms.as_mut_ptr(), 3, devices.as_ptr())), USAGE);
+    assert_last_error("device 0 is twice in the list, which NCCL_MULTI_RANK_GPU_ENABLE=1 allows");
+}
+
+/// Runs a task at each rank, with a variable set.
+fn run(tasks: &[&str], name: &str, value: &str) {
+    let start = |(rank, task): (usize, &&str)| {
+        let mut command = processes::command(task, &ncclUniqueId::default(), tasks.len(), &[rank]);
+        command.env(name, value).env("LIBNCCL_CPU_TIMEOUT", "20").spawn().unwrap()
+    };
+    let children: Vec<Child> = tasks.iter().enumerate().map(start).collect();
+    children.into_iter().map(finish).for_each(drop);
+}
+
+/// Returns an address that nothing else uses: the listener holds its port.
+fn address() -> (TcpListener, String) {
+    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
+    let address = listener.local_addr().unwrap().to_string();
+    (listener, address)
+}
+
+#[test]
+fn ranks_that_each_create_the_id_of_comm_id_join() {
+    let (_listener, address) = address();
+    run(&["join"; 3], "NCCL_COMM_ID", &address);
+    // The next job at this address, whose rank 0 is late.
+    run(&["join_late", "join"], "NCCL_COMM_ID", &address);
+}
+
+#[test]
+fn shrinks_of_two_communicators_of_comm_id_do_not_mix() {
+    let (_listener, address) = address();
+    run(&["shrink_two", "shrink_two", "leave"], "NCCL_COMM_ID", &address);
+}
+
+#[test]
+fn invalid_comm_id_is_an_error_that_shows_it() {
+    run(&["invalid"], "NCCL_COMM_ID", "rank0");
+    run(&["foreign"], "NCCL_COMM_ID", "192.0.2.1:7");
+}
+
+#[test]
+fn grow_id_while_comm_id_is_set_is_invalid_usage() {
+    run(&["grow"], "NCCL_COMM_ID", "127.0.0.1:7");
+}
+
+#[test]
+fn device_twice_is_allowed_by_multi_rank_gpu_enable() {
+    run(&["device_twice"], "NCCL_MULTI_RANK_GPU_ENABLE", "1");
+    for value in ["0", "", "yes"] {
+        run(&["device_twice_is_refused"], "NCCL_MULTI_RANK_GPU_ENABLE", value);
+    }
+}

@@ -1,0 +1,104 @@
+//! Calls that the tests of lifecycles share.
+
+use std::ptr;
+use std::thread;
+use std::time::Duration;
+
+use libnccl::sys::{ncclComm_t, ncclDataType_t, ncclResult_t, ncclUniqueId};
+
+use crate::common::processes::RankProcess;
+use crate::common::{Comm, OK, all_reduce, init_nonblocking, last_error, unique_id, wait_async};
+
+pub(crate) const SYSTEM: ncclResult_t = ncclResult_t::ncclSystemError;
+
+/// Sums one number per rank.
+pub(crate) fn sum(comm: ncclComm_t, number: i32) -> Result<i32, ncclResult_t> {
+    let mut place = [number];
+    match all_reduce(&mut place, comm) {
+        OK => Ok(place[0]),
+        code => Err(code),
+    }
+}
+
+/// Gathers the numbers of all ranks, in rank order.
+pub(crate) fn all_gather(comm: ncclComm_t, number: i32) -> Vec<i32> {
+    let mut place = vec![number; count(comm)];
+    let (mine, all, data_type) = ([number], place.as_mut_ptr().cast(), ncclDataType_t::ncclInt32);
+    assert_eq!(
+        nccl!(ncclAllGather(mine.as_ptr().cast(), all, 1, data_type, comm, ptr::null_mut())),
+        OK,
+        "{}",
+        last_error()
+    );
+    place
+}
+
+pub(crate) fn count(comm: ncclComm_t) -> usize {
+    let mut count = 0;
+    assert_eq!(nccl!(ncclCommCount(comm, &mut count)), OK, "{}", last_error());
+    count as usize
+}
+
+pub(crate) fn rank(comm: ncclComm_t) -> i32 {
+    let mut rank = -1;
+    assert_eq!(nccl!(ncclCommUserRank(comm, &mut rank)), OK, "{}", last_error());
+    rank
+}
+
+pub(crate) fn split(comm: ncclComm_t, color: i32, key: i32) -> Result<Comm, ncclResult_t> {
+    let mut child = ptr::dangling_mut();
+    match nccl!(ncclCommSplit(comm, color, key, &mut child, ptr::null_mut())) {
+        OK => Ok(Comm(child)),
+        code => Err(code),
+    }
+}
+
+pub(crate) fn shrink(comm: ncclComm_t, exclude: &[i32], flags: i32) -> Result<Comm, ncclResult_t> {
+    let (mut list, mut child) = (exclude.to_vec(), ptr::null_mut());
+    let number = list.len() as i32;
+    match nccl!(ncclCommShrink(comm, list.as_mut_ptr(), number, &mut child, ptr::null_mut(), flags)) {
+        OK => Ok(Comm(child)),
+        code => Err(code),
+    }
+}
+
+pub(crate) fn grow(
+    comm: ncclComm_t,
+    ranks: usize,
+    id: Option<&ncclUniqueId>,
+    rank: i32,
+) -> Result<Comm, ncclResult_t> {
+    let (id, mut child) = (id.map_or(ptr::null(), ptr::from_ref), ptr::null_mut());
+    match nccl!(ncclCommGrow(comm, ranks as i32, id, rank, &mut child, ptr::null_mut())) {
+        OK => Ok(Comm(child)),
+        code => Err(code),
+    }
+}
+
+/// Creates a nonblocking communicator of two ranks, and waits for it.
+pub(crate) fn init_nonblocking_pair() -> [Comm; 2] {
+    let id = unique_id();
+    let comms = [init_nonblocking(id, 2, 0), init_nonblocking(id, 2, 1)];
+    comms.iter().for_each(|comm| assert_eq!(wait_async(comm.0), OK));
+    comms
+}
+
+/// Asserts that a communicator's operations work, and that its ranks are `members` in this order.
+pub(crate) fn assert_members(comm: Comm, me: i32, members: &[i32]) {
+    assert_eq!(all_gather(comm.0, me), members);
+    assert_eq!(members[rank(comm.0) as usize], me);
+    assert_eq!(sum(comm.0, me), Ok(members.iter().sum()));
+}
+
+/// Creates the communicator of a rank process, and uses it once.
+pub(crate) fn join(process: &RankProcess) -> Comm {
+    let comm = process.join();
+    assert_eq!(sum(comm.0, 1), Ok(process.ranks as i32));
+    comm
+}
+
+/// Joins a communicator, and does nothing until the process is killed.
+pub(crate) fn hang(process: &RankProcess) {
+    join(process);
+    thread::sleep(Duration::from_secs(60));
+}

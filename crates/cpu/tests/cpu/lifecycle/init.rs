@@ -1,0 +1,218 @@
+//! Initialisation: ids, configs, failures, log lines and time.
+
+use std::process::{Child, Stdio};
+use std::ptr;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use libnccl::sys::{ncclComm_t, ncclConfig_t, ncclUniqueId};
+
+use super::calls::{assert_members, join, split, sum};
+use crate::common::processes::{self, RankProcess, finish, kill, spawn};
+use crate::common::watchdog::Watchdog;
+use crate::common::{
+    ARGUMENT, Comm, Mode, OK, REMOTE, USAGE, alone, assert_last_error, init, init_nonblocking, on_threads,
+    unique_id, wait_async, wait_for_peers,
+};
+
+/// Logs an initialisation, a split, a destruction and an abort.
+pub(crate) fn log_lifecycle(process: &RankProcess) {
+    let Comm(comm) = join(process);
+    let (mut config, mut child) = (ncclConfig_t::initializer(), ptr::null_mut());
+    config.commName = c"the child".as_ptr();
+    assert_eq!(nccl!(ncclCommSplit(comm, 0, 0, &mut child, &mut config)), OK);
+    Comm(child).destroy();
+    assert_eq!(nccl!(ncclCommAbort(comm)), OK);
+}
+
+/// Measures splits.
+pub(crate) fn time_splits(process: &RankProcess) {
+    let comm = join(process);
+    let start = Instant::now();
+    for _ in 0..20 {
+        split(comm.0, 0, 0).unwrap().destroy();
+    }
+    eprintln!("split of {} processes: {:?}", process.ranks, start.elapsed() / 20);
+    assert!(start.elapsed() / 20 < Duration::from_secs(1));
+    comm.destroy();
+}
+
+#[test]
+fn init_rank_scalable_joins_and_validates_ids() {
+    let (_alone, _watchdog) = (alone(), Watchdog::new());
+    let ids = [unique_id(), unique_id()];
+    let comms = on_threads(3, |rank| {
+        let (mut comm, mut ids) = (ptr::null_mut(), ids);
+        let (ids, none) = (ids.as_mut_ptr(), ptr::null_mut());
+        assert_eq!(nccl!(ncclCommInitRankScalable(&mut comm, 3, rank as i32, 2, ids, none)), OK);
+        Comm(comm)
+    });
+    on_threads(3, |rank| assert_members(comms[rank], rank as i32, &[0, 1, 2]));
+    comms.into_iter().for_each(Comm::destroy);
+
+    let (mut comm, mut ids, none) = (ptr::null_mut(), [ids[0], ncclUniqueId::default()], ptr::null_mut());
+    let mut scalable = |comm: *mut ncclComm_t, number, some| {
+        let ids = if some { ids.as_mut_ptr() } else { ptr::null_mut() };
+        nccl!(ncclCommInitRankScalable(comm, 1, 0, number, ids, none))
+    };
+    assert_eq!(scalable(&mut comm, 0, true), ARGUMENT);
+    assert_eq!(scalable(&mut comm, -1, true), ARGUMENT);
+    assert_eq!(scalable(&mut comm, 2, true), ARGUMENT, "more ids than ranks");
+    assert_eq!(scalable(&mut comm, 1, false), ARGUMENT);
+    assert_eq!(scalable(ptr::null_mut(), 1, true), ARGUMENT);
+    assert_eq!(scalable(&mut comm, 1, true), OK);
+    Comm(comm).destroy();
+    assert_eq!(nccl!(ncclCommInitRankScalable(&mut comm, 2, 0, 2, ids.as_mut_ptr(), none)), ARGUMENT);
+    assert_last_error("unique id");
+}
+
+#[test]
+fn config_with_invalid_field_is_invalid_argument() {
+    let (_alone, _watchdog) = (alone(), Watchdog::new());
+    let initialise = |config: &mut ncclConfig_t| {
+        let mut comm = ptr::null_mut();
+        let code = nccl!(ncclCommInitRankConfig(&mut comm, 1, unique_id(), 0, config));
+        if code == OK {
+            Comm(comm).destroy();
+        }
+        code
+    };
+    let with = |change: fn(&mut ncclConfig_t)| {
+        let mut config = ncclConfig_t::initializer();
+        change(&mut config);
+        initialise(&mut config)
+    };
+    assert_eq!(with(|config| config.cgaClusterSize = 9), ARGUMENT);
+    assert_last_error("invalid config value 9 of cgaClusterSize: it has to be in 0..=8");
+    assert_eq!(with(|config| config.numRmaCtx = 17), ARGUMENT);
+    assert_eq!(with(|config| (config.numRmaCtx, config.numRmaSig) = (4, 4)), OK);
+    assert_eq!(with(|config| config.size = 0), ARGUMENT);
+    // As from the header of NCCL 2.14: fields after `blocking` are ignored.
+    assert_eq!(with(|config| (config.size, config.version, config.minCTAs) = (24, 21400, -5)), OK);
+    // As from a later header.
+    #[repr(C)]
+    struct Later {
+        config: ncclConfig_t,
+        more: [i32; 8],
+    }
+    let mut later = Later { config: ncclConfig_t::initializer(), more: [-77; 8] };
+    (later.config.size, later.config.version) = (size_of::<Later>(), 99_999);
+    assert_eq!(initialise(&mut later.config), OK);
+    assert_eq!(later.more, [-77; 8]);
+
+    // The name is copied: the caller's string lives only until the call returns.
+    let name = std::ffi::CString::new("the name").unwrap();
+    let mut config = ncclConfig_t { commName: name.as_ptr(), ..ncclConfig_t::initializer() };
+    let comms = init(Mode::Group, 1);
+    let mut child = ptr::null_mut();
+    assert_eq!(nccl!(ncclCommSplit(comms[0].0, 0, 0, &mut child, &mut config)), OK);
+    drop(name);
+    let second = split(child, 0, 0).unwrap();
+    (config.blocking, config.commName) = (3, ptr::null());
+    let mut none = ptr::null_mut();
+    assert_eq!(nccl!(ncclCommSplit(child, 0, 0, &mut none, &mut config)), ARGUMENT);
+    second.destroy();
+    Comm(child).destroy();
+    comms[0].destroy();
+}
+
+/// NCCL does the same: the caller has nothing to destroy.
+#[test]
+fn failed_init_sets_comm_to_null() {
+    let (_alone, _watchdog) = (alone(), Watchdog::new());
+    let id = unique_id();
+    let codes = on_threads(2, |rank| {
+        let mut comm = ptr::dangling_mut();
+        let code = nccl!(ncclCommInitRank(&mut comm, 2 + rank as i32, id, rank as i32));
+        (code, comm.is_null())
+    });
+    assert_eq!(codes, [(USAGE, true); 2]);
+    for (ranks, rank) in [(0, 0), (2, 2), (2, -1)] {
+        let mut comm = ptr::dangling_mut();
+        assert_eq!(nccl!(ncclCommInitRank(&mut comm, ranks, id, rank)), ARGUMENT);
+        assert!(comm.is_null());
+    }
+}
+
+/// The root of the rendezvous dies; a rank that joins later learns it from one that had joined before.
+#[test]
+fn init_after_root_death_returns_remote_error() {
+    let (_alone, _watchdog) = (alone(), Watchdog::new());
+    let id = unique_id();
+    let mut root = spawn("hang", &id, 4, 0);
+    wait_for_peers(&id, 0);
+    let early = init_nonblocking(id, 4, 1);
+    wait_for_peers(&id, 1);
+    kill(&mut root);
+    thread::sleep(Duration::from_millis(50));
+    let late = init_nonblocking(id, 4, 2);
+    assert_eq!(wait_async(early.0), REMOTE);
+    assert_eq!(wait_async(late.0), REMOTE);
+    assert_last_error("before all ranks had joined");
+    early.destroy();
+    late.destroy();
+}
+
+/// The root of the rendezvous is aborted, and may not stay to tell a rank that comes later.
+#[test]
+fn init_after_root_abort_returns_remote_error() {
+    let (_alone, _watchdog) = (alone(), Watchdog::new());
+    let id = unique_id();
+    let root = init_nonblocking(id, 4, 0);
+    wait_for_peers(&id, 0);
+    let early = init_nonblocking(id, 4, 1);
+    wait_for_peers(&id, 1);
+    assert_eq!(nccl!(ncclCommAbort(root.0)), OK);
+    let late = init_nonblocking(id, 4, 2);
+    assert_eq!(wait_async(early.0), REMOTE);
+    assert_eq!(wait_async(late.0), REMOTE);
+    // The root, or the rank that has told this one.
+    assert_last_error("was cancelled or aborted before all ranks had joined");
+    early.destroy();
+    late.destroy();
+}
+
+#[test]
+fn log_reports_init_destroy_and_abort() {
+    let (_alone, _watchdog) = (alone(), Watchdog::new());
+    let mut command = processes::command("log", &unique_id(), 1, &[0]);
+    for name in ["NCCL_DEBUG_SUBSYS", "NCCL_DEBUG_FILE"] {
+        command.env_remove(name);
+    }
+    let text = finish(command.env("NCCL_DEBUG", "INFO").stdout(Stdio::piped()).spawn().unwrap());
+    let lines: Vec<&str> = text.lines().filter(|line| line.contains(" NCCL INFO ")).collect();
+    let endings =
+        ["- Init START", "- Init COMPLETE", "- Init COMPLETE", "- Destroy COMPLETE", "- Abort COMPLETE"];
+    let events: Vec<&&str> = lines.iter().filter(|line| line.contains("nranks")).collect();
+    assert_eq!(events.len(), endings.len(), "{text}");
+    for (line, ending) in events.iter().zip(endings) {
+        assert!(line.ends_with(ending), "{line}");
+        assert!(line.contains(" rank 0 nranks 1 cudaDev 0 commId 0x"), "{line}");
+    }
+    for (line, comm) in [(events[1], "comm 0x10 rank"), (events[2], "comm 0x20 (the child) rank")] {
+        assert!(line.contains(comm), "{line}");
+    }
+}
+
+#[test]
+fn init_and_split_finish_in_time() {
+    let (_alone, _watchdog) = (alone(), Watchdog::new());
+    let start = Instant::now();
+    let comms = init(Mode::Threads, 8);
+    let created = start.elapsed();
+    let times = on_threads(8, |rank| {
+        let Comm(comm) = comms[rank];
+        assert_eq!(sum(comm, 1), Ok(8));
+        let start = Instant::now();
+        (0..10).for_each(|_| split(comm, 0, 0).unwrap().destroy());
+        start.elapsed() / 10
+    });
+    println!("8 threads: created in {created:?}, split in {:?}", times[0]);
+    assert!(created < Duration::from_secs(5), "{created:?}");
+    assert!(times[0] < Duration::from_secs(1), "{times:?}");
+    comms.into_iter().for_each(Comm::destroy);
+
+    let id = unique_id();
+    let children: Vec<Child> = (0..4).map(|rank| spawn("time_splits", &id, 4, rank)).collect();
+    children.into_iter().for_each(|child| print!("{}", finish(child)));
+}

@@ -1,0 +1,441 @@
+//! Nonblocking communicators.
+
+use std::fs;
+use std::ptr;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use libnccl::sys::{NCCL_SUSPEND_MEM, ncclDataType_t, ncclRedOp_t, ncclResult_t, ncclUniqueId};
+
+use super::calls::{count, init_nonblocking_pair, rank, sum};
+use crate::common::watchdog::Watchdog;
+use crate::common::{
+    ARGUMENT, Address, Comm, LIMIT, OK, PROGRESS, REMOTE, SOON, USAGE, alone, assert_last_error, async_error,
+    init_nonblocking, last_error, nonblocking, on_threads, unique_id, wait_async,
+};
+
+#[test]
+fn nonblocking_calls_complete_in_background() {
+    let (_alone, _watchdog) = (alone(), Watchdog::new());
+    let id = unique_id();
+    let first = init_nonblocking(id, 2, 0);
+    let mut number = 0;
+    assert_eq!(nccl!(ncclCommCount(first.0, &mut number)), ARGUMENT, "the initialisation is in progress");
+    assert_eq!(async_error(first.0), PROGRESS);
+    let comms = [first, init_nonblocking(id, 2, 1)];
+    comms.iter().for_each(|comm| assert_eq!(wait_async(comm.0), OK));
+
+    let mut children = [ptr::null_mut(); 2];
+    for (comm, child) in comms.iter().zip(&mut children) {
+        assert_eq!(nccl!(ncclCommSplit(comm.0, 0, -rank(comm.0), child, ptr::null_mut())), PROGRESS);
+    }
+    comms.iter().for_each(|comm| assert_eq!(wait_async(comm.0), OK));
+    for (me, child) in children.into_iter().enumerate() {
+        assert_eq!((wait_async(child), rank(child)), (OK, 1 - me as i32));
+        Comm(child).destroy();
+    }
+
+    let (mut token, mut grown) = (ncclUniqueId::default(), [ptr::null_mut(); 3]);
+    assert_eq!(nccl!(ncclCommGetUniqueId(comms[0].0, &mut token)), OK);
+    let [one, two, three] = &mut grown;
+    let none = ptr::null_mut();
+    assert_eq!(nccl!(ncclCommGrow(comms[0].0, 3, &token, -1, one, none)), PROGRESS);
+    assert_eq!(nccl!(ncclCommGrow(comms[1].0, 3, ptr::null(), -1, two, none)), PROGRESS);
+    assert_eq!(nccl!(ncclCommGrow(ptr::null_mut(), 3, &token, 2, three, &mut nonblocking())), PROGRESS);
+    assert!(!grown[2].is_null());
+    for comm in [comms[0].0, comms[1].0, grown[2]] {
+        assert_eq!(wait_async(comm), OK);
+    }
+    for (me, comm) in grown.into_iter().enumerate() {
+        assert_eq!((count(comm), rank(comm)), (3, me as i32));
+        Comm(comm).destroy();
+    }
+
+    let mut fewer = ptr::null_mut();
+    assert_eq!(nccl!(ncclCommShrink(comms[1].0, [0].as_mut_ptr(), 1, &mut fewer, none, 0)), PROGRESS);
+    assert_eq!(wait_async(comms[1].0), OK);
+    assert_eq!((count(fewer), rank(fewer)), (1, 0));
+    Comm(fewer).destroy();
+    for comm in comms {
+        assert_eq!(nccl!(ncclCommFinalize(comm.0)), OK);
+        assert_eq!(wait_async(comm.0), OK);
+        comm.destroy();
+    }
+}
+
+/// A rank first gets the result of its own call, even if a peer has aborted since.
+#[test]
+fn completed_call_stays_successful_after_peer_abort() {
+    let (_alone, _watchdog) = (alone(), Watchdog::new());
+    let comms = init_nonblocking_pair();
+    // In use until the communicators are destroyed.
+    let mut places = [[1], [2]];
+    let addresses = places.each_mut().map(|place| place.as_mut_ptr());
+    for (comm, place) in comms.iter().zip(addresses) {
+        let (place, data_type, sum) = (place.cast(), ncclDataType_t::ncclInt32, ncclRedOp_t::ncclSum);
+        let started = nccl!(ncclAllReduce(place, place, 1, data_type, sum, comm.0, ptr::null_mut()));
+        assert_eq!(started, PROGRESS);
+    }
+    // Rank 0 has not been polled yet, but its operation is certain to complete.
+    assert_eq!(wait_async(comms[1].0), OK);
+    assert_eq!(nccl!(ncclCommAbort(comms[1].0)), OK);
+    assert_eq!(wait_async(comms[0].0), OK, "{}", last_error());
+    assert_eq!(places[0], [3]);
+    assert_eq!(async_error(comms[0].0), REMOTE, "then the peer's abort is reported");
+    assert_eq!(sum(comms[0].0, 1), Err(REMOTE));
+    comms[0].destroy();
+
+    // Likewise for an initialisation.
+    let id = unique_id();
+    let comms = [init_nonblocking(id, 2, 0), init_nonblocking(id, 2, 1)];
+    assert_eq!(wait_async(comms[1].0), OK);
+    assert_eq!(nccl!(ncclCommAbort(comms[1].0)), OK);
+    assert_eq!(wait_async(comms[0].0), OK, "{}", last_error());
+    assert_eq!(async_error(comms[0].0), REMOTE);
+    comms[0].destroy();
+
+    // And for a split, of which both parent and child are polled.
+    let comms = init_nonblocking_pair();
+    let mut children = [ptr::null_mut(); 2];
+    for (comm, child) in comms.iter().zip(&mut children) {
+        assert_eq!(nccl!(ncclCommSplit(comm.0, 0, 0, child, ptr::null_mut())), PROGRESS);
+    }
+    comms.iter().for_each(|comm| assert_eq!(wait_async(comm.0), OK));
+    assert_eq!(nccl!(ncclCommAbort(children[1])), OK);
+    assert_eq!(wait_async(children[0]), OK, "{}", last_error());
+    assert_eq!(async_error(children[0]), REMOTE);
+    Comm(children[0]).destroy();
+    comms.into_iter().for_each(Comm::destroy);
+}
+
+/// Even if the peer had done its part of the operation before it aborted.
+#[test]
+fn operation_after_peer_abort_returns_remote_error() {
+    let (_alone, _watchdog) = (alone(), Watchdog::new());
+    let comms = init_nonblocking_pair();
+    let mut places = [[1], [2]];
+    let codes = [0, 1].map(|rank| {
+        let (place, data_type) = (places[rank].as_mut_ptr().cast(), ncclDataType_t::ncclInt32);
+        let op = ncclRedOp_t::ncclSum;
+        let code = nccl!(ncclAllReduce(place, place, 1, data_type, op, comms[rank].0, ptr::null_mut()));
+        if rank == 0 {
+            thread::sleep(Duration::from_millis(30));
+            assert_eq!(nccl!(ncclCommAbort(comms[0].0)), OK);
+        }
+        code
+    });
+    assert_eq!(codes, [PROGRESS, REMOTE]);
+    assert_eq!(places, [[1], [2]]);
+    assert_eq!(async_error(comms[1].0), REMOTE);
+    comms[1].destroy();
+}
+
+/// The polling thread gets the text of the background failure, not of its own last one.
+#[test]
+fn background_failure_sets_last_error_of_polling_thread() {
+    let (_alone, _watchdog) = (alone(), Watchdog::new());
+    let comms = init_nonblocking_pair();
+    let mut places = [[1, 0], [2, 0]];
+    let addresses = places.each_mut().map(|place| place.as_mut_ptr());
+    for (rank, place) in addresses.into_iter().enumerate() {
+        let (place, data_type, op) = (place.cast(), ncclDataType_t::ncclInt32, ncclRedOp_t::ncclSum);
+        let (count, comm) = (rank + 1, comms[rank].0);
+        assert_eq!(nccl!(ncclAllReduce(place, place, count, data_type, op, comm, ptr::null_mut())), PROGRESS);
+    }
+    for comm in comms {
+        assert_eq!(nccl!(ncclCommCount(ptr::null_mut(), &mut 0)), ARGUMENT);
+        assert_last_error("the communicator is NULL");
+        assert_eq!(wait_async(comm.0), USAGE);
+        assert_last_error("rank 1 called ncclAllReduce(count 2, ncclInt32, ncclSum)");
+        comm.destroy();
+    }
+}
+
+#[test]
+fn failed_nonblocking_init_leaves_comm_to_query() {
+    let (_alone, _watchdog) = (alone(), Watchdog::new());
+    let id = unique_id();
+    let comms = [init_nonblocking(id, 2, 0), init_nonblocking(id, 3, 1)];
+    for comm in comms {
+        assert_eq!(wait_async(comm.0), USAGE);
+        assert_eq!(sum(comm.0, 1), Err(USAGE));
+        assert_last_error("the ranks passed different nranks");
+        assert_eq!(nccl!(ncclCommRevoke(comm.0, 0)), USAGE);
+    }
+    assert_eq!(nccl!(ncclCommAbort(comms[0].0)), OK);
+    comms[1].destroy();
+}
+
+/// More than any buffer between two ranks holds.
+const MANY: usize = 1 << 20;
+
+/// Time in which a call that does not wait for another rank would have ended.
+const MOMENT: Duration = Duration::from_millis(50);
+
+/// Numbers that calls in progress use, so that they are accessed by their address alone.
+struct Numbers(Vec<i32>);
+
+impl Numbers {
+    fn new(length: usize, value: i32) -> Self {
+        Self(vec![value; length])
+    }
+
+    fn at(&mut self, index: usize) -> Address<i32> {
+        Address(self.0[index..].as_mut_ptr())
+    }
+}
+
+/// Starts the sum of `count` numbers, in place.
+fn start_sum(Comm(comm): Comm, Address(place): Address<i32>, count: usize) -> ncclResult_t {
+    let (data_type, sum) = (ncclDataType_t::ncclInt32, ncclRedOp_t::ncclSum);
+    nccl!(ncclAllReduce(place.cast(), place.cast(), count, data_type, sum, comm, ptr::null_mut()))
+}
+
+fn start_send(Comm(comm): Comm, Address(place): Address<i32>, count: usize, peer: i32) -> ncclResult_t {
+    nccl!(ncclSend(place.cast(), count, ncclDataType_t::ncclInt32, peer, comm, ptr::null_mut()))
+}
+
+fn start_recv(Comm(comm): Comm, Address(place): Address<i32>, count: usize, peer: i32) -> ncclResult_t {
+    nccl!(ncclRecv(place.cast(), count, ncclDataType_t::ncclInt32, peer, comm, ptr::null_mut()))
+}
+
+/// Waits until no thread of a nonblocking communicator is left.
+fn wait_for_end_of_threads() {
+    let is_ours = |task: &fs::DirEntry| {
+        fs::read_to_string(task.path().join("comm")).is_ok_and(|name| name == "libnccl-cpu\n")
+    };
+    let start = Instant::now();
+    while fs::read_dir("/proc/self/task").unwrap().flatten().any(|task| is_ours(&task)) {
+        assert!(start.elapsed() < LIMIT, "a thread is left");
+        thread::sleep(Duration::from_millis(1));
+    }
+}
+
+/// The program `nb_host`: a rank goes on while its first call waits for the other rank.
+#[test]
+fn operations_called_while_one_is_in_progress_run_in_order() {
+    let (_alone, _watchdog) = (alone(), Watchdog::new());
+    let comms = init_nonblocking_pair();
+    let mut numbers = [Numbers::new(MANY, 1), Numbers::new(MANY, 10)];
+    let places = numbers.each_mut().map(|numbers| numbers.at(0));
+    for round in 0..4 {
+        assert_eq!(start_sum(comms[0], places[0], MANY), PROGRESS, "{round}: {}", last_error());
+    }
+    thread::sleep(MOMENT);
+    assert_eq!(async_error(comms[0].0), PROGRESS, "none has its result yet");
+    assert_eq!((count(comms[0].0), rank(comms[0].0)), (2, 0), "nor does that keep from asking");
+    for _ in 0..4 {
+        assert_eq!(start_sum(comms[1], places[1], MANY), PROGRESS);
+    }
+    comms.iter().for_each(|comm| assert_eq!(wait_async(comm.0), OK, "{}", last_error()));
+    assert!(numbers.iter().all(|Numbers(all)| all.iter().all(|number| *number == 11 * 8)));
+    comms.into_iter().for_each(Comm::destroy);
+    wait_for_end_of_threads();
+}
+
+#[test]
+fn group_called_while_one_is_in_progress_runs_after_it() {
+    let (_alone, _watchdog) = (alone(), Watchdog::new());
+    let comms = init_nonblocking_pair();
+    let mut numbers = [Numbers::new(3 * MANY, 1), Numbers::new(3 * MANY, 10)];
+    let places = numbers.each_mut().map(|numbers| [0, MANY, 2 * MANY].map(|start| numbers.at(start)));
+    for me in 0..2 {
+        let (comm, [sum, sent, received], peer) = (comms[me], places[me], 1 - me as i32);
+        assert_eq!(start_sum(comm, sum, MANY), PROGRESS);
+        assert_eq!(nccl!(ncclGroupStart()), OK);
+        assert_eq!(start_send(comm, sum, MANY, peer), OK, "{}", last_error());
+        assert_eq!(start_recv(comm, received, MANY, peer), OK);
+        assert_eq!(nccl!(ncclGroupEnd()), PROGRESS);
+        assert_eq!(start_sum(comm, sent, MANY), PROGRESS);
+    }
+    comms.iter().for_each(|comm| assert_eq!(wait_async(comm.0), OK, "{}", last_error()));
+    assert!(numbers.iter().all(|Numbers(all)| all.iter().all(|number| *number == 11)));
+    comms.into_iter().for_each(Comm::destroy);
+}
+
+/// The programs `two_comms` and `directions`, twice: the ranks call two communicators in opposite orders.
+#[test]
+fn operations_on_two_comms_in_opposite_orders_complete() {
+    let (_alone, _watchdog) = (alone(), Watchdog::new());
+    let (first, second) = (init_nonblocking_pair(), init_nonblocking_pair());
+    on_threads(2, |me| {
+        let (first, second, peer) = (first[me], second[me], 1 - me as i32);
+        let mut numbers = Numbers::new(4 * MANY, me as i32 + 1);
+        let [forth, back, sum, sum_again] = [0, 1, 2, 3].map(|block| numbers.at(block * MANY));
+        for _ in 0..2 {
+            let codes = if me == 0 {
+                [start_send(first, forth, MANY, peer), start_sum(second, sum, MANY)]
+            } else {
+                [start_sum(second, sum, MANY), start_recv(first, forth, MANY, peer)]
+            };
+            assert_eq!(codes, [PROGRESS; 2], "{}", last_error());
+        }
+        for _ in 0..2 {
+            let codes = if me == 0 {
+                [start_send(first, sum_again, MANY, peer), start_recv(second, back, MANY, peer)]
+            } else {
+                [start_send(second, sum_again, MANY, peer), start_recv(first, back, MANY, peer)]
+            };
+            assert_eq!(codes, [PROGRESS; 2], "{}", last_error());
+        }
+        [first, second].iter().for_each(|comm| assert_eq!(wait_async(comm.0), OK, "{}", last_error()));
+        let Numbers(numbers) = numbers;
+        let own = me as i32 + 1;
+        for (block, expected) in [1, 3 - own, 6, own].into_iter().enumerate() {
+            let block = &numbers[block * MANY..][..MANY];
+            assert!(block.iter().all(|number| *number == expected), "rank {me}: {expected}: {}", block[0]);
+        }
+    });
+    first.into_iter().chain(second).for_each(Comm::destroy);
+}
+
+/// The calls after a group do not wait for its operations on another communicator.
+#[test]
+fn group_of_two_comms_holds_up_neither() {
+    let (_alone, _watchdog) = (alone(), Watchdog::new());
+    let (first, second) = (init_nonblocking_pair(), init_nonblocking_pair());
+    let mut numbers = Numbers::new(6, 1);
+    let place: [_; 6] = std::array::from_fn(|index| numbers.at(index));
+    assert_eq!(nccl!(ncclGroupStart()), OK);
+    assert_eq!([start_sum(first[0], place[0], 1), start_sum(second[0], place[1], 1)], [OK; 2]);
+    assert_eq!(nccl!(ncclGroupEnd()), PROGRESS);
+    assert_eq!(start_sum(first[0], place[2], 1), PROGRESS, "{}", last_error());
+    assert_eq!([start_sum(first[1], place[3], 1), start_sum(first[1], place[4], 1)], [PROGRESS; 2]);
+    first.iter().for_each(|comm| assert_eq!(wait_async(comm.0), OK, "{}", last_error()));
+    assert_eq!(async_error(second[0].0), PROGRESS);
+    assert_eq!(start_sum(second[1], place[5], 1), PROGRESS);
+    second.iter().for_each(|comm| assert_eq!(wait_async(comm.0), OK, "{}", last_error()));
+    assert_eq!(numbers.0, [2; 6]);
+    first.into_iter().chain(second).for_each(Comm::destroy);
+}
+
+/// Blocking communicators do the same: the ranks go on after an error that leaves them in step.
+#[test]
+fn first_error_of_queued_operations_is_reported_and_the_rest_is_right() {
+    let (_alone, _watchdog) = (alone(), Watchdog::new());
+    let comms = init_nonblocking_pair();
+    let mut numbers = [Numbers::new(6, 1), Numbers::new(6, 10)];
+    for (me, numbers) in numbers.iter_mut().enumerate() {
+        let places = [numbers.at(0), numbers.at(2), numbers.at(4)];
+        for (place, count) in places.into_iter().zip([1 + me, 2 - me, 2]) {
+            assert_eq!(start_sum(comms[me], place, count), PROGRESS, "{}", last_error());
+        }
+    }
+    // Rank 1's first operation may have ended before its next one was called.
+    wait_async(comms[1].0);
+    assert_eq!(wait_async(comms[0].0), USAGE);
+    assert_last_error("rank 1 called ncclAllReduce(count 2, ncclInt32, ncclSum)");
+    let [Numbers(one), Numbers(ten)] = &numbers;
+    assert_eq!((&one[..], &ten[..]), (&[1, 1, 1, 1, 11, 11][..], &[10, 10, 10, 10, 11, 11][..]));
+
+    // It is not reported again after a call that was made when none was in progress.
+    let places = numbers.each_mut().map(|numbers| numbers.at(0));
+    for (comm, place) in comms.iter().zip(places) {
+        assert_eq!(start_sum(*comm, place, 1), PROGRESS);
+    }
+    comms.iter().for_each(|comm| assert_eq!(wait_async(comm.0), OK));
+    comms.into_iter().for_each(Comm::destroy);
+}
+
+#[test]
+fn queued_operations_after_a_remote_error_do_not_run() {
+    let (_alone, _watchdog) = (alone(), Watchdog::new());
+    let comms = init_nonblocking_pair();
+    let mut numbers = Numbers::new(3, 1);
+    let places = [numbers.at(0), numbers.at(1), numbers.at(2)];
+    assert_eq!(start_sum(comms[0], places[0], 1), PROGRESS);
+    // Rank 1 would never receive it, and it fits into what is sent without waiting.
+    assert_eq!(start_send(comms[0], places[1], 1, 1), PROGRESS, "{}", last_error());
+    assert_eq!(start_sum(comms[0], places[2], 1), PROGRESS);
+    assert_eq!(nccl!(ncclCommAbort(comms[1].0)), OK);
+    assert_eq!(wait_async(comms[0].0), REMOTE);
+    assert_last_error("rank 1 aborted the communicator");
+    assert_eq!(start_sum(comms[0], places[2], 1), REMOTE);
+    assert_eq!(numbers.0, [1; 3]);
+    comms[0].destroy();
+}
+
+#[test]
+fn abort_ends_all_queued_operations() {
+    let (_alone, _watchdog) = (alone(), Watchdog::new());
+    let comms = init_nonblocking_pair();
+    let mut numbers = Numbers::new(MANY, 1);
+    let place = numbers.at(0);
+    assert_eq!(start_sum(comms[0], place, MANY), PROGRESS);
+    for _ in 0..100 {
+        assert_eq!(start_send(comms[0], place, MANY, 1), PROGRESS, "{}", last_error());
+        assert_eq!(start_recv(comms[0], place, 1, 1), PROGRESS);
+    }
+    let start = Instant::now();
+    assert_eq!(nccl!(ncclCommAbort(comms[0].0)), OK);
+    assert!(start.elapsed() < SOON, "{:?}", start.elapsed());
+    // Nothing uses them any more.
+    assert!(numbers.0.iter().all(|number| *number == 1));
+    assert_eq!(wait_async(comms[1].0), REMOTE);
+    comms[1].destroy();
+    wait_for_end_of_threads();
+}
+
+#[test]
+fn destroy_waits_for_queued_operations() {
+    let (_alone, _watchdog) = (alone(), Watchdog::new());
+    let comms = init_nonblocking_pair();
+    let mut numbers = [Numbers::new(1, 1), Numbers::new(1, 10)];
+    let [one, ten] = numbers.each_mut().map(|numbers| numbers.at(0));
+    for _ in 0..3 {
+        assert_eq!(start_sum(comms[0], one, 1), PROGRESS, "{}", last_error());
+    }
+    let destroyed = { comms[0] };
+    let ending = thread::spawn(move || { destroyed }.destroy());
+    thread::sleep(MOMENT);
+    assert!(!ending.is_finished(), "rank 1 has called nothing yet");
+    for _ in 0..3 {
+        assert_eq!(start_sum(comms[1], ten, 1), PROGRESS, "{}", last_error());
+    }
+    assert_eq!(wait_async(comms[1].0), OK, "{}", last_error());
+    ending.join().unwrap();
+    assert_eq!(numbers.map(|Numbers(all)| all), [[44], [44]]);
+    comms[1].destroy();
+    wait_for_end_of_threads();
+}
+
+/// NCCL refuses all calls while one is in progress.
+#[test]
+fn call_that_needs_an_idle_comm_is_refused_while_one_is_in_progress() {
+    let (_alone, _watchdog) = (alone(), Watchdog::new());
+    let comms = init_nonblocking_pair();
+    let mut numbers = [Numbers::new(1024, 1), Numbers::new(1024, 10)];
+    let [one, ten] = numbers.each_mut().map(|numbers| numbers.at(0));
+    for _ in 0..2 {
+        assert_eq!(start_sum(comms[0], one, 1024), PROGRESS, "{}", last_error());
+    }
+    let (Comm(comm), mut child, none) = (comms[0], ptr::null_mut(), ptr::null_mut());
+    let assert_refused = |code| {
+        assert_eq!(code, ARGUMENT);
+        assert_last_error("the communicator is still busy");
+    };
+    assert_refused(nccl!(ncclCommSplit(comm, 0, 0, &mut child, none)));
+    assert_refused(nccl!(ncclCommShrink(comm, [1].as_mut_ptr(), 1, &mut child, none, 0)));
+    assert_refused(nccl!(ncclCommGrow(comm, 3, ptr::null(), -1, &mut child, none)));
+    assert_refused(nccl!(ncclCommWindowRegister(comm, one.0.cast(), 4096, &mut ptr::null_mut(), 0)));
+    assert_refused(nccl!(ncclCommSuspend(comm, NCCL_SUSPEND_MEM as i32)));
+    assert_refused(nccl!(ncclCommFinalize(comm)));
+    // Before ncclGroupEnd, where it is found that the group creates a communicator, too.
+    assert_eq!(nccl!(ncclGroupStart()), OK);
+    let mut other = ptr::null_mut();
+    assert_eq!(nccl!(ncclCommInitRankConfig(&mut other, 1, unique_id(), 0, &mut nonblocking())), OK);
+    assert_eq!(start_sum(comms[0], one, 1024), OK);
+    assert_refused(nccl!(ncclGroupEnd()));
+    for _ in 0..2 {
+        assert_eq!(start_sum(comms[1], ten, 1024), PROGRESS);
+    }
+    comms.iter().for_each(|comm| assert_eq!(wait_async(comm.0), OK, "{}", last_error()));
+    assert!(numbers.iter().all(|Numbers(all)| all.iter().all(|number| *number == 22)));
+
+    // And nothing is queued behind a call that changes the communicator.
+    assert_eq!(nccl!(ncclCommSuspend(comm, NCCL_SUSPEND_MEM as i32)), PROGRESS);
+    assert_refused(start_sum(comms[0], one, 1024));
+    assert_eq!(nccl!(ncclCommSuspend(comms[1].0, NCCL_SUSPEND_MEM as i32)), PROGRESS);
+    comms.iter().for_each(|comm| assert_eq!(wait_async(comm.0), OK, "{}", last_error()));
+    comms.into_iter().for_each(Comm::destroy);
+}

@@ -1,0 +1,213 @@
+//! `ncclCommAbort`, `ncclCommDestroy` and `ncclCommFinalize`.
+
+use std::cell::RefCell;
+use std::ffi::c_void;
+use std::ptr;
+use std::sync::mpsc;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use libnccl::sys::{ncclDataType_t, ncclRedOp_t, ncclResult_t, ncclUniqueId};
+
+use super::calls::{init_nonblocking_pair, split, sum};
+use crate::common::watchdog::Watchdog;
+use crate::common::{
+    ARGUMENT, Comm, OK, PROGRESS, REMOTE, SOON, alone, assert_last_error, async_error, init_nonblocking,
+    init_rank, nonblocking, unique_id, wait_async, wait_for_peers,
+};
+
+#[test]
+fn abort_ends_calls_that_wait_in_background() {
+    let (_alone, _watchdog) = (alone(), Watchdog::new());
+    // The other ranks never join: once for the root of the rendezvous, once for a peer.
+    let id = unique_id();
+    let comms = [init_nonblocking(id, 3, 0), init_nonblocking(id, 3, 1)];
+    thread::sleep(Duration::from_millis(30));
+    let start = Instant::now();
+    assert_eq!(nccl!(ncclCommAbort(comms[1].0)), OK);
+    assert!(start.elapsed() < SOON, "{:?}", start.elapsed());
+    assert_eq!(wait_async(comms[0].0), REMOTE, "its peer has left");
+    assert_eq!(nccl!(ncclCommCount(comms[0].0, &mut 0)), REMOTE);
+    assert_last_error("before all ranks had joined");
+    comms[0].destroy();
+
+    // A split, a split of a revoked communicator, and an operation, none of which the other rank calls.
+    let id = unique_id();
+    for turn in 0..3 {
+        let comms = [init_nonblocking(id, 2, 0), init_nonblocking(id, 2, 1)];
+        comms.iter().for_each(|comm| assert_eq!(wait_async(comm.0), OK));
+        let (comm, mut child, none) = (comms[0].0, ptr::dangling_mut(), ptr::null_mut());
+        let mut buffer = [1f32];
+        let place = buffer.as_mut_ptr().cast();
+        let code = match turn {
+            0 => nccl!(ncclCommSplit(comm, 0, 0, &mut child, none)),
+            1 => {
+                assert_eq!(nccl!(ncclCommRevoke(comm, 0)), OK);
+                nccl!(ncclCommSplit(comm, 0, 0, &mut child, none))
+            }
+            _ => {
+                let (data_type, op) = (ncclDataType_t::ncclFloat32, ncclRedOp_t::ncclSum);
+                child = ptr::null_mut();
+                nccl!(ncclAllReduce(place, place, 1, data_type, op, comm, ptr::null_mut()))
+            }
+        };
+        assert_eq!(code, PROGRESS);
+        thread::sleep(Duration::from_millis(30));
+        let start = Instant::now();
+        assert_eq!(nccl!(ncclCommAbort(comm)), OK);
+        assert!(start.elapsed() < SOON, "{:?}", start.elapsed());
+        assert!(child.is_null(), "written by the call itself, and never later");
+        assert_eq!(buffer, [1.0]);
+        assert_eq!(async_error(comms[1].0), REMOTE);
+        comms[1].destroy();
+    }
+}
+
+/// `ncclCommDestroy` waits for operations, but not for ranks that have yet to join a communicator.
+#[test]
+fn destroy_cancels_creation_and_waits_for_operations() {
+    let (_alone, _watchdog) = (alone(), Watchdog::new());
+    let destroy_soon = |comm: Comm| {
+        let start = Instant::now();
+        comm.destroy();
+        assert!(start.elapsed() < SOON, "{:?}", start.elapsed());
+    };
+    // The other ranks never join: once for a peer of the rendezvous, once for its root.
+    let id = unique_id();
+    let comms = [init_nonblocking(id, 3, 0), init_nonblocking(id, 3, 1)];
+    wait_for_peers(&id, 1);
+    assert_eq!(nccl!(ncclCommFinalize(comms[1].0)), ARGUMENT, "the initialisation is in progress");
+    destroy_soon(comms[1]);
+    assert_eq!(wait_async(comms[0].0), REMOTE, "its peer has left");
+    destroy_soon(comms[0]);
+    let incomplete = init_nonblocking(unique_id(), 2, 0);
+    destroy_soon(incomplete);
+    assert_eq!(nccl!(ncclCommDestroy(incomplete.0)), ARGUMENT, "already destroyed");
+
+    // Communicators that the other ranks do not create, from a healthy parent and from a revoked one.
+    let none = ptr::null_mut();
+    for turn in 0..4 {
+        let comms = [init_nonblocking(id, 3, 0), init_nonblocking(id, 3, 1), init_nonblocking(id, 3, 2)];
+        comms.iter().for_each(|comm| assert_eq!(wait_async(comm.0), OK));
+        let (comm, mut child, mut token) = (comms[0].0, ptr::null_mut(), ncclUniqueId::default());
+        let code = match turn {
+            0 => nccl!(ncclCommSplit(comm, 0, 0, &mut child, none)),
+            1 => {
+                assert_eq!(nccl!(ncclCommRevoke(comm, 0)), OK);
+                nccl!(ncclCommSplit(comm, 0, 0, &mut child, none))
+            }
+            2 => nccl!(ncclCommShrink(comm, [2].as_mut_ptr(), 1, &mut child, none, 0)),
+            _ => {
+                assert_eq!(nccl!(ncclCommGetUniqueId(comm, &mut token)), OK);
+                nccl!(ncclCommGrow(comm, 4, &token, -1, &mut child, none))
+            }
+        };
+        assert_eq!(code, PROGRESS);
+        thread::sleep(Duration::from_millis(30));
+        destroy_soon(comms[0]);
+        assert!(child.is_null());
+        comms[1..].iter().for_each(|comm| destroy_soon(*comm));
+    }
+
+    // An operation delays the destruction.
+    let comms = init_nonblocking_pair();
+    let mut places = [[1], [2]];
+    let [mine, theirs] = places.each_mut().map(|place| place.as_mut_ptr().cast());
+    let reduce = |comm: Comm, place: *mut c_void| {
+        let (data_type, sum) = (ncclDataType_t::ncclInt32, ncclRedOp_t::ncclSum);
+        assert_eq!(nccl!(ncclAllReduce(place, place, 1, data_type, sum, comm.0, ptr::null_mut())), PROGRESS);
+    };
+    reduce(comms[0], mine);
+    thread::scope(|scope| {
+        let first = comms[0];
+        let destroyed = scope.spawn(move || first.destroy());
+        // Longer than the interval between two checks of the other ranks.
+        thread::sleep(Duration::from_millis(300));
+        assert!(!destroyed.is_finished());
+        reduce(comms[1], theirs);
+    });
+    assert_eq!(wait_async(comms[1].0), OK);
+    assert_eq!(places, [[3], [3]]);
+    comms[1].destroy();
+}
+
+/// The inits of a group succeed or fail together.
+#[test]
+fn abort_of_one_comm_ends_group_of_inits() {
+    let (_alone, _watchdog) = (alone(), Watchdog::new());
+    let mut comms = [ptr::null_mut(); 2];
+    assert_eq!(nccl!(ncclGroupStart()), OK);
+    for comm in &mut comms {
+        let code = nccl!(ncclCommInitRankConfig(comm, 2, unique_id(), 0, &mut nonblocking()));
+        assert!(matches!(code, OK | PROGRESS));
+    }
+    assert_eq!(nccl!(ncclGroupEnd()), PROGRESS);
+    thread::sleep(Duration::from_millis(30));
+    let start = Instant::now();
+    assert_eq!(nccl!(ncclCommAbort(comms[0])), OK);
+    assert!(start.elapsed() < SOON, "{:?}", start.elapsed());
+    assert_eq!(wait_async(comms[1]), REMOTE);
+    assert_eq!(nccl!(ncclCommAbort(comms[1])), OK);
+}
+
+/// A thread that aborts the communicators of a group one after another must not block itself.
+#[test]
+fn abort_of_one_comm_leaves_the_operations_of_its_group_on_others() {
+    let (_alone, _watchdog) = (alone(), Watchdog::new());
+    let (one, two) = (init_nonblocking_pair(), init_nonblocking_pair());
+    let mut places = [[1f32]; 2];
+    assert_eq!(nccl!(ncclGroupStart()), OK);
+    for (place, comm) in places.iter_mut().zip([one[0], two[0]]) {
+        let (place, data_type) = (place.as_mut_ptr().cast(), ncclDataType_t::ncclFloat32);
+        let op = ncclRedOp_t::ncclSum;
+        assert_eq!(nccl!(ncclAllReduce(place, place, 1, data_type, op, comm.0, ptr::null_mut())), OK);
+    }
+    assert_eq!(nccl!(ncclGroupEnd()), PROGRESS);
+    thread::sleep(Duration::from_millis(30));
+    let start = Instant::now();
+    assert_eq!(nccl!(ncclCommAbort(one[0].0)), OK);
+    assert_eq!(async_error(two[0].0), PROGRESS);
+    assert_eq!(nccl!(ncclCommAbort(two[0].0)), OK);
+    assert!(start.elapsed() < SOON, "{:?}", start.elapsed());
+    assert_eq!((async_error(one[1].0), async_error(two[1].0)), (REMOTE, REMOTE));
+    one[1].destroy();
+    two[1].destroy();
+}
+
+/// A C++ program may keep its communicator in a `thread_local` variable.
+#[test]
+fn thread_local_destructor_can_use_and_destroy_comm() {
+    /// A value that is dropped after the thread's other thread-locals, the library's included.
+    struct Last(Option<Comm>, mpsc::Sender<Vec<Result<i32, ncclResult_t>>>);
+    impl Drop for Last {
+        fn drop(&mut self) {
+            let Some(comm) = self.0.take() else { return };
+            let code = |code| if code == OK { Ok(0) } else { Err(code) };
+            let alone = sum(comm.0, 5);
+            // Alive until the end of the group, in which it is used.
+            let (mut send, mut recv) = ([6], [0]);
+            let (from, to) = (send.as_mut_ptr().cast(), recv.as_mut_ptr().cast());
+            let (data_type, op) = (ncclDataType_t::ncclInt32, ncclRedOp_t::ncclSum);
+            let codes = [
+                code(nccl!(ncclGroupStart())),
+                code(nccl!(ncclAllReduce(from, to, 1, data_type, op, comm.0, ptr::null_mut()))),
+                code(nccl!(ncclGroupEnd())).map(|_| recv[0]),
+                split(comm.0, 0, 0).map(|child| child.destroy()).map(|()| 1),
+                code(nccl!(ncclCommFinalize(comm.0))),
+                code(nccl!(ncclCommDestroy(comm.0))),
+            ];
+            let _ = self.1.send([alone].into_iter().chain(codes).collect());
+        }
+    }
+    thread_local!(static LAST: RefCell<Option<Last>> = const { RefCell::new(None) });
+
+    let (_alone, _watchdog) = (alone(), Watchdog::new());
+    let (sender, receiver) = mpsc::channel();
+    thread::spawn(move || {
+        LAST.set(Some(Last(None, sender)));
+        let comm = init_rank(unique_id(), 1, 0).unwrap();
+        assert_eq!(sum(comm.0, 4), Ok(4));
+        LAST.with_borrow_mut(|last| last.as_mut().unwrap().0 = Some(comm));
+    });
+    assert_eq!(receiver.recv().unwrap(), [Ok(5), Ok(0), Ok(0), Ok(6), Ok(1), Ok(0), Ok(0)]);
+}

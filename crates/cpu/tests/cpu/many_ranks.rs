@@ -1,0 +1,138 @@
+//! Many ranks: what they need of time, memory, file descriptors, and CPU time while they wait.
+#![allow(unsafe_code)]
+
+use std::fs::File;
+use std::mem::MaybeUninit;
+use std::os::fd::AsRawFd;
+use std::ptr;
+use std::sync::Barrier;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use crate::common::processes::{self, RankProcess, command, finish, spawn};
+use crate::common::watchdog::Watchdog;
+use crate::common::{Comm, OK, alone, assert_sum, descriptors, init_rank, last_error, on_threads, unique_id};
+use libnccl::sys::ncclComm_t;
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+
+rank_tasks! {
+    "sum_and_split" => sum_and_split_as_process,
+    "threads" => sum_and_split_as_threads,
+    "wait" => wait_for_late_rank,
+}
+
+/// The most memory that a process of many ranks may take.
+const MEMORY: u64 = 2 << 30;
+
+/// Sums, splits the ranks into odd and even ones, and sums there.
+fn sum_and_split(comm: ncclComm_t, ranks: usize, rank: usize) {
+    assert_sum(comm, ranks);
+    let mut child = ptr::null_mut();
+    let code = nccl!(ncclCommSplit(comm, rank as i32 % 2, 0, &mut child, ptr::null_mut()));
+    assert_eq!(code, OK, "{}", last_error());
+    assert_sum(child, (ranks + 1 - rank % 2) / 2);
+    Comm(child).destroy();
+}
+
+/// Returns the most memory that this process has had resident, also shared memory.
+fn peak_memory() -> u64 {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap();
+    let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:")).unwrap();
+    line.trim().trim_end_matches(" kB").parse::<u64>().unwrap() << 10
+}
+
+/// Returns the CPU time that this process has taken, and how often its threads have slept.
+fn usage() -> (Duration, i64) {
+    let mut usage = MaybeUninit::<libc::rusage>::uninit();
+    // SAFETY: the kernel fills in the usage, or the result is not 0.
+    let usage = unsafe {
+        assert_eq!(libc::getrusage(libc::RUSAGE_SELF, usage.as_mut_ptr()), 0);
+        usage.assume_init()
+    };
+    let time = |time: libc::timeval| Duration::new(time.tv_sec as u64, time.tv_usec as u32 * 1000);
+    (time(usage.ru_utime) + time(usage.ru_stime), usage.ru_nvcsw)
+}
+
+fn sum_and_split_as_process(process: &RankProcess) {
+    let before = descriptors();
+    let Comm(comm) = process.join();
+    sum_and_split(comm, process.ranks, process.rank());
+    assert_eq!(descriptors(), before, "a rank keeps none");
+    Comm(comm).destroy();
+}
+
+/// Runs all ranks as threads of a process that may open a few file descriptors only.
+fn sum_and_split_as_threads(process: &RankProcess) {
+    let next = File::open("/dev/null").unwrap().as_raw_fd() as u64;
+    setrlimit(Resource::Nofile, Rlimit { current: Some(next + 40), ..getrlimit(Resource::Nofile) }).unwrap();
+    let (before, ranks, began) = (descriptors(), process.ranks, Instant::now());
+    let all_have_joined = Barrier::new(ranks);
+    on_threads(ranks, |rank| {
+        let Comm(comm) = process.join_as(rank);
+        if all_have_joined.wait().is_leader() {
+            assert_eq!(descriptors(), before, "a rank keeps none");
+        }
+        sum_and_split(comm, ranks, rank);
+        Comm(comm).destroy();
+    });
+    let memory = peak_memory();
+    eprintln!("{ranks} threads: {:.1} s, {} MiB", began.elapsed().as_secs_f64(), memory >> 20);
+    assert!(memory < MEMORY, "{memory} bytes");
+}
+
+/// The program `idlep13`: waits seconds for the last rank, and prints how often that wakes up and how much CPU time it
+/// takes. The sleeps are what is checked closely, some 10 a second: a sleep takes some 0.1 ms of CPU time here, and thrice
+/// that on a busy machine.
+fn wait_for_late_rank(process: &RankProcess) {
+    let Comm(comm) = process.join();
+    assert_sum(comm, process.ranks);
+    if process.rank() == process.ranks - 1 {
+        thread::sleep(Duration::from_secs(4));
+        return assert_sum(comm, process.ranks);
+    }
+    let before = usage();
+    assert_sum(comm, process.ranks);
+    let after = usage();
+    let (time, sleeps) = (after.0 - before.0, after.1 - before.1);
+    eprintln!("a wait of 4 s: {:.1} ms of CPU time, {sleeps} sleeps", time.as_secs_f64() * 1e3);
+    assert!(sleeps <= 60, "{sleeps}");
+    assert!(time < Duration::from_millis(400), "{time:?}");
+}
+
+#[test]
+fn thousand_ranks_as_threads_take_few_descriptors_and_little_memory() {
+    let (_alone, _watchdog) = (alone(), Watchdog::new());
+    let process = command("threads", &unique_id(), 1024, &[0]).spawn().unwrap();
+    print!("{}", finish(process));
+}
+
+#[test]
+fn hundred_processes_join_and_split() {
+    let (_alone, _watchdog, began) = (alone(), Watchdog::new(), Instant::now());
+    processes::run("sum_and_split", 128);
+    println!("128 processes: {:.1} s", began.elapsed().as_secs_f64());
+}
+
+#[test]
+fn ranks_of_several_processes_share_connections() {
+    let (_watchdog, id) = (Watchdog::new(), unique_id());
+    // Two processes of one rank each, and three threads here.
+    let others = [3, 4].map(|rank| spawn("sum_and_split", &id, 5, rank));
+    on_threads(3, |rank| {
+        let Comm(comm) = init_rank(id, 5, rank).unwrap();
+        sum_and_split(comm, 5, rank);
+        Comm(comm).destroy();
+    });
+    for other in others {
+        finish(other);
+    }
+}
+
+#[test]
+fn long_wait_takes_little_cpu_time() {
+    let (id, ranks) = (unique_id(), 8);
+    let children: Vec<_> = (0..ranks).map(|rank| spawn("wait", &id, ranks, rank)).collect();
+    for child in children {
+        print!("{}", finish(child));
+    }
+}

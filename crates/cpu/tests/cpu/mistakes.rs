@@ -1,0 +1,293 @@
+//! The mistakes of `docs/what-it-finds.md`: each is made here, and what the page says about it has to be printed.
+//!
+//! The environment is read once per process, so each rank runs in a process of its own.
+
+#![allow(unsafe_code)] // fork
+
+use std::ffi::c_void;
+use std::process::{Child, Stdio};
+use std::ptr;
+use std::thread;
+use std::time::Duration;
+
+use crate::common::processes::{self, RankProcess, finish};
+use crate::common::{Comm, F32, OK, SUM, init_rank, last_error, unique_id};
+use libnccl::sys::{ncclComm_t, ncclDataType_t, ncclRedOp_t, ncclResult_t};
+
+const PAGE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/what-it-finds.md");
+
+/// Elements that no transport buffers.
+const LONG: usize = 1 << 20;
+
+/// Makes a test of each mistake, which two ranks make in the function of this name, with these variables.
+macro_rules! mistakes {
+    ($($name:ident $(with $variable:literal = $value:literal)?),* $(,)?) => {
+        rank_tasks! { $(stringify!($name) => $name),* }
+
+        mod found {
+            $(#[test]
+            fn $name() {
+                super::check(stringify!($name), &[$(($variable, $value))?]);
+            })*
+        }
+
+        #[test]
+        fn page_has_a_row_for_each_mistake() {
+            let page = std::fs::read_to_string(PAGE).unwrap();
+            let rows: Vec<_> = page.lines().filter_map(test_of_row).collect();
+            assert_eq!(rows, [$(stringify!($name)),*]);
+        }
+    };
+}
+
+mistakes! {
+    different_order,
+    different_count,
+    different_type,
+    different_root,
+    different_reduction,
+    missing_rank,
+    extra_call,
+    different_communicator,
+    two_communicators_in_different_order,
+    one_thread_for_two_ranks_without_group,
+    send_to_itself_without_group,
+    message_nobody_receives,
+    group_against_none with "LIBNCCL_CPU_STRICT" = "1",
+    two_threads,
+    forked_child,
+    buffers_that_overlap,
+    wrong_offset_in_place,
+    count_zero_on_one_rank,
+    communicator_not_destroyed with "NCCL_DEBUG" = "WARN",
+}
+
+/// Returns the name of the test in a row of the page's table.
+fn test_of_row(line: &str) -> Option<&str> {
+    line.strip_suffix("` |")?.rsplit_once('`').map(|(_, name)| name)
+}
+
+/// Makes the mistake, and checks that the ranks print every text in the third cell of its row, where `…` is any text.
+fn check(mistake: &str, variables: &[(&str, &str)]) {
+    let page = std::fs::read_to_string(PAGE).unwrap();
+    let row = page.lines().find(|line| test_of_row(line) == Some(mistake)).expect("a row with this test");
+    let cell = row.split(" | ").nth(2).expect("a third cell");
+    let id = unique_id();
+    let start = |rank| {
+        let mut command = processes::command(mistake, &id, 2, &[rank]);
+        // The log goes to the standard output.
+        command.env("LIBNCCL_CPU_WARN_AFTER", "1").env("LIBNCCL_CPU_TIMEOUT", "3").stdout(Stdio::piped());
+        command.envs(variables.iter().copied()).spawn().unwrap()
+    };
+    let children: Vec<Child> = (0..2).map(start).collect();
+    let printed: String = children.into_iter().map(finish).collect();
+    let texts: Vec<&str> = cell.split('`').skip(1).step_by(2).collect();
+    assert!(!texts.is_empty(), "no text in {row}");
+    for text in texts {
+        assert!(printed.lines().any(|line| has_parts(line, text)), "no line like {text:?} in:\n{printed}");
+    }
+}
+
+fn has_parts(line: &str, pattern: &str) -> bool {
+    let mut rest = line;
+    pattern.split('…').all(|part| match rest.split_once(part) {
+        Some((_, after)) => {
+            rest = after;
+            true
+        }
+        None => false,
+    })
+}
+
+/// Prints the error of a call that failed.
+fn report(code: ncclResult_t) {
+    if code != OK {
+        eprintln!("{code:?}: {}", last_error());
+    }
+}
+
+fn all_reduce(count: usize, data_type: ncclDataType_t, op: ncclRedOp_t, comm: Comm) {
+    let mut buffer = vec![0_u64; count];
+    let place: *mut c_void = buffer.as_mut_ptr().cast();
+    report(nccl!(ncclAllReduce(place, place, count, data_type, op, comm.0, ptr::null_mut())));
+}
+
+fn sum(count: usize, comm: Comm) {
+    all_reduce(count, F32, SUM, comm);
+}
+
+fn broadcast(count: usize, root: i32, comm: Comm) {
+    let mut buffer = vec![0_u64; count];
+    let place: *mut c_void = buffer.as_mut_ptr().cast();
+    report(nccl!(ncclBroadcast(place, place, count, F32, root, comm.0, ptr::null_mut())));
+}
+
+/// Creates a second communicator of all ranks.
+fn duplicate(comm: Comm) -> Comm {
+    let mut other: ncclComm_t = ptr::null_mut();
+    assert_eq!(nccl!(ncclCommSplit(comm.0, 0, 0, &mut other, ptr::null_mut())), OK);
+    Comm(other)
+}
+
+fn different_order(process: &RankProcess) {
+    let comm = process.join();
+    let calls: [&dyn Fn(); 2] = [&|| sum(LONG, comm), &|| broadcast(LONG, 0, comm)];
+    calls[process.rank()]();
+    calls[1 - process.rank()]();
+}
+
+fn different_count(process: &RankProcess) {
+    sum(4 + process.rank(), process.join());
+}
+
+fn different_type(process: &RankProcess) {
+    let types = [F32, ncclDataType_t::ncclInt64];
+    all_reduce(4, types[process.rank()], SUM, process.join());
+}
+
+fn different_root(process: &RankProcess) {
+    broadcast(LONG, process.rank() as i32, process.join());
+}
+
+fn different_reduction(process: &RankProcess) {
+    let reductions = [SUM, ncclRedOp_t::ncclMax];
+    all_reduce(4, F32, reductions[process.rank()], process.join());
+}
+
+fn missing_rank(process: &RankProcess) {
+    if process.rank() == 0 {
+        report(init_rank(process.id, process.ranks, 0).expect_err("the other rank is absent"));
+    }
+}
+
+fn extra_call(process: &RankProcess) {
+    let comm = process.join();
+    sum(4, comm);
+    if process.rank() == 0 {
+        sum(4, comm);
+    }
+    comm.destroy();
+}
+
+fn different_communicator(process: &RankProcess) {
+    let comm = process.join();
+    let comms = [comm, duplicate(comm)];
+    sum(4, comms[process.rank()]);
+}
+
+fn two_communicators_in_different_order(process: &RankProcess) {
+    let comm = process.join();
+    let comms = [comm, duplicate(comm)];
+    sum(LONG, comms[process.rank()]);
+    sum(LONG, comms[1 - process.rank()]);
+}
+
+fn one_thread_for_two_ranks_without_group(process: &RankProcess) {
+    if process.rank() == 1 {
+        return;
+    }
+    let mut comms: [ncclComm_t; 2] = [ptr::null_mut(); 2];
+    assert_eq!(nccl!(ncclCommInitAll(comms.as_mut_ptr(), 2, ptr::null())), OK);
+    comms.into_iter().for_each(|comm| sum(4, Comm(comm)));
+}
+
+fn send(count: usize, peer: usize, comm: Comm) {
+    let buffer = vec![0_f32; count];
+    let place = buffer.as_ptr().cast();
+    report(nccl!(ncclSend(place, count, F32, peer as i32, comm.0, ptr::null_mut())));
+}
+
+fn receive(count: usize, peer: usize, comm: Comm) {
+    let mut buffer = vec![0_f32; count];
+    let place = buffer.as_mut_ptr().cast();
+    report(nccl!(ncclRecv(place, count, F32, peer as i32, comm.0, ptr::null_mut())));
+}
+
+fn send_to_itself_without_group(process: &RankProcess) {
+    let comm = process.join();
+    send(4, process.rank(), comm);
+    receive(4, process.rank(), comm);
+}
+
+fn message_nobody_receives(process: &RankProcess) {
+    let comm = process.join();
+    if process.rank() == 0 {
+        send(1000, 1, comm);
+        send(1000, 1, comm);
+    }
+    sum(4, comm);
+    comm.destroy();
+}
+
+/// Rank 0's collective and send are one group; rank 1 makes the calls one by one, in the other order.
+fn group_against_none(process: &RankProcess) {
+    let comm = process.join();
+    if process.rank() == 0 {
+        let mut buffers = [vec![0_f32; LONG], vec![0_f32; LONG]];
+        let [summed, sent] = buffers.each_mut().map(|buffer| buffer.as_mut_ptr().cast::<c_void>());
+        report(nccl!(ncclGroupStart()));
+        report(nccl!(ncclAllReduce(summed, summed, LONG, F32, SUM, comm.0, ptr::null_mut())));
+        report(nccl!(ncclSend(sent, LONG, F32, 1, comm.0, ptr::null_mut())));
+        report(nccl!(ncclGroupEnd()));
+    } else {
+        receive(LONG, 0, comm);
+        sum(LONG, comm);
+    }
+}
+
+/// The first thread waits for the other rank, which comes late.
+fn two_threads(process: &RankProcess) {
+    let comm = process.join();
+    if process.rank() == 1 {
+        thread::sleep(Duration::from_millis(1500));
+        return sum(3, comm);
+    }
+    thread::scope(|scope| {
+        scope.spawn(|| sum(3, comm));
+        thread::sleep(Duration::from_millis(500));
+        sum(3, comm);
+    });
+}
+
+fn forked_child(process: &RankProcess) {
+    let comm = process.join();
+    if process.rank() == 0 {
+        // SAFETY: the child makes one call, which is refused, and ends.
+        let child = unsafe { libc::fork() };
+        if child == 0 {
+            sum(4, comm);
+            // SAFETY: ends the process at once.
+            unsafe { libc::_exit(0) };
+        }
+        // SAFETY: a child of this process, and no place for its status.
+        unsafe { libc::waitpid(child, ptr::null_mut(), 0) };
+    }
+    sum(4, comm);
+}
+
+fn buffers_that_overlap(process: &RankProcess) {
+    let comm = process.join();
+    let mut buffer = vec![0_f32; 20];
+    let (from, to) = (buffer.as_mut_ptr().cast::<c_void>(), buffer[3..].as_mut_ptr().cast::<c_void>());
+    report(nccl!(ncclAllReduce(from, to, 16, F32, SUM, comm.0, ptr::null_mut())));
+}
+
+/// In place, a rank's own block is at its rank times the count.
+fn wrong_offset_in_place(process: &RankProcess) {
+    let comm = process.join();
+    let mut buffer = vec![0_f32; 32];
+    let (from, to) = (buffer[8..].as_mut_ptr().cast::<c_void>(), buffer.as_mut_ptr().cast::<c_void>());
+    report(nccl!(ncclAllGather(from, to, 16, F32, comm.0, ptr::null_mut())));
+}
+
+fn count_zero_on_one_rank(process: &RankProcess) {
+    let comm = process.join();
+    if process.rank() == 0 {
+        sum(0, comm);
+    }
+    sum(4, comm);
+}
+
+fn communicator_not_destroyed(process: &RankProcess) {
+    sum(4, process.join());
+}

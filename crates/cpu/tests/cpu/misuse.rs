@@ -1,0 +1,259 @@
+//! Calls that break NCCL's rules and that NCCL does not notice: buffers that overlap, and two threads in one communicator.
+
+use std::ffi::c_void;
+use std::ptr;
+use std::thread;
+
+use crate::common::watchdog::Watchdog;
+use crate::common::{
+    ARGUMENT, Address, Comm, I32, Mode, OK, STREAM, SUM, USAGE, all_reduce, alone, assert_last_error, init,
+    last_error, on_threads,
+};
+use libnccl::sys::{ncclComm_t, ncclResult_t};
+
+const RANKS: usize = 2;
+const ROOT: i32 = 1;
+
+type Call = fn(*const c_void, *mut c_void, usize, ncclComm_t) -> ncclResult_t;
+
+/// A collective, the number of blocks of its send and its receive buffer, and the place of `ROOT`'s send buffer in
+/// place, in blocks after the receive buffer.
+const COLLECTIVES: [(&str, Call, [usize; 2], Option<isize>); 8] = [
+    ("ncclAllReduce", |s, r, n, c| nccl!(ncclAllReduce(s, r, n, I32, SUM, c, STREAM)), [1, 1], Some(0)),
+    ("ncclBroadcast", |s, r, n, c| nccl!(ncclBroadcast(s, r, n, I32, ROOT, c, STREAM)), [1, 1], Some(0)),
+    ("ncclReduce", |s, r, n, c| nccl!(ncclReduce(s, r, n, I32, SUM, ROOT, c, STREAM)), [1, 1], Some(0)),
+    ("ncclAllGather", |s, r, n, c| nccl!(ncclAllGather(s, r, n, I32, c, STREAM)), [1, 2], Some(1)),
+    (
+        "ncclReduceScatter",
+        |s, r, n, c| nccl!(ncclReduceScatter(s, r, n, I32, SUM, c, STREAM)),
+        [2, 1],
+        Some(-1),
+    ),
+    ("ncclAlltoAll", |s, r, n, c| nccl!(ncclAlltoAll(s, r, n, I32, c, STREAM)), [2, 2], None),
+    ("ncclGather", |s, r, n, c| nccl!(ncclGather(s, r, n, I32, ROOT, c, STREAM)), [1, 2], Some(1)),
+    ("ncclScatter", |s, r, n, c| nccl!(ncclScatter(s, r, n, I32, ROOT, c, STREAM)), [2, 1], Some(-1)),
+];
+
+/// Calls a collective on buffers that begin so many elements into `memory`.
+fn call_at(
+    call: Call,
+    memory: &mut [i32],
+    [send, recv]: [isize; 2],
+    count: usize,
+    comm: Comm,
+) -> ncclResult_t {
+    let start = memory.as_mut_ptr();
+    let (send, recv) = (start.wrapping_offset(send), start.wrapping_offset(recv));
+    call(send.cast(), recv.cast(), count, comm.0)
+}
+
+/// The programs `overlap`, `a2a` and `a2ap`: right for a few elements, silently wrong for many.
+#[test]
+fn buffers_that_overlap_otherwise_than_in_place_are_invalid_argument() {
+    let (_alone, _watchdog) = (alone(), Watchdog::new());
+    let comms = init(Mode::Group, RANKS);
+    for count in [2, 16, 2048, 1 << 18] {
+        let mut memory = vec![1; 6 * count];
+        let middle = 2 * count as isize;
+        for (name, call, blocks, in_place) in COLLECTIVES {
+            let [sent, received] = blocks.map(|blocks| (blocks * count) as isize);
+            let overlapping = 1 - sent..received;
+            let allowed = in_place.map(|blocks| blocks * count as isize);
+            // All of them are long to try for many elements.
+            let ends = [overlapping.start, overlapping.end - 1, -1, 0, 1];
+            let near = allowed.iter().flat_map(|place| [place - 1, place + 1]);
+            for at in near.chain(ends).filter(|at| overlapping.contains(at) && Some(*at) != allowed) {
+                let code = call_at(call, &mut memory, [middle + at, middle], count, comms[1]);
+                assert_eq!(code, ARGUMENT, "{name} of {count} elements, {at} after");
+                assert_last_error(&format!(
+                    "{name}: the send buffer ({} bytes) and the receive buffer ({} bytes) overlap: ",
+                    4 * sent,
+                    4 * received
+                ));
+            }
+        }
+        assert!(memory.iter().all(|element| *element == 1), "nothing is written");
+    }
+    // The ranks are still in sync.
+    let sums = on_threads(RANKS, |rank| {
+        let mut place = [1];
+        assert_eq!(call_at(COLLECTIVES[0].1, &mut place, [0, 0], 1, comms[rank]), OK);
+        place
+    });
+    assert_eq!(sums, [[2]; RANKS]);
+    comms.into_iter().for_each(Comm::destroy);
+}
+
+#[test]
+fn error_of_overlap_names_the_place_that_is_allowed() {
+    let (_alone, _watchdog) = (alone(), Watchdog::new());
+    let comms = init(Mode::Group, RANKS);
+    let mut memory = vec![0; 64];
+    for (name, places, text) in [
+        ("ncclAllReduce", [0, 3], "recvbuff is sendbuff + 12 bytes; in place, sendbuff has to be recvbuff"),
+        (
+            "ncclAllGather",
+            [8, 0],
+            "sendbuff is recvbuff + 32 bytes; in place, sendbuff has to be recvbuff + 64 bytes, rank 1 times count \
+             elements",
+        ),
+        (
+            "ncclScatter",
+            [0, 0],
+            "sendbuff is recvbuff; in place, recvbuff has to be sendbuff + 64 bytes, rank 1 times count elements",
+        ),
+        ("ncclAlltoAll", [0, 0], "sendbuff is recvbuff; it has no form in place"),
+    ] {
+        let (_, call, ..) = COLLECTIVES.into_iter().find(|(known, ..)| *known == name).unwrap();
+        assert_eq!(call_at(call, &mut memory, places, 16, comms[1]), ARGUMENT);
+        assert!(last_error().ends_with(text), "{}", last_error());
+    }
+    comms.into_iter().for_each(Comm::destroy);
+}
+
+#[test]
+fn buffers_that_are_adjacent_unused_or_in_place_are_no_overlap() {
+    let (_alone, _watchdog) = (alone(), Watchdog::new());
+    let comms = init(Mode::Group, RANKS);
+    for count in [1_usize, 2048, 1 << 18] {
+        for (name, call, [sent, received], in_place) in COLLECTIVES {
+            let has_root = ["ncclBroadcast", "ncclReduce", "ncclGather", "ncclScatter"].contains(&name);
+            let before = -((sent * count) as isize);
+            let after = (received * count) as isize;
+            for at in [Some(before), Some(after), in_place.map(|blocks| blocks * count as isize)] {
+                let Some(at) = at else { continue };
+                let codes = on_threads(RANKS, |rank| {
+                    let mut memory = vec![1; 6 * count];
+                    let middle = 2 * count as isize;
+                    let is_root = rank as i32 == ROOT;
+                    let at = match in_place {
+                        _ if is_root => at,
+                        // One of the buffers is not used, so they may lie anywhere.
+                        _ if has_root => 1,
+                        // In place, the other rank's block is the first one.
+                        Some(blocks) if at == blocks * count as isize => 0,
+                        _ => at,
+                    };
+                    call_at(call, &mut memory, [middle + at, middle], count, comms[rank])
+                });
+                assert_eq!(codes, [OK; RANKS], "{name} of {count}, {at} after: {}", last_error());
+            }
+            for comm in &comms {
+                assert_eq!(call_at(call, &mut [0; 4], [0, 1], 0, *comm), OK, "{name} of nothing");
+            }
+        }
+    }
+    comms.into_iter().for_each(Comm::destroy);
+    // With one rank, everything is the own block.
+    let single = init(Mode::Group, 1)[0];
+    let mut memory = [7; 3];
+    assert_eq!(
+        nccl!(ncclAlltoAll(memory.as_ptr().cast(), memory.as_mut_ptr().cast(), 3, I32, single.0, STREAM)),
+        OK
+    );
+    assert_eq!(memory, [7; 3]);
+    single.destroy();
+}
+
+#[test]
+fn second_thread_in_a_communicator_is_told_what_the_first_is_in() {
+    let (_alone, _watchdog) = (alone(), Watchdog::new());
+    let comms = init(Mode::Group, RANKS);
+    let mut place = [1; 3];
+    thread::scope(|scope| {
+        let (comm, mine) = (comms[0], &mut place);
+        let first = scope.spawn(move || all_reduce(mine, { comm }.0));
+        // A call that waits for nobody, until the other thread is inside.
+        let inside = "another thread is in ncclAllReduce(count 3, ncclInt32, ncclSum) on this communicator";
+        loop {
+            match nccl!(ncclCommWindowDeregister(comm.0, ptr::null_mut())) {
+                USAGE if last_error().contains(inside) => break,
+                USAGE | OK => thread::yield_now(),
+                code => panic!("{code:?} {}", last_error()),
+            }
+        }
+        let (none, mut child) = (ptr::null_mut(), ptr::null_mut());
+        let mut other = [1; 3];
+        assert_eq!(all_reduce(&mut other, { comm }.0), USAGE);
+        assert_last_error(inside);
+        assert_eq!(nccl!(ncclSend(other.as_ptr().cast(), 3, I32, 1, comm.0, STREAM)), USAGE);
+        assert_eq!(nccl!(ncclCommSplit(comm.0, 0, 0, &mut child, none)), USAGE);
+        assert_eq!(nccl!(ncclCommFinalize(comm.0)), USAGE);
+        assert_eq!(nccl!(ncclCommDestroy(comm.0)), USAGE);
+        assert_last_error(inside);
+        assert_eq!(nccl!(ncclGroupStart()), OK);
+        assert_eq!(all_reduce(&mut other, { comm }.0), OK);
+        assert_eq!(nccl!(ncclGroupEnd()), USAGE);
+        assert_last_error(inside);
+        assert_eq!(other, [1; 3]);
+        // Questions do not disturb it.
+        let (mut count, mut state) = (0, OK);
+        assert_eq!(nccl!(ncclCommCount(comm.0, &mut count)), OK);
+        assert_eq!(nccl!(ncclCommUserRank(comm.0, &mut count)), OK);
+        assert_eq!(nccl!(ncclCommGetAsyncError(comm.0, &mut state)), OK);
+        assert_eq!((count, state), (0, OK));
+        assert_eq!(all_reduce(&mut other, { comms[1] }.0), OK);
+        assert_eq!((first.join().unwrap(), other), (OK, [2; 3]));
+    });
+    assert_eq!(place, [2; 3]);
+    let sums = on_threads(RANKS, |rank| all_reduce(&mut [1; 3], { comms[rank] }.0));
+    assert_eq!(sums, [OK; RANKS], "the communicator goes on");
+    comms.into_iter().for_each(Comm::destroy);
+}
+
+/// The thread that comes second queues a group that the first is in.
+#[test]
+fn second_thread_in_a_running_group_is_invalid_usage() {
+    let (_alone, _watchdog) = (alone(), Watchdog::new());
+    let comms = init(Mode::Group, RANKS);
+    thread::scope(|scope| {
+        let comm = comms[0];
+        let first = scope.spawn(move || {
+            let mut places = [[1], [10]];
+            assert_eq!(nccl!(ncclGroupStart()), OK);
+            places.iter_mut().for_each(|place| assert_eq!(all_reduce(place, { comm }.0), OK));
+            let code = nccl!(ncclGroupEnd());
+            (code, places)
+        });
+        while nccl!(ncclCommWindowDeregister(comm.0, ptr::null_mut())) == OK {
+            thread::yield_now();
+        }
+        assert_eq!(all_reduce(&mut [1], { comm }.0), USAGE);
+        assert_last_error("another thread is in ");
+        for place in [[1], [10]] {
+            assert_eq!(all_reduce(&mut { place }, { comms[1] }.0), OK);
+        }
+        assert_eq!(first.join().unwrap(), (OK, [[2], [20]]));
+    });
+    comms.into_iter().for_each(Comm::destroy);
+}
+
+/// The program `two_threads`: its calls succeeded, and thousands of sums were wrong.
+#[test]
+fn sums_of_two_threads_in_each_communicator_are_errors_or_right() {
+    const ROUNDS: usize = 1000;
+    const COUNT: usize = 1000;
+    let (_alone, _watchdog) = (alone(), Watchdog::new());
+    let comms = init(Mode::Group, RANKS);
+    let wrong = on_threads(2 * RANKS, |thread| {
+        let comm = comms[thread % RANKS];
+        let (send, mut recv): (Vec<i32>, Vec<i32>) = ((0..COUNT as i32).collect(), vec![0; COUNT]);
+        let mut wrong = 0;
+        // Each rank has as many calls that succeed.
+        for _ in 0..ROUNDS {
+            recv.fill(-1);
+            let (from, to) = (send.as_ptr().cast(), Address(recv.as_mut_ptr()).0.cast());
+            loop {
+                match nccl!(ncclAllReduce(from, to, COUNT, I32, SUM, comm.0, STREAM)) {
+                    OK => break,
+                    USAGE => thread::yield_now(),
+                    code => panic!("{code:?} {}", last_error()),
+                }
+            }
+            wrong += usize::from(recv.iter().zip(&send).any(|(sum, mine)| *sum != 2 * mine));
+        }
+        wrong
+    });
+    assert_eq!(wrong, [0; 2 * RANKS]);
+    comms.into_iter().for_each(Comm::destroy);
+}

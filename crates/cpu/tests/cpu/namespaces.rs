@@ -1,0 +1,184 @@
+//! Ranks in PID and time namespaces of their own, and where `pidfd_open` is refused: a rank's death is noticed, or the
+//! initialisation says why it could not be.
+//!
+//! The tests print that they are skipped if no namespaces can be created.
+#![allow(unsafe_code)]
+
+use std::os::unix::process::ExitStatusExt;
+use std::process::{Command, Stdio};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use crate::common::processes::{RankProcess, command, deny_syscall, finish};
+use crate::common::watchdog::Watchdog;
+use crate::common::{Comm, OK, REMOTE, SOON, USAGE, all_reduce, init_rank, last_error, unique_id};
+use libnccl::sys::ncclUniqueId;
+
+rank_tasks! {
+    "pair" => run_pair,
+    "sum_until_death" => sum_until_death,
+    "sum_until_killed" => sum_until_killed,
+    "refused" => print_refusal,
+}
+
+/// The text of a process that may not install a seccomp filter, as under QEMU's user-mode emulation.
+const CANNOT_BE_REFUSED: &str = "cannot be refused here";
+
+/// Sums until the other rank dies, which it does after the first sum.
+fn sum_until_death(process: &RankProcess) {
+    refuse_pidfds(process);
+    let Comm(comm) = process.join();
+    assert_eq!(all_reduce(&mut [1], comm), OK, "{}", last_error());
+    // Long enough that it would have been taken for dead.
+    thread::sleep(Duration::from_millis(600));
+    assert_eq!(all_reduce(&mut [1], comm), OK, "{}", last_error());
+    let began = Instant::now();
+    assert_eq!(all_reduce(&mut [1], comm), REMOTE);
+    assert!(last_error().contains("rank 0 died: its process ended"), "{}", last_error());
+    eprintln!("noticed after {:?}", began.elapsed());
+    assert!(began.elapsed() < SOON);
+}
+
+fn sum_until_killed(process: &RankProcess) {
+    refuse_pidfds(process);
+    let Comm(comm) = process.join();
+    assert_eq!([all_reduce(&mut [1], comm), all_reduce(&mut [1], comm)], [OK; 2], "{}", last_error());
+    // SAFETY: it sends a signal.
+    unsafe { libc::kill(libc::getpid(), libc::SIGKILL) };
+}
+
+/// Runs both ranks of a pair in the namespaces of this process.
+fn run_pair(process: &RankProcess) {
+    let id = unique_id();
+    let start = |task: &str, rank| {
+        let task = [&[task.to_owned()], &process.arguments[..]].concat().join(" ");
+        command(&task, &id, 2, &[rank]).spawn().unwrap()
+    };
+    let [mut killed, survivor] = [start("sum_until_killed", 0), start("sum_until_death", 1)];
+    let printed = finish(survivor);
+    assert_eq!(killed.wait().unwrap().signal(), Some(libc::SIGKILL), "it failed before");
+    eprintln!("{printed}");
+}
+
+fn print_refusal(process: &RankProcess) {
+    refuse_pidfds(process);
+    let is_alone = process.arguments.iter().any(|argument| argument == "alone");
+    let (id, ranks) = if is_alone { (unique_id(), 1) } else { (process.id, process.ranks) };
+    let code = init_rank(id, ranks, process.rank()).map(drop);
+    eprintln!("{code:?}: {}", last_error());
+}
+
+/// Lets `pidfd_open` fail as on an older kernel, if the task's argument says so.
+fn refuse_pidfds(process: &RankProcess) {
+    let is_asked = process.arguments.first().is_some_and(|argument| argument == "without_pidfd");
+    if is_asked && !deny_syscall(libc::SYS_pidfd_open, libc::ENOSYS) {
+        eprintln!("pidfd_open {CANNOT_BE_REFUSED}");
+    }
+}
+
+/// Returns the command of a rank process in new namespaces, made by the options of `unshare`; `None` if they cannot be.
+fn unshare(options: &[&str], task: &str, id: &ncclUniqueId, rank: usize) -> Option<Command> {
+    let mut unshare = Command::new("unshare");
+    unshare.args(["--user", "--map-root-user"]).args(options);
+    let can = Command::new("unshare")
+        .args(["--user", "--map-root-user"])
+        .args(options)
+        .arg("true")
+        .stderr(Stdio::null())
+        .status();
+    if !can.is_ok_and(|status| status.success()) {
+        println!("skipped: no namespaces can be created here with unshare {}", options.join(" "));
+        return None;
+    }
+    let inner = command(task, id, 2, &[rank]);
+    unshare.arg(inner.get_program()).args(inner.get_args());
+    for (name, value) in inner.get_envs() {
+        unshare.env(name, value.unwrap());
+    }
+    unshare.stdout(Stdio::null()).stderr(Stdio::piped());
+    Some(unshare)
+}
+
+const PID: &[&str] = &["--pid", "--fork"];
+const TIME: &[&str] = &["--time", "--boottime", "1000"];
+
+/// The program `die`, in namespaces.
+fn assert_death_is_noticed(pair: Option<Command>) {
+    let _watchdog = Watchdog::new();
+    let Some(mut pair) = pair else { return };
+    let printed = finish(pair.spawn().unwrap());
+    assert!(printed.contains("noticed after"), "{printed}");
+}
+
+#[test]
+fn death_in_a_pid_namespace_is_noticed() {
+    assert_death_is_noticed(unshare(PID, "pair", &unique_id(), 0));
+}
+
+#[test]
+fn death_in_a_time_namespace_is_noticed() {
+    assert_death_is_noticed(unshare(TIME, "pair", &unique_id(), 0));
+}
+
+#[test]
+fn death_is_noticed_without_pidfd_open() {
+    assert_death_is_noticed(Some(command("pair without_pidfd", &unique_id(), 1, &[0])));
+}
+
+/// Returns `true` if the kernel gives each process's pidfd an inode of its own: Linux 6.9 and newer.
+fn has_pidfd_inodes() -> bool {
+    let release = std::fs::read_to_string("/proc/sys/kernel/osrelease").unwrap();
+    let mut numbers = release.split(['.', '-']).map_while(|number| number.parse::<u32>().ok());
+    (numbers.next(), numbers.next()) >= (Some(6), Some(9))
+}
+
+#[test]
+fn death_is_noticed_across_time_namespaces() {
+    let (_watchdog, id) = (Watchdog::new(), unique_id());
+    let Some(mut killed) = unshare(TIME, "sum_until_killed", &id, 0) else { return };
+    if !has_pidfd_inodes() {
+        return println!("skipped: the kernel is older than 6.9");
+    }
+    let mut killed = killed.spawn().unwrap();
+    let printed = finish(command("sum_until_death", &id, 2, &[1]).spawn().unwrap());
+    assert_eq!(killed.wait().unwrap().signal(), Some(libc::SIGKILL), "it failed before");
+    assert!(printed.contains("noticed after"), "{printed}");
+}
+
+#[test]
+fn init_across_time_namespaces_without_pidfd_open_is_refused() {
+    let (_watchdog, id) = (Watchdog::new(), unique_id());
+    let task = "refused without_pidfd";
+    let Some(mut inside) = unshare(TIME, task, &id, 0) else { return };
+    let children = [inside.spawn().unwrap(), command(task, &id, 2, &[1]).spawn().unwrap()];
+    for child in children {
+        let printed = finish(child);
+        if printed.contains(CANNOT_BE_REFUSED) {
+            println!("skipped: pidfd_open {CANNOT_BE_REFUSED}");
+            continue;
+        }
+        assert!(printed.contains(&format!("Err({USAGE:?})")), "{printed}");
+        assert!(printed.contains("they are in different time namespaces"), "{printed}");
+    }
+}
+
+#[test]
+fn init_across_pid_namespaces_is_refused() {
+    let Some(mut inside) = unshare(PID, "refused", &unique_id(), 1) else { return };
+    let printed = finish(inside.spawn().unwrap());
+    assert!(printed.contains(&format!("Err({USAGE:?})")), "{printed}");
+    assert!(
+        printed.contains("from another network or process namespace (container) of this host"),
+        "{printed}"
+    );
+}
+
+#[test]
+fn init_with_another_namespaces_proc_and_without_pidfd_open_is_refused() {
+    let Some(mut inside) = unshare(PID, "refused without_pidfd alone", &unique_id(), 0) else { return };
+    let printed = finish(inside.spawn().unwrap());
+    if printed.contains(CANNOT_BE_REFUSED) {
+        return println!("skipped: pidfd_open {CANNOT_BE_REFUSED}");
+    }
+    assert!(printed.contains("/proc is of another PID namespace"), "{printed}");
+}

@@ -1,0 +1,245 @@
+//! Parameters and encryption.
+
+use std::ffi::{CStr, CString, c_char, c_int, c_void};
+use std::process::Stdio;
+use std::ptr;
+
+use crate::common::processes::{self, RankProcess};
+use crate::common::{ARGUMENT, OK, USAGE, alone, assert_last_error, last_error, unique_id};
+use libnccl::sys::{
+    ncclEncryptionConfig_t, ncclEncryptionMode_t, ncclParamHandle, ncclParamHandle_t, ncclResult_t,
+};
+
+const KEYS: [&str; 7] = [
+    "LIBNCCL_MEMORY_SPACE",
+    "LIBNCCL_MAX_RANKS",
+    "NCCL_DEBUG",
+    "NCCL_DEBUG_FILE",
+    "NCCL_DEBUG_SUBSYS",
+    "NCCL_DEBUG_TIMESTAMP_FORMAT",
+    "NCCL_DEBUG_TIMESTAMP_LEVELS",
+];
+
+fn bind(key: &CStr) -> ncclParamHandle_t {
+    let mut handle = ptr::null_mut();
+    assert_eq!(nccl!(ncclParamBind(&mut handle, key.as_ptr())), OK);
+    handle
+}
+
+fn text(key: &CStr) -> String {
+    let (mut value, mut length) = (ptr::null(), -1);
+    assert_eq!(nccl!(ncclParamGetParameter(key.as_ptr(), &mut value, &mut length)), OK);
+    // SAFETY: a NUL-terminated string, as the header promises.
+    let value = unsafe { CStr::from_ptr(value) };
+    assert_eq!(length as usize, value.count_bytes());
+    value.to_str().unwrap().to_owned()
+}
+
+/// Calls the getters of I8 to U64 and of strings, and returns their results.
+fn getters(handle: ncclParamHandle_t) -> [ncclResult_t; 9] {
+    let mut text = ptr::null();
+    [
+        nccl!(ncclParamGetI8(handle, &mut 0)),
+        nccl!(ncclParamGetI16(handle, &mut 0)),
+        nccl!(ncclParamGetI32(handle, &mut 0)),
+        nccl!(ncclParamGetI64(handle, &mut 0)),
+        nccl!(ncclParamGetU8(handle, &mut 0)),
+        nccl!(ncclParamGetU16(handle, &mut 0)),
+        nccl!(ncclParamGetU32(handle, &mut 0)),
+        nccl!(ncclParamGetU64(handle, &mut 0)),
+        nccl!(ncclParamGetStr(handle, &mut text)),
+    ]
+}
+
+#[test]
+fn parameter_keys_are_listed() {
+    let _alone = alone();
+    let (mut keys, mut length): (*mut *const c_char, c_int) = (ptr::null_mut(), -1);
+    assert_eq!(nccl!(ncclParamGetAllParameterKeys(&mut keys, &mut length)), OK);
+    let key = |index| {
+        // SAFETY: `length` strings, as the header promises.
+        unsafe { CStr::from_ptr(*keys.add(index)) }.to_str().unwrap()
+    };
+    assert_eq!((0..length as usize).map(key).collect::<Vec<_>>(), KEYS);
+    assert_eq!(nccl!(ncclParamGetAllParameterKeys(ptr::null_mut(), &mut length)), ARGUMENT);
+    assert_eq!(nccl!(ncclParamGetAllParameterKeys(&mut keys, ptr::null_mut())), ARGUMENT);
+}
+
+#[test]
+fn parameter_getters_of_other_types_fail() {
+    let _alone = alone();
+    for key in KEYS {
+        let kinds = getters(bind(&CString::new(key).unwrap()));
+        let expected = if key == "LIBNCCL_MAX_RANKS" { 3 } else { 8 };
+        for (kind, code) in kinds.into_iter().enumerate() {
+            assert_eq!(code, if kind == expected { OK } else { ARGUMENT }, "{key} {kind}");
+        }
+    }
+    let mut value = 77;
+    assert_eq!(nccl!(ncclParamGetU64(bind(c"LIBNCCL_MAX_RANKS"), &mut value)), ARGUMENT);
+    assert_eq!(last_error(), "the parameter LIBNCCL_MAX_RANKS has type i64, not u64");
+    assert_eq!(value, 77);
+}
+
+#[test]
+fn parameter_values_are_returned() {
+    let _alone = alone();
+    assert_eq!(text(c"LIBNCCL_MEMORY_SPACE"), "host");
+    assert_eq!(text(c"LIBNCCL_MAX_RANKS"), "1024");
+    let mut number = 0;
+    assert_eq!(nccl!(ncclParamGetI64(bind(c"LIBNCCL_MAX_RANKS"), &mut number)), OK);
+    assert_eq!(number, 1024);
+    let mut value = ptr::null();
+    assert_eq!(nccl!(ncclParamGetStr(bind(c"LIBNCCL_MEMORY_SPACE"), &mut value)), OK);
+    // SAFETY: a NUL-terminated string, as the header promises.
+    assert_eq!(unsafe { CStr::from_ptr(value) }, c"host");
+    assert_eq!(bind(c"NCCL_DEBUG"), bind(c"NCCL_DEBUG"));
+    assert_ne!(bind(c"NCCL_DEBUG"), bind(c"NCCL_DEBUG_FILE"));
+}
+
+#[test]
+fn param_get_copies_bytes_and_checks_size() {
+    let _alone = alone();
+    let get = |key, room| {
+        let (mut bytes, mut length) = ([b'-'; 10], -1);
+        let code = nccl!(ncclParamGet(bind(key), bytes.as_mut_ptr().cast(), room, &mut length));
+        (code, length, bytes)
+    };
+    // The terminating NUL counts.
+    for room in [5, 10] {
+        assert_eq!(get(c"LIBNCCL_MEMORY_SPACE", room), (OK, 5, *b"host\0-----"));
+    }
+    let (code, length, bytes) = get(c"LIBNCCL_MAX_RANKS", 8);
+    assert_eq!((code, length, &bytes[..8], &bytes[8..]), (OK, 8, &1024_i64.to_ne_bytes()[..], &b"--"[..]));
+    for room in [4, 0, -1, c_int::MIN] {
+        assert_eq!(get(c"LIBNCCL_MEMORY_SPACE", room), (ARGUMENT, -1, [b'-'; 10]), "{room}");
+    }
+    assert_eq!(get(c"LIBNCCL_MAX_RANKS", 7).0, ARGUMENT);
+    assert_eq!(last_error(), "the value of LIBNCCL_MAX_RANKS has 8 bytes, there is room for 7");
+}
+
+#[test]
+fn unknown_parameter_key_is_invalid_argument() {
+    let _alone = alone();
+    for key in [c"NCCL_NO", c"nccl_debug", c""] {
+        let mut handle = ptr::without_provenance_mut::<ncclParamHandle>(7);
+        assert_eq!(nccl!(ncclParamBind(&mut handle, key.as_ptr())), ARGUMENT);
+        assert_eq!(last_error(), format!("there is no parameter {key:?}"));
+        assert_eq!(handle.addr(), 7);
+        let (mut value, mut length) = (c"stale".as_ptr(), -1);
+        assert_eq!(nccl!(ncclParamGetParameter(key.as_ptr(), &mut value, &mut length)), ARGUMENT);
+        assert_eq!((value, length), (ptr::null(), 0));
+    }
+}
+
+#[test]
+fn foreign_parameter_handle_is_invalid_argument() {
+    let _alone = alone();
+    let mut comm = ptr::null_mut();
+    assert_eq!(nccl!(ncclCommInitAll(&mut comm, 1, ptr::null())), OK);
+    let (local, last) = (0_u64, KEYS.len() << 4 | 8);
+    assert_eq!(bind(c"NCCL_DEBUG_TIMESTAMP_LEVELS").addr(), last);
+    for address in
+        [0, 1, 8, 16, 25, last + 16, usize::MAX, usize::MAX << 3, (&raw const local).addr(), comm.addr()]
+    {
+        let handle = ptr::without_provenance_mut(address);
+        assert_eq!(getters(handle), [ARGUMENT; 9], "{address:#x}");
+        let mut value = [0_u8; 8];
+        assert_eq!(nccl!(ncclParamGet(handle, value.as_mut_ptr().cast(), 8, &mut 0)), ARGUMENT);
+        assert_eq!(last_error(), format!("{handle:p} is not a parameter handle of ncclParamBind"));
+    }
+    assert_eq!(nccl!(ncclCommDestroy(comm)), OK);
+}
+
+#[test]
+fn null_pointer_is_invalid_argument() {
+    let _alone = alone();
+    let (mut handle, mut value, mut length) = (ptr::null_mut(), ptr::null(), 0);
+    let key = c"NCCL_DEBUG".as_ptr();
+    assert_eq!(nccl!(ncclParamBind(ptr::null_mut(), key)), ARGUMENT);
+    assert_eq!(nccl!(ncclParamBind(&mut handle, ptr::null())), ARGUMENT);
+    assert_eq!(nccl!(ncclParamGetParameter(ptr::null(), &mut value, &mut length)), ARGUMENT);
+    assert_eq!(nccl!(ncclParamGetParameter(key, ptr::null_mut(), &mut length)), ARGUMENT);
+    assert_eq!(nccl!(ncclParamGetParameter(key, &mut value, ptr::null_mut())), ARGUMENT);
+    let (text, number) = (bind(c"NCCL_DEBUG"), bind(c"LIBNCCL_MAX_RANKS"));
+    assert_eq!(nccl!(ncclParamGetStr(text, ptr::null_mut())), ARGUMENT);
+    assert_eq!(nccl!(ncclParamGetI64(number, ptr::null_mut())), ARGUMENT);
+    let mut bytes = [0_u8; 64];
+    let place: *mut c_void = bytes.as_mut_ptr().cast();
+    assert_eq!(nccl!(ncclParamGet(text, ptr::null_mut(), 64, &mut length)), ARGUMENT);
+    assert_eq!(nccl!(ncclParamGet(text, place, 64, ptr::null_mut())), ARGUMENT);
+}
+
+rank_tasks! { "dump" => dump_parameters }
+
+fn dump_parameters(_: &RankProcess) {
+    println!("\n<<<");
+    nccl!(ncclParamDumpAll());
+    println!(">>>");
+}
+
+/// Returns the parameters, and their values, that a process with this environment dumps.
+fn dump(environment: &[(&str, &str)]) -> Vec<(String, String)> {
+    let mut command = processes::command("dump", &unique_id(), 1, &[0]);
+    for key in KEYS {
+        command.env_remove(key);
+    }
+    let output = command.envs(environment.iter().copied()).stdout(Stdio::piped()).output().unwrap();
+    assert!(output.status.success(), "{output:?}");
+    let text = String::from_utf8(output.stdout).unwrap();
+    let text = text.split_once("<<<\n").unwrap().1.split_once(">>>\n").unwrap().0;
+    let entries = text.strip_prefix("=== ncclParam Registry Dump ===\n").unwrap().split_terminator("\n\n");
+    let entry = |entry: &str| {
+        let (head, value) = entry.split_once("\n    Current value=").unwrap();
+        (head.split_once(" (").unwrap().0.to_owned(), value.to_owned())
+    };
+    entries.map(entry).collect()
+}
+
+#[test]
+fn dump_shows_interpreted_environment() {
+    let (keys, values): (Vec<_>, Vec<_>) = dump(&[]).into_iter().unzip();
+    assert_eq!(keys, KEYS);
+    assert_eq!(values, ["host", "1024", "<unknown>", "", "INIT,ENV,BOOTSTRAP", "[%F %T] ", "WARN,ATTN"]);
+    let environment = [
+        ("LIBNCCL_MEMORY_SPACE", "device"),
+        ("LIBNCCL_MAX_RANKS", "1"),
+        ("NCCL_DEBUG", "warn"),
+        ("NCCL_DEBUG_FILE", "/dev/null"),
+        ("NCCL_DEBUG_SUBSYS", "p2p,coll"),
+        ("NCCL_DEBUG_TIMESTAMP_FORMAT", "%T"),
+        ("NCCL_DEBUG_TIMESTAMP_LEVELS", "^all"),
+    ];
+    let values: Vec<_> = dump(&environment).into_iter().map(|(_, value)| value).collect();
+    assert_eq!(values, ["host", "1024", "WARN", "/dev/null", "COLL,P2P", "%T", "NONE"]);
+}
+
+fn encrypt(mode: c_int, secret: Option<&CStr>) -> ncclResult_t {
+    let psk = secret.map_or(ptr::null(), CStr::as_ptr);
+    let config = ncclEncryptionConfig_t { mode, psk, ..ncclEncryptionConfig_t::initializer() };
+    nccl!(ncclSetEncryption(&config))
+}
+
+#[test]
+fn set_encryption_validates_config() {
+    let _alone = alone();
+    let [none, secret] =
+        [ncclEncryptionMode_t::NCCL_ENCRYPTION_MODE_NONE, ncclEncryptionMode_t::NCCL_ENCRYPTION_MODE_PSK]
+            .map(|mode| mode.0 as c_int);
+    assert_eq!(nccl!(ncclSetEncryption(ptr::null())), OK);
+    assert_eq!(nccl!(ncclSetEncryption(&ncclEncryptionConfig_t::initializer())), OK);
+    assert_eq!(encrypt(none, Some(c"short")), OK);
+    let magic = ncclEncryptionConfig_t { magic: 1, ..ncclEncryptionConfig_t::initializer() };
+    assert_eq!(nccl!(ncclSetEncryption(&magic)), ARGUMENT);
+    assert_last_error("0x1 and has to be 0xcafebeef");
+    for mode in [-1, 2] {
+        assert_eq!(encrypt(mode, None), ARGUMENT);
+        assert_last_error(&format!("encryption mode {mode}:"));
+    }
+    assert_eq!(encrypt(secret, None), ARGUMENT);
+    let key = |length| CString::new(vec![b'k'; length]).unwrap();
+    assert_eq!(encrypt(secret, Some(&key(31))), ARGUMENT);
+    assert_eq!(last_error(), "the pre-shared key has 31 bytes and has to have 32 or more");
+    assert_eq!(encrypt(secret, Some(&key(32))), USAGE);
+    assert_last_error("opens no TCP connections that could be encrypted");
+}

@@ -1,0 +1,349 @@
+//! RAS: what the processes of a job answer about it, by the facade's client, and that nothing remains of the service.
+
+use std::fs;
+use std::io::{Read, Write};
+use std::net::{TcpListener, TcpStream};
+use std::process::{Child, Command, Stdio};
+use std::ptr;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use crate::common;
+use crate::common::processes::{self, RankProcess, finish};
+use crate::common::{assert_sum, unique_id};
+use libnccl::sys::{ncclDataType_t, ncclRedOp_t};
+use libnccl_observe::ras::{EventGroup, RasClient, RasError, Report, VerdictKind, verdicts};
+use rustix::process::{Pid, Signal, kill_process};
+
+/// The time in which something has to happen, on a machine with other work.
+const LIMIT: Duration = Duration::from_secs(30);
+
+rank_tasks! { "script" => follow_script, "unserved" => call_unserved, "quiet" => stay_quiet }
+
+/// Calls what a script says for this rank (`A`, an all-reduce; `B`, a broadcast; `0`, an all-reduce of nothing), waits for
+/// the end of the standard input, and destroys the communicator. Scripts are joined by commas, one for each rank.
+fn follow_script(process: &RankProcess) {
+    let comm = process.join();
+    let mut value = 1_i32;
+    let (place, int, none) = ((&raw mut value).cast(), ncclDataType_t::ncclInt32, ptr::null_mut());
+    let script = process.arguments[0].split(',').nth(process.rank()).unwrap();
+    for call in script.chars() {
+        // One that other ranks do not make is an error.
+        let _ = match call {
+            'B' => nccl!(ncclBroadcast(place, place, 1, int, 0, comm.0, none)),
+            _ => {
+                let count = usize::from(call == 'A');
+                nccl!(ncclAllReduce(place, place, count, int, ncclRedOp_t::ncclSum, comm.0, none))
+            }
+        };
+    }
+    let _ = std::io::stdin().read_to_end(&mut Vec::new());
+    assert_eq!(ras_threads(), 1);
+    comm.destroy();
+    wait_for_the_end();
+}
+
+/// Waits until nothing is left of the service. The kernel shows a thread for a moment after it has ended.
+fn wait_for_the_end() {
+    let began = Instant::now();
+    while (ras_threads(), sockets()) != (0, 0) {
+        assert!(began.elapsed() < LIMIT, "{} threads, {} sockets", ras_threads(), sockets());
+        thread::yield_now();
+    }
+}
+
+/// Calls an operation while the service cannot listen.
+fn call_unserved(process: &RankProcess) {
+    let comm = process.join();
+    assert_sum(comm.0, 2);
+    comm.destroy();
+    wait_for_the_end();
+}
+
+fn ras_threads() -> usize {
+    let names = fs::read_dir("/proc/self/task")
+        .unwrap()
+        .filter_map(|task| fs::read_to_string(task.ok()?.path().join("comm")).ok());
+    names.filter(|name| name.trim() == "libnccl-cpu-ras").count()
+}
+
+/// Returns the number of this process's sockets, but for the standard streams.
+fn sockets() -> usize {
+    let links = fs::read_dir("/proc/self/fd").unwrap().filter_map(|fd| {
+        let fd = fd.ok()?;
+        let number: u32 = fd.file_name().to_str()?.parse().ok()?;
+        (number > 2).then(|| fs::read_link(fd.path()).ok()).flatten()
+    });
+    links.filter(|link| link.to_string_lossy().starts_with("socket:")).count()
+}
+
+/// Checks that no service runs if the environment does not ask for one.
+fn stay_quiet(process: &RankProcess) {
+    let comm = process.join();
+    assert_eq!((ras_threads(), sockets()), (0, 0));
+    comm.destroy();
+}
+
+/// The processes of a job whose ranks follow scripts.
+struct Job {
+    ranks: Vec<Child>,
+    address: String,
+}
+
+impl Job {
+    fn start(scripts: &str) -> Self {
+        let unused = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+        let (id, size, address) = (unique_id(), scripts.split(',').count(), unused.to_string());
+        let start = |rank| {
+            let mut command = processes::command(&format!("script {scripts}"), &id, size, &[rank]);
+            enable(&mut command, &address).stdin(Stdio::piped()).spawn().unwrap()
+        };
+        Self { ranks: (0..size).map(start).collect(), address }
+    }
+
+    fn client(&self) -> RasClient {
+        RasClient::new(&self.address).unwrap().timeout(LIMIT)
+    }
+
+    /// Returns the first report with a communicator that fulfils `condition`.
+    #[track_caller]
+    fn report(&self, condition: impl Fn(&Report) -> bool) -> Report {
+        let began = Instant::now();
+        loop {
+            let report = self.client().report();
+            match &report {
+                Ok(report) if !report.communicators.is_empty() && condition(report) => return report.clone(),
+                Ok(_) | Err(RasError::Connect { .. } | RasError::Closed { .. }) => {}
+                Err(error) => panic!("{error}"),
+            }
+            assert!(began.elapsed() < LIMIT, "{report:#?}");
+            thread::sleep(Duration::from_millis(20));
+        }
+    }
+
+    fn signal(&self, rank: usize, signal: Signal) {
+        kill_process(Pid::from_child(&self.ranks[rank]), signal).unwrap();
+    }
+
+    /// Ends ranks that have followed their scripts to the end, which must succeed.
+    fn finish(mut self) {
+        let ranks = std::mem::take(&mut self.ranks);
+        let ranks = ranks.into_iter().map(|mut child| {
+            drop(child.stdin.take());
+            child
+        });
+        let ranks: Vec<Child> = ranks.collect();
+        ranks.into_iter().for_each(|child| drop(finish(child)));
+        assert!(matches!(self.client().status(), Err(RasError::Connect { .. })));
+    }
+}
+
+impl Drop for Job {
+    fn drop(&mut self) {
+        for child in &mut self.ranks {
+            let _ = child.kill();
+            let _ = child.wait();
+        }
+    }
+}
+
+fn enable<'a>(command: &'a mut Command, address: &str) -> &'a mut Command {
+    command.env("NCCL_RAS_ADDR", address).env("NCCL_RAS_ENABLE", "1")
+}
+
+/// Returns how many of a collective each rank of the only communicator has launched.
+fn launched(report: &Report, collective: &str) -> Vec<u64> {
+    report.communicators[0].ranks.iter().map(|rank| rank.collective_counts[collective]).collect()
+}
+
+fn kinds(reports: &[Report]) -> Vec<(VerdictKind, Option<u64>)> {
+    let verdicts = verdicts(reports);
+    verdicts.into_iter().map(|verdict| (verdict.kind, verdict.rank.map(|place| place.rank))).collect()
+}
+
+#[test]
+fn report_has_ranks_processes_and_counters_of_a_job() {
+    let job = Job::start("AA0B,AA0B,AA0B");
+    let report = job.report(|report| launched(report, "Broadcast") == [1, 1, 1]);
+    assert!(report.nccl_version.starts_with("2.32.3+cpu"), "{}", report.nccl_version);
+    assert_eq!(launched(&report, "AllReduce"), [2, 2, 2]);
+    let [communicator] = &report.communicators[..] else { panic!("{report:#?}") };
+    assert_eq!((communicator.size, communicator.missing_ranks.len()), (3, 0));
+    for (rank, child) in communicator.ranks.iter().zip(&job.ranks) {
+        assert_eq!((rank.pid, rank.host.as_str()), (i64::from(child.id()), "127.0.0.1"));
+        assert_eq!(rank.cuda_dev, i64::try_from(rank.rank).unwrap());
+        assert_eq!(rank.collective_counts.len(), 5);
+    }
+    assert_eq!(kinds(std::slice::from_ref(&report)), []);
+    assert_eq!(kinds(&[report.clone(), job.report(|_| true)]), [(VerdictKind::Idle, None)]);
+
+    let text = job.client().status().unwrap();
+    for lines in [
+        "NCCL version 2.32.3+cpu",
+        "\nJob summary\n===========\n\n",
+        "\n      1          3            1          3        3\n\nCommunicators... (",
+        "s)\n=============\n\nGroup     Comms     Nodes     Ranks     Ranks     Ranks    Status  Errors\n    \
+         #  in group  per comm  per node  per comm  in group\n    \
+         0         1         1         3         3         3   RUNNING      OK\n\nErrors\n======\n\nWarnings\n========\n\n",
+    ] {
+        assert!(text.contains(lines), "{lines:?} in {text}");
+    }
+    let diagnostics = job.client().diagnostics().unwrap();
+    assert!(diagnostics.contains(" NCCL DIAG === RAS Diagnostics ===\n"), "{diagnostics}");
+    assert!(diagnostics.trim_end().ends_with("across 3 RAS peers"), "{diagnostics}");
+    job.client().set_profiler_mask("coll,p2p").unwrap();
+    job.finish();
+}
+
+#[test]
+fn rank_that_does_not_call_is_the_straggler_of_a_frozen_communicator() {
+    let job = Job::start("AAA,AA,AAA,AAA,AAA");
+    let report = job.report(|report| launched(report, "AllReduce") == [3, 2, 3, 3, 3]);
+    let straggler = VerdictKind::Straggler { collective: "AllReduce".into(), launched: 2, behind: 1 };
+    assert_eq!(kinds(std::slice::from_ref(&report)), [(straggler.clone(), Some(1))]);
+    let frozen = VerdictKind::Frozen { behind: vec![1], missing: vec![] };
+    assert_eq!(kinds(&[report, job.report(|_| true)]), [(frozen, None), (straggler, Some(1))]);
+    let text = job.client().status().unwrap();
+    let expected = format!(
+        ") MISMATCH\n  Communicator ranks have different AllReduce operation counts\n  4 ranks have launched up to operation 3\n  \
+         Rank 1 has launched up to operation 2 -- GPU 1 managed by process {} on node 127.0.0.1\n\n",
+        job.ranks[1].id()
+    );
+    for lines in [expected.as_str(), "RUNNING  MISMATCH"] {
+        assert!(text.contains(lines), "{lines:?} in {text}");
+    }
+}
+
+#[test]
+fn rank_that_calls_another_collective_is_mismatched() {
+    let job = Job::start("AA,AB,AA");
+    let report =
+        job.report(|report| launched(report, "Broadcast")[1] == 1 && launched(report, "AllReduce")[0] == 2);
+    let kinds = kinds(&[report]);
+    let one = |name: &str| [(name.to_owned(), 1)].into();
+    assert_eq!(
+        kinds[0],
+        (VerdictKind::Mismatched { than: 0, more: one("Broadcast"), less: one("AllReduce") }, Some(1))
+    );
+    job.finish();
+}
+
+#[test]
+fn stopped_rank_is_unresponsive_until_it_goes_on() {
+    let job = Job::start("A,A,A");
+    job.report(|report| launched(report, "AllReduce") == [1, 1, 1]);
+    let mut monitor = job.client().monitor(&[EventGroup::Lifecycle, EventGroup::Trace]).unwrap();
+    job.signal(2, Signal::STOP);
+    let report = job.report(|report| report.communicators[0].ranks.len() == 2);
+    assert_eq!(kinds(&[report]), [(VerdictKind::Unresponsive, Some(2))]);
+    let text = job.client().status().unwrap();
+    assert!(text.contains("INCOMPLETE\n  Missing communicator data from 1 job process\n"), "{text}");
+    job.signal(2, Signal::CONT);
+    job.report(|report| report.communicators[0].ranks.len() == 3);
+    // The process that monitors may be the one that was stopped.
+    if let Some(event) = monitor.next_event(Duration::from_secs(1)).unwrap() {
+        assert_eq!((event.event.as_str(), event.group.as_str()), ("PEER_UNRESPONSIVE", "TRACE"));
+        assert_eq!(event.peer.unwrap().pid, i64::from(job.ranks[2].id()));
+        assert_eq!(monitor.next_event(LIMIT).unwrap().unwrap().event, "PEER_RECOVERED");
+    }
+    drop(monitor);
+    job.finish();
+}
+
+#[test]
+fn killed_rank_is_dead_and_monitored() {
+    let mut job = Job::start("A,A,A,A");
+    job.report(|report| launched(report, "AllReduce") == [1; 4]);
+    // Each reaches one of the four processes, and not all the one that is killed.
+    let monitors: Vec<_> = (0..16).map(|_| job.client().monitor(&[]).unwrap()).collect();
+    job.signal(3, Signal::KILL);
+    job.ranks[3].wait().unwrap();
+    let report = job.report(|report| report.communicators[0].ranks.len() == 3);
+    assert_eq!(kinds(&[report]), [(VerdictKind::Dead, Some(3))]);
+    let text = job.client().status().unwrap();
+    let pid = job.ranks[3].id();
+    for lines in [
+        format!(
+            "DEAD\n  1 job process is considered dead (unreachable via the RAS network)\n  Process {pid} on node 127.0.0.1 \
+             managing GPU 3\n\n#0-0 ("
+        ),
+        format!(
+            ") INCOMPLETE\n  Missing communicator data from 1 rank\n  Rank 3 -- GPU 3 managed by process {pid} on node 127.0.0.1\n\n"
+        ),
+    ] {
+        assert!(text.contains(&lines), "{lines:?} in {text}");
+    }
+    let events = monitors.into_iter().filter_map(|mut monitor| monitor.next_event(LIMIT).ok().flatten());
+    let events: Vec<_> = events.map(|event| (event.event, event.peer.unwrap().pid)).collect();
+    assert!(!events.is_empty(), "no monitor has an event");
+    assert!(events.iter().all(|event| *event == ("PEER_DEAD".into(), i64::from(pid))), "{events:?}");
+    drop(job.ranks.pop());
+    job.finish();
+}
+
+#[test]
+fn service_is_off_unless_the_environment_asks_for_it() {
+    for variables in [&[][..], &[("NCCL_RAS_ENABLE", "0"), ("NCCL_RAS_ADDR", "127.0.0.1:1")]] {
+        let mut command = processes::command("quiet", &unique_id(), 1, &[0]);
+        command.env_remove("NCCL_RAS_ENABLE").env_remove("NCCL_RAS_ADDR").envs(variables.iter().copied());
+        finish(command.spawn().unwrap());
+    }
+}
+
+#[test]
+fn taken_port_does_not_disturb_the_job() {
+    // Of another program, which does not share it.
+    let taken = TcpListener::bind("127.0.0.1:0").unwrap();
+    for address in
+        [taken.local_addr().unwrap().to_string(), "127.0.0.1".into(), "no-such-host.invalid:1".into()]
+    {
+        let id = unique_id();
+        let start = |rank| {
+            let mut command = processes::command("unserved", &id, 2, &[rank]);
+            enable(&mut command, &address).spawn().unwrap()
+        };
+        [0, 1].map(start).into_iter().for_each(|child| drop(finish(child)));
+    }
+}
+
+/// A million bytes and more with `LIBNCCL_LAUNCH_INPUTS=1000000`.
+#[test]
+fn random_requests_are_answered_or_refused_and_the_service_goes_on() {
+    let inputs = std::env::var("LIBNCCL_LAUNCH_INPUTS").ok().and_then(|count| count.parse::<usize>().ok());
+    let count = inputs.unwrap_or(20_000) / 100;
+    let job = Job::start("A,A");
+    job.report(|_| true);
+    let mut random = common::random::Random::new(17);
+    for _ in 0..count {
+        let mut connection = TcpStream::connect(&job.address).unwrap();
+        connection.set_read_timeout(Some(LIMIT)).unwrap();
+        let words: [&[u8]; 12] = [
+            b"STATUS",
+            b"\n",
+            b" ",
+            b"SET FORMAT json\n",
+            b"MONITOR",
+            b"TIMEOUT ",
+            b"5\n",
+            b"\xff\0",
+            b"DIAGNOSTICS",
+            b"CONTROL PROFILER_MASK ",
+            b"VERBOSE ",
+            b"CLIENT PROTOCOL 2\n",
+        ];
+        for _ in 0..random.below(20) {
+            let times = if random.below(50) == 0 { 2000 } else { 1 };
+            let word = words[random.below(words.len())];
+            if (0..times).any(|_| connection.write_all(word).is_err()) {
+                break;
+            }
+        }
+        if random.below(2) == 0 {
+            let _ = connection.shutdown(std::net::Shutdown::Write);
+            // Ends by an answer, or by the end of the connection.
+            let _ = connection.read(&mut [0; 64]);
+        }
+    }
+    job.report(|report| launched(report, "AllReduce") == [1, 1]);
+    job.finish();
+}

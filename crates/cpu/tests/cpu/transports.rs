@@ -1,0 +1,692 @@
+//! Collectives between processes, to the bit, over each transport: memory from `ncclMemAlloc` is mapped, other memory
+//! is read across processes or staged, and with `NCCL_P2P_DISABLE=1` all of it is staged. Log lines name the transport.
+//!
+//! The number of a case determines all that a rank does, so each rank knows what the others send and checks what it
+//! receives.
+#![allow(unsafe_code)]
+
+use std::collections::HashMap;
+use std::ops::Range;
+use std::process::{Child, Stdio};
+use std::ptr;
+use std::rc::Rc;
+use std::slice;
+use std::sync::Mutex;
+
+use crate::common::memory::Memory;
+use crate::common::processes::{self, RankProcess, deny_syscall};
+use crate::common::random::Random;
+use crate::common::reference::{
+    BFLOAT16, E4M3, FUNCTIONS, Function, HALF, Number, OPS, Op, Small, elements, last, load, reduce, reduced,
+};
+use crate::common::{Comm, OK, alone, last_error, on_threads, unique_id};
+use libnccl::sys::{ncclDataType_t, ncclRedOp_t, ncclResult_t};
+
+/// Elements after which a rank's data repeats: no part of a buffer begins at a multiple of it.
+const TILE: usize = 4099;
+
+/// Bytes before and behind a buffer, which must not change.
+const GUARD: usize = 64;
+const UNTOUCHED: u8 = 0xa5;
+
+/// Mixtures of memory that successive cases go through.
+const MIXTURES: u64 = 5;
+
+#[derive(Debug, Clone, Copy)]
+enum Operation {
+    Reduction(Function, Op),
+    Broadcast,
+    AllGather,
+    Gather,
+    Scatter,
+    AlltoAll,
+}
+
+impl Operation {
+    fn all() -> Vec<Self> {
+        let reductions =
+            FUNCTIONS.into_iter().flat_map(|function| OPS.map(|op| Self::Reduction(function, op)));
+        reductions
+            .chain([Self::Broadcast, Self::AllGather, Self::Gather, Self::Scatter, Self::AlltoAll])
+            .collect()
+    }
+
+    fn sends_blocks(self) -> bool {
+        matches!(self, Self::Reduction(Function::ReduceScatter, _) | Self::Scatter | Self::AlltoAll)
+    }
+
+    fn receives_blocks(self) -> bool {
+        matches!(self, Self::AllGather | Self::Gather | Self::AlltoAll)
+    }
+
+    fn sends(self, rank: usize, root: usize) -> bool {
+        !matches!(self, Self::Broadcast | Self::Scatter) || rank == root
+    }
+
+    fn receives(self, rank: usize, root: usize) -> bool {
+        !matches!(self, Self::Gather | Self::Reduction(Function::Reduce, _)) || rank == root
+    }
+}
+
+/// The origin of the ranks' buffers.
+#[derive(Debug, Clone, Copy, PartialEq)]
+enum Kind {
+    Allocator,
+    Nccl,
+    /// Some from the allocator, some from NCCL.
+    Mixed,
+}
+
+const KINDS: [Kind; 3] = [Kind::Allocator, Kind::Nccl, Kind::Mixed];
+
+#[derive(Debug, Clone, Copy, PartialEq)]
+enum Extent {
+    /// What brings out each transport.
+    Short,
+    /// Every function, reduction and count, but few of their combinations.
+    Sampled,
+    Full,
+}
+
+/// Memory for buffers.
+enum Block {
+    Allocator(Vec<u64>),
+    Nccl(Memory),
+}
+
+impl Block {
+    fn new(from_nccl: bool, bytes: usize) -> Self {
+        if from_nccl {
+            Self::Nccl(Memory::new(bytes.div_ceil(4)))
+        } else {
+            Self::Allocator(vec![0; bytes.div_ceil(8)])
+        }
+    }
+
+    fn is_from_nccl(&self) -> bool {
+        matches!(self, Self::Nccl(_))
+    }
+
+    /// Returns the bytes, for use while no call uses them.
+    fn bytes(&mut self) -> &mut [u8] {
+        let (start, length) = match self {
+            Self::Allocator(words) => (words.as_mut_ptr().cast(), words.len() * 8),
+            Self::Nccl(memory) => (memory.start.cast(), memory.bytes()),
+        };
+        // SAFETY: `length` initialized bytes; no call is in progress.
+        unsafe { slice::from_raw_parts_mut(start, length) }
+    }
+}
+
+/// A range of a block.
+struct Buffer {
+    block: Block,
+    bytes: Range<usize>,
+}
+
+impl Buffer {
+    fn bytes(&mut self) -> &mut [u8] {
+        &mut self.block.bytes()[self.bytes.clone()]
+    }
+
+    fn start(&mut self) -> *mut u8 {
+        self.bytes().as_mut_ptr()
+    }
+
+    /// Returns whether the bytes around the buffer are unchanged.
+    fn is_guarded(&mut self) -> bool {
+        let Range { start, end } = self.bytes;
+        let bytes = self.block.bytes();
+        [&bytes[start - GUARD..start], &bytes[end..end + GUARD]].concat() == [UNTOUCHED; 2 * GUARD]
+    }
+}
+
+/// A rank with its communicator, and memory that it reuses.
+struct Rank {
+    rank: usize,
+    ranks: usize,
+    comm: Comm,
+    kind: Kind,
+    kept: Vec<Block>,
+    /// The repeating data of each rank, by type.
+    tiles: HashMap<u32, Rc<[Vec<u8>]>>,
+}
+
+impl Rank {
+    /// Returns a buffer inside new memory, or inside memory used before.
+    fn buffer(&mut self, random: &mut Random, from_nccl: bool, bytes: usize, align: usize) -> Buffer {
+        let start = GUARD + if random.coin() { random.below(4096 / align) * align } else { 0 };
+        let needed = start + bytes + GUARD;
+        let fits = |block: &mut Block| block.is_from_nccl() == from_nccl && block.bytes().len() >= needed;
+        let place = if random.once_in(3) { None } else { self.kept.iter_mut().position(fits) };
+        let mut block = match place {
+            Some(index) => self.kept.swap_remove(index),
+            None => Block::new(from_nccl, needed),
+        };
+        block.bytes()[start - GUARD..needed].fill(UNTOUCHED);
+        Buffer { block, bytes: start..start + bytes }
+    }
+
+    fn keep(&mut self, random: &mut Random, buffer: Buffer) {
+        if self.kept.len() >= 5 {
+            self.kept.swap_remove(random.below(5));
+        }
+        self.kept.push(buffer.block);
+    }
+
+    /// Returns whether the send and the receive buffer are from NCCL.
+    fn kinds(&self, case: u64, random: &mut Random) -> (bool, bool) {
+        match self.kind {
+            Kind::Allocator => (false, false),
+            Kind::Nccl => (true, true),
+            Kind::Mixed => match case % MIXTURES {
+                0 => (true, false),
+                1 => (false, true),
+                2 => (self.rank.is_multiple_of(2), self.rank.is_multiple_of(2)),
+                3 => (true, true),
+                _ => (random.coin(), random.coin()),
+            },
+        }
+    }
+
+    /// Makes and checks a call with `count` elements from one rank to one rank.
+    fn call<T: Number>(&mut self, case: u64, operation: Operation, count: usize) {
+        let Self { rank, ranks, comm, .. } = *self;
+        let root = case as usize % ranks;
+        let title = format!(
+            "case {case}: {operation:?} of {count} {:?}, rank {rank} of {ranks}, root {root}",
+            T::RAW
+        );
+        // Choices of this rank alone.
+        let random = &mut Random::new(case << 8 | rank as u64);
+        let tiles = self.tiles::<T>();
+        let shift = case as usize * 997 % TILE;
+        let total = |blocks| if blocks { ranks * count } else { count };
+        let (input, output) = (total(operation.sends_blocks()), total(operation.receives_blocks()));
+        let (input_bytes, output_bytes) = (input * T::SIZE, output * T::SIZE);
+        let (sends, receives) = (operation.sends(rank, root), operation.receives(rank, root));
+        let (send_kind, receive_kind) = self.kinds(case, random);
+        let in_place = sends && receives && !matches!(operation, Operation::AlltoAll) && random.coin();
+        let own = rank * count * T::SIZE;
+
+        let longer = input_bytes.max(output_bytes);
+        let mut first = self.buffer(random, send_kind, if in_place { longer } else { input_bytes }, T::SIZE);
+        let mut second =
+            if in_place { None } else { Some(self.buffer(random, receive_kind, output_bytes, T::SIZE)) };
+        // Offsets in the first buffer, which both share in place.
+        let send_at = if in_place && operation.receives_blocks() { own } else { 0 };
+        let receive_at = if in_place && operation.sends_blocks() { own } else { 0 };
+        let sent = tiled::<T>(&tiles[rank], shift, input);
+        first.bytes()[send_at..][..input_bytes].copy_from_slice(&sent);
+        let send = if sends { first.start().wrapping_add(send_at) } else { ptr::null_mut() };
+        let receive = match &mut second {
+            _ if !receives => ptr::null_mut(),
+            Some(second) => second.start(),
+            None => first.start().wrapping_add(receive_at),
+        };
+
+        let code = issue::<T>(operation, send, receive, count, root, rank, comm);
+        assert_eq!(code, OK, "{title}: {}", last_error());
+
+        assert!(first.is_guarded(), "{title}: written around the first buffer");
+        if let Some(second) = &mut second {
+            assert!(first.bytes() == sent, "{title}: written to the send buffer");
+            assert!(second.is_guarded(), "{title}: written around the receive buffer");
+        }
+        let buffer = second.as_mut().unwrap_or(&mut first);
+        let received = &buffer.bytes()[receive_at..][..output_bytes];
+        if receives {
+            check::<T>(operation, &tiles, shift, count, root, rank, received, &title);
+        } else {
+            assert!(
+                received.iter().all(|byte| *byte == UNTOUCHED),
+                "{title}: received data as a rank that receives nothing"
+            );
+        }
+        self.keep(random, first);
+        second.into_iter().for_each(|second| self.keep(random, second));
+    }
+
+    fn tiles<T: Number>(&mut self) -> Rc<[Vec<u8>]> {
+        let tile = |rank| elements::<T>(u64::from(T::RAW.0) << 8 | rank as u64, TILE);
+        Rc::clone(self.tiles.entry(T::RAW.0).or_insert_with(|| (0..self.ranks).map(tile).collect()))
+    }
+
+    /// Runs the combinations of this `run`.
+    fn cases(&mut self, extent: Extent, run: u64) {
+        // Each root by itself first: whether the others can access its memory may differ between roots.
+        let mut case = 0;
+        for operation in [Operation::Scatter, Operation::Broadcast, Operation::Gather] {
+            for count in [10_000, 20_000] {
+                for _ in 0..self.ranks {
+                    self.call::<u32>(case, operation, count);
+                    case += 1;
+                }
+            }
+        }
+        let rounds = if self.kind == Kind::Mixed || extent == Extent::Full { MIXTURES } else { 2 };
+        // 6 kB go in two parts where two ranks reduce all, 40 kB are eager if all are in memory that only their rank can use, and
+        // 300 kB may be read across processes.
+        for (operation, blocks) in [
+            (Operation::Reduction(Function::AllReduce, Op::Sum), 1),
+            (Operation::Reduction(Function::AllReduce, Op::PreMulSum), 1),
+            (Operation::Reduction(Function::Reduce, Op::Avg), 1),
+            (Operation::Reduction(Function::ReduceScatter, Op::PreMulSum), self.ranks),
+            (Operation::AlltoAll, self.ranks),
+        ] {
+            for count in [1_501, 10_000, 75_000] {
+                for _ in 0..rounds {
+                    self.call::<f32>(case, operation, count / blocks);
+                    case += 1;
+                }
+            }
+        }
+        if extent == Extent::Short {
+            return;
+        }
+        let random = &mut Random::new(run);
+        for operation in Operation::all() {
+            for size in 0..4 {
+                let counts = counts(operation, 1 << size, self.ranks);
+                for (index, count) in counts.iter().enumerate() {
+                    let one_in = match (extent, counts.len() - index) {
+                        (Extent::Full, 1 | 2) => 4,
+                        (Extent::Full, _) => 1,
+                        (_, 1) => 128,
+                        (_, _) => 24,
+                    };
+                    case += 1;
+                    if random.once_in(one_in) {
+                        self.typed(case, operation, size, *count);
+                    }
+                }
+            }
+        }
+        if extent == Extent::Full {
+            // Large enough for nontemporal writes.
+            let count = (64 << 20) / 8 / self.ranks + 3;
+            for operation in [
+                Operation::Reduction(Function::AllReduce, Op::Sum),
+                Operation::Broadcast,
+                Operation::AllGather,
+            ] {
+                case += 1;
+                self.call::<f64>(case, operation, count);
+                self.kept.clear();
+            }
+        }
+    }
+
+    /// Makes a call with a type of `1 << size` bytes.
+    fn typed(&mut self, case: u64, operation: Operation, size: usize, count: usize) {
+        match (size, case % 2) {
+            (0, 0) => self.call::<i8>(case, operation, count),
+            (0, _) => self.call::<Small<E4M3>>(case, operation, count),
+            (1, 0) => self.call::<Small<HALF>>(case, operation, count),
+            (1, _) => self.call::<Small<BFLOAT16>>(case, operation, count),
+            (2, 0) => self.call::<u32>(case, operation, count),
+            (2, _) => self.call::<f32>(case, operation, count),
+            (_, 0) => self.call::<i64>(case, operation, count),
+            (_, _) => self.call::<f64>(case, operation, count),
+        }
+    }
+}
+
+/// Returns counts around every protocol threshold; the last two are large.
+fn counts(operation: Operation, size: usize, ranks: usize) -> Vec<usize> {
+    let mut counts = vec![0, 1, 7, 2047, 2048, 2049];
+    let [eager, payload, longest] = [8, 16, 64].map(|kib| (kib << 10) / size);
+    for threshold in [eager, payload, payload / ranks, eager * ranks, longest / ranks, longest] {
+        counts.extend([threshold - 1, threshold, threshold + 1]);
+    }
+    let blocks = if operation.sends_blocks() || operation.receives_blocks() { ranks } else { 1 };
+    counts.extend([((64 << 10) + 3) / blocks, ((1 << 20) + 3) / blocks]);
+    counts
+}
+
+/// Returns the bytes of `count` elements, from element `start` on, of a repeated tile.
+fn tiled<T: Number>(tile: &[u8], start: usize, count: usize) -> Vec<u8> {
+    let skipped = start % TILE * T::SIZE;
+    let mut bytes = Vec::with_capacity(skipped + count * T::SIZE);
+    bytes.extend_from_slice(&tile[skipped..]);
+    while bytes.len() < count * T::SIZE {
+        bytes.extend_from_slice(tile);
+    }
+    bytes.truncate(count * T::SIZE);
+    bytes
+}
+
+fn issue<T: Number>(
+    operation: Operation,
+    send: *mut u8,
+    receive: *mut u8,
+    count: usize,
+    root: usize,
+    rank: usize,
+    comm: Comm,
+) -> ncclResult_t {
+    let (from, to, root, stream) = (send.cast(), receive.cast(), root as i32, ptr::null_mut());
+    match operation {
+        Operation::Reduction(function, op) => reduce::<T>(function, op, from, to, count, root, rank, comm),
+        Operation::Broadcast => nccl!(ncclBroadcast(from, to, count, T::RAW, root, comm.0, stream)),
+        Operation::AllGather => nccl!(ncclAllGather(from, to, count, T::RAW, comm.0, stream)),
+        Operation::Gather => nccl!(ncclGather(from, to, count, T::RAW, root, comm.0, stream)),
+        Operation::Scatter => nccl!(ncclScatter(from, to, count, T::RAW, root, comm.0, stream)),
+        Operation::AlltoAll => nccl!(ncclAlltoAll(from, to, count, T::RAW, comm.0, stream)),
+    }
+}
+
+/// Compares the bytes that `rank` received with the expected ones, given the tiles that the ranks send from `shift` on.
+#[allow(clippy::too_many_arguments)]
+fn check<T: Number>(
+    operation: Operation,
+    tiles: &[Vec<u8>],
+    shift: usize,
+    count: usize,
+    root: usize,
+    rank: usize,
+    received: &[u8],
+    title: &str,
+) {
+    let ranks = tiles.len();
+    let all = |start| (0..ranks).flat_map(|from| tiled::<T>(&tiles[from], shift + start, count)).collect();
+    let expected: Vec<u8> = match operation {
+        Operation::Reduction(function, op) => {
+            let first = if function == Function::ReduceScatter { rank * count } else { 0 };
+            let mut known: Vec<Option<T>> = vec![None; ranks * TILE];
+            for index in 0..count {
+                let (of, last) =
+                    ((shift + first + index) % TILE, last::<T>(function, ranks, count, root, first + index));
+                let expected =
+                    *known[last * TILE + of].get_or_insert_with(|| reduced::<T>(op, tiles, of, last));
+                let got = load::<T>(received, index);
+                assert!(
+                    got.bits() == expected.bits() || (got.is_nan() && expected.is_nan()),
+                    "{title}, at {index}: got {got:?}, not {expected:?}"
+                );
+            }
+            return;
+        }
+        Operation::Broadcast => tiled::<T>(&tiles[root], shift, count),
+        Operation::AllGather | Operation::Gather => all(0),
+        Operation::Scatter => tiled::<T>(&tiles[root], shift + rank * count, count),
+        Operation::AlltoAll => all(rank * count),
+    };
+    let wrong = received.iter().zip(&expected).position(|(got, expected)| got != expected);
+    assert_eq!((wrong, received.len()), (None, expected.len()), "{title}: the first wrong byte, the length");
+}
+
+/// Reduces in more allocations than ranks keep mappings of, and again after some were freed and their file descriptors'
+/// numbers reused.
+fn reduce_in_many_allocations(rank: usize, ranks: usize, comm: Comm) {
+    const COUNT: usize = 5000;
+    let mut memories: Vec<Memory> = (0..300).map(|_| Memory::new(COUNT)).collect();
+    for round in 0..3 {
+        for (index, memory) in memories.iter().enumerate() {
+            let value = |rank: usize| (round * 1_000 + index * 10 + rank) as i32;
+            memory.elements().fill(value(rank));
+            let (place, data_type, op) =
+                (memory.start.cast(), ncclDataType_t::ncclInt32, ncclRedOp_t::ncclSum);
+            let code = nccl!(ncclAllReduce(place, place, COUNT, data_type, op, comm.0, ptr::null_mut()));
+            assert_eq!(code, OK, "{}", last_error());
+            let sum: i32 = (0..ranks).map(value).sum();
+            assert!(memory.elements().iter().all(|element| *element == sum), "round {round}, {index}");
+        }
+        // Each rank frees different ones, so that equal descriptors belong to different allocations.
+        memories.retain({
+            let mut index = rank;
+            move |_| {
+                index += 1;
+                !index.is_multiple_of(2 + rank)
+            }
+        });
+        memories.resize_with(300, || Memory::new(COUNT));
+    }
+}
+
+/// Drops this process's privileges, and optionally hides its memory from other processes without privileges.
+fn drop_privileges(hide: bool) {
+    // SAFETY: takes no pointers.
+    if unsafe { libc::geteuid() } == 0 {
+        const NOBODY: libc::uid_t = 65534;
+        // SAFETY: as above.
+        let code = unsafe { libc::setresuid(NOBODY, NOBODY, NOBODY) };
+        assert_eq!(code, 0, "{}", std::io::Error::last_os_error());
+    }
+    // SAFETY: as above; this one takes a number.
+    let code = unsafe { libc::prctl(libc::PR_SET_DUMPABLE, libc::c_ulong::from(!hide)) };
+    assert_eq!(code, 0, "{}", std::io::Error::last_os_error());
+}
+
+rank_tasks! {
+    "cases" => run_cases,
+    "many_allocations" => run_many_allocations,
+}
+
+/// Runs `body` for each rank of this process on a thread.
+fn on_own_ranks(process: &RankProcess, body: impl Fn(usize, Comm) + Sync) {
+    // Ends the test harness's unfinished line.
+    println!();
+    on_threads(process.own.len(), |index| {
+        let rank = process.own[index];
+        let comm = process.join_as(rank);
+        body(rank, comm);
+        comm.destroy();
+    });
+}
+
+fn run_many_allocations(process: &RankProcess) {
+    on_own_ranks(process, |rank, comm| reduce_in_many_allocations(rank, process.ranks, comm));
+}
+
+/// Runs the cases of an extent, a kind of memory and a run; further arguments restrict the access to a rank's memory.
+fn run_cases(process: &RankProcess) {
+    let words: Vec<&str> = process.arguments.iter().map(String::as_str).collect();
+    let [extent, kind, run, ref restriction @ ..] = words[..] else { panic!("{words:?}") };
+    let is_own = |rank: &str| process.own.iter().any(|own| own.to_string() == rank);
+    match *restriction {
+        ["hidden", rank] => drop_privileges(is_own(rank)),
+        ["without", call, "at", rank] if is_own(rank) => {
+            let call =
+                if call == "reading" { libc::SYS_process_vm_readv } else { libc::SYS_process_vm_writev };
+            assert!(deny_syscall(call, libc::EPERM), "{}", std::io::Error::last_os_error());
+        }
+        _ => {}
+    }
+    let kind = KINDS.into_iter().find(|known| format!("{known:?}") == kind).unwrap();
+    let extent = match extent {
+        "full" => Extent::Full,
+        "sampled" => Extent::Sampled,
+        _ => Extent::Short,
+    };
+    on_own_ranks(process, |rank, comm| {
+        let ranks = process.ranks;
+        let mut rank = Rank { rank, ranks, comm, kind, kept: vec![], tiles: HashMap::new() };
+        rank.cases(extent, run.parse().unwrap());
+        // Calls of one length, until each method has had its turn.
+        let repeated = if restriction == ["tuned"] { 30 } else { 0 };
+        (0..repeated).for_each(|case| rank.call::<u32>(case, Operation::Broadcast, 50_000));
+    });
+}
+
+/// Runs `task` in processes with these ranks, those at `disabled` with `NCCL_P2P_DISABLE=1`, and returns the log lines
+/// about shared memory.
+fn run(task: &str, processes: &[&[usize]], disabled: &[usize]) -> Vec<String> {
+    // More processes than processors would only wait for each other.
+    let _alone = alone();
+    let (id, ranks) = (unique_id(), processes.iter().map(|own| own.len()).sum());
+    let start = |(index, own): (usize, &&[usize])| {
+        processes::command(task, &id, ranks, own)
+            .env("NCCL_P2P_DISABLE", if disabled.contains(&index) { "1" } else { "0" })
+            // Unless the test is about the tuner: reading may be slower than staging on this machine.
+            .env("NCCL_SHM_DISABLE", if task.ends_with("tuned") { "0" } else { "1" })
+            .env("NCCL_DEBUG", "INFO")
+            .env("NCCL_DEBUG_SUBSYS", "SHM")
+            .env_remove("NCCL_DEBUG_FILE")
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap()
+    };
+    let children: Vec<Mutex<Option<Child>>> =
+        processes.iter().enumerate().map(start).map(Some).map(Mutex::new).collect();
+    let texts = on_threads(children.len(), |index| {
+        let child = children[index].lock().unwrap().take();
+        processes::finish(child.unwrap())
+    });
+    let lines = texts.iter().flat_map(|text| text.lines());
+    lines.filter_map(|line| Some(line.split_once(" NCCL INFO ")?.1.to_owned())).collect()
+}
+
+/// One process per rank.
+const PROCESSES: [&[usize]; 4] = [&[0], &[1], &[2], &[3]];
+
+const DIRECT: &str = ": direct, because the ranks can map each other's buffers";
+const READ: &str = ": read across processes, because the ";
+const STAGED: &str = ": staged, because ";
+
+/// Expects every rank to have logged each of these transports once, and no others.
+fn expect(lines: &[String], ranks: usize, transports: &[&str]) {
+    for transport in [DIRECT, READ, STAGED] {
+        let logged = lines.iter().filter(|line| line.contains(transport)).count();
+        let expected = if transports.contains(&transport) { ranks } else { 0 };
+        assert_eq!(logged, expected, "{transport:?}: {lines:#?}");
+    }
+}
+
+/// Returns the transports for memory of a kind where access is unrestricted.
+fn expected_transports(kind: Kind) -> &'static [&'static str] {
+    match (kind, cross_memory_is_allowed()) {
+        (Kind::Nccl, _) => &[DIRECT],
+        (Kind::Allocator, true) => &[READ, STAGED],
+        (Kind::Allocator, false) => &[STAGED],
+        (Kind::Mixed, true) => &[DIRECT, READ, STAGED],
+        (Kind::Mixed, false) => &[DIRECT, STAGED],
+    }
+}
+
+/// Returns whether the kernel lets processes of one user read each other's memory. In some containers and emulators a
+/// process cannot read even its own.
+fn cross_memory_is_allowed() -> bool {
+    let scope = std::fs::read_to_string("/proc/sys/kernel/yama/ptrace_scope");
+    let scope = scope.map_or(0, |scope| scope.trim().parse().unwrap_or(0));
+    // SAFETY: takes no arguments.
+    let allowed = scope == 0 || (scope < 3 && unsafe { libc::geteuid() } == 0);
+    // SAFETY: reads no bytes.
+    allowed && unsafe { libc::process_vm_readv(libc::getpid(), ptr::null(), 0, ptr::null(), 0, 0) } == 0
+}
+
+fn all_transports(extent: &str) {
+    for (number, kind) in KINDS.into_iter().enumerate() {
+        // Two reduce in another way than more.
+        for ranks in if extent == "full" { 2..=4 } else { 2..=3 } {
+            let lines =
+                run(&format!("cases {extent} {kind:?} {}", 10 * number + ranks), &PROCESSES[..ranks], &[]);
+            expect(&lines, ranks, expected_transports(kind));
+        }
+    }
+}
+
+fn p2p_disabled(extent: &str, ranks: usize, disabled: &[usize]) {
+    let lines = run(&format!("cases {extent} Mixed {}", 30 + ranks), &PROCESSES[..ranks], disabled);
+    expect(&lines, ranks, &[STAGED]);
+    let why = format!(": staged, because NCCL_P2P_DISABLE is 1 at rank {}", disabled[0]);
+    assert_eq!(lines.iter().filter(|line| line.ends_with(&why)).count(), ranks, "{lines:#?}");
+}
+
+/// Checks ranks that are threads of one process together with other processes.
+fn threads_with_processes(extent: &str, kind: Kind, processes: &[&[usize]]) {
+    let ranks = processes.iter().map(|own| own.len()).sum();
+    let lines = run(&format!("cases {extent} {kind:?} {}", 40 + ranks), processes, &[]);
+    expect(&lines, ranks, expected_transports(kind));
+}
+
+#[test]
+fn all_transports_match_reference() {
+    all_transports("sampled");
+}
+
+/// One rank tries both, and takes the one that was faster lately.
+#[test]
+fn ranks_agree_on_faster_transport() {
+    let lines = run("cases short Allocator 60 tuned", &PROCESSES[..3], &[]);
+    expect(&lines, 3, expected_transports(Kind::Allocator));
+}
+
+#[test]
+fn p2p_disable_at_one_rank_makes_all_stage() {
+    p2p_disabled("short", 2, &[0, 1]);
+    p2p_disabled("short", 2, &[0]);
+    p2p_disabled("sampled", 3, &[1]);
+    p2p_disabled("short", 4, &[3]);
+}
+
+#[test]
+fn threads_with_processes_match_reference() {
+    threads_with_processes("sampled", Kind::Allocator, &[&[0, 2], &[1]]);
+    threads_with_processes("sampled", Kind::Nccl, &[&[3, 0], &[1, 2]]);
+    threads_with_processes("sampled", Kind::Mixed, &[&[0], &[1, 2]]);
+}
+
+/// For a release build.
+#[test]
+#[ignore = "takes minutes: .ci/long"]
+fn all_combinations_match_reference() {
+    all_transports("full");
+    for ranks in 2..=4 {
+        for rank in 0..ranks {
+            p2p_disabled("full", ranks, &[rank]);
+        }
+        p2p_disabled("full", ranks, &[0, 1, 2, 3]);
+    }
+    for kind in KINDS {
+        for processes in [&[&[0, 2][..], &[1]][..], &[&[0], &[1, 2]], &[&[3, 0], &[1, 2]]] {
+            threads_with_processes("full", kind, processes);
+        }
+    }
+}
+
+#[test]
+fn evicted_allocations_are_mapped_again() {
+    expect(&run("many_allocations", &PROCESSES[..3], &[]), 3, &[DIRECT]);
+    expect(&run("many_allocations", &[&[0, 2], &[1]], &[]), 3, &[DIRECT]);
+}
+
+/// A process that may not trace another sees neither its descriptors nor its memory.
+#[test]
+fn hidden_memory_of_one_rank_makes_all_stage() {
+    let lines = run("cases short Allocator 50 hidden 1", &PROCESSES[..3], &[]);
+    expect(&lines, 3, &[STAGED]);
+    let logged = |lines: &[String], text| lines.iter().any(|line| line.contains(text));
+    assert!(logged(&lines, "memory of rank 1 cannot be read and is staged: "), "{lines:#?}");
+
+    assert!(logged(&lines, ", nor can every rank read and write the others' memory"), "{lines:#?}");
+
+    // A broadcast from another root does not need the hidden rank's memory, and stays direct.
+    let lines = run("cases short Nccl 50 hidden 1", &PROCESSES[..3], &[]);
+    expect(&lines, 3, &[DIRECT, STAGED]);
+    assert!(logged(&lines, "memory of rank 1 is not used directly: "), "{lines:#?}");
+    assert!(logged(&lines, "staged, because a rank cannot map another one's memory"), "{lines:#?}");
+
+    // The lack of privileges alone changes nothing.
+    let lines = run("cases short Nccl 50 hidden 3", &PROCESSES[..3], &[]);
+    expect(&lines, 3, &[DIRECT]);
+}
+
+/// A container may filter system calls. A broadcast needs to read and to write, so a rank has to try both before it
+/// relies on them.
+#[test]
+fn denied_cross_memory_call_at_one_rank_makes_all_stage() {
+    if !cross_memory_is_allowed() {
+        return println!("skipped: the kernel lets no process read another");
+    }
+    for (call, text) in [
+        ("reading", "cannot be read and is staged: Operation not permitted"),
+        ("writing", "cannot be written and is staged: Operation not permitted"),
+    ] {
+        let lines = run(&format!("cases short Allocator 60 without {call} at 1"), &PROCESSES[..3], &[]);
+        expect(&lines, 3, &[STAGED]);
+        let logged = |text| lines.iter().filter(|line| line.contains(text)).count();
+        assert_eq!(logged(text), 1, "{call}: {lines:#?}");
+        assert!(logged(", nor can every rank read and write the others' memory") > 0, "{call}: {lines:#?}");
+    }
+}

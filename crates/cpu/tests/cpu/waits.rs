@@ -1,0 +1,201 @@
+//! The reports of waits that take long, and their end by `LIBNCCL_CPU_TIMEOUT`.
+//!
+//! The environment is read once per process, so each rank runs in a process of its own.
+
+use std::io::{BufRead, BufReader};
+use std::process::Child;
+use std::ptr;
+use std::thread;
+use std::time::Duration;
+
+use crate::common::processes::{self, RankProcess, finish, kill};
+use crate::common::{OK, REMOTE, all_reduce, init_rank, last_error, unique_id, wait_for_peers};
+use libnccl::sys::{ncclDataType_t, ncclResult_t, ncclUniqueId};
+use rustix::process::{Pid, Signal, kill_process};
+
+rank_tasks! {
+    "sum" => sum_with_timeout,
+    "receive" => receive_with_timeout,
+    "absent" => stay_away,
+    "sum_twice" => sum_twice,
+    "sum_and_sleep" => sum_and_sleep,
+    "init" => init_alone,
+    "come" => init_as_peer,
+}
+
+/// Prints the error of a call, which has to be that of a wait that was given up.
+fn print_remote_error(code: ncclResult_t) {
+    assert_eq!(code, REMOTE);
+    eprintln!("error: {}", last_error());
+}
+
+fn sum_with_timeout(process: &RankProcess) {
+    print_remote_error(all_reduce(&mut [1.0; 70_000], process.join().0));
+}
+
+fn receive_with_timeout(process: &RankProcess) {
+    let comm = process.join();
+    let (mut buffer, peer) = ([0_i32; 5], 1 - process.rank() as i32);
+    let (place, data_type) = (buffer.as_mut_ptr().cast(), ncclDataType_t::ncclInt32);
+    print_remote_error(nccl!(ncclRecv(place, buffer.len(), data_type, peer, comm.0, ptr::null_mut())));
+}
+
+fn stay_away(process: &RankProcess) {
+    let _comm = process.join();
+    thread::sleep(Duration::from_secs(4));
+}
+
+fn sum_twice(process: &RankProcess) {
+    let comm = process.join();
+    assert_eq!(all_reduce(&mut [1.0; 3], comm.0), OK);
+    print_remote_error(all_reduce(&mut [1.0; 4], comm.0));
+}
+
+fn sum_and_sleep(process: &RankProcess) {
+    let comm = process.join();
+    assert_eq!(all_reduce(&mut [1.0; 3], comm.0), OK);
+    eprintln!("asleep");
+    thread::sleep(Duration::from_secs(60));
+}
+
+fn init_alone(process: &RankProcess) {
+    print_remote_error(
+        init_rank(process.id, process.ranks, 0).map(drop).expect_err("the other ranks are absent"),
+    );
+}
+
+fn init_as_peer(process: &RankProcess) {
+    let joined = init_rank(process.id, process.ranks, process.rank());
+    print_remote_error(joined.map(drop).expect_err("the root does not answer"));
+}
+
+/// Starts a task on each rank, with short limits.
+fn start(tasks: &[&str], ranks: usize) -> Vec<Child> {
+    let id = unique_id();
+    let command = |(rank, task): (usize, &&str)| start_rank(task, &id, ranks, rank);
+    tasks.iter().enumerate().map(command).collect()
+}
+
+fn start_rank(task: &str, id: &ncclUniqueId, ranks: usize, rank: usize) -> Child {
+    let mut command = processes::command(task, id, ranks, &[rank]);
+    command.env("LIBNCCL_CPU_WARN_AFTER", "1").env("LIBNCCL_CPU_TIMEOUT", "3").spawn().unwrap()
+}
+
+/// Stops a process. One of its threads takes the signal, and the others run until then.
+fn stop(process: &Child) {
+    let stat = format!("/proc/{}/stat", process.id());
+    kill_process(Pid::from_child(process), Signal::STOP).unwrap();
+    while !std::fs::read_to_string(&stat).unwrap().contains(") T ") {
+        thread::sleep(Duration::from_millis(1));
+    }
+}
+
+/// Checks that the text has all `parts`, in order, and the first exactly once.
+#[track_caller]
+fn assert_parts(text: &str, parts: &[&str]) {
+    assert_eq!(text.matches(parts[0]).count(), 1, "{text}");
+    let mut rest = text;
+    for part in parts {
+        rest = rest.split_once(part).unwrap_or_else(|| panic!("no {part:?} in {text}")).1;
+    }
+}
+
+#[test]
+fn wait_for_rank_without_call_is_reported_once_and_given_up() {
+    let printed: Vec<_> = start(&["sum", "absent"], 2).into_iter().map(finish).collect();
+    assert_parts(
+        &printed[0],
+        &[
+            "rank 0 of 2 still waits in call 1, ncclAllReduce(count 70000, ncclFloat64, ncclSum), for rank 1 (process ",
+            "), which has called nothing on this communicator\n",
+            "error: ",
+            "rank 0 waited longer than LIBNCCL_CPU_TIMEOUT",
+        ],
+    );
+}
+
+#[test]
+fn ranks_in_different_calls_name_each_others() {
+    let printed: Vec<_> = start(&["sum", "receive"], 2).into_iter().map(finish).collect();
+    assert_parts(
+        &printed[0],
+        &[
+            "still waits in call 1, ncclAllReduce(",
+            "for rank 1 (",
+            "), which is in call 1, ncclRecv(count 5, ncclInt32, peer 0)\n",
+        ],
+    );
+    assert_parts(
+        &printed[1],
+        &[
+            "still waits in call 1, ncclRecv(count 5, ncclInt32, peer 0), for rank 0 (",
+            "), which is in call 1, ncclAllReduce(count 70000, ncclFloat64, ncclSum)\n",
+        ],
+    );
+    assert!(
+        printed.iter().all(|text| text.contains("waited longer than LIBNCCL_CPU_TIMEOUT")),
+        "{printed:?}"
+    );
+}
+
+#[test]
+fn stopped_process_is_reported_with_its_last_call() {
+    let mut children = start(&["sum_twice", "sum_and_sleep"], 2);
+    let mut other = children.pop().unwrap();
+    let errors = other.stderr.as_mut().unwrap();
+    assert!(BufReader::new(errors).lines().any(|line| line.unwrap() == "asleep"));
+    stop(&other);
+    let printed = finish(children.pop().unwrap());
+    kill(&mut other);
+    assert_parts(
+        &printed,
+        &[
+            "rank 0 of 2 still waits in call 2, ncclAllReduce(count 4, ncclFloat64, ncclSum), for rank 1 (",
+            "), which has called nothing since call 1, ncclAllReduce(count 3, ncclFloat64, ncclSum) and is stopped by a signal",
+        ],
+    );
+}
+
+#[test]
+fn init_names_the_ranks_that_have_not_come() {
+    let child = start(&["init"], 3).pop().unwrap();
+    assert_parts(
+        &finish(child),
+        &["error: ", "1 of 3 ranks have come; missing: ranks 1, 2 (LIBNCCL_CPU_TIMEOUT)"],
+    );
+}
+
+#[test]
+fn peer_names_the_root_that_does_not_answer() {
+    let id = unique_id();
+    let mut root = start_rank("init", &id, 2, 0);
+    wait_for_peers(&id, 0);
+    stop(&root);
+    let printed = finish(start_rank("come", &id, 2, 1));
+    kill(&mut root);
+    let report = format!(
+        "rank 1 of 2 still waits for the root of its id, the rank that came first (process {}), which is stopped by \
+         a signal or a debugger",
+        root.id()
+    );
+    assert_eq!(printed.matches(&report).count(), 3, "the report, and once more with the error: {printed}");
+    assert_parts(&printed, &["error: ", &report, " (LIBNCCL_CPU_TIMEOUT)"]);
+}
+
+#[test]
+fn peer_reports_that_the_root_waits_for_other_ranks() {
+    let id = unique_id();
+    let root = start_rank("init", &id, 3, 0);
+    wait_for_peers(&id, 0);
+    let printed = finish(start_rank("come", &id, 3, 1));
+    assert_parts(
+        &printed,
+        &[
+            "rank 1 of 3 still waits for the root of its id, the rank that came first (process ",
+            "), which waits for the ranks that are missing and reports them\n",
+            "error: ",
+            "2 of 3 ranks have come; missing: rank 2 (LIBNCCL_CPU_TIMEOUT)",
+        ],
+    );
+    assert!(finish(root).contains("2 of 3 ranks have come; missing: rank 2"));
+}

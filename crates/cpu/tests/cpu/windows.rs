@@ -1,0 +1,252 @@
+//! Registration of buffers and of windows.
+
+use std::ffi::c_void;
+use std::ptr;
+
+use crate::common::memory::Memory;
+use crate::common::processes::{self, RankProcess};
+use crate::common::watchdog::Watchdog;
+use crate::common::{
+    self, ARGUMENT, Address, Comm, Mode, OK, PROGRESS, USAGE, alone, assert_last_error, init,
+    init_nonblocking, last_error, on_threads, together, unique_id, wait_async,
+};
+use libnccl::sys::{ncclComm_t, ncclResult_t, ncclWindow_t};
+
+fn register(comm: ncclComm_t, memory: &Memory, win: *mut ncclWindow_t, flags: i32) -> ncclResult_t {
+    nccl!(ncclCommWindowRegister(comm, memory.start.cast(), memory.bytes(), win, flags))
+}
+
+fn deregister(comm: ncclComm_t, win: ncclWindow_t) -> ncclResult_t {
+    nccl!(ncclCommWindowDeregister(comm, win))
+}
+
+fn user_pointer(comm: ncclComm_t, win: ncclWindow_t) -> Result<*mut c_void, ncclResult_t> {
+    let mut pointer = ptr::dangling_mut();
+    match nccl!(ncclWinGetUserPtr(comm, win, &mut pointer)) {
+        OK => Ok(pointer),
+        code => Err(code),
+    }
+}
+
+#[test]
+fn buffer_deregisters_exactly_once() {
+    let _alone = alone();
+    let comms = init(Mode::Group, 2);
+    let (one, two) = (comms[0].0, comms[1].0);
+    let mut buffer = [0u8; 100];
+    let mut register = |comm, size| {
+        let mut handle = ptr::null_mut();
+        let code = nccl!(ncclCommRegister(comm, buffer.as_mut_ptr().cast(), size, &mut handle));
+        assert_eq!((code, handle.is_null()), (OK, false));
+        handle
+    };
+    let handles = [register(one, 100), register(one, 100), register(one, 7), register(two, 100)];
+    for (index, handle) in handles.iter().enumerate() {
+        assert!(!handles[..index].contains(handle), "two registrations have one handle");
+    }
+    assert_eq!(nccl!(ncclCommDeregister(one, handles[3])), ARGUMENT, "another communicator's");
+    assert_last_error("is not a registration of this communicator");
+    for handle in &handles[..3] {
+        assert_eq!(nccl!(ncclCommDeregister(one, *handle)), OK);
+        assert_eq!(nccl!(ncclCommDeregister(one, *handle)), ARGUMENT, "already deregistered");
+    }
+    let again = register(one, 100);
+    assert!(!handles.contains(&again), "a handle is reused");
+    // One buffer is still registered.
+    comms.into_iter().for_each(Comm::destroy);
+    assert_eq!(nccl!(ncclCommDeregister(two, handles[3])), ARGUMENT);
+}
+
+#[test]
+fn register_with_invalid_arguments_fails() {
+    let _alone = alone();
+    let comms = init(Mode::Group, 1);
+    let Comm(comm) = comms[0];
+    let (mut buffer, mut handle) = ([0u8; 10], ptr::null_mut());
+    let place = buffer.as_mut_ptr().cast();
+    let null = ptr::null_mut();
+    assert_eq!(nccl!(ncclCommRegister(ptr::null_mut(), place, 10, &mut handle)), ARGUMENT);
+    assert_eq!(nccl!(ncclCommRegister(comm, null, 10, &mut handle)), ARGUMENT);
+    assert_eq!(nccl!(ncclCommRegister(comm, place, 0, &mut handle)), ARGUMENT);
+    assert_eq!(nccl!(ncclCommRegister(comm, place, usize::MAX, &mut handle)), ARGUMENT);
+    assert_last_error("invalid buffer size 18446744073709551615 at");
+    assert_eq!(nccl!(ncclCommRegister(comm, place, 10, ptr::null_mut())), ARGUMENT);
+    assert_eq!(nccl!(ncclCommDeregister(ptr::null_mut(), handle)), ARGUMENT);
+    assert_eq!(nccl!(ncclCommDeregister(comm, null)), ARGUMENT);
+    assert_eq!(nccl!(ncclCommDeregister(comm, place)), ARGUMENT);
+    assert!(handle.is_null());
+    comms[0].destroy();
+}
+
+#[test]
+fn window_register_gives_every_rank_a_window() {
+    let _alone = alone();
+    let _watchdog = Watchdog::new();
+    for (mode, n) in [(Mode::Group, 1), (Mode::Group, 3), (Mode::Threads, 2), (Mode::Threads, 4)] {
+        let comms = init(mode, n);
+        let memories: Vec<Memory> = (0..n).map(|rank| Memory::new(1024 * (rank + 1))).collect();
+        let mut windows: Vec<Vec<ncclWindow_t>> = vec![vec![ptr::null_mut(); 2]; n];
+        let slots = common::addresses(&mut windows);
+        for index in 0..2 {
+            together(mode, &comms, |rank, comm| {
+                let Address(slot) = slots[rank];
+                register(comm, &memories[rank], slot.wrapping_add(index), 3)
+            });
+        }
+        for (rank, Comm(comm)) in comms.iter().enumerate() {
+            let [one, two] = windows[rank][..] else { panic!() };
+            assert_eq!([one.is_null(), two.is_null()], [false; 2], "rank {rank}");
+            assert_ne!(one, two, "rank {rank}");
+            assert_eq!(user_pointer(*comm, one), Ok(memories[rank].start.cast()));
+            assert_eq!(deregister(*comm, one), OK);
+            assert_eq!(user_pointer(*comm, one), Err(ARGUMENT), "already deregistered");
+            assert_eq!(deregister(*comm, one), ARGUMENT);
+            assert_eq!(user_pointer(*comm, two), Ok(memories[rank].start.cast()));
+            assert_eq!(deregister(*comm, two), OK);
+        }
+        comms.into_iter().for_each(Comm::destroy);
+    }
+}
+
+#[test]
+fn window_of_single_rank_accepts_any_memory() {
+    #[repr(align(4096))]
+    struct Page([u8; 4096]);
+
+    let comms = init(Mode::Group, 1);
+    let (Comm(comm), mut page, mut win) = (comms[0], Page([0; 4096]), ptr::null_mut());
+    let place: *mut c_void = ptr::from_mut(&mut page.0).cast();
+    assert_eq!(nccl!(ncclCommWindowRegister(comm, place, 4096, &mut win, 0)), OK);
+    assert_eq!(user_pointer(comm, win), Ok(place));
+    comms[0].destroy();
+}
+
+#[test]
+fn window_calls_with_invalid_arguments_fail() {
+    let _alone = alone();
+    let comms = init(Mode::Group, 2);
+    let (Comm(comm), memory, mut win) = (comms[0], Memory::new(4096), ptr::null_mut());
+    let at = |offset: usize| memory.start.wrapping_byte_add(offset).cast();
+    let mut with = |place: *mut c_void, size, flags| {
+        let code = nccl!(ncclCommWindowRegister(comm, place, size, &mut win, flags));
+        assert!(win.is_null());
+        code
+    };
+    assert_eq!(with(ptr::null_mut(), 4096, 0), ARGUMENT);
+    assert_eq!(with(at(0), 0, 0), ARGUMENT);
+    assert_eq!(with(at(0), usize::MAX, 0), ARGUMENT);
+    for offset in [1, 64, 2048] {
+        assert_eq!(with(at(offset), 64, 0), ARGUMENT);
+        assert_last_error("has to be a multiple of 4096");
+    }
+    for flags in [0x10, 0x11, -1, i32::MIN] {
+        assert_eq!(with(at(0), 4096, flags), ARGUMENT);
+        assert_last_error("invalid winFlags");
+    }
+    for flags in [0x5, 0x9, 0xf] {
+        assert_eq!(with(at(0), 4096, flags), ARGUMENT);
+        assert_last_error("cannot be combined with NCCL_WIN_GIN_ONLY");
+    }
+    assert_eq!(register(comm, &memory, ptr::null_mut(), 0), ARGUMENT);
+    assert_eq!(register(ptr::null_mut(), &memory, &mut win, 0), ARGUMENT);
+    assert_eq!(deregister(ptr::null_mut(), win), ARGUMENT);
+    assert_eq!(deregister(comm, ptr::null_mut()), OK, "a NULL window is ignored");
+    assert_eq!(deregister(comm, ptr::dangling_mut()), ARGUMENT);
+    assert_eq!(user_pointer(comm, ptr::null_mut()), Err(ARGUMENT));
+    assert_eq!(user_pointer(comm, at(0).cast()), Err(ARGUMENT));
+    comms.into_iter().for_each(Comm::destroy);
+}
+
+#[test]
+fn window_of_other_comm_is_invalid_argument() {
+    let _alone = alone();
+    let _watchdog = Watchdog::new();
+    let comms = init(Mode::Group, 2);
+    let memories = [Memory::new(1024), Memory::new(1024)];
+    let mut windows = vec![vec![ptr::null_mut()], vec![ptr::null_mut()]];
+    let slots = common::addresses(&mut windows);
+    together(Mode::Group, &comms, |rank, comm| register(comm, &memories[rank], slots[rank].0, 0));
+    assert_eq!(user_pointer(comms[0].0, windows[1][0]), Err(ARGUMENT));
+    assert_last_error("is not a window of this communicator");
+    assert_eq!(deregister(comms[0].0, windows[1][0]), ARGUMENT);
+    // Windows are deregistered with their communicator.
+    comms.iter().for_each(|comm| comm.destroy());
+    assert_eq!(deregister(comms[0].0, windows[0][0]), ARGUMENT);
+}
+
+#[test]
+fn window_register_mismatch_names_both_ranks() {
+    let _alone = alone();
+    let _watchdog = Watchdog::new();
+    let comms = init(Mode::Threads, 2);
+    let codes = on_threads(2, |rank| {
+        let (memory, mut win) = (Memory::new(1024), ptr::null_mut());
+        let code = register(comms[rank].0, &memory, &mut win, rank as i32);
+        assert!(win.is_null());
+        code
+    });
+    assert_eq!(codes, [USAGE; 2]);
+    let text = last_error();
+    assert!(text.contains("different winFlags: rank 1 with 0x1, rank 0 with 0x0"), "{text}");
+    let codes = on_threads(2, |rank| {
+        let (memory, mut win, Comm(comm)) = (Memory::new(1024), ptr::null_mut(), comms[rank]);
+        match rank {
+            0 => register(comm, &memory, &mut win, 0),
+            _ => nccl!(ncclCommSuspend(comm, 1)),
+        }
+    });
+    assert_eq!(codes, [USAGE; 2]);
+    let text = last_error();
+    assert!(text.contains("rank 1 called ncclCommSuspend, rank 0 called ncclCommWindowRegister"), "{text}");
+    comms.into_iter().for_each(Comm::destroy);
+}
+
+#[test]
+fn nonblocking_window_register_completes() {
+    let _watchdog = Watchdog::new();
+    let (mut win, memory) = (ptr::null_mut(), Memory::new(1024));
+    let Comm(comm) = init_nonblocking(unique_id(), 1, 0);
+    assert_eq!(wait_async(comm), OK);
+    assert_eq!(register(comm, &memory, &mut win, 0), PROGRESS);
+    assert_eq!(wait_async(comm), OK);
+    assert_eq!(user_pointer(comm, win), Ok(memory.start.cast()));
+    Comm(comm).destroy();
+}
+
+rank_tasks! {
+    "register_shared" => register_shared_memory,
+    "register_private" => register_private_memory_at_rank_1,
+}
+
+fn register_shared_memory(process: &RankProcess) {
+    let Comm(comm) = process.join();
+    let (memory, mut win) = (Memory::new(10_000), ptr::dangling_mut());
+    assert_eq!(register(comm, &memory, &mut win, 1), OK, "{}", last_error());
+    assert_eq!(user_pointer(comm, win), Ok(memory.start.cast()));
+    assert_eq!(deregister(comm, win), OK);
+    Comm(comm).destroy();
+}
+
+fn register_private_memory_at_rank_1(process: &RankProcess) {
+    let Comm(comm) = process.join();
+    let (memory, mut win) = (Memory::new(10_000), ptr::dangling_mut());
+    let private = vec![0u8; 3 * 4096];
+    let aligned = private.as_ptr().wrapping_add(private.as_ptr().align_offset(4096));
+    let place = if process.rank() == 1 { aligned.cast_mut().cast() } else { memory.start.cast() };
+    assert_eq!(nccl!(ncclCommWindowRegister(comm, place, 4096, &mut win, 0)), OK);
+    assert!(win.is_null(), "a window of private memory");
+    assert_eq!(deregister(comm, win), OK);
+    Comm(comm).destroy();
+}
+
+#[test]
+fn window_between_processes_is_created() {
+    let _watchdog = Watchdog::new();
+    processes::run("register_shared", 3);
+}
+
+#[test]
+fn window_with_private_memory_is_null() {
+    let _watchdog = Watchdog::new();
+    processes::run("register_private", 3);
+}
