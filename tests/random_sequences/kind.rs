@@ -62,11 +62,11 @@ define_kinds! {
 }
 
 impl Kind {
-    /// Returns `false` if `LIBNCCL_SEQUENCES_WITHOUT`, a list of names with commas, has this kind.
+    /// Returns `false` if `LIBNCCL_TEST_SEQUENCES_WITHOUT`, a list of names with commas, has this kind.
     pub(crate) fn is_on(self) -> bool {
         static WITHOUT: OnceLock<Vec<Kind>> = OnceLock::new();
         let without = WITHOUT.get_or_init(|| {
-            let list = std::env::var("LIBNCCL_SEQUENCES_WITHOUT").unwrap_or_default();
+            let list = std::env::var("LIBNCCL_TEST_SEQUENCES_WITHOUT").unwrap_or_default();
             list.split(',').filter(|name| !name.is_empty()).map(Self::named).collect()
         });
         !without.contains(&self)
@@ -77,7 +77,7 @@ impl Kind {
         let names = || Self::ALL.iter().map(|(name, _)| *name).collect::<Vec<_>>().join(",");
         found
             .unwrap_or_else(|| {
-                panic!("LIBNCCL_SEQUENCES_WITHOUT names {name:?}; expected some of {}", names())
+                panic!("LIBNCCL_TEST_SEQUENCES_WITHOUT names {name:?}; expected some of {}", names())
             })
             .1
     }

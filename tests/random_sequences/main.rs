@@ -4,10 +4,10 @@
 //! write a buffer that was given back, or leak communicators, threads, descriptors or memory.
 //!
 //! The ranks of a sequence are threads that follow one program, generated from the same seed. Now and then one of them
-//! leaves it. `LIBNCCL_SEQUENCES=20000 cargo test --test random_sequences` runs so many, and `.ci/sanitize` runs them under
-//! an address sanitizer. A failure names its seed: `LIBNCCL_SEED=<seed>` repeats it, with the same calls; what depends on
-//! the time, such as an abort within a call, may need `LIBNCCL_SEQUENCES_TRIES=100`.
-//! `LIBNCCL_SEQUENCES_WITHOUT=abort,split_async` leaves out those [kinds](kind::Kind) of steps.
+//! leaves it. `LIBNCCL_TEST_SEQUENCES=20000 cargo test --test random_sequences` runs so many, and `.ci/sanitize` runs them under
+//! an address sanitizer. A failure names its seed: `LIBNCCL_TEST_SEED=<seed>` repeats it, with the same calls; what depends on
+//! the time, such as an abort within a call, may need `LIBNCCL_TEST_SEQUENCES_TRIES=100`.
+//! `LIBNCCL_TEST_SEQUENCES_WITHOUT=abort,split_async` leaves out those [kinds](kind::Kind) of steps.
 #![cfg(target_os = "linux")]
 
 mod buffer;
@@ -34,8 +34,8 @@ fn random_sequences_crash_hang_and_leak_nothing() {
         return;
     }
     let number = |name| random::from_environment(name);
-    let seed = number("LIBNCCL_SEED");
-    let count = number("LIBNCCL_SEQUENCES").unwrap_or(if seed.is_some() { 1 } else { 100 });
+    let seed = number("LIBNCCL_TEST_SEED");
+    let count = number("LIBNCCL_TEST_SEQUENCES").unwrap_or(if seed.is_some() { 1 } else { 100 });
     let first = seed.unwrap_or_else(random::fresh_seed);
     // Sequences wait more than they compute.
     let processes = count.div_ceil(50).clamp(1, 4);

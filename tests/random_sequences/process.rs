@@ -16,9 +16,9 @@ use crate::usage::Usage;
 const LIMIT: Duration = Duration::from_secs(30);
 
 /// The variables that tell a process what to run: the first seed, and the file to which it writes each.
-const FIRST: &str = "LIBNCCL_SEQUENCES_FIRST";
-const COUNT: &str = "LIBNCCL_SEQUENCES_COUNT";
-const SEED_FILE: &str = "LIBNCCL_SEQUENCES_SEED_FILE";
+const FIRST: &str = "LIBNCCL_TEST_SEQUENCES_FIRST";
+const COUNT: &str = "LIBNCCL_TEST_SEQUENCES_COUNT";
+const SEED_FILE: &str = "LIBNCCL_TEST_SEQUENCES_SEED_FILE";
 
 /// Runs the sequences that this process was started for, if it was.
 pub(crate) fn run_as_told() -> bool {
@@ -28,7 +28,7 @@ pub(crate) fn run_as_told() -> bool {
     let (mut completed, mut warm) = (0, None);
     for seed in first..first + count {
         file.iter().for_each(|file| file.write_all_at(&seed.to_le_bytes(), 0).expect("the seed is written"));
-        for _ in 0..from_environment("LIBNCCL_SEQUENCES_TRIES").unwrap_or(1) {
+        for _ in 0..from_environment("LIBNCCL_TEST_SEQUENCES_TRIES").unwrap_or(1) {
             completed += sequence::run(&nccl, seed);
         }
         // Caches of the allocator and of the implementation are full by then.

@@ -99,7 +99,7 @@ mod tests {
         Announcement::parse(text.as_bytes()).unwrap_err();
     }
 
-    /// A million with `LIBNCCL_LAUNCH_INPUTS=1000000`.
+    /// A million with `LIBNCCL_TEST_LAUNCH_INPUTS=1000000`.
     #[test]
     fn random_bytes_are_parsed_or_refused() {
         let mut random = crate::random_inputs::Random(12);

@@ -1,8 +1,8 @@
-//! Random changes of messages, for tests of their parsers. `LIBNCCL_LAUNCH_INPUTS=1000000` in the environment tries so many.
+//! Random changes of messages, for tests of their parsers. `LIBNCCL_TEST_LAUNCH_INPUTS=1000000` in the environment tries so many.
 
-/// Returns the number of inputs for a parser: `usual`, or that of `LIBNCCL_LAUNCH_INPUTS`.
+/// Returns the number of inputs for a parser: `usual`, or that of `LIBNCCL_TEST_LAUNCH_INPUTS`.
 pub(crate) fn count(usual: usize) -> usize {
-    std::env::var("LIBNCCL_LAUNCH_INPUTS").ok().and_then(|count| count.parse().ok()).unwrap_or(usual)
+    std::env::var("LIBNCCL_TEST_LAUNCH_INPUTS").ok().and_then(|count| count.parse().ok()).unwrap_or(usual)
 }
 
 /// A small generator of random numbers (splitmix64).

@@ -5,7 +5,7 @@
 //! can be known. Then they join a new communicator, and have no thread, file or mapping more than before.
 //!
 //! `cargo test --test faults matrix` runs some cells, `cargo test --test faults matrix -- --ignored` all of them, and with
-//! `LIBNCCL_FAULTS=write` writes what happened to `docs/generated/faults.md`.
+//! `LIBNCCL_TEST_FAULTS=write` writes what happened to `docs/generated/faults.md`.
 
 mod call;
 mod cell;

@@ -9,14 +9,14 @@ const PAGE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/docs/generated/faults.m
 const START: &str = "\
 # Faults
 
-Written by `LIBNCCL_FAULTS=write cargo test --test faults matrix -- --ignored`, which takes two minutes. Of three ranks, rank 2 has
+Written by `LIBNCCL_TEST_FAULTS=write cargo test --test faults matrix -- --ignored`, which takes two minutes. Of three ranks, rank 2 has
 a fault instead of a call; a cell is what the others get. [What is done, and what the cells mean](../hangs.md#faults).
 ";
 
 /// Compares the page with what happens, or writes it.
 pub(crate) fn check(table: &[Row]) {
     let new = format!("{START}{}", rows(table));
-    if env::var("LIBNCCL_FAULTS").as_deref() == Ok("write") {
+    if env::var("LIBNCCL_TEST_FAULTS").as_deref() == Ok("write") {
         fs::write(PAGE, new).unwrap();
     } else {
         let page = fs::read_to_string(PAGE).unwrap();

@@ -15,7 +15,7 @@ use super::common::Machine;
 use super::fault::Fault;
 
 /// The variable with the arguments of a rank.
-pub(crate) const VARIABLE: &str = "LIBNCCL_FAULTS_RANK";
+pub(crate) const VARIABLE: &str = "LIBNCCL_TEST_FAULTS_RANK";
 
 #[derive(Debug, Clone)]
 pub(crate) struct Arguments {

@@ -49,6 +49,9 @@ pub(super) fn run(arguments: &RunArguments, mut signals: Signals) -> Result<Exit
         match outcome? {
             (Outcome::Failed(_), ranks) if attempt < arguments.restart => {
                 ranks.finish();
+                if let Some(status) = late_status(&events, front) {
+                    return Ok(status.into());
+                }
                 say(&format!("starting all ranks again, {} of {} times", attempt + 1, arguments.restart));
             }
             (outcome, ranks) => {
@@ -59,10 +62,19 @@ pub(super) fn run(arguments: &RunArguments, mut signals: Signals) -> Result<Exit
                 });
             }
         }
-        // Those of the ranks that are gone.
-        while events.try_recv().is_ok() {}
     }
     Ok(ExitCode::FAILURE)
+}
+
+/// Forgets what the ranks of an attempt have left. A signal that came after they had ended ends the job, as it would have ended
+/// them: returns the exit status then.
+fn late_status(events: &Receiver<Event>, front: u32) -> Option<u8> {
+    let asks_for_the_end = |event| match event {
+        Event::Signal(signal) if !matches!(signal, SIGUSR1 | SIGUSR2) => Some(signal),
+        _ => None,
+    };
+    let late: Vec<_> = events.try_iter().filter_map(asks_for_the_end).collect();
+    late.first().map(|signal| if parent_id() == front { status_of(*signal) } else { EXIT_WITHOUT_FRONT })
 }
 
 /// The ranks, and what has become of them.
@@ -114,7 +126,7 @@ impl Attempt {
         } else if matches!(self.outcome, Outcome::Stopped(_)) {
             self.ranks.send(Signal::KILL);
         } else {
-            self.end(Outcome::Stopped(128u8.saturating_add_signed(signal as i8)), named);
+            self.end(Outcome::Stopped(status_of(signal)), named);
         }
     }
 
@@ -146,6 +158,11 @@ impl Attempt {
             self.end(Outcome::Stopped(code), Signal::TERM);
         }
     }
+}
+
+/// Returns the exit status of a job that a signal has ended.
+fn status_of(signal: i32) -> u8 {
+    128u8.saturating_add_signed(signal as i8)
 }
 
 fn describe(status: ExitStatus) -> String {

@@ -14,7 +14,7 @@ use crate::common::{self, LIMIT, Process, assert_has, ended, json, list, nccl, r
 /// The time in which a straggler is named.
 const NAMED: Duration = Duration::from_secs(2);
 
-const TASK: &str = "LIBNCCL_RAS_TASK";
+const TASK: &str = "LIBNCCL_TEST_RAS_TASK";
 
 /// The line of a rank that has called operations.
 const READY: &str = "the rank is ready";

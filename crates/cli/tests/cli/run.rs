@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use rustix::process::{Pid, Signal, kill_process};
 
 use crate::common::{
-    LIMIT, MARK, NCCL, Process, assert_has, bench, lines, marked, nccl, read, run, send, wait_until,
+    LIMIT, MARK, NCCL, Process, assert_has, bench, ended, lines, marked, nccl, read, run, send, wait_until,
 };
 
 /// Returns `nccl run` with these options and a script for its ranks.
@@ -85,6 +85,24 @@ fn restarts_run_all_ranks_again_until_none_is_left() {
     assert_has(&stdout, &["[0] attempt 2\n", "[1] attempt 2\n"]);
     assert_has(&stderr, &["starting all ranks again, 2 of 2 times"]);
     run(&mut script("-n 2 --restart 1", fails_twice), 3);
+}
+
+#[test]
+fn signal_after_a_failed_attempt_ends_the_job() {
+    let folder = tempfile::tempdir().unwrap();
+    let pid = folder.path().join("pid");
+    // More than a pipe holds: until it is read, the attempt is not over, though its rank is.
+    let fails = format!("echo $$ > {0}.new; mv {0}.new {0}; head -c 100000 /dev/zero; exit 3", pid.display());
+    let again = "[ $TORCHELASTIC_RESTART_COUNT = 0 ] || exit 0; ";
+    let mut command = script("-n 1 --restart 1", &(again.to_owned() + &fails));
+    let child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    let has_ended =
+        || fs::read_to_string(&pid).is_ok_and(|pid| !fs::exists(format!("/proc/{}", pid.trim())).unwrap());
+    assert!(wait_until(LIMIT, has_ended), "the rank has not ended");
+    send(child.id(), Signal::TERM);
+    thread::sleep(Duration::from_millis(200));
+    let (_, stderr) = ended(child.wait_with_output().unwrap(), 143, "nccl run");
+    assert!(!stderr.contains("starting all ranks again"), "{stderr}");
 }
 
 #[test]

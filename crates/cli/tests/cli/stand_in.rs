@@ -141,9 +141,9 @@ fn comparable(line: &str) -> String {
 /// Compares every line with that of NVIDIA's programs. They check results with kernels, and so run here without checks;
 /// what they measure in place for sendrecv and alltoall has no defined result, and is not compared.
 #[test]
-#[ignore = "needs nccl-tests 2.19.6, built without MPI, in LIBNCCL_NCCL_TESTS"]
+#[ignore = "needs nccl-tests 2.19.6, built without MPI, in LIBNCCL_TEST_NCCL_TESTS"]
 fn bench_prints_what_nccl_tests_prints() {
-    let folder = std::env::var("LIBNCCL_NCCL_TESTS").expect("LIBNCCL_NCCL_TESTS names a folder");
+    let folder = std::env::var("LIBNCCL_TEST_NCCL_TESTS").expect("LIBNCCL_TEST_NCCL_TESTS names a folder");
     for operation in ["all_reduce", "all_gather", "broadcast", "reduce", "reduce_scatter", "sendrecv"] {
         for options in [
             "-g 2",

@@ -1,6 +1,6 @@
 //! Corrupted unique ids, unauthenticated connections to the rendezvous, and fake roots: every call returns, and soon.
 //!
-//! A failure prints its seed; `LIBNCCL_FUZZ_SEED=<seed> cargo test -p libnccl-cpu --test cpu fuzz` repeats it.
+//! A failure prints its seed; `LIBNCCL_TEST_FUZZ_SEED=<seed> cargo test -p libnccl-cpu --test cpu fuzz` repeats it.
 //! `cargo test --release -p libnccl-cpu --test cpu fuzz -- --ignored` tries a million.
 
 use std::io::IoSlice;
@@ -28,7 +28,7 @@ const ROUND_LIMIT: Duration = Duration::from_secs(5);
 const TICK: Duration = Duration::from_millis(5);
 
 fn seed() -> u64 {
-    random::from_environment("LIBNCCL_FUZZ_SEED").unwrap_or_else(random::fresh_seed)
+    random::from_environment("LIBNCCL_TEST_FUZZ_SEED").unwrap_or_else(random::fresh_seed)
 }
 
 /// Runs `body`, which counts its rounds, and ends the program if the count stops: a thread that hangs cannot be ended

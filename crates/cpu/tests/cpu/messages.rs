@@ -69,15 +69,14 @@ fn run(task: &str, environment: &[(&str, &str)]) -> String {
     finish(start(task, environment))
 }
 
-/// Short limits, for waits that have to be given up.
-const LIMITS: [(&str, &str); 2] = [("LIBNCCL_CPU_WARN_AFTER", "1"), ("LIBNCCL_CPU_TIMEOUT", "2")];
 /// The limit of a program that has to end.
 const LIMIT: (&str, &str) = ("LIBNCCL_CPU_TIMEOUT", "60");
 const STRICT: (&str, &str) = ("LIBNCCL_CPU_STRICT", "1");
 
 /// Runs `task`, in which a wait has to be given up, in strict mode.
 fn run_strict(task: &str) -> String {
-    run(task, &[LIMITS[0], LIMITS[1], STRICT])
+    let [warn_after, timeout] = processes::limits();
+    run(task, &[warn_after, timeout, STRICT])
 }
 
 /// Runs `body` for both ranks of this process, each on a thread.
@@ -406,7 +405,7 @@ fn strict_mode_of_another_value_is_reported_and_ignored() {
 fn assert_waits_from(task: &str, reports: &[&str]) {
     run(&format!("{task} {MAX} ends"), &[LIMIT]);
     let longer = MAX + 1;
-    let printed = run(&format!("{task} {longer} waits"), &LIMITS);
+    let printed = run(&format!("{task} {longer} waits"), &processes::limits());
     for report in reports {
         assert_prints(&printed, &report.replace("COUNT", &longer.to_string()));
     }

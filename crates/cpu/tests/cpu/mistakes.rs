@@ -76,7 +76,7 @@ fn check(mistake: &str, variables: &[(&str, &str)]) {
     let start = |rank| {
         let mut command = processes::command(mistake, &id, 2, &[rank]);
         // The log goes to the standard output.
-        command.env("LIBNCCL_CPU_WARN_AFTER", "1").env("LIBNCCL_CPU_TIMEOUT", "3").stdout(Stdio::piped());
+        command.envs(processes::limits()).stdout(Stdio::piped());
         command.envs(variables.iter().copied()).spawn().unwrap()
     };
     let children: Vec<Child> = (0..2).map(start).collect();

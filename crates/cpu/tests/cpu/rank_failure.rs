@@ -3,7 +3,7 @@
 //!
 //! A rank process reports events, with their times, on standard error, and takes commands on standard input.
 //!
-//! A failure prints its seed; `LIBNCCL_FAILURE_SEED=<seed> cargo test -p libnccl-cpu --test cpu <operation>`
+//! A failure prints its seed; `LIBNCCL_TEST_FAILURE_SEED=<seed> cargo test -p libnccl-cpu --test cpu <operation>`
 //! repeats it, as far as the timing of processes can be repeated.
 #![allow(unsafe_code)]
 
@@ -543,7 +543,7 @@ fn fail_one_rank_at_init(_: &'static str, seed: u64) -> Duration {
 
 /// Runs a test with two fixed seeds, or with the seed to repeat and the next.
 fn check_two_failures(operation: &'static str, test: fn(&'static str, u64) -> Duration) {
-    let first = random::from_environment("LIBNCCL_FAILURE_SEED").unwrap_or(1);
+    let first = random::from_environment("LIBNCCL_TEST_FAILURE_SEED").unwrap_or(1);
     for seed in first..first + 2 {
         test(operation, seed);
     }
@@ -611,7 +611,7 @@ fn killing_all_ranks_leaves_no_files_or_sockets() {
 fn two_hundred_rank_failures_are_noticed_within_a_second() {
     let _alone = alone();
     STRICT.store(true, Relaxed);
-    let first = random::from_environment("LIBNCCL_FAILURE_SEED").unwrap_or_else(random::fresh_seed);
+    let first = random::from_environment("LIBNCCL_TEST_FAILURE_SEED").unwrap_or_else(random::fresh_seed);
     println!("seeds from {first} on");
     let (mut slowest, mut failures) = (Duration::ZERO, vec![]);
     for index in 0..200 {

@@ -306,10 +306,11 @@ fn taken_port_does_not_disturb_the_job() {
     }
 }
 
-/// A million bytes and more with `LIBNCCL_LAUNCH_INPUTS=1000000`.
+/// A million bytes and more with `LIBNCCL_TEST_LAUNCH_INPUTS=1000000`.
 #[test]
 fn random_requests_are_answered_or_refused_and_the_service_goes_on() {
-    let inputs = std::env::var("LIBNCCL_LAUNCH_INPUTS").ok().and_then(|count| count.parse::<usize>().ok());
+    let inputs =
+        std::env::var("LIBNCCL_TEST_LAUNCH_INPUTS").ok().and_then(|count| count.parse::<usize>().ok());
     let count = inputs.unwrap_or(20_000) / 100;
     let job = Job::start("A,A");
     job.report(|_| true);

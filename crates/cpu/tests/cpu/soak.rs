@@ -5,7 +5,7 @@
 //! of all ranks and on communicators that are split, shrunk or created from new ids, and destroyed again. Every
 //! rank knows all inputs, so it can compute every result to the bit: all elements are integers.
 //!
-//! A failure prints its seed; `LIBNCCL_SOAK_SEED=<seed> cargo test -p libnccl-cpu --test cpu soak` repeats it.
+//! A failure prints its seed; `LIBNCCL_TEST_SOAK_SEED=<seed> cargo test -p libnccl-cpu --test cpu soak` repeats it.
 #![allow(unsafe_code)]
 
 use std::fmt;
@@ -738,7 +738,7 @@ enum Derivation {
 
 /// Returns the seed of a soak, which rank processes get from their environment.
 fn seed() -> u64 {
-    random::from_environment("LIBNCCL_SOAK_SEED").unwrap_or_else(random::fresh_seed)
+    random::from_environment("LIBNCCL_TEST_SOAK_SEED").unwrap_or_else(random::fresh_seed)
 }
 
 /// Ends the program if the soak makes no progress: threads that hang cannot be ended otherwise.
@@ -813,9 +813,9 @@ fn in_processes(ranks_of_processes: &[&[usize]], seed: u64, time: Duration, verb
         .enumerate()
         .map(|(index, ranks)| {
             processes::command("soak", &id, RANKS, ranks)
-                .env("LIBNCCL_SOAK_SEED", seed.to_string())
-                .env("LIBNCCL_SOAK_MILLISECONDS", time.as_millis().to_string())
-                .env("LIBNCCL_SOAK_VERBOSE", u8::from(verbose && index == 0).to_string())
+                .env("LIBNCCL_TEST_SOAK_SEED", seed.to_string())
+                .env("LIBNCCL_TEST_SOAK_MILLISECONDS", time.as_millis().to_string())
+                .env("LIBNCCL_TEST_SOAK_VERBOSE", u8::from(verbose && index == 0).to_string())
                 .stdout(if verbose && index == 0 { Stdio::inherit() } else { Stdio::null() })
                 .spawn()
                 .expect("this program can be started")
@@ -837,8 +837,8 @@ rank_tasks! { "soak" => soak_in_process }
 /// Runs this process's ranks of a soak.
 fn soak_in_process(process: &RankProcess) {
     let number = |name| random::from_environment(name).unwrap_or_else(|| panic!("{name} is not set"));
-    let time = Duration::from_millis(number("LIBNCCL_SOAK_MILLISECONDS"));
-    let verbose = number("LIBNCCL_SOAK_VERBOSE") == 1;
+    let time = Duration::from_millis(number("LIBNCCL_TEST_SOAK_MILLISECONDS"));
+    let verbose = number("LIBNCCL_TEST_SOAK_VERBOSE") == 1;
     on_threads(&process.own, process.id, seed(), time, verbose).unwrap_or_else(|text| panic!("{text}"));
 }
 
@@ -858,12 +858,12 @@ fn random_operations_in_processes_match_reference() {
         .unwrap_or_else(|text| panic!("{text}"));
 }
 
-/// `LIBNCCL_SOAK_SECONDS=600 cargo test --release -p libnccl-cpu --test cpu soak -- --ignored --nocapture`
+/// `LIBNCCL_TEST_SOAK_SECONDS=600 cargo test --release -p libnccl-cpu --test cpu soak -- --ignored --nocapture`
 #[test]
-#[ignore = "takes as long as LIBNCCL_SOAK_SECONDS says: .ci/long"]
+#[ignore = "takes as long as LIBNCCL_TEST_SOAK_SECONDS says: .ci/long"]
 fn random_operations_for_given_time_match_reference() {
     let _alone = alone();
-    let seconds = random::from_environment("LIBNCCL_SOAK_SECONDS").unwrap_or(60);
+    let seconds = random::from_environment("LIBNCCL_TEST_SOAK_SECONDS").unwrap_or(60);
     let (half, seed) = (Duration::from_secs(seconds) / 2, seed());
     println!("seed {seed}: {half:?} with threads, then {half:?} with processes");
     on_threads(&[0, 1, 2, 3, 4, 5], unique_id(), seed, half, true).unwrap_or_else(|text| panic!("{text}"));

@@ -78,7 +78,7 @@ fn start(tasks: &[&str], ranks: usize) -> Vec<Child> {
 
 fn start_rank(task: &str, id: &ncclUniqueId, ranks: usize, rank: usize) -> Child {
     let mut command = processes::command(task, id, ranks, &[rank]);
-    command.env("LIBNCCL_CPU_WARN_AFTER", "1").env("LIBNCCL_CPU_TIMEOUT", "3").spawn().unwrap()
+    command.envs(processes::limits()).spawn().unwrap()
 }
 
 /// Stops a process. One of its threads takes the signal, and the others run until then.

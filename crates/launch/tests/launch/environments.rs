@@ -1,4 +1,4 @@
-//! Every launcher's variables, in tables: recognised, incomplete, contradictory. `LIBNCCL_LAUNCH_INPUTS=1000000` tries so many
+//! Every launcher's variables, in tables: recognised, incomplete, contradictory. `LIBNCCL_TEST_LAUNCH_INPUTS=1000000` tries so many
 //! random ones.
 
 use libnccl_launch::{Launch, LaunchError, Launcher};
@@ -315,7 +315,7 @@ fn master_address_and_port_replace_slurms() {
     assert!(rendezvous.starts_with("tcp://127.0.0.1:2"), "{rendezvous}");
 }
 
-/// A million with `LIBNCCL_LAUNCH_INPUTS=1000000`.
+/// A million with `LIBNCCL_TEST_LAUNCH_INPUTS=1000000`.
 #[test]
 fn random_values_are_read_or_refused() {
     let tables = [TORCHRUN, OPEN_MPI, MPICH, SLURM, LWS, TRAINER, PYTORCH_JOB, JOB_SET, NCCL_RUN, BY_HAND];
@@ -326,7 +326,7 @@ fn random_values_are_read_or_refused() {
         state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
         (state >> 33) as usize % limit
     };
-    let inputs = std::env::var("LIBNCCL_LAUNCH_INPUTS").map_or(20_000, |inputs| inputs.parse().unwrap());
+    let inputs = std::env::var("LIBNCCL_TEST_LAUNCH_INPUTS").map_or(20_000, |inputs| inputs.parse().unwrap());
     for _ in 0..inputs {
         let mut variables = tables[below(tables.len())].to_vec();
         for _ in 0..=below(3) {

@@ -7,23 +7,25 @@ use crate::rank_process::{LONG, Variables, by_hand, free_port, start, wait_until
 use crate::store_server::{Release, StoreServer};
 
 /// The deadline of a job that is to fail.
-const SHORT: u64 = 5_000;
+const SHORT: u64 = 4_000;
 
-/// Runs a test with each kind of rendezvous.
-fn each_rendezvous(test: impl Fn(&dyn Fn(usize, usize) -> Variables)) {
+/// Runs a test with each kind of rendezvous, all at the same time.
+fn each_rendezvous(test: impl Fn(&dyn Fn(usize, usize) -> Variables) + Sync) {
     let port = free_port();
-    test(&|rank, size| by_hand(rank, size, port));
-
     let folder = tempfile::tempdir().unwrap();
     let with = |rank, size, rendezvous: String| {
         let mut variables = by_hand(rank, size, port);
         variables.extend([("LIBNCCL_RENDEZVOUS", rendezvous), ("LIBNCCL_JOB", "of this test".into())]);
         variables
     };
-    test(&|rank, size| with(rank, size, format!("file://{}", folder.path().display())));
-
+    let in_folder = |rank, size| with(rank, size, format!("file://{}", folder.path().display()));
     let store = StoreServer::start(Release::WithPing);
-    test(&|rank, size| with(rank, size, format!("tcpstore://127.0.0.1:{}", store.port)));
+    let in_store = |rank, size| with(rank, size, format!("tcpstore://127.0.0.1:{}", store.port));
+    thread::scope(|scope| {
+        scope.spawn(|| test(&|rank, size| by_hand(rank, size, port)));
+        scope.spawn(|| test(&in_folder));
+        scope.spawn(|| test(&in_store));
+    });
 }
 
 #[test]

@@ -133,7 +133,7 @@ mod tests {
         assert_eq!(monitor.connection.buffer(), b"");
     }
 
-    /// A million with `LIBNCCL_LAUNCH_INPUTS=1000000`.
+    /// A million with `LIBNCCL_TEST_LAUNCH_INPUTS=1000000`.
     #[test]
     fn random_events_are_parsed_or_refused() {
         let mut random = Random(3);

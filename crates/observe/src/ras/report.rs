@@ -343,7 +343,7 @@ pub(super) mod tests {
         assert_eq!(RankStatus { abort_flag: true, ..finalized }.state().to_string(), "ABORT");
     }
 
-    /// A million with `LIBNCCL_LAUNCH_INPUTS=1000000`.
+    /// A million with `LIBNCCL_TEST_LAUNCH_INPUTS=1000000`.
     #[test]
     fn random_reports_are_parsed_or_refused() {
         let (mut random, sample) = (Random(7), sample(""));

@@ -1,6 +1,6 @@
 //! Watchdogs: what they find, and that no communicator is ended twice, whoever ends it.
 //!
-//! `LIBNCCL_INTERLEAVINGS=10000 cargo test -p libnccl-observe watchdog` takes minutes; `.ci/sanitize` runs some under an address sanitizer.
+//! `LIBNCCL_TEST_INTERLEAVINGS=10000 cargo test -p libnccl-observe watchdog` takes minutes; `.ci/sanitize` runs some under an address sanitizer.
 #![allow(unsafe_code)] // A table of functions that count.
 
 use std::collections::HashMap;
@@ -68,10 +68,10 @@ impl Random {
     }
 }
 
-/// `LIBNCCL_INTERLEAVINGS=10000` runs as many.
+/// `LIBNCCL_TEST_INTERLEAVINGS=10000` runs as many.
 #[test]
 fn communicator_is_ended_once_by_owner_abort_handle_watchdog_or_drop() {
-    let rounds = std::env::var("LIBNCCL_INTERLEAVINGS").map_or(300, |text| text.parse().unwrap());
+    let rounds = std::env::var("LIBNCCL_TEST_INTERLEAVINGS").map_or(300, |text| text.parse().unwrap());
     let nccl = counting();
     for round in 0..rounds {
         let config = Config::new().timeout(PATIENCE);
@@ -312,7 +312,7 @@ fn records_that_begin_in_a_group_have_its_later_operations() {
     assert_eq!((records.len(), records[0].group), (1, None), "{records:?}");
 }
 
-/// Ranks that call different things leave records for an analyzer: `LIBNCCL_DUMPS` names a folder for them.
+/// Ranks that call different things leave records for an analyzer: `LIBNCCL_TEST_DUMPS` names a folder for them.
 #[test]
 fn mistake_is_in_the_records_of_the_ranks() {
     let config = Config::new().timeout(Duration::from_millis(300));
@@ -344,7 +344,7 @@ fn mistake_is_in_the_records_of_the_ranks() {
             == (wrong.operation, wrong.sent, wrong.data_type, wrong.collective);
         assert!(!same, "{mistake}: {right:?}, {wrong:?}");
         assert_eq!((last(0).operation, last(0).collective), ("all_reduce_in_place", Some(2)));
-        if let Ok(folder) = std::env::var("LIBNCCL_DUMPS") {
+        if let Ok(folder) = std::env::var("LIBNCCL_TEST_DUMPS") {
             let folder = std::path::Path::new(&folder).join(mistake);
             std::fs::create_dir_all(&folder).unwrap();
             for (rank, recorder) in recorders.iter().enumerate() {

@@ -81,6 +81,13 @@ pub(crate) fn run_task(tasks: &[(&str, Task)]) {
     task(&RankProcess::from_environment(words.collect()));
 }
 
+/// Returns short limits, for waits that have to be reported and given up: not so short where programs are emulated.
+pub(crate) fn limits() -> [(&'static str, &'static str); 2] {
+    let is_slow = std::env::var_os("LIBNCCL_TEST_SLOW").is_some();
+    let [warn_after, timeout] = if is_slow { ["2", "5"] } else { ["0.5", "1.5"] };
+    [("LIBNCCL_CPU_WARN_AFTER", warn_after), ("LIBNCCL_CPU_TIMEOUT", timeout)]
+}
+
 /// Returns the command of a process with the ranks `own`: `task` is a name that [`rank_tasks!`] has in the caller's module,
 /// and its arguments after spaces.
 #[track_caller]

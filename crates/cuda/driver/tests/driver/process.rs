@@ -11,7 +11,7 @@ use std::sync::LazyLock;
 use tempfile::TempDir;
 
 /// The variable that tells a process which test to run.
-const REQUEST: &str = "LIBNCCL_CUDA_TEST";
+const REQUEST: &str = "LIBNCCL_TEST_CUDA";
 
 /// Time after which a process counts as hung, 100,000 random programs in mind.
 const SECONDS: &str = "1200";

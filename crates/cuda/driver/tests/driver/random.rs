@@ -1,5 +1,5 @@
 //! Random programs of streams, events and copies: their data is that of the same operations one after another.
-//! `LIBNCCL_CUDA_PROGRAMS=12500` in the environment runs so many of each kind.
+//! `LIBNCCL_TEST_CUDA_PROGRAMS=12500` in the environment runs so many of each kind.
 
 #[path = "../../../tests/random/program.rs"]
 mod program;
@@ -19,7 +19,7 @@ const PROGRAMS: u64 = 150;
 
 fn random_programs_give_the_data_of_their_operations_in_sequence() {
     let number = |name| env::var(name).ok().and_then(|text| text.parse::<u64>().ok());
-    let programs = number("LIBNCCL_CUDA_PROGRAMS").unwrap_or(PROGRAMS);
+    let programs = number("LIBNCCL_TEST_CUDA_PROGRAMS").unwrap_or(PROGRAMS);
     let seed = number("LIBNCCL_CPU_SEED").unwrap_or(0);
     let contexts = [0, 1].map(|device| CudaContext::new(device).expect("a device"));
     for number in seed * programs..(seed + 1) * programs {

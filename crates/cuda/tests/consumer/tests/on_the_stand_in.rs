@@ -131,7 +131,7 @@ const PROGRAMS: u64 = 40;
 fn random_programs_with_collectives_give_the_data_of_their_operations_in_sequence() {
     /// The programs of a process.
     const AT_ONCE: u64 = 1000;
-    let programs = std::env::var("LIBNCCL_CUDA_PROGRAMS").ok().and_then(|text| text.parse().ok());
+    let programs = std::env::var("LIBNCCL_TEST_CUDA_PROGRAMS").ok().and_then(|text| text.parse().ok());
     let programs = programs.unwrap_or(PROGRAMS);
     for seed in [None, Some(1), Some(2), Some(3)] {
         let first = programs * u64::from(seed.unwrap_or(0));
