@@ -27,7 +27,12 @@ fn completions_are_valid_and_name_all_subcommands() {
     for shell in ["bash", "zsh", "fish", "elvish", "powershell"] {
         let script = text(&format!("completions {shell}"));
         assert_has(&script, &SUBCOMMANDS);
+        assert!(!script.contains("device_implementation"), "an option that is refused is in\n{script}");
         if shell == "bash" {
+            assert_has(
+                &script,
+                &["compgen -W \"int8 uint8 ", "compgen -W \"sum prod max min avg mulsum all\""],
+            );
             run(Command::new(shell).args(["-n", "-c", &script]), 0);
         }
     }
