@@ -24,19 +24,19 @@ use crate::{
 ///
 /// let nccl = libnccl_cpu::nccl();
 /// let id = nccl.unique_id()?;
+/// let work = |rank| {
+///     let comm = nccl.init_rank(2, rank, &id)?;
+///     let mut sum = [0; 2];
+///     let own = [1, comm.rank() as i32];
+///     comm.all_reduce(&own, &mut sum, ReduceOp::Sum, StreamRef::DEFAULT)?;
+///     assert_eq!(sum, [comm.size() as i32, 1]);
+///     comm.destroy()
+/// };
 /// std::thread::scope(|scope| {
-///     for rank in 0..2 {
-///         let nccl = &nccl;
-///         scope.spawn(move || -> libnccl::Result<()> {
-///             let comm = nccl.init_rank(2, rank, &id)?;
-///             let mut sum = [0; 2];
-///             comm.all_reduce(&[1, comm.rank() as i32], &mut sum, ReduceOp::Sum, StreamRef::DEFAULT)?;
-///             assert_eq!(sum, [comm.size() as i32, 1]);
-///             comm.destroy()
-///         });
-///     }
-/// });
-/// # Ok(())
+///     let other = scope.spawn(|| work(1));
+///     work(0)?;
+///     other.join().expect("rank 1 does not panic")
+/// })
 /// # }
 /// ```
 ///

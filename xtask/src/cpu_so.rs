@@ -153,7 +153,8 @@ fn replace(path: &Path, make: impl FnOnce(&Path) -> io::Result<()>) -> Result<()
 
 /// Builds a library of this type with this command `rustc` of cargo's, and returns the path of its file.
 pub(crate) fn build(cargo: &mut Command, library: SharedObject, is_shared: bool) -> Result<PathBuf> {
-    let SharedObject { package, library, features, .. } = library;
+    let SharedObject { package, library, features, soname, .. } = library;
+    eprintln!("building {soname}");
     // Of that type alone: beside an rlib, it would not be optimised across crates.
     let (crate_type, extension) = if is_shared { ("cdylib", ".so") } else { ("staticlib", ".a") };
     cargo.args(features).arg("--lib").arg(format!("--crate-type={crate_type}"));

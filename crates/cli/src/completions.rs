@@ -22,9 +22,23 @@ pub(crate) struct CompletionsArguments {
 }
 
 pub(crate) fn run(arguments: &CompletionsArguments, mut command: Command) -> Result<ExitCode> {
+    command.build();
     // It panics if it cannot write.
     let mut text = Vec::new();
-    generate(arguments.shell, &mut command, "nccl", &mut text);
+    generate(arguments.shell, &mut visible(&command), "nccl", &mut text);
     stdout().write_all(&text)?;
     Ok(ExitCode::SUCCESS)
+}
+
+/// Returns a command that was built without its hidden arguments, which are refused.
+fn visible(command: &Command) -> Command {
+    // The name has to be static, and -V needs a version.
+    Command::new(&*command.get_name().to_owned().leak())
+        .version("")
+        .about(command.get_about().cloned().unwrap_or_default())
+        .disable_help_flag(true)
+        .disable_help_subcommand(true)
+        .disable_version_flag(true)
+        .args(command.get_arguments().filter(|argument| !argument.is_hide_set()))
+        .subcommands(command.get_subcommands().map(visible))
 }

@@ -7,7 +7,7 @@ use std::process::ExitCode;
 
 use anyhow::Result;
 use clap::Args;
-use libnccl::{Backend, Nccl, Parameters};
+use libnccl::{Backend, Parameters};
 use serde::Serialize;
 
 use crate::nccl_file::NcclFile;
@@ -48,7 +48,10 @@ struct Variable {
 }
 
 pub(crate) fn run(arguments: &EnvArguments) -> Result<ExitCode> {
-    let nccl = library::load(arguments.library.as_deref())?;
+    let found = library::find(arguments.library.as_deref())?;
+    let title = if found.is_some() { "" } else { "no NCCL library found: " };
+    let nccl = found.unwrap_or_else(libnccl_cpu::nccl);
+    let title = format!("{title}NCCL {}, {}", nccl.version(), nccl.backend());
     let file = match nccl.backend() {
         Backend::Loaded { path, .. } | Backend::Linked { path: Some(path) } => NcclFile::read(path),
         _ => None,
@@ -63,7 +66,7 @@ pub(crate) fn run(arguments: &EnvArguments) -> Result<ExitCode> {
     if arguments.json {
         writeln!(stdout(), "{}", serde_json::to_string_pretty(&variables)?)?;
     } else {
-        print(&mut stdout(), &nccl, &variables)?;
+        print(&mut stdout(), &title, &variables)?;
     }
     Ok(ExitCode::SUCCESS)
 }
@@ -97,8 +100,11 @@ fn variables(
     names.into_iter().map(variable).collect()
 }
 
-fn print(out: &mut impl Write, nccl: &Nccl, variables: &[Variable]) -> std::io::Result<()> {
-    writeln!(out, "# NCCL {}, {}", nccl.version(), nccl.backend())?;
+fn print(out: &mut impl Write, title: &str, variables: &[Variable]) -> std::io::Result<()> {
+    writeln!(out, "# {title}")?;
+    if variables.iter().any(|variable| variable.value.is_none()) {
+        writeln!(out, "# ?: not set, and the library does not tell its default")?;
+    }
     for Variable { name, value, origin, known } in variables {
         let value = value.as_deref().unwrap_or("?");
         let unknown = if *known { "" } else { "; unknown to this library" };

@@ -17,6 +17,19 @@ pub(crate) fn load(path: Option<&Path>) -> Result<Nccl, LoadError> {
     }
 }
 
+/// Does the same. Returns `None` if there is no library and the user named none: another implementation than the one that
+/// was named would hide a mistake.
+pub(crate) fn find(path: Option<&Path>) -> Result<Option<Nccl>, LoadError> {
+    match load(path) {
+        Err(LoadError::NotFound { attempts })
+            if path.is_none() && !attempts.iter().any(is_named_by_variable) =>
+        {
+            Ok(None)
+        }
+        loaded => loaded.map(Some),
+    }
+}
+
 /// Returns the library that this program is linked with.
 #[cfg(feature = "link")]
 pub(crate) fn linked() -> Result<Nccl> {

@@ -1,11 +1,15 @@
 //! The arguments of `nccl bench`.
 
+use std::convert::Infallible;
+use std::error::Error;
+use std::ffi::OsStr;
 use std::fmt::Display;
 use std::path::PathBuf;
 use std::str::FromStr;
 
 use clap::ArgAction::Set;
-use clap::{Args, Subcommand};
+use clap::builder::{PossibleValue, TypedValueParser};
+use clap::{Arg, Args, Command, Subcommand};
 use libnccl::DataType;
 
 use super::benchmark::Benchmark;
@@ -64,6 +68,9 @@ pub(crate) struct MeasureArguments {
     /// Operation to measure
     #[arg(value_enum, value_name = "OPERATION")]
     pub(crate) benchmark: Benchmark,
+    /// Refused: a file of --json or --csv without `=`
+    #[arg(hide = true, value_parser = no_word)]
+    pub(crate) word: Option<Infallible>,
     /// Smallest size in bytes, with an optional unit: 64K, 1M, 1G [default: 8]
     #[arg(short = 'b', long, value_name = "SIZE", value_parser = size, help_heading = "Sizes")]
     pub(crate) minbytes: Option<u64>,
@@ -83,9 +90,11 @@ pub(crate) struct MeasureArguments {
     #[arg(value_parser = whole::<usize>(0..=1 << 20))]
     pub(crate) unalign: usize,
 
-    #[arg(short = 'd', long, default_value = "float", help = help("Data type", DataType::ALL))]
+    /// Data type
+    #[arg(short = 'd', long, default_value = "float", value_parser = OneOrAllOf(DataType::ALL))]
     pub(crate) datatype: OneOrAll<DataType>,
-    #[arg(short = 'o', long, default_value = "sum", help = help("Reduction", Reduction::ALL))]
+    /// Reduction
+    #[arg(short = 'o', long, default_value = "sum", value_parser = OneOrAllOf(Reduction::ALL))]
     pub(crate) op: OneOrAll<Reduction>,
     /// Root of the operations that have one; all or -1 for each rank in turn
     #[arg(short = 'r', long, value_name = "RANK", default_value = "0", value_parser = root)]
@@ -231,6 +240,11 @@ fn no_kernels(_: &str) -> Result<u8, String> {
     Err("nccl bench measures NCCL's own operations; it has no kernels of the device API".into())
 }
 
+/// Refuses a word after the operation.
+fn no_word(_: &str) -> Result<Infallible, String> {
+    Err("expected one operation, and an option's file after `=`: --json=FILE, --csv=FILE".into())
+}
+
 fn parallel_init(text: &str) -> Result<u8, String> {
     match text {
         "1" => Ok(1),
@@ -250,12 +264,6 @@ fn root(text: &str) -> Result<OneOrAll<usize>, String> {
     rank.map_err(|problem| format!("{problem}, or all"))
 }
 
-/// Returns the help of an option that takes one of `values` or `all`.
-fn help(what: &str, values: &[impl Display]) -> String {
-    let names: Vec<String> = values.iter().map(ToString::to_string).collect();
-    format!("{what}: {}, or all", names.join(", "))
-}
-
 /// The value of an option that also takes `all`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum OneOrAll<T> {
@@ -263,20 +271,49 @@ pub(crate) enum OneOrAll<T> {
     All,
 }
 
-impl<T: FromStr> FromStr for OneOrAll<T> {
-    type Err = T::Err;
+/// The parser of one of these values, by any of its names, or `all`.
+#[derive(Debug, Clone, Copy)]
+struct OneOrAllOf<T: 'static>(&'static [T]);
 
-    fn from_str(text: &str) -> Result<Self, Self::Err> {
-        if text.eq_ignore_ascii_case("all") { Ok(Self::All) } else { text.parse().map(Self::One) }
+impl<T> TypedValueParser for OneOrAllOf<T>
+where
+    T: FromStr<Err: Into<Box<dyn Error + Send + Sync>>> + Display + Clone + Send + Sync,
+{
+    type Value = OneOrAll<T>;
+
+    fn parse_ref(
+        &self,
+        command: &Command,
+        option: Option<&Arg>,
+        text: &OsStr,
+    ) -> Result<Self::Value, clap::Error> {
+        let parse = |text: &str| {
+            if text.eq_ignore_ascii_case("all") {
+                Ok(OneOrAll::All)
+            } else {
+                text.parse::<T>().map(OneOrAll::One)
+            }
+        };
+        TypedValueParser::parse_ref(&parse, command, option, text)
+    }
+
+    /// Returns the values that help and completions name.
+    fn possible_values(&self) -> Option<Box<dyn Iterator<Item = PossibleValue> + '_>> {
+        // They have to be static.
+        let name = |value: &T| &*value.to_string().leak();
+        Some(Box::new(self.0.iter().map(name).chain(["all"]).map(PossibleValue::new)))
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use clap::CommandFactory;
+    use std::ffi::OsStr;
+
+    use clap::builder::TypedValueParser;
+    use clap::{Command, CommandFactory};
     use libnccl::DataType;
 
-    use super::OneOrAll;
+    use super::{OneOrAll, OneOrAllOf};
     use crate::args::Arguments;
 
     #[test]
@@ -286,17 +323,22 @@ mod tests {
         let help = bench.render_help().to_string().split_whitespace().collect::<Vec<_>>().join(" ");
         let types =
             "int8, uint8, int32, uint32, int64, uint64, half, float, double, bfloat16, f8e4m3, f8e5m2";
-        assert!(help.contains(&format!("Data type: {types}, or all [default: float]")), "{help}");
+        assert!(
+            help.contains(&format!("Data type [default: float] [possible values: {types}, all]")),
+            "{help}"
+        );
         let ops = "sum, prod, max, min, avg, mulsum";
-        assert!(help.contains(&format!("Reduction: {ops}, or all [default: sum]")), "{help}");
+        assert!(help.contains(&format!("Reduction [default: sum] [possible values: {ops}, all]")), "{help}");
     }
 
     #[test]
     fn one_or_all_parses_names_and_all() {
-        assert_eq!("double".parse(), Ok(OneOrAll::One(DataType::Float64)));
-        assert_eq!("f64".parse(), Ok(OneOrAll::One(DataType::Float64)));
-        assert_eq!("all".parse(), Ok(OneOrAll::<DataType>::All));
-        let error = "f99".parse::<OneOrAll<DataType>>().unwrap_err().to_string();
+        let parse = |text| OneOrAllOf(DataType::ALL).parse_ref(&Command::new("nccl"), None, OsStr::new(text));
+        for text in ["double", "f64"] {
+            assert_eq!(parse(text).unwrap(), OneOrAll::One(DataType::Float64));
+        }
+        assert_eq!(parse("all").unwrap(), OneOrAll::All);
+        let error = parse("f99").unwrap_err().to_string();
         assert!(error.contains("is not a data type of NCCL; expected int8"), "{error}");
     }
 }

@@ -76,12 +76,13 @@ fn benchmark(arguments: &MeasureArguments) -> Result<ExitCode> {
             writeln!(std::io::stderr(), "{reason}")?;
         }
     }
-    match start {
-        Start::Processes => return processes::run(&start.id(&nccl)?, first.ranks),
-        // The other ranks that this program has started are ended by their parent.
-        Start::Launched { rank: 1.., .. } => interrupt::leave_to_parent()?,
-        _ => interrupt::end_with_output(output.clone())?,
+    if let Start::Processes = start {
+        return processes::run(&start.id(&nccl)?, first.ranks);
     }
+    let interrupted = output.clone();
+    start.end_with_output(move || {
+        interrupted.interrupt();
+    })?;
     let id = start.id(&nccl)?;
     let (interrupted, benchmark) = (output.clone(), first.benchmark);
     let timeout = Some(first.procedure.timeout).filter(|seconds| *seconds > 0).map(Duration::from_secs);

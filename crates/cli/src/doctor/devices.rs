@@ -43,11 +43,8 @@ pub(super) fn findings(system: &System, settings: &Settings, driver: &Driver) ->
         });
     }
     if findings.is_empty() {
-        let nodes = if numa_nodes == 1 { "node" } else { "nodes" };
-        findings.push(Finding::ok(format!(
-            "GPUs on the PCI bus: {}, on {numa_nodes} NUMA {nodes}",
-            on_bus.len()
-        )));
+        let gpus = on_bus.len();
+        findings.push(Finding::ok(format!("GPUs on the PCI bus: {gpus}; NUMA nodes: {numa_nodes}")));
     }
     findings
 }

@@ -11,11 +11,11 @@ const LEFT: f64 = 70.0;
 const ROW: f64 = 26.0;
 
 const STYLE: &str = "\
-:root { color-scheme: light dark; --line: #8884; --text: #222; --done: #3b7ddd; --queued: #6bbf7b; --open: #d9483b; --message: #b58a1f }
-@media (prefers-color-scheme: dark) { :root { --text: #ddd; --done: #6ea8fe; --open: #ff7b6e } }
+:root { color-scheme: light dark; --line: #8884; --text: #222; --done: #3b7ddd; --queued: #6bbf7b; --open: #d9483b; --failed: #8a4fbf; --message: #b58a1f }
+@media (prefers-color-scheme: dark) { :root { --text: #ddd; --done: #6ea8fe; --open: #ff7b6e; --failed: #c79bff } }
 body { font: 14px system-ui, sans-serif; color: var(--text); margin: 2em; max-width: 1300px }
 svg { width: 100%; height: auto } text { fill: var(--text); font-size: 11px }
-.done { fill: var(--done) } .queued { fill: var(--queued) } .called { fill: var(--open) }
+.done { fill: var(--done) } .queued { fill: var(--queued) } .called { fill: var(--open) } .failed { fill: var(--failed) }
 .message { stroke: var(--message); stroke-width: 2 } .grid { stroke: var(--line) }
 pre { background: #8881; padding: 1em; overflow-x: auto } .key span { margin-right: 1.5em }
 .key i { display: inline-block; width: 1em; height: 0.8em; margin-right: 0.4em }
@@ -40,7 +40,8 @@ pub(super) fn page(jobs: &[Job], findings: &[Finding]) -> String {
     line(
         "<p class=\"key\"><span><i style=\"background:var(--done)\"></i>completed</span>\
          <span><i style=\"background:var(--queued)\"></i>call returned</span>\
-         <span><i style=\"background:var(--open)\"></i>call has not returned, or failed</span>\
+         <span><i style=\"background:var(--open)\"></i>call has not returned</span>\
+         <span><i style=\"background:var(--failed)\"></i>failed</span>\
          <span><i style=\"border:2px solid var(--message)\"></i>message</span></p>",
     );
     for job in jobs {
@@ -99,7 +100,8 @@ fn chart(job: &Job) -> String {
 
 fn bar(record: &Record, x: f64, width: f64, y: f64) -> String {
     let class = match record.state {
-        State::Called | State::Failed => "called",
+        State::Called => "called",
+        State::Failed => "failed",
         State::Queued => "queued",
         State::Completed => "done",
     };

@@ -201,6 +201,7 @@ fn bench_rejects_invalid_values() {
             "hypercube with --ngpus or --agg_iters above 1: its messages depend on each other",
         ),
         ("all_reduce --json --csv", "--json and --csv both go to stdout: expected a file for one of them"),
+        ("all_reduce --json a.json", "expected one operation, and an option's file after `=`: --json=FILE"),
         ("all_reduce --ranks 2 -g 2", "'--ranks <N>' cannot be used with '--ngpus <N>'"),
         ("all_reduce --against x -N 0", "--against and --run_cycles 0: the first turn would never end"),
         ("all_reduce --against x --json", "'--against <PROGRAM>' cannot be used with '--json[=<FILE>]'"),

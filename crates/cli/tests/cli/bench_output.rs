@@ -11,7 +11,9 @@ use std::time::{Duration, Instant};
 use rustix::process::Signal;
 use serde_json::Value;
 
-use crate::common::{LIMIT, NCCL, assert_frame, assert_has, bench, ended, json, list, nccl, read, run, send};
+use crate::common::{
+    LIMIT, NCCL, assert_frame, assert_has, bench, ended, json, list, nccl, read, run, send, terminal,
+};
 
 /// Runs a command, which has to end with this status. Returns the JSON of its stdout.
 fn report(command: &mut Command, status: i32) -> Value {
@@ -283,17 +285,6 @@ fn against_prints_the_ratio_of_each_size() {
     let error = failed("echo '128 32 float sum -1 1.00 4.00 6.00 0 1.00 4.00 6.00 0'");
     let problem = "measures something else: it prints a row of 128 32 float, expected one of 64 16 float";
     assert_has(&error, &[problem]);
-}
-
-/// Opens a terminal, whose other end shows what is drawn.
-fn terminal() -> (fs::File, fs::File) {
-    use rustix::pty::{OpenptFlags, grantpt, openpt, ptsname, unlockpt};
-
-    let own = openpt(OpenptFlags::RDWR | OpenptFlags::NOCTTY).expect("a terminal");
-    grantpt(&own).and_then(|()| unlockpt(&own)).expect("it is ours");
-    let name = ptsname(&own, Vec::new()).expect("a name").into_string().expect("text");
-    let other = fs::File::options().read(true).write(true).open(name).expect("it exists");
-    (own.into(), other)
 }
 
 #[test]

@@ -1,6 +1,6 @@
 //! What the tests of several subjects use.
 
-use std::fs;
+use std::fs::{self, File};
 use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output};
@@ -8,6 +8,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use rustix::process::{Pid, Signal, kill_process};
+use rustix::pty::{OpenptFlags, grantpt, openpt, ptsname, unlockpt};
 use serde_json::Value;
 
 /// The program.
@@ -143,6 +144,15 @@ pub(crate) fn wait_until(limit: Duration, condition: impl Fn() -> bool) -> bool 
         thread::sleep(Duration::from_millis(1));
     }
     true
+}
+
+/// Opens a terminal, whose other end shows what is drawn.
+pub(crate) fn terminal() -> (File, File) {
+    let own = openpt(OpenptFlags::RDWR | OpenptFlags::NOCTTY).expect("a terminal");
+    grantpt(&own).and_then(|()| unlockpt(&own)).expect("it is ours");
+    let name = ptsname(&own, Vec::new()).expect("a name").into_string().expect("text");
+    let other = File::options().read(true).write(true).open(name).expect("it exists");
+    (own.into(), other)
 }
 
 pub(crate) fn repository() -> PathBuf {

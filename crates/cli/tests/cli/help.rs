@@ -27,7 +27,12 @@ fn completions_are_valid_and_name_all_subcommands() {
     for shell in ["bash", "zsh", "fish", "elvish", "powershell"] {
         let script = text(&format!("completions {shell}"));
         assert_has(&script, &SUBCOMMANDS);
+        assert!(!script.contains("device_implementation"), "an option that is refused is in\n{script}");
         if shell == "bash" {
+            assert_has(
+                &script,
+                &["compgen -W \"int8 uint8 ", "compgen -W \"sum prod max min avg mulsum all\""],
+            );
             run(Command::new(shell).args(["-n", "-c", &script]), 0);
         }
     }
@@ -60,7 +65,16 @@ fn version_says_what_the_program_was_built_with() {
 }
 
 #[test]
-fn env_without_a_library_is_an_error() {
+fn env_explains_a_default_that_is_not_told() {
+    // With the system's library, if there is one, or without any.
+    let (stdout, _) = run(nccl("env nccl_debug").env_remove("NCCL_DEBUG"), 0);
+    assert_has(&stdout, &["NCCL_DEBUG="]);
+    let is_explained = stdout.contains("# ?: not set, and the library does not tell its default\n");
+    assert_eq!(is_explained, stdout.contains("=?  (default)\n"), "{stdout}");
+}
+
+#[test]
+fn env_without_the_library_that_is_named_is_an_error() {
     let (_, error) = run(&mut nccl("env --library /nonexistent"), 1);
     assert!(error.starts_with("error: "), "{error}");
     assert_has(&error, &["/nonexistent"]);

@@ -4,7 +4,7 @@ use std::fs;
 
 use serde_json::{Value, json};
 
-use crate::common::{assert_has, json, list, nccl, run};
+use crate::common::{assert_has, json, list, nccl, read, run};
 
 /// The operations of a rank, on one communicator or more.
 type Operations = Vec<Value>;
@@ -227,6 +227,22 @@ fn operations_that_rings_have_lost_are_not_missed() {
     let short = Some((7..=9).map(|number| done(number, "all_reduce")).collect());
     let (findings, _) = diff(&[("c0", vec![long, short])]);
     assert!(findings.is_empty(), "{findings:?}");
+}
+
+#[test]
+fn page_tells_a_failed_call_from_one_that_has_not_returned() {
+    let folder = tempfile::tempdir().unwrap();
+    let (recording, page) = (folder.path().join("rank0.json"), folder.path().join("page.html"));
+    let records = [call(1, Some(1), "all_reduce", "failed"), call(2, Some(2), "broadcast", "called")];
+    let rank = json!({ "id": "c", "name": null, "rank": 0, "size": 1, "records": records });
+    let text = json!({ "format": "libnccl recorder", "version": 1, "time_ns": 0, "process": 1, "communicators": [rank] });
+    fs::write(&recording, text.to_string()).unwrap();
+    nccl("recorder diff").arg(&recording).arg("--html").arg(&page).output().unwrap();
+    let html = read(&page);
+    assert_has(
+        &html,
+        &["<rect class=\"failed\"", "<rect class=\"called\"", ".failed { fill: var(--failed) }"],
+    );
 }
 
 #[test]

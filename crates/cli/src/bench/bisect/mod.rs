@@ -21,6 +21,7 @@ use libnccl::Communicator;
 use serde_json::json;
 
 use super::measure::endpoint::Endpoint;
+use super::output::progress::Progress;
 use super::start::job::{self, Member};
 use crate::output;
 use arguments::BisectArguments;
@@ -40,7 +41,8 @@ pub(crate) fn run(arguments: &BisectArguments) -> Result<ExitCode> {
         output::keep_libraries_out()?;
     }
     let own = arguments.clone();
-    job::run(&arguments.ranks, move |member| search(member, &own))
+    // A verdict needs all groups, so that there is nothing that a signal could print.
+    job::run(&arguments.ranks, || (), move |member| search(member, &own))
 }
 
 /// Returns what is wrong with the ranks, on rank 0, which prints, or on the one that can tell.
@@ -56,7 +58,8 @@ fn search(member: &Member, arguments: &BisectArguments) -> Result<Option<String>
         let color = stage.color(rank).map(u32::try_from).transpose()?;
         groups.push(endpoint.communicator.split(color, rank as i32)?);
     }
-    let mut search = Search { endpoint, stages, groups, arguments, passes: vec![] };
+    let parent = member.parent.as_deref();
+    let mut search = Search { endpoint, stages, groups, arguments, passes: vec![], parent };
     let begin = Instant::now();
     let trials = search.trials(begin)?;
     if hangs(&trials) {
@@ -88,6 +91,8 @@ struct Search<'a> {
     arguments: &'a BisectArguments,
     /// The values of all ranks in each pass.
     passes: Vec<Vec<Vec<f64>>>,
+    /// The process that shows the progress of this one's rank.
+    parent: Option<&'a str>,
 }
 
 impl Search<'_> {
@@ -98,6 +103,9 @@ impl Search<'_> {
     /// Does this rank's part in every stage.
     fn trials(&mut self, begin: Instant) -> Result<Vec<Trial>> {
         let mut trials: Vec<Trial> = vec![];
+        let stages = self.stages.len() as u64;
+        let progress =
+            (self.endpoint.rank() == 0).then(|| Progress::new(Some(stages), "stages", self.parent));
         for number in 0..self.stages.len() {
             let trial = if hangs(&trials) {
                 // Each group that hangs makes its ranks late for their next one, so these begin at fixed times.
@@ -113,6 +121,9 @@ impl Search<'_> {
                     bail!("the ranks {own:?} have not finished, after all ranks together have: {failure}")
                 }
                 _ => trials.push(trial),
+            }
+            if let Some(progress) = &progress {
+                progress.row(|| format!("after ranks {own:?}"), || ());
             }
         }
         Ok(trials)

@@ -2,7 +2,7 @@
 
 pub(crate) mod csv;
 pub(crate) mod description;
-mod progress;
+pub(crate) mod progress;
 pub(crate) mod report;
 pub(crate) mod statistic;
 mod table;
@@ -134,7 +134,7 @@ impl Output {
             interrupted: false,
         };
         let json = self.settings.json.as_ref().map(Target::open).transpose()?;
-        let progress = Progress::new(rows, self.settings.parent.as_deref());
+        let progress = Progress::new(rows, "rows", self.settings.parent.as_deref());
         *self.lock() = Some(Written { table, csv, json, plot: self.settings.plot.clone(), report, progress });
         Ok(())
     }
@@ -225,7 +225,7 @@ impl Output {
 
 impl Written {
     fn finish(mut self, usage: Option<Usage>, interrupted: bool) -> Result<u64> {
-        self.progress.end();
+        drop(self.progress);
         self.report.interrupted = interrupted;
         let measured: Vec<_> = self.report.rows.iter().flat_map(Row::measured).collect();
         let bandwidths = measured.iter().map(|measured| measured.busbw).fold(0.0, |sum, busbw| sum + busbw);

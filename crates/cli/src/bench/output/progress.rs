@@ -12,9 +12,9 @@ use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 pub(crate) struct Progress(ProgressBar);
 
 impl Progress {
-    /// Draws a bar for so many rows, `None` for rows without end. A process of a rank, whose stderr is a pipe, draws on the
-    /// stderr of its parent.
-    pub(crate) fn new(rows: Option<u64>, parent: Option<&str>) -> Self {
+    /// Draws a bar for so many rows, or what `unit` names, `None` for rows without end. A process of a rank, whose stderr is a
+    /// pipe, draws on the stderr of its parent.
+    pub(crate) fn new(rows: Option<u64>, unit: &str, parent: Option<&str>) -> Self {
         let target = match parent {
             Some(parent) => terminal_of(parent)
                 .and_then(|terminal| Some(Term::read_write_pair(terminal.try_clone().ok()?, terminal)))
@@ -23,8 +23,8 @@ impl Progress {
             None => ProgressDrawTarget::hidden(),
         };
         let bar = ProgressBar::with_draw_target(rows, target);
-        let template = "{bar:30} {pos}/{len} rows, {msg} [{elapsed}, {eta} left]";
-        if let Ok(style) = ProgressStyle::with_template(template) {
+        let template = format!("{{bar:30}} {{pos}}/{{len}} {unit}, {{msg}} [{{elapsed}}, {{eta}} left]");
+        if let Ok(style) = ProgressStyle::with_template(&template) {
             bar.set_style(style);
         }
         if !bar.is_hidden() {
@@ -42,9 +42,11 @@ impl Progress {
         self.0.inc(1);
         self.0.suspend(print)
     }
+}
 
-    /// Removes the bar.
-    pub(crate) fn end(&self) {
+/// Removes the bar.
+impl Drop for Progress {
+    fn drop(&mut self) {
         self.0.finish_and_clear();
     }
 }

@@ -16,6 +16,7 @@ Exit status:
   0    All pairs keep the limits, and all messages arrived unchanged
   1    A pair misses a limit, a message arrived changed, or a failure
   2    Invalid command line
+  130  Ctrl-C, after the output of what was measured; 143 for SIGTERM
   141  The reader of the output closed it";
 
 #[derive(Debug, Clone, Args)]

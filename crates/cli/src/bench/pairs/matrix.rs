@@ -24,7 +24,7 @@ pub(crate) struct Pairs {
     /// The size of the messages that bandwidth is measured with.
     bytes: u64,
     iters: usize,
-    /// `links[a][b]` is what rank a sends to rank b; `None` where they are the same.
+    /// `links[a][b]` is what rank a sends to rank b; `None` where they are the same, or not measured yet.
     pub(crate) links: Vec<Vec<Option<Link>>>,
     ranks: Vec<Rank>,
 }
@@ -59,14 +59,28 @@ pub(crate) struct Rank {
 }
 
 impl Pairs {
+    /// Returns the links of so many ranks before they are measured.
     pub(crate) fn new(
         library: String,
         device: String,
         launch: String,
         bytes: u64,
         iters: usize,
-        links: Vec<Vec<Option<Link>>>,
+        size: usize,
     ) -> Self {
+        let program = format!("nccl {}", env!("CARGO_PKG_VERSION"));
+        let (links, ranks) = (vec![vec![None; size]; size], vec![]);
+        Self { schema: SCHEMA, program, library, device, launch, bytes, iters, links, ranks }
+    }
+
+    /// Returns the number of pairs, measured or not.
+    pub(crate) fn number(&self) -> usize {
+        self.links.len() * (self.links.len() - 1) / 2
+    }
+
+    /// Judges the ranks by the links that are measured.
+    pub(crate) fn judge(&mut self) {
+        let links = &self.links;
         let all = || links.iter().flatten().flatten();
         let latency = median(all().map(|link| link.latency_us));
         let bandwidth = median(all().map(|link| link.bandwidth));
@@ -82,12 +96,11 @@ impl Pairs {
                 bandwidth: own_bandwidth,
                 wrong: row.clone().map(|link| link.wrong).sum(),
                 is_slow: links.len() > 2
+                    && both().next().is_some()
                     && (own_latency > SLOW * latency || own_bandwidth < bandwidth / SLOW),
             }
         };
-        let ranks = (0..links.len()).map(rank).collect();
-        let program = format!("nccl {}", env!("CARGO_PKG_VERSION"));
-        Self { schema: SCHEMA, program, library, device, launch, bytes, iters, links, ranks }
+        self.ranks = (0..links.len()).map(rank).collect();
     }
 
     /// Returns what is wrong, or beyond the limits.
@@ -158,6 +171,10 @@ impl Display for Pairs {
         self.matrix(f, |link| format!("{:.3}", link.bandwidth))?;
         writeln!(f, "# Latency (us) of 8 bytes, half of a round trip")?;
         self.matrix(f, |link| format!("{:.2}", link.latency_us))?;
+        let (measured, number) = (self.each().count() / 2, self.number());
+        if measured < number {
+            writeln!(f, "# Interrupted after {measured} of {number} pairs")?;
+        }
         for (from, to, link) in self.each().filter(|(_, _, link)| link.wrong > 0) {
             writeln!(f, "# rank {from} to {to}: {} wrong", elements(link.wrong))?;
         }

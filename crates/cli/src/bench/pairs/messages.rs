@@ -6,7 +6,9 @@ use anyhow::Result;
 
 use super::arguments::PairsArguments;
 use super::matrix::{Link, Pairs};
+use super::{Measured, lock};
 use crate::bench::measure::endpoint::{Endpoint, Wrong};
+use crate::bench::output::progress::Progress;
 use crate::bench::start::job::Member;
 
 /// The measurements of a link. The best counts, as other work of the machine makes the others worse and none better.
@@ -18,50 +20,52 @@ const SHORT: usize = 2;
 /// The values of a link that its two ranks know.
 const VALUES: usize = 6;
 
-/// Measures all pairs. Returns them on rank 0, which prints.
-pub(crate) fn pairs(member: &Member, arguments: &PairsArguments) -> Result<Option<Pairs>> {
+/// Measures all pairs, one after the other, which rank 0 puts into `measured`.
+pub(crate) fn pairs(member: &Member, arguments: &PairsArguments, measured: &Measured) -> Result<()> {
     let bytes = arguments.size.unwrap_or(if member.gpus == 0 { 4 << 20 } else { 64 << 20 });
     let elements = (usize::try_from(bytes)? / size_of::<f32>()).max(SHORT);
     let messages = (arguments.iters as usize).div_ceil(BATCHES);
     let mut endpoint = Endpoint::new(member, elements, None)?;
     let (own, size) = (member.rank, member.size);
-    let device = endpoint.device()?;
-    // For each peer.
-    let mut values = vec![[0.0; VALUES]; size];
+    let progress = (own == 0).then(|| {
+        let bytes = (elements * size_of::<f32>()) as u64;
+        let library = format!("{} ({})", member.nccl.version(), member.nccl.backend());
+        let (device, launch) = (endpoint.device()?, member.launch.clone());
+        let pairs = Pairs::new(library, device, launch, bytes, messages * BATCHES, size);
+        let number = pairs.number() as u64;
+        *lock(measured) = Some(pairs);
+        anyhow::Ok(Progress::new(Some(number), "pairs", member.parent.as_deref()))
+    });
+    let progress = progress.transpose()?;
+    endpoint.barrier()?;
     for low in 0..size {
         for high in low + 1..size {
-            endpoint.barrier()?;
-            let peer = match own {
-                rank if rank == low => high,
-                rank if rank == high => low,
-                _ => continue,
+            let values = match own {
+                rank if rank == low => pair(&mut endpoint, high, elements, messages)?,
+                rank if rank == high => pair(&mut endpoint, low, elements, messages)?,
+                _ => [0.0; VALUES],
             };
-            values[peer] = pair(&mut endpoint, peer, elements, messages)?;
+            // The others wait for the pair, too.
+            let all = endpoint.gather(&values)?;
+            let Some(progress) = &progress else { continue };
+            let link = |from: usize, to: usize| Link {
+                latency_us: all[low][0],
+                median_latency_us: all[low][1],
+                bandwidth: all[from][2],
+                median_bandwidth: all[from][3],
+                // The receiver has counted.
+                wrong: all[to][4] as u64,
+                first_wrong: (all[to][4] > 0.0).then(|| all[to][5] as u64),
+            };
+            // A signal may have taken them.
+            if let Some(pairs) = lock(measured).as_mut() {
+                pairs.links[low][high] = Some(link(low, high));
+                pairs.links[high][low] = Some(link(high, low));
+            }
+            progress.row(|| format!("ranks {low} and {high}"), || ());
         }
     }
-    let all = endpoint.gather(values.as_flattened())?;
-    let links = (0..size).map(|from| {
-        let link = |to: usize| {
-            let of = |rank: usize, peer: usize, value: usize| all[rank][peer * VALUES + value];
-            let (low, high) = (from.min(to), from.max(to));
-            (from != to).then(|| Link {
-                latency_us: of(low, high, 0),
-                median_latency_us: of(low, high, 1),
-                bandwidth: of(from, to, 2),
-                median_bandwidth: of(from, to, 3),
-                // The receiver has counted.
-                wrong: of(to, from, 4) as u64,
-                first_wrong: (of(to, from, 4) > 0.0).then(|| of(to, from, 5) as u64),
-            })
-        };
-        (0..size).map(link).collect()
-    });
-    let links: Vec<Vec<Option<Link>>> = links.collect();
-    let library = format!("{} ({})", endpoint.nccl.version(), endpoint.nccl.backend());
-    endpoint.destroy()?;
-    let bytes = (elements * size_of::<f32>()) as u64;
-    let iters = messages * BATCHES;
-    Ok((own == 0).then(|| Pairs::new(library, device, member.launch.clone(), bytes, iters, links)))
+    endpoint.destroy()
 }
 
 /// Measures this rank's side of a pair: the latency and the bandwidth of what it sends, best and median, and the wrong

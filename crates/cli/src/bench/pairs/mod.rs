@@ -8,12 +8,14 @@ mod messages;
 use std::fs;
 use std::io::Write;
 use std::process::ExitCode;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use anyhow::{Context, Result};
 
 use super::start::job::{self, Member};
 use crate::output;
 use arguments::PairsArguments;
+use matrix::Pairs;
 
 /// The links that an error names at most.
 const MAX_NAMED: usize = 8;
@@ -23,22 +25,46 @@ pub(crate) fn run(arguments: &PairsArguments) -> Result<ExitCode> {
     if arguments.json {
         output::keep_libraries_out()?;
     }
-    let own = arguments.clone();
-    job::run(&arguments.ranks, move |member| check(member, &own))
+    let measured = Measured::default();
+    let (own, interrupted, also) = (arguments.clone(), measured.clone(), arguments.clone());
+    // An output that cannot be written changes nothing about the signal.
+    let interrupt = move || drop(take(&interrupted).map(|pairs| write(&pairs, &also)));
+    job::run(&arguments.ranks, interrupt, move |member| check(member, &own, &measured))
+}
+
+/// The pairs that rank 0 has measured, until they are printed.
+type Measured = Arc<Mutex<Option<Pairs>>>;
+
+fn take(measured: &Measured) -> Option<Pairs> {
+    let mut pairs = lock(measured).take()?;
+    pairs.judge();
+    Some(pairs)
+}
+
+fn lock(measured: &Measured) -> MutexGuard<'_, Option<Pairs>> {
+    measured.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// Returns what misses the limits, on rank 0, which prints.
-fn check(member: &Member, arguments: &PairsArguments) -> Result<Option<String>> {
-    let Some(pairs) = messages::pairs(member, arguments)? else { return Ok(None) };
-    if let Some(file) = &arguments.svg {
-        fs::write(file, heat_map::draw(&pairs)?)
-            .with_context(|| format!("cannot write {}", file.display()))?;
+fn check(member: &Member, arguments: &PairsArguments, measured: &Measured) -> Result<Option<String>> {
+    messages::pairs(member, arguments, measured)?;
+    if member.rank > 0 {
+        return Ok(None);
     }
-    let text = if arguments.json { pairs.to_json()? } else { pairs.to_string() };
-    output::stdout().write_all(text.as_bytes())?;
+    let Some(pairs) = take(measured) else { return Ok(None) };
+    write(&pairs, arguments)?;
     let mut problems = pairs.problems(arguments.min_bandwidth, arguments.max_latency);
     let more = problems.len().saturating_sub(MAX_NAMED);
     problems.truncate(MAX_NAMED);
     problems.extend((more > 0).then(|| format!("and {more} more")));
     Ok((!problems.is_empty()).then(|| problems.join("; ")))
+}
+
+fn write(pairs: &Pairs, arguments: &PairsArguments) -> Result<()> {
+    if let Some(file) = &arguments.svg {
+        fs::write(file, heat_map::draw(pairs)?)
+            .with_context(|| format!("cannot write {}", file.display()))?;
+    }
+    let text = if arguments.json { pairs.to_json()? } else { pairs.to_string() };
+    Ok(output::stdout().write_all(text.as_bytes())?)
 }

@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use anyhow::{Result, bail};
-use libnccl::{LoadError, MemorySpace, Nccl};
+use libnccl::{MemorySpace, Nccl};
 
 use super::backend::Backend;
 use crate::{gpu, library};
@@ -34,15 +34,9 @@ pub(crate) fn implementation(
     let nccl = match backend {
         Some(Backend::Link) => library::linked()?,
         Some(_) => library::open(path)?,
-        None => match library::load(path) {
-            Ok(nccl) => nccl,
-            // Another implementation than the one that the user named would hide a mistake.
-            Err(LoadError::NotFound { attempts })
-                if path.is_none() && !attempts.iter().any(library::is_named_by_variable) =>
-            {
-                return fallback("no NCCL library found", "; `nccl doctor` lists the search");
-            }
-            Err(error) => return Err(error.into()),
+        None => match library::find(path)? {
+            Some(nccl) => nccl,
+            None => return fallback("no NCCL library found", "; `nccl doctor` lists the search"),
         },
     };
     // Before the memory space is known: the CPU implementation has that of CUDA if CUDA is there.

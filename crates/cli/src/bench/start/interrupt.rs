@@ -9,14 +9,12 @@ use signal_hook::consts::{SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 use signal_hook::low_level::exit;
 
-use crate::bench::output::Output;
-
 const SIGNALS: [i32; 2] = [SIGINT, SIGTERM];
 
-/// Completes the output when a signal comes, and ends the process with 128 and the signal's number.
-pub(crate) fn end_with_output(output: Output) -> Result<()> {
+/// Completes the output by `complete` when a signal comes, and ends the process with 128 and the signal's number.
+pub(crate) fn end_with_output(complete: impl Fn() + Send + 'static) -> Result<()> {
     on_signal(move |signal| {
-        output.interrupt();
+        complete();
         end(exit_code(signal).into())
     })
 }

@@ -22,12 +22,15 @@ pub(crate) struct Member {
     pub(crate) gpus: usize,
     /// The name of the [start](Start).
     pub(crate) launch: String,
+    /// The process that shows the progress of this one's rank.
+    pub(crate) parent: Option<String>,
 }
 
 /// Starts the ranks that the arguments ask for, and does `work` on each, which returns what it found wrong with them. That
-/// is an error, too, and the first of a rank ends all.
+/// is an error, too, and the first of a rank ends all. So does a signal, after `interrupt` has printed what there is.
 pub(crate) fn run(
     arguments: &RankArguments,
+    interrupt: impl Fn() + Send + 'static,
     work: impl Fn(&Member) -> Result<Option<String>> + Clone + Send + 'static,
 ) -> Result<ExitCode> {
     let work = move |member: &Member| match work(member) {
@@ -39,7 +42,7 @@ pub(crate) fn run(
     let Implementation { nccl, gpus, fallback } =
         implementation(None, arguments.cpu, arguments.library.as_deref())?;
     let (processes, threads) = start.processes_and_threads(arguments.ranks, gpus);
-    let (size, launch) = (processes * threads, start.to_string());
+    let (size, launch, parent) = (processes * threads, start.to_string(), start.parent().map(str::to_owned));
     ensure!(size > 1, "there is one GPU, and --ranks is not given: expected two ranks at least");
     if let (Some(reason), Start::Threads | Start::Processes) = (fallback, &start) {
         let _ = stderr().write_all(format!("{reason}\n").as_bytes());
@@ -48,8 +51,10 @@ pub(crate) fn run(
     if let Start::Processes = start {
         return processes::run(&id, size);
     }
+    start.end_with_output(interrupt)?;
     threads::run(start.place(threads), threads, 1, move |Place { rank, local_rank }| {
-        work(&Member { nccl: nccl.clone(), id, rank, local_rank, size, gpus, launch: launch.clone() })
+        let (nccl, launch, parent) = (nccl.clone(), launch.clone(), parent.clone());
+        work(&Member { nccl, id, rank, local_rank, size, gpus, launch, parent })
     })?;
     Ok(ExitCode::SUCCESS)
 }

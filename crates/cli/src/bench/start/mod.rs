@@ -112,6 +112,15 @@ impl Start {
         }
     }
 
+    /// Ends this process when a signal comes, after `complete`. The ranks that this program has started, but for the first,
+    /// are ended by their parent.
+    pub(crate) fn end_with_output(&self, complete: impl Fn() + Send + 'static) -> Result<()> {
+        match self {
+            Self::Launched { rank: 1.., .. } => interrupt::leave_to_parent(),
+            _ => interrupt::end_with_output(complete),
+        }
+    }
+
     /// Returns the process id of the parent that has started this rank.
     pub(crate) fn parent(&self) -> Option<&str> {
         if let Self::Launched { parent, .. } = self { Some(parent) } else { None }
