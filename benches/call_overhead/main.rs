@@ -63,8 +63,8 @@ const SINGLE: &[CallPath] = &[
         limit: FACADE_LIMIT + LOCK_LIMIT,
     },
     CallPath {
-        name: "facade, log and tracing",
-        features: "dlopen,log,tracing",
+        name: "facade, unwanted spans",
+        features: "dlopen,tracing",
         argument: "facade",
         limit: FACADE_LIMIT + OBSERVER_LIMIT,
     },
@@ -166,7 +166,7 @@ impl Programs {
         let programs = Self { folder: Path::new(env!("CARGO_TARGET_TMPDIR")).join("call_overhead") };
         fs::create_dir_all(&programs.folder)?;
         programs.build_c()?;
-        ["link", "dlopen", "dlopen,log,tracing"]
+        ["link", "dlopen", "dlopen,tracing"]
             .iter()
             .try_for_each(|features| programs.build_callers(features))?;
         Ok(programs)

@@ -6,7 +6,7 @@ use crate::{
 };
 
 /// Checks the arguments as the operation's row says, and returns the buffers as this rank uses them.
-#[inline(always)]
+#[cfg_attr(not(debug_assertions), inline(always))]
 pub(super) fn check_by_row(operation: &'static Operation, call: &Call<'_>) -> Result<Checked> {
     let Call { communicator, arguments, .. } = *call;
     let (name, size) = (operation.name, communicator.size());
@@ -92,7 +92,7 @@ pub(crate) fn check_buffers<const N: usize>(
 }
 
 /// Returns an error if a stream or a buffer belongs to another CUDA device than the communicator.
-#[inline(always)]
+#[cfg_attr(not(debug_assertions), inline(always))]
 pub(crate) fn check_devices<const N: usize>(
     communicator: &Communicator,
     call: &'static str,
@@ -242,7 +242,7 @@ fn different_data_types(call: &'static str, first: DataType, second: DataType) -
 }
 
 /// Returns an error if a stream means another one on another thread, as which NCCL may work for a nonblocking communicator.
-#[inline(always)]
+#[cfg_attr(not(debug_assertions), inline(always))]
 pub(super) fn check_stream(
     communicator: &Communicator,
     call: &'static str,

@@ -25,7 +25,7 @@ pub(super) use call_configured;
 /// Calls the function of a collective, or its form with options; NCCL has been entered.
 ///
 /// The operation is passed on by itself, as it is a constant where the call is made.
-#[inline(always)]
+#[cfg_attr(not(debug_assertions), inline(always))]
 pub(super) fn enqueue(
     operation: &Operation,
     function: CFunction,
@@ -68,7 +68,7 @@ pub(super) fn enqueue(
 
 /// Returns what does the same as an operation with messages, for a library that lacks its function; `None` if every release has
 /// it.
-#[inline(always)]
+#[cfg_attr(not(debug_assertions), inline(always))]
 fn messages_of(operation: &Operation) -> Option<fn(Call<'_>, Checked) -> Result<ResultCode>> {
     match (operation.sends, operation.receives, operation.role) {
         (Extent::CountPerRank, Extent::CountPerRank, Role::All) => Some(exchange_parts),

@@ -27,7 +27,7 @@ use crate::{
 impl<G> Operations<'_, G> {
     /// Starts an operation: makes plain views of its buffers, which [`Call::submit`] uses, and keeps their guards until it
     /// is enqueued.
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     #[track_caller]
     pub(super) fn start<'b, T: BufferElement>(
         self,
@@ -106,7 +106,7 @@ enum Begun<'c, 'g> {
 
 impl<'c> Call<'c> {
     /// Starts the operation, and returns its result; an error if it was refused before, and NCCL has nothing of it.
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     pub(super) fn submit(self, start: Start<'_>) -> Result<Result<()>> {
         // Passed on by itself, so that the compiler, which knows it here, makes only the checks and the call of its row.
         let operation = self.operation;
@@ -120,7 +120,7 @@ impl<'c> Call<'c> {
     }
 
     /// Enters NCCL, or joins the group, and tells the observers.
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     fn begin<'g>(
         &self,
         operation: &'static Operation,
@@ -149,7 +149,7 @@ impl<'c> Call<'c> {
     }
 
     /// Leaves NCCL with the result of the call, and tells the observers, or leaves that to the group.
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     fn finish(
         &self,
         operation: &'static Operation,
@@ -173,7 +173,7 @@ impl<'c> Call<'c> {
     }
 
     /// Returns the type of the elements, if there are any.
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     fn data_type(&self, operation: &Operation) -> Option<DataType> {
         match (operation.sends, operation.receives) {
             (Extent::None, Extent::None) => None,
@@ -184,7 +184,7 @@ impl<'c> Call<'c> {
     }
 
     /// Checks whether the operation can start now, or in this group, whatever the state of the communicator.
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     fn check_start(&self, operation: &'static Operation, start: Start<'_>) -> Result<()> {
         match start {
             Start { group: Some((participants, communicator)), .. } => {
@@ -196,7 +196,7 @@ impl<'c> Call<'c> {
     }
 
     /// Checks all that does not depend on the state of the communicator.
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     fn check(&self, operation: &'static Operation, start: Start<'_>) -> Result<Checked> {
         let Self { communicator, send, recv, stream, .. } = self;
         let name = operation.name;
@@ -247,7 +247,7 @@ impl<'c> Call<'c> {
     }
 
     /// Returns the numbers of elements that this rank sends and receives, or would as the root.
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     fn elements(&self, operation: &Operation, checked: &Checked) -> [usize; 2] {
         let [sent, received] = operation.elements(checked.count, self.communicator.size());
         let own = |extent, length, buffer: &RawSlice| {
@@ -257,7 +257,7 @@ impl<'c> Call<'c> {
     }
 
     /// Calls C; NCCL has been entered.
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     fn enqueue(&self, operation: &Operation, start: Start<'_>, checked: &Checked) -> Result<ResultCode> {
         match operation.call {
             CallKind::Collective(c) => collective::enqueue(operation, c, self, start, checked),

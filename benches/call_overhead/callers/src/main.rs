@@ -83,8 +83,6 @@ fn main() -> Result {
         stream: Cell::new(std::ptr::null_mut()),
     };
     let arguments = black_box(&arguments);
-    #[cfg(feature = "log")]
-    libnccl_observe::log();
     #[cfg(feature = "tracing")]
     libnccl_observe::tracing();
     let loaded = Nccl::load()?;
