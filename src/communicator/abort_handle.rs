@@ -66,6 +66,17 @@ impl AbortHandle {
     /// Aborts the communicators of all handles, those of one library in one group of NCCL, so that none waits for another. A
     /// communicator whose owner is in a call is aborted by the owner.
     ///
+    /// ```
+    /// # fn main() -> libnccl::Result<()> {
+    /// use libnccl::{AbortHandle, Health};
+    ///
+    /// let comms = libnccl_cpu::nccl().init_all(&[0, 1])?;
+    /// AbortHandle::abort_all(comms.iter().map(|comm| comm.abort_handle()))?;
+    /// assert!(comms.iter().all(|comm| comm.abort_handle().health() == Health::Ended));
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
     /// # Errors
     /// As for [`abort`](Self::abort).
     pub fn abort_all(handles: impl IntoIterator<Item = Self>) -> Result<()> {
@@ -84,6 +95,19 @@ impl AbortHandle {
     }
 
     /// Asks for the communicator's asynchronous error, unless its owner is in NCCL. The owner waits meanwhile; it is a short query.
+    ///
+    /// ```
+    /// # fn main() -> libnccl::Result<()> {
+    /// use libnccl::Health;
+    ///
+    /// let comm = libnccl_cpu::nccl().init_all(&[0])?.remove(0);
+    /// let handle = comm.abort_handle();
+    /// assert_eq!(handle.health(), Health::Good);
+    /// comm.destroy()?;
+    /// assert_eq!(handle.health(), Health::Ended);
+    /// # Ok(())
+    /// # }
+    /// ```
     #[doc(alias = "ncclCommGetAsyncError")]
     #[must_use]
     pub fn health(&self) -> Health {

@@ -354,6 +354,30 @@ impl Communicator {
     }
 
     /// Gives the communicator one more observer, which is told of what happens from now on.
+    ///
+    /// ```
+    /// # fn main() -> libnccl::Result<()> {
+    /// use std::sync::Arc;
+    /// use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+    ///
+    /// use libnccl::{Observer, OperationStart, StreamRef};
+    ///
+    /// #[derive(Default)]
+    /// struct Count(AtomicU64);
+    ///
+    /// impl Observer for Count {
+    ///     fn on_start(&self, _: &OperationStart<'_>) {
+    ///         self.0.fetch_add(1, Relaxed);
+    ///     }
+    /// }
+    ///
+    /// let comm = libnccl_cpu::nccl().init_all(&[0])?.remove(0);
+    /// comm.observe(Arc::new(Count::default()));
+    /// comm.barrier(&mut [0_u8], StreamRef::DEFAULT)?;
+    /// assert_eq!(comm.observer::<Count>().map(|count| count.0.load(Relaxed)), Some(1));
+    /// # Ok(())
+    /// # }
+    /// ```
     pub fn observe(&self, observer: Arc<dyn Observer>) {
         self.shared.observers.add(self.membership(), observer);
     }

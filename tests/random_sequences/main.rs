@@ -35,7 +35,7 @@ fn random_sequences_crash_hang_and_leak_nothing() {
     }
     let number = |name| random::from_environment(name);
     let seed = number("LIBNCCL_TEST_SEED");
-    let count = number("LIBNCCL_TEST_SEQUENCES").unwrap_or(if seed.is_some() { 1 } else { 100 });
+    let count = number("LIBNCCL_TEST_SEQUENCES").unwrap_or(if seed.is_some() { 1 } else { 40 });
     let first = seed.unwrap_or_else(random::fresh_seed);
     // Sequences wait more than they compute.
     let processes = count.div_ceil(50).clamp(1, 4);
