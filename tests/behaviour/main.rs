@@ -17,7 +17,10 @@ use cases::Selection;
 static REAL: Mutex<()> = Mutex::new(());
 
 fn main() {
-    let arguments = Arguments::from_args();
+    let mut arguments = Arguments::from_args();
+    // As many as the test programs of the standard library have.
+    let threads = std::env::var("RUST_TEST_THREADS").ok().and_then(|threads| threads.parse().ok());
+    arguments.test_threads = arguments.test_threads.or(threads);
     let mut trials = Vec::new();
     for implementation in implementations::all() {
         let name = implementation.name;
