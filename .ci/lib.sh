@@ -29,6 +29,10 @@ skip() { echo "skipped: $*"; exit 0; }
 # `cargo xtask headers --some` does.
 is_turn() { [[ -n ${LIBNCCL_CI_ALL:-} ]] || (($(date +%s) / 86400 % $2 == $1)); }
 
+# Builds all tests, and the programs, as `cargo test --workspace` does: for other packages, their dependencies would have other
+# features, and be built again.
+build_tests() { cargo test --quiet --workspace --no-run; }
+
 has_nightly() { cargo +nightly --version >/dev/null 2>&1; }
 
 # Runs apt-get once no other one runs: parts run side by side.
