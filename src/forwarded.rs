@@ -1,7 +1,6 @@
 //! The library to which one that has NCCL's names, and is in the process in its place, passes calls on.
 #![allow(unsafe_code)]
 
-use std::env;
 use std::ffi::c_void;
 use std::path::{Path, PathBuf};
 
@@ -47,7 +46,7 @@ impl Forwarded {
 /// As for [`Nccl::load`](crate::Nccl::load): the files there that have NCCL's functions are NCCL.
 pub unsafe fn forwarded(variable: &'static str) -> Result<Forwarded, LoadError> {
     let mut attempts = Vec::new();
-    let given = env::var_os(variable).filter(|value| !value.is_empty());
+    let given = crate::environment::variable(variable).filter(|value| !value.is_empty());
     if let Some(given) = &given {
         let path = Path::new(".").join(given);
         // SAFETY: the caller guarantees it.
@@ -130,7 +129,7 @@ fn places() -> impl Iterator<Item = (&'static str, Result<PathBuf, &'static str>
         let files = bare_name::files(Path::new(NAME), Some(&object));
         files.filter(move |file| !known.contains(file) && file.is_file()).collect::<Vec<_>>()
     });
-    let variable = |name: &str| match env::var_os(name).filter(|value| !value.is_empty()) {
+    let variable = |name: &str| match crate::environment::variable(name).filter(|value| !value.is_empty()) {
         // It would be the only place, and is the one that the program opens.
         Some(value) if name != PATH_VARIABLE => Ok(value.into()),
         _ => Err("not set"),

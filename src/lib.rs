@@ -69,6 +69,7 @@
 #![doc = concat!("[what a version promises](", env!("CARGO_PKG_REPOSITORY"), "/blob/HEAD/docs/semver.md).")]
 #![cfg_attr(docsrs, feature(doc_cfg))]
 #![deny(unsafe_code)]
+#![cfg_attr(not(test), warn(clippy::disallowed_methods))] // `environment` reads variables.
 
 mod backend;
 mod buffer;
@@ -79,6 +80,8 @@ mod cuda;
 mod data_type;
 mod dynamic_linker;
 mod encryption;
+#[doc(hidden)] // For the crates on this one.
+pub mod environment;
 mod error;
 #[cfg(all(feature = "dlopen", target_os = "linux", target_env = "gnu"))]
 mod forwarded;

@@ -27,20 +27,19 @@ pub(crate) struct Loaded {
 /// Loads the first candidate that works. A program that links NCCL does not need to search.
 #[cfg(not(nccl_linked))]
 pub(crate) fn search() -> Result<Loaded, LoadError> {
-    use std::env;
-
     use super::search::{Candidate, candidates};
+    use crate::environment::{is_privileged, variable};
 
     // The user who starts a set-uid program must not be able to choose its code.
-    let variable = |name: &str| match env::var_os(name).filter(|value| !value.is_empty()) {
-        None => Err("not set"),
-        Some(_) if is_set_uid() => {
+    let value = |name: &str| match variable(name).filter(|value| !value.is_empty()) {
+        Some(value) => Ok(value.into()),
+        None if is_privileged() => {
             Err("ignored, as this program has more rights than the user who started it")
         }
-        Some(value) => Ok(value.into()),
+        None => Err("not set"),
     };
     let mut attempts = Vec::new();
-    for Candidate { source, path } in candidates(variable) {
+    for Candidate { source, path } in candidates(value) {
         let (path, problem) = match path {
             // SAFETY: the names and places are those where a system keeps its NCCL, or the names that the user who
             // controls the environment has given, and with it the dynamic linker (LD_LIBRARY_PATH, LD_PRELOAD) anyway.
@@ -235,18 +234,4 @@ fn check_calls(_: *const c_void) -> Result<(), String> {
 /// Returns the message of the dynamic linker, which libloading keeps in the error's source.
 pub(crate) fn loader_message(error: &libloading::Error) -> String {
     error.source().map_or_else(|| error.to_string(), ToString::to_string)
-}
-
-#[cfg(all(target_os = "linux", not(nccl_linked)))]
-fn is_set_uid() -> bool {
-    const AT_SECURE: std::ffi::c_ulong = 23;
-    unsafe extern "C" {
-        safe fn getauxval(kind: std::ffi::c_ulong) -> std::ffi::c_ulong;
-    }
-    getauxval(AT_SECURE) != 0
-}
-
-#[cfg(not(any(target_os = "linux", nccl_linked)))]
-fn is_set_uid() -> bool {
-    false
 }

@@ -1,5 +1,6 @@
 //! `nccl`: reports which NCCL a system has, and measures it or, without a GPU, the CPU implementation.
 #![deny(unsafe_code)]
+#![cfg_attr(not(test), warn(clippy::disallowed_methods))] // libnccl reads variables.
 
 mod args;
 mod bench;

@@ -4,8 +4,6 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use rustix::process::{getegid, geteuid, getgid, getuid};
-
 /// The files below a root, and an environment. Tests fabricate both.
 #[derive(Debug)]
 pub(crate) struct System {
@@ -20,9 +18,8 @@ impl System {
     /// files that its user names.
     pub(crate) fn here() -> Self {
         let lossy = |text: std::ffi::OsString| text.to_string_lossy().into_owned();
-        let is_own = getuid() == geteuid() && getgid() == getegid();
         let environment =
-            std::env::vars_os().filter(|_| is_own).map(|(name, value)| (lossy(name), lossy(value))).collect();
+            libnccl::environment::variables().map(|(name, value)| (lossy(name), lossy(value))).collect();
         Self { root: "/".into(), environment, architecture: std::env::consts::ARCH.into() }
     }
 

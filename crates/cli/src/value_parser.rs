@@ -18,17 +18,33 @@ where
     }
 }
 
-/// Parses a number of bytes, with a unit if there is one.
+/// Parses a number of bytes, with a unit if there is one, in the forms that nccl-tests takes: it reads what `strtod` does, and of
+/// the unit the first letter.
 pub(crate) fn size(text: &str) -> Result<u64, String> {
-    let expected = "expected a number of bytes above 0, such as 8, 64K, 1M or 1G";
-    let (digits, unit) = match text.as_bytes() {
-        [.., b'K' | b'k'] => (&text[..text.len() - 1], 1 << 10),
-        [.., b'M' | b'm'] => (&text[..text.len() - 1], 1 << 20),
-        [.., b'G' | b'g'] => (&text[..text.len() - 1], 1 << 30),
-        _ => (text, 1),
+    let expected = "expected a number of bytes above 0, such as 8, 64K, 1.5M, 1GB, 1e6 or 0x1000";
+    let parse = || {
+        let text = text.to_ascii_lowercase();
+        let number = text.trim_end_matches('b').trim_end_matches(['k', 'm', 'g']);
+        let (hexadecimal, unit) = (text.strip_prefix("0x"), &text[number.len()..]);
+        if let Some(digits) = hexadecimal {
+            return u64::from_str_radix(digits, 16).ok();
+        }
+        let unit = match unit {
+            "" => 1,
+            "k" | "kb" => 1 << 10,
+            "m" | "mb" => 1 << 20,
+            "g" | "gb" => 1 << 30,
+            _ => return None,
+        };
+        // A whole number exactly; another one as a double is, of which the fraction of a byte is dropped.
+        if let Ok(whole) = number.parse::<u64>() {
+            return whole.checked_mul(unit);
+        }
+        let bytes = number.parse::<f64>().ok()? * unit as f64;
+        (number.starts_with(|first: char| first.is_ascii_digit() || first == '.') && bytes < u64::MAX as f64)
+            .then_some(bytes as u64)
     };
-    let bytes = digits.parse::<u64>().ok().and_then(|number| number.checked_mul(unit));
-    bytes.filter(|bytes| *bytes > 0).ok_or_else(|| expected.into())
+    parse().filter(|bytes| *bytes > 0).ok_or_else(|| expected.into())
 }
 
 #[cfg(test)]
@@ -37,11 +53,41 @@ mod tests {
 
     #[test]
     fn size_accepts_units_and_rejects_other_text() {
-        let sizes = [("8", 8), ("64K", 65_536), ("64k", 65_536), ("1M", 1 << 20), ("3G", 3 << 30)];
+        let sizes = [
+            ("8", 8),
+            ("64K", 65_536),
+            ("64k", 65_536),
+            ("1M", 1 << 20),
+            ("3G", 3 << 30),
+            ("128MB", 128 << 20),
+            ("1.5M", 3 << 19),
+            (".5k", 512),
+            ("1e6", 1_000_000),
+            ("0x1000", 4096),
+            ("0XffB", 0xffb),
+            ("18446744073709551615", u64::MAX),
+        ];
         for (text, bytes) in sizes {
             assert_eq!(size(text), Ok(bytes), "{text}");
         }
-        for text in ["", "K", "0", "0M", "-1", "1.5M", "8 K", "1T", "ä", "18446744073709551615K"] {
+        for text in [
+            "",
+            "K",
+            "0",
+            "0M",
+            "0x",
+            "-1",
+            "0.1",
+            "8 K",
+            "8B",
+            "1T",
+            "1KM",
+            "nan",
+            "inf",
+            "1e40",
+            "ä",
+            "18446744073709551615K",
+        ] {
             assert!(size(text).is_err(), "{text}");
         }
     }

@@ -5,6 +5,7 @@
 //!
 #![doc = include_str!("../README.md")]
 #![deny(unsafe_code)]
+#![cfg_attr(not(test), warn(clippy::disallowed_methods))] // libnccl reads variables.
 
 // A call goes `abi` -> `comm` -> `coll` -> `shm` and `reduce`; `bootstrap` is how ranks come to share memory, `sync` is how
 // they wait, `ras` answers questions about them, `cuda` is the stand-in for CUDA where there is one, `diag` is what they

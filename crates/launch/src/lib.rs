@@ -77,6 +77,7 @@
 //! | 32..160 | for 2, the id; for 3, the first 32 of the ranks, 4 bytes each; for 4, the number of ranks in 4 bytes; else 0 |
 
 #![deny(unsafe_code)]
+#![cfg_attr(not(test), warn(clippy::disallowed_methods))] // libnccl reads variables.
 
 mod announcement;
 #[cfg(unix)]

@@ -46,7 +46,7 @@ impl Launch {
     /// [`LaunchError::NoLauncher`] if none of a launcher is set, [`LaunchError::Variables`] if one is missing or
     /// contradicts another, both .
     pub fn from_env() -> Result<Self> {
-        Self::from_variables(std::env::vars_os().filter_map(|(name, value)| {
+        Self::from_variables(libnccl::environment::variables().filter_map(|(name, value)| {
             // Those that are not UTF-8 are no launcher's.
             Some((name.into_string().ok()?, value.into_string().ok()?))
         }))

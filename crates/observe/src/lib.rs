@@ -1,4 +1,4 @@
-//! What watches the communicators of the crate [`libnccl`], and running jobs.
+//! What watches the communicators of the crate `libnccl`, and running jobs.
 //!
 //! | what | how | feature |
 //! |---|---|---|
@@ -9,14 +9,17 @@
 //! | a span of the crate tracing for each operation | `tracing` | `tracing` |
 //! | which ranks of a running job are late, stuck or dead | `ras` | `ras` |
 //!
-//! All but the last are observers ([`libnccl::Observer`]), written with what every program can use. An [example](Recorder).
+//! All but the last are observers (`libnccl::Observer`), written with what every program can use. An [example](Recorder).
 #![cfg_attr(docsrs, feature(doc_cfg))]
 #![deny(unsafe_code)]
+#![cfg_attr(not(test), warn(clippy::disallowed_methods))] // libnccl reads variables.
 
 #[cfg(any(feature = "log", feature = "tracing"))]
 mod fields;
 #[cfg(feature = "log")]
 mod log;
+#[doc(hidden)] // The library that records any program writes by it, too.
+pub mod private_file;
 #[cfg(all(test, feature = "ras"))]
 #[path = "../../launch/src/random_inputs.rs"]
 mod random_inputs;

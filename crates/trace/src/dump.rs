@@ -1,7 +1,6 @@
 //! The recording of the process, and when it is written.
 
 use std::cmp::Reverse;
-use std::env;
 use std::ffi::OsString;
 use std::fs;
 use std::io::{self, Write};
@@ -12,8 +11,9 @@ use std::sync::{Mutex, OnceLock, PoisonError};
 use std::time::SystemTime;
 
 use libnccl::Membership;
-use libnccl_observe::Recorder;
+use libnccl::environment::variable;
 use libnccl_observe::variables::RECORDER_FILE;
+use libnccl_observe::{Recorder, private_file};
 
 use crate::per_process::PerProcess;
 use crate::registry;
@@ -68,14 +68,12 @@ fn try_write(reason: &str) -> Result<(), WriteError> {
         path.push(end);
         PathBuf::from(path)
     };
-    // A reader never sees half of it.
-    let unfinished = named(format!("{rank}.{}.unfinished", process::id()));
-    fs::write(&unfinished, json).map_err(|source| WriteError { path: unfinished.clone(), source })?;
     let path = file.take().unwrap_or_else(|| {
         let usual = named(format!("{rank}.json"));
         if is_of_this_job(&usual) { named(format!("{rank}.{}.json", process::id())) } else { usual }
     });
-    fs::rename(&unfinished, &path).map_err(|source| WriteError { path: path.clone(), source })?;
+    private_file::write(&path, json.as_bytes())
+        .map_err(|source| WriteError { path: path.clone(), source })?;
     *file = Some(path);
     Ok(())
 }
@@ -87,7 +85,7 @@ fn is_of_this_job(file: &Path) -> bool {
 }
 
 fn prefix() -> Option<OsString> {
-    env::var_os(RECORDER_FILE).filter(|prefix| !prefix.is_empty())
+    variable(RECORDER_FILE).filter(|prefix| !prefix.is_empty())
 }
 
 fn say(message: &str) {

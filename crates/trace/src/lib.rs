@@ -2,6 +2,7 @@
 //! communicator, as `libnccl_observe::Recorder` does, and passes every call on to NCCL. See docs/hangs.md.
 //!
 //! Data goes one way: exports -> `operations`, `lifecycle`, `group` -> `thread` -> `dump` -> `registry` -> `communicator`, `library`.
+#![warn(clippy::disallowed_methods)] // libnccl reads variables.
 #![allow(unsafe_code, non_snake_case, clippy::wildcard_imports)]
 
 mod arguments;

@@ -1,13 +1,14 @@
 //! The communicators of the process, by their handles.
 
 use std::collections::{HashMap, VecDeque};
-use std::env;
 use std::sync::atomic::AtomicUsize;
 use std::sync::atomic::Ordering::{Acquire, Release};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError, RwLock, RwLockWriteGuard};
 
+use libnccl::environment::variable;
 use libnccl::sys::{ncclComm_t, ncclResult_t};
 use libnccl::{CommunicatorId, Membership, MemorySpace};
+use libnccl_observe::variables::RECORDER;
 
 use crate::communicator::Communicator;
 use crate::library::{forward, library, version};
@@ -118,14 +119,7 @@ fn add(
 /// Returns the number of entries of each ring.
 fn entries() -> usize {
     static ENTRIES_SET: OnceLock<usize> = OnceLock::new();
-    let read = || {
-        env::var(libnccl_observe::variables::RECORDER)
-            .ok()?
-            .trim()
-            .parse()
-            .ok()
-            .filter(|entries| *entries > 0)
-    };
+    let read = || variable(RECORDER)?.to_str()?.trim().parse().ok().filter(|entries| *entries > 0);
     *ENTRIES_SET.get_or_init(|| read().unwrap_or(ENTRIES))
 }
 

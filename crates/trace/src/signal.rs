@@ -1,6 +1,5 @@
 //! Signals, at which the recording is written.
 
-use std::env;
 use std::ffi::c_int;
 use std::mem::MaybeUninit;
 use std::ptr;
@@ -8,6 +7,7 @@ use std::sync::atomic::AtomicI32;
 use std::sync::atomic::Ordering::Relaxed;
 use std::thread;
 
+use libnccl::environment::variable;
 use libnccl_observe::variables;
 
 /// The end of a pipe that the handler writes to, -1 before.
@@ -53,10 +53,10 @@ pub(crate) fn watch(write: fn()) {
     for signal in ENDING {
         handle(signal, libc::SA_RESETHAND);
     }
-    let asked = env::var(variables::RECORDER_SIGNAL).unwrap_or_default();
-    match asked.trim_start_matches("SIG") {
-        "USR1" => handle(libc::SIGUSR1, 0),
-        "USR2" => handle(libc::SIGUSR2, 0),
+    let asked = variable(variables::RECORDER_SIGNAL);
+    match asked.as_deref().and_then(|name| name.to_str()).map(|name| name.trim_start_matches("SIG")) {
+        Some("USR1") => handle(libc::SIGUSR1, 0),
+        Some("USR2") => handle(libc::SIGUSR2, 0),
         _ => {}
     }
 }

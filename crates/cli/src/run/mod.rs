@@ -18,7 +18,6 @@ mod process;
 mod ranks;
 mod supervisor;
 
-use std::env;
 use std::os::unix::process::CommandExt;
 use std::process::{Command, ExitCode};
 use std::thread;
@@ -36,7 +35,7 @@ const FORWARDED: [i32; 6] = [SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGUSR1, SIGUSR2]
 
 /// Runs the role of this process.
 pub(crate) fn run(arguments: &RunArguments) -> Result<ExitCode> {
-    let Some(role) = env::var_os(ROLE) else { return front() };
+    let Some(role) = libnccl::environment::variable(ROLE) else { return front() };
     match role.to_str().and_then(|role| role.split_once(' ')) {
         Some(("supervisor", parent)) => {
             // Before the signal can come.

@@ -138,7 +138,7 @@ fn set_variables(
         command.env(libnccl::PATH_VARIABLE, &library);
         // First in the search of the dynamic linker, and for programs whose own path would come before it.
         for (name, first) in [("LD_LIBRARY_PATH", folder), ("LD_PRELOAD", &library)] {
-            let rest = env::var_os(name).filter(|rest| !rest.is_empty());
+            let rest = libnccl::environment::variable(name).filter(|rest| !rest.is_empty());
             let rest = rest.iter().flat_map(env::split_paths);
             command.env(name, env::join_paths(std::iter::once(first.clone()).chain(rest))?);
         }

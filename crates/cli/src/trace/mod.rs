@@ -13,6 +13,7 @@ use std::process::{self, Command, ExitCode};
 use anyhow::{Context, Result, bail};
 
 use libnccl::PATH_VARIABLE;
+use libnccl::environment::variable;
 use libnccl_observe::variables;
 
 use arguments::TraceArguments;
@@ -32,7 +33,7 @@ pub(crate) fn run(arguments: &TraceArguments) -> Result<ExitCode> {
     if let Some(links) = recorder.parent().filter(|links| links.join("libnccl.so").exists()) {
         command.env("LD_LIBRARY_PATH", before("LD_LIBRARY_PATH", links)?);
     }
-    let own = env::var_os(PATH_VARIABLE).filter(|path| !path.is_empty());
+    let own = variable(PATH_VARIABLE).filter(|path| !path.is_empty());
     let library = arguments.library.clone().or_else(|| own.as_ref().map(PathBuf::from));
     if let Some(library) = library {
         if !library.is_file() {
@@ -47,7 +48,7 @@ pub(crate) fn run(arguments: &TraceArguments) -> Result<ExitCode> {
     let note =
         format!("nccl trace: recordings go to {folder}; compare them with: nccl recorder diff {folder}\n");
     // Of several ranks, the first one says it. A failure to print is no reason not to run.
-    if env::var_os("RANK").is_none_or(|rank| rank == "0") {
+    if variable("RANK").is_none_or(|rank| rank == "0") {
         let _ = stderr().write_all(note.as_bytes());
     }
     let error = command.exec();
@@ -55,11 +56,11 @@ pub(crate) fn run(arguments: &TraceArguments) -> Result<ExitCode> {
 }
 
 /// Returns the list of paths in a variable with another one before.
-fn before(variable: &str, first: &Path) -> Result<OsString> {
-    let rest = env::var_os(variable).filter(|rest| !rest.is_empty());
+fn before(name: &str, first: &Path) -> Result<OsString> {
+    let rest = variable(name).filter(|rest| !rest.is_empty());
     let rest = rest.iter().flat_map(env::split_paths);
     let paths = env::join_paths(std::iter::once(first.to_owned()).chain(rest));
-    paths.with_context(|| format!("{} has a colon, and cannot be in {variable}", first.display()))
+    paths.with_context(|| format!("{} has a colon, and cannot be in {name}", first.display()))
 }
 
 /// Returns the shared object that records: the one that is given, or that of an installation or of a build.
@@ -91,7 +92,7 @@ fn recorder(given: Option<&Path>) -> Result<PathBuf> {
 
 /// Returns a folder that is the same for all ranks of a job, if the launcher gives the job an id.
 fn default_folder() -> PathBuf {
-    let id = |name| env::var(name).ok().filter(|id| !id.is_empty() && id != "none");
+    let id = |name| variable(name)?.into_string().ok().filter(|id| !id.is_empty() && id != "none");
     let id = [libnccl_launch::RUN_ID, "TORCHELASTIC_RUN_ID", "SLURM_JOB_ID"].into_iter().find_map(id);
     // A name of the user's choice may have a slash.
     let id = id.unwrap_or_else(|| process::id().to_string()).replace('/', "_");

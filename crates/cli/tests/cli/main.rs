@@ -17,5 +17,6 @@ mod recorder;
 mod recorder_live;
 mod recorder_of_ranks;
 mod run;
+mod set_uid;
 mod stand_in;
 mod trace;

@@ -11,6 +11,8 @@ use rustix::io::retry_on_intr;
 use rustix::process::geteuid;
 use rustix::rand::{GetRandomFlags, getrandom};
 
+use libnccl::environment::variable;
+
 use crate::diag::debug::{self, Subsystem};
 use crate::diag::error::{Error, Result};
 
@@ -157,7 +159,7 @@ impl HostScope {
 
 /// Returns the value of `NCCL_COMM_ID`.
 pub(crate) fn comm_id() -> Option<OsString> {
-    std::env::var_os("NCCL_COMM_ID")
+    variable("NCCL_COMM_ID")
 }
 
 /// Returns the address of this host that `text` names, in the forms of `NCCL_COMM_ID`.

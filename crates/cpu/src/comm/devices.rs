@@ -1,5 +1,7 @@
 //! The CUDA devices of a communicator's ranks: each rank has one of its own.
 
+use libnccl::environment::variable;
+
 use crate::coll::call_header::ControlCall;
 use crate::coll::control_allgather::control_allgather;
 use crate::comm::communicator::{Communicator, RankInfo};
@@ -9,7 +11,7 @@ use crate::sync::executor;
 
 /// Returns `true` if several ranks may have one device, `NCCL_MULTI_RANK_GPU_ENABLE=1`.
 pub(crate) fn may_repeat() -> bool {
-    std::env::var_os("NCCL_MULTI_RANK_GPU_ENABLE").is_some_and(|value| value == "1")
+    variable("NCCL_MULTI_RANK_GPU_ENABLE").is_some_and(|value| value == "1")
 }
 
 /// Checks, with the other ranks of a new communicator, that no two have the same device. The ranks have just joined.

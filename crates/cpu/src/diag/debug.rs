@@ -14,7 +14,6 @@ use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 
 use libnccl::sys::{NCCL_MAJOR, NCCL_MINOR, NCCL_PATCH};
-use rustix::process::{getegid, geteuid, getgid, getuid};
 
 /// The subsystem of a line, which `NCCL_DEBUG_SUBSYS` selects by. The numbers are NCCL's.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -145,7 +144,7 @@ fn enabled() -> u32 {
 }
 
 pub(crate) fn settings() -> &'static Settings {
-    SETTINGS.get_or_init(|| Settings::read(|name| std::env::var_os(name)))
+    SETTINGS.get_or_init(|| Settings::read(libnccl::environment::variable))
 }
 
 /// The settings from the environment.
@@ -186,9 +185,7 @@ impl Settings {
             file: None,
             host,
         };
-        // The environment of a set-uid program is under its caller's control, and the files that it may write are not.
-        let trusted = (getuid(), getgid()) == (geteuid(), getegid());
-        if settings.warns() && trusted && !settings.file_name.is_empty() {
+        if settings.warns() && !settings.file_name.is_empty() {
             settings.file = open(&expand(&settings.file_name, &settings.host)).ok();
         }
         settings

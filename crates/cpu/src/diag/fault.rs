@@ -4,6 +4,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{LazyLock, Mutex, PoisonError};
 use std::time::Duration;
 
+use libnccl::environment::variable;
+
 use crate::diag::wait_limits;
 
 /// Ranks that are slow or send wrong elements, to test tools: `slow:RANK:MICROSECONDS`, `wrong:RANK`. Default: none.
@@ -20,7 +22,7 @@ pub(crate) struct Fault {
 
 /// The faults by rank, none by default.
 static FAULTS: LazyLock<BTreeMap<usize, Fault>> = LazyLock::new(|| {
-    let Some(text) = std::env::var_os(NAME) else { return BTreeMap::new() };
+    let Some(text) = variable(NAME) else { return BTreeMap::new() };
     parse(&text.to_string_lossy()).unwrap_or_else(|| {
         wait_limits::report(&format!(
             "{NAME} is {text:?}, which is ignored; expected slow:RANK:MICROSECONDS and wrong:RANK, separated by commas"

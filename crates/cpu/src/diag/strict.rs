@@ -8,6 +8,8 @@
 
 use std::sync::LazyLock;
 
+use libnccl::environment::variable;
+
 use crate::diag::debug::{self, Subsystem};
 use crate::diag::wait_limits;
 
@@ -15,7 +17,7 @@ use crate::diag::wait_limits;
 pub(crate) static STRICT: LazyLock<bool> = LazyLock::new(|| {
     /// 1 for calls that rely on no buffers that NCCL does not promise. Default: 0.
     const NAME: &str = "LIBNCCL_CPU_STRICT";
-    let Some(text) = std::env::var_os(NAME) else { return false };
+    let Some(text) = variable(NAME) else { return false };
     match text.to_string_lossy().trim() {
         "0" => false,
         "1" => {

@@ -4,6 +4,8 @@ use std::io::Write;
 use std::sync::LazyLock;
 use std::time::Duration;
 
+use libnccl::environment::variable;
+
 use crate::diag::debug;
 
 /// The seconds after which a wait for other ranks is reported on stderr; 0 for never. Default: 10.
@@ -26,7 +28,7 @@ pub(crate) fn report(text: &str) {
 }
 
 fn seconds(name: &str, default: Option<Duration>) -> Option<Duration> {
-    let Some(text) = std::env::var_os(name) else { return default };
+    let Some(text) = variable(name) else { return default };
     match parse(&text.to_string_lossy()) {
         Some(limit) => Some(limit).filter(|limit| !limit.is_zero()),
         None => {

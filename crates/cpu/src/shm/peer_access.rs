@@ -7,6 +7,8 @@ use std::collections::HashMap;
 use std::sync::atomic::{AtomicU8, Ordering::Relaxed};
 use std::sync::{Arc, LazyLock, Mutex, MutexGuard, OnceLock, PoisonError};
 
+use libnccl::environment::variable;
+
 use crate::diag::debug::{self, Subsystem};
 use crate::shm::buffer::{ReadBuf, WriteBuf};
 use crate::shm::mapping::Mapping;
@@ -26,7 +28,7 @@ static SHM_DISABLED: LazyLock<bool> =
     LazyLock::new(|| is_set("NCCL_SHM_DISABLE", "nothing is staged that can be read"));
 
 fn is_set(name: &str, meaning: &str) -> bool {
-    let set = std::env::var_os(name).is_some_and(|value| value == "1");
+    let set = variable(name).is_some_and(|value| value == "1");
     if set {
         debug::info(Subsystem::Environment, || format!("{name} set by environment to 1: {meaning}"));
     }

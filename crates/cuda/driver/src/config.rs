@@ -71,7 +71,13 @@ impl Config {
 }
 
 fn variable<T>(name: &str, expected: &str, parse: impl FnOnce(&str) -> Option<T>) -> Result<Option<T>> {
-    let Some(value) = env::var_os(name).filter(|value| !value.is_empty()) else { return Ok(None) };
+    // In a program with more rights than its user, the environment is that user's.
+    // SAFETY: the function reads a value of the process, and accepts any number.
+    #[allow(unsafe_code)]
+    let is_own = unsafe { libc::getauxval(libc::AT_SECURE) } == 0;
+    #[allow(clippy::disallowed_methods)] // Here alone.
+    let value = env::var_os(name).filter(|value| is_own && !value.is_empty());
+    let Some(value) = value else { return Ok(None) };
     match value.to_str().and_then(parse) {
         Some(parsed) => Ok(Some(parsed)),
         None => {

@@ -1,4 +1,3 @@
-use std::env;
 use std::io::ErrorKind;
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -77,7 +76,7 @@ impl RasClient {
     /// # Errors
     /// [`RasError::Address`]: the variable is not an address.
     pub fn from_env() -> Result<Self, RasError> {
-        match env::var_os("NCCL_RAS_ADDR") {
+        match libnccl::environment::variable("NCCL_RAS_ADDR") {
             Some(address) if !address.is_empty() => Self::new(&address.to_string_lossy()),
             _ => Self::new(DEFAULT_ADDRESS),
         }

@@ -1,4 +1,3 @@
-use std::env;
 use std::fmt;
 use std::fs;
 use std::io;
@@ -15,7 +14,8 @@ use super::document::Document;
 use super::pytorch;
 use super::record::{Record, records};
 use super::ring::Ring;
-use crate::variables;
+use crate::{private_file, variables};
+use libnccl::environment::variable;
 use libnccl::{CommunicatorEvent, Membership, MemorySpace, Observer, OperationEnd, OperationStart, observe};
 
 /// The recorder of a communicator, readable from any thread at any time: the last operations that the communicator was given,
@@ -132,7 +132,7 @@ impl Recorder {
     pub fn record_from_env() {
         static ONCE: Once = Once::new();
         ONCE.call_once(|| {
-            let entries = env::var(variables::RECORDER).ok().and_then(|text| text.trim().parse().ok());
+            let entries = variable(variables::RECORDER).and_then(|text| text.to_str()?.trim().parse().ok());
             if let Some(entries) = entries.filter(|entries| *entries > 0) {
                 observe(move |membership| Some(Arc::new(Self::of_this_process(membership, entries))));
             }
@@ -195,16 +195,12 @@ impl Recorder {
     ///
     /// With the environment variable `LIBNCCL_RECORDER_FILE`, the start of a path, a timeout of a communicator that is
     /// recorded, and a [`Watchdog`](crate::Watchdog) that finds one in a call for too long, write it to this path and the
-    /// number of the rank and `.json`.
+    /// number of the rank and `.json`: a new file, which only its owner can read, in place of what has the name.
     ///
     /// # Errors
     /// That of the file.
     pub fn write_all(reason: &str, path: &Path) -> io::Result<()> {
-        // A timeout and a signal may write the same file.
-        static TURN: Mutex<()> = Mutex::new(());
-        let json = Self::all_to_json(reason);
-        let _turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
-        fs::write(path, json)
+        write_in_turn(reason, |json| fs::write(path, json))
     }
 
     /// Makes each panic of the process write [`all_to_json`](Self::all_to_json) to a file, before what panics did so far.
@@ -253,10 +249,10 @@ impl Recorder {
     /// Writes the records of the process if the environment says where.
     #[cold]
     fn write_as_the_environment_says(&self, reason: &str) {
-        if let Some(mut path) = env::var_os(variables::RECORDER_FILE) {
+        if let Some(mut path) = variable(variables::RECORDER_FILE) {
             path.push(format!("{}.json", self.membership().rank));
             // The error of the call is the one that counts.
-            let _ = Self::write_all(reason, &PathBuf::from(path));
+            let _ = write_in_turn(reason, |json| private_file::write(Path::new(&path), json.as_bytes()));
         }
     }
 
@@ -281,6 +277,14 @@ impl Recorder {
             ("records", Document::List(self.records().iter().map(Record::to_document).collect())),
         ])
     }
+}
+
+/// Calls `write` with the records of all communicators of this process: a timeout and a signal may write the same file.
+fn write_in_turn(reason: &str, write: impl FnOnce(String) -> io::Result<()>) -> io::Result<()> {
+    static TURN: Mutex<()> = Mutex::new(());
+    let json = Recorder::all_to_json(reason);
+    let _turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
+    write(json)
 }
 
 /// Returns the recorders of all communicators of this process.

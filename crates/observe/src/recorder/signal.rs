@@ -1,5 +1,6 @@
-use std::{env, io, thread};
+use std::{io, thread};
 
+use libnccl::environment::variable;
 use signal_hook::consts::{FORBIDDEN, SIGUSR1, SIGUSR2};
 use signal_hook::iterator::Signals;
 
@@ -31,7 +32,7 @@ pub(crate) fn on_signal(signal: i32, mut write: impl FnMut() + Send + 'static) -
 /// # Errors
 /// [`io::ErrorKind::InvalidInput`] if it names another signal than `USR1` and `USR2`; that of the system.
 pub(crate) fn on_signal_of_environment(write: impl FnMut() + Send + 'static) -> io::Result<()> {
-    let Some(name) = env::var_os(RECORDER_SIGNAL) else { return Ok(()) };
+    let Some(name) = variable(RECORDER_SIGNAL) else { return Ok(()) };
     let signal = match name.to_str().map(|name| name.trim_start_matches("SIG")) {
         Some("USR1") => SIGUSR1,
         Some("USR2") => SIGUSR2,

@@ -8,11 +8,11 @@ pub(crate) mod job;
 pub(crate) mod processes;
 pub(crate) mod threads;
 
-use std::env;
 use std::fmt::{self, Display, Formatter};
 use std::os::unix::process::parent_id;
 
 use anyhow::{Context, Result, bail, ensure};
+use libnccl::environment::variable;
 use libnccl::{Nccl, UniqueId};
 use libnccl_launch::{Launch, LaunchError};
 use rustix::process::{Signal, set_parent_process_death_signal};
@@ -52,7 +52,8 @@ impl Start {
     /// A launcher whose place for this process cannot be told is an error, and not a job of its own, as the other processes
     /// would be jobs of their own too.
     pub(crate) fn new(ranks: Option<usize>, as_processes: bool) -> Result<Self> {
-        if let (Ok(rank), Ok(id), Ok(parent)) = (env::var(RANK), env::var(ID), env::var(PARENT)) {
+        let value = |name| variable(name)?.into_string().ok();
+        if let (Some(rank), Some(id), Some(parent)) = (value(RANK), value(ID), value(PARENT)) {
             // The kernel sends the signal whatever ended the parent, SIGKILL included, so the parent handles no signals.
             set_parent_process_death_signal(Some(Signal::KILL))
                 .context("cannot ask for the end with the parent")?;
