@@ -23,6 +23,9 @@ const PROBLEM: u8 = 3;
 const INTERVAL: Duration = Duration::from_millis(100);
 const SAMPLING: Duration = Duration::from_millis(900);
 
+/// The time between two reports at most, also if they take long.
+const MAX_INTERVAL: Duration = Duration::from_secs(1);
+
 /// Verdicts that are printed at most, unless all are asked for.
 const MAX_VERDICTS: usize = 32;
 
@@ -81,12 +84,20 @@ fn sample(
     let mut reports: Vec<Report> = before.into_iter().map(|(report, _)| report).collect();
     let least = reports.len() + 2;
     loop {
-        reports.push(client.report()?);
+        let report = client.report()?;
+        let interval = interval(&report);
+        reports.push(report);
         if reports.len() >= least && start.elapsed() >= SAMPLING {
             return Ok((reports, first.elapsed()));
         }
-        thread::sleep(INTERVAL);
+        thread::sleep(interval);
     }
+}
+
+/// Returns the time from this report to the next: three times that of the report, as verdicts on stragglers ask for.
+fn interval(report: &Report) -> Duration {
+    let interval = Duration::try_from_secs_f64(3.0 * report.ras.collection_time_sec).unwrap_or_default();
+    interval.clamp(INTERVAL, MAX_INTERVAL)
 }
 
 fn print(
@@ -175,7 +186,22 @@ fn monitor(client: &RasClient, is_json: bool) -> Result<ExitCode> {
 
 #[cfg(test)]
 mod tests {
-    use super::has_findings;
+    use std::time::Duration;
+
+    use libnccl_observe::ras::Report;
+
+    use super::{has_findings, interval};
+
+    #[test]
+    fn interval_is_three_times_that_of_a_report_within_limits() {
+        let mut report = Report::parse(br#"{ "nccl_version": "2.30.7", "communicators": [] }"#).unwrap();
+        for (seconds, milliseconds) in
+            [(0.001, 100), (0.1, 300), (5.0, 1000), (-1.0, 100), (f64::NAN, 100), (f64::MAX, 100)]
+        {
+            report.ras.collection_time_sec = seconds;
+            assert_eq!(interval(&report), Duration::from_millis(milliseconds), "{seconds}");
+        }
+    }
 
     #[test]
     fn report_as_text_has_findings_if_a_section_is_not_empty() {

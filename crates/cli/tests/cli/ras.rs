@@ -30,7 +30,8 @@ fn rank_process() {
     let launch = Launch::from_env().unwrap();
     let comm = launch.communicator(&libnccl_cpu::nccl()).unwrap();
     let is_culprit = launch.rank() == CULPRIT;
-    let (send, mut receive) = ([1.0_f32; 64], [0.0_f32; 64]);
+    let bytes = if task == "tight" { 8 } else { 256 };
+    let (send, mut receive) = (vec![1.0_f32; bytes / 4], vec![0.0_f32; bytes / 4]);
     let start = Instant::now();
     for turn in 0.. {
         if start.elapsed() > 2 * LIMIT {
@@ -43,12 +44,12 @@ fn rank_process() {
             "slow" if is_culprit => thread::sleep(Duration::from_millis(100)),
             "frozen" if is_culprit && turn == 20 => thread::sleep(LIMIT),
             "other" if is_culprit && turn == 20 => {
-                let _ = comm.broadcast(&send, &mut receive, 0, StreamRef::DEFAULT);
+                let _ = comm.broadcast(&send[..], &mut receive[..], 0, StreamRef::DEFAULT);
                 thread::sleep(LIMIT);
             }
             _ => {}
         }
-        let reduced = comm.all_reduce(&send, &mut receive, ReduceOp::Sum, StreamRef::DEFAULT);
+        let reduced = comm.all_reduce(&send[..], &mut receive[..], ReduceOp::Sum, StreamRef::DEFAULT);
         if reduced.is_err() {
             // What RAS reports of the end has to be seen.
             thread::sleep(LIMIT);
@@ -56,7 +57,7 @@ fn rank_process() {
     }
 }
 
-/// A job of 8 ranks.
+/// A job, of 8 ranks if nothing else is said.
 struct Job {
     ranks: Vec<Process>,
     address: String,
@@ -69,15 +70,19 @@ fn unused_address() -> String {
 impl Job {
     /// Starts the ranks, and returns when all of them have called operations.
     fn start(task: &str) -> Self {
+        Self::of(8, task)
+    }
+
+    fn of(ranks: usize, task: &str) -> Self {
         let (address, rendezvous) = (unused_address(), unused_address());
         let start = |rank: usize| {
             let mut command = rank_command("ras::rank_process");
-            command.env(TASK, task).env("RANK", rank.to_string()).env("WORLD_SIZE", "8");
+            command.env(TASK, task).env("RANK", rank.to_string()).env("WORLD_SIZE", ranks.to_string());
             command.env("LIBNCCL_RENDEZVOUS", format!("tcp://{rendezvous}"));
             command.env("NCCL_RAS_ADDR", &address).env("NCCL_RAS_ENABLE", "1");
             Process(command.stdout(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap())
         };
-        let mut job = Self { ranks: (0..8).map(start).collect(), address };
+        let mut job = Self { ranks: (0..ranks).map(start).collect(), address };
         for rank in &mut job.ranks {
             assert!(common::lines(&mut rank.0).any(|line| line.contains(READY)), "a rank has ended");
         }
@@ -126,9 +131,46 @@ fn planted_straggler_of_eight_ranks_is_named_in_two_seconds() {
     assert_eq!(status, Some(3), "{lines:#?}");
     assert!(lines[0].starts_with("problem: rank 5 of 8 is a straggler: it has launched "), "{lines:#?}");
     let process = job.ranks[CULPRIT].0.id();
-    assert_has(&lines[0], &[&format!(" AllReduce, 1 less than the first (process {process} on")]);
+    assert_has(&lines[0], &[" AllReduce, others up to ", &format!(" (process {process} on")]);
     assert!(lines[1].is_empty(), "only that one: {lines:#?}");
     assert!(elapsed < NAMED, "{elapsed:?}");
+}
+
+/// `LIBNCCL_TEST_RAS_ROUNDS` times, 10 by default: in a loop of 8-byte sums, ranks launch thousands while a report is taken.
+#[test]
+fn ranks_in_a_tight_loop_are_never_a_problem() {
+    const AT_ONCE: [&str; 5] = ["", "", "--verbose", "--json", "--prometheus"];
+    let rounds = std::env::var("LIBNCCL_TEST_RAS_ROUNDS").ok();
+    let rounds: usize = rounds.and_then(|rounds| rounds.parse().ok()).unwrap_or(10);
+    for (turn, _) in (0..rounds).step_by(AT_ONCE.len()).enumerate() {
+        let job = Job::of([2, 4][turn % 2], "tight");
+        thread::scope(|scope| {
+            for arguments in AT_ONCE {
+                let job = &job;
+                scope.spawn(move || {
+                    let (status, lines) = job.ras(arguments);
+                    assert_eq!(status, Some(0), "{arguments}: {lines:#?}");
+                    let has = |line: &str| lines.iter().any(|printed| printed.trim() == line);
+                    assert!(arguments != "--prometheus" || has("nccl_ras_problems 0"), "{lines:#?}");
+                });
+            }
+            assert!(watched(&job).iter().all(|line| !line.starts_with("problem: ")));
+        });
+    }
+}
+
+/// Returns the lines of `nccl ras --watch` until it has reported twice.
+fn watched(job: &Job) -> Vec<String> {
+    let mut watch = Process(job.command("--watch 0.1").stdout(Stdio::piped()).spawn().unwrap());
+    let (mut printed, mut reports) = (Vec::new(), 0);
+    for line in common::lines(&mut watch.0) {
+        reports += usize::from(line.starts_with("NCCL 2.32.3+cpu"));
+        printed.push(line);
+        if reports == 2 {
+            return printed;
+        }
+    }
+    panic!("it has ended: {printed:#?}");
 }
 
 #[test]
@@ -147,7 +189,10 @@ fn stopped_and_dead_ranks_are_named() {
 
 #[test]
 fn rank_that_calls_nothing_or_something_else_is_named() {
-    let (status, lines) = Job::start("frozen").wait_for("problem: communicator ");
+    let job = Job::start("frozen");
+    let began = Instant::now();
+    let (status, lines) = job.wait_for("problem: communicator ");
+    assert!(began.elapsed() < NAMED, "{:?}", began.elapsed());
     assert_eq!(status, Some(3), "{lines:#?}");
     assert!(lines[0].ends_with("between the reports, and rank 5 is behind"), "{lines:#?}");
     assert!(lines[1].starts_with("problem: rank 5 of 8 is a straggler"), "{lines:#?}");
@@ -159,9 +204,10 @@ fn rank_that_calls_nothing_or_something_else_is_named() {
 
 #[test]
 fn sound_job_is_reported_in_every_format() {
-    // Ranks that are apart for moments would be a straggler now and then on a machine with other work.
     let job = Job::start("even");
-    let (_, lines) = job.ras("--verbose");
+    let (status, lines) = job.ras("--verbose");
+    assert_eq!(status, Some(0), "{lines:#?}");
+    assert_eq!(lines[0], "no problem found");
     let version = lines.iter().find(|line| line.starts_with("NCCL 2.32.3+cpu"));
     assert!(version.is_some_and(|line| line.contains(" reports in ")), "{lines:#?}");
     assert!(lines.iter().any(|line| line == "Job summary"), "{lines:#?}");
@@ -174,10 +220,8 @@ fn sound_job_is_reported_in_every_format() {
     let (status, lines) = job.ras("diagnostics");
     assert_eq!(status, Some(0), "{lines:#?}");
     assert!(lines[0].ends_with("NCCL DIAG === RAS Diagnostics ==="), "{lines:#?}");
-
-    let mut watch = Process(job.command("--watch 0.1").stdout(Stdio::piped()).spawn().unwrap());
-    let reports = common::lines(&mut watch.0).filter(|line| line.starts_with("NCCL 2.32.3+cpu"));
-    assert_eq!(reports.take(2).count(), 2);
+    let lines = watched(&job);
+    assert_eq!(lines.iter().filter(|line| *line == "no problem found").count(), 2, "{lines:#?}");
 }
 
 #[test]

@@ -200,7 +200,7 @@ fn rank_that_does_not_call_is_the_straggler_of_a_frozen_communicator() {
     let job = Job::start("AAA,AA,AAA,AAA,AAA");
     let report = job.report(|report| launched(report, "AllReduce") == [3, 2, 3, 3, 3]);
     let straggler = VerdictKind::Straggler { collective: "AllReduce".into(), launched: 2, behind: 1 };
-    assert_eq!(kinds(std::slice::from_ref(&report)), [(straggler.clone(), Some(1))]);
+    assert_eq!(kinds(std::slice::from_ref(&report)), [], "one report does not tell late from asked early");
     let frozen = VerdictKind::Frozen { behind: vec![1], missing: vec![] };
     assert_eq!(kinds(&[report, job.report(|_| true)]), [(frozen, None), (straggler, Some(1))]);
     let text = job.client().status().unwrap();

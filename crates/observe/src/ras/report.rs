@@ -355,9 +355,13 @@ pub(super) mod tests {
                 bytes.truncate(random.below(bytes.len()));
             }
             if let Ok(report) = Report::parse(&bytes) {
-                crate::ras::verdicts(&[report])
-                    .iter()
-                    .for_each(|verdict| assert!(!verdict.to_string().is_empty()));
+                // Alone, and between reports of the same job.
+                let first = Report::parse(sample.as_bytes()).unwrap();
+                let mixed = [first.clone(), report.clone(), first, report];
+                for reports in [&mixed[1..2], &mixed[..]] {
+                    let verdicts = crate::ras::verdicts(reports);
+                    verdicts.iter().for_each(|verdict| assert!(!verdict.to_string().is_empty()));
+                }
                 parsed += 1;
             }
         }

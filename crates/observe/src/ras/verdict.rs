@@ -83,16 +83,17 @@ pub enum VerdictKind {
         /// The ranks that have not answered.
         missing: Vec<u64>,
     },
-    /// The rank has launched less than most others.
+    /// The rank has launched less than most others, by more than the time that a report takes explains.
     Straggler {
         /// The collective.
         collective: String,
         /// The number of it that the rank has launched.
         launched: u64,
-        /// The number by which the first rank has launched more.
+        /// The number that the rank with the most has launched beyond that.
         behind: u64,
     },
-    /// The rank has launched more than most others, and none has launched less.
+    /// The rank has launched more than most others, by more than the time that a report takes explains, and none has
+    /// launched less.
     Ahead {
         /// The collective.
         collective: String,
@@ -150,11 +151,20 @@ impl Verdict {
 
 /// Returns the conclusions from reports of one job, the oldest first; the gravest verdict comes first.
 ///
-/// From one report: ranks that are dead, do not answer, failed, aborted, left or are in another state; that called other
-/// collectives; that are behind or ahead. Ranks of a sound job are apart for moments, too. With several reports, such a
-/// verdict needs three of four of those that have the communicator, so that some reports within a second tell a straggler
-/// from chance; and it is known whether a communicator is frozen, or idle. Frozen in the short time of a few reports may
-/// be a long computation: the time between the first and the last is the measure.
+/// One report shows which ranks are dead, do not answer, failed, aborted, left, are in another state or called other
+/// collectives. The last three may be so for a moment in a sound job: of several reports, three of four have to show it.
+///
+/// Several reports show which ranks are behind or ahead, and whether the communicator is frozen or idle. A report does not
+/// ask all ranks at one instant. Those of a sound job seem apart by what they launch meanwhile, which may be thousands of
+/// short collectives. What counts is a difference of at least a quarter of what is launched from one report to the next; so
+/// let a report take less than a quarter of that time. A rank is a straggler if
+///
+/// - three of four reports show it behind by that much, as the others wait for it each time;
+/// - or it has launched nothing since the first report, and half of the reports show it behind;
+/// - or each of three reports or more shows it further behind than the one before, in all by that much.
+///
+/// Some reports within a second are enough. Frozen for such a short time may be a long computation: the time between the
+/// first and the last report is the measure.
 #[must_use]
 pub fn verdicts(reports: &[Report]) -> Vec<Verdict> {
     let mut seen: BTreeMap<CommunicatorId, Vec<&ReportedCommunicator>> = BTreeMap::new();
@@ -167,9 +177,10 @@ pub fn verdicts(reports: &[Report]) -> Vec<Verdict> {
     let mut verdicts = Vec::new();
     for (id, reported) in &seen {
         let conclude = |(kind, rank)| Verdict { kind, communicator: id.clone(), rank };
-        verdicts.extend(
-            last(&reported.iter().map(|one| examine(one)).collect::<Vec<_>>()).into_iter().map(conclude),
-        );
+        let neighbor = |at: usize| reported.get(if at == 0 { 1 } else { at - 1 }).copied();
+        let findings: Vec<Vec<Finding>> =
+            reported.iter().enumerate().map(|(at, one)| examine(one, neighbor(at))).collect();
+        verdicts.extend(combine(&findings, &falling_behind(reported)).into_iter().map(conclude));
         if let [first, .., last] = reported[..] {
             verdicts.extend(progress(first, last).map(|kind| conclude((kind, None))));
         }
@@ -181,8 +192,8 @@ pub fn verdicts(reports: &[Report]) -> Vec<Verdict> {
 type Finding = (VerdictKind, Option<RankPlace>);
 
 /// Returns the latest form of the findings that count: of the lasting ones, those of the last report; of the others, those
-/// of three of four reports.
-fn last(findings: &[Vec<Finding>]) -> Vec<Finding> {
+/// of three of four reports, and those that `trends` has.
+fn combine(findings: &[Vec<Finding>], trends: &[Finding]) -> Vec<Finding> {
     let Some((latest, _)) = findings.split_last() else { return Vec::new() };
     let mut counted: BTreeMap<_, (usize, &Finding)> = BTreeMap::new();
     for finding in findings.iter().flatten().filter(|(kind, _)| !kind.is_lasting()) {
@@ -190,13 +201,17 @@ fn last(findings: &[Vec<Finding>]) -> Vec<Finding> {
         let count = counted.get(&(kind.subject(), rank)).map_or(0, |(count, _)| *count);
         counted.insert((kind.subject(), rank), (count + 1, finding));
     }
-    let frequent = counted.into_values().filter(|(count, _)| 4 * count >= 3 * findings.len());
+    counted.retain(|_, (count, _)| 4 * *count >= 3 * findings.len());
+    for finding in trends {
+        let (kind, rank) = finding;
+        counted.entry((kind.subject(), rank)).or_insert((0, finding));
+    }
     let lasting = latest.iter().filter(|(kind, _)| kind.is_lasting());
-    lasting.chain(frequent.map(|(_, finding)| finding)).cloned().collect()
+    lasting.chain(counted.into_values().map(|(_, finding)| finding)).cloned().collect()
 }
 
-/// Returns what one report says about a communicator.
-fn examine(communicator: &ReportedCommunicator) -> Vec<Finding> {
+/// Returns what one report says about a communicator. `neighbor` is from the report before or, of the first one, after it.
+fn examine(communicator: &ReportedCommunicator, neighbor: Option<&ReportedCommunicator>) -> Vec<Finding> {
     let mut findings = Vec::new();
     for missing in &communicator.missing_ranks {
         let kind = match missing.status {
@@ -223,39 +238,25 @@ fn examine(communicator: &ReportedCommunicator) -> Vec<Finding> {
             _ => {}
         }
     }
-    findings.extend(compare_counters(ranks));
+    findings.extend(compare_counters(ranks, neighbor));
     findings
 }
 
 /// Returns the ranks whose counters differ from those of most others.
-fn compare_counters(ranks: &[RankReport]) -> Vec<Finding> {
-    let Some(common) = most_common(ranks.iter().map(|rank| &rank.collective_counts)) else {
-        return Vec::new();
-    };
-    let than = ranks.iter().find(|rank| rank.collective_counts == *common).map_or(0, |rank| rank.rank);
-    let (mut findings, mut in_order) = (Vec::new(), Vec::new());
-    for rank in ranks {
-        let [more, less] = compare(&rank.collective_counts, common);
-        if more.is_empty() || less.is_empty() {
-            in_order.push(rank);
-        } else {
-            findings.push((VerdictKind::Mismatched { than, more, less }, Some(RankPlace::of(rank))));
-        }
-    }
-    let names: BTreeSet<&String> = in_order.iter().flat_map(|rank| rank.collective_counts.keys()).collect();
-    for name in names {
-        let launched = |rank: &RankReport| rank.collective_counts.get(name).copied().unwrap_or(0);
-        let mut sorted: Vec<u64> = in_order.iter().map(|rank| launched(rank)).collect();
-        sorted.sort_unstable();
-        // Of two ranks, the greater one: one that is behind holds the other up.
-        let (median, most) = (sorted[sorted.len() / 2], sorted[sorted.len() - 1]);
-        let is_behind = sorted[0] < median;
+fn compare_counters(ranks: &[RankReport], neighbor: Option<&ReportedCommunicator>) -> Vec<Finding> {
+    let (in_order, mut findings) = in_order(ranks);
+    // A single report cannot tell a rank that is behind from one that was asked before the others.
+    let Some(neighbor) = neighbor else { return findings };
+    for name in names(&in_order) {
+        let Level { least, median, most } = Level::of(in_order.iter().copied(), name);
+        let between = Level::of(&neighbor.ranks, name).most.abs_diff(most);
+        let is_behind = |launched: u64| launched < median && exceeds_skew(median - launched, between);
         for rank in &in_order {
-            let (collective, launched) = (name.clone(), launched(rank));
-            let kind = if launched < median {
-                VerdictKind::Straggler { collective, launched, behind: most - launched }
-            } else if launched > median && !is_behind {
-                VerdictKind::Ahead { collective, launched, ahead: launched - median }
+            let launched = launched(&rank.collective_counts, name);
+            let kind = if is_behind(launched) {
+                straggler(name, launched, most)
+            } else if launched > median && exceeds_skew(launched - median, between) && !is_behind(least) {
+                VerdictKind::Ahead { collective: name.clone(), launched, ahead: launched - median }
             } else {
                 continue;
             };
@@ -265,11 +266,115 @@ fn compare_counters(ranks: &[RankReport]) -> Vec<Finding> {
     findings
 }
 
+/// Returns the ranks that made the calls of most others, or some more or less of them, and findings on those that made other
+/// calls.
+fn in_order(ranks: &[RankReport]) -> (Vec<&RankReport>, Vec<Finding>) {
+    let (mut in_order, mut findings) = (Vec::new(), Vec::new());
+    let Some(common) = most_common(ranks.iter().map(|rank| &rank.collective_counts)) else {
+        return (in_order, findings);
+    };
+    let than = ranks.iter().find(|rank| rank.collective_counts == *common).map_or(0, |rank| rank.rank);
+    for rank in ranks {
+        let [more, less] = compare(&rank.collective_counts, common);
+        if more.is_empty() || less.is_empty() {
+            in_order.push(rank);
+        } else {
+            findings.push((VerdictKind::Mismatched { than, more, less }, Some(RankPlace::of(rank))));
+        }
+    }
+    (in_order, findings)
+}
+
+/// Returns the stragglers that show from report to report: those that launch nothing while others do, and those that are
+/// further behind each time.
+fn falling_behind(reported: &[&ReportedCommunicator]) -> Vec<Finding> {
+    let Some(last) = reported.last() else { return Vec::new() };
+    let counters: Vec<BTreeMap<u64, &Counters>> = reported.iter().map(|one| by_rank(one)).collect();
+    let (ranks, _) = in_order(&last.ranks);
+    let mut findings = Vec::new();
+    for name in names(&ranks) {
+        let levels: Vec<Level> = reported.iter().map(|one| Level::of(&one.ranks, name)).collect();
+        let [.., before, latest] = levels[..] else { break };
+        let between = before.most.abs_diff(latest.most);
+        for rank in &ranks {
+            let launched_last = launched(&rank.collective_counts, name);
+            if launched_last >= latest.median {
+                continue;
+            }
+            // None for a rank that was missing meanwhile.
+            let own: Option<Vec<&Counters>> = counters.iter().map(|of| of.get(&rank.rank).copied()).collect();
+            let Some(own) = own else { continue };
+            let lag = |(own, level): (&&Counters, &Level)| level.median.saturating_sub(launched(own, name));
+            let lags: Vec<u64> = own.iter().zip(&levels).map(lag).collect();
+            let stands = own.first() == own.last();
+            if (stands && is_left_behind(&lags)) || grows(&lags, between) {
+                findings.push((straggler(name, launched_last, latest.most), Some(RankPlace::of(rank))));
+            }
+        }
+    }
+    findings
+}
+
+/// Returns whether a rank that launches nothing is behind in half of the reports. In the last one only, by one, a sound
+/// rank may be behind for a moment.
+fn is_left_behind(lags: &[u64]) -> bool {
+    let behind = lags.iter().filter(|lag| **lag > 0).count();
+    2 * behind >= lags.len() && lags.last().is_some_and(|last| *last > 1 || (*last > 0 && behind > 1))
+}
+
+/// Returns whether a lag grows from each report to the next, and so far that the skew of the last one does not explain it.
+fn grows(lags: &[u64], between: u64) -> bool {
+    let [first, _, .., last] = lags else { return false };
+    lags.is_sorted_by(|one, next| one < next) && exceeds_skew(last - first, between)
+}
+
+/// Returns whether a difference in one report is more than its skew: a report takes less than a quarter of the time in
+/// which `between` are launched, from one report to the next.
+fn exceeds_skew(difference: u64, between: u64) -> bool {
+    difference.saturating_mul(4) >= between
+}
+
+/// The least, the median and the greatest number of a collective that ranks have launched.
+#[derive(Debug, Clone, Copy)]
+struct Level {
+    least: u64,
+    median: u64,
+    most: u64,
+}
+
+impl Level {
+    fn of<'a>(ranks: impl IntoIterator<Item = &'a RankReport>, collective: &str) -> Self {
+        let mut sorted: Vec<u64> =
+            ranks.into_iter().map(|rank| launched(&rank.collective_counts, collective)).collect();
+        sorted.sort_unstable();
+        let at = |index: usize| sorted.get(index).copied().unwrap_or(0);
+        // Of two ranks, the median is the greater one: one that is behind holds the other up.
+        Self { least: at(0), median: at(sorted.len() / 2), most: at(sorted.len().saturating_sub(1)) }
+    }
+}
+
+fn launched(counters: &Counters, collective: &str) -> u64 {
+    counters.get(collective).copied().unwrap_or(0)
+}
+
+fn straggler(collective: &str, launched: u64, most: u64) -> VerdictKind {
+    let behind = most.saturating_sub(launched);
+    VerdictKind::Straggler { collective: collective.to_owned(), launched, behind }
+}
+
+/// Returns the collectives that the ranks count.
+fn names<'a>(ranks: &[&'a RankReport]) -> BTreeSet<&'a String> {
+    ranks.iter().flat_map(|rank| rank.collective_counts.keys()).collect()
+}
+
+fn by_rank(communicator: &ReportedCommunicator) -> BTreeMap<u64, &Counters> {
+    communicator.ranks.iter().map(|rank| (rank.rank, &rank.collective_counts)).collect()
+}
+
 /// Returns the verdict on a communicator whose counters are the same in two reports. One that has launched nothing, such as
 /// one for sends and receives, says nothing.
 fn progress(first: &ReportedCommunicator, last: &ReportedCommunicator) -> Option<VerdictKind> {
-    let before: BTreeMap<u64, &Counters> =
-        first.ranks.iter().map(|rank| (rank.rank, &rank.collective_counts)).collect();
+    let before = by_rank(first);
     let has_moved =
         |rank: &RankReport| before.get(&rank.rank).is_none_or(|before| **before != rank.collective_counts);
     if last.ranks.is_empty() || last.ranks.iter().any(has_moved) {
@@ -367,10 +472,8 @@ impl fmt::Display for Verdict {
                 amounts(less)
             )?,
             VerdictKind::Straggler { collective, launched, behind } => {
-                write!(
-                    f,
-                    "is a straggler: it has launched {launched} {collective}, {behind} less than the first"
-                )?;
+                let most = launched.saturating_add(*behind);
+                write!(f, "is a straggler: it has launched {launched} {collective}, others up to {most}")?;
             }
             VerdictKind::Ahead { collective, launched, ahead } => {
                 write!(
@@ -441,37 +544,114 @@ mod tests {
         verdicts(reports).iter().map(ToString::to_string).collect()
     }
 
+    /// Returns the texts of the verdicts on ranks with these numbers of all-reduces in each report.
+    fn texts_of<const RANKS: usize>(reports: &[[u64; RANKS]]) -> Vec<String> {
+        texts(&reports.iter().map(|counts| level(counts)).collect::<Vec<_>>())
+    }
+
+    /// Expects one verdict, which begins like this.
+    #[track_caller]
+    fn assert_only<const RANKS: usize>(reports: &[[u64; RANKS]], start: &str) {
+        let texts = texts_of(reports);
+        assert!(texts.len() == 1 && texts[0].starts_with(start), "{reports:?}: {texts:#?}");
+    }
+
+    #[track_caller]
+    fn assert_none<const RANKS: usize>(reports: &[[u64; RANKS]]) {
+        assert_eq!(texts_of(reports), [""; 0], "{reports:?}");
+    }
+
     #[test]
-    fn rank_behind_is_a_straggler_by_the_difference_to_the_first() {
+    fn rank_that_others_wait_for_is_a_straggler() {
         assert_eq!(
-            texts(&[level(&[120, 120, 117, 120])]),
+            texts_of(&[[120, 120, 117, 120], [121, 121, 118, 121]]),
             [
-                "rank 2 of 4 is a straggler: it has launched 117 AllReduce, 3 less than the first (process 102 on \
-              10.0.0.1, device 2; communicator 0xab)"
+                "rank 2 of 4 is a straggler: it has launched 118 AllReduce, others up to 121 (process 102 on 10.0.0.1, \
+              device 2; communicator 0xab)"
             ]
         );
         // Of two ranks, it is the one behind.
-        assert!(texts(&[level(&[120, 119])])[0].starts_with("rank 1 of 2 is a straggler"));
-        assert_eq!(texts(&[level(&[120, 120])]), [""; 0]);
+        assert_only(&[[120, 119], [121, 120], [122, 121]], "rank 1 of 2 is a straggler");
+        assert_none(&[[120, 120], [121, 121]]);
+    }
+
+    #[test]
+    fn one_report_names_no_straggler() {
+        assert_none(&[[120, 120, 117, 120]]);
+        assert_none(&[[5, 5, 5, 6]]);
     }
 
     #[test]
     fn rank_ahead_of_most_others_is_named_in_their_place() {
-        let texts = texts(&[level(&[5, 5, 5, 6])]);
-        assert_eq!(texts.len(), 1);
-        assert!(
-            texts[0]
-                .starts_with("rank 3 of 4 is ahead: it has launched 6 AllReduce, 1 more than most others")
+        assert_only(
+            &[[5, 5, 5, 6], [6, 6, 6, 7]],
+            "rank 3 of 4 is ahead: it has launched 7 AllReduce, 1 more than most others",
         );
     }
 
     #[test]
     fn rank_behind_in_three_of_four_reports_is_a_straggler() {
-        let (slow, even) = (|at: u64| level(&[at, at, at - 1, at]), |at: u64| level(&[at; 4]));
-        let reports = [slow(10), slow(20), even(30), slow(40)];
-        assert!(texts(&reports)[0].contains("launched 39 AllReduce"), "{:?}", texts(&reports));
-        assert_eq!(texts(&[slow(10), even(20), even(30), slow(40)]), [""; 0]);
-        assert_eq!(texts(&[slow(10), even(20)]), [""; 0], "one that has caught up");
+        let (slow, even) = (|at: u64| [at, at, at - 1, at], |at: u64| [at; 4]);
+        assert_only(
+            &[slow(10), slow(11), even(12), slow(13)],
+            "rank 2 of 4 is a straggler: it has launched 12 AllReduce",
+        );
+        assert_none(&[slow(10), even(11), even(12), slow(13)]);
+        assert_none(&[slow(10), even(11)]);
+    }
+
+    #[test]
+    fn ranks_apart_by_what_is_launched_during_a_report_are_sound() {
+        assert_none(&[[100_000, 100_001], [150_000, 149_999], [200_003, 200_000]]);
+        assert_none(&[[100_000, 99_999], [150_000, 149_999], [200_000, 199_999]]);
+        assert_none(&[[100_000, 99_999], [150_000, 149_997], [200_000, 199_990], [250_000, 249_000]]);
+        assert_none(&[[7_000, 7_900, 7_100], [17_900, 17_000, 17_100], [27_000, 27_100, 27_900]]);
+        assert_none(&[[10, 10, 10, 11], [20, 20, 20, 21], [30, 30, 30, 31], [40, 40, 40, 41]]);
+        // The job ends, or pauses, in the meantime.
+        assert_none(&[[100_000, 99_999], [150_000, 149_999], [160_000; 2], [160_000; 2], [160_001; 2]]);
+    }
+
+    #[test]
+    fn lag_that_stays_or_swings_while_all_move_is_none() {
+        assert_none(&[[10, 10, 7], [110, 110, 107], [210, 210, 207], [310, 310, 307]]);
+        assert_none(&[[10, 10, 10], [110, 110, 70], [210, 210, 200], [310, 310, 250]]);
+    }
+
+    #[test]
+    fn rank_that_launches_nothing_while_others_do_is_a_straggler() {
+        const START: &str = "rank 1 of 3 is a straggler: it has launched 5 AllReduce";
+        assert_only(&[[5, 5, 5], [8, 5, 8]], START);
+        assert_only(&[[5, 5, 5], [8, 5, 8], [8, 5, 8]], START);
+        assert_only(&[[5, 5, 5], [8, 5, 8], [12, 5, 12], [90, 5, 90]], START);
+        // All others wait for it, at once.
+        let wait = [6, 5, 6];
+        assert_only(&[[4, 4, 4], [5, 5, 5], wait, wait, wait, wait, wait, wait], START);
+        assert_only(&[[5, 5, 5], [6, 5, 6], [6, 5, 6]], START);
+        assert_none(&[[5, 5, 5], [6, 5, 6]]);
+        assert_none(&[[5, 5, 5], [5, 5, 5], [5, 5, 5], [5, 5, 5], [6, 5, 6]]);
+    }
+
+    #[test]
+    fn lag_that_grows_from_each_report_to_the_next_is_a_straggler() {
+        let diverging = [[10, 10, 10], [110, 110, 90], [210, 210, 170], [310, 310, 250]];
+        assert_only(
+            &diverging,
+            "rank 2 of 3 is a straggler: it has launched 250 AllReduce, others up to 310",
+        );
+        assert_none(&diverging[..2]);
+    }
+
+    #[test]
+    fn counters_that_wrap_or_restart_are_compared() {
+        assert_none(&[[1000, 1000, 1000], [3, 3, 3], [9, 9, 9]]);
+        assert_none(&[[u64::MAX, u64::MAX], [0, 0], [u64::MAX, u64::MAX - 1]]);
+        for reports in [
+            [[1000, 1000, 1000], [1010, 0, 1010], [1020, 10, 1020]],
+            [[0, u64::MAX, 0], [u64::MAX, 0, 1], [1, 2, u64::MAX]],
+            [[u64::MAX, 0, u64::MAX], [u64::MAX, 0, u64::MAX], [0, 0, 0]],
+        ] {
+            assert!(texts_of(&reports).iter().all(|text| !text.is_empty()));
+        }
     }
 
     #[test]
@@ -493,13 +673,15 @@ mod tests {
     #[test]
     fn rank_with_more_of_one_and_less_of_another_collective_is_mismatched() {
         let ranks = [rank(0, 120, 3), rank(1, 119, 4), rank(2, 120, 3), rank(3, 118, 3)];
-        let texts = texts(&[report(&ranks, &[])]);
+        let one = report(&ranks, &[]);
+        let texts = texts(&[one.clone(), one]);
         assert_eq!(
             texts[0],
             "rank 1 of 4 has called other collectives than rank 0: 1 Broadcast more and 1 AllReduce less (process 101 \
              on 10.0.0.1, device 1; communicator 0xab)"
         );
-        assert!(texts.len() == 2 && texts[1].starts_with("rank 3 of 4 is a straggler"), "{texts:?}");
+        assert!(texts[1].ends_with("and rank 3 is behind"), "{texts:?}");
+        assert!(texts.len() == 3 && texts[2].starts_with("rank 3 of 4 is a straggler"), "{texts:?}");
     }
 
     #[test]
