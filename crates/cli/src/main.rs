@@ -7,6 +7,7 @@ mod bench;
 mod completions;
 mod doctor;
 mod env;
+mod escapes;
 mod exit_status;
 mod gpu;
 mod library;
@@ -48,7 +49,8 @@ fn main() -> ExitCode {
             return exit_status::OUTPUT_CLOSED.into();
         }
         // `eprintln` panics without stderr; a single write, because ranks share stderr.
-        let _ = std::io::stderr().write_all(format!("error: {error:#}\n").as_bytes());
+        let text = format!("error: {error:#}\n");
+        let _ = std::io::stderr().write_all(escapes::in_lines(&text).as_bytes());
         ExitCode::FAILURE
     })
 }

@@ -9,56 +9,76 @@ use super::recording::{Job, Rank, Record};
 pub(super) fn divergence(job: &Job) -> Option<Finding> {
     // Collectives that a ring has lost are taken for equal: what follows would not have its number otherwise.
     let first = job.ranks.values().map(Rank::first_collective).max()?;
-    let last = job.ranks.values().map(Rank::last_collective).max()?;
-    let mut agreement = None;
-    for number in first..=last {
-        let calls: BTreeMap<usize, &Record> = job
-            .ranks
-            .iter()
-            .filter_map(|(rank, recorded)| Some((*rank, recorded.collective(number)?)))
-            .collect();
-        let missing: Vec<usize> =
-            job.ranks.keys().copied().filter(|rank| !calls.contains_key(rank)).collect();
-        let usual = usual(&calls)?;
-        let others: Vec<usize> =
-            calls.iter().filter(|(_, call)| !is_same(call, usual)).map(|(rank, _)| *rank).collect();
-        let mut finding = if others.is_empty() && missing.is_empty() {
-            agreement = Some(Agreement { collective: number, call: usual.to_string() });
-            continue;
-        } else if others.is_empty() {
-            count_differs(job, number, usual, &calls, missing)
-        } else {
-            call_differs(job, number, usual, &calls, others)
-        };
-        finding.collective = Some(number);
-        finding.last_agreement = agreement;
-        return Some(finding);
-    }
-    None
+    let from_first = |recorded| Rank::collectives(recorded).skip_while(move |(number, _)| *number < first);
+    let mut ranks: Vec<_> =
+        job.ranks.iter().map(|(rank, recorded)| (*rank, from_first(recorded).peekable())).collect();
+    let (mut calls, mut agreement) = (Vec::with_capacity(ranks.len()), None);
+    // All ranks go on together, so that each record is looked at once.
+    let number = loop {
+        let number = ranks.iter_mut().filter_map(|(_, own)| Some(own.peek()?.0)).min()?;
+        calls.clear();
+        for (rank, own) in &mut ranks {
+            calls.extend(own.next_if(|(next, _)| *next == number).map(|(_, call)| (*rank, call)));
+        }
+        let [(_, lowest), others @ ..] = &calls[..] else { return None };
+        if calls.len() < ranks.len() || others.iter().any(|(_, call)| !is_same(call, lowest)) {
+            break number;
+        }
+        agreement = Some((number, *lowest));
+    };
+    let following = ranks.iter_mut().filter_map(|(rank, own)| Some((*rank, *own.peek()?)));
+    let following = following.filter(|(_, (next, _))| number.checked_add(1) == Some(*next));
+    let following: BTreeMap<usize, &Record> = following.map(|(rank, (_, call))| (rank, call)).collect();
+    let calls: BTreeMap<usize, &Record> = calls.into_iter().collect();
+    let missing: Vec<usize> = job.ranks.keys().copied().filter(|rank| !calls.contains_key(rank)).collect();
+    let usual = usual(&calls)?;
+    let others: Vec<usize> =
+        calls.iter().filter(|(_, call)| !is_same(call, usual)).map(|(rank, _)| *rank).collect();
+    let mut finding = if others.is_empty() {
+        count_differs(job, number, usual, &calls, missing)
+    } else {
+        call_differs(job, number, usual, &calls, &following, others)
+    };
+    finding.collective = Some(number);
+    finding.last_agreement =
+        agreement.map(|(collective, call)| Agreement { collective, call: call.to_string() });
+    Some(finding)
 }
 
 /// Returns the call that most ranks have made; of equally many, that of the lowest rank.
 fn usual<'a>(calls: &BTreeMap<usize, &'a Record>) -> Option<&'a Record> {
-    let votes = |call: &Record| calls.values().filter(|other| is_same(other, call)).count();
-    calls.values().rev().max_by_key(|call| votes(call)).copied()
+    let mut votes: BTreeMap<Identity<'_>, usize> = BTreeMap::new();
+    for call in calls.values() {
+        *votes.entry(identity(call)).or_default() += 1;
+    }
+    calls.values().rev().max_by_key(|call| votes.get(&identity(call)).copied()).copied()
+}
+
+/// What the calls of one collective have in common: operation, type, root, and the elements.
+type Identity<'a> = (&'a str, Option<&'a str>, Option<usize>, Option<[u64; 2]>);
+
+fn identity(call: &Record) -> Identity<'_> {
+    // With a count for each rank, the ranks' own numbers differ.
+    let is_vector = call.kind().ends_with("_v");
+    let elements = (!is_vector).then_some([call.sent, call.received]);
+    (call.kind(), call.data_type.as_deref(), call.peer, elements)
 }
 
 /// Returns `true` if the calls are those of one collective.
 fn is_same(one: &Record, other: &Record) -> bool {
-    difference(one, other).is_none()
+    identity(one) == identity(other)
 }
 
 /// Returns the first argument in which two calls differ.
 fn difference(one: &Record, other: &Record) -> Option<Kind> {
-    // With a count for each rank, the ranks' own numbers differ.
-    let is_vector = one.kind().ends_with("_v");
-    if one.kind() != other.kind() {
+    let ((kind, data_type, root, elements), other) = (identity(one), identity(other));
+    if kind != other.0 {
         Some(Kind::OtherOperation)
-    } else if one.data_type != other.data_type {
+    } else if data_type != other.1 {
         Some(Kind::OtherType)
-    } else if one.peer != other.peer {
+    } else if root != other.2 {
         Some(Kind::OtherRoot)
-    } else if !is_vector && (one.sent, one.received) != (other.sent, other.received) {
+    } else if elements != other.3 {
         Some(Kind::OtherSize)
     } else {
         None
@@ -94,22 +114,23 @@ fn count_differs(
     Finding::new(job, kind, ranks, problem).with_calls(all)
 }
 
-/// All that have called a collective of this number have not called the same.
+/// All that have called a collective of this number have not called the same. `following` has their calls of the next one.
 fn call_differs(
     job: &Job,
     number: u64,
     usual: &Record,
     calls: &BTreeMap<usize, &Record>,
+    following: &BTreeMap<usize, &Record>,
     others: Vec<usize>,
 ) -> Finding {
-    let next = |rank: usize| job.ranks.get(&rank).and_then(|recorded| recorded.collective(number + 1));
-    let agreeing = calls.keys().copied().filter(|rank| !others.contains(rank));
-    let usual_next = agreeing.filter_map(next).next();
+    let next = |rank: &usize| following.get(rank).copied();
+    let mut agreeing = calls.iter().filter(|(_, call)| is_same(call, usual));
+    let usual_next = agreeing.find_map(|(rank, _)| next(rank));
     let is = |one: Option<&Record>, other: Option<&Record>| {
         one.zip(other).is_some_and(|(one, other)| is_same(one, other))
     };
     let rank = others[0];
-    let (own, own_next) = (calls[&rank], next(rank));
+    let (own, own_next) = (calls[&rank], next(&rank));
     let names = name_ranks(&others);
     let (kind, problem) = match difference(own, usual) {
         _ if is(Some(own), usual_next) && is(own_next, Some(usual)) => {

@@ -4,14 +4,19 @@ use serde::Serialize;
 
 use super::recording::{Job, Record, State};
 
+/// The ranks that a sentence names at most.
+pub(super) const NAMED: usize = 32;
+
 /// A place where the ranks of a communicator diverged.
 #[derive(Debug, Serialize)]
 pub(super) struct Finding {
     /// The id of the communicator.
     pub(super) communicator: String,
     pub(super) kind: Kind,
-    /// The ranks that are to blame.
+    /// The ranks that are to blame; of those without a recording the first [`NAMED`].
     pub(super) ranks: Vec<usize>,
+    /// The number of the others.
+    pub(super) more_ranks: usize,
     /// The number of the collective at which they diverged; `null` for messages.
     pub(super) collective: Option<u64>,
     /// One sentence.
@@ -62,7 +67,8 @@ pub(super) struct Agreement {
 impl Finding {
     pub(super) fn new(job: &Job, kind: Kind, ranks: Vec<usize>, problem: String) -> Self {
         let communicator = job.id.clone();
-        Self { communicator, kind, ranks, collective: None, problem, calls: vec![], last_agreement: None }
+        let (more_ranks, collective, calls, last_agreement) = (0, None, vec![], None);
+        Self { communicator, kind, ranks, more_ranks, collective, problem, calls, last_agreement }
     }
 
     pub(super) fn with_calls<'a>(mut self, calls: impl IntoIterator<Item = (usize, &'a Record)>) -> Self {
@@ -78,15 +84,21 @@ impl Call {
     }
 }
 
-/// Returns `rank 1`, or `ranks 1, 2 and 5`.
+/// Returns `rank 1`, `ranks 1, 2 and 5`, or of many `ranks 1, 2, 5 and 7 more`.
 pub(super) fn name_ranks(ranks: &[usize]) -> String {
-    match ranks {
-        [] => "no rank".into(),
-        [rank] => format!("rank {rank}"),
-        [first @ .., last] => {
-            let first: Vec<_> = first.iter().map(ToString::to_string).collect();
-            format!("ranks {} and {last}", first.join(", "))
-        }
+    name_first_ranks(ranks, ranks.len())
+}
+
+/// Returns the same for so many ranks, of which these are the first.
+pub(super) fn name_first_ranks(ranks: &[usize], count: usize) -> String {
+    let mut names: Vec<String> = ranks.iter().take(NAMED).map(ToString::to_string).collect();
+    if count > names.len() {
+        names.push(format!("{} more", count - names.len()));
+    }
+    match names.split_last() {
+        None => "no rank".into(),
+        Some((only, [])) => format!("rank {only}"),
+        Some((last, others)) => format!("ranks {} and {last}", others.join(", ")),
     }
 }
 
@@ -108,5 +120,18 @@ impl fmt::Display for Finding {
             }
             None => Ok(()),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{name_first_ranks, name_ranks};
+
+    #[test]
+    fn first_ranks_are_named_and_the_others_counted() {
+        assert_eq!([&[][..], &[3], &[1, 2, 5]].map(name_ranks), ["no rank", "rank 3", "ranks 1, 2 and 5"]);
+        assert_eq!(name_first_ranks(&[1, 2, 5], 10), "ranks 1, 2, 5 and 7 more");
+        let many: Vec<usize> = (0..40).collect();
+        assert!(name_ranks(&many).ends_with(", 30, 31 and 8 more"), "{}", name_ranks(&many));
     }
 }

@@ -14,6 +14,8 @@ use rustix::io::Errno;
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 use serde::Deserialize;
 
+use crate::escapes;
+
 /// A process that writes a recording on a signal.
 struct Rank {
     id: i32,
@@ -72,7 +74,7 @@ pub(super) fn request(processes: &[i32], limit: Duration) -> Result<Vec<PathBuf>
     if files.is_empty() {
         bail!("{}", problems.join("\n"));
     }
-    problems.iter().for_each(|problem| anstream::eprintln!("warning: {problem}"));
+    problems.iter().for_each(|problem| anstream::eprintln!("warning: {}", escapes::in_line(problem)));
     Ok(files)
 }
 

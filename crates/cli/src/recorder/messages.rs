@@ -1,33 +1,74 @@
 //! Messages: each send has a receive at the other end, in the same order.
 
+use std::borrow::Cow;
+use std::collections::BTreeMap;
+
 use super::finding::{Finding, Kind};
 use super::recording::{Job, Rank, Record};
+use crate::escapes;
+
+/// The messages of a communicator, by sender and receiver.
+#[derive(Debug, Default)]
+pub(super) struct Messages<'a>(BTreeMap<(usize, usize), Link<'a>>);
+
+/// The messages from one rank to another, in the order of either.
+#[derive(Debug, Default)]
+struct Link<'a> {
+    sends: Vec<&'a Record>,
+    receives: Vec<&'a Record>,
+}
+
+impl<'a> Messages<'a> {
+    pub(super) fn of(job: &'a Job) -> Self {
+        let mut all = Self::default();
+        for (rank, recorded) in &job.ranks {
+            for record in &recorded.records {
+                if let Some(destination) = destination(record) {
+                    all.0.entry((*rank, destination)).or_default().sends.push(record);
+                }
+                if let Some(source) = source(record) {
+                    all.0.entry((source, *rank)).or_default().receives.push(record);
+                }
+            }
+        }
+        all
+    }
+
+    /// Returns the ranks for whose counterpart a message of a rank waits: those that have called fewer than this rank has of
+    /// its own, up to this one.
+    pub(super) fn awaited(&self, rank: usize, record: &Record) -> impl Iterator<Item = usize> {
+        let so_far = |calls: &[&Record]| calls.partition_point(|call| call.number <= record.number);
+        let link = |source: usize, destination: usize| self.0.get(&(source, destination));
+        let receiver = destination(record).filter(|receiver| {
+            link(rank, *receiver).is_some_and(|link| link.receives.len() < so_far(&link.sends))
+        });
+        let sender = source(record).filter(|sender| {
+            link(*sender, rank).is_some_and(|link| link.sends.len() < so_far(&link.receives))
+        });
+        [receiver, sender].into_iter().flatten()
+    }
+}
 
 /// Returns the first message between each two ranks of a communicator that has no other end, or one that differs.
 pub(super) fn divergences(job: &Job) -> Vec<Finding> {
     let mut findings = Vec::new();
-    for (source, sender) in &job.ranks {
-        for (destination, receiver) in &job.ranks {
-            // Without the first messages, it is not known which belong together.
-            if sender.is_whole() && receiver.is_whole() {
-                findings.extend(between(job, (*source, sender), (*destination, receiver)));
-            }
+    for ((source, destination), link) in &Messages::of(job).0 {
+        // Without the first messages, it is not known which belong together.
+        let is_whole = |rank: &usize| job.ranks.get(rank).is_some_and(Rank::is_whole);
+        if is_whole(source) && is_whole(destination) {
+            findings.extend(link.divergence(job, *source, *destination));
         }
     }
     findings
 }
 
-fn between(
-    job: &Job,
-    (source, sender): (usize, &Rank),
-    (destination, receiver): (usize, &Rank),
-) -> Option<Finding> {
-    let mut sends = sender.records.iter().filter(|record| sends_to(record, destination));
-    let mut receives = receiver.records.iter().filter(|record| receives_from(record, source));
-    for number in 1_u64.. {
-        let (kind, ranks, problem) = match (sends.next(), receives.next()) {
+impl Link<'_> {
+    fn divergence(&self, job: &Job, source: usize, destination: usize) -> Option<Finding> {
+        let pairs = self.sends.iter().zip(&self.receives);
+        let same = pairs.take_while(|(send, receive)| is_same(send, receive)).count();
+        let number = same + 1;
+        let (record, caller, missing, problem) = match (self.sends.get(same), self.receives.get(same)) {
             (None, None) => return None,
-            (Some(send), Some(receive)) if is_same(send, receive) => continue,
             (Some(send), Some(receive)) => {
                 let problem = format!(
                     "message {number} from rank {source} to rank {destination}: {} {} are sent, and {} {} expected",
@@ -37,75 +78,45 @@ fn between(
                     type_of(receive),
                 );
                 let finding = Finding::new(job, Kind::OtherMessage, vec![source, destination], problem);
-                return Some(finding.with_calls([(source, send), (destination, receive)]));
+                return Some(finding.with_calls([(source, *send), (destination, *receive)]));
             }
             (Some(send), None) => {
                 let problem = format!(
                     "rank {destination} has not received message {number} of rank {source}, which called {send}"
                 );
-                (send, vec![destination], problem)
+                (*send, source, destination, problem)
             }
             (None, Some(receive)) => {
                 let problem = format!(
                     "rank {source} has not sent message {number} to rank {destination}, which called {receive}"
                 );
-                (receive, vec![source], problem)
+                (*receive, destination, source, problem)
             }
         };
-        let (record, caller) = (kind, if ranks == [source] { destination } else { source });
-        let other = job.ranks.get(&ranks[0]).and_then(Rank::open_call).map(|call| (ranks[0], call));
+        let other = job.ranks.get(&missing).and_then(Rank::open_call).map(|call| (missing, call));
         let calls = [Some((caller, record)), other].into_iter().flatten();
-        return Some(Finding::new(job, Kind::UnmatchedMessage, ranks, problem).with_calls(calls));
+        Some(Finding::new(job, Kind::UnmatchedMessage, vec![missing], problem).with_calls(calls))
     }
-    None
 }
 
 fn is_same(send: &Record, receive: &Record) -> bool {
     send.sent == receive.received && send.data_type == receive.data_type
 }
 
-fn type_of(record: &Record) -> &str {
-    record.data_type.as_deref().unwrap_or("elements")
+fn type_of(record: &Record) -> Cow<'_, str> {
+    escapes::in_line(record.data_type.as_deref().unwrap_or("elements"))
 }
 
-pub(super) fn sends_to(record: &Record, rank: usize) -> bool {
-    matches!(record.kind(), "send" | "sendrecv") && record.peer == Some(rank)
+/// Returns the rank to which an operation sends a message.
+fn destination(record: &Record) -> Option<usize> {
+    record.peer.filter(|_| matches!(record.kind(), "send" | "sendrecv"))
 }
 
-pub(super) fn receives_from(record: &Record, rank: usize) -> bool {
+/// Returns the rank from which an operation receives a message.
+fn source(record: &Record) -> Option<usize> {
     match record.kind() {
-        "recv" => record.peer == Some(rank),
-        "sendrecv" => record.source == Some(rank),
-        _ => false,
+        "recv" => record.peer,
+        "sendrecv" => record.source,
+        _ => None,
     }
-}
-
-/// Returns the ranks for which an operation that is not completed waits: those that have not made its counterpart.
-pub(super) fn awaited(job: &Job, rank: usize, record: &Record) -> Vec<usize> {
-    if !record.state.is_open() {
-        return vec![];
-    }
-    let others = job.ranks.iter().filter(|(other, _)| **other != rank);
-    if let Some(number) = record.collective {
-        return others
-            .filter(|(_, other)| other.last_collective() < number)
-            .map(|(other, _)| *other)
-            .collect();
-    }
-    let Some(own) = job.ranks.get(&rank) else { return vec![] };
-    // As many of the other end as this rank has called so far, this one included.
-    let is_short = |other: usize, recorded: &Rank| {
-        let mine = |is: fn(&Record, usize) -> bool| {
-            own.records
-                .iter()
-                .take_while(|call| call.number <= record.number)
-                .filter(|call| is(call, other))
-                .count()
-        };
-        let theirs =
-            |is: fn(&Record, usize) -> bool| recorded.records.iter().filter(|call| is(call, rank)).count();
-        (sends_to(record, other) && theirs(receives_from) < mine(sends_to))
-            || (receives_from(record, other) && theirs(sends_to) < mine(receives_from))
-    };
-    others.filter(|(other, recorded)| is_short(**other, recorded)).map(|(other, _)| *other).collect()
 }

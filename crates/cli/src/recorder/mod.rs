@@ -9,6 +9,7 @@ mod recording;
 mod timeline;
 mod waits;
 
+use std::collections::BTreeMap;
 use std::fs;
 use std::io::{Write, stdout};
 use std::process::ExitCode;
@@ -16,8 +17,9 @@ use std::process::ExitCode;
 use anyhow::{Context, Result};
 use serde::Serialize;
 
+use crate::escapes;
 use arguments::{DiffArguments, RecorderArguments, RecorderCommand};
-use finding::{Finding, Kind, name_ranks};
+use finding::{Finding, Kind, NAMED, name_first_ranks, name_ranks};
 use recording::Job;
 
 pub(crate) fn run(arguments: &RecorderArguments) -> Result<ExitCode> {
@@ -64,20 +66,21 @@ fn diff(arguments: &DiffArguments) -> Result<ExitCode> {
     let report = Report { communicators, findings };
     let mut out = stdout();
     if arguments.json {
-        writeln!(out, "{}", serde_json::to_string_pretty(&report)?)?;
+        writeln!(out, "{}", escapes::in_lines(&serde_json::to_string_pretty(&report)?))?;
         return Ok(code);
+    }
+    let mut findings: BTreeMap<&str, Vec<&Finding>> = BTreeMap::new();
+    for finding in &report.findings {
+        findings.entry(&finding.communicator).or_default().push(finding);
     }
     for job in &jobs {
         writeln!(out, "{job}: {} of {} ranks recorded", job.ranks.len(), job.size)?;
-        let findings = report.findings.iter().filter(|finding| finding.communicator == job.id);
-        let mut is_equal = true;
-        for finding in findings {
-            is_equal = false;
-            write!(out, "  {finding}")?;
-        }
-        if is_equal {
-            let last = job.ranks.values().map(recording::Rank::last_collective).max().unwrap_or(0);
-            writeln!(out, "  all ranks agree, up to collective {last}")?;
+        match findings.get(job.id.as_str()) {
+            Some(findings) => findings.iter().try_for_each(|finding| write!(out, "  {finding}"))?,
+            None => {
+                let last = job.ranks.values().map(recording::Rank::last_collective).max().unwrap_or(0);
+                writeln!(out, "  all ranks agree, up to collective {last}")?;
+            }
         }
     }
     Ok(code)
@@ -104,14 +107,17 @@ fn compare(jobs: &[Job]) -> Vec<Finding> {
 }
 
 fn missing_ranks(job: &Job) -> Option<Finding> {
-    let missing: Vec<usize> = (0..job.size).filter(|rank| !job.ranks.contains_key(rank)).collect();
-    let problem = format!(
-        "there is no recording of {} of {}: dead, or not asked for one",
-        name_ranks(&missing),
-        job.size
-    );
+    let count = job.size - job.ranks.len();
+    if count == 0 {
+        return None;
+    }
+    let missing: Vec<usize> = job.missing().flatten().take(NAMED).collect();
+    let (names, size) = (name_first_ranks(&missing, count), job.size);
+    let problem = format!("there is no recording of {names} of {size}: dead, or not asked for one");
     let open = job.ranks.iter().filter_map(|(rank, recorded)| Some((*rank, recorded.open_call()?)));
-    (!missing.is_empty()).then(|| Finding::new(job, Kind::MissingRank, missing, problem).with_calls(open))
+    let more_ranks = count - missing.len();
+    let finding = Finding::new(job, Kind::MissingRank, missing, problem).with_calls(open);
+    Some(Finding { more_ranks, ..finding })
 }
 
 /// Returns the call that all ranks have made, and from which some have not returned.

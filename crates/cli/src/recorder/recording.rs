@@ -4,13 +4,20 @@ use std::cmp::Reverse;
 use std::collections::BTreeMap;
 use std::fmt;
 use std::fs;
+use std::ops::Range;
 use std::path::{Path, PathBuf};
+use std::rc::Rc;
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result, bail, ensure};
 use serde::{Deserialize, Serialize};
+
+use crate::escapes;
 
 const FORMAT: &str = "libnccl recorder";
 const VERSION: u32 = 1;
+
+/// The size of the largest communicator: NCCL's ranks are of the type `int`.
+const MAX_SIZE: usize = i32::MAX as usize;
 
 /// The recording of one process.
 #[derive(Debug, Deserialize)]
@@ -40,6 +47,8 @@ struct Communicator {
     name: Option<String>,
     rank: usize,
     size: usize,
+    /// The number of the last operation, before the records were read.
+    count: Option<u64>,
     /// The oldest first. The ring may have lost those before.
     records: Vec<Record>,
 }
@@ -104,20 +113,25 @@ pub(super) struct Job {
 
 #[derive(Debug)]
 pub(super) struct Rank {
-    pub(super) process: Process,
+    pub(super) process: Rc<Process>,
+    /// By number, which rises.
     pub(super) records: Vec<Record>,
+    /// The numbers of the first and the last collective, if there are any.
+    collectives: Option<(u64, u64)>,
+    /// The index of the first operation that is called and not completed.
+    open: Option<usize>,
     /// Nanoseconds since 1970.
     read: u64,
 }
 
 /// Reads the recordings of files, and of the files `*.json` in folders, as one job for each communicator.
 pub(super) fn read(paths: &[PathBuf]) -> Result<Vec<Job>> {
-    let mut jobs: Vec<Job> = Vec::new();
+    let (mut jobs, mut known) = (Vec::new(), BTreeMap::new());
     for path in files(paths)? {
         let text = fs::read(&path).with_context(|| format!("cannot read {}", path.display()))?;
         let recording = serde_json::from_slice(&text)
             .with_context(|| format!("{} is not a recording of libnccl", path.display()))?;
-        add(&mut jobs, recording).with_context(|| path.display().to_string())?;
+        add(&mut jobs, &mut known, recording).with_context(|| path.display().to_string())?;
     }
     Ok(jobs)
 }
@@ -147,26 +161,27 @@ fn files(paths: &[PathBuf]) -> Result<Vec<PathBuf>> {
     Ok(files)
 }
 
-fn add(jobs: &mut Vec<Job>, recording: Recording) -> Result<()> {
+/// Adds the ranks of a recording to the jobs, whose indices are `known` by their ids.
+fn add(jobs: &mut Vec<Job>, known: &mut BTreeMap<String, usize>, recording: Recording) -> Result<()> {
     let Recording { format, version, time_ns, host, process, communicators } = recording;
     if (format.as_str(), version) != (FORMAT, VERSION) {
         bail!("it is of format {format} {version}, and this program reads {FORMAT} {VERSION}");
     }
-    let process = Process { host, id: process };
-    for Communicator { id, name, rank, size, records } in communicators {
+    let process = Rc::new(Process { host, id: process });
+    for Communicator { id, name, rank, size, count, records } in communicators {
         let id = id.unwrap_or_else(|| format!("of {size} ranks, without an id"));
-        if rank >= size {
-            bail!("rank {rank} of {size} on communicator {id}");
-        }
-        let known = jobs.iter().position(|job| job.id == id).unwrap_or(jobs.len());
-        if known == jobs.len() {
+        ensure!(size <= MAX_SIZE, "size {size} of communicator {id}: expected {MAX_SIZE} at most");
+        ensure!(rank < size, "rank {rank} of {size} on communicator {id}: expected a rank below the size");
+        let index = *known.entry(id.clone()).or_insert_with(|| {
             jobs.push(Job { id, name, size, ranks: BTreeMap::new() });
-        }
-        let job = &mut jobs[known];
+            jobs.len() - 1
+        });
+        let job = &mut jobs[index];
         if job.size != size {
             bail!("rank {rank} has {size} ranks on {job}, and another one {}", job.size);
         }
-        let new = Rank { process: process.clone(), records, read: time_ns };
+        let new = Rank::new(process.clone(), count, records, time_ns);
+        let new = new.with_context(|| format!("rank {rank} on {job}"))?;
         // Of two recordings of one rank, that with more operations; of equal ones the older, in which calls still wait.
         let order = |rank: &Rank| (rank.records.last().map_or(0, |record| record.number), Reverse(rank.read));
         match job.ranks.get(&rank) {
@@ -177,29 +192,68 @@ fn add(jobs: &mut Vec<Job>, recording: Recording) -> Result<()> {
     Ok(())
 }
 
+impl Job {
+    /// Returns the ranks that have no recording: not each on its own, as there may be any number.
+    pub(super) fn missing(&self) -> impl Iterator<Item = Range<usize>> {
+        let mut start = 0;
+        self.ranks.keys().copied().chain([self.size]).filter_map(move |end| {
+            let gap = start..end;
+            start = end + 1;
+            (!gap.is_empty()).then_some(gap)
+        })
+    }
+}
+
 impl fmt::Display for Job {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let id = escapes::in_line(&self.id);
         match &self.name {
-            Some(name) if !name.is_empty() => write!(f, "communicator {name} ({})", self.id),
-            _ => write!(f, "communicator {}", self.id),
+            Some(name) if !name.is_empty() => {
+                write!(f, "communicator {} ({id})", escapes::in_line(name))
+            }
+            _ => write!(f, "communicator {id}"),
         }
     }
 }
 
 impl Rank {
-    /// Returns the collective of this number, if the rank has called it and still has it.
-    pub(super) fn collective(&self, number: u64) -> Option<&Record> {
-        self.records.iter().find(|record| record.collective == Some(number))
+    /// Returns a rank with these records. Fails if their numbers do not rise, as those of a recorder do.
+    fn new(process: Rc<Process>, count: Option<u64>, records: Vec<Record>, read: u64) -> Result<Self> {
+        let (mut last, mut collectives, mut open) = (0, None, None);
+        for (index, Record { number, collective, state, .. }) in records.iter().enumerate() {
+            ensure!(*number > last, "operation number {number}: expected one above {last}");
+            last = *number;
+            if let Some(own) = *collective {
+                let (first, last) = collectives.unwrap_or((own, 0));
+                ensure!(own > last, "collective number {own}: expected one above {last}");
+                collectives = Some((first, own));
+            }
+            if state.is_open() {
+                open = open.or(Some(index));
+            }
+        }
+        if let Some(count) = count.filter(|_| !records.is_empty()) {
+            ensure!(
+                count <= last,
+                "count {count}: expected {last} at most, the number of the last operation"
+            );
+        }
+        Ok(Self { process, records, collectives, open, read })
+    }
+
+    /// Returns the collectives that the ring still has, with their numbers, which rise.
+    pub(super) fn collectives(&self) -> impl Iterator<Item = (u64, &Record)> {
+        self.records.iter().filter_map(|record| Some((record.collective?, record)))
     }
 
     /// Returns the number of the last collective.
     pub(super) fn last_collective(&self) -> u64 {
-        self.records.iter().rev().find_map(|record| record.collective).unwrap_or(0)
+        self.collectives.map_or(0, |(_, last)| last)
     }
 
     /// Returns the number of the first collective that the ring still has.
     pub(super) fn first_collective(&self) -> u64 {
-        self.records.iter().find_map(|record| record.collective).unwrap_or(1)
+        self.collectives.map_or(1, |(first, _)| first)
     }
 
     /// Returns `true` if the ring has lost no operation.
@@ -209,7 +263,7 @@ impl Rank {
 
     /// Returns the first operation that is called and not completed.
     pub(super) fn open_call(&self) -> Option<&Record> {
-        self.records.iter().find(|record| record.state.is_open())
+        self.records.get(self.open?)
     }
 }
 
@@ -224,7 +278,7 @@ impl Record {
 impl fmt::Display for Record {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { sent, received, .. } = self;
-        f.write_str(&self.operation)?;
+        f.write_str(&escapes::in_line(&self.operation))?;
         let elements = match (sent, received) {
             (sent, received) if sent == received => sent.to_string(),
             (0, received) => received.to_string(),
@@ -232,7 +286,7 @@ impl fmt::Display for Record {
             (sent, received) => format!("{sent} to {received}"),
         };
         if let Some(data_type) = &self.data_type {
-            write!(f, " of {elements} {data_type}")?;
+            write!(f, " of {elements} {}", escapes::in_line(data_type))?;
         }
         match (self.kind(), self.peer, self.source) {
             (_, None, _) => Ok(()),
@@ -246,9 +300,10 @@ impl fmt::Display for Record {
 
 impl fmt::Display for Site {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let file = escapes::in_line(&self.file);
         match self.line {
-            Some(line) => write!(f, "{}:{line}", self.file),
-            None => f.write_str(&self.file),
+            Some(line) => write!(f, "{file}:{line}"),
+            None => f.write_str(&file),
         }
     }
 }

@@ -1,9 +1,11 @@
 //! The timeline of a job as one page of HTML, without scripts.
 
 use std::fmt::Write;
+use std::ops::Range;
 
 use super::finding::Finding;
-use super::recording::{Job, Record, State};
+use super::recording::{Job, Rank, Record, State};
+use crate::escapes;
 
 /// Pixels.
 const WIDTH: f64 = 1200.0;
@@ -61,12 +63,13 @@ fn chart(job: &Job) -> String {
     // What has not returned lasts until the end, which is drawn a little later.
     let span = ((end - start) as f64).max(1000.0) * 1.05;
     let x = |time: u64| LEFT + (time.saturating_sub(start)) as f64 / span * (WIDTH - LEFT - 10.0);
-    let height = ROW * (job.size as f64 + 2.0);
+    let rows = rows(job);
+    let height = ROW * (rows.len() as f64 + 2.0);
     let mut svg = format!("<svg viewBox=\"0 0 {WIDTH} {height:.0}\" role=\"img\">");
     for tick in 0..=5 {
         let time = span * f64::from(tick) / 5.0;
         let at = LEFT + f64::from(tick) / 5.0 * (WIDTH - LEFT - 10.0);
-        let bottom = ROW * (job.size as f64 + 1.0);
+        let bottom = ROW * (rows.len() as f64 + 1.0);
         let anchor = if tick == 5 { "end" } else { "middle" };
         let _ = write!(
             svg,
@@ -76,17 +79,13 @@ fn chart(job: &Job) -> String {
             duration(time)
         );
     }
-    for rank in 0..job.size {
-        let y = ROW * (rank as f64 + 0.5);
-        let _ = write!(svg, "<text x=\"4\" y=\"{:.1}\">rank {rank}</text>", y + 16.0);
-        let Some(recorded) = job.ranks.get(&rank) else {
-            let _ = write!(svg, "<text x=\"{LEFT}\" y=\"{:.1}\">no recording</text>", y + 16.0);
-            continue;
-        };
-        for (index, record) in recorded.records.iter().enumerate() {
-            let next = recorded.records.get(index + 1).map(|next| next.queued_ns);
+    for (row, (label, records)) in rows.iter().enumerate() {
+        let y = ROW * (row as f64 + 0.5);
+        let _ = write!(svg, "<text x=\"4\" y=\"{:.1}\">{label}</text>", y + 16.0);
+        for (index, record) in records.iter().enumerate() {
+            let next = records.get(index + 1).map(|next| next.queued_ns);
             let until = match record.state {
-                State::Called | State::Failed => start + span as u64,
+                State::Called | State::Failed => start.saturating_add(span as u64),
                 State::Completed | State::Queued => {
                     record.completed_ns.or(next).unwrap_or(record.queued_ns).max(record.queued_ns)
                 }
@@ -96,6 +95,20 @@ fn chart(job: &Job) -> String {
         }
     }
     svg + "</svg>"
+}
+
+/// Returns the label and the records of each row: that of a rank, or of all ranks without a recording between two others.
+fn rows(job: &Job) -> Vec<(String, &[Record])> {
+    let label = |gap: &Range<usize>| match gap.len() {
+        1 => format!("rank {}: no recording", gap.start),
+        _ => format!("ranks {} to {}: no recording", gap.start, gap.end - 1),
+    };
+    let gaps = job.missing().map(|gap| (gap.start, (label(&gap), <&[Record]>::default())));
+    let ranks =
+        job.ranks.iter().map(|(rank, Rank { records, .. })| (*rank, (format!("rank {rank}"), &records[..])));
+    let mut rows: Vec<_> = gaps.chain(ranks).collect();
+    rows.sort_by_key(|(first, _)| *first);
+    rows.into_iter().map(|(_, row)| row).collect()
 }
 
 fn bar(record: &Record, x: f64, width: f64, y: f64) -> String {
@@ -125,5 +138,6 @@ fn duration(nanoseconds: f64) -> String {
 }
 
 fn escape(text: &str) -> String {
+    let text = escapes::in_lines(text);
     text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;").replace('"', "&quot;")
 }

@@ -1,54 +1,58 @@
 //! Ranks that wait for each other, in different calls or on different communicators.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::ptr;
 
 use super::finding::{Finding, Kind, name_ranks};
-use super::messages::awaited;
-use super::recording::{Job, Process, Record};
+use super::messages::Messages;
+use super::recording::{Job, Process, Rank, Record};
 
 /// The maker of calls, one after another: a process, or one of its ranks if it has several on a communicator.
-type Caller = (Process, Option<usize>);
+type Caller<'a> = (&'a Process, Option<usize>);
 
-/// A call that has not returned, and those for which it waits.
+/// A call that has not returned.
 struct Wait<'a> {
     job: &'a Job,
     rank: usize,
     record: &'a Record,
-    awaited: BTreeSet<Caller>,
+}
+
+impl<'a> Wait<'a> {
+    /// Returns what ranks that are in the same call have in common.
+    fn call(&self) -> (&'a str, Option<u64>, &'a str) {
+        (self.job.id.as_str(), self.record.collective, self.record.kind())
+    }
 }
 
 /// Returns the finding for the callers that wait for each other, if there are any, and if they are not all in one call.
 pub(super) fn circular(jobs: &[Job]) -> Option<Finding> {
-    let mut waits: BTreeMap<Caller, Wait<'_>> = BTreeMap::new();
+    let several = with_several_ranks(jobs);
+    let mut waits: BTreeMap<Caller<'_>, Wait<'_>> = BTreeMap::new();
     for job in jobs {
         for (rank, recorded) in &job.ranks {
-            let Some(record) = recorded.open_call() else { continue };
-            let awaited = awaited(job, *rank, record).into_iter().filter_map(|rank| caller(jobs, job, rank));
-            let wait = Wait { job, rank: *rank, record, awaited: awaited.collect() };
-            if let Some(caller) = caller(jobs, job, *rank) {
-                waits.entry(caller).or_insert(wait);
+            if let Some(record) = recorded.open_call() {
+                let wait = Wait { job, rank: *rank, record };
+                waits.entry(caller(&several, *rank, recorded)).or_insert(wait);
             }
         }
     }
+    let callers: BTreeMap<Caller<'_>, usize> = waits.keys().copied().zip(0..).collect();
+    let waits: Vec<Wait<'_>> = waits.into_values().collect();
+    let index = |rank: usize, recorded: &Rank| callers.get(&caller(&several, rank, recorded)).copied();
+    let mut awaited = vec![vec![]; waits.len()];
+    for job in jobs {
+        add_awaited(&mut awaited, job, &waits, &index);
+    }
     // Those that wait only for callers that are in no call are not part of a circle.
-    loop {
-        let callers: BTreeSet<Caller> = waits.keys().cloned().collect();
-        waits.retain(|_, wait| !wait.awaited.is_disjoint(&callers));
-        if waits.len() == callers.len() {
-            break;
-        }
+    let leads = lead_to_circle(&awaited);
+    let waits: Vec<_> = waits.iter().zip(leads).filter(|(_, leads)| *leads).map(|(wait, _)| wait).collect();
+    let mut calls: BTreeMap<_, usize> = BTreeMap::new();
+    for wait in &waits {
+        *calls.entry(wait.call()).or_default() += 1;
     }
-    let mut calls: BTreeMap<(&str, Option<u64>, &str), Vec<&Wait<'_>>> = BTreeMap::new();
-    for wait in waits.values() {
-        let key = (wait.job.id.as_str(), wait.record.collective, wait.record.kind());
-        calls.entry(key).or_default().push(wait);
-    }
-    let rarest = calls.values().map(Vec::len).min()?;
-    let (mut blamed, others): (Vec<_>, Vec<_>) = waits.values().partition(|wait| {
-        calls
-            .values()
-            .any(|same| same.len() == rarest && same.iter().any(|other| std::ptr::eq(*other, *wait)))
-    });
+    let rarest = calls.values().min()?;
+    let (mut blamed, others): (Vec<&Wait<'_>>, Vec<&Wait<'_>>) =
+        waits.iter().copied().partition(|wait| calls.get(&wait.call()) == Some(rarest));
     // A group starts all its operations; calls on their own have an order.
     if others.is_empty() && blamed.iter().any(|wait| wait.record.group.is_some()) {
         blamed.retain(|wait| wait.record.group.is_none());
@@ -56,7 +60,7 @@ pub(super) fn circular(jobs: &[Job]) -> Option<Finding> {
     let first = blamed.first().or(others.first())?;
     let ranks: BTreeSet<usize> = blamed.iter().map(|wait| wait.rank).collect();
     let ranks: Vec<usize> = ranks.into_iter().collect();
-    let communicators: BTreeSet<&str> = waits.values().map(|wait| wait.job.id.as_str()).collect();
+    let communicators: BTreeSet<&str> = waits.iter().map(|wait| wait.job.id.as_str()).collect();
     let advice = if communicators.len() > 1 {
         "all ranks have to use their communicators in the same order"
     } else {
@@ -70,8 +74,8 @@ pub(super) fn circular(jobs: &[Job]) -> Option<Finding> {
         name_ranks(&ranks),
     );
     let mut finding = Finding::new(first.job, Kind::CircularWait, ranks, problem);
-    finding = finding.with_calls(waits.values().map(|wait| (wait.rank, wait.record)));
-    for (call, wait) in finding.calls.iter_mut().zip(waits.values()) {
+    finding = finding.with_calls(waits.iter().map(|wait| (wait.rank, wait.record)));
+    for (call, wait) in finding.calls.iter_mut().zip(&waits) {
         if communicators.len() > 1 {
             call.call += &format!(" on {}", wait.job);
         }
@@ -79,10 +83,81 @@ pub(super) fn circular(jobs: &[Job]) -> Option<Finding> {
     Some(finding)
 }
 
-/// Returns the caller of a rank, `None` if there is no recording of it.
-fn caller(jobs: &[Job], job: &Job, rank: usize) -> Option<Caller> {
-    let process = &job.ranks.get(&rank)?.process;
-    let of_process = |job: &Job| job.ranks.values().filter(|other| other.process == *process).count();
-    let is_one_of_several = jobs.iter().any(|job| of_process(job) > 1);
-    Some((process.clone(), is_one_of_several.then_some(rank)))
+/// Returns the processes that have several ranks on one communicator.
+fn with_several_ranks(jobs: &[Job]) -> BTreeSet<&Process> {
+    let mut several = BTreeSet::new();
+    for job in jobs {
+        let mut seen = BTreeSet::new();
+        let processes = job.ranks.values().map(|rank| &*rank.process);
+        several.extend(processes.filter(|process| !seen.insert(*process)));
+    }
+    several
+}
+
+fn caller<'a>(several: &BTreeSet<&Process>, rank: usize, recorded: &'a Rank) -> Caller<'a> {
+    let process = &*recorded.process;
+    (process, several.contains(process).then_some(rank))
+}
+
+/// Adds, for each of the `waits` on a communicator, those for which it waits, by their indices: the ranks that have not made the
+/// counterpart of its call. These may be all, for each of all. So those whose last collective has one number are behind a node
+/// of their own, added at the end, and that leads to the node of the number below: a collective waits for one node.
+fn add_awaited(
+    awaited: &mut Vec<Vec<usize>>,
+    job: &Job,
+    waits: &[Wait<'_>],
+    index: impl Fn(usize, &Rank) -> Option<usize>,
+) {
+    let ranks = job.ranks.iter();
+    let waiting = ranks.filter_map(|(rank, recorded)| Some((*rank, recorded, index(*rank, recorded)?)));
+    let waiting: Vec<_> = waiting.collect();
+    if waiting.is_empty() {
+        return;
+    }
+    let mut by_last: BTreeMap<u64, Vec<usize>> = BTreeMap::new();
+    for (_, recorded, wait) in &waiting {
+        by_last.entry(recorded.last_collective()).or_default().push(*wait);
+    }
+    let mut nodes: BTreeMap<u64, usize> = BTreeMap::new();
+    for (last, mut next) in by_last {
+        next.extend(nodes.last_key_value().map(|(_, below)| *below));
+        nodes.insert(last, awaited.len());
+        awaited.push(next);
+    }
+    let messages = Messages::of(job);
+    for (rank, recorded, wait) in waiting {
+        let Some(record) = recorded.open_call() else { continue };
+        if !ptr::eq(record, waits[wait].record) {
+            // The caller is in a call on another communicator.
+            continue;
+        }
+        let next = &mut awaited[wait];
+        match record.collective {
+            Some(number) => next.extend(nodes.range(..number).next_back().map(|(_, node)| *node)),
+            None => {
+                let others = messages.awaited(rank, record).filter(|other| *other != rank);
+                next.extend(others.filter_map(|other| index(other, job.ranks.get(&other)?)));
+            }
+        }
+    }
+}
+
+/// Returns, for each node of a graph, whether a circle can be reached from it.
+fn lead_to_circle(next: &[Vec<usize>]) -> Vec<bool> {
+    let mut before = vec![vec![]; next.len()];
+    for (node, next) in next.iter().enumerate() {
+        next.iter().for_each(|other| before[*other].push(node));
+    }
+    let mut left: Vec<usize> = next.iter().map(Vec::len).collect();
+    // From an end there is no way on, nor from what leads to ends alone.
+    let mut ends: Vec<usize> = (0..next.len()).filter(|node| left[*node] == 0).collect();
+    while let Some(end) = ends.pop() {
+        for node in &before[end] {
+            left[*node] -= 1;
+            if left[*node] == 0 {
+                ends.push(*node);
+            }
+        }
+    }
+    left.into_iter().map(|left| left > 0).collect()
 }

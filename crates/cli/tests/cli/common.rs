@@ -78,6 +78,13 @@ pub(crate) fn assert_has(text: &str, parts: &[&str]) {
     }
 }
 
+/// Expects no control characters but newlines and tabs.
+#[track_caller]
+pub(crate) fn assert_visible(text: &str) {
+    let is_visible = |character: char| !character.is_control() || matches!(character, '\n' | '\t');
+    assert!(text.chars().all(is_visible), "{text:?}");
+}
+
 /// Expects a text with this start and this end.
 #[track_caller]
 pub(crate) fn assert_frame(text: &str, start: &str, end: &str) {

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
-use crate::common::{assert_has, json, list, nccl, read, run};
+use crate::common::{assert_has, assert_visible, json, list, nccl, read, run};
 
 /// Runs the command, which has to end with this status, in a folder. Returns stdout and stderr.
 fn compare(folder: &Path, arguments: &str, status: i32) -> (String, String) {
@@ -255,6 +255,53 @@ fn other_parameters_and_missing_rows_are_named() {
     results.write(|result| result["rows"] = json!([]));
     let (_, stderr) = compare(results.path(), "a.json b.json", 1);
     assert_eq!(stderr, "error: a.json and b.json have no row in common\n");
+}
+
+#[test]
+fn control_characters_of_a_result_are_escaped() {
+    let results = Results::new();
+    let evil = |name: &str| json!(format!("{name}\u{1b}[2J\u{9b}\n\u{7f}"));
+    let escaped = |name: &str| format!(r"{name}\u001b[2J\u009b\u000a\u007f");
+    let path = results.write(|result| {
+        result["operation"] = evil("operation");
+        for name in ["version", "backend", "path"] {
+            result["library"][name] = evil(name);
+        }
+        result["rows"][0]["data_type"] = evil("type");
+        result["rows"][0]["op"] = evil("op");
+    });
+    fs::rename(&path, results.path().join("a.json")).expect("the file is renamed");
+    let path = results.write(|result| {
+        *result = json(&read(&results.path().join("a.json")));
+        result["rows"][1]["data_type"] = evil("other");
+        for name in ["host", "launch"] {
+            result[name] = evil(name);
+        }
+        result["ranks"][0]["device"] = evil("device");
+    });
+    assert!(path.ends_with("b.json"));
+    let (table, _) = compare(results.path(), "a.json b.json", 0);
+    assert_visible(&table);
+    let [operation, version, backend, path] = ["operation", "version", "backend", "path"].map(escaped);
+    let parts = [
+        format!("# {operation} with 2 ranks\n"),
+        format!("# A: a.json: NCCL {version} ({backend}, {path})\n"),
+        format!(", {}\n", escaped("launch")),
+        format!(", {}\n", escaped("host")),
+        format!(", {} host memory\n", escaped("device")),
+        format!("# not compared: 64 bytes of {}, sum, in b.json alone\n", escaped("other")),
+        format!("  {}  {}  ", escaped("type"), escaped("op")),
+    ];
+    for part in &parts {
+        assert_has(&table, &[part]);
+    }
+    let (printed, _) = compare(results.path(), "a.json b.json --json", 0);
+    assert_visible(&printed);
+    assert_eq!(json(&printed)["operation"], evil("operation"));
+    results.write(|result| result["operation"] = evil("another"));
+    let (_, stderr) = compare(results.path(), "a.json b.json", 1);
+    assert_visible(&stderr);
+    assert_has(&stderr, &[r", and b.json of another\u001b[2J\u009b"]);
 }
 
 #[test]

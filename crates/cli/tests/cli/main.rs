@@ -14,6 +14,7 @@ mod plot;
 mod processes;
 mod ras;
 mod recorder;
+mod recorder_bounds;
 mod recorder_live;
 mod recorder_of_ranks;
 mod run;

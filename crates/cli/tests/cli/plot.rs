@@ -6,7 +6,7 @@ use std::path::Path;
 use serde_json::json;
 use tempfile::TempDir;
 
-use crate::common::{assert_has, json, nccl, read, run};
+use crate::common::{assert_has, assert_visible, json, nccl, read, run};
 
 /// Runs `nccl bench` in a folder. Returns the error. The status has to be `status`.
 fn bench(folder: &Path, arguments: &str, status: i32) -> String {
@@ -90,6 +90,27 @@ fn measurement_draws_itself() {
     let folder = TempDir::new().expect("a folder");
     bench(folder.path(), "broadcast --cpu --ranks 2 -b 8 -e 1K -f 8 -n 2 --plot own.svg", 0);
     assert_has(&read(&folder.path().join("own.svg")), &[": broadcast float root 0, 2 ranks, cpu"]);
+}
+
+#[test]
+fn control_characters_of_a_result_are_escaped() {
+    let folder = TempDir::new().expect("a folder");
+    let folder = folder.path();
+    bench(folder, "all_reduce --cpu --ranks 2 -b 8 -e 1K -f 8 -n 2 --json=a.json", 0);
+    let mut result = json(&read(&folder.join("a.json")));
+    result["operation"] = json!("sum\u{1b}[31m\u{0}");
+    result["library"]["backend"] = json!("cpu\u{9b}2J\u{ffff}");
+    fs::write(folder.join("a\u{7f}.json"), result.to_string()).expect("the file is written");
+    bench(folder, "plot a\u{7f}.json -o own.svg", 0);
+    let svg = read(&folder.join("own.svg"));
+    assert_visible(&svg);
+    // In XML, there are neither those nor the last one.
+    assert_has(&svg, &[r"a\u007f: sum\u001b[31m\u0000 float sum, 2 ranks, cpu\u009b2J\uffff, out of place"]);
+    result["schema"] = json!("\u{1b}");
+    fs::write(folder.join("a\u{7f}.json"), result.to_string()).expect("the file is written");
+    let stderr = bench(folder, "plot a\u{7f}.json -o own.svg", 1);
+    assert_visible(&stderr);
+    assert_has(&stderr, &[r"error: a\u007f.json: "]);
 }
 
 #[test]

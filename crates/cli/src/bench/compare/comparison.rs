@@ -8,6 +8,7 @@ use serde::Serialize;
 use super::side::Side;
 use crate::bench::output::report::{Measured, Parameters, Rank, Report, Row};
 use crate::bench::output::statistic::Statistic;
+use crate::escapes;
 
 /// The number of the schema of the JSON.
 const SCHEMA: u32 = 2;
@@ -239,18 +240,19 @@ fn found<'a>(key: &Key, side: &'a Side) -> Vec<Found<'a>> {
 impl Display for Comparison {
     fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
         let Self { operation, ranks, sides: [one, two], .. } = self;
-        writeln!(f, "# {operation} with {ranks} ranks")?;
+        writeln!(f, "# {} with {ranks} ranks", escapes::in_line(operation))?;
         for (letter, side) in [("A", one), ("B", two)] {
             let Description { name, version, backend, path, rounds } = side;
             let path = path.as_ref().map_or_else(String::new, |path| format!(", {path}"));
             let rounds = if *rounds == 1 { String::new() } else { format!(", {rounds} rounds") };
-            writeln!(f, "# {letter}: {name}: NCCL {version} ({backend}{path}){rounds}")?;
+            let side = format!("{name}: NCCL {version} ({backend}{path}){rounds}");
+            writeln!(f, "# {letter}: {}", escapes::in_line(&side))?;
         }
         for difference in &self.differences {
-            writeln!(f, "# differs: {difference}")?;
+            writeln!(f, "# differs: {}", escapes::in_line(difference))?;
         }
         for row in &self.unmatched {
-            writeln!(f, "# not compared: {row}")?;
+            writeln!(f, "# not compared: {}", escapes::in_line(row))?;
         }
         let (round, spread) = if one.rounds > 1 {
             (", in the round with the median ratio", "lowest and highest of the rounds")
@@ -277,7 +279,8 @@ impl Display for Comparison {
         )?;
         for row in &self.rows {
             let Key { bytes, data_type, op, root, in_place } = &row.key;
-            let op = op.as_deref().unwrap_or("none");
+            let (data_type, op) =
+                (escapes::in_line(data_type), escapes::in_line(op.as_deref().unwrap_or("none")));
             let root = root.map_or_else(|| "-1".into(), |root| root.to_string());
             let place = if *in_place { "in" } else { "out" };
             let spread = match (row.low, row.high) {

@@ -12,6 +12,7 @@ use anyhow::{Result, bail};
 use clap::error::ErrorKind;
 use clap::{Args, Command};
 
+use crate::escapes;
 use arguments::CompareArguments;
 use comparison::Comparison;
 use side::Side;
@@ -35,7 +36,7 @@ pub(crate) fn run(arguments: &CompareArguments) -> Result<ExitCode> {
     };
     let comparison = Comparison::new(one, two, arguments.threshold)?;
     let text = if arguments.json { comparison.to_json()? } else { comparison.to_string() };
-    stdout().write_all(text.as_bytes())?;
+    stdout().write_all(escapes::in_lines(&text).as_bytes())?;
     let below = comparison.below();
     match (arguments.threshold, below) {
         (Some(threshold), 1..) => bail!("{below} of {} ratios are below {threshold}", comparison.rows.len()),

@@ -1,5 +1,6 @@
 use crate::bench::output::report::{Report, Row};
 use crate::bench::output::statistic::Statistic;
+use crate::escapes;
 
 /// A line in each chart: the rows of a result with one data type, reduction and root.
 #[derive(Debug, Clone, PartialEq)]
@@ -49,8 +50,9 @@ fn label(name: &str, report: &Report, row: &Row) -> String {
     let root = row.root.map_or_else(String::new, |root| format!(" root {root}"));
     let ranks = report.ranks.len();
     let place = if row.out_of_place.is_some() { "out of place" } else { "in place" };
-    format!(
+    let label = format!(
         "{name}: {} {}{op}{root}, {ranks} ranks, {}, {place}",
         report.operation, row.data_type, report.library.backend
-    )
+    );
+    escapes::in_line(&label).into_owned()
 }
