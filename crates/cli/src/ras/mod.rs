@@ -15,6 +15,8 @@ use serde_json::{Value, json};
 
 use arguments::{Action, RasArguments};
 
+use crate::escapes::in_lines;
+
 /// The exit status if something is wrong with the job.
 const PROBLEM: u8 = 3;
 
@@ -39,7 +41,7 @@ pub(crate) fn run(arguments: &RasArguments) -> Result<ExitCode> {
         Action::Status => status(&client, arguments),
         Action::Monitor => monitor(&client, arguments.json),
         Action::Diagnostics => {
-            write!(stdout(), "{}", client.diagnostics()?)?;
+            write!(stdout(), "{}", in_lines(&client.diagnostics()?))?;
             Ok(ExitCode::SUCCESS)
         }
     }
@@ -55,9 +57,9 @@ fn status(client: &RasClient, arguments: &RasArguments) -> Result<ExitCode> {
         let verdicts = verdicts(&reports);
         let Some(last) = reports.last() else { return Ok(ExitCode::FAILURE) };
         if arguments.prometheus {
-            write!(stdout(), "{}", prometheus::metrics(last, &verdicts))?;
+            write!(stdout(), "{}", in_lines(&prometheus::metrics(last, &verdicts)))?;
         } else if arguments.json {
-            writeln!(stdout(), "{:#}", as_json(last, &verdicts, reports.len(), elapsed)?)?;
+            writeln!(stdout(), "{}", in_lines(&format!("{:#}", as_json(last, &verdicts, reports.len(), elapsed)?)))?;
         } else {
             print(client, last, &verdicts, reports.len(), elapsed, arguments.verbose)?;
         }
@@ -108,7 +110,7 @@ fn print(
     elapsed: Duration,
     is_verbose: bool,
 ) -> Result<()> {
-    let mut out = stdout().lock();
+    let mut out = Vec::new();
     let limit = if is_verbose { usize::MAX } else { MAX_VERDICTS };
     for verdict in verdicts.iter().take(limit) {
         writeln!(out, "{}: {verdict}", if verdict.is_problem() { "problem" } else { "note" })?;
@@ -125,13 +127,14 @@ fn print(
     if is_verbose {
         write!(out, "\n{}", client.verbose_status()?)?;
     }
+    stdout().write_all(in_lines(&String::from_utf8_lossy(&out)).as_bytes())?;
     Ok(())
 }
 
 /// Prints the report of an NCCL that has no JSON, which the verdicts are made of.
 fn status_as_text(client: &RasClient, since: libnccl::Version) -> Result<ExitCode, RasError> {
     let report = client.status()?;
-    let _ = write!(stdout(), "{report}\nVerdicts need NCCL {since} or newer.\n");
+    let _ = write!(stdout(), "{}\nVerdicts need NCCL {since} or newer.\n", in_lines(&report));
     Ok(if has_findings(&report) { ExitCode::from(PROBLEM) } else { ExitCode::SUCCESS })
 }
 
@@ -175,7 +178,7 @@ fn monitor(client: &RasClient, is_json: bool) -> Result<ExitCode> {
             match monitor.next_event(Duration::from_secs(3600)) {
                 Ok(None) => {}
                 Ok(Some(event)) if is_json => writeln!(stdout(), "{}", serde_json::to_string(&event)?)?,
-                Ok(Some(event)) => writeln!(stdout(), "{event}")?,
+                Ok(Some(event)) => writeln!(stdout(), "{}", in_lines(&event.to_string()))?,
                 // The process that reported the events has ended; another one may go on.
                 Err(RasError::Closed { .. }) => break,
                 Err(error) => return Err(error.into()),
