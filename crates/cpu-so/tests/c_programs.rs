@@ -142,6 +142,7 @@ programs! {
     forked_nonblocking: "forked_nonblocking.c";
     header_compiles_as_cplusplus: "header.cpp";
     in_place: "in_place.c";
+    main_thread_exits: "main_thread_exits.c";
     nonblocking: "nonblocking.c";
     one_sided: "one_sided.c";
     pre_mul_sum: "pre_mul_sum.c";

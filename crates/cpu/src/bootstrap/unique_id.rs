@@ -146,7 +146,9 @@ impl HostScope {
     fn read() -> Result<Self> {
         let failed = |error| Error::system("the namespaces of this process cannot be read from /proc", error);
         let boot_id = std::fs::read("/proc/sys/kernel/random/boot_id").map_err(failed)?;
-        let namespace = |name| std::fs::metadata(format!("/proc/self/ns/{name}")).map(|file| file.ino());
+        // That of the first thread has none once the thread has exited.
+        let namespace =
+            |name| std::fs::metadata(format!("/proc/thread-self/ns/{name}")).map(|file| file.ino());
         Ok(Self {
             host: std::array::from_fn(|index| boot_id.get(index).copied().unwrap_or(0)),
             network: namespace("net").map_err(failed)?,

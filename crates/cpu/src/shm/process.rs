@@ -101,7 +101,8 @@ impl Process {
             return Some(self.pid);
         }
         let pidfd = open_pidfd(self.pid).ok()?;
-        let text = read_to_string(format!("/proc/self/fdinfo/{}", pidfd.as_raw_fd())).ok()?;
+        // `/proc/self` is the first thread's, which has no files once it has exited.
+        let text = read_to_string(format!("/proc/thread-self/fdinfo/{}", pidfd.as_raw_fd())).ok()?;
         let pid = text.lines().find_map(|line| line.strip_prefix("Pid:"))?.trim().parse().ok()?;
         (pid > 0).then_some(pid)
     }
