@@ -137,6 +137,7 @@ programs! {
     abort_after_error: "abort_after_error.c";
     abort_init: "abort_init.c";
     all_to_all: "all_to_all.c";
+    cancel: "cancel.c";
     devices_in_a_group: "devices_in_a_group.c";
     forked: "forked.c";
     forked_nonblocking: "forked_nonblocking.c";
