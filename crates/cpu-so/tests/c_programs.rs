@@ -139,6 +139,7 @@ programs! {
     all_to_all: "all_to_all.c";
     cancel: "cancel.c";
     devices_in_a_group: "devices_in_a_group.c";
+    exec: "exec.c";
     forked: "forked.c";
     forked_nonblocking: "forked_nonblocking.c";
     header_compiles_as_cplusplus: "header.cpp";

@@ -15,7 +15,7 @@ use crate::diag::debug::{self, Subsystem};
 use crate::diag::error::{Error, Result};
 
 /// The first bytes of an id, and the version of the bootstrap messages and of the shared memory.
-pub(crate) const MAGIC: [u8; 8] = *b"ncclcpu3";
+pub(crate) const MAGIC: [u8; 8] = *b"ncclcpu4";
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct UniqueId {
