@@ -137,11 +137,14 @@ programs! {
     abort_after_error: "abort_after_error.c";
     abort_init: "abort_init.c";
     all_to_all: "all_to_all.c";
+    cancel: "cancel.c";
     devices_in_a_group: "devices_in_a_group.c";
+    exec: "exec.c";
     forked: "forked.c";
     forked_nonblocking: "forked_nonblocking.c";
     header_compiles_as_cplusplus: "header.cpp";
     in_place: "in_place.c";
+    main_thread_exits: "main_thread_exits.c";
     nonblocking: "nonblocking.c";
     one_sided: "one_sided.c";
     pre_mul_sum: "pre_mul_sum.c";

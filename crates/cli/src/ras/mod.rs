@@ -59,7 +59,11 @@ fn status(client: &RasClient, arguments: &RasArguments) -> Result<ExitCode> {
         if arguments.prometheus {
             write!(stdout(), "{}", in_lines(&prometheus::metrics(last, &verdicts)))?;
         } else if arguments.json {
-            writeln!(stdout(), "{}", in_lines(&format!("{:#}", as_json(last, &verdicts, reports.len(), elapsed)?)))?;
+            writeln!(
+                stdout(),
+                "{}",
+                in_lines(&format!("{:#}", as_json(last, &verdicts, reports.len(), elapsed)?))
+            )?;
         } else {
             print(client, last, &verdicts, reports.len(), elapsed, arguments.verbose)?;
         }

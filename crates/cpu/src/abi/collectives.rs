@@ -7,7 +7,7 @@ use std::sync::Arc;
 use libnccl::sys::{cudaStream_t, ncclCollConfig_t, ncclComm_t, ncclDataType_t, ncclRedOp_t, ncclResult_t};
 
 use super::collective_config::check_config;
-use super::ffi_guard::{check_not_null, check_rank, guard_in_group};
+use super::ffi_guard::{check_not_null, check_rank, guard_operation};
 use crate::coll::collective::Collective;
 use crate::coll::function::Function;
 use crate::coll::plan::Call;
@@ -85,7 +85,7 @@ unsafe fn collective(arguments: &Arguments) -> ncclResult_t {
         let (queue, bytes) = (Queue::Collective, input.saturating_add(output));
         group::run(communicator, context, queue, bytes, collective, Stream::new(stream))
     };
-    guard_in_group(function.symbol(), || handle::with(comm, call))
+    guard_operation(function.symbol(), || handle::with(comm, call))
 }
 
 /// Defines the function of an operation and its form with options. `op` and `root` are what it has of them.
@@ -118,7 +118,7 @@ macro_rules! define_collectives {
             config: *const ncclCollConfig_t,
         ) -> ncclResult_t {
             // SAFETY: the same contract.
-            match guard_in_group(stringify!($with_config), || unsafe { check_config(config) }) {
+            match guard_operation(stringify!($with_config), || unsafe { check_config(config) }) {
                 // SAFETY: the same contract.
                 ncclResult_t::ncclSuccess => unsafe {
                     $name(sendbuff, recvbuff, count, datatype, $($option,)* comm, stream)

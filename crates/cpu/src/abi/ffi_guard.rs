@@ -6,17 +6,26 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use libnccl::sys::ncclResult_t;
 
+use crate::cancellation::NoCancellation;
 use crate::comm::group;
 use crate::diag::error::{Error, Progress, Result};
 use crate::diag::last_error;
 
-/// Runs a call and returns its result code. An error becomes the last error; no panic gets out.
+/// Runs a call and returns its result code. An error becomes the last error; no panic gets out, and no cancellation gets
+/// in.
 pub(super) fn guard<T: Success>(call: impl FnOnce() -> Result<T>) -> ncclResult_t {
+    let _held_off = NoCancellation::new();
     code(catch_unwind(AssertUnwindSafe(call)))
 }
 
 /// Runs a call, as [`guard`] does, whose error fails the group that it is in.
 pub(super) fn guard_in_group<T: Success>(function: &str, call: impl FnOnce() -> Result<T>) -> ncclResult_t {
+    let _held_off = NoCancellation::new();
+    guard_operation(function, call)
+}
+
+/// Runs the call of an operation, as [`guard_in_group`] does, but leaves it to that to hold off cancellations.
+pub(super) fn guard_operation<T: Success>(function: &str, call: impl FnOnce() -> Result<T>) -> ncclResult_t {
     code(catch_unwind(AssertUnwindSafe(|| call().inspect_err(|error| group::fail(function, error)))))
 }
 
@@ -29,6 +38,7 @@ fn code<T: Success>(outcome: std::thread::Result<Result<T>>) -> ncclResult_t {
 }
 
 fn fail(error: &Error) -> ncclResult_t {
+    let _held_off = NoCancellation::new();
     last_error::set(&error.text);
     error.code
 }

@@ -8,7 +8,7 @@ use libnccl::sys::{
     cudaStream_t, ncclComm_t, ncclDataType_t, ncclResult_t, ncclWaitSignalDesc_t, ncclWindow_t,
 };
 
-use super::ffi_guard::{check_not_null, check_rank, guard_in_group};
+use super::ffi_guard::{check_not_null, check_rank, guard_operation};
 use crate::coll::one_sided::{AwaitedSignal, PutSignal, Signal, WaitSignals};
 use crate::comm::communicator::Communicator;
 use crate::comm::group;
@@ -32,7 +32,7 @@ pub(super) unsafe extern "C" fn ncclPutSignal(
     comm: ncclComm_t,
     stream: cudaStream_t,
 ) -> ncclResult_t {
-    guard_in_group("ncclPutSignal", || {
+    guard_operation("ncclPutSignal", || {
         let communicator = handle::get(comm)?;
         let context = communicator.check_operable()?;
         let signal = raised(&communicator, context.state.ranks(), peer, sigIdx, ctx, flags)?;
@@ -78,7 +78,7 @@ pub(super) unsafe extern "C" fn ncclSignal(
     comm: ncclComm_t,
     stream: cudaStream_t,
 ) -> ncclResult_t {
-    guard_in_group("ncclSignal", || {
+    guard_operation("ncclSignal", || {
         let communicator = handle::get(comm)?;
         let context = communicator.check_operable()?;
         let signal = raised(&communicator, context.state.ranks(), peer, sigIdx, ctx, flags)?;
@@ -93,7 +93,7 @@ pub(super) unsafe extern "C" fn ncclWaitSignal(
     comm: ncclComm_t,
     stream: cudaStream_t,
 ) -> ncclResult_t {
-    guard_in_group("ncclWaitSignal", || {
+    guard_operation("ncclWaitSignal", || {
         let communicator = handle::get(comm)?;
         let context = communicator.check_operable()?;
         let number = usize::try_from(nDesc)

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use libnccl::sys::{cudaStream_t, ncclComm_t, ncclDataType_t, ncclResult_t};
 
-use super::ffi_guard::{check_not_null, check_rank, guard_in_group};
+use super::ffi_guard::{check_not_null, check_rank, guard_operation};
 use crate::coll::point_to_point::{Message, RecvMessage, SendMessage};
 use crate::comm::communicator::Communicator;
 use crate::comm::group;
@@ -60,7 +60,7 @@ pub(super) unsafe extern "C" fn ncclSend(
         let send = SendMessage { message, peer, from };
         group::run(communicator, context, Queue::SendTo(peer), from.length(), send, Stream::new(stream))
     };
-    guard_in_group("ncclSend", || handle::with(comm, call))
+    guard_operation("ncclSend", || handle::with(comm, call))
 }
 
 pub(super) unsafe extern "C" fn ncclRecv(
@@ -80,5 +80,5 @@ pub(super) unsafe extern "C" fn ncclRecv(
         let recv = RecvMessage { message, peer, to };
         group::run(communicator, context, Queue::ReceiveFrom(peer), to.length(), recv, Stream::new(stream))
     };
-    guard_in_group("ncclRecv", || handle::with(comm, call))
+    guard_operation("ncclRecv", || handle::with(comm, call))
 }

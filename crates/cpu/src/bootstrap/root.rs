@@ -50,6 +50,8 @@ pub(super) struct Root<'a> {
     unauthenticated: Vec<OwnedFd>,
     /// The number of ranks that came and are no longer connected.
     former: usize,
+    /// The number of ranks that may come: the largest that one has passed.
+    expected: usize,
 }
 
 /// The connection to a process, which sends the hello of each of its ranks.
@@ -61,8 +63,9 @@ struct Connection {
 
 impl<'a> Root<'a> {
     pub(super) fn new(listener: OwnedFd, hello: Hello, context: &'a JoinContext<'a>) -> Self {
-        let joined = vec![None; hello.ranks];
-        Self { listener, hello, context, connections: vec![], joined, unauthenticated: vec![], former: 0 }
+        let (joined, expected) = (vec![None; hello.ranks], hello.ranks);
+        let (connections, unauthenticated) = (vec![], vec![]);
+        Self { listener, hello, context, connections, joined, unauthenticated, former: 0, expected }
     }
 
     /// Waits for all ranks and returns the state that they share, which this process, `me`, creates.
@@ -142,20 +145,25 @@ impl<'a> Root<'a> {
     /// Accepts a rank of a process that is connected.
     fn accept(&mut self, index: usize, hello: Hello) -> Result {
         let Hello { ranks, rank, .. } = hello;
-        let mistake = if ranks != self.hello.ranks {
-            Error::usage(format!(
-                "the ranks passed different nranks: rank {rank} passed {ranks}, rank {} passed {}",
-                self.hello.rank, self.hello.ranks
-            ))
-        } else if rank == self.hello.rank || self.joined[rank].is_some() {
-            duplicate(rank)
-        } else {
-            self.connections[index].ranks.push(rank);
-            self.joined[rank] = Some(index);
-            return Ok(());
-        };
-        self.former += 1;
-        Err(mistake)
+        if ranks != self.hello.ranks || rank == self.hello.rank || self.joined[rank].is_some() {
+            self.former += 1;
+            self.expected = self.expected.max(ranks);
+            return Err(self.mistake(hello));
+        }
+        self.connections[index].ranks.push(rank);
+        self.joined[rank] = Some(index);
+        Ok(())
+    }
+
+    /// Returns the error of a rank that does not fit those that have joined.
+    fn mistake(&self, Hello { ranks, rank, .. }: Hello) -> Error {
+        if ranks == self.hello.ranks {
+            return duplicate(rank);
+        }
+        Error::usage(format!(
+            "the ranks passed different nranks: rank {rank} passed {ranks}, rank {} passed {}",
+            self.hello.rank, self.hello.ranks
+        ))
     }
 
     /// Creates the shared state, sends it to all processes and waits until they have it.
@@ -183,7 +191,7 @@ impl<'a> Root<'a> {
             if answer != READY {
                 return Err(match (aborted_rank(answer), Hello::from_bytes(answer)) {
                     (Some(rank), _) => cancelled(rank),
-                    (_, Some(hello)) => duplicate(hello.rank),
+                    (_, Some(hello)) => self.mistake(hello),
                     _ => died(ranks[0]),
                 });
             }
@@ -202,7 +210,7 @@ impl<'a> Root<'a> {
         self.joined.fill(None);
         let ranks = self.hello.ranks;
         let end = Instant::now() + LINGER;
-        while refused + 1 < ranks && Instant::now() < end && !self.context.all_are_members(ranks) {
+        while refused + 1 < self.expected && Instant::now() < end && !self.context.all_are_members(ranks) {
             match self.next_hello(POLL_INTERVAL) {
                 Ok(Some((index, _))) => {
                     send_error(&self.connections.swap_remove(index).socket, error);

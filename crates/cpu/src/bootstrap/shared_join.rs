@@ -39,6 +39,8 @@ pub(super) struct SharedJoin {
 #[derive(Debug)]
 struct Progress {
     connection: Option<Arc<OwnedFd>>,
+    /// The number of ranks that the first has passed. One that passes another is in no state: the root refuses all.
+    number: usize,
     /// The ranks that have said hello, and of these the ones that no longer wait.
     ranks: Vec<usize>,
     left: Vec<usize>,
@@ -81,8 +83,8 @@ pub(super) fn enter(secret: [u8; 16]) -> JoinRole {
     if let Some(join) = joins.get(&key) {
         return JoinRole::Other(Arc::clone(join));
     }
-    let progress =
-        Progress { connection: None, ranks: vec![], left: vec![], is_complete: false, outcome: None };
+    let (ranks, left) = (vec![], vec![]);
+    let progress = Progress { connection: None, number: 0, ranks, left, is_complete: false, outcome: None };
     let join = Arc::new(SharedJoin { progress: Mutex::new(progress), changed: Condvar::new() });
     joins.insert(key, Arc::clone(&join));
     JoinRole::First(FirstRank { key, join })
@@ -105,7 +107,9 @@ impl SharedJoin {
             if let Err(error) = (context.check_cancelled)() {
                 if let Some(connection) = progress.connection.as_ref().filter(|_| has_said) {
                     let _ = send(connection, &aborted(hello.rank), SendFlags::NOSIGNAL);
-                    progress.left.push(hello.rank);
+                    if hello.ranks == progress.number {
+                        progress.left.push(hello.rank);
+                    }
                 }
                 return Some(Err(error));
             }
@@ -118,7 +122,9 @@ impl SharedJoin {
                     // If the root is gone, the first rank learns it.
                     _ => {
                         has_said = true;
-                        progress.ranks.push(hello.rank);
+                        if hello.ranks == progress.number {
+                            progress.ranks.push(hello.rank);
+                        }
                     }
                 }
             }
@@ -144,6 +150,7 @@ impl FirstRank {
     pub(super) fn share(&self, connection: &Arc<OwnedFd>, hello: Hello) {
         let mut progress = lock(&self.join.progress);
         progress.connection = Some(Arc::clone(connection));
+        progress.number = hello.ranks;
         progress.ranks.push(hello.rank);
         self.join.changed.notify_all();
     }

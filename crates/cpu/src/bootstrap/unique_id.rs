@@ -17,7 +17,7 @@ use crate::diag::debug::{self, Subsystem};
 use crate::diag::error::{Error, Result};
 
 /// The first bytes of an id, and the version of the bootstrap messages and of the shared memory.
-pub(crate) const MAGIC: [u8; 8] = *b"ncclcpu3";
+pub(crate) const MAGIC: [u8; 8] = *b"ncclcpu4";
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct UniqueId {
@@ -148,7 +148,9 @@ impl HostScope {
     fn read() -> Result<Self> {
         let failed = |error| Error::system("the namespaces of this process cannot be read from /proc", error);
         let boot_id = std::fs::read("/proc/sys/kernel/random/boot_id").map_err(failed)?;
-        let namespace = |name| std::fs::metadata(format!("/proc/self/ns/{name}")).map(|file| file.ino());
+        // That of the first thread has none once the thread has exited.
+        let namespace =
+            |name| std::fs::metadata(format!("/proc/thread-self/ns/{name}")).map(|file| file.ino());
         Ok(Self {
             host: std::array::from_fn(|index| boot_id.get(index).copied().unwrap_or(0)),
             network: namespace("net").map_err(failed)?,

@@ -11,6 +11,7 @@ use std::mem::ManuallyDrop;
 use std::pin::pin;
 use std::sync::Arc;
 
+use crate::cancellation::NoCancellation;
 use crate::coll::on_stream::OnStream;
 use crate::coll::operation::Operation;
 use crate::coll::wait_report::WaitReport;
@@ -175,6 +176,7 @@ fn add(push: impl FnOnce(&mut Group)) -> Result<Progress> {
 
 impl Group {
     fn end(mut self) -> Result<Progress> {
+        let _held_off = NoCancellation::new();
         if let Some(error) = self.error {
             return Err(error);
         }

@@ -15,6 +15,8 @@ use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 
 use libnccl::sys::{NCCL_MAJOR, NCCL_MINOR, NCCL_PATCH};
 
+use crate::cancellation::NoCancellation;
+
 /// The subsystem of a line, which `NCCL_DEBUG_SUBSYS` selects by. The numbers are NCCL's.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u32)]
@@ -108,6 +110,7 @@ pub(crate) fn warn(text: impl FnOnce() -> String) {
     if !warnings_enabled() {
         return;
     }
+    let _held_off = NoCancellation::new();
     let place = Location::caller();
     // Relative to the crate, whose location says nothing about it.
     let file = place.file().rsplit_once("src/").map_or(place.file(), |(_, file)| file);
@@ -121,6 +124,7 @@ pub(crate) fn warnings_enabled() -> bool {
 }
 
 fn version() {
+    let _held_off = NoCancellation::new();
     let text =
         format!("NCCL version {NCCL_MAJOR}.{NCCL_MINOR}.{NCCL_PATCH}+cpu{}", env!("CARGO_PKG_VERSION"));
     let settings = settings();
@@ -128,6 +132,7 @@ fn version() {
 }
 
 fn information(text: &str) {
+    let _held_off = NoCancellation::new();
     let settings = settings();
     settings.write(&format!("{} NCCL INFO {text}\n", settings.who(INFORMATION_LINES)));
 }

@@ -57,7 +57,7 @@ pub(super) enum Presence {
     Left,
     /// Its process is stopped.
     Stopped,
-    /// Its process has ended.
+    /// Its process has ended, or executed another program.
     Dead,
 }
 
@@ -142,6 +142,7 @@ impl Rank {
         let process = state.process(rank);
         let condition =
             *conditions.entry((process.pid, process.identity)).or_insert_with(|| Condition::new(process));
+        let has_executed_another = || condition == Condition::Runs && state.has_executed_another(rank);
         let ended_by = state.ended_by();
         let presence = if state.has_departed(rank) {
             if ended_by == Some(rank) && condition == Condition::Runs {
@@ -152,6 +153,7 @@ impl Rank {
         } else {
             match condition {
                 Condition::Ended => Presence::Dead,
+                Condition::Runs if has_executed_another() => Presence::Dead,
                 Condition::Stopped => Presence::Stopped,
                 Condition::Runs => {
                     let has_aborted = ended_by == Some(rank);

@@ -99,7 +99,7 @@ impl SharedState {
                 }
                 if checked.elapsed() >= LIVENESS_INTERVAL {
                     checked = Instant::now();
-                    if self.processes[other].ended() {
+                    if self.death(other).is_some() {
                         return Poll::Ready(());
                     }
                 }

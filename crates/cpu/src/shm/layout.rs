@@ -13,6 +13,7 @@
 //! | rank: last call, calls, last empty call | the rank | reports of waits | Relaxed, so two words may be of two calls | each call |
 //! | rank: launched | the rank | RAS | Relaxed | count up |
 //! | rank: device | the rank, once | RAS | Relaxed | never |
+//! | rank: program | the rank's process, before any rank has joined | processes that look whether it lives | Relaxed; the socket orders | never |
 //! | rank: recipients | the rank, before its first message to another | that rank, when it leaves | Relaxed | never |
 //! | record: published | the rank | all ranks of the call | Release after everything of the step, Acquire | [`SLOTS`] steps later, once all others have begun the step after it |
 //! | record: completed | the rank | all ranks of the call | Release after the rest of the eager data, Acquire | with the record |
@@ -94,13 +95,15 @@ pub(super) const SEEN: usize = LINE + 1;
 pub(super) const LAST_CALL: usize = LINE + 2;
 pub(super) const CALLS: usize = LINE + 4;
 pub(super) const LAST_EMPTY_CALL: usize = LINE + 5;
-/// The first of the numbers of collectives, one word for each function. On a line of their own, which only RAS reads.
+/// The first of the numbers of collectives, one word for each function. On a line of their own, which only RAS reads and who
+/// looks whether a rank lives.
 pub(super) const LAUNCHED: usize = (LAST_EMPTY_CALL + 1).next_multiple_of(LINE);
 /// Functions whose collectives are counted.
 pub(crate) const COUNTED: usize = 8;
 pub(super) const DEVICE: usize = LAUNCHED + COUNTED;
+pub(super) const PROGRAM: usize = DEVICE + 1;
 /// Words of a rank's control block that are single ones; its records follow.
-pub(super) const RANK_WORDS: usize = (DEVICE + 1).next_multiple_of(LINE);
+pub(super) const RANK_WORDS: usize = (PROGRAM + 1).next_multiple_of(LINE);
 const RECORDS: usize = RANK_WORDS;
 const RECIPIENTS: usize = RECORDS + SLOTS as usize * RECORD;
 const CONTROL: usize = (RECIPIENTS + MAX_RANKS.div_ceil(u64::BITS as usize)).next_multiple_of(LINE);
@@ -296,7 +299,7 @@ mod tests {
                 ]
                 .map(|word| layout.control(rank, word)),
             );
-            words.extend((LAUNCHED..=DEVICE).map(|word| layout.control(rank, word)));
+            words.extend((LAUNCHED..=PROGRAM).map(|word| layout.control(rank, word)));
             for step in 0..SLOTS {
                 let record = layout.record(rank, step);
                 words.extend(record..record + LINE);

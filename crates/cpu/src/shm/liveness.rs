@@ -11,7 +11,7 @@ use std::task::Poll;
 use std::time::{Duration, Instant};
 
 use crate::diag::error::{Error, Result};
-use crate::shm::layout::{ABORT_FLAG, DEPARTED, LIVENESS_CHECKS};
+use crate::shm::layout::{ABORT_FLAG, DEPARTED, LIVENESS_CHECKS, PROGRAM};
 use crate::shm::shared_state::SharedState;
 use crate::sync::backoff;
 use crate::sync::primitive::{AtomicU64, LOOM, sleep_on, wake_all};
@@ -32,6 +32,7 @@ pub(crate) enum AbortReason {
     Revoked = 4,
     Shrunk = 5,
     TimedOut = 6,
+    Executed = 7,
 }
 
 thread_local! {
@@ -105,11 +106,29 @@ impl SharedState {
         if self.has_departed(rank) {
             return Err(Error::remote(format!("rank {rank} has left: its communicator is gone")));
         }
-        let process = &self.processes[rank];
-        if process.pid != u64::from(std::process::id()) && process.ended() {
-            return Err(Error::remote(format!("rank {rank} died: its process has ended")));
+        if self.processes[rank].pid == u64::from(std::process::id()) {
+            return Ok(());
         }
-        Ok(())
+        let how = match self.death(rank) {
+            None => return Ok(()),
+            Some(AbortReason::Executed) => "executed another program",
+            Some(_) => "ended",
+        };
+        Err(Error::remote(format!("rank {rank} died: its process has {how}")))
+    }
+
+    /// Returns how the process of `rank` has died, if it certainly has.
+    pub(crate) fn death(&self, rank: usize) -> Option<AbortReason> {
+        if self.processes[rank].ended() {
+            return Some(AbortReason::Died);
+        }
+        self.has_executed_another(rank).then_some(AbortReason::Executed)
+    }
+
+    /// Returns `true` if the process of `rank` has certainly executed another program, which knows nothing of the rank.
+    pub(crate) fn has_executed_another(&self, rank: usize) -> bool {
+        let (process, program) = (&self.processes[rank], self.control(rank)[PROGRAM].load(Relaxed));
+        process.pid != u64::from(std::process::id()) && process.has_executed_another(program)
     }
 
     /// Returns an error if the abort flag is set.
@@ -120,6 +139,9 @@ impl SharedState {
             0 => return Ok(()),
             reason if reason == AbortReason::Died as u64 => {
                 "died: its process ended without destroying the communicator"
+            }
+            reason if reason == AbortReason::Executed as u64 => {
+                "died: its process executed another program without destroying the communicator"
             }
             reason if reason == AbortReason::Aborted as u64 => "aborted the communicator",
             reason if reason == AbortReason::TimedOut as u64 => {
@@ -200,8 +222,12 @@ impl SharedState {
             let is_checked = process.pid == own || last == Some(process);
             last = Some(process);
             // It may depart and end during the check.
-            if !is_checked && !self.has_departed(rank) && process.ended() && !self.has_departed(rank) {
-                self.set_abort(rank, AbortReason::Died);
+            if !is_checked
+                && !self.has_departed(rank)
+                && let Some(how) = self.death(rank)
+                && !self.has_departed(rank)
+            {
+                self.set_abort(rank, how);
             }
         }
     }

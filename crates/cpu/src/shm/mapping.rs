@@ -2,9 +2,10 @@
 #![allow(unsafe_code)]
 
 use std::ffi::c_void;
-use std::fs::{OpenOptions, read_link};
+use std::fs::{OpenOptions, read_dir, read_link};
 use std::io::{self, ErrorKind};
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::path::PathBuf;
 use std::ptr::{self, NonNull};
 
 use rustix::fs::fstat;
@@ -12,6 +13,7 @@ use rustix::io::Errno;
 use rustix::mm::{MapFlags, ProtFlags, mmap, mmap_anonymous, munmap};
 use rustix::process::{Resource, getrlimit};
 
+use crate::cancellation::NoCancellation;
 use crate::diag::error::{Error, Result};
 use crate::shm::memfd;
 use crate::shm::process::Process;
@@ -83,6 +85,7 @@ impl Mapping {
 
     /// Maps the memory that `owner` shares through its file descriptor `file`, whole.
     pub(crate) fn open(owner: &Process, file: u32) -> Result<Self> {
+        let _held_off = NoCancellation::new();
         let pid = owner.pid;
         let ended = || Error::remote(format!("process {pid} has ended, and its memory with it"));
         let failed = |error: io::Error| match error.kind() {
@@ -95,8 +98,7 @@ impl Mapping {
                 Error::remote(format!("/proc does not show process {pid}: it is of another PID namespace"));
             return Err(if owner.ended() { ended() } else { error });
         };
-        let path = format!("/proc/{shown}/fd/{file}");
-        let found = read_link(&path).map_err(failed)?;
+        let (path, found) = find_file(shown, file).map_err(failed)?;
         let refused = |why: &str| {
             Error::remote(format!(
                 "file descriptor {file} of process {pid} is {}, {why}, and not memory from ncclMemAlloc",
@@ -161,6 +163,22 @@ impl Drop for Mapping {
         // SAFETY: the mapping is this value's alone, and its owner no longer uses the bytes.
         let result = unsafe { munmap(self.start.as_ptr().cast(), self.length) };
         debug_assert!(result.is_ok());
+    }
+}
+
+/// Returns the path in `/proc` of the file descriptor `file` of the process that is `pid` there, and what it refers to.
+fn find_file(pid: u64, file: u32) -> io::Result<(PathBuf, PathBuf)> {
+    let look = |folder: PathBuf| {
+        let path = folder.join(format!("fd/{file}"));
+        read_link(&path).map(|found| (path, found))
+    };
+    match look(format!("/proc/{pid}").into()) {
+        Err(error) if error.kind() == ErrorKind::NotFound => {
+            // The folder is the first thread's, which is empty once that has exited. The other threads have the same files.
+            let mut threads = read_dir(format!("/proc/{pid}/task")).into_iter().flatten().flatten();
+            threads.find_map(|thread| look(thread.path()).ok()).ok_or(error)
+        }
+        found => found,
     }
 }
 

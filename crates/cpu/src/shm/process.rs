@@ -3,6 +3,10 @@
 //! A pid may be a later process's. What tells them apart is the inode of a pidfd, which Linux 6.9 and newer never use
 //! twice, and which is the same in all namespaces; before, the start time in `/proc`. A lock that the kernel releases at
 //! a process's death would live on in the children that it forked; these do not.
+//!
+//! A process that executes another program stays the same process, but its rank is gone. The kernel puts the first stack of
+//! each program elsewhere, at random, and `/proc` tells where. What closes with the program's file descriptors would be less
+//! certain: forked children hold them, and programs close those that they do not know.
 
 use std::fs::{read_link, read_to_string};
 use std::io::{self, ErrorKind};
@@ -79,6 +83,18 @@ impl Process {
         }
     }
 
+    /// Returns the mark of the program that the process runs, which no other program that it executes has: where its first
+    /// stack begins. 0 if that is unknown: its first thread has exited, or this process may not know.
+    pub(crate) fn program(&self) -> u64 {
+        let stat = self.pid_in_proc().and_then(|pid| read_stat(pid).ok());
+        stat.map_or(0, |stat| stat.first_stack)
+    }
+
+    /// Returns `true` if the process certainly no longer runs the program with the mark `program`.
+    pub(crate) fn has_executed_another(&self, program: u64) -> bool {
+        program != 0 && ![0, program].contains(&self.program())
+    }
+
     /// Describes the state of a process that does not run as usual.
     pub(crate) fn condition(&self) -> Option<&'static str> {
         if self.ended() {
@@ -101,7 +117,8 @@ impl Process {
             return Some(self.pid);
         }
         let pidfd = open_pidfd(self.pid).ok()?;
-        let text = read_to_string(format!("/proc/self/fdinfo/{}", pidfd.as_raw_fd())).ok()?;
+        // `/proc/self` is the first thread's, which has no files once it has exited.
+        let text = read_to_string(format!("/proc/thread-self/fdinfo/{}", pidfd.as_raw_fd())).ok()?;
         let pid = text.lines().find_map(|line| line.strip_prefix("Pid:"))?.trim().parse().ok()?;
         (pid > 0).then_some(pid)
     }
@@ -147,6 +164,8 @@ struct Stat {
     state: char,
     threads: u64,
     started: u64,
+    /// 0 for processes that this one may not trace.
+    first_stack: u64,
 }
 
 impl Stat {
@@ -172,13 +191,19 @@ fn parse(text: &str) -> Option<Stat> {
     // The name, the second field, may hold anything; it ends at the last parenthesis.
     let fields: Vec<&str> = text.rsplit_once(')')?.1.split_ascii_whitespace().collect();
     let number = |index: usize| fields.get(index)?.parse().ok();
-    Some(Stat { state: fields.first()?.chars().next()?, threads: number(17)?, started: number(19)? })
+    Some(Stat {
+        state: fields.first()?.chars().next()?,
+        threads: number(17)?,
+        started: number(19)?,
+        first_stack: number(25).unwrap_or(0),
+    })
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::process::Command;
+    use std::io::{BufRead, BufReader, Write};
+    use std::process::{Command, Stdio};
     use std::time::{Duration, Instant};
 
     #[test]
@@ -214,6 +239,39 @@ mod tests {
     fn later_process_with_the_same_pid_is_another_one() {
         let current = Process::current().unwrap();
         assert!(Process { identity: current.identity + 1, ..current }.ended());
+    }
+
+    #[test]
+    fn process_that_executes_another_program_has_another_mark() {
+        let randomizes = read_to_string("/proc/sys/kernel/randomize_va_space").unwrap();
+        if randomizes.trim() == "0" {
+            println!("skipped: the kernel does not randomize addresses");
+            return;
+        }
+        let current = Process::current().unwrap();
+        assert!(!current.has_executed_another(current.program()) && current.program() != 0);
+        for _ in 0..5 {
+            let mut child = Command::new("sh")
+                .args(["-c", "echo it runs; read line; exec sleep 60"])
+                .stdin(Stdio::piped())
+                .stdout(Stdio::piped())
+                .spawn()
+                .unwrap();
+            // It may have been started, and not run the program yet.
+            BufReader::new(child.stdout.take().unwrap()).read_line(&mut String::new()).unwrap();
+            let process = Process::from_pid(child.id().into()).unwrap();
+            let program = process.program();
+            assert!(program != 0 && !process.has_executed_another(program));
+            child.stdin.take().unwrap().write_all(b"go on\n").unwrap();
+            let deadline = Instant::now() + Duration::from_secs(5);
+            while !process.has_executed_another(program) {
+                assert!(Instant::now() < deadline);
+            }
+            assert!(!process.has_executed_another(0) && !process.ended());
+            child.kill().unwrap();
+            child.wait().unwrap();
+            assert!(!process.has_executed_another(program), "nothing is known of it");
+        }
     }
 
     #[test]

@@ -116,7 +116,7 @@ impl Segment {
         let start = self.address(at, length).addr();
         let (first, end) = (start.div_ceil(page), (start + length) / page);
         let mut entries = vec![0; end.saturating_sub(first) * WORD];
-        let read = File::open("/proc/self/pagemap")
+        let read = File::open("/proc/thread-self/pagemap")
             .and_then(|file| file.read_exact_at(&mut entries, (first * WORD) as u64));
         if read.is_err() {
             return length;

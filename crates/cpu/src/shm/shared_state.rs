@@ -14,7 +14,7 @@ use crate::diag::error::Result;
 use crate::shm::buffer::{ReadBuf, WriteBuf};
 use crate::shm::layout::{
     CALL_ARGS, CALLS, COUNTED, DEVICE, IDENTITY, INLINE, INLINE_MAX, LAST_CALL, LAST_EMPTY_CALL, LAUNCHED,
-    LINE, Layout, NONCE, PROCESS, PUBLISHED, RANK_ARGS, RANK_WORDS, SEEN, SLOTS, STAGE, STEP,
+    LINE, Layout, NONCE, PROCESS, PROGRAM, PUBLISHED, RANK_ARGS, RANK_WORDS, SEEN, SLOTS, STAGE, STEP,
 };
 use crate::shm::process::Process;
 use crate::shm::segment::Segment;
@@ -69,7 +69,21 @@ impl SharedState {
 
     fn new(segment: Segment, layout: Layout, processes: Vec<Process>) -> Self {
         let is_one_process = all_equal(&processes);
-        Self { segment, layout, processes, is_one_process, last_check: Mutex::new((0, Instant::now())) }
+        let last_check = Mutex::new((0, Instant::now()));
+        let state = Self { segment, layout, processes, is_one_process, last_check };
+        if !is_one_process {
+            state.publish_program();
+        }
+        state
+    }
+
+    /// Publishes the mark of the program that this process runs, with its ranks. No rank has joined before all processes
+    /// have opened the state, so none has executed another program since.
+    fn publish_program(&self) {
+        let own = u64::from(std::process::id());
+        let ranks: Vec<usize> = (0..self.ranks()).filter(|rank| self.processes[*rank].pid == own).collect();
+        let program = ranks.first().map_or(0, |rank| self.processes[*rank].program());
+        ranks.into_iter().for_each(|rank| self.control(rank)[PROGRAM].store(program, Relaxed));
     }
 
     /// Sets the random number of this communicator, before any other rank has the state.

@@ -8,10 +8,9 @@ use std::ptr;
 use std::thread;
 use std::time::Duration;
 
-use crate::common::processes::{self, RankProcess, finish, kill};
+use crate::common::processes::{self, RankProcess, finish, kill, stop};
 use crate::common::{OK, REMOTE, all_reduce, init_rank, last_error, unique_id, wait_for_peers};
 use libnccl::sys::{ncclDataType_t, ncclResult_t, ncclUniqueId};
-use rustix::process::{Pid, Signal, kill_process};
 
 rank_tasks! {
     "sum" => sum_with_timeout,
@@ -79,15 +78,6 @@ fn start(tasks: &[&str], ranks: usize) -> Vec<Child> {
 fn start_rank(task: &str, id: &ncclUniqueId, ranks: usize, rank: usize) -> Child {
     let mut command = processes::command(task, id, ranks, &[rank]);
     command.envs(processes::limits()).spawn().unwrap()
-}
-
-/// Stops a process. One of its threads takes the signal, and the others run until then.
-fn stop(process: &Child) {
-    let stat = format!("/proc/{}/stat", process.id());
-    kill_process(Pid::from_child(process), Signal::STOP).unwrap();
-    while !std::fs::read_to_string(&stat).unwrap().contains(") T ") {
-        thread::sleep(Duration::from_millis(1));
-    }
 }
 
 /// Checks that the text has all `parts`, in order, and the first exactly once.

@@ -10,6 +10,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use libnccl::sys::ncclUniqueId;
+use rustix::process::{Pid, Signal, kill_process};
 
 use super::{Comm, hex, init_rank, last_error, unique_id};
 
@@ -139,6 +140,20 @@ pub(crate) fn spawn(task: &str, id: &ncclUniqueId, ranks: usize, rank: usize) ->
 pub(crate) fn kill(child: &mut Child) {
     child.kill().unwrap();
     child.wait().unwrap();
+}
+
+/// Stops a process. One of its threads takes the signal, and the others run until then.
+pub(crate) fn stop(process: &Child) {
+    let stat = format!("/proc/{}/stat", process.id());
+    kill_process(Pid::from_child(process), Signal::STOP).unwrap();
+    while !std::fs::read_to_string(&stat).unwrap().contains(") T ") {
+        thread::sleep(Duration::from_millis(1));
+    }
+}
+
+/// Lets a stopped process go on.
+pub(crate) fn resume(process: &Child) {
+    kill_process(Pid::from_child(process), Signal::CONT).unwrap();
 }
 
 /// Waits until a process has succeeded, and returns what its pipes contain.

@@ -5,14 +5,14 @@ use std::ptr;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use libnccl::sys::{ncclComm_t, ncclConfig_t, ncclUniqueId};
+use libnccl::sys::{ncclComm_t, ncclConfig_t, ncclResult_t, ncclUniqueId};
 
 use super::calls::{assert_members, join, split, sum};
-use crate::common::processes::{self, RankProcess, finish, kill, spawn};
+use crate::common::processes::{self, RankProcess, finish, kill, resume, spawn, stop};
 use crate::common::watchdog::Watchdog;
 use crate::common::{
-    ARGUMENT, Comm, Mode, OK, REMOTE, USAGE, alone, assert_last_error, init, init_nonblocking, on_threads,
-    unique_id, wait_async, wait_for_peers,
+    ARGUMENT, Comm, Mode, OK, PROGRESS, REMOTE, SOON, USAGE, alone, assert_last_error, async_error, init,
+    init_nonblocking, init_rank, last_error, on_threads, unique_id, wait_async, wait_for_peers,
 };
 
 /// Logs an initialisation, a split, a destruction and an abort.
@@ -35,6 +35,13 @@ pub(crate) fn time_splits(process: &RankProcess) {
     eprintln!("split of {} processes: {:?}", process.ranks, start.elapsed() / 20);
     assert!(start.elapsed() / 20 < Duration::from_secs(1));
     comm.destroy();
+}
+
+/// Expects that the ranks cannot join, and prints why.
+pub(crate) fn fail_init(process: &RankProcess) {
+    let joined = init_rank(process.id, process.ranks, process.rank());
+    assert_eq!(joined.map(drop), Err(USAGE));
+    eprintln!("{}", last_error());
 }
 
 #[test]
@@ -131,6 +138,61 @@ fn failed_init_sets_comm_to_null() {
         let mut comm = ptr::dangling_mut();
         assert_eq!(nccl!(ncclCommInitRank(&mut comm, ranks, id, rank)), ARGUMENT);
         assert!(comm.is_null());
+    }
+}
+
+/// The root finds both ranks waiting: the one that it lacks, and one that is in no communicator of its number of ranks.
+#[test]
+fn rank_beyond_those_of_the_root_is_invalid_usage_at_all() {
+    let (_alone, _watchdog) = (alone(), Watchdog::new());
+    for _ in 0..3 {
+        let id = unique_id();
+        let root = spawn("fail_init", &id, 2, 0);
+        wait_for_peers(&id, 0);
+        stop(&root);
+        let peers = [(2, 1), (3, 2)].map(|(ranks, rank)| {
+            let peer = init_nonblocking(id, ranks, rank);
+            // Time to say hello.
+            thread::sleep(Duration::from_millis(200));
+            peer
+        });
+        resume(&root);
+        for peer in peers {
+            assert_eq!(wait_async(peer.0), USAGE, "{}", last_error());
+            assert_last_error("the ranks passed different nranks: rank 2 passed 3, rank 0 passed 2");
+            peer.destroy();
+        }
+        let printed = finish(root);
+        assert!(printed.contains("different nranks: rank 2 passed 3, rank 0 passed 2"), "{printed}");
+    }
+}
+
+/// Whatever rank comes first. One that comes when the others have joined waits for more.
+#[test]
+fn different_nranks_in_one_process_are_invalid_usage() {
+    const RANKS: [(i32, i32); 3] = [(2, 0), (2, 1), (3, 2)];
+    let (_alone, _watchdog) = (alone(), Watchdog::new());
+    let rounds: Vec<[Comm; 3]> = (0..40)
+        .map(|round| {
+            let (id, mut comms) = (unique_id(), [Comm(ptr::null_mut()); 3]);
+            for index in [0, 1, 2].map(|index| (index + round) % 3) {
+                let (ranks, rank) = RANKS[index];
+                comms[index] = init_nonblocking(id, ranks, rank);
+            }
+            comms
+        })
+        .collect();
+    let start = Instant::now();
+    let codes = |comms: &[Comm; 3]| comms.map(|comm| async_error(comm.0));
+    let is_settled = |codes: [ncclResult_t; 3]| !codes.contains(&PROGRESS) || codes[..2] == [OK; 2];
+    while !rounds.iter().all(|comms| is_settled(codes(comms))) && start.elapsed() < SOON {
+        thread::sleep(Duration::from_millis(5));
+    }
+    let all: Vec<[ncclResult_t; 3]> = rounds.iter().map(codes).collect();
+    assert!(!all.as_flattened().contains(&ncclResult_t::ncclInternalError), "{all:?}");
+    assert!(all.contains(&[USAGE; 3]), "{all:?}");
+    for comm in rounds.as_flattened() {
+        assert_eq!(nccl!(ncclCommAbort(comm.0)), OK);
     }
 }
 
