@@ -93,6 +93,12 @@ impl State {
         }
     }
 
+    /// Returns `true` if a thread is in a call of NCCL, or in a group.
+    #[cfg(all(test, loom))]
+    pub(crate) fn is_inside(&self) -> bool {
+        self.flags.load(Acquire) & INSIDE != 0
+    }
+
     /// Returns the flags once no object is ending.
     fn load_without_object(&self) -> u32 {
         loop {

@@ -41,7 +41,7 @@ pub(super) fn circular(jobs: &[Job]) -> Option<Finding> {
     let index = |rank: usize, recorded: &Rank| callers.get(&caller(&several, rank, recorded)).copied();
     let mut awaited = vec![vec![]; waits.len()];
     for job in jobs {
-        add_awaited(&mut awaited, job, &waits, &index);
+        add_awaited(&mut awaited, job, &waits, index);
     }
     // Those that wait only for callers that are in no call are not part of a circle.
     let leads = lead_to_circle(&awaited);
