@@ -176,7 +176,7 @@ fn bench_rejects_invalid_values() {
         ("all_reduce --ranks 2 -r 2", "--root 2 is not a rank: expected 0 to 1"),
         ("all_reduce -r -2", "'-2' for '--root <RANK>': expected a whole number from 0 to 1023, or all"),
         ("all_reduce -b 64 -e 8", "--minbytes 64 is above --maxbytes 8"),
-        ("all_reduce -b 0", "expected a number of bytes above 0, such as 8, 64K, 1M or 1G"),
+        ("all_reduce -b 0", "expected a number of bytes above 0, such as 8, 64K, 1.5M, 1GB, 1e6 or 0x1000"),
         ("all_reduce -e 1X", "'1X' for '--maxbytes <SIZE>': expected a number of bytes above 0, such as 8,"),
         ("all_reduce -f 0", "'0' for '--stepfactor <FACTOR>': expected a whole number from 2 to"),
         ("all_reduce -f 1", "'1' for '--stepfactor <FACTOR>': expected a whole number from 2 to"),
