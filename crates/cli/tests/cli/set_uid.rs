@@ -2,12 +2,13 @@
 
 use std::fs::{self, Permissions};
 use std::os::unix::fs::{PermissionsExt, symlink};
-use std::os::unix::process::CommandExt;
+use std::os::unix::process::{CommandExt, ExitStatusExt};
+use std::path::PathBuf;
 use std::process::{Command, Stdio};
 
-use rustix::process::geteuid;
+use rustix::process::{Signal, geteuid};
 
-use crate::common::{NCCL, read};
+use crate::common::{LIMIT, NCCL, Process, lines, read, send, wait_until};
 
 /// A user with no rights.
 const NOBODY: u32 = 65534;
@@ -27,19 +28,30 @@ fn set_uid_program_writes_no_file_that_a_variable_names() {
         for (path, mode) in [(folder.path(), 0o755), (&program, mode), (&open, 0o777)] {
             fs::set_permissions(path, Permissions::from_mode(mode)).unwrap();
         }
-        symlink(&precious, open.join("rank0.json")).unwrap();
-        // One rank never comes, and the other one's timeout writes what it has recorded.
+        // That of the rank whose thread was first.
+        let recordings = ["rank0.json", "rank1.json"].map(|name| open.join(name));
+        recordings.iter().for_each(|recording| symlink(&precious, recording).unwrap());
+        let written = || {
+            let is_file = |path: &&PathBuf| fs::symlink_metadata(path).is_ok_and(|file| file.is_file());
+            recordings.iter().find(is_file)
+        };
+        // A signal writes what the ranks have recorded, or ends a program that does not know of it.
         let mut command = Command::new(&program);
-        command.args("bench bisect --cpu --ranks 2 --deadline 1".split(' '));
+        command.args("bench all_reduce --cpu --ranks 2 -b 8 -e 8 -n 10 -N 0".split(' '));
         command.env("LIBNCCL_RECORDER", "10").env("LIBNCCL_RECORDER_FILE", open.join("rank"));
-        command.env("LIBNCCL_CPU_PLANT", "slow:1:3600000000").uid(NOBODY).gid(NOBODY);
-        command.stdout(Stdio::null()).stderr(Stdio::null()).status().unwrap();
-        assert_eq!(read(&precious), "precious", "a file was written through a link");
-        let written = open.join("rank0.json");
-        let is_new = fs::symlink_metadata(&written).unwrap().is_file();
-        assert_eq!(is_new, is_obeyed, "mode {mode:o}");
-        if is_new {
-            assert_eq!(fs::metadata(&written).unwrap().permissions().mode() & 0o777, 0o600);
+        command.env("LIBNCCL_RECORDER_SIGNAL", "USR1").uid(NOBODY).gid(NOBODY).stdout(Stdio::piped());
+        let mut child = Process(command.spawn().unwrap());
+        let mut rows = lines(&mut child.0);
+        assert!(rows.any(|row| row.trim_start().starts_with("8 ")), "nothing was measured");
+        send(child.0.id(), Signal::USR1);
+        if is_obeyed {
+            assert!(wait_until(LIMIT, || written().is_some()), "no recording in the place of a link");
+            let mode = fs::metadata(written().unwrap()).unwrap().permissions().mode();
+            assert_eq!(mode & 0o777, 0o600);
+        } else {
+            assert_eq!(child.0.wait().unwrap().signal(), Some(Signal::USR1.as_raw()));
+            assert_eq!(written(), None, "a recording was written");
         }
+        assert_eq!(read(&precious), "precious", "a file was written through a link");
     }
 }
