@@ -13,6 +13,14 @@ pub fn variable(name: &str) -> Option<OsString> {
     value.filter(|_| !is_privileged())
 }
 
+/// Returns `true` if a variable has a value, which may not be one to obey.
+#[must_use]
+pub fn is_set(name: &str) -> bool {
+    #[allow(clippy::disallowed_methods)] // Here alone.
+    let value = env::var_os(name);
+    value.is_some_and(|value| !value.is_empty())
+}
+
 /// Returns all variables; none in a program with more rights than its user.
 pub fn variables() -> impl Iterator<Item = (OsString, OsString)> {
     #[allow(clippy::disallowed_methods)] // Here alone.

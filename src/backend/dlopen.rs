@@ -28,14 +28,12 @@ pub(crate) struct Loaded {
 #[cfg(not(nccl_linked))]
 pub(crate) fn search() -> Result<Loaded, LoadError> {
     use super::search::{Candidate, candidates};
-    use crate::environment::{is_privileged, variable};
+    use crate::environment::{is_set, variable};
 
     // The user who starts a set-uid program must not be able to choose its code.
     let value = |name: &str| match variable(name).filter(|value| !value.is_empty()) {
         Some(value) => Ok(value.into()),
-        None if is_privileged() => {
-            Err("ignored, as this program has more rights than the user who started it")
-        }
+        None if is_set(name) => Err("ignored, as this program has more rights than the user who started it"),
         None => Err("not set"),
     };
     let mut attempts = Vec::new();
