@@ -4,7 +4,7 @@ use std::path::Path;
 
 use crate::committed;
 
-/// What happens if bindgen cannot run: `auto` compiles the committed bindings, with a warning, `require` fails; `never` does not try
+/// The answer to a bindgen that cannot run: `auto` compiles the committed bindings, with a warning, `require` fails; `never` does not try
 /// bindgen. Default: `auto`.
 const BINDGEN: &str = "LIBNCCL_BINDGEN";
 

@@ -54,7 +54,7 @@ fn usual<'a>(calls: &BTreeMap<usize, &'a Record>) -> Option<&'a Record> {
     calls.values().rev().max_by_key(|call| votes.get(&identity(call)).copied()).copied()
 }
 
-/// What the calls of one collective have in common: operation, type, root, and the elements.
+/// The part that the calls of one collective have in common: operation, type, root, and the elements.
 type Identity<'a> = (&'a str, Option<&'a str>, Option<usize>, Option<[u64; 2]>);
 
 fn identity(call: &Record) -> Identity<'_> {

@@ -7,7 +7,7 @@ use std::process::{self, Command, ExitStatus};
 use anyhow::{Context, Result, bail};
 use rustix::process::{Pid, Signal, WaitId, WaitIdOptions, set_parent_process_death_signal, waitid};
 
-/// What makes a process of `nccl run` a supervisor or a rank: its role, and the process id of its parent.
+/// The role of a process of `nccl run`, supervisor or rank, and the process id of its parent.
 pub(super) const ROLE: &str = "LIBNCCL_RUN_ROLE";
 
 /// Returns the command that starts this program in a role.

@@ -1,4 +1,4 @@
-//! What the tests of several subjects use.
+//! Helpers for the tests of several subjects.
 
 use std::fs::{self, File};
 use std::io::{BufRead, BufReader};

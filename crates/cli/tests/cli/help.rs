@@ -1,4 +1,4 @@
-//! What `nccl` says of itself: help, completions, manual pages, version, and the variables.
+//! The help of `nccl`, its completions, manual pages, version, and variables.
 
 use std::fs;
 use std::process::Command;

@@ -81,7 +81,7 @@ const KINDS: [Kind; 3] = [Kind::Allocator, Kind::Nccl, Kind::Mixed];
 
 #[derive(Debug, Clone, Copy, PartialEq)]
 enum Extent {
-    /// What brings out each transport.
+    /// The conditions that bring out each transport.
     Short,
     /// Every function, reduction and count, but few of their combinations.
     Sampled,

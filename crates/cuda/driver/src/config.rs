@@ -34,7 +34,7 @@ pub(crate) struct Config {
 
 /// The number of devices of the stand-in for CUDA, up to 64. Default: 8.
 const DEVICES: &str = "LIBNCCL_CPU_DEVICES";
-/// What a missing synchronisation leads to: `off`, `report` or `error`. Default: `report`.
+/// The consequence of a missing synchronisation: `off`, `report` or `error`. Default: `report`.
 const RACES: &str = "LIBNCCL_CPU_RACES";
 /// The seed from which the order of operations on different streams is drawn. Default: they run at the same time.
 const SEED: &str = "LIBNCCL_CPU_SEED";
