@@ -48,12 +48,10 @@ impl Nccl {
     /// ```no_run
     /// use libnccl::{Encryption, Nccl};
     ///
-    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
     /// let nccl = Nccl::load()?;
     /// let key = std::fs::read("/run/secrets/nccl")?;
     /// nccl.set_encryption(Encryption::PreSharedKey(&key))?;
-    /// # Ok(())
-    /// # }
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     ///
     /// # Errors

@@ -12,13 +12,11 @@ use crate::{Backend, Error, InvalidArgumentKind, LoadError, MemorySpace, Result,
 /// It is cheap to clone. An implementation is never unloaded, because NCCL's own threads may still run in it.
 ///
 /// ```
-/// # fn main() -> libnccl::Result<()> {
 /// let nccl = libnccl_cpu::nccl(); // On a machine with GPUs: libnccl::Nccl::load()?
 /// println!("NCCL {} from {}", nccl.version(), nccl.backend());
 /// println!("buffers are in {} memory", nccl.memory_space());
 /// let comms = nccl.init_all(&[0, 1])?;
-/// # Ok(())
-/// # }
+/// # Ok::<(), libnccl::Error>(())
 /// ```
 #[derive(Debug, Clone)]
 pub struct Nccl {
@@ -85,13 +83,11 @@ impl Nccl {
     /// Loads exactly this file.
     ///
     /// ```no_run
-    /// # fn main() -> libnccl::Result<()> {
     /// use libnccl::Nccl;
     ///
     /// // SAFETY: the file is NVIDIA's library.
     /// let nccl = unsafe { Nccl::open("/opt/nccl/lib/libnccl.so.2") }?;
-    /// # Ok(())
-    /// # }
+    /// # Ok::<(), libnccl::Error>(())
     /// ```
     ///
     /// # Errors
@@ -135,14 +131,12 @@ impl Nccl {
     /// Wraps an implementation that is already in this process, such as the CPU implementation of `libnccl-cpu`.
     ///
     /// ```
-    /// # fn main() -> libnccl::Result<()> {
     /// use libnccl::Nccl;
     ///
     /// // SAFETY: the functions are an implementation of NCCL that is linked into this program.
     /// let nccl = unsafe { Nccl::from_table("the CPU implementation", libnccl_cpu::TABLE) }?;
     /// assert_eq!(nccl.backend().to_string(), "the CPU implementation");
-    /// # Ok(())
-    /// # }
+    /// # Ok::<(), libnccl::Error>(())
     /// ```
     ///
     /// # Errors
@@ -192,12 +186,10 @@ impl Nccl {
     /// Returns an error if the implementation lacks a function, as a call of it would.
     ///
     /// ```
-    /// # fn main() -> libnccl::Result<()> {
     /// let nccl = libnccl_cpu::nccl();
     /// nccl.require("ncclAllReduce")?;
     /// assert!(nccl.require("ncclFrobnicate").is_err());
-    /// # Ok(())
-    /// # }
+    /// # Ok::<(), libnccl::Error>(())
     /// ```
     ///
     /// # Errors
@@ -278,15 +270,13 @@ impl Nccl {
     /// For the id, NCCL keeps a thread and a listening socket in this process until all ranks have joined.
     ///
     /// ```
-    /// # fn main() -> libnccl::Result<()> {
     /// use libnccl::UniqueId;
     ///
     /// let nccl = libnccl_cpu::nccl();
     /// let text = nccl.unique_id()?.to_string(); // On one rank, which sends it ...
     /// let id: UniqueId = text.parse().expect("sent by another rank"); // ... to the others.
     /// let comm = nccl.init_rank(1, 0, &id)?;
-    /// # Ok(())
-    /// # }
+    /// # Ok::<(), libnccl::Error>(())
     /// ```
     ///
     /// # Errors

@@ -13,15 +13,13 @@ use crate::{Error, InvalidArgumentKind, Nccl, Result, ResultCode, sys};
 /// NCCL 2.32.3 exposes 7 of them, and 10 with `NCCL_PARAM_DUMP_ALL=true` in the environment.
 ///
 /// ```
-/// # fn main() -> libnccl::Result<()> {
 /// let nccl = libnccl_cpu::nccl();
 /// let parameters = nccl.parameters()?;
 /// for key in parameters.keys()? {
 ///     println!("{key} = {}", parameters.get::<String>(&key)?.unwrap_or_default());
 /// }
 /// assert_eq!(parameters.get::<String>("NCCL_NO_SUCH_PARAMETER")?, None);
-/// # Ok(())
-/// # }
+/// # Ok::<(), libnccl::Error>(())
 /// ```
 #[derive(Debug, Clone)]
 pub struct Parameters {
@@ -42,12 +40,10 @@ pub struct Parameters {
 /// The trait is sealed: these are the types for which NCCL has functions.
 ///
 /// ```
-/// # fn main() -> libnccl::Result<()> {
 /// let parameters = libnccl_cpu::nccl().parameters()?;
 /// let text = parameters.get::<String>("NCCL_DEBUG")?;
 /// let bytes = parameters.get::<Vec<u8>>("NCCL_DEBUG")?;
-/// # Ok(())
-/// # }
+/// # Ok::<(), libnccl::Error>(())
 /// ```
 pub trait ParameterValue: sealed::Read {}
 
@@ -55,12 +51,10 @@ impl Nccl {
     /// Returns the library's parameters. Since NCCL 2.30.4.
     ///
     /// ```
-    /// # fn main() -> libnccl::Result<()> {
     /// let parameters = libnccl_cpu::nccl().parameters()?;
     /// let debug: Option<String> = parameters.get("NCCL_DEBUG")?;
     /// println!("NCCL_DEBUG is {}", debug.as_deref().unwrap_or("unknown here"));
-    /// # Ok(())
-    /// # }
+    /// # Ok::<(), libnccl::Error>(())
     /// ```
     ///
     /// # Errors
@@ -76,11 +70,9 @@ impl Parameters {
     /// Returns the keys of all parameters. Since NCCL 2.30.4.
     ///
     /// ```
-    /// # fn main() -> libnccl::Result<()> {
     /// let keys = libnccl_cpu::nccl().parameters()?.keys()?;
     /// println!("{}", keys.join(", "));
-    /// # Ok(())
-    /// # }
+    /// # Ok::<(), libnccl::Error>(())
     /// ```
     ///
     /// # Errors
@@ -103,12 +95,10 @@ impl Parameters {
     /// Returns the value of a parameter; `None` if NCCL does not know the key. Since NCCL 2.30.4.
     ///
     /// ```
-    /// # fn main() -> libnccl::Result<()> {
     /// # let parameters = libnccl_cpu::nccl().parameters()?;
     /// let memory: Option<String> = parameters.get("LIBNCCL_MEMORY_SPACE")?;
     /// assert_eq!(memory.as_deref(), Some("host"));
-    /// # Ok(())
-    /// # }
+    /// # Ok::<(), libnccl::Error>(())
     /// ```
     ///
     /// # Errors
@@ -144,10 +134,8 @@ impl Parameters {
     /// The text goes through C's output buffer, so its order relative to Rust's output is not defined.
     ///
     /// ```
-    /// # fn main() -> libnccl::Result<()> {
     /// libnccl_cpu::nccl().parameters()?.dump()?;
-    /// # Ok(())
-    /// # }
+    /// # Ok::<(), libnccl::Error>(())
     /// ```
     ///
     /// # Errors

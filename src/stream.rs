@@ -34,7 +34,6 @@ impl<'a> StreamRef<'a> {
     /// Borrows a stream of another library.
     ///
     /// ```
-    /// # fn main() -> libnccl::Result<()> {
     /// # let comm = libnccl_cpu::nccl().init_all(&[0])?.remove(0);
     /// # let (mut buffer, raw) = ([1.0], std::ptr::null_mut());
     /// use libnccl::{ReduceOp, StreamRef};
@@ -42,8 +41,7 @@ impl<'a> StreamRef<'a> {
     /// // SAFETY: cudaStreamCreate returned `raw`, which is destroyed later.
     /// let stream = unsafe { StreamRef::from_raw(raw) };
     /// comm.all_reduce_in_place(&mut buffer, ReduceOp::Sum, stream)?;
-    /// # Ok(())
-    /// # }
+    /// # Ok::<(), libnccl::Error>(())
     /// ```
     ///
     /// # Safety

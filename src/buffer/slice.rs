@@ -125,7 +125,6 @@ impl<T: Element> DeviceSlice<'_, T> {
     /// Borrows `length` elements of device memory.
     ///
     /// ```no_run
-    /// # fn main() -> libnccl::Result<()> {
     /// # let nccl = libnccl::Nccl::load()?;
     /// # let comm = nccl.init_rank(8, 0, &nccl.unique_id()?)?;
     /// # let (pointer, length, mut sums) = (std::ptr::null::<f32>(), 1024, nccl.alloc::<f32>(1024)?);
@@ -136,8 +135,7 @@ impl<T: Element> DeviceSlice<'_, T> {
     /// let send = unsafe { DeviceSlice::from_raw_parts(pointer, length) };
     /// comm.all_reduce(send, &mut sums, ReduceOp::Sum, StreamRef::DEFAULT)?;
     /// synchronize(); // cudaStreamSynchronize
-    /// # Ok(())
-    /// # }
+    /// # Ok::<(), libnccl::Error>(())
     /// ```
     ///
     /// # Safety
@@ -254,7 +252,6 @@ impl<T: Element> DeviceSliceMut<'_, T> {
     /// Borrows `length` elements of device memory.
     ///
     /// ```no_run
-    /// # fn main() -> libnccl::Result<()> {
     /// # let nccl = libnccl::Nccl::load()?;
     /// # let comm = nccl.init_rank(8, 0, &nccl.unique_id()?)?;
     /// # let (pointer, length) = (std::ptr::null_mut::<f32>(), 1024);
@@ -265,8 +262,7 @@ impl<T: Element> DeviceSliceMut<'_, T> {
     /// let buffer = unsafe { DeviceSliceMut::from_raw_parts(pointer, length) };
     /// comm.all_reduce_in_place(buffer, ReduceOp::Sum, StreamRef::DEFAULT)?;
     /// synchronize(); // cudaStreamSynchronize
-    /// # Ok(())
-    /// # }
+    /// # Ok::<(), libnccl::Error>(())
     /// ```
     ///
     /// # Safety
@@ -324,7 +320,6 @@ impl<'a, T> DeviceSliceMut<'a, T> {
     /// Borrows the view, for a second use of the memory after the first.
     ///
     /// ```
-    /// # fn main() -> libnccl::Result<()> {
     /// use libnccl::{DeviceSliceMut, ReduceOp, StreamRef};
     ///
     /// let comms = libnccl_cpu::nccl().init_all(&[0])?;
@@ -332,8 +327,7 @@ impl<'a, T> DeviceSliceMut<'a, T> {
     /// let mut view = DeviceSliceMut::from(&mut sums);
     /// comms[0].all_reduce_in_place(view.reborrow(), ReduceOp::Sum, StreamRef::DEFAULT)?;
     /// comms[0].broadcast_in_place(view, 0, StreamRef::DEFAULT)?;
-    /// # Ok(())
-    /// # }
+    /// # Ok::<(), libnccl::Error>(())
     /// ```
     #[must_use]
     pub const fn reborrow(&mut self) -> DeviceSliceMut<'_, T> {
@@ -359,7 +353,6 @@ impl<'a, T> DeviceSliceMut<'a, T> {
     /// Divides the view into two, the second from element `middle` on; `None` if `middle` is out of bounds.
     ///
     /// ```
-    /// # fn main() -> libnccl::Result<()> {
     /// use libnccl::{DeviceSliceMut, ReduceOp, StreamRef};
     ///
     /// let nccl = libnccl_cpu::nccl();
@@ -370,8 +363,7 @@ impl<'a, T> DeviceSliceMut<'a, T> {
     ///     g.all_reduce_in_place(&comms[0], first, ReduceOp::Sum, StreamRef::DEFAULT)?;
     ///     g.all_reduce_in_place(&comms[0], second, ReduceOp::Max, StreamRef::DEFAULT)
     /// })?;
-    /// # Ok(())
-    /// # }
+    /// # Ok::<(), libnccl::Error>(())
     /// ```
     #[must_use]
     pub fn split_at_mut(self, middle: usize) -> Option<(Self, Self)> {

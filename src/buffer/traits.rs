@@ -40,14 +40,12 @@ pub type BufferResult<T> = Result<T, Box<dyn StdError>>;
 ///     }
 /// }
 ///
-/// # fn main() -> libnccl::Result<()> {
 /// let comms = libnccl_cpu::nccl().init_all(&[0])?;
 /// let tensor = Tensor { data: vec![1.0, 2.0] };
 /// let mut sum = [0.0; 2];
 /// comms[0].all_reduce(&tensor, &mut sum, ReduceOp::Sum, StreamRef::DEFAULT)?;
 /// assert_eq!(sum, [1.0, 2.0]);
-/// # Ok(())
-/// # }
+/// # Ok::<(), libnccl::Error>(())
 /// ```
 ///
 /// # Device memory
@@ -144,12 +142,10 @@ pub unsafe trait Buffer {
 ///     }
 /// }
 ///
-/// # fn main() -> libnccl::Result<()> {
 /// let comms = libnccl_cpu::nccl().init_all(&[0])?;
 /// let mut tensor = Tensor { data: vec![1.0, 2.0] };
 /// comms[0].all_reduce_in_place(&mut tensor, ReduceOp::Sum, StreamRef::DEFAULT)?;
-/// # Ok(())
-/// # }
+/// # Ok::<(), libnccl::Error>(())
 /// ```
 ///
 /// # Safety
@@ -193,12 +189,10 @@ pub unsafe trait BufferMut: Buffer {
 ///     }
 /// }
 ///
-/// # fn main() -> libnccl::Result<()> {
 /// let comms = libnccl_cpu::nccl().init_all(&[0])?;
 /// let stream = OwnedStream(std::ptr::null_mut());
 /// comms[0].all_reduce_in_place(&mut [1.0_f32], ReduceOp::Sum, &stream)?;
-/// # Ok(())
-/// # }
+/// # Ok::<(), libnccl::Error>(())
 /// ```
 ///
 /// # Safety

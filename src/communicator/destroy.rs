@@ -11,14 +11,12 @@ use crate::{CommunicatorEvent, Error, InvalidArgumentKind, MemorySpace, Nccl, Re
 /// A communicator after [`Communicator::finalize`], which only remains to be destroyed or aborted.
 ///
 /// ```
-/// # fn main() -> libnccl::Result<()> {
 /// let comms = libnccl_cpu::nccl().init_all(&[0])?;
 /// let finalized: Vec<_> = comms.into_iter().map(|comm| comm.finalize()).collect::<Result<_, _>>()?;
 /// for finalized in finalized {
 ///     finalized.destroy()?;
 /// }
-/// # Ok(())
-/// # }
+/// # Ok::<(), libnccl::Error>(())
 /// ```
 #[derive(Debug)]
 pub struct Finalized(pub(super) Communicator);
@@ -31,12 +29,10 @@ impl Communicator {
     /// communicators before it destroys any; see [`Finalized`]. The communicator cannot be used any more:
     ///
     /// ```compile_fail,E0382
-    /// # fn main() -> libnccl::Result<()> {
     /// let comm = libnccl_cpu::nccl().init_all(&[0])?.remove(0);
     /// let finalized = comm.finalize()?;
     /// comm.rank();
-    /// # Ok(())
-    /// # }
+    /// # Ok::<(), libnccl::Error>(())
     /// ```
     ///
     /// # Errors
@@ -64,24 +60,20 @@ impl Communicator {
     /// CUDA graphs with work of the communicator are gone, so destroy those first.
     ///
     /// ```
-    /// # fn main() -> libnccl::Result<()> {
     /// let comms = libnccl_cpu::nccl().init_all(&[0])?;
     /// for comm in comms {
     ///     comm.destroy()?;
     /// }
-    /// # Ok(())
-    /// # }
+    /// # Ok::<(), libnccl::Error>(())
     /// ```
     ///
     /// The communicator cannot be used any more:
     ///
     /// ```compile_fail,E0382
-    /// # fn main() -> libnccl::Result<()> {
     /// let comm = libnccl_cpu::nccl().init_all(&[0])?.remove(0);
     /// comm.destroy()?;
     /// comm.rank();
-    /// # Ok(())
-    /// # }
+    /// # Ok::<(), libnccl::Error>(())
     /// ```
     ///
     /// # Errors
@@ -103,13 +95,11 @@ impl Communicator {
     /// Destroys several communicators of one process; all of them are ended, even if one fails.
     ///
     /// ```
-    /// # fn main() -> libnccl::Result<()> {
     /// use libnccl::Communicator;
     ///
     /// let comms = libnccl_cpu::nccl().init_all(&[0, 1])?;
     /// Communicator::destroy_all(comms)?;
-    /// # Ok(())
-    /// # }
+    /// # Ok::<(), libnccl::Error>(())
     /// ```
     ///
     /// # Errors
@@ -126,22 +116,18 @@ impl Communicator {
     /// then goes on in the background. [`Nccl::abort_all`] aborts several communicators of one thread.
     ///
     /// ```
-    /// # fn main() -> libnccl::Result<()> {
     /// let comm = libnccl_cpu::nccl().init_all(&[0])?.remove(0);
     /// comm.abort()?;
-    /// # Ok(())
-    /// # }
+    /// # Ok::<(), libnccl::Error>(())
     /// ```
     ///
     /// The communicator cannot be used any more:
     ///
     /// ```compile_fail,E0382
-    /// # fn main() -> libnccl::Result<()> {
     /// let comm = libnccl_cpu::nccl().init_all(&[0])?.remove(0);
     /// comm.abort()?;
     /// comm.rank();
-    /// # Ok(())
-    /// # }
+    /// # Ok::<(), libnccl::Error>(())
     /// ```
     ///
     /// # Errors
@@ -164,12 +150,10 @@ impl Nccl {
     /// which is not aborted yet.
     ///
     /// ```
-    /// # fn main() -> libnccl::Result<()> {
     /// let nccl = libnccl_cpu::nccl();
     /// let comms = nccl.init_all(&[0, 1])?;
     /// nccl.abort_all(comms)?;
-    /// # Ok(())
-    /// # }
+    /// # Ok::<(), libnccl::Error>(())
     /// ```
     ///
     /// # Errors

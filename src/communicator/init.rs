@@ -28,7 +28,6 @@ impl Nccl {
     /// call at the same time.
     ///
     /// ```
-    /// # fn main() -> libnccl::Result<()> {
     /// let nccl = libnccl_cpu::nccl();
     /// let id = nccl.unique_id()?;
     /// std::thread::scope(|scope| {
@@ -37,8 +36,7 @@ impl Nccl {
     ///         scope.spawn(move || assert_eq!(nccl.init_rank(2, rank, &id).unwrap().size(), 2));
     ///     }
     /// });
-    /// # Ok(())
-    /// # }
+    /// # Ok::<(), libnccl::Error>(())
     /// ```
     ///
     /// # Errors
@@ -51,14 +49,12 @@ impl Nccl {
     /// Creates a communicator as [`init_rank`](Self::init_rank) does, with options, which NCCL has since 2.14.3.
     ///
     /// ```
-    /// # fn main() -> libnccl::Result<()> {
     /// use std::time::Duration;
     ///
     /// let nccl = libnccl_cpu::nccl();
     /// let config = libnccl::Config::new().timeout(Duration::from_secs(30));
     /// let comm = nccl.init_rank_with(1, 0, &nccl.unique_id()?, &config)?;
-    /// # Ok(())
-    /// # }
+    /// # Ok::<(), libnccl::Error>(())
     /// ```
     ///
     /// # Errors
@@ -81,7 +77,6 @@ impl Nccl {
     /// NCCL has this since 2.23.4. Before, only the first id is used.
     ///
     /// ```
-    /// # fn main() -> libnccl::Result<()> {
     /// use libnccl::Config;
     ///
     /// let nccl = libnccl_cpu::nccl();
@@ -93,8 +88,7 @@ impl Nccl {
     ///         scope.spawn(move || nccl.init_rank_scalable(4, rank, &ids, &Config::default()).unwrap());
     ///     }
     /// });
-    /// # Ok(())
-    /// # }
+    /// # Ok::<(), libnccl::Error>(())
     /// ```
     ///
     /// # Errors
@@ -193,11 +187,9 @@ impl Nccl {
     /// [`init_all_with`](Self::init_all_with) there, and [`Group::init_rank`](crate::Group::init_rank) on GPUs.
     ///
     /// ```
-    /// # fn main() -> libnccl::Result<()> {
     /// let comms = libnccl_cpu::nccl().init_all(&[0, 1])?;
     /// assert_eq!(comms[1].rank(), 1);
-    /// # Ok(())
-    /// # }
+    /// # Ok::<(), libnccl::Error>(())
     /// ```
     ///
     /// # Errors

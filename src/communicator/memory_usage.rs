@@ -8,14 +8,12 @@ use crate::{Result, ResultCode, sys};
 /// A statistic of a communicator's memory; see [`Communicator::memory`]. Since NCCL 2.29.7.
 ///
 /// ```
-/// # fn main() -> libnccl::Result<()> {
 /// use libnccl::MemoryStatistic;
 ///
 /// let comm = libnccl_cpu::nccl().init_all(&[0])?.remove(0);
 /// let [total, persistent] = [MemoryStatistic::Total, MemoryStatistic::Persistent].map(|s| comm.memory(s));
 /// println!("{} bytes, of which {} remain when suspended", total?, persistent?);
-/// # Ok(())
-/// # }
+/// # Ok::<(), libnccl::Error>(())
 /// ```
 #[doc(alias = "ncclCommMemStat_t")]
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -39,14 +37,12 @@ impl Communicator {
     /// Returns a statistic of the communicator's memory. Since NCCL 2.29.7.
     ///
     /// ```
-    /// # fn main() -> libnccl::Result<()> {
     /// use libnccl::MemoryStatistic;
     ///
     /// let comm = libnccl_cpu::nccl().init_all(&[0])?.remove(0);
     /// let is_suspended = comm.memory(MemoryStatistic::Suspended)? == 1;
     /// assert!(!is_suspended);
-    /// # Ok(())
-    /// # }
+    /// # Ok::<(), libnccl::Error>(())
     /// ```
     ///
     /// # Errors
@@ -71,13 +67,11 @@ impl Communicator {
     /// progress. Until [`resume`](Self::resume), it can only be queried and ended. Since NCCL 2.29.7.
     ///
     /// ```
-    /// # fn main() -> libnccl::Result<()> {
     /// let comm = libnccl_cpu::nccl().init_all(&[0])?.remove(0);
     /// comm.suspend()?;
     /// // ... Code that needs the memory.
     /// comm.resume()?;
-    /// # Ok(())
-    /// # }
+    /// # Ok::<(), libnccl::Error>(())
     /// ```
     ///
     /// # Errors

@@ -15,15 +15,13 @@ use crate::{Config, Error, InvalidArgumentKind, Nccl, Result, ResultCode, Unique
 /// The state of the work when [`Communicator::shrink`] is called. Since NCCL 2.27.3.
 ///
 /// ```
-/// # fn main() -> libnccl::Result<()> {
 /// use libnccl::{Config, ShrinkMode};
 ///
 /// let comms = libnccl_cpu::nccl().init_all(&[0, 1])?;
 /// // Rank 1 is excluded, so it does not call this.
 /// let fewer = comms[0].shrink(&[1], ShrinkMode::Default, &Config::default())?;
 /// assert_eq!(fewer.size(), 1);
-/// # Ok(())
-/// # }
+/// # Ok::<(), libnccl::Error>(())
 /// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 #[non_exhaustive]
@@ -42,15 +40,13 @@ impl Communicator {
     /// Since NCCL 2.27.3.
     ///
     /// ```
-    /// # fn main() -> libnccl::Result<()> {
     /// use libnccl::{Config, ShrinkMode};
     ///
     /// let mut comms = libnccl_cpu::nccl().init_all(&[0, 1])?;
     /// drop(comms.pop()); // Rank 1 is lost.
     /// let survivors = comms[0].shrink(&[1], ShrinkMode::Abort, &Config::default())?;
     /// assert_eq!(survivors.size(), 1);
-    /// # Ok(())
-    /// # }
+    /// # Ok::<(), libnccl::Error>(())
     /// ```
     ///
     /// # Errors
@@ -100,12 +96,10 @@ impl Communicator {
     /// it, and passes it to `grow` and to the new ranks. Since NCCL 2.29.2.
     ///
     /// ```
-    /// # fn main() -> libnccl::Result<()> {
     /// let comm = libnccl_cpu::nccl().init_all(&[0])?.remove(0);
     /// let id = comm.unique_id()?;
     /// println!("new ranks join with {id}");
-    /// # Ok(())
-    /// # }
+    /// # Ok::<(), libnccl::Error>(())
     /// ```
     ///
     /// # Errors
@@ -127,7 +121,6 @@ impl Communicator {
     /// pass `None`.
     ///
     /// ```
-    /// # fn main() -> libnccl::Result<()> {
     /// use libnccl::Config;
     ///
     /// let nccl = libnccl_cpu::nccl();
@@ -137,8 +130,7 @@ impl Communicator {
     /// let grown = comm.grow(2, Some(&id), &Config::default())?;
     /// assert_eq!((grown.size(), grown.rank()), (2, comm.rank()));
     /// # new.join().unwrap()?;
-    /// # Ok(())
-    /// # }
+    /// # Ok::<(), libnccl::Error>(())
     /// ```
     ///
     /// # Errors
@@ -172,7 +164,6 @@ impl Communicator {
     /// names this rank. Since NCCL 2.28.7.
     ///
     /// ```
-    /// # fn main() -> libnccl::Result<()> {
     /// use libnccl::{Config, ShrinkMode};
     ///
     /// let mut comms = libnccl_cpu::nccl().init_all(&[0, 1])?;
@@ -180,8 +171,7 @@ impl Communicator {
     /// comms[0].revoke()?;
     /// let survivors = comms[0].shrink(&[1], ShrinkMode::Abort, &Config::default())?;
     /// assert_eq!(survivors.size(), 1);
-    /// # Ok(())
-    /// # }
+    /// # Ok::<(), libnccl::Error>(())
     /// ```
     ///
     /// # Errors
@@ -210,7 +200,6 @@ impl Nccl {
     /// NCCL 2.29.2.
     ///
     /// ```
-    /// # fn main() -> libnccl::Result<()> {
     /// # let old = libnccl_cpu::nccl().init_all(&[0])?.remove(0);
     /// # let id = old.unique_id()?;
     /// # let text = id.to_string();
@@ -222,8 +211,7 @@ impl Nccl {
     /// let comm = nccl.grow_rank(2, 1, &id, &Config::default())?;
     /// assert_eq!((comm.size(), comm.rank()), (2, 1));
     /// # old.join().unwrap()?;
-    /// # Ok(())
-    /// # }
+    /// # Ok::<(), libnccl::Error>(())
     /// ```
     ///
     /// # Errors

@@ -289,11 +289,9 @@ impl Config {
     ///     }
     /// }
     ///
-    /// # fn main() -> libnccl::Result<()> {
     /// let config = Config::new().observer(Arc::new(Print));
     /// let comms = libnccl_cpu::nccl().init_all_with(&[0, 1], &config)?;
-    /// # Ok(())
-    /// # }
+    /// # Ok::<(), libnccl::Error>(())
     /// ```
     #[must_use]
     pub fn observer(mut self, observer: Arc<dyn Observer>) -> Self {

@@ -26,7 +26,6 @@ pub type Result<T, E = Error> = std::result::Result<T, E>;
 /// ```
 /// use libnccl::{Error, ReduceOp, StreamRef};
 ///
-/// # fn main() -> libnccl::Result<()> {
 /// # let comm = libnccl_cpu::nccl().init_all(&[0])?.remove(0);
 /// let mut short = [0; 1];
 /// match comm.all_reduce(&[1, 2], &mut short, ReduceOp::Sum, StreamRef::DEFAULT) {
@@ -34,8 +33,7 @@ pub type Result<T, E = Error> = std::result::Result<T, E>;
 ///     Err(Error::Nccl { call, code, detail, .. }) => println!("{call} returned {code}: {detail}"),
 ///     other => other?,
 /// }
-/// # Ok(())
-/// # }
+/// # Ok::<(), libnccl::Error>(())
 /// ```
 #[derive(Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]

@@ -16,15 +16,13 @@ use crate::{
 /// Operations that are started at once borrow their buffers for the call; those of a group until its end.
 ///
 /// ```
-/// # fn main() -> libnccl::Result<()> {
 /// use libnccl::{CollectiveConfig, ReduceOp, StreamRef};
 ///
 /// let comms = libnccl_cpu::nccl().init_all(&[0])?;
 /// let mut buffer = [1.0, 2.0];
 /// let few = CollectiveConfig::new().max_ctas(2);
 /// comms[0].operations().with(&few).all_reduce_in_place(&mut buffer, ReduceOp::Sum, StreamRef::DEFAULT)?;
-/// # Ok(())
-/// # }
+/// # Ok::<(), libnccl::Error>(())
 /// ```
 ///
 /// # Errors
@@ -110,7 +108,6 @@ impl<'c> Operations<'c> {
     /// for the work itself.
     ///
     /// ```
-    /// # fn main() -> libnccl::Result<()> {
     /// use std::time::Duration;
     ///
     /// use libnccl::{Config, Error, StreamRef};
@@ -126,8 +123,8 @@ impl<'c> Operations<'c> {
     ///     let received = short.recv(&mut [0], 1, StreamRef::DEFAULT);
     ///     assert!(matches!(received, Err(Error::Timeout { call: "recv", .. })));
     ///     sender.join().unwrap().map(drop)
-    /// })
-    /// # }
+    /// })?;
+    /// # Ok::<(), libnccl::Error>(())
     /// ```
     ///
     /// # Errors
@@ -152,7 +149,6 @@ impl<'scope> Group<'scope, '_> {
     /// Returns the operations of a communicator, as part of this group.
     ///
     /// ```
-    /// # fn main() -> libnccl::Result<()> {
     /// use libnccl::{ReduceOp, StreamRef};
     ///
     /// let nccl = libnccl_cpu::nccl();
@@ -164,8 +160,7 @@ impl<'scope> Group<'scope, '_> {
     ///     })
     /// })?;
     /// assert_eq!(buffers, [[2], [2]]);
-    /// # Ok(())
-    /// # }
+    /// # Ok::<(), libnccl::Error>(())
     /// ```
     #[inline]
     pub fn on(&'scope self, communicator: &'scope Communicator) -> Operations<'scope, Grouped<'scope>> {

@@ -12,7 +12,6 @@ use crate::{BufferElement, Error, InvalidArgumentKind, Result};
 /// A [`PreMulSum`](crate::PreMulSum) that does not borrow its communicator, so that a struct can hold both.
 ///
 /// ```
-/// # fn main() -> libnccl::Result<()> {
 /// use libnccl::{Communicator, OwnedPreMulSum, Result, StreamRef};
 ///
 /// /// Declares the reduction first, as fields are dropped in this order.
@@ -30,8 +29,7 @@ use crate::{BufferElement, Error, InvalidArgumentKind, Result};
 /// let comm = libnccl_cpu::nccl().init_all(&[0])?.remove(0);
 /// let mean = comm.pre_mul_sum(1.0 / comm.size() as f32)?.into_owned()?;
 /// Averages { mean, comm }.average(&mut [1.0, 2.0])?;
-/// # Ok(())
-/// # }
+/// # Ok::<(), libnccl::Error>(())
 /// ```
 ///
 /// # Ending
@@ -66,7 +64,6 @@ impl<T: BufferElement> OwnedPreMulSum<T> {
     /// Returns its reductions, started as `operations` are: at once, or in a group.
     ///
     /// ```
-    /// # fn main() -> libnccl::Result<()> {
     /// use libnccl::StreamRef;
     ///
     /// let nccl = libnccl_cpu::nccl();
@@ -76,8 +73,7 @@ impl<T: BufferElement> OwnedPreMulSum<T> {
     /// tenfold.on(comm.operations())?.all_reduce_in_place(&mut buffer, StreamRef::DEFAULT)?;
     /// nccl.group(|g| tenfold.on(g.on(&comm))?.all_reduce_in_place(&mut buffer, StreamRef::DEFAULT))?;
     /// assert_eq!(buffer, [100, 200]);
-    /// # Ok(())
-    /// # }
+    /// # Ok::<(), libnccl::Error>(())
     /// ```
     ///
     /// # Errors

@@ -24,49 +24,41 @@ use crate::{
 /// used with another communicator or element type. With [`AnyElement`], the type of the buffers is compared at run time.
 ///
 /// ```
-/// # fn main() -> libnccl::Result<()> {
 /// # use libnccl::StreamRef;
 /// let comms = libnccl_cpu::nccl().init_all(&[0])?;
 /// let halves = comms[0].pre_mul_sum(0.5_f32)?;
 /// let mut sum = [0.0; 2];
 /// halves.all_reduce(&[2.0, 6.0], &mut sum, StreamRef::DEFAULT)?;
 /// assert_eq!(sum, [1.0, 3.0]);
-/// # Ok(())
-/// # }
+/// # Ok::<(), libnccl::Error>(())
 /// ```
 ///
 /// ```compile_fail,E0271
-/// # fn main() -> libnccl::Result<()> {
 /// # use libnccl::StreamRef;
 /// let comms = libnccl_cpu::nccl().init_all(&[0])?;
 /// let halves = comms[0].pre_mul_sum(0.5_f32)?;
 /// let mut sum = [0.0_f64; 2];
 /// halves.all_reduce(&[2.0_f64, 6.0], &mut sum, StreamRef::DEFAULT)?;
-/// # Ok(())
-/// # }
+/// # Ok::<(), libnccl::Error>(())
 /// ```
 ///
 /// ```compile_fail,E0308
-/// # fn main() -> libnccl::Result<()> {
 /// # use libnccl::StreamRef;
 /// let comms = libnccl_cpu::nccl().init_all(&[0, 1])?;
 /// let halves = comms[0].pre_mul_sum(0.5_f32)?;
 /// let mut sum = [0.0_f32; 2];
 /// comms[1].all_reduce(&[2.0_f32, 6.0], &mut sum, halves, StreamRef::DEFAULT)?;
-/// # Ok(())
-/// # }
+/// # Ok::<(), libnccl::Error>(())
 /// ```
 ///
 /// It cannot outlive its communicator; [`into_owned`](Self::into_owned) ends the borrow, for a struct that holds both:
 ///
 /// ```compile_fail,E0505
-/// # fn main() -> libnccl::Result<()> {
 /// let comm = libnccl_cpu::nccl().init_all(&[0])?.remove(0);
 /// let halves = comm.pre_mul_sum(0.5_f32)?;
 /// comm.destroy()?;
 /// drop(halves);
-/// # Ok(())
-/// # }
+/// # Ok::<(), libnccl::Error>(())
 /// ```
 #[doc(alias = "ncclRedOpCreatePreMulSum")]
 #[doc(alias = "ncclRedOpDestroy")]
@@ -80,7 +72,6 @@ pub struct PreMulSum<'c, T> {
 /// The reductions of a [`PreMulSum`], with the way in which they are started, like [`Operations`].
 ///
 /// ```
-/// # fn main() -> libnccl::Result<()> {
 /// use libnccl::StreamRef;
 ///
 /// let comms = libnccl_cpu::nccl().init_all(&[0])?;
@@ -88,8 +79,7 @@ pub struct PreMulSum<'c, T> {
 /// let mut buffer = [2.0, 6.0];
 /// halves.operations().all_reduce_in_place(&mut buffer, StreamRef::DEFAULT)?;
 /// assert_eq!(buffer, [1.0, 3.0]);
-/// # Ok(())
-/// # }
+/// # Ok::<(), libnccl::Error>(())
 /// ```
 #[derive(Debug, Clone, Copy)]
 pub struct PreMulSumOperations<'c, T, G = Ungrouped<'c>> {
@@ -103,15 +93,13 @@ impl Communicator {
     /// Creates a reduction that multiplies this rank's elements by `scalar` and sums the products.
     ///
     /// ```
-    /// # fn main() -> libnccl::Result<()> {
     /// use libnccl::StreamRef;
     ///
     /// let comms = libnccl_cpu::nccl().init_all(&[0])?;
     /// let mut buffer = [1, 2];
     /// comms[0].pre_mul_sum(10)?.all_reduce_in_place(&mut buffer, StreamRef::DEFAULT)?;
     /// assert_eq!(buffer, [10, 20]);
-    /// # Ok(())
-    /// # }
+    /// # Ok::<(), libnccl::Error>(())
     /// ```
     ///
     /// # Errors
@@ -129,7 +117,6 @@ impl Communicator {
     /// be the same.
     ///
     /// ```
-    /// # fn main() -> libnccl::Result<()> {
     /// use libnccl::{AnySliceMut, DataType, StreamRef};
     ///
     /// let comms = libnccl_cpu::nccl().init_all(&[0])?;
@@ -138,8 +125,7 @@ impl Communicator {
     /// let buffer = AnySliceMut::from_bytes(DataType::Uint8, &mut bytes)?;
     /// tenfold.all_reduce_in_place(buffer, StreamRef::DEFAULT)?;
     /// assert_eq!(bytes, [10, 20, 30]);
-    /// # Ok(())
-    /// # }
+    /// # Ok::<(), libnccl::Error>(())
     /// ```
     ///
     /// # Errors
@@ -170,7 +156,6 @@ impl Communicator {
     /// the first element of `scalar`, which is read whenever a reduction runs.
     ///
     /// ```
-    /// # fn main() -> libnccl::Result<()> {
     /// use libnccl::StreamRef;
     ///
     /// let comms = libnccl_cpu::nccl().init_all(&[0])?;
@@ -178,8 +163,7 @@ impl Communicator {
     /// let mut buffer = [4.0, 8.0];
     /// comms[0].pre_mul_sum_device(&weight)?.all_reduce_in_place(&mut buffer, StreamRef::DEFAULT)?;
     /// assert_eq!(buffer, [1.0, 2.0]);
-    /// # Ok(())
-    /// # }
+    /// # Ok::<(), libnccl::Error>(())
     /// ```
     ///
     /// # Errors
@@ -245,7 +229,6 @@ impl<'c, T: BufferElement> PreMulSum<'c, T> {
     /// Returns its operations, as part of a group.
     ///
     /// ```
-    /// # fn main() -> libnccl::Result<()> {
     /// use libnccl::StreamRef;
     ///
     /// let nccl = libnccl_cpu::nccl();
@@ -258,8 +241,7 @@ impl<'c, T: BufferElement> PreMulSum<'c, T> {
     ///     once.on(g).all_reduce_in_place(second, StreamRef::DEFAULT)
     /// })?;
     /// assert_eq!(buffers, [[12], [12]]);
-    /// # Ok(())
-    /// # }
+    /// # Ok::<(), libnccl::Error>(())
     /// ```
     #[must_use]
     pub fn on<'scope>(
@@ -278,7 +260,6 @@ impl<'c, T, G> PreMulSumOperations<'c, T, G> {
     /// Adds options for each collective. Since NCCL 2.31.2.
     ///
     /// ```
-    /// # fn main() -> libnccl::Result<()> {
     /// use libnccl::{CollectiveConfig, StreamRef};
     ///
     /// let comms = libnccl_cpu::nccl().init_all(&[0])?;
@@ -287,8 +268,7 @@ impl<'c, T, G> PreMulSumOperations<'c, T, G> {
     /// let halves = comms[0].pre_mul_sum(0.5_f32)?;
     /// halves.operations().with(&few).all_reduce_in_place(&mut buffer, StreamRef::DEFAULT)?;
     /// assert_eq!(buffer, [1.0, 3.0]);
-    /// # Ok(())
-    /// # }
+    /// # Ok::<(), libnccl::Error>(())
     /// ```
     #[must_use]
     pub fn with(self, config: &'c CollectiveConfig) -> Self {

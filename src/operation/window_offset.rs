@@ -7,7 +7,6 @@ use crate::{Element, sys};
 /// An offset in a window; see [`Window::at`](crate::Window::at).
 ///
 /// ```
-/// # fn main() -> libnccl::Result<()> {
 /// use libnccl::WindowFlags;
 ///
 /// let nccl = libnccl_cpu::nccl();
@@ -16,8 +15,7 @@ use crate::{Element, sys};
 /// // SAFETY: it is the only rank.
 /// let window = unsafe { comm.register_window(&mut buffer, WindowFlags::COLL_SYMMETRIC) }?;
 /// let second_half = window.at(512);
-/// # Ok(())
-/// # }
+/// # Ok::<(), libnccl::Error>(())
 /// ```
 #[derive(Clone, Copy)]
 pub struct WindowOffset<'a, T: Element> {

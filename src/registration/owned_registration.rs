@@ -12,7 +12,6 @@ use crate::communicator::Shared;
 /// A [`Registration`](crate::Registration) that does not borrow its communicator, so that a struct can hold both.
 ///
 /// ```
-/// # fn main() -> libnccl::Result<()> {
 /// use libnccl::{Communicator, NcclBuffer, OwnedRegistration};
 ///
 /// /// Declares the registration first, as fields are dropped in this order.
@@ -28,8 +27,7 @@ use crate::communicator::Shared;
 /// let registration = comm.register(&buffer)?.into_owned()?;
 /// let gradients = Gradients { registration, buffer, comm };
 /// std::thread::spawn(move || drop(gradients)).join().unwrap();
-/// # Ok(())
-/// # }
+/// # Ok::<(), libnccl::Error>(())
 /// ```
 ///
 /// # Ending

@@ -12,7 +12,6 @@ use crate::{Element, Result, WindowOffset, sys};
 /// A [`Window`](crate::Window) that does not borrow its communicator, so that a struct can hold both. Since NCCL 2.27.3.
 ///
 /// ```
-/// # fn main() -> libnccl::Result<()> {
 /// use libnccl::{Communicator, NcclBuffer, OwnedWindow, ReduceOp, Result, StreamRef, WindowFlags};
 ///
 /// /// Declares the window first, as fields are dropped in this order.
@@ -37,8 +36,7 @@ use crate::{Element, Result, WindowOffset, sys};
 /// gradients.sum()?;
 /// // SAFETY: the work has run, and there is no other rank.
 /// unsafe { gradients.buffer.assume_idle() };
-/// # Ok(())
-/// # }
+/// # Ok::<(), libnccl::Error>(())
 /// ```
 ///
 /// # Ending

@@ -97,7 +97,6 @@ impl BitOr for WindowFlags {
 /// It cannot outlive its communicator:
 ///
 /// ```compile_fail,E0505
-/// # fn main() -> libnccl::Result<()> {
 /// # use libnccl::WindowFlags;
 /// let nccl = libnccl_cpu::nccl();
 /// let comm = nccl.init_all(&[0])?.remove(0);
@@ -106,8 +105,7 @@ impl BitOr for WindowFlags {
 /// let window = unsafe { comm.register_window(&mut buffer, WindowFlags::DEFAULT) }?;
 /// comm.destroy()?;
 /// drop(window);
-/// # Ok(())
-/// # }
+/// # Ok::<(), libnccl::Error>(())
 /// ```
 ///
 /// Like a [`Registration`](crate::Registration), it does not borrow the buffer; the two share the memory. Other ranks
@@ -134,7 +132,6 @@ impl Communicator {
     /// ```
     /// use libnccl::{Signal, StreamRef, WaitSignal, WindowFlags};
     ///
-    /// # fn main() -> libnccl::Result<()> {
     /// let nccl = libnccl_cpu::nccl();
     /// libnccl_cpu::run_ranks(2, |comm| {
     /// #     fn synchronize() {}
@@ -155,8 +152,8 @@ impl Communicator {
     ///     unsafe { buffer.assume_idle() };
     ///     window.deregister()?;
     ///     Ok(())
-    /// })
-    /// # }
+    /// })?;
+    /// # Ok::<(), libnccl::Error>(())
     /// ```
     ///
     /// # Errors
@@ -184,7 +181,6 @@ impl<'scope, 'env> Group<'scope, 'env> {
     /// several ranks. Since NCCL 2.27.3.
     ///
     /// ```
-    /// # fn main() -> libnccl::Result<()> {
     /// # fn set_device(_: i32) {}
     /// use libnccl::WindowFlags;
     ///
@@ -200,8 +196,7 @@ impl<'scope, 'env> Group<'scope, 'env> {
     ///     let register = |(comm, buffer)| unsafe { g.register_window(comm, buffer, WindowFlags::DEFAULT) };
     ///     comms.iter().zip(&mut buffers).map(register).collect::<libnccl::Result<Vec<_>>>()
     /// })?;
-    /// # Ok(())
-    /// # }
+    /// # Ok::<(), libnccl::Error>(())
     /// ```
     ///
     /// # Errors
@@ -301,7 +296,6 @@ impl<'c, T: Element> Window<'c, T> {
     /// the group that registers it.
     ///
     /// ```
-    /// # fn main() -> libnccl::Result<()> {
     /// use libnccl::WindowFlags;
     ///
     /// let nccl = libnccl_cpu::nccl();
@@ -312,8 +306,7 @@ impl<'c, T: Element> Window<'c, T> {
     /// if !window.is_active() {
     ///     eprintln!("no one-sided operations here");
     /// }
-    /// # Ok(())
-    /// # }
+    /// # Ok::<(), libnccl::Error>(())
     /// ```
     #[must_use]
     pub fn is_active(&self) -> bool {
@@ -330,7 +323,6 @@ impl<'c, T: Element> Window<'c, T> {
     /// 2.29.2.
     ///
     /// ```
-    /// # fn main() -> libnccl::Result<()> {
     /// use libnccl::WindowFlags;
     ///
     /// let nccl = libnccl_cpu::nccl();
@@ -341,8 +333,7 @@ impl<'c, T: Element> Window<'c, T> {
     /// if window.is_active() {
     ///     assert_eq!(window.user_ptr()?, buffer.as_mut_ptr());
     /// }
-    /// # Ok(())
-    /// # }
+    /// # Ok::<(), libnccl::Error>(())
     /// ```
     ///
     /// # Errors
