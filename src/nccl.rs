@@ -197,11 +197,8 @@ impl Nccl {
     pub fn require(&self, function: &str) -> Result<()> {
         let Some((name, present)) = self.library.functions.present().find(|(name, _)| *name == function)
         else {
-            return Err(Error::argument(
-                "require",
-                InvalidArgumentKind::Value,
-                format!("nccl.h of {} has no {function}", Version::HEADER),
-            ));
+            let problem = format!("nccl.h of {} has no {function}", Version::HEADER);
+            return Err(Error::argument("require", InvalidArgumentKind::Value, problem));
         };
         self.library.function(name, present.then_some(()))
     }

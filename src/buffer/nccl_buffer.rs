@@ -296,10 +296,9 @@ impl Allocation {
     /// Returns an error if work of this or another rank may still use the memory.
     pub(crate) fn check_idle(&self, call: &'static str) -> Result<()> {
         if self.busy.load(Relaxed) {
-            return Err(Error::usage(
-                call,
-                "work that uses the memory may not have run yet; wait for it, then call assume_idle",
-            ));
+            let problem =
+                "work that uses the memory may not have run yet; wait for it, then call assume_idle";
+            return Err(Error::usage(call, problem));
         }
         Ok(())
     }

@@ -479,10 +479,8 @@ impl Communicator {
         if self.is_nonblocking() {
             return Ok(());
         }
-        Err(Error::usage(
-            call,
-            "the communicator has no timeout, so that its calls block; expected Config::timeout",
-        ))
+        let problem = "the communicator has no timeout, so that its calls block; expected Config::timeout";
+        Err(Error::usage(call, problem))
     }
 
     /// Waits until the method `call`, in progress on a nonblocking communicator, is complete.

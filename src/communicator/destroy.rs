@@ -164,11 +164,8 @@ impl Nccl {
         const CALL: &str = "abort_all";
         let communicators: Vec<_> = communicators.into_iter().collect();
         if !communicators.iter().all(|communicator| self.library.is_same(communicator.library())) {
-            return Err(Error::argument(
-                CALL,
-                InvalidArgumentKind::Communicator,
-                "a communicator belongs to another library",
-            ));
+            let problem = "a communicator belongs to another library";
+            return Err(Error::argument(CALL, InvalidArgumentKind::Communicator, problem));
         }
         let live = communicators.iter().filter(|communicator| communicator.shared.state.end());
         let live = live.map(|communicator| communicator.shared.clone()).collect();

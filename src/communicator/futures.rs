@@ -227,10 +227,9 @@ impl Communicator {
         if self.is_nonblocking() {
             return Ok(());
         }
-        Err(Error::usage(
-            call,
-            "the communicator is blocking; expected one with a timeout, or created by init_rank_async",
-        ))
+        let problem =
+            "the communicator is blocking; expected one with a timeout, or created by init_rank_async";
+        Err(Error::usage(call, problem))
     }
 }
 

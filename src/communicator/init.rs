@@ -133,11 +133,8 @@ impl Nccl {
         check_no_open_group(call)?;
         let arguments = SizeAndRank::new(call, size, rank)?;
         let Some(first) = ids.first() else {
-            return Err(Error::argument(
-                call,
-                InvalidArgumentKind::Length,
-                "no unique ids; expected at least one",
-            ));
+            let problem = "no unique ids; expected at least one";
+            return Err(Error::argument(call, InvalidArgumentKind::Length, problem));
         };
         let library = &self.library;
         let mut raw_config = config.to_raw(call, library.version, &library.backend.to_string())?;
@@ -232,18 +229,12 @@ impl Nccl {
     /// Checks the devices of ranks, and returns their number in C's type.
     pub(crate) fn check_devices(call: &'static str, devices: &[i32]) -> Result<i32> {
         if devices.is_empty() {
-            return Err(Error::argument(
-                call,
-                InvalidArgumentKind::Length,
-                "no devices; expected one for each rank",
-            ));
+            let problem = "no devices; expected one for each rank";
+            return Err(Error::argument(call, InvalidArgumentKind::Length, problem));
         }
         if let Some(device) = devices.iter().find(|device| **device < 0) {
-            return Err(Error::argument(
-                call,
-                InvalidArgumentKind::Device,
-                format!("device {device} is negative"),
-            ));
+            let problem = format!("device {device} is negative");
+            return Err(Error::argument(call, InvalidArgumentKind::Device, problem));
         }
         i32::try_from(devices.len()).map_err(|_| {
             Error::argument(

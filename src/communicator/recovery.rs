@@ -141,11 +141,8 @@ impl Communicator {
         const CALL: &str = "grow";
         if size <= self.size {
             let own = self.size;
-            return Err(Error::argument(
-                CALL,
-                InvalidArgumentKind::Rank,
-                format!("size {size} is not above {own}, the communicator's size"),
-            ));
+            let problem = format!("size {size} is not above {own}, the communicator's size");
+            return Err(Error::argument(CALL, InvalidArgumentKind::Rank, problem));
         }
         let SizeAndRank { size, .. } = SizeAndRank::new(CALL, size, self.rank)?;
         let id = id.map(|id| id.to_raw());

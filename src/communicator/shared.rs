@@ -104,10 +104,8 @@ impl Shared {
     /// it before the object.
     pub(crate) fn owned(self: &Arc<Self>, call: &'static str) -> Result<Arc<Self>> {
         if self.is_borrowed {
-            return Err(Error::usage(
-                call,
-                "other code owns the communicator, and may end it before this object",
-            ));
+            let problem = "other code owns the communicator, and may end it before this object";
+            return Err(Error::usage(call, problem));
         }
         Ok(Arc::clone(self))
     }

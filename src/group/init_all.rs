@@ -30,10 +30,9 @@ impl Nccl {
         check_no_open_group(CALL)?;
         Self::check_devices(CALL, devices)?;
         if self.memory_space() == MemorySpace::Device {
-            return Err(Error::usage(
-                CALL,
-                "NCCL cannot choose GPUs here; make each device current and call `Group::init_rank`",
-            ));
+            let problem =
+                "NCCL cannot choose GPUs here; make each device current and call `Group::init_rank`";
+            return Err(Error::usage(CALL, problem));
         }
         let id = self.unique_id()?;
         let pending: Vec<_> = self.group(|g| {

@@ -4,7 +4,7 @@
 
 use super::arguments::Arguments;
 use super::grouping::Grouping;
-use super::operations::{NoBuffer, Operations};
+use super::operations::Operations;
 use super::signal::{Signal, WaitSignal};
 use super::window_offset::WindowOffset;
 use crate::{
@@ -12,19 +12,19 @@ use crate::{
     StreamRef,
 };
 
-/// Returns the buffer that is sent and the one that is received.
+/// Returns the buffer that is sent and the one that is received; none is an empty one.
 macro_rules! buffers {
     ($send:ident: SendBuffer, $recv:ident: RecvBuffer) => {
         ($send, $recv)
     };
     ($send:ident: SendBuffer) => {
-        ($send, NoBuffer::NEW)
+        ($send, &mut [0_u8; 0])
     };
     ($recv:ident: RecvBuffer) => {
-        (NoBuffer::NEW, $recv)
+        (&[0_u8; 0], $recv)
     };
     () => {
-        (NoBuffer::<u8>::NEW, NoBuffer::NEW)
+        (&[0_u8; 0], &mut [0_u8; 0])
     };
 }
 pub(super) use buffers;

@@ -1,14 +1,7 @@
-#![allow(unsafe_code)] // Makes views of buffers.
-
-use std::marker::PhantomData;
-use std::ptr;
 use std::time::Duration;
 
 use super::grouping::{Grouped, Grouping, Ungrouped};
-use crate::{
-    BufferElement, BufferResult, CollectiveConfig, Communicator, DataType, DeviceSlice, DeviceSliceMut,
-    Group, MemorySpace, RecvBuffer, SendBuffer, StreamRef,
-};
+use crate::{CollectiveConfig, Communicator, Group};
 
 /// The operations of a communicator, with the way in which they are started: at once or at the end of a group
 /// ([`Grouping`]), with or without options of their own.
@@ -67,36 +60,6 @@ impl<'c, G> Operations<'c, G> {
         G: Grouping<'b>,
     {
         self.grouping.communicator()
-    }
-}
-
-/// No buffer, for an operation that has one or none.
-pub(super) struct NoBuffer<T>(PhantomData<T>);
-
-impl<T> NoBuffer<T> {
-    pub(super) const NEW: Self = Self(PhantomData);
-}
-
-impl<'a, T: BufferElement> SendBuffer<'a> for NoBuffer<T> {
-    type Element = T;
-    type Guard = ();
-
-    #[inline(always)]
-    unsafe fn into_view(self, _: StreamRef<'a>) -> BufferResult<(DeviceSlice<'a, T>, ())> {
-        // SAFETY: no elements.
-        Ok((unsafe { DeviceSlice::of_type(DataType::Uint8, ptr::null(), 0, MemorySpace::Host) }, ()))
-    }
-}
-
-impl<'a, T: BufferElement> RecvBuffer<'a> for NoBuffer<T> {
-    type Element = T;
-    type Guard = ();
-
-    #[inline(always)]
-    unsafe fn into_view(self, _: StreamRef<'a>) -> BufferResult<(DeviceSliceMut<'a, T>, ())> {
-        // SAFETY: no elements.
-        let none = unsafe { DeviceSliceMut::of_type(DataType::Uint8, ptr::null_mut(), 0, MemorySpace::Host) };
-        Ok((none, ()))
     }
 }
 

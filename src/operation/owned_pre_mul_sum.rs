@@ -50,10 +50,8 @@ impl<T: BufferElement> PreMulSum<'_, T> {
     pub fn into_owned(self) -> Result<OwnedPreMulSum<T>> {
         const CALL: &str = "into_owned";
         if self.borrows_scalar {
-            return Err(Error::usage(
-                CALL,
-                "the scalar is borrowed; use pre_mul_sum instead of pre_mul_sum_device",
-            ));
+            let problem = "the scalar is borrowed; use pre_mul_sum instead of pre_mul_sum_device";
+            return Err(Error::usage(CALL, problem));
         }
         let shared = self.operator.owner.shared().owned(CALL)?;
         Ok(OwnedPreMulSum { operator: self.operator.into_owner(shared), element: PhantomData })

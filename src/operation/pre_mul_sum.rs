@@ -9,7 +9,7 @@ use super::check::check_buffers;
 use super::custom_operator::CustomOperator;
 use super::grouping::{Grouped, Grouping, Ungrouped};
 use super::methods::buffers;
-use super::operations::{NoBuffer, Operations};
+use super::operations::Operations;
 use crate::backend::call;
 use crate::buffer::check_layout;
 use crate::communicator::{Owner, Purpose};
@@ -136,11 +136,8 @@ impl Communicator {
         const CALL: &str = "pre_mul_sum_any";
         if scalar.len() != data_type.size() {
             let (found, size) = (scalar.len(), data_type.size());
-            return Err(Error::argument(
-                CALL,
-                InvalidArgumentKind::Length,
-                format!("the scalar has {found} bytes; expected {size}, the size of {data_type}"),
-            ));
+            let problem = format!("the scalar has {found} bytes; expected {size}, the size of {data_type}");
+            return Err(Error::argument(CALL, InvalidArgumentKind::Length, problem));
         }
         // Aligned for any type.
         let mut aligned = [0_u64; 1];
@@ -177,11 +174,8 @@ impl Communicator {
         const CALL: &str = "pre_mul_sum_device";
         let scalar = scalar.into();
         if scalar.is_empty() {
-            return Err(Error::argument(
-                CALL,
-                InvalidArgumentKind::Length,
-                "the scalar's buffer is empty; expected one element",
-            ));
+            let problem = "the scalar's buffer is empty; expected one element";
+            return Err(Error::argument(CALL, InvalidArgumentKind::Length, problem));
         }
         if !T::HAS_TYPE {
             check_layout(CALL, &scalar.raw())?;

@@ -142,11 +142,8 @@ impl Communicator {
         buffer: &NcclBuffer<T>,
     ) -> Result<()> {
         if buffer.is_empty() {
-            return Err(Error::argument(
-                call,
-                InvalidArgumentKind::Length,
-                "the buffer is empty; expected at least one element",
-            ));
+            let problem = "the buffer is empty; expected at least one element";
+            return Err(Error::argument(call, InvalidArgumentKind::Length, problem));
         }
         check_devices(self, call, [buffer.device()])?;
         check_buffers(self, call, T::DATA_TYPE, [Some(buffer.memory_space())])

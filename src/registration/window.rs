@@ -238,11 +238,8 @@ impl<'c, T: Element> Window<'c, T> {
         let (address, bytes) = (memory.as_ptr(), memory.bytes());
         if !address.addr().is_multiple_of(sys::NCCL_WIN_REQUIRED_ALIGNMENT as usize) {
             let multiple = sys::NCCL_WIN_REQUIRED_ALIGNMENT;
-            return Err(Error::argument(
-                CALL,
-                InvalidArgumentKind::Address,
-                format!("{address:p} is not a multiple of {multiple} bytes"),
-            ));
+            let problem = format!("{address:p} is not a multiple of {multiple} bytes");
+            return Err(Error::argument(CALL, InvalidArgumentKind::Address, problem));
         }
         library.function("ncclCommWindowRegister", library.functions.ncclCommWindowRegister)?;
         let handle = OutParam::new();
