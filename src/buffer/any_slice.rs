@@ -65,22 +65,6 @@ impl Sealed for AnyElement {
     const HAS_TYPE: bool = false;
 }
 
-impl<'a, T: Element> DeviceSlice<'a, T> {
-    /// Returns the same view, with the element type known at run time only; see [`AnySlice`].
-    #[must_use]
-    pub const fn into_any(self) -> AnySlice<'a> {
-        self.cast()
-    }
-}
-
-impl<'a, T: Element> DeviceSliceMut<'a, T> {
-    /// Returns the same view, with the element type known at run time only; see [`AnySlice`].
-    #[must_use]
-    pub const fn into_any(self) -> AnySliceMut<'a> {
-        self.cast()
-    }
-}
-
 impl<'a> AnySlice<'a> {
     /// Borrows host memory as elements of `data_type`; for an example, see [`AnySlice`].
     ///

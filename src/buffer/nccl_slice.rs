@@ -100,6 +100,6 @@ impl<'a, T: Element> RecvBuffer<'a> for NcclSliceMut<'a, T> {
     type Guard = ();
 
     unsafe fn into_view(self, _: StreamRef<'a>) -> BufferResult<(DeviceSliceMut<'a, T>, ())> {
-        Ok((self.buffer.view_mut().slice_mut(self.start, self.length), ()))
+        Ok((self.buffer.view_mut().slice(self.start, self.length), ()))
     }
 }

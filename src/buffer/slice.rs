@@ -5,7 +5,7 @@ use std::marker::PhantomData;
 use std::num::NonZeroUsize;
 use std::ops::{Bound, Range, RangeBounds};
 
-use crate::{DataType, Element, MemorySpace};
+use crate::{AnyElement, DataType, Element, MemorySpace};
 
 /// A borrowed buffer that an operation reads.
 ///
@@ -121,6 +121,85 @@ impl RawSlice {
     }
 }
 
+/// Defines what the two views have in common: how they are made, and what is asked of them.
+macro_rules! views {
+    ($($view:ident of $pointer:ty;)*) => {$(
+        impl<'a, T: Element> $view<'a, T> {
+            /// Borrows `length` elements of memory in `space`.
+            ///
+            /// # Safety
+            /// As for [`from_raw_parts`](Self::from_raw_parts), in the memory that `space` names; host memory need only
+            /// live as long as `'a`.
+            #[inline]
+            pub(crate) const unsafe fn new(pointer: $pointer, length: usize, space: MemorySpace) -> Self {
+                let (pointer, data_type) = (pointer.cast(), T::DATA_TYPE);
+                let raw = RawSlice { pointer, length, space, device: None, data_type, excess: 0 };
+                Self { raw, memory: PhantomData }
+            }
+
+            /// Returns the same view, with the element type known at run time only; see [`AnySlice`](crate::AnySlice).
+            #[must_use]
+            pub const fn into_any(self) -> $view<'a, AnyElement> {
+                $view { raw: self.raw, memory: PhantomData }
+            }
+        }
+
+        impl<'a, T> $view<'a, T> {
+            /// Returns the bytes as elements of `data_type`, which are to be checked.
+            pub(crate) const fn elements_of<U>(self, data_type: DataType) -> $view<'a, U> {
+                $view { raw: self.raw.elements_of(data_type), memory: PhantomData }
+            }
+
+            /// Returns `length` elements from `start` on; the caller has checked that they exist.
+            pub(crate) const fn slice(&self, start: usize, length: usize) -> Self {
+                Self { raw: self.raw.slice(start, length), memory: PhantomData }
+            }
+
+            /// Sets the CUDA device of the memory, if it is known.
+            #[inline]
+            pub(crate) const fn on_device(mut self, device: Option<i32>) -> Self {
+                self.raw.device = device;
+                self
+            }
+
+            /// Returns it without lifetime and type.
+            #[inline(always)]
+            pub(crate) const fn raw(&self) -> RawSlice {
+                self.raw
+            }
+
+            /// Returns the type of the elements.
+            #[must_use]
+            pub const fn data_type(&self) -> DataType {
+                self.raw.data_type
+            }
+
+            /// Returns the number of elements.
+            #[must_use]
+            pub const fn len(&self) -> usize {
+                self.raw.length
+            }
+
+            /// Returns `true` if there are no elements.
+            #[must_use]
+            pub const fn is_empty(&self) -> bool {
+                self.raw.length == 0
+            }
+
+            /// Returns the memory space; `None` for an empty buffer, which has no memory.
+            #[must_use]
+            pub const fn memory_space(&self) -> Option<MemorySpace> {
+                self.raw.memory_space()
+            }
+        }
+    )*};
+}
+
+views! {
+    DeviceSlice of *const T;
+    DeviceSliceMut of *mut T;
+}
+
 impl<T: Element> DeviceSlice<'_, T> {
     /// Borrows `length` elements of device memory.
     ///
@@ -151,51 +230,9 @@ impl<T: Element> DeviceSlice<'_, T> {
         // SAFETY: the caller guarantees that the memory is valid until the work has run.
         unsafe { Self::new(pointer, length, MemorySpace::Device) }
     }
-
-    /// Borrows `length` elements of memory in `space`.
-    ///
-    /// # Safety
-    /// As for [`from_raw_parts`](Self::from_raw_parts), in the memory that `space` names; host memory need only live
-    /// as long as `'a`.
-    #[inline]
-    pub(crate) const unsafe fn new(pointer: *const T, length: usize, space: MemorySpace) -> Self {
-        // SAFETY: the caller guarantees it.
-        unsafe { Self::of_type(T::DATA_TYPE, pointer, length, space) }
-    }
 }
 
 impl<'a, T> DeviceSlice<'a, T> {
-    /// Borrows `length` elements of `data_type` in `space`, whatever `T` is.
-    ///
-    /// # Safety
-    /// As for [`new`](Self::new), with elements of `data_type`.
-    #[inline]
-    pub(crate) const unsafe fn of_type(
-        data_type: DataType,
-        pointer: *const T,
-        length: usize,
-        space: MemorySpace,
-    ) -> Self {
-        let raw = RawSlice { pointer: pointer.cast(), length, space, device: None, data_type, excess: 0 };
-        Self { raw, memory: PhantomData }
-    }
-
-    /// Returns the view with another `T`, and the same data type.
-    pub(crate) const fn cast<U>(self) -> DeviceSlice<'a, U> {
-        DeviceSlice { raw: self.raw, memory: PhantomData }
-    }
-
-    /// Returns the bytes as elements of `data_type`, which are to be [checked](Self::check_layout).
-    pub(crate) const fn elements_of<U>(self, data_type: DataType) -> DeviceSlice<'a, U> {
-        DeviceSlice { raw: self.raw.elements_of(data_type), memory: PhantomData }
-    }
-
-    /// Returns the type of the elements.
-    #[must_use]
-    pub const fn data_type(&self) -> DataType {
-        self.raw.data_type
-    }
-
     /// Returns a part; `None` if the range is out of bounds.
     ///
     /// ```
@@ -209,42 +246,6 @@ impl<'a, T> DeviceSlice<'a, T> {
     pub fn get(&self, range: impl RangeBounds<usize>) -> Option<Self> {
         let Range { start, end } = checked_range(range, self.len())?;
         Some(self.slice(start, end - start))
-    }
-
-    /// Returns the number of elements.
-    #[must_use]
-    pub const fn len(&self) -> usize {
-        self.raw.length
-    }
-
-    /// Returns `true` if there are no elements.
-    #[must_use]
-    pub const fn is_empty(&self) -> bool {
-        self.raw.length == 0
-    }
-
-    /// Returns the memory space; `None` for an empty buffer, which has no memory.
-    #[must_use]
-    pub const fn memory_space(&self) -> Option<MemorySpace> {
-        self.raw.memory_space()
-    }
-
-    /// Sets the CUDA device of the memory, if it is known.
-    #[inline]
-    pub(crate) const fn on_device(mut self, device: Option<i32>) -> Self {
-        self.raw.device = device;
-        self
-    }
-
-    /// Returns `length` elements from `start` on; the caller has checked that they exist.
-    pub(crate) const fn slice(&self, start: usize, length: usize) -> Self {
-        Self { raw: self.raw.slice(start, length), memory: PhantomData }
-    }
-
-    /// Returns it without lifetime and type.
-    #[inline(always)]
-    pub(crate) const fn raw(&self) -> RawSlice {
-        self.raw
     }
 }
 
@@ -272,51 +273,9 @@ impl<T: Element> DeviceSliceMut<'_, T> {
         // SAFETY: the caller guarantees that the memory is valid until the work has run.
         unsafe { Self::new(pointer, length, MemorySpace::Device) }
     }
-
-    /// Borrows `length` elements of memory in `space`.
-    ///
-    /// # Safety
-    /// As for [`from_raw_parts`](Self::from_raw_parts), in the memory that `space` names; host memory need only live
-    /// as long as `'a`.
-    #[inline]
-    pub(crate) const unsafe fn new(pointer: *mut T, length: usize, space: MemorySpace) -> Self {
-        // SAFETY: the caller guarantees it.
-        unsafe { Self::of_type(T::DATA_TYPE, pointer, length, space) }
-    }
 }
 
 impl<'a, T> DeviceSliceMut<'a, T> {
-    /// Borrows `length` elements of `data_type` in `space`, whatever `T` is.
-    ///
-    /// # Safety
-    /// As for [`new`](Self::new), with elements of `data_type`.
-    #[inline]
-    pub(crate) const unsafe fn of_type(
-        data_type: DataType,
-        pointer: *mut T,
-        length: usize,
-        space: MemorySpace,
-    ) -> Self {
-        let raw = RawSlice { pointer: pointer.cast(), length, space, device: None, data_type, excess: 0 };
-        Self { raw, memory: PhantomData }
-    }
-
-    /// Returns the view with another `T`, and the same data type.
-    pub(crate) const fn cast<U>(self) -> DeviceSliceMut<'a, U> {
-        DeviceSliceMut { raw: self.raw, memory: PhantomData }
-    }
-
-    /// Returns the bytes as elements of `data_type`, which are to be [checked](Self::check_layout).
-    pub(crate) const fn elements_of<U>(self, data_type: DataType) -> DeviceSliceMut<'a, U> {
-        DeviceSliceMut { raw: self.raw.elements_of(data_type), memory: PhantomData }
-    }
-
-    /// Returns the type of the elements.
-    #[must_use]
-    pub const fn data_type(&self) -> DataType {
-        self.raw.data_type
-    }
-
     /// Borrows the view, for a second use of the memory after the first.
     ///
     /// ```
@@ -347,7 +306,7 @@ impl<'a, T> DeviceSliceMut<'a, T> {
     #[must_use]
     pub fn get_mut(self, range: impl RangeBounds<usize>) -> Option<Self> {
         let Range { start, end } = checked_range(range, self.len())?;
-        Some(self.slice_mut(start, end - start))
+        Some(self.slice(start, end - start))
     }
 
     /// Divides the view into two, the second from element `middle` on; `None` if `middle` is out of bounds.
@@ -368,7 +327,7 @@ impl<'a, T> DeviceSliceMut<'a, T> {
     #[must_use]
     pub fn split_at_mut(self, middle: usize) -> Option<(Self, Self)> {
         let rest = self.len().checked_sub(middle)?;
-        Some((self.slice_mut(0, middle), self.slice_mut(middle, rest)))
+        Some((self.slice(0, middle), self.slice(middle, rest)))
     }
 
     /// Divides the view into parts of `length` elements, of which the last may be shorter.
@@ -384,44 +343,8 @@ impl<'a, T> DeviceSliceMut<'a, T> {
     pub fn chunks_mut(self, length: NonZeroUsize) -> impl Iterator<Item = Self> {
         (0..self.len()).step_by(length.get()).map(move |start| {
             let rest = self.len() - start;
-            self.slice_mut(start, rest.min(length.get()))
+            self.slice(start, rest.min(length.get()))
         })
-    }
-
-    /// Returns the number of elements.
-    #[must_use]
-    pub const fn len(&self) -> usize {
-        self.raw.length
-    }
-
-    /// Returns `true` if there are no elements.
-    #[must_use]
-    pub const fn is_empty(&self) -> bool {
-        self.raw.length == 0
-    }
-
-    /// Returns the memory space; `None` for an empty buffer, which has no memory.
-    #[must_use]
-    pub const fn memory_space(&self) -> Option<MemorySpace> {
-        self.raw.memory_space()
-    }
-
-    /// Sets the CUDA device of the memory, if it is known.
-    #[inline]
-    pub(crate) const fn on_device(mut self, device: Option<i32>) -> Self {
-        self.raw.device = device;
-        self
-    }
-
-    /// Returns `length` elements from `start` on; the caller has checked that they exist.
-    pub(crate) const fn slice_mut(&self, start: usize, length: usize) -> Self {
-        Self { raw: self.raw.slice(start, length), memory: PhantomData }
-    }
-
-    /// Returns it without lifetime and type.
-    #[inline(always)]
-    pub(crate) const fn raw(&self) -> RawSlice {
-        self.raw
     }
 }
 
