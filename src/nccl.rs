@@ -23,13 +23,7 @@ pub struct Nccl {
     pub(crate) library: Arc<Library>,
 }
 
-/// A function of NCCL's C API, and its presence in an implementation.
-///
-/// ```
-/// let nccl = libnccl_cpu::nccl();
-/// let shrink = nccl.functions().find(|function| function.name == "ncclCommShrink");
-/// assert_eq!(shrink.map(|function| function.since.to_string()).as_deref(), Some("2.27.3"));
-/// ```
+/// A function of NCCL's C API, and its presence in an implementation; see [`Nccl::functions`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Function {
@@ -209,11 +203,9 @@ impl Nccl {
     /// [`Error::Nccl`] has its own copy.
     ///
     /// ```
-    /// # fn main() {
     /// let nccl = libnccl_cpu::nccl();
     /// let failed = nccl.init_rank(2, 0, &libnccl::UniqueId::from_bytes([0; 128]));
     /// assert!(failed.is_err() && !nccl.last_error().is_empty());
-    /// # }
     /// ```
     #[doc(alias = "ncclGetLastError")]
     #[must_use]
@@ -250,12 +242,6 @@ impl Nccl {
     }
 
     /// Returns the table of the device API's host functions.
-    ///
-    /// ```
-    /// let nccl = libnccl_cpu::nccl();
-    /// let has_it = nccl.as_raw_device().ncclCommQueryProperties.is_some();
-    /// println!("ncclCommQueryProperties: {has_it}");
-    /// ```
     #[cfg(feature = "device-api")]
     #[must_use]
     pub fn as_raw_device(&self) -> &DeviceFunctions {

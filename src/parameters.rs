@@ -48,14 +48,7 @@ pub struct Parameters {
 pub trait ParameterValue: sealed::Read {}
 
 impl Nccl {
-    /// Returns the library's parameters. Since NCCL 2.30.4.
-    ///
-    /// ```
-    /// let parameters = libnccl_cpu::nccl().parameters()?;
-    /// let debug: Option<String> = parameters.get("NCCL_DEBUG")?;
-    /// println!("NCCL_DEBUG is {}", debug.as_deref().unwrap_or("unknown here"));
-    /// # Ok::<(), libnccl::Error>(())
-    /// ```
+    /// Returns the library's parameters; for an example, see [`Parameters`]. Since NCCL 2.30.4.
     ///
     /// # Errors
     /// [`Error::Unsupported`] with an older library.
@@ -68,12 +61,6 @@ impl Nccl {
 
 impl Parameters {
     /// Returns the keys of all parameters. Since NCCL 2.30.4.
-    ///
-    /// ```
-    /// let keys = libnccl_cpu::nccl().parameters()?.keys()?;
-    /// println!("{}", keys.join(", "));
-    /// # Ok::<(), libnccl::Error>(())
-    /// ```
     ///
     /// # Errors
     /// [`Error::Nccl`] if NCCL cannot list them.
@@ -132,11 +119,6 @@ impl Parameters {
     /// Makes NCCL print all parameters to the standard output of this process. Since NCCL 2.30.4.
     ///
     /// The text goes through C's output buffer, so its order relative to Rust's output is not defined.
-    ///
-    /// ```
-    /// libnccl_cpu::nccl().parameters()?.dump()?;
-    /// # Ok::<(), libnccl::Error>(())
-    /// ```
     ///
     /// # Errors
     /// [`Error::Unsupported`] if the library lacks the function.

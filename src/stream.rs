@@ -10,12 +10,6 @@ use crate::sys::cudaStream_t;
 ///
 /// NCCL's operations return when they are enqueued on a stream, and run in its order. The CPU implementation
 /// has no streams: every operation is complete when the call (or the group) returns.
-///
-/// ```
-/// use libnccl::StreamRef;
-///
-/// assert!(StreamRef::DEFAULT.as_raw().is_null());
-/// ```
 #[doc(alias = "cudaStream_t")]
 #[derive(Debug, Clone, Copy)]
 pub struct StreamRef<'a> {

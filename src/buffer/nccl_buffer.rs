@@ -104,12 +104,6 @@ impl Nccl {
     /// NCCL rounds up to the granularity of the GPU, about 2 MiB, so prefer one large buffer to many small ones. For
     /// zero elements no memory is allocated.
     ///
-    /// ```
-    /// let mut buffer = libnccl_cpu::nccl().alloc::<i64>(4)?;
-    /// assert_eq!(buffer.as_mut_slice(), Some(&mut [0; 4][..]));
-    /// # Ok::<(), libnccl::Error>(())
-    /// ```
-    ///
     /// # Errors
     /// [`Error::InvalidArgument`] if the size exceeds `isize::MAX` bytes; [`Error::Unsupported`]; [`Error::Nccl`], for
     /// instance if memory is exhausted.
@@ -248,12 +242,7 @@ impl<T: Element> NcclBuffer<T> {
         self.allocation.busy.store(false, Relaxed);
     }
 
-    /// Frees the memory, as dropping it does, and returns errors. Since NCCL 2.19.3.
-    ///
-    /// ```
-    /// libnccl_cpu::nccl().alloc::<f32>(8)?.free()?;
-    /// # Ok::<(), libnccl::Error>(())
-    /// ```
+    /// Frees the memory, as dropping it does, and returns errors; for an example, see [`NcclBuffer`]. Since NCCL 2.19.3.
     ///
     /// # Errors
     /// [`Error::InvalidUsage`] if work may still use it, on a GPU or as a window: the memory is leaked; or if it is

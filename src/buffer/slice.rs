@@ -25,14 +25,6 @@ pub struct DeviceSlice<'a, T> {
 }
 
 /// A borrowed buffer that an operation writes; see [`DeviceSlice`].
-///
-/// ```
-/// use libnccl::DeviceSliceMut;
-///
-/// let mut sums = vec![0.0_f64; 4];
-/// let slice = DeviceSliceMut::from(&mut sums);
-/// assert_eq!(slice.len(), 4);
-/// ```
 #[derive(Debug)]
 pub struct DeviceSliceMut<'a, T> {
     raw: RawSlice,

@@ -315,14 +315,6 @@ impl Communicator {
     /// Returns the asynchronous state: [`ResultCode::SUCCESS`], the error of work that failed after it was enqueued,
     /// or [`ResultCode::IN_PROGRESS`]. An error remains until the end of the communicator, which has to be aborted.
     ///
-    /// ```
-    /// use libnccl::ResultCode;
-    ///
-    /// let comm = libnccl_cpu::nccl().init_all(&[0])?.remove(0);
-    /// assert_eq!(comm.async_error()?, ResultCode::SUCCESS);
-    /// # Ok::<(), libnccl::Error>(())
-    /// ```
-    ///
     /// # Errors
     /// [`Error::Nccl`] if the query itself fails, [`Error::Aborted`] after an abort.
     #[doc(alias = "ncclCommGetAsyncError")]

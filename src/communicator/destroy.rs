@@ -26,14 +26,7 @@ impl Communicator {
     /// NCCL 2.14.3.
     ///
     /// [`destroy`](Self::destroy) does this by itself. Finalizing first lets one thread finalize all its
-    /// communicators before it destroys any; see [`Finalized`]. The communicator cannot be used any more:
-    ///
-    /// ```compile_fail,E0382
-    /// let comm = libnccl_cpu::nccl().init_all(&[0])?.remove(0);
-    /// let finalized = comm.finalize()?;
-    /// comm.rank();
-    /// # Ok::<(), libnccl::Error>(())
-    /// ```
+    /// communicators before it destroys any; see [`Finalized`]. The communicator cannot be used any more.
     ///
     /// # Errors
     /// [`Error::Nccl`], [`Error::Unsupported`], or [`Error::Timeout`]; in each case the communicator is aborted.

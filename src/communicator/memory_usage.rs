@@ -34,16 +34,7 @@ pub enum MemoryStatistic {
 }
 
 impl Communicator {
-    /// Returns a statistic of the communicator's memory. Since NCCL 2.29.7.
-    ///
-    /// ```
-    /// use libnccl::MemoryStatistic;
-    ///
-    /// let comm = libnccl_cpu::nccl().init_all(&[0])?.remove(0);
-    /// let is_suspended = comm.memory(MemoryStatistic::Suspended)? == 1;
-    /// assert!(!is_suspended);
-    /// # Ok::<(), libnccl::Error>(())
-    /// ```
+    /// Returns a statistic of the communicator's memory; for an example, see [`MemoryStatistic`]. Since NCCL 2.29.7.
     ///
     /// # Errors
     /// [`Error::Unsupported`](crate::Error::Unsupported), [`Error::Nccl`](crate::Error::Nccl).

@@ -101,19 +101,6 @@ impl PendingCommunicator {
 
     /// Returns the communicator, after the end of the group.
     ///
-    /// ```
-    /// use libnccl::Config;
-    ///
-    /// let nccl = libnccl_cpu::nccl();
-    /// let id = nccl.unique_id()?;
-    /// nccl.group(|g| {
-    ///     let pending = g.init_rank(1, 0, &id, &Config::default())?;
-    ///     assert!(pending.finish().is_err(), "the group has not ended");
-    ///     Ok(())
-    /// })?;
-    /// # Ok::<(), libnccl::Error>(())
-    /// ```
-    ///
     /// # Errors
     /// [`Error::InvalidUsage`] before the end of the group, or if it failed; the errors of
     /// [`Nccl::init_rank_with`](crate::Nccl::init_rank_with).

@@ -36,14 +36,7 @@ pub struct Properties {
 }
 
 impl Communicator {
-    /// Returns the properties of this communicator. Since NCCL 2.29.2.
-    ///
-    /// ```no_run
-    /// # let nccl = libnccl::Nccl::load()?;
-    /// # let comm = nccl.init_rank(1, 0, &nccl.unique_id()?)?;
-    /// println!("rank {} is on device {}", comm.rank(), comm.properties()?.nvml_device);
-    /// # Ok::<(), libnccl::Error>(())
-    /// ```
+    /// Returns the properties of this communicator; for an example, see [`Properties`]. Since NCCL 2.29.2.
     ///
     /// # Errors
     /// [`Error::Unsupported`](crate::Error::Unsupported), [`Error::Nccl`](crate::Error::Nccl).

@@ -13,16 +13,6 @@ use crate::backend::call;
 use crate::{Config, Error, InvalidArgumentKind, Nccl, Result, ResultCode, UniqueId, sys};
 
 /// The state of the work when [`Communicator::shrink`] is called. Since NCCL 2.27.3.
-///
-/// ```
-/// use libnccl::{Config, ShrinkMode};
-///
-/// let comms = libnccl_cpu::nccl().init_all(&[0, 1])?;
-/// // Rank 1 is excluded, so it does not call this.
-/// let fewer = comms[0].shrink(&[1], ShrinkMode::Default, &Config::default())?;
-/// assert_eq!(fewer.size(), 1);
-/// # Ok::<(), libnccl::Error>(())
-/// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 #[non_exhaustive]
 pub enum ShrinkMode {
@@ -93,14 +83,7 @@ impl Communicator {
     }
 
     /// Creates the id with which new ranks join this communicator when it [grows](Self::grow), once. One rank creates
-    /// it, and passes it to `grow` and to the new ranks. Since NCCL 2.29.2.
-    ///
-    /// ```
-    /// let comm = libnccl_cpu::nccl().init_all(&[0])?.remove(0);
-    /// let id = comm.unique_id()?;
-    /// println!("new ranks join with {id}");
-    /// # Ok::<(), libnccl::Error>(())
-    /// ```
+    /// it, and passes it to `grow`, where there is an example, and to the new ranks. Since NCCL 2.29.2.
     ///
     /// # Errors
     /// [`Error::Unsupported`], [`Error::Nccl`].
@@ -193,23 +176,8 @@ impl Communicator {
 }
 
 impl Nccl {
-    /// Joins a communicator that other ranks [`grow`](Communicator::grow), as number `rank` of its new `size`. Since
-    /// NCCL 2.29.2.
-    ///
-    /// ```
-    /// # let old = libnccl_cpu::nccl().init_all(&[0])?.remove(0);
-    /// # let id = old.unique_id()?;
-    /// # let text = id.to_string();
-    /// # let old = std::thread::spawn(move || old.grow(2, Some(&id), &Config::default()));
-    /// use libnccl::{Config, UniqueId};
-    ///
-    /// let nccl = libnccl_cpu::nccl();
-    /// let id: UniqueId = text.parse().expect("sent by a rank of the communicator");
-    /// let comm = nccl.grow_rank(2, 1, &id, &Config::default())?;
-    /// assert_eq!((comm.size(), comm.rank()), (2, 1));
-    /// # old.join().unwrap()?;
-    /// # Ok::<(), libnccl::Error>(())
-    /// ```
+    /// Joins a communicator that other ranks [`grow`](Communicator::grow), as number `rank` of its new `size`; for an
+    /// example, see there. Since NCCL 2.29.2.
     ///
     /// # Errors
     /// [`Error::InvalidArgument`] if `rank` is not below `size`; [`Error::Unsupported`]; [`Error::Nccl`].

@@ -274,25 +274,8 @@ impl Config {
         self
     }
 
-    /// Adds an observer of the communicator, and of those that are created from it, unless they have their own.
-    ///
-    /// ```
-    /// use std::sync::Arc;
-    ///
-    /// use libnccl::{CommunicatorEvent, Config, Membership, Observer};
-    ///
-    /// struct Print;
-    ///
-    /// impl Observer for Print {
-    ///     fn on_communicator(&self, communicator: &Membership, event: CommunicatorEvent) {
-    ///         println!("rank {} of {}: {event:?}", communicator.rank, communicator.size);
-    ///     }
-    /// }
-    ///
-    /// let config = Config::new().observer(Arc::new(Print));
-    /// let comms = libnccl_cpu::nccl().init_all_with(&[0, 1], &config)?;
-    /// # Ok::<(), libnccl::Error>(())
-    /// ```
+    /// Adds an observer of the communicator, and of those that are created from it, unless they have their own; for an
+    /// example, see [`Observer`].
     #[must_use]
     pub fn observer(mut self, observer: Arc<dyn Observer>) -> Self {
         self.observers.push(observer);
@@ -445,13 +428,7 @@ impl Target<'_> {
     }
 }
 
-/// The trade-off between speed and thread blocks that stay free for computation. Since NCCL 2.27.3.
-///
-/// ```
-/// use libnccl::{Config, CtaPolicy};
-///
-/// let config = Config::new().cta_policy(CtaPolicy::Efficiency);
-/// ```
+/// The trade-off between speed and thread blocks that stay free for computation; see [`Config::cta_policy`]. Since NCCL 2.27.3.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 #[repr(u32)]
@@ -467,13 +444,7 @@ pub enum CtaPolicy {
     Zero = sys::NCCL_CTA_POLICY_ZERO,
 }
 
-/// The use of CUDA graphs with a communicator. Since NCCL 2.29.2.
-///
-/// ```
-/// use libnccl::{Config, GraphUsageMode};
-///
-/// let config = Config::new().graph_usage_mode(GraphUsageMode::Never);
-/// ```
+/// The use of CUDA graphs with a communicator; see [`Config::graph_usage_mode`]. Since NCCL 2.29.2.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 #[repr(i32)]
@@ -486,13 +457,7 @@ pub enum GraphUsageMode {
     Mixed = 2,
 }
 
-/// The use of the compute fabric transport (CFT) by the host. Since NCCL 2.31.2.
-///
-/// ```
-/// use libnccl::{Config, HostCftMode};
-///
-/// let config = Config::new().host_cft_mode(HostCftMode::Fallback);
-/// ```
+/// The use of the compute fabric transport (CFT) by the host; see [`Config::host_cft_mode`]. Since NCCL 2.31.2.
 #[doc(alias = "ncclHostCftMode_t")]
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[non_exhaustive]
@@ -509,13 +474,7 @@ pub enum HostCftMode {
     Fallback = sys::ncclHostCftMode_t::ncclHostCftFallback.0,
 }
 
-/// The uses of the NVLink switch (NVLS) that a communicator disables. Since NCCL 2.32.3.
-///
-/// ```
-/// use libnccl::{Config, NvlsHostMode};
-///
-/// let config = Config::new().nvls_host_mode(NvlsHostMode::DisableTransport);
-/// ```
+/// The uses of the NVLink switch (NVLS) that a communicator disables; see [`Config::nvls_host_mode`]. Since NCCL 2.32.3.
 #[doc(alias = "ncclNvlsHostMode_t")]
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[non_exhaustive]

@@ -8,14 +8,6 @@ use crate::error::debug_as_display;
 use crate::{InvalidArgumentKind, ResultCode, Version};
 
 /// A `Result` with this crate's [`Error`].
-///
-/// ```
-/// fn ranks(n: i32) -> libnccl::Result<usize> {
-///     let comms = libnccl_cpu::nccl().init_all(&(0..n).collect::<Vec<_>>())?;
-///     Ok(comms.len())
-/// }
-/// assert_eq!(ranks(2).ok(), Some(2));
-/// ```
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
 /// The error of an operation.

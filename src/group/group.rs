@@ -121,34 +121,24 @@ impl Nccl {
     /// has this crate's, as the compiler could not infer it where the closure ends with `Ok`.)
     ///
     /// ```
-    /// use libnccl::{Error, ReduceOp, StreamRef};
+    /// use std::error::Error;
     ///
-    /// #[derive(Debug)]
-    /// enum TrainError {
-    ///     Nccl(Error),
-    ///     NotFinite,
-    /// }
-    ///
-    /// impl From<Error> for TrainError {
-    ///     fn from(error: Error) -> Self {
-    ///         Self::Nccl(error)
-    ///     }
-    /// }
+    /// use libnccl::{ReduceOp, StreamRef};
     ///
     /// let nccl = libnccl_cpu::nccl();
     /// let comms = nccl.init_all(&[0, 1])?;
     /// let mut losses = [[0.5_f32], [0.25]];
-    /// nccl.try_group(|g| {
+    /// nccl.try_group(|g| -> Result<(), Box<dyn Error>> {
     ///     for (comm, loss) in comms.iter().zip(&mut losses) {
     ///         if !loss[0].is_finite() {
-    ///             return Err(TrainError::NotFinite);
+    ///             return Err("the loss is not finite".into());
     ///         }
     ///         g.all_reduce_in_place(comm, loss, ReduceOp::Sum, StreamRef::DEFAULT)?;
     ///     }
     ///     Ok(())
     /// })?;
     /// assert_eq!(losses, [[0.75]; 2]);
-    /// # Ok::<(), TrainError>(())
+    /// # Ok::<(), Box<dyn Error>>(())
     /// ```
     ///
     /// # Errors

@@ -741,11 +741,10 @@ operations! {
     /// order the others.
     ///
     /// ```
-    /// # fn main() -> libnccl::Result<()> {
     /// use libnccl::StreamRef;
     ///
-    /// libnccl_cpu::run_ranks(2, |comm| comm.barrier(&mut [0_u8], StreamRef::DEFAULT))
-    /// # }
+    /// libnccl_cpu::run_ranks(2, |comm| comm.barrier(&mut [0_u8], StreamRef::DEFAULT))?;
+    /// # Ok::<(), libnccl::Error>(())
     /// ```
     barrier<T: BufferElement>(buffer: RecvBuffer<T>;);
 }

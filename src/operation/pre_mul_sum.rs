@@ -69,18 +69,8 @@ pub struct PreMulSum<'c, T> {
     element: PhantomData<T>,
 }
 
-/// The reductions of a [`PreMulSum`], with the way in which they are started, like [`Operations`].
-///
-/// ```
-/// use libnccl::StreamRef;
-///
-/// let comms = libnccl_cpu::nccl().init_all(&[0])?;
-/// let halves = comms[0].pre_mul_sum(0.5_f32)?;
-/// let mut buffer = [2.0, 6.0];
-/// halves.operations().all_reduce_in_place(&mut buffer, StreamRef::DEFAULT)?;
-/// assert_eq!(buffer, [1.0, 3.0]);
-/// # Ok::<(), libnccl::Error>(())
-/// ```
+/// The reductions of a [`PreMulSum`], with the way in which they are started, like [`Operations`]; for an example, see
+/// [`with`](Self::with).
 #[derive(Debug, Clone, Copy)]
 pub struct PreMulSumOperations<'c, T, G = Ungrouped<'c>> {
     operations: Operations<'c, G>,
@@ -90,17 +80,8 @@ pub struct PreMulSumOperations<'c, T, G = Ungrouped<'c>> {
 }
 
 impl Communicator {
-    /// Creates a reduction that multiplies this rank's elements by `scalar` and sums the products.
-    ///
-    /// ```
-    /// use libnccl::StreamRef;
-    ///
-    /// let comms = libnccl_cpu::nccl().init_all(&[0])?;
-    /// let mut buffer = [1, 2];
-    /// comms[0].pre_mul_sum(10)?.all_reduce_in_place(&mut buffer, StreamRef::DEFAULT)?;
-    /// assert_eq!(buffer, [10, 20]);
-    /// # Ok::<(), libnccl::Error>(())
-    /// ```
+    /// Creates a reduction that multiplies this rank's elements by `scalar` and sums the products; for an example, see
+    /// [`PreMulSum`].
     ///
     /// # Errors
     /// [`Error::Nccl`].

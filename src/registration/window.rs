@@ -291,20 +291,6 @@ impl<'c, T: Element> Window<'c, T> {
     /// Returns `true` if NCCL has created the window. On some systems NCCL returns success without a window:
     /// collectives then work as before, and one-sided operations do not work. A window is not active before the end of
     /// the group that registers it.
-    ///
-    /// ```
-    /// use libnccl::WindowFlags;
-    ///
-    /// let nccl = libnccl_cpu::nccl();
-    /// let comm = nccl.init_all(&[0])?.remove(0);
-    /// let mut buffer = nccl.alloc::<f32>(1024)?;
-    /// // SAFETY: it is the only rank.
-    /// let window = unsafe { comm.register_window(&mut buffer, WindowFlags::COLL_SYMMETRIC) }?;
-    /// if !window.is_active() {
-    ///     eprintln!("no one-sided operations here");
-    /// }
-    /// # Ok::<(), libnccl::Error>(())
-    /// ```
     #[must_use]
     pub fn is_active(&self) -> bool {
         !self.as_raw().is_null()
@@ -318,20 +304,6 @@ impl<'c, T: Element> Window<'c, T> {
 
     /// Returns the address that NCCL has for this rank's part of the window; null if it is not active. Since NCCL
     /// 2.29.2.
-    ///
-    /// ```
-    /// use libnccl::WindowFlags;
-    ///
-    /// let nccl = libnccl_cpu::nccl();
-    /// let comm = nccl.init_all(&[0])?.remove(0);
-    /// let mut buffer = nccl.alloc::<f32>(1024)?;
-    /// // SAFETY: it is the only rank.
-    /// let window = unsafe { comm.register_window(&mut buffer, WindowFlags::DEFAULT) }?;
-    /// if window.is_active() {
-    ///     assert_eq!(window.user_ptr()?, buffer.as_mut_ptr());
-    /// }
-    /// # Ok::<(), libnccl::Error>(())
-    /// ```
     ///
     /// # Errors
     /// [`Error::Unsupported`], [`Error::Nccl`], [`Error::Aborted`] after an abort.

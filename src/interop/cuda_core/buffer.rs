@@ -10,7 +10,7 @@ use cuda_core::{
     sys,
 };
 
-use super::stream::device;
+use crate::interop::device;
 use crate::{Buffer, BufferMut, BufferResult, DeviceSlice, Element, MemorySpace, SendBuffer, StreamRef};
 
 /// The longest time that an operation waits for the end of other accesses to its memory.

@@ -11,7 +11,8 @@ use cudarc::driver::{
     result,
 };
 
-use super::stream::{device, order};
+use super::stream::order;
+use crate::interop::device;
 use crate::{
     Buffer, BufferMut, BufferResult, DeviceSlice, DeviceSliceMut, Element, MemorySpace, RecvBuffer,
     SendBuffer, StreamRef,
