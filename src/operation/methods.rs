@@ -42,7 +42,6 @@ macro_rules! operations {
                 ///
                 /// # Errors
                 /// The errors of [every operation](Operations#errors).
-                #[allow(clippy::missing_errors_doc)]
                 #[inline(always)]
                 #[track_caller]
                 pub fn $name<'b $(, $element: $bound)?>(
@@ -72,7 +71,6 @@ macro_rules! operations {
                 ///
                 /// # Errors
                 /// The errors of [every operation](Operations#errors).
-                #[allow(clippy::missing_errors_doc)]
                 #[inline(always)]
                 #[track_caller]
                 pub fn $name<'b $(, $element: $bound)?>(
@@ -95,7 +93,6 @@ macro_rules! operations {
                 ///
                 /// # Errors
                 /// The errors of [every operation](Operations#errors).
-                #[allow(clippy::missing_errors_doc)]
                 #[inline(always)]
                 #[track_caller]
                 pub fn $name $(<$element: $bound>)? (
