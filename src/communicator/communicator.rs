@@ -370,7 +370,7 @@ impl Communicator {
     /// Returns `true` if other code owns the communicator, as that of [`BorrowedCommunicator`](crate::BorrowedCommunicator).
     #[must_use]
     pub fn is_borrowed(&self) -> bool {
-        self.shared.is_borrowed()
+        self.shared.is_borrowed
     }
 
     /// Runs a call outside a group.
@@ -509,7 +509,7 @@ impl Communicator {
     /// One that other code owns is waited for instead.
     #[cold]
     pub(crate) fn abort_work_in_progress(&self) {
-        if self.shared.is_borrowed() {
+        if self.shared.is_borrowed {
             let _ = self.wait("group");
         } else if self.memory_space() == MemorySpace::Host
             && !self.shared.state.is_ended()

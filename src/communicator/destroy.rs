@@ -213,7 +213,7 @@ impl Drop for Communicator {
 impl Communicator {
     /// Ends the communicator, as the state has told this thread.
     fn end_at_drop(&self) {
-        if self.shared.is_borrowed() {
+        if self.shared.is_borrowed {
             return self.shared.tell(CommunicatorEvent::Ended);
         }
         // Destroying waits for the other ranks if work is unfinished, and a drop must not hang. On host memory all

@@ -18,19 +18,20 @@ use crate::{Result, ResultCode, sys};
 #[doc(alias = "ncclCommMemStat_t")]
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[non_exhaustive]
+#[repr(u32)]
 pub enum MemoryStatistic {
     /// The bytes of device memory that [`suspend`](Communicator::suspend) can free.
     #[doc(alias = "ncclStatGpuMemSuspend")]
-    Suspendable,
+    Suspendable = sys::ncclCommMemStat_t::ncclStatGpuMemSuspend.0,
     /// 1 while that memory is freed, otherwise 0.
     #[doc(alias = "ncclStatGpuMemSuspended")]
-    Suspended,
+    Suspended = sys::ncclCommMemStat_t::ncclStatGpuMemSuspended.0,
     /// The bytes of device memory that remain while suspended.
     #[doc(alias = "ncclStatGpuMemPersist")]
-    Persistent,
+    Persistent = sys::ncclCommMemStat_t::ncclStatGpuMemPersist.0,
     /// The bytes of all device memory of the communicator.
     #[doc(alias = "ncclStatGpuMemTotal")]
-    Total,
+    Total = sys::ncclCommMemStat_t::ncclStatGpuMemTotal.0,
 }
 
 impl Communicator {
@@ -40,12 +41,7 @@ impl Communicator {
     /// [`Error::Unsupported`](crate::Error::Unsupported), [`Error::Nccl`](crate::Error::Nccl).
     #[doc(alias = "ncclCommMemStats")]
     pub fn memory(&self, statistic: MemoryStatistic) -> Result<u64> {
-        let raw_statistic = match statistic {
-            MemoryStatistic::Suspendable => sys::ncclCommMemStat_t::ncclStatGpuMemSuspend,
-            MemoryStatistic::Suspended => sys::ncclCommMemStat_t::ncclStatGpuMemSuspended,
-            MemoryStatistic::Persistent => sys::ncclCommMemStat_t::ncclStatGpuMemPersist,
-            MemoryStatistic::Total => sys::ncclCommMemStat_t::ncclStatGpuMemTotal,
-        };
+        let raw_statistic = sys::ncclCommMemStat_t(statistic as _);
         let mut bytes = 0;
         self.query("memory", || {
             // SAFETY: a live communicator and a valid out-parameter.

@@ -1,7 +1,6 @@
 #![allow(unsafe_code)]
 
 use std::ffi::c_void;
-use std::fmt;
 use std::marker::PhantomData;
 use std::ops::BitOr;
 use std::ptr;
@@ -13,7 +12,7 @@ use crate::backend::{Library, call};
 use crate::communicator::OutParam;
 use crate::{
     Communicator, Element, Error, Group, Grouping, InvalidArgumentKind, NcclBuffer, Operation, Operations,
-    Result, ResultCode, Version, WindowOffset, sys,
+    Result, ResultCode, Version, sys,
 };
 
 /// Promises about the use of a [`Window`], combined with `|`.
@@ -270,38 +269,6 @@ impl<'c, T: Element> Window<'c, T> {
         }
     }
 
-    /// Returns the number of elements that each rank has in it.
-    #[must_use]
-    pub fn len(&self) -> usize {
-        self.registered.length
-    }
-
-    /// Returns `false`: a window is never empty.
-    #[must_use]
-    pub fn is_empty(&self) -> bool {
-        self.registered.length == 0
-    }
-
-    /// Returns the offset, in elements, as the target of a [`put_signal`](Communicator::put_signal).
-    #[must_use]
-    pub fn at(&self, offset: usize) -> WindowOffset<'_, T> {
-        WindowOffset::new(self.registered.target(offset))
-    }
-
-    /// Returns `true` if NCCL has created the window. On some systems NCCL returns success without a window:
-    /// collectives then work as before, and one-sided operations do not work. A window is not active before the end of
-    /// the group that registers it.
-    #[must_use]
-    pub fn is_active(&self) -> bool {
-        !self.as_raw().is_null()
-    }
-
-    /// Returns the C handle; null if the window is not [active](Self::is_active).
-    #[must_use]
-    pub fn as_raw(&self) -> sys::ncclWindow_t {
-        self.registered.raw()
-    }
-
     /// Returns the address that NCCL has for this rank's part of the window; null if it is not active. Since NCCL
     /// 2.29.2.
     ///
@@ -335,12 +302,54 @@ impl<'c, T: Element> Window<'c, T> {
     }
 }
 
-impl<T: Element> fmt::Debug for Window<'_, T> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Window")
-            .field("data_type", &T::DATA_TYPE)
-            .field("length", &self.len())
-            .field("is_active", &self.is_active())
-            .finish_non_exhaustive()
-    }
+/// What a window has in common, whether it borrows its communicator or not.
+macro_rules! window {
+    ($window:ident, $type:ty) => {
+        impl<T: Element> $type {
+            /// Returns the number of elements that each rank has in it.
+            #[must_use]
+            pub fn len(&self) -> usize {
+                self.registered.length
+            }
+
+            /// Returns `false`: a window is never empty.
+            #[must_use]
+            pub fn is_empty(&self) -> bool {
+                self.registered.length == 0
+            }
+
+            /// Returns the offset, in elements, as the target of a [`put_signal`](crate::Communicator::put_signal).
+            #[must_use]
+            pub fn at(&self, offset: usize) -> crate::WindowOffset<'_, T> {
+                crate::WindowOffset::new(self.registered.target(offset))
+            }
+
+            /// Returns `true` if NCCL has created the window. On some systems NCCL returns success without a window:
+            /// collectives then work as before, and one-sided operations do not work. A window is not active before the
+            /// end of the group that registers it.
+            #[must_use]
+            pub fn is_active(&self) -> bool {
+                !self.as_raw().is_null()
+            }
+
+            /// Returns the C handle; null if the window is not [active](Self::is_active).
+            #[must_use]
+            pub fn as_raw(&self) -> crate::sys::ncclWindow_t {
+                self.registered.raw()
+            }
+        }
+
+        impl<T: Element> std::fmt::Debug for $type {
+            fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+                f.debug_struct(stringify!($window))
+                    .field("data_type", &T::DATA_TYPE)
+                    .field("length", &self.len())
+                    .field("is_active", &self.is_active())
+                    .finish_non_exhaustive()
+            }
+        }
+    };
 }
+pub(super) use window;
+
+window!(Window, Window<'_, T>);
