@@ -114,15 +114,6 @@ impl Communicator {
     /// # Ok::<(), libnccl::Error>(())
     /// ```
     ///
-    /// The communicator cannot be used any more:
-    ///
-    /// ```compile_fail,E0382
-    /// let comm = libnccl_cpu::nccl().init_all(&[0])?.remove(0);
-    /// comm.abort()?;
-    /// comm.rank();
-    /// # Ok::<(), libnccl::Error>(())
-    /// ```
-    ///
     /// # Errors
     /// [`Error::Nccl`] if NCCL reports a failure; the communicator is gone nevertheless. [`Error::Timeout`] if the end
     /// goes on in the background.
