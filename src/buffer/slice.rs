@@ -242,21 +242,7 @@ impl<'a, T> DeviceSlice<'a, T> {
 }
 
 impl<T: Element> DeviceSliceMut<'_, T> {
-    /// Borrows `length` elements of device memory.
-    ///
-    /// ```no_run
-    /// # let nccl = libnccl::Nccl::load()?;
-    /// # let comm = nccl.init_rank(8, 0, &nccl.unique_id()?)?;
-    /// # let (pointer, length) = (std::ptr::null_mut::<f32>(), 1024);
-    /// # fn synchronize() {}
-    /// use libnccl::{DeviceSliceMut, ReduceOp, StreamRef};
-    ///
-    /// // SAFETY: cudaMalloc returned `pointer` for `length` elements; they are freed after `synchronize`.
-    /// let buffer = unsafe { DeviceSliceMut::from_raw_parts(pointer, length) };
-    /// comm.all_reduce_in_place(buffer, ReduceOp::Sum, StreamRef::DEFAULT)?;
-    /// synchronize(); // cudaStreamSynchronize
-    /// # Ok::<(), libnccl::Error>(())
-    /// ```
+    /// Borrows `length` elements of device memory; for an example, see [`DeviceSlice::from_raw_parts`].
     ///
     /// # Safety
     /// As for [`DeviceSlice::from_raw_parts`], and no reference to the elements exists until the work has run.

@@ -34,6 +34,7 @@ impl Communicator {
     ///
     /// let mut comms = libnccl_cpu::nccl().init_all(&[0, 1])?;
     /// drop(comms.pop()); // Rank 1 is lost.
+    /// comms[0].revoke()?; // Work that waits for it ends.
     /// let survivors = comms[0].shrink(&[1], ShrinkMode::Abort, &Config::default())?;
     /// assert_eq!(survivors.size(), 1);
     /// # Ok::<(), libnccl::Error>(())
@@ -141,18 +142,7 @@ impl Communicator {
 
     /// Stops this rank's work in progress, and rejects new work. The communicator can then only be split, shrunk or ended.
     /// NCCL does not tell the other ranks, so each calls it. On the CPU implementation their operations end with an error that
-    /// names this rank. Since NCCL 2.28.7.
-    ///
-    /// ```
-    /// use libnccl::{Config, ShrinkMode};
-    ///
-    /// let mut comms = libnccl_cpu::nccl().init_all(&[0, 1])?;
-    /// drop(comms.pop()); // Rank 1 is lost.
-    /// comms[0].revoke()?;
-    /// let survivors = comms[0].shrink(&[1], ShrinkMode::Abort, &Config::default())?;
-    /// assert_eq!(survivors.size(), 1);
-    /// # Ok::<(), libnccl::Error>(())
-    /// ```
+    /// names this rank. For an example, see [`shrink`](Self::shrink). Since NCCL 2.28.7.
     ///
     /// # Errors
     /// [`Error::Unsupported`], [`Error::Nccl`].

@@ -8,28 +8,7 @@ use crate::backend::{Library, call};
 use crate::communicator::{PendingCommunicator, check_no_open_group, set_open_group};
 use crate::{Config, Error, Nccl, Result, ResultCode, UniqueId, sys};
 
-/// Operations that NCCL starts together; see [`Nccl::group`].
-///
-/// ```
-/// use libnccl::{Communicator, Group, StreamRef};
-///
-/// /// Sends to this rank itself.
-/// fn echo<'scope>(
-///     g: &'scope Group<'scope, '_>,
-///     comm: &'scope Communicator,
-///     (from, to): (&'scope [u8], &'scope mut [u8]),
-/// ) -> libnccl::Result<()> {
-///     g.send(comm, from, comm.rank(), StreamRef::DEFAULT)?;
-///     g.recv(comm, to, comm.rank(), StreamRef::DEFAULT)
-/// }
-///
-/// let nccl = libnccl_cpu::nccl();
-/// let comms = nccl.init_all(&[0])?;
-/// let mut copy = [0; 3];
-/// nccl.group(|g| echo(g, &comms[0], (b"abc", &mut copy)))?;
-/// assert_eq!(&copy, b"abc");
-/// # Ok::<(), libnccl::Error>(())
-/// ```
+/// Operations that NCCL starts together; see [`Nccl::group`] and, for a function that adds to one, [`group`](Self::group).
 #[derive(Debug)]
 pub struct Group<'scope, 'env: 'scope> {
     participants: Participants<'scope>,

@@ -59,20 +59,8 @@ impl<T: BufferElement> PreMulSum<'_, T> {
 }
 
 impl<T: BufferElement> OwnedPreMulSum<T> {
-    /// Returns its reductions, started as `operations` are: at once, or in a group.
-    ///
-    /// ```
-    /// use libnccl::StreamRef;
-    ///
-    /// let nccl = libnccl_cpu::nccl();
-    /// let comm = nccl.init_all(&[0])?.remove(0);
-    /// let tenfold = comm.pre_mul_sum(10)?.into_owned()?;
-    /// let mut buffer = [1, 2];
-    /// tenfold.on(comm.operations())?.all_reduce_in_place(&mut buffer, StreamRef::DEFAULT)?;
-    /// nccl.group(|g| tenfold.on(g.on(&comm))?.all_reduce_in_place(&mut buffer, StreamRef::DEFAULT))?;
-    /// assert_eq!(buffer, [100, 200]);
-    /// # Ok::<(), libnccl::Error>(())
-    /// ```
+    /// Returns its reductions, started as `operations` are: at once those of a communicator, in a group those of
+    /// [`Group::on`](crate::Group::on).
     ///
     /// # Errors
     /// [`Error::InvalidArgument`] if they are operations of another communicator.
