@@ -205,7 +205,7 @@ elements! {
 #[cfg(test)]
 mod tests {
     use super::DataType;
-    use crate::sys::{Functions, ncclDataType_t, ncclResult_t};
+    use crate::sys::{Functions, ncclDataType_t};
     use crate::{Error, Nccl, Version};
 
     // Regression: cudarc lets safe code make any type an element, such as char.
@@ -258,16 +258,8 @@ mod tests {
 
     #[test]
     fn type_newer_than_the_library_is_unsupported() {
-        unsafe extern "C" fn version<const CODE: i32>(out: *mut std::ffi::c_int) -> ncclResult_t {
-            // SAFETY: `out` is an int of the facade.
-            unsafe { *out = CODE };
-            ncclResult_t::ncclSuccess
-        }
-        // SAFETY: the only function behaves as NCCL's documentation says.
-        let nccl = |version| unsafe {
-            Nccl::from_table("test", Functions { ncclGetVersion: Some(version), ..Functions::EMPTY }).unwrap()
-        };
-        let (older, first) = (nccl(version::<22_304>), nccl(version::<22_403>));
+        let older = Nccl::of_functions::<22_304>(Functions::EMPTY);
+        let first = Nccl::of_functions::<22_403>(Functions::EMPTY);
         assert_eq!(DataType::NEWER, 1 << 10 | 1 << 11);
         for &data_type in DataType::ALL {
             data_type.require(&first.library).unwrap();

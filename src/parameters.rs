@@ -297,12 +297,6 @@ mod tests {
     const OK: ncclResult_t = ncclResult_t::ncclSuccess;
     const WRONG: ncclResult_t = ncclResult_t::ncclInvalidArgument;
 
-    unsafe extern "C" fn version(out: *mut c_int) -> ncclResult_t {
-        // SAFETY: `out` is an int of the facade.
-        unsafe { *out = 23_203 };
-        OK
-    }
-
     /// Returns two keys, with a null pointer between them.
     unsafe extern "C" fn keys(table: *mut *mut *const c_char, length: *mut c_int) -> ncclResult_t {
         let keys = [c"NUMBER".as_ptr(), ptr::null(), c"NOT UTF-8 \xff".as_ptr()];
@@ -398,7 +392,6 @@ mod tests {
     }
 
     const TABLE: Functions = Functions {
-        ncclGetVersion: Some(version),
         ncclParamGetAllParameterKeys: Some(keys),
         ncclParamGetParameter: Some(parameter),
         ncclParamBind: Some(bind),
@@ -411,8 +404,7 @@ mod tests {
     };
 
     fn nccl(functions: Functions) -> Nccl {
-        // SAFETY: the functions above behave as NCCL's documentation says.
-        unsafe { Nccl::from_table("test", functions) }.unwrap()
+        Nccl::of_functions::<23_203>(functions)
     }
 
     fn parameters() -> Parameters {
@@ -539,12 +531,11 @@ mod tests {
     // Regression: cudarc panics when the library lacks a function.
     #[test]
     fn missing_function_is_unsupported() {
-        let bare = Functions { ncclGetVersion: Some(version), ..Functions::EMPTY };
-        let error = nccl(bare).parameters().unwrap_err();
+        let error = nccl(Functions::EMPTY).parameters().unwrap_err();
         let Error::Unsupported { function, since, .. } = error else { panic!("{error}") };
         assert_eq!((function, since), ("ncclParamGetParameter", Version::new(2, 30, 4)));
 
-        let few = Functions { ncclParamGetParameter: Some(parameter), ..bare };
+        let few = Functions { ncclParamGetParameter: Some(parameter), ..Functions::EMPTY };
         let parameters = nccl(few).parameters().unwrap();
         for (failed, expected) in [
             (parameters.keys().map(drop), "ncclParamGetAllParameterKeys"),
