@@ -40,7 +40,14 @@ use crate::{
 /// ```
 ///
 /// It may move to another thread, but two threads cannot use it at the same time, as NCCL's calls on one communicator
-/// are not thread-safe.
+/// are not thread-safe:
+///
+/// ```compile_fail,E0277
+/// let comms = libnccl_cpu::nccl().init_all(&[0])?;
+/// let comm = &comms[0];
+/// std::thread::scope(|s| s.spawn(|| comm.rank()).join().unwrap());
+/// # Ok::<(), libnccl::Error>(())
+/// ```
 ///
 /// # Several threads
 /// A [`Mutex`](std::sync::Mutex) makes it `Sync`, for instance for an operation that a framework keeps in a graph. A thread

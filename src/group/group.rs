@@ -22,7 +22,18 @@ impl Nccl {
     ///
     /// Groups let one thread drive several ranks, let a rank send and receive at the same time, and merge many small
     /// operations into one launch. The operations start at the end of the group, so their buffers must outlive it, as
-    /// with [`std::thread::scope`]; a buffer that is created inside does not compile.
+    /// with [`std::thread::scope`]; a buffer that is created inside does not compile:
+    ///
+    /// ```compile_fail,E0597
+    /// # let nccl = libnccl_cpu::nccl();
+    /// # let comms = nccl.init_all(&[0])?;
+    /// # use libnccl::StreamRef;
+    /// nccl.group(|g| {
+    ///     let inside = vec![1.0_f32; 8];
+    ///     g.send(&comms[0], &inside, 0, StreamRef::DEFAULT)
+    /// })?;
+    /// # Ok::<(), libnccl::Error>(())
+    /// ```
     ///
     /// ```
     /// use libnccl::{ReduceOp, StreamRef};
