@@ -7,7 +7,6 @@ use crate::{Communicator, Config, Element, Error, Nccl, NcclBuffer, Result, Uniq
 /// names.
 ///
 /// ```
-/// # fn main() -> libnccl::Result<()> {
 /// use libnccl::{Config, Context};
 /// use std::error::Error;
 ///
@@ -26,8 +25,7 @@ use crate::{Communicator, Config, Element, Error, Nccl, NcclBuffer, Result, Uniq
 ///
 /// let nccl = libnccl_cpu::nccl();
 /// let comm = nccl.init_rank_on(&Device(0), 1, 0, &nccl.unique_id()?, &Config::new())?;
-/// # Ok(())
-/// # }
+/// # Ok::<(), libnccl::Error>(())
 /// ```
 #[diagnostic::on_unimplemented(
     message = "`{Self}` is not a CUDA context",

@@ -5,83 +5,67 @@ use std::str::FromStr;
 
 use crate::Result;
 use crate::error::debug_as_display;
-use crate::releases_of_values::releases_of_values;
 use crate::sys::ncclDataType_t;
+use crate::values::values;
 
-/// The element types of NCCL.
-///
-/// ```
-/// use libnccl::DataType;
-///
-/// assert_eq!("bf16".parse(), Ok(DataType::Bfloat16)); // Or `bfloat16`.
-/// assert_eq!(DataType::Float32.to_string(), "float");
-/// assert_eq!((DataType::Float64.size(), DataType::ALL.len()), (8, 12));
-/// assert_eq!(DataType::Float8e4m3.since().to_string(), "2.24.3");
-/// ```
-#[doc(alias = "ncclDataType_t")]
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-#[non_exhaustive]
-pub enum DataType {
-    /// `i8`
-    #[doc(alias = "ncclInt8")]
-    #[doc(alias = "ncclChar")]
-    Int8,
-    /// `u8`
-    #[doc(alias = "ncclUint8")]
-    Uint8,
-    /// `i32`
-    #[doc(alias = "ncclInt32")]
-    #[doc(alias = "ncclInt")]
-    Int32,
-    /// `u32`
-    #[doc(alias = "ncclUint32")]
-    Uint32,
-    /// `i64`
-    #[doc(alias = "ncclInt64")]
-    Int64,
-    /// `u64`
-    #[doc(alias = "ncclUint64")]
-    Uint64,
-    /// IEEE 754 binary16
-    #[doc(alias = "ncclFloat16")]
-    #[doc(alias = "ncclHalf")]
-    Float16,
-    /// `f32`
-    #[doc(alias = "ncclFloat32")]
-    #[doc(alias = "ncclFloat")]
-    Float32,
-    /// `f64`
-    #[doc(alias = "ncclFloat64")]
-    #[doc(alias = "ncclDouble")]
-    Float64,
-    /// `bfloat16`, the upper half of an `f32`
-    #[doc(alias = "ncclBfloat16")]
-    Bfloat16,
-    /// An 8-bit float with 4 bits of exponent and 3 of mantissa; since NCCL 2.24.3
-    #[doc(alias = "ncclFloat8e4m3")]
-    Float8e4m3,
-    /// An 8-bit float with 5 bits of exponent and 2 of mantissa; since NCCL 2.24.3
-    #[doc(alias = "ncclFloat8e5m2")]
-    Float8e5m2,
+values! {
+    /// The element types of NCCL.
+    ///
+    /// ```
+    /// use libnccl::DataType;
+    ///
+    /// assert_eq!("bf16".parse(), Ok(DataType::Bfloat16)); // Or `bfloat16`.
+    /// assert_eq!(DataType::Float32.to_string(), "float");
+    /// assert_eq!((DataType::Float64.size(), DataType::ALL.len()), (8, 12));
+    /// assert_eq!(DataType::Float8e4m3.since().to_string(), "2.24.3");
+    /// ```
+    #[doc(alias = "ncclDataType_t")]
+    pub enum DataType: ncclDataType_t {
+        /// `i8`
+        #[doc(alias = "ncclInt8")]
+        #[doc(alias = "ncclChar")]
+        Int8 = ncclInt8,
+        /// `u8`
+        #[doc(alias = "ncclUint8")]
+        Uint8 = ncclUint8,
+        /// `i32`
+        #[doc(alias = "ncclInt32")]
+        #[doc(alias = "ncclInt")]
+        Int32 = ncclInt32,
+        /// `u32`
+        #[doc(alias = "ncclUint32")]
+        Uint32 = ncclUint32,
+        /// `i64`
+        #[doc(alias = "ncclInt64")]
+        Int64 = ncclInt64,
+        /// `u64`
+        #[doc(alias = "ncclUint64")]
+        Uint64 = ncclUint64,
+        /// IEEE 754 binary16
+        #[doc(alias = "ncclFloat16")]
+        #[doc(alias = "ncclHalf")]
+        Float16 = ncclFloat16,
+        /// `f32`
+        #[doc(alias = "ncclFloat32")]
+        #[doc(alias = "ncclFloat")]
+        Float32 = ncclFloat32,
+        /// `f64`
+        #[doc(alias = "ncclFloat64")]
+        #[doc(alias = "ncclDouble")]
+        Float64 = ncclFloat64,
+        /// `bfloat16`, the upper half of an `f32`
+        #[doc(alias = "ncclBfloat16")]
+        Bfloat16 = ncclBfloat16,
+        /// An 8-bit float with 4 bits of exponent and 3 of mantissa; since NCCL 2.24.3
+        #[doc(alias = "ncclFloat8e4m3")]
+        Float8e4m3 = ncclFloat8e4m3,
+        /// An 8-bit float with 5 bits of exponent and 2 of mantissa; since NCCL 2.24.3
+        #[doc(alias = "ncclFloat8e5m2")]
+        Float8e5m2 = ncclFloat8e5m2,
+    }
 }
 
 impl DataType {
-    /// All data types, in NCCL's order.
-    pub const ALL: &'static [Self] = &[
-        Self::Int8,
-        Self::Uint8,
-        Self::Int32,
-        Self::Uint32,
-        Self::Int64,
-        Self::Uint64,
-        Self::Float16,
-        Self::Float32,
-        Self::Float64,
-        Self::Bfloat16,
-        Self::Float8e4m3,
-        Self::Float8e5m2,
-    ];
-
     /// Returns the size of an element in bytes.
     #[must_use]
     pub const fn size(self) -> usize {
@@ -90,24 +74,6 @@ impl DataType {
             Self::Float16 | Self::Bfloat16 => 2,
             Self::Int32 | Self::Uint32 | Self::Float32 => 4,
             Self::Int64 | Self::Uint64 | Self::Float64 => 8,
-        }
-    }
-
-    /// Returns the name of NCCL's constant.
-    const fn raw_name(self) -> &'static str {
-        match self {
-            Self::Int8 => "ncclInt8",
-            Self::Uint8 => "ncclUint8",
-            Self::Int32 => "ncclInt32",
-            Self::Uint32 => "ncclUint32",
-            Self::Int64 => "ncclInt64",
-            Self::Uint64 => "ncclUint64",
-            Self::Float16 => "ncclFloat16",
-            Self::Float32 => "ncclFloat32",
-            Self::Float64 => "ncclFloat64",
-            Self::Bfloat16 => "ncclBfloat16",
-            Self::Float8e4m3 => "ncclFloat8e4m3",
-            Self::Float8e5m2 => "ncclFloat8e5m2",
         }
     }
 
@@ -128,28 +94,7 @@ impl DataType {
             Self::Float8e5m2 => "F8E5M2",
         }
     }
-
-    /// Returns NCCL's constant.
-    #[must_use]
-    pub const fn as_raw(self) -> ncclDataType_t {
-        match self {
-            Self::Int8 => ncclDataType_t::ncclInt8,
-            Self::Uint8 => ncclDataType_t::ncclUint8,
-            Self::Int32 => ncclDataType_t::ncclInt32,
-            Self::Uint32 => ncclDataType_t::ncclUint32,
-            Self::Int64 => ncclDataType_t::ncclInt64,
-            Self::Uint64 => ncclDataType_t::ncclUint64,
-            Self::Float16 => ncclDataType_t::ncclFloat16,
-            Self::Float32 => ncclDataType_t::ncclFloat32,
-            Self::Float64 => ncclDataType_t::ncclFloat64,
-            Self::Bfloat16 => ncclDataType_t::ncclBfloat16,
-            Self::Float8e4m3 => ncclDataType_t::ncclFloat8e4m3,
-            Self::Float8e5m2 => ncclDataType_t::ncclFloat8e5m2,
-        }
-    }
 }
-
-releases_of_values!(DataType);
 
 /// Writes the name that nccl-tests uses: `int8`, `float`, `double`, `bfloat16`, ...
 impl fmt::Display for DataType {
@@ -260,7 +205,7 @@ elements! {
 #[cfg(test)]
 mod tests {
     use super::DataType;
-    use crate::sys::{Functions, ncclDataType_t, ncclResult_t};
+    use crate::sys::{Functions, ncclDataType_t};
     use crate::{Error, Nccl, Version};
 
     // Regression: cudarc lets safe code make any type an element, such as char.
@@ -313,23 +258,17 @@ mod tests {
 
     #[test]
     fn type_newer_than_the_library_is_unsupported() {
-        unsafe extern "C" fn version(out: *mut std::ffi::c_int) -> ncclResult_t {
-            // SAFETY: `out` is an int of the facade.
-            unsafe { *out = 22_304 };
-            ncclResult_t::ncclSuccess
-        }
-        let functions = Functions { ncclGetVersion: Some(version), ..Functions::EMPTY };
-        // SAFETY: the only function behaves as NCCL's documentation says.
-        let nccl = unsafe { Nccl::from_table("test", functions) }.unwrap();
+        let older = Nccl::of_functions::<22_304>(Functions::EMPTY);
+        let first = Nccl::of_functions::<22_403>(Functions::EMPTY);
+        assert_eq!(DataType::NEWER, 1 << 10 | 1 << 11);
         for &data_type in DataType::ALL {
-            let known = data_type.require(&nccl.library);
+            data_type.require(&first.library).unwrap();
+            let known = data_type.require(&older.library);
             if data_type.since() == Version::new(2, 24, 3) {
                 let error = known.unwrap_err();
                 assert!(matches!(error, Error::Unsupported { .. }));
-                let needs = format!(
-                    "{} needs NCCL 2.24.3 or newer; the loaded library is 2.23.4 (test)",
-                    data_type.raw_name()
-                );
+                let name = data_type.raw_name();
+                let needs = format!("{name} needs NCCL 2.24.3 or newer; the loaded library is 2.23.4 (test)");
                 assert_eq!(error.to_string(), needs);
             } else {
                 known.unwrap();

@@ -48,12 +48,10 @@ impl Nccl {
     /// ```no_run
     /// use libnccl::{Encryption, Nccl};
     ///
-    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
     /// let nccl = Nccl::load()?;
     /// let key = std::fs::read("/run/secrets/nccl")?;
     /// nccl.set_encryption(Encryption::PreSharedKey(&key))?;
-    /// # Ok(())
-    /// # }
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     ///
     /// # Errors
@@ -101,7 +99,7 @@ impl Drop for Key {
 
 #[cfg(test)]
 mod tests {
-    use std::ffi::{CStr, c_int};
+    use std::ffi::CStr;
     use std::sync::Mutex;
 
     use super::Encryption;
@@ -111,12 +109,6 @@ mod tests {
     /// The arguments of a call of the function below: size, magic, mode and key.
     type Call = (usize, u32, i32, Option<Vec<u8>>);
     static CALLS: Mutex<Vec<Call>> = Mutex::new(Vec::new());
-
-    unsafe extern "C" fn version(out: *mut c_int) -> ncclResult_t {
-        // SAFETY: `out` is an int of the facade.
-        unsafe { *out = 23_203 };
-        ncclResult_t::ncclSuccess
-    }
 
     unsafe extern "C" fn set_encryption(config: *const ncclEncryptionConfig_t) -> ncclResult_t {
         // SAFETY: a struct of the facade, whose key is null or a C string.
@@ -129,15 +121,12 @@ mod tests {
         if fails { ncclResult_t::ncclInvalidUsage } else { ncclResult_t::ncclSuccess }
     }
 
-    fn nccl(functions: Functions) -> Nccl {
-        let functions = Functions { ncclGetVersion: Some(version), ..functions };
-        // SAFETY: the functions above behave as NCCL's documentation says.
-        unsafe { Nccl::from_table("test", functions) }.unwrap()
-    }
-
     #[test]
     fn mode_and_key_are_passed_to_nccl() {
-        let nccl = nccl(Functions { ncclSetEncryption: Some(set_encryption), ..Functions::EMPTY });
+        let nccl = Nccl::of_functions::<23_203>(Functions {
+            ncclSetEncryption: Some(set_encryption),
+            ..Functions::EMPTY
+        });
         let (key, refused) = ([0xfe; 32], [b'!'; 40]);
         nccl.set_encryption(Encryption::None).unwrap();
         nccl.set_encryption(Encryption::PreSharedKey(&key)).unwrap();
@@ -163,7 +152,8 @@ mod tests {
 
     #[test]
     fn library_without_encryption_is_unsupported() {
-        let error = nccl(Functions::EMPTY).set_encryption(Encryption::None).unwrap_err();
+        let error =
+            Nccl::of_functions::<23_203>(Functions::EMPTY).set_encryption(Encryption::None).unwrap_err();
         let Error::Unsupported { function, since, .. } = error else { panic!("{error}") };
         assert_eq!((function, since), ("ncclSetEncryption", Version::new(2, 32, 3)));
     }

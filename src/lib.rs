@@ -93,12 +93,12 @@ mod operation;
 mod parameters;
 mod reduce_op;
 mod registration;
-mod releases_of_values;
 mod stream;
 pub mod sys;
 mod unique_id;
 #[cfg(feature = "serde")]
 mod unique_id_serde;
+mod values;
 mod version;
 
 pub use backend::Backend;

@@ -12,26 +12,18 @@ use crate::{Backend, Error, InvalidArgumentKind, LoadError, MemorySpace, Result,
 /// It is cheap to clone. An implementation is never unloaded, because NCCL's own threads may still run in it.
 ///
 /// ```
-/// # fn main() -> libnccl::Result<()> {
 /// let nccl = libnccl_cpu::nccl(); // On a machine with GPUs: libnccl::Nccl::load()?
 /// println!("NCCL {} from {}", nccl.version(), nccl.backend());
 /// println!("buffers are in {} memory", nccl.memory_space());
 /// let comms = nccl.init_all(&[0, 1])?;
-/// # Ok(())
-/// # }
+/// # Ok::<(), libnccl::Error>(())
 /// ```
 #[derive(Debug, Clone)]
 pub struct Nccl {
     pub(crate) library: Arc<Library>,
 }
 
-/// A function of NCCL's C API, and its presence in an implementation.
-///
-/// ```
-/// let nccl = libnccl_cpu::nccl();
-/// let shrink = nccl.functions().find(|function| function.name == "ncclCommShrink");
-/// assert_eq!(shrink.map(|function| function.since.to_string()).as_deref(), Some("2.27.3"));
-/// ```
+/// A function of NCCL's C API, and its presence in an implementation; see [`Nccl::functions`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Function {
@@ -85,13 +77,11 @@ impl Nccl {
     /// Loads exactly this file.
     ///
     /// ```no_run
-    /// # fn main() -> libnccl::Result<()> {
     /// use libnccl::Nccl;
     ///
     /// // SAFETY: the file is NVIDIA's library.
     /// let nccl = unsafe { Nccl::open("/opt/nccl/lib/libnccl.so.2") }?;
-    /// # Ok(())
-    /// # }
+    /// # Ok::<(), libnccl::Error>(())
     /// ```
     ///
     /// # Errors
@@ -135,14 +125,12 @@ impl Nccl {
     /// Wraps an implementation that is already in this process, such as the CPU implementation of `libnccl-cpu`.
     ///
     /// ```
-    /// # fn main() -> libnccl::Result<()> {
     /// use libnccl::Nccl;
     ///
     /// // SAFETY: the functions are an implementation of NCCL that is linked into this program.
     /// let nccl = unsafe { Nccl::from_table("the CPU implementation", libnccl_cpu::TABLE) }?;
     /// assert_eq!(nccl.backend().to_string(), "the CPU implementation");
-    /// # Ok(())
-    /// # }
+    /// # Ok::<(), libnccl::Error>(())
     /// ```
     ///
     /// # Errors
@@ -192,12 +180,10 @@ impl Nccl {
     /// Returns an error if the implementation lacks a function, as a call of it would.
     ///
     /// ```
-    /// # fn main() -> libnccl::Result<()> {
     /// let nccl = libnccl_cpu::nccl();
     /// nccl.require("ncclAllReduce")?;
     /// assert!(nccl.require("ncclFrobnicate").is_err());
-    /// # Ok(())
-    /// # }
+    /// # Ok::<(), libnccl::Error>(())
     /// ```
     ///
     /// # Errors
@@ -205,11 +191,8 @@ impl Nccl {
     pub fn require(&self, function: &str) -> Result<()> {
         let Some((name, present)) = self.library.functions.present().find(|(name, _)| *name == function)
         else {
-            return Err(Error::argument(
-                "require",
-                InvalidArgumentKind::Value,
-                format!("nccl.h of {} has no {function}", Version::HEADER),
-            ));
+            let problem = format!("nccl.h of {} has no {function}", Version::HEADER);
+            return Err(Error::argument("require", InvalidArgumentKind::Value, problem));
         };
         self.library.function(name, present.then_some(()))
     }
@@ -220,11 +203,9 @@ impl Nccl {
     /// [`Error::Nccl`] has its own copy.
     ///
     /// ```
-    /// # fn main() {
     /// let nccl = libnccl_cpu::nccl();
     /// let failed = nccl.init_rank(2, 0, &libnccl::UniqueId::from_bytes([0; 128]));
     /// assert!(failed.is_err() && !nccl.last_error().is_empty());
-    /// # }
     /// ```
     #[doc(alias = "ncclGetLastError")]
     #[must_use]
@@ -261,12 +242,6 @@ impl Nccl {
     }
 
     /// Returns the table of the device API's host functions.
-    ///
-    /// ```
-    /// let nccl = libnccl_cpu::nccl();
-    /// let has_it = nccl.as_raw_device().ncclCommQueryProperties.is_some();
-    /// println!("ncclCommQueryProperties: {has_it}");
-    /// ```
     #[cfg(feature = "device-api")]
     #[must_use]
     pub fn as_raw_device(&self) -> &DeviceFunctions {
@@ -278,15 +253,13 @@ impl Nccl {
     /// For the id, NCCL keeps a thread and a listening socket in this process until all ranks have joined.
     ///
     /// ```
-    /// # fn main() -> libnccl::Result<()> {
     /// use libnccl::UniqueId;
     ///
     /// let nccl = libnccl_cpu::nccl();
     /// let text = nccl.unique_id()?.to_string(); // On one rank, which sends it ...
     /// let id: UniqueId = text.parse().expect("sent by another rank"); // ... to the others.
     /// let comm = nccl.init_rank(1, 0, &id)?;
-    /// # Ok(())
-    /// # }
+    /// # Ok::<(), libnccl::Error>(())
     /// ```
     ///
     /// # Errors
@@ -295,5 +268,20 @@ impl Nccl {
     #[doc(alias = "ncclGetUniqueId")]
     pub fn unique_id(&self) -> Result<UniqueId> {
         self.library.unique_id()
+    }
+}
+
+#[cfg(test)]
+impl Nccl {
+    /// Returns an implementation with these functions, of the release with this code.
+    pub(crate) fn of_functions<const CODE: i32>(functions: sys::Functions) -> Self {
+        unsafe extern "C" fn version<const CODE: i32>(out: *mut i32) -> sys::ncclResult_t {
+            // SAFETY: `out` is an int of the facade.
+            unsafe { *out = CODE };
+            sys::ncclResult_t::ncclSuccess
+        }
+        let functions = sys::Functions { ncclGetVersion: Some(version::<CODE>), ..functions };
+        // SAFETY: the functions of tests behave as NCCL's documentation says.
+        unsafe { Self::from_table("test", functions) }.unwrap()
     }
 }

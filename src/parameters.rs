@@ -13,15 +13,13 @@ use crate::{Error, InvalidArgumentKind, Nccl, Result, ResultCode, sys};
 /// NCCL 2.32.3 exposes 7 of them, and 10 with `NCCL_PARAM_DUMP_ALL=true` in the environment.
 ///
 /// ```
-/// # fn main() -> libnccl::Result<()> {
 /// let nccl = libnccl_cpu::nccl();
 /// let parameters = nccl.parameters()?;
 /// for key in parameters.keys()? {
 ///     println!("{key} = {}", parameters.get::<String>(&key)?.unwrap_or_default());
 /// }
 /// assert_eq!(parameters.get::<String>("NCCL_NO_SUCH_PARAMETER")?, None);
-/// # Ok(())
-/// # }
+/// # Ok::<(), libnccl::Error>(())
 /// ```
 #[derive(Debug, Clone)]
 pub struct Parameters {
@@ -42,26 +40,15 @@ pub struct Parameters {
 /// The trait is sealed: these are the types for which NCCL has functions.
 ///
 /// ```
-/// # fn main() -> libnccl::Result<()> {
 /// let parameters = libnccl_cpu::nccl().parameters()?;
 /// let text = parameters.get::<String>("NCCL_DEBUG")?;
 /// let bytes = parameters.get::<Vec<u8>>("NCCL_DEBUG")?;
-/// # Ok(())
-/// # }
+/// # Ok::<(), libnccl::Error>(())
 /// ```
 pub trait ParameterValue: sealed::Read {}
 
 impl Nccl {
-    /// Returns the library's parameters. Since NCCL 2.30.4.
-    ///
-    /// ```
-    /// # fn main() -> libnccl::Result<()> {
-    /// let parameters = libnccl_cpu::nccl().parameters()?;
-    /// let debug: Option<String> = parameters.get("NCCL_DEBUG")?;
-    /// println!("NCCL_DEBUG is {}", debug.as_deref().unwrap_or("unknown here"));
-    /// # Ok(())
-    /// # }
-    /// ```
+    /// Returns the library's parameters; for an example, see [`Parameters`]. Since NCCL 2.30.4.
     ///
     /// # Errors
     /// [`Error::Unsupported`] with an older library.
@@ -74,14 +61,6 @@ impl Nccl {
 
 impl Parameters {
     /// Returns the keys of all parameters. Since NCCL 2.30.4.
-    ///
-    /// ```
-    /// # fn main() -> libnccl::Result<()> {
-    /// let keys = libnccl_cpu::nccl().parameters()?.keys()?;
-    /// println!("{}", keys.join(", "));
-    /// # Ok(())
-    /// # }
-    /// ```
     ///
     /// # Errors
     /// [`Error::Nccl`] if NCCL cannot list them.
@@ -103,12 +82,10 @@ impl Parameters {
     /// Returns the value of a parameter; `None` if NCCL does not know the key. Since NCCL 2.30.4.
     ///
     /// ```
-    /// # fn main() -> libnccl::Result<()> {
     /// # let parameters = libnccl_cpu::nccl().parameters()?;
     /// let memory: Option<String> = parameters.get("LIBNCCL_MEMORY_SPACE")?;
     /// assert_eq!(memory.as_deref(), Some("host"));
-    /// # Ok(())
-    /// # }
+    /// # Ok::<(), libnccl::Error>(())
     /// ```
     ///
     /// # Errors
@@ -142,13 +119,6 @@ impl Parameters {
     /// Makes NCCL print all parameters to the standard output of this process. Since NCCL 2.30.4.
     ///
     /// The text goes through C's output buffer, so its order relative to Rust's output is not defined.
-    ///
-    /// ```
-    /// # fn main() -> libnccl::Result<()> {
-    /// libnccl_cpu::nccl().parameters()?.dump()?;
-    /// # Ok(())
-    /// # }
-    /// ```
     ///
     /// # Errors
     /// [`Error::Unsupported`] if the library lacks the function.
@@ -327,12 +297,6 @@ mod tests {
     const OK: ncclResult_t = ncclResult_t::ncclSuccess;
     const WRONG: ncclResult_t = ncclResult_t::ncclInvalidArgument;
 
-    unsafe extern "C" fn version(out: *mut c_int) -> ncclResult_t {
-        // SAFETY: `out` is an int of the facade.
-        unsafe { *out = 23_203 };
-        OK
-    }
-
     /// Returns two keys, with a null pointer between them.
     unsafe extern "C" fn keys(table: *mut *mut *const c_char, length: *mut c_int) -> ncclResult_t {
         let keys = [c"NUMBER".as_ptr(), ptr::null(), c"NOT UTF-8 \xff".as_ptr()];
@@ -428,7 +392,6 @@ mod tests {
     }
 
     const TABLE: Functions = Functions {
-        ncclGetVersion: Some(version),
         ncclParamGetAllParameterKeys: Some(keys),
         ncclParamGetParameter: Some(parameter),
         ncclParamBind: Some(bind),
@@ -441,8 +404,7 @@ mod tests {
     };
 
     fn nccl(functions: Functions) -> Nccl {
-        // SAFETY: the functions above behave as NCCL's documentation says.
-        unsafe { Nccl::from_table("test", functions) }.unwrap()
+        Nccl::of_functions::<23_203>(functions)
     }
 
     fn parameters() -> Parameters {
@@ -569,12 +531,11 @@ mod tests {
     // Regression: cudarc panics when the library lacks a function.
     #[test]
     fn missing_function_is_unsupported() {
-        let bare = Functions { ncclGetVersion: Some(version), ..Functions::EMPTY };
-        let error = nccl(bare).parameters().unwrap_err();
+        let error = nccl(Functions::EMPTY).parameters().unwrap_err();
         let Error::Unsupported { function, since, .. } = error else { panic!("{error}") };
         assert_eq!((function, since), ("ncclParamGetParameter", Version::new(2, 30, 4)));
 
-        let few = Functions { ncclParamGetParameter: Some(parameter), ..bare };
+        let few = Functions { ncclParamGetParameter: Some(parameter), ..Functions::EMPTY };
         let parameters = nccl(few).parameters().unwrap();
         for (failed, expected) in [
             (parameters.keys().map(drop), "ncclParamGetAllParameterKeys"),

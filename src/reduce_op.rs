@@ -2,55 +2,40 @@ use std::fmt;
 use std::str::FromStr;
 
 use crate::error::debug_as_display;
-use crate::releases_of_values::releases_of_values;
 use crate::sys::ncclRedOp_t;
+use crate::values::values;
 
-/// The operation with which a collective combines the elements of the ranks.
-///
-/// ```
-/// use libnccl::ReduceOp;
-///
-/// assert_eq!("max".parse(), Ok(ReduceOp::Max));
-/// assert!(ReduceOp::ALL.contains(&ReduceOp::Avg));
-/// assert_eq!(ReduceOp::Avg.since().to_string(), "2.13.4"); // The oldest that this crate supports.
-/// ```
-#[doc(alias = "ncclRedOp_t")]
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-#[non_exhaustive]
-pub enum ReduceOp {
-    /// The sum; integers wrap around.
-    #[doc(alias = "ncclSum")]
-    Sum,
-    /// The product; integers wrap around.
-    #[doc(alias = "ncclProd")]
-    Prod,
-    /// The maximum; NaN only if all elements are NaN.
-    #[doc(alias = "ncclMax")]
-    Max,
-    /// The minimum; NaN only if all elements are NaN.
-    #[doc(alias = "ncclMin")]
-    Min,
-    /// The mean over the ranks; integers are summed, wrapping, then divided and truncated toward zero.
-    #[doc(alias = "ncclAvg")]
-    Avg,
+values! {
+    /// The operation with which a collective combines the elements of the ranks.
+    ///
+    /// ```
+    /// use libnccl::ReduceOp;
+    ///
+    /// assert_eq!("max".parse(), Ok(ReduceOp::Max));
+    /// assert!(ReduceOp::ALL.contains(&ReduceOp::Avg));
+    /// assert_eq!(ReduceOp::Avg.since().to_string(), "2.13.4"); // The oldest that this crate supports.
+    /// ```
+    #[doc(alias = "ncclRedOp_t")]
+    pub enum ReduceOp: ncclRedOp_t {
+        /// The sum; integers wrap around.
+        #[doc(alias = "ncclSum")]
+        Sum = ncclSum,
+        /// The product; integers wrap around.
+        #[doc(alias = "ncclProd")]
+        Prod = ncclProd,
+        /// The maximum; NaN only if all elements are NaN.
+        #[doc(alias = "ncclMax")]
+        Max = ncclMax,
+        /// The minimum; NaN only if all elements are NaN.
+        #[doc(alias = "ncclMin")]
+        Min = ncclMin,
+        /// The mean over the ranks; integers are summed, wrapping, then divided and truncated toward zero.
+        #[doc(alias = "ncclAvg")]
+        Avg = ncclAvg,
+    }
 }
 
 impl ReduceOp {
-    /// All operations, in NCCL's order.
-    pub const ALL: &'static [Self] = &[Self::Sum, Self::Prod, Self::Max, Self::Min, Self::Avg];
-
-    /// Returns NCCL's constant.
-    #[must_use]
-    pub const fn as_raw(self) -> ncclRedOp_t {
-        match self {
-            Self::Sum => ncclRedOp_t::ncclSum,
-            Self::Prod => ncclRedOp_t::ncclProd,
-            Self::Max => ncclRedOp_t::ncclMax,
-            Self::Min => ncclRedOp_t::ncclMin,
-            Self::Avg => ncclRedOp_t::ncclAvg,
-        }
-    }
-
     /// Returns the reduction of one integer of each rank, for comparison with NCCL's results; `None` without ranks.
     /// Sums and products that exceed 64 bits wrap around.
     ///
@@ -72,20 +57,7 @@ impl ReduceOp {
         };
         result.map(|sum| if self == Self::Avg { sum / size } else { sum })
     }
-
-    /// Returns the name of NCCL's constant.
-    const fn raw_name(self) -> &'static str {
-        match self {
-            Self::Sum => "ncclSum",
-            Self::Prod => "ncclProd",
-            Self::Max => "ncclMax",
-            Self::Min => "ncclMin",
-            Self::Avg => "ncclAvg",
-        }
-    }
 }
-
-releases_of_values!(ReduceOp);
 
 /// Writes the name that nccl-tests uses.
 impl fmt::Display for ReduceOp {

@@ -10,12 +10,6 @@ use crate::sys::cudaStream_t;
 ///
 /// NCCL's operations return when they are enqueued on a stream, and run in its order. The CPU implementation
 /// has no streams: every operation is complete when the call (or the group) returns.
-///
-/// ```
-/// use libnccl::StreamRef;
-///
-/// assert!(StreamRef::DEFAULT.as_raw().is_null());
-/// ```
 #[doc(alias = "cudaStream_t")]
 #[derive(Debug, Clone, Copy)]
 pub struct StreamRef<'a> {
@@ -34,7 +28,6 @@ impl<'a> StreamRef<'a> {
     /// Borrows a stream of another library.
     ///
     /// ```
-    /// # fn main() -> libnccl::Result<()> {
     /// # let comm = libnccl_cpu::nccl().init_all(&[0])?.remove(0);
     /// # let (mut buffer, raw) = ([1.0], std::ptr::null_mut());
     /// use libnccl::{ReduceOp, StreamRef};
@@ -42,8 +35,7 @@ impl<'a> StreamRef<'a> {
     /// // SAFETY: cudaStreamCreate returned `raw`, which is destroyed later.
     /// let stream = unsafe { StreamRef::from_raw(raw) };
     /// comm.all_reduce_in_place(&mut buffer, ReduceOp::Sum, stream)?;
-    /// # Ok(())
-    /// # }
+    /// # Ok::<(), libnccl::Error>(())
     /// ```
     ///
     /// # Safety

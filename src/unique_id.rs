@@ -12,15 +12,13 @@ use crate::sys;
 /// The process that created it must live until all ranks have joined.
 ///
 /// ```
-/// # fn main() -> libnccl::Result<()> {
 /// use libnccl::UniqueId;
 ///
 /// let id = libnccl_cpu::nccl().unique_id()?;
 /// assert_eq!(UniqueId::from_bytes(*id.as_bytes()), id);
 /// assert_eq!(id.to_string().parse(), Ok(id));
 /// assert!("abc".parse::<UniqueId>().is_err());
-/// # Ok(())
-/// # }
+/// # Ok::<(), libnccl::Error>(())
 /// ```
 #[doc(alias = "ncclUniqueId")]
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
@@ -46,13 +44,11 @@ impl UniqueId {
     /// Creates an id from C's form, such as that of the crate cudarc: `UniqueId::from_c_chars(*id.internal())`.
     ///
     /// ```
-    /// # fn main() -> libnccl::Result<()> {
     /// use libnccl::UniqueId;
     ///
     /// let id = libnccl_cpu::nccl().unique_id()?;
     /// assert_eq!(UniqueId::from_c_chars(id.to_c_chars()), id);
-    /// # Ok(())
-    /// # }
+    /// # Ok::<(), libnccl::Error>(())
     /// ```
     #[must_use]
     pub fn from_c_chars(chars: [c_char; Self::BYTES]) -> Self {

@@ -224,7 +224,6 @@ fn check_calls(get_version: *const c_void) -> Result<(), String> {
 }
 
 #[cfg(not(target_os = "linux"))]
-#[allow(clippy::unnecessary_wraps)]
 fn check_calls(_: *const c_void) -> Result<(), String> {
     Ok(())
 }

@@ -24,7 +24,6 @@ pub(super) struct Linked {
 /// They come from a table in C, not from the `extern` block: nothing can be looked up by name in a program, so the newer
 /// functions have to be weak references, which Rust does not have.
 #[cfg(nccl_archive)]
-#[allow(clippy::unnecessary_wraps)]
 pub(super) fn library() -> Result<Linked, LoadError> {
     use crate::dynamic_linker::mapped;
 

@@ -9,7 +9,6 @@ use crate::{AnyElement, AnySlice, AnySliceMut, BufferResult, DataType, RecvBuffe
 /// addresses:
 ///
 /// ```
-/// # fn main() -> libnccl::Result<()> {
 /// use libnccl::{AnyBuffer, BufferMut, Communicator, DataType, ReduceOp, Result, StreamRef};
 ///
 /// /// `B` is a `CudaSlice<u8>`, or a vector in tests on the CPU.
@@ -27,23 +26,20 @@ use crate::{AnyElement, AnySlice, AnySliceMut, BufferResult, DataType, RecvBuffe
 ///
 /// let comms = libnccl_cpu::nccl().init_all(&[0])?;
 /// Tensor { data_type: DataType::Int8, bytes: vec![1, 2, 3] }.sum(&comms[0])?;
-/// # Ok(())
-/// # }
+/// # Ok::<(), libnccl::Error>(())
 /// ```
 ///
 /// The operation is [`Error::InvalidArgument`](crate::Error::InvalidArgument) if the length or the address of the bytes is
 /// no multiple of the type's size:
 ///
 /// ```
-/// # fn main() -> libnccl::Result<()> {
 /// # use libnccl::{AnyBuffer, DataType, ReduceOp, StreamRef};
 /// # let comms = libnccl_cpu::nccl().init_all(&[0])?;
 /// let mut bytes = [0_u8; 7];
 /// let halves = AnyBuffer::new(DataType::Float16, &mut bytes);
 /// let error = comms[0].broadcast_in_place(halves, 0, StreamRef::DEFAULT).unwrap_err();
 /// assert_eq!(error.to_string(), "broadcast_in_place: 7 bytes are no multiple of 2, the size of half");
-/// # Ok(())
-/// # }
+/// # Ok::<(), libnccl::Error>(())
 /// ```
 #[derive(Debug, Clone, Copy)]
 pub struct AnyBuffer<B> {

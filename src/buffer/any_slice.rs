@@ -10,7 +10,6 @@ use crate::{DataType, DeviceSlice, DeviceSliceMut, Element, Error, InvalidArgume
 /// All operations accept it. Two views of one operation must have the same type.
 ///
 /// ```
-/// # fn main() -> libnccl::Result<()> {
 /// use libnccl::{AnySlice, AnySliceMut, DataType, ReduceOp, StreamRef};
 ///
 /// let comms = libnccl_cpu::nccl().init_all(&[0])?;
@@ -20,8 +19,7 @@ use crate::{DataType, DeviceSlice, DeviceSliceMut, Element, Error, InvalidArgume
 /// let to = AnySliceMut::from_bytes(data_type, &mut recv)?;
 /// comms[0].all_reduce(from, to, ReduceOp::Sum, StreamRef::DEFAULT)?;
 /// assert_eq!(recv, [1, 2, 3]);
-/// # Ok(())
-/// # }
+/// # Ok::<(), libnccl::Error>(())
 /// ```
 ///
 /// A typed view becomes one by [`DeviceSlice::into_any`]. For bytes in buffers of other crates, see
@@ -38,7 +36,6 @@ pub enum AnyElement {}
 /// The elements of a buffer: an [`Element`] type, or [`AnyElement`].
 ///
 /// ```
-/// # fn main() -> libnccl::Result<()> {
 /// use libnccl::{AnySliceMut, BufferElement, Communicator, DataType, RecvBuffer, ReduceOp, Result, StreamRef};
 ///
 /// fn sum<'b, T: BufferElement>(comm: &Communicator, buffer: impl RecvBuffer<'b, Element = T>) -> Result<()> {
@@ -48,8 +45,7 @@ pub enum AnyElement {}
 /// let comms = libnccl_cpu::nccl().init_all(&[0])?;
 /// sum(&comms[0], &mut [1.0_f64])?;
 /// sum(&comms[0], AnySliceMut::from_bytes(DataType::Int8, &mut [1])?)?;
-/// # Ok(())
-/// # }
+/// # Ok::<(), libnccl::Error>(())
 /// ```
 pub trait BufferElement: Copy + Send + Sync + 'static + Sealed {}
 
@@ -67,22 +63,6 @@ impl<T: Element> Sealed for T {
 }
 impl Sealed for AnyElement {
     const HAS_TYPE: bool = false;
-}
-
-impl<'a, T: Element> DeviceSlice<'a, T> {
-    /// Returns the same view, with the element type known at run time only; see [`AnySlice`].
-    #[must_use]
-    pub const fn into_any(self) -> AnySlice<'a> {
-        self.cast()
-    }
-}
-
-impl<'a, T: Element> DeviceSliceMut<'a, T> {
-    /// Returns the same view, with the element type known at run time only; see [`AnySlice`].
-    #[must_use]
-    pub const fn into_any(self) -> AnySliceMut<'a> {
-        self.cast()
-    }
 }
 
 impl<'a> AnySlice<'a> {

@@ -1,13 +1,6 @@
 use std::fmt;
 
 /// The kind of memory that a communicator works on.
-///
-/// ```
-/// use libnccl::MemorySpace;
-///
-/// let nccl = libnccl_cpu::nccl();
-/// assert_eq!(nccl.memory_space(), MemorySpace::Host);
-/// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum MemorySpace {

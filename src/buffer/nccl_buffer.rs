@@ -24,7 +24,6 @@ use crate::{
 /// implementation, where it can be used as a slice too. Pass `&buffer` or `&mut buffer` to operations.
 ///
 /// ```
-/// # fn main() -> libnccl::Result<()> {
 /// use libnccl::{ReduceOp, StreamRef};
 ///
 /// let nccl = libnccl_cpu::nccl();
@@ -32,8 +31,7 @@ use crate::{
 /// let mut sums = nccl.alloc::<f32>(3)?;
 /// comm.all_reduce(&[1.0, 2.0, 3.0], &mut sums, ReduceOp::Sum, StreamRef::DEFAULT)?;
 /// assert_eq!(sums.as_slice(), Some(&[1.0, 2.0, 3.0][..]));
-/// # Ok(())
-/// # }
+/// # Ok::<(), libnccl::Error>(())
 /// ```
 ///
 /// # Dropping a buffer on a GPU
@@ -44,7 +42,6 @@ use crate::{
 /// ranks may access it at any time, unless `assume_idle` promises that they do not.
 ///
 /// ```
-/// # fn main() -> libnccl::Result<()> {
 /// # use libnccl::{ReduceOp, StreamRef};
 /// # let nccl = libnccl_cpu::nccl();
 /// # let comm = nccl.init_all(&[0])?.remove(0);
@@ -55,14 +52,12 @@ use crate::{
 /// // SAFETY: all work that uses the buffer was on that stream.
 /// unsafe { buffer.assume_idle() };
 /// buffer.free()?; // Or drop it.
-/// # Ok(())
-/// # }
+/// # Ok::<(), libnccl::Error>(())
 /// ```
 ///
 /// An operation borrows the buffer during the call, and a group during the group:
 ///
 /// ```compile_fail,E0505
-/// # fn main() -> libnccl::Result<()> {
 /// # use libnccl::StreamRef;
 /// let nccl = libnccl_cpu::nccl();
 /// let comm = nccl.init_all(&[0])?.remove(0);
@@ -72,8 +67,7 @@ use crate::{
 ///     drop(buffer);
 ///     Ok(())
 /// })?;
-/// # Ok(())
-/// # }
+/// # Ok::<(), libnccl::Error>(())
 /// ```
 #[doc(alias = "ncclMemAlloc")]
 #[doc(alias = "ncclMemFree")]
@@ -109,14 +103,6 @@ impl Nccl {
     ///
     /// NCCL rounds up to the granularity of the GPU, about 2 MiB, so prefer one large buffer to many small ones. For
     /// zero elements no memory is allocated.
-    ///
-    /// ```
-    /// # fn main() -> libnccl::Result<()> {
-    /// let mut buffer = libnccl_cpu::nccl().alloc::<i64>(4)?;
-    /// assert_eq!(buffer.as_mut_slice(), Some(&mut [0; 4][..]));
-    /// # Ok(())
-    /// # }
-    /// ```
     ///
     /// # Errors
     /// [`Error::InvalidArgument`] if the size exceeds `isize::MAX` bytes; [`Error::Unsupported`]; [`Error::Nccl`], for
@@ -207,14 +193,12 @@ impl<T: Element> NcclBuffer<T> {
     /// Returns the elements, for writing; `None` in the cases of [`as_slice`](Self::as_slice).
     ///
     /// ```
-    /// # fn main() -> libnccl::Result<()> {
     /// let mut buffer = libnccl_cpu::nccl().alloc::<i32>(3)?;
     /// if let Some(elements) = buffer.as_mut_slice() {
     ///     elements.fill(7);
     /// }
     /// assert_eq!(buffer.as_slice(), Some(&[7; 3][..]));
-    /// # Ok(())
-    /// # }
+    /// # Ok::<(), libnccl::Error>(())
     /// ```
     #[must_use]
     pub fn as_mut_slice(&mut self) -> Option<&mut [T]> {
@@ -258,14 +242,7 @@ impl<T: Element> NcclBuffer<T> {
         self.allocation.busy.store(false, Relaxed);
     }
 
-    /// Frees the memory, as dropping it does, and returns errors. Since NCCL 2.19.3.
-    ///
-    /// ```
-    /// # fn main() -> libnccl::Result<()> {
-    /// libnccl_cpu::nccl().alloc::<f32>(8)?.free()?;
-    /// # Ok(())
-    /// # }
-    /// ```
+    /// Frees the memory, as dropping it does, and returns errors; for an example, see [`NcclBuffer`]. Since NCCL 2.19.3.
     ///
     /// # Errors
     /// [`Error::InvalidUsage`] if work may still use it, on a GPU or as a window: the memory is leaked; or if it is
@@ -308,10 +285,9 @@ impl Allocation {
     /// Returns an error if work of this or another rank may still use the memory.
     pub(crate) fn check_idle(&self, call: &'static str) -> Result<()> {
         if self.busy.load(Relaxed) {
-            return Err(Error::usage(
-                call,
-                "work that uses the memory may not have run yet; wait for it, then call assume_idle",
-            ));
+            let problem =
+                "work that uses the memory may not have run yet; wait for it, then call assume_idle";
+            return Err(Error::usage(call, problem));
         }
         Ok(())
     }

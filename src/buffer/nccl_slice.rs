@@ -27,12 +27,10 @@ impl<T: Element> NcclBuffer<T> {
     /// Returns a part for an operation to read; `None` if the range is out of bounds.
     ///
     /// ```
-    /// # fn main() -> libnccl::Result<()> {
     /// let buffer = libnccl_cpu::nccl().alloc::<f32>(8)?;
     /// assert_eq!(buffer.get(6..).map(|part| part.len()), Some(2));
     /// assert!(buffer.get(6..9).is_none());
-    /// # Ok(())
-    /// # }
+    /// # Ok::<(), libnccl::Error>(())
     /// ```
     #[must_use]
     pub fn get(&self, range: impl RangeBounds<usize>) -> Option<NcclSlice<'_, T>> {
@@ -43,7 +41,6 @@ impl<T: Element> NcclBuffer<T> {
     /// Returns a part for an operation to write; `None` if the range is out of bounds.
     ///
     /// ```
-    /// # fn main() -> libnccl::Result<()> {
     /// use libnccl::{ReduceOp, StreamRef};
     ///
     /// let nccl = libnccl_cpu::nccl();
@@ -52,8 +49,7 @@ impl<T: Element> NcclBuffer<T> {
     /// let last = buffer.get_mut(3..).expect("it has 4 elements");
     /// comm.all_reduce(&[5.0], last, ReduceOp::Sum, StreamRef::DEFAULT)?;
     /// assert_eq!(buffer.as_slice(), Some(&[0.0, 0.0, 0.0, 5.0][..]));
-    /// # Ok(())
-    /// # }
+    /// # Ok::<(), libnccl::Error>(())
     /// ```
     #[must_use]
     pub fn get_mut(&mut self, range: impl RangeBounds<usize>) -> Option<NcclSliceMut<'_, T>> {
@@ -104,6 +100,6 @@ impl<'a, T: Element> RecvBuffer<'a> for NcclSliceMut<'a, T> {
     type Guard = ();
 
     unsafe fn into_view(self, _: StreamRef<'a>) -> BufferResult<(DeviceSliceMut<'a, T>, ())> {
-        Ok((self.buffer.view_mut().slice_mut(self.start, self.length), ()))
+        Ok((self.buffer.view_mut().slice(self.start, self.length), ()))
     }
 }

@@ -22,13 +22,11 @@ use crate::{Buffer, BufferElement, BufferMut, BufferResult, DeviceSlice, DeviceS
 ///     }
 /// }
 ///
-/// # fn main() -> libnccl::Result<()> {
 /// let comms = libnccl_cpu::nccl().init_all(&[0])?;
 /// let mut sum = [0.0; 2];
 /// comms[0].all_reduce(Row(&[1.0, 2.0]), &mut sum, ReduceOp::Sum, StreamRef::DEFAULT)?;
 /// assert_eq!(sum, [1.0, 2.0]);
-/// # Ok(())
-/// # }
+/// # Ok::<(), libnccl::Error>(())
 /// ```
 #[diagnostic::on_unimplemented(
     message = "`{Self}` is not a buffer that an operation can read",
@@ -74,7 +72,6 @@ pub trait SendBuffer<'a> {
 /// whether its callers have device memory, an [`NcclBuffer`](crate::NcclBuffer) or the buffers of another crate:
 ///
 /// ```
-/// # fn main() -> libnccl::Result<()> {
 /// use libnccl::{Communicator, DeviceSliceMut, RecvBuffer, ReduceOp, Result, StreamRef};
 ///
 /// fn sum<'b>(comm: &Communicator, buffer: impl RecvBuffer<'b, Element = f32>) -> Result<()> {
@@ -88,8 +85,7 @@ pub trait SendBuffer<'a> {
 /// sum(&comm, DeviceSliceMut::from(&mut vector))?;
 /// sum(&comm, &mut own)?;
 /// sum(&comm, DeviceSliceMut::from(&mut own))?;
-/// # Ok(())
-/// # }
+/// # Ok::<(), libnccl::Error>(())
 /// ```
 ///
 /// For an example of an implementation, see [`SendBuffer`].

@@ -5,7 +5,7 @@ use std::marker::PhantomData;
 use std::num::NonZeroUsize;
 use std::ops::{Bound, Range, RangeBounds};
 
-use crate::{DataType, Element, MemorySpace};
+use crate::{AnyElement, DataType, Element, MemorySpace};
 
 /// A borrowed buffer that an operation reads.
 ///
@@ -25,14 +25,6 @@ pub struct DeviceSlice<'a, T> {
 }
 
 /// A borrowed buffer that an operation writes; see [`DeviceSlice`].
-///
-/// ```
-/// use libnccl::DeviceSliceMut;
-///
-/// let mut sums = vec![0.0_f64; 4];
-/// let slice = DeviceSliceMut::from(&mut sums);
-/// assert_eq!(slice.len(), 4);
-/// ```
 #[derive(Debug)]
 pub struct DeviceSliceMut<'a, T> {
     raw: RawSlice,
@@ -121,11 +113,89 @@ impl RawSlice {
     }
 }
 
+/// Defines what the two views have in common: how they are made, and what is asked of them.
+macro_rules! views {
+    ($($view:ident of $pointer:ty;)*) => {$(
+        impl<'a, T: Element> $view<'a, T> {
+            /// Borrows `length` elements of memory in `space`.
+            ///
+            /// # Safety
+            /// As for [`from_raw_parts`](Self::from_raw_parts), in the memory that `space` names; host memory need only
+            /// live as long as `'a`.
+            #[inline]
+            pub(crate) const unsafe fn new(pointer: $pointer, length: usize, space: MemorySpace) -> Self {
+                let (pointer, data_type) = (pointer.cast(), T::DATA_TYPE);
+                let raw = RawSlice { pointer, length, space, device: None, data_type, excess: 0 };
+                Self { raw, memory: PhantomData }
+            }
+
+            /// Returns the same view, with the element type known at run time only; see [`AnySlice`](crate::AnySlice).
+            #[must_use]
+            pub const fn into_any(self) -> $view<'a, AnyElement> {
+                $view { raw: self.raw, memory: PhantomData }
+            }
+        }
+
+        impl<'a, T> $view<'a, T> {
+            /// Returns the bytes as elements of `data_type`, which are to be checked.
+            pub(crate) const fn elements_of<U>(self, data_type: DataType) -> $view<'a, U> {
+                $view { raw: self.raw.elements_of(data_type), memory: PhantomData }
+            }
+
+            /// Returns `length` elements from `start` on; the caller has checked that they exist.
+            pub(crate) const fn slice(&self, start: usize, length: usize) -> Self {
+                Self { raw: self.raw.slice(start, length), memory: PhantomData }
+            }
+
+            /// Sets the CUDA device of the memory, if it is known.
+            #[inline]
+            pub(crate) const fn on_device(mut self, device: Option<i32>) -> Self {
+                self.raw.device = device;
+                self
+            }
+
+            /// Returns it without lifetime and type.
+            #[inline(always)]
+            pub(crate) const fn raw(&self) -> RawSlice {
+                self.raw
+            }
+
+            /// Returns the type of the elements.
+            #[must_use]
+            pub const fn data_type(&self) -> DataType {
+                self.raw.data_type
+            }
+
+            /// Returns the number of elements.
+            #[must_use]
+            pub const fn len(&self) -> usize {
+                self.raw.length
+            }
+
+            /// Returns `true` if there are no elements.
+            #[must_use]
+            pub const fn is_empty(&self) -> bool {
+                self.raw.length == 0
+            }
+
+            /// Returns the memory space; `None` for an empty buffer, which has no memory.
+            #[must_use]
+            pub const fn memory_space(&self) -> Option<MemorySpace> {
+                self.raw.memory_space()
+            }
+        }
+    )*};
+}
+
+views! {
+    DeviceSlice of *const T;
+    DeviceSliceMut of *mut T;
+}
+
 impl<T: Element> DeviceSlice<'_, T> {
     /// Borrows `length` elements of device memory.
     ///
     /// ```no_run
-    /// # fn main() -> libnccl::Result<()> {
     /// # let nccl = libnccl::Nccl::load()?;
     /// # let comm = nccl.init_rank(8, 0, &nccl.unique_id()?)?;
     /// # let (pointer, length, mut sums) = (std::ptr::null::<f32>(), 1024, nccl.alloc::<f32>(1024)?);
@@ -136,8 +206,7 @@ impl<T: Element> DeviceSlice<'_, T> {
     /// let send = unsafe { DeviceSlice::from_raw_parts(pointer, length) };
     /// comm.all_reduce(send, &mut sums, ReduceOp::Sum, StreamRef::DEFAULT)?;
     /// synchronize(); // cudaStreamSynchronize
-    /// # Ok(())
-    /// # }
+    /// # Ok::<(), libnccl::Error>(())
     /// ```
     ///
     /// # Safety
@@ -153,51 +222,9 @@ impl<T: Element> DeviceSlice<'_, T> {
         // SAFETY: the caller guarantees that the memory is valid until the work has run.
         unsafe { Self::new(pointer, length, MemorySpace::Device) }
     }
-
-    /// Borrows `length` elements of memory in `space`.
-    ///
-    /// # Safety
-    /// As for [`from_raw_parts`](Self::from_raw_parts), in the memory that `space` names; host memory need only live
-    /// as long as `'a`.
-    #[inline]
-    pub(crate) const unsafe fn new(pointer: *const T, length: usize, space: MemorySpace) -> Self {
-        // SAFETY: the caller guarantees it.
-        unsafe { Self::of_type(T::DATA_TYPE, pointer, length, space) }
-    }
 }
 
 impl<'a, T> DeviceSlice<'a, T> {
-    /// Borrows `length` elements of `data_type` in `space`, whatever `T` is.
-    ///
-    /// # Safety
-    /// As for [`new`](Self::new), with elements of `data_type`.
-    #[inline]
-    pub(crate) const unsafe fn of_type(
-        data_type: DataType,
-        pointer: *const T,
-        length: usize,
-        space: MemorySpace,
-    ) -> Self {
-        let raw = RawSlice { pointer: pointer.cast(), length, space, device: None, data_type, excess: 0 };
-        Self { raw, memory: PhantomData }
-    }
-
-    /// Returns the view with another `T`, and the same data type.
-    pub(crate) const fn cast<U>(self) -> DeviceSlice<'a, U> {
-        DeviceSlice { raw: self.raw, memory: PhantomData }
-    }
-
-    /// Returns the bytes as elements of `data_type`, which are to be [checked](Self::check_layout).
-    pub(crate) const fn elements_of<U>(self, data_type: DataType) -> DeviceSlice<'a, U> {
-        DeviceSlice { raw: self.raw.elements_of(data_type), memory: PhantomData }
-    }
-
-    /// Returns the type of the elements.
-    #[must_use]
-    pub const fn data_type(&self) -> DataType {
-        self.raw.data_type
-    }
-
     /// Returns a part; `None` if the range is out of bounds.
     ///
     /// ```
@@ -212,62 +239,10 @@ impl<'a, T> DeviceSlice<'a, T> {
         let Range { start, end } = checked_range(range, self.len())?;
         Some(self.slice(start, end - start))
     }
-
-    /// Returns the number of elements.
-    #[must_use]
-    pub const fn len(&self) -> usize {
-        self.raw.length
-    }
-
-    /// Returns `true` if there are no elements.
-    #[must_use]
-    pub const fn is_empty(&self) -> bool {
-        self.raw.length == 0
-    }
-
-    /// Returns the memory space; `None` for an empty buffer, which has no memory.
-    #[must_use]
-    pub const fn memory_space(&self) -> Option<MemorySpace> {
-        self.raw.memory_space()
-    }
-
-    /// Sets the CUDA device of the memory, if it is known.
-    #[inline]
-    pub(crate) const fn on_device(mut self, device: Option<i32>) -> Self {
-        self.raw.device = device;
-        self
-    }
-
-    /// Returns `length` elements from `start` on; the caller has checked that they exist.
-    pub(crate) const fn slice(&self, start: usize, length: usize) -> Self {
-        Self { raw: self.raw.slice(start, length), memory: PhantomData }
-    }
-
-    /// Returns it without lifetime and type.
-    #[inline(always)]
-    pub(crate) const fn raw(&self) -> RawSlice {
-        self.raw
-    }
 }
 
 impl<T: Element> DeviceSliceMut<'_, T> {
-    /// Borrows `length` elements of device memory.
-    ///
-    /// ```no_run
-    /// # fn main() -> libnccl::Result<()> {
-    /// # let nccl = libnccl::Nccl::load()?;
-    /// # let comm = nccl.init_rank(8, 0, &nccl.unique_id()?)?;
-    /// # let (pointer, length) = (std::ptr::null_mut::<f32>(), 1024);
-    /// # fn synchronize() {}
-    /// use libnccl::{DeviceSliceMut, ReduceOp, StreamRef};
-    ///
-    /// // SAFETY: cudaMalloc returned `pointer` for `length` elements; they are freed after `synchronize`.
-    /// let buffer = unsafe { DeviceSliceMut::from_raw_parts(pointer, length) };
-    /// comm.all_reduce_in_place(buffer, ReduceOp::Sum, StreamRef::DEFAULT)?;
-    /// synchronize(); // cudaStreamSynchronize
-    /// # Ok(())
-    /// # }
-    /// ```
+    /// Borrows `length` elements of device memory; for an example, see [`DeviceSlice::from_raw_parts`].
     ///
     /// # Safety
     /// As for [`DeviceSlice::from_raw_parts`], and no reference to the elements exists until the work has run.
@@ -276,55 +251,12 @@ impl<T: Element> DeviceSliceMut<'_, T> {
         // SAFETY: the caller guarantees that the memory is valid until the work has run.
         unsafe { Self::new(pointer, length, MemorySpace::Device) }
     }
-
-    /// Borrows `length` elements of memory in `space`.
-    ///
-    /// # Safety
-    /// As for [`from_raw_parts`](Self::from_raw_parts), in the memory that `space` names; host memory need only live
-    /// as long as `'a`.
-    #[inline]
-    pub(crate) const unsafe fn new(pointer: *mut T, length: usize, space: MemorySpace) -> Self {
-        // SAFETY: the caller guarantees it.
-        unsafe { Self::of_type(T::DATA_TYPE, pointer, length, space) }
-    }
 }
 
 impl<'a, T> DeviceSliceMut<'a, T> {
-    /// Borrows `length` elements of `data_type` in `space`, whatever `T` is.
-    ///
-    /// # Safety
-    /// As for [`new`](Self::new), with elements of `data_type`.
-    #[inline]
-    pub(crate) const unsafe fn of_type(
-        data_type: DataType,
-        pointer: *mut T,
-        length: usize,
-        space: MemorySpace,
-    ) -> Self {
-        let raw = RawSlice { pointer: pointer.cast(), length, space, device: None, data_type, excess: 0 };
-        Self { raw, memory: PhantomData }
-    }
-
-    /// Returns the view with another `T`, and the same data type.
-    pub(crate) const fn cast<U>(self) -> DeviceSliceMut<'a, U> {
-        DeviceSliceMut { raw: self.raw, memory: PhantomData }
-    }
-
-    /// Returns the bytes as elements of `data_type`, which are to be [checked](Self::check_layout).
-    pub(crate) const fn elements_of<U>(self, data_type: DataType) -> DeviceSliceMut<'a, U> {
-        DeviceSliceMut { raw: self.raw.elements_of(data_type), memory: PhantomData }
-    }
-
-    /// Returns the type of the elements.
-    #[must_use]
-    pub const fn data_type(&self) -> DataType {
-        self.raw.data_type
-    }
-
     /// Borrows the view, for a second use of the memory after the first.
     ///
     /// ```
-    /// # fn main() -> libnccl::Result<()> {
     /// use libnccl::{DeviceSliceMut, ReduceOp, StreamRef};
     ///
     /// let comms = libnccl_cpu::nccl().init_all(&[0])?;
@@ -332,8 +264,7 @@ impl<'a, T> DeviceSliceMut<'a, T> {
     /// let mut view = DeviceSliceMut::from(&mut sums);
     /// comms[0].all_reduce_in_place(view.reborrow(), ReduceOp::Sum, StreamRef::DEFAULT)?;
     /// comms[0].broadcast_in_place(view, 0, StreamRef::DEFAULT)?;
-    /// # Ok(())
-    /// # }
+    /// # Ok::<(), libnccl::Error>(())
     /// ```
     #[must_use]
     pub const fn reborrow(&mut self) -> DeviceSliceMut<'_, T> {
@@ -353,13 +284,12 @@ impl<'a, T> DeviceSliceMut<'a, T> {
     #[must_use]
     pub fn get_mut(self, range: impl RangeBounds<usize>) -> Option<Self> {
         let Range { start, end } = checked_range(range, self.len())?;
-        Some(self.slice_mut(start, end - start))
+        Some(self.slice(start, end - start))
     }
 
     /// Divides the view into two, the second from element `middle` on; `None` if `middle` is out of bounds.
     ///
     /// ```
-    /// # fn main() -> libnccl::Result<()> {
     /// use libnccl::{DeviceSliceMut, ReduceOp, StreamRef};
     ///
     /// let nccl = libnccl_cpu::nccl();
@@ -370,13 +300,12 @@ impl<'a, T> DeviceSliceMut<'a, T> {
     ///     g.all_reduce_in_place(&comms[0], first, ReduceOp::Sum, StreamRef::DEFAULT)?;
     ///     g.all_reduce_in_place(&comms[0], second, ReduceOp::Max, StreamRef::DEFAULT)
     /// })?;
-    /// # Ok(())
-    /// # }
+    /// # Ok::<(), libnccl::Error>(())
     /// ```
     #[must_use]
     pub fn split_at_mut(self, middle: usize) -> Option<(Self, Self)> {
         let rest = self.len().checked_sub(middle)?;
-        Some((self.slice_mut(0, middle), self.slice_mut(middle, rest)))
+        Some((self.slice(0, middle), self.slice(middle, rest)))
     }
 
     /// Divides the view into parts of `length` elements, of which the last may be shorter.
@@ -392,44 +321,8 @@ impl<'a, T> DeviceSliceMut<'a, T> {
     pub fn chunks_mut(self, length: NonZeroUsize) -> impl Iterator<Item = Self> {
         (0..self.len()).step_by(length.get()).map(move |start| {
             let rest = self.len() - start;
-            self.slice_mut(start, rest.min(length.get()))
+            self.slice(start, rest.min(length.get()))
         })
-    }
-
-    /// Returns the number of elements.
-    #[must_use]
-    pub const fn len(&self) -> usize {
-        self.raw.length
-    }
-
-    /// Returns `true` if there are no elements.
-    #[must_use]
-    pub const fn is_empty(&self) -> bool {
-        self.raw.length == 0
-    }
-
-    /// Returns the memory space; `None` for an empty buffer, which has no memory.
-    #[must_use]
-    pub const fn memory_space(&self) -> Option<MemorySpace> {
-        self.raw.memory_space()
-    }
-
-    /// Sets the CUDA device of the memory, if it is known.
-    #[inline]
-    pub(crate) const fn on_device(mut self, device: Option<i32>) -> Self {
-        self.raw.device = device;
-        self
-    }
-
-    /// Returns `length` elements from `start` on; the caller has checked that they exist.
-    pub(crate) const fn slice_mut(&self, start: usize, length: usize) -> Self {
-        Self { raw: self.raw.slice(start, length), memory: PhantomData }
-    }
-
-    /// Returns it without lifetime and type.
-    #[inline(always)]
-    pub(crate) const fn raw(&self) -> RawSlice {
-        self.raw
     }
 }
 

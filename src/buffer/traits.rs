@@ -1,6 +1,7 @@
 #![allow(unsafe_code)] // Unsafe traits, and their implementations for slices.
 
 use std::error::Error as StdError;
+use std::sync::Arc;
 
 use crate::cuda::is_stream_complete;
 use crate::{DeviceSlice, DeviceSliceMut, Element, MemorySpace, StreamRef, sys};
@@ -17,7 +18,7 @@ pub type BufferResult<T> = Result<T, Box<dyn StdError>>;
 /// Operations then accept `&B`.
 ///
 /// ```
-/// use libnccl::{Buffer, BufferResult, MemorySpace, ReduceOp, StreamRef};
+/// use libnccl::{Buffer, BufferMut, BufferResult, MemorySpace, ReduceOp, StreamRef};
 ///
 /// /// A tensor of some framework.
 /// struct Tensor {
@@ -40,14 +41,20 @@ pub type BufferResult<T> = Result<T, Box<dyn StdError>>;
 ///     }
 /// }
 ///
-/// # fn main() -> libnccl::Result<()> {
+/// // SAFETY: as above; `&mut self` makes the access exclusive.
+/// unsafe impl BufferMut for Tensor {
+///     type GuardMut<'a> = ();
+///
+///     fn as_mut_ptr<'a>(&'a mut self, _: StreamRef<'a>) -> BufferResult<(*mut f32, ())> {
+///         Ok((self.data.as_mut_ptr(), ()))
+///     }
+/// }
+///
 /// let comms = libnccl_cpu::nccl().init_all(&[0])?;
-/// let tensor = Tensor { data: vec![1.0, 2.0] };
-/// let mut sum = [0.0; 2];
+/// let (tensor, mut sum) = (Tensor { data: vec![1.0, 2.0] }, Tensor { data: vec![0.0; 2] });
 /// comms[0].all_reduce(&tensor, &mut sum, ReduceOp::Sum, StreamRef::DEFAULT)?;
-/// assert_eq!(sum, [1.0, 2.0]);
-/// # Ok(())
-/// # }
+/// assert_eq!(sum.data, [1.0, 2.0]);
+/// # Ok::<(), libnccl::Error>(())
 /// ```
 ///
 /// # Device memory
@@ -109,48 +116,7 @@ pub unsafe trait Buffer {
     fn as_ptr<'a>(&'a self, stream: StreamRef<'a>) -> BufferResult<(*const Self::Element, Self::Guard<'a>)>;
 }
 
-/// Memory that operations can write. They then accept `&mut B`.
-///
-/// ```
-/// use libnccl::{Buffer, BufferMut, BufferResult, MemorySpace, ReduceOp, StreamRef};
-///
-/// struct Tensor {
-///     data: Vec<f32>,
-/// }
-///
-/// // SAFETY: initialized host memory, which `data` owns as long as a reference to the tensor lives.
-/// unsafe impl Buffer for Tensor {
-///     type Element = f32;
-///     type Guard<'a> = ();
-/// #
-/// #     fn memory_space(&self) -> MemorySpace {
-/// #         MemorySpace::Host
-/// #     }
-/// #     fn len(&self) -> usize {
-/// #         self.data.len()
-/// #     }
-/// #     fn as_ptr<'a>(&'a self, _: StreamRef<'a>) -> BufferResult<(*const f32, ())> {
-/// #         Ok((self.data.as_ptr(), ()))
-/// #     }
-///     // ...
-/// }
-///
-/// // SAFETY: as above; `&mut self` makes the access exclusive.
-/// unsafe impl BufferMut for Tensor {
-///     type GuardMut<'a> = ();
-///
-///     fn as_mut_ptr<'a>(&'a mut self, _: StreamRef<'a>) -> BufferResult<(*mut f32, ())> {
-///         Ok((self.data.as_mut_ptr(), ()))
-///     }
-/// }
-///
-/// # fn main() -> libnccl::Result<()> {
-/// let comms = libnccl_cpu::nccl().init_all(&[0])?;
-/// let mut tensor = Tensor { data: vec![1.0, 2.0] };
-/// comms[0].all_reduce_in_place(&mut tensor, ReduceOp::Sum, StreamRef::DEFAULT)?;
-/// # Ok(())
-/// # }
-/// ```
+/// Memory that operations can write. They then accept `&mut B`; for an example, see [`Buffer`].
 ///
 /// # Safety
 /// As for [`Buffer`], with `as_mut_ptr` instead of `as_ptr`, and the elements can be written. Nothing else reads or
@@ -193,12 +159,10 @@ pub unsafe trait BufferMut: Buffer {
 ///     }
 /// }
 ///
-/// # fn main() -> libnccl::Result<()> {
 /// let comms = libnccl_cpu::nccl().init_all(&[0])?;
 /// let stream = OwnedStream(std::ptr::null_mut());
 /// comms[0].all_reduce_in_place(&mut [1.0_f32], ReduceOp::Sum, &stream)?;
-/// # Ok(())
-/// # }
+/// # Ok::<(), libnccl::Error>(())
 /// ```
 ///
 /// # Safety
@@ -244,6 +208,19 @@ impl<'a, S: Stream + ?Sized> From<&'a S> for StreamRef<'a> {
     fn from(stream: &'a S) -> Self {
         // SAFETY: the implementation of the trait guarantees it while the reference lives, which is `'a`.
         unsafe { Self::from_raw(stream.as_raw()) }.on_device(stream.device())
+    }
+}
+
+// SAFETY: a reference to the `Arc` keeps the stream, of which the implementation guarantees the rest.
+unsafe impl<S: Stream + ?Sized> Stream for Arc<S> {
+    fn as_raw(&self) -> sys::cudaStream_t {
+        (**self).as_raw()
+    }
+    fn device(&self) -> Option<i32> {
+        (**self).device()
+    }
+    fn is_complete(&self) -> Result<bool, Box<dyn StdError>> {
+        (**self).is_complete()
     }
 }
 

@@ -17,13 +17,11 @@ use crate::{CommunicatorEvent, Error, Observer, Result, ResultCode};
 /// when it returns.
 ///
 /// ```
-/// # fn main() -> libnccl::Result<()> {
 /// let comms = libnccl_cpu::nccl().init_all(&[0])?;
 /// let handle = comms[0].abort_handle();
 /// std::thread::spawn(move || handle.abort()).join().unwrap()?;
 /// assert!(matches!(comms[0].async_error(), Err(libnccl::Error::Aborted { .. })));
-/// # Ok(())
-/// # }
+/// # Ok::<(), libnccl::Error>(())
 /// ```
 #[derive(Clone)]
 pub struct AbortHandle {
@@ -67,14 +65,12 @@ impl AbortHandle {
     /// communicator whose owner is in a call is aborted by the owner.
     ///
     /// ```
-    /// # fn main() -> libnccl::Result<()> {
     /// use libnccl::{AbortHandle, Health};
     ///
     /// let comms = libnccl_cpu::nccl().init_all(&[0, 1])?;
     /// AbortHandle::abort_all(comms.iter().map(|comm| comm.abort_handle()))?;
     /// assert!(comms.iter().all(|comm| comm.abort_handle().health() == Health::Ended));
-    /// # Ok(())
-    /// # }
+    /// # Ok::<(), libnccl::Error>(())
     /// ```
     ///
     /// # Errors
@@ -97,7 +93,6 @@ impl AbortHandle {
     /// Asks for the communicator's asynchronous error, unless its owner is in NCCL. The owner waits meanwhile; it is a short query.
     ///
     /// ```
-    /// # fn main() -> libnccl::Result<()> {
     /// use libnccl::Health;
     ///
     /// let comm = libnccl_cpu::nccl().init_all(&[0])?.remove(0);
@@ -105,8 +100,7 @@ impl AbortHandle {
     /// assert_eq!(handle.health(), Health::Good);
     /// comm.destroy()?;
     /// assert_eq!(handle.health(), Health::Ended);
-    /// # Ok(())
-    /// # }
+    /// # Ok::<(), libnccl::Error>(())
     /// ```
     #[doc(alias = "ncclCommGetAsyncError")]
     #[must_use]

@@ -19,7 +19,6 @@ impl Communicator {
     /// Borrows a communicator that other code has created with `nccl`, and that it ends later.
     ///
     /// ```
-    /// # fn main() -> libnccl::Result<()> {
     /// use libnccl::{Communicator, ReduceOp, StreamRef};
     ///
     /// let nccl = libnccl_cpu::nccl();
@@ -29,8 +28,7 @@ impl Communicator {
     /// comm.all_reduce_in_place(&mut [1.0_f32], ReduceOp::Sum, StreamRef::DEFAULT)?;
     /// drop(comm);
     /// owner.destroy()?;
-    /// # Ok(())
-    /// # }
+    /// # Ok::<(), libnccl::Error>(())
     /// ```
     ///
     /// # Errors

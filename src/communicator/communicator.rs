@@ -19,7 +19,6 @@ use crate::{
 /// A communicator: one rank's membership in a set of ranks that communicate with each other.
 ///
 /// ```
-/// # fn main() -> libnccl::Result<()> {
 /// use libnccl::{ReduceOp, StreamRef};
 ///
 /// let nccl = libnccl_cpu::nccl();
@@ -36,20 +35,18 @@ use crate::{
 ///     let other = scope.spawn(|| work(1));
 ///     work(0)?;
 ///     other.join().expect("rank 1 does not panic")
-/// })
-/// # }
+/// })?;
+/// # Ok::<(), libnccl::Error>(())
 /// ```
 ///
 /// It may move to another thread, but two threads cannot use it at the same time, as NCCL's calls on one communicator
 /// are not thread-safe:
 ///
 /// ```compile_fail,E0277
-/// # fn main() -> libnccl::Result<()> {
 /// let comms = libnccl_cpu::nccl().init_all(&[0])?;
 /// let comm = &comms[0];
 /// std::thread::scope(|s| s.spawn(|| comm.rank()).join().unwrap());
-/// # Ok(())
-/// # }
+/// # Ok::<(), libnccl::Error>(())
 /// ```
 ///
 /// # Several threads
@@ -57,7 +54,6 @@ use crate::{
 /// that waits in NCCL holds the lock, so an [`AbortHandle`] is made before, and needs no lock:
 ///
 /// ```
-/// # fn main() -> libnccl::Result<()> {
 /// use std::sync::{Mutex, MutexGuard, PoisonError};
 ///
 /// use libnccl::{AbortHandle, Communicator, Nccl, ReduceOp, Result, StreamRef};
@@ -107,8 +103,7 @@ use crate::{
 /// });
 /// assert_eq!(tensors, [[6.0; 3]; 2]);
 /// all[0].abort.abort()?;
-/// # Ok(())
-/// # }
+/// # Ok::<(), libnccl::Error>(())
 /// ```
 ///
 /// The lock does not order the calls: if two threads use one communicator, something else has to ensure that all ranks make
@@ -157,7 +152,6 @@ impl Communicator {
     /// Takes over a handle that other code has created with `nccl`.
     ///
     /// ```
-    /// # fn main() -> libnccl::Result<()> {
     /// use libnccl::Communicator;
     ///
     /// let nccl = libnccl_cpu::nccl();
@@ -165,8 +159,7 @@ impl Communicator {
     /// // SAFETY: a live communicator of `nccl`, and `raw` is not used any more.
     /// let comm = unsafe { Communicator::from_raw(&nccl, raw) }?;
     /// assert_eq!(comm.size(), 1);
-    /// # Ok(())
-    /// # }
+    /// # Ok::<(), libnccl::Error>(())
     /// ```
     ///
     /// # Errors
@@ -260,7 +253,6 @@ impl Communicator {
     /// keeps its ownership.
     ///
     /// ```
-    /// # fn main() -> libnccl::Result<()> {
     /// let nccl = libnccl_cpu::nccl();
     /// let comm = nccl.init_all(&[7])?.remove(0);
     /// let cu_device = nccl.as_raw().ncclCommCuDevice.expect("every release has it");
@@ -268,8 +260,7 @@ impl Communicator {
     /// // SAFETY: a live communicator, and a valid out-parameter.
     /// unsafe { cu_device(comm.as_raw(), &mut device) };
     /// assert_eq!(device, comm.device());
-    /// # Ok(())
-    /// # }
+    /// # Ok::<(), libnccl::Error>(())
     /// ```
     #[must_use]
     pub fn as_raw(&self) -> sys::ncclComm_t {
@@ -324,16 +315,6 @@ impl Communicator {
     /// Returns the asynchronous state: [`ResultCode::SUCCESS`], the error of work that failed after it was enqueued,
     /// or [`ResultCode::IN_PROGRESS`]. An error remains until the end of the communicator, which has to be aborted.
     ///
-    /// ```
-    /// # fn main() -> libnccl::Result<()> {
-    /// use libnccl::ResultCode;
-    ///
-    /// let comm = libnccl_cpu::nccl().init_all(&[0])?.remove(0);
-    /// assert_eq!(comm.async_error()?, ResultCode::SUCCESS);
-    /// # Ok(())
-    /// # }
-    /// ```
-    ///
     /// # Errors
     /// [`Error::Nccl`] if the query itself fails, [`Error::Aborted`] after an abort.
     #[doc(alias = "ncclCommGetAsyncError")]
@@ -356,7 +337,6 @@ impl Communicator {
     /// Gives the communicator one more observer, which is told of what happens from now on.
     ///
     /// ```
-    /// # fn main() -> libnccl::Result<()> {
     /// use std::sync::Arc;
     /// use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
     ///
@@ -375,8 +355,7 @@ impl Communicator {
     /// comm.observe(Arc::new(Count::default()));
     /// comm.barrier(&mut [0_u8], StreamRef::DEFAULT)?;
     /// assert_eq!(comm.observer::<Count>().map(|count| count.0.load(Relaxed)), Some(1));
-    /// # Ok(())
-    /// # }
+    /// # Ok::<(), libnccl::Error>(())
     /// ```
     pub fn observe(&self, observer: Arc<dyn Observer>) {
         self.shared.observers.add(self.membership(), observer);
@@ -391,7 +370,7 @@ impl Communicator {
     /// Returns `true` if other code owns the communicator, as that of [`BorrowedCommunicator`](crate::BorrowedCommunicator).
     #[must_use]
     pub fn is_borrowed(&self) -> bool {
-        self.shared.is_borrowed()
+        self.shared.is_borrowed
     }
 
     /// Runs a call outside a group.
@@ -492,10 +471,8 @@ impl Communicator {
         if self.is_nonblocking() {
             return Ok(());
         }
-        Err(Error::usage(
-            call,
-            "the communicator has no timeout, so that its calls block; expected Config::timeout",
-        ))
+        let problem = "the communicator has no timeout, so that its calls block; expected Config::timeout";
+        Err(Error::usage(call, problem))
     }
 
     /// Waits until the method `call`, in progress on a nonblocking communicator, is complete.
@@ -532,7 +509,7 @@ impl Communicator {
     /// One that other code owns is waited for instead.
     #[cold]
     pub(crate) fn abort_work_in_progress(&self) {
-        if self.shared.is_borrowed() {
+        if self.shared.is_borrowed {
             let _ = self.wait("group");
         } else if self.memory_space() == MemorySpace::Host
             && !self.shared.state.is_ended()

@@ -11,14 +11,12 @@ use crate::{CommunicatorEvent, Error, InvalidArgumentKind, MemorySpace, Nccl, Re
 /// A communicator after [`Communicator::finalize`], which only remains to be destroyed or aborted.
 ///
 /// ```
-/// # fn main() -> libnccl::Result<()> {
 /// let comms = libnccl_cpu::nccl().init_all(&[0])?;
 /// let finalized: Vec<_> = comms.into_iter().map(|comm| comm.finalize()).collect::<Result<_, _>>()?;
 /// for finalized in finalized {
 ///     finalized.destroy()?;
 /// }
-/// # Ok(())
-/// # }
+/// # Ok::<(), libnccl::Error>(())
 /// ```
 #[derive(Debug)]
 pub struct Finalized(pub(super) Communicator);
@@ -28,16 +26,7 @@ impl Communicator {
     /// NCCL 2.14.3.
     ///
     /// [`destroy`](Self::destroy) does this by itself. Finalizing first lets one thread finalize all its
-    /// communicators before it destroys any; see [`Finalized`]. The communicator cannot be used any more:
-    ///
-    /// ```compile_fail,E0382
-    /// # fn main() -> libnccl::Result<()> {
-    /// let comm = libnccl_cpu::nccl().init_all(&[0])?.remove(0);
-    /// let finalized = comm.finalize()?;
-    /// comm.rank();
-    /// # Ok(())
-    /// # }
-    /// ```
+    /// communicators before it destroys any; see [`Finalized`]. The communicator cannot be used any more.
     ///
     /// # Errors
     /// [`Error::Nccl`], [`Error::Unsupported`], or [`Error::Timeout`]; in each case the communicator is aborted.
@@ -64,24 +53,20 @@ impl Communicator {
     /// CUDA graphs with work of the communicator are gone, so destroy those first.
     ///
     /// ```
-    /// # fn main() -> libnccl::Result<()> {
     /// let comms = libnccl_cpu::nccl().init_all(&[0])?;
     /// for comm in comms {
     ///     comm.destroy()?;
     /// }
-    /// # Ok(())
-    /// # }
+    /// # Ok::<(), libnccl::Error>(())
     /// ```
     ///
     /// The communicator cannot be used any more:
     ///
     /// ```compile_fail,E0382
-    /// # fn main() -> libnccl::Result<()> {
     /// let comm = libnccl_cpu::nccl().init_all(&[0])?.remove(0);
     /// comm.destroy()?;
     /// comm.rank();
-    /// # Ok(())
-    /// # }
+    /// # Ok::<(), libnccl::Error>(())
     /// ```
     ///
     /// # Errors
@@ -103,13 +88,11 @@ impl Communicator {
     /// Destroys several communicators of one process; all of them are ended, even if one fails.
     ///
     /// ```
-    /// # fn main() -> libnccl::Result<()> {
     /// use libnccl::Communicator;
     ///
     /// let comms = libnccl_cpu::nccl().init_all(&[0, 1])?;
     /// Communicator::destroy_all(comms)?;
-    /// # Ok(())
-    /// # }
+    /// # Ok::<(), libnccl::Error>(())
     /// ```
     ///
     /// # Errors
@@ -126,22 +109,9 @@ impl Communicator {
     /// then goes on in the background. [`Nccl::abort_all`] aborts several communicators of one thread.
     ///
     /// ```
-    /// # fn main() -> libnccl::Result<()> {
     /// let comm = libnccl_cpu::nccl().init_all(&[0])?.remove(0);
     /// comm.abort()?;
-    /// # Ok(())
-    /// # }
-    /// ```
-    ///
-    /// The communicator cannot be used any more:
-    ///
-    /// ```compile_fail,E0382
-    /// # fn main() -> libnccl::Result<()> {
-    /// let comm = libnccl_cpu::nccl().init_all(&[0])?.remove(0);
-    /// comm.abort()?;
-    /// comm.rank();
-    /// # Ok(())
-    /// # }
+    /// # Ok::<(), libnccl::Error>(())
     /// ```
     ///
     /// # Errors
@@ -164,12 +134,10 @@ impl Nccl {
     /// which is not aborted yet.
     ///
     /// ```
-    /// # fn main() -> libnccl::Result<()> {
     /// let nccl = libnccl_cpu::nccl();
     /// let comms = nccl.init_all(&[0, 1])?;
     /// nccl.abort_all(comms)?;
-    /// # Ok(())
-    /// # }
+    /// # Ok::<(), libnccl::Error>(())
     /// ```
     ///
     /// # Errors
@@ -180,11 +148,8 @@ impl Nccl {
         const CALL: &str = "abort_all";
         let communicators: Vec<_> = communicators.into_iter().collect();
         if !communicators.iter().all(|communicator| self.library.is_same(communicator.library())) {
-            return Err(Error::argument(
-                CALL,
-                InvalidArgumentKind::Communicator,
-                "a communicator belongs to another library",
-            ));
+            let problem = "a communicator belongs to another library";
+            return Err(Error::argument(CALL, InvalidArgumentKind::Communicator, problem));
         }
         let live = communicators.iter().filter(|communicator| communicator.shared.state.end());
         let live = live.map(|communicator| communicator.shared.clone()).collect();
@@ -239,7 +204,7 @@ impl Drop for Communicator {
 impl Communicator {
     /// Ends the communicator, as the state has told this thread.
     fn end_at_drop(&self) {
-        if self.shared.is_borrowed() {
+        if self.shared.is_borrowed {
             return self.shared.tell(CommunicatorEvent::Ended);
         }
         // Destroying waits for the other ranks if work is unfinished, and a drop must not hang. On host memory all

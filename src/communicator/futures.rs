@@ -94,8 +94,10 @@ impl Communicator {
     /// let runtime = tokio::runtime::Builder::new_current_thread().build()?;
     /// runtime.block_on(async {
     ///     let mut comm = nccl.init_rank_async(1, 0, &id, &Config::new()).await?;
-    ///     let alone = comm.split_async(Some(0), 0, &Config::new()).await?;
-    ///     assert_eq!(alone.map(|comm| comm.size()), Some(1));
+    ///     if let Some(alone) = comm.split_async(Some(0), 0, &Config::new()).await? {
+    ///         alone.destroy_async().await?;
+    ///     }
+    ///     comm.finalize_async().await?.destroy()?;
     ///     Ok(())
     /// })
     /// # }
@@ -119,22 +121,7 @@ impl Communicator {
     /// made the call. Since NCCL 2.14.3.
     ///
     /// The call begins at once. A future that is dropped before it is ready aborts the communicator.
-    /// [`Finalized::destroy`] then waits for no other rank.
-    ///
-    /// ```
-    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
-    /// use libnccl::Config;
-    ///
-    /// let nccl = libnccl_cpu::nccl();
-    /// let id = nccl.unique_id()?;
-    /// let runtime = tokio::runtime::Builder::new_current_thread().build()?;
-    /// runtime.block_on(async {
-    ///     let comm = nccl.init_rank_async(1, 0, &id, &Config::new()).await?;
-    ///     comm.finalize_async().await?.destroy()?;
-    ///     Ok(())
-    /// })
-    /// # }
-    /// ```
+    /// [`Finalized::destroy`] then waits for no other rank. For an example, see [`split_async`](Self::split_async).
     ///
     /// # Errors
     /// The errors of [`finalize`](Self::finalize), each when the future is ready; [`Error::InvalidUsage`] if the
@@ -149,22 +136,8 @@ impl Communicator {
     /// is complete, all ranks have made the call, and NCCL has freed it. Since NCCL 2.14.3.
     ///
     /// The call begins at once. A future that is dropped before it is ready aborts the communicator, or leaves its end to
-    /// NCCL if no other rank is waited for any more. On a GPU, another thread frees it.
-    ///
-    /// ```
-    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
-    /// use libnccl::Config;
-    ///
-    /// let nccl = libnccl_cpu::nccl();
-    /// let id = nccl.unique_id()?;
-    /// let runtime = tokio::runtime::Builder::new_current_thread().build()?;
-    /// runtime.block_on(async {
-    ///     let comm = nccl.init_rank_async(1, 0, &id, &Config::new()).await?;
-    ///     comm.destroy_async().await?;
-    ///     Ok(())
-    /// })
-    /// # }
-    /// ```
+    /// NCCL if no other rank is waited for any more. On a GPU, another thread frees it. For an example, see
+    /// [`split_async`](Self::split_async).
     ///
     /// # Errors
     /// The errors of [`destroy`](Self::destroy), each when the future is ready; [`Error::InvalidUsage`] if the communicator
@@ -227,10 +200,9 @@ impl Communicator {
         if self.is_nonblocking() {
             return Ok(());
         }
-        Err(Error::usage(
-            call,
-            "the communicator is blocking; expected one with a timeout, or created by init_rank_async",
-        ))
+        let problem =
+            "the communicator is blocking; expected one with a timeout, or created by init_rank_async";
+        Err(Error::usage(call, problem))
     }
 }
 

@@ -28,7 +28,6 @@ impl Nccl {
     /// call at the same time.
     ///
     /// ```
-    /// # fn main() -> libnccl::Result<()> {
     /// let nccl = libnccl_cpu::nccl();
     /// let id = nccl.unique_id()?;
     /// std::thread::scope(|scope| {
@@ -37,8 +36,7 @@ impl Nccl {
     ///         scope.spawn(move || assert_eq!(nccl.init_rank(2, rank, &id).unwrap().size(), 2));
     ///     }
     /// });
-    /// # Ok(())
-    /// # }
+    /// # Ok::<(), libnccl::Error>(())
     /// ```
     ///
     /// # Errors
@@ -51,14 +49,12 @@ impl Nccl {
     /// Creates a communicator as [`init_rank`](Self::init_rank) does, with options, which NCCL has since 2.14.3.
     ///
     /// ```
-    /// # fn main() -> libnccl::Result<()> {
     /// use std::time::Duration;
     ///
     /// let nccl = libnccl_cpu::nccl();
     /// let config = libnccl::Config::new().timeout(Duration::from_secs(30));
     /// let comm = nccl.init_rank_with(1, 0, &nccl.unique_id()?, &config)?;
-    /// # Ok(())
-    /// # }
+    /// # Ok::<(), libnccl::Error>(())
     /// ```
     ///
     /// # Errors
@@ -81,7 +77,6 @@ impl Nccl {
     /// NCCL has this since 2.23.4. Before, only the first id is used.
     ///
     /// ```
-    /// # fn main() -> libnccl::Result<()> {
     /// use libnccl::Config;
     ///
     /// let nccl = libnccl_cpu::nccl();
@@ -93,8 +88,7 @@ impl Nccl {
     ///         scope.spawn(move || nccl.init_rank_scalable(4, rank, &ids, &Config::default()).unwrap());
     ///     }
     /// });
-    /// # Ok(())
-    /// # }
+    /// # Ok::<(), libnccl::Error>(())
     /// ```
     ///
     /// # Errors
@@ -139,11 +133,8 @@ impl Nccl {
         check_no_open_group(call)?;
         let arguments = SizeAndRank::new(call, size, rank)?;
         let Some(first) = ids.first() else {
-            return Err(Error::argument(
-                call,
-                InvalidArgumentKind::Length,
-                "no unique ids; expected at least one",
-            ));
+            let problem = "no unique ids; expected at least one";
+            return Err(Error::argument(call, InvalidArgumentKind::Length, problem));
         };
         let library = &self.library;
         let mut raw_config = config.to_raw(call, library.version, &library.backend.to_string())?;
@@ -193,11 +184,9 @@ impl Nccl {
     /// [`init_all_with`](Self::init_all_with) there, and [`Group::init_rank`](crate::Group::init_rank) on GPUs.
     ///
     /// ```
-    /// # fn main() -> libnccl::Result<()> {
     /// let comms = libnccl_cpu::nccl().init_all(&[0, 1])?;
     /// assert_eq!(comms[1].rank(), 1);
-    /// # Ok(())
-    /// # }
+    /// # Ok::<(), libnccl::Error>(())
     /// ```
     ///
     /// # Errors
@@ -240,18 +229,12 @@ impl Nccl {
     /// Checks the devices of ranks, and returns their number in C's type.
     pub(crate) fn check_devices(call: &'static str, devices: &[i32]) -> Result<i32> {
         if devices.is_empty() {
-            return Err(Error::argument(
-                call,
-                InvalidArgumentKind::Length,
-                "no devices; expected one for each rank",
-            ));
+            let problem = "no devices; expected one for each rank";
+            return Err(Error::argument(call, InvalidArgumentKind::Length, problem));
         }
         if let Some(device) = devices.iter().find(|device| **device < 0) {
-            return Err(Error::argument(
-                call,
-                InvalidArgumentKind::Device,
-                format!("device {device} is negative"),
-            ));
+            let problem = format!("device {device} is negative");
+            return Err(Error::argument(call, InvalidArgumentKind::Device, problem));
         }
         i32::try_from(devices.len()).map_err(|_| {
             Error::argument(

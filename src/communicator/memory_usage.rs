@@ -8,57 +8,40 @@ use crate::{Result, ResultCode, sys};
 /// A statistic of a communicator's memory; see [`Communicator::memory`]. Since NCCL 2.29.7.
 ///
 /// ```
-/// # fn main() -> libnccl::Result<()> {
 /// use libnccl::MemoryStatistic;
 ///
 /// let comm = libnccl_cpu::nccl().init_all(&[0])?.remove(0);
 /// let [total, persistent] = [MemoryStatistic::Total, MemoryStatistic::Persistent].map(|s| comm.memory(s));
 /// println!("{} bytes, of which {} remain when suspended", total?, persistent?);
-/// # Ok(())
-/// # }
+/// # Ok::<(), libnccl::Error>(())
 /// ```
 #[doc(alias = "ncclCommMemStat_t")]
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[non_exhaustive]
+#[repr(u32)]
 pub enum MemoryStatistic {
     /// The bytes of device memory that [`suspend`](Communicator::suspend) can free.
     #[doc(alias = "ncclStatGpuMemSuspend")]
-    Suspendable,
+    Suspendable = sys::ncclCommMemStat_t::ncclStatGpuMemSuspend.0,
     /// 1 while that memory is freed, otherwise 0.
     #[doc(alias = "ncclStatGpuMemSuspended")]
-    Suspended,
+    Suspended = sys::ncclCommMemStat_t::ncclStatGpuMemSuspended.0,
     /// The bytes of device memory that remain while suspended.
     #[doc(alias = "ncclStatGpuMemPersist")]
-    Persistent,
+    Persistent = sys::ncclCommMemStat_t::ncclStatGpuMemPersist.0,
     /// The bytes of all device memory of the communicator.
     #[doc(alias = "ncclStatGpuMemTotal")]
-    Total,
+    Total = sys::ncclCommMemStat_t::ncclStatGpuMemTotal.0,
 }
 
 impl Communicator {
-    /// Returns a statistic of the communicator's memory. Since NCCL 2.29.7.
-    ///
-    /// ```
-    /// # fn main() -> libnccl::Result<()> {
-    /// use libnccl::MemoryStatistic;
-    ///
-    /// let comm = libnccl_cpu::nccl().init_all(&[0])?.remove(0);
-    /// let is_suspended = comm.memory(MemoryStatistic::Suspended)? == 1;
-    /// assert!(!is_suspended);
-    /// # Ok(())
-    /// # }
-    /// ```
+    /// Returns a statistic of the communicator's memory; for an example, see [`MemoryStatistic`]. Since NCCL 2.29.7.
     ///
     /// # Errors
     /// [`Error::Unsupported`](crate::Error::Unsupported), [`Error::Nccl`](crate::Error::Nccl).
     #[doc(alias = "ncclCommMemStats")]
     pub fn memory(&self, statistic: MemoryStatistic) -> Result<u64> {
-        let raw_statistic = match statistic {
-            MemoryStatistic::Suspendable => sys::ncclCommMemStat_t::ncclStatGpuMemSuspend,
-            MemoryStatistic::Suspended => sys::ncclCommMemStat_t::ncclStatGpuMemSuspended,
-            MemoryStatistic::Persistent => sys::ncclCommMemStat_t::ncclStatGpuMemPersist,
-            MemoryStatistic::Total => sys::ncclCommMemStat_t::ncclStatGpuMemTotal,
-        };
+        let raw_statistic = sys::ncclCommMemStat_t(statistic as _);
         let mut bytes = 0;
         self.query("memory", || {
             // SAFETY: a live communicator and a valid out-parameter.
@@ -71,13 +54,11 @@ impl Communicator {
     /// progress. Until [`resume`](Self::resume), it can only be queried and ended. Since NCCL 2.29.7.
     ///
     /// ```
-    /// # fn main() -> libnccl::Result<()> {
     /// let comm = libnccl_cpu::nccl().init_all(&[0])?.remove(0);
     /// comm.suspend()?;
     /// // ... Code that needs the memory.
     /// comm.resume()?;
-    /// # Ok(())
-    /// # }
+    /// # Ok::<(), libnccl::Error>(())
     /// ```
     ///
     /// # Errors

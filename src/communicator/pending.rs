@@ -17,7 +17,6 @@ use crate::{CommunicatorId, Config, Error, MemorySpace, Result, UniqueId, sys};
 /// A communicator that a group creates at its end; see [`Group::init_rank`](crate::Group::init_rank).
 ///
 /// ```
-/// # fn main() -> libnccl::Result<()> {
 /// use libnccl::Config;
 ///
 /// let nccl = libnccl_cpu::nccl();
@@ -25,8 +24,7 @@ use crate::{CommunicatorId, Config, Error, MemorySpace, Result, UniqueId, sys};
 /// let pending = nccl.group(|g| g.init_rank(1, 0, &id, &Config::default()))?;
 /// let comm = pending.finish()?;
 /// assert_eq!(comm.size(), 1);
-/// # Ok(())
-/// # }
+/// # Ok::<(), libnccl::Error>(())
 /// ```
 pub struct PendingCommunicator {
     /// The method that creates it.
@@ -102,21 +100,6 @@ impl PendingCommunicator {
     }
 
     /// Returns the communicator, after the end of the group.
-    ///
-    /// ```
-    /// # fn main() -> libnccl::Result<()> {
-    /// use libnccl::Config;
-    ///
-    /// let nccl = libnccl_cpu::nccl();
-    /// let id = nccl.unique_id()?;
-    /// nccl.group(|g| {
-    ///     let pending = g.init_rank(1, 0, &id, &Config::default())?;
-    ///     assert!(pending.finish().is_err(), "the group has not ended");
-    ///     Ok(())
-    /// })?;
-    /// # Ok(())
-    /// # }
-    /// ```
     ///
     /// # Errors
     /// [`Error::InvalidUsage`] before the end of the group, or if it failed; the errors of

@@ -7,15 +7,13 @@ use crate::{Result, Version};
 /// The properties of a communicator; see [`Communicator::properties`]. Since NCCL 2.29.2.
 ///
 /// ```no_run
-/// # fn main() -> libnccl::Result<()> {
 /// # let nccl = libnccl::Nccl::load()?;
 /// # let comm = nccl.init_rank(8, 0, &nccl.unique_id()?)?;
 /// let properties = comm.properties()?;
 /// if properties.host_rma == Some(true) {
 ///     println!("GPU {} can put and signal", properties.cuda_device);
 /// }
-/// # Ok(())
-/// # }
+/// # Ok::<(), libnccl::Error>(())
 /// ```
 #[doc(alias = "ncclCommProperties_t")]
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -38,16 +36,7 @@ pub struct Properties {
 }
 
 impl Communicator {
-    /// Returns the properties of this communicator. Since NCCL 2.29.2.
-    ///
-    /// ```no_run
-    /// # fn main() -> libnccl::Result<()> {
-    /// # let nccl = libnccl::Nccl::load()?;
-    /// # let comm = nccl.init_rank(1, 0, &nccl.unique_id()?)?;
-    /// println!("rank {} is on device {}", comm.rank(), comm.properties()?.nvml_device);
-    /// # Ok(())
-    /// # }
-    /// ```
+    /// Returns the properties of this communicator; for an example, see [`Properties`]. Since NCCL 2.29.2.
     ///
     /// # Errors
     /// [`Error::Unsupported`](crate::Error::Unsupported), [`Error::Nccl`](crate::Error::Nccl).

@@ -13,18 +13,6 @@ use crate::backend::call;
 use crate::{Config, Error, InvalidArgumentKind, Nccl, Result, ResultCode, UniqueId, sys};
 
 /// The state of the work when [`Communicator::shrink`] is called. Since NCCL 2.27.3.
-///
-/// ```
-/// # fn main() -> libnccl::Result<()> {
-/// use libnccl::{Config, ShrinkMode};
-///
-/// let comms = libnccl_cpu::nccl().init_all(&[0, 1])?;
-/// // Rank 1 is excluded, so it does not call this.
-/// let fewer = comms[0].shrink(&[1], ShrinkMode::Default, &Config::default())?;
-/// assert_eq!(fewer.size(), 1);
-/// # Ok(())
-/// # }
-/// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 #[non_exhaustive]
 pub enum ShrinkMode {
@@ -42,15 +30,14 @@ impl Communicator {
     /// Since NCCL 2.27.3.
     ///
     /// ```
-    /// # fn main() -> libnccl::Result<()> {
     /// use libnccl::{Config, ShrinkMode};
     ///
     /// let mut comms = libnccl_cpu::nccl().init_all(&[0, 1])?;
     /// drop(comms.pop()); // Rank 1 is lost.
+    /// comms[0].revoke()?; // Work that waits for it ends.
     /// let survivors = comms[0].shrink(&[1], ShrinkMode::Abort, &Config::default())?;
     /// assert_eq!(survivors.size(), 1);
-    /// # Ok(())
-    /// # }
+    /// # Ok::<(), libnccl::Error>(())
     /// ```
     ///
     /// # Errors
@@ -97,16 +84,7 @@ impl Communicator {
     }
 
     /// Creates the id with which new ranks join this communicator when it [grows](Self::grow), once. One rank creates
-    /// it, and passes it to `grow` and to the new ranks. Since NCCL 2.29.2.
-    ///
-    /// ```
-    /// # fn main() -> libnccl::Result<()> {
-    /// let comm = libnccl_cpu::nccl().init_all(&[0])?.remove(0);
-    /// let id = comm.unique_id()?;
-    /// println!("new ranks join with {id}");
-    /// # Ok(())
-    /// # }
-    /// ```
+    /// it, and passes it to `grow`, where there is an example, and to the new ranks. Since NCCL 2.29.2.
     ///
     /// # Errors
     /// [`Error::Unsupported`], [`Error::Nccl`].
@@ -127,7 +105,6 @@ impl Communicator {
     /// pass `None`.
     ///
     /// ```
-    /// # fn main() -> libnccl::Result<()> {
     /// use libnccl::Config;
     ///
     /// let nccl = libnccl_cpu::nccl();
@@ -137,8 +114,7 @@ impl Communicator {
     /// let grown = comm.grow(2, Some(&id), &Config::default())?;
     /// assert_eq!((grown.size(), grown.rank()), (2, comm.rank()));
     /// # new.join().unwrap()?;
-    /// # Ok(())
-    /// # }
+    /// # Ok::<(), libnccl::Error>(())
     /// ```
     ///
     /// # Errors
@@ -149,11 +125,8 @@ impl Communicator {
         const CALL: &str = "grow";
         if size <= self.size {
             let own = self.size;
-            return Err(Error::argument(
-                CALL,
-                InvalidArgumentKind::Rank,
-                format!("size {size} is not above {own}, the communicator's size"),
-            ));
+            let problem = format!("size {size} is not above {own}, the communicator's size");
+            return Err(Error::argument(CALL, InvalidArgumentKind::Rank, problem));
         }
         let SizeAndRank { size, .. } = SizeAndRank::new(CALL, size, self.rank)?;
         let id = id.map(|id| id.to_raw());
@@ -169,20 +142,7 @@ impl Communicator {
 
     /// Stops this rank's work in progress, and rejects new work. The communicator can then only be split, shrunk or ended.
     /// NCCL does not tell the other ranks, so each calls it. On the CPU implementation their operations end with an error that
-    /// names this rank. Since NCCL 2.28.7.
-    ///
-    /// ```
-    /// # fn main() -> libnccl::Result<()> {
-    /// use libnccl::{Config, ShrinkMode};
-    ///
-    /// let mut comms = libnccl_cpu::nccl().init_all(&[0, 1])?;
-    /// drop(comms.pop()); // Rank 1 is lost.
-    /// comms[0].revoke()?;
-    /// let survivors = comms[0].shrink(&[1], ShrinkMode::Abort, &Config::default())?;
-    /// assert_eq!(survivors.size(), 1);
-    /// # Ok(())
-    /// # }
-    /// ```
+    /// names this rank. For an example, see [`shrink`](Self::shrink). Since NCCL 2.28.7.
     ///
     /// # Errors
     /// [`Error::Unsupported`], [`Error::Nccl`].
@@ -206,25 +166,8 @@ impl Communicator {
 }
 
 impl Nccl {
-    /// Joins a communicator that other ranks [`grow`](Communicator::grow), as number `rank` of its new `size`. Since
-    /// NCCL 2.29.2.
-    ///
-    /// ```
-    /// # fn main() -> libnccl::Result<()> {
-    /// # let old = libnccl_cpu::nccl().init_all(&[0])?.remove(0);
-    /// # let id = old.unique_id()?;
-    /// # let text = id.to_string();
-    /// # let old = std::thread::spawn(move || old.grow(2, Some(&id), &Config::default()));
-    /// use libnccl::{Config, UniqueId};
-    ///
-    /// let nccl = libnccl_cpu::nccl();
-    /// let id: UniqueId = text.parse().expect("sent by a rank of the communicator");
-    /// let comm = nccl.grow_rank(2, 1, &id, &Config::default())?;
-    /// assert_eq!((comm.size(), comm.rank()), (2, 1));
-    /// # old.join().unwrap()?;
-    /// # Ok(())
-    /// # }
-    /// ```
+    /// Joins a communicator that other ranks [`grow`](Communicator::grow), as number `rank` of its new `size`; for an
+    /// example, see there. Since NCCL 2.29.2.
     ///
     /// # Errors
     /// [`Error::InvalidArgument`] if `rank` is not below `size`; [`Error::Unsupported`]; [`Error::Nccl`].

@@ -51,8 +51,8 @@ pub(crate) struct Shared {
     /// Known once size and rank are.
     membership: OnceLock<Membership>,
     pub(crate) observers: Observers,
-    /// Set if other code owns the communicator and ends it.
-    is_borrowed: bool,
+    /// Set if other code owns the communicator and ends it: its end here is only the end of its use.
+    pub(crate) is_borrowed: bool,
     /// Set if the end took too long and goes on in the background.
     is_ending: AtomicBool,
     /// Set on host memory once the communicator is freed, together with its registrations and windows. (NCCL ends those of
@@ -95,19 +95,12 @@ impl Shared {
         shared
     }
 
-    /// Returns `true` if other code owns the communicator: its end here is only the end of its use.
-    pub(crate) fn is_borrowed(&self) -> bool {
-        self.is_borrowed
-    }
-
     /// Returns the state for an object that does not borrow the communicator; an error if other code owns it, and may end
     /// it before the object.
     pub(crate) fn owned(self: &Arc<Self>, call: &'static str) -> Result<Arc<Self>> {
         if self.is_borrowed {
-            return Err(Error::usage(
-                call,
-                "other code owns the communicator, and may end it before this object",
-            ));
+            let problem = "other code owns the communicator, and may end it before this object";
+            return Err(Error::usage(call, problem));
         }
         Ok(Arc::clone(self))
     }
@@ -206,7 +199,7 @@ impl Shared {
             }
         }
         // What other code owns is not aborted, and may still use the buffers.
-        if self.is_borrowed() {
+        if self.is_borrowed {
             return Poll::Pending;
         }
         if self.state.is_abort_requested() || parent.is_some_and(State::is_abort_requested) {

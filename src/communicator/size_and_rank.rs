@@ -11,18 +11,12 @@ pub(super) struct SizeAndRank {
 impl SizeAndRank {
     pub(crate) fn new(call: &'static str, size: usize, rank: usize) -> Result<Self> {
         let (Ok(c_size), Ok(c_rank)) = (i32::try_from(size), i32::try_from(rank)) else {
-            return Err(Error::argument(
-                call,
-                InvalidArgumentKind::Rank,
-                format!("size {size} or rank {rank} is beyond {}", i32::MAX),
-            ));
+            let problem = format!("size {size} or rank {rank} is beyond {}", i32::MAX);
+            return Err(Error::argument(call, InvalidArgumentKind::Rank, problem));
         };
         if rank >= size {
-            return Err(Error::argument(
-                call,
-                InvalidArgumentKind::Rank,
-                format!("rank {rank} is not below the size {size}"),
-            ));
+            let problem = format!("rank {rank} is not below the size {size}");
+            return Err(Error::argument(call, InvalidArgumentKind::Rank, problem));
         }
         Ok(Self { size: c_size, rank: c_rank })
     }

@@ -12,14 +12,13 @@ impl Communicator {
     /// All ranks call this. The new communicator has the options of this one.
     ///
     /// ```
-    /// # fn main() -> libnccl::Result<()> {
     /// libnccl_cpu::run_ranks(4, |comm| {
     ///     let half = (comm.rank() / 2) as u32;
     ///     let node = comm.split(Some(half), 0)?.expect("this rank has a color");
     ///     assert_eq!((node.size(), node.rank()), (2, comm.rank() % 2));
     ///     Ok(())
-    /// })
-    /// # }
+    /// })?;
+    /// # Ok::<(), libnccl::Error>(())
     /// ```
     ///
     /// # Errors
@@ -37,14 +36,13 @@ impl Communicator {
     /// ```
     /// use libnccl::Config;
     ///
-    /// # fn main() -> libnccl::Result<()> {
     /// libnccl_cpu::run_ranks(3, |comm| {
     ///     let config = Config::new().split_share(true).name("even ranks");
     ///     let even = comm.split_with((comm.rank() % 2 == 0).then_some(0), 0, &config)?;
     ///     assert_eq!(even.is_none(), comm.rank() == 1);
     ///     Ok(())
-    /// })
-    /// # }
+    /// })?;
+    /// # Ok::<(), libnccl::Error>(())
     /// ```
     ///
     /// # Errors

@@ -289,21 +289,4 @@ mod tests {
         state.enter("work", Purpose::Work).unwrap();
         assert!(!state.leave());
     }
-
-    /// Checks many interleavings of an owner and two abort handles.
-    #[test]
-    fn concurrent_aborts_end_it_exactly_once() {
-        for _ in 0..2000 {
-            let state = State::default();
-            let ends = std::thread::scope(|scope| {
-                let aborts = [0, 1].map(|_| scope.spawn(|| u32::from(state.abort())));
-                let owner = scope.spawn(|| {
-                    let worked = state.enter("work", Purpose::Work).is_ok();
-                    u32::from(worked && state.leave()) + u32::from(state.end())
-                });
-                aborts.into_iter().chain([owner]).map(|thread| thread.join().unwrap()).sum::<u32>()
-            });
-            assert_eq!(ends, 1);
-        }
-    }
 }

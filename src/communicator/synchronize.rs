@@ -12,7 +12,6 @@ impl Communicator {
     /// On host memory, operations are complete when their calls return, and this returns the asynchronous error at once.
     ///
     /// ```
-    /// # fn main() -> libnccl::Result<()> {
     /// use std::time::Duration;
     ///
     /// use libnccl::{ReduceOp, StreamRef};
@@ -22,8 +21,7 @@ impl Communicator {
     /// comms[0].all_reduce_in_place(&mut buffer, ReduceOp::Sum, StreamRef::DEFAULT)?;
     /// comms[0].synchronize(&StreamRef::DEFAULT, Duration::from_secs(30))?;
     /// assert_eq!(buffer, [1.0, 2.0]);
-    /// # Ok(())
-    /// # }
+    /// # Ok::<(), libnccl::Error>(())
     /// ```
     ///
     /// # Errors

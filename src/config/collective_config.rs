@@ -25,47 +25,35 @@ options! {
     #[doc(alias = "NCCL_COLLCONFIG_INITIALIZER")]
     pub struct CollectiveConfig => ncclCollConfig as ncclCollConfig_t;
 
-    /// The minimum number of thread blocks for the operation, from 1.
-    ///
-    /// Since NCCL 2.31.2.
+    /// The minimum number of thread blocks for the operation, from 1. Since NCCL 2.31.2.
     #[doc(alias = "minCTAs")]
     min_ctas: u32 => minCTAs, in 1..=MAX;
 
     /// The maximum number of thread blocks for the operation, from 1 and not below [`min_ctas`](Self::min_ctas); the
-    /// communicator's limit holds as well.
-    ///
-    /// Since NCCL 2.31.2.
+    /// communicator's limit holds as well. Since NCCL 2.31.2.
     #[doc(alias = "maxCTAs")]
     max_ctas: u32 => maxCTAs, in 1..=MAX;
 
-    /// The maximum number of thread blocks if the NVLink switch does the work (NVLS), from 1.
-    ///
-    /// Since NCCL 2.31.2.
+    /// The maximum number of thread blocks if the NVLink switch does the work (NVLS), from 1. Since NCCL 2.31.2.
     #[doc(alias = "nvlsCTAs")]
     nvls_ctas: u32 => nvlsCTAs, in 1..=MAX;
 
     /// The number of thread blocks in a cluster, on Hopper and newer GPUs: 0 (no clusters) to 8. It must be equal for
-    /// all operations of a group.
-    ///
-    /// Since NCCL 2.31.2.
+    /// all operations of a group. Since NCCL 2.31.2.
     #[doc(alias = "cgaClusterSize")]
     cga_cluster_size: u32 => cgaClusterSize, in 0..=8;
 
     /// Makes it an error if no algorithm of [`alg_selection`](Self::alg_selection) supports the operation; with
     /// `false`, NCCL then chooses from all algorithms.
-    ///
     /// Default `true`. Since NCCL 2.31.2.
     #[doc(alias = "forceAlgSelection")]
     force_alg_selection: bool => forceAlgSelection;
 
-    /// The trade-off between speed and thread blocks that stay free for computation.
-    ///
-    /// Since NCCL 2.31.2.
+    /// The trade-off between speed and thread blocks that stay free for computation. Since NCCL 2.31.2.
     #[doc(alias = "CTAPolicy")]
     cta_policy: CtaPolicy => CTAPolicy;
 
     /// A number that is passed to profiler plugins; 0 means none, and the most significant bit is reserved for NCCL.
-    ///
     /// Default 0. Since NCCL 2.31.2.
     #[doc(alias = "userProfilerTag")]
     user_profiler_tag: u64 => userProfilerTag, in 0..=u64::MAX >> 1;
@@ -74,9 +62,8 @@ options! {
 }
 
 impl CollectiveConfig {
-    /// Sets the names of the algorithms to choose from, without NUL characters; an empty text means all.
-    ///
-    /// Default: all. Since NCCL 2.31.2.
+    /// Sets the names of the algorithms to choose from, without NUL characters; an empty text means all. Default: all.
+    /// Since NCCL 2.31.2.
     #[doc(alias = "algSelection")]
     #[must_use]
     pub fn alg_selection(mut self, alg_selection: &str) -> Self {
@@ -88,7 +75,6 @@ impl CollectiveConfig {
     /// older than 12.3 record it before the launch.
     ///
     /// Either every rank passes an event of its own, or no rank does. A group has at most one per communicator.
-    ///
     /// Default: none. Since NCCL 2.32.3.
     ///
     /// ```

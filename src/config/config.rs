@@ -110,126 +110,95 @@ options! {
     pub struct Config => ncclConfig as ncclConfig_t;
 
     /// The number of thread blocks in a cluster of NCCL's kernels, on Hopper and newer GPUs: 0 (no clusters) to 8.
-    ///
     /// Default 4. Since NCCL 2.17.1.
     #[doc(alias = "cgaClusterSize")]
     cga_cluster_size: u32 => cgaClusterSize, in 0..=8;
 
-    /// The minimum number of thread blocks that a kernel uses, from 1.
-    ///
-    /// Default 1. Since NCCL 2.17.1.
+    /// The minimum number of thread blocks that a kernel uses, from 1. Default 1. Since NCCL 2.17.1.
     #[doc(alias = "minCTAs")]
     min_ctas: u32 => minCTAs, in 1..=MAX;
 
     /// The maximum number of thread blocks that a kernel uses, from 1 and not below [`min_ctas`](Self::min_ctas).
-    ///
     /// Default, and upper limit: the number of NCCL's channels. Since NCCL 2.17.1.
     #[doc(alias = "maxCTAs")]
     max_ctas: u32 => maxCTAs, in 1..=MAX;
 
     /// Lets communicators that are split from this one share its resources, which saves memory; but aborting one may
-    /// break the others.
-    ///
-    /// Default `false`. Since NCCL 2.18.1.
+    /// break the others. Default `false`. Since NCCL 2.18.1.
     #[doc(alias = "splitShare")]
     split_share: bool => splitShare;
 
-    /// The class of the network traffic: the service level on InfiniBand, the type of service on RoCE; from 0.
-    ///
-    /// Default: that of the network. Since NCCL 2.26.2.
+    /// The class of the network traffic: the service level on InfiniBand, the type of service on RoCE; from 0. Default:
+    /// that of the network. Since NCCL 2.26.2.
     #[doc(alias = "trafficClass")]
     traffic_class: u32 => trafficClass, in 0..=MAX;
 
-    /// Enables reductions in InfiniBand switches (SHARP).
-    ///
-    /// Default `false`. Since NCCL 2.27.3.
+    /// Enables reductions in InfiniBand switches (SHARP). Default `false`. Since NCCL 2.27.3.
     #[doc(alias = "collnetEnable")]
     collnet_enable: bool => collnetEnable;
 
-    /// The trade-off between speed and thread blocks that stay free for computation.
-    ///
-    /// Default [`CtaPolicy::Default`]. Since NCCL 2.27.3.
+    /// The trade-off between speed and thread blocks that stay free for computation. Default [`CtaPolicy::Default`].
+    /// Since NCCL 2.27.3.
     #[doc(alias = "CTAPolicy")]
     cta_policy: CtaPolicy => CTAPolicy;
 
-    /// Lets communicators that are shrunk from this one share its resources.
-    ///
-    /// Default `false`. Since NCCL 2.27.3.
+    /// Lets communicators that are shrunk from this one share its resources. Default `false`. Since NCCL 2.27.3.
     #[doc(alias = "shrinkShare")]
     shrink_share: bool => shrinkShare;
 
-    /// The number of thread blocks of kernels that use the NVLink switch (NVLS), from 1.
-    ///
-    /// Default: chosen by the topology. Since NCCL 2.27.3.
+    /// The number of thread blocks of kernels that use the NVLink switch (NVLS), from 1. Default: chosen by the
+    /// topology. Since NCCL 2.27.3.
     #[doc(alias = "nvlsCTAs")]
     nvls_ctas: u32 => nvlsCTAs, in 1..=MAX;
 
-    /// The number of network channels between two ranks, from 1; rounded up to a power of two.
-    ///
-    /// Default: chosen by the topology. Since NCCL 2.28.3.
+    /// The number of network channels between two ranks, from 1; rounded up to a power of two. Default: chosen by the
+    /// topology. Since NCCL 2.28.3.
     #[doc(alias = "nChannelsPerNetPeer")]
     n_channels_per_net_peer: u32 => nChannelsPerNetPeer, in 1..=MAX;
 
-    /// Enables scheduling that is optimized for NVLink.
-    ///
-    /// Default `false`. Since NCCL 2.28.3.
+    /// Enables scheduling that is optimized for NVLink. Default `false`. Since NCCL 2.28.3.
     #[doc(alias = "nvlinkCentricSched")]
     nvlink_centric_sched: bool => nvlinkCentricSched;
 
-    /// The use of CUDA graphs with the communicator; promising less use saves time.
-    ///
-    /// Default [`GraphUsageMode::Mixed`]. Since NCCL 2.29.2.
+    /// The use of CUDA graphs with the communicator; promising less use saves time. Default [`GraphUsageMode::Mixed`].
+    /// Since NCCL 2.29.2.
     #[doc(alias = "graphUsageMode")]
     graph_usage_mode: GraphUsageMode => graphUsageMode;
 
-    /// The number of contexts for one-sided operations; 0 disables them.
-    ///
-    /// Default 1. Since NCCL 2.29.2.
+    /// The number of contexts for one-sided operations; 0 disables them. Default 1. Since NCCL 2.29.2.
     #[doc(alias = "numRmaCtx")]
     num_rma_ctx: u32 => numRmaCtx, in 0..=MAX;
 
-    /// The number of peers with which a rank exchanges point-to-point messages at the same time, from 1.
-    ///
-    /// Default: all. Since NCCL 2.30.3.
+    /// The number of peers with which a rank exchanges point-to-point messages at the same time, from 1. Default: all.
+    /// Since NCCL 2.30.3.
     #[doc(alias = "maxP2pPeers")]
     max_p2p_peers: u32 => maxP2pPeers, in 1..=MAX;
 
     /// Lets NCCL order the kernels that are captured into CUDA graphs. With `false` the program must order them, and
     /// [`graph_usage_mode`](Self::graph_usage_mode) must not be [`GraphUsageMode::Mixed`]: otherwise NCCL prints a
-    /// warning and orders them.
-    ///
-    /// Default `true`. Since NCCL 2.30.7.
+    /// warning and orders them. Default `true`. Since NCCL 2.30.7.
     #[doc(alias = "graphStreamOrdering")]
     graph_stream_ordering: bool => graphStreamOrdering;
 
-    /// Makes the operations of several communicators run in the order in which the host has started them.
-    ///
-    /// Default `false`. Since NCCL 2.31.2.
+    /// Makes the operations of several communicators run in the order in which the host has started them. Default
+    /// `false`. Since NCCL 2.31.2.
     #[doc(alias = "launchOrderImplicit")]
     launch_order_implicit: bool => launchOrderImplicit;
 
-    /// The number of signals of each context for one-sided operations.
-    ///
-    /// Default 1. Since NCCL 2.31.2.
+    /// The number of signals of each context for one-sided operations. Default 1. Since NCCL 2.31.2.
     #[doc(alias = "numRmaSig")]
     num_rma_sig: u32 => numRmaSig, in 0..=MAX;
 
     /// Initializes signals when the communicator is created, instead of with its first window; required for signals
-    /// without any window.
-    ///
-    /// Default `false`. Since NCCL 2.31.2.
+    /// without any window. Default `false`. Since NCCL 2.31.2.
     #[doc(alias = "rmaEagerInit")]
     rma_eager_init: bool => rmaEagerInit;
 
-    /// The use of the compute fabric transport (CFT) by the host.
-    ///
-    /// Default [`HostCftMode::Disable`]. Since NCCL 2.31.2.
+    /// The use of the compute fabric transport (CFT) by the host. Default [`HostCftMode::Disable`]. Since NCCL 2.31.2.
     #[doc(alias = "hostCftMode")]
     host_cft_mode: HostCftMode => hostCftMode;
 
-    /// The uses of the NVLink switch (NVLS) that are disabled.
-    ///
-    /// Default [`NvlsHostMode::Enable`]. Since NCCL 2.32.3.
+    /// The uses of the NVLink switch (NVLS) that are disabled. Default [`NvlsHostMode::Enable`]. Since NCCL 2.32.3.
     #[doc(alias = "nvlsHostMode")]
     nvls_host_mode: NvlsHostMode => nvlsHostMode;
 
@@ -244,9 +213,8 @@ impl Config {
     /// On GPUs, it bounds the waits of the host: for the creation of the communicator, for connections and for the
     /// launch of work. It does not bound the work itself: an operation returns when it is enqueued, and if a rank does
     /// not take part, its kernel waits on the stream without a limit, as does whoever waits for the stream. On host
-    /// memory, where an operation returns when it is complete, it bounds the operation too.
-    ///
-    /// Longer than zero. Default: calls wait without a limit. Since NCCL 2.14.3.
+    /// memory, where an operation returns when it is complete, it bounds the operation too. Longer than zero. Default:
+    /// calls wait without a limit. Since NCCL 2.14.3.
     #[doc(alias = "blocking")]
     #[must_use]
     pub fn timeout(mut self, timeout: Duration) -> Self {
@@ -254,9 +222,7 @@ impl Config {
         self
     }
 
-    /// Sets a name for logs and profilers, without NUL characters.
-    ///
-    /// Default: none. Since NCCL 2.27.3.
+    /// Sets a name for logs and profilers, without NUL characters. Default: none. Since NCCL 2.27.3.
     #[doc(alias = "commName")]
     #[must_use]
     pub fn name(mut self, name: &str) -> Self {
@@ -264,9 +230,8 @@ impl Config {
         self
     }
 
-    /// Sets the network to use, `IB`, `Socket` or the name of a plugin, without NUL characters.
-    ///
-    /// Default: the best one available. Since NCCL 2.17.1.
+    /// Sets the network to use, `IB`, `Socket` or the name of a plugin, without NUL characters. Default: the best one
+    /// available. Since NCCL 2.17.1.
     #[doc(alias = "netName")]
     #[must_use]
     pub fn net_name(mut self, net_name: &str) -> Self {
@@ -274,27 +239,8 @@ impl Config {
         self
     }
 
-    /// Adds an observer of the communicator, and of those that are created from it, unless they have their own.
-    ///
-    /// ```
-    /// use std::sync::Arc;
-    ///
-    /// use libnccl::{CommunicatorEvent, Config, Membership, Observer};
-    ///
-    /// struct Print;
-    ///
-    /// impl Observer for Print {
-    ///     fn on_communicator(&self, communicator: &Membership, event: CommunicatorEvent) {
-    ///         println!("rank {} of {}: {event:?}", communicator.rank, communicator.size);
-    ///     }
-    /// }
-    ///
-    /// # fn main() -> libnccl::Result<()> {
-    /// let config = Config::new().observer(Arc::new(Print));
-    /// let comms = libnccl_cpu::nccl().init_all_with(&[0, 1], &config)?;
-    /// # Ok(())
-    /// # }
-    /// ```
+    /// Adds an observer of the communicator, and of those that are created from it, unless they have their own; for an
+    /// example, see [`Observer`].
     #[must_use]
     pub fn observer(mut self, observer: Arc<dyn Observer>) -> Self {
         self.observers.push(observer);
@@ -447,13 +393,7 @@ impl Target<'_> {
     }
 }
 
-/// The trade-off between speed and thread blocks that stay free for computation. Since NCCL 2.27.3.
-///
-/// ```
-/// use libnccl::{Config, CtaPolicy};
-///
-/// let config = Config::new().cta_policy(CtaPolicy::Efficiency);
-/// ```
+/// The trade-off between speed and thread blocks that stay free for computation; see [`Config::cta_policy`]. Since NCCL 2.27.3.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 #[repr(u32)]
@@ -469,13 +409,7 @@ pub enum CtaPolicy {
     Zero = sys::NCCL_CTA_POLICY_ZERO,
 }
 
-/// The use of CUDA graphs with a communicator. Since NCCL 2.29.2.
-///
-/// ```
-/// use libnccl::{Config, GraphUsageMode};
-///
-/// let config = Config::new().graph_usage_mode(GraphUsageMode::Never);
-/// ```
+/// The use of CUDA graphs with a communicator; see [`Config::graph_usage_mode`]. Since NCCL 2.29.2.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 #[repr(i32)]
@@ -488,13 +422,7 @@ pub enum GraphUsageMode {
     Mixed = 2,
 }
 
-/// The use of the compute fabric transport (CFT) by the host. Since NCCL 2.31.2.
-///
-/// ```
-/// use libnccl::{Config, HostCftMode};
-///
-/// let config = Config::new().host_cft_mode(HostCftMode::Fallback);
-/// ```
+/// The use of the compute fabric transport (CFT) by the host; see [`Config::host_cft_mode`]. Since NCCL 2.31.2.
 #[doc(alias = "ncclHostCftMode_t")]
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[non_exhaustive]
@@ -511,13 +439,7 @@ pub enum HostCftMode {
     Fallback = sys::ncclHostCftMode_t::ncclHostCftFallback.0,
 }
 
-/// The uses of the NVLink switch (NVLS) that a communicator disables. Since NCCL 2.32.3.
-///
-/// ```
-/// use libnccl::{Config, NvlsHostMode};
-///
-/// let config = Config::new().nvls_host_mode(NvlsHostMode::DisableTransport);
-/// ```
+/// The uses of the NVLink switch (NVLS) that a communicator disables; see [`Config::nvls_host_mode`]. Since NCCL 2.32.3.
 #[doc(alias = "ncclNvlsHostMode_t")]
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[non_exhaustive]

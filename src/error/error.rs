@@ -8,14 +8,6 @@ use crate::error::debug_as_display;
 use crate::{InvalidArgumentKind, ResultCode, Version};
 
 /// A `Result` with this crate's [`Error`].
-///
-/// ```
-/// fn ranks(n: i32) -> libnccl::Result<usize> {
-///     let comms = libnccl_cpu::nccl().init_all(&(0..n).collect::<Vec<_>>())?;
-///     Ok(comms.len())
-/// }
-/// assert_eq!(ranks(2).ok(), Some(2));
-/// ```
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
 /// The error of an operation.
@@ -26,7 +18,6 @@ pub type Result<T, E = Error> = std::result::Result<T, E>;
 /// ```
 /// use libnccl::{Error, ReduceOp, StreamRef};
 ///
-/// # fn main() -> libnccl::Result<()> {
 /// # let comm = libnccl_cpu::nccl().init_all(&[0])?.remove(0);
 /// let mut short = [0; 1];
 /// match comm.all_reduce(&[1, 2], &mut short, ReduceOp::Sum, StreamRef::DEFAULT) {
@@ -34,8 +25,7 @@ pub type Result<T, E = Error> = std::result::Result<T, E>;
 ///     Err(Error::Nccl { call, code, detail, .. }) => println!("{call} returned {code}: {detail}"),
 ///     other => other?,
 /// }
-/// # Ok(())
-/// # }
+/// # Ok::<(), libnccl::Error>(())
 /// ```
 #[derive(Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]

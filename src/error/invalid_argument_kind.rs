@@ -1,7 +1,6 @@
 /// The kind of argument that [`Error::InvalidArgument`](crate::Error::InvalidArgument) is about.
 ///
 /// ```
-/// # fn main() -> libnccl::Result<()> {
 /// use libnccl::{Error, InvalidArgumentKind, ReduceOp, StreamRef};
 ///
 /// let comm = libnccl_cpu::nccl().init_all(&[0])?.remove(0);
@@ -13,8 +12,7 @@
 ///     }
 /// }
 /// assert_eq!(sums, [1, 2]);
-/// # Ok(())
-/// # }
+/// # Ok::<(), libnccl::Error>(())
 /// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[non_exhaustive]

@@ -8,30 +8,7 @@ use crate::backend::{Library, call};
 use crate::communicator::{PendingCommunicator, check_no_open_group, set_open_group};
 use crate::{Config, Error, Nccl, Result, ResultCode, UniqueId, sys};
 
-/// Operations that NCCL starts together; see [`Nccl::group`].
-///
-/// ```
-/// # fn main() -> libnccl::Result<()> {
-/// use libnccl::{Communicator, Group, StreamRef};
-///
-/// /// Sends to this rank itself.
-/// fn echo<'scope>(
-///     g: &'scope Group<'scope, '_>,
-///     comm: &'scope Communicator,
-///     (from, to): (&'scope [u8], &'scope mut [u8]),
-/// ) -> libnccl::Result<()> {
-///     g.send(comm, from, comm.rank(), StreamRef::DEFAULT)?;
-///     g.recv(comm, to, comm.rank(), StreamRef::DEFAULT)
-/// }
-///
-/// let nccl = libnccl_cpu::nccl();
-/// let comms = nccl.init_all(&[0])?;
-/// let mut copy = [0; 3];
-/// nccl.group(|g| echo(g, &comms[0], (b"abc", &mut copy)))?;
-/// assert_eq!(&copy, b"abc");
-/// # Ok(())
-/// # }
-/// ```
+/// Operations that NCCL starts together; see [`Nccl::group`] and, for a function that adds to one, [`group`](Self::group).
 #[derive(Debug)]
 pub struct Group<'scope, 'env: 'scope> {
     participants: Participants<'scope>,
@@ -48,7 +25,6 @@ impl Nccl {
     /// with [`std::thread::scope`]; a buffer that is created inside does not compile:
     ///
     /// ```compile_fail,E0597
-    /// # fn main() -> libnccl::Result<()> {
     /// # let nccl = libnccl_cpu::nccl();
     /// # let comms = nccl.init_all(&[0])?;
     /// # use libnccl::StreamRef;
@@ -56,12 +32,10 @@ impl Nccl {
     ///     let inside = vec![1.0_f32; 8];
     ///     g.send(&comms[0], &inside, 0, StreamRef::DEFAULT)
     /// })?;
-    /// # Ok(())
-    /// # }
+    /// # Ok::<(), libnccl::Error>(())
     /// ```
     ///
     /// ```
-    /// # fn main() -> libnccl::Result<()> {
     /// use libnccl::{ReduceOp, StreamRef};
     ///
     /// let nccl = libnccl_cpu::nccl();
@@ -74,8 +48,7 @@ impl Nccl {
     ///     Ok(())
     /// })?;
     /// assert_eq!(buffers, [[11.0, 22.0], [11.0, 22.0]]);
-    /// # Ok(())
-    /// # }
+    /// # Ok::<(), libnccl::Error>(())
     /// ```
     ///
     /// A buffer that is written can be in a group only once. NCCL does not run the operations of a group in order, not
@@ -83,7 +56,6 @@ impl Nccl {
     /// groups, which run one after the other on their stream, or call the communicator's methods:
     ///
     /// ```compile_fail,E0499
-    /// # fn main() -> libnccl::Result<()> {
     /// # let nccl = libnccl_cpu::nccl();
     /// # let comms = nccl.init_all(&[0])?;
     /// # use libnccl::{ReduceOp, StreamRef};
@@ -92,20 +64,17 @@ impl Nccl {
     ///     g.reduce_scatter_in_place(&comms[0], &mut buffer, ReduceOp::Sum, StreamRef::DEFAULT)?;
     ///     g.all_gather_in_place(&comms[0], &mut buffer, StreamRef::DEFAULT)
     /// })?;
-    /// # Ok(())
-    /// # }
+    /// # Ok::<(), libnccl::Error>(())
     /// ```
     ///
     /// ```
-    /// # fn main() -> libnccl::Result<()> {
     /// # let nccl = libnccl_cpu::nccl();
     /// # let comms = nccl.init_all(&[0])?;
     /// # use libnccl::{ReduceOp, StreamRef};
     /// # let mut buffer = [1.0_f32; 8];
     /// nccl.group(|g| g.reduce_scatter_in_place(&comms[0], &mut buffer, ReduceOp::Sum, StreamRef::DEFAULT))?;
     /// nccl.group(|g| g.all_gather_in_place(&comms[0], &mut buffer, StreamRef::DEFAULT))?;
-    /// # Ok(())
-    /// # }
+    /// # Ok::<(), libnccl::Error>(())
     /// ```
     ///
     /// If `operations` fails or panics, or if one of its calls fails, the group is cancelled: NCCL drops the queued
@@ -131,36 +100,24 @@ impl Nccl {
     /// has this crate's, as the compiler could not infer it where the closure ends with `Ok`.)
     ///
     /// ```
-    /// use libnccl::{Error, ReduceOp, StreamRef};
+    /// use std::error::Error;
     ///
-    /// #[derive(Debug)]
-    /// enum TrainError {
-    ///     Nccl(Error),
-    ///     NotFinite,
-    /// }
+    /// use libnccl::{ReduceOp, StreamRef};
     ///
-    /// impl From<Error> for TrainError {
-    ///     fn from(error: Error) -> Self {
-    ///         Self::Nccl(error)
-    ///     }
-    /// }
-    ///
-    /// # fn main() -> Result<(), TrainError> {
     /// let nccl = libnccl_cpu::nccl();
     /// let comms = nccl.init_all(&[0, 1])?;
     /// let mut losses = [[0.5_f32], [0.25]];
-    /// nccl.try_group(|g| {
+    /// nccl.try_group(|g| -> Result<(), Box<dyn Error>> {
     ///     for (comm, loss) in comms.iter().zip(&mut losses) {
     ///         if !loss[0].is_finite() {
-    ///             return Err(TrainError::NotFinite);
+    ///             return Err("the loss is not finite".into());
     ///         }
     ///         g.all_reduce_in_place(comm, loss, ReduceOp::Sum, StreamRef::DEFAULT)?;
     ///     }
     ///     Ok(())
     /// })?;
     /// assert_eq!(losses, [[0.75]; 2]);
-    /// # Ok(())
-    /// # }
+    /// # Ok::<(), Box<dyn Error>>(())
     /// ```
     ///
     /// # Errors
@@ -180,7 +137,6 @@ impl Nccl {
     /// blocking communicators of several ranks. It would start everything else, or keep it for the next group.
     ///
     /// ```
-    /// # fn main() -> libnccl::Result<()> {
     /// use libnccl::{ReduceOp, StreamRef};
     ///
     /// let nccl = libnccl_cpu::nccl();
@@ -189,8 +145,7 @@ impl Nccl {
     /// let microseconds =
     ///     nccl.simulate(|g| g.all_reduce_in_place(&comms[0], &mut buffer, ReduceOp::Sum, StreamRef::DEFAULT))?;
     /// assert_eq!(buffer, [1.0, 2.0]);
-    /// # Ok(())
-    /// # }
+    /// # Ok::<(), libnccl::Error>(())
     /// ```
     ///
     /// # Errors
@@ -249,7 +204,6 @@ impl<'scope, 'env> Group<'scope, 'env> {
     /// aborted here, is waited for, whatever is set here.
     ///
     /// ```
-    /// # fn main() -> libnccl::Result<()> {
     /// use std::time::Duration;
     ///
     /// use libnccl::{Config, Error, StreamRef};
@@ -268,8 +222,8 @@ impl<'scope, 'env> Group<'scope, 'env> {
     ///     });
     ///     assert!(matches!(received, Err(Error::Timeout { call: "group", .. })));
     ///     sender.join().unwrap().map(drop)
-    /// })
-    /// # }
+    /// })?;
+    /// # Ok::<(), libnccl::Error>(())
     /// ```
     pub fn timeout(&self, timeout: Duration) {
         self.participants.set_timeout(timeout);
@@ -279,7 +233,6 @@ impl<'scope, 'env> Group<'scope, 'env> {
     /// and start at its end.
     ///
     /// ```
-    /// # fn main() -> libnccl::Result<()> {
     /// # use libnccl::{Communicator, Group, Result, StreamRef};
     /// fn swap<'scope>(
     ///     g: &'scope Group<'scope, '_>,
@@ -302,8 +255,7 @@ impl<'scope, 'env> Group<'scope, 'env> {
     ///     })
     /// })?;
     /// assert_eq!(theirs, [[2], [1]]);
-    /// # Ok(())
-    /// # }
+    /// # Ok::<(), libnccl::Error>(())
     /// ```
     ///
     /// # Errors
@@ -321,7 +273,6 @@ impl<'scope, 'env> Group<'scope, 'env> {
     /// A group that creates communicators contains no operations.
     ///
     /// ```
-    /// # fn main() -> libnccl::Result<()> {
     /// use libnccl::Config;
     ///
     /// let nccl = libnccl_cpu::nccl();
@@ -332,8 +283,7 @@ impl<'scope, 'env> Group<'scope, 'env> {
     /// for pending in pending {
     ///     assert_eq!(pending.finish()?.size(), 2);
     /// }
-    /// # Ok(())
-    /// # }
+    /// # Ok::<(), libnccl::Error>(())
     /// ```
     ///
     /// # Errors

@@ -6,15 +6,13 @@ impl Nccl {
     /// which NCCL has since 2.14.3. With a [timeout](Config::timeout) it returns even if a rank cannot be reached.
     ///
     /// ```
-    /// # fn main() -> libnccl::Result<()> {
     /// use libnccl::Config;
     /// use std::time::Duration;
     ///
     /// let config = Config::new().timeout(Duration::from_secs(30));
     /// let comms = libnccl_cpu::nccl().init_all_with(&[0, 1], &config)?;
     /// assert_eq!((comms.len(), comms[1].rank()), (2, 1));
-    /// # Ok(())
-    /// # }
+    /// # Ok::<(), libnccl::Error>(())
     /// ```
     ///
     /// # Errors
@@ -32,10 +30,9 @@ impl Nccl {
         check_no_open_group(CALL)?;
         Self::check_devices(CALL, devices)?;
         if self.memory_space() == MemorySpace::Device {
-            return Err(Error::usage(
-                CALL,
-                "NCCL cannot choose GPUs here; make each device current and call `Group::init_rank`",
-            ));
+            let problem =
+                "NCCL cannot choose GPUs here; make each device current and call `Group::init_rank`";
+            return Err(Error::usage(CALL, problem));
         }
         let id = self.unique_id()?;
         let pending: Vec<_> = self.group(|g| {

@@ -14,14 +14,12 @@ use crate::UniqueId;
 /// ```
 /// use libnccl::{CommunicatorId, UniqueId};
 ///
-/// # fn main() -> libnccl::Result<()> {
 /// let unique_id = libnccl_cpu::nccl().unique_id()?;
 /// let id = CommunicatorId::of_unique_id(&unique_id);
 /// assert_eq!(id, CommunicatorId::of_unique_id(&unique_id));
 /// assert_ne!(Some(id), id.of_child(0, 0).into());
 /// assert_eq!(id.to_string().len(), 16);
-/// # Ok(())
-/// # }
+/// # Ok::<(), libnccl::Error>(())
 /// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct CommunicatorId(NonZeroU64);

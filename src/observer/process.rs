@@ -28,14 +28,12 @@ static MAKERS: RwLock<Vec<Arc<Make>>> = RwLock::new(Vec::new());
 ///     }
 /// }
 ///
-/// # fn main() -> libnccl::Result<()> {
 /// let failures = Arc::new(Failures::default());
 /// let of_large_ones = failures.clone();
 /// libnccl::observe(move |communicator: &Membership| (communicator.size > 1).then(|| of_large_ones.clone() as _));
 /// libnccl_cpu::run_ranks(2, |comm| comm.barrier(&mut [0_u8], StreamRef::DEFAULT))?;
 /// assert_eq!(failures.0.load(Relaxed), 0);
-/// # Ok(())
-/// # }
+/// # Ok::<(), libnccl::Error>(())
 /// ```
 pub fn observe(make: impl Fn(&Membership) -> Option<Arc<dyn Observer>> + Send + Sync + 'static) {
     MAKERS.write().unwrap_or_else(PoisonError::into_inner).push(Arc::new(make));

@@ -111,11 +111,9 @@ fn other_device(communicator: &Communicator, call: &'static str, device: i32) ->
         return Ok(());
     }
     let expected = communicator.device();
-    Err(Error::argument(
-        call,
-        InvalidArgumentKind::Device,
-        format!("a buffer or stream is of device {device}; the communicator is of device {expected}"),
-    ))
+    let problem =
+        format!("a buffer or stream is of device {device}; the communicator is of device {expected}");
+    Err(Error::argument(call, InvalidArgumentKind::Device, problem))
 }
 
 #[cold]
@@ -257,9 +255,6 @@ fn per_thread_stream(communicator: &Communicator, call: &'static str) -> Result<
     if communicator.memory_space() == MemorySpace::Host {
         return Ok(());
     }
-    Err(Error::argument(
-        call,
-        InvalidArgumentKind::Address,
-        "the stream's handle is 2, CUDA's default stream of each thread; expected a stream that is the same on all threads",
-    ))
+    let problem = "the stream's handle is 2, CUDA's default stream of each thread; expected a stream that is the same on all threads";
+    Err(Error::argument(call, InvalidArgumentKind::Address, problem))
 }

@@ -7,7 +7,6 @@ use crate::{Communicator, Error};
 /// as long as `'b`: during the call, or until the end of the group.
 ///
 /// ```
-/// # fn main() -> libnccl::Result<()> {
 /// use libnccl::{Element, Grouping, Operations, ReduceOp, Result, StreamRef};
 ///
 /// fn sum<'b, T: Element>(ops: Operations<'_, impl Grouping<'b>>, buffer: &'b mut [T]) -> Result<()> {
@@ -19,8 +18,7 @@ use crate::{Communicator, Error};
 /// let mut buffer = [1.0, 2.0];
 /// sum(comms[0].operations(), &mut buffer)?;
 /// nccl.group(|g| sum(g.on(&comms[0]), &mut buffer))?;
-/// # Ok(())
-/// # }
+/// # Ok::<(), libnccl::Error>(())
 /// ```
 pub trait Grouping<'b>: Copy + Sealed {
     /// Returns the communicator.

@@ -4,7 +4,7 @@
 
 use super::arguments::Arguments;
 use super::grouping::Grouping;
-use super::operations::{NoBuffer, Operations};
+use super::operations::Operations;
 use super::signal::{Signal, WaitSignal};
 use super::window_offset::WindowOffset;
 use crate::{
@@ -12,19 +12,19 @@ use crate::{
     StreamRef,
 };
 
-/// Returns the buffer that is sent and the one that is received.
+/// Returns the buffer that is sent and the one that is received; none is an empty one.
 macro_rules! buffers {
     ($send:ident: SendBuffer, $recv:ident: RecvBuffer) => {
         ($send, $recv)
     };
     ($send:ident: SendBuffer) => {
-        ($send, NoBuffer::NEW)
+        ($send, &mut [0_u8; 0])
     };
     ($recv:ident: RecvBuffer) => {
-        (NoBuffer::NEW, $recv)
+        (&[0_u8; 0], $recv)
     };
     () => {
-        (NoBuffer::<u8>::NEW, NoBuffer::NEW)
+        (&[0_u8; 0], &mut [0_u8; 0])
     };
 }
 pub(super) use buffers;
@@ -42,7 +42,6 @@ macro_rules! operations {
                 ///
                 /// # Errors
                 /// The errors of [every operation](Operations#errors).
-                #[allow(clippy::missing_errors_doc)]
                 #[inline(always)]
                 #[track_caller]
                 pub fn $name<'b $(, $element: $bound)?>(
@@ -72,7 +71,6 @@ macro_rules! operations {
                 ///
                 /// # Errors
                 /// The errors of [every operation](Operations#errors).
-                #[allow(clippy::missing_errors_doc)]
                 #[inline(always)]
                 #[track_caller]
                 pub fn $name<'b $(, $element: $bound)?>(
@@ -95,7 +93,6 @@ macro_rules! operations {
                 ///
                 /// # Errors
                 /// The errors of [every operation](Operations#errors).
-                #[allow(clippy::missing_errors_doc)]
                 #[inline(always)]
                 #[track_caller]
                 pub fn $name $(<$element: $bound>)? (
@@ -122,14 +119,13 @@ operations! {
     /// ```
     /// use libnccl::{ReduceOp, StreamRef};
     ///
-    /// # fn main() -> libnccl::Result<()> {
     /// libnccl_cpu::run_ranks(2, |comm| {
     ///     let mut sums = [0; 2];
     ///     comm.all_reduce(&[10, comm.rank() as i32], &mut sums, ReduceOp::Sum, StreamRef::DEFAULT)?;
     ///     assert_eq!(sums, [20, 1]);
     ///     Ok(())
-    /// })
-    /// # }
+    /// })?;
+    /// # Ok::<(), libnccl::Error>(())
     /// ```
     #[doc(alias = "ncclAllReduce")]
     #[doc(alias = "ncclAllReduceConfig")]
@@ -140,14 +136,13 @@ operations! {
     /// ```
     /// use libnccl::{ReduceOp, StreamRef};
     ///
-    /// # fn main() -> libnccl::Result<()> {
     /// libnccl_cpu::run_ranks(2, |comm| {
     ///     let mut buffer = [10, comm.rank() as i32];
     ///     comm.all_reduce_in_place(&mut buffer, ReduceOp::Max, StreamRef::DEFAULT)?;
     ///     assert_eq!(buffer, [10, 1]);
     ///     Ok(())
-    /// })
-    /// # }
+    /// })?;
+    /// # Ok::<(), libnccl::Error>(())
     /// ```
     #[doc(alias = "ncclAllReduce")]
     all_reduce_in_place<T: BufferElement>(buffer: RecvBuffer<T>; op: ReduceOp);
@@ -158,15 +153,14 @@ operations! {
     /// ```
     /// use libnccl::StreamRef;
     ///
-    /// # fn main() -> libnccl::Result<()> {
     /// libnccl_cpu::run_ranks(2, |comm| {
     ///     let send: &[i32] = if comm.rank() == 0 { &[1, 2] } else { &[] };
     ///     let mut recv = [0; 2];
     ///     comm.broadcast(send, &mut recv, 0, StreamRef::DEFAULT)?;
     ///     assert_eq!(recv, [1, 2]);
     ///     Ok(())
-    /// })
-    /// # }
+    /// })?;
+    /// # Ok::<(), libnccl::Error>(())
     /// ```
     #[doc(alias = "ncclBroadcast")]
     #[doc(alias = "ncclBroadcastConfig")]
@@ -177,14 +171,13 @@ operations! {
     /// ```
     /// use libnccl::StreamRef;
     ///
-    /// # fn main() -> libnccl::Result<()> {
     /// libnccl_cpu::run_ranks(2, |comm| {
     ///     let mut buffer = [comm.rank() as i32 + 1; 2];
     ///     comm.broadcast_in_place(&mut buffer, 1, StreamRef::DEFAULT)?;
     ///     assert_eq!(buffer, [2, 2]);
     ///     Ok(())
-    /// })
-    /// # }
+    /// })?;
+    /// # Ok::<(), libnccl::Error>(())
     /// ```
     #[doc(alias = "ncclBroadcast")]
     #[doc(alias = "ncclBcast")]
@@ -197,7 +190,6 @@ operations! {
     /// ```
     /// use libnccl::{ReduceOp, StreamRef};
     ///
-    /// # fn main() -> libnccl::Result<()> {
     /// libnccl_cpu::run_ranks(2, |comm| {
     ///     let mut recv = vec![0; if comm.rank() == 0 { 2 } else { 0 }];
     ///     comm.reduce(&[3, 4], &mut recv, ReduceOp::Prod, 0, StreamRef::DEFAULT)?;
@@ -205,8 +197,8 @@ operations! {
     ///         assert_eq!(recv, [9, 16]);
     ///     }
     ///     Ok(())
-    /// })
-    /// # }
+    /// })?;
+    /// # Ok::<(), libnccl::Error>(())
     /// ```
     #[doc(alias = "ncclReduce")]
     #[doc(alias = "ncclReduceConfig")]
@@ -218,14 +210,13 @@ operations! {
     /// ```
     /// use libnccl::{ReduceOp, StreamRef};
     ///
-    /// # fn main() -> libnccl::Result<()> {
     /// libnccl_cpu::run_ranks(2, |comm| {
     ///     let mut buffer = [3, 4];
     ///     comm.reduce_in_place(&mut buffer, ReduceOp::Prod, 0, StreamRef::DEFAULT)?;
     ///     assert_eq!(buffer, if comm.rank() == 0 { [9, 16] } else { [3, 4] });
     ///     Ok(())
-    /// })
-    /// # }
+    /// })?;
+    /// # Ok::<(), libnccl::Error>(())
     /// ```
     #[doc(alias = "ncclReduce")]
     reduce_in_place<T: BufferElement>(buffer: RecvBuffer<T>; op: ReduceOp, root: usize);
@@ -236,14 +227,13 @@ operations! {
     /// ```
     /// use libnccl::StreamRef;
     ///
-    /// # fn main() -> libnccl::Result<()> {
     /// libnccl_cpu::run_ranks(2, |comm| {
     ///     let mut all = [0; 4];
     ///     comm.all_gather(&[comm.rank() as i32; 2], &mut all, StreamRef::DEFAULT)?;
     ///     assert_eq!(all, [0, 0, 1, 1]);
     ///     Ok(())
-    /// })
-    /// # }
+    /// })?;
+    /// # Ok::<(), libnccl::Error>(())
     /// ```
     #[doc(alias = "ncclAllGather")]
     #[doc(alias = "ncclAllGatherConfig")]
@@ -255,15 +245,14 @@ operations! {
     /// ```
     /// use libnccl::StreamRef;
     ///
-    /// # fn main() -> libnccl::Result<()> {
     /// libnccl_cpu::run_ranks(2, |comm| {
     ///     let mut all = [-1; 2];
     ///     all[comm.rank()] = comm.rank() as i32;
     ///     comm.all_gather_in_place(&mut all, StreamRef::DEFAULT)?;
     ///     assert_eq!(all, [0, 1]);
     ///     Ok(())
-    /// })
-    /// # }
+    /// })?;
+    /// # Ok::<(), libnccl::Error>(())
     /// ```
     #[doc(alias = "ncclAllGather")]
     all_gather_in_place<T: BufferElement>(buffer: RecvBuffer<T>;);
@@ -274,14 +263,13 @@ operations! {
     /// ```
     /// use libnccl::{ReduceOp, StreamRef};
     ///
-    /// # fn main() -> libnccl::Result<()> {
     /// libnccl_cpu::run_ranks(2, |comm| {
     ///     let mut part = [0];
     ///     comm.reduce_scatter(&[10, 20], &mut part, ReduceOp::Sum, StreamRef::DEFAULT)?;
     ///     assert_eq!(part, if comm.rank() == 0 { [20] } else { [40] });
     ///     Ok(())
-    /// })
-    /// # }
+    /// })?;
+    /// # Ok::<(), libnccl::Error>(())
     /// ```
     #[doc(alias = "ncclReduceScatter")]
     #[doc(alias = "ncclReduceScatterConfig")]
@@ -293,14 +281,13 @@ operations! {
     /// ```
     /// use libnccl::{ReduceOp, StreamRef};
     ///
-    /// # fn main() -> libnccl::Result<()> {
     /// libnccl_cpu::run_ranks(2, |comm| {
     ///     let mut buffer = [10, 20];
     ///     comm.reduce_scatter_in_place(&mut buffer, ReduceOp::Sum, StreamRef::DEFAULT)?;
     ///     assert_eq!(buffer[comm.rank()], if comm.rank() == 0 { 20 } else { 40 });
     ///     Ok(())
-    /// })
-    /// # }
+    /// })?;
+    /// # Ok::<(), libnccl::Error>(())
     /// ```
     #[doc(alias = "ncclReduceScatter")]
     reduce_scatter_in_place<T: BufferElement>(buffer: RecvBuffer<T>; op: ReduceOp);
@@ -313,15 +300,14 @@ operations! {
     /// ```
     /// use libnccl::StreamRef;
     ///
-    /// # fn main() -> libnccl::Result<()> {
     /// libnccl_cpu::run_ranks(2, |comm| {
     ///     let send = [10, 20].map(|part| part + comm.rank() as i32);
     ///     let mut recv = [0; 2];
     ///     comm.all_to_all(&send, &mut recv, StreamRef::DEFAULT)?;
     ///     assert_eq!(recv, if comm.rank() == 0 { [10, 11] } else { [20, 21] });
     ///     Ok(())
-    /// })
-    /// # }
+    /// })?;
+    /// # Ok::<(), libnccl::Error>(())
     /// ```
     #[doc(alias = "ncclAlltoAll")]
     #[doc(alias = "ncclAlltoAllConfig")]
@@ -335,7 +321,6 @@ operations! {
     /// ```
     /// use libnccl::StreamRef;
     ///
-    /// # fn main() -> libnccl::Result<()> {
     /// libnccl_cpu::run_ranks(2, |comm| {
     ///     let mut all = vec![0; if comm.rank() == 0 { 2 } else { 0 }];
     ///     comm.gather(&[comm.rank() as i32], &mut all, 0, StreamRef::DEFAULT)?;
@@ -343,8 +328,8 @@ operations! {
     ///         assert_eq!(all, [0, 1]);
     ///     }
     ///     Ok(())
-    /// })
-    /// # }
+    /// })?;
+    /// # Ok::<(), libnccl::Error>(())
     /// ```
     #[doc(alias = "ncclGather")]
     #[doc(alias = "ncclGatherConfig")]
@@ -356,14 +341,13 @@ operations! {
     /// ```
     /// use libnccl::StreamRef;
     ///
-    /// # fn main() -> libnccl::Result<()> {
     /// libnccl_cpu::run_ranks(2, |comm| {
     ///     let mut buffer = if comm.rank() == 0 { vec![10, 0] } else { vec![20] };
     ///     comm.gather_in_place(&mut buffer, 0, StreamRef::DEFAULT)?;
     ///     assert_eq!(buffer, if comm.rank() == 0 { vec![10, 20] } else { vec![20] });
     ///     Ok(())
-    /// })
-    /// # }
+    /// })?;
+    /// # Ok::<(), libnccl::Error>(())
     /// ```
     #[doc(alias = "ncclGather")]
     gather_in_place<T: BufferElement>(buffer: RecvBuffer<T>; root: usize);
@@ -376,15 +360,14 @@ operations! {
     /// ```
     /// use libnccl::StreamRef;
     ///
-    /// # fn main() -> libnccl::Result<()> {
     /// libnccl_cpu::run_ranks(2, |comm| {
     ///     let send: &[i32] = if comm.rank() == 0 { &[10, 20] } else { &[] };
     ///     let mut part = [0];
     ///     comm.scatter(send, &mut part, 0, StreamRef::DEFAULT)?;
     ///     assert_eq!(part, if comm.rank() == 0 { [10] } else { [20] });
     ///     Ok(())
-    /// })
-    /// # }
+    /// })?;
+    /// # Ok::<(), libnccl::Error>(())
     /// ```
     #[doc(alias = "ncclScatter")]
     #[doc(alias = "ncclScatterConfig")]
@@ -396,14 +379,13 @@ operations! {
     /// ```
     /// use libnccl::StreamRef;
     ///
-    /// # fn main() -> libnccl::Result<()> {
     /// libnccl_cpu::run_ranks(2, |comm| {
     ///     let mut buffer = if comm.rank() == 0 { vec![10, 20] } else { vec![0] };
     ///     comm.scatter_in_place(&mut buffer, 0, StreamRef::DEFAULT)?;
     ///     assert_eq!(buffer, if comm.rank() == 0 { vec![10, 20] } else { vec![20] });
     ///     Ok(())
-    /// })
-    /// # }
+    /// })?;
+    /// # Ok::<(), libnccl::Error>(())
     /// ```
     #[doc(alias = "ncclScatter")]
     scatter_in_place<T: BufferElement>(buffer: RecvBuffer<T>; root: usize);
@@ -414,7 +396,6 @@ operations! {
     /// ```
     /// use libnccl::StreamRef;
     ///
-    /// # fn main() -> libnccl::Result<()> {
     /// libnccl_cpu::run_ranks(2, |comm| {
     ///     if comm.rank() == 0 {
     ///         comm.send(&[1, 2], 1, StreamRef::DEFAULT)?;
@@ -424,8 +405,8 @@ operations! {
     ///         assert_eq!(buffer, [1, 2]);
     ///     }
     ///     Ok(())
-    /// })
-    /// # }
+    /// })?;
+    /// # Ok::<(), libnccl::Error>(())
     /// ```
     #[doc(alias = "ncclSend")]
     send<T: BufferElement>(buffer: SendBuffer<T>; peer: usize);
@@ -435,7 +416,6 @@ operations! {
     /// ```
     /// use libnccl::StreamRef;
     ///
-    /// # fn main() -> libnccl::Result<()> {
     /// let nccl = libnccl_cpu::nccl();
     /// libnccl_cpu::run_ranks(2, |comm| {
     ///     let (mine, mut theirs, peer) = ([comm.rank() as i32], [-1], 1 - comm.rank());
@@ -445,8 +425,8 @@ operations! {
     ///     })?;
     ///     assert_eq!(theirs, [peer as i32]);
     ///     Ok(())
-    /// })
-    /// # }
+    /// })?;
+    /// # Ok::<(), libnccl::Error>(())
     /// ```
     #[doc(alias = "ncclRecv")]
     recv<T: BufferElement>(buffer: RecvBuffer<T>; peer: usize);
@@ -460,15 +440,14 @@ operations! {
     /// ```
     /// use libnccl::StreamRef;
     ///
-    /// # fn main() -> libnccl::Result<()> {
     /// libnccl_cpu::run_ranks(2, |comm| {
     ///     let (rank, peer) = (comm.rank() as i32, 1 - comm.rank());
     ///     let mut theirs = [-1; 2];
     ///     comm.sendrecv(&[rank; 2], &mut theirs, peer, peer, StreamRef::DEFAULT)?;
     ///     assert_eq!(theirs, [peer as i32; 2]);
     ///     Ok(())
-    /// })
-    /// # }
+    /// })?;
+    /// # Ok::<(), libnccl::Error>(())
     /// ```
     #[doc(alias = "MPI_Sendrecv")]
     sendrecv<T: BufferElement>(
@@ -484,14 +463,13 @@ operations! {
     /// ```
     /// use libnccl::StreamRef;
     ///
-    /// # fn main() -> libnccl::Result<()> {
     /// libnccl_cpu::run_ranks(2, |comm| {
     ///     let (mine, mut all) = (vec![comm.rank() as i32; 1 + comm.rank()], [-1; 3]);
     ///     comm.all_gather_v(&mine, &mut all, &[1, 2], StreamRef::DEFAULT)?;
     ///     assert_eq!(all, [0, 1, 1]);
     ///     Ok(())
-    /// })
-    /// # }
+    /// })?;
+    /// # Ok::<(), libnccl::Error>(())
     /// ```
     #[doc(alias = "MPI_Allgatherv")]
     all_gather_v<T: BufferElement>(
@@ -504,14 +482,13 @@ operations! {
     /// ```
     /// use libnccl::StreamRef;
     ///
-    /// # fn main() -> libnccl::Result<()> {
     /// libnccl_cpu::run_ranks(2, |comm| {
     ///     let mut all = if comm.rank() == 0 { [10, -1, -1] } else { [-1, 20, 21] };
     ///     comm.all_gather_v_in_place(&mut all, &[1, 2], StreamRef::DEFAULT)?;
     ///     assert_eq!(all, [10, 20, 21]);
     ///     Ok(())
-    /// })
-    /// # }
+    /// })?;
+    /// # Ok::<(), libnccl::Error>(())
     /// ```
     #[doc(alias = "MPI_Allgatherv")]
     all_gather_v_in_place<T: BufferElement>(buffer: RecvBuffer<T>; counts: &[usize]);
@@ -525,14 +502,13 @@ operations! {
     /// ```
     /// use libnccl::{ReduceOp, StreamRef};
     ///
-    /// # fn main() -> libnccl::Result<()> {
     /// libnccl_cpu::run_ranks(2, |comm| {
     ///     let mut part = vec![0; 1 + comm.rank()];
     ///     comm.reduce_scatter_v(&[1, 2, 3], &mut part, &[1, 2], ReduceOp::Sum, StreamRef::DEFAULT)?;
     ///     assert_eq!(part, if comm.rank() == 0 { vec![2] } else { vec![4, 6] });
     ///     Ok(())
-    /// })
-    /// # }
+    /// })?;
+    /// # Ok::<(), libnccl::Error>(())
     /// ```
     #[doc(alias = "MPI_Reduce_scatter")]
     reduce_scatter_v<T: BufferElement>(
@@ -546,14 +522,13 @@ operations! {
     /// ```
     /// use libnccl::{ReduceOp, StreamRef};
     ///
-    /// # fn main() -> libnccl::Result<()> {
     /// libnccl_cpu::run_ranks(2, |comm| {
     ///     let mut buffer = [1, 2, 3];
     ///     comm.reduce_scatter_v_in_place(&mut buffer, &[1, 2], ReduceOp::Sum, StreamRef::DEFAULT)?;
     ///     assert!(if comm.rank() == 0 { buffer[..1] == [2] } else { buffer[1..] == [4, 6] });
     ///     Ok(())
-    /// })
-    /// # }
+    /// })?;
+    /// # Ok::<(), libnccl::Error>(())
     /// ```
     #[doc(alias = "MPI_Reduce_scatter")]
     reduce_scatter_v_in_place<T: BufferElement>(
@@ -570,7 +545,6 @@ operations! {
     /// ```
     /// use libnccl::StreamRef;
     ///
-    /// # fn main() -> libnccl::Result<()> {
     /// libnccl_cpu::run_ranks(2, |comm| {
     ///     // Rank 0 keeps one element and sends two; rank 1 sends none and keeps three.
     ///     let counts = [[1, 2], [0, 3]];
@@ -580,8 +554,8 @@ operations! {
     ///     comm.all_to_all_v(&[10, 11, 12], &mut recv, &send_counts, &recv_counts, StreamRef::DEFAULT)?;
     ///     assert_eq!(recv, if comm.rank() == 0 { vec![10] } else { vec![11, 12, 10, 11, 12] });
     ///     Ok(())
-    /// })
-    /// # }
+    /// })?;
+    /// # Ok::<(), libnccl::Error>(())
     /// ```
     #[doc(alias = "MPI_Alltoallv")]
     all_to_all_v<T: BufferElement>(
@@ -597,15 +571,14 @@ operations! {
     /// ```
     /// use libnccl::StreamRef;
     ///
-    /// # fn main() -> libnccl::Result<()> {
     /// libnccl_cpu::run_ranks(2, |comm| {
     ///     let mine = vec![comm.rank() as i32; 1 + comm.rank()];
     ///     let (mut all, counts): (_, &[usize]) = if comm.rank() == 0 { (vec![-1; 3], &[1, 2]) } else { (vec![], &[]) };
     ///     comm.gather_v(&mine, &mut all, counts, 0, StreamRef::DEFAULT)?;
     ///     assert!(comm.rank() > 0 || all == [0, 1, 1]);
     ///     Ok(())
-    /// })
-    /// # }
+    /// })?;
+    /// # Ok::<(), libnccl::Error>(())
     /// ```
     #[doc(alias = "MPI_Gatherv")]
     gather_v<T: BufferElement>(
@@ -618,15 +591,14 @@ operations! {
     /// ```
     /// use libnccl::StreamRef;
     ///
-    /// # fn main() -> libnccl::Result<()> {
     /// libnccl_cpu::run_ranks(2, |comm| {
     ///     let (mut buffer, counts): (_, &[usize]) =
     ///         if comm.rank() == 0 { (vec![10, -1, -1], &[1, 2]) } else { (vec![20, 21], &[]) };
     ///     comm.gather_v_in_place(&mut buffer, counts, 0, StreamRef::DEFAULT)?;
     ///     assert_eq!(buffer, if comm.rank() == 0 { vec![10, 20, 21] } else { vec![20, 21] });
     ///     Ok(())
-    /// })
-    /// # }
+    /// })?;
+    /// # Ok::<(), libnccl::Error>(())
     /// ```
     #[doc(alias = "MPI_Gatherv")]
     gather_v_in_place<T: BufferElement>(
@@ -642,15 +614,14 @@ operations! {
     /// ```
     /// use libnccl::StreamRef;
     ///
-    /// # fn main() -> libnccl::Result<()> {
     /// libnccl_cpu::run_ranks(2, |comm| {
     ///     let (send, counts): (&[i32], &[usize]) = if comm.rank() == 0 { (&[1, 2, 3], &[1, 2]) } else { (&[], &[]) };
     ///     let mut part = vec![0; 1 + comm.rank()];
     ///     comm.scatter_v(send, &mut part, counts, 0, StreamRef::DEFAULT)?;
     ///     assert_eq!(part, if comm.rank() == 0 { vec![1] } else { vec![2, 3] });
     ///     Ok(())
-    /// })
-    /// # }
+    /// })?;
+    /// # Ok::<(), libnccl::Error>(())
     /// ```
     #[doc(alias = "MPI_Scatterv")]
     scatter_v<T: BufferElement>(
@@ -663,15 +634,14 @@ operations! {
     /// ```
     /// use libnccl::StreamRef;
     ///
-    /// # fn main() -> libnccl::Result<()> {
     /// libnccl_cpu::run_ranks(2, |comm| {
     ///     let (mut buffer, counts): (_, &[usize]) =
     ///         if comm.rank() == 0 { (vec![10, 20, 21], &[1, 2]) } else { (vec![0; 2], &[]) };
     ///     comm.scatter_v_in_place(&mut buffer, counts, 0, StreamRef::DEFAULT)?;
     ///     assert_eq!(buffer, if comm.rank() == 0 { vec![10, 20, 21] } else { vec![20, 21] });
     ///     Ok(())
-    /// })
-    /// # }
+    /// })?;
+    /// # Ok::<(), libnccl::Error>(())
     /// ```
     #[doc(alias = "MPI_Scatterv")]
     scatter_v_in_place<T: BufferElement>(
@@ -685,7 +655,6 @@ operations! {
     /// ```
     /// use libnccl::{Signal, StreamRef, WaitSignal, WindowFlags};
     ///
-    /// # fn main() -> libnccl::Result<()> {
     /// let nccl = libnccl_cpu::nccl();
     /// libnccl_cpu::run_ranks(2, |comm| {
     ///     let mut buffer = nccl.alloc::<f32>(1024)?;
@@ -698,8 +667,8 @@ operations! {
     ///     comm.wait_signal(&[WaitSignal { count: 1, peer: peer as u32, signal }], StreamRef::DEFAULT)?;
     /// #     comm.barrier(&mut [0_u8], StreamRef::DEFAULT)?;
     ///     Ok(())
-    /// })
-    /// # }
+    /// })?;
+    /// # Ok::<(), libnccl::Error>(())
     /// ```
     #[doc(alias = "ncclPutSignal")]
     put_signal<T: Element>(local: SendBuffer<T>; peer: usize, target: WindowOffset<'b, T>, signal: Signal);
@@ -709,7 +678,6 @@ operations! {
     /// ```
     /// use libnccl::{Signal, StreamRef, WaitSignal, WindowFlags};
     ///
-    /// # fn main() -> libnccl::Result<()> {
     /// let nccl = libnccl_cpu::nccl();
     /// libnccl_cpu::run_ranks(2, |comm| {
     /// #     // SAFETY: it is the only rank.
@@ -723,8 +691,8 @@ operations! {
     ///     }
     /// #     comm.barrier(&mut [0_u8], StreamRef::DEFAULT)?;
     ///     Ok(())
-    /// })
-    /// # }
+    /// })?;
+    /// # Ok::<(), libnccl::Error>(())
     /// ```
     ///
     /// It is [`Error::Nccl`](crate::Error::Nccl) if there is no such signal or context, or before the first window is
@@ -738,7 +706,6 @@ operations! {
     /// ```
     /// use libnccl::{Signal, StreamRef, WaitSignal, WindowFlags};
     ///
-    /// # fn main() -> libnccl::Result<()> {
     /// let nccl = libnccl_cpu::nccl();
     /// libnccl_cpu::run_ranks(3, |comm| {
     /// #     // SAFETY: it is the only rank.
@@ -752,8 +719,8 @@ operations! {
     ///     }
     /// #     comm.barrier(&mut [0_u8], StreamRef::DEFAULT)?;
     ///     Ok(())
-    /// })
-    /// # }
+    /// })?;
+    /// # Ok::<(), libnccl::Error>(())
     /// ```
     ///
     /// No signals, or a count of 0, are [`Error::InvalidArgument`](crate::Error::InvalidArgument).
@@ -771,11 +738,10 @@ operations! {
     /// order the others.
     ///
     /// ```
-    /// # fn main() -> libnccl::Result<()> {
     /// use libnccl::StreamRef;
     ///
-    /// libnccl_cpu::run_ranks(2, |comm| comm.barrier(&mut [0_u8], StreamRef::DEFAULT))
-    /// # }
+    /// libnccl_cpu::run_ranks(2, |comm| comm.barrier(&mut [0_u8], StreamRef::DEFAULT))?;
+    /// # Ok::<(), libnccl::Error>(())
     /// ```
     barrier<T: BufferElement>(buffer: RecvBuffer<T>;);
 }

@@ -24,11 +24,8 @@ pub(super) fn check_put(call: &Call<'_>) -> Result<Checked> {
         return Err(Error::usage(name, "there is no window"));
     };
     if !ptr::eq(shared, &**communicator.shared()) {
-        return Err(Error::argument(
-            name,
-            InvalidArgumentKind::Communicator,
-            "the window belongs to another communicator",
-        ));
+        let problem = "the window belongs to another communicator";
+        return Err(Error::argument(name, InvalidArgumentKind::Communicator, problem));
     }
     if offset.checked_add(count).is_none_or(|end| end > length) {
         let problem = format!("{count} elements from {offset} on are beyond the window's {length}");
@@ -60,11 +57,8 @@ pub(super) fn check_wait(call: &Call<'_>) -> Result<Checked> {
         to_c_rank(name, "peer", wait.peer as usize, communicator.size())?;
         wait.signal.to_raw(name)?;
         if to_c_int(name, "count", wait.count)? == 0 {
-            return Err(Error::argument(
-                name,
-                InvalidArgumentKind::Value,
-                "the count is 0; expected at least 1",
-            ));
+            let problem = "the count is 0; expected at least 1";
+            return Err(Error::argument(name, InvalidArgumentKind::Value, problem));
         }
     }
     number_of(name, signals).map(|_| Checked::NONE)

@@ -1,14 +1,7 @@
-#![allow(unsafe_code)] // Makes views of buffers.
-
-use std::marker::PhantomData;
-use std::ptr;
 use std::time::Duration;
 
 use super::grouping::{Grouped, Grouping, Ungrouped};
-use crate::{
-    BufferElement, BufferResult, CollectiveConfig, Communicator, DataType, DeviceSlice, DeviceSliceMut,
-    Group, MemorySpace, RecvBuffer, SendBuffer, StreamRef,
-};
+use crate::{CollectiveConfig, Communicator, Group};
 
 /// The operations of a communicator, with the way in which they are started: at once or at the end of a group
 /// ([`Grouping`]), with or without options of their own.
@@ -16,15 +9,13 @@ use crate::{
 /// Operations that are started at once borrow their buffers for the call; those of a group until its end.
 ///
 /// ```
-/// # fn main() -> libnccl::Result<()> {
 /// use libnccl::{CollectiveConfig, ReduceOp, StreamRef};
 ///
 /// let comms = libnccl_cpu::nccl().init_all(&[0])?;
 /// let mut buffer = [1.0, 2.0];
 /// let few = CollectiveConfig::new().max_ctas(2);
 /// comms[0].operations().with(&few).all_reduce_in_place(&mut buffer, ReduceOp::Sum, StreamRef::DEFAULT)?;
-/// # Ok(())
-/// # }
+/// # Ok::<(), libnccl::Error>(())
 /// ```
 ///
 /// # Errors
@@ -72,36 +63,6 @@ impl<'c, G> Operations<'c, G> {
     }
 }
 
-/// No buffer, for an operation that has one or none.
-pub(super) struct NoBuffer<T>(PhantomData<T>);
-
-impl<T> NoBuffer<T> {
-    pub(super) const NEW: Self = Self(PhantomData);
-}
-
-impl<'a, T: BufferElement> SendBuffer<'a> for NoBuffer<T> {
-    type Element = T;
-    type Guard = ();
-
-    #[inline(always)]
-    unsafe fn into_view(self, _: StreamRef<'a>) -> BufferResult<(DeviceSlice<'a, T>, ())> {
-        // SAFETY: no elements.
-        Ok((unsafe { DeviceSlice::of_type(DataType::Uint8, ptr::null(), 0, MemorySpace::Host) }, ()))
-    }
-}
-
-impl<'a, T: BufferElement> RecvBuffer<'a> for NoBuffer<T> {
-    type Element = T;
-    type Guard = ();
-
-    #[inline(always)]
-    unsafe fn into_view(self, _: StreamRef<'a>) -> BufferResult<(DeviceSliceMut<'a, T>, ())> {
-        // SAFETY: no elements.
-        let none = unsafe { DeviceSliceMut::of_type(DataType::Uint8, ptr::null_mut(), 0, MemorySpace::Host) };
-        Ok((none, ()))
-    }
-}
-
 impl<'c> Operations<'c> {
     /// Limits the wait of each call, instead of the communicator's [timeout](crate::Config::timeout), which it has to have:
     /// the calls of other communicators block inside NCCL.
@@ -110,7 +71,6 @@ impl<'c> Operations<'c> {
     /// for the work itself.
     ///
     /// ```
-    /// # fn main() -> libnccl::Result<()> {
     /// use std::time::Duration;
     ///
     /// use libnccl::{Config, Error, StreamRef};
@@ -126,8 +86,8 @@ impl<'c> Operations<'c> {
     ///     let received = short.recv(&mut [0], 1, StreamRef::DEFAULT);
     ///     assert!(matches!(received, Err(Error::Timeout { call: "recv", .. })));
     ///     sender.join().unwrap().map(drop)
-    /// })
-    /// # }
+    /// })?;
+    /// # Ok::<(), libnccl::Error>(())
     /// ```
     ///
     /// # Errors
@@ -152,7 +112,6 @@ impl<'scope> Group<'scope, '_> {
     /// Returns the operations of a communicator, as part of this group.
     ///
     /// ```
-    /// # fn main() -> libnccl::Result<()> {
     /// use libnccl::{ReduceOp, StreamRef};
     ///
     /// let nccl = libnccl_cpu::nccl();
@@ -164,8 +123,7 @@ impl<'scope> Group<'scope, '_> {
     ///     })
     /// })?;
     /// assert_eq!(buffers, [[2], [2]]);
-    /// # Ok(())
-    /// # }
+    /// # Ok::<(), libnccl::Error>(())
     /// ```
     #[inline]
     pub fn on(&'scope self, communicator: &'scope Communicator) -> Operations<'scope, Grouped<'scope>> {

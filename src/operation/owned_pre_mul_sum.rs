@@ -12,7 +12,6 @@ use crate::{BufferElement, Error, InvalidArgumentKind, Result};
 /// A [`PreMulSum`](crate::PreMulSum) that does not borrow its communicator, so that a struct can hold both.
 ///
 /// ```
-/// # fn main() -> libnccl::Result<()> {
 /// use libnccl::{Communicator, OwnedPreMulSum, Result, StreamRef};
 ///
 /// /// Declares the reduction first, as fields are dropped in this order.
@@ -30,8 +29,7 @@ use crate::{BufferElement, Error, InvalidArgumentKind, Result};
 /// let comm = libnccl_cpu::nccl().init_all(&[0])?.remove(0);
 /// let mean = comm.pre_mul_sum(1.0 / comm.size() as f32)?.into_owned()?;
 /// Averages { mean, comm }.average(&mut [1.0, 2.0])?;
-/// # Ok(())
-/// # }
+/// # Ok::<(), libnccl::Error>(())
 /// ```
 ///
 /// # Ending
@@ -52,10 +50,8 @@ impl<T: BufferElement> PreMulSum<'_, T> {
     pub fn into_owned(self) -> Result<OwnedPreMulSum<T>> {
         const CALL: &str = "into_owned";
         if self.borrows_scalar {
-            return Err(Error::usage(
-                CALL,
-                "the scalar is borrowed; use pre_mul_sum instead of pre_mul_sum_device",
-            ));
+            let problem = "the scalar is borrowed; use pre_mul_sum instead of pre_mul_sum_device";
+            return Err(Error::usage(CALL, problem));
         }
         let shared = self.operator.owner.shared().owned(CALL)?;
         Ok(OwnedPreMulSum { operator: self.operator.into_owner(shared), element: PhantomData })
@@ -63,22 +59,8 @@ impl<T: BufferElement> PreMulSum<'_, T> {
 }
 
 impl<T: BufferElement> OwnedPreMulSum<T> {
-    /// Returns its reductions, started as `operations` are: at once, or in a group.
-    ///
-    /// ```
-    /// # fn main() -> libnccl::Result<()> {
-    /// use libnccl::StreamRef;
-    ///
-    /// let nccl = libnccl_cpu::nccl();
-    /// let comm = nccl.init_all(&[0])?.remove(0);
-    /// let tenfold = comm.pre_mul_sum(10)?.into_owned()?;
-    /// let mut buffer = [1, 2];
-    /// tenfold.on(comm.operations())?.all_reduce_in_place(&mut buffer, StreamRef::DEFAULT)?;
-    /// nccl.group(|g| tenfold.on(g.on(&comm))?.all_reduce_in_place(&mut buffer, StreamRef::DEFAULT))?;
-    /// assert_eq!(buffer, [100, 200]);
-    /// # Ok(())
-    /// # }
-    /// ```
+    /// Returns its reductions, started as `operations` are: at once those of a communicator, in a group those of
+    /// [`Group::on`](crate::Group::on).
     ///
     /// # Errors
     /// [`Error::InvalidArgument`] if they are operations of another communicator.

@@ -9,7 +9,7 @@ use super::check::check_buffers;
 use super::custom_operator::CustomOperator;
 use super::grouping::{Grouped, Grouping, Ungrouped};
 use super::methods::buffers;
-use super::operations::{NoBuffer, Operations};
+use super::operations::Operations;
 use crate::backend::call;
 use crate::buffer::check_layout;
 use crate::communicator::{Owner, Purpose};
@@ -24,49 +24,41 @@ use crate::{
 /// used with another communicator or element type. With [`AnyElement`], the type of the buffers is compared at run time.
 ///
 /// ```
-/// # fn main() -> libnccl::Result<()> {
 /// # use libnccl::StreamRef;
 /// let comms = libnccl_cpu::nccl().init_all(&[0])?;
 /// let halves = comms[0].pre_mul_sum(0.5_f32)?;
 /// let mut sum = [0.0; 2];
 /// halves.all_reduce(&[2.0, 6.0], &mut sum, StreamRef::DEFAULT)?;
 /// assert_eq!(sum, [1.0, 3.0]);
-/// # Ok(())
-/// # }
+/// # Ok::<(), libnccl::Error>(())
 /// ```
 ///
 /// ```compile_fail,E0271
-/// # fn main() -> libnccl::Result<()> {
 /// # use libnccl::StreamRef;
 /// let comms = libnccl_cpu::nccl().init_all(&[0])?;
 /// let halves = comms[0].pre_mul_sum(0.5_f32)?;
 /// let mut sum = [0.0_f64; 2];
 /// halves.all_reduce(&[2.0_f64, 6.0], &mut sum, StreamRef::DEFAULT)?;
-/// # Ok(())
-/// # }
+/// # Ok::<(), libnccl::Error>(())
 /// ```
 ///
 /// ```compile_fail,E0308
-/// # fn main() -> libnccl::Result<()> {
 /// # use libnccl::StreamRef;
 /// let comms = libnccl_cpu::nccl().init_all(&[0, 1])?;
 /// let halves = comms[0].pre_mul_sum(0.5_f32)?;
 /// let mut sum = [0.0_f32; 2];
 /// comms[1].all_reduce(&[2.0_f32, 6.0], &mut sum, halves, StreamRef::DEFAULT)?;
-/// # Ok(())
-/// # }
+/// # Ok::<(), libnccl::Error>(())
 /// ```
 ///
 /// It cannot outlive its communicator; [`into_owned`](Self::into_owned) ends the borrow, for a struct that holds both:
 ///
 /// ```compile_fail,E0505
-/// # fn main() -> libnccl::Result<()> {
 /// let comm = libnccl_cpu::nccl().init_all(&[0])?.remove(0);
 /// let halves = comm.pre_mul_sum(0.5_f32)?;
 /// comm.destroy()?;
 /// drop(halves);
-/// # Ok(())
-/// # }
+/// # Ok::<(), libnccl::Error>(())
 /// ```
 #[doc(alias = "ncclRedOpCreatePreMulSum")]
 #[doc(alias = "ncclRedOpDestroy")]
@@ -77,20 +69,8 @@ pub struct PreMulSum<'c, T> {
     element: PhantomData<T>,
 }
 
-/// The reductions of a [`PreMulSum`], with the way in which they are started, like [`Operations`].
-///
-/// ```
-/// # fn main() -> libnccl::Result<()> {
-/// use libnccl::StreamRef;
-///
-/// let comms = libnccl_cpu::nccl().init_all(&[0])?;
-/// let halves = comms[0].pre_mul_sum(0.5_f32)?;
-/// let mut buffer = [2.0, 6.0];
-/// halves.operations().all_reduce_in_place(&mut buffer, StreamRef::DEFAULT)?;
-/// assert_eq!(buffer, [1.0, 3.0]);
-/// # Ok(())
-/// # }
-/// ```
+/// The reductions of a [`PreMulSum`], with the way in which they are started, like [`Operations`]; for an example, see
+/// [`with`](Self::with).
 #[derive(Debug, Clone, Copy)]
 pub struct PreMulSumOperations<'c, T, G = Ungrouped<'c>> {
     operations: Operations<'c, G>,
@@ -100,19 +80,8 @@ pub struct PreMulSumOperations<'c, T, G = Ungrouped<'c>> {
 }
 
 impl Communicator {
-    /// Creates a reduction that multiplies this rank's elements by `scalar` and sums the products.
-    ///
-    /// ```
-    /// # fn main() -> libnccl::Result<()> {
-    /// use libnccl::StreamRef;
-    ///
-    /// let comms = libnccl_cpu::nccl().init_all(&[0])?;
-    /// let mut buffer = [1, 2];
-    /// comms[0].pre_mul_sum(10)?.all_reduce_in_place(&mut buffer, StreamRef::DEFAULT)?;
-    /// assert_eq!(buffer, [10, 20]);
-    /// # Ok(())
-    /// # }
-    /// ```
+    /// Creates a reduction that multiplies this rank's elements by `scalar` and sums the products; for an example, see
+    /// [`PreMulSum`].
     ///
     /// # Errors
     /// [`Error::Nccl`].
@@ -129,7 +98,6 @@ impl Communicator {
     /// be the same.
     ///
     /// ```
-    /// # fn main() -> libnccl::Result<()> {
     /// use libnccl::{AnySliceMut, DataType, StreamRef};
     ///
     /// let comms = libnccl_cpu::nccl().init_all(&[0])?;
@@ -138,8 +106,7 @@ impl Communicator {
     /// let buffer = AnySliceMut::from_bytes(DataType::Uint8, &mut bytes)?;
     /// tenfold.all_reduce_in_place(buffer, StreamRef::DEFAULT)?;
     /// assert_eq!(bytes, [10, 20, 30]);
-    /// # Ok(())
-    /// # }
+    /// # Ok::<(), libnccl::Error>(())
     /// ```
     ///
     /// # Errors
@@ -150,11 +117,8 @@ impl Communicator {
         const CALL: &str = "pre_mul_sum_any";
         if scalar.len() != data_type.size() {
             let (found, size) = (scalar.len(), data_type.size());
-            return Err(Error::argument(
-                CALL,
-                InvalidArgumentKind::Length,
-                format!("the scalar has {found} bytes; expected {size}, the size of {data_type}"),
-            ));
+            let problem = format!("the scalar has {found} bytes; expected {size}, the size of {data_type}");
+            return Err(Error::argument(CALL, InvalidArgumentKind::Length, problem));
         }
         // Aligned for any type.
         let mut aligned = [0_u64; 1];
@@ -170,7 +134,6 @@ impl Communicator {
     /// the first element of `scalar`, which is read whenever a reduction runs.
     ///
     /// ```
-    /// # fn main() -> libnccl::Result<()> {
     /// use libnccl::StreamRef;
     ///
     /// let comms = libnccl_cpu::nccl().init_all(&[0])?;
@@ -178,8 +141,7 @@ impl Communicator {
     /// let mut buffer = [4.0, 8.0];
     /// comms[0].pre_mul_sum_device(&weight)?.all_reduce_in_place(&mut buffer, StreamRef::DEFAULT)?;
     /// assert_eq!(buffer, [1.0, 2.0]);
-    /// # Ok(())
-    /// # }
+    /// # Ok::<(), libnccl::Error>(())
     /// ```
     ///
     /// # Errors
@@ -193,11 +155,8 @@ impl Communicator {
         const CALL: &str = "pre_mul_sum_device";
         let scalar = scalar.into();
         if scalar.is_empty() {
-            return Err(Error::argument(
-                CALL,
-                InvalidArgumentKind::Length,
-                "the scalar's buffer is empty; expected one element",
-            ));
+            let problem = "the scalar's buffer is empty; expected one element";
+            return Err(Error::argument(CALL, InvalidArgumentKind::Length, problem));
         }
         if !T::HAS_TYPE {
             check_layout(CALL, &scalar.raw())?;
@@ -245,7 +204,6 @@ impl<'c, T: BufferElement> PreMulSum<'c, T> {
     /// Returns its operations, as part of a group.
     ///
     /// ```
-    /// # fn main() -> libnccl::Result<()> {
     /// use libnccl::StreamRef;
     ///
     /// let nccl = libnccl_cpu::nccl();
@@ -258,8 +216,7 @@ impl<'c, T: BufferElement> PreMulSum<'c, T> {
     ///     once.on(g).all_reduce_in_place(second, StreamRef::DEFAULT)
     /// })?;
     /// assert_eq!(buffers, [[12], [12]]);
-    /// # Ok(())
-    /// # }
+    /// # Ok::<(), libnccl::Error>(())
     /// ```
     #[must_use]
     pub fn on<'scope>(
@@ -278,7 +235,6 @@ impl<'c, T, G> PreMulSumOperations<'c, T, G> {
     /// Adds options for each collective. Since NCCL 2.31.2.
     ///
     /// ```
-    /// # fn main() -> libnccl::Result<()> {
     /// use libnccl::{CollectiveConfig, StreamRef};
     ///
     /// let comms = libnccl_cpu::nccl().init_all(&[0])?;
@@ -287,8 +243,7 @@ impl<'c, T, G> PreMulSumOperations<'c, T, G> {
     /// let halves = comms[0].pre_mul_sum(0.5_f32)?;
     /// halves.operations().with(&few).all_reduce_in_place(&mut buffer, StreamRef::DEFAULT)?;
     /// assert_eq!(buffer, [1.0, 3.0]);
-    /// # Ok(())
-    /// # }
+    /// # Ok::<(), libnccl::Error>(())
     /// ```
     #[must_use]
     pub fn with(self, config: &'c CollectiveConfig) -> Self {

@@ -1,12 +1,6 @@
 use crate::{Error, InvalidArgumentKind, Result, sys};
 
 /// The signal of a rank, by its numbers: by default, the only one that there is.
-///
-/// ```
-/// use libnccl::Signal;
-///
-/// assert_eq!(Signal::default(), Signal { index: 0, context: 0 });
-/// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 #[repr(C)]
 pub struct Signal {
@@ -20,12 +14,6 @@ pub struct Signal {
 }
 
 /// A signal to wait for in [`Communicator::wait_signal`](crate::Communicator::wait_signal). Since NCCL 2.29.2.
-///
-/// ```
-/// use libnccl::{Signal, WaitSignal};
-///
-/// let twice_from_rank_3 = WaitSignal { count: 2, peer: 3, signal: Signal::default() };
-/// ```
 #[doc(alias = "ncclWaitSignalDesc_t")]
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[repr(C)]

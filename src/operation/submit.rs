@@ -29,11 +29,11 @@ impl<G> Operations<'_, G> {
     /// is enqueued.
     #[cfg_attr(not(debug_assertions), inline(always))]
     #[track_caller]
-    pub(super) fn start<'b, T: BufferElement>(
+    pub(super) fn start<'b, S: BufferElement, R: BufferElement>(
         self,
         operation: &'static Operation,
-        send: impl SendBuffer<'b, Element = T>,
-        recv: impl RecvBuffer<'b, Element = T>,
+        send: impl SendBuffer<'b, Element = S>,
+        recv: impl RecvBuffer<'b, Element = R>,
         arguments: Arguments<'_>,
         stream: impl Into<StreamRef<'b>>,
     ) -> Result<()>
@@ -58,7 +58,7 @@ impl<G> Operations<'_, G> {
             communicator,
             send: send.raw(),
             recv: recv.raw(),
-            is_any: !T::HAS_TYPE,
+            is_any: !(S::HAS_TYPE && R::HAS_TYPE),
             arguments,
             config: self.config,
             stream,

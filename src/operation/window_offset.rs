@@ -4,21 +4,8 @@ use std::marker::PhantomData;
 use crate::communicator::Shared;
 use crate::{Element, sys};
 
-/// An offset in a window; see [`Window::at`](crate::Window::at).
-///
-/// ```
-/// # fn main() -> libnccl::Result<()> {
-/// use libnccl::WindowFlags;
-///
-/// let nccl = libnccl_cpu::nccl();
-/// let comm = nccl.init_all(&[0])?.remove(0);
-/// let mut buffer = nccl.alloc::<f32>(1024)?;
-/// // SAFETY: it is the only rank.
-/// let window = unsafe { comm.register_window(&mut buffer, WindowFlags::COLL_SYMMETRIC) }?;
-/// let second_half = window.at(512);
-/// # Ok(())
-/// # }
-/// ```
+/// An offset in a window; see [`Window::at`](crate::Window::at) and, for an example,
+/// [`Communicator::put_signal`](crate::Communicator::put_signal).
 #[derive(Clone, Copy)]
 pub struct WindowOffset<'a, T: Element> {
     pub(super) target: Target<'a>,

@@ -9,28 +9,8 @@ use super::registration::Registration;
 use crate::Result;
 use crate::communicator::Shared;
 
-/// A [`Registration`](crate::Registration) that does not borrow its communicator, so that a struct can hold both.
-///
-/// ```
-/// # fn main() -> libnccl::Result<()> {
-/// use libnccl::{Communicator, NcclBuffer, OwnedRegistration};
-///
-/// /// Declares the registration first, as fields are dropped in this order.
-/// struct Gradients {
-///     registration: OwnedRegistration,
-///     buffer: NcclBuffer<f32>,
-///     comm: Communicator,
-/// }
-///
-/// let nccl = libnccl_cpu::nccl();
-/// let comm = nccl.init_all(&[0])?.remove(0);
-/// let buffer = nccl.alloc::<f32>(1024)?;
-/// let registration = comm.register(&buffer)?.into_owned()?;
-/// let gradients = Gradients { registration, buffer, comm };
-/// std::thread::spawn(move || drop(gradients)).join().unwrap();
-/// # Ok(())
-/// # }
-/// ```
+/// A [`Registration`](crate::Registration) that does not borrow its communicator, so that a struct can hold both: the
+/// registration first, as fields are dropped in their order. For an example, see [`OwnedWindow`](crate::OwnedWindow).
 ///
 /// # Ending
 /// Deregistering it, or dropping it, must find the communicator alive and in no call and no open group, on any thread;

@@ -1,18 +1,16 @@
 #![allow(unsafe_code)] // Implements `Send` and `Sync`.
 
-use std::fmt;
 use std::marker::PhantomData;
 use std::sync::Arc;
 
 use super::registered_window::RegisteredWindow;
-use super::window::Window;
+use super::window::{Window, window};
 use crate::communicator::Shared;
-use crate::{Element, Result, WindowOffset, sys};
+use crate::{Element, Result};
 
 /// A [`Window`](crate::Window) that does not borrow its communicator, so that a struct can hold both. Since NCCL 2.27.3.
 ///
 /// ```
-/// # fn main() -> libnccl::Result<()> {
 /// use libnccl::{Communicator, NcclBuffer, OwnedWindow, ReduceOp, Result, StreamRef, WindowFlags};
 ///
 /// /// Declares the window first, as fields are dropped in this order.
@@ -37,8 +35,7 @@ use crate::{Element, Result, WindowOffset, sys};
 /// gradients.sum()?;
 /// // SAFETY: the work has run, and there is no other rank.
 /// unsafe { gradients.buffer.assume_idle() };
-/// # Ok(())
-/// # }
+/// # Ok::<(), libnccl::Error>(())
 /// ```
 ///
 /// # Ending
@@ -72,36 +69,6 @@ impl<T: Element> Window<'_, T> {
 }
 
 impl<T: Element> OwnedWindow<T> {
-    /// Returns the number of elements that each rank has in it.
-    #[must_use]
-    pub fn len(&self) -> usize {
-        self.registered.length
-    }
-
-    /// Returns `false`: a window is never empty.
-    #[must_use]
-    pub fn is_empty(&self) -> bool {
-        self.registered.length == 0
-    }
-
-    /// Returns the offset, in elements, as the target of a [`put_signal`](crate::Communicator::put_signal).
-    #[must_use]
-    pub fn at(&self, offset: usize) -> WindowOffset<'_, T> {
-        WindowOffset::new(self.registered.target(offset))
-    }
-
-    /// Returns `true` if NCCL has created the window; see [`Window::is_active`](crate::Window::is_active).
-    #[must_use]
-    pub fn is_active(&self) -> bool {
-        !self.as_raw().is_null()
-    }
-
-    /// Returns the C handle; null if the window is not [active](Self::is_active).
-    #[must_use]
-    pub fn as_raw(&self) -> sys::ncclWindow_t {
-        self.registered.raw()
-    }
-
     /// Ends this rank's part of the window, as dropping it does, and returns errors. Since NCCL 2.27.3.
     ///
     /// # Errors
@@ -114,12 +81,4 @@ impl<T: Element> OwnedWindow<T> {
     }
 }
 
-impl<T: Element> fmt::Debug for OwnedWindow<T> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("OwnedWindow")
-            .field("data_type", &T::DATA_TYPE)
-            .field("length", &self.len())
-            .field("is_active", &self.is_active())
-            .finish_non_exhaustive()
-    }
-}
+window!(OwnedWindow, OwnedWindow<T>);

@@ -18,14 +18,12 @@ use crate::{Communicator, Element, Error, InvalidArgumentKind, NcclBuffer, Resul
 /// It cannot outlive its communicator:
 ///
 /// ```compile_fail,E0505
-/// # fn main() -> libnccl::Result<()> {
 /// let nccl = libnccl_cpu::nccl();
 /// let comm = nccl.init_all(&[0])?.remove(0);
 /// let registration = comm.register(&nccl.alloc::<f32>(1024)?)?;
 /// comm.destroy()?;
 /// drop(registration);
-/// # Ok(())
-/// # }
+/// # Ok::<(), libnccl::Error>(())
 /// ```
 ///
 /// It does not borrow the buffer, which remains usable in every operation. The two share the memory, which is freed
@@ -44,7 +42,6 @@ impl Communicator {
     /// part. Since NCCL 2.19.3.
     ///
     /// ```
-    /// # fn main() -> libnccl::Result<()> {
     /// # use libnccl::{ReduceOp, StreamRef};
     /// # let nccl = libnccl_cpu::nccl();
     /// # let comm = nccl.init_all(&[0])?.remove(0);
@@ -56,8 +53,7 @@ impl Communicator {
     /// // SAFETY: all work that uses the buffer was on that stream.
     /// unsafe { buffer.assume_idle() };
     /// registration.deregister()?;
-    /// # Ok(())
-    /// # }
+    /// # Ok::<(), libnccl::Error>(())
     /// ```
     ///
     /// # Errors
@@ -80,7 +76,6 @@ impl Communicator {
     /// ignore it, as the CPU implementation does.
     ///
     /// ```
-    /// # fn main() -> libnccl::Result<()> {
     /// use libnccl::{ReduceOp, StreamRef};
     ///
     /// let comm = libnccl_cpu::nccl().init_all(&[0])?.remove(0);
@@ -89,8 +84,7 @@ impl Communicator {
     /// let registration = unsafe { comm.register_raw(arena.as_mut_ptr().cast(), size_of_val(&arena[..])) }?;
     /// comm.all_reduce_in_place(&mut arena, ReduceOp::Sum, StreamRef::DEFAULT)?;
     /// registration.deregister()?;
-    /// # Ok(())
-    /// # }
+    /// # Ok::<(), libnccl::Error>(())
     /// ```
     ///
     /// # Errors
@@ -148,11 +142,8 @@ impl Communicator {
         buffer: &NcclBuffer<T>,
     ) -> Result<()> {
         if buffer.is_empty() {
-            return Err(Error::argument(
-                call,
-                InvalidArgumentKind::Length,
-                "the buffer is empty; expected at least one element",
-            ));
+            let problem = "the buffer is empty; expected at least one element";
+            return Err(Error::argument(call, InvalidArgumentKind::Length, problem));
         }
         check_devices(self, call, [buffer.device()])?;
         check_buffers(self, call, T::DATA_TYPE, [Some(buffer.memory_space())])

@@ -1,7 +1,6 @@
 #![allow(unsafe_code)]
 
 use std::ffi::c_void;
-use std::fmt;
 use std::marker::PhantomData;
 use std::ops::BitOr;
 use std::ptr;
@@ -13,7 +12,7 @@ use crate::backend::{Library, call};
 use crate::communicator::OutParam;
 use crate::{
     Communicator, Element, Error, Group, Grouping, InvalidArgumentKind, NcclBuffer, Operation, Operations,
-    Result, ResultCode, Version, WindowOffset, sys,
+    Result, ResultCode, Version, sys,
 };
 
 /// Promises about the use of a [`Window`], combined with `|`.
@@ -97,7 +96,6 @@ impl BitOr for WindowFlags {
 /// It cannot outlive its communicator:
 ///
 /// ```compile_fail,E0505
-/// # fn main() -> libnccl::Result<()> {
 /// # use libnccl::WindowFlags;
 /// let nccl = libnccl_cpu::nccl();
 /// let comm = nccl.init_all(&[0])?.remove(0);
@@ -106,8 +104,7 @@ impl BitOr for WindowFlags {
 /// let window = unsafe { comm.register_window(&mut buffer, WindowFlags::DEFAULT) }?;
 /// comm.destroy()?;
 /// drop(window);
-/// # Ok(())
-/// # }
+/// # Ok::<(), libnccl::Error>(())
 /// ```
 ///
 /// Like a [`Registration`](crate::Registration), it does not borrow the buffer; the two share the memory. Other ranks
@@ -134,7 +131,6 @@ impl Communicator {
     /// ```
     /// use libnccl::{Signal, StreamRef, WaitSignal, WindowFlags};
     ///
-    /// # fn main() -> libnccl::Result<()> {
     /// let nccl = libnccl_cpu::nccl();
     /// libnccl_cpu::run_ranks(2, |comm| {
     /// #     fn synchronize() {}
@@ -155,8 +151,8 @@ impl Communicator {
     ///     unsafe { buffer.assume_idle() };
     ///     window.deregister()?;
     ///     Ok(())
-    /// })
-    /// # }
+    /// })?;
+    /// # Ok::<(), libnccl::Error>(())
     /// ```
     ///
     /// # Errors
@@ -184,7 +180,6 @@ impl<'scope, 'env> Group<'scope, 'env> {
     /// several ranks. Since NCCL 2.27.3.
     ///
     /// ```
-    /// # fn main() -> libnccl::Result<()> {
     /// # fn set_device(_: i32) {}
     /// use libnccl::WindowFlags;
     ///
@@ -200,8 +195,7 @@ impl<'scope, 'env> Group<'scope, 'env> {
     ///     let register = |(comm, buffer)| unsafe { g.register_window(comm, buffer, WindowFlags::DEFAULT) };
     ///     comms.iter().zip(&mut buffers).map(register).collect::<libnccl::Result<Vec<_>>>()
     /// })?;
-    /// # Ok(())
-    /// # }
+    /// # Ok::<(), libnccl::Error>(())
     /// ```
     ///
     /// # Errors
@@ -243,11 +237,8 @@ impl<'c, T: Element> Window<'c, T> {
         let (address, bytes) = (memory.as_ptr(), memory.bytes());
         if !address.addr().is_multiple_of(sys::NCCL_WIN_REQUIRED_ALIGNMENT as usize) {
             let multiple = sys::NCCL_WIN_REQUIRED_ALIGNMENT;
-            return Err(Error::argument(
-                CALL,
-                InvalidArgumentKind::Address,
-                format!("{address:p} is not a multiple of {multiple} bytes"),
-            ));
+            let problem = format!("{address:p} is not a multiple of {multiple} bytes");
+            return Err(Error::argument(CALL, InvalidArgumentKind::Address, problem));
         }
         library.function("ncclCommWindowRegister", library.functions.ncclCommWindowRegister)?;
         let handle = OutParam::new();
@@ -278,72 +269,8 @@ impl<'c, T: Element> Window<'c, T> {
         }
     }
 
-    /// Returns the number of elements that each rank has in it.
-    #[must_use]
-    pub fn len(&self) -> usize {
-        self.registered.length
-    }
-
-    /// Returns `false`: a window is never empty.
-    #[must_use]
-    pub fn is_empty(&self) -> bool {
-        self.registered.length == 0
-    }
-
-    /// Returns the offset, in elements, as the target of a [`put_signal`](Communicator::put_signal).
-    #[must_use]
-    pub fn at(&self, offset: usize) -> WindowOffset<'_, T> {
-        WindowOffset::new(self.registered.target(offset))
-    }
-
-    /// Returns `true` if NCCL has created the window. On some systems NCCL returns success without a window:
-    /// collectives then work as before, and one-sided operations do not work. A window is not active before the end of
-    /// the group that registers it.
-    ///
-    /// ```
-    /// # fn main() -> libnccl::Result<()> {
-    /// use libnccl::WindowFlags;
-    ///
-    /// let nccl = libnccl_cpu::nccl();
-    /// let comm = nccl.init_all(&[0])?.remove(0);
-    /// let mut buffer = nccl.alloc::<f32>(1024)?;
-    /// // SAFETY: it is the only rank.
-    /// let window = unsafe { comm.register_window(&mut buffer, WindowFlags::COLL_SYMMETRIC) }?;
-    /// if !window.is_active() {
-    ///     eprintln!("no one-sided operations here");
-    /// }
-    /// # Ok(())
-    /// # }
-    /// ```
-    #[must_use]
-    pub fn is_active(&self) -> bool {
-        !self.as_raw().is_null()
-    }
-
-    /// Returns the C handle; null if the window is not [active](Self::is_active).
-    #[must_use]
-    pub fn as_raw(&self) -> sys::ncclWindow_t {
-        self.registered.raw()
-    }
-
     /// Returns the address that NCCL has for this rank's part of the window; null if it is not active. Since NCCL
     /// 2.29.2.
-    ///
-    /// ```
-    /// # fn main() -> libnccl::Result<()> {
-    /// use libnccl::WindowFlags;
-    ///
-    /// let nccl = libnccl_cpu::nccl();
-    /// let comm = nccl.init_all(&[0])?.remove(0);
-    /// let mut buffer = nccl.alloc::<f32>(1024)?;
-    /// // SAFETY: it is the only rank.
-    /// let window = unsafe { comm.register_window(&mut buffer, WindowFlags::DEFAULT) }?;
-    /// if window.is_active() {
-    ///     assert_eq!(window.user_ptr()?, buffer.as_mut_ptr());
-    /// }
-    /// # Ok(())
-    /// # }
-    /// ```
     ///
     /// # Errors
     /// [`Error::Unsupported`], [`Error::Nccl`], [`Error::Aborted`] after an abort.
@@ -375,12 +302,54 @@ impl<'c, T: Element> Window<'c, T> {
     }
 }
 
-impl<T: Element> fmt::Debug for Window<'_, T> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Window")
-            .field("data_type", &T::DATA_TYPE)
-            .field("length", &self.len())
-            .field("is_active", &self.is_active())
-            .finish_non_exhaustive()
-    }
+/// What a window has in common, whether it borrows its communicator or not.
+macro_rules! window {
+    ($window:ident, $type:ty) => {
+        impl<T: Element> $type {
+            /// Returns the number of elements that each rank has in it.
+            #[must_use]
+            pub fn len(&self) -> usize {
+                self.registered.length
+            }
+
+            /// Returns `false`: a window is never empty.
+            #[must_use]
+            pub fn is_empty(&self) -> bool {
+                self.registered.length == 0
+            }
+
+            /// Returns the offset, in elements, as the target of a [`put_signal`](crate::Communicator::put_signal).
+            #[must_use]
+            pub fn at(&self, offset: usize) -> crate::WindowOffset<'_, T> {
+                crate::WindowOffset::new(self.registered.target(offset))
+            }
+
+            /// Returns `true` if NCCL has created the window. On some systems NCCL returns success without a window:
+            /// collectives then work as before, and one-sided operations do not work. A window is not active before the
+            /// end of the group that registers it.
+            #[must_use]
+            pub fn is_active(&self) -> bool {
+                !self.as_raw().is_null()
+            }
+
+            /// Returns the C handle; null if the window is not [active](Self::is_active).
+            #[must_use]
+            pub fn as_raw(&self) -> crate::sys::ncclWindow_t {
+                self.registered.raw()
+            }
+        }
+
+        impl<T: Element> std::fmt::Debug for $type {
+            fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+                f.debug_struct(stringify!($window))
+                    .field("data_type", &T::DATA_TYPE)
+                    .field("length", &self.len())
+                    .field("is_active", &self.is_active())
+                    .finish_non_exhaustive()
+            }
+        }
+    };
 }
+pub(super) use window;
+
+window!(Window, Window<'_, T>);

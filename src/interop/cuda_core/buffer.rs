@@ -10,7 +10,7 @@ use cuda_core::{
     sys,
 };
 
-use super::stream::device;
+use crate::interop::device;
 use crate::{Buffer, BufferMut, BufferResult, DeviceSlice, Element, MemorySpace, SendBuffer, StreamRef};
 
 /// The longest time that an operation waits for the end of other accesses to its memory.
@@ -27,7 +27,6 @@ const LEASE_LIMIT: Duration = Duration::from_secs(5);
 /// buffer may be dropped right after the call, and used again on the same stream; on another one, wait for the stream before.
 ///
 /// ```no_run
-/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
 /// use cuda_core::{CudaContext, DeviceBuffer};
 /// use libnccl::{Config, Nccl, ReduceOp};
 ///
@@ -41,8 +40,7 @@ const LEASE_LIMIT: Duration = Duration::from_secs(5);
 /// comm.all_reduce(&gradients, &mut sums, ReduceOp::Sum, &stream)?;
 /// assert_eq!(sums.to_host_vec(&stream)?, [1.0, 2.0]);
 /// comm.broadcast(gradients.slice(1..2)?, &mut sums, 0, &stream)?;
-/// # Ok(())
-/// # }
+/// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 ///
 /// An operation that a CUDA graph captures has no lease: the buffers must outlive the graph, and the launches are ordered

@@ -11,7 +11,8 @@ use cudarc::driver::{
     result,
 };
 
-use super::stream::{device, order};
+use super::stream::order;
+use crate::interop::device;
 use crate::{
     Buffer, BufferMut, BufferResult, DeviceSlice, DeviceSliceMut, Element, MemorySpace, RecvBuffer,
     SendBuffer, StreamRef,
@@ -24,7 +25,6 @@ use crate::{
 /// operation. So a buffer may be dropped, or used again on its own stream, right after the call.
 ///
 /// ```no_run
-/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
 /// use cudarc::driver::CudaContext;
 /// use libnccl::{Config, Nccl, ReduceOp};
 ///
@@ -38,8 +38,7 @@ use crate::{
 /// comm.all_reduce(&gradients, &mut sums, ReduceOp::Sum, &stream)?;
 /// comm.all_reduce_in_place(sums.slice_mut(1..), ReduceOp::Max, &stream)?;
 /// assert_eq!(stream.clone_dtoh(&sums)?, [1.0, 2.0]);
-/// # Ok(())
-/// # }
+/// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 ///
 /// Two things are refused as [`NotReady`](crate::InvalidArgumentKind::NotReady), because no guard could make them safe. A buffer

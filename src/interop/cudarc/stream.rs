@@ -1,12 +1,12 @@
 #![allow(unsafe_code)] // An unsafe trait, and cudarc's functions for raw streams.
 
 use std::error::Error;
-use std::sync::Arc;
 
 use cudarc::driver::sys::{CUevent_flags, CUevent_wait_flags, CUstream};
 use cudarc::driver::{CudaContext, CudaStream, DriverError, result};
 
 use crate::cuda::is_stream_complete;
+use crate::interop::device;
 use crate::{Stream, sys};
 
 // SAFETY: it owns the stream, or the context of the device has it; `device` returns the device.
@@ -25,24 +25,6 @@ unsafe impl Stream for CudaStream {
             is_stream_complete(self.as_raw())
         }
     }
-}
-
-// SAFETY: as above.
-unsafe impl Stream for Arc<CudaStream> {
-    fn as_raw(&self) -> sys::cudaStream_t {
-        (**self).as_raw()
-    }
-    fn device(&self) -> Option<i32> {
-        (**self).device()
-    }
-    fn is_complete(&self) -> Result<bool, Box<dyn Error>> {
-        (**self).is_complete()
-    }
-}
-
-/// Returns the number of a context's device.
-pub(super) fn device(context: &CudaContext) -> Option<i32> {
-    i32::try_from(context.ordinal()).ok()
 }
 
 /// Makes the work that is enqueued on `later` from now on wait for the work that is on `earlier`. If CUDA cannot, the

@@ -1,0 +1,96 @@
+//! CUDA's driver, if the process has loaded it: contexts, devices and streams. This crate neither links nor loads CUDA.
+#![allow(unsafe_code)]
+
+use std::error::Error;
+use std::ffi::{CStr, c_int, c_void};
+
+use crate::sys::cudaStream_t;
+
+/// Returns a function of the driver, which is never unloaded.
+///
+/// # Safety
+/// `F` is a function pointer with the signature that the driver's function of this name has.
+unsafe fn driver_function<F>(name: &CStr) -> Option<F> {
+    const { assert!(size_of::<F>() == size_of::<*const c_void>()) };
+    #[cfg(target_os = "linux")]
+    let address = crate::dynamic_linker::Scope::loaded(c"libcuda.so.1")?.address(name);
+    #[cfg(not(target_os = "linux"))]
+    let (address, _) = (std::ptr::null::<c_void>(), name);
+    // SAFETY: a function of the driver, of which the caller guarantees the signature.
+    (!address.is_null()).then(|| unsafe { std::mem::transmute_copy(&address) })
+}
+
+/// The context that was current on a thread, for another thread that works on its behalf.
+///
+/// NCCL makes the device current again that was so before its call, which is device 0 on a new thread. Since CUDA 12,
+/// that creates a context on device 0, which takes memory there.
+#[derive(Clone, Copy)]
+pub(crate) struct CudaContext {
+    context: *mut c_void,
+    set_current: unsafe extern "C" fn(*mut c_void) -> c_int,
+}
+
+// SAFETY: CUDA's contexts may be current on several threads.
+unsafe impl Send for CudaContext {}
+
+impl CudaContext {
+    /// Returns the calling thread's context; `None` if it has none, or if the process has not loaded the driver.
+    pub(crate) fn current() -> Option<Self> {
+        type GetCurrent = unsafe extern "C" fn(*mut *mut c_void) -> c_int;
+        // SAFETY: the signatures of the driver's functions.
+        let (get_current, set_current) = unsafe {
+            (driver_function::<GetCurrent>(c"cuCtxGetCurrent")?, driver_function(c"cuCtxSetCurrent")?)
+        };
+        let mut context = std::ptr::null_mut();
+        // SAFETY: a valid out-parameter.
+        let code = unsafe { get_current(&raw mut context) };
+        (code == 0 && !context.is_null()).then_some(Self { context, set_current })
+    }
+
+    /// Makes it the calling thread's context.
+    pub(crate) fn make_current(self) {
+        // SAFETY: it is current on another thread, which waits for this one. An error changes nothing.
+        unsafe { (self.set_current)(self.context) };
+    }
+}
+
+/// Returns the device of the calling thread's context; `None` if it has none, or if the process has not loaded the driver.
+pub(crate) fn current_device() -> Option<i32> {
+    type GetDevice = unsafe extern "C" fn(*mut c_int) -> c_int;
+    // SAFETY: the signature of the driver's function.
+    let get: GetDevice = unsafe { driver_function(c"cuCtxGetDevice") }?;
+    let mut device = -1;
+    // SAFETY: a valid out-parameter.
+    (unsafe { get(&raw mut device) } == 0).then_some(device)
+}
+
+/// Returns the device of the memory at an address; `None` if the driver does not know it, or is not loaded.
+pub(crate) fn device_of_memory(address: *const c_void) -> Option<i32> {
+    type GetAttribute = unsafe extern "C" fn(*mut c_void, c_int, u64) -> c_int;
+    const DEVICE_ORDINAL: c_int = 9;
+    // SAFETY: the signature of the driver's function.
+    let get: GetAttribute = unsafe { driver_function(c"cuPointerGetAttribute") }?;
+    let mut device: c_int = -1;
+    // SAFETY: an out-parameter of the attribute's type; the driver does not access the memory at the address.
+    let code = unsafe { get((&raw mut device).cast(), DEVICE_ORDINAL, address.addr() as u64) };
+    (code == 0 && device >= 0).then_some(device)
+}
+
+/// Returns whether all work on a stream is complete; an error if the process has not loaded the driver.
+///
+/// # Safety
+/// The stream is null or live.
+pub(crate) unsafe fn is_stream_complete(stream: cudaStream_t) -> Result<bool, Box<dyn Error>> {
+    type Query = unsafe extern "C" fn(*mut c_void) -> c_int;
+    const SUCCESS: c_int = 0;
+    const NOT_READY: c_int = 600;
+    // SAFETY: the signature of the driver's function.
+    let query: Option<Query> = unsafe { driver_function(c"cuStreamQuery") };
+    let query = query.ok_or("the process has not loaded CUDA's driver")?;
+    // SAFETY: the caller guarantees it.
+    match unsafe { query(stream.cast()) } {
+        SUCCESS => Ok(true),
+        NOT_READY => Ok(false),
+        code => Err(format!("cuStreamQuery returned {code}").into()),
+    }
+}
