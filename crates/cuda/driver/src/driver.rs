@@ -297,10 +297,13 @@ impl Driver {
     fn work(&self, stream: StreamId, wake: &Condvar) {
         let mut state = self.lock();
         loop {
-            if let Some(Begun { id, clock, work }) = state.scheduler.start(stream) {
+            if let Some(Begun { id, clock, executor, work }) = state.scheduler.start(stream) {
                 state.begin(self.config.races, id, &clock);
                 drop(state);
-                work.execute();
+                match executor {
+                    Executor::Host => Current::execute_function(|| work.execute()),
+                    Executor::Library | Executor::Peers => work.execute(),
+                }
                 state = self.lock();
                 state.scheduler.complete(id);
                 self.wake_workers(&mut state);
@@ -353,7 +356,8 @@ impl Driver {
         self.wake_workers(&mut state);
     }
 
-    /// Waits for the work of a context, and frees what it has, if it then `is_unused`.
+    /// Waits for the work of a context, and frees what it has, if it then `is_unused`. The calling thread has to be one that
+    /// may wait.
     pub(crate) fn destroy_context<'a>(
         &'a self,
         state: MutexGuard<'a, State>,

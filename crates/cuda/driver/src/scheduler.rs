@@ -96,6 +96,8 @@ pub(crate) struct Begun<W> {
     pub(crate) id: OperationId,
     /// All that comes before it.
     pub(crate) clock: Clock,
+    /// Its executor.
+    pub(crate) executor: Executor,
     /// Its work.
     pub(crate) work: W,
 }
@@ -365,8 +367,8 @@ impl<W> Scheduler<W> {
         let pending = self.pending.get_mut(&id).filter(|pending| pending.may_start)?;
         let work = pending.work.take()?;
         pending.clock.join(&std::mem::take(&mut pending.after).clock());
-        let clock = pending.clock.clone();
-        match pending.executor {
+        let (clock, executor) = (pending.clock.clone(), pending.executor);
+        match executor {
             Executor::Library => {}
             // It can tell the program's threads that what is before it is complete.
             Executor::Host => self.tell_host(&clock),
@@ -375,7 +377,7 @@ impl<W> Scheduler<W> {
                 self.peers.advance(pending.first_step);
             }
         }
-        Some(Begun { id, clock, work })
+        Some(Begun { id, clock, executor, work })
     }
 
     /// Notes that an operation that was started is complete.
