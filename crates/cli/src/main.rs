@@ -12,6 +12,7 @@ mod exit_status;
 mod gpu;
 mod library;
 mod man;
+mod named_file;
 mod nccl_file;
 mod output;
 mod ras;

@@ -10,14 +10,13 @@ mod timeline;
 mod waits;
 
 use std::collections::BTreeMap;
-use std::fs;
 use std::io::{Write, stdout};
 use std::process::ExitCode;
 
-use anyhow::{Context, Result};
+use anyhow::Result;
 use serde::Serialize;
 
-use crate::escapes;
+use crate::{escapes, named_file};
 use arguments::{DiffArguments, RecorderArguments, RecorderCommand};
 use finding::{Finding, Kind, NAMED, name_first_ranks, name_ranks};
 use recording::Job;
@@ -52,8 +51,7 @@ fn diff(arguments: &DiffArguments) -> Result<ExitCode> {
     let jobs = recording::read(&paths)?;
     let findings = compare(&jobs);
     if let Some(file) = &arguments.html {
-        fs::write(file, timeline::page(&jobs, &findings))
-            .with_context(|| format!("cannot write {}", file.display()))?;
+        named_file::write(file, timeline::page(&jobs, &findings).as_bytes())?;
     }
     let code = if findings.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE };
     let communicators = jobs
