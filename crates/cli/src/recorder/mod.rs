@@ -71,6 +71,9 @@ fn diff(arguments: &DiffArguments) -> Result<ExitCode> {
     for finding in &report.findings {
         findings.entry(&finding.communicator).or_default().push(finding);
     }
+    if jobs.is_empty() {
+        writeln!(out, "the recordings have no communicator")?;
+    }
     for job in &jobs {
         writeln!(out, "{job}: {} of {} ranks recorded", job.ranks.len(), job.size)?;
         match findings.get(job.id.as_str()) {
@@ -118,14 +121,17 @@ fn missing_ranks(job: &Job) -> Option<Finding> {
     Some(Finding { more_ranks, ..finding })
 }
 
-/// Returns the call that all ranks have made, and from which some have not returned.
+/// Returns the call from which some ranks have not returned, although others have done their part.
 fn not_completed(job: &Job) -> Option<Finding> {
     let open: Vec<_> =
         job.ranks.iter().filter_map(|(rank, recorded)| Some((*rank, recorded.open_call()?))).collect();
     let (_, record) = open.first()?;
     let ranks: Vec<usize> = open.iter().map(|(rank, _)| *rank).collect();
-    let problem =
-        format!("{record} has not returned on {}, although all ranks called it", name_ranks(&ranks));
+    let callers = match record.collective {
+        Some(_) => "all ranks called it",
+        None => "each send has its receive",
+    };
+    let problem = format!("{record} has not returned on {}, although {callers}", name_ranks(&ranks));
     let mut finding = Finding::new(job, Kind::NotCompleted, ranks, problem);
     finding.collective = record.collective;
     Some(finding.with_calls(open))
