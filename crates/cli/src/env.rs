@@ -1,7 +1,7 @@
 //! `nccl env`: the variables that the library reads, their values and where these come from.
 
 use std::collections::BTreeSet;
-use std::io::{Write, stdout};
+use std::io::Write;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
@@ -14,7 +14,7 @@ use crate::nccl_file::NcclFile;
 use crate::settings::Settings;
 use crate::system::System;
 use crate::variables::Variables;
-use crate::{exit_status, library};
+use crate::{escapes, exit_status, library, output};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -64,9 +64,9 @@ pub(crate) fn run(arguments: &EnvArguments) -> Result<ExitCode> {
     let filter = arguments.filter.as_deref().unwrap_or_default().to_ascii_uppercase();
     variables.retain(|variable| variable.name.contains(&filter));
     if arguments.json {
-        writeln!(stdout(), "{}", serde_json::to_string_pretty(&variables)?)?;
+        writeln!(output::stdout(), "{}", serde_json::to_string_pretty(&variables)?)?;
     } else {
-        print(&mut stdout(), &title, &variables)?;
+        print(&mut output::stdout(), &title, &variables)?;
     }
     Ok(ExitCode::SUCCESS)
 }
@@ -106,7 +106,7 @@ fn print(out: &mut impl Write, title: &str, variables: &[Variable]) -> std::io::
         writeln!(out, "# ?: not set, and the library does not tell its default")?;
     }
     for Variable { name, value, origin, known } in variables {
-        let value = value.as_deref().unwrap_or("?");
+        let value = escapes::in_line(value.as_deref().unwrap_or("?"));
         let unknown = if *known { "" } else { "; unknown to this library" };
         writeln!(out, "{name}={value}  ({origin}{unknown})")?;
     }

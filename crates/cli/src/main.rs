@@ -12,6 +12,7 @@ mod exit_status;
 mod gpu;
 mod library;
 mod man;
+mod named_file;
 mod nccl_file;
 mod output;
 mod ras;
@@ -24,7 +25,6 @@ mod value_parser;
 mod variables;
 mod version;
 
-use std::io::Write;
 use std::process::ExitCode;
 
 use clap::{CommandFactory, Parser};
@@ -48,9 +48,7 @@ fn main() -> ExitCode {
         if exit_status::is_output_closed(&error) {
             return exit_status::OUTPUT_CLOSED.into();
         }
-        // `eprintln` panics without stderr; a single write, because ranks share stderr.
-        let text = format!("error: {error:#}\n");
-        let _ = std::io::stderr().write_all(escapes::in_lines(&text).as_bytes());
+        output::write_to_stderr(&format!("error: {error:#}\n"));
         ExitCode::FAILURE
     })
 }

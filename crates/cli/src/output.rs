@@ -1,4 +1,5 @@
-//! The standard output, for data that programs read.
+//! The standard output and the standard error, of this program's own text: control characters that came into it from outside
+//! never reach a terminal.
 
 use std::fs::File;
 use std::io::{self, Write};
@@ -7,6 +8,8 @@ use std::process::Stdio;
 use std::sync::OnceLock;
 
 use anyhow::{Context, Result};
+
+use crate::escapes;
 
 /// The standard output of the process, once libraries write to the standard error instead.
 static OWN: OnceLock<File> = OnceLock::new();
@@ -27,8 +30,28 @@ pub(crate) fn keep_libraries_out() -> Result<()> {
 /// Returns the standard output, which libraries may write to as well.
 pub(crate) fn stdout() -> Box<dyn Write + Send> {
     match OWN.get() {
-        Some(own) => Box::new(own),
-        None => Box::new(io::stdout()),
+        Some(own) => Box::new(Escaped(own)),
+        None => Box::new(Escaped(io::stdout())),
+    }
+}
+
+/// Writes a text to the standard error, in one piece, as ranks share it. If that is closed, it is lost.
+pub(crate) fn write_to_stderr(text: &str) {
+    let _ = io::stderr().write_all(escapes::in_lines(text).as_bytes());
+}
+
+/// A stream of text to which each control character is written as an escape.
+struct Escaped<W>(W);
+
+impl<W: Write> Write for Escaped<W> {
+    fn write(&mut self, text: &[u8]) -> io::Result<usize> {
+        // What is written in one piece ends with a whole character.
+        self.0.write_all(escapes::in_lines(&String::from_utf8_lossy(text)).as_bytes())?;
+        Ok(text.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.0.flush()
     }
 }
 
@@ -37,5 +60,19 @@ pub(crate) fn stdout_of_child() -> Result<Stdio> {
     match OWN.get() {
         Some(own) => Ok(own.try_clone().context("cannot duplicate the standard output")?.into()),
         None => Ok(Stdio::inherit()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::Write;
+
+    use super::Escaped;
+
+    #[test]
+    fn control_characters_are_written_as_escapes() {
+        let mut out = Escaped(Vec::new());
+        writeln!(out, "# rank {} on {:>8}\tä", 3, "a\u{1b}[2J").unwrap();
+        assert_eq!(String::from_utf8(out.0).unwrap(), "# rank 3 on    a\\u001b[2J\tä\n");
     }
 }

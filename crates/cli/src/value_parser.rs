@@ -18,10 +18,17 @@ where
     }
 }
 
+/// Parses a number of bytes above 0, in the forms of [`size_from_0`].
+pub(crate) fn size(text: &str) -> Result<u64, String> {
+    let bytes = size_from_0(text).ok().filter(|bytes| *bytes > 0);
+    bytes.ok_or_else(|| format!("expected a number of bytes above 0, {FORMS}"))
+}
+
+const FORMS: &str = "such as 8, 64K, 1.5M, 1GB, 1e6 or 0x1000";
+
 /// Parses a number of bytes, with a unit if there is one, in the forms that nccl-tests takes: it reads what `strtod` does, and of
 /// the unit the first letter.
-pub(crate) fn size(text: &str) -> Result<u64, String> {
-    let expected = "expected a number of bytes above 0, such as 8, 64K, 1.5M, 1GB, 1e6 or 0x1000";
+pub(crate) fn size_from_0(text: &str) -> Result<u64, String> {
     let parse = || {
         let text = text.to_ascii_lowercase();
         let number = text.trim_end_matches('b').trim_end_matches(['k', 'm', 'g']);
@@ -44,12 +51,12 @@ pub(crate) fn size(text: &str) -> Result<u64, String> {
         (number.starts_with(|first: char| first.is_ascii_digit() || first == '.') && bytes < u64::MAX as f64)
             .then_some(bytes as u64)
     };
-    parse().filter(|bytes| *bytes > 0).ok_or_else(|| expected.into())
+    parse().ok_or_else(|| format!("expected a number of bytes, {FORMS}"))
 }
 
 #[cfg(test)]
 mod tests {
-    use super::{size, whole};
+    use super::{size, size_from_0, whole};
 
     #[test]
     fn size_accepts_units_and_rejects_other_text() {
@@ -89,6 +96,12 @@ mod tests {
             "18446744073709551615K",
         ] {
             assert!(size(text).is_err(), "{text}");
+        }
+        for text in ["0", "0M", "0x0", "0.0", "0e5"] {
+            assert_eq!(size_from_0(text), Ok(0), "{text}");
+        }
+        for text in ["", "K", "-0", "0T", "nan"] {
+            assert!(size_from_0(text).is_err(), "{text}");
         }
     }
 

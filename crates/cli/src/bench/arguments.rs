@@ -20,7 +20,7 @@ use super::data::reduction::Reduction;
 use super::pairs::arguments::PairsArguments;
 use super::plot::arguments::PlotArguments;
 use super::start::backend::Backend;
-use crate::value_parser::{MAX_RANKS, size, whole};
+use crate::value_parser::{MAX_RANKS, size, size_from_0, whole};
 
 const HELP: &str = "\
 Examples:
@@ -72,10 +72,10 @@ pub(crate) struct MeasureArguments {
     #[arg(hide = true, value_parser = no_word)]
     pub(crate) word: Option<Infallible>,
     /// Smallest size in bytes, with an optional unit: 64K, 1M, 1G [default: 8]
-    #[arg(short = 'b', long, value_name = "SIZE", value_parser = size, help_heading = "Sizes")]
+    #[arg(short = 'b', long, value_name = "SIZE", value_parser = size_from_0, help_heading = "Sizes")]
     pub(crate) minbytes: Option<u64>,
     /// Largest size [default: 4M on the CPU, 128M on GPUs]
-    #[arg(short = 'e', long, value_name = "SIZE", value_parser = size, help_heading = "Sizes")]
+    #[arg(short = 'e', long, value_name = "SIZE", value_parser = size_from_0, help_heading = "Sizes")]
     pub(crate) maxbytes: Option<u64>,
     /// Factor between a size and the next [default: 4 on the CPU, 2 on GPUs]
     #[arg(short = 'f', long, value_name = "FACTOR", value_parser = whole::<u64>(2..=u64::MAX))]

@@ -71,9 +71,9 @@ fn benchmark(arguments: &MeasureArguments) -> Result<ExitCode> {
         && start.parent().is_none()
     {
         if output.has_table() {
-            writeln!(std::io::stdout(), "# {reason}")?;
+            writeln!(crate::output::stdout(), "# {reason}")?;
         } else {
-            writeln!(std::io::stderr(), "{reason}")?;
+            crate::output::write_to_stderr(&format!("{reason}\n"));
         }
     }
     if let Start::Processes = start {
@@ -89,7 +89,7 @@ fn benchmark(arguments: &MeasureArguments) -> Result<ExitCode> {
     let watchdog = Watchdog::start(timeout, move |timeout| {
         interrupted.interrupt();
         let problem = format!("rank {}: {benchmark}: nothing has ended for {timeout:?}", place.rank);
-        let _ = std::io::stderr().write_all(format!("error: {problem}\n").as_bytes());
+        crate::output::write_to_stderr(&format!("error: {problem}\n"));
         interrupt::end(1)
     })?;
     let session = Session { nccl, id, parameters, output, watchdog };

@@ -10,6 +10,9 @@ use super::output::report;
 use super::start::Start;
 use crate::value_parser::MAX_RANKS;
 
+/// The smallest size if none is given.
+const MIN_BYTES: u64 = 8;
+
 /// The parameters of a measurement with all defaults filled in, equal on all ranks.
 #[derive(Debug, Clone)]
 pub(crate) struct Parameters {
@@ -46,7 +49,7 @@ impl Parameters {
     pub(crate) fn new(arguments: &MeasureArguments, gpus: usize, start: &Start) -> Result<Vec<Self>, String> {
         let on_gpus = gpus > 0;
         let largest = if on_gpus { 128 << 20 } else { 4 << 20 };
-        let min_bytes = arguments.minbytes.unwrap_or(8);
+        let min_bytes = arguments.minbytes.unwrap_or(MIN_BYTES);
         let max_bytes = arguments.maxbytes.unwrap_or(largest.max(min_bytes));
         if min_bytes > max_bytes {
             return Err(format!("--minbytes {min_bytes} is above --maxbytes {max_bytes}"));
@@ -113,6 +116,8 @@ impl Parameters {
     pub(crate) fn sizes(&self) -> impl Iterator<Item = u64> + use<> {
         let Self { min_bytes, max_bytes, step, .. } = *self;
         let next = move |size: &u64| match step {
+            // No factor leads on from there.
+            Step::Factor(_) if *size == 0 => Some(MIN_BYTES),
             Step::Factor(factor) => size.checked_mul(factor),
             Step::Bytes(bytes) => size.checked_add(bytes),
         };
@@ -212,6 +217,10 @@ fn check_conflicts(
             "hypercube with --ngpus or --agg_iters above 1: its messages depend on each other and cannot be one group",
         ),
         (
+            arguments.against.is_some() && arguments.minbytes == Some(0) && arguments.stepbytes.is_none(),
+            "--against and --minbytes 0 need --stepbytes: no factor leads nccl-tests on from there",
+        ),
+        (
             arguments.against.is_some() && procedure.run_cycles == 0,
             "--against and --run_cycles 0: the first turn would never end",
         ),
@@ -284,14 +293,18 @@ mod tests {
         assert_eq!(sizes("all_reduce -b 8 -e 100 -f 3"), [8, 24, 72]);
         assert_eq!(sizes("all_reduce -b 8 -e 24 -i 8"), [8, 16, 24]);
         assert_eq!(sizes("all_reduce -b 1K -e 1K"), [1024]);
+        assert_eq!(sizes("all_reduce -b 0 -e 0"), [0]);
+        assert_eq!(sizes("all_reduce -b 0 -e 64 -f 4"), [0, 8, 32]);
+        assert_eq!(sizes("all_reduce -b 0 -e 64 -i 32"), [0, 32, 64]);
         let most = u64::MAX.to_string();
         assert_eq!(sizes(&format!("all_reduce -b {most} -e {most}")), [u64::MAX]);
     }
 
     #[test]
     fn warmup_sizes_double() {
-        let parameters = parameters("all_reduce -b 8 -e 100 -i 1", 0).unwrap();
-        assert_eq!(parameters.warmup_sizes().collect::<Vec<_>>(), [8, 16, 32, 64]);
+        let warmup = |arguments| parameters(arguments, 0).unwrap().warmup_sizes().collect::<Vec<_>>();
+        assert_eq!(warmup("all_reduce -b 8 -e 100 -i 1"), [8, 16, 32, 64]);
+        assert_eq!(warmup("all_reduce -b 0 -e 16 -i 1"), [0, 8, 16]);
     }
 
     #[test]
@@ -324,6 +337,8 @@ mod tests {
     fn conflicting_values_are_rejected() {
         let error = parameters("all_reduce -b 64 -e 8", 0).unwrap_err();
         assert_eq!(error, "--minbytes 64 is above --maxbytes 8");
+        let error = parameters("all_reduce -b 0 --against perf", 0).unwrap_err();
+        assert!(error.starts_with("--against and --minbytes 0 need --stepbytes: "), "{error}");
         let error = parameters("all_reduce -t 64 -g 64", 0).unwrap_err();
         assert_eq!(error, "--nthreads 64 and --ngpus 64 make 4096 ranks of a process: expected at most 1024");
         let error = parameters("all_reduce -G 1", 0).unwrap_err();

@@ -9,6 +9,7 @@ use serde::Serialize;
 use super::driver::Driver;
 use super::finding::{Finding, Level, Section};
 use super::library::{Library, Search, Tried};
+use crate::escapes::in_line;
 
 /// The version of the JSON, which changes if a field goes or changes its meaning.
 const SCHEMA: u32 = 1;
@@ -59,14 +60,14 @@ impl Report {
             writeln!(out, "{bold}{name}{bold:#}")?;
             for Finding { level, text, advice, source } in findings {
                 let (style, word) = style(*level);
-                writeln!(out, "  {style}{word:<8}{style:#} {text}")?;
+                writeln!(out, "  {style}{word:<8}{style:#} {}", in_line(text))?;
                 for line in [advice, source].into_iter().flatten() {
-                    writeln!(out, "           -> {line}")?;
+                    writeln!(out, "           -> {}", in_line(line))?;
                 }
             }
             if index == 0 {
                 for tried in &self.tried {
-                    writeln!(out, "  searched {}", tried.text())?;
+                    writeln!(out, "  searched {}", in_line(&tried.text()))?;
                 }
             }
         }

@@ -181,7 +181,9 @@ fn monitor(client: &RasClient, is_json: bool) -> Result<ExitCode> {
         loop {
             match monitor.next_event(Duration::from_secs(3600)) {
                 Ok(None) => {}
-                Ok(Some(event)) if is_json => writeln!(stdout(), "{}", serde_json::to_string(&event)?)?,
+                Ok(Some(event)) if is_json => {
+                    writeln!(stdout(), "{}", in_lines(&serde_json::to_string(&event)?))?;
+                }
                 Ok(Some(event)) => writeln!(stdout(), "{}", in_lines(&event.to_string()))?,
                 // The process that reported the events has ended; another one may go on.
                 Err(RasError::Closed { .. }) => break,

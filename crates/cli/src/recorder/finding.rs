@@ -46,7 +46,7 @@ pub(super) enum Kind {
     UnmatchedMessage,
     /// A send and its receive differ.
     OtherMessage,
-    /// A call that did not return, although all ranks made it.
+    /// A call that did not return, although all ranks made it, or each send has its receive.
     NotCompleted,
 }
 

@@ -10,14 +10,13 @@ mod timeline;
 mod waits;
 
 use std::collections::BTreeMap;
-use std::fs;
 use std::io::{Write, stdout};
 use std::process::ExitCode;
 
-use anyhow::{Context, Result};
+use anyhow::Result;
 use serde::Serialize;
 
-use crate::escapes;
+use crate::{escapes, named_file};
 use arguments::{DiffArguments, RecorderArguments, RecorderCommand};
 use finding::{Finding, Kind, NAMED, name_first_ranks, name_ranks};
 use recording::Job;
@@ -52,8 +51,7 @@ fn diff(arguments: &DiffArguments) -> Result<ExitCode> {
     let jobs = recording::read(&paths)?;
     let findings = compare(&jobs);
     if let Some(file) = &arguments.html {
-        fs::write(file, timeline::page(&jobs, &findings))
-            .with_context(|| format!("cannot write {}", file.display()))?;
+        named_file::write(file, timeline::page(&jobs, &findings).as_bytes())?;
     }
     let code = if findings.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE };
     let communicators = jobs
@@ -72,6 +70,9 @@ fn diff(arguments: &DiffArguments) -> Result<ExitCode> {
     let mut findings: BTreeMap<&str, Vec<&Finding>> = BTreeMap::new();
     for finding in &report.findings {
         findings.entry(&finding.communicator).or_default().push(finding);
+    }
+    if jobs.is_empty() {
+        writeln!(out, "the recordings have no communicator")?;
     }
     for job in &jobs {
         writeln!(out, "{job}: {} of {} ranks recorded", job.ranks.len(), job.size)?;
@@ -120,14 +121,17 @@ fn missing_ranks(job: &Job) -> Option<Finding> {
     Some(Finding { more_ranks, ..finding })
 }
 
-/// Returns the call that all ranks have made, and from which some have not returned.
+/// Returns the call from which some ranks have not returned, although others have done their part.
 fn not_completed(job: &Job) -> Option<Finding> {
     let open: Vec<_> =
         job.ranks.iter().filter_map(|(rank, recorded)| Some((*rank, recorded.open_call()?))).collect();
     let (_, record) = open.first()?;
     let ranks: Vec<usize> = open.iter().map(|(rank, _)| *rank).collect();
-    let problem =
-        format!("{record} has not returned on {}, although all ranks called it", name_ranks(&ranks));
+    let callers = match record.collective {
+        Some(_) => "all ranks called it",
+        None => "each send has its receive",
+    };
+    let problem = format!("{record} has not returned on {}, although {callers}", name_ranks(&ranks));
     let mut finding = Finding::new(job, Kind::NotCompleted, ranks, problem);
     finding.collective = record.collective;
     Some(finding.with_calls(open))

@@ -6,6 +6,7 @@ mod bisect;
 mod common;
 mod compare;
 mod doctor;
+mod escapes;
 mod exit_status;
 mod help;
 mod mistakes;

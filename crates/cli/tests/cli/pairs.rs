@@ -87,7 +87,7 @@ fn heat_map_has_a_cell_for_each_pair() {
     // Two matrices of six cells; the scales have narrower rectangles.
     assert_eq!(svg.matches("width=\"159\" height=\"159\"").count(), 12, "{svg}");
     let (_, stderr) = pairs("--ranks 2 -s 1K --svg /nowhere/pairs.svg", 1);
-    assert_has(&stderr, &["cannot write /nowhere/pairs.svg"]);
+    assert_has(&stderr, &["cannot create /nowhere/pairs.svg"]);
 }
 
 #[test]

@@ -93,6 +93,37 @@ fn measurement_draws_itself() {
 }
 
 #[test]
+fn picture_that_cannot_be_written_is_an_error_before_the_measurement() {
+    let folder = TempDir::new().expect("a folder");
+    let mut command = nccl("bench all_reduce --cpu --ranks 2 -b 8 -e 8 -n 1 --plot /nonexistent/x");
+    let (stdout, stderr) = run(command.current_dir(folder.path()), 1);
+    let expected = "error: rank 0: cannot create /nonexistent/x: No such file or directory (os error 2)\n";
+    assert_eq!(stderr, expected);
+    assert!(stdout.lines().all(|line| line.starts_with('#')), "{stdout}");
+}
+
+#[test]
+fn values_of_any_size_are_drawn() {
+    let folder = TempDir::new().expect("a folder");
+    let folder = folder.path();
+    bench(folder, "all_reduce --cpu --ranks 2 -b 8 -e 64 -f 8 -n 2 --json=a.json", 0);
+    let mut result = json(&read(&folder.join("a.json")));
+    for times in [[1e-300, 1e300], [1e300, 1e300], [f64::MIN_POSITIVE, f64::MAX], [5e-324, 1.0]] {
+        for (row, time) in result["rows"].as_array_mut().expect("rows").iter_mut().zip(times) {
+            for place in ["out_of_place", "in_place"] {
+                row[place]["time_us"] = json!(time);
+                row[place]["iterations"] = json!([]);
+            }
+        }
+        fs::write(folder.join("a.json"), result.to_string()).expect("the file is written");
+        bench(folder, "plot a.json -o own.svg", 0);
+        let svg = read(&folder.join("own.svg"));
+        assert_eq!(lines(&svg).len(), 2, "{times:?}: {svg}");
+        assert!(svg.len() < 100_000, "{times:?}: {} bytes", svg.len());
+    }
+}
+
+#[test]
 fn control_characters_of_a_result_are_escaped() {
     let folder = TempDir::new().expect("a folder");
     let folder = folder.path();

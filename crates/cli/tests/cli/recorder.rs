@@ -222,6 +222,26 @@ fn call_that_all_made_and_that_does_not_return_is_named() {
 }
 
 #[test]
+fn message_that_both_ends_made_and_that_does_not_return_is_named() {
+    let (kind, ranks, text) =
+        finding(vec![Some(vec![send(1, 1, "completed")]), Some(vec![recv(1, 0, "called")]), Some(vec![])]);
+    assert_eq!((kind.as_str(), ranks), ("not_completed", json!([1])));
+    assert_has(&text, &["has not returned on rank 1, although each send has its receive\n"]);
+}
+
+#[test]
+fn recordings_without_a_communicator_are_said_to_have_none() {
+    let folder = tempfile::tempdir().unwrap();
+    let recording = json!({
+        "format": "libnccl recorder", "version": 1, "reason": "signal", "time_ns": 1, "process": 1,
+        "nccl": "2.32.3", "communicators": [],
+    });
+    fs::write(folder.path().join("rank0.json"), recording.to_string()).unwrap();
+    let (text, _) = run(nccl("recorder diff").arg(folder.path()), 0);
+    assert_eq!(text, "the recordings have no communicator\n");
+}
+
+#[test]
 fn operations_that_rings_have_lost_are_not_missed() {
     let long = Some((1..=9).map(|number| done(number, "all_reduce")).collect());
     let short = Some((7..=9).map(|number| done(number, "all_reduce")).collect());

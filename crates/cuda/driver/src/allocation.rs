@@ -57,6 +57,11 @@ impl Allocation {
         self.address..self.address + self.length as u64
     }
 
+    /// The number of bytes that it takes on its device.
+    fn length_on_device(&self) -> usize {
+        if matches!(self.kind, Kind::Device | Kind::Managed) { self.length } else { 0 }
+    }
+
     /// Words for messages.
     pub(crate) fn description(&self) -> String {
         let Self { id, length, device, .. } = self;
@@ -84,6 +89,8 @@ pub(crate) struct Allocations {
     by_address: BTreeMap<u64, Arc<Allocation>>,
     /// The addresses of the device memory that was freed last, which nothing else gets meanwhile.
     freed: VecDeque<Arc<DevicePages>>,
+    /// The number of bytes on each device.
+    used: BTreeMap<usize, usize>,
     last: u64,
 }
 
@@ -100,6 +107,7 @@ impl Allocations {
             pages.list(allocation.length, allocation.id, allocation.device);
         }
         let allocation = Arc::new(allocation);
+        *self.used.entry(allocation.device).or_default() += allocation.length_on_device();
         self.by_address.insert(allocation.address, Arc::clone(&allocation));
         allocation
     }
@@ -157,8 +165,10 @@ impl Allocations {
         Some(removed)
     }
 
+    /// Notes that an allocation is gone, whose addresses are kept for a while.
     fn keep_addresses(&mut self, removed: &Allocation) {
         const KEPT: usize = 1024;
+        *self.used.entry(removed.device).or_default() -= removed.length_on_device();
         let pages = removed.mapping.as_ref().and_then(Mapping::device_pages);
         self.freed.extend(pages.inspect(|pages| pages.free()).map(Arc::clone));
         if self.freed.len() > KEPT {
@@ -180,8 +190,6 @@ impl Allocations {
 
     /// The number of bytes that are allocated on a device.
     pub(crate) fn used(&self, device: usize) -> usize {
-        let on_device =
-            |a: &&Arc<Allocation>| a.device == device && matches!(a.kind, Kind::Device | Kind::Managed);
-        self.by_address.values().filter(on_device).map(|allocation| allocation.length).sum()
+        self.used.get(&device).copied().unwrap_or(0)
     }
 }

@@ -46,8 +46,10 @@ impl State {
         self.fail_captures(captured)
     }
 
-    /// Checks that no capture forbids the calling thread what could wait for work of streams.
+    /// Checks that nothing forbids the calling thread what could wait for work of streams: no capture, and no function that it
+    /// executes on one.
     pub(crate) fn check_may_wait(&mut self) -> Result<()> {
+        Current::check_is_no_function()?;
         if self.captures.is_empty() {
             return Ok(());
         }

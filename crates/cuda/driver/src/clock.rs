@@ -1,5 +1,11 @@
 //! Vector clocks: how far each stream has come, as seen from somewhere.
 
+#[cfg(test)]
+thread_local! {
+    /// The number of steps that clocks of this thread were asked for.
+    pub(crate) static COMPARISONS: std::cell::Cell<u64> = const { std::cell::Cell::new(0) };
+}
+
 /// A component of clocks: that of a stream, and of another one once the stream is gone and the host knows its end.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Component(pub(crate) usize);
@@ -22,8 +28,16 @@ impl Clock {
         self.0.get(component.0).copied().unwrap_or(0)
     }
 
+    /// The number of components that are known.
+    #[cfg(test)]
+    pub(crate) fn components(&self) -> usize {
+        self.0.len()
+    }
+
     /// Returns whether a step comes before.
     pub(crate) fn includes(&self, step: Step) -> bool {
+        #[cfg(test)]
+        COMPARISONS.set(COMPARISONS.get() + 1);
         self.get(step.component) >= step.number
     }
 

@@ -35,6 +35,8 @@ struct Thread {
     stack: RefCell<Vec<ContextId>>,
     /// The treatment of captures by its calls.
     capture_mode: Cell<Mode>,
+    /// True while it executes a function of the program that is on a stream.
+    executes_function: Cell<bool>,
 }
 
 impl Drop for Thread {
@@ -51,6 +53,7 @@ thread_local! {
         at_end: Cell::new(None),
         stack: RefCell::new(Vec::new()),
         capture_mode: Cell::new(Mode::Global),
+        executes_function: Cell::new(false),
     } };
 }
 
@@ -103,6 +106,23 @@ impl Current {
         THREAD
             .try_with(|thread| thread.capture_mode.replace(mode))
             .map_err(|_| CUresult::CUDA_ERROR_DEINITIALIZED)
+    }
+
+    /// Executes a function of the program that is on a stream, on a thread that does nothing else.
+    pub(crate) fn execute_function(function: impl FnOnce()) {
+        let set = |executes| THREAD.try_with(|thread| thread.executes_function.set(executes));
+        let _ = set(true);
+        function();
+        let _ = set(false);
+    }
+
+    /// Checks that the calling thread executes no function of the program that is on a stream: such a function must not wait
+    /// for streams, of which its own waits for it.
+    pub(crate) fn check_is_no_function() -> Result<()> {
+        match THREAD.try_with(|thread| thread.executes_function.get()) {
+            Ok(true) => Err(CUresult::CUDA_ERROR_NOT_PERMITTED),
+            _ => Ok(()),
+        }
     }
 
     /// The number of the calling thread, and the first time a new one, with which `at_end` is called.

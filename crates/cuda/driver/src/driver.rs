@@ -297,10 +297,13 @@ impl Driver {
     fn work(&self, stream: StreamId, wake: &Condvar) {
         let mut state = self.lock();
         loop {
-            if let Some(Begun { id, clock, work }) = state.scheduler.start(stream) {
+            if let Some(Begun { id, clock, executor, work }) = state.scheduler.start(stream) {
                 state.begin(self.config.races, id, &clock);
                 drop(state);
-                work.execute();
+                match executor {
+                    Executor::Host => Current::execute_function(|| work.execute()),
+                    Executor::Library | Executor::Peers => work.execute(),
+                }
                 state = self.lock();
                 state.scheduler.complete(id);
                 self.wake_workers(&mut state);
@@ -353,7 +356,8 @@ impl Driver {
         self.wake_workers(&mut state);
     }
 
-    /// Waits for the work of a context, and frees what it has, if it then `is_unused`.
+    /// Waits for the work of a context, and frees what it has, if it then `is_unused`. The calling thread has to be one that
+    /// may wait.
     pub(crate) fn destroy_context<'a>(
         &'a self,
         state: MutexGuard<'a, State>,
@@ -382,6 +386,26 @@ impl Driver {
         drop(state);
         drop(captured);
         self.lock()
+    }
+
+    /// Says at the end of the process how many operations were in races that were not reported, as they are like others.
+    pub(crate) fn end(&self) {
+        // A thread that reports has the lock, for ever if nobody reads what it writes.
+        const TRIES: u32 = 100;
+        let state = (0..TRIES).find_map(|_| {
+            let state = self.state.try_lock().ok();
+            if state.is_none() {
+                std::thread::sleep(Duration::from_millis(1));
+            }
+            state
+        });
+        let message =
+            match state.as_ref().and_then(|state| state.races.as_ref()).map_or(0, |races| races.repeated) {
+                0 => return,
+                1 => "1 more operation was in a race".to_owned(),
+                repeated => format!("{repeated} more operations were in races"),
+            };
+        message::write(&format!("libnccl: {message} of functions that are reported above\n"));
     }
 
     /// Wakes the workers after a change of streams.
@@ -454,7 +478,9 @@ impl State {
         priority: i32,
     ) -> StreamId {
         let id = StreamId(self.next_handle());
-        self.scheduler.open(id, context, ordering);
+        let races = self.races.as_ref();
+        self.scheduler
+            .open(id, context, ordering, |component| races.is_some_and(|races| races.has(component)));
         self.streams.insert(id, Stream { context, flags, priority, worker: None });
         id
     }
@@ -609,10 +635,12 @@ impl State {
         }
     }
 
-    /// Reports races.
+    /// Reports races: of those of the same functions, the first one.
     fn report(&mut self, races: Races, found: Vec<Race>) {
         for race in found {
-            message::write(&race.to_string());
+            if race.is_new {
+                message::write(&race.to_string());
+            }
             if races == Races::Error {
                 for stream in race.streams() {
                     if let Ok(context) = self.context_of(stream) {

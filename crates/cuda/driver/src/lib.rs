@@ -20,6 +20,7 @@ pub mod extension;
 mod fault;
 mod graph;
 mod handle;
+mod history;
 mod launch;
 #[cfg(all(test, loom))]
 mod loom_models;
@@ -28,6 +29,8 @@ mod message;
 mod operation;
 mod pool;
 mod race;
+#[cfg(test)]
+mod race_tests;
 mod scheduler;
 #[cfg(test)]
 mod scheduler_tests;

@@ -5,16 +5,20 @@
 //! even if it ended long ago.
 
 use std::borrow::Cow;
-use std::collections::{BTreeMap, HashMap, HashSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::fmt;
 use std::ops::Range;
 use std::sync::Arc;
 
 use crate::allocation::{Allocation, Part};
-use crate::clock::{Clock, Step};
+use crate::clock::{Clock, Component};
 use crate::handle::StreamId;
+use crate::history::{History, Kept, Past};
 use crate::operation::Rows;
 use crate::scheduler::{OperationId, Position};
+
+/// The text before the numbers of calls in a label.
+const CALL: &str = ", call";
 
 /// Memory that an operation uses.
 #[derive(Debug, Clone)]
@@ -53,8 +57,8 @@ impl Access {
 }
 
 /// Bytes of an allocation.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-struct Bytes {
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Bytes {
     start: usize,
     rows: Rows,
     pitch: usize,
@@ -66,7 +70,7 @@ impl Bytes {
     }
 
     /// The bytes from the first to the last.
-    fn range(&self) -> Range<usize> {
+    pub(crate) fn range(&self) -> Range<usize> {
         let last = self.start + self.pitch * self.rows.height.saturating_sub(1);
         self.start..last + self.rows.width
     }
@@ -94,25 +98,48 @@ impl Bytes {
     }
 
     fn covers(&self, other: &Self) -> bool {
-        let (own, other) = (self.range(), other.range());
-        self.rows.height == 1 && own.start <= other.start && other.end <= own.end
+        let (own, others) = (self.range(), other.range());
+        self == other || self.rows.height == 1 && own.start <= others.start && others.end <= own.end
     }
 }
 
 /// One side of a race.
-#[derive(Debug, Clone, PartialEq, Eq, Hash)]
-struct Side {
+#[derive(Debug, Clone)]
+pub(crate) struct Side {
     /// The stream, or nothing if the host itself did it.
     stream: Option<StreamId>,
     label: Cow<'static, str>,
     call: u64,
-    bytes: Bytes,
+    /// The bytes that it uses.
+    pub(crate) bytes: Bytes,
     writes: bool,
 }
+
+/// A function, without the numbers of its calls, and whether it writes.
+type Place = (String, bool);
 
 impl Side {
     fn conflicts_with(&self, other: &Self) -> bool {
         (self.writes || other.writes) && self.bytes.overlaps(&other.bytes)
+    }
+
+    /// Returns whether whatever conflicts with another access conflicts with this one.
+    fn outdoes(&self, other: &Self) -> bool {
+        (self.writes || !other.writes) && self.bytes.covers(&other.bytes)
+    }
+
+    /// The function, without the numbers of its calls.
+    fn function(&self) -> &str {
+        self.label.split_once(CALL).map_or(&self.label, |(function, _)| function)
+    }
+
+    /// Returns whether both are accesses of the same function and kind.
+    fn is_like(&self, other: &Self) -> bool {
+        self.function() == other.function() && self.writes == other.writes
+    }
+
+    fn place(&self) -> Place {
+        (self.function().to_owned(), self.writes)
     }
 }
 
@@ -137,15 +164,24 @@ impl fmt::Display for Side {
 /// A race.
 #[derive(Debug, Clone)]
 pub(crate) struct Race {
-    memory: String,
+    allocation: Arc<Allocation>,
     sides: [Side; 2],
+    /// True if it is the first one of its places.
+    pub(crate) is_new: bool,
 }
 
 impl Race {
-    fn new(allocation: &Allocation, one: &Side, two: &Side) -> Self {
+    fn new(allocation: &Arc<Allocation>, one: &Side, two: &Side) -> Self {
         let mut sides = [one.clone(), two.clone()];
         sides.sort_by_key(|side| side.call);
-        Self { memory: allocation.description(), sides }
+        Self { allocation: Arc::clone(allocation), sides, is_new: false }
+    }
+
+    /// The places of its sides, in either order of the calls.
+    fn places(&self) -> [Place; 2] {
+        let mut places = self.sides.each_ref().map(Side::place);
+        places.sort();
+        places
     }
 
     /// The streams of the operations.
@@ -156,25 +192,9 @@ impl Race {
 
 impl fmt::Display for Race {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        writeln!(f, "libnccl: race in {}; nothing orders", self.memory)?;
+        writeln!(f, "libnccl: race in {}; nothing orders", self.allocation.description())?;
         writeln!(f, "    {}", self.sides[0])?;
         writeln!(f, "    {}", self.sides[1])
-    }
-}
-
-/// An access of an operation that has begun.
-#[derive(Debug)]
-struct Past {
-    operation: OperationId,
-    step: Step,
-    side: Side,
-}
-
-impl Past {
-    /// Returns whether the access, of an operation after those in `clock`, comes after an earlier one and covers it.
-    fn replaces(&self, earlier: &Self, clock: &Clock) -> bool {
-        let (new, old) = (&self.side, &earlier.side);
-        clock.includes(earlier.step) && (new.writes || !old.writes) && new.bytes.covers(&old.bytes)
     }
 }
 
@@ -202,27 +222,24 @@ impl Queued {
     }
 }
 
-/// The accesses to an allocation.
-#[derive(Debug, Default)]
-struct History {
-    /// The accesses with which an operation that will begin can be in a race.
-    begun: Vec<Past>,
-    /// The number of accesses of operations that have not begun.
-    queued: usize,
-    is_freed: bool,
-}
-
 /// The memory of accesses in which races are found.
 #[derive(Debug, Default)]
 pub(crate) struct Detector {
     /// For each allocation, the accesses to it.
     history: HashMap<u64, History>,
+    kept: Kept,
     queued: BTreeMap<OperationId, Queued>,
-    /// Reported pairs of functions and streams.
-    reported: HashSet<[(Cow<'static, str>, Option<StreamId>); 2]>,
+    /// The places whose races were reported.
+    reported: BTreeSet<[Place; 2]>,
+    /// The number of further operations in races of these places alone.
+    pub(crate) repeated: u64,
 }
 
 impl Detector {
+    /// The number of accesses that stay, of those of one function to the same bytes that are in races with each other. They are
+    /// reported; any number of them would be compared with all that follow.
+    const ALIKE: usize = 16;
+
     /// Adds an operation that is enqueued: the number of the call, the function that was called, and its accesses.
     pub(crate) fn enqueue(
         &mut self,
@@ -236,7 +253,7 @@ impl Detector {
             return;
         }
         for access in &accesses {
-            self.history.entry(access.allocation.id).or_default().queued += 1;
+            self.history.entry(access.allocation.id).or_default().queued.insert(position.id);
         }
         self.queued.insert(position.id, Queued { position, label, call, accesses });
     }
@@ -252,19 +269,25 @@ impl Detector {
         for access in &begun.accesses {
             let allocation = &access.allocation;
             let fresh = begun.past(access);
+            let side = &fresh.side;
             let history = self.history.entry(allocation.id).or_default();
-            let unordered = |past: &&Past| !clock.includes(past.step) && past.operation != operation;
-            let conflicts = history.begun.iter().filter(|past| past.side.conflicts_with(&fresh.side));
-            races.extend(
-                conflicts.filter(unordered).map(|past| Race::new(allocation, &past.side, &fresh.side)),
-            );
-            // Whatever is not ordered with an access that this one replaces is not ordered with this one either.
-            history.begun.retain(|past| !known.includes(past.step) && !fresh.replaces(past, clock));
-            history.begun.push(fresh);
-            history.queued -= 1;
+            let mut alike = 0;
+            history.retain_touching(&side.bytes.range(), &mut self.kept, |past| {
+                let is_before = clock.includes(past.step);
+                if !is_before && past.operation != operation && past.side.conflicts_with(side) {
+                    races.push(Race::new(allocation, &past.side, side));
+                    alike += usize::from(side.is_like(&past.side) && side.outdoes(&past.side));
+                    return alike <= Self::ALIKE && !known.includes(past.step);
+                }
+                // Whatever is not ordered with an access that this one replaces is not ordered with this one either.
+                let is_replaced = is_before && side.outdoes(&past.side);
+                !is_replaced && !known.includes(past.step)
+            });
+            history.add(fresh, &mut self.kept, known);
+            history.queued.remove(&operation);
         }
         begun.accesses.iter().for_each(|access| self.drop_freed(access.allocation.id));
-        self.new_ones(races)
+        self.note(races)
     }
 
     /// Returns the races of an access that the host itself makes with operations of which it does not know the end.
@@ -278,15 +301,17 @@ impl Detector {
         let Access { allocation, bytes, writes, .. } = access;
         let label = Cow::Borrowed(function);
         let side = Side { stream: None, label, call, bytes: *bytes, writes: *writes };
-        let begun = self.history.get(&allocation.id).map_or(&[][..], |history| &history.begun);
-        let unknown = begun.iter().filter(|past| !host.includes(past.step)).map(|past| past.side.clone());
-        let queued = self.queued.values().flat_map(|queued| {
+        let Some(history) = self.history.get(&allocation.id) else { return Vec::new() };
+        let begun = history.touching(bytes.range());
+        let unknown = begun.filter(|past| !host.includes(past.step)).map(|past| past.side.clone());
+        let queued = history.queued.iter().filter_map(|operation| self.queued.get(operation));
+        let queued = queued.flat_map(|queued| {
             let accesses = queued.accesses.iter().filter(|access| access.allocation.id == allocation.id);
             accesses.map(|access| queued.past(access).side)
         });
         let conflicts = unknown.chain(queued).filter(|other| other.conflicts_with(&side));
         let races = conflicts.map(|other| Race::new(allocation, &other, &side)).collect();
-        self.new_ones(races)
+        self.note(races)
     }
 
     /// Notes that an allocation is freed: no operation with it is enqueued any more.
@@ -297,17 +322,25 @@ impl Detector {
         self.drop_freed(allocation);
     }
 
+    /// Returns whether an operation can still be in a race with a step of a component that has begun.
+    pub(crate) fn has(&self, component: Component) -> bool {
+        self.kept.has(component)
+    }
+
     fn drop_freed(&mut self, allocation: u64) {
-        if self.history.get(&allocation).is_some_and(|history| history.is_freed && history.queued == 0) {
+        let is_over = |history: &&mut History| history.is_freed && history.queued.is_empty();
+        if let Some(history) = self.history.get_mut(&allocation).filter(is_over) {
+            history.clear(&mut self.kept);
             self.history.remove(&allocation);
         }
     }
 
-    fn new_ones(&mut self, races: Vec<Race>) -> Vec<Race> {
-        let reported = &mut self.reported;
-        let is_new = |race: &Race| {
-            reported.insert(race.sides.each_ref().map(|side| (side.label.clone(), side.stream)))
-        };
-        races.into_iter().filter(is_new).collect()
+    /// Notes the races of an operation: which of them are new, and whether others are like those of before.
+    fn note(&mut self, mut races: Vec<Race>) -> Vec<Race> {
+        for race in &mut races {
+            race.is_new = self.reported.insert(race.places());
+        }
+        self.repeated += u64::from(!races.is_empty() && !races.iter().any(|race| race.is_new));
+        races
     }
 }

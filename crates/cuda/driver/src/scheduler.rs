@@ -96,6 +96,8 @@ pub(crate) struct Begun<W> {
     pub(crate) id: OperationId,
     /// All that comes before it.
     pub(crate) clock: Clock,
+    /// Its executor.
+    pub(crate) executor: Executor,
     /// Its work.
     pub(crate) work: W,
 }
@@ -147,8 +149,12 @@ struct Gone {
 pub(crate) struct Scheduler<W> {
     streams: BTreeMap<StreamId, Stream>,
     gone: BTreeMap<ContextId, Gone>,
-    /// The last steps of streams that are gone. A new stream goes on from one that the host knows to be complete.
+    /// The last steps of streams that are gone.
+    gone_steps: Vec<Step>,
+    /// Those of them from which a new stream can go on: the host knows that they are complete, or nothing asks for them.
     unused: Vec<Step>,
+    /// The number of last steps from which on it is worth while to look for unused ones.
+    look_at: usize,
     components: usize,
     pending: HashMap<OperationId, Pending<W>>,
     last: u64,
@@ -168,7 +174,9 @@ impl<W> Scheduler<W> {
         Self {
             streams: BTreeMap::new(),
             gone: BTreeMap::new(),
+            gone_steps: Vec::new(),
             unused: Vec::new(),
+            look_at: 0,
             components: 0,
             pending: HashMap::new(),
             last: 0,
@@ -180,13 +188,19 @@ impl<W> Scheduler<W> {
         }
     }
 
-    /// Adds a stream.
-    pub(crate) fn open(&mut self, stream: StreamId, context: ContextId, ordering: Ordering) {
+    /// Adds a stream. Of a component that `is_asked_for`, somebody may want to know later what comes after its steps.
+    pub(crate) fn open(
+        &mut self,
+        stream: StreamId,
+        context: ContextId,
+        ordering: Ordering,
+        is_asked_for: impl Fn(Component) -> bool,
+    ) {
         let fresh = Stream {
             context,
             ordering,
             queue: VecDeque::new(),
-            last: self.unused_step(),
+            last: self.unused_step(is_asked_for),
             end: Point::default(),
             is_closed: false,
         };
@@ -194,14 +208,17 @@ impl<W> Scheduler<W> {
     }
 
     /// The step that a new stream goes on from.
-    fn unused_step(&mut self) -> Step {
-        match self.unused.iter().position(|&last| self.host.includes(last)) {
-            Some(known) => self.unused.swap_remove(known),
-            None => {
-                self.components += 1;
-                Step { component: Component(self.components - 1), number: 0 }
-            }
+    fn unused_step(&mut self, is_asked_for: impl Fn(Component) -> bool) -> Step {
+        if self.unused.is_empty() && self.gone_steps.len() >= self.look_at {
+            let is_used = |step: &mut Step| !self.host.includes(*step) && is_asked_for(step.component);
+            self.unused.extend(self.gone_steps.extract_if(.., |step| !is_used(step)));
+            // So often that the looking takes no longer than the streams.
+            self.look_at = 2 * self.gone_steps.len();
         }
+        self.unused.pop().unwrap_or_else(|| {
+            self.components += 1;
+            Step { component: Component(self.components - 1), number: 0 }
+        })
     }
 
     /// Closes a stream, which goes when its operations are complete.
@@ -217,7 +234,7 @@ impl<W> Scheduler<W> {
 
     fn remove(&mut self, stream: StreamId) {
         let Some(removed) = self.streams.remove(&stream) else { return };
-        self.unused.push(removed.last);
+        self.gone_steps.push(removed.last);
         let end = removed.end.clock();
         if self.host.includes_all(&end) {
             return;
@@ -365,8 +382,8 @@ impl<W> Scheduler<W> {
         let pending = self.pending.get_mut(&id).filter(|pending| pending.may_start)?;
         let work = pending.work.take()?;
         pending.clock.join(&std::mem::take(&mut pending.after).clock());
-        let clock = pending.clock.clone();
-        match pending.executor {
+        let (clock, executor) = (pending.clock.clone(), pending.executor);
+        match executor {
             Executor::Library => {}
             // It can tell the program's threads that what is before it is complete.
             Executor::Host => self.tell_host(&clock),
@@ -375,7 +392,7 @@ impl<W> Scheduler<W> {
                 self.peers.advance(pending.first_step);
             }
         }
-        Some(Begun { id, clock, work })
+        Some(Begun { id, clock, executor, work })
     }
 
     /// Notes that an operation that was started is complete.

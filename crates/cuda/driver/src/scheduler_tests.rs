@@ -14,11 +14,11 @@ const FOREIGN: StreamId = StreamId(14);
 
 fn scheduler(seed: Option<u64>) -> Scheduler<&'static str> {
     let mut scheduler = Scheduler::new(seed);
-    scheduler.open(DEFAULT, CONTEXT, Ordering::Default);
-    scheduler.open(BLOCKING, CONTEXT, Ordering::Blocking);
-    scheduler.open(ANOTHER, CONTEXT, Ordering::Blocking);
-    scheduler.open(FREE, CONTEXT, Ordering::NonBlocking);
-    scheduler.open(FOREIGN, OTHER_CONTEXT, Ordering::Blocking);
+    scheduler.open(DEFAULT, CONTEXT, Ordering::Default, |_| true);
+    scheduler.open(BLOCKING, CONTEXT, Ordering::Blocking, |_| true);
+    scheduler.open(ANOTHER, CONTEXT, Ordering::Blocking, |_| true);
+    scheduler.open(FREE, CONTEXT, Ordering::NonBlocking, |_| true);
+    scheduler.open(FOREIGN, OTHER_CONTEXT, Ordering::Blocking, |_| true);
     scheduler
 }
 
@@ -103,10 +103,10 @@ fn component_of_a_stream_that_is_gone_is_used_again_once_the_host_knows_its_end(
     let mut scheduler = scheduler(None);
     for number in 100..1000 {
         let stream = StreamId(number);
-        scheduler.open(stream, CONTEXT, Ordering::NonBlocking);
+        scheduler.open(stream, CONTEXT, Ordering::NonBlocking, |_| true);
         let unknown = enqueue(&mut scheduler, stream, "only");
         scheduler.close(stream);
-        scheduler.open(StreamId(number + 1000), CONTEXT, Ordering::NonBlocking);
+        scheduler.open(StreamId(number + 1000), CONTEXT, Ordering::NonBlocking, |_| true);
         let other = enqueue(&mut scheduler, StreamId(number + 1000), "only");
         assert_ne!(unknown.step.component, other.step.component);
         scheduler.close(StreamId(number + 1000));

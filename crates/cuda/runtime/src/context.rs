@@ -108,9 +108,10 @@ pub(crate) fn reset() -> Result<()> {
     let driver = driver::get()?;
     let device = device()?;
     let mut primaries = primaries();
-    if primaries.remove(&device).is_some() {
+    if primaries.contains_key(&device) {
         // SAFETY: this library retained the context, and forgets it.
         unsafe { driver.cuDevicePrimaryCtxRelease_v2(device)? };
+        primaries.remove(&device);
     }
     // SAFETY: whoever calls this function gives up what is on the device.
     unsafe { driver.cuDevicePrimaryCtxReset_v2(device)? };

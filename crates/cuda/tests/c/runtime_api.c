@@ -263,8 +263,11 @@ static void kinds_of_memory(void) {
 }
 
 static void CUDART_CB after(cudaStream_t stream, cudaError_t status, void *data) {
-    (void)stream;
     REQUIRE_CUDA(cudaSuccess, status);
+    /* The stream waits for this function, which would wait for the stream. */
+    CUDA_FAILS(cudaErrorNotPermitted, cudaDeviceSynchronize());
+    CUDA_FAILS(cudaErrorNotPermitted, cudaStreamSynchronize(stream));
+    CUDA_FAILS(cudaErrorNotPermitted, cudaDeviceReset());
     ++*(int *)data;
 }
 

@@ -29,6 +29,7 @@ const PAUSE: Duration = Duration::from_millis(20);
 const MAX_CLOSED: u32 = 10;
 
 const HELLO: &str = "CLIENT PROTOCOL 2";
+const ANSWER: &str = "SERVER PROTOCOL 2";
 const FIRST: Version = Version::new(2, 24, 3);
 const JSON: Request<'static> = Request { line: "SET FORMAT json", since: Version::new(2, 28, 7) };
 
@@ -261,13 +262,11 @@ impl RasClient {
         let mut connection = Connection::new(stream, address.to_string());
         connection.send(HELLO)?;
         match connection.read_line(HELLO, &deadline.part(limit)) {
-            Ok(answer) if answer.starts_with("SERVER PROTOCOL ") => Ok(Some(connection)),
+            // Each release up to 2.32 has this number.
+            Ok(answer) if answer == ANSWER => Ok(Some(connection)),
             Ok(answer) => {
-                let problem = format!(
-                    "the answer of {address} is {}; expected SERVER PROTOCOL and a number",
-                    excerpt(answer.as_bytes())
-                );
-                Err(protocol(HELLO, problem))
+                let answer = excerpt(answer.as_bytes());
+                Err(protocol(HELLO, format!("the answer of {address} is {answer}; expected {ANSWER}")))
             }
             Err(RasError::Timeout { .. }) => Ok(None),
             Err(error) => Err(error),

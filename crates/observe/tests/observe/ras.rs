@@ -178,6 +178,13 @@ fn other_service_on_the_port_is_named_by_its_answer() {
         error.to_string().contains("\"HTTP/1.1 400 Bad Request\\r\"; expected SERVER PROTOCOL"),
         "{error}"
     );
+    for number in ["3", "20", "-2", "x", ""] {
+        let answer = format!("SERVER PROTOCOL {number}\n").leak();
+        let other = [Step::Expect("CLIENT PROTOCOL 2"), Step::Send(answer.as_bytes())];
+        let error = client(&Service::start(other.to_vec())).status().unwrap_err();
+        let expected = format!("\"SERVER PROTOCOL {number}\"; expected SERVER PROTOCOL 2");
+        assert!(error.to_string().ends_with(&expected), "{error}");
+    }
     static LINE: [u8; 100_000] = [b'x'; 100_000];
     let endless = [Step::Expect("CLIENT PROTOCOL 2"), Step::Send(&LINE), Step::Silence];
     let error = client(&Service::start(endless.to_vec())).report().unwrap_err();

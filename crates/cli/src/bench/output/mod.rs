@@ -7,9 +7,8 @@ pub(crate) mod report;
 pub(crate) mod statistic;
 mod table;
 
-use std::fs::File;
 use std::io::Write;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant, SystemTime};
 
@@ -23,7 +22,7 @@ use crate::bench::measure::work::Measurement;
 use crate::bench::parameters::Parameters;
 use crate::bench::plot;
 use crate::bench::start::Start;
-use crate::{gpu, output};
+use crate::{gpu, named_file, output};
 use description::Description;
 use progress::Progress;
 use report::{Library, Report, Row, SCHEMA, WrongElement};
@@ -48,10 +47,40 @@ enum Target {
 }
 
 impl Target {
-    fn open(&self) -> Result<Box<dyn Write + Send>> {
+    fn open(&self) -> Result<Sink> {
         match self {
-            Self::Stdout => Ok(output::stdout()),
-            Self::File(path) => Ok(Box::new(create(path)?)),
+            Self::Stdout => Ok(Sink::Stdout(output::stdout())),
+            Self::File(path) => {
+                named_file::check(path)?;
+                Ok(Sink::File(path.clone(), vec![]))
+            }
+        }
+    }
+}
+
+/// An output that is being written.
+enum Sink {
+    Stdout(Box<dyn Write + Send>),
+    /// A file, and what it will have.
+    File(PathBuf, Vec<u8>),
+}
+
+impl Sink {
+    fn write(&mut self, text: &str) -> Result<()> {
+        match self {
+            Self::Stdout(stdout) => {
+                stdout.write_all(text.as_bytes())?;
+                stdout.flush()?;
+            }
+            Self::File(_, bytes) => bytes.extend_from_slice(text.as_bytes()),
+        }
+        Ok(())
+    }
+
+    fn finish(self) -> Result<()> {
+        match self {
+            Self::Stdout(_) => Ok(()),
+            Self::File(path, bytes) => named_file::write(&path, &bytes),
         }
     }
 }
@@ -66,8 +95,8 @@ pub(crate) struct Output {
 /// The output as far as it is written.
 struct Written {
     table: Option<Table<Box<dyn Write + Send>>>,
-    csv: Option<Box<dyn Write + Send>>,
-    json: Option<Box<dyn Write + Send>>,
+    csv: Option<Sink>,
+    json: Option<Sink>,
     plot: Option<PathBuf>,
     report: Report,
     progress: Progress,
@@ -104,7 +133,7 @@ impl Output {
         let stand_in = if parameters.gpus > 0 { gpu::stand_in() } else { None };
         let mut csv = self.settings.csv.as_ref().map(Target::open).transpose()?;
         if let Some(csv) = &mut csv {
-            writeln!(csv, "{}", csv::HEAD)?;
+            csv.write(&format!("{}\n", csv::HEAD))?;
         }
         let table = if self.has_table() {
             let library = format!("{} ({})", nccl.version(), nccl.backend());
@@ -134,6 +163,7 @@ impl Output {
             interrupted: false,
         };
         let json = self.settings.json.as_ref().map(Target::open).transpose()?;
+        self.settings.plot.as_deref().map_or(Ok(()), named_file::check)?;
         let progress = Progress::new(rows, "rows", self.settings.parent.as_deref());
         *self.lock() = Some(Written { table, csv, json, plot: self.settings.plot.clone(), report, progress });
         Ok(())
@@ -185,8 +215,7 @@ impl Output {
                     table.row(parameters, &row, columns, &wrong)?;
                 }
                 if let Some(csv) = csv {
-                    writeln!(csv, "{}", csv::line(&row))?;
-                    csv.flush()?;
+                    csv.write(&format!("{}\n", csv::line(&row)))?;
                 }
                 Ok(())
             },
@@ -234,9 +263,10 @@ impl Written {
         if let Some(table) = self.table {
             table.foot(&self.report, wrong, usage)?;
         }
+        self.csv.map_or(Ok(()), Sink::finish)?;
         if let Some(mut json) = self.json {
-            json.write_all(self.report.to_json()?.as_bytes())?;
-            json.flush()?;
+            json.write(&self.report.to_json()?)?;
+            json.finish()?;
         }
         if let Some(file) = &self.plot {
             let name = format!("NCCL {}", self.report.library.version);
@@ -253,8 +283,4 @@ fn library(nccl: &Nccl, stand_in: Option<String>) -> Library {
         _ => (None, "cpu"),
     };
     Library { version: nccl.version().to_string(), path, backend: backend.into(), stand_in }
-}
-
-fn create(path: &Path) -> Result<File> {
-    File::create(path).with_context(|| format!("cannot create {}", path.display()))
 }

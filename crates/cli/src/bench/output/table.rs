@@ -10,6 +10,7 @@ use crate::bench::choices::Blocking;
 use crate::bench::measure::times::Columns;
 use crate::bench::measure::usage::Usage;
 use crate::bench::parameters::{Parameters, Step};
+use crate::escapes::in_line;
 use crate::gpu::StandIn;
 
 /// The table, written line by line. Lines, columns and blanks are those of nccl-tests 2.19.6.
@@ -81,8 +82,8 @@ impl<W: Write> Table<W> {
                 rank.rank,
                 0,
                 rank.pid,
-                rank.host,
-                rank.device.as_deref().unwrap_or("[host memory]"),
+                in_line(&rank.host),
+                in_line(rank.device.as_deref().unwrap_or("[host memory]")),
             )?;
         }
         writeln!(self.out, "#")?;

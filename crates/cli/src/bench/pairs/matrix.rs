@@ -5,6 +5,8 @@ use std::fmt::{self, Display, Formatter};
 use anyhow::Result;
 use serde::Serialize;
 
+use crate::escapes::in_line;
+
 /// The number of the schema of the JSON.
 const SCHEMA: u32 = 1;
 
@@ -133,7 +135,7 @@ impl Pairs {
 
     /// Returns the title of a picture: what was measured with what.
     pub(crate) fn title(&self) -> String {
-        format!("{} ranks ({}), NCCL {}", self.links.len(), self.launch, self.library)
+        format!("{} ranks ({}), NCCL {}", self.links.len(), in_line(&self.launch), in_line(&self.library))
     }
 
     pub(crate) fn bytes(&self) -> u64 {
@@ -165,8 +167,8 @@ impl Pairs {
 
 impl Display for Pairs {
     fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
-        writeln!(f, "# {} with NCCL {}", self.program, self.library)?;
-        writeln!(f, "# {} ranks ({}), {}", self.links.len(), self.launch, self.device)?;
+        writeln!(f, "# {} with NCCL {}", self.program, in_line(&self.library))?;
+        writeln!(f, "# {} ranks ({}), {}", self.links.len(), in_line(&self.launch), in_line(&self.device))?;
         writeln!(f, "# Bandwidth (GB/s) of {} messages of {} bytes", self.iters, self.bytes)?;
         self.matrix(f, |link| format!("{:.3}", link.bandwidth))?;
         writeln!(f, "# Latency (us) of 8 bytes, half of a round trip")?;

@@ -5,15 +5,14 @@ mod heat_map;
 mod matrix;
 mod messages;
 
-use std::fs;
 use std::io::Write;
 use std::process::ExitCode;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use anyhow::{Context, Result};
+use anyhow::Result;
 
 use super::start::job::{self, Member};
-use crate::output;
+use crate::{named_file, output};
 use arguments::PairsArguments;
 use matrix::Pairs;
 
@@ -47,6 +46,9 @@ fn lock(measured: &Measured) -> MutexGuard<'_, Option<Pairs>> {
 
 /// Returns what misses the limits, on rank 0, which prints.
 fn check(member: &Member, arguments: &PairsArguments, measured: &Measured) -> Result<Option<String>> {
+    if let (0, Some(file)) = (member.rank, &arguments.svg) {
+        named_file::check(file)?;
+    }
     messages::pairs(member, arguments, measured)?;
     if member.rank > 0 {
         return Ok(None);
@@ -62,8 +64,7 @@ fn check(member: &Member, arguments: &PairsArguments, measured: &Measured) -> Re
 
 fn write(pairs: &Pairs, arguments: &PairsArguments) -> Result<()> {
     if let Some(file) = &arguments.svg {
-        fs::write(file, heat_map::draw(pairs)?)
-            .with_context(|| format!("cannot write {}", file.display()))?;
+        named_file::write(file, heat_map::draw(pairs)?.as_bytes())?;
     }
     let text = if arguments.json { pairs.to_json()? } else { pairs.to_string() };
     Ok(output::stdout().write_all(text.as_bytes())?)

@@ -1,7 +1,11 @@
 //! The picture: two charts with logarithmic axes, and a legend below.
 
+use std::ops::Range;
+
 use anyhow::Result;
 use plotters::coord::Shift;
+use plotters::coord::ranged1d::{DefaultFormatting, KeyPointHint, Ranged};
+use plotters::coord::types::RangedCoordf64;
 use plotters::prelude::*;
 use plotters::style::text_anchor::{HPos, Pos, VPos};
 
@@ -51,47 +55,84 @@ fn chart(
     value: impl Fn(&Point) -> f64,
 ) -> Result<()> {
     let points = || series.iter().flat_map(|series| &series.points);
-    let (least, most) = range(points().map(|point| point.bytes), 2.0);
-    let (lowest, highest) = range(points().map(&value), 10.0);
+    let (across, up) = (
+        powers(points().map(|point| point.bytes.log2())),
+        powers(points().map(|point| value(point).log10())),
+    );
     let mut chart = ChartBuilder::on(area)
         .caption(title, (FONT, 19).into_font().color(&FOREGROUND))
         .margin(MARGIN)
         .x_label_area_size(46)
         .y_label_area_size(64)
-        .build_cartesian_2d((least..most).log_scale().base(2.0), (lowest..highest).log_scale())?;
+        .build_cartesian_2d(Axis::new(across, 9), Axis::new(up, 8))?;
     let style = |size: i32| (FONT, size).into_font().color(&FOREGROUND);
     chart
         .configure_mesh()
         .axis_style(FOREGROUND)
         .bold_line_style(GRID)
         .light_line_style(TRANSPARENT)
-        .x_labels(9)
-        .y_labels(8)
         .label_style(style(13))
         .axis_desc_style(style(14))
         .x_desc("size in bytes")
         .y_desc(unit)
-        .x_label_formatter(&|bytes| show_bytes(*bytes))
-        .y_label_formatter(&|value| show(*value))
+        .x_label_formatter(&|power| show_bytes(power.exp2()))
+        .y_label_formatter(&|power| show_power(*power))
         .draw()?;
     for (index, series) in series.iter().enumerate() {
         let color = SERIES[index % SERIES.len()];
-        let points: Vec<(f64, f64)> = series.points.iter().map(|point| (point.bytes, value(point))).collect();
+        let points: Vec<(f64, f64)> =
+            series.points.iter().map(|point| (point.bytes.log2(), value(point).log10())).collect();
         chart.draw_series(LineSeries::new(points.iter().copied(), color.stroke_width(2)))?;
         chart.draw_series(points.iter().map(|point| Circle::new(*point, 3, color.filled())))?;
     }
     Ok(())
 }
 
-/// Returns the powers of `base` around the values, so that the axes begin and end with a label.
-fn range(values: impl Iterator<Item = f64>, base: f64) -> (f64, f64) {
-    let (mut least, mut most) = (f64::INFINITY, 0.0_f64);
-    for value in values {
-        (least, most) = (least.min(value), most.max(value));
+/// Returns the whole powers around those of values, so that the axes begin and end with a label.
+fn powers(of_values: impl Iterator<Item = f64>) -> (i32, i32) {
+    let (mut least, mut most) = (f64::INFINITY, f64::NEG_INFINITY);
+    for power in of_values {
+        (least, most) = (least.min(power), most.max(power));
     }
-    let power = |value: f64, round: fn(f64) -> f64| base.powf(round(value.log(base)));
-    let (least, most) = (power(least, f64::floor), power(most, f64::ceil));
-    if least < most { (least, most) } else { (least, least * base) }
+    let (least, most) = (least.floor() as i32, most.ceil() as i32);
+    (least, most.max(least + 1))
+}
+
+/// An axis of powers. The scale of plotters for logarithms does not end for values that are far apart.
+struct Axis {
+    powers: RangedCoordf64,
+    labels: Vec<f64>,
+}
+
+impl Axis {
+    /// Creates an axis from one power to another, with about so many labels at most.
+    fn new((least, most): (i32, i32), labels: i32) -> Self {
+        let step = (most - least) / (labels + 1) + 1;
+        let labels = (least..=most).step_by(step as usize).map(f64::from).collect();
+        Self { powers: (f64::from(least)..f64::from(most)).into(), labels }
+    }
+}
+
+impl Ranged for Axis {
+    type FormatOption = DefaultFormatting;
+    type ValueType = f64;
+
+    fn map(&self, power: &f64, limit: (i32, i32)) -> i32 {
+        self.powers.map(power, limit)
+    }
+
+    fn key_points<Hint: KeyPointHint>(&self, hint: Hint) -> Vec<f64> {
+        if hint.weight().allow_light_points() { vec![] } else { self.labels.clone() }
+    }
+
+    fn range(&self) -> Range<f64> {
+        self.powers.range()
+    }
+}
+
+/// Shows a power of ten.
+fn show_power(power: f64) -> String {
+    if (-6.0..=9.0).contains(&power) { show(10_f64.powf(power)) } else { format!("1e{power}") }
 }
 
 fn show_bytes(bytes: f64) -> String {
@@ -112,7 +153,7 @@ fn show(value: f64) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::{range, show, show_bytes};
+    use super::{Axis, powers, show, show_bytes, show_power};
 
     #[test]
     fn labels_are_short() {
@@ -125,7 +166,22 @@ mod tests {
 
     #[test]
     fn axes_end_at_powers() {
-        assert_eq!(range([9.0, 1000.0].into_iter(), 2.0), (8.0, 1024.0));
-        assert_eq!(range([8.0].into_iter(), 2.0), (8.0, 16.0));
+        let powers_of_two = |values: &[f64]| powers(values.iter().map(|value| value.log2()));
+        assert_eq!(powers_of_two(&[9.0, 1000.0]), (3, 10));
+        assert_eq!(powers_of_two(&[8.0]), (3, 4));
+    }
+
+    #[test]
+    fn axes_of_any_values_have_few_labels() {
+        for (least, most) in [(0.001, 1000.0), (1e-300, 1e300), (5e-324, f64::MAX), (7.0, 7.0)] {
+            let (from, to) = powers([least, most].map(f64::log10).into_iter());
+            let Axis { labels, .. } = Axis::new((from, to), 8);
+            assert!((2..=9).contains(&labels.len()), "{least} to {most}: {labels:?}");
+            assert_eq!(labels[0], f64::from(from));
+        }
+        assert_eq!(
+            [-324.0, -6.0, 0.0, 9.0, 10.0].map(show_power),
+            ["1e-324", "0.000001", "1", "1000000000", "1e10"]
+        );
     }
 }

@@ -13,6 +13,7 @@ use anyhow::{Context, Result, ensure};
 
 use super::output::report::Report;
 use super::output::statistic::Statistic;
+use crate::named_file;
 use arguments::PlotArguments;
 use series::Series;
 
@@ -36,6 +37,5 @@ pub(crate) fn write(reports: &[(String, Report)], file: &Path) -> Result<()> {
     let all = reports.iter().flat_map(|(name, report)| Series::all(name, report, statistic));
     let series: Vec<Series> = all.collect();
     ensure!(!series.is_empty(), "there is nothing to draw: the results have no rows");
-    fs::write(file, chart::draw(&series, statistic)?)
-        .with_context(|| format!("cannot write {}", file.display()))
+    named_file::write(file, chart::draw(&series, statistic)?.as_bytes())
 }

@@ -1,6 +1,5 @@
 //! The ranks of a tool that all do the same work.
 
-use std::io::{Write, stderr};
 use std::process::ExitCode;
 
 use anyhow::{Result, anyhow, ensure};
@@ -9,6 +8,7 @@ use libnccl::{Nccl, UniqueId};
 use super::arguments::RankArguments;
 use super::implementation::{Implementation, implementation};
 use super::{Place, Start, processes, threads};
+use crate::output;
 
 /// A rank of a job.
 pub(crate) struct Member {
@@ -45,7 +45,7 @@ pub(crate) fn run(
     let (size, launch, parent) = (processes * threads, start.to_string(), start.parent().map(str::to_owned));
     ensure!(size > 1, "there is one GPU, and --ranks is not given: expected two ranks at least");
     if let (Some(reason), Start::Threads | Start::Processes) = (fallback, &start) {
-        let _ = stderr().write_all(format!("{reason}\n").as_bytes());
+        output::write_to_stderr(&format!("{reason}\n"));
     }
     let id = start.id(&nccl)?;
     if let Start::Processes = start {

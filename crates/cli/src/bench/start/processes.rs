@@ -2,7 +2,7 @@
 //! however it ends.
 
 use std::env;
-use std::io::{self, BufRead, BufReader, ErrorKind, PipeReader, Write, stderr};
+use std::io::{self, BufRead, BufReader, ErrorKind, PipeReader};
 use std::process::{self, Child, Command, ExitCode};
 use std::sync::atomic::Ordering;
 use std::sync::mpsc::{Sender, channel};
@@ -74,7 +74,7 @@ fn forward(output: PipeReader, sender: &Sender<String>) {
         let line = String::from_utf8_lossy(&line);
         match line.strip_prefix("error: ") {
             Some(error) => drop(sender.send(error.into())),
-            None => drop(writeln!(stderr(), "{line}")),
+            None => output::write_to_stderr(&format!("{line}\n")),
         }
     }
 }

@@ -73,6 +73,7 @@ unsafe extern "C" fn cuCtxCreate_v4(
 extern "C" fn cuCtxDestroy_v2(context: CUcontext) -> CUresult {
     let destroy = || {
         let driver = Driver::get()?;
+        Current::check_is_no_function()?;
         let state = driver.enter();
         let id = ContextId::of(context);
         let is_primary = state.devices.iter().any(|device| device.primary == id);

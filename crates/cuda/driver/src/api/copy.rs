@@ -6,6 +6,7 @@ use cudarc::driver::sys::{CUDA_MEMCPY2D, CUcontext, CUdeviceptr, CUmemorytype, C
 
 use super::{Space, answer, place};
 use crate::allocation::Kind;
+use crate::context::Current;
 use crate::driver::{Driver, Request, State};
 use crate::error::Result;
 use crate::handle::ContextId;
@@ -107,17 +108,20 @@ impl Copy {
             },
         };
         let uses_source = matches!((&work, &from), (Work::Copy { .. }, Place::Host(_)));
+        let is_known_after = match self.stream {
+            // Between devices, nothing waits, in either form.
+            None => !(is_device(&from) && is_device(&to)),
+            Some(_) => is_pageable(&to),
+        };
+        if is_known_after || uses_source {
+            Current::check_is_no_function()?;
+        }
         let point = driver.enqueue(
             &mut state,
             stream,
             &Point::default(),
             Request::new(self.function, accesses, work),
         )?;
-        let is_known_after = match self.stream {
-            // Between devices, nothing waits, in either form.
-            None => !(is_device(&from) && is_device(&to)),
-            Some(_) => is_pageable(&to),
-        };
         if is_known_after {
             state = driver.synchronize(state, &point);
         } else if uses_source {
@@ -204,6 +208,7 @@ unsafe extern "C" fn cuMemcpyPeer(
     let synchronize = || {
         check_peers(to_context, from_context)?;
         let driver = Driver::get()?;
+        Current::check_is_no_function()?;
         for peer in [to_context, from_context] {
             let state = driver.enter();
             let point = state.scheduler.point_of_context(ContextId::of(peer));

@@ -8,6 +8,7 @@ use cudarc::driver::sys::{
 };
 
 use super::{answer, put};
+use crate::context::Current;
 use crate::device::total_memory;
 use crate::driver::Driver;
 use crate::error::Result;
@@ -229,6 +230,7 @@ unsafe extern "C" fn cuDevicePrimaryCtxRetain(out: *mut CUcontext, device: CUdev
 extern "C" fn cuDevicePrimaryCtxRelease_v2(device: CUdevice) -> CUresult {
     let release = || {
         let driver = Driver::get()?;
+        Current::check_is_no_function()?;
         let device = driver.device(device)?;
         let mut state = driver.enter();
         let retained = state.devices[device].retained.checked_sub(1);
@@ -248,6 +250,7 @@ extern "C" fn cuDevicePrimaryCtxRelease_v2(device: CUdevice) -> CUresult {
 extern "C" fn cuDevicePrimaryCtxReset_v2(device: CUdevice) -> CUresult {
     let reset = || {
         let driver = Driver::get()?;
+        Current::check_is_no_function()?;
         let device = driver.device(device)?;
         let state = driver.enter();
         let (primary, flags) = (state.devices[device].primary, state.devices[device].primary_flags);

@@ -6,6 +6,7 @@ use cudarc::driver::sys::{CUdeviceptr, CUresult, CUstream};
 
 use super::{Space, answer, place};
 use crate::allocation::Kind;
+use crate::context::Current;
 use crate::driver::{Driver, Request};
 use crate::error::Result;
 use crate::operation::{Place, Rows, Work};
@@ -43,13 +44,16 @@ fn fill(
 
     let rows = Rows { width, height };
     let accesses = vec![Access::of_rows(&part, rows, pitch, true)];
-    let is_host_memory = part.allocation.kind != Kind::Device;
+    let waits = is_sync && part.allocation.kind != Kind::Device;
+    if waits {
+        Current::check_is_no_function()?;
+    }
     let mut bytes = [0; 4];
     bytes[..size].copy_from_slice(element);
     let work = Work::Fill { to: Place::Known(part), pitch, rows, element: bytes, size };
     let point =
         driver.enqueue(&mut state, stream, &Point::default(), Request::new(function, accesses, work))?;
-    if is_sync && is_host_memory {
+    if waits {
         state = driver.synchronize(state, &point);
     }
     state.check(context)

@@ -2,6 +2,7 @@
 
 use std::ffi::{CStr, c_char, c_int, c_uint};
 use std::ptr;
+use std::sync::Once;
 
 use cudarc::driver::sys::CUresult;
 
@@ -14,7 +15,26 @@ pub(super) const VERSION: c_int = 13000;
 
 #[unsafe(no_mangle)]
 extern "C" fn cuInit(flags: c_uint) -> CUresult {
-    answer(if flags == 0 { Driver::init() } else { Err(CUresult::CUDA_ERROR_INVALID_VALUE) })
+    let init = || {
+        if flags != 0 {
+            return Err(CUresult::CUDA_ERROR_INVALID_VALUE);
+        }
+        Driver::init()?;
+        static AT_EXIT: Once = Once::new();
+        AT_EXIT.call_once(|| {
+            // SAFETY: the function keeps the rules of any other, and this library is never unloaded: its threads run.
+            let _ = unsafe { libc::atexit(end) };
+        });
+        Ok(())
+    };
+    answer(init())
+}
+
+extern "C" fn end() {
+    // Not in a forked child, which has no driver.
+    if let Ok(driver) = Driver::get() {
+        driver.end();
+    }
 }
 
 #[unsafe(no_mangle)]

@@ -21,6 +21,7 @@ use std::thread;
 use cudarc::driver::sys::{CUdeviceptr, CUresult};
 
 pub(crate) use self::memory::allocate_shared;
+use crate::context::Current;
 use crate::driver::{Driver, State};
 use crate::error::Result;
 use crate::handle::ContextId;
@@ -67,6 +68,7 @@ fn query(find: impl FnOnce(&mut State) -> Result<(ContextId, Point)>) -> CUresul
 fn synchronize(find: impl FnOnce(&mut State) -> Result<(ContextId, Point)>) -> CUresult {
     let synchronize = || {
         let driver = Driver::get()?;
+        Current::check_is_no_function()?;
         let mut state = driver.enter();
         let (of, point) = find(&mut state)?;
         driver.synchronize(state, &point).check(of)

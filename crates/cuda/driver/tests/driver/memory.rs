@@ -9,6 +9,8 @@ crate::tests! {
     zeroed_memory_is_zero
     memory_beyond_an_allocation_is_refused
     memory_that_is_freed_is_refused
+    allocations_are_no_mappings_each
+    memory_of_a_new_allocation_is_zero
     pinned_memory_is_copied_asynchronously
     pointer_attributes_tell_device_host_and_unknown
     unknown_functions_are_not_supported
@@ -81,6 +83,39 @@ fn memory_that_is_freed_is_refused() {
         assert_eq!(result::free_sync(memory), invalid);
         assert_eq!(result::memset_d8_sync(memory, 0, 1), invalid);
         assert_eq!(result::free_sync(0), Ok(()));
+    }
+}
+
+fn allocations_are_no_mappings_each() {
+    let context = CudaContext::new(0).expect("device 0");
+    context.bind_to_thread().expect("a current context");
+    let mappings = || std::fs::read_to_string("/proc/self/maps").expect("the mappings").lines().count();
+    let before = mappings();
+    // SAFETY: each is freed once.
+    let all = (0..10_000).map(|_| unsafe { result::malloc_sync(256) }.expect("memory")).collect::<Vec<_>>();
+    assert!(mappings() < before + 100, "{before} mappings, then {}", mappings());
+    let (free, total) = context.mem_get_info().expect("memory");
+    for parity in [0, 1] {
+        for &memory in all.iter().skip(parity).step_by(2) {
+            // SAFETY: see above.
+            unsafe { result::free_sync(memory) }.expect("a free");
+        }
+        assert!(mappings() < before + 100, "{before} mappings, then {}", mappings());
+    }
+    assert_eq!(context.mem_get_info(), Ok((free + 256 * all.len(), total)));
+}
+
+fn memory_of_a_new_allocation_is_zero() {
+    let stream = CudaContext::new(0).expect("device 0").default_stream();
+    for length in [1, 5000, 1 << 20, (1 << 20) + 1] {
+        for _ in 0..20 {
+            // SAFETY: zeros are valid elements.
+            let mut memory = unsafe { stream.alloc::<u8>(length) }.expect("memory");
+            let bytes = stream.clone_dtoh(&memory).expect("a copy back");
+            assert!(bytes.iter().all(|&byte| byte == 0), "{length}");
+            stream.memcpy_htod(&vec![7; length], &mut memory).expect("a copy");
+            assert_eq!(stream.clone_dtoh(&memory).expect("a copy back"), vec![7; length]);
+        }
     }
 }
 

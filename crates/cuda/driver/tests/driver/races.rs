@@ -13,7 +13,7 @@ use crate::process::Test;
 
 /// Tests whose stderr must have the texts.
 macro_rules! planted {
-    ($($name:ident [$($report:literal),*];)*) => {
+    ($($name:ident [$($report:literal),* $(,)?];)*) => {
         pub(crate) const PLANTED: &[Test] = &[$(Test {
             reports: &["race in allocation", $($report),*],
             ..Test::quiet(stringify!($name), $name)
@@ -33,6 +33,9 @@ planted! {
     pinned_memory_refilled_on_another_stream_is_reported ["cuMemcpyHtoDAsync_v2", "cuMemcpyDtoHAsync_v2"];
     allocation_used_on_another_stream_is_reported ["cuMemAllocAsync on stream", "cuMemsetD8Async"];
     rows_that_overlap_are_reported ["cuMemsetD2D8Async", "rows of 8"];
+    races_of_many_streams_are_reported_once_and_counted [
+        "cuMemsetD8Async on stream", "libnccl: 98 more operations were in races of functions that are reported above\n"
+    ];
     operation_of_a_peer_without_an_event_is_reported ["cuMemsetD8Async on stream", "send of rank 0 on stream"];
 }
 
@@ -167,6 +170,16 @@ fn wait_for_the_wrong_event_is_reported() {
     let _right = record(one);
     wait(two, record(three));
     copy(to, from, two);
+}
+
+fn races_of_many_streams_are_reported_once_and_counted() {
+    let Bench { buffers: [buffer, _], .. } = bench();
+    for _ in 0..100 {
+        let fresh = stream::create(StreamKind::NonBlocking).expect("a stream");
+        fill(buffer, fresh);
+        // SAFETY: it is destroyed once; its work goes on.
+        unsafe { stream::destroy(fresh) }.expect("an end");
+    }
 }
 
 fn pinned(length: usize) -> *mut u8 {

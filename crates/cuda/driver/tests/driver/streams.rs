@@ -12,6 +12,7 @@ crate::tests! {
     wait_for_an_event_orders_two_streams
     elapsed_time_is_that_between_two_events
     host_functions_run_in_the_order_of_their_stream
+    host_function_must_not_wait
     default_stream_waits_for_blocking_streams
     stream_that_is_destroyed_executes_its_work
     context_of_another_device_refuses_an_event
@@ -111,6 +112,82 @@ fn host_functions_run_in_the_order_of_their_stream() {
     }
     stream.synchronize().expect("the end");
     assert_eq!(NEXT.load(Ordering::SeqCst), 200);
+}
+
+fn host_function_must_not_wait() {
+    /// What a host function uses, and what it was answered.
+    struct Calls {
+        context: sys::CUcontext,
+        stream: sys::CUstream,
+        event: sys::CUevent,
+        memory: sys::CUdeviceptr,
+        pinned: *mut u8,
+        answers: Vec<(&'static str, sys::CUresult)>,
+    }
+    unsafe extern "C" fn call(data: *mut std::ffi::c_void) {
+        // SAFETY: the test waits for it.
+        let calls = unsafe { &mut *data.cast::<Calls>() };
+        let large = vec![0_u8; 1 << 20];
+        let (mut memory, mut host) = (0, 0_u64);
+        // SAFETY: the handles and the memory are there; what is waited for is what this is about.
+        unsafe {
+            calls.answers = vec![
+                ("cuCtxSetCurrent", sys::cuCtxSetCurrent(calls.context)),
+                ("cuMemsetD8Async", sys::cuMemsetD8Async(calls.memory, 1, 8, calls.stream)),
+                ("cuEventRecord", sys::cuEventRecord(calls.event, calls.stream)),
+                ("cuStreamQuery", sys::cuStreamQuery(calls.stream)),
+                ("cuCtxSynchronize", sys::cuCtxSynchronize()),
+                ("cuStreamSynchronize", sys::cuStreamSynchronize(calls.stream)),
+                ("cuEventSynchronize", sys::cuEventSynchronize(calls.event)),
+                ("cuMemAlloc", sys::cuMemAlloc_v2(&raw mut memory, 8)),
+                ("cuMemFree", sys::cuMemFree_v2(calls.memory)),
+                ("cuMemFreeHost", sys::cuMemFreeHost(calls.pinned.cast())),
+                ("cuMemcpyDtoH", sys::cuMemcpyDtoH_v2((&raw mut host).cast(), calls.memory, 8)),
+                ("cuMemcpyHtoDAsync", {
+                    let length = large.len();
+                    sys::cuMemcpyHtoDAsync_v2(calls.memory, large.as_ptr().cast(), length, calls.stream)
+                }),
+                ("cuMemsetD8", sys::cuMemsetD8_v2(calls.pinned as u64, 1, 8)),
+                ("cuMemcpyPeer", {
+                    sys::cuMemcpyPeer(calls.memory, calls.context, calls.memory, calls.context, 8)
+                }),
+                ("cuDevicePrimaryCtxRelease", sys::cuDevicePrimaryCtxRelease_v2(0)),
+                ("cuDevicePrimaryCtxReset", sys::cuDevicePrimaryCtxReset_v2(0)),
+            ];
+        }
+    }
+    let context = CudaContext::new(0).expect("device 0");
+    context.bind_to_thread().expect("a current context");
+    let stream = context.new_stream().expect("a stream");
+    let event = context.new_event(None).expect("an event");
+    // SAFETY: freed below.
+    let (memory, pinned) = unsafe {
+        (result::malloc_sync(1 << 20).expect("memory"), result::malloc_host(8, 0).expect("pinned memory"))
+    };
+    let mut calls = Calls {
+        context: context.cu_ctx(),
+        stream: stream.cu_stream(),
+        event: event.cu_event(),
+        memory,
+        pinned: pinned.cast(),
+        answers: Vec::new(),
+    };
+    // SAFETY: it lives until the function has ended.
+    unsafe { result::stream::launch_host_function(stream.cu_stream(), call, (&raw mut calls).cast()) }
+        .expect("a function");
+    stream.synchronize().expect("the end");
+    let (allowed, others) = calls.answers.split_at(4);
+    assert!(allowed[..3].iter().all(|(_, answer)| *answer == sys::CUresult::CUDA_SUCCESS), "{allowed:?}");
+    assert_eq!(allowed[3].1, sys::CUresult::CUDA_ERROR_NOT_READY);
+    for (function, answer) in others {
+        assert_eq!(*answer, sys::CUresult::CUDA_ERROR_NOT_PERMITTED, "{function}");
+    }
+    // A thread that is no host function's may.
+    // SAFETY: freed once.
+    unsafe {
+        result::free_sync(memory).expect("a free");
+        result::free_host(pinned).expect("a free");
+    }
 }
 
 fn default_stream_waits_for_blocking_streams() {

@@ -1,0 +1,54 @@
+//! Control characters of files, variables and libraries, which a terminal would obey, are printed as escapes.
+
+use std::fs;
+
+use crate::common::{assert_has, assert_visible, nccl, read};
+
+const EVIL: &str = "\u{1b}[31m\u{9b}2J";
+const ESCAPED: &str = r"\u001b[31m\u009b2J";
+
+#[test]
+fn path_of_the_library_is_printed_with_escapes() {
+    let folder = tempfile::tempdir().unwrap();
+    let library = folder.path().join(EVIL).join("libnccl.so.2");
+    fs::create_dir(library.parent().unwrap()).unwrap();
+    fs::copy(libnccl_test_support::shared_object("nccl_cpu"), &library).unwrap();
+    let svg = folder.path().join("pairs.svg");
+    for arguments in [
+        "bench all_reduce --ranks 2 -b 8 -e 8 -n 1",
+        "bench all_reduce --ranks 2 -b 8 -e 8 -n 1 --processes",
+        "bench all_reduce --ranks 2 -b 8 -e 8 -n 1 --json",
+        "bench pairs --ranks 2 -s 8K -n 10",
+        "bench pairs --ranks 2 -s 8K -n 10 --json",
+        &format!("bench pairs --ranks 2 -s 8K -n 10 --svg {}", svg.display()),
+        "env",
+        "doctor",
+        "doctor --json",
+    ] {
+        let output = nccl(arguments).arg("--library").arg(&library).output().unwrap();
+        let (stdout, stderr) = (String::from_utf8(output.stdout), String::from_utf8(output.stderr));
+        let (stdout, stderr) = (stdout.unwrap(), stderr.unwrap());
+        assert_visible(&stdout);
+        assert_visible(&stderr);
+        assert_has(&stdout, &[ESCAPED]);
+    }
+    let picture = read(&svg);
+    assert_visible(&picture);
+    assert_has(&picture, &[ESCAPED]);
+}
+
+#[test]
+fn variables_are_printed_with_escapes() {
+    for arguments in ["doctor", "doctor --json", "env", "env --json"] {
+        let mut command = nccl(arguments);
+        for name in
+            ["NCCL_ALGO", "NCCL_DEBUG", "NCCL_SOCKET_IFNAME", "NCCL_TOPO_FILE", &format!("NCCL_{EVIL}")]
+        {
+            command.env(name, EVIL);
+        }
+        let output = command.output().unwrap();
+        for stream in [output.stdout, output.stderr] {
+            assert_visible(&String::from_utf8(stream).unwrap());
+        }
+    }
+}

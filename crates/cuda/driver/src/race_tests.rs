@@ -1,0 +1,247 @@
+//! Races, without threads: operations are executed by hand, one after another.
+
+use std::borrow::Cow;
+use std::sync::Arc;
+
+use crate::allocation::{Allocation, Kind, Part};
+use crate::clock::COMPARISONS;
+use crate::handle::{ContextId, StreamId};
+use crate::operation::Rows;
+use crate::race::{Access, Detector, Race};
+use crate::scheduler::{Begun, Executor, Ordering, Point, Scheduler};
+
+const CONTEXT: ContextId = ContextId(1);
+const LENGTH: usize = 1 << 20;
+
+/// Streams and an allocation.
+struct Bench {
+    scheduler: Scheduler<()>,
+    detector: Detector,
+    allocation: Arc<Allocation>,
+    streams: u64,
+    calls: u64,
+}
+
+impl Bench {
+    fn new() -> Self {
+        COMPARISONS.set(0);
+        let allocation = Arc::new(Allocation {
+            id: 1,
+            kind: Kind::Device,
+            device: 0,
+            context: CONTEXT,
+            pool: None,
+            flags: 0,
+            address: 0x1000,
+            length: LENGTH,
+            mapping: None,
+        });
+        let (scheduler, detector) = (Scheduler::new(None), Detector::default());
+        Self { scheduler, detector, allocation, streams: 0, calls: 0 }
+    }
+
+    fn stream(&mut self) -> StreamId {
+        self.streams += 1;
+        let stream = StreamId(self.streams);
+        let detector = &self.detector;
+        self.scheduler.open(stream, CONTEXT, Ordering::NonBlocking, |component| detector.has(component));
+        stream
+    }
+
+    fn enqueue(&mut self, stream: StreamId, function: &str, accesses: Vec<Access>) {
+        let position = self.scheduler.enqueue(stream, &Point::default(), Executor::Library, ());
+        self.calls += 1;
+        let position = position.expect("the stream is open");
+        let label = format!("{function}, call {}", self.calls);
+        self.detector.enqueue(position, self.calls, Cow::Owned(label), accesses);
+    }
+
+    /// Executes the next operation of a stream, and returns its races.
+    fn execute(&mut self, stream: StreamId) -> Vec<Race> {
+        let Begun { id, clock, .. } = self.scheduler.start(stream).expect("it may start");
+        let races = self.detector.begin(id, &clock, self.scheduler.host());
+        self.scheduler.complete(id);
+        races
+    }
+
+    fn access(&self, offset: usize, length: usize, writes: bool) -> Access {
+        Access::new(&Part { allocation: Arc::clone(&self.allocation), offset }, length, writes)
+    }
+
+    fn rows(&self, offset: usize, rows: Rows, pitch: usize) -> Access {
+        Access::of_rows(&Part { allocation: Arc::clone(&self.allocation), offset }, rows, pitch, true)
+    }
+
+    fn write(&mut self, stream: StreamId, offset: usize, length: usize) -> Vec<Race> {
+        let access = self.access(offset, length, true);
+        self.enqueue(stream, "write", vec![access]);
+        self.execute(stream)
+    }
+
+    fn read(&mut self, stream: StreamId, offset: usize, length: usize) -> Vec<Race> {
+        let access = self.access(offset, length, false);
+        self.enqueue(stream, "read", vec![access]);
+        self.execute(stream)
+    }
+}
+
+fn require_comparisons(of: usize, operations: usize) {
+    let comparisons = COMPARISONS.get();
+    assert!(
+        comparisons < 40 * operations as u64,
+        "{of}: {comparisons} comparisons for {operations} operations"
+    );
+}
+
+const MANY: usize = 5_000;
+
+#[test]
+fn accesses_to_other_bytes_are_not_compared() {
+    for piece in [1, 4, 7, 200] {
+        let mut bench = Bench::new();
+        let streams = [bench.stream(), bench.stream()];
+        for number in 0..MANY {
+            assert!(bench.write(streams[number % 2], number * piece, piece).is_empty());
+        }
+        require_comparisons(piece, MANY);
+    }
+}
+
+#[test]
+fn accesses_beside_a_large_one_are_not_compared() {
+    let mut bench = Bench::new();
+    let (one, two) = (bench.stream(), bench.stream());
+    bench.write(one, LENGTH / 2, LENGTH / 2);
+    for number in 0..MANY {
+        assert!(bench.write(two, number * 4, 4).is_empty());
+    }
+    require_comparisons(4, MANY);
+    assert_eq!(bench.read(one, 0, LENGTH / 2).len(), MANY);
+}
+
+#[test]
+fn rows_that_are_written_again_are_compared_once() {
+    let mut bench = Bench::new();
+    let stream = bench.stream();
+    for _ in 0..MANY {
+        let rows = bench.rows(3, Rows { width: 8, height: 100 }, 16);
+        bench.enqueue(stream, "write", vec![rows]);
+        assert!(bench.execute(stream).is_empty());
+    }
+    require_comparisons(16, MANY);
+}
+
+#[test]
+fn accesses_that_the_host_knows_to_be_over_are_dropped() {
+    let mut bench = Bench::new();
+    for number in 0..MANY {
+        let stream = bench.stream();
+        assert!(bench.write(stream, number * 4, 4).is_empty());
+        let end = bench.scheduler.point_of_stream(stream).expect("the stream is open");
+        bench.scheduler.tell_host(&end.clock());
+        bench.scheduler.close(stream);
+    }
+    let stream = bench.stream();
+    COMPARISONS.set(0);
+    assert!(bench.write(stream, 0, LENGTH).is_empty());
+    assert!(COMPARISONS.get() < 200, "{} comparisons", COMPARISONS.get());
+}
+
+#[test]
+fn races_of_the_same_functions_are_new_once_whatever_their_streams() {
+    let mut bench = Bench::new();
+    for number in 0..MANY {
+        let stream = bench.stream();
+        let races = bench.write(stream, 0, 64);
+        let new = races.iter().filter(|race| race.is_new).count();
+        assert_eq!((races.is_empty(), new), (number == 0, usize::from(number == 1)), "operation {number}");
+        bench.scheduler.close(stream);
+    }
+    require_comparisons(64, MANY);
+    assert_eq!(bench.detector.repeated, MANY as u64 - 2);
+    let stream = bench.stream();
+    assert!(bench.read(stream, 0, 1).iter().any(|race| race.is_new), "another function");
+}
+
+#[test]
+fn race_is_found_with_each_of_the_functions_that_used_the_bytes() {
+    let mut bench = Bench::new();
+    let streams = [(); 4].map(|()| bench.stream());
+    for _ in 0..100 {
+        bench.read(streams[0], 10, 20);
+        bench.write(streams[1], 25, 10);
+        bench.write(streams[2], 100, 10);
+    }
+    let access = bench.access(0, 28, true);
+    bench.enqueue(streams[3], "fill", vec![access]);
+    let races = bench.execute(streams[3]);
+    let texts = races.iter().filter(|race| race.is_new).map(ToString::to_string).collect::<String>();
+    assert!(texts.contains("read, call 298 on stream 0x1, reads bytes 10 to 30"), "{texts}");
+    assert!(texts.contains("write, call 299 on stream 0x2, writes bytes 25 to 35"), "{texts}");
+    assert!(!texts.contains("bytes 100 to"), "{texts}");
+}
+
+#[test]
+fn stream_that_is_gone_leaves_nothing_once_its_accesses_are_replaced() {
+    let mut bench = Bench::new();
+    let steps = (0..MANY).map(|_| {
+        let stream = bench.stream();
+        bench.write(stream, 0, 64);
+        let access = bench.access(0, 64, true);
+        bench.enqueue(stream, "write", vec![access]);
+        bench.scheduler.close(stream);
+        let Begun { id, clock, .. } = bench.scheduler.start(stream).expect("it may start");
+        bench.detector.begin(id, &clock, bench.scheduler.host());
+        bench.scheduler.complete(id);
+        clock.components()
+    });
+    let most = steps.max();
+    assert!(most < Some(100), "{most:?} components of clocks");
+}
+
+#[test]
+fn operations_in_races_are_those_that_a_comparison_with_all_finds() {
+    let mut found = 0;
+    for seed in 0..1000 {
+        let mut generator = fastrand::Rng::with_seed(seed);
+        let mut bench = Bench::new();
+        let mut streams = [(); 4].map(|()| bench.stream());
+        let mut all = Vec::new();
+        for number in 0..60 {
+            let [stream, other] = [(); 2].map(|()| generator.usize(..streams.len()));
+            let point = bench.scheduler.point_of_stream(streams[other]).expect("the stream is open");
+            match generator.u32(..15) {
+                0 => bench.scheduler.tell_host(&point.clock()),
+                1 => {
+                    bench.scheduler.close(streams[stream]);
+                    streams[stream] = bench.stream();
+                }
+                choice => {
+                    let wait = if choice < 8 { point } else { Point::default() };
+                    let (start, length, writes) =
+                        (generator.usize(..64), generator.usize(1..32), generator.bool());
+                    let position = bench.scheduler.enqueue(streams[stream], &wait, Executor::Library, ());
+                    let step = position.as_ref().expect("the stream is open").step;
+                    let access = bench.access(start, length, writes);
+                    bench.detector.enqueue(
+                        position.expect("see above"),
+                        0,
+                        Cow::Borrowed("any"),
+                        vec![access],
+                    );
+                    let Begun { id, clock, .. } =
+                        bench.scheduler.start(streams[stream]).expect("it may start");
+                    let races = bench.detector.begin(id, &clock, bench.scheduler.host());
+                    bench.scheduler.complete(id);
+                    let is_race = all.iter().any(|&(past, from, to, wrote)| {
+                        (wrote || writes) && from < start + length && start < to && !clock.includes(past)
+                    });
+                    assert_eq!(!races.is_empty(), is_race, "seed {seed}, operation {number}");
+                    found += usize::from(is_race);
+                    all.push((step, start, start + length, writes));
+                }
+            }
+        }
+    }
+    assert!(found > 1000, "{found} races");
+}
