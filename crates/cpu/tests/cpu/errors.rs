@@ -291,36 +291,11 @@ fn sum_that_succeeds_is_complete_although_a_rank_is_aborted() {
 }
 
 #[test]
-fn init_with_different_rank_counts_is_invalid_usage() {
-    let _alone = alone();
-    let id = unique_id();
-    let codes = on_threads(3, |rank| init_rank(id, if rank == 2 { 4 } else { 3 }, rank).map(|_| ()));
-    assert_eq!(codes, [Err(USAGE); 3]);
-}
-
-#[test]
 fn init_with_duplicate_rank_is_invalid_usage() {
     let _alone = alone();
     let id = unique_id();
     let codes = on_threads(3, |rank| init_rank(id, 3, rank.min(1)).map(|_| ()));
     assert_eq!(codes, [Err(USAGE); 3]);
-}
-
-#[test]
-fn init_of_several_ranks_in_group_succeeds() {
-    let _alone = alone();
-    let (id, mut comms) = (unique_id(), [ptr::null_mut(); 3]);
-    assert_eq!(nccl!(ncclGroupStart()), OK);
-    for (rank, comm) in comms.iter_mut().enumerate() {
-        assert_eq!(nccl!(ncclCommInitRank(comm, 3, id, rank as i32)), OK);
-    }
-    assert_eq!(nccl!(ncclGroupEnd()), OK);
-    for (rank, comm) in comms.into_iter().enumerate() {
-        let mut own = -1;
-        assert_eq!(nccl!(ncclCommUserRank(comm, &mut own)), OK);
-        assert_eq!(own, rank as i32);
-    }
-    comms.into_iter().map(Comm).for_each(Comm::destroy);
 }
 
 #[test]
@@ -368,36 +343,4 @@ fn operation_on_finalized_comm_fails() {
     assert_eq!(all_reduce(&mut [1.0], comms[0].0), USAGE);
     assert_eq!(all_reduce(&mut [1.0], comms[1].0), REMOTE);
     comms.into_iter().for_each(Comm::destroy);
-}
-
-#[test]
-fn memory_space_parameter_is_host() {
-    let _alone = alone();
-    let (mut value, mut length) = (ptr::null(), 0);
-    let key = c"LIBNCCL_MEMORY_SPACE".as_ptr();
-    assert_eq!(nccl!(ncclParamGetParameter(key, &mut value, &mut length)), OK);
-    // SAFETY: a NUL-terminated string, as the header promises.
-    assert_eq!(unsafe { CStr::from_ptr(value) }, c"host");
-    assert_eq!(length, 4);
-    assert_eq!(nccl!(ncclParamGetParameter(c"NCCL_NO".as_ptr(), &mut value, &mut length)), ARGUMENT);
-    assert_eq!(nccl!(ncclParamGetParameter(ptr::null(), &mut value, &mut length)), ARGUMENT);
-}
-
-#[test]
-fn mem_alloc_and_free_validate_arguments() {
-    let _alone = alone();
-    let mut memory = ptr::null_mut();
-    assert_eq!(nccl!(ncclMemAlloc(&mut memory, 10_000)), OK);
-    assert_eq!(memory.addr() % 4096, 0);
-    // SAFETY: ncclMemAlloc has returned 10000 initialized bytes, which only this test uses.
-    unsafe {
-        assert_eq!(*memory.cast::<u8>().add(9_999), 0);
-        memory.cast::<u8>().write_bytes(1, 10_000);
-    }
-    assert_eq!(nccl!(ncclMemFree(memory.wrapping_byte_add(4096))), ARGUMENT);
-    assert_eq!(nccl!(ncclMemFree(memory)), OK);
-    assert_eq!(nccl!(ncclMemFree(memory)), ARGUMENT);
-    assert_eq!(nccl!(ncclMemFree(ptr::null_mut())), OK);
-    assert_eq!(nccl!(ncclMemAlloc(ptr::null_mut(), 1)), ARGUMENT);
-    assert_eq!(nccl!(ncclMemAlloc(&mut memory, usize::MAX)), ncclResult_t::ncclSystemError);
 }

@@ -4,14 +4,12 @@ use std::ptr;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use libnccl::sys::{NCCL_SPLIT_NOCOLOR, ncclComm_t};
-
-use super::calls::{self, assert_members, join, shrink, split, sum};
+use super::calls::{assert_members, join, shrink, split, sum};
 use crate::common::processes::{RankProcess, kill, spawn};
 use crate::common::watchdog::Watchdog;
 use crate::common::{
-    self, ARGUMENT, Comm, Mode, OK, REMOTE, SOON, USAGE, alone, assert_last_error, async_error, init,
-    init_rank, last_error, on_threads, together, unique_id,
+    ARGUMENT, Comm, Mode, OK, REMOTE, SOON, USAGE, alone, assert_last_error, async_error, init, init_rank,
+    last_error, on_threads, unique_id,
 };
 
 /// Splits again and again until the process is killed.
@@ -25,71 +23,15 @@ pub(crate) fn split_until_killed(process: &RankProcess) {
 }
 
 #[test]
-fn split_by_color_orders_ranks_by_key() {
+fn split_with_invalid_arguments_fails() {
     let (_alone, _watchdog) = (alone(), Watchdog::new());
-    for mode in [Mode::Threads, Mode::Group] {
-        let comms = init(mode, 5);
-        let mut children: Vec<ncclComm_t> = vec![ptr::null_mut(); 5];
-        let places = common::addresses(std::slice::from_mut(&mut children))[0];
-        together(mode, &comms, |rank, comm| {
-            let place = { places }.0.wrapping_add(rank);
-            nccl!(ncclCommSplit(comm, rank as i32 % 2, -(rank as i32), place, ptr::null_mut()))
-        });
-        let children: Vec<Comm> = children.into_iter().map(Comm).collect();
-        on_threads(5, |rank| {
-            let members: &[i32] = if rank % 2 == 0 { &[4, 2, 0] } else { &[3, 1] };
-            assert_members(children[rank], rank as i32, members);
-        });
-        // The parent stays usable, and can be destroyed before or after its children.
-        on_threads(5, |rank| assert_eq!(sum({ comms[rank] }.0, 1), Ok(5)));
-        comms[..3].iter().for_each(|comm| comm.destroy());
-        on_threads(5, |rank| assert_eq!(sum({ children[rank] }.0, 1), Ok(if rank % 2 == 0 { 3 } else { 2 })));
-        children.into_iter().for_each(Comm::destroy);
-        comms[3..].iter().for_each(|comm| comm.destroy());
-    }
-}
-
-#[test]
-fn split_without_color_returns_null_comm() {
-    let (_alone, _watchdog) = (alone(), Watchdog::new());
-    let comms = init(Mode::Threads, 3);
-    on_threads(3, |rank| {
-        let color = if rank == 1 { NCCL_SPLIT_NOCOLOR } else { 7 };
-        let child = split({ comms[rank] }.0, color, 0).unwrap();
-        if rank == 1 {
-            assert!({ child }.0.is_null());
-        } else {
-            assert_members(child, rank as i32, &[0, 2]);
-            child.destroy();
-        }
-    });
+    let comms = init(Mode::Group, 1);
     let mut child = ptr::null_mut();
     let Comm(comm) = comms[0];
     assert_eq!(nccl!(ncclCommSplit(comm, -2, 0, &mut child, ptr::null_mut())), ARGUMENT);
     assert_eq!(nccl!(ncclCommSplit(comm, 0, 0, ptr::null_mut(), ptr::null_mut())), ARGUMENT);
     assert_eq!(nccl!(ncclCommSplit(ptr::null_mut(), 0, 0, &mut child, ptr::null_mut())), ARGUMENT);
     comms.into_iter().for_each(Comm::destroy);
-}
-
-#[test]
-fn nested_splits_order_ranks_by_key() {
-    let (_alone, _watchdog) = (alone(), Watchdog::new());
-    let comms = init(Mode::Threads, 4);
-    on_threads(4, |rank| {
-        let (mut comm, me) = (comms[rank], rank as i32);
-        let mut members = vec![0, 1, 2, 3];
-        for _ in 0..3 {
-            members.reverse();
-            let child = split(comm.0, 0, -calls::rank(comm.0)).unwrap();
-            assert_members(child, me, &members);
-            comm.destroy();
-            comm = child;
-        }
-        let single = split(comm.0, me, 0).unwrap();
-        assert_members(single, me, &[me]);
-        single.destroy();
-        comm.destroy();
-    });
 }
 
 #[test]
