@@ -1,26 +1,12 @@
 //! `ncclCommSplit`.
 
 use std::ptr;
-use std::thread;
-use std::time::{Duration, Instant};
 
-use super::calls::{assert_members, join, shrink, split, sum};
-use crate::common::processes::{RankProcess, kill, spawn};
+use super::calls::{assert_members, shrink, sum};
 use crate::common::watchdog::Watchdog;
 use crate::common::{
-    ARGUMENT, Comm, Mode, OK, REMOTE, SOON, USAGE, alone, assert_last_error, async_error, init, init_rank,
-    last_error, on_threads, unique_id,
+    ARGUMENT, Comm, Mode, OK, REMOTE, alone, assert_last_error, init, last_error, on_threads,
 };
-
-/// Splits again and again until the process is killed.
-pub(crate) fn split_until_killed(process: &RankProcess) {
-    let comm = join(process);
-    for _ in 0..1_000_000 {
-        let child = split(comm.0, 0, -(process.rank() as i32));
-        child.unwrap_or_else(|_| panic!("{}", last_error())).destroy();
-    }
-    panic!("not killed");
-}
 
 #[test]
 fn split_with_invalid_arguments_fails() {
@@ -55,78 +41,6 @@ fn splits_in_one_group_create_all_children() {
     });
     children.into_iter().flatten().for_each(Comm::destroy);
     comms.into_iter().for_each(Comm::destroy);
-}
-
-#[test]
-fn split_while_peer_calls_all_reduce_is_invalid_usage() {
-    let (_alone, _watchdog) = (alone(), Watchdog::new());
-    let comms = init(Mode::Threads, 2);
-    let codes = on_threads(2, |rank| {
-        let Comm(comm) = comms[rank];
-        if rank == 0 { split(comm, 0, 0).map(|_| 0) } else { sum(comm, 1) }
-    });
-    assert_eq!(codes, [Err(USAGE); 2]);
-    assert_last_error("rank 1 called ncclAllReduce");
-    assert_last_error("rank 0 called ncclCommSplit");
-    on_threads(2, |rank| split({ comms[rank] }.0, 0, 0).unwrap().destroy());
-    comms.into_iter().for_each(Comm::destroy);
-}
-
-#[test]
-fn split_with_aborted_rank_returns_remote_error() {
-    let (_alone, _watchdog) = (alone(), Watchdog::new());
-    let comms = init(Mode::Threads, 3);
-    let codes = on_threads(3, |rank| {
-        let Comm(comm) = comms[rank];
-        if rank == 2 {
-            thread::sleep(Duration::from_millis(20));
-            assert_eq!(nccl!(ncclCommAbort(comm)), OK);
-            return REMOTE;
-        }
-        split(comm, 0, 0).unwrap_err()
-    });
-    assert_eq!(codes, [REMOTE; 3]);
-    assert_eq!(async_error({ comms[0] }.0), REMOTE);
-    comms[..2].iter().for_each(|comm| comm.destroy());
-}
-
-#[test]
-fn split_with_killed_rank_returns_remote_error() {
-    let (_alone, _watchdog) = (alone(), Watchdog::new());
-    for turn in 0..8 {
-        let id = unique_id();
-        let mut child = spawn("split", &id, 3, 1);
-        let joined = std::sync::Barrier::new(3);
-        let joined = &joined;
-        thread::scope(|scope| {
-            let others = [0, 2].map(|rank| {
-                scope.spawn(move || {
-                    let Comm(comm) = init_rank(id, 3, rank).unwrap();
-                    assert_eq!(sum(comm, 1), Ok(3));
-                    joined.wait();
-                    let (code, at) = loop {
-                        match split(comm, 0, -(rank as i32)) {
-                            Ok(child) => child.destroy(),
-                            Err(code) => break (code, Instant::now()),
-                        }
-                    };
-                    assert_eq!(async_error(comm), REMOTE);
-                    Comm(comm).destroy();
-                    (code, at)
-                })
-            });
-            // A different delay each time, so that the rank dies at different points of a split.
-            joined.wait();
-            thread::sleep(Duration::from_micros(5_000 + 1_370 * turn));
-            kill(&mut child);
-            let killed = Instant::now();
-            for other in others {
-                let (code, at) = other.join().unwrap();
-                assert_eq!(code, REMOTE);
-                assert!(at.saturating_duration_since(killed) < SOON, "{:?}", at - killed);
-            }
-        });
-    }
 }
 
 /// A rank leaves a communicator when another communicator of the same group could not be created.
