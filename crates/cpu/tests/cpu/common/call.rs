@@ -64,12 +64,14 @@ impl Operation {
     }
 }
 
+type Prepare = fn(Plan, usize, (bool, bool), &mut Vec<Block>) -> Box<dyn PreparedCall>;
+
 /// An element type.
 #[derive(Clone, Copy)]
 pub(crate) struct Type {
     raw: ncclDataType_t,
     pub(crate) size: usize,
-    prepare: fn(Plan, usize, (bool, bool), &mut Vec<Block>) -> Box<dyn PreparedCall>,
+    prepare: Prepare,
 }
 
 impl Type {
