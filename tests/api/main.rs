@@ -1,5 +1,4 @@
-//! What users of the API rely on: guarantees, the compiler's messages, and the absence of other bindings' defects.
+//! What users of the API rely on: guarantees, and the compiler's messages.
 
 mod compile_errors;
 mod guarantees;
-mod regressions;

@@ -3,9 +3,11 @@
 use std::any::Any;
 use std::cell::RefCell;
 use std::ptr;
+use std::time::Duration;
 
 use libnccl::{
-    CollectiveConfig, Communicator, DeviceSlice, DeviceSliceMut, Nccl, Result, StreamRef, UniqueId, Version,
+    AbortHandle, CollectiveConfig, Communicator, Config, DeviceSlice, DeviceSliceMut, Nccl, Result,
+    StreamRef, UniqueId, Version,
 };
 use libnccl_test_support::fake_nccl::FakeNccl;
 
@@ -18,6 +20,8 @@ pub(crate) struct Fixture {
     /// `comm1` in the log, for methods that consume a communicator.
     spare: RefCell<Option<Communicator>>,
     pub(crate) config: CollectiveConfig,
+    /// That of the communicators; without one, they block.
+    timeout: Option<Duration>,
 }
 
 impl Fixture {
@@ -26,13 +30,40 @@ impl Fixture {
     }
 
     pub(crate) fn of_release(version: Version) -> Self {
-        let fake = FakeNccl::of_release(version);
-        let nccl = fake.nccl();
-        let mut comms = nccl.init_all(&[0, 1]).unwrap();
-        fake.take_log();
+        let fixture = Self::of(FakeNccl::of_release(version), None).unwrap();
+        fixture.fake.take_log();
+        fixture
+    }
+
+    /// Creates communicators of a fake, with this timeout.
+    pub(crate) fn of(fake: FakeNccl, timeout: Option<Duration>) -> Result<Self> {
+        let nccl = fake.load()?;
+        // Asked once, when it is first needed: here, as this call is not a method's.
+        let _ = nccl.memory_space();
+        let mut comms = match timeout {
+            None => nccl.init_all(&[0, 1])?,
+            Some(timeout) => {
+                let config = Config::new().timeout(timeout);
+                [(); 2]
+                    .map(|()| nccl.init_rank_with(4, 2, &id(1), &config))
+                    .into_iter()
+                    .collect::<Result<_>>()?
+            }
+        };
         let spare = RefCell::new(comms.pop());
         let config = CollectiveConfig::new().min_ctas(2).user_profiler_tag(7);
-        Self { fake, nccl, comm: comms.remove(0), spare, config }
+        Ok(Self { fake, nccl, comm: comms.remove(0), spare, config, timeout })
+    }
+
+    /// Returns options that make a communicator nonblocking.
+    pub(crate) fn timed(&self) -> Config {
+        Config::new().timeout(self.timeout.unwrap_or(Duration::from_secs(10)))
+    }
+
+    /// Returns handles of both communicators.
+    pub(crate) fn abort_handles(&self) -> Vec<AbortHandle> {
+        let spare = self.spare.borrow();
+        [&self.comm].into_iter().chain(spare.as_ref()).map(Communicator::abort_handle).collect()
     }
 
     pub(crate) fn spare(&self) -> Communicator {

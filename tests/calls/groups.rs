@@ -90,32 +90,6 @@ fn failed_group_starts_nothing_and_returns_cause() {
     }
 }
 
-// Regression: cudarc panics in drop if a group's end fails, and the end may be forgotten.
-// Regression: nccl4py starts half a group after an exception.
-#[test]
-fn panic_in_group_starts_nothing() {
-    let deep: [(&str, Fill); 2] = [
-        ("panic", |g, f| {
-            grouped(g, &f.comm)?;
-            panic!("on purpose")
-        }),
-        ("panic in an inner group", |g, f| {
-            g.group(|g| {
-                grouped(g, &f.comm)?;
-                panic!("on purpose")
-            })
-        }),
-    ];
-    for (name, fill) in deep {
-        let fixture = Fixture::new();
-        let caught = catch_unwind(AssertUnwindSafe(|| fixture.nccl.group(|g| fill(g, &fixture))));
-        assert!(caught.is_err());
-        assert_eq!(fixture.fake.take_started(), [] as [String; 0]);
-        assert!(work(&fixture.comm).is_err());
-        fixture.close(name);
-    }
-}
-
 /// NCCL would wait for the ranks that have yet to join, and nothing would end the wait of the operations.
 #[test]
 fn group_that_creates_communicators_has_no_operations() {
@@ -333,31 +307,6 @@ fn simulation_that_nccl_has_started_is_waited_for_and_an_error() {
     assert_eq!(fixture.fake.async_states_left(), 0);
     work(&fixture.comm).unwrap();
     fixture.close("nonblocking");
-}
-
-#[test]
-fn methods_inside_open_group_are_invalid_usage() {
-    let fixture = Fixture::new();
-    fixture
-        .nccl
-        .group(|_| {
-            let refusals = [
-                work(&fixture.comm),
-                fixture.comm.split(None, 0).map(drop),
-                fixture.comm.pre_mul_sum(1_i32).map(drop),
-                fixture.nccl.init_all(&[0]).map(drop),
-                fixture.nccl.init_rank(1, 0, &id(1)).map(drop),
-                fixture.nccl.grow_rank(2, 1, &id(1), &Config::new()).map(drop),
-                fixture.nccl.group(|_| Ok(())),
-            ];
-            for refusal in refusals {
-                assert!(matches!(refusal, Err(Error::InvalidUsage { .. })), "{refusal:?}");
-            }
-            Ok(())
-        })
-        .unwrap();
-    assert_eq!(fixture.fake.take_log(), ["ncclGroupStart()", "ncclGroupEnd()"]);
-    fixture.close("refusals");
 }
 
 /// Drops, finishes and fails communicators that a group creates.

@@ -1,5 +1,5 @@
-//! The exact C calls that the safe layer makes: for each method, for each code that NCCL may return, and for each
-//! way in which a communicator may end.
+//! The exact C calls that the safe layer makes: for each method, for whatever NCCL returns and writes, and for each way in
+//! which a communicator may end.
 
 mod codes;
 #[cfg(target_os = "linux")]
@@ -7,6 +7,7 @@ mod cuda_context;
 #[cfg(target_os = "linux")]
 mod dropped_futures;
 mod endings;
+mod faults;
 mod fixture;
 mod futures;
 mod groups;

@@ -1,11 +1,9 @@
 //! Nonblocking communicators: waits, timeouts, and aborts from other threads.
 
 use std::thread;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-use libnccl::{
-    CollectiveConfig, Communicator, Config, Error, MemorySpace, ReduceOp, Result, ResultCode, ShrinkMode,
-};
+use libnccl::{CollectiveConfig, Communicator, Config, Error, MemorySpace, ReduceOp, Result, ShrinkMode};
 use libnccl_test_support::fake_nccl::{FakeNccl, IN_PROGRESS, SUCCESS};
 
 use crate::fixture::{Fixture, id, recv, send, stream, work};
@@ -27,88 +25,6 @@ fn nonblocking() -> (FakeNccl, libnccl::Nccl, Communicator) {
 
 fn aborts(fake: &FakeNccl) -> usize {
     fake.take_log().iter().filter(|call| call.starts_with("ncclCommAbort")).count()
-}
-
-/// A method, the function that returns "in progress" to it, and a call of it that then waits for ever.
-type Endless = (&'static str, &'static str, fn(&libnccl::Nccl, Communicator) -> Result<()>);
-
-const ENDLESS: &[Endless] = &[
-    ("all_reduce", "ncclAllReduce", |_, comm| work(&comm)),
-    ("group", "ncclGroupEnd", |nccl, comm| {
-        nccl.group(|g| g.all_reduce_in_place(&comm, recv::<f32>(1), ReduceOp::Sum, stream()))
-    }),
-    ("split", "ncclCommSplit", |_, comm| comm.split(Some(1), 0).map(drop)),
-    ("shrink", "ncclCommShrink", |_, comm| comm.shrink(&[0], ShrinkMode::Default, &Config::new()).map(drop)),
-    ("grow", "ncclCommGrow", |_, comm| comm.grow(5, None, &Config::new()).map(drop)),
-    ("finalize", "ncclCommFinalize", |_, comm| comm.finalize().map(drop)),
-    ("destroy", "ncclCommFinalize", |_, comm| comm.destroy()),
-    ("pre_mul_sum", "ncclRedOpCreatePreMulSum", |_, comm| comm.pre_mul_sum(1.0_f32).map(drop)),
-    ("revoke", "ncclCommRevoke", |_, comm| comm.revoke()),
-];
-
-#[test]
-fn endless_wait_times_out_and_aborts_once() {
-    for (method, function, act) in ENDLESS {
-        let (fake, nccl, comm) = nonblocking();
-        fake.answer_once(function, 0, IN_PROGRESS);
-        fake.set_async_states([], IN_PROGRESS);
-        let start = Instant::now();
-        let error = act(&nccl, comm).unwrap_err();
-        let took = start.elapsed();
-        let Error::Timeout { call, elapsed, .. } = error else { panic!("{function}: {error}") };
-        assert_eq!(call, *method);
-        assert!(elapsed >= TIMEOUT, "{function}: {elapsed:?}");
-        assert!(took < TIMEOUT * 100, "{function}: {took:?}");
-        assert_eq!(aborts(&fake), 1, "{function}");
-        fake.forget_operators();
-        fake.write_pending_children();
-        fake.assert_clean(function);
-    }
-}
-
-/// The wait for a call fails with an error of NCCL: it is the method that failed, not the query of the state.
-#[test]
-fn failed_wait_names_the_method() {
-    for (method, function, act) in ENDLESS {
-        let (fake, nccl, comm) = nonblocking();
-        fake.answer_once(function, 0, IN_PROGRESS);
-        fake.set_async_states([IN_PROGRESS], 6);
-        let error = act(&nccl, comm).unwrap_err();
-        let Error::Nccl { call, code, .. } = &error else { panic!("{method}: {error}") };
-        assert_eq!((*call, *code), (*method, ResultCode::REMOTE_ERROR), "{error}");
-    }
-}
-
-#[test]
-fn endless_init_times_out_and_aborts_once() {
-    type Make = (&'static str, &'static str, fn(&libnccl::Nccl) -> Result<()>);
-    let makes: [Make; 4] = [
-        ("init_rank_with", "ncclCommInitRankConfig", |nccl| {
-            nccl.init_rank_with(4, 2, &id(1), &timed()).map(drop)
-        }),
-        ("init_rank_scalable", "ncclCommInitRankScalable", |nccl| {
-            nccl.init_rank_scalable(4, 2, &[id(1), id(2)], &timed()).map(drop)
-        }),
-        ("grow_rank", "ncclCommGrow", |nccl| nccl.grow_rank(4, 2, &id(1), &timed()).map(drop)),
-        ("init_rank", "ncclGroupEnd", |nccl| {
-            nccl.group(|g| g.init_rank(4, 2, &id(1), &timed()))?.finish().map(drop)
-        }),
-    ];
-    for (method, function, make) in makes {
-        let fake = FakeNccl::new();
-        let nccl = fake.nccl();
-        fake.answer_once(function, 0, IN_PROGRESS);
-        fake.set_async_states([], IN_PROGRESS);
-        let start = Instant::now();
-        let error = make(&nccl).unwrap_err();
-        let took = start.elapsed();
-        let Error::Timeout { call, elapsed, .. } = error else { panic!("{method}: {error}") };
-        assert_eq!(call, method);
-        assert!(elapsed >= TIMEOUT, "{method}: {elapsed:?}");
-        assert!(took < TIMEOUT * 100, "{method}: {took:?}");
-        assert_eq!(aborts(&fake), 1, "{function}");
-        fake.assert_clean(function);
-    }
 }
 
 #[test]

@@ -1,5 +1,4 @@
-//! What goes wrong outside this library: a C function that fails in any way, and a rank that does.
+//! A rank that fails, while the others call.
 
-mod injection;
 #[cfg(target_os = "linux")] // Elsewhere there is no CPU implementation.
 mod matrix;

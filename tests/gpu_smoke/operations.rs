@@ -13,43 +13,49 @@ use crate::data::{Number, compare, random};
 use crate::device::{Buffer, Device};
 use crate::rank::Rank;
 
+/// A buffer's length in counts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Operation {
-    AllReduce,
-    AllReduceInPlace,
-    Broadcast,
-    BroadcastInPlace,
-    Reduce,
-    ReduceInPlace,
-    AllGather,
-    AllGatherInPlace,
-    ReduceScatter,
-    ReduceScatterInPlace,
-    AllToAll,
-    Gather,
-    GatherInPlace,
-    Scatter,
-    ScatterInPlace,
-    SendRecv,
+enum Length {
+    None,
+    One,
+    /// One for each rank.
+    All,
+    /// One for each rank at the root, one elsewhere.
+    AllAtRoot,
 }
 
-const OPERATIONS: [(&str, Operation); 16] = [
-    ("all_reduce", Operation::AllReduce),
-    ("all_reduce_in_place", Operation::AllReduceInPlace),
-    ("broadcast", Operation::Broadcast),
-    ("broadcast_in_place", Operation::BroadcastInPlace),
-    ("reduce", Operation::Reduce),
-    ("reduce_in_place", Operation::ReduceInPlace),
-    ("all_gather", Operation::AllGather),
-    ("all_gather_in_place", Operation::AllGatherInPlace),
-    ("reduce_scatter", Operation::ReduceScatter),
-    ("reduce_scatter_in_place", Operation::ReduceScatterInPlace),
-    ("all_to_all", Operation::AllToAll),
-    ("gather", Operation::Gather),
-    ("gather_in_place", Operation::GatherInPlace),
-    ("scatter", Operation::Scatter),
-    ("scatter_in_place", Operation::ScatterInPlace),
-    ("send_recv", Operation::SendRecv),
+impl Length {
+    fn of(self, count: usize, rank: usize, size: usize) -> usize {
+        match self {
+            Self::None => 0,
+            Self::All => count * size,
+            Self::AllAtRoot if rank == size - 1 => count * size,
+            Self::One | Self::AllAtRoot => count,
+        }
+    }
+}
+
+use Length::{All, AllAtRoot, None as Nothing, One};
+
+/// Each operation: its name, whether it reduces, and the lengths of the send and the receive buffer; in place, there is only the
+/// latter.
+const OPERATIONS: [(&str, bool, [Length; 2]); 16] = [
+    ("all_reduce", true, [One, One]),
+    ("all_reduce_in_place", true, [Nothing, One]),
+    ("broadcast", false, [One, One]),
+    ("broadcast_in_place", false, [Nothing, One]),
+    ("reduce", true, [One, One]),
+    ("reduce_in_place", true, [Nothing, One]),
+    ("all_gather", false, [One, All]),
+    ("all_gather_in_place", false, [Nothing, All]),
+    ("reduce_scatter", true, [All, One]),
+    ("reduce_scatter_in_place", true, [Nothing, All]),
+    ("all_to_all", false, [All, All]),
+    ("gather", false, [One, All]),
+    ("gather_in_place", false, [Nothing, AllAtRoot]),
+    ("scatter", false, [All, One]),
+    ("scatter_in_place", false, [Nothing, AllAtRoot]),
+    ("send_recv", false, [One, One]),
 ];
 
 macro_rules! types {
@@ -70,7 +76,7 @@ const LONGEST: usize = COUNTS[2] * 2 * size_of::<u64>();
 
 pub(crate) struct Case {
     name: &'static str,
-    operation: Operation,
+    lengths: [Length; 2],
     type_name: &'static str,
     check: Check,
     op: Option<ReduceOp>,
@@ -86,10 +92,10 @@ impl fmt::Display for Case {
 
 pub(crate) fn all() -> Vec<Case> {
     let mut cases = Vec::new();
-    for (name, operation) in OPERATIONS {
+    for (name, reduces, lengths) in OPERATIONS {
         for (type_name, check) in TYPES {
-            let case = |op| Case { name, operation, type_name, check, op };
-            if operation.reduces() {
+            let case = |op| Case { name, lengths, type_name, check, op };
+            if reduces {
                 cases.extend(ReduceOp::ALL.iter().map(|&op| case(Some(op))));
             } else {
                 cases.push(case(None));
@@ -142,7 +148,7 @@ impl Ranks {
             let data = |rank| case.data::<T>(count, rank, size);
             let expected = self.references::<T>(case, data)?.swap_remove(rank);
             let found = self.on_the_gpu(case, data(rank)).map_err(|error| error.to_string())?;
-            let part = case.operation.defined(count, rank, size);
+            let part = case.defined(count, rank, size);
             compare(&found[part.clone()], &expected[part], case.op)
                 .map_err(|problem| format!("with a count of {count}: {problem}"))?;
         }
@@ -188,7 +194,7 @@ struct Data<T> {
 
 impl Case {
     fn data<T: Number>(&self, count: usize, rank: usize, size: usize) -> Data<T> {
-        let (send, recv) = self.operation.lengths(count, rank, size);
+        let [send, recv] = self.lengths.map(|length| length.of(count, rank, size));
         let random = |count, buffer| random(count, self.op, (2 * rank + buffer) as u64);
         Data { send: random(send, 0), recv: random(recv, 1) }
     }
@@ -203,64 +209,35 @@ impl Case {
         let (rank, size) = (comm.rank(), comm.size());
         let root = size - 1;
         let op = self.op.unwrap_or(ReduceOp::Sum);
-        match self.operation {
-            Operation::AllReduce => comm.all_reduce(send, recv, op, stream),
-            Operation::AllReduceInPlace => comm.all_reduce_in_place(recv, op, stream),
-            Operation::Broadcast => comm.broadcast(send, recv, root, stream),
-            Operation::BroadcastInPlace => comm.broadcast_in_place(recv, root, stream),
-            Operation::Reduce => comm.reduce(send, recv, op, root, stream),
-            Operation::ReduceInPlace => comm.reduce_in_place(recv, op, root, stream),
-            Operation::AllGather => comm.all_gather(send, recv, stream),
-            Operation::AllGatherInPlace => comm.all_gather_in_place(recv, stream),
-            Operation::ReduceScatter => comm.reduce_scatter(send, recv, op, stream),
-            Operation::ReduceScatterInPlace => comm.reduce_scatter_in_place(recv, op, stream),
-            Operation::AllToAll => comm.all_to_all(send, recv, stream),
-            Operation::Gather => comm.gather(send, recv, root, stream),
-            Operation::GatherInPlace => comm.gather_in_place(recv, root, stream),
-            Operation::Scatter => comm.scatter(send, recv, root, stream),
-            Operation::ScatterInPlace => comm.scatter_in_place(recv, root, stream),
-            Operation::SendRecv => nccl.group(|group| {
+        match self.name {
+            "all_reduce" => comm.all_reduce(send, recv, op, stream),
+            "all_reduce_in_place" => comm.all_reduce_in_place(recv, op, stream),
+            "broadcast" => comm.broadcast(send, recv, root, stream),
+            "broadcast_in_place" => comm.broadcast_in_place(recv, root, stream),
+            "reduce" => comm.reduce(send, recv, op, root, stream),
+            "reduce_in_place" => comm.reduce_in_place(recv, op, root, stream),
+            "all_gather" => comm.all_gather(send, recv, stream),
+            "all_gather_in_place" => comm.all_gather_in_place(recv, stream),
+            "reduce_scatter" => comm.reduce_scatter(send, recv, op, stream),
+            "reduce_scatter_in_place" => comm.reduce_scatter_in_place(recv, op, stream),
+            "all_to_all" => comm.all_to_all(send, recv, stream),
+            "gather" => comm.gather(send, recv, root, stream),
+            "gather_in_place" => comm.gather_in_place(recv, root, stream),
+            "scatter" => comm.scatter(send, recv, root, stream),
+            "scatter_in_place" => comm.scatter_in_place(recv, root, stream),
+            "send_recv" => nccl.group(|group| {
                 group.send(comm, send, (rank + 1) % size, stream)?;
                 group.recv(comm, recv, (rank + size - 1) % size, stream)
             }),
-        }
-    }
-}
-
-impl Operation {
-    fn reduces(self) -> bool {
-        matches!(
-            self,
-            Self::AllReduce
-                | Self::AllReduceInPlace
-                | Self::Reduce
-                | Self::ReduceInPlace
-                | Self::ReduceScatter
-                | Self::ReduceScatterInPlace
-        )
-    }
-
-    /// Returns the lengths of the send and receive buffers; in place, there is only the latter.
-    fn lengths(self, count: usize, rank: usize, size: usize) -> (usize, usize) {
-        let is_root = rank == size - 1;
-        match self {
-            // The root has all parts, each other rank one.
-            Self::GatherInPlace | Self::ScatterInPlace if !is_root => (0, count),
-            Self::GatherInPlace | Self::ScatterInPlace => (0, count * size),
-            Self::AllReduce | Self::Broadcast | Self::Reduce | Self::SendRecv => (count, count),
-            Self::AllReduceInPlace | Self::BroadcastInPlace | Self::ReduceInPlace => (0, count),
-            Self::AllGather | Self::Gather => (count, count * size),
-            Self::ReduceScatter | Self::Scatter => (count * size, count),
-            Self::AllToAll => (count * size, count * size),
-            Self::AllGatherInPlace | Self::ReduceScatterInPlace => (0, count * size),
+            name => panic!("{name} is not called here"),
         }
     }
 
     /// Returns the part of the receive buffer whose contents are defined afterwards.
-    fn defined(self, count: usize, rank: usize, size: usize) -> std::ops::Range<usize> {
-        match self {
-            Self::ReduceScatterInPlace => rank * count..(rank + 1) * count,
-            _ => 0..self.lengths(count, rank, size).1,
+    fn defined(&self, count: usize, rank: usize, size: usize) -> std::ops::Range<usize> {
+        match self.name {
+            "reduce_scatter_in_place" => rank * count..(rank + 1) * count,
+            _ => 0..self.lengths[1].of(count, rank, size),
         }
     }
 }

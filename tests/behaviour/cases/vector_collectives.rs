@@ -8,9 +8,7 @@ cases! {
     sendrecv_passes_messages_around_a_ring,
     sendrecv_in_a_group_passes_messages_around_a_ring,
     vector_collectives_move_every_part,
-    vector_collectives_of_one_thread_in_a_group_move_every_part,
     vector_collectives_in_place_move_every_part_but_the_ranks_own,
-    vector_collectives_in_place_in_a_group_move_every_part,
     vector_collectives_with_zero_counts_wait_for_nobody,
     wrong_counts_are_an_error_that_names_them,
 }
@@ -145,34 +143,6 @@ fn vector_collectives_move_every_part(nccl: &Nccl) {
     });
 }
 
-fn vector_collectives_of_one_thread_in_a_group_move_every_part(nccl: &Nccl) {
-    let comms = of_one_thread(nccl, 4);
-    for counts in &COUNTS {
-        let wholes = [0, 1, 2, 3].map(|rank| elements(rank, counts.iter().sum()));
-        let pairs = [0, 1, 2, 3].map(|rank| pair_counts(counts, rank));
-        let mut ranks = [0, 1, 2, 3].map(|rank| Rank::new(rank, counts));
-        nccl.group(|g| {
-            for (comm, rank) in comms.iter().zip(&mut ranks) {
-                let (whole, (sent, received)) = (&wholes[rank.rank], &pairs[rank.rank]);
-                g.all_gather_v(comm, &rank.mine, &mut rank.all, counts, STREAM)?;
-                g.all_to_all_v(comm, &rank.sent, &mut rank.received, sent, received, STREAM)?;
-                g.reduce_scatter_v(comm, whole, &mut rank.reduced, counts, ReduceOp::Sum, STREAM)?;
-            }
-            Ok(())
-        })
-        .unwrap();
-        nccl.group(|g| {
-            for (comm, rank) in comms.iter().zip(&mut ranks) {
-                g.gather_v(comm, &rank.mine, &mut rank.gathered, counts, ROOT, STREAM)?;
-                g.scatter_v(comm, &wholes[rank.rank], &mut rank.scattered, counts, ROOT, STREAM)?;
-            }
-            Ok(())
-        })
-        .unwrap();
-        ranks.iter().for_each(|rank| rank.assert_results(counts));
-    }
-}
-
 /// The buffers of a rank for the operations in place.
 struct InPlace {
     rank: usize,
@@ -227,30 +197,6 @@ fn vector_collectives_in_place_move_every_part_but_the_ranks_own(nccl: &Nccl) {
             rank.assert_results(counts);
         }
     });
-}
-
-fn vector_collectives_in_place_in_a_group_move_every_part(nccl: &Nccl) {
-    let comms = of_one_thread(nccl, 4);
-    for counts in &COUNTS {
-        let mut ranks = [0, 1, 2, 3].map(|rank| InPlace::new(rank, counts));
-        nccl.group(|g| {
-            for (comm, rank) in comms.iter().zip(&mut ranks) {
-                g.all_gather_v_in_place(comm, &mut rank.all, counts, STREAM)?;
-                g.reduce_scatter_v_in_place(comm, &mut rank.reduced, counts, ReduceOp::Sum, STREAM)?;
-                g.gather_v_in_place(comm, &mut rank.gathered, counts, ROOT, STREAM)?;
-            }
-            Ok(())
-        })
-        .unwrap();
-        nccl.group(|g| {
-            for (comm, rank) in comms.iter().zip(&mut ranks) {
-                g.scatter_v_in_place(comm, &mut rank.scattered, counts, ROOT, STREAM)?;
-            }
-            Ok(())
-        })
-        .unwrap();
-        ranks.iter().for_each(|rank| rank.assert_results(counts));
-    }
 }
 
 /// Calls them on one rank of two only.

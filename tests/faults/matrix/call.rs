@@ -23,50 +23,49 @@ const LENGTH: usize = 6 << 10;
 /// The elements of a message that a send does not buffer.
 const UNBUFFERED: usize = 1 << 20;
 
-/// A call that all ranks make.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Call {
-    Init,
-    AllReduce,
-    Broadcast,
-    Reduce,
-    AllGather,
-    ReduceScatter,
-    AllToAll,
-    Gather,
-    Scatter,
-    Recv,
-    Send,
-    Group,
-    Split,
-    Shrink,
-    Grow,
-    Destroy,
-    /// The wait for a stream with an operation, on the stand-in for CUDA.
-    Synchronize,
+macro_rules! calls {
+    ($($call:ident $name:literal),* $(,)?) => {
+        /// A call that all ranks make.
+        #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+        pub(crate) enum Call {
+            $($call),*
+        }
+
+        impl Call {
+            pub(crate) const ALL: &[Self] = &[$(Self::$call),*];
+
+            /// Returns the method.
+            pub(crate) const fn name(self) -> &'static str {
+                match self {
+                    $(Self::$call => $name),*
+                }
+            }
+        }
+    };
+}
+
+calls! {
+    Init "init_rank_with",
+    AllReduce "all_reduce",
+    Broadcast "broadcast",
+    Reduce "reduce",
+    AllGather "all_gather",
+    ReduceScatter "reduce_scatter",
+    AllToAll "all_to_all",
+    Gather "gather",
+    Scatter "scatter",
+    Recv "recv",
+    Send "send",
+    Group "group",
+    Split "split",
+    Shrink "shrink",
+    Grow "grow",
+    Destroy "destroy",
+    // The wait for a stream with an operation, on the stand-in for CUDA.
+    Synchronize "synchronize",
 }
 
 impl Call {
-    pub(crate) const ALL: [Self; 17] = [
-        Self::Init,
-        Self::AllReduce,
-        Self::Broadcast,
-        Self::Reduce,
-        Self::AllGather,
-        Self::ReduceScatter,
-        Self::AllToAll,
-        Self::Gather,
-        Self::Scatter,
-        Self::Recv,
-        Self::Send,
-        Self::Group,
-        Self::Split,
-        Self::Shrink,
-        Self::Grow,
-        Self::Destroy,
-        Self::Synchronize,
-    ];
-
     /// Returns the names of which an error has to contain one, without `_` and in lower case: the method or the C function.
     pub(crate) fn names(self) -> Vec<String> {
         let names = match self {
@@ -76,29 +75,6 @@ impl Call {
             _ => vec![self.name()],
         };
         names.into_iter().map(|name| name.replace('_', "")).collect()
-    }
-
-    /// Returns the method.
-    pub(crate) const fn name(self) -> &'static str {
-        match self {
-            Self::Init => "init_rank_with",
-            Self::AllReduce => "all_reduce",
-            Self::Broadcast => "broadcast",
-            Self::Reduce => "reduce",
-            Self::AllGather => "all_gather",
-            Self::ReduceScatter => "reduce_scatter",
-            Self::AllToAll => "all_to_all",
-            Self::Gather => "gather",
-            Self::Scatter => "scatter",
-            Self::Recv => "recv",
-            Self::Send => "send",
-            Self::Group => "group",
-            Self::Split => "split",
-            Self::Shrink => "shrink",
-            Self::Grow => "grow",
-            Self::Destroy => "destroy",
-            Self::Synchronize => "synchronize",
-        }
     }
 
     /// Returns `false` where there is no such fault: a split or an end has no size, and a new rank that has not joined has

@@ -49,7 +49,7 @@ fn survivors_of_each_fault_in_a_collective_return() {
 
 #[test]
 fn survivors_of_a_killed_rank_return_from_each_call() {
-    let on_host = Call::ALL.into_iter().filter(|call| *call != Call::Synchronize);
+    let on_host = Call::ALL.iter().copied().filter(|call| *call != Call::Synchronize);
     run(&on_host.collect::<Vec<_>>(), &[Fault::Killed]);
 }
 
@@ -62,7 +62,7 @@ fn survivors_of_a_killed_or_stopped_rank_return_from_the_wait_for_a_stream() {
 #[test]
 #[ignore = "takes 120 s: .ci/long"]
 fn survivors_of_each_fault_return_from_each_call() {
-    let table = run(&Call::ALL, &Fault::ALL);
+    let table = run(Call::ALL, &Fault::ALL);
     let cells = table.iter().flat_map(|row| &row.outcomes).flatten().count();
     assert!(cells >= 72, "{cells} cells");
     page::check(&table);

@@ -45,10 +45,13 @@ pub(crate) trait CudaCrate: 'static {
     fn read_bytes(stream: &Self::Stream, buffer: &Self::Bytes) -> Vec<u8>;
 }
 
-/// Cases, by their names.
+/// Cases, by their names; of functions that are generic, with their parameter.
 macro_rules! cases {
     ($($name:path),* $(,)?) => {
         vec![$((stringify!($name), $name as fn())),*]
+    };
+    ($of:ident: $($name:ident),* $(,)?) => {
+        vec![$((stringify!($name), $name::<$of> as fn())),*]
     };
 }
 pub(crate) use cases;
@@ -71,47 +74,23 @@ pub(crate) fn main<C: CudaCrate>(own: Cases) -> ExitCode {
 }
 
 fn common_cases<C: CudaCrate>() -> Cases {
-    vec![
-        ("buffers_of_the_operations_stream_are_summed", buffers_of_the_operations_stream_are_summed::<C>),
-        ("buffers_of_other_streams_are_summed", buffers_of_other_streams_are_summed::<C>),
-        (
-            "buffers_dropped_straight_after_the_call_are_summed",
-            buffers_dropped_straight_after_the_call_are_summed::<C>,
-        ),
-        ("bytes_of_a_type_known_at_run_time_are_summed", bytes_of_a_type_known_at_run_time_are_summed::<C>),
-        (
-            "bytes_that_are_no_elements_are_invalid_argument",
-            bytes_that_are_no_elements_are_invalid_argument::<C>,
-        ),
-        ("buffers_on_the_default_stream_are_summed", buffers_on_the_default_stream_are_summed::<C>),
-        ("buffers_of_a_group_may_be_dropped_after_it", buffers_of_a_group_may_be_dropped_after_it::<C>),
-        ("buffer_of_another_device_is_invalid_argument", buffer_of_another_device_is_invalid_argument::<C>),
-        ("stream_of_another_device_is_invalid_argument", stream_of_another_device_is_invalid_argument::<C>),
-        (
-            "pre_mul_sum_of_buffers_of_other_streams_has_its_value",
-            pre_mul_sum_of_buffers_of_other_streams_has_its_value::<C>,
-        ),
-        ("memory_of_nccl_is_allocated_on_the_context", memory_of_nccl_is_allocated_on_the_context::<C>),
-        (
-            "synchronize_returns_when_the_streams_work_is_done",
-            synchronize_returns_when_the_streams_work_is_done::<C>,
-        ),
-        (
-            "synchronize_in_the_context_of_another_device_is_invalid_usage",
-            synchronize_in_the_context_of_another_device_is_invalid_usage::<C>,
-        ),
-        (
-            "memory_of_nccl_on_another_device_is_invalid_argument",
-            memory_of_nccl_on_another_device_is_invalid_argument::<C>,
-        ),
-        (
-            "synchronize_ends_with_an_error_when_a_peer_aborts",
-            synchronize_ends_with_an_error_when_a_peer_aborts::<C>,
-        ),
-        (
-            "synchronize_without_a_peer_times_out_and_aborts",
-            synchronize_without_a_peer_times_out_and_aborts::<C>,
-        ),
+    cases![C:
+        buffers_of_the_operations_stream_are_summed,
+        buffers_of_other_streams_are_summed,
+        buffers_dropped_straight_after_the_call_are_summed,
+        bytes_of_a_type_known_at_run_time_are_summed,
+        bytes_that_are_no_elements_are_invalid_argument,
+        buffers_on_the_default_stream_are_summed,
+        buffers_of_a_group_may_be_dropped_after_it,
+        buffer_of_another_device_is_invalid_argument,
+        stream_of_another_device_is_invalid_argument,
+        pre_mul_sum_of_buffers_of_other_streams_has_its_value,
+        memory_of_nccl_is_allocated_on_the_context,
+        synchronize_returns_when_the_streams_work_is_done,
+        synchronize_in_the_context_of_another_device_is_invalid_usage,
+        memory_of_nccl_on_another_device_is_invalid_argument,
+        synchronize_ends_with_an_error_when_a_peer_aborts,
+        synchronize_without_a_peer_times_out_and_aborts,
     ]
 }
 

@@ -1,40 +1,19 @@
 //! Invalid arguments, cancelled groups and mismatched calls: NCCL's codes, and helpful texts.
 
-use std::ffi::{CStr, c_void};
+use std::ffi::c_void;
 use std::ptr;
-use std::thread;
 
 use crate::common::{
-    ARGUMENT, Comm, F32, Mode, OK, REMOTE, SUM, USAGE, all_reduce, alone, assert_last_error, init, init_rank,
-    on_threads, unique_id,
+    ARGUMENT, Comm, F32, Mode, OK, REMOTE, SUM, USAGE, all_reduce, alone, init, init_rank, on_threads,
+    unique_id,
 };
-use libnccl::sys::{
-    NCCL_VERSION_CODE, ncclComm_t, ncclConfig_t, ncclDataType_t, ncclRedOp_t, ncclResult_t, ncclUniqueId,
-};
+use libnccl::sys::{ncclComm_t, ncclConfig_t, ncclDataType_t, ncclRedOp_t, ncclUniqueId};
 use libnccl_cpu::TABLE;
 
 #[test]
 fn function_table_is_complete() {
     let _alone = alone();
     assert!(TABLE.present().all(|(_, present)| present));
-}
-
-#[test]
-fn calls_without_comm_validate_arguments() {
-    let _alone = alone();
-    let mut version = 0;
-    assert_eq!(nccl!(ncclGetVersion(&mut version)), OK);
-    assert_eq!(version, NCCL_VERSION_CODE as i32);
-    assert_eq!(nccl!(ncclGetVersion(ptr::null_mut())), ARGUMENT);
-    assert_eq!(nccl!(ncclGetUniqueId(ptr::null_mut())), ARGUMENT);
-    assert_eq!(nccl!(ncclGroupEnd()), USAGE);
-    assert_eq!(nccl!(ncclGroupStart()), OK);
-    assert_eq!(nccl!(ncclGroupEnd()), OK);
-    for code in [0, 4, 8, 9, 1000, u32::MAX] {
-        // SAFETY: a NUL-terminated string, as the header promises.
-        let text = unsafe { CStr::from_ptr(nccl!(ncclGetErrorString(ncclResult_t(code)))) };
-        assert_eq!(text == c"unknown result code", code > 8);
-    }
 }
 
 #[test]
@@ -167,74 +146,6 @@ fn pre_mul_sum_misuse_is_invalid_argument() {
     comms.into_iter().for_each(Comm::destroy);
 }
 
-/// One failed call cancels the whole group.
-#[test]
-fn failed_call_cancels_group() {
-    let _alone = alone();
-    let comms = init(Mode::Group, 2);
-    let mut buffers = [[1f32], [2f32]];
-    assert_eq!(nccl!(ncclGroupStart()), OK);
-    assert_eq!(nccl!(ncclGroupStart()), OK);
-    // Only rank 0: if it were launched, it would never end.
-    assert_eq!(all_reduce(&mut buffers[0], comms[0].0), OK);
-    assert_eq!(nccl!(ncclGroupEnd()), OK, "the end of an inner group");
-    assert_eq!(all_reduce(&mut buffers[1], ptr::null_mut()), ARGUMENT);
-    assert_eq!(nccl!(ncclGroupEnd()), ARGUMENT);
-    assert_last_error("ncclAllReduce in this group failed: the communicator is NULL");
-    assert_eq!(nccl!(ncclGroupEnd()), USAGE, "the group has ended");
-    assert_eq!(buffers, [[1.0], [2.0]]);
-
-    assert_eq!(nccl!(ncclGroupStart()), OK);
-    let mut count = 0;
-    assert_eq!(
-        nccl!(ncclCommCount(ptr::null_mut(), &mut count)),
-        ARGUMENT,
-        "a query is not part of the group"
-    );
-    for (buffer, comm) in buffers.iter_mut().zip(&comms) {
-        assert_eq!(all_reduce(buffer, comm.0), OK);
-    }
-    assert_eq!(nccl!(ncclGroupEnd()), OK);
-    assert_eq!(buffers, [[3.0], [3.0]]);
-    comms.into_iter().for_each(Comm::destroy);
-}
-
-/// The error of every waiting rank names both calls, and the communicator stays usable.
-#[test]
-fn mismatched_collectives_name_both_calls() {
-    let _alone = alone();
-    let comms = init(Mode::Threads, 3);
-    for round in 0..4 {
-        let codes = on_threads(3, |rank| {
-            let Comm(comm) = comms[rank];
-            let mut buffer = [1f32; 8];
-            let (place, stream) = (buffer.as_mut_ptr().cast(), ptr::null_mut());
-            match (rank, round) {
-                (1, 0) => all_reduce(&mut buffer[..5], comm),
-                (2, 1 | 2) => nccl!(ncclBroadcast(place, place, 4, F32, round, comm, stream)),
-                (0, 3) => nccl!(ncclAllReduce(place, place, 4, F32, ncclRedOp_t::ncclMax, comm, stream)),
-                _ => all_reduce(&mut buffer[..4], comm),
-            }
-        });
-        // The root of a small broadcast does not wait.
-        assert_eq!(codes, [USAGE, USAGE, if round == 2 { OK } else { USAGE }]);
-        let sum = "rank 0 called ncclAllReduce(count 4, ncclFloat32, ncclSum)";
-        assert_last_error(&match round {
-            0 => format!("rank 1 called ncclAllReduce(count 5, ncclFloat32, ncclSum), {sum}"),
-            // Rank 2 compares its call with that of rank 1 only.
-            1 => "called ncclAllReduce(count 4, ncclFloat32, ncclSum)".into(),
-            2 => format!("rank 2 called ncclBroadcast(count 4, ncclFloat32, root 2), {sum}"),
-            _ => format!("{}, {}", sum.replace("rank 0", "rank 1"), sum.replace("ncclSum", "ncclMax")),
-        });
-        on_threads(3, |rank| {
-            let mut buffer = [1f32; 3];
-            assert_eq!(all_reduce(&mut buffer, comms[rank].0), OK);
-            assert_eq!(buffer, [3.0; 3]);
-        });
-    }
-    comms.into_iter().for_each(Comm::destroy);
-}
-
 /// The root may be ahead of the others, and destroy its communicator before they begin.
 #[test]
 fn small_broadcast_root_returns_before_others_begin() {
@@ -291,72 +202,11 @@ fn sum_that_succeeds_is_complete_although_a_rank_is_aborted() {
 }
 
 #[test]
-fn init_with_different_rank_counts_is_invalid_usage() {
-    let _alone = alone();
-    let id = unique_id();
-    let codes = on_threads(3, |rank| init_rank(id, if rank == 2 { 4 } else { 3 }, rank).map(|_| ()));
-    assert_eq!(codes, [Err(USAGE); 3]);
-}
-
-#[test]
 fn init_with_duplicate_rank_is_invalid_usage() {
     let _alone = alone();
     let id = unique_id();
     let codes = on_threads(3, |rank| init_rank(id, 3, rank.min(1)).map(|_| ()));
     assert_eq!(codes, [Err(USAGE); 3]);
-}
-
-#[test]
-fn init_of_several_ranks_in_group_succeeds() {
-    let _alone = alone();
-    let (id, mut comms) = (unique_id(), [ptr::null_mut(); 3]);
-    assert_eq!(nccl!(ncclGroupStart()), OK);
-    for (rank, comm) in comms.iter_mut().enumerate() {
-        assert_eq!(nccl!(ncclCommInitRank(comm, 3, id, rank as i32)), OK);
-    }
-    assert_eq!(nccl!(ncclGroupEnd()), OK);
-    for (rank, comm) in comms.into_iter().enumerate() {
-        let mut own = -1;
-        assert_eq!(nccl!(ncclCommUserRank(comm, &mut own)), OK);
-        assert_eq!(own, rank as i32);
-    }
-    comms.into_iter().map(Comm).for_each(Comm::destroy);
-}
-
-#[test]
-fn abort_ends_collectives_of_other_ranks() {
-    let _alone = alone();
-    let comms = init(Mode::Threads, 3);
-    let waiting = &comms;
-    thread::scope(|scope| {
-        let waiters = [0, 1].map(|rank| scope.spawn(move || all_reduce(&mut [1.0], waiting[rank].0)));
-        thread::sleep(std::time::Duration::from_millis(20));
-        assert_eq!(nccl!(ncclCommAbort(comms[2].0)), OK);
-        for waiter in waiters {
-            assert_eq!(waiter.join().unwrap(), REMOTE);
-        }
-    });
-    assert_last_error("rank 2 aborted the communicator");
-    let mut code = OK;
-    assert_eq!(nccl!(ncclCommGetAsyncError(comms[0].0, &mut code)), OK);
-    assert_eq!(code, REMOTE);
-    assert_eq!(all_reduce(&mut [1.0], comms[0].0), REMOTE, "the communicator stays failed");
-    comms[..2].iter().for_each(|comm| comm.destroy());
-}
-
-#[test]
-fn abort_from_other_thread_ends_blocked_collective() {
-    let _alone = alone();
-    let comms = init(Mode::Group, 2);
-    thread::scope(|scope| {
-        let Comm(comm) = comms[0];
-        let comm = Comm(comm);
-        let waiter = scope.spawn(move || all_reduce(&mut [1.0], { comm }.0));
-        thread::sleep(std::time::Duration::from_millis(20));
-        assert_eq!(nccl!(ncclCommAbort(comm.0)), OK);
-        assert_eq!(waiter.join().unwrap(), REMOTE);
-    });
-    comms[1].destroy();
 }
 
 #[test]
@@ -368,36 +218,4 @@ fn operation_on_finalized_comm_fails() {
     assert_eq!(all_reduce(&mut [1.0], comms[0].0), USAGE);
     assert_eq!(all_reduce(&mut [1.0], comms[1].0), REMOTE);
     comms.into_iter().for_each(Comm::destroy);
-}
-
-#[test]
-fn memory_space_parameter_is_host() {
-    let _alone = alone();
-    let (mut value, mut length) = (ptr::null(), 0);
-    let key = c"LIBNCCL_MEMORY_SPACE".as_ptr();
-    assert_eq!(nccl!(ncclParamGetParameter(key, &mut value, &mut length)), OK);
-    // SAFETY: a NUL-terminated string, as the header promises.
-    assert_eq!(unsafe { CStr::from_ptr(value) }, c"host");
-    assert_eq!(length, 4);
-    assert_eq!(nccl!(ncclParamGetParameter(c"NCCL_NO".as_ptr(), &mut value, &mut length)), ARGUMENT);
-    assert_eq!(nccl!(ncclParamGetParameter(ptr::null(), &mut value, &mut length)), ARGUMENT);
-}
-
-#[test]
-fn mem_alloc_and_free_validate_arguments() {
-    let _alone = alone();
-    let mut memory = ptr::null_mut();
-    assert_eq!(nccl!(ncclMemAlloc(&mut memory, 10_000)), OK);
-    assert_eq!(memory.addr() % 4096, 0);
-    // SAFETY: ncclMemAlloc has returned 10000 initialized bytes, which only this test uses.
-    unsafe {
-        assert_eq!(*memory.cast::<u8>().add(9_999), 0);
-        memory.cast::<u8>().write_bytes(1, 10_000);
-    }
-    assert_eq!(nccl!(ncclMemFree(memory.wrapping_byte_add(4096))), ARGUMENT);
-    assert_eq!(nccl!(ncclMemFree(memory)), OK);
-    assert_eq!(nccl!(ncclMemFree(memory)), ARGUMENT);
-    assert_eq!(nccl!(ncclMemFree(ptr::null_mut())), OK);
-    assert_eq!(nccl!(ncclMemAlloc(ptr::null_mut(), 1)), ARGUMENT);
-    assert_eq!(nccl!(ncclMemAlloc(&mut memory, usize::MAX)), ncclResult_t::ncclSystemError);
 }

@@ -7,7 +7,6 @@
 mod common;
 
 mod collective_config;
-mod collectives;
 mod debug;
 mod environment;
 mod errors;
@@ -24,7 +23,6 @@ mod one_sided;
 mod parameters;
 mod planted_faults;
 mod point_to_point;
-mod processes;
 mod rank_failure;
 mod ras;
 mod soak;

@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 
 use crate::common::processes::{self, RankProcess, command, finish, spawn};
 use crate::common::watchdog::Watchdog;
-use crate::common::{Comm, OK, alone, assert_sum, descriptors, init_rank, last_error, on_threads, unique_id};
+use crate::common::{Comm, OK, alone, assert_sum, descriptors, last_error, on_threads, unique_id};
 use libnccl::sys::ncclComm_t;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
@@ -111,21 +111,6 @@ fn hundred_processes_join_and_split() {
     let (_alone, _watchdog, began) = (alone(), Watchdog::new(), Instant::now());
     processes::run("sum_and_split", 128);
     println!("128 processes: {:.1} s", began.elapsed().as_secs_f64());
-}
-
-#[test]
-fn ranks_of_several_processes_share_connections() {
-    let (_watchdog, id) = (Watchdog::new(), unique_id());
-    // Two processes of one rank each, and three threads here.
-    let others = [3, 4].map(|rank| spawn("sum_and_split", &id, 5, rank));
-    on_threads(3, |rank| {
-        let Comm(comm) = init_rank(id, 5, rank).unwrap();
-        sum_and_split(comm, 5, rank);
-        Comm(comm).destroy();
-    });
-    for other in others {
-        finish(other);
-    }
 }
 
 #[test]

@@ -45,6 +45,7 @@ fn mem_alloc_returns_aligned_zeroed_memory() {
 fn mem_alloc_of_zero_bytes_returns_null() {
     let _alone = alone();
     assert_eq!(allocate(0), ptr::null_mut());
+    assert_eq!(nccl!(ncclMemAlloc(ptr::null_mut(), 1)), ARGUMENT);
     assert_eq!(free(ptr::null_mut()), OK);
 }
 

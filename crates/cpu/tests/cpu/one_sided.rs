@@ -10,7 +10,7 @@ use crate::common::processes::{self, RankProcess};
 use crate::common::watchdog::Watchdog;
 use crate::common::{
     self, ARGUMENT, Comm, I32, Mode, OK, PROGRESS, REMOTE, STREAM, USAGE, alone, assert_last_error, init,
-    init_nonblocking, last_error, on_threads, together, wait_async,
+    last_error, on_threads, together, wait_async,
 };
 use libnccl::sys::{
     ncclComm_t, ncclConfig_t, ncclDataType_t, ncclResult_t, ncclWaitSignalDesc_t, ncclWindow_t,
@@ -87,40 +87,6 @@ fn exchange(rank: usize, ranks: usize, block: usize, memory: &Memory, win: ncclW
     }
 }
 
-#[test]
-fn put_signal_between_all_ranks_delivers_data() {
-    let _watchdog = Watchdog::new();
-    for (ranks, block) in [(1, 10), (2, 1), (2, 300_000), (3, 1000), (4, 5)] {
-        let (comms, memories, windows) = with_windows(Mode::Threads, ranks, ranks * block);
-        on_threads(ranks, |rank| {
-            exchange(rank, ranks, block, &memories[rank], windows[rank].0, { comms[rank] }.0);
-        });
-        comms.into_iter().for_each(Comm::destroy);
-    }
-}
-
-#[test]
-fn put_signal_in_group_delivers_data() {
-    let _watchdog = Watchdog::new();
-    let ranks = 4;
-    let (comms, memories, windows) = with_windows(Mode::Group, ranks, ranks);
-    together(Mode::Group, &comms, |rank, comm| {
-        let mut all: Vec<_> = (0..ranks).map(|peer| description(1, peer)).collect();
-        let sent = &mut memories[rank].elements()[ranks..];
-        for (peer, one) in sent.iter_mut().enumerate() {
-            *one = element(rank, peer, 0, 0);
-            let put = put(std::slice::from_ref(one), peer, windows[rank].0, rank, comm);
-            assert_eq!(put, OK, "{}", last_error());
-        }
-        wait(&mut all, comm)
-    });
-    for (rank, memory) in memories.iter().enumerate() {
-        let right = |peer| memory.elements()[peer] == element(peer, rank, 0, 0);
-        assert!((0..ranks).all(right), "{rank}");
-    }
-    comms.into_iter().for_each(Comm::destroy);
-}
-
 /// A put happens at once, or at the end of its group; puts to one peer keep their order.
 #[test]
 fn puts_to_one_peer_are_ordered_and_do_not_wait() {
@@ -141,7 +107,7 @@ fn puts_to_one_peer_are_ordered_and_do_not_wait() {
 }
 
 #[test]
-fn signals_are_counted_per_index_and_context() {
+fn signal_index_or_context_out_of_range_is_invalid_argument() {
     let _alone = alone();
     let _watchdog = Watchdog::new();
     let id = common::unique_id();
@@ -152,31 +118,6 @@ fn signals_are_counted_per_index_and_context() {
         Comm(comm)
     });
     let (Comm(one), Comm(two)) = (comms[0], comms[1]);
-    let all = (0..2).flat_map(|ctx| (0..3).map(move |index| (index, ctx)));
-    for (number, (index, context)) in all.clone().enumerate() {
-        for _ in 0..=number {
-            assert_eq!(signal(1, index, context, one), OK, "{}", last_error());
-        }
-    }
-    let mut one_by_one = vec![];
-    for (number, (index, ctx)) in all.enumerate() {
-        let once = ncclWaitSignalDesc_t { opCnt: 1, peer: 0, sigIdx: index, ctx };
-        one_by_one.extend(vec![once; number]);
-        one_by_one.push(ncclWaitSignalDesc_t { opCnt: 0, ..once });
-    }
-    assert_eq!(wait(&mut one_by_one, two), OK);
-    // One signal of each is left for the next wait; the wait after it needs another signal.
-    let left = |ctx, index| ncclWaitSignalDesc_t { opCnt: 1, peer: 0, sigIdx: index, ctx };
-    assert_eq!(wait(&mut [left(0, 0), left(0, 1), left(0, 2), left(1, 0), left(1, 1), left(1, 2)], two), OK);
-    thread::scope(|scope| {
-        let waiting = scope.spawn(|| (wait(&mut [left(1, 2)], { comms[1] }.0), Instant::now()));
-        thread::sleep(Duration::from_millis(20));
-        let raised = Instant::now();
-        assert_eq!(signal(1, 2, 1, { comms[0] }.0), OK);
-        let (code, ended) = waiting.join().unwrap();
-        assert_eq!(code, OK);
-        assert!(ended >= raised);
-    });
     for (index, context) in [(-1, 0), (3, 0), (0, -1), (0, 2), (i32::MAX, i32::MAX)] {
         assert_eq!(signal(1, index, context, one), ARGUMENT);
         let description = ncclWaitSignalDesc_t { opCnt: 1, peer: 0, sigIdx: index, ctx: context };
@@ -184,23 +125,6 @@ fn signals_are_counted_per_index_and_context() {
     }
     assert_last_error("invalid ctx 2147483647: it has to be in 0..2");
     comms.into_iter().for_each(Comm::destroy);
-}
-
-#[test]
-fn signal_without_window_is_invalid_usage() {
-    let _alone = alone();
-    let comms = init(Mode::Group, 1);
-    let Comm(comm) = comms[0];
-    assert_eq!(signal(0, 0, 0, comm), USAGE);
-    assert_last_error("set rmaEagerInit");
-    assert_eq!(wait(&mut [description(0, 0)], comm), USAGE);
-    let (memory, mut win) = (Memory::new(1), ptr::null_mut());
-    assert_eq!(register(comm, &memory, &mut win), OK);
-    assert_eq!(signal(0, 0, 0, comm), OK);
-    assert_eq!(wait(&mut [description(1, 0)], comm), OK);
-    assert_eq!(nccl!(ncclCommWindowDeregister(comm, win)), OK);
-    assert_eq!(signal(0, 0, 0, comm), OK, "signals stay usable");
-    comms[0].destroy();
 }
 
 #[test]
@@ -366,41 +290,6 @@ fn too_many_windows_name_the_rank() {
     comms[0].destroy();
 }
 
-/// An all-reduce of window memory, in place and from it, while another rank puts into it: some mixture of the values.
-#[test]
-fn operation_on_window_memory_reads_values_that_were_put() {
-    let _alone = alone();
-    let _watchdog = Watchdog::new();
-    const COUNT: usize = 20_001;
-    let (comms, memories, windows) = with_windows(Mode::Group, 2, COUNT);
-    memories[0].elements().fill(i32::MAX);
-    let others = init(Mode::Group, 1);
-    thread::scope(|scope| {
-        scope.spawn(|| {
-            let mine = memories[0].start;
-            for _ in 0..50 {
-                let (win, Comm(comm)) = (windows[0].0, comms[0]);
-                // Elements 1 to COUNT: neither end is at a multiple of a word.
-                let place = mine.wrapping_add(1).cast();
-                let code = nccl!(ncclPutSignal(place, COUNT, I32, 1, win, 4, 0, 0, 0, comm, STREAM));
-                assert_eq!(code, OK);
-            }
-        });
-        let (Comm(comm), mut copy, mine) = (others[0], vec![0; COUNT], memories[1].start);
-        for count in [1, 2, 3, 5, 1000, COUNT - 1].into_iter().cycle().take(60) {
-            let (from, to) = (mine.wrapping_add(1).cast(), copy.as_mut_ptr().cast());
-            let max = libnccl::sys::ncclRedOp_t::ncclMax;
-            assert_eq!(nccl!(ncclAllReduce(from, to, count, I32, max, comm, STREAM)), OK);
-            assert!(copy.iter().all(|value| [0, i32::MAX].contains(value)));
-            assert_eq!(nccl!(ncclAllReduce(to, to, count, I32, max, comm, STREAM)), OK);
-            let target = mine.wrapping_add(COUNT + 3).cast();
-            assert_eq!(nccl!(ncclBroadcast(from, target, COUNT / 2, I32, 0, comm, STREAM)), OK);
-        }
-    });
-    assert_eq!(memories[1].elements()[..COUNT + 1], [[0].as_slice(), &[i32::MAX; COUNT]].concat());
-    comms.into_iter().chain(others).for_each(Comm::destroy);
-}
-
 #[test]
 fn wait_signal_for_departed_rank_returns_remote_error() {
     let _alone = alone();
@@ -497,31 +386,6 @@ fn put_signal_between_threads_and_process_delivers_data() {
         }
     });
     processes::finish(child);
-}
-
-/// Operations of a nonblocking communicator run on a background thread.
-#[test]
-fn nonblocking_put_signal_completes() {
-    let _watchdog = Watchdog::new();
-    let id = common::unique_id();
-    on_threads(2, |rank| {
-        let Comm(comm) = init_nonblocking(id, 2, rank as i32);
-        let complete = |code| {
-            assert_eq!(code, PROGRESS);
-            assert_eq!(wait_async(comm), OK, "{}", last_error());
-        };
-        assert_eq!(wait_async(comm), OK, "{}", last_error());
-        let (memory, mut win) = (Memory::new(4), ptr::null_mut());
-        complete(register(comm, &memory, &mut win));
-        memory.elements()[3] = 7 + rank as i32;
-        complete(put(&memory.elements()[3..], 1 - rank, win, 0, comm));
-        complete(wait(&mut [description(1, 1 - rank)], comm));
-        assert_eq!(memory.elements()[0], 8 - rank as i32);
-        // No rank destroys its communicator before both have finished.
-        complete(signal(1 - rank, 0, 0, comm));
-        complete(wait(&mut [description(1, 1 - rank)], comm));
-        Comm(comm).destroy();
-    });
 }
 
 #[test]

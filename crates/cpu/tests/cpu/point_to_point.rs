@@ -1,8 +1,6 @@
 //! Sends and receives.
 
-use std::cell::RefCell;
 use std::ptr;
-use std::sync::mpsc::{self, Sender};
 use std::thread;
 use std::time::Duration;
 
@@ -10,8 +8,7 @@ use crate::common::memory::Memory;
 use crate::common::processes::{self, RankProcess};
 use crate::common::watchdog::Watchdog;
 use crate::common::{
-    Comm, I32, Mode, OK, REMOTE, USAGE, addresses, alone, assert_last_error, init, last_error, on_threads,
-    together,
+    Comm, I32, Mode, OK, REMOTE, USAGE, alone, assert_last_error, init, last_error, on_threads,
 };
 use libnccl::sys::{ncclComm_t, ncclResult_t};
 
@@ -25,91 +22,6 @@ fn receive(buffer: &mut [i32], peer: usize, comm: ncclComm_t) -> ncclResult_t {
 
 fn numbers(rank: usize, count: usize) -> Vec<i32> {
     (0..count).map(|index| (index * 31 + rank) as i32).collect()
-}
-
-/// Each rank sends to the next and receives from the previous one, in one group.
-#[test]
-fn ring_of_sends_and_receives_delivers_data() {
-    for (mode, n, count) in [
-        (Mode::Threads, 3, 1),
-        (Mode::Threads, 4, 5),
-        (Mode::Threads, 3, 100_001),
-        (Mode::Group, 1, 100_001),
-        (Mode::Group, 2, 7),
-        (Mode::Group, 5, 100_001),
-    ] {
-        let comms = init(mode, n);
-        let sends: Vec<_> = (0..n).map(|rank| numbers(rank, count)).collect();
-        let mut received = vec![vec![0; count]; n];
-        let places = addresses(&mut received);
-        together(mode, &comms, |rank, comm| {
-            assert_eq!(nccl!(ncclGroupStart()), OK);
-            assert_eq!(send(&sends[rank], (rank + 1) % n, comm), OK);
-            let (place, from) = (places[rank].0.cast(), ((rank + n - 1) % n) as i32);
-            assert_eq!(nccl!(ncclRecv(place, count, I32, from, comm, ptr::null_mut())), OK);
-            nccl!(ncclGroupEnd())
-        });
-        for rank in 0..n {
-            assert!(received[rank] == sends[(rank + n - 1) % n], "{mode:?} {n} {count}");
-        }
-        comms.into_iter().for_each(Comm::destroy);
-    }
-}
-
-#[test]
-fn messages_arrive_complete_and_in_order() {
-    let comms = init(Mode::Threads, 2);
-    let lengths = [1, 2, 3, 16_380, 16_384, 40_000, 5];
-    on_threads(2, |rank| {
-        for (index, length) in lengths.into_iter().enumerate() {
-            if rank == 0 {
-                assert_eq!(send(&numbers(index, length), 1, comms[0].0), OK);
-            } else {
-                let mut buffer = vec![0; length];
-                assert_eq!(receive(&mut buffer, 0, comms[1].0), OK);
-                assert!(buffer == numbers(index, length));
-            }
-        }
-    });
-    comms.into_iter().for_each(Comm::destroy);
-}
-
-#[test]
-fn large_messages_complete_in_group_with_all_reduce() {
-    let comms = init(Mode::Threads, 2);
-    on_threads(2, |rank| {
-        let (mine, mut theirs, mut sum) = (numbers(rank, 200_000), vec![0; 200_000], vec![1; 70_000]);
-        let Comm(comm) = comms[rank];
-        assert_eq!(nccl!(ncclGroupStart()), OK);
-        for (part, message) in mine.chunks(50_000).zip(theirs.chunks_mut(50_000)) {
-            assert_eq!(send(part, 1 - rank, comm), OK);
-            assert_eq!(receive(message, 1 - rank, comm), OK);
-        }
-        let place = sum.as_mut_ptr().cast();
-        let op = libnccl::sys::ncclRedOp_t::ncclSum;
-        assert_eq!(nccl!(ncclAllReduce(place, place, 70_000, I32, op, comm, ptr::null_mut())), OK);
-        assert_eq!(nccl!(ncclGroupEnd()), OK);
-        assert!(theirs == numbers(1 - rank, 200_000));
-        assert!(sum.iter().all(|element| *element == 2));
-    });
-    comms.into_iter().for_each(Comm::destroy);
-}
-
-#[test]
-fn self_send_without_receive_in_group_is_invalid_usage() {
-    let _alone = alone();
-    let comms = init(Mode::Group, 1);
-    let Comm(comm) = comms[0];
-    assert_eq!(send(&[1], 0, comm), USAGE);
-    assert_last_error("sends to itself");
-    assert_eq!(receive(&mut [0], 0, comm), USAGE);
-    let mut buffer = [0];
-    assert_eq!(nccl!(ncclGroupStart()), OK);
-    assert_eq!(receive(&mut buffer, 0, comm), OK);
-    assert_eq!(send(&[5], 0, comm), OK);
-    assert_eq!(nccl!(ncclGroupEnd()), OK);
-    assert_eq!(buffer, [5]);
-    comms[0].destroy();
 }
 
 /// The error names both calls, and the next message arrives.
@@ -164,20 +76,6 @@ fn receive_from_departed_rank_returns_remote_error() {
     assert_eq!(receive(&mut buffer, 1, comms[0].0), REMOTE);
     assert_last_error("rank 1 has left");
     comms[0].destroy();
-}
-
-/// A message waits in the ring until it is received. With `LIBNCCL_CPU_STRICT=1`, the send waits.
-#[test]
-fn send_that_fits_ring_returns_before_receive() {
-    let _watchdog = Watchdog::new();
-    let comms = init(Mode::Group, 2);
-    for length in [1, 1000, 4092, 8191, 16_380, 16_384] {
-        assert_eq!(send(&numbers(length, length), 1, comms[0].0), OK);
-        let mut buffer = vec![0; length];
-        assert_eq!(receive(&mut buffer, 0, comms[1].0), OK);
-        assert!(buffer == numbers(length, length), "{length}");
-    }
-    comms.into_iter().for_each(Comm::destroy);
 }
 
 /// Sizes around those where the protocol changes, one message at a time, and all in one group.
@@ -304,38 +202,4 @@ fn large_messages_between_processes_arrive() {
 fn count_mismatch_between_processes_is_invalid_usage() {
     let _watchdog = Watchdog::new();
     processes::run("mismatch", 2);
-}
-
-/// The ranks of a thread, which exchange numbers in a group when the thread ends.
-struct ExchangeAtEnd(Vec<Comm>, Sender<Vec<i32>>);
-
-impl Drop for ExchangeAtEnd {
-    fn drop(&mut self) {
-        let (sent, mut received) = ([[7], [8]], [[0], [0]]);
-        assert_eq!(nccl!(ncclGroupStart()), OK);
-        for (rank, Comm(comm)) in self.0.iter().enumerate() {
-            assert_eq!(send(&sent[rank], 1 - rank, *comm), OK);
-            assert_eq!(receive(&mut received[rank], 1 - rank, *comm), OK);
-        }
-        assert_eq!(nccl!(ncclGroupEnd()), OK);
-        self.0.drain(..).for_each(Comm::destroy);
-        self.1.send(received.concat()).unwrap();
-    }
-}
-
-thread_local! {
-    static AT_END: RefCell<Option<ExchangeAtEnd>> = const { RefCell::new(None) };
-}
-
-#[test]
-fn group_in_the_destructor_of_a_thread_local_variable_runs() {
-    let (sender, receiver) = mpsc::channel();
-    thread::spawn(move || {
-        // Before the first group: variables are dropped in the opposite order.
-        AT_END.set(Some(ExchangeAtEnd(Vec::new(), sender)));
-        let comms = init(Mode::Group, 2);
-        together(Mode::Group, &comms, |_, _| OK);
-        AT_END.with_borrow_mut(|at_end| at_end.as_mut().unwrap().0 = comms);
-    });
-    assert_eq!(receiver.recv_timeout(Duration::from_secs(60)), Ok(vec![8, 7]));
 }

@@ -2,13 +2,10 @@
 //!
 //! Six ranks follow one program, which each of them generates from the same seed: collectives of any kind,
 //! type, reduction, count and root, in place or not, sends and receives, alone and in groups, on the communicator
-//! of all ranks and on communicators that are split, shrunk or created from new ids, and destroyed again. Every
-//! rank knows all inputs, so it can compute every result to the bit: all elements are integers.
+//! of all ranks and on communicators that are split, shrunk or created from new ids, and destroyed again.
 //!
 //! A failure prints its seed; `LIBNCCL_TEST_SOAK_SEED=<seed> cargo test -p libnccl-cpu --test cpu soak` repeats it.
-#![allow(unsafe_code)]
 
-use std::fmt;
 use std::process::{Child, Stdio};
 use std::ptr;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
@@ -16,12 +13,11 @@ use std::sync::{Mutex, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use crate::common::call::{Block, Operation, Plan, TYPES};
 use crate::common::processes::{self, RankProcess};
 use crate::common::random::{self, Random, mix};
 use crate::common::{Comm, OK, STREAM, alone, init_rank, last_error, unique_id};
-use libnccl::sys::{
-    ncclComm_t, ncclDataType_t, ncclRedOp_t, ncclResult_t, ncclScalarResidence_t, ncclUniqueId,
-};
+use libnccl::sys::{ncclComm_t, ncclDataType_t, ncclResult_t, ncclUniqueId};
 
 const RANKS: usize = 6;
 
@@ -40,417 +36,18 @@ const STEPS_PER_CHECK: usize = 8;
 /// Time without progress after which a soak counts as hung.
 const LIMIT: Duration = Duration::from_secs(30);
 
-/// An integer type of NCCL. Its elements are computed in 128 bits.
-#[derive(Debug, Clone, Copy, PartialEq)]
-struct Integer {
-    raw: ncclDataType_t,
-    size: usize,
-    signed: bool,
-}
-
-const TYPES: [Integer; 6] = [
-    Integer { raw: ncclDataType_t::ncclInt8, size: 1, signed: true },
-    Integer { raw: ncclDataType_t::ncclUint8, size: 1, signed: false },
-    Integer { raw: ncclDataType_t::ncclInt32, size: 4, signed: true },
-    Integer { raw: ncclDataType_t::ncclUint32, size: 4, signed: false },
-    Integer { raw: ncclDataType_t::ncclInt64, size: 8, signed: true },
-    Integer { raw: ncclDataType_t::ncclUint64, size: 8, signed: false },
-];
-
-impl Integer {
-    /// Truncates `bits` to this type, and returns the value in a type that holds all types' values.
-    fn wrap(self, bits: u64) -> i128 {
-        let unused = 64 - 8 * self.size as u32;
-        if self.signed {
-            i128::from((bits << unused).cast_signed() >> unused)
-        } else {
-            i128::from(bits << unused >> unused)
-        }
-    }
-
-    fn reduce(self, reduction: Reduction, inputs: impl Iterator<Item = (usize, i128)>) -> i128 {
-        let wrap = |value: i128| self.wrap(value as u64);
-        let mut count = 0;
-        let reduced = inputs.map(|(rank, value)| match reduction {
-            Reduction::PreMulSum(seed) => wrap(value.wrapping_mul(self.scalar(seed, rank))),
-            _ => value,
-        });
-        let reduced = reduced.inspect(|_| count += 1).reduce(|one, two| match reduction {
-            Reduction::Prod => wrap(one.wrapping_mul(two)),
-            Reduction::Max => one.max(two),
-            Reduction::Min => one.min(two),
-            Reduction::Sum | Reduction::Avg | Reduction::PreMulSum(_) => wrap(one + two),
-        });
-        let reduced = reduced.expect("a communicator has ranks");
-        // As in NCCL: the sum in the type itself, divided and rounded towards zero.
-        if reduction == Reduction::Avg { reduced / count } else { reduced }
-    }
-
-    /// Returns a rank's factor in a custom reduction.
-    fn scalar(self, seed: u64, rank: usize) -> i128 {
-        self.wrap(mix(seed ^ rank as u64) & 0x3f)
-    }
-}
-
-#[derive(Debug, Clone, Copy, PartialEq)]
-enum Reduction {
-    Sum,
-    Prod,
-    Max,
-    Min,
-    Avg,
-    /// With the seed of the ranks' scalars.
-    PreMulSum(u64),
-}
-
-#[derive(Debug, Clone, Copy, PartialEq)]
-enum Kind {
-    AllReduce,
-    Reduce,
-    Broadcast,
-    Bcast,
-    AllGather,
-    ReduceScatter,
-    AllToAll,
-    Gather,
-    Scatter,
-    /// Every rank sends to one and receives from one, perhaps itself.
-    Exchange,
-}
-
-const KINDS: [Kind; 10] = [
-    Kind::AllReduce,
-    Kind::Reduce,
-    Kind::Broadcast,
-    Kind::Bcast,
-    Kind::AllGather,
-    Kind::ReduceScatter,
-    Kind::AllToAll,
-    Kind::Gather,
-    Kind::Scatter,
-    Kind::Exchange,
-];
-
-/// An operation of a communicator, as all of its ranks know it.
-#[derive(Debug, Clone)]
-struct Operation {
-    kind: Kind,
-    data: Integer,
-    count: usize,
-    reduction: Reduction,
-    root: usize,
-    in_place: bool,
-    /// The receiver of each rank's message in [`Kind::Exchange`].
-    targets: Vec<usize>,
-    /// The seed of the elements.
-    seed: u64,
-    ranks: usize,
-}
-
-impl Operation {
-    fn random(random: &mut Random, ranks: usize) -> Self {
-        let (kind, data) = (random.pick(&KINDS), random.pick(&TYPES));
-        let largest = match random.below(32) {
-            0 => MAX_COUNT,
-            1 | 2 => 40_000,
-            3..8 => 5000,
-            8..20 => 600,
-            _ => 16,
-        };
-        let count = random.below(largest + 1).min(MAX_BYTES / ranks / data.size);
-        let reduction = match random.below(6) {
-            0 => Reduction::Prod,
-            1 => Reduction::Max,
-            2 => Reduction::Min,
-            3 => Reduction::Avg,
-            4 => Reduction::PreMulSum(random.next()),
-            _ => Reduction::Sum,
-        };
-        let in_place =
-            kind != Kind::AllToAll && kind != Kind::Exchange && random.coin() || kind == Kind::Bcast;
-        Self {
-            kind,
-            data,
-            count,
-            reduction,
-            root: random.below(ranks),
-            in_place,
-            targets: random.shuffled(ranks),
-            seed: random.next(),
-            ranks,
-        }
-    }
-
-    /// Returns element `index` that a rank sends.
-    fn input(&self, rank: usize, index: usize) -> i128 {
-        self.data.wrap(mix(self.seed ^ (rank << 40 ^ index) as u64))
-    }
-
-    /// Returns the number of elements that a rank sends: 0 if its send buffer is ignored.
-    fn sent(&self, rank: usize) -> usize {
-        match self.kind {
-            Kind::ReduceScatter | Kind::AllToAll => self.count * self.ranks,
-            Kind::Scatter => {
-                if rank == self.root {
-                    self.count * self.ranks
-                } else {
-                    0
-                }
-            }
-            Kind::Broadcast | Kind::Bcast => {
-                if rank == self.root {
-                    self.count
-                } else {
-                    0
-                }
-            }
-            Kind::AllReduce | Kind::Reduce | Kind::AllGather | Kind::Gather | Kind::Exchange => self.count,
-        }
-    }
-
-    /// Returns the number of elements that a rank receives.
-    fn received(&self, rank: usize) -> usize {
-        match self.kind {
-            Kind::AllGather | Kind::AllToAll => self.count * self.ranks,
-            Kind::Gather => {
-                if rank == self.root {
-                    self.count * self.ranks
-                } else {
-                    0
-                }
-            }
-            Kind::Reduce => {
-                if rank == self.root {
-                    self.count
-                } else {
-                    0
-                }
-            }
-            _ => self.count,
-        }
-    }
-
-    /// Returns element `index` that a rank has to receive.
-    fn output(&self, rank: usize, index: usize) -> i128 {
-        let (block, within) = (index / self.count, index % self.count);
-        let reduced = |at| {
-            let inputs = (0..self.ranks).map(|source| (source, self.input(source, at)));
-            self.data.reduce(self.reduction, inputs)
-        };
-        match self.kind {
-            Kind::AllReduce | Kind::Reduce => reduced(index),
-            Kind::ReduceScatter => reduced(rank * self.count + index),
-            Kind::Broadcast | Kind::Bcast => self.input(self.root, index),
-            Kind::AllGather | Kind::Gather => self.input(block, within),
-            Kind::AllToAll => self.input(block, rank * self.count + within),
-            Kind::Scatter => self.input(self.root, rank * self.count + index),
-            Kind::Exchange => self.input(self.source(rank), index),
-        }
-    }
-
-    /// Returns the sender to a rank in an exchange.
-    fn source(&self, rank: usize) -> usize {
-        self.targets.iter().position(|target| *target == rank).expect("every rank is a target")
-    }
-}
-
-impl fmt::Display for Operation {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(
-            f,
-            "{:?} of {} elements of type {:?} on {} ranks, {:?}, root {}, targets {:?}{}",
-            self.kind,
-            self.count,
-            self.data.raw,
-            self.ranks,
-            self.reduction,
-            self.root,
-            self.targets,
-            if self.in_place { ", in place" } else { "" }
-        )
-    }
-}
-
-/// Memory with a margin that must not change, as bytes.
-struct Buffer {
-    memory: *mut u8,
-    length: usize,
-    from_nccl: bool,
-}
-
-const MARGIN: usize = 64;
-const UNTOUCHED: u8 = 0xa5;
-
-impl Buffer {
-    fn new(length: usize, from_nccl: bool) -> Self {
-        let whole = length + MARGIN;
-        let memory = if from_nccl {
-            let mut memory = ptr::null_mut();
-            assert_eq!(nccl!(ncclMemAlloc(&mut memory, whole)), OK, "{}", last_error());
-            memory.cast()
-        } else {
-            Box::leak(vec![0u64; whole.div_ceil(8)].into_boxed_slice()).as_mut_ptr().cast()
-        };
-        let mut buffer = Self { memory, length, from_nccl };
-        buffer.bytes().fill(UNTOUCHED);
-        buffer
-    }
-
-    fn bytes(&mut self) -> &mut [u8] {
-        // SAFETY: the allocated length, and no operation runs while the test uses the slice.
-        unsafe { std::slice::from_raw_parts_mut(self.memory, self.length + MARGIN) }
-    }
-
-    fn at(&self, offset: usize) -> *mut std::ffi::c_void {
-        self.memory.wrapping_add(offset).cast()
-    }
-}
-
-impl Drop for Buffer {
-    fn drop(&mut self) {
-        if self.from_nccl {
-            assert_eq!(nccl!(ncclMemFree(self.memory.cast())), OK);
-        } else {
-            let words = (self.length + MARGIN).div_ceil(8);
-            // SAFETY: `new` leaked this box, and only `drop` takes it back.
-            drop(unsafe { Box::from_raw(ptr::slice_from_raw_parts_mut(self.memory.cast::<u64>(), words)) });
-        }
-    }
-}
-
-/// One rank's call of an operation, with its buffers.
-struct LocalCall {
-    operation: Operation,
-    rank: usize,
-    send: Buffer,
-    /// `None` in place: the send buffer also receives.
-    receive: Option<Buffer>,
-    send_at: usize,
-    receive_at: usize,
-}
-
-impl LocalCall {
-    fn new(operation: Operation, rank: usize, random: &mut Random) -> Self {
-        let (sent, received) = (operation.sent(rank), operation.received(rank));
-        let size = operation.data.size;
-        let (mut send_at, mut receive_at) = (0, 0);
-        let part = rank * operation.count * size;
-        let (send, receive) = if operation.in_place {
-            // As NCCL defines in place: the smaller buffer is the rank's own block of the larger.
-            if sent > received && received > 0 {
-                receive_at = part;
-            } else if received > sent && sent > 0 {
-                send_at = part;
-            }
-            (Buffer::new(sent.max(received) * size, random.coin()), None)
-        } else {
-            (Buffer::new(sent * size, random.coin()), Some(Buffer::new(received * size, random.coin())))
-        };
-        let mut call = Self { operation, rank, send, receive, send_at, receive_at };
-        for index in 0..sent {
-            let value = call.operation.input(rank, index).to_le_bytes();
-            call.send.bytes()[call.send_at + index * size..][..size].copy_from_slice(&value[..size]);
-        }
-        call
-    }
-
-    fn call(&self, comm: ncclComm_t) -> ncclResult_t {
-        let Operation { kind, data, count, root, .. } = self.operation;
-        let send = self.send.at(self.send_at);
-        let receive = self.receive.as_ref().unwrap_or(&self.send).at(self.receive_at);
-        let (raw, root) = (data.raw, root as i32);
-        let reduces = matches!(kind, Kind::AllReduce | Kind::Reduce | Kind::ReduceScatter);
-        let custom = matches!(self.operation.reduction, Reduction::PreMulSum(_)) && reduces;
-        let mut op = match self.operation.reduction {
-            Reduction::Sum | Reduction::PreMulSum(_) => ncclRedOp_t::ncclSum,
-            Reduction::Prod => ncclRedOp_t::ncclProd,
-            Reduction::Max => ncclRedOp_t::ncclMax,
-            Reduction::Min => ncclRedOp_t::ncclMin,
-            Reduction::Avg => ncclRedOp_t::ncclAvg,
-        };
-        if let (Reduction::PreMulSum(seed), true) = (self.operation.reduction, reduces) {
-            let mut scalar = data.scalar(seed, self.rank).to_le_bytes();
-            let (at, residence) =
-                (scalar.as_mut_ptr().cast(), ncclScalarResidence_t::ncclScalarHostImmediate);
-            match nccl!(ncclRedOpCreatePreMulSum(&mut op, at, raw, residence, comm)) {
-                OK => {}
-                code => return code,
-            }
-        }
-        let code = match kind {
-            Kind::AllReduce => nccl!(ncclAllReduce(send, receive, count, raw, op, comm, STREAM)),
-            Kind::Reduce => nccl!(ncclReduce(send, receive, count, raw, op, root, comm, STREAM)),
-            Kind::Broadcast => nccl!(ncclBroadcast(send, receive, count, raw, root, comm, STREAM)),
-            Kind::Bcast => nccl!(ncclBcast(send, count, raw, root, comm, STREAM)),
-            Kind::AllGather => nccl!(ncclAllGather(send, receive, count, raw, comm, STREAM)),
-            Kind::ReduceScatter => nccl!(ncclReduceScatter(send, receive, count, raw, op, comm, STREAM)),
-            Kind::AllToAll => nccl!(ncclAlltoAll(send, receive, count, raw, comm, STREAM)),
-            Kind::Gather => nccl!(ncclGather(send, receive, count, raw, root, comm, STREAM)),
-            Kind::Scatter => nccl!(ncclScatter(send, receive, count, raw, root, comm, STREAM)),
-            Kind::Exchange => {
-                let target = self.operation.targets[self.rank] as i32;
-                let source = self.operation.source(self.rank) as i32;
-                [
-                    nccl!(ncclGroupStart()),
-                    nccl!(ncclSend(send, count, raw, target, comm, STREAM)),
-                    nccl!(ncclRecv(receive, count, raw, source, comm, STREAM)),
-                    nccl!(ncclGroupEnd()),
-                ]
-                .into_iter()
-                .find(|code| *code != OK)
-                .unwrap_or(OK)
-            }
-        };
-        // The operator may be destroyed as soon as the call has returned, even in a group.
-        if custom && code == OK { nccl!(ncclRedOpDestroy(op, comm)) } else { code }
-    }
-
-    /// Compares the buffers with the expected bytes.
-    fn check(mut self) -> Result<(), String> {
-        let (operation, rank, size) = (self.operation.clone(), self.rank, self.operation.data.size);
-        let (sent, received) = (operation.sent(rank), operation.received(rank));
-        let place = |at: usize, count: usize| at..at + count * size;
-        let results = place(self.receive_at, received);
-        let inputs = place(self.send_at, sent);
-        let wrong = |what: &str, index: usize, got: &[u8], expected: &[u8]| {
-            Err(format!("{operation}: rank {rank}: {what} {index} is {got:02x?}, expected {expected:02x?}"))
-        };
-        let compare =
-            |what: &str, bytes: &[u8], start: usize, count: usize, value: &dyn Fn(usize) -> i128| {
-                for index in 0..count {
-                    let (got, expected) =
-                        (&bytes[start + index * size..][..size], value(index).to_le_bytes());
-                    if got != &expected[..size] {
-                        return wrong(what, index, got, &expected[..size]);
-                    }
-                }
-                Ok(())
-            };
-        // Bytes outside the buffers must not have changed.
-        let untouched = |bytes: &[u8], used: &[&std::ops::Range<usize>]| {
-            let left = bytes
-                .iter()
-                .enumerate()
-                .find(|(index, byte)| **byte != UNTOUCHED && !used.iter().any(|range| range.contains(index)));
-            left.map_or(Ok(()), |(index, byte)| {
-                wrong("the byte outside the buffers", index, &[*byte], &[UNTOUCHED])
-            })
-        };
-        let output = |index| operation.output(rank, index);
-        let input = |index| operation.input(rank, index);
-        if let Some(receive) = &mut self.receive {
-            compare("element", receive.bytes(), self.receive_at, received, &output)?;
-            untouched(receive.bytes(), &[&results])?;
-            compare("the sent element", self.send.bytes(), self.send_at, sent, &input)?;
-        } else {
-            compare("element", self.send.bytes(), self.receive_at, received, &output)?;
-            if received == 0 {
-                compare("the sent element", self.send.bytes(), self.send_at, sent, &input)?;
-            }
-        }
-        let results = if self.receive.is_some() { 0..0 } else { results };
-        untouched(self.send.bytes(), &[&inputs, &results])
-    }
+/// Returns a random call.
+fn plan(random: &mut Random, ranks: usize) -> Plan {
+    let (operation, data) = (random.pick(&Operation::all()), random.pick(&TYPES));
+    let largest = match random.below(32) {
+        0 => MAX_COUNT,
+        1 | 2 => 40_000,
+        3..8 => 5000,
+        8..20 => 600,
+        _ => 16,
+    };
+    let count = random.below(largest + 1).min(MAX_BYTES / ranks / data.size);
+    Plan { operation, data, count, ranks, case: random.next() >> 8 }
 }
 
 /// A communicator, as all ranks know it: its members in rank order, and this rank's handle if it is one.
@@ -477,6 +74,8 @@ struct Soak<'a> {
     random: Random,
     /// Generates this rank's own choices.
     own: Random,
+    /// This rank's memory that was used before.
+    kept: Vec<Block>,
     known: Vec<KnownComm>,
     progress: &'a Progress,
 }
@@ -493,6 +92,7 @@ impl Soak<'_> {
             step: 0,
             random: Random::new(seed),
             own: Random::new(mix(seed ^ rank as u64)),
+            kept: vec![],
             known: vec![KnownComm { members: (0..RANKS).collect(), comm: Some(all) }],
             progress,
         };
@@ -544,7 +144,8 @@ impl Soak<'_> {
         self.note("the broadcast of whether to continue");
         let mut on = u8::from(self.rank == 0 && Instant::now() < end);
         let all = self.known[0].comm.expect("every rank is a member");
-        let code = nccl!(ncclBcast(ptr::from_mut(&mut on).cast(), 1, TYPES[1].raw, 0, all, STREAM));
+        let code =
+            nccl!(ncclBcast(ptr::from_mut(&mut on).cast(), 1, ncclDataType_t::ncclUint8, 0, all, STREAM));
         self.expect(code, "the broadcast of whether to continue")?;
         Ok(on == 1)
     }
@@ -557,28 +158,30 @@ impl Soak<'_> {
         for _ in 0..calls {
             let index = self.random.below(self.known.len());
             let members = &self.known[index].members;
-            let operation = Operation::random(&mut self.random, members.len());
+            let plan = plan(&mut self.random, members.len());
             let place = members.iter().position(|member| *member == self.rank);
             if let (Some(comm), Some(rank)) = (self.known[index].comm, place) {
-                local_calls.push((comm, LocalCall::new(operation, rank, &mut self.own)));
+                let from_nccl = (self.own.coin(), self.own.coin());
+                local_calls.push((comm, plan, plan.prepare(rank, from_nccl, &mut self.kept)));
             }
         }
         if grouped {
             self.expect(nccl!(ncclGroupStart()), "ncclGroupStart")?;
         }
         let mut what = "a group of".to_owned();
-        for (comm, call) in &local_calls {
-            self.note(&call.operation.to_string());
-            self.expect(call.call(*comm), &call.operation.to_string())?;
-            what += &format!("\n    {}", call.operation);
+        for (comm, plan, call) in &mut local_calls {
+            self.note(&format!("{plan:?}"));
+            self.expect(call.call(Comm(*comm)), &format!("{plan:?}"))?;
+            what += &format!("\n    {plan:?}");
         }
         if grouped {
             self.note(&what);
             self.expect(nccl!(ncclGroupEnd()), &what)?;
         }
         self.progress.operations.fetch_add(local_calls.len() as u64, Relaxed);
-        for (_, call) in local_calls {
-            call.check().map_err(|text| format!("seed {}, step {}: {text}", self.seed, self.step))?;
+        for (_, _, call) in local_calls {
+            let checked = call.check(&mut self.kept);
+            checked.map_err(|text| format!("seed {}, step {}: {text}", self.seed, self.step))?;
         }
         Ok(())
     }
@@ -683,7 +286,8 @@ impl Soak<'_> {
             let mut id = if group[0] == self.rank { unique_id() } else { ncclUniqueId::default() };
             let root = members.iter().position(|member| *member == group[0]).expect("a member") as i32;
             let (place, length) = (id.internal.as_mut_ptr().cast(), id.internal.len());
-            let code = nccl!(ncclBroadcast(place, place, length, TYPES[0].raw, root, parent, STREAM));
+            let code =
+                nccl!(ncclBroadcast(place, place, length, ncclDataType_t::ncclInt8, root, parent, STREAM));
             self.expect(code, "the broadcast of an id")?;
             if color == Some(index) {
                 mine = Some((id, group));

@@ -6,8 +6,7 @@ use std::ptr;
 use crate::common::processes::{self, RankProcess};
 use crate::common::watchdog::Watchdog;
 use crate::common::{
-    self, ARGUMENT, Comm, Mode, OK, USAGE, all_reduce, alone, assert_last_error, init, last_error,
-    on_threads, together,
+    self, ARGUMENT, Comm, Mode, OK, USAGE, all_reduce, alone, assert_last_error, init, last_error, together,
 };
 use libnccl::sys::{ncclComm_t, ncclCommMemStat_t, ncclDataType_t, ncclResult_t};
 
@@ -48,17 +47,6 @@ fn cycle(rank: usize, ranks: usize, comm: ncclComm_t) {
         assert_eq!(suspend(comm), USAGE);
         assert_eq!(resume(comm), OK, "{}", last_error());
         assert_eq!(resume(comm), USAGE);
-    }
-}
-
-#[test]
-fn comm_works_after_suspend_and_resume() {
-    let _alone = alone();
-    let _watchdog = Watchdog::new();
-    for ranks in 1..=4 {
-        let comms = init(Mode::Threads, ranks);
-        on_threads(ranks, |rank| cycle(rank, ranks, { comms[rank] }.0));
-        comms.into_iter().for_each(Comm::destroy);
     }
 }
 

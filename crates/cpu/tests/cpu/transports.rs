@@ -5,68 +5,20 @@
 //! receives.
 #![allow(unsafe_code)]
 
-use std::collections::HashMap;
-use std::ops::Range;
 use std::process::{Child, Stdio};
 use std::ptr;
-use std::rc::Rc;
-use std::slice;
 use std::sync::Mutex;
 
+use crate::common::call::{Block, Operation, Plan, TYPES, Type};
 use crate::common::memory::Memory;
 use crate::common::processes::{self, RankProcess, deny_syscall};
 use crate::common::random::Random;
-use crate::common::reference::{
-    BFLOAT16, E4M3, FUNCTIONS, Function, HALF, Number, OPS, Op, Small, elements, last, load, reduce, reduced,
-};
+use crate::common::reference::{Function, Op};
 use crate::common::{Comm, OK, alone, last_error, on_threads, unique_id};
-use libnccl::sys::{ncclDataType_t, ncclRedOp_t, ncclResult_t};
-
-/// Elements after which a rank's data repeats: no part of a buffer begins at a multiple of it.
-const TILE: usize = 4099;
-
-/// Bytes before and behind a buffer, which must not change.
-const GUARD: usize = 64;
-const UNTOUCHED: u8 = 0xa5;
+use libnccl::sys::{ncclDataType_t, ncclRedOp_t};
 
 /// Mixtures of memory that successive cases go through.
 const MIXTURES: u64 = 5;
-
-#[derive(Debug, Clone, Copy)]
-enum Operation {
-    Reduction(Function, Op),
-    Broadcast,
-    AllGather,
-    Gather,
-    Scatter,
-    AlltoAll,
-}
-
-impl Operation {
-    fn all() -> Vec<Self> {
-        let reductions =
-            FUNCTIONS.into_iter().flat_map(|function| OPS.map(|op| Self::Reduction(function, op)));
-        reductions
-            .chain([Self::Broadcast, Self::AllGather, Self::Gather, Self::Scatter, Self::AlltoAll])
-            .collect()
-    }
-
-    fn sends_blocks(self) -> bool {
-        matches!(self, Self::Reduction(Function::ReduceScatter, _) | Self::Scatter | Self::AlltoAll)
-    }
-
-    fn receives_blocks(self) -> bool {
-        matches!(self, Self::AllGather | Self::Gather | Self::AlltoAll)
-    }
-
-    fn sends(self, rank: usize, root: usize) -> bool {
-        !matches!(self, Self::Broadcast | Self::Scatter) || rank == root
-    }
-
-    fn receives(self, rank: usize, root: usize) -> bool {
-        !matches!(self, Self::Gather | Self::Reduction(Function::Reduce, _)) || rank == root
-    }
-}
 
 /// The origin of the ranks' buffers.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -88,59 +40,6 @@ enum Extent {
     Full,
 }
 
-/// Memory for buffers.
-enum Block {
-    Allocator(Vec<u64>),
-    Nccl(Memory),
-}
-
-impl Block {
-    fn new(from_nccl: bool, bytes: usize) -> Self {
-        if from_nccl {
-            Self::Nccl(Memory::new(bytes.div_ceil(4)))
-        } else {
-            Self::Allocator(vec![0; bytes.div_ceil(8)])
-        }
-    }
-
-    fn is_from_nccl(&self) -> bool {
-        matches!(self, Self::Nccl(_))
-    }
-
-    /// Returns the bytes, for use while no call uses them.
-    fn bytes(&mut self) -> &mut [u8] {
-        let (start, length) = match self {
-            Self::Allocator(words) => (words.as_mut_ptr().cast(), words.len() * 8),
-            Self::Nccl(memory) => (memory.start.cast(), memory.bytes()),
-        };
-        // SAFETY: `length` initialized bytes; no call is in progress.
-        unsafe { slice::from_raw_parts_mut(start, length) }
-    }
-}
-
-/// A range of a block.
-struct Buffer {
-    block: Block,
-    bytes: Range<usize>,
-}
-
-impl Buffer {
-    fn bytes(&mut self) -> &mut [u8] {
-        &mut self.block.bytes()[self.bytes.clone()]
-    }
-
-    fn start(&mut self) -> *mut u8 {
-        self.bytes().as_mut_ptr()
-    }
-
-    /// Returns whether the bytes around the buffer are unchanged.
-    fn is_guarded(&mut self) -> bool {
-        let Range { start, end } = self.bytes;
-        let bytes = self.block.bytes();
-        [&bytes[start - GUARD..start], &bytes[end..end + GUARD]].concat() == [UNTOUCHED; 2 * GUARD]
-    }
-}
-
 /// A rank with its communicator, and memory that it reuses.
 struct Rank {
     rank: usize,
@@ -148,32 +47,9 @@ struct Rank {
     comm: Comm,
     kind: Kind,
     kept: Vec<Block>,
-    /// The repeating data of each rank, by type.
-    tiles: HashMap<u32, Rc<[Vec<u8>]>>,
 }
 
 impl Rank {
-    /// Returns a buffer inside new memory, or inside memory used before.
-    fn buffer(&mut self, random: &mut Random, from_nccl: bool, bytes: usize, align: usize) -> Buffer {
-        let start = GUARD + if random.coin() { random.below(4096 / align) * align } else { 0 };
-        let needed = start + bytes + GUARD;
-        let fits = |block: &mut Block| block.is_from_nccl() == from_nccl && block.bytes().len() >= needed;
-        let place = if random.once_in(3) { None } else { self.kept.iter_mut().position(fits) };
-        let mut block = match place {
-            Some(index) => self.kept.swap_remove(index),
-            None => Block::new(from_nccl, needed),
-        };
-        block.bytes()[start - GUARD..needed].fill(UNTOUCHED);
-        Buffer { block, bytes: start..start + bytes }
-    }
-
-    fn keep(&mut self, random: &mut Random, buffer: Buffer) {
-        if self.kept.len() >= 5 {
-            self.kept.swap_remove(random.below(5));
-        }
-        self.kept.push(buffer.block);
-    }
-
     /// Returns whether the send and the receive buffer are from NCCL.
     fn kinds(&self, case: u64, random: &mut Random) -> (bool, bool) {
         match self.kind {
@@ -190,66 +66,12 @@ impl Rank {
     }
 
     /// Makes and checks a call with `count` elements from one rank to one rank.
-    fn call<T: Number>(&mut self, case: u64, operation: Operation, count: usize) {
-        let Self { rank, ranks, comm, .. } = *self;
-        let root = case as usize % ranks;
-        let title = format!(
-            "case {case}: {operation:?} of {count} {:?}, rank {rank} of {ranks}, root {root}",
-            T::RAW
-        );
-        // Choices of this rank alone.
-        let random = &mut Random::new(case << 8 | rank as u64);
-        let tiles = self.tiles::<T>();
-        let shift = case as usize * 997 % TILE;
-        let total = |blocks| if blocks { ranks * count } else { count };
-        let (input, output) = (total(operation.sends_blocks()), total(operation.receives_blocks()));
-        let (input_bytes, output_bytes) = (input * T::SIZE, output * T::SIZE);
-        let (sends, receives) = (operation.sends(rank, root), operation.receives(rank, root));
-        let (send_kind, receive_kind) = self.kinds(case, random);
-        let in_place = sends && receives && !matches!(operation, Operation::AlltoAll) && random.coin();
-        let own = rank * count * T::SIZE;
-
-        let longer = input_bytes.max(output_bytes);
-        let mut first = self.buffer(random, send_kind, if in_place { longer } else { input_bytes }, T::SIZE);
-        let mut second =
-            if in_place { None } else { Some(self.buffer(random, receive_kind, output_bytes, T::SIZE)) };
-        // Offsets in the first buffer, which both share in place.
-        let send_at = if in_place && operation.receives_blocks() { own } else { 0 };
-        let receive_at = if in_place && operation.sends_blocks() { own } else { 0 };
-        let sent = tiled::<T>(&tiles[rank], shift, input);
-        first.bytes()[send_at..][..input_bytes].copy_from_slice(&sent);
-        let send = if sends { first.start().wrapping_add(send_at) } else { ptr::null_mut() };
-        let receive = match &mut second {
-            _ if !receives => ptr::null_mut(),
-            Some(second) => second.start(),
-            None => first.start().wrapping_add(receive_at),
-        };
-
-        let code = issue::<T>(operation, send, receive, count, root, rank, comm);
-        assert_eq!(code, OK, "{title}: {}", last_error());
-
-        assert!(first.is_guarded(), "{title}: written around the first buffer");
-        if let Some(second) = &mut second {
-            assert!(first.bytes() == sent, "{title}: written to the send buffer");
-            assert!(second.is_guarded(), "{title}: written around the receive buffer");
-        }
-        let buffer = second.as_mut().unwrap_or(&mut first);
-        let received = &buffer.bytes()[receive_at..][..output_bytes];
-        if receives {
-            check::<T>(operation, &tiles, shift, count, root, rank, received, &title);
-        } else {
-            assert!(
-                received.iter().all(|byte| *byte == UNTOUCHED),
-                "{title}: received data as a rank that receives nothing"
-            );
-        }
-        self.keep(random, first);
-        second.into_iter().for_each(|second| self.keep(random, second));
-    }
-
-    fn tiles<T: Number>(&mut self) -> Rc<[Vec<u8>]> {
-        let tile = |rank| elements::<T>(u64::from(T::RAW.0) << 8 | rank as u64, TILE);
-        Rc::clone(self.tiles.entry(T::RAW.0).or_insert_with(|| (0..self.ranks).map(tile).collect()))
+    fn call(&mut self, case: u64, operation: Operation, data: Type, count: usize) {
+        let plan = Plan { operation, data, count, ranks: self.ranks, case };
+        let from_nccl = self.kinds(case, &mut Random::new(case << 8 | self.rank as u64));
+        let mut call = plan.prepare(self.rank, from_nccl, &mut self.kept);
+        assert_eq!(call.call(self.comm), OK, "{plan:?}: {}", last_error());
+        call.check(&mut self.kept).unwrap_or_else(|problem| panic!("{problem}"));
     }
 
     /// Runs the combinations of this `run`.
@@ -259,7 +81,7 @@ impl Rank {
         for operation in [Operation::Scatter, Operation::Broadcast, Operation::Gather] {
             for count in [10_000, 20_000] {
                 for _ in 0..self.ranks {
-                    self.call::<u32>(case, operation, count);
+                    self.call(case, operation, Type::of::<u32>(), count);
                     case += 1;
                 }
             }
@@ -276,7 +98,7 @@ impl Rank {
         ] {
             for count in [1_501, 10_000, 75_000] {
                 for _ in 0..rounds {
-                    self.call::<f32>(case, operation, count / blocks);
+                    self.call(case, operation, Type::of::<f32>(), count / blocks);
                     case += 1;
                 }
             }
@@ -286,8 +108,9 @@ impl Rank {
         }
         let random = &mut Random::new(run);
         for operation in Operation::all() {
-            for size in 0..4 {
-                let counts = counts(operation, 1 << size, self.ranks);
+            for size in [1, 2, 4, 8] {
+                let types: Vec<Type> = TYPES.into_iter().filter(|data| data.size == size).collect();
+                let counts = counts(operation, size, self.ranks);
                 for (index, count) in counts.iter().enumerate() {
                     let one_in = match (extent, counts.len() - index) {
                         (Extent::Full, 1 | 2) => 4,
@@ -297,7 +120,7 @@ impl Rank {
                     };
                     case += 1;
                     if random.once_in(one_in) {
-                        self.typed(case, operation, size, *count);
+                        self.call(case, operation, types[case as usize % types.len()], *count);
                     }
                 }
             }
@@ -311,23 +134,9 @@ impl Rank {
                 Operation::AllGather,
             ] {
                 case += 1;
-                self.call::<f64>(case, operation, count);
+                self.call(case, operation, Type::of::<f64>(), count);
                 self.kept.clear();
             }
-        }
-    }
-
-    /// Makes a call with a type of `1 << size` bytes.
-    fn typed(&mut self, case: u64, operation: Operation, size: usize, count: usize) {
-        match (size, case % 2) {
-            (0, 0) => self.call::<i8>(case, operation, count),
-            (0, _) => self.call::<Small<E4M3>>(case, operation, count),
-            (1, 0) => self.call::<Small<HALF>>(case, operation, count),
-            (1, _) => self.call::<Small<BFLOAT16>>(case, operation, count),
-            (2, 0) => self.call::<u32>(case, operation, count),
-            (2, _) => self.call::<f32>(case, operation, count),
-            (_, 0) => self.call::<i64>(case, operation, count),
-            (_, _) => self.call::<f64>(case, operation, count),
         }
     }
 }
@@ -342,78 +151,6 @@ fn counts(operation: Operation, size: usize, ranks: usize) -> Vec<usize> {
     let blocks = if operation.sends_blocks() || operation.receives_blocks() { ranks } else { 1 };
     counts.extend([((64 << 10) + 3) / blocks, ((1 << 20) + 3) / blocks]);
     counts
-}
-
-/// Returns the bytes of `count` elements, from element `start` on, of a repeated tile.
-fn tiled<T: Number>(tile: &[u8], start: usize, count: usize) -> Vec<u8> {
-    let skipped = start % TILE * T::SIZE;
-    let mut bytes = Vec::with_capacity(skipped + count * T::SIZE);
-    bytes.extend_from_slice(&tile[skipped..]);
-    while bytes.len() < count * T::SIZE {
-        bytes.extend_from_slice(tile);
-    }
-    bytes.truncate(count * T::SIZE);
-    bytes
-}
-
-fn issue<T: Number>(
-    operation: Operation,
-    send: *mut u8,
-    receive: *mut u8,
-    count: usize,
-    root: usize,
-    rank: usize,
-    comm: Comm,
-) -> ncclResult_t {
-    let (from, to, root, stream) = (send.cast(), receive.cast(), root as i32, ptr::null_mut());
-    match operation {
-        Operation::Reduction(function, op) => reduce::<T>(function, op, from, to, count, root, rank, comm),
-        Operation::Broadcast => nccl!(ncclBroadcast(from, to, count, T::RAW, root, comm.0, stream)),
-        Operation::AllGather => nccl!(ncclAllGather(from, to, count, T::RAW, comm.0, stream)),
-        Operation::Gather => nccl!(ncclGather(from, to, count, T::RAW, root, comm.0, stream)),
-        Operation::Scatter => nccl!(ncclScatter(from, to, count, T::RAW, root, comm.0, stream)),
-        Operation::AlltoAll => nccl!(ncclAlltoAll(from, to, count, T::RAW, comm.0, stream)),
-    }
-}
-
-/// Compares the bytes that `rank` received with the expected ones, given the tiles that the ranks send from `shift` on.
-#[allow(clippy::too_many_arguments)]
-fn check<T: Number>(
-    operation: Operation,
-    tiles: &[Vec<u8>],
-    shift: usize,
-    count: usize,
-    root: usize,
-    rank: usize,
-    received: &[u8],
-    title: &str,
-) {
-    let ranks = tiles.len();
-    let all = |start| (0..ranks).flat_map(|from| tiled::<T>(&tiles[from], shift + start, count)).collect();
-    let expected: Vec<u8> = match operation {
-        Operation::Reduction(function, op) => {
-            let first = if function == Function::ReduceScatter { rank * count } else { 0 };
-            let mut known: Vec<Option<T>> = vec![None; ranks * TILE];
-            for index in 0..count {
-                let (of, last) =
-                    ((shift + first + index) % TILE, last::<T>(function, ranks, count, root, first + index));
-                let expected =
-                    *known[last * TILE + of].get_or_insert_with(|| reduced::<T>(op, tiles, of, last));
-                let got = load::<T>(received, index);
-                assert!(
-                    got.bits() == expected.bits() || (got.is_nan() && expected.is_nan()),
-                    "{title}, at {index}: got {got:?}, not {expected:?}"
-                );
-            }
-            return;
-        }
-        Operation::Broadcast => tiled::<T>(&tiles[root], shift, count),
-        Operation::AllGather | Operation::Gather => all(0),
-        Operation::Scatter => tiled::<T>(&tiles[root], shift + rank * count, count),
-        Operation::AlltoAll => all(rank * count),
-    };
-    let wrong = received.iter().zip(&expected).position(|(got, expected)| got != expected);
-    assert_eq!((wrong, received.len()), (None, expected.len()), "{title}: the first wrong byte, the length");
 }
 
 /// Reduces in more allocations than ranks keep mappings of, and again after some were freed and their file descriptors'
@@ -501,11 +238,11 @@ fn run_cases(process: &RankProcess) {
     };
     on_own_ranks(process, |rank, comm| {
         let ranks = process.ranks;
-        let mut rank = Rank { rank, ranks, comm, kind, kept: vec![], tiles: HashMap::new() };
+        let mut rank = Rank { rank, ranks, comm, kind, kept: vec![] };
         rank.cases(extent, run.parse().unwrap());
         // Calls of one length, until each method has had its turn.
         let repeated = if restriction == ["tuned"] { 30 } else { 0 };
-        (0..repeated).for_each(|case| rank.call::<u32>(case, Operation::Broadcast, 50_000));
+        (0..repeated).for_each(|case| rank.call(case, Operation::Broadcast, Type::of::<u32>(), 50_000));
     });
 }
 

@@ -4,17 +4,15 @@
 
 use std::io::{BufRead, BufReader};
 use std::process::Child;
-use std::ptr;
 use std::thread;
 use std::time::Duration;
 
 use crate::common::processes::{self, RankProcess, finish, kill, stop};
 use crate::common::{OK, REMOTE, all_reduce, init_rank, last_error, unique_id, wait_for_peers};
-use libnccl::sys::{ncclDataType_t, ncclResult_t, ncclUniqueId};
+use libnccl::sys::{ncclResult_t, ncclUniqueId};
 
 rank_tasks! {
     "sum" => sum_with_timeout,
-    "receive" => receive_with_timeout,
     "absent" => stay_away,
     "sum_twice" => sum_twice,
     "sum_and_sleep" => sum_and_sleep,
@@ -30,13 +28,6 @@ fn print_remote_error(code: ncclResult_t) {
 
 fn sum_with_timeout(process: &RankProcess) {
     print_remote_error(all_reduce(&mut [1.0; 70_000], process.join().0));
-}
-
-fn receive_with_timeout(process: &RankProcess) {
-    let comm = process.join();
-    let (mut buffer, peer) = ([0_i32; 5], 1 - process.rank() as i32);
-    let (place, data_type) = (buffer.as_mut_ptr().cast(), ncclDataType_t::ncclInt32);
-    print_remote_error(nccl!(ncclRecv(place, buffer.len(), data_type, peer, comm.0, ptr::null_mut())));
 }
 
 fn stay_away(process: &RankProcess) {
@@ -105,30 +96,6 @@ fn wait_for_rank_without_call_is_reported_once_and_given_up() {
 }
 
 #[test]
-fn ranks_in_different_calls_name_each_others() {
-    let printed: Vec<_> = start(&["sum", "receive"], 2).into_iter().map(finish).collect();
-    assert_parts(
-        &printed[0],
-        &[
-            "still waits in call 1, ncclAllReduce(",
-            "for rank 1 (",
-            "), which is in call 1, ncclRecv(count 5, ncclInt32, peer 0)\n",
-        ],
-    );
-    assert_parts(
-        &printed[1],
-        &[
-            "still waits in call 1, ncclRecv(count 5, ncclInt32, peer 0), for rank 0 (",
-            "), which is in call 1, ncclAllReduce(count 70000, ncclFloat64, ncclSum)\n",
-        ],
-    );
-    assert!(
-        printed.iter().all(|text| text.contains("waited longer than LIBNCCL_CPU_TIMEOUT")),
-        "{printed:?}"
-    );
-}
-
-#[test]
 fn stopped_process_is_reported_with_its_last_call() {
     let mut children = start(&["sum_twice", "sum_and_sleep"], 2);
     let mut other = children.pop().unwrap();
@@ -143,15 +110,6 @@ fn stopped_process_is_reported_with_its_last_call() {
             "rank 0 of 2 still waits in call 2, ncclAllReduce(count 4, ncclFloat64, ncclSum), for rank 1 (",
             "), which has called nothing since call 1, ncclAllReduce(count 3, ncclFloat64, ncclSum) and is stopped by a signal",
         ],
-    );
-}
-
-#[test]
-fn init_names_the_ranks_that_have_not_come() {
-    let child = start(&["init"], 3).pop().unwrap();
-    assert_parts(
-        &finish(child),
-        &["error: ", "1 of 3 ranks have come; missing: ranks 1, 2 (LIBNCCL_CPU_TIMEOUT)"],
     );
 }
 

@@ -7,8 +7,8 @@ use crate::common::memory::Memory;
 use crate::common::processes::{self, RankProcess};
 use crate::common::watchdog::Watchdog;
 use crate::common::{
-    self, ARGUMENT, Address, Comm, Mode, OK, PROGRESS, USAGE, alone, assert_last_error, init,
-    init_nonblocking, last_error, on_threads, together, unique_id, wait_async,
+    self, ARGUMENT, Address, Comm, Mode, OK, USAGE, alone, assert_last_error, init, last_error, on_threads,
+    together,
 };
 use libnccl::sys::{ncclComm_t, ncclResult_t, ncclWindow_t};
 
@@ -201,30 +201,8 @@ fn window_register_mismatch_names_both_ranks() {
     comms.into_iter().for_each(Comm::destroy);
 }
 
-#[test]
-fn nonblocking_window_register_completes() {
-    let _watchdog = Watchdog::new();
-    let (mut win, memory) = (ptr::null_mut(), Memory::new(1024));
-    let Comm(comm) = init_nonblocking(unique_id(), 1, 0);
-    assert_eq!(wait_async(comm), OK);
-    assert_eq!(register(comm, &memory, &mut win, 0), PROGRESS);
-    assert_eq!(wait_async(comm), OK);
-    assert_eq!(user_pointer(comm, win), Ok(memory.start.cast()));
-    Comm(comm).destroy();
-}
-
 rank_tasks! {
-    "register_shared" => register_shared_memory,
     "register_private" => register_private_memory_at_rank_1,
-}
-
-fn register_shared_memory(process: &RankProcess) {
-    let Comm(comm) = process.join();
-    let (memory, mut win) = (Memory::new(10_000), ptr::dangling_mut());
-    assert_eq!(register(comm, &memory, &mut win, 1), OK, "{}", last_error());
-    assert_eq!(user_pointer(comm, win), Ok(memory.start.cast()));
-    assert_eq!(deregister(comm, win), OK);
-    Comm(comm).destroy();
 }
 
 fn register_private_memory_at_rank_1(process: &RankProcess) {
@@ -237,12 +215,6 @@ fn register_private_memory_at_rank_1(process: &RankProcess) {
     assert!(win.is_null(), "a window of private memory");
     assert_eq!(deregister(comm, win), OK);
     Comm(comm).destroy();
-}
-
-#[test]
-fn window_between_processes_is_created() {
-    let _watchdog = Watchdog::new();
-    processes::run("register_shared", 3);
 }
 
 #[test]

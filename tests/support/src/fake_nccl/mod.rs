@@ -230,6 +230,11 @@ impl FakeNccl {
         self.state().all_violations()
     }
 
+    /// Returns the communicators and operators that have not ended.
+    pub fn leaks(&self) -> Vec<String> {
+        self.state().leaks()
+    }
+
     /// Asserts that there are no violations, and that every communicator and every operator has ended.
     pub fn assert_clean(&self, context: &str) {
         let state = self.state();

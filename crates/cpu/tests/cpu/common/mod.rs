@@ -13,6 +13,7 @@ macro_rules! nccl {
 #[macro_use]
 pub(crate) mod processes;
 
+pub(crate) mod call;
 pub(crate) mod memory;
 pub(crate) mod random;
 pub(crate) mod reference;

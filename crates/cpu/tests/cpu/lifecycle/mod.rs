@@ -18,7 +18,5 @@ rank_tasks! {
     "init_beyond_file_size_limit" => resource_limits::init_beyond_file_size_limit,
     "init_out_of_descriptors" => resource_limits::init_out_of_descriptors,
     "log" => init::log_lifecycle,
-    "split" => split::split_until_killed,
-    "time_splits" => init::time_splits,
     "without_threads" => resource_limits::make_calls_without_threads,
 }

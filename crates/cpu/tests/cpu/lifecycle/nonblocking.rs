@@ -5,7 +5,7 @@ use std::ptr;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use libnccl::sys::{NCCL_SUSPEND_MEM, ncclDataType_t, ncclRedOp_t, ncclResult_t, ncclUniqueId};
+use libnccl::sys::{NCCL_SUSPEND_MEM, ncclDataType_t, ncclRedOp_t, ncclResult_t};
 
 use super::calls::{count, init_nonblocking_pair, rank, sum};
 use crate::common::watchdog::Watchdog;
@@ -13,55 +13,6 @@ use crate::common::{
     ARGUMENT, Address, Comm, LIMIT, OK, PROGRESS, REMOTE, SOON, USAGE, alone, assert_last_error, async_error,
     init_nonblocking, last_error, nonblocking, on_threads, unique_id, wait_async,
 };
-
-#[test]
-fn nonblocking_calls_complete_in_background() {
-    let (_alone, _watchdog) = (alone(), Watchdog::new());
-    let id = unique_id();
-    let first = init_nonblocking(id, 2, 0);
-    let mut number = 0;
-    assert_eq!(nccl!(ncclCommCount(first.0, &mut number)), ARGUMENT, "the initialisation is in progress");
-    assert_eq!(async_error(first.0), PROGRESS);
-    let comms = [first, init_nonblocking(id, 2, 1)];
-    comms.iter().for_each(|comm| assert_eq!(wait_async(comm.0), OK));
-
-    let mut children = [ptr::null_mut(); 2];
-    for (comm, child) in comms.iter().zip(&mut children) {
-        assert_eq!(nccl!(ncclCommSplit(comm.0, 0, -rank(comm.0), child, ptr::null_mut())), PROGRESS);
-    }
-    comms.iter().for_each(|comm| assert_eq!(wait_async(comm.0), OK));
-    for (me, child) in children.into_iter().enumerate() {
-        assert_eq!((wait_async(child), rank(child)), (OK, 1 - me as i32));
-        Comm(child).destroy();
-    }
-
-    let (mut token, mut grown) = (ncclUniqueId::default(), [ptr::null_mut(); 3]);
-    assert_eq!(nccl!(ncclCommGetUniqueId(comms[0].0, &mut token)), OK);
-    let [one, two, three] = &mut grown;
-    let none = ptr::null_mut();
-    assert_eq!(nccl!(ncclCommGrow(comms[0].0, 3, &token, -1, one, none)), PROGRESS);
-    assert_eq!(nccl!(ncclCommGrow(comms[1].0, 3, ptr::null(), -1, two, none)), PROGRESS);
-    assert_eq!(nccl!(ncclCommGrow(ptr::null_mut(), 3, &token, 2, three, &mut nonblocking())), PROGRESS);
-    assert!(!grown[2].is_null());
-    for comm in [comms[0].0, comms[1].0, grown[2]] {
-        assert_eq!(wait_async(comm), OK);
-    }
-    for (me, comm) in grown.into_iter().enumerate() {
-        assert_eq!((count(comm), rank(comm)), (3, me as i32));
-        Comm(comm).destroy();
-    }
-
-    let mut fewer = ptr::null_mut();
-    assert_eq!(nccl!(ncclCommShrink(comms[1].0, [0].as_mut_ptr(), 1, &mut fewer, none, 0)), PROGRESS);
-    assert_eq!(wait_async(comms[1].0), OK);
-    assert_eq!((count(fewer), rank(fewer)), (1, 0));
-    Comm(fewer).destroy();
-    for comm in comms {
-        assert_eq!(nccl!(ncclCommFinalize(comm.0)), OK);
-        assert_eq!(wait_async(comm.0), OK);
-        comm.destroy();
-    }
-}
 
 /// A rank first gets the result of its own call, even if a peer has aborted since.
 #[test]

@@ -1,95 +1,23 @@
 //! `ncclCommSplit`.
 
 use std::ptr;
-use std::thread;
-use std::time::{Duration, Instant};
 
-use libnccl::sys::{NCCL_SPLIT_NOCOLOR, ncclComm_t};
-
-use super::calls::{self, assert_members, join, shrink, split, sum};
-use crate::common::processes::{RankProcess, kill, spawn};
+use super::calls::{assert_members, shrink, sum};
 use crate::common::watchdog::Watchdog;
 use crate::common::{
-    self, ARGUMENT, Comm, Mode, OK, REMOTE, SOON, USAGE, alone, assert_last_error, async_error, init,
-    init_rank, last_error, on_threads, together, unique_id,
+    ARGUMENT, Comm, Mode, OK, REMOTE, alone, assert_last_error, init, last_error, on_threads,
 };
 
-/// Splits again and again until the process is killed.
-pub(crate) fn split_until_killed(process: &RankProcess) {
-    let comm = join(process);
-    for _ in 0..1_000_000 {
-        let child = split(comm.0, 0, -(process.rank() as i32));
-        child.unwrap_or_else(|_| panic!("{}", last_error())).destroy();
-    }
-    panic!("not killed");
-}
-
 #[test]
-fn split_by_color_orders_ranks_by_key() {
+fn split_with_invalid_arguments_fails() {
     let (_alone, _watchdog) = (alone(), Watchdog::new());
-    for mode in [Mode::Threads, Mode::Group] {
-        let comms = init(mode, 5);
-        let mut children: Vec<ncclComm_t> = vec![ptr::null_mut(); 5];
-        let places = common::addresses(std::slice::from_mut(&mut children))[0];
-        together(mode, &comms, |rank, comm| {
-            let place = { places }.0.wrapping_add(rank);
-            nccl!(ncclCommSplit(comm, rank as i32 % 2, -(rank as i32), place, ptr::null_mut()))
-        });
-        let children: Vec<Comm> = children.into_iter().map(Comm).collect();
-        on_threads(5, |rank| {
-            let members: &[i32] = if rank % 2 == 0 { &[4, 2, 0] } else { &[3, 1] };
-            assert_members(children[rank], rank as i32, members);
-        });
-        // The parent stays usable, and can be destroyed before or after its children.
-        on_threads(5, |rank| assert_eq!(sum({ comms[rank] }.0, 1), Ok(5)));
-        comms[..3].iter().for_each(|comm| comm.destroy());
-        on_threads(5, |rank| assert_eq!(sum({ children[rank] }.0, 1), Ok(if rank % 2 == 0 { 3 } else { 2 })));
-        children.into_iter().for_each(Comm::destroy);
-        comms[3..].iter().for_each(|comm| comm.destroy());
-    }
-}
-
-#[test]
-fn split_without_color_returns_null_comm() {
-    let (_alone, _watchdog) = (alone(), Watchdog::new());
-    let comms = init(Mode::Threads, 3);
-    on_threads(3, |rank| {
-        let color = if rank == 1 { NCCL_SPLIT_NOCOLOR } else { 7 };
-        let child = split({ comms[rank] }.0, color, 0).unwrap();
-        if rank == 1 {
-            assert!({ child }.0.is_null());
-        } else {
-            assert_members(child, rank as i32, &[0, 2]);
-            child.destroy();
-        }
-    });
+    let comms = init(Mode::Group, 1);
     let mut child = ptr::null_mut();
     let Comm(comm) = comms[0];
     assert_eq!(nccl!(ncclCommSplit(comm, -2, 0, &mut child, ptr::null_mut())), ARGUMENT);
     assert_eq!(nccl!(ncclCommSplit(comm, 0, 0, ptr::null_mut(), ptr::null_mut())), ARGUMENT);
     assert_eq!(nccl!(ncclCommSplit(ptr::null_mut(), 0, 0, &mut child, ptr::null_mut())), ARGUMENT);
     comms.into_iter().for_each(Comm::destroy);
-}
-
-#[test]
-fn nested_splits_order_ranks_by_key() {
-    let (_alone, _watchdog) = (alone(), Watchdog::new());
-    let comms = init(Mode::Threads, 4);
-    on_threads(4, |rank| {
-        let (mut comm, me) = (comms[rank], rank as i32);
-        let mut members = vec![0, 1, 2, 3];
-        for _ in 0..3 {
-            members.reverse();
-            let child = split(comm.0, 0, -calls::rank(comm.0)).unwrap();
-            assert_members(child, me, &members);
-            comm.destroy();
-            comm = child;
-        }
-        let single = split(comm.0, me, 0).unwrap();
-        assert_members(single, me, &[me]);
-        single.destroy();
-        comm.destroy();
-    });
 }
 
 #[test]
@@ -113,78 +41,6 @@ fn splits_in_one_group_create_all_children() {
     });
     children.into_iter().flatten().for_each(Comm::destroy);
     comms.into_iter().for_each(Comm::destroy);
-}
-
-#[test]
-fn split_while_peer_calls_all_reduce_is_invalid_usage() {
-    let (_alone, _watchdog) = (alone(), Watchdog::new());
-    let comms = init(Mode::Threads, 2);
-    let codes = on_threads(2, |rank| {
-        let Comm(comm) = comms[rank];
-        if rank == 0 { split(comm, 0, 0).map(|_| 0) } else { sum(comm, 1) }
-    });
-    assert_eq!(codes, [Err(USAGE); 2]);
-    assert_last_error("rank 1 called ncclAllReduce");
-    assert_last_error("rank 0 called ncclCommSplit");
-    on_threads(2, |rank| split({ comms[rank] }.0, 0, 0).unwrap().destroy());
-    comms.into_iter().for_each(Comm::destroy);
-}
-
-#[test]
-fn split_with_aborted_rank_returns_remote_error() {
-    let (_alone, _watchdog) = (alone(), Watchdog::new());
-    let comms = init(Mode::Threads, 3);
-    let codes = on_threads(3, |rank| {
-        let Comm(comm) = comms[rank];
-        if rank == 2 {
-            thread::sleep(Duration::from_millis(20));
-            assert_eq!(nccl!(ncclCommAbort(comm)), OK);
-            return REMOTE;
-        }
-        split(comm, 0, 0).unwrap_err()
-    });
-    assert_eq!(codes, [REMOTE; 3]);
-    assert_eq!(async_error({ comms[0] }.0), REMOTE);
-    comms[..2].iter().for_each(|comm| comm.destroy());
-}
-
-#[test]
-fn split_with_killed_rank_returns_remote_error() {
-    let (_alone, _watchdog) = (alone(), Watchdog::new());
-    for turn in 0..8 {
-        let id = unique_id();
-        let mut child = spawn("split", &id, 3, 1);
-        let joined = std::sync::Barrier::new(3);
-        let joined = &joined;
-        thread::scope(|scope| {
-            let others = [0, 2].map(|rank| {
-                scope.spawn(move || {
-                    let Comm(comm) = init_rank(id, 3, rank).unwrap();
-                    assert_eq!(sum(comm, 1), Ok(3));
-                    joined.wait();
-                    let (code, at) = loop {
-                        match split(comm, 0, -(rank as i32)) {
-                            Ok(child) => child.destroy(),
-                            Err(code) => break (code, Instant::now()),
-                        }
-                    };
-                    assert_eq!(async_error(comm), REMOTE);
-                    Comm(comm).destroy();
-                    (code, at)
-                })
-            });
-            // A different delay each time, so that the rank dies at different points of a split.
-            joined.wait();
-            thread::sleep(Duration::from_micros(5_000 + 1_370 * turn));
-            kill(&mut child);
-            let killed = Instant::now();
-            for other in others {
-                let (code, at) = other.join().unwrap();
-                assert_eq!(code, REMOTE);
-                assert!(at.saturating_duration_since(killed) < SOON, "{:?}", at - killed);
-            }
-        });
-    }
 }
 
 /// A rank leaves a communicator when another communicator of the same group could not be created.

@@ -1,16 +1,17 @@
-//! One run of one method, in a thread of its own and with a deadline.
+//! One run of one case, in a thread of its own and with a deadline.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{RecvTimeoutError, channel};
-use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use libnccl::{AbortHandle, Error, Result};
+use libnccl::{AbortHandle, Error, Result, Version};
 use libnccl_test_support::fake_nccl::FakeNccl;
 
-use super::fault::Fault;
-use super::methods::{Fixture, Method};
+use super::fault::{Fault, Progress};
+
+use crate::fixture::Fixture;
+use crate::methods::Case;
 
 /// The event that ends a wait for a communicator that never makes progress.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -30,41 +31,34 @@ const DEADLINE: Duration = Duration::from_secs(30);
 /// The outcome of a run.
 pub(crate) struct Outcome {
     pub(crate) result: Result<()>,
+    /// The functions that the method has called.
     pub(crate) calls: Vec<&'static str>,
-    /// The number of calls before those that the method is about.
-    before: usize,
     pub(crate) was_hit: bool,
     pub(crate) took: Duration,
 }
 
 impl Outcome {
-    /// Returns the calls that the method is about, each with its number among those of its function.
-    pub(crate) fn own_calls(&self, method: &Method) -> Vec<(&'static str, usize)> {
-        let numbered = self.calls.iter().enumerate().map(|(index, function)| {
+    /// Returns the calls, each with its number among those of its function.
+    pub(crate) fn numbered_calls(&self) -> Vec<(&'static str, usize)> {
+        let number = |(index, function): (usize, &&'static str)| {
             (*function, self.calls[..index].iter().filter(|called| *called == function).count())
-        });
-        let is_own = |(function, _): &(&str, usize)| {
-            // The communicator's end is tested by the methods that are about it.
-            method.is_about_lifecycle || !["ncclCommFinalize", "ncclCommDestroy"].contains(function)
         };
-        let before = if method.is_about_lifecycle { 0 } else { self.before };
-        // The first two are those of loading, which `versions.rs` tests.
-        numbered.skip(before.max(2)).filter(is_own).collect()
+        self.calls.iter().enumerate().map(number).collect()
     }
 }
 
-/// Runs a method without a fault.
-pub(crate) fn baseline(method: &Method, timing: Timing) -> Outcome {
-    run(method, timing, None)
+/// Runs a case without a fault.
+pub(crate) fn baseline(case: &Case, timing: Timing) -> Outcome {
+    run(case, timing, None)
 }
 
-pub(crate) fn run(method: &Method, timing: Timing, fault: Option<Fault>) -> Outcome {
-    let context = format!("{}, {timing:?}, {fault:?}", method.name);
+pub(crate) fn run(case: &Case, timing: Timing, fault: Option<Fault>) -> Outcome {
+    let context = format!("{}, {timing:?}, {fault:?}", case.name);
     let (sender, receiver) = channel();
     thread::scope(|scope| {
         scope.spawn(|| {
             let sender = sender; // Dropped if it panics.
-            let _ = sender.send(outcome(method, timing, fault));
+            let _ = sender.send(outcome(case, timing, fault));
         });
         match receiver.recv_timeout(DEADLINE) {
             Ok((outcome, violations)) => {
@@ -84,20 +78,22 @@ pub(crate) fn run(method: &Method, timing: Timing, fault: Option<Fault>) -> Outc
     })
 }
 
-fn outcome(method: &Method, timing: Timing, fault: Option<Fault>) -> (Outcome, Vec<String>) {
-    let library = fault.as_ref().map_or_else(FakeNccl::new, Fault::library);
-    let handles: Arc<Mutex<Vec<AbortHandle>>> = Arc::default();
-    let publish = {
-        let handles = Arc::clone(&handles);
-        move |handle| handles.lock().unwrap_or_else(PoisonError::into_inner).push(handle)
+fn outcome(case: &Case, timing: Timing, fault: Option<Fault>) -> (Outcome, Vec<String>) {
+    let library = match &fault {
+        Some(fault) => fault.library(case.version),
+        None => FakeNccl::of_release(case.version),
     };
-    let timeout = (timing == Timing::Timeout).then_some(TIMEOUT);
+    let arm = || fault.iter().for_each(|fault| fault.arm(&library));
+    // Which function creates ids is decided when the library is loaded.
+    let is_of_load = fault.as_ref().is_some_and(|fault| fault.function == "ncclGetUniqueId");
+    if is_of_load {
+        arm();
+    }
     let is_over = AtomicBool::new(false);
-    let abort_all = || {
+    let abort_all = |handles: Vec<AbortHandle>| {
         library.attach();
         while !is_over.load(Ordering::Relaxed) {
             if library.has_deviated() {
-                let handles = handles.lock().unwrap_or_else(PoisonError::into_inner).clone();
                 handles.iter().for_each(|handle| drop(handle.abort()));
             }
             thread::sleep(Duration::from_micros(200));
@@ -105,33 +101,43 @@ fn outcome(method: &Method, timing: Timing, fault: Option<Fault>) -> (Outcome, V
     };
     let start = Instant::now();
     let mut before = 0;
-    let act = || {
-        let fixture = Fixture::new(library.clone(), timeout, Box::new(publish));
-        let result = fixture.map_err(Error::from).and_then(|fixture| {
-            let result = (method.act)(&fixture);
-            before = fixture.before();
-            result
-        });
-        is_over.store(true, Ordering::Relaxed);
-        result
-    };
-    let result = if timing == Timing::Abort {
+    // Before, all communicators block.
+    let has_timeout = timing == Timing::Timeout && case.version >= Version::new(2, 14, 3);
+    let made = Fixture::of(library.clone(), has_timeout.then_some(TIMEOUT));
+    let result = made.and_then(|fixture| {
+        before = library.calls().len();
+        if !is_of_load {
+            arm();
+        }
         thread::scope(|scope| {
-            scope.spawn(abort_all);
-            act()
+            if timing == Timing::Abort {
+                let handles = fixture.abort_handles();
+                scope.spawn(move || abort_all(handles));
+            }
+            let result = (case.act)(&fixture);
+            is_over.store(true, Ordering::Relaxed);
+            result.map(|kept| (kept, fixture))
         })
-    } else {
-        act()
-    };
+    });
     let took = start.elapsed();
-    let (calls, was_hit) = (library.calls(), library.has_deviated());
+    let (calls, was_hit) = (library.calls().split_off(before), library.has_deviated());
+    let result = result.map(drop);
     library.repair();
+    library.write_pending_children();
     let mut violations = library.violations();
+    let ends_all = |fault: &Fault| {
+        // A child may be left incomplete, which its parent ends, and an end that fails may come in the background.
+        let is_over = timing == Timing::None || fault.progress == Progress::Never;
+        is_over && fault.output.is_none() && !fault.is_absent && fault.function != "ncclCommGetAsyncError"
+    };
+    if fault.as_ref().is_none_or(ends_all) {
+        violations.extend(library.leaks());
+    }
     // Whatever has happened, this thread is outside any group.
     if let Err(error) = library.load().map_err(Error::from).and_then(|nccl| nccl.group(|_| Ok(()))) {
         violations.push(format!("a later group fails: {error}"));
     }
-    (Outcome { result, calls, before, was_hit, took }, violations)
+    (Outcome { result, calls, was_hit, took }, violations)
 }
 
 /// Checks that an error names the call, and NCCL's code if it is NCCL's.

@@ -4,8 +4,8 @@ use libnccl::Error;
 use libnccl_test_support::fake_nccl::ErrorText;
 
 use super::fault::Fault;
-use super::methods;
 use super::run::{Timing, baseline, run};
+use crate::methods;
 
 const TEXTS: [(ErrorText, &str); 5] = [
     (ErrorText::Null, ""),
@@ -17,12 +17,12 @@ const TEXTS: [(ErrorText, &str); 5] = [
 
 #[test]
 fn error_text_of_any_bytes_is_copied() {
-    for method in methods::all() {
-        for call in baseline(&method, Timing::Timeout).own_calls(&method) {
+    for case in methods::all() {
+        for call in baseline(&case, Timing::Timeout).numbered_calls() {
             for (text, expected) in TEXTS {
                 let fault = Fault { code: 3, text, ..Fault::of(call) };
                 let Err(Error::Nccl { message, detail, .. }) =
-                    run(&method, Timing::Timeout, Some(fault)).result
+                    run(&case, Timing::Timeout, Some(fault)).result
                 else {
                     continue; // Checked with the codes.
                 };

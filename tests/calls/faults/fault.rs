@@ -1,6 +1,7 @@
 //! Faults: the ways in which one call goes wrong.
 
-use libnccl::sys::{Functions, NCCL_VERSION_CODE};
+use libnccl::Version;
+use libnccl::sys::Functions;
 use libnccl_test_support::fake_nccl::{AsyncStates, ErrorText, FakeNccl, IN_PROGRESS, Output, Rule, SUCCESS};
 
 /// The header's codes, and some that it does not know.
@@ -32,16 +33,17 @@ impl Progress {
 #[derive(Debug, Clone)]
 pub(crate) struct Fault {
     pub(crate) function: &'static str,
-    /// The number of the call among those of the function, from 0.
+    /// The number of the call among those that the method makes of the function, from 0.
     pub(crate) at: usize,
     pub(crate) code: u32,
-    pub(crate) output: Output,
+    /// `None` writes what NCCL does.
+    pub(crate) output: Option<Output>,
     pub(crate) progress: Progress,
     pub(crate) text: ErrorText,
     /// The library lacks the function.
     pub(crate) is_absent: bool,
-    /// The code that the library writes as its version.
-    pub(crate) version: i32,
+    /// The code that the library writes as its version, if it is another one.
+    pub(crate) version: Option<i32>,
 }
 
 impl Fault {
@@ -52,27 +54,33 @@ impl Fault {
             function: known.expect("a function of the header"),
             at,
             code: SUCCESS,
-            output: Output::Correct,
+            output: None,
             progress: Progress::Done,
             text: ErrorText::Plain,
             is_absent: false,
-            version: NCCL_VERSION_CODE.cast_signed(),
+            version: None,
         }
     }
 
-    /// Creates a library that has the fault, for the calls of this thread.
-    pub(crate) fn library(&self) -> FakeNccl {
-        let library = FakeNccl::new();
-        library.set_version(self.version);
+    /// Creates a library that has what is wrong when it is loaded, for the calls of this thread.
+    pub(crate) fn library(&self, release: Version) -> FakeNccl {
+        let library = FakeNccl::of_release(release);
+        if let Some(version) = self.version {
+            library.set_version(version);
+        }
         library.set_error_text(self.text);
         if self.is_absent {
             library.remove_functions(|name| name == self.function);
         }
+        library
+    }
+
+    /// Makes the call go wrong; of those of the function, those before this do not count.
+    pub(crate) fn arm(&self, library: &FakeNccl) {
         library.add_rule(Rule {
-            output: Some(self.output),
+            output: self.output,
             async_states: Some(self.progress.states()),
             ..Rule::once(self.function, self.at, self.code)
         });
-        library
     }
 }
