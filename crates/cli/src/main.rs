@@ -9,6 +9,7 @@ mod doctor;
 mod env;
 mod escapes;
 mod exit_status;
+mod file;
 mod gpu;
 mod library;
 mod man;

@@ -8,6 +8,8 @@ use anstream::{AutoStream, ColorChoice};
 use anstyle::{AnsiColor, Style};
 use anyhow::{Context, Result};
 
+use crate::file;
+
 const COLORS: [AnsiColor; 6] = [
     AnsiColor::Cyan,
     AnsiColor::Green,
@@ -111,6 +113,6 @@ impl Output {
 fn create(folder: &Path, stream: Stream) -> Result<File> {
     let path: PathBuf = folder.join(format!("{}.log", stream.name()));
     fs::create_dir_all(folder)
-        .and_then(|()| File::create(&path))
+        .and_then(|()| file::create(&path))
         .with_context(|| format!("cannot create {}", path.display()))
 }

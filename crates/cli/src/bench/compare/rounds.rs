@@ -35,12 +35,11 @@ fn once(backend: Backend, arguments: &[OsString]) -> Result<Report> {
     command.arg("bench").args(arguments).args(["--backend", backend.name(), "--json"]);
     let output = command.stdin(Stdio::null()).stderr(Stdio::inherit()).output();
     let output = output.context("cannot start this program again")?;
-    let text = String::from_utf8_lossy(&output.stdout);
     if !output.status.success() {
         bail!("the measurement with {} ended: {}", backend.name(), output.status);
     }
-    let report =
-        Report::from_json(&text).with_context(|| format!("the measurement with {}", backend.name()))?;
+    let report = Report::from_json(&output.stdout)
+        .with_context(|| format!("the measurement with {}", backend.name()))?;
     let measured = &report.library.backend;
     ensure!(measured == backend.name(), "asked for {}, and {measured} was measured", backend.name());
     Ok(report)
