@@ -15,6 +15,7 @@ mod library;
 mod man;
 mod nccl_file;
 mod output;
+mod preload;
 mod ras;
 mod recorder;
 mod run;

@@ -16,6 +16,7 @@ use super::arguments::RunArguments;
 use super::event::Event;
 use super::output::{Output, Stream};
 use super::process::{this_program, wait_without_reaping};
+use crate::preload;
 
 /// The variables that all ranks of an attempt share.
 pub(super) struct Job {
@@ -138,9 +139,7 @@ fn set_variables(
         command.env(libnccl::PATH_VARIABLE, &library);
         // First in the search of the dynamic linker, and for programs whose own path would come before it.
         for (name, first) in [("LD_LIBRARY_PATH", folder), ("LD_PRELOAD", &library)] {
-            let rest = libnccl::environment::variable(name).filter(|rest| !rest.is_empty());
-            let rest = rest.iter().flat_map(env::split_paths);
-            command.env(name, env::join_paths(std::iter::once(first.clone()).chain(rest))?);
+            command.env(name, preload::before(name, first)?);
         }
     }
     Ok(())
@@ -164,7 +163,9 @@ fn cpu_folder(given: Option<&Path>) -> Result<PathBuf> {
             names.join(" or ")
         )
     })?;
-    std::path::absolute(folder).context("the path of the current folder is not known")
+    let folder = std::path::absolute(folder).context("the path of the current folder is not known")?;
+    preload::check(&folder)?;
+    Ok(folder)
 }
 
 /// Returns a port of this host that is free. Another program may take it before rank 0 does.
