@@ -21,6 +21,7 @@ mod ranks;
 mod report;
 mod supervisor;
 
+use std::ffi::OsStr;
 use std::io::{self, Read, Write};
 use std::os::unix::process::CommandExt;
 use std::process::{ChildStdin, Command, ExitCode, Stdio};
@@ -35,7 +36,8 @@ use signal_hook::consts::{SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGUSR1, SIGUSR2};
 use signal_hook::iterator::Signals;
 
 use self::output::Stream;
-use self::process::{ROLE, asks_for_the_end, end_with_parent, exit_code, ignores, this_program};
+pub(crate) use self::process::end_with_parent;
+use self::process::{ROLE, asks_for_the_end, exit_code, ignores, this_program};
 use arguments::RunArguments;
 
 /// The signals that reach the ranks.
@@ -61,6 +63,15 @@ pub(crate) fn run(arguments: &RunArguments) -> Result<ExitCode> {
         }
         _ => bail!("invalid {ROLE}={}; nccl run sets it for its own processes", role.display()),
     }
+}
+
+/// Returns the command for a program that the kernel ends with this process.
+///
+/// Must be started on the main thread: the kernel ends it when the *thread* that started it ends.
+pub(crate) fn program_that_ends_with_this(program: impl AsRef<OsStr>) -> Command {
+    let mut command = Command::new("/proc/self/exe");
+    command.args(["run", "-n", "1", "--"]).arg(program).env(ROLE, process::rank());
+    command
 }
 
 /// Starts the supervisor, passes signals on to it, prints what it gets from there, and kills what it leaves.
