@@ -10,6 +10,8 @@ use libnccl::Version;
 use object::read::elf::ElfFile64;
 use object::{Object, ObjectSection, ReadCache};
 
+use crate::file;
+
 /// The content of the file's strings.
 #[derive(Debug, Default, Clone, PartialEq, Eq)]
 pub(crate) struct NcclFile {
@@ -54,7 +56,7 @@ impl NcclFile {
     ///
     /// NCCL's file has hundreds of megabytes of GPU code: its constants alone are read.
     pub(crate) fn read(path: &Path) -> Option<Self> {
-        let cache = ReadCache::new(File::open(path).ok()?);
+        let cache = ReadCache::new(file::open(path, File::options().read(true)).ok()?);
         let file = ElfFile64::<object::Endianness, _>::parse(&cache).ok()?;
         let constants = file.section_by_name(".rodata")?.data().ok()?;
         Some(Self::from_constants(constants))

@@ -4,6 +4,8 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
 
+use crate::file;
+
 /// The files below a root, and an environment. Tests fabricate both.
 #[derive(Debug)]
 pub(crate) struct System {
@@ -49,7 +51,7 @@ impl System {
 
     /// Reads a file; `None` if it cannot be read.
     pub(crate) fn read(&self, path: impl AsRef<Path>) -> Option<String> {
-        let bytes = fs::read(self.place(path)).ok()?;
+        let bytes = file::read(&self.place(path)).ok()?;
         Some(String::from_utf8_lossy(&bytes).into_owned())
     }
 

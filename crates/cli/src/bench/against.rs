@@ -10,6 +10,7 @@ use anyhow::{Context, Result, bail, ensure};
 
 use super::arguments::{MeasureArguments, OneOrAll};
 use super::parameters::{Parameters, Step};
+use crate::run::program_that_ends_with_this;
 
 /// The number of turns of each program.
 const ROUNDS: usize = 5;
@@ -25,14 +26,15 @@ struct Row {
 
 /// Runs both programs in turns, and prints the ratios of their bus bandwidths.
 pub(crate) fn run(program: &Path, arguments: &MeasureArguments, parameters: &Parameters) -> Result<()> {
-    let mut own = Command::new(env::current_exe()?);
+    let this = env::current_exe()?;
+    let mut own = program_that_ends_with_this(&this);
     own.args(own_arguments(env::args_os().skip(1))).arg("--csv");
-    let mut other = Command::new(program);
+    let mut other = program_that_ends_with_this(program);
     other.args(other_arguments(arguments, parameters));
     let mut rounds = Vec::with_capacity(ROUNDS);
     for _ in 0..ROUNDS {
-        let ours = rows(&output(&mut own)?, own_row)?;
-        let theirs = rows(&output(&mut other)?, other_row)?;
+        let ours = rows(&output(&this, &mut own)?, own_row)?;
+        let theirs = rows(&output(program, &mut other)?, other_row)?;
         check_same(&ours, &theirs)
             .with_context(|| format!("{} measures something else", program.display()))?;
         rounds.push((ours, theirs));
@@ -105,8 +107,8 @@ fn other_arguments(arguments: &MeasureArguments, parameters: &Parameters) -> Vec
 }
 
 /// Returns the output of a program, which has to succeed.
-fn output(command: &mut Command) -> Result<String> {
-    let name = command.get_program().display().to_string();
+fn output(program: &Path, command: &mut Command) -> Result<String> {
+    let name = program.display();
     let output = command.output().with_context(|| format!("cannot start {name}"))?;
     let text = String::from_utf8_lossy(&output.stdout).into_owned();
     if !output.status.success() {

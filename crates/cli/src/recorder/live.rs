@@ -14,7 +14,7 @@ use rustix::io::Errno;
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 use serde::Deserialize;
 
-use crate::escapes;
+use crate::{escapes, file};
 
 /// A process that writes a recording on a signal.
 struct Rank {
@@ -139,9 +139,9 @@ impl Rank {
         let (folder, name) = (self.prefix.parent()?, self.prefix.file_name().unwrap_or_default());
         let files = fs::read_dir(folder).ok()?.flatten().map(|entry| entry.path());
         let mut files = files.filter(|file| is_recording(file, name));
-        files.find(|file| {
+        files.find(|path| {
             // Not yet complete, if it cannot be read.
-            let head = fs::read(file).ok().and_then(|text| serde_json::from_slice::<Head>(&text).ok());
+            let head = file::read(path).ok().and_then(|text| serde_json::from_slice::<Head>(&text).ok());
             head.is_some_and(|head| {
                 head.process == self.own_id && u128::from(head.time_ns) >= since.as_nanos()
             })

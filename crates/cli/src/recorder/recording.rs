@@ -11,7 +11,7 @@ use std::rc::Rc;
 use anyhow::{Context, Result, bail, ensure};
 use serde::{Deserialize, Serialize};
 
-use crate::escapes;
+use crate::{escapes, file};
 
 const FORMAT: &str = "libnccl recorder";
 const VERSION: u32 = 1;
@@ -128,7 +128,7 @@ pub(super) struct Rank {
 pub(super) fn read(paths: &[PathBuf]) -> Result<Vec<Job>> {
     let (mut jobs, mut known) = (Vec::new(), BTreeMap::new());
     for path in files(paths)? {
-        let text = fs::read(&path).with_context(|| format!("cannot read {}", path.display()))?;
+        let text = file::read(&path).with_context(|| format!("cannot read {}", path.display()))?;
         let recording = serde_json::from_slice(&text)
             .with_context(|| format!("{} is not a recording of libnccl", path.display()))?;
         add(&mut jobs, &mut known, recording).with_context(|| path.display().to_string())?;

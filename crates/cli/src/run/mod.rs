@@ -4,48 +4,59 @@
 //!
 //! | process | work |
 //! |---|---|
-//! | the front, which the user has started | passes signals on, and waits for the supervisor |
-//! | the supervisor | starts the ranks, prints their output, and ends them |
+//! | the front, which the user has started | passes signals on to the supervisor, and prints what it gets from there |
+//! | the supervisor | starts the ranks, gathers their output, and ends them |
 //! | a rank | asks the kernel for its end with the supervisor's, and becomes the program |
 //!
-//! The front and the supervisor adopt the orphans of what they started, and each kills all of them if the other is killed.
+//! A terminal knows the front alone. It is stopped as any program is, and what it has started stops and goes on with it. Its
+//! signals go through a pipe, whose end tells the supervisor of the front's. The front and the supervisor adopt the orphans of
+//! what they started, and each kills all of them if the other is killed.
 
 pub(crate) mod arguments;
 mod descendants;
-mod event;
+mod machine;
 mod output;
 mod process;
 mod ranks;
+mod report;
 mod supervisor;
 
+use std::ffi::OsStr;
+use std::io::{self, Read, Write};
 use std::os::unix::process::CommandExt;
-use std::process::{Command, ExitCode};
+use std::process::{ChildStdin, Command, ExitCode, Stdio};
+use std::sync::Arc;
+use std::sync::mpsc::{Sender, channel};
 use std::thread;
+use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
-use rustix::process::{Pid, Signal, getpid, kill_process, set_child_subreaper};
+use rustix::process::{Signal, getpid, set_child_subreaper};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGUSR1, SIGUSR2};
 use signal_hook::iterator::Signals;
 
-use self::process::{ROLE, end_with_parent, exit_code, this_program, wait_without_reaping};
+use self::output::Stream;
+pub(crate) use self::process::end_with_parent;
+use self::process::{ROLE, asks_for_the_end, exit_code, ignores, this_program};
 use arguments::RunArguments;
 
 /// The signals that reach the ranks.
 const FORWARDED: [i32; 6] = [SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGUSR1, SIGUSR2];
 
+/// The time that the reader of the output has, if the job was to end.
+const READ_TIME: Duration = Duration::from_secs(1);
+
 /// Runs the role of this process.
 pub(crate) fn run(arguments: &RunArguments) -> Result<ExitCode> {
     let Some(role) = libnccl::environment::variable(ROLE) else { return front() };
     match role.to_str().and_then(|role| role.split_once(' ')) {
-        Some(("supervisor", parent)) => {
-            // Before the signal can come.
+        Some(("supervisor", colors)) => {
             let signals = signals()?;
-            end_with_parent(parent, Signal::TERM)?;
             set_child_subreaper(Some(getpid())).context("cannot adopt orphans")?;
-            supervisor::run(arguments, signals)
+            supervisor::run(arguments, colors, signals)
         }
         Some(("rank", parent)) => {
-            end_with_parent(parent, Signal::KILL)?;
+            end_with_parent(parent)?;
             let (program, parameters) = (&arguments.program[0], &arguments.program[1..]);
             let error = Command::new(program).args(parameters).env_remove(ROLE).exec();
             Err(error).with_context(|| format!("cannot start {}", program.display()))
@@ -54,29 +65,98 @@ pub(crate) fn run(arguments: &RunArguments) -> Result<ExitCode> {
     }
 }
 
-/// Starts the supervisor, passes signals on to it, and kills what it leaves.
+/// Returns the command for a program that the kernel ends with this process.
+///
+/// Must be started on the main thread: the kernel ends it when the *thread* that started it ends.
+pub(crate) fn program_that_ends_with_this(program: impl AsRef<OsStr>) -> Command {
+    let mut command = Command::new("/proc/self/exe");
+    command.args(["run", "-n", "1", "--"]).arg(program).env(ROLE, process::rank());
+    command
+}
+
+/// Starts the supervisor, passes signals on to it, prints what it gets from there, and kills what it leaves.
 fn front() -> Result<ExitCode> {
+    // What was this process before it became the tool may have had children.
+    let others = descendants::children()?;
     set_child_subreaper(Some(getpid())).context("cannot adopt orphans")?;
     let mut signals = signals()?;
+    let colors = Stream::ALL.map(|stream| if stream.has_color() { stream.name() } else { "" });
+    let mut command = this_program(&format!("supervisor {}", colors.join(" ")))?;
     // A group of its own: a terminal sends its signals to this process alone.
-    let mut supervisor =
-        this_program("supervisor")?.process_group(0).spawn().context("cannot start the supervisor")?;
-    let pid = Pid::from_child(&supervisor);
-    let handle = signals.handle();
-    let forwarder = thread::spawn(move || {
+    command.process_group(0).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    let mut supervisor = command.spawn().context("cannot start the supervisor")?;
+    let to_supervisor = Arc::new(supervisor.stdin.take().context("no pipe")?);
+    let (sender, news) = channel();
+    copy(supervisor.stdout.take().context("no pipe")?, io::stdout(), &to_supervisor, &sender)?;
+    copy(supervisor.stderr.take().context("no pipe")?, io::stderr(), &to_supervisor, &sender)?;
+    let listen = move || {
+        let mut is_ending = false;
         for signal in signals.forever().filter_map(Signal::from_named_raw) {
-            let _ = kill_process(pid, signal);
+            let mut passed_on = signal;
+            if asks_for_the_end(signal) {
+                let _ = sender.send(News::EndRequested);
+                // A terminal that is closed sends SIGHUP, and so does its shell.
+                if is_ending && signal != Signal::HUP {
+                    passed_on = Signal::KILL;
+                }
+                is_ending = true;
+            }
+            pass_on(&to_supervisor, passed_on);
         }
-    });
-    // It keeps its process id until nothing is sent to it any more.
-    wait_without_reaping(pid)?;
-    handle.close();
-    let _ = forwarder.join();
+    };
+    thread::Builder::new().spawn(listen).context("cannot start a thread")?;
     let status = supervisor.wait()?;
-    descendants::kill_all()?;
+    if status.code().is_none() {
+        descendants::kill_all(&others)?;
+    }
+    let mut patience = Duration::MAX;
+    let mut copied = 0;
+    while copied < Stream::ALL.len() {
+        match news.recv_timeout(patience) {
+            Ok(News::EndRequested) => patience = READ_TIME,
+            Ok(News::Copied(result)) => {
+                result.context("the ranks' output cannot be written")?;
+                copied += 1;
+            }
+            Err(_) => break,
+        }
+    }
     Ok(exit_code(status).into())
 }
 
+/// What the threads of the front tell its main thread.
+enum News {
+    /// A signal has asked for the end of the job.
+    EndRequested,
+    /// All output on a stream is printed, or no more can be.
+    Copied(io::Result<u64>),
+}
+
+/// Prints what the supervisor writes.
+fn copy(
+    mut from: impl Read + Send + 'static,
+    mut to: impl Write + Send + 'static,
+    to_supervisor: &Arc<ChildStdin>,
+    news: &Sender<News>,
+) -> Result<()> {
+    let (to_supervisor, news) = (Arc::clone(to_supervisor), news.clone());
+    let copy = move || {
+        let copied = io::copy(&mut from, &mut to);
+        if copied.is_err() {
+            pass_on(&to_supervisor, Signal::PIPE);
+        }
+        let _ = news.send(News::Copied(copied));
+    };
+    thread::Builder::new().spawn(copy).context("cannot start a thread")?;
+    Ok(())
+}
+
+/// Tells the supervisor of a signal, if it has not ended.
+fn pass_on(mut to_supervisor: &ChildStdin, signal: Signal) {
+    let _ = to_supervisor.write_all(&[signal.as_raw() as u8]);
+}
+
 fn signals() -> Result<Signals> {
-    Signals::new(FORWARDED).context("cannot handle signals")
+    // A shell, or `nohup`, has the others ignored, and the ranks inherit that.
+    Signals::new(FORWARDED.into_iter().filter(|signal| !ignores(*signal))).context("cannot handle signals")
 }

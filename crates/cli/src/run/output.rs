@@ -8,6 +8,8 @@ use anstream::{AutoStream, ColorChoice};
 use anstyle::{AnsiColor, Style};
 use anyhow::{Context, Result};
 
+use crate::file;
+
 const COLORS: [AnsiColor; 6] = [
     AnsiColor::Cyan,
     AnsiColor::Green,
@@ -28,7 +30,9 @@ pub(super) enum Stream {
 }
 
 impl Stream {
-    fn name(self) -> &'static str {
+    pub(super) const ALL: [Self; 2] = [Self::Stdout, Self::Stderr];
+
+    pub(super) fn name(self) -> &'static str {
         match self {
             Self::Stdout => "stdout",
             Self::Stderr => "stderr",
@@ -43,7 +47,7 @@ impl Stream {
         }
     }
 
-    fn has_color(self) -> bool {
+    pub(super) fn has_color(self) -> bool {
         let choice = match self {
             Self::Stdout => AutoStream::choice(&io::stdout()),
             Self::Stderr => AutoStream::choice(&io::stderr()),
@@ -61,10 +65,18 @@ pub(super) struct Output {
 }
 
 impl Output {
-    /// Prepares the output of `rank`, of so many, and its file in the folder `log`.
-    pub(super) fn new(stream: Stream, rank: usize, ranks: usize, log: Option<&Path>) -> Result<Self> {
+    /// Prepares the output of `rank`, of so many, and its file in the folder `log`. `colors` has the names of the streams with
+    /// colors.
+    pub(super) fn new(
+        stream: Stream,
+        rank: usize,
+        ranks: usize,
+        log: Option<&Path>,
+        colors: &str,
+    ) -> Result<Self> {
         let width = (ranks - 1).to_string().len();
-        let color = if stream.has_color() { COLORS[rank % COLORS.len()].on_default() } else { Style::new() };
+        let has_color = colors.contains(stream.name());
+        let color = if has_color { COLORS[rank % COLORS.len()].on_default() } else { Style::new() };
         let prefix = format!("{color}[{rank:width$}]{color:#} ").into_bytes();
         let log = log.map(|folder| create(&folder.join(rank.to_string()), stream)).transpose()?;
         Ok(Self { stream, prefix, log })
@@ -111,6 +123,6 @@ impl Output {
 fn create(folder: &Path, stream: Stream) -> Result<File> {
     let path: PathBuf = folder.join(format!("{}.log", stream.name()));
     fs::create_dir_all(folder)
-        .and_then(|()| File::create(&path))
+        .and_then(|()| file::create(&path))
         .with_context(|| format!("cannot create {}", path.display()))
 }

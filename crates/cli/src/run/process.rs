@@ -1,14 +1,20 @@
-//! The processes of a run: starting one in a role, its end with its parent, and its exit status.
+//! The processes of a run: starting one in a role, its end with its parent, its state, and its exit status.
 
 use std::env;
+use std::fs;
 use std::os::unix::process::{CommandExt, ExitStatusExt, parent_id};
 use std::process::{self, Command, ExitStatus};
 
 use anyhow::{Context, Result, bail};
 use rustix::process::{Pid, Signal, WaitId, WaitIdOptions, set_parent_process_death_signal, waitid};
 
-/// The role of a process of `nccl run`, supervisor or rank, and the process id of its parent.
+/// The role of a process of `nccl run`: a supervisor, and which streams have colors, or a rank, and its parent.
 pub(super) const ROLE: &str = "LIBNCCL_RUN_ROLE";
+
+/// Returns the role of a rank that this process starts.
+pub(super) fn rank() -> String {
+    format!("rank {}", process::id())
+}
 
 /// Returns the command that starts this program in a role.
 pub(super) fn this_program(role: &str) -> Result<Command> {
@@ -16,13 +22,13 @@ pub(super) fn this_program(role: &str) -> Result<Command> {
     // The file itself, whatever has become of its name.
     let mut command = Command::new("/proc/self/exe");
     command.arg0(arguments.next().context("no name in the arguments")?).args(arguments);
-    command.env(ROLE, format!("{role} {}", process::id()));
+    command.env(ROLE, role);
     Ok(command)
 }
 
-/// Asks the kernel for a signal at the end of the parent.
-pub(super) fn end_with_parent(parent: &str, signal: Signal) -> Result<()> {
-    set_parent_process_death_signal(Some(signal)).context("cannot ask for the end with the parent")?;
+/// Asks the kernel for the end of this process with its parent.
+pub(crate) fn end_with_parent(parent: &str) -> Result<()> {
+    set_parent_process_death_signal(Some(Signal::KILL)).context("cannot ask for the end with the parent")?;
     // No signal comes for a parent that ended before.
     if parent_id().to_string() != parent {
         bail!("process {parent}, which started this one, has ended");
@@ -37,8 +43,50 @@ pub(super) fn wait_without_reaping(pid: Pid) -> Result<()> {
     Ok(())
 }
 
+/// Returns whether a signal asks the ranks to end.
+pub(super) fn asks_for_the_end(signal: Signal) -> bool {
+    !matches!(signal, Signal::USR1 | Signal::USR2)
+}
+
+/// Returns whether this process was started with a signal ignored, which it has to ask before it handles it.
+pub(super) fn ignores(signal: i32) -> bool {
+    let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let ignored =
+        status.lines().find_map(|line| u64::from_str_radix(line.strip_prefix("SigIgn:")?.trim(), 16).ok());
+    ignored.is_some_and(|ignored| ignored >> (signal - 1) & 1 == 1)
+}
+
+/// Returns whether a process has been stopped.
+pub(super) fn is_stopped(pid: i32) -> bool {
+    state_and_parent(pid).is_some_and(|(state, _)| state == "T")
+}
+
+/// Returns the state and the parent of a process.
+pub(super) fn state_and_parent(pid: i32) -> Option<(String, Pid)> {
+    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+    parse_stat(&stat)
+}
+
+/// Returns the first two fields after the name, which is in parentheses and may hold any character.
+fn parse_stat(stat: &str) -> Option<(String, Pid)> {
+    let mut fields = stat.rsplit_once(')')?.1.split_whitespace();
+    Some((fields.next()?.into(), Pid::from_raw(fields.next()?.parse().ok()?)?))
+}
+
 /// Returns the exit status that a shell reports.
 pub(super) fn exit_code(status: ExitStatus) -> u8 {
     let code = status.code().or_else(|| Some(128 + status.signal()?));
     code.and_then(|code| u8::try_from(code).ok()).unwrap_or(1)
+}
+
+#[cfg(test)]
+mod tests {
+    #[test]
+    fn state_and_parent_are_found_behind_any_name() {
+        let parse =
+            |stat| super::parse_stat(stat).map(|(state, parent)| (state, parent.as_raw_nonzero().get()));
+        assert_eq!(parse("71 (a) S 3) T 42 71 71 0"), Some(("T".into(), 42)));
+        assert_eq!(parse("71 (init) S 0 1 1"), None);
+        assert_eq!(parse("71 init"), None);
+    }
 }

@@ -2,20 +2,24 @@
 
 use std::env;
 use std::hash::BuildHasher;
+use std::io::Read;
 use std::net::{Ipv4Addr, TcpListener};
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
+use std::sync::Arc;
 use std::sync::mpsc::Sender;
-use std::thread::{self, JoinHandle};
+use std::thread;
 
 use anyhow::{Context, Result};
 use rustix::process::{Pid, Signal, kill_process_group};
 
 use super::arguments::RunArguments;
-use super::event::Event;
+use super::machine::Event;
 use super::output::{Output, Stream};
-use super::process::{this_program, wait_without_reaping};
+use super::process::{self, this_program, wait_without_reaping};
+use super::report::Report;
+use crate::preload;
 
 /// The variables that all ranks of an attempt share.
 pub(super) struct Job {
@@ -33,58 +37,80 @@ impl Job {
     }
 }
 
-/// The processes of the ranks, each the first of a process group.
-pub(super) struct Ranks {
+/// The processes of the ranks of the last attempt, each the first of a process group.
+pub(super) struct Ranks<'a> {
+    job: Job,
+    arguments: &'a RunArguments,
+    colors: &'a str,
+    reports: Sender<Report>,
+    port: u16,
     children: Vec<Option<Child>>,
-    outputs: Vec<JoinHandle<()>>,
+    /// Each thread that prints has it too.
+    open: Option<Arc<Open>>,
 }
 
-impl Ranks {
-    /// Starts the ranks. Their ends, and a failure to print, are sent to `events`. If one cannot be started, the caller has
-    /// to kill the others.
-    ///
-    /// Must be called on the main thread: the kernel ends the ranks when the *thread* that started them ends.
-    pub(super) fn start(
-        job: &Job,
-        arguments: &RunArguments,
-        attempt: u32,
-        events: &Sender<Event>,
-    ) -> Result<Self> {
-        let count = arguments.ranks;
-        let port = free_port().context("no port is free")?;
-        let log = arguments.log_dir.as_ref().map(|folder| folder.join(format!("attempt_{attempt}")));
-        let mut ranks = Self { children: vec![], outputs: vec![] };
-        for rank in 0..count {
-            let mut command = this_program("rank")?;
-            set_variables(&mut command, job, rank, arguments, attempt, port)?;
-            command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).process_group(0);
-            let mut child = command.spawn().with_context(|| format!("cannot start rank {rank}"))?;
-            let (stdout, stderr) = (child.stdout.take(), child.stderr.take());
-            let pid = Pid::from_child(&child);
-            ranks.children.push(Some(child));
-            let log = log.as_deref();
-            ranks.copy(Output::new(Stream::Stdout, rank, count, log)?, stdout.context("no pipe")?, events)?;
-            ranks.copy(Output::new(Stream::Stderr, rank, count, log)?, stderr.context("no pipe")?, events)?;
-            let events = events.clone();
-            let wait = move || {
-                let _ = wait_without_reaping(pid);
-                let _ = events.send(Event::Ended(rank));
-            };
-            thread::Builder::new().spawn(wait).context("cannot start a thread")?;
-        }
-        Ok(ranks)
+/// Reports the end of the attempt's output when it is dropped.
+struct Open(Sender<Report>);
+
+impl Drop for Open {
+    fn drop(&mut self) {
+        let _ = self.0.send(Report::Event(Event::OutputEnded));
+    }
+}
+
+impl<'a> Ranks<'a> {
+    pub(super) fn new(
+        job: Job,
+        arguments: &'a RunArguments,
+        colors: &'a str,
+        reports: Sender<Report>,
+    ) -> Self {
+        Self { job, arguments, colors, reports, port: 0, children: vec![], open: None }
     }
 
-    fn copy(
-        &mut self,
-        output: Output,
-        from: impl std::io::Read + Send + 'static,
-        events: &Sender<Event>,
-    ) -> Result<()> {
-        let events = events.clone();
-        let copy = move || output.copy(from, |error| drop(events.send(Event::CannotPrint(error))));
-        self.outputs.push(thread::Builder::new().spawn(copy).context("cannot start a thread")?);
+    /// Starts a rank, 0 as the first of an attempt. Its end, and a failure to print, are reported.
+    ///
+    /// Must be called on the main thread: the kernel ends the ranks when the *thread* that started them ends.
+    pub(super) fn start(&mut self, attempt: u32, rank: usize) -> Result<()> {
+        if rank == 0 {
+            self.port = free_port().context("no port is free")?;
+            self.children.clear();
+            self.open = Some(Arc::new(Open(self.reports.clone())));
+        }
+        let log = self.arguments.log_dir.as_ref().map(|folder| folder.join(format!("attempt_{attempt}")));
+        let output = |stream| Output::new(stream, rank, self.arguments.ranks, log.as_deref(), self.colors);
+        let (stdout, stderr) = (output(Stream::Stdout)?, output(Stream::Stderr)?);
+        let mut command = this_program(&process::rank())?;
+        set_variables(&mut command, &self.job, rank, self.arguments, attempt, self.port)?;
+        command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).process_group(0);
+        let mut child = command.spawn().with_context(|| format!("cannot start rank {rank}"))?;
+        let (from_stdout, from_stderr) = (child.stdout.take(), child.stderr.take());
+        let pid = Pid::from_child(&child);
+        self.children.push(Some(child));
+        self.copy(stdout, from_stdout.context("no pipe")?)?;
+        self.copy(stderr, from_stderr.context("no pipe")?)?;
+        let reports = self.reports.clone();
+        let wait = move || {
+            let _ = wait_without_reaping(pid);
+            let _ = reports.send(Report::Ended(rank));
+        };
+        thread::Builder::new().spawn(wait).context("cannot start a thread")?;
         Ok(())
+    }
+
+    fn copy(&self, output: Output, from: impl Read + Send + 'static) -> Result<()> {
+        let (reports, open) = (self.reports.clone(), self.open.clone());
+        let copy = move || {
+            output.copy(from, |error| drop(reports.send(Report::CannotPrint(error))));
+            drop(open);
+        };
+        thread::Builder::new().spawn(copy).context("cannot start a thread")?;
+        Ok(())
+    }
+
+    /// Waits for no more than the output that there is.
+    pub(super) fn close(&mut self) {
+        self.open = None;
     }
 
     /// Returns the status of a rank that has ended.
@@ -102,11 +128,6 @@ impl Ranks {
         for child in self.children.iter().flatten() {
             let _ = kill_process_group(Pid::from_child(child), signal);
         }
-    }
-
-    /// Waits until all output has been printed. Nothing may hold the pipes any more.
-    pub(super) fn finish(self) {
-        self.outputs.into_iter().for_each(|output| drop(output.join()));
     }
 }
 
@@ -138,9 +159,7 @@ fn set_variables(
         command.env(libnccl::PATH_VARIABLE, &library);
         // First in the search of the dynamic linker, and for programs whose own path would come before it.
         for (name, first) in [("LD_LIBRARY_PATH", folder), ("LD_PRELOAD", &library)] {
-            let rest = libnccl::environment::variable(name).filter(|rest| !rest.is_empty());
-            let rest = rest.iter().flat_map(env::split_paths);
-            command.env(name, env::join_paths(std::iter::once(first.clone()).chain(rest))?);
+            command.env(name, preload::before(name, first)?);
         }
     }
     Ok(())
@@ -164,7 +183,9 @@ fn cpu_folder(given: Option<&Path>) -> Result<PathBuf> {
             names.join(" or ")
         )
     })?;
-    std::path::absolute(folder).context("the path of the current folder is not known")
+    let folder = std::path::absolute(folder).context("the path of the current folder is not known")?;
+    preload::check(&folder)?;
+    Ok(folder)
 }
 
 /// Returns a port of this host that is free. Another program may take it before rank 0 does.

@@ -1,168 +1,129 @@
 //! The supervisor: starts the ranks, and ends all of them if one fails.
 
-use std::io::{self, ErrorKind, Write};
+use std::io::{self, ErrorKind, Read, Write};
 use std::os::unix::process::{ExitStatusExt, parent_id};
 use std::process::{ExitCode, ExitStatus};
-use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
+use std::sync::mpsc::{Sender, channel};
 use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
 use rustix::process::Signal;
-use signal_hook::consts::{SIGUSR1, SIGUSR2};
 use signal_hook::iterator::Signals;
 
 use super::arguments::RunArguments;
 use super::descendants;
-use super::event::Event;
-use super::process::exit_code;
+use super::machine::{Action, Event, Machine};
+use super::process::{asks_for_the_end, exit_code, is_stopped};
 use super::ranks::{Job, Ranks};
+use super::report::Report;
 use crate::exit_status;
 
-/// The time that ranks have to end themselves, before they are killed.
-const GRACE: Duration = Duration::from_secs(10);
-
-/// The status that nobody is left to read.
-const EXIT_WITHOUT_FRONT: u8 = 1;
-
-/// The end of an attempt.
-enum Outcome {
-    Succeeded,
-    /// The exit status of the first rank that failed.
-    Failed(u8),
-    /// The user has ended it, or reads no more; the exit status.
-    Stopped(u8),
-}
+/// The time after which the ranks are stopped when the front is.
+const LOOK_INTERVAL: Duration = Duration::from_millis(100);
 
 /// Runs the ranks until an attempt succeeds, or none is left.
-pub(super) fn run(arguments: &RunArguments, mut signals: Signals) -> Result<ExitCode> {
-    let (front, job) = (parent_id(), Job::new(arguments)?);
-    let (sender, events) = channel();
-    let to_events = sender.clone();
-    thread::Builder::new()
-        .spawn(move || signals.forever().try_for_each(|signal| to_events.send(Event::Signal(signal))))
-        .context("cannot start a thread")?;
-    for attempt in 0.. {
-        let outcome = Attempt::run(arguments, &job, attempt, front, &sender, &events);
-        // Also what the ranks have started.
-        descendants::kill_all()?;
-        match outcome? {
-            (Outcome::Failed(_), ranks) if attempt < arguments.restart => {
-                ranks.finish();
-                if let Some(status) = late_status(&events, front) {
-                    return Ok(status.into());
-                }
-                say(&format!("starting all ranks again, {} of {} times", attempt + 1, arguments.restart));
+pub(super) fn run(arguments: &RunArguments, colors: &str, signals: Signals) -> Result<ExitCode> {
+    let (reports, next) = channel();
+    listen(&reports, signals)?;
+    let mut ranks = Ranks::new(Job::new(arguments)?, arguments, colors, reports.clone());
+    let mut machine = Machine::new(arguments.ranks, arguments.restart);
+    let mut problem = None;
+    let mut deadline = Some(Instant::now());
+    loop {
+        let longest = deadline.map_or(Duration::MAX, |end| end.saturating_duration_since(Instant::now()));
+        let event = match next.recv_timeout(longest) {
+            Ok(Report::Event(event)) => event,
+            Ok(Report::Ended(rank)) => Event::Ended(reap(&mut ranks, rank, machine.is_sound())?),
+            Ok(Report::CannotPrint(error)) => Event::OutputLost(status_of(&error, machine.is_sound())),
+            Err(_) => {
+                deadline = None;
+                Event::Due
             }
-            (outcome, ranks) => {
-                ranks.finish();
-                return Ok(match outcome {
-                    Outcome::Succeeded => ExitCode::SUCCESS,
-                    Outcome::Failed(code) | Outcome::Stopped(code) => code.into(),
-                });
-            }
-        }
-    }
-    Ok(ExitCode::FAILURE)
-}
-
-/// Forgets what the ranks of an attempt have left. A signal that came after they had ended ends the job, as it would have ended
-/// them: returns the exit status then.
-fn late_status(events: &Receiver<Event>, front: u32) -> Option<u8> {
-    let asks_for_the_end = |event| match event {
-        Event::Signal(signal) if !matches!(signal, SIGUSR1 | SIGUSR2) => Some(signal),
-        _ => None,
-    };
-    let late: Vec<_> = events.try_iter().filter_map(asks_for_the_end).collect();
-    late.first().map(|signal| if parent_id() == front { status_of(*signal) } else { EXIT_WITHOUT_FRONT })
-}
-
-/// The ranks, and what has become of them.
-struct Attempt {
-    ranks: Ranks,
-    outcome: Outcome,
-    /// The time at which those that still run are killed.
-    deadline: Option<Instant>,
-}
-
-impl Attempt {
-    /// Starts the ranks and waits until all have ended.
-    fn run(
-        arguments: &RunArguments,
-        job: &Job,
-        number: u32,
-        front: u32,
-        sender: &Sender<Event>,
-        events: &Receiver<Event>,
-    ) -> Result<(Outcome, Ranks)> {
-        let ranks = Ranks::start(job, arguments, number, sender)?;
-        let mut attempt = Self { ranks, outcome: Outcome::Succeeded, deadline: None };
-        while attempt.ranks.are_running() {
-            let longest =
-                attempt.deadline.map_or(Duration::MAX, |end| end.saturating_duration_since(Instant::now()));
-            match events.recv_timeout(longest) {
-                // The front was killed, so nobody waits for the ranks any more.
-                Ok(Event::Signal(_)) if parent_id() != front => {
-                    attempt.end(Outcome::Stopped(EXIT_WITHOUT_FRONT), Signal::KILL);
+        };
+        for action in machine.on(event) {
+            match action {
+                Action::Start { attempt, rank } => {
+                    if attempt > 0 && rank == 0 {
+                        say(&format!("starting all ranks again, {attempt} of {} times", arguments.restart));
+                    }
+                    let started = ranks.start(attempt, rank);
+                    let event = if started.is_ok() { Event::Started } else { Event::NotStarted };
+                    problem = problem.or(started.err());
+                    let _ = reports.send(Report::Event(event));
                 }
-                Ok(Event::Signal(signal)) => attempt.forward(signal),
-                Ok(Event::Ended(rank)) => attempt.note_end(rank)?,
-                Ok(Event::CannotPrint(error)) => attempt.note_lost_output(&error),
-                Err(RecvTimeoutError::Timeout) => {
-                    attempt.ranks.send(Signal::KILL);
-                    attempt.deadline = None;
+                Action::Send(signal) => ranks.send(signal),
+                Action::Sweep => {
+                    descendants::kill_all(&[])?;
+                    ranks.close();
                 }
-                Err(RecvTimeoutError::Disconnected) => break,
+                Action::Wait(time) => deadline = Some(Instant::now() + time),
+                Action::Exit(status) => return problem.map_or(Ok(status.into()), Err),
             }
         }
-        Ok((attempt.outcome, attempt.ranks))
     }
+}
 
-    /// Passes a signal on. The second one that asks for the end kills.
-    fn forward(&mut self, signal: i32) {
-        let Some(named) = Signal::from_named_raw(signal) else { return };
-        if matches!(signal, SIGUSR1 | SIGUSR2) {
-            self.ranks.send(named);
-        } else if matches!(self.outcome, Outcome::Stopped(_)) {
-            self.ranks.send(Signal::KILL);
-        } else {
-            self.end(Outcome::Stopped(status_of(signal)), named);
-        }
-    }
-
-    /// Ends all ranks for the first reason.
-    fn end(&mut self, outcome: Outcome, signal: Signal) {
-        self.outcome = outcome;
-        self.ranks.send(signal);
-        self.deadline = Some(Instant::now() + GRACE);
-    }
-
-    fn note_end(&mut self, rank: usize) -> Result<()> {
-        let (pid, status) = self.ranks.reap(rank)?;
-        if !status.success() && matches!(self.outcome, Outcome::Succeeded) {
-            let others = if self.ranks.are_running() { "; ending the others" } else { "" };
-            say(&format!("rank {rank} (process {pid}) {}{others}", describe(status)));
-            self.end(Outcome::Failed(exit_code(status)), Signal::TERM);
-        }
-        Ok(())
-    }
-
-    fn note_lost_output(&mut self, error: &io::Error) {
-        if matches!(self.outcome, Outcome::Succeeded) {
-            let code = if error.kind() == ErrorKind::BrokenPipe {
-                exit_status::OUTPUT_CLOSED
-            } else {
-                say(&format!("the ranks' output cannot be written: {error}; ending them"));
-                1
+/// Reports signals, and the front's state.
+fn listen(reports: &Sender<Report>, mut signals: Signals) -> Result<()> {
+    // What the front passes on. The pipe ends with the front, whatever has ended it.
+    let to_reports = reports.clone();
+    spawn(move || {
+        for signal in io::stdin().lock().bytes().map_while(Result::ok) {
+            let event = match Signal::from_named_raw(signal.into()) {
+                Some(Signal::PIPE) => Event::OutputLost(exit_status::OUTPUT_CLOSED),
+                Some(signal) => Event::Signal(signal),
+                None => continue,
             };
-            self.end(Outcome::Stopped(code), Signal::TERM);
+            to_reports.send(Report::Event(event))?;
         }
-    }
+        to_reports.send(Report::Event(Event::FrontEnded))
+    })?;
+    // What others send to each process of a job; the ranks have the rest.
+    let to_reports = reports.clone();
+    spawn(move || {
+        let ends =
+            signals.forever().filter_map(Signal::from_named_raw).filter(|signal| asks_for_the_end(*signal));
+        ends.map(Event::Signal).try_for_each(|signal| to_reports.send(Report::Event(signal)))
+    })?;
+    // Nothing tells a process that its parent has been stopped.
+    let (front, to_reports) = (parent_id() as i32, reports.clone());
+    spawn(move || {
+        let mut was_stopped = false;
+        loop {
+            thread::sleep(LOOK_INTERVAL);
+            if is_stopped(front) != was_stopped {
+                was_stopped = !was_stopped;
+                let _ = to_reports.send(Report::Event(Event::FrontStopped(was_stopped)));
+            }
+        }
+    })
 }
 
-/// Returns the exit status of a job that a signal has ended.
-fn status_of(signal: i32) -> u8 {
-    128u8.saturating_add_signed(signal as i8)
+fn spawn<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> Result<()> {
+    thread::Builder::new().spawn(work).context("cannot start a thread")?;
+    Ok(())
+}
+
+/// Returns the exit status of a rank that has ended. That of the first one that failed is printed.
+fn reap(ranks: &mut Ranks, rank: usize, is_first: bool) -> Result<u8> {
+    let (pid, status) = ranks.reap(rank)?;
+    if !status.success() && is_first {
+        let others = if ranks.are_running() { "; ending the others" } else { "" };
+        say(&format!("rank {rank} (process {pid}) {}{others}", describe(status)));
+    }
+    Ok(exit_code(status))
+}
+
+/// Returns the exit status of a job whose output is lost. The reason is printed, if it is the first problem.
+fn status_of(error: &io::Error, is_first: bool) -> u8 {
+    if error.kind() == ErrorKind::BrokenPipe {
+        return exit_status::OUTPUT_CLOSED;
+    }
+    if is_first {
+        say(&format!("the ranks' output cannot be written: {error}; ending them"));
+    }
+    1
 }
 
 fn describe(status: ExitStatus) -> String {

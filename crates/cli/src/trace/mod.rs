@@ -3,7 +3,6 @@
 pub(crate) mod arguments;
 
 use std::env;
-use std::ffi::OsString;
 use std::fs;
 use std::io::{Write, stderr};
 use std::os::unix::process::CommandExt;
@@ -16,6 +15,7 @@ use libnccl::PATH_VARIABLE;
 use libnccl::environment::variable;
 use libnccl_observe::variables;
 
+use crate::preload;
 use arguments::TraceArguments;
 
 /// Becomes the program: its signals and its exit status are its own.
@@ -28,10 +28,10 @@ pub(crate) fn run(arguments: &TraceArguments) -> Result<ExitCode> {
     command.env(variables::RECORDER, arguments.entries.to_string());
     command.env(variables::RECORDER_FILE, folder.join("rank"));
     // By its soname, it is also what the program is linked with, and what it loads by NCCL's name.
-    command.env("LD_PRELOAD", before("LD_PRELOAD", &recorder)?);
+    command.env("LD_PRELOAD", preload::before("LD_PRELOAD", &recorder)?);
     // Some load it by the name for linkers, which is no soname.
     if let Some(links) = recorder.parent().filter(|links| links.join("libnccl.so").exists()) {
-        command.env("LD_LIBRARY_PATH", before("LD_LIBRARY_PATH", links)?);
+        command.env("LD_LIBRARY_PATH", preload::before("LD_LIBRARY_PATH", links)?);
     }
     let own = variable(PATH_VARIABLE).filter(|path| !path.is_empty());
     let library = arguments.library.clone().or_else(|| own.as_ref().map(PathBuf::from));
@@ -55,14 +55,6 @@ pub(crate) fn run(arguments: &TraceArguments) -> Result<ExitCode> {
     Err(error).with_context(|| format!("cannot start {}", arguments.program[0].display()))
 }
 
-/// Returns the list of paths in a variable with another one before.
-fn before(name: &str, first: &Path) -> Result<OsString> {
-    let rest = variable(name).filter(|rest| !rest.is_empty());
-    let rest = rest.iter().flat_map(env::split_paths);
-    let paths = env::join_paths(std::iter::once(first.to_owned()).chain(rest));
-    paths.with_context(|| format!("{} has a colon, and cannot be in {name}", first.display()))
-}
-
 /// Returns the shared object that records: the one that is given, or that of an installation or of a build.
 fn recorder(given: Option<&Path>) -> Result<PathBuf> {
     let program = env::current_exe().context("the path of this program is not known")?;
@@ -82,11 +74,8 @@ fn recorder(given: Option<&Path>) -> Result<PathBuf> {
             names.join(", nor ")
         );
     };
-    // LD_PRELOAD separates by blanks too.
     let found = absolute(found)?;
-    if found.to_string_lossy().contains([' ', ':']) {
-        bail!("{} cannot be preloaded: its path has a blank or a colon", found.display());
-    }
+    preload::check(&found)?;
     Ok(found)
 }
 

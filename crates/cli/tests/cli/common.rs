@@ -4,6 +4,7 @@ use std::fs::{self, File};
 use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output};
+use std::sync::mpsc::channel;
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -151,6 +152,19 @@ pub(crate) fn wait_until(limit: Duration, condition: impl Fn() -> bool) -> bool 
         thread::sleep(Duration::from_millis(1));
     }
     true
+}
+
+/// Returns what `act` returns; fails if that takes long.
+#[track_caller]
+pub(crate) fn in_time<T: Send + 'static>(act: impl FnOnce() -> T + Send + 'static) -> T {
+    let (sender, receiver) = channel();
+    thread::spawn(move || sender.send(act()));
+    receiver.recv_timeout(LIMIT).expect("a result in time")
+}
+
+/// Makes a FIFO, whose opening waits for the other end.
+pub(crate) fn fifo(path: &Path) {
+    run(Command::new("mkfifo").arg(path), 0);
 }
 
 /// Opens a terminal, whose other end shows what is drawn.

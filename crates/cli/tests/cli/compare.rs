@@ -2,11 +2,12 @@
 
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::process::Command;
 
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
-use crate::common::{assert_has, assert_visible, json, list, nccl, read, run};
+use crate::common::{NCCL, assert_has, assert_visible, fifo, in_time, json, list, nccl, read, run};
 
 /// Runs the command, which has to end with this status, in a folder. Returns stdout and stderr.
 fn compare(folder: &Path, arguments: &str, status: i32) -> (String, String) {
@@ -302,6 +303,21 @@ fn control_characters_of_a_result_are_escaped() {
     let (_, stderr) = compare(results.path(), "a.json b.json", 1);
     assert_visible(&stderr);
     assert_has(&stderr, &[r", and b.json of another\u001b[2J\u009b"]);
+}
+
+#[test]
+fn result_in_a_fifo_needs_a_writer() {
+    let results = Results::new();
+    results.write(|_| {});
+    let path = results.path().join("fifo");
+    fifo(&path);
+    let folder = results.path().to_owned();
+    let (_, stderr) = in_time(move || compare(&folder, "fifo b.json", 1));
+    assert_eq!(stderr, "error: cannot read fifo: a FIFO to which nobody writes\n");
+    // As a shell's <(...) gives it.
+    let line = format!("cat a.json | '{NCCL}' bench compare /dev/stdin b.json");
+    let (stdout, _) = run(Command::new("sh").args(["-c", &line]).current_dir(results.path()), 0);
+    assert_eq!(printed(&stdout).len(), 6, "{stdout}");
 }
 
 #[test]

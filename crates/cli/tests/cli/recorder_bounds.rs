@@ -7,7 +7,7 @@ use std::path::PathBuf;
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
-use crate::common::{assert_has, assert_visible, json, list, nccl, read, run};
+use crate::common::{assert_has, assert_visible, fifo, in_time, json, list, nccl, read, run};
 
 /// Recordings, a file for each process.
 struct Recordings(TempDir);
@@ -314,5 +314,18 @@ fn control_characters_of_a_recording_are_escaped() {
     assert_has(&unknown, &[r"unknown variant `x\u001b[2J"]);
     for text in [text, page, printed, error, unknown] {
         assert_visible(&text);
+    }
+}
+
+#[test]
+fn recording_in_a_fifo_without_a_writer_is_an_error() {
+    let recordings = Recordings::new();
+    let path = recordings.0.path().join("rank0.json");
+    fifo(&path);
+    // In a folder, and by its name.
+    for argument in [recordings.0.path(), &path] {
+        let argument = argument.to_owned();
+        let (_, stderr) = in_time(move || run(nccl("recorder diff").arg(argument), 1));
+        assert_eq!(stderr, format!("error: cannot read {}: a FIFO to which nobody writes\n", path.display()));
     }
 }

@@ -1,7 +1,7 @@
 //! `nccl run`: what ranks are told, how they end, and that none remains.
 
-use std::fs;
-use std::io::Read;
+use std::fs::{self, File};
+use std::io::{BufRead, BufReader, Read, Write};
 use std::os::unix::process::ExitStatusExt;
 use std::process::{Child, Command, Stdio};
 use std::thread;
@@ -10,7 +10,8 @@ use std::time::{Duration, Instant};
 use rustix::process::{Pid, Signal, kill_process};
 
 use crate::common::{
-    LIMIT, MARK, NCCL, Process, assert_has, bench, ended, lines, marked, nccl, read, run, send, wait_until,
+    LIMIT, MARK, NCCL, Process, assert_has, bench, ended, fifo, in_time, lines, marked, nccl, read, run,
+    send, terminal, wait_until,
 };
 
 /// Returns `nccl run` with these options and a script for its ranks.
@@ -221,6 +222,314 @@ fn killed_rank_leaves_no_process() {
     kill_one(&mark("rank"), |processes| {
         processes.iter().find(|(_, line)| line.starts_with("sh ")).unwrap().0
     });
+}
+
+/// Sends SIGTERM to each process of a job, as systemd and `scancel` do, and to the ranks first.
+#[test]
+fn signal_to_all_processes_starts_no_rank_again() {
+    let mark = mark("all");
+    let mut command = script("-n 3 --restart 5", "exec sleep 1000");
+    let child = command.env(MARK, &mark).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    let of = |start: &str| {
+        let found = marked(&mark).into_iter().filter(|(_, line)| line.starts_with(start));
+        found.map(|(pid, _)| pid).collect::<Vec<_>>()
+    };
+    assert!(wait_until(LIMIT, || of("sleep").len() == 3), "{:?}", marked(&mark));
+    let terminate = |processes: Vec<u32>| {
+        for pid in processes {
+            // It may have ended with another one.
+            let _ = kill_process(Pid::from_raw(pid as i32).unwrap(), Signal::TERM);
+        }
+    };
+    let others = of(NCCL);
+    terminate(of("sleep"));
+    // On a machine with other work.
+    thread::sleep(Duration::from_millis(200));
+    terminate(others);
+    let (_, stderr) = ended(child.wait_with_output().unwrap(), 143, "nccl run");
+    assert!(!stderr.contains("starting all ranks again"), "{stderr}");
+    assert_eq!(marked(&mark), []);
+}
+
+/// Sends SIGTERM to each process of a job while the ranks use their time to end.
+#[test]
+fn signal_to_all_processes_leaves_the_ranks_their_time() {
+    let mark = mark("time");
+    let slow = "trap 'sleep 0.5; echo saved; exit 0' TERM; echo ready; while :; do sleep 0.1; done";
+    let mut command = script("-n 1", slow);
+    command.env(MARK, &mark).stdout(Stdio::piped()).stderr(Stdio::null());
+    let mut child = command.spawn().unwrap();
+    let mut printed = lines(&mut child);
+    assert_eq!(printed.next().unwrap(), "[0] ready");
+    for (pid, line) in marked(&mark) {
+        if line.contains("nccl run") {
+            send(pid, Signal::TERM);
+        }
+    }
+    assert_eq!(printed.next().as_deref(), Some("[0] saved"));
+    assert_eq!(child.wait().unwrap().code(), Some(143));
+
+    // A terminal that is closed sends SIGHUP, and so does its shell.
+    let mut command = script("-n 1", &slow.replace("TERM", "HUP"));
+    let mut child = command.stdout(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap();
+    let mut lines = lines(&mut child);
+    assert_eq!(lines.next().unwrap(), "[0] ready");
+    for _ in 0..2 {
+        send(child.id(), Signal::HUP);
+        thread::sleep(Duration::from_millis(50));
+    }
+    assert_eq!(lines.next().as_deref(), Some("[0] saved"));
+    assert_eq!(child.wait().unwrap().code(), Some(129));
+}
+
+#[test]
+fn signal_that_is_ignored_at_the_start_is_ignored() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("file");
+    let wait = format!("echo ready; until [ -e {} ]; do sleep 0.1; done", file.display());
+    let line = format!("trap '' HUP; exec '{NCCL}' run -n 1 -- sh -c '{wait}'");
+    let mut child = Command::new("sh").args(["-c", &line]).stdout(Stdio::piped()).spawn().unwrap();
+    assert_eq!(lines(&mut child).next().as_deref(), Some("[0] ready"));
+    send(child.id(), Signal::HUP);
+    thread::sleep(Duration::from_millis(200));
+    File::create(&file).unwrap();
+    assert_eq!(child.wait().unwrap().code(), Some(0));
+}
+
+#[test]
+fn front_that_is_killed_between_two_attempts_leaves_no_process() {
+    for round in 0..8 {
+        let mark = mark(&format!("between-{round}"));
+        let mut command = script("-n 2 --restart 1000000", "exit 1");
+        let mut child = command.env(MARK, &mark).stderr(Stdio::piped()).spawn().unwrap();
+        let mut stderr = BufReader::new(child.stderr.take().unwrap());
+        stderr.read_line(&mut String::new()).unwrap();
+        thread::sleep(Duration::from_millis(20 * round));
+        child.kill().unwrap();
+        child.wait().unwrap();
+        assert!(wait_until(LIMIT, || marked(&mark).is_empty()), "round {round}: {:?} remain", marked(&mark));
+    }
+}
+
+#[test]
+fn signal_ends_a_job_whose_output_nobody_reads() {
+    let mut child = nccl("run -n 1 -- yes").stdout(Stdio::piped()).spawn().unwrap();
+    child.stdout.as_mut().unwrap().read_exact(&mut [0; 4]).unwrap();
+    // Until all pipes are full.
+    thread::sleep(Duration::from_millis(300));
+    send(child.id(), Signal::TERM);
+    let mut child = Process(child);
+    assert!(wait_until_ended(&mut child.0), "it waits for the reader");
+    assert_eq!(child.0.wait().unwrap().code(), Some(143));
+}
+
+fn wait_until_ended(child: &mut Child) -> bool {
+    let start = Instant::now();
+    while child.try_wait().unwrap().is_none() {
+        if start.elapsed() > LIMIT {
+            return false;
+        }
+        thread::sleep(Duration::from_millis(10));
+    }
+    true
+}
+
+/// The output is lost with its first line, and there is no second one.
+#[test]
+fn lost_output_ends_ranks_that_print_no_more() {
+    let once = || script("-n 2", "echo once; sleep 1000");
+    let (reader, writer) = std::io::pipe().unwrap();
+    drop(reader);
+    let (_, stderr) = run(once().stdout(writer), 141);
+    assert_eq!(stderr, "");
+    let full = File::options().write(true).open("/dev/full").unwrap();
+    let (_, stderr) = run(once().stdout(full), 1);
+    assert_has(&stderr, &["the ranks' output cannot be written: No space left on device"]);
+}
+
+#[test]
+fn process_that_the_tool_did_not_start_outlives_it() {
+    // What a shell leaves to the program that it becomes is a child of it.
+    let sidecar = |rest: &str| {
+        let mark = mark("sidecar");
+        let line = format!("{MARK}={mark} sleep 1234 & exec '{NCCL}' run -n 1 -- {rest}");
+        let child = Command::new("sh").args(["-c", &line]).stderr(Stdio::null()).spawn().unwrap();
+        (mark, child)
+    };
+    let (mark_of, mut child) = sidecar("true");
+    assert!(child.wait().unwrap().success());
+    let left = marked(&mark_of);
+    left.iter().for_each(|(pid, _)| send(*pid, Signal::KILL));
+    assert_eq!(left.len(), 1, "{left:?}");
+
+    let (mark_of, mut child) =
+        sidecar(&format!("env {MARK}={} sh -c 'sleep 1000 & wait'", mark("rank-beside")));
+    let of_rank = mark("rank-beside");
+    assert!(wait_until(LIMIT, || marked(&of_rank).len() == 2), "{:?}", marked(&of_rank));
+    let supervisor = parent(marked(&of_rank).iter().find(|(_, line)| line.starts_with("sh ")).unwrap().0);
+    send(supervisor, Signal::KILL);
+    assert_eq!(child.wait().unwrap().code(), Some(137));
+    let left = marked(&mark_of);
+    left.iter().for_each(|(pid, _)| send(*pid, Signal::KILL));
+    assert_eq!((left.len(), marked(&of_rank)), (1, vec![]), "{left:?}");
+}
+
+/// Returns a field of `/proc/PID/stat` after the name.
+fn stat(pid: u32, field: usize) -> String {
+    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+    let fields = stat.rsplit_once(')').map_or("", |(_, fields)| fields);
+    fields.split_whitespace().nth(field).unwrap_or_default().into()
+}
+
+fn parent(pid: u32) -> u32 {
+    stat(pid, 1).parse().unwrap()
+}
+
+/// A shell that controls jobs on a terminal of its own.
+struct Shell {
+    screen: File,
+    _process: Process,
+}
+
+impl Shell {
+    fn new(mark: &str, commands: &str) -> Self {
+        let (screen, other) = terminal();
+        let other = || other.try_clone().unwrap();
+        let mut command = Command::new("setsid");
+        command.args(["--ctty", "sh", "-c", &format!("set -m; stty -echo; {commands}")]);
+        command.env("MARK_OF_RANKS", mark).env("TERM", "xterm").env_remove("NO_COLOR");
+        let process = Process(command.stdin(other()).stdout(other()).stderr(other()).spawn().unwrap());
+        Self { screen, _process: process }
+    }
+
+    fn type_in(&mut self, text: &str) {
+        self.screen.write_all(text.as_bytes()).unwrap();
+    }
+
+    /// Returns what is shown until a text has come so many times.
+    #[track_caller]
+    fn read_until(&mut self, end: &str, times: usize) -> String {
+        let mut screen = self.screen.try_clone().unwrap();
+        let expected = end.to_owned();
+        in_time(move || {
+            let mut shown = String::new();
+            while shown.matches(&expected).count() < times {
+                let mut buffer = [0; 1000];
+                let count = screen.read(&mut buffer).unwrap_or_default();
+                assert_ne!(count, 0, "{expected:?} does not come after {shown:?}");
+                shown += &String::from_utf8_lossy(&buffer[..count]);
+            }
+            shown
+        })
+    }
+}
+
+/// Returns `nccl run` in the shell, with ranks that print a line, wait for a file, and print another one.
+fn job_in_shell(mark: &str, file: &str) -> String {
+    format!(
+        "{MARK}={mark} '{NCCL}' run -n 2 -- sh -c 'echo begun; until [ -e {file} ]; do sleep 0.1; done; echo done'"
+    )
+}
+
+/// Returns whether the front and all ranks are stopped, or all run.
+fn all_are(mark: &str, are_stopped: bool) -> bool {
+    let processes = marked(mark);
+    let front = supervisor_or_front(&processes, 0);
+    let others = processes.iter().filter(|(pid, line)| *pid == front || !line.contains("nccl run"));
+    // A shell that waits for a child of vfork is in the state D.
+    let states: Vec<_> = others.map(|(pid, _)| stat(*pid, 0)).collect();
+    states.len() >= 3 && states.iter().all(|state| (state == "T") == are_stopped || state == "D")
+}
+
+#[test]
+fn stop_key_stops_the_ranks_and_fg_lets_them_go_on() {
+    let (folder, mark) = (tempfile::tempdir().unwrap(), mark("stop-key"));
+    let file = folder.path().join("file");
+    let job = job_in_shell(&mark, file.to_str().unwrap());
+    let mut shell = Shell::new(&mark, &format!("{job}; read line; fg; echo end $?; read line"));
+    shell.read_until("begun", 2);
+    shell.type_in("\x1a");
+    assert!(wait_until(LIMIT, || all_are(&mark, true)), "{:?} are not stopped", marked(&mark));
+    shell.type_in("\n");
+    assert!(wait_until(LIMIT, || all_are(&mark, false)), "{:?} do not go on", marked(&mark));
+    File::create(&file).unwrap();
+    let shown = shell.read_until("end 0", 1);
+    assert_eq!(shown.matches("\x1b[0m done").count(), 2, "{shown}");
+}
+
+#[test]
+fn front_that_is_stopped_alone_stops_the_ranks() {
+    let (folder, mark) = (tempfile::tempdir().unwrap(), mark("stop"));
+    let file = folder.path().join("file");
+    let wait = format!("until [ -e {} ]; do sleep 0.1; done", file.display());
+    let child = script("-n 2", &wait).env(MARK, &mark).spawn().unwrap();
+    assert!(wait_until(LIMIT, || marked(&mark).len() >= 4));
+    for signal in [Signal::STOP, Signal::TSTP] {
+        // A process whose group nobody could let go on ignores SIGTSTP; so do the ranks then.
+        send(child.id(), signal);
+        if wait_until(Duration::from_secs(1), || stat(child.id(), 0) == "T") || signal == Signal::STOP {
+            assert!(wait_until(LIMIT, || all_are(&mark, true)), "{:?} are not stopped", marked(&mark));
+        }
+        send(child.id(), Signal::CONT);
+        assert!(wait_until(LIMIT, || all_are(&mark, false)), "{:?} do not go on", marked(&mark));
+    }
+    File::create(&file).unwrap();
+    assert!(Process(child).0.wait().unwrap().success());
+}
+
+#[test]
+fn output_on_a_terminal_has_colors_also_with_tostop() {
+    let mut shell =
+        Shell::new("", &format!("stty tostop; '{NCCL}' run -n 1 -- echo hi; echo end; read line"));
+    let shown = shell.read_until("end", 1);
+    assert_has(&shown, &["\x1b[36m[0]\x1b[0m hi"]);
+}
+
+#[test]
+fn background_job_is_stopped_at_its_output_with_tostop() {
+    let (folder, mark) = (tempfile::tempdir().unwrap(), mark("tostop"));
+    let file = folder.path().join("file");
+    let job = job_in_shell(&mark, file.to_str().unwrap());
+    let mut shell = Shell::new(&mark, &format!("stty tostop; {job} & read line; fg; echo end $?; read line"));
+    assert!(wait_until(LIMIT, || !marked(&mark).is_empty() && all_are(&mark, true)), "{:?}", marked(&mark));
+    shell.type_in("\n");
+    shell.read_until("begun", 2);
+    assert!(wait_until(LIMIT, || all_are(&mark, false)), "{:?} do not go on", marked(&mark));
+    File::create(&file).unwrap();
+    shell.read_until("end 0", 1);
+}
+
+#[test]
+fn log_that_is_no_file_is_an_error() {
+    let folder = tempfile::tempdir().unwrap();
+    let of_rank = folder.path().join("attempt_0/1");
+    fs::create_dir_all(&of_rank).unwrap();
+    let log = of_rank.join("stderr.log");
+    let start = || {
+        let options = format!("-n 2 --log-dir {}", folder.path().display());
+        in_time(move || run(&mut script(&options, "sleep 1000"), 1)).1
+    };
+    fifo(&log);
+    let expected = format!("error: cannot create {}: not a regular file\n", log.display());
+    assert_eq!(start(), expected);
+    // Also one that would take it.
+    let _reader = File::options().read(true).write(true).open(&log).unwrap();
+    assert_eq!(start(), expected);
+}
+
+#[test]
+fn folder_that_cannot_be_preloaded_is_refused() {
+    let folder = tempfile::tempdir().unwrap();
+    for name in ["a b", "a:b"] {
+        let folder = folder.path().join(name);
+        fs::create_dir(&folder).unwrap();
+        fs::write(folder.join("libnccl.so.2"), "").unwrap();
+        let mut command = nccl("run -n 1");
+        command.arg(format!("--cpu={}", folder.display())).args(["--", "true"]);
+        let (_, stderr) = run(&mut command, 1);
+        let problem = "cannot be preloaded: its path has a blank or a colon";
+        assert_eq!(stderr, format!("error: {} {problem}\n", folder.display()));
+    }
 }
 
 /// `LIBNCCL_TEST_KILLS` rounds, 10 by default: in each a process is killed at any time, and nothing remains of the run:

@@ -351,7 +351,7 @@ mod tests {
                 }],
                 "average_bus_bandwidth": 0.0, "interrupted": false,
             });
-            Report::from_json(&report.to_string()).expect("a report")
+            Report::from_json(report.to_string()).expect("a report")
         };
         let mut rounds = medians.iter().map(round);
         Side { name: name.into(), first: rounds.next().expect("a round"), others: rounds.collect() }

@@ -2,13 +2,14 @@
 
 use std::env;
 use std::ffi::OsString;
-use std::process::{Command, Stdio};
+use std::process::Stdio;
 
 use anyhow::{Context, Result, bail, ensure};
 
 use super::side::Side;
 use crate::bench::output::report::Report;
 use crate::bench::start::backend::Backend;
+use crate::run::program_that_ends_with_this;
 
 /// Measures in turn, so that what else the machine does falls on both. Each round begins with the other backend than the
 /// round before.
@@ -31,16 +32,15 @@ fn side(backend: Backend, reports: Vec<Report>) -> Result<Side> {
 }
 
 fn once(backend: Backend, arguments: &[OsString]) -> Result<Report> {
-    let mut command = Command::new(env::current_exe()?);
+    let mut command = program_that_ends_with_this(env::current_exe()?);
     command.arg("bench").args(arguments).args(["--backend", backend.name(), "--json"]);
     let output = command.stdin(Stdio::null()).stderr(Stdio::inherit()).output();
     let output = output.context("cannot start this program again")?;
-    let text = String::from_utf8_lossy(&output.stdout);
     if !output.status.success() {
         bail!("the measurement with {} ended: {}", backend.name(), output.status);
     }
-    let report =
-        Report::from_json(&text).with_context(|| format!("the measurement with {}", backend.name()))?;
+    let report = Report::from_json(&output.stdout)
+        .with_context(|| format!("the measurement with {}", backend.name()))?;
     let measured = &report.library.backend;
     ensure!(measured == backend.name(), "asked for {}, and {measured} was measured", backend.name());
     Ok(report)

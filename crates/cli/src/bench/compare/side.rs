@@ -1,9 +1,9 @@
-use std::fs;
 use std::path::Path;
 
 use anyhow::{Context, Result};
 
 use crate::bench::output::report::Report;
+use crate::file;
 
 /// One side of a comparison: the results of a measurement, one for each round, all of the same command.
 #[derive(Debug, Clone, PartialEq)]
@@ -17,9 +17,9 @@ pub(crate) struct Side {
 
 impl Side {
     /// Reads a result of `nccl bench --json`.
-    pub(crate) fn read(file: &Path) -> Result<Self> {
-        let name = file.display().to_string();
-        let text = fs::read_to_string(file).with_context(|| format!("cannot read {name}"))?;
+    pub(crate) fn read(path: &Path) -> Result<Self> {
+        let name = path.display().to_string();
+        let text = file::read(path).with_context(|| format!("cannot read {name}"))?;
         let first = Report::from_json(&text).with_context(|| name.clone())?;
         Ok(Self { name, first, others: vec![] })
     }

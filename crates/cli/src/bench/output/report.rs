@@ -151,18 +151,19 @@ pub(crate) struct WrongElement {
 
 impl Report {
     /// Reads a report. Fails for another schema than [`SCHEMA`].
-    pub(crate) fn from_json(text: &str) -> Result<Self> {
+    pub(crate) fn from_json(text: impl AsRef<[u8]>) -> Result<Self> {
         #[derive(Deserialize)]
         struct Header {
             schema: u32,
         }
+        let text = text.as_ref();
         let context = "not a result of nccl bench --json";
-        let Header { schema } = serde_json::from_str(text).context(context)?;
+        let Header { schema } = serde_json::from_slice(text).context(context)?;
         ensure!(
             schema == SCHEMA,
             "schema {schema} of nccl bench --json is not known; this program reads schema {SCHEMA}"
         );
-        serde_json::from_str(text).context(context)
+        serde_json::from_slice(text).context(context)
     }
 
     /// Returns the bus bandwidth in GB/s of a row that takes `time_us`, or the algorithm's of a single rank, which has no
@@ -258,7 +259,7 @@ mod tests {
     #[test]
     fn report_is_read_as_it_was_written() {
         let report = report();
-        assert_eq!(Report::from_json(&report.to_json().unwrap()).unwrap(), report);
+        assert_eq!(Report::from_json(report.to_json().unwrap()).unwrap(), report);
     }
 
     #[test]

@@ -13,18 +13,18 @@ use anyhow::{Context, Result, ensure};
 
 use super::output::report::Report;
 use super::output::statistic::Statistic;
-use crate::named_file;
+use crate::{file, named_file};
 use arguments::PlotArguments;
 use series::Series;
 
 /// Draws the results that the arguments name.
 pub(crate) fn run(arguments: &PlotArguments) -> Result<ExitCode> {
     let mut reports = vec![];
-    for file in &arguments.files {
-        let name = file.display().to_string();
-        let text = fs::read_to_string(file).with_context(|| format!("cannot read {name}"))?;
+    for path in &arguments.files {
+        let name = path.display().to_string();
+        let text = file::read(path).with_context(|| format!("cannot read {name}"))?;
         let report = Report::from_json(&text).with_context(|| name)?;
-        let name = file.file_stem().unwrap_or(file.as_os_str()).to_string_lossy().into_owned();
+        let name = path.file_stem().unwrap_or(path.as_os_str()).to_string_lossy().into_owned();
         reports.push((name, report));
     }
     write(&reports, &arguments.output)?;

@@ -9,13 +9,13 @@ pub(crate) mod processes;
 pub(crate) mod threads;
 
 use std::fmt::{self, Display, Formatter};
-use std::os::unix::process::parent_id;
 
-use anyhow::{Context, Result, bail, ensure};
+use anyhow::{Context, Result, bail};
 use libnccl::environment::variable;
 use libnccl::{Nccl, UniqueId};
 use libnccl_launch::{Launch, LaunchError};
-use rustix::process::{Signal, set_parent_process_death_signal};
+
+use crate::run::end_with_parent;
 
 // The id is a secret, and command lines are visible to all users.
 /// The rank of a process that `nccl bench` has started.
@@ -54,14 +54,8 @@ impl Start {
     pub(crate) fn new(ranks: Option<usize>, as_processes: bool) -> Result<Self> {
         let value = |name| variable(name)?.into_string().ok();
         if let (Some(rank), Some(id), Some(parent)) = (value(RANK), value(ID), value(PARENT)) {
-            // The kernel sends the signal whatever ended the parent, SIGKILL included, so the parent handles no signals.
-            set_parent_process_death_signal(Some(Signal::KILL))
-                .context("cannot ask for the end with the parent")?;
-            // No signal comes for a parent that ended before.
-            ensure!(
-                parent_id().to_string() == parent,
-                "process {parent}, which started this rank, has ended"
-            );
+            // Whatever ends the parent, SIGKILL included, so the parent handles no signals.
+            end_with_parent(&parent)?;
             let rank = rank.parse().with_context(|| format!("invalid rank {RANK}={rank}"))?;
             let id = id.parse().with_context(|| format!("invalid id in {ID}"))?;
             return Ok(Self::Launched { rank, id, parent });

@@ -1,0 +1,23 @@
+//! Files and folders before those that the dynamic linker is told of by the environment.
+
+use std::env;
+use std::ffi::OsString;
+use std::path::Path;
+
+use anyhow::{Context, Result, ensure};
+use libnccl::environment::variable;
+
+/// Fails if a file there cannot be in `LD_PRELOAD`, which separates by blanks too.
+pub(crate) fn check(path: &Path) -> Result<()> {
+    let is_one = !path.to_string_lossy().contains([' ', ':']);
+    ensure!(is_one, "{} cannot be preloaded: its path has a blank or a colon", path.display());
+    Ok(())
+}
+
+/// Returns the list of paths in a variable with another one before.
+pub(crate) fn before(name: &str, first: &Path) -> Result<OsString> {
+    let rest = variable(name).filter(|rest| !rest.is_empty());
+    let rest = rest.iter().flat_map(env::split_paths);
+    let paths = env::join_paths(std::iter::once(first.to_owned()).chain(rest));
+    paths.with_context(|| format!("{} has a colon, and cannot be in {name}", first.display()))
+}
