@@ -36,8 +36,8 @@ use signal_hook::consts::{SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGUSR1, SIGUSR2};
 use signal_hook::iterator::Signals;
 
 use self::output::Stream;
-pub(crate) use self::process::end_with_parent;
 use self::process::{ROLE, asks_for_the_end, exit_code, ignores, this_program};
+pub(crate) use self::process::{check_rights, end_with_parent};
 use arguments::RunArguments;
 
 /// The signals that reach the ranks.
@@ -76,6 +76,7 @@ pub(crate) fn program_that_ends_with_this(program: impl AsRef<OsStr>) -> Command
 
 /// Starts the supervisor, passes signals on to it, prints what it gets from there, and kills what it leaves.
 fn front() -> Result<ExitCode> {
+    check_rights("nccl run")?;
     // What was this process before it became the tool may have had children.
     let others = descendants::children()?;
     set_child_subreaper(Some(getpid())).context("cannot adopt orphans")?;

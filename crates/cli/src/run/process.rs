@@ -5,11 +5,22 @@ use std::fs;
 use std::os::unix::process::{CommandExt, ExitStatusExt, parent_id};
 use std::process::{self, Command, ExitStatus};
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result, bail, ensure};
 use rustix::process::{Pid, Signal, WaitId, WaitIdOptions, set_parent_process_death_signal, waitid};
 
 /// The role of a process of `nccl run`: a supervisor, and which streams have colors, or a rank, and its parent.
 pub(super) const ROLE: &str = "LIBNCCL_RUN_ROLE";
+
+/// Fails in a program with more rights than its user, which obeys no variables: what it starts of itself would not know its role,
+/// and start others.
+pub(crate) fn check_rights(command: &str) -> Result<()> {
+    ensure!(
+        !libnccl::environment::is_privileged(),
+        "{command} has more rights than its user (set-uid, set-gid or capabilities of its file); expected a program without, whose \
+         processes obey variables"
+    );
+    Ok(())
+}
 
 /// Returns the role of a rank that this process starts.
 pub(super) fn rank() -> String {

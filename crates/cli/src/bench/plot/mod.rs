@@ -5,7 +5,6 @@ mod chart;
 mod series;
 pub(crate) mod theme;
 
-use std::fs;
 use std::path::Path;
 use std::process::ExitCode;
 

@@ -14,6 +14,7 @@ use libnccl::UniqueId;
 use rustix::process::{Pid, Signal, kill_process};
 
 use super::{ID, PARENT, RANK, interrupt};
+use crate::run::check_rights;
 use crate::{exit_status, output};
 
 /// Runs the ranks as processes of this program, with the same arguments.
@@ -24,6 +25,7 @@ pub(crate) fn run(id: &UniqueId, ranks: usize) -> Result<ExitCode> {
     const ERROR_TIMEOUT: Duration = Duration::from_secs(1);
     const OUTPUT_TIMEOUT: Duration = Duration::from_secs(2);
 
+    check_rights("nccl bench --processes")?;
     let received = interrupt::watch()?;
     // One pipe for all ranks, so that errors arrive in the order in which they were written.
     let (lines, input) = std::io::pipe().context("cannot create a pipe for the ranks' errors")?;
