@@ -38,7 +38,7 @@ pub(super) fn read(v: &Variables, parent: u32) -> Result<Environment, LaunchErro
     let launcher = recognise(v)?;
     let ranks = Ranks::read(v, launcher)?;
     check_outer(v, launcher, &ranks)?;
-    let job = match v.get(JOB) {
+    let mut job = match v.get(JOB) {
         Some(job) => format!("job/{job}"),
         None => job_id(v, launcher, parent)?,
     };
@@ -58,6 +58,10 @@ pub(super) fn read(v: &Variables, parent: u32) -> Result<Environment, LaunchErro
         None if ranks.size == 1 => (None, false),
         None => rendezvous(v, launcher, &ranks, &job)?,
     };
+    // All that the ranks share for certain: they may be given different names of the host of rank 0.
+    if let (true, Some(Rendezvous::Tcp { port, .. })) = (job.is_empty(), &rendezvous) {
+        job = format!("port/{port}");
+    }
     Ok(Environment { launcher, ranks, job, rendezvous, is_private })
 }
 

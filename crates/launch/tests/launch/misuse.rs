@@ -112,6 +112,86 @@ fn slow_clients_have_no_effect() {
     });
 }
 
+/// Returns the hello of a stranger, who takes this for the job's id and would wait for no time at all.
+fn hello(job: &str, rank: u32, size: u32) -> Vec<u8> {
+    let hash = job.bytes().fold(0x6c62_272e_07bb_0142_62b8_2175_6295_c58d_u128, |hash, byte| {
+        (hash ^ u128::from(byte)).wrapping_mul(0x0000_0000_0100_0000_0000_0000_0000_013b)
+    });
+    let numbers = [rank, size, 0].map(u32::to_le_bytes).concat();
+    [MAGIC, &hash.to_be_bytes(), &[0; 16], &[7; 16], &numbers].concat()
+}
+
+/// Sends a hello, and returns the kinds of the replies.
+fn replies(port: u16, hello: &[u8]) -> Vec<u8> {
+    let mut stream = connect_again(port);
+    stream.write_all(hello).unwrap();
+    stream.set_read_timeout(Some(Duration::from_secs(30))).unwrap();
+    let mut replies = Vec::new();
+    stream.read_to_end(&mut replies).unwrap();
+    replies.chunks(160).map(|reply| reply[24]).collect()
+}
+
+const ACCEPTED: u8 = 1;
+const MISSING: u8 = 3;
+const REFUSED: u8 = 4;
+
+#[test]
+fn stranger_who_does_not_know_the_job_is_refused_and_changes_nothing() {
+    let port = free_port();
+    let variables = |rank| {
+        let mut variables = by_hand(rank, 3, port);
+        variables.push(("LIBNCCL_JOB", "a secret".into()));
+        Launch::from_variables(variables).unwrap().timeout(Duration::from_secs(50))
+    };
+    thread::scope(|scope| {
+        let root = scope.spawn(move || id(&variables(0)));
+        drop(connect(port));
+        for job in ["", "job/", "job/another", &format!("port/{port}")] {
+            for rank in 0..4 {
+                assert_eq!(replies(port, &hello(job, rank, 3)), [REFUSED], "{job:?}, rank {rank}");
+            }
+        }
+        let others = [1, 2].map(|rank| scope.spawn(move || id(&variables(rank))));
+        let id = root.join().unwrap().unwrap();
+        assert_eq!(others.map(|rank| rank.join().unwrap().unwrap()), [id; 2]);
+    });
+}
+
+#[test]
+fn stranger_in_a_job_without_a_secret_ends_the_wait_of_nobody_else() {
+    let port = free_port();
+    let launch = move |rank| launch(rank, 4, port, Duration::from_secs(50));
+    thread::scope(|scope| {
+        let root = scope.spawn(move || id(&launch(0)));
+        drop(connect(port));
+        // A constant of all jobs.
+        assert_eq!(replies(port, &hello("", 1, 4)), [REFUSED]);
+        let first = scope.spawn(move || id(&launch(1)));
+        for _ in 0..20 {
+            // They take the place of rank 2, for a moment.
+            assert_eq!(replies(port, &hello(&format!("port/{port}"), 2, 4)), [ACCEPTED, MISSING]);
+        }
+        let others = [first, scope.spawn(move || id(&launch(2))), scope.spawn(move || id(&launch(3)))];
+        let id = root.join().unwrap().unwrap();
+        assert_eq!(others.map(|rank| rank.join().unwrap().unwrap()), [id; 3]);
+    });
+}
+
+#[test]
+fn rank_that_waits_no_longer_learns_who_is_missing_and_may_come_again() {
+    let port = free_port();
+    let launch = move |rank, seconds| launch(rank, 3, port, Duration::from_secs(seconds));
+    thread::scope(|scope| {
+        let root = scope.spawn(move || id(&launch(0, 50)));
+        let error = id(&launch(1, 4)).unwrap_err().to_string();
+        assert!(error.starts_with("rank 2 of 3 did not join within "), "{error}");
+        assert!(error.ends_with(": according to rank 0"), "{error}");
+        let others = [1, 2].map(|rank| scope.spawn(move || id(&launch(rank, 50))));
+        let id = root.join().unwrap().unwrap();
+        assert_eq!(others.map(|rank| rank.join().unwrap().unwrap()), [id; 2]);
+    });
+}
+
 #[test]
 fn rank_with_another_number_of_ranks_is_refused_at_once() {
     let port = free_port();
