@@ -116,8 +116,11 @@ pub(super) fn check_private(directory: &Path) -> io::Result<()> {
 mod tests {
     use std::os::unix::fs::symlink;
     use std::process::Command;
+    use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
     use std::sync::mpsc;
     use std::thread;
+
+    use libnccl_test_support::random_inputs::{Random, inputs};
 
     use super::*;
 
@@ -153,6 +156,34 @@ mod tests {
         // Longer than memory.
         File::create(&path).unwrap().set_len(1 << 40).unwrap();
         refused("the announcement of rank 0 has no valid text");
+    }
+
+    /// Also files that grow, shrink or disappear while they are read.
+    #[test]
+    fn random_files_are_read_or_refused() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = file(folder.path(), &JOB);
+        let announcement = Announcement { nonce: [1; 16], port: 7, hosts: vec!["node1".into()] };
+        let is_done = AtomicBool::new(false);
+        thread::scope(|scope| {
+            scope.spawn(|| {
+                let mut random = Random(19);
+                while !is_done.load(Relaxed) {
+                    let mut bytes = announcement.to_string().into_bytes();
+                    random.change_all(&mut bytes);
+                    fs::write(&path, bytes).unwrap();
+                    if random.below(8) == 0 {
+                        fs::remove_file(&path).unwrap();
+                    }
+                }
+            });
+            for _ in inputs(5_000) {
+                if let Ok((read, _)) = read(folder.path(), &JOB) {
+                    assert!(read.port > 0 && read.hosts.len() <= 8, "{read:?}");
+                }
+            }
+            is_done.store(true, Relaxed);
+        });
     }
 
     #[test]

@@ -94,8 +94,6 @@ mod error;
 mod job;
 mod launcher;
 mod process;
-#[cfg(test)]
-mod random_inputs;
 mod rendezvous;
 mod root;
 mod slurm;

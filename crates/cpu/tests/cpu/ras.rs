@@ -13,6 +13,7 @@ use crate::common::processes::{self, RankProcess, finish};
 use crate::common::{assert_sum, unique_id};
 use libnccl::sys::{ncclDataType_t, ncclRedOp_t};
 use libnccl_observe::ras::{EventGroup, RasClient, RasError, Report, VerdictKind, verdicts};
+use libnccl_test_support::random_inputs::inputs;
 use rustix::process::{Pid, Signal, kill_process};
 
 /// The time in which something has to happen, on a machine with other work.
@@ -354,16 +355,12 @@ fn client_that_asks_nothing_is_given_up() {
     job.finish();
 }
 
-/// A million bytes and more with `LIBNCCL_TEST_LAUNCH_INPUTS=1000000`.
 #[test]
 fn random_requests_are_answered_or_refused_and_the_service_goes_on() {
-    let inputs =
-        std::env::var("LIBNCCL_TEST_LAUNCH_INPUTS").ok().and_then(|count| count.parse::<usize>().ok());
-    let count = inputs.unwrap_or(20_000) / 100;
     let job = Job::start("A,A");
     job.report(|_| true);
     let mut random = common::random::Random::new(17);
-    for _ in 0..count {
+    for _ in inputs(200) {
         let mut connection = TcpStream::connect(&job.address).unwrap();
         connection.set_read_timeout(Some(LIMIT)).unwrap();
         let words: [&[u8]; 12] = [

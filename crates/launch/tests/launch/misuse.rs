@@ -1,12 +1,13 @@
 //! Connections that are no ranks, and ranks that are wrong: they are refused, reported, and disturb nobody.
 
-use std::io::{Read, Write};
-use std::net::TcpStream;
+use std::io::{ErrorKind, Read, Write};
+use std::net::{Shutdown, TcpListener, TcpStream};
 use std::thread;
 use std::time::{Duration, Instant};
 
 use libnccl::UniqueId;
 use libnccl_launch::Launch;
+use libnccl_test_support::random_inputs::{Random, inputs};
 
 use crate::rank_process::{LONG, by_hand, free_port, start, wait_until};
 
@@ -239,7 +240,7 @@ fn rank_of_another_job_is_refused() {
 fn garbage_from_the_root_is_an_error_by_the_deadline() {
     let answers: [&[u8]; 4] = [b"", b"HTTP/1.1 400 Bad Request\r\n\r\n", &[0xff; 160], &[0; 500]];
     for answer in answers {
-        let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let port = listener.local_addr().unwrap().port();
         thread::spawn(move || {
             let mut open = Vec::new();
@@ -252,6 +253,84 @@ fn garbage_from_the_root_is_an_error_by_the_deadline() {
         let error = id(&launch(1, 2, port, Duration::from_millis(800))).unwrap_err().to_string();
         assert!(error.starts_with("rank 0 of 2 did not join within "), "{error}");
         assert!(started.elapsed() < Duration::from_secs(5), "{:?}", started.elapsed());
+    }
+}
+
+/// Hellos of ranks, changed, of which some are still those of a rank: the ranks that are left out come to no harm.
+#[test]
+fn random_hellos_are_answered_or_refused_and_the_root_goes_on() {
+    let port = free_port();
+    thread::scope(|scope| {
+        let root = scope.spawn(move || id(&launch(0, 40, port, Duration::from_secs(3000))));
+        drop(connect(port));
+        let mut random = Random(23);
+        for input in inputs(2_000) {
+            let mut bytes = hello(&format!("port/{port}"), random.next() as u32 % 45, 40);
+            random.change_all(&mut bytes);
+            let mut stream = connect_again(port);
+            let _ = stream.write_all(&bytes);
+            if random.below(2) == 0 {
+                let _ = stream.shutdown(Shutdown::Write);
+                stream.set_read_timeout(Some(Duration::from_secs(30))).unwrap();
+                let mut reply = Vec::new();
+                match stream.read_to_end(&mut reply).map_err(|error| error.kind()) {
+                    Ok(_) | Err(ErrorKind::ConnectionReset) => {}
+                    Err(error) => panic!("input {input}: {error}"),
+                }
+                assert!(reply.len() % 160 == 0 && reply.len() <= 320, "input {input}: {} bytes", reply.len());
+            }
+        }
+        assert!(!root.is_finished());
+        // Still another rank is answered as before.
+        assert_eq!(replies(port, &hello(&format!("port/{port}"), 40, 40)), [REFUSED]);
+        end(port, root);
+    });
+}
+
+/// Ends the exchange of 40 ranks, of which none has come, without waiting for it.
+fn end<T>(port: u16, root: thread::ScopedJoinHandle<'_, T>) {
+    let streams: Vec<TcpStream> = (1..40)
+        .map(|rank| {
+            let mut bytes = hello(&format!("port/{port}"), rank, 40);
+            bytes[64..].fill(0xff);
+            let mut stream = connect_again(port);
+            stream.write_all(&bytes).unwrap();
+            stream
+        })
+        .collect();
+    for mut stream in streams {
+        stream.set_read_timeout(Some(Duration::from_secs(30))).unwrap();
+        stream.read_exact(&mut [0; 320]).unwrap();
+    }
+    root.join().unwrap();
+}
+
+/// Replies of rank 0, changed.
+#[test]
+fn random_replies_are_an_id_or_an_error_by_the_deadline() {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let port = listener.local_addr().unwrap().port();
+    thread::spawn(move || {
+        let mut random = Random(29);
+        for mut stream in listener.incoming().flatten() {
+            let mut hello = [0; 68];
+            if stream.read_exact(&mut hello).is_err() {
+                continue;
+            }
+            let reply = |kind: u32, number: u32| {
+                let numbers = [kind, number].map(u32::to_le_bytes).concat();
+                [MAGIC, &hello[40..56], &numbers, &[3; 128]].concat()
+            };
+            let second = [reply(2, 0), reply(3, 1), reply(3, 500), reply(4, 1), reply(1, 0)];
+            let mut bytes = [reply(1, 0), second[random.below(5)].clone()].concat();
+            random.change_all(&mut bytes);
+            let _ = stream.write_all(&bytes);
+        }
+    });
+    for input in inputs(100) {
+        let started = Instant::now();
+        let _ = id(&launch(1, 2, port, Duration::from_millis(30)));
+        assert!(started.elapsed() < Duration::from_secs(5), "input {input}: {:?}", started.elapsed());
     }
 }
 
