@@ -2,6 +2,7 @@
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Read, Write};
+use std::net::{Ipv4Addr, TcpListener};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -70,6 +71,32 @@ fn read_file(path: &Path) -> io::Result<(Vec<u8>, Duration)> {
     let mut bytes = Vec::new();
     file.take(MAX_BYTES as u64 + 1).read_to_end(&mut bytes)?;
     Ok((bytes, metadata.modified()?.elapsed().unwrap_or_default()))
+}
+
+/// The start of the names of directories that rank 0 creates.
+pub(super) const OWN: &str = "libnccl-launch-";
+
+/// Removes the directories beside this one of launches of this user that were ended before their rank 0 could.
+pub(super) fn remove_leftovers(directory: &Path) {
+    let beside = directory.parent().and_then(|parent| fs::read_dir(parent).ok());
+    for other in beside.into_iter().flatten().flatten() {
+        let is_other = |name: &str| name.starts_with(OWN) && directory.file_name() != Some(name.as_ref());
+        if !other.file_name().to_str().is_some_and(is_other) || check_private(&other.path()).is_err() {
+            continue;
+        }
+        let files = || fs::read_dir(other.path()).into_iter().flatten().flatten().map(|file| file.path());
+        // An empty one may be that of a launch that starts at this moment.
+        if files().next().is_some() && files().all(|file| is_left(&file)) {
+            files().for_each(|file| drop(fs::remove_file(file)));
+            let _ = fs::remove_dir(other.path());
+        }
+    }
+}
+
+/// Returns whether rank 0, on this host, has published this and listens no more.
+fn is_left(file: &Path) -> bool {
+    let announcement = read_file(file).ok().and_then(|(bytes, _)| Announcement::parse(&bytes).ok());
+    announcement.is_some_and(|found| TcpListener::bind((Ipv4Addr::LOCALHOST, found.port)).is_ok())
 }
 
 fn file(directory: &Path, job: &Job) -> PathBuf {

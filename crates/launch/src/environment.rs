@@ -1,5 +1,6 @@
 //! The variables of each launcher; the module's documentation has them in a table.
 
+use super::directory;
 use super::error::LaunchError;
 use super::job;
 use super::launcher::Launcher;
@@ -237,7 +238,7 @@ fn rendezvous(
     job: &str,
 ) -> Result<(Option<Rendezvous>, bool), LaunchError> {
     let own_directory = || {
-        let name = format!("libnccl-launch-{:032x}", job::hash(job));
+        let name = format!("{}{:032x}", directory::OWN, job::hash(job));
         (Some(Rendezvous::Directory(std::env::temp_dir().join(name))), true)
     };
     let host = v.get("MASTER_ADDR").map(str::to_owned);

@@ -219,6 +219,7 @@ impl Launch {
             Rendezvous::Directory(path) => {
                 let prepare = || {
                     if self.environment.is_private {
+                        directory::remove_leftovers(path);
                         directory::create_private(path)?;
                     }
                     let (listener, announcement) = self.announce()?;
