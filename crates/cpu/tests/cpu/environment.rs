@@ -50,7 +50,7 @@ fn join(process: &RankProcess) {
 }
 
 fn join_few(process: &RankProcess) {
-    for _ in 0..4 {
+    for _ in 0..2 {
         let comm = join_at_address(process);
         assert_sum(comm.0, process.ranks);
         comm.destroy();
