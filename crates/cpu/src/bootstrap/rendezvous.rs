@@ -115,10 +115,10 @@ fn find_root(id: &UniqueId, context: &JoinContext<'_>) -> Result<Role> {
         true => Election::enter(id, context.check_cancelled)?,
         false => None,
     };
-    if let Some(chosen) = election.as_ref().and_then(Election::chosen) {
-        if let Some(role) = find_chosen(&chosen, context)? {
-            return Ok(role);
-        }
+    if let Some(chosen) = election.as_ref().and_then(Election::chosen)
+        && let Some(role) = find_chosen(&chosen, context)?
+    {
+        return Ok(role);
     }
     if let Some(role) = find_root_at(&usual, id.is_of_address, context)? {
         return Ok(role);
