@@ -215,7 +215,7 @@ fn second_process_of_a_rank_is_refused() {
     let first = start(LONG, &by_hand(1, 3, port));
     thread::sleep(Duration::from_millis(700));
     // Neither does its deadline end the exchange of the others.
-    start(1_000, &by_hand(1, 3, port)).expect_error("another process has joined as rank 1");
+    start(4_000, &by_hand(1, 3, port)).expect_error("another process has joined as rank 1");
     start(LONG, &by_hand(2, 3, port)).expect_sum(6);
     root.expect_sum(6);
     first.expect_sum(6);
@@ -230,7 +230,7 @@ fn rank_of_another_job_is_refused() {
         variables
     };
     let root = start(LONG, &variables(0, "mine"));
-    start(1_000, &variables(1, "yours")).expect_error("it is of another job");
+    start(4_000, &variables(1, "yours")).expect_error("it is of another job");
     start(LONG, &variables(1, "mine")).expect_sum(3);
     root.expect_sum(3);
 }
