@@ -72,12 +72,12 @@ fn join_as_first(
     me: Process,
     context: &JoinContext<'_>,
 ) -> Result<Arc<SharedState>> {
-    let (address, connection) = match find_root(id, context) {
+    let (root, connection) = match find_root(id, context) {
         Ok(Role::Root(listener)) => {
             first.become_root();
             return Root::new(listener, hello, context).run(me);
         }
-        Ok(Role::Peer(address, connection)) => (address, Arc::new(connection)),
+        Ok(Role::Peer(root, connection)) => (root, Arc::new(connection)),
         Err(error) => return first.end(Err(error), hello.rank, context),
     };
     let error = match peer::join(&connection, hello, &first, context) {
@@ -90,7 +90,7 @@ fn join_as_first(
     match error {
         JoinError::RootGone(error) => {
             let result = first.end(Err(error.clone()), hello.rank, context);
-            become_error_root(&address, hello, &error, context);
+            become_error_root(root, hello, &error, context);
             result
         }
         JoinError::Failed(error) => first.end(Err(error), hello.rank, context),
@@ -101,8 +101,14 @@ fn join_as_first(
 enum Role {
     /// The root, with the socket that listens.
     Root(OwnedFd),
-    /// A peer, with the address of the root, and the connection.
-    Peer(SocketAddrUnix, OwnedFd),
+    /// A peer, with the connection to the root.
+    Peer(RootPlace, OwnedFd),
+}
+
+/// The address of the root, and a socket for the peer that takes its place: there may be no descriptor left then.
+struct RootPlace {
+    address: SocketAddrUnix,
+    socket: OwnedFd,
 }
 
 /// The time after which a name at which nobody accepts connections counts as another user's.
@@ -139,7 +145,10 @@ fn find_chosen(name: &str, context: &JoinContext<'_>) -> Result<Option<Role>> {
     for attempt in 0.. {
         let connection = socket::create().map_err(cannot_reach)?;
         match retry_on_intr(|| connect(&connection, &address)) {
-            Ok(()) if is_same_user(&connection) => return Ok(Some(Role::Peer(address, connection))),
+            Ok(()) if is_same_user(&connection) => {
+                let socket = socket::create().map_err(cannot_reach)?;
+                return Ok(Some(Role::Peer(RootPlace { address, socket }, connection)));
+            }
             // Others may have filled its backlog.
             Err(Errno::AGAIN) if began.elapsed() < HELD => {
                 (context.check_cancelled)()?;
@@ -167,7 +176,7 @@ fn find_root_at(name: &str, is_guessable: bool, context: &JoinContext<'_>) -> Re
         let connection = socket::create().map_err(cannot_reach)?;
         match retry_on_intr(|| connect(&connection, &address)) {
             Ok(()) if is_guessable && !is_same_user(&connection) => return Ok(None),
-            Ok(()) => return Ok(Some(Role::Peer(address, connection))),
+            Ok(()) => return Ok(Some(Role::Peer(RootPlace { address, socket: listener }, connection))),
             Err(Errno::CONNREFUSED | Errno::AGAIN) if is_guessable && began.elapsed() > HELD => {
                 return Ok(None);
             }
@@ -191,20 +200,20 @@ fn cannot_reach(error: Errno) -> Error {
 }
 
 /// Takes the dead root's place to tell ranks that come later, which would wait for it and for this rank.
-fn become_error_root(address: &SocketAddrUnix, hello: Hello, error: &Error, context: &JoinContext<'_>) {
+fn become_error_root(root: RootPlace, hello: Hello, error: &Error, context: &JoinContext<'_>) {
+    let RootPlace { address, socket: listener } = root;
     // Members of a parent see each other's state there.
     let linger = if context.all_are_members(hello.ranks) { Duration::ZERO } else { LINGER };
     let end = Instant::now() + linger;
-    let Ok(listener) = socket::create() else { return };
     for attempt in (0..).take_while(|_| Instant::now() < end) {
-        if bind(&listener, address).is_ok() {
+        if bind(&listener, &address).is_ok() {
             let _ = listen(&listener, MAX_RANKS as i32);
             Root::new(listener, hello, context).refuse_all(error);
             break;
         }
         // Another rank was faster: one that does the same, or one that came late and waits.
         let Ok(connection) = socket::create() else { break };
-        if connect(&connection, address).is_ok() && peer::is_accepted(&connection, hello) {
+        if connect(&connection, &address).is_ok() && peer::is_accepted(&connection, hello) {
             let _ = send(&connection, &aborted(hello.rank), SendFlags::NOSIGNAL);
             break;
         }
