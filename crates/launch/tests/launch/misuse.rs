@@ -235,6 +235,26 @@ fn rank_of_another_job_is_refused() {
     root.expect_sum(3);
 }
 
+#[test]
+fn refusal_is_the_error_also_if_the_deadline_cuts_a_later_attempt_short() {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let port = listener.local_addr().unwrap().port();
+    thread::spawn(move || {
+        let mut open = Vec::new();
+        for mut stream in listener.incoming().flatten() {
+            let mut hello = [0; 68];
+            stream.read_exact(&mut hello).unwrap();
+            if open.is_empty() {
+                let reply = [MAGIC, &hello[40..56], &[4, 0, 0, 0, 1, 0, 0, 0], &[0; 128]].concat();
+                stream.write_all(&reply).unwrap();
+            }
+            open.push(stream);
+        }
+    });
+    let error = id(&launch(1, 2, port, Duration::from_secs(2))).unwrap_err().to_string();
+    assert!(error.ends_with("it is of another job"), "{error}");
+}
+
 /// Something else listens at the address of rank 0: it answers with garbage, or not at all.
 #[test]
 fn garbage_from_the_root_is_an_error_by_the_deadline() {
