@@ -89,6 +89,7 @@ pub(crate) mod tests {
     use std::path::Path;
 
     use libnccl::Version;
+    use libnccl_test_support::random_inputs::{Random, inputs};
 
     use super::{Cuda, NcclFile};
 
@@ -141,6 +142,24 @@ pub(crate) mod tests {
         assert_eq!(found.version, Some(Version::new(2, 32, 3)));
         assert_eq!(found.cuda, Some(Cuda { major: 12, minor: 9 }));
         assert_eq!(found.variables.iter().collect::<Vec<_>>(), ["NCCL_DEBUG", "NCCL_P2P_DISABLE"]);
+    }
+
+    #[test]
+    fn random_files_are_read_or_none() {
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("libnccl.so.2");
+        write_library(&file, b"NCCL version 2.32.3+cuda12.9\0NCCL_DEBUG\0NCCL_P2P_DISABLE\0");
+        let (good, mut random, mut read) = (std::fs::read(&file).unwrap(), Random(31), 0);
+        for _ in inputs(5_000) {
+            let mut bytes = good.clone();
+            random.change_all(&mut bytes);
+            std::fs::write(&file, bytes).unwrap();
+            let found = NcclFile::read(&file);
+            read += usize::from(found.is_some());
+            let variables = found.map(|found| found.variables).unwrap_or_default();
+            assert!(variables.iter().all(|name| name.starts_with("NCCL_")), "{variables:?}");
+        }
+        assert!(read > 0);
     }
 
     #[test]

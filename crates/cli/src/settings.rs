@@ -120,8 +120,27 @@ mod tests {
     use std::fs;
     use std::path::Path;
 
+    use libnccl_test_support::random_inputs::{Random, inputs};
+
     use super::{Line, Origin, Settings};
     use crate::system::System;
+
+    #[test]
+    fn random_files_are_settings_or_lines_that_are_ignored() {
+        let root = tempfile::tempdir().unwrap();
+        let file = root.path().join("nccl.conf");
+        let mut random = Random(37);
+        for _ in inputs(5_000) {
+            let mut bytes =
+                b"# a comment\nNCCL_ALGO=Tree\nNCCL_SOCKET_IFNAME==eth0\r\nno value\n\n=\n".to_vec();
+            random.change_all(&mut bytes);
+            fs::write(&file, bytes).unwrap();
+            let settings = Settings::read(&System::at(root.path(), &[("NCCL_CONF_FILE", "/nccl.conf")]));
+            let lines = settings.files[0].lines.as_deref().unwrap();
+            let set = lines.iter().filter(|line| matches!(line, Line::Set { overridden_by: None, .. }));
+            assert_eq!(set.count() + 1, settings.iter().count());
+        }
+    }
 
     #[test]
     fn first_place_counts() {

@@ -65,6 +65,7 @@ impl fmt::Display for Announcement {
 #[cfg(test)]
 mod tests {
     use super::{Announcement, MAX_BYTES};
+    use libnccl_test_support::random_inputs::{Random, inputs};
 
     fn announcement() -> Announcement {
         Announcement { nonce: [0xa5; 16], port: 4711, hosts: vec!["node1".into(), "fe80::1%eth0".into()] }
@@ -99,11 +100,10 @@ mod tests {
         Announcement::parse(text.as_bytes()).unwrap_err();
     }
 
-    /// A million with `LIBNCCL_TEST_LAUNCH_INPUTS=1000000`.
     #[test]
     fn random_bytes_are_parsed_or_refused() {
-        let mut random = crate::random_inputs::Random(12);
-        for _ in 0..crate::random_inputs::count(20_000) {
+        let mut random = Random(12);
+        for _ in inputs(20_000) {
             let mut bytes = announcement().to_string().into_bytes();
             random.change(&mut bytes);
             if let Ok(parsed) = Announcement::parse(&bytes) {

@@ -59,7 +59,13 @@ pub(super) fn receive_id(
     // Ranks that start together do not retry together.
     let jitter = Duration::from_micros(u64::from(nonce[0]) * 40);
     let (mut connect, mut retry) = (CONNECT[0], RETRY[0]);
-    let mut problem = "rank 0 was not looked for".to_owned();
+    let mut problem = None;
+    // An attempt that the deadline cuts short says less than one before it.
+    let mut note = |reason: String| {
+        if problem.is_none() || !deadline.has_passed() {
+            problem = Some(reason);
+        }
+    };
     loop {
         match locate(rendezvous, is_private, job, key, &deadline) {
             Ok(located) => {
@@ -67,15 +73,15 @@ pub(super) fn receive_id(
                     match attempt_host(host, &located, rendezvous, job, nonce, connect, &deadline) {
                         Ok(id) => return Ok(id),
                         Err(Failure::Final(error)) => return Err(error),
-                        Err(Failure::Retry(reason)) => problem = reason,
+                        Err(Failure::Retry(reason)) => note(reason),
                     }
                 }
             }
-            Err(reason) => problem = reason,
+            Err(reason) => note(reason),
         }
         deadline.sleep(retry + jitter);
         if deadline.has_passed() {
-            return Err(missing_ranks(&[0], 1, job, &deadline, problem));
+            return Err(missing_ranks(&[0], 1, job, &deadline, problem.unwrap_or_default()));
         }
         (connect, retry) = ((connect * 2).min(CONNECT[1]), (retry * 2).min(RETRY[1]));
     }

@@ -45,15 +45,20 @@ pub fn connect(address: SocketAddr, limit: Duration, deadline: &Deadline) -> io:
     Ok(stream)
 }
 
-/// Listens on all interfaces, or on that of the host alone if that is a loopback address.
+/// Listens on the address alone that the ranks were given, if it is one of this host. Otherwise on all interfaces, also for a
+/// name: it may lead elsewhere from other hosts.
 pub(super) fn listen(host: Option<&str>, port: u16) -> io::Result<TcpListener> {
-    let loopback = match host {
+    let given = match host {
         Some("localhost") => Some(IpAddr::from(Ipv4Addr::LOCALHOST)),
-        Some(host) => host.parse().ok().filter(IpAddr::is_loopback),
+        Some(host) => host.parse().ok().filter(|address: &IpAddr| !address.is_unspecified()),
         None => None,
     };
-    let listener = match loopback {
-        Some(address) => TcpListener::bind((address, port))?,
+    let at_given = match given.map(|address| TcpListener::bind((address, port))) {
+        Some(Err(error)) if error.kind() == io::ErrorKind::AddrNotAvailable => None,
+        listener => listener.transpose()?,
+    };
+    let listener = match at_given {
+        Some(listener) => listener,
         None => match TcpListener::bind((Ipv6Addr::UNSPECIFIED, port)) {
             Err(error) if error.kind() != io::ErrorKind::AddrInUse => {
                 TcpListener::bind((Ipv4Addr::UNSPECIFIED, port))?
@@ -79,4 +84,26 @@ pub(super) fn own_hosts() -> Vec<String> {
     let mut hosts: Vec<String> = routes.into_iter().filter_map(source).collect();
     hosts.extend(std::fs::read_to_string("/proc/sys/kernel/hostname").map(|name| name.trim().to_owned()));
     hosts
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{IpAddr, TcpStream, listen, own_hosts};
+
+    #[test]
+    fn address_of_this_host_is_the_only_one_that_is_listened_on() {
+        let own = own_hosts().into_iter().filter_map(|host| host.parse().ok());
+        for address in own.chain(["127.0.0.2".parse().unwrap()]).filter(|own: &IpAddr| own.is_ipv4()) {
+            let listener = listen(Some(&address.to_string()), 0).unwrap().local_addr().unwrap();
+            assert_eq!(listener.ip(), address);
+        }
+    }
+
+    #[test]
+    fn address_of_another_host_or_a_name_is_listened_for_on_all_interfaces() {
+        for host in ["192.0.2.1", "0.0.0.0", "node1.example"] {
+            let port = listen(Some(host), 0).unwrap();
+            TcpStream::connect(("127.0.0.1", port.local_addr().unwrap().port())).unwrap();
+        }
+    }
 }

@@ -36,19 +36,11 @@ impl Deadline {
         self.remaining().is_zero()
     }
 
-    /// Makes this the deadline of someone who waits for so long from now, if that is earlier.
-    pub fn shorten_to(&mut self, wait: Duration) {
-        if wait < self.remaining() {
-            self.end = Instant::now() + wait;
-        }
-    }
-
     /// Returns the deadline of a part that may take so long.
     #[must_use]
     pub fn part(&self, limit: Duration) -> Self {
-        let mut part = Self { started: Instant::now(), ..*self };
-        part.shorten_to(limit);
-        part
+        let started = Instant::now();
+        Self { started, end: started.checked_add(limit).map_or(self.end, |end| end.min(self.end)) }
     }
 
     /// Sleeps so long, or until the deadline.

@@ -2,6 +2,7 @@
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Read, Write};
+use std::net::{Ipv4Addr, TcpListener};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -72,6 +73,32 @@ fn read_file(path: &Path) -> io::Result<(Vec<u8>, Duration)> {
     Ok((bytes, metadata.modified()?.elapsed().unwrap_or_default()))
 }
 
+/// The start of the names of directories that rank 0 creates.
+pub(super) const OWN: &str = "libnccl-launch-";
+
+/// Removes the directories beside this one of launches of this user that were ended before their rank 0 could.
+pub(super) fn remove_leftovers(directory: &Path) {
+    let beside = directory.parent().and_then(|parent| fs::read_dir(parent).ok());
+    for other in beside.into_iter().flatten().flatten() {
+        let is_other = |name: &str| name.starts_with(OWN) && directory.file_name() != Some(name.as_ref());
+        if !other.file_name().to_str().is_some_and(is_other) || check_private(&other.path()).is_err() {
+            continue;
+        }
+        let files = || fs::read_dir(other.path()).into_iter().flatten().flatten().map(|file| file.path());
+        // An empty one may be that of a launch that starts at this moment.
+        if files().next().is_some() && files().all(|file| is_left(&file)) {
+            files().for_each(|file| drop(fs::remove_file(file)));
+            let _ = fs::remove_dir(other.path());
+        }
+    }
+}
+
+/// Returns whether rank 0, on this host, has published this and listens no more.
+fn is_left(file: &Path) -> bool {
+    let announcement = read_file(file).ok().and_then(|(bytes, _)| Announcement::parse(&bytes).ok());
+    announcement.is_some_and(|found| TcpListener::bind((Ipv4Addr::LOCALHOST, found.port)).is_ok())
+}
+
 fn file(directory: &Path, job: &Job) -> PathBuf {
     directory.join(format!("libnccl-{:032x}", u128::from_be_bytes(job.hash)))
 }
@@ -116,8 +143,11 @@ pub(super) fn check_private(directory: &Path) -> io::Result<()> {
 mod tests {
     use std::os::unix::fs::symlink;
     use std::process::Command;
+    use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
     use std::sync::mpsc;
     use std::thread;
+
+    use libnccl_test_support::random_inputs::{Random, inputs};
 
     use super::*;
 
@@ -153,6 +183,34 @@ mod tests {
         // Longer than memory.
         File::create(&path).unwrap().set_len(1 << 40).unwrap();
         refused("the announcement of rank 0 has no valid text");
+    }
+
+    /// Also files that grow, shrink or disappear while they are read.
+    #[test]
+    fn random_files_are_read_or_refused() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = file(folder.path(), &JOB);
+        let announcement = Announcement { nonce: [1; 16], port: 7, hosts: vec!["node1".into()] };
+        let is_done = AtomicBool::new(false);
+        thread::scope(|scope| {
+            scope.spawn(|| {
+                let mut random = Random(19);
+                while !is_done.load(Relaxed) {
+                    let mut bytes = announcement.to_string().into_bytes();
+                    random.change_all(&mut bytes);
+                    fs::write(&path, bytes).unwrap();
+                    if random.below(8) == 0 {
+                        fs::remove_file(&path).unwrap();
+                    }
+                }
+            });
+            for _ in inputs(5_000) {
+                if let Ok((read, _)) = read(folder.path(), &JOB) {
+                    assert!(read.port > 0 && read.hosts.len() <= 8, "{read:?}");
+                }
+            }
+            is_done.store(true, Relaxed);
+        });
     }
 
     #[test]

@@ -1,5 +1,6 @@
 //! The variables of each launcher; the module's documentation has them in a table.
 
+use super::directory;
 use super::error::LaunchError;
 use super::job;
 use super::launcher::Launcher;
@@ -38,7 +39,7 @@ pub(super) fn read(v: &Variables, parent: u32) -> Result<Environment, LaunchErro
     let launcher = recognise(v)?;
     let ranks = Ranks::read(v, launcher)?;
     check_outer(v, launcher, &ranks)?;
-    let job = match v.get(JOB) {
+    let mut job = match v.get(JOB) {
         Some(job) => format!("job/{job}"),
         None => job_id(v, launcher, parent)?,
     };
@@ -58,6 +59,10 @@ pub(super) fn read(v: &Variables, parent: u32) -> Result<Environment, LaunchErro
         None if ranks.size == 1 => (None, false),
         None => rendezvous(v, launcher, &ranks, &job)?,
     };
+    // All that the ranks share for certain: they may be given different names of the host of rank 0.
+    if let (true, Some(Rendezvous::Tcp { port, .. })) = (job.is_empty(), &rendezvous) {
+        job = format!("port/{port}");
+    }
     Ok(Environment { launcher, ranks, job, rendezvous, is_private })
 }
 
@@ -233,7 +238,7 @@ fn rendezvous(
     job: &str,
 ) -> Result<(Option<Rendezvous>, bool), LaunchError> {
     let own_directory = || {
-        let name = format!("libnccl-launch-{:032x}", job::hash(job));
+        let name = format!("{}{:032x}", directory::OWN, job::hash(job));
         (Some(Rendezvous::Directory(std::env::temp_dir().join(name))), true)
     };
     let host = v.get("MASTER_ADDR").map(str::to_owned);

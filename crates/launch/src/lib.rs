@@ -47,13 +47,15 @@
 //!
 //! Rank 0 listens on a TCP port while the exchange lasts, as NCCL itself then does. The others find it at a known address,
 //! or where rank 0 publishes its address: a key of torchrun's store, or a file. They retry until the deadline, so that no
-//! rank has to be the first. When all have joined, rank 0 sends the id to all of them. When the first of their
-//! deadlines passes, it sends the missing ranks instead, which are in the error of all ranks.
+//! rank has to be the first. When all have joined, rank 0 sends the id to all of them. At its own deadline, and to a rank
+//! that will wait no longer, it sends the missing ranks instead, which are in the errors.
 //!
 //! Everything else on that port is refused, and reported by the crate log and in the error at the deadline:
 //! what is no hello, or not whole within 5 s, ranks of another job, a second process with the same rank, another number
-//! of ranks. As in NCCL's own bootstrap, nothing is authenticated or encrypted: whoever reaches the port and knows the
-//! job id can join.
+//! of ranks. Whoever does not know the job id, and the nonce where rank 0 publishes one, changes nothing but their own
+//! connection; with them, they can join in place of a rank that has not. As in NCCL's own bootstrap, nothing is encrypted.
+//! Rank 0 listens on all interfaces, or on `127.0.0.1` alone if all ranks are on its host, or on the IP address that
+//! `MASTER_ADDR` or `LIBNCCL_RENDEZVOUS` gives, if that is one of its host.
 //!
 //! All messages have a fixed size, and integers are little-endian. A rank sends one hello and reads replies of 160 bytes:
 //! first that it is accepted, at the end the id or the missing ranks.
@@ -92,8 +94,6 @@ mod error;
 mod job;
 mod launcher;
 mod process;
-#[cfg(test)]
-mod random_inputs;
 mod rendezvous;
 mod root;
 mod slurm;

@@ -66,9 +66,7 @@ impl Launch {
         Ok(Self { environment, timeout: Duration::from_secs(300) })
     }
 
-    /// Sets the time in which all ranks have to join. Default: 5 minutes.
-    ///
-    /// The first rank whose time is over ends the exchange for all.
+    /// Sets the time for which this rank waits for all to join. Default: 5 minutes.
     #[must_use]
     pub fn timeout(mut self, timeout: Duration) -> Self {
         self.timeout = timeout;
@@ -147,8 +145,8 @@ impl Launch {
     /// The process of rank 0 must live until all ranks have joined a communicator with it.
     ///
     /// # Errors
-    /// [`LaunchError::MissingRanks`] if not all ranks have called this within the [timeout](Self::timeout) of the most
-    /// impatient one; [`LaunchError::Rendezvous`] if the exchange cannot succeed; those of [`Nccl::unique_id`].
+    /// [`LaunchError::MissingRanks`] if not all ranks have called this within the [timeout](Self::timeout) of this one;
+    /// [`LaunchError::Rendezvous`] if the exchange cannot succeed; those of [`Nccl::unique_id`].
     pub fn unique_id(&self, nccl: &Nccl) -> Result<UniqueId> {
         let deadline = Deadline::after(self.timeout);
         let Environment { ranks: Ranks { rank, size, .. }, rendezvous, is_private, .. } = &self.environment;
@@ -221,6 +219,7 @@ impl Launch {
             Rendezvous::Directory(path) => {
                 let prepare = || {
                     if self.environment.is_private {
+                        directory::remove_leftovers(path);
                         directory::create_private(path)?;
                     }
                     let (listener, announcement) = self.announce()?;

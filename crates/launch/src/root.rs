@@ -1,6 +1,6 @@
 //! Rank 0: one thread for all connections, none of which is waited for.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::io::{self, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
@@ -37,6 +37,7 @@ pub(super) fn send_id(
         unidentified: Vec::new(),
         joined: BTreeMap::new(),
         done: BTreeMap::new(),
+        gone: BTreeSet::new(),
         refusals: Refusals::default(),
         is_sending: false,
     };
@@ -55,6 +56,8 @@ pub(super) fn send_id(
             if root.done.len() == others {
                 return Ok(());
             }
+        } else {
+            root.answer_impatient();
         }
         if root.deadline.has_passed() {
             return Err(root.fail());
@@ -77,6 +80,8 @@ struct Root<'a> {
     joined: BTreeMap<u32, Joined>,
     /// The ranks that have read the id.
     done: BTreeMap<u32, Nonce>,
+    /// The ranks that joined, and were answered when they would wait no longer.
+    gone: BTreeSet<u32>,
     refusals: Refusals,
     is_sending: bool,
 }
@@ -93,6 +98,8 @@ struct Unidentified {
 struct Joined {
     stream: TcpStream,
     nonce: Nonce,
+    /// The time until which it waits.
+    until: Instant,
     has_id: bool,
 }
 
@@ -184,10 +191,10 @@ impl Root<'_> {
             let _ = stream.write(&Reply::Refused(refusal).to_bytes(&nonce));
             self.refusals.add(problem, Some(address));
         } else if is_written(&mut stream, &Reply::Accepted.to_bytes(&nonce)) {
-            // All ranks give up together, each with the same list of missing ranks.
-            self.deadline.shorten_to(hello.wait);
             self.done.remove(&rank);
-            self.joined.insert(rank, Joined { stream, nonce, has_id: false });
+            self.gone.remove(&rank);
+            self.joined
+                .insert(rank, Joined { stream, nonce, until: Instant::now() + hello.wait, has_id: false });
         }
     }
 
@@ -214,6 +221,47 @@ impl Root<'_> {
         self.joined.len() != before
     }
 
+    /// Tells the ranks that will wait no longer which ones are missing. It is the end of their connections alone: whoever
+    /// reaches the port may say so.
+    fn answer_impatient(&mut self) {
+        let now = Instant::now();
+        let is_impatient = |joined: &Joined| !joined.has_id && joined.until <= now;
+        if !self.joined.values().any(is_impatient) {
+            return;
+        }
+        let (ranks, count) = self.missing();
+        let reply = Reply::Missing(ranks, count);
+        let (gone, refusals) = (&mut self.gone, &mut self.refusals);
+        self.joined.retain(|rank, joined| {
+            if is_impatient(joined) {
+                let _ = joined.stream.write(&reply.to_bytes(&joined.nonce));
+                refusals.add(format!("rank {rank} waited no longer"), joined.stream.peer_addr().ok());
+                gone.insert(*rank);
+                return false;
+            }
+            true
+        });
+    }
+
+    /// Returns the first of the missing ranks, and their number.
+    fn missing(&self) -> (Vec<u32>, u32) {
+        let is_missing = |rank: &u32| match self.joined.get(rank) {
+            Some(joined) => joined.has_id,
+            None => !self.done.contains_key(rank),
+        };
+        let missing = || (1..self.job.size).filter(is_missing);
+        // Where others never came, those who have waited for them are not to blame.
+        let has_others = missing().any(|rank| !self.gone.contains(&rank));
+        let (mut ranks, mut count) = (Vec::new(), 0_u32);
+        for rank in missing().filter(|rank| !has_others || !self.gone.contains(rank)) {
+            count += 1;
+            if ranks.len() < NAMED {
+                ranks.push(rank);
+            }
+        }
+        (ranks, count)
+    }
+
     /// Sends the id to the joined ranks that have not been sent it.
     fn send(&mut self, id: &Reply) -> bool {
         let mut progress = false;
@@ -227,18 +275,7 @@ impl Root<'_> {
 
     /// Tells the joined ranks which ones are missing, and returns the error.
     fn fail(mut self) -> LaunchError {
-        let is_missing = |rank: &u32| match self.joined.get(rank) {
-            Some(joined) => joined.has_id,
-            None => !self.done.contains_key(rank),
-        };
-        let missing = (1..self.job.size).filter(is_missing);
-        let (mut ranks, mut count) = (Vec::new(), 0_u32);
-        for rank in missing {
-            count += 1;
-            if ranks.len() < NAMED {
-                ranks.push(rank);
-            }
-        }
+        let (ranks, count) = self.missing();
         let reply = Reply::Missing(ranks.clone(), count);
         for joined in self.joined.values_mut().filter(|joined| !joined.has_id) {
             let _ = joined.stream.write(&reply.to_bytes(&joined.nonce));

@@ -115,7 +115,7 @@ fn keys(key: &str) -> Vec<u8> {
 mod tests {
     use super::{TcpStore, keys, text};
     use crate::deadline::Deadline;
-    use crate::random_inputs::{Random, count};
+    use libnccl_test_support::random_inputs::{Random, inputs};
     use std::io::{Read, Write};
     use std::net::TcpListener;
     use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
@@ -151,7 +151,7 @@ mod tests {
                 }
             });
             // A connection takes longer than the parsing of a message.
-            for _ in 0..count(200) {
+            for _ in inputs(200) {
                 let deadline = Deadline::after(Duration::from_secs(10));
                 if let Ok(value) = TcpStore::connect(address, &deadline).and_then(|s| s.get("/k", &deadline))
                 {

@@ -173,6 +173,7 @@ pub(super) fn is_retry(error: &io::Error) -> bool {
 mod tests {
     use super::{Hello, Refusal, Reply};
     use libnccl::UniqueId;
+    use libnccl_test_support::random_inputs::{Random, inputs};
     use std::time::Duration;
 
     fn hello() -> Hello {
@@ -216,11 +217,10 @@ mod tests {
         }
     }
 
-    /// A million with `LIBNCCL_TEST_LAUNCH_INPUTS=1000000`.
     #[test]
     fn random_bytes_are_parsed_or_refused() {
-        let mut random = crate::random_inputs::Random(11);
-        for _ in 0..crate::random_inputs::count(20_000) {
+        let mut random = Random(11);
+        for _ in inputs(20_000) {
             let mut bytes = hello().to_bytes();
             random.change(&mut bytes);
             if let Some(parsed) = Hello::parse(&bytes) {

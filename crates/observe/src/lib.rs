@@ -20,9 +20,6 @@ mod fields;
 mod log;
 #[doc(hidden)] // The library that records any program writes by it, too.
 pub mod private_file;
-#[cfg(all(test, feature = "ras"))]
-#[path = "../../launch/src/random_inputs.rs"]
-mod random_inputs;
 #[cfg(feature = "ras")]
 pub mod ras;
 mod recorder;

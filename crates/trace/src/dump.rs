@@ -4,16 +4,22 @@ use std::cmp::Reverse;
 use std::ffi::OsString;
 use std::fs;
 use std::io::{self, Write};
+use std::os::fd::OwnedFd;
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::MetadataExt;
 use std::panic;
 use std::path::{Path, PathBuf};
 use std::process;
 use std::sync::{Mutex, OnceLock, PoisonError};
-use std::time::SystemTime;
+use std::thread;
+use std::time::Duration;
 
 use libnccl::Membership;
 use libnccl::environment::variable;
 use libnccl_observe::variables::RECORDER_FILE;
 use libnccl_observe::{Recorder, private_file};
+use rustix::fs::{FlockOperation, Mode, OFlags, flock, open};
+use rustix::io::Errno;
 
 use crate::per_process::PerProcess;
 use crate::registry;
@@ -21,12 +27,11 @@ use crate::registry;
 /// The file of the process, once it is written.
 static FILE: PerProcess<Mutex<Option<PathBuf>>> = PerProcess::new();
 
-/// The time before which no other process of the job has written.
-static START: OnceLock<SystemTime> = OnceLock::new();
+/// The files that were there before this process: those of earlier jobs.
+static OLD: OnceLock<Vec<Identity>> = OnceLock::new();
 
 /// Prepares to write.
 pub(crate) fn prepare() {
-    let _ = START.set(SystemTime::now());
     if prefix().is_none() {
         say(&format!("{RECORDER_FILE} is not set, so that no recording is written"));
     }
@@ -68,6 +73,8 @@ fn try_write(reason: &str) -> Result<(), WriteError> {
         path.push(end);
         PathBuf::from(path)
     };
+    // Until this process has its file, as others with the same rank may end at this moment.
+    let _turn = file.is_none().then(|| lock(folder(Path::new(&prefix))));
     let path = file.take().unwrap_or_else(|| {
         let usual = named(format!("{rank}.json"));
         if is_of_this_job(&usual) { named(format!("{rank}.{}.json", process::id())) } else { usual }
@@ -80,8 +87,43 @@ fn try_write(reason: &str) -> Result<(), WriteError> {
 
 /// Returns whether another process with the same rank has written the file since this one has started.
 fn is_of_this_job(file: &Path) -> bool {
-    let modified = fs::metadata(file).and_then(|file| file.modified());
-    modified.is_ok_and(|modified| START.get().is_some_and(|start| modified >= *start))
+    identity(file).is_ok_and(|file| OLD.get().is_some_and(|old| !old.contains(&file)))
+}
+
+/// What tells a file from another one that has come in its place. A time alone does not: those of files are some
+/// milliseconds late.
+type Identity = (u64, u64, i64, i64);
+
+fn identity(file: &Path) -> io::Result<Identity> {
+    fs::symlink_metadata(file).map(|file| (file.dev(), file.ino(), file.mtime(), file.mtime_nsec()))
+}
+
+/// Returns the recordings that are in a folder.
+fn recordings(folder: &Path) -> Vec<Identity> {
+    let paths = fs::read_dir(folder).into_iter().flatten().flatten().map(|entry| entry.path());
+    let paths = paths.filter(|path| path.extension().is_some_and(|end| end == "json"));
+    paths.filter_map(|path| identity(&path).ok()).collect()
+}
+
+/// Waits until no other process looks for its file in the folder, but not for long, and lets none do so until the result is
+/// dropped.
+fn lock(folder: &Path) -> Option<OwnedFd> {
+    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+    let folder = open(folder, flags, Mode::empty()).ok()?;
+    for _ in 0..200 {
+        match flock(&folder, FlockOperation::NonBlockingLockExclusive) {
+            Err(Errno::WOULDBLOCK | Errno::INTR) => thread::sleep(Duration::from_millis(5)),
+            _ => break,
+        }
+    }
+    Some(folder)
+}
+
+/// Returns the folder of the files that start with `prefix`.
+fn folder(prefix: &Path) -> &Path {
+    let is_folder = prefix.as_os_str().as_bytes().ends_with(b"/");
+    let folder = if is_folder { Some(prefix) } else { prefix.parent() };
+    folder.filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."))
 }
 
 fn prefix() -> Option<OsString> {
@@ -92,6 +134,18 @@ fn say(message: &str) {
     // Without stderr, nobody could be told. A single write, as other processes may print too.
     let _ = io::stderr().write_all(format!("libnccl-trace: {message}\n").as_bytes());
 }
+
+/// Runs at the start of the process, before another one with the same rank can end that starts with it.
+#[used]
+#[unsafe(link_section = ".init_array")]
+static AT_START: extern "C" fn() = {
+    extern "C" fn note_old_files() {
+        let note = |prefix: OsString| drop(OLD.set(recordings(folder(Path::new(&prefix)))));
+        // No panic may leave a C function.
+        let _ = panic::catch_unwind(|| prefix().map(note));
+    }
+    note_old_files
+};
 
 /// Runs at the end of the process, after all functions that the program has registered for it.
 #[used]

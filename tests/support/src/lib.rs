@@ -5,6 +5,7 @@
 pub mod executor;
 pub mod fake_nccl;
 mod function_table;
+pub mod random_inputs;
 #[cfg(unix)]
 mod shared_objects;
 pub mod time_limit;

@@ -13,6 +13,7 @@ mod mistakes;
 mod pairs;
 mod plot;
 mod processes;
+mod random_files;
 mod ras;
 mod recorder;
 mod recorder_bounds;

@@ -221,6 +221,34 @@ fn program_that_is_ended_by_a_signal_leaves_its_recording() {
     );
 }
 
+/// Each waits until all have started, and then ends within a millisecond.
+#[test]
+fn short_processes_of_one_rank_leave_a_recording_each_and_replace_those_of_earlier_jobs() {
+    const ROUNDS: usize = 25;
+    let fixture = Fixture::new();
+    let program = fixture.compile("short.c", "short", &["-lnccl"]);
+    let usual = fixture.path("recordings/rank0.json");
+    let mut earlier = None;
+    for round in 1..=ROUNDS {
+        let start = || {
+            let mut command = fixture.trace(&program);
+            command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::null());
+            let mut child = command.spawn().unwrap();
+            assert_eq!(lines(&mut child).next().unwrap(), "waiting");
+            child
+        };
+        let mut children = [start(), start(), start()];
+        children.iter_mut().for_each(|child| drop(child.stdin.take()));
+        children.iter_mut().for_each(|child| assert!(child.wait().unwrap().success()));
+        // Those with a process id in their names are of all rounds.
+        let names: Vec<_> = fixture.recordings().into_iter().map(|(name, _)| name).collect();
+        assert_eq!(names.len(), 1 + 2 * round, "{names:?}");
+        let modified = fs::metadata(&usual).unwrap().modified().unwrap();
+        assert_ne!(earlier, Some(modified));
+        earlier = Some(modified);
+    }
+}
+
 #[test]
 fn function_that_the_library_lacks_is_an_error_that_names_it() {
     let fixture = Fixture::new();

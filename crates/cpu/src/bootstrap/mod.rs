@@ -5,6 +5,7 @@
 //! names, creates the memory and sends each of their processes its file descriptor. Ranks of one process share a connection
 //! and a mapping.
 
+mod election;
 mod hello;
 pub(crate) mod join_context;
 mod message;

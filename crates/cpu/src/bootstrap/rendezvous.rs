@@ -25,14 +25,16 @@ use std::time::{Duration, Instant};
 use rustix::io::{Errno, retry_on_intr};
 use rustix::net::{SendFlags, SocketAddrUnix, bind, connect, listen, send};
 
+use crate::bootstrap::election::Election;
 use crate::bootstrap::hello::Hello;
 use crate::bootstrap::join_context::JoinContext;
 use crate::bootstrap::message::aborted;
 use crate::bootstrap::peer::{self, JoinError};
 use crate::bootstrap::root::{LINGER, Root};
 use crate::bootstrap::shared_join::{self, FirstRank, JoinRole};
-use crate::bootstrap::socket::{self, pause};
+use crate::bootstrap::socket::{self, is_same_user, pause};
 use crate::bootstrap::unique_id::UniqueId;
+use crate::diag::debug;
 use crate::diag::error::{Error, Result};
 use crate::shm::layout::MAX_RANKS;
 use crate::shm::process::Process;
@@ -49,13 +51,10 @@ pub(crate) fn join(
     if ranks == 1 {
         return Ok(Arc::new(SharedState::create(&[me])?.0));
     }
-    let name: String = id.public.iter().map(|byte| format!("{byte:02x}")).collect();
-    let address =
-        SocketAddrUnix::new_abstract_name(format!("libnccl-cpu-{name}").as_bytes()).map_err(cannot_reach)?;
     let hello = Hello { secret: id.secret, ranks, rank, identity: me.identity };
     loop {
         match shared_join::enter(hello.secret) {
-            JoinRole::First(first) => return join_as_first(&address, first, hello, me, context),
+            JoinRole::First(first) => return join_as_first(id, first, hello, me, context),
             JoinRole::Other(join) => {
                 if let Some(result) = join.wait(hello, context) {
                     return result;
@@ -67,18 +66,18 @@ pub(crate) fn join(
 
 /// Joins as the first rank of this process, or becomes the root.
 fn join_as_first(
-    address: &SocketAddrUnix,
+    id: &UniqueId,
     first: FirstRank,
     hello: Hello,
     me: Process,
     context: &JoinContext<'_>,
 ) -> Result<Arc<SharedState>> {
-    let (listener, connection) = match find_root(address, context) {
-        Ok((listener, None)) => {
+    let (root, connection) = match find_root(id, context) {
+        Ok(Role::Root(listener)) => {
             first.become_root();
             return Root::new(listener, hello, context).run(me);
         }
-        Ok((listener, Some(connection))) => (listener, Arc::new(connection)),
+        Ok(Role::Peer(root, connection)) => (root, Arc::new(connection)),
         Err(error) => return first.end(Err(error), hello.rank, context),
     };
     let error = match peer::join(&connection, hello, &first, context) {
@@ -91,28 +90,96 @@ fn join_as_first(
     match error {
         JoinError::RootGone(error) => {
             let result = first.end(Err(error.clone()), hello.rank, context);
-            become_error_root(listener, address, hello, &error, context);
+            become_error_root(root, hello, &error, context);
             result
         }
         JoinError::Failed(error) => first.end(Err(error), hello.rank, context),
     }
 }
 
-/// Returns a socket, and a connection to the root if there is one; otherwise the socket listens at its address.
-fn find_root(address: &SocketAddrUnix, context: &JoinContext<'_>) -> Result<(OwnedFd, Option<OwnedFd>)> {
+/// What a rank finds that it is.
+enum Role {
+    /// The root, with the socket that listens.
+    Root(OwnedFd),
+    /// A peer, with the connection to the root.
+    Peer(RootPlace, OwnedFd),
+}
+
+/// The address of the root, and a socket for the peer that takes its place: there may be no descriptor left then.
+struct RootPlace {
+    address: SocketAddrUnix,
+    socket: OwnedFd,
+}
+
+/// The time after which a name at which nobody accepts connections counts as another user's.
+const HELD: Duration = Duration::from_secs(1);
+
+/// Connects to the root of an id, or becomes it.
+fn find_root(id: &UniqueId, context: &JoinContext<'_>) -> Result<Role> {
+    let usual = UniqueId::socket_name(&id.public);
+    let election = match id.is_of_address {
+        true => Election::enter(id, context.check_cancelled)?,
+        false => None,
+    };
+    if let Some(chosen) = election.as_ref().and_then(Election::chosen)
+        && let Some(role) = find_chosen(&chosen, context)?
+    {
+        return Ok(role);
+    }
+    if let Some(role) = find_root_at(&usual, id.is_of_address, context)? {
+        return Ok(role);
+    }
+    let taken = || Error::system("the rendezvous socket belongs to another user", Errno::ACCESS);
+    // Held until this rank listens.
+    let election = election.ok_or_else(taken)?;
+    let chosen = election.choose()?;
+    debug::warn(|| {
+        format!("another user has the rendezvous socket of NCCL_COMM_ID; the ranks meet at {chosen}")
+    });
+    find_root_at(&chosen, false, context)?.ok_or_else(taken)
+}
+
+/// Connects to the root at the name that was chosen last; `None` if it is there no more.
+fn find_chosen(name: &str, context: &JoinContext<'_>) -> Result<Option<Role>> {
+    let (address, began) = (address(name)?, Instant::now());
+    for attempt in 0.. {
+        let connection = socket::create().map_err(cannot_reach)?;
+        match retry_on_intr(|| connect(&connection, &address)) {
+            Ok(()) if is_same_user(&connection) => {
+                let socket = socket::create().map_err(cannot_reach)?;
+                return Ok(Some(Role::Peer(RootPlace { address, socket }, connection)));
+            }
+            // Others may have filled its backlog.
+            Err(Errno::AGAIN) if began.elapsed() < HELD => {
+                (context.check_cancelled)()?;
+                pause(attempt);
+            }
+            _ => break,
+        }
+    }
+    Ok(None)
+}
+
+/// Connects to the root at a name, or becomes it; `None` if another user has the name.
+fn find_root_at(name: &str, is_guessable: bool, context: &JoinContext<'_>) -> Result<Option<Role>> {
+    let (address, began) = (address(name)?, Instant::now());
     for attempt in 0.. {
         let listener = socket::create().map_err(cannot_reach)?;
-        match bind(&listener, address) {
+        match bind(&listener, &address) {
             Ok(()) => {
                 listen(&listener, MAX_RANKS as i32).map_err(cannot_reach)?;
-                return Ok((listener, None));
+                return Ok(Some(Role::Root(listener)));
             }
             Err(Errno::ADDRINUSE) => {}
             Err(error) => return Err(cannot_reach(error)),
         }
         let connection = socket::create().map_err(cannot_reach)?;
-        match retry_on_intr(|| connect(&connection, address)) {
-            Ok(()) => return Ok((listener, Some(connection))),
+        match retry_on_intr(|| connect(&connection, &address)) {
+            Ok(()) if is_guessable && !is_same_user(&connection) => return Ok(None),
+            Ok(()) => return Ok(Some(Role::Peer(RootPlace { address, socket: listener }, connection))),
+            Err(Errno::CONNREFUSED | Errno::AGAIN) if is_guessable && began.elapsed() > HELD => {
+                return Ok(None);
+            }
             // The root is not listening yet, has a full backlog, or is gone.
             Err(Errno::CONNREFUSED | Errno::AGAIN) => {
                 (context.check_cancelled)()?;
@@ -124,30 +191,29 @@ fn find_root(address: &SocketAddrUnix, context: &JoinContext<'_>) -> Result<(Own
     Err(Error::internal("the rendezvous socket was never reached"))
 }
 
+fn address(name: &str) -> Result<SocketAddrUnix> {
+    SocketAddrUnix::new_abstract_name(name.as_bytes()).map_err(cannot_reach)
+}
+
 fn cannot_reach(error: Errno) -> Error {
     Error::system("the rendezvous socket cannot be reached", error)
 }
 
 /// Takes the dead root's place to tell ranks that come later, which would wait for it and for this rank.
-fn become_error_root(
-    listener: OwnedFd,
-    address: &SocketAddrUnix,
-    hello: Hello,
-    error: &Error,
-    context: &JoinContext<'_>,
-) {
+fn become_error_root(root: RootPlace, hello: Hello, error: &Error, context: &JoinContext<'_>) {
+    let RootPlace { address, socket: listener } = root;
     // Members of a parent see each other's state there.
     let linger = if context.all_are_members(hello.ranks) { Duration::ZERO } else { LINGER };
     let end = Instant::now() + linger;
     for attempt in (0..).take_while(|_| Instant::now() < end) {
-        if bind(&listener, address).is_ok() {
+        if bind(&listener, &address).is_ok() {
             let _ = listen(&listener, MAX_RANKS as i32);
             Root::new(listener, hello, context).refuse_all(error);
             break;
         }
         // Another rank was faster: one that does the same, or one that came late and waits.
         let Ok(connection) = socket::create() else { break };
-        if connect(&connection, address).is_ok() && peer::is_accepted(&connection, hello) {
+        if connect(&connection, &address).is_ok() && peer::is_accepted(&connection, hello) {
             let _ = send(&connection, &aborted(hello.rank), SendFlags::NOSIGNAL);
             break;
         }

@@ -26,6 +26,8 @@ pub(crate) struct UniqueId {
     /// The secret that proves that a rank was given the id.
     pub(crate) secret: [u8; 16],
     scope: HostScope,
+    /// Set if it follows from an address, which others may know.
+    pub(crate) is_of_address: bool,
 }
 
 /// The host and namespaces that ranks have to share to reach each other and to see each other's processes.
@@ -48,13 +50,28 @@ impl UniqueId {
     }
 
     pub(crate) fn generate() -> Result<Self> {
-        Ok(Self { public: random()?, secret: random()?, scope: HostScope::current()? })
+        let scope = HostScope::current()?;
+        Ok(Self { public: random()?, secret: random()?, scope, is_of_address: false })
     }
 
     /// Returns the id of an address. Users do not disturb each other.
     fn at(address: SocketAddr) -> Result<Self> {
-        let none = Self { public: [0; 16], secret: [0; 16], scope: HostScope::current()? };
-        Ok(none.derive(&format!("NCCL_COMM_ID={address}"), geteuid().as_raw().into(), &[]))
+        let scope = HostScope::current()?;
+        let none = Self { public: [0; 16], secret: [0; 16], scope, is_of_address: false };
+        let id = none.derive(&format!("NCCL_COMM_ID={address}"), geteuid().as_raw().into(), &[]);
+        Ok(Self { is_of_address: true, ..id })
+    }
+
+    pub(super) const SOCKET_PREFIX: &str = "libnccl-cpu-";
+
+    /// Returns the name of the abstract socket that these bytes stand for.
+    pub(super) fn socket_name(bytes: &[u8; 16]) -> String {
+        bytes.iter().fold(Self::SOCKET_PREFIX.into(), |name, byte| format!("{name}{byte:02x}"))
+    }
+
+    /// Returns a name for the address of the id, in the namespace in which sockets have their names.
+    pub(super) fn address_name(&self) -> String {
+        format!("{}-{}", Self::socket_name(&self.public), self.scope.network)
     }
 
     /// Derives the id of a child communicator without communication: the same arguments give the same id.
@@ -63,7 +80,7 @@ impl UniqueId {
         let (number, purpose) = (number.to_le_bytes(), purpose.as_bytes());
         let hash =
             |part: u8| fnv1a(&[&[part], &self.secret, &self.public, &number, &ranks, purpose]).to_le_bytes();
-        Self { public: hash(0), secret: hash(1), scope: self.scope }
+        Self { public: hash(0), secret: hash(1), scope: self.scope, is_of_address: false }
     }
 
     /// Returns a short form for the log.
@@ -88,7 +105,8 @@ impl UniqueId {
 
     /// Returns the id of the same scope with the name and secret in `bytes`.
     pub(crate) fn with_secret(&self, mut bytes: &[u8]) -> Self {
-        Self { public: read_bytes(&mut bytes), secret: read_bytes(&mut bytes), scope: self.scope }
+        let (public, secret) = (read_bytes(&mut bytes), read_bytes(&mut bytes));
+        Self { public, secret, scope: self.scope, is_of_address: false }
     }
 
     /// Returns the id that a caller passes, which has to be of this scope.
@@ -105,6 +123,7 @@ impl UniqueId {
             network: u64::from_ne_bytes(read_bytes(&mut rest)),
             processes: u64::from_ne_bytes(read_bytes(&mut rest)),
         };
+        let is_of_address = read_bytes(&mut rest) == [1];
         let current = HostScope::current()?;
         if scope.host != current.host {
             return Err(Error::usage(
@@ -117,13 +136,15 @@ impl UniqueId {
                  the CPU implementation's ranks have to share both",
             ));
         }
-        Ok(Self { public, secret, scope })
+        Ok(Self { public, secret, scope, is_of_address })
     }
 
     pub(crate) fn raw(&self) -> ncclUniqueId {
         let HostScope { host, network, processes } = &self.scope;
-        let parts: [&[u8]; 6] =
-            [&MAGIC, &self.public, &self.secret, host, &network.to_ne_bytes(), &processes.to_ne_bytes()];
+        let (network, processes) = (network.to_ne_bytes(), processes.to_ne_bytes());
+        let is_of_address = [u8::from(self.is_of_address)];
+        let parts: [&[u8]; 7] =
+            [&MAGIC, &self.public, &self.secret, host, &network, &processes, &is_of_address];
         let mut raw = ncclUniqueId::default();
         for (to, from) in raw.internal.iter_mut().zip(parts.iter().copied().flatten()) {
             *to = *from as c_char;
@@ -247,7 +268,9 @@ mod tests {
     #[test]
     fn derived_id_is_the_same_in_every_build() {
         let scope = HostScope::current().unwrap();
-        let derived = UniqueId { public: [1; 16], secret: [2; 16], scope }.derive("split", 3, &[4, 5]);
+        let id = UniqueId { public: [1; 16], secret: [2; 16], scope, is_of_address: true };
+        let derived = id.derive("split", 3, &[4, 5]);
+        assert!(!derived.is_of_address);
         let numbers = [derived.public, derived.secret].map(u128::from_le_bytes);
         assert_eq!(
             numbers,
@@ -285,6 +308,7 @@ mod tests {
     fn id_of_an_address_depends_on_it_alone() {
         let at = |port| UniqueId::at(([127, 0, 0, 1], port).into()).unwrap();
         assert_eq!(at(1), at(1));
+        assert_eq!(UniqueId::new(&at(1).raw()).unwrap(), at(1));
         assert!(at(1).public != at(2).public && at(1).secret != at(2).secret);
     }
 

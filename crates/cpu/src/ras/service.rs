@@ -9,7 +9,7 @@ use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::thread::{self, JoinHandle};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
 use rustix::net::sockopt::{set_socket_reuseaddr, set_socket_reuseport};
@@ -25,8 +25,14 @@ const DEFAULT_ADDRESS: &str = "localhost:28028";
 /// Connections that the kernel keeps until they are accepted.
 const BACKLOG: i32 = 1024;
 
-/// Clients that are served at a time; others wait.
+/// Clients that are served at a time. For another one, that which has been quiet for longest has to go.
 const MAX_CLIENTS: usize = 64;
+
+/// Of these, clients that monitor, which may be quiet for as long as they like.
+const MAX_MONITORS: usize = 32;
+
+/// The time for a request, and for reading its answer.
+const QUIET: Duration = Duration::from_secs(10);
 
 /// The interval in which the processes are looked at for a client that monitors them.
 const MONITOR_INTERVAL: Duration = Duration::from_millis(200);
@@ -149,23 +155,31 @@ fn serve(listener: &TcpListener, shared: &Shared) -> io::Result<()> {
     let mut monitor = None;
     let interval = Timespec { tv_sec: 0, tv_nsec: MONITOR_INTERVAL.subsec_nanos().into() };
     while !shared.ends.load(SeqCst) {
-        let accepts = sessions.len() < MAX_CLIENTS;
-        let listens = if accepts { PollFlags::IN } else { PollFlags::empty() };
-        let mut watched = vec![PollFd::new(&shared.wake, PollFlags::IN), PollFd::new(listener, listens)];
+        let mut watched =
+            vec![PollFd::new(&shared.wake, PollFlags::IN), PollFd::new(listener, PollFlags::IN)];
         watched.extend(
             sessions.iter().map(|session| PollFd::from_borrowed_fd(session.fd(), session.interest())),
         );
-        match poll(&mut watched, monitor.is_some().then_some(&interval)) {
+        match poll(&mut watched, (!sessions.is_empty()).then_some(&interval)) {
             Ok(_) | Err(rustix::io::Errno::INTR) => {}
             Err(error) => return Err(error.into()),
         }
         let is_ready: Vec<bool> = watched[2..].iter().map(|fd| !fd.revents().is_empty()).collect();
-        let is_asked = accepts && !watched[1].revents().is_empty();
-        let mut ready = is_ready.into_iter();
-        sessions.retain_mut(|session| !ready.next().unwrap_or(false) || session.receive());
+        let is_asked = !watched[1].revents().is_empty();
+        let (mut ready, mut monitors) = (is_ready.into_iter(), 0);
+        sessions.retain_mut(|session| {
+            let goes_on = !ready.next().unwrap_or(false) || session.receive();
+            monitors += usize::from(session.monitors());
+            goes_on && monitors <= MAX_MONITORS
+        });
+        let now = Instant::now();
+        sessions.retain(|session| session.monitors() || now < session.heard() + QUIET);
         if is_asked {
             match listener.accept() {
                 Ok((stream, _)) if stream.set_nonblocking(true).is_ok() => {
+                    if sessions.len() == MAX_CLIENTS {
+                        close_quietest(&mut sessions);
+                    }
                     sessions.push(Session::new(stream));
                 }
                 Ok(_) => {}
@@ -186,4 +200,11 @@ fn serve(listener: &TcpListener, shared: &Shared) -> io::Result<()> {
         sessions.retain_mut(Session::send);
     }
     Ok(())
+}
+
+fn close_quietest(sessions: &mut Vec<Session>) {
+    let others = sessions.iter().enumerate().filter(|(_, session)| !session.monitors());
+    if let Some((quietest, _)) = others.min_by_key(|(_, session)| session.heard()) {
+        sessions.remove(quietest);
+    }
 }

@@ -31,12 +31,15 @@ pub(super) struct Session {
     groups: EventGroups,
     /// Set once nothing follows the output.
     ends: bool,
+    /// The time of the last whole request.
+    heard: Instant,
 }
 
 impl Session {
     pub(super) fn new(stream: TcpStream) -> Self {
         let (input, output) = (Vec::new(), Vec::new());
-        Self { stream, input, output, format: Format::default(), groups: EventGroups::default(), ends: false }
+        let (format, groups) = (Format::default(), EventGroups::default());
+        Self { stream, input, output, format, groups, ends: false, heard: Instant::now() }
     }
 
     pub(super) fn fd(&self) -> BorrowedFd<'_> {
@@ -50,6 +53,10 @@ impl Session {
 
     pub(super) fn monitors(&self) -> bool {
         !self.groups.is_empty() && !self.ends
+    }
+
+    pub(super) fn heard(&self) -> Instant {
+        self.heard
     }
 
     /// Receives what has arrived, and queues the answers. Returns `false` if the connection is done.
@@ -99,6 +106,7 @@ impl Session {
     }
 
     fn respond(&mut self, line: &str) {
+        self.heard = Instant::now();
         let answer = match Request::parse(line) {
             Ok(Request::Protocol) => "SERVER PROTOCOL 2\n".into(),
             Ok(Request::Timeout | Request::ProfilerMask) => "OK\n".into(),

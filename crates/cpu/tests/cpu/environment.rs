@@ -3,17 +3,22 @@
 //!
 //! A process has one environment, so each test sets it for processes of its own.
 
+use std::io::{BufRead, BufReader};
 use std::net::{Ipv4Addr, TcpListener};
-use std::process::Child;
+use std::process::{Child, Stdio};
 use std::ptr;
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use crate::common::processes::{self, RankProcess, finish};
 use crate::common::{
-    ARGUMENT, Comm, OK, USAGE, assert_last_error, assert_sum, init_rank, last_error, on_threads, unique_id,
+    ARGUMENT, Comm, OK, USAGE, assert_last_error, assert_sum, init_rank, last_error, on_threads,
+    rendezvous_name, unique_id,
 };
 use libnccl::sys::{NCCL_SHRINK_ABORT, ncclUniqueId};
+use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, bind, listen, socket_with};
+use rustix::process::{Uid, geteuid};
+use rustix::thread::set_thread_res_uid;
 
 rank_tasks! {
     "join" => join,
@@ -23,6 +28,8 @@ rank_tasks! {
     "invalid" => create_invalid_id,
     "foreign" => create_foreign_id,
     "grow" => create_grow_id,
+    "join_few" => join_few,
+    "squat" => squat,
     "device_twice" => init_device_twice,
     "device_twice_is_refused" => init_device_twice_in_vain,
 }
@@ -40,6 +47,44 @@ fn join(process: &RankProcess) {
         assert_sum(comm.0, process.ranks);
         comm.destroy();
     }
+}
+
+fn join_few(process: &RankProcess) {
+    for _ in 0..2 {
+        let comm = join_at_address(process);
+        assert_sum(comm.0, process.ranks);
+        comm.destroy();
+    }
+}
+
+/// Holds the name of the address as another user, prints it, and goes on until this process is killed.
+fn squat(process: &RankProcess) {
+    let name = rendezvous_name(&unique_id());
+    let address = SocketAddrUnix::new_abstract_name(name.as_bytes()).unwrap();
+    let nobody = Uid::from_raw(65534);
+    set_thread_res_uid(nobody, nobody, nobody).unwrap();
+    let take = |backlog: Option<i32>| {
+        let socket =
+            socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None).unwrap();
+        // The ranks may have it.
+        if bind(&socket, &address).is_ok() {
+            backlog.into_iter().for_each(|backlog| listen(&socket, backlog).unwrap());
+        }
+        socket
+    };
+    println!("\n{name}");
+    let _held = match process.arguments[0].as_str() {
+        "bind" => take(None),
+        "full" => take(Some(0)),
+        "listen" => take(Some(1000)),
+        _ => loop {
+            drop(take(Some(1000)));
+            thread::yield_now();
+            thread::sleep(Duration::from_micros(u64::from(std::process::id() % 50)));
+        },
+    };
+    println!("taken");
+    thread::sleep(Duration::from_secs(1000));
 }
 
 fn join_late(process: &RankProcess) {
@@ -124,6 +169,32 @@ fn ranks_that_each_create_the_id_of_comm_id_join() {
     run(&["join"; 3], "NCCL_COMM_ID", &address);
     // The next job at this address, whose rank 0 is late.
     run(&["join_late", "join"], "NCCL_COMM_ID", &address);
+}
+
+#[test]
+fn another_user_who_holds_the_name_of_comm_id_keeps_no_ranks_apart() {
+    if !geteuid().is_root() {
+        println!(
+            "skipped: another_user_who_holds_the_name_of_comm_id_keeps_no_ranks_apart, which only root can try"
+        );
+        return;
+    }
+    for (how, task) in
+        [("listen", "join"), ("bind", "join_few"), ("full", "join_few"), ("now and then", "join")]
+    {
+        let (_listener, address) = address();
+        let mut squatter = processes::command(&format!("squat {how}"), &ncclUniqueId::default(), 1, &[0]);
+        let mut squatter = squatter.env("NCCL_COMM_ID", &address).stdout(Stdio::piped()).spawn().unwrap();
+        let last = if how == "now and then" { "libnccl-cpu-" } else { "taken" };
+        let mut lines = BufReader::new(squatter.stdout.take().unwrap()).lines();
+        assert!(lines.any(|line| line.unwrap().starts_with(last)));
+        let began = Instant::now();
+        run(&[task; 3], "NCCL_COMM_ID", &address);
+        println!("{how}: {:?}", began.elapsed());
+        processes::kill(&mut squatter);
+        // The next job has nothing in its way.
+        run(&["join_few"; 2], "NCCL_COMM_ID", &address);
+    }
 }
 
 #[test]

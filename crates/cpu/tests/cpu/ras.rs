@@ -1,7 +1,7 @@
 //! RAS: what the processes of a job answer about it, by the facade's client, and that nothing remains of the service.
 
 use std::fs;
-use std::io::{Read, Write};
+use std::io::{ErrorKind, Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::process::{Child, Command, Stdio};
 use std::ptr;
@@ -13,6 +13,7 @@ use crate::common::processes::{self, RankProcess, finish};
 use crate::common::{assert_sum, unique_id};
 use libnccl::sys::{ncclDataType_t, ncclRedOp_t};
 use libnccl_observe::ras::{EventGroup, RasClient, RasError, Report, VerdictKind, verdicts};
+use libnccl_test_support::random_inputs::inputs;
 use rustix::process::{Pid, Signal, kill_process};
 
 /// The time in which something has to happen, on a machine with other work.
@@ -306,16 +307,60 @@ fn taken_port_does_not_disturb_the_job() {
     }
 }
 
-/// A million bytes and more with `LIBNCCL_TEST_LAUNCH_INPUTS=1000000`.
+/// Opens so many connections, to each of the two processes, that say so much and no more.
+fn idle_clients(job: &Job, count: usize, words: &str) -> Vec<TcpStream> {
+    let connect = |_| {
+        let mut stream = TcpStream::connect(&job.address).unwrap();
+        stream.write_all(words.as_bytes()).unwrap();
+        stream.set_read_timeout(Some(LIMIT)).unwrap();
+        stream
+    };
+    (0..count).map(connect).collect()
+}
+
+#[test]
+fn idle_clients_do_not_hold_the_service() {
+    let job = Job::start("A,A");
+    job.report(|report| launched(report, "AllReduce") == [1, 1]);
+    // Each process serves 64 at a time.
+    for words in ["", "STAT", "SET FORMAT json\n", "MONITOR all\n"] {
+        let idle = idle_clients(&job, 400, words);
+        let began = Instant::now();
+        for _ in 0..20 {
+            job.client().status().unwrap_or_else(|error| panic!("{words:?}: {error}"));
+        }
+        assert!(began.elapsed() < Duration::from_secs(8), "{words:?}: {:?}", began.elapsed());
+        drop(idle);
+    }
+    job.finish();
+}
+
+#[test]
+fn client_that_asks_nothing_is_given_up() {
+    let job = Job::start("A,A");
+    job.report(|_| true);
+    let idle = idle_clients(&job, 10, "STAT");
+    let mut monitors = idle_clients(&job, 10, "MONITOR\n");
+    for mut stream in idle {
+        let end = stream.read(&mut [0; 64]).map_err(|error| error.kind());
+        assert!(matches!(end, Ok(0) | Err(ErrorKind::ConnectionReset)), "{end:?}");
+    }
+    for stream in &mut monitors {
+        stream.read_exact(&mut [0; 3]).unwrap();
+        stream.set_read_timeout(Some(Duration::from_millis(10))).unwrap();
+        let more = stream.read(&mut [0; 64]).map_err(|error| error.kind());
+        assert_eq!(more, Err(ErrorKind::WouldBlock), "one that monitors may be quiet");
+    }
+    drop(monitors);
+    job.finish();
+}
+
 #[test]
 fn random_requests_are_answered_or_refused_and_the_service_goes_on() {
-    let inputs =
-        std::env::var("LIBNCCL_TEST_LAUNCH_INPUTS").ok().and_then(|count| count.parse::<usize>().ok());
-    let count = inputs.unwrap_or(20_000) / 100;
     let job = Job::start("A,A");
     job.report(|_| true);
     let mut random = common::random::Random::new(17);
-    for _ in 0..count {
+    for _ in inputs(200) {
         let mut connection = TcpStream::connect(&job.address).unwrap();
         connection.set_read_timeout(Some(LIMIT)).unwrap();
         let words: [&[u8]; 12] = [

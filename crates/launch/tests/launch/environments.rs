@@ -1,7 +1,7 @@
-//! Every launcher's variables, in tables: recognised, incomplete, contradictory. `LIBNCCL_TEST_LAUNCH_INPUTS=1000000` tries so many
-//! random ones.
+//! Every launcher's variables, in tables: recognised, incomplete, contradictory.
 
 use libnccl_launch::{Launch, LaunchError, Launcher};
+use libnccl_test_support::random_inputs::{Random, inputs};
 
 type Table = &'static [(&'static str, &'static str)];
 
@@ -315,19 +315,14 @@ fn master_address_and_port_replace_slurms() {
     assert!(rendezvous.starts_with("tcp://127.0.0.1:2"), "{rendezvous}");
 }
 
-/// A million with `LIBNCCL_TEST_LAUNCH_INPUTS=1000000`.
 #[test]
 fn random_values_are_read_or_refused() {
     let tables = [TORCHRUN, OPEN_MPI, MPICH, SLURM, LWS, TRAINER, PYTORCH_JOB, JOB_SET, NCCL_RUN, BY_HAND];
     let values =
         ["", "0", "1", "2", "-1", "4294967295", "99999999999", "x", "2(x2)", "a[1-", "[", "::", "True", "é"];
-    let mut state = 17_u64;
-    let mut below = |limit: usize| {
-        state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-        (state >> 33) as usize % limit
-    };
-    let inputs = std::env::var("LIBNCCL_TEST_LAUNCH_INPUTS").map_or(20_000, |inputs| inputs.parse().unwrap());
-    for _ in 0..inputs {
+    let mut random = Random(17);
+    let mut below = |limit| random.below(limit);
+    for _ in inputs(20_000) {
         let mut variables = tables[below(tables.len())].to_vec();
         for _ in 0..=below(3) {
             let place = below(variables.len());

@@ -1,12 +1,13 @@
 //! Connections that are no ranks, and ranks that are wrong: they are refused, reported, and disturb nobody.
 
-use std::io::{Read, Write};
-use std::net::TcpStream;
+use std::io::{ErrorKind, Read, Write};
+use std::net::{Shutdown, TcpListener, TcpStream};
 use std::thread;
 use std::time::{Duration, Instant};
 
 use libnccl::UniqueId;
 use libnccl_launch::Launch;
+use libnccl_test_support::random_inputs::{Random, inputs};
 
 use crate::rank_process::{LONG, by_hand, free_port, start, wait_until};
 
@@ -112,6 +113,86 @@ fn slow_clients_have_no_effect() {
     });
 }
 
+/// Returns the hello of a stranger, who takes this for the job's id and would wait for no time at all.
+fn hello(job: &str, rank: u32, size: u32) -> Vec<u8> {
+    let hash = job.bytes().fold(0x6c62_272e_07bb_0142_62b8_2175_6295_c58d_u128, |hash, byte| {
+        (hash ^ u128::from(byte)).wrapping_mul(0x0000_0000_0100_0000_0000_0000_0000_013b)
+    });
+    let numbers = [rank, size, 0].map(u32::to_le_bytes).concat();
+    [MAGIC, &hash.to_be_bytes(), &[0; 16], &[7; 16], &numbers].concat()
+}
+
+/// Sends a hello, and returns the kinds of the replies.
+fn replies(port: u16, hello: &[u8]) -> Vec<u8> {
+    let mut stream = connect_again(port);
+    stream.write_all(hello).unwrap();
+    stream.set_read_timeout(Some(Duration::from_secs(30))).unwrap();
+    let mut replies = Vec::new();
+    stream.read_to_end(&mut replies).unwrap();
+    replies.chunks(160).map(|reply| reply[24]).collect()
+}
+
+const ACCEPTED: u8 = 1;
+const MISSING: u8 = 3;
+const REFUSED: u8 = 4;
+
+#[test]
+fn stranger_who_does_not_know_the_job_is_refused_and_changes_nothing() {
+    let port = free_port();
+    let variables = |rank| {
+        let mut variables = by_hand(rank, 3, port);
+        variables.push(("LIBNCCL_JOB", "a secret".into()));
+        Launch::from_variables(variables).unwrap().timeout(Duration::from_secs(50))
+    };
+    thread::scope(|scope| {
+        let root = scope.spawn(move || id(&variables(0)));
+        drop(connect(port));
+        for job in ["", "job/", "job/another", &format!("port/{port}")] {
+            for rank in 0..4 {
+                assert_eq!(replies(port, &hello(job, rank, 3)), [REFUSED], "{job:?}, rank {rank}");
+            }
+        }
+        let others = [1, 2].map(|rank| scope.spawn(move || id(&variables(rank))));
+        let id = root.join().unwrap().unwrap();
+        assert_eq!(others.map(|rank| rank.join().unwrap().unwrap()), [id; 2]);
+    });
+}
+
+#[test]
+fn stranger_in_a_job_without_a_secret_ends_the_wait_of_nobody_else() {
+    let port = free_port();
+    let launch = move |rank| launch(rank, 4, port, Duration::from_secs(50));
+    thread::scope(|scope| {
+        let root = scope.spawn(move || id(&launch(0)));
+        drop(connect(port));
+        // A constant of all jobs.
+        assert_eq!(replies(port, &hello("", 1, 4)), [REFUSED]);
+        let first = scope.spawn(move || id(&launch(1)));
+        for _ in 0..20 {
+            // They take the place of rank 2, for a moment.
+            assert_eq!(replies(port, &hello(&format!("port/{port}"), 2, 4)), [ACCEPTED, MISSING]);
+        }
+        let others = [first, scope.spawn(move || id(&launch(2))), scope.spawn(move || id(&launch(3)))];
+        let id = root.join().unwrap().unwrap();
+        assert_eq!(others.map(|rank| rank.join().unwrap().unwrap()), [id; 3]);
+    });
+}
+
+#[test]
+fn rank_that_waits_no_longer_learns_who_is_missing_and_may_come_again() {
+    let port = free_port();
+    let launch = move |rank, seconds| launch(rank, 3, port, Duration::from_secs(seconds));
+    thread::scope(|scope| {
+        let root = scope.spawn(move || id(&launch(0, 50)));
+        let error = id(&launch(1, 4)).unwrap_err().to_string();
+        assert!(error.starts_with("rank 2 of 3 did not join within "), "{error}");
+        assert!(error.ends_with(": according to rank 0"), "{error}");
+        let others = [1, 2].map(|rank| scope.spawn(move || id(&launch(rank, 50))));
+        let id = root.join().unwrap().unwrap();
+        assert_eq!(others.map(|rank| rank.join().unwrap().unwrap()), [id; 2]);
+    });
+}
+
 #[test]
 fn rank_with_another_number_of_ranks_is_refused_at_once() {
     let port = free_port();
@@ -134,7 +215,7 @@ fn second_process_of_a_rank_is_refused() {
     let first = start(LONG, &by_hand(1, 3, port));
     thread::sleep(Duration::from_millis(700));
     // Neither does its deadline end the exchange of the others.
-    start(1_000, &by_hand(1, 3, port)).expect_error("another process has joined as rank 1");
+    start(4_000, &by_hand(1, 3, port)).expect_error("another process has joined as rank 1");
     start(LONG, &by_hand(2, 3, port)).expect_sum(6);
     root.expect_sum(6);
     first.expect_sum(6);
@@ -149,9 +230,29 @@ fn rank_of_another_job_is_refused() {
         variables
     };
     let root = start(LONG, &variables(0, "mine"));
-    start(1_000, &variables(1, "yours")).expect_error("it is of another job");
+    start(4_000, &variables(1, "yours")).expect_error("it is of another job");
     start(LONG, &variables(1, "mine")).expect_sum(3);
     root.expect_sum(3);
+}
+
+#[test]
+fn refusal_is_the_error_also_if_the_deadline_cuts_a_later_attempt_short() {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let port = listener.local_addr().unwrap().port();
+    thread::spawn(move || {
+        let mut open = Vec::new();
+        for mut stream in listener.incoming().flatten() {
+            let mut hello = [0; 68];
+            stream.read_exact(&mut hello).unwrap();
+            if open.is_empty() {
+                let reply = [MAGIC, &hello[40..56], &[4, 0, 0, 0, 1, 0, 0, 0], &[0; 128]].concat();
+                stream.write_all(&reply).unwrap();
+            }
+            open.push(stream);
+        }
+    });
+    let error = id(&launch(1, 2, port, Duration::from_secs(2))).unwrap_err().to_string();
+    assert!(error.ends_with("it is of another job"), "{error}");
 }
 
 /// Something else listens at the address of rank 0: it answers with garbage, or not at all.
@@ -159,7 +260,7 @@ fn rank_of_another_job_is_refused() {
 fn garbage_from_the_root_is_an_error_by_the_deadline() {
     let answers: [&[u8]; 4] = [b"", b"HTTP/1.1 400 Bad Request\r\n\r\n", &[0xff; 160], &[0; 500]];
     for answer in answers {
-        let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let port = listener.local_addr().unwrap().port();
         thread::spawn(move || {
             let mut open = Vec::new();
@@ -172,6 +273,84 @@ fn garbage_from_the_root_is_an_error_by_the_deadline() {
         let error = id(&launch(1, 2, port, Duration::from_millis(800))).unwrap_err().to_string();
         assert!(error.starts_with("rank 0 of 2 did not join within "), "{error}");
         assert!(started.elapsed() < Duration::from_secs(5), "{:?}", started.elapsed());
+    }
+}
+
+/// Hellos of ranks, changed, of which some are still those of a rank: the ranks that are left out come to no harm.
+#[test]
+fn random_hellos_are_answered_or_refused_and_the_root_goes_on() {
+    let port = free_port();
+    thread::scope(|scope| {
+        let root = scope.spawn(move || id(&launch(0, 40, port, Duration::from_secs(3000))));
+        drop(connect(port));
+        let mut random = Random(23);
+        for input in inputs(2_000) {
+            let mut bytes = hello(&format!("port/{port}"), random.next() as u32 % 45, 40);
+            random.change_all(&mut bytes);
+            let mut stream = connect_again(port);
+            let _ = stream.write_all(&bytes);
+            if random.below(2) == 0 {
+                let _ = stream.shutdown(Shutdown::Write);
+                stream.set_read_timeout(Some(Duration::from_secs(30))).unwrap();
+                let mut reply = Vec::new();
+                match stream.read_to_end(&mut reply).map_err(|error| error.kind()) {
+                    Ok(_) | Err(ErrorKind::ConnectionReset) => {}
+                    Err(error) => panic!("input {input}: {error}"),
+                }
+                assert!(reply.len() % 160 == 0 && reply.len() <= 320, "input {input}: {} bytes", reply.len());
+            }
+        }
+        assert!(!root.is_finished());
+        // Still another rank is answered as before.
+        assert_eq!(replies(port, &hello(&format!("port/{port}"), 40, 40)), [REFUSED]);
+        end(port, root);
+    });
+}
+
+/// Ends the exchange of 40 ranks, of which none has come, without waiting for it.
+fn end<T>(port: u16, root: thread::ScopedJoinHandle<'_, T>) {
+    let streams: Vec<TcpStream> = (1..40)
+        .map(|rank| {
+            let mut bytes = hello(&format!("port/{port}"), rank, 40);
+            bytes[64..].fill(0xff);
+            let mut stream = connect_again(port);
+            stream.write_all(&bytes).unwrap();
+            stream
+        })
+        .collect();
+    for mut stream in streams {
+        stream.set_read_timeout(Some(Duration::from_secs(30))).unwrap();
+        stream.read_exact(&mut [0; 320]).unwrap();
+    }
+    root.join().unwrap();
+}
+
+/// Replies of rank 0, changed.
+#[test]
+fn random_replies_are_an_id_or_an_error_by_the_deadline() {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let port = listener.local_addr().unwrap().port();
+    thread::spawn(move || {
+        let mut random = Random(29);
+        for mut stream in listener.incoming().flatten() {
+            let mut hello = [0; 68];
+            if stream.read_exact(&mut hello).is_err() {
+                continue;
+            }
+            let reply = |kind: u32, number: u32| {
+                let numbers = [kind, number].map(u32::to_le_bytes).concat();
+                [MAGIC, &hello[40..56], &numbers, &[3; 128]].concat()
+            };
+            let second = [reply(2, 0), reply(3, 1), reply(3, 500), reply(4, 1), reply(1, 0)];
+            let mut bytes = [reply(1, 0), second[random.below(5)].clone()].concat();
+            random.change_all(&mut bytes);
+            let _ = stream.write_all(&bytes);
+        }
+    });
+    for input in inputs(100) {
+        let started = Instant::now();
+        let _ = id(&launch(1, 2, port, Duration::from_millis(30)));
+        assert!(started.elapsed() < Duration::from_secs(5), "input {input}: {:?}", started.elapsed());
     }
 }
 

@@ -1,5 +1,6 @@
 //! Ranks that arrive in any order, or not at all.
 
+use std::os::unix::fs::DirBuilderExt;
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -158,6 +159,41 @@ fn stale_file_of_an_older_job_is_recognised() {
     start(LONG, &variables(0)).expect_sum(3);
     rank.expect_sum(3);
     assert!(files().is_empty(), "{:?}", files());
+}
+
+/// It was ended before rank 0 could remove its directory.
+#[test]
+fn directory_of_a_killed_launch_is_removed_by_the_next_one() {
+    let folder = tempfile::tempdir().unwrap();
+    let variables = |rank, run: &str| {
+        let mut variables = by_hand(rank, 2, 1);
+        let name = folder.path().to_str().unwrap();
+        variables.extend([("LIBNCCL_RUN_ID", run.into()), ("TMPDIR", name.into())]);
+        variables
+    };
+    let published = || {
+        let entries = folder.path().read_dir().unwrap().flatten();
+        entries.flat_map(|entry| entry.path().read_dir().unwrap()).flatten().count()
+    };
+    for killed in ["1", "2"] {
+        let root = start(LONG, &variables(0, killed));
+        wait_until(|| published() == 1);
+        drop(root);
+    }
+    // That of a launch that goes on, of another user, and of another program.
+    let goes_on = start(LONG, &variables(0, "3"));
+    wait_until(|| published() == 1);
+    let shared = folder.path().join("libnccl-launch-shared");
+    std::fs::create_dir(&shared).unwrap();
+    let foreign = std::fs::DirBuilder::new().mode(0o700).create(folder.path().join("libnccl-launch-0"));
+    foreign.and_then(|()| std::fs::write(folder.path().join("libnccl-launch-0/file"), "of another")).unwrap();
+    for rank in [0, 1].map(|rank| start(LONG, &variables(rank, "4"))) {
+        rank.expect_sum(3);
+    }
+    assert_eq!(folder.path().read_dir().unwrap().count(), 3);
+    start(LONG, &variables(1, "3")).expect_sum(3);
+    goes_on.expect_sum(3);
+    assert_eq!(folder.path().read_dir().unwrap().count(), 2);
 }
 
 #[test]

@@ -81,7 +81,7 @@ mod tests {
     use std::time::Duration;
 
     use super::{Connection, Monitor, first_event};
-    use crate::random_inputs::{Random, count};
+    use libnccl_test_support::random_inputs::{Random, inputs};
 
     const EVENTS: &str = r#"{
   "timestamp": "2026-11-22 19:08:23",
@@ -133,11 +133,10 @@ mod tests {
         assert_eq!(monitor.connection.buffer(), b"");
     }
 
-    /// A million with `LIBNCCL_TEST_LAUNCH_INPUTS=1000000`.
     #[test]
     fn random_events_are_parsed_or_refused() {
         let mut random = Random(3);
-        for _ in 0..count(20_000) {
+        for _ in inputs(20_000) {
             let mut bytes = EVENTS.as_bytes().to_vec();
             random.change(&mut bytes);
             bytes.truncate(random.below(bytes.len()));

@@ -233,7 +233,7 @@ impl fmt::Display for RankState {
 #[cfg(test)]
 pub(super) mod tests {
     use super::*;
-    use crate::random_inputs::{Random, count};
+    use libnccl_test_support::random_inputs::{Random, inputs};
 
     /// A report of NCCL 2.28, with the comma or without.
     pub(in crate::ras) fn sample(comma: &str) -> String {
@@ -343,12 +343,11 @@ pub(super) mod tests {
         assert_eq!(RankStatus { abort_flag: true, ..finalized }.state().to_string(), "ABORT");
     }
 
-    /// A million with `LIBNCCL_TEST_LAUNCH_INPUTS=1000000`.
     #[test]
     fn random_reports_are_parsed_or_refused() {
         let (mut random, sample) = (Random(7), sample(""));
         let mut parsed = 0;
-        for _ in 0..count(20_000) {
+        for _ in inputs(20_000) {
             let mut bytes = sample.clone().into_bytes();
             random.change(&mut bytes);
             if random.below(4) == 0 {

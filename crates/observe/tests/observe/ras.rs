@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 
 use libnccl::Version;
 use libnccl_observe::ras::{EventGroup, RasClient, RasError};
+use libnccl_test_support::random_inputs::inputs;
 use service::{Service, Step};
 
 /// The time that a request on a machine with other work may take more than its timeout.
@@ -191,14 +192,11 @@ fn other_service_on_the_port_is_named_by_its_answer() {
     assert!(error.to_string().contains("a line of more than 65536 bytes"), "{error}");
 }
 
-/// 500 times as many with `LIBNCCL_TEST_LAUNCH_INPUTS=1000000`.
 #[test]
 fn random_answers_are_an_answer_or_an_error_in_time() {
-    let inputs = std::env::var("LIBNCCL_TEST_LAUNCH_INPUTS").ok().and_then(|count| count.parse::<u64>().ok());
-    let count = inputs.unwrap_or(20_000) / 200;
     let timeout = Duration::from_millis(100);
     let service = Service::random(5);
-    for number in 0..count {
+    for number in inputs(100) {
         let client = RasClient::new(&service.address()).unwrap().timeout(timeout);
         let began = Instant::now();
         let _ = match number % 4 {
