@@ -1,5 +1,5 @@
 //! Random inputs for whatever reads a file or a socket: valid ones, changed. `LIBNCCL_TEST_SECONDS=600` in the environment makes each
-//! of these tests, whose names contain `random_`, go on for so long; `.ci/inputs` does.
+//! of these tests, whose names contain `random_`, go on for so long; `.ci/run --all` does.
 
 use std::time::{Duration, Instant};
 
