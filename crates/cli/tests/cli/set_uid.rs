@@ -14,20 +14,20 @@ use crate::common::{LIMIT, NCCL, Process, lines, read, send, wait_until};
 const NOBODY: u32 = 65534;
 
 #[test]
-fn set_uid_program_that_would_start_itself_is_refused() {
+fn set_gid_program_that_would_start_itself_is_refused() {
     if !geteuid().is_root() {
-        println!("skipped: set_uid_program_that_would_start_itself_is_refused, which only root can try");
+        println!("skipped: set_gid_program_that_would_start_itself_is_refused, which only root can try");
         return;
     }
     let folder = tempfile::tempdir().unwrap();
     let program = folder.path().join("nccl");
     fs::copy(NCCL, &program).unwrap();
-    for (path, mode) in [(folder.path(), 0o755), (program.as_path(), 0o4755)] {
+    for (path, mode) in [(folder.path(), 0o755), (program.as_path(), 0o2755)] {
         fs::set_permissions(path, Permissions::from_mode(mode)).unwrap();
     }
     let comparison = "bench compare --backend dlopen --backend cpu --rounds 1 -- all_reduce -e 64";
     for arguments in ["run -n 1 -- true", "bench all_reduce --cpu --processes", comparison] {
-        // Where it is not refused, each process starts another one.
+        // Where it is not refused, each process starts another one: the limit counts those of the user, which root has none of.
         let mut command = Command::new("prlimit");
         command.args(["--nproc=100", "--cpu=5", "--"]).arg(&program).args(arguments.split(' '));
         let output = command.uid(NOBODY).gid(NOBODY).output().unwrap();
