@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, Result};
 use tempfile::{Builder, NamedTempFile};
 
-/// Fails if [`write`] would, before there is anything to write.
+/// Fails if [`write()`] would, before there is anything to write.
 pub(crate) fn check(path: &Path) -> Result<()> {
     let check = || match unfinished(path)? {
         None if path.is_file() => OpenOptions::new().write(true).open(path).map(drop),

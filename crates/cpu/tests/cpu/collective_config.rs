@@ -33,7 +33,8 @@ fn malformed_collective_config_is_invalid_argument() {
     let _alone = alone();
     let comms = init(Mode::Group, 1);
     let Comm(comm) = comms[0];
-    let place = [0i32; 2].as_mut_ptr().cast();
+    let mut memory = [0i32; 2];
+    let place = memory.as_mut_ptr().cast();
     let refused = |change: &dyn Fn(&mut ncclCollConfig_t)| {
         let mut config = ncclCollConfig_t::initializer();
         change(&mut config);

@@ -134,7 +134,8 @@ fn pre_mul_sum_misuse_is_invalid_argument() {
     assert_eq!(create(&mut op, ptr::null_mut(), 0), ARGUMENT);
     assert_eq!(create(&mut op, &mut scalar, 2), ARGUMENT);
     assert_eq!(create(&mut op, &mut scalar, 1), OK);
-    let place = [0u64].as_mut_ptr().cast();
+    let mut memory = [0u64];
+    let place = memory.as_mut_ptr().cast();
     let all_reduce_with =
         |data_type, comm: Comm| nccl!(ncclAllReduce(place, place, 1, data_type, op, comm.0, ptr::null_mut()));
     assert_eq!(all_reduce_with(ncclDataType_t::ncclFloat64, comms[0]), ARGUMENT, "of another data type");
