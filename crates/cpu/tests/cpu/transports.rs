@@ -353,7 +353,7 @@ fn ranks_agree_on_faster_transport() {
 fn p2p_disable_at_one_rank_makes_all_stage() {
     p2p_disabled("short", 2, &[0, 1]);
     p2p_disabled("short", 2, &[0]);
-    p2p_disabled("sampled", 3, &[1]);
+    p2p_disabled("short", 3, &[1]);
     p2p_disabled("short", 4, &[3]);
 }
 
@@ -361,7 +361,7 @@ fn p2p_disable_at_one_rank_makes_all_stage() {
 fn threads_with_processes_match_reference() {
     threads_with_processes("sampled", Kind::Allocator, &[&[0, 2], &[1]]);
     threads_with_processes("sampled", Kind::Nccl, &[&[3, 0], &[1, 2]]);
-    threads_with_processes("sampled", Kind::Mixed, &[&[0], &[1, 2]]);
+    threads_with_processes("short", Kind::Mixed, &[&[0], &[1, 2]]);
 }
 
 /// For a release build.
