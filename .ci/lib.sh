@@ -11,7 +11,7 @@ target=$(realpath -m "${CARGO_TARGET_DIR:-target}")
 
 # Beside other parts, tests have no more threads than there are processors; `.ci/test` runs alone, and has what the README's
 # command has.
-[[ $(basename "$0") == test ]] || export RUST_TEST_THREADS=${RUST_TEST_THREADS:-$(nproc)}
+[[ $(basename "$0") =~ ^(run|test)$ ]] || export RUST_TEST_THREADS=${RUST_TEST_THREADS:-$(nproc)}
 
 # A registry that does not answer at once is no failure.
 export CARGO_NET_RETRY=${CARGO_NET_RETRY:-10} PIP_RETRIES=${PIP_RETRIES:-10}
