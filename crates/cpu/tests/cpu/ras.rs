@@ -14,7 +14,6 @@ use crate::common::{assert_sum, unique_id};
 use libnccl::sys::{ncclDataType_t, ncclRedOp_t};
 use libnccl_observe::ras::{EventGroup, RasClient, RasError, Report, VerdictKind, verdicts};
 use libnccl_test_support::random_inputs::inputs;
-use rustix::process::{Pid, Signal, kill_process};
 
 /// The time in which something has to happen, on a machine with other work.
 const LIMIT: Duration = Duration::from_secs(30);
@@ -120,10 +119,6 @@ impl Job {
             assert!(began.elapsed() < LIMIT, "{report:#?}");
             thread::sleep(Duration::from_millis(20));
         }
-    }
-
-    fn signal(&self, rank: usize, signal: Signal) {
-        kill_process(Pid::from_child(&self.ranks[rank]), signal).unwrap();
     }
 
     /// Ends ranks that have followed their scripts to the end, which must succeed.
@@ -234,12 +229,12 @@ fn stopped_rank_is_unresponsive_until_it_goes_on() {
     let job = Job::start("A,A,A");
     job.report(|report| launched(report, "AllReduce") == [1, 1, 1]);
     let mut monitor = job.client().monitor(&[EventGroup::Lifecycle, EventGroup::Trace]).unwrap();
-    job.signal(2, Signal::STOP);
+    processes::stop(&job.ranks[2]);
     let report = job.report(|report| report.communicators[0].ranks.len() == 2);
     assert_eq!(kinds(&[report]), [(VerdictKind::Unresponsive, Some(2))]);
     let text = job.client().status().unwrap();
     assert!(text.contains("INCOMPLETE\n  Missing communicator data from 1 job process\n"), "{text}");
-    job.signal(2, Signal::CONT);
+    processes::resume(&job.ranks[2]);
     job.report(|report| report.communicators[0].ranks.len() == 3);
     // The process that monitors may be the one that was stopped.
     if let Some(event) = monitor.next_event(Duration::from_secs(1)).unwrap() {
@@ -257,8 +252,7 @@ fn killed_rank_is_dead_and_monitored() {
     job.report(|report| launched(report, "AllReduce") == [1; 4]);
     // Each reaches one of the four processes, and not all the one that is killed.
     let monitors: Vec<_> = (0..16).map(|_| job.client().monitor(&[]).unwrap()).collect();
-    job.signal(3, Signal::KILL);
-    job.ranks[3].wait().unwrap();
+    processes::kill(&mut job.ranks[3]);
     let report = job.report(|report| report.communicators[0].ranks.len() == 3);
     assert_eq!(kinds(&[report]), [(VerdictKind::Dead, Some(3))]);
     let text = job.client().status().unwrap();

@@ -3,7 +3,8 @@
 //! [`run`] starts a process for every rank of a communicator; [`spawn`] and [`command`] start one, for a test that
 //! controls it.
 
-use std::io::Read;
+use std::fs::{self, DirEntry};
+use std::io::{self, Read};
 use std::panic::Location;
 use std::process::{Child, Command, Stdio};
 use std::thread;
@@ -142,11 +143,14 @@ pub(crate) fn kill(child: &mut Child) {
     child.wait().unwrap();
 }
 
-/// Stops a process. One of its threads takes the signal, and the others run until then.
+/// Stops a process. One of its threads takes the signal, and the others run on for a moment.
 pub(crate) fn stop(process: &Child) {
-    let stat = format!("/proc/{}/stat", process.id());
     kill_process(Pid::from_child(process), Signal::STOP).unwrap();
-    while !std::fs::read_to_string(&stat).unwrap().contains(") T ") {
+    let threads = || fs::read_dir(format!("/proc/{}/task", process.id())).unwrap();
+    let is_stopped = |thread: io::Result<DirEntry>| {
+        fs::read_to_string(thread.unwrap().path().join("stat")).unwrap().contains(") T ")
+    };
+    while !threads().all(is_stopped) {
         thread::sleep(Duration::from_millis(1));
     }
 }
