@@ -3,15 +3,21 @@
 use std::fs::{self, Permissions};
 use std::os::unix::fs::{PermissionsExt, symlink};
 use std::os::unix::process::{CommandExt, ExitStatusExt};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 use rustix::process::{Signal, geteuid};
 
-use crate::common::{LIMIT, NCCL, Process, lines, read, send, wait_until};
+use crate::common::{LIMIT, NCCL, Process, lines, read, run, send, wait_until};
 
 /// A user with no rights.
 const NOBODY: u32 = 65534;
+
+/// Installs a copy of `nccl`. Another process writes it: a child that another test starts meanwhile would have a file of this one
+/// open for writing, and such a file cannot be executed.
+fn install(program: &Path, mode: u32) {
+    run(Command::new("install").arg(format!("--mode={mode:o}")).args([Path::new(NCCL), program]), 0);
+}
 
 #[test]
 fn set_gid_program_that_would_start_itself_is_refused() {
@@ -21,10 +27,8 @@ fn set_gid_program_that_would_start_itself_is_refused() {
     }
     let folder = tempfile::tempdir().unwrap();
     let program = folder.path().join("nccl");
-    fs::copy(NCCL, &program).unwrap();
-    for (path, mode) in [(folder.path(), 0o755), (program.as_path(), 0o2755)] {
-        fs::set_permissions(path, Permissions::from_mode(mode)).unwrap();
-    }
+    install(&program, 0o2755);
+    fs::set_permissions(folder.path(), Permissions::from_mode(0o755)).unwrap();
     let comparison = "bench compare --backend dlopen --backend cpu --rounds 1 -- all_reduce -e 64";
     for arguments in ["run -n 1 -- true", "bench all_reduce --cpu --processes", comparison] {
         // Where it is not refused, each process starts another one: the limit counts those of the user, which root has none of.
@@ -48,10 +52,10 @@ fn set_uid_program_writes_no_file_that_a_variable_names() {
     for (mode, is_obeyed) in [(0o755, true), (0o4755, false)] {
         let folder = tempfile::tempdir().unwrap();
         let [program, precious, open] = ["nccl", "precious", "open"].map(|name| folder.path().join(name));
-        fs::copy(NCCL, &program).unwrap();
+        install(&program, mode);
         fs::write(&precious, "precious").unwrap();
         fs::create_dir(&open).unwrap();
-        for (path, mode) in [(folder.path(), 0o755), (&program, mode), (&open, 0o777)] {
+        for (path, mode) in [(folder.path(), 0o755), (&open, 0o777)] {
             fs::set_permissions(path, Permissions::from_mode(mode)).unwrap();
         }
         // That of the rank whose thread was first.
