@@ -37,7 +37,7 @@ pub(super) enum Event {
     Due,
 }
 
-/// What is to be done.
+/// An action that an event asks for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Action {
     /// Start a rank, which is an event.

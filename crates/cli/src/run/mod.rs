@@ -125,7 +125,7 @@ fn front() -> Result<ExitCode> {
     Ok(exit_code(status).into())
 }
 
-/// What the threads of the front tell its main thread.
+/// A message from a thread of the front to its main thread.
 enum News {
     /// A signal has asked for the end of the job.
     EndRequested,

@@ -2,7 +2,7 @@ use std::io;
 
 use super::machine::Event;
 
-/// What the threads of the supervisor tell its main thread, in the order in which it acts on it.
+/// A message from a thread of the supervisor to its main thread, which acts on them in their order.
 pub(super) enum Report {
     Event(Event),
     /// A rank has ended, and is to be waited for.

@@ -97,7 +97,7 @@ fn join_as_first(
     }
 }
 
-/// What a rank finds that it is.
+/// The role of a rank in a rendezvous.
 enum Role {
     /// The root, with the socket that listens.
     Root(OwnedFd),

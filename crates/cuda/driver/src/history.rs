@@ -14,7 +14,7 @@ pub(crate) struct Past {
     pub(crate) operation: OperationId,
     /// The step that later operations come after, if they come after the access.
     pub(crate) step: Step,
-    /// What a report says of it.
+    /// Its side of a report.
     pub(crate) side: Side,
 }
 
@@ -43,7 +43,7 @@ impl Kept {
 /// The accesses to an allocation.
 #[derive(Debug, Default)]
 pub(crate) struct History {
-    /// Those with which an operation that will begin can be in a race: by the power of two of their extent, and then by their
+    /// The accesses with which an operation that will begin can be in a race: by the power of two of their extent, and then by their
     /// first byte, with a number that makes the key unique. Of those of about the same extent, the ones that touch some bytes
     /// begin near them.
     begun: BTreeMap<u32, BTreeMap<(usize, u64), Past>>,

@@ -151,7 +151,7 @@ pub(crate) struct Scheduler<W> {
     gone: BTreeMap<ContextId, Gone>,
     /// The last steps of streams that are gone.
     gone_steps: Vec<Step>,
-    /// Those of them from which a new stream can go on: the host knows that they are complete, or nothing asks for them.
+    /// The last steps from which a new stream can go on: the host knows that they are complete, or nothing asks for them.
     unused: Vec<Step>,
     /// The number of last steps from which on it is worth while to look for unused ones.
     look_at: usize,

@@ -115,7 +115,7 @@ fn host_functions_run_in_the_order_of_their_stream() {
 }
 
 fn host_function_must_not_wait() {
-    /// What a host function uses, and what it was answered.
+    /// The handles that a host function uses, and the answers that it got.
     struct Calls {
         context: sys::CUcontext,
         stream: sys::CUstream,
