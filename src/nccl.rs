@@ -141,7 +141,7 @@ impl Nccl {
     /// callable until the process ends.
     pub unsafe fn from_table(name: &'static str, functions: sys::Functions) -> Result<Self, LoadError> {
         // SAFETY: the caller guarantees signatures, contracts and lifetime of the functions.
-        unsafe { Library::new(functions, DeviceFunctions::EMPTY, Backend::InProcess { name }, false) }
+        unsafe { Library::new(functions, DeviceFunctions::EMPTY, Backend::InProcess { name }, true) }
             .map(Self::new)
     }
 

@@ -4,6 +4,7 @@ use std::error::Error as _;
 use std::ffi::c_void;
 use std::path::{Path, PathBuf};
 
+use super::OF_OTHERS;
 #[cfg(target_os = "linux")]
 use crate::dynamic_linker::Object;
 #[cfg(all(target_os = "linux", target_env = "gnu"))]
@@ -18,7 +19,7 @@ use crate::{Attempt, LoadError};
 pub(crate) struct Loaded {
     pub(crate) functions: Functions,
     pub(crate) device_functions: DeviceFunctions,
-    pub(crate) is_rccl: bool,
+    pub(crate) refuses_null: bool,
     pub(crate) path: PathBuf,
     pub(crate) source: &'static str,
     pub(crate) rejected: Vec<Attempt>,
@@ -76,15 +77,15 @@ pub(crate) unsafe fn open(path: &Path) -> Result<Loaded, LoadError> {
 pub(crate) struct Found {
     pub(crate) functions: Functions,
     pub(crate) device_functions: DeviceFunctions,
-    is_rccl: bool,
+    refuses_null: bool,
 }
 
 impl Found {
     fn into_loaded(self, source: &'static str, path: PathBuf, rejected: Vec<Attempt>) -> Loaded {
-        let Self { functions, device_functions, is_rccl } = self;
+        let Self { functions, device_functions, refuses_null } = self;
         // The file to which a bare name was resolved.
         let file = functions.ncclGetVersion.and_then(|function| file_of_code(function as *const c_void));
-        Loaded { functions, device_functions, is_rccl, path: file.unwrap_or(path), source, rejected }
+        Loaded { functions, device_functions, refuses_null, path: file.unwrap_or(path), source, rejected }
     }
 }
 
@@ -119,10 +120,8 @@ pub(crate) unsafe fn functions_of(
     library: libloading::Library,
     check: impl FnOnce(*const c_void) -> Result<(), String>,
 ) -> Result<Found, String> {
-    /// A function that every RCCL and no NCCL has, which tells them apart whatever the file's name.
-    const RCCL_FUNCTION: &str = "ncclAllToAllv";
-    // SAFETY: the symbol is looked up, and not used.
-    let is_rccl = unsafe { library.get::<*const c_void>(RCCL_FUNCTION) }.is_ok();
+    // SAFETY: the symbols are looked up, and not used.
+    let refuses_null = !OF_OTHERS.iter().any(|name| unsafe { library.get::<*const c_void>(*name) }.is_ok());
     // SAFETY: the caller guarantees that the functions have the header's signatures.
     let library = unsafe { NcclLibrary::from_library(library) }.map_err(|error| loader_message(&error))?;
     let get_version = match library.ncclGetVersion {
@@ -130,7 +129,7 @@ pub(crate) unsafe fn functions_of(
         Err(_) => return Err("is a shared object without NCCL's functions (no ncclGetVersion)".into()),
     };
     check(get_version)?;
-    let found = Found { functions: (&library).into(), device_functions: (&library).into(), is_rccl };
+    let found = Found { functions: (&library).into(), device_functions: (&library).into(), refuses_null };
     // Never unloaded: NCCL starts threads that would go on running unmapped code, which crashed 50 to 90 % of the runs
     // measured with releases up to 2.30.4. (The reasons why functions are absent stay too, some kilobytes at most.)
     std::mem::forget(library);

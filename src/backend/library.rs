@@ -36,8 +36,8 @@ pub(crate) struct Library {
     /// The addresses of the implementation's own `ncclGroupStart` and `ncclGetUniqueId`, which tell implementations apart:
     /// one file may have been opened twice, or linked and opened.
     own: [usize; 2],
-    /// Set for AMD's implementation, which dereferences a null communicator instead of rejecting it.
-    pub(crate) is_rccl: bool,
+    /// Set if a null communicator is an error, as it is to NCCL. Others' implementations may dereference it.
+    pub(crate) refuses_null: bool,
     /// The last error message of a cleanup by this crate, and the message before it, which users get instead.
     replaced_error: Mutex<Option<[Box<str>; 2]>>,
 }
@@ -78,19 +78,19 @@ impl Library {
     /// As for [`new`](Self::new), for the functions that were looked up in the file.
     #[cfg(feature = "dlopen")]
     unsafe fn from_loaded(loaded: dlopen::Loaded) -> Result<Arc<Self>, LoadError> {
-        let dlopen::Loaded { functions, device_functions, is_rccl, path, source, rejected } = loaded;
+        let dlopen::Loaded { functions, device_functions, refuses_null, path, source, rejected } = loaded;
         // SAFETY: the caller guarantees signatures and contracts; a loaded library is never unloaded.
-        unsafe { Self::new(functions, device_functions, Backend::Loaded { path, source, rejected }, is_rccl) }
+        unsafe {
+            Self::new(functions, device_functions, Backend::Loaded { path, source, rejected }, refuses_null)
+        }
     }
 
     #[cfg(nccl_linked)]
     pub(crate) fn linked() -> Result<Arc<Self>, LoadError> {
-        let linked::Linked { functions, device_functions, own, path } = linked::library()?;
-        // Detected by the file name alone: a program that references a symbol of RCCL would not link to NCCL.
-        let is_rccl = path.as_deref().is_some_and(|path| path.to_string_lossy().contains("librccl.so"));
+        let linked::Linked { functions, device_functions, own, refuses_null, path } = linked::library()?;
         let backend = Backend::Linked { path };
         // SAFETY: the functions are those of the linked library that have the names that the header declares.
-        let mut library = unsafe { Self::new(functions, device_functions, backend, is_rccl) }?;
+        let mut library = unsafe { Self::new(functions, device_functions, backend, refuses_null) }?;
         if let Some(library) = Arc::get_mut(&mut library) {
             library.own = own;
         }
@@ -104,7 +104,7 @@ impl Library {
         functions: Functions,
         device_functions: DeviceFunctions,
         backend: Backend,
-        is_rccl: bool,
+        refuses_null: bool,
     ) -> Result<Arc<Self>, LoadError> {
         let version_error = |problem: String| LoadError::VersionQuery {
             library: backend.to_string().into(),
@@ -129,7 +129,7 @@ impl Library {
             backend,
             version,
             memory_space: OnceLock::new(),
-            is_rccl,
+            refuses_null,
             replaced_error: Mutex::default(),
         }))
     }

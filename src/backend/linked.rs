@@ -15,6 +15,8 @@ pub(super) struct Linked {
     /// The addresses of the library's own `ncclGroupStart` and `ncclGetUniqueId`. The table may have others for them: of
     /// stubs in a program at a fixed address, or of a profiler.
     pub(super) own: [usize; 2],
+    /// Set if the library has none of the functions of others' implementations.
+    pub(super) refuses_null: bool,
     /// The file with the functions; `None` if the system does not tell.
     pub(super) path: Option<PathBuf>,
 }
@@ -42,7 +44,7 @@ pub(super) fn library() -> Result<Linked, LoadError> {
         functions.ncclGroupStart.map_or(0, |function| function as usize),
         functions.ncclGetUniqueId.map_or(0, |function| function as usize),
     ];
-    Ok(Linked { functions, device_functions, own, path: mapped::file_of(own[0]) })
+    Ok(Linked { functions, device_functions, own, refuses_null: true, path: mapped::file_of(own[0]) })
 }
 
 /// Returns the functions of the shared library that the dynamic linker loaded for this program.
@@ -55,6 +57,7 @@ pub(super) fn library() -> Result<Linked, LoadError> {
 pub(super) fn library() -> Result<Linked, LoadError> {
     use std::ffi::CStr;
 
+    use super::OF_OTHERS;
     use crate::Attempt;
     use crate::dynamic_linker::{Object, Scope};
     use crate::sys::{device_functions_by_release, functions_by_release, linked};
@@ -99,6 +102,7 @@ pub(super) fn library() -> Result<Linked, LoadError> {
         functions: functions_by_release!(table, Functions),
         device_functions: device_functions_by_release!(table, DeviceFunctions),
         own: [c"ncclGroupStart", c"ncclGetUniqueId"].map(|name| scope.address(name) as usize),
+        refuses_null: OF_OTHERS.iter().all(|name| scope.address(name).is_null()),
         path,
     })
 }

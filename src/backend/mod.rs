@@ -25,5 +25,10 @@ pub use kind::Backend;
 pub(crate) use library::memory_space;
 pub(crate) use library::{Library, call};
 
+/// Functions by which a library is known that dereferences a null communicator instead of refusing it, whatever its name is:
+/// one of HIP, which AMD's RCCL needs, and one that NCCL does not have, but Meta's NCCLX and the shim of MSCCL++.
+#[cfg(any(feature = "dlopen", all(nccl_linked, not(nccl_archive))))]
+const OF_OTHERS: [&std::ffi::CStr; 2] = [c"hipGetDeviceCount", c"ncclAllToAllv"];
+
 /// The file of the library, which is then not searched. Default: the search.
 pub const PATH_VARIABLE: &str = "LIBNCCL_PATH";

@@ -424,10 +424,10 @@ impl Drop for OpenGroup<'_, '_> {
 #[cold]
 fn cancel(library: &Library) {
     library.keeping_last_error(|| {
-        if library.is_rccl {
-            call_init_rank_with_invalid_rank(library);
-        } else {
+        if library.refuses_null {
             call_all_reduce_with_null_communicator(library);
+        } else {
+            call_init_rank_with_invalid_rank(library);
         }
         if let Some(end) = library.functions.ncclGroupEnd {
             // SAFETY: has no arguments.
@@ -436,7 +436,7 @@ fn cancel(library: &Library) {
     });
 }
 
-/// Makes a call that every release of NCCL rejects. (RCCL dereferences the null communicator.)
+/// Makes a call that every release of NCCL rejects.
 fn call_all_reduce_with_null_communicator(library: &Library) {
     let (null, stream) = (std::ptr::null_mut(), std::ptr::null_mut());
     let (data_type, op) = (sys::ncclDataType_t::ncclInt8, sys::ncclRedOp_t::ncclSum);
@@ -446,7 +446,7 @@ fn call_all_reduce_with_null_communicator(library: &Library) {
     }
 }
 
-/// Makes a call that every release of RCCL rejects.
+/// Makes a call that RCCL, NCCLX and the shim of MSCCL++ reject. (They may dereference a null communicator.)
 fn call_init_rank_with_invalid_rank(library: &Library) {
     const SIZE: i32 = 1;
     const INVALID_RANK: i32 = -1;

@@ -4,7 +4,7 @@
 //! real loader, and the CPU implementation with RCCL's functions moves the data. `search.rs` searches for RCCL.
 #![allow(unsafe_code)]
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use libnccl::sys::{Functions, ncclResult_t};
 use libnccl::{
@@ -13,7 +13,7 @@ use libnccl::{
 };
 use libnccl_test_support::restricted;
 
-use crate::rccl_library::{VERSION, build, has};
+use crate::rccl_library::{VERSION, build, build_without_hip, has};
 
 const STREAM: StreamRef<'static> = StreamRef::DEFAULT;
 
@@ -148,11 +148,14 @@ fn state_of_fake(nccl: &Nccl) -> String {
     text.to_string_lossy().into_owned()
 }
 
-/// Cancelling the group with a null communicator, as with NCCL, would crash RCCL, whatever the file's name is.
+/// Cancelling the group with a null communicator, as with NCCL, would crash RCCL, whatever the file's name is, and others.
 #[test]
 #[cfg_attr(nccl_linked, ignore = "no other library can be opened beside the linked one")]
 fn failed_group_is_cancelled_without_null_communicator() {
-    for name in ["librccl.so.1", "renamed.so"] {
+    type Build = fn(&Path, &str) -> PathBuf;
+    let libraries: [(Build, &str); 3] =
+        [(build, "librccl.so.1"), (build, "renamed.so"), (build_without_hip, "libnccl.so.2")];
+    for (build, name) in libraries {
         let directory = tempfile::tempdir().unwrap();
         let nccl = open(&build(directory.path(), name));
         let comm = nccl.init_rank(2, 0, &nccl.unique_id().unwrap()).unwrap();
