@@ -47,12 +47,13 @@ impl Nccl {
     /// If `LIBNCCL_PATH` is set, only the file that it names is tried. Otherwise, the search order is:
     ///
     /// 1. `libnccl.so.2` and `libnccl.so`, in the process or in the directories of the dynamic linker;
-    /// 2. the Python package `nvidia-nccl-cu12` or `nvidia-nccl-cu13` of an environment: `$VIRTUAL_ENV`, that of the
-    ///    first `python3` on `PATH`, `$CONDA_PREFIX` (there also `lib`); then of the user (`$PYTHONUSERBASE` or
-    ///    `~/.local`), then of the system (below `/usr/local` and `/usr`);
-    /// 3. `$NCCL_HOME/lib`, `$NCCL_HOME/lib64`, `$CUDA_HOME/lib64`;
-    /// 4. for AMD's RCCL, `librccl.so.1` and `librccl.so` in the directories of the dynamic linker, `$ROCM_PATH/lib`,
-    ///    `/opt/rocm/lib`.
+    /// 2. the Python package `nvidia-nccl-cu12` or `nvidia-nccl-cu13` in the directories of `$PYTHONPATH`; of an
+    ///    environment: `$VIRTUAL_ENV`, that of the first `python3` on `PATH`, `$CONDA_PREFIX` (there also `lib`); then of
+    ///    the user (`$PYTHONUSERBASE` or `~/.local`), then of the system (below `/usr/local` and `/usr`);
+    /// 3. `lib` and `lib64` of `$NCCL_HOME`, `$NCCL_ROOT`, `$NCCL_ROOT_DIR`; `$CUDA_HOME/lib64`, `$CUDA_PATH/lib64`;
+    ///    NVIDIA's HPC SDK: `$NVHPC_ROOT/comm_libs/nccl/lib`, then the releases in `/opt/nvidia/hpc_sdk`;
+    /// 4. for AMD's RCCL, `librccl.so.1` and `librccl.so` in the directories of the dynamic linker; the packages
+    ///    `rocm-sdk-libraries` and `torch`, where 2 looks; `$ROCM_PATH/lib`, `/opt/rocm/lib`.
     ///
     /// No Python is started. Set-uid programs ignore the environment. A truncated file is refused, as the dynamic linker
     /// would map it and the process die of SIGBUS.

@@ -51,7 +51,23 @@ pub(crate) fn search() -> Result<Loaded, LoadError> {
         };
         attempts.push(Attempt { source, path, problem });
     }
+    #[cfg(all(target_os = "linux", target_env = "gnu"))]
+    attempts.iter_mut().for_each(name_full_version);
     Err(LoadError::NotFound { attempts: attempts.into() })
+}
+
+/// Adds to the attempt to find a bare name, such as `libnccl.so.2`, a file with more of a version in its name, which the
+/// dynamic linker does not look for.
+#[cfg(all(not(nccl_linked), target_os = "linux", target_env = "gnu"))]
+fn name_full_version(attempt: &mut Attempt) {
+    if !is_bare_name(&attempt.path) || attempt.path.extension() == Some("so".as_ref()) {
+        return;
+    }
+    let caller = file_of_code(load_by_name as *const c_void);
+    let mut absent = bare_name::files(&attempt.path, caller.as_deref()).filter(|file| !file.exists());
+    if let Some(file) = absent.find_map(|file| super::search::with_full_version(&file)) {
+        attempt.problem += &format!("; set {} to {}", super::PATH_VARIABLE, file.display());
+    }
 }
 
 /// Loads exactly this file.

@@ -1,5 +1,6 @@
 //! The places where a libnccl may be, in search order.
 
+use std::cmp::Reverse;
 use std::path::{Path, PathBuf};
 
 use super::PATH_VARIABLE;
@@ -10,8 +11,13 @@ const NAMES: [&str; 2] = ["libnccl.so.2", "libnccl.so"];
 const RCCL_NAMES: [&str; 2] = ["librccl.so.1", "librccl.so"];
 /// The library in a folder of Python packages, from `nvidia-nccl-cu12` or `nvidia-nccl-cu13`.
 const IN_PACKAGES: &str = "nvidia/nccl/lib/libnccl.so.2";
+const NO_ROCM_PACKAGE: &str = "no librccl.so in _rocm_sdk_libraries*/lib or torch/lib of Python's packages";
 /// The prefixes of the system's Python: what `pip` installs, then what the distribution does.
 const SYSTEM_PREFIXES: [&str; 2] = ["/usr/local", "/usr"];
+/// The directory in which NVIDIA's packages install the HPC SDK, each release in a directory for each architecture.
+const HPC_SDK: &str = "/opt/nvidia/hpc_sdk";
+/// The directory of NCCL in a release of the HPC SDK.
+const IN_HPC_SDK: &str = "comm_libs/nccl/lib";
 /// The directory in which AMD's packages install RCCL.
 const ROCM: &str = "/opt/rocm";
 
@@ -32,10 +38,15 @@ type Place = (&'static str, fn(Variable) -> Result<Vec<PathBuf>, &'static str>);
 /// All places, in order.
 ///
 /// NCCL comes before RCCL wherever it is: if both are installed, this crate prefers the one it is named after.
-const PLACES: [Place; 12] = [
+const PLACES: [Place; 19] = [
     // A file even if it is a bare name, for which the dynamic linker would search.
     (PATH_VARIABLE, |variable| Ok(vec![Path::new(".").join(variable(PATH_VARIABLE)?)])),
     ("dynamic linker", |_| Ok(NAMES.map(PathBuf::from).into())),
+    ("PYTHONPATH", |variable| {
+        let list = variable("PYTHONPATH")?;
+        let files: Vec<_> = absolute(&list).map(|packages| packages.join(IN_PACKAGES)).collect();
+        if files.is_empty() { Err("has no absolute directory") } else { Ok(files) }
+    }),
     ("VIRTUAL_ENV", |variable| Ok(python_packages(&variable("VIRTUAL_ENV")?))),
     ("python3 on PATH", |variable| Ok(python_packages(&python_prefix(&variable("PATH")?)?))),
     ("CONDA_PREFIX", |variable| {
@@ -46,12 +57,15 @@ const PLACES: [Place; 12] = [
     ("system's Python packages", |_| {
         Ok(SYSTEM_PREFIXES.map(|prefix| python_packages(Path::new(prefix))).concat())
     }),
-    ("NCCL_HOME", |variable| {
-        let home = variable("NCCL_HOME")?;
-        Ok(["lib", "lib64"].map(|lib| in_directory(&home.join(lib), NAMES)).concat())
-    }),
+    ("NCCL_HOME", |variable| Ok(in_home(&variable("NCCL_HOME")?))),
+    ("NCCL_ROOT", |variable| Ok(in_home(&variable("NCCL_ROOT")?))),
+    ("NCCL_ROOT_DIR", |variable| Ok(in_home(&variable("NCCL_ROOT_DIR")?))),
     ("CUDA_HOME", |variable| Ok(in_directory(&variable("CUDA_HOME")?.join("lib64"), NAMES))),
+    ("CUDA_PATH", |variable| Ok(in_directory(&variable("CUDA_PATH")?.join("lib64"), NAMES))),
+    ("NVHPC_ROOT", |variable| Ok(in_directory(&variable("NVHPC_ROOT")?.join(IN_HPC_SDK), NAMES))),
+    ("HPC SDK's default directory", |_| Ok(in_hpc_sdk(Path::new(HPC_SDK)))),
     ("dynamic linker", |_| Ok(RCCL_NAMES.map(PathBuf::from).into())),
+    ("ROCm's Python packages", rocm_packages),
     ("ROCM_PATH", |variable| Ok(in_directory(&variable("ROCM_PATH")?.join("lib"), RCCL_NAMES))),
     ("ROCm's default directory", |_| Ok(in_directory(&Path::new(ROCM).join("lib"), RCCL_NAMES))),
 ];
@@ -75,40 +89,113 @@ pub(crate) fn candidates(
     })
 }
 
-/// Returns the first of the files that exists in `directory`, else the first, so that an error can name it.
+/// Returns the first of the files that exists in `directory`, or else one with a full version in its name, or else the
+/// first, so that an error can name it.
 fn in_directory(directory: &Path, names: [&str; 2]) -> Vec<PathBuf> {
     let files = names.map(|name| directory.join(name));
-    vec![files.iter().find(|file| file.exists()).unwrap_or(&files[0]).clone()]
+    let existing = files.iter().find(|file| file.exists()).cloned();
+    vec![existing.or_else(|| with_full_version(&files[0])).unwrap_or_else(|| files[0].clone())]
+}
+
+/// Returns what is in the directories of an NCCL that was installed by itself.
+fn in_home(home: &Path) -> Vec<PathBuf> {
+    ["lib", "lib64"].map(|lib| in_directory(&home.join(lib), NAMES)).concat()
+}
+
+/// Returns the newest of the files beside `file` that have more of a version in their names, as `libnccl.so.2.16.2` has
+/// beside `libnccl.so.2`.
+pub(super) fn with_full_version(file: &Path) -> Option<PathBuf> {
+    let start = format!("{}.", file.file_name()?.to_str()?);
+    let newest = children(file.parent()?).max_by_key(|found| version(found, &start))?;
+    version(&newest, &start).map(|_| newest)
+}
+
+/// Returns the libraries of the HPC SDK's releases, the newest first; if there are none, the pattern of their paths.
+fn in_hpc_sdk(directory: &Path) -> Vec<PathBuf> {
+    let releases = directory.join(format!("Linux_{}", std::env::consts::ARCH));
+    let mut found: Vec<_> = children(&releases).collect();
+    found.sort_by_key(|release| Reverse(version(release, "")));
+    let files = found.iter().flat_map(|release| in_directory(&release.join(IN_HPC_SDK), NAMES));
+    let mut files: Vec<_> = files.filter(|file| file.exists()).collect();
+    if files.is_empty() {
+        files.push(releases.join("*").join(IN_HPC_SDK).join(NAMES[0]));
+    }
+    files
+}
+
+/// Returns the numbers of the version, such as 2.16.2, that is the rest of a file's name.
+fn version(file: &Path, start: &str) -> Option<Vec<u32>> {
+    let version = file.file_name()?.to_str()?.strip_prefix(start)?;
+    version.split('.').map(|number| number.parse().ok()).collect()
+}
+
+/// Returns what is in a directory, nothing if it cannot be read.
+fn children(directory: &Path) -> impl Iterator<Item = PathBuf> + use<> {
+    std::fs::read_dir(directory).into_iter().flatten().flatten().map(|entry| entry.path())
+}
+
+/// Returns the directories of a list that are absolute. Others do not count: a library must not be loaded because a
+/// program was started in some directory.
+fn absolute(list: &Path) -> impl Iterator<Item = PathBuf> {
+    std::env::split_paths(list).filter(|directory| directory.is_absolute())
 }
 
 /// Returns the libraries that `pip install nvidia-nccl-cu12` (or `-cu13`) has put below a prefix of Python; if there
 /// are none, the pattern of their paths, so that an error can name it.
-///
-/// Debian's Python has its packages in `dist-packages`.
 fn python_packages(prefix: &Path) -> Vec<PathBuf> {
-    let lib = prefix.join("lib");
-    let versions = std::fs::read_dir(&lib).into_iter().flatten().flatten();
-    let mut files: Vec<_> = versions
-        .filter(|entry| entry.file_name().to_string_lossy().starts_with("python3"))
-        .flat_map(|entry| ["site-packages", "dist-packages"].map(|packages| entry.path().join(packages)))
-        .map(|packages| packages.join(IN_PACKAGES))
-        .filter(|file| file.exists())
-        .collect();
-    files.sort();
+    let files = package_folders(prefix).into_iter().map(|packages| packages.join(IN_PACKAGES));
+    let mut files: Vec<_> = files.filter(|file| file.exists()).collect();
     if files.is_empty() {
-        files.push(lib.join("python3*/*-packages").join(IN_PACKAGES));
+        files.push(prefix.join("lib/python3*/*-packages").join(IN_PACKAGES));
     }
     files
+}
+
+/// Returns the folders of packages below a prefix of Python, which need not exist. Debian's Python has its own in
+/// `dist-packages`.
+fn package_folders(prefix: &Path) -> Vec<PathBuf> {
+    let versions = children(&prefix.join("lib")).filter(|version| is_named(version, "python3"));
+    let mut folders: Vec<_> = versions
+        .flat_map(|version| ["site-packages", "dist-packages"].map(|packages| version.join(packages)))
+        .collect();
+    folders.sort();
+    folders
+}
+
+fn is_named(path: &Path, start: &str) -> bool {
+    path.file_name().is_some_and(|name| name.to_string_lossy().starts_with(start))
+}
+
+/// Returns RCCL in packages of Python, wherever NCCL's are searched: AMD's `rocm-sdk-libraries`, whose folder may have the
+/// name of GPUs in it, and `torch`, which brings its own.
+fn rocm_packages(variable: Variable) -> Result<Vec<PathBuf>, &'static str> {
+    let active = [
+        variable("VIRTUAL_ENV"),
+        variable("PATH").and_then(|path| python_prefix(&path)),
+        variable("CONDA_PREFIX"),
+        user_base(variable),
+    ];
+    let prefixes = active.into_iter().flatten().chain(SYSTEM_PREFIXES.map(PathBuf::from));
+    let given = variable("PYTHONPATH").unwrap_or_default();
+    let folders = absolute(&given).chain(prefixes.flat_map(|prefix| package_folders(&prefix)));
+    let libs = folders.flat_map(|folder| {
+        let packages = children(&folder).filter(|package| is_named(package, "_rocm_sdk_libraries"));
+        let mut libs: Vec<_> = packages.map(|package| package.join("lib")).collect();
+        libs.sort();
+        libs.push(folder.join("torch/lib"));
+        libs
+    });
+    let files = libs.flat_map(|lib| in_directory(&lib, RCCL_NAMES)).filter(|file| file.exists());
+    let files: Vec<_> = files.collect();
+    if files.is_empty() { Err(NO_ROCM_PACKAGE) } else { Ok(files) }
 }
 
 /// Returns the prefix of the Python that a shell would start, as Python itself determines it: a virtual environment has
 /// a `pyvenv.cfg` beside `bin`, and there `python3` is a link to the Python that created it.
 ///
-/// The prefix is useless if `python3` is a wrapper script (pyenv's shims). Relative directories do not count: a library
-/// must not be loaded because a program was started in some directory.
+/// The prefix is useless if `python3` is a wrapper script (pyenv's shims).
 fn python_prefix(path: &Path) -> Result<PathBuf, &'static str> {
-    let mut directories = std::env::split_paths(path).filter(|directory| directory.is_absolute());
-    let prefix = directories.find_map(|directory| {
+    let prefix = absolute(path).find_map(|directory| {
         let prefix = directory.parent()?;
         if prefix.join("pyvenv.cfg").is_file() {
             return Some(prefix.into());
@@ -155,12 +242,15 @@ mod tests {
     use std::os::unix::fs::{PermissionsExt, symlink};
     use std::path::{Path, PathBuf};
 
-    use super::{Candidate, IN_PACKAGES, candidates, python_packages};
+    use super::{
+        Candidate, IN_HPC_SDK, IN_PACKAGES, NO_ROCM_PACKAGE, candidates, in_hpc_sdk, python_packages,
+    };
 
     const LINKER: &str = "dynamic linker";
     const ON_PATH: &str = "python3 on PATH";
     const USER: &str = "user's Python packages";
     const SYSTEM: &str = "system's Python packages";
+    const ROCM_PACKAGES: &str = "ROCm's Python packages";
     const SITE: &str = "lib/python3.12/site-packages/nvidia/nccl/lib/libnccl.so.2";
 
     fn touch(file: &Path) {
@@ -198,9 +288,11 @@ mod tests {
     fn places_are_in_the_documented_order() {
         let mut sources: Vec<_> = search(&[]).iter().map(|candidate| candidate.source).collect();
         sources.dedup();
-        let python = ["VIRTUAL_ENV", ON_PATH, "CONDA_PREFIX", USER, SYSTEM];
-        let rccl = [LINKER, "ROCM_PATH", "ROCm's default directory"];
-        let expected = [&["LIBNCCL_PATH", LINKER][..], &python, &["NCCL_HOME", "CUDA_HOME"], &rccl].concat();
+        let python = ["PYTHONPATH", "VIRTUAL_ENV", ON_PATH, "CONDA_PREFIX", USER, SYSTEM];
+        let homes = ["NCCL_HOME", "NCCL_ROOT", "NCCL_ROOT_DIR", "CUDA_HOME", "CUDA_PATH"];
+        let hpc_sdk = ["NVHPC_ROOT", "HPC SDK's default directory"];
+        let rccl = [LINKER, ROCM_PACKAGES, "ROCM_PATH", "ROCm's default directory"];
+        let expected = [&["LIBNCCL_PATH", LINKER][..], &python, &homes, &hpc_sdk, &rccl].concat();
         assert_eq!(sources, expected);
     }
 
@@ -210,12 +302,18 @@ mod tests {
         let unset = |place| (place, "not set");
         let expected = [
             unset("LIBNCCL_PATH"),
+            unset("PYTHONPATH"),
             unset("VIRTUAL_ENV"),
             unset(ON_PATH),
             unset("CONDA_PREFIX"),
             (USER, "neither PYTHONUSERBASE nor HOME is set"),
             unset("NCCL_HOME"),
+            unset("NCCL_ROOT"),
+            unset("NCCL_ROOT_DIR"),
             unset("CUDA_HOME"),
+            unset("CUDA_PATH"),
+            unset("NVHPC_ROOT"),
+            (ROCM_PACKAGES, NO_ROCM_PACKAGE),
             unset("ROCM_PATH"),
         ];
         let reasons =
@@ -309,7 +407,75 @@ mod tests {
         let found: Vec<_> =
             candidates(|name: &str| Err(if name == "HOME" { "not set" } else { reason })).collect();
         let reasons: Vec<_> = found.iter().filter_map(|candidate| candidate.path.clone().err()).collect();
-        assert_eq!(reasons, [reason; 8]);
+        assert_eq!(reasons, [&[reason; 12][..], &[NO_ROCM_PACKAGE, reason]].concat());
+    }
+
+    /// `pip install --target` puts packages there.
+    #[test]
+    fn pythonpath_gives_the_package_of_each_absolute_directory() {
+        let given = [("PYTHONPATH", Path::new("relative:/a::/b:."))];
+        let expected = ["/a", "/b"].map(|packages| Ok(Path::new(packages).join(IN_PACKAGES)));
+        assert_eq!(named(&given, "PYTHONPATH"), expected);
+        let relative = [("PYTHONPATH", Path::new("packages:."))];
+        assert_eq!(named(&relative, "PYTHONPATH"), [Err("has no absolute directory")]);
+        assert_eq!(named(&relative, ROCM_PACKAGES), [Err(NO_ROCM_PACKAGE)]);
+    }
+
+    #[test]
+    fn rccl_is_found_in_the_packages_of_every_python() {
+        let directory = tempfile::tempdir().unwrap();
+        let root = directory.path();
+        let expected = [
+            ("PYTHONPATH", "target", "target/_rocm_sdk_libraries/lib/librccl.so.1"),
+            ("PYTHONPATH", "target", "target/_rocm_sdk_libraries_gfx94X_dcgpu/lib/librccl.so.1.0"),
+            ("PYTHONPATH", "target", "target/torch/lib/librccl.so"),
+            ("VIRTUAL_ENV", "a", "a/lib/python3.12/site-packages/torch/lib/librccl.so"),
+            ("PATH", "b/bin", "b/lib/python3.12/site-packages/_rocm_sdk_libraries/lib/librccl.so.1"),
+            ("CONDA_PREFIX", "c", "c/lib/python3.12/site-packages/torch/lib/librccl.so"),
+            ("PYTHONUSERBASE", "d", "d/lib/python3/dist-packages/torch/lib/librccl.so"),
+        ];
+        expected.iter().for_each(|(_, _, file)| touch(&root.join(file)));
+        touch(&root.join("b/pyvenv.cfg"));
+        // RCCL is not there.
+        touch(&root.join("target/_rocm_sdk_core/lib/librccl.so.1"));
+        touch(&root.join("target/_rocm_sdk_libraries_gfx110X/lib/libamdhip64.so"));
+        for variable in ["PYTHONPATH", "VIRTUAL_ENV", "PATH", "CONDA_PREFIX", "PYTHONUSERBASE"] {
+            let own: Vec<_> = expected.iter().filter(|(name, ..)| *name == variable).collect();
+            let files: Vec<_> = own.iter().map(|(.., file)| Ok(root.join(file))).collect();
+            assert_eq!(named(&[(variable, &root.join(own[0].1))], ROCM_PACKAGES), files, "{variable}");
+        }
+    }
+
+    #[test]
+    fn releases_of_the_hpc_sdk_are_those_with_nccl_the_newest_first() {
+        let directory = tempfile::tempdir().unwrap();
+        let releases = directory.path().join(format!("Linux_{}", std::env::consts::ARCH));
+        let file = |release: &str| releases.join(release).join(IN_HPC_SDK).join("libnccl.so.2");
+        assert_eq!(in_hpc_sdk(directory.path()), [file("*")]);
+        fs::create_dir_all(releases.join("26.1")).unwrap();
+        ["24.9", "24.11", "9.1", "modulefiles"].iter().for_each(|release| touch(&file(release)));
+        let expected = ["24.11", "24.9", "9.1", "modulefiles"].map(file);
+        assert_eq!(in_hpc_sdk(directory.path()), expected);
+    }
+
+    /// A package may lack the links that the dynamic linker looks for.
+    #[test]
+    fn home_with_full_versions_alone_gives_the_newest() {
+        let directory = tempfile::tempdir().unwrap();
+        let (home, lib) = (directory.path(), directory.path().join("lib"));
+        let found = || named(&[("NCCL_HOME", home)], "NCCL_HOME")[0].clone().unwrap();
+        for other in
+            ["libnccl.so.2.bak", "libnccl.so.2.", "libnccl.so.2.x.1", "libnccl_static.a", "libnccl.so.3"]
+        {
+            touch(&lib.join(other));
+            assert_eq!(found(), lib.join("libnccl.so.2"), "{other}");
+        }
+        for newer in
+            ["libnccl.so.2.9.6", "libnccl.so.2.16.2", "libnccl.so.2.16.10", "libnccl.so", "libnccl.so.2"]
+        {
+            touch(&lib.join(newer));
+            assert_eq!(found(), lib.join(newer));
+        }
     }
 
     #[test]
@@ -374,10 +540,15 @@ mod tests {
             (directory.path(), ["lib/libnccl.so", "lib64/libnccl.so.2"]),
             (nowhere, ["lib/libnccl.so.2", "lib64/libnccl.so.2"]),
         ] {
-            assert_eq!(named(&[("NCCL_HOME", home)], "NCCL_HOME"), files.map(|file| Ok(home.join(file))));
+            for variable in ["NCCL_HOME", "NCCL_ROOT", "NCCL_ROOT_DIR"] {
+                let expected = files.map(|file| Ok(home.join(file)));
+                assert_eq!(named(&[(variable, home)], variable), expected, "{variable}");
+            }
         }
         for (variable, value, file) in [
             ("CUDA_HOME", nowhere, nowhere.join("lib64/libnccl.so.2")),
+            ("CUDA_PATH", nowhere, nowhere.join("lib64/libnccl.so.2")),
+            ("NVHPC_ROOT", nowhere, nowhere.join("comm_libs/nccl/lib/libnccl.so.2")),
             ("ROCM_PATH", directory.path(), directory.path().join("lib/librccl.so")),
             ("ROCM_PATH", nowhere, nowhere.join("lib/librccl.so.1")),
         ] {

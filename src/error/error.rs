@@ -259,8 +259,8 @@ fn fmt_not_found(attempts: &[Attempt], f: &mut fmt::Formatter<'_>) -> fmt::Resul
 pub struct Attempt {
     /// The place in the search that named the candidate, such as an environment variable or `dynamic linker`.
     pub source: &'static str,
-    /// The file, or the bare name that was passed to the dynamic linker; a pattern if a Python environment has no such
-    /// file; empty if the source named none.
+    /// The file, or the bare name that was passed to the dynamic linker; a pattern if a Python environment or the HPC
+    /// SDK has no such file; empty if the source named none.
     pub path: PathBuf,
     /// The reason for the rejection, such as "not set"; the message of the dynamic linker if it reported one.
     pub problem: String,

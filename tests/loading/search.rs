@@ -66,10 +66,15 @@ fn load_in(directory: &Path, environment: &[(&str, &Path)]) -> String {
     for variable in [
         "LIBNCCL_PATH",
         "LD_LIBRARY_PATH",
+        "PYTHONPATH",
         "VIRTUAL_ENV",
         "CONDA_PREFIX",
         "NCCL_HOME",
+        "NCCL_ROOT",
+        "NCCL_ROOT_DIR",
         "CUDA_HOME",
+        "CUDA_PATH",
+        "NVHPC_ROOT",
         "PATH",
         "PYTHONUSERBASE",
         "HOME",
@@ -138,11 +143,12 @@ fn load_with_libnccl_path_tries_no_other_file() {
 #[cfg_attr(nccl_linked, ignore = "a linked library is never searched for")]
 fn load_without_library_lists_every_place_searched() {
     let nowhere = Path::new("/no/such/place");
-    let variables = ["CONDA_PREFIX", "NCCL_HOME", "CUDA_HOME", "ROCM_PATH"];
+    let variables =
+        ["PYTHONPATH", "CONDA_PREFIX", "NCCL_HOME", "NCCL_ROOT_DIR", "CUDA_PATH", "NVHPC_ROOT", "ROCM_PATH"];
     let printed = load_with(&variables.map(|variable| (variable, nowhere)));
     if printed.contains("loaded ") {
         // This system has an NCCL of its own.
-        let sources = ["dynamic linker", "system's Python packages"];
+        let sources = ["dynamic linker", "system's Python packages", "HPC SDK's default directory"];
         assert!(sources.iter().any(|source| printed.contains(&format!("source: {source:?}"))), "{printed}");
         return;
     }
@@ -150,6 +156,7 @@ fn load_without_library_lists_every_place_searched() {
         "error: no NCCL library could be loaded\n  LIBNCCL_PATH: not set\n",
         "  libnccl.so.2 (dynamic linker): libnccl.so.2: cannot open shared object file: No such file or directory\n",
         "  libnccl.so (dynamic linker): libnccl.so: cannot open shared object file: No such file or directory\n",
+        "  /no/such/place/nvidia/nccl/lib/libnccl.so.2 (PYTHONPATH): No such file or directory",
         "  VIRTUAL_ENV: not set\n",
         "  python3 on PATH: not set\n",
         "  /no/such/place/lib/python3*/*-packages/nvidia/nccl/lib/libnccl.so.2 (CONDA_PREFIX): No such file",
@@ -158,12 +165,80 @@ fn load_without_library_lists_every_place_searched() {
         "  /usr/local/lib/python3*/*-packages/nvidia/nccl/lib/libnccl.so.2 (system's Python packages): No such file",
         "  /no/such/place/lib/libnccl.so.2 (NCCL_HOME): No such file or directory",
         "  /no/such/place/lib64/libnccl.so.2 (NCCL_HOME): No such file or directory",
-        "  /no/such/place/lib64/libnccl.so.2 (CUDA_HOME): No such file or directory",
+        "  NCCL_ROOT: not set\n",
+        "  /no/such/place/lib/libnccl.so.2 (NCCL_ROOT_DIR): No such file or directory",
+        "  CUDA_HOME: not set\n",
+        "  /no/such/place/lib64/libnccl.so.2 (CUDA_PATH): No such file or directory",
+        "  /no/such/place/comm_libs/nccl/lib/libnccl.so.2 (NVHPC_ROOT): No such file or directory",
+        "/*/comm_libs/nccl/lib/libnccl.so.2 (HPC SDK's default directory): No such file or directory",
         "  librccl.so.1 (dynamic linker): librccl.so.1: cannot open shared object file: No such file or directory\n",
+        "  ROCm's Python packages: no librccl.so in _rocm_sdk_libraries*/lib or torch/lib of Python's packages\n",
         "  /no/such/place/lib/librccl.so.1 (ROCM_PATH): No such file or directory",
         "  /opt/rocm/lib/librccl.so.1 (ROCm's default directory): No such file or directory",
     ] {
         assert!(printed.contains(expected), "{expected}\nis not in\n{printed}");
+    }
+}
+
+/// Returns whether `Nccl::load` finds a library of this system.
+fn system_has_a_library() -> bool {
+    load_with(&[]).contains("loaded ")
+}
+
+#[test]
+#[cfg_attr(nccl_linked, ignore = "a linked library is never searched for")]
+fn load_finds_the_library_in_the_directory_of_each_variable() {
+    if system_has_a_library() {
+        return;
+    }
+    let directory = tempfile::tempdir().unwrap();
+    let root = fs::canonicalize(directory.path()).unwrap();
+    let library = rccl_library::build_without_hip(&root, "libnccl.so.2");
+    for (variable, source, name) in [
+        // `pip install --target` has put it there.
+        ("PYTHONPATH", "PYTHONPATH", "nvidia/nccl/lib/libnccl.so.2"),
+        ("NCCL_HOME", "NCCL_HOME", "lib/libnccl.so.2.16.2"),
+        ("NCCL_ROOT", "NCCL_ROOT", "lib64/libnccl.so.2"),
+        ("NCCL_ROOT_DIR", "NCCL_ROOT_DIR", "lib/libnccl.so"),
+        ("CUDA_HOME", "CUDA_HOME", "lib64/libnccl.so.2.16.2"),
+        ("CUDA_PATH", "CUDA_PATH", "lib64/libnccl.so.2"),
+        ("NVHPC_ROOT", "NVHPC_ROOT", "comm_libs/nccl/lib/libnccl.so.2"),
+        ("PYTHONPATH", "ROCm's Python packages", "_rocm_sdk_libraries_gfx94X_dcgpu/lib/librccl.so.1"),
+        ("VIRTUAL_ENV", "ROCm's Python packages", "lib/python3.12/site-packages/torch/lib/librccl.so"),
+        ("ROCM_PATH", "ROCM_PATH", "lib/librccl.so.1.0.70002"),
+    ] {
+        let home = tempfile::tempdir_in(&root).unwrap();
+        let file = home.path().join(name);
+        fs::create_dir_all(file.parent().unwrap()).unwrap();
+        fs::copy(&library, &file).unwrap();
+        let printed = load_with(&[(variable, home.path())]);
+        let expected = format!("path: {file:?}, source: {source:?}");
+        assert!(printed.contains(&expected), "{variable}: {expected}\nis not in\n{printed}");
+    }
+}
+
+/// The dynamic linker does not look for such names.
+#[test]
+#[cfg_attr(any(nccl_linked, not(target_env = "gnu")), ignore = "the dynamic linker itself searches")]
+fn load_names_a_file_with_a_full_version_where_the_dynamic_linker_finds_none() {
+    if system_has_a_library() {
+        return;
+    }
+    let directory = tempfile::tempdir().unwrap();
+    let root = fs::canonicalize(directory.path()).unwrap();
+    let names = ["libnccl.so.2.9.6", "libnccl.so.2.16.2", "librccl.so.1.0"];
+    for name in names {
+        fs::write(root.join(name), "").unwrap();
+    }
+    let printed = load_with(&[("LD_LIBRARY_PATH", &root)]);
+    let absent = "cannot open shared object file: No such file or directory";
+    for (name, rest) in [
+        ("libnccl.so.2", format!("; set LIBNCCL_PATH to {}", root.join(names[1]).display())),
+        ("libnccl.so", String::new()),
+        ("librccl.so.1", format!("; set LIBNCCL_PATH to {}", root.join(names[2]).display())),
+    ] {
+        let expected = format!("  {name} (dynamic linker): {name}: {absent}{rest}\n");
+        assert!(printed.contains(&expected), "{expected}is not in\n{printed}");
     }
 }
 

@@ -48,16 +48,22 @@ fn doctor_without_a_library_lists_the_search() {
 }
 
 /// The places of the search before those of RCCL.
-const PLACES: [&str; 9] = [
+const PLACES: [&str; 15] = [
     "LIBNCCL_PATH",
     "dynamic linker",
+    "PYTHONPATH",
     "VIRTUAL_ENV",
     "python3 on PATH",
     "CONDA_PREFIX",
     "user's Python packages",
     "system's Python packages",
     "NCCL_HOME",
+    "NCCL_ROOT",
+    "NCCL_ROOT_DIR",
     "CUDA_HOME",
+    "CUDA_PATH",
+    "NVHPC_ROOT",
+    "HPC SDK's default directory",
 ];
 
 #[test]
@@ -69,7 +75,7 @@ fn doctor_lists_every_place_even_if_it_is_empty() {
     let tried = list(&report["tried"]);
     let mut sources: Vec<_> = tried.iter().map(|attempt| text_of(&attempt["source"])).collect();
     sources.dedup();
-    let rccl = ["dynamic linker", "ROCM_PATH", "ROCm's default directory"];
+    let rccl = ["dynamic linker", "ROCm's Python packages", "ROCM_PATH", "ROCm's default directory"];
     assert_eq!(sources, [&PLACES[..], &rccl].concat());
     assert_eq!(tried[0], json!({ "source": "LIBNCCL_PATH", "path": null, "problem": "not set" }));
     assert!(tried.iter().all(|attempt| attempt["problem"].is_string()), "{report}");
